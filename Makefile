@@ -1,0 +1,83 @@
+# Works with GNU make 3.81 (the one on a Mac) and bash 3.2. `make help` lists what there is.
+# Every build uses the same flags, so that the build cache is shared: without cgo for programs, tools and
+# mutants, with cgo for the race detector alone.
+
+SHELL := /bin/bash
+export CGO_ENABLED := 0
+export GOFLAGS := -trimpath
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unversioned)
+LDFLAGS := -X main.version=$(VERSION)
+PROGRAMS = $(notdir $(wildcard cmd/*))
+TOOL := go tool -modfile=hack/tools/go.mod
+# Arguments for quickstart, for example ARGS=--once.
+ARGS ?=
+# Which part of the mutants: all, or a shard as i/n, or "shard" for one chosen by the commit.
+MUTANTS ?= all
+# Three times what a slow run was seen to take.
+TEST_TIMEOUT ?= 20m
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' Makefile
+
+.PHONY: build
+build: ## build every program into bin/
+	@test -n "$(PROGRAMS)" || { echo "make build: cmd/ holds no program" >&2; exit 1; }
+	@mkdir -p bin
+	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
+
+.PHONY: build-darwin
+build-darwin: ## cross-build every program for an Apple Silicon Mac into bin/darwin-arm64, and vet the sources as it sees them
+	@test -n "$(PROGRAMS)" || { echo "make build-darwin: cmd/ holds no program" >&2; exit 1; }
+	@mkdir -p bin/darwin-arm64
+	GOOS=darwin GOARCH=arm64 go build -ldflags '$(LDFLAGS)' -o bin/darwin-arm64/ $(addprefix ./cmd/,$(PROGRAMS))
+	GOOS=darwin GOARCH=arm64 go vet ./...
+
+.PHONY: kube
+kube: ## build the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
+	@bash hack/kube.sh
+
+.PHONY: generate
+generate: ## write the generated files: wire code, deep copies, CRDs, RBAC
+	@bash hack/generate.sh
+
+.PHONY: verify
+verify: ## regenerate and fail on drift; gofmt; go.mod files tidy
+	@bash hack/verify.sh
+
+.PHONY: lint
+lint: ## go vet, staticcheck, the import law and the house rules
+	go vet ./...
+	$(TOOL) staticcheck ./...
+	go vet -C hack/kube ./...
+	go vet -C hack/tools ./...
+	go test -count=1 ./hack/lint/...
+
+.PHONY: test
+test: kube build ## every test, with the race detector: units, API server, the whole system
+	@bash hack/test.sh $(TEST_TIMEOUT)
+
+.PHONY: mutants
+mutants: ## break each guard of hack/mutants.txt and want its test red (MUTANTS=all, shard or i/n)
+	go run ./hack/mutants -part '$(MUTANTS)'
+
+.PHONY: quickstart
+quickstart: ## the whole story on this machine; ARGS=--once runs it with assertions and exits
+	bash hack/quickstart/run.sh $(ARGS)
+
+.PHONY: bench-ready
+bench-ready: kube build ## time from apply to Ready with the tiny model on disk
+	go run ./hack/bench/ready
+
+.PHONY: bench-engine
+bench-engine: build ## decode, prefill and footprint of the engine on SmolLM2
+	go run ./hack/bench/engine
+
+.PHONY: test-failover
+test-failover: kube build ## two streams from two Macs through the gateway, one Mac is killed
+	bash hack/failover/run.sh
+
+.PHONY: clean
+clean: ## remove what was built (the build cache stays)
+	rm -rf bin

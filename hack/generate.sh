@@ -1,0 +1,46 @@
+#!/bin/bash
+# Writes every generated file in place: wire code from .proto files, deep copies, CRDs and RBAC from Go types.
+# usage: hack/generate.sh [wire] [api] [rbac]   (all three without arguments; make generate)
+set -eu
+cd "$(dirname "$0")/.."
+export CGO_ENABLED=0 GOFLAGS=-trimpath
+
+# controller_gen runs the generator pinned in hack/tools.
+controller_gen() { go tool -modfile=hack/tools/go.mod controller-gen "$@"; }
+
+need() {
+  [ -d "$1" ] || { echo "generate: $1 is missing: nothing to generate $2 from" >&2; exit 1; }
+}
+
+wire() {
+  need metal/wire "wire code"
+  protos=$(find api metal -name '*.proto' | LC_ALL=C sort)
+  [ -n "$protos" ] || { echo "generate: no .proto file under api/ or metal/" >&2; exit 1; }
+  # shellcheck disable=SC2086  # one argument per file
+  go run -C hack/tools ./protogen -root "$PWD" $protos
+}
+
+api() {
+  need api/v1alpha1 "deep copies and CRDs"
+  controller_gen object paths=./api/v1alpha1 paths=./api/model
+  # By way of a scratch folder, so that a CRD that is no longer generated does not stay behind.
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+  controller_gen crd paths=./api/v1alpha1 "output:crd:dir=$scratch"
+  mkdir -p config/crd
+  rm -f config/crd/*.yaml
+  cp "$scratch"/*.yaml config/crd/
+}
+
+rbac() {
+  need controllers "RBAC"
+  controller_gen rbac:roleName=metalfleet-operator paths=./controllers/... output:rbac:dir=config/rbac
+}
+
+[ $# -gt 0 ] || set -- wire api rbac
+for part in "$@"; do
+  case $part in
+    wire | api | rbac) "$part" ;;
+    *) echo "generate: no part called $part (wire, api, rbac)" >&2; exit 2 ;;
+  esac
+done
