@@ -1,0 +1,82 @@
+package openai
+
+// ChatAnswer builds the responses to one chat request, streamed or whole. All
+// of them share id, time and model.
+type ChatAnswer struct {
+	ID           string
+	Created      int64
+	Model        string
+	IncludeUsage bool
+}
+
+// Whole is the response that is not streamed.
+func (a ChatAnswer) Whole(text, finish string, usage Usage) ChatCompletion {
+	return ChatCompletion{ID: a.ID, Object: "chat.completion", Created: a.Created, Model: a.Model,
+		Choices: []ChatChoice{{Message: AnswerMessage{Role: RoleAssistant, Content: text}, FinishReason: finish}},
+		Usage:   &usage}
+}
+
+// Opening is the first chunk: it says who speaks.
+func (a ChatAnswer) Opening() ChatCompletionChunk {
+	empty := ""
+	return a.chunk(ChatChunkChoice{Delta: Delta{Role: RoleAssistant, Content: &empty}})
+}
+
+// Text is a chunk that adds text.
+func (a ChatAnswer) Text(text string) ChatCompletionChunk {
+	return a.chunk(ChatChunkChoice{Delta: Delta{Content: &text}})
+}
+
+// Finish is the last chunk with a choice.
+func (a ChatAnswer) Finish(reason string) ChatCompletionChunk {
+	return a.chunk(ChatChunkChoice{FinishReason: &reason})
+}
+
+// Usage is the chunk after Finish, sent only where IncludeUsage is set.
+func (a ChatAnswer) Usage(u Usage) ChatCompletionChunk {
+	c := a.chunk()
+	c.Usage = ChunkUsage{Present: true, Usage: &u}
+	return c
+}
+
+func (a ChatAnswer) chunk(choices ...ChatChunkChoice) ChatCompletionChunk {
+	return ChatCompletionChunk{ID: a.ID, Object: "chat.completion.chunk", Created: a.Created, Model: a.Model,
+		Choices: append([]ChatChunkChoice{}, choices...), Usage: ChunkUsage{Present: a.IncludeUsage}}
+}
+
+// CompletionAnswer builds the responses to one completion request.
+type CompletionAnswer struct {
+	ID           string
+	Created      int64
+	Model        string
+	IncludeUsage bool
+}
+
+// Whole is the response that is not streamed.
+func (a CompletionAnswer) Whole(text, finish string, usage Usage) Completion {
+	c := a.chunk(CompletionChoice{Text: text, FinishReason: &finish})
+	c.Usage = ChunkUsage{Present: true, Usage: &usage}
+	return c
+}
+
+// Text is a chunk that adds text.
+func (a CompletionAnswer) Text(text string) Completion {
+	return a.chunk(CompletionChoice{Text: text})
+}
+
+// Finish is the last chunk with a choice.
+func (a CompletionAnswer) Finish(reason string) Completion {
+	return a.chunk(CompletionChoice{FinishReason: &reason})
+}
+
+// Usage is the chunk after Finish, sent only where IncludeUsage is set.
+func (a CompletionAnswer) Usage(u Usage) Completion {
+	c := a.chunk()
+	c.Usage = ChunkUsage{Present: true, Usage: &u}
+	return c
+}
+
+func (a CompletionAnswer) chunk(choices ...CompletionChoice) Completion {
+	return Completion{ID: a.ID, Object: "text_completion", Created: a.Created, Model: a.Model,
+		Choices: append([]CompletionChoice{}, choices...), Usage: ChunkUsage{Present: a.IncludeUsage}}
+}

@@ -1,0 +1,237 @@
+package openai
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+)
+
+// maxTokensBound keeps a limit inside what every back end counts in.
+const maxTokensBound = math.MaxInt32
+
+// maxStops is how many stop strings a request may name.
+const maxStops = 4
+
+// DecodeChatRequest reads the body of POST /v1/chat/completions. Its error is
+// an *Error.
+func DecodeChatRequest(body []byte) (*ChatRequest, error) {
+	if err := checkJSON(body); err != nil {
+		return nil, err
+	}
+	r := new(ChatRequest)
+	fields := r.fields()
+	maps.Copy(fields, map[string]field{
+		"messages": r.decodeMessages,
+		"max_completion_tokens": optional(integer(1, maxTokensBound, func(v int64) {
+			n := int(v)
+			r.MaxCompletionTokens = &n
+		})),
+
+		"tools":                  idle("[]"),
+		"tool_choice":            idle(`"none"`, `"auto"`),
+		"parallel_tool_calls":    idle("true", "false"),
+		"functions":              idle("[]"),
+		"function_call":          idle(`"none"`, `"auto"`),
+		"logprobs":               idle("false"),
+		"top_logprobs":           idle("0"),
+		"response_format":        idle(`{"type":"text"}`),
+		"modalities":             idle(`["text"]`),
+		"audio":                  idle(),
+		"prediction":             idle(),
+		"reasoning_effort":       idle(),
+		"verbosity":              idle(`"medium"`),
+		"web_search_options":     idle(),
+		"moderation":             idle(),
+		"metadata":               idle("{}"),
+		"store":                  idle("false"),
+		"service_tier":           idle(`"auto"`, `"default"`),
+		"safety_identifier":      idle(),
+		"prompt_cache_key":       idle(),
+		"prompt_cache_options":   idle(),
+		"prompt_cache_retention": idle(),
+		"chat_template_kwargs":   idle("{}"),
+	})
+	if err := decodeObject(body, "", fields); err != nil {
+		return nil, err
+	}
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *ChatRequest) check() error {
+	if err := r.Parameters.check(); err != nil {
+		return err
+	}
+	if len(r.Messages) == 0 {
+		return required("messages")
+	}
+	a, b := r.MaxTokens, r.MaxCompletionTokens
+	if a != nil && b != nil && *a != *b {
+		return Invalid("max_tokens", "'max_tokens' (%d) and 'max_completion_tokens' (%d) are the same limit. Send one of them.", *a, *b)
+	}
+	return nil
+}
+
+// fields are the parameters of both text routes.
+func (p *Parameters) fields() map[string]field {
+	return map[string]field{
+		"model": stringInto(&p.Model),
+		"max_tokens": optional(integer(1, maxTokensBound, func(v int64) {
+			n := int(v)
+			p.MaxTokens = &n
+		})),
+		"temperature": optional(floatInto(&p.Temperature, 0, 2)),
+		"top_p":       optional(floatInto(&p.TopP, 0, 1)),
+		"top_k": optional(integer(-1, math.MaxInt32, func(v int64) {
+			n := int(v)
+			p.TopK = &n
+		})),
+		"min_p":          optional(floatInto(&p.MinP, 0, 1)),
+		"seed":           optional(integer(math.MinInt64, math.MaxInt64, func(v int64) { p.Seed = &v })),
+		"stop":           optional(p.decodeStop),
+		"stream":         optional(boolInto(&p.Stream)),
+		"stream_options": optional(p.decodeStreamOptions),
+		"user":           optional(stringInto(&p.User)),
+
+		"n":                 idle("1"),
+		"frequency_penalty": idle("0"),
+		"presence_penalty":  idle("0"),
+		"logit_bias":        idle("{}"),
+	}
+}
+
+func (p *Parameters) check() error {
+	if p.Model == "" {
+		return required("model")
+	}
+	if p.StreamOptions != nil && !p.Stream {
+		return Invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
+	}
+	return nil
+}
+
+func (p *Parameters) decodeStop(param string, raw json.RawMessage) error {
+	if kind(raw) == "string" {
+		p.Stop = make([]string, 1)
+		if err := stringInto(&p.Stop[0])(param, raw); err != nil {
+			return err
+		}
+		return checkStop(param, p.Stop[0])
+	}
+	if kind(raw) != "array" {
+		return wrongKind(param, "a string or a list of strings", raw)
+	}
+	return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+		var s string
+		if err := stringInto(&s)(param, raw); err != nil {
+			return err
+		}
+		if len(p.Stop) == maxStops {
+			return Invalid("stop", "'stop' may name at most %d strings.", maxStops)
+		}
+		p.Stop = append(p.Stop, s)
+		return checkStop(param, s)
+	})
+}
+
+func checkStop(param, s string) error {
+	if s == "" {
+		return Invalid(param, "'%s' must not be empty: an empty string would stop at once.", param)
+	}
+	return nil
+}
+
+func (p *Parameters) decodeStreamOptions(param string, raw json.RawMessage) error {
+	var o StreamOptions
+	p.StreamOptions = &o
+	return decodeObject(raw, param, map[string]field{
+		"include_usage":       optional(boolInto(&o.IncludeUsage)),
+		"include_obfuscation": idle("false"),
+	})
+}
+
+func (r *ChatRequest) decodeMessages(param string, raw json.RawMessage) error {
+	return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+		m, err := decodeMessage(param, raw)
+		r.Messages = append(r.Messages, m)
+		return err
+	})
+}
+
+func decodeMessage(param string, raw json.RawMessage) (Message, error) {
+	var m Message
+	err := decodeObject(raw, param, map[string]field{
+		"role":    stringInto(&m.Role),
+		"name":    optional(stringInto(&m.Name)),
+		"content": optional(m.Content.decode),
+
+		// What an assistant's answer holds when a client sends it back whole.
+		"refusal":       idle(),
+		"annotations":   idle("[]"),
+		"audio":         idle(),
+		"function_call": idle(),
+		"tool_calls":    idle("[]"),
+		"tool_call_id":  idle(),
+	})
+	if err != nil {
+		return m, err
+	}
+	switch m.Role {
+	case RoleSystem, RoleDeveloper, RoleUser, RoleAssistant:
+	case "":
+		return m, required(param + ".role")
+	case "tool", "function":
+		return m, &Error{Status: 400, Type: TypeInvalidRequest, Param: param + ".role", Code: CodeUnsupportedParameter,
+			Message: "Messages of the role '" + m.Role + "' are not supported yet."}
+	default:
+		return m, Invalid(param+".role", "'%s' must be one of system, developer, user, assistant, not '%s'.", param+".role", shorten(m.Role))
+	}
+	if len(m.Content.Parts) == 0 {
+		return m, required(param + ".content")
+	}
+	return m, nil
+}
+
+func (c *Content) decode(param string, raw json.RawMessage) error {
+	switch kind(raw) {
+	case "string":
+		c.Parts = []ContentPart{{Type: "text"}}
+		return stringInto(&c.Parts[0].Text)(param, raw)
+	case "array":
+		return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+			p, err := decodePart(param, raw)
+			c.Parts = append(c.Parts, p)
+			return err
+		})
+	}
+	return wrongKind(param, "a string or a list of parts", raw)
+}
+
+func decodePart(param string, raw json.RawMessage) (ContentPart, error) {
+	var p ContentPart
+	var text *string
+	later := func(string, json.RawMessage) error { return nil }
+	err := decodeObject(raw, param, map[string]field{
+		"type": stringInto(&p.Type),
+		"text": func(param string, raw json.RawMessage) error {
+			text = &p.Text
+			return stringInto(text)(param, raw)
+		},
+		// These parts are refused by type below, whatever they hold.
+		"image_url": later, "input_audio": later, "file": later, "refusal": later,
+	})
+	switch {
+	case err != nil:
+		return p, err
+	case p.Type == "":
+		return p, required(param + ".type")
+	case p.Type != "text":
+		return p, &Error{Status: 400, Type: TypeInvalidRequest, Param: param + ".type", Code: CodeUnsupportedParameter,
+			Message: "Content parts of the type '" + shorten(p.Type) + "' are not supported yet; send text parts."}
+	case text == nil:
+		return p, required(param + ".text")
+	}
+	return p, nil
+}

@@ -1,0 +1,282 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// field decodes one member of an object into the request. Its error names the
+// parameter already.
+type field func(param string, raw json.RawMessage) error
+
+// ReadBody reads a request body of at most limit bytes; a longer one is
+// refused with 413.
+func ReadBody(r io.Reader, limit int64) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil {
+		return nil, &Error{Status: 400, Type: TypeInvalidRequest, Message: "The request body could not be read to its end.", Cause: err}
+	}
+	if int64(len(body)) > limit {
+		return nil, &Error{Status: 413, Type: TypeInvalidRequest, Code: CodeBodyTooLarge,
+			Message: fmt.Sprintf("The request body is larger than %d bytes. Send a shorter conversation.", limit)}
+	}
+	return body, nil
+}
+
+// checkJSON refuses what is not one JSON value in UTF-8, with its position.
+func checkJSON(body []byte) error {
+	if !utf8.Valid(body) {
+		at := 0
+		for at < len(body) {
+			r, n := utf8.DecodeRune(body[at:])
+			if r == utf8.RuneError && n == 1 {
+				break
+			}
+			at += n
+		}
+		return malformed(body, int64(at), "the body is not UTF-8")
+	}
+	var whole json.RawMessage
+	err := json.Unmarshal(body, &whole)
+	if err == nil {
+		return nil
+	}
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		// Offset counts the offending byte too.
+		return malformed(body, max(syntax.Offset-1, 0), syntax.Error())
+	}
+	return malformed(body, 0, err.Error())
+}
+
+func malformed(body []byte, offset int64, what string) error {
+	offset = min(offset, int64(len(body)))
+	before := body[:offset]
+	line := bytes.Count(before, []byte{'\n'}) + 1
+	column := len(before) - (bytes.LastIndexByte(before, '\n') + 1) + 1
+	return &Error{Status: 400, Type: TypeInvalidRequest, Code: CodeMalformedJSON,
+		Message: fmt.Sprintf("The request body is not valid JSON: %s, at byte %d (line %d, column %d).", what, offset, line, column)}
+}
+
+// decodeObject hands every member of a JSON object to its field. A member
+// without one is refused, as is a member that occurs twice. within is the
+// path of the object, empty at the top.
+func decodeObject(raw []byte, within string, fields map[string]field) error {
+	if kind(raw) != "object" {
+		return wrongKind(within, "an object", raw)
+	}
+	seen := map[string]bool{}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if _, err := dec.Token(); err != nil {
+		return malformed(raw, dec.InputOffset(), err.Error())
+	}
+	for dec.More() {
+		token, err := dec.Token()
+		if err != nil {
+			return malformed(raw, dec.InputOffset(), err.Error())
+		}
+		name, _ := token.(string)
+		param := join(within, name)
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return malformed(raw, dec.InputOffset(), err.Error())
+		}
+		if seen[name] {
+			return Invalid(param, "The parameter '%s' is given twice.", shorten(param))
+		}
+		seen[name] = true
+		decode, known := fields[name]
+		if !known {
+			return unknownParameter(param)
+		}
+		if err := decode(param, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decodeArray hands every element of a JSON array to one.
+func decodeArray(param string, raw json.RawMessage, one field) error {
+	if kind(raw) != "array" {
+		return wrongKind(param, "a list", raw)
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if _, err := dec.Token(); err != nil {
+		return malformed(raw, dec.InputOffset(), err.Error())
+	}
+	for i := 0; dec.More(); i++ {
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return malformed(raw, dec.InputOffset(), err.Error())
+		}
+		if err := one(fmt.Sprintf("%s[%d]", param, i), value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func join(within, name string) string {
+	if within == "" {
+		return name
+	}
+	return within + "." + name
+}
+
+// shorten bounds what a client's own text adds to a message about it.
+func shorten(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	cut := most
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "..."
+}
+
+// kind names the JSON type of a valid value.
+func kind(raw json.RawMessage) string {
+	raw = bytes.TrimLeft(raw, " \t\r\n")
+	if len(raw) == 0 {
+		return "nothing"
+	}
+	switch raw[0] {
+	case '{':
+		return "object"
+	case '[':
+		return "array"
+	case '"':
+		return "string"
+	case 't', 'f':
+		return "boolean"
+	case 'n':
+		return "null"
+	}
+	return "number"
+}
+
+func wrongKind(param, want string, raw json.RawMessage) error {
+	if param == "" {
+		return Invalid("", "The request body must be %s, not %s.", want, kind(raw))
+	}
+	return Invalid(param, "'%s' must be %s, not %s.", param, want, kind(raw))
+}
+
+// optional makes a field that leaves the request as it is when the value is
+// null.
+func optional(inner field) field {
+	return func(param string, raw json.RawMessage) error {
+		if kind(raw) == "null" {
+			return nil
+		}
+		return inner(param, raw)
+	}
+}
+
+func stringInto(to *string) field {
+	return func(param string, raw json.RawMessage) error {
+		if kind(raw) != "string" {
+			return wrongKind(param, "a string", raw)
+		}
+		return json.Unmarshal(raw, to)
+	}
+}
+
+func boolInto(to *bool) field {
+	return func(param string, raw json.RawMessage) error {
+		if kind(raw) != "boolean" {
+			return wrongKind(param, "true or false", raw)
+		}
+		return json.Unmarshal(raw, to)
+	}
+}
+
+// floatInto takes a number from low to high, both included.
+func floatInto(to **float64, low, high float64) field {
+	return func(param string, raw json.RawMessage) error {
+		if kind(raw) != "number" {
+			return wrongKind(param, "a number", raw)
+		}
+		v, err := strconv.ParseFloat(string(raw), 64)
+		if err != nil || math.IsNaN(v) || v < low || v > high {
+			return Invalid(param, "'%s' must be between %v and %v, not %s.", param, low, high, shorten(string(raw)))
+		}
+		*to = &v
+		return nil
+	}
+}
+
+// integer takes a whole number from low to high, both included.
+func integer(low, high int64, set func(int64)) field {
+	return func(param string, raw json.RawMessage) error {
+		if kind(raw) != "number" {
+			return wrongKind(param, "a whole number", raw)
+		}
+		v, err := strconv.ParseInt(string(raw), 10, 64)
+		switch {
+		case errors.Is(err, strconv.ErrSyntax):
+			return Invalid(param, "'%s' must be a whole number, not %s.", param, shorten(string(raw)))
+		case err != nil || v < low || v > high:
+			return Invalid(param, "'%s' must be between %d and %d, not %s.", param, low, high, shorten(string(raw)))
+		}
+		set(v)
+		return nil
+	}
+}
+
+// idle makes the field of a parameter that exists and is not supported yet.
+// null and the given values mean "as if it were absent" and pass.
+func idle(neutral ...string) field {
+	return func(param string, raw json.RawMessage) error {
+		if kind(raw) == "null" {
+			return nil
+		}
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, raw); err != nil {
+			return malformed(raw, 0, err.Error())
+		}
+		text := compact.String()
+		if slices.Contains(neutral, text) {
+			return nil
+		}
+		if v, err := strconv.ParseFloat(text, 64); err == nil {
+			for _, n := range neutral {
+				if w, err := strconv.ParseFloat(n, 64); err == nil && v == w {
+					return nil
+				}
+			}
+		}
+		return unsupported(param, neutral)
+	}
+}
+
+func unsupported(param string, neutral []string) error {
+	remedy := "Leave it out."
+	if len(neutral) > 0 {
+		remedy = "Leave it out or send " + strings.Join(neutral, " or ") + "."
+	}
+	return &Error{Status: 400, Type: TypeInvalidRequest, Param: param, Code: CodeUnsupportedParameter,
+		Message: fmt.Sprintf("The parameter '%s' is not supported yet. %s", param, remedy)}
+}
+
+func unknownParameter(param string) error {
+	param = shorten(param)
+	return &Error{Status: 400, Type: TypeInvalidRequest, Param: param, Code: CodeUnknownParameter,
+		Message: fmt.Sprintf("The parameter '%s' is not known. Check its spelling or leave it out.", param)}
+}
+
+func required(param string) error {
+	return &Error{Status: 400, Type: TypeInvalidRequest, Param: param, Code: CodeMissingParameter,
+		Message: fmt.Sprintf("The parameter '%s' is required.", param)}
+}

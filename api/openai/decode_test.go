@@ -1,0 +1,290 @@
+package openai
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+func chatBody(extra string) string {
+	if extra != "" {
+		extra = "," + extra
+	}
+	return `{"model":"m","messages":[{"role":"user","content":"hi"}]` + extra + `}`
+}
+
+func completionBody(extra string) string {
+	if extra != "" {
+		extra = "," + extra
+	}
+	return `{"model":"m","prompt":"hi"` + extra + `}`
+}
+
+func TestChatRequestHonoursEveryField(t *testing.T) {
+	body := `{"model":"m","messages":[
+		{"role":"system","content":"be brief"},
+		{"role":"user","name":"ann","content":[{"type":"text","text":"a"},{"text":"b","type":"text"}]},
+		{"role":"assistant","content":"c","refusal":null,"annotations":[],"audio":null,"function_call":null,"tool_calls":null}],
+		"max_completion_tokens":7,"temperature":0,"top_p":0.5,"top_k":-1,"min_p":0.05,"seed":-9223372036854775808,
+		"stop":["x","y"],"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false},"user":"u"}`
+	got, err := DecodeChatRequest([]byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &ChatRequest{
+		Parameters: Parameters{Model: "m", Temperature: ptr(0.0), TopP: ptr(0.5), TopK: ptr(-1), MinP: ptr(0.05),
+			Seed: ptr(int64(-9223372036854775808)), Stop: []string{"x", "y"}, Stream: true,
+			StreamOptions: &StreamOptions{IncludeUsage: true}, User: "u"},
+		MaxCompletionTokens: ptr(7),
+		Messages: []Message{
+			{Role: "system", Content: TextContent("be brief")},
+			{Role: "user", Name: "ann", Content: Content{Parts: []ContentPart{{"text", "a"}, {"text", "b"}}}},
+			{Role: "assistant", Content: TextContent("c")},
+		},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if s := got.Messages[1].Content.Text(); s != "ab" {
+		t.Errorf("joined text = %q", s)
+	}
+
+	again, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	twice, err := DecodeChatRequest(again)
+	if err != nil {
+		t.Fatalf("own encoding refused: %v", err)
+	}
+	if d := cmp.Diff(want, twice); d != "" {
+		t.Error(d)
+	}
+}
+
+// A value that changes nothing passes, any other is refused by name.
+func TestUnsupportedParametersPassOnlyWithTheirNeutralValue(t *testing.T) {
+	type row struct {
+		name, neutral, other string
+	}
+	rows := []row{
+		{"tools", `[]`, `[{"type":"function","function":{"name":"f"}}]`},
+		{"tool_choice", `"auto"`, `"required"`},
+		{"functions", `[ ]`, `[{"name":"f"}]`},
+		{"function_call", `"none"`, `{"name":"f"}`},
+		{"n", `1`, `2`},
+		{"logprobs", `false`, `true`},
+		{"top_logprobs", `0`, `3`},
+		{"logit_bias", `{}`, `{"5":1}`},
+		{"response_format", `{ "type": "text" }`, `{"type":"json_schema","json_schema":{"name":"x"}}`},
+		{"frequency_penalty", `0.0`, `0.1`},
+		{"presence_penalty", `-0`, `-1`},
+		{"modalities", `["text"]`, `["text","audio"]`},
+		{"metadata", `{}`, `{"a":"b"}`},
+		{"store", `false`, `true`},
+		{"service_tier", `"default"`, `"flex"`},
+		{"reasoning_effort", `null`, `"low"`},
+		{"verbosity", `"medium"`, `"high"`},
+		{"audio", `null`, `{"voice":"v","format":"wav"}`},
+		{"prediction", `null`, `{"type":"content","content":"x"}`},
+		{"web_search_options", `null`, `{}`},
+		{"prompt_cache_key", `null`, `"k"`},
+		{"safety_identifier", `null`, `"k"`},
+		{"chat_template_kwargs", `{}`, `{"enable_thinking":false}`},
+	}
+	for _, r := range rows {
+		if _, err := DecodeChatRequest([]byte(chatBody(`"` + r.name + `":` + r.neutral))); err != nil {
+			t.Errorf("%s: %s refused: %v", r.name, r.neutral, err)
+		}
+		_, err := DecodeChatRequest([]byte(chatBody(`"` + r.name + `":` + r.other)))
+		wantError(t, err, 400, r.name, CodeUnsupportedParameter, "'"+r.name+"' is not supported yet")
+	}
+	completions := []row{
+		{"suffix", `""`, `"x"`}, {"echo", `false`, `true`}, {"best_of", `1`, `2`}, {"logprobs", `null`, `0`}, {"n", `1`, `3`},
+	}
+	for _, r := range completions {
+		if _, err := DecodeCompletionRequest([]byte(completionBody(`"` + r.name + `":` + r.neutral))); err != nil {
+			t.Errorf("%s: %s refused: %v", r.name, r.neutral, err)
+		}
+		_, err := DecodeCompletionRequest([]byte(completionBody(`"` + r.name + `":` + r.other)))
+		wantError(t, err, 400, r.name, CodeUnsupportedParameter, "'"+r.name+"' is not supported yet")
+	}
+}
+
+func TestBadChatRequestsAreRefusedWithASentence(t *testing.T) {
+	tests := map[string]struct {
+		body, param, code, message string
+	}{
+		"unknown field":                {chatBody(`"temprature":1`), "temprature", CodeUnknownParameter, "'temprature' is not known"},
+		"field names are exact":        {chatBody(`"Temperature":1`), "Temperature", CodeUnknownParameter, "'Temperature' is not known"},
+		"unknown field in a message":   {`{"model":"m","messages":[{"role":"user","content":"x","wieght":1}]}`, "messages[0].wieght", CodeUnknownParameter, "not known"},
+		"field given twice":            {chatBody(`"model":"o"`), "model", CodeInvalidValue, "given twice"},
+		"not an object":                {`[1]`, "", CodeInvalidValue, "must be an object, not array"},
+		"no model":                     {`{"messages":[{"role":"user","content":"x"}]}`, "model", CodeMissingParameter, "'model' is required"},
+		"model null":                   {`{"model":null,"messages":[]}`, "model", CodeInvalidValue, "must be a string, not null"},
+		"no messages":                  {`{"model":"m"}`, "messages", CodeMissingParameter, "required"},
+		"empty messages":               {`{"model":"m","messages":[]}`, "messages", CodeMissingParameter, "required"},
+		"messages not a list":          {`{"model":"m","messages":"x"}`, "messages", CodeInvalidValue, "must be a list, not string"},
+		"no role":                      {`{"model":"m","messages":[{"content":"x"}]}`, "messages[0].role", CodeMissingParameter, "required"},
+		"unknown role":                 {`{"model":"m","messages":[{"role":"boss","content":"x"}]}`, "messages[0].role", CodeInvalidValue, "not 'boss'"},
+		"tool role":                    {`{"model":"m","messages":[{"role":"tool","content":"x"}]}`, "messages[0].role", CodeUnsupportedParameter, "not supported yet"},
+		"tool calls":                   {`{"model":"m","messages":[{"role":"assistant","content":"x","tool_calls":[{}]}]}`, "messages[0].tool_calls", CodeUnsupportedParameter, "not supported yet"},
+		"no content":                   {`{"model":"m","messages":[{"role":"user"}]}`, "messages[0].content", CodeMissingParameter, "required"},
+		"empty list of parts":          {`{"model":"m","messages":[{"role":"user","content":[]}]}`, "messages[0].content", CodeMissingParameter, "required"},
+		"content a number":             {`{"model":"m","messages":[{"role":"user","content":3}]}`, "messages[0].content", CodeInvalidValue, "a string or a list of parts"},
+		"image part":                   {`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]}`, "messages[0].content[0].type", CodeUnsupportedParameter, "'image_url' are not supported yet"},
+		"text part without text":       {`{"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]}`, "messages[0].content[0].text", CodeMissingParameter, "required"},
+		"temperature too high":         {chatBody(`"temperature":2.01`), "temperature", CodeInvalidValue, "between 0 and 2"},
+		"temperature negative":         {chatBody(`"temperature":-0.1`), "temperature", CodeInvalidValue, "between 0 and 2"},
+		"temperature overflows":        {chatBody(`"temperature":1e999`), "temperature", CodeInvalidValue, "between 0 and 2"},
+		"temperature a string":         {chatBody(`"temperature":"1"`), "temperature", CodeInvalidValue, "must be a number, not string"},
+		"top_p above one":              {chatBody(`"top_p":1.5`), "top_p", CodeInvalidValue, "between 0 and 1"},
+		"top_k below minus one":        {chatBody(`"top_k":-2`), "top_k", CodeInvalidValue, "between -1"},
+		"min_p negative":               {chatBody(`"min_p":-1`), "min_p", CodeInvalidValue, "between 0 and 1"},
+		"max_tokens zero":              {chatBody(`"max_tokens":0`), "max_tokens", CodeInvalidValue, "between 1"},
+		"max_tokens a fraction":        {chatBody(`"max_tokens":1.5`), "max_tokens", CodeInvalidValue, "whole number"},
+		"max_tokens huge":              {chatBody(`"max_tokens":99999999999999999999`), "max_tokens", CodeInvalidValue, "between 1"},
+		"two limits":                   {chatBody(`"max_tokens":1,"max_completion_tokens":2`), "max_tokens", CodeInvalidValue, "Send one of them"},
+		"five stops":                   {chatBody(`"stop":["a","b","c","d","e"]`), "stop", CodeInvalidValue, "at most 4"},
+		"empty stop":                   {chatBody(`"stop":["a",""]`), "stop[1]", CodeInvalidValue, "must not be empty"},
+		"stop a number":                {chatBody(`"stop":1`), "stop", CodeInvalidValue, "a string or a list of strings"},
+		"stream a string":              {chatBody(`"stream":"yes"`), "stream", CodeInvalidValue, "true or false"},
+		"stream_options, no stream":    {chatBody(`"stream_options":{"include_usage":true}`), "stream_options", CodeInvalidValue, "only allowed when"},
+		"unknown stream option":        {chatBody(`"stream":true,"stream_options":{"x":1}`), "stream_options.x", CodeUnknownParameter, "not known"},
+		"obfuscation":                  {chatBody(`"stream":true,"stream_options":{"include_obfuscation":true}`), "stream_options.include_obfuscation", CodeUnsupportedParameter, "not supported yet"},
+		"malformed":                    {"{\n \"model\": }", "", CodeMalformedJSON, "at byte 12 (line 2, column 11)"},
+		"cut off":                      {`{"model":"m"`, "", CodeMalformedJSON, "unexpected end"},
+		"empty body":                   {``, "", CodeMalformedJSON, "unexpected end"},
+		"more than one value":          {`{} {}`, "", CodeMalformedJSON, "at byte 3"},
+		"not UTF-8":                    {"{\"model\":\"\xff\"}", "", CodeMalformedJSON, "not UTF-8, at byte 10"},
+		"long names are cut in errors": {chatBody(`"` + strings.Repeat("é", 4000) + `":1`), strings.Repeat("é", 32) + "...", CodeUnknownParameter, "not known"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := DecodeChatRequest([]byte(tc.body))
+			wantError(t, err, 400, tc.param, tc.code, tc.message)
+		})
+	}
+}
+
+func TestCompletionPrompts(t *testing.T) {
+	good := map[string]Prompt{
+		`"hi"`:        {Text: "hi"},
+		`["hi"]`:      {Text: "hi"},
+		`[1,2]`:       {Tokens: []int32{1, 2}},
+		`[[3]]`:       {Tokens: []int32{3}},
+		`[0]`:         {Tokens: []int32{0}},
+		`[[0,49151]]`: {Tokens: []int32{0, 49151}},
+	}
+	for raw, want := range good {
+		r, err := DecodeCompletionRequest([]byte(`{"model":"m","prompt":` + raw + `}`))
+		if err != nil {
+			t.Errorf("%s: %v", raw, err)
+			continue
+		}
+		if d := cmp.Diff(want, r.Prompt); d != "" {
+			t.Errorf("%s: %s", raw, d)
+		}
+		if r.TokenLimit() != DefaultCompletionTokens {
+			t.Errorf("default limit = %d", r.TokenLimit())
+		}
+	}
+	bad := map[string]string{
+		`""`: "must not be empty", `[]`: "must not be empty", `[""]`: "must not be empty", `[[]]`: "must not be empty",
+		`["a","b"]`: "More than one prompt", `[[1],[2]]`: "More than one prompt", `["a",1]`: "a string or a token", `[1,"a"]`: "More than one prompt",
+		`[-1]`: "between 0", `[1.5]`: "whole number", `[[1,"a"]]`: "whole number", `{}`: "a string or a list", `3`: "a string or a list",
+		`null`: "required", `[[[1]]]`: "whole number", `[null]`: "a string or a token",
+	}
+	for raw, message := range bad {
+		_, err := DecodeCompletionRequest([]byte(`{"model":"m","prompt":` + raw + `}`))
+		if err == nil || !strings.Contains(err.Error(), message) {
+			t.Errorf("%s: error %v, want %q", raw, err, message)
+		}
+	}
+	if _, err := DecodeCompletionRequest([]byte(`{"model":"m"}`)); err == nil {
+		t.Error("missing prompt accepted")
+	}
+	if _, err := DecodeCompletionRequest([]byte(completionBody(`"messages":[]`))); err == nil {
+		t.Error("messages accepted on completions")
+	}
+}
+
+func TestReadBodyRefusesWhatIsTooLarge(t *testing.T) {
+	if b, err := ReadBody(strings.NewReader("12345"), 5); err != nil || string(b) != "12345" {
+		t.Errorf("at the limit: %q, %v", b, err)
+	}
+	_, err := ReadBody(strings.NewReader("123456"), 5)
+	wantError(t, err, 413, "", CodeBodyTooLarge, "5 bytes")
+}
+
+func TestDeepNestingIsRefusedNotOverflowed(t *testing.T) {
+	_, err := DecodeChatRequest([]byte(strings.Repeat("[", 1<<20)))
+	wantError(t, err, 400, "", CodeMalformedJSON, "not valid JSON")
+}
+
+func wantError(t *testing.T, err error, status int, param, code, message string) {
+	t.Helper()
+	var e *Error
+	if !errors.As(err, &e) {
+		t.Errorf("error = %v, want an *Error", err)
+		return
+	}
+	if e.Status != status || e.Param != param || e.Code != code || !strings.Contains(e.Message, message) {
+		t.Errorf("error = %d param %q code %q: %s\nwant %d param %q code %q: ...%s...", e.Status, e.Param, e.Code, e.Message, status, param, code, message)
+	}
+}
+
+func FuzzDecodeRequests(f *testing.F) {
+	f.Add([]byte(chatBody(`"stop":["a"],"stream":true,"stream_options":{"include_usage":true}`)))
+	f.Add([]byte(completionBody(`"logprobs":0`)))
+	f.Add([]byte(`{"model":"m","prompt":[[1,2]]}`))
+	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"}]}]}`))
+	f.Add([]byte("{\"\xff\":"))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		chat, err := DecodeChatRequest(body)
+		checkOutcome(t, chat, err, chat == nil)
+		completion, err := DecodeCompletionRequest(body)
+		checkOutcome(t, completion, err, completion == nil)
+	})
+}
+
+// checkOutcome wants a typed, bounded refusal, or a request that survives its
+// own encoding.
+func checkOutcome(t *testing.T, request any, err error, isNil bool) {
+	t.Helper()
+	if (err != nil) != isNil {
+		t.Fatalf("request nil %v, error %v", isNil, err)
+	}
+	if err != nil {
+		var e *Error
+		if !errors.As(err, &e) || e.Status != 400 || e.Message == "" || len(e.Message) > 1000 {
+			t.Fatalf("untyped or unbounded error: %v", err)
+		}
+		return
+	}
+	body, err := json.Marshal(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again any
+	switch request.(type) {
+	case *ChatRequest:
+		again, err = DecodeChatRequest(body)
+	case *CompletionRequest:
+		again, err = DecodeCompletionRequest(body)
+	default:
+		err = fmt.Errorf("unexpected %T", request)
+	}
+	if err != nil {
+		t.Fatalf("own encoding %s refused: %v", body, err)
+	}
+	if d := cmp.Diff(request, again); d != "" {
+		t.Fatal(d)
+	}
+}

@@ -1,0 +1,147 @@
+package openai
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// Roles of a chat message.
+const (
+	RoleSystem    = "system"
+	RoleDeveloper = "developer"
+	RoleUser      = "user"
+	RoleAssistant = "assistant"
+)
+
+// Finish reasons of a choice.
+const (
+	FinishStop   = "stop"
+	FinishLength = "length"
+)
+
+// DefaultCompletionTokens is how many tokens /v1/completions makes when the
+// request names no limit. Chat completions have no such default: they run to
+// the end of turn or of the context.
+const DefaultCompletionTokens = 16
+
+// Parameters are the fields that both text routes share. A nil pointer means
+// that the field was absent or null.
+type Parameters struct {
+	Model         string         `json:"model"`
+	MaxTokens     *int           `json:"max_tokens,omitempty"`
+	Temperature   *float64       `json:"temperature,omitempty"`
+	TopP          *float64       `json:"top_p,omitempty"`
+	TopK          *int           `json:"top_k,omitempty"`
+	MinP          *float64       `json:"min_p,omitempty"`
+	Seed          *int64         `json:"seed,omitempty"`
+	Stop          []string       `json:"stop,omitempty"`
+	Stream        bool           `json:"stream,omitempty"`
+	StreamOptions *StreamOptions `json:"stream_options,omitempty"`
+	User          string         `json:"user,omitempty"`
+}
+
+// StreamOptions change what a stream carries.
+type StreamOptions struct {
+	IncludeUsage bool `json:"include_usage,omitempty"`
+}
+
+// IncludeUsage says whether the stream ends with a usage chunk.
+func (p *Parameters) IncludeUsage() bool {
+	return p.StreamOptions != nil && p.StreamOptions.IncludeUsage
+}
+
+// ChatRequest is the body of POST /v1/chat/completions.
+type ChatRequest struct {
+	Parameters
+	// MaxCompletionTokens is the newer name of MaxTokens; see TokenLimit.
+	MaxCompletionTokens *int      `json:"max_completion_tokens,omitempty"`
+	Messages            []Message `json:"messages"`
+}
+
+// TokenLimit is the most tokens the answer may have; ok is false where the
+// request names no limit.
+func (r *ChatRequest) TokenLimit() (limit int, ok bool) {
+	switch {
+	case r.MaxCompletionTokens != nil:
+		return *r.MaxCompletionTokens, true
+	case r.MaxTokens != nil:
+		return *r.MaxTokens, true
+	}
+	return 0, false
+}
+
+// Message is one turn of a conversation.
+type Message struct {
+	Role    string  `json:"role"`
+	Content Content `json:"content"`
+	// Name tells speakers of one role apart; chat templates may use it.
+	Name string `json:"name,omitempty"`
+}
+
+// Content is what a message says: a string, or a list of parts.
+type Content struct {
+	// Parts hold the content in order; a plain string is one text part.
+	Parts []ContentPart
+}
+
+// ContentPart is one piece of a message. Only text parts exist so far.
+type ContentPart struct {
+	Type string `json:"type"`
+	Text string `json:"text"`
+}
+
+// TextContent makes the content that is one string.
+func TextContent(text string) Content {
+	return Content{Parts: []ContentPart{{Type: "text", Text: text}}}
+}
+
+// Text joins the text parts without a separator.
+func (c Content) Text() string {
+	if len(c.Parts) == 1 {
+		return c.Parts[0].Text
+	}
+	var b strings.Builder
+	for _, p := range c.Parts {
+		b.WriteString(p.Text)
+	}
+	return b.String()
+}
+
+// MarshalJSON writes one text part as a string and anything else as a list.
+func (c Content) MarshalJSON() ([]byte, error) {
+	if len(c.Parts) == 1 && c.Parts[0].Type == "text" {
+		return json.Marshal(c.Parts[0].Text)
+	}
+	if c.Parts == nil {
+		return []byte("[]"), nil
+	}
+	return json.Marshal(c.Parts)
+}
+
+// CompletionRequest is the body of POST /v1/completions.
+type CompletionRequest struct {
+	Parameters
+	Prompt Prompt `json:"prompt"`
+}
+
+// TokenLimit is the most tokens the answer may have.
+func (r *CompletionRequest) TokenLimit() int {
+	if r.MaxTokens != nil {
+		return *r.MaxTokens
+	}
+	return DefaultCompletionTokens
+}
+
+// Prompt is a text or a list of token ids, never both.
+type Prompt struct {
+	Text   string
+	Tokens []int32
+}
+
+// MarshalJSON writes tokens as a list and text as a string.
+func (p Prompt) MarshalJSON() ([]byte, error) {
+	if p.Tokens != nil {
+		return json.Marshal(p.Tokens)
+	}
+	return json.Marshal(p.Text)
+}

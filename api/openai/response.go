@@ -1,0 +1,163 @@
+package openai
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+)
+
+// Prefixes of response ids.
+const (
+	ChatIDPrefix       = "chatcmpl-"
+	CompletionIDPrefix = "cmpl-"
+)
+
+// NewID makes a fresh response id.
+func NewID(prefix string) string {
+	var b [12]byte
+	rand.Read(b[:]) // never fails since Go 1.24
+	return prefix + hex.EncodeToString(b[:])
+}
+
+// Usage counts tokens.
+type Usage struct {
+	PromptTokens        int                  `json:"prompt_tokens"`
+	CompletionTokens    int                  `json:"completion_tokens"`
+	TotalTokens         int                  `json:"total_tokens"`
+	PromptTokensDetails *PromptTokensDetails `json:"prompt_tokens_details,omitempty"`
+}
+
+// PromptTokensDetails say how many prompt tokens came out of a cache.
+type PromptTokensDetails struct {
+	CachedTokens int `json:"cached_tokens"`
+}
+
+// NewUsage adds up.
+func NewUsage(prompt, completion int) Usage {
+	return Usage{PromptTokens: prompt, CompletionTokens: completion, TotalTokens: prompt + completion}
+}
+
+// ChatCompletion is the whole answer of /v1/chat/completions.
+type ChatCompletion struct {
+	ID      string       `json:"id"`
+	Object  string       `json:"object"`
+	Created int64        `json:"created"`
+	Model   string       `json:"model"`
+	Choices []ChatChoice `json:"choices"`
+	Usage   *Usage       `json:"usage,omitempty"`
+}
+
+// ChatChoice is one answer.
+type ChatChoice struct {
+	Index        int           `json:"index"`
+	Message      AnswerMessage `json:"message"`
+	Logprobs     *struct{}     `json:"logprobs"`
+	FinishReason string        `json:"finish_reason"`
+}
+
+// AnswerMessage is what the assistant said.
+type AnswerMessage struct {
+	Role    string  `json:"role"`
+	Content string  `json:"content"`
+	Refusal *string `json:"refusal"`
+}
+
+// ChatCompletionChunk is one event of a streamed chat completion.
+type ChatCompletionChunk struct {
+	ID      string            `json:"id"`
+	Object  string            `json:"object"`
+	Created int64             `json:"created"`
+	Model   string            `json:"model"`
+	Choices []ChatChunkChoice `json:"choices"`
+	Usage   ChunkUsage        `json:"usage,omitzero"`
+}
+
+// ChatChunkChoice is what a chunk adds to one answer.
+type ChatChunkChoice struct {
+	Index        int       `json:"index"`
+	Delta        Delta     `json:"delta"`
+	Logprobs     *struct{} `json:"logprobs"`
+	FinishReason *string   `json:"finish_reason"`
+}
+
+// Delta is what a chunk adds to a message.
+type Delta struct {
+	Role    string  `json:"role,omitempty"`
+	Content *string `json:"content,omitempty"`
+}
+
+// Completion is the whole answer of /v1/completions, and one event of its
+// stream.
+type Completion struct {
+	ID      string             `json:"id"`
+	Object  string             `json:"object"`
+	Created int64              `json:"created"`
+	Model   string             `json:"model"`
+	Choices []CompletionChoice `json:"choices"`
+	Usage   ChunkUsage         `json:"usage,omitzero"`
+}
+
+// CompletionChoice is one answer, or what a chunk adds to it.
+type CompletionChoice struct {
+	Index        int       `json:"index"`
+	Text         string    `json:"text"`
+	Logprobs     *struct{} `json:"logprobs"`
+	FinishReason *string   `json:"finish_reason"`
+}
+
+// ChunkUsage is the usage member of a stream's chunk, which has three states:
+// absent (the client did not ask), null (asked, not yet known) and known.
+type ChunkUsage struct {
+	Present bool
+	Usage   *Usage
+}
+
+// IsZero says that the member is absent.
+func (u ChunkUsage) IsZero() bool { return !u.Present }
+
+// MarshalJSON writes null or the figures.
+func (u ChunkUsage) MarshalJSON() ([]byte, error) { return json.Marshal(u.Usage) }
+
+// UnmarshalJSON reads null or the figures.
+func (u *ChunkUsage) UnmarshalJSON(b []byte) error {
+	u.Present, u.Usage = true, nil
+	return json.Unmarshal(b, &u.Usage)
+}
+
+// ModelList is the answer of GET /v1/models.
+type ModelList struct {
+	Object string  `json:"object"`
+	Data   []Model `json:"data"`
+}
+
+// Model is one served model, and the answer of GET /v1/models/NAME.
+type Model struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+// NewModel fills the fixed fields.
+func NewModel(id string, created int64, ownedBy string) Model {
+	return Model{ID: id, Object: "model", Created: created, OwnedBy: ownedBy}
+}
+
+// NewModelList fills the fixed fields; no models make an empty list, not null.
+func NewModelList(models ...Model) ModelList {
+	return ModelList{Object: "list", Data: append([]Model{}, models...)}
+}
+
+// Marshal writes a response as the API does: compact, without escaping <, >
+// and &, and without a newline at the end.
+func Marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, fmt.Errorf("encode %T: %w", v, err)
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}

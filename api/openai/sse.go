@@ -1,0 +1,212 @@
+package openai
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+)
+
+// ErrStreamEnded is returned for an event after the last one.
+var ErrStreamEnded = errors.New("event stream has ended")
+
+// ErrLineTooLong is returned for an event larger than the reader's bound.
+var ErrLineTooLong = errors.New("event is too long")
+
+var doneData = []byte("[DONE]")
+
+// KeepAlive is the comment that keeps a silent stream open.
+const KeepAlive = "keep-alive"
+
+// EventWriter writes a server-sent event stream: one write and one flush for
+// each event. The first event sends the header. It is for one goroutine.
+type EventWriter struct {
+	w       http.ResponseWriter
+	flush   func() error
+	started bool
+	ended   bool
+	buf     bytes.Buffer
+}
+
+// NewEventWriter makes a writer; nothing is sent before the first event, so
+// that a request can still be refused with a status.
+func NewEventWriter(w http.ResponseWriter) *EventWriter {
+	return &EventWriter{w: w, flush: http.NewResponseController(w).Flush}
+}
+
+// Started says whether the header is out: from then on only Fail can tell the
+// client of an error.
+func (e *EventWriter) Started() bool { return e.started }
+
+// Send writes v as one event.
+func (e *EventWriter) Send(v any) error {
+	data, err := Marshal(v)
+	if err != nil {
+		return err
+	}
+	return e.write("data: ", data)
+}
+
+// Comment writes a comment, which clients skip. Newlines in it are dropped.
+func (e *EventWriter) Comment(text string) error {
+	text = strings.NewReplacer("\n", " ", "\r", " ").Replace(text)
+	return e.write(": ", []byte(text))
+}
+
+// Done ends the stream well.
+func (e *EventWriter) Done() error {
+	if err := e.write("data: ", doneData); err != nil {
+		return err
+	}
+	e.ended = true
+	return nil
+}
+
+// Fail ends the stream with an error event. No [DONE] follows, so that no
+// client takes the answer for whole. Before the first event it answers with
+// the error's status instead.
+func (e *EventWriter) Fail(err error) error {
+	if e.ended {
+		return ErrStreamEnded
+	}
+	if !e.started {
+		e.started, e.ended = true, true
+		return WriteError(e.w, err)
+	}
+	if err := e.Send(AsError(err)); err != nil {
+		return err
+	}
+	e.ended = true
+	return nil
+}
+
+func (e *EventWriter) write(prefix string, data []byte) error {
+	if e.ended {
+		return ErrStreamEnded
+	}
+	if !e.started {
+		e.started = true
+		h := e.w.Header()
+		h.Set("Content-Type", "text/event-stream")
+		h.Set("Cache-Control", "no-cache")
+		h.Set("X-Accel-Buffering", "no")
+		e.w.WriteHeader(http.StatusOK)
+	}
+	e.buf.Reset()
+	e.buf.WriteString(prefix)
+	e.buf.Write(data)
+	e.buf.WriteString("\n\n")
+	if _, err := e.w.Write(e.buf.Bytes()); err != nil {
+		return fmt.Errorf("write event: %w", err)
+	}
+	if err := e.flush(); err != nil {
+		return fmt.Errorf("flush event: %w", err)
+	}
+	return nil
+}
+
+// maxEventBytes bounds what the reader keeps of one event.
+const maxEventBytes = 8 << 20
+
+// EventReader reads a server-sent event stream. Lines end in LF or CRLF.
+type EventReader struct {
+	r   *bufio.Reader
+	err error
+}
+
+// NewEventReader reads from r.
+func NewEventReader(r io.Reader) *EventReader {
+	return &EventReader{r: bufio.NewReader(r)}
+}
+
+// Next returns the data of the next event. It returns io.EOF after [DONE],
+// io.ErrUnexpectedEOF if the stream breaks off before, and an *Error (status
+// 200: the stream had begun) for an error event. Comments are skipped.
+func (e *EventReader) Next() ([]byte, error) {
+	if e.err != nil {
+		return nil, e.err
+	}
+	data, err := e.next()
+	if err != nil {
+		e.err = err
+		return nil, err
+	}
+	if bytes.HasPrefix(data, doneData) {
+		e.err = io.EOF
+		return nil, io.EOF
+	}
+	if failed := parseErrorBody(data); failed != nil {
+		failed.Status = http.StatusOK
+		e.err = failed
+		return nil, failed
+	}
+	return data, nil
+}
+
+// next collects the data lines up to an empty one. An event that the end of
+// the stream cuts is dropped, as the standard says.
+func (e *EventReader) next() ([]byte, error) {
+	var data []byte
+	var any bool
+	for size := 0; ; {
+		line, err := e.line(maxEventBytes - size)
+		if errors.Is(err, io.EOF) {
+			return nil, io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read event: %w", err)
+		}
+		size += len(line)
+		if len(line) == 0 {
+			if any {
+				return data, nil
+			}
+			size = 0
+			continue
+		}
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		if string(name) != "data" {
+			continue // a comment, or a field that these streams do not use
+		}
+		if any {
+			data = append(data, '\n')
+		}
+		any = true
+		data = append(data, bytes.TrimPrefix(value, []byte(" "))...)
+	}
+}
+
+func (e *EventReader) line(most int) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := e.r.ReadSlice('\n')
+		line = append(line, part...)
+		if len(line) > most {
+			return nil, ErrLineTooLong
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		line = line[:len(line)-1]
+		return bytes.TrimSuffix(line, []byte("\r")), nil
+	}
+}
+
+// NextChunk reads the next event into v, a pointer to a chunk.
+func (e *EventReader) NextChunk(v any) error {
+	data, err := e.Next()
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("decode event: %w", err)
+	}
+	return nil
+}

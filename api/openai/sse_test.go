@@ -1,0 +1,279 @@
+package openai
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s differs (-want +got):\n%s", name, d)
+	}
+}
+
+func send(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestChatStreamBytes(t *testing.T) {
+	rec := httptest.NewRecorder()
+	w := NewEventWriter(rec)
+	a := ChatAnswer{ID: "chatcmpl-1", Created: 1700000000, Model: "smollm2", IncludeUsage: true}
+	send(t, w.Send(a.Opening()), w.Comment(KeepAlive), w.Send(a.Text("<Paris> & \"é\"\n\u2028")), w.Send(a.Finish(FinishStop)),
+		w.Send(a.Usage(NewUsage(12, 3))), w.Done())
+	golden(t, "chat_stream.sse", rec.Body.Bytes())
+	if got := rec.Header().Get("Content-Type"); got != "text/event-stream" {
+		t.Errorf("content type %q", got)
+	}
+}
+
+func TestCompletionStreamBytes(t *testing.T) {
+	rec := httptest.NewRecorder()
+	w := NewEventWriter(rec)
+	a := CompletionAnswer{ID: "cmpl-1", Created: 1700000000, Model: "smollm2"}
+	send(t, w.Send(a.Text(" Paris")), w.Send(a.Finish(FinishLength)), w.Done())
+	golden(t, "completion_stream.sse", rec.Body.Bytes())
+}
+
+func TestFailedStreamBytes(t *testing.T) {
+	rec := httptest.NewRecorder()
+	w := NewEventWriter(rec)
+	a := ChatAnswer{ID: "chatcmpl-1", Created: 1700000000, Model: "smollm2"}
+	send(t, w.Send(a.Opening()), w.Send(a.Text("Par")), w.Fail(EngineFailed(errors.New("pid 7 exited: secret"))))
+	golden(t, "failed_stream.sse", rec.Body.Bytes())
+	if bytes.Contains(rec.Body.Bytes(), []byte("[DONE]")) {
+		t.Error("a failed stream ends with [DONE]")
+	}
+	if err := w.Send(a.Text("x")); !errors.Is(err, ErrStreamEnded) {
+		t.Errorf("send after the end: %v", err)
+	}
+	if err := w.Done(); !errors.Is(err, ErrStreamEnded) {
+		t.Errorf("done after the end: %v", err)
+	}
+}
+
+func TestWholeAnswerBytes(t *testing.T) {
+	var out []byte
+	add := func(v any) {
+		b, err := Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(append(out, b...), '\n')
+	}
+	add(ChatAnswer{ID: "chatcmpl-1", Created: 1700000000, Model: "smollm2"}.Whole("Paris", FinishStop, NewUsage(12, 3)))
+	add(CompletionAnswer{ID: "cmpl-1", Created: 1700000000, Model: "smollm2"}.Whole(" Paris", FinishLength, NewUsage(4, 16)))
+	add(NewModelList(NewModel("smollm2", 1700000000, "metalfleet")))
+	add(NewModelList())
+	golden(t, "whole.jsonl", out)
+}
+
+func TestFailBeforeTheFirstEventIsAnOrdinaryError(t *testing.T) {
+	rec := httptest.NewRecorder()
+	w := NewEventWriter(rec)
+	send(t, w.Fail(NoEndpoint("m", 1500*time.Millisecond)))
+	if rec.Code != 503 || rec.Header().Get("Retry-After") != "2" || rec.Header().Get("Content-Type") != "application/json" {
+		t.Errorf("status %d, header %v", rec.Code, rec.Header())
+	}
+}
+
+func TestErrorBodiesAndStatuses(t *testing.T) {
+	m := Memory{Used: 1, Needed: 2, Limit: 3}
+	tests := []struct {
+		err    error
+		status int
+		kind   string
+		code   string
+	}{
+		{Invalid("top_p", "no"), 400, TypeInvalidRequest, CodeInvalidValue},
+		{ContextLengthExceeded(9000, 8192), 400, TypeInvalidRequest, CodeContextLengthExceeded},
+		{Unauthorized(), 401, TypeAuthentication, CodeInvalidAPIKey},
+		{ModelNotFound("m"), 404, TypeInvalidRequest, CodeModelNotFound},
+		{RouteNotFound("GET", "/v2"), 404, TypeInvalidRequest, CodeRouteNotFound},
+		{MethodNotAllowed("GET", "/v1/completions", "POST"), 405, TypeInvalidRequest, CodeMethodNotAllowed},
+		{PrefillMemoryExceeded(m), 413, TypeInvalidRequest, CodePrefillMemoryExceeded},
+		{RateLimited(time.Second), 429, TypeRateLimit, CodeRateLimitExceeded},
+		{EngineFailed(nil), 500, TypeServer, CodeEngineFailed},
+		{errors.New("dial /secret/path"), 500, TypeServer, CodeInternal},
+		{fmt.Errorf("wrapped: %w", Overloaded(time.Second)), 503, TypeUnavailable, CodeOverloaded},
+		{NoEndpoint("m", time.Second), 503, TypeUnavailable, CodeNoEndpoint},
+		{InsufficientMemory(m), 507, TypeInsufficientMem, CodeInsufficientMemory},
+	}
+	for _, tc := range tests {
+		rec := httptest.NewRecorder()
+		send(t, WriteError(rec, tc.err))
+		got := ParseError(rec.Code, rec.Header(), rec.Body.Bytes())
+		if rec.Code != tc.status || got.Type != tc.kind || got.Code != tc.code || got.Message == "" {
+			t.Errorf("%v: status %d, %+v", tc.err, rec.Code, got)
+		}
+		if strings.Contains(rec.Body.String(), "secret") {
+			t.Errorf("cause leaks to the client: %s", rec.Body)
+		}
+		want := *AsError(tc.err)
+		want.Cause = nil
+		if d := cmp.Diff(&want, got); d != "" {
+			t.Errorf("%v does not survive its bytes: %s", tc.err, d)
+		}
+	}
+	rec := httptest.NewRecorder()
+	send(t, WriteError(rec, Invalid("", "no")))
+	if want := `{"error":{"message":"no","type":"invalid_request_error","param":null,"code":"invalid_value"}}`; rec.Body.String() != want {
+		t.Errorf("body %s, want %s", rec.Body, want)
+	}
+	if e := ParseError(502, http.Header{}, []byte("<html>bad gateway")); e.Status != 502 || strings.Contains(e.Message, "html") {
+		t.Errorf("foreign body: %+v", e)
+	}
+}
+
+// countingWriter counts writes and flushes.
+type countingWriter struct {
+	header          http.Header
+	writes, flushes int
+}
+
+func (c *countingWriter) Header() http.Header         { return c.header }
+func (c *countingWriter) WriteHeader(int)             {}
+func (c *countingWriter) Write(p []byte) (int, error) { c.writes++; return len(p), nil }
+func (c *countingWriter) Flush()                      { c.flushes++ }
+
+func TestOneWriteAndOneFlushForEachEvent(t *testing.T) {
+	c := &countingWriter{header: http.Header{}}
+	w := NewEventWriter(c)
+	a := ChatAnswer{ID: "i", Model: "m"}
+	for i := range 5 {
+		send(t, w.Send(a.Text("x")))
+		if c.writes != i+1 || c.flushes != i+1 {
+			t.Fatalf("after %d events: %d writes, %d flushes", i+1, c.writes, c.flushes)
+		}
+	}
+}
+
+func TestReaderReadsWhatTheWriterWrites(t *testing.T) {
+	for _, name := range []string{"chat_stream.sse", "failed_stream.sse"} {
+		raw, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		crlf := bytes.ReplaceAll(raw, []byte("\n"), []byte("\r\n"))
+		for _, in := range []io.Reader{bytes.NewReader(raw), iotest.OneByteReader(bytes.NewReader(raw)), bytes.NewReader(crlf)} {
+			text, err := readChat(in)
+			switch name {
+			case "chat_stream.sse":
+				if text != "<Paris> & \"é\"\n\u2028" || !errors.Is(err, io.EOF) {
+					t.Errorf("%s: %q, %v", name, text, err)
+				}
+			default:
+				var e *Error
+				if text != "Par" || !errors.As(err, &e) || e.Code != CodeEngineFailed {
+					t.Errorf("%s: %q, %v", name, text, err)
+				}
+			}
+		}
+	}
+}
+
+func readChat(r io.Reader) (string, error) {
+	reader := NewEventReader(r)
+	var text string
+	for {
+		var c ChatCompletionChunk
+		if err := reader.NextChunk(&c); err != nil {
+			return text, err
+		}
+		for _, choice := range c.Choices {
+			if choice.Delta.Content != nil {
+				text += *choice.Delta.Content
+			}
+		}
+	}
+}
+
+func TestReaderTellsACutStreamFromAFinishedOne(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join("testdata", "chat_stream.sse"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := bytes.Index(raw, []byte("[DONE]\n\n")) + len("[DONE]\n\n")
+	for cut := range raw[:end] {
+		if _, err := readChat(bytes.NewReader(raw[:cut])); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+	}
+}
+
+func TestReaderIsBounded(t *testing.T) {
+	endless := io.MultiReader(strings.NewReader("data: "), neverEnding('x'))
+	if _, err := NewEventReader(endless).Next(); !errors.Is(err, ErrLineTooLong) {
+		t.Errorf("endless line: %v", err)
+	}
+	lines := io.MultiReader(neverEnding('d'))
+	if _, err := NewEventReader(lines).Next(); !errors.Is(err, ErrLineTooLong) {
+		t.Errorf("endless line without a field: %v", err)
+	}
+}
+
+type neverEnding byte
+
+func (n neverEnding) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(n)
+	}
+	return len(p), nil
+}
+
+func FuzzEventReader(f *testing.F) {
+	for _, name := range []string{"chat_stream.sse", "completion_stream.sse", "failed_stream.sse"} {
+		raw, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(raw)
+	}
+	f.Add([]byte("data:a\r\ndata: b\n\n:c\n\nevent: x\n\ndata\n\n"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		all := func(r io.Reader) (events []string, last string) {
+			reader := NewEventReader(r)
+			for {
+				data, err := reader.Next()
+				if err != nil {
+					return events, err.Error()
+				}
+				events = append(events, string(data))
+			}
+		}
+		whole, end := all(bytes.NewReader(raw))
+		split, splitEnd := all(iotest.OneByteReader(bytes.NewReader(raw)))
+		if d := cmp.Diff(whole, split); d != "" || end != splitEnd {
+			t.Fatalf("splitting changes the events: %s; %s, %s", d, end, splitEnd)
+		}
+	})
+}
