@@ -1,0 +1,96 @@
+// Package agentapi is the contract between the gateway and the agents: TLS
+// identities, paths, headers and the codes by which an agent says that another
+// Mac may be tried.
+//
+// It owns who may speak to whom: an agent proves with a server certificate
+// that it is the Mac of that name; a gateway proves with a client certificate
+// that it is a gateway; no certificate is good for both. It refuses nothing
+// itself: the standard library's TLS does, with the configurations made here.
+// The bodies on this port are those of package openai.
+//
+// Start reading at ServerTLS and ClientTLS.
+package agentapi
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// DefaultPort is the agent's one port.
+const DefaultPort = 7443
+
+// Headers between gateway and agent.
+const (
+	// HeaderReplica carries the UID of the replica that the gateway picked.
+	HeaderReplica = "X-Metalfleet-Replica"
+	// HeaderEpoch carries its epoch; an agent that holds another one refuses.
+	HeaderEpoch = "X-Metalfleet-Epoch"
+	// HeaderMac on an answer names the Mac that served it.
+	HeaderMac = "X-Metalfleet-Mac"
+	// HeaderRequestID follows a request through gateway, agent and engine.
+	HeaderRequestID = "X-Request-Id"
+	// HeaderRetryable on an error answer says that nothing was done and another
+	// replica may be tried: "true" or absent.
+	HeaderRetryable = "X-Metalfleet-Retryable"
+)
+
+// PathHealth answers 204 on the agent's port while it takes requests.
+const PathHealth = "/metalfleet/v1/health"
+
+// Error codes of an agent that are not the model's own answer. All of them come
+// before the first byte of a body and with HeaderRetryable.
+const (
+	// CodeReplicaNotHere: this Mac does not hold that replica and epoch (503).
+	CodeReplicaNotHere = "replica_not_here"
+	// CodeReplicaNotReady: it is loading, draining or backing off (503).
+	CodeReplicaNotReady = "replica_not_ready"
+	// CodeEngineLost: the engine ended while the request waited (502).
+	CodeEngineLost = "engine_lost"
+	// CodeQueueFull: too many requests wait there (503).
+	CodeQueueFull = "queue_full"
+)
+
+// GatewayName is the DNS name in a gateway's client certificate.
+const GatewayName = "gateway.metalfleet.dev"
+
+// MacServerName is the DNS name in the certificate of the Mac called name.
+func MacServerName(name string) string { return name + ".mac.metalfleet.dev" }
+
+// ServerTLS is how an agent listens: TLS 1.3, its own certificate, and client
+// certificates of roots that name a gateway. getCertificate is asked at every
+// handshake, so that a renewed certificate needs no restart.
+func ServerTLS(getCertificate func() (*tls.Certificate, error), roots *x509.CertPool) *tls.Config {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS13,
+		NextProtos:     []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return getCertificate() },
+		ClientAuth:     tls.RequireAndVerifyClientCert,
+		ClientCAs:      roots,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if len(s.PeerCertificates) == 0 {
+				return errors.New("client sent no certificate")
+			}
+			if !slices.Contains(s.PeerCertificates[0].DNSNames, GatewayName) {
+				return fmt.Errorf("client certificate of %q is not a gateway's", s.PeerCertificates[0].Subject.CommonName)
+			}
+			return nil
+		},
+	}
+}
+
+// ClientTLS is how a gateway dials the Mac called mac, whatever its address:
+// only a certificate with that Mac's name under roots is accepted.
+func ClientTLS(getCertificate func() (*tls.Certificate, error), roots *x509.CertPool, mac string) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"h2"},
+		RootCAs:    roots,
+		ServerName: MacServerName(mac),
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return getCertificate()
+		},
+	}
+}

@@ -1,0 +1,57 @@
+package model
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func file(path string) File {
+	return File{Path: path, Bytes: 7, SHA256: strings.Repeat("ab", 32)}
+}
+
+func TestDigestNamesContentNotOrder(t *testing.T) {
+	a, b := file("a"), file("b")
+	if DigestOf([]File{a, b}) != DigestOf([]File{b, a}) {
+		t.Error("the digest depends on the order of the files")
+	}
+	c := b
+	c.Bytes++
+	if DigestOf([]File{a, b}) == DigestOf([]File{a, c}) {
+		t.Error("the digest does not depend on the size")
+	}
+}
+
+func TestRecordValidate(t *testing.T) {
+	for name, tc := range map[string]struct {
+		files  []File
+		digest string
+		want   string
+	}{
+		"a good record passes":               {files: []File{file("m.gguf")}},
+		"no files is incomplete":             {want: "no files"},
+		"a path that climbs out is refused":  {files: []File{file("../m.gguf")}, want: "leaves the model's folder"},
+		"an absolute path is refused":        {files: []File{file("/etc/m")}, want: "leaves the model's folder"},
+		"a foreign digest is refused":        {files: []File{file("m")}, digest: "sha256:00", want: "does not match"},
+		"a size of zero is incomplete":       {files: []File{{Path: "m", SHA256: strings.Repeat("ab", 32)}}, want: "size or digest"},
+		"a digest that is no hex is refused": {files: []File{{Path: "m", Bytes: 1, SHA256: "zz"}}, want: "size or digest"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Record{Files: tc.files, Digest: tc.digest}
+			if r.Digest == "" {
+				r.Digest = DigestOf(tc.files)
+			}
+			err := r.Validate()
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestFactsNameWhatIsMissing(t *testing.T) {
+	err := Facts{Architecture: "llama", Layers: 2}.Validate()
+	if !errors.Is(err, ErrIncomplete) || !strings.Contains(err.Error(), "headSize") || strings.Contains(err.Error(), "unknown layers") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,134 @@
+package v1alpha1
+
+// Conditions. One writer each.
+//
+//	on          condition                                          writer
+//	deployment  Ready Accepted Fits Placed Downloaded              operator (modeldeployment)
+//	            Progressing Degraded
+//	replica     Placed                                             operator (placement)
+//	            Ready, and copies of the Mac's five                operator (modelreplica)
+//	assignment  Downloaded Admitted Loaded Serving Released        agent
+//	Mac         Ready                                              operator (macnode)
+//	            Accepting                                          agent
+const (
+	// ConditionReady: a deployment has enough ready replicas; a replica
+	// serves, its Mac is alive and it is not draining; a Mac was heard from lately.
+	ConditionReady = "Ready"
+	// ConditionAccepted: the source was inspected and the names are free.
+	ConditionAccepted = "Accepted"
+	// ConditionFits: at least one Mac could hold a replica if it were empty.
+	ConditionFits = "Fits"
+	// ConditionPlaced: every wanted replica (or this one) has a Mac.
+	ConditionPlaced = "Placed"
+	// ConditionDownloaded: the weights are on the Mac's disk, verified.
+	ConditionDownloaded = "Downloaded"
+	// ConditionProgressing: a rollout, a download or a load goes on.
+	ConditionProgressing = "Progressing"
+	// ConditionDegraded: something failed and is tried again.
+	ConditionDegraded = "Degraded"
+	// ConditionAdmitted: the Mac's ledger reserved the memory.
+	ConditionAdmitted = "Admitted"
+	// ConditionLoaded: the engine holds the model.
+	ConditionLoaded = "Loaded"
+	// ConditionServing: requests are answered.
+	ConditionServing = "Serving"
+	// ConditionReleased: the engine is gone and what it freed is recorded.
+	ConditionReleased = "Released"
+	// ConditionAccepting: the agent takes orders; false while it shuts down.
+	ConditionAccepting = "Accepting"
+)
+
+// Reasons of Ready, on all three kinds.
+const (
+	ReasonReady          = "Ready"
+	ReasonNotReady       = "NotReady"
+	ReasonScaledToZero   = "ScaledToZero"
+	ReasonMacSilent      = "MacSilent"      // the Mac's Lease was not renewed for 30 s
+	ReasonMacGone        = "MacGone"        // the MacNode was deleted, or silent for 180 s
+	ReasonNeverHeardFrom = "NeverHeardFrom" // the Mac's agent has not joined yet
+	ReasonHeardFrom      = "HeardFrom"
+	ReasonDraining       = "Draining"
+	ReasonPending        = "Pending"
+)
+
+// Reasons of Accepted.
+const (
+	ReasonAccepted     = "Accepted"
+	ReasonInspecting   = "Inspecting"
+	ReasonNoMacs       = "NoMacs" // no ready Mac may look at the source
+	ReasonNameConflict = "NameConflict"
+	ReasonUnknownSize  = "UnknownSize" // the headers do not say enough to compute memory
+	// What a Mac reports of an inspection; used for Accepted as it is.
+	ReasonSourceNotFound    = "SourceNotFound"
+	ReasonSourceForbidden   = "SourceForbidden"
+	ReasonSourceUnreachable = "SourceUnreachable"
+	ReasonDigestMismatch    = "DigestMismatch"
+	ReasonInvalidModel      = "InvalidModel"
+	ReasonUnsupportedModel  = "UnsupportedModel"
+	ReasonContextTooLong    = "ContextTooLong"
+)
+
+// Reasons of Fits and Placed.
+const (
+	ReasonFits         = "Fits"
+	ReasonTooLarge     = "TooLarge"
+	ReasonPlaced       = "Placed"
+	ReasonNoRoom       = "NoRoom"
+	ReasonNoCandidates = "NoCandidates"
+)
+
+// Reasons of the five conditions of an assignment, Progressing and Degraded.
+const (
+	ReasonWaiting          = "Waiting"
+	ReasonDownloading      = "Downloading"
+	ReasonVerified         = "Verified"
+	ReasonDownloadFailed   = "DownloadFailed"
+	ReasonDiskFull         = "DiskFull"
+	ReasonReserved         = "Reserved"
+	ReasonInsufficientRoom = "InsufficientMemory"
+	ReasonLoading          = "Loading"
+	ReasonLoaded           = "Loaded"
+	ReasonLoadFailed       = "LoadFailed"
+	ReasonServing          = "Serving"
+	ReasonEngineCrashed    = "EngineCrashed"
+	ReasonBackOff          = "BackOff"
+	ReasonStopped          = "Stopped"
+	ReasonReleased         = "Released"
+	ReasonHeld             = "Held"
+	ReasonRollingOut       = "RollingOut"
+	ReasonStable           = "Stable"
+	ReasonShuttingDown     = "ShuttingDown"
+)
+
+// Labels, annotations, finalizers and field managers.
+const (
+	// LabelDeployment on a replica names its deployment.
+	LabelDeployment = "metalfleet.dev/deployment"
+	// LabelRevision on a replica names its revision.
+	LabelRevision = "metalfleet.dev/revision"
+	// LabelMac on what the operator makes for a Mac names it.
+	LabelMac = "metalfleet.dev/mac"
+	// FinalizerReplicas on a deployment: its replicas are not released yet.
+	FinalizerReplicas = "metalfleet.dev/replicas"
+	// FinalizerRelease on a replica: its Mac has not released it yet.
+	FinalizerRelease = "metalfleet.dev/release"
+	// ManagerAgent is the agent's field manager.
+	ManagerAgent = "metalfleet-agent"
+	// ManagerOrders is the operator's field manager of assignments and inspections.
+	ManagerOrders = "metalfleet-orders"
+	// ManagerOperator is the operator's field manager of everything else.
+	ManagerOperator = "metalfleet-operator"
+	// ManagerPlacement is the operator's field manager of nodeName and Placed.
+	ManagerPlacement = "metalfleet-placement"
+)
+
+// Timers of failure detection, in seconds; design and reasons in docs/architecture.md.
+const (
+	LeaseRenewSeconds = 10
+	MacSilentSeconds  = 30
+	MacGoneSeconds    = 180
+	AvoidSeconds      = 600
+)
+
+// AgentObjectName is the name of a Mac's Lease, ServiceAccount and Secret.
+func AgentObjectName(mac string) string { return "mac-" + mac }

@@ -1,0 +1,254 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ModelDeployment says that a model is to be served by a number of replicas,
+// each on a Mac that has reserved the memory for it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:shortName=md,categories=metalfleet
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
+// +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.spec.model.source`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.summary.ready`,description="ready and wanted replicas"
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.summary.memory`,description="measured footprint of all engines"
+// +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="bytes measured as freed so far"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52",message="metadata.name may have at most 52 characters, because replica names are made from it"
+type ModelDeployment struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+	// spec is what is wanted.
+	// +required
+	Spec ModelDeploymentSpec `json:"spec"`
+	// status is what is.
+	// +optional
+	Status ModelDeploymentStatus `json:"status,omitzero"`
+}
+
+// ModelDeploymentSpec is what a user wants served.
+// +kubebuilder:validation:XValidation:rule="!self.model.source.startsWith('https://') || has(self.model.sha256)",message="model.sha256 is required for an https:// source: what is downloaded must be provable; write the hex SHA-256 of the file"
+type ModelDeploymentSpec struct {
+	// model is where the weights come from.
+	// +required
+	Model ModelSource `json:"model"`
+	// servedNames are the names that clients may put in "model". Without any,
+	// it is the name of this object. "NAMESPACE/NAME" always works as well. A
+	// bare name belongs to the oldest deployment that claims it.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=128
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?$`
+	ServedNames []string `json:"servedNames,omitempty"`
+	// replicas is how many copies are served, each on a Mac of its own choice of placement.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	Replicas *int32 `json:"replicas,omitempty"`
+	// context bounds the length and number of requests; memory is reserved for it.
+	// +optional
+	Context ContextSpec `json:"context,omitzero"`
+	// memory overrides what is computed from the model.
+	// +optional
+	Memory MemorySpec `json:"memory,omitzero"`
+	// placement says which Macs may be used.
+	// +optional
+	Placement PlacementSpec `json:"placement,omitzero"`
+	// rollout says how a change reaches the replicas.
+	// +optional
+	Rollout RolloutSpec `json:"rollout,omitzero"`
+}
+
+// ModelSource names the files of a model.
+type ModelSource struct {
+	// source of the weights: "file://PATH" is a path below the model root of
+	// each Mac, "https://HOST/PATH" one GGUF file that is downloaded.
+	// +required
+	// +kubebuilder:validation:MinLength=8
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('file://') || self.startsWith('https://')",message="source must begin with file:// (a path below the Mac's model root) or https:// (one GGUF file)"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('[\\\\s\\\\x00-\\\\x1f]')",message="source must not contain spaces or control characters; percent-encode them"
+	Source string `json:"source"`
+	// sha256 is the hex SHA-256 that the file must have. Required for https://.
+	// +optional
+	// +kubebuilder:validation:MinLength=64
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-f]{64}$')",message="sha256 must be 64 lower-case hex digits, as sha256sum prints them"
+	SHA256 string `json:"sha256,omitempty"`
+}
+
+// ContextSpec bounds requests. Memory for cacheTokens is reserved on the Mac.
+// +kubebuilder:validation:XValidation:rule="!has(self.cacheTokens) || !has(self.tokens) || self.cacheTokens >= self.tokens",message="context.cacheTokens must be at least context.tokens: one request of full length must fit"
+type ContextSpec struct {
+	// tokens is the longest request, prompt and answer together. Default: the
+	// smaller of 8192 and what the model was trained for.
+	// +optional
+	// +kubebuilder:validation:Minimum=16
+	// +kubebuilder:validation:Maximum=10485760
+	Tokens int64 `json:"tokens,omitempty"`
+	// sequences is how many requests run at once at most; more wait. Default: 4.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=256
+	Sequences int64 `json:"sequences,omitempty"`
+	// cacheTokens is how many tokens of keys and values all running requests
+	// share; memory is reserved for it. Default: twice tokens.
+	// +optional
+	// +kubebuilder:validation:Minimum=16
+	// +kubebuilder:validation:Maximum=104857600
+	CacheTokens int64 `json:"cacheTokens,omitempty"`
+}
+
+// MemorySpec overrides computed memory.
+type MemorySpec struct {
+	// limit of each engine process. Default: what the model, its context and
+	// its runtime need, computed from the file headers.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="memory.limit must be more than zero, such as 8Gi"
+	Limit *resource.Quantity `json:"limit,omitempty"`
+}
+
+// PlacementSpec says which Macs may hold a replica.
+type PlacementSpec struct {
+	// nodeSelector are labels that the MacNode must carry.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// tolerations for taints of the MacNode.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	// chips that may be used, as the MacNode reports them ("M2Ultra"). Without any, all.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=32
+	Chips []string `json:"chips,omitempty"`
+}
+
+// RolloutSpec says how a new revision replaces the old one.
+// +kubebuilder:validation:XValidation:rule="!(has(self.maxSurge) && self.maxSurge == 0 && (!has(self.maxUnavailable) || self.maxUnavailable == 0))",message="maxSurge and maxUnavailable cannot both be zero: no replica could ever be replaced"
+type RolloutSpec struct {
+	// maxSurge is how many replicas above the wanted number may exist during a
+	// rollout. Default: 1.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	MaxSurge *int32 `json:"maxSurge,omitempty"`
+	// maxUnavailable is how many replicas below the wanted number may be ready
+	// during a rollout. Default: 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	MaxUnavailable *int32 `json:"maxUnavailable,omitempty"`
+	// drainSeconds is how long running requests may go on after a replica is
+	// told to stop. Default: 600.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=86400
+	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
+}
+
+// ModelDeploymentStatus is what is.
+type ModelDeploymentStatus struct {
+	// observedGeneration is the generation that this status describes.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// replicas exist, ready or not, terminating ones excluded.
+	// +optional
+	Replicas int32 `json:"replicas,omitempty"`
+	// readyReplicas answer requests.
+	// +optional
+	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
+	// updatedReplicas are of the current revision.
+	// +optional
+	UpdatedReplicas int32 `json:"updatedReplicas,omitempty"`
+	// selector of the replicas, for the scale subresource.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Selector string `json:"selector,omitempty"`
+	// currentRevision is the name of the ControllerRevision that is wanted.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	CurrentRevision string `json:"currentRevision,omitempty"`
+	// modelDigest names the weights of that revision.
+	// +optional
+	// +kubebuilder:validation:MaxLength=71
+	ModelDigest string `json:"modelDigest,omitempty"`
+	// servedNames that this deployment owns: its bare names, then NAMESPACE/NAME.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=9
+	// +kubebuilder:validation:items:MaxLength=320
+	ServedNames []string `json:"servedNames,omitempty"`
+	// reservedBytesPerReplica is the memory promised to each replica, an estimate
+	// from the file headers.
+	// +optional
+	ReservedBytesPerReplica int64 `json:"reservedBytesPerReplica,omitempty"`
+	// footprintBytes is the sum of the measured footprints of all engines.
+	// +optional
+	FootprintBytes int64 `json:"footprintBytes,omitempty"`
+	// freedBytesTotal is the sum of what was measured as freed, of replicas
+	// that live and of those that are gone.
+	// +optional
+	FreedBytesTotal int64 `json:"freedBytesTotal,omitempty"`
+	// retiredFreedBytes is the part of freedBytesTotal that came from replicas
+	// that are accounted for and may go.
+	// +optional
+	RetiredFreedBytes int64 `json:"retiredFreedBytes,omitempty"`
+	// accounted are the UIDs of released replicas whose freed bytes are in
+	// retiredFreedBytes; an entry goes once its replica is gone.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=2048
+	// +kubebuilder:validation:items:MaxLength=64
+	Accounted []string `json:"accounted,omitempty"`
+	// summary holds rounded figures for people.
+	// +optional
+	Summary DeploymentSummary `json:"summary,omitzero"`
+	// conditions: Ready, Accepted, Fits, Placed, Downloaded, Progressing, Degraded.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// DeploymentSummary holds rounded figures for kubectl get.
+type DeploymentSummary struct {
+	// ready is "READY/WANTED".
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Ready string `json:"ready,omitempty"`
+	// memory is the measured footprint of all engines.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Memory string `json:"memory,omitempty"`
+	// freed is what was measured as freed so far.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Freed string `json:"freed,omitempty"`
+}
+
+// ModelDeploymentList is a list of ModelDeployments.
+// +kubebuilder:object:root=true
+type ModelDeploymentList struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard list metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitzero"`
+	// items of the list.
+	Items []ModelDeployment `json:"items"`
+}

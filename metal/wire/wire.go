@@ -1,0 +1,153 @@
+// Package wire is the protocol between the agent and its engines: gRPC over a
+// Unix socket, described in wire.proto, and the configuration file that an
+// engine is started with.
+//
+// It owns the version of that protocol and the identity of an engine's
+// configuration (Config.Hash), by which an agent knows after its own restart
+// that a living process is the one it wants. It refuses a configuration with
+// unknown fields or impossible limits. It knows no model, no tensor and no
+// Kubernetes.
+//
+// Start reading at Config, then wire.proto.
+package wire
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+// ProtocolVersion is the newest version this package speaks.
+const ProtocolVersion = 1
+
+// MaxMessageBytes bounds one message; a chat history is one message.
+const MaxMessageBytes = 64 << 20
+
+// Config is what an engine process is started with, as a JSON file.
+type Config struct {
+	// ReplicaUID and Epoch are the assignment that the process serves.
+	ReplicaUID string `json:"replicaUID"`
+	Epoch      int64  `json:"epoch"`
+	// ModelPath is a GGUF file or a model folder.
+	ModelPath string `json:"modelPath"`
+	// ModelDigest names the weights (model.Record.Digest).
+	ModelDigest string `json:"modelDigest"`
+	// Backend is "ref" or "mlx"; empty means the best one compiled in.
+	Backend string `json:"backend,omitempty"`
+	// ContextTokens is the longest request, prompt and answer together.
+	ContextTokens int64 `json:"contextTokens"`
+	// Sequences is how many requests run at once at most.
+	Sequences int64 `json:"sequences"`
+	// CacheTokens is how many tokens of KV all running requests share.
+	CacheTokens int64 `json:"cacheTokens"`
+	// LimitBytes is the process's own memory ceiling.
+	LimitBytes int64 `json:"limitBytes"`
+}
+
+// ReadConfig decodes and checks a configuration.
+func ReadConfig(r io.Reader) (Config, error) {
+	dec := json.NewDecoder(io.LimitReader(r, 1<<20))
+	dec.DisallowUnknownFields()
+	var c Config
+	if err := dec.Decode(&c); err != nil {
+		return Config{}, fmt.Errorf("read engine configuration: %w", err)
+	}
+	return c, c.Validate()
+}
+
+// Validate refuses what cannot be meant.
+func (c Config) Validate() error {
+	switch {
+	case c.ReplicaUID == "":
+		return errors.New("engine configuration: replicaUID is empty")
+	case c.Epoch < 1:
+		return fmt.Errorf("engine configuration: epoch %d, want at least 1", c.Epoch)
+	case c.ModelPath == "":
+		return errors.New("engine configuration: modelPath is empty")
+	case c.ContextTokens < 1 || c.Sequences < 1:
+		return fmt.Errorf("engine configuration: context of %d tokens for %d sequences, want at least 1 each", c.ContextTokens, c.Sequences)
+	case c.CacheTokens < c.ContextTokens:
+		return fmt.Errorf("engine configuration: cacheTokens %d is less than contextTokens %d", c.CacheTokens, c.ContextTokens)
+	case c.LimitBytes < 1:
+		return fmt.Errorf("engine configuration: limitBytes %d, want at least 1", c.LimitBytes)
+	}
+	return nil
+}
+
+// Hash identifies the configuration: the hex SHA-256 of its canonical JSON.
+func (c Config) Hash() string {
+	b, err := json.Marshal(c)
+	if err != nil {
+		panic("wire: Config holds only strings and integers: " + err.Error())
+	}
+	sum := sha256.Sum256(bytes.TrimSpace(b))
+	return hex.EncodeToString(sum[:])
+}
+
+// Dial connects to the engine that listens on the Unix socket at path. It
+// returns at once; the first call waits for the engine until its context ends.
+func Dial(path string) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("passthrough:///engine",
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // a Unix socket of mode 0600, see wire.proto
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", path)
+		}),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * time.Second, Backoff: quickBackoff}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes)))
+	if err != nil {
+		return nil, fmt.Errorf("dial engine at %s: %w", path, err)
+	}
+	return conn, nil
+}
+
+// Refuse makes the gRPC error that carries r to the agent.
+func Refuse(r *Refusal) error {
+	s, err := status.New(grpcCode(r.GetCode()), r.GetMessage()).WithDetails(r)
+	if err != nil {
+		return status.Error(codes.Internal, r.GetMessage())
+	}
+	return s.Err()
+}
+
+// RefusalOf finds the typed refusal in an error of a call; nil means that the
+// engine did not say one (it died, or the connection broke).
+func RefusalOf(err error) *Refusal {
+	s, ok := status.FromError(err)
+	if !ok {
+		return nil
+	}
+	for _, d := range s.Details() {
+		if r, ok := d.(*Refusal); ok {
+			return r
+		}
+	}
+	return nil
+}
+
+func grpcCode(c Code) codes.Code {
+	switch c {
+	case Code_CODE_INVALID, Code_CODE_CONTEXT_LENGTH:
+		return codes.InvalidArgument
+	case Code_CODE_MEMORY, Code_CODE_QUEUE_FULL:
+		return codes.ResourceExhausted
+	case Code_CODE_NOT_READY:
+		return codes.Unavailable
+	case Code_CODE_CANCELLED:
+		return codes.Aborted
+	default:
+		return codes.Internal
+	}
+}
