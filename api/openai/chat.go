@@ -95,10 +95,11 @@ func (p *Parameters) fields() map[string]field {
 		"stream_options": optional(p.decodeStreamOptions),
 		"user":           optional(stringInto(&p.User)),
 
-		"n":                 idle("1"),
-		"frequency_penalty": idle("0"),
-		"presence_penalty":  idle("0"),
-		"logit_bias":        idle("{}"),
+		"frequency_penalty": optional(floatInto(&p.FrequencyPenalty, -2, 2)),
+		"presence_penalty":  optional(floatInto(&p.PresencePenalty, -2, 2)),
+
+		"n":          idle("1"),
+		"logit_bias": idle("{}"),
 	}
 }
 

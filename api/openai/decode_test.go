@@ -31,7 +31,7 @@ func TestChatRequestHonoursEveryField(t *testing.T) {
 		{"role":"system","content":"be brief"},
 		{"role":"user","name":"ann","content":[{"type":"text","text":"a"},{"text":"b","type":"text"}]},
 		{"role":"assistant","content":"c","refusal":null,"annotations":[],"audio":null,"function_call":null,"tool_calls":null}],
-		"max_completion_tokens":7,"temperature":0,"top_p":0.5,"top_k":-1,"min_p":0.05,"seed":-9223372036854775808,
+		"max_completion_tokens":7,"temperature":0,"top_p":0.5,"top_k":-1,"min_p":0.05,"frequency_penalty":-2,"presence_penalty":0.5,"seed":-9223372036854775808,
 		"stop":["x","y"],"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false},"user":"u"}`
 	got, err := DecodeChatRequest([]byte(body))
 	if err != nil {
@@ -39,6 +39,7 @@ func TestChatRequestHonoursEveryField(t *testing.T) {
 	}
 	want := &ChatRequest{
 		Parameters: Parameters{Model: "m", Temperature: ptr(0.0), TopP: ptr(0.5), TopK: ptr(-1), MinP: ptr(0.05),
+			FrequencyPenalty: ptr(-2.0), PresencePenalty: ptr(0.5),
 			Seed: ptr(int64(-9223372036854775808)), Stop: []string{"x", "y"}, Stream: true,
 			StreamOptions: &StreamOptions{IncludeUsage: true}, User: "u"},
 		MaxCompletionTokens: ptr(7),
@@ -83,8 +84,6 @@ func TestUnsupportedParametersPassOnlyWithTheirNeutralValue(t *testing.T) {
 		{"top_logprobs", `0`, `3`},
 		{"logit_bias", `{}`, `{"5":1}`},
 		{"response_format", `{ "type": "text" }`, `{"type":"json_schema","json_schema":{"name":"x"}}`},
-		{"frequency_penalty", `0.0`, `0.1`},
-		{"presence_penalty", `-0`, `-1`},
 		{"modalities", `["text"]`, `["text","audio"]`},
 		{"metadata", `{}`, `{"a":"b"}`},
 		{"store", `false`, `true`},
@@ -147,6 +146,8 @@ func TestBadChatRequestsAreRefusedWithASentence(t *testing.T) {
 		"top_p above one":              {chatBody(`"top_p":1.5`), "top_p", CodeInvalidValue, "between 0 and 1"},
 		"top_k below minus one":        {chatBody(`"top_k":-2`), "top_k", CodeInvalidValue, "between -1"},
 		"min_p negative":               {chatBody(`"min_p":-1`), "min_p", CodeInvalidValue, "between 0 and 1"},
+		"frequency_penalty too high":   {chatBody(`"frequency_penalty":2.1`), "frequency_penalty", CodeInvalidValue, "between -2 and 2"},
+		"presence_penalty too low":     {chatBody(`"presence_penalty":-3`), "presence_penalty", CodeInvalidValue, "between -2 and 2"},
 		"max_tokens zero":              {chatBody(`"max_tokens":0`), "max_tokens", CodeInvalidValue, "between 1"},
 		"max_tokens a fraction":        {chatBody(`"max_tokens":1.5`), "max_tokens", CodeInvalidValue, "whole number"},
 		"max_tokens huge":              {chatBody(`"max_tokens":99999999999999999999`), "max_tokens", CodeInvalidValue, "between 1"},

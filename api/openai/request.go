@@ -27,13 +27,17 @@ const DefaultCompletionTokens = 16
 // Parameters are the fields that both text routes share. A nil pointer means
 // that the field was absent or null.
 type Parameters struct {
-	Model         string         `json:"model"`
-	MaxTokens     *int           `json:"max_tokens,omitempty"`
-	Temperature   *float64       `json:"temperature,omitempty"`
-	TopP          *float64       `json:"top_p,omitempty"`
-	TopK          *int           `json:"top_k,omitempty"`
-	MinP          *float64       `json:"min_p,omitempty"`
-	Seed          *int64         `json:"seed,omitempty"`
+	Model       string   `json:"model"`
+	MaxTokens   *int     `json:"max_tokens,omitempty"`
+	Temperature *float64 `json:"temperature,omitempty"`
+	TopP        *float64 `json:"top_p,omitempty"`
+	TopK        *int     `json:"top_k,omitempty"`
+	MinP        *float64 `json:"min_p,omitempty"`
+	Seed        *int64   `json:"seed,omitempty"`
+
+	FrequencyPenalty *float64 `json:"frequency_penalty,omitempty"`
+	PresencePenalty  *float64 `json:"presence_penalty,omitempty"`
+
 	Stop          []string       `json:"stop,omitempty"`
 	Stream        bool           `json:"stream,omitempty"`
 	StreamOptions *StreamOptions `json:"stream_options,omitempty"`

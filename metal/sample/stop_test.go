@@ -1,0 +1,115 @@
+package sample
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// plainStop is the rule written down: the stop string that ends first wins,
+// the longest of those.
+func plainStop(text string, stops []string) (string, bool) {
+	for end := 1; end <= len(text); end++ {
+		longest := 0
+		for _, s := range stops {
+			if s != "" && strings.HasSuffix(text[:end], s) {
+				longest = max(longest, len(s))
+			}
+		}
+		if longest > 0 {
+			return text[:end-longest], true
+		}
+	}
+	return text, false
+}
+
+func TestStopStringsAcrossPieces(t *testing.T) {
+	tests := map[string]struct {
+		stops, pieces, shown []string
+		stopped              bool
+	}{
+		"nothing to match passes at once":     {nil, []string{"a", "b"}, []string{"a", "b"}, false},
+		"only what may match is held":         {[]string{"\n\n"}, []string{"a\n", "b"}, []string{"a", "\nb"}, false},
+		"a stop across three pieces":          {[]string{"END"}, []string{"xE", "N", "Dy"}, []string{"x", "", ""}, true},
+		"a false start restarts inside":       {[]string{"aab"}, []string{"aa", "ab"}, []string{"", "a"}, true},
+		"the first to end wins":               {[]string{"abc", "b"}, []string{"abc"}, []string{"a"}, true},
+		"the longest of those ending at once": {[]string{"c", "bc"}, []string{"abc"}, []string{"a"}, true},
+		"text after the stop is dropped":      {[]string{"."}, []string{"a.b", "c"}, []string{"a", ""}, true},
+		"empty stop strings are ignored":      {[]string{""}, []string{"a"}, []string{"a"}, false},
+		"characters sharing a first byte":     {[]string{"é"}, []string{"è", "e"}, []string{"è", "e"}, false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := NewStopMatcher(tc.stops)
+			var shown []string
+			var stopped bool
+			for _, p := range tc.pieces {
+				var s string
+				s, stopped = m.Push(p)
+				shown = append(shown, s)
+			}
+			if !slices.Equal(shown, tc.shown) || stopped != tc.stopped {
+				t.Errorf("shown %q, stopped %v; want %q, %v", shown, stopped, tc.shown, tc.stopped)
+			}
+		})
+	}
+}
+
+func TestFlushReturnsWhatWasHeld(t *testing.T) {
+	m := NewStopMatcher([]string{"<end>"})
+	if s, _ := m.Push("a<en"); s != "a" {
+		t.Errorf("shown %q", s)
+	}
+	if s := m.Flush(); s != "<en" {
+		t.Errorf("flushed %q", s)
+	}
+}
+
+// Random texts over few letters, cut at random, against the plain rule; and
+// nothing is held that cannot become a stop string.
+func TestStopMatcherAgainstThePlainRule(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 3))
+	letters := []string{"a", "b", "é", "è"}
+	word := func(n int) string {
+		var b strings.Builder
+		for range n {
+			b.WriteString(letters[rng.IntN(len(letters))])
+		}
+		return b.String()
+	}
+	for range 20_000 {
+		var stops []string
+		for range 1 + rng.IntN(4) {
+			stops = append(stops, word(1+rng.IntN(4)))
+		}
+		var text, shown string
+		var stopped bool
+		m := NewStopMatcher(stops)
+		for range rng.IntN(8) {
+			piece := word(rng.IntN(5))
+			if !stopped {
+				text += piece
+			}
+			var s string
+			s, stopped = m.Push(piece)
+			shown += s
+			if !utf8.ValidString(s) {
+				t.Fatalf("stops %q: shown %q splits a character", stops, s)
+			}
+			if held := text[min(len(shown), len(text)):]; !stopped && held != "" && !slices.ContainsFunc(stops, func(s string) bool { return strings.HasPrefix(s, held) }) {
+				t.Fatalf("stops %q: text %q holds back %q for nothing", stops, text, held)
+			}
+		}
+		if !stopped {
+			shown += m.Flush()
+		}
+		want, wantStopped := plainStop(text, stops)
+		if shown != want || stopped != wantStopped {
+			t.Fatalf("stops %q, text %q: shown %q, %v; want %q, %v", stops, text, shown, stopped, want, wantStopped)
+		}
+	}
+}
