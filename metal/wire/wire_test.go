@@ -1,0 +1,114 @@
+package wire
+
+import (
+	"encoding/hex"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func ptr[T any](v T) *T { return &v }
+
+// samples is one filled value of each message: a renumbered or retyped field
+// changes the golden bytes.
+var samples = map[string]proto.Message{
+	"hello-request":  &HelloRequest{ProtocolVersions: []uint32{1}},
+	"hello-response": &HelloResponse{ProtocolVersion: 1, EngineVersion: "v1", ReplicaUid: "u", Epoch: 2, ConfigHash: "h", Pid: 3, Backend: "ref"},
+	"watch-request":  &WatchRequest{IntervalMilliseconds: 500},
+	"status": &Status{State: State_STATE_READY, Reason: "r", Message: "m", Load: &LoadProgress{BytesDone: 1, BytesTotal: 2},
+		Memory:   &Memory{WeightsBytes: 1, KvInUseBytes: 2, ActiveBytes: 3, PooledBytes: 4},
+		Activity: &Activity{Running: 1, Queued: 2, Steps: 3, PromptTokensTotal: 4, GeneratedTokensTotal: 5}},
+	"generate-chat": &GenerateRequest{Id: "i", Input: &GenerateRequest_Chat{Chat: &Chat{Messages: []*ChatMessage{{Role: "user", Content: "c", Name: "n", ExtraJson: "{}"}}, TemplateArgumentsJson: "{}", ToolsJson: "[]"}},
+		Sampling:  &Sampling{Temperature: ptr(float32(0.5)), TopP: ptr(float32(0.9)), MinP: ptr(float32(0.1)), TopK: ptr(int32(5)), Seed: ptr(int64(7)), FrequencyPenalty: ptr(float32(0.2)), PresencePenalty: ptr(float32(0.3))},
+		MaxTokens: 9, Stop: []string{"s"}},
+	"generate-prompt":   &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: "p"}},
+	"generate-tokens":   &GenerateRequest{Input: &GenerateRequest_Tokens{Tokens: &TokenList{Ids: []int32{1, 2}}}},
+	"event-admitted":    &GenerateEvent{Event: &GenerateEvent_Admitted{Admitted: &Admitted{PromptTokens: 4, CachedTokens: 1}}},
+	"event-delta":       &GenerateEvent{Event: &GenerateEvent_Delta{Delta: &Delta{Text: "t", Tokens: []int32{5}}}},
+	"event-finished":    &GenerateEvent{Event: &GenerateEvent_Finished{Finished: &Finished{Reason: FinishReason_FINISH_REASON_ERROR, Usage: &Usage{PromptTokens: 1, GeneratedTokens: 2, CachedTokens: 3}, Error: &Refusal{Code: Code_CODE_MEMORY, Message: "m", UsedBytes: 1, NeededBytes: 2, LimitBytes: 3, RetryAfterMilliseconds: 4, Param: "p"}}}},
+	"limits":            &Limits{MemoryBytes: 1, CacheBytes: 2, PausePrefill: true, Sequence: 3},
+	"set-limits":        &SetLimitsResponse{Memory: &Memory{ActiveBytes: 1}},
+	"shutdown-request":  &ShutdownRequest{DrainMilliseconds: 1},
+	"shutdown-response": &ShutdownResponse{Cancelled: 1},
+}
+
+func TestGoldenBytesOfEveryMessage(t *testing.T) {
+	for name, m := range samples {
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, got := filepath.Join("testdata", name+".hex"), hex.EncodeToString(b)+"\n"
+		if *update {
+			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != string(want) {
+			t.Errorf("%s: wire bytes changed\n got %s want %s", name, got, want)
+		}
+	}
+}
+
+func TestRefusalTravelsInAnError(t *testing.T) {
+	err := Refuse(&Refusal{Code: Code_CODE_MEMORY, Message: "too large", NeededBytes: 9})
+	if r := RefusalOf(err); r.GetCode() != Code_CODE_MEMORY || r.GetNeededBytes() != 9 {
+		t.Errorf("got %v", r)
+	}
+	if r := RefusalOf(os.ErrClosed); r != nil {
+		t.Errorf("a refusal was found in %v: %v", os.ErrClosed, r)
+	}
+}
+
+const goodConfig = `{"replicaUID":"u","epoch":1,"modelPath":"m.gguf","modelDigest":"d","contextTokens":16,"sequences":1,"cacheTokens":32,"limitBytes":1}`
+
+func TestConfigRefusesWhatCannotBeMeant(t *testing.T) {
+	if _, err := ReadConfig(strings.NewReader(goodConfig)); err != nil {
+		t.Fatal(err)
+	}
+	for name, edit := range map[string][2]string{
+		"an unknown field":           {`"epoch":1`, `"epoch":1,"colour":"red"`},
+		"epoch zero":                 {`"epoch":1`, `"epoch":0`},
+		"no model":                   {`"m.gguf"`, `""`},
+		"no replica":                 {`"u"`, `""`},
+		"too few cache tokens":       {`"cacheTokens":32`, `"cacheTokens":8`},
+		"no limit":                   {`"limitBytes":1`, `"limitBytes":0`},
+		"a context without tokens":   {`"contextTokens":16`, `"contextTokens":0`},
+		"text that is not an object": {goodConfig, `[]`},
+	} {
+		if _, err := ReadConfig(strings.NewReader(strings.Replace(goodConfig, edit[0], edit[1], 1))); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+}
+
+func TestConfigHashSeesEveryField(t *testing.T) {
+	base, err := ReadConfig(strings.NewReader(goodConfig))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{base.Hash(): true}
+	for _, change := range []func(*Config){
+		func(c *Config) { c.ReplicaUID = "x" }, func(c *Config) { c.Epoch++ }, func(c *Config) { c.ModelPath = "x" },
+		func(c *Config) { c.ModelDigest = "x" }, func(c *Config) { c.Backend = "x" }, func(c *Config) { c.ContextTokens++ },
+		func(c *Config) { c.Sequences++ }, func(c *Config) { c.CacheTokens++ }, func(c *Config) { c.LimitBytes++ },
+	} {
+		c := base
+		change(&c)
+		if seen[c.Hash()] {
+			t.Errorf("a changed field left the hash as it was: %+v", c)
+		}
+		seen[c.Hash()] = true
+	}
+}
