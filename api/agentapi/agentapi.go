@@ -12,11 +12,13 @@
 package agentapi
 
 import (
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // DefaultPort is the agent's one port.
@@ -39,6 +41,10 @@ const (
 
 // PathHealth answers 204 on the agent's port while it takes requests.
 const PathHealth = "/metalfleet/v1/health"
+
+// MaxBodyBytes bounds a request body at the gateway and at the agent alike: the
+// longest context of text, with room for escapes, far below one wire message.
+const MaxBodyBytes = 16 << 20
 
 // Error codes of an agent that are not the model's own answer. All of them come
 // before the first byte of a body and with HeaderRetryable.
@@ -93,4 +99,21 @@ func ClientTLS(getCertificate func() (*tls.Certificate, error), roots *x509.Cert
 			return getCertificate()
 		},
 	}
+}
+
+// RequestID is the id that a request travels with: the one that its sender
+// gave, where it is fit for logs and headers, or else a new one.
+func RequestID(given string) string {
+	if len(given) > 0 && len(given) <= 128 && strings.IndexFunc(given, unfit) < 0 {
+		return given
+	}
+	return "req-" + rand.Text()
+}
+
+func unfit(r rune) bool {
+	switch {
+	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.', r == ':', r == '/':
+		return false
+	}
+	return true
 }

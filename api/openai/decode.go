@@ -31,6 +31,35 @@ func ReadBody(r io.Reader, limit int64) ([]byte, error) {
 	return body, nil
 }
 
+// DecodeModel reads the model out of the body of any request that names one,
+// for a program that forwards the bytes and leaves their check to who answers.
+// Its error is an *Error.
+func DecodeModel(body []byte) (string, error) {
+	if err := checkJSON(body); err != nil {
+		return "", err
+	}
+	if kind(body) != "object" {
+		return "", wrongKind("", "an object", body)
+	}
+	// A map and not a struct: encoding/json would take "Model" for "model".
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(body, &members); err != nil {
+		return "", malformed(body, 0, err.Error())
+	}
+	raw, ok := members["model"]
+	if !ok {
+		return "", required("model")
+	}
+	var name string
+	if err := stringInto(&name)("model", raw); err != nil {
+		return "", err
+	}
+	if name == "" {
+		return "", required("model")
+	}
+	return name, nil
+}
+
 // checkJSON refuses what is not one JSON value in UTF-8, with its position.
 func checkJSON(body []byte) error {
 	if !utf8.Valid(body) {

@@ -216,6 +216,26 @@ func TestCompletionPrompts(t *testing.T) {
 	}
 }
 
+func TestDecodeModelReadsTheModelAlone(t *testing.T) {
+	if m, err := DecodeModel([]byte(` {"messages":3,"Model":"other","model":"a/b","new_field":{}}`)); err != nil || m != "a/b" {
+		t.Errorf("model = %q, %v", m, err)
+	}
+	bad := map[string]struct{ body, param, code, message string }{
+		"malformed":    {`{"model":"m"`, "", CodeMalformedJSON, "unexpected end"},
+		"two values":   {`{"model":"m"}{}`, "", CodeMalformedJSON, "at byte 13"},
+		"a list":       {`[]`, "", CodeInvalidValue, "an object, not array"},
+		"no model":     {`{}`, "model", CodeMissingParameter, "model"},
+		"empty model":  {`{"model":""}`, "model", CodeMissingParameter, "model"},
+		"model a list": {`{"model":["m"]}`, "model", CodeInvalidValue, "a string, not array"},
+	}
+	for name, tc := range bad {
+		t.Run(name, func(t *testing.T) {
+			_, err := DecodeModel([]byte(tc.body))
+			wantError(t, err, 400, tc.param, tc.code, tc.message)
+		})
+	}
+}
+
 func TestReadBodyRefusesWhatIsTooLarge(t *testing.T) {
 	if b, err := ReadBody(strings.NewReader("12345"), 5); err != nil || string(b) != "12345" {
 		t.Errorf("at the limit: %q, %v", b, err)
