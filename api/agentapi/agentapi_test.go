@@ -1,22 +1,123 @@
 package agentapi
 
 import (
-	"strings"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"net"
 	"testing"
+	"time"
 )
 
-func TestRequestIDKeepsWhatIsFitForLogs(t *testing.T) {
-	for _, fit := range []string{"a", "req-1", "7f3c:/a_b.C", strings.Repeat("x", 128)} {
-		if got := RequestID(fit); got != fit {
-			t.Errorf("RequestID(%q) = %q", fit, got)
-		}
+// authority is a throw-away CA.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{pool: x509.NewCertPool()}
+	a.cert, a.key = issue(t, nil, &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
+	a.pool.AddCert(a.cert)
+	return a
+}
+
+func (a *authority) leaf(t *testing.T, name string, usage x509.ExtKeyUsage) func() (*tls.Certificate, error) {
+	t.Helper()
+	cert, key := issue(t, a, &x509.Certificate{DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{usage}, KeyUsage: x509.KeyUsageDigitalSignature})
+	return func() (*tls.Certificate, error) {
+		return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}, nil
 	}
-	seen := map[string]bool{}
-	for _, bad := range []string{"", "a b", "a\nb", "\"", "é", strings.Repeat("x", 129)} {
-		got := RequestID(bad)
-		if got == bad || !strings.HasPrefix(got, "req-") || seen[got] {
-			t.Errorf("RequestID(%q) = %q", bad, got)
+}
+
+func issue(t *testing.T, parent *authority, template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template.SerialNumber = big.NewInt(time.Now().UnixNano())
+	template.Subject = pkix.Name{CommonName: "test"}
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	signer, signerKey := template, key
+	if parent != nil {
+		signer, signerKey = parent.cert, parent.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, signer, key.Public(), signerKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert, key
+}
+
+// handshake runs one TLS handshake and one byte each way, so that the server's
+// refusal of a client certificate (after the client's own Finished) is seen.
+func handshake(t *testing.T, server, client *tls.Config) error {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	served := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			served <- err
+			return
 		}
-		seen[got] = true
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(5 * time.Second))
+		_, err = tls.Server(c, server).Write([]byte("x"))
+		served <- err
+	}()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	_, clientErr := tls.Client(c, client).Read(make([]byte, 1))
+	c.Close()
+	if serverErr := <-served; serverErr != nil {
+		return serverErr
+	}
+	return clientErr
+}
+
+func TestWhoMaySpeakToWhom(t *testing.T) {
+	ours, theirs := newAuthority(t), newAuthority(t)
+	mac := ours.leaf(t, MacServerName("studio-1"), x509.ExtKeyUsageServerAuth)
+	gateway := ours.leaf(t, GatewayName, x509.ExtKeyUsageClientAuth)
+	for name, tc := range map[string]struct {
+		server, client func() (*tls.Certificate, error)
+		dial           string
+		ok             bool
+	}{
+		"a gateway reaches the Mac it dials":                   {mac, gateway, "studio-1", true},
+		"another Mac at that address is refused":               {mac, gateway, "studio-2", false},
+		"a client certificate of another name is refused":      {mac, ours.leaf(t, "intruder.metalfleet.dev", x509.ExtKeyUsageClientAuth), "studio-1", false},
+		"a Mac's own certificate is no gateway's":              {mac, ours.leaf(t, GatewayName, x509.ExtKeyUsageServerAuth), "studio-1", false},
+		"a gateway's name under a foreign CA is refused":       {mac, theirs.leaf(t, GatewayName, x509.ExtKeyUsageClientAuth), "studio-1", false},
+		"a Mac's name under a foreign CA is refused":           {theirs.leaf(t, MacServerName("studio-1"), x509.ExtKeyUsageServerAuth), gateway, "studio-1", false},
+		"a client without a certificate is refused":            {mac, func() (*tls.Certificate, error) { return &tls.Certificate{}, nil }, "studio-1", false},
+		"a gateway's certificate does not serve a Mac's place": {gateway, gateway, "studio-1", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := handshake(t, ServerTLS(tc.server, ours.pool), ClientTLS(tc.client, ours.pool, tc.dial))
+			if (err == nil) != tc.ok {
+				t.Errorf("handshake: %v, want ok=%v", err, tc.ok)
+			}
+		})
 	}
 }
