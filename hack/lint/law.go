@@ -1,0 +1,207 @@
+package lint
+
+import (
+	"fmt"
+	"strings"
+)
+
+// modulePath is the root module; paths in the law are relative to it.
+const modulePath = "metalfleet.dev/metalfleet"
+
+// anything stands for every import path of its kind.
+const anything = "..."
+
+// room is one part of the tree and what its packages may import beside the
+// standard library. A pattern is one package, or with "/..." also everything
+// below it.
+type room struct {
+	path string   // this package and those below it; the longest path that fits applies
+	only bool     // this package alone: what is below it needs a room of its own
+	own  []string // packages of this module
+	kube []string // packages of k8s.io and sigs.k8s.io
+	libs []string // packages of other modules
+	why  string   // what to tell who breaks it
+}
+
+// testOnly are the packages under hack that _test.go files may import.
+func testOnly() []string { return []string{"hack/testenv", "hack/tinymodel"} }
+
+// goLibs are the libraries metal may use beside the standard library.
+func goLibs() []string {
+	return []string{
+		"golang.org/x/...", "google.golang.org/grpc/...", "google.golang.org/protobuf/...",
+		"google.golang.org/genproto/googleapis/rpc/...", "github.com/dlclark/regexp2/...",
+	}
+}
+
+// law is the import law of the architecture, room by room.
+func law() []room {
+	every := []string{anything}
+	rooms := []room{
+		{path: "api", own: []string{"api/..."}, kube: []string{"k8s.io/apimachinery/..."},
+			why: "api holds contracts: itself, the standard library and apimachinery only"},
+		{path: "api/model",
+			why: "api/model is for every program: the standard library only"},
+		{path: "api/v1alpha1", own: []string{"api/..."}, kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/core/v1"},
+			why: "api/v1alpha1 may use apimachinery and core/v1, nothing else"},
+		{path: "metal", own: []string{"metal/...", "api/model"}, libs: goLibs(),
+			why: "metal knows models, not Kubernetes or fleets: itself, api/model and the chosen libraries only"},
+		{path: "gateway", own: []string{"gateway/...", "api/..."}, kube: every, libs: every,
+			why: "gateway imports api and itself"},
+		{path: "controllers", only: true, own: []string{"controllers/...", "api/...", "metal/footprint"}, kube: every, libs: every,
+			why: "controllers import api and metal/footprint"},
+		{path: "cmd", own: every, kube: every, libs: every,
+			why: "a program's own packages are its own"},
+		{path: "hack", own: every, kube: every, libs: every,
+			why: "programs are not libraries"},
+	}
+	return append(append(rooms, reconcilers()...), agentRooms()...)
+}
+
+// reconcilers never import one another: each may use fleet, internal and what
+// is below itself.
+func reconcilers() []room {
+	var rooms []room
+	for _, name := range []string{"modeldeployment", "modelreplica", "macnode", "placement", "autoscaler", "identity", "fleet", "internal"} {
+		path := "controllers/" + name
+		rooms = append(rooms, room{
+			path: path,
+			own:  []string{path + "/...", "controllers/fleet/...", "controllers/internal/...", "api/...", "metal/footprint"},
+			kube: []string{anything}, libs: []string{anything},
+			why: "reconcilers never import one another: they meet in controllers/fleet and in conditions",
+		})
+	}
+	return append(rooms, room{
+		path: "controllers/placement/plan", own: []string{"controllers/placement/plan/...", "api/...", "metal/footprint"},
+		kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/core/v1"},
+		why:  "placement/plan is pure: it speaks to nobody",
+	})
+}
+
+// agentRooms: only four rooms of the agent speak Kubernetes; the others may
+// name its types, and agent.go hands a client configuration through.
+func agentRooms() []room {
+	own := []string{"agent/...", "api/...", "metal/wire", "metal/footprint", "metal/kv/cold/...", "metal/weights/..."}
+	rooms := []room{{
+		path: "agent", own: own, libs: []string{anything},
+		kube: []string{"k8s.io/apimachinery/...", "k8s.io/client-go/rest"},
+		why:  "agent imports api and the tensor-free parts of metal; only register, identity, desired and report speak Kubernetes",
+	}}
+	for _, name := range []string{"register", "identity", "desired", "report"} {
+		rooms = append(rooms, room{
+			path: "agent/" + name, own: own, kube: []string{anything}, libs: []string{anything},
+			why: "agent imports api and the tensor-free parts of metal",
+		})
+	}
+	return rooms
+}
+
+// file is a Go source file and what it imports.
+type file struct {
+	path    string // relative to the module, with slashes
+	pkg     string // its folder
+	test    bool
+	imports []string
+}
+
+// breaches lists, in order, each import that the law refuses.
+func breaches(files []file) []string {
+	rooms := law()
+	var out []string
+	for _, f := range files {
+		r, ok := roomOf(rooms, f.pkg)
+		if !ok {
+			out = append(out, fmt.Sprintf("%s: the law knows no room %q; add it there with what it may import", f.path, f.pkg))
+			continue
+		}
+		for _, imp := range f.imports {
+			if why := refuse(r, f, imp); why != "" {
+				out = append(out, fmt.Sprintf("%s: imports %s: %s", f.path, imp, why))
+			}
+		}
+	}
+	return out
+}
+
+func roomOf(rooms []room, pkg string) (room, bool) {
+	var best room
+	found := false
+	for _, r := range rooms {
+		fits := pkg == r.path || !r.only && match(r.path+"/...", pkg)
+		if fits && (!found || len(r.path) > len(best.path)) {
+			best, found = r, true
+		}
+	}
+	return best, found
+}
+
+// refuse says why a file may not import a path; empty: it may.
+func refuse(r room, f file, imp string) string {
+	if own, ok := strings.CutPrefix(imp, modulePath+"/"); ok {
+		return refuseOwn(r, f, own)
+	}
+	switch {
+	case isStandard(imp):
+		return ""
+	case isKube(imp):
+		// Tests of rooms that are served by the API server ask a real one.
+		if f.test && r.path != "api/model" && !match("metal/...", f.pkg) || matchAny(r.kube, imp) {
+			return ""
+		}
+	case imp == "C":
+		return ""
+	case f.test && match("github.com/google/go-cmp/...", imp), matchAny(r.libs, imp):
+		return ""
+	}
+	return r.why
+}
+
+// refuseOwn judges an import of this module, by its path in it.
+func refuseOwn(r room, f file, own string) string {
+	if match("cmd/...", own) && !sameProgram(f.pkg, own) {
+		return "programs are not libraries: nobody imports cmd"
+	}
+	if match("hack/...", own) && !match("hack/...", f.pkg) {
+		if f.test && matchAny(testOnly(), own) {
+			return ""
+		}
+		return "nobody imports hack (testenv and tinymodel: _test.go files only)"
+	}
+	if matchAny(r.own, own) {
+		return ""
+	}
+	return r.why
+}
+
+// sameProgram: cmd/x may import cmd/x/internal.
+func sameProgram(pkg, own string) bool {
+	parts := strings.SplitN(own, "/", 3)
+	return len(parts) == 3 && match(parts[0]+"/"+parts[1]+"/...", pkg)
+}
+
+// isStandard: the first element of every other import path has a dot.
+func isStandard(imp string) bool {
+	first, _, _ := strings.Cut(imp, "/")
+	return imp != "C" && !strings.Contains(first, ".")
+}
+
+func isKube(imp string) bool {
+	return match("k8s.io/...", imp) || match("sigs.k8s.io/...", imp)
+}
+
+func matchAny(patterns []string, path string) bool {
+	for _, p := range patterns {
+		if match(p, path) {
+			return true
+		}
+	}
+	return false
+}
+
+func match(pattern, path string) bool {
+	if pattern == anything {
+		return true
+	}
+	base, deep := strings.CutSuffix(pattern, "/...")
+	return path == base || deep && strings.HasPrefix(path, base+"/")
+}

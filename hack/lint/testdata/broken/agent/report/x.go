@@ -1,0 +1,6 @@
+package report
+
+import (
+	_ "k8s.io/client-go/kubernetes"
+	_ "metalfleet.dev/metalfleet/gateway"
+)

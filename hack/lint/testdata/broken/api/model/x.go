@@ -1,0 +1,7 @@
+package model
+
+import (
+	_ "errors"
+	_ "golang.org/x/sys/unix"
+	_ "k8s.io/apimachinery/pkg/types"
+)

@@ -1,0 +1,5 @@
+package fleet
+
+import (
+	_ "metalfleet.dev/metalfleet/controllers/placement"
+)

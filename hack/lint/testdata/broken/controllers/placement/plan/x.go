@@ -1,0 +1,7 @@
+package plan
+
+import (
+	_ "k8s.io/apimachinery/pkg/api/resource"
+	_ "metalfleet.dev/metalfleet/controllers/fleet"
+	_ "sigs.k8s.io/controller-runtime/pkg/client"
+)

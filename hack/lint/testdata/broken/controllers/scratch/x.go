@@ -1,0 +1,5 @@
+package scratch
+
+import (
+	_ "fmt"
+)

@@ -1,0 +1,5 @@
+package elsewhere
+
+import (
+	_ "fmt"
+)

@@ -1,0 +1,5 @@
+package gateway
+
+import (
+	_ "metalfleet.dev/metalfleet/hack/testenv"
+)

@@ -1,0 +1,9 @@
+package batch
+
+import (
+	_ "github.com/spf13/cobra"
+	_ "golang.org/x/sync/errgroup"
+	_ "k8s.io/apimachinery/pkg/types"
+	_ "metalfleet.dev/metalfleet/api/model"
+	_ "metalfleet.dev/metalfleet/api/v1alpha1"
+)
