@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+
+	"metalfleet.dev/metalfleet/metal/float16"
 )
 
 // Affine says how a quantised row reads as w = scale*q + bias per group of
@@ -89,11 +91,11 @@ func (t Type) Dequantize(raw []byte, dst []float32) error {
 		}
 	case F16:
 		for i := range dst {
-			dst[i] = HalfToFloat(le.Uint16(raw[2*i:]))
+			dst[i] = float16.Float32(le.Uint16(raw[2*i:]))
 		}
 	case BF16:
 		for i := range dst {
-			dst[i] = math.Float32frombits(uint32(le.Uint16(raw[2*i:])) << 16)
+			dst[i] = float16.FromBrain(le.Uint16(raw[2*i:]))
 		}
 	default:
 		a, ok := t.Affine()
@@ -110,7 +112,7 @@ func (t Type) Dequantize(raw []byte, dst []float32) error {
 func (a Affine) expand(row AffineRow, dst []float32) {
 	for i := range dst {
 		g := i / GroupSize
-		scale := HalfToFloat(row.Scales[g])
+		scale := float16.Float32(row.Scales[g])
 		q := float32(row.Q[i*a.Bits/8])
 		if a.Bits == 4 {
 			q = float32(row.Q[i/2] >> (i % 2 * 4) & 15)
@@ -118,20 +120,7 @@ func (a Affine) expand(row AffineRow, dst []float32) {
 		if a.Symmetric {
 			dst[i] = scale * (q - float32(int(1)<<(a.Bits-1)))
 		} else {
-			dst[i] = float32(scale*q) + HalfToFloat(row.Biases[g])
+			dst[i] = float32(scale*q) + float16.Float32(row.Biases[g])
 		}
 	}
-}
-
-// HalfToFloat widens an IEEE half-precision number, exactly.
-func HalfToFloat(h uint16) float32 {
-	sign := uint32(h&0x8000) << 16
-	exp, frac := uint32(h>>10&31), uint32(h&0x3ff)
-	switch exp {
-	case 0: // zero and subnormal: frac * 2^-24
-		return math.Float32frombits(math.Float32bits(float32(frac)*0x1p-24) | sign)
-	case 31:
-		return math.Float32frombits(sign | 0x7f800000 | frac<<13)
-	}
-	return math.Float32frombits(sign | (exp+112)<<23 | frac<<13)
 }

@@ -1,0 +1,155 @@
+package ref
+
+import (
+	"fmt"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// AppendAttend extends the cache by the keys and values of a step, then lets
+// every query see the keys up to its own position.
+func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
+	q, k, v, c, err := s.attendOperands(spec)
+	if err != nil {
+		s.fail(err)
+	}
+	if s.failed() {
+		return &array{}
+	}
+	out := s.array("AppendAttend", q.shape...)
+	if s.failed() {
+		return out
+	}
+	rows := make([]query, 0, q.shape[0])
+	for _, g := range spec.Segments {
+		h, err := c.reserve(g.Request, g.Start+g.Length)
+		if err != nil {
+			s.fail(fmt.Errorf("AppendAttend: %w", err))
+			return out
+		}
+		if h.lengths[spec.Layer] != g.Start {
+			s.fail(fmt.Errorf("AppendAttend: request %d, layer %d holds %d tokens, segment starts at %d: %w",
+				g.Request, spec.Layer, h.lengths[spec.Layer], g.Start, tensor.ErrSegment))
+			return out
+		}
+		c.append(h, spec.Layer, g.Start, k, v, len(rows), g.Length)
+		for i := range g.Length {
+			rows = append(rows, query{h, g.Start + i})
+		}
+	}
+	heads := q.shape[1] / c.spec.HeadSize
+	s.b.workers.run(len(rows)*heads, func(worker, task int) {
+		t, head := task/heads, task%heads
+		a := attention{c: c, spec: &spec, query: rows[t], head: head, kvHead: head / (heads / c.spec.KVHeads)}
+		at := head * c.spec.HeadSize
+		a.attend(&s.b.scratch[worker], q.row(t)[at:at+c.spec.HeadSize], out.row(t)[at:at+c.spec.HeadSize])
+	})
+	return out
+}
+
+func (s *scope) attendOperands(spec tensor.AttendSpec) (q, k, v *array, c *cache, err error) {
+	c, ok := spec.Cache.(*cache)
+	if !ok || c.released {
+		return nil, nil, nil, nil, fmt.Errorf("AppendAttend: cache: %w", tensor.ErrReleased)
+	}
+	q, _ = s.operand("AppendAttend", spec.Q, 2)
+	k, _ = s.operand("AppendAttend", spec.K, 2)
+	v, _ = s.operand("AppendAttend", spec.V, 2)
+	if s.failed() {
+		return nil, nil, nil, nil, s.Err()
+	}
+	width, tokens := c.spec.KVHeads*c.spec.HeadSize, q.shape[0]
+	switch {
+	case spec.Layer < 0 || spec.Layer >= c.spec.Layers,
+		tokens != tensor.Tokens(spec.Segments),
+		k.shape[0] != tokens || v.shape[0] != tokens || k.shape[1] != width || v.shape[1] != width,
+		q.shape[1]%width != 0,
+		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/c.spec.HeadSize,
+		spec.Window < 0:
+		return nil, nil, nil, nil, &tensor.ShapeError{Op: "AppendAttend", Detail: fmt.Sprintf("q %v, k %v, v %v, %d rows in segments, layer %d of %+v",
+			q.shape, k.shape, v.shape, tensor.Tokens(spec.Segments), spec.Layer, c.spec)}
+	}
+	return q, k, v, c, nil
+}
+
+// query is one row of a step: whose, and where it stands.
+type query struct {
+	held     *held
+	position int
+}
+
+// attention is one query against one head.
+type attention struct {
+	c            *cache
+	spec         *tensor.AttendSpec
+	query        query
+	head, kvHead int
+}
+
+// attend computes softmax(scale q k) v over the visible positions in order.
+func (a *attention) attend(sc *scratch, q, out []float32) {
+	first := 0
+	if a.spec.Window > 0 {
+		first = max(0, a.query.position+1-a.spec.Window)
+	}
+	scores := grow(&sc.scores, a.query.position+1-first)
+	size := a.c.spec.HeadSize
+	a.blocks(first, func(at, lo, hi int, keys, _ []float32) {
+		for i := lo; i < hi; i++ {
+			scores[at+i-lo] = dot(q, keys[i*size:(i+1)*size]) * a.spec.Scale
+		}
+	})
+	top := scores[0]
+	if a.spec.Sinks != nil {
+		top = max(top, a.spec.Sinks[a.head])
+	}
+	for _, v := range scores {
+		top = max(top, v)
+	}
+	var sum float32
+	if a.spec.Sinks != nil {
+		sum = exp(a.spec.Sinks[a.head] - top)
+	}
+	for i, v := range scores {
+		e := exp(v - top)
+		scores[i] = e
+		sum += e
+	}
+	clear(out)
+	a.blocks(first, func(at, lo, hi int, _, values []float32) {
+		for i := lo; i < hi; i++ {
+			accumulate(out, values[i*size:(i+1)*size], scores[at+i-lo])
+		}
+	})
+	inverse := 1 / sum
+	for i := range out {
+		out[i] *= inverse
+	}
+}
+
+// blocks visits the visible positions block by block: at counts from the first
+// visible one, [lo, hi) are tokens inside the block.
+func (a *attention) blocks(first int, visit func(at, lo, hi int, keys, values []float32)) {
+	n, end := a.c.spec.BlockTokens, a.query.position+1
+	for b := first / n; b*n < end; b++ {
+		lo, hi := max(first-b*n, 0), min(end-b*n, n)
+		keys, values := a.c.head(a.query.held.blocks[b], a.spec.Layer, a.kvHead)
+		visit(b*n+lo-first, lo, hi, keys, values)
+	}
+}
+
+// accumulate adds p*v to out.
+func accumulate(out, v []float32, p float32) {
+	v = v[:len(out)]
+	i := 0
+	for ; i+4 <= len(out); i += 4 {
+		o, w := (*[4]float32)(out[i:]), (*[4]float32)(v[i:])
+		o[0] += float32(p * w[0])
+		o[1] += float32(p * w[1])
+		o[2] += float32(p * w[2])
+		o[3] += float32(p * w[3])
+	}
+	for ; i < len(out); i++ {
+		out[i] += float32(p * v[i])
+	}
+}

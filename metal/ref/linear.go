@@ -1,0 +1,202 @@
+package ref
+
+import (
+	"fmt"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// A quantised product is cut into parts so that threads can share it without
+// sharing tables: always two halves of the groups, blocks of tokens, and
+// ranges of rows. Each half is summed from its first group to its last, then
+// the second half is added to the first: the order never depends on the cut.
+const (
+	halves      = 2
+	blockTokens = 8
+	minRows     = 512
+)
+
+// scratch is what one worker needs beside its tables.
+type scratch struct {
+	tables tables
+	scales []float32
+	dense  []float32
+	scores []float32
+}
+
+func grow(p *[]float32, n int) []float32 {
+	if cap(*p) < n {
+		*p = make([]float32, n)
+	}
+	return (*p)[:n]
+}
+
+// Linear multiplies x by each matrix transposed.
+func (s *scope) Linear(x tensor.Array, ms ...tensor.Matrix) []tensor.Array {
+	outs := make([]tensor.Array, len(ms))
+	for i := range outs {
+		outs[i] = &array{}
+	}
+	in, ok := s.operand("Linear", x, 2)
+	if !ok {
+		return outs
+	}
+	mats := make([]*matrix, len(ms))
+	for i, tm := range ms {
+		m, ok := tm.(*matrix)
+		if !ok || m.mem == nil {
+			s.fail(fmt.Errorf("Linear: matrix %d: %w", i, tensor.ErrReleased))
+			return outs
+		}
+		if m.in != in.shape[1] {
+			s.fail(&tensor.ShapeError{Op: "Linear", Detail: fmt.Sprintf("%v by [%d, %d]", in.shape, m.out, m.in)})
+			return outs
+		}
+		mats[i] = m
+		outs[i] = s.array("Linear", in.shape[0], m.out)
+	}
+	if s.failed() {
+		return outs
+	}
+	// Matrices of one format share their tables.
+	for lo := 0; lo < len(mats); {
+		hi := lo + 1
+		for hi < len(mats) && mats[hi].format == mats[lo].format {
+			hi++
+		}
+		if mats[lo].format.Quantized() {
+			s.quantized(in, mats[lo:hi], outs[lo:hi])
+		} else {
+			for i := lo; i < hi; i++ {
+				s.b.dense(in, mats[i], outs[i].(*array))
+			}
+		}
+		lo = hi
+	}
+	return outs
+}
+
+// part is one task of a quantised product.
+type part struct {
+	half           int
+	token0, token1 int
+}
+
+func (s *scope) quantized(x *array, ms []*matrix, outs []tensor.Array) {
+	tokens, groups := x.shape[0], x.shape[1]/tensor.GroupSize
+	child := s.child() // the second halves live until they are added
+	defer child.Close()
+	dst := make([][halves]*array, len(ms))
+	for i, m := range ms {
+		dst[i][0] = outs[i].(*array)
+		dst[i][1] = child.array("Linear", tokens, m.out)
+	}
+	if s.failed() {
+		return
+	}
+	blocks := (tokens + blockTokens - 1) / blockTokens
+	ranges := max(1, s.b.workers.size/(halves*blocks))
+	s.b.workers.run(halves*blocks*ranges, func(worker, task int) {
+		r, rest := task%ranges, task/ranges
+		p := part{half: rest % halves, token0: rest / halves * blockTokens}
+		p.token1 = min(tokens, p.token0+blockTokens)
+		g0, g1 := p.half*(groups/halves), groups/halves
+		if p.half == halves-1 {
+			g1 = groups
+		}
+		s.b.multiply(&s.b.scratch[worker], x, ms, dst, p, g0, g1, r, ranges)
+	})
+	for i := range ms {
+		a, b := dst[i][0].data, dst[i][1].data
+		s.b.split(len(a), 1<<14, func(lo, hi int) {
+			add(a[lo:hi], a[lo:hi], b[lo:hi])
+		})
+	}
+}
+
+// multiply works off groups [g0, g1) for one block of tokens, and of every
+// matrix the r-th of so many ranges of rows.
+func (b *Backend) multiply(sc *scratch, x *array, ms []*matrix, dst [][halves]*array, p part, g0, g1, r, ranges int) {
+	for i, m := range ms {
+		lo, hi := rowRange(m.out, r, ranges)
+		for t := p.token0; t < p.token1; t++ {
+			clear(dst[i][p.half].row(t)[lo:hi])
+		}
+	}
+	f := ms[0].format
+	gb := groupBytes(f)
+	for g := g0; g < g1; g++ {
+		total := 0
+		for _, m := range ms {
+			lo, hi := rowRange(m.out, r, ranges)
+			total += hi - lo
+		}
+		scales := grow(&sc.scales, 2*total)
+		at := 0
+		for _, m := range ms {
+			lo, hi := rowRange(m.out, r, ranges)
+			m.widen(g, lo, hi, scales[2*at:])
+			at += hi - lo
+		}
+		for t := p.token0; t < p.token1; t++ {
+			sum := sc.tables.build(f, x.row(t)[g*tensor.GroupSize:])
+			at := 0
+			for i, m := range ms {
+				lo, hi := rowRange(m.out, r, ranges)
+				sc.tables.column(f.Bits(), dst[i][p.half].row(t)[lo:hi], m.data[(g*m.out+lo)*gb:(g*m.out+hi)*gb], scales[2*at:], sum)
+				at += hi - lo
+			}
+		}
+	}
+}
+
+// rowRange is the r-th of n ranges of rows; matrices too small to share have
+// all their rows in the first.
+func rowRange(rows, r, n int) (lo, hi int) {
+	n = max(1, min(n, rows/minRows))
+	if r >= n {
+		return 0, 0
+	}
+	return rows * r / n, rows * (r + 1) / n
+}
+
+// denseRows is how many rows are widened at once for all tokens.
+const denseRows = 16
+
+// dense multiplies by a matrix of floats.
+func (b *Backend) dense(x *array, m *matrix, out *array) {
+	tasks := (m.out + denseRows - 1) / denseRows
+	b.workers.run(tasks, func(worker, task int) {
+		buf := grow(&b.scratch[worker].dense, m.in)
+		for r := task * denseRows; r < min(m.out, (task+1)*denseRows); r++ {
+			w := buf
+			if m.format == tensor.Float32 {
+				w = floats(m.data[r*m.in*4:][:m.in*4])
+			} else {
+				m.row(r, buf)
+			}
+			for t := range x.shape[0] {
+				out.row(t)[r] = dot(w, x.row(t))
+			}
+		}
+	})
+}
+
+// dot sums in four lanes, then the rest in order.
+func dot(w, x []float32) float32 {
+	x = x[:len(w)]
+	var a, b, c, d float32
+	i := 0
+	for ; i+4 <= len(w); i += 4 {
+		ww, xx := (*[4]float32)(w[i:]), (*[4]float32)(x[i:])
+		a += float32(ww[0] * xx[0])
+		b += float32(ww[1] * xx[1])
+		c += float32(ww[2] * xx[2])
+		d += float32(ww[3] * xx[3])
+	}
+	sum := (a + b) + (c + d)
+	for ; i < len(w); i++ {
+		sum += float32(w[i] * x[i])
+	}
+	return sum
+}

@@ -1,0 +1,162 @@
+package ref
+
+import (
+	"unsafe"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// A table holds, for every value of a packed byte, what that byte contributes
+// to a dot product with the activations it stands against. One addition per
+// byte then replaces unpacking, converting and multiplying; the price of the
+// table is shared by all rows of the matrix.
+type table [256]float32
+
+// tables serve one group of 32 elements: 16 bytes at 4 bits, 32 at 8.
+type tables [tensor.GroupSize]table
+
+// build fills the tables for one group of activations and returns their sum,
+// which the bias of a group multiplies.
+func (t *tables) build(f tensor.Format, x []float32) float32 {
+	x = x[:tensor.GroupSize]
+	zero := float32(0)
+	if !f.Biased() {
+		zero = float32(int(1) << (f.Bits() - 1))
+	}
+	if f.Bits() == 4 {
+		for i := range tensor.GroupSize / 2 {
+			t[i].nibbles(x[2*i], x[2*i+1], zero)
+		}
+	} else {
+		for i := range tensor.GroupSize {
+			t[i].whole(x[i], zero)
+		}
+	}
+	if !f.Biased() {
+		return 0
+	}
+	var sum float32
+	for _, v := range x {
+		sum += v
+	}
+	return sum
+}
+
+// nibbles tables (low-zero)*x0 + (high-zero)*x1 for every byte.
+func (t *table) nibbles(x0, x1, zero float32) {
+	var low [16]float32
+	for j := range low {
+		low[j] = (float32(j) - zero) * x0
+	}
+	l0, l1, l2, l3, l4, l5, l6, l7 := low[0], low[1], low[2], low[3], low[4], low[5], low[6], low[7]
+	for h := range 16 {
+		y := (float32(h) - zero) * x1
+		o := (*[16]float32)(t[h*16 : h*16+16])
+		o[0] = l0 + y
+		o[1] = l1 + y
+		o[2] = l2 + y
+		o[3] = l3 + y
+		o[4] = l4 + y
+		o[5] = l5 + y
+		o[6] = l6 + y
+		o[7] = l7 + y
+		o[8] = low[8] + y
+		o[9] = low[9] + y
+		o[10] = low[10] + y
+		o[11] = low[11] + y
+		o[12] = low[12] + y
+		o[13] = low[13] + y
+		o[14] = low[14] + y
+		o[15] = low[15] + y
+	}
+}
+
+// whole tables (byte-zero)*x for every byte.
+func (t *table) whole(x, zero float32) {
+	for j := range t {
+		t[j] = (float32(j) - zero) * x
+	}
+}
+
+// column adds one group's contribution to every output: acc[r] += scale[r]*dot
+// + bias[r]*sum. packed holds the group's words row after row, scales the
+// pairs of scale and bias.
+func (t *tables) column(bits int, acc []float32, packed []byte, scales []float32, sum float32) {
+	if len(scales) < 2*len(acc) || len(packed) < len(acc)*tensor.GroupSize*bits/8 {
+		panic("ref: a column is shorter than its outputs")
+	}
+	if bits == 4 {
+		t.column4(acc, unsafe.Pointer(unsafe.SliceData(packed)), scales, sum)
+	} else {
+		t.column8(acc, unsafe.Pointer(unsafe.SliceData(packed)), scales, sum)
+	}
+}
+
+// The order of additions below is part of the back end's contract: the same
+// for every row count. Conversions to float32 keep compilers from fusing.
+
+func (t *tables) column4(acc []float32, packed unsafe.Pointer, scales []float32, sum float32) {
+	scales = scales[:2*len(acc)]
+	for r := range acc {
+		w := (*[16]byte)(unsafe.Add(packed, r*16))
+		a := t[0][w[0]]
+		b := t[1][w[1]]
+		c := t[2][w[2]]
+		d := t[3][w[3]]
+		a += t[4][w[4]]
+		b += t[5][w[5]]
+		c += t[6][w[6]]
+		d += t[7][w[7]]
+		a += t[8][w[8]]
+		b += t[9][w[9]]
+		c += t[10][w[10]]
+		d += t[11][w[11]]
+		a += t[12][w[12]]
+		b += t[13][w[13]]
+		c += t[14][w[14]]
+		d += t[15][w[15]]
+		v := (a + b) + (c + d)
+		acc[r] += float32(scales[2*r]*v) + float32(scales[2*r+1]*sum)
+	}
+}
+
+func (t *tables) column8(acc []float32, packed unsafe.Pointer, scales []float32, sum float32) {
+	scales = scales[:2*len(acc)]
+	for r := range acc {
+		w := (*[32]byte)(unsafe.Add(packed, r*32))
+		a := t[0][w[0]]
+		b := t[1][w[1]]
+		c := t[2][w[2]]
+		d := t[3][w[3]]
+		a += t[4][w[4]]
+		b += t[5][w[5]]
+		c += t[6][w[6]]
+		d += t[7][w[7]]
+		a += t[8][w[8]]
+		b += t[9][w[9]]
+		c += t[10][w[10]]
+		d += t[11][w[11]]
+		a += t[12][w[12]]
+		b += t[13][w[13]]
+		c += t[14][w[14]]
+		d += t[15][w[15]]
+		a += t[16][w[16]]
+		b += t[17][w[17]]
+		c += t[18][w[18]]
+		d += t[19][w[19]]
+		a += t[20][w[20]]
+		b += t[21][w[21]]
+		c += t[22][w[22]]
+		d += t[23][w[23]]
+		a += t[24][w[24]]
+		b += t[25][w[25]]
+		c += t[26][w[26]]
+		d += t[27][w[27]]
+		a += t[28][w[28]]
+		b += t[29][w[29]]
+		c += t[30][w[30]]
+		d += t[31][w[31]]
+		v := (a + b) + (c + d)
+		acc[r] += float32(scales[2*r]*v) + float32(scales[2*r+1]*sum)
+	}
+}

@@ -1,0 +1,255 @@
+package ref
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// split shares [0, n) among the workers in pieces of at least grain.
+func (b *Backend) split(n, grain int, work func(lo, hi int)) {
+	tasks := max(1, min(b.workers.size, n/grain))
+	b.workers.run(tasks, func(_, task int) { work(n*task/tasks, n*(task+1)/tasks) })
+}
+
+// Embed gathers rows of a matrix.
+func (s *scope) Embed(tm tensor.Matrix, ids []int32) tensor.Array {
+	m, ok := tm.(*matrix)
+	if !ok || m.mem == nil {
+		s.fail(fmt.Errorf("Embed: %w", tensor.ErrReleased))
+		return &array{}
+	}
+	for _, id := range ids {
+		if id < 0 || int(id) >= m.out {
+			s.fail(&tensor.ShapeError{Op: "Embed", Detail: fmt.Sprintf("row %d of %d", id, m.out)})
+			return &array{}
+		}
+	}
+	out := s.array("Embed", len(ids), m.in)
+	if s.failed() {
+		return out
+	}
+	s.b.split(len(ids), 8, func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			m.row(int(ids[i]), out.row(i))
+		}
+	})
+	return out
+}
+
+// Rows gathers rows of x.
+func (s *scope) Rows(x tensor.Array, rows []int) tensor.Array {
+	in, ok := s.operand("Rows", x, 2)
+	if !ok {
+		return &array{}
+	}
+	for _, r := range rows {
+		if r < 0 || r >= in.shape[0] {
+			s.fail(&tensor.ShapeError{Op: "Rows", Detail: fmt.Sprintf("row %d of %v", r, in.shape)})
+			return &array{}
+		}
+	}
+	out := s.array("Rows", len(rows), in.shape[1])
+	if s.failed() {
+		return out
+	}
+	for i, r := range rows {
+		copy(out.row(i), in.row(r))
+	}
+	return out
+}
+
+// grainElements is the least work worth handing to another thread.
+const grainElements = 1 << 13
+
+func (s *scope) binary(op string, ta, tb tensor.Array, f func(dst, a, b []float32)) tensor.Array {
+	a, ok := s.operand(op, ta, 0)
+	if !ok {
+		return &array{}
+	}
+	b, ok := s.operand(op, tb, 0)
+	if !ok {
+		return &array{}
+	}
+	if !slices.Equal(a.shape, b.shape) {
+		s.fail(&tensor.ShapeError{Op: op, Detail: fmt.Sprintf("%v and %v", a.shape, b.shape)})
+		return &array{}
+	}
+	out := s.array(op, a.shape...)
+	if s.failed() {
+		return out
+	}
+	s.b.split(len(out.data), grainElements, func(lo, hi int) { f(out.data[lo:hi], a.data[lo:hi], b.data[lo:hi]) })
+	return out
+}
+
+// Add adds element by element.
+func (s *scope) Add(a, b tensor.Array) tensor.Array { return s.binary("Add", a, b, add) }
+
+// Multiply multiplies element by element.
+func (s *scope) Multiply(a, b tensor.Array) tensor.Array { return s.binary("Multiply", a, b, multiply) }
+
+func add(dst, a, b []float32) {
+	a, b = a[:len(dst)], b[:len(dst)]
+	for i := range dst {
+		dst[i] = a[i] + b[i]
+	}
+}
+
+func multiply(dst, a, b []float32) {
+	a, b = a[:len(dst)], b[:len(dst)]
+	for i := range dst {
+		dst[i] = a[i] * b[i]
+	}
+}
+
+// SiLU is x * sigmoid(x).
+func (s *scope) SiLU(x tensor.Array) tensor.Array {
+	in, ok := s.operand("SiLU", x, 0)
+	if !ok {
+		return &array{}
+	}
+	out := s.array("SiLU", in.shape...)
+	if s.failed() {
+		return out
+	}
+	s.b.split(len(out.data), grainElements/8, func(lo, hi int) {
+		for i, v := range in.data[lo:hi] {
+			out.data[lo+i] = v / (1 + exp(-v))
+		}
+	})
+	return out
+}
+
+// RMSNorm scales rows to unit root mean square.
+func (s *scope) RMSNorm(x, weight tensor.Array, eps float32) tensor.Array {
+	in, ok := s.operand("RMSNorm", x, 2)
+	if !ok {
+		return &array{}
+	}
+	w, ok := s.operand("RMSNorm", weight, 1)
+	if !ok {
+		return &array{}
+	}
+	if w.shape[0] != in.shape[1] {
+		s.fail(&tensor.ShapeError{Op: "RMSNorm", Detail: fmt.Sprintf("%v by %v", in.shape, w.shape)})
+		return &array{}
+	}
+	out := s.array("RMSNorm", in.shape...)
+	if s.failed() {
+		return out
+	}
+	s.b.split(in.shape[0], max(1, grainElements/in.shape[1]), func(lo, hi int) {
+		for t := lo; t < hi; t++ {
+			row, dst := in.row(t), out.row(t)
+			mean := dot(row, row) / float32(len(row))
+			scale := float32(1 / math.Sqrt(float64(mean+eps)))
+			for i, v := range row {
+				dst[i] = float32(v*scale) * w.data[i]
+			}
+		}
+	})
+	return out
+}
+
+// Rope turns heads by the positions of their rows.
+func (s *scope) Rope(x tensor.Array, segments []tensor.Segment, headSize int, spec tensor.RopeSpec) tensor.Array {
+	in, ok := s.operand("Rope", x, 2)
+	if !ok {
+		return &array{}
+	}
+	half := spec.Size / 2
+	if headSize <= 0 || in.shape[1]%headSize != 0 || spec.Size <= 0 || spec.Size > headSize || spec.Size%2 != 0 ||
+		tensor.Tokens(segments) != in.shape[0] || spec.Factors != nil && len(spec.Factors) != half {
+		s.fail(&tensor.ShapeError{Op: "Rope", Detail: fmt.Sprintf("%v in heads of %d, %d turned, %d rows in segments", in.shape, headSize, spec.Size, tensor.Tokens(segments))})
+		return &array{}
+	}
+	out := s.array("Rope", in.shape...)
+	if s.failed() {
+		return out
+	}
+	freqs := frequencies(spec)
+	positions := positionsOf(segments)
+	s.b.split(len(positions), 4, func(lo, hi int) {
+		cos, sin := make([]float32, half), make([]float32, half)
+		for t := lo; t < hi; t++ {
+			for i, f := range freqs {
+				sn, cs := math.Sincos(float64(positions[t]) * f)
+				cos[i], sin[i] = float32(cs), float32(sn)
+			}
+			turn(out.row(t), in.row(t), headSize, cos, sin)
+		}
+	})
+	return out
+}
+
+// turn rotates the pairs (i, i+half) of every head and copies the rest.
+func turn(dst, src []float32, headSize int, cos, sin []float32) {
+	half := len(cos)
+	for h := 0; h < len(src); h += headSize {
+		a, b := src[h:h+half], src[h+half:h+2*half]
+		x, y := dst[h:h+half], dst[h+half:h+2*half]
+		for i := range half {
+			x[i] = float32(a[i]*cos[i]) - float32(b[i]*sin[i])
+			y[i] = float32(b[i]*cos[i]) + float32(a[i]*sin[i])
+		}
+		copy(dst[h+2*half:h+headSize], src[h+2*half:h+headSize])
+	}
+}
+
+func frequencies(spec tensor.RopeSpec) []float64 {
+	linear := spec.Linear
+	if linear == 0 {
+		linear = 1
+	}
+	out := make([]float64, spec.Size/2)
+	for i := range out {
+		out[i] = math.Pow(spec.Theta, -2*float64(i)/float64(spec.Size)) / linear
+		if spec.Factors != nil {
+			out[i] /= float64(spec.Factors[i])
+		}
+	}
+	return out
+}
+
+func positionsOf(segments []tensor.Segment) []int {
+	out := make([]int, 0, tensor.Tokens(segments))
+	for _, g := range segments {
+		for i := range g.Length {
+			out = append(out, g.Start+i)
+		}
+	}
+	return out
+}
+
+// Recur is declared by the interface; no family of this build needs it.
+func (s *scope) Recur(tensor.RecurSpec) tensor.Array {
+	s.fail(fmt.Errorf("Recur: %w", tensor.ErrUnsupported))
+	return &array{}
+}
+
+// exp is e^x in float32, within 2 units in the last place: x = n ln2 + r, a
+// polynomial for e^r, and n moved into the exponent.
+func exp(x float32) float32 {
+	switch {
+	case x != x:
+		return x
+	case x > 88.72:
+		return float32(math.Inf(1))
+	case x < -87.33: // the result would not be normal; its weight is nil
+		return 0
+	}
+	n := math.Float32frombits(math.Float32bits(float32(x*1.44269504)+0x1.8p23)) - 0x1.8p23
+	r := x - float32(n*0.693359375)
+	r -= float32(n * -2.12194440e-4)
+	p := float32(1.9875691500e-4)
+	p = float32(p*r) + 1.3981999507e-3
+	p = float32(p*r) + 8.3334519073e-3
+	p = float32(p*r) + 4.1665795894e-2
+	p = float32(p*r) + 1.6666665459e-1
+	p = float32(p*r) + 5.0000001201e-1
+	p = float32(float32(p*r)*r) + r + 1
+	return p * math.Float32frombits(uint32(int32(n)+127)<<23)
+}

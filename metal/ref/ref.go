@@ -1,0 +1,98 @@
+// Package ref computes in pure Go: the executable specification of package
+// tensor, and the default back end wherever no GPU framework is linked.
+//
+// It owns its bytes: weights, arrays and KV blocks lie outside the Go heap in
+// anonymous mappings that go back to the system on release, so that the
+// process's footprint says what the engine holds. It is deterministic by
+// construction: each output is summed in an order that depends on its own
+// length only, never on how many rows, chunks or threads took part. It refuses
+// to go past its memory limit (tensor.ErrMemory) and to close while an array
+// lives (tensor.ErrLeak).
+//
+// Quantised products work on the packed words: for each group of elements the
+// products of every possible byte with the activations are tabled once and
+// then looked up for all rows (lut.go).
+//
+// Start reading at New, then linear.go.
+package ref
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// Options of a back end.
+type Options struct {
+	// Threads that compute; 0 means one per processor.
+	Threads int
+	// Poison overwrites freed arrays, so that use after release shows.
+	Poison bool
+	// Fault, if set, is asked before every operation; an error fails it.
+	Fault func(op string) error
+}
+
+// Backend is the pure-Go back end.
+type Backend struct {
+	opts    Options
+	mem     memory
+	workers *workers
+	scratch []scratch
+	caches  int
+}
+
+var _ tensor.Backend = (*Backend)(nil)
+
+// New starts a back end; the caller closes it.
+func New(opts Options) *Backend {
+	if opts.Threads <= 0 {
+		opts.Threads = runtime.GOMAXPROCS(0)
+	}
+	b := &Backend{opts: opts, workers: startWorkers(opts.Threads), scratch: make([]scratch, opts.Threads)}
+	b.mem.poison = opts.Poison
+	b.mem.pooledLimit.Store(defaultPooled)
+	return b
+}
+
+// Name of the back end.
+func (b *Backend) Name() string { return "ref" }
+
+// Memory reads the gauges; any goroutine may.
+func (b *Backend) Memory() tensor.Memory { return b.mem.gauges() }
+
+// SetLimits bounds active and pooled bytes; 0 means no bound on active bytes
+// and the default bound on pooled ones.
+func (b *Backend) SetLimits(active, pooled int64) {
+	if active <= 0 {
+		active = math.MaxInt64
+	}
+	if pooled <= 0 {
+		pooled = defaultPooled
+	}
+	b.mem.activeLimit.Store(active)
+	b.mem.pooledLimit.Store(pooled)
+}
+
+// NewScope begins a computation.
+func (b *Backend) NewScope(ctx context.Context) tensor.Scope {
+	return &scope{b: b, ctx: ctx, fault: new(error)}
+}
+
+// Close stops the workers and returns pooled memory.
+func (b *Backend) Close() error {
+	b.workers.stop()
+	b.mem.trim(0)
+	m := b.mem.gauges()
+	var errs []error
+	if m.Live != 0 || m.Arrays != 0 {
+		errs = append(errs, fmt.Errorf("%w: %d arrays of %d bytes", tensor.ErrLeak, m.Live, m.Arrays))
+	}
+	if m.Weights != 0 || m.KV != 0 || b.caches != 0 {
+		errs = append(errs, fmt.Errorf("%w: %d bytes of weights, %d of KV, %d caches", tensor.ErrLeak, m.Weights, m.KV, b.caches))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,182 @@
+package tensortest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// history is the plain model of one request: per layer and token, its rows.
+type history struct{ k, v [][][]float32 }
+
+// attendCase is one shape of attention.
+type attendCase struct {
+	name                 string
+	heads, kvHeads, size int
+	window               int
+	sinks                bool
+}
+
+// attend runs random histories of ragged steps against the oracle: requests
+// come, grow by chunks and single tokens in one step, and go.
+func (s Suite) attend(t *testing.T) {
+	for _, c := range []attendCase{
+		{name: "grouped heads", heads: 6, kvHeads: 2, size: 8},
+		{name: "odd size", heads: 2, kvHeads: 2, size: 6},
+		{name: "window", heads: 4, kvHeads: 1, size: 4, window: 5},
+		{name: "sinks", heads: 4, kvHeads: 2, size: 4, sinks: true},
+		{name: "window and sinks", heads: 2, kvHeads: 1, size: 4, window: 3, sinks: true},
+	} {
+		t.Run(c.name, func(t *testing.T) { s.attendHistory(t, c) })
+	}
+}
+
+func (s Suite) attendHistory(t *testing.T, c attendCase) {
+	x := s.open(t)
+	const layers, steps = 2, 12
+	cache, err := x.b.NewCache(tensor.CacheSpec{Layers: layers, KVHeads: c.kvHeads, HeadSize: c.size, BlockTokens: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cache.Release)
+	var sinks []float32
+	if c.sinks {
+		sinks = x.random(c.heads)
+	}
+	model := map[tensor.RequestID]*history{}
+	next := tensor.RequestID(1)
+	for step := range steps {
+		if step%3 == 0 {
+			model[next] = &history{k: make([][][]float32, layers), v: make([][][]float32, layers)}
+			next++
+		}
+		if step == 7 { // a request goes in the middle
+			cache.Drop(2)
+			delete(model, 2)
+		}
+		var segments []tensor.Segment
+		for id := tensor.RequestID(1); id < next; id++ {
+			if h := model[id]; h != nil {
+				segments = append(segments, tensor.Segment{Request: id, Start: len(h.k[0]), Length: 1 + x.rng.IntN(6)*x.rng.IntN(2)})
+			}
+		}
+		for layer := range layers {
+			s.attendStep(x, c, cache, model, segments, layer, sinks)
+		}
+	}
+	for id, h := range model {
+		if got := cache.Length(id); got != len(h.k[0]) {
+			t.Errorf("request %d has %d tokens, want %d", id, got, len(h.k[0]))
+		}
+		cache.Drop(id)
+	}
+	if n := cache.Bytes(); n != 0 {
+		t.Errorf("%d bytes are left after all requests went", n)
+	}
+}
+
+func (s Suite) attendStep(x *bench, c attendCase, cache tensor.Cache, model map[tensor.RequestID]*history, segments []tensor.Segment, layer int, sinks []float32) {
+	x.t.Helper()
+	tokens, width := tensor.Tokens(segments), c.kvHeads*c.size
+	q, k, v := x.random(tokens*c.heads*c.size), x.random(tokens*width), x.random(tokens*width)
+	spec := tensor.AttendSpec{
+		Cache: cache, Layer: layer, Segments: segments, Scale: 0.3, Window: c.window, Sinks: sinks,
+		Q: x.s.From(q, tokens, c.heads*c.size), K: x.s.From(k, tokens, width), V: x.s.From(v, tokens, width),
+	}
+	got := x.read(x.s.AppendAttend(spec))
+	want := make([]float64, 0, len(got))
+	row := 0
+	for _, g := range segments {
+		h := model[g.Request]
+		for range g.Length {
+			h.k[layer] = append(h.k[layer], k[row*width:(row+1)*width])
+			h.v[layer] = append(h.v[layer], v[row*width:(row+1)*width])
+			want = append(want, attendOracle(c, q[row*c.heads*c.size:], h.k[layer], h.v[layer], sinks)...)
+			row++
+		}
+	}
+	s.near(x.t, fmt.Sprintf("attention, layer %d, %v", layer, segments), got, want)
+}
+
+func attendOracle(c attendCase, q []float32, k, v [][]float32, sinks []float32) []float64 {
+	out := make([]float64, c.heads*c.size)
+	first := 0
+	if c.window > 0 {
+		first = max(0, len(k)-c.window)
+	}
+	for h := range c.heads {
+		at := h / (c.heads / c.kvHeads) * c.size
+		var sum float64
+		if sinks != nil {
+			sum = math.Exp(float64(sinks[h]))
+		}
+		for p := first; p < len(k); p++ {
+			var score float64
+			for i := range c.size {
+				score += float64(q[h*c.size+i]) * float64(k[p][at+i])
+			}
+			e := math.Exp(score * 0.3)
+			sum += e
+			for i := range c.size {
+				out[h*c.size+i] += e * float64(v[p][at+i])
+			}
+		}
+		for i := range c.size {
+			out[h*c.size+i] /= sum
+		}
+	}
+	return out
+}
+
+func (s Suite) cacheErrors(t *testing.T) {
+	x := s.open(t)
+	if _, err := x.b.NewCache(tensor.CacheSpec{Layers: 1, KVHeads: 1, HeadSize: 4}); !errors.Is(err, tensor.ErrShape) {
+		t.Errorf("cache without blocks: error %v, want ErrShape", err)
+	}
+	cache, err := x.b.NewCache(tensor.CacheSpec{Layers: 1, KVHeads: 1, HeadSize: 4, BlockTokens: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := func(start, length int) error {
+		sc := x.b.NewScope(context.Background())
+		defer sc.Close()
+		row := func() tensor.Array { return sc.From(x.random(length*4), length, 4) }
+		sc.AppendAttend(tensor.AttendSpec{Cache: cache, Segments: []tensor.Segment{{Request: 1, Start: start, Length: length}}, Q: row(), K: row(), V: row(), Scale: 1})
+		return sc.Err()
+	}
+	if err := step(0, 3); err != nil {
+		t.Fatalf("first step: %v", err)
+	}
+	for _, start := range []int{0, 2, 4} {
+		if err := step(start, 1); !errors.Is(err, tensor.ErrSegment) {
+			t.Errorf("segment at %d behind 3 tokens: error %v, want ErrSegment", start, err)
+		}
+	}
+	if err := step(3, 2); err != nil {
+		t.Errorf("step that continues: %v", err)
+	}
+	if got := x.b.Memory().KV; got != cache.Bytes() || got == 0 {
+		t.Errorf("back end counts %d bytes of KV, the cache %d", got, cache.Bytes())
+	}
+	cache.Release()
+	if err := step(5, 1); !errors.Is(err, tensor.ErrReleased) {
+		t.Errorf("released cache: error %v, want ErrReleased", err)
+	}
+	if got := x.b.Memory().KV; got != 0 {
+		t.Errorf("%d bytes of KV after release", got)
+	}
+}
+
+func (s Suite) recur(t *testing.T) {
+	x := s.open(t)
+	sc := x.b.NewScope(context.Background())
+	defer sc.Close()
+	sc.Recur(tensor.RecurSpec{})
+	if sc.Err() == nil {
+		t.Error("Recur without operands succeeded")
+	}
+}

@@ -1,0 +1,203 @@
+// Package tensortest is the suite that every back end of package tensor
+// passes. It owns plain scalar oracles in float64, written for reading and
+// never for speed, and the rules of scopes, limits and caches as tests. It
+// refuses to know how a back end works.
+//
+// Start reading at Run.
+package tensortest
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// Suite says what to test and how strictly.
+type Suite struct {
+	// New makes a back end; the suite closes it and wants no leak.
+	New func(t *testing.T) tensor.Backend
+	// Tolerance is the largest relative error against the oracles.
+	Tolerance float64
+	// Bitwise wants equal bits for any number of rows and any chunking.
+	Bitwise bool
+}
+
+// Run runs the whole suite.
+func Run(t *testing.T, s Suite) {
+	t.Run("Elementwise", s.elementwise)
+	t.Run("RMSNorm", s.rmsNorm)
+	t.Run("Rope", s.rope)
+	t.Run("Rows", s.rows)
+	t.Run("LinearAndEmbed", s.linear)
+	t.Run("LinearRowsAreIndependent", s.independent)
+	t.Run("AttendHistories", s.attend)
+	t.Run("ScopeLifetime", s.lifetime)
+	t.Run("ShapeErrors", s.shapeErrors)
+	t.Run("MatrixErrors", s.matrixErrors)
+	t.Run("MemoryLimit", s.memoryLimit)
+	t.Run("CacheErrors", s.cacheErrors)
+	t.Run("CancelledContext", s.cancelled)
+	t.Run("RecurIsHonest", s.recur)
+}
+
+// bench is a back end under test with one scope.
+type bench struct {
+	t   *testing.T
+	b   tensor.Backend
+	s   tensor.Scope
+	rng *rand.Rand
+}
+
+func (s Suite) open(t *testing.T) *bench {
+	t.Helper()
+	b := s.New(t)
+	x := &bench{t: t, b: b, s: b.NewScope(context.Background()), rng: rand.New(rand.NewPCG(1, 2))}
+	t.Cleanup(func() {
+		x.s.Close()
+		if m := b.Memory(); m.Live != 0 {
+			t.Errorf("%d arrays are alive after the scope closed", m.Live)
+		}
+		if err := b.Close(); err != nil {
+			t.Errorf("close back end: %v", err)
+		}
+	})
+	return x
+}
+
+func (x *bench) random(n int) []float32 {
+	v := make([]float32, n)
+	for i := range v {
+		v[i] = float32(x.rng.NormFloat64())
+	}
+	return v
+}
+
+// read returns the values and fails the test on a fault in the scope.
+func (x *bench) read(a tensor.Array) []float32 {
+	x.t.Helper()
+	n := 1
+	for _, d := range a.Shape() {
+		n *= d
+	}
+	out := make([]float32, n)
+	x.s.Read(a, out)
+	if err := x.s.Err(); err != nil {
+		x.t.Fatalf("scope failed: %v", err)
+	}
+	return out
+}
+
+// near compares with an oracle; the error is relative to the largest value.
+func (s Suite) near(t *testing.T, what string, got []float32, want []float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d values, want %d", what, len(got), len(want))
+	}
+	top := 1e-30
+	for _, v := range want {
+		top = max(top, math.Abs(v))
+	}
+	for i := range got {
+		if d := math.Abs(float64(got[i])-want[i]) / top; !(d <= s.Tolerance) {
+			t.Fatalf("%s: value %d is %v, want %v (error %.3g of the largest)", what, i, got[i], want[i], d)
+		}
+	}
+}
+
+func (s Suite) elementwise(t *testing.T) {
+	x := s.open(t)
+	for _, shape := range [][]int{{1}, {3, 5}, {7, 4099}} {
+		n := 1
+		for _, d := range shape {
+			n *= d
+		}
+		a, b := x.random(n), x.random(n)
+		a[0], b[0] = 30, -40
+		sum, prod, silu := make([]float64, n), make([]float64, n), make([]float64, n)
+		for i := range a {
+			u, v := float64(a[i]), float64(b[i])
+			sum[i], prod[i], silu[i] = u+v, u*v, u/(1+math.Exp(-u))
+		}
+		ta, tb := x.s.From(a, shape...), x.s.From(b, shape...)
+		s.near(t, "Add", x.read(x.s.Add(ta, tb)), sum)
+		s.near(t, "Multiply", x.read(x.s.Multiply(ta, tb)), prod)
+		s.near(t, "SiLU", x.read(x.s.SiLU(ta)), silu)
+	}
+	far := x.read(x.s.SiLU(x.s.From([]float32{-200, -88, -1e-20, 0, 88, 200}, 6)))
+	s.near(t, "SiLU far out", far, []float64{0, -88 * math.Exp(-88), -5e-21, 0, 88, 200})
+}
+
+func (s Suite) rmsNorm(t *testing.T) {
+	x := s.open(t)
+	const rows, width, eps = 5, 67, 1e-5
+	v, w := x.random(rows*width), x.random(width)
+	want := make([]float64, rows*width)
+	for r := range rows {
+		var mean float64
+		for _, f := range v[r*width : (r+1)*width] {
+			mean += float64(f) * float64(f) / width
+		}
+		for i := range width {
+			want[r*width+i] = float64(v[r*width+i]) / math.Sqrt(mean+eps) * float64(w[i])
+		}
+	}
+	s.near(t, "RMSNorm", x.read(x.s.RMSNorm(x.s.From(v, rows, width), x.s.From(w, width), eps)), want)
+}
+
+func (s Suite) rope(t *testing.T) {
+	x := s.open(t)
+	for _, c := range []struct {
+		name string
+		size int
+		spec tensor.RopeSpec
+	}{
+		{"whole head", 8, tensor.RopeSpec{Theta: 10000, Size: 8}},
+		{"part of a head", 12, tensor.RopeSpec{Theta: 1e5, Size: 8, Linear: 4}},
+		{"factors", 8, tensor.RopeSpec{Theta: 5e5, Size: 8, Factors: []float32{1, 2, 8, 32}}},
+	} {
+		segments := []tensor.Segment{{Request: 1, Start: 0, Length: 3}, {Request: 2, Start: 8000, Length: 2}}
+		const heads, rows = 3, 5
+		v := x.random(rows * heads * c.size)
+		want := make([]float64, len(v))
+		for r, pos := range []float64{0, 1, 2, 8000, 8001} {
+			for h := range heads {
+				at := (r*heads + h) * c.size
+				ropeOracle(want[at:at+c.size], v[at:at+c.size], pos, c.spec)
+			}
+		}
+		s.near(t, c.name, x.read(x.s.Rope(x.s.From(v, rows, heads*c.size), segments, c.size, c.spec)), want)
+	}
+}
+
+func ropeOracle(dst []float64, src []float32, pos float64, spec tensor.RopeSpec) {
+	for i := range src {
+		dst[i] = float64(src[i])
+	}
+	if spec.Linear != 0 {
+		pos /= spec.Linear
+	}
+	half := spec.Size / 2
+	for i := range half {
+		angle := pos * math.Pow(spec.Theta, -2*float64(i)/float64(spec.Size))
+		if spec.Factors != nil {
+			angle /= float64(spec.Factors[i])
+		}
+		a, b := float64(src[i]), float64(src[i+half])
+		dst[i], dst[i+half] = a*math.Cos(angle)-b*math.Sin(angle), b*math.Cos(angle)+a*math.Sin(angle)
+	}
+}
+
+func (s Suite) rows(t *testing.T) {
+	x := s.open(t)
+	v := x.random(4 * 3)
+	got := x.read(x.s.Rows(x.s.From(v, 4, 3), []int{3, 0, 3}))
+	want := append(append(append([]float32{}, v[9:]...), v[:3]...), v[9:]...)
+	for i := range want {
+		if got[i] != want[i] {
+			t.Fatalf("Rows gave %v, want %v", got, want)
+		}
+	}
+}
