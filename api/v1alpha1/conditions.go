@@ -66,6 +66,8 @@ const (
 	ReasonInvalidModel      = "InvalidModel"
 	ReasonUnsupportedModel  = "UnsupportedModel"
 	ReasonContextTooLong    = "ContextTooLong"
+	ReasonLimitTooSmall     = "LimitTooSmall"    // memory.limit is less than what the model needs
+	ReasonInspectionFailed  = "InspectionFailed" // a Mac gave a reason that is not one of these
 )
 
 // Reasons of Fits and Placed.
@@ -112,6 +114,8 @@ const (
 	FinalizerReplicas = "metalfleet.dev/replicas"
 	// FinalizerRelease on a replica: its Mac has not released it yet.
 	FinalizerRelease = "metalfleet.dev/release"
+	// FinalizerIdentity on a MacNode: what the operator made for its agent is still there.
+	FinalizerIdentity = "metalfleet.dev/identity"
 	// ManagerAgent is the agent's field manager.
 	ManagerAgent = "metalfleet-agent"
 	// ManagerOrders is the operator's field manager of assignments and inspections.
