@@ -1,0 +1,128 @@
+package tokenizer
+
+import (
+	"fmt"
+	"slices"
+)
+
+// maxAddedBytes bounds one added token, and with it the cost of looking for
+// added tokens at one place of a text.
+const maxAddedBytes = 1024
+
+// addedTokens finds tokens that stand in the text itself: at each place the
+// longest one, from left to right.
+type addedTokens struct {
+	first   [256]bool // bytes that begin an added token
+	entries []addedToken
+	nodes   []trieNode // nodes[0] is the root
+}
+
+type addedToken struct {
+	text    string
+	id      int32
+	control bool
+}
+
+// trieNode holds its edges in order of bytes; entry is the token that ends
+// here, -1 for none.
+type trieNode struct {
+	edges []trieEdge
+	entry int32
+}
+
+type trieEdge struct {
+	b  byte
+	to int32
+}
+
+func newAddedTokens() *addedTokens {
+	return &addedTokens{nodes: []trieNode{{entry: -1}}}
+}
+
+// add takes a token; of two with the same text the first one counts.
+func (a *addedTokens) add(text string, id int32, control bool) error {
+	if text == "" {
+		return nil // cannot be found in any text
+	}
+	if len(text) > maxAddedBytes {
+		return fmt.Errorf("added token %d has %d bytes, more than %d: %w", id, len(text), maxAddedBytes, ErrInvalid)
+	}
+	at := int32(0)
+	for i := range len(text) {
+		at = a.child(at, text[i])
+	}
+	if a.nodes[at].entry >= 0 {
+		return nil
+	}
+	a.first[text[0]] = true
+	a.nodes[at].entry = int32(len(a.entries))
+	a.entries = append(a.entries, addedToken{text, id, control})
+	return nil
+}
+
+// child finds or makes the node behind byte b.
+func (a *addedTokens) child(at int32, b byte) int32 {
+	i, found := a.edge(at, b)
+	if found {
+		return a.nodes[at].edges[i].to
+	}
+	to := int32(len(a.nodes))
+	a.nodes = append(a.nodes, trieNode{entry: -1})
+	n := &a.nodes[at]
+	n.edges = slices.Insert(n.edges, i, trieEdge{b, to})
+	return to
+}
+
+func (a *addedTokens) edge(at int32, b byte) (int, bool) {
+	return slices.BinarySearchFunc(a.nodes[at].edges, b, func(e trieEdge, b byte) int { return int(e.b) - int(b) })
+}
+
+// match returns the longest added token that text begins with.
+func (a *addedTokens) match(text string, controls bool) (addedToken, bool) {
+	best, at := int32(-1), int32(0)
+	for i := range len(text) {
+		e, found := a.edge(at, text[i])
+		if !found {
+			break
+		}
+		at = a.nodes[at].edges[e].to
+		if n := a.nodes[at].entry; n >= 0 && (controls || !a.entries[n].control) {
+			best = n
+		}
+	}
+	if best < 0 {
+		return addedToken{}, false
+	}
+	return a.entries[best], true
+}
+
+func (a *addedTokens) id(text string) (int32, bool) {
+	e, ok := a.match(text, true)
+	return e.id, ok && e.text == text
+}
+
+// scan cuts text into what lies between added tokens and these tokens.
+// Control tokens are found only where controls is true.
+func (a *addedTokens) scan(text string, controls bool, plain func(string), token func(int32)) {
+	from := 0
+	for i := 0; i < len(text); {
+		if !a.first[text[i]] {
+			i++
+			continue
+		}
+		e, ok := a.match(text[i:], controls)
+		if !ok {
+			i++
+			continue
+		}
+		if from < i {
+			plain(text[from:i])
+		}
+		token(e.id)
+		i += len(e.text)
+		from = i
+	}
+	if from < len(text) {
+		plain(text[from:])
+	}
+}

@@ -1,0 +1,258 @@
+package tokenizer
+
+import (
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// tiny is a vocabulary over a few bytes, written out.
+func tiny() map[string]any {
+	return map[string]any{
+		keyModel: "gpt2", keyPre: "gpt-2",
+		keyTokens:                         []string{"<s>", "a", "b", "Ġ", "ab", "Ġab", "Ã", "©"},
+		keyTokenType:                      []int32{3, 1, 1, 1, 1, 1, 1, 1},
+		keyMerges:                         []string{"a b", "Ġ ab"},
+		"tokenizer.ggml.bos_token_id":     uint64(0),
+		"tokenizer.ggml.add_bos_token":    false,
+		"tokenizer.ggml.eos_token_id":     uint64(0),
+		"tokenizer.ggml.add_space_prefix": false,
+	}
+}
+
+func TestContradictoryMetadataIsRefused(t *testing.T) {
+	tests := map[string]struct {
+		key  string
+		v    any
+		kind error
+		says string
+	}{
+		"another algorithm":            {keyModel, "llama", ErrUnsupported, `is "llama", supported is gpt2`},
+		"no algorithm":                 {keyModel, nil, ErrUnsupported, "absent"},
+		"an unknown pre-tokenizer":     {keyPre, "tekken", ErrUnsupported, `"tekken", supported are ["gpt-2" "llama-bpe" "qwen2" "smollm"]`},
+		"no pre-tokenizer":             {keyPre, nil, ErrUnsupported, "absent"},
+		"pre-tokenizer of wrong type":  {keyPre, []string{"smollm"}, ErrUnsupported, "a []string"},
+		"no tokens":                    {keyTokens, nil, ErrInvalid, "want a list of strings"},
+		"empty tokens":                 {keyTokens, []string{}, ErrInvalid, "empty"},
+		"tokens of wrong type":         {keyTokens, []int32{1}, ErrInvalid, "a []int32"},
+		"fewer types than tokens":      {keyTokenType, []int32{3, 1}, ErrInvalid, "2 entries for 8 tokens"},
+		"no types":                     {keyTokenType, nil, ErrInvalid, "want a list of 32-bit integers"},
+		"an unknown type":              {keyTokenType, []int32{3, 1, 1, 1, 1, 1, 1, 9}, ErrInvalid, "token 7 is 9"},
+		"a negative type":              {keyTokenType, []int32{-1, 1, 1, 1, 1, 1, 1, 1}, ErrInvalid, "token 0 is -1"},
+		"a byte token":                 {keyTokenType, []int32{6, 1, 1, 1, 1, 1, 1, 1}, ErrInvalid, "byte token"},
+		"no merges":                    {keyMerges, nil, ErrInvalid, "want a list of strings"},
+		"a merge of one":               {keyMerges, []string{"ab"}, ErrInvalid, "two tokens and a space"},
+		"a merge of three":             {keyMerges, []string{"a b c"}, ErrInvalid, "two tokens and a space"},
+		"an empty side":                {keyMerges, []string{" b"}, ErrInvalid, "two tokens and a space"},
+		"a merge of unknown tokens":    {keyMerges, []string{"a c"}, ErrInvalid, "not all of its tokens exist"},
+		"a merge into an unknown one":  {keyMerges, []string{"b a"}, ErrInvalid, "not all of its tokens exist"},
+		"a merge outside the alphabet": {keyMerges, []string{"日 b"}, ErrInvalid, "outside the byte alphabet"},
+		"a special id too large":       {"tokenizer.ggml.eos_token_id", uint64(8), ErrInvalid, "want the id of one of 8 tokens"},
+		"a special id that wraps":      {"tokenizer.ggml.eos_token_id", uint64(1 << 32), ErrInvalid, "want the id of one of 8 tokens"},
+		"a negative special id":        {"tokenizer.ggml.eos_token_id", int64(-1), ErrInvalid, "want the id of one of 8 tokens"},
+		"a special id that is text":    {"tokenizer.ggml.eos_token_id", "0", ErrInvalid, "want the id of one of 8 tokens"},
+		"a flag that is a number":      {"tokenizer.ggml.add_bos_token", uint64(1), ErrInvalid, "want true or false"},
+		"a huge added token":           {keyTokens, []string{strings.Repeat("x", 2000), "a", "b", "Ġ", "ab", "Ġab", "Ã", "©"}, ErrInvalid, "more than 1024"},
+	}
+	if _, err := FromGGUF(tiny()); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := maps.Clone(tiny())
+			m[tc.key] = tc.v
+			if tc.v == nil {
+				delete(m, tc.key)
+			}
+			_, err := FromGGUF(m)
+			if !errors.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %v, want %v saying %q", err, tc.kind, tc.says)
+			}
+		})
+	}
+	m := tiny()
+	delete(m, "tokenizer.ggml.bos_token_id")
+	m["tokenizer.ggml.add_bos_token"] = true
+	if _, err := FromGGUF(m); !errors.Is(err, ErrInvalid) {
+		t.Errorf("add_bos_token without a token: %v", err)
+	}
+}
+
+func TestUnknownIDsAreAnError(t *testing.T) {
+	tok, err := FromGGUF(tiny())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []int32{-1, 8, 1 << 30} {
+		if _, err := tok.Decode([]int32{1, id}, false); !errors.Is(err, ErrUnknownToken) {
+			t.Errorf("decode %d: %v", id, err)
+		}
+		if _, err := tok.NewDecoder(true).Push(id); !errors.Is(err, ErrUnknownToken) {
+			t.Errorf("push %d: %v", id, err)
+		}
+		if tok.Bytes(id) != nil || tok.IsControl(id) {
+			t.Errorf("token %d exists", id)
+		}
+	}
+}
+
+func TestStreamHoldsHalfACharacter(t *testing.T) {
+	tok, err := FromGGUF(tiny())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	d := tok.NewDecoder(false)
+	for _, id := range []int32{1, 6, 7, 6, 1, 6} { // a, half, half, half, a, half
+		s, err := d.Push(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, s)
+	}
+	got = append(got, d.Flush())
+	if want := []string{"a", "", "é", "", "\uFFFDa", "", "\uFFFD"}; !slices.Equal(got, want) {
+		t.Errorf("pieces %q, want %q", got, want)
+	}
+}
+
+func TestBrokenUTF8IsReplacedAsUnicodeRecommends(t *testing.T) {
+	const r = "\uFFFD"
+	for in, want := range map[string]string{
+		"a\x80b":             "a" + r + "b",
+		"\xc3":               r,
+		"\xe2\x82":           r,         // a cut character is one
+		"\xe2\x82a":          r + "a",   //
+		"\xf0\x9f\x98\xf0":   r + r,     //
+		"\xed\xa0\x80":       r + r + r, // a surrogate is three
+		"\xc0\xaf":           r + r,
+		"\xf4\x90\x80\x80":   r + r + r + r,
+		"\xe0\x80\x80":       r + r + r,
+		"\xf8\x88\x80\x80":   r + r + r + r,
+		"\uFFFDx":            "\uFFFDx",
+		"\xf0\x9f\x98\x80ok": "😀ok",
+	} {
+		if got := validUTF8(in); got != want {
+			t.Errorf("%q becomes %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestByteAlphabetIsOneToOne(t *testing.T) {
+	seen := map[byte]rune{}
+	for r := range rune(0x200) {
+		if b, ok := byteOf(r); ok {
+			if other, twice := seen[b]; twice {
+				t.Errorf("byte %#x is both %q and %q", b, other, r)
+			}
+			seen[b] = r
+		}
+	}
+	if len(seen) != 256 || seen[' '] != 'Ġ' || seen['\n'] != 'Ċ' || seen[0xad] != 'Ń' {
+		t.Errorf("%d bytes, space %q, newline %q, soft hyphen %q", len(seen), seen[' '], seen['\n'], seen[0xad])
+	}
+}
+
+func TestSplittersLeaveNothingOut(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	letters := []rune("aé中 \n\r\t5½'sLl-!ſ\u00a0\u0301")
+	for range 3000 {
+		var b strings.Builder
+		for range rng.IntN(30) {
+			b.WriteRune(letters[rng.IntN(len(letters))])
+		}
+		for _, p := range preTokenizers() {
+			var joined strings.Builder
+			p.split(b.String(), func(s string) {
+				if s == "" {
+					t.Fatalf("%s: empty piece in %q", p.name, b.String())
+				}
+				joined.WriteString(s)
+			})
+			if joined.String() != b.String() {
+				t.Fatalf("%s: %q split into %q", p.name, b.String(), joined.String())
+			}
+		}
+	}
+}
+
+// FuzzEncode reads any bytes and wants them back.
+func FuzzEncode(f *testing.F) {
+	g := readGolden(f)
+	var toks []*Tokenizer
+	for _, pre := range []string{"gpt-2", "smollm", "llama-bpe"} {
+		// All bytes have a token here, so that nothing is dropped.
+		m := g.metadata(pre)
+		m[keyTokens] = append(slices.Clone(g.Tokens), "Ħ", "ñ", "ò")
+		m[keyTokenType] = append(slices.Clone(g.TokenType), 1, 1, 1)
+		tok, err := FromGGUF(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		toks = append(toks, tok)
+	}
+	for _, c := range g.Cases {
+		f.Add(c.Text, true)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte, special bool) {
+		for _, tok := range toks {
+			ids := tok.Encode(string(raw), EncodeOptions{ParseSpecial: special})
+			back, err := tok.Decode(ids, false)
+			if err != nil || back != validUTF8(string(raw)) || !utf8.ValidString(back) {
+				t.Fatalf("%q comes back as %q, %v", raw, back, err)
+			}
+			checkStream(t, tok, ids)
+		}
+	})
+}
+
+// FuzzDecode wants streams of any ids to equal the whole.
+func FuzzDecode(f *testing.F) {
+	tok := readGolden(f).build(f, "gpt-2")
+	f.Add([]byte{0, 1, 200, 255, 7})
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		ids := make([]int32, len(raw))
+		for i, b := range raw {
+			ids[i] = int32(b) * 3 % int32(tok.Size())
+		}
+		checkStream(t, tok, ids)
+	})
+}
+
+// FuzzFromGGUF wants hostile metadata to be refused or to work, never to
+// panic.
+func FuzzFromGGUF(f *testing.F) {
+	f.Add("<s>\na\nb\nĠ\nab\nĠab", "a b\nĠ ab", []byte{3, 1, 1, 1, 1, 1}, uint64(0), "gpt-2", "ab ab <s>")
+	f.Add("a\na\n\n\xff", "a a", []byte{1, 1, 1, 4}, uint64(9), "qwen2", "\xff\xfe")
+	f.Add("a\naa\naaaa", "a a\naa aa\na aa", []byte{1, 4, 1}, uint64(1<<63), "llama-bpe", strings.Repeat("a", 99))
+	f.Fuzz(func(t *testing.T, tokens, merges string, kinds []byte, bos uint64, pre, text string) {
+		types := make([]int32, len(kinds))
+		for i, k := range kinds {
+			types[i] = int32(int8(k))
+		}
+		tok, err := FromGGUF(map[string]any{
+			keyModel: "gpt2", keyPre: pre, keyTokens: strings.Split(tokens, "\n"), keyTokenType: types, keyMerges: strings.Split(merges, "\n"),
+			"tokenizer.ggml.bos_token_id": bos, "tokenizer.ggml.add_bos_token": true,
+		})
+		if err != nil {
+			if !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrUnsupported) {
+				t.Fatalf("untyped error %v", err)
+			}
+			if len(err.Error()) > 1000 {
+				t.Fatalf("error of %d bytes", len(err.Error()))
+			}
+			return
+		}
+		ids := tok.Encode(text, EncodeOptions{AddBOS: true, ParseSpecial: true})
+		for _, id := range ids {
+			if id < 0 || int(id) >= tok.Size() {
+				t.Fatalf("id %d of %d", id, tok.Size())
+			}
+		}
+		checkStream(t, tok, ids)
+	})
+}

@@ -1,0 +1,92 @@
+package tokenizer
+
+import (
+	"bytes"
+	"fmt"
+	"hash/maphash"
+)
+
+// kind is what a token is for, numbered as in GGUF.
+type kind uint8
+
+const (
+	kindNormal      kind = 1
+	kindUnknown     kind = 2
+	kindControl     kind = 3
+	kindUserDefined kind = 4
+	kindUnused      kind = 5
+	kindByte        kind = 6
+)
+
+// control tokens show no text.
+func (k kind) control() bool { return k == kindControl || k == kindUnknown }
+
+// added tokens are found in the text itself, before it is split.
+func (k kind) added() bool { return k.control() || k == kindUserDefined }
+
+// vocabulary holds the bytes of all tokens in one block, and finds tokens by
+// their bytes. 49,152 tokens cost about 1.2 MB.
+type vocabulary struct {
+	blob    []byte
+	offsets []uint32 // size+1
+	kinds   []kind
+	slots   []int32 // open addressing; id+1, 0 is free
+	seed    maphash.Seed
+}
+
+// maxVocabulary bounds the number of tokens, and maxVocabularyBytes their
+// bytes together, so that hostile metadata costs bounded memory.
+const (
+	maxVocabulary      = 1 << 22
+	maxVocabularyBytes = 1 << 28
+)
+
+func newVocabulary(size int) *vocabulary {
+	slots := 16
+	for slots < size*2 {
+		slots *= 2
+	}
+	return &vocabulary{offsets: make([]uint32, 1, size+1), kinds: make([]kind, 0, size), slots: make([]int32, slots), seed: maphash.MakeSeed()}
+}
+
+// add appends a token. A searchable token that no lower id stands for already
+// will be found by its bytes.
+func (v *vocabulary) add(text []byte, k kind, searchable bool) error {
+	id := v.size()
+	if len(v.blob)+len(text) > maxVocabularyBytes {
+		return fmt.Errorf("tokens up to %d hold more than %d bytes: %w", id, maxVocabularyBytes, ErrInvalid)
+	}
+	v.blob = append(v.blob, text...)
+	v.offsets = append(v.offsets, uint32(len(v.blob)))
+	v.kinds = append(v.kinds, k)
+	if !searchable || len(text) == 0 {
+		return nil
+	}
+	if at, found := v.slot(text); !found {
+		v.slots[at] = int32(id) + 1
+	}
+	return nil
+}
+
+func (v *vocabulary) size() int { return len(v.offsets) - 1 }
+
+func (v *vocabulary) bytes(id int32) []byte {
+	from, to := v.offsets[id], v.offsets[id+1]
+	return v.blob[from:to:to]
+}
+
+func (v *vocabulary) find(text []byte) (int32, bool) {
+	at, found := v.slot(text)
+	return v.slots[at] - 1, found
+}
+
+// slot is where text is, or where it would go. The table is never full.
+func (v *vocabulary) slot(text []byte) (at uint64, found bool) {
+	mask := uint64(len(v.slots) - 1)
+	for at = maphash.Bytes(v.seed, text) & mask; v.slots[at] != 0; at = (at + 1) & mask {
+		if bytes.Equal(v.bytes(v.slots[at]-1), text) {
+			return at, true
+		}
+	}
+	return at, false
+}
