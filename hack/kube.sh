@@ -43,21 +43,26 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 
 began=$(date +%s)
-# -v names each package as it is compiled; those in the build cache are not named.
+# What the build cache lacks: so many packages are to be compiled.
+stale=$(cd hack/kube && go list -deps -f '{{if .Stale}}{{.ImportPath}}{{end}}' . | grep -c . || true)
+if [ "$stale" -gt 1 ]; then
+  echo "kube: compiling $stale packages of Kubernetes $version; minutes, once"
+fi
+# -v names each package as it is compiled.
 (cd hack/kube && exec go build -v -ldflags "$stamp" -o "$out/kube" .) >"$log" 2>&1 &
 build=$!
 
 # A line every 15 s: how far, and what is left at this pace.
-all=
+said=0
 while sleep 1 && kill -0 "$build" 2>/dev/null; do
   seconds=$(($(date +%s) - began))
-  [ $((seconds % 15)) -eq 0 ] && [ "$seconds" -gt 0 ] || continue
-  [ -n "$all" ] || all=$(cd hack/kube && go list -deps . | wc -l | tr -d ' ')
+  [ $((seconds - said)) -ge 15 ] || continue
+  said=$seconds
   compiled=$(grep -c -v '^go: ' "$log" || true)
-  if [ "$compiled" -gt 0 ]; then
-    echo "kube: compiled $compiled of at most $all packages in $seconds s, at most $((seconds * (all - compiled) / compiled + 1)) s left"
+  if [ "$compiled" -ge "$stale" ] || [ "$compiled" -eq 0 ]; then
+    echo "kube: linking, $seconds s so far"
   else
-    echo "kube: $seconds s, fetching modules or linking"
+    echo "kube: $compiled of $stale packages in $seconds s, about $((seconds * (stale - compiled) / compiled + 10)) s left"
   fi
 done
 status=0

@@ -87,7 +87,7 @@ func names() []string {
 // kubectl reports its own errors in its own words, so it does not go through
 // cli.Run, which would print a usage text with each.
 func kubectl() int {
-	if err := logs.GlogSetter(cmd.GetLogVerbosity(os.Args)); err != nil {
+	if _, err := logs.GlogSetter(cmd.GetLogVerbosity(os.Args)); err != nil {
 		fmt.Fprintln(os.Stderr, "kubectl: log verbosity:", err)
 		return 1
 	}

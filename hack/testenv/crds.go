@@ -24,8 +24,15 @@ const settle = 2 * time.Second
 
 const crdTimeout = 30 * time.Second
 
+// CRDsVariable names a glob that stands in for this module's config/crd:
+// hack/mutants weakens a rule that way without touching the tree.
+const CRDsVariable = "TESTENV_CRDS"
+
 // readCRDs reads one CustomResourceDefinition from each file the globs name.
 func readCRDs(globs []string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	if glob := os.Getenv(CRDsVariable); globs == nil && glob != "" {
+		globs = []string{glob}
+	}
 	if globs == nil {
 		root, err := moduleRoot()
 		if err != nil {
