@@ -1,0 +1,69 @@
+// Package arch is the table of model families and what every family can do.
+//
+// It owns the choice of a family by the name in the file. It refuses unknown
+// names with a typed error that lists what there is. Each family is a package
+// of its own below this one.
+//
+// Start reading at Load.
+package arch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"metalfleet.dev/metalfleet/metal/arch/llama"
+	"metalfleet.dev/metalfleet/metal/nn"
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// Model is a loaded network.
+type Model interface {
+	// CacheSpec is the shape of the cache its steps extend.
+	CacheSpec() tensor.CacheSpec
+	// Step runs flat tokens through the network, extends cache, and returns
+	// logits [len(rows), vocabulary] for the given rows of the step; nil rows
+	// means that no logits are wanted and the result is nil. The result
+	// belongs to s.
+	Step(s tensor.Scope, cache tensor.Cache, tokens []int32, segments []tensor.Segment, rows []int) tensor.Array
+	// Release frees the weights.
+	Release()
+}
+
+// families is the explicit table.
+func families() map[string]func(context.Context, *nn.Loader, weights.Dimensions) (Model, error) {
+	return map[string]func(context.Context, *nn.Loader, weights.Dimensions) (Model, error){
+		"llama": func(ctx context.Context, l *nn.Loader, d weights.Dimensions) (Model, error) {
+			m, err := llama.Load(ctx, l, d)
+			if err != nil {
+				return nil, err
+			}
+			return m, nil
+		},
+	}
+}
+
+// Supported lists the families, sorted.
+func Supported() []string {
+	var names []string
+	for n := range families() {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Load loads the model in f onto b. progress is told the bytes of each piece
+// that was read. After an error nothing stays loaded.
+func Load(ctx context.Context, b tensor.Backend, f *weights.File, progress func(int64)) (Model, error) {
+	load, ok := families()[f.Dim.Architecture]
+	if !ok {
+		return nil, &weights.UnsupportedError{Subject: "architecture", Value: f.Dim.Architecture, Supported: Supported()}
+	}
+	m, err := load(ctx, nn.NewLoader(b, f, progress), f.Dim)
+	if err != nil {
+		return nil, fmt.Errorf("load %s model: %w", f.Dim.Architecture, err)
+	}
+	return m, nil
+}
