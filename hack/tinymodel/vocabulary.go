@@ -1,0 +1,121 @@
+package tinymodel
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// Kinds of tokens, by their number in GGUF.
+const (
+	normalToken  = 1
+	controlToken = 3
+)
+
+// vocabulary is a byte-level BPE vocabulary.
+type vocabulary struct {
+	tokens []string
+	kinds  []int32
+	merges []string
+}
+
+// merges learnt from corpus.
+const learnedMerges = 160
+
+// corpus is enough English to learn a few real merges from.
+const corpus = `The fleet keeps every model where its memory fits. When a model is loaded, the engine
+reads the weights and says how many bytes it holds; when the model is deleted, the engine stops and
+the bytes are free again. What is the capital of France? The capital of France is Paris. A stream of
+tokens goes from the engine to the agent and from the agent to the gateway, and the client reads the
+text as it comes. Nothing is lost when a client goes away: the request ends, and its memory is given
+back. Hello, hello, this is a test of the tiny model; the tiny model does not know what it says.`
+
+func newVocabulary() *vocabulary {
+	v := &vocabulary{}
+	for _, s := range []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>"} {
+		v.add(s, controlToken)
+	}
+	for b := range 256 {
+		v.add(string(letter(byte(b))), normalToken)
+	}
+	v.learn()
+	return v
+}
+
+func (v *vocabulary) add(token string, kind int32) {
+	v.tokens = append(v.tokens, token)
+	v.kinds = append(v.kinds, kind)
+}
+
+// reserve fills up to n tokens.
+func (v *vocabulary) reserve(n int) {
+	for i := len(v.tokens); i < n; i++ {
+		v.add(fmt.Sprintf("<|reserved_%d|>", i), controlToken)
+	}
+}
+
+// letter is the printable stand-in for a byte in byte-level vocabularies.
+func letter(b byte) rune {
+	if printable(b) {
+		return rune(b)
+	}
+	n := rune(0)
+	for c := range int(b) {
+		if !printable(byte(c)) {
+			n++
+		}
+	}
+	return 256 + n
+}
+
+func printable(b byte) bool { return b >= '!' && b <= '~' || b >= 0xa1 && b != 0xad }
+
+// learn merges the most frequent pair again and again; ties go to the pair
+// that sorts first.
+func (v *vocabulary) learn() {
+	var words [][]string
+	for _, w := range strings.Fields(corpus) {
+		symbols := []string{string(letter(' '))}
+		for i := range len(w) {
+			symbols = append(symbols, string(letter(w[i])))
+		}
+		words = append(words, symbols)
+	}
+	for range learnedMerges {
+		counts := map[[2]string]int{}
+		for _, w := range words {
+			for i := 1; i < len(w); i++ {
+				counts[[2]string{w[i-1], w[i]}]++
+			}
+		}
+		pairs := make([][2]string, 0, len(counts))
+		for p := range counts {
+			pairs = append(pairs, p)
+		}
+		sort.Slice(pairs, func(a, b int) bool {
+			if counts[pairs[a]] != counts[pairs[b]] {
+				return counts[pairs[a]] > counts[pairs[b]]
+			}
+			return pairs[a][0]+" "+pairs[a][1] < pairs[b][0]+" "+pairs[b][1]
+		})
+		best := pairs[0]
+		v.merges = append(v.merges, best[0]+" "+best[1])
+		v.add(best[0]+best[1], normalToken)
+		for i := range words {
+			words[i] = join(words[i], best)
+		}
+	}
+}
+
+func join(word []string, pair [2]string) []string {
+	var out []string
+	for i := 0; i < len(word); i++ {
+		if i+1 < len(word) && word[i] == pair[0] && word[i+1] == pair[1] {
+			out = append(out, pair[0]+pair[1])
+			i++
+			continue
+		}
+		out = append(out, word[i])
+	}
+	return out
+}
