@@ -1,0 +1,3 @@
+module example.test/guarded
+
+go 1.26.0
