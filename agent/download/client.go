@@ -1,0 +1,233 @@
+package download
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+const (
+	maxRedirects      = 5
+	maxResponseHeader = 64 << 10
+	maxRetryAfter     = 5 * time.Minute
+	defaultStall      = 30 * time.Second
+)
+
+// Policy is what a Mac's agent may fetch from.
+type Policy struct {
+	// Allow lists blocks of addresses that are not public and may be dialled
+	// all the same (--allow-source-cidr).
+	Allow []netip.Prefix
+	// Roots are the certificate authorities; nil means those of the system.
+	Roots *x509.CertPool
+	// Resolver answers names; nil means the system's.
+	Resolver *net.Resolver
+	// Stall ends a request that brings no byte for so long; 0 means 30 s.
+	Stall time.Duration
+	// UserAgent names the agent to servers.
+	UserAgent string
+}
+
+// Client fetches what tenants name, within a policy.
+type Client struct {
+	policy Policy
+	http   *http.Client
+}
+
+// NewClient makes a client. It heeds no proxy of the environment: a proxy
+// would dial in the agent's place and see none of its checks.
+func NewClient(p Policy) *Client {
+	if p.Stall <= 0 {
+		p.Stall = defaultStall
+	}
+	if p.UserAgent == "" {
+		p.UserAgent = "metalfleet-agent"
+	}
+	dialer := &net.Dialer{Timeout: p.Stall, KeepAlive: 15 * time.Second, Resolver: p.Resolver, ControlContext: p.control}
+	transport := &http.Transport{
+		Proxy: nil,
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			host, _, err := net.SplitHostPort(addr)
+			if err != nil {
+				return nil, err
+			}
+			return dialer.DialContext(context.WithValue(ctx, hostKey{}, host), network, addr)
+		},
+		TLSClientConfig:        &tls.Config{RootCAs: p.Roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    p.Stall,
+		ResponseHeaderTimeout:  p.Stall,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxResponseHeader,
+		MaxIdleConnsPerHost:    2,
+		IdleConnTimeout:        30 * time.Second,
+	}
+	return &Client{policy: p, http: &http.Client{Transport: transport, CheckRedirect: checkRedirect}}
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+func checkRedirect(req *http.Request, via []*http.Request) error {
+	if len(via) > maxRedirects {
+		return failf(v1alpha1.ReasonSourceUnreachable, "host %s redirects more than %d times; name the file's final address as the source", via[0].URL.Hostname(), maxRedirects)
+	}
+	return CheckURL(req.URL)
+}
+
+// CheckURL refuses what a source's address must not be. The address behind
+// the name is judged when it is dialled.
+func CheckURL(u *url.URL) error {
+	switch {
+	case u.Scheme != "https":
+		return failf(v1alpha1.ReasonSourceForbidden, "the source leads to %q; only https:// is fetched", u.Scheme+"://")
+	case u.Hostname() == "" || u.Opaque != "":
+		return failf(v1alpha1.ReasonSourceForbidden, "the source names no host; write https://HOST/PATH")
+	case u.User != nil:
+		return failf(v1alpha1.ReasonSourceForbidden, "the source carries a user or password, which would stand readable in the manifest; remove it")
+	}
+	return nil
+}
+
+// Get asks for a URL. The answer has status 200, 206 or 416; everything else is
+// an *Error, or wraps the context's error. The caller closes the body.
+func (c *Client) Get(ctx context.Context, source string, header http.Header) (*http.Response, error) {
+	u, err := url.Parse(source)
+	if err != nil {
+		return nil, failf(v1alpha1.ReasonSourceForbidden, "the source is not an address; write https://HOST/PATH with special characters percent-encoded")
+	}
+	if err := CheckURL(u); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	watch := &stallWatch{after: c.policy.Stall, cancel: cancel}
+	watch.timer = time.AfterFunc(3*c.policy.Stall, watch.fire) // DNS, dial, handshake, headers
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		watch.stop()
+		return nil, failf(v1alpha1.ReasonSourceForbidden, "the source is not an address; write https://HOST/PATH")
+	}
+	req.URL.Fragment = ""
+	for k, v := range header {
+		req.Header[k] = v
+	}
+	req.Header.Set("User-Agent", c.policy.UserAgent)
+	req.Header.Set("Accept-Encoding", "identity")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		defer watch.stop()
+		return nil, explain(ctx, u.Hostname(), err)
+	}
+	watch.alive()
+	resp.Body = &body{ReadCloser: resp.Body, ctx: ctx, watch: watch, host: u.Hostname()}
+	if err := judge(resp, u.Hostname()); err != nil {
+		resp.Body.Close()
+		return nil, err
+	}
+	return resp, nil
+}
+
+// judge turns an answer that brings no file into an error.
+func judge(resp *http.Response, host string) error {
+	switch code := resp.StatusCode; {
+	case code == http.StatusOK || code == http.StatusPartialContent || code == http.StatusRequestedRangeNotSatisfiable:
+		if e := resp.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+			return failf(v1alpha1.ReasonSourceUnreachable, "host %s sends the file with encoding %.32q; serve it as it is", host, e)
+		}
+		return nil
+	case code == http.StatusNotFound || code == http.StatusGone:
+		return failf(v1alpha1.ReasonSourceNotFound, "host %s has no such file (HTTP %d); check the path of the source", host, code)
+	case code == http.StatusUnauthorized || code == http.StatusForbidden:
+		return failf(v1alpha1.ReasonSourceForbidden, "host %s refuses the file (HTTP %d); the source must be readable without credentials", host, code)
+	case code == http.StatusTooManyRequests || code == http.StatusRequestTimeout || code == http.StatusTooEarly || code >= 500:
+		e := transientf(nil, "host %s answers HTTP %d; it is tried again", host, code)
+		if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
+			e.RetryAfter = min(time.Duration(min(s, 86400))*time.Second, maxRetryAfter)
+		}
+		return e
+	default:
+		return failf(v1alpha1.ReasonSourceUnreachable, "host %s answers HTTP %d, want 200; check the source", host, code)
+	}
+}
+
+// stallWatch ends a request that stands still.
+type stallWatch struct {
+	after  time.Duration
+	timer  *time.Timer
+	cancel context.CancelCauseFunc
+}
+
+var errStalled = errors.New("no byte came in time")
+
+func (w *stallWatch) fire() {
+	w.cancel(transientf(errStalled, "the connection stood still; it is tried again"))
+}
+func (w *stallWatch) alive() { w.timer.Reset(w.after) }
+func (w *stallWatch) stop() {
+	w.timer.Stop()
+	w.cancel(context.Canceled)
+}
+
+// body is a response's body under watch.
+type body struct {
+	io.ReadCloser
+	ctx   context.Context // of this one request
+	watch *stallWatch
+	host  string
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.watch.alive()
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = explain(b.ctx, b.host, err)
+	}
+	return n, err
+}
+
+func (b *body) Close() error {
+	err := b.ReadCloser.Close()
+	b.watch.stop()
+	return err
+}
+
+// ContentRange is what a partial answer says of itself.
+type ContentRange struct {
+	// First and Last byte, both included.
+	First, Last int64
+	// Total length of the file; -1 where the server does not say.
+	Total int64
+}
+
+// ParseContentRange reads "bytes FIRST-LAST/TOTAL".
+func ParseContentRange(s string) (ContentRange, error) {
+	var r ContentRange
+	var total string
+	if n, err := fmt.Sscanf(s, "bytes %d-%d/%s", &r.First, &r.Last, &total); err != nil || n != 3 {
+		return r, fmt.Errorf("content range %.64q is not understood", s)
+	}
+	r.Total = -1
+	if total != "*" {
+		v, err := strconv.ParseInt(total, 10, 64)
+		if err != nil {
+			return r, fmt.Errorf("content range %.64q is not understood", s)
+		}
+		r.Total = v
+	}
+	if r.First < 0 || r.Last < r.First || r.Total >= 0 && r.Last >= r.Total {
+		return r, fmt.Errorf("content range %.64q contradicts itself", s)
+	}
+	return r, nil
+}

@@ -1,0 +1,347 @@
+package download
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"syscall"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+const (
+	copyBytes      = 256 << 10
+	reportEvery    = 200 * time.Millisecond
+	maxBackoff     = 30 * time.Second
+	fruitlessTries = 6
+)
+
+// File is a part file on disk.
+type File interface {
+	io.Reader
+	io.Writer
+	io.Seeker
+	io.Closer
+	Truncate(size int64) error
+	Sync() error
+}
+
+// Target is one file to fetch.
+type Target struct {
+	// URL to fetch, Bytes and SHA256 that the file must have.
+	URL    string
+	Bytes  int64
+	SHA256 string
+	// Name of the part file below Root; its notes for a resume lie beside it.
+	Root *os.Root
+	Name string
+}
+
+// Fetcher fetches files through a client.
+type Fetcher struct {
+	Client *Client
+	// Open opens a part file for reading and writing, making it if need be;
+	// nil means that of the target's root.
+	Open func(root *os.Root, name string) (File, error)
+	// Backoff is the first wait between attempts; 0 means one second.
+	Backoff time.Duration
+}
+
+// Fetch brings the target's file below its root under its name, complete,
+// synced and with the right digest, or returns an error.
+//
+// A cut is followed by another attempt that goes on where the last one ended;
+// what lies on disk already is hashed again and not believed. After several
+// attempts without a byte gained Fetch gives up, and the part stays for a later
+// call, as it does when ctx ends. After a failure that no further attempt can
+// mend (wrong digest, wrong length, full disk) the part is removed.
+func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) error {
+	if report == nil {
+		report = func(Progress) {}
+	}
+	wait := f.Backoff
+	if wait <= 0 {
+		wait = time.Second
+	}
+	first := wait
+	for fruitless := 0; ; {
+		a := &attempt{f: f, t: t, report: report}
+		err := a.run(ctx)
+		if err == nil {
+			return removeNotes(t)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("fetch %s: %w", path.Base(t.Name), context.Cause(ctx))
+		}
+		if !IsTransient(err) {
+			return errors.Join(err, Discard(t))
+		}
+		fruitless++
+		if a.gained > 0 {
+			fruitless, wait = 0, first
+		}
+		if fruitless >= fruitlessTries {
+			return err
+		}
+		if err := pause(ctx, max(wait+rand.N(wait/2+1), retryAfter(err))); err != nil {
+			return fmt.Errorf("fetch %s: %w", path.Base(t.Name), err)
+		}
+		wait = min(2*wait, maxBackoff)
+	}
+}
+
+// Discard removes the part file and its notes.
+func Discard(t Target) error {
+	if err := t.Root.Remove(t.Name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove part file: %w", err)
+	}
+	return removeNotes(t)
+}
+
+func retryAfter(err error) time.Duration {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.RetryAfter
+	}
+	return 0
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}
+
+// attempt is one go at a target.
+type attempt struct {
+	f      *Fetcher
+	t      Target
+	report func(Progress)
+
+	file File
+	sum  hash.Hash
+	// done bytes are in the file and in sum; gained of them came in this attempt.
+	done, gained int64
+	meter        meter
+	reported     time.Time
+}
+
+func (a *attempt) run(ctx context.Context) error {
+	var err error
+	if a.file, err = a.open(); err != nil {
+		return diskError(err, "open")
+	}
+	defer a.file.Close()
+	n, err := a.resumeFrom(ctx)
+	if err != nil {
+		return err
+	}
+	if a.done < a.t.Bytes {
+		if err := a.transfer(ctx, n); err != nil {
+			return err
+		}
+	}
+	if err := a.file.Sync(); err != nil {
+		return diskError(err, "sync")
+	}
+	a.show(true)
+	if got := hex.EncodeToString(a.sum.Sum(nil)); got != a.t.SHA256 {
+		return a.mismatch(got)
+	}
+	return nil
+}
+
+// mismatch judges a complete file with the wrong digest. One that was put
+// together from two transfers gets a second chance, whole.
+func (a *attempt) mismatch(got string) error {
+	if a.gained < a.t.Bytes {
+		if err := a.restart(); err != nil {
+			return err
+		}
+		return transientf(nil, "the resumed file had SHA-256 %s instead of %s; it is fetched anew", got, a.t.SHA256)
+	}
+	return failf(v1alpha1.ReasonDigestMismatch, "the file has SHA-256 %s, the order says %s; correct model.sha256 or the source", got, a.t.SHA256)
+}
+
+func (a *attempt) open() (File, error) {
+	if a.f.Open != nil {
+		return a.f.Open(a.t.Root, a.t.Name)
+	}
+	return a.t.Root.OpenFile(a.t.Name, os.O_RDWR|os.O_CREATE, 0o600)
+}
+
+// resumeFrom hashes what an earlier attempt left, if it was for this target.
+func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
+	a.sum = sha256.New()
+	n := readNotes(a.t)
+	size, err := a.file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return n, diskError(err, "read")
+	}
+	if !n.match(a.t) || size > a.t.Bytes {
+		return newNotes(a.t), a.restart()
+	}
+	if _, err := a.file.Seek(0, io.SeekStart); err != nil {
+		return n, diskError(err, "read")
+	}
+	buf := make([]byte, copyBytes)
+	for a.done < size {
+		if ctx.Err() != nil {
+			return n, context.Cause(ctx)
+		}
+		k, err := a.file.Read(buf[:min(int64(len(buf)), size-a.done)])
+		a.sum.Write(buf[:k])
+		a.done += int64(k)
+		if err != nil && (!errors.Is(err, io.EOF) || a.done < size) {
+			return n, diskError(err, "read")
+		}
+		a.show(false)
+	}
+	a.meter.reset()
+	return n, nil
+}
+
+// restart forgets everything on disk.
+func (a *attempt) restart() error {
+	if err := a.file.Truncate(0); err != nil {
+		return diskError(err, "truncate")
+	}
+	if _, err := a.file.Seek(0, io.SeekStart); err != nil {
+		return diskError(err, "read")
+	}
+	a.sum, a.done = sha256.New(), 0
+	a.meter.reset()
+	return nil
+}
+
+// transfer asks for what is missing and appends it.
+func (a *attempt) transfer(ctx context.Context, n notes) error {
+	header := http.Header{}
+	if a.done > 0 {
+		header.Set("Range", fmt.Sprintf("bytes=%d-", a.done))
+		if n.Validator != "" {
+			header.Set("If-Range", n.Validator)
+		}
+	}
+	resp, err := a.f.Client.Get(ctx, a.t.URL, header)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if err := a.accept(resp); err != nil {
+		return err
+	}
+	n.Validator = validator(resp.Header)
+	if err := writeNotes(a.t, n); err != nil {
+		return diskError(err, "write")
+	}
+	return a.copy(resp.Body)
+}
+
+// accept decides where the answer's bytes belong.
+func (a *attempt) accept(resp *http.Response) error {
+	host := hostOf(a.t.URL)
+	switch resp.StatusCode {
+	case http.StatusOK: // from the start, whatever was asked
+		if resp.ContentLength >= 0 && resp.ContentLength != a.t.Bytes {
+			return a.wrongLength(resp.ContentLength)
+		}
+		return a.restart()
+	case http.StatusPartialContent:
+		r, err := ParseContentRange(resp.Header.Get("Content-Range"))
+		if err != nil {
+			return failf(v1alpha1.ReasonSourceUnreachable, "host %s: %v", host, err)
+		}
+		if r.Total >= 0 && r.Total != a.t.Bytes {
+			return a.wrongLength(r.Total)
+		}
+		if r.First != a.done {
+			return failf(v1alpha1.ReasonSourceUnreachable, "host %s was asked for bytes from %d and sends those from %d", host, a.done, r.First)
+		}
+		return nil
+	}
+	// 416: the file there ends before our part does.
+	if a.done == 0 {
+		return failf(v1alpha1.ReasonSourceUnreachable, "host %s answers HTTP %d to a request without a range", host, resp.StatusCode)
+	}
+	if err := a.restart(); err != nil {
+		return err
+	}
+	return transientf(nil, "host %s cannot resume the file; it is fetched anew", host)
+}
+
+func (a *attempt) wrongLength(got int64) error {
+	return failf(v1alpha1.ReasonDigestMismatch, "the file at the source has %d bytes, at its inspection it had %d; correct the source or model.sha256", got, a.t.Bytes)
+}
+
+// copy appends the body, and one byte more than wanted at most.
+func (a *attempt) copy(src io.Reader) error {
+	buf := make([]byte, copyBytes)
+	for {
+		want := a.t.Bytes - a.done
+		n, err := src.Read(buf[:min(int64(len(buf)), want+1)])
+		if int64(n) > want {
+			return a.wrongLength(a.t.Bytes + 1)
+		}
+		if n > 0 {
+			if _, err := a.file.Write(buf[:n]); err != nil {
+				return diskError(err, "write")
+			}
+			a.sum.Write(buf[:n])
+			a.done += int64(n)
+			a.gained += int64(n)
+			a.show(false)
+		}
+		if err == nil {
+			continue
+		}
+		if errors.Is(err, io.EOF) && a.done == a.t.Bytes {
+			return nil
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return transientf(nil, "the connection to %s ended %d bytes early; it is resumed", hostOf(a.t.URL), a.t.Bytes-a.done)
+		}
+		return err
+	}
+}
+
+// show reports progress, not more often than a person can read.
+func (a *attempt) show(final bool) {
+	now := time.Now()
+	if !final && now.Sub(a.reported) < reportEvery {
+		return
+	}
+	a.reported = now
+	a.report(progressOf(a.done, a.t.Bytes, a.meter.observe(now, a.done)))
+}
+
+func hostOf(source string) string {
+	u, err := url.Parse(source)
+	if err != nil {
+		return "of the source"
+	}
+	return u.Hostname()
+}
+
+// diskError turns a failed file operation into an *Error.
+func diskError(err error, verb string) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return &Error{Reason: v1alpha1.ReasonDiskFull, Message: "the Mac's disk is full; free disk space there or delete models it no longer needs", Err: err}
+	}
+	return &Error{Reason: v1alpha1.ReasonDownloadFailed, Message: "the Mac cannot " + verb + " the file on its disk", Err: err}
+}
