@@ -72,9 +72,9 @@ func reconcilers() []room {
 		})
 	}
 	return append(rooms, room{
-		path: "controllers/placement/plan", own: []string{"controllers/placement/plan/...", "api/...", "metal/footprint"},
+		path: "controllers/placement/plan", own: []string{"controllers/placement/plan/...", "controllers/fleet", "api/...", "metal/footprint"},
 		kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/core/v1"},
-		why:  "placement/plan is pure: it speaks to nobody",
+		why:  "placement/plan is pure: it reads a snapshot and speaks to nobody",
 	})
 }
 
