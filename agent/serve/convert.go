@@ -1,0 +1,124 @@
+package serve
+
+import (
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// request is a decoded body, ready for the engine.
+type request struct {
+	model        string
+	stream       bool
+	includeUsage bool
+	wire         *wire.GenerateRequest
+	// answer makes the responses of this route.
+	answer func(created int64) form
+}
+
+// form makes the bodies of one route; chat and completions differ in nothing
+// else.
+type form interface {
+	// opening is nil where the route has no first chunk of its own.
+	opening() any
+	text(string) any
+	finish(reason string) any
+	usage(openai.Usage) any
+	whole(text, reason string, u openai.Usage) any
+}
+
+func decodeChat(body []byte) (*request, error) {
+	r, err := openai.DecodeChatRequest(body)
+	if err != nil {
+		return nil, err
+	}
+	g := generation(&r.Parameters)
+	limit, _ := r.TokenLimit()
+	g.MaxTokens = int64(limit)
+	chat := &wire.Chat{}
+	for _, m := range r.Messages {
+		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: templateRole(m.Role), Content: m.Content.Text(), Name: m.Name})
+	}
+	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
+	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g,
+		answer: func(created int64) form {
+			return chatForm{openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()}}
+		}}, nil
+}
+
+func decodeCompletion(body []byte) (*request, error) {
+	r, err := openai.DecodeCompletionRequest(body)
+	if err != nil {
+		return nil, err
+	}
+	g := generation(&r.Parameters)
+	g.MaxTokens = int64(r.TokenLimit())
+	if r.Prompt.Tokens != nil {
+		g.Input = &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: r.Prompt.Tokens}}
+	} else {
+		g.Input = &wire.GenerateRequest_Prompt{Prompt: r.Prompt.Text}
+	}
+	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g,
+		answer: func(created int64) form {
+			return completionForm{openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()}}
+		}}, nil
+}
+
+// templateRole is the name that chat templates know: "developer" is the newer
+// word of clients for "system".
+func templateRole(role string) string {
+	if role == openai.RoleDeveloper {
+		return openai.RoleSystem
+	}
+	return role
+}
+
+func generation(p *openai.Parameters) *wire.GenerateRequest {
+	s := &wire.Sampling{Temperature: float(p.Temperature), TopP: float(p.TopP), MinP: float(p.MinP), Seed: p.Seed}
+	if p.TopK != nil {
+		k := int32(max(*p.TopK, 0)) // -1 says what 0 says: all of them
+		s.TopK = &k
+	}
+	return &wire.GenerateRequest{Sampling: s, Stop: p.Stop}
+}
+
+func float(v *float64) *float32 {
+	if v == nil {
+		return nil
+	}
+	f := float32(*v)
+	return &f
+}
+
+func usageOf(u *wire.Usage) openai.Usage {
+	out := openai.NewUsage(int(u.GetPromptTokens()), int(u.GetGeneratedTokens()))
+	out.PromptTokensDetails = &openai.PromptTokensDetails{CachedTokens: int(u.GetCachedTokens())}
+	return out
+}
+
+// reasonOf is the finish reason that clients know; ok is false where the text
+// so far is not an answer.
+func reasonOf(f *wire.Finished) (reason string, ok bool) {
+	switch f.GetReason() {
+	case wire.FinishReason_FINISH_REASON_STOP:
+		return openai.FinishStop, true
+	case wire.FinishReason_FINISH_REASON_LENGTH:
+		return openai.FinishLength, true
+	}
+	return "", false
+}
+
+type chatForm struct{ a openai.ChatAnswer }
+
+func (f chatForm) opening() any                               { return f.a.Opening() }
+func (f chatForm) text(t string) any                          { return f.a.Text(t) }
+func (f chatForm) finish(reason string) any                   { return f.a.Finish(reason) }
+func (f chatForm) usage(u openai.Usage) any                   { return f.a.Usage(u) }
+func (f chatForm) whole(t, reason string, u openai.Usage) any { return f.a.Whole(t, reason, u) }
+
+type completionForm struct{ a openai.CompletionAnswer }
+
+func (f completionForm) opening() any                               { return nil }
+func (f completionForm) text(t string) any                          { return f.a.Text(t) }
+func (f completionForm) finish(reason string) any                   { return f.a.Finish(reason) }
+func (f completionForm) usage(u openai.Usage) any                   { return f.a.Usage(u) }
+func (f completionForm) whole(t, reason string, u openai.Usage) any { return f.a.Whole(t, reason, u) }

@@ -1,0 +1,206 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+// errClientGone says that there is nobody left to answer.
+var errClientGone = errors.New("client is gone")
+
+// errShuttingDown is why requests are cancelled once the drain is over.
+var errShuttingDown = errors.New("agent is shutting down")
+
+const (
+	pathModels      = "/v1/models"
+	pathChat        = "/v1/chat/completions"
+	pathCompletions = "/v1/completions"
+)
+
+type handler struct{ Config }
+
+// NewHandler is the agent's port as a handler; Serve puts TLS around it.
+func NewHandler(c Config) http.Handler { return &handler{c.withDefaults()} }
+
+// ServeHTTP answers one request, exactly once.
+func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
+	id := agentapi.RequestID(r.Header.Get(agentapi.HeaderRequestID))
+	w := newBoundedWriter(plain, h.WriteTimeout)
+	w.Header().Set(agentapi.HeaderRequestID, id)
+	w.Header().Set(agentapi.HeaderMac, h.Mac)
+	log := h.Log.WithValues("requestID", id, "path", r.URL.Path)
+	err := h.route(w, r, id)
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, errClientGone):
+		log.V(1).Info("client left before its answer ended")
+		return
+	}
+	e, retryable := refused(err)
+	if e.Status >= http.StatusInternalServerError {
+		log.Info("request refused", "status", e.Status, "reason", e.Error())
+	}
+	if retryable {
+		w.Header().Set(agentapi.HeaderRetryable, "true")
+	}
+	if err := openai.WriteError(w, e); err != nil {
+		log.V(1).Info("client left before it was told of a refusal")
+	}
+}
+
+// route finds what the path asks for. An error means that nothing was written.
+func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error {
+	path := r.URL.Path
+	switch {
+	case path == pathChat:
+		return h.text(w, r, id, decodeChat)
+	case path == pathCompletions:
+		return h.text(w, r, id, decodeCompletion)
+	case path == pathModels || strings.HasPrefix(path, pathModels+"/"):
+		return h.models(w, r)
+	case path == agentapi.PathHealth:
+		return h.health(w, r)
+	}
+	return openai.RouteNotFound(r.Method, path)
+}
+
+func wantMethod(w http.ResponseWriter, r *http.Request, method string) error {
+	if r.Method == method {
+		return nil
+	}
+	w.Header().Set("Allow", method)
+	return openai.MethodNotAllowed(r.Method, r.URL.Path, method)
+}
+
+func (h *handler) health(w http.ResponseWriter, r *http.Request) error {
+	if err := wantMethod(w, r, http.MethodGet); err != nil {
+		return err
+	}
+	if !h.Accepting() {
+		return fmt.Errorf("%w: the agent takes no requests now", ErrNotReady)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (h *handler) models(w http.ResponseWriter, r *http.Request) error {
+	if err := wantMethod(w, r, http.MethodGet); err != nil {
+		return err
+	}
+	models := h.Engines.Models()
+	if r.URL.Path == pathModels {
+		return writeJSON(w, openai.NewModelList(models...))
+	}
+	name := strings.TrimPrefix(r.URL.Path, pathModels+"/")
+	for _, m := range models {
+		if m.ID == name {
+			return writeJSON(w, m)
+		}
+	}
+	return openai.ModelNotFound(name)
+}
+
+// text answers a text route: decode, find the replica, hold its engine, wait
+// for its admission, write.
+func (h *handler) text(w http.ResponseWriter, r *http.Request, id string, decode func([]byte) (*request, error)) error {
+	if err := wantMethod(w, r, http.MethodPost); err != nil {
+		return err
+	}
+	body, err := h.readBody(w, r)
+	if err != nil {
+		return err
+	}
+	req, err := decode(body)
+	if err != nil {
+		return err
+	}
+	req.wire.Id = id
+	target, err := h.target(r, req.model)
+	if err != nil {
+		return err
+	}
+	if !h.Accepting() {
+		return fmt.Errorf("%w: the agent takes no requests now", ErrNotReady)
+	}
+	return h.answer(w, r, req, target)
+}
+
+func (h *handler) answer(w http.ResponseWriter, r *http.Request, req *request, target Target) error {
+	hold, err := h.Engines.Acquire(r.Context(), target)
+	if err != nil {
+		return ended(r.Context(), err)
+	}
+	defer hold.Release()
+	// Cancelled before the release: whatever happens below, the engine works
+	// on this request no longer than the hold lasts.
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	stream, err := hold.Generate(ctx, req.wire)
+	if err != nil {
+		return ended(ctx, err)
+	}
+	admitted, err := admission.Await(stream)
+	if err != nil {
+		return ended(ctx, err)
+	}
+	a := answer{handler: h, admitted: admitted, form: req.answer(time.Now().Unix()), id: req.wire.Id}
+	if !req.stream {
+		return a.whole(ctx, w)
+	}
+	a.includeUsage = req.includeUsage
+	return a.stream(ctx, cancel, w)
+}
+
+// ended tells an error of the engine from the end of the request itself.
+func ended(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() == nil:
+		return err
+	case errors.Is(context.Cause(ctx), errShuttingDown):
+		return fmt.Errorf("%w: %w", ErrNotReady, errShuttingDown)
+	}
+	return fmt.Errorf("%w: %w", errClientGone, err)
+}
+
+func (h *handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	rc := http.NewResponseController(w)
+	if err := rc.SetReadDeadline(time.Now().Add(h.ReadTimeout)); err != nil {
+		return nil, fmt.Errorf("bound the time of a request body: %w", err)
+	}
+	body, err := openai.ReadBody(r.Body, h.MaxBodyBytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := rc.SetReadDeadline(time.Time{}); err != nil {
+		return nil, fmt.Errorf("bound the time of a request body: %w", err)
+	}
+	return body, nil
+}
+
+// target is the replica that the gateway picked, or without its headers the
+// one that serves the name here.
+func (h *handler) target(r *http.Request, model string) (Target, error) {
+	uid, epoch := r.Header.Get(agentapi.HeaderReplica), r.Header.Get(agentapi.HeaderEpoch)
+	if uid == "" && epoch == "" {
+		t, ok := h.Engines.Resolve(model)
+		if !ok {
+			return Target{}, openai.ModelNotFound(model)
+		}
+		return t, nil
+	}
+	n, err := strconv.ParseInt(epoch, 10, 64)
+	if err != nil || n < 1 || uid == "" {
+		return Target{}, openai.Invalid("", "The headers %s and %s go together: a UID, and an epoch from 1.", agentapi.HeaderReplica, agentapi.HeaderEpoch)
+	}
+	return Target{ReplicaUID: uid, Epoch: n}, nil
+}

@@ -1,0 +1,70 @@
+// Package admission makes "the engine took the request" a value: nothing may
+// be written to a client without one.
+//
+// It owns the order of an engine's events: Admitted, then text, then exactly
+// one Finished. It refuses a stream that breaks this order. It knows no HTTP.
+//
+// Start reading at Await.
+package admission
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// ErrOrder says that an engine broke the order of events.
+var ErrOrder = errors.New("engine broke the order of events")
+
+// Stream is the engine's side of one request.
+type Stream interface {
+	// Recv returns the next event, io.EOF after the last one.
+	Recv() (*wire.GenerateEvent, error)
+}
+
+// Admitted is a request that passed every check of the engine. Only Await
+// makes one, and its answer can be read from it alone.
+type Admitted struct {
+	stream   Stream
+	finished bool
+}
+
+// Await waits for the engine's word. Its error is the engine's, or ErrOrder.
+func Await(s Stream) (*Admitted, error) {
+	event, err := s.Recv()
+	if errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%w: the stream ended before Admitted", ErrOrder)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if event.GetAdmitted() == nil {
+		return nil, fmt.Errorf("%w: %T before Admitted", ErrOrder, event.GetEvent())
+	}
+	return &Admitted{stream: s}, nil
+}
+
+// Next returns either more text or the end, which comes exactly once. An error
+// means that the answer is not whole.
+func (a *Admitted) Next() (text string, end *wire.Finished, err error) {
+	if a.finished {
+		return "", nil, fmt.Errorf("%w: read after Finished", ErrOrder)
+	}
+	event, err := a.stream.Recv()
+	if errors.Is(err, io.EOF) {
+		return "", nil, fmt.Errorf("%w: the stream ended before Finished", ErrOrder)
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	switch e := event.GetEvent().(type) {
+	case *wire.GenerateEvent_Delta:
+		return e.Delta.GetText(), nil, nil
+	case *wire.GenerateEvent_Finished:
+		a.finished = true
+		return "", e.Finished, nil
+	}
+	return "", nil, fmt.Errorf("%w: %T after Admitted", ErrOrder, event.GetEvent())
+}

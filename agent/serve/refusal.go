@@ -1,0 +1,84 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// retrySoon is what Retry-After says where the engine named no time.
+const retrySoon = time.Second
+
+// refused turns any error of Engines, a Hold or an engine's stream into what
+// the client is told. retryable means that another Mac may be tried: nothing
+// of the answer was sent, and the fault is not the request's.
+func refused(err error) (e *openai.Error, retryable bool) {
+	var typed *openai.Error
+	switch refusal := wire.RefusalOf(err); {
+	case errors.As(err, &typed):
+		return typed, false
+	case refusal != nil:
+		return fromRefusal(refusal)
+	case errors.Is(err, ErrNotHere):
+		return unavailable(agentapi.CodeReplicaNotHere, "This Mac does not hold that replica.", retrySoon, err), true
+	case errors.Is(err, ErrNotReady):
+		return unavailable(agentapi.CodeReplicaNotReady, "The replica is not ready. Try again later.", retrySoon, err), true
+	case engineLost(err):
+		return &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost, Cause: err,
+			Message: "The engine ended while it worked on the request. Send it again."}, true
+	}
+	return openai.EngineFailed(err), false
+}
+
+// engineLost says that the process or its connection ended, and that it is not
+// the engine which answers with an error.
+func engineLost(err error) bool {
+	if errors.Is(err, ErrEngineLost) || errors.Is(err, context.Canceled) {
+		return true
+	}
+	code := status.Code(err)
+	return code == codes.Unavailable || code == codes.Canceled
+}
+
+func unavailable(code, message string, after time.Duration, cause error) *openai.Error {
+	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: code,
+		Message: message, RetryAfter: after, Cause: cause}
+}
+
+// fromRefusal maps what an engine says to the API's errors.
+func fromRefusal(r *wire.Refusal) (*openai.Error, bool) {
+	after := retrySoon
+	if r.GetRetryAfterMilliseconds() > 0 {
+		after = time.Duration(r.GetRetryAfterMilliseconds()) * time.Millisecond
+	}
+	cause := fmt.Errorf("engine refused: %s: %s", r.GetCode(), r.GetMessage())
+	switch r.GetCode() {
+	case wire.Code_CODE_INVALID:
+		e := openai.Invalid(r.GetParam(), "%s", r.GetMessage())
+		e.Cause = cause
+		return e, false
+	case wire.Code_CODE_CONTEXT_LENGTH:
+		e := openai.Invalid(r.GetParam(), "%s", r.GetMessage())
+		e.Code, e.Cause = openai.CodeContextLengthExceeded, cause
+		return e, false
+	case wire.Code_CODE_MEMORY:
+		e := openai.PrefillMemoryExceeded(openai.Memory{Used: r.GetUsedBytes(), Needed: r.GetNeededBytes(), Limit: r.GetLimitBytes()})
+		e.Cause = cause
+		return e, false
+	case wire.Code_CODE_QUEUE_FULL:
+		return unavailable(agentapi.CodeQueueFull, r.GetMessage(), after, cause), true
+	case wire.Code_CODE_NOT_READY, wire.Code_CODE_CANCELLED:
+		return unavailable(agentapi.CodeReplicaNotReady, r.GetMessage(), after, cause), true
+	}
+	// What the back end says of its own failure is for logs.
+	return openai.EngineFailed(cause), false
+}

@@ -1,0 +1,109 @@
+// Package serve is the agent's one port: the OpenAI-compatible API over TLS
+// with client certificates, answered by the engines of this Mac.
+//
+// It owns the way of a request through the agent: decode strictly, take a hold
+// on the engine, wait until the engine admitted the request, and only then
+// write the answer, streamed or whole; every request ends exactly once, with a
+// full answer, a typed refusal before the first byte, or an error event inside
+// the stream. It refuses what package openai refuses, and says with
+// agentapi.HeaderRetryable where another Mac may be tried.
+//
+// It starts no engine and knows no Kubernetes: it is given Engines.
+//
+// Start reading at Engines and handler.answer.
+package serve
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// What Engines say of a replica. All three mean that nothing was done.
+var (
+	// ErrNotHere: this Mac does not hold that replica and epoch.
+	ErrNotHere = errors.New("replica is not on this Mac")
+	// ErrNotReady: it is loading, draining or backing off.
+	ErrNotReady = errors.New("replica is not ready")
+	// ErrEngineLost: the engine ended under the request.
+	ErrEngineLost = errors.New("engine was lost")
+)
+
+// Engines is what this Mac serves. The suite is servetest.Run.
+type Engines interface {
+	// Resolve finds the replica behind a name that clients use.
+	Resolve(model string) (Target, bool)
+	// Models lists those names.
+	Models() []openai.Model
+	// Acquire takes a hold on a replica's engine, or fails with ErrNotHere or
+	// ErrNotReady. The caller releases the hold.
+	Acquire(ctx context.Context, t Target) (Hold, error)
+}
+
+// Target is one replica.
+type Target struct {
+	ReplicaUID string
+	Epoch      int64
+}
+
+// Hold is one request's claim on an engine: it is not stopped while held,
+// save by force.
+type Hold interface {
+	// Generate runs a request; cancelling ctx cancels it. A refusal is found
+	// by wire.RefusalOf; ErrEngineLost and a broken connection mean that the
+	// engine ended.
+	Generate(ctx context.Context, r *wire.GenerateRequest) (Stream, error)
+	// Release gives the claim back; more than once is the same as once.
+	Release()
+}
+
+// Stream is the answer of an engine: one Admitted, text, one Finished.
+type Stream = admission.Stream
+
+// Config is what the port needs.
+type Config struct {
+	// Engines of this Mac.
+	Engines Engines
+	// Mac is this Mac's name; every answer carries it.
+	Mac string
+	// Accepting says whether requests are taken; nil means always.
+	Accepting func() bool
+	// Log of failures; never of prompts or answers.
+	Log logr.Logger
+	// MaxBodyBytes bounds a request; 0 means agentapi.MaxBodyBytes.
+	MaxBodyBytes int64
+	// ReadTimeout bounds how long a body may take to arrive; 0 means 30 s.
+	ReadTimeout time.Duration
+	// WriteTimeout is how long one write waits for a client that does not
+	// read; 0 means 30 s.
+	WriteTimeout time.Duration
+	// KeepAlive is how long a stream may be silent before a comment keeps it
+	// open; 0 means 10 s.
+	KeepAlive time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	if c.Accepting == nil {
+		c.Accepting = func() bool { return true }
+	}
+	if c.MaxBodyBytes == 0 {
+		c.MaxBodyBytes = agentapi.MaxBodyBytes
+	}
+	if c.ReadTimeout == 0 {
+		c.ReadTimeout = 30 * time.Second
+	}
+	if c.WriteTimeout == 0 {
+		c.WriteTimeout = 30 * time.Second
+	}
+	if c.KeepAlive == 0 {
+		c.KeepAlive = 10 * time.Second
+	}
+	return c
+}

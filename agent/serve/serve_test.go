@@ -1,0 +1,409 @@
+package serve_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"metalfleet.dev/metalfleet/agent/serve"
+	"metalfleet.dev/metalfleet/agent/serve/servetest"
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+var here = serve.Target{ReplicaUID: "uid-1", Epoch: 7}
+
+// port is the agent's handler over plain HTTP/1.1, with one scripted replica
+// "m".
+type port struct {
+	t    *testing.T
+	fake *servetest.Fake
+	url  string
+	seen chan *wire.GenerateRequest
+}
+
+func newPort(t *testing.T, script servetest.Script, change ...func(*serve.Config)) *port {
+	p := &port{t: t, fake: servetest.New(), seen: make(chan *wire.GenerateRequest, 16)}
+	p.fake.Add("m", here, func(ctx context.Context, r *wire.GenerateRequest, send func(*wire.GenerateEvent) error) error {
+		p.seen <- r
+		return script(ctx, r, send)
+	})
+	c := serve.Config{Engines: p.fake, Mac: "mac-a", Log: testr.New(t)}
+	for _, f := range change {
+		f(&c)
+	}
+	s := httptest.NewServer(serve.NewHandler(c))
+	t.Cleanup(s.Close)
+	p.url = s.URL
+	return p
+}
+
+func (p *port) do(method, path, body string, headers ...string) *http.Response {
+	p.t.Helper()
+	r, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, strings.NewReader(body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+func (p *port) chat(extra string) *http.Response {
+	return p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"hi"}]`+extra+`}`)
+}
+
+func read(t *testing.T, r *http.Response) string {
+	t.Helper()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// eventually polls a condition about the world.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("never came true: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+var varying = regexp.MustCompile(`"id":"([a-z]+-)[0-9a-f]{24}"|"created":[0-9]+`)
+
+func normal(s string) string {
+	return varying.ReplaceAllStringFunc(s, func(m string) string {
+		if strings.HasPrefix(m, `"created"`) {
+			return `"created":1`
+		}
+		return varying.ReplaceAllString(m, `"id":"${1}X"`)
+	})
+}
+
+func TestChatStreamIsExact(t *testing.T) {
+	p := newPort(t, servetest.Say("Par", "", "is"))
+	resp := p.chat(`,"stream":true,"stream_options":{"include_usage":true}`)
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		t.Errorf("%d %s", resp.StatusCode, resp.Header.Get("Content-Type"))
+	}
+	chunk := func(choices, usage string) string {
+		return `data: {"id":"chatcmpl-X","object":"chat.completion.chunk","created":1,"model":"m","choices":[` + choices + `],"usage":` + usage + "}\n\n"
+	}
+	want := chunk(`{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}`, "null") +
+		chunk(`{"index":0,"delta":{"content":"Par"},"logprobs":null,"finish_reason":null}`, "null") +
+		chunk(`{"index":0,"delta":{"content":"is"},"logprobs":null,"finish_reason":null}`, "null") +
+		chunk(`{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}`, "null") +
+		chunk("", `{"prompt_tokens":3,"completion_tokens":3,"total_tokens":6,"prompt_tokens_details":{"cached_tokens":1}}`) +
+		"data: [DONE]\n\n"
+	if d := cmp.Diff(want, normal(read(t, resp))); d != "" {
+		t.Error(d)
+	}
+	if resp.Header.Get(agentapi.HeaderMac) != "mac-a" || resp.Header.Get(agentapi.HeaderRequestID) == "" {
+		t.Errorf("headers %v", resp.Header)
+	}
+}
+
+func TestCompletionStreamAndWholeAnswers(t *testing.T) {
+	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("a b"), servetest.Finish(wire.FinishReason_FINISH_REASON_LENGTH, 2)))
+	got := normal(read(t, p.do("POST", "/v1/completions", `{"model":"m","prompt":"x","stream":true}`)))
+	want := `data: {"id":"cmpl-X","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"a b","logprobs":null,"finish_reason":null}]}` + "\n\n" +
+		`data: {"id":"cmpl-X","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"length"}]}` + "\n\ndata: [DONE]\n\n"
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	usage := `"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":1}}`
+	got = normal(read(t, p.do("POST", "/v1/completions", `{"model":"m","prompt":"x"}`)))
+	want = `{"id":"cmpl-X","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"a b","logprobs":null,"finish_reason":"length"}],` + usage + `}`
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	got = normal(read(t, p.chat("")))
+	want = `{"id":"chatcmpl-X","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"a b","refusal":null},"logprobs":null,"finish_reason":"length"}],` + usage + `}`
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestRequestsReachTheEngineWhole(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	read(t, p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"developer","content":"be"},
+		{"role":"user","name":"n","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],
+		"temperature":0,"top_p":0.5,"min_p":0.25,"top_k":-1,"seed":-3,"stop":["u","v"],"max_completion_tokens":9}`, agentapi.HeaderRequestID, "r1"))
+	k := int32(0)
+	want := &wire.GenerateRequest{Id: "r1", MaxTokens: 9, Stop: []string{"u", "v"},
+		Sampling: &wire.Sampling{Temperature: proto.Float32(0), TopP: proto.Float32(0.5), MinP: proto.Float32(0.25), TopK: &k, Seed: proto.Int64(-3)},
+		Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{Messages: []*wire.ChatMessage{
+			{Role: "system", Content: "be"}, {Role: "user", Name: "n", Content: "ab"}}}}}
+	if d := cmp.Diff(want, <-p.seen, protocmp.Transform()); d != "" {
+		t.Error(d)
+	}
+	read(t, p.do("POST", "/v1/completions", `{"model":"m","prompt":[1,2]}`, agentapi.HeaderRequestID, "r2"))
+	want = &wire.GenerateRequest{Id: "r2", MaxTokens: openai.DefaultCompletionTokens, Sampling: &wire.Sampling{},
+		Input: &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: []int32{1, 2}}}}
+	if d := cmp.Diff(want, <-p.seen, protocmp.Transform()); d != "" {
+		t.Error(d)
+	}
+	read(t, p.do("POST", "/v1/completions", `{"model":"m","prompt":"once"}`, agentapi.HeaderRequestID, "not fit"))
+	if got := <-p.seen; got.GetPrompt() != "once" || !strings.HasPrefix(got.GetId(), "req-") {
+		t.Errorf("request %v", got)
+	}
+}
+
+// refusal is what a client is told before the first byte.
+type refusal struct {
+	status    int
+	code      string
+	retry     string
+	retryable bool
+}
+
+func (p *port) wantRefusal(resp *http.Response, want refusal) *openai.Error {
+	p.t.Helper()
+	body := read(p.t, resp)
+	e := openai.ParseError(resp.StatusCode, resp.Header, []byte(body))
+	got := refusal{resp.StatusCode, e.Code, resp.Header.Get("Retry-After"), resp.Header.Get(agentapi.HeaderRetryable) == "true"}
+	if got != want {
+		p.t.Errorf("refusal %+v, want %+v; body %s", got, want, body)
+	}
+	if resp.Header.Get("Content-Type") != "application/json" {
+		p.t.Errorf("content type %q", resp.Header.Get("Content-Type"))
+	}
+	return e
+}
+
+func TestRefusalsComeBeforeTheFirstByte(t *testing.T) {
+	tests := map[string]struct {
+		script servetest.Script
+		want   refusal
+	}{
+		"the request cannot be meant": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Message: "no", Param: "stop"}),
+			refusal{400, openai.CodeInvalidValue, "", false}},
+		"too long": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_CONTEXT_LENGTH, Message: "no"}),
+			refusal{400, openai.CodeContextLengthExceeded, "", false}},
+		"too much memory": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_MEMORY, UsedBytes: 1, NeededBytes: 2, LimitBytes: 3}),
+			refusal{413, openai.CodePrefillMemoryExceeded, "", false}},
+		"queue full": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_QUEUE_FULL, Message: "no", RetryAfterMilliseconds: 2500}),
+			refusal{503, agentapi.CodeQueueFull, "3", true}},
+		"not ready": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_NOT_READY, Message: "no"}),
+			refusal{503, agentapi.CodeReplicaNotReady, "1", true}},
+		"cancelled by the engine": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_CANCELLED, Message: "no"}),
+			refusal{503, agentapi.CodeReplicaNotReady, "1", true}},
+		"back end failed": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_INTERNAL, Message: "secret"}),
+			refusal{500, openai.CodeEngineFailed, "", false}},
+		"engine died": {func(context.Context, *wire.GenerateRequest, func(*wire.GenerateEvent) error) error {
+			return status.Error(codes.Unavailable, "error reading from server: EOF")
+		}, refusal{502, agentapi.CodeEngineLost, "", true}},
+		"engine breaks the protocol": {servetest.Events(servetest.Text("x")), refusal{500, openai.CodeEngineFailed, "", false}},
+		"engine ends at once":        {servetest.Events(), refusal{500, openai.CodeEngineFailed, "", false}},
+		"died after admission, nothing sent": {func(_ context.Context, _ *wire.GenerateRequest, send func(*wire.GenerateEvent) error) error {
+			_ = send(servetest.Admit())
+			return serve.ErrEngineLost
+		}, refusal{502, agentapi.CodeEngineLost, "", true}},
+	}
+	for name, tc := range tests {
+		for _, stream := range []string{"", `,"stream":true`} {
+			t.Run(name+stream, func(t *testing.T) {
+				p := newPort(t, tc.script)
+				e := p.wantRefusal(p.chat(stream), tc.want)
+				if strings.Contains(e.Message, "secret") {
+					t.Errorf("message tells the inside: %s", e.Message)
+				}
+				if tc.want.status == 413 && (e.Memory == nil || *e.Memory != openai.Memory{Used: 1, Needed: 2, Limit: 3}) {
+					t.Errorf("memory %+v", e.Memory)
+				}
+				if holds, _ := p.fake.Holds(here); holds != 0 {
+					t.Errorf("%d holds left", holds)
+				}
+			})
+		}
+	}
+}
+
+func TestWholeAnswersAreNeverHalf(t *testing.T) {
+	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("half"), servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_INTERNAL, Message: "nan"})))
+	p.wantRefusal(p.chat(""), refusal{500, openai.CodeEngineFailed, "", false})
+	p = newPort(t, servetest.Events(servetest.Admit(), servetest.Text("half"), servetest.Finish(wire.FinishReason_FINISH_REASON_UNSPECIFIED, 1)))
+	p.wantRefusal(p.chat(""), refusal{500, openai.CodeEngineFailed, "", false})
+}
+
+func TestReplicasAreFoundByHeaderOrName(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	const path, body = "/v1/completions", `{"model":"whatever the gateway calls it","prompt":"x"}`
+	ask := func(headers ...string) *http.Response { return p.do("POST", path, body, headers...) }
+	if r := ask(agentapi.HeaderReplica, "uid-1", agentapi.HeaderEpoch, "7"); r.StatusCode != 200 {
+		t.Errorf("by header: %d %s", r.StatusCode, read(t, r))
+	}
+	p.wantRefusal(ask(agentapi.HeaderReplica, "uid-1", agentapi.HeaderEpoch, "8"), refusal{503, agentapi.CodeReplicaNotHere, "1", true})
+	p.wantRefusal(ask(agentapi.HeaderReplica, "uid-2", agentapi.HeaderEpoch, "7"), refusal{503, agentapi.CodeReplicaNotHere, "1", true})
+	p.wantRefusal(ask(agentapi.HeaderReplica, "uid-1"), refusal{400, openai.CodeInvalidValue, "", false})
+	p.wantRefusal(ask(agentapi.HeaderEpoch, "7"), refusal{400, openai.CodeInvalidValue, "", false})
+	p.wantRefusal(ask(agentapi.HeaderReplica, "uid-1", agentapi.HeaderEpoch, "x"), refusal{400, openai.CodeInvalidValue, "", false})
+	p.wantRefusal(ask(), refusal{404, openai.CodeModelNotFound, "", false})
+	p.fake.SetReady(here, false)
+	p.wantRefusal(p.chat(""), refusal{503, agentapi.CodeReplicaNotReady, "1", true})
+}
+
+func TestBadRequestsAreRefused(t *testing.T) {
+	accepting := true
+	p := newPort(t, servetest.Say("x"), func(c *serve.Config) {
+		c.MaxBodyBytes = 200
+		c.Accepting = func() bool { return accepting }
+	})
+	p.wantRefusal(p.do("POST", "/v1/chat/completions", `{"model":`), refusal{400, openai.CodeMalformedJSON, "", false})
+	p.wantRefusal(p.chat(`,"surprise":1`), refusal{400, openai.CodeUnknownParameter, "", false})
+	p.wantRefusal(p.chat(`,"user":"`+strings.Repeat("x", 200)+`"`), refusal{413, openai.CodeBodyTooLarge, "", false})
+	p.wantRefusal(p.do("GET", "/v1/nothing", ""), refusal{404, openai.CodeRouteNotFound, "", false})
+	p.wantRefusal(p.do("GET", "/v1/models/nobody", ""), refusal{404, openai.CodeModelNotFound, "", false})
+	for path, allowed := range map[string]string{"/v1/chat/completions": "POST", "/v1/completions": "POST", "/v1/models": "GET", "/v1/models/m": "GET", agentapi.PathHealth: "GET"} {
+		r := p.do("DELETE", path, "")
+		p.wantRefusal(r, refusal{405, openai.CodeMethodNotAllowed, "", false})
+		if r.Header.Get("Allow") != allowed {
+			t.Errorf("%s: Allow %q", path, r.Header.Get("Allow"))
+		}
+	}
+	var list openai.ModelList
+	if err := json.Unmarshal([]byte(read(t, p.do("GET", "/v1/models", ""))), &list); err != nil || len(list.Data) != 1 || list.Data[0].ID != "m" {
+		t.Errorf("models %+v, %v", list, err)
+	}
+	if r := p.do("GET", "/v1/models/m", ""); r.StatusCode != 200 {
+		t.Errorf("model: %d", r.StatusCode)
+	}
+	if r := p.do("GET", agentapi.PathHealth, ""); r.StatusCode != 204 {
+		t.Errorf("health: %d", r.StatusCode)
+	}
+	accepting = false
+	p.wantRefusal(p.do("GET", agentapi.PathHealth, ""), refusal{503, agentapi.CodeReplicaNotReady, "1", true})
+	p.wantRefusal(p.chat(""), refusal{503, agentapi.CodeReplicaNotReady, "1", true})
+}
+
+func TestEngineLostMidStreamIsAnErrorEvent(t *testing.T) {
+	p := newPort(t, servetest.Hang(servetest.Admit(), servetest.Text("half")))
+	resp := p.chat(`,"stream":true`)
+	events := openai.NewEventReader(resp.Body)
+	for range 2 {
+		if _, err := events.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.fake.Lose(here)
+	_, err := events.Next()
+	var e *openai.Error
+	if !errors.As(err, &e) || e.Code != agentapi.CodeEngineLost {
+		t.Errorf("end of stream = %v, want an error event", err)
+	}
+	if rest, err := io.ReadAll(resp.Body); err != nil || len(rest) != 0 {
+		t.Errorf("after the error: %q, %v; want an orderly end", rest, err)
+	}
+	eventually(t, "hold released", func() bool { holds, _ := p.fake.Holds(here); return holds == 0 })
+}
+
+func TestEngineErrorMidStreamIsAnErrorEvent(t *testing.T) {
+	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("half"), servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_INTERNAL, Message: "nan"})))
+	got := normal(read(t, p.do("POST", "/v1/completions", `{"model":"m","prompt":"x","stream":true}`)))
+	if !strings.HasSuffix(got, `"code":"engine_failed"}}`+"\n\n") || strings.Contains(got, "[DONE]") || !strings.Contains(got, "half") {
+		t.Errorf("stream %s", got)
+	}
+}
+
+func TestHangUpCancelsTheEngineAndReleasesTheHold(t *testing.T) {
+	for _, stream := range []string{"", `,"stream":true`} {
+		for name, script := range map[string]servetest.Script{
+			"before admission": servetest.Hang(),
+			"after admission":  servetest.Hang(servetest.Admit()),
+			"in the answer":    servetest.Hang(servetest.Admit(), servetest.Text("x")),
+		} {
+			t.Run(name+stream, func(t *testing.T) {
+				p := newPort(t, script)
+				ctx, hangUp := context.WithCancel(t.Context())
+				defer hangUp()
+				r, err := http.NewRequestWithContext(ctx, "POST", p.url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"x"`+stream+`}`))
+				if err != nil {
+					t.Fatal(err)
+				}
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					if resp, err := http.DefaultClient.Do(r); err == nil {
+						_, _ = io.Copy(io.Discard, resp.Body)
+						_ = resp.Body.Close()
+					}
+				}()
+				<-p.seen
+				hangUp()
+				<-done
+				eventually(t, "request ended and hold released", func() bool {
+					holds, ended := p.fake.Holds(here)
+					return holds == 0 && ended == 1
+				})
+			})
+		}
+	}
+}
+
+func TestClientThatNeverReadsIsBounded(t *testing.T) {
+	p := newPort(t, servetest.Endless(strings.Repeat("x", 64<<10)), func(c *serve.Config) { c.WriteTimeout = 100 * time.Millisecond })
+	resp := p.do("POST", "/v1/completions", `{"model":"m","prompt":"x","stream":true}`)
+	if resp.StatusCode != 200 {
+		t.Fatal(resp.Status)
+	}
+	eventually(t, "request ended and hold released", func() bool {
+		holds, ended := p.fake.Holds(here)
+		return holds == 0 && ended == 1
+	})
+}
+
+func TestSilentStreamsAreKeptOpen(t *testing.T) {
+	p := newPort(t, servetest.Hang(servetest.Admit()), func(c *serve.Config) { c.KeepAlive = 5 * time.Millisecond })
+	resp := p.chat(`,"stream":true`)
+	line, err := bufio.NewReader(resp.Body).ReadString('\n')
+	if err != nil || line != ": keep-alive\n" {
+		t.Errorf("first line %q, %v", line, err)
+	}
+	// Before admission silence is total: the client may still be refused.
+	p = newPort(t, func(_ context.Context, _ *wire.GenerateRequest, _ func(*wire.GenerateEvent) error) error {
+		<-time.After(50 * time.Millisecond)
+		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Message: "no"})
+	}, func(c *serve.Config) { c.KeepAlive = time.Millisecond })
+	p.wantRefusal(p.chat(`,"stream":true`), refusal{400, openai.CodeInvalidValue, "", false})
+}
+
+func TestFakePassesTheSuite(t *testing.T) {
+	f := servetest.New()
+	f.Add("m", here, servetest.Say("a", "b"))
+	idle := serve.Target{ReplicaUID: "uid-2", Epoch: 1}
+	f.Add("n", idle, servetest.Say("a"))
+	f.SetReady(idle, false)
+	servetest.Run(t, servetest.Subject{Engines: f, Model: "m", Ready: here, NotReady: idle,
+		Request: func() *wire.GenerateRequest { return &wire.GenerateRequest{Id: "r"} }})
+}

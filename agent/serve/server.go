@@ -1,0 +1,68 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// Serve answers on listener until ctx ends, then takes no more requests and
+// lets the running ones go on for at most drain; those left get an error that
+// says why. It returns when the last one ended. The listener is closed.
+func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Config, drain time.Duration) error {
+	requests, cancelRequests := context.WithCancelCause(context.Background())
+	defer cancelRequests(nil)
+	s := &http.Server{
+		Handler:           NewHandler(c),
+		TLSConfig:         config,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		BaseContext:       func(net.Listener) context.Context { return requests },
+		ErrorLog:          slog.NewLogLogger(logr.ToSlogHandler(c.Log.WithName("http")), slog.LevelDebug),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 1000,
+			// A gateway that vanished must not hold engines for long.
+			SendPingTimeout: 5 * time.Second,
+			PingTimeout:     5 * time.Second,
+		},
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.ServeTLS(listener, "", "") }()
+	select {
+	case err := <-served:
+		return errors.Join(fmt.Errorf("serve on %s: %w", listener.Addr(), err), s.Close())
+	case <-ctx.Done():
+	}
+	err := shutDown(s, drain, cancelRequests)
+	<-served // http.ErrServerClosed
+	return err
+}
+
+// tellTime is how long cancelled requests have to tell their clients.
+const tellTime = 2 * time.Second
+
+func shutDown(s *http.Server, drain time.Duration, cancelRequests context.CancelCauseFunc) error {
+	draining, done := context.WithTimeout(context.Background(), drain)
+	defer done()
+	if err := s.Shutdown(draining); err == nil {
+		return nil
+	}
+	cancelRequests(errShuttingDown)
+	telling, done := context.WithTimeout(context.Background(), tellTime)
+	defer done()
+	if err := s.Shutdown(telling); err == nil {
+		return nil
+	}
+	if err := s.Close(); err != nil {
+		return fmt.Errorf("close connections: %w", err)
+	}
+	return nil
+}

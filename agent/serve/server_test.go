@@ -1,0 +1,146 @@
+package serve_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+
+	"metalfleet.dev/metalfleet/agent/serve"
+	"metalfleet.dev/metalfleet/agent/serve/servetest"
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+// agent is Serve with real TLS and HTTP/2 on loopback.
+type agent struct {
+	fake   *servetest.Fake
+	url    string
+	client *http.Client
+	stop   context.CancelFunc
+	ended  chan error
+}
+
+func startAgent(t *testing.T, script servetest.Script, drain time.Duration, change ...func(*serve.Config)) *agent {
+	t.Helper()
+	ca := agentapitest.NewCA(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{fake: servetest.New(), url: "https://" + l.Addr().String(), ended: make(chan error, 1)}
+	a.fake.Add("m", here, script)
+	c := serve.Config{Engines: a.fake, Mac: "mac-a", Log: testr.New(t)}
+	for _, f := range change {
+		f(&c)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	a.stop = stop
+	go func() {
+		a.ended <- serve.Serve(ctx, l, agentapi.ServerTLS(ca.Mac("mac-a").Pair(t), ca.Roots()), c, drain)
+		close(a.ended)
+	}()
+	transport := &http.Transport{TLSClientConfig: agentapi.ClientTLS(ca.Gateway().Pair(t), ca.Roots(), "mac-a"), ForceAttemptHTTP2: true}
+	a.client = &http.Client{Transport: transport}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		stop()
+		for range a.ended {
+		}
+	})
+	return a
+}
+
+func (a *agent) stream(t *testing.T) *http.Response {
+	t.Helper()
+	resp, err := a.client.Post(a.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","stream":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	if resp.ProtoMajor != 2 || resp.StatusCode != 200 {
+		t.Fatalf("%s %s", resp.Proto, resp.Status)
+	}
+	return resp
+}
+
+func TestPortSpeaksHTTP2OverMutualTLS(t *testing.T) {
+	a := startAgent(t, servetest.Say("hello"), time.Second)
+	b, err := io.ReadAll(a.stream(t).Body)
+	if err != nil || !strings.HasSuffix(string(b), "data: [DONE]\n\n") {
+		t.Errorf("%s, %v", b, err)
+	}
+	plain := &http.Client{Transport: &http.Transport{TLSClientConfig: agentapi.ClientTLS(
+		agentapitest.NewCA(t).Gateway().Pair(t), nil, "mac-a")}}
+	if resp, err := plain.Get(a.url + "/v1/models"); err == nil {
+		resp.Body.Close()
+		t.Error("a stranger was let in")
+	}
+}
+
+func TestHTTP2ClientThatNeverReadsIsBounded(t *testing.T) {
+	a := startAgent(t, servetest.Endless(strings.Repeat("x", 64<<10)), time.Second, func(c *serve.Config) { c.WriteTimeout = 100 * time.Millisecond })
+	a.stream(t) // nobody reads
+	eventually(t, "request ended and hold released", func() bool {
+		holds, ended := a.fake.Holds(here)
+		return holds == 0 && ended == 1
+	})
+}
+
+func TestHTTP2StreamThatWaitsForTheEngineOutlivesTheWriteTimeout(t *testing.T) {
+	a := startAgent(t, servetest.Hang(servetest.Admit(), servetest.Text("x")), time.Second, func(c *serve.Config) {
+		c.WriteTimeout, c.KeepAlive = 30*time.Millisecond, time.Hour
+	})
+	events := openai.NewEventReader(a.stream(t).Body)
+	if _, err := events.Next(); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(150 * time.Millisecond) // several write timeouts
+	if holds, _ := a.fake.Holds(here); holds != 1 {
+		t.Error("the stream was ended while it waited for the engine")
+	}
+}
+
+func TestShutdownLetsRunningStreamsEnd(t *testing.T) {
+	a := startAgent(t, servetest.Hang(servetest.Admit(), servetest.Text("x")), 20*time.Second)
+	resp := a.stream(t)
+	a.stop()
+	eventually(t, "new connections are refused", func() bool {
+		c, err := net.Dial("tcp", strings.TrimPrefix(a.url, "https://"))
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	})
+	if holds, _ := a.fake.Holds(here); holds != 1 {
+		t.Error("the running stream was cut")
+	}
+	_ = resp.Body.Close() // the last client leaves
+	if err := <-a.ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestShutdownIsBoundedAndTellsTheClient(t *testing.T) {
+	a := startAgent(t, servetest.Hang(servetest.Admit(), servetest.Text("x")), 10*time.Millisecond)
+	events := openai.NewEventReader(a.stream(t).Body)
+	if _, err := events.Next(); err != nil {
+		t.Fatal(err)
+	}
+	a.stop()
+	_, err := events.Next()
+	var e *openai.Error
+	if !errors.As(err, &e) || e.Code != agentapi.CodeReplicaNotReady {
+		t.Errorf("end of stream = %v, want an error event", err)
+	}
+	if err := <-a.ended; err != nil {
+		t.Error(err)
+	}
+}
