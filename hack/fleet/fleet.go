@@ -1,0 +1,286 @@
+// Package fleet runs the whole of metalfleet on this machine as real
+// processes: a control plane, operator, gateway and one agent for each
+// declared Mac, each with the rights and credentials it has in a cluster.
+//
+// It owns the processes it starts, their ports, and everything below its run
+// directory, and takes all of it back: on Stop, and when Start fails half-way.
+// Engines run in their own session and outlive their agent by design, so Stop
+// ends them by pid after the agents.
+//
+// It refuses to build anything: programs come from bin/ and, through package
+// testenv, from bin/kube; a missing one is an error that names the make target.
+//
+// The quickstart, the whole-system test, the failover test and bench-ready use
+// it. Start reading at Start; agents.go joins a Mac as an administrator would.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/testenv"
+)
+
+// Namespace is where the operator keeps what belongs to no user.
+const Namespace = "metalfleet-system"
+
+// Ready bounds each wait for a program: three times what a busy two-core
+// machine was seen to take.
+const Ready = 60 * time.Second
+
+// Options say what to run and where.
+type Options struct {
+	// Root is the folder of the module; programs are taken from its bin.
+	Root string
+	// Dir is the run directory; it must not exist, and Stop removes it.
+	Dir string
+	// ModelRoot is the folder that file:// sources are below, on every Mac.
+	ModelRoot string
+	// Macs to declare, each with an agent.
+	Macs []Mac
+	// GatewayPort on 127.0.0.1; 0 takes a free one.
+	GatewayPort int
+	// Say, if set, is told each step in a few words.
+	Say func(step string)
+}
+
+// Fleet is what Start started.
+type Fleet struct {
+	// Client has the rights of a cluster administrator.
+	Client client.WithWatch
+	// Env is the control plane.
+	Env *testenv.Env
+	// URL is the gateway's, without a path.
+	URL string
+
+	options Options
+	dir     string
+	agents  map[string]*agent
+	order   []string // names of the agents, as declared
+
+	operator, gateway             *program
+	operatorHealth, gatewayHealth string // URLs
+
+	mu      sync.Mutex // guards stopped
+	stopped bool
+}
+
+// Start brings everything up and returns when operator and gateway are ready
+// and every Mac is. The context bounds the start alone.
+func Start(ctx context.Context, o Options) (*Fleet, error) {
+	f := &Fleet{options: o, agents: map[string]*agent{}}
+	if err := f.start(ctx); err != nil {
+		hurry, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		defer cancel()
+		return nil, errors.Join(err, f.Stop(hurry))
+	}
+	return f, nil
+}
+
+func (f *Fleet) start(ctx context.Context) error {
+	if err := f.prepare(); err != nil {
+		return err
+	}
+	f.say("control plane")
+	var err error
+	f.Env, err = testenv.Start(ctx, testenv.Options{Dir: filepath.Join(f.dir, "kube"), Controllers: testenv.HasControllers()})
+	if err != nil {
+		return err
+	}
+	if f.Client, err = newClient(f.Env); err != nil {
+		return err
+	}
+	if err := f.installConfig(ctx); err != nil {
+		return err
+	}
+	f.say("operator")
+	if err := f.startOperatorFirst(ctx); err != nil {
+		return err
+	}
+	f.say(fmt.Sprintf("%d Macs and the gateway", len(f.options.Macs)))
+	if err := f.joinAll(ctx); err != nil {
+		return err
+	}
+	if err := f.startGatewayFirst(ctx); err != nil {
+		return err
+	}
+	return f.waitMacs(ctx)
+}
+
+// prepare checks the programs and makes the folders.
+func (f *Fleet) prepare() error {
+	for _, name := range []string{"operator", "gateway", "agent", "engine"} {
+		if _, err := os.Stat(f.bin(name)); err != nil {
+			return fmt.Errorf("program %s is not built, run `make build`: %w", name, err)
+		}
+	}
+	dir, err := filepath.Abs(f.options.Dir)
+	if err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	f.dir = dir // from here on it is ours to remove
+	if err := os.Mkdir(f.LogDir(), 0o700); err != nil {
+		return fmt.Errorf("logs: %w", err)
+	}
+	return nil
+}
+
+func (f *Fleet) bin(name string) string { return filepath.Join(f.options.Root, "bin", name) }
+
+// LogDir holds one log for each program.
+func (f *Fleet) LogDir() string { return filepath.Join(f.dir, "logs") }
+
+// Dir is the run directory.
+func (f *Fleet) Dir() string { return f.dir }
+
+// Kubeconfig is a file with the rights of a cluster administrator.
+func (f *Fleet) Kubeconfig() string { return f.Env.Kubeconfig }
+
+func (f *Fleet) say(step string) {
+	if f.options.Say != nil {
+		f.options.Say(step)
+	}
+}
+
+// Stop ends everything in order: gateway and operator, agents, their engines,
+// the control plane; then it removes the run directory. When hurry is done it
+// kills what it would have waited for. It may be called twice.
+func (f *Fleet) Stop(hurry context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped || f.dir == "" {
+		return nil
+	}
+	var agents []*program
+	for _, name := range f.order {
+		agents = append(agents, f.agents[name].program)
+	}
+	errs := []error{
+		stopTogether(hurry, []*program{f.gateway, f.operator}),
+		stopTogether(hurry, agents),
+		Sweep(hurry, f.dir),
+	}
+	if f.Env != nil {
+		errs = append(errs, f.Env.Stop())
+	}
+	errs = append(errs, os.RemoveAll(f.dir))
+	err := errors.Join(errs...)
+	f.stopped = err == nil
+	return err
+}
+
+// KeepLogs copies the logs out of the run directory before Stop removes it.
+func (f *Fleet) KeepLogs(to string) error {
+	if err := os.RemoveAll(to); err != nil {
+		return fmt.Errorf("old logs: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return fmt.Errorf("keep logs: %w", err)
+	}
+	if err := os.CopyFS(to, os.DirFS(f.LogDir())); err != nil {
+		return fmt.Errorf("keep logs: %w", err)
+	}
+	return nil
+}
+
+func newClient(e *testenv.Env) (client.WithWatch, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("kinds: %w", err)
+	}
+	c, err := client.NewWithWatch(e.Config(), client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	return c, nil
+}
+
+// waitHTTP waits until url answers with a 2xx, or its program ends.
+func (p *program) waitHTTP(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, Ready, fmt.Errorf("not within %s", Ready))
+	defer cancel()
+	httpClient := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	var died error
+	err := Poll(ctx, 20*time.Millisecond, p.name+" is ready", func(ctx context.Context) error {
+		if died = p.failed(); died != nil {
+			return nil
+		}
+		return get(ctx, httpClient, url)
+	})
+	if died != nil {
+		return died
+	}
+	if err != nil {
+		return fmt.Errorf("%w; %s ends:\n%s", err, p.log, tail(p.log))
+	}
+	return nil
+}
+
+func get(ctx context.Context, c *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("%s answers %s", url, resp.Status)
+	}
+	return nil
+}
+
+// freePort finds a port of the loopback interface that nobody listens on.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("free port: %w", err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	if err := l.Close(); err != nil {
+		return 0, fmt.Errorf("free port: %w", err)
+	}
+	return port, nil
+}
+
+// createNamespace makes one, and is content with one that exists.
+func (f *Fleet) createNamespace(ctx context.Context, name string) error {
+	err := f.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// Failed says which program has ended by itself, if one has. Programs that the
+// caller stopped count as well, so ask only while none should be down.
+func (f *Fleet) Failed() error {
+	errs := []error{f.operator.failed(), f.gateway.failed()}
+	for _, name := range f.order {
+		errs = append(errs, f.agents[name].program.failed())
+	}
+	return errors.Join(errs...)
+}
