@@ -81,6 +81,7 @@ func change(test, old, new string) entry {
 }
 
 func TestVerdicts(t *testing.T) {
+	t.Setenv("CGO_ENABLED", "0") // as make mutants has it, also when these tests run with the race detector
 	root, err := filepath.Abs("testdata/module")
 	if err != nil {
 		t.Fatal(err)
@@ -161,6 +162,7 @@ func TestAListThatNoLongerFitsFailsBeforeAnythingRuns(t *testing.T) {
 }
 
 func TestARunFailsForOneGuardThatIsNotGuarded(t *testing.T) {
+	t.Setenv("CGO_ENABLED", "0")
 	const guarded = "name: large\nfile: guard/guard.go\ntest: ./guard -run TestLarge\nold: |\n  n > Limit\nnew: |\n  false\n"
 	const blind = "---\nname: negative\nfile: guard/guard.go\ntest: ./guard -run TestBlind\nold: |\n  n < 0\nnew: |\n  false\n"
 	cases := map[string]struct{ list, says, err string }{
