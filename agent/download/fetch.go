@@ -144,7 +144,7 @@ type attempt struct {
 func (a *attempt) run(ctx context.Context) error {
 	var err error
 	if a.file, err = a.open(); err != nil {
-		return diskError(err, "open")
+		return DiskError(err, "open")
 	}
 	defer a.file.Close()
 	n, err := a.resumeFrom(ctx)
@@ -157,7 +157,7 @@ func (a *attempt) run(ctx context.Context) error {
 		}
 	}
 	if err := a.file.Sync(); err != nil {
-		return diskError(err, "sync")
+		return DiskError(err, "sync")
 	}
 	a.show(true)
 	if got := hex.EncodeToString(a.sum.Sum(nil)); got != a.t.SHA256 {
@@ -191,13 +191,13 @@ func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 	n := readNotes(a.t)
 	size, err := a.file.Seek(0, io.SeekEnd)
 	if err != nil {
-		return n, diskError(err, "read")
+		return n, DiskError(err, "read")
 	}
 	if !n.match(a.t) || size > a.t.Bytes {
 		return newNotes(a.t), a.restart()
 	}
 	if _, err := a.file.Seek(0, io.SeekStart); err != nil {
-		return n, diskError(err, "read")
+		return n, DiskError(err, "read")
 	}
 	buf := make([]byte, copyBytes)
 	for a.done < size {
@@ -208,7 +208,7 @@ func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 		a.sum.Write(buf[:k])
 		a.done += int64(k)
 		if err != nil && (!errors.Is(err, io.EOF) || a.done < size) {
-			return n, diskError(err, "read")
+			return n, DiskError(err, "read")
 		}
 		a.show(false)
 	}
@@ -219,10 +219,10 @@ func (a *attempt) resumeFrom(ctx context.Context) (notes, error) {
 // restart forgets everything on disk.
 func (a *attempt) restart() error {
 	if err := a.file.Truncate(0); err != nil {
-		return diskError(err, "truncate")
+		return DiskError(err, "truncate")
 	}
 	if _, err := a.file.Seek(0, io.SeekStart); err != nil {
-		return diskError(err, "read")
+		return DiskError(err, "read")
 	}
 	a.sum, a.done = sha256.New(), 0
 	a.meter.reset()
@@ -248,7 +248,7 @@ func (a *attempt) transfer(ctx context.Context, n notes) error {
 	}
 	n.Validator = validator(resp.Header)
 	if err := writeNotes(a.t, n); err != nil {
-		return diskError(err, "write")
+		return DiskError(err, "write")
 	}
 	return a.copy(resp.Body)
 }
@@ -300,7 +300,7 @@ func (a *attempt) copy(src io.Reader) error {
 		}
 		if n > 0 {
 			if _, err := a.file.Write(buf[:n]); err != nil {
-				return diskError(err, "write")
+				return DiskError(err, "write")
 			}
 			a.sum.Write(buf[:n])
 			a.done += int64(n)
@@ -338,8 +338,8 @@ func hostOf(source string) string {
 	return u.Hostname()
 }
 
-// diskError turns a failed file operation into an *Error.
-func diskError(err error, verb string) error {
+// DiskError turns a failed file operation into an *Error.
+func DiskError(err error, verb string) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return &Error{Reason: v1alpha1.ReasonDiskFull, Message: "the Mac's disk is full; free disk space there or delete models it no longer needs", Err: err}
 	}

@@ -1,0 +1,215 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// errUnwanted ends a flight that nobody waits for any more.
+var errUnwanted = errors.New("no longer wanted")
+
+// diskMargin stays free on the disk of the store.
+const diskMargin = 64 << 20
+
+// flight is the work of bringing one content here, shared by all who ask.
+type flight struct {
+	digest string
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+	// path and err are set before done closes.
+	path string
+	err  error
+
+	// waiters is guarded by the store's lock; at zero the flight is given up.
+	waiters int
+
+	// mu guards what follows.
+	mu      sync.Mutex
+	latest  v1alpha1.Progress
+	changed chan struct{}
+}
+
+// look returns the progress and a channel that closes when it changes.
+func (f *flight) look() (v1alpha1.Progress, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.latest, f.changed
+}
+
+func (f *flight) report(p v1alpha1.Progress) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.latest = p
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// join boards the flight for the record's content, or starts it. One that is
+// being given up is waited for, so that two never write the same part.
+func (s *Store) join(ctx context.Context, rec model.Record) (*flight, error) {
+	for {
+		s.mu.Lock()
+		f := s.flights[rec.Digest]
+		if f == nil {
+			f = s.start(rec)
+			s.mu.Unlock()
+			return f, nil
+		}
+		if f.waiters > 0 {
+			f.waiters++
+			s.mu.Unlock()
+			return f, nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("weights of %s: %w", rec.Source, context.Cause(ctx))
+		}
+	}
+}
+
+// start is called with the lock held.
+func (s *Store) start(rec model.Record) *flight {
+	ctx, cancel := context.WithCancelCause(s.lifetime)
+	f := &flight{digest: rec.Digest, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}), waiters: 1}
+	s.flights[rec.Digest] = f
+	s.running.Add(1)
+	go func() {
+		defer s.running.Done()
+		path, err := s.bring(ctx, rec, f.report)
+		if errors.Is(context.Cause(ctx), errUnwanted) && s.lifetime.Err() == nil {
+			err = errors.Join(err, s.shelf.dropPartial(rec.Digest))
+		}
+		cancel(nil)
+		s.mu.Lock()
+		delete(s.flights, rec.Digest)
+		f.path, f.err = path, err
+		close(f.done)
+		s.mu.Unlock()
+	}()
+	return f
+}
+
+// leave gets off a flight; the last one ends it and waits until it is over.
+func (s *Store) leave(f *flight) {
+	s.mu.Lock()
+	f.waiters--
+	last := f.waiters == 0
+	s.mu.Unlock()
+	if last {
+		f.cancel(errUnwanted)
+		<-f.done
+	}
+}
+
+// bring returns the path of verified files.
+func (s *Store) bring(ctx context.Context, rec model.Record, report func(v1alpha1.Progress)) (string, error) {
+	verifying := func(done int64) {
+		report(v1alpha1.Progress{Stage: v1alpha1.StageVerifying, BytesDone: done, BytesTotal: rec.Bytes()})
+	}
+	path, err := s.shelf.find(ctx, rec.Digest, verifying)
+	if path != "" || err != nil {
+		return path, err
+	}
+	switch {
+	case strings.HasPrefix(rec.Source, "file://"):
+		return s.inPlace(ctx, rec, verifying)
+	case strings.HasPrefix(rec.Source, "https://"):
+		if path := s.opt.Root.find(rec.Digest); path != "" {
+			return path, nil
+		}
+		return s.fetch(ctx, rec, report)
+	}
+	return "", &download.Error{Reason: v1alpha1.ReasonSourceForbidden, Message: fmt.Sprintf("source %q begins neither with file:// nor https://", rec.Source)}
+}
+
+// inPlace verifies a file of the model root, which stays where it is.
+func (s *Store) inPlace(ctx context.Context, rec model.Record, verifying func(int64)) (string, error) {
+	l, err := s.opt.Root.Open(rec.Source)
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	want := rec.Files[0]
+	if l.Size != want.Bytes {
+		return "", changed(rec, fmt.Sprintf("it has %d bytes instead of %d", l.Size, want.Bytes))
+	}
+	got, err := s.opt.Root.Sum(ctx, l, verifying)
+	if err != nil {
+		return "", err
+	}
+	if got != want.SHA256 {
+		return "", changed(rec, "its SHA-256 is "+got+" instead of "+want.SHA256)
+	}
+	return l.Path(), nil
+}
+
+func changed(rec model.Record, how string) error {
+	return &download.Error{
+		Reason:  v1alpha1.ReasonDigestMismatch,
+		Message: fmt.Sprintf("%s is not the file that was inspected: %s; put the inspected file back, or name the new one's digest in model.sha256", brief(rec.Source), how),
+	}
+}
+
+// fetch downloads the record's file and puts it on the shelf.
+func (s *Store) fetch(ctx context.Context, rec model.Record, report func(v1alpha1.Progress)) (string, error) {
+	report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	target, there, err := s.shelf.stage(rec)
+	if err != nil {
+		return "", download.DiskError(err, "make room for")
+	}
+	if err := s.checkRoom(rec.Bytes() - there); err != nil {
+		return "", errors.Join(err, s.shelf.dropPartial(rec.Digest))
+	}
+	err = s.opt.Fetch.Fetch(ctx, target, func(p download.Progress) { report(downloading(p)) })
+	if err != nil {
+		if ctx.Err() == nil && !download.IsTransient(err) {
+			err = errors.Join(err, s.shelf.dropPartial(rec.Digest))
+		}
+		return "", err
+	}
+	path, err := s.shelf.place(rec)
+	if err != nil {
+		return "", download.DiskError(err, "store")
+	}
+	return path, nil
+}
+
+// checkRoom refuses a download that cannot end well.
+func (s *Store) checkRoom(need int64) error {
+	free, err := s.FreeBytes()
+	if err != nil {
+		return download.DiskError(err, "measure the room for")
+	}
+	if need+diskMargin > free {
+		return &download.Error{
+			Reason: v1alpha1.ReasonDiskFull,
+			Message: fmt.Sprintf("the download needs %s more disk and the Mac has %s free (%s stay free); free disk space there or delete models it no longer needs",
+				v1alpha1.FormatBytes(need), v1alpha1.FormatBytes(free), v1alpha1.FormatBytes(diskMargin)),
+		}
+	}
+	return nil
+}
+
+func downloading(p download.Progress) v1alpha1.Progress {
+	out := v1alpha1.Progress{Stage: v1alpha1.StageDownloading, BytesDone: p.Done, BytesTotal: p.Total}
+	if p.ETA >= 0 {
+		s := int64(p.ETA.Seconds() + 0.5)
+		out.ETASeconds = &s
+	}
+	return out
+}

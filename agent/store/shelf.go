@@ -1,0 +1,341 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+const (
+	partialDir = "partial"
+	trashDir   = "trash"
+	filesDir   = "files"
+	recordName = "record.json"
+	// keepPartial is how long a part nobody asked for survives a restart.
+	keepPartial = 24 * time.Hour
+)
+
+// shelf is the folder of downloaded weights.
+type shelf struct {
+	dir  string
+	root *os.Root
+	log  logr.Logger
+
+	// mu guards entries.
+	mu      sync.Mutex
+	entries map[string]entry
+}
+
+// entry is what lies under one digest, as record.json keeps it.
+type entry struct {
+	Version int              `json:"version"`
+	Record  model.Record     `json:"record"`
+	Stamps  map[string]stamp `json:"stamps"`
+}
+
+var hexName = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// folder is the name under which a digest lies.
+func folder(digest string) string { return strings.TrimPrefix(digest, "sha256:") }
+
+func openShelf(dir string, log logr.Logger) (*shelf, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(abs, 0o700); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(abs)
+	if err != nil {
+		return nil, err
+	}
+	s := &shelf{dir: abs, root: root, log: log, entries: map[string]entry{}}
+	if err := s.scan(); err != nil {
+		root.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *shelf) close() error { return s.root.Close() }
+
+// scan clears what a crash left and reads what is there.
+func (s *shelf) scan() error {
+	if err := s.root.RemoveAll(trashDir); err != nil {
+		return err
+	}
+	for _, d := range []string{trashDir, partialDir} {
+		if err := s.root.MkdirAll(d, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := s.clearPartials(); err != nil {
+		return err
+	}
+	names, err := fs.ReadDir(s.root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if !n.IsDir() || !hexName.MatchString(n.Name()) {
+			continue // not ours
+		}
+		e, err := s.read(n.Name())
+		if err != nil {
+			s.log.Info("weights without a usable record are removed", "path", n.Name(), "cause", err.Error())
+			if err := s.root.RemoveAll(n.Name()); err != nil {
+				return err
+			}
+			continue
+		}
+		s.entries[e.Record.Digest] = e
+	}
+	return nil
+}
+
+// clearPartials removes parts that nobody came back for.
+func (s *shelf) clearPartials() error {
+	parts, err := fs.ReadDir(s.root.FS(), partialDir)
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		info, err := p.Info()
+		if err == nil && hexName.MatchString(p.Name()) && p.IsDir() && time.Since(info.ModTime()) < keepPartial {
+			continue
+		}
+		if err := s.root.RemoveAll(path.Join(partialDir, p.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *shelf) read(name string) (entry, error) {
+	b, err := s.root.ReadFile(path.Join(name, recordName))
+	if err != nil {
+		return entry{}, err
+	}
+	var e entry
+	if err := json.Unmarshal(b, &e); err != nil {
+		return entry{}, err
+	}
+	if e.Version != 1 || folder(e.Record.Digest) != name {
+		return entry{}, fmt.Errorf("record of version %d for %s", e.Version, e.Record.Digest)
+	}
+	return e, e.Record.Validate()
+}
+
+func (s *shelf) entry(digest string) (entry, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.entries[digest]
+	return e, ok
+}
+
+// filePath is the absolute path of a model's one file.
+func (s *shelf) filePath(rec model.Record) string {
+	return filepath.Join(s.dir, folder(rec.Digest), filesDir, filepath.FromSlash(rec.Files[0].Path))
+}
+
+// unchanged reports whether the files have the stamps they were verified at.
+func (s *shelf) unchanged(e entry) bool {
+	for _, f := range e.Record.Files {
+		info, err := s.root.Lstat(path.Join(folder(e.Record.Digest), filesDir, f.Path))
+		if err != nil || !info.Mode().IsRegular() || stampOf(info) != e.Stamps[f.Path] {
+			return false
+		}
+	}
+	return true
+}
+
+// find returns the path of stored weights, or "" if they are not there. Files
+// that may have changed are hashed again; what is no longer right is removed.
+func (s *shelf) find(ctx context.Context, digest string, verifying func(int64)) (string, error) {
+	e, ok := s.entry(digest)
+	if !ok {
+		return "", nil
+	}
+	if s.unchanged(e) {
+		return s.filePath(e.Record), nil
+	}
+	stamps, err := s.verify(ctx, e.Record, folder(digest), verifying)
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
+	if err == nil {
+		e.Stamps = stamps
+		if err := s.write(folder(digest), e); err != nil {
+			return "", download.DiskError(err, "write")
+		}
+		s.put(e)
+		return s.filePath(e.Record), nil
+	}
+	s.log.Info("stored weights are damaged and fetched anew", "digest", digest, "cause", err.Error())
+	if _, err := s.takeAway(digest); err != nil {
+		return "", download.DiskError(err, "remove")
+	}
+	if err := s.emptyTrash(); err != nil {
+		return "", download.DiskError(err, "remove")
+	}
+	return "", nil
+}
+
+// verify hashes the files of a model that lies in dir.
+func (s *shelf) verify(ctx context.Context, rec model.Record, dir string, verifying func(int64)) (map[string]stamp, error) {
+	stamps := map[string]stamp{}
+	for _, want := range rec.Files {
+		name := path.Join(dir, filesDir, want.Path)
+		info, err := s.root.Lstat(name)
+		if err != nil {
+			return nil, err
+		}
+		if !info.Mode().IsRegular() || info.Size() != want.Bytes {
+			return nil, fmt.Errorf("%s has %d bytes, want %d", want.Path, info.Size(), want.Bytes)
+		}
+		f, err := s.root.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		got, err := sumFile(ctx, f, verifying)
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+		if got != want.SHA256 {
+			return nil, fmt.Errorf("%s has SHA-256 %s, want %s", want.Path, got, want.SHA256)
+		}
+		stamps[want.Path] = stampOf(info)
+	}
+	return stamps, nil
+}
+
+func (s *shelf) put(e entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.entries[e.Record.Digest] = e
+}
+
+func (s *shelf) write(dir string, e entry) error {
+	e.Version = 1
+	b, err := json.MarshalIndent(e, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeAtomic(s.root, path.Join(dir, recordName), b)
+}
+
+// stage prepares the download of a model's one file and says how much of it
+// is there already.
+func (s *shelf) stage(rec model.Record) (download.Target, int64, error) {
+	f := rec.Files[0]
+	name := path.Join(partialDir, folder(rec.Digest), filesDir, f.Path)
+	t := download.Target{URL: rec.Source, Bytes: f.Bytes, SHA256: f.SHA256, Root: s.root, Name: name}
+	if err := s.root.MkdirAll(path.Dir(name), 0o700); err != nil {
+		return t, 0, err
+	}
+	info, err := s.root.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, 0, nil
+	}
+	if err != nil {
+		return t, 0, err
+	}
+	return t, min(info.Size(), f.Bytes), nil
+}
+
+// place moves a complete download, which the fetcher has just hashed, to its
+// final name.
+func (s *shelf) place(rec model.Record) (string, error) {
+	dir := path.Join(partialDir, folder(rec.Digest))
+	e := entry{Record: rec, Stamps: map[string]stamp{}}
+	for _, f := range rec.Files {
+		info, err := s.root.Lstat(path.Join(dir, filesDir, f.Path))
+		if err != nil {
+			return "", err
+		}
+		e.Stamps[f.Path] = stampOf(info)
+	}
+	if err := s.write(dir, e); err != nil {
+		return "", err
+	}
+	for _, d := range []string{path.Join(dir, filesDir), dir} {
+		if err := syncDir(s.root, d); err != nil {
+			return "", err
+		}
+	}
+	if err := s.root.Rename(dir, folder(rec.Digest)); err != nil {
+		return "", err
+	}
+	s.put(e)
+	return s.filePath(rec), syncDir(s.root, ".")
+}
+
+// dropPartial gives back the disk of a download that is not wanted.
+func (s *shelf) dropPartial(digest string) error {
+	if err := s.root.RemoveAll(path.Join(partialDir, folder(digest))); err != nil {
+		return fmt.Errorf("remove part file: %w", err)
+	}
+	return nil
+}
+
+// takeAway makes weights vanish in one step; their disk comes back with
+// emptyTrash, or at the next start.
+func (s *shelf) takeAway(digest string) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.entries[digest]
+	if !ok {
+		return 0, nil
+	}
+	to := path.Join(trashDir, fmt.Sprintf("%s-%d", folder(digest), time.Now().UnixNano()))
+	if err := s.root.Rename(folder(digest), to); err != nil {
+		return 0, err
+	}
+	delete(s.entries, digest)
+	return e.Record.Bytes(), nil
+}
+
+func (s *shelf) emptyTrash() error {
+	old, err := fs.ReadDir(s.root.FS(), trashDir)
+	if err != nil {
+		return err
+	}
+	for _, o := range old {
+		err = errors.Join(err, s.root.RemoveAll(path.Join(trashDir, o.Name())))
+	}
+	return err
+}
+
+// list says what is there and unchanged.
+func (s *shelf) list() []v1alpha1.StoredWeights {
+	s.mu.Lock()
+	all := make([]entry, 0, len(s.entries))
+	for _, e := range s.entries {
+		all = append(all, e)
+	}
+	s.mu.Unlock()
+	var out []v1alpha1.StoredWeights
+	for _, e := range all {
+		if s.unchanged(e) {
+			out = append(out, v1alpha1.StoredWeights{Digest: e.Record.Digest, Bytes: e.Record.Bytes()})
+		}
+	}
+	return out
+}

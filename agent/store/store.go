@@ -1,0 +1,224 @@
+// Package store keeps the weights that this Mac needs: complete, verified
+// files, one copy per content, whoever asked for them.
+//
+// It owns the folder of downloaded weights (keyed by the digest of the model
+// record) and the read-only view of the Mac's model root, whose files are used
+// in place. It refuses to hand out a path whose bytes were not hashed since
+// they last changed, sources that leave the model root, records whose paths
+// leave their folder, and the removal of what is in use. It downloads through
+// package download and removes nothing by itself: garbage collection is its
+// caller's decision, made with Remove.
+//
+// On disk, below the folder given to Open:
+//
+//	DIGEST/record.json    what lies here, and the stamps it was verified at
+//	DIGEST/files/...      the files of the model
+//	partial/DIGEST/...    downloads under way, in the same form
+//	trash/...             what is being removed
+//	model-root.json       digests of files in the model root
+//
+// Start reading at Store.Ensure.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// SingleFile is the path of the file in the record of a model that is one
+// file. Whatever a source calls it, the record's digest then names the content
+// alone, and the same weights from two places are one entry.
+const SingleFile = "model.gguf"
+
+// ErrInUse says that weights are held or being fetched.
+var ErrInUse = errors.New("weights are in use")
+
+// fetchesAtOnce bounds parallel downloads; more would only share one line.
+const fetchesAtOnce = 3
+
+// maxListed is what MacNode's status.weights holds.
+const maxListed = 256
+
+// Options of a store.
+type Options struct {
+	// Dir holds downloaded weights; made if missing.
+	Dir string
+	// Root is the Mac's model root.
+	Root *Root
+	// Fetch downloads.
+	Fetch *download.Fetcher
+	// Free reads the bytes free on the disk of Dir; nil means the system's figure.
+	Free func() (int64, error)
+	// Log takes what no caller hears.
+	Log logr.Logger
+}
+
+// Store is the weights on this Mac's disk. Its methods may be called from many
+// goroutines.
+type Store struct {
+	opt   Options
+	shelf *shelf
+	// lifetime of the store: ends downloads, and their parts stay for a resume.
+	lifetime context.Context
+	slots    chan struct{}
+	running  sync.WaitGroup
+
+	// mu guards what follows.
+	mu      sync.Mutex
+	flights map[string]*flight
+	holds   map[string]map[*Hold]struct{}
+}
+
+// Open opens the store, clears what a crash left and checks what is there. When
+// ctx ends, downloads stop and their parts stay on disk; whoever cancels an
+// Ensure before that means the weights are no longer wanted. The caller waits
+// with Close.
+func Open(ctx context.Context, opt Options) (*Store, error) {
+	sh, err := openShelf(opt.Dir, opt.Log)
+	if err != nil {
+		return nil, fmt.Errorf("open weight store %s: %w", opt.Dir, err)
+	}
+	s := &Store{
+		opt: opt, shelf: sh, lifetime: ctx, slots: make(chan struct{}, fetchesAtOnce),
+		flights: map[string]*flight{}, holds: map[string]map[*Hold]struct{}{},
+	}
+	if s.opt.Free == nil {
+		s.opt.Free = func() (int64, error) { return freeBytes(opt.Dir) }
+	}
+	return s, nil
+}
+
+// Close waits for downloads to end; the context given to Open must be done.
+func (s *Store) Close() error {
+	s.running.Wait()
+	return s.shelf.close()
+}
+
+// Ensure returns the path of the model's files, complete and verified: the
+// file itself for a model of one file. It downloads what is missing, once for
+// all that ask for the same content, and reports progress from the caller's
+// own goroutine. A caller whose context ends leaves; when the last one leaves,
+// the download stops and its disk is free before Ensure returns.
+func (s *Store) Ensure(ctx context.Context, rec model.Record, progress func(v1alpha1.Progress)) (string, error) {
+	if err := checkRecord(rec); err != nil {
+		return "", err
+	}
+	if progress == nil {
+		progress = func(v1alpha1.Progress) {}
+	}
+	f, err := s.join(ctx, rec)
+	if err != nil {
+		return "", err
+	}
+	defer s.leave(f)
+	for {
+		p, changed := f.look()
+		if p != (v1alpha1.Progress{}) {
+			progress(p)
+		}
+		select {
+		case <-f.done:
+			return f.path, f.err
+		case <-changed:
+		case <-ctx.Done():
+			return "", fmt.Errorf("weights of %s: %w", rec.Source, context.Cause(ctx))
+		}
+	}
+}
+
+// checkRecord refuses records that this store cannot hold.
+func checkRecord(rec model.Record) error {
+	if err := rec.Validate(); err != nil {
+		return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the order's model record is not usable; delete and apply the ModelDeployment again", Err: err}
+	}
+	if len(rec.Files) != 1 {
+		return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: fmt.Sprintf("the model has %d files; this agent handles models of one file", len(rec.Files))}
+	}
+	return nil
+}
+
+// Hold is a claim on weights: while it lives, Remove refuses.
+type Hold struct {
+	s      *Store
+	digest string
+}
+
+// Hold claims weights, there or not yet.
+func (s *Store) Hold(digest string) *Hold {
+	h := &Hold{s, digest}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.holds[digest] == nil {
+		s.holds[digest] = map[*Hold]struct{}{}
+	}
+	s.holds[digest][h] = struct{}{}
+	return h
+}
+
+// Release ends the claim. More than once is the same as once.
+func (h *Hold) Release() {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	delete(h.s.holds[h.digest], h)
+	if len(h.s.holds[h.digest]) == 0 {
+		delete(h.s.holds, h.digest)
+	}
+}
+
+// Remove deletes downloaded weights and returns the bytes that came back. What
+// is not there is no error. Files of the model root are the administrator's
+// and stay.
+func (s *Store) Remove(digest string) (int64, error) {
+	s.mu.Lock()
+	if len(s.holds[digest]) > 0 || s.flights[digest] != nil {
+		s.mu.Unlock()
+		return 0, fmt.Errorf("remove %s: %w", digest, ErrInUse)
+	}
+	bytes, err := s.shelf.takeAway(digest)
+	s.mu.Unlock()
+	if err != nil {
+		return 0, fmt.Errorf("remove %s: %w", digest, err)
+	}
+	return bytes, s.shelf.emptyTrash()
+}
+
+// List says which weights are on this Mac, verified and unchanged since, in
+// the store or in the model root; sorted by digest, as many as a status takes.
+func (s *Store) List() []v1alpha1.StoredWeights {
+	all := append(s.shelf.list(), s.opt.Root.held()...)
+	slices.SortFunc(all, func(a, b v1alpha1.StoredWeights) int { return strings.Compare(a.Digest, b.Digest) })
+	all = slices.CompactFunc(all, func(a, b v1alpha1.StoredWeights) bool { return a.Digest == b.Digest })
+	return all[:min(len(all), maxListed)]
+}
+
+// WeightsBytes is what downloaded weights take on disk.
+func (s *Store) WeightsBytes() int64 {
+	var sum int64
+	for _, w := range s.shelf.list() {
+		sum += w.Bytes
+	}
+	return sum
+}
+
+// FreeBytes is what the disk of the store still takes.
+func (s *Store) FreeBytes() (int64, error) { return s.opt.Free() }
+
+func freeBytes(dir string) (int64, error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	return int64(st.Bavail) * int64(st.Bsize), nil
+}
