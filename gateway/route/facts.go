@@ -1,0 +1,51 @@
+package route
+
+import (
+	"net"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// DeploymentOf reads what the table needs.
+func DeploymentOf(d *v1alpha1.ModelDeployment) Deployment {
+	return Deployment{
+		Key:     Key{d.Namespace, d.Name},
+		UID:     string(d.UID),
+		Created: d.CreationTimestamp.Unix(),
+		Names:   strings.Join(d.Status.ServedNames, "\n"),
+	}
+}
+
+// ReplicaOf reads what the table needs. A replica that is going, or was told
+// to drain, is not ready, whatever its condition still says.
+func ReplicaOf(r *v1alpha1.ModelReplica) Replica {
+	return Replica{
+		UID:           string(r.UID),
+		Epoch:         r.Spec.Epoch,
+		Deployment:    Key{r.Namespace, r.Spec.DeploymentRef.Name},
+		DeploymentUID: r.Spec.DeploymentRef.UID,
+		Mac:           r.Spec.NodeName,
+		Ready: r.DeletionTimestamp.IsZero() && r.Spec.Desired == v1alpha1.DesiredRunning &&
+			meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady),
+	}
+}
+
+// MacOf reads what the table needs. Only a Mac that is known to be away or
+// known to shut down is closed: the replica's own condition covers the rest.
+func MacOf(m *v1alpha1.MacNode) Mac {
+	out := Mac{Name: m.Name, Open: m.DeletionTimestamp.IsZero() && !saysNo(m.Status.Conditions, v1alpha1.ConditionReady) &&
+		!saysNo(m.Status.Conditions, v1alpha1.ConditionAccepting)}
+	if a := m.Status.Address; a != nil {
+		out.Address = net.JoinHostPort(a.Host, strconv.Itoa(int(a.Port)))
+	}
+	return out
+}
+
+func saysNo(conditions []metav1.Condition, kind string) bool {
+	return meta.IsStatusConditionFalse(conditions, kind)
+}

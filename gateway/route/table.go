@@ -1,0 +1,297 @@
+// Package route holds the gateway's table: which names clients may use, whose
+// they are, and which replicas answer for them on which Macs.
+//
+// It owns the reading of ModelDeployments, ModelReplicas and MacNodes and
+// keeps the last table it knew while the API server is away. It refuses
+// replicas that are not ready, are going, or whose Mac takes no requests. It
+// chooses nothing and connects to nothing.
+//
+// A change touches what it concerns: a replica that becomes ready replaces one
+// model's list of endpoints; the index of names is made again only when names
+// change. Readers take no lock.
+//
+// Start reading at Table and endpointsOf; Watch feeds it.
+package route
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Key names a deployment.
+type Key struct{ Namespace, Name string }
+
+func (k Key) String() string { return k.Namespace + "/" + k.Name }
+
+// Deployment is what the table needs of a ModelDeployment.
+type Deployment struct {
+	Key
+	UID     string
+	Created int64 // seconds since 1970
+	// Names that it owns by its status, NAMESPACE/NAME among them or not.
+	Names string // joined by newlines, so that values compare
+}
+
+// Replica is what the table needs of a ModelReplica.
+type Replica struct {
+	UID           string
+	Epoch         int64
+	Deployment    Key
+	DeploymentUID string
+	Mac           string
+	Ready         bool
+}
+
+// Mac is what the table needs of a MacNode.
+type Mac struct {
+	Name    string
+	Address string // host:port; empty when unknown
+	Open    bool   // takes requests
+}
+
+// Endpoint is one ready replica and where to reach it.
+type Endpoint struct {
+	Replica string // UID
+	Epoch   int64
+	Mac     string
+	Address string
+}
+
+// Model is one deployment as clients see it.
+type Model struct {
+	Key
+	Created   int64
+	endpoints atomic.Pointer[[]Endpoint]
+}
+
+// Endpoints are the ready replicas, in the order of their UIDs. The caller
+// must not change them.
+func (m *Model) Endpoints() []Endpoint { return *m.endpoints.Load() }
+
+// Name is a name that clients may use.
+type Name struct {
+	Name  string
+	Model *Model
+}
+
+// index is a finished table of names.
+type index struct {
+	byName map[string]*Model
+	listed []Name
+}
+
+// Table is safe for use by many goroutines.
+type Table struct {
+	names  atomic.Pointer[index]
+	synced atomic.Bool
+
+	mu          sync.Mutex // guards what follows; readers do not need it
+	deployments map[Key]*entry
+	replicas    map[string]Replica
+	members     map[Key]map[string]Replica // replicas by their deployment
+	macs        map[string]Mac
+	onMac       map[string]map[string]Replica // replicas by their Mac
+}
+
+type entry struct {
+	Deployment
+	model *Model
+}
+
+// NewTable makes an empty table that has not been filled yet.
+func NewTable() *Table {
+	t := &Table{deployments: map[Key]*entry{}, replicas: map[string]Replica{}, members: map[Key]map[string]Replica{},
+		macs: map[string]Mac{}, onMac: map[string]map[string]Replica{}}
+	t.names.Store(&index{})
+	return t
+}
+
+// Synced says whether the table was filled once; before that, an unknown name
+// means nothing.
+func (t *Table) Synced() bool { return t.synced.Load() }
+
+// MarkSynced says that it was.
+func (t *Table) MarkSynced() { t.synced.Store(true) }
+
+// Lookup finds the model behind a name.
+func (t *Table) Lookup(name string) (*Model, bool) {
+	m, ok := t.names.Load().byName[name]
+	return m, ok
+}
+
+// Names are those to show to clients, sorted: the bare names, and the full
+// name of a model that owns no bare one.
+func (t *Table) Names() []Name { return t.names.Load().listed }
+
+// SetDeployment adds or changes a deployment.
+func (t *Table) SetDeployment(d Deployment) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old, known := t.deployments[d.Key]
+	if known && old.Deployment == d {
+		return
+	}
+	e := &entry{Deployment: d, model: &Model{Key: d.Key, Created: d.Created}}
+	if known && old.UID == d.UID {
+		e.model = old.model
+	}
+	t.deployments[d.Key] = e
+	t.refresh(d.Key)
+	t.rename()
+}
+
+// DeleteDeployment forgets one, unless its name was taken by a newer one.
+func (t *Table) DeleteDeployment(key Key, uid string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e, known := t.deployments[key]; !known || e.UID != uid {
+		return
+	}
+	delete(t.deployments, key)
+	t.rename()
+}
+
+// SetReplica adds or changes a replica.
+func (t *Table) SetReplica(r Replica) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old, known := t.replicas[r.UID]
+	if known && old == r {
+		return
+	}
+	if known {
+		t.unlink(old)
+	}
+	t.replicas[r.UID] = r
+	link(t.members, r.Deployment, r)
+	link(t.onMac, r.Mac, r)
+	t.refresh(r.Deployment)
+	if known && old.Deployment != r.Deployment {
+		t.refresh(old.Deployment)
+	}
+}
+
+// DeleteReplica forgets one.
+func (t *Table) DeleteReplica(uid string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r, known := t.replicas[uid]
+	if !known {
+		return
+	}
+	delete(t.replicas, uid)
+	t.unlink(r)
+	t.refresh(r.Deployment)
+}
+
+// SetMac adds or changes a Mac.
+func (t *Table) SetMac(m Mac) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old, known := t.macs[m.Name]; known && old == m {
+		return
+	}
+	t.macs[m.Name] = m
+	t.refreshMac(m.Name)
+}
+
+// DeleteMac forgets one.
+func (t *Table) DeleteMac(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.macs, name)
+	t.refreshMac(name)
+}
+
+func link[K comparable](to map[K]map[string]Replica, at K, r Replica) {
+	if to[at] == nil {
+		to[at] = map[string]Replica{}
+	}
+	to[at][r.UID] = r
+}
+
+func unlink[K comparable](from map[K]map[string]Replica, at K, uid string) {
+	delete(from[at], uid)
+	if len(from[at]) == 0 {
+		delete(from, at)
+	}
+}
+
+func (t *Table) unlink(r Replica) {
+	unlink(t.members, r.Deployment, r.UID)
+	unlink(t.onMac, r.Mac, r.UID)
+}
+
+// refreshMac makes again what has a replica on that Mac.
+func (t *Table) refreshMac(name string) {
+	touched := map[Key]bool{}
+	for _, r := range t.onMac[name] {
+		touched[r.Deployment] = true
+	}
+	for key := range touched {
+		t.refresh(key)
+	}
+}
+
+// refresh makes one model's endpoints again.
+func (t *Table) refresh(key Key) {
+	e, known := t.deployments[key]
+	if !known {
+		return
+	}
+	endpoints := endpointsOf(e.UID, t.members[key], t.macs)
+	e.model.endpoints.Store(&endpoints)
+}
+
+// endpointsOf are the replicas of a deployment that may be picked: ready, of
+// this deployment and not of a predecessor of the same name, on a Mac that
+// takes requests at a known address.
+func endpointsOf(deploymentUID string, replicas map[string]Replica, macs map[string]Mac) []Endpoint {
+	var out []Endpoint
+	for _, r := range replicas {
+		mac := macs[r.Mac]
+		if r.Ready && r.DeploymentUID == deploymentUID && mac.Open && mac.Address != "" {
+			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address})
+		}
+	}
+	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(a.Replica, b.Replica) })
+	return out
+}
+
+// rename makes the index of names again.
+func (t *Table) rename() {
+	t.names.Store(indexOf(slices.Collect(maps.Values(t.deployments))))
+}
+
+// indexOf gives each bare name to the oldest deployment whose status claims
+// it, and every NAMESPACE/NAME to its own.
+func indexOf(entries []*entry) *index {
+	slices.SortFunc(entries, func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.Key.String(), b.Key.String()))
+	})
+	out := &index{byName: make(map[string]*Model, 2*len(entries))}
+	for _, e := range entries {
+		full, bare := e.Key.String(), false
+		out.byName[full] = e.model
+		for name := range strings.SplitSeq(e.Names, "\n") {
+			// A name with a slash would be another deployment's full name.
+			if name == "" || strings.Contains(name, "/") {
+				continue
+			}
+			if _, taken := out.byName[name]; !taken {
+				bare = true
+				out.byName[name] = e.model
+				out.listed = append(out.listed, Name{name, e.model})
+			}
+		}
+		if !bare {
+			out.listed = append(out.listed, Name{full, e.model})
+		}
+	}
+	slices.SortFunc(out.listed, func(a, b Name) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}

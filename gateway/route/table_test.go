@@ -1,0 +1,221 @@
+package route_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// world is the plain model that the table is compared with.
+type world struct {
+	deployments map[route.Key]route.Deployment
+	replicas    map[string]route.Replica
+	macs        map[string]route.Mac
+}
+
+// want computes from scratch which names lead to which endpoints.
+func (w world) want() map[string][]route.Endpoint {
+	out := map[string][]route.Endpoint{}
+	owner := map[string]route.Deployment{}
+	for _, d := range w.deployments {
+		owner[d.Key.String()] = d
+		for _, n := range strings.Split(d.Names, "\n") {
+			if n == "" || strings.Contains(n, "/") {
+				continue
+			}
+			o, taken := owner[n]
+			if !taken || d.Created < o.Created || d.Created == o.Created && d.Key.String() < o.Key.String() {
+				owner[n] = d
+			}
+		}
+	}
+	for name, d := range owner {
+		out[name] = nil
+		for _, uid := range slices.Sorted(maps.Keys(w.replicas)) {
+			r := w.replicas[uid]
+			m := w.macs[r.Mac]
+			if r.Deployment == d.Key && r.DeploymentUID == d.UID && r.Ready && m.Open && m.Address != "" {
+				out[name] = append(out[name], route.Endpoint{Replica: uid, Epoch: r.Epoch, Mac: r.Mac, Address: m.Address})
+			}
+		}
+	}
+	return out
+}
+
+func TestRandomHistoriesEndInTheSameTable(t *testing.T) {
+	for seed := range uint64(30) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		table := route.NewTable()
+		w := world{map[route.Key]route.Deployment{}, map[string]route.Replica{}, map[string]route.Mac{}}
+		for step := range 300 {
+			change(rng, table, w)
+			want := w.want()
+			for name, endpoints := range want {
+				m, ok := table.Lookup(name)
+				if !ok {
+					t.Fatalf("seed %d step %d: %q is not known", seed, step, name)
+				}
+				if d := cmp.Diff(endpoints, m.Endpoints()); d != "" {
+					t.Fatalf("seed %d step %d: %q: %s", seed, step, name, d)
+				}
+			}
+			for _, name := range []string{"a", "b", "ns/d0", "ns/d1", "ns/d2"} {
+				if _, ok := table.Lookup(name); ok {
+					if _, wanted := want[name]; !wanted {
+						t.Fatalf("seed %d step %d: %q should be gone", seed, step, name)
+					}
+				}
+			}
+		}
+	}
+}
+
+// change does one random thing to the table and to the model.
+func change(rng *rand.Rand, table *route.Table, w world) {
+	pick := func(names ...string) string { return names[rng.IntN(len(names))] }
+	key := route.Key{Namespace: "ns", Name: pick("d0", "d1", "d2")}
+	switch rng.IntN(7) {
+	case 0, 1:
+		d := route.Deployment{Key: key, UID: pick("u1", "u2"), Created: int64(rng.IntN(3)), Names: pick("", "a", "b", "a\nb", "b\nns/d0")}
+		w.deployments[key] = d
+		table.SetDeployment(d)
+	case 2:
+		uid := pick("u1", "u2")
+		if w.deployments[key].UID == uid {
+			delete(w.deployments, key)
+		}
+		table.DeleteDeployment(key, uid)
+	case 3, 4:
+		r := route.Replica{UID: pick("r0", "r1", "r2", "r3", "r4"), Epoch: int64(rng.IntN(3)), Deployment: key,
+			DeploymentUID: pick("u1", "u2"), Mac: pick("", "m0", "m1"), Ready: rng.IntN(4) > 0}
+		w.replicas[r.UID] = r
+		table.SetReplica(r)
+	case 5:
+		uid := pick("r0", "r1", "r2", "r3", "r4")
+		delete(w.replicas, uid)
+		table.DeleteReplica(uid)
+	case 6:
+		m := route.Mac{Name: pick("m0", "m1"), Address: pick("", "h:1", "h:2", "h:2"), Open: rng.IntN(4) > 0}
+		if rng.IntN(5) == 0 {
+			delete(w.macs, m.Name)
+			table.DeleteMac(m.Name)
+			return
+		}
+		w.macs[m.Name] = m
+		table.SetMac(m)
+	}
+}
+
+func TestABareNameBelongsToTheOldestClaimant(t *testing.T) {
+	table := route.NewTable()
+	young := route.Deployment{Key: route.Key{Namespace: "b", Name: "chat"}, UID: "2", Created: 20, Names: "chat\nb/chat"}
+	old := route.Deployment{Key: route.Key{Namespace: "a", Name: "chat"}, UID: "1", Created: 10, Names: "chat\na/chat"}
+	table.SetDeployment(young)
+	table.SetDeployment(old)
+	owner := func(name string) string {
+		m, ok := table.Lookup(name)
+		if !ok {
+			return ""
+		}
+		return m.Key.String()
+	}
+	for name, want := range map[string]string{"chat": "a/chat", "a/chat": "a/chat", "b/chat": "b/chat", "c/chat": ""} {
+		if got := owner(name); got != want {
+			t.Errorf("%q belongs to %q, want %q", name, got, want)
+		}
+	}
+	var listed []string
+	for _, n := range table.Names() {
+		listed = append(listed, n.Name)
+	}
+	if d := cmp.Diff([]string{"b/chat", "chat"}, listed); d != "" {
+		t.Error(d)
+	}
+	// The operator told the younger one of the conflict: its status claims
+	// its full name alone. When the older goes, the operator gives the name on.
+	young.Names = "b/chat"
+	table.SetDeployment(young)
+	table.DeleteDeployment(old.Key, old.UID)
+	if got := owner("chat"); got != "" {
+		t.Errorf("nobody claims the name, and yet %q has it", got)
+	}
+	if got := owner("b/chat"); got != "b/chat" {
+		t.Error("the full name was lost")
+	}
+}
+
+func TestReplicasThatMayBePicked(t *testing.T) {
+	now := metav1.Now()
+	ready := func(change func(*v1alpha1.ModelReplica)) *v1alpha1.ModelReplica {
+		r := &v1alpha1.ModelReplica{Spec: v1alpha1.ModelReplicaSpec{Desired: v1alpha1.DesiredRunning}}
+		r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+		change(r)
+		return r
+	}
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.ModelReplica)
+		want   bool
+	}{
+		"ready":            {func(*v1alpha1.ModelReplica) {}, true},
+		"not ready":        {func(r *v1alpha1.ModelReplica) { r.Status.Conditions[0].Status = metav1.ConditionFalse }, false},
+		"unknown":          {func(r *v1alpha1.ModelReplica) { r.Status.Conditions[0].Status = metav1.ConditionUnknown }, false},
+		"nothing reported": {func(r *v1alpha1.ModelReplica) { r.Status.Conditions = nil }, false},
+		"going":            {func(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = &now }, false},
+		"told to drain":    {func(r *v1alpha1.ModelReplica) { r.Spec.Desired = v1alpha1.DesiredDrained }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := route.ReplicaOf(ready(tc.change)).Ready; got != tc.want {
+				t.Errorf("ready = %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestMacsThatTakeRequests(t *testing.T) {
+	now := metav1.Now()
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.MacNode)
+		open   bool
+	}{
+		"nothing known against it": {func(*v1alpha1.MacNode) {}, true},
+		"away": {func(m *v1alpha1.MacNode) {
+			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}}
+		}, false},
+		"shutting down": {func(m *v1alpha1.MacNode) {
+			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccepting, Status: metav1.ConditionFalse}}
+		}, false},
+		"going": {func(m *v1alpha1.MacNode) { m.DeletionTimestamp = &now }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &v1alpha1.MacNode{Status: v1alpha1.MacNodeStatus{Address: &v1alpha1.MacAddress{Host: "::1", Port: 7443}}}
+			tc.change(m)
+			if got := route.MacOf(m); got.Open != tc.open || got.Address != "[::1]:7443" {
+				t.Errorf("MacOf = %+v", got)
+			}
+		})
+	}
+}
+
+func BenchmarkReplicaChange(b *testing.B) {
+	table := route.NewTable()
+	for d := range 1000 {
+		key := route.Key{Namespace: "ns", Name: fmt.Sprint("d", d)}
+		table.SetDeployment(route.Deployment{Key: key, UID: key.Name, Names: key.Name})
+		table.SetMac(route.Mac{Name: fmt.Sprint("m", d), Address: "h:1", Open: true})
+		for r := range 10 {
+			table.SetReplica(route.Replica{UID: fmt.Sprint(d, "-", r), Deployment: key, DeploymentUID: key.Name, Mac: fmt.Sprint("m", r), Ready: true})
+		}
+	}
+	for i := 0; b.Loop(); i++ {
+		table.SetReplica(route.Replica{UID: "500-3", Deployment: route.Key{Namespace: "ns", Name: "d500"}, DeploymentUID: "d500", Mac: "m3", Ready: i%2 == 0})
+	}
+}

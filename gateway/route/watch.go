@@ -1,0 +1,109 @@
+package route
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Kinds are what Watch reads, each with the change that keeps the cache small.
+func Kinds() map[client.Object]cache.ByObject {
+	return map[client.Object]cache.ByObject{
+		&v1alpha1.ModelDeployment{}: {Transform: slim},
+		&v1alpha1.ModelReplica{}:    {Transform: slim},
+		&v1alpha1.MacNode{}:         {Transform: slim},
+	}
+}
+
+// slim drops what the table never reads: orders, reports and model records are
+// most of these objects.
+func slim(in any) (any, error) {
+	switch o := in.(type) {
+	case *v1alpha1.ModelDeployment:
+		o.ManagedFields, o.Annotations = nil, nil
+		o.Spec = v1alpha1.ModelDeploymentSpec{}
+		o.Status = v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames}
+	case *v1alpha1.ModelReplica:
+		o.ManagedFields, o.Annotations = nil, nil
+		o.Spec = v1alpha1.ModelReplicaSpec{DeploymentRef: o.Spec.DeploymentRef, Epoch: o.Spec.Epoch, NodeName: o.Spec.NodeName, Desired: o.Spec.Desired}
+		o.Status = v1alpha1.ModelReplicaStatus{Conditions: o.Status.Conditions}
+	case *v1alpha1.MacNode:
+		o.ManagedFields, o.Annotations = nil, nil
+		o.Spec = v1alpha1.MacNodeSpec{}
+		o.Status = v1alpha1.MacNodeStatus{Address: o.Status.Address, Conditions: o.Status.Conditions}
+	}
+	return in, nil
+}
+
+// Watch has every change that informers see put into the table, and marks the
+// table once all three kinds were read. Informers live as long as their
+// caller's; when the API server is away they say nothing and the table stays.
+// Watch returns after that first reading, or when ctx ends.
+func Watch(ctx context.Context, informers cache.Informers, t *Table) error {
+	watches := []struct {
+		kind client.Object
+		set  func(any)
+		drop func(any)
+	}{
+		{&v1alpha1.ModelDeployment{},
+			func(o any) { on(o, func(d *v1alpha1.ModelDeployment) { t.SetDeployment(DeploymentOf(d)) }) },
+			func(o any) {
+				on(o, func(d *v1alpha1.ModelDeployment) { t.DeleteDeployment(Key{d.Namespace, d.Name}, string(d.UID)) })
+			}},
+		{&v1alpha1.ModelReplica{},
+			func(o any) { on(o, func(r *v1alpha1.ModelReplica) { t.SetReplica(ReplicaOf(r)) }) },
+			func(o any) { on(o, func(r *v1alpha1.ModelReplica) { t.DeleteReplica(string(r.UID)) }) }},
+		{&v1alpha1.MacNode{},
+			func(o any) { on(o, func(m *v1alpha1.MacNode) { t.SetMac(MacOf(m)) }) },
+			func(o any) { on(o, func(m *v1alpha1.MacNode) { t.DeleteMac(m.Name) }) }},
+	}
+	var synced []toolscache.InformerSynced
+	for _, w := range watches {
+		informer, err := informers.GetInformer(ctx, w.kind, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", w.kind, err)
+		}
+		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: w.set,
+			UpdateFunc: func(old, now any) {
+				if uid(old) != uid(now) { // deleted and made again while nobody watched
+					w.drop(old)
+				}
+				w.set(now)
+			},
+			DeleteFunc: w.drop,
+		})
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", w.kind, err)
+		}
+		synced = append(synced, registration.HasSynced)
+	}
+	if !toolscache.WaitForCacheSync(ctx.Done(), synced...) {
+		return ctx.Err()
+	}
+	t.MarkSynced()
+	return nil
+}
+
+func uid(o any) string {
+	if m, ok := o.(metav1.Object); ok {
+		return string(m.GetUID())
+	}
+	return ""
+}
+
+// on calls f with an object, also one whose deletion was seen late.
+func on[T client.Object](o any, f func(T)) {
+	if late, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		o = late.Obj
+	}
+	if object, ok := o.(T); ok {
+		f(object)
+	}
+}
