@@ -184,10 +184,10 @@ func TestEnsureReportsProgressInBytes(t *testing.T) {
 	w.gate = make(chan struct{})
 	s, _ := w.start()
 	var last v1alpha1.Progress
+	var open sync.Once
 	path, err := s.Ensure(t.Context(), recordOf(w.source(), w.content), func(p v1alpha1.Progress) {
-		if last = p; p.Stage == v1alpha1.StageDownloading && w.gate != nil {
-			close(w.gate)
-			w.gate = nil
+		if last = p; p.Stage == v1alpha1.StageDownloading {
+			open.Do(func() { close(w.gate) })
 		}
 	})
 	wantContent(t, path, err, w.content)
@@ -222,6 +222,10 @@ func TestDamagedWeightsAreFetchedAnew(t *testing.T) {
 	bad := append([]byte(nil), w.content...)
 	bad[1000] ^= 1
 	if err := os.WriteFile(path, bad, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	past := time.Now().Add(-time.Minute)
+	if err := os.Chtimes(path, past, past); err != nil { // two writes may fall into one tick of the clock
 		t.Fatal(err)
 	}
 	if l := s.List(); len(l) != 0 {
