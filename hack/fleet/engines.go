@@ -2,6 +2,8 @@ package fleet
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -23,12 +25,11 @@ type Engine struct {
 
 // Engines lists the living engines whose state lies below dir, by pid. An
 // engine runs in its own session and outlives agent and fleet by design; what
-// ties it to a fleet is that its command line names a file below that fleet's
-// folder.
+// ties it to a fleet is that its command line names a file of that fleet.
 func Engines(dir string) ([]Engine, error) {
-	dir, err := filepath.Abs(dir)
+	folders, err := foldersOf(dir)
 	if err != nil {
-		return nil, fmt.Errorf("folder %s: %w", dir, err)
+		return nil, err
 	}
 	all, err := processes()
 	if err != nil {
@@ -36,7 +37,7 @@ func Engines(dir string) ([]Engine, error) {
 	}
 	var out []Engine
 	for _, e := range all {
-		if isEngine(e.Command, dir) {
+		if isEngine(e.Command, folders...) {
 			out = append(out, e)
 		}
 	}
@@ -44,14 +45,63 @@ func Engines(dir string) ([]Engine, error) {
 	return out, nil
 }
 
-// isEngine says whether a command line is an engine's of the fleet in dir.
-func isEngine(command []string, dir string) bool {
+// foldersOf are dir and the folders where agents with a state folder at or
+// below dir put the sockets of their engines when their own path is too long
+// for a socket's name.
+func foldersOf(dir string) ([]string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("folder %s: %w", dir, err)
+	}
+	out := []string{dir, socketFolder(dir)}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("folder: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			out = append(out, socketFolder(filepath.Join(dir, e.Name())))
+		}
+	}
+	return out, nil
+}
+
+// socketFolder is agent/pool's second choice for a state folder's sockets.
+func socketFolder(state string) string {
+	sum := sha256.Sum256([]byte(state))
+	return filepath.Join("/tmp", "metalfleet-"+hex.EncodeToString(sum[:6]))
+}
+
+// isEngine says whether a command line is an engine's that has its files in
+// one of the folders.
+func isEngine(command []string, folders ...string) bool {
 	if len(command) == 0 || filepath.Base(command[0]) != "engine" {
 		return false
 	}
-	return slices.ContainsFunc(command[1:], func(arg string) bool {
-		return strings.Contains(arg, dir+string(filepath.Separator))
-	})
+	for _, arg := range command[1:] {
+		for _, dir := range folders {
+			if strings.Contains(arg, dir+string(filepath.Separator)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Remove ends what Sweep ends and removes every folder of the fleet in dir.
+func Remove(hurry context.Context, dir string) error {
+	if err := Sweep(hurry, dir); err != nil {
+		return err
+	}
+	folders, err := foldersOf(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, f := range folders {
+		errs = append(errs, os.RemoveAll(f))
+	}
+	return errors.Join(errs...)
 }
 
 // Alive says whether this very process lives still; one that ended and was not

@@ -163,8 +163,8 @@ func (f *Fleet) say(step string) {
 	}
 }
 
-// Stop ends everything in order: gateway and operator, agents, their engines,
-// the control plane; then it removes the run directory. When hurry is done it
+// Stop ends everything in order: gateway and operator, agents, the control
+// plane, the engines; then it removes the run directory. When hurry is done it
 // kills what it would have waited for. It may be called twice.
 func (f *Fleet) Stop(hurry context.Context) error {
 	f.mu.Lock()
@@ -179,12 +179,11 @@ func (f *Fleet) Stop(hurry context.Context) error {
 	errs := []error{
 		stopTogether(hurry, []*program{f.gateway, f.operator}),
 		stopTogether(hurry, agents),
-		Sweep(hurry, f.dir),
 	}
 	if f.Env != nil {
 		errs = append(errs, f.Env.Stop())
 	}
-	errs = append(errs, os.RemoveAll(f.dir))
+	errs = append(errs, Remove(hurry, f.dir))
 	err := errors.Join(errs...)
 	f.stopped = err == nil
 	return err

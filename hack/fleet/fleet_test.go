@@ -98,10 +98,11 @@ func TestEnginesAreToldByProgramAndFolder(t *testing.T) {
 		"another program":                {[]string{"/x/bin/agent", "--state=/run/a/mac"}, false},
 		"a folder with our name before":  {[]string{"engine", "--config=/run/ab/c.json"}, false},
 		"no arguments":                   {[]string{"engine"}, false},
+		"sockets in the other folder":    {[]string{"engine", "serve", "--socket", "/tmp/metalfleet-1/x.sock"}, true},
 		"an editor on the source":        {[]string{"vi", "/run/a/engine"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := isEngine(test.command, "/run/a"); got != test.want {
+			if got := isEngine(test.command, "/run/a", "/tmp/metalfleet-1"); got != test.want {
 				t.Errorf("isEngine(%q) = %v", test.command, got)
 			}
 		})

@@ -147,5 +147,5 @@ func takeAway(hurry context.Context, dir string) error {
 		return nil
 	}
 	fmt.Println("   an earlier quickstart was killed; taking back what it left in", dir)
-	return errors.Join(fleet.Sweep(hurry, dir), os.RemoveAll(dir))
+	return fleet.Remove(hurry, dir)
 }
