@@ -63,6 +63,23 @@ type Entry struct {
 	heads, half int
 }
 
+// Part says which part of a network a tensor belongs to.
+func (e Entry) Part() string {
+	switch {
+	case strings.Contains(e.Path, ".self_attn."):
+		return "attention"
+	case strings.Contains(e.Path, ".mlp."):
+		return "feed-forward"
+	case strings.Contains(e.Path, "norm"):
+		return "norms"
+	case e.Path == "lm_head.weight":
+		return "head"
+	case e.Path == "model.embed_tokens.weight":
+		return "embedding"
+	}
+	return "other"
+}
+
 // canonicalRow is the row that file row r holds.
 func (e Entry) canonicalRow(r int) int {
 	if e.heads == 0 {
