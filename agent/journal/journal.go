@@ -1,0 +1,252 @@
+// Package journal is the agent's state that survives a restart: the last known
+// orders, the engines that run, what is remembered of each replica, and what
+// was freed.
+//
+// It owns one file, written whole, synced and renamed at every change, so that
+// a crash leaves the old state or the new one and never half of either. It
+// refuses a file it does not understand (of a newer version, or damaged): that
+// one is set aside under another name and the fact is reported, because an
+// agent that forgot is still better than one that does not start. It decides
+// nothing.
+//
+// Start reading at State, then Journal.Update.
+package journal
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// Version of the file's layout. A reader understands this one and older ones.
+const Version = 1
+
+// MaxReclaims is how many reclaims are remembered.
+const MaxReclaims = 16
+
+const fileName = "journal.json"
+
+// State is everything that is remembered.
+type State struct {
+	// Version of the layout.
+	Version int `json:"version"`
+	// Orders as they were last read; nil until some were.
+	Orders *Orders `json:"orders,omitempty"`
+	// Engines that were started and not yet seen to end.
+	Engines []Engine `json:"engines,omitempty"`
+	// Replicas that orders name or named.
+	Replicas []Replica `json:"replicas,omitempty"`
+	// Reclaims, newest first, at most MaxReclaims.
+	Reclaims []v1alpha1.Reclaim `json:"reclaims,omitempty"`
+	// FreedBytesTotal over all reclaims since the journal began.
+	FreedBytesTotal int64 `json:"freedBytesTotal,omitempty"`
+}
+
+// Orders are what this Mac is to do, as read from its MacNode and checked.
+type Orders struct {
+	// Generation of the MacNode.
+	Generation int64 `json:"generation"`
+	// Memory policy of the administrator.
+	Memory v1alpha1.MacMemoryPolicy `json:"memory"`
+	// Assignments that passed their checks.
+	Assignments []v1alpha1.Assignment `json:"assignments,omitempty"`
+	// Inspections that passed their checks.
+	Inspections []v1alpha1.Inspection `json:"inspections,omitempty"`
+	// Invalid orders are neither followed nor taken as withdrawn.
+	Invalid []InvalidOrder `json:"invalid,omitempty"`
+}
+
+// InvalidOrder is an assignment that cannot be followed.
+type InvalidOrder struct {
+	ReplicaUID string `json:"replicaUID"`
+	Epoch      int64  `json:"epoch"`
+	Message    string `json:"message"`
+}
+
+// Engine is a process that was started for a replica. It is written before the
+// process starts, with PID 0, so that no crash can lose a process.
+type Engine struct {
+	ReplicaUID string `json:"replicaUID"`
+	Epoch      int64  `json:"epoch"`
+	// Load counts the engines started for this epoch, from 1.
+	Load int64 `json:"load"`
+	// Namespace and Name of the replica, for its reclaim.
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// PID and StartTime together name the process; see agent/pool/process.
+	PID       int    `json:"pid,omitempty"`
+	StartTime string `json:"startTime,omitempty"`
+	// Config it was started with; Config.Hash is what it says in Hello.
+	Config wire.Config `json:"config"`
+	// Socket it listens on.
+	Socket string `json:"socket"`
+	// Reserved bytes in the ledger.
+	Reserved int64 `json:"reserved"`
+	// DrainSeconds that its requests may go on after an order to drain.
+	DrainSeconds int32 `json:"drainSeconds,omitempty"`
+	// Stop is set once the engine was asked to end.
+	Stop *Stop `json:"stop,omitempty"`
+}
+
+// Stop says why and when an engine was asked to end, and what it held then.
+type Stop struct {
+	Reason v1alpha1.ReclaimReason `json:"reason"`
+	Since  time.Time              `json:"since"`
+	// Footprint just before; nil while requests still finish.
+	Footprint *int64 `json:"footprint,omitempty"`
+}
+
+// Replica is what is remembered of one replica and epoch.
+type Replica struct {
+	ReplicaUID string `json:"replicaUID"`
+	Epoch      int64  `json:"epoch"`
+	// Loads counts the engines started so far.
+	Loads int64 `json:"loads,omitempty"`
+	// Crashes are the times of the latest failed loads and crashes.
+	Crashes []time.Time `json:"crashes,omitempty"`
+	// Restarts counts all crashes and failed loads.
+	Restarts int32 `json:"restarts,omitempty"`
+	// Refused is why it was not admitted, or failed for good; final for that replica.
+	Refused *Refusal `json:"refused,omitempty"`
+	// Freed so far.
+	Freed v1alpha1.Freed `json:"freed"`
+	// Released is true once it was drained and everything was given back.
+	Released bool `json:"released,omitempty"`
+}
+
+// Refusal is a final answer to an order.
+type Refusal struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// Journal holds the state in memory and on disk.
+type Journal struct {
+	path     string
+	setAside string
+
+	mu    sync.Mutex // guards state and the file
+	state State
+}
+
+// ErrVersion says that a newer program wrote the journal.
+var ErrVersion = errors.New("journal is of a newer version")
+
+// Open reads the journal in dir, or begins one. A file that cannot be
+// understood is renamed; SetAside then names it.
+func Open(dir string, now time.Time) (*Journal, error) {
+	j := &Journal{path: filepath.Join(dir, fileName), state: State{Version: Version}}
+	b, err := os.ReadFile(j.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return j, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read journal: %w", err)
+	}
+	state, err := decode(b)
+	if err != nil {
+		j.setAside = fmt.Sprintf("%s.damaged-%d", j.path, now.Unix())
+		if err := os.Rename(j.path, j.setAside); err != nil {
+			return nil, fmt.Errorf("set a damaged journal aside: %w", err)
+		}
+		return j, nil
+	}
+	j.state = state
+	return j, nil
+}
+
+func decode(b []byte) (State, error) {
+	var s State
+	if err := json.Unmarshal(b, &s); err != nil {
+		return State{}, fmt.Errorf("decode journal: %w", err)
+	}
+	if s.Version > Version {
+		return State{}, fmt.Errorf("%w: %d, this program reads up to %d", ErrVersion, s.Version, Version)
+	}
+	if s.Version < 1 || s.FreedBytesTotal < 0 {
+		return State{}, fmt.Errorf("decode journal: version %d, %d bytes freed", s.Version, s.FreedBytesTotal)
+	}
+	return s, nil
+}
+
+// SetAside is the name that a file which could not be understood has now, or "".
+func (j *Journal) SetAside() string { return j.setAside }
+
+// Snapshot is a deep copy of the state.
+func (j *Journal) Snapshot() State {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return clone(j.state)
+}
+
+// Update changes the state and returns once it is on disk. When it cannot be
+// written, the state stays what it was. It waits for the disk, so nothing that
+// serves requests calls it.
+func (j *Journal) Update(change func(*State)) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	next := clone(j.state)
+	change(&next)
+	if len(next.Reclaims) > MaxReclaims {
+		next.Reclaims = next.Reclaims[:MaxReclaims]
+	}
+	b, err := json.Marshal(next)
+	if err != nil {
+		return fmt.Errorf("encode journal: %w", err)
+	}
+	if err := replaceFile(j.path, b); err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	j.state = next
+	return nil
+}
+
+// clone copies by way of the encoding that is stored anyway, so that a copy
+// can hold nothing that a restart would lose.
+func clone(s State) State {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic("journal: state holds only plain data: " + err.Error())
+	}
+	var c State
+	if err := json.Unmarshal(b, &c); err != nil {
+		panic("journal: own encoding is readable: " + err.Error())
+	}
+	return c
+}
+
+// replaceFile writes a temporary file, syncs it, renames it over path and
+// syncs the folder.
+func replaceFile(path string, b []byte) (err error) {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	if err = os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

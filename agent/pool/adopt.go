@@ -1,0 +1,191 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/agent/pool/process"
+	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// adoptLimit bounds the whole adoption: an engine that does not answer in time
+// is still ours, and is dealt with later.
+const adoptLimit = 4 * time.Second
+
+// strayLimit bounds the wait for an engine whose process id is not known.
+const strayLimit = 2 * time.Second
+
+// Adopt takes over the engines that outlived an earlier agent and reclaims
+// those that did not. It is called once, before Run and Apply.
+func (p *Pool) Adopt(ctx context.Context) {
+	p.measureHost()
+	ctx, cancel := context.WithTimeout(ctx, adoptLimit)
+	defer cancel()
+	records := p.Journal.Snapshot().Engines
+	var wg sync.WaitGroup
+	for _, r := range append(records, p.strays(records)...) {
+		wg.Go(func() { p.adoptOne(ctx, r) })
+	}
+	wg.Wait()
+	p.publish()
+}
+
+// adoptOne takes over one engine, or settles that it is gone.
+func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
+	if r.PID == 0 && !p.identify(ctx, &r) {
+		p.Log.Info("An engine was about to start and is not there", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load)
+		p.files.engine(memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}, r.Load).remove()
+		p.record(func(s *journal.State) { s.DropEngine(r.ReplicaUID, r.Epoch) })
+		return
+	}
+	proc, err := process.Adopt(p.life, r.PID, r.StartTime, p.Probe)
+	if err != nil && !errors.Is(err, probe.ErrGone) {
+		p.Log.Error(err, "An engine cannot be looked at and is taken as gone", "pid", r.PID)
+	}
+	if err != nil {
+		p.missed(r)
+		return
+	}
+	k := memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}
+	heard := make(chan struct{})
+	g := &engine{
+		key: k, load: r.Load, record: r, config: r.Config, files: p.files.engine(k, r.Load), proc: proc,
+		holds: map[*Hold]struct{}{}, heard: heard, loadBegan: time.Now(),
+	}
+	if err := g.connect(); err != nil {
+		panic("pool: a Unix socket's address is always well formed: " + err.Error())
+	}
+	p.Ledger.Restore(k, r.Reserved)
+	var e *entry
+	p.change(func() {
+		e = p.entry(k)
+		e.engine, e.reserved, e.state, e.loads = g, true, Loading, max(e.loads, r.Load)
+		e.released, e.refused = false, nil
+	})
+	p.record(func(s *journal.State) { s.PutEngine(r) })
+	p.attend(e, g)
+	select {
+	case <-heard:
+		p.Log.Info("Engine is adopted", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
+	case <-ctx.Done():
+		p.Log.Info("Adopted engine does not answer yet", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
+	}
+}
+
+// missed reclaims an engine that ended while no agent looked. What it held
+// then is known only if an agent measured it for a stop.
+func (p *Pool) missed(r journal.Engine) {
+	now := time.Now()
+	k := memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}
+	g := &engine{key: k, load: r.Load, record: r}
+	end := ending{reason: v1alpha1.ReclaimCrashed, exit: v1alpha1.ExitUnknown, since: now}
+	if r.Stop != nil {
+		end.reason, end.since, end.freed = r.Stop.Reason, r.Stop.Since, r.Stop.Footprint
+	}
+	reclaim := end.reclaim(g, v1alpha1.HostCheckIndeterminate, now)
+	p.files.engine(k, r.Load).remove()
+	p.change(func() {
+		e := p.entry(k)
+		e.loads = max(e.loads, r.Load)
+		e.freed = addFreed(e.freed, reclaim)
+		p.reclaims = prepend(p.reclaims, reclaim)
+		if end.freed != nil {
+			p.freedTotal += *end.freed
+		}
+		if end.reason == v1alpha1.ReclaimCrashed {
+			p.fail(e, journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: "the engine ended while no agent looked"}, now)
+		}
+		e.reserved = false
+	})
+	p.record(func(s *journal.State) {
+		s.DropEngine(k.UID, k.Epoch)
+		s.Reclaims = prepend(s.Reclaims, reclaim)
+		p.read(func() {
+			s.FreedBytesTotal = p.freedTotal
+			p.entry(k).persist(s)
+		})
+	})
+	p.Log.Info("Engine ended while no agent looked", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
+	p.Reclaimed(reclaim)
+}
+
+// strays finds engines by their files that the journal does not know, because
+// it was damaged. Files of engines that do not answer are removed.
+func (p *Pool) strays(known []journal.Engine) (found []journal.Engine) {
+	configs, err := filepath.Glob(filepath.Join(p.files.run, "*.json"))
+	if err != nil {
+		panic("pool: a constant pattern is well formed: " + err.Error())
+	}
+	for _, path := range configs {
+		name := strings.TrimSuffix(filepath.Base(path), ".json")
+		f := p.files.named(name)
+		if slices.ContainsFunc(known, func(r journal.Engine) bool { return r.Socket == f.socket }) {
+			continue
+		}
+		r, err := readStray(f, name)
+		if err != nil {
+			p.Log.Error(err, "A file among the engines' is not theirs and is removed", "file", path)
+			f.remove()
+			continue
+		}
+		found = append(found, r)
+	}
+	return found
+}
+
+func readStray(f engineFiles, name string) (journal.Engine, error) {
+	file, err := os.Open(f.config)
+	if err != nil {
+		return journal.Engine{}, fmt.Errorf("open engine configuration: %w", err)
+	}
+	defer file.Close()
+	c, err := wire.ReadConfig(file)
+	if err != nil {
+		return journal.Engine{}, err
+	}
+	_, number, _ := strings.Cut(name, "-")
+	load, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return journal.Engine{}, fmt.Errorf("name of engine configuration: %w", err)
+	}
+	return journal.Engine{
+		ReplicaUID: c.ReplicaUID, Epoch: c.Epoch, Load: load, Config: c, Socket: f.socket,
+		Reserved: c.LimitBytes, // at least what was promised to it
+	}, nil
+}
+
+// identify asks the engine on a socket for its process; the socket lies in a
+// folder that only this user may write.
+func (p *Pool) identify(ctx context.Context, r *journal.Engine) bool {
+	ctx, cancel := context.WithTimeout(ctx, strayLimit)
+	defer cancel()
+	conn, err := wire.Dial(r.Socket)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	h, err := wire.NewEngineClient(conn).Hello(ctx, &wire.HelloRequest{ProtocolVersions: []uint32{wire.ProtocolVersion}}, grpc.WaitForReady(true))
+	if err != nil || h.GetPid() <= 1 || h.GetConfigHash() != r.Config.Hash() {
+		return false
+	}
+	start, err := p.Probe.StartTime(int(h.GetPid()))
+	if err != nil {
+		return false
+	}
+	r.PID, r.StartTime = int(h.GetPid()), start
+	return true
+}

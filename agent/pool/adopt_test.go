@@ -1,0 +1,186 @@
+package pool
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+func invalid(uid string, epoch int64) journal.InvalidOrder {
+	return journal.InvalidOrder{ReplicaUID: uid, Epoch: epoch, Message: "cannot be followed"}
+}
+
+// served starts an engine and ends the pool.
+func served(t *testing.T) (*rig, v1alpha1.Assignment, v1alpha1.AssignmentStatus) {
+	t.Helper()
+	r := newRig(t)
+	r.script("m", enginetest.Script{HoldBytes: 8 * mib, TokenMilliseconds: 1})
+	a := assignment("u", "m")
+	r.Apply(orders(a))
+	s := r.serving("u")
+	r.halt()
+	return r, a, s
+}
+
+func TestALivingEngineIsAdoptedWithoutReloading(t *testing.T) {
+	r, a, s := served(t)
+	began := time.Now()
+	r.boot()
+	r.Apply(orders(a))
+	again := r.serving("u")
+	if took := time.Since(began); again.PID != s.PID || took > 5*time.Second {
+		t.Errorf("pid %d, was %d; took %v", again.PID, s.PID, took)
+	}
+	if n := len(r.Snapshot().Reclaims); n != 0 || r.Ledger.Account().Reserved != 100*mib {
+		t.Errorf("%d reclaims, %d reserved", n, r.Ledger.Account().Reserved)
+	}
+	h, err := r.Acquire(t.Context(), "u", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if end, err := ask(t.Context(), h, 3, nil); err != nil || end.GetUsage().GetGeneratedTokens() != 3 {
+		t.Errorf("%v, %v", end, err)
+	}
+	h.Release()
+
+	a.Desired = v1alpha1.DesiredDrained
+	held := footprintOf(t, s.PID)
+	r.Apply(orders(a))
+	done := r.waitFor("u", v1alpha1.ConditionReleased, "True/Released")
+	if c := r.Snapshot().Reclaims[0]; c.Exit != v1alpha1.ExitClean || done.Freed.Bytes == nil || !near(*done.Freed.Bytes, held, 5) {
+		t.Errorf("%+v, /proc said %d", c, held)
+	}
+}
+
+func TestWithoutOrdersAnAdoptedEngineServesOn(t *testing.T) {
+	r, _, s := served(t)
+	r.boot()
+	if again := r.serving("u"); again.PID != s.PID {
+		t.Errorf("pid %d, was %d", again.PID, s.PID)
+	}
+	r.Apply(orders()) // read, and it names nothing
+	eventually(t, func() string {
+		if alive(s.PID) || len(r.Snapshot().Reclaims) == 0 {
+			return "what no order names runs on"
+		}
+		return ""
+	})
+	if c := r.Snapshot().Reclaims[0]; c.Reason != v1alpha1.ReclaimUnassigned {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestAnEngineThatEndedMeanwhileIsReclaimedOnce(t *testing.T) {
+	r, a, s := served(t)
+	if err := syscall.Kill(int(s.PID), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() string {
+		if alive(s.PID) {
+			return "it lives"
+		}
+		return ""
+	})
+	r.boot()
+	r.Apply(orders(a))
+	c := r.Snapshot().Reclaims
+	if len(c) != 1 || c[0].Exit != v1alpha1.ExitUnknown || c[0].FreedBytes != nil || c[0].HostCheck != v1alpha1.HostCheckIndeterminate {
+		t.Fatalf("%+v", c)
+	}
+	again := r.serving("u")
+	if again.PID == s.PID || again.Restarts != 1 {
+		t.Errorf("%+v", again)
+	}
+	r.halt()
+	r.boot()
+	if n := len(r.Snapshot().Reclaims); n != 1 {
+		t.Errorf("%d reclaims after another restart", n)
+	}
+}
+
+func TestAnUnloadGoesOnAfterARestart(t *testing.T) {
+	r := newRig(t)
+	r.script("m", enginetest.Script{HoldBytes: 8 * mib})
+	a := assignment("u", "m")
+	r.Apply(orders(a))
+	s := r.serving("u")
+	h, err := r.Acquire(t.Context(), "u", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Desired = v1alpha1.DesiredDrained
+	r.Apply(orders(a))
+	eventually(t, func() string { // the drain waits for the hold
+		if e := r.Journal.Snapshot().Engine("u", 1); e == nil || e.Stop == nil {
+			return "no stop in the journal"
+		}
+		return ""
+	})
+	r.halt()
+	h.Release()
+	r.boot()
+	r.Apply(orders(a))
+	done := r.waitFor("u", v1alpha1.ConditionReleased, "True/Released")
+	if c := r.Snapshot().Reclaims; len(c) != 1 || c[0].Reason != v1alpha1.ReclaimDrained || alive(s.PID) || done.Freed.TotalBytes < 8*mib {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestADamagedJournalLosesNoProcess(t *testing.T) {
+	r, a, s := served(t)
+	if err := os.WriteFile(filepath.Join(r.dir, "journal.json"), []byte("{torn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.boot()
+	r.Apply(orders(a))
+	if again := r.serving("u"); again.PID != s.PID || len(r.engines()) != 1 {
+		t.Errorf("pid %d, was %d; %d engines", again.PID, s.PID, len(r.engines()))
+	}
+}
+
+// TestACrashBetweenStartAndJournalLosesNoProcess: the process id was not
+// written yet.
+func TestACrashBetweenStartAndJournalLosesNoProcess(t *testing.T) {
+	r, a, s := served(t)
+	j, err := journal.Open(r.dir, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Update(func(st *journal.State) { st.Engines[0].PID, st.Engines[0].StartTime = 0, "" }); err != nil {
+		t.Fatal(err)
+	}
+	r.boot()
+	r.Apply(orders(a))
+	if again := r.serving("u"); again.PID != s.PID {
+		t.Errorf("pid %d, was %d", again.PID, s.PID)
+	}
+}
+
+func TestAProcessWithAReusedIDIsNeitherAdoptedNorKilled(t *testing.T) {
+	r, _, s := served(t)
+	j, err := journal.Open(r.dir, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Update(func(st *journal.State) { st.Engines[0].StartTime = "another" }); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Kill(int(s.PID), syscall.SIGKILL)
+	r.boot()
+	r.Apply(orders())
+	eventually(t, func() string {
+		if len(r.Snapshot().Assignments) != 0 {
+			return "still there"
+		}
+		return ""
+	})
+	if !alive(s.PID) {
+		t.Error("a stranger was killed")
+	}
+}

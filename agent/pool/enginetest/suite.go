@@ -1,0 +1,259 @@
+package enginetest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// Program is an engine program under test.
+type Program struct {
+	Path string
+	Env  []string
+	// ModelPath is what it loads; it must answer prompts of a few words with
+	// up to Slow tokens, none faster than the suite can cancel.
+	ModelPath string
+	// Slow is a number of tokens that takes more than a second.
+	Slow int64
+}
+
+const patience = 30 * time.Second
+
+// Run checks what the pool relies on.
+func Run(t *testing.T, p Program) {
+	t.Run("hello names the assignment, the configuration and the process", func(t *testing.T) { p.hello(t) })
+	t.Run("a request is admitted, answered and finished once", func(t *testing.T) { p.generate(t) })
+	t.Run("a request that cannot be meant is refused with a type", func(t *testing.T) { p.refuse(t) })
+	t.Run("a request whose client went leaves nothing behind", func(t *testing.T) { p.cancel(t) })
+	t.Run("limits are answered with the engine's memory", func(t *testing.T) { p.limits(t) })
+	t.Run("shutdown cancels what runs, with a typed end, and exits with 0", func(t *testing.T) { p.shutdown(t) })
+	t.Run("shutdown lets requests finish within their time", func(t *testing.T) { p.drain(t) })
+}
+
+// running is a started engine.
+type running struct {
+	wire.EngineClient
+	config wire.Config
+	cmd    *exec.Cmd
+	exited chan error
+}
+
+func (p Program) start(t *testing.T) *running {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "mf-engine-") // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	c := wire.Config{ReplicaUID: "suite", Epoch: 3, ModelPath: p.ModelPath, ModelDigest: "sha256:suite", ContextTokens: 512, Sequences: 2, CacheTokens: 1024, LimitBytes: 1 << 30}
+	b, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, socket := filepath.Join(dir, "c.json"), filepath.Join(dir, "e.sock")
+	if err := os.WriteFile(config, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := &running{config: c, cmd: exec.Command(p.Path, "serve", "--socket", socket, "--config", config), exited: make(chan error, 1)}
+	r.cmd.Env, r.cmd.Stderr = p.Env, os.Stderr
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { r.exited <- r.cmd.Wait() }()
+	conn, err := wire.Dial(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.EngineClient = wire.NewEngineClient(conn)
+	t.Cleanup(func() {
+		_ = r.cmd.Process.Kill()
+		_ = conn.Close()
+	})
+	return r
+}
+
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// ready waits for the state through Watch, as the pool does.
+func (r *running) ready(t *testing.T) *running {
+	t.Helper()
+	s := r.until(t, wire.State_STATE_READY)
+	if s.GetMemory() == nil || s.GetActivity() == nil {
+		t.Errorf("status without figures: %v", s)
+	}
+	return r
+}
+
+func (r *running) until(t *testing.T, state wire.State) *wire.Status {
+	t.Helper()
+	stream, err := r.Watch(bounded(t), &wire.WatchRequest{IntervalMilliseconds: 20}, grpc.WaitForReady(true))
+	for err == nil {
+		var s *wire.Status
+		if s, err = stream.Recv(); err == nil && s.GetState() == state {
+			return s
+		}
+	}
+	t.Fatalf("waiting for %s: %v", state, err)
+	return nil
+}
+
+func (p Program) hello(t *testing.T) {
+	r := p.start(t)
+	h, err := r.Hello(bounded(t), &wire.HelloRequest{ProtocolVersions: []uint32{wire.ProtocolVersion}}, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.GetProtocolVersion() != wire.ProtocolVersion || h.GetReplicaUid() != "suite" || h.GetEpoch() != 3 ||
+		h.GetConfigHash() != r.config.Hash() || h.GetPid() != int64(r.cmd.Process.Pid) || h.GetBackend() == "" {
+		t.Errorf("%v", h)
+	}
+}
+
+func prompt(tokens int64) *wire.GenerateRequest {
+	return &wire.GenerateRequest{Id: "suite", Input: &wire.GenerateRequest_Prompt{Prompt: "one two three"}, MaxTokens: tokens}
+}
+
+func (p Program) generate(t *testing.T) {
+	r := p.start(t).ready(t)
+	stream, err := r.Generate(bounded(t), prompt(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := stream.Recv()
+	if err != nil || first.GetAdmitted().GetPromptTokens() < 1 {
+		t.Fatalf("first event %v, %v: want Admitted", first, err)
+	}
+	finished := 0
+	for {
+		ev, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil || finished > 0 {
+			t.Fatalf("%v after %d ends: %v", ev, finished, err)
+		}
+		if f := ev.GetFinished(); f != nil {
+			finished++
+			if f.GetUsage().GetGeneratedTokens() < 1 || f.GetUsage().GetGeneratedTokens() > 4 {
+				t.Errorf("usage %v", f.GetUsage())
+			}
+		}
+	}
+	if finished != 1 {
+		t.Errorf("%d ends", finished)
+	}
+}
+
+func (p Program) refuse(t *testing.T) {
+	r := p.start(t).ready(t)
+	stream, err := r.Generate(bounded(t), &wire.GenerateRequest{Id: "suite"})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if got := wire.RefusalOf(err); got.GetCode() != wire.Code_CODE_INVALID || got.GetMessage() == "" {
+		t.Errorf("%v: %v", err, got)
+	}
+}
+
+func (p Program) cancel(t *testing.T) {
+	r := p.start(t).ready(t)
+	ctx, cancel := context.WithCancel(bounded(t))
+	stream, err := r.Generate(ctx, prompt(p.Slow))
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	cancel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch, err := r.Watch(bounded(t), &wire.WatchRequest{IntervalMilliseconds: 20})
+	for err == nil {
+		var s *wire.Status
+		if s, err = watch.Recv(); err == nil && s.GetActivity().GetRunning() == 0 {
+			return
+		}
+	}
+	t.Errorf("a cancelled request still runs: %v", err)
+}
+
+func (p Program) limits(t *testing.T) {
+	r := p.start(t).ready(t)
+	a, err := r.SetLimits(bounded(t), &wire.Limits{MemoryBytes: 1 << 30, Sequence: 1})
+	if err != nil || a.GetMemory() == nil {
+		t.Errorf("%v, %v", a, err)
+	}
+}
+
+func (p Program) shutdown(t *testing.T) {
+	r := p.start(t).ready(t)
+	stream, err := r.Generate(bounded(t), prompt(p.Slow))
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Shutdown(bounded(t), &wire.ShutdownRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	var end *wire.Finished
+	for {
+		ev, err := stream.Recv()
+		if err != nil {
+			break
+		}
+		end = ev.GetFinished()
+	}
+	if end.GetReason() != wire.FinishReason_FINISH_REASON_ERROR || end.GetError().GetCode() != wire.Code_CODE_CANCELLED {
+		t.Errorf("the running request ended with %v", end)
+	}
+	r.exits(t)
+}
+
+func (p Program) drain(t *testing.T) {
+	r := p.start(t).ready(t)
+	stream, err := r.Generate(bounded(t), prompt(2))
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Shutdown(bounded(t), &wire.ShutdownRequest{DrainMilliseconds: patience.Milliseconds()}); err != nil {
+		t.Fatal(err)
+	}
+	var end *wire.Finished
+	for ev, err := stream.Recv(); err == nil; ev, err = stream.Recv() {
+		end = ev.GetFinished()
+	}
+	if end == nil || end.GetReason() == wire.FinishReason_FINISH_REASON_ERROR {
+		t.Errorf("the running request ended with %v", end)
+	}
+	r.exits(t)
+}
+
+func (r *running) exits(t *testing.T) {
+	t.Helper()
+	select {
+	case err := <-r.exited:
+		if err != nil {
+			t.Errorf("exit: %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("the engine does not exit")
+	}
+}

@@ -1,0 +1,201 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// entry is one replica in one epoch. Pool.mu guards all of it.
+type entry struct {
+	key memory.Key
+
+	// Desired.
+	want    want
+	order   v1alpha1.Assignment // the last one that named it
+	invalid string
+
+	// Observed.
+	state    State
+	download download
+	reserved bool
+	refused  *journal.Refusal // final: not admitted, or failed for good
+	failure  *journal.Refusal // of the last load or crash, while it backs off
+	engine   *engine          // from just before its start to its observed end
+	loads    int64
+	restarts int32
+	crashes  []time.Time
+	restart  time.Time // not before
+	freed    v1alpha1.Freed
+	released bool
+
+	conditions []metav1.Condition // as last published, for their transition times
+}
+
+// download is how far the files of an entry are.
+type download struct {
+	running, done bool
+	cancel        context.CancelFunc
+	path          string
+	bytes, total  int64
+	since         time.Time
+	attempts      int
+	failure       *DownloadError
+	notBefore     time.Time
+}
+
+// remember takes what the journal knows of a replica.
+func (e *entry) remember(r journal.Replica) {
+	e.loads, e.restarts, e.crashes = r.Loads, r.Restarts, r.Crashes
+	e.refused, e.freed, e.released = r.Refused, r.Freed, r.Released
+	switch {
+	case e.refused != nil:
+		e.state = Failed
+	case e.released:
+		e.state = Exited
+	}
+}
+
+// take makes an assignment the entry's order.
+func (e *entry) take(a v1alpha1.Assignment) {
+	e.order, e.invalid = a, ""
+	switch a.Desired {
+	case v1alpha1.DesiredRunning:
+		e.want = wantRunning
+	case v1alpha1.DesiredDownloaded:
+		e.want = wantDownloaded
+	case v1alpha1.DesiredDrained:
+		e.want = wantDrained
+	default:
+		e.want, e.invalid = wantInvalid, "desired state "+string(a.Desired)+" is unknown to this agent"
+	}
+}
+
+// view is what plan sees. Without a known host nothing can be admitted.
+func (e *entry) view(hostKnown bool) view {
+	d := &e.download
+	v := view{
+		key: e.key, want: e.want,
+		downloaded: d.done, downloading: d.running, downloadNotBefore: d.notBefore,
+		downloadRefused: d.failure != nil && d.failure.Final,
+		reserved:        e.reserved, refused: e.refused != nil || !hostKnown && d.done && !e.reserved,
+		engine: e.engine != nil, loadNotBefore: e.restart, released: e.released,
+	}
+	if e.engine != nil {
+		v.starting, v.unloading = e.engine.proc == nil, e.engine.stop != nil
+		v.outdated = e.want == wantRunning && !sameService(e.engine.config, e.config(""))
+	}
+	return v
+}
+
+// config is what an engine of this entry is started with.
+func (e *entry) config(path string) wire.Config {
+	a := &e.order
+	return wire.Config{
+		ReplicaUID: e.key.UID, Epoch: e.key.Epoch, ModelPath: path, ModelDigest: a.Model.Digest,
+		ContextTokens: a.Context.Tokens, Sequences: a.Context.Sequences, CacheTokens: a.Context.CacheTokens,
+		LimitBytes: memory.EngineLimit(a.ReservedBytes),
+	}
+}
+
+// sameService reports whether an engine with configuration have does what want
+// asks. Where the files lie and how its limit was computed are not part of
+// that: a new agent must not unload what an old one started.
+func sameService(have, want wire.Config) bool {
+	have.ModelPath, have.LimitBytes, have.Backend = want.ModelPath, want.LimitBytes, want.Backend
+	return have == want
+}
+
+// download runs Ensure in a goroutine.
+func (p *Pool) download(e *entry) {
+	ctx, cancel := context.WithCancel(p.life)
+	var order v1alpha1.Assignment
+	p.change(func() {
+		order = e.order
+		e.download.running, e.download.cancel = true, cancel
+		e.download.since, e.download.bytes, e.download.total = time.Now(), 0, order.Model.Bytes()
+		e.download.attempts++
+	})
+	p.tasks.Go(func() {
+		defer cancel()
+		path, err := p.Weights.Ensure(ctx, order.Model, p.downloadProgress(e))
+		p.change(func() { e.download.finished(path, err, time.Now()) })
+		if err != nil && ctx.Err() == nil {
+			p.Log.Info("Download failed", "ModelReplica", order.Namespace+"/"+order.Name, "reason", err.Error())
+		}
+		p.wake()
+	})
+}
+
+// progressPause bounds how often progress makes a new snapshot.
+const progressPause = 100 * time.Millisecond
+
+func (p *Pool) downloadProgress(e *entry) func(done, total int64) {
+	var last time.Time
+	return func(done, total int64) {
+		p.mu.Lock()
+		e.download.bytes, e.download.total = done, total
+		publish := time.Since(last) >= progressPause
+		if publish {
+			last = time.Now()
+		}
+		p.mu.Unlock()
+		if publish {
+			p.publish()
+		}
+	}
+}
+
+func (d *download) finished(path string, err error, now time.Time) {
+	d.running, d.cancel, d.failure = false, nil, nil
+	if err == nil {
+		d.done, d.path, d.bytes, d.attempts = true, path, d.total, 0
+		return
+	}
+	if !errors.As(err, &d.failure) {
+		d.failure = &DownloadError{Reason: v1alpha1.ReasonDownloadFailed, Message: err.Error()}
+	}
+	d.notBefore = now.Add(max(d.failure.RetryAfter, downloadPause(d.attempts)))
+}
+
+// reserve asks the ledger; a refusal is final for that replica.
+func (p *Pool) reserve(e *entry) {
+	var order v1alpha1.Assignment
+	p.read(func() { order = e.order })
+	err := p.Ledger.Reserve(e.key, order.ReservedBytes)
+	if err == nil {
+		p.change(func() { e.reserved, e.state = true, Reserved })
+		return
+	}
+	p.Log.Info("Replica was not admitted", "ModelReplica", order.Namespace+"/"+order.Name, "reason", err.Error())
+	refused := &journal.Refusal{Reason: v1alpha1.ReasonInsufficientRoom, Message: err.Error()}
+	p.change(func() { e.refused, e.state = refused, Failed })
+	if err := p.Journal.Update(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Refused = refused }); err != nil {
+		p.Log.Error(err, "A refusal was not remembered") // it would only be made again
+	}
+}
+
+// release gives back the reservation of an entry that was drained.
+func (p *Pool) release(e *entry) {
+	if !p.record(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Released = true }) {
+		return
+	}
+	p.Ledger.Release(e.key)
+	p.change(func() { e.reserved, e.released, e.state = false, true, Exited })
+}
+
+// forget ends an entry that no order names.
+func (p *Pool) forget(e *entry) {
+	if !p.record(func(s *journal.State) { s.DropReplica(e.key.UID, e.key.Epoch) }) {
+		return
+	}
+	p.Ledger.Release(e.key)
+	p.change(func() { delete(p.entries, e.key) })
+}

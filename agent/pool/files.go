@@ -1,0 +1,118 @@
+package pool
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"metalfleet.dev/metalfleet/agent/memory"
+)
+
+// maxSocketPath is what darwin's sockaddr_un holds, less the closing NUL.
+const maxSocketPath = 103
+
+// maxLogBytes is how large one engine's log grows before it is set aside.
+const maxLogBytes = 8 << 20
+
+// files says where the files of engines lie.
+type files struct {
+	run, logs string
+}
+
+// engineFiles are those of one engine.
+type engineFiles struct {
+	socket, config, log string
+}
+
+// newFiles makes the folders, for this user alone. Sockets lie in the state
+// folder unless its path is too long for a socket's.
+func newFiles(stateDir string) (files, error) {
+	stateDir, err := filepath.Abs(stateDir)
+	if err != nil {
+		return files{}, fmt.Errorf("state folder: %w", err)
+	}
+	f := files{run: filepath.Join(stateDir, "run"), logs: filepath.Join(stateDir, "logs")}
+	longest := f.engine(memory.Key{UID: "any", Epoch: 1}, 999_999).socket
+	if len(longest) > maxSocketPath {
+		f.run = filepath.Join("/tmp", "metalfleet-"+shortHash(stateDir))
+	}
+	for _, dir := range []string{f.run, f.logs} {
+		if err := privateDir(dir); err != nil {
+			return files{}, err
+		}
+	}
+	return f, nil
+}
+
+// privateDir makes a folder of mode 0700, and refuses one that is another
+// user's, open to others, or a link.
+func privateDir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make folder for engines: %w", err)
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("look at folder for engines: %w", err)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || info.Mode().Perm() != 0o700 || ok && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("folder %s for engines is %s of user %d: want a folder of mode 0700 of user %d", dir, info.Mode(), st.Uid, os.Geteuid())
+	}
+	return nil
+}
+
+func shortHash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:6])
+}
+
+// engine names the files of one load of one replica and epoch.
+func (f files) engine(k memory.Key, load int64) engineFiles {
+	name := shortHash(fmt.Sprintf("%s/%d", k.UID, k.Epoch)) + "-" + strconv.FormatInt(load, 10)
+	return f.named(name)
+}
+
+func (f files) named(name string) engineFiles {
+	log, _, _ := strings.Cut(name, "-") // one log per replica, over all loads
+	return engineFiles{
+		socket: filepath.Join(f.run, name+".sock"),
+		config: filepath.Join(f.run, name+".json"),
+		log:    filepath.Join(f.logs, log+".log"),
+	}
+}
+
+// remove deletes socket and configuration; the log stays for a person to read.
+func (f engineFiles) remove() {
+	_ = os.Remove(f.socket)
+	_ = os.Remove(f.config)
+}
+
+// boundLog sets a log that grew too large aside as NAME.1 and empties it. The
+// engine appends, so it goes on at the beginning.
+func boundLog(path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() <= maxLogBytes {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at engine log: %w", err)
+	}
+	in, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("open engine log: %w", err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(path+".1", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("set engine log aside: %w", err)
+	}
+	_, err = io.Copy(out, io.LimitReader(in, 4*maxLogBytes))
+	return errors.Join(err, out.Close(), in.Truncate(0))
+}

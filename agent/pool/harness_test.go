@@ -1,0 +1,263 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// TestMain lets the test program play the engine.
+func TestMain(m *testing.M) {
+	if enginetest.Requested() {
+		os.Exit(enginetest.Main(os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+const (
+	mib = int64(1) << 20
+	gib = int64(1) << 30
+)
+
+// rig is a pool over fake engines that are real processes.
+type rig struct {
+	*Pool
+	t       *testing.T
+	dir     string
+	weights *scripts
+	host    *probe.Declared
+	stop    context.CancelFunc
+	ended   chan struct{}
+}
+
+// scripts is a store whose files are scripts, by source.
+type scripts struct {
+	dir string
+	mu  sync.Mutex
+	err error
+}
+
+func (s *scripts) Ensure(_ context.Context, r model.Record, progress func(done, total int64)) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	progress(r.Bytes()/2, r.Bytes())
+	return filepath.Join(s.dir, r.Source), s.err
+}
+
+func (s *scripts) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+// quick are delays for tests; what they bound takes milliseconds.
+func quick() Timing {
+	return Timing{Poll: 20 * time.Millisecond, IdlePoll: 20 * time.Millisecond, Hello: 5 * time.Second, Stop: 500 * time.Millisecond, Term: 300 * time.Millisecond, Settle: 10 * time.Millisecond}
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "mf-pool-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, dir: dir, weights: &scripts{dir: dir}}
+	t.Cleanup(func() {
+		r.killEngines()
+		_ = os.RemoveAll(dir)
+	})
+	r.boot()
+	return r
+}
+
+// boot starts an agent's pool over what lies on disk.
+func (r *rig) boot() {
+	r.t.Helper()
+	j, err := journal.Open(r.dir, time.Now())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.host = probe.NewDeclared(probe.Declaration{Chip: "M4", Memory: 16 << 30}, probe.NewSystem())
+	r.Pool, err = New(Config{
+		Log: testr.New(r.t), Journal: j, Ledger: memory.NewLedger(), Probe: r.host, Weights: r.weights,
+		Engine: os.Args[0], EngineEnv: enginetest.Env(), StateDir: r.dir, Timing: quick(),
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r.Adopt(ctx)
+	ended := make(chan struct{})
+	r.stop, r.ended = stop, ended
+	pool := r.Pool
+	go func() {
+		defer close(ended)
+		_ = pool.Run(ctx)
+	}()
+	r.t.Cleanup(func() { stop(); <-ended })
+}
+
+// halt ends the pool and leaves the engines.
+func (r *rig) halt() {
+	r.stop()
+	<-r.ended
+}
+
+// killEngines ends every engine process that the journal knows.
+func (r *rig) killEngines() {
+	j, err := journal.Open(r.dir, time.Now())
+	if err != nil {
+		return
+	}
+	for _, e := range j.Snapshot().Engines {
+		if s, err := probe.NewSystem().StartTime(e.PID); err == nil && s == e.StartTime {
+			_ = syscall.Kill(e.PID, syscall.SIGKILL)
+		}
+	}
+}
+
+// script writes an engine's script under a source name.
+func (r *rig) script(name string, s enginetest.Script) {
+	r.t.Helper()
+	if err := enginetest.WriteScript(filepath.Join(r.dir, name), s); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// assignment orders a replica whose model is the script of that name.
+func assignment(uid, source string) v1alpha1.Assignment {
+	files := []model.File{{Path: "m.gguf", Bytes: 1000, SHA256: strings.Repeat("ab", 32)}}
+	return v1alpha1.Assignment{
+		ReplicaUID: uid, Epoch: 1, Namespace: "team", Name: "replica-" + uid, ServedNames: []string{"name-" + uid},
+		Model:   model.Record{Source: source, Digest: model.DigestOf(files), Format: model.FormatGGUF, Files: files},
+		Context: v1alpha1.ContextLimits{Tokens: 64, Sequences: 2, CacheTokens: 128}, ReservedBytes: 100 * mib,
+		DrainSeconds: 10, Desired: v1alpha1.DesiredRunning,
+	}
+}
+
+func orders(a ...v1alpha1.Assignment) journal.Orders {
+	return journal.Orders{Generation: 1, Assignments: a}
+}
+
+func (r *rig) report(uid string) v1alpha1.AssignmentStatus {
+	for _, a := range r.Snapshot().Assignments {
+		if a.ReplicaUID == uid {
+			return a
+		}
+	}
+	return v1alpha1.AssignmentStatus{}
+}
+
+func status(a v1alpha1.AssignmentStatus, kind string) string {
+	for _, c := range a.Conditions {
+		if c.Type == kind {
+			return string(c.Status) + "/" + c.Reason
+		}
+	}
+	return ""
+}
+
+// eventually polls until ok says "" and fails with its last words.
+func eventually(t *testing.T, ok func() string) {
+	t.Helper()
+	var last string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+		if last = ok(); last == "" {
+			return
+		}
+	}
+	t.Fatal(last)
+}
+
+func (r *rig) waitFor(uid, kind, want string) v1alpha1.AssignmentStatus {
+	r.t.Helper()
+	var a v1alpha1.AssignmentStatus
+	eventually(r.t, func() string {
+		a = r.report(uid)
+		if got := status(a, kind); got != want {
+			return fmt.Sprintf("%s of %s is %q, want %q: %+v", kind, uid, got, want, a)
+		}
+		return ""
+	})
+	return a
+}
+
+func (r *rig) serving(uid string) v1alpha1.AssignmentStatus {
+	r.t.Helper()
+	return r.waitFor(uid, v1alpha1.ConditionServing, "True/Serving")
+}
+
+// alive reports whether a process lives.
+func alive(pid int64) bool {
+	_, err := probe.NewSystem().StartTime(int(pid))
+	return err == nil
+}
+
+// footprintOf reads /proc itself, as a person would.
+func footprintOf(t *testing.T, pid int64) (sum int64) {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(b), "\n") {
+		var kib int64
+		for _, name := range []string{"Pss_Anon:", "Pss_Shmem:", "SwapPss:"} {
+			if rest, ok := strings.CutPrefix(line, name); ok {
+				if _, err := fmt.Sscan(rest, &kib); err != nil {
+					t.Fatal(err)
+				}
+				sum += kib << 10
+			}
+		}
+	}
+	return sum
+}
+
+func near(a, b int64, percent int64) bool {
+	d := a - b
+	if d < 0 {
+		d = -d
+	}
+	return d*100 <= b*percent
+}
+
+// ask sends a request of that many tokens and returns how it ended.
+func ask(ctx context.Context, h *Hold, tokens int64, admitted func()) (*wire.Finished, error) {
+	s, err := h.Generate(ctx, &wire.GenerateRequest{Id: "r", Input: &wire.GenerateRequest_Prompt{Prompt: "p"}, MaxTokens: tokens})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	for {
+		ev, err := s.Recv()
+		if err != nil {
+			return nil, err
+		}
+		if ev.GetAdmitted() != nil && admitted != nil {
+			admitted()
+		}
+		if f := ev.GetFinished(); f != nil {
+			return f, nil
+		}
+	}
+}
+
+var errTest = errors.New("as the test wants")

@@ -1,0 +1,210 @@
+package pool
+
+import (
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// State is where an entry is, as observed.
+type State string
+
+// The states of an entry.
+const (
+	Absent   State = "absent"
+	Reserved State = "reserved"
+	Loading  State = "loading"
+	Ready    State = "ready"
+	Draining State = "draining"
+	Stopping State = "stopping"
+	Exited   State = "exited"
+	Failed   State = "failed"
+)
+
+// want is what the orders want of an entry.
+type want int
+
+const (
+	// wantUnknown: no orders were read yet. Nothing is started or stopped.
+	wantUnknown want = iota
+	// wantInvalid: the order cannot be followed. Nothing is started or stopped.
+	wantInvalid
+	wantDownloaded
+	wantRunning
+	wantDrained
+	// wantGone: orders were read and do not name it.
+	wantGone
+)
+
+// view is all that plan looks at of one entry.
+type view struct {
+	key  memory.Key
+	want want
+	// download: is it done, is it running, when may it be tried again.
+	downloaded, downloading bool
+	downloadRefused         bool
+	downloadNotBefore       time.Time
+	// admission and failure: reserved in the ledger; refused for good.
+	reserved, refused bool
+	// engine: a process is there or about to be; it is being started; an unload
+	// goes on; it serves another configuration.
+	engine, starting, unloading, outdated bool
+	loadNotBefore                         time.Time
+	released                              bool
+}
+
+// step is what is to be done with an entry next.
+type step int
+
+const (
+	stepDownload step = iota + 1
+	stepCancelDownload
+	stepReserve
+	stepLoad
+	stepUnload
+	stepUnreserve // the reservation is given back
+	stepRelease   // and Released reported
+	stepForget
+)
+
+// action is one step of one entry.
+type action struct {
+	key    memory.Key
+	step   step
+	reason v1alpha1.ReclaimReason // of an unload
+}
+
+// plan derives the next step of each entry from what is wanted and what is
+// seen, and when to look again although nothing changed (zero: never).
+func plan(views []view, now time.Time) (actions []action, again time.Time) {
+	engines := map[string]int{} // per UID: epochs of it that have a process
+	for _, v := range views {
+		if v.engine {
+			engines[v.key.UID]++
+		}
+	}
+	for _, v := range views {
+		next, at := planOne(v, engines[v.key.UID] > 0, now)
+		if next.step != 0 {
+			next.key = v.key
+			actions = append(actions, next)
+		}
+		if !at.IsZero() && (again.IsZero() || at.Before(again)) {
+			again = at
+		}
+	}
+	return actions, again
+}
+
+// planOne decides for one entry; predecessor says that a process of this
+// replica lives, of this epoch or another: two are never there at once.
+func planOne(v view, predecessor bool, now time.Time) (action, time.Time) {
+	switch v.want {
+	case wantRunning:
+		return planRunning(v, predecessor, now)
+	case wantDownloaded:
+		if a := planStop(v, v1alpha1.ReclaimDrained); a.step != 0 || v.engine {
+			return a, time.Time{}
+		}
+		if v.reserved {
+			return action{step: stepUnreserve}, time.Time{}
+		}
+		return planDownload(v, now)
+	case wantDrained:
+		return planEnd(v, v1alpha1.ReclaimDrained, stepRelease), time.Time{}
+	case wantGone:
+		return planEnd(v, v1alpha1.ReclaimUnassigned, stepForget), time.Time{}
+	}
+	return action{}, time.Time{}
+}
+
+func planRunning(v view, predecessor bool, now time.Time) (action, time.Time) {
+	if v.engine {
+		if v.outdated {
+			return planStop(v, v1alpha1.ReclaimReplaced), time.Time{}
+		}
+		if v.downloaded {
+			return action{}, time.Time{}
+		}
+		// An adopted engine serves; whether its files are still there is only reported.
+		return planDownload(v, now)
+	}
+	switch {
+	case v.refused:
+		return action{}, time.Time{}
+	case !v.downloaded:
+		return planDownload(v, now)
+	case !v.reserved:
+		return action{step: stepReserve}, time.Time{}
+	case predecessor:
+		return action{}, time.Time{} // its exit wakes the loop
+	case now.Before(v.loadNotBefore):
+		return action{}, v.loadNotBefore
+	}
+	return action{step: stepLoad}, time.Time{}
+}
+
+func planDownload(v view, now time.Time) (action, time.Time) {
+	switch {
+	case v.downloaded || v.downloading || v.downloadRefused:
+		return action{}, time.Time{}
+	case now.Before(v.downloadNotBefore):
+		return action{}, v.downloadNotBefore
+	}
+	return action{step: stepDownload}, time.Time{}
+}
+
+// planStop unloads an engine once, and not before it was started.
+func planStop(v view, reason v1alpha1.ReclaimReason) action {
+	if v.engine && !v.starting && !v.unloading {
+		return action{step: stepUnload, reason: reason}
+	}
+	return action{}
+}
+
+// planEnd takes everything back and then does the last step, once.
+func planEnd(v view, reason v1alpha1.ReclaimReason, last step) action {
+	switch {
+	case v.engine:
+		return planStop(v, reason)
+	case v.downloading:
+		return action{step: stepCancelDownload}
+	case last == stepRelease && v.released:
+		return action{}
+	}
+	return action{step: last}
+}
+
+// Restarts of an engine are bounded: after maxCrashes within crashWindow the
+// replica has failed. The first restart waits firstBackoff, each next twice as long.
+const (
+	maxCrashes   = 5
+	crashWindow  = 10 * time.Minute
+	firstBackoff = time.Second
+)
+
+// afterCrash adds a crash to the recent ones. It returns those still in the
+// window, how long to wait before the next start, and whether there is one.
+func afterCrash(crashes []time.Time, now time.Time) (recent []time.Time, wait time.Duration, again bool) {
+	for _, c := range crashes {
+		if now.Sub(c) < crashWindow {
+			recent = append(recent, c)
+		}
+	}
+	recent = append(recent, now)
+	if len(recent) > maxCrashes {
+		return recent, 0, false
+	}
+	return recent, firstBackoff << (len(recent) - 1), true
+}
+
+// Downloads that may succeed later are tried again for ever, with growing pauses.
+const (
+	firstDownloadPause = time.Second
+	maxDownloadPause   = time.Minute
+)
+
+func downloadPause(attempts int) time.Duration {
+	return min(maxDownloadPause, firstDownloadPause<<min(attempts-1, 10))
+}

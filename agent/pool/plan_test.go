@@ -1,0 +1,103 @@
+package pool
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+var at = time.Unix(1_000_000, 0)
+
+func one(v view) []view {
+	v.key = memory.Key{UID: "u", Epoch: 1}
+	return []view{v}
+}
+
+func TestPlanDerivesTheNextStep(t *testing.T) {
+	later := at.Add(3 * time.Second)
+	for name, tc := range map[string]struct {
+		view   view
+		step   step
+		reason v1alpha1.ReclaimReason
+		again  time.Time
+	}{
+		"a new order begins with the download":            {view{want: wantRunning}, stepDownload, "", time.Time{}},
+		"a running download is waited for":                {view{want: wantRunning, downloading: true}, 0, "", time.Time{}},
+		"a failed download is tried again in time":        {view{want: wantRunning, downloadNotBefore: later}, 0, "", later},
+		"a download that cannot succeed is not":           {view{want: wantRunning, downloadRefused: true}, 0, "", time.Time{}},
+		"what is on disk is admitted":                     {view{want: wantRunning, downloaded: true}, stepReserve, "", time.Time{}},
+		"what is admitted is loaded":                      {view{want: wantRunning, downloaded: true, reserved: true}, stepLoad, "", time.Time{}},
+		"what crashed waits":                              {view{want: wantRunning, downloaded: true, reserved: true, loadNotBefore: later}, 0, "", later},
+		"what was refused stays refused":                  {view{want: wantRunning, downloaded: true, refused: true}, 0, "", time.Time{}},
+		"an engine that runs is left alone":               {view{want: wantRunning, downloaded: true, reserved: true, engine: true}, 0, "", time.Time{}},
+		"an adopted engine's files are looked at":         {view{want: wantRunning, reserved: true, engine: true}, stepDownload, "", time.Time{}},
+		"an engine of another configuration goes":         {view{want: wantRunning, downloaded: true, reserved: true, engine: true, outdated: true}, stepUnload, v1alpha1.ReclaimReplaced, time.Time{}},
+		"an engine that starts is not stopped yet":        {view{want: wantDrained, reserved: true, engine: true, starting: true}, 0, "", time.Time{}},
+		"a drain unloads":                                 {view{want: wantDrained, reserved: true, engine: true}, stepUnload, v1alpha1.ReclaimDrained, time.Time{}},
+		"a drain unloads once":                            {view{want: wantDrained, reserved: true, engine: true, unloading: true}, 0, "", time.Time{}},
+		"a drain cancels a download":                      {view{want: wantDrained, downloading: true}, stepCancelDownload, "", time.Time{}},
+		"a drain without an engine releases":              {view{want: wantDrained, reserved: true}, stepRelease, "", time.Time{}},
+		"a drain releases once":                           {view{want: wantDrained, released: true}, 0, "", time.Time{}},
+		"what no order names is unloaded":                 {view{want: wantGone, reserved: true, engine: true}, stepUnload, v1alpha1.ReclaimUnassigned, time.Time{}},
+		"what no order names and holds nothing is forgot": {view{want: wantGone, released: true}, stepForget, "", time.Time{}},
+		"without orders nothing is stopped":               {view{want: wantUnknown, reserved: true, engine: true}, 0, "", time.Time{}},
+		"an invalid order stops nothing":                  {view{want: wantInvalid, reserved: true, engine: true}, 0, "", time.Time{}},
+		"an invalid order starts nothing":                 {view{want: wantInvalid}, 0, "", time.Time{}},
+		"only the weights are wanted: the engine goes":    {view{want: wantDownloaded, downloaded: true, reserved: true, engine: true}, stepUnload, v1alpha1.ReclaimDrained, time.Time{}},
+		"only the weights are wanted: no reservation":     {view{want: wantDownloaded, downloaded: true, reserved: true}, stepUnreserve, "", time.Time{}},
+		"only the weights are wanted: download":           {view{want: wantDownloaded}, stepDownload, "", time.Time{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			actions, again := plan(one(tc.view), at)
+			var want []action
+			if tc.step != 0 {
+				want = []action{{key: memory.Key{UID: "u", Epoch: 1}, step: tc.step, reason: tc.reason}}
+			}
+			if d := cmp.Diff(want, actions, cmp.AllowUnexported(action{})); d != "" || !again.Equal(tc.again) {
+				t.Errorf("again %v, want %v; actions (-want +got):\n%s", again, tc.again, d)
+			}
+		})
+	}
+}
+
+// TestP1TwoEpochsNeverRunAtOnce: a successor waits for its predecessor's exit.
+func TestP1TwoEpochsNeverRunAtOnce(t *testing.T) {
+	old := view{key: memory.Key{UID: "u", Epoch: 1}, want: wantGone, engine: true, unloading: true}
+	next := view{key: memory.Key{UID: "u", Epoch: 2}, want: wantRunning, downloaded: true, reserved: true}
+	if actions, _ := plan([]view{old, next}, at); len(actions) != 0 {
+		t.Errorf("beside its predecessor: %+v", actions)
+	}
+	if actions, _ := plan([]view{next}, at); len(actions) != 1 || actions[0].step != stepLoad {
+		t.Errorf("alone: %+v", actions)
+	}
+}
+
+func TestRestartsAreBounded(t *testing.T) {
+	var crashes []time.Time
+	now := at
+	for i, want := range []time.Duration{1, 2, 4, 8, 16} {
+		recent, wait, again := afterCrash(crashes, now)
+		if !again || wait != want*time.Second {
+			t.Fatalf("crash %d: wait %v, again %v", i+1, wait, again)
+		}
+		crashes, now = recent, now.Add(wait)
+	}
+	if recent, _, again := afterCrash(crashes, now); again || len(recent) != 6 {
+		t.Errorf("the sixth crash within ten minutes starts it again (%d)", len(recent))
+	}
+	if recent, wait, again := afterCrash(crashes, now.Add(crashWindow)); !again || wait != firstBackoff || len(recent) != 1 {
+		t.Errorf("a crash long after: %d recent, wait %v, again %v", len(recent), wait, again)
+	}
+}
+
+func TestDownloadPausesGrowToABound(t *testing.T) {
+	for attempts, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 1000: time.Minute} {
+		if got := downloadPause(attempts); got != want {
+			t.Errorf("after %d attempts %v, want %v", attempts, got, want)
+		}
+	}
+}

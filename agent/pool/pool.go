@@ -1,0 +1,287 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/footprint"
+)
+
+// Weights brings the files of a model to this Mac's disk.
+type Weights interface {
+	// Ensure returns the path of a file or folder that holds the record's
+	// files, complete and verified. progress may be called at any rate. A
+	// failure is a *DownloadError where its reason is known.
+	Ensure(ctx context.Context, record model.Record, progress func(done, total int64)) (path string, err error)
+}
+
+// Config is what a pool is made of.
+type Config struct {
+	Log     logr.Logger
+	Journal *journal.Journal
+	Ledger  *memory.Ledger
+	Probe   probe.Probe
+	Weights Weights
+	// Engine is the program, and EngineEnv its environment.
+	Engine    string
+	EngineEnv []string
+	// StateDir holds logs and, where the path is short enough, sockets.
+	StateDir string
+	Timing   Timing
+	// Changed is called after each new Snapshot; Reclaimed after each reclaim.
+	// Neither may block.
+	Changed   func()
+	Reclaimed func(v1alpha1.Reclaim)
+}
+
+// Timing are the pool's delays; a zero field means its default.
+type Timing struct {
+	// Poll is how often footprints are measured while an engine is there, and
+	// IdlePoll while none is.
+	Poll, IdlePoll time.Duration
+	// Hello is how long an engine may take to answer its first call.
+	Hello time.Duration
+	// Stop, StopPerGiB: how long an engine may take after Shutdown.
+	Stop, StopPerGiB time.Duration
+	// Term is how long it may take after SIGTERM, beside StopPerGiB.
+	Term time.Duration
+	// Settle is the pause between looks at the host's memory after an exit.
+	Settle time.Duration
+}
+
+func (t Timing) withDefaults() Timing {
+	return Timing{
+		Poll: cmp.Or(t.Poll, time.Second), IdlePoll: cmp.Or(t.IdlePoll, 30*time.Second),
+		Hello: cmp.Or(t.Hello, 15*time.Second),
+		Stop:  cmp.Or(t.Stop, time.Minute), StopPerGiB: cmp.Or(t.StopPerGiB, 500*time.Millisecond),
+		Term: cmp.Or(t.Term, 10*time.Second), Settle: cmp.Or(t.Settle, 500*time.Millisecond),
+	}
+}
+
+// Pool holds the engines of this Mac. It is safe for concurrent use.
+type Pool struct {
+	Config
+	files files
+	wakes chan struct{}
+	// life ends with Run: the supervisor stops, engines live on.
+	life   context.Context
+	finish context.CancelFunc
+	tasks  sync.WaitGroup
+
+	mu         sync.Mutex // guards what follows, and all entries; held for memory work only
+	entries    map[memory.Key]*entry
+	policy     v1alpha1.MacMemoryPolicy
+	generation int64
+	host       probe.Host
+	hostKnown  bool
+	measuredAt time.Time
+	reclaims   []v1alpha1.Reclaim
+	freedTotal int64
+	backend    string
+
+	snapshot atomic.Pointer[Snapshot]
+}
+
+// New makes a pool from its journal: it remembers replicas, and nothing runs
+// before Adopt and Run.
+func New(c Config) (*Pool, error) {
+	c.Timing = c.Timing.withDefaults()
+	if c.Changed == nil {
+		c.Changed = func() {}
+	}
+	if c.Reclaimed == nil {
+		c.Reclaimed = func(v1alpha1.Reclaim) {}
+	}
+	f, err := newFiles(c.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pool{Config: c, files: f, wakes: make(chan struct{}, 1), entries: map[memory.Key]*entry{}}
+	p.life, p.finish = context.WithCancel(context.Background())
+	s := c.Journal.Snapshot()
+	p.reclaims, p.freedTotal = s.Reclaims, s.FreedBytesTotal
+	for _, r := range s.Replicas {
+		p.entry(memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}).remember(r)
+	}
+	p.publish()
+	return p, nil
+}
+
+// entry finds an entry or makes one; the caller holds mu, or is New.
+func (p *Pool) entry(k memory.Key) *entry {
+	e := p.entries[k]
+	if e == nil {
+		e = &entry{key: k, state: Absent}
+		p.entries[k] = e
+	}
+	return e
+}
+
+// Apply takes orders that were positively read, or remembered from then.
+// Entries they do not name are drained and forgotten.
+func (p *Pool) Apply(o journal.Orders) {
+	p.change(func() {
+		p.generation, p.policy = o.Generation, o.Memory
+		p.setLedger()
+		for _, e := range p.entries {
+			e.want = wantGone
+		}
+		for _, bad := range o.Invalid {
+			for k, e := range p.entries { // whatever of it runs goes on
+				if k.UID == bad.ReplicaUID {
+					e.want = wantInvalid
+				}
+			}
+			e := p.entry(memory.Key{UID: bad.ReplicaUID, Epoch: bad.Epoch})
+			e.want, e.invalid = wantInvalid, bad.Message
+		}
+		for _, a := range o.Assignments {
+			p.entry(memory.Key{UID: a.ReplicaUID, Epoch: a.Epoch}).take(a)
+		}
+	})
+	p.wake()
+}
+
+// setLedger tells the ledger what the machine and the administrator allow; the
+// caller holds mu.
+func (p *Pool) setLedger() {
+	if !p.hostKnown {
+		return
+	}
+	h := footprint.Host{Total: p.host.Total, MetalCap: p.host.MetalCap, Policy: footprint.Policy(p.policy.Policy)}
+	if p.policy.Ceiling != nil {
+		h.Explicit = p.policy.Ceiling.Value()
+	}
+	p.Ledger.SetHost(h)
+}
+
+// Run derives and starts actions until ctx ends. Then it waits for its own
+// goroutines and leaves the engines running.
+func (p *Pool) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, p.finish)
+	defer stop()
+	p.tasks.Go(p.measureLoop)
+	for p.life.Err() == nil {
+		again := p.pass(time.Now())
+		timer := time.NewTimer(time.Until(again))
+		if again.IsZero() {
+			timer.Stop()
+		}
+		select {
+		case <-p.life.Done():
+		case <-p.wakes:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+	p.tasks.Wait()
+	return ctx.Err()
+}
+
+// pass plans on a snapshot of the entries and executes the plan, until there
+// is nothing to do at once. It returns when to look again.
+func (p *Pool) pass(now time.Time) time.Time {
+	for {
+		actions, again := plan(p.views(), now)
+		if len(actions) == 0 {
+			return again
+		}
+		for _, a := range actions {
+			p.execute(a)
+		}
+	}
+}
+
+func (p *Pool) views() []view {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	views := make([]view, 0, len(p.entries))
+	for _, e := range p.entries {
+		views = append(views, e.view(p.hostKnown))
+	}
+	slices.SortFunc(views, func(a, b view) int {
+		return cmp.Or(cmp.Compare(a.key.UID, b.key.UID), cmp.Compare(a.key.Epoch, b.key.Epoch))
+	})
+	return views
+}
+
+// execute begins one action. Each leaves a mark in its entry, so that the next
+// plan does not name it again.
+func (p *Pool) execute(a action) {
+	p.mu.Lock()
+	e := p.entries[a.key]
+	p.mu.Unlock()
+	switch a.step {
+	case stepDownload:
+		p.download(e)
+	case stepCancelDownload:
+		p.change(func() { e.download.cancel() })
+	case stepReserve:
+		p.reserve(e)
+	case stepLoad:
+		p.load(e)
+	case stepUnload:
+		p.unload(e, a.reason)
+	case stepUnreserve:
+		p.Ledger.Release(e.key)
+		p.change(func() { e.reserved, e.state = false, Absent })
+	case stepRelease:
+		p.release(e)
+	case stepForget:
+		p.forget(e)
+	default:
+		panic(fmt.Sprintf("pool: plan named the unknown step %d", a.step))
+	}
+}
+
+// change does memory work under the lock and publishes the result.
+func (p *Pool) change(f func()) {
+	p.mu.Lock()
+	f()
+	p.mu.Unlock()
+	p.publish()
+}
+
+// read does a copy under the lock.
+func (p *Pool) read(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+}
+
+// wake makes the loop plan again.
+func (p *Pool) wake() {
+	select {
+	case p.wakes <- struct{}{}:
+	default:
+	}
+}
+
+// record writes to the journal, and tries until it succeeds: what is not on
+// disk must not be acted on. It returns false when the pool ended first.
+func (p *Pool) record(change func(*journal.State)) bool {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		err := p.Journal.Update(change)
+		if err == nil {
+			return true
+		}
+		p.Log.Error(err, "The journal cannot be written; trying again")
+		select {
+		case <-p.life.Done():
+			return false
+		case <-time.After(pause):
+		}
+	}
+}

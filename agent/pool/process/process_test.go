@@ -1,0 +1,115 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/probe"
+)
+
+func start(t *testing.T, ctx context.Context, args ...string) *Process {
+	t.Helper()
+	p, err := Start(ctx, Spec{Path: args[0], Args: args[1:], LogPath: filepath.Join(t.TempDir(), "log")}, probe.NewSystem())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Signal(syscall.SIGKILL) })
+	return p
+}
+
+func waitDone(t *testing.T, p *Process) {
+	t.Helper()
+	select {
+	case <-p.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the end of the process was not seen")
+	}
+}
+
+func TestTheEndOfAChildIsSeenWithItsCode(t *testing.T) {
+	p := start(t, t.Context(), "/bin/sh", "-c", "exit 7")
+	waitDone(t, p)
+	if e := p.Exit(); !e.Known || e.Code != 7 || e.Signal != 0 {
+		t.Errorf("%+v", e)
+	}
+	if _, err := p.Footprint(); !errors.Is(err, probe.ErrGone) {
+		t.Errorf("footprint of an ended process: %v", err)
+	}
+	if err := p.Signal(syscall.SIGTERM); !errors.Is(err, probe.ErrGone) {
+		t.Errorf("signalled an id that may be another's: %v", err)
+	}
+}
+
+func TestAChildHasItsOwnSession(t *testing.T) {
+	p := start(t, t.Context(), "/bin/sleep", "60")
+	pgid, err := syscall.Getpgid(p.PID)
+	if err != nil || pgid != p.PID {
+		t.Errorf("process group %d of process %d (%v): it would get the agent's signals", pgid, p.PID, err)
+	}
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	waitDone(t, p)
+	if e := p.Exit(); !e.Known || e.Signal != syscall.SIGKILL {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestAStrangersEndIsSeen(t *testing.T) {
+	child := start(t, t.Context(), "/bin/sleep", "60")
+	adopted, err := Adopt(t.Context(), child.PID, child.StartTime, probe.NewSystem())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := adopted.Footprint(); err != nil || n <= 0 {
+		t.Errorf("footprint %d, %v", n, err)
+	}
+	if err := adopted.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	waitDone(t, adopted)
+	if adopted.Exit().Known {
+		t.Error("the code of a stranger's exit cannot be known")
+	}
+}
+
+func TestAnotherProcessOfTheSameIDIsNotAdopted(t *testing.T) {
+	child := start(t, t.Context(), "/bin/sleep", "60")
+	if _, err := Adopt(t.Context(), child.PID, "another start", probe.NewSystem()); !errors.Is(err, probe.ErrGone) {
+		t.Errorf("adopted a process that started at another time: %v", err)
+	}
+}
+
+func TestTheEndOfTheWatchLeavesTheProcessAlone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	child := start(t, ctx, "/bin/sleep", "60")
+	adopted, err := Adopt(ctx, child.PID, child.StartTime, probe.NewSystem())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	child.Forget()
+	adopted.Forget()
+	if _, err := probe.NewSystem().StartTime(child.PID); err != nil {
+		t.Errorf("the process did not outlive its watch: %v", err)
+	}
+	if err := syscall.Kill(child.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	var ws syscall.WaitStatus
+	if _, err := syscall.Wait4(child.PID, &ws, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAProgramThatDoesNotExistIsAnError(t *testing.T) {
+	_, err := Start(t.Context(), Spec{Path: "/no/such/engine", LogPath: filepath.Join(t.TempDir(), "log")}, probe.NewSystem())
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}

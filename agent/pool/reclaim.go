@@ -1,0 +1,188 @@
+package pool
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/pool/process"
+	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/footprint"
+)
+
+// collect does what follows every observed exit: it checks the host, writes
+// the reclaim down once, and only then lets the entry go on.
+func (p *Pool) collect(e *entry, g *engine) {
+	now := time.Now()
+	var how ending
+	p.read(func() {
+		how = g.ending(now)
+		if g.stop == nil { // unexpected: nobody looked at the host just before
+			g.stop = &stopping{reason: how.reason, since: now, before: p.host, alone: p.alone(g)}
+		}
+		e.state, g.ready = Exited, false
+	})
+	check := p.settle(g, how.freed)
+	r := how.reclaim(g, check, now)
+	g.files.remove()
+	p.change(func() {
+		e.freed = addFreed(e.freed, r)
+		p.reclaims = prepend(p.reclaims, r)
+		if r.FreedBytes != nil {
+			p.freedTotal += *r.FreedBytes
+		}
+		p.afterExit(e, g, r, now)
+	})
+	if !p.record(func(s *journal.State) {
+		s.DropEngine(e.key.UID, e.key.Epoch)
+		s.Reclaims = prepend(s.Reclaims, r)
+		p.read(func() {
+			s.FreedBytesTotal = p.freedTotal
+			e.persist(s)
+		})
+	}) {
+		return // the next agent finds the process gone
+	}
+	p.change(func() { e.engine = nil }) // only now may another be started
+	p.Log.Info("Engine ended", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "reason", r.Reason, "exit", r.Exit, "freedBytes", how.freed)
+	p.Reclaimed(r)
+	p.wake()
+}
+
+// ending is what is known of how an engine ended.
+type ending struct {
+	reason v1alpha1.ReclaimReason
+	exit   v1alpha1.ExitKind
+	freed  *int64
+	since  time.Time
+}
+
+// ending derives it; the caller holds Pool.mu and the process has ended.
+func (g *engine) ending(now time.Time) ending {
+	if g.stop == nil {
+		end := ending{reason: v1alpha1.ReclaimCrashed, exit: v1alpha1.ExitCrashed, since: now}
+		if !g.ready {
+			end.reason = v1alpha1.ReclaimLoadFailed
+		}
+		if g.footprint > 0 {
+			held := g.footprint
+			end.freed = &held
+		}
+		return end
+	}
+	end := ending{reason: g.stop.reason, since: g.stop.since, freed: g.stop.footprint}
+	if end.freed == nil && g.footprint > 0 {
+		held := g.footprint
+		end.freed = &held
+	}
+	end.exit = exitKind(g.stop.rung, g.stop.answered, g.proc.Exit())
+	return end
+}
+
+// exitKind tells how an engine ended that was asked to.
+func exitKind(r rung, answered bool, e process.Exit) v1alpha1.ExitKind {
+	switch {
+	case r == rungKill:
+		return v1alpha1.ExitKilled
+	case r == rungTerm:
+		return v1alpha1.ExitTerminated
+	case r == rungDrain:
+		return v1alpha1.ExitCrashed
+	case e.Known && e.Code == 0:
+		return v1alpha1.ExitClean
+	case e.Known:
+		return v1alpha1.ExitCrashed
+	case answered: // no code is told of an adopted process; it confirmed that it would
+		return v1alpha1.ExitClean
+	}
+	return v1alpha1.ExitUnknown
+}
+
+func (end ending) reclaim(g *engine, check v1alpha1.HostCheck, now time.Time) v1alpha1.Reclaim {
+	return v1alpha1.Reclaim{
+		ID:        fmt.Sprintf("%s/%d/%d", g.key.UID, g.key.Epoch, g.load),
+		Namespace: g.record.Namespace, Name: g.record.Name, ReplicaUID: g.key.UID, Epoch: g.key.Epoch, Load: g.load,
+		Reason: end.reason, Exit: end.exit, FreedBytes: end.freed, HostCheck: check,
+		DurationMilliseconds: max(0, now.Sub(end.since).Milliseconds()), Time: metav1.NewMicroTime(now),
+	}
+}
+
+// afterExit decides what the entry does next; the caller holds mu.
+func (p *Pool) afterExit(e *entry, g *engine, r v1alpha1.Reclaim, now time.Time) {
+	switch r.Reason {
+	case v1alpha1.ReclaimCrashed:
+		p.fail(e, journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: fmt.Sprintf("the engine ended by itself (%s)", describeExit(g.proc.Exit()))}, now)
+	case v1alpha1.ReclaimLoadFailed:
+		why := journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: fmt.Sprintf("the engine ended while it loaded (%s)", describeExit(g.proc.Exit()))}
+		if g.failure != nil {
+			why = *g.failure
+		}
+		p.fail(e, why, now)
+	case v1alpha1.ReclaimReplaced:
+		e.state = Reserved
+	default:
+		e.state, e.failure = Exited, nil
+	}
+}
+
+func describeExit(x process.Exit) string {
+	switch {
+	case !x.Known:
+		return "how is not known: it was adopted"
+	case x.Signal != 0:
+		return "signal " + x.Signal.String()
+	}
+	return fmt.Sprintf("exit code %d", x.Code)
+}
+
+// settleRounds is how often the host is looked at before the check gives up.
+const settleRounds = 10
+
+// settle asks the host whether it got back what the engine held. While other
+// engines work the host's figures cannot be attributed: one look, no waiting.
+func (p *Pool) settle(g *engine, freed *int64) v1alpha1.HostCheck {
+	if freed == nil || g.stop.before.Total == 0 {
+		return v1alpha1.HostCheckIndeterminate
+	}
+	for range settleRounds {
+		now, err := p.Probe.Host(p.life, p.ownFootprint())
+		others := false
+		p.read(func() { others = !g.stop.alone || !p.alone(g) })
+		if err != nil || others {
+			return v1alpha1.HostCheckIndeterminate
+		}
+		if settled(g.stop.before, now, *freed) {
+			return v1alpha1.HostCheckVerified
+		}
+		select {
+		case <-p.life.Done():
+			return v1alpha1.HostCheckIndeterminate
+		case <-time.After(p.Timing.Settle):
+		}
+	}
+	return v1alpha1.HostCheckIndeterminate
+}
+
+// settled: the bytes in use fell by what was freed, less a tolerance.
+func settled(before, now probe.Host, freed int64) bool {
+	return before.Used-now.Used >= max(0, freed-max(2*footprint.GiB, freed/20))
+}
+
+// addFreed makes r the last reclaim of a replica.
+func addFreed(f v1alpha1.Freed, r v1alpha1.Reclaim) v1alpha1.Freed {
+	at := metav1.NewTime(r.Time.Time)
+	next := v1alpha1.Freed{Bytes: r.FreedBytes, TotalBytes: f.TotalBytes, Reason: r.Reason, HostCheck: r.HostCheck, Time: &at}
+	if r.FreedBytes != nil {
+		next.TotalBytes += *r.FreedBytes
+	}
+	return next
+}
+
+// prepend puts the newest reclaim first and keeps the last ones.
+func prepend(old []v1alpha1.Reclaim, r v1alpha1.Reclaim) []v1alpha1.Reclaim {
+	next := append([]v1alpha1.Reclaim{r}, old...)
+	return next[:min(len(next), journal.MaxReclaims)]
+}

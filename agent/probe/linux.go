@@ -1,0 +1,119 @@
+//go:build linux
+
+package probe
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// System reads the machine this program runs on.
+type System struct{}
+
+// NewSystem probes this machine.
+func NewSystem() System { return System{} }
+
+// Host reads /proc/meminfo.
+func (System) Host(_ context.Context, own int64) (Host, error) {
+	m, err := readFields("/proc/meminfo", "MemTotal", "MemAvailable", "AnonPages", "Shmem", "SwapTotal", "SwapFree")
+	if err != nil {
+		return Host{}, err
+	}
+	h := Host{Total: m["MemTotal"], Free: m["MemAvailable"]}
+	h.Used = m["AnonPages"] + m["Shmem"] + m["SwapTotal"] - m["SwapFree"]
+	h.Foreign = max(0, h.Total-h.Free-own)
+	return h, nil
+}
+
+// Footprint is Pss_Anon + Pss_Shmem + SwapPss: mapped file pages can be taken
+// back at any time, and darwin's figure does not count them either.
+func (System) Footprint(pid int) (int64, error) {
+	if _, err := startTime(pid); err != nil {
+		return 0, err
+	}
+	m, err := readFields(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss_Anon", "Pss_Shmem", "SwapPss")
+	if err != nil {
+		return 0, err
+	}
+	return m["Pss_Anon"] + m["Pss_Shmem"] + m["SwapPss"], nil
+}
+
+// StartTime is the boot and the clock tick of the start.
+func (System) StartTime(pid int) (string, error) {
+	ticks, err := startTime(pid)
+	if err != nil {
+		return "", err
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the id of this boot: %w", err)
+	}
+	return strings.TrimSpace(string(boot)) + "/" + ticks, nil
+}
+
+// startTime is field 22 of /proc/PID/stat. The second field is the program's
+// name in parentheses and may hold anything, so counting starts behind the last one.
+func startTime(pid int) (string, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", gone(pid, err)
+	}
+	_, rest, found := strings.Cut(string(b[max(0, bytes.LastIndexByte(b, ')')):]), " ")
+	fields := strings.Fields(rest)
+	if !found || len(fields) < 20 {
+		return "", fmt.Errorf("read /proc/%d/stat: %d fields behind the name", pid, len(fields))
+	}
+	if state := fields[0]; state == "Z" || state == "X" {
+		return "", fmt.Errorf("process %d: %w", pid, ErrGone)
+	}
+	return fields[19], nil
+}
+
+// gone maps the errors of a process that ended, before or while it was read.
+func gone(pid int, err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("process %d: %w", pid, ErrGone)
+	}
+	return fmt.Errorf("read process %d: %w", pid, err)
+}
+
+// readFields reads lines of the form "Name:  123 kB" and wants all names.
+func readFields(path string, names ...string) (map[string]int64, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return nil, fmt.Errorf("read %s: %w", path, ErrGone)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read memory figures: %w", err)
+	}
+	found := map[string]int64{}
+	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
+		name, value, ok := strings.Cut(s.Text(), ":")
+		kib, isKiB := strings.CutSuffix(strings.TrimSpace(value), " kB")
+		if !ok || !isKiB {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(kib), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("read %s of %s: %w", name, path, err)
+		}
+		found[name] = n << 10
+	}
+	for _, n := range names {
+		if _, ok := found[n]; !ok {
+			if len(found) == 0 { // a zombie's file is empty
+				return nil, fmt.Errorf("read %s: %w", path, ErrGone)
+			}
+			return nil, fmt.Errorf("read %s: no line %q", path, n)
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,50 @@
+// Package probe measures the memory of this Mac and of its processes.
+//
+// It owns how a figure is read on each system: Linux from /proc, darwin from
+// sysctl and proc_info without cgo, a declared host (Linux playing a Mac of
+// given size) from a declaration and the measured footprints of its own
+// engines, and a scripted twin for tests. It refuses to guess: what cannot be
+// read is an error, and a process that is gone is ErrGone and not zero bytes.
+// It decides nothing. probetest holds the suite that every probe passes.
+//
+// Start reading at Probe.
+package probe
+
+import (
+	"context"
+	"errors"
+)
+
+// ErrGone says that no living process has that id. A zombie is gone: it holds
+// no memory.
+var ErrGone = errors.New("process is gone")
+
+// Host are the figures of the machine, in bytes.
+type Host struct {
+	// Chip, such as "M2Ultra"; empty when unknown.
+	Chip string
+	// Total memory.
+	Total int64
+	// MetalCap is the most the GPU may wire; 0 means that none is known.
+	MetalCap int64
+	// Free is what the system could give out at once.
+	Free int64
+	// Foreign is used by what is none of our engines.
+	Foreign int64
+	// Used are the logical bytes in use: resident and swapped, not file cache.
+	Used int64
+	// Simulated is true where the machine was declared.
+	Simulated bool
+}
+
+// Probe measures. It is safe for concurrent use.
+type Probe interface {
+	// Host reads the machine's figures; own are the footprints of our engines,
+	// read just before, in bytes.
+	Host(ctx context.Context, own int64) (Host, error)
+	// Footprint is the memory of one process as the kernel counts it, or ErrGone.
+	Footprint(pid int) (int64, error)
+	// StartTime names the start of a process: together with the id it names
+	// the process for ever. ErrGone when there is none.
+	StartTime(pid int) (string, error)
+}
