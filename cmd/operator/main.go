@@ -1,0 +1,202 @@
+// Command operator runs all controllers of metalfleet against one API server.
+//
+// It owns flags, signals, leader election, health and metrics; the controllers
+// are listed in package controllers. It refuses to start where the kinds of
+// metalfleet are not installed or its namespace cannot be used, and says what
+// to do.
+//
+// Start reading at run.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers"
+)
+
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch;create
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// version is set when the program is linked.
+var version = "unversioned"
+
+// Leader election. A pause of the API server shorter than the renew deadline
+// costs no restart; nothing in the data path waits for a leader.
+const (
+	leaderLease   = 40 * time.Second
+	leaderRenew   = 30 * time.Second
+	leaderRetry   = 3 * time.Second
+	startTimeout  = 15 * time.Second
+	leaderElector = "metalfleet-operator"
+)
+
+type settings struct {
+	kubeconfig, namespace string
+	health, metrics       string
+	leaderElect, version  bool
+	verbose               bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	s, err := parse(os.Args[1:], os.Stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		os.Exit(2) // the flag package has said why
+	case s.version:
+		fmt.Println("operator", version)
+		return
+	}
+	if err := run(ctx, s); err != nil {
+		fmt.Fprintln(os.Stderr, "operator:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func parse(args []string, out io.Writer) (settings, error) {
+	var s settings
+	f := flag.NewFlagSet("operator", flag.ContinueOnError)
+	f.SetOutput(out)
+	f.StringVar(&s.kubeconfig, "kubeconfig", "", "file that says where the API server is; default: $KUBECONFIG, else the Pod's service account")
+	f.StringVar(&s.namespace, "namespace", controllers.DefaultNamespace, "namespace of the operator's own objects and of those of each Mac; made if it is missing")
+	f.StringVar(&s.health, "health-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
+	f.StringVar(&s.metrics, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
+	f.BoolVar(&s.leaderElect, "leader-elect", true, "act only while holding a Lease, so that several operators may run; one that loses it ends and is to be started again")
+	f.BoolVar(&s.verbose, "verbose", false, "log what is of use to a debugger")
+	f.BoolVar(&s.version, "version", false, "print the version and end")
+	if err := f.Parse(args); err != nil {
+		return s, err
+	}
+	if f.NArg() > 0 {
+		fmt.Fprintf(out, "operator: unexpected argument %q; all settings are flags\n", f.Arg(0))
+		return s, errors.New("unexpected argument")
+	}
+	return s, nil
+}
+
+// run starts the manager and returns when it has ended.
+func run(ctx context.Context, s settings) error {
+	level := slog.LevelInfo
+	if s.verbose {
+		level = slog.LevelDebug
+	}
+	log := logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+	config, err := restConfig(s.kubeconfig)
+	if err != nil {
+		return err
+	}
+	if err := prepare(ctx, config, s.namespace); err != nil {
+		return err
+	}
+	mgr, err := ctrl.NewManager(config, managerOptions(s))
+	if err != nil {
+		return fmt.Errorf("manager: %w", err)
+	}
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
+		return fmt.Errorf("health checks: %w", err)
+	}
+	err = controllers.Setup(ctx, mgr, controllers.Config{Namespace: s.namespace, Clock: clock.RealClock{}, Metrics: metrics.Registry})
+	if err != nil {
+		return err
+	}
+	log.Info("Operator starts", "version", version, "namespace", s.namespace)
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("ended: %w", err)
+	}
+	return nil
+}
+
+func managerOptions(s settings) ctrl.Options {
+	o := controllers.ManagerOptions(s.namespace)
+	o.Metrics = metricsserver.Options{BindAddress: s.metrics}
+	o.HealthProbeBindAddress = s.health
+	o.LeaderElection = s.leaderElect
+	o.LeaderElectionID = leaderElector
+	o.LeaderElectionNamespace = s.namespace
+	o.LeaderElectionReleaseOnCancel = true
+	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To(leaderLease), ptr.To(leaderRenew), ptr.To(leaderRetry)
+	return o
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("where is the API server? name a file with --kubeconfig: %w", err)
+	}
+	// The API server's own priority and fairness limits us; a limit in the client only adds delay.
+	config.QPS = -1
+	config.UserAgent = "metalfleet-operator/" + version
+	return config, nil
+}
+
+// prepare checks what has to be there before any controller starts.
+func prepare(ctx context.Context, config *rest.Config, namespace string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	c, err := client.New(config, client.Options{Scheme: controllers.Scheme()})
+	if err != nil {
+		return fmt.Errorf("reach the API server at %s: %w", config.Host, err)
+	}
+	err = c.List(ctx, &v1alpha1.MacNodeList{}, client.Limit(1))
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return fmt.Errorf("the kinds of metalfleet are not installed on %s; run `kubectl apply -f config/crd` first", config.Host)
+	}
+	if err != nil {
+		return fmt.Errorf("list MacNodes on %s: %w", config.Host, err)
+	}
+	return ensureNamespace(ctx, c, namespace)
+}
+
+func ensureNamespace(ctx context.Context, c client.Client, name string) error {
+	var ns corev1.Namespace
+	err := c.Get(ctx, client.ObjectKey{Name: name}, &ns)
+	if apierrors.IsNotFound(err) {
+		ns = corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		err = c.Create(ctx, &ns)
+		if apierrors.IsAlreadyExists(err) {
+			err = nil
+		}
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("namespace %s is needed for Leases and Secrets and cannot be used: %w; make it with `kubectl create namespace %s` and grant what config/rbac says", name, err, name)
+	case !ns.DeletionTimestamp.IsZero():
+		return fmt.Errorf("namespace %s is being deleted; wait until it is gone, or choose another with --namespace", name)
+	}
+	return nil
+}

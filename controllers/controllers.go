@@ -1,0 +1,141 @@
+// Package controllers is the operator: it lists every controller of the binary
+// and how the manager that runs them caches.
+//
+// It owns what is common to all of them: scheme, cache, indexes, rates. It
+// refuses to hold logic: each reconciler has a package, reconcilers never
+// import one another, and they meet in package fleet and in conditions.
+//
+// Start reading at Setup.
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/identity"
+	"metalfleet.dev/metalfleet/controllers/internal/signal"
+	"metalfleet.dev/metalfleet/controllers/macnode"
+	"metalfleet.dev/metalfleet/controllers/modeldeployment"
+	"metalfleet.dev/metalfleet/controllers/modelreplica"
+	"metalfleet.dev/metalfleet/controllers/placement"
+)
+
+// DefaultNamespace holds the operator's own objects and those of each Mac.
+const DefaultNamespace = "metalfleet-system"
+
+// Config is what the controllers need beside the manager.
+type Config struct {
+	// Namespace of Leases, Secrets and ServiceAccounts.
+	Namespace string
+	// Clock of all controllers.
+	Clock clock.WithTicker
+	// Metrics receives the operator's own metrics.
+	Metrics prometheus.Registerer
+}
+
+// Scheme knows the kinds that the operator reads and writes.
+func Scheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(s))
+	utilruntime.Must(v1alpha1.AddToScheme(s))
+	return s
+}
+
+// ManagerOptions are what the controllers need of a manager: a cache that holds
+// no Secret of other namespaces, and reads that see our own writes, without
+// which nothing could be counted once.
+func ManagerOptions(namespace string) ctrl.Options {
+	return ctrl.Options{
+		Scheme: Scheme(),
+		Cache:  cacheOptions(namespace),
+		Client: client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(true)}},
+	}
+}
+
+func cacheOptions(namespace string) cache.Options {
+	here := map[string]cache.Config{namespace: {}}
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Secret{}:             {Namespaces: here},
+			&corev1.ServiceAccount{}:     {Namespaces: here},
+			&rbacv1.Role{}:               {Namespaces: here},
+			&rbacv1.RoleBinding{}:        {Namespaces: here},
+			&coordinationv1.Lease{}:      {Namespaces: here},
+			&rbacv1.ClusterRole{}:        {Label: having(v1alpha1.LabelMac)},
+			&rbacv1.ClusterRoleBinding{}: {Label: having(v1alpha1.LabelMac)},
+			&appsv1.ControllerRevision{}: {Label: having(v1alpha1.LabelDeployment)},
+		},
+	}
+}
+
+func having(label string) labels.Selector {
+	r, err := labels.NewRequirement(label, selection.Exists, nil)
+	utilruntime.Must(err)
+	return labels.NewSelector().Add(*r)
+}
+
+// options of every controller. Work that is new is never delayed; what failed
+// is tried again soon, then ever later.
+func options(concurrent int) controller.Options {
+	return controller.Options{
+		MaxConcurrentReconciles: concurrent,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](10*time.Millisecond, 30*time.Second),
+		ReconciliationTimeout:   time.Minute,
+	}
+}
+
+// Setup adds every controller of the operator to the manager.
+func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
+	if err := fleet.AddIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	metrics, err := signal.New(c.Metrics, mgr.GetClient())
+	if err != nil {
+		return err
+	}
+	issuer := &identity.Issuer{Client: mgr.GetClient(), Namespace: c.Namespace, Clock: c.Clock}
+	for _, x := range []struct {
+		name       string
+		concurrent int
+		reconciler interface {
+			SetupWithManager(ctrl.Manager, controller.Options) error
+		}
+	}{
+		{"modeldeployment", 4, &modeldeployment.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
+		{"modelreplica", 4, &modelreplica.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
+		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
+		{"macnode heartbeat", 2, &macnode.Heartbeat{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: c.Namespace, Clock: c.Clock}},
+		{"macnode orders", 2, &macnode.Orders{Client: mgr.GetClient()}},
+		{"macnode reclaims", 1, &macnode.Reclaims{Client: mgr.GetClient(), Clock: c.Clock, Metrics: metrics}},
+		{"identity of Macs", 2, &identity.Macs{Client: mgr.GetClient(), Issuer: issuer}},
+		{"identity of gateways", 1, &identity.Gateway{Issuer: issuer}},
+	} {
+		if err := x.reconciler.SetupWithManager(mgr, options(x.concurrent)); err != nil {
+			return fmt.Errorf("controller %s: %w", x.name, err)
+		}
+	}
+	return nil
+}

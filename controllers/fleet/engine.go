@@ -1,0 +1,145 @@
+package fleet
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/footprint"
+)
+
+// Defaults of ContextSpec.
+const (
+	defaultTokens    = 8192
+	defaultSequences = 4
+)
+
+// Engine is everything that decides what an engine process does. A revision
+// stores it whole and its hash covers it whole, so that no field can be edited
+// without effect. Where a replica lies and how it is replaced is not in it.
+type Engine struct {
+	// Source and SHA256 are what the user named.
+	Source string `json:"source"`
+	SHA256 string `json:"sha256,omitempty"`
+	// Model is what the inspection found there.
+	Model model.Record `json:"model"`
+	// Context with its defaults resolved.
+	Context v1alpha1.ContextLimits `json:"context"`
+	// LimitBytes is memory.limit, or 0.
+	LimitBytes int64 `json:"limitBytes,omitempty"`
+}
+
+// Refusal is a reason and a sentence for the condition Accepted.
+type Refusal struct {
+	Reason, Message string
+}
+
+func (r *Refusal) Error() string { return r.Reason + ": " + r.Message }
+
+// Resolve makes the engine of a deployment from the record of its source, or
+// says why there can be none.
+func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *Refusal) {
+	e := Engine{Source: spec.Model.Source, SHA256: spec.Model.SHA256, Model: record}
+	if err := record.Facts.Validate(); err != nil {
+		return e, &Refusal{v1alpha1.ReasonUnknownSize, err.Error() + "; without it the memory cannot be computed, use a file whose header states it"}
+	}
+	trained := record.Facts.ContextTokens
+	if t := spec.Context.Tokens; t > trained {
+		return e, &Refusal{v1alpha1.ReasonContextTooLong, fmt.Sprintf(
+			"context.tokens is %d, but the model was trained for %d; lower context.tokens to at most %d", t, trained, trained)}
+	}
+	e.Context = resolveContext(spec.Context, trained)
+	if spec.Memory.Limit != nil {
+		e.LimitBytes = spec.Memory.Limit.Value()
+	}
+	need, err := e.Estimate()
+	if err != nil {
+		return e, &Refusal{v1alpha1.ReasonUnknownSize, err.Error()}
+	}
+	if e.LimitBytes > 0 && e.LimitBytes < need {
+		return e, &Refusal{v1alpha1.ReasonLimitTooSmall, fmt.Sprintf(
+			"memory.limit is %d bytes (%s), but the model with this context needs an estimated %d bytes (%s); raise memory.limit, lower context.cacheTokens, or leave memory.limit out",
+			e.LimitBytes, v1alpha1.FormatBytes(e.LimitBytes), need, v1alpha1.FormatBytes(need))}
+	}
+	return e, nil
+}
+
+// resolveContext fills the defaults. Cache tokens that were given bound the
+// default of tokens, so that one request of full length always fits.
+func resolveContext(c v1alpha1.ContextSpec, trained int64) v1alpha1.ContextLimits {
+	out := v1alpha1.ContextLimits{Tokens: c.Tokens, Sequences: c.Sequences, CacheTokens: c.CacheTokens}
+	if out.Tokens == 0 {
+		out.Tokens = min(defaultTokens, trained)
+		if c.CacheTokens > 0 {
+			out.Tokens = min(out.Tokens, c.CacheTokens)
+		}
+	}
+	if out.Sequences == 0 {
+		out.Sequences = defaultSequences
+	}
+	if out.CacheTokens == 0 {
+		out.CacheTokens = 2 * out.Tokens
+	}
+	return out
+}
+
+// Estimate is what the engine needs, computed from the file headers.
+func (e Engine) Estimate() (int64, error) {
+	terms, err := footprint.Estimate(e.Model.Facts, footprint.Context{
+		Tokens: e.Context.Tokens, Sequences: e.Context.Sequences, CacheTokens: e.Context.CacheTokens})
+	if err != nil {
+		return 0, err
+	}
+	return terms.Total(), nil
+}
+
+// ReservedBytes is what is promised to a replica: the estimate, or the user's
+// limit where that is larger.
+func (e Engine) ReservedBytes() (int64, error) {
+	need, err := e.Estimate()
+	if err != nil {
+		return 0, err
+	}
+	return max(need, e.LimitBytes), nil
+}
+
+// Encode writes the engine as a revision stores it.
+func (e Engine) Encode() ([]byte, error) {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("encode revision: %w", err)
+	}
+	return b, nil
+}
+
+// Hash names the engine; equal hashes mean equal engines.
+func (e Engine) Hash() (string, error) {
+	b, err := e.Encode()
+	if err != nil {
+		return "", err
+	}
+	return Digest(string(b)), nil
+}
+
+// DecodeEngine reads what Encode wrote.
+func DecodeEngine(b []byte) (Engine, error) {
+	var e Engine
+	if err := json.Unmarshal(b, &e); err != nil {
+		return e, fmt.Errorf("decode revision: %w", err)
+	}
+	return e, nil
+}
+
+// Digest is a short name for some parts: 12 hex digits of the SHA-256 over the
+// parts, each ended by a zero byte.
+func Digest(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write([]byte(p))
+		h.Write([]byte{0})
+	}
+	return hex.EncodeToString(h.Sum(nil))[:12]
+}

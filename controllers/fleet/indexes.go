@@ -1,0 +1,64 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Field indexes of the operator's cache.
+const (
+	// IndexNode finds replicas by the Mac they are bound to.
+	IndexNode = "spec.nodeName"
+	// IndexOwner finds replicas and revisions by the UID of their deployment.
+	IndexOwner = "ownerUID"
+	// IndexInspection finds deployments by the id of their inspection.
+	IndexInspection = "inspectionID"
+	// IndexClaim finds deployments by a bare name that they claim.
+	IndexClaim = "claim"
+)
+
+// AddIndexes registers the indexes; call it once, before the cache starts.
+func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, x := range []struct {
+		object  client.Object
+		field   string
+		extract client.IndexerFunc
+	}{
+		{&v1alpha1.ModelReplica{}, IndexNode, func(o client.Object) []string {
+			return nonEmpty(o.(*v1alpha1.ModelReplica).Spec.NodeName)
+		}},
+		{&v1alpha1.ModelReplica{}, IndexOwner, func(o client.Object) []string {
+			return nonEmpty(o.(*v1alpha1.ModelReplica).Spec.DeploymentRef.UID)
+		}},
+		{&appsv1.ControllerRevision{}, IndexOwner, func(o client.Object) []string {
+			if owner := metav1.GetControllerOf(o); owner != nil {
+				return []string{string(owner.UID)}
+			}
+			return nil
+		}},
+		{&v1alpha1.ModelDeployment{}, IndexInspection, func(o client.Object) []string {
+			return []string{InspectionID(o.(*v1alpha1.ModelDeployment).Spec.Model)}
+		}},
+		{&v1alpha1.ModelDeployment{}, IndexClaim, func(o client.Object) []string {
+			return Claims(o.(*v1alpha1.ModelDeployment))
+		}},
+	} {
+		if err := indexer.IndexField(ctx, x.object, x.field, x.extract); err != nil {
+			return fmt.Errorf("index %T by %s: %w", x.object, x.field, err)
+		}
+	}
+	return nil
+}
+
+func nonEmpty(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return []string{s}
+}

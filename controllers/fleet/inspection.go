@@ -1,0 +1,182 @@
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// FileScheme begins sources that lie on the Macs themselves.
+const FileScheme = "file://"
+
+// InspectionID names the order to look at a source.
+func InspectionID(s v1alpha1.ModelSource) string { return Digest(s.Source, s.SHA256) }
+
+// Asked are the Macs that are to inspect a deployment's source, sorted by
+// name. For file:// that is every Mac the deployment may be placed on, because
+// each has files of its own. For https:// one ready Mac is enough: the first by
+// rendezvous hash; one that says the source is unreachable stays asked and the
+// next is asked as well.
+func Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.MacNode {
+	var eligible []*v1alpha1.MacNode
+	for i := range macs {
+		if _, ok := Eligible(&macs[i], d.Spec.Placement); ok && macs[i].DeletionTimestamp.IsZero() {
+			eligible = append(eligible, &macs[i])
+		}
+	}
+	byName := func(a, b *v1alpha1.MacNode) int { return cmp.Compare(a.Name, b.Name) }
+	if strings.HasPrefix(d.Spec.Model.Source, FileScheme) {
+		slices.SortFunc(eligible, byName)
+		return eligible
+	}
+	id := InspectionID(d.Spec.Model)
+	slices.SortFunc(eligible, func(a, b *v1alpha1.MacNode) int {
+		return cmp.Compare(Digest(id, a.Name), Digest(id, b.Name))
+	})
+	var asked []*v1alpha1.MacNode
+	for _, mac := range eligible {
+		if StateOf(mac) != MacReady {
+			continue
+		}
+		asked = append(asked, mac)
+		if r := inspectionOf(mac, id); r == nil || r.State != v1alpha1.InspectionFailed || r.Reason != v1alpha1.ReasonSourceUnreachable {
+			break
+		}
+	}
+	slices.SortFunc(asked, byName)
+	return asked
+}
+
+func inspectionOf(mac *v1alpha1.MacNode, id string) *v1alpha1.InspectionStatus {
+	for i := range mac.Status.Inspections {
+		if mac.Status.Inspections[i].ID == id {
+			return &mac.Status.Inspections[i]
+		}
+	}
+	return nil
+}
+
+// Finding is what the Macs say of a source.
+type Finding struct {
+	// Record, once one of them resolved it.
+	Record *model.Record
+	// Refusal, when every ready Mac that was asked failed.
+	Refusal *Refusal
+	// Waiting says whom we wait for, while there is neither.
+	Waiting Refusal
+}
+
+// Inspect reads what the Macs report of a deployment's source. What a Mac says
+// is checked again: a record that does not hold together is a failure.
+func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
+	id := InspectionID(d.Spec.Model)
+	var failures []macFailure
+	var waiting []string
+	for _, mac := range Asked(d, macs) {
+		if StateOf(mac) != MacReady {
+			continue
+		}
+		report := inspectionOf(mac, id)
+		if report == nil || report.State == v1alpha1.InspectionRunning {
+			waiting = append(waiting, mac.Name)
+			continue
+		}
+		record, refusal := recordOf(report)
+		if refusal == nil {
+			return Finding{Record: record}
+		}
+		failures = append(failures, macFailure{mac.Name, *refusal})
+	}
+	switch {
+	case len(waiting) > 0:
+		return Finding{Waiting: Refusal{v1alpha1.ReasonInspecting, "waiting for " + list(waiting) + " to look at " + d.Spec.Model.Source}}
+	case len(failures) > 0:
+		return Finding{Refusal: worst(failures)}
+	default:
+		return Finding{Waiting: Refusal{v1alpha1.ReasonNoMacs,
+			"no Mac that is ready and satisfies spec.placement can look at the source; `kubectl get mac` shows the Macs"}}
+	}
+}
+
+type macFailure struct {
+	mac string
+	Refusal
+}
+
+// recordOf reads a report that is no longer running.
+func recordOf(r *v1alpha1.InspectionStatus) (*model.Record, *Refusal) {
+	if r.State == v1alpha1.InspectionResolved {
+		if r.Model == nil {
+			return nil, &Refusal{v1alpha1.ReasonInvalidModel, "the report holds no model record"}
+		}
+		if err := r.Model.Validate(); err != nil {
+			return nil, &Refusal{v1alpha1.ReasonInvalidModel, err.Error()}
+		}
+		return r.Model, nil
+	}
+	reason := r.Reason
+	if severity(reason) < 0 {
+		reason = v1alpha1.ReasonInspectionFailed
+	}
+	return nil, &Refusal{reason, r.Message}
+}
+
+// bySeverity are the reasons of a failed inspection. Later ones say more about
+// the source: a Mac that has the file but finds it damaged tells more than one
+// that has no such file.
+var bySeverity = []string{
+	v1alpha1.ReasonInspectionFailed,
+	v1alpha1.ReasonSourceNotFound,
+	v1alpha1.ReasonSourceUnreachable,
+	v1alpha1.ReasonSourceForbidden,
+	v1alpha1.ReasonUnsupportedModel,
+	v1alpha1.ReasonInvalidModel,
+	v1alpha1.ReasonDigestMismatch,
+}
+
+func severity(reason string) int { return slices.Index(bySeverity, reason) }
+
+// worst picks the failure that says most and names its Mac and the others.
+func worst(failures []macFailure) *Refusal {
+	f := slices.MaxFunc(failures, func(a, b macFailure) int {
+		return cmp.Or(cmp.Compare(severity(a.Reason), severity(b.Reason)), cmp.Compare(b.mac, a.mac))
+	})
+	message := fmt.Sprintf("%s: %s", f.mac, cmp.Or(f.Message, "no sentence was given"))
+	if n := len(failures) - 1; n > 0 {
+		message += fmt.Sprintf(" (%d more of the Macs that were asked failed as well)", n)
+	}
+	return &Refusal{f.Reason, message}
+}
+
+// HoldsSource says whether a Mac can serve a record: a download source from
+// anywhere, a file:// source only where these very files lie.
+func HoldsSource(mac *v1alpha1.MacNode, m *model.Record) bool {
+	if !strings.HasPrefix(m.Source, FileScheme) || HasWeights(mac, m.Digest) {
+		return true
+	}
+	for i := range mac.Status.Inspections {
+		r := &mac.Status.Inspections[i]
+		if r.State == v1alpha1.InspectionResolved && r.Model != nil && r.Model.Digest == m.Digest && r.Model.Source == m.Source {
+			return true
+		}
+	}
+	return false
+}
+
+// HasWeights says whether the weights already lie in a Mac's store.
+func HasWeights(mac *v1alpha1.MacNode, digest string) bool {
+	return slices.ContainsFunc(mac.Status.Weights, func(w v1alpha1.StoredWeights) bool { return w.Digest == digest })
+}
+
+// list writes up to four names and how many more there are.
+func list(names []string) string {
+	const shown = 4
+	if len(names) <= shown {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
+}

@@ -1,0 +1,93 @@
+package fleet
+
+import (
+	"cmp"
+	"slices"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Bounds of a Mac's orders, as the schema has them.
+const (
+	MaxAssignments = 64
+	MaxInspections = 64
+)
+
+// Assignments are the orders that follow from the replicas bound to a Mac: each
+// one until it is gone from the API, so that a Mac hears Drained and not
+// silence. The oldest come first and at most MaxAssignments; placement keeps
+// to that bound.
+func Assignments(mac string, replicas []v1alpha1.ModelReplica, deployments []v1alpha1.ModelDeployment) []v1alpha1.Assignment {
+	names := map[string][]string{}
+	for i := range deployments {
+		owned, _ := Names(&deployments[i], deployments)
+		names[string(deployments[i].UID)] = owned
+	}
+	var bound []*v1alpha1.ModelReplica
+	for i := range replicas {
+		if replicas[i].Spec.NodeName == mac {
+			bound = append(bound, &replicas[i])
+		}
+	}
+	slices.SortFunc(bound, func(a, b *v1alpha1.ModelReplica) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+	})
+	if len(bound) > MaxAssignments {
+		bound = bound[:MaxAssignments]
+	}
+	var out []v1alpha1.Assignment
+	for _, r := range bound {
+		out = append(out, assignment(r, names[r.Spec.DeploymentRef.UID]))
+	}
+	return out
+}
+
+func assignment(r *v1alpha1.ModelReplica, names []string) v1alpha1.Assignment {
+	a := v1alpha1.Assignment{
+		ReplicaUID:    string(r.UID),
+		Epoch:         r.Spec.Epoch,
+		Namespace:     r.Namespace,
+		Name:          r.Name,
+		ServedNames:   names,
+		Model:         r.Spec.Model,
+		Context:       r.Spec.Context,
+		ReservedBytes: r.Spec.ReservedBytes,
+		DrainSeconds:  r.Spec.DrainSeconds,
+		Desired:       r.Spec.Desired,
+	}
+	// A replica that is being deleted drains, whether or not its spec says so yet.
+	if !r.DeletionTimestamp.IsZero() {
+		a.Desired = v1alpha1.DesiredDrained
+	}
+	return a
+}
+
+// Inspections are the sources that a Mac is to look at: those of the living
+// deployments that ask it, each once. The oldest deployments come first and at
+// most MaxInspections.
+func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []v1alpha1.Inspection {
+	var living []*v1alpha1.ModelDeployment
+	for i := range deployments {
+		if deployments[i].DeletionTimestamp.IsZero() {
+			living = append(living, &deployments[i])
+		}
+	}
+	slices.SortFunc(living, func(a, b *v1alpha1.ModelDeployment) int {
+		if Older(a, b) {
+			return -1
+		}
+		return 1
+	})
+	seen := map[string]bool{}
+	var out []v1alpha1.Inspection
+	for _, d := range living {
+		id := InspectionID(d.Spec.Model)
+		isMac := func(m *v1alpha1.MacNode) bool { return m.Name == mac }
+		if seen[id] || len(out) == MaxInspections || !slices.ContainsFunc(Asked(d, macs), isMac) {
+			continue
+		}
+		seen[id] = true
+		out = append(out, v1alpha1.Inspection{ID: id, Source: d.Spec.Model.Source, SHA256: d.Spec.Model.SHA256})
+	}
+	return out
+}

@@ -1,0 +1,158 @@
+// Package identity makes what a Mac's agent and the gateways prove themselves
+// with, and what lets each of them into the API.
+//
+// It owns the certificate authority, a server certificate per Mac, a client
+// certificate for the gateways, and per Mac a Lease, a ServiceAccount and the
+// RBAC that lets this account see one MacNode, one Lease and one Secret, by
+// name. It refuses to replace an authority that it cannot read. No certificate
+// is good for both sides. Here the Mac's key is made by the operator and lies
+// in its Secret; only how the Mac gets a certificate is to change.
+//
+// Start reading at Macs.Reconcile and authority.
+package identity
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes/status,verbs=get;patch;update
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes/finalizers,verbs=update
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=clusterroles;clusterrolebindings,verbs=get;list;watch;create;update;delete
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,namespace=metalfleet-system,verbs=get;list;watch;create;update;delete
+// +kubebuilder:rbac:groups="",resources=secrets,namespace=metalfleet-system,verbs=get;list;watch;create;update;delete
+// +kubebuilder:rbac:groups="",resources=serviceaccounts,namespace=metalfleet-system,verbs=get;list;watch;create;update;delete
+// +kubebuilder:rbac:groups="",resources=serviceaccounts/token,namespace=metalfleet-system,verbs=create
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=metalfleet-system,verbs=get;list;watch;create;update;patch;delete
+
+// Names of the operator's own Secrets.
+const (
+	SecretCA      = "metalfleet-ca"
+	SecretGateway = "metalfleet-gateway"
+)
+
+// Issuer keeps the authority and writes leaves into Secrets.
+type Issuer struct {
+	Client client.Client
+	// Namespace of all Secrets.
+	Namespace string
+	Clock     clock.PassiveClock
+
+	// mu lets one reconciler at a time make the authority.
+	mu sync.Mutex
+}
+
+// load reads the authority, or makes it the first time. Of two operators that
+// make it at once one is told that it exists, and reads it in its next pass.
+func (i *Issuer) load(ctx context.Context) (*authority, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var s corev1.Secret
+	key := client.ObjectKey{Namespace: i.Namespace, Name: SecretCA}
+	err := i.Client.Get(ctx, key, &s)
+	if err == nil {
+		return parseAuthority(&s)
+	}
+	if !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("read authority: %w", err)
+	}
+	data, err := newAuthority(i.Clock.Now())
+	if err != nil {
+		return nil, err
+	}
+	made := secret(key, nil, data)
+	if err := i.Client.Create(ctx, made, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+		return nil, fmt.Errorf("create authority: %w", err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Certificate authority made", "Secret", key)
+	return parseAuthority(made)
+}
+
+// keep holds a leaf in a Secret fresh, and says when to look again.
+func (i *Issuer) keep(ctx context.Context, name string, labels map[string]string, l leaf) (time.Duration, error) {
+	ca, err := i.load(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var have corev1.Secret
+	key := client.ObjectKey{Namespace: i.Namespace, Name: name}
+	err = i.Client.Get(ctx, key, &have)
+	if client.IgnoreNotFound(err) != nil {
+		return 0, fmt.Errorf("read certificate of %s: %w", l.dnsName, err)
+	}
+	missing := err != nil
+	if !missing {
+		if left := ca.renewIn(l, have.Data, i.Clock.Now()); left > 0 {
+			return left, nil
+		}
+	}
+	data, issueErr := ca.issue(l, i.Clock.Now())
+	if issueErr != nil {
+		return 0, issueErr
+	}
+	if missing {
+		err = i.Client.Create(ctx, secret(key, labels, data), client.FieldOwner(v1alpha1.ManagerOperator))
+	} else {
+		// Other keys stay: the Secret of a Mac may hold download credentials.
+		for k, v := range data {
+			have.Data[k] = v
+		}
+		err = i.Client.Update(ctx, &have, client.FieldOwner(v1alpha1.ManagerOperator))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("write certificate of %s: %w", l.dnsName, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Certificate issued", "Secret", key, "name", l.dnsName)
+	return ca.renewIn(l, data, i.Clock.Now()), nil
+}
+
+func secret(key client.ObjectKey, labels map[string]string, data map[string][]byte) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: labels},
+		Type:       corev1.SecretTypeTLS,
+		Data:       data,
+	}
+}
+
+// Gateway keeps the client certificate of the gateways.
+type Gateway struct{ Issuer *Issuer }
+
+// SetupWithManager starts the reconciler. It is told of its Secret and of the
+// authority, and once at the start, when there may be neither.
+func (g *Gateway) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	ours := predicate.NewPredicateFuncs(func(o client.Object) bool {
+		return o.GetNamespace() == g.Issuer.Namespace && (o.GetName() == SecretCA || o.GetName() == SecretGateway)
+	})
+	start := make(chan event.GenericEvent, 1)
+	start <- event.GenericEvent{Object: secret(client.ObjectKey{Namespace: g.Issuer.Namespace, Name: SecretGateway}, nil, nil)}
+	return ctrl.NewControllerManagedBy(mgr).Named("identity-gateway").WithOptions(o).
+		For(&corev1.Secret{}, builder.WithPredicates(ours)).
+		WatchesRawSource(channel(start)).
+		Complete(g)
+}
+
+// Reconcile keeps the one certificate, whatever it is called for.
+func (g *Gateway) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	left, err := g.Issuer.keep(ctx, SecretGateway, nil, leaf{dnsName: agentapi.GatewayName, usage: x509.ExtKeyUsageClientAuth})
+	// Until the certificate is to be renewed.
+	return reconcile.Result{RequeueAfter: left}, err
+}

@@ -1,0 +1,95 @@
+// Package signal holds the operator's own metrics.
+//
+// It owns their names and the closed sets of their labels. It refuses labels
+// that name a Mac, a replica or a namespace: those are in the objects' status.
+//
+// Start reading at New.
+package signal
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// Metrics of the operator.
+type Metrics struct {
+	reclaims *prometheus.CounterVec
+	freed    *prometheus.CounterVec
+}
+
+// New makes the metrics and registers them. reader answers from the cache at
+// every scrape.
+func New(registry prometheus.Registerer, reader client.Reader) (*Metrics, error) {
+	m := &Metrics{
+		reclaims: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "metalfleet_operator_reclaims_total",
+			Help: "Engines that went, as reported by the Macs.",
+		}, []string{"reason", "host_check"}),
+		freed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "metalfleet_operator_freed_bytes_total",
+			Help: "Bytes that the Macs measured as freed.",
+		}, []string{"reason"}),
+	}
+	for _, c := range []prometheus.Collector{m.reclaims, m.freed, replicas{reader}} {
+		if err := registry.Register(c); err != nil {
+			return nil, fmt.Errorf("register metric: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// Reclaimed counts a reclaim.
+func (m *Metrics) Reclaimed(r *v1alpha1.Reclaim) {
+	m.reclaims.WithLabelValues(string(r.Reason), string(r.HostCheck)).Inc()
+	if r.FreedBytes != nil {
+		m.freed.WithLabelValues(string(r.Reason)).Add(float64(*r.FreedBytes))
+	}
+}
+
+// replicas counts replicas by state when it is scraped.
+type replicas struct{ reader client.Reader }
+
+var replicasDesc = prometheus.NewDesc("metalfleet_operator_replicas",
+	"Replicas by state: unplaced, starting, ready, silent, draining.", []string{"state"}, nil)
+
+// Describe implements prometheus.Collector.
+func (replicas) Describe(out chan<- *prometheus.Desc) { out <- replicasDesc }
+
+// Collect implements prometheus.Collector. A cache that does not answer yet
+// gives no figures rather than zeros.
+func (r replicas) Collect(out chan<- prometheus.Metric) {
+	var list v1alpha1.ModelReplicaList
+	if err := r.reader.List(context.Background(), &list); err != nil {
+		return
+	}
+	count := map[string]int{"unplaced": 0, "starting": 0, "ready": 0, "silent": 0, "draining": 0}
+	for i := range list.Items {
+		count[stateOf(&list.Items[i])]++
+	}
+	for state, n := range count {
+		out <- prometheus.MustNewConstMetric(replicasDesc, prometheus.GaugeValue, float64(n), state)
+	}
+}
+
+func stateOf(r *v1alpha1.ModelReplica) string {
+	ready := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReady)
+	switch {
+	case !r.DeletionTimestamp.IsZero():
+		return "draining"
+	case r.Spec.NodeName == "":
+		return "unplaced"
+	case fleet.ReplicaReady(r):
+		return "ready"
+	case ready != nil && (ready.Reason == v1alpha1.ReasonMacSilent || ready.Reason == v1alpha1.ReasonMacGone):
+		return "silent"
+	default:
+		return "starting"
+	}
+}

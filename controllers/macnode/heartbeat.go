@@ -1,0 +1,198 @@
+package macnode
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+// Heartbeat keeps the condition Ready of each Mac.
+type Heartbeat struct {
+	Client client.Client
+	// Live reads past the cache.
+	Live client.Reader
+	// Namespace of the Leases.
+	Namespace string
+	Clock     clock.WithTicker
+
+	pulses Pulses
+	wake   chan event.GenericEvent
+}
+
+// SetupWithManager starts the reconciler with its watches and its watchdog.
+func (h *Heartbeat) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	h.wake = make(chan event.GenericEvent)
+	byLease := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, lease client.Object) []reconcile.Request {
+		mac, ok := strings.CutPrefix(lease.GetName(), v1alpha1.AgentObjectName(""))
+		if !ok {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: mac}}}
+	})
+	err := ctrl.NewControllerManagedBy(mgr).Named("macnode-heartbeat").WithOptions(o).
+		For(&v1alpha1.MacNode{}, builder.WithPredicates(readyChanged())).
+		Watches(&coordinationv1.Lease{}, byLease).
+		WatchesRawSource(source.Channel(h.wake, &handler.EnqueueRequestForObject{})).
+		Complete(h)
+	if err != nil {
+		return err
+	}
+	return mgr.Add(&Watchdog{heartbeat: h})
+}
+
+// readyChanged drops the figures that an agent reports all the time.
+func readyChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		ready := func(o client.Object) []metav1.Condition {
+			return status.Pick(o.(*v1alpha1.MacNode).Status.Conditions, v1alpha1.ConditionReady)
+		}
+		return !status.Equal(ready(e.ObjectOld), ready(e.ObjectNew))
+	}}
+}
+
+// Reconcile judges one Mac.
+func (h *Heartbeat) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var mac v1alpha1.MacNode
+	if err := h.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
+		if apierrors.IsNotFound(err) {
+			h.pulses.Forget(req.Name)
+		}
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !mac.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	if err := h.observe(ctx, h.Client, mac.Name); err != nil {
+		return reconcile.Result{}, err
+	}
+	before := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
+	next := h.judge(mac.Name, before)
+	if worse(before, next) {
+		// Our own watch may be the one that is silent: look past the cache.
+		if err := h.observe(ctx, h.Live, mac.Name); err != nil {
+			return reconcile.Result{}, err
+		}
+		next = h.judge(mac.Name, before)
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(h.report(ctx, &mac, next))
+}
+
+// observe reads the Lease of a Mac. One that does not exist was never renewed.
+func (h *Heartbeat) observe(ctx context.Context, from client.Reader, mac string) error {
+	var lease coordinationv1.Lease
+	key := client.ObjectKey{Namespace: h.Namespace, Name: v1alpha1.AgentObjectName(mac)}
+	if err := from.Get(ctx, key, &lease); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read Lease %s: %w", key, err)
+	}
+	var renewed time.Time
+	if lease.Spec.RenewTime != nil {
+		renewed = lease.Spec.RenewTime.Time
+	}
+	h.pulses.Observe(mac, renewed, h.Clock.Now())
+	return nil
+}
+
+func (h *Heartbeat) judge(mac string, before *metav1.Condition) status.Condition {
+	p, _ := h.pulses.Of(mac, h.Clock.Now())
+	return Judge(before, p)
+}
+
+// worse says that a Mac that was heard from is to be called silent, or a silent
+// one gone.
+func worse(before *metav1.Condition, next status.Condition) bool {
+	return before != nil && before.Reason != next.Reason &&
+		(next.Reason == v1alpha1.ReasonMacSilent || next.Reason == v1alpha1.ReasonMacGone)
+}
+
+func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next status.Condition) error {
+	before := status.Pick(mac.Status.Conditions, v1alpha1.ConditionReady)
+	generation := mac.Generation
+	if len(before) > 0 {
+		// Orders raise the generation all the time, and it says nothing about a heartbeat.
+		generation = before[0].ObservedGeneration
+	}
+	after := status.Merge(before, generation, h.Clock.Now(), next)
+	if status.Equal(before, after) {
+		return nil
+	}
+	ctrl.LoggerFrom(ctx).Info("Mac judged", "MacNode", mac.Name, "reason", next.Reason)
+	return status.Apply(ctx, h.Client, status.Document{
+		Object: mac, Manager: v1alpha1.ManagerOperator,
+		Status: map[string][]metav1.Condition{"conditions": after},
+	})
+}
+
+// Watchdog notices what no watch can tell: that nothing happens. It wakes the
+// reconciler for each Mac whose judgement changed by the passing of time, and
+// notes when the API server does not answer, because then no Mac can renew.
+type Watchdog struct{ heartbeat *Heartbeat }
+
+const (
+	watchdogPeriod = 5 * time.Second
+	probeTimeout   = 3 * time.Second
+)
+
+// Start runs until the context ends.
+func (w *Watchdog) Start(ctx context.Context) error {
+	tick := w.heartbeat.Clock.NewTicker(watchdogPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C():
+			w.look(ctx)
+		}
+	}
+}
+
+func (w *Watchdog) look(ctx context.Context) {
+	h := w.heartbeat
+	if err := w.probe(ctx); err != nil {
+		h.pulses.Blind(h.Clock.Now())
+		return
+	}
+	var macs v1alpha1.MacNodeList
+	if err := h.Client.List(ctx, &macs, client.DisableReadYourWritesConsistency); err != nil {
+		return
+	}
+	for i := range macs.Items {
+		mac := &macs.Items[i]
+		before := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
+		if p, known := h.pulses.Of(mac.Name, h.Clock.Now()); !known || before != nil && Judge(before, p).Reason == before.Reason {
+			continue
+		}
+		select {
+		case h.wake <- event.GenericEvent{Object: mac}:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// probe asks the API server for next to nothing.
+func (w *Watchdog) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	var one coordinationv1.LeaseList
+	return w.heartbeat.Live.List(ctx, &one, client.InNamespace(w.heartbeat.Namespace), client.Limit(1))
+}

@@ -1,0 +1,78 @@
+package modeldeployment
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+// verdict is whether a deployment is accepted, and with which engine.
+type verdict struct {
+	// condition Accepted.
+	condition status.Condition
+	// engine is set where the condition is true.
+	engine *fleet.Engine
+	// names that the deployment owns.
+	names []string
+}
+
+// accept decides on the source and the names of a deployment.
+func accept(s *scope) verdict {
+	names, conflicts := fleet.Names(s.deployment, s.deployments)
+	no := func(status_ func(t, reason, message string) status.Condition, r fleet.Refusal) verdict {
+		return verdict{condition: status_(v1alpha1.ConditionAccepted, r.Reason, r.Message), names: names}
+	}
+	if len(conflicts) > 0 {
+		return no(status.False, fleet.Refusal{Reason: v1alpha1.ReasonNameConflict, Message: conflictMessage(conflicts)})
+	}
+	record, finding := findRecord(s)
+	switch {
+	case finding.Refusal != nil:
+		return no(status.False, *finding.Refusal)
+	case record == nil:
+		return no(status.Unknown, finding.Waiting)
+	}
+	engine, refusal := fleet.Resolve(&s.deployment.Spec, *record)
+	if refusal != nil {
+		return no(status.False, *refusal)
+	}
+	return verdict{
+		condition: status.True(v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, describe(record)),
+		engine:    &engine, names: names,
+	}
+}
+
+// findRecord prefers what an existing revision holds for this source: once the
+// choice is made, a Mac that comes with other bytes under the same name does
+// not change it.
+func findRecord(s *scope) (*model.Record, fleet.Finding) {
+	source := s.deployment.Spec.Model
+	for _, r := range slices.Backward(s.revisions) {
+		if r.engine.Source == source.Source && r.engine.SHA256 == source.SHA256 {
+			return &r.engine.Model, fleet.Finding{}
+		}
+	}
+	f := fleet.Inspect(s.deployment, s.macs)
+	return f.Record, f
+}
+
+func conflictMessage(conflicts []fleet.NameConflict) string {
+	parts := make([]string, 0, len(conflicts))
+	for _, c := range conflicts {
+		parts = append(parts, fmt.Sprintf("%q belongs to the older deployment %s/%s", c.Name, c.Owner.Namespace, c.Owner.Name))
+	}
+	return strings.Join(parts, "; ") + "; choose another name in spec.servedNames, or delete that deployment"
+}
+
+func describe(m *model.Record) string {
+	kind := m.Facts.Architecture
+	if m.Facts.Quantization != "" {
+		kind += " " + m.Facts.Quantization
+	}
+	return fmt.Sprintf("%s, %s of weights, %s", kind, v1alpha1.FormatBytes(m.Bytes()), m.Digest)
+}

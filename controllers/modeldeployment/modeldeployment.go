@@ -1,0 +1,239 @@
+// Package modeldeployment turns a ModelDeployment into replicas and tells how
+// far it got.
+//
+// It owns revisions, the creation and deletion of replicas, the deployment's
+// finalizer and its whole status. It refuses to create anything in a
+// terminating namespace, to replace an engine because of a source that cannot
+// be read just now, and to let a deployment go before each of its replicas is
+// released and what it freed is counted, once. Decisions are pure: accept
+// (source and names), plan (replicas), deriveStatus.
+//
+// Start reading at Reconciler.Reconcile.
+package modeldeployment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments/status,verbs=get;patch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments/finalizers,verbs=update
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
+
+// Reconciler keeps one deployment's replicas as wished.
+type Reconciler struct {
+	Client client.Client
+	Clock  clock.PassiveClock
+}
+
+// Reconcile reads the world, acts, and derives the status last, also when
+// acting failed.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	s, err := r.read(ctx, req)
+	if s == nil {
+		return reconcile.Result{}, err
+	}
+	s.failure = r.act(ctx, s)
+	err = errors.Join(s.failure, r.report(ctx, s))
+	if err == nil {
+		err = r.finish(ctx, s)
+	}
+	return reconcile.Result{}, err
+}
+
+// act does what follows from the scope.
+func (r *Reconciler) act(ctx context.Context, s *scope) error {
+	if !s.deployment.DeletionTimestamp.IsZero() {
+		return r.remove(ctx, s, all(s.replicas))
+	}
+	if s.ending {
+		// The namespace's controller deletes everything; nothing is created any more.
+		return nil
+	}
+	if err := r.addFinalizer(ctx, s); err != nil {
+		return err
+	}
+	s.verdict = accept(s)
+	if s.verdict.engine != nil {
+		current, err := r.ensureRevision(ctx, s, *s.verdict.engine)
+		if err != nil {
+			return err
+		}
+		s.current = &current
+	} else if n := len(s.revisions); n > 0 {
+		// What was accepted before goes on until its successor is.
+		s.current = &s.revisions[n-1]
+	}
+	if s.current == nil {
+		return nil
+	}
+	if err := r.carryOut(ctx, s, plan(s.wish(), s.replicas, s.now)); err != nil {
+		return err
+	}
+	return r.pruneRevisions(ctx, s)
+}
+
+func (r *Reconciler) addFinalizer(ctx context.Context, s *scope) error {
+	before := s.deployment.DeepCopy()
+	if !controllerutil.AddFinalizer(s.deployment, v1alpha1.FinalizerReplicas) {
+		return nil
+	}
+	if err := r.Client.Patch(ctx, s.deployment, lockedMerge(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+		return fmt.Errorf("add finalizer: %w", err)
+	}
+	return nil
+}
+
+func lockedMerge(before client.Object) client.Patch {
+	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+}
+
+// carryOut creates, removes and updates replicas.
+func (r *Reconciler) carryOut(ctx context.Context, s *scope, c changes) error {
+	if err := r.follow(ctx, s); err != nil {
+		return err
+	}
+	for _, b := range c.create {
+		replica, err := newReplica(s, b)
+		if err != nil {
+			return err
+		}
+		err = r.Client.Create(ctx, replica, client.FieldOwner(v1alpha1.ManagerOperator))
+		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("create replica %s: %w", replica.Name, err)
+		}
+		ctrl.LoggerFrom(ctx).Info("Replica created", "ModelReplica", client.ObjectKeyFromObject(replica), "revision", replica.Spec.Revision)
+		s.replicas = append(s.replicas, *replica)
+	}
+	return r.remove(ctx, s, c.remove)
+}
+
+// remove deletes replicas; their finalizer keeps them until they are released.
+func (r *Reconciler) remove(ctx context.Context, s *scope, replicas []*v1alpha1.ModelReplica) error {
+	for _, replica := range replicas {
+		if !replica.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if err := r.Client.Delete(ctx, replica, client.Preconditions{UID: &replica.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete replica %s: %w", replica.Name, err)
+		}
+		ctrl.LoggerFrom(ctx).Info("Replica deleted", "ModelReplica", client.ObjectKeyFromObject(replica), "MacNode", replica.Spec.NodeName)
+		s.markDeleted(replica.UID)
+	}
+	return nil
+}
+
+// follow carries the fields that may change under a living replica.
+func (r *Reconciler) follow(ctx context.Context, s *scope) error {
+	for i := range s.replicas {
+		replica := &s.replicas[i]
+		placement, drain := s.deployment.Spec.Placement, drainSeconds(s.deployment)
+		if !replica.DeletionTimestamp.IsZero() || replica.Spec.DrainSeconds == drain && status.Equal(replica.Spec.Placement, placement) {
+			continue
+		}
+		before := replica.DeepCopy()
+		replica.Spec.DrainSeconds, replica.Spec.Placement = drain, placement
+		if err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+			return fmt.Errorf("update replica %s: %w", replica.Name, err)
+		}
+	}
+	return nil
+}
+
+// report writes the status if it changed. The write is locked: the account of
+// freed bytes adds up only if nobody else wrote it since it was read.
+func (r *Reconciler) report(ctx context.Context, s *scope) error {
+	next := deriveStatus(s)
+	if status.Equal(s.deployment.Status, next) {
+		return nil
+	}
+	return status.Apply(ctx, r.Client, status.Document{
+		Object: s.deployment, Manager: v1alpha1.ManagerOperator, Locked: true, Status: next})
+}
+
+// finish lets a deleted deployment go once no replica is left.
+func (r *Reconciler) finish(ctx context.Context, s *scope) error {
+	if s.deployment.DeletionTimestamp.IsZero() || len(s.replicas) > 0 ||
+		!controllerutil.ContainsFinalizer(s.deployment, v1alpha1.FinalizerReplicas) {
+		return nil
+	}
+	before := s.deployment.DeepCopy()
+	controllerutil.RemoveFinalizer(s.deployment, v1alpha1.FinalizerReplicas)
+	if err := r.Client.Patch(ctx, s.deployment, lockedMerge(before), client.FieldOwner(v1alpha1.ManagerOperator)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove finalizer: %w", err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Deployment released", "freedBytesTotal", s.deployment.Status.FreedBytesTotal)
+	return nil
+}
+
+// newReplica is the replica of the scope's current revision for a birth.
+func newReplica(s *scope, b birth) (*v1alpha1.ModelReplica, error) {
+	e := s.current.engine
+	reserved, err := e.ReservedBytes()
+	if err != nil {
+		return nil, fmt.Errorf("memory of revision %s: %w", s.current.object.Name, err)
+	}
+	d := s.deployment
+	return &v1alpha1.ModelReplica{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: d.Namespace,
+			Name:      replicaName(d, s.current.object.Name, b),
+			Labels: map[string]string{
+				v1alpha1.LabelDeployment: d.Name,
+				v1alpha1.LabelRevision:   s.current.object.Name,
+			},
+			Finalizers:      []string{v1alpha1.FinalizerRelease},
+			OwnerReferences: []metav1.OwnerReference{ownerReference(d)},
+		},
+		Spec: v1alpha1.ModelReplicaSpec{
+			DeploymentRef: v1alpha1.DeploymentReference{Name: d.Name, UID: string(d.UID)},
+			Revision:      s.current.object.Name,
+			Slot:          b.slot,
+			Epoch:         b.epoch,
+			Model:         e.Model,
+			Context:       e.Context,
+			ReservedBytes: reserved,
+			DrainSeconds:  drainSeconds(d),
+			Placement:     d.Spec.Placement,
+			Avoid:         b.avoid,
+			Desired:       v1alpha1.DesiredRunning,
+		},
+	}, nil
+}
+
+// replicaName is made from all that tells a replica from its siblings and from
+// its predecessors.
+func replicaName(d *v1alpha1.ModelDeployment, revision string, b birth) string {
+	return d.Name + "-" + fleet.Digest(string(d.UID), revision, fmt.Sprint(b.slot), fmt.Sprint(b.epoch))[:8]
+}
+
+func drainSeconds(d *v1alpha1.ModelDeployment) int32 {
+	if d.Spec.Rollout.DrainSeconds == nil {
+		return 600
+	}
+	return *d.Spec.Rollout.DrainSeconds
+}
+
+const avoidFor = v1alpha1.AvoidSeconds * time.Second

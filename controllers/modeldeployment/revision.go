@@ -1,0 +1,112 @@
+package modeldeployment
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// historyLimit is how many revisions are kept beside those in use.
+const historyLimit = 10
+
+// revision is a ControllerRevision with the engine it holds.
+type revision struct {
+	object *appsv1.ControllerRevision
+	engine fleet.Engine
+}
+
+// decodeRevisions reads revisions and sorts them, the oldest first. One that
+// cannot be read is an error: guessing at it would replace running engines.
+func decodeRevisions(list []appsv1.ControllerRevision) ([]revision, error) {
+	out := make([]revision, 0, len(list))
+	for i := range list {
+		e, err := fleet.DecodeEngine(list[i].Data.Raw)
+		if err != nil {
+			return nil, fmt.Errorf("revision %s: %w", list[i].Name, err)
+		}
+		out = append(out, revision{object: &list[i], engine: e})
+	}
+	slices.SortFunc(out, func(a, b revision) int { return int(a.object.Revision - b.object.Revision) })
+	return out, nil
+}
+
+// ensureRevision finds or makes the revision of an engine and makes it the
+// newest. An engine that was wanted before gets its old revision back.
+func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engine) (revision, error) {
+	hash, err := e.Hash()
+	if err != nil {
+		return revision{}, err
+	}
+	name := s.deployment.Name + "-" + hash
+	next := int64(1)
+	if n := len(s.revisions); n > 0 {
+		next = s.revisions[n-1].object.Revision + 1
+	}
+	for i, have := range s.revisions {
+		if have.object.Name != name {
+			continue
+		}
+		if i < len(s.revisions)-1 {
+			before := have.object.DeepCopy()
+			have.object.Revision = next
+			if err := r.Client.Patch(ctx, have.object, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+				return revision{}, fmt.Errorf("make revision %s the newest: %w", name, err)
+			}
+			s.revisions = append(slices.Delete(s.revisions, i, i+1), have)
+		}
+		return have, nil
+	}
+	data, err := e.Encode()
+	if err != nil {
+		return revision{}, err
+	}
+	made := revision{engine: e, object: &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.deployment.Namespace, Name: name,
+			Labels:          map[string]string{v1alpha1.LabelDeployment: s.deployment.Name},
+			OwnerReferences: []metav1.OwnerReference{ownerReference(s.deployment)},
+		},
+		Data:     runtime.RawExtension{Raw: data},
+		Revision: next,
+	}}
+	if err := r.Client.Create(ctx, made.object, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+		return revision{}, fmt.Errorf("create revision %s: %w", name, err)
+	}
+	s.revisions = append(s.revisions, made)
+	return made, nil
+}
+
+// pruneRevisions deletes the oldest revisions beyond the history that no
+// replica uses.
+func (r *Reconciler) pruneRevisions(ctx context.Context, s *scope) error {
+	used := map[string]bool{}
+	for i := range s.replicas {
+		used[s.replicas[i].Spec.Revision] = true
+	}
+	excess := len(s.revisions) - 1 - historyLimit
+	for _, old := range s.revisions {
+		if excess <= 0 {
+			return nil
+		}
+		if used[old.object.Name] {
+			continue
+		}
+		if err := r.Client.Delete(ctx, old.object); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete revision %s: %w", old.object.Name, err)
+		}
+		excess--
+	}
+	return nil
+}
+
+func ownerReference(d *v1alpha1.ModelDeployment) metav1.OwnerReference {
+	return *metav1.NewControllerRef(d, v1alpha1.GroupVersion.WithKind("ModelDeployment"))
+}

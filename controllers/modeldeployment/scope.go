@@ -1,0 +1,116 @@
+package modeldeployment
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// scope is what one pass read, and what it decided and did so far. The status
+// is derived from it.
+type scope struct {
+	now        time.Time
+	deployment *v1alpha1.ModelDeployment
+	// ending: the namespace is being deleted.
+	ending bool
+	// deployments that claim one of the names of this one.
+	deployments []v1alpha1.ModelDeployment
+	// macs are read only where the source still has to be found.
+	macs      []v1alpha1.MacNode
+	replicas  []v1alpha1.ModelReplica
+	revisions []revision
+
+	verdict verdict
+	current *revision
+	failure error
+}
+
+// read fills a scope; nil without an error means that there is no deployment.
+func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, error) {
+	s := &scope{now: r.Clock.Now(), deployment: &v1alpha1.ModelDeployment{}}
+	if err := r.Client.Get(ctx, req.NamespacedName, s.deployment); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	var namespace corev1.Namespace
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Namespace}, &namespace); err != nil {
+		return nil, fmt.Errorf("read namespace: %w", err)
+	}
+	s.ending = !namespace.DeletionTimestamp.IsZero()
+	for _, name := range fleet.Claims(s.deployment) {
+		var list v1alpha1.ModelDeploymentList
+		if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexClaim: name}); err != nil {
+			return nil, fmt.Errorf("list deployments that claim %q: %w", name, err)
+		}
+		s.deployments = append(s.deployments, list.Items...)
+	}
+	return s, r.readOwned(ctx, s)
+}
+
+// readOwned reads what belongs to the deployment, by its UID.
+func (r *Reconciler) readOwned(ctx context.Context, s *scope) error {
+	own := []client.ListOption{client.InNamespace(s.deployment.Namespace), client.MatchingFields{fleet.IndexOwner: string(s.deployment.UID)}}
+	var replicas v1alpha1.ModelReplicaList
+	if err := r.Client.List(ctx, &replicas, own...); err != nil {
+		return fmt.Errorf("list replicas: %w", err)
+	}
+	s.replicas = replicas.Items
+	var revisions appsv1.ControllerRevisionList
+	if err := r.Client.List(ctx, &revisions, own...); err != nil {
+		return fmt.Errorf("list revisions: %w", err)
+	}
+	var err error
+	if s.revisions, err = decodeRevisions(revisions.Items); err != nil {
+		return err
+	}
+	for _, have := range s.revisions {
+		if have.engine.Source == s.deployment.Spec.Model.Source && have.engine.SHA256 == s.deployment.Spec.Model.SHA256 {
+			return nil
+		}
+	}
+	var macs v1alpha1.MacNodeList
+	if err := r.Client.List(ctx, &macs); err != nil {
+		return fmt.Errorf("list Macs: %w", err)
+	}
+	s.macs = macs.Items
+	return nil
+}
+
+// wish is what the spec asks of the replicas.
+func (s *scope) wish() wish {
+	rollout := s.deployment.Spec.Rollout
+	return wish{
+		revision:    s.current.object.Name,
+		count:       int(ptr.Deref(s.deployment.Spec.Replicas, 1)),
+		surge:       int(ptr.Deref(rollout.MaxSurge, 1)),
+		unavailable: int(ptr.Deref(rollout.MaxUnavailable, 0)),
+		avoid:       avoidFor,
+	}
+}
+
+// markDeleted notes in the scope that a replica is on its way out.
+func (s *scope) markDeleted(uid types.UID) {
+	for i := range s.replicas {
+		if s.replicas[i].UID == uid {
+			s.replicas[i].DeletionTimestamp = &metav1.Time{Time: s.now}
+		}
+	}
+}
+
+func all(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
+	out := make([]*v1alpha1.ModelReplica, len(replicas))
+	for i := range replicas {
+		out[i] = &replicas[i]
+	}
+	return out
+}

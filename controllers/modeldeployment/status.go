@@ -1,0 +1,276 @@
+package modeldeployment
+
+import (
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+func condition(conditions []metav1.Condition, kind string) *metav1.Condition {
+	return meta.FindStatusCondition(conditions, kind)
+}
+
+// deriveStatus computes the whole status from what the pass read and did.
+func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
+	d := s.deployment
+	next := v1alpha1.ModelDeploymentStatus{
+		ObservedGeneration: d.Generation,
+		Selector:           v1alpha1.LabelDeployment + "=" + d.Name,
+		ServedNames:        s.verdict.names,
+	}
+	if s.current != nil {
+		next.CurrentRevision = s.current.object.Name
+		next.ModelDigest = s.current.engine.Model.Digest
+		// The revision resolved before, so the estimate cannot fail; 0 says "unknown".
+		next.ReservedBytesPerReplica, _ = s.current.engine.ReservedBytes()
+	} else {
+		next.CurrentRevision, next.ModelDigest = d.Status.CurrentRevision, d.Status.ModelDigest
+		next.ReservedBytesPerReplica = d.Status.ReservedBytesPerReplica
+	}
+	if s.verdict.condition.Type == "" {
+		// This pass did not get to judge: it failed early, or the deployment ends
+		// and its bare names are free again.
+		next.ServedNames = d.Status.ServedNames
+		if !d.DeletionTimestamp.IsZero() {
+			next.ServedNames = []string{d.Namespace + "/" + d.Name}
+		}
+	}
+	count(&next, s)
+	next.RetiredFreedBytes, next.Accounted = account(d.Status, s.replicas)
+	next.FreedBytesTotal = next.RetiredFreedBytes + liveFreed(s.replicas, next.Accounted)
+	next.Summary = v1alpha1.DeploymentSummary{
+		Ready:  fmt.Sprintf("%d/%d", next.ReadyReplicas, ptr.Deref(d.Spec.Replicas, 1)),
+		Memory: v1alpha1.FormatBytes(next.FootprintBytes),
+		Freed:  v1alpha1.FormatBytes(next.FreedBytesTotal),
+	}
+	next.Conditions = status.Merge(d.Status.Conditions, d.Generation, s.now, conditions(s, next)...)
+	return next
+}
+
+func count(next *v1alpha1.ModelDeploymentStatus, s *scope) {
+	for i := range s.replicas {
+		r := &s.replicas[i]
+		next.FootprintBytes += r.Status.Memory.FootprintBytes
+		if !r.DeletionTimestamp.IsZero() {
+			continue
+		}
+		next.Replicas++
+		if fleet.ReplicaReady(r) {
+			next.ReadyReplicas++
+		}
+		if r.Spec.Revision == next.CurrentRevision {
+			next.UpdatedReplicas++
+		}
+	}
+}
+
+// account adds what released replicas freed to the retired total, each once:
+// its UID and its bytes enter the status in the same write. Entries of replicas
+// that are gone are dropped.
+func account(before v1alpha1.ModelDeploymentStatus, replicas []v1alpha1.ModelReplica) (retired int64, accounted []string) {
+	retired = before.RetiredFreedBytes
+	for i := range replicas {
+		r := &replicas[i]
+		uid := string(r.UID)
+		if slices.Contains(before.Accounted, uid) {
+			accounted = append(accounted, uid)
+			continue
+		}
+		if !r.DeletionTimestamp.IsZero() && fleet.Released(r) {
+			retired += r.Status.Freed.TotalBytes
+			accounted = append(accounted, uid)
+		}
+	}
+	slices.Sort(accounted)
+	return retired, accounted
+}
+
+// liveFreed is what replicas freed that are not accounted for yet.
+func liveFreed(replicas []v1alpha1.ModelReplica, accounted []string) int64 {
+	var sum int64
+	for i := range replicas {
+		if !slices.Contains(accounted, string(replicas[i].UID)) {
+			sum += replicas[i].Status.Freed.TotalBytes
+		}
+	}
+	return sum
+}
+
+// conditions derives all seven, in the order in which things happen.
+func conditions(s *scope, next v1alpha1.ModelDeploymentStatus) []status.Condition {
+	living := living(s.replicas)
+	accepted := s.verdict.condition
+	if accepted.Type == "" {
+		accepted = keep(s.deployment.Status.Conditions, v1alpha1.ConditionAccepted)
+	}
+	placed := placedCondition(s, living)
+	out := []status.Condition{
+		readyCondition(s, next, accepted, placed, living), accepted, fitsCondition(living), placed,
+		downloadedCondition(living), progressingCondition(s, next, living), degradedCondition(s, living),
+	}
+	return out
+}
+
+// keep carries a condition over a pass that could not judge it.
+func keep(conditions []metav1.Condition, kind string) status.Condition {
+	if c := condition(conditions, kind); c != nil {
+		return status.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message}
+	}
+	return status.Unknown(kind, v1alpha1.ReasonPending, "not judged yet")
+}
+
+// living are the replicas that are not on their way out, the first slots first.
+func living(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
+	var out []*v1alpha1.ModelReplica
+	for i := range replicas {
+		if replicas[i].DeletionTimestamp.IsZero() {
+			out = append(out, &replicas[i])
+		}
+	}
+	slices.SortFunc(out, func(a, b *v1alpha1.ModelReplica) int {
+		if a.Spec.Slot != b.Spec.Slot {
+			return int(a.Spec.Slot - b.Spec.Slot)
+		}
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+func readyCondition(s *scope, next v1alpha1.ModelDeploymentStatus, accepted, placed status.Condition, living []*v1alpha1.ModelReplica) status.Condition {
+	wanted := ptr.Deref(s.deployment.Spec.Replicas, 1)
+	is := v1alpha1.ConditionReady
+	progress := fmt.Sprintf("%d of %d replicas are ready", next.ReadyReplicas, wanted)
+	switch {
+	case !s.deployment.DeletionTimestamp.IsZero():
+		return status.False(is, v1alpha1.ReasonDraining, fmt.Sprintf("being deleted; %d replicas are not released yet", len(s.replicas)))
+	case wanted == 0:
+		return status.True(is, v1alpha1.ReasonScaledToZero, "no replica is wanted")
+	case next.ReadyReplicas >= wanted:
+		return status.True(is, v1alpha1.ReasonReady, progress)
+	case accepted.Status != metav1.ConditionTrue && len(living) == 0:
+		return status.False(is, accepted.Reason, accepted.Message)
+	case placed.Status == metav1.ConditionFalse:
+		return status.False(is, placed.Reason, progress+"; "+placed.Message)
+	}
+	for _, r := range living {
+		if c := condition(r.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Status != metav1.ConditionTrue {
+			return status.False(is, c.Reason, fmt.Sprintf("%s; %s: %s", progress, r.Name, c.Message))
+		}
+	}
+	return status.False(is, v1alpha1.ReasonNotReady, progress)
+}
+
+// fitsCondition: placement says of each replica whether any Mac could ever hold it.
+func fitsCondition(living []*v1alpha1.ModelReplica) status.Condition {
+	is := v1alpha1.ConditionFits
+	fits := false
+	for _, r := range living {
+		c := condition(r.Status.Conditions, v1alpha1.ConditionPlaced)
+		switch {
+		case c == nil:
+		case c.Reason == v1alpha1.ReasonTooLarge:
+			return status.False(is, v1alpha1.ReasonTooLarge, c.Message)
+		case c.Reason == v1alpha1.ReasonPlaced || c.Reason == v1alpha1.ReasonNoRoom:
+			fits = true
+		}
+	}
+	if fits {
+		return status.True(is, v1alpha1.ReasonFits, "at least one Mac could hold a replica if it were empty")
+	}
+	return status.Unknown(is, v1alpha1.ReasonPending, "no replica was offered to the Macs yet")
+}
+
+func placedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Condition {
+	is := v1alpha1.ConditionPlaced
+	for _, r := range living {
+		if r.Spec.NodeName != "" {
+			continue
+		}
+		if c := condition(r.Status.Conditions, v1alpha1.ConditionPlaced); c != nil {
+			return status.False(is, c.Reason, r.Name+": "+c.Message)
+		}
+		return status.False(is, v1alpha1.ReasonPending, r.Name+": not looked at yet")
+	}
+	switch {
+	case len(living) > 0:
+		return status.True(is, v1alpha1.ReasonPlaced, "every replica has a Mac")
+	case ptr.Deref(s.deployment.Spec.Replicas, 1) == 0:
+		return status.True(is, v1alpha1.ReasonScaledToZero, "no replica is wanted")
+	default:
+		return status.Unknown(is, v1alpha1.ReasonPending, "there is no replica yet")
+	}
+}
+
+func downloadedCondition(living []*v1alpha1.ModelReplica) status.Condition {
+	is := v1alpha1.ConditionDownloaded
+	if len(living) == 0 {
+		return status.Unknown(is, v1alpha1.ReasonPending, "there is no replica yet")
+	}
+	for _, r := range living {
+		c := condition(r.Status.Conditions, v1alpha1.ConditionDownloaded)
+		switch {
+		case c == nil:
+			return status.False(is, v1alpha1.ReasonWaiting, r.Name+": the download has not begun")
+		case c.Status != metav1.ConditionTrue:
+			return status.False(is, c.Reason, r.Name+": "+c.Message)
+		}
+	}
+	return status.True(is, v1alpha1.ReasonVerified, "every replica has its weights on disk")
+}
+
+func progressingCondition(s *scope, next v1alpha1.ModelDeploymentStatus, living []*v1alpha1.ModelReplica) status.Condition {
+	is := v1alpha1.ConditionProgressing
+	wanted := ptr.Deref(s.deployment.Spec.Replicas, 1)
+	switch {
+	case next.UpdatedReplicas != next.Replicas:
+		return status.True(is, v1alpha1.ReasonRollingOut, fmt.Sprintf("%d of %d replicas have the revision %s", next.UpdatedReplicas, wanted, next.CurrentRevision))
+	case len(living) != len(s.replicas):
+		return status.True(is, v1alpha1.ReasonDraining, fmt.Sprintf("%d replicas drain", len(s.replicas)-len(living)))
+	case s.verdict.condition.Status == metav1.ConditionUnknown:
+		return status.True(is, s.verdict.condition.Reason, s.verdict.condition.Message)
+	}
+	for _, r := range living {
+		if fleet.ReplicaReady(r) {
+			continue
+		}
+		if p := r.Status.Summary.Progress; p != "" {
+			return status.True(is, v1alpha1.ReasonLoading, r.Name+": "+p)
+		}
+		return status.True(is, v1alpha1.ReasonWaiting, r.Name+" is not ready yet")
+	}
+	return status.False(is, v1alpha1.ReasonStable, "nothing is being changed")
+}
+
+// troubles are the reasons of a replica's conditions that mean that something
+// failed and is tried again.
+var troubles = []string{
+	v1alpha1.ReasonDownloadFailed, v1alpha1.ReasonDiskFull, v1alpha1.ReasonInsufficientRoom, v1alpha1.ReasonLoadFailed,
+	v1alpha1.ReasonEngineCrashed, v1alpha1.ReasonBackOff, v1alpha1.ReasonMacSilent, v1alpha1.ReasonMacGone,
+}
+
+func degradedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Condition {
+	is := v1alpha1.ConditionDegraded
+	if s.failure != nil && !apierrors.IsConflict(s.failure) {
+		return status.True(is, "ReconcileFailed", "the operator tries again: "+s.failure.Error())
+	}
+	if s.verdict.condition.Status == metav1.ConditionFalse && len(living) > 0 {
+		return status.True(is, s.verdict.condition.Reason, "what was accepted before goes on: "+s.verdict.condition.Message)
+	}
+	for _, r := range living {
+		if c := condition(r.Status.Conditions, v1alpha1.ConditionReady); c != nil && slices.Contains(troubles, c.Reason) {
+			return status.True(is, c.Reason, r.Name+": "+c.Message)
+		}
+	}
+	return status.False(is, v1alpha1.ReasonStable, "nothing failed")
+}

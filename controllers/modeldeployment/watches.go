@@ -1,0 +1,102 @@
+package modeldeployment
+
+import (
+	"context"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+// SetupWithManager starts the reconciler with its watches.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	return ctrl.NewControllerManagedBy(mgr).Named("modeldeployment").WithOptions(o).
+		For(&v1alpha1.ModelDeployment{}, builder.WithPredicates(specChanged())).
+		Owns(&v1alpha1.ModelReplica{}).
+		Owns(&appsv1.ControllerRevision{}).
+		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(claimsChanged())).
+		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.inspectedBy), builder.WithPredicates(inspectionChanged())).
+		Complete(r)
+}
+
+// specChanged drops our own status writes.
+func specChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+			e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
+			!slices.Equal(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers())
+	}}
+}
+
+// claimsChanged passes what can change who owns a served name.
+func claimsChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		old, now := e.ObjectOld.(*v1alpha1.ModelDeployment), e.ObjectNew.(*v1alpha1.ModelDeployment)
+		return !slices.Equal(fleet.Claims(old), fleet.Claims(now)) || old.DeletionTimestamp.IsZero() != now.DeletionTimestamp.IsZero()
+	}}
+}
+
+// rivals are the other deployments that claim one of a deployment's names.
+func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Request {
+	var out []reconcile.Request
+	for _, name := range fleet.Claims(o.(*v1alpha1.ModelDeployment)) {
+		out = append(out, r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return d.UID != o.GetUID() },
+			client.MatchingFields{fleet.IndexClaim: name})...)
+	}
+	return out
+}
+
+// inspectionChanged passes what decides about a source: what a Mac found, and
+// whether it may be asked.
+func inspectionChanged() predicate.Predicate {
+	view := func(o client.Object) any {
+		m := o.(*v1alpha1.MacNode)
+		return struct {
+			State       fleet.MacState
+			Labels      map[string]string
+			Taints      any
+			Chip        string
+			Inspections []v1alpha1.InspectionStatus
+		}{fleet.StateOf(m), m.Labels, m.Spec.Taints, m.Status.Chip, m.Status.Inspections}
+	}
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return !status.Equal(view(e.ObjectOld), view(e.ObjectNew))
+	}}
+}
+
+// inspectedBy are the deployments that a change of a Mac may help: those that
+// are not accepted.
+func (r *Reconciler) inspectedBy(ctx context.Context, _ client.Object) []reconcile.Request {
+	return r.find(ctx, func(d *v1alpha1.ModelDeployment) bool {
+		c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionAccepted)
+		return c == nil || c.Status != "True" || c.ObservedGeneration != d.Generation
+	})
+}
+
+func (r *Reconciler) find(ctx context.Context, wanted func(*v1alpha1.ModelDeployment) bool, opts ...client.ListOption) []reconcile.Request {
+	var list v1alpha1.ModelDeploymentList
+	if err := r.Client.List(ctx, &list, append(opts, client.DisableReadYourWritesConsistency)...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list deployments")
+		return nil
+	}
+	var out []reconcile.Request
+	for i := range list.Items {
+		if wanted(&list.Items[i]) {
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return out
+}

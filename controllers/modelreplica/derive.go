@@ -1,0 +1,135 @@
+package modelreplica
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+// copied are the conditions that the Mac reports and the operator copies.
+var copied = []string{
+	v1alpha1.ConditionDownloaded, v1alpha1.ConditionAdmitted, v1alpha1.ConditionLoaded,
+	v1alpha1.ConditionServing, v1alpha1.ConditionReleased,
+}
+
+// derive computes the status of a replica from its Mac's report. Placement owns
+// the condition Placed, so it is not in the result.
+func derive(r *v1alpha1.ModelReplica, mac *v1alpha1.MacNode, now time.Time) v1alpha1.ModelReplicaStatus {
+	next := v1alpha1.ModelReplicaStatus{ObservedGeneration: r.Generation}
+	state := fleet.StateOf(mac)
+	report := fleet.Report(mac, r)
+	var reported []metav1.Condition
+	switch {
+	case report != nil:
+		next.Progress, next.Memory, next.Freed, next.Restarts = report.Progress, report.Memory, report.Freed, report.Restarts
+		reported = status.Pick(report.Conditions, copied...)
+	case state != fleet.MacReady:
+		// The last word of a Mac that is away stays, marked as stale.
+		next.Progress, next.Memory, next.Freed, next.Restarts = r.Status.Progress, r.Status.Memory, r.Status.Freed, r.Status.Restarts
+		reported = status.Pick(r.Status.Conditions, copied...)
+	}
+	if fenced(r, state) && !meta.IsStatusConditionTrue(reported, v1alpha1.ConditionReleased) {
+		next.Freed = unknownFreed(next.Freed)
+		reported = withReleased(reported, r, now)
+	}
+	released := meta.IsStatusConditionTrue(reported, v1alpha1.ConditionReleased)
+	ready := readiness(r, state, released, reported, next.Progress)
+	next.Conditions = append(status.Merge(r.Status.Conditions, r.Generation, now, ready), reported...)
+	stale := r.Spec.NodeName != "" && state != fleet.MacReady && !released
+	next.Summary = summarize(next, stale, released)
+	return next
+}
+
+// fenced says that a replica that is being deleted will never be heard of: it
+// was never bound, or its Mac is gone.
+func fenced(r *v1alpha1.ModelReplica, state fleet.MacState) bool {
+	return !r.DeletionTimestamp.IsZero() && (r.Spec.NodeName == "" || state == fleet.MacGone)
+}
+
+// unknownFreed keeps what was measured before and says that the last engine's
+// bytes cannot be known.
+func unknownFreed(f v1alpha1.Freed) v1alpha1.Freed {
+	return v1alpha1.Freed{TotalBytes: f.TotalBytes, HostCheck: v1alpha1.HostCheckIndeterminate}
+}
+
+// withReleased adds the operator's own Released.
+func withReleased(reported []metav1.Condition, r *v1alpha1.ModelReplica, now time.Time) []metav1.Condition {
+	c := status.True(v1alpha1.ConditionReleased, v1alpha1.ReasonMacGone,
+		r.Spec.NodeName+" is gone: the replica is fenced by its epoch; what it freed is unknown")
+	if r.Spec.NodeName == "" {
+		c = status.True(v1alpha1.ConditionReleased, v1alpha1.ReasonReleased, "no Mac ever held this replica")
+	}
+	kept := status.Pick(reported, copied[:len(copied)-1]...)
+	return append(kept, status.Merge(r.Status.Conditions, r.Generation, now, c)...)
+}
+
+// readiness derives the one condition Ready.
+func readiness(r *v1alpha1.ModelReplica, state fleet.MacState, released bool, reported []metav1.Condition, p v1alpha1.Progress) status.Condition {
+	not := func(reason, message string) status.Condition {
+		return status.False(v1alpha1.ConditionReady, reason, message)
+	}
+	switch {
+	case released:
+		return not(v1alpha1.ReasonReleased, "the replica is released")
+	case !r.DeletionTimestamp.IsZero() || r.Spec.Desired == v1alpha1.DesiredDrained:
+		return not(v1alpha1.ReasonDraining, "running requests finish, then the engine stops")
+	case r.Spec.NodeName == "":
+		return not(v1alpha1.ReasonPending, "waiting for a Mac; the condition Placed says why")
+	case state == fleet.MacGone:
+		return not(v1alpha1.ReasonMacGone, r.Spec.NodeName+" is gone; its deployment makes another replica")
+	case state == fleet.MacSilent:
+		return status.Unknown(v1alpha1.ConditionReady, v1alpha1.ReasonMacSilent,
+			r.Spec.NodeName+" was not heard from lately; all figures are the last that it reported")
+	case state == fleet.MacUnknown:
+		return status.Unknown(v1alpha1.ConditionReady, v1alpha1.ReasonPending, r.Spec.NodeName+" was not judged yet")
+	case meta.IsStatusConditionTrue(reported, v1alpha1.ConditionServing):
+		return status.True(v1alpha1.ConditionReady, v1alpha1.ReasonReady, "serving on "+r.Spec.NodeName)
+	}
+	for _, kind := range []string{v1alpha1.ConditionDownloaded, v1alpha1.ConditionAdmitted, v1alpha1.ConditionLoaded, v1alpha1.ConditionServing} {
+		if c := meta.FindStatusCondition(reported, kind); c != nil && c.Status != metav1.ConditionTrue {
+			return not(c.Reason, c.Message)
+		}
+	}
+	if p.Stage == "" {
+		return not(v1alpha1.ReasonWaiting, "waiting for "+r.Spec.NodeName+" to take the order")
+	}
+	return not(v1alpha1.ReasonNotReady, "stage "+string(p.Stage)+" on "+r.Spec.NodeName)
+}
+
+// summarize rounds the figures for kubectl get.
+func summarize(s v1alpha1.ModelReplicaStatus, stale, released bool) v1alpha1.ReplicaSummary {
+	mark := ""
+	if stale {
+		mark = " (stale)"
+	}
+	out := v1alpha1.ReplicaSummary{
+		Memory: v1alpha1.FormatBytes(s.Memory.FootprintBytes) + mark,
+		Freed:  v1alpha1.FormatBytes(s.Freed.TotalBytes),
+	}
+	if released && s.Freed.HostCheck == v1alpha1.HostCheckIndeterminate && s.Freed.Bytes == nil {
+		out.Freed += " + unknown"
+	}
+	if p := s.Progress; p.Stage != "" {
+		out.Progress = string(p.Stage) + progress(p) + mark
+	}
+	return out
+}
+
+// progress writes " 41% (38.2 MiB of 93.1 MiB, 4 s)" while a stage counts bytes.
+func progress(p v1alpha1.Progress) string {
+	if p.BytesTotal <= 0 || p.BytesDone >= p.BytesTotal {
+		return ""
+	}
+	eta := ""
+	if p.ETASeconds != nil {
+		eta = fmt.Sprintf(", %d s", *p.ETASeconds)
+	}
+	return fmt.Sprintf(" %d%% (%s of %s%s)", int64(100*(float64(p.BytesDone)/float64(p.BytesTotal))),
+		v1alpha1.FormatBytes(p.BytesDone), v1alpha1.FormatBytes(p.BytesTotal), eta)
+}

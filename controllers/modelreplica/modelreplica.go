@@ -1,0 +1,212 @@
+// Package modelreplica tells what is known of each replica, and lets it go.
+//
+// It owns a replica's status except the condition Placed, spec.desired once the
+// replica is deleted, and the removal of the release finalizer. It refuses to
+// let a replica go before its Mac said Released for that epoch, or is gone, and
+// before the deployment has counted what it freed. The figures are the Mac's:
+// it copies them, derives Ready, and marks what is stale.
+//
+// Start reading at Reconciler.Reconcile and derive.
+package modelreplica
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes;modeldeployments,verbs=get;list;watch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas/status,verbs=get;patch
+
+// Reconciler keeps one replica's status true and lets it go when it may.
+type Reconciler struct {
+	Client client.Client
+	Clock  clock.PassiveClock
+}
+
+// SetupWithManager starts the reconciler with its watches.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	return ctrl.NewControllerManagedBy(mgr).Named("modelreplica").WithOptions(o).
+		For(&v1alpha1.ModelReplica{}).
+		Watches(&v1alpha1.MacNode{}, r.ofMac()).
+		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.waitingFor),
+			builder.WithPredicates(accountChanged())).
+		Complete(r)
+}
+
+// ofMac names the replicas of a Mac whose report or state changed: one line of
+// a report concerns one replica.
+func (r *Reconciler) ofMac() handler.EventHandler {
+	all := func(ctx context.Context, mac client.Object, changed func(*v1alpha1.ModelReplica) bool) []reconcile.Request {
+		var list v1alpha1.ModelReplicaList
+		if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexNode: mac.GetName()}, client.DisableReadYourWritesConsistency); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Cannot list the replicas of a Mac", "MacNode", mac.GetName())
+			return nil
+		}
+		var out []reconcile.Request
+		for i := range list.Items {
+			if changed(&list.Items[i]) {
+				out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+			}
+		}
+		return out
+	}
+	any := func(*v1alpha1.ModelReplica) bool { return true }
+	return macEvents{
+		every: func(ctx context.Context, mac client.Object) []reconcile.Request { return all(ctx, mac, any) },
+		update: func(ctx context.Context, old, now *v1alpha1.MacNode) []reconcile.Request {
+			if fleet.StateOf(old) != fleet.StateOf(now) {
+				return all(ctx, now, any)
+			}
+			return all(ctx, now, func(replica *v1alpha1.ModelReplica) bool {
+				return !status.Equal(fleet.Report(old, replica), fleet.Report(now, replica))
+			})
+		},
+	}
+}
+
+// waitingFor names the replicas that a deployment's account, or its end, sets free.
+func (r *Reconciler) waitingFor(ctx context.Context, d client.Object) []reconcile.Request {
+	var list v1alpha1.ModelReplicaList
+	if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexOwner: string(d.GetUID())}, client.DisableReadYourWritesConsistency); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list the replicas of a deployment", "ModelDeployment", client.ObjectKeyFromObject(d))
+		return nil
+	}
+	var out []reconcile.Request
+	for i := range list.Items {
+		if !list.Items[i].DeletionTimestamp.IsZero() {
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return out
+}
+
+func accountChanged() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return !slices.Equal(e.ObjectOld.(*v1alpha1.ModelDeployment).Status.Accounted, e.ObjectNew.(*v1alpha1.ModelDeployment).Status.Accounted)
+		},
+	}
+}
+
+// Reconcile brings one replica's status up to date and, when it is deleted,
+// drains it and lets it go.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var replica v1alpha1.ModelReplica
+	if err := r.Client.Get(ctx, req.NamespacedName, &replica); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	mac, err := r.mac(ctx, &replica)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.drain(ctx, &replica); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	next := derive(&replica, mac, r.Clock.Now())
+	if err := r.report(ctx, &replica, next); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(r.release(ctx, &replica))
+}
+
+// mac reads the Mac a replica is bound to; nil when there is none.
+func (r *Reconciler) mac(ctx context.Context, replica *v1alpha1.ModelReplica) (*v1alpha1.MacNode, error) {
+	if replica.Spec.NodeName == "" {
+		return nil, nil
+	}
+	var mac v1alpha1.MacNode
+	err := r.Client.Get(ctx, client.ObjectKey{Name: replica.Spec.NodeName}, &mac)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		// A Mac that could not be read is not a Mac that is gone.
+		return nil, fmt.Errorf("read Mac %s: %w", replica.Spec.NodeName, err)
+	}
+	return &mac, nil
+}
+
+// drain orders a replica that is being deleted to stop.
+func (r *Reconciler) drain(ctx context.Context, replica *v1alpha1.ModelReplica) error {
+	if replica.DeletionTimestamp.IsZero() || replica.Spec.Desired == v1alpha1.DesiredDrained {
+		return nil
+	}
+	before := replica.DeepCopy()
+	replica.Spec.Desired = v1alpha1.DesiredDrained
+	if err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+		return fmt.Errorf("order %s to drain: %w", client.ObjectKeyFromObject(replica), err)
+	}
+	return nil
+}
+
+// report writes the status if it changed.
+func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica, next v1alpha1.ModelReplicaStatus) error {
+	kinds := append([]string{v1alpha1.ConditionReady}, copied...)
+	before := replica.Status
+	before.Conditions = status.Pick(before.Conditions, kinds...)
+	next.Conditions = status.Pick(next.Conditions, kinds...)
+	if status.Equal(before, next) {
+		return nil
+	}
+	return status.Apply(ctx, r.Client, status.Document{
+		Object: replica, Manager: v1alpha1.ManagerOperator, Status: next})
+}
+
+// release removes the finalizer of a replica that is deleted, released and
+// accounted for. The write is locked, so that it cannot pass a binding.
+func (r *Reconciler) release(ctx context.Context, replica *v1alpha1.ModelReplica) error {
+	if replica.DeletionTimestamp.IsZero() || !fleet.Released(replica) ||
+		!controllerutil.ContainsFinalizer(replica, v1alpha1.FinalizerRelease) {
+		return nil
+	}
+	done, err := r.accounted(ctx, replica)
+	if err != nil || !done {
+		// Not accounted yet: the deployment's status will tell.
+		return err
+	}
+	before := replica.DeepCopy()
+	controllerutil.RemoveFinalizer(replica, v1alpha1.FinalizerRelease)
+	if err := r.Client.Patch(ctx, replica, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}),
+		client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+		return fmt.Errorf("let go %s: %w", client.ObjectKeyFromObject(replica), err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Replica released", "MacNode", replica.Spec.NodeName, "freedBytesTotal", replica.Status.Freed.TotalBytes)
+	return nil
+}
+
+// accounted says whether the owner has counted what the replica freed, or can
+// no longer do so because it is gone.
+func (r *Reconciler) accounted(ctx context.Context, replica *v1alpha1.ModelReplica) (bool, error) {
+	var owner v1alpha1.ModelDeployment
+	key := client.ObjectKey{Namespace: replica.Namespace, Name: replica.Spec.DeploymentRef.Name}
+	err := r.Client.Get(ctx, key, &owner)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read deployment %s: %w", key, err)
+	}
+	if string(owner.UID) != replica.Spec.DeploymentRef.UID {
+		return true, nil
+	}
+	return slices.Contains(owner.Status.Accounted, string(replica.UID)), nil
+}

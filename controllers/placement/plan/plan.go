@@ -1,0 +1,194 @@
+// Package plan chooses a Mac for a replica: filter, score, pick, with a reason
+// for every Mac that was rejected.
+//
+// It owns the decision and nothing else: it is pure, it sees a snapshot and
+// returns data. It refuses to guess: a Mac whose capacity is unknown holds
+// nothing, and reservations are cumulative, so that what was promised counts
+// whether or not it is used yet.
+//
+// Start reading at Snapshot.Pick.
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// Snapshot is the fleet at one moment, with trial placements on top.
+type Snapshot struct {
+	now  time.Time
+	macs []*state
+}
+
+// state is one Mac in a snapshot.
+type state struct {
+	mac      *v1alpha1.MacNode
+	reserved int64
+	// replicas counts what is bound here, released or not: each has an order.
+	replicas int
+	// siblings counts the living replicas here, by UID of their deployment.
+	siblings map[string]int
+}
+
+// NewSnapshot reads all Macs and all replicas.
+func NewSnapshot(macs []v1alpha1.MacNode, replicas []v1alpha1.ModelReplica, now time.Time) *Snapshot {
+	s := &Snapshot{now: now}
+	byName := map[string]*state{}
+	for i := range macs {
+		st := &state{mac: &macs[i], siblings: map[string]int{}, reserved: fleet.Reserved(macs[i].Name, replicas)}
+		byName[macs[i].Name] = st
+		s.macs = append(s.macs, st)
+	}
+	slices.SortFunc(s.macs, func(a, b *state) int { return cmp.Compare(a.mac.Name, b.mac.Name) })
+	for i := range replicas {
+		st := byName[replicas[i].Spec.NodeName]
+		if st == nil {
+			continue
+		}
+		st.replicas++
+		if replicas[i].DeletionTimestamp.IsZero() {
+			st.siblings[replicas[i].Spec.DeploymentRef.UID]++
+		}
+	}
+	return s
+}
+
+// Assume places a replica in the snapshot and returns what takes it back.
+func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
+	i := slices.IndexFunc(s.macs, func(st *state) bool { return st.mac.Name == mac })
+	if i < 0 {
+		return func() {}
+	}
+	st, owner, bytes := s.macs[i], r.Spec.DeploymentRef.UID, r.Spec.ReservedBytes
+	st.reserved += bytes
+	st.replicas++
+	st.siblings[owner]++
+	return func() {
+		st.reserved -= bytes
+		st.replicas--
+		st.siblings[owner]--
+	}
+}
+
+// Decision is where a replica goes, or why it goes nowhere.
+type Decision struct {
+	// Mac that was picked; empty if none.
+	Mac string
+	// Reason of the condition Placed: Placed, NoRoom, TooLarge or NoCandidates.
+	Reason string
+	// Message for people: the choice, or the reasons of all Macs compactly.
+	Message string
+	// RetryAfter is when a Mac that is avoided today may be chosen; 0 means
+	// that only a change of the fleet can help.
+	RetryAfter time.Duration
+}
+
+// Pick decides for one replica.
+func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
+	var rejected []rejection
+	var best *state
+	var bestScore int64
+	for _, st := range s.macs {
+		if why, ok := s.filter(st, r); !ok {
+			rejected = append(rejected, why)
+			continue
+		}
+		// Sorted by name: the first of equals wins, the same in every pass.
+		if score := st.score(r); best == nil || score > bestScore {
+			best, bestScore = st, score
+		}
+	}
+	if best == nil {
+		return s.explain(r, rejected)
+	}
+	return Decision{Mac: best.mac.Name, Reason: v1alpha1.ReasonPlaced, Message: best.promise(r)}
+}
+
+// filter says why a Mac cannot hold a replica. What never changes comes first
+// (constraints, size of the empty Mac), so that "too large" is not hidden by
+// "not ready".
+func (s *Snapshot) filter(st *state, r *v1alpha1.ModelReplica) (rejection, bool) {
+	reject := func(k kind, figure int64) (rejection, bool) {
+		return rejection{mac: st.mac.Name, kind: k, bytes: figure}, false
+	}
+	if why, ok := fleet.Eligible(st.mac, r.Spec.Placement); !ok {
+		return rejection{mac: st.mac.Name, kind: constraint, text: why}, false
+	}
+	capacity := st.mac.Status.Memory.CapacityBytes
+	if capacity > 0 && r.Spec.ReservedBytes > capacity {
+		return reject(tooSmall, capacity)
+	}
+	if fleet.StateOf(st.mac) != fleet.MacReady {
+		return reject(notReady, 0)
+	}
+	if st.mac.Spec.Unschedulable {
+		return reject(cordoned, 0)
+	}
+	if !accepting(st.mac) {
+		return reject(shuttingDown, 0)
+	}
+	if left := s.avoided(st.mac.Name, r); left > 0 {
+		why, _ := reject(avoided, 0)
+		why.left = left
+		return why, false
+	}
+	if !fleet.HoldsSource(st.mac, &r.Spec.Model) {
+		return reject(withoutFiles, 0)
+	}
+	if capacity <= 0 {
+		return reject(unknownCapacity, 0)
+	}
+	if st.replicas >= fleet.MaxAssignments {
+		return reject(full, 0)
+	}
+	if free := capacity - st.reserved; free < r.Spec.ReservedBytes {
+		return reject(short, max(0, free))
+	}
+	return rejection{}, true
+}
+
+// accepting is false only where the agent says so: one that says nothing is judged by its Lease.
+func accepting(mac *v1alpha1.MacNode) bool {
+	for _, c := range mac.Status.Conditions {
+		if c.Type == v1alpha1.ConditionAccepting {
+			return c.Status != "False"
+		}
+	}
+	return true
+}
+
+// avoided says how much longer a replica keeps away from a Mac.
+func (s *Snapshot) avoided(mac string, r *v1alpha1.ModelReplica) time.Duration {
+	for _, a := range r.Spec.Avoid {
+		if a.Name == mac {
+			return max(0, a.Until.Sub(s.now))
+		}
+	}
+	return 0
+}
+
+// Weights of the score. Spreading a deployment over Macs outweighs all else:
+// two replicas on one Mac fall together. Weights on disk outweigh balance:
+// a download takes longer than anything that balance gains.
+const (
+	perSibling    = -1000
+	perPreference = -300
+	weightsHere   = 200
+	perFreeShare  = 100
+)
+
+// score is higher for a better Mac.
+func (st *state) score(r *v1alpha1.ModelReplica) int64 {
+	score := perSibling * int64(st.siblings[r.Spec.DeploymentRef.UID])
+	score += perPreference * int64(fleet.Preferences(st.mac, r.Spec.Placement))
+	if fleet.HasWeights(st.mac, r.Spec.Model.Digest) {
+		score += weightsHere
+	}
+	capacity := st.mac.Status.Memory.CapacityBytes
+	free := capacity - st.reserved - r.Spec.ReservedBytes
+	return score + int64(perFreeShare*float64(free)/float64(capacity))
+}

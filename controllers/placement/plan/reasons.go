@@ -1,0 +1,169 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// kind is why a Mac was rejected, in the order in which reasons are told.
+type kind int
+
+const (
+	tooSmall kind = iota
+	short
+	cordoned
+	notReady
+	shuttingDown
+	avoided
+	withoutFiles
+	unknownCapacity
+	full
+	constraint
+)
+
+// rejection is one Mac that cannot hold a replica.
+type rejection struct {
+	mac  string
+	kind kind
+	// bytes is the Mac's capacity (tooSmall) or what is free of it (short).
+	bytes int64
+	// text of a constraint.
+	text string
+	// left is how much longer the Mac is avoided.
+	left time.Duration
+}
+
+// explain turns the rejections of all Macs into a decision.
+func (s *Snapshot) explain(r *v1alpha1.ModelReplica, rejected []rejection) Decision {
+	if len(rejected) == 0 {
+		return Decision{Reason: v1alpha1.ReasonNoCandidates, Message: "there is no MacNode yet; join a Mac"}
+	}
+	d := Decision{Reason: reasonOf(rejected), Message: Compact(r.Spec.ReservedBytes, rejected)}
+	for _, x := range rejected {
+		if x.kind == avoided && (d.RetryAfter == 0 || x.left < d.RetryAfter) {
+			d.RetryAfter = x.left
+		}
+	}
+	switch d.Reason {
+	case v1alpha1.ReasonTooLarge:
+		d.Message += eachCapacity(r.Spec.ReservedBytes, rejected) +
+			"; lower context.cacheTokens or context.sequences, use a smaller quantization, or add a larger Mac"
+	case v1alpha1.ReasonNoRoom:
+		d.Message += "; scale down or delete another deployment, or add a Mac"
+	}
+	return d
+}
+
+// reasonOf names the whole: too large for every Mac even if it were empty, no
+// room now, or no candidate at all.
+func reasonOf(rejected []rejection) string {
+	count := map[kind]int{}
+	for _, r := range rejected {
+		count[r.kind]++
+	}
+	switch {
+	case count[tooSmall] > 0 && count[tooSmall]+count[constraint] == len(rejected):
+		return v1alpha1.ReasonTooLarge
+	case count[short] > 0:
+		return v1alpha1.ReasonNoRoom
+	default:
+		return v1alpha1.ReasonNoCandidates
+	}
+}
+
+// Compact tells all rejections in one line: "3 Macs: 2 short of memory (need
+// 41.2 GiB, largest free 37.9 GiB), 1 cordoned".
+func Compact(need int64, rejected []rejection) string {
+	groups := map[string][]rejection{}
+	for _, r := range rejected {
+		groups[r.words()] = append(groups[r.words()], r)
+	}
+	keys := make([]string, 0, len(groups))
+	for k := range groups {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b string) int {
+		return cmp.Or(cmp.Compare(groups[a][0].kind, groups[b][0].kind), cmp.Compare(a, b))
+	})
+	parts := make([]string, 0, len(keys))
+	for _, k := range keys {
+		parts = append(parts, fmt.Sprintf("%d %s%s", len(groups[k]), k, figures(need, groups[k])))
+	}
+	noun := "Macs"
+	if len(rejected) == 1 {
+		noun = "Mac"
+	}
+	return fmt.Sprintf("%d %s: %s", len(rejected), noun, strings.Join(parts, ", "))
+}
+
+func (r rejection) words() string {
+	switch r.kind {
+	case tooSmall:
+		return "too small even when empty"
+	case short:
+		return "short of memory"
+	case cordoned:
+		return "cordoned"
+	case notReady:
+		return "not ready"
+	case shuttingDown:
+		return "shutting down"
+	case avoided:
+		return "avoided after a refusal"
+	case withoutFiles:
+		return "without the model's files"
+	case unknownCapacity:
+		return "of unknown capacity"
+	case full:
+		return "full of replicas"
+	default:
+		return r.text
+	}
+}
+
+// figures adds the bytes of a group, if its reason has any.
+func figures(need int64, group []rejection) string {
+	var largest int64
+	for _, r := range group {
+		largest = max(largest, r.bytes)
+	}
+	switch group[0].kind {
+	case tooSmall:
+		return fmt.Sprintf(" (need %s, largest capacity %s)", v1alpha1.FormatBytes(need), v1alpha1.FormatBytes(largest))
+	case short:
+		return fmt.Sprintf(" (need %s, largest free %s)", v1alpha1.FormatBytes(need), v1alpha1.FormatBytes(largest))
+	default:
+		return ""
+	}
+}
+
+// eachCapacity names every Mac that is too small, up to 20 of them.
+func eachCapacity(need int64, rejected []rejection) string {
+	const shown = 20
+	var b strings.Builder
+	n := 0
+	for _, r := range rejected {
+		if n++; n > shown {
+			fmt.Fprintf(&b, "; and %d more", len(rejected)-shown)
+			break
+		}
+		if r.kind == tooSmall {
+			fmt.Fprintf(&b, "; %s can promise %s of the %s needed", r.mac, v1alpha1.FormatBytes(r.bytes), v1alpha1.FormatBytes(need))
+		} else {
+			fmt.Fprintf(&b, "; %s is %s", r.mac, r.words())
+		}
+	}
+	return b.String()
+}
+
+// promise says what was chosen and what is promised there now.
+func (st *state) promise(r *v1alpha1.ModelReplica) string {
+	return fmt.Sprintf("on %s: %s promised to this replica, an estimate; %s of %s were promised there before",
+		st.mac.Name, v1alpha1.FormatBytes(r.Spec.ReservedBytes),
+		v1alpha1.FormatBytes(st.reserved), v1alpha1.FormatBytes(st.mac.Status.Memory.CapacityBytes))
+}
