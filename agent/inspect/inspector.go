@@ -1,0 +1,221 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Pauses before a failed inspection is looked at again: what may pass soon is
+// tried soon, what only a person can mend (a file copied to the Mac, say) now
+// and then.
+const (
+	firstPause  = time.Second
+	lastPause   = time.Minute
+	personPause = 30 * time.Second
+	atOnce      = 2
+)
+
+// Resolving is one look at a source; *Resolver does it.
+type Resolving interface {
+	Resolve(ctx context.Context, source, sha256 string) (model.Record, error)
+}
+
+// Inspector carries out inspections that are ordered, a few at once, and
+// forgets those that no longer are.
+type Inspector struct {
+	resolver Resolving
+	log      logr.Logger
+	poke     chan struct{}
+	changed  chan struct{}
+
+	// mu guards what follows.
+	mu   sync.Mutex
+	jobs map[string]*job
+}
+
+// job is one ordered inspection.
+type job struct {
+	order  v1alpha1.Inspection
+	status v1alpha1.InspectionStatus
+	// cancel is set while it runs; next is when to look (again); zero: never.
+	cancel context.CancelFunc
+	next   time.Time
+	fails  int
+}
+
+// New makes an inspector; Run makes it work.
+func New(r Resolving, log logr.Logger) *Inspector {
+	return &Inspector{resolver: r, log: log, poke: make(chan struct{}, 1), changed: make(chan struct{}, 1), jobs: map[string]*job{}}
+}
+
+// Set replaces the orders. An order that stays keeps its result; one that went
+// is stopped and forgotten; one whose source changed begins anew.
+func (i *Inspector) Set(orders []v1alpha1.Inspection) {
+	i.mu.Lock()
+	wanted := make(map[string]bool, len(orders))
+	for _, o := range orders {
+		wanted[o.ID] = true
+		if j := i.jobs[o.ID]; j != nil {
+			if j.order == o {
+				continue
+			}
+			j.stop()
+		}
+		i.jobs[o.ID] = &job{
+			order: o, next: time.Now(),
+			status: v1alpha1.InspectionStatus{ID: o.ID, State: v1alpha1.InspectionRunning, Message: "the source is being looked at"},
+		}
+	}
+	for id, j := range i.jobs {
+		if !wanted[id] {
+			j.stop()
+			delete(i.jobs, id)
+		}
+	}
+	i.mu.Unlock()
+	signal(i.poke)
+	signal(i.changed)
+}
+
+func (j *job) stop() {
+	if j.cancel != nil {
+		j.cancel()
+	}
+}
+
+// Snapshot is what is known, sorted by id. It is the caller's own copy.
+func (i *Inspector) Snapshot() []v1alpha1.InspectionStatus {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	out := make([]v1alpha1.InspectionStatus, 0, len(i.jobs))
+	for _, j := range i.jobs {
+		out = append(out, *j.status.DeepCopy())
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.InspectionStatus) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Changed receives after a snapshot changed; several changes may be one signal.
+func (i *Inspector) Changed() <-chan struct{} { return i.changed }
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Run works until ctx ends, and returns when nothing runs any more.
+func (i *Inspector) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	done := make(chan struct{}, atOnce)
+	free := atOnce
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		for free > 0 {
+			j, jctx := i.take(ctx)
+			if j == nil {
+				break
+			}
+			free--
+			running.Go(func() {
+				i.look(jctx, j)
+				done <- struct{}{}
+			})
+		}
+		timer.Reset(i.untilNext())
+		select {
+		case <-ctx.Done():
+			return
+		case <-done:
+			free++
+		case <-i.poke:
+		case <-timer.C:
+		}
+	}
+}
+
+// take marks the job that has waited longest as running; nil if none is due.
+func (i *Inspector) take(ctx context.Context) (*job, context.Context) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var due *job
+	for _, j := range i.jobs {
+		if j.cancel != nil || j.next.IsZero() || time.Now().Before(j.next) {
+			continue
+		}
+		if due == nil || j.next.Before(due.next) || j.next.Equal(due.next) && j.order.ID < due.order.ID {
+			due = j
+		}
+	}
+	if due == nil {
+		return nil, nil
+	}
+	ctx, due.cancel = context.WithCancel(ctx)
+	return due, ctx
+}
+
+// untilNext is how long nothing falls due, an hour at most.
+func (i *Inspector) untilNext() time.Duration {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	wait := time.Hour
+	for _, j := range i.jobs {
+		if j.cancel == nil && !j.next.IsZero() {
+			wait = min(wait, time.Until(j.next))
+		}
+	}
+	return max(wait, time.Millisecond)
+}
+
+// look carries out one job and notes what came of it.
+func (i *Inspector) look(ctx context.Context, j *job) {
+	rec, err := i.resolver.Resolve(ctx, j.order.Source, j.order.SHA256)
+	stopped := ctx.Err() != nil
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	j.cancel()
+	j.cancel = nil
+	if stopped {
+		return // no longer ordered, or shutting down
+	}
+	before := j.status
+	j.settle(rec, err, time.Now())
+	if j.status.State == before.State && j.status.Reason == before.Reason && j.status.Message == before.Message {
+		return // it failed again in the same way
+	}
+	i.log.Info("Source inspected", "id", j.order.ID, "source", j.order.Source, "state", j.status.State, "reason", j.status.Reason)
+	signal(i.changed)
+}
+
+// settle decides what is reported and when to look again.
+func (j *job) settle(rec model.Record, err error, now time.Time) {
+	if err == nil {
+		j.status = v1alpha1.InspectionStatus{ID: j.order.ID, State: v1alpha1.InspectionResolved, Model: &rec}
+		j.next, j.fails = time.Time{}, 0
+		return
+	}
+	pause := personPause
+	if download.IsTransient(err) {
+		pause = min(firstPause<<min(j.fails, 10), lastPause)
+		pause += rand.N(pause/4 + 1)
+	}
+	j.fails++
+	j.next = now.Add(pause)
+	j.status = v1alpha1.InspectionStatus{
+		ID: j.order.ID, State: v1alpha1.InspectionFailed,
+		Reason: download.Reason(err, v1alpha1.ReasonSourceUnreachable), Message: download.Sentence(err),
+	}
+}

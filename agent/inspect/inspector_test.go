@@ -1,0 +1,198 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// scripted answers looks by source, after one second each.
+type scripted struct {
+	mu      sync.Mutex
+	answers map[string][]error // the last one stays
+	looks   map[string][]time.Time
+	active  int
+	most    int
+	ended   int
+}
+
+func (s *scripted) Resolve(ctx context.Context, source, sha256 string) (model.Record, error) {
+	s.mu.Lock()
+	s.looks[source] = append(s.looks[source], time.Now())
+	n, all := len(s.looks[source]), s.answers[source]
+	s.active++
+	s.most = max(s.most, s.active)
+	s.mu.Unlock()
+	defer func() { s.mu.Lock(); s.active--; s.mu.Unlock() }()
+	select {
+	case <-ctx.Done():
+		s.mu.Lock()
+		s.ended++
+		s.mu.Unlock()
+		return model.Record{}, ctx.Err()
+	case <-time.After(time.Second):
+	}
+	if len(all) > 0 {
+		if err := all[min(n, len(all))-1]; err != nil {
+			return model.Record{}, err
+		}
+	}
+	return model.Record{Source: source, Files: []model.File{{Path: "m"}}}, nil
+}
+
+func order(id, source string) v1alpha1.Inspection {
+	return v1alpha1.Inspection{ID: id, Source: source}
+}
+
+// run starts an inspector inside a bubble and stops it at its end.
+func run(t *testing.T, s *scripted, body func(i *Inspector)) {
+	synctest.Test(t, func(t *testing.T) {
+		if s.looks = map[string][]time.Time{}; s.answers == nil {
+			s.answers = map[string][]error{}
+		}
+		i := New(s, logr.Discard())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { i.Run(ctx); close(done) }()
+		body(i)
+		cancel()
+		<-done
+		if s.active != 0 {
+			t.Errorf("%d looks go on after Run returned", s.active)
+		}
+	})
+}
+
+func after(d time.Duration) { time.Sleep(d); synctest.Wait() } // virtual time
+
+func states(i *Inspector) []string {
+	var out []string
+	for _, s := range i.Snapshot() {
+		out = append(out, fmt.Sprintf("%s %s %s", s.ID, s.State, s.Reason))
+	}
+	return out
+}
+
+func wantStates(t *testing.T, i *Inspector, want ...string) {
+	t.Helper()
+	if got := states(i); !slices.Equal(got, want) {
+		t.Errorf("states are %q, want %q", got, want)
+	}
+}
+
+func TestInspectorReportsEachOrder(t *testing.T) {
+	s := &scripted{answers: map[string][]error{"bad": {failure(v1alpha1.ReasonInvalidModel, "broken\x00file")}}}
+	run(t, s, func(i *Inspector) {
+		i.Set([]v1alpha1.Inspection{order("b", "bad"), order("a", "good")})
+		wantStates(t, i, "a Running ", "b Running ")
+		<-i.Changed()
+		after(time.Second)
+		wantStates(t, i, "a Resolved ", "b Failed InvalidModel")
+		snap := i.Snapshot()
+		if snap[0].Model == nil || snap[0].Model.Source != "good" || snap[1].Message != "broken?file" {
+			t.Errorf("snapshot is %+v", snap)
+		}
+		snap[0].Model.Files[0].Path = "changed by the reader"
+		if i.Snapshot()[0].Model.Files[0].Path != "m" {
+			t.Error("a reader changed what others see")
+		}
+		select {
+		case <-i.Changed():
+		default:
+			t.Error("no change was signalled")
+		}
+	})
+}
+
+func TestInspectorLooksAtTwoAtOnceAndOnce(t *testing.T) {
+	s := &scripted{}
+	run(t, s, func(i *Inspector) {
+		var all []v1alpha1.Inspection
+		for n := range 8 {
+			all = append(all, order(fmt.Sprint(n), fmt.Sprint("s", n)))
+		}
+		for range 5 { // orders that stay are not begun anew
+			i.Set(all)
+			after(900 * time.Millisecond)
+		}
+		if s.most != atOnce {
+			t.Errorf("%d at once, want %d", s.most, atOnce)
+		}
+		for source, looks := range s.looks {
+			if len(looks) != 1 {
+				t.Errorf("%s was looked at %d times", source, len(looks))
+			}
+		}
+		if got := states(i); len(got) != 8 || got[7] != "7 Resolved " {
+			t.Errorf("states are %q", got)
+		}
+		after(24 * time.Hour)
+		if len(s.looks["s0"]) != 1 {
+			t.Error("a resolved source is looked at again")
+		}
+	})
+}
+
+func TestInspectorForgetsWhatIsNoLongerOrdered(t *testing.T) {
+	s := &scripted{}
+	run(t, s, func(i *Inspector) {
+		i.Set([]v1alpha1.Inspection{order("a", "one"), order("b", "two")})
+		after(500 * time.Millisecond)
+		i.Set([]v1alpha1.Inspection{order("b", "two")})
+		synctest.Wait()
+		if s.ended != 1 {
+			t.Errorf("%d looks were stopped, want 1", s.ended)
+		}
+		wantStates(t, i, "b Running ")
+		after(time.Second)
+		wantStates(t, i, "b Resolved ")
+		i.Set([]v1alpha1.Inspection{order("b", "another source")})
+		wantStates(t, i, "b Running ")
+		after(2 * time.Second)
+		if m := i.Snapshot()[0].Model; m == nil || m.Source != "another source" {
+			t.Errorf("the old source's record stays: %+v", m)
+		}
+		i.Set(nil)
+		wantStates(t, i)
+	})
+}
+
+func TestInspectorTriesAgain(t *testing.T) {
+	away := &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "away"}
+	gone := failure(v1alpha1.ReasonSourceNotFound, "not there")
+	s := &scripted{answers: map[string][]error{"flaky": {away, away, away, nil}, "missing": {gone, gone, nil}, "dead": {away}}}
+	run(t, s, func(i *Inspector) {
+		i.Set([]v1alpha1.Inspection{order("f", "flaky"), order("m", "missing")})
+		after(1100 * time.Millisecond)
+		wantStates(t, i, "f Failed SourceUnreachable", "m Failed SourceNotFound")
+		after(20 * time.Second)
+		wantStates(t, i, "f Resolved ", "m Failed SourceNotFound")
+		after(60 * time.Second)
+		wantStates(t, i, "f Resolved ", "m Resolved ")
+		if n := len(s.looks["missing"]); n != 3 {
+			t.Errorf("%d looks at what only a person can mend in 80 s", n)
+		}
+		i.Set([]v1alpha1.Inspection{order("d", "dead")})
+		after(time.Hour)
+		if n := len(s.looks["dead"]); n < 40 || n > 75 {
+			t.Errorf("%d looks at a dead host in an hour", n)
+		}
+		for len(i.Changed()) > 0 {
+			<-i.Changed()
+		}
+		after(time.Hour)
+		if len(i.Changed()) != 0 {
+			t.Error("failing again in the same way is signalled as a change")
+		}
+	})
+}

@@ -1,0 +1,167 @@
+// Package inspect looks at what a source holds without fetching all of it, and
+// brings back a model record: files, sizes, digests, and the facts that the
+// header of the weights states.
+//
+// It owns the order of those looks: file:// through the model root of package
+// store, https:// by a few range requests through the guarded client of
+// package download, headers through metal/weights. It refuses to guess: a
+// source that is absent, forbidden, damaged or of a kind the engine does not
+// run is a typed error with a condition reason and a sentence that says what
+// to do. It decides nothing about placement and downloads no weights.
+//
+// Start reading at Resolver.Resolve (one look) and Inspector.Run (all that are
+// ordered).
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/store"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// Limits of one look at a remote file.
+const (
+	remoteTime  = 2 * time.Minute
+	maxFileSize = 8 << 40
+	// remoteBytes is the most that is read of a remote header: several times
+	// the largest vocabulary known.
+	remoteBytes = 128 << 20
+)
+
+var hexDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// Resolver looks at sources.
+type Resolver struct {
+	// Root is the Mac's model root.
+	Root *store.Root
+	// Client asks remote hosts.
+	Client *download.Client
+}
+
+// Resolve looks at one source. sha256 is what its file must have, and may be
+// empty for file://. Every failure but the context's own is a *download.Error.
+func (r *Resolver) Resolve(ctx context.Context, source, sha256 string) (model.Record, error) {
+	if sha256 != "" && !hexDigest.MatchString(sha256) {
+		return model.Record{}, failure(v1alpha1.ReasonDigestMismatch, "model.sha256 is not 64 lower-case hex digits; write it as sha256sum prints it")
+	}
+	switch {
+	case strings.HasPrefix(source, "file://"):
+		return r.local(ctx, source, sha256)
+	case strings.HasPrefix(source, "https://"):
+		return r.remote(ctx, source, sha256)
+	}
+	return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "the source begins neither with file:// nor with https://; only these are known")
+}
+
+func (r *Resolver) local(ctx context.Context, source, want string) (model.Record, error) {
+	l, err := r.Root.Open(source)
+	if err != nil {
+		return model.Record{}, err
+	}
+	defer l.Close()
+	facts, err := readFacts(l, l.Size)
+	if err != nil {
+		return model.Record{}, err
+	}
+	got, err := r.Root.Sum(ctx, l, nil)
+	if err != nil {
+		return model.Record{}, readFault(err)
+	}
+	if want != "" && got != want {
+		return model.Record{}, failure(v1alpha1.ReasonDigestMismatch, "the file on this Mac has SHA-256 %s, model.sha256 says %s; correct one of them", got, want)
+	}
+	return record(source, l.Size, got, facts), nil
+}
+
+func (r *Resolver) remote(ctx context.Context, source, sha256 string) (model.Record, error) {
+	if sha256 == "" {
+		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "an https:// source needs model.sha256, so that what is downloaded can be proven; add the file's digest")
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, remoteTime, &download.Error{
+		Reason: v1alpha1.ReasonSourceUnreachable, Transient: true,
+		Message: fmt.Sprintf("the header did not come within %v; it is tried again", remoteTime),
+	})
+	defer cancel()
+	f, err := openRemote(ctx, r.Client, source)
+	if err != nil {
+		return model.Record{}, err
+	}
+	defer f.close()
+	facts, err := readFacts(f, f.size)
+	if err != nil {
+		return model.Record{}, err
+	}
+	return record(source, f.size, sha256, facts), nil
+}
+
+func record(source string, size int64, sha256 string, facts model.Facts) model.Record {
+	files := []model.File{{Path: store.SingleFile, Bytes: size, SHA256: sha256}}
+	return model.Record{Source: source, Digest: model.DigestOf(files), Format: model.FormatGGUF, Files: files, Facts: facts}
+}
+
+// readFacts reads the header of a GGUF file.
+func readFacts(r io.ReaderAt, size int64) (model.Facts, error) {
+	header, err := weights.ReadHeader(r, size)
+	if err != nil {
+		return model.Facts{}, explain(err)
+	}
+	facts, err := header.Facts()
+	if err != nil {
+		return model.Facts{}, explain(err)
+	}
+	if !presentable(facts.Name) {
+		facts.Name = "" // it is only for people
+	}
+	return facts, nil
+}
+
+// presentable reports whether a text from a file may stand in a status.
+func presentable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// explain gives what the header reader says its reason.
+func explain(err error) error {
+	var typed *download.Error
+	switch {
+	case errors.As(err, &typed):
+		return typed // a remote file could not be read
+	case errors.Is(err, weights.ErrUnsupported):
+		return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: "the engine cannot run this model; choose another file", Err: err}
+	case errors.Is(err, weights.ErrNotGGUF):
+		return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the source is no model file; name a .gguf file", Err: err}
+	case errors.Is(err, weights.ErrTruncated):
+		return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the model file is cut off; copy or publish it again, whole", Err: err}
+	case errors.Is(err, weights.ErrInvalid), errors.Is(err, weights.ErrMissing), errors.Is(err, model.ErrIncomplete):
+		return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the model file is damaged or incomplete; choose another file", Err: err}
+	}
+	return readFault(err)
+}
+
+// readFault is for bytes that could not be read.
+func readFault(err error) error {
+	var typed *download.Error
+	if errors.As(err, &typed) {
+		return typed
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the source cannot be read; it is tried again", Err: err}
+}
+
+func failure(reason, format string, args ...any) *download.Error {
+	return &download.Error{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
