@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/sample"
+)
+
+// generation is the JSON that generate prints.
+type generation struct {
+	PromptTokens []int32 `json:"promptTokens"`
+	Tokens       []int32 `json:"tokens"`
+	Text         string  `json:"text"`
+	FinishReason string  `json:"finishReason"`
+}
+
+func generate(ctx context.Context, e *env, args []string) error {
+	f := e.flags("generate")
+	modelPath := f.String("model", "", "GGUF file, or a folder that holds one (required)")
+	prompt := f.String("prompt", "", "text to continue, or with --chat a question")
+	tokensFile := f.String("tokens-file", "", "file with a JSON array of token ids, instead of --prompt")
+	asChat := f.Bool("chat", false, "put the prompt through the model's chat template")
+	maxTokens := f.Int("max-tokens", 256, "most tokens to generate; 0 means up to the end of the context")
+	temperature := f.Float64("temperature", 0, "0 takes the most likely token")
+	seed := f.Uint64("seed", 0, "seed of the draws")
+	asJSON := f.Bool("json", false, "print one JSON object at the end instead of streaming")
+	bf := addBackend(f)
+	if err := parse(f, args, "model"); err != nil {
+		return err
+	}
+	params := sample.Greedy()
+	params.Temperature, params.Seed = *temperature, *seed
+	req := engine.Request{Sampling: &params, MaxTokens: *maxTokens}
+	switch {
+	case (*prompt == "") == (*tokensFile == ""):
+		return usagef("want exactly one of --prompt and --tokens-file")
+	case *tokensFile != "" && *asChat:
+		return usagef("--chat needs --prompt")
+	case *tokensFile != "":
+		ids, err := readTokens(*tokensFile)
+		if err != nil {
+			return usageError{err}
+		}
+		req.Tokens = ids
+	case *asChat:
+		req.Chat = &engine.Chat{Messages: []chat.Message{{Role: "user", Content: *prompt}}}
+	default:
+		req.Prompt = prompt
+	}
+	backend, err := bf.open()
+	if err != nil {
+		return err
+	}
+	eng := engine.Start(engine.Options{ModelPath: *modelPath, Backend: backend})
+	defer stopNow(eng)
+	if err := eng.AwaitReady(ctx); err != nil {
+		return err
+	}
+	return answer(ctx, e, eng, req, *asJSON)
+}
+
+// answer streams one answer to standard output.
+func answer(ctx context.Context, e *env, eng *engine.Engine, req engine.Request, asJSON bool) error {
+	stream, err := eng.Generate(ctx, req)
+	if err != nil {
+		return err
+	}
+	out := generation{PromptTokens: stream.Prompt(), Tokens: []int32{}}
+	for {
+		ev, err := stream.Next(ctx)
+		if err != nil {
+			return err
+		}
+		out.Text += ev.Text
+		out.Tokens = append(out.Tokens, ev.Tokens...)
+		if !asJSON {
+			if _, err := io.WriteString(e.stdout, ev.Text); err != nil {
+				return err
+			}
+		}
+		if ev.Finished == nil {
+			continue
+		}
+		if ev.Finished.Err != nil {
+			return ev.Finished.Err
+		}
+		out.FinishReason = string(ev.Finished.Reason)
+		if asJSON {
+			return json.NewEncoder(e.stdout).Encode(out)
+		}
+		_, err = fmt.Fprintln(e.stdout)
+		return err
+	}
+}
+
+// stopNow ends an engine without waiting for requests.
+func stopNow(eng *engine.Engine) {
+	expired, cancel := context.WithCancel(context.Background())
+	cancel()
+	eng.Shutdown(expired)
+}
+
+func readTokens(path string) ([]int32, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read tokens: %w", err)
+	}
+	var ids []int32
+	if err := json.Unmarshal(b, &ids); err != nil {
+		return nil, fmt.Errorf("read tokens: %s is not a JSON array of ids: %w", path, err)
+	}
+	return ids, nil
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/engine/server"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// serve runs until the agent calls Shutdown. It belongs to the agent: a
+// terminal's Ctrl-C and hang-up are not for it. SIGTERM stops it at once,
+// orderly.
+func serve(ctx context.Context, e *env, args []string) error {
+	f := e.flags("serve")
+	socket := f.String("socket", "", "Unix socket to listen on (required)")
+	configPath := f.String("config", "", "configuration file, JSON (required)")
+	if err := parse(f, args, "socket", "config"); err != nil {
+		return err
+	}
+	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer stop()
+	cfg, err := readConfig(*configPath)
+	if err != nil {
+		return usageError{err}
+	}
+	backend, err := openBackend(cfg.Backend, 0)
+	if err != nil {
+		return err
+	}
+	l, err := server.Listen(*socket)
+	if err != nil {
+		_ = backend.Close() // nothing was computed
+		return err
+	}
+	log := slog.New(slog.NewJSONHandler(e.stderr, nil)).With("replicaUID", cfg.ReplicaUID, "epoch", cfg.Epoch)
+	log.Info("engine started", "version", version, "pid", os.Getpid(), "backend", backend.Name())
+	eng := engine.Start(engine.Options{
+		ModelPath: cfg.ModelPath, Backend: backend, ContextTokens: int(cfg.ContextTokens), Sequences: int(cfg.Sequences),
+		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, Log: log,
+	})
+	err = server.Serve(ctx, l, eng, server.Identity{
+		Version: version, ReplicaUID: cfg.ReplicaUID, Epoch: cfg.Epoch, ConfigHash: cfg.Hash(), Backend: backend.Name(),
+	})
+	log.Info("engine stopped")
+	return err
+}
+
+func readConfig(path string) (wire.Config, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return wire.Config{}, fmt.Errorf("read engine configuration: %w", err)
+	}
+	defer f.Close()
+	return wire.ReadConfig(f)
+}

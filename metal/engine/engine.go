@@ -1,0 +1,332 @@
+// Package engine is one model served: requests come in from any goroutine, one
+// owned goroutine loads the model, computes every step and releases it.
+//
+// It owns the order preflight, queue, step, sample, stream, and the states
+// Loading, Ready, Draining, Failed, Stopped. It refuses before anything is
+// admitted whatever template, tokenizer, context, memory or queue cannot take,
+// with a typed Refusal; after admission every stream ends exactly once. Status
+// is a snapshot that never waits for a step. It knows no wire and no process:
+// package server speaks for it.
+//
+// Start reading at Start and Engine.Generate; the loop is in loop.go.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// State is where an engine stands.
+type State int
+
+// The states of an engine.
+const (
+	Loading State = iota
+	Ready
+	Draining
+	Failed
+	Stopped
+)
+
+func (s State) String() string {
+	return [...]string{"Loading", "Ready", "Draining", "Failed", "Stopped"}[s]
+}
+
+// Options say what to serve and within which limits.
+type Options struct {
+	// ModelPath is a GGUF file or a folder that holds one.
+	ModelPath string
+	// Backend computes; the engine closes it.
+	Backend tensor.Backend
+	// ContextTokens is the longest request; 0 takes the model's own.
+	ContextTokens int
+	// Sequences run at once; 0 means 1. CacheTokens of KV are shared by them;
+	// 0 means one whole context for each. Queue more requests may wait; 0
+	// means defaultQueue.
+	Sequences, CacheTokens, Queue int
+	// LimitBytes is the ceiling of the whole process; 0 means none.
+	LimitBytes int64
+	Log        *slog.Logger
+}
+
+const (
+	defaultQueue = 64
+	// failuresInARow end an engine: a back end that fails this often is broken.
+	failuresInARow = 3
+)
+
+// Status is a snapshot.
+type Status struct {
+	State State
+	// Reason and Message explain Failed.
+	Reason, Message string
+	// LoadedBytes of LoadBytes are read.
+	LoadedBytes, LoadBytes int64
+	Memory                 tensor.Memory
+	Running, Queued        int64
+	// Steps count forward passes.
+	Steps, PromptTokens, GeneratedTokens int64
+}
+
+// Limits are published by whoever watches the host's memory.
+type Limits struct {
+	// Memory is the process's ceiling, Cache what the back end may keep
+	// pooled; 0 means unset.
+	Memory, Cache int64
+	PausePrefill  bool
+	// Sequence grows; older publications are ignored.
+	Sequence int64
+}
+
+// Engine serves one model.
+type Engine struct {
+	opts Options
+	log  *slog.Logger
+
+	// counters are read by Status while a step runs.
+	loaded, loadTotal                         atomic.Int64
+	running, queued                           atomic.Int64
+	steps, promptTokensTotal, generatedTotals atomic.Int64
+
+	wake chan struct{}
+	done chan struct{}
+	// hard ends the step that runs.
+	hard context.Context
+	kill context.CancelFunc
+
+	mu sync.Mutex
+	// All below are guarded by mu.
+	state           State
+	reason, message string
+	serving         *serving // what requests need; nil until loaded
+	inbox           []*active
+	admitted        int // requests that did not end yet
+	nextID          int64
+	limits          Limits
+	aborting        bool
+	cancelled       int
+	changed         chan struct{}
+	err             error
+}
+
+// Start begins to load and returns at once. Shutdown ends the engine; Wait
+// says how it ended.
+func Start(opts Options) *Engine {
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Sequences <= 0 {
+		opts.Sequences = 1
+	}
+	if opts.Queue <= 0 {
+		opts.Queue = defaultQueue
+	}
+	e := &Engine{opts: opts, log: opts.Log, wake: make(chan struct{}, 1), done: make(chan struct{}), changed: make(chan struct{})}
+	e.hard, e.kill = context.WithCancel(context.Background())
+	go e.own()
+	return e
+}
+
+// Wait returns once the engine has released everything: nil after an orderly
+// end, the cause after a failure.
+func (e *Engine) Wait() error {
+	<-e.done
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.err
+}
+
+// Done is closed once the engine has released everything.
+func (e *Engine) Done() <-chan struct{} { return e.done }
+
+// Status reads the snapshot; it never waits for a step.
+func (e *Engine) Status() Status {
+	s := Status{
+		LoadedBytes: e.loaded.Load(), LoadBytes: e.loadTotal.Load(), Memory: e.opts.Backend.Memory(),
+		Running: e.running.Load(), Queued: e.queued.Load(), Steps: e.steps.Load(),
+		PromptTokens: e.promptTokensTotal.Load(), GeneratedTokens: e.generatedTotals.Load(),
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.State, s.Reason, s.Message = e.state, e.reason, e.message
+	return s
+}
+
+// Changed returns a channel that is closed at the next change of state.
+func (e *Engine) Changed() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.changed
+}
+
+// AwaitReady blocks until the engine serves or has failed.
+func (e *Engine) AwaitReady(ctx context.Context) error {
+	for {
+		changed := e.Changed()
+		switch st := e.Status(); st.State {
+		case Ready:
+			return nil
+		case Loading:
+		default:
+			if err := e.cause(); err != nil {
+				return err
+			}
+			return fmt.Errorf("engine is %v", st.State)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the model: %w", ctx.Err())
+		}
+	}
+}
+
+func (e *Engine) cause() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.err
+}
+
+// Facts of the loaded model; ok is false while loading.
+func (e *Engine) Facts() (model.Facts, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.serving == nil {
+		return model.Facts{}, false
+	}
+	return e.serving.facts, true
+}
+
+// SetLimits takes newly published limits; older ones are ignored.
+func (e *Engine) SetLimits(l Limits) {
+	e.mu.Lock()
+	fresh := l.Sequence > e.limits.Sequence
+	if fresh {
+		e.limits = l
+	}
+	e.mu.Unlock()
+	if !fresh {
+		return
+	}
+	e.applyLimits(l)
+	e.poke()
+}
+
+// applyLimits hands the back end what is left of the process's ceiling.
+func (e *Engine) applyLimits(l Limits) {
+	limit := l.Memory
+	if limit <= 0 {
+		limit = e.opts.LimitBytes
+	}
+	if limit > 0 {
+		limit = max(1, limit-e.overhead())
+	}
+	e.opts.Backend.SetLimits(limit, l.Cache)
+}
+
+func (e *Engine) overhead() int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.serving == nil {
+		return 0
+	}
+	return e.serving.overhead
+}
+
+// Shutdown stops admission, lets requests finish until ctx ends, cancels the
+// rest, and returns once everything is released. It reports how many requests
+// it cancelled. A second call waits for the first.
+func (e *Engine) Shutdown(ctx context.Context) int {
+	e.mu.Lock()
+	loading := e.state == Loading
+	if loading || e.state == Ready {
+		e.setState(Draining, "", "")
+	}
+	e.mu.Unlock()
+	if loading {
+		e.kill() // nothing can be running yet
+	}
+	e.poke()
+	select {
+	case <-e.done:
+	case <-ctx.Done():
+		e.mu.Lock()
+		e.aborting = true
+		e.mu.Unlock()
+		e.kill()
+		e.poke()
+		<-e.done
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.cancelled
+}
+
+// setState is called with mu held.
+func (e *Engine) setState(s State, reason, message string) {
+	e.state, e.reason, e.message = s, reason, message
+	close(e.changed)
+	e.changed = make(chan struct{})
+	e.log.Info("engine state changed", "state", s.String(), "reason", reason, "message", message)
+}
+
+// poke wakes the loop.
+func (e *Engine) poke() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// own is the engine's one goroutine: load, serve, release.
+func (e *Engine) own() {
+	defer close(e.done)
+	defer e.kill()
+	l, err := e.load()
+	if err == nil {
+		err = e.serve(l)
+	} else if e.draining() {
+		err = nil // told to stop while loading
+	}
+	if err != nil {
+		e.failed(err)
+	}
+	if l != nil {
+		l.release()
+	}
+	if cerr := e.opts.Backend.Close(); cerr != nil {
+		err = errors.Join(err, fmt.Errorf("close back end: %w", cerr))
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.err = err
+	if e.state != Failed {
+		e.setState(Stopped, "", "")
+	}
+}
+
+func (e *Engine) draining() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.state == Draining
+}
+
+// failed publishes why, and ends what was admitted.
+func (e *Engine) failed(err error) {
+	e.mu.Lock()
+	e.err = err
+	e.setState(Failed, reasonOf(err), err.Error())
+	rest := e.inbox
+	e.inbox = nil
+	e.mu.Unlock()
+	for _, a := range rest {
+		a.stream.finish(Finished{Err: &Refusal{Kind: Internal, Message: "the engine failed"}})
+	}
+}

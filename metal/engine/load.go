@@ -1,0 +1,150 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tokenizer"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+var errContext = errors.New("context cannot be served")
+
+// serving is what preflight needs; it does not change once loaded.
+type serving struct {
+	facts    model.Facts
+	tok      *tokenizer.Tokenizer
+	template *template
+	ends     map[int32]bool
+	context  int
+	overhead int64
+}
+
+// loadedModel is what the loop computes with.
+type loadedModel struct {
+	serving     *serving
+	model       arch.Model
+	cache       tensor.Cache
+	cacheTokens int
+}
+
+func (m *loadedModel) release() {
+	if m.cache != nil {
+		m.cache.Release()
+	}
+	if m.model != nil {
+		m.model.Release()
+	}
+}
+
+// load reads the model, runs one token through it, and declares Ready. After
+// an error nothing stays loaded.
+func (e *Engine) load() (*loadedModel, error) {
+	began := time.Now()
+	m, err := e.read()
+	if err != nil {
+		return nil, err
+	}
+	if err := e.canary(m); err != nil {
+		m.release()
+		return nil, fmt.Errorf("warm up: %w", err)
+	}
+	debug.FreeOSMemory() // what parsing the header left behind
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.state == Loading {
+		e.setState(Ready, "", "")
+	}
+	e.log.Info("model loaded", "bytes", e.loaded.Load(), "milliseconds", time.Since(began).Milliseconds())
+	return m, nil
+}
+
+func (e *Engine) read() (*loadedModel, error) {
+	f, err := weights.Open(e.opts.ModelPath)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	s, err := e.prepare(f)
+	if err != nil {
+		return nil, err
+	}
+	m := &loadedModel{serving: s, cacheTokens: e.opts.CacheTokens}
+	if m.cacheTokens == 0 {
+		m.cacheTokens = s.context * e.opts.Sequences
+	}
+	terms, err := footprint.Estimate(s.facts, footprint.Context{Tokens: int64(s.context), Sequences: int64(e.opts.Sequences), CacheTokens: int64(m.cacheTokens)})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errContext, err)
+	}
+	s.overhead = terms.Overhead
+	if limit := e.opts.LimitBytes; limit > 0 && terms.Weights+terms.Overhead > limit {
+		return nil, fmt.Errorf("weights of %d bytes and %d bytes for the process under a limit of %d: %w", terms.Weights, terms.Overhead, limit, tensor.ErrMemory)
+	}
+	e.mu.Lock()
+	e.serving = s
+	limits := e.limits
+	e.mu.Unlock()
+	e.applyLimits(limits)
+	e.loadTotal.Store(s.facts.WeightBytes)
+	if m.model, err = arch.Load(e.hard, e.opts.Backend, f, func(n int64) { e.loaded.Add(n) }); err != nil {
+		return nil, err
+	}
+	if m.cache, err = e.opts.Backend.NewCache(m.model.CacheSpec()); err != nil {
+		m.release()
+		return nil, err
+	}
+	return m, nil
+}
+
+// prepare reads what is not weights.
+func (e *Engine) prepare(f *weights.File) (*serving, error) {
+	facts, err := f.Facts()
+	if err != nil {
+		return nil, err
+	}
+	s := &serving{facts: facts, context: e.opts.ContextTokens, ends: map[int32]bool{}}
+	if s.context == 0 {
+		s.context = int(facts.ContextTokens)
+	}
+	if int64(s.context) > facts.ContextTokens || e.opts.CacheTokens != 0 && e.opts.CacheTokens < s.context {
+		return nil, fmt.Errorf("%w: %d tokens wanted with a cache of %d, the model was made for %d", errContext, s.context, e.opts.CacheTokens, facts.ContextTokens)
+	}
+	if s.tok, err = tokenizer.FromGGUF(f.Metadata); err != nil {
+		return nil, err
+	}
+	if int64(s.tok.Size()) > facts.VocabularySize {
+		return nil, fmt.Errorf("%d tokens but %d outputs: %w", s.tok.Size(), facts.VocabularySize, weights.ErrInvalid)
+	}
+	for _, id := range s.tok.Special().Ends() {
+		s.ends[id] = true
+	}
+	if s.template, err = parseTemplate(e.hard, f.Metadata, s.tok); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// canary computes one token: a model that loads and cannot step is not ready.
+func (e *Engine) canary(m *loadedModel) error {
+	sc := e.opts.Backend.NewScope(e.hard)
+	defer sc.Close()
+	defer m.cache.Drop(0)
+	out := m.model.Step(sc, m.cache, []int32{0}, []tensor.Segment{{Request: 0, Length: 1}}, []int{0})
+	if err := sc.Err(); err != nil {
+		if errors.Is(err, context.Canceled) {
+			return fmt.Errorf("stopped: %w", err)
+		}
+		return err
+	}
+	sc.Read(out, make([]float32, m.serving.facts.VocabularySize))
+	e.steps.Add(1)
+	return sc.Err()
+}

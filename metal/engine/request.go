@@ -1,0 +1,231 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/tokenizer"
+)
+
+const (
+	maxStops     = 16
+	maxStopBytes = 1 << 10
+	// bytesPerToken bounds the text that is looked at: no vocabulary has
+	// tokens that are longer on average.
+	bytesPerToken = 256
+	retryAfter    = time.Second
+)
+
+// Request is what to generate. Exactly one of Chat, Prompt and Tokens is set.
+type Request struct {
+	Chat   *Chat
+	Prompt *string
+	Tokens []int32
+	// Sampling parameters; nil means Neutral with a seed of the engine's own.
+	Sampling *sample.Params
+	// MaxTokens to generate; 0 means up to the end of the context.
+	MaxTokens int
+	// Stop strings end the text; none of them is shown.
+	Stop []string
+}
+
+// Generate checks a request whole and queues it. The error is a *Refusal.
+// After it returned a stream, the stream ends with exactly one Finished; the
+// request is cancelled when ctx is.
+func (e *Engine) Generate(ctx context.Context, r Request) (*Stream, error) {
+	s, refusal := e.readyFor()
+	if refusal != nil {
+		return nil, refusal
+	}
+	a, refusal := s.preflight(ctx, r)
+	if refusal != nil {
+		return nil, refusal
+	}
+	if refusal := e.checkMemory(s, a); refusal != nil {
+		return nil, refusal
+	}
+	if refusal := e.admit(a); refusal != nil {
+		return nil, refusal
+	}
+	unhook := context.AfterFunc(ctx, a.stream.cancel)
+	a.stream.onFinish(func() { unhook() })
+	e.poke()
+	return a.stream, nil
+}
+
+func (e *Engine) readyFor() (*serving, *Refusal) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.state != Ready {
+		return nil, notReady(e.state)
+	}
+	return e.serving, nil
+}
+
+func notReady(s State) *Refusal {
+	what := map[State]string{Loading: "the model is still loading", Draining: "the engine is draining", Failed: "the engine has failed", Stopped: "the engine has stopped"}[s]
+	return &Refusal{Kind: NotReady, Message: what, RetryAfter: retryAfter}
+}
+
+// preflight is everything that can be refused about a request by itself.
+func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) {
+	params := sample.Neutral()
+	if r.Sampling != nil {
+		params = *r.Sampling
+	} else {
+		params.Seed = rand.Uint64()
+	}
+	if err := params.Validate(); err != nil {
+		refusal := invalid("", "%v", err)
+		if p := new(sample.ParamError); errors.As(err, &p) {
+			refusal.Param = p.Param
+		}
+		return nil, refusal
+	}
+	if refusal := checkStops(r.Stop); refusal != nil {
+		return nil, refusal
+	}
+	if r.MaxTokens < 0 {
+		return nil, invalid("max_tokens", "max_tokens is %d, want 1 or more", r.MaxTokens)
+	}
+	tokens, refusal := s.tokens(ctx, r)
+	if refusal != nil {
+		return nil, refusal
+	}
+	room := s.context - len(tokens)
+	if room < 1 || r.MaxTokens > room {
+		return nil, s.tooLong(fmt.Sprintf("the prompt has %d tokens and max_tokens is %d", len(tokens), r.MaxTokens))
+	}
+	a := &active{
+		tokens: tokens, prompt: len(tokens), maxTokens: r.MaxTokens, params: params,
+		decoder: s.tok.NewDecoder(true), stops: sample.NewStopMatcher(r.Stop), stream: newStream(tokens[:len(tokens):len(tokens)]),
+	}
+	if a.maxTokens == 0 {
+		a.maxTokens = room
+	}
+	return a, nil
+}
+
+func checkStops(stops []string) *Refusal {
+	if len(stops) > maxStops {
+		return invalid("stop", "%d stop strings, want at most %d", len(stops), maxStops)
+	}
+	for _, s := range stops {
+		if len(s) > maxStopBytes {
+			return invalid("stop", "a stop string has %d bytes, want at most %d", len(s), maxStopBytes)
+		}
+	}
+	return nil
+}
+
+func (s *serving) tooLong(detail string) *Refusal {
+	return &Refusal{Kind: ContextLength, Param: "messages", Message: fmt.Sprintf("%s, but the context holds %d tokens in all; shorten the prompt or lower max_tokens", detail, s.context)}
+}
+
+// tokens turns the input of a request into ids.
+func (s *serving) tokens(ctx context.Context, r Request) ([]int32, *Refusal) {
+	var text string
+	opts := tokenizer.EncodeOptions{AddBOS: true}
+	switch {
+	case r.Chat != nil && r.Prompt == nil && r.Tokens == nil:
+		if n := r.Chat.size(); n > s.context*bytesPerToken {
+			return nil, s.tooLong(fmt.Sprintf("the messages have %d bytes", n))
+		}
+		rendered, err := s.template.render(ctx, *r.Chat)
+		if err != nil {
+			return nil, invalid("messages", "%v", err)
+		}
+		text, opts = rendered, tokenizer.EncodeOptions{ParseSpecial: true}
+	case r.Prompt != nil && r.Chat == nil && r.Tokens == nil:
+		text = *r.Prompt
+	case r.Tokens != nil && r.Chat == nil && r.Prompt == nil:
+		return s.checkTokens(r.Tokens)
+	default:
+		return nil, invalid("prompt", "want exactly one of messages, prompt and tokens")
+	}
+	if len(text) > s.context*bytesPerToken {
+		return nil, s.tooLong(fmt.Sprintf("the prompt has %d bytes", len(text)))
+	}
+	ids := s.tok.Encode(text, opts)
+	if len(ids) == 0 {
+		return nil, invalid("prompt", "the prompt is empty")
+	}
+	return ids, nil
+}
+
+func (s *serving) checkTokens(ids []int32) ([]int32, *Refusal) {
+	if len(ids) == 0 {
+		return nil, invalid("prompt", "the prompt is empty")
+	}
+	for i, id := range ids {
+		if id < 0 || int(id) >= s.tok.Size() {
+			return nil, invalid("prompt", "token %d is %d, the vocabulary has %d", i, id, s.tok.Size())
+		}
+	}
+	return append([]int32(nil), ids...), nil
+}
+
+// checkMemory refuses a prompt whose prefill would not fit under the limit
+// beside what is in use now.
+func (e *Engine) checkMemory(s *serving, a *active) *Refusal {
+	e.mu.Lock()
+	limit := e.limits.Memory
+	e.mu.Unlock()
+	if limit <= 0 {
+		limit = e.opts.LimitBytes
+	}
+	if limit <= 0 {
+		return nil
+	}
+	terms, err := footprint.Estimate(s.facts, footprint.Context{Tokens: int64(a.prompt), Sequences: 1, CacheTokens: int64(a.prompt)})
+	if err != nil {
+		return &Refusal{Kind: OutOfMemory, Message: "the memory of the prompt cannot be computed: " + err.Error()}
+	}
+	used, needed := e.opts.Backend.Memory().Active()+s.overhead, terms.KV+terms.Transient
+	if used+needed <= limit {
+		return nil
+	}
+	return &Refusal{Kind: OutOfMemory, Param: "messages", Used: used, Needed: needed, Limit: limit,
+		Message: fmt.Sprintf("computing a prompt of %d tokens needs %d bytes beside %d in use, the limit is %d", a.prompt, needed, used, limit)}
+}
+
+// admit puts a request into the inbox unless too many wait already.
+func (e *Engine) admit(a *active) *Refusal {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.state != Ready {
+		return notReady(e.state)
+	}
+	if e.admitted >= e.opts.Sequences+e.opts.Queue {
+		return &Refusal{Kind: QueueFull, Message: fmt.Sprintf("%d requests run or wait already", e.admitted), RetryAfter: retryAfter}
+	}
+	e.admitted++
+	e.nextID++
+	a.id = batch.ID(e.nextID)
+	a.stream.cancel = func() {
+		a.cancelled.Store(true)
+		e.poke()
+	}
+	e.inbox = append(e.inbox, a)
+	e.promptTokensTotal.Add(int64(a.prompt))
+	return nil
+}
+
+// release makes room for another request.
+func (e *Engine) release() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.admitted--
+}
+
+func (e *Engine) countCancelled(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.cancelled += n
+}

@@ -1,0 +1,108 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+func toStatus(s engine.Status) *wire.Status {
+	state := map[engine.State]wire.State{
+		engine.Loading: wire.State_STATE_LOADING, engine.Ready: wire.State_STATE_READY,
+		engine.Draining: wire.State_STATE_DRAINING, engine.Stopped: wire.State_STATE_DRAINING, engine.Failed: wire.State_STATE_FAILED,
+	}
+	return &wire.Status{
+		State: state[s.State], Reason: s.Reason, Message: s.Message,
+		Load:   &wire.LoadProgress{BytesDone: s.LoadedBytes, BytesTotal: s.LoadBytes},
+		Memory: toMemory(s.Memory),
+		Activity: &wire.Activity{Running: s.Running, Queued: s.Queued, Steps: s.Steps,
+			PromptTokensTotal: s.PromptTokens, GeneratedTokensTotal: s.GeneratedTokens},
+	}
+}
+
+func toMemory(m tensor.Memory) *wire.Memory {
+	return &wire.Memory{WeightsBytes: m.Weights, KvInUseBytes: m.KV, ActiveBytes: m.Active(), PooledBytes: m.Pooled}
+}
+
+func toFinished(f *engine.Finished) *wire.Finished {
+	reason := map[engine.FinishReason]wire.FinishReason{
+		engine.Stop: wire.FinishReason_FINISH_REASON_STOP, engine.Length: wire.FinishReason_FINISH_REASON_LENGTH, engine.Error: wire.FinishReason_FINISH_REASON_ERROR,
+	}
+	out := &wire.Finished{Reason: reason[f.Reason], Usage: &wire.Usage{PromptTokens: int64(f.Usage.Prompt), GeneratedTokens: int64(f.Usage.Generated)}}
+	if f.Err != nil {
+		out.Error = toRefusal(f.Err)
+	}
+	return out
+}
+
+func toRefusal(r *engine.Refusal) *wire.Refusal {
+	code := map[engine.Kind]wire.Code{
+		engine.Invalid: wire.Code_CODE_INVALID, engine.ContextLength: wire.Code_CODE_CONTEXT_LENGTH, engine.OutOfMemory: wire.Code_CODE_MEMORY,
+		engine.QueueFull: wire.Code_CODE_QUEUE_FULL, engine.NotReady: wire.Code_CODE_NOT_READY, engine.Cancelled: wire.Code_CODE_CANCELLED,
+		engine.Internal: wire.Code_CODE_INTERNAL,
+	}
+	return &wire.Refusal{Code: code[r.Kind], Message: r.Message, Param: r.Param,
+		UsedBytes: r.Used, NeededBytes: r.Needed, LimitBytes: r.Limit, RetryAfterMilliseconds: r.RetryAfter.Milliseconds()}
+}
+
+// refuse turns an error of the engine into one of the wire.
+func refuse(err error) error {
+	var r *engine.Refusal
+	if errors.As(err, &r) {
+		return wire.Refuse(toRefusal(r))
+	}
+	return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INTERNAL, Message: err.Error()})
+}
+
+func fromRequest(r *wire.GenerateRequest) (engine.Request, *engine.Refusal) {
+	out := engine.Request{MaxTokens: int(r.GetMaxTokens()), Stop: r.GetStop()}
+	switch in := r.GetInput().(type) {
+	case *wire.GenerateRequest_Prompt:
+		out.Prompt = &in.Prompt
+	case *wire.GenerateRequest_Tokens:
+		out.Tokens = in.Tokens.GetIds()
+	case *wire.GenerateRequest_Chat:
+		conv := &engine.Chat{Arguments: []byte(in.Chat.GetTemplateArgumentsJson()), Tools: []byte(in.Chat.GetToolsJson())}
+		for _, m := range in.Chat.GetMessages() {
+			conv.Messages = append(conv.Messages, chat.Message{Role: m.GetRole(), Content: m.GetContent(), Name: m.GetName(), Extra: []byte(m.GetExtraJson())})
+		}
+		out.Chat = conv
+	default:
+		return out, &engine.Refusal{Kind: engine.Invalid, Param: "prompt", Message: fmt.Sprintf("request %q has neither messages nor prompt nor tokens", r.GetId())}
+	}
+	out.Sampling = fromSampling(r.GetSampling())
+	return out, nil
+}
+
+// fromSampling fills what is absent with neutral values and a fresh seed.
+func fromSampling(s *wire.Sampling) *sample.Params {
+	p := sample.Neutral()
+	p.Seed = rand.Uint64()
+	if s == nil {
+		return &p
+	}
+	for _, f := range []struct {
+		from *float32
+		to   *float64
+	}{
+		{s.Temperature, &p.Temperature}, {s.TopP, &p.TopP}, {s.MinP, &p.MinP},
+		{s.FrequencyPenalty, &p.FrequencyPenalty}, {s.PresencePenalty, &p.PresencePenalty},
+	} {
+		if f.from != nil {
+			*f.to = float64(*f.from)
+		}
+	}
+	if s.TopK != nil {
+		p.TopK = int(*s.TopK)
+	}
+	if s.Seed != nil {
+		p.Seed = uint64(*s.Seed)
+	}
+	return &p
+}

@@ -1,0 +1,210 @@
+// Package server speaks the agent-engine protocol for one engine: gRPC on a
+// Unix socket that only the engine's user may open.
+//
+// It owns the translation between package wire and package engine, and the
+// life of the socket. It refuses to outlive a shut-down engine and to leave
+// its socket file behind. It decides nothing about requests.
+//
+// Start reading at Serve.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+const (
+	defaultInterval = time.Second
+	minInterval     = 10 * time.Millisecond
+	// goodbye bounds how long open calls may keep a stopped engine's process.
+	goodbye = 2 * time.Second
+	// failedLinger is how long a failed engine waits to be asked why.
+	failedLinger = 60 * time.Second
+)
+
+// Identity is what Hello says.
+type Identity struct {
+	Version, ReplicaUID, ConfigHash, Backend string
+	Epoch                                    int64
+}
+
+// service implements wire.EngineServer.
+type service struct {
+	wire.UnimplementedEngineServer
+	engine *engine.Engine
+	id     Identity
+	// asked is closed by the first Shutdown call.
+	asked     chan struct{}
+	askedOnce sync.Once
+	// over is closed when watchers should leave.
+	over chan struct{}
+	// answering Shutdown calls; the process exits after the answer.
+	answering sync.WaitGroup
+}
+
+// Listen binds the socket with mode 0600. A stale file of a dead engine is
+// replaced; a living one is an error.
+func Listen(path string) (net.Listener, error) {
+	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		conn.Close()
+		return nil, fmt.Errorf("listen on %s: another engine is listening there", path)
+	} else if errors.Is(err, syscall.ECONNREFUSED) {
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("listen on %s: remove the stale socket: %w", path, err)
+		}
+	}
+	// At no moment may another user open the socket.
+	old := syscall.Umask(0o177)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	syscall.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	return l, nil
+}
+
+// Serve answers calls on l until the engine has ended and the last answers are
+// out. When ctx ends, the engine is stopped without waiting for requests.
+func Serve(ctx context.Context, l net.Listener, e *engine.Engine, id Identity) error {
+	s := &service{engine: e, id: id, asked: make(chan struct{}), over: make(chan struct{})}
+	g := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxMessageBytes), grpc.MaxSendMsgSize(wire.MaxMessageBytes), grpc.WaitForHandlers(true))
+	wire.RegisterEngineServer(g, s)
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(l) }()
+	err := s.await(ctx, served)
+	close(s.over)
+	s.answering.Wait()
+	force := time.AfterFunc(goodbye, g.Stop)
+	g.GracefulStop()
+	force.Stop()
+	return errors.Join(err, e.Wait())
+}
+
+// await blocks until the engine has ended; a failed one lingers to be asked.
+func (s *service) await(ctx context.Context, served <-chan error) error {
+	stop := func() {
+		expired, cancel := context.WithCancel(context.Background())
+		cancel()
+		s.engine.Shutdown(expired)
+	}
+	select {
+	case <-ctx.Done():
+		stop()
+		return nil
+	case err := <-served:
+		stop()
+		return fmt.Errorf("serve engine socket: %w", err)
+	case <-s.engine.Done():
+	}
+	if s.engine.Status().State == engine.Failed {
+		linger := time.NewTimer(failedLinger)
+		defer linger.Stop()
+		select {
+		case <-s.asked:
+		case <-ctx.Done():
+		case <-linger.C:
+		}
+	}
+	return nil
+}
+
+// Hello says who the engine is.
+func (s *service) Hello(_ context.Context, r *wire.HelloRequest) (*wire.HelloResponse, error) {
+	for _, v := range r.GetProtocolVersions() {
+		if v == wire.ProtocolVersion {
+			return &wire.HelloResponse{
+				ProtocolVersion: v, EngineVersion: s.id.Version, ReplicaUid: s.id.ReplicaUID, Epoch: s.id.Epoch,
+				ConfigHash: s.id.ConfigHash, Pid: int64(os.Getpid()), Backend: s.id.Backend,
+			}, nil
+		}
+	}
+	return nil, status.Errorf(codes.FailedPrecondition, "engine speaks protocol version %d, the caller speaks %v", wire.ProtocolVersion, r.GetProtocolVersions())
+}
+
+// Watch streams status.
+func (s *service) Watch(r *wire.WatchRequest, out wire.Engine_WatchServer) error {
+	interval := defaultInterval
+	if ms := r.GetIntervalMilliseconds(); ms > 0 {
+		interval = max(minInterval, time.Duration(ms)*time.Millisecond)
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		changed := s.engine.Changed()
+		st := s.engine.Status()
+		if err := out.Send(toStatus(st)); err != nil {
+			return err
+		}
+		if st.State == engine.Stopped {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-tick.C:
+		case <-s.over:
+			return nil
+		case <-out.Context().Done():
+			return out.Context().Err()
+		}
+	}
+}
+
+// Generate runs one request.
+func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServer) error {
+	req, refusal := fromRequest(r)
+	if refusal != nil {
+		return wire.Refuse(toRefusal(refusal))
+	}
+	stream, err := s.engine.Generate(out.Context(), req)
+	if err != nil {
+		return refuse(err)
+	}
+	defer stream.Cancel()
+	if err := out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Admitted{Admitted: &wire.Admitted{PromptTokens: int64(stream.PromptTokens)}}}); err != nil {
+		return err
+	}
+	for {
+		ev, err := stream.Next(out.Context())
+		if err != nil {
+			return err
+		}
+		if ev.Text != "" || len(ev.Tokens) > 0 {
+			if err := out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: &wire.Delta{Text: ev.Text, Tokens: ev.Tokens}}}); err != nil {
+				return err
+			}
+		}
+		if ev.Finished != nil {
+			return out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Finished{Finished: toFinished(ev.Finished)}})
+		}
+	}
+}
+
+// SetLimits publishes the agent's limits.
+func (s *service) SetLimits(_ context.Context, l *wire.Limits) (*wire.SetLimitsResponse, error) {
+	s.engine.SetLimits(engine.Limits{Memory: l.GetMemoryBytes(), Cache: l.GetCacheBytes(), PausePrefill: l.GetPausePrefill(), Sequence: l.GetSequence()})
+	return &wire.SetLimitsResponse{Memory: toMemory(s.engine.Status().Memory)}, nil
+}
+
+// Shutdown drains and stops the engine; the process exits after the answer. A
+// caller that goes away does not stop the draining.
+func (s *service) Shutdown(_ context.Context, r *wire.ShutdownRequest) (*wire.ShutdownResponse, error) {
+	s.answering.Add(1)
+	defer s.answering.Done()
+	s.askedOnce.Do(func() { close(s.asked) })
+	drain, cancel := context.WithTimeout(context.Background(), time.Duration(max(0, r.GetDrainMilliseconds()))*time.Millisecond)
+	defer cancel()
+	return &wire.ShutdownResponse{Cancelled: int64(s.engine.Shutdown(drain))}, nil
+}

@@ -1,0 +1,149 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/tokenizer"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// ErrBackend says that the back end failed while computing.
+var ErrBackend = errors.New("back end failed")
+
+// IsModelError reports whether err says that a model cannot be loaded: not
+// found, invalid, not supported, or too large for the limit.
+func IsModelError(err error) bool {
+	for _, target := range []error{
+		weights.ErrNoModel, weights.ErrNotGGUF, weights.ErrTruncated, weights.ErrInvalid, weights.ErrMissing,
+		weights.ErrUnsupported, tokenizer.ErrUnsupported, tokenizer.ErrInvalid, chat.ErrTemplate, tensor.ErrMemory,
+	} {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}
+
+// Session runs a model by hand, without queue, sampling and text: for the
+// command line, benchmarks and goldens. It is for one goroutine.
+type Session struct {
+	backend  tensor.Backend
+	model    arch.Model
+	cache    tensor.Cache
+	vocab    int
+	context  int
+	requests int64
+}
+
+// OpenSession loads a model; the session closes the back end, also when
+// loading fails.
+func OpenSession(ctx context.Context, path string, b tensor.Backend) (*Session, error) {
+	s := &Session{backend: b}
+	if err := s.open(ctx, path); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Session) open(ctx context.Context, path string) error {
+	f, err := weights.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s.vocab, s.context = f.Dim.Vocabulary, f.Dim.Context
+	if s.model, err = arch.Load(ctx, s.backend, f, nil); err != nil {
+		return err
+	}
+	s.cache, err = s.backend.NewCache(s.model.CacheSpec())
+	return err
+}
+
+// Close releases everything.
+func (s *Session) Close() error {
+	if s.cache != nil {
+		s.cache.Release()
+	}
+	if s.model != nil {
+		s.model.Release()
+	}
+	return s.backend.Close()
+}
+
+// Vocabulary is the number of logits.
+func (s *Session) Vocabulary() int { return s.vocab }
+
+// NewRequest names a new sequence.
+func (s *Session) NewRequest() int64 {
+	s.requests++
+	return s.requests
+}
+
+// Drop forgets a sequence.
+func (s *Session) Drop(id int64) { s.cache.Drop(tensor.RequestID(id)) }
+
+// Evaluate returns the logits behind tokens.
+func (s *Session) Evaluate(ctx context.Context, tokens []int32) ([]float32, error) {
+	id := s.NewRequest()
+	defer s.Drop(id)
+	return s.Extend(ctx, id, tokens)
+}
+
+// Extend adds tokens to a sequence, in chunks as the engine does, and returns
+// the logits behind the last one.
+func (s *Session) Extend(ctx context.Context, id int64, tokens []int32) ([]float32, error) {
+	start := s.cache.Length(tensor.RequestID(id))
+	if len(tokens) == 0 || len(tokens) > s.context-start {
+		return nil, fmt.Errorf("%d tokens behind %d in a context of %d: %w", len(tokens), start, s.context, errContext)
+	}
+	for _, t := range tokens {
+		if t < 0 || int(t) >= s.vocab {
+			return nil, fmt.Errorf("token %d of %d: %w", t, s.vocab, tokenizer.ErrUnknownToken)
+		}
+	}
+	for {
+		n := min(maxChunk, len(tokens))
+		var rows []int
+		if n == len(tokens) {
+			rows = []int{n - 1}
+		}
+		out, err := s.step(ctx, tokens[:n], []tensor.Segment{{Request: tensor.RequestID(id), Start: start, Length: n}}, rows)
+		if err != nil || rows != nil {
+			return out, err
+		}
+		start, tokens = start+n, tokens[n:]
+	}
+}
+
+// Decode adds one token to every sequence in one step.
+func (s *Session) Decode(ctx context.Context, ids []int64, token int32) error {
+	var tokens []int32
+	var segments []tensor.Segment
+	var rows []int
+	for i, id := range ids {
+		tokens, rows = append(tokens, token), append(rows, i)
+		segments = append(segments, tensor.Segment{Request: tensor.RequestID(id), Start: s.cache.Length(tensor.RequestID(id)), Length: 1})
+	}
+	_, err := s.step(ctx, tokens, segments, rows)
+	return err
+}
+
+func (s *Session) step(ctx context.Context, tokens []int32, segments []tensor.Segment, rows []int) ([]float32, error) {
+	sc := s.backend.NewScope(ctx)
+	defer sc.Close()
+	out := s.model.Step(sc, s.cache, tokens, segments, rows)
+	var values []float32
+	if out != nil && sc.Err() == nil {
+		values = make([]float32, len(rows)*out.Shape()[1])
+		sc.Read(out, values)
+	}
+	if err := sc.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBackend, err)
+	}
+	return values, nil
+}

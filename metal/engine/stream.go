@@ -1,0 +1,151 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// FinishReason says why an answer ended.
+type FinishReason string
+
+// The reasons an answer ends.
+const (
+	// Stop: the model ended its turn, or a stop string came.
+	Stop FinishReason = "stop"
+	// Length: the wanted or the possible number of tokens is used up.
+	Length FinishReason = "length"
+	// Error: Finished.Err holds why.
+	Error FinishReason = "error"
+)
+
+// Usage counts tokens. Generated includes the token that ended the turn.
+type Usage struct{ Prompt, Generated int }
+
+// Finished is the last event of every stream.
+type Finished struct {
+	Reason FinishReason
+	Usage  Usage
+	// Err is set when the answer did not come to its end.
+	Err *Refusal
+}
+
+// Event is a piece of an answer, or its end.
+type Event struct {
+	// Text is whole characters; it may be empty.
+	Text string
+	// Tokens are those behind Text and any text still held back. The token
+	// that ends a turn is not among them.
+	Tokens []int32
+	// Finished is set on the last event.
+	Finished *Finished
+}
+
+// Stream is an admitted request. Its producer never waits for its reader:
+// pieces that are not read yet are joined, and an answer is bounded.
+type Stream struct {
+	// PromptTokens after template and tokenizer.
+	PromptTokens int
+
+	prompt []int32
+	ready  chan struct{}
+	cancel func()
+
+	mu sync.Mutex
+	// All below are guarded by mu.
+	text      []byte
+	tokens    []int32
+	finished  *Finished
+	delivered bool
+	after     func()
+}
+
+func newStream(prompt []int32) *Stream {
+	return &Stream{PromptTokens: len(prompt), prompt: prompt, ready: make(chan struct{}, 1)}
+}
+
+// Prompt returns the ids of the prompt.
+func (s *Stream) Prompt() []int32 { return slices.Clone(s.prompt) }
+
+// Next waits for the next piece. After the event with Finished set it returns
+// an event with neither text nor end.
+func (s *Stream) Next(ctx context.Context) (Event, error) {
+	for {
+		if ev, ok := s.take(); ok {
+			return ev, nil
+		}
+		select {
+		case <-s.ready:
+		case <-ctx.Done():
+			return Event{}, ctx.Err()
+		}
+	}
+}
+
+// Cancel ends the request; its stream still gets a Finished.
+func (s *Stream) Cancel() { s.cancel() }
+
+func (s *Stream) take() (Event, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.delivered {
+		return Event{}, true
+	}
+	if len(s.text) == 0 && len(s.tokens) == 0 && s.finished == nil {
+		return Event{}, false
+	}
+	ev := Event{Text: string(s.text), Tokens: s.tokens, Finished: s.finished}
+	s.text, s.tokens = nil, nil
+	s.delivered = s.finished != nil
+	return ev, true
+}
+
+func (s *Stream) push(text string, token int32) {
+	s.mu.Lock()
+	s.text = append(s.text, text...)
+	s.tokens = append(s.tokens, token)
+	s.mu.Unlock()
+	s.notify()
+}
+
+// pushText adds text that was held back.
+func (s *Stream) pushText(text string) {
+	s.mu.Lock()
+	s.text = append(s.text, text...)
+	s.mu.Unlock()
+}
+
+// finish ends the stream; only the first call counts.
+func (s *Stream) finish(f Finished) {
+	s.mu.Lock()
+	if s.finished == nil {
+		if f.Err != nil {
+			f.Reason = Error
+		}
+		f.Usage.Prompt = s.PromptTokens
+		s.finished = &f
+		if s.after != nil {
+			s.after()
+		}
+	}
+	s.mu.Unlock()
+	s.notify()
+}
+
+// onFinish calls f once the stream is finished, at once if it is.
+func (s *Stream) onFinish(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.finished != nil {
+		f()
+		return
+	}
+	s.after = f
+}
+
+func (s *Stream) notify() {
+	select {
+	case s.ready <- struct{}{}:
+	default:
+	}
+}
