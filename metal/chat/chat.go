@@ -1,0 +1,206 @@
+// Package chat writes a conversation as the text that a model was trained on,
+// with the template that came with the model.
+//
+// It owns the variables that templates see and the meaning of their errors;
+// the language of templates is in jinja. It refuses templates that are none,
+// and conversations that the template itself refuses. Tool calls and
+// reasoning, in and out, belong here too.
+//
+// Start reading at Parse and Template.Render.
+package chat
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/chat/jinja"
+)
+
+// ErrTemplate says that the model's template is broken or exceeds its limits:
+// the model is at fault.
+var ErrTemplate = errors.New("chat template cannot be used")
+
+// ErrMessages says that the template does not take this conversation: the
+// client is at fault.
+var ErrMessages = errors.New("conversation does not fit the chat template")
+
+// RefusedError is a conversation that the template itself refused, in its own
+// words. It is an ErrMessages.
+type RefusedError struct {
+	Message string
+}
+
+func (e *RefusedError) Error() string { return "the chat template refuses: " + e.Message }
+
+// Is makes every RefusedError an ErrMessages.
+func (e *RefusedError) Is(target error) bool { return target == ErrMessages }
+
+// Message is one turn.
+type Message struct {
+	Role    string
+	Content string
+	Name    string
+	// Extra is a JSON object with further members that templates read, such
+	// as tool_calls; empty for none. It overrides the fields above.
+	Extra json.RawMessage
+}
+
+// Options are what a template sees beside the messages.
+type Options struct {
+	// AddGenerationPrompt opens the assistant's turn.
+	AddGenerationPrompt bool
+	// BOS and EOS are the texts of these tokens; empty where the model has
+	// none.
+	BOS, EOS string
+	// Tools is a JSON array of tool definitions; empty for none.
+	Tools json.RawMessage
+	// Arguments is a JSON object of further variables, such as
+	// enable_thinking; empty for none.
+	Arguments json.RawMessage
+	// Now is the time that templates may print.
+	Now time.Time
+	// Limits bound the render; zero fields mean the defaults.
+	Limits jinja.Limits
+}
+
+// Template is one model's chat template. It may be used by many goroutines at
+// once.
+type Template struct {
+	t *jinja.Template
+	// developer says that the template knows the role of that name.
+	developer bool
+}
+
+// Parse reads a template; its error is an ErrTemplate.
+func Parse(source string) (*Template, error) {
+	t, err := jinja.Parse(source)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTemplate, err)
+	}
+	return &Template{t: t, developer: strings.Contains(source, "developer")}, nil
+}
+
+// Render writes a conversation. Its error is ErrTemplate, ErrMessages or the
+// context's.
+func (t *Template) Render(ctx context.Context, messages []Message, o Options) (string, error) {
+	vars, err := t.variables(messages, o)
+	if err != nil {
+		return "", err
+	}
+	text, err := t.t.Render(ctx, jinja.Input{Variables: vars, Now: o.Now, Limits: o.Limits})
+	var e *jinja.Error
+	switch {
+	case err == nil:
+		return text, nil
+	case errors.Is(err, jinja.ErrRaised) && errors.As(err, &e):
+		return "", &RefusedError{Message: e.Message}
+	case errors.Is(err, jinja.ErrLimit):
+		return "", fmt.Errorf("%w: %w", ErrTemplate, err)
+	case errors.Is(err, jinja.ErrRender):
+		// The same template renders ordinary conversations, as the engine
+		// finds out when it loads it; these values are what it failed on.
+		return "", fmt.Errorf("%w: %w", ErrMessages, err)
+	}
+	return "", err
+}
+
+// Render parses a template and renders it once.
+func Render(ctx context.Context, template string, messages []Message, o Options) (string, error) {
+	t, err := Parse(template)
+	if err != nil {
+		return "", err
+	}
+	return t.Render(ctx, messages, o)
+}
+
+// Check renders a short conversation, so that a template that cannot work is
+// found when the model is loaded.
+func (t *Template) Check(ctx context.Context, o Options) error {
+	o.AddGenerationPrompt = true
+	_, err := t.Render(ctx, []Message{{Role: "user", Content: "Hello"}}, o)
+	if err != nil && !errors.Is(err, ErrTemplate) && ctx.Err() == nil {
+		return fmt.Errorf("%w: %w", ErrTemplate, err)
+	}
+	return err
+}
+
+func (t *Template) variables(messages []Message, o Options) (*jinja.Dict, error) {
+	vars := jinja.NewDict()
+	list := jinja.NewList()
+	for i, m := range messages {
+		d, err := t.message(m)
+		if err != nil {
+			return nil, fmt.Errorf("%w: message %d: %w", ErrMessages, i, err)
+		}
+		list.Items = append(list.Items, d)
+	}
+	vars.Set("messages", list)
+	vars.Set("tools", nil)
+	vars.Set("documents", nil)
+	vars.Set("add_generation_prompt", o.AddGenerationPrompt)
+	for name, text := range map[string]string{"bos_token": o.BOS, "eos_token": o.EOS} {
+		if text != "" {
+			vars.Set(name, text)
+		}
+	}
+	if len(o.Tools) > 0 {
+		tools, err := jinja.ParseJSON(o.Tools)
+		l, ok := tools.(*jinja.List)
+		if err != nil || !ok {
+			return nil, fmt.Errorf("%w: tools are not a JSON array: %w", ErrMessages, orNone(err))
+		}
+		if len(l.Items) > 0 {
+			vars.Set("tools", l)
+		}
+	}
+	if err := merge(vars, o.Arguments); err != nil {
+		return nil, fmt.Errorf("%w: template arguments: %w", ErrMessages, err)
+	}
+	return vars, nil
+}
+
+// message makes what a template sees of one turn. A template that does not
+// know developers gets them as the system.
+func (t *Template) message(m Message) (*jinja.Dict, error) {
+	role := m.Role
+	if role == "developer" && !t.developer {
+		role = "system"
+	}
+	d := jinja.NewDict()
+	d.Set("role", role)
+	d.Set("content", m.Content)
+	if m.Name != "" {
+		d.Set("name", m.Name)
+	}
+	return d, merge(d, m.Extra)
+}
+
+var errNotObject = errors.New("not a JSON object")
+
+// merge adds the members of a JSON object.
+func merge(to *jinja.Dict, raw json.RawMessage) error {
+	if len(raw) == 0 {
+		return nil
+	}
+	v, err := jinja.ParseJSON(raw)
+	if err != nil {
+		return err
+	}
+	d, ok := v.(*jinja.Dict)
+	if !ok {
+		return errNotObject
+	}
+	d.Each(to.Set)
+	return nil
+}
+
+func orNone(err error) error {
+	if err != nil {
+		return err
+	}
+	return errors.New("another kind of value")
+}

@@ -1,0 +1,519 @@
+package jinja
+
+import (
+	"cmp"
+	"math"
+	"strings"
+	"unicode/utf8"
+)
+
+// number says what v is in arithmetic: an integer (a bool counts as one) or a
+// float.
+func number(v any) (i int64, f float64, isInt, ok bool) {
+	switch v := v.(type) {
+	case bool:
+		return toInt(v), float64(toInt(v)), true, true
+	case int64:
+		return v, float64(v), true, true
+	case float64:
+		return 0, v, false, true
+	}
+	return 0, 0, false, false
+}
+
+func (r *run) binary(op string, a, b any) (any, error) {
+	ai, af, aInt, aNum := number(a)
+	bi, bf, bInt, bNum := number(b)
+	switch {
+	case aNum && bNum && aInt && bInt:
+		return integerOp(op, ai, bi)
+	case aNum && bNum:
+		return floatOp(op, af, bf)
+	}
+	switch x := a.(type) {
+	case string:
+		switch y := b.(type) {
+		case string:
+			if op == "+" {
+				return x + y, r.charge(len(x) + len(y))
+			}
+		case int64:
+			if op == "*" {
+				return r.repeat(x, y)
+			}
+		}
+		if op == "%" {
+			return r.percent(x, b)
+		}
+	case *List:
+		if y, ok := b.(*List); ok && op == "+" && x.Tuple == y.Tuple {
+			items := append(append([]any{}, x.Items...), y.Items...)
+			return &List{Items: items, Tuple: x.Tuple}, r.charge(16 * len(items))
+		}
+		if y, ok := b.(int64); ok && op == "*" {
+			return r.repeatList(x, y)
+		}
+	case int64:
+		if s, ok := b.(string); ok && op == "*" {
+			return r.repeat(s, x)
+		}
+	}
+	return nil, failf("%s does not work on %s and %s", op, typeName(a), typeName(b))
+}
+
+func (r *run) repeat(s string, n int64) (any, error) {
+	n = max(n, 0)
+	if err := r.chargeTimes(len(s), n); err != nil {
+		return nil, err
+	}
+	return strings.Repeat(s, int(n)), nil
+}
+
+func (r *run) repeatList(l *List, n int64) (any, error) {
+	n = max(n, 0)
+	if err := r.chargeTimes(16*len(l.Items), n); err != nil {
+		return nil, err
+	}
+	out := &List{Tuple: l.Tuple}
+	if len(l.Items) > 0 {
+		for range n {
+			out.Items = append(out.Items, l.Items...)
+		}
+	}
+	return out, nil
+}
+
+func integerOp(op string, a, b int64) (any, error) {
+	overflow := failf("%d %s %d exceeds 64 bits", a, op, b)
+	switch op {
+	case "+":
+		if s := a + b; (s > a) == (b > 0) {
+			return s, nil
+		}
+		return nil, overflow
+	case "-":
+		if d := a - b; (d < a) == (b > 0) {
+			return d, nil
+		}
+		return nil, overflow
+	case "*":
+		if a == 0 || b == 0 {
+			return int64(0), nil
+		}
+		p := a * b
+		if p/b != a || (a == -1 && b == math.MinInt64) || (b == -1 && a == math.MinInt64) {
+			return nil, overflow
+		}
+		return p, nil
+	case "/":
+		if b == 0 {
+			return nil, failf("division by zero")
+		}
+		return float64(a) / float64(b), nil
+	case "//", "%":
+		if b == 0 {
+			return nil, failf("division by zero")
+		}
+		if a == math.MinInt64 && b == -1 {
+			return nil, overflow
+		}
+		q, m := a/b, a%b
+		if m != 0 && (m < 0) != (b < 0) {
+			q, m = q-1, m+b
+		}
+		if op == "%" {
+			return m, nil
+		}
+		return q, nil
+	case "**":
+		if b < 0 {
+			return floatOp(op, float64(a), float64(b))
+		}
+		return integerPower(a, b)
+	}
+	return nil, failf("unknown operator %s", op)
+}
+
+func integerPower(a, b int64) (any, error) {
+	if a == 0 || a == 1 {
+		if b == 0 {
+			return int64(1), nil
+		}
+		return a, nil
+	}
+	if a == -1 {
+		return 1 - 2*(b%2), nil
+	}
+	if b > 63 {
+		return nil, failf("%d ** %d exceeds 64 bits", a, b)
+	}
+	var out any = int64(1)
+	var err error
+	for range b {
+		if out, err = integerOp("*", out.(int64), a); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func floatOp(op string, a, b float64) (any, error) {
+	switch op {
+	case "+":
+		return a + b, nil
+	case "-":
+		return a - b, nil
+	case "*":
+		return a * b, nil
+	case "**":
+		return math.Pow(a, b), nil
+	}
+	if b == 0 {
+		return nil, failf("division by zero")
+	}
+	switch op {
+	case "/":
+		return a / b, nil
+	case "//":
+		return math.Floor(a / b), nil
+	case "%":
+		m := math.Mod(a, b)
+		if m != 0 && (m < 0) != (b < 0) {
+			m += b
+		}
+		return m, nil
+	}
+	return nil, failf("unknown operator %s", op)
+}
+
+func negate(v any) (any, error) {
+	i, f, isInt, ok := number(v)
+	switch {
+	case !ok:
+		return nil, failf("- does not work on %s", typeName(v))
+	case !isInt:
+		return -f, nil
+	case i == math.MinInt64:
+		return nil, failf("-(%d) exceeds 64 bits", i)
+	}
+	return -i, nil
+}
+
+// equal is Python's ==.
+func (r *run) equal(a, b any, depth int) (bool, error) {
+	if depth > maxDepth {
+		return false, limitf("a value is nested more than %d deep", maxDepth)
+	}
+	if err := r.step(); err != nil {
+		return false, err
+	}
+	ai, af, aInt, aNum := number(a)
+	bi, bf, bInt, bNum := number(b)
+	if aNum && bNum {
+		if aInt && bInt {
+			return ai == bi, nil
+		}
+		return af == bf, nil
+	}
+	switch x := a.(type) {
+	case *List:
+		y, ok := b.(*List)
+		if !ok || x.Tuple != y.Tuple || len(x.Items) != len(y.Items) {
+			return false, nil
+		}
+		for i := range x.Items {
+			if same, err := r.equal(x.Items[i], y.Items[i], depth+1); err != nil || !same {
+				return false, err
+			}
+		}
+		return true, nil
+	case *Dict:
+		y, ok := b.(*Dict)
+		if !ok || x.Len() != y.Len() {
+			return false, nil
+		}
+		for i, key := range x.keys {
+			v, found := y.get(key)
+			if !found {
+				return false, nil
+			}
+			if same, err := r.equal(x.vals[i], v, depth+1); err != nil || !same {
+				return false, err
+			}
+		}
+		return true, nil
+	case undefined:
+		_, ok := b.(undefined)
+		return ok, nil
+	case *function:
+		return a == b, nil
+	}
+	switch b.(type) {
+	case *List, *Dict, undefined, *function:
+		return false, nil
+	}
+	return a == b, nil
+}
+
+// order is Python's comparison: below zero where a is less than b.
+func (r *run) order(a, b any, depth int) (int, error) {
+	if depth > maxDepth {
+		return 0, limitf("a value is nested more than %d deep", maxDepth)
+	}
+	if err := r.step(); err != nil {
+		return 0, err
+	}
+	ai, af, aInt, aNum := number(a)
+	bi, bf, bInt, bNum := number(b)
+	if aNum && bNum {
+		if aInt && bInt {
+			return cmp.Compare(ai, bi), nil
+		}
+		return cmp.Compare(af, bf), nil
+	}
+	switch x := a.(type) {
+	case string:
+		if y, ok := b.(string); ok {
+			return strings.Compare(x, y), nil
+		}
+	case *List:
+		y, ok := b.(*List)
+		if !ok || x.Tuple != y.Tuple {
+			break
+		}
+		for i := range min(len(x.Items), len(y.Items)) {
+			if c, err := r.order(x.Items[i], y.Items[i], depth+1); err != nil || c != 0 {
+				return c, err
+			}
+		}
+		return cmp.Compare(len(x.Items), len(y.Items)), nil
+	}
+	return 0, failf("%s and %s have no order", typeName(a), typeName(b))
+}
+
+func (r *run) compare(op string, a, b any) (bool, error) {
+	switch op {
+	case "==":
+		return r.equal(a, b, 0)
+	case "!=":
+		same, err := r.equal(a, b, 0)
+		return !same, err
+	case "in":
+		return r.contains(b, a)
+	case "not in":
+		in, err := r.contains(b, a)
+		return !in, err
+	}
+	c, err := r.order(a, b, 0)
+	switch op {
+	case "<":
+		return c < 0, err
+	case "<=":
+		return c <= 0, err
+	case ">":
+		return c > 0, err
+	}
+	return c >= 0, err
+}
+
+func (r *run) contains(in, v any) (bool, error) {
+	switch c := in.(type) {
+	case string:
+		s, ok := v.(string)
+		if !ok {
+			return false, failf("a str cannot contain %s", typeName(v))
+		}
+		return strings.Contains(c, s), r.charge(0)
+	case *Dict:
+		_, ok := hashable(v)
+		if !ok {
+			return false, failf("a dict has no key that is %s", typeName(v))
+		}
+		_, found := c.get(v)
+		return found, nil
+	case *List:
+		for _, item := range c.Items {
+			if same, err := r.equal(item, v, 0); err != nil || same {
+				return same, err
+			}
+		}
+		return false, nil
+	case undefined:
+		return false, nil
+	}
+	return false, failf("%s contains nothing", typeName(in))
+}
+
+// items lists what a loop over v would see.
+func (r *run) items(v any) ([]any, error) {
+	switch c := v.(type) {
+	case *List:
+		return c.Items, nil
+	case *Dict:
+		return c.keys, nil
+	case string:
+		if err := r.chargeTimes(16, int64(len(c))); err != nil {
+			return nil, err
+		}
+		out := make([]any, 0, len(c))
+		for _, ch := range c {
+			out = append(out, string(ch))
+		}
+		return out, nil
+	case undefined:
+		return nil, nil
+	}
+	return nil, failf("%s cannot be looped over", typeName(v))
+}
+
+// length is Python's len().
+func length(v any) (int64, error) {
+	switch c := v.(type) {
+	case *List:
+		return int64(len(c.Items)), nil
+	case *Dict:
+		return int64(c.Len()), nil
+	case string:
+		return int64(utf8.RuneCountInString(c)), nil
+	case undefined:
+		return 0, nil
+	case *loopVar:
+		return int64(len(c.items)), nil
+	}
+	return 0, failf("%s has no length", typeName(v))
+}
+
+// item is v[key] where v holds it; found is false where Jinja goes on to look
+// for an attribute.
+func (r *run) item(v, key any) (out any, found bool, err error) {
+	switch c := v.(type) {
+	case *Dict:
+		out, found = c.get(key)
+		return out, found, nil
+	case *List:
+		i, _, isInt, ok := number(key)
+		if !ok || !isInt {
+			return nil, false, nil
+		}
+		if i < 0 {
+			i += int64(len(c.Items))
+		}
+		if i < 0 || i >= int64(len(c.Items)) {
+			return nil, false, nil
+		}
+		return c.Items[i], true, nil
+	case string:
+		i, _, isInt, ok := number(key)
+		if !ok || !isInt {
+			return nil, false, nil
+		}
+		if err := r.charge(len(c) / 8); err != nil {
+			return nil, false, err
+		}
+		out, found = character(c, i)
+		return out, found, nil
+	}
+	return nil, false, nil
+}
+
+// character is s[i], counted in characters.
+func character(s string, i int64) (any, bool) {
+	if i < 0 {
+		i += int64(utf8.RuneCountInString(s))
+	}
+	if i < 0 {
+		return nil, false
+	}
+	for _, c := range s {
+		if i == 0 {
+			return string(c), true
+		}
+		i--
+	}
+	return nil, false
+}
+
+// slice is v[from:to:stride]; a nil bound is the default one.
+func (r *run) slice(v, from, to, stride any) (any, error) {
+	var items []any
+	var chars []rune
+	n := 0
+	switch c := v.(type) {
+	case *List:
+		items, n = c.Items, len(c.Items)
+	case string:
+		if err := r.charge(4 * len(c)); err != nil {
+			return nil, err
+		}
+		chars = []rune(c)
+		n = len(chars)
+	default:
+		return nil, failf("%s cannot be sliced", typeName(v))
+	}
+	places, err := places(int64(n), from, to, stride)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.charge(16 * len(places)); err != nil {
+		return nil, err
+	}
+	if l, ok := v.(*List); ok {
+		out := &List{Tuple: l.Tuple, Items: make([]any, 0, len(places))}
+		for _, i := range places {
+			out.Items = append(out.Items, items[i])
+		}
+		return out, nil
+	}
+	var b strings.Builder
+	for _, i := range places {
+		b.WriteRune(chars[i])
+	}
+	return b.String(), nil
+}
+
+// places lists the indices that a slice of n elements takes.
+func places(n int64, from, to, stride any) ([]int64, error) {
+	bound := func(v any, absent int64) (int64, error) {
+		if v == nil {
+			return absent, nil
+		}
+		i, _, isInt, ok := number(v)
+		if !ok || !isInt {
+			return 0, failf("a slice bound is %s", typeName(v))
+		}
+		return i, nil
+	}
+	by, err := bound(stride, 1)
+	if err != nil {
+		return nil, err
+	}
+	if by == 0 {
+		return nil, failf("a slice has stride 0")
+	}
+	low, high, first, last := int64(0), n, int64(0), n
+	if by < 0 {
+		low, high, first, last = -1, n-1, n-1, -1
+	}
+	clamp := func(v any, absent int64) (int64, error) {
+		i, err := bound(v, absent)
+		if v != nil && i < 0 {
+			i = max(i, math.MinInt64+n) + n
+		}
+		return min(max(i, low), high), err
+	}
+	if first, err = clamp(from, first); err != nil {
+		return nil, err
+	}
+	if last, err = clamp(to, last); err != nil {
+		return nil, err
+	}
+	var out []int64
+	for i := first; (by > 0 && i < last) || (by < 0 && i > last); {
+		out = append(out, i)
+		if by > n || by < -n {
+			break
+		}
+		i += by
+	}
+	return out, nil
+}
