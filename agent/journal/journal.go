@@ -52,6 +52,8 @@ type State struct {
 
 // Orders are what this Mac is to do, as read from its MacNode and checked.
 type Orders struct {
+	// UID of the MacNode that was read; another one knows nothing of this Mac.
+	UID string `json:"uid,omitempty"`
 	// Generation of the MacNode.
 	Generation int64 `json:"generation"`
 	// Memory policy of the administrator.

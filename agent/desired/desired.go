@@ -1,0 +1,115 @@
+// Package desired turns the Mac's own MacNode into orders.
+//
+// It owns the checks that orders pass before anybody follows them: the API
+// server checked them too, but the agent runs programs and opens files by
+// them. It refuses single assignments that cannot be meant and says so, and it
+// never takes an error, a missing object or an answer without identity for
+// "nothing is wanted".
+//
+// Start reading at Read.
+package desired
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/register"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Source watches the Mac's own MacNode.
+type Source struct {
+	client client.WithWatch
+	name   string
+	log    logr.Logger
+}
+
+// NewSource follows the MacNode called name.
+func NewSource(c client.WithWatch, name string, log logr.Logger) *Source {
+	return &Source{client: c, name: name, log: log}
+}
+
+// Run delivers orders whenever they change, until ctx ends.
+func (s *Source) Run(ctx context.Context, deliver func(journal.Orders)) error {
+	var last gate
+	return register.Follow(ctx, s.client, &v1alpha1.MacNodeList{}, types.NamespacedName{Name: s.name}, s.log, func(m *v1alpha1.MacNode) {
+		if last.passes(m) {
+			deliver(Read(m))
+		}
+	})
+}
+
+// gate lets each generation of an object through once, and none that is older
+// than what was seen: a lagging server must not bring back old orders.
+type gate struct {
+	uid        types.UID
+	generation int64
+}
+
+func (g *gate) passes(m *v1alpha1.MacNode) bool {
+	if m.UID == g.uid && m.Generation <= g.generation {
+		return false
+	}
+	g.uid, g.generation = m.UID, m.Generation
+	return true
+}
+
+// safeID is what may become part of a file name.
+var safeID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
+
+// Read checks what a MacNode orders.
+func Read(m *v1alpha1.MacNode) journal.Orders {
+	o := journal.Orders{UID: string(m.UID), Generation: m.Generation, Memory: m.Spec.Memory}
+	seen := map[string]bool{}
+	for _, a := range m.Spec.Assignments {
+		err := check(&a)
+		if err == nil && seen[a.ReplicaUID] {
+			err = fmt.Errorf("replica %s is ordered twice", a.ReplicaUID)
+		}
+		if err != nil {
+			o.Invalid = append(o.Invalid, journal.InvalidOrder{ReplicaUID: a.ReplicaUID, Epoch: max(1, a.Epoch), Message: err.Error()})
+			continue
+		}
+		seen[a.ReplicaUID] = true
+		o.Assignments = append(o.Assignments, a)
+	}
+	for _, i := range m.Spec.Inspections {
+		if safeID.MatchString(i.ID) && i.Source != "" {
+			o.Inspections = append(o.Inspections, i)
+		}
+	}
+	return o
+}
+
+// check refuses an assignment that cannot be followed.
+func check(a *v1alpha1.Assignment) error {
+	switch {
+	case !safeID.MatchString(a.ReplicaUID):
+		return fmt.Errorf("replica UID %q is not one", a.ReplicaUID)
+	case a.Epoch < 1:
+		return fmt.Errorf("epoch %d, want at least 1", a.Epoch)
+	case a.ReservedBytes < 1:
+		return fmt.Errorf("%d bytes reserved: unknown is never zero", a.ReservedBytes)
+	case a.Context.Tokens < 1 || a.Context.Sequences < 1 || a.Context.CacheTokens < a.Context.Tokens:
+		return fmt.Errorf("context of %d tokens for %d sequences with %d cache tokens cannot be served", a.Context.Tokens, a.Context.Sequences, a.Context.CacheTokens)
+	case a.DrainSeconds < 0 || a.DrainSeconds > 86400:
+		return fmt.Errorf("drainSeconds %d, want 0 to 86400", a.DrainSeconds)
+	}
+	switch a.Desired {
+	case v1alpha1.DesiredDrained:
+		return nil // whatever else it says, it may always go
+	case v1alpha1.DesiredRunning, v1alpha1.DesiredDownloaded:
+	default:
+		return fmt.Errorf("desired state %q is unknown to this agent", a.Desired)
+	}
+	if err := a.Model.Validate(); err != nil {
+		return err
+	}
+	return a.Model.Facts.Validate()
+}

@@ -1,0 +1,93 @@
+package desired
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+func good() v1alpha1.Assignment {
+	files := []model.File{{Path: "m.gguf", Bytes: 10, SHA256: strings.Repeat("ab", 32)}}
+	return v1alpha1.Assignment{
+		ReplicaUID: "0f3c", Epoch: 1, Namespace: "ns", Name: "r", ReservedBytes: 1,
+		Context: v1alpha1.ContextLimits{Tokens: 8, Sequences: 1, CacheTokens: 8}, Desired: v1alpha1.DesiredRunning,
+		Model: model.Record{Source: "file://m", Digest: model.DigestOf(files), Format: model.FormatGGUF, Files: files, Facts: model.Facts{
+			Architecture: "llama", Layers: 1, GrowingLayers: 1, HiddenSize: 1, FeedForwardSize: 1, QueryHeads: 1, KeyValueHeads: 1,
+			HeadSize: 1, VocabularySize: 1, ContextTokens: 1, KeyValueElementBytes: 2, WeightBytes: 1,
+		}},
+	}
+}
+
+func mac(a ...v1alpha1.Assignment) *v1alpha1.MacNode {
+	return &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m1", UID: "uid", Generation: 4}, Spec: v1alpha1.MacNodeSpec{Assignments: a}}
+}
+
+func TestOrdersAreCheckedAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.Assignment)
+		want   string
+	}{
+		"a good one passes":               {func(*v1alpha1.Assignment) {}, ""},
+		"a UID that leaves its folder":    {func(a *v1alpha1.Assignment) { a.ReplicaUID = "../../x" }, "is not one"},
+		"no epoch":                        {func(a *v1alpha1.Assignment) { a.Epoch = 0 }, "epoch 0"},
+		"nothing reserved":                {func(a *v1alpha1.Assignment) { a.ReservedBytes = 0 }, "never zero"},
+		"a context that cannot be served": {func(a *v1alpha1.Assignment) { a.Context.CacheTokens = 1 }, "cannot be served"},
+		"a drain of years":                {func(a *v1alpha1.Assignment) { a.DrainSeconds = 1 << 30 }, "drainSeconds"},
+		"an unknown state":                {func(a *v1alpha1.Assignment) { a.Desired = "Frozen" }, "unknown to this agent"},
+		"a file that leaves its folder":   {func(a *v1alpha1.Assignment) { a.Model.Files[0].Path = "../m.gguf" }, "leaves the model's folder"},
+		"a digest that is not its files'": {func(a *v1alpha1.Assignment) { a.Model.Digest = "sha256:00" }, "does not match"},
+		"unknown dimensions":              {func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize = 0 }, "headSize"},
+		"unknown dimensions, but drained": {func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize, a.Desired = 0, v1alpha1.DesiredDrained }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := good()
+			tc.change(&a)
+			o := Read(mac(a))
+			if tc.want == "" {
+				if len(o.Assignments) != 1 || len(o.Invalid) != 0 || o.Generation != 4 || o.UID != "uid" {
+					t.Errorf("%+v", o)
+				}
+				return
+			}
+			if len(o.Assignments) != 0 || len(o.Invalid) != 1 || o.Invalid[0].ReplicaUID != a.ReplicaUID || !strings.Contains(o.Invalid[0].Message, tc.want) {
+				t.Errorf("%+v", o)
+			}
+		})
+	}
+}
+
+func TestOneReplicaIsOrderedOnce(t *testing.T) {
+	o := Read(mac(good(), good()))
+	if len(o.Assignments) != 1 || len(o.Invalid) != 1 {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestInspectionsWithoutNameOrSourceAreDropped(t *testing.T) {
+	m := mac()
+	m.Spec.Inspections = []v1alpha1.Inspection{{ID: "a", Source: "file://a"}, {ID: "../b", Source: "file://b"}, {ID: "c"}}
+	if o := Read(m); len(o.Inspections) != 1 || o.Inspections[0].ID != "a" {
+		t.Errorf("%+v", o.Inspections)
+	}
+}
+
+func TestOldOrdersDoNotComeBack(t *testing.T) {
+	var g gate
+	at := func(uid types.UID, generation int64) bool {
+		return g.passes(&v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{UID: uid, Generation: generation}})
+	}
+	for i, step := range []struct {
+		uid        types.UID
+		generation int64
+		want       bool
+	}{{"one", 3, true}, {"one", 3, false}, {"one", 2, false}, {"one", 5, true}, {"other", 1, true}, {"other", 1, false}} {
+		if got := at(step.uid, step.generation); got != step.want {
+			t.Errorf("step %d: passes %v, want %v", i, got, step.want)
+		}
+	}
+}

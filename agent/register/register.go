@@ -1,0 +1,153 @@
+// Package register is the agent's way into the Kubernetes API: a client that
+// knows three kinds, the following of one object, the heartbeat, and the
+// condition by which an agent says whether it takes orders.
+//
+// It owns the Lease "mac-NAME" while it renews it; the operator made it. It
+// refuses discovery, lists and everything else that an agent has no business
+// with: its whole world are three objects by name. A failure of the API is
+// waited out and never taken for a deletion.
+//
+// Start reading at NewClient, then Follow.
+package register
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// NewClient makes a client for MacNodes, Leases and Secrets. It needs no
+// discovery, so it works before the API does. There is no client-side rate
+// limit: what an agent writes is bounded where it is decided.
+func NewClient(config *rest.Config) (client.WithWatch, error) {
+	c := rest.CopyConfig(config)
+	c.QPS = -1
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("make scheme: %w", err)
+		}
+	}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(v1alpha1.GroupVersion.WithKind("MacNode"), meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
+	cl, err := client.NewWithWatch(c, client.Options{Scheme: scheme, Mapper: mapper})
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	return cl, nil
+}
+
+// Heartbeat renews the Mac's Lease.
+type Heartbeat struct {
+	log   logr.Logger
+	renew func(ctx context.Context, now time.Time) error
+}
+
+// NewHeartbeat renews the Lease of the Mac called name in namespace; holder
+// tells this start of the agent from others.
+func NewHeartbeat(c client.Client, namespace, name, holder string, log logr.Logger) *Heartbeat {
+	key := types.NamespacedName{Namespace: namespace, Name: v1alpha1.AgentObjectName(name)}
+	return &Heartbeat{log: log, renew: func(ctx context.Context, now time.Time) error {
+		return renewLease(ctx, c, key, holder, now)
+	}}
+}
+
+func renewLease(ctx context.Context, c client.Client, key types.NamespacedName, holder string, now time.Time) error {
+	at := metav1.NewMicroTime(now)
+	seconds := int32(v1alpha1.MacSilentSeconds)
+	patch, err := json.Marshal(map[string]any{"spec": coordinationv1.LeaseSpec{
+		HolderIdentity: &holder, RenewTime: &at, LeaseDurationSeconds: &seconds,
+	}})
+	if err != nil {
+		return fmt.Errorf("encode lease: %w", err)
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	if err := c.Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.ManagerAgent)); err != nil {
+		return fmt.Errorf("renew lease %s: %w", key, err)
+	}
+	return nil
+}
+
+const (
+	renewEvery = v1alpha1.LeaseRenewSeconds * time.Second
+	renewLimit = 5 * time.Second
+	retryFirst = 200 * time.Millisecond
+	retryMost  = 5 * time.Second
+)
+
+// Run renews until ctx ends, ten seconds apart with a jitter, and sooner after
+// a failure.
+func (h *Heartbeat) Run(ctx context.Context) error {
+	failures := 0
+	for {
+		attempt, cancel := context.WithTimeout(ctx, renewLimit)
+		err := h.renew(attempt, time.Now())
+		cancel()
+		pause := jitter(renewEvery)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			pause = retryPause(failures)
+			if failures++; failures == 1 {
+				h.log.Error(err, "Lease is not renewed; trying again")
+			}
+		case failures > 0:
+			h.log.Info("Lease is renewed again", "failures", failures)
+			failures = 0
+		}
+		if !sleep(ctx, pause) {
+			return ctx.Err()
+		}
+	}
+}
+
+// jitter spreads d over nine to eleven tenths of it.
+func jitter(d time.Duration) time.Duration {
+	return d*9/10 + rand.N(d/5)
+}
+
+func retryPause(failures int) time.Duration {
+	return jitter(min(retryMost, retryFirst<<min(failures, 10)))
+}
+
+// sleep waits, and reports false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// Accepting is the condition of a MacNode by which its agent says whether it
+// takes orders; since is when that changed.
+func Accepting(yes bool, since time.Time) metav1.Condition {
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionAccepting, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted,
+		Message: "the agent takes orders", LastTransitionTime: metav1.NewTime(since),
+	}
+	if !yes {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonShuttingDown, "the agent stops; its engines go on"
+	}
+	return c
+}

@@ -1,0 +1,192 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+const mib = int64(1) << 20
+
+// status of a Mac with one assignment, changed by f.
+func status(f func(*v1alpha1.MacNodeStatus, *v1alpha1.AssignmentStatus)) *v1alpha1.MacNodeStatus {
+	s := &v1alpha1.MacNodeStatus{
+		Chip:   "M4",
+		Memory: v1alpha1.MacMemory{TotalBytes: 16 << 30, FootprintBytes: 1000 * mib, FreeBytes: 8 << 30, MeasuredAt: &metav1.Time{Time: time.Unix(1, 0)}},
+		Assignments: []v1alpha1.AssignmentStatus{{
+			ReplicaUID: "u", Epoch: 1, Progress: v1alpha1.Progress{Stage: v1alpha1.StageDownloading, BytesDone: 10, BytesTotal: 100},
+			Memory:     v1alpha1.EngineMemory{FootprintBytes: 1000 * mib},
+			Conditions: []metav1.Condition{{Type: "Serving", Status: "False", Reason: "Waiting"}},
+		}},
+	}
+	if f != nil {
+		f(s, &s.Assignments[0])
+	}
+	return s
+}
+
+func TestWhatIsDueWhen(t *testing.T) {
+	type mac = v1alpha1.MacNodeStatus
+	type one = v1alpha1.AssignmentStatus
+	for name, tc := range map[string]struct {
+		change func(*mac, *one)
+		after  time.Duration
+		needed bool
+	}{
+		"nothing changed":                    {nil, 0, false},
+		"only the time of measuring":         {func(s *mac, _ *one) { s.Memory.MeasuredAt = &metav1.Time{Time: time.Unix(9, 0)} }, 0, false},
+		"a condition":                        {func(_ *mac, a *one) { a.Conditions[0].Status = "True" }, 0, true},
+		"a stage":                            {func(_ *mac, a *one) { a.Progress.Stage = v1alpha1.StageLoading }, 0, true},
+		"a reclaim":                          {func(s *mac, _ *one) { s.Reclaims = []v1alpha1.Reclaim{{ID: "u/1/1"}} }, 0, true},
+		"freed bytes":                        {func(s *mac, _ *one) { s.Memory.FreedBytesTotal = 1 }, 0, true},
+		"a reservation":                      {func(s *mac, _ *one) { s.Memory.ReservedBytes = 1 }, 0, true},
+		"an assignment more":                 {func(s *mac, _ *one) { s.Assignments = append(s.Assignments, one{ReplicaUID: "v"}) }, 0, true},
+		"an inspection":                      {func(s *mac, _ *one) { s.Inspections = []v1alpha1.InspectionStatus{{ID: "i"}} }, 0, true},
+		"progress":                           {func(_ *mac, a *one) { a.Progress.BytesDone = 11 }, progressEvery, true},
+		"a figure by less than 1 %":          {func(s *mac, _ *one) { s.Memory.FootprintBytes += 9 * mib }, 0, false},
+		"a figure by more than 1 %":          {func(s *mac, _ *one) { s.Memory.FootprintBytes += 11 * mib }, figuresEvery, true},
+		"a large figure by more than 64 MiB": {func(s *mac, _ *one) { s.Memory.FreeBytes -= 65 * mib }, figuresEvery, true},
+		"an engine's figure":                 {func(_ *mac, a *one) { a.Memory.FootprintBytes -= 11 * mib }, figuresEvery, true},
+		"a rounded figure alone":             {func(s *mac, _ *one) { s.Summary.Used = "1 GiB" }, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if after, needed := due(status(nil), status(tc.change)); after != tc.after || needed != tc.needed {
+				t.Errorf("after %v, needed %v; want %v, %v", after, needed, tc.after, tc.needed)
+			}
+		})
+	}
+	if _, needed := due(nil, status(nil)); !needed {
+		t.Error("the first status is not written")
+	}
+}
+
+// writes records what a reporter wrote and when.
+type writes struct {
+	at   []time.Duration
+	last *v1alpha1.MacNodeStatus
+	err  error
+	took time.Duration
+}
+
+// running starts a reporter in a bubble.
+func running(t *testing.T) (*Reporter, *writes, func()) {
+	w := &writes{}
+	began := time.Now()
+	r := newReporter(logr.Discard(), func(_ context.Context, s *v1alpha1.MacNodeStatus) error {
+		w.at = append(w.at, time.Since(began))
+		time.Sleep(w.took)
+		if w.err == nil {
+			w.last = s
+		}
+		return w.err
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	return r, w, func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestConditionsGoAtOnceFiguresSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w, stop := running(t)
+		defer stop()
+		r.Offer(status(nil))
+		synctest.Wait()
+		for i := range 100 { // ten seconds of a moving figure
+			r.Offer(status(func(s *v1alpha1.MacNodeStatus, _ *v1alpha1.AssignmentStatus) {
+				s.Memory.FootprintBytes += int64(i) * 100 * mib
+			}))
+			time.Sleep(100 * time.Millisecond)
+		}
+		if len(w.at) != 1 {
+			t.Fatalf("%d writes for figures within ten seconds: %v", len(w.at), w.at)
+		}
+		r.Offer(status(func(_ *v1alpha1.MacNodeStatus, a *v1alpha1.AssignmentStatus) { a.Conditions[0].Status = "True" }))
+		synctest.Wait()
+		if len(w.at) != 2 || w.at[1] != 10*time.Second {
+			t.Fatalf("a condition waited: %v", w.at)
+		}
+		r.Offer(status(func(s *v1alpha1.MacNodeStatus, a *v1alpha1.AssignmentStatus) {
+			a.Conditions[0].Status, s.Memory.FootprintBytes = "True", 1
+		}))
+		time.Sleep(29 * time.Second)
+		if len(w.at) != 2 {
+			t.Fatalf("a figure went too soon: %v", w.at)
+		}
+		time.Sleep(2 * time.Second)
+		if len(w.at) != 3 || w.last.Memory.FootprintBytes != 1 {
+			t.Errorf("a figure did not go after 30 s: %v", w.at)
+		}
+	})
+}
+
+func TestProgressGoesEveryTwoSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w, stop := running(t)
+		defer stop()
+		for i := range 1000 { // ten seconds of a download
+			r.Offer(status(func(_ *v1alpha1.MacNodeStatus, a *v1alpha1.AssignmentStatus) { a.Progress.BytesDone = int64(i) }))
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := len(w.at); n < 4 || n > 6 {
+			t.Errorf("%d writes in ten seconds: %v", n, w.at)
+		}
+	})
+}
+
+func TestWhatComesDuringAWriteGoesWithTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w, stop := running(t)
+		defer stop()
+		w.took = time.Second
+		for i := range 10 {
+			r.Offer(status(func(s *v1alpha1.MacNodeStatus, _ *v1alpha1.AssignmentStatus) { s.Memory.FreedBytesTotal = int64(i) }))
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.Sleep(5 * time.Second)
+		if len(w.at) != 2 || w.last.Memory.FreedBytesTotal != 9 {
+			t.Errorf("%v, last %d", w.at, w.last.Memory.FreedBytesTotal)
+		}
+	})
+}
+
+func TestAFailedWriteIsTriedAgainWithTheNewest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w, stop := running(t)
+		defer stop()
+		w.err = errors.New("the API is away")
+		r.Offer(status(nil))
+		time.Sleep(time.Minute)
+		if n := len(w.at); n < 10 || n > 40 {
+			t.Errorf("%d attempts in a minute", n)
+		}
+		r.Offer(status(func(s *v1alpha1.MacNodeStatus, _ *v1alpha1.AssignmentStatus) { s.Memory.FreedBytesTotal = 5 }))
+		w.err = nil
+		time.Sleep(10 * time.Second)
+		n := len(w.at)
+		if w.last == nil || w.last.Memory.FreedBytesTotal != 5 {
+			t.Fatalf("last %+v", w.last)
+		}
+		time.Sleep(time.Hour)
+		if len(w.at) != n {
+			t.Error("an unchanged status was written")
+		}
+		r.Again()
+		synctest.Wait()
+		if len(w.at) != n+1 {
+			t.Error("not written again to a new object")
+		}
+	})
+}
