@@ -87,9 +87,12 @@ type tensorSpec struct {
 	name       string
 	rows, cols int
 	kind       weights.Type
-	// std of the random values; 0 writes ones.
+	// std of the random values; 0 writes ones, ramp 1, 2, 3 and so on.
 	std float64
 }
+
+// ramp marks a vector of rising values.
+const ramp = -1
 
 func (t tensorSpec) bytes() int64 {
 	row, _ := t.kind.RowBytes(int64(t.cols))
@@ -105,7 +108,7 @@ func (c Config) tensors() ([]tensorSpec, error) {
 	q, kv := c.QueryHeads*c.HeadSize, c.KVHeads*c.HeadSize
 	out := []tensorSpec{matrix("token_embd.weight", c.Vocabulary, c.Hidden, 3)}
 	if c.RopeFactors {
-		out = append(out, tensorSpec{"rope_freqs.weight", 0, c.HeadSize / 2, weights.F32, 0})
+		out = append(out, tensorSpec{"rope_freqs.weight", 0, c.HeadSize / 2, weights.F32, ramp})
 	}
 	for i := range c.Layers {
 		blk := func(s string) string { return fmt.Sprintf("blk.%d.%s.weight", i, s) }
@@ -165,7 +168,9 @@ func (t tensorSpec) fill(row []byte, rng *random) {
 	}
 	for i := range t.cols {
 		v := float32(1)
-		if t.std > 0 { // uniform with the wanted deviation
+		if t.std == ramp {
+			v = float32(i + 1)
+		} else if t.std > 0 { // uniform with the wanted deviation
 			v = float32((float64(rng.next()>>11)/(1<<52) - 1) * math.Sqrt(3) * t.std)
 		}
 		switch t.kind {

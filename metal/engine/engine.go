@@ -73,6 +73,8 @@ type Status struct {
 	Running, Queued        int64
 	// Steps count forward passes.
 	Steps, PromptTokens, GeneratedTokens int64
+	// Preemptions count requests that gave their KV back and were computed again.
+	Preemptions int64
 }
 
 // Limits are published by whoever watches the host's memory.
@@ -94,6 +96,7 @@ type Engine struct {
 	loaded, loadTotal                         atomic.Int64
 	running, queued                           atomic.Int64
 	steps, promptTokensTotal, generatedTotals atomic.Int64
+	preemptions                               atomic.Int64
 
 	wake chan struct{}
 	done chan struct{}
@@ -151,7 +154,7 @@ func (e *Engine) Status() Status {
 	s := Status{
 		LoadedBytes: e.loaded.Load(), LoadBytes: e.loadTotal.Load(), Memory: e.opts.Backend.Memory(),
 		Running: e.running.Load(), Queued: e.queued.Load(), Steps: e.steps.Load(),
-		PromptTokens: e.promptTokensTotal.Load(), GeneratedTokens: e.generatedTotals.Load(),
+		PromptTokens: e.promptTokensTotal.Load(), GeneratedTokens: e.generatedTotals.Load(), Preemptions: e.preemptions.Load(),
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -87,6 +87,7 @@ func (l *looping) turn() (more bool, err error) {
 	step := l.sched.Plan(l.budget())
 	for _, id := range step.Preempted {
 		l.model.cache.Drop(tensor.RequestID(id))
+		l.e.preemptions.Add(1)
 	}
 	l.publish()
 	if len(step.Rows) > 0 {

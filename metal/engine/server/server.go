@@ -61,7 +61,7 @@ func Listen(path string) (net.Listener, error) {
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		conn.Close()
 		return nil, fmt.Errorf("listen on %s: another engine is listening there", path)
-	} else if errors.Is(err, syscall.ECONNREFUSED) {
+	} else if st, serr := os.Lstat(path); serr == nil && st.Mode().Type() == os.ModeSocket && errors.Is(err, syscall.ECONNREFUSED) {
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("listen on %s: remove the stale socket: %w", path, err)
 		}

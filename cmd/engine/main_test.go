@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// TestMain lets the test binary stand in for the program.
+func TestMain(m *testing.M) {
+	if os.Getenv("ENGINE_UNDER_TEST") != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// engine runs the program with arguments.
+func runProgram(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(args, &env{strings.NewReader(stdin), &out, &errs})
+	return out.String(), errs.String(), code
+}
+
+func tinyModel(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tiny.gguf")
+	if err := tinymodel.Write(path, tinymodel.Default()); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func file(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestExitCodesSayWhatWentWrong(t *testing.T) {
+	m := tinyModel(t)
+	broken := file(t, "GGUF and then nothing of use")
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"version":                {[]string{"--version"}, exitOK, ""},
+		"nothing":                {nil, exitUsage, "usage"},
+		"unknown command":        {[]string{"fly"}, exitUsage, "unknown command"},
+		"unknown flag":           {[]string{"inspect", "--fly"}, exitUsage, "fly"},
+		"no model":               {[]string{"inspect"}, exitUsage, "--model"},
+		"left over":              {[]string{"inspect", "--model", m, "more"}, exitUsage, "more"},
+		"model not found":        {[]string{"inspect", "--model", m + ".none"}, exitModel, "no such file"},
+		"broken model":           {[]string{"generate", "--model", broken, "--prompt", "a"}, exitModel, ""},
+		"inspect":                {[]string{"inspect", "--model", m}, exitOK, ""},
+		"two inputs":             {[]string{"generate", "--model", m, "--prompt", "a", "--tokens-file", "b"}, exitUsage, "exactly one"},
+		"back end not built":     {[]string{"generate", "--model", m, "--prompt", "a", "--backend", "mlx"}, exitUsage, "mlx"},
+		"bad temperature":        {[]string{"generate", "--model", m, "--prompt", "a", "--temperature", "-1"}, exitFailure, "temperature"},
+		"tokens are no array":    {[]string{"logits", "--model", m, "--tokens-file", file(t, "{}")}, exitUsage, "JSON array"},
+		"serve without socket":   {[]string{"serve"}, exitUsage, "--socket"},
+		"serve with bad config":  {[]string{"serve", "--socket", "/nowhere/s", "--config", file(t, `{"unknown":1}`)}, exitUsage, "unknown"},
+		"streams are no numbers": {[]string{"bench", "--model", m, "--streams", "1,x"}, exitUsage, "streams"},
+	} {
+		_, stderr, code := runProgram(t, "", c.args...)
+		if code != c.code || !strings.Contains(stderr, c.says) {
+			t.Errorf("%s: exit code %d, %q; want %d saying %q", name, code, stderr, c.code, c.says)
+		}
+	}
+}
+
+func TestJSONShapes(t *testing.T) {
+	m := tinyModel(t)
+	var gen generation
+	out, stderr, code := runProgram(t, "", "generate", "--model", m, "--prompt", "The capital", "--max-tokens", "7", "--json")
+	if err := json.Unmarshal([]byte(out), &gen); code != exitOK || err != nil || len(gen.PromptTokens) == 0 || len(gen.Tokens) == 0 {
+		t.Fatalf("generate printed %q (%v), %q", out, err, stderr)
+	}
+	ids, err := json.Marshal(append(append([]int32{}, gen.PromptTokens...), gen.Tokens[:len(gen.Tokens)-1]...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var top struct{ Top []scored }
+	out, stderr, code = runProgram(t, "", "logits", "--model", m, "--tokens-file", file(t, string(ids)), "--top", "3")
+	if err := json.Unmarshal([]byte(out), &top); code != exitOK || err != nil || len(top.Top) != 3 || top.Top[0].Logit < top.Top[1].Logit {
+		t.Fatalf("logits printed %q (%v), %q", out, err, stderr)
+	}
+	if top.Top[0].ID != gen.Tokens[len(gen.Tokens)-1] {
+		t.Errorf("the largest logit is %d, greedy took %d", top.Top[0].ID, gen.Tokens[len(gen.Tokens)-1])
+	}
+	text := "The capital of France 🙂\n"
+	out, _, _ = runProgram(t, text, "tokenize", "--model", m)
+	if back, _, code := runProgram(t, out, "tokenize", "--model", m, "--decode"); code != exitOK || back != text {
+		t.Errorf("tokenize and back gave %q", back)
+	}
+	var bench []measured
+	out, stderr, code = runProgram(t, "", "bench", "--model", m, "--prompt-tokens", "20", "--tokens", "3", "--streams", "1,2", "--json")
+	if err := json.Unmarshal([]byte(out), &bench); code != exitOK || err != nil || len(bench) != 2 || bench[1].DecodeTokensPerSec <= 0 {
+		t.Errorf("bench printed %q (%v), %q", out, err, stderr)
+	}
+	var facts inspection
+	out, _, _ = runProgram(t, "", "inspect", "--model", m, "--json")
+	if err := json.Unmarshal([]byte(out), &facts); err != nil || facts.Architecture != "llama" || facts.BytesByPart["embedding"] == 0 {
+		t.Errorf("inspect printed %q (%v)", out, err)
+	}
+}
+
+// process is a served engine in a process of its own.
+type process struct {
+	cmd    *exec.Cmd
+	client wire.EngineClient
+	socket string
+	log    *bytes.Buffer
+}
+
+func serveProcess(t *testing.T) *process {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	cfg, err := json.Marshal(wire.Config{ReplicaUID: "uid", Epoch: 1, ModelPath: tinyModel(t), ContextTokens: 256, Sequences: 2, CacheTokens: 512, LimitBytes: 1 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{socket: filepath.Join(dir, "s"), log: new(bytes.Buffer)}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd = exec.Command(self, "serve", "--socket", p.socket, "--config", file(t, string(cfg)))
+	p.cmd.Env = append(os.Environ(), "ENGINE_UNDER_TEST=1")
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if p.cmd.ProcessState == nil {
+			_ = p.cmd.Process.Kill()
+			_ = p.cmd.Wait()
+		}
+	})
+	conn, err := wire.Dial(p.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	p.client = wire.NewEngineClient(conn)
+	return p
+}
+
+func (p *process) awaitReady(t *testing.T, ctx context.Context) {
+	t.Helper()
+	for {
+		w, err := p.client.Watch(ctx, &wire.WatchRequest{IntervalMilliseconds: 20})
+		for err == nil {
+			var st *wire.Status
+			if st, err = w.Recv(); err == nil && st.GetState() == wire.State_STATE_READY {
+				return
+			}
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("the engine is not ready: %v\n%s", err, p.log)
+		}
+	}
+}
+
+func TestServeOutlivesTheTerminalAndObeysItsAgent(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	p := serveProcess(t)
+	p.awaitReady(t, ctx)
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGHUP} {
+		if err := p.cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if h, err := p.client.Hello(ctx, &wire.HelloRequest{ProtocolVersions: []uint32{1}}); err != nil || h.GetPid() != int64(p.cmd.Process.Pid) {
+		t.Errorf("after Ctrl-C: %v, %v", h, err)
+	}
+	if _, err := p.client.Shutdown(ctx, &wire.ShutdownRequest{DrainMilliseconds: 100}); err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("after Shutdown the process ended with %v\n%s", err, p.log)
+	}
+
+	p = serveProcess(t)
+	p.awaitReady(t, ctx)
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("after SIGTERM the process ended with %v\n%s", err, p.log)
+	}
+	if _, err := os.Lstat(p.socket); err == nil {
+		t.Error("the socket is still there")
+	}
+}

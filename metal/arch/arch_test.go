@@ -1,0 +1,228 @@
+package arch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"testing"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// network is a tiny model loaded on a back end of its own.
+type network struct {
+	t     *testing.T
+	b     *ref.Backend
+	m     arch.Model
+	cache tensor.Cache
+	vocab int
+}
+
+func write(t *testing.T, c tinymodel.Config) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tiny.gguf")
+	if err := tinymodel.Write(path, c); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func load(t *testing.T, path string, o ref.Options) *network {
+	t.Helper()
+	f, err := weights.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	o.Poison = true
+	n := &network{t: t, b: ref.New(o), vocab: f.Dim.Vocabulary}
+	var read int64
+	if n.m, err = arch.Load(context.Background(), n.b, f, func(b int64) { read += b }); err != nil {
+		t.Fatal(err)
+	}
+	facts, err := f.Facts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if read != facts.WeightBytes {
+		t.Errorf("progress counted %d bytes, the facts say %d", read, facts.WeightBytes)
+	}
+	if n.cache, err = n.b.NewCache(n.m.CacheSpec()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		n.cache.Release()
+		n.m.Release()
+		if err := n.b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// step runs one step and returns the logits of the given rows.
+func (n *network) step(tokens []int32, segments []tensor.Segment, rows []int) ([]float32, error) {
+	sc := n.b.NewScope(context.Background())
+	defer sc.Close()
+	out := n.m.Step(sc, n.cache, tokens, segments, rows)
+	if err := sc.Err(); err != nil || rows == nil {
+		return nil, err
+	}
+	values := make([]float32, len(rows)*n.vocab)
+	sc.Read(out, values)
+	return values, sc.Err()
+}
+
+// all returns the logits at every position of one sequence, computed in chunks.
+func (n *network) all(id tensor.RequestID, tokens []int32, chunk int) []float32 {
+	n.t.Helper()
+	var out []float32
+	for at := 0; at < len(tokens); at += chunk {
+		piece := tokens[at:min(at+chunk, len(tokens))]
+		rows := make([]int, len(piece))
+		for i := range rows {
+			rows[i] = i
+		}
+		v, err := n.step(piece, []tensor.Segment{{Request: id, Start: at, Length: len(piece)}}, rows)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		out = append(out, v...)
+	}
+	n.cache.Drop(id)
+	return out
+}
+
+func tokens(n, vocab int) []int32 {
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = int32((i*131 + i*i*7 + 3) % vocab)
+	}
+	return out
+}
+
+func equalBits(t *testing.T, what string, got, want []float32) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d values, want %d", what, len(got), len(want))
+	}
+	for i := range want {
+		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+			t.Fatalf("%s: value %d is %v, want exactly %v", what, i, got[i], want[i])
+		}
+	}
+}
+
+func TestLogitsAreTheSameForAnyChunkingAndThreads(t *testing.T) {
+	c := tinymodel.Default()
+	c.Context = 1024
+	path := write(t, c)
+	const length = 290 // crosses a KV block
+	ids := tokens(length, c.Vocabulary)
+	want := load(t, path, ref.Options{Threads: 1}).all(1, ids, length)
+	for _, threads := range []int{1, 2, 3, 8} {
+		n := load(t, path, ref.Options{Threads: threads})
+		for _, chunk := range []int{1, 7, 64, 256, length} {
+			equalBits(t, fmt.Sprintf("%d threads, chunks of %d", threads, chunk), n.all(tensor.RequestID(chunk), ids, chunk), want)
+		}
+	}
+}
+
+func TestARequestGetsTheSameLogitsInCompany(t *testing.T) {
+	c := tinymodel.Default()
+	n := load(t, write(t, c), ref.Options{Threads: 2})
+	ids := tokens(40, c.Vocabulary)
+	alone := n.all(1, ids, 5)
+	other := tokens(90, c.Vocabulary-1)
+	for at := 0; at < len(ids); at += 5 { // 5 rows of ours between 3 and 4 of others
+		var step []int32
+		step = append(append(append(step, other[at:at+3]...), ids[at:at+5]...), other[at/5*4:at/5*4+4]...)
+		segments := []tensor.Segment{
+			{Request: 10, Start: at / 5 * 3, Length: 3}, {Request: 11, Start: at, Length: 5}, {Request: 12, Start: at / 5 * 4, Length: 4},
+		}
+		got, err := n.step(step, segments, []int{3, 4, 5, 6, 7})
+		if err != nil {
+			t.Fatal(err)
+		}
+		equalBits(t, fmt.Sprintf("rows from %d", at), got, alone[at*n.vocab:(at+5)*n.vocab])
+	}
+	for id := range tensor.RequestID(3) {
+		n.cache.Drop(10 + id)
+	}
+}
+
+// TestEveryFailingOperationLeavesNothingBehind fails the n-th operation of a
+// step for every n.
+func TestEveryFailingOperationLeavesNothingBehind(t *testing.T) {
+	var fail, seen int
+	broken := errors.New("device lost")
+	n := load(t, write(t, tinymodel.Default()), ref.Options{Threads: 2, Fault: func(string) error {
+		if seen++; seen == fail {
+			return broken
+		}
+		return nil
+	}})
+	before := n.b.Memory()
+	for fail = 1; ; fail++ {
+		seen = 0
+		_, err := n.step([]int32{1, 2, 3}, []tensor.Segment{{Request: 1, Length: 3}}, []int{2})
+		n.cache.Drop(1)
+		after := n.b.Memory()
+		if after.Live != before.Live || after.KV != 0 || after.Arrays != before.Arrays {
+			t.Fatalf("operation %d failed and left %+v, before it was %+v", fail, after, before)
+		}
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, broken) {
+			t.Fatalf("operation %d: error %v, want the back end's", fail, err)
+		}
+	}
+	if fail < 30 {
+		t.Errorf("a step has only %d operations", fail-1)
+	}
+}
+
+func TestLoadingUnderALimitLeavesNothingBehind(t *testing.T) {
+	f, err := weights.Open(write(t, tinymodel.Default()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := ref.New(ref.Options{})
+	b.SetLimits(100_000, 0)
+	if _, err := arch.Load(context.Background(), b, f, nil); !errors.Is(err, tensor.ErrMemory) {
+		t.Errorf("error %v, want ErrMemory", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	b.SetLimits(0, 0)
+	if _, err := arch.Load(ctx, b, f, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want context.Canceled", err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPeakOfAStepIsBounded(t *testing.T) {
+	c := tinymodel.Default()
+	c.Layers = 12
+	n := load(t, write(t, c), ref.Options{Threads: 2})
+	before := n.b.Memory()
+	if _, err := n.step(tokens(64, 500), []tensor.Segment{{Request: 1, Length: 64}}, []int{63}); err != nil {
+		t.Fatal(err)
+	}
+	n.cache.Drop(1)
+	// All arrays of one layer at 64 tokens, in classes of powers of two, are
+	// under 1 MiB; those of twelve layers are not.
+	if pooled := n.b.Memory().Pooled - before.Pooled; pooled > 1<<20 {
+		t.Errorf("a step left %d bytes in the pool: layers do not free what they made", pooled)
+	}
+}

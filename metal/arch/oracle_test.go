@@ -1,0 +1,170 @@
+package arch_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// oracle is the Llama family once more, in float64, one token at a time, in
+// the plainest words: it shares nothing with the network under test but the
+// file.
+type oracle struct {
+	d weights.Dimensions
+	w map[string][][]float64
+}
+
+func openOracle(t *testing.T, path string) *oracle {
+	t.Helper()
+	f, err := weights.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	o := &oracle{d: f.Dim, w: map[string][][]float64{}}
+	for _, e := range f.Entries() {
+		rows := 1
+		if len(e.Shape) == 2 {
+			rows = int(e.Shape[0])
+		}
+		m := make([][]float64, rows)
+		err := f.Rows(context.Background(), e, func(row int, raw []byte) error {
+			v := make([]float32, e.Shape[len(e.Shape)-1])
+			if err := e.Type.Dequantize(raw, v); err != nil {
+				return err
+			}
+			for _, x := range v {
+				m[row] = append(m[row], float64(x))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.w[e.Path] = m
+	}
+	return o
+}
+
+func apply(m [][]float64, x []float64) []float64 {
+	out := make([]float64, len(m))
+	for r, row := range m {
+		for i, w := range row {
+			out[r] += w * x[i]
+		}
+	}
+	return out
+}
+
+func (o *oracle) norm(path string, x []float64) []float64 {
+	var mean float64
+	for _, v := range x {
+		mean += v * v / float64(len(x))
+	}
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = v / math.Sqrt(mean+o.d.NormEps) * o.w[path][0][i]
+	}
+	return out
+}
+
+func (o *oracle) rope(x []float64, pos int) {
+	for h := 0; h < len(x); h += o.d.HeadSize {
+		half := o.d.RopeSize / 2
+		for i := range half {
+			angle := float64(pos) / o.d.RopeLinear * math.Pow(o.d.RopeTheta, -2*float64(i)/float64(o.d.RopeSize))
+			if f := o.w["model.rope_freqs.weight"]; f != nil {
+				angle /= f[0][i]
+			}
+			a, b := x[h+i], x[h+half+i]
+			x[h+i], x[h+half+i] = a*math.Cos(angle)-b*math.Sin(angle), b*math.Cos(angle)+a*math.Sin(angle)
+		}
+	}
+}
+
+// logits returns the scores behind the last token.
+func (o *oracle) logits(ids []int32) []float64 {
+	keys, values := make([][][]float64, o.d.Layers), make([][][]float64, o.d.Layers)
+	var x []float64
+	for pos, id := range ids {
+		x = append([]float64{}, o.w["model.embed_tokens.weight"][id]...)
+		for l := range o.d.Layers {
+			p := fmt.Sprintf("model.layers.%d.", l)
+			n := o.norm(p+"input_layernorm.weight", x)
+			q, k, v := apply(o.w[p+"self_attn.q_proj.weight"], n), apply(o.w[p+"self_attn.k_proj.weight"], n), apply(o.w[p+"self_attn.v_proj.weight"], n)
+			o.rope(q, pos)
+			o.rope(k, pos)
+			keys[l], values[l] = append(keys[l], k), append(values[l], v)
+			for i, y := range apply(o.w[p+"self_attn.o_proj.weight"], o.attend(q, keys[l], values[l])) {
+				x[i] += y
+			}
+			n = o.norm(p+"post_attention_layernorm.weight", x)
+			gate, up := apply(o.w[p+"mlp.gate_proj.weight"], n), apply(o.w[p+"mlp.up_proj.weight"], n)
+			for i, g := range gate {
+				up[i] *= g / (1 + math.Exp(-g))
+			}
+			for i, y := range apply(o.w[p+"mlp.down_proj.weight"], up) {
+				x[i] += y
+			}
+		}
+	}
+	head := o.w["lm_head.weight"]
+	if head == nil {
+		head = o.w["model.embed_tokens.weight"]
+	}
+	return apply(head, o.norm("model.norm.weight", x))
+}
+
+func (o *oracle) attend(q []float64, keys, values [][]float64) []float64 {
+	out := make([]float64, len(q))
+	size := o.d.HeadSize
+	for h := range o.d.QueryHeads {
+		kv := h / (o.d.QueryHeads / o.d.KVHeads) * size
+		scores, sum := make([]float64, len(keys)), 0.0
+		for p, k := range keys {
+			for i := range size {
+				scores[p] += q[h*size+i] * k[kv+i] / math.Sqrt(float64(size))
+			}
+			scores[p] = math.Exp(scores[p])
+			sum += scores[p]
+		}
+		for p, v := range values {
+			for i := range size {
+				out[h*size+i] += scores[p] / sum * v[kv+i]
+			}
+		}
+	}
+	return out
+}
+
+// TestLogitsEqualThePlainOracle covers every weight format, tied and untied
+// heads, and rotary factors.
+func TestLogitsEqualThePlainOracle(t *testing.T) {
+	const tolerance = 2e-5 // of the largest logit
+	for _, kind := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
+		t.Run(kind.String(), func(t *testing.T) {
+			c := tinymodel.Default()
+			c.Type, c.Untied, c.RopeFactors = kind, kind != weights.Q4_1, kind == weights.Q8_0
+			path := write(t, c)
+			ids := tokens(37, c.Vocabulary)
+			want := openOracle(t, path).logits(ids)
+			n := load(t, path, ref.Options{Threads: 2})
+			got := n.all(1, ids, 16)
+			got = got[len(got)-n.vocab:]
+			top := 0.0
+			for _, v := range want {
+				top = max(top, math.Abs(v))
+			}
+			for i, v := range want {
+				if d := math.Abs(float64(got[i])-v) / top; !(d <= tolerance) {
+					t.Fatalf("logit %d is %v, want %v (error %.2g of the largest)", i, got[i], v, d)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,493 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+func model(t *testing.T, c tinymodel.Config) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tiny.gguf")
+	if err := tinymodel.Write(path, c); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// start serves the tiny model; the test ends with an orderly shutdown that
+// finds nothing leaked.
+func start(t *testing.T, o engine.Options, r ref.Options) *engine.Engine {
+	t.Helper()
+	if o.ModelPath == "" {
+		o.ModelPath = model(t, tinymodel.Default())
+	}
+	r.Poison = true
+	if r.Threads == 0 {
+		r.Threads = 2
+	}
+	o.Backend = ref.New(r)
+	e := engine.Start(o)
+	t.Cleanup(func() {
+		stop(e)
+		if err := e.Wait(); err != nil && e.Status().State != engine.Failed {
+			t.Errorf("engine ended with %v", err)
+		}
+		if m := o.Backend.Memory(); m.Active() != 0 || m.Live != 0 {
+			t.Errorf("the engine left %+v", m)
+		}
+	})
+	return e
+}
+
+func ready(t *testing.T, o engine.Options, r ref.Options) *engine.Engine {
+	t.Helper()
+	e := start(t, o, r)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := e.AwaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func stop(e *engine.Engine) int {
+	expired, cancel := context.WithCancel(context.Background())
+	cancel()
+	return e.Shutdown(expired)
+}
+
+// answer is a whole stream.
+type answer struct {
+	text     string
+	tokens   []int32
+	finished engine.Finished
+}
+
+func collect(t *testing.T, s *engine.Stream) answer {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var a answer
+	for {
+		ev, err := s.Next(ctx)
+		if err != nil {
+			t.Fatalf("stream: %v", err)
+		}
+		if !utf8.ValidString(ev.Text) {
+			t.Errorf("a piece is not whole characters: %q", ev.Text)
+		}
+		a.text += ev.Text
+		a.tokens = append(a.tokens, ev.Tokens...)
+		if ev.Finished != nil {
+			a.finished = *ev.Finished
+			return a
+		}
+	}
+}
+
+func ask(t *testing.T, e *engine.Engine, r engine.Request) answer {
+	t.Helper()
+	s, err := e.Generate(context.Background(), r)
+	if err != nil {
+		t.Fatalf("generate: %v", err)
+	}
+	return collect(t, s)
+}
+
+func prompt(text string) *string { return &text }
+
+// draws samples at high temperature, so that requests differ.
+func draws(seed uint64) *sample.Params {
+	p := sample.Neutral()
+	p.Temperature, p.Seed = 1.5, seed
+	return &p
+}
+
+// requests are of many lengths, long enough to be cut into chunks.
+func requests() []engine.Request {
+	var out []engine.Request
+	for i := range uint64(7) {
+		text := strings.Repeat("The fleet keeps every model. ", int(i)*4+1)
+		out = append(out, engine.Request{Prompt: &text, Sampling: draws(i), MaxTokens: 20 + int(i)*3})
+	}
+	return out
+}
+
+// together runs all requests at once.
+func together(t *testing.T, e *engine.Engine, rs []engine.Request) []answer {
+	t.Helper()
+	out := make([]answer, len(rs))
+	var wg sync.WaitGroup
+	for i, r := range rs {
+		wg.Go(func() { out[i] = ask(t, e, r) })
+	}
+	wg.Wait()
+	return out
+}
+
+func same(t *testing.T, what string, got, want []answer) {
+	t.Helper()
+	for i := range want {
+		if !slices.Equal(got[i].tokens, want[i].tokens) || got[i].text != want[i].text || got[i].finished != want[i].finished {
+			t.Errorf("%s: request %d gave %d tokens %q, alone %d tokens %q", what, i, len(got[i].tokens), got[i].text, len(want[i].tokens), want[i].text)
+		}
+	}
+}
+
+func TestARequestGetsTheSameAnswerAloneAndInCompany(t *testing.T) {
+	e := ready(t, engine.Options{Sequences: 4}, ref.Options{})
+	var alone []answer
+	for _, r := range requests() {
+		alone = append(alone, ask(t, e, r))
+	}
+	same(t, "in company", together(t, e, requests()), alone)
+	if st := e.Status(); st.Running != 0 || st.Queued != 0 || st.Memory.KV != 0 || st.GeneratedTokens == 0 || st.Steps == 0 {
+		t.Errorf("status afterwards is %+v", st)
+	}
+}
+
+func TestPreemptionChangesNoAnswer(t *testing.T) {
+	c := tinymodel.Default()
+	c.Context = 512
+	path := model(t, c)
+	var rs []engine.Request
+	for i := range uint64(3) {
+		text := strings.Repeat("The fleet keeps every model. ", 18)
+		rs = append(rs, engine.Request{Prompt: &text, Sampling: draws(i), MaxTokens: 120})
+	}
+	roomy := ready(t, engine.Options{ModelPath: path, Sequences: 3}, ref.Options{})
+	want := together(t, roomy, rs)
+	// Two blocks of 256 for three requests that grow past one.
+	tight := ready(t, engine.Options{ModelPath: path, Sequences: 3, CacheTokens: 512}, ref.Options{})
+	same(t, "in a tight cache", together(t, tight, rs), want)
+	if tight.Status().Preemptions == 0 {
+		t.Error("nothing was preempted")
+	}
+}
+
+func TestCancelReturnsTheMemory(t *testing.T) {
+	e := ready(t, engine.Options{Sequences: 2}, ref.Options{})
+	ctx, cancel := context.WithCancel(context.Background())
+	s, err := e.Generate(ctx, engine.Request{Prompt: prompt("Hello"), Sampling: draws(1), MaxTokens: 500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Next(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if a := collect(t, s); a.finished.Err == nil || a.finished.Err.Kind != engine.Cancelled || a.finished.Usage.Generated == 0 {
+		t.Errorf("a cancelled stream ends with %+v", a.finished)
+	}
+	if st := e.Status(); st.Running != 0 || st.Memory.KV != 0 {
+		t.Errorf("after the cancel %d run and hold %d bytes", st.Running, st.Memory.KV)
+	}
+}
+
+func TestRequestsThatCannotBeMeantAreRefusedBeforeAnything(t *testing.T) {
+	e := ready(t, engine.Options{}, ref.Options{})
+	hot := func(change func(*sample.Params)) *sample.Params {
+		p := sample.Neutral()
+		change(&p)
+		return &p
+	}
+	long := strings.Repeat("long ", 5000)
+	for name, c := range map[string]struct {
+		r     engine.Request
+		kind  engine.Kind
+		param string
+	}{
+		"nothing to do":        {engine.Request{}, engine.Invalid, "prompt"},
+		"two inputs":           {engine.Request{Prompt: prompt("a"), Tokens: []int32{1}}, engine.Invalid, "prompt"},
+		"empty prompt":         {engine.Request{Prompt: prompt("")}, engine.Invalid, "prompt"},
+		"empty tokens":         {engine.Request{Tokens: []int32{}}, engine.Invalid, "prompt"},
+		"unknown token":        {engine.Request{Tokens: []int32{1, 512}}, engine.Invalid, "prompt"},
+		"negative token":       {engine.Request{Tokens: []int32{-1}}, engine.Invalid, "prompt"},
+		"negative max_tokens":  {engine.Request{Prompt: prompt("a"), MaxTokens: -1}, engine.Invalid, "max_tokens"},
+		"too many stops":       {engine.Request{Prompt: prompt("a"), Stop: make([]string, 17)}, engine.Invalid, "stop"},
+		"temperature":          {engine.Request{Prompt: prompt("a"), Sampling: hot(func(p *sample.Params) { p.Temperature = -1 })}, engine.Invalid, "temperature"},
+		"top_p":                {engine.Request{Prompt: prompt("a"), Sampling: hot(func(p *sample.Params) { p.TopP = 2 })}, engine.Invalid, "top_p"},
+		"prompt too long":      {engine.Request{Prompt: &long}, engine.ContextLength, "messages"},
+		"answer too long":      {engine.Request{Prompt: prompt("a"), MaxTokens: 512}, engine.ContextLength, "messages"},
+		"huge text":            {engine.Request{Prompt: prompt(strings.Repeat("x", 200_000))}, engine.ContextLength, "messages"},
+		"huge messages":        {engine.Request{Chat: &engine.Chat{Messages: []chat.Message{{Role: "user", Content: strings.Repeat("x", 200_000)}}}}, engine.ContextLength, "messages"},
+		"broken tools":         {engine.Request{Chat: &engine.Chat{Messages: []chat.Message{{Role: "user", Content: "a"}}, Tools: []byte("{")}}, engine.Invalid, "messages"},
+		"prompt fills context": {engine.Request{Tokens: make([]int32, 512)}, engine.ContextLength, "messages"},
+	} {
+		s, err := e.Generate(context.Background(), c.r)
+		var r *engine.Refusal
+		if !errors.As(err, &r) || r.Kind != c.kind || r.Param != c.param || s != nil {
+			t.Errorf("%s: error %#v, want kind %v about %q", name, err, c.kind, c.param)
+		}
+	}
+	if st := e.Status(); st.PromptTokens != 0 {
+		t.Errorf("refused prompts were counted: %+v", st)
+	}
+}
+
+func TestTheQueueIsBounded(t *testing.T) {
+	e := ready(t, engine.Options{Sequences: 1, Queue: 2}, ref.Options{})
+	e.SetLimits(engine.Limits{PausePrefill: true, Sequence: 1}) // nothing is admitted meanwhile
+	var streams []*engine.Stream
+	for range 3 {
+		s, err := e.Generate(context.Background(), engine.Request{Prompt: prompt("Hello"), MaxTokens: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams = append(streams, s)
+	}
+	_, err := e.Generate(context.Background(), engine.Request{Prompt: prompt("Hello"), MaxTokens: 1})
+	var r *engine.Refusal
+	if !errors.As(err, &r) || r.Kind != engine.QueueFull || r.RetryAfter <= 0 {
+		t.Errorf("the fourth request: %v, want QueueFull with a time to retry", err)
+	}
+	e.SetLimits(engine.Limits{PausePrefill: false, Sequence: 1}) // a publication that is not newer
+	e.SetLimits(engine.Limits{Sequence: 2})
+	for _, s := range streams {
+		if a := collect(t, s); a.finished.Err != nil {
+			t.Errorf("a queued request ended with %v", a.finished.Err)
+		}
+	}
+	if a := ask(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 1}); a.finished.Err != nil {
+		t.Errorf("after the queue emptied: %v", a.finished.Err)
+	}
+}
+
+func TestOlderLimitsAreIgnored(t *testing.T) {
+	e := ready(t, engine.Options{}, ref.Options{})
+	e.SetLimits(engine.Limits{PausePrefill: true, Sequence: 5})
+	e.SetLimits(engine.Limits{PausePrefill: false, Sequence: 4})
+	s, err := e.Generate(context.Background(), engine.Request{Prompt: prompt("Hello"), MaxTokens: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if ev, err := s.Next(short); err == nil {
+		t.Errorf("an older publication lifted the pause: %+v", ev)
+	}
+	e.SetLimits(engine.Limits{Sequence: 6})
+	collect(t, s)
+}
+
+func TestStopStringsAndLengthEndTheText(t *testing.T) {
+	e := ready(t, engine.Options{}, ref.Options{})
+	whole := ask(t, e, engine.Request{Prompt: prompt("The capital"), Sampling: draws(3), MaxTokens: 60})
+	if whole.finished.Reason != engine.Length || whole.finished.Usage.Generated != 60 || whole.finished.Usage.Prompt == 0 {
+		t.Fatalf("an answer of 60 tokens ended with %+v", whole.finished)
+	}
+	runes := []rune(whole.text)
+	stopAt := string(runes[len(runes)/2 : len(runes)/2+3])
+	cut := ask(t, e, engine.Request{Prompt: prompt("The capital"), Sampling: draws(3), MaxTokens: 60, Stop: []string{stopAt, "never seen here"}})
+	want, _, _ := strings.Cut(whole.text, stopAt)
+	if cut.finished.Reason != engine.Stop || cut.text != want {
+		t.Errorf("with stop %q the text is %q (%v), want %q", stopAt, cut.text, cut.finished.Reason, want)
+	}
+}
+
+func TestShutdownDrainsAndThenCancels(t *testing.T) {
+	e := ready(t, engine.Options{Sequences: 2}, ref.Options{})
+	s, err := e.Generate(context.Background(), engine.Request{Prompt: prompt("Hello"), Sampling: draws(2), MaxTokens: 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if n := e.Shutdown(ctx); n != 0 {
+		t.Errorf("%d requests were cancelled within a long drain", n)
+	}
+	if a := collect(t, s); a.finished.Err != nil || a.finished.Usage.Generated != 30 {
+		t.Errorf("the drained request ended with %+v", a.finished)
+	}
+	var r *engine.Refusal
+	if _, err := e.Generate(context.Background(), engine.Request{Prompt: prompt("Hello")}); !errors.As(err, &r) || r.Kind != engine.NotReady {
+		t.Errorf("a stopped engine answers %v", err)
+	}
+
+	e = ready(t, engine.Options{Sequences: 1}, ref.Options{})
+	running, err := e.Generate(context.Background(), engine.Request{Prompt: prompt("Hello"), Sampling: draws(2), MaxTokens: 500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting, err := e.Generate(context.Background(), engine.Request{Prompt: prompt("Hello"), Sampling: draws(2), MaxTokens: 500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := running.Next(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if n := stop(e); n != 2 {
+		t.Errorf("%d requests were cancelled, want 2", n)
+	}
+	for _, s := range []*engine.Stream{running, waiting} {
+		if a := collect(t, s); a.finished.Err == nil || a.finished.Err.Kind != engine.Cancelled {
+			t.Errorf("a request past the drain deadline ended with %+v", a.finished)
+		}
+	}
+}
+
+func TestShutdownWhileLoadingIsOrderly(t *testing.T) {
+	c := tinymodel.Large(60 << 20)
+	e := start(t, engine.Options{ModelPath: model(t, c)}, ref.Options{})
+	for e.Status().LoadedBytes == 0 && e.Status().State == engine.Loading {
+		runtime.Gosched()
+	}
+	stop(e)
+	if err := e.Wait(); err != nil {
+		t.Errorf("engine ended with %v", err)
+	}
+	if st := e.Status(); st.State != engine.Stopped {
+		t.Errorf("state %v", st.State)
+	}
+}
+
+func TestABackEndFaultEndsItsRequestsAndTheEngineGoesOn(t *testing.T) {
+	var failing atomic.Bool
+	broken := errors.New("device lost")
+	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Fault: func(op string) error {
+		if op == "AppendAttend" && failing.Load() {
+			return broken
+		}
+		return nil
+	}})
+	want := ask(t, e, engine.Request{Prompt: prompt("Hello"), Sampling: draws(1), MaxTokens: 10})
+	for round := range 2 {
+		failing.Store(true)
+		if a := ask(t, e, engine.Request{Prompt: prompt("Hello"), Sampling: draws(1), MaxTokens: 10}); a.finished.Err == nil || a.finished.Err.Kind != engine.Internal {
+			t.Fatalf("round %d: a failed step ended with %+v", round, a.finished)
+		}
+		failing.Store(false)
+		same(t, "after the fault", []answer{ask(t, e, engine.Request{Prompt: prompt("Hello"), Sampling: draws(1), MaxTokens: 10})}, []answer{want})
+	}
+	failing.Store(true)
+	for range 3 {
+		if s, err := e.Generate(context.Background(), engine.Request{Prompt: prompt("Hello")}); err == nil {
+			collect(t, s)
+		}
+	}
+	if err := e.Wait(); !errors.Is(err, engine.ErrBackend) {
+		t.Errorf("after three failures in a row the engine ended with %v", err)
+	}
+	if st := e.Status(); st.State != engine.Failed || st.Reason != "BackendFailed" {
+		t.Errorf("status is %v, %s", st.State, st.Reason)
+	}
+}
+
+func TestModelsThatCannotBeServedFailWithAReason(t *testing.T) {
+	dir := t.TempDir()
+	garbage := filepath.Join(dir, "garbage.gguf")
+	if err := os.WriteFile(garbage, []byte(strings.Repeat("not a model ", 100)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	whole := model(t, tinymodel.Default())
+	b, err := os.ReadFile(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := filepath.Join(dir, "cut.gguf")
+	if err := os.WriteFile(cut, b[:len(b)-1000], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		o      engine.Options
+		reason string
+	}{
+		"missing":           {engine.Options{ModelPath: filepath.Join(dir, "none.gguf")}, "ModelNotFound"},
+		"garbage":           {engine.Options{ModelPath: garbage}, "InvalidModel"},
+		"truncated":         {engine.Options{ModelPath: cut}, "InvalidModel"},
+		"context too long":  {engine.Options{ModelPath: whole, ContextTokens: 513}, "InvalidConfiguration"},
+		"cache too small":   {engine.Options{ModelPath: whole, ContextTokens: 100, CacheTokens: 99}, "InvalidConfiguration"},
+		"limit too small":   {engine.Options{ModelPath: whole, LimitBytes: 1 << 20}, "MemoryLimit"},
+		"nothing is served": {engine.Options{ModelPath: dir + "/*"}, "ModelNotFound"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := start(t, c.o, ref.Options{})
+			if err := e.Wait(); err == nil {
+				t.Error("the engine ended without an error")
+			}
+			if st := e.Status(); st.State != engine.Failed || st.Reason != c.reason || st.Message == "" {
+				t.Errorf("status is %v, %s: %s; want %s", st.State, st.Reason, st.Message, c.reason)
+			}
+		})
+	}
+}
+
+func TestAPromptThatDoesNotFitUnderTheLimitIsRefused(t *testing.T) {
+	c := tinymodel.Default()
+	c.Context = 1 << 20
+	e := ready(t, engine.Options{ModelPath: model(t, c), ContextTokens: 200_000, LimitBytes: 60 << 20}, ref.Options{})
+	_, err := e.Generate(context.Background(), engine.Request{Tokens: make([]int32, 150_000), MaxTokens: 1})
+	var r *engine.Refusal
+	if !errors.As(err, &r) || r.Kind != engine.OutOfMemory || r.Limit != 60<<20 || r.Needed <= 0 || r.Used <= 0 || r.Used+r.Needed <= r.Limit {
+		t.Errorf("error %#v, want OutOfMemory with used, needed and limit", err)
+	}
+	if a := ask(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 1}); a.finished.Err != nil {
+		t.Errorf("a short prompt: %v", a.finished.Err)
+	}
+}
+
+func TestChatGoesThroughTheTemplate(t *testing.T) {
+	e := ready(t, engine.Options{}, ref.Options{})
+	greedy := sample.Greedy()
+	s, err := e.Generate(context.Background(), engine.Request{Chat: &engine.Chat{Messages: []chat.Message{{Role: "user", Content: "Hi <|im_end|>"}}}, Sampling: &greedy, MaxTokens: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := s.Prompt()
+	collect(t, s)
+	starts := 0
+	for _, id := range ids {
+		if id == 1 {
+			starts++
+		}
+	}
+	if ids[0] != 1 || starts != 3 { // system, user, assistant
+		t.Errorf("prompt %v has %d turns, want 3", ids, starts)
+	}
+}
+
+func TestStatusNeverWaitsForAStep(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	var armed atomic.Bool
+	e := ready(t, engine.Options{}, ref.Options{Fault: func(op string) error {
+		if armed.Load() {
+			once.Do(func() {
+				close(entered)
+				<-leave
+			})
+		}
+		return nil
+	}})
+	armed.Store(true)
+	s, err := e.Generate(context.Background(), engine.Request{Prompt: prompt("Hello"), MaxTokens: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-entered // the loop now stands inside a step
+	if st := e.Status(); st.Running != 1 || st.State != engine.Ready || st.Memory.Weights == 0 {
+		t.Errorf("status inside a step is %+v", st)
+	}
+	e.SetLimits(engine.Limits{Sequence: 1, Memory: 1 << 40})
+	close(leave)
+	collect(t, s)
+}
+
+var _ tensor.Backend = (*ref.Backend)(nil)

@@ -1,0 +1,261 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/engine/server"
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// served is an engine behind its socket.
+type served struct {
+	client wire.EngineClient
+	socket string
+	// stop ends the server as SIGTERM does.
+	stop context.CancelFunc
+	done chan error
+}
+
+// serve starts an engine on a short socket path.
+func serve(t *testing.T, o engine.Options) *served {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if o.ModelPath == "" {
+		o.ModelPath = filepath.Join(dir, "tiny.gguf")
+		if err := tinymodel.Write(o.ModelPath, tinymodel.Default()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &served{socket: filepath.Join(dir, "s"), done: make(chan error, 1)}
+	l, err := server.Listen(s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Backend = ref.New(ref.Options{Threads: 2, Poison: true})
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop = cancel
+	go func() {
+		s.done <- server.Serve(ctx, l, engine.Start(o), server.Identity{Version: "v1", ReplicaUID: "uid", Epoch: 7, ConfigHash: "hash", Backend: "ref"})
+	}()
+	conn, err := wire.Dial(s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	s.client = wire.NewEngineClient(conn)
+	return s
+}
+
+// ended waits for the server and checks that the socket is gone.
+func (s *served) ended(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-s.done:
+		if _, serr := os.Lstat(s.socket); !errors.Is(serr, os.ErrNotExist) {
+			t.Errorf("the socket is still there: %v", serr)
+		}
+		return err
+	case <-time.After(time.Minute):
+		t.Fatal("the server does not end")
+		return nil
+	}
+}
+
+func deadline(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// await follows Watch until the engine is in the wanted state.
+func (s *served) await(t *testing.T, want wire.State) *wire.Status {
+	t.Helper()
+	w, err := s.client.Watch(deadline(t), &wire.WatchRequest{IntervalMilliseconds: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		st, err := w.Recv()
+		if err != nil {
+			t.Fatalf("watch: %v", err)
+		}
+		if st.GetState() == want {
+			return st
+		}
+	}
+}
+
+func TestOneRequestFromHelloToShutdown(t *testing.T) {
+	s := serve(t, engine.Options{Sequences: 2})
+	ctx := deadline(t)
+	h, err := s.client.Hello(ctx, &wire.HelloRequest{ProtocolVersions: []uint32{9, wire.ProtocolVersion}})
+	if err != nil || h.GetReplicaUid() != "uid" || h.GetEpoch() != 7 || h.GetConfigHash() != "hash" || h.GetPid() != int64(os.Getpid()) || h.GetBackend() != "ref" {
+		t.Fatalf("hello: %v, %v", h, err)
+	}
+	if _, err := s.client.Hello(ctx, &wire.HelloRequest{ProtocolVersions: []uint32{99}}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("hello of another version: %v", err)
+	}
+	st := s.await(t, wire.State_STATE_READY)
+	if st.GetLoad().GetBytesDone() == 0 || st.GetLoad().GetBytesDone() != st.GetLoad().GetBytesTotal() || st.GetMemory().GetWeightsBytes() == 0 {
+		t.Errorf("status when ready: %v", st)
+	}
+	stream, err := s.client.Generate(ctx, &wire.GenerateRequest{Id: "r", MaxTokens: 12, Sampling: &wire.Sampling{Temperature: new(float32)},
+		Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{Messages: []*wire.ChatMessage{{Role: "user", Content: "What is the capital of France?"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := stream.Recv()
+	if err != nil || first.GetAdmitted().GetPromptTokens() == 0 {
+		t.Fatalf("first event %v, %v", first, err)
+	}
+	tokens := 0
+	for {
+		ev, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens += len(ev.GetDelta().GetTokens())
+		if f := ev.GetFinished(); f != nil {
+			if f.GetUsage().GetPromptTokens() != first.GetAdmitted().GetPromptTokens() || f.GetUsage().GetGeneratedTokens() < int64(tokens) || f.GetError() != nil {
+				t.Errorf("finished with %v after %d tokens", f, tokens)
+			}
+			break
+		}
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("after Finished: %v", err)
+	}
+	lim, err := s.client.SetLimits(ctx, &wire.Limits{MemoryBytes: 1 << 30, Sequence: 1})
+	if err != nil || lim.GetMemory().GetWeightsBytes() == 0 {
+		t.Errorf("set limits: %v, %v", lim, err)
+	}
+	if _, err := s.client.Shutdown(ctx, &wire.ShutdownRequest{DrainMilliseconds: 1000}); err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+	if err := s.ended(t); err != nil {
+		t.Errorf("server ended with %v", err)
+	}
+}
+
+func TestRefusalsCarryTheirType(t *testing.T) {
+	s := serve(t, engine.Options{})
+	s.await(t, wire.State_STATE_READY)
+	nan := float32(-3)
+	for name, c := range map[string]struct {
+		r    *wire.GenerateRequest
+		code wire.Code
+	}{
+		"no input":        {&wire.GenerateRequest{Id: "a"}, wire.Code_CODE_INVALID},
+		"bad temperature": {&wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: "a"}, Sampling: &wire.Sampling{Temperature: &nan}}, wire.Code_CODE_INVALID},
+		"too long":        {&wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: "a"}, MaxTokens: 1 << 40}, wire.Code_CODE_CONTEXT_LENGTH},
+		"unknown token":   {&wire.GenerateRequest{Input: &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: []int32{-5}}}}, wire.Code_CODE_INVALID},
+	} {
+		stream, err := s.client.Generate(deadline(t), c.r)
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if r := wire.RefusalOf(err); r.GetCode() != c.code || r.GetMessage() == "" {
+			t.Errorf("%s: %v, want %v", name, err, c.code)
+		}
+	}
+	s.stop()
+	if err := s.ended(t); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCancelTravelsToTheEngine(t *testing.T) {
+	s := serve(t, engine.Options{})
+	s.await(t, wire.State_STATE_READY)
+	ctx, cancel := context.WithCancel(deadline(t))
+	stream, err := s.client.Generate(ctx, &wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: "Hello"}, MaxTokens: 450})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	w, err := s.client.Watch(deadline(t), &wire.WatchRequest{IntervalMilliseconds: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		st, err := w.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.GetActivity().GetRunning() == 0 && st.GetMemory().GetKvInUseBytes() == 0 {
+			break
+		}
+	}
+	s.stop()
+	if err := s.ended(t); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAFailedEngineSaysWhyAndEndsWhenAsked(t *testing.T) {
+	s := serve(t, engine.Options{ModelPath: "/nowhere/at/all.gguf"})
+	st := s.await(t, wire.State_STATE_FAILED)
+	if st.GetReason() != "ModelNotFound" || !strings.Contains(st.GetMessage(), "/nowhere/at/all.gguf") {
+		t.Errorf("failed with %s: %s", st.GetReason(), st.GetMessage())
+	}
+	if _, err := s.client.Shutdown(deadline(t), &wire.ShutdownRequest{}); err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+	if err := s.ended(t); !engine.IsModelError(err) {
+		t.Errorf("server ended with %v, want the cause", err)
+	}
+}
+
+func TestTheSocketIsPrivateAndExclusive(t *testing.T) {
+	dir, err := os.MkdirTemp("", "e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "s")
+	l, err := server.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("socket mode %v, %v", st.Mode(), err)
+	}
+	if _, err := server.Listen(path); err == nil {
+		t.Error("a second engine took the socket of a living one")
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close() // now a stale file, as a killed engine leaves it
+	again, err := server.Listen(path)
+	if err != nil {
+		t.Fatalf("stale socket: %v", err)
+	}
+	again.Close()
+	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Listen(path); err == nil {
+		t.Error("a file that is no socket was replaced")
+	}
+}
