@@ -42,6 +42,11 @@ import (
 	"metalfleet.dev/metalfleet/controllers/placement"
 )
 
+// What the program around the controllers needs: its namespace, and to tell who leads.
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch;create
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
 // DefaultNamespace holds the operator's own objects and those of each Mac.
 const DefaultNamespace = "metalfleet-system"
 

@@ -40,10 +40,6 @@ import (
 	"metalfleet.dev/metalfleet/controllers"
 )
 
-// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch;create
-// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
-
 // version is set when the program is linked.
 var version = "unversioned"
 

@@ -1,0 +1,418 @@
+package controllers_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/testr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
+	"metalfleet.dev/metalfleet/hack/testenv"
+)
+
+// system is the operator's namespace; its Role is made for this one.
+const system = controllers.DefaultNamespace
+
+// patience bounds every wait: ten times what a busy machine was seen to take.
+const patience = 30 * time.Second
+
+// env is one control plane for all tests of this package; they run in sequence.
+var env *testenv.Env
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		// Where the assets are from elsewhere they have no kube-controller-manager;
+		// the one test that needs it fails and says so.
+		e, err := testenv.Start(context.Background(), testenv.Options{Controllers: testenv.HasControllers()})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		env = e
+		defer func() {
+			if err := e.Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+		}()
+		if err := installRBAC(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// installRBAC applies config/rbac, so that the operator of these tests may do
+// what a cluster lets it do and nothing more.
+func installRBAC() error {
+	c, err := client.New(env.Config(), client.Options{})
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob("../config/rbac/*.yaml")
+	if err != nil || len(files) == 0 {
+		return fmt.Errorf("config/rbac: no files (%w)", err)
+	}
+	for _, f := range []string{"../config/rbac/operator.yaml", "../config/rbac/role.yaml"} {
+		raw, err := os.Open(f)
+		if err != nil {
+			return err
+		}
+		defer raw.Close()
+		for r := utilyaml.NewYAMLReader(bufio.NewReader(raw)); ; {
+			doc, err := r.Read()
+			if err != nil {
+				break
+			}
+			var u unstructured.Unstructured
+			if err := utilyaml.Unmarshal(doc, &u.Object); err != nil {
+				return fmt.Errorf("%s: %w", f, err)
+			}
+			if u.Object == nil {
+				continue
+			}
+			if err := c.Create(context.Background(), &u); err != nil {
+				return fmt.Errorf("%s: %w", f, err)
+			}
+		}
+	}
+	return nil
+}
+
+// jumpClock is the real clock plus jumps; its tickers are quick, so that a jump
+// is noticed at once.
+type jumpClock struct {
+	clock.RealClock
+	mu     sync.Mutex
+	offset time.Duration // guarded by mu
+}
+
+func (c *jumpClock) jump(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.offset += d
+}
+
+func (c *jumpClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Now().Add(c.offset)
+}
+
+func (c *jumpClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+func (c *jumpClock) NewTicker(time.Duration) clock.Ticker {
+	return c.RealClock.NewTicker(50 * time.Millisecond)
+}
+
+// world is one test's operator, Macs and namespace.
+type world struct {
+	t     *testing.T
+	ctx   context.Context
+	c     client.WithWatch
+	ns    string
+	clock *jumpClock
+	macs  []*fleettest.Agent
+	stop  func()
+	mgr   ctrl.Manager
+}
+
+// newWorld starts an operator and makes a namespace. At the end it takes
+// everything back and fails if something stays.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	t.Cleanup(cancel)
+	c, err := client.NewWithWatch(env.Config(), client.Options{Scheme: controllers.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, ctx: ctx, c: c, clock: &jumpClock{}, stop: func() {}}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+	w.must(c.Create(ctx, ns))
+	w.ns = ns.Name
+	w.startOperator()
+	t.Cleanup(w.end)
+	return w
+}
+
+// startOperator runs the controllers as the operator's ServiceAccount.
+func (w *world) startOperator() {
+	w.t.Helper()
+	config := env.Config()
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + system + ":metalfleet-operator",
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + system, "system:authenticated"}}
+	o := controllers.ManagerOptions(system)
+	o.Metrics = metricsserver.Options{BindAddress: "0"}
+	o.Controller.SkipNameValidation = ptr.To(true)
+	o.Logger = logr.Discard()
+	if os.Getenv("OPERATOR_LOG") != "" {
+		o.Logger = testr.New(w.t)
+	}
+	ctrl.SetLogger(o.Logger)
+	klog.SetLogger(o.Logger)
+	mgr, err := ctrl.NewManager(config, o)
+	w.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	w.must(controllers.Setup(ctx, mgr, controllers.Config{Namespace: system, Clock: w.clock, Metrics: prometheus.NewRegistry()}))
+	w.mgr = mgr
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Errorf("operator: %v", err)
+		}
+	})
+}
+
+// end deletes what the test made, with an operator that runs.
+func (w *world) end() {
+	w.t.Helper()
+	if w.t.Failed() {
+		w.dump()
+	}
+	var list v1alpha1.ModelDeploymentList
+	w.must(w.c.List(w.ctx, &list))
+	for i := range list.Items {
+		w.must(client.IgnoreNotFound(w.c.Delete(w.ctx, &list.Items[i])))
+	}
+	for _, a := range w.macs {
+		w.must(a.Edit(w.ctx, func(s *fleettest.Script) { s.Behave, s.Mute = nil, false }))
+	}
+	w.eventually("every replica is gone", func() error {
+		var replicas v1alpha1.ModelReplicaList
+		if err := w.c.List(w.ctx, &replicas); err != nil || len(replicas.Items) > 0 {
+			return errors.Join(err, fmt.Errorf("%d replicas are left", len(replicas.Items)))
+		}
+		return nil
+	})
+	for _, a := range w.macs {
+		w.deleteMac(a)
+	}
+	w.stop()
+	w.must(client.IgnoreNotFound(w.c.Delete(w.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.ns}})))
+}
+
+func (w *world) deleteMac(a *fleettest.Agent) {
+	w.t.Helper()
+	a.Stop()
+	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: a.Name}}
+	w.must(client.IgnoreNotFound(w.c.Delete(w.ctx, mac)))
+	w.eventually("Mac "+a.Name+" is gone", func() error {
+		if err := w.c.Get(w.ctx, client.ObjectKeyFromObject(mac), mac); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there (%w)", err)
+		}
+		return nil
+	})
+}
+
+// dump tells what the API server holds when a test has failed.
+func (w *world) dump() {
+	for _, list := range []client.ObjectList{&v1alpha1.ModelDeploymentList{}, &v1alpha1.ModelReplicaList{}, &v1alpha1.MacNodeList{}} {
+		if err := w.c.List(w.ctx, list); err != nil {
+			w.t.Log(err)
+			continue
+		}
+		_ = meta.EachListItem(list, func(o runtimeObject) error {
+			w.t.Logf("%T %s", o, brief(o))
+			return nil
+		})
+	}
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// eventually asks until there is no complaint.
+func (w *world) eventually(what string, complaint func() error) {
+	w.t.Helper()
+	if err := w.within(patience, complaint); err != nil {
+		w.t.Fatalf("%s: not within %s: %v", what, patience, err)
+	}
+}
+
+func (w *world) within(d time.Duration, complaint func() error) error {
+	deadline := time.NewTimer(d)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := complaint()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-deadline.C:
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+// mac makes a MacNode, lets a scripted agent play it, and waits until it is Ready.
+func (w *world) mac(name string, s fleettest.Script) *fleettest.Agent {
+	w.t.Helper()
+	w.must(w.c.Create(w.ctx, &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}}))
+	if s.Chip == "" {
+		s.Chip = "M2Ultra"
+	}
+	if s.Footprint == 0 {
+		s.Footprint = 159744000
+	}
+	a := fleettest.Start(w.ctx, w.c, system, name, s)
+	w.macs = append(w.macs, a)
+	w.eventually(name+" is Ready", func() error {
+		return w.macCondition(name, v1alpha1.ReasonHeardFrom)
+	})
+	return a
+}
+
+func (w *world) macCondition(name, reason string) error {
+	var mac v1alpha1.MacNode
+	if err := w.c.Get(w.ctx, client.ObjectKey{Name: name}, &mac); err != nil {
+		return err
+	}
+	return wantReason(mac.Status.Conditions, v1alpha1.ConditionReady, reason)
+}
+
+func wantReason(conditions []metav1.Condition, kind, reason string) error {
+	c := meta.FindStatusCondition(conditions, kind)
+	if c == nil {
+		return fmt.Errorf("no condition %s", kind)
+	}
+	if c.Reason != reason {
+		return fmt.Errorf("%s=%s, reason %s (%s), want %s", kind, c.Status, c.Reason, c.Message, reason)
+	}
+	return nil
+}
+
+const source = "file://models/small.gguf"
+
+var small = fleettest.Model(source, "small", 98_000_000)
+
+const gib = int64(1) << 30
+
+// holding is a Mac with memory and the small model.
+func holding(capacity int64) fleettest.Script {
+	return fleettest.Script{Capacity: capacity, Sources: map[string]fleettest.Source{source: {Model: &small}}}
+}
+
+// deploy applies a ModelDeployment of the small model.
+func (w *world) deploy(name string, change func(*v1alpha1.ModelDeploymentSpec)) *v1alpha1.ModelDeployment {
+	w.t.Helper()
+	d := &v1alpha1.ModelDeployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name},
+		Spec:       v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: source}, Rollout: v1alpha1.RolloutSpec{DrainSeconds: ptr.To[int32](1)}},
+	}
+	if change != nil {
+		change(&d.Spec)
+	}
+	w.must(w.c.Create(w.ctx, d))
+	return d
+}
+
+// edit changes a deployment's spec, whatever else changes it meanwhile.
+func (w *world) edit(name string, change func(*v1alpha1.ModelDeploymentSpec)) {
+	w.t.Helper()
+	w.eventually("edit "+name, func() error {
+		d := w.get(name)
+		change(&d.Spec)
+		return w.c.Update(w.ctx, d)
+	})
+}
+
+func (w *world) get(name string) *v1alpha1.ModelDeployment {
+	w.t.Helper()
+	var d v1alpha1.ModelDeployment
+	w.must(w.c.Get(w.ctx, client.ObjectKey{Namespace: w.ns, Name: name}, &d))
+	return &d
+}
+
+// deployment waits until a condition of a deployment has a reason.
+func (w *world) deployment(name, kind, reason string) *v1alpha1.ModelDeployment {
+	w.t.Helper()
+	var d *v1alpha1.ModelDeployment
+	w.eventually(fmt.Sprintf("%s has %s with reason %s", name, kind, reason), func() error {
+		d = w.get(name)
+		if d.Status.ObservedGeneration != d.Generation {
+			return errors.New("the status is of another generation")
+		}
+		return wantReason(d.Status.Conditions, kind, reason)
+	})
+	return d
+}
+
+// replicas of a deployment, the terminating ones included.
+func (w *world) replicas(deployment string) []v1alpha1.ModelReplica {
+	w.t.Helper()
+	var list v1alpha1.ModelReplicaList
+	w.must(w.c.List(w.ctx, &list, client.InNamespace(w.ns), client.MatchingLabels{v1alpha1.LabelDeployment: deployment}))
+	return list.Items
+}
+
+func message(conditions []metav1.Condition, kind string) string {
+	if c := meta.FindStatusCondition(conditions, kind); c != nil {
+		return c.Message
+	}
+	return ""
+}
+
+// pass lets time go by for the operator in steps during which every agent that
+// lives renews its Lease.
+func (w *world) pass(d time.Duration) {
+	w.t.Helper()
+	for ; d > 0; d -= 20 * time.Second {
+		w.clock.jump(min(d, 20*time.Second))
+		before := make([]int, len(w.macs))
+		for i, a := range w.macs {
+			before[i] = a.Renewals()
+		}
+		w.eventually("living agents renew", func() error {
+			for i, a := range w.macs {
+				if !a.Silent() && a.Renewals() < before[i]+2 {
+					return fmt.Errorf("%s has not", a.Name)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+func wantContains(t *testing.T, what, got string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(got, p) {
+			t.Errorf("%s: %q does not contain %q", what, got, p)
+		}
+	}
+}

@@ -1,0 +1,346 @@
+// Package fleettest is a Mac without a Mac: an agent that plays a script
+// against a real API server, for tests of the operator.
+//
+// It owns what an agent writes: the status of its MacNode (server-side apply,
+// the agent's field manager) and its Lease. It refuses to know anything but its
+// MacNode, as a real agent does. It starts no engine: footprints and freed
+// bytes are figures of the script. Only _test.go files may import it.
+//
+// Start reading at Start.
+package fleettest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Behaviour is what the agent does with a replica it is to run.
+type Behaviour string
+
+// The behaviours.
+const (
+	Serve      Behaviour = "Serve"      // at once
+	Refuse     Behaviour = "Refuse"     // the ledger has no room
+	KeepsBusy  Behaviour = "KeepsBusy"  // serves, and never finishes draining
+	StillLoads Behaviour = "StillLoads" // never finishes loading
+)
+
+// Source is what lies behind a source on this Mac.
+type Source struct {
+	Model *model.Record
+	// Reason and Message of a failure, without a model.
+	Reason, Message string
+}
+
+// Script is what the agent plays. Change it with Agent.Edit alone.
+type Script struct {
+	Capacity int64
+	Chip     string
+	// Sources by their name; one that is missing is SourceNotFound.
+	Sources map[string]Source
+	// Footprint of every engine, and what it frees.
+	Footprint int64
+	// Behave by the namespace/name prefix "NAMESPACE/DEPLOYMENT"; nil serves.
+	Behave func(v1alpha1.Assignment) Behaviour
+	// Mute: no report and no renewal, as a Mac that is cut off.
+	Mute bool
+}
+
+// Agent plays one Mac until Stop.
+type Agent struct {
+	Name      string
+	namespace string
+	c         client.WithWatch
+	stop      context.CancelFunc
+	done      sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows
+	script   Script
+	loads    map[string]int64 // engines started, by replica UID
+	running  map[string]v1alpha1.Assignment
+	freed    map[string]int64
+	reclaims []v1alpha1.Reclaim
+	total    int64
+	renewals int
+	failure  error
+	stopped  bool
+}
+
+// Start begins to play the Mac called name, whose MacNode exists.
+func Start(ctx context.Context, c client.WithWatch, namespace, name string, s Script) *Agent {
+	ctx, stop := context.WithCancel(ctx)
+	a := &Agent{Name: name, namespace: namespace, c: c, stop: stop, script: s,
+		loads: map[string]int64{}, running: map[string]v1alpha1.Assignment{}, freed: map[string]int64{}}
+	a.done.Go(func() { a.follow(ctx) })
+	a.done.Go(func() { a.renew(ctx) })
+	return a
+}
+
+// Stop ends the agent, as kill -9 does: nothing is reported.
+func (a *Agent) Stop() {
+	a.stop()
+	a.done.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.stopped = true
+}
+
+// Edit changes the script and plays on.
+func (a *Agent) Edit(ctx context.Context, change func(*Script)) error {
+	a.mu.Lock()
+	change(&a.script)
+	a.mu.Unlock()
+	return a.play(ctx)
+}
+
+// Renewals counts how often the Lease was renewed.
+func (a *Agent) Renewals() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.renewals
+}
+
+// Failure is the last error that the agent met; nil when all went well since.
+func (a *Agent) Failure() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.failure
+}
+
+func (a *Agent) note(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.failure = err
+}
+
+// follow plays each time the orders change.
+func (a *Agent) follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		w, err := a.c.Watch(ctx, &v1alpha1.MacNodeList{}, client.MatchingFields{"metadata.name": a.Name})
+		if err != nil {
+			a.note(err)
+			pause(ctx, 100*time.Millisecond)
+			continue
+		}
+		for range w.ResultChan() {
+			if err := a.play(ctx); err != nil && ctx.Err() == nil {
+				a.note(err)
+			}
+		}
+		w.Stop()
+	}
+}
+
+// RenewEvery is how often the Lease is renewed; a real agent takes 10 s.
+const RenewEvery = 50 * time.Millisecond
+
+func (a *Agent) renew(ctx context.Context) {
+	tick := time.NewTicker(RenewEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		a.mu.Lock()
+		mute := a.script.Mute
+		a.mu.Unlock()
+		if mute {
+			continue
+		}
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace, Name: v1alpha1.AgentObjectName(a.Name)}}
+		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": metav1.NowMicro(), "holderIdentity": a.Name}})
+		if err == nil {
+			err = a.c.Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.ManagerAgent))
+		}
+		if err == nil {
+			a.mu.Lock()
+			a.renewals++
+			a.mu.Unlock()
+		}
+	}
+}
+
+// play reads the orders and reports.
+func (a *Agent) play(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.script.Mute {
+		return nil
+	}
+	var mac v1alpha1.MacNode
+	if err := a.c.Get(ctx, client.ObjectKey{Name: a.Name}, &mac); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	before, err := json.Marshal(own(mac.Status))
+	if err != nil {
+		return err
+	}
+	next := a.report(&mac)
+	after, err := json.Marshal(next)
+	if err != nil || string(before) == string(after) {
+		return err
+	}
+	doc, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "MacNode",
+		"metadata": map[string]any{"name": a.Name, "uid": mac.UID}, "status": next})
+	if err != nil {
+		return err
+	}
+	err = a.c.Status().Patch(ctx, &mac, client.RawPatch(types.ApplyPatchType, doc), client.FieldOwner(v1alpha1.ManagerAgent))
+	if err != nil {
+		return fmt.Errorf("report of %s: %w", a.Name, err)
+	}
+	return nil
+}
+
+// own drops what an agent does not write.
+func own(s v1alpha1.MacNodeStatus) v1alpha1.MacNodeStatus {
+	s.Conditions = nil
+	return s
+}
+
+func (a *Agent) report(mac *v1alpha1.MacNode) v1alpha1.MacNodeStatus {
+	s := v1alpha1.MacNodeStatus{
+		ObservedGeneration: mac.Generation, AgentVersion: "script", BootID: "script", Chip: a.script.Chip, Backend: "ref", Simulated: true,
+		Address: &v1alpha1.MacAddress{Host: "127.0.0.1", Port: 7443},
+		Memory:  v1alpha1.MacMemory{TotalBytes: a.script.Capacity, CeilingBytes: a.script.Capacity, CapacityBytes: a.script.Capacity},
+	}
+	for _, order := range mac.Spec.Inspections {
+		s.Inspections = append(s.Inspections, a.inspect(order))
+	}
+	wanted := map[string]bool{}
+	for _, order := range mac.Spec.Assignments {
+		wanted[order.ReplicaUID] = true
+		s.Assignments = append(s.Assignments, a.obey(order))
+	}
+	for uid, order := range a.running {
+		if !wanted[uid] {
+			a.end(order, v1alpha1.ReclaimUnassigned)
+		}
+	}
+	for _, order := range a.running {
+		s.Memory.ReservedBytes += order.ReservedBytes
+		s.Memory.FootprintBytes += a.script.Footprint
+	}
+	s.Reclaims, s.Memory.FreedBytesTotal = a.reclaims, a.total
+	return s
+}
+
+func (a *Agent) inspect(order v1alpha1.Inspection) v1alpha1.InspectionStatus {
+	out := v1alpha1.InspectionStatus{ID: order.ID, State: v1alpha1.InspectionFailed}
+	src, has := a.script.Sources[order.Source]
+	switch {
+	case !has:
+		out.Reason, out.Message = v1alpha1.ReasonSourceNotFound, "no such file: "+order.Source
+	case src.Model == nil:
+		out.Reason, out.Message = src.Reason, src.Message
+	case order.SHA256 != "" && order.SHA256 != src.Model.Files[0].SHA256:
+		out.Reason, out.Message = v1alpha1.ReasonDigestMismatch, "the file has another digest: "+src.Model.Files[0].SHA256
+	default:
+		out.State, out.Model = v1alpha1.InspectionResolved, src.Model
+	}
+	return out
+}
+
+// obey does at once what a real agent takes its time for.
+func (a *Agent) obey(order v1alpha1.Assignment) v1alpha1.AssignmentStatus {
+	does := Serve
+	if a.script.Behave != nil {
+		does = a.script.Behave(order)
+	}
+	out := v1alpha1.AssignmentStatus{ReplicaUID: order.ReplicaUID, Epoch: order.Epoch}
+	_, runs := a.running[order.ReplicaUID]
+	switch {
+	case order.Desired == v1alpha1.DesiredDrained && runs && does == KeepsBusy:
+		out.Progress.Stage = v1alpha1.StageDraining
+		out.Conditions = conditions(v1alpha1.ConditionServing, "")
+	case order.Desired == v1alpha1.DesiredDrained:
+		if runs {
+			a.end(order, v1alpha1.ReclaimDrained)
+		}
+		out.Progress.Stage = v1alpha1.StageReleased
+		out.Conditions = append(conditions(v1alpha1.ConditionDownloaded, v1alpha1.ReasonStopped),
+			metav1.Condition{Type: v1alpha1.ConditionReleased, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReleased, LastTransitionTime: epoch})
+	case does == Refuse:
+		out.Progress.Stage = v1alpha1.StageFailed
+		out.Conditions = conditions(v1alpha1.ConditionDownloaded, v1alpha1.ReasonInsufficientRoom)
+	case does == StillLoads:
+		out.Progress = v1alpha1.Progress{Stage: v1alpha1.StageLoading, BytesDone: 41, BytesTotal: 100, ETASeconds: ptr.To[int64](4)}
+		out.Conditions = conditions(v1alpha1.ConditionAdmitted, v1alpha1.ReasonLoading)
+	default:
+		if !runs {
+			a.loads[order.ReplicaUID]++
+		}
+		a.running[order.ReplicaUID] = order
+		out.Progress.Stage = v1alpha1.StageServing
+		out.Memory.FootprintBytes = a.script.Footprint
+		out.Conditions = conditions(v1alpha1.ConditionServing, "")
+	}
+	if total, has := a.freed[order.ReplicaUID]; has {
+		out.Freed = v1alpha1.Freed{Bytes: ptr.To(a.script.Footprint), TotalBytes: total, Reason: v1alpha1.ReclaimDrained, HostCheck: v1alpha1.HostCheckVerified}
+	}
+	return out
+}
+
+// epoch is the time of all transitions: a script's clock stands still.
+var epoch = metav1.NewTime(time.Unix(1_700_000_000, 0))
+
+// conditions are true up to one of them, and the next is false for a reason.
+func conditions(last, reason string) []metav1.Condition {
+	var out []metav1.Condition
+	for _, kind := range []string{v1alpha1.ConditionDownloaded, v1alpha1.ConditionAdmitted, v1alpha1.ConditionLoaded, v1alpha1.ConditionServing} {
+		out = append(out, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "Scripted", LastTransitionTime: epoch})
+		if kind == last {
+			break
+		}
+	}
+	if next := map[string]string{v1alpha1.ConditionDownloaded: v1alpha1.ConditionAdmitted, v1alpha1.ConditionAdmitted: v1alpha1.ConditionLoaded}[last]; reason != "" && next != "" {
+		out = append(out, metav1.Condition{Type: next, Status: metav1.ConditionFalse, Reason: reason, Message: "as the script says", LastTransitionTime: epoch})
+	}
+	return out
+}
+
+// end stops an engine and counts what it freed.
+func (a *Agent) end(order v1alpha1.Assignment, why v1alpha1.ReclaimReason) {
+	uid := order.ReplicaUID
+	delete(a.running, uid)
+	a.freed[uid] += a.script.Footprint
+	a.total += a.script.Footprint
+	r := v1alpha1.Reclaim{
+		ID: fmt.Sprintf("%s/%d/%d", uid, order.Epoch, a.loads[uid]), Namespace: order.Namespace, Name: order.Name, ReplicaUID: uid, Epoch: order.Epoch,
+		Load: a.loads[uid], Reason: why, Exit: v1alpha1.ExitClean, FreedBytes: ptr.To(a.script.Footprint), HostCheck: v1alpha1.HostCheckVerified, Time: metav1.NowMicro(),
+	}
+	a.reclaims = append([]v1alpha1.Reclaim{r}, a.reclaims...)
+	if len(a.reclaims) > 16 {
+		a.reclaims = a.reclaims[:16]
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// Silent says whether the agent is stopped or mute.
+func (a *Agent) Silent() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.stopped || a.script.Mute
+}

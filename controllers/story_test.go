@@ -1,0 +1,285 @@
+package controllers_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
+)
+
+func TestManifestBecomesServedModel(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(12*gib))
+	w.mac("mac-2", holding(60*gib))
+	start := time.Now()
+	w.deploy("smollm2", func(s *v1alpha1.ModelDeploymentSpec) { s.ServedNames = []string{"smollm2-135m"} })
+	d := w.deployment("smollm2", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	t.Logf("apply to Ready, without engines: %s", time.Since(start).Round(time.Millisecond))
+
+	for kind, reason := range map[string]string{
+		v1alpha1.ConditionAccepted: v1alpha1.ReasonAccepted, v1alpha1.ConditionFits: v1alpha1.ReasonFits, v1alpha1.ConditionPlaced: v1alpha1.ReasonPlaced,
+		v1alpha1.ConditionDownloaded: v1alpha1.ReasonVerified, v1alpha1.ConditionProgressing: v1alpha1.ReasonStable, v1alpha1.ConditionDegraded: v1alpha1.ReasonStable,
+	} {
+		if err := wantReason(d.Status.Conditions, kind, reason); err != nil {
+			t.Error(err)
+		}
+	}
+	if d.Status.Summary.Ready != "1/1" || d.Status.Summary.Memory != "152.3 MiB" || d.Status.ModelDigest != small.Digest {
+		t.Errorf("status: %+v", d.Status)
+	}
+	if want := []string{"smollm2-135m", w.ns + "/smollm2"}; !slices.Equal(d.Status.ServedNames, want) {
+		t.Errorf("served names %v, want %v", d.Status.ServedNames, want)
+	}
+	r := w.replicas("smollm2")[0]
+	if r.Spec.NodeName != "mac-2" {
+		t.Errorf("placed on %s, want the Mac with the larger free share, mac-2", r.Spec.NodeName)
+	}
+	if r.Spec.Context != (v1alpha1.ContextLimits{Tokens: 8192, Sequences: 4, CacheTokens: 16384}) || r.Spec.ReservedBytes <= small.Bytes() {
+		t.Errorf("resolved context %+v, reserved %d", r.Spec.Context, r.Spec.ReservedBytes)
+	}
+	var mac v1alpha1.MacNode
+	w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-2"}, &mac))
+	if len(mac.Spec.Assignments) != 1 || mac.Spec.Assignments[0].ReplicaUID != string(r.UID) || !slices.Equal(mac.Spec.Assignments[0].ServedNames, d.Status.ServedNames) {
+		t.Errorf("orders: %+v", mac.Spec.Assignments)
+	}
+	for _, a := range w.macs {
+		if err := a.Failure(); err != nil {
+			t.Errorf("agent %s: %v", a.Name, err)
+		}
+	}
+}
+
+func TestNameConflictNamesTheOwner(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	first := w.deploy("first", func(s *v1alpha1.ModelDeploymentSpec) { s.ServedNames = []string{"chat"} })
+	w.deployment("first", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	w.eventually("a second passes, so that the ages differ", func() error {
+		if time.Since(first.CreationTimestamp.Time) < 1100*time.Millisecond {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	w.deploy("second", func(s *v1alpha1.ModelDeploymentSpec) { s.ServedNames = []string{"chat", "talk"} })
+	d := w.deployment("second", v1alpha1.ConditionAccepted, v1alpha1.ReasonNameConflict)
+	wantContains(t, "Accepted", message(d.Status.Conditions, v1alpha1.ConditionAccepted), `"chat"`, w.ns+"/first")
+	if want := []string{"talk", w.ns + "/second"}; !slices.Equal(d.Status.ServedNames, want) {
+		t.Errorf("served names %v, want %v", d.Status.ServedNames, want)
+	}
+	if n := len(w.replicas("second")); n != 0 {
+		t.Errorf("%d replicas of a deployment that is not accepted", n)
+	}
+	w.must(w.c.Delete(w.ctx, first))
+	w.deployment("second", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+}
+
+func TestSourceProblemsAreReasons(t *testing.T) {
+	w := newWorld(t)
+	bad := holding(60 * gib)
+	bad.Sources["file://bad.gguf"] = fleettest.Source{Reason: v1alpha1.ReasonInvalidModel, Message: "bad.gguf ends in the middle of tensor 7"}
+	w.mac("mac-1", bad)
+	w.mac("mac-2", holding(60*gib))
+
+	w.deploy("missing", func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "file://missing.gguf" })
+	w.deploy("bad", func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "file://bad.gguf" })
+	w.deploy("other", func(s *v1alpha1.ModelDeploymentSpec) {
+		s.Model.SHA256 = "00000000000000000000000000000000000000000000000000000000000000ff"
+	})
+	w.deploy("long", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 8193 })
+	w.deploy("tight", func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("1Mi") })
+
+	d := w.deployment("missing", v1alpha1.ConditionAccepted, v1alpha1.ReasonSourceNotFound)
+	wantContains(t, "missing", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "mac-1: no such file", "1 more")
+	d = w.deployment("bad", v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidModel)
+	wantContains(t, "bad", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "mac-1", "tensor 7")
+	w.deployment("other", v1alpha1.ConditionAccepted, v1alpha1.ReasonDigestMismatch)
+	d = w.deployment("long", v1alpha1.ConditionAccepted, v1alpha1.ReasonContextTooLong)
+	wantContains(t, "long", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "8193", "8192")
+	d = w.deployment("tight", v1alpha1.ConditionAccepted, v1alpha1.ReasonLimitTooSmall)
+	wantContains(t, "tight", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "1048576 bytes")
+
+	// The file appears on one Mac: the same deployment goes on without a change.
+	good := fleettest.Model("file://missing.gguf", "found", 98_000_000)
+	w.must(w.macs[1].Edit(w.ctx, func(s *fleettest.Script) { s.Sources["file://missing.gguf"] = fleettest.Source{Model: &good} }))
+	w.deployment("missing", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	if r := w.replicas("missing")[0]; r.Spec.NodeName != "mac-2" {
+		t.Errorf("placed on %s, but only mac-2 has the file", r.Spec.NodeName)
+	}
+}
+
+func TestTooLargeForEveryMac(t *testing.T) {
+	w := newWorld(t)
+	huge := fleettest.Model("file://huge.gguf", "huge", 100*gib)
+	for name, capacity := range map[string]int64{"mac-1": 12 * gib, "mac-2": 60 * gib} {
+		s := holding(capacity)
+		s.Sources["file://huge.gguf"] = fleettest.Source{Model: &huge}
+		w.mac(name, s)
+	}
+	w.deploy("huge", func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "file://huge.gguf" })
+	d := w.deployment("huge", v1alpha1.ConditionFits, v1alpha1.ReasonTooLarge)
+	wantContains(t, "Fits", message(d.Status.Conditions, v1alpha1.ConditionFits),
+		"2 Macs: 2 too small even when empty", "mac-1 can promise 12.0 GiB", "mac-2 can promise 60.0 GiB")
+	if meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionFits) {
+		t.Error("Fits is true")
+	}
+}
+
+// Admission judged each model alone elsewhere: five models of 36 GiB were
+// admitted on a Mac of 64 GiB.
+func TestReservationsAreCumulative(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(64*gib))
+	for i := range 5 {
+		w.deploy(fmt.Sprintf("big-%d", i), func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("36Gi") })
+	}
+	placed := 0
+	w.eventually("each deployment is judged", func() error {
+		placed = 0
+		for i := range 5 {
+			c := meta.FindStatusCondition(w.get(fmt.Sprintf("big-%d", i)).Status.Conditions, v1alpha1.ConditionPlaced)
+			switch {
+			case c == nil || c.Reason == v1alpha1.ReasonPending:
+				return fmt.Errorf("big-%d is not", i)
+			case c.Status == "True":
+				placed++
+			case c.Reason != v1alpha1.ReasonNoRoom:
+				return fmt.Errorf("big-%d: %s (%s)", i, c.Reason, c.Message)
+			default:
+				wantContains(t, "Placed", c.Message, "1 short of memory (need 36.0 GiB, largest free 28.0 GiB)")
+			}
+		}
+		return nil
+	})
+	if placed != 1 {
+		t.Errorf("%d replicas of 36 GiB on a Mac of 64 GiB, want 1", placed)
+	}
+}
+
+func TestScaleDownCountsFreedBytesOnce(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	w.mac("mac-2", holding(60*gib))
+	w.deploy("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	on := map[string]bool{}
+	for _, r := range w.replicas("small") {
+		on[r.Spec.NodeName] = true
+	}
+	if len(on) != 2 {
+		t.Errorf("two replicas on %v, want one on each Mac", on)
+	}
+	const footprint = 159744000
+	for want := int64(1); want <= 2; want++ {
+		w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To(int32(2 - want)) })
+		w.eventually("the replica is gone and counted", func() error {
+			d := w.get("small")
+			if n := len(w.replicas("small")); n != int(2-want) || len(d.Status.Accounted) != 0 {
+				return fmt.Errorf("%d replicas are left, %d accounted", n, len(d.Status.Accounted))
+			}
+			if d.Status.FreedBytesTotal != want*footprint || d.Status.RetiredFreedBytes != want*footprint {
+				return fmt.Errorf("freed %d, retired %d, want %d", d.Status.FreedBytesTotal, d.Status.RetiredFreedBytes, want*footprint)
+			}
+			return nil
+		})
+	}
+	if err := wantReason(w.get("small").Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ReasonScaledToZero); err != nil {
+		t.Error(err)
+	}
+	w.wantReclaimEvents(2)
+}
+
+// wantReclaimEvents wants one Event per reclaim on the Mac and one on the replica.
+func (w *world) wantReclaimEvents(reclaims int) {
+	w.t.Helper()
+	w.eventually("events of reclaims", func() error {
+		for _, ns := range []string{"default", w.ns} {
+			var list corev1.EventList
+			w.must(w.c.List(w.ctx, &list, client.InNamespace(ns)))
+			n := 0
+			for _, e := range list.Items {
+				if e.Reason == "Reclaimed" && e.Source.Component == "metalfleet-operator" && contains(e.Message, w.ns+"/") {
+					n++
+					wantContains(w.t, "event", e.Message, "freed 159744000 bytes (152.3 MiB) on mac-")
+				}
+			}
+			if n != reclaims {
+				return fmt.Errorf("%d events in %s, want %d", n, ns, reclaims)
+			}
+		}
+		return nil
+	})
+}
+
+func TestRefusedReplicaMovesElsewhere(t *testing.T) {
+	w := newWorld(t)
+	refuse := holding(100 * gib)
+	refuse.Behave = func(v1alpha1.Assignment) fleettest.Behaviour { return fleettest.Refuse }
+	w.mac("mac-1", refuse)
+	w.mac("mac-2", holding(60*gib))
+	w.deploy("small", nil)
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	w.eventually("only the successor is left", func() error {
+		rs := w.replicas("small")
+		if len(rs) != 1 || rs[0].Spec.NodeName != "mac-2" || rs[0].Spec.Epoch != 2 {
+			return fmt.Errorf("%d replicas: %s", len(rs), brief(&rs[0]))
+		}
+		if a := rs[0].Spec.Avoid; len(a) != 1 || a[0].Name != "mac-1" || a[0].Until.Sub(w.clock.Now()) > 601*time.Second {
+			return fmt.Errorf("avoids %v", a)
+		}
+		return nil
+	})
+}
+
+func TestChangeRollsOutByRevision(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	w.deploy("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })
+	d := w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	first := d.Status.CurrentRevision
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 512 })
+	w.eventually("both replicas have the new revision", func() error {
+		d := w.get("small")
+		rs := w.replicas("small")
+		if d.Status.CurrentRevision == first || d.Status.ReadyReplicas != 2 || d.Status.UpdatedReplicas != 2 || len(rs) != 2 {
+			return fmt.Errorf("%s, %d replicas", brief(d), len(rs))
+		}
+		for _, r := range rs {
+			if r.Spec.Context.Tokens != 512 {
+				return errors.New("a replica has the old context")
+			}
+		}
+		return nil
+	})
+	// Placement and drain time are no part of the engine: nothing is replaced.
+	before := uids(w.replicas("small"))
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.DrainSeconds = ptr.To[int32](7) })
+	w.eventually("replicas follow", func() error {
+		for _, r := range w.replicas("small") {
+			if r.Spec.DrainSeconds != 7 {
+				return errors.New("not yet")
+			}
+		}
+		return nil
+	})
+	if after := uids(w.replicas("small")); !slices.Equal(before, after) {
+		t.Errorf("replicas %v became %v", before, after)
+	}
+}
+
+func uids(rs []v1alpha1.ModelReplica) []string {
+	var out []string
+	for _, r := range rs {
+		out = append(out, string(r.UID))
+	}
+	slices.Sort(out)
+	return out
+}
