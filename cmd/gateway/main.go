@@ -1,0 +1,135 @@
+// Command gateway is the OpenAI-compatible front of a fleet of Macs. It runs
+// in the cluster, as many replicas as wanted behind one Service.
+//
+// It owns its flags and signals, and nothing else: package gateway is the
+// program.
+//
+// Start reading at run.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"metalfleet.dev/metalfleet/gateway"
+)
+
+// version is set by the linker.
+var version = "unversioned"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "gateway:", err)
+		os.Exit(1)
+	}
+}
+
+type flags struct {
+	kubeconfig, namespace, listen, health string
+	drain                                 time.Duration
+	verbose, version                      bool
+}
+
+func parse(args []string, out io.Writer) (flags, error) {
+	var f flags
+	set := flag.NewFlagSet("gateway", flag.ContinueOnError)
+	set.SetOutput(out)
+	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "`file` that says how the API server is reached; inside a cluster none is needed")
+	set.StringVar(&f.namespace, "namespace", namespace(), "namespace that holds the Secret metalfleet-gateway")
+	set.StringVar(&f.listen, "listen", ":8080", "`address` for clients")
+	set.StringVar(&f.health, "health", ":8081", "`address` of /metrics, /healthz and /readyz")
+	set.DurationVar(&f.drain, "drain-timeout", 5*time.Minute, "how long running answers may go on after SIGTERM")
+	set.BoolVar(&f.verbose, "verbose", false, "log details that help to debug")
+	set.BoolVar(&f.version, "version", false, "print the version and exit")
+	if err := set.Parse(args); err != nil {
+		return f, err
+	}
+	if set.NArg() > 0 {
+		return f, fmt.Errorf("unexpected argument %q; gateway takes flags only", set.Arg(0))
+	}
+	if f.drain < 0 {
+		return f, fmt.Errorf("--drain-timeout %s is negative", f.drain)
+	}
+	return f, nil
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	f, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if f.version {
+		_, err := fmt.Fprintln(stdout, "gateway", version)
+		return err
+	}
+	log := newLogger(stderr, f.verbose)
+	klog.SetLogger(log)
+	ctrllog.SetLogger(log)
+	config, err := restConfig(f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	front, err := net.Listen("tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("listen for clients (--listen): %w", err)
+	}
+	health, err := net.Listen("tcp", f.health)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen for probes (--health): %w", err), front.Close())
+	}
+	log.Info("gateway starts", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
+	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, Front: front, Health: health, Drain: f.drain, Log: log})
+}
+
+func newLogger(to io.Writer, verbose bool) logr.Logger {
+	level := slog.LevelInfo
+	if verbose {
+		level = slog.LevelDebug
+	}
+	return logr.FromSlogHandler(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level}))
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("not inside a cluster; name a file with --kubeconfig: %w", err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", kubeconfig, err)
+	}
+	return config, nil
+}
+
+// namespace is the pod's own, or the usual one.
+func namespace() string {
+	b, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+	if err != nil || len(b) == 0 {
+		return "metalfleet-system"
+	}
+	return strings.TrimSpace(string(b))
+}

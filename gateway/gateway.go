@@ -1,0 +1,185 @@
+// Package gateway is the OpenAI-compatible front of a fleet: it wires the
+// table of replicas, the gateway's identity, the proxy and its two listeners.
+//
+// It owns the order of start and stop: health first, so that a kubelet can
+// ask; requests as soon as the port is open, refused with 503 until table and
+// identity were read once; at the end running answers first, the watches last.
+// It refuses nothing itself and writes nothing to the API server.
+//
+// Start reading at Run; package proxy has the way of a request.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/proxy"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// Options of a gateway.
+type Options struct {
+	// REST says how the API server is reached.
+	REST *rest.Config
+	// Namespace that holds the gateway's Secret.
+	Namespace string
+	// Front takes clients, Health metrics and probes. Run closes both.
+	Front, Health net.Listener
+	// Drain is how long running answers may go on after the end was ordered.
+	Drain time.Duration
+	// Log of the gateway.
+	Log logr.Logger
+}
+
+// Run serves until ctx ends and the running answers have ended or Drain is
+// over.
+func Run(ctx context.Context, o Options) error {
+	// The watches outlive the order to stop: answers still run then.
+	watching, stopWatching := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stopWatching()
+
+	informers, err := newCache(o)
+	if err != nil {
+		return errors.Join(err, o.Front.Close(), o.Health.Close())
+	}
+	table, ids := route.NewTable(), &identity.Store{}
+	failed := make(chan error, 3)
+	wg.Go(func() {
+		if err := informers.Start(watching); err != nil {
+			failed <- fmt.Errorf("watch the API server: %w", err)
+		}
+	})
+	if err := identity.Watch(watching, informers, ids, o.Log); err != nil {
+		return errors.Join(err, o.Front.Close(), o.Health.Close())
+	}
+	wg.Go(func() {
+		if err := route.Watch(watching, informers, table); err != nil && watching.Err() == nil {
+			failed <- err
+		}
+	})
+
+	registry := newRegistry()
+	front := proxy.New(proxy.Config{Table: table, Identity: ids.Current, Registry: registry, Log: o.Log})
+	defer front.Close()
+	s := newServers(o, front, registry, func() bool { return table.Synced() && ids.Current() != nil })
+	return s.run(ctx, failed)
+}
+
+func newCache(o Options) (cache.Cache, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	kinds := route.Kinds()
+	kinds[client.Object(&corev1.Secret{})] = identity.Kind(o.Namespace)
+	informers, err := cache.New(o.REST, cache.Options{Scheme: scheme, ByObject: kinds, ReaderFailOnMissingInformer: true})
+	if err != nil {
+		return nil, fmt.Errorf("watch the API server: %w", err)
+	}
+	return informers, nil
+}
+
+func newRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// servers are the two listeners.
+type servers struct {
+	Options
+	front, health  *http.Server
+	draining       atomic.Bool
+	cancelRequests context.CancelCauseFunc
+}
+
+func newServers(o Options, front http.Handler, registry *prometheus.Registry, ready func() bool) *servers {
+	requests, cancel := context.WithCancelCause(context.Background())
+	s := &servers{Options: o, cancelRequests: cancel}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !ready() || s.draining.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	errorLog := slog.NewLogLogger(logr.ToSlogHandler(o.Log.WithName("http")), slog.LevelDebug)
+	s.front = &http.Server{Handler: front, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, ErrorLog: errorLog,
+		BaseContext: func(net.Listener) context.Context { return requests }}
+	s.health = &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, ErrorLog: errorLog}
+	return s
+}
+
+// run serves until ctx ends or something failed, then drains.
+func (s *servers) run(ctx context.Context, failed chan error) error {
+	defer s.cancelRequests(nil)
+	var wg sync.WaitGroup
+	serve := func(h *http.Server, l net.Listener) {
+		wg.Go(func() {
+			if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				select {
+				case failed <- fmt.Errorf("serve on %s: %w", l.Addr(), err):
+				default: // another failure ends the gateway already
+				}
+			}
+		})
+	}
+	serve(s.health, s.Health)
+	serve(s.front, s.Front)
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	s.draining.Store(true)
+	s.drain()
+	err = errors.Join(err, s.health.Close())
+	wg.Wait()
+	return err
+}
+
+// tellTime is how long cancelled answers have to tell their clients.
+const tellTime = 2 * time.Second
+
+// drain lets answers end by themselves for Drain, then ends them with an error
+// that says why.
+func (s *servers) drain() {
+	draining, done := context.WithTimeout(context.Background(), s.Drain)
+	defer done()
+	if s.front.Shutdown(draining) == nil {
+		return
+	}
+	s.Log.Info("drain is over; the answers that still run are broken off")
+	s.cancelRequests(proxy.ErrShuttingDown)
+	telling, done := context.WithTimeout(context.Background(), tellTime)
+	defer done()
+	if s.front.Shutdown(telling) == nil {
+		return
+	}
+	if err := s.front.Close(); err != nil {
+		s.Log.Error(err, "close connections")
+	}
+}

@@ -1,0 +1,116 @@
+// Package identity holds the certificate with which this gateway proves to
+// Macs that it is one, and the authority by which it knows them.
+//
+// It owns the reading of one Secret and reloads it without a restart. It
+// refuses a Secret that is not whole, or whose certificate no Mac would
+// accept, and keeps the last good one.
+//
+// Start reading at Parse; Watch feeds a Store.
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+)
+
+// SecretName is the Secret that the operator makes in its own namespace.
+const SecretName = "metalfleet-gateway"
+
+// Keys of the Secret.
+const (
+	keyCertificate = corev1.TLSCertKey
+	keyPrivate     = corev1.TLSPrivateKeyKey
+	keyAuthority   = corev1.ServiceAccountRootCAKey // ca.crt
+)
+
+// ErrInvalid says that a Secret is no gateway's identity.
+var ErrInvalid = errors.New("not a gateway's identity")
+
+// Identity is one version of certificate and authority; it never changes, so
+// two are the same if their pointers are.
+type Identity struct {
+	certificate tls.Certificate
+	roots       *x509.CertPool
+}
+
+// Parse reads the data of the Secret.
+func Parse(data map[string][]byte) (*Identity, error) {
+	for _, key := range []string{keyCertificate, keyPrivate, keyAuthority} {
+		if len(data[key]) == 0 {
+			return nil, fmt.Errorf("%w: %s is missing", ErrInvalid, key)
+		}
+	}
+	pair, err := tls.X509KeyPair(data[keyCertificate], data[keyPrivate])
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if !slices.Contains(pair.Leaf.DNSNames, agentapi.GatewayName) {
+		return nil, fmt.Errorf("%w: the certificate is for %v, not for %s", ErrInvalid, pair.Leaf.DNSNames, agentapi.GatewayName)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(data[keyAuthority]) {
+		return nil, fmt.Errorf("%w: %s holds no certificate", ErrInvalid, keyAuthority)
+	}
+	return &Identity{certificate: pair, roots: roots}, nil
+}
+
+// ClientTLS is how the Mac called mac is dialled.
+func (i *Identity) ClientTLS(mac string) *tls.Config {
+	return agentapi.ClientTLS(func() (*tls.Certificate, error) { return &i.certificate, nil }, i.roots, mac)
+}
+
+// Store holds the current identity.
+type Store struct{ current atomic.Pointer[Identity] }
+
+// Current is nil until a good Secret was seen.
+func (s *Store) Current() *Identity { return s.current.Load() }
+
+// Set replaces the identity.
+func (s *Store) Set(i *Identity) { s.current.Store(i) }
+
+// Kind is what Watch reads, and no other Secret.
+func Kind(namespace string) cache.ByObject {
+	return cache.ByObject{Namespaces: map[string]cache.Config{
+		namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", SecretName)},
+	}}
+}
+
+// Watch has every good version of the Secret put into the store. It returns at
+// once; the watch lives as long as the informers.
+func Watch(ctx context.Context, informers cache.Informers, s *Store, log logr.Logger) error {
+	informer, err := informers.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch the Secret %s: %w", SecretName, err)
+	}
+	set := func(o any) {
+		secret, ok := o.(*corev1.Secret)
+		if !ok || secret.Name != SecretName {
+			return
+		}
+		identity, err := Parse(secret.Data)
+		if err != nil {
+			log.Error(err, "gateway's Secret is refused; the last good identity stays", "Secret", secret.Namespace+"/"+secret.Name)
+			return
+		}
+		s.Set(identity)
+		log.Info("identity loaded", "expires", identity.certificate.Leaf.NotAfter)
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: set, UpdateFunc: func(_, now any) { set(now) }})
+	if err != nil {
+		return fmt.Errorf("watch the Secret %s: %w", SecretName, err)
+	}
+	return nil
+}

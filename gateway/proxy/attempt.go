@@ -1,0 +1,194 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// Reasons of a failed attempt, which are labels too.
+const (
+	reasonConnection = "connection" // the Mac cannot be reached, or was lost
+	reasonStream     = "stream"     // the Mac broke off this request alone
+	reasonRefused    = "refused"    // the agent says that another may be tried
+)
+
+// failure is an attempt of which nothing reached the client.
+type failure struct {
+	reason  string
+	err     error
+	refusal *openai.Error // what the agent said, if it said something
+}
+
+const (
+	// wholeBytes of an answer that is no stream are read before any is sent,
+	// so that another replica can be tried while it is incomplete.
+	wholeBytes = 1 << 20
+	// refusalBytes of a refusal are kept.
+	refusalBytes = 64 << 10
+)
+
+type bodyCloser = io.ReadCloser
+
+func bodyReader(b []byte) bodyCloser { return io.NopCloser(bytes.NewReader(b)) }
+
+// zeros never end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// attempt sends the request to one replica and delivers its answer. A failure
+// means that nothing was sent to the client. Without one the request has
+// ended, with an error if nobody was there to be told. It releases the endpoint.
+func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, e route.Endpoint, release func(), body []byte) (*failure, error) {
+	defer release() // also where an answer is aborted by a panic
+	upstream, cancel := context.WithCancel(ctx)
+	defer cancel() // whatever happens: the agent hears of the end
+	req, err := request(upstream, r, e, w.Header().Get(agentapi.HeaderRequestID), body)
+	if err != nil {
+		return nil, openai.Internal(err)
+	}
+	resp, err := p.macs.to(e, p.Identity()).RoundTrip(req)
+	if err != nil {
+		return p.failed(ctx, fmt.Errorf("request to %s: %w", e.Mac, err))
+	}
+	defer resp.Body.Close() //nolint:errcheck // cancelled above, read to its end or broken
+	p.book.trust(e.Mac)
+	if resp.Header.Get(agentapi.HeaderRetryable) == "true" {
+		return refused(resp), nil
+	}
+	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err == nil && kind == "text/event-stream" {
+		return p.stream(ctx, w, resp, e.Mac)
+	}
+	return p.whole(ctx, w, resp, e.Mac)
+}
+
+// failed tells a Mac's failure from the end of the request itself.
+func (p *Proxy) failed(ctx context.Context, err error) (*failure, error) {
+	if ctx.Err() != nil {
+		return nil, ended(ctx)
+	}
+	return &failure{reason: reasonOf(err), err: err}, nil
+}
+
+// ended is why a request was cancelled.
+func ended(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), ErrShuttingDown) {
+		return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: "shutting_down",
+			RetryAfter: noEndpointRetry, Message: "The gateway is shutting down. Send the request again.", Cause: ErrShuttingDown}
+	}
+	return fmt.Errorf("%w: %w", errClientGone, context.Cause(ctx))
+}
+
+// streamError has the shape into which net/http's own error of a reset stream
+// can be read.
+type streamError struct {
+	StreamID uint32
+	Code     uint32
+	Cause    error
+}
+
+func (e streamError) Error() string { return fmt.Sprintf("stream reset with code %d", e.Code) }
+
+// reasonOf tells a stream that was reset from a connection that failed: only
+// the second says something of the Mac.
+func reasonOf(err error) string {
+	var reset streamError
+	if errors.As(err, &reset) {
+		return reasonStream
+	}
+	return reasonConnection
+}
+
+// refused keeps what an agent said before anything was done.
+func refused(resp *http.Response) *failure {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, refusalBytes))
+	if err != nil {
+		return &failure{reason: reasonOf(err), err: fmt.Errorf("read a refusal: %w", err)}
+	}
+	e := openai.ParseError(resp.StatusCode, resp.Header, body)
+	return &failure{reason: reasonRefused, err: e, refusal: e}
+}
+
+// whole delivers an answer that is one body.
+func (p *Proxy) whole(ctx context.Context, w *reply, resp *http.Response, mac string) (*failure, error) {
+	first, err := io.ReadAll(io.LimitReader(resp.Body, wholeBytes))
+	if err != nil {
+		return p.failed(ctx, fmt.Errorf("read the answer: %w", err))
+	}
+	w.begin(resp, mac)
+	if _, err := w.Write(first); err != nil {
+		return nil, fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	if len(first) < wholeBytes {
+		return nil, nil
+	}
+	// Half an answer must not look whole: the connection to the client breaks.
+	if _, err := io.Copy(w, resp.Body); err != nil {
+		p.metrics.broken.Inc()
+		panic(http.ErrAbortHandler)
+	}
+	return nil, nil
+}
+
+// stream delivers whole events, with one flush for each read. A stream that
+// breaks off ends with an error event, which no client takes for the end.
+func (p *Proxy) stream(ctx context.Context, w *reply, resp *http.Response, mac string) (*failure, error) {
+	events := newBlocks(resp.Body)
+	defer events.free()
+	block, err := events.next()
+	if len(block) == 0 {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return p.failed(ctx, fmt.Errorf("read the first event: %w", err))
+	}
+	resp.Header.Del("Content-Length")
+	w.begin(resp, mac)
+	for ; len(block) > 0; block, err = events.next() {
+		if err := w.send(block); err != nil {
+			return nil, fmt.Errorf("%w: %w", errClientGone, err)
+		}
+	}
+	if err == io.EOF && events.ended() {
+		return nil, nil
+	}
+	return nil, p.breakOff(ctx, w, mac, err)
+}
+
+// breakOff tells the client inside the stream that its answer is not whole.
+func (p *Proxy) breakOff(ctx context.Context, w *reply, mac string, cause error) error {
+	var told *openai.Error
+	if ctx.Err() != nil {
+		if err := ended(ctx); !errors.As(err, &told) {
+			return err
+		}
+	} else {
+		told = &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost, Cause: cause,
+			Message: "The Mac that answered was lost. What came so far is not the whole answer; send the request again."}
+		log := logr.FromContextOrDiscard(ctx)
+		log.Info("answer broken off", "MacNode", mac, "reason", cause.Error())
+		if cause != io.EOF && reasonOf(cause) == reasonConnection {
+			p.distrust(log, mac, cause)
+		}
+	}
+	p.metrics.broken.Inc()
+	data, err := told.MarshalJSON()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	if err := w.send([]byte("data: " + string(data) + "\n\n")); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	return nil
+}

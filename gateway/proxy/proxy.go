@@ -1,0 +1,287 @@
+// Package proxy is the gateway's front: the OpenAI-compatible API, answered by
+// forwarding bytes to the agent of a Mac.
+//
+// It owns the way of a request through the gateway: find the model, choose a
+// replica, forward, try another one as long as nothing was sent to the client,
+// and end every answer exactly once. It keeps the body until the first byte of
+// the answer, and what it learned of Macs that failed. It refuses what no
+// agent needs to see: unknown routes and models, malformed and oversized
+// bodies, models without a ready replica.
+//
+// It reads no request beyond its model and changes no answer: the agent's port
+// speaks the same API. What it adds are its own errors and the names of Mac
+// and request.
+//
+// Start reading at Proxy.text and Proxy.forward.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// ErrShuttingDown is the cause with which requests are cancelled when the
+// drain of the gateway is over; their clients are told.
+var ErrShuttingDown = errors.New("gateway is shutting down")
+
+// errClientGone says that there is nobody left to answer.
+var errClientGone = errors.New("client is gone")
+
+const (
+	pathModels      = "/v1/models"
+	pathChat        = "/v1/chat/completions"
+	pathCompletions = "/v1/completions"
+
+	// maxTries bounds how many replicas one request is sent to.
+	maxTries = 5
+	// noEndpointRetry is what Retry-After says while no replica is ready.
+	noEndpointRetry = 2 * time.Second
+)
+
+// Config is what the front needs.
+type Config struct {
+	// Table of names and replicas.
+	Table *route.Table
+	// Identity with which Macs are dialled; nil until it is known.
+	Identity func() *identity.Identity
+	// Registry takes the metrics.
+	Registry prometheus.Registerer
+	// Log of failures; never of prompts or answers.
+	Log logr.Logger
+	// MaxBodyBytes bounds a request; 0 means agentapi.MaxBodyBytes.
+	MaxBodyBytes int64
+	// ReadTimeout bounds how long a body may take to arrive; 0 means 30 s.
+	ReadTimeout time.Duration
+	// WriteTimeout is how long one write waits for a client that does not
+	// read; 0 means 30 s.
+	WriteTimeout time.Duration
+}
+
+// Proxy is the front as a handler.
+type Proxy struct {
+	Config
+	book    *book
+	macs    macs
+	metrics *metrics
+}
+
+// New makes a front. Close it when no request runs.
+func New(c Config) *Proxy {
+	if c.MaxBodyBytes == 0 {
+		c.MaxBodyBytes = agentapi.MaxBodyBytes
+	}
+	if c.ReadTimeout == 0 {
+		c.ReadTimeout = 30 * time.Second
+	}
+	if c.WriteTimeout == 0 {
+		c.WriteTimeout = 30 * time.Second
+	}
+	return &Proxy{Config: c, book: newBook(), metrics: newMetrics(c.Registry)}
+}
+
+// Close ends idle connections to Macs.
+func (p *Proxy) Close() { p.macs.close() }
+
+// ServeHTTP answers one request, exactly once.
+func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
+	name, handle := p.route(r)
+	id := agentapi.RequestID(r.Header.Get(agentapi.HeaderRequestID))
+	w := newReply(plain, p.WriteTimeout)
+	w.Header().Set(agentapi.HeaderRequestID, id)
+	ended := p.metrics.observe(name)
+	defer func() { ended(w.status, w.firstByte) }()
+	log := p.Log.WithValues("requestID", id, "route", name)
+
+	err := handle(logr.NewContext(r.Context(), log), w, r)
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, errClientGone):
+		log.V(1).Info("client left before its answer ended")
+		return
+	}
+	e := openai.AsError(err)
+	if e.Status >= http.StatusInternalServerError {
+		log.Info("request refused", "status", e.Status, "reason", e.Error())
+	}
+	if err := openai.WriteError(w, e); err != nil {
+		log.V(1).Info("client left before it was told of a refusal")
+	}
+}
+
+// handle answers one route. An error means that nothing was written.
+type handle func(context.Context, *reply, *http.Request) error
+
+// route finds what the path asks for, and its name in metrics.
+func (p *Proxy) route(r *http.Request) (string, handle) {
+	path := r.URL.Path
+	switch {
+	case path == pathChat || path == pathCompletions:
+		return path, only(http.MethodPost, p.text)
+	case path == pathModels:
+		return path, only(http.MethodGet, p.models)
+	case strings.HasPrefix(path, pathModels+"/"):
+		return pathModels, only(http.MethodGet, p.oneModel)
+	}
+	return "other", func(context.Context, *reply, *http.Request) error { return openai.RouteNotFound(r.Method, path) }
+}
+
+func only(method string, h handle) handle {
+	return func(ctx context.Context, w *reply, r *http.Request) error {
+		if r.Method != method {
+			w.Header().Set("Allow", method)
+			return openai.MethodNotAllowed(r.Method, r.URL.Path, method)
+		}
+		return h(ctx, w, r)
+	}
+}
+
+func (p *Proxy) models(_ context.Context, w *reply, _ *http.Request) error {
+	if err := p.ready(); err != nil {
+		return err
+	}
+	names := p.Table.Names()
+	list := make([]openai.Model, len(names))
+	for i, n := range names {
+		list[i] = openai.NewModel(n.Name, n.Model.Created, n.Model.Namespace)
+	}
+	return w.json(openai.NewModelList(list...))
+}
+
+func (p *Proxy) oneModel(_ context.Context, w *reply, r *http.Request) error {
+	name := strings.TrimPrefix(r.URL.Path, pathModels+"/")
+	m, err := p.lookup(name)
+	if err != nil {
+		return err
+	}
+	return w.json(openai.NewModel(name, m.Created, m.Namespace))
+}
+
+// ready refuses requests until table and identity were read once: before that
+// an unknown name means nothing.
+func (p *Proxy) ready() error {
+	if p.Table.Synced() && p.Identity() != nil {
+		return nil
+	}
+	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: openai.CodeNoEndpoint,
+		RetryAfter: noEndpointRetry, Message: "The gateway has just started and does not know its models yet. Try again."}
+}
+
+func (p *Proxy) lookup(name string) (*route.Model, error) {
+	if err := p.ready(); err != nil {
+		return nil, err
+	}
+	m, ok := p.Table.Lookup(name)
+	if !ok {
+		return nil, openai.ModelNotFound(name)
+	}
+	return m, nil
+}
+
+// text forwards a request of a text route.
+func (p *Proxy) text(ctx context.Context, w *reply, r *http.Request) error {
+	body, err := p.readBody(w, r)
+	if err != nil {
+		return err
+	}
+	name, err := openai.DecodeModel(body)
+	if err != nil {
+		return err
+	}
+	model, err := p.lookup(name)
+	if err != nil {
+		return err
+	}
+	return p.forward(ctx, w, r, name, model, body)
+}
+
+func (p *Proxy) readBody(w *reply, r *http.Request) ([]byte, error) {
+	if r.ContentLength > p.MaxBodyBytes {
+		_, err := openai.ReadBody(zeros{}, p.MaxBodyBytes) // refused without reading
+		return nil, err
+	}
+	if err := w.rc.SetReadDeadline(time.Now().Add(p.ReadTimeout)); err != nil {
+		return nil, fmt.Errorf("bound the time of a request body: %w", err)
+	}
+	body, err := openai.ReadBody(r.Body, p.MaxBodyBytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.rc.SetReadDeadline(time.Time{}); err != nil {
+		return nil, fmt.Errorf("bound the time of a request body: %w", err)
+	}
+	return body, nil
+}
+
+// forward tries replicas until one answers. Each is tried once, and none after
+// the first byte went to the client.
+func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, name string, model *route.Model, body []byte) error {
+	log := logr.FromContextOrDiscard(ctx)
+	replicas, macs := map[string]bool{}, map[string]bool{}
+	var last *failure
+	for range maxTries {
+		e, release, ok := p.book.take(model.Endpoints(), func(e route.Endpoint) bool { return replicas[e.Replica] || macs[e.Mac] })
+		if !ok {
+			break
+		}
+		if last != nil {
+			p.metrics.retries.WithLabelValues(last.reason).Inc()
+		}
+		failed, err := p.attempt(ctx, w, r, e, release, body)
+		if failed == nil {
+			return err
+		}
+		last = failed
+		replicas[e.Replica] = true
+		if failed.reason == reasonConnection {
+			macs[e.Mac] = true
+			p.distrust(log, e.Mac, failed.err)
+		}
+		log.V(1).Info("replica did not answer", "reason", failed.reason, "MacNode", e.Mac, "replicaUID", e.Replica)
+	}
+	if last != nil && last.refusal != nil {
+		return last.refusal
+	}
+	return openai.NoEndpoint(name, noEndpointRetry)
+}
+
+// distrust leaves a Mac alone for a while.
+func (p *Proxy) distrust(log logr.Logger, mac string, cause error) {
+	if p.book.suspect(mac) {
+		p.metrics.suspected.Inc()
+		log.Info("connection to a Mac failed; others are preferred for a while", "MacNode", mac, "reason", cause.Error())
+	}
+}
+
+// request is what the agent gets: the client's bytes, and headers of our own
+// making. A client's credentials stay here.
+func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, body []byte) (*http.Request, error) {
+	out, err := http.NewRequestWithContext(ctx, r.Method, "https://"+e.Address+r.URL.Path, bodyReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("request to %s: %w", e.Mac, err)
+	}
+	out.ContentLength = int64(len(body))
+	out.GetBody = func() (bodyCloser, error) { return bodyReader(body), nil }
+	out.Header.Set("Content-Type", "application/json")
+	out.Header.Set("User-Agent", "metalfleet-gateway")
+	if accept := r.Header.Values("Accept"); len(accept) > 0 {
+		out.Header["Accept"] = accept
+	}
+	out.Header.Set(agentapi.HeaderReplica, e.Replica)
+	out.Header.Set(agentapi.HeaderEpoch, strconv.FormatInt(e.Epoch, 10))
+	out.Header.Set(agentapi.HeaderRequestID, id)
+	return out, nil
+}

@@ -1,0 +1,82 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+// reply is the way to the client. Every write has a deadline: a client that
+// never reads must not hold an engine.
+type reply struct {
+	http.ResponseWriter
+	rc        *http.ResponseController
+	timeout   time.Duration
+	status    int
+	firstByte time.Time
+}
+
+func newReply(w http.ResponseWriter, timeout time.Duration) *reply {
+	return &reply{ResponseWriter: w, rc: http.NewResponseController(w), timeout: timeout}
+}
+
+// WriteHeader notes the status.
+func (w *reply) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *reply) Write(p []byte) (int, error) {
+	if err := w.rc.SetWriteDeadline(time.Now().Add(w.timeout)); err != nil {
+		return 0, fmt.Errorf("bound a write: %w", err)
+	}
+	if w.firstByte.IsZero() {
+		w.firstByte = time.Now()
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// send writes and flushes. The front is HTTP/1.1, where a deadline that passes
+// between two writes does no harm.
+func (w *reply) send(p []byte) error {
+	if _, err := w.Write(p); err != nil {
+		return err
+	}
+	return w.rc.Flush()
+}
+
+func (w *reply) json(v any) error {
+	body, err := openai.Marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(http.StatusOK)
+	if _, err := w.Write(body); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	return nil
+}
+
+// ours are headers that the gateway sets itself, and those that concern one
+// connection only.
+var ours = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Date",
+	agentapi.HeaderRetryable, agentapi.HeaderMac, agentapi.HeaderRequestID}
+
+// begin sends the head of an agent's answer; from here no other Mac can be
+// tried.
+func (w *reply) begin(resp *http.Response, mac string) {
+	for name, values := range resp.Header {
+		if !slices.Contains(ours, name) {
+			w.Header()[name] = slices.Clone(values)
+		}
+	}
+	w.Header().Set(agentapi.HeaderMac, mac)
+	w.WriteHeader(resp.StatusCode)
+}
