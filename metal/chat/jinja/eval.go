@@ -204,7 +204,7 @@ func (r *run) evalItem(e *itemExpr) (any, error) {
 	if err != nil || found {
 		return v, err
 	}
-	if name, ok := key.(string); ok {
+	if name, ok := plain(key).(string); ok {
 		if v, found := attributes(of, name); found {
 			return v, nil
 		}
@@ -343,7 +343,24 @@ func (r *run) filter(name string, v any, a args) (any, error) {
 	if !ok {
 		return nil, failf("there is no filter %q", cut(name))
 	}
-	return f(r, v, a)
+	out, err := f(r, plain(v), a)
+	if s, ok := out.(string); ok {
+		_, safe := v.(markup)
+		switch name {
+		case "safe":
+			return markup(s), err
+		case "escape", "e":
+			if safe {
+				return v, err
+			}
+			return markup(s), err
+		case "trim", "upper", "lower", "title", "capitalize", "string", "default", "d", "indent":
+			if safe {
+				return markup(s), err
+			}
+		}
+	}
+	return out, err
 }
 
 func (r *run) evalTest(e *testExpr) (any, error) {

@@ -217,9 +217,9 @@ func filterIndent(r *run, v any, a args) (any, error) {
 func filterItems(_ *run, v any, _ args) (any, error) {
 	switch d := v.(type) {
 	case undefined:
-		return NewList(), nil
+		return new(generator), nil
 	case *Dict:
-		return d.items(), nil
+		return &generator{items: d.items().Items}, nil
 	}
 	return nil, failf("items takes a mapping, not %s", typeName(v))
 }
@@ -289,7 +289,7 @@ func filterReverse(r *run, v any, _ args) (any, error) {
 		}
 		return b.String(), r.charge(len(s))
 	}
-	return NewList(out...), r.charge(16 * len(out))
+	return &generator{items: out}, r.charge(16 * len(out))
 }
 
 func filterRound(_ *run, v any, a args) (any, error) {

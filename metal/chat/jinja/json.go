@@ -107,7 +107,7 @@ func (w *jsonWriter) value(v any, depth int) error {
 		return limitf("a value is nested more than %d deep", maxDepth)
 	}
 	from := w.b.Len()
-	switch v := v.(type) {
+	switch v := plain(v).(type) {
 	case nil:
 		w.b.WriteString("null")
 	case bool:
@@ -119,6 +119,9 @@ func (w *jsonWriter) value(v any, depth int) error {
 	case string:
 		w.string(v)
 	case *List:
+		if v.view != "" {
+			return failf("tojson cannot write %s", typeName(v))
+		}
 		return w.list(v, depth)
 	case *Dict:
 		return w.dict(v, depth)

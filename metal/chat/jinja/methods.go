@@ -11,6 +11,16 @@ import (
 func method(v any, name string) (*function, bool) {
 	var call func(r *run, a args) (any, error)
 	switch c := v.(type) {
+	case markup:
+		if plain := stringMethod(string(c), name); plain != nil {
+			call = func(r *run, a args) (any, error) {
+				out, err := plain(r, a)
+				if s, ok := out.(string); ok {
+					return markup(s), err
+				}
+				return out, err
+			}
+		}
 	case string:
 		call = stringMethod(c, name)
 	case *Dict:
@@ -58,9 +68,9 @@ func dictMethod(d *Dict, name string) func(*run, args) (any, error) {
 			}
 			switch name {
 			case "keys":
-				return NewList(d.keys...), nil
+				return &List{Items: d.keys, view: "dict_keys"}, nil
 			case "values":
-				return NewList(d.vals...), nil
+				return &List{Items: d.vals, view: "dict_values"}, nil
 			case "copy":
 				out := NewDict()
 				for i, k := range d.keys {
@@ -68,7 +78,7 @@ func dictMethod(d *Dict, name string) func(*run, args) (any, error) {
 				}
 				return out, nil
 			}
-			return d.items(), nil
+			return &List{Items: d.items().Items, view: "dict_items"}, nil
 		}
 	case "pop", "popitem", "update", "clear", "setdefault":
 		return refused(name)
@@ -86,6 +96,9 @@ func (d *Dict) items() *List {
 }
 
 func listMethod(l *List, name string) func(*run, args) (any, error) {
+	if l.view != "" {
+		return nil
+	}
 	switch name {
 	case "index", "count":
 		return func(r *run, a args) (any, error) {

@@ -22,6 +22,12 @@ func number(v any) (i int64, f float64, isInt, ok bool) {
 }
 
 func (r *run) binary(op string, a, b any) (any, error) {
+	if op == "+" {
+		if s, ok := escapedSum(a, b); ok {
+			return s, r.charge(len(s))
+		}
+	}
+	a, b = plain(a), plain(b)
 	ai, af, aInt, aNum := number(a)
 	bi, bf, bInt, bNum := number(b)
 	switch {
@@ -46,7 +52,10 @@ func (r *run) binary(op string, a, b any) (any, error) {
 			return r.percent(x, b)
 		}
 	case *List:
-		if y, ok := b.(*List); ok && op == "+" && x.Tuple == y.Tuple {
+		if x.view != "" {
+			break
+		}
+		if y, ok := b.(*List); ok && op == "+" && x.Tuple == y.Tuple && y.view == "" {
 			items := append(append([]any{}, x.Items...), y.Items...)
 			return &List{Items: items, Tuple: x.Tuple}, r.charge(16 * len(items))
 		}
@@ -59,6 +68,24 @@ func (r *run) binary(op string, a, b any) (any, error) {
 		}
 	}
 	return nil, failf("%s does not work on %s and %s", op, typeName(a), typeName(b))
+}
+
+// escapedSum is a + b where one of the two texts is markup.
+func escapedSum(a, b any) (markup, bool) {
+	x, leftSafe := a.(markup)
+	y, rightSafe := b.(markup)
+	left, ok1 := plain(a).(string)
+	right, ok2 := plain(b).(string)
+	if (!leftSafe && !rightSafe) || !ok1 || !ok2 {
+		return "", false
+	}
+	if !leftSafe {
+		x = markup(escape(left))
+	}
+	if !rightSafe {
+		y = markup(escape(right))
+	}
+	return x + y, true
 }
 
 func (r *run) repeat(s string, n int64) (any, error) {
@@ -207,6 +234,7 @@ func (r *run) equal(a, b any, depth int) (bool, error) {
 	if err := r.step(); err != nil {
 		return false, err
 	}
+	a, b = plain(a), plain(b)
 	ai, af, aInt, aNum := number(a)
 	bi, bf, bInt, bNum := number(b)
 	if aNum && bNum {
@@ -218,7 +246,7 @@ func (r *run) equal(a, b any, depth int) (bool, error) {
 	switch x := a.(type) {
 	case *List:
 		y, ok := b.(*List)
-		if !ok || x.Tuple != y.Tuple || len(x.Items) != len(y.Items) {
+		if !ok || x.Tuple != y.Tuple || x.view != y.view || len(x.Items) != len(y.Items) {
 			return false, nil
 		}
 		for i := range x.Items {
@@ -263,6 +291,7 @@ func (r *run) order(a, b any, depth int) (int, error) {
 	if err := r.step(); err != nil {
 		return 0, err
 	}
+	a, b = plain(a), plain(b)
 	ai, af, aInt, aNum := number(a)
 	bi, bf, bInt, bNum := number(b)
 	if aNum && bNum {
@@ -278,7 +307,7 @@ func (r *run) order(a, b any, depth int) (int, error) {
 		}
 	case *List:
 		y, ok := b.(*List)
-		if !ok || x.Tuple != y.Tuple {
+		if !ok || x.Tuple != y.Tuple || x.view != "" || y.view != "" {
 			break
 		}
 		for i := range min(len(x.Items), len(y.Items)) {
@@ -317,9 +346,9 @@ func (r *run) compare(op string, a, b any) (bool, error) {
 }
 
 func (r *run) contains(in, v any) (bool, error) {
-	switch c := in.(type) {
+	switch c := plain(in).(type) {
 	case string:
-		s, ok := v.(string)
+		s, ok := plain(v).(string)
 		if !ok {
 			return false, failf("a str cannot contain %s", typeName(v))
 		}
@@ -338,6 +367,12 @@ func (r *run) contains(in, v any) (bool, error) {
 			}
 		}
 		return false, nil
+	case *generator:
+		items, err := r.items(c)
+		if err != nil {
+			return false, err
+		}
+		return r.contains(NewList(items...), v)
 	case undefined:
 		return false, nil
 	}
@@ -346,11 +381,17 @@ func (r *run) contains(in, v any) (bool, error) {
 
 // items lists what a loop over v would see.
 func (r *run) items(v any) ([]any, error) {
-	switch c := v.(type) {
+	switch c := plain(v).(type) {
 	case *List:
 		return c.Items, nil
 	case *Dict:
 		return c.keys, nil
+	case *generator:
+		if c.used {
+			return nil, nil
+		}
+		c.used = true
+		return c.items, nil
 	case string:
 		if err := r.chargeTimes(16, int64(len(c))); err != nil {
 			return nil, err
@@ -368,7 +409,7 @@ func (r *run) items(v any) ([]any, error) {
 
 // length is Python's len().
 func length(v any) (int64, error) {
-	switch c := v.(type) {
+	switch c := plain(v).(type) {
 	case *List:
 		return int64(len(c.Items)), nil
 	case *Dict:
@@ -386,13 +427,13 @@ func length(v any) (int64, error) {
 // item is v[key] where v holds it; found is false where Jinja goes on to look
 // for an attribute.
 func (r *run) item(v, key any) (out any, found bool, err error) {
-	switch c := v.(type) {
+	switch c := plain(v).(type) {
 	case *Dict:
 		out, found = c.get(key)
 		return out, found, nil
 	case *List:
 		i, _, isInt, ok := number(key)
-		if !ok || !isInt {
+		if !ok || !isInt || c.view != "" {
 			return nil, false, nil
 		}
 		if i < 0 {
@@ -438,8 +479,11 @@ func (r *run) slice(v, from, to, stride any) (any, error) {
 	var items []any
 	var chars []rune
 	n := 0
-	switch c := v.(type) {
+	switch c := plain(v).(type) {
 	case *List:
+		if c.view != "" {
+			return nil, failf("%s cannot be sliced", typeName(v))
+		}
 		items, n = c.Items, len(c.Items)
 	case string:
 		if err := r.charge(4 * len(c)); err != nil {

@@ -43,12 +43,20 @@ func (r *run) path(v, attribute any) (any, error) {
 	return v, nil
 }
 
+// lazyItems is items, for filters that take whatever is false as empty.
+func (r *run) lazyItems(v any) ([]any, error) {
+	if !truth(v) {
+		return nil, nil
+	}
+	return r.items(v)
+}
+
 func filterMap(r *run, v any, a args) (any, error) {
-	items, err := r.items(v)
+	items, err := r.lazyItems(v)
 	if err != nil {
 		return nil, err
 	}
-	out := NewList()
+	out := new(generator)
 	each, err := r.mapper(a)
 	if err != nil {
 		return nil, err
@@ -58,7 +66,7 @@ func filterMap(r *run, v any, a args) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		out.Items = append(out.Items, m)
+		out.items = append(out.items, m)
 	}
 	return out, r.charge(16 * len(items))
 }
@@ -97,7 +105,7 @@ func filterRejectAttr(r *run, v any, a args) (any, error) { return r.choose(v, a
 // choose keeps the items (or, by attribute, those whose attribute) that a test
 // answers with want; without a test it is truth.
 func (r *run) choose(v any, a args, byAttribute, want bool) (any, error) {
-	items, err := r.items(v)
+	items, err := r.lazyItems(v)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +125,7 @@ func (r *run) choose(v any, a args, byAttribute, want bool) (any, error) {
 		}
 		pos = pos[1:]
 	}
-	out := NewList()
+	out := new(generator)
 	for _, item := range items {
 		subject := item
 		if byAttribute {
@@ -132,7 +140,7 @@ func (r *run) choose(v any, a args, byAttribute, want bool) (any, error) {
 			}
 		}
 		if yes == want {
-			out.Items = append(out.Items, item)
+			out.items = append(out.items, item)
 		}
 	}
 	return out, r.charge(16 * len(items))
@@ -273,7 +281,7 @@ func filterUnique(r *run, v any, a args) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	seen, out := NewDict(), NewList()
+	seen, out := NewDict(), new(generator)
 	for _, item := range items {
 		key, err := r.folded(item, p[1], given(p[0]))
 		if err != nil {
@@ -285,7 +293,7 @@ func filterUnique(r *run, v any, a args) (any, error) {
 		if !seen.put(key, nil) {
 			return nil, failf("unique cannot compare %s", typeName(key))
 		}
-		out.Items = append(out.Items, item)
+		out.items = append(out.items, item)
 	}
 	return out, r.charge(32 * len(items))
 }

@@ -7,6 +7,10 @@ import (
 
 // test answers {{ v is name(a) }}.
 func (r *run) test(name string, v any, a args) (bool, error) {
+	if _, safe := v.(markup); safe && name == "escaped" {
+		return true, nil
+	}
+	v = plain(v)
 	if op, ok := map[string]string{
 		"==": "==", "eq": "==", "equalto": "==", "!=": "!=", "ne": "!=", "<": "<", "lt": "<", "lessthan": "<",
 		"<=": "<=", "le": "<=", ">": ">", "gt": ">", "greaterthan": ">", ">=": ">=", "ge": ">=", "in": "in",
@@ -73,14 +77,16 @@ func (r *run) testPlain(name string, v any) (bool, error) {
 		return ok, nil
 	case "sequence":
 		// Whatever has a length and items: Undefined, too.
-		switch v.(type) {
-		case string, *List, *Dict, undefined:
+		switch c := v.(type) {
+		case *List:
+			return c.view == "", nil
+		case string, *Dict, undefined:
 			return true, nil
 		}
 		return false, nil
 	case "iterable":
 		switch v.(type) {
-		case string, *List, *Dict, undefined, *loopVar:
+		case string, *List, *Dict, *generator, undefined, *loopVar:
 			return true, nil
 		}
 		return false, nil

@@ -18,6 +18,15 @@ type BigInt string
 type List struct {
 	Items []any
 	Tuple bool
+	// view is the name of a dictionary's view, which can be looped over and
+	// counted, but has no place for an index.
+	view string
+}
+
+// generator is what lazy filters return: it can be looped over, once.
+type generator struct {
+	items []any
+	used  bool
 }
 
 // NewList makes a list.
@@ -74,6 +83,8 @@ func hashable(key any) (any, bool) {
 	switch k := key.(type) {
 	case nil, string, int64, BigInt:
 		return k, true
+	case markup:
+		return string(k), true
 	case bool:
 		return toInt(k), true
 	case float64:
@@ -99,6 +110,18 @@ func hashable(key any) (any, bool) {
 }
 
 type tupleKey string
+
+// markup is text that the filters safe and escape made. It is text in every
+// way but one: what is added to it with + is escaped, as in the reference.
+type markup string
+
+// plain forgets that a text is markup.
+func plain(v any) any {
+	if m, ok := v.(markup); ok {
+		return string(m)
+	}
+	return v
+}
 
 // undefined is what a missing name or member is; what names it.
 type undefined struct{ what string }
@@ -132,12 +155,14 @@ func (a args) bind(who string, need int, params ...string) ([]any, error) {
 	for i := range out {
 		out[i] = absent{}
 	}
-	copy(out, a.pos)
+	for i, v := range a.pos {
+		out[i] = plain(v)
+	}
 named:
 	for i, name := range a.names {
 		for j, p := range params {
 			if p == name {
-				out[j] = a.named[i]
+				out[j] = plain(a.named[i])
 				continue named
 			}
 		}
@@ -174,6 +199,8 @@ func truth(v any) bool {
 		return v != 0
 	case string:
 		return v != ""
+	case markup:
+		return v != ""
 	case *List:
 		return len(v.Items) > 0
 	case *Dict:
@@ -195,9 +222,14 @@ func typeName(v any) string {
 		return "an int"
 	case float64:
 		return "a float"
-	case string:
+	case string, markup:
 		return "a str"
+	case *generator:
+		return "a generator"
 	case *List:
+		if v.view != "" {
+			return "a view of a dict"
+		}
 		if v.Tuple {
 			return "a tuple"
 		}
@@ -260,7 +292,7 @@ func (r *run) print(b *strings.Builder, v any, repr bool, depth int) error {
 		return limitf("a value is nested more than %d deep", maxDepth)
 	}
 	from := b.Len()
-	switch v := v.(type) {
+	switch v := plain(v).(type) {
 	case nil:
 		b.WriteString("None")
 	case undefined:
@@ -299,6 +331,9 @@ func (r *run) print(b *strings.Builder, v any, repr bool, depth int) error {
 
 func (r *run) printList(b *strings.Builder, l *List, depth int) error {
 	open, end := "[", "]"
+	if l.view != "" {
+		open, end = l.view+"([", "])"
+	}
 	if l.Tuple {
 		open, end = "(", ")"
 		if len(l.Items) == 1 {
