@@ -11,9 +11,13 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// rangeBytes is what one request asks for: enough for most headers' dimensions
-// and for a vocabulary in a few requests.
-const rangeBytes = 2 << 20
+// firstRange is what the first request asks for, enough for a small header;
+// each further one asks for twice as much, so that a large vocabulary comes in
+// a few, up to lastRange.
+const (
+	firstRange = 256 << 10
+	lastRange  = 4 << 20
+)
 
 // remoteFile reads the start of a file over https, forward. A server that
 // ignores ranges is read as a stream that ends with close.
@@ -28,13 +32,15 @@ type remoteFile struct {
 	piece  []byte
 	at     int64
 	stream io.ReadCloser
+	// ask is the size of the next piece.
+	ask int64
 	// read counts what came over the wire.
 	read int64
 }
 
 // openRemote asks for the first piece, which also tells the size.
 func openRemote(ctx context.Context, client *download.Client, source string) (*remoteFile, error) {
-	f := &remoteFile{ctx: ctx, client: client, source: source, size: -1}
+	f := &remoteFile{ctx: ctx, client: client, source: source, size: -1, ask: firstRange}
 	if err := f.load(0); err != nil {
 		f.close()
 		return nil, err
@@ -76,7 +82,7 @@ func (f *remoteFile) load(at int64) error {
 	if f.stream != nil {
 		return f.next(at)
 	}
-	last := at + rangeBytes - 1
+	last := at + f.ask - 1
 	if f.size >= 0 {
 		last = min(last, f.size-1)
 	}
@@ -118,7 +124,7 @@ func (f *remoteFile) whole(resp *http.Response, at int64) error {
 		return failure(v1alpha1.ReasonInvalidModel, "the file at the source is empty; publish it again")
 	}
 	f.size = resp.ContentLength
-	return f.fill(f.stream, 0, min(rangeBytes, f.size))
+	return f.fill(f.stream, 0, min(f.ask, f.size))
 }
 
 // next reads on in the stream. The header reader only ever goes forward.
@@ -126,13 +132,14 @@ func (f *remoteFile) next(at int64) error {
 	if at != f.at+int64(len(f.piece)) {
 		return failure(v1alpha1.ReasonSourceUnreachable, "the host cannot serve parts of the file; use one that answers range requests")
 	}
-	return f.fill(f.stream, at, min(rangeBytes, f.size-at))
+	return f.fill(f.stream, at, min(f.ask, f.size-at))
 }
 
 func (f *remoteFile) fill(r io.Reader, at, n int64) error {
 	if f.read += n; f.read > remoteBytes {
 		return failure(v1alpha1.ReasonInvalidModel, "the header of the file is larger than %d MiB; choose another file", remoteBytes>>20)
 	}
+	f.ask = min(2*f.ask, lastRange)
 	f.piece, f.at = make([]byte, n), at
 	got, err := io.ReadFull(r, f.piece)
 	f.piece = f.piece[:got]

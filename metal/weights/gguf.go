@@ -22,6 +22,9 @@ const (
 	maxAlignment   = 1 << 16
 	maxDimensions  = 4
 	readAhead      = 1 << 20
+	// headerAhead is what is read of a header at once: a remote file is asked
+	// for no more than that behind its end.
+	headerAhead = 128 << 10
 )
 
 // Tensor is one named array in a file.
@@ -68,7 +71,7 @@ func (h *Header) Tensor(name string) (Tensor, bool) {
 // overlaps another, and names are unique.
 func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
 	limit := min(size, maxHeaderBytes)
-	d := &decoder{r: bufio.NewReaderSize(io.NewSectionReader(r, 0, limit), readAhead), limit: limit, size: size}
+	d := &decoder{r: bufio.NewReaderSize(io.NewSectionReader(r, 0, limit), headerAhead), limit: limit, size: size}
 	h, err := d.header()
 	if err != nil {
 		return nil, err
