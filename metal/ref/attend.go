@@ -117,9 +117,7 @@ func (a *attention) attend(sc *scratch, q, out []float32) {
 	}
 	clear(out)
 	a.blocks(first, func(at, lo, hi int, _, values []float32) {
-		for i := lo; i < hi; i++ {
-			accumulate(out, values[i*size:(i+1)*size], scores[at+i-lo])
-		}
+		accumulate(out, values[lo*size:hi*size], scores[at:at+hi-lo])
 	})
 	inverse := 1 / sum
 	for i := range out {
@@ -138,18 +136,21 @@ func (a *attention) blocks(first int, visit func(at, lo, hi int, keys, values []
 	}
 }
 
-// accumulate adds p*v to out.
-func accumulate(out, v []float32, p float32) {
-	v = v[:len(out)]
-	i := 0
-	for ; i+4 <= len(out); i += 4 {
-		o, w := (*[4]float32)(out[i:]), (*[4]float32)(v[i:])
-		o[0] += float32(p * w[0])
-		o[1] += float32(p * w[1])
-		o[2] += float32(p * w[2])
-		o[3] += float32(p * w[3])
+// accumulate adds the rows of v, each times its p, to out: four rows at a time
+// and then the rest. Which rows stand together depends on the position of the
+// query alone.
+func accumulate(out, v, p []float32) {
+	n := len(out)
+	for ; len(p) >= 4; p, v = p[4:], v[4*n:] {
+		p0, p1, p2, p3 := p[0], p[1], p[2], p[3]
+		v0, v1, v2, v3 := v[:n], v[n:2*n], v[2*n:3*n], v[3*n:4*n]
+		for i := range out {
+			out[i] += (float32(p0*v0[i]) + float32(p1*v1[i])) + (float32(p2*v2[i]) + float32(p3*v3[i]))
+		}
 	}
-	for ; i < len(out); i++ {
-		out[i] += float32(p * v[i])
+	for j, f := range p {
+		for i, w := range v[j*n : (j+1)*n] {
+			out[i] += float32(f * w)
+		}
 	}
 }

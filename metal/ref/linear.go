@@ -19,7 +19,6 @@ const (
 // scratch is what one worker needs beside its tables.
 type scratch struct {
 	tables tables
-	scales []float32
 	dense  []float32
 	scores []float32
 }
@@ -124,27 +123,14 @@ func (b *Backend) multiply(sc *scratch, x *array, ms []*matrix, dst [][halves]*a
 		}
 	}
 	f := ms[0].format
-	gb := groupBytes(f)
+	gb, per := groupBytes(f), perGroup(f)
 	for g := g0; g < g1; g++ {
-		total := 0
-		for _, m := range ms {
-			lo, hi := rowRange(m.out, r, ranges)
-			total += hi - lo
-		}
-		scales := grow(&sc.scales, 2*total)
-		at := 0
-		for _, m := range ms {
-			lo, hi := rowRange(m.out, r, ranges)
-			m.widen(g, lo, hi, scales[2*at:])
-			at += hi - lo
-		}
 		for t := p.token0; t < p.token1; t++ {
 			sum := sc.tables.build(f, x.row(t)[g*tensor.GroupSize:])
-			at := 0
 			for i, m := range ms {
 				lo, hi := rowRange(m.out, r, ranges)
-				sc.tables.column(f.Bits(), dst[i][p.half].row(t)[lo:hi], m.data[(g*m.out+lo)*gb:(g*m.out+hi)*gb], scales[2*at:], sum)
-				at += hi - lo
+				at, end := g*m.out+lo, g*m.out+hi
+				sc.tables.column(f.Bits(), per, dst[i][p.half].row(t)[lo:hi], m.data[at*gb:end*gb], m.scales[at*per:end*per], sum)
 			}
 		}
 	}
@@ -182,19 +168,23 @@ func (b *Backend) dense(x *array, m *matrix, out *array) {
 	})
 }
 
-// dot sums in four lanes, then the rest in order.
+// dot sums in eight lanes, then the rest in order.
 func dot(w, x []float32) float32 {
 	x = x[:len(w)]
-	var a, b, c, d float32
+	var a, b, c, d, e, f, g, h float32
 	i := 0
-	for ; i+4 <= len(w); i += 4 {
-		ww, xx := (*[4]float32)(w[i:]), (*[4]float32)(x[i:])
+	for ; i+8 <= len(w); i += 8 {
+		ww, xx := (*[8]float32)(w[i:]), (*[8]float32)(x[i:])
 		a += float32(ww[0] * xx[0])
 		b += float32(ww[1] * xx[1])
 		c += float32(ww[2] * xx[2])
 		d += float32(ww[3] * xx[3])
+		e += float32(ww[4] * xx[4])
+		f += float32(ww[5] * xx[5])
+		g += float32(ww[6] * xx[6])
+		h += float32(ww[7] * xx[7])
 	}
-	sum := (a + b) + (c + d)
+	sum := ((a + b) + (c + d)) + ((e + f) + (g + h))
 	for ; i < len(w); i++ {
 		sum += float32(w[i] * x[i])
 	}

@@ -79,26 +79,31 @@ func (t *table) whole(x, zero float32) {
 }
 
 // column adds one group's contribution to every output: acc[r] += scale[r]*dot
-// + bias[r]*sum. packed holds the group's words row after row, scales the
-// pairs of scale and bias.
-func (t *tables) column(bits int, acc []float32, packed []byte, scales []float32, sum float32) {
-	if len(scales) < 2*len(acc) || len(packed) < len(acc)*tensor.GroupSize*bits/8 {
+// + bias[r]*sum. packed holds the group's words row after row; scales holds
+// per numbers a row, the scale first and the bias last. A symmetric format has
+// one number a row and a sum of zero, so that what stands for its bias adds
+// nothing.
+func (t *tables) column(bits, per int, acc []float32, packed []byte, scales []uint16, sum float32) {
+	if len(scales) < per*len(acc) || len(packed) < len(acc)*tensor.GroupSize*bits/8 {
 		panic("ref: a column is shorter than its outputs")
 	}
+	words, halves := unsafe.Pointer(unsafe.SliceData(packed)), unsafe.Pointer(unsafe.SliceData(scales))
 	if bits == 4 {
-		t.column4(acc, unsafe.Pointer(unsafe.SliceData(packed)), scales, sum)
+		t.column4(acc, words, halves, per, sum)
 	} else {
-		t.column8(acc, unsafe.Pointer(unsafe.SliceData(packed)), scales, sum)
+		t.column8(acc, words, halves, per, sum)
 	}
 }
 
 // The order of additions below is part of the back end's contract: the same
-// for every row count. Conversions to float32 keep compilers from fusing.
+// for every row count. Conversions to float32 keep compilers from fusing. The
+// pointers stay inside what column checked.
 
-func (t *tables) column4(acc []float32, packed unsafe.Pointer, scales []float32, sum float32) {
-	scales = scales[:2*len(acc)]
+func (t *tables) column4(acc []float32, words, halves unsafe.Pointer, per int, sum float32) {
+	bias := (per - 1) * 2
 	for r := range acc {
-		w := (*[16]byte)(unsafe.Add(packed, r*16))
+		w := (*[16]byte)(words)
+		words = unsafe.Add(words, 16)
 		a := t[0][w[0]]
 		b := t[1][w[1]]
 		c := t[2][w[2]]
@@ -116,14 +121,17 @@ func (t *tables) column4(acc []float32, packed unsafe.Pointer, scales []float32,
 		c += t[14][w[14]]
 		d += t[15][w[15]]
 		v := (a + b) + (c + d)
-		acc[r] += float32(scales[2*r]*v) + float32(scales[2*r+1]*sum)
+		scale, shift := halfFinite(*(*uint16)(halves)), halfFinite(*(*uint16)(unsafe.Add(halves, bias)))
+		halves = unsafe.Add(halves, bias+2)
+		acc[r] += float32(scale*v) + float32(shift*sum)
 	}
 }
 
-func (t *tables) column8(acc []float32, packed unsafe.Pointer, scales []float32, sum float32) {
-	scales = scales[:2*len(acc)]
+func (t *tables) column8(acc []float32, words, halves unsafe.Pointer, per int, sum float32) {
+	bias := (per - 1) * 2
 	for r := range acc {
-		w := (*[32]byte)(unsafe.Add(packed, r*32))
+		w := (*[32]byte)(words)
+		words = unsafe.Add(words, 32)
 		a := t[0][w[0]]
 		b := t[1][w[1]]
 		c := t[2][w[2]]
@@ -157,6 +165,8 @@ func (t *tables) column8(acc []float32, packed unsafe.Pointer, scales []float32,
 		c += t[30][w[30]]
 		d += t[31][w[31]]
 		v := (a + b) + (c + d)
-		acc[r] += float32(scales[2*r]*v) + float32(scales[2*r+1]*sum)
+		scale, shift := halfFinite(*(*uint16)(halves)), halfFinite(*(*uint16)(unsafe.Add(halves, bias)))
+		halves = unsafe.Add(halves, bias+2)
+		acc[r] += float32(scale*v) + float32(shift*sum)
 	}
 }

@@ -177,20 +177,6 @@ func (m *matrix) scaleBias(at int) (scale, bias float32) {
 	return float16.Float32(m.scales[at]), 0
 }
 
-// widen writes scale and bias of rows [lo, hi) of one group column, in pairs.
-func (m *matrix) widen(group, lo, hi int, dst []float32) {
-	at := group*m.out + lo
-	if m.format.Biased() {
-		for i, h := range m.scales[2*at : 2*(at+hi-lo)] {
-			dst[i] = halfFinite(h)
-		}
-		return
-	}
-	for i, h := range m.scales[at : at+hi-lo] {
-		dst[2*i], dst[2*i+1] = halfFinite(h), 0
-	}
-}
-
 // halfFinite widens a half-precision number that is known to be finite: moving
 // the bits into place and one exact multiplication also serve subnormals.
 func halfFinite(h uint16) float32 {
