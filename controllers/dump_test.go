@@ -2,6 +2,8 @@ package controllers_test
 
 import (
 	"fmt"
+	"io"
+	"log"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -43,3 +45,6 @@ func told(conditions []metav1.Condition) string {
 func contains(s, part string) bool { return strings.Contains(s, part) }
 
 func quantity(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
+
+// quiet is where a test's server complains of handshakes that are to fail.
+func quiet() *log.Logger { return log.New(io.Discard, "", 0) }

@@ -397,6 +397,7 @@ func (w *world) pass(d time.Duration) {
 		for i, a := range w.macs {
 			before[i] = a.Renewals()
 		}
+		w.waitTicks(2)
 		w.eventually("living agents renew", func() error {
 			for i, a := range w.macs {
 				if !a.Silent() && a.Renewals() < before[i]+2 {

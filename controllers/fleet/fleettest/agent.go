@@ -66,6 +66,7 @@ type Agent struct {
 	stop      context.CancelFunc
 	done      sync.WaitGroup
 
+	renewing sync.Mutex // held while a renewal is under way
 	mu       sync.Mutex // guards what follows
 	script   Script
 	loads    map[string]int64 // engines started, by replica UID
@@ -99,9 +100,11 @@ func (a *Agent) Stop() {
 
 // Edit changes the script and plays on.
 func (a *Agent) Edit(ctx context.Context, change func(*Script)) error {
+	a.renewing.Lock()
 	a.mu.Lock()
 	change(&a.script)
 	a.mu.Unlock()
+	a.renewing.Unlock()
 	return a.play(ctx)
 }
 
@@ -155,23 +158,31 @@ func (a *Agent) renew(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		a.mu.Lock()
-		mute := a.script.Mute
-		a.mu.Unlock()
-		if mute {
-			continue
-		}
-		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace, Name: v1alpha1.AgentObjectName(a.Name)}}
-		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": metav1.NowMicro(), "holderIdentity": a.Name}})
-		if err == nil {
-			err = a.c.Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.ManagerAgent))
-		}
-		if err == nil {
-			a.mu.Lock()
-			a.renewals++
-			a.mu.Unlock()
-		}
+		a.renewOnce(ctx)
 	}
+}
+
+// renewOnce holds renewing, so that a mute agent has no renewal under way.
+func (a *Agent) renewOnce(ctx context.Context) {
+	a.renewing.Lock()
+	defer a.renewing.Unlock()
+	a.mu.Lock()
+	mute := a.script.Mute
+	a.mu.Unlock()
+	if mute {
+		return
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace, Name: v1alpha1.AgentObjectName(a.Name)}}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": metav1.NowMicro(), "holderIdentity": a.Name}})
+	if err == nil {
+		err = a.c.Patch(ctx, lease, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.ManagerAgent))
+	}
+	if err != nil {
+		return // the API server pauses, or the Lease is not made yet
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.renewals++
 }
 
 // play reads the orders and reports.

@@ -1,0 +1,279 @@
+package controllers_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
+	"metalfleet.dev/metalfleet/hack/testenv"
+)
+
+func mute(s *fleettest.Script) { s.Mute = true }
+
+func TestReplicaDeletedWhileItsMacIsDeadIsReleasedOnceFenced(t *testing.T) {
+	w := newWorld(t)
+	mac := w.mac("mac-1", holding(60*gib))
+	w.deploy("small", nil)
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	w.must(mac.Edit(w.ctx, mute))
+	w.pass(60 * time.Second)
+	w.eventually("the silence is told", func() error { return w.macCondition("mac-1", v1alpha1.ReasonMacSilent) })
+	d := w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonMacSilent)
+	if d.Status.Replicas != 1 || d.Status.ReadyReplicas != 0 {
+		t.Errorf("status of a silent Mac's deployment: %+v", d.Status)
+	}
+	wantContains(t, "stale figures", w.replicas("small")[0].Status.Summary.Memory, "152.3 MiB (stale)")
+
+	w.must(w.c.Delete(w.ctx, d))
+	w.eventually("the replica drains", func() error {
+		rs := w.replicas("small")
+		if len(rs) != 1 || rs[0].Spec.Desired != v1alpha1.DesiredDrained {
+			return fmt.Errorf("%d replicas", len(rs))
+		}
+		return wantReason(rs[0].Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ReasonDraining)
+	})
+	// Nobody lets it go while the Mac may still hold it: 120 s are not enough.
+	w.pass(60 * time.Second)
+	if rs := w.replicas("small"); len(rs) != 1 || meta.IsStatusConditionTrue(rs[0].Status.Conditions, v1alpha1.ConditionReleased) {
+		t.Fatalf("released before the Mac was gone: %d replicas", len(rs))
+	}
+	last := w.watchReplica(w.replicas("small")[0].Name)
+	w.pass(120 * time.Second)
+	w.eventually("replica and deployment are gone", func() error {
+		if err := w.c.Get(w.ctx, client.ObjectKeyFromObject(d), d); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("deployment is there (%w)", err)
+		}
+		return nil
+	})
+	r := last()
+	if r.Status.Freed.HostCheck != v1alpha1.HostCheckIndeterminate || r.Status.Freed.Bytes != nil {
+		t.Errorf("freed of a dead Mac: %+v, want Indeterminate and no figure", r.Status.Freed)
+	}
+	if err := wantReason(r.Status.Conditions, v1alpha1.ConditionReleased, v1alpha1.ReasonMacGone); err != nil {
+		t.Error(err)
+	}
+}
+
+// watchReplica returns what says how a replica looked last.
+func (w *world) watchReplica(name string) func() *v1alpha1.ModelReplica {
+	w.t.Helper()
+	watch, err := w.c.Watch(w.ctx, &v1alpha1.ModelReplicaList{}, client.InNamespace(w.ns), client.MatchingFields{"metadata.name": name})
+	w.must(err)
+	last := make(chan *v1alpha1.ModelReplica, 1)
+	go func() {
+		var seen *v1alpha1.ModelReplica
+		for e := range watch.ResultChan() {
+			seen, _ = e.Object.(*v1alpha1.ModelReplica)
+			if e.Type == apiwatch.Deleted {
+				break
+			}
+		}
+		last <- seen
+	}()
+	return func() *v1alpha1.ModelReplica {
+		defer watch.Stop()
+		select {
+		case seen := <-last:
+			return seen
+		case <-w.ctx.Done():
+			w.t.Fatal("no end was seen of " + name)
+			return nil
+		}
+	}
+}
+
+func TestReplicasOfAGoneMacAreMadeElsewhere(t *testing.T) {
+	w := newWorld(t)
+	dead := w.mac("mac-1", holding(100*gib))
+	w.mac("mac-2", holding(60*gib))
+	w.deploy("small", nil)
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	first := w.replicas("small")[0]
+	if first.Spec.NodeName != "mac-1" {
+		t.Fatalf("placed on %s", first.Spec.NodeName)
+	}
+	w.must(dead.Edit(w.ctx, mute))
+	w.pass(100 * time.Second)
+	if rs := w.replicas("small"); len(rs) != 1 || rs[0].UID != first.UID || rs[0].DeletionTimestamp != nil {
+		t.Fatal("moved while the Mac was only silent")
+	}
+	w.pass(120 * time.Second)
+	w.eventually("served elsewhere", func() error {
+		rs := w.replicas("small")
+		if len(rs) != 1 || rs[0].UID == first.UID || rs[0].Spec.NodeName != "mac-2" {
+			return fmt.Errorf("%d replicas, the first on %s", len(rs), rs[0].Spec.NodeName)
+		}
+		return nil
+	})
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	if err := w.macCondition("mac-2", v1alpha1.ReasonHeardFrom); err != nil {
+		t.Error("the living Mac:", err)
+	}
+	// The Mac comes back with an engine that nobody wants: it is told so, and is Ready again.
+	w.must(dead.Edit(w.ctx, func(s *fleettest.Script) { s.Mute = false }))
+	w.eventually("the Mac is back and has reported what it stopped", func() error {
+		var mac v1alpha1.MacNode
+		w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &mac))
+		if len(mac.Spec.Assignments) != 0 || len(mac.Status.Reclaims) != 1 || mac.Status.Reclaims[0].Reason != v1alpha1.ReclaimUnassigned {
+			return fmt.Errorf("orders %d, reclaims %v", len(mac.Spec.Assignments), mac.Status.Reclaims)
+		}
+		return w.macCondition("mac-1", v1alpha1.ReasonHeardFrom)
+	})
+}
+
+func TestNamespaceDeletionFinishes(t *testing.T) {
+	if !testenv.HasControllers() {
+		t.Fatal("this test needs kube-controller-manager among the assets: run `make kube`")
+	}
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	dead := w.mac("mac-2", holding(60*gib))
+	w.deploy("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	w.must(dead.Edit(w.ctx, mute))
+	w.pass(200 * time.Second)
+	ns := &corev1.Namespace{}
+	ns.Name = w.ns
+	w.must(w.c.Delete(w.ctx, ns))
+	w.eventually("the namespace is gone", func() error {
+		if err := w.c.Get(w.ctx, client.ObjectKeyFromObject(ns), ns); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there: %v (%w)", ns.Status.Conditions, err)
+		}
+		return nil
+	})
+}
+
+// versions are the resourceVersions of all that the operator could write.
+func (w *world) versions() map[string]string {
+	w.t.Helper()
+	out := map[string]string{}
+	for _, list := range []client.ObjectList{&v1alpha1.ModelDeploymentList{}, &v1alpha1.ModelReplicaList{}, &v1alpha1.MacNodeList{},
+		&appsv1.ControllerRevisionList{}, &corev1.SecretList{}, &corev1.ServiceAccountList{}, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{},
+		&rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{}, &corev1.EventList{}} {
+		w.must(w.c.List(w.ctx, list))
+		w.must(meta.EachListItem(list, func(o runtimeObject) error {
+			m, err := meta.Accessor(o)
+			if err != nil {
+				return err
+			}
+			if !slices.Contains([]string{"", metav1.NamespaceDefault, system, w.ns}, m.GetNamespace()) {
+				return nil // another test's namespace that ends
+			}
+			out[fmt.Sprintf("%T %s/%s", o, m.GetNamespace(), m.GetName())] = m.GetResourceVersion()
+			return nil
+		}))
+	}
+	return out
+}
+
+// settled waits until nothing changed for a while, and returns the versions.
+func (w *world) settled(quiet time.Duration) map[string]string {
+	w.t.Helper()
+	last, since := w.versions(), time.Now()
+	w.eventually("the fleet is quiet", func() error {
+		now := w.versions()
+		if !maps.Equal(last, now) {
+			last, since = now, time.Now()
+		}
+		if time.Since(since) < quiet {
+			return errors.New("something changed lately")
+		}
+		return nil
+	})
+	return last
+}
+
+func (w *world) wantUnchanged(before map[string]string, when string) {
+	w.t.Helper()
+	after := w.settled(time.Second)
+	for _, k := range slices.Sorted(maps.Keys(after)) {
+		if before[k] != after[k] {
+			w.t.Errorf("%s: %s was written", when, k)
+		}
+	}
+	for k := range before {
+		if _, has := after[k]; !has {
+			w.t.Errorf("%s: %s is gone", when, k)
+		}
+	}
+}
+
+func TestIdleFleetAndRestartWriteNothing(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	w.mac("mac-2", holding(60*gib))
+	w.deploy("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })
+	w.deploy("never", func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("100Gi") })
+	w.deploy("gone", nil)
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	w.deployment("gone", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	w.deployment("never", v1alpha1.ConditionFits, v1alpha1.ReasonTooLarge)
+	// One reclaim with its Events is part of the world.
+	w.must(w.c.Delete(w.ctx, w.get("gone")))
+	w.wantReclaimEvents(1)
+	before := w.settled(time.Second)
+	w.pass(60 * time.Second)
+	w.wantUnchanged(before, "an idle minute")
+	w.stop()
+	w.startOperator()
+	w.pass(60 * time.Second)
+	w.wantUnchanged(before, "a restart of the operator")
+}
+
+func TestAPIServerPauseMovesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	w.deploy("small", nil)
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	before := w.settled(time.Second)
+	w.must(env.StopAPIServer())
+	// Time goes by while nobody can renew. The watchdog notices at its own pace.
+	for range 20 {
+		w.clock.jump(10 * time.Second)
+		w.waitTicks(3)
+	}
+	w.must(env.StartAPIServer(w.ctx))
+	w.eventually("the agent renews again", func() error {
+		n := w.macs[0].Renewals()
+		return w.within(time.Second, func() error {
+			if w.macs[0].Renewals() <= n {
+				return errors.New("it does not")
+			}
+			return nil
+		})
+	})
+	w.pass(20 * time.Second)
+	w.wantUnchanged(before, "a pause of the API server")
+	// The operator lives: it still does its work.
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })
+	w.eventually("a second replica is ready", func() error {
+		if n := w.get("small").Status.ReadyReplicas; n != 2 {
+			return fmt.Errorf("%d are ready", n)
+		}
+		return nil
+	})
+}
+
+// waitTicks waits as long as the watchdog's ticker takes for n ticks.
+func (w *world) waitTicks(n int) {
+	tick := w.clock.NewTicker(0)
+	defer tick.Stop()
+	for range n {
+		<-tick.C()
+	}
+}
