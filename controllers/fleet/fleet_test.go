@@ -1,0 +1,311 @@
+package fleet
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
+)
+
+var (
+	now    = time.Unix(1_800_000_000, 0)
+	record = fleettest.Model("file://m.gguf", "a", 98_000_000)
+)
+
+func ready(name string, change ...func(*v1alpha1.MacNode)) v1alpha1.MacNode {
+	m := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	m.Status.Chip = "M2Ultra"
+	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom}}
+	for _, c := range change {
+		c(&m)
+	}
+	return m
+}
+
+func deployment(name, source string, age time.Duration) v1alpha1.ModelDeployment {
+	d := v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(now.Add(-age))}}
+	d.Spec.Model.Source = source
+	return d
+}
+
+func reports(d v1alpha1.ModelDeployment, state v1alpha1.InspectionState, reason, message string, r *model.Record) func(*v1alpha1.MacNode) {
+	return func(m *v1alpha1.MacNode) {
+		m.Status.Inspections = append(m.Status.Inspections,
+			v1alpha1.InspectionStatus{ID: InspectionID(d.Spec.Model), State: state, Reason: reason, Message: message, Model: r})
+	}
+}
+
+func silent(m *v1alpha1.MacNode) {
+	m.Status.Conditions[0].Status, m.Status.Conditions[0].Reason = metav1.ConditionUnknown, v1alpha1.ReasonMacSilent
+}
+
+func TestStateOf(t *testing.T) {
+	deleted := ready("m")
+	deleted.DeletionTimestamp = &metav1.Time{Time: now}
+	gone, never, quiet, unjudged := ready("m"), ready("m"), ready("m", silent), ready("m")
+	gone.Status.Conditions[0].Status, gone.Status.Conditions[0].Reason = metav1.ConditionFalse, v1alpha1.ReasonMacGone
+	never.Status.Conditions[0].Status, never.Status.Conditions[0].Reason = metav1.ConditionFalse, v1alpha1.ReasonNeverHeardFrom
+	unjudged.Status.Conditions = nil
+	alive := ready("m")
+	for name, tc := range map[string]struct {
+		mac  *v1alpha1.MacNode
+		want MacState
+	}{"ready": {&alive, MacReady}, "no such Mac": {nil, MacGone}, "being deleted": {&deleted, MacGone}, "gone": {&gone, MacGone},
+		"never joined": {&never, MacGone}, "silent": {&quiet, MacSilent}, "not judged": {&unjudged, MacUnknown}} {
+		if got := StateOf(tc.mac); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+func TestReportsOfAnotherEpochAreNotBelieved(t *testing.T) {
+	m := ready("m")
+	m.Status.Assignments = []v1alpha1.AssignmentStatus{{ReplicaUID: "u", Epoch: 1}}
+	r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+	r.Spec.Epoch = 2
+	if Report(&m, &r) != nil {
+		t.Error("a report of epoch 1 was taken for one of epoch 2")
+	}
+	r.Spec.Epoch = 1
+	if Report(&m, &r) == nil {
+		t.Error("the report of this epoch was not found")
+	}
+}
+
+func TestInspect(t *testing.T) {
+	d := deployment("d", "file://m.gguf", time.Hour)
+	forged := record
+	forged.Digest = "sha256:" + strings.Repeat("0", 64)
+	other := fleettest.Model("file://m.gguf", "b", 98_000_000)
+	for name, tc := range map[string]struct {
+		macs            []v1alpha1.MacNode
+		digest          string
+		reason, message string
+	}{
+		"no Mac":                      {nil, "", v1alpha1.ReasonNoMacs, "no Mac"},
+		"only a silent Mac":           {[]v1alpha1.MacNode{ready("a", silent)}, "", v1alpha1.ReasonNoMacs, ""},
+		"nobody answered yet":         {[]v1alpha1.MacNode{ready("a"), ready("b")}, "", v1alpha1.ReasonInspecting, "waiting for a, b"},
+		"one found it":                {[]v1alpha1.MacNode{ready("a"), ready("b", reports(d, v1alpha1.InspectionResolved, "", "", &record))}, record.Digest, "", ""},
+		"the first by name is taken":  {[]v1alpha1.MacNode{ready("b", reports(d, v1alpha1.InspectionResolved, "", "", &other)), ready("a", reports(d, v1alpha1.InspectionResolved, "", "", &record))}, record.Digest, "", ""},
+		"one failed, one still looks": {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)), ready("b", reports(d, v1alpha1.InspectionRunning, "", "", nil))}, "", v1alpha1.ReasonInspecting, "waiting for b"},
+		"all failed, the one that says most": {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)),
+			ready("b", reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonInvalidModel, "cut off", nil))}, "", v1alpha1.ReasonInvalidModel, "b: cut off (1 more"},
+		"an unknown reason has a name":        {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionFailed, "Whatever", "x", nil))}, "", v1alpha1.ReasonInspectionFailed, "a: x"},
+		"a record that does not hold is none": {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionResolved, "", "", &forged))}, "", v1alpha1.ReasonInvalidModel, "does not match"},
+		"resolved without a record is none":   {[]v1alpha1.MacNode{ready("a", reports(d, v1alpha1.InspectionResolved, "", "", nil))}, "", v1alpha1.ReasonInvalidModel, "no model record"},
+		"a silent Mac's failure is no verdict": {[]v1alpha1.MacNode{ready("a", silent, reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceNotFound, "no", nil)), ready("b")}, "",
+			v1alpha1.ReasonInspecting, "waiting for b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := Inspect(&d, tc.macs)
+			if tc.digest != "" {
+				if f.Record == nil || f.Record.Digest != tc.digest {
+					t.Fatalf("%+v", f)
+				}
+				return
+			}
+			got := f.Waiting
+			if f.Refusal != nil {
+				got = *f.Refusal
+			}
+			if f.Record != nil || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
+				t.Errorf("%+v, want %s %q", got, tc.reason, tc.message)
+			}
+		})
+	}
+}
+
+func TestDownloadSourcesAreInspectedByOneMac(t *testing.T) {
+	d := deployment("d", "https://host/m.gguf", time.Hour)
+	macs := []v1alpha1.MacNode{ready("a"), ready("b"), ready("c"), ready("d")}
+	names := func() []string {
+		var out []string
+		for _, m := range Asked(&d, macs) {
+			out = append(out, m.Name)
+		}
+		return out
+	}
+	first := names()
+	if len(first) != 1 {
+		t.Fatalf("asked %v, want one", first)
+	}
+	i := slices.IndexFunc(macs, func(m v1alpha1.MacNode) bool { return m.Name == first[0] })
+	reports(d, v1alpha1.InspectionFailed, v1alpha1.ReasonSourceUnreachable, "no route", nil)(&macs[i])
+	if both := names(); len(both) != 2 || !slices.Contains(both, first[0]) {
+		t.Errorf("asked %v after %v could not reach it, want one more", both, first)
+	}
+	silent(&macs[i])
+	if next := names(); len(next) != 1 || next[0] == first[0] {
+		t.Errorf("asked %v after %v fell silent, want another", next, first)
+	}
+	d.Spec.Placement.Chips = []string{"M9"}
+	if none := names(); none != nil {
+		t.Errorf("asked %v, but no Mac may hold it", none)
+	}
+}
+
+func TestNamesBelongToTheOldest(t *testing.T) {
+	old, young, dying := deployment("old", "file://m", 2*time.Hour), deployment("young", "file://m", time.Hour), deployment("dying", "file://m", 3*time.Hour)
+	old.Spec.ServedNames, young.Spec.ServedNames, dying.Spec.ServedNames = []string{"chat"}, []string{"chat", "talk"}, []string{"chat", "talk"}
+	dying.DeletionTimestamp = &metav1.Time{Time: now}
+	all := []v1alpha1.ModelDeployment{young, dying, old}
+	owned, conflicts := Names(&young, all)
+	if !slices.Equal(owned, []string{"talk", "ns/young"}) || len(conflicts) != 1 || conflicts[0].Name != "chat" || conflicts[0].Owner.Name != "old" {
+		t.Errorf("young owns %v, conflicts %v", owned, conflicts)
+	}
+	if owned, conflicts = Names(&old, all); !slices.Equal(owned, []string{"chat", "ns/old"}) || conflicts != nil {
+		t.Errorf("old owns %v, conflicts %v", owned, conflicts)
+	}
+	// Within one second the UID decides, the same way for both.
+	twin := deployment("zzz", "file://m", 2*time.Hour)
+	twin.Spec.ServedNames = []string{"chat"}
+	all = append(all, twin)
+	_, a := Names(&twin, all)
+	_, b := Names(&old, all)
+	if len(a) != 1 || len(b) != 0 {
+		t.Errorf("twins: %v, %v", a, b)
+	}
+}
+
+func TestAssignmentsFollowFromReplicas(t *testing.T) {
+	d := deployment("d", "file://m.gguf", time.Hour)
+	var replicas []v1alpha1.ModelReplica
+	for i := range 70 {
+		r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("r", i), UID: types.UID(fmt.Sprintf("u%02d", i)),
+			CreationTimestamp: metav1.NewTime(now.Add(-time.Duration(i) * time.Minute))}}
+		r.Spec = v1alpha1.ModelReplicaSpec{DeploymentRef: v1alpha1.DeploymentReference{Name: "d", UID: "d"}, Epoch: 3, NodeName: "m", Model: record, ReservedBytes: 9, DrainSeconds: 7, Desired: v1alpha1.DesiredRunning}
+		replicas = append(replicas, r)
+	}
+	replicas[1].DeletionTimestamp = &metav1.Time{Time: now}
+	replicas[2].Spec.NodeName = "other"
+	got := Assignments("m", replicas[:3], []v1alpha1.ModelDeployment{d})
+	want := []v1alpha1.Assignment{
+		{ReplicaUID: "u01", Epoch: 3, Namespace: "ns", Name: "r1", ServedNames: []string{"d", "ns/d"}, Model: record, ReservedBytes: 9, DrainSeconds: 7, Desired: v1alpha1.DesiredDrained},
+		{ReplicaUID: "u00", Epoch: 3, Namespace: "ns", Name: "r0", ServedNames: []string{"d", "ns/d"}, Model: record, ReservedBytes: 9, DrainSeconds: 7, Desired: v1alpha1.DesiredRunning},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v", got)
+	}
+	if n := len(Assignments("m", replicas, nil)); n != MaxAssignments {
+		t.Errorf("%d orders, the schema allows %d", n, MaxAssignments)
+	}
+}
+
+func TestInspectionsAreBoundedAndOldestFirst(t *testing.T) {
+	var all []v1alpha1.ModelDeployment
+	for i := range 100 {
+		all = append(all, deployment(fmt.Sprint("d", i), fmt.Sprintf("file://%d.gguf", i), time.Duration(i)*time.Minute))
+	}
+	twin := deployment("twin", "file://99.gguf", 0)
+	dying := deployment("dying", "file://dying.gguf", 1000*time.Hour)
+	dying.DeletionTimestamp = &metav1.Time{Time: now}
+	got := Inspections("m", append(all, twin, dying), []v1alpha1.MacNode{ready("m")})
+	if len(got) != MaxInspections || got[0].Source != "file://99.gguf" || got[63].Source != "file://36.gguf" {
+		t.Errorf("%d inspections from %v to %v", len(got), got[0], got[len(got)-1])
+	}
+	if none := Inspections("x", all, []v1alpha1.MacNode{ready("m")}); none != nil {
+		t.Errorf("a Mac that is not there is asked %v", none)
+	}
+}
+
+func TestResolve(t *testing.T) {
+	q := func(s string) *resource.Quantity { x := resource.MustParse(s); return &x }
+	short := record
+	short.Facts.ContextTokens = 2048
+	unknown := record
+	unknown.Facts.HeadSize = 0
+	for name, tc := range map[string]struct {
+		context v1alpha1.ContextSpec
+		limit   *resource.Quantity
+		record  model.Record
+		want    v1alpha1.ContextLimits
+		reason  string
+	}{
+		"defaults":                              {record: record, want: v1alpha1.ContextLimits{Tokens: 8192, Sequences: 4, CacheTokens: 16384}},
+		"a short model bounds the default":      {record: short, want: v1alpha1.ContextLimits{Tokens: 2048, Sequences: 4, CacheTokens: 4096}},
+		"given cache tokens bound the default":  {context: v1alpha1.ContextSpec{CacheTokens: 100}, record: record, want: v1alpha1.ContextLimits{Tokens: 100, Sequences: 4, CacheTokens: 100}},
+		"what is given stays":                   {context: v1alpha1.ContextSpec{Tokens: 64, Sequences: 2, CacheTokens: 99}, record: record, want: v1alpha1.ContextLimits{Tokens: 64, Sequences: 2, CacheTokens: 99}},
+		"longer than the model was trained for": {context: v1alpha1.ContextSpec{Tokens: 2049}, record: short, reason: v1alpha1.ReasonContextTooLong},
+		"unknown dimensions are refused":        {record: unknown, reason: v1alpha1.ReasonUnknownSize},
+		"a limit below the need":                {limit: q("100Mi"), record: record, reason: v1alpha1.ReasonLimitTooSmall},
+		"a limit above it is reserved":          {limit: q("40Gi"), record: record, want: v1alpha1.ContextLimits{Tokens: 8192, Sequences: 4, CacheTokens: 16384}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := v1alpha1.ModelDeploymentSpec{Context: tc.context, Memory: v1alpha1.MemorySpec{Limit: tc.limit}}
+			e, refusal := Resolve(&spec, tc.record)
+			if tc.reason != "" {
+				if refusal == nil || refusal.Reason != tc.reason {
+					t.Fatalf("got %v, want %s", refusal, tc.reason)
+				}
+				return
+			}
+			if refusal != nil || e.Context != tc.want {
+				t.Fatalf("got %+v, %v", e.Context, refusal)
+			}
+			need, _ := e.Estimate()
+			reserved, err := e.ReservedBytes()
+			if err != nil || reserved < need || tc.limit != nil && reserved != tc.limit.Value() {
+				t.Errorf("reserved %d of %d (%v)", reserved, need, err)
+			}
+		})
+	}
+}
+
+// Editing some spec fields did nothing elsewhere, because the hashed fields
+// were a list kept by hand. Here every field of the engine changes the hash.
+func TestEveryFieldOfTheEngineChangesItsHash(t *testing.T) {
+	base := Engine{Source: "file://m", Model: record, Context: v1alpha1.ContextLimits{Tokens: 1, Sequences: 1, CacheTokens: 1}}
+	seen := map[string]string{}
+	note := func(what string, e Engine) {
+		h, err := e.Hash()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, has := seen[h]; has {
+			t.Errorf("%s has the hash of %s", what, other)
+		}
+		seen[h] = what
+	}
+	note("base", base)
+	var walk func(path string, v reflect.Value)
+	whole := base
+	walk = func(path string, v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				walk(path+"."+v.Type().Field(i).Name, v.Field(i))
+			}
+		case reflect.Slice:
+			old := v.Interface()
+			v.Set(reflect.ValueOf([]model.File{{Path: "x", Bytes: 1}}))
+			note(path, whole)
+			v.Set(reflect.ValueOf(old))
+		case reflect.String:
+			old := v.String()
+			v.SetString(old + "x")
+			note(path, whole)
+			v.SetString(old)
+		case reflect.Int64:
+			old := v.Int()
+			v.SetInt(old + 1)
+			note(path, whole)
+			v.SetInt(old)
+		default:
+			t.Fatalf("%s: a kind this test does not know", path)
+		}
+	}
+	walk("engine", reflect.ValueOf(&whole).Elem())
+	if len(seen) < 20 {
+		t.Errorf("only %d fields were tried", len(seen))
+	}
+}

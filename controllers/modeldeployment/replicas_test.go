@@ -1,0 +1,214 @@
+package modeldeployment
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+var now = time.Unix(1_800_000_000, 0)
+
+// have makes a replica from a few words: "new#0 ready", "old#1", "new#2 refused deleting".
+func have(words string) v1alpha1.ModelReplica {
+	f := strings.Fields(words)
+	var revision string
+	var slot int32
+	if _, err := fmt.Sscanf(strings.Replace(f[0], "#", " ", 1), "%s %d", &revision, &slot); err != nil {
+		panic(err)
+	}
+	r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Name: words, UID: types.UID(words), CreationTimestamp: metav1.NewTime(now.Add(-time.Hour + time.Duration(slot)*time.Minute))}}
+	r.Spec.Revision, r.Spec.Slot, r.Spec.Epoch, r.Spec.NodeName = revision, slot, 1, "mac-"+fmt.Sprint(slot)
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonLoading}
+	for _, w := range f[1:] {
+		switch w {
+		case "ready":
+			ready.Status, ready.Reason = metav1.ConditionTrue, v1alpha1.ReasonReady
+		case "gone":
+			ready.Reason = v1alpha1.ReasonMacGone
+		case "unplaced":
+			r.Spec.NodeName = ""
+		case "deleting":
+			r.DeletionTimestamp = &metav1.Time{Time: now}
+		case "refused", "waits":
+			reason := v1alpha1.ReasonInsufficientRoom
+			if w == "waits" {
+				reason = v1alpha1.ReasonWaiting
+			}
+			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAdmitted, Status: metav1.ConditionFalse,
+				Reason: reason, Message: "no room", LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))})
+		case "second":
+			r.Spec.Epoch = 2
+		}
+	}
+	r.Status.Conditions = append(r.Status.Conditions, ready)
+	return r
+}
+
+func TestPlan(t *testing.T) {
+	for name, tc := range map[string]struct {
+		wish wish
+		have []string
+		// create as "slot/epoch", remove as the words of the replica.
+		create, remove []string
+	}{
+		"from nothing":                          {wish{count: 2, surge: 1}, nil, []string{"0/1", "1/1"}, nil},
+		"all is well":                           {wish{count: 2, surge: 1}, []string{"new#0 ready", "new#1"}, nil, nil},
+		"a free slot is filled":                 {wish{count: 3, surge: 1}, []string{"new#0 ready", "new#2 ready"}, []string{"1/1"}, nil},
+		"not ready goes before ready":           {wish{count: 1}, []string{"new#0", "new#1 ready"}, nil, []string{"new#0"}},
+		"unplaced goes before placed":           {wish{count: 1}, []string{"new#0", "new#1 unplaced"}, nil, []string{"new#1 unplaced"}},
+		"the newest goes first":                 {wish{count: 1}, []string{"new#0 ready", "new#1 ready"}, nil, []string{"new#1 ready"}},
+		"to zero":                               {wish{count: 0}, []string{"new#0 ready", "old#0 ready"}, nil, []string{"new#0 ready", "old#0 ready"}},
+		"a terminating one counts for nothing":  {wish{count: 1}, []string{"new#0 ready deleting"}, []string{"0/2"}, nil},
+		"a refused one is replaced":             {wish{count: 1}, []string{"new#0 refused"}, []string{"0/2"}, []string{"new#0 refused"}},
+		"one that waits for admission is not":   {wish{count: 1}, []string{"new#0 waits"}, nil, nil},
+		"one on a gone Mac is replaced":         {wish{count: 2}, []string{"new#0 gone", "new#1 ready"}, []string{"0/2"}, []string{"new#0 gone"}},
+		"a third attempt has the third epoch":   {wish{count: 1}, []string{"new#0 second refused", "new#0 refused deleting"}, []string{"0/3"}, []string{"new#0 second refused"}},
+		"a rollout surges first":                {wish{count: 2, surge: 1}, []string{"old#0 ready", "old#1 ready"}, []string{"0/1"}, nil},
+		"old ones stay until new ones serve":    {wish{count: 2, surge: 1}, []string{"old#0 ready", "old#1 ready", "new#0"}, nil, nil},
+		"then one old goes and one new comes":   {wish{count: 2, surge: 1}, []string{"old#0 ready", "old#1 ready", "new#0 ready"}, []string{"1/1"}, []string{"old#1 ready"}},
+		"the last old one goes":                 {wish{count: 2, surge: 1}, []string{"old#0 ready", "new#0 ready", "new#1 ready"}, nil, []string{"old#0 ready"}},
+		"without surge one goes first":          {wish{count: 2, surge: 0, unavailable: 1}, []string{"old#0 ready", "old#1 ready"}, []string{"0/1"}, []string{"old#1 ready"}},
+		"an old one that never served may go":   {wish{count: 1, surge: 1}, []string{"old#0"}, []string{"0/1"}, []string{"old#0"}},
+		"draining old ones do not stop a surge": {wish{count: 1, surge: 1}, []string{"old#0 ready", "old#1 ready deleting"}, []string{"0/1"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var existing []v1alpha1.ModelReplica
+			for _, words := range tc.have {
+				existing = append(existing, have(words))
+			}
+			tc.wish.revision, tc.wish.avoid = "new", avoidFor
+			got := plan(tc.wish, existing, now)
+			var create, remove []string
+			for _, b := range got.create {
+				create = append(create, fmt.Sprintf("%d/%d", b.slot, b.epoch))
+			}
+			for _, r := range got.remove {
+				remove = append(remove, r.Name)
+			}
+			if !slices.Equal(create, tc.create) || !slices.Equal(remove, tc.remove) {
+				t.Errorf("create %v, remove %v; want %v, %v", create, remove, tc.create, tc.remove)
+			}
+		})
+	}
+}
+
+// A plan that is carried out leads to the wish, and then plans nothing more.
+func TestPlanConverges(t *testing.T) {
+	for name, w := range map[string]wish{
+		"surge": {count: 3, surge: 2}, "unavailable": {count: 3, unavailable: 2}, "both": {count: 5, surge: 1, unavailable: 1}, "to one": {count: 1, surge: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.revision = "new"
+			existing := []v1alpha1.ModelReplica{have("old#0 ready"), have("old#1 ready"), have("old#2"), have("old#3 gone")}
+			for range 20 {
+				c := plan(w, existing, now)
+				if len(c.create)+len(c.remove) == 0 {
+					break
+				}
+				ready := 0
+				existing = slices.DeleteFunc(existing, func(r v1alpha1.ModelReplica) bool {
+					return slices.ContainsFunc(c.remove, func(x *v1alpha1.ModelReplica) bool { return x.Name == r.Name })
+				})
+				for _, r := range existing {
+					if r.Status.Conditions[len(r.Status.Conditions)-1].Status == metav1.ConditionTrue {
+						ready++
+					}
+				}
+				if least := min(2, w.count) - w.unavailable; ready < least {
+					t.Fatalf("%d ready, want at least %d", ready, least)
+				}
+				for _, b := range c.create {
+					existing = append(existing, have(fmt.Sprintf("new#%d ready", b.slot)))
+				}
+				if len(existing) > max(w.count+w.surge, 4) {
+					t.Fatalf("%d replicas exist", len(existing))
+				}
+			}
+			for _, r := range existing {
+				if r.Spec.Revision != "new" {
+					t.Errorf("%s is left", r.Name)
+				}
+			}
+			if len(existing) != w.count {
+				t.Errorf("%d replicas, want %d", len(existing), w.count)
+			}
+		})
+	}
+}
+
+func TestSuccessorsAvoidTheMacThatRefused(t *testing.T) {
+	told := have("new#5 ready")
+	told.Spec.Avoid = []v1alpha1.AvoidedMac{
+		{Name: "mac-8", Until: metav1.NewTime(now.Add(time.Minute))}, {Name: "mac-9", Until: metav1.NewTime(now.Add(-time.Second))}}
+	got := plan(wish{revision: "new", count: 2, avoid: avoidFor}, []v1alpha1.ModelReplica{have("new#0 refused"), told}, now)
+	if len(got.create) != 1 {
+		t.Fatalf("%+v", got)
+	}
+	var names []string
+	for _, a := range got.create[0].avoid {
+		names = append(names, fmt.Sprintf("%s %s", a.Name, a.Until.Sub(now)))
+	}
+	// Refused a minute ago, so for nine minutes more; what is over is forgotten.
+	if want := []string{"mac-0 9m0s", "mac-8 1m0s"}; !slices.Equal(names, want) {
+		t.Errorf("avoids %v, want %v", names, want)
+	}
+}
+
+// The transition's time has the Mac's clock, which means nothing.
+func TestAMacsClockCannotStretchItsRefusal(t *testing.T) {
+	for name, offset := range map[string]time.Duration{"ahead": 1000 * time.Hour, "behind": -1000 * time.Hour} {
+		r := have("new#0 refused")
+		r.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(offset))
+		got := plan(wish{revision: "new", count: 1, avoid: avoidFor}, []v1alpha1.ModelReplica{r}, now)
+		if a := got.create[0].avoid; len(a) != 1 || a[0].Until.Sub(now) != avoidFor {
+			t.Errorf("clock %s: %v", name, a)
+		}
+	}
+}
+
+func TestNamesTellSuccessorsFromPredecessors(t *testing.T) {
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: "d", UID: "u"}}
+	other := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: "d", UID: "v"}}
+	names := []string{
+		replicaName(d, "r1", birth{slot: 0, epoch: 1}), replicaName(d, "r1", birth{slot: 1, epoch: 1}), replicaName(d, "r1", birth{slot: 0, epoch: 2}),
+		replicaName(d, "r2", birth{slot: 0, epoch: 1}), replicaName(other, "r1", birth{slot: 0, epoch: 1}), replicaName(d, "r1", birth{slot: 11, epoch: 1}), replicaName(d, "r1", birth{slot: 1, epoch: 11}),
+	}
+	if got := slices.Compact(slices.Sorted(slices.Values(names))); len(got) != len(names) {
+		t.Errorf("names collide: %v", names)
+	}
+	if names[0] != replicaName(d, "r1", birth{slot: 0, epoch: 1}) {
+		t.Error("the same replica has two names")
+	}
+}
+
+func TestFreedBytesAreAccountedOnce(t *testing.T) {
+	released := have("new#0 deleting")
+	released.Status.Freed.TotalBytes = 7
+	released.Status.Conditions = append(released.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReleased, Status: metav1.ConditionTrue})
+	living := have("new#1 ready")
+	living.Status.Freed.TotalBytes = 5
+	draining := have("new#2 deleting")
+	draining.Status.Freed.TotalBytes = 3
+	world := []v1alpha1.ModelReplica{released, living, draining}
+
+	var s v1alpha1.ModelDeploymentStatus
+	for pass := range 3 {
+		s.RetiredFreedBytes, s.Accounted = account(s, world)
+		if total := s.RetiredFreedBytes + liveFreed(world, s.Accounted); s.RetiredFreedBytes != 7 || total != 15 || len(s.Accounted) != 1 {
+			t.Errorf("pass %d: retired %d, total %d, accounted %v", pass, s.RetiredFreedBytes, total, s.Accounted)
+		}
+	}
+	// Once it is gone its entry goes, its bytes stay.
+	world = world[1:]
+	s.RetiredFreedBytes, s.Accounted = account(s, world)
+	if total := s.RetiredFreedBytes + liveFreed(world, s.Accounted); total != 15 || len(s.Accounted) != 0 {
+		t.Errorf("after it is gone: total %d, accounted %v", total, s.Accounted)
+	}
+}

@@ -1,0 +1,175 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+const gib = int64(1) << 30
+
+var now = time.Unix(1_800_000_000, 0)
+
+func mac(name string, capacity int64, change ...func(*v1alpha1.MacNode)) v1alpha1.MacNode {
+	m := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"room": "a"}}}
+	m.Status.Chip, m.Status.Memory.CapacityBytes = "M2Ultra", capacity
+	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom}}
+	for _, c := range change {
+		c(&m)
+	}
+	return m
+}
+
+func replica(name string, need int64, change ...func(*v1alpha1.ModelReplica)) v1alpha1.ModelReplica {
+	r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
+	r.Spec.DeploymentRef.UID = "deployment of " + name
+	r.Spec.ReservedBytes = need
+	r.Spec.Model = model.Record{Source: "https://host/m.gguf", Digest: "sha256:d"}
+	for _, c := range change {
+		c(&r)
+	}
+	return r
+}
+
+func on(mac string) func(*v1alpha1.ModelReplica) {
+	return func(r *v1alpha1.ModelReplica) { r.Spec.NodeName = mac }
+}
+
+func of(deployment string) func(*v1alpha1.ModelReplica) {
+	return func(r *v1alpha1.ModelReplica) { r.Spec.DeploymentRef.UID = deployment }
+}
+
+func silentMac(m *v1alpha1.MacNode)   { m.Status.Conditions[0].Status = metav1.ConditionUnknown }
+func cordonedMac(m *v1alpha1.MacNode) { m.Spec.Unschedulable = true }
+
+func taintedMac(effect corev1.TaintEffect) func(*v1alpha1.MacNode) {
+	return func(m *v1alpha1.MacNode) { m.Spec.Taints = []corev1.Taint{{Key: "desk", Effect: effect}} }
+}
+
+func withWeights(m *v1alpha1.MacNode) {
+	m.Status.Weights = []v1alpha1.StoredWeights{{Digest: "sha256:d", Bytes: 1}}
+}
+
+func TestPick(t *testing.T) {
+	releasing := func(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = &metav1.Time{Time: now} }
+	released := func(r *v1alpha1.ModelReplica) {
+		r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReleased, Status: metav1.ConditionTrue}}
+	}
+	file := func(r *v1alpha1.ModelReplica) { r.Spec.Model.Source = "file://m.gguf" }
+	holds := func(digest string) func(*v1alpha1.MacNode) {
+		return func(m *v1alpha1.MacNode) {
+			m.Status.Inspections = []v1alpha1.InspectionStatus{{ID: "i", State: v1alpha1.InspectionResolved,
+				Model: &model.Record{Source: "file://m.gguf", Digest: digest}}}
+		}
+	}
+	shutting := func(m *v1alpha1.MacNode) {
+		m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAccepting, Status: metav1.ConditionFalse})
+	}
+	avoids := func(name string, left time.Duration) func(*v1alpha1.ModelReplica) {
+		return func(r *v1alpha1.ModelReplica) {
+			r.Spec.Avoid = append(r.Spec.Avoid, v1alpha1.AvoidedMac{Name: name, Until: metav1.NewTime(now.Add(left))})
+		}
+	}
+	type macs = []v1alpha1.MacNode
+	type replicas = []v1alpha1.ModelReplica
+	for name, tc := range map[string]struct {
+		macs     macs
+		existing replicas
+		replica  v1alpha1.ModelReplica
+		mac      string
+		reason   string
+		message  string
+	}{
+		"the largest free share wins": {macs{mac("a", 10*gib), mac("b", 20*gib)}, nil, replica("r", 5*gib), "b", v1alpha1.ReasonPlaced, "on b"},
+		"equals are decided by name":  {macs{mac("b", 10*gib), mac("a", 10*gib)}, nil, replica("r", 5*gib), "a", v1alpha1.ReasonPlaced, ""},
+		"siblings are spread even where weights lie": {macs{mac("a", 10*gib, withWeights), mac("b", 10*gib)},
+			replicas{replica("s", gib, on("a"), of("d"))}, replica("r", gib, of("d")), "b", v1alpha1.ReasonPlaced, ""},
+		"weights on disk outweigh balance": {macs{mac("a", 10*gib, withWeights), mac("b", 100*gib)}, nil, replica("r", 5*gib), "a", v1alpha1.ReasonPlaced, ""},
+		"an exact fit fits":                {macs{mac("a", 10*gib)}, replicas{replica("s", 6*gib, on("a"))}, replica("r", 4*gib), "a", v1alpha1.ReasonPlaced, ""},
+		"one byte more does not": {macs{mac("a", 10*gib)}, replicas{replica("s", 6*gib, on("a"))}, replica("r", 4*gib+1), "", v1alpha1.ReasonNoRoom,
+			"1 Mac: 1 short of memory (need 4.0 GiB, largest free 4.0 GiB)"},
+		"a draining replica still holds its promise": {macs{mac("a", 10*gib)}, replicas{replica("s", 6*gib, on("a"), releasing)}, replica("r", 5*gib), "", v1alpha1.ReasonNoRoom, ""},
+		"a released replica does not":                {macs{mac("a", 10*gib)}, replicas{replica("s", 6*gib, on("a"), releasing, released)}, replica("r", 5*gib), "a", v1alpha1.ReasonPlaced, ""},
+		"reasons are compact": {macs{mac("a", 64*gib), mac("b", 64*gib), mac("c", 64*gib, cordonedMac)},
+			replicas{replica("s", 30*gib, on("a")), replica("t", 40*gib, on("b"))}, replica("r", 40*gib), "", v1alpha1.ReasonNoRoom,
+			"3 Macs: 2 short of memory (need 40.0 GiB, largest free 34.0 GiB), 1 cordoned"},
+		"too large for every Mac, each named": {macs{mac("a", 12*gib), mac("b", 38*gib, silentMac)}, nil, replica("r", 41*gib), "", v1alpha1.ReasonTooLarge,
+			"2 Macs: 2 too small even when empty (need 41.0 GiB, largest capacity 38.0 GiB); a can promise 12.0 GiB of the 41.0 GiB needed; b can promise 38.0 GiB of the 41.0 GiB needed"},
+		"too large where others are no candidates at all": {macs{mac("a", 12*gib), mac("b", 99*gib, taintedMac(corev1.TaintEffectNoSchedule))}, nil,
+			replica("r", 41*gib), "", v1alpha1.ReasonTooLarge, "b is tainted"},
+		"a large Mac that is silent is hope": {macs{mac("a", 12*gib), mac("b", 99*gib, silentMac)}, nil, replica("r", 41*gib), "", v1alpha1.ReasonNoCandidates, "1 not ready"},
+		"no Mac at all":                      {nil, nil, replica("r", gib), "", v1alpha1.ReasonNoCandidates, "no MacNode yet"},
+		"unknown capacity holds nothing":     {macs{mac("a", 0)}, nil, replica("r", gib), "", v1alpha1.ReasonNoCandidates, "1 of unknown capacity"},
+		"a cordoned Mac takes nothing new":   {macs{mac("a", 9*gib, cordonedMac)}, nil, replica("r", gib), "", v1alpha1.ReasonNoCandidates, "1 cordoned"},
+		"a Mac that shuts down neither":      {macs{mac("a", 9*gib, shutting)}, nil, replica("r", gib), "", v1alpha1.ReasonNoCandidates, "1 shutting down"},
+		"a taint keeps away":                 {macs{mac("a", 9*gib, taintedMac(corev1.TaintEffectNoSchedule))}, nil, replica("r", gib), "", v1alpha1.ReasonNoCandidates, "1 tainted"},
+		"a toleration lets in": {macs{mac("a", 9*gib, taintedMac(corev1.TaintEffectNoExecute))}, nil,
+			replica("r", gib, func(r *v1alpha1.ModelReplica) {
+				r.Spec.Placement.Tolerations = []corev1.Toleration{{Key: "desk", Operator: corev1.TolerationOpExists}}
+			}), "a", v1alpha1.ReasonPlaced, ""},
+		"a preference only lowers the score": {macs{mac("a", 99*gib, taintedMac(corev1.TaintEffectPreferNoSchedule)), mac("b", 9*gib)}, nil, replica("r", gib), "b", v1alpha1.ReasonPlaced, ""},
+		"a selector chooses": {macs{mac("a", 9*gib), mac("b", 9*gib, func(m *v1alpha1.MacNode) { m.Labels["room"] = "b" })}, nil,
+			replica("r", gib, func(r *v1alpha1.ModelReplica) { r.Spec.Placement.NodeSelector = map[string]string{"room": "b"} }), "b", v1alpha1.ReasonPlaced, ""},
+		"a chip list chooses": {macs{mac("a", 9*gib), mac("b", 9*gib, func(m *v1alpha1.MacNode) { m.Status.Chip = "M4Max" })}, nil,
+			replica("r", gib, func(r *v1alpha1.ModelReplica) { r.Spec.Placement.Chips = []string{"M4Max"} }), "b", v1alpha1.ReasonPlaced, ""},
+		"a file is served where it lies":                 {macs{mac("a", 9*gib), mac("b", 9*gib, holds("sha256:d"))}, nil, replica("r", gib, file), "b", v1alpha1.ReasonPlaced, ""},
+		"the same name with other bytes is another file": {macs{mac("a", 9*gib, holds("sha256:other"))}, nil, replica("r", gib, file), "", v1alpha1.ReasonNoCandidates, "1 without the model's files"},
+		"a refusal is remembered":                        {macs{mac("a", 9*gib)}, nil, replica("r", gib, avoids("a", time.Minute)), "", v1alpha1.ReasonNoCandidates, "1 avoided after a refusal"},
+		"and forgotten":                                  {macs{mac("a", 9*gib)}, nil, replica("r", gib, avoids("a", -time.Second)), "a", v1alpha1.ReasonPlaced, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := NewSnapshot(tc.macs, tc.existing, now).Pick(&tc.replica)
+			if d.Mac != tc.mac || d.Reason != tc.reason || !strings.Contains(d.Message, tc.message) {
+				t.Errorf("got %q, %s, %q", d.Mac, d.Reason, d.Message)
+			}
+		})
+	}
+}
+
+func TestAvoidedMacIsTriedAgainInTime(t *testing.T) {
+	r := replica("r", gib)
+	r.Spec.Avoid = []v1alpha1.AvoidedMac{{Name: "a", Until: metav1.NewTime(now.Add(time.Minute))}, {Name: "b", Until: metav1.NewTime(now.Add(time.Second))}}
+	if d := NewSnapshot([]v1alpha1.MacNode{mac("a", 9*gib), mac("b", 9*gib)}, nil, now).Pick(&r); d.RetryAfter != time.Second {
+		t.Errorf("retry after %s, want 1 s", d.RetryAfter)
+	}
+}
+
+func TestAssumptionsAddUpAndCanBeTakenBack(t *testing.T) {
+	s := NewSnapshot([]v1alpha1.MacNode{mac("a", 64*gib)}, nil, now)
+	placed := 0
+	var undo func()
+	for i := range 5 {
+		r := replica(fmt.Sprint(i), 36*gib)
+		if d := s.Pick(&r); d.Mac != "" {
+			undo = s.Assume(&r, d.Mac)
+			placed++
+		}
+	}
+	if placed != 1 {
+		t.Fatalf("%d replicas of 36 GiB on 64 GiB", placed)
+	}
+	undo()
+	r := replica("again", 36*gib)
+	if d := s.Pick(&r); d.Mac != "a" {
+		t.Errorf("after the undo: %s", d.Message)
+	}
+}
+
+func TestAMacHoldsNoMoreReplicasThanOrdersFit(t *testing.T) {
+	var existing []v1alpha1.ModelReplica
+	for i := range 64 {
+		existing = append(existing, replica(fmt.Sprint(i), 1, on("a")))
+	}
+	r := replica("r", 1)
+	if d := NewSnapshot([]v1alpha1.MacNode{mac("a", 64*gib)}, existing, now).Pick(&r); d.Mac != "" || !strings.Contains(d.Message, "1 full of replicas") {
+		t.Errorf("got %+v", d)
+	}
+}
