@@ -24,10 +24,7 @@ type Snapshot struct {
 	Reclaims    []v1alpha1.Reclaim
 	Host        probe.Host
 	// Backend of the engines, as the last one said.
-	Backend   string
-	Endpoints []Endpoint
-	// Digests of the models that orders name: they stay on disk.
-	Digests []string
+	Backend string
 }
 
 // Endpoint is a replica that requests may ask for.
@@ -47,6 +44,27 @@ const ReasonInvalidOrder = "InvalidOrder"
 // Snapshot is the newest one.
 func (p *Pool) Snapshot() *Snapshot { return p.snapshot.Load() }
 
+// Endpoints are the replicas that requests may ask for now, with the holds of
+// this moment (a Snapshot's may be a while old).
+func (p *Pool) Endpoints() []Endpoint {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.endpoints()
+}
+
+// endpoints lists them in a fixed order; the caller holds mu.
+func (p *Pool) endpoints() (all []Endpoint) {
+	for _, e := range p.entries {
+		if e.order.ReplicaUID != "" && e.want != wantInvalid && e.want != wantGone && !e.released {
+			all = append(all, e.endpoint())
+		}
+	}
+	slices.SortFunc(all, func(a, b Endpoint) int {
+		return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Epoch, b.Epoch))
+	})
+	return all
+}
+
 // publish makes a new snapshot and says so.
 func (p *Pool) publish() {
 	p.mu.Lock()
@@ -63,15 +81,8 @@ func (p *Pool) build(now time.Time) *Snapshot {
 			continue // remembered, and nobody asked for it yet
 		}
 		s.Assignments = append(s.Assignments, e.status(now))
-		if e.want != wantInvalid && e.want != wantGone {
-			s.Endpoints = append(s.Endpoints, e.endpoint())
-			s.Digests = append(s.Digests, e.order.Model.Digest)
-		}
 	}
 	s.Assignments = oneEach(s.Assignments)
-	slices.SortFunc(s.Endpoints, func(a, b Endpoint) int {
-		return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Epoch, b.Epoch))
-	})
 	return s
 }
 

@@ -1,0 +1,330 @@
+// Package agent is the program that runs on each Mac: it hosts engines as its
+// MacNode orders, and reports what they hold and what was freed.
+//
+// It owns the wiring of its rooms and the order in which they start and stop.
+// It refuses to stop an engine because the agent itself stops, to run twice
+// over one state folder, and to speak Kubernetes itself: orders, reports,
+// heartbeat and identity are interfaces, which Connect fills from a cluster
+// and a test from memory.
+//
+// Start reading at Agent.Run.
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/inspect"
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/agent/pool"
+	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/agent/serve"
+	"metalfleet.dev/metalfleet/agent/store"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Orders says what this Mac is to do. Run delivers whenever that changes, and
+// nothing while it is not known.
+type Orders interface {
+	Run(ctx context.Context, deliver func(journal.Orders)) error
+}
+
+// Reports takes what this Mac reports. Offer and Again do not wait.
+type Reports interface {
+	Run(ctx context.Context) error
+	Offer(*v1alpha1.MacNodeStatus)
+	// Again has the status written although it did not change.
+	Again()
+	// Last writes one status at the end.
+	Last(ctx context.Context, s *v1alpha1.MacNodeStatus) error
+}
+
+// Identity is how this Mac proves who it is.
+type Identity interface {
+	Run(ctx context.Context) error
+	ServerTLS() *tls.Config
+}
+
+// Heartbeat says that this Mac lives.
+type Heartbeat interface {
+	Run(ctx context.Context) error
+}
+
+// Links are the agent's ways to the rest of the world.
+type Links struct {
+	Orders    Orders
+	Reports   Reports
+	Identity  Identity
+	Heartbeat Heartbeat
+}
+
+// Config is what an agent is made of.
+type Config struct {
+	Log  logr.Logger
+	Name string
+	// Version of the program.
+	Version string
+	// BootID tells this start from others.
+	BootID string
+	// StateDir holds journal, weights, identity, sockets and logs.
+	StateDir string
+	// ModelRoot is where file:// sources lie; empty means that there is none.
+	ModelRoot string
+	// Engine is the program, and EngineEnv its environment.
+	Engine    string
+	EngineEnv []string
+	Probe     probe.Probe
+	Sources   download.Policy
+	// Listener is the one port; Address is how gateways reach it.
+	Listener net.Listener
+	Address  v1alpha1.MacAddress
+	// Metrics is where figures are scraped from without TLS; nil means nowhere.
+	Metrics net.Listener
+	// Grace is how long running requests may go on after the agent was told to stop.
+	Grace  time.Duration
+	Timing pool.Timing
+	Links  Links
+}
+
+// Agent is one Mac's agent.
+type Agent struct {
+	Config
+	lock      *os.File
+	journal   *journal.Journal
+	root      *store.Root
+	store     *store.Store
+	client    *download.Client
+	inspector *inspect.Inspector
+	pool      *pool.Pool
+	metrics   *metrics
+	changes   chan struct{}
+	accepting atomic.Pointer[acceptance]
+	fetching  context.CancelFunc
+}
+
+// acceptance is whether orders are taken, and since when.
+type acceptance struct {
+	yes   bool
+	since time.Time
+}
+
+// NewBootID makes the id of one start.
+func NewBootID() string { return rand.Text() }
+
+// ErrRunning says that another agent uses the state folder.
+var ErrRunning = errors.New("another agent runs over this state folder")
+
+// New takes up what lies in the state folder. Close gives it back.
+func New(c Config) (*Agent, error) {
+	a := &Agent{Config: c, changes: make(chan struct{}, 1), metrics: newMetrics()}
+	a.setAccepting(true)
+	if err := a.open(); err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return a, nil
+}
+
+func (a *Agent) open() error {
+	if err := os.MkdirAll(a.StateDir, 0o700); err != nil {
+		return fmt.Errorf("make state folder: %w", err)
+	}
+	var err error
+	if a.lock, err = lockDir(a.StateDir); err != nil {
+		return err
+	}
+	if a.journal, err = journal.Open(a.StateDir, time.Now()); err != nil {
+		return err
+	}
+	if aside := a.journal.SetAside(); aside != "" {
+		a.Log.Info("The journal was damaged and is set aside; engines are found by their sockets", "file", aside)
+	}
+	if err := a.openStore(); err != nil {
+		return err
+	}
+	a.pool, err = pool.New(pool.Config{
+		Log: a.Log.WithName("pool"), Journal: a.journal, Ledger: memory.NewLedger(), Probe: a.Probe,
+		Weights: weights{a.store}, Engine: a.Engine, EngineEnv: a.EngineEnv, StateDir: a.StateDir,
+		Timing: a.Timing, Changed: a.changed, Reclaimed: a.metrics.reclaimed,
+	})
+	if err != nil {
+		return err
+	}
+	a.metrics.watch(a.pool.Snapshot)
+	return nil
+}
+
+func (a *Agent) openStore() error {
+	dir := filepath.Join(a.StateDir, "weights")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make weight store: %w", err)
+	}
+	var err error
+	if a.root, err = store.OpenRoot(a.ModelRoot, filepath.Join(dir, "model-root.json"), a.Log.WithName("store")); err != nil {
+		return err
+	}
+	a.client = download.NewClient(a.Sources)
+	ctx, cancel := context.WithCancel(context.Background())
+	a.fetching = cancel
+	a.store, err = store.Open(ctx, store.Options{Dir: dir, Root: a.root, Fetch: &download.Fetcher{Client: a.client}, Log: a.Log.WithName("store")})
+	if err != nil {
+		return err
+	}
+	a.inspector = inspect.New(&inspect.Resolver{Root: a.root, Client: a.client}, a.Log.WithName("inspect"))
+	return nil
+}
+
+// lockDir makes sure that no other agent works over the folder. The kernel
+// gives the lock back when the process ends, however it ends.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock state folder: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %s", ErrRunning, dir), f.Close())
+	}
+	return f, nil
+}
+
+// Close gives back what New took; Run has ended. Engines live on.
+func (a *Agent) Close() error {
+	var errs []error
+	if a.fetching != nil {
+		a.fetching()
+	}
+	if a.store != nil {
+		errs = append(errs, a.store.Close())
+	}
+	if a.client != nil {
+		a.client.Close()
+	}
+	if a.root != nil {
+		errs = append(errs, a.root.Close())
+	}
+	if a.lock != nil {
+		errs = append(errs, a.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Run hosts engines until ctx ends.
+//
+// Start: living engines are adopted and the last known orders taken up before
+// anything is reported, so that a restart is no event to anybody else. Stop:
+// it is announced, running requests go on for the grace period, and the
+// supervisor ends; engines live on.
+func (a *Agent) Run(ctx context.Context) error {
+	work, finish := context.WithCancel(context.Background())
+	defer finish()
+	a.pool.Adopt(ctx)
+	if o := a.journal.Snapshot().Orders; o != nil {
+		a.follow(*o)
+	}
+	var rooms sync.WaitGroup
+	for name, run := range map[string]func(context.Context) error{
+		"pool":      a.pool.Run,
+		"inspect":   func(ctx context.Context) error { a.inspector.Run(ctx); return ctx.Err() },
+		"status":    a.statusLoop,
+		"metrics":   a.serveMetrics,
+		"orders":    func(ctx context.Context) error { return a.Links.Orders.Run(ctx, a.take) },
+		"reports":   a.Links.Reports.Run,
+		"identity":  a.Links.Identity.Run,
+		"heartbeat": a.Links.Heartbeat.Run,
+	} {
+		rooms.Go(func() {
+			if err := run(work); work.Err() == nil {
+				a.Log.Error(err, "A part of the agent ended by itself", "part", name)
+			}
+		})
+	}
+	a.Log.Info("Agent serves", "address", a.Listener.Addr().String(), "MacNode", a.Name, "bootID", a.BootID)
+	err := a.servePort(ctx)
+	a.fetching() // before the pool ends: parts of downloads stay for a resume
+	finish()
+	rooms.Wait()
+	return err
+}
+
+// servePort answers gateways until ctx ends and the running answers are done.
+func (a *Agent) servePort(ctx context.Context) error {
+	announced := make(chan struct{})
+	unannounced := context.AfterFunc(ctx, func() {
+		defer close(announced)
+		a.announceEnd()
+	})
+	err := serve.Serve(ctx, a.Listener, a.Links.Identity.ServerTLS(), serve.Config{
+		Engines: engines{a.pool}, Mac: a.Name, Accepting: func() bool { return a.accepting.Load().yes }, Log: a.Log.WithName("serve"),
+	}, a.Grace)
+	if !unannounced() {
+		<-announced
+	}
+	return err
+}
+
+// lastWords bounds the last report: a stop must not wait for an API server.
+const lastWords = 2 * time.Second
+
+func (a *Agent) announceEnd() {
+	a.setAccepting(false)
+	a.changed()
+	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+	defer cancel()
+	if err := a.Links.Reports.Last(ctx, a.status()); err != nil {
+		a.Log.Info("The stop could not be announced", "reason", err.Error())
+	}
+}
+
+func (a *Agent) setAccepting(yes bool) {
+	a.accepting.Store(&acceptance{yes: yes, since: time.Now()})
+}
+
+// take remembers orders that were positively read, and follows them.
+func (a *Agent) take(o journal.Orders) {
+	before := a.journal.Snapshot().Orders
+	if err := a.journal.Update(func(s *journal.State) { s.Orders = &o }); err != nil {
+		a.Log.Error(err, "Orders are followed but not remembered")
+	}
+	if before != nil && before.UID != o.UID {
+		a.Links.Reports.Again()
+	}
+	for _, bad := range o.Invalid {
+		a.Log.Info("An order cannot be followed", "replicaUID", bad.ReplicaUID, "epoch", bad.Epoch, "reason", bad.Message)
+	}
+	a.follow(o)
+}
+
+func (a *Agent) follow(o journal.Orders) {
+	a.inspector.Set(o.Inspections)
+	a.pool.Apply(o)
+}
+
+// changed says that there is something new to report.
+func (a *Agent) changed() {
+	select {
+	case a.changes <- struct{}{}:
+	default:
+	}
+}
+
+// clip bounds a word for a status field.
+func clip(s string, most int) string {
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "")
+	}
+	return s
+}

@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/pool"
+	"metalfleet.dev/metalfleet/agent/serve"
+	"metalfleet.dev/metalfleet/agent/store"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// engines lets the port see the pool.
+type engines struct{ pool *pool.Pool }
+
+// Resolve finds the replica that a name means: a ready one before one that is
+// not, and the one with the fewest requests.
+func (e engines) Resolve(name string) (serve.Target, bool) {
+	var best *pool.Endpoint
+	all := e.pool.Endpoints()
+	for i := range all {
+		p := &all[i]
+		if slices.Contains(p.ServedNames, name) && (best == nil || better(p, best)) {
+			best = p
+		}
+	}
+	if best == nil {
+		return serve.Target{}, false
+	}
+	return serve.Target{ReplicaUID: best.UID, Epoch: best.Epoch}, true
+}
+
+func better(a, b *pool.Endpoint) bool {
+	if a.Ready != b.Ready {
+		return a.Ready
+	}
+	return a.Holds < b.Holds
+}
+
+// Models lists the names that Resolve knows, each once.
+func (e engines) Models() []openai.Model {
+	var out []openai.Model
+	seen := map[string]bool{}
+	for _, p := range e.pool.Endpoints() {
+		for _, name := range p.ServedNames {
+			if !seen[name] {
+				seen[name] = true
+				out = append(out, openai.NewModel(name, 0, p.Namespace))
+			}
+		}
+	}
+	return out
+}
+
+// Acquire takes a hold.
+func (e engines) Acquire(ctx context.Context, t serve.Target) (serve.Hold, error) {
+	h, err := e.pool.Acquire(ctx, t.ReplicaUID, t.Epoch)
+	if err != nil {
+		return nil, translate(err)
+	}
+	return hold{h}, nil
+}
+
+type hold struct{ hold *pool.Hold }
+
+func (h hold) Release() { h.hold.Release() }
+
+func (h hold) Generate(ctx context.Context, r *wire.GenerateRequest) (serve.Stream, error) {
+	s, err := h.hold.Generate(ctx, r)
+	if err != nil {
+		return nil, translate(err)
+	}
+	return stream{s}, nil
+}
+
+type stream struct{ stream *pool.Stream }
+
+func (s stream) Recv() (*wire.GenerateEvent, error) {
+	ev, err := s.stream.Recv()
+	return ev, translate(err)
+}
+
+// translate says in the port's words what the pool said in its own; all else
+// goes through as it is.
+func translate(err error) error {
+	for from, to := range map[error]error{
+		pool.ErrNotHere: serve.ErrNotHere, pool.ErrNotReady: serve.ErrNotReady, pool.ErrEngineLost: serve.ErrEngineLost,
+	} {
+		if errors.Is(err, from) {
+			return fmt.Errorf("%w: %w", to, err)
+		}
+	}
+	return err
+}
+
+// weights lets the pool see the store.
+type weights struct{ store *store.Store }
+
+// Ensure fetches, and says in the pool's words why it could not.
+func (w weights) Ensure(ctx context.Context, r model.Record, progress func(done, total int64)) (string, error) {
+	path, err := w.store.Ensure(ctx, r, func(p v1alpha1.Progress) { progress(p.BytesDone, p.BytesTotal) })
+	var typed *download.Error
+	if errors.As(err, &typed) {
+		return "", &pool.DownloadError{
+			Reason: typed.Reason, Message: download.Sentence(typed), RetryAfter: typed.RetryAfter, Final: final(typed),
+		}
+	}
+	return path, err
+}
+
+// final reasons do not change by themselves: other bytes than were promised,
+// and a source that this Mac may not use. A missing file may be put there, and
+// a disk may be emptied.
+func final(e *download.Error) bool {
+	return !e.Transient && (e.Reason == v1alpha1.ReasonDigestMismatch || e.Reason == v1alpha1.ReasonSourceForbidden)
+}

@@ -1,0 +1,257 @@
+// Command agent hosts engines on one Mac, as its MacNode orders.
+//
+// It owns its flags and signals, and nothing else: package agent is the
+// program. SIGTERM ends the agent and no engine.
+//
+// Start reading at run.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"metalfleet.dev/metalfleet/agent"
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/pool"
+	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// version is set by the linker.
+var version = "unversioned"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	syscall.Umask(0o077) // sockets and logs are this user's alone
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "agent:", err)
+		os.Exit(1)
+	}
+}
+
+type flags struct {
+	name, kubeconfig, namespace, state, modelRoot, engine string
+	listen, advertise, mac, metrics, sources              string
+	probeInterval, grace                                  time.Duration
+	verbose, version                                      bool
+}
+
+func parse(args []string, out io.Writer) (flags, error) {
+	var f flags
+	set := flag.NewFlagSet("agent", flag.ContinueOnError)
+	set.SetOutput(out)
+	set.StringVar(&f.name, "name", "", "`name` of this Mac's MacNode")
+	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "`file` that says how the API server is reached")
+	set.StringVar(&f.namespace, "namespace", "metalfleet-system", "namespace that holds this Mac's Lease and Secret")
+	set.StringVar(&f.state, "state", "", "`folder` for journal, weights, sockets and logs")
+	set.StringVar(&f.state, "state-dir", "", "the same as --state")
+	set.StringVar(&f.modelRoot, "model-root", "", "`folder` below which file:// sources lie; none without it")
+	set.StringVar(&f.engine, "engine", besideMe("engine"), "the engine `program`")
+	set.StringVar(&f.listen, "listen", fmt.Sprintf(":%d", agentapi.DefaultPort), "`address` of the one port")
+	set.StringVar(&f.advertise, "advertise", "", "host or `host:port` by which gateways reach it; default: the address listened on, or this machine's name")
+	set.StringVar(&f.mac, "mac", "", "declare the machine instead of measuring it: `chip=M2Ultra,memory=192Gi`")
+	set.StringVar(&f.metrics, "metrics", "", "loopback `address` of /metrics; none without it")
+	set.StringVar(&f.sources, "allow-source-cidr", "", "comma-separated `blocks` of private addresses that https:// sources may have")
+	set.DurationVar(&f.probeInterval, "probe-interval", time.Second, "how often footprints are measured while an engine runs")
+	set.DurationVar(&f.grace, "grace", 20*time.Second, "how long running answers may go on after SIGTERM")
+	set.BoolVar(&f.verbose, "verbose", false, "log details that help to debug")
+	set.BoolVar(&f.version, "version", false, "print the version and exit")
+	if len(args) > 0 && args[0] == "run" {
+		args = args[1:]
+	}
+	if err := set.Parse(args); err != nil {
+		return f, err
+	}
+	if set.NArg() > 0 {
+		return f, fmt.Errorf("unexpected argument %q; the agent takes flags only", set.Arg(0))
+	}
+	return f, nil
+}
+
+// besideMe finds a program that is installed with this one.
+func besideMe(name string) string {
+	me, err := os.Executable()
+	if err != nil {
+		return name
+	}
+	return filepath.Join(filepath.Dir(me), name)
+}
+
+var macName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?$`)
+
+// check refuses what cannot be meant, before anything is touched.
+func (f flags) check() error {
+	switch {
+	case !macName.MatchString(f.name):
+		return fmt.Errorf("--name %q is no MacNode's name: up to 52 lower-case letters, digits and '-'", f.name)
+	case f.state == "":
+		return errors.New("--state is needed: a folder that this agent keeps over restarts")
+	case f.kubeconfig == "":
+		return errors.New("--kubeconfig is needed: the file that was made when this Mac joined")
+	case f.probeInterval < 10*time.Millisecond || f.probeInterval > time.Minute:
+		return fmt.Errorf("--probe-interval %s, want 10ms to 1m", f.probeInterval)
+	case f.grace < 0:
+		return fmt.Errorf("--grace %s is negative", f.grace)
+	}
+	if _, err := exec.LookPath(f.engine); err != nil {
+		return fmt.Errorf("--engine: no program there: %w", err)
+	}
+	if f.metrics != "" {
+		host, _, err := net.SplitHostPort(f.metrics)
+		if ip, ipErr := netip.ParseAddr(host); err != nil || host != "localhost" && (ipErr != nil || !ip.IsLoopback()) {
+			return fmt.Errorf("--metrics %q is not a loopback address such as 127.0.0.1:9443: these figures have no lock", f.metrics)
+		}
+	}
+	return nil
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	f, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if f.version {
+		_, err := fmt.Fprintln(stdout, "agent", version)
+		return err
+	}
+	if err := f.check(); err != nil {
+		return err
+	}
+	log := newLogger(stderr, f.verbose)
+	klog.SetLogger(log)
+	ctrllog.SetLogger(log)
+	c, err := f.config(log)
+	if err != nil {
+		return err
+	}
+	a, err := agent.New(c)
+	if err != nil {
+		return err
+	}
+	log.Info("agent starts", "version", version, "MacNode", f.name, "pid", os.Getpid())
+	return errors.Join(a.Run(ctx), a.Close())
+}
+
+func newLogger(to io.Writer, verbose bool) logr.Logger {
+	level := slog.LevelInfo
+	if verbose {
+		level = slog.LevelDebug
+	}
+	return logr.FromSlogHandler(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level}))
+}
+
+// config turns flags into what an agent is made of; it opens the ports last.
+func (f flags) config(log logr.Logger) (agent.Config, error) {
+	c := agent.Config{
+		Log: log, Name: f.name, Version: version, BootID: agent.NewBootID(), StateDir: f.state, ModelRoot: f.modelRoot,
+		Engine: f.engine, EngineEnv: os.Environ(), Grace: f.grace, Timing: pool.Timing{Poll: f.probeInterval},
+	}
+	var err error
+	if c.Engine, err = filepath.Abs(f.engine); err != nil {
+		return c, fmt.Errorf("--engine: %w", err)
+	}
+	if c.Probe, err = f.probe(); err != nil {
+		return c, err
+	}
+	if c.Sources, err = f.policy(); err != nil {
+		return c, err
+	}
+	rest, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	if err != nil {
+		return c, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	rest.UserAgent = "metalfleet-agent/" + version
+	if err := os.MkdirAll(f.state, 0o700); err != nil {
+		return c, fmt.Errorf("--state: %w", err)
+	}
+	if c.Links, err = agent.Connect(agent.Cluster{REST: rest, Name: f.name, Namespace: f.namespace, StateDir: f.state, BootID: c.BootID, Log: log}); err != nil {
+		return c, err
+	}
+	if c.Listener, err = net.Listen("tcp", f.listen); err != nil {
+		return c, fmt.Errorf("--listen: %w", err)
+	}
+	if f.metrics != "" {
+		if c.Metrics, err = net.Listen("tcp", f.metrics); err != nil {
+			return c, fmt.Errorf("--metrics: %w", err)
+		}
+	}
+	c.Address, err = address(f.advertise, c.Listener.Addr())
+	return c, err
+}
+
+func (f flags) probe() (probe.Probe, error) {
+	system := probe.NewSystem()
+	if f.mac == "" {
+		return system, nil
+	}
+	d, err := probe.ParseDeclaration(f.mac)
+	if err != nil {
+		return nil, fmt.Errorf("--mac: %w", err)
+	}
+	return probe.NewDeclared(d, system), nil
+}
+
+func (f flags) policy() (download.Policy, error) {
+	p := download.Policy{UserAgent: "metalfleet-agent/" + version}
+	for _, s := range strings.FieldsFunc(f.sources, func(r rune) bool { return r == ',' }) {
+		block, err := netip.ParsePrefix(strings.TrimSpace(s))
+		if err != nil {
+			return p, fmt.Errorf("--allow-source-cidr: %q is no block of addresses such as 10.0.0.0/8", s)
+		}
+		p.Allow = append(p.Allow, block)
+	}
+	return p, nil
+}
+
+// address is what gateways are told: the advertised host and port, or what was
+// listened on, or this machine's name.
+func address(advertise string, on net.Addr) (v1alpha1.MacAddress, error) {
+	tcp, ok := on.(*net.TCPAddr)
+	if !ok {
+		return v1alpha1.MacAddress{}, fmt.Errorf("--listen: %s is no TCP address", on)
+	}
+	host, port := advertise, tcp.Port
+	if h, p, err := net.SplitHostPort(advertise); err == nil {
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil || n == 0 {
+			return v1alpha1.MacAddress{}, fmt.Errorf("--advertise: %q is no port", p)
+		}
+		host, port = h, int(n)
+	}
+	if host == "" && !tcp.IP.IsUnspecified() {
+		host = tcp.IP.String()
+	}
+	if host == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return v1alpha1.MacAddress{}, fmt.Errorf("name of this machine; say it with --advertise: %w", err)
+		}
+		host = name
+	}
+	return v1alpha1.MacAddress{Host: host, Port: int32(port)}, nil
+}
