@@ -1,0 +1,211 @@
+package controllers_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers"
+)
+
+// schema is the API server without an operator, and a namespace.
+type schema struct {
+	t   *testing.T
+	ctx context.Context
+	c   client.Client
+	ns  string
+}
+
+func newSchema(t *testing.T) *schema {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	// Unknown fields are refused, as kubectl asks for.
+	c, err := client.New(env.Config(), client.Options{Scheme: controllers.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "schema-"}}
+	if err := c.Create(ctx, ns); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Delete(context.Background(), ns) })
+	return &schema{t: t, ctx: ctx, c: client.WithFieldValidation(c, metav1.FieldValidationStrict), ns: ns.Name}
+}
+
+// object parses YAML as a user writes it; NS stands for the namespace.
+func (s *schema) object(text string) *unstructured.Unstructured {
+	s.t.Helper()
+	u := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(text, "NS", s.ns)), &u.Object); err != nil {
+		s.t.Fatalf("%v in\n%s", err, text)
+	}
+	return u
+}
+
+// want checks that the API server takes an object, or refuses it with a sentence.
+func (s *schema) want(err error, sentence string) {
+	s.t.Helper()
+	switch {
+	case sentence == "" && err != nil:
+		s.t.Errorf("refused: %v", err)
+	case sentence != "" && err == nil:
+		s.t.Error("accepted")
+	case sentence != "" && (!apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), sentence)):
+		s.t.Errorf("refused with %v, want %q", err, sentence)
+	}
+}
+
+const sha = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+func TestDeploymentSchema(t *testing.T) {
+	s := newSchema(t)
+	long := strings.Repeat("x", 53)
+	for name, tc := range map[string]struct{ spec, name, sentence string }{
+		"a file":                        {spec: "model: {source: 'file://a/b.gguf'}"},
+		"a download with its digest":    {spec: "model: {source: 'https://h/m.gguf', sha256: " + sha + "}"},
+		"a download without a digest":   {spec: "model: {source: 'https://h/m.gguf'}", sentence: "model.sha256 is required for an https:// source"},
+		"plain http":                    {spec: "model: {source: 'http://host/m.gguf'}", sentence: "source must begin with file://"},
+		"a hub":                         {spec: "model: {source: 'hf://org/model'}", sentence: "source must begin with file://"},
+		"spaces in a source":            {spec: "model: {source: 'file://a b.gguf'}", sentence: "must not contain spaces"},
+		"a line break in a source":      {spec: `model: {source: "file://a\nb.gguf"}`, sentence: "must not contain spaces"},
+		"no source":                     {spec: "model: {}", sentence: "Required value"},
+		"no model":                      {spec: "replicas: 1", sentence: "Required value"},
+		"a digest in capitals":          {spec: "model: {source: 'file://a.gguf', sha256: " + strings.ToUpper(sha) + "}", sentence: "64 lower-case hex digits"},
+		"a short digest":                {spec: "model: {source: 'file://a.gguf', sha256: abc}", sentence: "64"},
+		"an unknown field":              {spec: "model: {source: 'file://a.gguf'}\n  replica: 2", sentence: `unknown field "spec.replica"`},
+		"a name of 52":                  {spec: "model: {source: 'file://a.gguf'}", name: long[:52]},
+		"a name of 53":                  {spec: "model: {source: 'file://a.gguf'}", name: long, sentence: "at most 52 characters"},
+		"served names":                  {spec: "model: {source: 'file://a.gguf'}\n  servedNames: [smollm2, 'qwen3:8b', Llama-3.1_8B]"},
+		"a served name with a slash":    {spec: "model: {source: 'file://a.gguf'}\n  servedNames: [other/name]", sentence: "servedNames"},
+		"a served name twice":           {spec: "model: {source: 'file://a.gguf'}\n  servedNames: [a, a]", sentence: "Duplicate value"},
+		"nine served names":             {spec: "model: {source: 'file://a.gguf'}\n  servedNames: [a, b, c, d, e, f, g, h, i]", sentence: "at most 8"},
+		"no replica":                    {spec: "model: {source: 'file://a.gguf'}\n  replicas: 0"},
+		"fewer than none":               {spec: "model: {source: 'file://a.gguf'}\n  replicas: -1", sentence: "greater than or equal to 0"},
+		"more than the bound":           {spec: "model: {source: 'file://a.gguf'}\n  replicas: 1001", sentence: "less than or equal to 1000"},
+		"cache tokens as tokens":        {spec: "model: {source: 'file://a.gguf'}\n  context: {tokens: 64, cacheTokens: 64}"},
+		"cache tokens below tokens":     {spec: "model: {source: 'file://a.gguf'}\n  context: {tokens: 64, cacheTokens: 63}", sentence: "context.cacheTokens must be at least context.tokens"},
+		"a context of one token":        {spec: "model: {source: 'file://a.gguf'}\n  context: {tokens: 1}", sentence: "greater than or equal to 16"},
+		"too many sequences":            {spec: "model: {source: 'file://a.gguf'}\n  context: {sequences: 257}", sentence: "less than or equal to 256"},
+		"a memory limit":                {spec: "model: {source: 'file://a.gguf'}\n  memory: {limit: 8Gi}"},
+		"a memory limit of zero":        {spec: "model: {source: 'file://a.gguf'}\n  memory: {limit: '0'}", sentence: "memory.limit must be more than zero"},
+		"a memory limit below zero":     {spec: "model: {source: 'file://a.gguf'}\n  memory: {limit: '-1Gi'}", sentence: "memory.limit must be more than zero"},
+		"a memory limit that is a word": {spec: "model: {source: 'file://a.gguf'}\n  memory: {limit: lots}", sentence: "memory.limit"},
+		"swap":                          {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxSurge: 0, maxUnavailable: 1}"},
+		"no way to roll out":            {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxSurge: 0, maxUnavailable: 0}", sentence: "cannot both be zero"},
+		"no surge alone":                {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxSurge: 0}", sentence: "cannot both be zero"},
+		"a drain of two days":           {spec: "model: {source: 'file://a.gguf'}\n  rollout: {drainSeconds: 172800}", sentence: "less than or equal to 86400"},
+		"placement":                     {spec: "model: {source: 'file://a.gguf'}\n  placement: {nodeSelector: {room: a}, chips: [M2Ultra], tolerations: [{key: desk, operator: Exists}]}"},
+		"a chip without a name":         {spec: "model: {source: 'file://a.gguf'}\n  placement: {chips: ['']}", sentence: "chips"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sub := *s
+			sub.t = t
+			if tc.name == "" {
+				tc.name = "d"
+			}
+			u := sub.object("apiVersion: metalfleet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {namespace: NS, name: " + tc.name + "}\nspec:\n  " + tc.spec)
+			sub.want(sub.c.Create(sub.ctx, u, client.DryRunAll), tc.sentence)
+		})
+	}
+}
+
+func TestDeploymentDefaults(t *testing.T) {
+	s := newSchema(t)
+	u := s.object("apiVersion: metalfleet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {namespace: NS, name: d}\nspec: {model: {source: 'file://a.gguf'}}")
+	s.want(s.c.Create(s.ctx, u, client.DryRunAll), "")
+	if n, _, _ := unstructured.NestedInt64(u.Object, "spec", "replicas"); n != 1 {
+		t.Errorf("replicas default to %d, want 1", n)
+	}
+}
+
+func TestMacNodeSchema(t *testing.T) {
+	s := newSchema(t)
+	for name, tc := range map[string]struct{ name, spec, sentence string }{
+		"a Mac":                    {"mac-studio-1", "{}", ""},
+		"a name of 52":             {strings.Repeat("m", 52), "{}", ""},
+		"a name of 53":             {strings.Repeat("m", 53), "{}", "a MacNode's name is a DNS label of at most 52 characters"},
+		"a name with dots":         {"mac.local", "{}", "a MacNode's name is a DNS label"},
+		"a policy":                 {"m", "{memory: {policy: Safe, ceiling: 96Gi}}", ""},
+		"a policy nobody knows":    {"m", "{memory: {policy: Reckless}}", "Unsupported value"},
+		"a ceiling of zero":        {"m", "{memory: {ceiling: '0'}}", "memory.ceiling must be more than zero"},
+		"a ceiling below zero":     {"m", "{memory: {ceiling: '-5Gi'}}", "memory.ceiling must be more than zero"},
+		"an unknown field":         {"m", "{memory: {cieling: 1Gi}}", "unknown field"},
+		"an order without epoch":   {"m", "{assignments: [{replicaUID: u, namespace: n, name: r}]}", "Required value"},
+		"an inspection without id": {"m", "{inspections: [{source: 'file://a'}]}", "Required value"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sub := *s
+			sub.t = t
+			u := sub.object(fmt.Sprintf("apiVersion: metalfleet.dev/v1alpha1\nkind: MacNode\nmetadata: {name: %s}\nspec: %s", tc.name, tc.spec))
+			sub.want(sub.c.Create(sub.ctx, u, client.DryRunAll), tc.sentence)
+		})
+	}
+}
+
+func TestReplicaSchema(t *testing.T) {
+	s := newSchema(t)
+	make := func(name, mac string) *v1alpha1.ModelReplica {
+		r := &v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name}}
+		r.Spec = v1alpha1.ModelReplicaSpec{DeploymentRef: v1alpha1.DeploymentReference{Name: "d", UID: "u"}, Revision: "d-1", Epoch: 1, Model: small,
+			Context: v1alpha1.ContextLimits{Tokens: 64, Sequences: 1, CacheTokens: 64}, ReservedBytes: 1, Desired: v1alpha1.DesiredRunning, NodeName: mac}
+		return r
+	}
+	for name, tc := range map[string]struct {
+		mac      string
+		change   func(*v1alpha1.ModelReplicaSpec)
+		sentence string
+	}{
+		"binding":              {"", func(r *v1alpha1.ModelReplicaSpec) { r.NodeName = "mac-1" }, ""},
+		"binding again":        {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.NodeName = "mac-2" }, "nodeName is bound once"},
+		"unbinding":            {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.NodeName = "" }, "nodeName is bound once"},
+		"draining":             {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Desired = v1alpha1.DesiredDrained }, ""},
+		"a longer drain":       {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.DrainSeconds = 9 }, ""},
+		"another placement":    {"", func(r *v1alpha1.ModelReplicaSpec) { r.Placement.Chips = []string{"M4"} }, ""},
+		"another epoch":        {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Epoch = 2 }, "never change"},
+		"another revision":     {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Revision = "d-2" }, "never change"},
+		"another model":        {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Model.Files[0].Bytes++ }, "never change"},
+		"another context":      {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Context.Tokens = 65 }, "never change"},
+		"another reservation":  {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.ReservedBytes = 2 }, "never change"},
+		"a state nobody knows": {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Desired = "Paused" }, "Unsupported value"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sub := *s
+			sub.t = t
+			r := make(strings.ReplaceAll(name, " ", "-"), tc.mac).DeepCopy()
+			if err := sub.c.Create(sub.ctx, r); err != nil {
+				t.Fatal(err)
+			}
+			tc.change(&r.Spec)
+			sub.want(sub.c.Update(sub.ctx, r), tc.sentence)
+			_ = sub.c.Delete(sub.ctx, r)
+		})
+	}
+	bad := make("zero", "")
+	bad.Spec.Epoch = 0
+	s.want(s.c.Create(s.ctx, bad), "greater than or equal to 1")
+}
+
+// The scale subresource serves HPA and KEDA as well as kubectl scale.
+func TestScaleSubresource(t *testing.T) {
+	s := newSchema(t)
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "d"}, Spec: v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: source}}}
+	s.want(s.c.Create(s.ctx, d), "")
+	scale := s.object("apiVersion: autoscaling/v1\nkind: Scale\nmetadata: {namespace: NS, name: d}\nspec: {replicas: 3}")
+	s.want(s.c.SubResource("scale").Update(s.ctx, d, client.WithSubResourceBody(scale)), "")
+	s.want(s.c.Get(s.ctx, client.ObjectKeyFromObject(d), d), "")
+	if d.Spec.Replicas == nil || *d.Spec.Replicas != 3 {
+		t.Errorf("replicas %v after scaling to 3", d.Spec.Replicas)
+	}
+	_ = s.c.Delete(s.ctx, d)
+}
