@@ -1,0 +1,141 @@
+package modelreplica
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+var now = time.Unix(1_800_000_000, 0)
+
+func bound() *v1alpha1.ModelReplica {
+	r := &v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Name: "r", UID: "u"}}
+	r.Spec.NodeName, r.Spec.Epoch, r.Spec.Desired = "m", 2, v1alpha1.DesiredRunning
+	return r
+}
+
+func is(kind string, s metav1.ConditionStatus, reason string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: s, Reason: reason, Message: "says the Mac"}
+}
+
+func mac(state string, reported ...metav1.Condition) *v1alpha1.MacNode {
+	m := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	status := metav1.ConditionTrue
+	switch state {
+	case v1alpha1.ReasonMacSilent:
+		status = metav1.ConditionUnknown
+	case v1alpha1.ReasonMacGone:
+		status = metav1.ConditionFalse
+	}
+	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: status, Reason: state}}
+	if reported != nil {
+		m.Status.Assignments = []v1alpha1.AssignmentStatus{{ReplicaUID: "u", Epoch: 2, Conditions: reported,
+			Memory: v1alpha1.EngineMemory{FootprintBytes: 159744000}, Progress: v1alpha1.Progress{Stage: v1alpha1.StageServing}}}
+	}
+	return m
+}
+
+func TestReadyIsDerived(t *testing.T) {
+	serving := is(v1alpha1.ConditionServing, "True", v1alpha1.ReasonServing)
+	deleting := func(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = &metav1.Time{Time: now} }
+	for name, tc := range map[string]struct {
+		mac    *v1alpha1.MacNode
+		change func(*v1alpha1.ModelReplica)
+		status metav1.ConditionStatus
+		reason string
+	}{
+		"serving":                            {mac(v1alpha1.ReasonHeardFrom, serving), nil, "True", v1alpha1.ReasonReady},
+		"unplaced":                           {nil, func(r *v1alpha1.ModelReplica) { r.Spec.NodeName = "" }, "False", v1alpha1.ReasonPending},
+		"no such Mac":                        {nil, nil, "False", v1alpha1.ReasonMacGone},
+		"serving, but the Mac is silent":     {mac(v1alpha1.ReasonMacSilent, serving), nil, "Unknown", v1alpha1.ReasonMacSilent},
+		"serving, but the Mac is gone":       {mac(v1alpha1.ReasonMacGone, serving), nil, "False", v1alpha1.ReasonMacGone},
+		"serving and draining":               {mac(v1alpha1.ReasonHeardFrom, serving), func(r *v1alpha1.ModelReplica) { r.Spec.Desired = v1alpha1.DesiredDrained }, "False", v1alpha1.ReasonDraining},
+		"serving and deleted":                {mac(v1alpha1.ReasonHeardFrom, serving), deleting, "False", v1alpha1.ReasonDraining},
+		"not reported yet":                   {mac(v1alpha1.ReasonHeardFrom), nil, "False", v1alpha1.ReasonWaiting},
+		"a report of another epoch":          {mac(v1alpha1.ReasonHeardFrom, serving), func(r *v1alpha1.ModelReplica) { r.Spec.Epoch = 3 }, "False", v1alpha1.ReasonWaiting},
+		"loading":                            {mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionDownloaded, "True", "Verified"), is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonLoading)), nil, "False", v1alpha1.ReasonLoading},
+		"the first thing that fails is told": {mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionDownloaded, "False", v1alpha1.ReasonDownloadFailed), is(v1alpha1.ConditionServing, "False", v1alpha1.ReasonWaiting)), nil, "False", v1alpha1.ReasonDownloadFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := bound()
+			if tc.change != nil {
+				tc.change(r)
+			}
+			c := meta.FindStatusCondition(derive(r, tc.mac, now).Conditions, v1alpha1.ConditionReady)
+			if c == nil || c.Status != tc.status || c.Reason != tc.reason {
+				t.Errorf("%+v, want %s %s", c, tc.status, tc.reason)
+			}
+		})
+	}
+}
+
+func TestReleaseIsTheMacsWordOrTheFence(t *testing.T) {
+	for name, tc := range map[string]struct {
+		mac      *v1alpha1.MacNode
+		unbound  bool
+		living   bool
+		released bool
+		known    bool
+	}{
+		"the Mac says so":                        {mac: mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionReleased, "True", "Released")), released: true, known: true},
+		"the Mac still drains":                   {mac: mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionServing, "True", "Serving"))},
+		"the Mac has not answered":               {mac: mac(v1alpha1.ReasonHeardFrom)},
+		"the Mac is silent":                      {mac: mac(v1alpha1.ReasonMacSilent, is(v1alpha1.ConditionServing, "True", "Serving"))},
+		"the Mac is gone":                        {mac: mac(v1alpha1.ReasonMacGone, is(v1alpha1.ConditionServing, "True", "Serving")), released: true},
+		"it said so and is gone":                 {mac: mac(v1alpha1.ReasonMacGone, is(v1alpha1.ConditionReleased, "True", "Released")), released: true, known: true},
+		"the MacNode is deleted":                 {released: true},
+		"it was never bound":                     {unbound: true, released: true},
+		"its Mac is gone, but nobody deleted it": {mac: mac(v1alpha1.ReasonMacGone, is(v1alpha1.ConditionServing, "True", "Serving")), living: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := bound()
+			r.Status.Freed.TotalBytes = 5
+			if tc.unbound {
+				r.Spec.NodeName = ""
+			}
+			if !tc.living {
+				r.DeletionTimestamp = &metav1.Time{Time: now}
+			}
+			if tc.mac != nil && tc.mac.Status.Assignments != nil {
+				tc.mac.Status.Assignments[0].Freed = v1alpha1.Freed{TotalBytes: 9, Bytes: ptr.To[int64](4), HostCheck: v1alpha1.HostCheckVerified}
+			}
+			got := derive(r, tc.mac, now)
+			if released := meta.IsStatusConditionTrue(got.Conditions, v1alpha1.ConditionReleased); released != tc.released {
+				t.Errorf("released %v, want %v", released, tc.released)
+			}
+			if tc.released && tc.known != (got.Freed.HostCheck == v1alpha1.HostCheckVerified && got.Freed.Bytes != nil) {
+				t.Errorf("freed %+v", got.Freed)
+			}
+			if tc.released && !tc.known && (got.Freed.HostCheck != v1alpha1.HostCheckIndeterminate || got.Freed.Bytes != nil || got.Freed.TotalBytes < 5) {
+				t.Errorf("freed %+v, want Indeterminate without a figure, and the total so far", got.Freed)
+			}
+		})
+	}
+}
+
+func TestFiguresOfASilentMacAreMarked(t *testing.T) {
+	m := mac(v1alpha1.ReasonMacSilent, is(v1alpha1.ConditionServing, "True", "Serving"))
+	if s := derive(bound(), m, now).Summary; s.Memory != "152.3 MiB (stale)" || !strings.HasSuffix(s.Progress, "(stale)") {
+		t.Errorf("summary %+v", s)
+	}
+	m = mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionServing, "True", "Serving"))
+	if s := derive(bound(), m, now).Summary; s.Memory != "152.3 MiB" || s.Progress != "Serving" {
+		t.Errorf("summary %+v", s)
+	}
+}
+
+func TestProgressIsReadable(t *testing.T) {
+	p := v1alpha1.Progress{Stage: v1alpha1.StageDownloading, BytesDone: 40055603, BytesTotal: 97622426, ETASeconds: ptr.To[int64](4)}
+	if got := string(p.Stage) + progress(p); got != "Downloading 41% (38.2 MiB of 93.1 MiB, 4 s)" {
+		t.Errorf("got %q", got)
+	}
+	if got := progress(v1alpha1.Progress{Stage: v1alpha1.StageServing}); got != "" {
+		t.Errorf("got %q", got)
+	}
+}
