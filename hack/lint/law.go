@@ -54,6 +54,8 @@ func law() []room {
 			why: "a program's own packages are its own"},
 		{path: "hack", own: every, kube: every, libs: every,
 			why: "programs are not libraries"},
+		{path: "docs",
+			why: "docs holds documents and the test that reads them: the standard library only"},
 	}
 	return append(append(rooms, reconcilers()...), agentRooms()...)
 }
