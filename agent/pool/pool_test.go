@@ -23,7 +23,7 @@ func TestFakeEnginePassesTheSuite(t *testing.T) {
 	if err := enginetest.WriteScript(path, enginetest.Script{HoldBytes: mib, TokenMilliseconds: 5}); err != nil {
 		t.Fatal(err)
 	}
-	enginetest.Run(t, enginetest.Program{Path: os.Args[0], Env: enginetest.Env(), ModelPath: path, Slow: 10_000})
+	enginetest.Run(t, enginetest.Program{Path: os.Args[0], Env: enginetest.Env(), ModelPath: path, Context: 512, Slow: 10_000})
 }
 
 func TestOneOrderBecomesOneServedMeasuredFreedEngine(t *testing.T) {

@@ -23,6 +23,8 @@ type Program struct {
 	// ModelPath is what it loads; it must answer prompts of a few words with
 	// up to Slow tokens, none faster than the suite can cancel.
 	ModelPath string
+	// Context that the model serves, in tokens.
+	Context int64
 	// Slow is a number of tokens that takes more than a second.
 	Slow int64
 }
@@ -55,7 +57,7 @@ func (p Program) start(t *testing.T) *running {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	c := wire.Config{ReplicaUID: "suite", Epoch: 3, ModelPath: p.ModelPath, ModelDigest: "sha256:suite", ContextTokens: 512, Sequences: 2, CacheTokens: 1024, LimitBytes: 1 << 30}
+	c := wire.Config{ReplicaUID: "suite", Epoch: 3, ModelPath: p.ModelPath, ModelDigest: "sha256:suite", ContextTokens: p.Context, Sequences: 2, CacheTokens: 2 * p.Context, LimitBytes: 1 << 30}
 	b, err := json.Marshal(c)
 	if err != nil {
 		t.Fatal(err)
