@@ -197,7 +197,11 @@ func (f *Fleet) KeepLogs(to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return fmt.Errorf("keep logs: %w", err)
 	}
-	if err := os.CopyFS(to, os.DirFS(f.LogDir())); err != nil {
+	err := os.CopyFS(to, os.DirFS(f.LogDir()))
+	if f.Env != nil {
+		err = errors.Join(err, os.CopyFS(filepath.Join(to, "kube"), os.DirFS(f.Env.LogDir)))
+	}
+	if err != nil {
 		return fmt.Errorf("keep logs: %w", err)
 	}
 	return nil

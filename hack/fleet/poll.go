@@ -11,14 +11,18 @@ import (
 func Poll(ctx context.Context, every time.Duration, what string, ask func(context.Context) error) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	var last error
 	for {
 		err := ask(ctx)
 		if err == nil {
 			return nil
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err // else it only says that the time was up
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait until %s: %w; last answer: %w", what, context.Cause(ctx), err)
+			return fmt.Errorf("wait until %s: %w; last answer: %w", what, context.Cause(ctx), last)
 		case <-tick.C:
 		}
 	}

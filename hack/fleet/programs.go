@@ -24,7 +24,7 @@ func (f *Fleet) startOperatorFirst(ctx context.Context) error {
 	f.operatorHealth = fmt.Sprintf("http://127.0.0.1:%d/readyz", port)
 	f.operator = newProgram("operator", f.bin("operator"), f.LogDir(),
 		"--kubeconfig="+kubeconfig, "--namespace="+Namespace,
-		fmt.Sprintf("--health=127.0.0.1:%d", port), "--metrics=0")
+		fmt.Sprintf("--health-bind-address=127.0.0.1:%d", port), "--metrics-bind-address=0")
 	return f.StartOperator(ctx)
 }
 
@@ -63,7 +63,8 @@ func (f *Fleet) startGatewayFirst(ctx context.Context) error {
 	f.gatewayHealth = fmt.Sprintf("http://127.0.0.1:%d/readyz", p.health)
 	f.gateway = newProgram("gateway", f.bin("gateway"), f.LogDir(),
 		"--kubeconfig="+kubeconfig, "--namespace="+Namespace,
-		fmt.Sprintf("--listen=127.0.0.1:%d", p.serve), fmt.Sprintf("--health=127.0.0.1:%d", p.health))
+		fmt.Sprintf("--listen=127.0.0.1:%d", p.serve), fmt.Sprintf("--health=127.0.0.1:%d", p.health),
+		"--drain-timeout=3s")
 	return f.StartGateway(ctx)
 }
 
@@ -92,5 +93,6 @@ func (f *Fleet) agentFlags(a *agent, kubeconfig string, port int) []string {
 		"--state=" + a.state,
 		"--model-root=" + f.options.ModelRoot,
 		"--engine=" + f.bin("engine"),
+		"--grace=2s",
 	}, a.mac.Flags...)
 }

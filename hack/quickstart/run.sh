@@ -62,7 +62,7 @@ fi
 stage "building the engine" make -s build PROGRAMS=engine
 if [ -n "$source" ]; then
   root=$PWD/.cache/tiny
-  stage "writing a tiny model" go run ./hack/tinymodel/cmd/tinymodel -o "$root/$source"
+  stage "writing a tiny model" go run ./hack/tinymodel/cmd -o "$root/$source"
   weights=$source
 elif [ -n "$fetch" ]; then
   wait_fetch() {
