@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -29,7 +30,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -44,20 +44,29 @@ import (
 var version = "unversioned"
 
 // Leader election. A pause of the API server shorter than the renew deadline
-// costs no restart; nothing in the data path waits for a leader.
+// costs nothing; after a longer one the program starts over by itself. Nothing
+// in the data path waits for a leader.
 const (
 	leaderLease   = 40 * time.Second
 	leaderRenew   = 30 * time.Second
 	leaderRetry   = 3 * time.Second
-	startTimeout  = 15 * time.Second
 	leaderElector = "metalfleet-operator"
 )
+
+// settleTimeout is how long an API server that answers may lack our kinds: one
+// that has just started serves them a moment later.
+const settleTimeout = 5 * time.Second
+
+// errLeadLost says that the manager ended though nobody asked for it. What it
+// ran may still be ending, so only a new process image may begin again.
+var errLeadLost = errors.New("leadership was lost")
 
 type settings struct {
 	kubeconfig, namespace string
 	health, metrics       string
 	leaderElect, version  bool
 	verbose               bool
+	lease, renew, retry   time.Duration
 }
 
 func main() {
@@ -73,11 +82,25 @@ func main() {
 		fmt.Println("operator", version)
 		return
 	}
-	if err := run(ctx, s); err != nil {
+	err = run(ctx, s)
+	if errors.Is(err, errLeadLost) {
+		fmt.Fprintln(os.Stderr, "operator: starts over:", err)
+		err = startOver()
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "operator:", err)
 		stop()
 		os.Exit(1)
 	}
+}
+
+// startOver replaces the process by a new one of the same program.
+func startOver() error {
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	return fmt.Errorf("start %s over: %w", program, syscall.Exec(program, os.Args, os.Environ()))
 }
 
 func parse(args []string, out io.Writer) (settings, error) {
@@ -88,7 +111,10 @@ func parse(args []string, out io.Writer) (settings, error) {
 	f.StringVar(&s.namespace, "namespace", controllers.DefaultNamespace, "namespace of the operator's own objects and of those of each Mac; made if it is missing")
 	f.StringVar(&s.health, "health-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
 	f.StringVar(&s.metrics, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
-	f.BoolVar(&s.leaderElect, "leader-elect", true, "act only while holding a Lease, so that several operators may run; one that loses it ends and is to be started again")
+	f.BoolVar(&s.leaderElect, "leader-elect", true, "act only while holding a Lease, so that several operators may run")
+	f.DurationVar(&s.lease, "leader-elect-lease-duration", leaderLease, "how long the others wait for a leader that is silent")
+	f.DurationVar(&s.renew, "leader-elect-renew-deadline", leaderRenew, "how long a leader that cannot renew goes on; less than the lease duration")
+	f.DurationVar(&s.retry, "leader-elect-retry-period", leaderRetry, "how often the Lease is tried")
 	f.BoolVar(&s.verbose, "verbose", false, "log what is of use to a debugger")
 	f.BoolVar(&s.version, "version", false, "print the version and end")
 	if err := f.Parse(args); err != nil {
@@ -114,7 +140,7 @@ func run(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	if err := prepare(ctx, config, s.namespace); err != nil {
+	if err := prepare(ctx, log, config, s.namespace); err != nil {
 		return err
 	}
 	mgr, err := ctrl.NewManager(config, managerOptions(s))
@@ -129,10 +155,21 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	log.Info("Operator starts", "version", version, "namespace", s.namespace)
-	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("ended: %w", err)
+	return start(ctx, mgr)
+}
+
+// start runs the manager, and tells the end of a leader from a failed start.
+func start(ctx context.Context, mgr ctrl.Manager) error {
+	err := mgr.Start(ctx)
+	if err == nil || ctx.Err() != nil {
+		return nil // asked for
 	}
-	return nil
+	select {
+	case <-mgr.Elected():
+		return fmt.Errorf("%w: %w", errLeadLost, err)
+	default:
+		return fmt.Errorf("start: %w", err)
+	}
 }
 
 func managerOptions(s settings) ctrl.Options {
@@ -143,7 +180,7 @@ func managerOptions(s settings) ctrl.Options {
 	o.LeaderElectionID = leaderElector
 	o.LeaderElectionNamespace = s.namespace
 	o.LeaderElectionReleaseOnCancel = true
-	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To(leaderLease), ptr.To(leaderRenew), ptr.To(leaderRetry)
+	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = &s.lease, &s.renew, &s.retry
 	return o
 }
 
@@ -160,17 +197,63 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	return config, nil
 }
 
-// prepare checks what has to be there before any controller starts.
-func prepare(ctx context.Context, config *rest.Config, namespace string) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
+// prepare waits for the API server and checks what has to be there before any
+// controller starts.
+func prepare(ctx context.Context, log logr.Logger, config *rest.Config, namespace string) error {
+	config = rest.CopyConfig(config)
+	config.Timeout = 5 * time.Second
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var answered time.Time
+	for waits := false; ; {
+		err := check(ctx, config, namespace)
+		switch {
+		case errors.Is(err, errNoKinds) && (answered.IsZero() || time.Since(answered) < settleTimeout):
+			if answered.IsZero() {
+				answered = time.Now()
+			}
+		case unreachable(err):
+			answered = time.Time{}
+			if !waits {
+				waits = true
+				log.Info("Waiting for the API server", "host", config.Host, "reason", err.Error())
+			}
+		default:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("stopped while waiting for the API server: %w", err)
+		case <-tick.C:
+		}
+	}
+}
+
+// unreachable says that nobody answered, or only that it cannot answer now.
+func unreachable(err error) bool {
+	var answer apierrors.APIStatus
+	var network net.Error
+	switch {
+	case err == nil:
+		return false
+	case errors.As(err, &answer):
+		return apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)
+	default:
+		return errors.As(err, &network)
+	}
+}
+
+// errNoKinds says that the API server does not serve our kinds.
+var errNoKinds = errors.New("the kinds of metalfleet are not installed; run `kubectl apply -f config/crd` first")
+
+func check(ctx context.Context, config *rest.Config, namespace string) error {
 	c, err := client.New(config, client.Options{Scheme: controllers.Scheme()})
 	if err != nil {
-		return fmt.Errorf("reach the API server at %s: %w", config.Host, err)
+		return fmt.Errorf("client for %s: %w", config.Host, err)
 	}
 	err = c.List(ctx, &v1alpha1.MacNodeList{}, client.Limit(1))
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		return fmt.Errorf("the kinds of metalfleet are not installed on %s; run `kubectl apply -f config/crd` first", config.Host)
+		return fmt.Errorf("API server %s: %w", config.Host, errNoKinds)
 	}
 	if err != nil {
 		return fmt.Errorf("list MacNodes on %s: %w", config.Host, err)

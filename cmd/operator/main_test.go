@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers"
+	"metalfleet.dev/metalfleet/hack/testenv"
+)
+
+const patience = 30 * time.Second
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func get(url string) (string, error) {
+	c := http.Client{Timeout: time.Second}
+	r, err := c.Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, r.Status)
+	}
+	return string(b), err
+}
+
+func eventually(t *testing.T, what string, complaint func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := complaint()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %s: %v", what, patience, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// TestOperator runs the program against a real API server: it makes its
+// namespace, leads, answers for its health, counts, and ends when told.
+func TestOperator(t *testing.T) {
+	env, err := testenv.Start(t.Context(), testenv.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := client.New(env.Config(), client.Options{Scheme: controllers.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := settings{kubeconfig: env.Kubeconfig, namespace: "fleet-system", health: freeAddress(t), metrics: freeAddress(t), leaderElect: true,
+		lease: leaderLease, renew: leaderRenew, retry: leaderRetry}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, s) }()
+	eventually(t, "healthy and ready", func() error {
+		_, err1 := get("http://" + s.health + "/healthz")
+		_, err2 := get("http://" + s.health + "/readyz")
+		return errors.Join(err1, err2)
+	})
+	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mac-1"}}
+	if err := c.Create(ctx, mac); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the Mac has its Secret", func() error {
+		return c.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "mac-mac-1"}, &corev1.Secret{})
+	})
+	eventually(t, "it counts", func() error {
+		body, err := get("http://" + s.metrics + "/metrics")
+		if err == nil && !strings.Contains(body, `metalfleet_operator_replicas{state="ready"} 0`) {
+			err = errors.New("no metalfleet_operator_replicas")
+		}
+		return err
+	})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	refusesToStart(t, env, c, s)
+}
+
+func refusesToStart(t *testing.T, env *testenv.Env, c client.Client, s settings) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	want := func(s settings, parts ...string) {
+		t.Helper()
+		err := run(ctx, s)
+		for _, p := range parts {
+			if err == nil || !strings.Contains(err.Error(), p) {
+				t.Errorf("got %v, want %q", err, p)
+			}
+		}
+	}
+	missing := s
+	missing.kubeconfig = t.TempDir() + "/none"
+	want(missing, "--kubeconfig", missing.kubeconfig)
+	bad := s
+	bad.namespace = "Not_A_Name"
+	want(bad, "namespace Not_A_Name", "cannot be used")
+
+	crd := &unstructured.Unstructured{}
+	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	crd.SetName("macnodes.metalfleet.dev")
+	// The Mac's finalizer would keep its kind.
+	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mac-1"}}
+	if err := c.Patch(ctx, mac, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Delete(ctx, crd); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a fleet without kinds is refused", func() error {
+		if err := prepare(ctx, logr.Discard(), env.Config(), s.namespace); err == nil || !strings.Contains(err.Error(), "config/crd") {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}
+
+// asMain in the environment makes the test binary the program.
+const asMain = "OPERATOR_TEST_AS_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asMain) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// TestLostLeadershipStartsOver stops the API server for longer than a leader
+// may go on: the same process leads again afterwards.
+func TestLostLeadershipStartsOver(t *testing.T) {
+	env, err := testenv.Start(t.Context(), testenv.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := client.New(env.Config(), client.Options{Scheme: controllers.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out lockedBuffer
+	p := exec.Command(os.Args[0], "--kubeconfig", env.Kubeconfig, "--health-bind-address", freeAddress(t), "--metrics-bind-address", "0",
+		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "500ms")
+	p.Env = append(os.Environ(), asMain+"=1")
+	p.Stderr = &out
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(out.String())
+		}
+	})
+	leads := func(mac string) {
+		t.Helper()
+		eventually(t, "the operator looks after "+mac, func() error {
+			err := c.Create(t.Context(), &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: mac}})
+			if client.IgnoreAlreadyExists(err) != nil {
+				return err
+			}
+			return c.Get(t.Context(), client.ObjectKey{Namespace: controllers.DefaultNamespace, Name: "mac-" + mac}, &corev1.Secret{})
+		})
+	}
+	leads("one")
+	if err := env.StopAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it starts over and waits", func() error {
+		if !strings.Contains(out.String(), "starts over") || !strings.Contains(out.String(), "Waiting for the API server") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if err := env.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	leads("two")
+	if err := p.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Wait(); err != nil {
+		t.Errorf("it did not end well: %v", err)
+	}
+}
+
+// lockedBuffer collects what a process writes while a test reads it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder // guarded by mu
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestFlags(t *testing.T) {
+	if _, err := parse([]string{"--no-such-flag"}, io.Discard); err == nil {
+		t.Error("an unknown flag is taken")
+	}
+	if _, err := parse([]string{"stray"}, io.Discard); err == nil {
+		t.Error("a stray argument is taken")
+	}
+	s, err := parse(nil, os.Stderr)
+	if err != nil || s.namespace != "metalfleet-system" || !s.leaderElect {
+		t.Errorf("defaults: %+v, %v", s, err)
+	}
+}
