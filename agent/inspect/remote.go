@@ -34,13 +34,13 @@ type remoteFile struct {
 	stream io.ReadCloser
 	// ask is the size of the next piece.
 	ask int64
-	// read counts what came over the wire.
-	read int64
+	// read counts what came over the wire, most is all that may.
+	read, most int64
 }
 
 // openRemote asks for the first piece, which also tells the size.
-func openRemote(ctx context.Context, client *download.Client, source string) (*remoteFile, error) {
-	f := &remoteFile{ctx: ctx, client: client, source: source, size: -1, ask: firstRange}
+func openRemote(ctx context.Context, client *download.Client, source string, most int64) (*remoteFile, error) {
+	f := &remoteFile{ctx: ctx, client: client, source: source, size: -1, ask: firstRange, most: most}
 	if err := f.load(0); err != nil {
 		f.close()
 		return nil, err
@@ -136,8 +136,8 @@ func (f *remoteFile) next(at int64) error {
 }
 
 func (f *remoteFile) fill(r io.Reader, at, n int64) error {
-	if f.read += n; f.read > remoteBytes {
-		return failure(v1alpha1.ReasonInvalidModel, "the header of the file is larger than %d MiB; choose another file", remoteBytes>>20)
+	if f.read += n; f.read > f.most {
+		return failure(v1alpha1.ReasonInvalidModel, "the header of the file is larger than %d MiB; choose another file", f.most>>20)
 	}
 	f.ask = min(2*f.ask, lastRange)
 	f.piece, f.at = make([]byte, n), at

@@ -14,6 +14,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,9 @@ type Resolver struct {
 	Root *store.Root
 	// Client asks remote hosts.
 	Client *download.Client
+
+	// headerBytes is the most that is read of a remote header; 0 means remoteBytes.
+	headerBytes int64
 }
 
 // Resolve looks at one source. sha256 is what its file must have, and may be
@@ -94,7 +98,7 @@ func (r *Resolver) remote(ctx context.Context, source, sha256 string) (model.Rec
 		Message: fmt.Sprintf("the header did not come within %v; it is tried again", remoteTime),
 	})
 	defer cancel()
-	f, err := openRemote(ctx, r.Client, source)
+	f, err := openRemote(ctx, r.Client, source, cmp.Or(r.headerBytes, remoteBytes))
 	if err != nil {
 		return model.Record{}, err
 	}

@@ -253,9 +253,9 @@ func TestResolveRemoteNamesWhatIsWrong(t *testing.T) {
 		"not found":               {status(404), v1alpha1.ReasonSourceNotFound},
 		"forbidden":               {status(403), v1alpha1.ReasonSourceForbidden},
 		"broken server":           {status(500), v1alpha1.ReasonSourceUnreachable},
-		"redirect into the Mac":   {http.RedirectHandler("https://127.0.0.2/m.gguf", 302).ServeHTTP, v1alpha1.ReasonSourceForbidden},
-		"redirect to metadata":    {http.RedirectHandler("https://169.254.169.254/latest", 302).ServeHTTP, v1alpha1.ReasonSourceForbidden},
-		"redirect to the network": {http.RedirectHandler("https://10.0.0.1/m.gguf", 302).ServeHTTP, v1alpha1.ReasonSourceForbidden},
+		"redirect into the Mac":   {http.RedirectHandler("https://127.0.0.2/m.gguf", http.StatusFound).ServeHTTP, v1alpha1.ReasonSourceForbidden},
+		"redirect to metadata":    {http.RedirectHandler("https://169.254.169.254/latest", http.StatusFound).ServeHTTP, v1alpha1.ReasonSourceForbidden},
+		"redirect to the network": {http.RedirectHandler("https://10.0.0.1/m.gguf", http.StatusFound).ServeHTTP, v1alpha1.ReasonSourceForbidden},
 		"truncated":               {whole(content[:2000]), v1alpha1.ReasonInvalidModel},
 		"empty":                   {whole(nil), v1alpha1.ReasonInvalidModel},
 		"no model":                {whole([]byte("<html>log in</html>")), v1alpha1.ReasonInvalidModel},
@@ -310,9 +310,10 @@ func TestRemoteHeaderBombIsBounded(t *testing.T) {
 		w.WriteHeader(http.StatusPartialContent)
 		w.Write(body)
 	})
+	r.headerBytes = 8 << 20
 	_, err := r.Resolve(t.Context(), srv.URL, digest(nil))
 	wantReason(t, err, v1alpha1.ReasonInvalidModel)
-	if sent.Load() > remoteBytes+lastRange {
+	if sent.Load() > r.headerBytes+lastRange {
 		t.Errorf("%d bytes were read", sent.Load())
 	}
 }
