@@ -47,8 +47,8 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e, retryable := refused(err)
-	if e.Status >= http.StatusInternalServerError {
-		log.Info("request refused", "status", e.Status, "reason", e.Error())
+	if e.Cause != nil && !retryable && e.Status >= http.StatusInternalServerError {
+		log.Info("request failed", "status", e.Status, "reason", e.Error())
 	}
 	if retryable {
 		w.Header().Set(agentapi.HeaderRetryable, "true")

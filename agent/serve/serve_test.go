@@ -50,6 +50,7 @@ func newPort(t *testing.T, script servetest.Script, change ...func(*serve.Config
 	}
 	s := httptest.NewServer(serve.NewHandler(c))
 	t.Cleanup(s.Close)
+	t.Cleanup(func() { p.fake.Lose(here) }) // first: Close waits for requests
 	p.url = s.URL
 	return p
 }
@@ -87,7 +88,7 @@ func read(t *testing.T, r *http.Response) string {
 // eventually polls a condition about the world.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(10 * time.Second)
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

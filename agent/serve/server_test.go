@@ -51,6 +51,7 @@ func startAgent(t *testing.T, script servetest.Script, drain time.Duration, chan
 	a.client = &http.Client{Transport: transport}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
+		a.fake.Lose(here)
 		stop()
 		for range a.ended {
 		}

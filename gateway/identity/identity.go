@@ -44,14 +44,17 @@ var ErrInvalid = errors.New("not a gateway's identity")
 type Identity struct {
 	certificate tls.Certificate
 	roots       *x509.CertPool
+	data        [3]string // what it was read from
 }
 
 // Parse reads the data of the Secret.
 func Parse(data map[string][]byte) (*Identity, error) {
-	for _, key := range []string{keyCertificate, keyPrivate, keyAuthority} {
+	var from [3]string
+	for i, key := range []string{keyCertificate, keyPrivate, keyAuthority} {
 		if len(data[key]) == 0 {
 			return nil, fmt.Errorf("%w: %s is missing", ErrInvalid, key)
 		}
+		from[i] = string(data[key])
 	}
 	pair, err := tls.X509KeyPair(data[keyCertificate], data[keyPrivate])
 	if err != nil {
@@ -64,7 +67,7 @@ func Parse(data map[string][]byte) (*Identity, error) {
 	if !roots.AppendCertsFromPEM(data[keyAuthority]) {
 		return nil, fmt.Errorf("%w: %s holds no certificate", ErrInvalid, keyAuthority)
 	}
-	return &Identity{certificate: pair, roots: roots}, nil
+	return &Identity{certificate: pair, roots: roots, data: from}, nil
 }
 
 // ClientTLS is how the Mac called mac is dialled.
@@ -78,8 +81,15 @@ type Store struct{ current atomic.Pointer[Identity] }
 // Current is nil until a good Secret was seen.
 func (s *Store) Current() *Identity { return s.current.Load() }
 
-// Set replaces the identity.
-func (s *Store) Set(i *Identity) { s.current.Store(i) }
+// Set replaces the identity, unless it says the same: a new one means new
+// connections to every Mac. It says whether it did.
+func (s *Store) Set(i *Identity) bool {
+	if old := s.current.Load(); old != nil && old.data == i.data {
+		return false
+	}
+	s.current.Store(i)
+	return true
+}
 
 // Kind is what Watch reads, and no other Secret.
 func Kind(namespace string) cache.ByObject {
@@ -105,8 +115,9 @@ func Watch(ctx context.Context, informers cache.Informers, s *Store, log logr.Lo
 			log.Error(err, "gateway's Secret is refused; the last good identity stays", "Secret", secret.Namespace+"/"+secret.Name)
 			return
 		}
-		s.Set(identity)
-		log.Info("identity loaded", "expires", identity.certificate.Leaf.NotAfter)
+		if s.Set(identity) {
+			log.Info("identity loaded", "expires", identity.certificate.Leaf.NotAfter)
+		}
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: set, UpdateFunc: func(_, now any) { set(now) }})
 	if err != nil {

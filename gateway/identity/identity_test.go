@@ -38,3 +38,23 @@ func TestParseRefusesWhatNoMacWouldAccept(t *testing.T) {
 		})
 	}
 }
+
+func TestTheSameSecretChangesNothing(t *testing.T) {
+	ca := agentapitest.NewCA(t)
+	parse := func(p agentapitest.PEM) *identity.Identity {
+		i, err := identity.Parse(map[string][]byte{"tls.crt": p.Certificate, "tls.key": p.Key, "ca.crt": p.CA})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	var s identity.Store
+	leaf := ca.Gateway()
+	first := parse(leaf)
+	if s.Current() != nil || !s.Set(first) || s.Set(parse(leaf)) || s.Current() != first {
+		t.Error("the same Secret, read again, replaced the identity")
+	}
+	if !s.Set(parse(ca.Gateway())) || s.Current() == first {
+		t.Error("a new certificate was not taken")
+	}
+}

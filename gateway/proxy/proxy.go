@@ -114,8 +114,8 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e := openai.AsError(err)
-	if e.Status >= http.StatusInternalServerError {
-		log.Info("request refused", "status", e.Status, "reason", e.Error())
+	if e.Cause != nil && e.Status >= http.StatusInternalServerError {
+		log.Info("request failed", "status", e.Status, "reason", e.Error())
 	}
 	if err := openai.WriteError(w, e); err != nil {
 		log.V(1).Info("client left before it was told of a refusal")

@@ -249,7 +249,7 @@ func TestHangUpReachesTheAgent(t *testing.T) {
 			select {
 			case <-m.left:
 			case <-other.left:
-			case <-time.After(20 * time.Second):
+			case <-time.After(10 * time.Second):
 				t.Error("the agent never heard of it")
 			}
 			w.idle()
@@ -272,7 +272,7 @@ func TestClientThatNeverReadsIsBounded(t *testing.T) {
 	}
 	select {
 	case <-m.left:
-	case <-time.After(20 * time.Second):
+	case <-time.After(10 * time.Second):
 		t.Error("the agent still writes")
 	}
 	w.idle()

@@ -33,6 +33,7 @@ type replica struct {
 	script Script
 	ready  bool
 	lost   chan struct{} // closed when the engine ends
+	lose   sync.Once
 	holds  int
 	ended  int // requests whose script returned
 }
@@ -63,7 +64,7 @@ func (f *Fake) Lose(t serve.Target) {
 	defer f.mu.Unlock()
 	r := f.replicas[t]
 	r.ready = false
-	close(r.lost)
+	r.lose.Do(func() { close(r.lost) })
 }
 
 // Holds counts the holds on a replica, and Ended the requests whose script
