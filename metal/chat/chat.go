@@ -142,9 +142,9 @@ func (t *Template) variables(messages []Message, o Options) (*jinja.Dict, error)
 	vars.Set("tools", nil)
 	vars.Set("documents", nil)
 	vars.Set("add_generation_prompt", o.AddGenerationPrompt)
-	for name, text := range map[string]string{"bos_token": o.BOS, "eos_token": o.EOS} {
-		if text != "" {
-			vars.Set(name, text)
+	for _, token := range [][2]string{{"bos_token", o.BOS}, {"eos_token", o.EOS}} {
+		if token[1] != "" {
+			vars.Set(token[0], token[1])
 		}
 	}
 	if len(o.Tools) > 0 {

@@ -8,6 +8,7 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.sandbox
+import jinja2.utils
 
 NOW = datetime.datetime(2026, 3, 9, 7, 5, 2)
 
@@ -32,12 +33,32 @@ def raise_exception(message):
     raise jinja2.exceptions.TemplateError("raised:" + str(message))
 
 
+class Namespace(jinja2.utils.Namespace):
+    """transformers refuses names that begin with an underscore."""
+
+    def __init__(*args, **kwargs):
+        attrs = dict(*args[1:], **kwargs)
+        for name in attrs:
+            Namespace.check(name)
+        jinja2.utils.Namespace.__init__(args[0], attrs)
+
+    def __setitem__(self, name, value):
+        Namespace.check(name)
+        jinja2.utils.Namespace.__setitem__(self, name, value)
+
+    @staticmethod
+    def check(name):
+        if isinstance(name, str) and name.startswith("_"):
+            raise jinja2.exceptions.SecurityError("underscore in a namespace: " + name)
+
+
 def environment():
     env = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
                                                        extensions=[Generation, jinja2.ext.loopcontrols])
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
     env.globals["strftime_now"] = NOW.strftime
+    env.globals["namespace"] = Namespace
     return env
 
 

@@ -374,8 +374,6 @@ func (p *parser) test(e expr) (expr, error) {
 	case next.kind == tokName && slices.Contains([]string{"else", "or", "and"}, next.text):
 	case next.kind == tokName && next.text == "is":
 		return nil, p.fail("tests cannot be chained with is")
-	case next.kind == tokName && slices.Contains([]string{"if", "in", "not", "recursive"}, next.text):
-		// Names to jinja2, too; it takes them as arguments and then fails.
 	case next.kind == tokName, next.kind == tokString, next.kind == tokNumber, p.is(tokOperator, "["), p.is(tokOperator, "{"):
 		var arg expr
 		if arg, err = p.primary(); err == nil {

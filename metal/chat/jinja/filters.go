@@ -60,7 +60,10 @@ func filterTitle(s string) string {
 	return b.String()
 }
 
-func filterAbs(_ *run, v any, _ args) (any, error) {
+func filterAbs(_ *run, v any, a args) (any, error) {
+	if _, err := a.bind("abs", 0); err != nil {
+		return nil, err
+	}
 	i, f, isInt, ok := number(v)
 	switch {
 	case !ok:
@@ -73,8 +76,11 @@ func filterAbs(_ *run, v any, _ args) (any, error) {
 	return i, nil
 }
 
-func filterLength(_ *run, v any, a args) (any, error) {
-	n, err := length(v)
+func filterLength(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("length", 0); err != nil {
+		return nil, err
+	}
+	n, err := r.length(v)
 	return n, err
 }
 
@@ -93,9 +99,19 @@ func filterDefault(_ *run, v any, a args) (any, error) {
 	return p[0], nil
 }
 
-func filterFirst(r *run, v any, _ args) (any, error) { return r.end(v, false) }
+func filterFirst(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("first", 0); err != nil {
+		return nil, err
+	}
+	return r.end(v, false)
+}
 
-func filterLast(r *run, v any, _ args) (any, error) { return r.end(v, true) }
+func filterLast(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("last", 0); err != nil {
+		return nil, err
+	}
+	return r.end(v, true)
+}
 
 func (r *run) end(v any, last bool) (any, error) {
 	items, err := r.items(v)
@@ -152,7 +168,7 @@ func filterInt(_ *run, v any, a args) (any, error) {
 	}
 	if s, ok := v.(string); ok {
 		s = strings.TrimFunc(s, isSpace)
-		if i, err := strconv.ParseInt(s, int(base), 64); err == nil {
+		if i, err := strconv.ParseInt(digitsOf(s, base), int(base), 64); err == nil {
 			return i, nil
 		}
 		if f, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(f) < 1<<62 {
@@ -163,6 +179,16 @@ func filterInt(_ *run, v any, a args) (any, error) {
 		return int64(0), nil
 	}
 	return p[0], nil
+}
+
+// digitsOf takes off a prefix that names the base.
+func digitsOf(s string, base int64) string {
+	if prefix, ok := map[int64]string{2: "0b", 8: "0o", 16: "0x"}[base]; ok {
+		if len(s) > 2 && strings.EqualFold(s[:2], prefix) {
+			return s[2:]
+		}
+	}
+	return s
 }
 
 func filterFormat(r *run, v any, a args) (any, error) {
@@ -198,7 +224,10 @@ func filterIndent(r *run, v any, a args) (any, error) {
 	default:
 		return nil, failf("the width of indent is %s", typeName(w))
 	}
-	parts := lines(s+"\n", false)
+	parts, err := r.lines(s+"\n", false)
+	if err != nil {
+		return nil, err
+	}
 	if err := r.chargeTimes(len(pad)+1, int64(len(parts))); err != nil {
 		return nil, err
 	}
@@ -214,7 +243,10 @@ func filterIndent(r *run, v any, a args) (any, error) {
 	return out, r.charge(len(out))
 }
 
-func filterItems(_ *run, v any, _ args) (any, error) {
+func filterItems(_ *run, v any, a args) (any, error) {
+	if _, err := a.bind("items", 0); err != nil {
+		return nil, err
+	}
 	switch d := v.(type) {
 	case undefined:
 		return new(generator), nil
@@ -253,7 +285,10 @@ func filterJoin(r *run, v any, a args) (any, error) {
 	return r.join(parts, sep)
 }
 
-func filterList(r *run, v any, _ args) (any, error) {
+func filterList(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("list", 0); err != nil {
+		return nil, err
+	}
 	items, err := r.items(v)
 	if err != nil {
 		return nil, err
@@ -275,7 +310,10 @@ func filterReplace(r *run, v any, a args) (any, error) {
 	return r.replace(texts[0], texts[1], texts[2], p[2])
 }
 
-func filterReverse(r *run, v any, _ args) (any, error) {
+func filterReverse(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("reverse", 0); err != nil {
+		return nil, err
+	}
 	items, err := r.items(v)
 	if err != nil {
 		return nil, err
@@ -334,7 +372,10 @@ func filterTrim(r *run, v any, a args) (any, error) {
 	return strip(r, s, "strip", a)
 }
 
-func filterWordcount(r *run, v any, _ args) (any, error) {
+func filterWordcount(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("wordcount", 0); err != nil {
+		return nil, err
+	}
 	s, err := r.text(v)
 	if err != nil {
 		return nil, err

@@ -173,7 +173,7 @@ func stringMethod(s, name string) func(*run, args) (any, error) {
 		return nil
 	}
 	return func(r *run, a args) (any, error) {
-		if err := r.charge(len(s)); err != nil {
+		if err := r.scan(len(s)); err != nil {
 			return nil, err
 		}
 		return call(r, s, name, a)
@@ -282,10 +282,16 @@ func split(r *run, s, name string, a args) (any, error) {
 	var parts []string
 	switch sep := p[0].(type) {
 	case absent, nil:
+		if err := r.chargeTimes(16, int64(len(s)/2+1)); err != nil {
+			return nil, err
+		}
 		parts = splitSpace(s, most, name == "rsplit")
 	case string:
 		if sep == "" {
 			return nil, failf("split takes a separator that is not empty")
+		}
+		if err := r.chargeTimes(16, int64(strings.Count(s, sep)+1)); err != nil {
+			return nil, err
 		}
 		parts = splitOn(s, sep, most, name == "rsplit")
 	default:
@@ -329,15 +335,14 @@ func splitOn(s, sep string, most int64, fromRight bool) []string {
 // splitSpace cuts at runs of white space, which it drops at both ends.
 func splitSpace(s string, most int64, fromRight bool) []string {
 	var parts []string
-	trim, back, index := strings.TrimLeftFunc, strings.TrimRightFunc, strings.IndexFunc
+	trim, index := strings.TrimLeftFunc, strings.IndexFunc
 	if fromRight {
-		trim, back = back, trim
-		index = strings.LastIndexFunc
+		trim, index = strings.TrimRightFunc, strings.LastIndexFunc
 	}
 	for s = trim(s, isSpace); s != ""; s = trim(s, isSpace) {
 		at := index(s, isSpace)
 		if most == 0 || at < 0 {
-			parts = append(parts, back(s, isSpace))
+			parts = append(parts, s)
 			break
 		}
 		most--
@@ -361,11 +366,28 @@ func splitLines(r *run, s, name string, a args) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.strings(lines(s, given(p[0])))
+	parts, err := r.lines(s, given(p[0]))
+	if err != nil {
+		return nil, err
+	}
+	return r.strings(parts)
 }
 
 // lines is Python's str.splitlines.
-func lines(s string, keep bool) []string {
+func (r *run) lines(s string, keep bool) ([]string, error) {
+	n := int64(1)
+	for _, c := range s {
+		if lineBreak(c) {
+			n++
+		}
+	}
+	if err := r.chargeTimes(16, n); err != nil {
+		return nil, err
+	}
+	return splitLinesOf(s, keep), r.scan(len(s))
+}
+
+func splitLinesOf(s string, keep bool) []string {
 	var out []string
 	for s != "" {
 		at := strings.IndexFunc(s, lineBreak)

@@ -244,6 +244,9 @@ func (r *run) equal(a, b any, depth int) (bool, error) {
 		return af == bf, nil
 	}
 	switch x := a.(type) {
+	case string:
+		y, ok := b.(string)
+		return ok && x == y, r.scan(min(len(x), len(y)))
 	case *List:
 		y, ok := b.(*List)
 		if !ok || x.Tuple != y.Tuple || x.view != y.view || len(x.Items) != len(y.Items) {
@@ -303,7 +306,7 @@ func (r *run) order(a, b any, depth int) (int, error) {
 	switch x := a.(type) {
 	case string:
 		if y, ok := b.(string); ok {
-			return strings.Compare(x, y), nil
+			return strings.Compare(x, y), r.scan(min(len(x), len(y)))
 		}
 	case *List:
 		y, ok := b.(*List)
@@ -352,7 +355,7 @@ func (r *run) contains(in, v any) (bool, error) {
 		if !ok {
 			return false, failf("a str cannot contain %s", typeName(v))
 		}
-		return strings.Contains(c, s), r.charge(0)
+		return strings.Contains(c, s), r.scan(len(c))
 	case *Dict:
 		_, ok := hashable(v)
 		if !ok {
@@ -408,14 +411,14 @@ func (r *run) items(v any) ([]any, error) {
 }
 
 // length is Python's len().
-func length(v any) (int64, error) {
+func (r *run) length(v any) (int64, error) {
 	switch c := plain(v).(type) {
 	case *List:
 		return int64(len(c.Items)), nil
 	case *Dict:
 		return int64(c.Len()), nil
 	case string:
-		return int64(utf8.RuneCountInString(c)), nil
+		return int64(utf8.RuneCountInString(c)), r.scan(len(c))
 	case undefined:
 		return 0, nil
 	case *loopVar:
@@ -448,7 +451,7 @@ func (r *run) item(v, key any) (out any, found bool, err error) {
 		if !ok || !isInt {
 			return nil, false, nil
 		}
-		if err := r.charge(len(c) / 8); err != nil {
+		if err := r.scan(len(c)); err != nil {
 			return nil, false, err
 		}
 		out, found = character(c, i)

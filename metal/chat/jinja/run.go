@@ -31,8 +31,9 @@ type Input struct {
 type run struct {
 	ctx   context.Context
 	now   time.Time
-	steps int
-	bytes int
+	steps int // left
+	bytes int // left
+	ticks int // steps taken, for looking at ctx now and then
 	depth int
 	out   *strings.Builder
 	scope *scope
@@ -93,10 +94,16 @@ func (r *run) step() error {
 	if r.steps < 0 {
 		return limitf("it takes too many steps")
 	}
-	if r.steps&0xfff == 0 {
+	if r.ticks++; r.ticks&0xfff == 0 {
 		return r.ctx.Err()
 	}
 	return nil
+}
+
+// scan counts bytes that were only read, 64 to a step.
+func (r *run) scan(n int) error {
+	r.steps -= n / 64
+	return r.step()
 }
 
 // charge counts bytes made.
@@ -371,6 +378,9 @@ func (r *run) loopOver(n *forNode, v any, depth int) error {
 		}
 	}
 	for i, item := range items {
+		if err := r.step(); err != nil {
+			return err
+		}
 		l.index = i
 		r.scope = &scope{vars: map[string]any{"loop": l}, parent: outer}
 		if err := r.assign(n.target, item); err != nil {
@@ -397,6 +407,9 @@ func (r *run) pick(n *forNode, items []any) ([]any, error) {
 	defer func() { r.scope = outer }()
 	var kept []any
 	for _, item := range items {
+		if err := r.step(); err != nil {
+			return nil, err
+		}
 		r.scope = &scope{parent: outer}
 		if err := r.assign(n.target, item); err != nil {
 			return nil, err

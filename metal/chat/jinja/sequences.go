@@ -9,11 +9,17 @@ import (
 // Filters over sequences, with attributes and tests.
 
 // path follows "a.b.0" through attributes and items; a number is an index.
-func (r *run) path(v, attribute any) (any, error) {
+func (r *run) path(v, attribute any) (any, error) { return r.pathOr(v, attribute, absent{}) }
+
+// pathOr puts a default, unless it is absent, wherever a member is missing.
+func (r *run) pathOr(v, attribute, otherwise any) (any, error) {
 	name, ok := attribute.(string)
 	if !ok {
 		if out, found, err := r.item(v, attribute); err != nil || found {
 			return out, err
+		}
+		if !isAbsent(otherwise) {
+			return otherwise, nil
 		}
 		return undefined{what: "an item"}, nil
 	}
@@ -37,6 +43,9 @@ func (r *run) path(v, attribute any) (any, error) {
 			if out, found = attributes(v, part); !found {
 				out = undefined{what: "member " + cut(part)}
 			}
+		}
+		if _, missing := out.(undefined); missing && !isAbsent(otherwise) && otherwise != nil {
+			out = otherwise
 		}
 		v = out
 	}
@@ -81,13 +90,7 @@ func (r *run) mapper(a args) (func(any) (any, error), error) {
 		if isAbsent(p[0]) {
 			return nil, failf("map needs a filter or an attribute")
 		}
-		return func(item any) (any, error) {
-			v, err := r.path(item, p[0])
-			if _, missing := v.(undefined); missing && !isAbsent(p[1]) {
-				return p[1], err
-			}
-			return v, err
-		}, nil
+		return func(item any) (any, error) { return r.pathOr(item, p[0], p[1]) }, nil
 	}
 	name, ok := a.pos[0].(string)
 	if !ok {

@@ -1,0 +1,33 @@
+"""Writes metal/chat/jinja/testdata/golden.json: what jinja2 renders for our
+own snippets, and for templates in the style of four families.
+
+    python3 -m venv V && V/bin/pip install jinja2==3.1.6
+    V/bin/python hack/goldens/chat/generate.py metal/chat/jinja/testdata/golden.json
+"""
+
+import json
+import sys
+
+import conversations
+import reference
+import snippets
+
+
+def main(path):
+    env = reference.environment()
+    rows = [{"template": t, "want": reference.render(env, t, v)} for t, v in snippets.all_templates()]
+    styles = []
+    for name, variables in conversations.all_inputs():
+        styles.append({"name": name, "variables": variables,
+                       "want": {s: reference.render(env, source, variables) for s, source in snippets.STYLES.items()}})
+    # Python's words for an error are not compared.
+    for want in [r["want"] for r in rows] + [w for s in styles for w in s["want"].values()]:
+        if "error" in want:
+            want["error"] = want["error"].split(":")[0]
+    dump = lambda v: json.dumps(v, ensure_ascii=False, separators=(",", ":"))
+    with open(path, "w", encoding="utf-8") as f:
+        f.write('{"variables":' + dump(snippets.V) + ',\n"snippets":[\n' + ",\n".join(map(dump, rows)))
+        f.write('\n],\n"styles":' + dump(snippets.STYLES) + ',\n"conversations":[\n' + ",\n".join(map(dump, styles)) + "\n]}\n")
+
+
+main(sys.argv[1])

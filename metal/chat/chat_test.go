@@ -1,0 +1,115 @@
+package chat
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/chat/jinja"
+)
+
+const chatML = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nBe helpful.<|im_end|>\n' }}{% endif %}" +
+	"{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+
+func render(t *testing.T, source string, messages []Message, o Options) string {
+	t.Helper()
+	s, err := Render(context.Background(), source, messages, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestConversationBecomesThePromptOfItsModel(t *testing.T) {
+	messages := []Message{{Role: "user", Content: "Hi"}, {Role: "assistant", Content: "Hello"}, {Role: "user", Content: "Bye"}}
+	want := "<|im_start|>system\nBe helpful.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n"
+	if got := render(t, chatML, messages, Options{}); got != want {
+		t.Errorf("got %q", got)
+	}
+	if got := render(t, chatML, messages, Options{AddGenerationPrompt: true}); got != want+"<|im_start|>assistant\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestDevelopersAreTheSystemWhereTheTemplateKnowsNone(t *testing.T) {
+	messages := []Message{{Role: "developer", Content: "x"}}
+	if got := render(t, "{{ messages[0].role }}", messages, Options{}); got != "system" {
+		t.Errorf("got %q", got)
+	}
+	if got := render(t, "{{ messages[0].role }}{# developer #}", messages, Options{}); got != "developer" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestTemplateSeesWhatTransformersGives(t *testing.T) {
+	o := Options{BOS: "<s>", Tools: json.RawMessage(`[{"b":1,"a":2}]`), Arguments: json.RawMessage(`{"enable_thinking":false}`),
+		Now: time.Date(2026, 3, 9, 0, 0, 0, 0, time.UTC)}
+	messages := []Message{{Role: "user", Content: "c", Name: "ann", Extra: json.RawMessage(`{"tool_calls":[{"id":"1"}]}`)}}
+	source := "{{ bos_token }}|{{ eos_token is defined }}|{{ tools | tojson }}|{{ documents is none }}|{{ enable_thinking }}|{{ add_generation_prompt }}|{{ messages[0] | tojson }}|{{ strftime_now('%Y') }}"
+	want := `<s>|False|[{"b": 1, "a": 2}]|True|False|False|{"role": "user", "content": "c", "name": "ann", "tool_calls": [{"id": "1"}]}|2026`
+	if got := render(t, source, messages, o); got != want {
+		t.Errorf("got %s", got)
+	}
+	if got := render(t, "{{ tools is none }}{{ messages[0].name is defined }}", []Message{{Role: "user"}}, Options{Tools: json.RawMessage(`[]`)}); got != "TrueFalse" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestErrorsSayWhoIsAtFault(t *testing.T) {
+	user := []Message{{Role: "user", Content: "x"}}
+	tests := map[string]struct {
+		source   string
+		messages []Message
+		o        Options
+		kind     error
+		says     string
+	}{
+		"a template that is none":           {"{% if %}", user, Options{}, ErrTemplate, "line 1"},
+		"a template with an unknown tag":    {"{% include 'x' %}", user, Options{}, ErrTemplate, `"include" is not supported`},
+		"an endless template":               {"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", user, Options{Limits: jinja.Limits{Steps: 1000}}, ErrTemplate, "too many steps"},
+		"too much output":                   {"{{ 'x' * 2000 }}", user, Options{Limits: jinja.Limits{Bytes: 1000}}, ErrTemplate, "too much text"},
+		"a refused conversation":            {"{{ raise_exception('Roles must alternate') }}", user, Options{}, ErrMessages, "Roles must alternate"},
+		"a conversation that does not fit":  {"{{ messages[0].content + messages[1].content }}", user, Options{}, ErrMessages, "undefined"},
+		"extra members that are no object":  {"", []Message{{Role: "user", Extra: json.RawMessage(`[1]`)}}, Options{}, ErrMessages, "message 0: not a JSON object"},
+		"extra members that are no JSON":    {"", []Message{{Role: "user", Extra: json.RawMessage(`{`)}}, Options{}, ErrMessages, "message 0"},
+		"tools that are no array":           {"", user, Options{Tools: json.RawMessage(`{}`)}, ErrMessages, "tools are not a JSON array"},
+		"arguments that are no object":      {"", user, Options{Arguments: json.RawMessage(`7`)}, ErrMessages, "template arguments"},
+		"arguments that are nested too far": {"", user, Options{Arguments: json.RawMessage(`{"a":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`)}, ErrMessages, "nested"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := Render(context.Background(), tc.source, tc.messages, tc.o)
+			if !errors.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %v, want %v saying %q", err, tc.kind, tc.says)
+			}
+		})
+	}
+	var refused *RefusedError
+	if _, err := Render(context.Background(), "{{ raise_exception('why') }}", user, Options{}); !errors.As(err, &refused) || refused.Message != "why" {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestCheckFindsATemplateThatCannotWork(t *testing.T) {
+	for source, good := range map[string]bool{chatML: true, "{{ nope() }}": false, "{{ messages[0].content | nofilter }}": false, "{{ raise_exception('always') }}": false} {
+		tmpl, err := Parse(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tmpl.Check(context.Background(), Options{}); (err == nil) != good || (err != nil && !errors.Is(err, ErrTemplate)) {
+			t.Errorf("%s: %v", source, err)
+		}
+	}
+}
+
+func TestCancelledRenderReturnsTheContextsError(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := Render(ctx, "{% for i in range(99999) %}{% endfor %}", nil, Options{})
+	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrTemplate) || errors.Is(err, ErrMessages) {
+		t.Errorf("error %v", err)
+	}
+}
