@@ -281,7 +281,7 @@ func TestOlderLimitsAreIgnored(t *testing.T) {
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	if ev, err := s.Next(short); err == nil {
-		t.Errorf("an older publication lifted the pause: %+v", ev)
+		t.Fatalf("an older publication lifted the pause: %+v", ev)
 	}
 	e.SetLimits(engine.Limits{Sequence: 6})
 	collect(t, s)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"io"
 	"slices"
 	"sync"
 )
@@ -68,10 +69,14 @@ func newStream(prompt []int32) *Stream {
 func (s *Stream) Prompt() []int32 { return slices.Clone(s.prompt) }
 
 // Next waits for the next piece. After the event with Finished set it returns
-// an event with neither text nor end.
+// io.EOF.
 func (s *Stream) Next(ctx context.Context) (Event, error) {
 	for {
-		if ev, ok := s.take(); ok {
+		ev, ok, over := s.take()
+		if over {
+			return Event{}, io.EOF
+		}
+		if ok {
 			return ev, nil
 		}
 		select {
@@ -85,19 +90,19 @@ func (s *Stream) Next(ctx context.Context) (Event, error) {
 // Cancel ends the request; its stream still gets a Finished.
 func (s *Stream) Cancel() { s.cancel() }
 
-func (s *Stream) take() (Event, bool) {
+func (s *Stream) take() (ev Event, ok, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.delivered {
-		return Event{}, true
+		return Event{}, false, true
 	}
 	if len(s.text) == 0 && len(s.tokens) == 0 && s.finished == nil {
-		return Event{}, false
+		return Event{}, false, false
 	}
-	ev := Event{Text: string(s.text), Tokens: s.tokens, Finished: s.finished}
+	ev = Event{Text: string(s.text), Tokens: s.tokens, Finished: s.finished}
 	s.text, s.tokens = nil, nil
 	s.delivered = s.finished != nil
-	return ev, true
+	return ev, true, false
 }
 
 func (s *Stream) push(text string, token int32) {

@@ -251,5 +251,8 @@ func exp(x float32) float32 {
 	p = float32(p*r) + 1.6666665459e-1
 	p = float32(p*r) + 5.0000001201e-1
 	p = float32(float32(p*r)*r) + r + 1
+	if n > 127 { // 2^128 has no float32 of its own
+		return p * 2 * 0x1p127
+	}
 	return p * math.Float32frombits(uint32(int32(n)+127)<<23)
 }

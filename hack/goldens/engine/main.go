@@ -1,0 +1,147 @@
+// Command engine (goldens) compares the engine on real weights with what
+// mlx-lm computed in float32 on the same file: token ids exact, the largest
+// logits within a tolerance, greedy tokens equal while the reference's margin
+// exceeds it. make.py beside it wrote the reference.
+//
+//	bash hack/models/fetch.sh smollm2
+//	go run ./hack/goldens/engine
+//
+// Start reading at check.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+
+	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/sample"
+)
+
+// tolerance of logits, and the least margin at which greedy must agree.
+const tolerance = 2e-2
+
+// golden is the file that make.py writes.
+type golden struct {
+	MadeBy string
+	Cases  []goldenCase
+}
+
+type goldenCase struct {
+	Question string
+	Text     string
+	Tokens   []int32
+	Top      []struct {
+		ID    int32
+		Logit float64
+	}
+	Greedy  []int32
+	Margins []float64
+}
+
+func main() {
+	model := flag.String("model", ".cache/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "model file (hack/models/fetch.sh smollm2 fetches it)")
+	path := flag.String("golden", "hack/goldens/engine/testdata/smollm2.json", "reference")
+	flag.Parse()
+	if err := run(context.Background(), *model, *path); err != nil {
+		fmt.Fprintln(os.Stderr, "goldens:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, model, path string) (err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var g golden
+	if err := json.Unmarshal(b, &g); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(g.Cases) == 0 {
+		return fmt.Errorf("%s holds no case", path)
+	}
+	s, err := engine.OpenSession(ctx, model, ref.New(ref.Options{}))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	e := engine.Start(engine.Options{ModelPath: model, Backend: ref.New(ref.Options{})})
+	defer func() { e.Shutdown(ctx); err = errors.Join(err, e.Wait()) }()
+	if err := e.AwaitReady(ctx); err != nil {
+		return err
+	}
+	worst, compared := 0.0, 0
+	for _, c := range g.Cases {
+		d, n, err := check(ctx, e, s, c)
+		if err != nil {
+			return fmt.Errorf("case %.40q: %w", c.Question+c.Text, err)
+		}
+		worst, compared = max(worst, d), compared+n
+	}
+	fmt.Printf("%d cases equal to %s: token ids exact, %d greedy tokens equal, worst of the %d largest logits off by %.5f (tolerance %g)\n",
+		len(g.Cases), g.MadeBy, compared, len(g.Cases[0].Top), worst, tolerance)
+	return nil
+}
+
+// check returns the worst difference of a logit and how many greedy tokens
+// were compared.
+func check(ctx context.Context, e *engine.Engine, s *engine.Session, c goldenCase) (worst float64, compared int, err error) {
+	greedy := sample.Greedy()
+	req := engine.Request{Sampling: &greedy, MaxTokens: len(c.Greedy), Prompt: &c.Text}
+	if c.Question != "" {
+		req.Prompt, req.Chat = nil, &engine.Chat{Messages: []chat.Message{{Role: "user", Content: c.Question}}}
+	}
+	stream, err := e.Generate(ctx, req)
+	if err != nil {
+		return 0, 0, err
+	}
+	if got := stream.Prompt(); !slices.Equal(got, c.Tokens) {
+		return 0, 0, fmt.Errorf("the prompt is tokens %v, the reference has %v", got, c.Tokens)
+	}
+	var tokens []int32
+	for {
+		ev, err := stream.Next(ctx)
+		if err != nil {
+			return 0, 0, err
+		}
+		tokens = append(tokens, ev.Tokens...)
+		if ev.Finished != nil {
+			if ev.Finished.Err != nil {
+				return 0, 0, ev.Finished.Err
+			}
+			if ev.Finished.Usage.Generated > len(tokens) {
+				tokens = append(tokens, 2) // the end of the turn
+			}
+			break
+		}
+	}
+	for i, want := range c.Greedy {
+		if c.Margins[i] <= tolerance {
+			break // from here on the texts may part
+		}
+		if i >= len(tokens) || tokens[i] != want {
+			return 0, 0, fmt.Errorf("greedy tokens are %v, the reference has %v", tokens, c.Greedy)
+		}
+		compared++
+	}
+	values, err := s.Evaluate(ctx, c.Tokens)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, want := range c.Top {
+		d := math.Abs(float64(values[want.ID]) - want.Logit)
+		if !(d <= tolerance) {
+			return 0, 0, fmt.Errorf("logit of token %d is %v, the reference has %v", want.ID, values[want.ID], want.Logit)
+		}
+		worst = max(worst, d)
+	}
+	return worst, compared, nil
+}
