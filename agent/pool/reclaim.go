@@ -47,7 +47,7 @@ func (p *Pool) collect(e *entry, g *engine) {
 		return // the next agent finds the process gone
 	}
 	p.change(func() { e.engine = nil }) // only now may another be started
-	p.Log.Info("Engine ended", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "reason", r.Reason, "exit", r.Exit, "freedBytes", how.freed)
+	p.Log.Info("Engine ended", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "reason", r.Reason, "exit", r.Exit, "freedBytes", orUnknown(how.freed))
 	p.Reclaimed(r)
 	p.wake()
 }
@@ -136,6 +136,14 @@ func describeExit(x process.Exit) string {
 		return "signal " + x.Signal.String()
 	}
 	return fmt.Sprintf("exit code %d", x.Code)
+}
+
+// orUnknown is a figure for a log line, which would show a pointer's address.
+func orUnknown(n *int64) any {
+	if n == nil {
+		return "unknown"
+	}
+	return *n
 }
 
 // settleRounds is how often the host is looked at before the check gives up.

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -114,7 +115,7 @@ func (r *Reclaims) tell(ctx context.Context, mac *v1alpha1.MacNode, reclaim *v1a
 	}
 	if fresh {
 		r.Metrics.Reclaimed(reclaim)
-		ctrl.LoggerFrom(ctx).Info("Engine gone", "MacNode", mac.Name, "reclaim", reclaim.ID, "reason", reclaim.Reason, "freedBytes", reclaim.FreedBytes)
+		ctrl.LoggerFrom(ctx).Info("Engine gone", "MacNode", mac.Name, "reclaim", reclaim.ID, "reason", reclaim.Reason, "freedBytes", ptr.Deref(reclaim.FreedBytes, -1))
 	}
 	return nil
 }
