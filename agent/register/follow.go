@@ -15,11 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// watchSeconds is how long one watch lasts before the object is read again.
+// watchSeconds is how long one watch lasts before the server ends it.
 const watchSeconds = 300
 
-// readLimit bounds one read.
-const readLimit = 10 * time.Second
+// settled is how long a watch must last before what failed earlier is forgotten.
+const settled = 5 * time.Second
 
 // errWatchEnded is the ordinary end of a watch.
 var errWatchEnded = errors.New("watch ended")
@@ -30,22 +30,30 @@ type Object[T any] interface {
 	client.Object
 }
 
-// Follow reads one object and then watches it, by name alone, until ctx ends.
-// each is called with every state that was positively read. Errors, a missing
-// object and its deletion are logged once and waited out: absence of evidence
-// withdraws nothing.
+// Follow watches one object, by name alone, until ctx ends. each is called with
+// every state that was positively read. Errors, a missing object and its
+// deletion are logged once and waited out: absence of evidence withdraws
+// nothing.
+//
+// There is neither a list nor a read before the watch. A watch without a
+// version begins with the state of now; one from an object's own version would
+// be refused for ever by a server that started after that version.
 func Follow[T any, P Object[T]](ctx context.Context, c client.WithWatch, list client.ObjectList, key types.NamespacedName, log logr.Logger, each func(P)) error {
 	failures := 0
 	for {
-		err := followOnce(ctx, c, list, key, func(o P) {
-			if failures > 0 {
+		began, spoke := time.Now(), false
+		err := watchOnce(ctx, c, list, key, func(o P) {
+			if failures > 0 && !spoke {
 				log.Info("API answers again", "failures", failures)
 			}
-			failures = 0
+			spoke = true
 			each(o)
 		})
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if time.Since(began) >= settled {
+			failures = 0
 		}
 		pause := jitter(retryFirst)
 		if !errors.Is(err, errWatchEnded) {
@@ -60,15 +68,14 @@ func Follow[T any, P Object[T]](ctx context.Context, c client.WithWatch, list cl
 	}
 }
 
-func followOnce[T any, P Object[T]](ctx context.Context, c client.WithWatch, list client.ObjectList, key types.NamespacedName, each func(P)) error {
-	version, err := read(ctx, c, key, each)
-	if err != nil {
-		return err
-	}
+// watchOnce follows one watch to its end.
+func watchOnce[T any, P Object[T]](ctx context.Context, c client.WithWatch, list client.ObjectList, key types.NamespacedName, each func(P)) error {
 	seconds := int64(watchSeconds)
+	ctx, cancel := context.WithTimeout(ctx, (watchSeconds+60)*time.Second) // a server that hangs
+	defer cancel()
 	w, err := c.Watch(ctx, list, &client.ListOptions{
 		Namespace: key.Namespace, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, key.Name),
-		Raw: &metav1.ListOptions{ResourceVersion: version, TimeoutSeconds: &seconds, AllowWatchBookmarks: true},
+		Raw: &metav1.ListOptions{TimeoutSeconds: &seconds},
 	})
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", key, err)
@@ -77,6 +84,7 @@ func followOnce[T any, P Object[T]](ctx context.Context, c client.WithWatch, lis
 	for event := range w.ResultChan() {
 		switch event.Type {
 		case watch.Added, watch.Modified:
+			// An answer without identity is no answer.
 			if o, ok := event.Object.(P); ok && o.GetName() == key.Name && o.GetUID() != "" {
 				each(o)
 			}
@@ -87,19 +95,4 @@ func followOnce[T any, P Object[T]](ctx context.Context, c client.WithWatch, lis
 		}
 	}
 	return errWatchEnded
-}
-
-// read gets the object; an answer without identity is no answer.
-func read[T any, P Object[T]](ctx context.Context, c client.Client, key types.NamespacedName, each func(P)) (version string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, readLimit)
-	defer cancel()
-	o := P(new(T))
-	if err := c.Get(ctx, key, o); err != nil {
-		return "", fmt.Errorf("read %s: %w", key, err)
-	}
-	if o.GetName() != key.Name || o.GetUID() == "" {
-		return "", fmt.Errorf("read %s: the answer has name %q and UID %q", key, o.GetName(), o.GetUID())
-	}
-	each(o)
-	return o.GetResourceVersion(), nil
 }
