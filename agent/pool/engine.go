@@ -37,6 +37,8 @@ type engine struct {
 	stop *stopping
 	// ready since it said so.
 	ready bool
+	// gone since its end was seen; its reclaim may not be on disk yet.
+	gone bool
 	// failure it reported, or why it was given up while loading.
 	failure *journal.Refusal
 

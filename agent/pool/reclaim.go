@@ -23,7 +23,7 @@ func (p *Pool) collect(e *entry, g *engine) {
 		if g.stop == nil { // unexpected: nobody looked at the host just before
 			g.stop = &stopping{reason: how.reason, since: now, before: p.host, alone: p.alone(g)}
 		}
-		e.state, g.ready = Exited, false
+		e.state, g.ready, g.gone = Exited, false, true
 	})
 	check := p.settle(g, how.freed)
 	r := how.reclaim(g, check, now)

@@ -104,7 +104,7 @@ func (p *Pool) memory() v1alpha1.MacMemory {
 		ForeignBytes: p.host.Foreign, FreeBytes: p.host.Free, FreedBytesTotal: p.freedTotal,
 	}
 	for _, e := range p.entries {
-		if e.engine != nil && e.state != Exited {
+		if e.engine != nil && !e.engine.gone {
 			m.FootprintBytes += e.engine.footprint
 		}
 	}
@@ -132,7 +132,7 @@ func (e *entry) status(now time.Time) v1alpha1.AssignmentStatus {
 	if e.reserved {
 		s.Memory.ReservedBytes = e.order.ReservedBytes
 	}
-	if g := e.engine; g != nil && g.proc != nil && e.state != Exited {
+	if g := e.engine; g != nil && g.proc != nil && !g.gone {
 		s.PID = int64(g.proc.PID)
 		s.Memory.LimitBytes, s.Memory.FootprintBytes = g.config.LimitBytes, g.footprint
 		m := g.status.GetMemory()

@@ -21,6 +21,9 @@ func (p *Pool) unload(e *entry, reason v1alpha1.ReclaimReason) {
 			return
 		}
 		g = e.engine
+		if e.order.ReplicaUID != "" {
+			g.record.DrainSeconds = e.order.DrainSeconds // it may have been changed since the start
+		}
 		g.stop = &stopping{reason: reason, since: time.Now()}
 		if old := g.record.Stop; old != nil { // an agent before us began it
 			g.stop.reason, g.stop.since, g.stop.footprint = old.Reason, old.Since, old.Footprint
