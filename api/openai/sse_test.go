@@ -231,22 +231,28 @@ func TestReaderTellsACutStreamFromAFinishedOne(t *testing.T) {
 }
 
 func TestReaderIsBounded(t *testing.T) {
-	endless := io.MultiReader(strings.NewReader("data: "), neverEnding('x'))
-	if _, err := NewEventReader(endless).Next(); !errors.Is(err, ErrLineTooLong) {
-		t.Errorf("endless line: %v", err)
-	}
-	lines := io.MultiReader(neverEnding('d'))
-	if _, err := NewEventReader(lines).Next(); !errors.Is(err, ErrLineTooLong) {
-		t.Errorf("endless line without a field: %v", err)
+	for _, what := range []string{"x", "data: x\n", ": x\n"} {
+		endless := &neverEnding{what: what}
+		if _, err := NewEventReader(endless).Next(); !errors.Is(err, ErrLineTooLong) {
+			t.Errorf("endless %q: %v", what, err)
+		}
+		if most := maxEventBytes * len(what); endless.read > most+64<<10 {
+			t.Errorf("endless %q: read %d bytes, the bound is %d", what, endless.read, most)
+		}
 	}
 }
 
-type neverEnding byte
+// neverEnding repeats what for ever.
+type neverEnding struct {
+	what string
+	read int
+}
 
-func (n neverEnding) Read(p []byte) (int, error) {
+func (n *neverEnding) Read(p []byte) (int, error) {
 	for i := range p {
-		p[i] = byte(n)
+		p[i] = n.what[(n.read+i)%len(n.what)]
 	}
+	n.read += len(p)
 	return len(p), nil
 }
 
