@@ -180,7 +180,7 @@ func (p *process) awaitReady(t *testing.T, ctx context.Context) {
 }
 
 func TestServeOutlivesTheTerminalAndObeysItsAgent(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	p := serveProcess(t)
 	p.awaitReady(t, ctx)

@@ -123,12 +123,12 @@ func TestLogitsAreTheSameForAnyChunkingAndThreads(t *testing.T) {
 	c := tinymodel.Default()
 	c.Context = 1024
 	path := write(t, c)
-	const length = 290 // crosses a KV block
+	const length = 262 // crosses a KV block
 	ids := tokens(length, c.Vocabulary)
 	want := load(t, path, ref.Options{Threads: 1}).all(1, ids, length)
-	for _, threads := range []int{1, 2, 3, 8} {
+	for _, threads := range []int{1, 2, 5} {
 		n := load(t, path, ref.Options{Threads: threads})
-		for _, chunk := range []int{1, 7, 64, 256, length} {
+		for _, chunk := range []int{1, 100, length} {
 			equalBits(t, fmt.Sprintf("%d threads, chunks of %d", threads, chunk), n.all(tensor.RequestID(chunk), ids, chunk), want)
 		}
 	}

@@ -22,6 +22,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
+// patience is what a slow machine under the race detector may need.
+const patience = 5 * time.Minute
+
 func model(t *testing.T, c tinymodel.Config) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tiny.gguf")
@@ -59,7 +62,7 @@ func start(t *testing.T, o engine.Options, r ref.Options) *engine.Engine {
 func ready(t *testing.T, o engine.Options, r ref.Options) *engine.Engine {
 	t.Helper()
 	e := start(t, o, r)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := e.AwaitReady(ctx); err != nil {
 		t.Fatal(err)
@@ -82,7 +85,7 @@ type answer struct {
 
 func collect(t *testing.T, s *engine.Stream) answer {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var a answer
 	for {
@@ -308,7 +311,7 @@ func TestShutdownDrainsAndThenCancels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if n := e.Shutdown(ctx); n != 0 {
 		t.Errorf("%d requests were cancelled within a long drain", n)

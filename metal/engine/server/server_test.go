@@ -21,6 +21,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
+// patience is what a slow machine under the race detector may need.
+const patience = 5 * time.Minute
+
 // served is an engine behind its socket.
 type served struct {
 	client wire.EngineClient
@@ -73,7 +76,7 @@ func (s *served) ended(t *testing.T) error {
 			t.Errorf("the socket is still there: %v", serr)
 		}
 		return err
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		t.Fatal("the server does not end")
 		return nil
 	}
@@ -81,7 +84,7 @@ func (s *served) ended(t *testing.T) error {
 
 func deadline(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
