@@ -3,6 +3,8 @@ package controllers_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -208,4 +210,28 @@ func TestScaleSubresource(t *testing.T) {
 		t.Errorf("replicas %v after scaling to 3", d.Spec.Replicas)
 	}
 	_ = s.c.Delete(s.ctx, d)
+}
+
+// What we tell people to apply is accepted as it stands.
+func TestSamplesAreValid(t *testing.T) {
+	s := newSchema(t)
+	files, err := filepath.Glob("../config/samples/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("config/samples holds no files (%v)", err)
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for doc := range strings.SplitSeq(string(raw), "\n---\n") {
+			u := &unstructured.Unstructured{}
+			if err := yaml.UnmarshalStrict([]byte(doc), &u.Object); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			if err := s.c.Create(s.ctx, u, client.DryRunAll); err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+		}
+	}
 }

@@ -1,0 +1,176 @@
+package macnode
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/internal/signal"
+)
+
+func objects(t *testing.T, os ...client.Object) client.WithWatch {
+	t.Helper()
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, coordinationv1.AddToScheme} {
+		if err := add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return fake.NewClientBuilder().WithScheme(s).WithObjects(os...).WithStatusSubresource(&v1alpha1.MacNode{}).Build()
+}
+
+// aMac was not judged yet: the first look at its Lease makes it Ready.
+func aMac() *v1alpha1.MacNode {
+	return &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m"}}
+}
+
+func leaseOf(renewed time.Time) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "mac-m"},
+		Spec: coordinationv1.LeaseSpec{RenewTime: ptr.To(metav1.NewMicroTime(renewed))}}
+}
+
+var request = reconcile.Request{NamespacedName: client.ObjectKey{Name: "m"}}
+
+// The operator's own watch may be the one that is silent.
+func TestALeaseIsReadPastTheCacheBeforeAMacIsCalledSilent(t *testing.T) {
+	for name, tc := range map[string]struct {
+		live   time.Time
+		reason string
+	}{
+		"only our watch was silent": {start.Add(time.Hour), v1alpha1.ReasonHeardFrom},
+		"the Mac is silent":         {start, v1alpha1.ReasonMacSilent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := clocktesting.NewFakeClock(start)
+			cached, live := objects(t, aMac(), leaseOf(start)), objects(t, leaseOf(tc.live))
+			h := &Heartbeat{Client: cached, Live: live, Namespace: "system", Clock: clock}
+			for range 2 {
+				if _, err := h.Reconcile(t.Context(), request); err != nil {
+					t.Fatal(err)
+				}
+				clock.Step(40 * time.Second)
+			}
+			var mac v1alpha1.MacNode
+			if err := cached.Get(t.Context(), request.NamespacedName, &mac); err != nil {
+				t.Fatal(err)
+			}
+			if got := mac.Status.Conditions[0].Reason; got != tc.reason {
+				t.Errorf("judged %s, want %s", got, tc.reason)
+			}
+		})
+	}
+}
+
+func TestTheWatchdogNotesThatNobodyAnswers(t *testing.T) {
+	clock := clocktesting.NewFakeClock(start)
+	away := false
+	live := interceptor.NewClient(objects(t, leaseOf(start)), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if away {
+				return errors.New("connection refused")
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	h := &Heartbeat{Client: objects(t, aMac(), leaseOf(start)), Live: live, Namespace: "system", Clock: clock}
+	if _, err := h.Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	away = true
+	clock.Step(time.Hour)
+	(&Watchdog{heartbeat: h}).look(t.Context())
+	if p, _ := h.pulses.Of("m", clock.Now()); p.Silence != 0 {
+		t.Errorf("a silence of %s, though the operator could hear nobody", p.Silence)
+	}
+}
+
+func reclaim(id string, at time.Time) v1alpha1.Reclaim {
+	return v1alpha1.Reclaim{ID: id, Namespace: "ns", Name: "r", ReplicaUID: "u", Epoch: 1, Load: 1, Reason: v1alpha1.ReclaimDrained, Exit: v1alpha1.ExitClean,
+		FreedBytes: ptr.To[int64](159744000), HostCheck: v1alpha1.HostCheckVerified, Time: metav1.NewMicroTime(at)}
+}
+
+func TestEachReclaimIsToldOnce(t *testing.T) {
+	mac := aMac()
+	mac.Status.Reclaims = []v1alpha1.Reclaim{reclaim("u/1/2", start), reclaim("u/1/1", start.Add(-2*time.Hour))}
+	c := objects(t, mac)
+	var told float64
+	for process := range 3 {
+		// Time goes by, and each process knows nothing of the one before it.
+		clock := clocktesting.NewFakePassiveClock(start.Add(time.Duration(process) * time.Minute))
+		registry := prometheus.NewRegistry()
+		metrics, err := signal.New(registry, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &Reclaims{Client: c, Clock: clock, Metrics: metrics}
+		for range 2 {
+			if _, err := r.Reconcile(t.Context(), request); err != nil {
+				t.Fatal(err)
+			}
+		}
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "metalfleet_operator_freed_bytes_total" {
+				told += f.GetMetric()[0].GetCounter().GetValue()
+			}
+		}
+	}
+	var events corev1.EventList
+	if err := c.List(t.Context(), &events); err != nil {
+		t.Fatal(err)
+	}
+	on := map[string]string{}
+	for _, e := range events.Items {
+		on[e.InvolvedObject.Kind+" in "+e.Namespace] += e.Message
+	}
+	want := "freed 159744000 bytes (152.3 MiB) on m: engine of ns/r, epoch 1, load 1; reason Drained, exit Clean, host check Verified"
+	if len(events.Items) != 2 || on["MacNode in default"] != want || on["ModelReplica in ns"] != want {
+		t.Errorf("events: %v", on)
+	}
+	if told != 159744000 {
+		t.Errorf("all processes together counted %.0f bytes, want 159744000", told)
+	}
+}
+
+// A reclaim that comes while the operator watches is told, whatever the Mac's
+// clock says.
+func TestAWrongClockHidesNoReclaim(t *testing.T) {
+	mac := aMac()
+	c := objects(t, mac)
+	metrics, err := signal.New(prometheus.NewRegistry(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Reclaims{Client: c, Clock: clocktesting.NewFakePassiveClock(start), Metrics: metrics}
+	if _, err := r.Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	mac.Status.Reclaims = []v1alpha1.Reclaim{reclaim("u/1/1", start.Add(-1000*time.Hour))}
+	if err := c.Status().Update(t.Context(), mac); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	var events corev1.EventList
+	if err := c.List(t.Context(), &events); err != nil || len(events.Items) != 2 {
+		t.Errorf("%d events (%v), want 2", len(events.Items), err)
+	}
+}

@@ -1,0 +1,70 @@
+package modeldeployment
+
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
+)
+
+// A real API server refuses creations in a terminating namespace as well, so
+// only here can one see who does not even try.
+func TestNothingIsCreatedInATerminatingNamespace(t *testing.T) {
+	for name, ending := range map[string]bool{"a living namespace": false, "a terminating namespace": true} {
+		t.Run(name, func(t *testing.T) {
+			c := terminating(t, ending)
+			r := &Reconciler{Client: c, Clock: clocktesting.NewFakePassiveClock(now)}
+			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "ns", Name: "d"}}); err != nil {
+				t.Fatal(err)
+			}
+			var replicas v1alpha1.ModelReplicaList
+			var revisions appsv1.ControllerRevisionList
+			if err := c.List(t.Context(), &replicas); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.List(t.Context(), &revisions); err != nil {
+				t.Fatal(err)
+			}
+			if made := len(replicas.Items) + len(revisions.Items); (made == 0) != ending {
+				t.Errorf("%d objects were made", made)
+			}
+		})
+	}
+}
+
+// terminating is a deployment whose source is resolved.
+func terminating(t *testing.T, ending bool) client.Client {
+	t.Helper()
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, appsv1.AddToScheme} {
+		if err := add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record := fleettest.Model("file://m.gguf", "m", 98_000_000)
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
+	if ending {
+		ns.DeletionTimestamp, ns.Finalizers = &metav1.Time{Time: now}, []string{"kubernetes"}
+	}
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "d"}}
+	d.Spec.Model.Source = record.Source
+	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	mac.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom}}
+	mac.Status.Inspections = []v1alpha1.InspectionStatus{{ID: fleet.InspectionID(d.Spec.Model), State: v1alpha1.InspectionResolved, Model: &record}}
+	b := fake.NewClientBuilder().WithScheme(s).WithObjects(ns, d, mac).
+		WithStatusSubresource(&v1alpha1.ModelReplica{}, &v1alpha1.ModelDeployment{}, &v1alpha1.MacNode{})
+	if err := fleet.AddIndexes(t.Context(), builderIndexer{b}); err != nil {
+		t.Fatal(err)
+	}
+	return b.Build()
+}

@@ -1,0 +1,106 @@
+package modelreplica
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// The stories are told against a real API server in package controllers; these
+// tests hold single guards still that a race would hide there.
+
+func world(t *testing.T, objects ...client.Object) client.WithWatch {
+	t.Helper()
+	s := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(s); err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewClientBuilder().WithScheme(s).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.ModelReplica{}, &v1alpha1.ModelDeployment{}, &v1alpha1.MacNode{}).Build()
+}
+
+// leaving is a replica that its Mac has released, and its owner.
+func leaving(accounted ...string) (*v1alpha1.ModelReplica, *v1alpha1.ModelDeployment) {
+	r := bound()
+	r.Namespace, r.Finalizers = "ns", []string{v1alpha1.FinalizerRelease}
+	r.DeletionTimestamp = &metav1.Time{Time: now}
+	r.Spec.Desired = v1alpha1.DesiredDrained
+	r.Spec.DeploymentRef = v1alpha1.DeploymentReference{Name: "d", UID: "owner"}
+	r.Status.Conditions = []metav1.Condition{is(v1alpha1.ConditionReleased, "True", v1alpha1.ReasonReleased)}
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "owner"}}
+	d.Status.Accounted = accounted
+	return r, d
+}
+
+func TestAReplicaGoesOnlyOnceItIsAccounted(t *testing.T) {
+	other := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "another of that name"}}
+	for name, tc := range map[string]struct {
+		accounted []string
+		owner     bool
+		other     bool
+		goes      bool
+	}{
+		"not accounted":               {owner: true},
+		"another is accounted":        {owner: true, accounted: []string{"x"}},
+		"accounted":                   {owner: true, accounted: []string{"u"}, goes: true},
+		"the owner is gone":           {goes: true},
+		"the owner is another by now": {other: true, goes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			replica, owner := leaving(tc.accounted...)
+			objects := []client.Object{replica}
+			if tc.owner {
+				objects = append(objects, owner)
+			}
+			if tc.other {
+				objects = append(objects, other.DeepCopy())
+			}
+			c := world(t, objects...)
+			r := &Reconciler{Client: c, Clock: clocktesting.NewFakePassiveClock(now)}
+			if err := r.release(t.Context(), replica); err != nil {
+				t.Fatal(err)
+			}
+			err := c.Get(t.Context(), client.ObjectKeyFromObject(replica), &v1alpha1.ModelReplica{})
+			if gone := apierrors.IsNotFound(err); gone != tc.goes {
+				t.Errorf("gone %v (%v), want %v", gone, err, tc.goes)
+			}
+		})
+	}
+}
+
+// A transient error of one read was taken elsewhere for the object's deletion,
+// and tore down a running model.
+func TestAnErrorIsNotADeletion(t *testing.T) {
+	replica, owner := leaving("u")
+	replica.Status.Conditions = nil
+	owner.Status.Accounted = nil
+	broken := errors.New("the API server has a bad moment")
+	c := interceptor.NewClient(world(t, replica, owner), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if _, is := o.(*v1alpha1.MacNode); is {
+				return broken
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	r := &Reconciler{Client: c, Clock: clocktesting.NewFakePassiveClock(now)}
+	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(replica)})
+	if !errors.Is(err, broken) {
+		t.Errorf("got %v, want the error of the read", err)
+	}
+	var after v1alpha1.ModelReplica
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(replica), &after); err != nil || len(after.Status.Conditions) != 0 {
+		t.Errorf("status %+v (%v) was written without knowing the Mac", after.Status, err)
+	}
+}
