@@ -3,6 +3,7 @@ package register
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,15 +21,23 @@ import (
 type scripted struct {
 	client.WithWatch
 	watches chan watch.Interface
-	begun   []time.Time
+
+	mu      sync.Mutex // guards what follows
 	options []client.ListOptions
 }
 
+func (s *scripted) asked() []client.ListOptions {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.options
+}
+
 func (s *scripted) Watch(_ context.Context, _ client.ObjectList, o ...client.ListOption) (watch.Interface, error) {
-	s.begun = append(s.begun, time.Now())
 	var l client.ListOptions
 	l.ApplyOptions(o)
+	s.mu.Lock()
 	s.options = append(s.options, l)
+	s.mu.Unlock()
 	select {
 	case w := <-s.watches:
 		return w, nil
@@ -44,17 +53,20 @@ func secret(uid types.UID, version string) *corev1.Secret {
 func TestOnlyWhatWasPositivelyReadIsDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &scripted{watches: make(chan watch.Interface, 3)}
+		var mu sync.Mutex // guards got
 		var got []string
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
 			ended <- Follow(ctx, api, &corev1.SecretList{}, types.NamespacedName{Namespace: "ns", Name: "mine"}, logr.Discard(), func(s *corev1.Secret) {
+				mu.Lock()
+				defer mu.Unlock()
 				got = append(got, s.ResourceVersion)
 			})
 		}()
 		time.Sleep(time.Minute) // nothing but errors
-		if len(got) != 0 || len(api.begun) < 10 || len(api.begun) > 25 {
-			t.Errorf("delivered %v in %d attempts", got, len(api.begun))
+		if n := len(api.asked()); n < 10 || n > 25 {
+			t.Errorf("%d attempts in a minute", n)
 		}
 		first := watch.NewFake()
 		api.watches <- first
@@ -70,10 +82,12 @@ func TestOnlyWhatWasPositivelyReadIsDelivered(t *testing.T) {
 		second.Add(secret("v", "5"))
 		second.Error(&metav1.Status{Status: metav1.StatusFailure, Message: "gone", Code: 410})
 		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
 		if len(got) != 2 || got[0] != "1" || got[1] != "5" {
 			t.Errorf("delivered %v, want 1 and 5", got)
 		}
-		for _, o := range api.options {
+		for _, o := range api.asked() {
 			if o.FieldSelector.String() != "metadata.name=mine" || o.Namespace != "ns" || o.Raw.ResourceVersion != "" {
 				t.Fatalf("watched %+v", o)
 			}

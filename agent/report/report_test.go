@@ -3,6 +3,7 @@ package report
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,10 +70,41 @@ func TestWhatIsDueWhen(t *testing.T) {
 
 // writes records what a reporter wrote and when.
 type writes struct {
-	at   []time.Duration
-	last *v1alpha1.MacNodeStatus
-	err  error
-	took time.Duration
+	mu    sync.Mutex // guards what follows
+	times []time.Duration
+	saved *v1alpha1.MacNodeStatus
+	err   error
+	took  time.Duration
+}
+
+// at says when was written; last what the last successful write held.
+func (w *writes) at() []time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.times
+}
+
+func (w *writes) last() *v1alpha1.MacNodeStatus {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.saved
+}
+
+// behave sets how long writes take and how they end.
+func (w *writes) behave(took time.Duration, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.took, w.err = took, err
+}
+
+func (w *writes) write(after time.Duration, s *v1alpha1.MacNodeStatus) (time.Duration, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.times = append(w.times, after)
+	if w.err == nil {
+		w.saved = s
+	}
+	return w.took, w.err
 }
 
 // running starts a reporter in a bubble.
@@ -80,12 +112,9 @@ func running(t *testing.T) (*Reporter, *writes, func()) {
 	w := &writes{}
 	began := time.Now()
 	r := newReporter(logr.Discard(), func(_ context.Context, s *v1alpha1.MacNodeStatus) error {
-		w.at = append(w.at, time.Since(began))
-		time.Sleep(w.took)
-		if w.err == nil {
-			w.last = s
-		}
-		return w.err
+		took, err := w.write(time.Since(began), s)
+		time.Sleep(took)
+		return err
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -110,24 +139,24 @@ func TestConditionsGoAtOnceFiguresSeldom(t *testing.T) {
 			}))
 			time.Sleep(100 * time.Millisecond)
 		}
-		if len(w.at) != 1 {
-			t.Fatalf("%d writes for figures within ten seconds: %v", len(w.at), w.at)
+		if len(w.at()) != 1 {
+			t.Fatalf("%d writes for figures within ten seconds: %v", len(w.at()), w.at())
 		}
 		r.Offer(status(func(_ *v1alpha1.MacNodeStatus, a *v1alpha1.AssignmentStatus) { a.Conditions[0].Status = "True" }))
 		synctest.Wait()
-		if len(w.at) != 2 || w.at[1] != 10*time.Second {
-			t.Fatalf("a condition waited: %v", w.at)
+		if len(w.at()) != 2 || w.at()[1] != 10*time.Second {
+			t.Fatalf("a condition waited: %v", w.at())
 		}
 		r.Offer(status(func(s *v1alpha1.MacNodeStatus, a *v1alpha1.AssignmentStatus) {
 			a.Conditions[0].Status, s.Memory.FootprintBytes = "True", 1
 		}))
 		time.Sleep(29 * time.Second)
-		if len(w.at) != 2 {
-			t.Fatalf("a figure went too soon: %v", w.at)
+		if len(w.at()) != 2 {
+			t.Fatalf("a figure went too soon: %v", w.at())
 		}
 		time.Sleep(2 * time.Second)
-		if len(w.at) != 3 || w.last.Memory.FootprintBytes != 1 {
-			t.Errorf("a figure did not go after 30 s: %v", w.at)
+		if len(w.at()) != 3 || w.last().Memory.FootprintBytes != 1 {
+			t.Errorf("a figure did not go after 30 s: %v", w.at())
 		}
 	})
 }
@@ -140,8 +169,8 @@ func TestProgressGoesEveryTwoSeconds(t *testing.T) {
 			r.Offer(status(func(_ *v1alpha1.MacNodeStatus, a *v1alpha1.AssignmentStatus) { a.Progress.BytesDone = int64(i) }))
 			time.Sleep(10 * time.Millisecond)
 		}
-		if n := len(w.at); n < 4 || n > 6 {
-			t.Errorf("%d writes in ten seconds: %v", n, w.at)
+		if n := len(w.at()); n < 4 || n > 6 {
+			t.Errorf("%d writes in ten seconds: %v", n, w.at())
 		}
 	})
 }
@@ -150,14 +179,14 @@ func TestWhatComesDuringAWriteGoesWithTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w, stop := running(t)
 		defer stop()
-		w.took = time.Second
+		w.behave(time.Second, nil)
 		for i := range 10 {
 			r.Offer(status(func(s *v1alpha1.MacNodeStatus, _ *v1alpha1.AssignmentStatus) { s.Memory.FreedBytesTotal = int64(i) }))
 			time.Sleep(50 * time.Millisecond)
 		}
 		time.Sleep(5 * time.Second)
-		if len(w.at) != 2 || w.last.Memory.FreedBytesTotal != 9 {
-			t.Errorf("%v, last %d", w.at, w.last.Memory.FreedBytesTotal)
+		if len(w.at()) != 2 || w.last().Memory.FreedBytesTotal != 9 {
+			t.Errorf("%v, last %d", w.at(), w.last().Memory.FreedBytesTotal)
 		}
 	})
 }
@@ -166,26 +195,26 @@ func TestAFailedWriteIsTriedAgainWithTheNewest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w, stop := running(t)
 		defer stop()
-		w.err = errors.New("the API is away")
+		w.behave(0, errors.New("the API is away"))
 		r.Offer(status(nil))
 		time.Sleep(time.Minute)
-		if n := len(w.at); n < 10 || n > 40 {
+		if n := len(w.at()); n < 10 || n > 40 {
 			t.Errorf("%d attempts in a minute", n)
 		}
 		r.Offer(status(func(s *v1alpha1.MacNodeStatus, _ *v1alpha1.AssignmentStatus) { s.Memory.FreedBytesTotal = 5 }))
-		w.err = nil
+		w.behave(0, nil)
 		time.Sleep(10 * time.Second)
-		n := len(w.at)
-		if w.last == nil || w.last.Memory.FreedBytesTotal != 5 {
-			t.Fatalf("last %+v", w.last)
+		n := len(w.at())
+		if w.last() == nil || w.last().Memory.FreedBytesTotal != 5 {
+			t.Fatalf("last %+v", w.last())
 		}
 		time.Sleep(time.Hour)
-		if len(w.at) != n {
+		if len(w.at()) != n {
 			t.Error("an unchanged status was written")
 		}
 		r.Again()
 		synctest.Wait()
-		if len(w.at) != n+1 {
+		if len(w.at()) != n+1 {
 			t.Error("not written again to a new object")
 		}
 	})
