@@ -100,11 +100,14 @@ type streamError struct {
 
 func (e streamError) Error() string { return fmt.Sprintf("stream reset with code %d", e.Code) }
 
-// reasonOf tells a stream that was reset from a connection that failed: only
-// the second says something of the Mac.
+// errCut is an orderly end where the answer had none.
+var errCut = errors.New("the stream ended without [DONE]")
+
+// reasonOf tells a stream that was reset or cut from a connection that failed:
+// only the second says something of the Mac.
 func reasonOf(err error) string {
 	var reset streamError
-	if errors.As(err, &reset) {
+	if errors.As(err, &reset) || errors.Is(err, errCut) {
 		return reasonStream
 	}
 	return reasonConnection
@@ -126,6 +129,9 @@ func (p *Proxy) whole(ctx context.Context, w *reply, resp *http.Response, mac st
 	if err != nil {
 		return p.failed(ctx, fmt.Errorf("read the answer: %w", err))
 	}
+	if w.begun() { // a stream has, with comments alone: what is told now is told inside it
+		return nil, openai.ParseError(resp.StatusCode, resp.Header, first)
+	}
 	w.begin(resp, mac)
 	if _, err := w.Write(first); err != nil {
 		return nil, fmt.Errorf("%w: %w", errClientGone, err)
@@ -142,53 +148,43 @@ func (p *Proxy) whole(ctx context.Context, w *reply, resp *http.Response, mac st
 }
 
 // stream delivers whole events, with one flush for each read. A stream that
-// breaks off ends with an error event, which no client takes for the end.
+// breaks off ends with an error event, which no client takes for the end; as
+// long as only comments were sent, another Mac can take over instead.
 func (p *Proxy) stream(ctx context.Context, w *reply, resp *http.Response, mac string) (*failure, error) {
 	events := newBlocks(resp.Body)
 	defer events.free()
-	block, err := events.next()
-	if len(block) == 0 {
-		if err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
-		return p.failed(ctx, fmt.Errorf("read the first event: %w", err))
-	}
 	resp.Header.Del("Content-Length")
-	w.begin(resp, mac)
+	answered := false
+	block, err := events.next()
 	for ; len(block) > 0; block, err = events.next() {
+		w.begin(resp, mac)
 		if err := w.send(block); err != nil {
 			return nil, fmt.Errorf("%w: %w", errClientGone, err)
 		}
+		answered = answered || !onlyComments(block)
 	}
-	if err == io.EOF && events.ended() {
+	switch {
+	case err == io.EOF && events.ended():
 		return nil, nil
+	case err == io.EOF:
+		err = errCut
 	}
-	return nil, p.breakOff(ctx, w, mac, err)
+	if !answered {
+		return p.failed(ctx, fmt.Errorf("read the first event: %w", err))
+	}
+	return nil, p.breakOff(ctx, mac, err)
 }
 
-// breakOff tells the client inside the stream that its answer is not whole.
-func (p *Proxy) breakOff(ctx context.Context, w *reply, mac string, cause error) error {
-	var told *openai.Error
-	if ctx.Err() != nil {
-		if err := ended(ctx); !errors.As(err, &told) {
-			return err
-		}
-	} else {
-		told = &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost, Cause: cause,
-			Message: "The Mac that answered was lost. What came so far is not the whole answer; send the request again."}
-		log := logr.FromContextOrDiscard(ctx)
-		log.Info("answer broken off", "MacNode", mac, "reason", cause.Error())
-		if cause != io.EOF && reasonOf(cause) == reasonConnection {
-			p.distrust(log, mac, cause)
-		}
-	}
+// breakOff is what the client is told of an answer that is not whole.
+func (p *Proxy) breakOff(ctx context.Context, mac string, cause error) error {
 	p.metrics.broken.Inc()
-	data, err := told.MarshalJSON()
-	if err != nil {
-		return fmt.Errorf("%w: %w", errClientGone, err)
+	if ctx.Err() != nil {
+		return ended(ctx)
 	}
-	if err := w.send([]byte("data: " + string(data) + "\n\n")); err != nil {
-		return fmt.Errorf("%w: %w", errClientGone, err)
+	if reasonOf(cause) == reasonConnection {
+		p.distrust(logr.FromContextOrDiscard(ctx), mac, cause)
 	}
-	return nil
+	return &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost,
+		Cause:   fmt.Errorf("answer of Mac %s: %w", mac, cause),
+		Message: "The Mac that answered was lost. What came so far is not the whole answer; send the request again."}
 }

@@ -95,3 +95,14 @@ func (b *blocks) note(block []byte) {
 func (b *blocks) ended() bool {
 	return b.held == b.sent && (bytes.HasPrefix(b.last, doneEvent) || bytes.HasPrefix(b.last, errorEvent))
 }
+
+// onlyComments says that a block holds nothing of an answer: agents send
+// comments to keep a silent stream open.
+func onlyComments(block []byte) bool {
+	for line := range bytes.SplitSeq(block, []byte("\n")) {
+		if len(line) > 0 && line[0] != ':' {
+			return false
+		}
+	}
+	return true
+}

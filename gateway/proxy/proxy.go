@@ -117,12 +117,13 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	if e.Cause != nil && e.Status >= http.StatusInternalServerError {
 		log.Info("request failed", "status", e.Status, "reason", e.Error())
 	}
-	if err := openai.WriteError(w, e); err != nil {
+	if err := w.refuse(e); err != nil {
 		log.V(1).Info("client left before it was told of a refusal")
 	}
 }
 
-// handle answers one route. An error means that nothing was written.
+// handle answers one route. An error is for the client, which was not told of
+// it yet.
 type handle func(context.Context, *reply, *http.Request) error
 
 // route finds what the path asks for, and its name in metrics.

@@ -50,6 +50,20 @@ func (w *reply) send(p []byte) error {
 	return w.rc.Flush()
 }
 
+// refuse tells the client of an error: as the answer, or where a stream has
+// begun as its last event. No [DONE] follows, so that nobody takes the answer
+// for whole.
+func (w *reply) refuse(e *openai.Error) error {
+	if !w.begun() {
+		return openai.WriteError(w, e)
+	}
+	data, err := e.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	return w.send([]byte("data: " + string(data) + "\n\n"))
+}
+
 func (w *reply) json(v any) error {
 	body, err := openai.Marshal(v)
 	if err != nil {
@@ -69,9 +83,14 @@ func (w *reply) json(v any) error {
 var ours = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Date",
 	agentapi.HeaderRetryable, agentapi.HeaderMac, agentapi.HeaderRequestID}
 
-// begin sends the head of an agent's answer; from here no other Mac can be
-// tried.
+// begun says that the head is out: from here errors are told inside the stream.
+func (w *reply) begun() bool { return w.status != 0 }
+
+// begin sends the head of an agent's answer, once.
 func (w *reply) begin(resp *http.Response, mac string) {
+	if w.begun() {
+		return
+	}
 	for name, values := range resp.Header {
 		if !slices.Contains(ours, name) {
 			w.Header()[name] = slices.Clone(values)

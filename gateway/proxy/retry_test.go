@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +54,41 @@ func TestAnotherReplicaIsTriedWhileNothingWasSent(t *testing.T) {
 			}
 			w.idle()
 		})
+	}
+}
+
+func TestAnotherMacTakesOverAStreamOfCommentsOnly(t *testing.T) {
+	w := newWorld(t)
+	silent := func(rw http.ResponseWriter, r *http.Request) {
+		out := openai.NewEventWriter(rw)
+		_ = out.Comment(openai.KeepAlive)
+		abort(r)
+	}
+	w.addMac("a-bad", silent)
+	w.addMac("good", events(nil, "x", "[DONE]"))
+	const comment = ": keep-alive\n\n"
+	for range 4 {
+		if got := strings.ReplaceAll(read(t, w.chat()), comment, ""); got != "data: {\"text\":\"x\"}\n\ndata: [DONE]\n\n" {
+			t.Errorf("stream %q", got)
+		}
+	}
+	if w.counter("retries_total") == 0 {
+		t.Error("no retry was counted")
+	}
+	// Nobody can take over: the head is out, so the stream says it.
+	w.setReady("good", false)
+	if got := read(t, w.chat()); !strings.HasPrefix(got, comment+"data: {\"error\":") || !strings.HasSuffix(got, `"code":"no_ready_endpoint"}}`+"\n\n") {
+		t.Errorf("stream %q", got)
+	}
+	// The one that takes over refuses, in a way that no other may answer.
+	w.addMac("strict", func(rw http.ResponseWriter, _ *http.Request) { _ = openai.WriteError(rw, openai.Invalid("stop", "no")) })
+	told := comment + `data: {"error":{"message":"no","type":"invalid_request_error","param":"stop","code":"invalid_value"}}` + "\n\n"
+	var got []string
+	for range 4 { // they take turns at being the first
+		got = append(got, read(t, w.chat()))
+	}
+	if !slices.Contains(got, told) {
+		t.Errorf("streams %q, want %q among them", got, told)
 	}
 }
 

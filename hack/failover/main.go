@@ -181,7 +181,7 @@ func killMac(f *fleet.Fleet, mac string) (time.Duration, error) {
 		return 0, err
 	}
 	if len(engines) != 1 {
-		return 0, fmt.Errorf("Mac %s runs %d engines, want 1", mac, len(engines))
+		return 0, fmt.Errorf("%d engines run on the Mac %s, want 1", len(engines), mac)
 	}
 	began := time.Now()
 	err = errors.Join(f.KillAgent(mac), engines[0].Kill())
