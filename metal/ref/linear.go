@@ -18,9 +18,11 @@ const (
 
 // scratch is what one worker needs beside its tables.
 type scratch struct {
-	tables tables
-	dense  []float32
-	scores []float32
+	tables        tables     // 8 bits
+	pairs         pairTables // 4 bits
+	first, second fixed
+	dense         []float32
+	scores        []float32
 }
 
 func grow(p *[]float32, n int) []float32 {
@@ -122,16 +124,54 @@ func (b *Backend) multiply(sc *scratch, x *array, ms []*matrix, dst [][halves]*a
 			clear(dst[i][p.half].row(t)[lo:hi])
 		}
 	}
-	f := ms[0].format
-	gb, per := groupBytes(f), perGroup(f)
 	for g := g0; g < g1; g++ {
-		for t := p.token0; t < p.token1; t++ {
-			sum := sc.tables.build(f, x.row(t)[g*tensor.GroupSize:])
-			for i, m := range ms {
-				lo, hi := rowRange(m.out, r, ranges)
-				at, end := g*m.out+lo, g*m.out+hi
-				sc.tables.column(f.Bits(), per, dst[i][p.half].row(t)[lo:hi], m.data[at*gb:end*gb], m.scales[at*per:end*per], sum)
+		if ms[0].format.Bits() == 4 {
+			sc.group4(x, ms, dst, p, g, r, ranges)
+		} else {
+			sc.group8(x, ms, dst, p, g, r, ranges)
+		}
+	}
+}
+
+// column is a group's words and scales for the rows that a task works on.
+func (m *matrix) column(g, r, ranges int) (lo, hi int, packed []byte, scales []uint16) {
+	lo, hi = rowRange(m.out, r, ranges)
+	gb, per := groupBytes(m.format), perGroup(m.format)
+	at, end := g*m.out+lo, g*m.out+hi
+	return lo, hi, m.data[at*gb : end*gb], m.scales[at*per : end*per]
+}
+
+// group4 takes two tokens at a time.
+func (sc *scratch) group4(x *array, ms []*matrix, dst [][halves]*array, p part, g, r, ranges int) {
+	f := ms[0].format
+	for t := p.token0; t < p.token1; t += 2 {
+		both := t+1 < p.token1
+		sc.first.read(x.row(t)[g*tensor.GroupSize:])
+		sc.second = fixed{}
+		if both {
+			sc.second.read(x.row(t + 1)[g*tensor.GroupSize:])
+		}
+		sc.pairs.build(f, &sc.first, &sc.second)
+		for i, m := range ms {
+			lo, hi, packed, scales := m.column(g, r, ranges)
+			out := dst[i][p.half]
+			if both {
+				sc.pairs.two(perGroup(f), out.row(t)[lo:hi], out.row(t + 1)[lo:hi], packed, scales, &sc.first, &sc.second)
+			} else {
+				sc.pairs.one(perGroup(f), out.row(t)[lo:hi], packed, scales, &sc.first)
 			}
+		}
+	}
+}
+
+// group8 takes one token at a time.
+func (sc *scratch) group8(x *array, ms []*matrix, dst [][halves]*array, p part, g, r, ranges int) {
+	f := ms[0].format
+	for t := p.token0; t < p.token1; t++ {
+		sum := sc.tables.build(f, x.row(t)[g*tensor.GroupSize:])
+		for i, m := range ms {
+			lo, hi, packed, scales := m.column(g, r, ranges)
+			sc.tables.column(perGroup(f), dst[i][p.half].row(t)[lo:hi], packed, scales, sum)
 		}
 	}
 }

@@ -9,10 +9,11 @@ import (
 // A table holds, for every value of a packed byte, what that byte contributes
 // to a dot product with the activations it stands against. One addition per
 // byte then replaces unpacking, converting and multiplying; the price of the
-// table is shared by all rows of the matrix.
+// table is shared by all rows of the matrix. This file serves 8-bit weights in
+// float32, one element a byte; fixed.go serves 4-bit ones, two elements a byte.
 type table [256]float32
 
-// tables serve one group of 32 elements: 16 bytes at 4 bits, 32 at 8.
+// tables serve one group of 32 elements.
 type tables [tensor.GroupSize]table
 
 // build fills the tables for one group of activations and returns their sum,
@@ -23,14 +24,8 @@ func (t *tables) build(f tensor.Format, x []float32) float32 {
 	if !f.Biased() {
 		zero = float32(int(1) << (f.Bits() - 1))
 	}
-	if f.Bits() == 4 {
-		for i := range tensor.GroupSize / 2 {
-			t[i].nibbles(x[2*i], x[2*i+1], zero)
-		}
-	} else {
-		for i := range tensor.GroupSize {
-			t[i].whole(x[i], zero)
-		}
+	for i := range t {
+		t[i].whole(x[i], zero)
 	}
 	if !f.Biased() {
 		return 0
@@ -40,35 +35,6 @@ func (t *tables) build(f tensor.Format, x []float32) float32 {
 		sum += v
 	}
 	return sum
-}
-
-// nibbles tables (low-zero)*x0 + (high-zero)*x1 for every byte.
-func (t *table) nibbles(x0, x1, zero float32) {
-	var low [16]float32
-	for j := range low {
-		low[j] = (float32(j) - zero) * x0
-	}
-	l0, l1, l2, l3, l4, l5, l6, l7 := low[0], low[1], low[2], low[3], low[4], low[5], low[6], low[7]
-	for h := range 16 {
-		y := (float32(h) - zero) * x1
-		o := (*[16]float32)(t[h*16 : h*16+16])
-		o[0] = l0 + y
-		o[1] = l1 + y
-		o[2] = l2 + y
-		o[3] = l3 + y
-		o[4] = l4 + y
-		o[5] = l5 + y
-		o[6] = l6 + y
-		o[7] = l7 + y
-		o[8] = low[8] + y
-		o[9] = low[9] + y
-		o[10] = low[10] + y
-		o[11] = low[11] + y
-		o[12] = low[12] + y
-		o[13] = low[13] + y
-		o[14] = low[14] + y
-		o[15] = low[15] + y
-	}
 }
 
 // whole tables (byte-zero)*x for every byte.
@@ -83,51 +49,13 @@ func (t *table) whole(x, zero float32) {
 // per numbers a row, the scale first and the bias last. A symmetric format has
 // one number a row and a sum of zero, so that what stands for its bias adds
 // nothing.
-func (t *tables) column(bits, per int, acc []float32, packed []byte, scales []uint16, sum float32) {
-	if len(scales) < per*len(acc) || len(packed) < len(acc)*tensor.GroupSize*bits/8 {
-		panic("ref: a column is shorter than its outputs")
-	}
+//
+// The order of additions is part of the back end's contract: the same for
+// every row count. Conversions to float32 keep compilers from fusing. The
+// pointers stay inside what checkColumn checked.
+func (t *tables) column(per int, acc []float32, packed []byte, scales []uint16, sum float32) {
+	checkColumn(len(acc), per, len(packed), len(scales), 8)
 	words, halves := unsafe.Pointer(unsafe.SliceData(packed)), unsafe.Pointer(unsafe.SliceData(scales))
-	if bits == 4 {
-		t.column4(acc, words, halves, per, sum)
-	} else {
-		t.column8(acc, words, halves, per, sum)
-	}
-}
-
-// The order of additions below is part of the back end's contract: the same
-// for every row count. Conversions to float32 keep compilers from fusing. The
-// pointers stay inside what column checked.
-
-func (t *tables) column4(acc []float32, words, halves unsafe.Pointer, per int, sum float32) {
-	bias := (per - 1) * 2
-	for r := range acc {
-		w := (*[16]byte)(words)
-		words = unsafe.Add(words, 16)
-		a := t[0][w[0]]
-		b := t[1][w[1]]
-		c := t[2][w[2]]
-		d := t[3][w[3]]
-		a += t[4][w[4]]
-		b += t[5][w[5]]
-		c += t[6][w[6]]
-		d += t[7][w[7]]
-		a += t[8][w[8]]
-		b += t[9][w[9]]
-		c += t[10][w[10]]
-		d += t[11][w[11]]
-		a += t[12][w[12]]
-		b += t[13][w[13]]
-		c += t[14][w[14]]
-		d += t[15][w[15]]
-		v := (a + b) + (c + d)
-		scale, shift := halfFinite(*(*uint16)(halves)), halfFinite(*(*uint16)(unsafe.Add(halves, bias)))
-		halves = unsafe.Add(halves, bias+2)
-		acc[r] += float32(scale*v) + float32(shift*sum)
-	}
-}
-
-func (t *tables) column8(acc []float32, words, halves unsafe.Pointer, per int, sum float32) {
 	bias := (per - 1) * 2
 	for r := range acc {
 		w := (*[32]byte)(words)

@@ -11,7 +11,7 @@
 //
 // Quantised products work on the packed words: for each group of elements the
 // products of every possible byte with the activations are tabled once and
-// then looked up for all rows (lut.go).
+// then looked up for all rows (fixed.go for 4 bits, lut.go for 8).
 //
 // Start reading at New, then linear.go.
 package ref
