@@ -196,15 +196,6 @@ func tail(path string) string {
 	return string(b[max(0, len(b)-most):])
 }
 
-// stopAll stops programs in order and joins what went wrong.
-func stopAll(hurry context.Context, programs ...*program) error {
-	var errs []error
-	for _, p := range programs {
-		errs = append(errs, p.stop(hurry))
-	}
-	return errors.Join(errs...)
-}
-
 // stopTogether stops programs at the same time, because none needs another.
 func stopTogether(hurry context.Context, programs []*program) error {
 	errs := make([]error, len(programs))

@@ -58,7 +58,7 @@ func (s *story) assertAll(ctx context.Context) error {
 	}
 	for _, h := range engines {
 		if err := s.assertFreed(ctx, h); err != nil {
-			return fmt.Errorf("Mac %s: %w", h.mac, err)
+			return fmt.Errorf("engine of Mac %s: %w", h.mac, err)
 		}
 	}
 	if err := s.waitDeleted(ctx); err != nil {
@@ -186,7 +186,7 @@ func (s *story) readEngines(ctx context.Context, want int) ([]held, error) {
 				}
 			}
 			if h.engine.PID == 0 {
-				return nil, fmt.Errorf("Mac %s reports pid %d for its engine, and no such engine lives", mac.Name, a.PID)
+				return nil, fmt.Errorf("no engine with pid %d lives, as Mac %s reports", a.PID, mac.Name)
 			}
 			if h.bytes, err = fleet.Footprint(h.engine.PID); err != nil {
 				return nil, err

