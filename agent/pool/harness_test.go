@@ -2,7 +2,6 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -259,5 +258,3 @@ func ask(ctx context.Context, h *Hold, tokens int64, admitted func()) (*wire.Fin
 		}
 	}
 }
-
-var errTest = errors.New("as the test wants")

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestBadFlagsSayWhatToDo(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	good := []string{"--name=m1", "--state=" + state, "--kubeconfig=" + filepath.Join(t.TempDir(), "none"), "--engine=/bin/sh", "--listen=127.0.0.1:0"}
+	for name, tc := range map[string]struct {
+		flags []string
+		want  string
+	}{
+		"no name":                         {[]string{"--name="}, "is no MacNode's name"},
+		"a name that is no label":         {[]string{"--name=Mac_1"}, "is no MacNode's name"},
+		"a name that is too long":         {[]string{"--name=" + strings.Repeat("m", 53)}, "is no MacNode's name"},
+		"no state":                        {[]string{"--state="}, "--state is needed"},
+		"no kubeconfig":                   {[]string{"--kubeconfig="}, "--kubeconfig is needed"},
+		"a kubeconfig that is not there":  {nil, "--kubeconfig"},
+		"an engine that is not there":     {[]string{"--engine=/no/such"}, "--engine"},
+		"a Mac that is none":              {[]string{"--mac=chip=i9,memory=1Gi"}, "--mac: chip"},
+		"a block that is none":            {[]string{"--allow-source-cidr=10.0.0.0"}, "--allow-source-cidr"},
+		"figures for everybody":           {[]string{"--metrics=0.0.0.0:1"}, "not a loopback address"},
+		"a measuring that would not rest": {[]string{"--probe-interval=1us"}, "--probe-interval"},
+		"a word that is no flag":          {[]string{"what"}, "unexpected argument"},
+		"an unknown flag":                 {[]string{"--speed=9"}, "not defined"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			err := run(t.Context(), append(append([]string{"run"}, good...), tc.flags...), &out, &out)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestVersionIsPrinted(t *testing.T) {
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"--version"}, &out, &out); err != nil || out.String() != "agent unversioned\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+func TestTheAdvertisedAddress(t *testing.T) {
+	on := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7443}
+	for advertise, want := range map[string]string{"": "127.0.0.1:7443", "mac.example": "mac.example:7443", "mac.example:1": "mac.example:1", "[::1]:2": "::1:2"} {
+		a, err := address(advertise, on)
+		if got := fmt.Sprintf("%s:%d", a.Host, a.Port); err != nil || got != want {
+			t.Errorf("%q: %s, %v; want %s", advertise, got, err, want)
+		}
+	}
+	if _, err := address("mac:99999", on); err == nil {
+		t.Error("a port that is none was taken")
+	}
+	if a, err := address("", &net.TCPAddr{IP: net.IPv4zero, Port: 7}); err != nil || a.Host == "" || a.Host == "0.0.0.0" {
+		t.Errorf("%+v, %v: nobody can dial that", a, err)
+	}
+}
