@@ -44,6 +44,7 @@ type rig struct {
 	host    *probe.Declared
 	stop    context.CancelFunc
 	ended   chan struct{}
+	started map[int64]string // engines that served, by process id: their start times
 }
 
 // scripts is a store whose files are scripts, by source.
@@ -77,7 +78,7 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, dir: dir, weights: &scripts{dir: dir}}
+	r := &rig{t: t, dir: dir, weights: &scripts{dir: dir}, started: map[int64]string{}}
 	t.Cleanup(func() {
 		r.killEngines()
 		_ = os.RemoveAll(dir)
@@ -119,15 +120,17 @@ func (r *rig) halt() {
 	<-r.ended
 }
 
-// killEngines ends every engine process that the journal knows.
+// killEngines ends every engine that the journal knows or that served: a test
+// of what a journal forgot may leave one that nobody knows.
 func (r *rig) killEngines() {
-	j, err := journal.Open(r.dir, time.Now())
-	if err != nil {
-		return
+	if j, err := journal.Open(r.dir, time.Now()); err == nil {
+		for _, e := range j.Snapshot().Engines {
+			r.started[int64(e.PID)] = e.StartTime
+		}
 	}
-	for _, e := range j.Snapshot().Engines {
-		if s, err := probe.NewSystem().StartTime(e.PID); err == nil && s == e.StartTime {
-			_ = syscall.Kill(e.PID, syscall.SIGKILL)
+	for pid, start := range r.started {
+		if s, err := probe.NewSystem().StartTime(int(pid)); err == nil && s == start {
+			_ = syscall.Kill(int(pid), syscall.SIGKILL)
 		}
 	}
 }
@@ -200,7 +203,11 @@ func (r *rig) waitFor(uid, kind, want string) v1alpha1.AssignmentStatus {
 
 func (r *rig) serving(uid string) v1alpha1.AssignmentStatus {
 	r.t.Helper()
-	return r.waitFor(uid, v1alpha1.ConditionServing, "True/Serving")
+	s := r.waitFor(uid, v1alpha1.ConditionServing, "True/Serving")
+	if start, err := probe.NewSystem().StartTime(int(s.PID)); err == nil {
+		r.started[s.PID] = start
+	}
+	return s
 }
 
 // alive reports whether a process lives.
