@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/go-logr/logr/testr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -54,6 +54,13 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		env = e
+		// Once for all tests: goroutines of one operator may outlive it for a moment.
+		log := logr.Discard()
+		if os.Getenv("OPERATOR_LOG") != "" {
+			log = logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil))
+		}
+		ctrl.SetLogger(log)
+		klog.SetLogger(log)
 		defer func() {
 			if err := e.Stop(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -170,12 +177,6 @@ func (w *world) startOperator() {
 	o := controllers.ManagerOptions(system)
 	o.Metrics = metricsserver.Options{BindAddress: "0"}
 	o.Controller.SkipNameValidation = ptr.To(true)
-	o.Logger = logr.Discard()
-	if os.Getenv("OPERATOR_LOG") != "" {
-		o.Logger = testr.New(w.t)
-	}
-	ctrl.SetLogger(o.Logger)
-	klog.SetLogger(o.Logger)
 	mgr, err := ctrl.NewManager(config, o)
 	w.must(err)
 	ctx, cancel := context.WithCancel(context.Background())

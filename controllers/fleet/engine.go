@@ -70,7 +70,7 @@ func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *
 // resolveContext fills the defaults. Cache tokens that were given bound the
 // default of tokens, so that one request of full length always fits.
 func resolveContext(c v1alpha1.ContextSpec, trained int64) v1alpha1.ContextLimits {
-	out := v1alpha1.ContextLimits{Tokens: c.Tokens, Sequences: c.Sequences, CacheTokens: c.CacheTokens}
+	out := v1alpha1.ContextLimits(c)
 	if out.Tokens == 0 {
 		out.Tokens = min(defaultTokens, trained)
 		if c.CacheTokens > 0 {
