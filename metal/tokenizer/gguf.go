@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"golang.org/x/text/unicode/norm"
 )
 
 // Metadata keys of GGUF.
@@ -19,10 +17,10 @@ const (
 
 // preTokenizer is how one family reads text before BPE.
 type preTokenizer struct {
-	name      string
-	split     splitter
-	normalize func(string) string
-	whole     bool
+	name  string
+	split splitter
+	nfc   bool // composes the text first
+	whole bool // takes a piece that is a token as that token
 }
 
 // preTokenizers lists what is known, in order of names.
@@ -30,7 +28,7 @@ func preTokenizers() []preTokenizer {
 	return []preTokenizer{
 		{name: "gpt-2", split: splitGPT2},
 		{name: "llama-bpe", split: splitLlama3, whole: true},
-		{name: "qwen2", split: splitQwen2, normalize: norm.NFC.String},
+		{name: "qwen2", split: splitQwen2, nfc: true},
 		{name: "smollm", split: splitDigitsGPT2},
 	}
 }
@@ -58,7 +56,10 @@ func FromGGUF(metadata map[string]any) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tokenizer{split: pre.split, normalize: pre.normalize}
+	t := &Tokenizer{split: pre.split}
+	if pre.nfc {
+		t.normalize = newNFC().String
+	}
 	if t.special, err = m.special(len(tokens)); err != nil {
 		return nil, err
 	}

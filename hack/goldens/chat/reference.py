@@ -2,6 +2,7 @@
 metal/chat/jinja."""
 
 import datetime
+import functools
 import json
 
 import jinja2
@@ -62,10 +63,15 @@ def environment():
     return env
 
 
+@functools.lru_cache(maxsize=8)
+def compiled(env, source):
+    return env.from_string(source)
+
+
 def render(env, source, variables):
     """{"text": ...}, {"raised": message} or {"error": what}."""
     try:
-        return {"text": env.from_string(source).render(**variables)}
+        return {"text": compiled(env, source).render(**variables)}
     except jinja2.exceptions.TemplateError as e:
         if str(e).startswith("raised:"):
             return {"raised": str(e)[7:]}

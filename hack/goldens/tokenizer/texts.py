@@ -44,6 +44,7 @@ SENTENCES = [
     "𝓬𝓾𝓻𝓼𝓲𝓿𝓮 𝔣𝔯𝔞𝔨𝔱𝔲𝔯 ᴀʙᴄ ⓐⓑⓒ",
     "😀 👍🏽 👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪🇫🇷 1️⃣ ❤️ 🫠 🪿",
     "price: €3.50 £2 ¥100 ₹5 ₿1 — “quoted” ‘single’ …",
+    "marks: e\u0eba\u0323 a\u08d3\u0301 q\u0307\u0323 \u1112\u1161\u11ab \uac00\u11a8 \u0958 \u2126 \u212b " + "o" + "\u0323\u0302" * 20,
     "tabs\tand\u00a0no-break\u2003em\u2009thin\u3000wide\u200bzero\u2028line\u2029para\u0085nel\ufeffbom",
     "it'ſ they'LL'd''s 'S 'T ''' 'ſ 'RE'Ve x'll'm'd",
     "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n",

@@ -1,0 +1,137 @@
+package tokenizer
+
+import (
+	"slices"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// nfc composes text canonically as the reference does. That differs from
+// norm.NFC in two ways: the reference knows the characters of Unicode 9 only,
+// and it inserts nothing into long runs of marks.
+type nfc struct {
+	composed map[[2]rune]rune
+	late     *unicode.RangeTable
+}
+
+// lateMarks are what Unicode gave a combining class, or a composition, after
+// version 9, up to the version of the tables in norm.
+func lateMarks() *unicode.RangeTable {
+	return &unicode.RangeTable{
+		R16: []unicode.Range16{
+			{0x7fd, 0x7fd, 1}, {0x898, 0x89f, 1}, {0x8ca, 0x8d3, 1}, {0x9fe, 0x9fe, 1}, {0xc3c, 0xc3c, 1}, {0xd3b, 0xd3c, 1},
+			{0xeba, 0xeba, 1}, {0x1715, 0x1715, 1}, {0x1abf, 0x1ace, 1}, {0x1df6, 0x1dfa, 1}, {0xa82c, 0xa82c, 1},
+		},
+		R32: []unicode.Range32{
+			{0x10d24, 0x10d27, 1}, {0x10eab, 0x10eac, 1}, {0x10efd, 0x10eff, 1}, {0x10f46, 0x10f50, 1}, {0x10f82, 0x10f85, 1},
+			{0x11070, 0x11070, 1}, {0x1133b, 0x1133b, 1}, {0x1145e, 0x1145e, 1}, {0x11839, 0x1183a, 1}, {0x11938, 0x11938, 1},
+			{0x1193d, 0x1193e, 1}, {0x11943, 0x11943, 1}, {0x119e0, 0x119e0, 1}, {0x11a34, 0x11a34, 1}, {0x11a47, 0x11a47, 1},
+			{0x11a99, 0x11a99, 1}, {0x11d42, 0x11d42, 1}, {0x11d44, 0x11d45, 1}, {0x11d97, 0x11d97, 1}, {0x11f41, 0x11f42, 1},
+			{0x16ff0, 0x16ff1, 1}, {0x1e08f, 0x1e08f, 1}, {0x1e130, 0x1e136, 1}, {0x1e2ae, 0x1e2ae, 1}, {0x1e2ec, 0x1e2ef, 1},
+			{0x1e4ec, 0x1e4ef, 1},
+		},
+	}
+}
+
+// newNFC collects the pairs that compose, which all lie in a few blocks.
+func newNFC() *nfc {
+	n := &nfc{composed: map[[2]rune]rune{}, late: lateMarks()}
+	for _, block := range [][2]rune{{0xc0, 0x30ff}, {0x11000, 0x11fff}} {
+		for r := block[0]; r <= block[1]; r++ {
+			s := string(r)
+			d := []rune(string(norm.NFC.PropertiesString(s).Decomposition()))
+			if len(d) < 2 || norm.NFC.String(s) != s || unicode.Is(n.late, r) {
+				continue // no pair, or one that stays apart
+			}
+			// The decomposition is full; the pair is its last character and
+			// what the others compose to.
+			first, last := []rune(norm.NFC.String(string(d[:len(d)-1]))), d[len(d)-1]
+			if len(first) == 1 {
+				n.composed[[2]rune{first[0], last}] = r
+			}
+		}
+	}
+	return n
+}
+
+// String composes s.
+func (n *nfc) String(s string) string {
+	if norm.NFC.IsNormalString(s) {
+		return s
+	}
+	runes := n.decompose(s)
+	n.reorder(runes)
+	return string(n.compose(runes))
+}
+
+// class is the canonical combining class that the reference knows.
+func (n *nfc) class(r rune) uint8 {
+	if r < 0x300 || unicode.Is(n.late, r) {
+		return 0
+	}
+	var b [utf8.UTFMax]byte
+	return norm.NFC.Properties(b[:utf8.EncodeRune(b[:], r)]).CCC()
+}
+
+func (n *nfc) decompose(s string) []rune {
+	out := make([]rune, 0, len(s))
+	for _, r := range s {
+		if r < 0xc0 || unicode.Is(n.late, r) {
+			out = append(out, r)
+			continue
+		}
+		var b, d [4 * utf8.UTFMax]byte
+		out = append(out, []rune(string(norm.NFD.Append(d[:0], b[:utf8.EncodeRune(b[:], r)]...)))...)
+	}
+	return out
+}
+
+// reorder sorts each run of marks by class.
+func (n *nfc) reorder(runes []rune) {
+	for i := 0; i < len(runes); i++ {
+		from := i
+		for i < len(runes) && n.class(runes[i]) != 0 {
+			i++
+		}
+		if i-from > 1 {
+			slices.SortStableFunc(runes[from:i], func(a, b rune) int { return int(n.class(a)) - int(n.class(b)) })
+		}
+	}
+}
+
+// compose joins each starter with the marks behind it that nothing blocks.
+func (n *nfc) compose(runes []rune) []rune {
+	out := runes[:0]
+	starter, last := -1, uint8(0) // index in out; class of what follows it
+	for _, r := range runes {
+		class := n.class(r)
+		if starter >= 0 && (last < class || starter == len(out)-1) {
+			if c, ok := n.pair(out[starter], r); ok {
+				out[starter] = c
+				continue
+			}
+		}
+		if class == 0 {
+			starter = len(out)
+		}
+		last = class
+		out = append(out, r)
+	}
+	return out
+}
+
+// pair composes two characters; Hangul by arithmetic.
+func (n *nfc) pair(a, b rune) (rune, bool) {
+	const lBase, vBase, tBase, sBase = 0x1100, 0x1161, 0x11a7, 0xac00
+	const lCount, vCount, tCount = 19, 21, 28
+	if l, v := a-lBase, b-vBase; 0 <= l && l < lCount && 0 <= v && v < vCount {
+		return sBase + (l*vCount+v)*tCount, true
+	}
+	if s, t := a-sBase, b-tBase; 0 <= s && s < lCount*vCount*tCount && s%tCount == 0 && 0 < t && t < tCount {
+		return a + t, true
+	}
+	c, ok := n.composed[[2]rune{a, b}]
+	return c, ok
+}
