@@ -136,6 +136,23 @@ func TestReplicasOfAGoneMacAreMadeElsewhere(t *testing.T) {
 	})
 }
 
+func TestReplicasOfADeletedMacAreMadeElsewhere(t *testing.T) {
+	w := newWorld(t)
+	first := w.mac("mac-1", holding(100*gib))
+	w.mac("mac-2", holding(60*gib))
+	w.deploy("small", nil)
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	w.deleteMac(first)
+	w.macs = w.macs[1:]
+	w.eventually("served on the other Mac", func() error {
+		rs := w.replicas("small")
+		if len(rs) != 1 || rs[0].Spec.NodeName != "mac-2" || w.get("small").Status.ReadyReplicas != 1 {
+			return fmt.Errorf("%d replicas", len(rs))
+		}
+		return nil
+	})
+}
+
 func TestNamespaceDeletionFinishes(t *testing.T) {
 	if !testenv.HasControllers() {
 		t.Fatal("this test needs kube-controller-manager among the assets: run `make kube`")

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/ptr"
@@ -259,6 +260,20 @@ func TestChangeRollsOutByRevision(t *testing.T) {
 		}
 		return nil
 	})
+	// Back to what was: the revision of then is the newest again.
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 0 })
+	w.eventually("the first revision is back", func() error {
+		d := w.get("small")
+		if d.Status.CurrentRevision != first || d.Status.ReadyReplicas != 2 || d.Status.UpdatedReplicas != 2 || len(w.replicas("small")) != 2 {
+			return errors.New(brief(d))
+		}
+		return nil
+	})
+	var revisions appsv1.ControllerRevisionList
+	w.must(w.c.List(w.ctx, &revisions, client.InNamespace(w.ns)))
+	if len(revisions.Items) != 2 {
+		t.Errorf("%d revisions, want 2", len(revisions.Items))
+	}
 	// Placement and drain time are no part of the engine: nothing is replaced.
 	before := uids(w.replicas("small"))
 	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.DrainSeconds = ptr.To[int32](7) })

@@ -82,7 +82,7 @@ func main() {
 		fmt.Println("operator", version)
 		return
 	}
-	err = run(ctx, s)
+	err = run(ctx, logger(s.verbose), s)
 	if errors.Is(err, errLeadLost) {
 		fmt.Fprintln(os.Stderr, "operator: starts over:", err)
 		err = startOver()
@@ -127,15 +127,20 @@ func parse(args []string, out io.Writer) (settings, error) {
 	return s, nil
 }
 
-// run starts the manager and returns when it has ended.
-func run(ctx context.Context, s settings) error {
+// logger is the one of the whole process, libraries included.
+func logger(verbose bool) logr.Logger {
 	level := slog.LevelInfo
-	if s.verbose {
+	if verbose {
 		level = slog.LevelDebug
 	}
 	log := logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
+	return log
+}
+
+// run starts the manager and returns when it has ended.
+func run(ctx context.Context, log logr.Logger, s settings) error {
 	config, err := restConfig(s.kubeconfig)
 	if err != nil {
 		return err

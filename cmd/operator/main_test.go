@@ -91,7 +91,7 @@ func TestOperator(t *testing.T) {
 		lease: leaderLease, renew: leaderRenew, retry: leaderRetry}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, s) }()
+	go func() { ended <- run(ctx, logr.Discard(), s) }()
 	eventually(t, "healthy and ready", func() error {
 		_, err1 := get("http://" + s.health + "/healthz")
 		_, err2 := get("http://" + s.health + "/readyz")
@@ -124,7 +124,7 @@ func refusesToStart(t *testing.T, env *testenv.Env, c client.Client, s settings)
 	defer cancel()
 	want := func(s settings, parts ...string) {
 		t.Helper()
-		err := run(ctx, s)
+		err := run(ctx, logr.Discard(), s)
 		for _, p := range parts {
 			if err == nil || !strings.Contains(err.Error(), p) {
 				t.Errorf("got %v, want %q", err, p)
@@ -165,6 +165,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	logger(false)
 	os.Exit(m.Run())
 }
 

@@ -113,8 +113,9 @@ func template(name string, now time.Time, life time.Duration) (*x509.Certificate
 	if err != nil {
 		return nil, fmt.Errorf("make serial number: %w", err)
 	}
+	// The common name is for people, who verify uses the DNS name; it has at most 64 characters.
 	return &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name[:min(len(name), 64)]},
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(life),
 	}, nil
 }

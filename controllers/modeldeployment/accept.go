@@ -24,8 +24,8 @@ type verdict struct {
 // accept decides on the source and the names of a deployment.
 func accept(s *scope) verdict {
 	names, conflicts := fleet.Names(s.deployment, s.deployments)
-	no := func(status_ func(t, reason, message string) status.Condition, r fleet.Refusal) verdict {
-		return verdict{condition: status_(v1alpha1.ConditionAccepted, r.Reason, r.Message), names: names}
+	no := func(condition func(kind, reason, message string) status.Condition, r fleet.Refusal) verdict {
+		return verdict{condition: condition(v1alpha1.ConditionAccepted, r.Reason, r.Message), names: names}
 	}
 	if len(conflicts) > 0 {
 		return no(status.False, fleet.Refusal{Reason: v1alpha1.ReasonNameConflict, Message: conflictMessage(conflicts)})

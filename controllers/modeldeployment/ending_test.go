@@ -1,6 +1,9 @@
 package modeldeployment
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -10,6 +13,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -42,8 +46,43 @@ func TestNothingIsCreatedInATerminatingNamespace(t *testing.T) {
 	}
 }
 
+// A list that could not be read is not an empty list.
+func TestWhatCannotBeReadIsNotMissing(t *testing.T) {
+	broken := errors.New("the API server has a bad moment")
+	c := interceptor.NewClient(terminating(t, false), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if _, is := list.(*v1alpha1.ModelReplicaList); is {
+				return broken
+			}
+			return c.List(ctx, list, opts...)
+		},
+		Create: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.CreateOption) error {
+			t.Errorf("%T was created", o)
+			return nil
+		},
+	})
+	r := &Reconciler{Client: c, Clock: clocktesting.NewFakePassiveClock(now)}
+	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "ns", Name: "d"}})
+	if !errors.Is(err, broken) {
+		t.Errorf("got %v, want the error of the read", err)
+	}
+}
+
+func TestNamesFitTheirBounds(t *testing.T) {
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("d", 52), UID: "u"}}
+	revision := revisionName(d, "hash")
+	if len(revision) > 63 || len(replicaName(d, revision, birth{slot: 1999, epoch: 1 << 40})) > 63 {
+		t.Errorf("names of %d and %d characters, a label has at most 63", len(revision), len(replicaName(d, revision, birth{})))
+	}
+	other := d.DeepCopy()
+	other.UID = "v"
+	if revisionName(other, "hash") == revision {
+		t.Error("two deployments share a revision")
+	}
+}
+
 // terminating is a deployment whose source is resolved.
-func terminating(t *testing.T, ending bool) client.Client {
+func terminating(t *testing.T, ending bool) client.WithWatch {
 	t.Helper()
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, appsv1.AddToScheme} {

@@ -49,7 +49,8 @@ type Reconciler struct {
 // acting failed.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	s, err := r.read(ctx, req)
-	if s == nil {
+	if err != nil || s == nil {
+		// What could not be read is not what is not there: nothing follows from it.
 		return reconcile.Result{}, err
 	}
 	s.failure = r.act(ctx, s)
@@ -173,11 +174,17 @@ func (r *Reconciler) report(ctx context.Context, s *scope) error {
 		Object: s.deployment, Manager: v1alpha1.ManagerOperator, Locked: true, Status: next})
 }
 
-// finish lets a deleted deployment go once no replica is left.
+// finish lets a deleted deployment go once no replica is left, and takes its
+// revisions along: no garbage collector is relied on.
 func (r *Reconciler) finish(ctx context.Context, s *scope) error {
 	if s.deployment.DeletionTimestamp.IsZero() || len(s.replicas) > 0 ||
 		!controllerutil.ContainsFinalizer(s.deployment, v1alpha1.FinalizerReplicas) {
 		return nil
+	}
+	for _, old := range s.revisions {
+		if err := r.Client.Delete(ctx, old.object); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete revision %s: %w", old.object.Name, err)
+		}
 	}
 	before := s.deployment.DeepCopy()
 	controllerutil.RemoveFinalizer(s.deployment, v1alpha1.FinalizerReplicas)

@@ -45,7 +45,7 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 	if err != nil {
 		return revision{}, err
 	}
-	name := s.deployment.Name + "-" + hash
+	name := revisionName(s.deployment, hash)
 	next := int64(1)
 	if n := len(s.revisions); n > 0 {
 		next = s.revisions[n-1].object.Revision + 1
@@ -82,6 +82,12 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 	}
 	s.revisions = append(s.revisions, made)
 	return made, nil
+}
+
+// revisionName has at most 63 characters, because it is also a label. The UID
+// is in it, so that a deployment never meets what one of its name left behind.
+func revisionName(d *v1alpha1.ModelDeployment, hash string) string {
+	return d.Name + "-" + fleet.Digest(string(d.UID), hash)[:10]
 }
 
 // pruneRevisions deletes the oldest revisions beyond the history that no

@@ -54,7 +54,10 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 		}
 		s.deployments = append(s.deployments, list.Items...)
 	}
-	return s, r.readOwned(ctx, s)
+	if err := r.readOwned(ctx, s); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // readOwned reads what belongs to the deployment, by its UID.
