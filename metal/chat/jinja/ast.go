@@ -69,10 +69,6 @@ type (
 		position
 		body []node
 	}
-	doNode struct {
-		position
-		value expr
-	}
 	breakNode    struct{ position }
 	continueNode struct{ position }
 )
