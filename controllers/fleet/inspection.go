@@ -167,6 +167,21 @@ func HoldsSource(mac *v1alpha1.MacNode, m *model.Record) bool {
 	return false
 }
 
+// StillLooks says that a Mac may yet find a record's source: it has reported
+// neither success nor failure for it.
+func StillLooks(mac *v1alpha1.MacNode, source string) bool {
+	ids := map[string]bool{}
+	for _, order := range mac.Spec.Inspections {
+		ids[order.ID] = order.Source == source
+	}
+	for _, r := range mac.Status.Inspections {
+		if ids[r.ID] && r.State != v1alpha1.InspectionRunning {
+			return false
+		}
+	}
+	return true
+}
+
 // HasWeights says whether the weights already lie in a Mac's store.
 func HasWeights(mac *v1alpha1.MacNode, digest string) bool {
 	return slices.ContainsFunc(mac.Status.Weights, func(w v1alpha1.StoredWeights) bool { return w.Digest == digest })

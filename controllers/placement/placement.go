@@ -125,7 +125,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err := errors.Join(errs...); err != nil {
 		return reconcile.Result{}, err
 	}
-	// The only thing that no watch tells: the end of the time for which a Mac is avoided.
+	// What no watch tells: the end of the time for which a Mac is avoided, or waited for.
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 

@@ -105,6 +105,10 @@ func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
 	if best == nil {
 		return s.explain(r, rejected)
 	}
+	if wait := s.patience(r, best, rejected); wait > 0 {
+		return Decision{Reason: v1alpha1.ReasonWaiting, RetryAfter: wait,
+			Message: "a replica of this deployment is on " + best.mac.Name + "; waiting for another Mac that still looks for the model's files"}
+	}
 	return Decision{Mac: best.mac.Name, Reason: v1alpha1.ReasonPlaced, Message: best.promise(r)}
 }
 
@@ -136,7 +140,8 @@ func (s *Snapshot) filter(st *state, r *v1alpha1.ModelReplica) (rejection, bool)
 		why.left = left
 		return why, false
 	}
-	if !fleet.HoldsSource(st.mac, &r.Spec.Model) {
+	holds := fleet.HoldsSource(st.mac, &r.Spec.Model)
+	if !holds && !fleet.StillLooks(st.mac, r.Spec.Model.Source) {
 		return reject(withoutFiles, 0)
 	}
 	if capacity <= 0 {
@@ -148,7 +153,25 @@ func (s *Snapshot) filter(st *state, r *v1alpha1.ModelReplica) (rejection, bool)
 	if free := capacity - st.reserved; free < r.Spec.ReservedBytes {
 		return reject(short, max(0, free))
 	}
+	if !holds {
+		// Last, so that only a Mac with room is waited for.
+		return reject(looking, 0)
+	}
 	return rejection{}, true
+}
+
+// spreadPatience is how long a replica waits for a Mac of its own. It is never
+// moved later, and a look at large files takes a while.
+const spreadPatience = 30 * time.Second
+
+// patience says how much longer a replica waits rather than share a Mac with a
+// sibling, while another Mac may yet become a candidate.
+func (s *Snapshot) patience(r *v1alpha1.ModelReplica, best *state, rejected []rejection) time.Duration {
+	isLooking := func(x rejection) bool { return x.kind == looking }
+	if best.siblings[r.Spec.DeploymentRef.UID] == 0 || !slices.ContainsFunc(rejected, isLooking) {
+		return 0
+	}
+	return max(0, spreadPatience-max(0, s.now.Sub(r.CreationTimestamp.Time)))
 }
 
 // accepting is false only where the agent says so: one that says nothing is judged by its Lease.

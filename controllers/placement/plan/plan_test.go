@@ -78,6 +78,17 @@ func TestPick(t *testing.T) {
 			r.Spec.Avoid = append(r.Spec.Avoid, v1alpha1.AvoidedMac{Name: name, Until: metav1.NewTime(now.Add(left))})
 		}
 	}
+	// looked is a Mac that was asked and found nothing.
+	looked := func(m *v1alpha1.MacNode) {
+		m.Spec.Inspections = []v1alpha1.Inspection{{ID: "i", Source: "file://m.gguf"}}
+		m.Status.Inspections = []v1alpha1.InspectionStatus{{ID: "i", State: v1alpha1.InspectionFailed, Reason: v1alpha1.ReasonSourceNotFound}}
+	}
+	asked := func(m *v1alpha1.MacNode) {
+		m.Spec.Inspections = []v1alpha1.Inspection{{ID: "i", Source: "file://m.gguf"}}
+	}
+	born := func(age time.Duration) func(*v1alpha1.ModelReplica) {
+		return func(r *v1alpha1.ModelReplica) { r.CreationTimestamp = metav1.NewTime(now.Add(-age)) }
+	}
 	type macs = []v1alpha1.MacNode
 	type replicas = []v1alpha1.ModelReplica
 	for name, tc := range map[string]struct {
@@ -120,8 +131,18 @@ func TestPick(t *testing.T) {
 			replica("r", gib, func(r *v1alpha1.ModelReplica) { r.Spec.Placement.NodeSelector = map[string]string{"room": "b"} }), "b", v1alpha1.ReasonPlaced, ""},
 		"a chip list chooses": {macs{mac("a", 9*gib), mac("b", 9*gib, func(m *v1alpha1.MacNode) { m.Status.Chip = "M4Max" })}, nil,
 			replica("r", gib, func(r *v1alpha1.ModelReplica) { r.Spec.Placement.Chips = []string{"M4Max"} }), "b", v1alpha1.ReasonPlaced, ""},
-		"a file is served where it lies":                 {macs{mac("a", 9*gib), mac("b", 9*gib, holds("sha256:d"))}, nil, replica("r", gib, file), "b", v1alpha1.ReasonPlaced, ""},
-		"the same name with other bytes is another file": {macs{mac("a", 9*gib, holds("sha256:other"))}, nil, replica("r", gib, file), "", v1alpha1.ReasonNoCandidates, "1 without the model's files"},
+		"a file is served where it lies": {macs{mac("a", 9*gib), mac("b", 9*gib, holds("sha256:d"))}, nil, replica("r", gib, file), "b", v1alpha1.ReasonPlaced, ""},
+		"rather than share a Mac it waits for one that still looks": {macs{mac("a", 9*gib, holds("sha256:d")), mac("b", 9*gib)},
+			replicas{replica("s", gib, on("a"), of("d"))}, replica("r", gib, of("d"), file, born(time.Second)), "", v1alpha1.ReasonWaiting, "is on a; waiting"},
+		"but not for ever": {macs{mac("a", 9*gib, holds("sha256:d")), mac("b", 9*gib)},
+			replicas{replica("s", gib, on("a"), of("d"))}, replica("r", gib, of("d"), file, born(spreadPatience)), "a", v1alpha1.ReasonPlaced, ""},
+		"nor for one that has looked": {macs{mac("a", 9*gib, holds("sha256:d")), mac("b", 9*gib, looked)},
+			replicas{replica("s", gib, on("a"), of("d"))}, replica("r", gib, of("d"), file, born(time.Second)), "a", v1alpha1.ReasonPlaced, ""},
+		"nor for one without room": {macs{mac("a", 9*gib, holds("sha256:d")), mac("b", 2*gib)},
+			replicas{replica("s", gib, on("a"), of("d")), replica("t", gib, on("b")), replica("u", gib, on("b"))}, replica("r", gib, of("d"), file, born(time.Second)), "a", v1alpha1.ReasonPlaced, ""},
+		"the first replica waits for nobody": {macs{mac("a", 9*gib, holds("sha256:d")), mac("b", 9*gib)}, nil,
+			replica("r", gib, file, born(time.Second)), "a", v1alpha1.ReasonPlaced, ""},
+		"the same name with other bytes is another file": {macs{mac("a", 9*gib, asked, holds("sha256:other"))}, nil, replica("r", gib, file), "", v1alpha1.ReasonNoCandidates, "1 without the model's files"},
 		"a refusal is remembered":                        {macs{mac("a", 9*gib)}, nil, replica("r", gib, avoids("a", time.Minute)), "", v1alpha1.ReasonNoCandidates, "1 avoided after a refusal"},
 		"and forgotten":                                  {macs{mac("a", 9*gib)}, nil, replica("r", gib, avoids("a", -time.Second)), "a", v1alpha1.ReasonPlaced, ""},
 	} {

@@ -20,6 +20,7 @@ const (
 	notReady
 	shuttingDown
 	avoided
+	looking
 	withoutFiles
 	unknownCapacity
 	full
@@ -115,6 +116,8 @@ func (r rejection) words() string {
 		return "shutting down"
 	case avoided:
 		return "avoided after a refusal"
+	case looking:
+		return "still looking for the model's files"
 	case withoutFiles:
 		return "without the model's files"
 	case unknownCapacity:
