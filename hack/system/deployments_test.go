@@ -32,6 +32,10 @@ func tokens(n int64) option {
 	return func(md *v1alpha1.ModelDeployment) { md.Spec.Context.Tokens = n }
 }
 
+func chips(names ...string) option {
+	return func(md *v1alpha1.ModelDeployment) { md.Spec.Placement.Chips = names }
+}
+
 // deploy creates a deployment of the tiny model, or of what the options say.
 func (s *suite) deploy(t *testing.T, namespace, name string, options ...option) *v1alpha1.ModelDeployment {
 	t.Helper()

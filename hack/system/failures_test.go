@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -186,7 +185,7 @@ func (s *suite) look(t *testing.T) world {
 	for _, r := range s.replicasOf(t, "default", "slow") {
 		w.replicas[string(r.UID)] = r.Spec.NodeName
 	}
-	for _, name := range []string{small, middle, large} {
+	for _, name := range []string{middle, large} {
 		w.reclaims[name] = len(s.mac(t, name).Status.Reclaims)
 		w.engines[name] = s.pids(t, name)
 	}
@@ -241,7 +240,7 @@ func (s *suite) outage(t *testing.T) {
 	if err := s.StartOperator(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{small, middle, large} {
+	for _, name := range []string{middle, large} {
 		if err := s.WaitMacReady(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
@@ -322,39 +321,36 @@ func (s *suite) namespaceDeleted(t *testing.T) {
 	}
 }
 
-// deadMac deletes a replica whose Mac is dead: it stays until it is fenced by
-// the deletion of the MacNode, and what it freed is then unknown.
+// deadMac deletes a namespace with a replica whose Mac is dead: the replica
+// stays until it is fenced by the deletion of the MacNode, what it freed is
+// then unknown, and the namespace ends.
 func (s *suite) deadMac(t *testing.T) {
-	md := s.deploy(t, "default", "orphan", func(md *v1alpha1.ModelDeployment) { md.Spec.Placement.Chips = []string{"M4"} })
-	s.waitReady(t, "default", "orphan", 1)
-	replica := s.onlyReplica(t, "default", "orphan")
-	seen := s.record(t, "default")
+	ns := s.namespace(t, "bereaved")
+	s.deploy(t, "bereaved", "orphan", chips("M4"))
+	s.waitReady(t, "bereaved", "orphan", 1)
+	replica := s.onlyReplica(t, "bereaved", "orphan")
+	seen := s.record(t, "bereaved")
 	if err := s.KillAgent(small); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Client.Delete(t.Context(), md); err != nil {
+	if err := s.Client.Delete(t.Context(), ns); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the replica is told to drain", patience, func(ctx context.Context) error {
 		if err := s.Client.Get(ctx, client.ObjectKeyFromObject(&replica), &replica); err != nil {
 			return err
 		}
-		if replica.DeletionTimestamp.IsZero() {
-			return errors.New("it is not being deleted")
+		if replica.DeletionTimestamp.IsZero() || replica.Spec.Desired != v1alpha1.DesiredDrained {
+			return fmt.Errorf("desired %s, deleted at %v", replica.Spec.Desired, replica.DeletionTimestamp)
 		}
 		return nil
 	})
+	s.notReleased(t, replica)
 	if err := s.Client.Delete(t.Context(), s.mac(t, small)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the replica is gone", patience, func(ctx context.Context) error {
-		err := s.Client.Get(ctx, client.ObjectKeyFromObject(&replica), &replica)
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("finalizers %v, %s (%w)", replica.Finalizers, sentences(replica.Status.Conditions), err)
-	})
-	s.waitGone(t, md)
+	s.waitGone(t, &replica)
+	s.waitGone(t, ns)
 	unknown := func(r v1alpha1.ModelReplica) bool {
 		return r.Status.Freed.HostCheck == v1alpha1.HostCheckIndeterminate && r.Status.Freed.Bytes == nil &&
 			meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReleased)
@@ -364,5 +360,19 @@ func (s *suite) deadMac(t *testing.T) {
 	}
 	if err := s.SweepMac(t.Context(), small); err != nil {
 		t.Error(err)
+	}
+}
+
+// notReleased wants a replica to stay while its Mac may still hold it.
+func (s *suite) notReleased(t *testing.T, replica v1alpha1.ModelReplica) {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < 2*time.Second; {
+		now := replica.DeepCopy()
+		if err := s.Client.Get(t.Context(), client.ObjectKeyFromObject(now), now); err != nil {
+			t.Fatalf("the replica went before its Mac was fenced: %v", err)
+		}
+		if meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionReleased) {
+			t.Fatalf("released before its Mac was fenced: %s", sentences(now.Status.Conditions))
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,6 +69,12 @@ func (s *suite) nameConflict(t *testing.T) {
 	owner := s.deploy(t, "default", "owner", replicas(0), serves("chat"))
 	s.wantCondition(t, owner, v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
 	s.namespace(t, "claimant")
+	eventually(t, "a later second begins, so that the owner is older", patience, func(context.Context) error {
+		if age := time.Since(owner.CreationTimestamp.Time); age < time.Second {
+			return fmt.Errorf("it is %s old", age)
+		}
+		return nil
+	})
 	late := s.deploy(t, "claimant", "late", replicas(0), serves("chat"))
 	message := s.wantCondition(t, late, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonNameConflict)
 	wantWords(t, message, "chat", "default/owner")

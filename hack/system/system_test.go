@@ -57,13 +57,13 @@ func TestTheWholeSystem(t *testing.T) {
 			})
 		}
 	})
-	s.deploy(t, "default", "slow", source("slow.gguf"), replicas(2), tokens(slowContext))
+	s.deploy(t, "default", "slow", source("slow.gguf"), replicas(2), tokens(slowContext), chips("M4Max", "M2Ultra"))
 	s.waitReady(t, "default", "slow", 2)
 	t.Run("an answer, whole and streamed", s.answers)
 	t.Run("an engine is killed", s.engineKilled)
 	t.Run("an agent is killed", s.agentKilled)
+	t.Run("a Mac is dead", s.deadMac) // small is gone from here on
 	t.Run("operator and API server are away", s.outage)
-	t.Run("a Mac is dead", s.deadMac)
 }
 
 // start brings the fleet up; the end of the test takes it down and wants
@@ -126,7 +126,7 @@ const slowContext = 4096
 // slow is a model whose answers of full length take seconds.
 func slow(seed uint64) tinymodel.Config {
 	c := tinymodel.Default()
-	c.Name, c.Seed, c.Context = "slow", seed, slowContext
+	c.Name, c.Seed, c.Context, c.Endless = "slow", seed, slowContext, true
 	c.Layers, c.Hidden, c.FeedForward, c.QueryHeads, c.KVHeads, c.HeadSize = 4, 256, 768, 8, 4, 32
 	return c
 }

@@ -89,6 +89,8 @@ type tensorSpec struct {
 	kind       weights.Type
 	// std of the random values; 0 writes ones, ramp 1, 2, 3 and so on.
 	std float64
+	// silent makes the last row zeros.
+	silent bool
 }
 
 // ramp marks a vector of rising values.
@@ -103,24 +105,26 @@ func (t tensorSpec) padding() int64 { return (alignment - t.bytes()%alignment) %
 
 func (c Config) tensors() ([]tensorSpec, error) {
 	matrix := func(name string, rows, cols int, gain float64) tensorSpec {
-		return tensorSpec{name, rows, cols, c.Type, gain / math.Sqrt(float64(cols))}
+		return tensorSpec{name: name, rows: rows, cols: cols, kind: c.Type, std: gain / math.Sqrt(float64(cols))}
 	}
 	q, kv := c.QueryHeads*c.HeadSize, c.KVHeads*c.HeadSize
-	out := []tensorSpec{matrix("token_embd.weight", c.Vocabulary, c.Hidden, 3)}
+	embed := matrix("token_embd.weight", c.Vocabulary, c.Hidden, 3)
+	embed.silent = c.Endless
+	out := []tensorSpec{embed}
 	if c.RopeFactors {
-		out = append(out, tensorSpec{"rope_freqs.weight", 0, c.HeadSize / 2, weights.F32, ramp})
+		out = append(out, tensorSpec{name: "rope_freqs.weight", cols: c.HeadSize / 2, kind: weights.F32, std: ramp})
 	}
 	for i := range c.Layers {
 		blk := func(s string) string { return fmt.Sprintf("blk.%d.%s.weight", i, s) }
 		out = append(out,
-			tensorSpec{blk("attn_norm"), 0, c.Hidden, weights.F32, 0},
+			tensorSpec{name: blk("attn_norm"), cols: c.Hidden, kind: weights.F32},
 			matrix(blk("attn_q"), q, c.Hidden, 2), matrix(blk("attn_k"), kv, c.Hidden, 2),
 			matrix(blk("attn_v"), kv, c.Hidden, 1), matrix(blk("attn_output"), c.Hidden, q, 1),
-			tensorSpec{blk("ffn_norm"), 0, c.Hidden, weights.F32, 0},
+			tensorSpec{name: blk("ffn_norm"), cols: c.Hidden, kind: weights.F32},
 			matrix(blk("ffn_gate"), c.FeedForward, c.Hidden, 1), matrix(blk("ffn_up"), c.FeedForward, c.Hidden, 1),
 			matrix(blk("ffn_down"), c.Hidden, c.FeedForward, 1))
 	}
-	out = append(out, tensorSpec{"output_norm.weight", 0, c.Hidden, weights.F32, 0})
+	out = append(out, tensorSpec{name: "output_norm.weight", cols: c.Hidden, kind: weights.F32})
 	if c.Untied {
 		out = append(out, matrix("output.weight", c.Vocabulary, c.Hidden, 3))
 	}
@@ -150,8 +154,11 @@ func (t tensorSpec) write(w io.Writer, seed uint64) error {
 	rng := random(seed ^ sum.Sum64())
 	rowBytes, _ := t.kind.RowBytes(int64(t.cols))
 	row := make([]byte, rowBytes)
-	for range max(1, t.rows) {
+	for i := range max(1, t.rows) {
 		t.fill(row, &rng)
+		if t.silent && i == t.rows-1 {
+			clear(row)
+		}
 		if _, err := w.Write(row); err != nil {
 			return err
 		}

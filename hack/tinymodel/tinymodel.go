@@ -11,6 +11,7 @@ package tinymodel
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -36,6 +37,9 @@ type Config struct {
 	Type weights.Type
 	// Untied gives the model an output head of its own.
 	Untied bool
+	// Endless makes a model that never ends its turn by itself: end of turn is
+	// the last token, whose score is always 0. Needs a tied head.
+	Endless bool
 	// RopeFactors writes one frequency divisor per rotary pair.
 	RopeFactors bool
 }
@@ -81,8 +85,10 @@ func (c Config) validate(vocabulary int) error {
 		return fmt.Errorf("tiny model: widths %d, %d and %d must be multiples of %d", c.Hidden, c.FeedForward, c.QueryHeads*c.HeadSize, weights.GroupSize)
 	case c.Layers < 1 || c.KVHeads < 1 || c.QueryHeads%c.KVHeads != 0 || c.HeadSize%2 != 0:
 		return fmt.Errorf("tiny model: %d layers, %d heads over %d of size %d cannot be", c.Layers, c.QueryHeads, c.KVHeads, c.HeadSize)
-	case c.Vocabulary < vocabulary:
-		return fmt.Errorf("tiny model: vocabulary of %d, want at least %d", c.Vocabulary, vocabulary)
+	case c.Vocabulary < vocabulary || c.Endless && c.Vocabulary == vocabulary:
+		return fmt.Errorf("tiny model: vocabulary of %d, want at least %d, and one more for a model without end", c.Vocabulary, vocabulary)
+	case c.Endless && c.Untied:
+		return errors.New("tiny model: one without end needs a tied head")
 	}
 	return nil
 }
@@ -139,6 +145,13 @@ func WriteTo(w io.Writer, c Config) error {
 	return nil
 }
 
+func (c Config) endOfTurn() int {
+	if c.Endless {
+		return c.Vocabulary - 1
+	}
+	return 2 // <|im_end|>
+}
+
 // Template is the ChatML template the models carry.
 const Template = `{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system
 You are a tiny model.<|im_end|>
@@ -170,7 +183,7 @@ func (c Config) metadata(h *header, v *vocabulary) {
 	h.numbers("tokenizer.ggml.token_type", v.kinds)
 	h.texts("tokenizer.ggml.merges", v.merges)
 	h.number("tokenizer.ggml.bos_token_id", 1)
-	h.number("tokenizer.ggml.eos_token_id", 2)
+	h.number("tokenizer.ggml.eos_token_id", uint32(c.endOfTurn()))
 	h.number("tokenizer.ggml.unknown_token_id", 0)
 	h.number("tokenizer.ggml.padding_token_id", 2)
 	h.flag("tokenizer.ggml.add_bos_token", false)

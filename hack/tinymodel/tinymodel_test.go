@@ -93,3 +93,28 @@ func TestImpossibleSizesAreRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestAModelWithoutEndHasAnEndOfTurnThatNobodyScores(t *testing.T) {
+	c := tinymodel.Default()
+	c.Endless = true
+	path := filepath.Join(t.TempDir(), "endless.gguf")
+	if err := tinymodel.Write(path, c); err != nil {
+		t.Fatal(err)
+	}
+	f, err := weights.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	tok, err := tokenizer.FromGGUF(f.Metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tok.Special().EOS; int(got) != c.Vocabulary-1 {
+		t.Errorf("end of turn is token %d, want the last one, %d", got, c.Vocabulary-1)
+	}
+	c.Untied = true
+	if err := tinymodel.Write(path, c); err == nil {
+		t.Error("a head of its own would score the end of turn, and was accepted")
+	}
+}
