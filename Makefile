@@ -74,6 +74,12 @@ bench-ready: kube build ## time from apply to Ready with the tiny model on disk
 bench-engine: build ## decode, prefill and footprint of the engine on SmolLM2
 	go run ./hack/bench/engine
 
+.PHONY: test-goldens
+test-goldens: ## real weights, tokenizer and templates against references we did not write (mlx-lm's record, tokenizers, jinja2)
+	bash hack/models/fetch.sh smollm2
+	go run ./hack/goldens/engine
+	bash hack/goldens/text.sh 50000
+
 .PHONY: test-failover
 test-failover: kube build ## two streams from two Macs through the gateway, one Mac is killed
 	bash hack/failover/run.sh
