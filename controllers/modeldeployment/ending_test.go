@@ -81,6 +81,37 @@ func TestNamesFitTheirBounds(t *testing.T) {
 	}
 }
 
+// An operator of another version may name revisions in another way: that is no
+// reason to replace an engine.
+func TestRevisionsAreKnownByWhatTheyHold(t *testing.T) {
+	c := terminating(t, false)
+	r := &Reconciler{Client: c, Clock: clocktesting.NewFakePassiveClock(now)}
+	request := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "ns", Name: "d"}}
+	if _, err := r.Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	var list appsv1.ControllerRevisionList
+	if err := c.List(t.Context(), &list); err != nil || len(list.Items) != 1 {
+		t.Fatalf("%d revisions (%v)", len(list.Items), err)
+	}
+	renamed := list.Items[0].DeepCopy()
+	renamed.Name, renamed.ResourceVersion = "named-otherwise", ""
+	if err := c.Delete(t.Context(), &list.Items[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Create(t.Context(), renamed); err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.read(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := r.ensureRevision(t.Context(), s, *accept(s).engine)
+	if err != nil || got.object.Name != renamed.Name {
+		t.Errorf("revision %v (%v), want the one that holds this engine", got.object, err)
+	}
+}
+
 // terminating is a deployment whose source is resolved.
 func terminating(t *testing.T, ending bool) client.WithWatch {
 	t.Helper()

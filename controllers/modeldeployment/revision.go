@@ -12,6 +12,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
 // historyLimit is how many revisions are kept beside those in use.
@@ -45,20 +46,21 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 	if err != nil {
 		return revision{}, err
 	}
-	name := revisionName(s.deployment, hash)
 	next := int64(1)
 	if n := len(s.revisions); n > 0 {
 		next = s.revisions[n-1].object.Revision + 1
 	}
 	for i, have := range s.revisions {
-		if have.object.Name != name {
+		// By what it holds, not by its name: an operator that names revisions in
+		// another way replaces no engine.
+		if !status.Equal(have.engine, e) {
 			continue
 		}
 		if i < len(s.revisions)-1 {
 			before := have.object.DeepCopy()
 			have.object.Revision = next
 			if err := r.Client.Patch(ctx, have.object, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
-				return revision{}, fmt.Errorf("make revision %s the newest: %w", name, err)
+				return revision{}, fmt.Errorf("make revision %s the newest: %w", have.object.Name, err)
 			}
 			s.revisions = append(slices.Delete(s.revisions, i, i+1), have)
 		}
@@ -68,6 +70,7 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 	if err != nil {
 		return revision{}, err
 	}
+	name := revisionName(s.deployment, hash)
 	made := revision{engine: e, object: &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.deployment.Namespace, Name: name,
