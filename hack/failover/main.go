@@ -138,50 +138,25 @@ func test(ctx context.Context, f *fleet.Fleet, root, python string) error {
 	return judge(os.Stdout, results, macs[0], int(retries))
 }
 
-// deploy serves the model from both Macs. The second replica is ordered once
-// both Macs have looked at the file: one that has not is no candidate yet.
+// deploy serves the model from both Macs, by one manifest: placement gives the
+// second replica a Mac of its own, also where that Mac looks at the file later.
 func deploy(ctx context.Context, f *fleet.Fleet) error {
 	fmt.Println("   two replicas of SmolLM2, one request at a time each")
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
 	defer cancel()
-	one, two := int32(1), int32(2)
+	two := int32(2)
 	md := &v1alpha1.ModelDeployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: deployment},
 		Spec: v1alpha1.ModelDeploymentSpec{
 			Model:    v1alpha1.ModelSource{Source: source},
-			Replicas: &one,
+			Replicas: &two,
 			Context:  v1alpha1.ContextSpec{Tokens: 1024, Sequences: 1, CacheTokens: 2048},
 		},
 	}
 	if err := f.Client.Create(ctx, md); err != nil {
 		return fmt.Errorf("create the deployment: %w", err)
 	}
-	if err := waitInspected(ctx, f); err != nil {
-		return err
-	}
-	scaled := md.DeepCopy()
-	scaled.Spec.Replicas = &two
-	if err := f.Client.Patch(ctx, scaled, client.MergeFrom(md)); err != nil {
-		return fmt.Errorf("scale the deployment: %w", err)
-	}
 	return waitServed(ctx, f, client.ObjectKeyFromObject(md), two)
-}
-
-// waitInspected waits until every Mac has found the model.
-func waitInspected(ctx context.Context, f *fleet.Fleet) error {
-	return fleet.Poll(ctx, 50*time.Millisecond, "both Macs have looked at the file", func(ctx context.Context) error {
-		var list v1alpha1.MacNodeList
-		if err := f.Client.List(ctx, &list); err != nil {
-			return err
-		}
-		for _, m := range list.Items {
-			found := m.Status.Inspections
-			if len(found) != 1 || found[0].State != v1alpha1.InspectionResolved {
-				return fmt.Errorf("inspections of %s: %+v", m.Name, found)
-			}
-		}
-		return nil
-	})
 }
 
 // waitServed waits until the replicas are ready, each on a Mac of its own.
