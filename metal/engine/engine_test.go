@@ -179,10 +179,15 @@ func TestPreemptionChangesNoAnswer(t *testing.T) {
 	want := together(t, roomy, rs)
 	// Two blocks of 256 for three requests that grow past one.
 	tight := ready(t, engine.Options{ModelPath: path, Sequences: 3, CacheTokens: 512}, ref.Options{})
-	same(t, "in a tight cache", together(t, tight, rs), want)
-	if tight.Status().Preemptions == 0 {
-		t.Error("nothing was preempted")
+	// On a busy machine one request may end before the next is there, and none
+	// is preempted: the same is asked again, and every answer compared.
+	for range 30 {
+		same(t, "in a tight cache", together(t, tight, rs), want)
+		if tight.Status().Preemptions > 0 || t.Failed() {
+			return
+		}
 	}
+	t.Error("nothing was preempted in 30 rounds")
 }
 
 func TestCancelReturnsTheMemory(t *testing.T) {
