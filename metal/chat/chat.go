@@ -1,12 +1,13 @@
 // Package chat writes a conversation as the text that a model was trained on,
 // with the template that came with the model.
 //
-// It owns the variables that templates see and the meaning of their errors;
-// the language of templates is in jinja. It refuses templates that are none,
+// It owns where a model's folder keeps its templates and special tokens, the
+// variables that templates see and the meaning of their errors; the language
+// of templates is in jinja. It refuses templates that are none,
 // and conversations that the template itself refuses. Tool calls and
 // reasoning, in and out, belong here too.
 //
-// Start reading at Parse and Template.Render.
+// Start reading at ReadFolder, Parse and Template.Render.
 package chat
 
 import (
@@ -54,8 +55,11 @@ type Options struct {
 	// AddGenerationPrompt opens the assistant's turn.
 	AddGenerationPrompt bool
 	// BOS and EOS are the texts of these tokens; empty where the model has
-	// none.
+	// none. They override Special.
 	BOS, EOS string
+	// Special are the texts of special tokens by name, as ReadFolder gives
+	// them.
+	Special map[string]string
 	// Tools is a JSON array of tool definitions; empty for none.
 	Tools json.RawMessage
 	// Arguments is a JSON object of further variables, such as
@@ -138,6 +142,9 @@ func (t *Template) variables(messages []Message, o Options) (*jinja.Dict, error)
 		}
 		list.Items = append(list.Items, d)
 	}
+	for name, text := range o.Special {
+		vars.Set(name, text)
+	}
 	vars.Set("messages", list)
 	vars.Set("tools", nil)
 	vars.Set("documents", nil)
@@ -147,20 +154,33 @@ func (t *Template) variables(messages []Message, o Options) (*jinja.Dict, error)
 			vars.Set(token[0], token[1])
 		}
 	}
-	if len(o.Tools) > 0 {
-		tools, err := jinja.ParseJSON(o.Tools)
-		l, ok := tools.(*jinja.List)
-		if err != nil || !ok {
-			return nil, fmt.Errorf("%w: tools are not a JSON array: %w", ErrMessages, orNone(err))
-		}
-		if len(l.Items) > 0 {
-			vars.Set("tools", l)
-		}
+	tools, err := o.tools()
+	if err != nil {
+		return nil, err
+	}
+	if tools != nil {
+		vars.Set("tools", tools)
 	}
 	if err := merge(vars, o.Arguments); err != nil {
 		return nil, fmt.Errorf("%w: template arguments: %w", ErrMessages, err)
 	}
 	return vars, nil
+}
+
+// tools are the definitions; nil for none.
+func (o Options) tools() (*jinja.List, error) {
+	if len(o.Tools) == 0 {
+		return nil, nil
+	}
+	v, err := jinja.ParseJSON(o.Tools)
+	l, ok := v.(*jinja.List)
+	if err != nil || !ok {
+		return nil, fmt.Errorf("%w: tools are not a JSON array: %w", ErrMessages, orNone(err))
+	}
+	if len(l.Items) == 0 {
+		return nil, nil
+	}
+	return l, nil
 }
 
 // message makes what a template sees of one turn. A template that does not

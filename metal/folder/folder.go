@@ -1,8 +1,8 @@
 // Package folder reads a model's folder: plain files with bounded sizes, and
 // never a file outside of it.
 //
-// It owns where a model's files may lie (directly in its folder) and how big
-// those that are read whole may be. It refuses links that lead out of the
+// It owns where a model's files may lie (directly in its folder, or in a
+// folder of it that its reader names) and how big those that are read whole may be. It refuses links that lead out of the
 // folder, files that are not regular, and text that is larger than its reader
 // expects. It knows no format.
 //
@@ -16,6 +16,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -55,6 +56,23 @@ func (f *Folder) Path() string { return f.path }
 
 // Close closes the folder; files that were opened from it stay open.
 func (f *Folder) Close() error { return f.root.Close() }
+
+// Sub opens a folder that lies directly in this one, under the same rules.
+func (f *Folder) Sub(name string) (*Folder, error) {
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, `/\`) {
+		return nil, fmt.Errorf("folder %q: %w", name, ErrOutside)
+	}
+	root, err := f.root.OpenRoot(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s: %w", name, ErrMissing)
+	case err != nil && f.isLink(name):
+		return nil, fmt.Errorf("%s is a link that %w", name, ErrOutside)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w: %w", name, ErrInvalid, err)
+	}
+	return &Folder{root: root, path: filepath.Join(f.path, name)}, nil
+}
 
 // File opens a regular file that lies directly in the folder.
 func (f *Folder) File(name string) (*os.File, error) {

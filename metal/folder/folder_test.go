@@ -86,3 +86,33 @@ func TestNamesAreSorted(t *testing.T) {
 		t.Error("Has is wrong")
 	}
 }
+
+func TestFoldersInAFolderFollowTheSameRules(t *testing.T) {
+	f, dir := open(t)
+	for _, name := range []string{filepath.Join(dir, "sub"), filepath.Join(filepath.Dir(dir), "secrets")} {
+		if err := os.Mkdir(name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(name, "a.txt"), "a")
+	}
+	if err := os.Symlink("../secrets", filepath.Join(dir, "escape")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "file"), "")
+	sub, err := f.Sub("sub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	if text, err := sub.Read("a.txt", 10); err != nil || string(text) != "a" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if _, err := sub.Read("../file", 10); !errors.Is(err, folder.ErrOutside) {
+		t.Errorf("a file above: %v", err)
+	}
+	for name, want := range map[string]error{"none": folder.ErrMissing, "escape": folder.ErrOutside, "..": folder.ErrOutside, "sub/..": folder.ErrOutside, "file": folder.ErrInvalid} {
+		if _, err := f.Sub(name); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", name, err, want)
+		}
+	}
+}

@@ -64,7 +64,7 @@ func TestHostileSourcesAreRefused(t *testing.T) {
 		"deep negation":    "{{ " + strings.Repeat("not ", 100_000) + "a }}",
 		"deep signs":       "{{ " + strings.Repeat("- ", 100_000) + "1 }}",
 		"deep conditions":  "{{ " + strings.Repeat("1 if 1 else ", 50_000) + "1 }}",
-		"too long":         strings.Repeat("x", maxSource+1),
+		"too long":         strings.Repeat("x", MaxSource+1),
 		"unclosed in many": strings.Repeat("{{ '", 50_000),
 	} {
 		if _, err := Parse(source); !errors.Is(err, ErrSyntax) && !errors.Is(err, ErrLimit) {

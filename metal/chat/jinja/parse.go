@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// maxSource bounds a template's source.
-	maxSource = 1 << 20
+	// MaxSource bounds a template's source, in bytes.
+	MaxSource = 1 << 20
 	// maxDepth bounds nesting, in source and at run time.
 	maxDepth = 200
 )
@@ -24,8 +24,8 @@ func (t *Template) Source() string { return t.source }
 
 // Parse reads a template; its error is ErrSyntax or ErrLimit.
 func Parse(source string) (*Template, error) {
-	if len(source) > maxSource {
-		return nil, limitf("the source has %d bytes, more than %d", len(source), maxSource)
+	if len(source) > MaxSource {
+		return nil, limitf("the source has %d bytes, more than %d", len(source), MaxSource)
 	}
 	tokens, err := lex(source)
 	if err != nil {

@@ -1,0 +1,175 @@
+package chat
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/metal/chat/jinja"
+	"metalfleet.dev/metalfleet/metal/folder"
+)
+
+// readFolder writes files and reads their configuration.
+func readFolder(t testing.TB, files map[string]string) (Configuration, error) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := folder.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	return ReadFolder(f)
+}
+
+func TestTemplateComesFromTheFirstFileThatHasOne(t *testing.T) {
+	jinjaFile, legacy, config := map[string]string{templateFile: "jinja"}, map[string]string{legacyFile: `{"chat_template":"legacy"}`}, map[string]string{configFile: `{"chat_template":"config"}`}
+	named := map[string]string{configFile: `{"chat_template":[{"name":"default","template":"first"},{"name":"tool_use","template":"tools"},{"name":"rag","template":"{% broken"},{"name":"default","template":"plain"}]}`}
+	beside := map[string]string{namedFolder + "/tool_use.jinja": "file for tools", namedFolder + "/note.txt": "{%"}
+	tests := map[string]struct {
+		files        []map[string]string
+		plain, tools string // empty for no template
+	}{
+		"nothing":                                 {},
+		"one file":                                {[]map[string]string{jinjaFile}, "jinja", "jinja"},
+		"the file before the others":              {[]map[string]string{jinjaFile, legacy, config}, "jinja", "jinja"},
+		"the processor's before the tokenizer's":  {[]map[string]string{legacy, config}, "legacy", "legacy"},
+		"the tokenizer's":                         {[]map[string]string{config}, "config", "config"},
+		"the tokenizer's where others are empty":  {[]map[string]string{config, {legacyFile: `{"chat_template":null}`}}, "config", "config"},
+		"named ones, the later of one name":       {[]map[string]string{named}, "plain", "tools"},
+		"a file beside it for tools":              {[]map[string]string{jinjaFile, beside, config}, "jinja", "file for tools"},
+		"a file instead of the default":           {[]map[string]string{jinjaFile, {namedFolder + "/default.jinja": "later"}}, "later", "later"},
+		"files alone, which replace the config's": {[]map[string]string{beside, config}, "", "file for tools"},
+		"no template in the configuration":        {[]map[string]string{{configFile: `{"model_max_length":7,"Chat_Template":"x"}`}}, "", ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			files := map[string]string{}
+			for _, f := range tc.files {
+				maps.Copy(files, f)
+			}
+			c, err := readFolder(t, files)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.Templates == nil {
+				if tc.plain+tc.tools != "" {
+					t.Fatal("no template was found")
+				}
+				return
+			}
+			for tools, want := range map[string]string{"": tc.plain, "[]": tc.plain, `[{"name":"f"}]`: tc.tools} {
+				got, err := c.Templates.Render(context.Background(), nil, Options{Tools: json.RawMessage(tools)})
+				if got != want || (err != nil) != (want == "") || (err != nil && !errors.Is(err, ErrTemplate)) {
+					t.Errorf("with tools %q: %q, %v, want %q", tools, got, err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestSpecialTokensAreThoseThatTransformersGives(t *testing.T) {
+	tests := map[string]struct {
+		config, special string
+		want            map[string]string
+	}{
+		"strings, objects and none": {`{"bos_token":"<s>","eos_token":{"__type":"AddedToken","content":"</s>","lstrip":false},"pad_token":null,"add_bos_token":true}`, "",
+			map[string]string{"bos_token": "<s>", "eos_token": "</s>"}},
+		"the model's own": {`{"image_token":"<image>","extra_special_tokens":{"audio_token":"<audio>"},"additional_special_tokens":["<x>"],"use_default":"y"}`, "",
+			map[string]string{"image_token": "<image>", "audio_token": "<audio>"}},
+		"the map overrides": {`{"bos_token":"<s>","eos_token":"</s>"}`, `{"eos_token":{"content":"<end>"},"unk_token":"<unk>","bos_token":null}`,
+			map[string]string{"eos_token": "<end>", "unk_token": "<unk>"}},
+		"not where added tokens are listed": {`{"bos_token":"<s>","added_tokens_decoder":{}}`, `{"bos_token":"<other>","eos_token":"<end>"}`,
+			map[string]string{"bos_token": "<s>"}},
+		"the map alone": {"", `{"bos_token":"<s>"}`, map[string]string{"bos_token": "<s>"}},
+		"nothing":       {"", "", map[string]string{}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			files := map[string]string{}
+			for file, text := range map[string]string{configFile: tc.config, specialFile: tc.special} {
+				if text != "" {
+					files[file] = text
+				}
+			}
+			c, err := readFolder(t, files)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, c.Special); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	o := Options{BOS: "<b>", Special: map[string]string{"bos_token": "<s>", "pad_token": "<pad>", "messages": "no"}, Arguments: json.RawMessage(`{"pad_token":"<mine>"}`)}
+	if got := render(t, "{{ bos_token }}{{ pad_token }}{{ messages[0].content }}", []Message{{Role: "user", Content: "c"}}, o); got != "<b><mine>c" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestHostileFoldersAreRefused(t *testing.T) {
+	many := map[string]string{}
+	for i := range maxNamed + 1 {
+		many[namedFolder+"/"+strings.Repeat("x", i+1)+".jinja"] = "x"
+	}
+	tests := map[string]struct {
+		files map[string]string
+		kind  error
+		says  string
+	}{
+		"a template that is too long":      {map[string]string{templateFile: strings.Repeat("x", jinja.MaxSource+1)}, folder.ErrTooLarge, templateFile},
+		"a named one that is too long":     {map[string]string{namedFolder + "/tool_use.jinja": strings.Repeat("x", jinja.MaxSource+1)}, folder.ErrTooLarge, "tool_use.jinja"},
+		"too many named ones":              {many, ErrTemplate, "more than 32"},
+		"a configuration that is too long": {map[string]string{configFile: strings.Repeat(" ", maxConfig+1)}, folder.ErrTooLarge, configFile},
+		"a map that is too long":           {map[string]string{specialFile: strings.Repeat(" ", maxConfig+1)}, folder.ErrTooLarge, specialFile},
+		"a processor file too long":        {map[string]string{legacyFile: strings.Repeat(" ", maxLegacy+1)}, folder.ErrTooLarge, legacyFile},
+		"a configuration that is no JSON":  {map[string]string{configFile: `{"chat_template":`}, folder.ErrInvalid, configFile},
+		"a configuration that is a list":   {map[string]string{configFile: `[]`}, folder.ErrInvalid, configFile},
+		"a folder in place of a file":      {map[string]string{templateFile + "/x": ""}, folder.ErrInvalid, templateFile},
+		"a file in place of a folder":      {map[string]string{namedFolder: ""}, folder.ErrInvalid, namedFolder},
+		"a template that is none":          {map[string]string{templateFile: "{% if %}"}, ErrTemplate, "line 1"},
+		"a template that is no text":       {map[string]string{templateFile: "\xff\xfe"}, ErrTemplate, "UTF-8"},
+		"a template that is a number":      {map[string]string{configFile: `{"chat_template":7}`}, ErrTemplate, "neither a string nor a list"},
+		"a list of strings":                {map[string]string{configFile: `{"chat_template":["x"]}`}, ErrTemplate, "neither a string nor a list"},
+		"an entry without a name":          {map[string]string{configFile: `{"chat_template":[{"template":"x"}]}`}, ErrTemplate, "entry 0"},
+		"an empty list":                    {map[string]string{configFile: `{"chat_template":[]}`}, ErrTemplate, "lists 0 templates"},
+		"names that are never picked":      {map[string]string{configFile: `{"chat_template":[{"name":"rag","template":"x"}]}`}, ErrTemplate, `no template is called "default", only: rag`},
+		"a token that is a number":         {map[string]string{configFile: `{"bos_token":7}`}, ErrTemplate, "bos_token"},
+		"a token without content":          {map[string]string{specialFile: `{"eos_token":{"id":7}}`}, ErrTemplate, "eos_token"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := readFolder(t, tc.files)
+			if !errors.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %v, want %v saying %q", err, tc.kind, tc.says)
+			}
+		})
+	}
+}
+
+func TestCheckTriesTheTemplateForToolsWithTools(t *testing.T) {
+	for source, good := range map[string]bool{"{{ tools[0].function.name }}": true, "{{ tools | length }}": true, "{{ raise_exception('never') }}": false, "{{ tools.x.y }}": false} {
+		templates, err := NewTemplates(map[string]string{"default": "{{ raise_exception('no tools') if tools }}", "tool_use": source})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := templates.Check(context.Background(), Options{}); (err == nil) != good {
+			t.Errorf("%s: %v", source, err)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package chat
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Templates are the chat templates of one model, by name. They may be used by
+// many goroutines at once.
+type Templates struct {
+	parsed map[string]*Template
+	names  []string // of all, sorted
+}
+
+// NewTemplates parses templates by name. Only "default" and "tool_use" are ever
+// picked, so others are named but not parsed: a broken one harms nobody. The
+// error is an ErrTemplate.
+func NewTemplates(sources map[string]string) (*Templates, error) {
+	out := &Templates{parsed: map[string]*Template{}, names: slices.Sorted(maps.Keys(sources))}
+	for _, name := range []string{defaultTemplate, toolTemplate} {
+		source, ok := sources[name]
+		if !ok {
+			continue
+		}
+		t, err := Parse(source)
+		if err != nil {
+			return nil, fmt.Errorf("template %q: %w", name, err)
+		}
+		out.parsed[name] = t
+	}
+	if len(out.parsed) == 0 {
+		return nil, out.none()
+	}
+	return out, nil
+}
+
+func (t *Templates) none() error {
+	return fmt.Errorf("%w: no template is called %q, only: %s", ErrTemplate, defaultTemplate, strings.Join(t.names, ", "))
+}
+
+// Names lists the names of all templates, sorted.
+func (t *Templates) Names() []string { return slices.Clone(t.names) }
+
+// Pick returns the template for a conversation with or without tools, as
+// transformers picks: "tool_use" for tools where there is one, else "default".
+func (t *Templates) Pick(tools bool) (*Template, error) {
+	if one := t.parsed[toolTemplate]; tools && one != nil {
+		return one, nil
+	}
+	if one := t.parsed[defaultTemplate]; one != nil {
+		return one, nil
+	}
+	return nil, t.none()
+}
+
+// Render picks a template and renders it, as Template.Render does.
+func (t *Templates) Render(ctx context.Context, messages []Message, o Options) (string, error) {
+	tools, err := o.tools()
+	if err != nil {
+		return "", err
+	}
+	one, err := t.Pick(tools != nil)
+	if err != nil {
+		return "", err
+	}
+	return one.Render(ctx, messages, o)
+}
+
+// Check renders a short conversation with each template that may be picked.
+func (t *Templates) Check(ctx context.Context, o Options) error {
+	for _, name := range []string{defaultTemplate, toolTemplate} {
+		one := t.parsed[name]
+		if one == nil {
+			continue
+		}
+		o.Tools = nil
+		if name == toolTemplate {
+			o.Tools = json.RawMessage(sampleTools)
+		}
+		if err := one.Check(ctx, o); err != nil {
+			return fmt.Errorf("template %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// sampleTools is a definition that every template for tools must take.
+const sampleTools = `[{"type":"function","function":{"name":"now","description":"The time.","parameters":{"type":"object","properties":{},"required":[]}}}]`
