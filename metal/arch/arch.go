@@ -22,11 +22,14 @@ import (
 type Model interface {
 	// CacheSpec is the shape of the cache its steps extend.
 	CacheSpec() tensor.CacheSpec
-	// Step runs flat tokens through the network, extends cache, and returns
-	// logits [len(rows), vocabulary] for the given rows of the step; nil rows
-	// means that no logits are wanted and the result is nil. The result
-	// belongs to s.
-	Step(s tensor.Scope, cache tensor.Cache, tokens []int32, segments []tensor.Segment, rows []int) tensor.Array
+	// Step runs flat tokens (an array of ids [T]) through the network, extends
+	// cache, and returns logits [len(rows), vocabulary] for the given rows of
+	// the step; nil rows means that no logits are wanted and the result is nil.
+	// The result belongs to s.
+	Step(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int) tensor.Array
+	// Hidden does the same and returns the normed hidden states [T, hidden]
+	// that the head would read, for embeddings.
+	Hidden(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment) tensor.Array
 	// Release frees the weights.
 	Release()
 }

@@ -70,7 +70,7 @@ func load(t *testing.T, path string, o ref.Options) *network {
 func (n *network) step(tokens []int32, segments []tensor.Segment, rows []int) ([]float32, error) {
 	sc := n.b.NewScope(context.Background())
 	defer sc.Close()
-	out := n.m.Step(sc, n.cache, tokens, segments, rows)
+	out := n.m.Step(sc, n.cache, sc.IDs(tokens), segments, rows)
 	if err := sc.Err(); err != nil || rows == nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
@@ -33,9 +34,9 @@ func openOracle(t *testing.T, path string) *oracle {
 			rows = int(e.Shape[0])
 		}
 		m := make([][]float64, rows)
-		err := f.Rows(context.Background(), e, func(row int, raw []byte) error {
+		err := f.Rows(context.Background(), e, func(row int, r quant.Row) error {
 			v := make([]float32, e.Shape[len(e.Shape)-1])
-			if err := e.Type.Dequantize(raw, v); err != nil {
+			if err := e.Format.Dequantize(r, v); err != nil {
 				return err
 			}
 			for _, x := range v {
@@ -75,9 +76,9 @@ func (o *oracle) norm(path string, x []float64) []float64 {
 
 func (o *oracle) rope(x []float64, pos int) {
 	for h := 0; h < len(x); h += o.d.HeadSize {
-		half := o.d.RopeSize / 2
+		half := o.d.Rope.Size / 2
 		for i := range half {
-			angle := float64(pos) / o.d.RopeLinear * math.Pow(o.d.RopeTheta, -2*float64(i)/float64(o.d.RopeSize))
+			angle := float64(pos) / o.d.Rope.Linear * math.Pow(o.d.Rope.Theta, -2*float64(i)/float64(o.d.Rope.Size))
 			if f := o.w["model.rope_freqs.weight"]; f != nil {
 				angle /= f[0][i]
 			}

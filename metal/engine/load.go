@@ -137,7 +137,7 @@ func (e *Engine) canary(m *loadedModel) error {
 	sc := e.opts.Backend.NewScope(e.hard)
 	defer sc.Close()
 	defer m.cache.Drop(0)
-	out := m.model.Step(sc, m.cache, []int32{0}, []tensor.Segment{{Request: 0, Length: 1}}, []int{0})
+	out := m.model.Step(sc, m.cache, sc.IDs([]int32{0}), []tensor.Segment{{Request: 0, Length: 1}}, []int{0})
 	if err := sc.Err(); err != nil {
 		if errors.Is(err, context.Canceled) {
 			return fmt.Errorf("stopped: %w", err)

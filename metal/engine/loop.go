@@ -183,7 +183,7 @@ func (l *looping) forward(step batch.Step) ([][]float32, error) {
 	}
 	sc := l.e.opts.Backend.NewScope(l.e.hard)
 	defer sc.Close()
-	out := l.model.model.Step(sc, l.model.cache, ids, segments, last)
+	out := l.model.model.Step(sc, l.model.cache, sc.IDs(ids), segments, last)
 	if err := sc.Err(); err != nil {
 		return nil, err
 	}

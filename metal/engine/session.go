@@ -136,7 +136,7 @@ func (s *Session) Decode(ctx context.Context, ids []int64, token int32) error {
 func (s *Session) step(ctx context.Context, tokens []int32, segments []tensor.Segment, rows []int) ([]float32, error) {
 	sc := s.backend.NewScope(ctx)
 	defer sc.Close()
-	out := s.model.Step(sc, s.cache, tokens, segments, rows)
+	out := s.model.Step(sc, s.cache, sc.IDs(tokens), segments, rows)
 	var values []float32
 	if out != nil && sc.Err() == nil {
 		values = make([]float32, len(rows)*out.Shape()[1])

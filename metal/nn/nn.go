@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
@@ -67,14 +68,10 @@ func (l *Loader) Linear(ctx context.Context, path string) (Linear, error) {
 	if err != nil {
 		return Linear{}, err
 	}
-	format, split, err := rowsOf(e)
-	if err != nil {
-		return Linear{}, fmt.Errorf("load %s: %w", path, err)
-	}
-	m, err := l.backend.LoadMatrix(format, int(e.Shape[0]), int(e.Shape[1]), func(put func(int, tensor.Row) error) error {
-		return l.file.Rows(ctx, e, func(row int, raw []byte) error {
-			l.progress(int64(len(raw)))
-			return put(row, split(raw))
+	m, err := l.backend.LoadMatrix(e.Format, int(e.Shape[0]), int(e.Shape[1]), func(put func(int, quant.Row) error) error {
+		return l.file.Rows(ctx, e, func(row int, r quant.Row) error {
+			l.progress(int64(len(r.Raw) + len(r.Scales) + len(r.Biases)))
+			return put(row, r)
 		})
 	})
 	if err != nil {
@@ -95,43 +92,35 @@ func (l *Loader) entry(path string, dims int) (weights.Entry, error) {
 	return e, nil
 }
 
-// rowsOf says how a type of the file comes into a back end.
-func rowsOf(e weights.Entry) (tensor.Format, func([]byte) tensor.Row, error) {
-	plain := func(raw []byte) tensor.Row { return tensor.Row{Raw: raw} }
-	switch e.Type {
-	case weights.F32:
-		return tensor.Float32, plain, nil
-	case weights.F16:
-		return tensor.Float16, plain, nil
-	case weights.BF16:
-		return tensor.BFloat16, plain, nil
+// vector loads path+".weight" as a kept array.
+func (l *Loader) vector(ctx context.Context, path string) (tensor.Array, error) {
+	e, err := l.entry(path, 1)
+	if err != nil {
+		return nil, err
 	}
-	a, ok := e.Type.Affine()
-	if !ok {
-		return 0, nil, &weights.UnsupportedError{Subject: "tensor type", Value: e.Type.String(), Supported: weights.SupportedTypes()}
+	var v tensor.Array
+	err = l.file.Rows(ctx, e, func(_ int, r quant.Row) error {
+		l.progress(int64(len(r.Raw)))
+		v, err = l.backend.LoadVector(e.Format.Type, r.Raw)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", path, err)
 	}
-	row := a.NewAffineRow(int(e.Shape[1]))
-	split := func(raw []byte) tensor.Row {
-		e.Type.Split(raw, row)
-		return tensor.Row{Raw: row.Q, Scales: row.Scales, Biases: row.Biases}
-	}
-	format := map[weights.Affine]tensor.Format{
-		{Bits: 4}: tensor.Affine4, {Bits: 8}: tensor.Affine8,
-		{Bits: 4, Symmetric: true}: tensor.Symmetric4, {Bits: 8, Symmetric: true}: tensor.Symmetric8,
-	}
-	return format[a], split, nil
+	l.vectors = append(l.vectors, v)
+	return v, nil
 }
 
-// Vector loads path+".weight" as float32 values.
-func (l *Loader) Vector(ctx context.Context, path string) ([]float32, error) {
+// Values reads path+".weight" as float32 values on the host.
+func (l *Loader) Values(ctx context.Context, path string) ([]float32, error) {
 	e, err := l.entry(path, 1)
 	if err != nil {
 		return nil, err
 	}
 	values := make([]float32, e.Shape[0])
-	err = l.file.Rows(ctx, e, func(_ int, raw []byte) error {
-		l.progress(int64(len(raw)))
-		return e.Type.Dequantize(raw, values)
+	err = l.file.Rows(ctx, e, func(_ int, r quant.Row) error {
+		l.progress(int64(len(r.Raw)))
+		return e.Format.Dequantize(r, values)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("load %s: %w", path, err)
@@ -139,7 +128,7 @@ func (l *Loader) Vector(ctx context.Context, path string) ([]float32, error) {
 	return values, nil
 }
 
-// RMSNorm scales rows to unit root mean square and by its weight.
+// RMSNorm scales runs of elements to unit root mean square and by its weight.
 type RMSNorm struct {
 	Weight tensor.Array
 	Eps    float32
@@ -152,25 +141,17 @@ func (n RMSNorm) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 
 // RMSNorm loads the norm path+".weight".
 func (l *Loader) RMSNorm(ctx context.Context, path string, eps float64) (RMSNorm, error) {
-	values, err := l.Vector(ctx, path)
-	if err != nil {
-		return RMSNorm{}, err
-	}
-	sc := l.backend.NewScope(ctx)
-	defer sc.Close()
-	w := sc.From(values, len(values))
-	if err := sc.Err(); err != nil {
-		return RMSNorm{}, fmt.Errorf("load %s: %w", path, err)
-	}
-	l.vectors = append(l.vectors, sc.Keep(w))
-	return RMSNorm{Weight: w, Eps: float32(eps)}, nil
+	w, err := l.vector(ctx, path)
+	return RMSNorm{Weight: w, Eps: float32(eps)}, err
 }
 
 // Embedding gathers rows by token id. Its matrix may also be the output head.
 type Embedding struct{ Linear }
 
 // Lookup gives the rows of ids.
-func (e Embedding) Lookup(s tensor.Scope, ids []int32) tensor.Array { return s.Embed(e.Matrix, ids) }
+func (e Embedding) Lookup(s tensor.Scope, ids tensor.Array) tensor.Array {
+	return s.Embed(e.Matrix, ids)
+}
 
 // Embedding loads path+".weight".
 func (l *Loader) Embedding(ctx context.Context, path string) (Embedding, error) {
@@ -184,7 +165,7 @@ type GatedMLP struct{ Gate, Up, Down Linear }
 // Apply runs the block on x [T, D].
 func (m GatedMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	gu := s.Linear(x, m.Gate.Matrix, m.Up.Matrix)
-	return m.Down.Apply(s, s.Multiply(s.SiLU(gu[0]), gu[1]))
+	return m.Down.Apply(s, s.SwiGLU(gu[0], gu[1]))
 }
 
 // GatedMLP loads gate_proj, up_proj and down_proj below path.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"unsafe"
 
-	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/quant"
 )
 
 // Products with 4-bit weights are summed in integers. The activations of a
@@ -25,11 +25,11 @@ const fixedLeast = 1e-30
 type pairTable [256]uint64
 
 // pairTables serve one group of 32 elements for two tokens.
-type pairTables [tensor.GroupSize / 2]pairTable
+type pairTables [groupSize / 2]pairTable
 
 // fixed is one token's group on its way into the tables.
 type fixed struct {
-	values [tensor.GroupSize]int32
+	values [groupSize]int32
 	// scale times a value is the activation, sum the sum of all of them.
 	scale, sum float32
 }
@@ -37,7 +37,7 @@ type fixed struct {
 // read converts a group of activations; one that is not finite makes
 // everything it touches not a number.
 func (f *fixed) read(x []float32) {
-	x = x[:tensor.GroupSize]
+	x = x[:groupSize]
 	var top float32
 	for _, v := range x {
 		top = max(top, v, -v) // a NaN stays
@@ -63,10 +63,10 @@ func (f *fixed) read(x []float32) {
 }
 
 // build fills the tables for one group of two tokens.
-func (t *pairTables) build(format tensor.Format, low, high *fixed) {
+func (t *pairTables) build(format quant.Format, low, high *fixed) {
 	zero := uint64(0)
-	if !format.Biased() {
-		zero = 1 << (format.Bits() - 1)
+	if format.Mode == quant.Symmetric {
+		zero = 1 << (format.Bits - 1)
 	}
 	for i := range t {
 		t[i].fill(word(low, high, 2*i), word(low, high, 2*i+1), zero)
@@ -156,7 +156,7 @@ func (t *pairTables) two(per int, acc0, acc1 []float32, packed []byte, scales []
 }
 
 func checkColumn(rows, per, packed, scales, bits int) {
-	if scales < per*rows || packed < rows*tensor.GroupSize*bits/8 {
+	if scales < per*rows || packed < rows*groupSize*bits/8 {
 		panic("ref: a column is shorter than its outputs")
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/quant"
 )
 
 // group computes one group's dot product for one row of words.
@@ -13,7 +13,7 @@ func group(x []float32, words [16]byte) float32 {
 	var t pairTables
 	var f, none fixed
 	f.read(x)
-	t.build(tensor.Affine4, &f, &none)
+	t.build(quant.AffineOf(4, 32, quant.Float16), &f, &none)
 	acc := []float32{0}
 	t.one(2, acc, words[:], []uint16{0x3c00, 0}, &f) // scale 1, bias 0
 	return acc[0]
@@ -23,7 +23,7 @@ func TestFixedPointIsAsFineAsFloat32(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	worst := 0.0
 	for range 2000 {
-		x := make([]float32, tensor.GroupSize)
+		x := make([]float32, groupSize)
 		for i := range x {
 			x[i] = float32(rng.NormFloat64() * math.Exp(rng.NormFloat64()))
 		}
@@ -50,7 +50,7 @@ func TestFixedPointIsAsFineAsFloat32(t *testing.T) {
 
 func TestTheLargestSumsDoNotOverflow(t *testing.T) {
 	for _, sign := range []float32{1, -1} {
-		x := make([]float32, tensor.GroupSize)
+		x := make([]float32, groupSize)
 		var words [16]byte
 		for i := range x {
 			x[i] = sign * 1e30
@@ -61,7 +61,7 @@ func TestTheLargestSumsDoNotOverflow(t *testing.T) {
 		var f fixed
 		f.read(x)
 		var tables pairTables
-		tables.build(tensor.Affine4, &f, &f)
+		tables.build(quant.AffineOf(4, 32, quant.Float16), &f, &f)
 		a, b := []float32{0}, []float32{0}
 		f.scale = 1
 		tables.two(2, a, b, words[:], []uint16{0x3c00, 0}, &f, &f)
@@ -73,7 +73,7 @@ func TestTheLargestSumsDoNotOverflow(t *testing.T) {
 
 func TestOneAndTwoTokensAgreeToTheBit(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
-	for _, format := range []tensor.Format{tensor.Affine4, tensor.Symmetric4} {
+	for _, format := range []quant.Format{quant.AffineOf(4, 32, quant.Float16), quant.SymmetricOf(4, 32, quant.Float16)} {
 		const rows = 50
 		per := perGroup(format)
 		words, scales := make([]byte, 16*rows), make([]uint16, per*rows)
@@ -85,7 +85,7 @@ func TestOneAndTwoTokensAgreeToTheBit(t *testing.T) {
 		}
 		var f [2]fixed
 		for i := range f {
-			x := make([]float32, tensor.GroupSize)
+			x := make([]float32, groupSize)
 			for j := range x {
 				x[j] = float32(rng.NormFloat64())
 			}
@@ -110,13 +110,13 @@ func TestOneAndTwoTokensAgreeToTheBit(t *testing.T) {
 
 func TestWhatIsNotFiniteStaysNotANumber(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
-		x := make([]float32, tensor.GroupSize)
+		x := make([]float32, groupSize)
 		x[0], x[7] = 1, bad
 		if got := group(x, [16]byte{1}); got == got {
 			t.Errorf("a group with %v sums to %v", bad, got)
 		}
 	}
-	tiny := make([]float32, tensor.GroupSize)
+	tiny := make([]float32, groupSize)
 	tiny[3] = 1e-38
 	if got := group(tiny, [16]byte{0xff, 0xff}); got != 0 {
 		t.Errorf("a group of nothing sums to %v", got)

@@ -3,6 +3,7 @@ package ref
 import (
 	"fmt"
 
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -84,7 +85,7 @@ type part struct {
 }
 
 func (s *scope) quantized(x *array, ms []*matrix, outs []tensor.Array) {
-	tokens, groups := x.shape[0], x.shape[1]/tensor.GroupSize
+	tokens, groups := x.shape[0], x.shape[1]/groupSize
 	child := s.child() // the second halves live until they are added
 	defer child.Close()
 	dst := make([][halves]*array, len(ms))
@@ -125,7 +126,7 @@ func (b *Backend) multiply(sc *scratch, x *array, ms []*matrix, dst [][halves]*a
 		}
 	}
 	for g := g0; g < g1; g++ {
-		if ms[0].format.Bits() == 4 {
+		if ms[0].format.Bits == 4 {
 			sc.group4(x, ms, dst, p, g, r, ranges)
 		} else {
 			sc.group8(x, ms, dst, p, g, r, ranges)
@@ -146,10 +147,10 @@ func (sc *scratch) group4(x *array, ms []*matrix, dst [][halves]*array, p part, 
 	f := ms[0].format
 	for t := p.token0; t < p.token1; t += 2 {
 		both := t+1 < p.token1
-		sc.first.read(x.row(t)[g*tensor.GroupSize:])
+		sc.first.read(x.row(t)[g*groupSize:])
 		sc.second = fixed{}
 		if both {
-			sc.second.read(x.row(t + 1)[g*tensor.GroupSize:])
+			sc.second.read(x.row(t + 1)[g*groupSize:])
 		}
 		sc.pairs.build(f, &sc.first, &sc.second)
 		for i, m := range ms {
@@ -168,7 +169,7 @@ func (sc *scratch) group4(x *array, ms []*matrix, dst [][halves]*array, p part, 
 func (sc *scratch) group8(x *array, ms []*matrix, dst [][halves]*array, p part, g, r, ranges int) {
 	f := ms[0].format
 	for t := p.token0; t < p.token1; t++ {
-		sum := sc.tables.build(f, x.row(t)[g*tensor.GroupSize:])
+		sum := sc.tables.build(f, x.row(t)[g*groupSize:])
 		for i, m := range ms {
 			lo, hi, packed, scales := m.column(g, r, ranges)
 			sc.tables.column(perGroup(f), dst[i][p.half].row(t)[lo:hi], packed, scales, sum)
@@ -196,7 +197,7 @@ func (b *Backend) dense(x *array, m *matrix, out *array) {
 		buf := grow(&b.scratch[worker].dense, m.in)
 		for r := task * denseRows; r < min(m.out, (task+1)*denseRows); r++ {
 			w := buf
-			if m.format == tensor.Float32 {
+			if m.format.Type == quant.Float32 {
 				w = floats(m.data[r*m.in*4:][:m.in*4])
 			} else {
 				m.row(r, buf)

@@ -3,7 +3,7 @@ package ref
 import (
 	"unsafe"
 
-	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/quant"
 )
 
 // A table holds, for every value of a packed byte, what that byte contributes
@@ -14,20 +14,20 @@ import (
 type table [256]float32
 
 // tables serve one group of 32 elements.
-type tables [tensor.GroupSize]table
+type tables [groupSize]table
 
 // build fills the tables for one group of activations and returns their sum,
 // which the bias of a group multiplies.
-func (t *tables) build(f tensor.Format, x []float32) float32 {
-	x = x[:tensor.GroupSize]
+func (t *tables) build(f quant.Format, x []float32) float32 {
+	x = x[:groupSize]
 	zero := float32(0)
-	if !f.Biased() {
-		zero = float32(int(1) << (f.Bits() - 1))
+	if f.Mode == quant.Symmetric {
+		zero = float32(int(1) << (f.Bits - 1))
 	}
 	for i := range t {
 		t[i].whole(x[i], zero)
 	}
-	if !f.Biased() {
+	if f.Mode == quant.Symmetric {
 		return 0
 	}
 	var sum float32

@@ -1,12 +1,14 @@
 package ref
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"unsafe"
 
 	"metalfleet.dev/metalfleet/metal/float16"
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -16,7 +18,7 @@ import (
 // column of groups; scales (and biases beside them) lie in the same order.
 type matrix struct {
 	b       *Backend
-	format  tensor.Format
+	format  quant.Format
 	out, in int
 	mem     []byte
 	// data is the dense rows or the packed words; scales are half precision.
@@ -25,32 +27,46 @@ type matrix struct {
 }
 
 // perGroup is how many half-precision numbers a group carries.
-func perGroup(f tensor.Format) int {
-	if f.Biased() {
+func perGroup(f quant.Format) int {
+	if f.Mode == quant.Affine {
 		return 2
 	}
 	return 1
 }
 
-func groupBytes(f tensor.Format) int { return tensor.GroupSize * f.Bits() / 8 }
+// groupSize is the number of elements that share a scale.
+const groupSize = 32
+
+func groupBytes(f quant.Format) int { return groupSize * f.Bits / 8 }
+
+// kernels says which formats have one.
+func kernels(f quant.Format) error {
+	if err := f.Check(); err != nil {
+		return fmt.Errorf("load matrix: %w: %w", tensor.ErrUnsupported, err)
+	}
+	if f.Quantized() && (f.Bits != 4 && f.Bits != 8 || f.Group != groupSize || f.Type != quant.Float16) {
+		return fmt.Errorf("load matrix as %v: %w", f, tensor.ErrUnsupported)
+	}
+	return nil
+}
 
 // LoadMatrix fills a matrix from rows in any order.
-func (b *Backend) LoadMatrix(format tensor.Format, out, in int, fill func(put func(int, tensor.Row) error) error) (tensor.Matrix, error) {
+func (b *Backend) LoadMatrix(format quant.Format, out, in int, fill func(put func(int, quant.Row) error) error) (tensor.Matrix, error) {
 	if out <= 0 || in <= 0 || int64(out) > math.MaxInt32 || int64(in) > math.MaxInt32 {
 		return nil, &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("[%d, %d]", out, in)}
 	}
-	if format < tensor.Float32 || format > tensor.Symmetric8 {
-		return nil, fmt.Errorf("load matrix as %v: %w", format, tensor.ErrUnsupported)
+	if err := kernels(format); err != nil {
+		return nil, err
 	}
-	if format.Quantized() && in%tensor.GroupSize != 0 {
-		return nil, &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("%d columns are not whole groups of %d", in, tensor.GroupSize)}
+	sizes, err := format.Sizes(in)
+	if err != nil {
+		return nil, &tensor.ShapeError{Op: "LoadMatrix", Detail: err.Error()}
 	}
 	m := &matrix{b: b, format: format, out: out, in: in}
-	dataBytes, scaleCount := int64(out)*int64(in)*int64(format.Bits())/8, int64(0)
+	dataBytes, scaleCount := int64(out)*int64(sizes.Raw), int64(0)
 	if format.Quantized() {
-		scaleCount = int64(out) * int64(in/tensor.GroupSize) * int64(perGroup(format))
+		scaleCount = int64(out) * int64(in/groupSize) * int64(perGroup(format))
 	}
-	var err error
 	if m.mem, err = b.mem.exact(dataBytes+2*scaleCount, &b.mem.weights); err != nil {
 		return nil, err
 	}
@@ -65,9 +81,9 @@ func (b *Backend) LoadMatrix(format tensor.Format, out, in int, fill func(put fu
 	return m, nil
 }
 
-func (m *matrix) fill(fill func(put func(int, tensor.Row) error) error) error {
+func (m *matrix) fill(fill func(put func(int, quant.Row) error) error) error {
 	seen, count := make([]bool, m.out), 0
-	err := fill(func(row int, r tensor.Row) error {
+	err := fill(func(row int, r quant.Row) error {
 		if row < 0 || row >= m.out || seen[row] {
 			return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d of %d is out of range or comes twice", row, m.out)}
 		}
@@ -81,32 +97,23 @@ func (m *matrix) fill(fill func(put func(int, tensor.Row) error) error) error {
 	return err
 }
 
-func (m *matrix) put(row int, r tensor.Row) error {
-	rowBytes := m.in * m.format.Bits() / 8
-	if len(r.Raw) != rowBytes {
-		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row of %d bytes, want %d", len(r.Raw), rowBytes)}
+func (m *matrix) put(row int, r quant.Row) error {
+	if err := m.format.CheckRow(m.in, r); err != nil {
+		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d: %v", row, err)}
 	}
 	if !m.format.Quantized() {
-		copy(m.data[row*rowBytes:], r.Raw)
+		copy(m.data[row*len(r.Raw):], r.Raw)
 		return nil
 	}
-	groups, gb := m.in/tensor.GroupSize, groupBytes(m.format)
-	if len(r.Scales) != groups || m.format.Biased() && len(r.Biases) != groups {
-		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("%d scales and %d biases for %d groups", len(r.Scales), len(r.Biases), groups)}
-	}
-	for g := range groups {
+	le := binary.LittleEndian
+	gb := groupBytes(m.format)
+	for g := range m.in / groupSize {
 		at := g*m.out + row
 		copy(m.data[at*gb:at*gb+gb], r.Raw[g*gb:])
-		s := r.Scales[g]
-		finite := s&0x7c00 != 0x7c00
-		if m.format.Biased() {
-			finite = finite && r.Biases[g]&0x7c00 != 0x7c00
-			m.scales[2*at], m.scales[2*at+1] = s, r.Biases[g]
+		if m.format.Mode == quant.Affine {
+			m.scales[2*at], m.scales[2*at+1] = le.Uint16(r.Scales[2*g:]), le.Uint16(r.Biases[2*g:])
 		} else {
-			m.scales[at] = s
-		}
-		if !finite {
-			return fmt.Errorf("row %d, group %d: scale or bias is not a finite number: %w", row, g, tensor.ErrShape)
+			m.scales[at] = le.Uint16(r.Scales[2*g:])
 		}
 	}
 	return nil
@@ -127,51 +134,60 @@ func (m *matrix) Release() {
 	m.mem, m.data, m.scales = nil, nil, nil
 }
 
+// LoadVector makes a kept array.
+func (b *Backend) LoadVector(t quant.Type, raw []byte) (tensor.Array, error) {
+	n := len(raw) / t.Bytes()
+	if n == 0 || len(raw)%t.Bytes() != 0 || quant.DenseOf(t).Check() != nil {
+		return nil, &tensor.ShapeError{Op: "LoadVector", Detail: fmt.Sprintf("%d bytes of %v", len(raw), t)}
+	}
+	s := &scope{b: b, ctx: context.Background(), fault: new(error)}
+	defer s.Close()
+	a := s.array("LoadVector", n)
+	if s.failed() {
+		return nil, s.Err()
+	}
+	for i := range a.data {
+		a.data[i] = t.At(raw, i)
+	}
+	return s.Keep(a), nil
+}
+
 // row writes the float32 values of one row.
 func (m *matrix) row(row int, dst []float32) {
-	le := binary.LittleEndian
-	rowBytes := m.in * m.format.Bits() / 8
-	switch m.format {
-	case tensor.Float32:
-		copy(dst, floats(m.data[row*rowBytes:][:rowBytes]))
-	case tensor.Float16:
-		raw := m.data[row*rowBytes:]
-		for i := range dst {
-			dst[i] = float16.Float32(le.Uint16(raw[2*i:]))
-		}
-	case tensor.BFloat16:
-		raw := m.data[row*rowBytes:]
-		for i := range dst {
-			dst[i] = float16.FromBrain(le.Uint16(raw[2*i:]))
-		}
-	default:
+	if m.format.Quantized() {
 		m.affineRow(row, dst)
+		return
+	}
+	rowBytes := m.in * m.format.Type.Bytes()
+	raw := m.data[row*rowBytes:][:rowBytes]
+	if m.format.Type == quant.Float32 {
+		copy(dst, floats(raw))
+		return
+	}
+	for i := range dst {
+		dst[i] = m.format.Type.At(raw, i)
 	}
 }
 
 func (m *matrix) affineRow(row int, dst []float32) {
 	zero := float32(0)
-	if !m.format.Biased() {
-		zero = float32(int(1) << (m.format.Bits() - 1))
+	if m.format.Mode == quant.Symmetric {
+		zero = float32(int(1) << (m.format.Bits - 1))
 	}
 	gb := groupBytes(m.format)
-	for g := range m.in / tensor.GroupSize {
+	for g := range m.in / groupSize {
 		at := g*m.out + row
 		packed := m.data[at*gb:][:gb]
 		scale, bias := m.scaleBias(at)
-		out := dst[g*tensor.GroupSize:][:tensor.GroupSize]
+		out := dst[g*groupSize:][:groupSize]
 		for i := range out {
-			q := packed[i*m.format.Bits()/8]
-			if m.format.Bits() == 4 {
-				q = q >> (i % 2 * 4) & 15
-			}
-			out[i] = float32(scale*(float32(q)-zero)) + bias
+			out[i] = float32(scale*(float32(quant.Q(packed, m.format.Bits, i))-zero)) + bias
 		}
 	}
 }
 
 func (m *matrix) scaleBias(at int) (scale, bias float32) {
-	if m.format.Biased() {
+	if m.format.Mode == quant.Affine {
 		return float16.Float32(m.scales[2*at]), float16.Float32(m.scales[2*at+1])
 	}
 	return float16.Float32(m.scales[at]), 0

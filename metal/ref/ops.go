@@ -14,31 +14,6 @@ func (b *Backend) split(n, grain int, work func(lo, hi int)) {
 	b.workers.run(tasks, func(_, task int) { work(n*task/tasks, n*(task+1)/tasks) })
 }
 
-// Embed gathers rows of a matrix.
-func (s *scope) Embed(tm tensor.Matrix, ids []int32) tensor.Array {
-	m, ok := tm.(*matrix)
-	if !ok || m.mem == nil {
-		s.fail(fmt.Errorf("Embed: %w", tensor.ErrReleased))
-		return &array{}
-	}
-	for _, id := range ids {
-		if id < 0 || int(id) >= m.out {
-			s.fail(&tensor.ShapeError{Op: "Embed", Detail: fmt.Sprintf("row %d of %d", id, m.out)})
-			return &array{}
-		}
-	}
-	out := s.array("Embed", len(ids), m.in)
-	if s.failed() {
-		return out
-	}
-	s.b.split(len(ids), 8, func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			m.row(int(ids[i]), out.row(i))
-		}
-	})
-	return out
-}
-
 // Rows gathers rows of x.
 func (s *scope) Rows(x tensor.Array, rows []int) tensor.Array {
 	in, ok := s.operand("Rows", x, 2)
@@ -123,7 +98,19 @@ func (s *scope) SiLU(x tensor.Array) tensor.Array {
 	return out
 }
 
-// RMSNorm scales rows to unit root mean square.
+// SwiGLU is SiLU(gate) * up.
+func (s *scope) SwiGLU(gate, up tensor.Array) tensor.Array {
+	return s.binary("SwiGLU", gate, up, swiglu)
+}
+
+func swiglu(dst, gate, up []float32) {
+	gate, up = gate[:len(dst)], up[:len(dst)]
+	for i, v := range gate {
+		dst[i] = float32(v/(1+exp(-v))) * up[i]
+	}
+}
+
+// RMSNorm scales runs of elements to unit root mean square.
 func (s *scope) RMSNorm(x, weight tensor.Array, eps float32) tensor.Array {
 	in, ok := s.operand("RMSNorm", x, 2)
 	if !ok {
@@ -133,7 +120,8 @@ func (s *scope) RMSNorm(x, weight tensor.Array, eps float32) tensor.Array {
 	if !ok {
 		return &array{}
 	}
-	if w.shape[0] != in.shape[1] {
+	width := w.shape[0]
+	if in.shape[1]%width != 0 {
 		s.fail(&tensor.ShapeError{Op: "RMSNorm", Detail: fmt.Sprintf("%v by %v", in.shape, w.shape)})
 		return &array{}
 	}
@@ -142,8 +130,8 @@ func (s *scope) RMSNorm(x, weight tensor.Array, eps float32) tensor.Array {
 		return out
 	}
 	s.b.split(in.shape[0], max(1, grainElements/in.shape[1]), func(lo, hi int) {
-		for t := lo; t < hi; t++ {
-			row, dst := in.row(t), out.row(t)
+		for run := lo * in.shape[1] / width; run < hi*in.shape[1]/width; run++ {
+			row, dst := in.data[run*width:(run+1)*width], out.data[run*width:(run+1)*width]
 			mean := dot(row, row) / float32(len(row))
 			scale := float32(1 / math.Sqrt(float64(mean+eps)))
 			for i, v := range row {
@@ -171,13 +159,17 @@ func (s *scope) Rope(x tensor.Array, segments []tensor.Segment, headSize int, sp
 		return out
 	}
 	freqs := frequencies(spec)
+	magnitude := spec.Magnitude
+	if magnitude == 0 {
+		magnitude = 1
+	}
 	positions := positionsOf(segments)
 	s.b.split(len(positions), 4, func(lo, hi int) {
 		cos, sin := make([]float32, half), make([]float32, half)
 		for t := lo; t < hi; t++ {
 			for i, f := range freqs {
 				sn, cs := math.Sincos(float64(positions[t]) * f)
-				cos[i], sin[i] = float32(cs), float32(sn)
+				cos[i], sin[i] = float32(cs*magnitude), float32(sn*magnitude)
 			}
 			turn(out.row(t), in.row(t), headSize, cos, sin)
 		}

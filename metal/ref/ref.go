@@ -32,6 +32,9 @@ type Options struct {
 	Threads int
 	// Poison overwrites freed arrays, so that use after release shows.
 	Poison bool
+	// Ahead lets the caller compute a step before it has read the one before.
+	// Nothing is gained by it here, but callers can be tested with it.
+	Ahead bool
 	// Fault, if set, is asked before every operation; an error fails it.
 	Fault func(op string) error
 }
@@ -63,6 +66,9 @@ func (b *Backend) Name() string { return "ref" }
 
 // Memory reads the gauges; any goroutine may.
 func (b *Backend) Memory() tensor.Memory { return b.mem.gauges() }
+
+// Ahead reports that steps may be computed ahead: each is computed at once.
+func (b *Backend) Ahead() bool { return b.opts.Ahead }
 
 // SetLimits bounds active and pooled bytes; 0 means no bound on active bytes
 // and the default bound on pooled ones.

@@ -7,10 +7,12 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// array is a float32 array; mem is nil once it was released.
+// array is a float32 array, or one of token ids; mem is nil once it was
+// released.
 type array struct {
 	shape []int
 	data  []float32
+	ids   []int32
 	mem   []byte
 	scope *scope
 }
@@ -133,10 +135,11 @@ func (s *scope) Close() {
 
 func (b *Backend) free(a *array) {
 	b.mem.put(a.mem)
-	a.mem, a.data, a.scope = nil, nil, nil
+	a.mem, a.data, a.ids, a.scope = nil, nil, nil, nil
 }
 
-// operand checks that an array is alive and has so many dimensions (0: any).
+// operand checks that an array is alive, holds real numbers and has so many
+// dimensions (0: any).
 func (s *scope) operand(op string, ta tensor.Array, dims int) (*array, bool) {
 	if s.failed() {
 		return nil, false
@@ -144,6 +147,10 @@ func (s *scope) operand(op string, ta tensor.Array, dims int) (*array, bool) {
 	a, ok := ta.(*array)
 	if !ok || a.mem == nil {
 		s.fail(fmt.Errorf("%s: %w", op, tensor.ErrReleased))
+		return nil, false
+	}
+	if a.ids != nil {
+		s.fail(&tensor.ShapeError{Op: op, Detail: "token ids where numbers are wanted"})
 		return nil, false
 	}
 	if dims > 0 && len(a.shape) != dims {

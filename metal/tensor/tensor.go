@@ -18,6 +18,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"metalfleet.dev/metalfleet/metal/quant"
 )
 
 // Sentinels that callers branch on with errors.Is.
@@ -44,7 +46,10 @@ func (e *ShapeError) Error() string { return fmt.Sprintf("%s: %v: %s", e.Op, Err
 // Unwrap makes errors.Is(err, ErrShape) true.
 func (e *ShapeError) Unwrap() error { return ErrShape }
 
-// Array is a float32 array that a back end holds. Its scope owns it.
+// Array is an array that a back end holds, perhaps not computed yet. Its scope
+// owns it. Arrays hold real numbers, in float32 or in the type that the
+// model's weights promote to, as the back end sees fit; those made by IDs and
+// Argmax hold token ids and serve Embed and ReadIDs alone.
 type Array interface {
 	// Shape has the outermost dimension first. Callers do not change it.
 	Shape() []int
@@ -57,60 +62,6 @@ type Matrix interface {
 	// Bytes it occupies.
 	Bytes() int64
 	Release()
-}
-
-// Format is how a matrix or vector comes in.
-type Format int
-
-// The formats a back end loads. Affine rows have groups of 32 elements.
-const (
-	Float32 Format = iota
-	Float16
-	BFloat16
-	// Affine4 and Affine8 are scale*q + bias, q unsigned.
-	Affine4
-	Affine8
-	// Symmetric4 and Symmetric8 are scale * (q - 2^(bits-1)).
-	Symmetric4
-	Symmetric8
-)
-
-// GroupSize is the number of elements that share a scale.
-const GroupSize = 32
-
-// Bits of one stored element.
-func (f Format) Bits() int {
-	switch f {
-	case Float32:
-		return 32
-	case Float16, BFloat16:
-		return 16
-	case Affine8, Symmetric8:
-		return 8
-	}
-	return 4
-}
-
-// Quantized reports whether elements come in groups with scales.
-func (f Format) Quantized() bool { return f >= Affine4 }
-
-// Biased reports whether groups carry a bias of their own.
-func (f Format) Biased() bool { return f == Affine4 || f == Affine8 }
-
-func (f Format) String() string {
-	names := []string{"float32", "float16", "bfloat16", "affine4", "affine8", "symmetric4", "symmetric8"}
-	if f < 0 || int(f) >= len(names) {
-		return fmt.Sprintf("format %d", int(f))
-	}
-	return names[f]
-}
-
-// Row is one row on its way into a matrix. Raw holds little-endian floats, or
-// the q of consecutive elements in consecutive bits; Scales and Biases are in
-// half precision, one per group. It is only read during the call.
-type Row struct {
-	Raw            []byte
-	Scales, Biases []uint16
 }
 
 // Memory is a back end's own account, in bytes.
@@ -132,9 +83,17 @@ type Backend interface {
 	Memory() Memory
 	// SetLimits bounds active bytes and pooled bytes; 0 means no bound.
 	SetLimits(active, pooled int64)
+	// Ahead reports whether a step may be started before the one before it was
+	// read, at no cost in memory (Scope.Start).
+	Ahead() bool
 	// LoadMatrix makes an [out, in] matrix from rows in any order; each row is
-	// put exactly once before fill returns.
-	LoadMatrix(format Format, out, in int, fill func(put func(row int, r Row) error) error) (Matrix, error)
+	// put exactly once before fill returns. put may be called from several
+	// goroutines and copies what it is given. ErrShape for rows that do not
+	// fit, ErrUnsupported for formats that are not known.
+	LoadMatrix(format quant.Format, out, in int, fill func(put func(row int, r quant.Row) error) error) (Matrix, error)
+	// LoadVector makes a kept array [n] from n little-endian floats; Release of
+	// any scope frees it.
+	LoadVector(t quant.Type, raw []byte) (Array, error)
 	// NewCache makes an empty cache.
 	NewCache(CacheSpec) (Cache, error)
 	// NewScope begins a computation. Operations fail once ctx is done.
@@ -187,11 +146,13 @@ func Tokens(segments []Segment) int {
 }
 
 // RopeSpec says how a head is turned: pairs (i, i+Size/2) of the first Size
-// elements, by position/Linear * Theta^(-2i/Size) / Factors[i].
+// elements, by position/Linear * Theta^(-2i/Size) / Factors[i], and the turned
+// elements times Magnitude.
 type RopeSpec struct {
-	Theta  float64
-	Size   int
-	Linear float64
+	Theta float64
+	Size  int
+	// Linear and Magnitude 0 mean 1.
+	Linear, Magnitude float64
 	// Factors divide the frequencies; nil means 1.
 	Factors []float32
 }
@@ -227,6 +188,11 @@ type RecurSpec struct {
 // Scope is one computation. The first fault sticks: later operations return
 // arrays of no use, and Err says what happened. All arrays made in a scope go
 // when it closes, except those that Keep moved out.
+//
+// A back end may put computing off until Start, Read or ReadIDs. Whoever wants
+// the smallest peak therefore builds in a child scope, keeps the results,
+// closes the child and reads then: what nobody holds any more is reused while
+// computing.
 type Scope interface {
 	// Child opens a scope inside this one: Keep of the child moves into this.
 	// The child closes first.
@@ -234,30 +200,44 @@ type Scope interface {
 	// Keep moves a out: to the parent scope, or, at the top, to the caller, who
 	// then calls Release on the kept array.
 	Keep(a Array) Array
-	// Release frees an array that a top scope's Keep gave to the caller.
+	// Release frees an array before its scope closes, or one that a top scope's
+	// Keep gave to the caller.
 	Release(a Array)
 	// Close frees what was not kept. Closing twice does nothing.
 	Close()
 	// Err is the first fault.
 	Err() error
 
-	// From copies values into a new array.
+	// From copies values into a new float32 array.
 	From(values []float32, shape ...int) Array
-	// Read copies an array out; dst has its size.
+	// Read computes an array and copies it out; dst has its size.
 	Read(a Array, dst []float32)
+	// IDs copies token ids into a new array [n].
+	IDs(ids []int32) Array
+	// ReadIDs computes an array of token ids and copies it out.
+	ReadIDs(a Array, dst []int32)
+	// Start begins to compute arrays, and what caches were given with them,
+	// without waiting for the result. Back ends that compute at once do nothing.
+	Start(arrays ...Array)
 
-	// Embed gathers rows of a matrix: [len(ids), in].
-	Embed(m Matrix, ids []int32) Array
+	// Embed gathers rows of a matrix: [n, in] for ids [n].
+	Embed(m Matrix, ids Array) Array
 	// Linear multiplies x [T, in] by each matrix transposed: [T, out].
 	Linear(x Array, ms ...Matrix) []Array
 	// Rows gathers rows of x [T, D].
 	Rows(x Array, rows []int) Array
+	// Argmax is the index of the largest of each row of x [T, V], the lowest
+	// among equals: token ids [T].
+	Argmax(x Array) Array
 	// Add and Multiply work element by element on equal shapes.
 	Add(a, b Array) Array
 	Multiply(a, b Array) Array
 	// SiLU is x * sigmoid(x).
 	SiLU(x Array) Array
-	// RMSNorm scales each row of x [T, D] to unit root mean square, then by weight [D].
+	// SwiGLU is SiLU(gate) * up, on equal shapes.
+	SwiGLU(gate, up Array) Array
+	// RMSNorm scales each run of N elements of a row of x [T, D] to unit root
+	// mean square, then by weight [N]; N divides D.
 	RMSNorm(x, weight Array, eps float32) Array
 	// Rope turns each head of x [T, heads*headSize] by the position of its row.
 	Rope(x Array, segments []Segment, headSize int, spec RopeSpec) Array
@@ -265,4 +245,10 @@ type Scope interface {
 	AppendAttend(AttendSpec) Array
 	// Recur extends a recurrent state and reads it.
 	Recur(RecurSpec) Array
+	// Mean is the masked mean of the rows of each segment of x [T, D]:
+	// [segments, D]. mask has one number per row, 0 or 1 (nil: all 1); the sum
+	// of a segment's mask is taken as 1e-9 where it is less.
+	Mean(x Array, segments []Segment, mask []float32) Array
+	// Unit scales each row of x [T, D] to an L2 norm of 1; a row of zeros stays.
+	Unit(x Array) Array
 }

@@ -19,13 +19,22 @@ type Dimensions struct {
 	HeadSize     int
 	Vocabulary   int
 	Context      int
-	// RopeTheta is the base of the rotary frequencies, RopeSize how many
-	// elements of a head they turn, RopeLinear the factor that positions are
-	// divided by (1 where positions are used as they are).
-	RopeTheta  float64
-	RopeSize   int
-	RopeLinear float64
-	NormEps    float64
+	Rope         Rope
+	NormEps      float64
+	// Window is how many latest positions attention sees; 0 means all.
+	Window int
+}
+
+// Rope is how a family turns heads by position: pairs (i, i+Size/2) of the
+// first Size elements, by position/Linear * Theta^(-2i/Size) / Factors[i],
+// times Magnitude.
+type Rope struct {
+	Theta float64
+	Size  int
+	// Linear and Magnitude are 1 where the file does not say.
+	Linear, Magnitude float64
+	// Factors divide the frequencies; nil means 1.
+	Factors []float32
 }
 
 // SupportedArchitectures lists the families this build runs.
@@ -49,14 +58,13 @@ func (h *Header) Dimensions() (Dimensions, error) {
 		QueryHeads:   r.integer("attention.head_count", 1, 1<<12),
 		Context:      r.integer("context_length", 1, 1<<30),
 		NormEps:      r.float("attention.layer_norm_rms_epsilon", 0, 1),
-		RopeTheta:    r.floatOr("rope.freq_base", 10000, 1, 1e12),
-		RopeLinear:   1,
+		Rope:         Rope{Theta: r.floatOr("rope.freq_base", 10000, 1, 1e12), Linear: 1, Magnitude: 1},
 	}
 	d.KVHeads = r.integerOr("attention.head_count_kv", d.QueryHeads, 1, 1<<12)
 	if d.QueryHeads > 0 {
 		d.HeadSize = r.integerOr("attention.key_length", d.Hidden/d.QueryHeads, 2, 1<<12)
 	}
-	d.RopeSize = r.integerOr("rope.dimension_count", d.HeadSize, 2, 1<<12)
+	d.Rope.Size = r.integerOr("rope.dimension_count", d.HeadSize, 2, 1<<12)
 	r.scaling(&d)
 	if r.err != nil {
 		return Dimensions{}, r.err
@@ -81,8 +89,8 @@ func (d Dimensions) consistent(h *Header, r keyReader) error {
 		return invalidf("%d query heads are not a multiple of %d key-value heads", d.QueryHeads, d.KVHeads)
 	case d.HeadSize%2 != 0 || d.HeadSize < 2:
 		return invalidf("head size %d is not an even number", d.HeadSize)
-	case d.RopeSize%2 != 0 || d.RopeSize > d.HeadSize:
-		return invalidf("%d rotary elements do not fit a head of %d", d.RopeSize, d.HeadSize)
+	case d.Rope.Size%2 != 0 || d.Rope.Size > d.HeadSize:
+		return invalidf("%d rotary elements do not fit a head of %d", d.Rope.Size, d.HeadSize)
 	}
 	if v, ok := h.Integer(r.prefix + "attention.value_length"); ok && v != int64(d.HeadSize) {
 		return invalidf("value heads of %d beside key heads of %d", v, d.HeadSize)
@@ -213,7 +221,7 @@ func (r *keyReader) scaling(d *Dimensions) {
 		r.fail(&UnsupportedError{"rope scaling", kind, []string{"linear", "none"}})
 		return
 	}
-	d.RopeLinear = r.float("rope.scaling.factor", 1, 1e6)
+	d.Rope.Linear = r.float("rope.scaling.factor", 1, 1e6)
 }
 
 func invalidf(format string, args ...any) error {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+
+	"metalfleet.dev/metalfleet/metal/quant"
 )
 
 // ErrNoModel says that a path holds no model this package can open.
@@ -117,8 +119,25 @@ func (f *File) Entries() []Entry {
 }
 
 // Rows reads a tensor front to back and hands out each row under its canonical
-// index, still in the type of the file. The bytes are valid during the call.
-func (f *File) Rows(ctx context.Context, e Entry, emit func(row int, raw []byte) error) error {
+// index, in the entry's format. The bytes are valid during the call.
+func (f *File) Rows(ctx context.Context, e Entry, emit func(row int, r quant.Row) error) error {
+	split := quant.Row{}
+	if e.Format.Quantized() {
+		var err error
+		if split, err = e.Format.NewRow(int(e.Shape[len(e.Shape)-1])); err != nil {
+			return fmt.Errorf("tensor %s: %w: %w", e.Name, ErrInvalid, err)
+		}
+	}
+	return f.raw(ctx, e, func(row int, raw []byte) error {
+		if !e.Format.Quantized() {
+			return emit(row, quant.Row{Raw: raw})
+		}
+		e.Type.Split(raw, split)
+		return emit(row, split)
+	})
+}
+
+func (f *File) raw(ctx context.Context, e Entry, emit func(row int, raw []byte) error) error {
 	rowBytes, ok := e.Type.RowBytes(e.Shape[len(e.Shape)-1])
 	if !ok || e.Bytes%rowBytes != 0 {
 		return invalidf("tensor %s is not whole rows", e.Name)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
@@ -179,7 +180,7 @@ func TestAFileThatShrinksWhileItIsLoadedIsAnError(t *testing.T) {
 	if !ok {
 		t.Fatal("no such entry")
 	}
-	err = f.Rows(context.Background(), e, func(int, []byte) error { return nil })
+	err = f.Rows(context.Background(), e, func(int, quant.Row) error { return nil })
 	if !errors.Is(err, weights.ErrTruncated) {
 		t.Errorf("error %v, want ErrTruncated", err)
 	}
@@ -197,7 +198,7 @@ func TestRowsStopWhenTheContextEnds(t *testing.T) {
 	defer f.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := f.Rows(ctx, f.Entries()[0], func(int, []byte) error { return nil }); !errors.Is(err, context.Canceled) {
+	if err := f.Rows(ctx, f.Entries()[0], func(int, quant.Row) error { return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want context.Canceled", err)
 	}
 }
@@ -351,7 +352,7 @@ func TestRotaryRowsComeBackInOrder(t *testing.T) {
 		if !ok {
 			t.Fatalf("no %s", path)
 		}
-		if err := f.Rows(context.Background(), e, func(row int, raw []byte) error {
+		if err := f.Rows(context.Background(), e, func(row int, _ quant.Row) error {
 			order = append(order, row)
 			return nil
 		}); err != nil {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"metalfleet.dev/metalfleet/metal/quant"
 )
 
 // slot ties the canonical path of a tensor, which is its name in the original
@@ -36,7 +38,7 @@ func llamaGlobal() []slot {
 		{path: "model.norm.weight", gguf: "output_norm.weight", shape: hidden},
 		{path: "lm_head.weight", gguf: "output.weight", shape: matrix(vocab, width), optional: true},
 		{path: "model.rope_freqs.weight", gguf: "rope_freqs.weight", optional: true,
-			shape: func(d Dimensions) []int64 { return []int64{int64(d.RopeSize / 2)} }},
+			shape: func(d Dimensions) []int64 { return []int64{int64(d.Rope.Size / 2)} }},
 	}
 }
 
@@ -58,6 +60,8 @@ func llamaLayer() []slot {
 type Entry struct {
 	Tensor
 	Path string
+	// Format of the rows that File.Rows hands out.
+	Format quant.Format
 	// heads and half undo the interleaving: file row h*2*half + 2*j + t is
 	// canonical row h*2*half + t*half + j.
 	heads, half int
@@ -141,7 +145,11 @@ func (h *Header) enter(entries map[string]Entry, s slot, path, name string, d Di
 	if len(t.Shape) == 1 && t.Type.Quantized() {
 		return invalidf("tensor %s is a vector of type %v, want a float type", name, t.Type)
 	}
-	e := Entry{Tensor: t, Path: path}
+	format, err := t.Type.Format()
+	if err != nil {
+		return fmt.Errorf("tensor %s: %w", name, err)
+	}
+	e := Entry{Tensor: t, Path: path, Format: format}
 	if s.heads != nil {
 		e.heads, e.half = s.heads(d), d.HeadSize/2
 	}

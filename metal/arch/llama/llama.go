@@ -40,7 +40,7 @@ type layer struct {
 
 // Load reads every weight. After an error nothing stays loaded.
 func Load(ctx context.Context, l *nn.Loader, d weights.Dimensions) (*Model, error) {
-	m := &Model{loader: l, dim: d, rope: tensor.RopeSpec{Theta: d.RopeTheta, Size: d.RopeSize, Linear: d.RopeLinear}}
+	m := &Model{loader: l, dim: d, rope: tensor.RopeSpec{Theta: d.Rope.Theta, Size: d.Rope.Size, Linear: d.Rope.Linear, Magnitude: d.Rope.Magnitude, Factors: d.Rope.Factors}}
 	if err := m.load(ctx); err != nil {
 		m.Release()
 		return nil, err
@@ -63,7 +63,7 @@ func (m *Model) load(ctx context.Context) error {
 		return err
 	}
 	if m.loader.Has("model.rope_freqs") {
-		if m.rope.Factors, err = m.loader.Vector(ctx, "model.rope_freqs"); err != nil {
+		if m.rope.Factors, err = m.loader.Values(ctx, "model.rope_freqs"); err != nil {
 			return err
 		}
 	}
@@ -106,8 +106,22 @@ func (m *Model) CacheSpec() tensor.CacheSpec {
 }
 
 // Step runs flat tokens through the network.
-func (m *Model) Step(s tensor.Scope, cache tensor.Cache, tokens []int32, segments []tensor.Segment, rows []int) tensor.Array {
-	x := m.embed.Lookup(s, tokens)
+func (m *Model) Step(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment, rows []int) tensor.Array {
+	x := m.stack(s, cache, ids, segments)
+	if rows == nil || s.Err() != nil {
+		return nil
+	}
+	return m.head.Apply(s, m.norm.Apply(s, s.Rows(x, rows)))
+}
+
+// Hidden gives the states that the head would read.
+func (m *Model) Hidden(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment) tensor.Array {
+	return m.norm.Apply(s, m.stack(s, cache, ids, segments))
+}
+
+// stack runs embedding and layers: [T, hidden].
+func (m *Model) stack(s tensor.Scope, cache tensor.Cache, ids tensor.Array, segments []tensor.Segment) tensor.Array {
+	x := m.embed.Lookup(s, ids)
 	for i := range m.layers {
 		inner := s.Child()
 		next := inner.Keep(m.block(inner, i, x, cache, segments))
@@ -115,13 +129,10 @@ func (m *Model) Step(s tensor.Scope, cache tensor.Cache, tokens []int32, segment
 		s.Release(x)
 		x = next
 		if s.Err() != nil {
-			return nil
+			break
 		}
 	}
-	if rows == nil {
-		return nil
-	}
-	return m.head.Apply(s, m.norm.Apply(s, s.Rows(x, rows)))
+	return x
 }
 
 // block is attention and feed-forward, each added to what came in.

@@ -1,79 +1,84 @@
 package tensortest
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
-	"metalfleet.dev/metalfleet/metal/float16"
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-var formats = []tensor.Format{
-	tensor.Float32, tensor.Float16, tensor.BFloat16,
-	tensor.Affine4, tensor.Affine8, tensor.Symmetric4, tensor.Symmetric8,
+// formats are all that a back end loads.
+func formats() []quant.Format {
+	out := []quant.Format{
+		quant.DenseOf(quant.Float32), quant.DenseOf(quant.Float16), quant.DenseOf(quant.BFloat16),
+		quant.AffineOf(4, 32, quant.Float16), quant.AffineOf(8, 32, quant.Float16),
+		quant.SymmetricOf(4, 32, quant.Float16), quant.SymmetricOf(8, 32, quant.Float16),
+	}
+	return out
 }
 
 // randomRow makes a row in the given format and the values it means.
-func (x *bench) randomRow(f tensor.Format, n int) (tensor.Row, []float64) {
-	row := tensor.Row{Raw: make([]byte, n*f.Bits()/8)}
-	values := make([]float64, n)
+func (x *bench) randomRow(f quant.Format, n int) (quant.Row, []float64) {
+	x.t.Helper()
+	row, err := f.NewRow(n)
+	if err != nil {
+		x.t.Fatal(err)
+	}
 	if f.Quantized() {
-		x.randomGroups(f, &row, values)
-		return row, values
-	}
-	for i := range n {
-		v := float32(x.rng.NormFloat64())
-		switch f {
-		case tensor.Float16:
-			h := float16.FromFloat32(v)
-			binary.LittleEndian.PutUint16(row.Raw[2*i:], h)
-			v = float16.Float32(h)
-		case tensor.BFloat16:
-			h := float16.ToBrain(v)
-			binary.LittleEndian.PutUint16(row.Raw[2*i:], h)
-			v = float16.FromBrain(h)
-		default:
-			binary.LittleEndian.PutUint32(row.Raw[4*i:], math.Float32bits(v))
+		x.randomGroups(f, row)
+	} else {
+		for i := range n {
+			f.Type.Put(row.Raw, i, float32(x.rng.NormFloat64()))
 		}
-		values[i] = float64(v)
 	}
-	return row, values
+	values, exact := make([]float32, n), make([]float64, n)
+	if err := f.Dequantize(row, values); err != nil {
+		x.t.Fatal(err)
+	}
+	for i, v := range values {
+		exact[i] = float64(v)
+		if f.Quantized() {
+			exact[i] = exactly(f, row, i)
+		}
+	}
+	return row, exact
 }
 
-func (x *bench) randomGroups(f tensor.Format, row *tensor.Row, values []float64) {
+// exactly is element i without rounding.
+func exactly(f quant.Format, r quant.Row, i int) float64 {
+	g, q := i/f.Group, float64(quant.Q(r.Raw, f.Bits, i))
+	scale := float64(f.Type.At(r.Scales, g))
+	if f.Mode == quant.Symmetric {
+		return scale * (q - float64(int(1)<<(f.Bits-1)))
+	}
+	return scale*q + float64(f.Type.At(r.Biases, g))
+}
+
+func (x *bench) randomGroups(f quant.Format, row quant.Row) {
 	for i := range row.Raw {
 		row.Raw[i] = byte(x.rng.Uint32())
 	}
-	for g := range len(values) / tensor.GroupSize {
-		scale := float16.FromFloat32(float32(x.rng.NormFloat64()) * 0.05)
+	for g := range len(row.Scales) / f.Type.Bytes() {
+		scale := float32(x.rng.NormFloat64()) * 0.05
 		if g%5 == 4 {
-			scale = uint16(g + 1) // a subnormal scale
+			scale = float32(g+1) * 0x1p-24 // subnormal in half precision
 		}
-		row.Scales = append(row.Scales, scale)
-		bias := -float64(float16.Float32(scale)) * float64(int(1)<<(f.Bits()-1))
-		if f.Biased() {
-			h := float16.FromFloat32(float32(x.rng.NormFloat64()))
-			row.Biases = append(row.Biases, h)
-			bias = float64(float16.Float32(h))
-		}
-		for i := g * tensor.GroupSize; i < (g+1)*tensor.GroupSize; i++ {
-			q := row.Raw[i*f.Bits()/8]
-			if f.Bits() == 4 {
-				q = q >> (i % 2 * 4) & 15
-			}
-			values[i] = float64(float16.Float32(scale))*float64(q) + bias
+		f.Type.Put(row.Scales, g, scale)
+		if f.Mode == quant.Affine {
+			f.Type.Put(row.Biases, g, float32(x.rng.NormFloat64()))
 		}
 	}
 }
 
 // matrix loads random rows, last row first, and returns their values.
-func (x *bench) matrix(f tensor.Format, out, in int) (tensor.Matrix, [][]float64) {
+func (x *bench) matrix(f quant.Format, out, in int) (tensor.Matrix, [][]float64) {
 	x.t.Helper()
 	values := make([][]float64, out)
-	m, err := x.b.LoadMatrix(f, out, in, func(put func(int, tensor.Row) error) error {
+	m, err := x.b.LoadMatrix(f, out, in, func(put func(int, quant.Row) error) error {
 		for r := out - 1; r >= 0; r-- {
 			row, v := x.randomRow(f, in)
 			values[r] = v
@@ -91,7 +96,7 @@ func (x *bench) matrix(f tensor.Format, out, in int) (tensor.Matrix, [][]float64
 }
 
 func (s Suite) linear(t *testing.T) {
-	for _, f := range formats {
+	for _, f := range formats() {
 		for _, c := range []struct{ tokens, out, in int }{{1, 5, 32}, {1, 600, 96}, {3, 17, 160}, {20, 33, 64}, {9, 1100, 32}} {
 			t.Run(fmt.Sprintf("%v %d tokens [%d,%d]", f, c.tokens, c.out, c.in), func(t *testing.T) {
 				x := s.open(t)
@@ -101,15 +106,15 @@ func (s Suite) linear(t *testing.T) {
 				outs := x.s.Linear(x.s.From(in, c.tokens, c.in), a, b)
 				s.near(t, "first product", x.read(outs[0]), product(in, av, c.tokens, c.in))
 				s.near(t, "second product", x.read(outs[1]), product(in, bv, c.tokens, c.in))
-				got := x.read(x.s.Embed(a, []int32{int32(c.out - 1), 0}))
+				got := x.read(x.s.Embed(a, x.s.IDs([]int32{int32(c.out - 1), 0})))
 				s.near(t, "Embed", got, append(append([]float64{}, av[c.out-1]...), av[0]...))
 			})
 		}
 	}
 	t.Run("different formats in one call", func(t *testing.T) {
 		x := s.open(t)
-		a, av := x.matrix(tensor.Affine4, 6, 64)
-		b, bv := x.matrix(tensor.Float16, 5, 64)
+		a, av := x.matrix(quant.AffineOf(4, 32, quant.Float16), 6, 64)
+		b, bv := x.matrix(quant.DenseOf(quant.Float16), 5, 64)
 		in := x.random(2 * 64)
 		outs := x.s.Linear(x.s.From(in, 2, 64), a, b)
 		s.near(t, "affine", x.read(outs[0]), product(in, av, 2, 64))
@@ -133,7 +138,7 @@ func product(x []float32, m [][]float64, tokens, in int) []float64 {
 
 // independent wants each row's result whatever stands beside it.
 func (s Suite) independent(t *testing.T) {
-	for _, f := range formats {
+	for _, f := range formats() {
 		t.Run(f.String(), func(t *testing.T) {
 			x := s.open(t)
 			const tokens, out, in = 19, 1030, 96
@@ -171,22 +176,22 @@ func (s Suite) same(t *testing.T, what string, got, want []float32) {
 
 func (s Suite) matrixErrors(t *testing.T) {
 	x := s.open(t)
-	good, _ := x.randomRow(tensor.Affine4, 64)
-	bad := func(change func(*tensor.Row)) tensor.Row {
-		r := tensor.Row{Raw: good.Raw, Scales: append([]uint16{}, good.Scales...), Biases: append([]uint16{}, good.Biases...)}
+	good, _ := x.randomRow(quant.AffineOf(4, 32, quant.Float16), 64)
+	bad := func(change func(*quant.Row)) quant.Row {
+		r := quant.Row{Raw: good.Raw, Scales: slices.Clone(good.Scales), Biases: slices.Clone(good.Biases)}
 		change(&r)
 		return r
 	}
-	for name, rows := range map[string]map[int]tensor.Row{
+	for name, rows := range map[string]map[int]quant.Row{
 		"row out of range": {0: good, 5: good},
 		"row missing":      {0: good},
-		"short row":        {0: good, 1: bad(func(r *tensor.Row) { r.Raw = r.Raw[:31] })},
-		"no scale":         {0: good, 1: bad(func(r *tensor.Row) { r.Scales = r.Scales[:1] })},
-		"no bias":          {0: good, 1: bad(func(r *tensor.Row) { r.Biases = nil })},
-		"infinite scale":   {0: good, 1: bad(func(r *tensor.Row) { r.Scales[1] = 0x7c00 })},
-		"bias not finite":  {0: good, 1: bad(func(r *tensor.Row) { r.Biases[0] = 0xfe00 })},
+		"short row":        {0: good, 1: bad(func(r *quant.Row) { r.Raw = r.Raw[:31] })},
+		"no scale":         {0: good, 1: bad(func(r *quant.Row) { r.Scales = r.Scales[:1] })},
+		"no bias":          {0: good, 1: bad(func(r *quant.Row) { r.Biases = nil })},
+		"infinite scale":   {0: good, 1: bad(func(r *quant.Row) { r.Scales[3] = 0x7c })},
+		"bias not finite":  {0: good, 1: bad(func(r *quant.Row) { r.Biases[1] = 0xfe })},
 	} {
-		_, err := x.b.LoadMatrix(tensor.Affine4, 2, 64, func(put func(int, tensor.Row) error) error {
+		_, err := x.b.LoadMatrix(quant.AffineOf(4, 32, quant.Float16), 2, 64, func(put func(int, quant.Row) error) error {
 			for i, r := range rows {
 				if err := put(i, r); err != nil {
 					return err
@@ -199,14 +204,14 @@ func (s Suite) matrixErrors(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		f       tensor.Format
+		f       quant.Format
 		out, in int
-	}{"part of a group": {tensor.Affine4, 2, 33}, "no rows": {tensor.Float32, 0, 4}, "negative": {tensor.Float32, 4, -1}} {
+	}{"part of a group": {quant.AffineOf(4, 32, quant.Float16), 2, 33}, "no rows": {quant.DenseOf(quant.Float32), 0, 4}, "negative": {quant.DenseOf(quant.Float32), 4, -1}} {
 		if _, err := x.b.LoadMatrix(c.f, c.out, c.in, nil); !errors.Is(err, tensor.ErrShape) {
 			t.Errorf("%s: error %v, want ErrShape", name, err)
 		}
 	}
-	if _, err := x.b.LoadMatrix(99, 2, 32, nil); !errors.Is(err, tensor.ErrUnsupported) {
+	if _, err := x.b.LoadMatrix(quant.AffineOf(7, 32, quant.Float16), 2, 32, nil); !errors.Is(err, tensor.ErrUnsupported) {
 		t.Errorf("unknown format: error %v, want ErrUnsupported", err)
 	}
 	if w := x.b.Memory().Weights; w != 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -45,7 +46,7 @@ func (s Suite) lifetime(t *testing.T) {
 
 func (s Suite) shapeErrors(t *testing.T) {
 	x := s.open(t)
-	m, _ := x.matrix(tensor.Float32, 3, 8)
+	m, _ := x.matrix(quant.DenseOf(quant.Float32), 3, 8)
 	seg := []tensor.Segment{{Request: 1, Length: 2}}
 	for name, run := range map[string]func(sc tensor.Scope){
 		"From":           func(sc tensor.Scope) { sc.From([]float32{1}, 2) },
@@ -54,10 +55,10 @@ func (s Suite) shapeErrors(t *testing.T) {
 		"Multiply":       func(sc tensor.Scope) { sc.Multiply(sc.From([]float32{1, 2}, 1, 2), sc.From([]float32{1, 2}, 2, 1)) },
 		"Linear":         func(sc tensor.Scope) { sc.Linear(sc.From(make([]float32, 7), 1, 7), m) },
 		"Linear flat":    func(sc tensor.Scope) { sc.Linear(sc.From(make([]float32, 8), 8), m) },
-		"Embed":          func(sc tensor.Scope) { sc.Embed(m, []int32{3}) },
-		"Embed negative": func(sc tensor.Scope) { sc.Embed(m, []int32{-1}) },
+		"Embed":          func(sc tensor.Scope) { sc.Embed(m, sc.IDs([]int32{3})) },
+		"Embed negative": func(sc tensor.Scope) { sc.Embed(m, sc.IDs([]int32{-1})) },
 		"Rows":           func(sc tensor.Scope) { sc.Rows(sc.From([]float32{1, 2}, 1, 2), []int{1}) },
-		"RMSNorm":        func(sc tensor.Scope) { sc.RMSNorm(sc.From([]float32{1, 2}, 1, 2), sc.From([]float32{1}, 1), 0) },
+		"RMSNorm":        func(sc tensor.Scope) { sc.RMSNorm(sc.From([]float32{1, 2, 3}, 1, 3), sc.From([]float32{1, 1}, 2), 0) },
 		"Rope rows": func(sc tensor.Scope) {
 			sc.Rope(sc.From(make([]float32, 8), 1, 8), seg, 8, tensor.RopeSpec{Theta: 10, Size: 8})
 		},
@@ -94,7 +95,7 @@ func (s Suite) memoryLimit(t *testing.T) {
 		t.Errorf("4 MiB array under a limit of 1 MiB: error %v, want ErrMemory", err)
 	}
 	sc.Close()
-	_, err := x.b.LoadMatrix(tensor.Float32, 1024, 1024, nil)
+	_, err := x.b.LoadMatrix(quant.DenseOf(quant.Float32), 1024, 1024, nil)
 	if !errors.Is(err, tensor.ErrMemory) {
 		t.Errorf("4 MiB matrix under a limit of 1 MiB: error %v, want ErrMemory", err)
 	}

@@ -1,0 +1,111 @@
+package ref
+
+import (
+	"fmt"
+	"unsafe"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// idArray makes room for n token ids.
+func (s *scope) idArray(op string, n int) *array {
+	a := s.array(op, n)
+	if !s.failed() {
+		a.ids = unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(a.data))), n)
+		a.data = nil
+	}
+	return a
+}
+
+// idOperand checks that an array is alive and holds token ids.
+func (s *scope) idOperand(op string, ta tensor.Array) (*array, bool) {
+	if s.failed() {
+		return nil, false
+	}
+	a, ok := ta.(*array)
+	if !ok || a.mem == nil {
+		s.fail(fmt.Errorf("%s: %w", op, tensor.ErrReleased))
+		return nil, false
+	}
+	if a.ids == nil {
+		s.fail(&tensor.ShapeError{Op: op, Detail: "numbers where token ids are wanted"})
+		return nil, false
+	}
+	return a, true
+}
+
+// IDs copies token ids into a new array.
+func (s *scope) IDs(ids []int32) tensor.Array {
+	out := s.idArray("IDs", len(ids))
+	if !s.failed() {
+		copy(out.ids, ids)
+	}
+	return out
+}
+
+// ReadIDs copies token ids out.
+func (s *scope) ReadIDs(ta tensor.Array, dst []int32) {
+	a, ok := s.idOperand("ReadIDs", ta)
+	if !ok {
+		return
+	}
+	if len(dst) != len(a.ids) {
+		s.fail(&tensor.ShapeError{Op: "ReadIDs", Detail: fmt.Sprintf("%v into %d ids", a.shape, len(dst))})
+		return
+	}
+	copy(dst, a.ids)
+}
+
+// Start does nothing: this back end computes at once.
+func (s *scope) Start(...tensor.Array) {}
+
+// Argmax is the index of the largest of each row, the lowest among equals.
+func (s *scope) Argmax(x tensor.Array) tensor.Array {
+	in, ok := s.operand("Argmax", x, 2)
+	if !ok {
+		return &array{}
+	}
+	out := s.idArray("Argmax", in.shape[0])
+	if s.failed() {
+		return out
+	}
+	for t := range out.ids {
+		row, best := in.row(t), 0
+		for i, v := range row {
+			if v > row[best] {
+				best = i
+			}
+		}
+		out.ids[t] = int32(best)
+	}
+	return out
+}
+
+// Embed gathers rows of a matrix.
+func (s *scope) Embed(tm tensor.Matrix, tids tensor.Array) tensor.Array {
+	ids, ok := s.idOperand("Embed", tids)
+	if !ok {
+		return &array{}
+	}
+	m, ok := tm.(*matrix)
+	if !ok || m.mem == nil {
+		s.fail(fmt.Errorf("Embed: %w", tensor.ErrReleased))
+		return &array{}
+	}
+	for _, id := range ids.ids {
+		if id < 0 || int(id) >= m.out {
+			s.fail(&tensor.ShapeError{Op: "Embed", Detail: fmt.Sprintf("row %d of %d", id, m.out)})
+			return &array{}
+		}
+	}
+	out := s.array("Embed", len(ids.ids), m.in)
+	if s.failed() {
+		return out
+	}
+	s.b.split(len(ids.ids), 8, func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			m.row(int(ids.ids[i]), out.row(i))
+		}
+	})
+	return out
+}
