@@ -292,7 +292,11 @@ func (e *Engine) poke() {
 func (e *Engine) own() {
 	defer close(e.done)
 	defer e.kill()
-	l, err := e.load()
+	var l *loadedModel
+	err := e.opts.Backend.Attach()
+	if err == nil {
+		l, err = e.load()
+	}
 	if err == nil {
 		err = e.serve(l)
 	} else if e.draining() {

@@ -51,6 +51,9 @@ func OpenSession(ctx context.Context, path string, b tensor.Backend) (*Session, 
 }
 
 func (s *Session) open(ctx context.Context, path string) error {
+	if err := s.backend.Attach(); err != nil {
+		return err
+	}
 	f, err := weights.Open(path)
 	if err != nil {
 		return err

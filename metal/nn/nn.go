@@ -32,6 +32,7 @@ func NewLoader(b tensor.Backend, f *weights.File, progress func(bytes int64)) *L
 	if progress == nil {
 		progress = func(int64) {}
 	}
+	b.SetPrecision(f.Precision())
 	return &Loader{backend: b, file: f, progress: progress}
 }
 

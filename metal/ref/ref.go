@@ -23,6 +23,7 @@ import (
 	"math"
 	"runtime"
 
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -66,6 +67,12 @@ func (b *Backend) Name() string { return "ref" }
 
 // Memory reads the gauges; any goroutine may.
 func (b *Backend) Memory() tensor.Memory { return b.mem.gauges() }
+
+// Attach does nothing: any thread may compute.
+func (b *Backend) Attach() error { return nil }
+
+// SetPrecision does nothing: activations are float32.
+func (b *Backend) SetPrecision(quant.Type) {}
 
 // Ahead reports that steps may be computed ahead: each is computed at once.
 func (b *Backend) Ahead() bool { return b.opts.Ahead }

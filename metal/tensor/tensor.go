@@ -34,6 +34,8 @@ var (
 	ErrUnsupported = errors.New("operation not supported by this back end")
 	// ErrReleased says that an array, matrix or cache is used after its release.
 	ErrReleased = errors.New("used after release")
+	// ErrThread says that a thread used a back end that belongs to another.
+	ErrThread = errors.New("back end belongs to another thread")
 	// ErrLeak says that something was still alive when its owner closed.
 	ErrLeak = errors.New("arrays are still alive")
 )
@@ -76,10 +78,19 @@ type Memory struct {
 // Active is everything in use.
 func (m Memory) Active() int64 { return m.Weights + m.KV + m.Arrays }
 
-// Backend is one way to compute. One goroutine at a time uses a back end;
-// Memory alone may be called from anywhere.
+// Backend is one way to compute. The goroutine that called Attach uses it, and
+// no other; Name, Memory and SetLimits alone may be called from anywhere.
 type Backend interface {
 	Name() string
+	// Attach binds the back end to the calling goroutine, and where a framework
+	// wants one thread of its own, locks the goroutine to its thread until
+	// Close. It comes before anything else. ErrThread says later that another
+	// thread called.
+	Attach() error
+	// SetPrecision says how fine activations must be at least, before the first
+	// load: weights that would promote to a coarser type are widened. Back ends
+	// that compute in float32 always do nothing.
+	SetPrecision(t quant.Type)
 	Memory() Memory
 	// SetLimits bounds active bytes and pooled bytes; 0 means no bound.
 	SetLimits(active, pooled int64)

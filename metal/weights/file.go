@@ -99,6 +99,10 @@ func escapeGlob(path string) string {
 	return string(out)
 }
 
+// Precision is how fine activations must be for the file's values to count as
+// they are written. GGUF means its halves as float32.
+func (f *File) Precision() quant.Type { return quant.Float32 }
+
 // Close closes the file.
 func (f *File) Close() error { return f.source.Close() }
 

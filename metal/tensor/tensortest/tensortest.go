@@ -54,6 +54,9 @@ type bench struct {
 func (s Suite) open(t *testing.T) *bench {
 	t.Helper()
 	b := s.New(t)
+	if err := b.Attach(); err != nil {
+		t.Fatal(err)
+	}
 	x := &bench{t: t, b: b, s: b.NewScope(context.Background()), rng: rand.New(rand.NewPCG(1, 2))}
 	t.Cleanup(func() {
 		x.s.Close()
