@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"metalfleet.dev/metalfleet/metal/arch/llama"
+	"metalfleet.dev/metalfleet/metal/arch/qwen3"
 	"metalfleet.dev/metalfleet/metal/nn"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -34,16 +35,14 @@ type Model interface {
 	Release()
 }
 
+// loader loads one family; what it returns is nil after an error.
+type loader func(context.Context, *nn.Loader, weights.Dimensions) (*nn.Decoder, error)
+
 // families is the explicit table.
-func families() map[string]func(context.Context, *nn.Loader, weights.Dimensions) (Model, error) {
-	return map[string]func(context.Context, *nn.Loader, weights.Dimensions) (Model, error){
-		"llama": func(ctx context.Context, l *nn.Loader, d weights.Dimensions) (Model, error) {
-			m, err := llama.Load(ctx, l, d)
-			if err != nil {
-				return nil, err
-			}
-			return m, nil
-		},
+func families() map[string]loader {
+	return map[string]loader{
+		"llama": llama.Load,
+		"qwen3": qwen3.Load,
 	}
 }
 

@@ -1,0 +1,173 @@
+package nn
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// Loader turns tensors of a file into layers on a back end, in two steps: a
+// family first declares its layers, then Load reads their tensors in the order
+// in which they lie in the file. Everything it made is released by Release,
+// whether or not loading went through.
+type Loader struct {
+	backend  tensor.Backend
+	file     *weights.File
+	progress func(bytes int64)
+	// place is where each tensor stands in the file.
+	place    map[string]int
+	declared []piece
+	fault    error // the first tensor that cannot be what was declared
+	matrices []tensor.Matrix
+	vectors  []tensor.Array
+}
+
+// piece is a declared tensor and how it is read.
+type piece struct {
+	place int
+	read  func(ctx context.Context) error
+}
+
+// NewLoader prepares loading; progress is told the bytes of each piece read.
+func NewLoader(b tensor.Backend, f *weights.File, progress func(bytes int64)) *Loader {
+	if progress == nil {
+		progress = func(int64) {}
+	}
+	b.SetPrecision(f.Precision())
+	l := &Loader{backend: b, file: f, progress: progress, place: map[string]int{}}
+	for i, e := range f.Entries() {
+		l.place[e.Path] = i
+	}
+	return l
+}
+
+// Load reads what was declared, front to back. The error of a declaration
+// comes first: nothing is read then.
+func (l *Loader) Load(ctx context.Context) error {
+	if l.fault != nil {
+		return l.fault
+	}
+	slices.SortStableFunc(l.declared, func(a, b piece) int { return cmp.Compare(a.place, b.place) })
+	for _, p := range l.declared {
+		if err := p.read(ctx); err != nil {
+			return err
+		}
+	}
+	l.declared = nil
+	return nil
+}
+
+// Release frees everything this loader made.
+func (l *Loader) Release() {
+	for _, m := range l.matrices {
+		m.Release()
+	}
+	sc := l.backend.NewScope(context.Background())
+	for _, v := range l.vectors {
+		sc.Release(v)
+	}
+	sc.Close()
+	l.matrices, l.vectors = nil, nil
+}
+
+// Has reports whether the file holds the weight of a layer.
+func (l *Loader) Has(path string) bool {
+	_, ok := l.file.Entry(path + ".weight")
+	return ok
+}
+
+func (l *Loader) declare(path string, dims int, read func(ctx context.Context, e weights.Entry) error) {
+	e, err := l.entry(path, dims)
+	if err != nil {
+		if l.fault == nil {
+			l.fault = err
+		}
+		return
+	}
+	l.declared = append(l.declared, piece{l.place[e.Path], func(ctx context.Context) error {
+		if err := read(ctx, e); err != nil {
+			return fmt.Errorf("load %s: %w", path, err)
+		}
+		return nil
+	}})
+}
+
+func (l *Loader) entry(path string, dims int) (weights.Entry, error) {
+	e, ok := l.file.Entry(path + ".weight")
+	if !ok {
+		return e, fmt.Errorf("tensor %s.weight: %w", path, weights.ErrMissing)
+	}
+	if len(e.Shape) != dims {
+		return e, fmt.Errorf("tensor %s.weight has shape %v, want %d dimensions: %w", path, e.Shape, dims, weights.ErrInvalid)
+	}
+	return e, nil
+}
+
+// matrix declares path+".weight" as a matrix [out, in].
+func (l *Loader) matrix(path string, set func(tensor.Matrix)) {
+	l.declare(path, 2, func(ctx context.Context, e weights.Entry) error {
+		m, err := l.backend.LoadMatrix(e.Format, int(e.Shape[0]), int(e.Shape[1]), func(put func(int, quant.Row) error) error {
+			return l.file.Rows(ctx, e, func(row int, r quant.Row) error {
+				l.progress(int64(len(r.Raw) + len(r.Scales) + len(r.Biases)))
+				return put(row, r)
+			})
+		})
+		if err != nil {
+			return err
+		}
+		l.matrices = append(l.matrices, m)
+		set(m)
+		return nil
+	})
+}
+
+// vector declares path+".weight" as a kept array.
+func (l *Loader) vector(path string, set func(tensor.Array)) {
+	l.declare(path, 1, func(ctx context.Context, e weights.Entry) error {
+		return l.file.Rows(ctx, e, func(_ int, r quant.Row) error {
+			l.progress(int64(len(r.Raw)))
+			v, err := l.backend.LoadVector(e.Format.Type, r.Raw)
+			if err != nil {
+				return err
+			}
+			l.vectors = append(l.vectors, v)
+			set(v)
+			return nil
+		})
+	})
+}
+
+// values reads path+".weight" at once, as float32 values on the host.
+func (l *Loader) values(ctx context.Context, path string) ([]float32, error) {
+	e, err := l.entry(path, 1)
+	if err != nil {
+		return nil, err
+	}
+	values := make([]float32, e.Shape[0])
+	err = l.file.Rows(ctx, e, func(_ int, r quant.Row) error {
+		l.progress(int64(len(r.Raw)))
+		return e.Format.Dequantize(r, values)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", path, err)
+	}
+	return values, nil
+}
+
+// Rope says how heads are turned: what the dimensions say, or with the
+// frequency divisors that the file holds as a tensor (GGUF's llama3 scaling).
+func (l *Loader) Rope(ctx context.Context, r weights.Rope) (tensor.RopeSpec, error) {
+	const factors = "model.rope_freqs"
+	spec := tensor.RopeSpec{Theta: r.Theta, Size: r.Size, Linear: r.Linear, Magnitude: r.Magnitude, Factors: r.Factors}
+	if !l.Has(factors) {
+		return spec, nil
+	}
+	var err error
+	spec.Factors, err = l.values(ctx, factors)
+	return spec, err
+}
