@@ -42,7 +42,11 @@ func tokenize(_ context.Context, e *env, args []string) error {
 		return usagef("standard input is larger than %d bytes", maxText)
 	}
 	if !*decode {
-		return json.NewEncoder(e.stdout).Encode(tok.Encode(string(in), tokenizer.EncodeOptions{AddBOS: *bos, ParseSpecial: *special}))
+		ids, err := tok.Encode(string(in), tokenizer.EncodeOptions{AddBOS: *bos, ParseSpecial: *special})
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(e.stdout).Encode(ids)
 	}
 	var ids []int32
 	if err := json.Unmarshal(in, &ids); err != nil {

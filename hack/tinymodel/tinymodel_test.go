@@ -33,7 +33,10 @@ func TestEveryTypeOpensAndRoundTripsText(t *testing.T) {
 			t.Fatalf("%v: %v", kind, err)
 		}
 		const text = "The capital of France is Paris. 東京 🙂\n\x00"
-		ids := tok.Encode(text, tokenizer.EncodeOptions{})
+		ids, err := tok.Encode(text, tokenizer.EncodeOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
 		if back, err := tok.Decode(ids, false); err != nil || back != text {
 			t.Errorf("%v: text came back as %q (%v)", kind, back, err)
 		}

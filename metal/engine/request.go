@@ -152,7 +152,10 @@ func (s *serving) tokens(ctx context.Context, r Request) ([]int32, *Refusal) {
 	if len(text) > s.context*bytesPerToken {
 		return nil, s.tooLong(fmt.Sprintf("the prompt has %d bytes", len(text)))
 	}
-	ids := s.tok.Encode(text, opts)
+	ids, err := s.tok.Encode(text, opts)
+	if err != nil {
+		return nil, invalid("prompt", "%v", err)
+	}
 	if len(ids) == 0 {
 		return nil, invalid("prompt", "the prompt is empty")
 	}

@@ -3,6 +3,8 @@ package tokenizer
 import (
 	"fmt"
 	"slices"
+	"strings"
+	"unicode/utf8"
 )
 
 // maxAddedBytes bounds one added token, and with it the cost of looking for
@@ -18,9 +20,18 @@ type addedTokens struct {
 }
 
 type addedToken struct {
-	text    string
-	id      int32
+	text string
+	id   int32
+	addedRules
+}
+
+// addedRules say where an added token is found and what it takes with it.
+type addedRules struct {
 	control bool
+	// word wants no letter, digit or underscore beside the token.
+	word bool
+	// left and right take the white space beside it.
+	left, right bool
 }
 
 // trieNode holds its edges in order of bytes; entry is the token that ends
@@ -40,7 +51,7 @@ func newAddedTokens() *addedTokens {
 }
 
 // add takes a token; of two with the same text the first one counts.
-func (a *addedTokens) add(text string, id int32, control bool) error {
+func (a *addedTokens) add(text string, id int32, rules addedRules) error {
 	if text == "" {
 		return nil // cannot be found in any text
 	}
@@ -56,7 +67,7 @@ func (a *addedTokens) add(text string, id int32, control bool) error {
 	}
 	a.first[text[0]] = true
 	a.nodes[at].entry = int32(len(a.entries))
-	a.entries = append(a.entries, addedToken{text, id, control})
+	a.entries = append(a.entries, addedToken{text, id, rules})
 	return nil
 }
 
@@ -78,7 +89,7 @@ func (a *addedTokens) edge(at int32, b byte) (int, bool) {
 }
 
 // match returns the longest added token that text begins with.
-func (a *addedTokens) match(text string, controls bool) (addedToken, bool) {
+func (a *addedTokens) match(text string) (addedToken, bool) {
 	best, at := int32(-1), int32(0)
 	for i := range len(text) {
 		e, found := a.edge(at, text[i])
@@ -86,7 +97,7 @@ func (a *addedTokens) match(text string, controls bool) (addedToken, bool) {
 			break
 		}
 		at = a.nodes[at].edges[e].to
-		if n := a.nodes[at].entry; n >= 0 && (controls || !a.entries[n].control) {
+		if n := a.nodes[at].entry; n >= 0 {
 			best = n
 		}
 	}
@@ -97,32 +108,50 @@ func (a *addedTokens) match(text string, controls bool) (addedToken, bool) {
 }
 
 func (a *addedTokens) id(text string) (int32, bool) {
-	e, ok := a.match(text, true)
+	e, ok := a.match(text)
 	return e.id, ok && e.text == text
 }
 
-// scan cuts text into what lies between added tokens and these tokens.
-// Control tokens are found only where controls is true.
-func (a *addedTokens) scan(text string, controls bool, plain func(string), token func(int32)) {
+// scan cuts text into what lies between added tokens and these tokens. Where
+// controls is false, control tokens are text. As in the reference, a token
+// that is passed over hides those inside it.
+func (a *addedTokens) scan(text string, controls bool, plain func(from, to int), token func(int32)) {
 	from := 0
 	for i := 0; i < len(text); {
 		if !a.first[text[i]] {
 			i++
 			continue
 		}
-		e, ok := a.match(text[i:], controls)
+		e, ok := a.match(text[i:])
 		if !ok {
 			i++
 			continue
 		}
-		if from < i {
-			plain(text[from:i])
+		start, stop := i, i+len(e.text)
+		i = stop
+		if e.control && !controls || e.word && !aloneAt(text, start, stop) {
+			continue
+		}
+		if e.left {
+			start = max(from, len(strings.TrimRightFunc(text[:start], isSpace)))
+		}
+		if e.right {
+			stop = len(text) - len(strings.TrimLeftFunc(text[stop:], isSpace))
+		}
+		if from < start {
+			plain(from, start)
 		}
 		token(e.id)
-		i += len(e.text)
-		from = i
+		from = stop
 	}
 	if from < len(text) {
-		plain(text[from:])
+		plain(from, len(text))
 	}
+}
+
+// aloneAt says whether no word goes on before start or behind stop.
+func aloneAt(text string, start, stop int) bool {
+	before, _ := utf8.DecodeLastRuneInString(text[:start])
+	behind, _ := utf8.DecodeRuneInString(text[stop:])
+	return (start == 0 || !isWord(before)) && (stop == len(text) || !isWord(behind))
 }

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // Byte-level BPE writes each byte as a printable character: the printable
 // bytes of Latin-1 as themselves, the others as U+0100 and up, in order.
@@ -39,4 +42,27 @@ func appendAlphabet(to []byte, text string) (out []byte, ok bool) {
 		i += n
 	}
 	return to, true
+}
+
+// toAlphabet writes the bytes of text as characters of the alphabet.
+func toAlphabet(text string) string {
+	var b strings.Builder
+	b.Grow(len(text) * 2)
+	for i := range len(text) {
+		b.WriteRune(runeOf(text[i]))
+	}
+	return b.String()
+}
+
+// runeOf is the character that stands for a byte; byteOf undoes it.
+func runeOf(b byte) rune {
+	switch {
+	case printable(b):
+		return rune(b)
+	case b <= 0x20:
+		return 0x100 + rune(b)
+	case b == 0xad:
+		return 0x100 + 0x20 + 0x22 + 1
+	}
+	return 0x100 + 0x21 + rune(b-0x7f)
 }

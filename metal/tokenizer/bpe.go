@@ -4,16 +4,37 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
+	"unicode/utf8"
 )
 
-// bpe is byte-level byte pair encoding.
+// bpe is byte pair encoding, over bytes or over characters.
 type bpe struct {
-	bytes  [256]int32 // id of each byte, None where it has no token
+	bpeOptions
+	vocab  *vocabulary
 	merges mergeTable
+	// bytes are the tokens of each byte, where pieces are bytes and no token
+	// looks different at the start or the end of a piece.
+	bytes *[256][]int32
+	// fallback are the tokens named <0x00> to <0xFF>; None where there is none.
+	fallback [256]int32
+}
+
+// bpeOptions say how a piece is taken apart before tokens merge.
+type bpeOptions struct {
+	// raw says that pieces and the vocabulary are bytes, no text.
+	raw bool
 	// whole takes a piece that is a token as that token, whatever the merges
 	// would make of it.
 	whole bool
-	vocab *vocabulary
+	// prefix and suffix mark what continues and what ends a piece.
+	prefix, suffix string
+	// unknown stands for characters without a token; None drops them. A run of
+	// them is one token where fuse is true.
+	unknown int32
+	fuse    bool
+	// byteTokens spells characters without a token by the tokens of their
+	// bytes, where all of them exist.
+	byteTokens bool
 }
 
 // merge says that two tokens join, how early, and into what.
@@ -66,39 +87,61 @@ func (t *mergeTable) get(left, right int32) (merge, bool) {
 
 func pairOf(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
 
-// newBPE reads the merges, in order of rank. Each names two tokens, separated
-// by a space, in the alphabet of byte-level BPE.
-func newBPE(v *vocabulary, merges []string, whole bool) (*bpe, error) {
-	b := &bpe{vocab: v, whole: whole, merges: newMergeTable(len(merges))}
-	for i := range b.bytes {
-		b.bytes[i] = None
-		if id, ok := v.find([]byte{byte(i)}); ok {
-			b.bytes[i] = id
-		}
+// newBPE reads the merges, in order of rank. Each names two tokens.
+func newBPE(v *vocabulary, merges [][2]string, o bpeOptions) (*bpe, error) {
+	b := &bpe{vocab: v, bpeOptions: o, merges: newMergeTable(len(merges))}
+	for i := range b.fallback {
+		b.fallback[i] = v.lookup(fmt.Sprintf("<0x%02X>", i))
 	}
-	var both []byte
-	for rank, text := range merges {
-		left, right, ok := cutMerge(text)
-		if !ok {
-			return nil, fmt.Errorf("merge %d is %.80q, want two tokens and a space: %w", rank, text, ErrInvalid)
+	for rank, m := range merges {
+		if len(m[1]) < len(o.prefix) {
+			return nil, fmt.Errorf("merge %d is %.80q, whose right side is shorter than the prefix %.80q: %w", rank, m, o.prefix, ErrInvalid)
 		}
-		both, ok = appendAlphabet(both[:0], left)
-		n := len(both)
-		if ok {
-			both, ok = appendAlphabet(both, right)
+		var ids [3]int32
+		for i, text := range []string{m[0], m[1], m[0] + m[1][len(o.prefix):]} {
+			if o.raw {
+				raw, ok := appendAlphabet(nil, text)
+				if !ok {
+					return nil, fmt.Errorf("merge %d is %.80q, which is outside the byte alphabet: %w", rank, m, ErrInvalid)
+				}
+				text = string(raw)
+			}
+			if ids[i] = v.lookup(text); ids[i] == None {
+				return nil, fmt.Errorf("merge %d is %.80q, and not all of its tokens exist: %w", rank, m, ErrInvalid)
+			}
 		}
-		if !ok {
-			return nil, fmt.Errorf("merge %d is %.80q, which is outside the byte alphabet: %w", rank, text, ErrInvalid)
+		b.merges.set(merge{pair: pairOf(ids[0], ids[1]), rank: uint32(rank), into: ids[2]})
+	}
+	if o.raw && o.prefix == "" && o.suffix == "" && o.unknown == None {
+		b.bytes = new([256][]int32)
+		for i := range b.bytes {
+			b.bytes[i] = b.start(string([]byte{byte(i)}))
 		}
-		l, okL := v.find(both[:n])
-		r, okR := v.find(both[n:])
-		into, okI := v.find(both)
-		if !okL || !okR || !okI {
-			return nil, fmt.Errorf("merge %d is %.80q, and not all of its tokens exist: %w", rank, text, ErrInvalid)
-		}
-		b.merges.set(merge{pair: pairOf(l, r), rank: uint32(rank), into: into})
 	}
 	return b, nil
+}
+
+// start gives the tokens of a character, or of a byte where pieces are bytes;
+// nil where it has none.
+func (b *bpe) start(unit string) []int32 {
+	if id := b.vocab.lookup(unit); id != None {
+		return []int32{id}
+	}
+	if !b.byteTokens {
+		return nil
+	}
+	if b.raw {
+		unit = toAlphabet(unit)
+	}
+	var ids []int32
+	for i := range len(unit) {
+		id := b.fallback[unit[i]]
+		if id == None {
+			return nil
+		}
+		ids = append(ids, id)
+	}
+	return ids
 }
 
 // cutMerge splits at the only space; neither side is empty.
@@ -115,12 +158,13 @@ func cutMerge(text string) (left, right string, ok bool) {
 	return left, right, ok && left != "" && right != ""
 }
 
-func (b *bpe) newWorker() worker { return &bpeWorker{bpe: b} }
+func (b *bpe) newWorker(controls bool) worker { return &bpeWorker{bpe: b, controls: controls} }
 
 type bpeWorker struct {
 	*bpe
-	symbols []symbol
-	queue   []candidate
+	controls bool
+	symbols  []symbol
+	queue    []candidate
 }
 
 // symbol is a token of the piece, in a linked list. A symbol that was merged
@@ -146,24 +190,72 @@ func (c candidate) earlier(d candidate) bool {
 
 func (w *bpeWorker) encode(ids []int32, piece string) []int32 {
 	if w.whole {
-		if id, ok := w.vocab.find([]byte(piece)); ok {
+		if id := w.vocab.lookup(piece); id != None && (w.controls || !w.vocab.kinds[id].control()) {
 			return append(ids, id)
 		}
 	}
 	w.symbols = w.symbols[:0]
-	for i := range len(piece) {
-		id := w.bytes[piece[i]]
-		if id == None {
-			continue // the reference drops what it has no token for
+	if w.bytes != nil {
+		for i := range len(piece) {
+			w.add(w.bytes[piece[i]]...) // the reference drops what it has no token for
 		}
-		n := int32(len(w.symbols))
-		w.symbols = append(w.symbols, symbol{id: id, prev: n - 1, next: n + 1})
+	} else {
+		w.takeApart(piece)
 	}
 	w.mergeAll()
 	for i := int32(0); int(i) < len(w.symbols); i = w.symbols[i].next {
 		ids = append(ids, w.symbols[i].id)
 	}
 	return ids
+}
+
+func (w *bpeWorker) add(ids ...int32) {
+	for _, id := range ids {
+		n := int32(len(w.symbols))
+		w.symbols = append(w.symbols, symbol{id: id, prev: n - 1, next: n + 1})
+	}
+}
+
+// takeApart begins with the tokens of each character. A run of unknown ones
+// waits for what follows; as in the reference, tokens of bytes do not end it.
+func (w *bpeWorker) takeApart(piece string) {
+	waiting := false
+	for i := 0; i < len(piece); {
+		n := 1
+		if !w.raw {
+			_, n = utf8.DecodeRuneInString(piece[i:])
+		}
+		unit := piece[i : i+n]
+		if i > 0 {
+			unit = w.prefix + unit
+		}
+		if i += n; i == len(piece) {
+			unit += w.suffix
+		}
+		switch id := w.vocab.lookup(unit); {
+		case id != None:
+			if waiting {
+				w.add(w.unknown)
+			}
+			waiting = false
+			w.add(id)
+			continue
+		case w.byteTokens:
+			if ids := w.start(unit); ids != nil {
+				w.add(ids...)
+				continue
+			}
+		}
+		if w.unknown != None {
+			if waiting && !w.fuse {
+				w.add(w.unknown)
+			}
+			waiting = true
+		}
+	}
+	if waiting {
+		w.add(w.unknown)
+	}
 }
 
 // mergeAll applies the earliest merge again and again. Each merge removes a

@@ -56,9 +56,9 @@ func FromGGUF(metadata map[string]any) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tokenizer{split: pre.split}
+	t := &Tokenizer{cut: scanning(pre.split), raw: true, normalized: newAddedTokens(), decode: bytesAsText()}
 	if pre.nfc {
-		t.normalize = newNFC().String
+		t.normalize = normalizer{pure(newNFC().String)}
 	}
 	if t.special, err = m.special(len(tokens)); err != nil {
 		return nil, err
@@ -66,9 +66,18 @@ func FromGGUF(metadata map[string]any) (*Tokenizer, error) {
 	if t.vocab, t.added, err = byteLevelVocabulary(tokens, kinds); err != nil {
 		return nil, err
 	}
-	if t.model, err = newBPE(t.vocab, merges, pre.whole); err != nil {
+	pairs := make([][2]string, len(merges))
+	for i, text := range merges {
+		left, right, ok := cutMerge(text)
+		if !ok {
+			return nil, fmt.Errorf("merge %d is %.80q, want two tokens and a space: %w", i, text, ErrInvalid)
+		}
+		pairs[i] = [2]string{left, right}
+	}
+	if t.model, err = newBPE(t.vocab, pairs, bpeOptions{raw: true, whole: pre.whole, unknown: None}); err != nil {
 		return nil, err
 	}
+	t.around = aroundBOS(t.special)
 	return t, nil
 }
 
@@ -83,9 +92,10 @@ func byteLevelVocabulary(tokens []string, kinds []kind) (*vocabulary, *addedToke
 		raw = append(raw[:0], text...)
 		switch {
 		case k.added():
-			if err := added.add(text, int32(id), k.control()); err != nil {
+			if err := added.add(text, int32(id), addedRules{control: k.control()}); err != nil {
 				return nil, nil, err
 			}
+			raw = append(raw[:0], standsInAlphabet(text)...)
 		default:
 			if b, ok := appendAlphabet(raw[:0], text); ok {
 				raw, searchable = b, true

@@ -17,6 +17,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"unicode/utf8"
 )
 
 // ErrUnsupported is returned for a tokenizer of a kind that is not built.
@@ -28,6 +30,10 @@ var ErrInvalid = errors.New("invalid tokenizer")
 // ErrUnknownToken is returned for an id that the vocabulary does not have.
 var ErrUnknownToken = errors.New("unknown token")
 
+// ErrTooSlow is returned for a text on which a pattern of the tokenizer takes
+// too long.
+var ErrTooSlow = errors.New("pattern of the tokenizer takes too long on this text")
+
 // None is the id of a special token that the model does not have.
 const None int32 = -1
 
@@ -36,17 +42,25 @@ const None int32 = -1
 type Tokenizer struct {
 	vocab     *vocabulary
 	model     model
-	split     splitter
-	normalize func(string) string // nil where text is taken as it is
-	added     *addedTokens
-	special   SpecialTokens
+	normalize normalizer // nil where text is taken as it is
+	cut       cutter     // nil where a text is one piece
+	// added are the tokens found in the text itself, normalized those found in
+	// the normalized text.
+	added, normalized *addedTokens
+	decode            *decoding
+	// raw says that the vocabulary holds bytes, no text.
+	raw bool
+	// instead are the texts of tokens that decode to something else.
+	instead map[int32]string
+	special SpecialTokens
+	around  templates
 }
 
 // model turns one piece of text into ids.
 type model interface {
 	// newWorker returns a worker for one goroutine; it keeps scratch memory
-	// between pieces.
-	newWorker() worker
+	// between pieces. Without controls, no text is read as a control token.
+	newWorker(controls bool) worker
 }
 
 type worker interface {
@@ -62,6 +76,8 @@ type splitter func(text string, piece func(string))
 // no such token.
 type SpecialTokens struct {
 	BOS, EOS, EOT, EOM, Unknown, Padding int32
+	// MoreEnds also end a generation.
+	MoreEnds []int32
 	// AddBOS says that a plain prompt begins with BOS. Chat templates write
 	// their own.
 	AddBOS bool
@@ -72,7 +88,7 @@ type SpecialTokens struct {
 // Ends returns the ids that end a generation, without repeats.
 func (s SpecialTokens) Ends() []int32 {
 	var ids []int32
-	for _, id := range []int32{s.EOS, s.EOT, s.EOM} {
+	for _, id := range append([]int32{s.EOS, s.EOT, s.EOM}, s.MoreEnds...) {
 		if id != None && !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
@@ -89,46 +105,90 @@ type EncodeOptions struct {
 	ParseSpecial bool
 }
 
-// Encode returns the ids of text. Broken UTF-8 is read as U+FFFD.
-func (t *Tokenizer) Encode(text string, o EncodeOptions) []int32 {
-	text = validUTF8(text)
+// Encode returns the ids of text. Broken UTF-8 is read as U+FFFD. The only
+// error is ErrTooSlow.
+func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	ids := make([]int32, 0, len(text)/4+2)
 	if o.AddBOS && t.special.AddBOS && t.special.BOS != None {
 		ids = append(ids, t.special.BOS)
 	}
-	w := t.model.newWorker()
-	plain := func(s string) {
-		if t.normalize != nil {
-			s = t.normalize(s)
-		}
-		t.split(s, func(piece string) { ids = w.encode(ids, piece) })
+	return t.encode(ids, text, o.ParseSpecial)
+}
+
+// encode appends the ids of text alone.
+func (t *Tokenizer) encode(ids []int32, text string, controls bool) ([]int32, error) {
+	e := encoding{t: t, worker: t.model.newWorker(controls), ids: ids, controls: controls}
+	text = validUTF8(text)
+	t.added.scan(text, controls, func(from, to int) { e.plain(text[from:to], from == 0) }, e.token)
+	return e.ids, e.err
+}
+
+// encoding is one text on its way to ids.
+type encoding struct {
+	t        *Tokenizer
+	worker   worker
+	ids      []int32
+	controls bool
+	err      error
+}
+
+// plain takes what lies between added tokens.
+func (e *encoding) plain(text string, first bool) {
+	s := span{text: text}
+	if first {
+		_, s.head = utf8.DecodeRuneInString(text)
 	}
-	t.added.scan(text, o.ParseSpecial, plain, func(id int32) { ids = append(ids, id) })
-	return ids
+	if n := e.t.normalize; n != nil && e.err == nil {
+		if s, e.err = n.span(s); e.err != nil {
+			return
+		}
+	}
+	e.t.normalized.scan(s.text, e.controls, func(from, to int) { e.cut(s.part(from, to)) }, e.token)
+}
+
+func (e *encoding) token(id int32) { e.ids = append(e.ids, id) }
+
+// cut gives the pieces of a span to the model.
+func (e *encoding) cut(s span) {
+	if e.err != nil {
+		return
+	}
+	piece := func(s span) { e.ids = e.worker.encode(e.ids, s.text) }
+	if e.t.cut == nil {
+		piece(s)
+		return
+	}
+	e.err = e.t.cut(s, piece)
 }
 
 // Decode returns the text of ids. With skipSpecial control tokens are left
 // out. Bytes that are no character become U+FFFD.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) (string, error) {
-	var raw []byte
+	d := t.NewDecoder(skipSpecial)
+	var b strings.Builder
+	out := func(s string) { b.WriteString(s) }
 	for _, id := range ids {
-		b, err := t.bytes(id, skipSpecial)
-		if err != nil {
+		if err := d.push(id, out); err != nil {
 			return "", err
 		}
-		raw = append(raw, b...)
 	}
-	return validUTF8(string(raw)), nil
+	d.flush(out)
+	return b.String(), nil
 }
 
-func (t *Tokenizer) bytes(id int32, skipSpecial bool) ([]byte, error) {
+// shown is the text of a token as decoders take it; ok is false where the
+// token is left out.
+func (t *Tokenizer) shown(id int32, skipSpecial bool) (text string, ok bool, err error) {
 	if id < 0 || int(id) >= t.vocab.size() {
-		return nil, fmt.Errorf("token %d of %d: %w", id, t.vocab.size(), ErrUnknownToken)
+		return "", false, fmt.Errorf("token %d of %d: %w", id, t.vocab.size(), ErrUnknownToken)
 	}
-	if skipSpecial && t.vocab.kinds[id].control() {
-		return nil, nil
+	if k := t.vocab.kinds[id]; k == kindHole || skipSpecial && k.control() {
+		return "", false, nil
 	}
-	return t.vocab.bytes(id), nil
+	if text, ok := t.instead[id]; ok {
+		return text, true, nil
+	}
+	return string(t.vocab.bytes(id)), true, nil
 }
 
 // Size is the number of ids.
@@ -137,14 +197,21 @@ func (t *Tokenizer) Size() int { return t.vocab.size() }
 // Special returns the special tokens.
 func (t *Tokenizer) Special() SpecialTokens { return t.special }
 
-// Bytes returns the bytes that a token stands for, which need not be whole
-// characters; nil for an unknown id. The caller must not change them.
+// Bytes returns the bytes that a token stands for behind other tokens, which
+// need not be whole characters; nil for an unknown id. The caller must not
+// change them.
 func (t *Tokenizer) Bytes(id int32) []byte {
-	b, err := t.bytes(id, false)
+	text, _, err := t.shown(id, false)
 	if err != nil {
 		return nil
 	}
-	return b
+	if t.raw {
+		return []byte(text)
+	}
+	for _, stands := range t.decode.stands {
+		text = stands(text)
+	}
+	return []byte(text)
 }
 
 // IsControl says whether a token steers the model and shows no text.
@@ -152,10 +219,15 @@ func (t *Tokenizer) IsControl(id int32) bool {
 	return id >= 0 && int(id) < t.vocab.size() && t.vocab.kinds[id].control()
 }
 
-// ID finds the token that stands for exactly these bytes.
+// ID finds the token with this text: an added token as it is written, any
+// other as the vocabulary writes it, in byte-level BPE as its bytes.
 func (t *Tokenizer) ID(text string) (int32, bool) {
 	if id, ok := t.added.id(text); ok {
 		return id, true
 	}
-	return t.vocab.find([]byte(text))
+	if id, ok := t.normalized.id(text); ok {
+		return id, true
+	}
+	id := t.vocab.lookup(text)
+	return id, id != None
 }

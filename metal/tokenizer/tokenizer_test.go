@@ -200,7 +200,7 @@ func FuzzEncode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, special bool) {
 		for _, tok := range toks {
-			ids := tok.Encode(string(raw), EncodeOptions{ParseSpecial: special})
+			ids := encode(t, tok, string(raw), EncodeOptions{ParseSpecial: special})
 			back, err := tok.Decode(ids, false)
 			if err != nil || back != validUTF8(string(raw)) || !utf8.ValidString(back) {
 				t.Fatalf("%q comes back as %q, %v", raw, back, err)
@@ -247,7 +247,7 @@ func FuzzFromGGUF(f *testing.F) {
 			}
 			return
 		}
-		ids := tok.Encode(text, EncodeOptions{AddBOS: true, ParseSpecial: true})
+		ids := encode(t, tok, text, EncodeOptions{AddBOS: true, ParseSpecial: true})
 		for _, id := range ids {
 			if id < 0 || int(id) >= tok.Size() {
 				t.Fatalf("id %d of %d", id, tok.Size())

@@ -76,40 +76,6 @@ func part(s string) (n int, open bool) {
 	return n, false
 }
 
-// Decoder turns ids into text as they come. Its pieces joined are what Decode
-// gives for all ids, and no piece ends inside a character. It is for one
-// goroutine.
-type Decoder struct {
-	t           *Tokenizer
-	skipSpecial bool
-	held        []byte // at most three bytes between calls
-}
-
-// NewDecoder makes a decoder for one stream of ids.
-func (t *Tokenizer) NewDecoder(skipSpecial bool) *Decoder {
-	return &Decoder{t: t, skipSpecial: skipSpecial}
-}
-
-// Push adds one id and returns the text that is whole now; often none.
-func (d *Decoder) Push(id int32) (string, error) {
-	b, err := d.t.bytes(id, d.skipSpecial)
-	if err != nil {
-		return "", err
-	}
-	d.held = append(d.held, b...)
-	n := len(d.held) - openTail(d.held)
-	text := validUTF8(string(d.held[:n]))
-	d.held = append(d.held[:0], d.held[n:]...)
-	return text, nil
-}
-
-// Flush ends the stream; a character that stayed incomplete becomes U+FFFD.
-func (d *Decoder) Flush() string {
-	text := validUTF8(string(d.held))
-	d.held = d.held[:0]
-	return text
-}
-
 // openTail is the length of the part at the end of b that may still become a
 // character.
 func openTail(b []byte) int {

@@ -16,6 +16,7 @@ const (
 	kindUserDefined kind = 4
 	kindUnused      kind = 5
 	kindByte        kind = 6
+	kindHole        kind = 7 // an id between others that has no token
 )
 
 // control tokens show no text.
@@ -75,9 +76,15 @@ func (v *vocabulary) bytes(id int32) []byte {
 	return v.blob[from:to:to]
 }
 
-func (v *vocabulary) find(text []byte) (int32, bool) {
-	at, found := v.slot(text)
-	return v.slots[at] - 1, found
+// lookup finds a token by its text; None where there is no such token.
+func (v *vocabulary) lookup(text string) int32 {
+	mask := uint64(len(v.slots) - 1)
+	for at := maphash.String(v.seed, text) & mask; v.slots[at] != 0; at = (at + 1) & mask {
+		if string(v.bytes(v.slots[at]-1)) == text {
+			return v.slots[at] - 1
+		}
+	}
+	return None
 }
 
 // slot is where text is, or where it would go. The table is never full.

@@ -98,8 +98,8 @@ func compare(tokenizers map[string]*tokenizer.Tokenizer, l line) bool {
 	equal := true
 	for pre, t := range tokenizers {
 		want, ok := l.IDs[pre]
-		got := t.Encode(string(l.Text), tokenizer.EncodeOptions{ParseSpecial: true})
-		if !ok || !slices.Equal(got, want) {
+		got, err := t.Encode(string(l.Text), tokenizer.EncodeOptions{ParseSpecial: true})
+		if err != nil || !ok || !slices.Equal(got, want) {
 			equal = false
 			fmt.Printf("%s: %q\n got %v\nwant %v\n", pre, l.Text, got, want)
 		}

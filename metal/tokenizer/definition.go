@@ -1,0 +1,293 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// definition is what a tokenizer.json says: its lists read, its components
+// still as they are written.
+type definition struct {
+	added                                           []addedDefinition
+	normalizer, preTokenizer, postProcessor, decode json.RawMessage
+	model                                           modelDefinition
+}
+
+// addedDefinition is one of added_tokens.
+type addedDefinition struct {
+	ID         int64  `json:"id"`
+	Content    string `json:"content"`
+	SingleWord bool   `json:"single_word"`
+	LStrip     bool   `json:"lstrip"`
+	RStrip     bool   `json:"rstrip"`
+	Normalized bool   `json:"normalized"`
+	Special    bool   `json:"special"`
+}
+
+// modelDefinition holds the fields of all kinds of models.
+type modelDefinition struct {
+	kind       string
+	vocab      []vocabEntry
+	scored     bool // the vocabulary is a list of texts and scores
+	merges     [][2]string
+	hasMerges  bool
+	unkToken   *string
+	unkID      *int64
+	prefix     *string // continuing_subword_prefix
+	suffix     *string // end_of_word_suffix
+	dropout    *float64
+	fuseUnk    *bool
+	fallback   *bool // byte_fallback
+	whole      *bool // ignore_merges
+	maxPerWord *int64
+}
+
+type vocabEntry struct {
+	text  string
+	id    int32
+	score float64
+}
+
+const (
+	maxDefinitionBytes = 1 << 27
+	maxComponentBytes  = 1 << 23
+	maxAdded           = 1 << 16
+)
+
+// readDefinition reads a tokenizer.json as it comes, so that a list that is
+// too long ends the reading. Its errors are ErrInvalid.
+func readDefinition(in io.Reader) (*definition, error) {
+	r := &definitionReader{json: json.NewDecoder(io.LimitReader(in, maxDefinitionBytes)), out: new(definition)}
+	err := r.object("tokenizer.json", r.field)
+	switch {
+	case err == nil:
+		return r.out, nil
+	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
+		return nil, fmt.Errorf("tokenizer.json ends early or has over %d bytes: %w", maxDefinitionBytes, ErrInvalid)
+	case errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported):
+		return nil, err
+	}
+	return nil, fmt.Errorf("tokenizer.json: %w: %w", ErrInvalid, err)
+}
+
+type definitionReader struct {
+	json *json.Decoder
+	out  *definition
+}
+
+func (r *definitionReader) field(key string) error {
+	switch key {
+	case "version":
+		var v string
+		if err := r.json.Decode(&v); err != nil || v != "1.0" {
+			return fmt.Errorf("tokenizer.json has version %.80q, supported is 1.0: %w", v, ErrUnsupported)
+		}
+		return nil
+	case "added_tokens":
+		return r.list(key, maxAdded, func() error {
+			var a addedDefinition
+			err := r.json.Decode(&a)
+			r.out.added = append(r.out.added, a)
+			return err
+		})
+	case "normalizer":
+		return r.component(&r.out.normalizer, key)
+	case "pre_tokenizer":
+		return r.component(&r.out.preTokenizer, key)
+	case "post_processor":
+		return r.component(&r.out.postProcessor, key)
+	case "decoder":
+		return r.component(&r.out.decode, key)
+	case "model":
+		r.out.model = modelDefinition{}
+		return r.object(key, r.modelField)
+	}
+	return r.skip() // truncation and padding among them: the caller's matter
+}
+
+func (r *definitionReader) modelField(key string) error {
+	m := &r.out.model
+	fields := map[string]any{
+		"type": &m.kind, "unk_token": &m.unkToken, "unk_id": &m.unkID, "continuing_subword_prefix": &m.prefix,
+		"end_of_word_suffix": &m.suffix, "dropout": &m.dropout, "fuse_unk": &m.fuseUnk, "byte_fallback": &m.fallback,
+		"ignore_merges": &m.whole, "max_input_chars_per_word": &m.maxPerWord,
+	}
+	switch to, known := fields[key]; {
+	case known:
+		if err := r.json.Decode(to); err != nil {
+			return fmt.Errorf("%s of the model: %w", key, err)
+		}
+		return nil
+	case key == "vocab":
+		return r.vocab()
+	case key == "merges":
+		m.merges, m.hasMerges = nil, true
+		return r.list(key, maxVocabulary, r.merge)
+	}
+	return r.skip()
+}
+
+// vocab reads an object of ids or a list of texts and scores.
+func (r *definitionReader) vocab() error {
+	m := &r.out.model
+	open, err := r.json.Token()
+	if err != nil {
+		return err
+	}
+	m.vocab, m.scored = nil, open == json.Delim('[')
+	if open != json.Delim('{') && !m.scored {
+		return fmt.Errorf("vocab of the model is neither an object nor a list: %w", ErrInvalid)
+	}
+	for r.json.More() {
+		if len(m.vocab) == maxVocabulary {
+			return fmt.Errorf("vocab has over %d entries: %w", maxVocabulary, ErrInvalid)
+		}
+		e, err := r.entry(m.scored)
+		if err != nil {
+			return err
+		}
+		m.vocab = append(m.vocab, e)
+	}
+	_, err = r.json.Token()
+	return err
+}
+
+func (r *definitionReader) entry(scored bool) (vocabEntry, error) {
+	e := vocabEntry{id: int32(len(r.out.model.vocab))}
+	if scored {
+		err := r.json.Decode(&scoredEntry{&e})
+		return e, err
+	}
+	key, err := r.json.Token()
+	if err != nil {
+		return e, err
+	}
+	e.text = key.(string) // keys are strings
+	var id int64
+	if err := r.json.Decode(&id); err != nil {
+		return e, fmt.Errorf("id of token %.80q: %w", e.text, err)
+	}
+	if id < 0 || id >= maxVocabulary {
+		return e, fmt.Errorf("id of token %.80q is %d, want 0 to %d: %w", e.text, id, maxVocabulary-1, ErrInvalid)
+	}
+	e.id = int32(id)
+	return e, nil
+}
+
+// scoredEntry reads ["text", -1.5].
+type scoredEntry struct{ e *vocabEntry }
+
+func (s *scoredEntry) UnmarshalJSON(b []byte) error {
+	var pair []json.RawMessage
+	if err := json.Unmarshal(b, &pair); err != nil {
+		return err
+	}
+	if len(pair) != 2 {
+		return fmt.Errorf("token %d of the vocab is no pair of text and score: %w", s.e.id, ErrInvalid)
+	}
+	if err := json.Unmarshal(pair[0], &s.e.text); err != nil {
+		return err
+	}
+	return json.Unmarshal(pair[1], &s.e.score)
+}
+
+// merge reads "a b" or ["a", "b"].
+func (r *definitionReader) merge() error {
+	n := len(r.out.model.merges)
+	t, err := r.json.Token()
+	if err != nil {
+		return err
+	}
+	if text, ok := t.(string); ok {
+		left, right, ok := cutMerge(text)
+		if !ok {
+			return fmt.Errorf("merge %d is %.80q, want two tokens and a space: %w", n, text, ErrInvalid)
+		}
+		r.out.model.merges = append(r.out.model.merges, [2]string{left, right})
+		return nil
+	}
+	var pair [2]string
+	i := 0
+	for ; t == json.Delim('[') && r.json.More(); i++ {
+		s, err := r.json.Token()
+		if err != nil {
+			return err
+		}
+		text, ok := s.(string)
+		if !ok || i > 1 {
+			i = -1
+			break
+		}
+		pair[i] = text
+	}
+	if i != 2 {
+		return fmt.Errorf("merge %d is no pair of texts: %w", n, ErrInvalid)
+	}
+	r.out.model.merges = append(r.out.model.merges, pair)
+	_, err = r.json.Token()
+	return err
+}
+
+// object reads an object, field by field.
+func (r *definitionReader) object(what string, field func(key string) error) error {
+	open, err := r.json.Token()
+	if err != nil {
+		return err
+	}
+	if open != json.Delim('{') {
+		return fmt.Errorf("%s is no object: %w", what, ErrInvalid)
+	}
+	for r.json.More() {
+		key, err := r.json.Token()
+		if err != nil {
+			return err
+		}
+		if err := field(key.(string)); err != nil { // keys are strings
+			return err
+		}
+	}
+	_, err = r.json.Token()
+	return err
+}
+
+// list reads a list of at most most elements; element reads one.
+func (r *definitionReader) list(what string, most int, element func() error) error {
+	open, err := r.json.Token()
+	if err != nil || open == nil {
+		return err
+	}
+	if open != json.Delim('[') {
+		return fmt.Errorf("%s is no list: %w", what, ErrInvalid)
+	}
+	for n := 0; r.json.More(); n++ {
+		if n == most {
+			return fmt.Errorf("%s has over %d entries: %w", what, most, ErrInvalid)
+		}
+		if err := element(); err != nil {
+			return err
+		}
+	}
+	_, err = r.json.Token()
+	return err
+}
+
+func (r *definitionReader) component(to *json.RawMessage, what string) error {
+	*to = nil
+	if err := r.json.Decode(to); err != nil {
+		return err
+	}
+	if len(*to) > maxComponentBytes {
+		return fmt.Errorf("%s has over %d bytes: %w", what, maxComponentBytes, ErrInvalid)
+	}
+	if string(*to) == "null" {
+		*to = nil
+	}
+	return nil
+}
+
+func (r *definitionReader) skip() error {
+	var v json.RawMessage
+	return r.json.Decode(&v)
+}

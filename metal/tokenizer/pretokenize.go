@@ -1,0 +1,340 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// span is a part of a text on its way to the model.
+type span struct {
+	text string
+	// head is how many of its first bytes stem from the first character of the
+	// whole text: what stands at the very start is special to Metaspace.
+	head int
+}
+
+// from is the rest of a span behind n bytes.
+func (s span) from(n int) span { return span{s.text[n:], max(0, s.head-n)} }
+
+// part is a piece of a span.
+func (s span) part(from, to int) span { return span{s.text[from:to], max(0, s.head-from)} }
+
+// cutter cuts a span into pieces that no token crosses, in order. It may leave
+// out and rewrite parts; out gets no empty piece. Only a pattern that is not
+// known beforehand can fail, with ErrTooSlow.
+type cutter func(in span, out func(span)) error
+
+// then cuts the pieces of a by b.
+func (a cutter) then(b cutter) cutter {
+	if a == nil {
+		return b
+	}
+	return func(in span, out func(span)) error {
+		var inner error
+		err := a(in, func(s span) {
+			if inner == nil {
+				inner = b(s, out)
+			}
+		})
+		if inner != nil {
+			return inner
+		}
+		return err
+	}
+}
+
+// scanning makes a cutter of a scanner that leaves nothing out.
+func scanning(split splitter) cutter {
+	return func(in span, out func(span)) error {
+		at := 0
+		split(in.text, func(piece string) {
+			out(in.part(at, at+len(piece)))
+			at += len(piece)
+		})
+		return nil
+	}
+}
+
+// preTokenizing is a pre-tokenizer in the making.
+type preTokenizing struct {
+	cut cutter
+	// bytes says that the pieces are in the alphabet of byte-level BPE;
+	// written, that they were rewritten into it already. The model reads bytes,
+	// so that rewriting is left to where another step has to see it.
+	bytes, written bool
+}
+
+// then adds a step that reads text as it is written.
+func (p *preTokenizing) then(c cutter) {
+	if p.bytes && !p.written {
+		p.cut, p.written = p.cut.then(writeAlphabet), true
+	}
+	p.cut = p.cut.then(c)
+}
+
+// cutter is the finished pre-tokenizer; nil where a text is one piece. raw says
+// that the model wants bytes, not characters of the alphabet.
+func (p *preTokenizing) cutter(raw bool) cutter {
+	switch {
+	case p.written && raw:
+		return p.cut.then(readAlphabet)
+	case p.bytes && !p.written && !raw:
+		return p.cut.then(writeAlphabet)
+	}
+	return p.cut
+}
+
+func writeAlphabet(in span, out func(span)) error {
+	text := toAlphabet(in.text)
+	head := len(toAlphabet(in.text[:min(in.head, len(in.text))]))
+	out(span{text, head})
+	return nil
+}
+
+func readAlphabet(in span, out func(span)) error {
+	raw, ok := appendAlphabet(nil, in.text)
+	if !ok {
+		return fmt.Errorf("%.80q is not in the alphabet of byte-level BPE: %w", in.text, ErrInvalid)
+	}
+	if len(raw) > 0 {
+		out(span{text: string(raw)})
+	}
+	return nil
+}
+
+// preTokenizerKinds are the components that are known.
+func preTokenizerKinds() map[string]func(*preTokenizing, component) error {
+	return map[string]func(*preTokenizing, component) error{
+		"ByteLevel": (*preTokenizing).byteLevel,
+		"Digits":    (*preTokenizing).digits,
+		"Split":     (*preTokenizing).split,
+	}
+}
+
+// readPreTokenizer builds the pre-tokenizer of a tokenizer.json.
+func readPreTokenizer(raw json.RawMessage, p *preTokenizing) error {
+	steps, err := flatten(raw, "pre_tokenizer", "pretokenizers")
+	if err != nil {
+		return err
+	}
+	known := preTokenizerKinds()
+	for _, s := range steps {
+		build, ok := known[s.kind]
+		if !ok {
+			return unsupported("pre_tokenizer", s.kind, known)
+		}
+		if err := build(p, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *preTokenizing) byteLevel(c component) error {
+	f := struct {
+		AddPrefixSpace bool `json:"add_prefix_space"`
+		UseRegex       bool `json:"use_regex"`
+	}{AddPrefixSpace: true, UseRegex: true}
+	if err := c.into(&f); err != nil {
+		return err
+	}
+	if p.bytes {
+		return fmt.Errorf("text goes through ByteLevel twice: %w", ErrUnsupported)
+	}
+	if f.AddPrefixSpace {
+		p.cut = p.cut.then(prefixSpace)
+	}
+	if f.UseRegex {
+		p.cut = p.cut.then(scanning(splitGPT2))
+	}
+	p.bytes = true
+	return nil
+}
+
+func prefixSpace(in span, out func(span)) error {
+	if !strings.HasPrefix(in.text, " ") {
+		in.text = " " + in.text
+		if in.head > 0 {
+			in.head++
+		}
+	}
+	out(in)
+	return nil
+}
+
+func (p *preTokenizing) digits(c component) error {
+	var f struct {
+		Individual bool `json:"individual_digits"`
+	}
+	if err := c.into(&f); err != nil {
+		return err
+	}
+	b := contiguous
+	if f.Individual {
+		b = isolated
+	}
+	p.then(behaving(eachRune(isNumeric), b, false))
+	return nil
+}
+
+func (p *preTokenizing) split(c component) error {
+	var f struct {
+		Pattern  pattern `json:"pattern"`
+		Behavior string  `json:"behavior"`
+		Invert   bool    `json:"invert"`
+	}
+	if err := c.into(&f); err != nil {
+		return err
+	}
+	if err := f.Pattern.check(c.kind); err != nil {
+		return err
+	}
+	b, err := readBehavior(f.Behavior)
+	if err != nil {
+		return err
+	}
+	if f.Pattern.String != nil {
+		p.then(behaving(eachString(*f.Pattern.String), b, f.Invert))
+		return nil
+	}
+	if split, ok := knownPatterns()[*f.Pattern.Regex]; ok && (b == isolated || (b == removed && f.Invert)) {
+		p.then(scanning(split))
+		return nil
+	}
+	find, err := compile(*f.Pattern.Regex)
+	if err != nil {
+		return err
+	}
+	p.then(behaving(find, b, f.Invert))
+	return nil
+}
+
+// finder calls found for each place in s that matches, from left to right.
+type finder func(s string, found func(from, to int)) error
+
+func eachRune(is func(rune) bool) finder {
+	return func(s string, found func(int, int)) error {
+		for i := 0; i < len(s); {
+			r, n := utf8.DecodeRuneInString(s[i:])
+			if is(r) {
+				found(i, i+n)
+			}
+			i += n
+		}
+		return nil
+	}
+}
+
+func eachString(what string) finder {
+	return func(s string, found func(int, int)) error {
+		for i := 0; what != ""; {
+			at := strings.Index(s[i:], what)
+			if at < 0 {
+				break
+			}
+			found(i+at, i+at+len(what))
+			i += at + len(what)
+		}
+		return nil
+	}
+}
+
+// behavior says what becomes of the matches of a pattern.
+type behavior string
+
+const (
+	isolated     behavior = "Isolated"
+	removed      behavior = "Removed"
+	contiguous   behavior = "Contiguous"
+	withPrevious behavior = "MergedWithPrevious"
+	withNext     behavior = "MergedWithNext"
+)
+
+func readBehavior(s string) (behavior, error) {
+	switch b := behavior(s); b {
+	case isolated, removed, contiguous, withPrevious, withNext:
+		return b, nil
+	}
+	known := map[string]bool{string(isolated): true, string(removed): true, string(contiguous): true, string(withPrevious): true, string(withNext): true}
+	return "", unsupported("behavior", s, known)
+}
+
+// stretch is a part of a text that matches or lies between matches.
+type stretch struct {
+	from, to int
+	match    bool
+}
+
+// behaving cuts a text at its matches; invert takes what lies between them for
+// the matches.
+func behaving(find finder, b behavior, invert bool) cutter {
+	return func(in span, out func(span)) error {
+		j := joiner{behavior: b, out: func(s stretch) {
+			if s.from < s.to {
+				out(in.part(s.from, s.to))
+			}
+		}}
+		at := 0
+		err := find(in.text, func(from, to int) {
+			if at < from {
+				j.add(stretch{at, from, invert})
+			}
+			j.add(stretch{from, to, !invert})
+			at = to
+		})
+		if err != nil {
+			return err
+		}
+		if at < len(in.text) {
+			j.add(stretch{at, len(in.text), invert})
+		}
+		j.flush()
+		return nil
+	}
+}
+
+// joiner joins stretches as a behavior says. The last one waits for what
+// follows.
+type joiner struct {
+	behavior
+	out      func(stretch)
+	last     stretch
+	waiting  bool
+	previous bool // whether the stretch before was a match
+}
+
+func (j *joiner) add(s stretch) {
+	join := false
+	switch j.behavior {
+	case removed:
+		if !s.match {
+			j.out(s)
+		}
+		return
+	case isolated:
+	case contiguous:
+		join = s.match == j.previous
+	case withPrevious:
+		join = s.match && !j.previous
+	case withNext:
+		// A match joins what follows it unless that is a match, too.
+		join = j.waiting && j.last.match && !s.match
+	}
+	j.previous = s.match
+	if join && j.waiting {
+		j.last.to = s.to
+		j.last.match = s.match
+		return
+	}
+	j.flush()
+	j.last, j.waiting = s, true
+}
+
+func (j *joiner) flush() {
+	if j.waiting {
+		j.out(j.last)
+	}
+	j.waiting = false
+}

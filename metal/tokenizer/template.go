@@ -1,0 +1,111 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// templates say which ids stand around one text and around two.
+type templates struct {
+	one, two []templatePart
+}
+
+// templatePart is an id or a place for a text.
+type templatePart struct {
+	id   int32
+	text int // 1 or 2 for a text, 0 for the id
+	kind int32
+}
+
+// aroundBOS is what transformers puts around texts where only BOS and EOS are
+// asked for.
+func aroundBOS(s SpecialTokens) templates {
+	around := func(text int, kind int32) []templatePart {
+		var out []templatePart
+		if s.AddBOS && s.BOS != None {
+			out = append(out, templatePart{id: s.BOS, kind: kind})
+		}
+		out = append(out, templatePart{text: text, kind: kind})
+		if s.AddEOS && s.EOS != None {
+			out = append(out, templatePart{id: s.EOS, kind: kind})
+		}
+		return out
+	}
+	return templates{one: around(1, 0), two: append(around(1, 0), around(2, 1)...)}
+}
+
+// readTemplates builds the post-processor of a tokenizer.json; ids are below
+// size.
+func readTemplates(raw json.RawMessage, size int) (templates, error) {
+	steps, err := flatten(raw, "post_processor", "processors")
+	if err != nil {
+		return templates{}, err
+	}
+	t := templates{one: []templatePart{{text: 1}}, two: []templatePart{{text: 1}, {text: 2, kind: 1}}}
+	known := map[string]func(*templates, component) error{
+		"ByteLevel":          func(*templates, component) error { return nil }, // moves offsets only
+		"TemplateProcessing": (*templates).read,
+	}
+	for _, s := range steps {
+		read, ok := known[s.kind]
+		if !ok {
+			return t, unsupported("post_processor", s.kind, known)
+		}
+		if err := read(&t, s); err != nil {
+			return t, err
+		}
+	}
+	for _, p := range slices.Concat(t.one, t.two) {
+		if p.id < 0 || int(p.id) >= size {
+			return t, fmt.Errorf("post_processor adds token %d, and there are %d: %w", p.id, size, ErrInvalid)
+		}
+	}
+	return t, nil
+}
+
+// maxTemplate bounds the ids that a post-processor puts around texts.
+const maxTemplate = 256
+
+func (t *templates) read(c component) error {
+	var f struct {
+		Single, Pair []map[string]struct {
+			ID   string `json:"id"`
+			Type int32  `json:"type_id"`
+		}
+		Special map[string]struct {
+			IDs []int32 `json:"ids"`
+		} `json:"special_tokens"`
+	}
+	if err := c.into(&f); err != nil {
+		return err
+	}
+	place := map[string]int{"A": 1, "B": 2}
+	for _, x := range []struct {
+		to   *[]templatePart
+		from []map[string]struct {
+			ID   string `json:"id"`
+			Type int32  `json:"type_id"`
+		}
+	}{{&t.one, f.Single}, {&t.two, f.Pair}} {
+		*x.to = nil
+		for _, p := range x.from {
+			if s, ok := p["Sequence"]; ok && place[s.ID] > 0 {
+				*x.to = append(*x.to, templatePart{text: place[s.ID], kind: s.Type})
+				continue
+			}
+			s, ok := p["SpecialToken"]
+			special, named := f.Special[s.ID]
+			if !ok || !named {
+				return fmt.Errorf("%s has a part that is neither a sequence nor a named token: %w", c.kind, ErrInvalid)
+			}
+			for _, id := range special.IDs {
+				*x.to = append(*x.to, templatePart{id: id, kind: s.Type})
+			}
+		}
+		if len(*x.to) == 0 || len(*x.to) > maxTemplate {
+			return fmt.Errorf("%s has %d parts, want 1 to %d: %w", c.kind, len(*x.to), maxTemplate, ErrInvalid)
+		}
+	}
+	return nil
+}
