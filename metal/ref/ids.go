@@ -59,10 +59,15 @@ func (s *scope) ReadIDs(ta tensor.Array, dst []int32) {
 // Start does nothing: this back end computes at once.
 func (s *scope) Start(...tensor.Array) {}
 
-// Argmax is the index of the largest of each row, the lowest among equals.
-func (s *scope) Argmax(x tensor.Array) tensor.Array {
+// Argmax is the index of the largest of the first elements of each row, the
+// lowest among equals.
+func (s *scope) Argmax(x tensor.Array, width int) tensor.Array {
 	in, ok := s.operand("Argmax", x, 2)
 	if !ok {
+		return &array{}
+	}
+	if width < 1 || width > in.shape[1] {
+		s.fail(&tensor.ShapeError{Op: "Argmax", Detail: fmt.Sprintf("first %d of %v", width, in.shape)})
 		return &array{}
 	}
 	out := s.idArray("Argmax", in.shape[0])
@@ -70,7 +75,7 @@ func (s *scope) Argmax(x tensor.Array) tensor.Array {
 		return out
 	}
 	for t := range out.ids {
-		row, best := in.row(t), 0
+		row, best := in.row(t)[:width], 0
 		for i, v := range row {
 			if v > row[best] {
 				best = i

@@ -77,6 +77,9 @@ func (b *Backend) SetPrecision(quant.Type) {}
 // Ahead reports that steps may be computed ahead: each is computed at once.
 func (b *Backend) Ahead() bool { return b.opts.Ahead }
 
+// Chunk keeps a step short enough that a cancel is seen soon.
+func (b *Backend) Chunk() int { return 128 }
+
 // SetLimits bounds active and pooled bytes; 0 means no bound on active bytes
 // and the default bound on pooled ones.
 func (b *Backend) SetLimits(active, pooled int64) {

@@ -97,6 +97,9 @@ type Backend interface {
 	// Ahead reports whether a step may be started before the one before it was
 	// read, at no cost in memory (Scope.Start).
 	Ahead() bool
+	// Chunk is how many tokens of a prompt a step should take at most: enough
+	// to fill the device, few enough to stop soon.
+	Chunk() int
 	// LoadMatrix makes an [out, in] matrix from rows in any order; each row is
 	// put exactly once before fill returns. put may be called from several
 	// goroutines and copies what it is given. ErrShape for rows that do not
@@ -237,9 +240,9 @@ type Scope interface {
 	Linear(x Array, ms ...Matrix) []Array
 	// Rows gathers rows of x [T, D].
 	Rows(x Array, rows []int) Array
-	// Argmax is the index of the largest of each row of x [T, V], the lowest
-	// among equals: token ids [T].
-	Argmax(x Array) Array
+	// Argmax is the index of the largest of the first width elements of each
+	// row of x [T, V], the lowest among equals: token ids [T].
+	Argmax(x Array, width int) Array
 	// Add and Multiply work element by element on equal shapes.
 	Add(a, b Array) Array
 	Multiply(a, b Array) Array
