@@ -136,10 +136,10 @@ func inspect(_ context.Context, e *env, args []string) error {
 		return err
 	}
 	out := inspection{Architecture: facts.Architecture, Name: facts.Name, Quantization: facts.Quantization, Facts: facts,
-		Tensors: len(file.Tensors), FileBytes: file.Size, BytesByPart: map[string]int64{}, BytesByType: map[string]int64{}}
+		Tensors: len(file.Entries()), FileBytes: file.Bytes(), BytesByPart: map[string]int64{}, BytesByType: map[string]int64{}}
 	for _, t := range file.Entries() {
 		out.BytesByPart[t.Part()] += t.Bytes
-		out.BytesByType[t.Type.String()] += t.Bytes
+		out.BytesByType[t.Stored()] += t.Bytes
 	}
 	if *asJSON {
 		return json.NewEncoder(e.stdout).Encode(out)

@@ -3,7 +3,6 @@ package weights
 import (
 	"fmt"
 	"slices"
-	"sort"
 
 	"metalfleet.dev/metalfleet/api/model"
 )
@@ -38,7 +37,7 @@ type Rope struct {
 }
 
 // SupportedArchitectures lists the families this build runs.
-func SupportedArchitectures() []string { return []string{"llama"} }
+func SupportedArchitectures() []string { return []string{familyLlama, familyQwen3} }
 
 // Dimensions reads and checks the numbers of the model's family.
 func (h *Header) Dimensions() (Dimensions, error) {
@@ -69,7 +68,10 @@ func (h *Header) Dimensions() (Dimensions, error) {
 	if r.err != nil {
 		return Dimensions{}, r.err
 	}
-	if err := d.consistent(h, r); err != nil {
+	if err := d.consistent(); err != nil {
+		return Dimensions{}, err
+	}
+	if err := d.plainGGUF(h, r); err != nil {
 		return Dimensions{}, err
 	}
 	embed, ok := h.Tensor("token_embd.weight")
@@ -83,7 +85,8 @@ func (h *Header) Dimensions() (Dimensions, error) {
 	return d, nil
 }
 
-func (d Dimensions) consistent(h *Header, r keyReader) error {
+// consistent checks the numbers against one another.
+func (d Dimensions) consistent() error {
 	switch {
 	case d.QueryHeads%d.KVHeads != 0:
 		return invalidf("%d query heads are not a multiple of %d key-value heads", d.QueryHeads, d.KVHeads)
@@ -92,6 +95,11 @@ func (d Dimensions) consistent(h *Header, r keyReader) error {
 	case d.Rope.Size%2 != 0 || d.Rope.Size > d.HeadSize:
 		return invalidf("%d rotary elements do not fit a head of %d", d.Rope.Size, d.HeadSize)
 	}
+	return nil
+}
+
+// plainGGUF refuses what the family may have in GGUF but the engine has not.
+func (d Dimensions) plainGGUF(h *Header, r keyReader) error {
 	if v, ok := h.Integer(r.prefix + "attention.value_length"); ok && v != int64(d.HeadSize) {
 		return invalidf("value heads of %d beside key heads of %d", v, d.HeadSize)
 	}
@@ -116,40 +124,37 @@ func (h *Header) Facts() (model.Facts, error) {
 	if len(name) > 256 {
 		name = ""
 	}
+	var sum int64
+	kinds := map[string]int64{}
+	for _, t := range h.Tensors {
+		sum += t.Bytes
+		kinds[t.Type.String()] += t.Bytes
+	}
+	return facts(d, name, largest(kinds), sum)
+}
+
+func facts(d Dimensions, name, quantization string, weightBytes int64) (model.Facts, error) {
 	f := model.Facts{
-		Architecture: d.Architecture, Name: name, Quantization: h.dominantType(),
+		Architecture: d.Architecture, Name: name, Quantization: quantization,
 		Layers: int64(d.Layers), GrowingLayers: int64(d.Layers),
 		HiddenSize: int64(d.Hidden), FeedForwardSize: int64(d.FeedForward),
 		QueryHeads: int64(d.QueryHeads), KeyValueHeads: int64(d.KVHeads), HeadSize: int64(d.HeadSize),
 		VocabularySize: int64(d.Vocabulary), ContextTokens: int64(d.Context),
-		KeyValueElementBytes: 4, // GGUF norms are float32 and carry the whole network to it
-	}
-	for _, t := range h.Tensors {
-		f.WeightBytes += t.Bytes
+		KeyValueElementBytes: 4, // float32: keys and values are kept as they are computed
+		WeightBytes:          weightBytes,
 	}
 	return f, f.Validate()
 }
 
-// dominantType is the type that holds most of the bytes.
-func (h *Header) dominantType() string {
-	bytes := map[string]int64{}
-	for _, t := range h.Tensors {
-		bytes[t.Type.String()] += t.Bytes
-	}
-	names := make([]string, 0, len(bytes))
-	for n := range bytes {
-		names = append(names, n)
-	}
-	sort.Slice(names, func(i, j int) bool {
-		if bytes[names[i]] != bytes[names[j]] {
-			return bytes[names[i]] > bytes[names[j]]
+// largest is the key with the largest value, the first among equals.
+func largest(bytes map[string]int64) string {
+	best := ""
+	for _, name := range sortedKeys(bytes) {
+		if best == "" || bytes[name] > bytes[best] {
+			best = name
 		}
-		return names[i] < names[j]
-	})
-	if len(names) == 0 {
-		return ""
 	}
-	return names[0]
+	return best
 }
 
 // keyReader reads the keys of one family and keeps the first fault.
@@ -211,17 +216,41 @@ func (r *keyReader) floatOr(key string, absent, low, high float64) float64 {
 	return v
 }
 
-// scaling reads how positions are stretched beyond the trained context.
+// scaling reads how positions are stretched beyond the trained context, as
+// llama.cpp does (llama-model.cpp, llm_load_hparams; ggml's rope_yarn).
 func (r *keyReader) scaling(d *Dimensions) {
 	kind, ok := r.h.Text(r.prefix + "rope.scaling.type")
 	if !ok || kind == "none" || kind == "" {
 		return
 	}
-	if kind != "linear" {
-		r.fail(&UnsupportedError{"rope scaling", kind, []string{"linear", "none"}})
-		return
+	switch kind {
+	case "linear":
+		d.Rope.Linear = r.float("rope.scaling.factor", 1, 1e6)
+	case "yarn":
+		r.yarn(d)
+	default:
+		r.fail(&UnsupportedError{"rope scaling", kind, []string{"linear", "none", "yarn"}})
 	}
-	d.Rope.Linear = r.float("rope.scaling.factor", 1, 1e6)
+}
+
+// yarn takes the defaults of llama.cpp; keys that change them are refused.
+func (r *keyReader) yarn(d *Dimensions) {
+	for _, key := range []string{"attn_factor", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_log_multiplier"} {
+		if key = r.prefix + "rope.scaling." + key; r.h.Metadata[key] != nil {
+			r.fail(&UnsupportedError{"metadata key", key, []string{"yarn without it"}})
+		}
+	}
+	s := yarnScaling{
+		factor:  r.float("rope.scaling.factor", 1, 1e6),
+		context: float64(r.integerOr("rope.scaling.original_context_length", d.Context, 1, 1<<30)),
+		fast:    32, slow: 1, truncate: true,
+	}
+	if d.Rope.Theta <= 1 {
+		r.fail(invalidf("metadata key %srope.freq_base is %v, yarn wants more than 1", r.prefix, d.Rope.Theta))
+	}
+	if r.err == nil {
+		d.Rope.Magnitude, d.Rope.Factors = yarnMagnitude(s.factor, 1), s.factors(d.Rope)
+	}
 }
 
 func invalidf(format string, args ...any) error {

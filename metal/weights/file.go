@@ -1,42 +1,107 @@
 package weights
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
+	"sync"
 
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/folder"
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
 // ErrNoModel says that a path holds no model this package can open.
 var ErrNoModel = errors.New("no model file")
 
-// File is a model opened for loading.
+// File is a model opened for loading: a GGUF file, or the safetensors files of
+// a folder. Its methods may be used at once.
 type File struct {
-	*Header
 	// Dim are the checked dimensions of the model.
 	Dim Dimensions
+	// Metadata is that of a GGUF file (see Header.Metadata); nil for folders.
+	Metadata map[string]any
 
+	header  *Header
+	dir     *folder.Folder
+	name    string
 	entries map[string]Entry
-	source  *os.File
+	sources []*os.File
+	bytes   int64
+	precise quant.Type
+
+	// mu guards pieces that were read into and are free.
+	mu    sync.Mutex
+	spare [][]byte
 }
 
-// Open opens the GGUF file at path, or the only one in the folder at path, and
-// checks its header whole. The caller closes it.
+// Open opens the model at path and checks everything that its headers say. path
+// is a GGUF file, a folder that holds exactly one, or a folder with config.json
+// and model*.safetensors, of which no file lies outside. The caller closes it.
+//
+// Errors are ErrNoModel, ErrNotGGUF, ErrTruncated, ErrInvalid, ErrUnsupported
+// or ErrMissing.
 func Open(path string) (*File, error) {
-	path, err := Locate(path)
-	if err != nil {
-		return nil, err
+	st, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrNoModel, err)
+	case st.Mode().IsRegular():
+		src, err := os.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("open model: %w", err)
+		}
+		return openGGUF(src, path)
+	case !st.IsDir():
+		return nil, fmt.Errorf("%w: %s is neither a file nor a folder", ErrNoModel, path)
 	}
-	src, err := os.Open(path)
+	dir, err := folder.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open model: %w", err)
+		return nil, fmt.Errorf("%w: %w", ErrNoModel, err)
 	}
-	f, err := open(src)
+	f, err := openFolder(dir)
+	if err != nil || f.dir == nil {
+		dir.Close()
+	}
+	return f, err
+}
+
+// openFolder opens what a folder holds; a folder around a GGUF file is of no
+// more use once that is open.
+func openFolder(dir *folder.Folder) (*File, error) {
+	ggufs, err := dir.Names(".gguf")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoModel, err)
+	}
+	hasConfig := dir.Has(configFile)
+	switch {
+	case hasConfig && len(ggufs) == 0:
+		f, err := openSafetensors(dir)
+		if err != nil {
+			return nil, fmt.Errorf("model %s: %w", dir.Path(), err)
+		}
+		return f, nil
+	case len(ggufs) == 1 && !hasSafetensors(dir):
+		src, err := dir.File(ggufs[0])
+		if err != nil {
+			return nil, fmt.Errorf("model %s: %w", dir.Path(), folderError(err))
+		}
+		return openGGUF(src, filepath.Join(dir.Path(), ggufs[0]))
+	case len(ggufs) > 0:
+		return nil, fmt.Errorf("%w: folder %s holds %d .gguf files beside its safetensors, or more than one; name the file that is meant", ErrNoModel, dir.Path(), len(ggufs))
+	}
+	return nil, fmt.Errorf("%w: folder %s holds neither a .gguf file nor a config.json with model*.safetensors", ErrNoModel, dir.Path())
+}
+
+func hasSafetensors(dir *folder.Folder) bool {
+	names, err := dir.Names(".safetensors")
+	return err != nil || len(names) > 0
+}
+
+func openGGUF(src *os.File, path string) (*File, error) {
+	f, err := readGGUF(src)
 	if err != nil {
 		src.Close()
 		return nil, fmt.Errorf("model %s: %w", path, err)
@@ -44,7 +109,7 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-func open(src *os.File) (*File, error) {
+func readGGUF(src *os.File) (*File, error) {
 	st, err := src.Stat()
 	if err != nil {
 		return nil, err
@@ -61,50 +126,62 @@ func open(src *os.File) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &File{Header: h, Dim: dim, entries: entries, source: src}, nil
+	// GGUF means its halves as float32, whatever they are stored in.
+	return &File{Dim: dim, Metadata: h.Metadata, header: h, entries: entries, sources: []*os.File{src}, bytes: h.Size, precise: quant.Float32}, nil
 }
 
-// Locate turns a model path (a GGUF file or a folder that holds exactly one)
-// into the path of the file.
-func Locate(path string) (string, error) {
-	st, err := os.Stat(path)
+func openSafetensors(dir *folder.Folder) (*File, error) {
+	text, err := dir.Read(configFile, maxConfigBytes)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrNoModel, err)
+		return nil, folderError(err)
 	}
-	if st.Mode().IsRegular() {
-		return path, nil
-	}
-	if !st.IsDir() {
-		return "", fmt.Errorf("%w: %s is neither a file nor a folder", ErrNoModel, path)
-	}
-	found, err := filepath.Glob(filepath.Join(escapeGlob(path), "*.gguf"))
+	cfg, err := readConfig(text)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrNoModel, err)
+		return nil, fmt.Errorf("%s: %w", configFile, err)
 	}
-	if len(found) != 1 {
-		return "", fmt.Errorf("%w: folder %s holds %d .gguf files, want 1", ErrNoModel, path, len(found))
+	dim, err := cfg.Dimensions()
+	if err != nil {
+		return nil, err
 	}
-	return found[0], nil
+	c, err := openCollection(dir)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := c.inventory(dim, cfg)
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return &File{Dim: dim, dir: dir, entries: entries, sources: c.sources, bytes: c.bytes, precise: precision(entries)}, nil
 }
 
-func escapeGlob(path string) string {
-	out := make([]byte, 0, len(path))
-	for i := range len(path) {
-		switch path[i] {
-		case '*', '?', '[', '\\':
-			out = append(out, '\\')
-		}
-		out = append(out, path[i])
+// Precision is how fine activations must be for the model's values to count as
+// they are written: float32 for GGUF, which means its halves as float32; for a
+// folder the coarsest float type that the weights themselves are in, so that
+// nothing is widened beyond what the folder says.
+func (f *File) Precision() quant.Type { return f.precise }
+
+// Header is the header of a GGUF file; nil for folders.
+func (f *File) Header() *Header { return f.header }
+
+// Folder is the open folder of a model in safetensors; nil for GGUF. It closes
+// with the file.
+func (f *File) Folder() *folder.Folder { return f.dir }
+
+// Bytes is the size of the model's files of weights on disk.
+func (f *File) Bytes() int64 { return f.bytes }
+
+// Close closes the files.
+func (f *File) Close() error {
+	var errs []error
+	for _, s := range f.sources {
+		errs = append(errs, s.Close())
 	}
-	return string(out)
+	if f.dir != nil {
+		errs = append(errs, f.dir.Close())
+	}
+	return errors.Join(errs...)
 }
-
-// Precision is how fine activations must be for the file's values to count as
-// they are written. GGUF means its halves as float32.
-func (f *File) Precision() quant.Type { return quant.Float32 }
-
-// Close closes the file.
-func (f *File) Close() error { return f.source.Close() }
 
 // Entry finds a tensor by its canonical path.
 func (f *File) Entry(path string) (Entry, bool) {
@@ -112,61 +189,34 @@ func (f *File) Entry(path string) (Entry, bool) {
 	return e, ok
 }
 
-// Entries returns all tensors, in the order of the file.
+// Entries returns all tensors, in the order of the files.
 func (f *File) Entries() []Entry {
 	out := make([]Entry, 0, len(f.entries))
 	for _, e := range f.entries {
 		out = append(out, e)
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Offset < out[j].Offset })
+	slices.SortFunc(out, func(a, b Entry) int { return a.weight.compare(b.weight) })
 	return out
 }
 
-// Rows reads a tensor front to back and hands out each row under its canonical
-// index, in the entry's format. The bytes are valid during the call.
-func (f *File) Rows(ctx context.Context, e Entry, emit func(row int, r quant.Row) error) error {
-	split := quant.Row{}
-	if e.Format.Quantized() {
-		var err error
-		if split, err = e.Format.NewRow(int(e.Shape[len(e.Shape)-1])); err != nil {
-			return fmt.Errorf("tensor %s: %w: %w", e.Name, ErrInvalid, err)
-		}
+// Facts says what placement and memory arithmetic need to know.
+func (f *File) Facts() (model.Facts, error) {
+	if f.header != nil {
+		return f.header.Facts()
 	}
-	return f.raw(ctx, e, func(row int, raw []byte) error {
-		if !e.Format.Quantized() {
-			return emit(row, quant.Row{Raw: raw})
-		}
-		e.Type.Split(raw, split)
-		return emit(row, split)
-	})
+	var sum int64
+	kinds := map[string]int64{}
+	for _, e := range f.entries {
+		sum += e.Bytes
+		kinds[quantization(e.Format)] += e.Bytes
+	}
+	return facts(f.Dim, "", largest(kinds), sum)
 }
 
-func (f *File) raw(ctx context.Context, e Entry, emit func(row int, raw []byte) error) error {
-	rowBytes, ok := e.Type.RowBytes(e.Shape[len(e.Shape)-1])
-	if !ok || e.Bytes%rowBytes != 0 {
-		return invalidf("tensor %s is not whole rows", e.Name)
+// quantization names a format without the type of its scales.
+func quantization(f quant.Format) string {
+	if f.Quantized() {
+		return fmt.Sprintf("affine %d-bit group %d", f.Bits, f.Group)
 	}
-	perRead := max(1, readAhead/rowBytes)
-	buf := make([]byte, min(perRead*rowBytes, e.Bytes))
-	row := 0
-	for done := int64(0); done < e.Bytes; {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("load tensor %s: %w", e.Name, err)
-		}
-		piece := buf[:min(int64(len(buf)), e.Bytes-done)]
-		if _, err := f.source.ReadAt(piece, e.Offset+done); err != nil {
-			if errors.Is(err, io.EOF) {
-				return &FormatError{ErrTruncated, e.Offset + done, "data of tensor " + e.Name}
-			}
-			return fmt.Errorf("read tensor %s: %w", e.Name, err)
-		}
-		for at := int64(0); at < int64(len(piece)); at += rowBytes {
-			if err := emit(e.canonicalRow(row), piece[at:at+rowBytes]); err != nil {
-				return fmt.Errorf("load tensor %s: %w", e.Name, err)
-			}
-			row++
-		}
-		done += int64(len(piece))
-	}
-	return nil
+	return f.String()
 }

@@ -12,60 +12,111 @@ import (
 // Hugging Face layout, to its name in GGUF, and says how it must look.
 type slot struct {
 	path, gguf string
-	shape      func(Dimensions) []int64
+	shape      []int64
 	optional   bool
 	// heads is the number of heads whose rows GGUF stores interleaved for its
-	// rotary embedding; nil where rows lie in order.
-	heads func(Dimensions) int
+	// rotary embedding; 0 where rows lie in order.
+	heads int
+	// ggufOnly tensors do not exist in folders.
+	ggufOnly bool
 }
 
-func hidden(d Dimensions) []int64 { return []int64{int64(d.Hidden)} }
-
-func matrix(rows, cols func(Dimensions) int) func(Dimensions) []int64 {
-	return func(d Dimensions) []int64 { return []int64{int64(rows(d)), int64(cols(d))} }
-}
-
-func width(d Dimensions) int     { return d.Hidden }
-func inner(d Dimensions) int     { return d.FeedForward }
-func vocab(d Dimensions) int     { return d.Vocabulary }
-func queries(d Dimensions) int   { return d.QueryHeads * d.HeadSize }
-func keyValues(d Dimensions) int { return d.KVHeads * d.HeadSize }
-
-// llamaGlobal and llamaLayer list the tensors of the Llama family.
-func llamaGlobal() []slot {
+// globals are the tensors outside the layers.
+func (d Dimensions) globals() []slot {
+	table := []int64{int64(d.Vocabulary), int64(d.Hidden)}
 	return []slot{
-		{path: "model.embed_tokens.weight", gguf: "token_embd.weight", shape: matrix(vocab, width)},
-		{path: "model.norm.weight", gguf: "output_norm.weight", shape: hidden},
-		{path: "lm_head.weight", gguf: "output.weight", shape: matrix(vocab, width), optional: true},
-		{path: "model.rope_freqs.weight", gguf: "rope_freqs.weight", optional: true,
-			shape: func(d Dimensions) []int64 { return []int64{int64(d.Rope.Size / 2)} }},
+		{path: "model.embed_tokens.weight", gguf: "token_embd.weight", shape: table},
+		{path: "model.norm.weight", gguf: "output_norm.weight", shape: []int64{int64(d.Hidden)}},
+		{path: "lm_head.weight", gguf: "output.weight", shape: table, optional: true},
+		{path: "model.rope_freqs.weight", gguf: "rope_freqs.weight", shape: []int64{int64(d.Rope.Size / 2)}, optional: true, ggufOnly: true},
 	}
 }
 
-func llamaLayer() []slot {
-	return []slot{
-		{path: "input_layernorm.weight", gguf: "attn_norm.weight", shape: hidden},
-		{path: "self_attn.q_proj.weight", gguf: "attn_q.weight", shape: matrix(queries, width), heads: func(d Dimensions) int { return d.QueryHeads }},
-		{path: "self_attn.k_proj.weight", gguf: "attn_k.weight", shape: matrix(keyValues, width), heads: func(d Dimensions) int { return d.KVHeads }},
-		{path: "self_attn.v_proj.weight", gguf: "attn_v.weight", shape: matrix(keyValues, width)},
-		{path: "self_attn.o_proj.weight", gguf: "attn_output.weight", shape: matrix(width, queries)},
-		{path: "post_attention_layernorm.weight", gguf: "ffn_norm.weight", shape: hidden},
-		{path: "mlp.gate_proj.weight", gguf: "ffn_gate.weight", shape: matrix(inner, width)},
-		{path: "mlp.up_proj.weight", gguf: "ffn_up.weight", shape: matrix(inner, width)},
-		{path: "mlp.down_proj.weight", gguf: "ffn_down.weight", shape: matrix(width, inner)},
+// layer are the tensors of one layer; paths and names lack their prefix.
+func (d Dimensions) layer() []slot {
+	hidden, inner := int64(d.Hidden), int64(d.FeedForward)
+	queries, keyValues := int64(d.QueryHeads*d.HeadSize), int64(d.KVHeads*d.HeadSize)
+	q := slot{path: "self_attn.q_proj.weight", gguf: "attn_q.weight", shape: []int64{queries, hidden}}
+	k := slot{path: "self_attn.k_proj.weight", gguf: "attn_k.weight", shape: []int64{keyValues, hidden}}
+	if d.Architecture == familyLlama {
+		q.heads, k.heads = d.QueryHeads, d.KVHeads
 	}
+	out := []slot{
+		{path: "input_layernorm.weight", gguf: "attn_norm.weight", shape: []int64{hidden}},
+		q, k,
+		{path: "self_attn.v_proj.weight", gguf: "attn_v.weight", shape: []int64{keyValues, hidden}},
+		{path: "self_attn.o_proj.weight", gguf: "attn_output.weight", shape: []int64{hidden, queries}},
+		{path: "post_attention_layernorm.weight", gguf: "ffn_norm.weight", shape: []int64{hidden}},
+		{path: "mlp.gate_proj.weight", gguf: "ffn_gate.weight", shape: []int64{inner, hidden}},
+		{path: "mlp.up_proj.weight", gguf: "ffn_up.weight", shape: []int64{inner, hidden}},
+		{path: "mlp.down_proj.weight", gguf: "ffn_down.weight", shape: []int64{hidden, inner}},
+	}
+	if d.Architecture == familyQwen3 {
+		head := []int64{int64(d.HeadSize)}
+		out = append(out,
+			slot{path: "self_attn.q_norm.weight", gguf: "attn_q_norm.weight", shape: head},
+			slot{path: "self_attn.k_norm.weight", gguf: "attn_k_norm.weight", shape: head})
+	}
+	return out
+}
+
+// slots lists every tensor of the family; have is how many there are to fill
+// them, so that a header cannot ask for more layers than it brings.
+func (d Dimensions) slots(have int) ([]slot, error) {
+	layer := d.layer()
+	if need := d.Layers * len(layer); need > have {
+		return nil, invalidf("%d layers need %d tensors, the model has %d", d.Layers, need, have)
+	}
+	out := d.globals()
+	for i := range d.Layers {
+		for _, s := range layer {
+			s.path, s.gguf = fmt.Sprintf("model.layers.%d.%s", i, s.path), fmt.Sprintf("blk.%d.%s", i, s.gguf)
+			out = append(out, s)
+		}
+	}
+	return out, nil
 }
 
 // Entry is a tensor under its canonical path.
 type Entry struct {
-	Tensor
-	Path string
+	// Path is the name in the original layout ("model.norm.weight"), Name the
+	// one in the file.
+	Path, Name string
+	// Shape has the outermost dimension first; rows are the last one. Of a
+	// quantised matrix it is the shape of what it means, not of its words.
+	Shape []int64
 	// Format of the rows that File.Rows hands out.
 	Format quant.Format
+	// Bytes on disk, scales and biases included.
+	Bytes int64
+
+	// weight holds the rows; scales and biases are those of affine formats in
+	// folders.
+	weight, scales, biases span
+	// block is the GGUF type of rows that are split on reading.
+	block Type
+	// stored is the name of the type on disk.
+	stored string
 	// heads and half undo the interleaving: file row h*2*half + 2*j + t is
 	// canonical row h*2*half + t*half + j.
 	heads, half int
 }
+
+// Stored names the type on disk ("Q4_1", "bfloat16", "affine 4-bit group 64
+// float16").
+func (e Entry) Stored() string { return e.stored }
+
+// Rows is how many rows File.Rows hands out; a vector is one row.
+func (e Entry) Rows() int {
+	rows := int64(1)
+	for _, n := range e.Shape[:len(e.Shape)-1] {
+		rows *= n
+	}
+	return int(rows)
+}
+
+// Columns is the number of elements of a row.
+func (e Entry) Columns() int { return int(e.Shape[len(e.Shape)-1]) }
 
 // Part says which part of a network a tensor belongs to.
 func (e Entry) Part() string {
@@ -97,21 +148,14 @@ func (e Entry) canonicalRow(r int) int {
 // inventory finds every tensor of the family, checks shapes, and refuses
 // tensors that the family would ignore.
 func (h *Header) inventory(d Dimensions) (map[string]Entry, error) {
-	if need := d.Layers * len(llamaLayer()); need > len(h.Tensors) {
-		return nil, invalidf("%d layers need %d tensors, the file has %d", d.Layers, need, len(h.Tensors))
+	slots, err := d.slots(len(h.Tensors))
+	if err != nil {
+		return nil, err
 	}
 	entries := make(map[string]Entry, len(h.Tensors))
-	for _, s := range llamaGlobal() {
-		if err := h.enter(entries, s, s.path, s.gguf, d); err != nil {
+	for _, s := range slots {
+		if err := h.enter(entries, s, d); err != nil {
 			return nil, err
-		}
-	}
-	for i := range d.Layers {
-		for _, s := range llamaLayer() {
-			path, name := fmt.Sprintf("model.layers.%d.%s", i, s.path), fmt.Sprintf("blk.%d.%s", i, s.gguf)
-			if err := h.enter(entries, s, path, name, d); err != nil {
-				return nil, err
-			}
 		}
 	}
 	if len(entries) == len(h.Tensors) {
@@ -127,32 +171,41 @@ func (h *Header) inventory(d Dimensions) (map[string]Entry, error) {
 			extra = append(extra, t.Name)
 		}
 	}
-	slices.Sort(extra)
-	return nil, fmt.Errorf("%w: %d tensors that architecture %q does not have: %s", ErrInvalid, len(extra), d.Architecture, strings.Join(extra[:min(len(extra), 4)], ", "))
+	return nil, unknownTensors(extra, d)
 }
 
-func (h *Header) enter(entries map[string]Entry, s slot, path, name string, d Dimensions) error {
-	t, ok := h.Tensor(name)
+// unknownTensors says that a family has no place for some tensors.
+func unknownTensors(extra []string, d Dimensions) error {
+	slices.Sort(extra)
+	shown := make([]string, min(len(extra), 4))
+	for i := range shown {
+		shown[i] = quoted(extra[i])
+	}
+	return fmt.Errorf("%w: %d tensors that architecture %q does not have: %s", ErrInvalid, len(extra), d.Architecture, strings.Join(shown, ", "))
+}
+
+func (h *Header) enter(entries map[string]Entry, s slot, d Dimensions) error {
+	t, ok := h.Tensor(s.gguf)
 	if !ok {
 		if s.optional {
 			return nil
 		}
-		return fmt.Errorf("tensor %s: %w", name, ErrMissing)
+		return fmt.Errorf("tensor %s: %w", s.gguf, ErrMissing)
 	}
-	if want := s.shape(d); !slices.Equal(want, t.Shape) {
-		return invalidf("tensor %s has shape %v, want %v", name, t.Shape, want)
+	if want := s.shape; !slices.Equal(want, t.Shape) {
+		return invalidf("tensor %s has shape %v, want %v", s.gguf, t.Shape, want)
 	}
 	if len(t.Shape) == 1 && t.Type.Quantized() {
-		return invalidf("tensor %s is a vector of type %v, want a float type", name, t.Type)
+		return invalidf("tensor %s is a vector of type %v, want a float type", s.gguf, t.Type)
 	}
 	format, err := t.Type.Format()
 	if err != nil {
-		return fmt.Errorf("tensor %s: %w", name, err)
+		return fmt.Errorf("tensor %s: %w", s.gguf, err)
 	}
-	e := Entry{Tensor: t, Path: path, Format: format}
-	if s.heads != nil {
-		e.heads, e.half = s.heads(d), d.HeadSize/2
+	entries[s.path] = Entry{
+		Path: s.path, Name: t.Name, Shape: t.Shape, Format: format, Bytes: t.Bytes,
+		weight: span{offset: t.Offset, bytes: t.Bytes}, block: t.Type, stored: t.Type.String(),
+		heads: s.heads, half: d.HeadSize / 2,
 	}
-	entries[path] = e
 	return nil
 }

@@ -1,0 +1,341 @@
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"metalfleet.dev/metalfleet/metal/folder"
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+const (
+	configFile = "config.json"
+	indexFile  = "model.safetensors.index.json"
+	// maxIndexBytes bounds the index; each tensor takes about 100 bytes of it.
+	maxIndexBytes = 64 << 20
+	maxShards     = 1024
+)
+
+// collection is what the safetensors files of a folder hold together.
+type collection struct {
+	names   []string // of the files, in order
+	sources []*os.File
+	bytes   int64
+	tensors map[string]shardTensor
+}
+
+func (c *collection) close() {
+	for _, s := range c.sources {
+		s.Close()
+	}
+}
+
+// folderFault is a fault of a model folder under the sentinel that callers of
+// this package branch on.
+type folderFault struct{ kind, err error }
+
+func (f *folderFault) Error() string   { return f.err.Error() }
+func (f *folderFault) Unwrap() []error { return []error{f.kind, f.err} }
+
+func folderError(err error) error {
+	if errors.Is(err, folder.ErrMissing) {
+		return &folderFault{ErrMissing, err}
+	}
+	return &folderFault{ErrInvalid, err}
+}
+
+// openCollection opens every safetensors file of a model and reads its header.
+func openCollection(dir *folder.Folder) (*collection, error) {
+	all, err := dir.Names(".safetensors")
+	if err != nil {
+		return nil, folderError(err)
+	}
+	names := slices.DeleteFunc(all, func(n string) bool { return !strings.HasPrefix(n, "model") })
+	var index map[string]string
+	if dir.Has(indexFile) {
+		if index, err = readIndex(dir); err != nil {
+			return nil, fmt.Errorf("%s: %w", indexFile, err)
+		}
+		if err := sameFiles(names, index); err != nil {
+			return nil, err
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("%w: folder %s has a config.json but no model*.safetensors", ErrNoModel, dir.Path())
+	}
+	if len(names) > maxShards {
+		return nil, invalidf("%d files of weights, want at most %d", len(names), maxShards)
+	}
+	c := &collection{names: names, tensors: map[string]shardTensor{}}
+	for _, n := range names {
+		if err := c.add(dir, n, index); err != nil {
+			c.close()
+			return nil, fmt.Errorf("%s: %w", n, err)
+		}
+	}
+	if err := c.complete(index); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// add reads one file and enters its tensors.
+func (c *collection) add(dir *folder.Folder, name string, index map[string]string) error {
+	f, err := dir.File(name)
+	if err != nil {
+		return folderError(err)
+	}
+	at := len(c.sources)
+	c.sources = append(c.sources, f)
+	st, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("size: %w", err)
+	}
+	c.bytes += st.Size()
+	tensors, err := readShard(f, st.Size(), maxShardTensors-len(c.tensors))
+	if err != nil {
+		return err
+	}
+	for _, t := range tensors {
+		if before, twice := c.tensors[t.name]; twice {
+			return invalidf("tensor %s is also in %s", quoted(t.name), c.names[before.span.file])
+		}
+		if index != nil && index[t.name] != name {
+			return invalidf("tensor %s is not what %s says: %s", quoted(t.name), indexFile, shownFile(index[t.name]))
+		}
+		t.span.file = at
+		c.tensors[t.name] = t
+	}
+	return nil
+}
+
+func shownFile(name string) string {
+	if name == "" {
+		return "it does not have it"
+	}
+	return "it is in " + quoted(name)
+}
+
+// complete wants every tensor of the index.
+func (c *collection) complete(index map[string]string) error {
+	var missing []string
+	for name := range index {
+		if _, ok := c.tensors[name]; !ok {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%s: %d tensors that no file has, %s for one: %w", indexFile, len(missing), quoted(slices.Min(missing)), ErrMissing)
+	}
+	return nil
+}
+
+// sameFiles wants the folder to hold the files that the index names, and no
+// other: two readers of the same folder would otherwise see two models.
+func sameFiles(names []string, index map[string]string) error {
+	wanted := map[string]bool{}
+	for _, n := range index {
+		wanted[n] = true
+	}
+	for _, n := range names {
+		if !wanted[n] {
+			return invalidf("%s does not name %s; remove one of them", indexFile, n)
+		}
+		delete(wanted, n)
+	}
+	for _, n := range sortedKeys(wanted) {
+		if strings.ContainsAny(n, `/\`) || !strings.HasPrefix(n, "model") || !strings.HasSuffix(n, ".safetensors") {
+			return invalidf("%s names the file %s, want model*.safetensors beside it", indexFile, quoted(n))
+		}
+		return fmt.Errorf("%s, which %s names: %w", quoted(n), indexFile, ErrMissing)
+	}
+	return nil
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// readIndex reads which file holds which tensor.
+func readIndex(dir *folder.Folder) (map[string]string, error) {
+	text, err := dir.Read(indexFile, maxIndexBytes)
+	if err != nil {
+		return nil, folderError(err)
+	}
+	return parseIndex(text)
+}
+
+func parseIndex(text []byte) (map[string]string, error) {
+	j := newJSONReader(text, 0)
+	var index map[string]string
+	err := j.object(func(key string) error {
+		if key != "weight_map" {
+			_, err := j.value()
+			return err
+		}
+		index = map[string]string{}
+		return j.object(func(name string) error {
+			if len(index) == maxShardTensors || len(name) > maxNameBytes {
+				return j.invalid(fmt.Sprintf("more than %d tensors, or a name of more than %d bytes", maxShardTensors, maxNameBytes))
+			}
+			t, err := j.token()
+			file, ok := t.(string)
+			if err == nil && (!ok || file == "" || len(file) > maxNameBytes) {
+				return j.invalid("the file of tensor " + quoted(name) + " is not a name")
+			}
+			index[name] = file
+			return err
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	if index == nil {
+		return nil, fmt.Errorf("weight_map: %w", ErrMissing)
+	}
+	return index, j.end()
+}
+
+// inventory finds every tensor of the family, quantised or not, and refuses
+// tensors that the family would ignore, but for those that mlx-lm drops too.
+func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, error) {
+	if err := c.foreign(); err != nil {
+		return nil, err
+	}
+	groups, err := cfg.grouping()
+	if err != nil {
+		return nil, err
+	}
+	tied, err := c.tied(cfg)
+	if err != nil {
+		return nil, err
+	}
+	slots, err := d.slots(len(c.tensors))
+	if err != nil {
+		return nil, err
+	}
+	entries, used := map[string]Entry{}, map[string]bool{}
+	for _, s := range slots {
+		if s.ggufOnly || tied && s.path == headPath {
+			continue
+		}
+		e, err := c.entry(s, groups)
+		if err != nil {
+			return nil, err
+		}
+		entries[s.path] = e
+		used[s.path] = true
+		if e.Format.Quantized() {
+			used[layerOf(s.path)+".scales"], used[layerOf(s.path)+".biases"] = true, true
+		}
+	}
+	var extra []string
+	for name := range c.tensors {
+		if !used[name] && !dropped(name, tied) {
+			extra = append(extra, name)
+		}
+	}
+	if len(extra) > 0 {
+		return nil, unknownTensors(extra, d)
+	}
+	return entries, nil
+}
+
+const headPath = "lm_head.weight"
+
+func layerOf(path string) string { return strings.TrimSuffix(path, ".weight") }
+
+// dropped are the tensors that mlx-lm's sanitize drops (models/llama.py,
+// 0.32.2): frequencies that follow from the configuration, and the copy of a
+// tied head.
+func dropped(name string, tied bool) bool {
+	return strings.Contains(name, "self_attn.rotary_emb.inv_freq") || tied && name == headPath
+}
+
+// tied says whether the embedding is the head: as config.json says, and where
+// it does not, if there is no head. (There mlx-lm takes a Llama as tied and
+// drops a head; transformers takes it as untied. A head that is a copy gives
+// the same either way.)
+func (c *collection) tied(cfg *config) (bool, error) {
+	tied, known, err := cfg.tied()
+	if _, has := c.tensors[headPath]; err == nil && !known {
+		tied = !has
+	}
+	return tied, err
+}
+
+// foreign refuses models that hold more than a decoder, by the names that
+// their tensors have.
+func (c *collection) foreign() error {
+	var found []string
+	for name := range c.tensors {
+		for _, prefix := range []string{"language_model.", "model.language_model.", "vision_tower.", "vision_model.", "visual.", "model.visual.", "multi_modal_projector.", "audio_tower."} {
+			if strings.HasPrefix(name, prefix) {
+				found = append(found, prefix)
+			}
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	return &UnsupportedError{"a part of the model", slices.Min(found), []string{"model.", "lm_head."}}
+}
+
+// entry is the tensor of a slot.
+func (c *collection) entry(s slot, groups grouping) (Entry, error) {
+	layer := layerOf(s.path)
+	t, ok := c.tensors[s.path]
+	if !ok {
+		return Entry{}, fmt.Errorf("tensor %s: %w", s.path, ErrMissing)
+	}
+	e := Entry{Path: s.path, Name: s.path, Shape: s.shape, Bytes: t.span.bytes, weight: t.span}
+	scales, quantized := c.tensors[layer+".scales"]
+	if !quantized {
+		if l, named, err := groups.of(layer); err != nil || named && l.bits != 0 {
+			return Entry{}, errors.Join(err, fmt.Errorf("tensor %s.scales, of a layer that config.json says is quantised: %w", layer, ErrMissing))
+		}
+		if !slices.Equal(t.shape, s.shape) {
+			return Entry{}, invalidf("tensor %s has shape %v, want %v", s.path, t.shape, s.shape)
+		}
+		kind, err := t.kind.float()
+		if err != nil {
+			return Entry{}, fmt.Errorf("tensor %s: %w", s.path, err)
+		}
+		e.Format = quant.DenseOf(kind)
+		e.stored = e.Format.String()
+		return e, nil
+	}
+	biases, ok := c.tensors[layer+".biases"]
+	if !ok {
+		return Entry{}, fmt.Errorf("tensor %s.biases beside its scales: %w", layer, ErrMissing)
+	}
+	if len(s.shape) != 2 || len(t.shape) != 2 || t.shape[0] != s.shape[0] {
+		return Entry{}, invalidf("quantised tensor %s has shape %v, want %v of words", s.path, t.shape, s.shape)
+	}
+	var err error
+	if e.Format, err = groups.quantized(layer, s.shape[1], t, scales, biases); err != nil {
+		return Entry{}, err
+	}
+	e.scales, e.biases = scales.span, biases.span
+	e.Bytes += scales.span.bytes + biases.span.bytes
+	e.stored = e.Format.String()
+	return e, nil
+}
+
+// precision is the coarsest float type among the tensors.
+func precision(entries map[string]Entry) quant.Type {
+	t := quant.Float32
+	for _, e := range entries {
+		t = max(t, e.Format.Type) // the types are in order of their fineness
+	}
+	return t
+}

@@ -1,0 +1,287 @@
+package weights
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// maxConfigBytes bounds config.json; the largest known, with an entry for
+// every quantised layer, has about 300 kB.
+const maxConfigBytes = 4 << 20
+
+// The families, by the names that Dimensions.Architecture takes.
+const (
+	familyLlama = "llama"
+	familyQwen3 = "qwen3"
+)
+
+// config is a model folder's config.json.
+type config struct {
+	values map[string]any
+	// text is the part that describes the decoder: values itself, or the
+	// configuration inside it.
+	text map[string]any
+	// inside is the key of that part, for messages.
+	inside string
+	// err is the first fault.
+	err error
+}
+
+// sections are where models that also see or hear keep the configuration of
+// their decoder.
+func sections() []string { return []string{"text_config", "language_config", "llm_config"} }
+
+// layerNames are the names of the number of layers. Those behind the first are
+// legacy, here and in config.dimensions.
+func layerNames() []string {
+	return []string{"num_hidden_layers", "num_layers", "n_layers", "n_layer"}
+}
+
+// readConfig reads config.json. The decoder's own section wins over the top
+// level wherever it counts layers, also if the top level counts some: those
+// may be the layers of a vision encoder.
+func readConfig(text []byte) (*config, error) {
+	j := newJSONReader(text, 0)
+	v, err := j.value()
+	if err != nil {
+		return nil, err
+	}
+	if err := j.end(); err != nil {
+		return nil, err
+	}
+	values, ok := v.(map[string]any)
+	if !ok {
+		return nil, j.invalid("want an object")
+	}
+	c := &config{values: values, text: values}
+	for _, key := range sections() {
+		section, ok := values[key].(map[string]any)
+		if !ok {
+			continue
+		}
+		for _, name := range layerNames() {
+			if section[name] != nil {
+				c.text, c.inside = section, key+"."
+				return c, nil
+			}
+		}
+	}
+	return c, nil
+}
+
+func (c *config) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// find returns the first of several names that has a value; null is none.
+func (c *config) find(names ...string) (key string, v any) {
+	for _, n := range names {
+		if v := c.text[n]; v != nil {
+			return n, v
+		}
+	}
+	return names[0], nil
+}
+
+// integer reads a whole number. It is ErrMissing without one.
+func (c *config) integer(low, high int64, names ...string) int {
+	if key, v := c.find(names...); v == nil {
+		c.fail(fmt.Errorf("%s%s: %w", c.inside, key, ErrMissing))
+		return 0
+	}
+	return c.integerOr(0, low, high, names...)
+}
+
+func (c *config) integerOr(absent int, low, high int64, names ...string) int {
+	key, v := c.find(names...)
+	if v == nil {
+		return absent
+	}
+	n, ok := wholeNumber(v)
+	if !ok || n < low || n > high {
+		c.fail(invalidf("%s%s is %s, want a whole number from %d to %d", c.inside, key, shown(v), low, high))
+		return 0
+	}
+	return int(n)
+}
+
+// number reads a finite number. It is ErrMissing without one.
+func (c *config) number(low, high float64, name string) float64 {
+	if c.text[name] == nil {
+		c.fail(fmt.Errorf("%s%s: %w", c.inside, name, ErrMissing))
+		return 0
+	}
+	f, ok := floatNumber(c.text[name])
+	if !ok || f < low || f > high {
+		c.fail(invalidf("%s%s is %s, want a number from %v to %v", c.inside, name, shown(c.text[name]), low, high))
+		return 0
+	}
+	return f
+}
+
+// flag reads a truth value, false where it is absent.
+func (c *config) flag(name string) bool {
+	v, ok := c.text[name].(bool)
+	if !ok && c.text[name] != nil {
+		c.fail(invalidf("%s%s is %s, want true or false", c.inside, name, shown(c.text[name])))
+	}
+	return v
+}
+
+// floatNumber reads a finite number.
+func floatNumber(v any) (float64, bool) {
+	n, ok := v.(json.Number)
+	if !ok {
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(n.String(), 64)
+	return f, err == nil && !math.IsInf(f, 0)
+}
+
+// shown is a value as it may stand in a message.
+func shown(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "absent"
+	case string:
+		return quoted(v)
+	case json.Number:
+		return strings.TrimSuffix(strings.TrimPrefix(quoted(v.String()), `"`), `"`)
+	case bool:
+		return strconv.FormatBool(v)
+	case []any:
+		return "a list"
+	}
+	return "an object"
+}
+
+// SupportedModelTypes lists what config.json may call its model_type.
+func SupportedModelTypes() []string { return []string{"llama", "mistral", "qwen3"} }
+
+// family is the family that runs a model_type (mlx-lm 0.32.2, MODEL_REMAPPING).
+func (c *config) family() (string, error) {
+	kind, ok := c.values["model_type"].(string)
+	if !ok {
+		return "", fmt.Errorf("config.json: model_type: %w", ErrMissing)
+	}
+	switch kind {
+	case "llama", "mistral":
+		return familyLlama, nil
+	case "qwen3":
+		return familyQwen3, nil
+	}
+	if len(kind) > 64 {
+		kind = kind[:64]
+	}
+	return "", &UnsupportedError{"model type", kind, SupportedModelTypes()}
+}
+
+// Dimensions reads and checks the numbers of the model's family.
+func (c *config) Dimensions() (Dimensions, error) {
+	family, err := c.family()
+	if err != nil {
+		return Dimensions{}, err
+	}
+	d, err := c.dimensions(family)
+	if err != nil {
+		return Dimensions{}, fmt.Errorf("config.json: %w", err)
+	}
+	return d, nil
+}
+
+// dimensions reads the numbers as mlx-lm 0.32.2 does (models/llama.py and
+// models/qwen3.py, ModelArgs), and besides them the names of older
+// configurations. What those files ignore and what would change a result is
+// refused.
+func (c *config) dimensions(family string) (Dimensions, error) {
+	d := Dimensions{
+		Architecture: family,
+		Layers:       c.integer(1, 1<<12, layerNames()...),
+		Hidden:       c.integer(1, 1<<20, "hidden_size", "n_embd", "d_model"),
+		FeedForward:  c.integer(1, 1<<22, "intermediate_size", "n_inner", "ffn_dim"),
+		QueryHeads:   c.integer(1, 1<<12, "num_attention_heads", "num_heads", "n_heads", "n_head"),
+		Vocabulary:   c.integer(1, 1<<24, "vocab_size", "n_vocab"),
+		Context:      c.integerOr(c.defaultContext(), 1, 1<<30, "max_position_embeddings", "n_positions", "n_ctx"),
+		NormEps:      c.number(0, 1, "rms_norm_eps"),
+	}
+	d.KVHeads = c.integerOr(d.QueryHeads, 1, 1<<12, "num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv")
+	if d.QueryHeads > 0 {
+		d.HeadSize = c.integerOr(d.Hidden/d.QueryHeads, 2, 1<<12, "head_dim")
+	}
+	d.Rope = c.rope(d)
+	c.plain(d)
+	if c.err != nil {
+		return Dimensions{}, c.err
+	}
+	return d, d.consistent()
+}
+
+// defaultContext is what transformers takes where config.json does not say
+// (LlamaConfig, MistralConfig, Qwen3Config, version 5).
+func (c *config) defaultContext() int {
+	switch c.values["model_type"] {
+	case "mistral":
+		return 1 << 17
+	case "qwen3":
+		return 1 << 15
+	}
+	return 1 << 11
+}
+
+// plain refuses by name what these families have but the engine does not.
+func (c *config) plain(d Dimensions) {
+	for _, name := range []string{"attention_bias", "mlp_bias", "rope_traditional", "use_sliding_window"} {
+		if c.flag(name) {
+			c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"value", "true", []string{"false"}}))
+		}
+	}
+	if key, v := c.find("hidden_act", "activation_function"); v != nil && v != "silu" && v != "swish" {
+		c.fail(fmt.Errorf("%s%s: %w", c.inside, key, &UnsupportedError{"activation", shown(v), []string{"silu"}}))
+	}
+	for _, name := range []string{"num_experts", "num_local_experts", "n_routed_experts"} {
+		if v := c.text[name]; v != nil && v != json.Number("0") {
+			c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"feed-forward", "mixture of experts", []string{"dense"}}))
+		}
+	}
+	c.windows(d)
+}
+
+// windows follows mlx-lm: sliding_window alone changes nothing (its llama, which
+// is also its mistral, attends to everything unless layer_types says otherwise;
+// its qwen3 never looks).
+func (c *config) windows(d Dimensions) {
+	types := c.text["layer_types"]
+	if types == nil {
+		return
+	}
+	list, ok := types.([]any)
+	if !ok || len(list) != d.Layers {
+		c.fail(invalidf("%slayer_types is not a list of %d names", c.inside, d.Layers))
+		return
+	}
+	for _, v := range list {
+		if v != "full_attention" {
+			c.fail(fmt.Errorf("%slayer_types: %w", c.inside, &UnsupportedError{"attention", shown(v), []string{"full_attention"}}))
+			return
+		}
+	}
+}
+
+// tied says whether the embedding is also the head; known is false where
+// config.json does not say.
+func (c *config) tied() (tied, known bool, err error) {
+	v := c.text["tie_word_embeddings"]
+	if v == nil {
+		v = c.values["tie_word_embeddings"]
+	}
+	tied, known = v.(bool)
+	if !known && v != nil {
+		return false, false, invalidf("config.json: tie_word_embeddings is %s, want true or false", shown(v))
+	}
+	return tied, known, nil
+}

@@ -1,0 +1,164 @@
+package weights
+
+import (
+	"fmt"
+	"slices"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+// grouping is what config.json says about quantised layers.
+type grouping struct {
+	// present is false for models that are not quantised.
+	present bool
+	// whole is for layers that are named with true.
+	whole layerGrouping
+	// layers are the values by path: an object, or true or false.
+	layers map[string]any
+}
+
+// layerGrouping is how one layer is quantised; 0 and "" mean not said.
+type layerGrouping struct {
+	bits, group int
+	mode        string
+}
+
+// grouping reads "quantization", which mlx-lm writes, or "quantization_config",
+// which mlx-lm writes beside it; what other tools write there is refused by
+// its name.
+func (c *config) grouping() (grouping, error) {
+	key := "quantization"
+	v := c.values[key]
+	if v == nil {
+		key = "quantization_config"
+		if v = c.values[key]; v == nil {
+			v = c.text[key]
+		}
+	}
+	if v == nil {
+		return grouping{}, nil
+	}
+	layers, ok := v.(map[string]any)
+	if !ok {
+		return grouping{}, invalidf("config.json: %s is %s, want an object", key, shown(v))
+	}
+	if m := layers["quant_method"]; m != nil {
+		return grouping{}, fmt.Errorf("config.json: %s: %w", key, &UnsupportedError{"quantisation method", shown(m), []string{"mlx affine"}})
+	}
+	whole, err := readGrouping(layers, key)
+	if err != nil {
+		return grouping{}, err
+	}
+	if whole.bits == 0 || whole.group == 0 {
+		return grouping{}, fmt.Errorf("config.json: %s.bits and %s.group_size: %w", key, key, ErrMissing)
+	}
+	return grouping{present: true, whole: whole, layers: layers}, nil
+}
+
+func readGrouping(values map[string]any, where string) (layerGrouping, error) {
+	var g layerGrouping
+	for _, f := range []struct {
+		key string
+		to  *int
+	}{{"bits", &g.bits}, {"group_size", &g.group}} {
+		v := values[f.key]
+		if v == nil {
+			continue
+		}
+		n, ok := wholeNumber(v)
+		if !ok || n < 1 || n > 1<<16 {
+			return g, invalidf("config.json: %s.%s is %s, want a whole number", where, f.key, shown(v))
+		}
+		*f.to = int(n)
+	}
+	switch v := values["mode"].(type) {
+	case nil:
+	case string:
+		g.mode = v
+	default:
+		return g, invalidf("config.json: %s.mode is %s, want a name", where, shown(v))
+	}
+	return g, nil
+}
+
+// of says how the layer at path is quantised; named is false where config.json
+// does not name it. Such a layer is quantised if it has scales, as its shapes
+// say (mlx-lm 0.32.2, utils.py, load_model and infer_quant_config).
+func (g grouping) of(path string) (layer layerGrouping, named bool, err error) {
+	switch v := g.layers[path].(type) {
+	case nil:
+		return layerGrouping{}, false, nil
+	case bool:
+		if !v {
+			return layerGrouping{}, true, nil
+		}
+		return g.whole, true, nil
+	case map[string]any:
+		if layer, err = readGrouping(v, "quantization of "+quoted(path)); err != nil {
+			return layer, true, err
+		}
+		if layer.bits == 0 { // the defaults of MLX's to_quantized
+			layer.bits = 4
+		}
+		if layer.group == 0 {
+			layer.group = 64
+		}
+		return layer, true, nil
+	}
+	return layerGrouping{}, true, invalidf("config.json: quantization of %s is %s, want an object, true or false", quoted(path), shown(g.layers[path]))
+}
+
+// quantized is the format of the layer at path, whose weight means [rows, in],
+// checked against the shapes of its words, scales and biases.
+func (g grouping) quantized(path string, in int64, weight, scales, biases shardTensor) (quant.Format, error) {
+	none := quant.Format{}
+	layer, named, err := g.of(path)
+	switch {
+	case err != nil:
+		return none, err
+	case !g.present:
+		return none, invalidf("%s has scales, but config.json has no quantization", quoted(path))
+	case named && layer.bits == 0:
+		return none, invalidf("%s has scales, but config.json says that it is not quantised", quoted(path))
+	case layer.mode != "" && layer.mode != "affine":
+		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"quantisation mode", layer.mode, []string{"affine"}})
+	case scales.kind.name == "U8":
+		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"quantisation mode", "of 8-bit scales (mxfp4, nvfp4, mxfp8)", []string{"affine"}})
+	case weight.kind.name != "U32":
+		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"type of quantised words", weight.kind.name, []string{"U32"}})
+	case len(weight.shape) != 2 || len(scales.shape) != 2 || weight.shape[1] == 0 || scales.shape[1] == 0 || weight.shape[1] > in:
+		return none, invalidf("%s has words of shape %v and scales of shape %v for %d columns", quoted(path), weight.shape, scales.shape, in)
+	}
+	t, err := scales.kind.float()
+	if err != nil {
+		return none, fmt.Errorf("scales of %s: %w", quoted(path), err)
+	}
+	if biases.kind != scales.kind {
+		return none, invalidf("%s has scales of type %s and biases of type %s", quoted(path), scales.kind.name, biases.kind.name)
+	}
+	if !named {
+		layer.bits, layer.group = int(weight.shape[1]*32/in), int(in/scales.shape[1])
+	}
+	f := quant.AffineOf(layer.bits, layer.group, t)
+	if f.Check() != nil {
+		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"quantisation", f.String(), affineNames()})
+	}
+	rows := weight.shape[0]
+	for _, part := range []struct {
+		name        string
+		shape, want []int64
+	}{
+		{"words", weight.shape, []int64{rows, in * int64(layer.bits) / 32}},
+		{"scales", scales.shape, []int64{rows, in / int64(layer.group)}},
+		{"biases", biases.shape, []int64{rows, in / int64(layer.group)}},
+	} {
+		if !slices.Equal(part.shape, part.want) || in%int64(layer.group) != 0 {
+			return none, invalidf("%s of %s have shape %v, want %v for %d columns of %v", part.name, quoted(path), part.shape, part.want, in, f)
+		}
+	}
+	return f, nil
+}
+
+func affineNames() []string {
+	return []string{fmt.Sprintf("affine of %v bits in groups of %v", quant.Bits(), quant.Groups())}
+}

@@ -1,0 +1,160 @@
+package weights
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"strconv"
+)
+
+// Limits of the JSON of a model folder. They bound time and memory before a
+// fault is found.
+const (
+	maxJSONDepth  = 32
+	maxJSONValues = 1 << 18
+)
+
+// jsonReader reads JSON of a file that is not trusted, value by value: a key
+// that comes twice, deep nesting and very many values are faults, and numbers
+// stay as they are written.
+type jsonReader struct {
+	dec *json.Decoder
+	// at is where the text begins in its file.
+	at     int64
+	depth  int
+	values int
+}
+
+func newJSONReader(text []byte, at int64) *jsonReader {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	return &jsonReader{dec: d, at: at}
+}
+
+func (j *jsonReader) invalid(what string) error {
+	return &FormatError{ErrInvalid, j.at + j.dec.InputOffset(), what}
+}
+
+func (j *jsonReader) token() (json.Token, error) {
+	t, err := j.dec.Token()
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &syntax):
+		return nil, &FormatError{ErrInvalid, j.at + syntax.Offset, "not JSON: " + syntax.Error()}
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, &FormatError{ErrTruncated, j.at + j.dec.InputOffset(), "the JSON ends too early"}
+	case err != nil:
+		return nil, j.invalid("not JSON: " + err.Error())
+	}
+	return t, nil
+}
+
+// object reads an object; field is called for each key and reads its value.
+func (j *jsonReader) object(field func(key string) error) error {
+	t, err := j.token()
+	if err != nil {
+		return err
+	}
+	if t != json.Delim('{') {
+		return j.invalid("want an object")
+	}
+	return j.fields(field)
+}
+
+// fields reads what follows an opening brace.
+func (j *jsonReader) fields(field func(key string) error) error {
+	if j.depth++; j.depth > maxJSONDepth {
+		return j.invalid("nested more than " + strconv.Itoa(maxJSONDepth) + " deep")
+	}
+	seen := map[string]struct{}{}
+	for j.dec.More() {
+		t, err := j.token()
+		if err != nil {
+			return err
+		}
+		key, ok := t.(string)
+		if !ok {
+			return j.invalid("want a key")
+		}
+		if _, twice := seen[key]; twice {
+			return j.invalid("key " + quoted(key) + " appears twice")
+		}
+		seen[key] = struct{}{}
+		if err := field(key); err != nil {
+			return err
+		}
+	}
+	_, err := j.token() // the closing brace
+	j.depth--
+	return err
+}
+
+// value reads any value: map[string]any, []any, string, json.Number, bool or
+// nil.
+func (j *jsonReader) value() (any, error) {
+	if j.values++; j.values > maxJSONValues {
+		return nil, j.invalid("more than " + strconv.Itoa(maxJSONValues) + " values")
+	}
+	t, err := j.token()
+	if err != nil {
+		return nil, err
+	}
+	switch t {
+	case json.Delim('{'):
+		m := map[string]any{}
+		return m, j.fields(func(key string) error {
+			v, err := j.value()
+			m[key] = v
+			return err
+		})
+	case json.Delim('['):
+		return j.list()
+	}
+	return t, nil
+}
+
+func (j *jsonReader) list() (any, error) {
+	if j.depth++; j.depth > maxJSONDepth {
+		return nil, j.invalid("nested more than " + strconv.Itoa(maxJSONDepth) + " deep")
+	}
+	var out []any
+	for j.dec.More() {
+		v, err := j.value()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	_, err := j.token()
+	j.depth--
+	return out, err
+}
+
+// end wants nothing but white space behind the last value.
+func (j *jsonReader) end() error {
+	if _, err := j.dec.Token(); !errors.Is(err, io.EOF) {
+		return j.invalid("something follows the JSON value")
+	}
+	return nil
+}
+
+// wholeNumber reads a JSON number that is written as a whole one: 32, not 32.0
+// and not 3.2e1.
+func wholeNumber(v any) (int64, bool) {
+	n, ok := v.(json.Number)
+	if !ok {
+		return 0, false
+	}
+	i, err := strconv.ParseInt(n.String(), 10, 64)
+	return i, err == nil
+}
+
+// quoted is a text from a file as it may stand in a message.
+func quoted(s string) string {
+	const most = 80
+	if len(s) > most {
+		return strconv.Quote(s[:most]) + "..."
+	}
+	return strconv.Quote(s)
+}

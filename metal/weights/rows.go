@@ -1,0 +1,198 @@
+package weights
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+// pieceBytes is about how much is read at once.
+const pieceBytes = 2 << 20
+
+// Rows reads a tensor front to back and hands out each row under its canonical
+// index, in the entry's format. The next piece is read while emit runs. The
+// bytes are valid during the call. A file that has become shorter is
+// ErrTruncated.
+func (f *File) Rows(ctx context.Context, e Entry, emit func(row int, r quant.Row) error) error {
+	l, err := f.layout(e)
+	if err != nil {
+		return fmt.Errorf("tensor %s: %w", e.Name, err)
+	}
+	if err := l.run(ctx, emit); err != nil {
+		return fmt.Errorf("load tensor %s: %w", e.Name, err)
+	}
+	return nil
+}
+
+// part is one of the runs of bytes that rows are made of.
+type part struct {
+	source io.ReaderAt
+	name   string
+	offset int64
+	row    int // bytes of a row
+}
+
+// layout is how a tensor is read: pieces of whole rows, of each part one after
+// the other.
+type layout struct {
+	f     *File
+	e     Entry
+	parts []part
+	rows  int
+	// each is the number of rows of a piece, the last one aside.
+	each int
+	// row is the bytes of a row in all parts.
+	row int
+}
+
+func (f *File) layout(e Entry) (*layout, error) {
+	l := &layout{f: f, e: e, rows: e.Rows()}
+	add := func(name string, s span) {
+		if s.bytes > 0 {
+			row := int(s.bytes / int64(l.rows))
+			l.parts = append(l.parts, part{f.sources[s.file], name, s.offset, row})
+			l.row += row
+		}
+	}
+	add("words", e.weight)
+	add("scales", e.scales)
+	add("biases", e.biases)
+	if sizes, err := e.Format.Sizes(e.Columns()); err != nil || sizes.Sum() != l.row {
+		return nil, invalidf("rows of %d bytes are not %d elements of %v", l.row, e.Columns(), e.Format)
+	}
+	l.each = min(max(1, pieceBytes/l.row), l.rows)
+	return l, nil
+}
+
+// piece is some rows, part after part.
+type piece struct {
+	first, rows int
+	bytes       []byte
+	err         error
+}
+
+func (l *layout) read(first int, buf []byte) piece {
+	p := piece{first: first, rows: min(l.each, l.rows-first), bytes: buf}
+	at := 0
+	for _, part := range l.parts {
+		n := p.rows * part.row
+		from := part.offset + int64(first)*int64(part.row)
+		if p.err = readAt(part.source, buf[at:at+n], from, part.name); p.err != nil {
+			return p
+		}
+		at += n
+	}
+	return p
+}
+
+// run reads in one goroutine and emits in the caller's.
+func (l *layout) run(ctx context.Context, emit func(int, quant.Row) error) error {
+	split, err := l.splitter()
+	if err != nil {
+		return err
+	}
+	if l.each == l.rows {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		buf := l.f.take(l.rows * l.row)
+		defer l.f.give(buf)
+		return l.emit(l.read(0, buf), split, emit)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	empty, full := make(chan []byte, 2), make(chan piece)
+	for range cap(empty) {
+		buf := l.f.take(l.each * l.row)
+		defer l.f.give(buf)
+		empty <- buf
+	}
+	go func() {
+		defer close(full)
+		for first := 0; first < l.rows; first += l.each {
+			select {
+			case <-ctx.Done():
+				return
+			case buf := <-empty:
+				select {
+				case <-ctx.Done():
+					return
+				case full <- l.read(first, buf):
+				}
+			}
+		}
+	}()
+	for p := range full {
+		if err == nil {
+			if err = l.emit(p, split, emit); err != nil {
+				stop() // and wait for the reader to end
+			}
+			empty <- p.bytes
+		}
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	return err
+}
+
+// splitter makes rows of block types readable; nil where rows are as they are
+// stored.
+func (l *layout) splitter() (*quant.Row, error) {
+	if !l.e.block.Quantized() {
+		return nil, nil
+	}
+	row, err := l.e.Format.NewRow(l.e.Columns())
+	return &row, err
+}
+
+// emit hands out the rows of a piece.
+func (l *layout) emit(p piece, split *quant.Row, emit func(int, quant.Row) error) error {
+	if p.err != nil {
+		return p.err
+	}
+	for i := range p.rows {
+		var runs [3][]byte
+		at := 0
+		for k, part := range l.parts {
+			runs[k] = p.bytes[at+i*part.row:][:part.row:part.row]
+			at += p.rows * part.row
+		}
+		row := quant.Row{Raw: runs[0], Scales: runs[1], Biases: runs[2]}
+		if split != nil {
+			l.e.block.Split(runs[0], *split)
+			row = *split
+		}
+		if err := emit(l.e.canonicalRow(p.first+i), row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxSpare is how many pieces are kept for the next tensor.
+const maxSpare = 4
+
+// take gives a piece of n bytes.
+func (f *File) take(n int) []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, b := range f.spare {
+		if cap(b) >= n {
+			f.spare = append(f.spare[:i], f.spare[i+1:]...)
+			return b[:n]
+		}
+	}
+	return make([]byte, n, max(n, pieceBytes))
+}
+
+// give takes a piece back.
+func (f *File) give(b []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.spare) < maxSpare && cap(b) <= 2*pieceBytes {
+		f.spare = append(f.spare, b)
+	}
+}

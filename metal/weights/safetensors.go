@@ -1,0 +1,270 @@
+package weights
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+// Limits that no honest folder reaches. The format itself allows headers of
+// 100 MB; those of real models stay below 10.
+const (
+	maxShardHeader  = 64 << 20
+	maxShardTensors = 1 << 18
+	maxShardRank    = 8
+)
+
+// element is an element type of safetensors.
+type element struct {
+	name  string
+	bytes int64
+}
+
+// elements are the types whose width is known. Only some can be weights.
+func elements() []element {
+	return []element{
+		{"BF16", 2}, {"BOOL", 1}, {"C64", 8}, {"F16", 2}, {"F32", 4}, {"F64", 8}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1},
+		{"I16", 2}, {"I32", 4}, {"I64", 8}, {"I8", 1}, {"U16", 2}, {"U32", 4}, {"U64", 8}, {"U8", 1},
+	}
+}
+
+// float is the floating-point type that weights may have.
+func (e element) float() (quant.Type, error) {
+	switch e.name {
+	case "BF16":
+		return quant.BFloat16, nil
+	case "F16":
+		return quant.Float16, nil
+	case "F32":
+		return quant.Float32, nil
+	}
+	return 0, &UnsupportedError{"tensor type", e.name, []string{"BF16", "F16", "F32", "U32 with scales and biases"}}
+}
+
+// shardTensor is one named array in a safetensors file.
+type shardTensor struct {
+	name  string
+	kind  element
+	shape []int64
+	span  span
+}
+
+// readShard reads the header of a safetensors file of size bytes: 8 bytes of
+// length, then JSON, then data without a gap to the end of the file
+// (https://github.com/huggingface/safetensors, "Format"). Every tensor that it
+// returns lies inside the file and none overlaps another. most bounds their
+// number.
+func readShard(r io.ReaderAt, size int64, most int) ([]shardTensor, error) {
+	const lengthBytes = 8
+	if size < lengthBytes {
+		return nil, &FormatError{ErrTruncated, size, "the length of the header"}
+	}
+	var head [lengthBytes]byte
+	if err := readAt(r, head[:], 0, "the length of the header"); err != nil {
+		return nil, err
+	}
+	n := binary.LittleEndian.Uint64(head[:])
+	if n > maxShardHeader {
+		return nil, &FormatError{ErrInvalid, 0, fmt.Sprintf("a header of %d bytes, want at most %d; is it a safetensors file?", n, maxShardHeader)}
+	}
+	if n > uint64(size-lengthBytes) {
+		return nil, &FormatError{ErrTruncated, lengthBytes, fmt.Sprintf("a header of %d bytes in a file of %d", n, size)}
+	}
+	text := make([]byte, n)
+	if err := readAt(r, text, lengthBytes, "the header"); err != nil {
+		return nil, err
+	}
+	if n == 0 || text[0] != '{' {
+		return nil, &FormatError{ErrInvalid, lengthBytes, "the header does not begin with {"}
+	}
+	p := shardParser{json: newJSONReader(text, lengthBytes), data: lengthBytes + int64(n), size: size, most: most}
+	if err := p.header(); err != nil {
+		return nil, err
+	}
+	return p.tensors, p.place()
+}
+
+// readAt fills b; a file that is shorter than it was is ErrTruncated.
+func readAt(r io.ReaderAt, b []byte, at int64, what string) error {
+	n, err := r.ReadAt(b, at)
+	if n == len(b) {
+		return nil
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return &FormatError{ErrTruncated, at + int64(n), what}
+	}
+	return fmt.Errorf("read %s at byte %d: %w", what, at, err)
+}
+
+// shardParser turns a header into tensors.
+type shardParser struct {
+	json *jsonReader
+	// data is where the data begins, size the length of the file.
+	data, size int64
+	most       int
+	tensors    []shardTensor
+}
+
+func (p *shardParser) header() error {
+	err := p.json.object(func(key string) error {
+		if key == "__metadata__" {
+			return p.metadata()
+		}
+		if len(p.tensors) == p.most {
+			return p.json.invalid(fmt.Sprintf("more than %d tensors", p.most))
+		}
+		if len(key) > maxNameBytes {
+			return p.json.invalid(fmt.Sprintf("a name of %d bytes, want at most %d", len(key), maxNameBytes))
+		}
+		t, err := p.tensor(key)
+		p.tensors = append(p.tensors, t)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return p.json.end()
+}
+
+// metadata is texts by key, and not used.
+func (p *shardParser) metadata() error {
+	return p.json.object(func(key string) error {
+		t, err := p.json.token()
+		if _, ok := t.(string); err == nil && !ok {
+			return p.json.invalid("__metadata__ " + quoted(key) + " is not a text")
+		}
+		return err
+	})
+}
+
+func (p *shardParser) tensor(name string) (shardTensor, error) {
+	t := shardTensor{name: name}
+	var begin, end int64
+	seen := 0
+	p.json.values = 0 // the number of tensors is bounded by itself
+	err := p.json.object(func(key string) error {
+		seen++
+		v, err := p.json.value()
+		if err != nil {
+			return err
+		}
+		switch key {
+		case "dtype":
+			t.kind, err = p.element(name, v)
+		case "shape":
+			t.shape, err = p.numbers(name, key, v)
+		case "data_offsets":
+			begin, end, err = p.offsets(name, v)
+		default:
+			err = p.json.invalid(fmt.Sprintf("tensor %s has an unknown field %s", quoted(name), quoted(key)))
+		}
+		return err
+	})
+	if err != nil {
+		return t, err
+	}
+	if seen != 3 {
+		return t, p.json.invalid(fmt.Sprintf("tensor %s wants dtype, shape and data_offsets", quoted(name)))
+	}
+	want, ok := product(t.kind.bytes, t.shape)
+	if !ok {
+		return t, p.json.invalid(fmt.Sprintf("tensor %s is too large to count", quoted(name)))
+	}
+	if want != end-begin {
+		return t, p.json.invalid(fmt.Sprintf("tensor %s of shape %v and type %s needs %d bytes, data_offsets give %d", quoted(name), t.shape, t.kind.name, want, end-begin))
+	}
+	t.span = span{offset: p.data + begin, bytes: want}
+	return t, nil
+}
+
+func (p *shardParser) element(name string, v any) (element, error) {
+	for _, e := range elements() {
+		if v == e.name {
+			return e, nil
+		}
+	}
+	var known []string
+	for _, e := range elements() {
+		known = append(known, e.name)
+	}
+	text, ok := v.(string)
+	if !ok {
+		return element{}, p.json.invalid(fmt.Sprintf("dtype of tensor %s is not a text", quoted(name)))
+	}
+	if len(text) > 32 {
+		text = text[:32]
+	}
+	return element{}, fmt.Errorf("tensor %s: %w", quoted(name), &UnsupportedError{"tensor type", text, known})
+}
+
+// numbers reads a short list of whole numbers from 0 on.
+func (p *shardParser) numbers(name, key string, v any) ([]int64, error) {
+	list, ok := v.([]any)
+	if !ok || len(list) > maxShardRank {
+		return nil, p.json.invalid(fmt.Sprintf("%s of tensor %s is not a list of at most %d numbers", key, quoted(name), maxShardRank))
+	}
+	out := make([]int64, len(list))
+	for i, v := range list {
+		n, ok := wholeNumber(v)
+		if !ok || n < 0 {
+			return nil, p.json.invalid(fmt.Sprintf("%s of tensor %s holds %v, want whole numbers from 0 on", key, quoted(name), v))
+		}
+		out[i] = n
+	}
+	return out, nil
+}
+
+// offsets reads where a tensor lies in the data.
+func (p *shardParser) offsets(name string, v any) (begin, end int64, err error) {
+	n, err := p.numbers(name, "data_offsets", v)
+	if err != nil {
+		return 0, 0, err
+	}
+	if len(n) != 2 || n[0] > n[1] {
+		return 0, 0, p.json.invalid(fmt.Sprintf("data_offsets of tensor %s are %v, want a begin and an end", quoted(name), n))
+	}
+	if n[1] > p.size-p.data {
+		return 0, 0, &FormatError{ErrTruncated, p.size, fmt.Sprintf("tensor %s ends at %d of the data, which has %d bytes", quoted(name), n[1], p.size-p.data)}
+	}
+	return n[0], n[1], nil
+}
+
+// product is bytes times all of shape; false where it cannot be counted.
+func product(bytes int64, shape []int64) (int64, bool) {
+	for _, n := range shape {
+		if n != 0 && bytes > math.MaxInt64/n {
+			return 0, false
+		}
+		bytes *= n
+	}
+	return bytes, true
+}
+
+// place checks that the tensors cover the data: none overlaps, no byte is left.
+func (p *shardParser) place() error {
+	order := make([]int, len(p.tensors))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return p.tensors[a].span.compare(p.tensors[b].span) })
+	at, before := p.data, "the header"
+	for _, i := range order {
+		t := p.tensors[i]
+		switch {
+		case t.span.offset < at:
+			return &FormatError{ErrInvalid, t.span.offset, fmt.Sprintf("tensor %s overlaps %s", quoted(t.name), before)}
+		case t.span.offset > at:
+			return &FormatError{ErrInvalid, at, fmt.Sprintf("%d bytes between %s and tensor %s belong to nothing", t.span.offset-at, before, quoted(t.name))}
+		}
+		at, before = t.span.offset+t.span.bytes, "tensor "+quoted(t.name)
+	}
+	if at != p.size {
+		return &FormatError{ErrInvalid, at, fmt.Sprintf("%d bytes behind %s belong to nothing", p.size-at, before)}
+	}
+	return nil
+}
