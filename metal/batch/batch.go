@@ -214,6 +214,25 @@ func (s *Scheduler) preempt(r *request, step *Step) {
 	step.Preempted = append(step.Preempted, r.id)
 }
 
+// Steady reports whether the next plan, once each row of step has grown by one
+// token, is the same rows again: all of them answers, nobody can be admitted,
+// no prompt is under way and no blocks have to be taken from anybody.
+func (s *Scheduler) Steady(step Step) bool {
+	admissible := len(s.waiting) > 0 && len(s.running) < s.limits.Sequences
+	if admissible || len(step.Rows) != len(s.running) || len(step.Preempted) > 0 {
+		return false
+	}
+	need := 0
+	for i, row := range step.Rows {
+		r := s.running[i]
+		if r.id != row.ID || !row.Sample || r.known+1 > s.limits.ContextTokens {
+			return false
+		}
+		need += max(0, s.blocksFor(r.known+1)-r.blocks)
+	}
+	return len(step.Rows) > 0 && need <= s.freeBlocks
+}
+
 // Computed records that a row of a step is in KV.
 func (s *Scheduler) Computed(row Row) error {
 	r, _ := s.find(row.ID)

@@ -237,3 +237,60 @@ func (h *history) account() {
 		h.t.Fatalf("seed %d: %d run at once", h.seed, h.s.Running())
 	}
 }
+
+// TestSteadySaysWhatTheNextPlanIs: whenever Steady says so, the next plan is the same rows, one
+// token on, and nobody was preempted.
+func TestSteadySaysWhatTheNextPlanIs(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 12))
+	said := 0
+	for round := range 400 {
+		s, err := New(Limits{ContextTokens: 24, CacheTokens: 40, BlockTokens: 4, Sequences: 3, Queue: 8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id := range ID(1 + rng.IntN(5)) {
+			if err := s.Submit(id, 1+rng.IntN(9)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 30 {
+			step := s.Plan(1 + rng.IntN(6))
+			if rng.IntN(8) == 0 {
+				_ = s.Submit(ID(100+rng.IntN(1e9)), 1+rng.IntN(9)) // the queue may be full
+			}
+			steady := s.Steady(step)
+			grow(t, s, step)
+			if !steady {
+				continue
+			}
+			said++
+			next := s.Plan(5)
+			if len(next.Preempted) > 0 || len(next.Rows) != len(step.Rows) {
+				t.Fatalf("round %d: steady after %+v, then came %+v", round, step, next)
+			}
+			for i, r := range next.Rows {
+				if was := step.Rows[i]; r.ID != was.ID || r.Start != was.Start+was.Length || r.Length != 1 || !r.Sample {
+					t.Fatalf("round %d: steady after %+v, then came %+v", round, step, next)
+				}
+			}
+			grow(t, s, next)
+		}
+	}
+	if said < 1000 {
+		t.Errorf("only %d steps were steady", said)
+	}
+}
+
+// grow computes a step: each row that samples gets a token, those at the
+// context's end go.
+func grow(t *testing.T, s *Scheduler, step Step) {
+	t.Helper()
+	for _, r := range step.Rows {
+		if err := s.Computed(r); err != nil {
+			t.Fatal(err)
+		}
+		if r.Sample && s.Grow(r.ID) != nil {
+			s.Remove(r.ID)
+		}
+	}
+}

@@ -14,12 +14,14 @@ import (
 )
 
 const (
-	// maxChunk bounds the prompt tokens of one step, and with it how late a
-	// cancel is seen.
-	maxChunk = 128
-	minChunk = 8
-	// prefillSlice is how long running answers may wait for a prompt beside them.
+	// firstChunk is how many prompt tokens a step takes before their speed is
+	// known, minChunk how few it takes on the slowest machine.
+	firstChunk = 128
+	minChunk   = 8
+	// prefillSlice is how long running answers may wait for a prompt beside
+	// them, loneSlice how late a cancel is seen when there are none.
 	prefillSlice = 200 * time.Millisecond
+	loneSlice    = time.Second
 )
 
 // active is an admitted request as the loop holds it.
@@ -48,6 +50,9 @@ type looping struct {
 	sampler *sample.Sampler
 	active  map[batch.ID]*active
 	logits  []float32
+	// flight is a step that was started and not read; nil where the back end
+	// does not compute ahead.
+	flight *flight
 	// rate is how many tokens a second steps with prompts computed lately.
 	rate     float64
 	failures int
@@ -66,6 +71,7 @@ func (e *Engine) serve(m *loadedModel) error {
 	for {
 		more, err := l.turn()
 		if err != nil {
+			l.abandon()
 			l.endAll(&Refusal{Kind: Internal, Message: "the engine failed: " + err.Error()})
 			return err
 		}
@@ -79,9 +85,13 @@ func (e *Engine) serve(m *loadedModel) error {
 func (l *looping) turn() (more bool, err error) {
 	draining, aborting := l.takeInbox()
 	if aborting {
+		l.abandon()
 		l.e.countCancelled(len(l.active))
 		l.endAll(&Refusal{Kind: Cancelled, Message: "the engine is stopping and the request did not finish in time"})
 		return false, nil
+	}
+	if l.flight != nil {
+		return true, l.advance()
 	}
 	l.reap()
 	step := l.sched.Plan(l.budget())
@@ -91,7 +101,7 @@ func (l *looping) turn() (more bool, err error) {
 	}
 	l.publish()
 	if len(step.Rows) > 0 {
-		return true, l.compute(step)
+		return true, l.begin(step)
 	}
 	if draining && len(l.active) == 0 {
 		return false, nil
@@ -129,80 +139,23 @@ func (l *looping) reap() {
 	}
 }
 
-// budget is how many prompt tokens the next step may take: a time slice where
-// others wait for it, else the bound.
+// budget is how many prompt tokens the next step may take: a slice of time,
+// within what the back end takes at once.
 func (l *looping) budget() int {
-	if l.sched.Running() <= 1 || l.rate == 0 {
-		return maxChunk
+	chunk := l.e.opts.Backend.Chunk()
+	if l.rate == 0 {
+		return min(chunk, firstChunk)
 	}
-	return min(maxChunk, max(minChunk, int(l.rate*prefillSlice.Seconds())))
+	slice := loneSlice
+	if l.sched.Running() > 1 {
+		slice = prefillSlice
+	}
+	return min(chunk, max(minChunk, int(l.rate*slice.Seconds())))
 }
 
 func (l *looping) publish() {
 	l.e.running.Store(int64(l.sched.Running()))
 	l.e.queued.Store(int64(l.sched.Waiting()))
-}
-
-// compute runs one step and hands out what it yields.
-func (l *looping) compute(step batch.Step) error {
-	began := time.Now()
-	logits, err := l.forward(step)
-	l.e.steps.Add(1)
-	if err != nil {
-		return l.stepFailed(step, err)
-	}
-	l.failures = 0
-	if n := step.Tokens(); n > step.Decodes() {
-		if d := time.Since(began).Seconds(); d > 0 {
-			l.rate = float64(n) / d
-		}
-	}
-	for i, r := range step.Rows {
-		if err := l.sched.Computed(r); err != nil {
-			return err
-		}
-		if r.Sample {
-			l.deliver(l.active[r.ID], logits[i])
-		}
-	}
-	return nil
-}
-
-// forward computes a step; the result has a row of logits for each row that
-// samples.
-func (l *looping) forward(step batch.Step) ([][]float32, error) {
-	var ids []int32
-	var segments []tensor.Segment
-	var last []int
-	for _, r := range step.Rows {
-		ids = append(ids, l.active[r.ID].tokens[r.Start:r.Start+r.Length]...)
-		segments = append(segments, tensor.Segment{Request: tensor.RequestID(r.ID), Start: r.Start, Length: r.Length})
-		if r.Sample {
-			last = append(last, len(ids)-1)
-		}
-	}
-	sc := l.e.opts.Backend.NewScope(l.e.hard)
-	defer sc.Close()
-	out := l.model.model.Step(sc, l.model.cache, sc.IDs(ids), segments, last)
-	if err := sc.Err(); err != nil {
-		return nil, err
-	}
-	rows := make([][]float32, len(step.Rows))
-	if out == nil {
-		return rows, nil
-	}
-	width := out.Shape()[1]
-	if n := len(last) * width; cap(l.logits) < n {
-		l.logits = make([]float32, n)
-	}
-	flat := l.logits[:len(last)*width]
-	sc.Read(out, flat)
-	for i, r := range step.Rows {
-		if r.Sample {
-			rows[i], flat = flat[:min(width, l.model.serving.tok.Size())], flat[width:]
-		}
-	}
-	return rows, sc.Err()
 }
 
 // stepFailed ends the requests of a step that the back end could not compute;
@@ -220,7 +173,9 @@ func (l *looping) stepFailed(step batch.Step, err error) error {
 	}
 	l.e.log.Error("step failed", "rows", len(step.Rows), "tokens", step.Tokens(), "error", err.Error())
 	for _, r := range step.Rows {
-		l.end(l.active[r.ID], Finished{Err: refusal})
+		if a := l.active[r.ID]; a != nil { // else it ended before the step did
+			l.end(a, Finished{Err: refusal})
+		}
 	}
 	if l.failures >= failuresInARow {
 		return fmt.Errorf("%w: %d steps in a row: %w", ErrBackend, l.failures, err)
@@ -228,40 +183,34 @@ func (l *looping) stepFailed(step batch.Step, err error) error {
 	return nil
 }
 
-// deliver samples the next token of a request and streams what it shows.
-func (l *looping) deliver(a *active, logits []float32) {
-	token, err := l.sampler.Token(a.params, logits, uint64(a.generated()), &a.counts)
-	if err != nil {
-		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: "the model's output cannot be sampled: " + err.Error()}})
-		return
-	}
+// take adds a token to an answer and streams what it shows; alive says whether
+// the answer goes on.
+func (l *looping) take(a *active, token int32) (alive bool) {
 	a.tokens = append(a.tokens, token)
 	a.counts.Add(token)
 	l.e.generatedTotals.Add(1)
 	if l.model.serving.ends[token] {
 		l.flush(a)
 		l.end(a, Finished{Reason: Stop})
-		return
+		return false
 	}
 	text, err := a.decoder.Push(token)
 	if err != nil {
 		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
-		return
+		return false
 	}
 	shown, stopped := a.stops.Push(text)
 	a.stream.push(shown, token)
 	if stopped {
 		l.end(a, Finished{Reason: Stop})
-		return
+		return false
 	}
 	if a.generated() >= a.maxTokens {
 		l.flush(a)
 		l.end(a, Finished{Reason: Length})
-		return
+		return false
 	}
-	if err := l.sched.Grow(a.id); err != nil {
-		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
-	}
+	return true
 }
 
 // flush shows what decoder and stop strings held back.
@@ -273,15 +222,25 @@ func (l *looping) flush(a *active) {
 	a.stream.pushText(shown)
 }
 
-// end finishes a request and returns its memory.
+// end finishes a request and returns its memory; while a step that computes it
+// is under way, the memory stays until that step has landed.
 func (l *looping) end(a *active, f Finished) {
-	l.sched.Remove(a.id)
-	l.model.cache.Drop(tensor.RequestID(a.id))
+	if l.flight != nil {
+		l.flight.ended = append(l.flight.ended, a.id)
+	} else {
+		l.forget(a.id)
+	}
 	delete(l.active, a.id)
 	l.e.release()
 	f.Usage.Generated = a.generated()
 	l.publish()
 	a.stream.finish(f)
+}
+
+// forget returns the memory of a request.
+func (l *looping) forget(id batch.ID) {
+	l.sched.Remove(id)
+	l.model.cache.Drop(tensor.RequestID(id))
 }
 
 func (l *looping) endAll(r *Refusal) {

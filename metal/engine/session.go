@@ -110,7 +110,7 @@ func (s *Session) Extend(ctx context.Context, id int64, tokens []int32) ([]float
 		}
 	}
 	for {
-		n := min(maxChunk, len(tokens))
+		n := min(s.backend.Chunk(), len(tokens))
 		var rows []int
 		if n == len(tokens) {
 			rows = []int{n - 1}
@@ -139,9 +139,16 @@ func (s *Session) Decode(ctx context.Context, ids []int64, token int32) error {
 func (s *Session) step(ctx context.Context, tokens []int32, segments []tensor.Segment, rows []int) ([]float32, error) {
 	sc := s.backend.NewScope(ctx)
 	defer sc.Close()
-	out := s.model.Step(sc, s.cache, sc.IDs(tokens), segments, rows)
+	inner := sc.Child()
+	out := s.model.Step(inner, s.cache, inner.IDs(tokens), segments, rows)
+	if out != nil {
+		out = inner.Keep(out)
+	}
+	inner.Close()
 	var values []float32
-	if out != nil && sc.Err() == nil {
+	if out == nil {
+		sc.Wait()
+	} else if sc.Err() == nil {
 		values = make([]float32, len(rows)*out.Shape()[1])
 		sc.Read(out, values)
 	}

@@ -2,6 +2,7 @@ package ref
 
 import (
 	"fmt"
+	"math"
 	"unsafe"
 
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -59,6 +60,9 @@ func (s *scope) ReadIDs(ta tensor.Array, dst []int32) {
 // Start does nothing: this back end computes at once.
 func (s *scope) Start(...tensor.Array) {}
 
+// Wait does nothing either.
+func (s *scope) Wait(...tensor.Array) {}
+
 // Argmax is the index of the largest of the first elements of each row, the
 // lowest among equals.
 func (s *scope) Argmax(x tensor.Array, width int) tensor.Array {
@@ -75,15 +79,26 @@ func (s *scope) Argmax(x tensor.Array, width int) tensor.Array {
 		return out
 	}
 	for t := range out.ids {
-		row, best := in.row(t)[:width], 0
-		for i, v := range row {
-			if v > row[best] {
-				best = i
-			}
-		}
-		out.ids[t] = int32(best)
+		out.ids[t] = argmax(in.row(t)[:width])
 	}
 	return out
+}
+
+// argmax is -1 where the largest is not a finite number.
+func argmax(row []float32) int32 {
+	best := 0
+	for i, v := range row {
+		if v != v {
+			return -1
+		}
+		if v > row[best] {
+			best = i
+		}
+	}
+	if math.IsInf(float64(row[best]), 0) {
+		return -1
+	}
+	return int32(best)
 }
 
 // Embed gathers rows of a matrix.

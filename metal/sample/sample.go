@@ -67,6 +67,10 @@ func Neutral() Params { return Params{Temperature: 1, TopP: 1} }
 // Greedy takes the most likely token.
 func Greedy() Params { return Params{Temperature: 0, TopP: 1} }
 
+// Argmax reports whether sampling is to take the largest logit as it is, so
+// that the device may do it.
+func (p Params) Argmax() bool { return p.Temperature == 0 && !p.penalised() }
+
 // Validate refuses what cannot be meant; its error is a *ParamError.
 func (p Params) Validate() error {
 	checks := []struct {

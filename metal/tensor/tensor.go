@@ -203,7 +203,7 @@ type RecurSpec struct {
 // arrays of no use, and Err says what happened. All arrays made in a scope go
 // when it closes, except those that Keep moved out.
 //
-// A back end may put computing off until Start, Read or ReadIDs. Whoever wants
+// A back end may put computing off until Start, Wait, Read or ReadIDs. Whoever wants
 // the smallest peak therefore builds in a child scope, keeps the results,
 // closes the child and reads then: what nobody holds any more is reused while
 // computing.
@@ -230,9 +230,11 @@ type Scope interface {
 	IDs(ids []int32) Array
 	// ReadIDs computes an array of token ids and copies it out.
 	ReadIDs(a Array, dst []int32)
-	// Start begins to compute arrays, and what caches were given with them,
-	// without waiting for the result. Back ends that compute at once do nothing.
+	// Start begins to compute arrays, and what caches were given since the last
+	// Start, Wait or read, without waiting for the result; Wait waits. Both may
+	// have no arrays at all. Back ends that compute at once do nothing.
 	Start(arrays ...Array)
+	Wait(arrays ...Array)
 
 	// Embed gathers rows of a matrix: [n, in] for ids [n].
 	Embed(m Matrix, ids Array) Array
@@ -241,7 +243,8 @@ type Scope interface {
 	// Rows gathers rows of x [T, D].
 	Rows(x Array, rows []int) Array
 	// Argmax is the index of the largest of the first width elements of each
-	// row of x [T, V], the lowest among equals: token ids [T].
+	// row of x [T, V], the lowest among equals: token ids [T]. It is -1 for a
+	// row whose largest is infinite, or that holds a NaN.
 	Argmax(x Array, width int) Array
 	// Add and Multiply work element by element on equal shapes.
 	Add(a, b Array) Array

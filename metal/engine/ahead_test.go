@@ -1,0 +1,154 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/sample"
+)
+
+// greedy requests of many lengths; some end at a stop string, some at a bound.
+func greedy() []engine.Request {
+	var out []engine.Request
+	for i := range 6 {
+		text, p := strings.Repeat("One rack holds many Macs. ", i*2+1), sample.Greedy()
+		r := engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 12 + 9*i}
+		if i%2 == 1 {
+			r.Stop = []string{"e", "a"}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// ahead is a back end that computes ahead; it counts the steps whose input
+// came from the host.
+func ahead(fromHost *atomic.Int64) ref.Options {
+	return ref.Options{Ahead: true, Fault: func(op string) error {
+		if op == "IDs" {
+			fromHost.Add(1)
+		}
+		return nil
+	}}
+}
+
+func TestStepsAheadGiveTheSameAnswers(t *testing.T) {
+	o := engine.Options{Sequences: 3}
+	plain := together(t, ready(t, o, ref.Options{}), append(greedy(), requests()...))
+	var fromHost atomic.Int64
+	e := ready(t, o, ahead(&fromHost))
+	early := together(t, e, append(greedy(), requests()...))
+	for i := range plain {
+		if !slices.Equal(plain[i].tokens, early[i].tokens) || plain[i].text != early[i].text || plain[i].finished.Reason != early[i].finished.Reason {
+			t.Errorf("request %d: %v %q ahead, %v %q without", i, early[i].tokens, early[i].text, plain[i].tokens, plain[i].text)
+		}
+	}
+	one, two := requests()[0], requests()[0]
+	two.Sampling = draws(99)
+	if a, b := ask(t, e, one), ask(t, e, two); slices.Equal(a.tokens, b.tokens) {
+		t.Errorf("two seeds drew the same: %v", a.tokens)
+	}
+	alone := ask(t, e, greedy()[4])
+	if !slices.Equal(alone.tokens, plain[4].tokens) {
+		t.Errorf("alone: %v, want %v", alone.tokens, plain[4].tokens)
+	}
+	if steps := e.Status().Steps; fromHost.Load() >= steps-int64(len(alone.tokens))/2 {
+		t.Errorf("%d of %d steps took their input from the host: nothing was computed ahead", fromHost.Load(), steps)
+	}
+}
+
+func TestAStopThatIsSeenOneStepLateShowsNothingMore(t *testing.T) {
+	var fromHost atomic.Int64
+	e := ready(t, engine.Options{Sequences: 2}, ahead(&fromHost))
+	text, p := "Tell me more", sample.Greedy()
+	r := engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 40}
+	whole := ask(t, e, r)
+	runes := []rune(whole.text)
+	r.Stop = []string{string(runes[len(runes)/2:])}
+	cut := ask(t, e, r)
+	if want := string(runes[:len(runes)/2]); cut.text != want || cut.finished.Reason != engine.Stop {
+		t.Errorf("%q ended with %q, want %q and a stop", cut.text, cut.finished.Reason, want)
+	}
+	r.Stop = []string{string(runes[len(runes)/2 : len(runes)/2+1])}
+	if cut := ask(t, e, r); strings.Contains(cut.text, r.Stop[0]) || cut.finished.Reason != engine.Stop {
+		t.Errorf("%q ended with %q, want it to stop before %q", cut.text, cut.finished.Reason, r.Stop[0])
+	}
+	if kv := e.Status().Memory.KV; kv != 0 {
+		t.Errorf("%d bytes of KV are left", kv)
+	}
+}
+
+func TestACancelAheadOfAStepReturnsItsMemory(t *testing.T) {
+	var fromHost atomic.Int64
+	e := ready(t, engine.Options{Sequences: 2}, ahead(&fromHost))
+	ctx, cancel := context.WithCancel(context.Background())
+	text, p := "Tell me more", sample.Greedy()
+	s, err := e.Generate(ctx, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 400})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := s.Next(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	if end := collect(t, s); end.finished.Err == nil {
+		t.Errorf("a cancelled request ended with %q", end.finished.Reason)
+	}
+	ask(t, e, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 5}) // the loop went on
+	if kv := e.Status().Memory.KV; kv != 0 {
+		t.Errorf("%d bytes of KV are left", kv)
+	}
+}
+
+func TestAFaultAheadEndsItsRequestsAndTheEngineGoesOn(t *testing.T) {
+	boom := errors.New("boom")
+	var steps, fail atomic.Int64
+	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Ahead: true, Fault: func(op string) error {
+		if op == "Embed" && steps.Add(1) == fail.Load() {
+			return fmt.Errorf("step: %w", boom)
+		}
+		return nil
+	}})
+	text, p := "Tell me more", sample.Greedy()
+	for n := range int64(4) {
+		fail.Store(steps.Load() + 2 + n)
+		got := ask(t, e, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 30})
+		if got.finished.Err == nil {
+			t.Errorf("fault %d steps on: the request ended with %q", n, got.finished.Reason)
+		}
+		if again := ask(t, e, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 3}); again.finished.Err != nil {
+			t.Errorf("after a fault: %v", again.finished.Err)
+		}
+		if kv := e.Status().Memory.KV; kv != 0 {
+			t.Errorf("%d bytes of KV are left after a fault", kv)
+		}
+	}
+}
+
+func TestAShutdownAheadOfAStepLeavesNothing(t *testing.T) {
+	var fromHost atomic.Int64
+	e := ready(t, engine.Options{Sequences: 2}, ahead(&fromHost))
+	text, p := "Tell me more", sample.Greedy()
+	s, err := e.Generate(context.Background(), engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 400})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Next(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if n := stop(e); n != 1 {
+		t.Errorf("%d requests were cancelled, want 1", n)
+	}
+	if end := collect(t, s); end.finished.Err == nil {
+		t.Error("the request ended without an error")
+	}
+}

@@ -1,0 +1,248 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// flight is a step on its way through the back end. Where the back end allows
+// it, the next step is built on the tokens of this one before they are read,
+// so that the host's work hides behind the device's. An end is then seen one
+// step late: the row that was computed for nothing is dropped when it lands,
+// and its memory returned then.
+type flight struct {
+	step  batch.Step
+	scope tensor.Scope
+	// out holds token ids where every row takes the largest logit, else logits;
+	// nil where no row samples.
+	out    tensor.Array
+	argmax bool
+	began  time.Time
+	// counted says that the scheduler knows the tokens of this step already,
+	// because the next one was built on them.
+	counted bool
+	// ended requests have a row here and no longer want it.
+	ended []batch.ID
+}
+
+// begin computes a step, or starts it where the next may be built on it.
+func (l *looping) begin(step batch.Step) error {
+	f, err := l.launch(step, nil)
+	if err != nil {
+		return l.stepFailed(step, err)
+	}
+	if l.steady(f) {
+		l.flight = f
+		return nil
+	}
+	return l.land(f)
+}
+
+// advance builds the next step on the one under way, where it can, and lands
+// the latter.
+func (l *looping) advance() error {
+	f := l.flight
+	l.flight = nil
+	if !l.steady(f) {
+		return l.land(f)
+	}
+	if err := l.count(f); err != nil {
+		f.scope.Close()
+		return err
+	}
+	next, err := l.launch(l.sched.Plan(0), f)
+	if err == nil {
+		l.flight = next
+		return l.land(f)
+	}
+	if landed := l.land(f); landed != nil {
+		return landed
+	}
+	return l.stepFailed(f.step, err)
+}
+
+// steady reports whether the next step is the same rows again, whatever the
+// tokens of this one are, unless one of them is an end.
+func (l *looping) steady(f *flight) bool {
+	if !l.e.opts.Backend.Ahead() || !f.argmax || !l.sched.Steady(f.step) {
+		return false
+	}
+	for _, r := range f.step.Rows {
+		a := l.active[r.ID]
+		// A nil one ended while this step was under way.
+		if a == nil || a.cancelled.Load() || a.generated()+1 >= a.maxTokens {
+			return false
+		}
+	}
+	return true
+}
+
+// count tells the scheduler of a step whose tokens are not read yet.
+func (l *looping) count(f *flight) error {
+	f.counted = true
+	for _, r := range f.step.Rows {
+		if err := l.sched.Computed(r); err != nil {
+			return err
+		}
+		if err := l.sched.Grow(r.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// launch builds a step; its input is known tokens, or what the step before it
+// yields. Handles of everything but the result are gone when it returns.
+func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
+	f := &flight{step: step, began: time.Now(), argmax: true}
+	var ids []int32
+	var segments []tensor.Segment
+	var last []int
+	n := 0
+	for _, r := range step.Rows {
+		a := l.active[r.ID]
+		if before == nil {
+			ids = append(ids, a.tokens[r.Start:r.Start+r.Length]...)
+		}
+		segments = append(segments, tensor.Segment{Request: tensor.RequestID(r.ID), Start: r.Start, Length: r.Length})
+		n += r.Length
+		if r.Sample {
+			last = append(last, n-1)
+			f.argmax = f.argmax && a.params.Argmax()
+		}
+	}
+	l.e.steps.Add(1)
+	f.scope = l.e.opts.Backend.NewScope(l.e.hard)
+	inner := f.scope.Child()
+	defer inner.Close()
+	input := tensor.Array(nil)
+	if before != nil {
+		input = before.out
+	} else {
+		input = inner.IDs(ids)
+	}
+	out := l.model.model.Step(inner, l.model.cache, input, segments, last)
+	if inner.Err() != nil {
+		out = nil
+	}
+	if out != nil && f.argmax {
+		out = inner.Argmax(out, l.vocabulary(out))
+	}
+	if out != nil {
+		f.out = inner.Keep(out)
+	}
+	inner.Close() // before anything is computed: what nobody holds is reused
+	if f.out != nil {
+		f.scope.Start(f.out)
+	}
+	if err := f.scope.Err(); err != nil {
+		f.scope.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// vocabulary is how many of the logits stand for tokens.
+func (l *looping) vocabulary(logits tensor.Array) int {
+	return min(logits.Shape()[1], l.model.serving.tok.Size())
+}
+
+// land waits for a step and hands out what it yields.
+func (l *looping) land(f *flight) error {
+	defer f.scope.Close()
+	pick, err := l.read(f)
+	for _, id := range f.ended {
+		l.forget(id)
+	}
+	if err != nil {
+		return l.stepFailed(f.step, err)
+	}
+	l.failures = 0
+	if n := f.step.Tokens(); n > f.step.Decodes() {
+		if d := time.Since(f.began).Seconds(); d > 0 {
+			l.rate = float64(n) / d
+		}
+	}
+	row := -1
+	for _, r := range f.step.Rows {
+		if r.Sample {
+			row++
+		}
+		a := l.active[r.ID]
+		if a == nil { // it ended while this step was under way
+			continue
+		}
+		if !f.counted {
+			if err := l.sched.Computed(r); err != nil {
+				return err
+			}
+		}
+		if r.Sample {
+			l.deliver(a, f, pick, row)
+		}
+	}
+	return nil
+}
+
+// deliver gives a request the token of its row.
+func (l *looping) deliver(a *active, f *flight, pick picker, row int) {
+	token, err := pick(a, row)
+	if err != nil {
+		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: "the model's output cannot be sampled: " + err.Error()}})
+		return
+	}
+	if !l.take(a, token) || f.counted {
+		return
+	}
+	if err := l.sched.Grow(a.id); err != nil {
+		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
+	}
+}
+
+// picker chooses the token of a sampled row.
+type picker func(a *active, row int) (int32, error)
+
+// read waits for the results of a step.
+func (l *looping) read(f *flight) (picker, error) {
+	if f.out == nil {
+		f.scope.Wait()
+		return nil, f.scope.Err()
+	}
+	shape := f.out.Shape()
+	if f.argmax {
+		ids := make([]int32, shape[0])
+		f.scope.ReadIDs(f.out, ids)
+		return func(_ *active, row int) (int32, error) {
+			if ids[row] < 0 {
+				return 0, fmt.Errorf("the largest logit is not a finite number: %w", sample.ErrLogits)
+			}
+			return ids[row], nil
+		}, f.scope.Err()
+	}
+	width, use := shape[1], l.vocabulary(f.out)
+	if n := shape[0] * width; cap(l.logits) < n {
+		l.logits = make([]float32, n)
+	}
+	flat := l.logits[:shape[0]*width]
+	f.scope.Read(f.out, flat)
+	return func(a *active, row int) (int32, error) {
+		return l.sampler.Token(a.params, flat[row*width:][:use], uint64(a.generated()), &a.counts)
+	}, f.scope.Err()
+}
+
+// abandon gives up the step under way.
+func (l *looping) abandon() {
+	f := l.flight
+	if f == nil {
+		return
+	}
+	l.flight = nil
+	f.scope.Close()
+	for _, id := range f.ended {
+		l.forget(id)
+	}
+}
