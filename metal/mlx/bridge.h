@@ -1,0 +1,110 @@
+//go:build mlx
+
+// What bridge.cpp offers to Go: plain C, one function for one operation.
+//
+// Every function takes the owner that bridge_attach gave and refuses, before
+// it touches the framework, any thread but the one that attached. No exception
+// leaves a function; the text of a status is the caller's to free.
+#ifndef METALFLEET_BRIDGE_H
+#define METALFLEET_BRIDGE_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { BRIDGE_OK, BRIDGE_FAILED, BRIDGE_MEMORY, BRIDGE_THREAD };
+
+// Types of numbers; the first three are those of package quant.
+enum { BRIDGE_FLOAT32, BRIDGE_FLOAT16, BRIDGE_BFLOAT16, BRIDGE_WORDS };
+
+typedef struct {
+  int32_t code;
+  char *text;
+} bridge_status;
+
+// An array, evaluated or not. A row of a cache: keys and values of one request.
+typedef struct bridge_array bridge_array;
+typedef struct bridge_row bridge_row;
+
+// A new array and the bytes it has, or will have.
+typedef struct {
+  bridge_array *array;
+  int64_t bytes;
+  bridge_status status;
+} bridge_made;
+
+// The framework's own account, in bytes.
+typedef struct {
+  int64_t active, pooled, peak;
+} bridge_gauges;
+
+typedef struct {
+  uint64_t owner;
+  int32_t gpu, cuda;
+  int64_t memory_limit;
+  bridge_status status;
+} bridge_attached;
+
+// Thread and memory.
+bridge_attached bridge_attach(void);
+bridge_status bridge_detach(uint64_t owner);
+bridge_status bridge_check(uint64_t owner);
+uint64_t bridge_entered(void); // calls that were let in, by all threads
+bridge_status bridge_limit(uint64_t owner, int64_t memory, int64_t pooled);
+bridge_status bridge_trim(uint64_t owner);
+bridge_status bridge_measure(uint64_t owner, bridge_gauges *out);
+bridge_status bridge_reset_peak(uint64_t owner);
+
+// Arrays from and to the host.
+bridge_made bridge_floats(uint64_t owner, const float *values, const int32_t *shape, int32_t dims);
+bridge_made bridge_ids(uint64_t owner, const int32_t *ids, int32_t n);
+bridge_made bridge_raw(uint64_t owner, int32_t type, const int32_t *shape, int32_t dims, void **memory);
+bridge_made bridge_settle(uint64_t owner, bridge_array *a);
+bridge_status bridge_release(uint64_t owner, bridge_array **arrays, int32_t n, int32_t last, bridge_gauges *out);
+bridge_status bridge_evaluate(uint64_t owner, bridge_array **arrays, int32_t n, bridge_row **rows, int32_t m, int32_t wait);
+bridge_status bridge_read_floats(uint64_t owner, bridge_array *a, float *dst, int64_t n);
+bridge_status bridge_read_ids(uint64_t owner, bridge_array *a, int32_t *dst, int64_t n);
+
+// Operations; arrays of numbers are [T, D].
+bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, bridge_array *ids);
+bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits);
+bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, int32_t n);
+bridge_made bridge_argmax(uint64_t owner, bridge_array *x, int32_t width);
+bridge_made bridge_add(uint64_t owner, bridge_array *a, bridge_array *b);
+bridge_made bridge_multiply(uint64_t owner, bridge_array *a, bridge_array *b);
+bridge_made bridge_silu(uint64_t owner, bridge_array *x);
+bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up);
+bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps);
+bridge_made bridge_mean(uint64_t owner, bridge_array *x, const int32_t *lengths, int32_t n, const float *mask);
+bridge_made bridge_unit(uint64_t owner, bridge_array *x);
+
+// How heads are turned. Periods, if given, stand in for base: one number for
+// each pair, the reciprocal of its frequency.
+typedef struct {
+  int32_t head, size;
+  float base, scale, magnitude;
+} bridge_rope_spec;
+bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *positions, const bridge_rope_spec *spec, const float *periods);
+
+// Caches.
+bridge_row *bridge_row_new(int32_t layers);
+bridge_status bridge_row_free(uint64_t owner, bridge_row *row);
+typedef struct {
+  bridge_row *row;
+  // The segment has length tokens from start on; the row has room for capacity
+  // tokens in this layer afterwards.
+  int32_t start, length, capacity;
+} bridge_segment;
+typedef struct {
+  int32_t layer, heads, kv_heads, size, window;
+  float scale;
+} bridge_attend_spec;
+bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

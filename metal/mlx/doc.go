@@ -1,0 +1,18 @@
+// Package mlx computes through MLX, Apple's array framework: on the GPU of a
+// Mac, on an NVIDIA GPU, or on a processor, whichever libmlx is linked. It is
+// built with the tag mlx and cgo alone (make mlx); without the tag there is
+// nothing in it.
+//
+// It owns the one C++ file that speaks to libmlx (bridge.cpp) and the one
+// thread that may: a back end belongs to the goroutine that attached it, the
+// bridge refuses every other thread (tensor.ErrThread), and every C++ exception
+// becomes a Go error. It refuses to allocate past its own limit
+// (tensor.ErrMemory): the framework's limit only makes it wait.
+//
+// Operations build a graph; it is computed when something is read or started.
+// What nobody holds by then is reused while computing, so handles are released
+// first: a replaced key or value cache at once, everything else when its scope
+// closes.
+//
+// Start reading at Backend, then scope.go and cache.go.
+package mlx

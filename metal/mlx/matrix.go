@@ -1,0 +1,252 @@
+//go:build mlx
+
+package mlx
+
+// #include "bridge.h"
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"sync"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// matrix is a weight matrix as the framework wants it: dense floats [out, in],
+// or packed words with one scale and one bias for each group. Symmetric
+// formats are affine ones whose bias is -2^(bits-1) scales.
+type matrix struct {
+	b       *Backend
+	format  quant.Format // of the arrays; never Symmetric
+	out, in int
+	// parts are words, or floats; then scales and biases.
+	parts []handle
+	bytes int64
+}
+
+// typeOf says how fine numbers of a type are kept.
+func (b *Backend) typeOf(t quant.Type) quant.Type {
+	if b.precision == quant.Float32 {
+		return quant.Float32
+	}
+	return t
+}
+
+// LoadMatrix fills a matrix from rows in any order.
+func (b *Backend) LoadMatrix(format quant.Format, out, in int, fill func(put func(int, quant.Row) error) error) (tensor.Matrix, error) {
+	const op = "LoadMatrix"
+	if err := b.enter(op); err != nil {
+		return nil, err
+	}
+	if out <= 0 || in <= 0 || int64(out) > math.MaxInt32 || int64(in) > math.MaxInt32 {
+		return nil, &tensor.ShapeError{Op: op, Detail: fmt.Sprintf("[%d, %d]", out, in)}
+	}
+	if err := format.Check(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", op, tensor.ErrUnsupported, err)
+	}
+	if _, err := format.Sizes(in); err != nil {
+		return nil, &tensor.ShapeError{Op: op, Detail: err.Error()}
+	}
+	l := &loading{b: b, from: format, out: out, in: in, seen: make([]bool, out)}
+	if err := l.allocate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	m, err := l.run(fill)
+	if err != nil {
+		_ = b.free(l.parts, false) // the fault before it says more
+		return nil, err
+	}
+	b.gauges.weights.Add(m.bytes)
+	return m, b.measure()
+}
+
+// loading is a matrix while its rows come.
+type loading struct {
+	b       *Backend
+	from    quant.Format // of the rows
+	to      quant.Format // of the arrays
+	out, in int
+	parts   []handle
+	memory  [][]byte // of the parts, for the host to fill
+	bytes   int64
+
+	mu    sync.Mutex
+	seen  []bool // guarded by mu
+	count int    // guarded by mu
+}
+
+func (l *loading) allocate() error {
+	l.to = l.from
+	l.to.Type = l.b.typeOf(l.from.Type)
+	if l.from.Mode == quant.Symmetric {
+		l.to.Mode = quant.Affine
+	}
+	sizes, err := l.to.Sizes(l.in)
+	if err != nil {
+		return err
+	}
+	if err := l.b.admit(int64(l.out) * int64(sizes.Sum())); err != nil {
+		return err
+	}
+	parts := []struct {
+		kind  C.int32_t
+		width int
+	}{{C.int32_t(l.to.Type), l.in}}
+	if l.to.Quantized() {
+		groups := l.in / l.to.Group
+		parts[0].kind, parts[0].width = C.BRIDGE_WORDS, l.in/32*l.to.Bits
+		parts = append(parts, parts[0], parts[0])
+		for i := range parts[1:] {
+			parts[i+1].kind, parts[i+1].width = C.int32_t(l.to.Type), groups
+		}
+	}
+	for _, p := range parts {
+		h, memory, err := l.b.raw(p.kind, l.out, p.width)
+		if err != nil {
+			_ = l.b.free(l.parts, false) // the fault before it says more
+			return err
+		}
+		l.parts, l.memory = append(l.parts, h), append(l.memory, memory)
+		l.bytes += int64(len(memory))
+	}
+	return nil
+}
+
+func (l *loading) run(fill func(put func(int, quant.Row) error) error) (*matrix, error) {
+	if err := fill(l.put); err != nil {
+		return nil, err
+	}
+	if l.count != l.out {
+		return nil, &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("%d of %d rows came", l.count, l.out)}
+	}
+	for i := range l.parts {
+		h, err := l.b.toDevice(l.parts[i])
+		l.parts[i] = h
+		if err != nil {
+			return nil, fmt.Errorf("LoadMatrix: %w", err)
+		}
+	}
+	return &matrix{b: l.b, format: l.to, out: l.out, in: l.in, parts: l.parts, bytes: l.bytes}, nil
+}
+
+// put copies a row to where it belongs. Any goroutine may call it: it touches
+// host memory alone.
+func (l *loading) put(row int, r quant.Row) error {
+	if err := l.claim(row); err != nil {
+		return err
+	}
+	if err := l.from.CheckRow(l.in, r); err != nil {
+		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d: %v", row, err)}
+	}
+	at := func(part int) []byte {
+		n := len(l.memory[part]) / l.out
+		return l.memory[part][row*n : (row+1)*n]
+	}
+	if !l.from.Quantized() {
+		widen(l.to.Type, at(0), l.from.Type, r.Raw)
+		return nil
+	}
+	copy(at(0), r.Raw)
+	widen(l.to.Type, at(1), l.from.Type, r.Scales)
+	if l.from.Mode == quant.Affine {
+		widen(l.to.Type, at(2), l.from.Type, r.Biases)
+		return nil
+	}
+	return l.centre(row, at(1), at(2))
+}
+
+// claim marks a row as come.
+func (l *loading) claim(row int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if row < 0 || row >= l.out || l.seen[row] {
+		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d of %d is out of range or comes twice", row, l.out)}
+	}
+	l.seen[row] = true
+	l.count++
+	return nil
+}
+
+// centre writes the biases of a symmetric row.
+func (l *loading) centre(row int, scales, biases []byte) error {
+	t, zero := l.to.Type, float32(int(1)<<(l.to.Bits-1))
+	for g := range len(scales) / t.Bytes() {
+		t.Put(biases, g, -zero*t.At(scales, g))
+		if math.IsInf(float64(t.At(biases, g)), 0) {
+			return fmt.Errorf("LoadMatrix: row %d: a scale of %v times %v does not fit %v: %w", row, t.At(scales, g), zero, t, tensor.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+// widen copies little-endian floats into a type at least as fine.
+func widen(to quant.Type, dst []byte, from quant.Type, src []byte) {
+	if to == from {
+		copy(dst, src)
+		return
+	}
+	for i := range len(src) / from.Bytes() {
+		to.Put(dst, i, from.At(src, i))
+	}
+}
+
+// Shape of the matrix.
+func (m *matrix) Shape() (out, in int) { return m.out, m.in }
+
+// Bytes it occupies.
+func (m *matrix) Bytes() int64 { return m.bytes }
+
+// Release returns the memory; releasing twice does nothing.
+func (m *matrix) Release() {
+	if m.parts == nil {
+		return
+	}
+	m.b.gauges.weights.Add(-m.bytes)
+	if m.b.free(m.parts, false) != nil { // another thread's: it stays, and Close says so
+		m.b.gauges.weights.Add(m.bytes)
+		return
+	}
+	m.parts = nil
+}
+
+// scales and biases are nil where there are none.
+func (m *matrix) scales() handle { return m.part(1) }
+func (m *matrix) biases() handle { return m.part(2) }
+
+func (m *matrix) part(i int) handle {
+	if i < len(m.parts) {
+		return m.parts[i]
+	}
+	return nil
+}
+
+// LoadVector makes a kept array.
+func (b *Backend) LoadVector(t quant.Type, raw []byte) (tensor.Array, error) {
+	const op = "LoadVector"
+	if err := b.enter(op); err != nil {
+		return nil, err
+	}
+	n := len(raw) / t.Bytes()
+	if n == 0 || len(raw)%t.Bytes() != 0 || quant.DenseOf(t).Check() != nil {
+		return nil, &tensor.ShapeError{Op: op, Detail: fmt.Sprintf("%d bytes of %v", len(raw), t)}
+	}
+	to := b.typeOf(t)
+	bytes := int64(n * to.Bytes())
+	if err := b.admit(bytes); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	h, memory, err := b.raw(C.int32_t(to), n)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	widen(to, memory, t, raw)
+	if h, err = b.toDevice(h); err != nil {
+		_ = b.free([]handle{h}, false) // the fault before it says more
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	b.claimed += bytes
+	b.gauges.live.Add(1)
+	return &array{shape: []int{n}, h: h, bytes: bytes}, b.measure()
+}

@@ -1,0 +1,228 @@
+//go:build mlx
+
+package mlx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync/atomic"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// Bounds on what is kept for reuse unless the caller says otherwise: enough
+// for the arrays of one step.
+const (
+	defaultPooled    = 32 << 20
+	defaultPooledGPU = 256 << 20
+)
+
+// Options of a back end.
+type Options struct {
+	// Fault, if set, is asked before every operation and every load; an error
+	// fails it.
+	Fault func(op string) error
+}
+
+// Backend computes through MLX. Its fields belong to the goroutine that
+// attached, but for owner, gauges and limits.
+type Backend struct {
+	opts Options
+	// owner is what the bridge knows the attached thread by; 0 before Attach
+	// and after Close.
+	owner     atomic.Uint64
+	gpu, cuda atomic.Bool
+	gauges    gauges
+	limits    limits
+	precision quant.Type
+	caches    int
+	// framework is MLX's own memory limit, for when there is none of ours.
+	framework int64
+	// claimed is what the handles of scopes stand for, in bytes: what computing
+	// them one after another would take.
+	claimed int64
+	// pending are rows of caches that were given new tokens and perhaps not
+	// computed yet.
+	pending map[*held]struct{}
+}
+
+var _ tensor.Backend = (*Backend)(nil)
+
+// gauges are read by anyone and written by the owner.
+type gauges struct {
+	weights, kv, live, arrays, pooled, peak atomic.Int64
+	// base is what the framework had in use before this back end.
+	base int64
+}
+
+// limits are written by anyone and applied by the owner at its next operation.
+type limits struct {
+	active, pooled atomic.Int64
+	changed        atomic.Bool
+}
+
+// New makes a back end; Attach starts it and Close ends it.
+func New(opts Options) *Backend {
+	b := &Backend{opts: opts, precision: quant.BFloat16, pending: make(map[*held]struct{})}
+	b.limits.changed.Store(true)
+	return b
+}
+
+// Name of the back end.
+func (b *Backend) Name() string { return "mlx" }
+
+// Attach takes the calling goroutine's thread for this back end until Close.
+func (b *Backend) Attach() error {
+	if owner := b.owner.Load(); owner != 0 {
+		return b.check()
+	}
+	runtime.LockOSThread()
+	if err := b.attach(); err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	return nil
+}
+
+// SetPrecision says how fine activations must be at least.
+func (b *Backend) SetPrecision(t quant.Type) { b.precision = t }
+
+// Memory reads the gauges; any goroutine may.
+func (b *Backend) Memory() tensor.Memory {
+	g := &b.gauges
+	return tensor.Memory{Weights: g.weights.Load(), KV: g.kv.Load(), Arrays: g.arrays.Load(), Pooled: g.pooled.Load(), Live: g.live.Load()}
+}
+
+// Peak is the most the framework had in use, in bytes, as of the last
+// evaluation.
+func (b *Backend) Peak() int64 { return b.gauges.peak.Load() }
+
+// SetLimits bounds active and pooled bytes; 0 means no bound on active bytes
+// and the default bound on pooled ones. The owner applies it at its next
+// operation.
+func (b *Backend) SetLimits(active, pooled int64) {
+	b.limits.active.Store(max(0, active))
+	b.limits.pooled.Store(max(0, pooled))
+	b.limits.changed.Store(true)
+}
+
+// Ahead is true on GPUs: there a step that is still computing does not hold up
+// the reuse of its cache, on a processor the next one would copy it.
+func (b *Backend) Ahead() bool { return b.gpu.Load() }
+
+// Chunk fills the device: prompts are computed a token at a time on a
+// processor anyway.
+func (b *Backend) Chunk() int {
+	switch {
+	case b.cuda.Load():
+		return 2048
+	case b.gpu.Load():
+		return 512
+	}
+	return 32
+}
+
+// NewScope begins a computation.
+func (b *Backend) NewScope(ctx context.Context) tensor.Scope {
+	return &scope{b: b, ctx: ctx, fault: new(error)}
+}
+
+// Close returns pooled memory and gives the thread back.
+func (b *Backend) Close() error {
+	if b.owner.Load() == 0 {
+		return nil
+	}
+	if err := b.check(); err != nil {
+		return err
+	}
+	m := b.Memory()
+	var errs []error
+	if m.Live != 0 {
+		errs = append(errs, fmt.Errorf("%w: %d arrays", tensor.ErrLeak, m.Live))
+	}
+	if m.Weights != 0 || m.KV != 0 || b.caches != 0 {
+		errs = append(errs, fmt.Errorf("%w: %d bytes of weights, %d of KV, %d caches", tensor.ErrLeak, m.Weights, m.KV, b.caches))
+	}
+	errs = append(errs, b.trim(), b.detach())
+	runtime.UnlockOSThread()
+	return errors.Join(errs...)
+}
+
+// enter comes before every operation: it applies new limits and asks for
+// faults.
+func (b *Backend) enter(op string) error {
+	if b.limits.changed.Load() {
+		if err := b.applyLimits(); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+	}
+	if b.opts.Fault != nil {
+		if err := b.opts.Fault(op); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+	}
+	return nil
+}
+
+func (b *Backend) applyLimits() error {
+	if err := b.check(); err != nil {
+		return err
+	}
+	b.limits.changed.Store(false)
+	memory, pooled := b.limits.active.Load(), b.pooledLimit()
+	if memory == 0 || memory > math.MaxInt64-pooled {
+		memory = b.framework
+	} else {
+		memory += pooled
+	}
+	if err := b.limit(memory, pooled); err != nil {
+		return err
+	}
+	if err := b.measure(); err != nil {
+		return err
+	}
+	if b.gauges.pooled.Load() > pooled {
+		return b.trim()
+	}
+	return nil
+}
+
+func (b *Backend) pooledLimit() int64 {
+	switch pooled := b.limits.pooled.Load(); {
+	case pooled > 0:
+		return pooled
+	case b.gpu.Load():
+		return defaultPooledGPU
+	}
+	return defaultPooled
+}
+
+// admit refuses n more bytes where they would go past the limit. The framework
+// itself would wait and then allocate all the same.
+func (b *Backend) admit(n int64) error {
+	limit := b.limits.active.Load()
+	if limit <= 0 {
+		return nil
+	}
+	used := b.gauges.weights.Load() + b.gauges.kv.Load() + max(b.gauges.arrays.Load(), b.claimed)
+	if n > limit-used {
+		return fmt.Errorf("%w: %d bytes in use, %d more wanted, limit %d", tensor.ErrMemory, used, n, limit)
+	}
+	return nil
+}
+
+// settle is called after an evaluation: it reads the gauges, and trims a pool
+// that outgrew its limit by far. The framework itself keeps it near.
+func (b *Backend) settle() error {
+	if err := b.measure(); err != nil {
+		return err
+	}
+	if b.gauges.pooled.Load() > 2*b.pooledLimit() {
+		return b.trim()
+	}
+	return nil
+}

@@ -1,0 +1,372 @@
+//go:build mlx
+
+package mlx
+
+// #include "bridge.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// array is a handle of the bridge with its shape; h is nil once it was
+// released.
+type array struct {
+	shape []int
+	h     handle
+	bytes int64
+	// bound, for token ids, is one more than the largest can be; 0 for numbers.
+	bound int
+	scope *scope
+}
+
+// Shape of the array.
+func (a *array) Shape() []int { return a.shape }
+
+// width is how many bytes a number has.
+func (a *array) width() int {
+	n := int64(1)
+	for _, d := range a.shape {
+		n *= int64(d)
+	}
+	return int(a.bytes / n)
+}
+
+// scope is one computation, or a part of it. The first fault is shared by the
+// whole tree.
+type scope struct {
+	b      *Backend
+	ctx    context.Context
+	parent *scope
+	fault  *error
+	live   map[*array]struct{}
+	closed bool
+}
+
+// Child opens a scope inside this one.
+func (s *scope) Child() tensor.Scope {
+	return &scope{b: s.b, ctx: s.ctx, parent: s, fault: s.fault}
+}
+
+// Err is the first fault.
+func (s *scope) Err() error { return *s.fault }
+
+func (s *scope) failed() bool { return *s.fault != nil }
+
+func (s *scope) fail(err error) {
+	if *s.fault == nil {
+		*s.fault = err
+	}
+}
+
+// begin comes first in every operation; after false it returns an array of no
+// use.
+func (s *scope) begin(op string) bool {
+	if s.failed() {
+		return false
+	}
+	if err := s.ctx.Err(); err != nil {
+		s.fail(fmt.Errorf("%s: %w", op, err))
+		return false
+	}
+	if err := s.b.enter(op); err != nil {
+		s.fail(err)
+		return false
+	}
+	return true
+}
+
+// misfit records operands that do not fit.
+func (s *scope) misfit(op, format string, args ...any) *array {
+	s.fail(&tensor.ShapeError{Op: op, Detail: fmt.Sprintf(format, args...)})
+	return &array{}
+}
+
+// maxElements bounds one array, and a dimension what the framework counts in
+// 32 bits.
+const (
+	maxElements  = 1 << 40
+	maxDimension = 1<<31 - 1
+)
+
+// elements of a shape; false if there are none or too many.
+func elements(shape []int) (int64, bool) {
+	n := int64(1)
+	for _, d := range shape {
+		if d <= 0 || d > maxDimension || n > maxElements/int64(d) {
+			return 0, false
+		}
+		n *= int64(d)
+	}
+	return n, len(shape) > 0
+}
+
+// made takes over what the bridge made; an array that would go past the limit
+// goes again, before anything of it is computed.
+func (s *scope) made(op string, m C.bridge_made, shape ...int) *array {
+	if err := fault(m.status); err != nil {
+		s.fail(fmt.Errorf("%s: %w", op, err))
+		return &array{}
+	}
+	a := &array{shape: shape, h: m.array, bytes: int64(m.bytes)}
+	if err := s.b.admit(a.bytes); err != nil {
+		s.fail(fmt.Errorf("%s: %w", op, err))
+		_ = s.b.free([]handle{a.h}, false) // the fault is reported already
+		return &array{}
+	}
+	s.b.claimed += a.bytes
+	s.b.gauges.live.Add(1)
+	s.adopt(a)
+	return a
+}
+
+func (s *scope) adopt(a *array) {
+	if s.closed {
+		s.fail(fmt.Errorf("scope: %w", tensor.ErrReleased))
+	}
+	if s.live == nil {
+		s.live = make(map[*array]struct{})
+	}
+	s.live[a] = struct{}{}
+	a.scope = s
+}
+
+// Keep moves an array to the parent scope, or to the caller.
+func (s *scope) Keep(ta tensor.Array) tensor.Array {
+	a, ok := ta.(*array)
+	if !ok || a.h == nil || a.scope != s {
+		s.fail(fmt.Errorf("Keep: %w", tensor.ErrReleased))
+		return ta
+	}
+	delete(s.live, a)
+	a.scope = nil
+	if s.parent != nil {
+		s.parent.adopt(a)
+	}
+	return a
+}
+
+// Release frees an array before its scope closes, or one that was kept.
+func (s *scope) Release(ta tensor.Array) {
+	a, ok := ta.(*array)
+	if !ok || a.h == nil {
+		return
+	}
+	if err := s.b.drop([]*array{a}, false); err != nil {
+		s.fail(fmt.Errorf("release: %w", err))
+	}
+}
+
+// Close frees what was not kept. Where a top scope closes without a fault,
+// what it gave to caches and nobody read is computed now: the next step must
+// not find the graph of this one.
+func (s *scope) Close() {
+	if s.closed {
+		return
+	}
+	s.closed = true
+	all := make([]*array, 0, len(s.live))
+	for a := range s.live {
+		all = append(all, a)
+	}
+	top := s.parent == nil
+	if len(all) > 0 || top && s.b.owner.Load() != 0 {
+		if err := s.b.drop(all, top); err != nil {
+			s.fail(fmt.Errorf("close scope: %w", err))
+		}
+	}
+	if top && !s.failed() && len(s.b.pending) > 0 {
+		if err := s.b.compute(nil, !s.b.Ahead()); err != nil {
+			s.fail(fmt.Errorf("close scope: %w", err))
+		}
+	}
+}
+
+// drop releases arrays.
+func (b *Backend) drop(all []*array, last bool) error {
+	hs := make([]handle, len(all))
+	for i, a := range all {
+		hs[i] = a.h
+	}
+	if err := b.free(hs, last); err != nil {
+		return err
+	}
+	for _, a := range all {
+		if a.scope != nil {
+			delete(a.scope.live, a)
+		}
+		b.claimed -= a.bytes
+		a.h, a.scope = nil, nil
+	}
+	b.gauges.live.Add(-int64(len(all)))
+	return nil
+}
+
+// operand checks that an array is alive, holds numbers and has so many
+// dimensions (0: any).
+func (s *scope) operand(op string, ta tensor.Array, dims int) (*array, bool) {
+	if s.failed() {
+		return nil, false
+	}
+	a, ok := ta.(*array)
+	switch {
+	case !ok || a.h == nil:
+		s.fail(fmt.Errorf("%s: %w", op, tensor.ErrReleased))
+	case a.bound != 0:
+		s.misfit(op, "token ids where numbers are wanted")
+	case dims > 0 && len(a.shape) != dims:
+		s.misfit(op, "%v, want %d dimensions", a.shape, dims)
+	default:
+		return a, true
+	}
+	return nil, false
+}
+
+// idOperand checks that an array is alive and holds token ids.
+func (s *scope) idOperand(op string, ta tensor.Array) (*array, bool) {
+	if s.failed() {
+		return nil, false
+	}
+	a, ok := ta.(*array)
+	switch {
+	case !ok || a.h == nil:
+		s.fail(fmt.Errorf("%s: %w", op, tensor.ErrReleased))
+	case a.bound == 0:
+		s.misfit(op, "numbers where token ids are wanted")
+	default:
+		return a, true
+	}
+	return nil, false
+}
+
+// From copies values into a new array.
+func (s *scope) From(values []float32, shape ...int) tensor.Array {
+	const op = "From"
+	n, ok := elements(shape)
+	switch {
+	case !s.begin(op):
+		return &array{}
+	case !ok || int64(len(values)) != n:
+		return s.misfit(op, "%d values for %v", len(values), shape)
+	case !s.fits(op, 4*n):
+		return &array{}
+	}
+	dims := numbers(shape)
+	return s.made(op, C.bridge_floats(s.b.token(), (*C.float)(unsafe.SliceData(values)), unsafe.SliceData(dims), C.int32_t(len(dims))), slices.Clone(shape)...)
+}
+
+// fits is asked before bytes are allocated at once.
+func (s *scope) fits(op string, n int64) bool {
+	if err := s.b.admit(n); err != nil {
+		s.fail(fmt.Errorf("%s: %w", op, err))
+		return false
+	}
+	return true
+}
+
+// IDs copies token ids into a new array.
+func (s *scope) IDs(ids []int32) tensor.Array {
+	const op = "IDs"
+	switch {
+	case !s.begin(op):
+		return &array{}
+	case len(ids) == 0:
+		return s.misfit(op, "no ids")
+	case !s.fits(op, 4*int64(len(ids))):
+		return &array{}
+	}
+	a := s.made(op, C.bridge_ids(s.b.token(), (*C.int32_t)(unsafe.SliceData(ids)), C.int32_t(len(ids))), len(ids))
+	a.bound = int(slices.Max(ids)) + 1
+	if slices.Min(ids) < 0 {
+		a.bound = maxDimension // fits no matrix
+	}
+	return a
+}
+
+// Read computes an array and copies it out.
+func (s *scope) Read(ta tensor.Array, dst []float32) {
+	const op = "Read"
+	a, ok := s.operand(op, ta, 0)
+	if !ok || !s.begin(op) {
+		return
+	}
+	if n, _ := elements(a.shape); int64(len(dst)) != n {
+		s.misfit(op, "%v into %d values", a.shape, len(dst))
+		return
+	}
+	if err := s.b.compute([]handle{a.h}, true); err != nil {
+		s.fail(fmt.Errorf("%s: %w", op, err))
+		return
+	}
+	if err := fault(C.bridge_read_floats(s.b.token(), a.h, (*C.float)(unsafe.SliceData(dst)), C.int64_t(len(dst)))); err != nil {
+		s.fail(fmt.Errorf("%s: %w", op, err))
+	}
+}
+
+// ReadIDs computes an array of token ids and copies it out.
+func (s *scope) ReadIDs(ta tensor.Array, dst []int32) {
+	const op = "ReadIDs"
+	a, ok := s.idOperand(op, ta)
+	if !ok || !s.begin(op) {
+		return
+	}
+	if len(dst) != a.shape[0] {
+		s.misfit(op, "%v into %d ids", a.shape, len(dst))
+		return
+	}
+	if err := s.b.compute([]handle{a.h}, true); err != nil {
+		s.fail(fmt.Errorf("%s: %w", op, err))
+		return
+	}
+	if err := fault(C.bridge_read_ids(s.b.token(), a.h, (*C.int32_t)(unsafe.SliceData(dst)), C.int64_t(len(dst)))); err != nil {
+		s.fail(fmt.Errorf("%s: %w", op, err))
+	}
+}
+
+// Start begins to compute arrays and pending caches. A processor computes them
+// at once: it would copy a cache that is still being written.
+func (s *scope) Start(arrays ...tensor.Array) {
+	const op = "Start"
+	if !s.begin(op) {
+		return
+	}
+	hs := make([]handle, len(arrays))
+	for i, ta := range arrays {
+		a, ok := ta.(*array)
+		if !ok || a.h == nil {
+			s.fail(fmt.Errorf("%s: %w", op, tensor.ErrReleased))
+			return
+		}
+		hs[i] = a.h
+	}
+	if err := s.b.compute(hs, !s.b.Ahead()); err != nil {
+		s.fail(fmt.Errorf("%s: %w", op, err))
+	}
+}
+
+// compute evaluates handles and every row of a cache that is pending. Rows that
+// were part of a failure are not used again.
+func (b *Backend) compute(hs []handle, wait bool) error {
+	rows := make([]*C.bridge_row, 0, len(b.pending))
+	for h := range b.pending {
+		rows = append(rows, h.row)
+	}
+	err := b.evaluate(hs, rows, wait)
+	if errors.Is(err, tensor.ErrThread) {
+		return err
+	}
+	for h := range b.pending {
+		h.broken = err
+	}
+	clear(b.pending)
+	if err != nil {
+		return err
+	}
+	return b.settle()
+}
