@@ -213,33 +213,38 @@ func (f Format) CheckRow(n int, r Row) error {
 		return fmt.Errorf("parts of %d, %d and %d bytes for %d elements of %v, want %d, %d and %d: %w",
 			len(r.Raw), len(r.Scales), len(r.Biases), n, f, s.Raw, s.Scales, s.Biases, ErrRow)
 	}
-	if i := f.Type.notFinite(r.Scales); i >= 0 {
-		return fmt.Errorf("scale of group %d is not a finite number: %w", i, ErrRow)
+	if !f.Type.Finite(r.Scales) {
+		return fmt.Errorf("scale of group %d is not a finite number: %w", f.Type.firstInfinite(r.Scales), ErrRow)
 	}
-	if i := f.Type.notFinite(r.Biases); i >= 0 {
-		return fmt.Errorf("bias of group %d is not a finite number: %w", i, ErrRow)
+	if !f.Type.Finite(r.Biases) {
+		return fmt.Errorf("bias of group %d is not a finite number: %w", f.Type.firstInfinite(r.Biases), ErrRow)
 	}
 	return nil
 }
 
-// notFinite is the index of the first number that is not finite, or -1.
-func (t Type) notFinite(raw []byte) int {
-	le := binary.LittleEndian
-	if t == Float32 {
-		for i := 0; i+4 <= len(raw); i += 4 {
-			if le.Uint32(raw[i:])&0x7f800000 == 0x7f800000 {
-				return i / 4
-			}
-		}
-		return -1
+// Finite reports whether all little-endian numbers in raw are finite: their
+// exponents are not all ones. It looks at eight bytes at a time: one added to
+// the lowest bit of an exponent of ones carries into the place of the sign.
+func (t Type) Finite(raw []byte) bool {
+	exponents, one, signs := uint64(0x7c00)*0x0001000100010001, uint64(0x0400)*0x0001000100010001, uint64(0x8000)*0x0001000100010001
+	switch t {
+	case BFloat16:
+		exponents, one = uint64(0x7f80)*0x0001000100010001, uint64(0x0080)*0x0001000100010001
+	case Float32:
+		exponents, one, signs = uint64(0x7f800000)*0x100000001, uint64(0x00800000)*0x100000001, uint64(0x80000000)*0x100000001
 	}
-	mask := uint16(0x7c00)
-	if t == BFloat16 {
-		mask = 0x7f80
+	var seen uint64
+	for ; len(raw) >= 8; raw = raw[8:] {
+		seen |= binary.LittleEndian.Uint64(raw)&exponents + one
 	}
-	for i := 0; i+2 <= len(raw); i += 2 {
-		if le.Uint16(raw[i:])&mask == mask {
-			return i / 2
+	return seen&signs == 0 && t.firstInfinite(raw) < 0
+}
+
+// firstInfinite is the index of the first number that is not finite, or -1.
+func (t Type) firstInfinite(raw []byte) int {
+	for i := range len(raw) / t.Bytes() {
+		if v := t.At(raw, i); v-v != 0 {
+			return i
 		}
 	}
 	return -1

@@ -2,34 +2,26 @@ package ref
 
 import (
 	"math"
-	"unsafe"
 
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
-// Products with 4-bit weights are summed in integers. The activations of a
-// group become fixed-point numbers of 23 bits with one scale (as fine, beside
-// the largest of them, as float32 is), so that the sum of a group is exact: it
-// cannot depend on an order, and two tokens share one 64-bit word.
+// Products with quantised weights are summed in integers. The activations of a
+// group of 32 become fixed-point numbers of 23 bits with one scale (as fine,
+// beside the largest of them, as float32 is), so that the sum of a group is
+// exact: it cannot depend on an order, and two tokens share one 64-bit word.
 
-// fixedOne is the largest fixed-point activation: 32 products with at most 15
-// still fit 31 bits.
+// fixedOne is the largest fixed-point activation: 32 products with at most 15,
+// the largest number of a plane, still fit 31 bits.
 const fixedOne = 1 << 22
 
 // fixedLeast is the smallest activation that counts: below it a group is zero.
 const fixedLeast = 1e-30
 
-// pairTable holds, for every packed byte, its contribution to the dot products
-// of two tokens: the first token's in the low half of a word, the second's
-// above it.
-type pairTable [256]uint64
-
-// pairTables serve one group of 32 elements for two tokens.
-type pairTables [groupSize / 2]pairTable
-
 // fixed is one token's group on its way into the tables.
 type fixed struct {
 	values [groupSize]int32
+	total  int32
 	// scale times a value is the activation, sum the sum of all of them.
 	scale, sum float32
 }
@@ -58,35 +50,90 @@ func (f *fixed) read(x []float32) {
 		f.values[i] = n
 		total += n
 	}
+	f.total = total
 	f.scale = top / fixedOne
 	f.sum = float32(total) * f.scale
 }
 
-// build fills the tables for one group of two tokens.
-func (t *pairTables) build(format quant.Format, low, high *fixed) {
-	zero := uint64(0)
-	if format.Mode == quant.Symmetric {
-		zero = 1 << (format.Bits - 1)
-	}
-	for i := range t {
-		t[i].fill(word(low, high, 2*i), word(low, high, 2*i+1), zero)
+// group is one group of 32 activations of two tokens, the second perhaps
+// nobody's, with its tables.
+type group struct {
+	first, second fixed
+	// Of the tables only those are filled that the format's planes need.
+	nibbles [groupSize / 2]table
+	pairs   [groupSize / 4]table
+	single  [groupSize / 8]table
+}
+
+// table holds, for every packed byte of a plane, its contribution to the dot
+// products of two tokens: the first token's in the low half of a word, the
+// second's above it. One addition per byte then replaces unpacking, converting
+// and multiplying; the price of the table is shared by all rows of a matrix.
+type table [256]uint64
+
+// build fills the tables that a layout needs.
+func (g *group) build(l layout) {
+	for i, p := range l {
+		if i > 0 && p.bits == l[0].bits {
+			return // both planes read the same tables
+		}
+		switch p.bits {
+		case 4:
+			for i := range g.nibbles {
+				g.nibbles[i].fill(multiples(g.word(2*i)), multiples(g.word(2*i+1)))
+			}
+		case 2:
+			for i := range g.pairs {
+				g.pairs[i].fill(g.twoPairs(4*i), g.twoPairs(4*i+2))
+			}
+		case 1:
+			for i := range g.single {
+				g.single[i].fill(g.fourSingle(8*i), g.fourSingle(8*i+4))
+			}
+		}
 	}
 }
 
 // word joins one activation of two tokens; sums of words are words of sums.
-func word(low, high *fixed, i int) uint64 {
-	return uint64(int64(high.values[i])<<32 + int64(low.values[i]))
+func (g *group) word(i int) uint64 {
+	return uint64(int64(g.second.values[i])<<32 + int64(g.first.values[i]))
 }
 
-// fill tables (low nibble - zero)*x0 + (high nibble - zero)*x1 for every byte.
-func (t *pairTable) fill(x0, x1, zero uint64) {
-	var low [16]uint64
-	for j := range low {
-		low[j] = (uint64(j) - zero) * x0
+// halfByte is what every value of half a byte contributes.
+type halfByte [16]uint64
+
+// multiples serves one element of 4 bits.
+func multiples(x uint64) (h halfByte) {
+	for q := range h {
+		h[q] = uint64(q) * x
 	}
+	return h
+}
+
+// twoPairs serves two elements of 2 bits, from element i on.
+func (g *group) twoPairs(i int) (h halfByte) {
+	x, y := g.word(i), g.word(i+1)
+	for q := range h {
+		h[q] = uint64(q&3)*x + uint64(q>>2)*y
+	}
+	return h
+}
+
+// fourSingle serves four elements of one bit, from element i on.
+func (g *group) fourSingle(i int) (h halfByte) {
+	for k := range 4 {
+		x := g.word(i + k)
+		for q := range 1 << k {
+			h[1<<k+q] = h[q] + x
+		}
+	}
+	return h
+}
+
+// fill adds what the low and the high half of each byte contribute.
+func (t *table) fill(low, high halfByte) {
 	l0, l1, l2, l3, l4, l5, l6, l7 := low[0], low[1], low[2], low[3], low[4], low[5], low[6], low[7]
-	y := -zero * x1
-	for h := range 16 {
+	for h, y := range high {
 		o := (*[16]uint64)(t[h*16 : h*16+16])
 		o[0] = l0 + y
 		o[1] = l1 + y
@@ -104,59 +151,15 @@ func (t *pairTable) fill(x0, x1, zero uint64) {
 		o[13] = low[13] + y
 		o[14] = low[14] + y
 		o[15] = low[15] + y
-		y += x1
 	}
 }
 
-// one adds a group's contribution to every output of the first token:
-// acc[r] += scale[r]*dot + bias[r]*sum. For words and scales see tables.column.
-func (t *pairTables) one(per int, acc []float32, packed []byte, scales []uint16, x *fixed) {
-	checkColumn(len(acc), per, len(packed), len(scales), 4)
-	words, halves := unsafe.Pointer(unsafe.SliceData(packed)), unsafe.Pointer(unsafe.SliceData(scales))
-	bias, factor, sum := (per-1)*2, x.scale, x.sum
-	if per == 1 {
-		sum = 0
+// zero is what a symmetric format takes from its plane with the high bits, as
+// often as that plane counts: half its range times the sum of all activations.
+func (g *group) zero(l layout, mode quant.Mode) uint64 {
+	if mode != quant.Symmetric {
+		return 0
 	}
-	for r := range acc {
-		w := (*[16]byte)(words)
-		words = unsafe.Add(words, 16)
-		v := t[0][w[0]] + t[1][w[1]] + t[2][w[2]] + t[3][w[3]] +
-			t[4][w[4]] + t[5][w[5]] + t[6][w[6]] + t[7][w[7]] +
-			t[8][w[8]] + t[9][w[9]] + t[10][w[10]] + t[11][w[11]] +
-			t[12][w[12]] + t[13][w[13]] + t[14][w[14]] + t[15][w[15]]
-		scale, shift := halfFinite(*(*uint16)(halves)), halfFinite(*(*uint16)(unsafe.Add(halves, bias)))
-		halves = unsafe.Add(halves, bias+2)
-		acc[r] += float32(scale*float32(float32(int32(v))*factor)) + float32(shift*sum)
-	}
-}
-
-// two does the same for both tokens.
-func (t *pairTables) two(per int, acc0, acc1 []float32, packed []byte, scales []uint16, x0, x1 *fixed) {
-	checkColumn(len(acc0), per, len(packed), len(scales), 4)
-	words, halves := unsafe.Pointer(unsafe.SliceData(packed)), unsafe.Pointer(unsafe.SliceData(scales))
-	bias, factor0, factor1, sum0, sum1 := (per-1)*2, x0.scale, x1.scale, x0.sum, x1.sum
-	if per == 1 {
-		sum0, sum1 = 0, 0
-	}
-	acc1 = acc1[:len(acc0)]
-	for r := range acc0 {
-		w := (*[16]byte)(words)
-		words = unsafe.Add(words, 16)
-		v := t[0][w[0]] + t[1][w[1]] + t[2][w[2]] + t[3][w[3]] +
-			t[4][w[4]] + t[5][w[5]] + t[6][w[6]] + t[7][w[7]] +
-			t[8][w[8]] + t[9][w[9]] + t[10][w[10]] + t[11][w[11]] +
-			t[12][w[12]] + t[13][w[13]] + t[14][w[14]] + t[15][w[15]]
-		low := int32(v)
-		high := int32((int64(v) - int64(low)) >> 32)
-		scale, shift := halfFinite(*(*uint16)(halves)), halfFinite(*(*uint16)(unsafe.Add(halves, bias)))
-		halves = unsafe.Add(halves, bias+2)
-		acc0[r] += float32(scale*float32(float32(low)*factor0)) + float32(shift*sum0)
-		acc1[r] += float32(scale*float32(float32(high)*factor1)) + float32(shift*sum1)
-	}
-}
-
-func checkColumn(rows, per, packed, scales, bits int) {
-	if scales < per*rows || packed < rows*groupSize*bits/8 {
-		panic("ref: a column is shorter than its outputs")
-	}
+	half := int64(1) << (max(l[0].bits, l[1].bits) - 1)
+	return -uint64(int64(g.second.total)*half<<32 + int64(g.first.total)*half)
 }

@@ -17,13 +17,15 @@ const (
 	minRows     = 512
 )
 
-// scratch is what one worker needs beside its tables.
+// scratch is what one worker needs.
 type scratch struct {
-	tables        tables     // 8 bits
-	pairs         pairTables // 4 bits
-	first, second fixed
-	dense         []float32
-	scores        []float32
+	group group
+	// low and high are the sums of a tile's rows, nobody where the outputs of
+	// a second token go that is not there.
+	low, high [tileRows]uint64
+	nobody    [tileRows]float32
+	dense     []float32
+	scores    []float32
 }
 
 func grow(p *[]float32, n int) []float32 {
@@ -125,55 +127,58 @@ func (b *Backend) multiply(sc *scratch, x *array, ms []*matrix, dst [][halves]*a
 			clear(dst[i][p.half].row(t)[lo:hi])
 		}
 	}
-	for g := g0; g < g1; g++ {
-		if ms[0].format.Bits == 4 {
-			sc.group4(x, ms, dst, p, g, r, ranges)
-		} else {
-			sc.group8(x, ms, dst, p, g, r, ranges)
-		}
-	}
-}
-
-// column is a group's words and scales for the rows that a task works on.
-func (m *matrix) column(g, r, ranges int) (lo, hi int, packed []byte, scales []uint16) {
-	lo, hi = rowRange(m.out, r, ranges)
-	gb, per := groupBytes(m.format), perGroup(m.format)
-	at, end := g*m.out+lo, g*m.out+hi
-	return lo, hi, m.data[at*gb : end*gb], m.scales[at*per : end*per]
-}
-
-// group4 takes two tokens at a time.
-func (sc *scratch) group4(x *array, ms []*matrix, dst [][halves]*array, p part, g, r, ranges int) {
 	f := ms[0].format
-	for t := p.token0; t < p.token1; t += 2 {
-		both := t+1 < p.token1
-		sc.first.read(x.row(t)[g*groupSize:])
-		sc.second = fixed{}
-		if both {
-			sc.second.read(x.row(t + 1)[g*groupSize:])
-		}
-		sc.pairs.build(f, &sc.first, &sc.second)
-		for i, m := range ms {
-			lo, hi, packed, scales := m.column(g, r, ranges)
-			out := dst[i][p.half]
+	for g := g0; g < g1; g++ {
+		for t := p.token0; t < p.token1; t += 2 {
+			both := t+1 < p.token1
+			sc.group.first.read(x.row(t)[g*groupSize:])
+			sc.group.second = fixed{}
 			if both {
-				sc.pairs.two(perGroup(f), out.row(t)[lo:hi], out.row(t + 1)[lo:hi], packed, scales, &sc.first, &sc.second)
-			} else {
-				sc.pairs.one(perGroup(f), out.row(t)[lo:hi], packed, scales, &sc.first)
+				sc.group.second.read(x.row(t + 1)[g*groupSize:])
+			}
+			sc.group.build(ms[0].layout)
+			for i, m := range ms {
+				lo, hi := rowRange(m.out, r, ranges)
+				acc0, acc1 := dst[i][p.half].row(t)[lo:hi], []float32(nil)
+				if both {
+					acc1 = dst[i][p.half].row(t + 1)[lo:hi]
+				}
+				sc.add(acc0, acc1, m, g, lo, hi, sc.group.zero(m.layout, f.Mode))
 			}
 		}
 	}
 }
 
-// group8 takes one token at a time.
-func (sc *scratch) group8(x *array, ms []*matrix, dst [][halves]*array, p part, g, r, ranges int) {
-	f := ms[0].format
-	for t := p.token0; t < p.token1; t++ {
-		sum := sc.tables.build(f, x.row(t)[g*groupSize:])
-		for i, m := range ms {
-			lo, hi, packed, scales := m.column(g, r, ranges)
-			sc.tables.column(perGroup(f), dst[i][p.half].row(t)[lo:hi], packed, scales, sum)
+// add gives the group at hand to rows [lo, hi) of a matrix; acc1 is nil where
+// there is no second token.
+func (sc *scratch) add(acc0, acc1 []float32, m *matrix, g, lo, hi int, zero uint64) {
+	if m.format.Bits == 4 {
+		c := m.column(g, lo, hi)
+		c.check(m.layout, len(acc0))
+		if acc1 == nil {
+			sc.group.addOne(acc0, &c, zero)
+		} else {
+			sc.group.addTwo(acc0, acc1, &c, zero)
 		}
+		return
+	}
+	top, n := m.layout[1], 0
+	for ; lo < hi; lo, acc0 = lo+n, acc0[n:] {
+		n = min(tileRows, hi-lo)
+		c := m.column(g, lo, lo+n)
+		c.check(m.layout, n)
+		other := sc.nobody[:n]
+		if acc1 != nil {
+			other, acc1 = acc1[:n], acc1[n:]
+		}
+		low, high := sc.low[:n], sc.high[:n]
+		sc.group.planeSums(m.layout[0], low, c.low, 0)
+		if top.bits == 0 {
+			clear(high)
+		} else {
+			sc.group.planeSums(top, high, c.high, zero)
+		}
+		sc.group.addPlanes(acc0[:n], other, &c, low, high, top.shift)
 	}
 }
 
@@ -200,7 +205,7 @@ func (b *Backend) dense(x *array, m *matrix, out *array) {
 			if m.format.Type == quant.Float32 {
 				w = floats(m.data[r*m.in*4:][:m.in*4])
 			} else {
-				m.row(r, buf)
+				m.row(r, w)
 			}
 			for t := range x.shape[0] {
 				out.row(t)[r] = dot(w, x.row(t))

@@ -2,7 +2,6 @@ package ref
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"unsafe"
@@ -12,111 +11,76 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// matrix is a weight matrix [out, in]. Dense formats lie row by row as loaded.
-// Quantised ones lie group by group: the packed words of group 0 of every row,
-// then of group 1, and so on, so that one table of products serves a whole
-// column of groups; scales (and biases beside them) lie in the same order.
+// matrix is a weight matrix [out, in] in as many bytes as its rows have. Dense
+// formats lie row by row as loaded. Quantised ones lie in columns of 32
+// elements: the planes of group 0 of every row, then those of group 1, and so
+// on, so that one table of products serves a whole column; scales, each with
+// its bias beside it and both in the type of the format, lie in columns of the
+// format's own groups.
 type matrix struct {
 	b       *Backend
 	format  quant.Format
+	layout  layout
 	out, in int
 	mem     []byte
-	// data is the dense rows or the packed words; scales are half precision.
-	data   []byte
-	scales []uint16
+	// data is the dense rows or the planes.
+	data, scales []byte
+	// finite dense halves are widened without a look at each.
+	finite bool
 }
 
-// perGroup is how many half-precision numbers a group carries.
-func perGroup(f quant.Format) int {
-	if f.Mode == quant.Affine {
-		return 2
+// scaleBytes are what one group of the format carries beside its words.
+func (m *matrix) scaleBytes() int {
+	if m.format.Mode == quant.Affine {
+		return 2 * m.format.Type.Bytes()
 	}
-	return 1
+	return m.format.Type.Bytes()
 }
 
-// groupSize is the number of elements that share a scale.
-const groupSize = 32
-
-func groupBytes(f quant.Format) int { return groupSize * f.Bits / 8 }
-
-// kernels says which formats have one.
-func kernels(f quant.Format) error {
-	if err := f.Check(); err != nil {
-		return fmt.Errorf("load matrix: %w: %w", tensor.ErrUnsupported, err)
+// biasAt is how many bytes behind its scale a bias lies; 0 where there is none.
+func (m *matrix) biasAt() int {
+	if m.format.Mode == quant.Affine {
+		return m.format.Type.Bytes()
 	}
-	if f.Quantized() && (f.Bits != 4 && f.Bits != 8 || f.Group != groupSize || f.Type != quant.Float16) {
-		return fmt.Errorf("load matrix as %v: %w", f, tensor.ErrUnsupported)
-	}
-	return nil
+	return 0
 }
 
-// LoadMatrix fills a matrix from rows in any order.
+// column is group g of 32 elements of rows [lo, hi).
+func (m *matrix) column(g, lo, hi int) column {
+	low, high, step := m.layout[0].bytes(), m.layout[1].bytes(), m.scaleBytes()
+	base := g * m.out * (low + high)
+	above := base + m.out*low
+	scales := g / (m.format.Group / groupSize) * m.out * step
+	return column{
+		low: m.data[base+lo*low : base+hi*low], high: m.data[above+lo*high : above+hi*high],
+		scales: m.scales[scales+lo*step : scales+hi*step],
+		kind:   m.format.Type, bias: m.biasAt(), step: step,
+	}
+}
+
+// LoadMatrix fills a matrix from rows in any order, from any goroutine.
 func (b *Backend) LoadMatrix(format quant.Format, out, in int, fill func(put func(int, quant.Row) error) error) (tensor.Matrix, error) {
 	if out <= 0 || in <= 0 || int64(out) > math.MaxInt32 || int64(in) > math.MaxInt32 {
 		return nil, &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("[%d, %d]", out, in)}
 	}
-	if err := kernels(format); err != nil {
-		return nil, err
+	if err := format.Check(); err != nil {
+		return nil, fmt.Errorf("load matrix: %w: %w", tensor.ErrUnsupported, err)
 	}
 	sizes, err := format.Sizes(in)
 	if err != nil {
 		return nil, &tensor.ShapeError{Op: "LoadMatrix", Detail: err.Error()}
 	}
-	m := &matrix{b: b, format: format, out: out, in: in}
-	dataBytes, scaleCount := int64(out)*int64(sizes.Raw), int64(0)
-	if format.Quantized() {
-		scaleCount = int64(out) * int64(in/groupSize) * int64(perGroup(format))
-	}
-	if m.mem, err = b.mem.exact(dataBytes+2*scaleCount, &b.mem.weights); err != nil {
+	m := &matrix{b: b, format: format, layout: layoutOf(format), out: out, in: in}
+	if m.mem, err = b.mem.exact(int64(out)*int64(sizes.Sum()), &b.mem.weights); err != nil {
 		return nil, err
 	}
-	m.data = m.mem[:dataBytes:dataBytes]
-	if scaleCount > 0 {
-		m.scales = unsafe.Slice((*uint16)(unsafe.Pointer(&m.mem[dataBytes])), scaleCount)
-	}
-	if err := m.fill(fill); err != nil {
+	preferLargePages(m.mem)
+	m.data, m.scales = m.mem[:out*sizes.Raw], m.mem[out*sizes.Raw:]
+	if err := m.load(sizes, fill); err != nil {
 		m.Release()
 		return nil, err
 	}
 	return m, nil
-}
-
-func (m *matrix) fill(fill func(put func(int, quant.Row) error) error) error {
-	seen, count := make([]bool, m.out), 0
-	err := fill(func(row int, r quant.Row) error {
-		if row < 0 || row >= m.out || seen[row] {
-			return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d of %d is out of range or comes twice", row, m.out)}
-		}
-		seen[row] = true
-		count++
-		return m.put(row, r)
-	})
-	if err == nil && count != m.out {
-		err = &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("%d of %d rows came", count, m.out)}
-	}
-	return err
-}
-
-func (m *matrix) put(row int, r quant.Row) error {
-	if err := m.format.CheckRow(m.in, r); err != nil {
-		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d: %v", row, err)}
-	}
-	if !m.format.Quantized() {
-		copy(m.data[row*len(r.Raw):], r.Raw)
-		return nil
-	}
-	le := binary.LittleEndian
-	gb := groupBytes(m.format)
-	for g := range m.in / groupSize {
-		at := g*m.out + row
-		copy(m.data[at*gb:at*gb+gb], r.Raw[g*gb:])
-		if m.format.Mode == quant.Affine {
-			m.scales[2*at], m.scales[2*at+1] = le.Uint16(r.Scales[2*g:]), le.Uint16(r.Biases[2*g:])
-		} else {
-			m.scales[at] = le.Uint16(r.Scales[2*g:])
-		}
-	}
-	return nil
 }
 
 // Shape of the matrix.
@@ -136,8 +100,11 @@ func (m *matrix) Release() {
 
 // LoadVector makes a kept array.
 func (b *Backend) LoadVector(t quant.Type, raw []byte) (tensor.Array, error) {
+	if err := quant.DenseOf(t).Check(); err != nil {
+		return nil, fmt.Errorf("load vector: %w: %w", tensor.ErrUnsupported, err)
+	}
 	n := len(raw) / t.Bytes()
-	if n == 0 || len(raw)%t.Bytes() != 0 || quant.DenseOf(t).Check() != nil {
+	if n == 0 || len(raw)%t.Bytes() != 0 {
 		return nil, &tensor.ShapeError{Op: "LoadVector", Detail: fmt.Sprintf("%d bytes of %v", len(raw), t)}
 	}
 	s := &scope{b: b, ctx: context.Background(), fault: new(error)}
@@ -155,47 +122,71 @@ func (b *Backend) LoadVector(t quant.Type, raw []byte) (tensor.Array, error) {
 // row writes the float32 values of one row.
 func (m *matrix) row(row int, dst []float32) {
 	if m.format.Quantized() {
-		m.affineRow(row, dst)
+		m.quantizedRow(row, dst)
 		return
 	}
 	rowBytes := m.in * m.format.Type.Bytes()
-	raw := m.data[row*rowBytes:][:rowBytes]
-	if m.format.Type == quant.Float32 {
-		copy(dst, floats(raw))
-		return
-	}
-	for i := range dst {
-		dst[i] = m.format.Type.At(raw, i)
-	}
+	m.widen(m.data[row*rowBytes:][:rowBytes], dst)
 }
 
-func (m *matrix) affineRow(row int, dst []float32) {
-	zero := float32(0)
-	if m.format.Mode == quant.Symmetric {
-		zero = float32(int(1) << (m.format.Bits - 1))
-	}
-	gb := groupBytes(m.format)
-	for g := range m.in / groupSize {
-		at := g*m.out + row
-		packed := m.data[at*gb:][:gb]
-		scale, bias := m.scaleBias(at)
-		out := dst[g*groupSize:][:groupSize]
-		for i := range out {
-			out[i] = float32(scale*(float32(quant.Q(packed, m.format.Bits, i))-zero)) + bias
+// widen reads dense numbers.
+func (m *matrix) widen(raw []byte, dst []float32) {
+	switch {
+	case m.format.Type == quant.Float32:
+		copy(dst, floats(raw))
+	case m.format.Type == quant.BFloat16:
+		widenBrain(dst, words16(raw))
+	case m.finite:
+		widenFinite(dst, words16(raw))
+	default:
+		for i, h := range words16(raw)[:len(dst)] {
+			dst[i] = float16.Float32(h)
 		}
 	}
 }
 
-func (m *matrix) scaleBias(at int) (scale, bias float32) {
-	if m.format.Mode == quant.Affine {
-		return float16.Float32(m.scales[2*at]), float16.Float32(m.scales[2*at+1])
+func widenBrain(dst []float32, src []uint16) {
+	src = src[:len(dst)]
+	for ; len(dst) >= 4 && len(src) >= 4; dst, src = dst[4:], src[4:] {
+		d, w := (*[4]float32)(dst), (*[4]uint16)(src)
+		d[0], d[1], d[2], d[3] = brain(w[0]), brain(w[1]), brain(w[2]), brain(w[3])
 	}
-	return float16.Float32(m.scales[at]), 0
+	for i := range src {
+		dst[i] = brain(src[i])
+	}
 }
 
-// halfFinite widens a half-precision number that is known to be finite: moving
-// the bits into place and one exact multiplication also serve subnormals.
-func halfFinite(h uint16) float32 {
-	f := math.Float32frombits(uint32(h&0x7fff)<<13) * 0x1p112
-	return math.Float32frombits(math.Float32bits(f) | uint32(h&0x8000)<<16)
+func widenFinite(dst []float32, src []uint16) {
+	src = src[:len(dst)]
+	for ; len(dst) >= 4 && len(src) >= 4; dst, src = dst[4:], src[4:] {
+		d, w := (*[4]float32)(dst), (*[4]uint16)(src)
+		d[0], d[1], d[2], d[3] = halfFinite(w[0]), halfFinite(w[1]), halfFinite(w[2]), halfFinite(w[3])
+	}
+	for i := range src {
+		dst[i] = halfFinite(src[i])
+	}
+}
+
+// words16 sees bytes as 16-bit words.
+func words16(p []byte) []uint16 {
+	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(p))), len(p)/2)
+}
+
+func (m *matrix) quantizedRow(row int, dst []float32) {
+	zero := float32(0)
+	if m.format.Mode == quant.Symmetric {
+		zero = float32(int(1) << (m.format.Bits - 1))
+	}
+	for g := range m.in / groupSize {
+		c := m.column(g, row, row+1)
+		scale, bias := m.format.Type.At(c.scales, 0), float32(0)
+		if c.bias > 0 {
+			bias = m.format.Type.At(c.scales, 1)
+		}
+		out := dst[g*groupSize:][:groupSize]
+		for i := range out {
+			q := m.layout[0].element(c.low, i) | m.layout[1].element(c.high, i)
+			out[i] = float32(scale*(float32(q)-zero)) + bias
+		}
+	}
 }

@@ -1,0 +1,197 @@
+package ref
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// Rows arrive one by one and lie in columns: written as they come, each would
+// touch as many cache lines and pages as it has groups, a few bytes each. So
+// the rows of a block are gathered first and written together. Rows may come
+// in any order: where too many blocks are begun, the oldest is written as far
+// as it came.
+const (
+	blockRows  = 16
+	openBlocks = 8
+)
+
+// block is consecutive rows of a matrix on their way into the columns.
+type block struct {
+	first int
+	// have says which rows are here.
+	have [blockRows]bool
+	rows int
+	// raw and the others hold rows as they came, one behind another.
+	raw, scales, biases []byte
+}
+
+// loading is what fill needs beside the matrix.
+type loading struct {
+	m     *matrix
+	sizes quant.Sizes
+	// seen is a bit per row that came, count how many did.
+	seen     []atomic.Uint32
+	count    atomic.Int64
+	infinite atomic.Bool
+
+	mu sync.Mutex
+	// open are begun blocks, the oldest first, and free are empty ones; both
+	// are guarded by mu, and so are the contents of open blocks.
+	open, free []*block
+}
+
+func (m *matrix) load(sizes quant.Sizes, fill func(put func(int, quant.Row) error) error) error {
+	l := &loading{m: m, sizes: sizes, seen: make([]atomic.Uint32, (m.out+31)/32)}
+	if err := fill(l.put); err != nil {
+		return err
+	}
+	if n := l.count.Load(); n != int64(m.out) {
+		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("%d of %d rows came", n, m.out)}
+	}
+	for _, b := range l.open {
+		m.scatter(b, sizes)
+	}
+	m.finite = !l.infinite.Load()
+	return nil
+}
+
+// put takes one row. Several goroutines may call it.
+func (l *loading) put(row int, r quant.Row) error {
+	m := l.m
+	if err := m.format.CheckRow(m.in, r); err != nil {
+		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d: %v", row, err)}
+	}
+	if row < 0 || row >= m.out || l.seen[row/32].Or(1<<(row%32))&(1<<(row%32)) != 0 {
+		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d of %d is out of range or comes twice", row, m.out)}
+	}
+	l.count.Add(1)
+	if !m.format.Quantized() {
+		copy(m.data[row*len(r.Raw):], r.Raw)
+		if m.format.Type == quant.Float16 && !quant.Float16.Finite(r.Raw) {
+			l.infinite.Store(true)
+		}
+		return nil
+	}
+	if full := l.gather(row, r); full != nil {
+		m.scatter(full, l.sizes)
+		l.mu.Lock()
+		l.free = append(l.free, full)
+		l.mu.Unlock()
+	}
+	return nil
+}
+
+// gather copies a row into its block. It returns a block that is to be
+// written now and then put among the free ones: this one if it is full, or the
+// oldest if there were too many.
+func (l *loading) gather(row int, r quant.Row) (full *block) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	first := row - row%blockRows
+	at := slices.IndexFunc(l.open, func(b *block) bool { return b.first == first })
+	if at < 0 {
+		if len(l.open) == openBlocks {
+			full, l.open = l.open[0], slices.Delete(l.open, 0, 1)
+		}
+		at = len(l.open)
+		l.open = append(l.open, l.begin(first))
+	}
+	b := l.open[at]
+	i := row - first
+	b.have[i] = true
+	b.rows++
+	copy(b.raw[i*l.sizes.Raw:], r.Raw)
+	copy(b.scales[i*l.sizes.Scales:], r.Scales)
+	copy(b.biases[i*l.sizes.Biases:], r.Biases)
+	if b.rows == min(blockRows, l.m.out-first) {
+		if full != nil {
+			return full // the last row of a block of one: it is written with the rest
+		}
+		l.open = slices.Delete(l.open, at, at+1)
+		return b
+	}
+	return full
+}
+
+// begin gives an empty block.
+func (l *loading) begin(first int) *block {
+	if n := len(l.free); n > 0 {
+		b := l.free[n-1]
+		l.free = l.free[:n-1]
+		*b = block{first: first, raw: b.raw, scales: b.scales, biases: b.biases}
+		return b
+	}
+	n := min(blockRows, l.m.out)
+	return &block{first: first, raw: make([]byte, n*l.sizes.Raw), scales: make([]byte, n*l.sizes.Scales), biases: make([]byte, n*l.sizes.Biases)}
+}
+
+// scatter writes a block's rows into the columns. No two goroutines write the
+// same row.
+func (m *matrix) scatter(b *block, sizes quant.Sizes) {
+	for lo := 0; lo < blockRows; lo++ {
+		hi := lo
+		for hi < blockRows && b.have[hi] {
+			hi++
+		}
+		if hi > lo {
+			m.scatterWords(b.raw[lo*sizes.Raw:hi*sizes.Raw], b.first+lo, hi-lo)
+			m.scatterScales(b.scales[lo*sizes.Scales:hi*sizes.Scales], b.biases[lo*sizes.Biases:hi*sizes.Biases], b.first+lo, hi-lo)
+			lo = hi
+		}
+	}
+}
+
+// scatterWords writes the words of n rows, which lie one behind another.
+func (m *matrix) scatterWords(raw []byte, first, n int) {
+	low, high := m.layout[0].bytes(), m.layout[1].bytes()
+	width := low + high
+	rowBytes := len(raw) / n
+	for g := range m.in / groupSize {
+		at := g * m.out * width
+		lows := m.data[at+first*low : at+(first+n)*low]
+		from := raw[g*width:]
+		switch {
+		case high > 0:
+			highs := m.data[at+m.out*low+first*high : at+m.out*low+(first+n)*high]
+			for i := range n {
+				m.layout.split(from[i*rowBytes:], lows[i*low:][:low], highs[i*high:][:high])
+			}
+		case low == 16:
+			for i := range n {
+				*(*[16]byte)(lows[i*16:]) = *(*[16]byte)(from[i*rowBytes:])
+			}
+		default:
+			for i := range n {
+				*(*[8]byte)(lows[i*8:]) = *(*[8]byte)(from[i*rowBytes:])
+			}
+		}
+	}
+}
+
+// scatterScales writes the scales of n rows, each with its bias behind it.
+func (m *matrix) scatterScales(scales, biases []byte, first, n int) {
+	size, step, bias := m.format.Type.Bytes(), m.scaleBytes(), m.biasAt()
+	rowBytes := len(scales) / n
+	for g := range m.in / m.format.Group {
+		dst := m.scales[(g*m.out+first)*step:][:n*step]
+		for i := range n {
+			from := i*rowBytes + g*size
+			if size == 2 {
+				*(*[2]byte)(dst[i*step:]) = *(*[2]byte)(scales[from:])
+				if bias > 0 {
+					*(*[2]byte)(dst[i*step+2:]) = *(*[2]byte)(biases[from:])
+				}
+				continue
+			}
+			*(*[4]byte)(dst[i*step:]) = *(*[4]byte)(scales[from:])
+			if bias > 0 {
+				*(*[4]byte)(dst[i*step+4:]) = *(*[4]byte)(biases[from:])
+			}
+		}
+	}
+}
