@@ -19,8 +19,8 @@ import (
 	"strings"
 	"syscall"
 
+	"metalfleet.dev/metalfleet/metal/backends"
 	"metalfleet.dev/metalfleet/metal/engine"
-	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -162,9 +162,10 @@ type backendFlags struct {
 }
 
 func addBackend(f *flag.FlagSet) backendFlags {
+	names := backends.Names()
 	return backendFlags{
-		name:    f.String("backend", "ref", "back end that computes: ref"),
-		threads: f.Int("threads", 0, "threads that compute; 0 means one per processor"),
+		name:    f.String("backend", names[0], "back end that computes: "+strings.Join(names, " or ")),
+		threads: f.Int("threads", 0, "threads that compute with ref; 0 means one per processor"),
 	}
 }
 
@@ -175,9 +176,9 @@ func openBackend(name string, threads int) (tensor.Backend, error) {
 	if threads < 0 {
 		return nil, usagef("--threads is %d, want 0 or more", threads)
 	}
-	switch name {
-	case "", "ref":
-		return ref.New(ref.Options{Threads: threads}), nil
+	b, err := backends.Open(name, backends.Options{Threads: threads})
+	if err != nil {
+		return nil, usageError{err}
 	}
-	return nil, usagef("back end %q is not in this build (there is: ref)", name)
+	return b, nil
 }

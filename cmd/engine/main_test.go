@@ -68,7 +68,7 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 		"broken model":           {[]string{"generate", "--model", broken, "--prompt", "a"}, exitModel, ""},
 		"inspect":                {[]string{"inspect", "--model", m}, exitOK, ""},
 		"two inputs":             {[]string{"generate", "--model", m, "--prompt", "a", "--tokens-file", "b"}, exitUsage, "exactly one"},
-		"back end not built":     {[]string{"generate", "--model", m, "--prompt", "a", "--backend", "mlx"}, exitUsage, "mlx"},
+		"back end not built":     {[]string{"generate", "--model", m, "--prompt", "a", "--backend", "abacus"}, exitUsage, "there is: "},
 		"bad temperature":        {[]string{"generate", "--model", m, "--prompt", "a", "--temperature", "-1"}, exitFailure, "temperature"},
 		"tokens are no array":    {[]string{"logits", "--model", m, "--tokens-file", file(t, "{}")}, exitUsage, "JSON array"},
 		"serve without socket":   {[]string{"serve"}, exitUsage, "--socket"},

@@ -332,7 +332,8 @@ bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, in
 bridge_made bridge_argmax(uint64_t owner, bridge_array *x, int32_t width) {
   return making(owner, [&] {
     auto first = mx::slice(x->value, {0, 0}, {x->value.shape(0), width});
-    return mx::astype(mx::argmax(first, -1), mx::int32);
+    auto good = mx::logical_and(mx::isfinite(mx::max(first, -1)), mx::logical_not(mx::any(mx::isnan(first), -1)));
+    return mx::where(good, mx::astype(mx::argmax(first, -1), mx::int32), mx::array(-1));
   });
 }
 

@@ -86,7 +86,7 @@ func (s *scope) Rows(x tensor.Array, rows []int) tensor.Array {
 }
 
 // Argmax is the index of the largest of the first elements of each row, the
-// lowest among equals.
+// lowest among equals; -1 where that is no finite number.
 func (s *scope) Argmax(x tensor.Array, width int) tensor.Array {
 	const op = "Argmax"
 	in, ok := s.operand(op, x, 2)

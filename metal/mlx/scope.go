@@ -331,8 +331,12 @@ func (s *scope) ReadIDs(ta tensor.Array, dst []int32) {
 
 // Start begins to compute arrays and pending caches. A processor computes them
 // at once: it would copy a cache that is still being written.
-func (s *scope) Start(arrays ...tensor.Array) {
-	const op = "Start"
+func (s *scope) Start(arrays ...tensor.Array) { s.run("Start", !s.b.Ahead(), arrays) }
+
+// Wait computes arrays and pending caches.
+func (s *scope) Wait(arrays ...tensor.Array) { s.run("Wait", true, arrays) }
+
+func (s *scope) run(op string, wait bool, arrays []tensor.Array) {
 	if !s.begin(op) {
 		return
 	}
@@ -345,7 +349,7 @@ func (s *scope) Start(arrays ...tensor.Array) {
 		}
 		hs[i] = a.h
 	}
-	if err := s.b.compute(hs, !s.b.Ahead()); err != nil {
+	if err := s.b.compute(hs, wait); err != nil {
 		s.fail(fmt.Errorf("%s: %w", op, err))
 	}
 }

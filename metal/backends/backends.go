@@ -1,0 +1,75 @@
+// Package backends is the table of the back ends in this build: ref always,
+// and mlx where the tag mlx was given (make mlx).
+//
+// It owns their names and their order, best first. It refuses a name that is
+// not in this build and says how to get it. Whoever wants to run on every back
+// end, as tests do, ranges over All.
+//
+// Start reading at All.
+package backends
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// ErrUnknown says that this build has no back end of that name.
+var ErrUnknown = errors.New("no such back end in this build")
+
+// Options are what any of them takes; a back end that has no use for one
+// ignores it.
+type Options struct {
+	// Threads that compute; 0 means one per processor. MLX chooses by itself.
+	Threads int
+	// Poison overwrites freed arrays (ref).
+	Poison bool
+	// Ahead lets ref compute a step before the one before it was read.
+	Ahead bool
+	// Fault, if set, is asked before every operation; an error fails it.
+	Fault func(op string) error
+}
+
+// Kind is one back end.
+type Kind struct {
+	Name string
+	// New makes one; the goroutine that attaches it closes it.
+	New func(Options) tensor.Backend
+}
+
+// All back ends of this build, best first.
+func All() []Kind {
+	return append(frameworks(), Kind{"ref", func(o Options) tensor.Backend {
+		return ref.New(ref.Options{Threads: o.Threads, Poison: o.Poison, Ahead: o.Ahead, Fault: o.Fault})
+	}})
+}
+
+// Names of all back ends, best first.
+func Names() []string {
+	var names []string
+	for _, k := range All() {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// Open makes a back end by name; empty means the best.
+func Open(name string, o Options) (tensor.Backend, error) {
+	all := All()
+	if name == "" {
+		return all[0].New(o), nil
+	}
+	for _, k := range all {
+		if k.Name == name {
+			return k.New(o), nil
+		}
+	}
+	hint := ""
+	if name == "mlx" {
+		hint = "; make mlx builds an engine with it, bin/mlx/engine"
+	}
+	return nil, fmt.Errorf("%w: %q (there is: %s)%s", ErrUnknown, name, strings.Join(Names(), ", "), hint)
+}

@@ -1,0 +1,13 @@
+//go:build mlx
+
+package backends
+
+import (
+	"metalfleet.dev/metalfleet/metal/mlx"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// frameworks are the back ends beside ref.
+func frameworks() []Kind {
+	return []Kind{{"mlx", func(o Options) tensor.Backend { return mlx.New(mlx.Options{Fault: o.Fault}) }}}
+}
