@@ -3,8 +3,8 @@ package tinymodel
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"math"
 
@@ -56,7 +56,7 @@ func (h *header) numbers(k string, v []int32) {
 }
 
 // bytes is everything before the data.
-func (h *header) bytes(tensors []tensorSpec) []byte {
+func (h *header) bytes(tensors []block) []byte {
 	var out header
 	out.buf.WriteString("GGUF")
 	out.put(uint32(3))
@@ -82,138 +82,115 @@ func (h *header) bytes(tensors []tensorSpec) []byte {
 	return out.buf.Bytes()
 }
 
-// tensorSpec is one tensor to write; rows 0 makes a vector.
-type tensorSpec struct {
-	name       string
-	rows, cols int
-	kind       weights.Type
-	// std of the random values; 0 writes ones, ramp 1, 2, 3 and so on.
-	std float64
-	// silent makes the last row zeros.
-	silent bool
+func (c Config) metadata(h *header, v *vocabulary) error {
+	if c.Family == Mistral || c.Scaling.Kind != "" && c.Scaling.Kind != "linear" {
+		return errors.New("tiny model: a GGUF file knows linear scaling and RopeFactors, and no window")
+	}
+	family, pre := string(c.Family), "smollm"
+	if c.Family == Qwen3 {
+		pre = "qwen2"
+	}
+	h.text("general.architecture", family)
+	h.text("general.name", c.Name)
+	h.text("general.license", "apache-2.0")
+	for _, kv := range []struct {
+		key string
+		v   int
+	}{
+		{"block_count", c.Layers}, {"context_length", c.Context}, {"embedding_length", c.Hidden},
+		{"feed_forward_length", c.FeedForward}, {"attention.head_count", c.QueryHeads},
+		{"attention.head_count_kv", c.KVHeads}, {"attention.key_length", c.HeadSize},
+		{"attention.value_length", c.HeadSize}, {"rope.dimension_count", c.HeadSize}, {"vocab_size", c.Vocabulary},
+	} {
+		h.number(family+"."+kv.key, uint32(kv.v))
+	}
+	h.float(family+".rope.freq_base", float32(c.Theta))
+	h.float(family+".attention.layer_norm_rms_epsilon", float32(c.NormEps))
+	if c.Scaling.Kind != "" {
+		h.text(family+".rope.scaling.type", c.Scaling.Kind)
+		h.float(family+".rope.scaling.factor", float32(c.Scaling.Factor))
+	}
+	h.text("tokenizer.ggml.model", "gpt2")
+	h.text("tokenizer.ggml.pre", pre)
+	h.texts("tokenizer.ggml.tokens", v.tokens)
+	h.numbers("tokenizer.ggml.token_type", v.kinds)
+	h.texts("tokenizer.ggml.merges", v.merges)
+	h.number("tokenizer.ggml.bos_token_id", 1)
+	h.number("tokenizer.ggml.eos_token_id", uint32(c.endOfTurn()))
+	h.number("tokenizer.ggml.unknown_token_id", 0)
+	h.number("tokenizer.ggml.padding_token_id", 2)
+	h.flag("tokenizer.ggml.add_bos_token", false)
+	h.text("tokenizer.chat_template", Template)
+	return nil
 }
 
-// ramp marks a vector of rising values.
-const ramp = -1
-
-func (t tensorSpec) bytes() int64 {
-	row, _ := t.kind.RowBytes(int64(t.cols))
-	return row * int64(max(1, t.rows))
+// block is a tensor as GGUF stores it.
+type block struct {
+	tensor
+	name string
+	kind weights.Type
 }
 
-func (t tensorSpec) padding() int64 { return (alignment - t.bytes()%alignment) % alignment }
-
-func (c Config) tensors() ([]tensorSpec, error) {
-	matrix := func(name string, rows, cols int, gain float64) tensorSpec {
-		return tensorSpec{name: name, rows: rows, cols: cols, kind: c.Type, std: gain / math.Sqrt(float64(cols))}
+// block says how a tensor is stored: vectors as F32, matrices in c.Type.
+func (t tensor) block(c Config) (block, error) {
+	b := block{tensor: t, name: t.gguf + ".weight", kind: c.Type}
+	if t.rows == 0 {
+		b.kind = weights.F32
 	}
-	q, kv := c.QueryHeads*c.HeadSize, c.KVHeads*c.HeadSize
-	embed := matrix("token_embd.weight", c.Vocabulary, c.Hidden, 3)
-	embed.silent = c.Endless
-	out := []tensorSpec{embed}
-	if c.RopeFactors {
-		out = append(out, tensorSpec{name: "rope_freqs.weight", cols: c.HeadSize / 2, kind: weights.F32, std: ramp})
+	if _, ok := b.kind.RowBytes(int64(t.cols)); !ok {
+		return b, fmt.Errorf("tiny model: tensor %s of %d columns cannot be %v", b.name, t.cols, b.kind)
 	}
-	for i := range c.Layers {
-		blk := func(s string) string { return fmt.Sprintf("blk.%d.%s.weight", i, s) }
-		out = append(out,
-			tensorSpec{name: blk("attn_norm"), cols: c.Hidden, kind: weights.F32},
-			matrix(blk("attn_q"), q, c.Hidden, 2), matrix(blk("attn_k"), kv, c.Hidden, 2),
-			matrix(blk("attn_v"), kv, c.Hidden, 1), matrix(blk("attn_output"), c.Hidden, q, 1),
-			tensorSpec{name: blk("ffn_norm"), cols: c.Hidden, kind: weights.F32},
-			matrix(blk("ffn_gate"), c.FeedForward, c.Hidden, 1), matrix(blk("ffn_up"), c.FeedForward, c.Hidden, 1),
-			matrix(blk("ffn_down"), c.Hidden, c.FeedForward, 1))
-	}
-	out = append(out, tensorSpec{name: "output_norm.weight", cols: c.Hidden, kind: weights.F32})
-	if c.Untied {
-		out = append(out, matrix("output.weight", c.Vocabulary, c.Hidden, 3))
-	}
-	for _, t := range out {
-		if _, ok := t.kind.RowBytes(int64(t.cols)); !ok {
-			return nil, fmt.Errorf("tiny model: tensor %s of %d columns cannot be %v", t.name, t.cols, t.kind)
-		}
-	}
-	return out, nil
+	return b, nil
 }
 
-// random is SplitMix64: small, fast, and the same everywhere.
-type random uint64
-
-func (r *random) next() uint64 {
-	*r += 0x9e3779b97f4a7c15
-	z := uint64(*r)
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
+func (b block) rowBytes() int {
+	n, _ := b.kind.RowBytes(int64(b.cols))
+	return int(n)
 }
 
-// write streams the data; values depend on the seed and the name only.
-func (t tensorSpec) write(w io.Writer, seed uint64) error {
-	sum := fnv.New64a()
-	sum.Write([]byte(t.name))
-	rng := random(seed ^ sum.Sum64())
-	rowBytes, _ := t.kind.RowBytes(int64(t.cols))
-	row := make([]byte, rowBytes)
-	for i := range max(1, t.rows) {
-		t.fill(row, &rng)
-		if t.silent && i == t.rows-1 {
-			clear(row)
-		}
-		if _, err := w.Write(row); err != nil {
+func (b block) bytes() int64   { return int64(b.rowBytes()) * int64(max(1, b.rows)) }
+func (b block) padding() int64 { return (alignment - b.bytes()%alignment) % alignment }
+
+// write streams the data.
+func (b block) write(w io.Writer, seed uint64) error {
+	rng := newRandom(seed, b.name)
+	fill := func(rows []byte) { b.groups(rows, &rng) }
+	if !b.kind.Quantized() {
+		f, err := b.kind.Format()
+		if err != nil {
 			return err
 		}
+		fill = b.values.floats(f.Type, &rng)
 	}
-	_, err := w.Write(make([]byte, t.padding()))
+	err := stream(w, max(1, b.rows), b.rowBytes(), b.silent, fill)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(make([]byte, b.padding()))
 	return err
 }
 
-func (t tensorSpec) fill(row []byte, rng *random) {
-	le := binary.LittleEndian
-	if t.kind.Quantized() {
-		t.blocks(row, rng)
-		return
-	}
-	for i := range t.cols {
-		v := float32(1)
-		if t.std == ramp {
-			v = float32(i + 1)
-		} else if t.std > 0 { // uniform with the wanted deviation
-			v = float32((float64(rng.next()>>11)/(1<<52) - 1) * math.Sqrt(3) * t.std)
-		}
-		switch t.kind {
-		case weights.F16:
-			le.PutUint16(row[2*i:], float16.FromFloat32(v))
-		case weights.BF16:
-			le.PutUint16(row[2*i:], float16.ToBrain(v))
-		default:
-			le.PutUint32(row[4*i:], math.Float32bits(v))
-		}
-	}
-}
-
-// blocks writes uniform words; scales vary by a quarter from block to block.
-func (t tensorSpec) blocks(row []byte, rng *random) {
+// groups writes uniform words; scales vary by a quarter from group to group.
+func (b block) groups(rows []byte, rng *random) {
 	le := binary.LittleEndian
 	levels, head := 16.0, 2
-	switch t.kind {
+	switch b.kind {
 	case weights.Q4_1:
 		head = 4
 	case weights.Q8_0:
 		levels = 256
 	}
-	scale := t.std / math.Sqrt((levels*levels-1)/12)
-	size := head + int(levels)/16*16 // 16 bytes at 4 bits
-	if t.kind == weights.Q8_0 {
+	scale := b.values.std / math.Sqrt((levels*levels-1)/12)
+	size := head + 16
+	if b.kind == weights.Q8_0 {
 		size = head + 32
 	}
-	for at := 0; at < len(row); at += size {
+	for at := 0; at < len(rows); at += size {
 		d := float32(scale * (0.75 + float64(rng.next()>>60)/32))
-		le.PutUint16(row[at:], float16.FromFloat32(d))
-		if t.kind == weights.Q4_1 {
-			le.PutUint16(row[at+2:], float16.FromFloat32(-7.5*d))
+		le.PutUint16(rows[at:], float16.FromFloat32(d))
+		if b.kind == weights.Q4_1 {
+			le.PutUint16(rows[at+2:], float16.FromFloat32(-7.5*d))
 		}
-		for i := at + head; i < at+size; i += 8 {
-			le.PutUint64(row[i:], rng.next())
-		}
+		rng.words(rows[at+head : at+size])
 	}
 }

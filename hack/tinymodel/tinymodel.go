@@ -1,12 +1,14 @@
-// Package tinymodel writes random Llama models as GGUF files, so that tests
-// and benchmarks need no download: a real byte-level BPE vocabulary with all
-// 256 bytes and some merges, a ChatML template, and weights that depend on the
-// seed alone. Any size can be written; data is streamed.
+// Package tinymodel writes random models of the families that the engine runs,
+// so that tests and benchmarks need no download: as GGUF files, and as folders
+// in the layout of Hugging Face or MLX, with a real byte-level BPE vocabulary
+// of all 256 bytes and some merges, a ChatML template, and weights that depend
+// on the seed alone. Any size can be written; data is streamed.
 //
-// It owns the smallest honest model. It refuses sizes that no engine would
-// load. Only tests and commands under hack import it.
+// It owns the smallest honest model, the shapes that benchmarks run, and the
+// cases whose logits hack/goldens/tiny records. It refuses sizes that no engine
+// would load. Only tests and commands under hack import it.
 //
-// Start reading at Config and Write.
+// Start reading at Config, then Write and WriteFolder.
 package tinymodel
 
 import (
@@ -20,10 +22,22 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
+// Family is the architecture of a model.
+type Family string
+
+// The families. Mistral is Llama with an attention window, and a folder alone
+// can say so.
+const (
+	Llama   Family = "llama"
+	Mistral Family = "mistral"
+	Qwen3   Family = "qwen3"
+)
+
 // Config is what to write. Zero values mean those of Default.
 type Config struct {
 	Seed        uint64
 	Name        string
+	Family      Family
 	Layers      int
 	Hidden      int
 	FeedForward int
@@ -33,34 +47,48 @@ type Config struct {
 	Context     int
 	// Vocabulary counts tokens; it is filled up with reserved ones.
 	Vocabulary int
-	// Type of the matrices; norms are always F32.
+	// NormEps is added under the root of every norm.
+	NormEps float64
+	// Type of the matrices of a GGUF file; its norms are always F32.
 	Type weights.Type
 	// Untied gives the model an output head of its own.
 	Untied bool
 	// Endless makes a model that never ends its turn by itself: end of turn is
 	// the last token, whose score is always 0. Needs a tied head.
 	Endless bool
-	// RopeFactors writes one frequency divisor per rotary pair.
+	// Theta is the base of the rotary frequencies.
+	Theta float64
+	// Scaling stretches positions.
+	Scaling Scaling
+	// RopeFactors writes one frequency divisor per rotary pair: 1, 2, 3 and so
+	// on. GGUF only.
 	RopeFactors bool
+	// Window is how many latest positions a token sees. Mistral only.
+	Window int
+	// NormSpread makes norm weights uniform in 1-NormSpread to 1+NormSpread; 0
+	// makes them all 1.
+	NormSpread float64
+}
+
+// Scaling says how positions are stretched beyond the trained context, in the
+// words of Hugging Face's rope_scaling; the zero value does not stretch.
+type Scaling struct {
+	// Kind is linear, llama3 or yarn.
+	Kind   string  `json:"rope_type"`
+	Factor float64 `json:"factor"`
+	// Original is the trained context; not for linear.
+	Original int `json:"original_max_position_embeddings,omitempty"`
+	// Low and High bound the band of wavelengths that llama3 smooths.
+	Low  float64 `json:"low_freq_factor,omitempty"`
+	High float64 `json:"high_freq_factor,omitempty"`
 }
 
 // Default is a model of about 700 kB that runs thousands of tokens a second.
 func Default() Config {
 	return Config{
-		Seed: 1, Name: "tiny", Layers: 2, Hidden: 64, FeedForward: 128, QueryHeads: 4, KVHeads: 2, HeadSize: 16,
-		Context: 512, Vocabulary: 512, Type: weights.Q4_1,
+		Seed: 1, Name: "tiny", Family: Llama, Layers: 2, Hidden: 64, FeedForward: 128, QueryHeads: 4, KVHeads: 2, HeadSize: 16,
+		Context: 512, Vocabulary: 512, NormEps: 1e-5, Type: weights.Q4_1, Theta: 10000,
 	}
-}
-
-// Large returns a configuration whose file has about the given bytes, with the
-// proportions of a real model.
-func Large(bytes int64) Config {
-	c := Default()
-	c.Name, c.Hidden, c.FeedForward, c.QueryHeads, c.KVHeads, c.HeadSize, c.Vocabulary = "large", 2048, 8192, 32, 8, 64, 32768
-	perLayer := int64(c.Hidden) * int64(2*c.QueryHeads*c.HeadSize+2*c.KVHeads*c.HeadSize+3*c.FeedForward) * 20 / 32
-	embed := int64(c.Vocabulary) * int64(c.Hidden) * 20 / 32
-	c.Layers = int(max(1, (bytes-embed+perLayer/2)/perLayer))
-	return c
 }
 
 func (c Config) filled() Config {
@@ -73,14 +101,26 @@ func (c Config) filled() Config {
 			*f.v = *f.def
 		}
 	}
+	for _, f := range []struct{ v, def *float64 }{{&c.Theta, &d.Theta}, {&c.NormEps, &d.NormEps}} {
+		if *f.v == 0 {
+			*f.v = *f.def
+		}
+	}
 	if c.Name == "" {
 		c.Name = d.Name
+	}
+	if c.Family == "" {
+		c.Family = d.Family
 	}
 	return c
 }
 
 func (c Config) validate(vocabulary int) error {
 	switch {
+	case c.Family != Llama && c.Family != Mistral && c.Family != Qwen3:
+		return fmt.Errorf("tiny model: family %q is unknown, want %s, %s or %s", c.Family, Llama, Mistral, Qwen3)
+	case c.Window != 0 && c.Family != Mistral:
+		return fmt.Errorf("tiny model: %s has no attention window", c.Family)
 	case c.Hidden%weights.GroupSize != 0 || c.FeedForward%weights.GroupSize != 0 || c.QueryHeads*c.HeadSize%weights.GroupSize != 0:
 		return fmt.Errorf("tiny model: widths %d, %d and %d must be multiples of %d", c.Hidden, c.FeedForward, c.QueryHeads*c.HeadSize, weights.GroupSize)
 	case c.Layers < 1 || c.KVHeads < 1 || c.QueryHeads%c.KVHeads != 0 || c.HeadSize%2 != 0:
@@ -93,15 +133,20 @@ func (c Config) validate(vocabulary int) error {
 	return nil
 }
 
-// Write writes a model to path, whole or not at all.
+// Write writes a GGUF file to path, whole or not at all.
 func Write(path string, c Config) error {
+	return whole(path, func(f *os.File) error { return WriteTo(f, c) })
+}
+
+// whole writes a file under another name and moves it to path once it is done.
+func whole(path string, write func(*os.File) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".tinymodel-*")
 	if err != nil {
 		return fmt.Errorf("write tiny model: %w", err)
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	if err := WriteTo(f, c); err != nil {
+	if err := write(f); err != nil {
 		return err
 	}
 	if err := f.Chmod(0o644); err != nil {
@@ -116,7 +161,7 @@ func Write(path string, c Config) error {
 	return nil
 }
 
-// WriteTo streams a model.
+// WriteTo streams a GGUF file.
 func WriteTo(w io.Writer, c Config) error {
 	c = c.filled()
 	vocab := newVocabulary()
@@ -124,13 +169,19 @@ func WriteTo(w io.Writer, c Config) error {
 		return err
 	}
 	vocab.reserve(c.Vocabulary)
-	tensors, err := c.tensors()
-	if err != nil {
+	h := new(header)
+	if err := c.metadata(h, vocab); err != nil {
 		return err
 	}
+	var tensors []block
+	for _, t := range c.tensors() {
+		b, err := t.block(c)
+		if err != nil {
+			return err
+		}
+		tensors = append(tensors, b)
+	}
 	out := bufio.NewWriterSize(w, 1<<20)
-	h := new(header)
-	c.metadata(h, vocab)
 	if _, err := out.Write(h.bytes(tensors)); err != nil {
 		return fmt.Errorf("write tiny model: %w", err)
 	}
@@ -159,33 +210,3 @@ You are a tiny model.<|im_end|>
 ' + message['content'] + '<|im_end|>' + '
 ' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant
 ' }}{% endif %}`
-
-func (c Config) metadata(h *header, v *vocabulary) {
-	h.text("general.architecture", "llama")
-	h.text("general.name", c.Name)
-	h.text("general.license", "apache-2.0")
-	for _, kv := range []struct {
-		key string
-		v   int
-	}{
-		{"llama.block_count", c.Layers}, {"llama.context_length", c.Context}, {"llama.embedding_length", c.Hidden},
-		{"llama.feed_forward_length", c.FeedForward}, {"llama.attention.head_count", c.QueryHeads},
-		{"llama.attention.head_count_kv", c.KVHeads}, {"llama.attention.key_length", c.HeadSize},
-		{"llama.attention.value_length", c.HeadSize}, {"llama.rope.dimension_count", c.HeadSize}, {"llama.vocab_size", c.Vocabulary},
-	} {
-		h.number(kv.key, uint32(kv.v))
-	}
-	h.float("llama.rope.freq_base", 10000)
-	h.float("llama.attention.layer_norm_rms_epsilon", 1e-5)
-	h.text("tokenizer.ggml.model", "gpt2")
-	h.text("tokenizer.ggml.pre", "smollm")
-	h.texts("tokenizer.ggml.tokens", v.tokens)
-	h.numbers("tokenizer.ggml.token_type", v.kinds)
-	h.texts("tokenizer.ggml.merges", v.merges)
-	h.number("tokenizer.ggml.bos_token_id", 1)
-	h.number("tokenizer.ggml.eos_token_id", uint32(c.endOfTurn()))
-	h.number("tokenizer.ggml.unknown_token_id", 0)
-	h.number("tokenizer.ggml.padding_token_id", 2)
-	h.flag("tokenizer.ggml.add_bos_token", false)
-	h.text("tokenizer.chat_template", Template)
-}

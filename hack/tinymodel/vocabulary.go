@@ -12,6 +12,9 @@ const (
 	controlToken = 3
 )
 
+// controlTokens is how many there are at the start of the vocabulary.
+const controlTokens = 3
+
 // vocabulary is a byte-level BPE vocabulary.
 type vocabulary struct {
 	tokens []string
@@ -50,9 +53,11 @@ func (v *vocabulary) add(token string, kind int32) {
 // reserve fills up to n tokens.
 func (v *vocabulary) reserve(n int) {
 	for i := len(v.tokens); i < n; i++ {
-		v.add(fmt.Sprintf("<|reserved_%d|>", i), controlToken)
+		v.add(reserved(i), controlToken)
 	}
 }
+
+func reserved(id int) string { return fmt.Sprintf("<|reserved_%d|>", id) }
 
 // letter is the printable stand-in for a byte in byte-level vocabularies.
 func letter(b byte) rune {

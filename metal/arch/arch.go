@@ -56,8 +56,8 @@ func Supported() []string {
 	return names
 }
 
-// Load loads the model in f onto b. progress is told the bytes of each piece
-// that was read. After an error nothing stays loaded.
+// Load loads the model in f onto b. progress is told the bytes of each row that
+// was read, by two goroutines at once. After an error nothing stays loaded.
 func Load(ctx context.Context, b tensor.Backend, f *weights.File, progress func(int64)) (Model, error) {
 	load, ok := families()[f.Dim.Architecture]
 	if !ok {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
@@ -42,16 +43,16 @@ func load(t *testing.T, path string, o ref.Options) *network {
 	defer f.Close()
 	o.Poison = true
 	n := &network{t: t, b: ref.New(o), vocab: f.Dim.Vocabulary}
-	var read int64
-	if n.m, err = arch.Load(context.Background(), n.b, f, func(b int64) { read += b }); err != nil {
+	var read atomic.Int64
+	if n.m, err = arch.Load(context.Background(), n.b, f, func(b int64) { read.Add(b) }); err != nil {
 		t.Fatal(err)
 	}
 	facts, err := f.Facts()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if read != facts.WeightBytes {
-		t.Errorf("progress counted %d bytes, the facts say %d", read, facts.WeightBytes)
+	if read.Load() != facts.WeightBytes {
+		t.Errorf("progress counted %d bytes, the facts say %d", read.Load(), facts.WeightBytes)
 	}
 	if n.cache, err = n.b.NewCache(n.m.CacheSpec()); err != nil {
 		t.Fatal(err)

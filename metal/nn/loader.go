@@ -33,7 +33,8 @@ type piece struct {
 	read  func(ctx context.Context) error
 }
 
-// NewLoader prepares loading; progress is told the bytes of each piece read.
+// NewLoader prepares loading; progress is told the bytes of each row read, by
+// two goroutines at once.
 func NewLoader(b tensor.Backend, f *weights.File, progress func(bytes int64)) *Loader {
 	if progress == nil {
 		progress = func(int64) {}

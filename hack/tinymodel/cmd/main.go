@@ -1,16 +1,22 @@
-// Command tinymodel writes a random Llama model as a GGUF file.
+// Command tinymodel writes a random model: as a GGUF file, or as a folder in
+// Hugging Face's or MLX's layout.
 //
-//	go run ./hack/tinymodel/cmd -o model.gguf
-//	go run ./hack/tinymodel/cmd -o large.gguf -bytes 4294967296
+//	go run ./hack/tinymodel/cmd --out model.gguf
+//	go run ./hack/tinymodel/cmd --out large.gguf --bytes 4294967296
+//	go run ./hack/tinymodel/cmd --out qwen --shape qwen3-8b --format mlx --bits 4 --group 64
+//	go run ./hack/tinymodel/cmd --out cases --cases > cases.json
 package main
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
@@ -21,37 +27,115 @@ func main() {
 	}
 }
 
+// options are the flags.
+type options struct {
+	out, family, format, kind, shape string
+	bits, group                      int
+	bytes, shard                     int64
+	cases                            bool
+}
+
 func run() error {
-	c := tinymodel.Default()
-	out := flag.String("o", "", "file to write (required)")
-	size := flag.Int64("bytes", 0, "about how large the file becomes; 0 takes the sizes below")
-	kind := flag.String("type", c.Type.String(), "type of the matrices: F32, F16, BF16, Q4_0, Q4_1, Q8_0")
-	seed := flag.Uint64("seed", c.Seed, "seed of the weights")
-	flag.IntVar(&c.Layers, "layers", c.Layers, "layers")
-	flag.IntVar(&c.Hidden, "hidden", c.Hidden, "hidden width")
-	flag.IntVar(&c.FeedForward, "feed-forward", c.FeedForward, "feed-forward width")
-	flag.IntVar(&c.QueryHeads, "query-heads", c.QueryHeads, "query heads")
-	flag.IntVar(&c.KVHeads, "kv-heads", c.KVHeads, "heads for keys and values")
-	flag.IntVar(&c.HeadSize, "head-size", c.HeadSize, "size of one head")
-	flag.IntVar(&c.Context, "context", c.Context, "context length")
-	flag.IntVar(&c.Vocabulary, "vocabulary", c.Vocabulary, "tokens")
+	var o options
+	var given tinymodel.Config // sizes that replace those of the shape
+	flag.StringVar(&o.out, "out", "", "file or folder to write (required)")
+	flag.StringVar(&o.out, "o", "", "same as --out")
+	flag.StringVar(&o.family, "family", "", "llama, mistral or qwen3 (default: that of the shape)")
+	flag.StringVar(&o.format, "format", "gguf", "gguf, hf or mlx")
+	flag.StringVar(&o.kind, "type", "", "of matrices in GGUF: F32, F16, BF16, Q4_0, Q4_1 (default), Q8_0; of floats and scales in folders: F32, F16, BF16 (default)")
+	flag.StringVar(&o.shape, "shape", "tiny", "tiny, llama-4gb, qwen3-0.6b or qwen3-8b")
+	flag.IntVar(&o.bits, "bits", 4, "of a weight, with --format mlx")
+	flag.IntVar(&o.group, "group", 64, "weights that share a scale, with --format mlx")
+	flag.Int64Var(&o.bytes, "bytes", 0, "about how large a Llama becomes; instead of --shape")
+	flag.Int64Var(&o.shard, "shard-bytes", 5e9, "most bytes of one file of a folder")
+	flag.BoolVar(&o.cases, "cases", false, "write the cases of hack/goldens/tiny below --out, and list them as JSON on standard output")
+	flag.Uint64Var(&given.Seed, "seed", 1, "seed of the weights")
+	for _, n := range []struct {
+		to          *int
+		name, usage string
+	}{
+		{&given.Layers, "layers", "layers"}, {&given.Hidden, "hidden", "hidden width"}, {&given.FeedForward, "feed-forward", "feed-forward width"},
+		{&given.QueryHeads, "query-heads", "query heads"}, {&given.KVHeads, "kv-heads", "heads for keys and values"},
+		{&given.HeadSize, "head-size", "size of one head"}, {&given.Context, "context", "context length"}, {&given.Vocabulary, "vocabulary", "tokens"},
+	} {
+		flag.IntVar(n.to, n.name, 0, n.usage+" (default: of the shape)")
+	}
+	flag.BoolVar(&given.Untied, "untied", false, "an output head of its own")
 	flag.Parse()
-	if *out == "" || flag.NArg() > 0 {
+	if o.out == "" || flag.NArg() > 0 {
 		flag.Usage()
-		return fmt.Errorf("want -o FILE and no other argument")
+		return fmt.Errorf("want --out PATH and no other argument")
 	}
-	if *size > 0 {
-		c = tinymodel.Large(*size)
+	if o.cases {
+		return writeCases(o.out)
 	}
-	t, err := parseType(*kind)
+	return o.write(given)
+}
+
+func (o options) write(given tinymodel.Config) error {
+	layout, kind, bits, err := o.layout()
 	if err != nil {
 		return err
 	}
-	c.Type, c.Seed = t, *seed
-	if err := os.MkdirAll(filepath.Dir(*out), 0o755); err != nil {
+	c, err := tinymodel.Shape(o.shape, bits)
+	if o.bytes > 0 {
+		c, err = tinymodel.Sized(o.bytes, bits), nil
+	}
+	if err != nil {
 		return err
 	}
-	return tinymodel.Write(*out, c)
+	for _, n := range []struct{ to, given *int }{
+		{&c.Layers, &given.Layers}, {&c.Hidden, &given.Hidden}, {&c.FeedForward, &given.FeedForward}, {&c.QueryHeads, &given.QueryHeads},
+		{&c.KVHeads, &given.KVHeads}, {&c.HeadSize, &given.HeadSize}, {&c.Context, &given.Context}, {&c.Vocabulary, &given.Vocabulary},
+	} {
+		if *n.given != 0 {
+			*n.to = *n.given
+		}
+	}
+	if o.family != "" {
+		c.Family = tinymodel.Family(o.family)
+	}
+	c.Seed, c.Type, c.Untied = given.Seed, kind, c.Untied || given.Untied
+	if err := os.MkdirAll(filepath.Dir(o.out), 0o755); err != nil {
+		return err
+	}
+	if layout != nil {
+		return tinymodel.WriteFolder(o.out, c, *layout)
+	}
+	return tinymodel.Write(o.out, c)
+}
+
+// layout reads the flags of the format: the layout of a folder, or nil and the
+// type of a GGUF file, and how many bits a weight takes.
+func (o options) layout() (*tinymodel.Layout, weights.Type, float64, error) {
+	name := o.kind
+	if name == "" {
+		name = map[string]string{"gguf": "Q4_1", "hf": "BF16", "mlx": "BF16"}[o.format]
+	}
+	kind, err := parseType(name)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	format, err := kind.Format()
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	switch o.format {
+	case "gguf":
+		row, _ := kind.RowBytes(weights.GroupSize)
+		return nil, kind, float64(row*8) / weights.GroupSize, nil
+	case "hf", "mlx":
+		if format.Quantized() {
+			return nil, 0, 0, fmt.Errorf("type %q is not one of a folder's floats: F32, F16, BF16", name)
+		}
+		bits := float64(format.Type.Bytes() * 8)
+		if o.format == "mlx" {
+			bits = float64(o.bits) + 2*bits/float64(max(1, o.group))
+			format = quant.AffineOf(o.bits, o.group, format.Type)
+		}
+		return &tinymodel.Layout{Matrices: format, ShardBytes: o.shard}, 0, bits, format.Check()
+	}
+	return nil, 0, 0, fmt.Errorf("format %q is unknown, want gguf, hf or mlx", o.format)
 }
 
 func parseType(name string) (weights.Type, error) {
@@ -60,5 +144,38 @@ func parseType(name string) (weights.Type, error) {
 			return t, nil
 		}
 	}
-	return 0, fmt.Errorf("type %q is unknown, want one of %v", name, weights.SupportedTypes())
+	return 0, fmt.Errorf("type %q is unknown, want one of %s", name, strings.Join(weights.SupportedTypes(), ", "))
+}
+
+// listed is a case as the references read it.
+type listed struct {
+	Name    string    `json:"name"`
+	Path    string    `json:"path"`
+	SHA256  string    `json:"sha256"`
+	Prompts [][]int32 `json:"prompts"`
+}
+
+func writeCases(out string) error {
+	var list []listed
+	for i, c := range tinymodel.Cases() {
+		dir := filepath.Join(out, fmt.Sprintf("%02d", i))
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		path, err := c.Write(dir)
+		if err != nil {
+			return fmt.Errorf("case %s: %w", c.Name, err)
+		}
+		sum, err := tinymodel.Digest(path)
+		if err != nil {
+			return fmt.Errorf("case %s: %w", c.Name, err)
+		}
+		list = append(list, listed{c.Name, path, sum, c.Prompts()})
+	}
+	enc := json.NewEncoder(os.Stdout)
+	enc.SetIndent("", " ")
+	return enc.Encode(list)
 }

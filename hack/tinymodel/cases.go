@@ -1,0 +1,180 @@
+package tinymodel
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// Case is a tiny model whose logits hack/goldens/tiny records, and which
+// metal/arch computes again.
+type Case struct {
+	// Name is family/format, and what is special about it.
+	Name   string
+	Config Config
+	// Layout of a folder; nil means a GGUF file.
+	Layout *Layout
+}
+
+// Write writes the model below dir and returns its path: a file or a folder.
+func (c Case) Write(dir string) (string, error) {
+	if c.Layout != nil {
+		path := filepath.Join(dir, "model")
+		return path, WriteFolder(path, c.Config, *c.Layout)
+	}
+	path := filepath.Join(dir, "model.gguf")
+	return path, Write(path, c.Config)
+}
+
+// Prompts are what the case computes: a long one, one of a middle length and a
+// short one. They depend on the name alone.
+func (c Case) Prompts() [][]int32 {
+	rng := newRandom(7, c.Name)
+	var out [][]int32
+	for _, n := range []int{40, 17, 3} {
+		p := make([]int32, n)
+		for i := range p {
+			p[i] = int32(controlTokens + rng.next()%uint64(c.Config.Vocabulary-controlTokens))
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// Digest is the SHA-256 of a model: of its file, or of the names and contents
+// of the files of its folder, in the order of their names.
+func Digest(path string) (string, error) {
+	sum := sha256.New()
+	err := filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		if file != path {
+			fmt.Fprintf(sum, "%s\n", filepath.Base(file))
+		}
+		f, err := os.Open(file)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.Copy(sum, f)
+		return err
+	})
+	return hex.EncodeToString(sum.Sum(nil)), err
+}
+
+// Cases lists all of them. No two share a seed.
+func Cases() []Case {
+	var out []Case
+	for _, family := range []Family{Llama, Qwen3} {
+		out = append(out, fileCases(family)...)
+		out = append(out, floatCases(family)...)
+		out = append(out, affineCases(family)...)
+	}
+	for _, kind := range []quant.Type{quant.Float32, quant.BFloat16} {
+		c := folderCase(Mistral, kind.String()+" window of 16", quant.DenseOf(kind))
+		c.Config.Window = 16
+		out = append(out, c)
+	}
+	for i := range out {
+		out[i].Config.Seed = uint64(i + 1)
+	}
+	return out
+}
+
+// caseConfig has grouped heads and a head size that is not hidden width by
+// heads, widths that are whole groups of 128, and norms that matter.
+func caseConfig(family Family, special string) Config {
+	c := Config{
+		Name: string(family) + " " + special, Family: family, Layers: 2, Hidden: 128, FeedForward: 256, QueryHeads: 8, KVHeads: 2, HeadSize: 32,
+		Context: 512, Vocabulary: 448, NormEps: 1e-5, Theta: 10000, NormSpread: 0.5,
+	}
+	if family == Qwen3 {
+		c.NormEps, c.Theta = 1e-6, 1e6
+	}
+	return c
+}
+
+func fileCases(family Family) []Case {
+	named := func(special string, t weights.Type) Case {
+		c := caseConfig(family, "GGUF "+special)
+		c.Type = t
+		return Case{Name: string(family) + "/gguf " + special, Config: c}
+	}
+	var out []Case
+	for i, t := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
+		c := named(t.String(), t)
+		c.Config.Untied = i%2 == 1
+		out = append(out, c)
+	}
+	linear, factors := named("linear rope", weights.F32), named("rope factors", weights.Q8_0)
+	linear.Config.Scaling = Scaling{Kind: "linear", Factor: 4}
+	factors.Config.RopeFactors = true
+	return append(out, linear, factors)
+}
+
+func folderCase(family Family, special string, f quant.Format) Case {
+	kind := "hf "
+	if f.Quantized() {
+		kind = "mlx "
+	}
+	return Case{Name: string(family) + "/" + kind + special, Config: caseConfig(family, special), Layout: &Layout{Matrices: f}}
+}
+
+// floatCases are folders in Hugging Face's layout.
+func floatCases(family Family) []Case {
+	f32 := quant.DenseOf(quant.Float32)
+	plain := folderCase(family, "float32 plain heads", f32)
+	plain.Config.QueryHeads, plain.Config.KVHeads, plain.Config.HeadSize = 4, 4, 32
+	untied := folderCase(family, "float16 untied", quant.DenseOf(quant.Float16))
+	untied.Config.Untied = true
+	sharded := folderCase(family, "bfloat16 sharded", quant.DenseOf(quant.BFloat16))
+	sharded.Layout.ShardBytes = 200_000
+	out := []Case{folderCase(family, "float32", f32), plain, untied, folderCase(family, "bfloat16", quant.DenseOf(quant.BFloat16)), sharded}
+	for _, s := range []Scaling{
+		{Kind: "linear", Factor: 4},
+		{Kind: "llama3", Factor: 8, Original: 64, Low: 1, High: 4},
+		{Kind: "yarn", Factor: 4, Original: 64},
+	} {
+		c := folderCase(family, "float32 "+s.Kind+" rope", f32)
+		c.Config.Scaling = s
+		out = append(out, c)
+	}
+	return out
+}
+
+// affineCases are folders in MLX's layout: every number of bits and every size
+// of group at least twice, with scales of every type.
+func affineCases(family Family) []Case {
+	var out []Case
+	for i, f := range []quant.Format{
+		quant.AffineOf(2, 32, quant.BFloat16), quant.AffineOf(2, 128, quant.Float16),
+		quant.AffineOf(3, 64, quant.BFloat16), quant.AffineOf(3, 128, quant.Float32),
+		quant.AffineOf(4, 32, quant.Float16), quant.AffineOf(4, 64, quant.BFloat16), quant.AffineOf(4, 128, quant.Float32),
+		quant.AffineOf(5, 32, quant.Float32), quant.AffineOf(5, 64, quant.Float16),
+		quant.AffineOf(6, 64, quant.BFloat16), quant.AffineOf(6, 128, quant.Float16),
+		quant.AffineOf(8, 32, quant.BFloat16), quant.AffineOf(8, 64, quant.Float32),
+	} {
+		c := folderCase(family, fmt.Sprintf("%d bits by %d %v", f.Bits, f.Group, f.Type), f)
+		c.Config.Untied = i%3 == 2
+		out = append(out, c)
+	}
+	base := quant.AffineOf(4, 64, quant.BFloat16)
+	mixed, sharded := folderCase(family, "mixed by path", base), folderCase(family, "sharded", base)
+	mixed.Layout.Overrides = map[string]quant.Format{
+		"model.embed_tokens":              quant.AffineOf(8, 32, quant.BFloat16),
+		"model.layers.0.self_attn.o_proj": quant.DenseOf(quant.BFloat16),
+		"model.layers.0.self_attn.v_proj": quant.AffineOf(6, 64, quant.BFloat16),
+		"model.layers.1.mlp.down_proj":    quant.AffineOf(3, 128, quant.BFloat16),
+		"model.layers.1.mlp.up_proj":      quant.AffineOf(5, 32, quant.BFloat16),
+	}
+	sharded.Config.Untied, sharded.Layout.ShardBytes = true, 60_000
+	return append(out, mixed, sharded)
+}

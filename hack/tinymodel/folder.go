@@ -1,0 +1,211 @@
+package tinymodel
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+// Layout says how WriteFolder stores a model.
+type Layout struct {
+	// Matrices is dense as in Hugging Face's folders, or affine as in MLX's.
+	// Norms are floats of its type.
+	Matrices quant.Format
+	// Overrides are the formats of single matrices, by path
+	// ("model.layers.0.mlp.down_proj"); dense ones are of the type of Matrices.
+	Overrides map[string]quant.Format
+	// ShardBytes is the most bytes of tensors in one file; 0 means one file.
+	ShardBytes int64
+}
+
+func (l Layout) of(t tensor) quant.Format {
+	if t.rows == 0 {
+		return quant.DenseOf(l.Matrices.Type)
+	}
+	if f, ok := l.Overrides[t.path]; ok {
+		return f
+	}
+	return l.Matrices
+}
+
+// WriteFolder writes a folder of safetensors, configuration and tokenizer,
+// whole or not at all. dir must not exist, or be empty.
+func WriteFolder(dir string, c Config, l Layout) error {
+	c = c.filled()
+	vocab := newVocabulary()
+	if err := c.validate(len(vocab.tokens)); err != nil {
+		return err
+	}
+	vocab.reserve(c.Vocabulary)
+	if c.RopeFactors {
+		return errors.New("tiny model: a folder has no tensor of rope factors")
+	}
+	var parts []part
+	for _, t := range c.tensors() {
+		p, err := t.parts(l.of(t), c.Seed)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, p...)
+	}
+	work, err := os.MkdirTemp(filepath.Dir(dir), ".tinymodel-*")
+	if err != nil {
+		return fmt.Errorf("write tiny model: %w", err)
+	}
+	defer os.RemoveAll(work)
+	for _, file := range []struct {
+		name    string
+		content any
+	}{
+		{"config.json", c.config(l)}, {"generation_config.json", c.generation()},
+		{"tokenizer.json", c.tokenizer(vocab)}, {"tokenizer_config.json", c.tokenizerConfig()},
+	} {
+		if err := writeJSON(filepath.Join(work, file.name), file.content); err != nil {
+			return err
+		}
+	}
+	if err := writeShards(work, l.producer(), shards(parts, l.ShardBytes)); err != nil {
+		return err
+	}
+	if err := os.Chmod(work, 0o755); err != nil {
+		return fmt.Errorf("write tiny model: %w", err)
+	}
+	if err := os.Rename(work, dir); err != nil {
+		return fmt.Errorf("write tiny model: %w", err)
+	}
+	return nil
+}
+
+func (l Layout) producer() string {
+	if l.Matrices.Quantized() {
+		return "mlx"
+	}
+	return "pt"
+}
+
+func writeJSON(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write tiny model: %w", err)
+	}
+	if err := os.WriteFile(path, append(data, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write tiny model: %w", err)
+	}
+	return nil
+}
+
+// config is config.json, in the words of transformers 4.
+type config struct {
+	Architectures []string       `json:"architectures"`
+	ModelType     Family         `json:"model_type"`
+	Hidden        int            `json:"hidden_size"`
+	Intermediate  int            `json:"intermediate_size"`
+	Layers        int            `json:"num_hidden_layers"`
+	QueryHeads    int            `json:"num_attention_heads"`
+	KVHeads       int            `json:"num_key_value_heads"`
+	HeadSize      int            `json:"head_dim"`
+	Vocabulary    int            `json:"vocab_size"`
+	Context       int            `json:"max_position_embeddings"`
+	NormEps       float64        `json:"rms_norm_eps"`
+	Theta         float64        `json:"rope_theta"`
+	Scaling       *Scaling       `json:"rope_scaling"`
+	Window        *int           `json:"sliding_window,omitempty"`
+	Tied          bool           `json:"tie_word_embeddings"`
+	Activation    string         `json:"hidden_act"`
+	AttentionBias bool           `json:"attention_bias"`
+	DType         string         `json:"torch_dtype"`
+	BOS           int            `json:"bos_token_id"`
+	EOS           int            `json:"eos_token_id"`
+	Quantization  map[string]any `json:"quantization,omitempty"`
+}
+
+func (c Config) config(l Layout) config {
+	class := map[Family]string{Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen3: "Qwen3ForCausalLM"}[c.Family]
+	out := config{
+		Architectures: []string{class}, ModelType: c.Family,
+		Hidden: c.Hidden, Intermediate: c.FeedForward, Layers: c.Layers, QueryHeads: c.QueryHeads, KVHeads: c.KVHeads, HeadSize: c.HeadSize,
+		Vocabulary: c.Vocabulary, Context: c.Context, NormEps: c.NormEps, Theta: c.Theta,
+		Tied: !c.Untied, Activation: "silu", DType: l.Matrices.Type.String(), BOS: 1, EOS: c.endOfTurn(),
+	}
+	if c.Scaling.Kind != "" {
+		out.Scaling = &c.Scaling
+	}
+	if c.Window > 0 {
+		out.Window = &c.Window
+	}
+	if l.Matrices.Quantized() {
+		out.Quantization = affineWords(l.Matrices)
+		for path, f := range l.Overrides {
+			if !f.Quantized() {
+				out.Quantization[path] = false
+				continue
+			}
+			out.Quantization[path] = affineWords(f)
+		}
+	}
+	return out
+}
+
+func affineWords(f quant.Format) map[string]any {
+	return map[string]any{"group_size": f.Group, "bits": f.Bits, "mode": "affine"}
+}
+
+func (c Config) generation() map[string]any {
+	return map[string]any{"bos_token_id": 1, "eos_token_id": c.endOfTurn(), "pad_token_id": 2}
+}
+
+func (c Config) tokenizerConfig() map[string]any {
+	return map[string]any{
+		"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": Template, "model_max_length": c.Context,
+		"bos_token": "<|im_start|>", "eos_token": c.token(c.endOfTurn()), "pad_token": "<|im_end|>", "unk_token": "<|endoftext|>",
+		"add_bos_token": false, "clean_up_tokenization_spaces": false,
+	}
+}
+
+// token is the text of a token that ends a turn.
+func (c Config) token(id int) string {
+	if id == 2 {
+		return "<|im_end|>"
+	}
+	return reserved(id)
+}
+
+// qwenSplit cuts text as Qwen's tokenizer does.
+const qwenSplit = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+
+// tokenizer is tokenizer.json. Reserved tokens are ordinary entries: added
+// ones by the hundred thousand would take a reader minutes.
+func (c Config) tokenizer(v *vocabulary) map[string]any {
+	byteLevel := func(useRegex bool) map[string]any {
+		return map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": useRegex}
+	}
+	split := []any{map[string]any{"type": "Digits", "individual_digits": true}, byteLevel(true)}
+	var normalizer any
+	if c.Family == Qwen3 {
+		normalizer = map[string]any{"type": "NFC"}
+		split = []any{map[string]any{"type": "Split", "pattern": map[string]any{"Regex": qwenSplit}, "behavior": "Isolated", "invert": false}, byteLevel(false)}
+	}
+	ids := make(map[string]int, len(v.tokens))
+	var added []any
+	for id, text := range v.tokens {
+		ids[text] = id
+		if id < controlTokens || id == c.endOfTurn() {
+			added = append(added, map[string]any{
+				"id": id, "content": text, "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+			})
+		}
+	}
+	return map[string]any{
+		"version": "1.0", "truncation": nil, "padding": nil, "added_tokens": added, "normalizer": normalizer,
+		"pre_tokenizer":  map[string]any{"type": "Sequence", "pretokenizers": split},
+		"post_processor": nil, "decoder": byteLevel(true),
+		"model": map[string]any{
+			"type": "BPE", "dropout": nil, "unk_token": nil, "continuing_subword_prefix": nil, "end_of_word_suffix": nil,
+			"fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": ids, "merges": v.merges,
+		},
+	}
+}

@@ -1,0 +1,56 @@
+package tinymodel
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Large returns a configuration whose Q4_1 file has about the given bytes, with
+// the proportions of a real model.
+func Large(bytes int64) Config { return Sized(bytes, 5) }
+
+// Sized is Large for any format, by the bits that one weight takes in it.
+func Sized(bytes int64, bits float64) Config {
+	c := Default()
+	c.Name, c.Hidden, c.FeedForward, c.QueryHeads, c.KVHeads, c.HeadSize, c.Vocabulary = "large", 2048, 8192, 32, 8, 64, 32768
+	perLayer := int64(float64(c.Hidden*(2*c.QueryHeads*c.HeadSize+2*c.KVHeads*c.HeadSize+3*c.FeedForward)) * bits / 8)
+	embed := int64(float64(c.Vocabulary*c.Hidden) * bits / 8)
+	c.Layers = int(max(1, (bytes-embed+perLayer/2)/perLayer))
+	return c
+}
+
+// shape is a named size; bits are those of one weight in the wanted format.
+type shape struct {
+	name string
+	make func(bits float64) Config
+}
+
+func shapes() []shape {
+	qwen3 := func(name string, hidden, inner, layers, heads int, untied bool) Config {
+		return Config{
+			Seed: 1, Name: name, Family: Qwen3, Layers: layers, Hidden: hidden, FeedForward: inner, QueryHeads: heads, KVHeads: 8, HeadSize: 128,
+			Context: 40960, Vocabulary: 151936, NormEps: 1e-6, Theta: 1e6, Untied: untied,
+		}
+	}
+	return []shape{
+		{"tiny", func(float64) Config { return Default() }},
+		{"llama-4gb", func(bits float64) Config { return Sized(4e9, bits) }},
+		{"qwen3-0.6b", func(float64) Config { return qwen3("qwen3-0.6b", 1024, 3072, 28, 16, false) }},
+		{"qwen3-8b", func(float64) Config { return qwen3("qwen3-8b", 4096, 12288, 36, 32, true) }},
+	}
+}
+
+// Shape is a named size: tiny, a Llama of 4 GB in a format of the given bits a
+// weight, or Qwen3 of 0.6 and 8 billion weights.
+func Shape(name string, bits float64) (Config, error) {
+	var names []string
+	for _, s := range shapes() {
+		if s.name == name {
+			return s.make(bits), nil
+		}
+		names = append(names, s.name)
+	}
+	slices.Sort(names)
+	return Config{}, fmt.Errorf("tiny model: shape %q is unknown, want one of %s", name, strings.Join(names, ", "))
+}

@@ -1,0 +1,65 @@
+package tinymodel
+
+import (
+	"fmt"
+	"math"
+)
+
+// tensor is one tensor of a family, whatever the format it is written in.
+type tensor struct {
+	// path is its name in Hugging Face's layout, gguf that in a GGUF file;
+	// both without ".weight". A tensor without path is in GGUF files alone.
+	path, gguf string
+	// rows is 0 for a vector.
+	rows, cols int
+	values     values
+	// silent makes the last row zeros.
+	silent bool
+}
+
+// values says what a tensor holds: random numbers of deviation std around
+// mean, or, where rising, 1, 2, 3 and so on.
+type values struct {
+	mean, std float64
+	rising    bool
+}
+
+// tensors lists what the model has, in the order of its layers.
+func (c Config) tensors() []tensor {
+	matrix := func(path, gguf string, rows, cols int, gain float64) tensor {
+		return tensor{path: path, gguf: gguf, rows: rows, cols: cols, values: values{std: gain / math.Sqrt(float64(cols))}}
+	}
+	norm := func(path, gguf string, cols int) tensor {
+		return tensor{path: path, gguf: gguf, cols: cols, values: values{mean: 1, std: c.NormSpread / math.Sqrt(3)}}
+	}
+	q, kv := c.QueryHeads*c.HeadSize, c.KVHeads*c.HeadSize
+	embed := matrix("model.embed_tokens", "token_embd", c.Vocabulary, c.Hidden, 3)
+	embed.silent = c.Endless
+	out := []tensor{embed}
+	if c.RopeFactors {
+		out = append(out, tensor{gguf: "rope_freqs", cols: c.HeadSize / 2, values: values{rising: true}})
+	}
+	for i := range c.Layers {
+		path := func(s string) string { return fmt.Sprintf("model.layers.%d.%s", i, s) }
+		blk := func(s string) string { return fmt.Sprintf("blk.%d.%s", i, s) }
+		out = append(out,
+			norm(path("input_layernorm"), blk("attn_norm"), c.Hidden),
+			matrix(path("self_attn.q_proj"), blk("attn_q"), q, c.Hidden, 2),
+			matrix(path("self_attn.k_proj"), blk("attn_k"), kv, c.Hidden, 2),
+			matrix(path("self_attn.v_proj"), blk("attn_v"), kv, c.Hidden, 1),
+			matrix(path("self_attn.o_proj"), blk("attn_output"), c.Hidden, q, 1))
+		if c.Family == Qwen3 {
+			out = append(out, norm(path("self_attn.q_norm"), blk("attn_q_norm"), c.HeadSize), norm(path("self_attn.k_norm"), blk("attn_k_norm"), c.HeadSize))
+		}
+		out = append(out,
+			norm(path("post_attention_layernorm"), blk("ffn_norm"), c.Hidden),
+			matrix(path("mlp.gate_proj"), blk("ffn_gate"), c.FeedForward, c.Hidden, 1),
+			matrix(path("mlp.up_proj"), blk("ffn_up"), c.FeedForward, c.Hidden, 1),
+			matrix(path("mlp.down_proj"), blk("ffn_down"), c.Hidden, c.FeedForward, 1))
+	}
+	out = append(out, norm("model.norm", "output_norm", c.Hidden))
+	if c.Untied {
+		out = append(out, matrix("lm_head", "output", c.Vocabulary, c.Hidden, 3))
+	}
+	return out
+}
