@@ -25,7 +25,7 @@ type measured struct {
 // arbitrary tokens one after another, then all streams in one step.
 func bench(ctx context.Context, e *env, args []string) error {
 	f := e.flags("bench")
-	modelPath := f.String("model", "", "GGUF file, or a folder that holds one (required)")
+	modelPath := f.String("model", "", modelHelp)
 	prompt := f.Int("prompt-tokens", 512, "tokens of each prompt")
 	tokens := f.Int("tokens", 64, "tokens to decode for each stream")
 	streams := f.String("streams", "1", "numbers of streams at once, separated by commas")

@@ -10,6 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/text"
 )
 
 // generation is the JSON that generate prints.
@@ -22,7 +23,7 @@ type generation struct {
 
 func generate(ctx context.Context, e *env, args []string) error {
 	f := e.flags("generate")
-	modelPath := f.String("model", "", "GGUF file, or a folder that holds one (required)")
+	modelPath := f.String("model", "", modelHelp)
 	prompt := f.String("prompt", "", "text to continue, or with --chat a question")
 	tokensFile := f.String("tokens-file", "", "file with a JSON array of token ids, instead of --prompt")
 	asChat := f.Bool("chat", false, "put the prompt through the model's chat template")
@@ -49,7 +50,7 @@ func generate(ctx context.Context, e *env, args []string) error {
 		}
 		req.Tokens = ids
 	case *asChat:
-		req.Chat = &engine.Chat{Messages: []chat.Message{{Role: "user", Content: *prompt}}}
+		req.Chat = &text.Chat{Messages: []chat.Message{{Role: "user", Content: *prompt}}}
 	default:
 		req.Prompt = prompt
 	}

@@ -57,6 +57,7 @@ func commands() map[string]command {
 		"generate": {"answer one prompt on the terminal", generate},
 		"tokenize": {"turn text on standard input into token ids, or back with --decode", tokenize},
 		"logits":   {"print the largest logits behind a list of tokens", logits},
+		"template": {"write a conversation as the model's chat template does", template},
 		"inspect":  {"say what a model file holds", inspect},
 		"bench":    {"measure prefill and decode", bench},
 	}
@@ -154,6 +155,9 @@ func parse(f *flag.FlagSet, args []string, required ...string) error {
 	}
 	return nil
 }
+
+// modelHelp says what --model takes.
+const modelHelp = "GGUF file, or a folder with one, or a folder with config.json and safetensors (required)"
 
 // backendFlags are common to all commands that compute.
 type backendFlags struct {

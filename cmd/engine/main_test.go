@@ -70,6 +70,9 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 		"two inputs":             {[]string{"generate", "--model", m, "--prompt", "a", "--tokens-file", "b"}, exitUsage, "exactly one"},
 		"back end not built":     {[]string{"generate", "--model", m, "--prompt", "a", "--backend", "abacus"}, exitUsage, "there is: "},
 		"bad temperature":        {[]string{"generate", "--model", m, "--prompt", "a", "--temperature", "-1"}, exitFailure, "temperature"},
+		"messages are no array":  {[]string{"template", "--model", m, "--messages", file(t, "{}")}, exitUsage, "array of messages"},
+		"a message has no role":  {[]string{"template", "--model", m, "--messages", file(t, "[{}]")}, exitUsage, "no role"},
+		"no messages":            {[]string{"template", "--model", m}, exitUsage, "--messages"},
 		"tokens are no array":    {[]string{"logits", "--model", m, "--tokens-file", file(t, "{}")}, exitUsage, "JSON array"},
 		"serve without socket":   {[]string{"serve"}, exitUsage, "--socket"},
 		"serve with bad config":  {[]string{"serve", "--socket", "/nowhere/s", "--config", file(t, `{"unknown":1}`)}, exitUsage, "unknown"},
@@ -105,6 +108,11 @@ func TestJSONShapes(t *testing.T) {
 	out, _, _ = runProgram(t, text, "tokenize", "--model", m)
 	if back, _, code := runProgram(t, out, "tokenize", "--model", m, "--decode"); code != exitOK || back != text {
 		t.Errorf("tokenize and back gave %q", back)
+	}
+	conversation := file(t, `[{"role":"user","content":"Hi <there>"}]`)
+	out, stderr, code = runProgram(t, "", "template", "--model", m, "--messages", conversation)
+	if code != exitOK || !strings.Contains(out, "Hi <there>") {
+		t.Errorf("template printed %q, %q", out, stderr)
 	}
 	var bench []measured
 	out, stderr, code = runProgram(t, "", "bench", "--model", m, "--prompt-tokens", "20", "--tokens", "3", "--streams", "1,2", "--json")

@@ -4,61 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"sort"
 	"text/tabwriter"
 
 	"metalfleet.dev/metalfleet/metal/engine"
-	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
-
-// maxText bounds what tokenize reads.
-const maxText = 256 << 20
-
-func tokenize(_ context.Context, e *env, args []string) error {
-	f := e.flags("tokenize")
-	modelPath := f.String("model", "", "GGUF file, or a folder that holds one (required)")
-	decode := f.Bool("decode", false, "read a JSON array of ids and write text")
-	special := f.Bool("special", false, "read the text of control tokens as these tokens")
-	bos := f.Bool("bos", false, "begin as the model wants a plain prompt to begin")
-	if err := parse(f, args, "model"); err != nil {
-		return err
-	}
-	file, err := weights.Open(*modelPath)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	tok, err := tokenizer.FromGGUF(file.Metadata)
-	if err != nil {
-		return err
-	}
-	in, err := io.ReadAll(io.LimitReader(e.stdin, maxText+1))
-	if err != nil {
-		return fmt.Errorf("read standard input: %w", err)
-	}
-	if len(in) > maxText {
-		return usagef("standard input is larger than %d bytes", maxText)
-	}
-	if !*decode {
-		ids, err := tok.Encode(string(in), tokenizer.EncodeOptions{AddBOS: *bos, ParseSpecial: *special})
-		if err != nil {
-			return err
-		}
-		return json.NewEncoder(e.stdout).Encode(ids)
-	}
-	var ids []int32
-	if err := json.Unmarshal(in, &ids); err != nil {
-		return usagef("standard input is not a JSON array of ids: %w", err)
-	}
-	text, err := tok.Decode(ids, false)
-	if err != nil {
-		return err
-	}
-	_, err = io.WriteString(e.stdout, text)
-	return err
-}
 
 // scored is one logit as JSON.
 type scored struct {
@@ -68,7 +19,7 @@ type scored struct {
 
 func logits(ctx context.Context, e *env, args []string) error {
 	f := e.flags("logits")
-	modelPath := f.String("model", "", "GGUF file, or a folder that holds one (required)")
+	modelPath := f.String("model", "", modelHelp)
 	tokensFile := f.String("tokens-file", "", "file with a JSON array of token ids (required)")
 	top := f.Int("top", 5, "how many of the largest logits to print")
 	bf := addBackend(f)
@@ -121,7 +72,7 @@ type inspection struct {
 
 func inspect(_ context.Context, e *env, args []string) error {
 	f := e.flags("inspect")
-	modelPath := f.String("model", "", "GGUF file, or a folder that holds one (required)")
+	modelPath := f.String("model", "", modelHelp)
 	asJSON := f.Bool("json", false, "print one JSON object")
 	if err := parse(f, args, "model"); err != nil {
 		return err

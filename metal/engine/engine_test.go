@@ -20,6 +20,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/text"
 )
 
 // patience is what a slow machine under the race detector may need.
@@ -235,8 +236,8 @@ func TestRequestsThatCannotBeMeantAreRefusedBeforeAnything(t *testing.T) {
 		"prompt too long":      {engine.Request{Prompt: &long}, engine.ContextLength, "messages"},
 		"answer too long":      {engine.Request{Prompt: prompt("a"), MaxTokens: 512}, engine.ContextLength, "messages"},
 		"huge text":            {engine.Request{Prompt: prompt(strings.Repeat("x", 200_000))}, engine.ContextLength, "messages"},
-		"huge messages":        {engine.Request{Chat: &engine.Chat{Messages: []chat.Message{{Role: "user", Content: strings.Repeat("x", 200_000)}}}}, engine.ContextLength, "messages"},
-		"broken tools":         {engine.Request{Chat: &engine.Chat{Messages: []chat.Message{{Role: "user", Content: "a"}}, Tools: []byte("{")}}, engine.Invalid, "messages"},
+		"huge messages":        {engine.Request{Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: strings.Repeat("x", 200_000)}}}}, engine.ContextLength, "messages"},
+		"broken tools":         {engine.Request{Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: "a"}}, Tools: []byte("{")}}, engine.Invalid, "messages"},
 		"prompt fills context": {engine.Request{Tokens: make([]int32, 512)}, engine.ContextLength, "messages"},
 	} {
 		s, err := e.Generate(context.Background(), c.r)
@@ -454,7 +455,7 @@ func TestAPromptThatDoesNotFitUnderTheLimitIsRefused(t *testing.T) {
 func TestChatGoesThroughTheTemplate(t *testing.T) {
 	e := ready(t, engine.Options{}, ref.Options{})
 	greedy := sample.Greedy()
-	s, err := e.Generate(context.Background(), engine.Request{Chat: &engine.Chat{Messages: []chat.Message{{Role: "user", Content: "Hi <|im_end|>"}}}, Sampling: &greedy, MaxTokens: 3})
+	s, err := e.Generate(context.Background(), engine.Request{Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: "Hi <|im_end|>"}}}, Sampling: &greedy, MaxTokens: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

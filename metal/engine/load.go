@@ -11,6 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/arch"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
@@ -20,8 +21,8 @@ var errContext = errors.New("context cannot be served")
 // serving is what preflight needs; it does not change once loaded.
 type serving struct {
 	facts    model.Facts
+	text     *text.Text
 	tok      *tokenizer.Tokenizer
-	template *template
 	ends     map[int32]bool
 	context  int
 	overhead int64
@@ -117,17 +118,12 @@ func (e *Engine) prepare(f *weights.File) (*serving, error) {
 	if int64(s.context) > facts.ContextTokens || e.opts.CacheTokens != 0 && e.opts.CacheTokens < s.context {
 		return nil, fmt.Errorf("%w: %d tokens wanted with a cache of %d, the model was made for %d", errContext, s.context, e.opts.CacheTokens, facts.ContextTokens)
 	}
-	if s.tok, err = tokenizer.FromGGUF(f.Metadata); err != nil {
+	if s.text, err = text.Open(e.hard, f); err != nil {
 		return nil, err
 	}
-	if int64(s.tok.Size()) > facts.VocabularySize {
-		return nil, fmt.Errorf("%d tokens but %d outputs: %w", s.tok.Size(), facts.VocabularySize, weights.ErrInvalid)
-	}
+	s.tok = s.text.Tokenizer
 	for _, id := range s.tok.Special().Ends() {
 		s.ends[id] = true
-	}
-	if s.template, err = parseTemplate(e.hard, f.Metadata, s.tok); err != nil {
-		return nil, err
 	}
 	return s, nil
 }

@@ -10,6 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 )
 
@@ -24,7 +25,7 @@ const (
 
 // Request is what to generate. Exactly one of Chat, Prompt and Tokens is set.
 type Request struct {
-	Chat   *Chat
+	Chat   *text.Chat
 	Prompt *string
 	Tokens []int32
 	// Sampling parameters; nil means Neutral with a seed of the engine's own.
@@ -130,29 +131,29 @@ func (s *serving) tooLong(detail string) *Refusal {
 
 // tokens turns the input of a request into ids.
 func (s *serving) tokens(ctx context.Context, r Request) ([]int32, *Refusal) {
-	var text string
+	var written string
 	opts := tokenizer.EncodeOptions{AddBOS: true}
 	switch {
 	case r.Chat != nil && r.Prompt == nil && r.Tokens == nil:
-		if n := r.Chat.size(); n > s.context*bytesPerToken {
+		if n := r.Chat.Bytes(); n > s.context*bytesPerToken {
 			return nil, s.tooLong(fmt.Sprintf("the messages have %d bytes", n))
 		}
-		rendered, err := s.template.render(ctx, *r.Chat)
+		rendered, err := s.text.Render(ctx, *r.Chat)
 		if err != nil {
 			return nil, invalid("messages", "%v", err)
 		}
-		text, opts = rendered, tokenizer.EncodeOptions{ParseSpecial: true}
+		written, opts = rendered, tokenizer.EncodeOptions{ParseSpecial: true}
 	case r.Prompt != nil && r.Chat == nil && r.Tokens == nil:
-		text = *r.Prompt
+		written = *r.Prompt
 	case r.Tokens != nil && r.Chat == nil && r.Prompt == nil:
 		return s.checkTokens(r.Tokens)
 	default:
 		return nil, invalid("prompt", "want exactly one of messages, prompt and tokens")
 	}
-	if len(text) > s.context*bytesPerToken {
-		return nil, s.tooLong(fmt.Sprintf("the prompt has %d bytes", len(text)))
+	if len(written) > s.context*bytesPerToken {
+		return nil, s.tooLong(fmt.Sprintf("the prompt has %d bytes", len(written)))
 	}
-	ids, err := s.tok.Encode(text, opts)
+	ids, err := s.tok.Encode(written, opts)
 	if err != nil {
 		return nil, invalid("prompt", "%v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -68,7 +69,7 @@ func fromRequest(r *wire.GenerateRequest) (engine.Request, *engine.Refusal) {
 	case *wire.GenerateRequest_Tokens:
 		out.Tokens = in.Tokens.GetIds()
 	case *wire.GenerateRequest_Chat:
-		conv := &engine.Chat{Arguments: []byte(in.Chat.GetTemplateArgumentsJson()), Tools: []byte(in.Chat.GetToolsJson())}
+		conv := &text.Chat{Arguments: []byte(in.Chat.GetTemplateArgumentsJson()), Tools: []byte(in.Chat.GetToolsJson())}
 		for _, m := range in.Chat.GetMessages() {
 			conv.Messages = append(conv.Messages, chat.Message{Role: m.GetRole(), Content: m.GetContent(), Name: m.GetName(), Extra: []byte(m.GetExtraJson())})
 		}

@@ -1,0 +1,135 @@
+// Package text is a model's text in and out: its tokenizer and its chat
+// templates, opened from whatever the model came as.
+//
+// It owns where these lie in a GGUF file and in a model's folder. It refuses a
+// tokenizer with more tokens than the model has outputs, and templates that
+// cannot render a short conversation. It computes nothing: tokenizer and chat
+// do.
+//
+// Start reading at Open.
+package text
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/tokenizer"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// ErrNoTemplate says that a model cannot continue conversations.
+var ErrNoTemplate = errors.New("the model has no chat template; send a prompt instead")
+
+// Text is the text side of one model. It does not change and may be used by
+// many goroutines at once.
+type Text struct {
+	Tokenizer *tokenizer.Tokenizer
+	templates *chat.Templates // nil where the model has none
+	special   map[string]string
+}
+
+// Chat is a conversation to be continued.
+type Chat struct {
+	Messages []chat.Message
+	// Arguments is a JSON object handed to the template; empty means none.
+	Arguments json.RawMessage
+	// Tools is a JSON array of tool definitions; empty means none.
+	Tools json.RawMessage
+}
+
+// Bytes of everything that came in.
+func (c Chat) Bytes() int {
+	n := len(c.Arguments) + len(c.Tools)
+	for _, m := range c.Messages {
+		n += len(m.Role) + len(m.Content) + len(m.Name) + len(m.Extra)
+	}
+	return n
+}
+
+// Open reads tokenizer and templates of a model, and renders a short
+// conversation to see that they work.
+func Open(ctx context.Context, f *weights.File) (*Text, error) {
+	t, err := read(f)
+	if err != nil {
+		return nil, err
+	}
+	if n := t.Tokenizer.Size(); n > f.Dim.Vocabulary {
+		return nil, fmt.Errorf("%d tokens but %d outputs: %w", n, f.Dim.Vocabulary, weights.ErrInvalid)
+	}
+	if t.templates == nil {
+		return t, nil
+	}
+	return t, t.templates.Check(ctx, t.options())
+}
+
+func read(f *weights.File) (*Text, error) {
+	if f.Folder() == nil {
+		return fromGGUF(f.Metadata)
+	}
+	tok, err := tokenizer.FromFolder(f.Folder())
+	if err != nil {
+		return nil, err
+	}
+	c, err := chat.ReadFolder(f.Folder())
+	if err != nil {
+		return nil, err
+	}
+	return &Text{Tokenizer: tok, templates: c.Templates, special: c.Special}, nil
+}
+
+// Keys of GGUF: the template, and with a dot and a name behind it, others.
+const keyTemplate = "tokenizer.chat_template"
+
+func fromGGUF(metadata map[string]any) (*Text, error) {
+	tok, err := tokenizer.FromGGUF(metadata)
+	if err != nil {
+		return nil, err
+	}
+	t := &Text{Tokenizer: tok, special: map[string]string{}}
+	for name, id := range map[string]int32{"bos_token": tok.Special().BOS, "eos_token": tok.Special().EOS} {
+		if id != tokenizer.None {
+			t.special[name] = string(tok.Bytes(id))
+		}
+	}
+	sources := map[string]string{}
+	for key, value := range metadata {
+		name, ok := strings.CutPrefix(key, keyTemplate)
+		if !ok || name != "" && name[0] != '.' {
+			continue
+		}
+		source, ok := value.(string)
+		if !ok {
+			return nil, fmt.Errorf("%w: %s is not a string", chat.ErrTemplate, key)
+		}
+		sources[strings.TrimPrefix(name, ".")] = source
+	}
+	if source, ok := sources[""]; ok {
+		sources["default"] = source
+		delete(sources, "")
+	}
+	if len(sources) == 0 {
+		return t, nil
+	}
+	t.templates, err = chat.NewTemplates(sources)
+	return t, err
+}
+
+func (t *Text) options() chat.Options {
+	return chat.Options{AddGenerationPrompt: true, Special: t.special, Now: time.Now()}
+}
+
+// Render writes a conversation as the model was trained on it, with the
+// assistant's turn open. Errors are ErrNoTemplate or those of chat.
+func (t *Text) Render(ctx context.Context, c Chat) (string, error) {
+	if t.templates == nil {
+		return "", ErrNoTemplate
+	}
+	o := t.options()
+	o.Tools, o.Arguments = c.Tools, c.Arguments
+	return t.templates.Render(ctx, c.Messages, o)
+}
