@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,12 +14,17 @@ import (
 
 // measured is one line of bench.
 type measured struct {
-	Streams               int     `json:"streams"`
-	PromptTokens          int     `json:"promptTokens"`
-	Tokens                int     `json:"tokens"`
-	PrefillTokensPerSec   float64 `json:"prefillTokensPerSecond"`
-	DecodeTokensPerSec    float64 `json:"decodeTokensPerSecond"`
+	Backend             string  `json:"backend"`
+	Streams             int     `json:"streams"`
+	PromptTokens        int     `json:"promptTokens"`
+	Tokens              int     `json:"tokens"`
+	PrefillTokensPerSec float64 `json:"prefillTokensPerSecond"`
+	DecodeTokensPerSec  float64 `json:"decodeTokensPerSecond"`
+	// The median step, and how much of it the host took to build it.
 	DecodeStepMillisecond float64 `json:"decodeStepMilliseconds"`
+	HostMillisecond       float64 `json:"hostMilliseconds"`
+	// WeightBytes are what the back end holds of the model.
+	WeightBytes int64 `json:"weightBytes"`
 }
 
 // bench measures the model alone, without queue, sampling and text: prompts of
@@ -29,13 +35,14 @@ func bench(ctx context.Context, e *env, args []string) error {
 	prompt := f.Int("prompt-tokens", 512, "tokens of each prompt")
 	tokens := f.Int("tokens", 64, "tokens to decode for each stream")
 	streams := f.String("streams", "1", "numbers of streams at once, separated by commas")
+	runs := f.Int("runs", 1, "how often to compute a prompt at least; with 2 or more there is a warm-up")
 	asJSON := f.Bool("json", false, "print a JSON array")
 	bf := addBackend(f)
 	if err := parse(f, args, "model"); err != nil {
 		return err
 	}
-	if *prompt < 1 || *tokens < 1 {
-		return usagef("--prompt-tokens is %d and --tokens %d, want 1 or more", *prompt, *tokens)
+	if *prompt < 1 || *tokens < 1 || *runs < 1 {
+		return usagef("--prompt-tokens is %d, --tokens %d and --runs %d, want 1 or more", *prompt, *tokens, *runs)
 	}
 	var counts []int
 	for _, s := range strings.Split(*streams, ",") {
@@ -52,14 +59,14 @@ func bench(ctx context.Context, e *env, args []string) error {
 	defer s.Close()
 	var out []measured
 	for _, n := range counts {
-		m, err := benchStreams(ctx, s, n, *prompt, *tokens)
+		m, err := benchStreams(ctx, s, n, *prompt, *tokens, *runs)
 		if err != nil {
 			return err
 		}
 		out = append(out, m)
 		if !*asJSON {
-			fmt.Fprintf(e.stdout, "%d streams: prefill of %d: %.1f tokens/s; decode of %d: %.1f tokens/s, %.1f ms a step\n",
-				n, *prompt, m.PrefillTokensPerSec, *tokens, m.DecodeTokensPerSec, m.DecodeStepMillisecond)
+			fmt.Fprintf(e.stdout, "%d streams: prefill of %d: %.1f tokens/s; decode of %d: %.1f tokens/s, %.2f ms a step, %.2f ms of it on the host\n",
+				n, *prompt, m.PrefillTokensPerSec, *tokens, m.DecodeTokensPerSec, m.DecodeStepMillisecond, m.HostMillisecond)
 		}
 	}
 	if *asJSON {
@@ -68,30 +75,51 @@ func bench(ctx context.Context, e *env, args []string) error {
 	return nil
 }
 
-func benchStreams(ctx context.Context, s *engine.Session, streams, prompt, tokens int) (measured, error) {
-	m := measured{Streams: streams, PromptTokens: prompt, Tokens: tokens}
+func benchStreams(ctx context.Context, s *engine.Session, streams, prompt, tokens, runs int) (measured, error) {
+	m := measured{Backend: s.Backend(), Streams: streams, PromptTokens: prompt, Tokens: tokens, WeightBytes: s.Memory().Weights}
 	ids := make([]int32, prompt)
 	for i := range ids {
 		ids[i] = int32((i*7919 + 13) % s.Vocabulary())
 	}
-	requests := make([]int64, streams)
-	began := time.Now()
-	for i := range requests {
-		requests[i] = s.NewRequest()
-		defer s.Drop(requests[i])
-		if _, err := s.Extend(ctx, requests[i], ids); err != nil {
+	if runs > 1 { // the first use of a kernel may compile it
+		if _, err := s.Evaluate(ctx, ids); err != nil {
 			return m, err
 		}
 	}
-	m.PrefillTokensPerSec = float64(streams*prompt) / time.Since(began).Seconds()
-	began = time.Now()
-	for range tokens {
-		if err := s.Decode(ctx, requests, ids[0]); err != nil {
+	var prefills []time.Duration
+	requests, first := make([]int64, streams), make([]int32, streams)
+	for i := range max(streams, runs) {
+		id := s.NewRequest()
+		defer s.Drop(id)
+		began := time.Now()
+		if _, err := s.Extend(ctx, id, ids); err != nil {
 			return m, err
 		}
+		prefills = append(prefills, time.Since(began))
+		if i < streams {
+			requests[i], first[i] = id, ids[i%prompt]
+		} else {
+			s.Drop(id)
+		}
 	}
-	d := time.Since(began)
-	m.DecodeTokensPerSec = float64(streams*tokens) / d.Seconds()
-	m.DecodeStepMillisecond = float64(d.Microseconds()) / 1000 / float64(tokens)
+	m.PrefillTokensPerSec = float64(prompt) / median(prefills).Seconds()
+	c, err := s.Continue(ctx, requests, first, tokens+warmSteps)
+	if err != nil {
+		return m, err
+	}
+	step := median(c.Took[warmSteps:])
+	m.DecodeTokensPerSec = float64(streams) / step.Seconds()
+	m.DecodeStepMillisecond = milliseconds(step)
+	m.HostMillisecond = milliseconds(median(c.Host[warmSteps:]))
 	return m, nil
 }
+
+// warmSteps are decoded before time counts.
+const warmSteps = 3
+
+func median(d []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(d))
+	return sorted[len(sorted)/2]
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/arch"
 	"metalfleet.dev/metalfleet/metal/chat"
@@ -78,6 +79,12 @@ func (s *Session) Close() error {
 	return s.backend.Close()
 }
 
+// Backend is the name of the back end.
+func (s *Session) Backend() string { return s.backend.Name() }
+
+// Memory is the back end's own account.
+func (s *Session) Memory() tensor.Memory { return s.backend.Memory() }
+
 // Vocabulary is the number of logits.
 func (s *Session) Vocabulary() int { return s.vocab }
 
@@ -123,17 +130,74 @@ func (s *Session) Extend(ctx context.Context, id int64, tokens []int32) ([]float
 	}
 }
 
-// Decode adds one token to every sequence in one step.
-func (s *Session) Decode(ctx context.Context, ids []int64, token int32) error {
-	var tokens []int32
-	var segments []tensor.Segment
-	var rows []int
-	for i, id := range ids {
-		tokens, rows = append(tokens, token), append(rows, i)
-		segments = append(segments, tensor.Segment{Request: tensor.RequestID(id), Start: s.cache.Length(tensor.RequestID(id)), Length: 1})
+// Continued is what Continue did.
+type Continued struct {
+	// Tokens that came, for each sequence.
+	Tokens [][]int32
+	// Took is the time of each step, from the tokens of the one before to its
+	// own; Host is how much of a step the host took to build it.
+	Took, Host []time.Duration
+}
+
+// Continue decodes steps greedy tokens for every sequence, all sequences in
+// each step, beginning with the given tokens. Where the back end computes
+// ahead, each step is started before the tokens of the last one are read.
+func (s *Session) Continue(ctx context.Context, ids []int64, first []int32, steps int) (Continued, error) {
+	c := Continued{Tokens: make([][]int32, len(ids))}
+	if len(ids) == 0 || len(first) != len(ids) {
+		return c, fmt.Errorf("%d tokens to begin %d sequences with: %w", len(first), len(ids), errContext)
 	}
-	_, err := s.step(ctx, tokens, segments, rows)
-	return err
+	top := s.backend.NewScope(ctx)
+	defer top.Close()
+	read := func(out tensor.Array) {
+		got := make([]int32, len(ids))
+		top.ReadIDs(out, got)
+		top.Release(out)
+		for i, t := range got {
+			c.Tokens[i] = append(c.Tokens[i], t)
+		}
+	}
+	before := top.IDs(first)
+	known := true // whether before was read, or need not be
+	for range steps {
+		began := time.Now()
+		out := s.launch(top, ids, before)
+		c.Host = append(c.Host, time.Since(began))
+		if !known {
+			read(before)
+		}
+		before, known = out, false
+		if !s.backend.Ahead() && top.Err() == nil {
+			top.Wait(out)
+		}
+		c.Took = append(c.Took, time.Since(began))
+		if err := top.Err(); err != nil {
+			return c, fmt.Errorf("%w: %w", ErrBackend, err)
+		}
+	}
+	if !known {
+		read(before)
+	}
+	return c, top.Err()
+}
+
+// launch starts one step whose input is an array of ids.
+func (s *Session) launch(top tensor.Scope, ids []int64, input tensor.Array) tensor.Array {
+	segments, rows := make([]tensor.Segment, len(ids)), make([]int, len(ids))
+	for i, id := range ids {
+		rows[i] = i
+		segments[i] = tensor.Segment{Request: tensor.RequestID(id), Start: s.cache.Length(tensor.RequestID(id)), Length: 1}
+	}
+	inner := top.Child()
+	out := s.model.Step(inner, s.cache, input, segments, rows)
+	if inner.Err() == nil {
+		out = inner.Keep(inner.Argmax(out, s.vocab))
+	}
+	inner.Close()
+	if top.Err() == nil {
+		top.Start(out)
+	}
+	return out
 }
 
 func (s *Session) step(ctx context.Context, tokens []int32, segments []tensor.Segment, rows []int) ([]float32, error) {
