@@ -71,6 +71,10 @@ func (s *scope) begin(op string) bool {
 	if s.failed() {
 		return false
 	}
+	if s.closed {
+		s.fail(fmt.Errorf("%s in a scope: %w", op, tensor.ErrReleased))
+		return false
+	}
 	if err := s.ctx.Err(); err != nil {
 		s.fail(fmt.Errorf("%s: %w", op, err))
 		return false

@@ -78,25 +78,31 @@ func (s *scope) Argmax(x tensor.Array, width int) tensor.Array {
 	if s.failed() {
 		return out
 	}
+	out.chosen = true
 	for t := range out.ids {
 		out.ids[t] = argmax(in.row(t)[:width])
 	}
 	return out
 }
 
-// argmax is -1 where the largest is not a finite number.
+// noChoice is the id of a row that Argmax found no choice in. A step may be
+// built on it before anyone reads it, so Embed takes it: the row that it gives
+// is of no use.
+const noChoice = -1
+
+// argmax is noChoice where the largest is not a finite number.
 func argmax(row []float32) int32 {
 	best := 0
 	for i, v := range row {
 		if v != v {
-			return -1
+			return noChoice
 		}
 		if v > row[best] {
 			best = i
 		}
 	}
 	if math.IsInf(float64(row[best]), 0) {
-		return -1
+		return noChoice
 	}
 	return int32(best)
 }
@@ -112,8 +118,12 @@ func (s *scope) Embed(tm tensor.Matrix, tids tensor.Array) tensor.Array {
 		s.fail(fmt.Errorf("Embed: %w", tensor.ErrReleased))
 		return &array{}
 	}
+	least := int32(0)
+	if ids.chosen {
+		least = noChoice
+	}
 	for _, id := range ids.ids {
-		if id < 0 || int(id) >= m.out {
+		if id < least || int(id) >= m.out {
 			s.fail(&tensor.ShapeError{Op: "Embed", Detail: fmt.Sprintf("row %d of %d", id, m.out)})
 			return &array{}
 		}
@@ -124,6 +134,10 @@ func (s *scope) Embed(tm tensor.Matrix, tids tensor.Array) tensor.Array {
 	}
 	s.b.split(len(ids.ids), 8, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
+			if ids.ids[i] == noChoice {
+				clear(out.row(i))
+				continue
+			}
 			m.row(int(ids.ids[i]), out.row(i))
 		}
 	})

@@ -96,7 +96,8 @@ func (l *loading) gather(row int, r quant.Row) (full *block) {
 	at := slices.IndexFunc(l.open, func(b *block) bool { return b.first == first })
 	if at < 0 {
 		if len(l.open) == openBlocks {
-			full, l.open = l.open[0], slices.Delete(l.open, 0, 1)
+			full = l.open[0]
+			l.open = slices.Delete(l.open, 0, 1)
 		}
 		at = len(l.open)
 		l.open = append(l.open, l.begin(first))

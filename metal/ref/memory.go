@@ -22,6 +22,8 @@ const minClass = 16 << 10
 // are pooled; weights and KV blocks have their exact size and are not.
 type memory struct {
 	weights, kv, arrays, pooled, live atomic.Int64
+	// peak is the most that was active at once.
+	peak atomic.Int64
 	// activeLimit 0 means none was set.
 	activeLimit, pooledLimit atomic.Int64
 	poison                   bool
@@ -57,6 +59,7 @@ func (m *memory) exact(n int64, gauge *atomic.Int64) ([]byte, error) {
 		return nil, err
 	}
 	gauge.Add(n)
+	m.notePeak()
 	return p, nil
 }
 
@@ -89,6 +92,17 @@ func (m *memory) take(n int64) ([]byte, error) {
 func (m *memory) charge(size int64) {
 	m.arrays.Add(size)
 	m.live.Add(1)
+	m.notePeak()
+}
+
+func (m *memory) notePeak() {
+	active := m.gauges().Active()
+	for {
+		peak := m.peak.Load()
+		if active <= peak || m.peak.CompareAndSwap(peak, active) {
+			return
+		}
+	}
 }
 
 func (m *memory) reuse(class int) []byte {

@@ -68,6 +68,9 @@ func (b *Backend) Name() string { return "ref" }
 // Memory reads the gauges; any goroutine may.
 func (b *Backend) Memory() tensor.Memory { return b.mem.gauges() }
 
+// Peak is the most that was active at once, in bytes; any goroutine may ask.
+func (b *Backend) Peak() int64 { return b.mem.peak.Load() }
+
 // Attach does nothing: any thread may compute.
 func (b *Backend) Attach() error { return nil }
 

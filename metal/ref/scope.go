@@ -13,8 +13,10 @@ type array struct {
 	shape []int
 	data  []float32
 	ids   []int32
-	mem   []byte
-	scope *scope
+	// chosen ids come from Argmax.
+	chosen bool
+	mem    []byte
+	scope  *scope
 }
 
 // Shape of the array.
@@ -61,6 +63,10 @@ func (s *scope) array(op string, shape ...int) *array {
 	if s.failed() {
 		return &array{}
 	}
+	if s.closed {
+		s.fail(fmt.Errorf("%s in a scope: %w", op, tensor.ErrReleased))
+		return &array{}
+	}
 	if err := s.ctx.Err(); err != nil {
 		s.fail(fmt.Errorf("%s: %w", op, err))
 		return &array{}
@@ -92,6 +98,8 @@ func (s *scope) array(op string, shape ...int) *array {
 func (s *scope) adopt(a *array) {
 	if s.closed {
 		s.fail(fmt.Errorf("scope: %w", tensor.ErrReleased))
+		s.b.free(a)
+		return
 	}
 	if s.live == nil {
 		s.live = make(map[*array]struct{})

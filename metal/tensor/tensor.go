@@ -105,8 +105,9 @@ type Backend interface {
 	// goroutines and copies what it is given. ErrShape for rows that do not
 	// fit, ErrUnsupported for formats that are not known.
 	LoadMatrix(format quant.Format, out, in int, fill func(put func(row int, r quant.Row) error) error) (Matrix, error)
-	// LoadVector makes a kept array [n] from n little-endian floats; Release of
-	// any scope frees it.
+	// LoadVector makes a kept array [n] from n little-endian floats, which it
+	// copies; Release of any scope frees it. ErrShape where they are none, or
+	// not whole.
 	LoadVector(t quant.Type, raw []byte) (Array, error)
 	// NewCache makes an empty cache.
 	NewCache(CacheSpec) (Cache, error)
@@ -236,7 +237,8 @@ type Scope interface {
 	Start(arrays ...Array)
 	Wait(arrays ...Array)
 
-	// Embed gathers rows of a matrix: [n, in] for ids [n].
+	// Embed gathers rows of a matrix: [n, in] for ids [n]. Where Argmax found
+	// nothing to choose (-1) the row is of no use; no other suffers.
 	Embed(m Matrix, ids Array) Array
 	// Linear multiplies x [T, in] by each matrix transposed: [T, out].
 	Linear(x Array, ms ...Matrix) []Array

@@ -1,10 +1,8 @@
 package tensortest
 
 import (
-	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/quant"
@@ -13,12 +11,24 @@ import (
 
 // formats are all that a back end loads.
 func formats() []quant.Format {
-	out := []quant.Format{
-		quant.DenseOf(quant.Float32), quant.DenseOf(quant.Float16), quant.DenseOf(quant.BFloat16),
-		quant.AffineOf(4, 32, quant.Float16), quant.AffineOf(8, 32, quant.Float16),
-		quant.SymmetricOf(4, 32, quant.Float16), quant.SymmetricOf(8, 32, quant.Float16),
+	var out []quant.Format
+	for _, t := range []quant.Type{quant.Float32, quant.Float16, quant.BFloat16} {
+		out = append(out, quant.DenseOf(t), quant.SymmetricOf(4, 32, t), quant.SymmetricOf(8, 32, t))
+		for _, bits := range quant.Bits() {
+			for _, group := range quant.Groups() {
+				out = append(out, quant.AffineOf(bits, group, t))
+			}
+		}
 	}
 	return out
+}
+
+// width is that of a row of n groups; dense rows have odd widths.
+func width(f quant.Format, n int) int {
+	if f.Quantized() {
+		return n * f.Group
+	}
+	return 32*n - 1
 }
 
 // randomRow makes a row in the given format and the values it means.
@@ -95,21 +105,26 @@ func (x *bench) matrix(f quant.Format, out, in int) (tensor.Matrix, [][]float64)
 	return m, values
 }
 
+// linear compares with the oracle: one group and many, few rows and more than
+// one thread's, one token and a chunk.
 func (s Suite) linear(t *testing.T) {
 	for _, f := range formats() {
-		for _, c := range []struct{ tokens, out, in int }{{1, 5, 32}, {1, 600, 96}, {3, 17, 160}, {20, 33, 64}, {9, 1100, 32}} {
-			t.Run(fmt.Sprintf("%v %d tokens [%d,%d]", f, c.tokens, c.out, c.in), func(t *testing.T) {
-				x := s.open(t)
-				a, av := x.matrix(f, c.out, c.in)
-				b, bv := x.matrix(f, 7, c.in)
-				in := x.random(c.tokens * c.in)
-				outs := x.s.Linear(x.s.From(in, c.tokens, c.in), a, b)
-				s.near(t, "first product", x.read(outs[0]), product(in, av, c.tokens, c.in))
-				s.near(t, "second product", x.read(outs[1]), product(in, bv, c.tokens, c.in))
-				got := x.read(x.s.Embed(a, x.s.IDs([]int32{int32(c.out - 1), 0})))
-				s.near(t, "Embed", got, append(append([]float64{}, av[c.out-1]...), av[0]...))
-			})
-		}
+		t.Run(f.String(), func(t *testing.T) {
+			for _, c := range []struct{ tokens, out, groups int }{{1, 5, 1}, {1, 600, 2}, {3, 17, 5}, {20, 33, 2}, {9, 1100, 1}} {
+				in := width(f, c.groups)
+				t.Run(fmt.Sprintf("%d tokens [%d,%d]", c.tokens, c.out, in), func(t *testing.T) {
+					x := s.open(t)
+					a, av := x.matrix(f, c.out, in)
+					b, bv := x.matrix(f, 7, in)
+					v := x.random(c.tokens * in)
+					outs := x.s.Linear(x.s.From(v, c.tokens, in), a, b)
+					s.near(t, "first product", x.read(outs[0]), product(v, av, c.tokens, in))
+					s.near(t, "second product", x.read(outs[1]), product(v, bv, c.tokens, in))
+					got := x.read(x.s.Embed(a, x.s.IDs([]int32{int32(c.out - 1), 0})))
+					s.near(t, "Embed", got, append(append([]float64{}, av[c.out-1]...), av[0]...))
+				})
+			}
+		})
 	}
 	t.Run("different formats in one call", func(t *testing.T) {
 		x := s.open(t)
@@ -141,7 +156,8 @@ func (s Suite) independent(t *testing.T) {
 	for _, f := range formats() {
 		t.Run(f.String(), func(t *testing.T) {
 			x := s.open(t)
-			const tokens, out, in = 19, 1030, 96
+			const tokens, out = 11, 1030 // rows for several threads, tokens for two blocks
+			in := width(f, 2)
 			a, _ := x.matrix(f, out, in)
 			b, _ := x.matrix(f, 40, in)
 			v := x.random(tokens * in)
@@ -171,50 +187,5 @@ func (s Suite) same(t *testing.T, what string, got, want []float32) {
 		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
 			t.Fatalf("%s: value %d is %v, want exactly %v", what, i, got[i], want[i])
 		}
-	}
-}
-
-func (s Suite) matrixErrors(t *testing.T) {
-	x := s.open(t)
-	good, _ := x.randomRow(quant.AffineOf(4, 32, quant.Float16), 64)
-	bad := func(change func(*quant.Row)) quant.Row {
-		r := quant.Row{Raw: good.Raw, Scales: slices.Clone(good.Scales), Biases: slices.Clone(good.Biases)}
-		change(&r)
-		return r
-	}
-	for name, rows := range map[string]map[int]quant.Row{
-		"row out of range": {0: good, 5: good},
-		"row missing":      {0: good},
-		"short row":        {0: good, 1: bad(func(r *quant.Row) { r.Raw = r.Raw[:31] })},
-		"no scale":         {0: good, 1: bad(func(r *quant.Row) { r.Scales = r.Scales[:1] })},
-		"no bias":          {0: good, 1: bad(func(r *quant.Row) { r.Biases = nil })},
-		"infinite scale":   {0: good, 1: bad(func(r *quant.Row) { r.Scales[3] = 0x7c })},
-		"bias not finite":  {0: good, 1: bad(func(r *quant.Row) { r.Biases[1] = 0xfe })},
-	} {
-		_, err := x.b.LoadMatrix(quant.AffineOf(4, 32, quant.Float16), 2, 64, func(put func(int, quant.Row) error) error {
-			for i, r := range rows {
-				if err := put(i, r); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if !errors.Is(err, tensor.ErrShape) {
-			t.Errorf("%s: error %v, want ErrShape", name, err)
-		}
-	}
-	for name, c := range map[string]struct {
-		f       quant.Format
-		out, in int
-	}{"part of a group": {quant.AffineOf(4, 32, quant.Float16), 2, 33}, "no rows": {quant.DenseOf(quant.Float32), 0, 4}, "negative": {quant.DenseOf(quant.Float32), 4, -1}} {
-		if _, err := x.b.LoadMatrix(c.f, c.out, c.in, nil); !errors.Is(err, tensor.ErrShape) {
-			t.Errorf("%s: error %v, want ErrShape", name, err)
-		}
-	}
-	if _, err := x.b.LoadMatrix(quant.AffineOf(7, 32, quant.Float16), 2, 32, nil); !errors.Is(err, tensor.ErrUnsupported) {
-		t.Errorf("unknown format: error %v, want ErrUnsupported", err)
-	}
-	if w := x.b.Memory().Weights; w != 0 {
-		t.Errorf("failed loads left %d bytes of weights", w)
 	}
 }

@@ -30,20 +30,22 @@ type Suite struct {
 
 // Run runs the whole suite.
 func Run(t *testing.T, s Suite) {
-	t.Run("Elementwise", s.elementwise)
-	t.Run("RMSNorm", s.rmsNorm)
-	t.Run("Rope", s.rope)
-	t.Run("Rows", s.rows)
-	t.Run("LinearAndEmbed", s.linear)
-	t.Run("LinearRowsAreIndependent", s.independent)
-	t.Run("AttendHistories", s.attend)
-	t.Run("ScopeLifetime", s.lifetime)
-	t.Run("ShapeErrors", s.shapeErrors)
-	t.Run("MatrixErrors", s.matrixErrors)
-	t.Run("MemoryLimit", s.memoryLimit)
-	t.Run("CacheErrors", s.cacheErrors)
-	t.Run("CancelledContext", s.cancelled)
-	t.Run("RecurIsHonest", s.recur)
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
+		{"Rows", s.rows}, {"Mean", s.mean}, {"Unit", s.unit},
+		{"IDs", s.ids}, {"Argmax", s.argmax}, {"EmbedWhatWasChosen", s.chosen}, {"IDsAndNumbers", s.kinds}, {"Start", s.start},
+		{"LinearAndEmbed", s.linear}, {"LinearRowsAreIndependent", s.independent}, {"DenseWeightsThatAreNotFinite", s.special},
+		{"ConcurrentLoad", s.concurrent}, {"Vectors", s.vectors}, {"MatrixErrors", s.matrixErrors},
+		{"AttendHistories", s.attend}, {"CacheErrors", s.cacheErrors}, {"RecurIsHonest", s.recur},
+		{"ScopeLifetime", s.lifetime}, {"ShapeErrors", s.shapeErrors}, {"UseAfterRelease", s.released},
+		{"MemoryLimit", s.memoryLimit}, {"MemoryLimitOfEveryOperation", s.limits}, {"PeakOfAStep", s.peak},
+		{"CancelledContext", s.cancelled}, {"ThreadThatAttached", s.thread},
+	} {
+		t.Run(c.name, c.run)
+	}
 }
 
 // bench is a back end under test with one scope.
@@ -136,21 +138,36 @@ func (s Suite) elementwise(t *testing.T) {
 	s.near(t, "SiLU far out", far, []float64{0, -88 * math.Exp(-88), -5e-21, 0, 88, 200})
 }
 
+func (s Suite) swiglu(t *testing.T) {
+	x := s.open(t)
+	const rows, width = 3, 2731
+	gate, up, want := x.random(rows*width), x.random(rows*width), make([]float64, rows*width)
+	gate[0], gate[1], gate[2] = -100, 100, 0
+	for i := range want {
+		g := float64(gate[i])
+		want[i] = g / (1 + math.Exp(-g)) * float64(up[i])
+	}
+	s.near(t, "SwiGLU", x.read(x.s.SwiGLU(x.s.From(gate, rows, width), x.s.From(up, rows, width))), want)
+}
+
+// rmsNorm norms whole rows, and each head of a row by itself.
 func (s Suite) rmsNorm(t *testing.T) {
 	x := s.open(t)
-	const rows, width, eps = 5, 67, 1e-5
-	v, w := x.random(rows*width), x.random(width)
-	want := make([]float64, rows*width)
-	for r := range rows {
-		var mean float64
-		for _, f := range v[r*width : (r+1)*width] {
-			mean += float64(f) * float64(f) / width
+	const rows, width, eps = 5, 134, 1e-5
+	for _, run := range []int{width, width / 2, 1} {
+		v, w := x.random(rows*width), x.random(run)
+		want := make([]float64, rows*width)
+		for at := 0; at < len(v); at += run {
+			var mean float64
+			for _, f := range v[at : at+run] {
+				mean += float64(f) * float64(f) / float64(run)
+			}
+			for i := range run {
+				want[at+i] = float64(v[at+i]) / math.Sqrt(mean+eps) * float64(w[i])
+			}
 		}
-		for i := range width {
-			want[r*width+i] = float64(v[r*width+i]) / math.Sqrt(mean+eps) * float64(w[i])
-		}
+		s.near(t, "RMSNorm", x.read(x.s.RMSNorm(x.s.From(v, rows, width), x.s.From(w, run), eps)), want)
 	}
-	s.near(t, "RMSNorm", x.read(x.s.RMSNorm(x.s.From(v, rows, width), x.s.From(w, width), eps)), want)
 }
 
 func (s Suite) rope(t *testing.T) {
@@ -163,6 +180,8 @@ func (s Suite) rope(t *testing.T) {
 		{"whole head", 8, tensor.RopeSpec{Theta: 10000, Size: 8}},
 		{"part of a head", 12, tensor.RopeSpec{Theta: 1e5, Size: 8, Linear: 4}},
 		{"factors", 8, tensor.RopeSpec{Theta: 5e5, Size: 8, Factors: []float32{1, 2, 8, 32}}},
+		{"magnitude", 8, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 1.25}},
+		{"magnitude of a part", 12, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 0.75, Linear: 2, Factors: []float32{1, 1, 4, 4}}},
 	} {
 		segments := []tensor.Segment{{Request: 1, Start: 0, Length: 3}, {Request: 2, Start: 8000, Length: 2}}
 		const heads, rows = 3, 5
@@ -186,25 +205,17 @@ func ropeOracle(dst []float64, src []float32, pos float64, spec tensor.RopeSpec)
 	if spec.Linear != 0 {
 		pos /= spec.Linear
 	}
-	half := spec.Size / 2
+	half, magnitude := spec.Size/2, spec.Magnitude
+	if magnitude == 0 {
+		magnitude = 1
+	}
 	for i := range half {
 		angle := pos * math.Pow(spec.Theta, -2*float64(i)/float64(spec.Size))
 		if spec.Factors != nil {
 			angle /= float64(spec.Factors[i])
 		}
 		a, b := float64(src[i]), float64(src[i+half])
-		dst[i], dst[i+half] = a*math.Cos(angle)-b*math.Sin(angle), b*math.Cos(angle)+a*math.Sin(angle)
-	}
-}
-
-func (s Suite) rows(t *testing.T) {
-	x := s.open(t)
-	v := x.random(4 * 3)
-	got := x.read(x.s.Rows(x.s.From(v, 4, 3), []int{3, 0, 3}))
-	want := append(append(append([]float32{}, v[9:]...), v[:3]...), v[9:]...)
-	for i := range want {
-		if got[i] != want[i] {
-			t.Fatalf("Rows gave %v, want %v", got, want)
-		}
+		dst[i] = magnitude * (a*math.Cos(angle) - b*math.Sin(angle))
+		dst[i+half] = magnitude * (b*math.Cos(angle) + a*math.Sin(angle))
 	}
 }

@@ -1,0 +1,250 @@
+package tensortest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// operation makes its operands, and gives what is to be computed of them.
+type operation func(x *bench, sc tensor.Scope) func() tensor.Array
+
+// operations have results, or caches, of 1 MiB and more.
+func operations() map[string]operation {
+	const rows, wide = 64, 4096
+	seg := []tensor.Segment{{Request: 1, Length: rows}}
+	// of is an operation on one array [64, 4096].
+	of := func(run func(sc tensor.Scope, a tensor.Array) tensor.Array) operation {
+		return func(_ *bench, sc tensor.Scope) func() tensor.Array {
+			a := sc.From(make([]float32, rows*wide), rows, wide)
+			return func() tensor.Array { return run(sc, a) }
+		}
+	}
+	return map[string]operation{
+		"From": func(_ *bench, sc tensor.Scope) func() tensor.Array {
+			return func() tensor.Array { return sc.From(make([]float32, rows*wide), rows, wide) }
+		},
+		"IDs": func(_ *bench, sc tensor.Scope) func() tensor.Array {
+			return func() tensor.Array { return sc.IDs(make([]int32, rows*wide)) }
+		},
+		"Embed": func(x *bench, sc tensor.Scope) func() tensor.Array {
+			m, _ := x.matrix(quant.DenseOf(quant.Float16), 3, wide)
+			ids := sc.IDs(make([]int32, 2*rows))
+			return func() tensor.Array { return sc.Embed(m, ids) }
+		},
+		"Linear": func(x *bench, sc tensor.Scope) func() tensor.Array {
+			m, _ := x.matrix(quant.AffineOf(4, 64, quant.BFloat16), wide, 64)
+			a := sc.From(make([]float32, 2*rows*64), 2*rows, 64)
+			return func() tensor.Array { return sc.Linear(a, m)[0] }
+		},
+		"Linear, dense": func(x *bench, sc tensor.Scope) func() tensor.Array {
+			m, _ := x.matrix(quant.DenseOf(quant.Float32), wide, 8)
+			a := sc.From(make([]float32, 2*rows*8), 2*rows, 8)
+			return func() tensor.Array { return sc.Linear(a, m)[0] }
+		},
+		"Argmax": func(_ *bench, sc tensor.Scope) func() tensor.Array {
+			a := sc.From(make([]float32, rows*wide), rows*wide, 1)
+			return func() tensor.Array { return sc.Argmax(a, 1) }
+		},
+		"AppendAttend": func(x *bench, sc tensor.Scope) func() tensor.Array {
+			cache, err := x.b.NewCache(tensor.CacheSpec{Layers: 1, KVHeads: 1, HeadSize: 64, BlockTokens: wide})
+			if err != nil {
+				x.t.Fatal(err)
+			}
+			x.t.Cleanup(cache.Release)
+			a := sc.From(make([]float32, 64), 1, 64)
+			one := []tensor.Segment{{Request: 1, Length: 1}}
+			return func() tensor.Array {
+				return sc.AppendAttend(tensor.AttendSpec{Cache: cache, Segments: one, Q: a, K: a, V: a, Scale: 1})
+			}
+		},
+		"Rows":     of(func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Rows(a, make([]int, 2*rows)) }),
+		"Add":      of(func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Add(a, a) }),
+		"Multiply": of(func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Multiply(a, a) }),
+		"SiLU":     of(func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SiLU(a) }),
+		"SwiGLU":   of(func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SwiGLU(a, a) }),
+		"RMSNorm":  of(func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) }),
+		"Unit":     of(func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Unit(a) }),
+		"Rope": of(func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.Rope(a, seg, 64, tensor.RopeSpec{Theta: 1e4, Size: 64})
+		}),
+		"Mean": of(func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			segments := make([]tensor.Segment, rows)
+			for i := range segments {
+				segments[i] = tensor.Segment{Request: tensor.RequestID(i), Length: 1}
+			}
+			return sc.Mean(a, segments, nil)
+		}),
+	}
+}
+
+// limits wants each operation to be refused where its result does not fit, to
+// leave nothing behind, and to work once there is room.
+func (s Suite) limits(t *testing.T) {
+	for name, prepare := range operations() {
+		t.Run(name, func(t *testing.T) {
+			x := s.open(t)
+			sc := x.b.NewScope(context.Background())
+			run := prepare(x, sc)
+			sc.Wait()
+			if err := sc.Err(); err != nil {
+				t.Fatal(err)
+			}
+			before := x.b.Memory()
+			x.b.SetLimits(before.Active()+200<<10, 0)
+			sc.Wait(run())
+			if err := sc.Err(); !errors.Is(err, tensor.ErrMemory) {
+				t.Errorf("under a limit: error %v, want ErrMemory", err)
+			}
+			if after := x.b.Memory(); after.KV != 0 {
+				t.Errorf("%d bytes of KV are held by what was refused", after.KV)
+			}
+			sc.Close()
+			if after := x.b.Memory(); after.Live != 0 || after.Arrays > before.Arrays {
+				t.Errorf("%d arrays of %d bytes are left", after.Live, after.Arrays)
+			}
+			x.b.SetLimits(0, 0)
+			again := x.b.NewScope(context.Background())
+			defer again.Close()
+			again.Wait(prepare(x, again)())
+			if err := again.Err(); err != nil {
+				t.Errorf("without a limit: %v", err)
+			}
+		})
+	}
+}
+
+// peak runs many layers as families do: what a layer made goes when it ends.
+// Forty layers must fit where the arrays of four do.
+func (s Suite) peak(t *testing.T) {
+	x := s.open(t)
+	const layers, tokens, hidden, inner = 40, 64, 512, 1024
+	// What a layer makes, in float32: a norm, gate and up, their product, and
+	// what comes back.
+	const layerBytes = 4 * tokens * (hidden + 3*inner + 2*hidden)
+	f := quant.AffineOf(4, 64, quant.BFloat16)
+	gate, _ := x.matrix(f, inner, hidden)
+	up, _ := x.matrix(f, inner, hidden)
+	down, _ := x.matrix(f, hidden, inner)
+	weights := x.b.Memory().Weights
+	x.b.SetLimits(weights+4*layerBytes, 0)
+
+	sc := x.b.NewScope(context.Background())
+	defer sc.Close()
+	one := sc.From([]float32{1}, 1)
+	h := sc.From(x.random(tokens*hidden), tokens, hidden)
+	for range layers {
+		child := sc.Child()
+		gu := child.Linear(child.RMSNorm(h, one, 1e-5), gate, up)
+		next := child.Keep(child.Add(h, child.Linear(child.SwiGLU(gu[0], gu[1]), down)[0]))
+		child.Close()
+		sc.Release(h)
+		h = next
+	}
+	sc.Read(h, make([]float32, tokens*hidden))
+	if err := sc.Err(); err != nil {
+		t.Fatalf("%d layers under a limit of four: %v", layers, err)
+	}
+	if m := x.b.Memory(); m.Live != 2 {
+		t.Errorf("%d arrays live behind the last layer, want 2", m.Live)
+	}
+	if p, ok := x.b.(interface{ Peak() int64 }); ok && p.Peak() > weights+4*layerBytes {
+		t.Errorf("the peak is %d bytes, weights are %d and a layer's arrays %d", p.Peak(), weights, layerBytes)
+	}
+}
+
+// released arrays, matrices and scopes are refused wherever they are used.
+func (s Suite) released(t *testing.T) {
+	x := s.open(t)
+	gone, err := x.b.LoadMatrix(quant.DenseOf(quant.Float32), 1, 4, func(put func(int, quant.Row) error) error {
+		return put(0, quant.Row{Raw: make([]byte, 16)})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Release()
+	gone.Release()
+	m, _ := x.matrix(quant.DenseOf(quant.Float32), 5, 4)
+	seg := []tensor.Segment{{Request: 1, Length: 1}}
+	for name, run := range map[string]func(sc tensor.Scope, a tensor.Array){
+		"Add":     func(sc tensor.Scope, a tensor.Array) { sc.Add(sc.From(make([]float32, 4), 1, 4), a) },
+		"SwiGLU":  func(sc tensor.Scope, a tensor.Array) { sc.SwiGLU(a, sc.From(make([]float32, 4), 1, 4)) },
+		"SiLU":    func(sc tensor.Scope, a tensor.Array) { sc.SiLU(a) },
+		"Rows":    func(sc tensor.Scope, a tensor.Array) { sc.Rows(a, []int{0}) },
+		"Argmax":  func(sc tensor.Scope, a tensor.Array) { sc.Argmax(a, 1) },
+		"Mean":    func(sc tensor.Scope, a tensor.Array) { sc.Mean(a, seg, nil) },
+		"Unit":    func(sc tensor.Scope, a tensor.Array) { sc.Unit(a) },
+		"RMSNorm": func(sc tensor.Scope, a tensor.Array) { sc.RMSNorm(a, sc.From([]float32{1}, 1), 0) },
+		"Rope":    func(sc tensor.Scope, a tensor.Array) { sc.Rope(a, seg, 4, tensor.RopeSpec{Theta: 10, Size: 4}) },
+		"Read":    func(sc tensor.Scope, a tensor.Array) { sc.Read(a, make([]float32, 4)) },
+		"Embed":   func(sc tensor.Scope, a tensor.Array) { sc.Embed(m, a) },
+		"Linear":  func(sc tensor.Scope, a tensor.Array) { sc.Linear(a, m) },
+		"Keep":    func(sc tensor.Scope, a tensor.Array) { sc.Keep(a) },
+		"Keep twice": func(sc tensor.Scope, _ tensor.Array) {
+			b := sc.From([]float32{1}, 1)
+			defer sc.Release(b)
+			sc.Keep(sc.Keep(b))
+		},
+		"gone matrix": func(sc tensor.Scope, _ tensor.Array) { sc.Linear(sc.From(make([]float32, 4), 1, 4), gone) },
+		"gone table":  func(sc tensor.Scope, _ tensor.Array) { sc.Embed(gone, sc.IDs([]int32{0})) },
+		"no array":    func(sc tensor.Scope, _ tensor.Array) { sc.SiLU(nil) },
+		"no matrix":   func(sc tensor.Scope, _ tensor.Array) { sc.Linear(sc.From(make([]float32, 4), 1, 4), nil) },
+		"closed scope": func(sc tensor.Scope, _ tensor.Array) {
+			sc.Close()
+			sc.From([]float32{1}, 1)
+		},
+	} {
+		sc := x.b.NewScope(context.Background())
+		a := sc.From(make([]float32, 4), 1, 4)
+		sc.Release(a)
+		run(sc, a)
+		if err := sc.Err(); !errors.Is(err, tensor.ErrReleased) {
+			t.Errorf("%s: error %v, want ErrReleased", name, err)
+		}
+		sc.Close()
+		if n := x.b.Memory().Live; n != 0 {
+			t.Fatalf("%s: %d arrays are left", name, n)
+		}
+	}
+}
+
+// thread attaches in a goroutine that did not make the back end. Another one
+// is refused, or served as well where any may compute; the first goes on.
+func (s Suite) thread(t *testing.T) {
+	b := s.New(t)
+	attached, tried := make(chan error), make(chan struct{})
+	ended := make(chan error)
+	double := func() error {
+		sc := b.NewScope(context.Background())
+		defer sc.Close()
+		a, got := sc.From([]float32{3}, 1), make([]float32, 1)
+		sc.Read(sc.Add(a, a), got)
+		if err := sc.Err(); err != nil {
+			return err
+		}
+		if got[0] != 6 {
+			return fmt.Errorf("3 and 3 are %v", got[0])
+		}
+		return nil
+	}
+	go func() {
+		err := errors.Join(b.Attach(), double())
+		attached <- err
+		<-tried
+		ended <- errors.Join(double(), b.Close())
+	}()
+	if err := <-attached; err != nil {
+		t.Errorf("the goroutine that attached: %v", err)
+	}
+	if err := double(); err != nil && !errors.Is(err, tensor.ErrThread) {
+		t.Errorf("another goroutine: error %v, want none or ErrThread", err)
+	}
+	close(tried)
+	if err := <-ended; err != nil {
+		t.Errorf("the goroutine that attached, after another: %v", err)
+	}
+}
