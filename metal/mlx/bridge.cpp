@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "mlx/allocator.h"
@@ -27,6 +28,7 @@
 #include "mlx/ops.h"
 #include "mlx/stream.h"
 #include "mlx/transforms.h"
+#include "mlx/version.h"
 
 namespace mx = mlx::core;
 
@@ -156,6 +158,18 @@ bridge_attached bridge_attach(void) {
     out.memory_limit = static_cast<int64_t>(mx::get_memory_limit());
     out.owner = self.owner;
     self.attached++;
+  });
+}
+
+bridge_said bridge_about(uint64_t owner) {
+  return guarded<bridge_said>(owner, [](bridge_said &out) {
+    std::string text = std::string("version ") + mx::version() + "\ndevice " + (on_gpu() ? "gpu" : "cpu");
+    for (const auto &[name, value] : mx::device_info()) {
+      const auto *words = std::get_if<std::string>(&value);
+      const auto *number = std::get_if<size_t>(&value);
+      text += "\n" + name + " " + (words != nullptr ? *words : number != nullptr ? std::to_string(*number) : "");
+    }
+    out.text = copy_text(text.c_str());
   });
 }
 

@@ -47,6 +47,14 @@ typedef struct {
   bridge_status status;
 } bridge_attached;
 
+// What the framework says of itself, a fact a line: its name, a blank, its
+// value. The text is the caller's to free.
+typedef struct {
+  char *text;
+  bridge_status status;
+} bridge_said;
+bridge_said bridge_about(uint64_t owner);
+
 // Thread and memory.
 bridge_attached bridge_attach(void);
 bridge_status bridge_detach(uint64_t owner);
