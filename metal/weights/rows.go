@@ -4,23 +4,39 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"sync"
 
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
 // pieceBytes is about how much is read at once.
-const pieceBytes = 2 << 20
+const pieceBytes = 1 << 20
 
 // Rows reads a tensor front to back and hands out each row under its canonical
 // index, in the entry's format. The next piece is read while emit runs. The
 // bytes are valid during the call. A file that has become shorter is
 // ErrTruncated.
 func (f *File) Rows(ctx context.Context, e Entry, emit func(row int, r quant.Row) error) error {
+	return f.load(ctx, e, 1, emit)
+}
+
+// Place is Rows for whoever does not mind the order: emit may be called by two
+// goroutines at once, so that placing rows keeps up with reading them.
+func (f *File) Place(ctx context.Context, e Entry, emit func(row int, r quant.Row) error) error {
+	return f.load(ctx, e, 2, emit)
+}
+
+func (f *File) load(ctx context.Context, e Entry, emitters int, emit func(row int, r quant.Row) error) error {
 	l, err := f.layout(e)
 	if err != nil {
 		return fmt.Errorf("tensor %s: %w", e.Name, err)
 	}
-	if err := l.run(ctx, emit); err != nil {
+	if l.each == l.rows {
+		err = l.whole(ctx, emit)
+	} else {
+		err = l.pieces(ctx, emitters, emit)
+	}
+	if err != nil {
 		return fmt.Errorf("load tensor %s: %w", e.Name, err)
 	}
 	return nil
@@ -87,55 +103,74 @@ func (l *layout) read(first int, buf []byte) piece {
 	return p
 }
 
-// run reads in one goroutine and emits in the caller's.
-func (l *layout) run(ctx context.Context, emit func(int, quant.Row) error) error {
+// whole reads and emits a tensor that is one piece.
+func (l *layout) whole(ctx context.Context, emit func(int, quant.Row) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	split, err := l.splitter()
 	if err != nil {
 		return err
 	}
-	if l.each == l.rows {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		buf := l.f.take(l.rows * l.row)
-		defer l.f.give(buf)
-		return l.emit(l.read(0, buf), split, emit)
-	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	empty, full := make(chan []byte, 2), make(chan piece)
+	buf := l.f.take(l.rows * l.row)
+	defer l.f.give(buf)
+	return l.emit(l.read(0, buf), split, emit)
+}
+
+// pieces reads in one goroutine while others emit: the caller's, and as many
+// beside it as make emitters.
+func (l *layout) pieces(ctx context.Context, emitters int, emit func(int, quant.Row) error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	empty, full := make(chan []byte, emitters+1), make(chan piece)
 	for range cap(empty) {
 		buf := l.f.take(l.each * l.row)
 		defer l.f.give(buf)
 		empty <- buf
 	}
-	go func() {
+	var others sync.WaitGroup
+	others.Go(func() {
 		defer close(full)
-		for first := 0; first < l.rows; first += l.each {
+		l.feed(ctx, empty, full)
+	})
+	for range emitters - 1 {
+		others.Go(func() { l.drain(stop, empty, full, emit) })
+	}
+	l.drain(stop, empty, full, emit)
+	others.Wait()
+	return context.Cause(ctx)
+}
+
+// feed reads pieces until the last one, or until ctx ends.
+func (l *layout) feed(ctx context.Context, empty <-chan []byte, full chan<- piece) {
+	for first := 0; first < l.rows; first += l.each {
+		select {
+		case <-ctx.Done():
+			return
+		case buf := <-empty:
 			select {
 			case <-ctx.Done():
 				return
-			case buf := <-empty:
-				select {
-				case <-ctx.Done():
-					return
-				case full <- l.read(first, buf):
-				}
+			case full <- l.read(first, buf):
 			}
 		}
-	}()
+	}
+}
+
+// drain emits pieces until there are no more. A fault stops the reader.
+func (l *layout) drain(stop context.CancelCauseFunc, empty chan<- []byte, full <-chan piece, emit func(int, quant.Row) error) {
+	split, err := l.splitter()
+	if err != nil {
+		stop(err)
+	}
 	for p := range full {
 		if err == nil {
 			if err = l.emit(p, split, emit); err != nil {
-				stop() // and wait for the reader to end
+				stop(err)
 			}
-			empty <- p.bytes
 		}
+		empty <- p.bytes
 	}
-	if err == nil {
-		err = ctx.Err()
-	}
-	return err
 }
 
 // splitter makes rows of block types readable; nil where rows are as they are
@@ -173,7 +208,7 @@ func (l *layout) emit(p piece, split *quant.Row, emit func(int, quant.Row) error
 }
 
 // maxSpare is how many pieces are kept for the next tensor.
-const maxSpare = 4
+const maxSpare = 3
 
 // take gives a piece of n bytes.
 func (f *File) take(n int) []byte {

@@ -15,7 +15,7 @@ import (
 // 100 MB; those of real models stay below 10.
 const (
 	maxShardHeader  = 64 << 20
-	maxShardTensors = 1 << 18
+	maxShardTensors = 1 << 17
 	maxShardRank    = 8
 )
 

@@ -1,0 +1,286 @@
+package weights
+
+import (
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// llamaConfig and qwenConfig are whole configurations; with changes, the last
+// of equal keys wins.
+const (
+	llamaConfig = `"model_type":"llama","hidden_size":576,"num_hidden_layers":30,"intermediate_size":1536,"num_attention_heads":9,"num_key_value_heads":3,"vocab_size":49152,"rms_norm_eps":1e-05,"max_position_embeddings":8192,"rope_theta":100000`
+	qwenConfig  = `"model_type":"qwen3","hidden_size":1024,"num_hidden_layers":28,"intermediate_size":3072,"num_attention_heads":16,"num_key_value_heads":8,"head_dim":128,"vocab_size":151936,"rms_norm_eps":1e-06,"max_position_embeddings":40960,"rope_theta":1000000,"tie_word_embeddings":true`
+)
+
+// edited replaces keys of a configuration, adds new ones, and drops those
+// whose value is empty.
+func edited(base string, changes ...string) string {
+	for i := 0; i < len(changes); i += 2 {
+		key := `"` + changes[i] + `":`
+		if at := strings.Index(base, key); at >= 0 {
+			end := strings.IndexByte(base[at:], ',')
+			if end < 0 {
+				end = len(base) - at - 1
+			}
+			base = base[:at] + base[at+end+1:]
+		}
+		if changes[i+1] != "" {
+			base = strings.TrimSuffix(base, ",") + "," + key + changes[i+1]
+		}
+	}
+	return "{" + strings.Trim(base, ",") + "}"
+}
+
+func dimensionsOf(text string) (Dimensions, error) {
+	c, err := readConfig([]byte(text))
+	if err != nil {
+		return Dimensions{}, err
+	}
+	return c.Dimensions()
+}
+
+func TestConfigurationsGiveDimensions(t *testing.T) {
+	llama := Dimensions{Architecture: "llama", Layers: 30, Hidden: 576, FeedForward: 1536, QueryHeads: 9, KVHeads: 3, HeadSize: 64,
+		Vocabulary: 49152, Context: 8192, NormEps: 1e-5, Rope: Rope{Theta: 1e5, Size: 64, Linear: 1, Magnitude: 1}}
+	qwen := Dimensions{Architecture: "qwen3", Layers: 28, Hidden: 1024, FeedForward: 3072, QueryHeads: 16, KVHeads: 8, HeadSize: 128,
+		Vocabulary: 151936, Context: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 128, Linear: 1, Magnitude: 1}}
+	with := func(d Dimensions, change func(*Dimensions)) Dimensions { change(&d); return d }
+	for name, c := range map[string]struct {
+		text string
+		want Dimensions
+	}{
+		"a Llama":                                {edited(llamaConfig), llama},
+		"a Qwen3":                                {edited(qwenConfig), qwen},
+		"a Mistral is a Llama":                   {edited(llamaConfig, "model_type", `"mistral"`, "sliding_window", "4096"), llama},
+		"no key-value heads mean one per head":   {edited(llamaConfig, "num_key_value_heads", ""), with(llama, func(d *Dimensions) { d.KVHeads = 9 })},
+		"null is absent":                         {edited(llamaConfig, "num_key_value_heads", "null", "head_dim", "null", "rope_scaling", "null"), with(llama, func(d *Dimensions) { d.KVHeads = 9 })},
+		"a head size of its own":                 {edited(llamaConfig, "head_dim", "128"), with(llama, func(d *Dimensions) { d.HeadSize, d.Rope.Size = 128, 128 })},
+		"a Llama without theta":                  {edited(llamaConfig, "rope_theta", ""), with(llama, func(d *Dimensions) { d.Rope.Theta = 10000 })},
+		"a Llama without a context":              {edited(llamaConfig, "max_position_embeddings", ""), with(llama, func(d *Dimensions) { d.Context = 2048 })},
+		"a Mistral without a context":            {edited(llamaConfig, "max_position_embeddings", "", "model_type", `"mistral"`), with(llama, func(d *Dimensions) { d.Context = 131072 })},
+		"rope_parameters of transformers 5":      {edited(qwenConfig, "rope_theta", "", "rope_parameters", `{"rope_theta":500000.0,"rope_type":"default"}`), with(qwen, func(d *Dimensions) { d.Rope.Theta = 5e5 })},
+		"the older key wins":                     {edited(qwenConfig, "rope_parameters", `{"rope_theta":500000.0,"rope_type":"default"}`), qwen},
+		"linear scaling":                         {edited(llamaConfig, "rope_scaling", `{"type":"linear","factor":4.0}`), with(llama, func(d *Dimensions) { d.Rope.Linear = 4 })},
+		"linear scaling, in rope_parameters":     {edited(llamaConfig, "rope_parameters", `{"rope_type":"linear","factor":4,"rope_theta":5}`), with(llama, func(d *Dimensions) { d.Rope.Linear = 4 })},
+		"no scaling, by name":                    {edited(llamaConfig, "rope_scaling", `{"rope_type":"none"}`), llama},
+		"layers that all attend to everything":   {edited(llamaConfig, "num_hidden_layers", "2", "layer_types", `["full_attention","full_attention"]`), with(llama, func(d *Dimensions) { d.Layers = 2 })},
+		"a window that is switched off":          {edited(qwenConfig, "use_sliding_window", "false", "sliding_window", "null", "max_window_layers", "28"), qwen},
+		"biases that are switched off":           {edited(llamaConfig, "attention_bias", "false", "mlp_bias", "false", "hidden_act", `"silu"`), llama},
+		"keys that do not change how it runs":    {edited(llamaConfig, "torch_dtype", `"bfloat16"`, "architectures", `["LlamaForCausalLM"]`, "use_cache", "true"), llama},
+		"a rotary factor of one":                 {edited(llamaConfig, "partial_rotary_factor", "1.0"), llama},
+		"a norm that adds nothing to its square": {edited(llamaConfig, "rms_norm_eps", "0"), with(llama, func(d *Dimensions) { d.NormEps = 0 })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := dimensionsOf(c.text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("dimensions differ (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
+	scaling := func(text string) string { return edited(llamaConfig, "rope_scaling", text) }
+	for name, c := range map[string]struct {
+		text string
+		want error
+		says string
+	}{
+		"not JSON":                            {`{"model_type":`, ErrTruncated, "early"},
+		"a list":                              {`[]`, ErrInvalid, "object"},
+		"a NaN, as Python writes it":          {edited(llamaConfig, "rms_norm_eps", "NaN"), ErrInvalid, "not JSON"},
+		"a NaN, as transformers tags it":      {edited(llamaConfig, "rms_norm_eps", `{"__float__":"NaN"}`), ErrInvalid, "rms_norm_eps"},
+		"a number beyond float64":             {edited(llamaConfig, "rms_norm_eps", "1e999"), ErrInvalid, "rms_norm_eps"},
+		"a negative epsilon":                  {edited(llamaConfig, "rms_norm_eps", "-1e-5"), ErrInvalid, "rms_norm_eps"},
+		"a key twice":                         {`{"model_type":"llama","model_type":"qwen3"}`, ErrInvalid, "twice"},
+		"deep nesting":                        {`{"a":` + strings.Repeat(`{"a":`, 10_000) + "1" + strings.Repeat("}", 10_000) + "}", ErrInvalid, "deep"},
+		"very many values":                    {`{"a":[` + strings.Repeat("1,", 1<<19) + "1]}", ErrInvalid, "values"},
+		"something behind it":                 {edited(llamaConfig) + "{}", ErrInvalid, "follows"},
+		"no model type":                       {edited(llamaConfig, "model_type", ""), ErrMissing, "model_type"},
+		"another model type":                  {edited(llamaConfig, "model_type", `"gpt2"`), ErrUnsupported, "supported: llama, mistral, qwen3"},
+		"a model that sees":                   {`{"model_type":"qwen3_vl","text_config":{` + qwenConfig + `}}`, ErrUnsupported, "qwen3_vl"},
+		"a model type that is a number":       {edited(llamaConfig, "model_type", "7"), ErrMissing, "model_type"},
+		"no heads":                            {edited(llamaConfig, "num_attention_heads", "0"), ErrInvalid, "num_attention_heads is 0"},
+		"no layers":                           {edited(llamaConfig, "num_hidden_layers", "0"), ErrInvalid, "num_hidden_layers is 0"},
+		"a thousand million layers":           {edited(llamaConfig, "num_hidden_layers", "1000000000"), ErrInvalid, "num_hidden_layers"},
+		"a negative width":                    {edited(llamaConfig, "hidden_size", "-576"), ErrInvalid, "hidden_size"},
+		"no width":                            {edited(llamaConfig, "hidden_size", ""), ErrMissing, "hidden_size"},
+		"no feed-forward width":               {edited(llamaConfig, "intermediate_size", ""), ErrMissing, "intermediate_size"},
+		"no vocabulary":                       {edited(llamaConfig, "vocab_size", "null"), ErrMissing, "vocab_size"},
+		"no epsilon":                          {edited(llamaConfig, "rms_norm_eps", ""), ErrMissing, "rms_norm_eps"},
+		"heads out of proportion":             {edited(llamaConfig, "num_key_value_heads", "2"), ErrInvalid, "multiple"},
+		"an odd head":                         {edited(llamaConfig, "head_dim", "63"), ErrInvalid, "even"},
+		"a head of nothing":                   {edited(llamaConfig, "hidden_size", "8"), ErrInvalid, "head size 0"},
+		"biases in attention":                 {edited(llamaConfig, "attention_bias", "true"), ErrUnsupported, "attention_bias"},
+		"biases in the feed-forward":          {edited(llamaConfig, "mlp_bias", "true"), ErrUnsupported, "mlp_bias"},
+		"a flag that is a number":             {edited(llamaConfig, "mlp_bias", "1"), ErrInvalid, "mlp_bias"},
+		"interleaved rotary pairs":            {edited(llamaConfig, "rope_traditional", "true"), ErrUnsupported, "rope_traditional"},
+		"a window":                            {edited(qwenConfig, "use_sliding_window", "true"), ErrUnsupported, "use_sliding_window"},
+		"layers with a window":                {edited(llamaConfig, "num_hidden_layers", "2", "layer_types", `["full_attention","sliding_attention"]`), ErrUnsupported, "sliding_attention"},
+		"other layers than there are":         {edited(llamaConfig, "layer_types", `["full_attention"]`), ErrInvalid, "layer_types"},
+		"another activation":                  {edited(llamaConfig, "hidden_act", `"gelu"`), ErrUnsupported, "gelu"},
+		"experts":                             {edited(llamaConfig, "num_local_experts", "8"), ErrUnsupported, "mixture of experts"},
+		"a part of the head is turned":        {edited(llamaConfig, "partial_rotary_factor", "0.5"), ErrUnsupported, "partial_rotary_factor"},
+		"a part, said in rope_parameters":     {edited(llamaConfig, "rope_parameters", `{"rope_type":"default","partial_rotary_factor":0.5}`), ErrUnsupported, "partial_rotary_factor"},
+		"a Qwen3 without theta":               {edited(qwenConfig, "rope_theta", ""), ErrMissing, "rope_theta"},
+		"a theta of one":                      {edited(llamaConfig, "rope_theta", "1"), ErrInvalid, "rope_theta"},
+		"a theta that is text":                {edited(llamaConfig, "rope_theta", `"10000"`), ErrInvalid, "rope_theta"},
+		"a scaling that is text":              {scaling(`"linear"`), ErrInvalid, "rope_scaling"},
+		"a kind that is a number":             {scaling(`{"type":3}`), ErrInvalid, "type"},
+		"dynamic scaling":                     {scaling(`{"type":"dynamic","factor":2}`), ErrUnsupported, "dynamic"},
+		"longrope":                            {scaling(`{"rope_type":"longrope"}`), ErrUnsupported, "supported: default, linear, llama3, none, yarn"},
+		"the older name of the kind wins":     {scaling(`{"rope_type":"linear","type":"su","factor":2}`), ErrUnsupported, "su"},
+		"linear without a factor":             {scaling(`{"type":"linear"}`), ErrMissing, "factor"},
+		"a factor below one":                  {scaling(`{"type":"linear","factor":0.5}`), ErrInvalid, "factor"},
+		"a factor of nothing":                 {scaling(`{"type":"yarn","factor":0}`), ErrInvalid, "factor"},
+		"llama3 with bounds in reverse":       {scaling(`{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":1}`), ErrInvalid, "low_freq_factor"},
+		"yarn whose references disagree":      {scaling(`{"rope_type":"yarn","factor":4,"mscale":0.7}`), ErrUnsupported, "mscale"},
+		"the other way round":                 {scaling(`{"rope_type":"yarn","factor":4,"mscale_all_dim":0.7}`), ErrUnsupported, "mscale"},
+		"yarn with an old context of nothing": {scaling(`{"rope_type":"yarn","factor":4,"original_max_position_embeddings":0}`), ErrInvalid, "original_max"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := dimensionsOf(c.text)
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("error %v, want %v saying %q", err, c.want, c.says)
+			}
+		})
+	}
+}
+
+// TestG3TheDecodersOwnLayersAreCounted is row G3 of the catalogue: the layers
+// of a vision encoder were taken for those of the model, and floats and texts
+// for numbers.
+func TestG3TheDecodersOwnLayersAreCounted(t *testing.T) {
+	text := strings.Replace(qwenConfig, `"model_type":"qwen3",`, "", 1)
+	legacy := `"n_embd":576,"n_layer":30,"n_inner":1536,"n_head":9,"n_head_kv":3,"n_vocab":49152,"rms_norm_eps":1e-05,"n_ctx":8192`
+	type counts struct{ layers, hidden, heads, kvHeads, context int }
+	decoder, old := counts{28, 1024, 16, 8, 40960}, counts{30, 576, 9, 3, 8192}
+	for name, c := range map[string]struct {
+		text string
+		want counts
+		says string // of the error; empty means none
+	}{
+		"a plain decoder": {"{" + text + "}", decoder, ""},
+		"a vision model with text_config and the encoder's layers above it": {
+			`{"num_hidden_layers":32,"hidden_size":1280,"vision_config":{"depth":32},"text_config":{` + text + "}}", decoder, ""},
+		"a vision model with language_config": {`{"num_layers":24,"language_config":{` + text + "}}", decoder, ""},
+		"a speech model with llm_config":      {`{"n_layer":12,"llm_config":{` + text + "}}", decoder, ""},
+		"a section that spells its layers the other way": {
+			`{"num_hidden_layers":99,"text_config":{` + legacy + "}}", old, ""},
+		"a section without layers is passed over": {`{"text_config":{"model_type":"x"},` + text + "}", decoder, ""},
+		"the first section that counts wins": {
+			`{"text_config":{"hidden_size":1},"language_config":{` + text + `},"llm_config":{` + legacy + "}}", decoder, ""},
+		"a section that is not an object is passed over": {`{"text_config":"none",` + text + "}", decoder, ""},
+		"legacy names":                                     {"{" + legacy + "}", old, ""},
+		"legacy names, n_layers":                           {"{" + strings.Replace(legacy, "n_layer", "n_layers", 1) + "}", old, ""},
+		"legacy names, num_layers and n_positions":         {"{" + strings.NewReplacer("n_layer", "num_layers", "n_ctx", "n_positions").Replace(legacy) + "}", old, ""},
+		"the present name wins over a legacy one":          {"{" + text + `,"n_layer":7,"n_ctx":5}`, decoder, ""},
+		"layers as a float":                                {"{" + strings.Replace(text, ":28,", ":28.0,", 1) + "}", counts{}, "num_hidden_layers is 28.0"},
+		"layers with an exponent":                          {"{" + strings.Replace(text, ":28,", ":28e0,", 1) + "}", counts{}, "num_hidden_layers is 28e0"},
+		"layers as text":                                   {"{" + strings.Replace(text, ":28,", `:"28",`, 1) + "}", counts{}, `num_hidden_layers is "28"`},
+		"layers as a truth value":                          {"{" + strings.Replace(text, ":28,", ":true,", 1) + "}", counts{}, "num_hidden_layers is true"},
+		"layers as a list":                                 {"{" + strings.Replace(text, ":28,", ":[28],", 1) + "}", counts{}, "num_hidden_layers is a list"},
+		"heads as a float":                                 {"{" + strings.Replace(text, ":16,", ":16.5,", 1) + "}", counts{}, "num_attention_heads is 16.5"},
+		"layers beyond 64 bits":                            {"{" + strings.Replace(text, ":28,", ":18446744073709551644,", 1) + "}", counts{}, "num_hidden_layers"},
+		"a section that counts in floats does not go back": {`{"num_hidden_layers":32,"text_config":{` + strings.Replace(text, ":28,", ":28.0,", 1) + "}}", counts{}, "text_config.num_hidden_layers is 28.0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, err := readConfig([]byte(c.text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := cfg.dimensions(familyLlama)
+			if c.says != "" {
+				if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("error %v, want ErrInvalid saying %q", err, c.says)
+				}
+				return
+			}
+			if got := (counts{d.Layers, d.Hidden, d.QueryHeads, d.KVHeads, d.Context}); err != nil || got != c.want {
+				t.Errorf("counts %+v (error %v), want %+v", got, err, c.want)
+			}
+		})
+	}
+}
+
+// TestScalingsAreThoseOfTheReferences compares with mlx-lm 0.32.2
+// (initialize_rope(...)._freqs over the plain frequencies, and its mscale).
+func TestScalingsAreThoseOfTheReferences(t *testing.T) {
+	for name, c := range map[string]struct {
+		head           int
+		theta, scaling string
+		at             []int
+		factors        []float64
+		magnitude      float64
+	}{
+		"Llama 3.1": {head: 128, theta: "500000", scaling: `{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":8192}`,
+			at: []int{0, 16, 32, 35, 48, 63}, factors: []float64{1, 1, 2.69453, 8, 8, 8}, magnitude: 1},
+		"Llama 3.2": {head: 64, theta: "500000", scaling: `{"rope_type":"llama3","factor":32.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":8192}`,
+			at: []int{0, 8, 16, 19, 24, 31}, factors: []float64{1, 1, 3.292263, 32, 32, 32}, magnitude: 1},
+		"llama3 with defaults": {head: 64, theta: "10000", scaling: `{"rope_type":"llama3","factor":2}`,
+			at: []int{0, 8, 16, 19, 24, 31}, factors: []float64{1, 1, 1, 1, 1.816092, 2}, magnitude: 1},
+		"Qwen3 with yarn": {head: 128, theta: "1000000", scaling: `{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}`,
+			at: []int{0, 16, 32, 35, 48, 63}, factors: []float64{1, 1, 1.658537, 2.125, 4, 4}, magnitude: 1.138629436111989},
+		"yarn with everything": {head: 64, theta: "10000", scaling: `{"type":"yarn","factor":40,"original_max_position_embeddings":4096,"beta_fast":16,"beta_slow":2,"mscale":0.707,"mscale_all_dim":1.0}`,
+			at: []int{0, 8, 16, 19, 24, 31}, factors: []float64{1, 1, 1.764706, 4.137931, 40, 40}, magnitude: 0.9210423553163399},
+		"yarn with defaults": {head: 64, theta: "10000", scaling: `{"type":"yarn","factor":2}`,
+			at: []int{0, 8, 16, 19, 24, 31}, factors: []float64{1, 1, 1.3, 1.529412, 2, 2}, magnitude: 1.0693147180559945},
+		"yarn with a magnitude of its own, as transformers reads it": {head: 64, theta: "10000", scaling: `{"type":"yarn","factor":2,"attention_factor":1.5,"truncate":true}`,
+			at: []int{0, 31}, factors: []float64{1, 2}, magnitude: 1.5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := dimensionsOf(edited(llamaConfig, "head_dim", strconv.Itoa(c.head), "rope_theta", c.theta, "rope_scaling", c.scaling))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(d.Rope.Factors) != c.head/2 {
+				t.Fatalf("%d factors for a head of %d", len(d.Rope.Factors), c.head)
+			}
+			for k, i := range c.at {
+				if math.Abs(float64(d.Rope.Factors[i])-c.factors[k]) > 1e-5*c.factors[k] {
+					t.Errorf("factor %d is %v, want %v", i, d.Rope.Factors[i], c.factors[k])
+				}
+			}
+			if math.Abs(d.Rope.Magnitude-c.magnitude) > 1e-12 || d.Rope.Linear != 1 {
+				t.Errorf("magnitude %v and linear %v, want %v and 1", d.Rope.Magnitude, d.Rope.Linear, c.magnitude)
+			}
+		})
+	}
+}
+
+func FuzzConfig(f *testing.F) {
+	f.Add([]byte(edited(llamaConfig)))
+	f.Add([]byte(edited(qwenConfig, "quantization", `{"bits":4,"group_size":64,"lm_head":false,"model.embed_tokens":{"bits":8,"group_size":32}}`)))
+	f.Add([]byte(edited(llamaConfig, "rope_scaling", `{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":8192}`)))
+	f.Add([]byte(edited(qwenConfig, "rope_scaling", `{"type":"yarn","factor":40,"mscale":0.707,"mscale_all_dim":1.0,"truncate":false}`)))
+	f.Add([]byte(`{"num_hidden_layers":99,"text_config":{"n_layer":1}}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := readConfig(b)
+		if err != nil {
+			return
+		}
+		if g, err := c.grouping(); err == nil {
+			_, _, _ = g.of("model.embed_tokens")
+		}
+		d, err := c.Dimensions()
+		if err != nil {
+			return
+		}
+		if d.Layers < 1 || d.HeadSize < 2 || d.KVHeads < 1 || len(d.Rope.Factors) > d.HeadSize || math.IsNaN(d.NormEps) {
+			t.Errorf("dimensions %+v", d)
+		}
+		for _, v := range append(d.Rope.Factors, float32(d.Rope.Magnitude), float32(d.Rope.Linear), float32(d.Rope.Theta)) {
+			if !(v > 0) || math.IsInf(float64(v), 0) {
+				t.Errorf("rope %+v", d.Rope)
+			}
+		}
+	})
+}
