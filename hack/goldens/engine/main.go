@@ -5,6 +5,7 @@
 //
 //	bash hack/models/fetch.sh smollm2
 //	go run ./hack/goldens/engine
+//	bash hack/mlx/go.sh run ./hack/goldens/engine -backend mlx
 //
 // Start reading at check.
 package main
@@ -18,10 +19,11 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 
+	"metalfleet.dev/metalfleet/metal/backends"
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
-	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
 )
 
@@ -49,14 +51,15 @@ type goldenCase struct {
 func main() {
 	model := flag.String("model", ".cache/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "model file (hack/models/fetch.sh smollm2 fetches it)")
 	path := flag.String("golden", "hack/goldens/engine/testdata/smollm2.json", "reference")
+	backend := flag.String("backend", "ref", "back end that computes: "+strings.Join(backends.Names(), " or "))
 	flag.Parse()
-	if err := run(context.Background(), *model, *path); err != nil {
+	if err := run(context.Background(), *model, *path, *backend); err != nil {
 		fmt.Fprintln(os.Stderr, "goldens:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, model, path string) (err error) {
+func run(ctx context.Context, model, path, backend string) (err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -68,12 +71,20 @@ func run(ctx context.Context, model, path string) (err error) {
 	if len(g.Cases) == 0 {
 		return fmt.Errorf("%s holds no case", path)
 	}
-	s, err := engine.OpenSession(ctx, model, ref.New(ref.Options{}))
+	one, err := backends.Open(backend, backends.Options{})
+	if err != nil {
+		return err
+	}
+	two, err := backends.Open(backend, backends.Options{})
+	if err != nil {
+		return err
+	}
+	s, err := engine.OpenSession(ctx, model, one)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	e := engine.Start(engine.Options{ModelPath: model, Backend: ref.New(ref.Options{})})
+	e := engine.Start(engine.Options{ModelPath: model, Backend: two})
 	defer func() { e.Shutdown(ctx); err = errors.Join(err, e.Wait()) }()
 	if err := e.AwaitReady(ctx); err != nil {
 		return err
@@ -86,8 +97,8 @@ func run(ctx context.Context, model, path string) (err error) {
 		}
 		worst, compared = max(worst, d), compared+n
 	}
-	fmt.Printf("%d cases equal to %s: token ids exact, %d greedy tokens equal, worst of the %d largest logits off by %.5f (tolerance %g)\n",
-		len(g.Cases), g.MadeBy, compared, len(g.Cases[0].Top), worst, tolerance)
+	fmt.Printf("%s: %d cases equal to %s: token ids exact, %d greedy tokens equal, worst of the %d largest logits off by %.5f (tolerance %g)\n",
+		backend, len(g.Cases), g.MadeBy, compared, len(g.Cases[0].Top), worst, tolerance)
 	return nil
 }
 
