@@ -210,8 +210,7 @@ func (f Format) CheckRow(n int, r Row) error {
 		return err
 	}
 	if len(r.Raw) != s.Raw || len(r.Scales) != s.Scales || len(r.Biases) != s.Biases {
-		return fmt.Errorf("parts of %d, %d and %d bytes for %d elements of %v, want %d, %d and %d: %w",
-			len(r.Raw), len(r.Scales), len(r.Biases), n, f, s.Raw, s.Scales, s.Biases, ErrRow)
+		return f.misfit(n, r, s)
 	}
 	if !f.Type.Finite(r.Scales) {
 		return fmt.Errorf("scale of group %d is not a finite number: %w", f.Type.firstInfinite(r.Scales), ErrRow)
@@ -220,6 +219,11 @@ func (f Format) CheckRow(n int, r Row) error {
 		return fmt.Errorf("bias of group %d is not a finite number: %w", f.Type.firstInfinite(r.Biases), ErrRow)
 	}
 	return nil
+}
+
+func (f Format) misfit(n int, r Row, want Sizes) error {
+	return fmt.Errorf("parts of %d, %d and %d bytes for %d elements of %v, want %d, %d and %d: %w",
+		len(r.Raw), len(r.Scales), len(r.Biases), n, f, want.Raw, want.Scales, want.Biases, ErrRow)
 }
 
 // Finite reports whether all little-endian numbers in raw are finite: their
@@ -295,13 +299,18 @@ func (f Format) Dequantize(r Row, dst []float32) error {
 // Quantize writes src as an affine row, as MLX's quantize does: the edge of a
 // group's range that is farther from zero is met exactly, and zero stays zero
 // (mlx/backend/cpu/quantized.cpp, mlx 0.32). ErrUnsupported for formats that
-// are not affine.
+// are not affine; ErrRow for values that are not finite, or too large for the
+// type of the scales.
 func (f Format) Quantize(src []float32, dst Row) error {
 	if f.Mode != Affine {
 		return fmt.Errorf("quantise to %v: %w", f, ErrUnsupported)
 	}
-	if err := f.CheckRow(len(src), dst); err != nil {
+	sizes, err := f.Sizes(len(src))
+	if err != nil {
 		return err
+	}
+	if len(dst.Raw) != sizes.Raw || len(dst.Scales) != sizes.Scales || len(dst.Biases) != sizes.Biases {
+		return f.misfit(len(src), dst, sizes)
 	}
 	clear(dst.Raw)
 	for g := range len(src) / f.Group {
@@ -311,10 +320,13 @@ func (f Format) Quantize(src []float32, dst Row) error {
 		f.Type.Put(dst.Biases, g, bias)
 		for i, v := range group {
 			q := math.RoundToEven(float64((v - bias) / scale))
+			if q != q {
+				return fmt.Errorf("quantise to %v: group %d holds what is not finite, or too large: %w", f, g, ErrRow)
+			}
 			PutQ(dst.Raw, f.Bits, g*f.Group+i, int(min(max(q, 0), float64(int(1)<<f.Bits-1))))
 		}
 	}
-	return nil
+	return f.CheckRow(len(src), dst)
 }
 
 func (f Format) scaleOf(group []float32) (scale, bias float32) {

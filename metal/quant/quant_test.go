@@ -1,6 +1,7 @@
 package quant_test
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -105,5 +106,58 @@ func TestWhatDoesNotFitIsRefused(t *testing.T) {
 		if err := f.CheckRow(128, bad); !errors.Is(err, quant.ErrRow) {
 			t.Errorf("%s: error %v, want ErrRow", name, err)
 		}
+	}
+}
+
+func TestFiniteLooksAtEveryNumber(t *testing.T) {
+	for _, kind := range []quant.Type{quant.Float32, quant.Float16, quant.BFloat16} {
+		for h := range 1 << 16 {
+			raw := make([]byte, kind.Bytes()) // of a float32 the upper half
+			raw[len(raw)-2], raw[len(raw)-1] = byte(h), byte(h>>8)
+			v := float64(kind.At(raw, 0))
+			if got, want := kind.Finite(raw), !math.IsInf(v, 0) && !math.IsNaN(v); got != want {
+				t.Fatalf("%v: %v is finite: %v", kind, v, got)
+			}
+			if got := kind.Finite(bytes.Repeat(raw, 8)); got != kind.Finite(raw) {
+				t.Fatalf("%v: eight times %v are finite: %v", kind, v, got)
+			}
+		}
+		for n := range 20 {
+			raw := make([]byte, n*kind.Bytes())
+			for i := range n {
+				kind.Put(raw, i, -65504)
+			}
+			if !kind.Finite(raw) {
+				t.Errorf("%v: %d numbers are not finite", kind, n)
+			}
+			for i := range n {
+				kind.Put(raw, i, float32(math.Inf(-1)))
+				if kind.Finite(raw) {
+					t.Errorf("%v: infinity at %d of %d is not seen", kind, i, n)
+				}
+				kind.Put(raw, i, 1)
+			}
+		}
+	}
+}
+
+func TestWhatCannotBeQuantisedIsRefused(t *testing.T) {
+	f := quant.AffineOf(4, 32, quant.Float16)
+	row, err := f.NewRow(32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, v := range map[string]float64{"not a number": math.NaN(), "infinite": math.Inf(-1), "too large for the scale": 3e7} {
+		src := make([]float32, 32)
+		src[5] = float32(v)
+		if err := f.Quantize(src, row); !errors.Is(err, quant.ErrRow) {
+			t.Errorf("%s: error %v, want ErrRow", name, err)
+		}
+	}
+	if err := f.Quantize(make([]float32, 31), row); !errors.Is(err, quant.ErrRow) {
+		t.Errorf("part of a group: error %v, want ErrRow", err)
+	}
+	if err := quant.SymmetricOf(4, 32, quant.Float16).Quantize(make([]float32, 32), row); !errors.Is(err, quant.ErrUnsupported) {
+		t.Errorf("symmetric: error %v, want ErrUnsupported", err)
 	}
 }
