@@ -27,6 +27,10 @@ build: ## build every program into bin/
 	@mkdir -p bin
 	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
 
+.PHONY: mlx
+mlx: ## build the engine with MLX, and the libraries it needs, into bin/mlx (needs g++; fetches the SDK from a wheel)
+	@bash hack/mlx/build.sh bin/mlx '$(VERSION)'
+
 .PHONY: build-darwin
 build-darwin: ## cross-build every program for an Apple Silicon Mac into bin/darwin-arm64, and vet the sources as it sees them
 	@test -n "$(PROGRAMS)" || { echo "make build-darwin: cmd/ holds no program" >&2; exit 1; }
@@ -57,6 +61,14 @@ lint: ## go vet, staticcheck, the import law and the house rules
 .PHONY: test
 test: kube build ## every test, with the race detector: units, API server, the whole system
 	@bash hack/test.sh $(TEST_TIMEOUT)
+
+.PHONY: test-mlx
+test-mlx: ## the tests of all that runs on a back end, on MLX too: the suite, model families, the engine
+	bash hack/mlx/test.sh $(TEST_TIMEOUT)
+
+.PHONY: mutants-mlx
+mutants-mlx: ## the same with the guards of hack/mutants-mlx.txt, whose tests need MLX
+	bash hack/mlx/mutants.sh '$(MUTANTS)'
 
 .PHONY: mutants
 mutants: ## break each guard of hack/mutants.txt and want its test red (MUTANTS=all, shard or i/n)

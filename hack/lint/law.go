@@ -23,6 +23,9 @@ type room struct {
 	why  string   // what to tell who breaks it
 }
 
+// bridge is the only package with C in it.
+const bridge = "metal/mlx"
+
 // testOnly are the packages under hack that _test.go files may import.
 func testOnly() []string { return []string{"hack/testenv", "hack/tinymodel"} }
 
@@ -151,7 +154,10 @@ func refuse(r room, f file, imp string) string {
 			return ""
 		}
 	case imp == "C":
-		return ""
+		if f.pkg == bridge {
+			return ""
+		}
+		return "only metal/mlx speaks C"
 	case f.test && match("github.com/google/go-cmp/...", imp), matchAny(r.libs, imp):
 		return ""
 	}

@@ -109,6 +109,14 @@ template <class R, class F> R guarded(uint64_t owner, F &&f) noexcept {
   return out;
 }
 
+// become_owner marks this thread, unless another of its back ends did.
+uint64_t become_owner() {
+  if (self.owner == 0) {
+    self.owner = owners.fetch_add(1) + 1;
+  }
+  return self.owner;
+}
+
 bridge_made hand_over(mx::array a) {
   int64_t bytes = static_cast<int64_t>(a.nbytes());
   return {new bridge_array{std::move(a)}, bytes, {BRIDGE_OK, nullptr}};
@@ -148,10 +156,7 @@ mx::array rows_of(const mx::array &x, int from, int to) {
 extern "C" {
 
 bridge_attached bridge_attach(void) {
-  if (self.owner == 0) {
-    self.owner = owners.fetch_add(1) + 1;
-  }
-  return guarded<bridge_attached>(self.owner, [](bridge_attached &out) {
+  return guarded<bridge_attached>(become_owner(), [](bridge_attached &out) {
     mx::default_stream(mx::default_device()); // this thread's own
     out.gpu = on_gpu();
     out.cuda = mx::cu::is_available();
@@ -506,10 +511,11 @@ static mx::array by_head(const mx::array &x, int from, int length, int heads, in
 // handle goes before anything is computed, so that its buffer is reused.
 static void append(std::optional<mx::array> &held, mx::array fresh, int start, int capacity) {
   int heads = fresh.shape(1), length = fresh.shape(2), size = fresh.shape(3);
+  auto room = [&](int tokens, mx::Dtype type) { return mx::broadcast_to(mx::array(0, type), {1, heads, tokens, size}); };
   if (!held) {
-    held = mx::zeros({1, heads, capacity, size}, fresh.dtype());
+    held = mx::contiguous(room(capacity, fresh.dtype()));
   } else if (held->shape(2) < capacity) {
-    held = mx::concatenate({*held, mx::zeros({1, heads, capacity - held->shape(2), size}, held->dtype())}, 2);
+    held = mx::concatenate({*held, room(capacity - held->shape(2), held->dtype())}, 2);
   }
   held = mx::slice_update(*held, mx::astype(std::move(fresh), held->dtype()), mx::Shape{0, 0, start, 0}, mx::Shape{1, heads, start + length, size});
 }

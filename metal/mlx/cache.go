@@ -15,11 +15,12 @@ import (
 // cache holds, for every request and layer, keys and values in one array each:
 // [1, kvHeads, capacity, size]. Capacity is the number of tokens rounded up to
 // a multiple of the spec's BlockTokens, so what a request holds is what a
-// scheduler that counts blocks thinks it holds. A layer that outgrows its
-// arrays is copied into larger ones, once in BlockTokens tokens, while both
-// exist; layers are computed one after another, so that is the transient of
-// one layer. All other tokens are written in place: the replaced handle goes
-// before anything is computed, and the framework then reuses its buffer.
+// scheduler that counts blocks thinks it holds. A request that outgrows its
+// arrays is copied into larger ones, once in BlockTokens tokens; until that
+// step is computed, both count (and on a processor, which is told of many
+// layers before it has computed the first, both exist). All other tokens are
+// written in place: the replaced handle goes before anything is computed, and
+// the framework then reuses its buffer.
 type cache struct {
 	b        *Backend
 	spec     tensor.CacheSpec
@@ -136,11 +137,11 @@ func (c *cache) reserve(id tensor.RequestID, layer, n, width int) (*held, error)
 	if capacity <= h.capacities[layer] {
 		return h, nil
 	}
-	// While it grows the old arrays exist beside the new ones.
 	if err := c.b.admit(c.tokenBytes(h) * int64(capacity)); err != nil {
 		return nil, fmt.Errorf("KV for %d tokens: %w", n, err)
 	}
 	c.b.gauges.kv.Add(c.tokenBytes(h) * int64(capacity-h.capacities[layer]))
+	c.b.outgrown += c.tokenBytes(h) * int64(h.capacities[layer])
 	h.capacities[layer] = capacity
 	return h, nil
 }
@@ -153,7 +154,12 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	if !ok || !s.begin(op) {
 		return &array{}
 	}
-	segments, scores, err := c.extend(&spec, k.width())
+	err := s.b.check() // before the cache changes
+	var segments []C.bridge_segment
+	var scores int64
+	if err == nil {
+		segments, scores, err = c.extend(&spec, k.width())
+	}
 	if err == nil && !s.b.gpu.Load() {
 		// A processor writes the scores of a segment out, twice.
 		err = s.b.admit(2 * scores * int64(q.shape[1]/c.spec.HeadSize) * int64(q.width()))

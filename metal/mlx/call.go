@@ -9,6 +9,7 @@ package mlx
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -54,7 +55,7 @@ func (b *Backend) attach() error {
 	b.cuda.Store(a.cuda != 0)
 	b.owner.Store(uint64(a.owner))
 	b.gauges.base = 0
-	if err := b.measure(); err != nil {
+	if err := errors.Join(b.resetPeak(), b.measure()); err != nil {
 		return err
 	}
 	b.gauges.base = b.gauges.arrays.Swap(0)
@@ -98,7 +99,7 @@ func (b *Backend) publish(g *C.bridge_gauges) {
 	m := &b.gauges
 	m.arrays.Store(max(0, int64(g.active)-m.base-m.weights.Load()-m.kv.Load()))
 	m.pooled.Store(int64(g.pooled))
-	m.peak.Store(int64(g.peak))
+	m.peak.Store(max(0, int64(g.peak)-m.base))
 }
 
 // resetPeak begins a new measurement of the peak.

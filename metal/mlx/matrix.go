@@ -40,7 +40,7 @@ func (b *Backend) LoadMatrix(format quant.Format, out, in int, fill func(put fun
 	if err := b.enter(op); err != nil {
 		return nil, err
 	}
-	if out <= 0 || in <= 0 || int64(out) > math.MaxInt32 || int64(in) > math.MaxInt32 {
+	if _, ok := elements([]int{out, in}); !ok {
 		return nil, &tensor.ShapeError{Op: op, Detail: fmt.Sprintf("[%d, %d]", out, in)}
 	}
 	if err := format.Check(); err != nil {

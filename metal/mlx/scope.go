@@ -7,7 +7,6 @@ import "C"
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"unsafe"
@@ -365,14 +364,18 @@ func (b *Backend) compute(hs []handle, wait bool) error {
 	for h := range b.pending {
 		rows = append(rows, h.row)
 	}
-	err := b.evaluate(hs, rows, wait)
-	if errors.Is(err, tensor.ErrThread) {
+	if err := b.check(); err != nil {
 		return err
+	}
+	err := b.ask("evaluate")
+	if err == nil {
+		err = b.evaluate(hs, rows, wait)
 	}
 	for h := range b.pending {
 		h.broken = err
 	}
 	clear(b.pending)
+	b.outgrown = 0
 	if err != nil {
 		return err
 	}

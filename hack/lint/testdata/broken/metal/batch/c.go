@@ -1,0 +1,3 @@
+package batch
+
+import "C"

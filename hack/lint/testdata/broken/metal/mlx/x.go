@@ -1,0 +1,3 @@
+package mlx
+
+import "C"
