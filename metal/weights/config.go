@@ -214,7 +214,8 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 		d.HeadSize = c.integerOr(d.Hidden/d.QueryHeads, 2, 1<<12, "head_dim")
 	}
 	d.Rope = c.rope(d)
-	c.plain(d)
+	d.Window = c.window(d)
+	c.plain()
 	if c.err != nil {
 		return Dimensions{}, c.err
 	}
@@ -234,7 +235,7 @@ func (c *config) defaultContext() int {
 }
 
 // plain refuses by name what these families have but the engine does not.
-func (c *config) plain(d Dimensions) {
+func (c *config) plain() {
 	for _, name := range []string{"attention_bias", "mlp_bias", "rope_traditional", "use_sliding_window"} {
 		if c.flag(name) {
 			c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"value", "true", []string{"false"}}))
@@ -248,28 +249,32 @@ func (c *config) plain(d Dimensions) {
 			c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"feed-forward", "mixture of experts", []string{"dense"}}))
 		}
 	}
-	c.windows(d)
 }
 
-// windows follows mlx-lm: sliding_window alone changes nothing (its llama, which
-// is also its mistral, attends to everything unless layer_types says otherwise;
-// its qwen3 never looks).
-func (c *config) windows(d Dimensions) {
+// window is the sliding_window of a mistral, in every layer, as in transformers
+// (modeling_mistral.py, version 5). mlx-lm, which runs a mistral as a llama, and
+// whose qwen3 and llama without layer_types never look at it, differs there: the
+// model was trained with it.
+func (c *config) window(d Dimensions) int {
 	types := c.text["layer_types"]
 	if types == nil {
-		return
+		if c.values["model_type"] != "mistral" {
+			return 0
+		}
+		return c.integerOr(0, 1, 1<<30, "sliding_window")
 	}
 	list, ok := types.([]any)
 	if !ok || len(list) != d.Layers {
 		c.fail(invalidf("%slayer_types is not a list of %d names", c.inside, d.Layers))
-		return
+		return 0
 	}
 	for _, v := range list {
 		if v != "full_attention" {
 			c.fail(fmt.Errorf("%slayer_types: %w", c.inside, &UnsupportedError{"attention", shown(v), []string{"full_attention"}}))
-			return
+			break
 		}
 	}
+	return 0
 }
 
 // tied says whether the embedding is also the head; known is false where

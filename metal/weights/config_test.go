@@ -56,7 +56,9 @@ func TestConfigurationsGiveDimensions(t *testing.T) {
 	}{
 		"a Llama":                                {edited(llamaConfig), llama},
 		"a Qwen3":                                {edited(qwenConfig), qwen},
-		"a Mistral is a Llama":                   {edited(llamaConfig, "model_type", `"mistral"`, "sliding_window", "4096"), llama},
+		"a Mistral is a Llama":                   {edited(llamaConfig, "model_type", `"mistral"`, "sliding_window", "null"), llama},
+		"a Mistral with a window":                {edited(llamaConfig, "model_type", `"mistral"`, "sliding_window", "4096"), with(llama, func(d *Dimensions) { d.Window = 4096 })},
+		"a Llama has no window":                  {edited(llamaConfig, "sliding_window", "4096"), llama},
 		"no key-value heads mean one per head":   {edited(llamaConfig, "num_key_value_heads", ""), with(llama, func(d *Dimensions) { d.KVHeads = 9 })},
 		"null is absent":                         {edited(llamaConfig, "num_key_value_heads", "null", "head_dim", "null", "rope_scaling", "null"), with(llama, func(d *Dimensions) { d.KVHeads = 9 })},
 		"a head size of its own":                 {edited(llamaConfig, "head_dim", "128"), with(llama, func(d *Dimensions) { d.HeadSize, d.Rope.Size = 128, 128 })},
