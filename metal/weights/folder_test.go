@@ -435,6 +435,7 @@ func TestHostileFoldersAreTypedErrors(t *testing.T) {
 		"words that are floats":                 {affine(shaped(down+".weight", "F32", tinyHidden, tinyInner/8)), weights.ErrUnsupported, "F32"},
 		"words of another width":                {affine(shaped(down+".weight", "U32", tinyHidden, 15)), weights.ErrInvalid, "words"},
 		"words of more rows":                    {affine(shaped(down+".weight", "U32", tinyHidden+1, tinyInner/8)), weights.ErrInvalid, "words"},
+		"more rows than the layer has":          {affine(shaped(down+".weight", "U32", tinyHidden+1, tinyInner/8), shaped(down+".scales", "F16", tinyHidden+1, tinyInner/64), shaped(down+".biases", "F16", tinyHidden+1, tinyInner/64)), weights.ErrInvalid, "words"},
 		"words of no columns":                   {affine(shaped(down+".weight", "U32", tinyHidden, 0)), weights.ErrInvalid, "words of shape"},
 		"more words than columns":               {affine(shaped(down+".weight", "U32", tinyHidden, tinyInner+1)), weights.ErrInvalid, "words of shape"},
 		"scales of another width":               {affine(func(m *modelFolder) { m.config["quantization"].(map[string]any)[down] = true }, shaped(down+".scales", "F16", tinyHidden, 1)), weights.ErrInvalid, "scales"},
