@@ -11,7 +11,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -36,28 +38,34 @@ struct bridge_array {
   mx::array value;
 };
 
-struct bridge_row {
-  struct layer {
-    std::optional<mx::array> keys, values;
-  };
-  std::vector<layer> layers;
+// Keys and values of one layer: [slots, kvHeads, capacity, size] each.
+struct slab_layer {
+  std::optional<mx::array> keys, values;
+};
+
+struct bridge_slab {
+  std::vector<slab_layer> layers;
+  int capacity;
+  bridge_kv_shape shape;
 };
 
 namespace {
 
-// What belongs to a thread that attached. Positions and periods of the last
-// rope are kept, because every layer of a step asks with the same ones.
+// What belongs to a thread that attached. Lists of numbers that operations
+// need on the device are kept until the computation ends, because every layer
+// of a step asks with the same ones.
 struct thread_state {
   uint64_t owner = 0;
   int attached = 0;
-  std::vector<int32_t> positions;
+  std::map<std::vector<int32_t>, mx::array> lists;
+  std::map<std::vector<int32_t>, mx::array> masks;
   std::vector<float> periods;
-  std::optional<mx::array> offsets, frequencies;
+  std::optional<mx::array> frequencies;
 
   void forget() {
-    positions.clear();
+    lists.clear();
+    masks.clear();
     periods.clear();
-    offsets.reset();
     frequencies.reset();
   }
 };
@@ -273,14 +281,14 @@ bridge_status bridge_release(uint64_t owner, bridge_array **arrays, int32_t n, i
   });
 }
 
-bridge_status bridge_evaluate(uint64_t owner, bridge_array **arrays, int32_t n, bridge_row **rows, int32_t m, int32_t wait) {
+bridge_status bridge_evaluate(uint64_t owner, bridge_array **arrays, int32_t n, bridge_slab **slabs, int32_t m, int32_t wait) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
     std::vector<mx::array> all;
     for (int32_t i = 0; i < n; i++) {
       all.push_back(arrays[i]->value);
     }
     for (int32_t i = 0; i < m; i++) {
-      for (auto &layer : rows[i]->layers) {
+      for (auto &layer : slabs[i]->layers) {
         if (layer.keys) {
           all.push_back(*layer.keys);
           all.push_back(*layer.values);
@@ -295,18 +303,28 @@ bridge_status bridge_evaluate(uint64_t owner, bridge_array **arrays, int32_t n, 
   });
 }
 
+// The same values, computed, row after row. Another operation is only asked
+// for where they are not so already: it would wait behind all that was started
+// since.
+static mx::array plain(mx::array x) {
+  mx::eval({x});
+  if (!x.flags().row_contiguous) {
+    x = mx::contiguous(x);
+    mx::eval({x});
+  }
+  return x;
+}
+
 bridge_status bridge_read_floats(uint64_t owner, bridge_array *a, float *dst, int64_t n) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
-    auto x = mx::contiguous(mx::astype(a->value, mx::float32));
-    mx::eval({x});
+    auto x = plain(mx::astype(a->value, mx::float32));
     std::memcpy(dst, x.data<float>(), static_cast<size_t>(n) * sizeof(float));
   });
 }
 
 bridge_status bridge_read_ids(uint64_t owner, bridge_array *a, int32_t *dst, int64_t n) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
-    auto x = mx::contiguous(a->value);
-    mx::eval({x});
+    auto x = plain(a->value);
     std::memcpy(dst, x.data<int32_t>(), static_cast<size_t>(n) * sizeof(int32_t));
   });
 }
@@ -425,15 +443,14 @@ bridge_made bridge_unit(uint64_t owner, bridge_array *x) {
   });
 }
 
-// Offsets and frequencies as the rope kernel wants them, from the last call if
-// they are the same.
-static const mx::array &offsets_of(const int32_t *positions, int n) {
-  std::vector<int32_t> wanted(positions, positions + n);
-  if (!self.offsets || self.positions != wanted) {
-    self.offsets = mx::array(positions, mx::Shape{n}, mx::int32);
-    self.positions = std::move(wanted);
+// A list of numbers on the device, from an earlier layer if that had the same.
+static const mx::array &list_of(std::vector<int32_t> wanted) {
+  auto found = self.lists.find(wanted);
+  if (found == self.lists.end()) {
+    auto made = mx::array(wanted.data(), mx::Shape{static_cast<int>(wanted.size())}, mx::int32);
+    found = self.lists.emplace(std::move(wanted), std::move(made)).first;
   }
-  return *self.offsets;
+  return found->second;
 }
 
 static const mx::array &frequencies_of(const float *periods, int n) {
@@ -471,7 +488,7 @@ bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *position
     auto turn = [&](const mx::array &rows, const mx::array &offsets) {
       return mx::fast::rope(rows, spec->size, false, base, spec->scale, offsets, freqs);
     };
-    const auto &offsets = offsets_of(positions, tokens);
+    const auto &offsets = list_of({positions, positions + tokens});
     // CUDA's grid has at most 65,535 blocks in the dimension that holds rows.
     const int most = std::max(1, 65535 / ((heads + 3) / 4));
     if (tokens <= most) {
@@ -486,20 +503,125 @@ bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *position
   });
 }
 
-bridge_row *bridge_row_new(int32_t layers) {
+bridge_slab *bridge_slab_new(int32_t layers, int32_t capacity, bridge_kv_shape shape) {
   try {
-    return new bridge_row{std::vector<bridge_row::layer>(static_cast<size_t>(layers))};
+    return new bridge_slab{std::vector<slab_layer>(static_cast<size_t>(layers)), capacity, shape};
   } catch (...) {
     return nullptr;
   }
 }
 
-bridge_status bridge_row_free(uint64_t owner, bridge_row *row) {
-  return guarded<bridge_status>(owner, [&](bridge_status &) { delete row; });
+bridge_status bridge_slab_free(uint64_t owner, bridge_slab *slab) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) { delete slab; });
 }
 
+bridge_status bridge_type(uint64_t owner, bridge_array *a, int32_t *type) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    auto t = a->value.dtype();
+    *type = t == mx::float16 ? BRIDGE_FLOAT16 : t == mx::bfloat16 ? BRIDGE_BFLOAT16 : BRIDGE_FLOAT32;
+  });
+}
+
+} // extern "C"
+
+namespace {
+
+// Slots [from, to) of a slab's array.
+mx::array slots_of(const mx::array &a, int from, int to) {
+  if (from == 0 && to == a.shape(0)) {
+    return a;
+  }
+  return mx::slice(a, {from, 0, 0, 0}, {to, a.shape(1), a.shape(2), a.shape(3)});
+}
+
+// Closes the gap of a slot; without any slot nothing is held.
+void close_gap(std::optional<mx::array> &held, int slot) {
+  int n = held->shape(0);
+  if (n == 1) {
+    held.reset();
+  } else if (slot == 0) {
+    held = mx::contiguous(slots_of(*held, 1, n));
+  } else if (slot == n - 1) {
+    held = mx::contiguous(slots_of(*held, 0, n - 1));
+  } else {
+    held = mx::concatenate({slots_of(*held, 0, slot), slots_of(*held, slot + 1, n)}, 0);
+  }
+}
+
+// Puts a slot, wide enough for capacity tokens, behind the last.
+void put_behind(std::optional<mx::array> &held, mx::array slot, int capacity) {
+  if (int missing = capacity - slot.shape(2); missing > 0) {
+    slot = mx::concatenate({slot, mx::zeros({1, slot.shape(1), missing, slot.shape(3)}, slot.dtype())}, 2);
+  }
+  held = held ? mx::concatenate({*held, slot}, 0) : mx::contiguous(slot);
+}
+
+// How many layers are rearranged before they are waited for: what exists twice
+// meanwhile is that many.
+constexpr size_t layers_at_once = 4;
+
+// Rearranges every layer and computes the result, some layers at a time.
+template <class F> void rearrange(std::vector<bridge_slab *> slabs, F &&change) {
+  std::vector<mx::array> changed;
+  size_t layers = slabs[0]->layers.size();
+  for (size_t i = 0; i < layers; i++) {
+    change(i);
+    for (auto *slab : slabs) {
+      if (auto &layer = slab->layers[i]; layer.keys) {
+        changed.push_back(*layer.keys);
+        changed.push_back(*layer.values);
+      }
+    }
+    if ((i + 1) % layers_at_once == 0 || i + 1 == layers) {
+      mx::eval(std::move(changed));
+      changed = {};
+    }
+  }
+}
+
+} // namespace
+
+extern "C" {
+
+bridge_status bridge_slab_move(uint64_t owner, bridge_slab *from, int32_t slot, bridge_slab *to) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    mx::Shape one{1, to->shape.kv_heads, to->capacity, to->shape.size};
+    auto type = type_of(to->shape.type);
+    std::vector<bridge_slab *> slabs{to};
+    if (from != nullptr) {
+      slabs.push_back(from);
+    }
+    rearrange(slabs, [&](size_t i) {
+      auto &target = to->layers[i];
+      if (from == nullptr) {
+        put_behind(target.keys, mx::zeros(one, type), to->capacity);
+        put_behind(target.values, mx::zeros(one, type), to->capacity);
+        return;
+      }
+      auto &source = from->layers[i];
+      put_behind(target.keys, slots_of(*source.keys, slot, slot + 1), to->capacity);
+      put_behind(target.values, slots_of(*source.values, slot, slot + 1), to->capacity);
+      close_gap(source.keys, slot);
+      close_gap(source.values, slot);
+    });
+  });
+}
+
+bridge_status bridge_slab_remove(uint64_t owner, bridge_slab *slab, int32_t slot) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    rearrange({slab}, [&](size_t i) {
+      close_gap(slab->layers[i].keys, slot);
+      close_gap(slab->layers[i].values, slot);
+    });
+  });
+}
+
+} // extern "C"
+
+namespace {
+
 // Rows [from, from+length) of x [T, heads*size] as [1, heads, length, size].
-static mx::array by_head(const mx::array &x, int from, int length, int heads, int size) {
+mx::array by_head(const mx::array &x, int from, int length, int heads, int size) {
   auto rows = rows_of(x, from, from + length);
   if (length == 1) {
     return mx::reshape(rows, {1, heads, 1, size});
@@ -507,26 +629,31 @@ static mx::array by_head(const mx::array &x, int from, int length, int heads, in
   return mx::transpose(mx::reshape(rows, {1, length, heads, size}), {0, 2, 1, 3});
 }
 
-// Writes fresh rows into held, which gets room for capacity tokens. The old
-// handle goes before anything is computed, so that its buffer is reused.
-static void append(std::optional<mx::array> &held, mx::array fresh, int start, int capacity) {
-  int heads = fresh.shape(1), length = fresh.shape(2), size = fresh.shape(3);
-  auto room = [&](int tokens, mx::Dtype type) { return mx::broadcast_to(mx::array(0, type), {1, heads, tokens, size}); };
-  if (!held) {
-    held = mx::contiguous(room(capacity, fresh.dtype()));
-  } else if (held->shape(2) < capacity) {
-    held = mx::concatenate({*held, room(capacity - held->shape(2), held->dtype())}, 2);
-  }
-  held = mx::slice_update(*held, mx::astype(std::move(fresh), held->dtype()), mx::Shape{0, 0, start, 0}, mx::Shape{1, heads, start + length, size});
+// Writes fresh rows [slots, heads, length, size] into the slots from first on,
+// from a token on. The old handle goes before anything is computed, so that
+// its buffer is reused.
+void place(std::optional<mx::array> &held, mx::array fresh, int first, int start) {
+  mx::Shape from{first, 0, start, 0}, to{first + fresh.shape(0), fresh.shape(1), start + fresh.shape(2), fresh.shape(3)};
+  held = mx::slice_update(*held, mx::astype(std::move(fresh), held->dtype()), std::move(from), std::move(to));
 }
 
-// One segment's queries against what its row holds: [length, heads*size].
-static mx::array attend(const mx::array &q, const bridge_row::layer &held, const bridge_attend_spec *spec, const bridge_segment &seg, const std::optional<mx::array> &sinks) {
-  int end = seg.start + seg.length, first = 0;
-  if (spec->window > 0) {
-    first = std::max(0, seg.start + 1 - spec->window);
+// What one attention has in common with the others of its step.
+struct attention {
+  const bridge_attend_spec *spec;
+  std::optional<mx::array> sinks;
+
+  // Tokens [first, end) of slots [from, to).
+  mx::array seen(const mx::array &a, int from, int to, int first, int end) const {
+    return mx::slice(a, {from, 0, first, 0}, {to, spec->kv_heads, end, spec->size});
   }
-  auto seen = [&](const mx::array &a) { return mx::slice(a, {0, 0, first, 0}, {1, spec->kv_heads, end, spec->size}); };
+
+  int first_seen(int position) const { return spec->window > 0 ? std::max(0, position + 1 - spec->window) : 0; }
+};
+
+// One segment's queries against what its slot holds: [length, heads*size].
+mx::array attend_alone(const attention &a, const mx::array &q, const bridge_segment &seg) {
+  const auto *spec = a.spec;
+  int end = seg.start + seg.length, first = a.first_seen(seg.start);
   std::string mode;
   std::optional<mx::array> mask;
   if (seg.length > 1 && spec->window > 0 && end > spec->window) {
@@ -537,30 +664,151 @@ static mx::array attend(const mx::array &q, const bridge_row::layer &held, const
   } else if (seg.length > 1) {
     mode = "causal";
   }
-  auto out = mx::fast::scaled_dot_product_attention(q, seen(*held.keys), seen(*held.values), spec->scale, mode, mask, sinks);
+  auto &held = seg.slab->layers.at(static_cast<size_t>(spec->layer));
+  auto out = mx::fast::scaled_dot_product_attention(q, a.seen(*held.keys, seg.slot, seg.slot + 1, first, end), a.seen(*held.values, seg.slot, seg.slot + 1, first, end), spec->scale, mode, mask, a.sinks);
   if (seg.length > 1) {
     out = mx::transpose(out, {0, 2, 1, 3});
   }
   return mx::reshape(out, {seg.length, spec->heads * spec->size});
 }
 
+// Segments of one token each that fill a slab: row r of the step is in slot s
+// at position p.
+struct together {
+  bridge_slab *slab;
+  std::vector<int32_t> rows, positions; // by slot
+};
+
+// Rows of x in the order of slots: [slots, heads, 1, size].
+mx::array by_slot(const mx::array &x, const std::vector<int32_t> &rows, int heads, int size) {
+  int n = static_cast<int>(rows.size());
+  bool follow = true;
+  for (int i = 0; i < n; i++) {
+    follow = follow && rows[i] == rows[0] + i;
+  }
+  auto taken = follow ? rows_of(x, rows[0], rows[0] + n) : mx::take(x, list_of(rows), 0);
+  return mx::reshape(taken, {n, heads, 1, size});
+}
+
+// Writes one token into every slot, each at its own position.
+void place_all(std::optional<mx::array> &held, const mx::array &fresh, const std::vector<int32_t> &positions) {
+  int n = static_cast<int>(positions.size());
+  if (std::all_of(positions.begin(), positions.end(), [&](int32_t p) { return p == positions[0]; })) {
+    place(held, fresh, 0, positions[0]);
+    return;
+  }
+  std::vector<int32_t> slots(positions.size());
+  std::iota(slots.begin(), slots.end(), 0);
+  auto updates = mx::reshape(mx::astype(fresh, held->dtype()), {n, 1, fresh.shape(1), 1, fresh.shape(3)});
+  held = mx::scatter(*held, {list_of(slots), list_of(positions)}, updates, {0, 2});
+}
+
+// What each slot may see of tokens [first, end): [slots, 1, 1, end-first].
+const mx::array &mask_of(const attention &a, const std::vector<int32_t> &positions, int first, int end) {
+  auto key = positions;
+  key.insert(key.end(), {a.spec->window, first, end});
+  auto found = self.masks.find(key);
+  if (found == self.masks.end()) {
+    auto at = mx::reshape(list_of(positions), {static_cast<int>(positions.size()), 1, 1, 1});
+    auto token = mx::reshape(mx::arange(first, end), {1, 1, 1, end - first});
+    auto mask = mx::less_equal(token, at);
+    if (a.spec->window > 0) {
+      mask = mx::logical_and(mask, mx::greater(token, mx::subtract(at, mx::array(a.spec->window))));
+    }
+    found = self.masks.emplace(std::move(key), std::move(mask)).first;
+  }
+  return found->second;
+}
+
+// Above so many tokens, rows of different lengths are attended one by one: a
+// mask would read what the shorter ones do not have. Measured on an H100, 8
+// rows of 8k: 543 us under a mask, 322 us one by one.
+constexpr int longest_masked = 1024;
+
+// One token of every slot against what it holds, by slot: [slots, heads*size].
+mx::array attend_together(const attention &a, const mx::array &q, const together &t) {
+  const auto *spec = a.spec;
+  auto &held = t.slab->layers.at(static_cast<size_t>(spec->layer));
+  int n = static_cast<int>(t.positions.size());
+  auto [low, high] = std::minmax_element(t.positions.begin(), t.positions.end());
+  int first = a.first_seen(*low), end = *high + 1;
+  if (*low != *high && end - first > longest_masked) {
+    std::vector<mx::array> parts;
+    for (int s = 0; s < n; s++) {
+      parts.push_back(attend_alone(a, slots_of(q, s, s + 1), {t.slab, s, t.positions[s], 1}));
+    }
+    return mx::concatenate(std::move(parts), 0);
+  }
+  std::optional<mx::array> mask;
+  if (*low != *high) {
+    mask = mask_of(a, t.positions, first, end);
+  }
+  auto out = mx::fast::scaled_dot_product_attention(q, a.seen(*held.keys, 0, n, first, end), a.seen(*held.values, 0, n, first, end), spec->scale, mask ? "array" : "", mask, a.sinks);
+  return mx::reshape(out, {n, spec->heads * spec->size});
+}
+
+// Slabs of which every slot has just one token in this step.
+std::map<bridge_slab *, together> gather(const bridge_segment *segments, int32_t n, size_t layer) {
+  std::map<bridge_slab *, together> out;
+  int row = 0;
+  for (int32_t i = 0; i < n; row += segments[i].length, i++) {
+    const auto &seg = segments[i];
+    size_t slots = static_cast<size_t>(seg.slab->layers.at(layer).keys->shape(0));
+    if (seg.length != 1 || slots == 1) {
+      continue;
+    }
+    auto &t = out.try_emplace(seg.slab, together{seg.slab, std::vector<int32_t>(slots, -1), std::vector<int32_t>(slots)}).first->second;
+    t.rows.at(static_cast<size_t>(seg.slot)) = row;
+    t.positions[static_cast<size_t>(seg.slot)] = seg.start;
+  }
+  std::erase_if(out, [](const auto &entry) { return std::count(entry.second.rows.begin(), entry.second.rows.end(), -1) > 0; });
+  return out;
+}
+
+} // namespace
+
+extern "C" {
+
 bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n) {
   return making(owner, [&] {
-    std::optional<mx::array> given;
+    attention a{spec, std::nullopt};
     if (sinks != nullptr) {
-      given = mx::astype(mx::array(sinks, mx::Shape{spec->heads}, mx::float32), q->value.dtype());
+      a.sinks = mx::astype(mx::array(sinks, mx::Shape{spec->heads}, mx::float32), q->value.dtype());
     }
+    auto layer = static_cast<size_t>(spec->layer);
+    auto groups = gather(segments, n, layer);
     std::vector<mx::array> parts;
-    int at = 0;
-    for (int32_t i = 0; i < n; i++) {
-      const auto &seg = segments[i];
-      auto &held = seg.row->layers.at(static_cast<size_t>(spec->layer));
-      append(held.keys, by_head(k->value, at, seg.length, spec->kv_heads, spec->size), seg.start, seg.capacity);
-      append(held.values, by_head(v->value, at, seg.length, spec->kv_heads, spec->size), seg.start, seg.capacity);
-      parts.push_back(attend(by_head(q->value, at, seg.length, spec->heads, spec->size), held, spec, seg, given));
-      at += seg.length;
+    std::vector<int32_t> order; // row of the step that stands in each row of the parts
+    for (auto &[slab, t] : groups) {
+      auto &held = slab->layers[layer];
+      place_all(held.keys, by_slot(k->value, t.rows, spec->kv_heads, spec->size), t.positions);
+      place_all(held.values, by_slot(v->value, t.rows, spec->kv_heads, spec->size), t.positions);
+      parts.push_back(attend_together(a, by_slot(q->value, t.rows, spec->heads, spec->size), t));
+      order.insert(order.end(), t.rows.begin(), t.rows.end());
     }
-    return parts.size() == 1 ? parts[0] : mx::concatenate(std::move(parts), 0);
+    int row = 0;
+    for (int32_t i = 0; i < n; row += segments[i].length, i++) {
+      const auto &seg = segments[i];
+      if (groups.count(seg.slab) > 0) {
+        continue;
+      }
+      auto &held = seg.slab->layers[layer];
+      place(held.keys, by_head(k->value, row, seg.length, spec->kv_heads, spec->size), seg.slot, seg.start);
+      place(held.values, by_head(v->value, row, seg.length, spec->kv_heads, spec->size), seg.slot, seg.start);
+      parts.push_back(attend_alone(a, by_head(q->value, row, seg.length, spec->heads, spec->size), seg));
+      for (int r = 0; r < seg.length; r++) {
+        order.push_back(row + r);
+      }
+    }
+    auto all = parts.size() == 1 ? parts[0] : mx::concatenate(std::move(parts), 0);
+    if (std::is_sorted(order.begin(), order.end())) {
+      return all;
+    }
+    std::vector<int32_t> back(order.size());
+    for (size_t i = 0; i < order.size(); i++) {
+      back[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
+    }
+    return mx::take(all, list_of(back), 0);
   });
 }
 

@@ -24,9 +24,10 @@ typedef struct {
   char *text;
 } bridge_status;
 
-// An array, evaluated or not. A row of a cache: keys and values of one request.
+// An array, evaluated or not. A slab of a cache: keys and values of requests
+// that have room for equally many tokens.
 typedef struct bridge_array bridge_array;
-typedef struct bridge_row bridge_row;
+typedef struct bridge_slab bridge_slab;
 
 // A new array and the bytes it has, or will have.
 typedef struct {
@@ -71,7 +72,7 @@ bridge_made bridge_ids(uint64_t owner, const int32_t *ids, int32_t n);
 bridge_made bridge_raw(uint64_t owner, int32_t type, const int32_t *shape, int32_t dims, void **memory);
 bridge_made bridge_settle(uint64_t owner, bridge_array *a);
 bridge_status bridge_release(uint64_t owner, bridge_array **arrays, int32_t n, int32_t last, bridge_gauges *out);
-bridge_status bridge_evaluate(uint64_t owner, bridge_array **arrays, int32_t n, bridge_row **rows, int32_t m, int32_t wait);
+bridge_status bridge_evaluate(uint64_t owner, bridge_array **arrays, int32_t n, bridge_slab **slabs, int32_t m, int32_t wait);
 bridge_status bridge_read_floats(uint64_t owner, bridge_array *a, float *dst, int64_t n);
 bridge_status bridge_read_ids(uint64_t owner, bridge_array *a, int32_t *dst, int64_t n);
 
@@ -96,14 +97,21 @@ typedef struct {
 } bridge_rope_spec;
 bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *positions, const bridge_rope_spec *spec, const float *periods);
 
-// Caches.
-bridge_row *bridge_row_new(int32_t layers);
-bridge_status bridge_row_free(uint64_t owner, bridge_row *row);
+// Caches. A slab has slots numbered from 0; move gives the request in a slot of
+// from (or a new one, if from is null) the slot behind the last of to, and
+// closes the gap it leaves; remove closes the gap of one that ended.
 typedef struct {
-  bridge_row *row;
-  // The segment has length tokens from start on; the row has room for capacity
-  // tokens in this layer afterwards.
-  int32_t start, length, capacity;
+  int32_t kv_heads, size, type;
+} bridge_kv_shape;
+bridge_slab *bridge_slab_new(int32_t layers, int32_t capacity, bridge_kv_shape shape);
+bridge_status bridge_slab_move(uint64_t owner, bridge_slab *from, int32_t slot, bridge_slab *to);
+bridge_status bridge_slab_free(uint64_t owner, bridge_slab *slab);
+bridge_status bridge_slab_remove(uint64_t owner, bridge_slab *slab, int32_t slot);
+bridge_status bridge_type(uint64_t owner, bridge_array *a, int32_t *type);
+typedef struct {
+  bridge_slab *slab;
+  // The segment has length tokens from start on.
+  int32_t slot, start, length;
 } bridge_segment;
 typedef struct {
   int32_t layer, heads, kv_heads, size, window;

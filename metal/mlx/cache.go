@@ -7,37 +7,32 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// cache holds, for every request and layer, keys and values in one array each:
-// [1, kvHeads, capacity, size]. Capacity is the number of tokens rounded up to
-// a multiple of the spec's BlockTokens, so what a request holds is what a
-// scheduler that counts blocks thinks it holds. A request that outgrows its
-// arrays is copied into larger ones, once in BlockTokens tokens; until that
-// step is computed, both count (and on a processor, which is told of many
-// layers before it has computed the first, both exist). All other tokens are
-// written in place: the replaced handle goes before anything is computed, and
-// the framework then reuses its buffer.
+// cache holds keys and values in slabs. Capacity is the number of tokens of a
+// request rounded up to a multiple of the spec's BlockTokens, so what requests
+// hold is what a scheduler that counts blocks thinks they hold. Requests of
+// one capacity share slabs, and those of a slab that get one token each are
+// written and attended by one call.
 type cache struct {
 	b        *Backend
 	spec     tensor.CacheSpec
+	slabs    []*slab
 	requests map[tensor.RequestID]*held
 	released bool
 }
 
-// held is what one request occupies.
+// held is what one request occupies: a slot of a slab.
 type held struct {
-	row *C.bridge_row
+	slab *slab
+	slot int
 	// lengths is how many tokens each layer holds; they differ only inside a
-	// step. capacities is for how many it has room.
-	lengths, capacities []int
-	// width of a number in bytes, from the first keys.
-	width int
-	// broken is why computing it failed; nil if it did not.
-	broken error
+	// step.
+	lengths []int
 }
 
 // NewCache makes an empty cache.
@@ -58,49 +53,26 @@ func (c *cache) Length(id tensor.RequestID) int {
 	if h == nil {
 		return 0
 	}
-	n := h.lengths[0]
-	for _, l := range h.lengths {
-		n = min(n, l)
-	}
-	return n
+	return slices.Min(h.lengths)
 }
 
-// bytesOf what a request holds.
-func (c *cache) bytesOf(h *held) int64 {
-	tokens := 0
-	for _, n := range h.capacities {
-		tokens += n
-	}
-	return c.tokenBytes(h) * int64(tokens)
-}
-
-// tokenBytes is one token of one layer.
-func (c *cache) tokenBytes(h *held) int64 {
-	return 2 * int64(c.spec.KVHeads) * int64(c.spec.HeadSize) * int64(h.width)
-}
-
-// Drop returns what a request holds.
+// Drop returns what a request holds. What a foreign thread drops stays, and
+// Close says so.
 func (c *cache) Drop(id tensor.RequestID) {
 	h := c.requests[id]
-	if h == nil {
+	if h == nil || c.b.check() != nil {
 		return
 	}
-	n := c.bytesOf(h)
-	c.b.gauges.kv.Add(-n)
-	if fault(C.bridge_row_free(c.b.token(), h.row)) != nil {
-		c.b.gauges.kv.Add(n) // another thread's: it stays, and Close says so
-		return
-	}
-	delete(c.b.pending, h)
 	delete(c.requests, id)
+	c.leave(h)
 	_ = c.b.measure() // it cannot fail on the thread that just freed
 }
 
 // Bytes held by requests.
 func (c *cache) Bytes() int64 {
 	var n int64
-	for _, h := range c.requests {
-		n += c.bytesOf(h)
+	for _, s := range c.slabs {
+		n += s.slotBytes * int64(len(s.slots))
 	}
 	return n
 }
@@ -110,39 +82,38 @@ func (c *cache) Release() {
 	if c.released || c.b.check() != nil {
 		return
 	}
-	for id := range c.requests {
-		c.Drop(id)
+	clear(c.requests)
+	for len(c.slabs) > 0 {
+		c.free(c.slabs[0])
 	}
+	_ = c.b.measure()
 	c.released = true
 	c.b.caches--
 }
 
-// reserve makes room so that a layer of a request may hold n tokens, in
-// numbers of so many bytes if it is the first.
-func (c *cache) reserve(id tensor.RequestID, layer, n, width int) (*held, error) {
+// reserve makes room so that a request may hold n tokens, of a type like that
+// of keys.
+func (c *cache) reserve(id tensor.RequestID, n int, keys *array) (*held, error) {
 	h := c.requests[id]
-	if h == nil {
-		row := C.bridge_row_new(C.int32_t(c.spec.Layers))
-		if row == nil {
-			return nil, fmt.Errorf("row of a cache: %w", tensor.ErrMemory)
-		}
-		h = &held{row: row, lengths: make([]int, c.spec.Layers), capacities: make([]int, c.spec.Layers), width: width}
-		c.requests[id] = h
-	}
-	if h.broken != nil {
-		return nil, fmt.Errorf("request %d was lost in an earlier step: %w", id, h.broken)
+	if h != nil && h.slab.broken != nil {
+		return nil, fmt.Errorf("request %d was lost in an earlier step: %w", id, h.slab.broken)
 	}
 	blocks := (n + c.spec.BlockTokens - 1) / c.spec.BlockTokens
 	capacity := blocks * c.spec.BlockTokens
-	if capacity <= h.capacities[layer] {
+	if h != nil && capacity <= h.slab.capacity {
 		return h, nil
 	}
-	if err := c.b.admit(c.tokenBytes(h) * int64(capacity)); err != nil {
+	to, err := c.slabFor(capacity, keys)
+	if err != nil {
 		return nil, fmt.Errorf("KV for %d tokens: %w", n, err)
 	}
-	c.b.gauges.kv.Add(c.tokenBytes(h) * int64(capacity-h.capacities[layer]))
-	c.b.outgrown += c.tokenBytes(h) * int64(h.capacities[layer])
-	h.capacities[layer] = capacity
+	if h == nil {
+		h = &held{lengths: make([]int, c.spec.Layers)}
+	}
+	if err := c.move(h, to); err != nil {
+		return nil, fmt.Errorf("KV for %d tokens: %w", n, err)
+	}
+	c.requests[id] = h
 	return h, nil
 }
 
@@ -158,7 +129,7 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	var segments []C.bridge_segment
 	var scores int64
 	if err == nil {
-		segments, scores, err = c.extend(&spec, k.width())
+		segments, scores, err = c.extend(&spec, k)
 	}
 	if err == nil && !s.b.gpu.Load() {
 		// A processor writes the scores of a segment out, twice.
@@ -177,7 +148,7 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 
 // extend makes room for the segments of a step in one layer and says what the
 // bridge is to do; scores is the largest number of scores of one head.
-func (c *cache) extend(spec *tensor.AttendSpec, width int) (out []C.bridge_segment, scores int64, err error) {
+func (c *cache) extend(spec *tensor.AttendSpec, keys *array) (out []C.bridge_segment, scores int64, err error) {
 	for _, g := range spec.Segments {
 		if g.Length == 0 {
 			continue
@@ -189,14 +160,19 @@ func (c *cache) extend(spec *tensor.AttendSpec, width int) (out []C.bridge_segme
 		if has != g.Start {
 			return nil, 0, fmt.Errorf("request %d, layer %d holds %d tokens, segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment)
 		}
-		h, err := c.reserve(g.Request, spec.Layer, g.Start+g.Length, width)
-		if err != nil {
+		if _, err := c.reserve(g.Request, g.Start+g.Length, keys); err != nil {
 			return nil, 0, err
 		}
-		h.lengths[spec.Layer] += g.Length
-		c.b.pending[h] = struct{}{}
-		out = append(out, C.bridge_segment{row: h.row, start: C.int32_t(g.Start), length: C.int32_t(g.Length), capacity: C.int32_t(h.capacities[spec.Layer])})
 		scores = max(scores, int64(g.Length)*int64(g.Start+g.Length))
+	}
+	for _, g := range spec.Segments { // once all of them lie where they stay
+		if g.Length == 0 {
+			continue
+		}
+		h := c.requests[g.Request]
+		h.lengths[spec.Layer] += g.Length
+		c.b.pending[h.slab] = struct{}{}
+		out = append(out, C.bridge_segment{slab: h.slab.row, slot: C.int32_t(h.slot), start: C.int32_t(g.Start), length: C.int32_t(g.Length)})
 	}
 	return out, scores, nil
 }

@@ -124,7 +124,7 @@ func flag(v bool) C.int32_t {
 }
 
 // evaluate computes handles and rows of caches, and waits for them or not.
-func (b *Backend) evaluate(hs []handle, rows []*C.bridge_row, wait bool) error {
+func (b *Backend) evaluate(hs []handle, rows []*C.bridge_slab, wait bool) error {
 	return fault(C.bridge_evaluate(b.token(), unsafe.SliceData(hs), C.int32_t(len(hs)), unsafe.SliceData(rows), C.int32_t(len(rows)), flag(wait)))
 }
 

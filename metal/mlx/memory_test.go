@@ -341,7 +341,8 @@ func TestARequestThatWasLostInAnEvaluationSaysSo(t *testing.T) {
 	}})
 	d := newDecoding(t, b, 2, 16)
 	d.grow(1, 3)
-	d.grow(2, 3)
+	d.grow(2, 20) // more blocks: another slab
+	d.grow(3, 3)
 	fail = true
 	if err := d.step(tensor.Segment{Request: 1, Start: 3, Length: 1}); !errors.Is(err, fault) {
 		t.Fatalf("the step that was told to fail: %v", err)
@@ -350,10 +351,18 @@ func TestARequestThatWasLostInAnEvaluationSaysSo(t *testing.T) {
 	if err := d.step(tensor.Segment{Request: 1, Start: 4, Length: 1}); !errors.Is(err, fault) {
 		t.Errorf("the next step of the same request: %v, want why it was lost", err)
 	}
-	if err := d.step(tensor.Segment{Request: 2, Start: 3, Length: 1}); err != nil {
+	if err := d.step(tensor.Segment{Request: 3, Start: 3, Length: 1}); !errors.Is(err, fault) {
+		t.Errorf("a request whose tokens lie in the same arrays: %v, want why they were lost", err)
+	}
+	if err := d.step(tensor.Segment{Request: 2, Start: 20, Length: 1}); err != nil {
 		t.Errorf("another request: %v", err)
 	}
+	before := d.cache.Bytes()
 	d.cache.Drop(1)
+	d.cache.Drop(3)
+	if after := d.cache.Bytes(); after >= before {
+		t.Errorf("%d bytes are left of %d after what was lost went", after, before)
+	}
 	if err := d.step(tensor.Segment{Request: 1, Start: 0, Length: 1}); err != nil {
 		t.Errorf("a new request: %v", err)
 	}

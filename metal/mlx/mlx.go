@@ -48,9 +48,9 @@ type Backend struct {
 	// outgrown are cache arrays that were copied into larger ones in a step
 	// that is not computed yet, in bytes.
 	outgrown int64
-	// pending are rows of caches that were given new tokens and perhaps not
+	// pending are slabs of caches that were given new tokens and perhaps not
 	// computed yet.
-	pending map[*held]struct{}
+	pending map[*slab]struct{}
 }
 
 var _ tensor.Backend = (*Backend)(nil)
@@ -70,7 +70,7 @@ type limits struct {
 
 // New makes a back end; Attach starts it and Close ends it.
 func New(opts Options) *Backend {
-	b := &Backend{opts: opts, precision: quant.BFloat16, pending: make(map[*held]struct{})}
+	b := &Backend{opts: opts, precision: quant.BFloat16, pending: make(map[*slab]struct{})}
 	b.limits.changed.Store(true)
 	return b
 }

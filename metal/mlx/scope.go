@@ -360,7 +360,7 @@ func (s *scope) run(op string, wait bool, arrays []tensor.Array) {
 // compute evaluates handles and every row of a cache that is pending. Rows that
 // were part of a failure are not used again.
 func (b *Backend) compute(hs []handle, wait bool) error {
-	rows := make([]*C.bridge_row, 0, len(b.pending))
+	rows := make([]*C.bridge_slab, 0, len(b.pending))
 	for h := range b.pending {
 		rows = append(rows, h.row)
 	}
