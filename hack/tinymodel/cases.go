@@ -141,13 +141,15 @@ func floatCases(family Family) []Case {
 	for _, s := range []Scaling{
 		{Kind: "linear", Factor: 4},
 		{Kind: "llama3", Factor: 8, Original: 64, Low: 1, High: 4},
-		{Kind: "yarn", Factor: 4, Original: 64},
+		{Kind: "yarn", Factor: 4, Original: 128},
 	} {
 		c := folderCase(family, "float32 "+s.Kind+" rope", f32)
 		c.Config.Scaling = s
 		out = append(out, c)
 	}
-	return out
+	modern := folderCase(family, "bfloat16 rope_parameters", quant.DenseOf(quant.BFloat16))
+	modern.Config.Theta, modern.Config.Scaling, modern.Layout.Modern = 5e5, Scaling{Kind: "llama3", Factor: 8, Original: 64, Low: 1, High: 4}, true
+	return append(out, modern)
 }
 
 // affineCases are folders in MLX's layout: every number of bits and every size

@@ -20,6 +20,9 @@ type Layout struct {
 	Overrides map[string]quant.Format
 	// ShardBytes is the most bytes of tensors in one file; 0 means one file.
 	ShardBytes int64
+	// Modern writes config.json in the words of transformers 5: rope_parameters
+	// for rope_theta and rope_scaling, and dtype for torch_dtype.
+	Modern bool
 }
 
 func (l Layout) of(t tensor) quant.Format {
@@ -98,7 +101,7 @@ func writeJSON(path string, v any) error {
 	return nil
 }
 
-// config is config.json, in the words of transformers 4.
+// config is config.json.
 type config struct {
 	Architectures []string       `json:"architectures"`
 	ModelType     Family         `json:"model_type"`
@@ -111,13 +114,15 @@ type config struct {
 	Vocabulary    int            `json:"vocab_size"`
 	Context       int            `json:"max_position_embeddings"`
 	NormEps       float64        `json:"rms_norm_eps"`
-	Theta         float64        `json:"rope_theta"`
-	Scaling       *Scaling       `json:"rope_scaling"`
+	Theta         float64        `json:"rope_theta,omitempty"`
+	Scaling       *Scaling       `json:"rope_scaling,omitempty"`
+	Rope          map[string]any `json:"rope_parameters,omitempty"`
 	Window        *int           `json:"sliding_window,omitempty"`
 	Tied          bool           `json:"tie_word_embeddings"`
 	Activation    string         `json:"hidden_act"`
 	AttentionBias bool           `json:"attention_bias"`
-	DType         string         `json:"torch_dtype"`
+	TorchDType    string         `json:"torch_dtype,omitempty"`
+	DType         string         `json:"dtype,omitempty"`
 	BOS           int            `json:"bos_token_id"`
 	EOS           int            `json:"eos_token_id"`
 	Quantization  map[string]any `json:"quantization,omitempty"`
@@ -128,10 +133,12 @@ func (c Config) config(l Layout) config {
 	out := config{
 		Architectures: []string{class}, ModelType: c.Family,
 		Hidden: c.Hidden, Intermediate: c.FeedForward, Layers: c.Layers, QueryHeads: c.QueryHeads, KVHeads: c.KVHeads, HeadSize: c.HeadSize,
-		Vocabulary: c.Vocabulary, Context: c.Context, NormEps: c.NormEps, Theta: c.Theta,
-		Tied: !c.Untied, Activation: "silu", DType: l.Matrices.Type.String(), BOS: 1, EOS: c.endOfTurn(),
+		Vocabulary: c.Vocabulary, Context: c.Context, NormEps: c.NormEps,
+		Tied: !c.Untied, Activation: "silu", BOS: 1, EOS: c.endOfTurn(),
 	}
-	if c.Scaling.Kind != "" {
+	if l.Modern {
+		out.DType, out.Rope = l.Matrices.Type.String(), c.Scaling.parameters(c.Theta)
+	} else if out.TorchDType, out.Theta = l.Matrices.Type.String(), c.Theta; c.Scaling.Kind != "" {
 		out.Scaling = &c.Scaling
 	}
 	if c.Window > 0 {
@@ -146,6 +153,22 @@ func (c Config) config(l Layout) config {
 			}
 			out.Quantization[path] = affineWords(f)
 		}
+	}
+	return out
+}
+
+// parameters are rope_parameters.
+func (s Scaling) parameters(theta float64) map[string]any {
+	out := map[string]any{"rope_theta": theta, "rope_type": "default"}
+	if s.Kind == "" {
+		return out
+	}
+	out["rope_type"], out["factor"] = s.Kind, s.Factor
+	if s.Original > 0 {
+		out["original_max_position_embeddings"] = s.Original
+	}
+	if s.Kind == "llama3" {
+		out["low_freq_factor"], out["high_freq_factor"] = s.Low, s.High
 	}
 	return out
 }

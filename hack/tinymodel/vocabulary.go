@@ -2,7 +2,6 @@ package tinymodel
 
 import (
 	"fmt"
-	"sort"
 	"strings"
 )
 
@@ -93,17 +92,12 @@ func (v *vocabulary) learn() {
 				counts[[2]string{w[i-1], w[i]}]++
 			}
 		}
-		pairs := make([][2]string, 0, len(counts))
-		for p := range counts {
-			pairs = append(pairs, p)
-		}
-		sort.Slice(pairs, func(a, b int) bool {
-			if counts[pairs[a]] != counts[pairs[b]] {
-				return counts[pairs[a]] > counts[pairs[b]]
+		var best [2]string
+		for p, n := range counts {
+			if top := counts[best]; n > top || n == top && p[0]+" "+p[1] < best[0]+" "+best[1] {
+				best = p
 			}
-			return pairs[a][0]+" "+pairs[a][1] < pairs[b][0]+" "+pairs[b][1]
-		})
-		best := pairs[0]
+		}
 		v.merges = append(v.merges, best[0]+" "+best[1])
 		v.add(best[0]+best[1], normalToken)
 		for i := range words {
@@ -113,7 +107,7 @@ func (v *vocabulary) learn() {
 }
 
 func join(word []string, pair [2]string) []string {
-	var out []string
+	out := word[:0] // never longer than what was read of it
 	for i := 0; i < len(word); i++ {
 		if i+1 < len(word) && word[i] == pair[0] && word[i+1] == pair[1] {
 			out = append(out, pair[0]+pair[1])

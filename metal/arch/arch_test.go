@@ -11,6 +11,7 @@ import (
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -19,10 +20,12 @@ import (
 // network is a tiny model loaded on a back end of its own.
 type network struct {
 	t     *testing.T
-	b     *ref.Backend
+	b     tensor.Backend
 	m     arch.Model
 	cache tensor.Cache
 	vocab int
+	// precision is what the file asks for.
+	precision quant.Type
 }
 
 func write(t *testing.T, c tinymodel.Config) string {
@@ -36,13 +39,21 @@ func write(t *testing.T, c tinymodel.Config) string {
 
 func load(t *testing.T, path string, o ref.Options) *network {
 	t.Helper()
+	o.Poison = true
+	return loadOn(t, path, ref.New(o))
+}
+
+func loadOn(t *testing.T, path string, b tensor.Backend) *network {
+	t.Helper()
 	f, err := weights.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	o.Poison = true
-	n := &network{t: t, b: ref.New(o), vocab: f.Dim.Vocabulary}
+	if err := b.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	n := &network{t: t, b: b, vocab: f.Dim.Vocabulary, precision: f.Precision()}
 	var read atomic.Int64
 	if n.m, err = arch.Load(context.Background(), n.b, f, func(b int64) { read.Add(b) }); err != nil {
 		t.Fatal(err)

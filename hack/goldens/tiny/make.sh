@@ -1,0 +1,60 @@
+#!/bin/bash
+# Records what two references compute on the tiny models that hack/tinymodel
+# writes: logits, greedy continuations, hidden states, and a digest of every
+# dequantised weight. metal/arch computes the same and compares.
+#
+# usage: hack/goldens/tiny/make.sh mlx-lm        write metal/arch/testdata/mlx-lm.json
+#        hack/goldens/tiny/make.sh transformers  write metal/arch/testdata/transformers.json; needs 3 GB of packages
+#        hack/goldens/tiny/make.sh check         compute mlx-lm's again and compare it with the record
+# Everything fetched stays under .cache/goldens, which git ignores; the packages
+# of transformers may be deleted afterwards (rm -r .cache/goldens/transformers).
+set -eu -o pipefail
+cd "$(dirname "$0")/../../.."
+cache=$PWD/.cache/goldens
+export PYTHONDONTWRITEBYTECODE=1 CGO_ENABLED=0 GOFLAGS=-trimpath
+
+# environment NAME PACKAGE...: a virtual environment with pinned packages.
+environment() {
+  local venv=$cache/$1
+  shift
+  if [ ! -f "$venv/installed" ]; then
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    "$venv/bin/python" -m pip install -q --disable-pip-version-check "$@"
+    touch "$venv/installed"
+  fi
+  python=$venv/bin/python
+}
+
+mlx_lm() { environment mlx-lm 'mlx[cpu]==0.32.4' mlx-lm==0.32.2 transformers==5.23.0 tokenizers==0.23.3 gguf==0.19.0 numpy==2.4.6; }
+
+models() {
+  rm -rf "$cache/tiny"
+  mkdir -p "$cache/tiny"
+  go run ./hack/tinymodel/cmd --out "$cache/tiny" --cases >"$cache/tiny/cases.json"
+}
+
+case "${1:-}" in
+  mlx-lm)
+    mlx_lm
+    models
+    "$python" hack/goldens/tiny/mlx_lm_reference.py "$cache/tiny/cases.json" metal/arch/testdata/mlx-lm.json
+    ;;
+  transformers)
+    environment transformers transformers==5.23.0 torch==2.15.0 gguf==0.19.0 numpy==2.4.6
+    models
+    "$python" hack/goldens/tiny/transformers_reference.py "$cache/tiny/cases.json" metal/arch/testdata/transformers.json
+    ;;
+  check)
+    mlx_lm
+    models
+    "$python" hack/goldens/tiny/mlx_lm_reference.py "$cache/tiny/cases.json" "$cache/tiny/mlx-lm.json" 2>/dev/null
+    "$python" hack/goldens/tiny/check.py "$cache/tiny/mlx-lm.json" metal/arch/testdata/mlx-lm.json
+    "$python" hack/goldens/tiny/check.py metal/arch/testdata/transformers.json metal/arch/testdata/mlx-lm.json
+    ;;
+  *)
+    sed -n 's/^# \(usage:.*\)/\1/p;s/^#   \( *hack.*\)/ \1/p' "$0" >&2
+    exit 2
+    ;;
+esac
+rm -rf "$cache/tiny"

@@ -1,0 +1,81 @@
+"""The tiny models in mlx-lm, all arithmetic in float32: folders as mlx-lm loads
+them, with scales, biases and norms widened; GGUF files through their dequantised
+weights. usage: mlx_lm_reference.py cases.json out.json"""
+
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm
+import numpy as np
+from mlx.utils import tree_flatten
+from mlx_lm.models import llama, qwen3
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
+
+import models
+import record
+
+
+class DividedRope(nn.Module):
+    """Rotary frequencies with a divisor for each pair."""
+
+    def __init__(self, dims, base, factors):
+        super().__init__()
+        self.dims = dims
+        self._freqs = base ** (mx.arange(0, dims, 2, dtype=mx.float32) / dims) * mx.array(factors)
+
+    def __call__(self, x, offset=0):
+        return mx.fast.rope(x, self.dims, traditional=False, base=None, scale=1.0, offset=offset, freqs=self._freqs)
+
+
+def load(path):
+    config, weights, factors = models.read(path)
+    if config["model_type"] == "mistral" or config["model_type"] == "llama" and "rope_parameters" in config:
+        return None  # mlx-lm's llama sees neither sliding_window nor rope_parameters
+    if path.endswith(".gguf"):
+        family = {"llama": llama, "qwen3": qwen3}[config["model_type"]]
+        model = family.Model(family.ModelArgs.from_dict(config))
+        model.load_weights([(k, mx.array(v)) for k, v in weights.items()], strict=True)
+        model.eval()
+    else:
+        model, _ = load_model(Path(path))
+        model.set_dtype(mx.float32)
+        same_weights(model, weights)
+    if factors is not None:
+        for layer in model.layers:
+            layer.self_attn.rope = DividedRope(config["head_dim"], config["rope_theta"], factors)
+    for name, value in tree_flatten(model.parameters()):
+        assert value.dtype in (mx.float32, mx.uint32), (name, value.dtype)
+    return model
+
+
+def same_weights(model, weights):
+    """What mlx-lm loaded is what models.py read."""
+    for path, m in model.named_modules():
+        if isinstance(m, (nn.QuantizedLinear, nn.QuantizedEmbedding)):
+            got = np.array(mx.dequantize(m.weight, m.scales, m.biases, m.group_size, m.bits))
+        elif isinstance(m, (nn.Linear, nn.Embedding, nn.RMSNorm)):
+            got = np.array(m.weight)
+        else:
+            continue
+        want = weights[path + ".weight"]
+        top = np.abs(want).max()
+        assert got.shape == want.shape and np.abs(got - want).max() <= 2e-7 * top, path
+
+
+def reference(path):
+    model = load(path)
+    if model is None:
+        return None
+
+    def step(tokens, cache):
+        cache = cache or make_prompt_cache(model)
+        logits = model(mx.array([tokens]), cache=cache)[0, -1]
+        return np.array(logits), cache
+
+    return step, lambda tokens: np.array(model.model(mx.array([tokens]))[0])
+
+
+record.write(f"mlx-lm {mlx_lm.__version__}, mlx {mx.__version__}, float32", sys.argv[1], sys.argv[2], reference)

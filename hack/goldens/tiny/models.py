@@ -1,0 +1,138 @@
+"""Reads the tiny models: configuration in Hugging Face's words, and every weight
+as float32 in Hugging Face's layout. It shares nothing with the readers of the
+engine: GGUF is read by the gguf package, safetensors and MLX's packed words by
+the few lines below."""
+
+import glob
+import hashlib
+import json
+import os
+import struct
+
+import numpy as np
+
+NAMES = {
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}
+GLOBAL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+
+
+def read(path):
+    """Returns (config, weights, rope factors or None)."""
+    return read_gguf(path) if path.endswith(".gguf") else read_folder(path)
+
+
+def digest(weights):
+    """SHA-256 of all values, tensor by tensor in the order of their names."""
+    out = hashlib.sha256()
+    for name in sorted(weights):
+        out.update(name.encode() + b"\n")
+        out.update(np.ascontiguousarray(weights[name], dtype="<f4").tobytes())
+    return out.hexdigest()
+
+
+def unpermute(w, heads):
+    """Rows (head, pair, side) of GGUF's llama back to (head, side, pair)."""
+    rows, cols = w.shape
+    return w.reshape(heads, rows // heads // 2, 2, cols).swapaxes(1, 2).reshape(rows, cols)
+
+
+def read_gguf(path):
+    import gguf
+
+    reader = gguf.GGUFReader(path)
+
+    def field(key, default=None):
+        f = reader.fields.get(key)
+        if f is None:
+            return default
+        return bytes(f.parts[-1]).decode() if f.types[0] == gguf.GGUFValueType.STRING else f.parts[-1][0].item()
+
+    family = field("general.architecture")
+    config = {
+        "model_type": family,
+        "hidden_size": field(family + ".embedding_length"),
+        "intermediate_size": field(family + ".feed_forward_length"),
+        "num_hidden_layers": field(family + ".block_count"),
+        "num_attention_heads": field(family + ".attention.head_count"),
+        "num_key_value_heads": field(family + ".attention.head_count_kv"),
+        "head_dim": field(family + ".attention.key_length"),
+        "vocab_size": field(family + ".vocab_size"),
+        "max_position_embeddings": field(family + ".context_length"),
+        "rms_norm_eps": round(field(family + ".attention.layer_norm_rms_epsilon"), 12),  # stored as float32
+        "rope_theta": field(family + ".rope.freq_base"),
+        "rope_scaling": None,
+        "tie_word_embeddings": True,
+    }
+    if field(family + ".rope.scaling.type"):
+        config["rope_scaling"] = {"rope_type": field(family + ".rope.scaling.type"), "factor": field(family + ".rope.scaling.factor")}
+    weights, factors = {}, None
+    for t in reader.tensors:
+        w = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32)
+        w = w.reshape([int(d) for d in reversed(t.shape)])
+        parts = t.name.split(".")
+        if t.name == "rope_freqs.weight":
+            factors = w
+            continue
+        if parts[0] != "blk":
+            weights[GLOBAL[parts[0]] + ".weight"] = w
+            continue
+        if family == "llama" and parts[2] == "attn_q":
+            w = unpermute(w, config["num_attention_heads"])
+        if family == "llama" and parts[2] == "attn_k":
+            w = unpermute(w, config["num_key_value_heads"])
+        weights[f"model.layers.{parts[1]}.{NAMES[parts[2]]}.weight"] = w
+    config["tie_word_embeddings"] = "lm_head.weight" not in weights
+    return config, weights, factors
+
+
+def safetensors(path):
+    """Every tensor of a file: floats as float32, words as bytes."""
+    out = {}
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        data = f.read()
+    for name, t in header.items():
+        if name == "__metadata__":
+            continue
+        raw = data[t["data_offsets"][0]:t["data_offsets"][1]]
+        if t["dtype"] == "BF16":
+            v = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+        elif t["dtype"] == "U32":
+            out[name] = np.frombuffer(raw, np.uint8).reshape(t["shape"][0], -1)
+            continue
+        else:
+            v = np.frombuffer(raw, {"F32": "<f4", "F16": "<f2"}[t["dtype"]]).astype(np.float32)
+        out[name] = v.reshape(t["shape"])
+    return out
+
+
+def affine(words, scales, biases, bits):
+    """Elements lie in consecutive bits, low ones first; each group of a row has
+    a scale and a bias."""
+    rows, groups = scales.shape
+    q = np.unpackbits(words, axis=1, bitorder="little").reshape(rows, -1, bits)
+    q = (q * (1 << np.arange(bits))).sum(axis=2).astype(np.float32).reshape(rows, groups, -1)
+    return (q * scales[..., None] + biases[..., None]).astype(np.float32).reshape(rows, -1)
+
+
+def read_folder(path):
+    with open(os.path.join(path, "config.json")) as f:
+        config = json.load(f)
+    raw = {}
+    for name in sorted(glob.glob(os.path.join(path, "*.safetensors"))):
+        raw.update(safetensors(name))
+    quantization = config.pop("quantization", None)
+    weights = {}
+    for name, w in raw.items():
+        layer = name.removesuffix(".weight")
+        if name.endswith((".scales", ".biases")):
+            continue
+        if layer + ".scales" in raw:
+            bits = quantization.get(layer, quantization)["bits"]
+            w = affine(w, raw[layer + ".scales"], raw[layer + ".biases"], bits)
+        weights[name] = w
+    return config, weights, None

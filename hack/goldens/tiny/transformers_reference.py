@@ -1,0 +1,45 @@
+"""The tiny models in transformers, float32: Hugging Face's folders as
+transformers loads them, everything else through its dequantised weights.
+usage: transformers_reference.py cases.json out.json"""
+
+import sys
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import models
+import record
+
+torch.set_grad_enabled(False)
+torch.set_num_threads(1)
+
+
+def load(path):
+    config, weights, factors = models.read(path)
+    if "/hf " in names[path]:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    else:
+        made = AutoConfig.for_model(config.pop("model_type"), **config)
+        model = AutoModelForCausalLM.from_config(made, dtype=torch.float32, attn_implementation="eager")
+    loaded = model.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in weights.items()}, strict=False)
+    assert not loaded.unexpected_keys and set(loaded.missing_keys) <= {"lm_head.weight"}, loaded
+    model.tie_weights()
+    model.eval()
+    if factors is not None:
+        model.model.rotary_emb.inv_freq /= torch.from_numpy(factors.copy())
+    return model
+
+
+def reference(path):
+    model = load(path)
+
+    def step(tokens, cache):
+        out = model(torch.tensor([tokens]), past_key_values=cache, use_cache=True)
+        return out.logits[0, -1].numpy(), out.past_key_values
+
+    return step, lambda tokens: model.model(torch.tensor([tokens])).last_hidden_state[0].numpy()
+
+
+names = record.names(sys.argv[1])
+record.write(f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}, float32", sys.argv[1], sys.argv[2], reference)

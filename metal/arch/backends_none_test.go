@@ -1,0 +1,5 @@
+//go:build !mlx
+
+package arch_test
+
+func frameworks() []backend { return nil }
