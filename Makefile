@@ -86,6 +86,10 @@ bench-ready: kube build ## time from apply to Ready with the tiny model on disk
 bench-engine: build ## decode, prefill and footprint of the engine on SmolLM2
 	go run ./hack/bench/engine
 
+.PHONY: test-leaks
+test-leaks: ## memory that is not given back: 10,000 passes, a fault at every operation, 1,000 cancelled requests (MLX=1: on MLX too)
+	$(if $(MLX),bash hack/mlx/go.sh,go) run ./hack/leaks
+
 .PHONY: test-goldens
 test-goldens: ## real weights, tokenizer and templates against references we did not write (mlx-lm's record, tokenizers, jinja2)
 	bash hack/models/fetch.sh smollm2

@@ -63,10 +63,6 @@ func (s *scope) array(op string, shape ...int) *array {
 	if s.failed() {
 		return &array{}
 	}
-	if s.closed {
-		s.fail(fmt.Errorf("%s in a scope: %w", op, tensor.ErrReleased))
-		return &array{}
-	}
 	if err := s.ctx.Err(); err != nil {
 		s.fail(fmt.Errorf("%s: %w", op, err))
 		return &array{}

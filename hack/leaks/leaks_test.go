@@ -1,0 +1,21 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+// TestNothingLeaks is the program with a small part of its amounts.
+func TestNothingLeaks(t *testing.T) {
+	var out strings.Builder
+	if err := run(context.Background(), &out, amounts{passes: 80, cancelled: 60, settled: 40}); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	for _, part := range []string{"passes", "faults", "requests"} {
+		if !strings.Contains(out.String(), part) {
+			t.Errorf("nothing is said of %s:\n%s", part, out.String())
+		}
+	}
+	t.Log("\n" + out.String())
+}
