@@ -132,8 +132,17 @@ func equalBits(t *testing.T, what string, got, want []float32) {
 }
 
 func TestLogitsAreTheSameForAnyChunkingAndThreads(t *testing.T) {
-	c := tinymodel.Default()
-	c.Context = 1024
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen3} {
+		t.Run(string(family), func(t *testing.T) {
+			c := tinymodel.Default()
+			c.Family, c.Context = family, 1024
+			sameForAnyChunkingAndThreads(t, c)
+		})
+	}
+}
+
+func sameForAnyChunkingAndThreads(t *testing.T, c tinymodel.Config) {
+	t.Helper()
 	path := write(t, c)
 	const length = 262 // crosses a KV block
 	ids := tokens(length, c.Vocabulary)
@@ -148,6 +157,7 @@ func TestLogitsAreTheSameForAnyChunkingAndThreads(t *testing.T) {
 
 func TestARequestGetsTheSameLogitsInCompany(t *testing.T) {
 	c := tinymodel.Default()
+	c.Family = tinymodel.Qwen3
 	n := load(t, write(t, c), ref.Options{Threads: 2})
 	ids := tokens(40, c.Vocabulary)
 	alone := n.all(1, ids, 5)
@@ -174,7 +184,9 @@ func TestARequestGetsTheSameLogitsInCompany(t *testing.T) {
 func TestEveryFailingOperationLeavesNothingBehind(t *testing.T) {
 	var fail, seen int
 	broken := errors.New("device lost")
-	n := load(t, write(t, tinymodel.Default()), ref.Options{Threads: 2, Fault: func(string) error {
+	c := tinymodel.Default()
+	c.Family = tinymodel.Qwen3
+	n := load(t, write(t, c), ref.Options{Threads: 2, Fault: func(string) error {
 		if seen++; seen == fail {
 			return broken
 		}

@@ -12,9 +12,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// oracle is the Llama family once more, in float64, one token at a time, in
-// the plainest words: it shares nothing with the network under test but the
-// file.
+// oracle is both families once more, in float64, one token at a time, in the
+// plainest words: it shares nothing with the network under test but the file.
 type oracle struct {
 	d weights.Dimensions
 	w map[string][][]float64
@@ -74,6 +73,18 @@ func (o *oracle) norm(path string, x []float64) []float64 {
 	return out
 }
 
+// headNorm norms each head where the family does so.
+func (o *oracle) headNorm(path string, x []float64) []float64 {
+	if o.w[path] == nil {
+		return x
+	}
+	var out []float64
+	for h := 0; h < len(x); h += o.d.HeadSize {
+		out = append(out, o.norm(path, x[h:h+o.d.HeadSize])...)
+	}
+	return out
+}
+
 func (o *oracle) rope(x []float64, pos int) {
 	for h := 0; h < len(x); h += o.d.HeadSize {
 		half := o.d.Rope.Size / 2
@@ -98,6 +109,7 @@ func (o *oracle) logits(ids []int32) []float64 {
 			p := fmt.Sprintf("model.layers.%d.", l)
 			n := o.norm(p+"input_layernorm.weight", x)
 			q, k, v := apply(o.w[p+"self_attn.q_proj.weight"], n), apply(o.w[p+"self_attn.k_proj.weight"], n), apply(o.w[p+"self_attn.v_proj.weight"], n)
+			q, k = o.headNorm(p+"self_attn.q_norm.weight", q), o.headNorm(p+"self_attn.k_norm.weight", k)
 			o.rope(q, pos)
 			o.rope(k, pos)
 			keys[l], values[l] = append(keys[l], k), append(values[l], v)
@@ -143,29 +155,35 @@ func (o *oracle) attend(q []float64, keys, values [][]float64) []float64 {
 	return out
 }
 
-// TestLogitsEqualThePlainOracle covers every weight format, tied and untied
-// heads, and rotary factors.
+// TestLogitsEqualThePlainOracle covers every GGUF format, tied and untied
+// heads, and rotary factors, beyond the first block of the cache.
 func TestLogitsEqualThePlainOracle(t *testing.T) {
 	const tolerance = 2e-5 // of the largest logit
-	for _, kind := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
-		t.Run(kind.String(), func(t *testing.T) {
-			c := tinymodel.Default()
-			c.Type, c.Untied, c.RopeFactors = kind, kind != weights.Q4_1, kind == weights.Q8_0
-			path := write(t, c)
-			ids := tokens(37, c.Vocabulary)
-			want := openOracle(t, path).logits(ids)
-			n := load(t, path, ref.Options{Threads: 2})
-			got := n.all(1, ids, 16)
-			got = got[len(got)-n.vocab:]
-			top := 0.0
-			for _, v := range want {
-				top = max(top, math.Abs(v))
-			}
-			for i, v := range want {
-				if d := math.Abs(float64(got[i])-v) / top; !(d <= tolerance) {
-					t.Fatalf("logit %d is %v, want %v (error %.2g of the largest)", i, got[i], v, d)
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen3} {
+		for _, kind := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
+			t.Run(fmt.Sprintf("%s %v", family, kind), func(t *testing.T) {
+				c := tinymodel.Default()
+				c.Family, c.NormSpread = family, 0.5
+				c.Type, c.Untied, c.RopeFactors = kind, kind != weights.Q4_1, kind == weights.Q8_0
+				path := write(t, c)
+				ids := tokens(37, c.Vocabulary)
+				if kind == weights.Q8_0 {
+					ids = tokens(270, c.Vocabulary)
 				}
-			}
-		})
+				want := openOracle(t, path).logits(ids)
+				n := load(t, path, ref.Options{Threads: 2})
+				got := n.all(1, ids, 16)
+				got = got[len(got)-n.vocab:]
+				top := 0.0
+				for _, v := range want {
+					top = max(top, math.Abs(v))
+				}
+				for i, v := range want {
+					if d := math.Abs(float64(got[i])-v) / top; !(d <= tolerance) {
+						t.Fatalf("logit %d is %v, want %v (error %.2g of the largest)", i, got[i], v, d)
+					}
+				}
+			})
+		}
 	}
 }

@@ -113,7 +113,7 @@ func (l *Loader) entry(path string, dims int) (weights.Entry, error) {
 func (l *Loader) matrix(path string, set func(tensor.Matrix)) {
 	l.declare(path, 2, func(ctx context.Context, e weights.Entry) error {
 		m, err := l.backend.LoadMatrix(e.Format, int(e.Shape[0]), int(e.Shape[1]), func(put func(int, quant.Row) error) error {
-			return l.file.Rows(ctx, e, func(row int, r quant.Row) error {
+			return l.file.Place(ctx, e, func(row int, r quant.Row) error {
 				l.progress(int64(len(r.Raw) + len(r.Scales) + len(r.Biases)))
 				return put(row, r)
 			})
