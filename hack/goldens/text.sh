@@ -1,8 +1,9 @@
 #!/bin/bash
 # Compares metal/tokenizer with Hugging Face's tokenizers over many texts on a
-# real vocabulary, and metal/chat/jinja with jinja2 over real chat templates,
-# which come inside the source package of llama-cpp-python. Everything fetched
-# stays under .cache, which git ignores.
+# real vocabulary, and metal/chat/jinja with jinja2 as transformers sets it up
+# over real chat templates, which come inside the source package of
+# llama-cpp-python, and over random ones. Everything fetched stays under .cache,
+# which git ignores.
 # usage: hack/goldens/text.sh [number of texts, 50000]
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
@@ -20,6 +21,10 @@ if [ ! -f "$cache/installed" ]; then
   "$python" -m pip install -q tokenizers==0.23.3 jinja2==3.1.6 gguf==0.19.0 scikit-build-core==1.1.2
   touch "$cache/installed"
 fi
+if [ ! -f "$cache/installed-transformers" ]; then # sets up jinja2 for the templates
+  "$python" -m pip install -q transformers==5.23.0
+  touch "$cache/installed-transformers"
+fi
 if [ ! -d "$templates" ]; then
   "$python" -m pip download -q --no-deps --no-binary :all: --no-build-isolation -d "$cache" llama-cpp-python==0.3.36
   "$python" - "$cache/$source.tar.gz" "$sha256" <<'PY'
@@ -32,6 +37,6 @@ fi
 model=$(bash hack/models/fetch.sh smollm2 | tail -n 1)
 
 "$python" hack/goldens/chat/compare.py "$templates" >"$cache/renders.jsonl"
-CGO_ENABLED=0 go run -trimpath ./hack/goldens/chat "$cache/renders.jsonl" | tail -n 1
+CGO_ENABLED=0 go run -trimpath ./hack/goldens/chat "$cache/renders.jsonl"
 "$python" hack/goldens/tokenizer/compare.py "$model" "$count" >"$cache/texts.jsonl"
 CGO_ENABLED=0 go run -trimpath ./hack/goldens/tokenizer "$model" "$cache/texts.jsonl"

@@ -70,7 +70,7 @@ func TestErrorsSayWhoIsAtFault(t *testing.T) {
 		"a template that is none":           {"{% if %}", user, Options{}, ErrTemplate, "line 1"},
 		"a template with an unknown tag":    {"{% include 'x' %}", user, Options{}, ErrTemplate, `"include" is not supported`},
 		"an endless template":               {"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", user, Options{Limits: jinja.Limits{Steps: 1000}}, ErrTemplate, "too many steps"},
-		"too much output":                   {"{{ 'x' * 2000 }}", user, Options{Limits: jinja.Limits{Bytes: 1000}}, ErrTemplate, "too much text"},
+		"too much output":                   {"{{ 'x' * 2000 }}", user, Options{Limits: jinja.Limits{Bytes: 1000}}, ErrTemplate, "too much memory"},
 		"a refused conversation":            {"{{ raise_exception('Roles must alternate') }}", user, Options{}, ErrMessages, "Roles must alternate"},
 		"a conversation that does not fit":  {"{{ messages[0].content + messages[1].content }}", user, Options{}, ErrMessages, "undefined"},
 		"extra members that are no object":  {"", []Message{{Role: "user", Extra: json.RawMessage(`[1]`)}}, Options{}, ErrMessages, "message 0: not a JSON object"},
@@ -94,7 +94,7 @@ func TestErrorsSayWhoIsAtFault(t *testing.T) {
 }
 
 func TestCheckFindsATemplateThatCannotWork(t *testing.T) {
-	for source, good := range map[string]bool{chatML: true, "{{ nope() }}": false, "{{ messages[0].content | nofilter }}": false, "{{ raise_exception('always') }}": false} {
+	for source, good := range map[string]bool{chatML: true, "{{ nope() }}": false, "{{ messages[0].content.nomethod() }}": false, "{{ raise_exception('always') }}": false} {
 		tmpl, err := Parse(source)
 		if err != nil {
 			t.Fatal(err)

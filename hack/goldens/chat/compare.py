@@ -1,10 +1,14 @@
-"""Renders every template of a folder (*.jinja) with many conversations under
-jinja2 and writes one JSON object a line; main.go compares. The templates are
-not ours: they stay outside of the repository. Those inside the source package
-of llama-cpp-python (vendor/llama.cpp/models/templates) are a good set.
+"""Renders templates under transformers' own set-up of jinja2 and writes one
+JSON object a line; main.go compares. There are three groups:
 
-    python3 -m venv V && V/bin/pip install jinja2==3.1.6
-    V/bin/python hack/goldens/chat/compare.py TEMPLATES > renders.jsonl
+real      every template of a folder (*.jinja) with every conversation. The
+          templates are not ours: they stay outside of the repository. Those
+          inside the source package of llama-cpp-python are a good set.
+snippets  small templates, one feature each
+random    templates from a grammar, by number and seed
+
+    python3 -m venv V && V/bin/pip install transformers==5.23.0 jinja2==3.1.6
+    V/bin/python hack/goldens/chat/compare.py TEMPLATES [RANDOM [SEED]] > renders.jsonl
     go run ./hack/goldens/chat renders.jsonl
 """
 
@@ -13,16 +17,30 @@ import pathlib
 import sys
 
 import conversations
+import random_templates
 import reference
+import snippets
 
 
-def main(folder):
-    env = reference.environment()
+def write(**line):
+    print(json.dumps(line))
+
+
+def main(folder, count=30_000, seed=1):
+    inputs = list(conversations.all_inputs())
+    for name, variables in inputs:
+        write(define=name, variables=variables)
+    write(define="snippets", variables=snippets.V)
     for path in sorted(pathlib.Path(folder).glob("*.jinja")):
-        source = path.read_text(encoding="utf-8")
-        print(json.dumps({"template": path.stem, "source": source}))
-        for name, variables in conversations.all_inputs():
-            print(json.dumps({"case": name, "variables": variables, "want": reference.render(env, source, variables)}))
+        write(group="real", template=path.stem, source=path.read_text(encoding="utf-8"))
+        for name, variables in inputs:
+            write(use=name, want=reference.render(path.read_text(encoding="utf-8"), variables))
+    for source, variables in snippets.all_templates():
+        write(group="snippets", template="snippets", source=source)
+        write(use="snippets", want=reference.render(source, variables))
+    for source in random_templates.templates(int(count), int(seed)):
+        write(group="random", template="random", source=source)
+        write(use="snippets", want=reference.render(source, snippets.V))
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])

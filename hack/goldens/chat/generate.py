@@ -1,7 +1,7 @@
 """Writes metal/chat/jinja/testdata/golden.json: what jinja2 renders for our
 own snippets, and for templates in the style of four families.
 
-    python3 -m venv V && V/bin/pip install jinja2==3.1.6
+    python3 -m venv V && V/bin/pip install transformers==5.23.0 jinja2==3.1.6
     V/bin/python hack/goldens/chat/generate.py metal/chat/jinja/testdata/golden.json
 """
 
@@ -14,12 +14,11 @@ import snippets
 
 
 def main(path):
-    env = reference.environment()
-    rows = [{"template": t, "want": reference.render(env, t, v)} for t, v in snippets.all_templates()]
+    rows = [{"template": t, "want": reference.render(t, v)} for t, v in snippets.all_templates()]
     styles = []
     for name, variables in conversations.all_inputs():
         styles.append({"name": name, "variables": variables,
-                       "want": {s: reference.render(env, source, variables) for s, source in snippets.STYLES.items()}})
+                       "want": {s: reference.render(source, variables) for s, source in snippets.STYLES.items()}})
     # Python's words for an error are not compared.
     for want in [r["want"] for r in rows] + [w for s in styles for w in s["want"].values()]:
         if "error" in want:

@@ -1,6 +1,6 @@
 // Command chat compares metal/chat/jinja with what jinja2 rendered: see
-// compare.py. It prints a line for each template and exits 1 if anything
-// differs.
+// compare.py. It prints figures for each group of templates, and each
+// difference with its explanation (explained.go), and exits 1 if one has none.
 package main
 
 import (
@@ -11,30 +11,38 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/chat/jinja"
 )
 
 func main() {
-	show := flag.Int("show", 3, "differences to show for each template")
+	show := flag.Int("show", 20, "unexplained differences to show")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		fmt.Fprintln(os.Stderr, "usage: chat [-show N] RENDERS.jsonl")
 		os.Exit(2)
 	}
-	if err := run(flag.Arg(0), *show); err != nil {
+	c := &comparison{show: *show, variables: map[string]*jinja.Dict{}, groups: map[string]*tally{}, explained: map[string]int{}}
+	if err := c.run(flag.Arg(0)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
+// line is one line of compare.py's: variables under a name, a template, or
+// what the template before it gives with variables.
 type line struct {
-	Template  string          `json:"template"`
-	Source    string          `json:"source"`
-	Case      string          `json:"case"`
+	Define    string          `json:"define"`
 	Variables json.RawMessage `json:"variables"`
-	Want      outcome         `json:"want"`
+
+	Group    string `json:"group"`
+	Template string `json:"template"`
+	Source   string `json:"source"`
+
+	Use  string  `json:"use"`
+	Want outcome `json:"want"`
 }
 
 type outcome struct {
@@ -58,19 +66,23 @@ func (o outcome) equal(p outcome) bool {
 	return same(o.Text, p.Text) && same(o.Raised, p.Raised) && (o.Error == nil) == (p.Error == nil)
 }
 
-// tally counts the cases of one template.
-type tally struct {
-	name         string
-	cases, equal int
+// tally counts the cases of one group.
+type tally struct{ templates, cases, equal, failing int }
+
+type comparison struct {
+	show      int
+	variables map[string]*jinja.Dict
+	groups    map[string]*tally
+	explained map[string]int
+	differ    int
+
+	// The template that is being compared.
+	now    line
+	parsed *jinja.Template
+	broken error
 }
 
-func (t tally) print() {
-	if t.name != "" {
-		fmt.Printf("%4d of %4d equal  %s\n", t.equal, t.cases, t.name)
-	}
-}
-
-func run(path string, show int) error {
+func (c *comparison) run(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -78,43 +90,73 @@ func run(path string, show int) error {
 	defer f.Close()
 	in := bufio.NewScanner(f)
 	in.Buffer(nil, 64<<20)
-	var now, total tally
-	var source string
-	whole := 0
 	for in.Scan() {
 		var l line
 		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		if l.Template != "" {
-			now.print()
-			now, source = tally{name: l.Template}, l.Source
-			continue
-		}
-		got := render(source, l.Variables)
-		now.cases, total.cases = now.cases+1, total.cases+1
-		if got.equal(l.Want) {
-			now.equal, total.equal = now.equal+1, total.equal+1
-			continue
-		}
-		if whole++; now.cases-now.equal <= show {
-			fmt.Printf("%s, %s:\n got %v\nwant %v\n", now.name, l.Case, got, l.Want)
+		if err := c.take(l); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	now.print()
 	if err := in.Err(); err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
-	total.name = "in all"
-	total.print()
-	if total.equal != total.cases || total.cases == 0 {
-		return errors.New("renders differ")
+	return c.print()
+}
+
+func (c *comparison) take(l line) error {
+	switch {
+	case l.Define != "":
+		v, err := jinja.ParseJSON(l.Variables)
+		d, ok := v.(*jinja.Dict)
+		if err != nil || !ok {
+			return fmt.Errorf("variables %q: %w", l.Define, err)
+		}
+		c.variables[l.Define] = d
+	case l.Template != "":
+		c.now = l
+		c.parsed, c.broken = jinja.Parse(l.Source)
+		if c.groups[l.Group] == nil {
+			c.groups[l.Group] = new(tally)
+		}
+		c.groups[l.Group].templates++
+	default:
+		c.compare(l)
 	}
 	return nil
 }
 
-func render(source string, variables json.RawMessage) outcome {
-	text, err := renderText(source, variables)
+func (c *comparison) compare(l line) {
+	t := c.groups[c.now.Group]
+	t.cases++
+	got := c.render(c.variables[l.Use])
+	switch {
+	case got.equal(l.Want):
+		t.equal++
+		if l.Want.Text == nil {
+			t.failing++
+		}
+		return
+	}
+	if why := explain(got, l.Want); why != "" {
+		c.explained[why]++
+		return
+	}
+	if c.differ++; c.differ <= c.show {
+		name := c.now.Template + ", " + l.Use
+		if c.now.Group != "real" {
+			name = c.now.Source
+		}
+		fmt.Printf("%s:\n got %v\nwant %v\n", name, got, l.Want)
+	}
+}
+
+func (c *comparison) render(variables *jinja.Dict) outcome {
+	text, err := "", c.broken
+	if err == nil {
+		text, err = c.parsed.Render(context.Background(), jinja.Input{Variables: variables, Now: time.Date(2026, 3, 9, 7, 5, 2, 0, time.UTC)})
+	}
 	var e *jinja.Error
 	switch {
 	case err == nil:
@@ -126,18 +168,28 @@ func render(source string, variables json.RawMessage) outcome {
 	return outcome{Error: &message}
 }
 
-func renderText(source string, variables json.RawMessage) (string, error) {
-	t, err := jinja.Parse(source)
-	if err != nil {
-		return "", err
+func (c *comparison) print() error {
+	for _, name := range sortedKeys(c.groups) {
+		t := c.groups[name]
+		fmt.Printf("templates %-9s %6d templates, %6d renders, %6d equal (%d of them fail on both sides)\n", name+":", t.templates, t.cases, t.equal, t.failing)
 	}
-	v, err := jinja.ParseJSON(variables)
-	if err != nil {
-		return "", err
+	for _, why := range sortedKeys(c.explained) {
+		fmt.Printf("explained %6d: %s\n", c.explained[why], why)
 	}
-	vars, ok := v.(*jinja.Dict)
-	if !ok {
-		return "", errors.New("variables are not an object")
+	if len(c.groups) == 0 {
+		return errors.New("nothing was compared")
 	}
-	return t.Render(context.Background(), jinja.Input{Variables: vars, Now: time.Date(2026, 3, 9, 7, 5, 2, 0, time.UTC)})
+	if c.differ > 0 {
+		return fmt.Errorf("%d renders differ without an explanation", c.differ)
+	}
+	return nil
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
 }

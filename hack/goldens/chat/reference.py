@@ -1,80 +1,66 @@
-"""jinja2 set up as transformers does for chat templates: the oracle for
-metal/chat/jinja."""
+"""The oracle for metal/chat: the environment that transformers itself sets up
+for chat templates, with the clock stopped."""
 
+import copy
 import datetime
 import functools
-import json
+import os
+import signal
 
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.sandbox
-import jinja2.utils
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import jinja2  # noqa: E402
+from transformers.utils import chat_template_utils  # noqa: E402
 
 NOW = datetime.datetime(2026, 3, 9, 7, 5, 2)
 
 
-class Generation(jinja2.ext.Extension):
-    tags = {"generation"}
-
-    def parse(self, parser):
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
-        return jinja2.nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
-
-    def _body(self, caller):
-        return caller()
-
-
-def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def raise_exception(message):
-    raise jinja2.exceptions.TemplateError("raised:" + str(message))
-
-
-class Namespace(jinja2.utils.Namespace):
-    """transformers refuses names that begin with an underscore."""
-
-    def __init__(*args, **kwargs):
-        attrs = dict(*args[1:], **kwargs)
-        for name in attrs:
-            Namespace.check(name)
-        jinja2.utils.Namespace.__init__(args[0], attrs)
-
-    def __setitem__(self, name, value):
-        Namespace.check(name)
-        jinja2.utils.Namespace.__setitem__(self, name, value)
-
+class Clock:
     @staticmethod
-    def check(name):
-        if isinstance(name, str) and name.startswith("_"):
-            raise jinja2.exceptions.SecurityError("underscore in a namespace: " + name)
+    def now():
+        return NOW
 
 
+chat_template_utils.datetime = Clock
+
+
+@functools.lru_cache(maxsize=1)
 def environment():
-    env = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
-                                                       extensions=[Generation, jinja2.ext.loopcontrols])
-    env.filters["tojson"] = tojson
-    env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = NOW.strftime
-    env.globals["namespace"] = Namespace
-    return env
+    return chat_template_utils._compile_jinja_template("").environment
 
 
 @functools.lru_cache(maxsize=8)
-def compiled(env, source):
-    return env.from_string(source)
+def compiled(source):
+    return environment().from_string(source)
 
 
-def render(env, source, variables):
-    """{"text": ...}, {"raised": message} or {"error": what}."""
+def give_up(*_):
+    raise TimeoutError("the reference does not end")
+
+
+signal.signal(signal.SIGALRM, give_up)
+
+
+def outcome(render):
+    """{"text": ...}, {"raised": message} or {"error": what} of a call."""
+    signal.setitimer(signal.ITIMER_REAL, 5)
     try:
-        return {"text": compiled(env, source).render(**variables)}
+        text = render()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        text.encode()  # half a surrogate pair is no text
+        return {"text": text}
     except jinja2.exceptions.TemplateError as e:
-        if str(e).startswith("raised:"):
-            return {"raised": str(e)[7:]}
+        # raise_exception makes exactly this class, the library its subclasses.
+        if type(e) is jinja2.exceptions.TemplateError:
+            return {"raised": str(e.message)}
         return {"error": type(e).__name__ + ": " + str(e)}
     except Exception as e:  # templates fail with any of Python's errors
         return {"error": type(e).__name__ + ": " + str(e)}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def render(source, variables):
+    # A copy: some filters change a list in the sandbox after all (indent).
+    return outcome(lambda: compiled(source).render(**copy.deepcopy(variables)))

@@ -4,7 +4,7 @@ the variables that all of them see."""
 V = {
     "s": "Hello, Wörld", "e": "", "n": 7, "f": 2.5, "t": True, "x": None, "l": [3, 1, 2], "ls": ["b", "A", "c", "a"],
     "d": {"b": 1, "a": {"k": [1, 2]}, "items": 5, "C": None}, "m": [{"r": "u", "c": "one", "n": {"k": 1}}, {"r": "a", "c": "two"}, {"r": "u", "c": "three", "n": {"k": 0}}],
-    "q": "it's \"q\"\n\t\\ é \u2028 \x07 😀", "ml": "a\n  b\n\nc\r\nd", "big": 123456789012345678901234567890,
+    "q": "it's \"q\"\n\t\\ é \u2028 \x07 😀", "ml": "a\n  b\n\nc\r\nd", "big": 123456789012345678901234567890, "neg": -3, "html": "<p class=\"a\">1 &amp; 2</p> <!-- c --> it's", "words": ["alpha", "be-ta", "Gamma delta"], "pairs": [["k", 1], ["j", None]],
 }
 
 EXPRESSIONS = """

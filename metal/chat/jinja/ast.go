@@ -64,10 +64,15 @@ type (
 		values  []expr
 		body    []node
 	}
-	// scopeNode is a generation block: a scope of its own.
+	// scopeNode is a generation block: a function of its own, called once.
 	scopeNode struct {
 		position
+		signature
 		body []node
+	}
+	printNode struct {
+		position
+		values []expr
 	}
 	breakNode    struct{ position }
 	continueNode struct{ position }

@@ -6,7 +6,12 @@ func (r *run) eval(e expr) (any, error) {
 	if err := r.step(); err != nil {
 		return nil, err
 	}
+	// A long chain nests to the left in the tree, not in the source.
+	if r.nested++; r.nested > maxNested {
+		return nil, limitf(BoundDepth, "expressions are nested more than %d deep", maxNested)
+	}
 	v, err := r.evalExpr(e)
+	r.nested--
 	if err != nil {
 		return nil, atLine(err, e.at())
 	}
@@ -18,7 +23,7 @@ func (r *run) evalExpr(e expr) (any, error) {
 	case *constExpr:
 		return e.value, nil
 	case *captureExpr:
-		v, _ := r.scope.find(captured)
+		v, _ := r.scope.find(capturedName)
 		return v, nil
 	case *nameExpr:
 		if v, ok := r.scope.find(e.name); ok {
@@ -77,7 +82,7 @@ func (r *run) evalAll(exprs []expr) ([]any, error) {
 		}
 		items = append(items, v)
 	}
-	return items, r.charge(16 * len(items))
+	return items, r.charge(itemBytes * len(items))
 }
 
 func (r *run) evalDict(e *dictExpr) (any, error) {
@@ -91,11 +96,11 @@ func (r *run) evalDict(e *dictExpr) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !d.put(k, v) {
-			return nil, failf("%s cannot be a key", typeName(k))
+		if err := r.putIn(d, k, v); err != nil {
+			return nil, err
 		}
 	}
-	return d, r.charge(64 * d.Len())
+	return d, nil
 }
 
 func (r *run) evalUnary(e *unaryExpr) (any, error) {
@@ -109,14 +114,13 @@ func (r *run) evalUnary(e *unaryExpr) (any, error) {
 	case "-":
 		return negate(v)
 	}
-	i, f, isInt, ok := number(v)
-	if !ok {
+	if i := integer(v); i != nil {
+		return small(i), nil
+	}
+	if _, ok := v.(float64); !ok {
 		return nil, failf("+ does not work on %s", typeName(v))
 	}
-	if isInt {
-		return i, nil
-	}
-	return f, nil
+	return v, nil
 }
 
 func (r *run) evalBinary(e *binaryExpr) (any, error) {
@@ -200,47 +204,68 @@ func (r *run) evalItem(e *itemExpr) (any, error) {
 	if u, ok := of.(undefined); ok {
 		return nil, failf("%s is undefined and has no members", u.what)
 	}
-	v, found, err := r.item(of, key)
+	v, found, err := r.member(of, key)
 	if err != nil || found {
 		return v, err
-	}
-	if name, ok := plain(key).(string); ok {
-		if v, found := attributes(of, name); found {
-			return v, nil
-		}
 	}
 	what, err := r.text(key)
 	return undefined{what: "member " + cut(what)}, err
 }
 
+// member is v[key]: an item, or else an attribute. What the sandbox hides is
+// found, and undefined.
+func (r *run) member(v, key any) (out any, found bool, err error) {
+	if out, found, err = r.item(v, key); err != nil || found {
+		return out, found, err
+	}
+	if name, ok := plain(key).(string); ok {
+		return r.attributes(v, name)
+	}
+	return nil, false, nil
+}
+
 // attribute is v.name: an attribute, or else an item.
 func (r *run) attribute(v any, name string) (any, error) {
-	if u, ok := v.(undefined); ok {
+	if u, ok := v.(undefined); ok && !hidden(v, name) {
 		return nil, failf("%s is undefined and has no attribute %q", u.what, name)
 	}
-	if out, found := attributes(v, name); found {
-		return out, nil
-	}
-	out, found, err := r.item(v, name)
+	out, found, err := r.attributes(v, name)
 	if err != nil || found {
+		return out, err
+	}
+	if out, found, err = r.item(v, name); err != nil || found {
 		return out, err
 	}
 	return undefined{what: "attribute " + name}, nil
 }
 
 // attributes finds what v has by itself: methods, the names in a namespace,
-// the figures of a loop.
-func attributes(v any, name string) (any, bool) {
+// the figures of a loop. What would change v or lead out of the sandbox is
+// there, but undefined.
+func (r *run) attributes(v any, name string) (any, bool, error) {
 	switch v := v.(type) {
 	case *namespace:
-		return v.vars.get(name)
+		if out, found := v.vars.find(name); found {
+			return out, true, nil
+		}
 	case *loopVar:
-		return v.attribute(name)
+		if out, found, err := r.loopFigure(v, name); found || err != nil {
+			return out, found, err
+		}
+	case *function:
+		if v.members != nil {
+			if out, found := v.members(name); found {
+				return out, true, nil
+			}
+		}
+	}
+	if hidden(v, name) {
+		return undefined{what: "access to " + name + ", which is unsafe,"}, true, nil
 	}
 	if m, ok := method(v, name); ok {
-		return m, true
+		return m, true, nil
 	}
-	return nil, false
+	return nil, false, nil
 }
 
 func (r *run) evalSlice(e *sliceExpr) (any, error) {
@@ -277,6 +302,9 @@ func (r *run) args(a arguments) (args, error) {
 		if err != nil {
 			return out, err
 		}
+		if err := r.charge(itemBytes * len(items)); err != nil {
+			return out, err
+		}
 		out.pos = append(out.pos, items...)
 	}
 	if len(a.named) > 0 {
@@ -301,6 +329,7 @@ func (r *run) args(a arguments) (args, error) {
 			}
 			out.names, out.named = append(out.names, name), append(out.named, d.vals[i])
 		}
+		return out, r.charge(2 * itemBytes * d.Len())
 	}
 	return out, nil
 }
@@ -339,28 +368,11 @@ func (r *run) evalFilter(e *filterExpr) (any, error) {
 }
 
 func (r *run) filter(name string, v any, a args) (any, error) {
-	f, ok := r.filters[name]
+	f, ok := r.template.filters[name]
 	if !ok {
-		return nil, failf("there is no filter %q", cut(name))
+		return nil, failf("%s", noFilter(name))
 	}
-	out, err := f(r, plain(v), a)
-	if s, ok := out.(string); ok {
-		_, safe := v.(markup)
-		switch name {
-		case "safe":
-			return markup(s), err
-		case "escape", "e":
-			if safe {
-				return v, err
-			}
-			return markup(s), err
-		case "trim", "upper", "lower", "title", "capitalize", "string", "default", "d", "indent":
-			if safe {
-				return markup(s), err
-			}
-		}
-	}
-	return out, err
+	return f(r, v, a)
 }
 
 func (r *run) evalTest(e *testExpr) (any, error) {
@@ -373,58 +385,4 @@ func (r *run) evalTest(e *testExpr) (any, error) {
 		return nil, err
 	}
 	return r.test(e.name, v, a)
-}
-
-func (l *loopVar) attribute(name string) (any, bool) {
-	n, i := int64(len(l.items)), int64(l.index)
-	switch name {
-	case "index":
-		return i + 1, true
-	case "index0":
-		return i, true
-	case "revindex":
-		return n - i, true
-	case "revindex0":
-		return n - i - 1, true
-	case "first":
-		return i == 0, true
-	case "last":
-		return i == n-1, true
-	case "length":
-		return n, true
-	case "depth":
-		return int64(l.depth) + 1, true
-	case "depth0":
-		return int64(l.depth), true
-	case "previtem":
-		if i == 0 {
-			return undefined{what: "there is no previous item"}, true
-		}
-		return l.items[i-1], true
-	case "nextitem":
-		if i == n-1 {
-			return undefined{what: "there is no next item"}, true
-		}
-		return l.items[i+1], true
-	case "cycle":
-		return &function{name: "loop.cycle", call: func(_ *run, a args) (any, error) {
-			if len(a.pos) == 0 {
-				return nil, failf("loop.cycle needs an argument")
-			}
-			return a.pos[l.index%len(a.pos)], nil
-		}}, true
-	case "changed":
-		return &function{name: "loop.changed", call: func(r *run, a args) (any, error) {
-			now := &List{Items: a.pos, Tuple: true}
-			if l.changed != nil {
-				same, err := r.equal(l.changed, now, 0)
-				if err != nil || same {
-					return false, err
-				}
-			}
-			l.changed = now
-			return true, nil
-		}}, true
-	}
-	return nil, false
 }

@@ -16,6 +16,7 @@ func (p *parser) conditional(withIf bool) (expr, error) {
 		return nil, err
 	}
 	defer p.leave()
+	known := len(p.unknown)
 	e, err := p.or()
 	for err == nil && withIf && p.is(tokName, "if") {
 		pos := p.here()
@@ -28,6 +29,7 @@ func (p *parser) conditional(withIf bool) (expr, error) {
 			c.otherwise, err = p.conditional(true)
 		}
 		e = c
+		p.unknown = p.unknown[:known] // a condition decides whether they count
 	}
 	return e, err
 }
@@ -36,12 +38,9 @@ func (p *parser) conditional(withIf bool) (expr, error) {
 func (p *parser) tuple(end string) (expr, error) { return p.tupleOf(p.expression, end) }
 
 // tupleWithout parses a tuple whose parts may not be conditional.
-func (p *parser) tupleWithout() (expr, error) {
-	return p.tupleOf(func() (expr, error) { return p.conditional(false) }, "")
+func (p *parser) tupleWithout(end string) (expr, error) {
+	return p.tupleOf(func() (expr, error) { return p.conditional(false) }, end)
 }
-
-// forItems parses what a loop runs over: "if" belongs to the loop.
-func (p *parser) forItems() (expr, error) { return p.tupleWithout() }
 
 func (p *parser) tupleOf(part func() (expr, error), end string) (expr, error) {
 	pos := p.here()
@@ -52,7 +51,7 @@ func (p *parser) tupleOf(part func() (expr, error), end string) (expr, error) {
 	t := &listExpr{position: pos, items: []expr{first}, tuple: true}
 	for p.op(",") {
 		k := p.peek()
-		if k.kind == tokClose || k.kind == tokTagClose || (k.kind == tokOperator && (k.text == ")" || k.text == end)) {
+		if k.kind == tokClose || k.kind == tokTagClose || (k.kind == tokOperator && k.text == ")") || (end != "" && k.text == end && k.kind != tokString) {
 			break
 		}
 		e, err := part()
@@ -185,7 +184,7 @@ func (p *parser) primary() (expr, error) {
 		case "none", "None":
 			return &constExpr{pos, nil}, nil
 		}
-		p.mentions = append(p.mentions, t.text)
+		p.mentions.note(t.text)
 		return &nameExpr{pos, t.text}, nil
 	case t.kind == tokString:
 		var b strings.Builder
@@ -290,31 +289,55 @@ func (p *parser) postfix(e expr) (expr, error) {
 	}
 }
 
+// subscript parses what stands in brackets: one key or slice, or several,
+// which make a tuple.
 func (p *parser) subscript(pos position, of expr) (expr, error) {
-	var bounds [3]expr
-	n := 0
+	var keys []expr
 	for !p.op("]") {
-		if p.op(":") {
-			if n++; n == 3 {
-				return nil, p.fail("a slice has at most two colons")
+		if len(keys) > 0 {
+			if err := p.want(tokOperator, ","); err != nil {
+				return nil, err
 			}
+		}
+		slice := &sliceExpr{position: pos, of: of}
+		key, err := p.subscribed(slice)
+		if err != nil {
+			return nil, err
+		}
+		if key == nil && p.op("]") && len(keys) == 0 {
+			return slice, nil
+		}
+		if key == nil {
+			return nil, p.fail("a slice stands alone in its brackets")
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 1 {
+		return &itemExpr{pos, of, keys[0]}, nil
+	}
+	return &itemExpr{pos, of, &listExpr{position: pos, items: keys, tuple: true}}, nil
+}
+
+// subscribed parses a key, or fills the slice and returns nil.
+func (p *parser) subscribed(s *sliceExpr) (key expr, err error) {
+	if !p.is(tokOperator, ":") {
+		if key, err = p.expression(); err != nil || !p.is(tokOperator, ":") {
+			return key, err
+		}
+	}
+	s.from = key
+	for _, bound := range []*expr{&s.to, &s.stride} {
+		if !p.op(":") {
+			break
+		}
+		if p.is(tokOperator, "]") || p.is(tokOperator, ",") || p.is(tokOperator, ":") {
 			continue
 		}
-		if bounds[n] != nil {
-			return nil, p.unexpected("]")
-		}
-		var err error
-		if bounds[n], err = p.expression(); err != nil {
+		if *bound, err = p.expression(); err != nil {
 			return nil, err
 		}
 	}
-	if n > 0 {
-		return &sliceExpr{pos, of, bounds[0], bounds[1], bounds[2]}, nil
-	}
-	if bounds[0] == nil {
-		return nil, p.fail("a subscript is empty")
-	}
-	return &itemExpr{pos, of, bounds[0]}, nil
+	return nil, nil
 }
 
 // filters parses what may follow a whole operand: filters, tests and calls.
@@ -348,6 +371,9 @@ func (p *parser) filterChain(e expr, inline bool) (expr, error) {
 		if f.name, err = p.name(); err != nil {
 			return nil, err
 		}
+		if _, known := p.known[f.name]; !known {
+			p.noteUnknown(f.line, noFilter(f.name))
+		}
 		if p.is(tokOperator, "(") {
 			if f.arguments, err = p.arguments(); err != nil {
 				return nil, err
@@ -366,6 +392,9 @@ func (p *parser) test(e expr) (expr, error) {
 	var err error
 	if t.name, err = p.name(); err != nil {
 		return nil, err
+	}
+	if !isTest(t.name) {
+		p.noteUnknown(t.line, noTest(t.name))
 	}
 	next := p.peek()
 	switch {
@@ -421,6 +450,9 @@ func (p *parser) argument(a *arguments) (err error) {
 		a.spread, err = p.expression()
 	case p.peek().kind == tokName && next.kind == tokOperator && next.text == "=":
 		name := p.next().text
+		if slices.Contains(a.names, name) {
+			return p.fail("the argument %q is given twice", cut(name))
+		}
 		p.next()
 		var v expr
 		v, err = p.expression()
@@ -433,4 +465,12 @@ func (p *parser) argument(a *arguments) (err error) {
 		a.positional = append(a.positional, v)
 	}
 	return err
+}
+
+// noteUnknown remembers a name that nothing is known by. It makes the template
+// wrong, unless a condition decides whether the name is ever used.
+func (p *parser) noteUnknown(line int, message string) {
+	if !p.soft {
+		p.unknown = append(p.unknown, &Error{Kind: ErrSyntax, Line: line, Message: message})
+	}
 }

@@ -1,87 +1,151 @@
 package jinja
 
 import (
+	"fmt"
 	"math"
-	"slices"
+	"math/big"
 	"strconv"
 	"strings"
-	"unicode"
 )
 
+// filter computes {{ v | name(a) }}; v may be markup.
 type filter func(r *run, v any, a args) (any, error)
 
-// filters lists the filters by name.
+// filters lists the filters by name: jinja2's, with transformers' tojson.
 func filters() map[string]filter {
 	return map[string]filter{
-		"abs": filterAbs, "capitalize": onText(capitalized), "count": filterLength, "d": filterDefault, "default": filterDefault,
-		"dictsort": filterDictsort, "e": onText(escape), "escape": onText(escape), "first": filterFirst, "float": filterFloat,
-		"format": filterFormat, "indent": filterIndent, "int": filterInt, "items": filterItems, "join": filterJoin, "last": filterLast,
-		"length": filterLength, "list": filterList, "lower": onText(strings.ToLower), "map": filterMap, "max": filterMax, "min": filterMin,
-		"reject": filterReject, "rejectattr": filterRejectAttr, "replace": filterReplace, "reverse": filterReverse, "round": filterRound,
-		"safe": onText(identity), "select": filterSelect, "selectattr": filterSelectAttr, "sort": filterSort, "string": onText(identity),
-		"sum": filterSum, "title": onText(filterTitle), "tojson": tojson, "trim": filterTrim, "unique": filterUnique, "upper": onText(pythonUpper),
-		"wordcount": filterWordcount,
+		"abs": filterAbs, "attr": filterAttr, "batch": filterBatch, "capitalize": softText("capitalize", capitalized), "center": filterCenter,
+		"count": filterLength, "d": filterDefault, "default": filterDefault, "dictsort": filterDictsort, "e": filterEscape,
+		"escape": filterEscape, "filesizeformat": filterFileSize, "first": filterFirst, "float": filterFloat,
+		"forceescape": filterForceEscape, "format": filterFormat, "groupby": filterGroupBy, "indent": filterIndent, "int": filterInt,
+		"items": filterItems, "join": filterJoin, "last": filterLast, "length": filterLength, "list": filterList,
+		"lower": softText("lower", lowered), "map": filterMap, "max": filterMax, "min": filterMin, "pprint": filterPprint,
+		"reject": filterReject, "rejectattr": filterRejectAttr, "replace": filterReplace, "reverse": filterReverse,
+		"round": filterRound, "safe": filterSafe, "select": filterSelect, "selectattr": filterSelectAttr, "slice": filterSlice,
+		"sort": filterSort, "string": softText("string", identity), "striptags": filterStripTags, "sum": filterSum,
+		"title": filterTitle, "tojson": tojson, "trim": filterTrim, "truncate": filterTruncate, "unique": filterUnique,
+		"upper": softText("upper", uppered), "urlencode": filterURLEncode, "wordcount": filterWordCount,
+		"wordwrap": filterWordWrap, "xmlattr": filterXMLAttr,
 	}
+}
+
+// noFilter says why there is no filter of this name.
+func noFilter(name string) string {
+	switch name {
+	case "random":
+		return `the filter "random" is not supported: a conversation gives one prompt`
+	case "urlize":
+		return `the filter "urlize" is not supported: it makes links for web pages`
+	}
+	return fmt.Sprintf("there is no filter %q", cut(name))
 }
 
 func identity(s string) string { return s }
 
-// onText makes a filter of a function on str(v).
-func onText(f func(string) string) filter {
+// softText makes a filter of a function on str(v); markup stays markup.
+func softText(name string, f func(string) string) filter {
 	return func(r *run, v any, a args) (any, error) {
-		if len(a.pos)+len(a.names) > 0 {
-			return nil, failf("the filter takes no argument")
+		if _, err := a.bind(name, 0); err != nil {
+			return nil, err
 		}
 		s, err := r.text(v)
 		if err != nil {
 			return nil, err
 		}
 		out := f(s)
-		return out, r.charge(len(out))
+		return like(v, out), r.charge(len(out))
 	}
+}
+
+// like makes markup of s where v is markup.
+func like(v any, s string) any {
+	if _, ok := v.(markup); ok {
+		return markup(s)
+	}
+	return s
 }
 
 func escape(s string) string {
 	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;").Replace(s)
 }
 
-// filterTitle capitalises after white space and -([{< only.
-func filterTitle(s string) string {
-	start := true
-	var b strings.Builder
-	for _, c := range s {
-		if start {
-			b.WriteString(pythonUpper(string(c)))
-		} else {
-			b.WriteString(strings.ToLower(string(c)))
-		}
-		start = isSpace(c) || strings.ContainsRune("-([{<", c)
+// escaped is v as markup: its text escaped, unless it is markup already.
+func (r *run) escaped(v any) (markup, error) {
+	if m, ok := v.(markup); ok {
+		return m, nil
 	}
-	return b.String()
+	s, err := r.text(v)
+	if err != nil {
+		return "", err
+	}
+	if err := r.charge(5 * len(s)); err != nil {
+		return "", err
+	}
+	return markup(escape(s)), nil
+}
+
+func filterEscape(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("escape", 0); err != nil {
+		return nil, err
+	}
+	m, err := r.escaped(v)
+	return m, err
+}
+
+func filterForceEscape(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("forceescape", 0); err != nil {
+		return nil, err
+	}
+	m, err := r.escaped(plain(v))
+	return m, err
+}
+
+func filterSafe(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("safe", 0); err != nil {
+		return nil, err
+	}
+	s, err := r.text(v)
+	return markup(s), err
 }
 
 func filterAbs(_ *run, v any, a args) (any, error) {
 	if _, err := a.bind("abs", 0); err != nil {
 		return nil, err
 	}
-	i, f, isInt, ok := number(v)
-	switch {
-	case !ok:
-		return nil, failf("abs takes a number, not %s", typeName(v))
-	case !isInt:
+	if f, ok := v.(float64); ok {
 		return math.Abs(f), nil
-	case i < 0:
-		return negate(i)
 	}
-	return i, nil
+	if i := integer(v); i != nil {
+		return small(new(big.Int).Abs(i)), nil
+	}
+	return nil, failf("abs takes a number, not %s", typeName(v))
+}
+
+// filterAttr is v.name without a look at the items.
+func filterAttr(r *run, v any, a args) (any, error) {
+	p, err := a.bind("attr", 1, "name")
+	if err != nil {
+		return nil, err
+	}
+	name, ok := p[0].(string)
+	if !ok {
+		return nil, failf("attr takes a name, not %s", typeName(p[0]))
+	}
+	if u, ok := v.(undefined); ok && !hidden(v, name) {
+		return nil, failf("%s is undefined and has no attribute %q", u.what, cut(name))
+	}
+	out, found, err := r.attributes(v, name)
+	if err != nil || found {
+		return out, err
+	}
+	return undefined{what: "attribute " + cut(name)}, nil
 }
 
 func filterLength(r *run, v any, a args) (any, error) {
 	if _, err := a.bind("length", 0); err != nil {
 		return nil, err
 	}
-	n, err := r.length(v)
-	return n, err
+	return r.length(v)
 }
 
 func filterDefault(_ *run, v any, a args) (any, error) {
@@ -99,44 +163,23 @@ func filterDefault(_ *run, v any, a args) (any, error) {
 	return p[0], nil
 }
 
-func filterFirst(r *run, v any, a args) (any, error) {
-	if _, err := a.bind("first", 0); err != nil {
-		return nil, err
-	}
-	return r.end(v, false)
-}
-
-func filterLast(r *run, v any, a args) (any, error) {
-	if _, err := a.bind("last", 0); err != nil {
-		return nil, err
-	}
-	return r.end(v, true)
-}
-
-func (r *run) end(v any, last bool) (any, error) {
-	items, err := r.items(v)
-	if err != nil {
-		return nil, err
-	}
-	if len(items) == 0 {
-		return undefined{what: "the end of an empty sequence"}, nil
-	}
-	if last {
-		return items[len(items)-1], nil
-	}
-	return items[0], nil
-}
-
 func filterFloat(_ *run, v any, a args) (any, error) {
 	p, err := a.bind("float", 0, "default")
 	if err != nil {
 		return nil, err
 	}
-	if _, f, _, ok := number(v); ok {
-		return f, nil
-	}
-	if s, ok := v.(string); ok {
-		if f, err := strconv.ParseFloat(strings.TrimFunc(s, isSpace), 64); err == nil {
+	switch v := plain(v).(type) {
+	case undefined:
+		return nil, failf("float takes a number, not %s", typeName(v))
+	case string:
+		if f, ok := parseFloat(v); ok {
+			return f, nil
+		}
+	default:
+		if _, f, _, ok := number(v); ok {
+			if _, isBig := v.(*big.Int); isBig && math.IsInf(f, 0) {
+				return nil, failf("the integer is too large for a float")
+			}
 			return f, nil
 		}
 	}
@@ -146,33 +189,68 @@ func filterFloat(_ *run, v any, a args) (any, error) {
 	return p[0], nil
 }
 
+// parseFloat is Python's float() of a text.
+func parseFloat(s string) (float64, bool) {
+	s = strings.TrimFunc(s, isSpace)
+	if strings.ContainsAny(s, "xXpP") { // hexadecimal, in Go only
+		return 0, false
+	}
+	digits, ok := withoutUnderscores(s)
+	if !ok {
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(digits, 64)
+	return f, err == nil || math.IsInf(f, 0)
+}
+
+// withoutUnderscores takes them out where they stand between digits.
+func withoutUnderscores(s string) (string, bool) {
+	if !strings.Contains(s, "_") {
+		return s, true
+	}
+	for i := range len(s) {
+		if s[i] == '_' && (i == 0 || i == len(s)-1 || !isHex(s[i-1]) || !isHex(s[i+1])) {
+			return "", false
+		}
+	}
+	return strings.ReplaceAll(s, "_", ""), true
+}
+
 func filterInt(_ *run, v any, a args) (any, error) {
 	p, err := a.bind("int", 0, "default", "base")
 	if err != nil {
 		return nil, err
 	}
 	base := int64(10)
-	if i, _, isInt, ok := number(p[1]); ok && isInt {
+	if !isAbsent(p[1]) {
+		i, _, isInt, ok := number(p[1])
+		if !ok || !isInt {
+			return nil, failf("the base of int is %s", typeName(p[1]))
+		}
 		base = i
 	}
-	if base != 0 && (base < 2 || base > 36) {
-		return nil, failf("int takes a base from 2 to 36")
-	}
-	if i, f, isInt, ok := number(v); ok {
-		if isInt {
+	switch v := plain(v).(type) {
+	case undefined:
+		return nil, failf("int takes a number, not %s", typeName(v))
+	case float64:
+		if math.IsInf(v, 0) {
+			return nil, failf("infinity is no integer")
+		}
+		if i, exact := integral(math.Trunc(v)); exact {
 			return i, nil
 		}
-		if math.Abs(f) < 1<<62 {
-			return int64(f), nil
-		}
-	}
-	if s, ok := v.(string); ok {
-		s = strings.TrimFunc(s, isSpace)
-		if i, err := strconv.ParseInt(digitsOf(s, base), int(base), 64); err == nil {
+	case string:
+		if i, ok := parseInt(v, base); ok {
 			return i, nil
 		}
-		if f, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(f) < 1<<62 {
-			return int64(f), nil
+		if f, ok := parseFloat(v); ok {
+			if i, exact := integral(math.Trunc(f)); exact {
+				return i, nil
+			}
+		}
+	default:
+		if i := integer(v); i != nil {
+			return small(i), nil
 		}
 	}
 	if isAbsent(p[0]) {
@@ -181,153 +259,40 @@ func filterInt(_ *run, v any, a args) (any, error) {
 	return p[0], nil
 }
 
-// digitsOf takes off a prefix that names the base.
-func digitsOf(s string, base int64) string {
-	if prefix, ok := map[int64]string{2: "0b", 8: "0o", 16: "0x"}[base]; ok {
-		if len(s) > 2 && strings.EqualFold(s[:2], prefix) {
-			return s[2:]
+// parseInt is Python's int() of a text.
+func parseInt(s string, base int64) (any, bool) {
+	s = strings.TrimFunc(s, isSpace)
+	sign := ""
+	if s != "" && (s[0] == '-' || s[0] == '+') {
+		sign, s = s[:1], s[1:]
+	}
+	if base != 0 && (base < 2 || base > 36) || s == "" || s[0] == '-' || s[0] == '+' {
+		return nil, false
+	}
+	if len(s) > 2 && s[0] == '0' {
+		if of := map[byte]int64{'b': 2, 'o': 8, 'x': 16}[s[1]|0x20]; of != 0 && (base == 0 || base == of) {
+			base, s = of, strings.TrimPrefix(s[2:], "_")
 		}
 	}
-	return s
-}
-
-func filterFormat(r *run, v any, a args) (any, error) {
-	s, err := r.text(v)
-	if err != nil {
-		return nil, err
-	}
-	if len(a.names) > 0 {
-		return nil, failf("format takes no named arguments")
-	}
-	return r.percent(s, &List{Items: a.pos, Tuple: true})
-}
-
-func filterIndent(r *run, v any, a args) (any, error) {
-	p, err := a.bind("indent", 0, "width", "first", "blank")
-	if err != nil {
-		return nil, err
-	}
-	s, err := r.text(v)
-	if err != nil {
-		return nil, err
-	}
-	pad := "    "
-	switch w := p[0].(type) {
-	case absent:
-	case string:
-		pad = w
-	case int64:
-		if w > 1000 {
-			return nil, limitf("an indent of %d", w)
-		}
-		pad = strings.Repeat(" ", int(max(w, 0)))
-	default:
-		return nil, failf("the width of indent is %s", typeName(w))
-	}
-	parts, err := r.lines(s+"\n", false)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.chargeTimes(len(pad)+1, int64(len(parts))); err != nil {
-		return nil, err
-	}
-	for i := range parts {
-		if i > 0 && (parts[i] != "" || given(p[2])) {
-			parts[i] = pad + parts[i]
+	if base == 0 {
+		if base = 10; s[0] == '0' && strings.Trim(s, "0_") != "" {
+			return nil, false
 		}
 	}
-	out := strings.Join(parts, "\n")
-	if given(p[1]) {
-		out = pad + out
-	}
-	return out, r.charge(len(out))
-}
-
-func filterItems(_ *run, v any, a args) (any, error) {
-	if _, err := a.bind("items", 0); err != nil {
-		return nil, err
-	}
-	switch d := v.(type) {
-	case undefined:
-		return new(generator), nil
-	case *Dict:
-		return &generator{items: d.items().Items}, nil
-	}
-	return nil, failf("items takes a mapping, not %s", typeName(v))
-}
-
-func filterJoin(r *run, v any, a args) (any, error) {
-	p, err := a.bind("join", 0, "d", "attribute")
-	if err != nil {
-		return nil, err
-	}
-	items, err := r.items(v)
-	if err != nil {
-		return nil, err
-	}
-	sep := ""
-	if !isAbsent(p[0]) {
-		if sep, err = r.text(p[0]); err != nil {
-			return nil, err
+	for i := range len(s) {
+		if s[i] == '_' && (i == 0 || i == len(s)-1 || s[i-1] == '_') {
+			return nil, false
 		}
 	}
-	parts := make([]string, len(items))
-	for i, item := range items {
-		if !isAbsent(p[1]) && p[1] != nil {
-			if item, err = r.path(item, p[1]); err != nil {
-				return nil, err
-			}
-		}
-		if parts[i], err = r.text(item); err != nil {
-			return nil, err
-		}
+	s = strings.ReplaceAll(s, "_", "")
+	if len(s) > maxBits {
+		return nil, false
 	}
-	return r.join(parts, sep)
-}
-
-func filterList(r *run, v any, a args) (any, error) {
-	if _, err := a.bind("list", 0); err != nil {
-		return nil, err
+	v, ok := new(big.Int).SetString(sign+s, int(base))
+	if !ok || v.BitLen() > maxBits {
+		return nil, false
 	}
-	items, err := r.items(v)
-	if err != nil {
-		return nil, err
-	}
-	return NewList(slices.Clone(items)...), r.charge(16 * len(items))
-}
-
-func filterReplace(r *run, v any, a args) (any, error) {
-	p, err := a.bind("replace", 2, "old", "new", "count")
-	if err != nil {
-		return nil, err
-	}
-	var texts [3]string
-	for i, t := range []any{v, p[0], p[1]} {
-		if texts[i], err = r.text(t); err != nil {
-			return nil, err
-		}
-	}
-	return r.replace(texts[0], texts[1], texts[2], p[2])
-}
-
-func filterReverse(r *run, v any, a args) (any, error) {
-	if _, err := a.bind("reverse", 0); err != nil {
-		return nil, err
-	}
-	items, err := r.items(v)
-	if err != nil {
-		return nil, err
-	}
-	out := slices.Clone(items)
-	slices.Reverse(out)
-	if s, ok := v.(string); ok {
-		var b strings.Builder
-		for _, c := range out {
-			b.WriteString(c.(string))
-		}
-		return b.String(), r.charge(len(s))
-	}
-	return &generator{items: out}, r.charge(16 * len(out))
+	return small(v), true
 }
 
 func filterRound(_ *run, v any, a args) (any, error) {
@@ -335,53 +300,88 @@ func filterRound(_ *run, v any, a args) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, f, _, ok := number(v)
-	if !ok {
+	method, ok := p[1].(string)
+	if isAbsent(p[1]) {
+		method, ok = "common", true
+	}
+	if !ok || (method != "common" && method != "ceil" && method != "floor") {
+		return nil, failf("round knows the methods common, ceil and floor")
+	}
+	if !isNumber(v) {
 		return nil, failf("round takes a number, not %s", typeName(v))
 	}
-	precision := int64(0)
-	if i, _, isInt, ok := number(p[0]); ok && isInt {
-		precision = min(max(i, -300), 300)
+	precision, isInt := int64(0), true
+	if !isAbsent(p[0]) {
+		if precision, _, isInt, ok = number(p[0]); !ok || !isInt {
+			return nil, failf("the precision of round is %s", typeName(p[0]))
+		}
 	}
+	precision = min(max(precision, -400), 400)
+	i := integer(v)
+	if method != "common" && i != nil && precision >= 0 {
+		return divide(i, big.NewInt(1))
+	}
+	if method != "common" {
+		return roundTo(v, precision, method)
+	}
+	if i != nil {
+		return small(roundInteger(i, precision)), nil
+	}
+	return roundFloat(v.(float64), precision)
+}
+
+// roundTo is ceil or floor at a decimal place, reckoned in floats.
+func roundTo(v any, precision int64, method string) (any, error) {
+	_, f, _, _ := number(v)
 	scale := math.Pow(10, float64(precision))
-	switch p[1] {
-	case "ceil":
-		return math.Ceil(f*scale) / scale, nil
-	case "floor":
-		return math.Floor(f*scale) / scale, nil
+	if precision < -323 || precision > 308 {
+		return nil, failf("round: the precision %d is out of range", precision)
+	}
+	f = f * scale
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return nil, failf("round: the number is out of range")
+	}
+	if method == "ceil" {
+		return math.Ceil(f) / scale, nil
+	}
+	return math.Floor(f) / scale, nil
+}
+
+// roundInteger rounds before the decimal point, halves to even.
+func roundInteger(i *big.Int, precision int64) *big.Int {
+	if precision >= 0 {
+		return i
+	}
+	unit := new(big.Int).Exp(big.NewInt(10), big.NewInt(-precision), nil)
+	q, m := new(big.Int).DivMod(i, unit, new(big.Int))
+	switch twice := m.Lsh(m, 1); twice.Cmp(unit) {
+	case 1:
+		q.Add(q, big.NewInt(1))
+	case 0:
+		q.Add(q, big.NewInt(int64(q.Bit(0))))
+	}
+	return q.Mul(q, unit)
+}
+
+// roundFloat rounds the exact decimal value, halves to even.
+func roundFloat(f float64, precision int64) (any, error) {
+	if math.IsNaN(f) || math.IsInf(f, 0) || precision > 323 {
+		return f, nil
 	}
 	if precision < 0 {
-		return math.RoundToEven(f*scale) / scale, nil
+		b, _ := new(big.Float).SetFloat64(math.Trunc(f)).Int(nil)
+		// What stands behind the point decides a half.
+		b.Mul(b, big.NewInt(10))
+		if f != math.Trunc(f) {
+			b.Add(b, big.NewInt(int64(math.Copysign(1, f))))
+		}
+		b = roundInteger(b, precision-1)
+		out, _ := new(big.Rat).SetFrac(b, big.NewInt(10)).Float64()
+		return math.Copysign(out, f), nil
 	}
-	// Python rounds the decimal text, halves to even.
 	out, err := strconv.ParseFloat(strconv.FormatFloat(f, 'f', int(precision), 64), 64)
 	if err != nil {
 		return nil, failf("round: %v", err)
 	}
 	return out, nil
 }
-
-func filterTrim(r *run, v any, a args) (any, error) {
-	s, err := r.text(v)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.charge(len(s)); err != nil {
-		return nil, err
-	}
-	return strip(r, s, "strip", a)
-}
-
-func filterWordcount(r *run, v any, a args) (any, error) {
-	if _, err := a.bind("wordcount", 0); err != nil {
-		return nil, err
-	}
-	s, err := r.text(v)
-	if err != nil {
-		return nil, err
-	}
-	words := strings.FieldsFunc(s, func(c rune) bool { return c != '_' && !letterOrNumber(c) })
-	return int64(len(words)), r.charge(len(s))
-}
-
-func letterOrNumber(c rune) bool { return unicode.IsLetter(c) || unicode.IsNumber(c) }

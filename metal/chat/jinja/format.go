@@ -1,145 +1,264 @@
 package jinja
 
 import (
-	"fmt"
-	"strconv"
 	"strings"
 )
 
-// format is Python's str.format for fields without a specification.
-func (r *run) format(s string, a args) (any, error) {
+// formatter fills the fields of one str.format.
+type formatter struct {
+	r    *run
+	args args
+	// mapping is what format_map was given; nil for format.
+	mapping any
+	safe    bool // the text is markup: what is filled in is escaped
+	next    int  // the next field without a number
+	manual  bool // a field had a number
+}
+
+// format is Python's str.format, or str.format_map, as the sandbox has it:
+// what stands behind a dot in a field goes through the same rules as anywhere.
+func (r *run) format(s string, a args, isMap, safe bool) (any, error) {
+	f := &formatter{r: r, args: a, safe: safe}
+	if isMap {
+		p, err := a.only("format_map", 1, "mapping")
+		if err != nil {
+			return nil, err
+		}
+		f.mapping = p[0]
+	}
+	out, err := f.fill(s, 2)
+	if err != nil {
+		return nil, err
+	}
+	if safe {
+		return markup(out), nil
+	}
+	return out, nil
+}
+
+// fill replaces the fields of a text; a field's specification may hold fields
+// itself, once.
+func (f *formatter) fill(s string, depth int) (string, error) {
+	if depth < 0 {
+		return "", failf("the fields of format are nested too deep")
+	}
 	var b strings.Builder
-	next := 0
 	for i := 0; i < len(s); i++ {
 		switch {
 		case s[i] == '{' && strings.HasPrefix(s[i+1:], "{"), s[i] == '}' && strings.HasPrefix(s[i+1:], "}"):
 			b.WriteByte(s[i])
 			i++
 		case s[i] == '}':
-			return nil, failf("a single } in the text of format")
+			return "", failf("a single } in the text of format")
 		case s[i] == '{':
-			end := strings.IndexByte(s[i:], '}')
+			end := fieldEnd(s[i:])
 			if end < 0 {
-				return nil, failf("a field of format is not closed")
+				return "", failf("a field of format is not closed")
 			}
-			v, err := a.field(s[i+1:i+end], &next)
+			text, err := f.field(s[i+1:i+end], depth)
 			if err != nil {
-				return nil, err
-			}
-			text, err := r.text(v)
-			if err != nil {
-				return nil, err
-			}
-			if err := r.charge(len(text)); err != nil {
-				return nil, err
+				return "", err
 			}
 			b.WriteString(text)
 			i += end
 		default:
 			b.WriteByte(s[i])
 		}
+		if b.Len() > f.r.bytes {
+			return "", tooMuch()
+		}
 	}
-	return b.String(), r.charge(len(s))
+	return b.String(), f.r.charge(b.Len() + len(s))
 }
 
-// field finds the argument of a format field: the next one, one by number, or
-// one by name.
-func (a args) field(name string, next *int) (any, error) {
-	if name == "" {
-		name = strconv.Itoa(*next)
-		*next++
-	}
-	if i, err := strconv.Atoi(name); err == nil {
-		if i < 0 || i >= len(a.pos) {
-			return nil, failf("format has no argument %d", i)
+// fieldEnd finds the brace that closes the one s begins with. Within square
+// brackets braces do not count.
+func fieldEnd(s string) int {
+	open, inBrackets, inSpec := 0, false, false
+	for i := range len(s) {
+		switch {
+		case inBrackets:
+			inBrackets = s[i] != ']'
+		case s[i] == '[' && !inSpec:
+			inBrackets = true
+		case s[i] == '{':
+			open++
+		case s[i] == '}':
+			if open--; open == 0 {
+				return i
+			}
+		case (s[i] == ':' || s[i] == '!') && open == 1:
+			inSpec = true
 		}
-		return a.pos[i], nil
 	}
-	for i, n := range a.names {
-		if n == name {
-			return a.named[i], nil
-		}
-	}
-	return nil, failf("format knows no field %q", cut(name))
+	return -1
 }
 
-// percent is s % v: %s, %r, %d, %i, %f, %x and %%, with flags, width and
-// precision as Go and Python share them.
-func (r *run) percent(s string, v any) (any, error) {
-	values := []any{v}
-	if l, ok := v.(*List); ok && l.Tuple {
-		values = l.Items
+// field writes one field: name, then !conversion and :specification.
+func (f *formatter) field(s string, depth int) (string, error) {
+	name, conversion, spec := s, "", ""
+	inBrackets := false
+split:
+	for i := range len(s) {
+		switch {
+		case inBrackets:
+			inBrackets = s[i] != ']'
+		case s[i] == '[':
+			inBrackets = true
+		case s[i] == ':':
+			name, spec = s[:i], s[i+1:]
+			break split
+		case s[i] == '!':
+			rest := s[i+1:]
+			if len(rest) == 0 || (len(rest) > 1 && rest[1] != ':') {
+				return "", failf("a conversion of format is one letter behind !")
+			}
+			name, conversion, spec = s[:i], rest[:1], strings.TrimPrefix(rest[1:], ":")
+			break split
+		case s[i] == '{':
+			return "", failf("unexpected { in the name of a field")
+		}
 	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] != '%' {
-			b.WriteByte(s[i])
-			continue
-		}
-		end := i + 1
-		for end < len(s) && strings.IndexByte("-+ #0123456789.", s[end]) >= 0 {
-			end++
-		}
-		if end == len(s) {
-			return nil, failf("a format ends after %%")
-		}
-		if s[end] == '%' {
-			b.WriteByte('%')
-			i = end
-			continue
-		}
-		if len(values) == 0 {
-			return nil, failf("there are more formats than values")
-		}
-		text, err := r.percentOne(s[i+1:end], s[end], values[0])
+	v, err := f.value(name)
+	if err != nil {
+		return "", err
+	}
+	switch conversion {
+	case "r", "a":
+		text, err := f.r.reprOf(v)
 		if err != nil {
-			return nil, err
-		}
-		values = values[1:]
-		b.WriteString(text)
-		i = end
-	}
-	if _, isDict := v.(*Dict); len(values) > 0 && !isDict {
-		return nil, failf("there are more values than formats")
-	}
-	return b.String(), r.charge(len(s))
-}
-
-func (r *run) percentOne(flags string, verb byte, v any) (string, error) {
-	for _, n := range strings.FieldsFunc(flags, func(c rune) bool { return c < '0' || c > '9' }) {
-		if len(n) > 4 {
-			return "", limitf("a format is wider than 9999")
-		}
-	}
-	var arg any
-	switch verb {
-	case 's', 'r':
-		var b strings.Builder
-		if err := r.print(&b, v, verb == 'r', 0); err != nil {
 			return "", err
 		}
-		arg, verb = b.String(), 's'
-	case 'd', 'i', 'x', 'X', 'o':
-		i, f, isInt, ok := number(v)
-		if !ok {
-			return "", failf("%%%c takes a number, not %s", verb, typeName(v))
+		if v = text; conversion == "a" {
+			v = ascii(text)
 		}
-		if !isInt {
-			i = int64(f)
+	case "s":
+		if v, err = f.r.text(v); err != nil {
+			return "", err
 		}
-		if verb == 'i' {
-			verb = 'd'
-		}
-		arg = i
-	case 'f', 'F', 'e', 'g':
-		_, f, _, ok := number(v)
-		if !ok {
-			return "", failf("%%%c takes a number, not %s", verb, typeName(v))
-		}
-		arg = f
+	case "":
 	default:
-		return "", failf("the format %%%c is not supported", verb)
+		return "", failf("format knows no conversion !%s", conversion)
 	}
-	text := fmt.Sprintf("%"+flags+string(verb), arg)
-	return text, r.charge(len(text))
+	if spec, err = f.fill(spec, depth-1); err != nil {
+		return "", err
+	}
+	return f.write(v, spec)
+}
+
+func (f *formatter) write(v any, spec string) (string, error) {
+	if f.safe {
+		if m, ok := v.(markup); ok && spec == "" {
+			return string(m), nil
+		}
+		text, err := f.r.formatted(v, spec)
+		if err != nil {
+			return "", err
+		}
+		m, err := f.r.escaped(text)
+		return string(m), err
+	}
+	return f.r.formatted(v, spec)
+}
+
+// value finds what a field names: an argument, then members and items of it.
+func (f *formatter) value(name string) (any, error) {
+	end := strings.IndexAny(name, ".[")
+	if end < 0 {
+		end = len(name)
+	}
+	v, err := f.first(name[:end])
+	if err != nil {
+		return nil, err
+	}
+	for rest := name[end:]; rest != ""; {
+		if err := f.r.step(); err != nil {
+			return nil, err
+		}
+		if rest[0] == '[' {
+			end := strings.IndexByte(rest, ']')
+			if end < 2 {
+				return nil, failf("a field of format has an empty or open [")
+			}
+			if v, err = f.item(v, rest[1:end]); err != nil {
+				return nil, err
+			}
+			if rest = rest[end+1:]; rest != "" && rest[0] != '.' && rest[0] != '[' {
+				return nil, failf("only . or [ may follow ] in a field of format")
+			}
+			continue
+		}
+		end := strings.IndexAny(rest[1:], ".[") + 1
+		if end == 0 {
+			end = len(rest)
+		}
+		if end == 1 {
+			return nil, failf("a field of format has an empty member")
+		}
+		if v, err = f.r.attribute(v, rest[1:end]); err != nil {
+			return nil, err
+		}
+		rest = rest[end:]
+	}
+	return v, nil
+}
+
+// item is v[key] of a field, where a number is an index.
+func (f *formatter) item(v any, key string) (any, error) {
+	if u, ok := v.(undefined); ok {
+		return nil, failf("%s is undefined and has no members", u.what)
+	}
+	var k any = key
+	if all(key, isDigit) {
+		i, ok := parseInt(key, 10)
+		if !ok {
+			return nil, failf("%q is no index", cut(key))
+		}
+		k = i
+	}
+	out, found, err := f.r.member(v, k)
+	if err == nil && !found {
+		return undefined{what: "member " + cut(key)}, nil
+	}
+	return out, err
+}
+
+// first finds the argument of a field: the next one, one by number, or one by
+// name.
+func (f *formatter) first(name string) (any, error) {
+	if f.mapping != nil {
+		v, found, err := f.r.member(f.mapping, name)
+		if err == nil && !found {
+			err = failf("format_map knows no field %q", cut(name))
+		}
+		return v, err
+	}
+	if name != "" && !all(name, isDigit) {
+		for i, n := range f.args.names {
+			if n == name {
+				return f.args.named[i], nil
+			}
+		}
+		return nil, failf("format knows no field %q", cut(name))
+	}
+	i := int64(f.next)
+	if name == "" {
+		if f.manual {
+			return nil, failf("format cannot go from numbered fields to others")
+		}
+		f.next++
+	} else {
+		if f.next > 0 {
+			return nil, failf("format cannot go from fields without numbers to others")
+		}
+		f.manual = true
+		n, _ := parseInt(name, 10)
+		if i, _, _, _ = number(n); n == nil {
+			i = -1
+		}
+	}
+	if i < 0 || i >= int64(len(f.args.pos)) {
+		return nil, failf("format has no argument %s", cut(name))
+	}
+	return f.args.pos[i], nil
 }

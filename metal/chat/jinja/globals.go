@@ -10,11 +10,19 @@ import (
 func globals() map[string]any {
 	out := map[string]any{}
 	for name, call := range map[string]func(*run, args) (any, error){
-		"range": rangeOf, "namespace": newNamespace, "dict": newDict, "raise_exception": raise,
-		"strftime_now": strftimeNow, "cycler": cycler, "joiner": joiner,
+		"range": rangeOf, "namespace": newNamespace, "raise_exception": raise, "strftime_now": strftimeNow, "cycler": cycler, "joiner": joiner,
+		"lipsum": func(*run, args) (any, error) {
+			return nil, failf("lipsum is not supported: a conversation gives one prompt")
+		},
 	} {
 		out[name] = &function{name: name, call: call}
 	}
+	out["dict"] = &function{name: "dict", call: newDict, members: func(name string) (any, bool) {
+		if name != "fromkeys" {
+			return nil, false
+		}
+		return &function{name: "dict.fromkeys", call: fromKeys}, true
+	}}
 	return out
 }
 
@@ -33,53 +41,82 @@ func rangeOf(r *run, a args) (any, error) {
 	if len(a.pos) == 1 {
 		bounds[0], bounds[1] = 0, bounds[0]
 	}
-	from, to, by := bounds[0], bounds[1], bounds[2]
-	if by == 0 {
+	if bounds[2] == 0 {
 		return nil, failf("range takes no step of 0")
 	}
-	l := NewList()
-	for i := from; (by > 0 && i < to) || (by < 0 && i > to); i += by {
-		if len(l.Items) == maxRange {
-			return nil, limitf("a range has more than %d numbers", maxRange)
-		}
-		l.Items = append(l.Items, i)
-		if (by > 0 && i > i+by) || (by < 0 && i < i+by) {
-			break
-		}
+	n := &numbers{from: bounds[0], until: bounds[1], by: bounds[2], count: steps(bounds[0], bounds[1], bounds[2])}
+	if n.count > maxRange {
+		return nil, limitf(BoundRange, "a range has more than %d numbers", maxRange)
 	}
-	return l, r.charge(16 * len(l.Items))
+	return n, nil
 }
 
 // maxRange is the bound of jinja2's sandbox.
 const maxRange = 100_000
 
-// dictOf merges mappings, lists of pairs and named arguments.
+// dictOf merges a mapping or pairs, and named arguments.
 func (r *run) dictOf(who string, a args) (*Dict, error) {
+	if len(a.pos) > 1 {
+		return nil, failf("%s takes one argument, and others by name", who)
+	}
 	d := NewDict()
 	for _, v := range a.pos {
+		if from, ok := v.(*Dict); ok {
+			for i, k := range from.keys {
+				if err := r.putIn(d, k, from.vals[i]); err != nil {
+					return nil, err
+				}
+			}
+			continue
+		}
+		if u, ok := v.(undefined); ok {
+			return nil, failf("%s is undefined and has no keys", u.what)
+		}
 		items, err := r.items(v)
 		if err != nil {
 			return nil, err
 		}
-		if from, ok := v.(*Dict); ok {
-			items = from.items().Items
-		}
 		for _, item := range items {
-			pair, ok := item.(*List)
-			if !ok || len(pair.Items) != 2 || !d.put(pair.Items[0], pair.Items[1]) {
-				return nil, failf("%s takes pairs, not %s", who, typeName(item))
+			pair, err := r.items(item)
+			if err != nil {
+				return nil, err
+			}
+			if len(pair) != 2 {
+				return nil, failf("%s takes pairs, not %d values", who, len(pair))
+			}
+			if err := r.putIn(d, pair[0], pair[1]); err != nil {
+				return nil, err
 			}
 		}
 	}
 	for i, name := range a.names {
 		d.Set(name, a.named[i])
 	}
-	return d, r.charge(64 * d.Len())
+	return d, r.charge(entryBytes * len(a.names))
 }
 
 func newDict(r *run, a args) (any, error) {
 	d, err := r.dictOf("dict", a)
 	return d, err
+}
+
+// fromKeys is dict.fromkeys.
+func fromKeys(r *run, a args) (any, error) {
+	p, err := a.only("dict.fromkeys", 1, "iterable", "value")
+	if err != nil {
+		return nil, err
+	}
+	keys, err := r.items(p[0])
+	if err != nil {
+		return nil, err
+	}
+	d := NewDict()
+	for _, k := range keys {
+		if err := r.putIn(d, k, orNil(p[1])); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
 }
 
 func newNamespace(r *run, a args) (any, error) {
@@ -88,7 +125,7 @@ func newNamespace(r *run, a args) (any, error) {
 		return nil, err
 	}
 	for _, k := range d.keys {
-		if name, ok := k.(string); ok && strings.HasPrefix(name, "_") {
+		if name, ok := plain(k).(string); ok && strings.HasPrefix(name, "_") {
 			return nil, failf("a namespace holds no name that begins with _")
 		}
 	}
@@ -107,39 +144,67 @@ func raise(r *run, a args) (any, error) {
 	return nil, &Error{Kind: ErrRaised, Message: message}
 }
 
+// cycler goes round its arguments.
 func cycler(_ *run, a args) (any, error) {
-	if len(a.pos) == 0 {
-		return nil, failf("cycler needs an argument")
+	if len(a.pos) == 0 || len(a.names) > 0 {
+		return nil, failf("cycler takes the values to cycle through")
 	}
-	at := 0
-	d := NewDict()
-	d.Set("next", &function{name: "next", call: func(*run, args) (any, error) {
+	at := int64(0)
+	nothing := func(call func() any) func(*run, args) (any, error) {
+		return func(_ *run, a args) (any, error) {
+			_, err := a.bind("a cycler", 0)
+			return call(), err
+		}
+	}
+	next := &function{name: "cycler.next", call: nothing(func() any {
 		v := a.pos[at]
-		at = (at + 1) % len(a.pos)
-		return v, nil
-	}})
-	d.Set("reset", &function{name: "reset", call: func(*run, args) (any, error) {
-		at = 0
-		return nil, nil
-	}})
-	return &namespace{d}, nil
+		at = (at + 1) % int64(len(a.pos))
+		return v
+	})}
+	reset := &function{name: "cycler.reset", call: nothing(func() any { at = 0; return nil })}
+	// It cannot be called, but has members as functions have.
+	return &function{name: "cycler", call: func(*run, args) (any, error) { return nil, failf("a cycler cannot be called") }, members: func(name string) (any, bool) {
+		switch name {
+		case "next", "__next__":
+			return next, name == "next"
+		case "reset":
+			return reset, true
+		case "current":
+			return a.pos[at], true
+		case "pos":
+			return at, true
+		case "items":
+			return &List{Items: a.pos, Tuple: true}, true
+		}
+		return nil, false
+	}}, nil
 }
 
+// joiner is empty at its first call, and a separator then.
 func joiner(_ *run, a args) (any, error) {
 	p, err := a.bind("joiner", 0, "sep")
 	if err != nil {
 		return nil, err
 	}
+	var sep any = ", "
+	if !isAbsent(p[0]) {
+		sep = p[0]
+	}
 	used := false
-	return &function{name: "joiner", call: func(*run, args) (any, error) {
-		if !used {
+	return &function{name: "joiner", call: func(_ *run, a args) (any, error) {
+		if _, err := a.bind("a joiner", 0); err != nil || !used {
 			used = true
-			return "", nil
+			return "", err
 		}
-		if isAbsent(p[0]) {
-			return ", ", nil
+		return sep, nil
+	}, members: func(name string) (any, bool) {
+		switch name {
+		case "sep":
+			return sep, true
+		case "used":
+			return used, true
 		}
-		return p[0], nil
+		return nil, false
 	}}, nil
 }
 
@@ -148,11 +213,11 @@ func strftimeNow(r *run, a args) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := strftime(r.now, p[0])
-	if err != nil {
+	if err := r.charge(16 * len(p[0])); err != nil {
 		return nil, err
 	}
-	return s, r.charge(len(s))
+	s, err := strftime(r.now, p[0])
+	return s, err
 }
 
 // strftime is C's strftime in the C locale.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
+	"math/big"
 	"strconv"
 	"strings"
 )
@@ -50,10 +50,14 @@ func readJSON(d *json.Decoder, depth int) (any, error) {
 
 func readNumber(s string) (any, error) {
 	if !strings.ContainsAny(s, ".eE") {
-		if n, err := strconv.ParseInt(s, 10, 64); err == nil {
-			return n, nil
+		if len(s) > maxDigits {
+			return nil, fmt.Errorf("an integer has more than %d digits", maxDigits)
 		}
-		return BigInt(s), nil
+		n, ok := new(big.Int).SetString(s, 10)
+		if !ok {
+			return nil, fmt.Errorf("%q is no integer", cut(s))
+		}
+		return small(n), nil
 	}
 	f, err := strconv.ParseFloat(s, 64)
 	if err != nil && !math.IsInf(f, 0) {
@@ -61,6 +65,9 @@ func readNumber(s string) (any, error) {
 	}
 	return f, nil
 }
+
+// maxDigits is how long an integer may be in JSON, as in Python.
+const maxDigits = 4300
 
 func readArray(d *json.Decoder, depth int) (any, error) {
 	l := NewList()
@@ -86,7 +93,7 @@ func readObject(d *json.Decoder, depth int) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		o.put(key, v)
+		o.put(key, key, v)
 	}
 	_, err := d.Token()
 	return o, err
@@ -104,7 +111,7 @@ type jsonWriter struct {
 
 func (w *jsonWriter) value(v any, depth int) error {
 	if depth > maxDepth {
-		return limitf("a value is nested more than %d deep", maxDepth)
+		return tooDeep()
 	}
 	from := w.b.Len()
 	switch v := plain(v).(type) {
@@ -114,8 +121,14 @@ func (w *jsonWriter) value(v any, depth int) error {
 		w.b.WriteString(strconv.FormatBool(v))
 	case float64:
 		w.b.WriteString(jsonFloat(v))
-	case int64, BigInt:
-		fmt.Fprint(&w.b, v)
+	case int64:
+		w.b.WriteString(strconv.FormatInt(v, 10))
+	case *big.Int:
+		text, err := w.r.digits(v)
+		if err != nil {
+			return err
+		}
+		w.b.WriteString(text)
 	case string:
 		w.string(v)
 	case *List:
@@ -186,27 +199,9 @@ func (w *jsonWriter) dict(d *Dict, depth int) error {
 		w.b.WriteString("{}")
 		return w.r.charge(2)
 	}
-	order := make([]int, d.Len())
-	names := make([]string, d.Len())
-	for i, key := range d.keys {
-		order[i] = i
-		switch k := key.(type) {
-		case string:
-			names[i] = k
-		case bool:
-			names[i] = strconv.FormatBool(k)
-		case nil:
-			names[i] = "null"
-		case float64:
-			names[i] = jsonFloat(k)
-		case int64, BigInt:
-			names[i] = fmt.Sprint(k)
-		default:
-			return failf("tojson cannot write a key that is %s", typeName(key))
-		}
-	}
-	if w.sorted {
-		slices.SortStableFunc(order, func(i, j int) int { return strings.Compare(names[i], names[j]) })
+	order, names, err := w.names(d)
+	if err != nil {
+		return err
 	}
 	w.b.WriteByte('{')
 	for n, i := range order {
@@ -222,9 +217,51 @@ func (w *jsonWriter) dict(d *Dict, depth int) error {
 			return err
 		}
 	}
-	err := w.newline(depth)
+	err = w.newline(depth)
 	w.b.WriteByte('}')
 	return err
+}
+
+// names are the keys as JSON has them, and the order to write them in.
+func (w *jsonWriter) names(d *Dict) (order []int, names []string, err error) {
+	if err := w.r.charge(24 * d.Len()); err != nil {
+		return nil, nil, err
+	}
+	order, names = make([]int, d.Len()), make([]string, d.Len())
+	for i, key := range d.keys {
+		order[i] = i
+		switch k := plain(key).(type) {
+		case string:
+			names[i] = k
+		case bool:
+			names[i] = strconv.FormatBool(k)
+		case nil:
+			names[i] = "null"
+		case float64:
+			names[i] = jsonFloat(k)
+		case int64, *big.Int:
+			if names[i], err = w.r.text(k); err != nil {
+				return nil, nil, err
+			}
+		default:
+			return nil, nil, failf("tojson cannot write a key that is %s", typeName(key))
+		}
+	}
+	if !w.sorted {
+		return order, names, nil
+	}
+	// Sorted as values, not as they are written.
+	keys := make([]keyed, d.Len())
+	for i, key := range d.keys {
+		keys[i] = keyed{i, key}
+	}
+	if keys, err = w.r.sorted(keys, false); err != nil {
+		return nil, nil, err
+	}
+	for i, k := range keys {
+		order[i], _ = k.item.(int)
+	}
+	return order, names, nil
 }
 
 func (w *jsonWriter) string(s string) {
@@ -260,33 +297,37 @@ func tojson(r *run, v any, a args) (any, error) {
 		return nil, err
 	}
 	w := &jsonWriter{r: r, comma: ", ", colon: ": ", ascii: given(p[0]), sorted: given(p[3])}
-	switch indent := p[1].(type) {
-	case absent, nil:
-	case int64:
-		if indent > maxDepth {
-			return nil, limitf("an indent of %d", indent)
-		}
-		w.lines, w.comma, w.indent = true, ",", strings.Repeat(" ", int(max(indent, 0)))
+	switch indent := orNil(p[1]).(type) {
+	case nil:
 	case string:
 		w.lines, w.comma, w.indent = true, ",", indent
 	default:
-		return nil, failf("the indent of tojson is %s", typeName(indent))
+		width, err := wholeNumber("tojson", "indent", indent, 0)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.chargeTimes(1, max(width, 0)); err != nil {
+			return nil, err
+		}
+		w.lines, w.comma, w.indent = true, ",", strings.Repeat(" ", int(max(width, 0)))
 	}
-	if l, ok := p[2].(*List); ok && len(l.Items) == 2 {
-		comma, ok1 := l.Items[0].(string)
-		colon, ok2 := l.Items[1].(string)
+	if separators := orNil(p[2]); separators != nil {
+		items, err := r.items(separators)
+		if err != nil {
+			return nil, err
+		}
+		if len(items) != 2 {
+			return nil, failf("tojson takes two separators, not %d", len(items))
+		}
+		comma, ok1 := plain(items[0]).(string)
+		colon, ok2 := plain(items[1]).(string)
 		if !ok1 || !ok2 {
 			return nil, failf("the separators of tojson are not two strings")
 		}
 		w.comma, w.colon = comma, colon
-	} else if !isAbsent(p[2]) && p[2] != nil {
-		return nil, failf("the separators of tojson are %s", typeName(p[2]))
 	}
 	if err := w.value(v, 0); err != nil {
 		return nil, err
 	}
 	return w.b.String(), nil
 }
-
-// given says whether an optional argument is there and true.
-func given(v any) bool { return !isAbsent(v) && truth(v) }

@@ -297,7 +297,7 @@ func (l *lexer) operator(open []byte) ([]byte, error) {
 		switch op {
 		case "(", "[", "{":
 			if len(open) == maxDepth {
-				return nil, l.fail("brackets are nested more than %d deep", maxDepth)
+				return nil, atLine(limitf(BoundDepth, "brackets are nested more than %d deep", maxDepth), l.line)
 			}
 			open = append(open, map[string]byte{"(": ')', "[": ']', "{": '}'}[op])
 		case ")", "]", "}":
@@ -312,77 +312,6 @@ func (l *lexer) operator(open []byte) ([]byte, error) {
 	}
 	r, _ := utf8.DecodeRuneInString(l.src[l.pos:])
 	return nil, l.fail("unexpected character %q", r)
-}
-
-// number takes an integer or a float. A number behind a dot is an index, and
-// never a float.
-func (l *lexer) number() error {
-	rest := l.src[l.pos:]
-	behindDot := l.pos > 0 && l.src[l.pos-1] == '.'
-	n := digits(rest, 0)
-	float := false
-	if prefix := strings.ToLower(rest[:min(2, len(rest))]); prefix == "0x" || prefix == "0o" || prefix == "0b" {
-		n = 2
-		for n < len(rest) && (rest[n] == '_' || isHex(rest[n])) {
-			n++
-		}
-	} else if !behindDot {
-		if n < len(rest) && rest[n] == '.' && digits(rest, n+1) > n+1 {
-			float = true
-			n = digits(rest, n+1)
-		}
-		if e := exponent(rest, n); e > n {
-			float = true
-			n = e
-		}
-	}
-	text := strings.ReplaceAll(rest[:n], "_", "")
-	l.pos += n
-	if float {
-		v, err := strconv.ParseFloat(text, 64)
-		if err != nil && v == 0 {
-			return l.fail("%s is not a number", cut(text))
-		}
-		l.add(token{kind: tokNumber, text: text, value: v})
-		return nil
-	}
-	base := 10
-	if len(text) > 2 && text[1] > '9' {
-		base = 0 // 0x, 0o, 0b
-	}
-	v, err := strconv.ParseInt(text, base, 64)
-	if err != nil {
-		return l.fail("%s is not a 64-bit integer", cut(text))
-	}
-	l.add(token{kind: tokNumber, text: text, value: v})
-	return nil
-}
-
-func isHex(b byte) bool {
-	return '0' <= b && b <= '9' || 'a' <= b|0x20 && b|0x20 <= 'f'
-}
-
-// digits returns the end of the decimal digits from i on.
-func digits(s string, i int) int {
-	for i < len(s) && ('0' <= s[i] && s[i] <= '9' || s[i] == '_' && i+1 < len(s) && '0' <= s[i+1] && s[i+1] <= '9') {
-		i++
-	}
-	return i
-}
-
-// exponent returns the end of an exponent at i, or i.
-func exponent(s string, i int) int {
-	if i >= len(s) || s[i]|0x20 != 'e' {
-		return i
-	}
-	from := i + 1
-	if from < len(s) && (s[from] == '+' || s[from] == '-') {
-		from++
-	}
-	if end := digits(s, from); end > from {
-		return end
-	}
-	return i
 }
 
 func (l *lexer) string(quote byte) error {
@@ -422,6 +351,8 @@ func unescape(s string) (string, error) {
 		}
 		switch c := s[i]; {
 		case c == '\n':
+		case c == 'N':
+			return "", fmt.Errorf("characters by name, \\N, are not supported")
 		case c == 'x', c == 'u', c == 'U':
 			n := map[byte]int{'x': 2, 'u': 4, 'U': 8}[c]
 			if i+n >= len(s) {
@@ -450,9 +381,4 @@ func unescape(s string) (string, error) {
 		}
 	}
 	return b.String(), nil
-}
-
-// isSpace is Python's str.isspace for one character.
-func isSpace(r rune) bool {
-	return unicode.IsSpace(r) || 0x1c <= r && r <= 0x1f
 }

@@ -1,56 +1,114 @@
 package jinja
 
+import (
+	"slices"
+)
+
 // macro makes a function of a body; it sees the scope that it is written in.
+// The caller of a call block has no name.
 func (r *run) macro(name string, s signature, body []node) *function {
 	home := r.scope
-	return &function{name: name, call: func(r *run, a args) (any, error) {
+	f := &function{name: name, repr: "<Macro anonymous>", members: func(member string) (any, bool) { return s.member(name, member) }}
+	if name != "" {
+		f.repr = "<Macro '" + name + "'>"
+	}
+	f.call = func(r *run, a args) (any, error) {
 		vars, err := r.parameters(name, s, a, home)
 		if err != nil {
 			return nil, err
 		}
 		return r.capture(home, vars, body)
-	}}
+	}
+	return f
 }
 
+// member is what templates may read of a macro.
+func (s signature) member(macro, name string) (any, bool) {
+	switch name {
+	case "name":
+		if macro == "" {
+			return nil, true
+		}
+		return macro, true
+	case "arguments":
+		l := &List{Tuple: true}
+		for _, p := range s.params {
+			l.Items = append(l.Items, p)
+		}
+		return l, true
+	case "catch_kwargs":
+		return s.usesKwargs, true
+	case "catch_varargs":
+		return s.usesVarargs, true
+	case "caller":
+		return s.usesCaller, true
+	case "explicit_caller":
+		return slices.Contains(s.params, "caller"), true
+	}
+	return nil, false
+}
+
+// parameters gives the arguments of a call their names in the macro.
 func (r *run) parameters(name string, s signature, a args, home *scope) (map[string]any, error) {
 	vars := map[string]any{}
-	rest := &List{Tuple: true}
-	for i, v := range a.pos {
-		if i < len(s.params) {
-			vars[s.params[i]] = v
-		} else {
-			rest.Items = append(rest.Items, v)
-		}
-	}
 	more := NewDict()
 	for i, n := range a.names {
-		if n == "caller" && s.usesCaller {
-			vars[n] = a.named[i]
-			continue
+		more.Set(n, a.named[i])
+	}
+	taken := 0
+	for i, p := range s.params {
+		if i < len(a.pos) {
+			vars[p] = a.pos[i]
+		} else if v, found := more.find(p); found {
+			vars[p] = v
+			taken++
 		}
-		taken := false
-		for _, p := range s.params {
-			taken = taken || p == n
-		}
-		if !taken {
-			more.Set(n, a.named[i])
-		} else if _, twice := vars[n]; twice {
-			return nil, failf("%s gets the argument %q twice", name, cut(n))
-		} else {
-			vars[n] = a.named[i]
+	}
+	if s.usesCaller && !slices.Contains(s.params, "caller") {
+		vars["caller"] = undefined{what: "caller"}
+		if v, found := more.find("caller"); found {
+			taken++
+			if v != nil {
+				vars["caller"] = v
+			}
 		}
 	}
 	if s.usesVarargs {
-		vars["varargs"] = rest
-	} else if len(rest.Items) > 0 {
+		rest := a.pos[min(len(a.pos), len(s.params)):]
+		vars["varargs"] = &List{Items: slices.Clone(rest), Tuple: true}
+	} else if len(a.pos) > len(s.params) {
 		return nil, failf("%s takes %d arguments, not %d", name, len(s.params), len(a.pos))
 	}
 	if s.usesKwargs {
-		vars["kwargs"] = more
-	} else if more.Len() > 0 {
-		return nil, failf("%s takes no argument %q", name, more.keys[0])
+		vars["kwargs"] = s.others(more, len(a.pos))
+	} else if more.Len() > taken {
+		return nil, failf("%s takes no such argument by name: %s", name, s.surplus(more, len(a.pos)))
+	}
+	if err := r.charge(entryBytes * (len(a.pos) + len(a.names))); err != nil {
+		return nil, err
 	}
 	return vars, r.defaults(s, vars, home)
+}
+
+// others are the named arguments that no parameter took; positional ones took
+// the first parameters.
+func (s signature) others(named *Dict, positional int) *Dict {
+	out := NewDict()
+	named.Each(func(name string, v any) {
+		if !slices.Contains(s.params[min(positional, len(s.params)):], name) && (name != "caller" || !s.usesCaller) {
+			out.Set(name, v)
+		}
+	})
+	return out
+}
+
+func (s signature) surplus(named *Dict, positional int) string {
+	for _, k := range s.others(named, positional).keys {
+		if name, ok := k.(string); ok {
+			return cut(name)
+		}
+	}
+	return "caller"
 }
 
 // defaults fills the parameters that were not given.
@@ -58,24 +116,30 @@ func (r *run) defaults(s signature, vars map[string]any, home *scope) error {
 	outer := r.scope
 	r.scope = &scope{vars: vars, parent: home}
 	defer func() { r.scope = outer }()
+	// A default sees later parameters too, but not yet their defaults.
+	var missing []int
 	for i, p := range s.params {
-		if _, ok := vars[p]; ok {
+		if _, ok := vars[p]; !ok {
+			vars[p] = undefined{what: "parameter " + p}
+			missing = append(missing, i)
+		}
+	}
+	for _, i := range missing {
+		d := i - (len(s.params) - len(s.defaults))
+		if d < 0 {
 			continue
 		}
-		vars[p] = undefined{what: "parameter " + p}
-		if d := i - (len(s.params) - len(s.defaults)); d >= 0 {
-			v, err := r.eval(s.defaults[d])
-			if err != nil {
-				return err
-			}
-			vars[p] = v
+		v, err := r.eval(s.defaults[d])
+		if err != nil {
+			return err
 		}
+		vars[s.params[i]] = v
 	}
 	return nil
 }
 
 func (r *run) callBlock(n *callNode) error {
-	caller := r.macro("caller", n.signature, n.body)
+	caller := r.macro("", n.signature, n.body)
 	of, err := r.eval(n.call.of)
 	if err != nil {
 		return err
@@ -84,10 +148,29 @@ func (r *run) callBlock(n *callNode) error {
 	if err != nil {
 		return err
 	}
-	a.names, a.named = append(a.names, "caller"), append(a.named, any(caller))
+	if slices.Contains(a.names, "caller") {
+		return failf("a call block gives the argument caller itself")
+	}
+	a.names, a.named = append(slices.Clone(a.names), "caller"), append(slices.Clone(a.named), any(caller))
 	v, err := r.call(of, a)
 	if err != nil {
 		return err
 	}
-	return r.writeValue(v)
+	return r.writeText(v)
+}
+
+// special are the special names of a generation block, which is called without
+// arguments.
+func (n *scopeNode) special() map[string]any {
+	vars := map[string]any{}
+	if n.usesCaller {
+		vars["caller"] = undefined{what: "caller"}
+	}
+	if n.usesKwargs {
+		vars["kwargs"] = NewDict()
+	}
+	if n.usesVarargs {
+		vars["varargs"] = &List{Tuple: true}
+	}
+	return vars
 }

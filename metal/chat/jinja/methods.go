@@ -1,32 +1,36 @@
 package jinja
 
 import (
+	"math"
+	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
-// method finds a method of a string, list or dictionary.
-func method(v any, name string) (*function, bool) {
+// method finds a method of a value.
+func method(v any, name string) (any, bool) {
 	var call func(r *run, a args) (any, error)
 	switch c := v.(type) {
 	case markup:
-		if plain := stringMethod(string(c), name); plain != nil {
-			call = func(r *run, a args) (any, error) {
-				out, err := plain(r, a)
-				if s, ok := out.(string); ok {
-					return markup(s), err
-				}
-				return out, err
-			}
-		}
+		call = markupMethod(c, name)
 	case string:
 		call = stringMethod(c, name)
 	case *Dict:
 		call = dictMethod(c, name)
 	case *List:
+		if i := slices.Index(c.fields, name); i >= 0 {
+			return c.Items[i], true
+		}
 		call = listMethod(c, name)
+	case *numbers:
+		if i := slices.Index([]string{"start", "stop", "step"}, name); i >= 0 {
+			return []int64{c.from, c.until, c.by}[i], true
+		}
+		call = searchMethod(c, name)
+	case bool, int64, *big.Int, float64:
+		return numberMember(v, name)
 	}
 	if call == nil {
 		return nil, false
@@ -34,36 +38,94 @@ func method(v any, name string) (*function, bool) {
 	return &function{name: name, call: call}, true
 }
 
-// refused is the method of a list or dictionary that would change it, which
-// the sandbox does not allow.
-func refused(name string) func(*run, args) (any, error) {
-	return func(*run, args) (any, error) {
-		return nil, failf("%s would change a value; templates may not", name)
+// hidden says whether v has a member of this name that the sandbox does not
+// give out: it would change v, or lead into Python's own workings.
+func hidden(v any, name string) bool {
+	switch v := v.(type) {
+	case *Dict:
+		switch name {
+		case "pop", "popitem", "update", "clear", "setdefault":
+			return true
+		}
+		return strings.HasPrefix(name, "__") && slices.Contains(dunders(), name)
+	case undefined:
+		return strings.HasPrefix(name, "__") && slices.Contains(undefinedDunders(), name)
+	case *List:
+		switch name {
+		case "append", "extend", "insert", "pop", "remove", "reverse", "sort", "clear":
+			return v.view == "" && !v.Tuple
+		}
 	}
+	return false
+}
+
+// dunders are the inner names of Python's dict, which hide keys of that name
+// behind a dot.
+func dunders() []string {
+	return strings.Fields("__class__ __class_getitem__ __contains__ __delattr__ __delitem__ __dir__ __doc__ __eq__ __format__ __ge__ " +
+		"__getattribute__ __getitem__ __getstate__ __gt__ __hash__ __init__ __init_subclass__ __ior__ __iter__ __le__ __len__ __lt__ " +
+		"__ne__ __new__ __or__ __reduce__ __reduce_ex__ __repr__ __reversed__ __ror__ __setattr__ __setitem__ __sizeof__ __str__ __subclasshook__")
+}
+
+// undefinedDunders are the inner names that jinja2's Undefined has.
+func undefinedDunders() []string {
+	return strings.Fields("__add__ __aiter__ __bool__ __call__ __class__ __complex__ __delattr__ __dir__ __div__ __doc__ __eq__ __float__ __floordiv__ " +
+		"__format__ __ge__ __getattr__ __getattribute__ __getitem__ __getstate__ __gt__ __hash__ __init__ __init_subclass__ __int__ __iter__ __le__ " +
+		"__len__ __lt__ __mod__ __module__ __mul__ __ne__ __neg__ __new__ __pos__ __pow__ __radd__ __rdiv__ __reduce__ __reduce_ex__ __repr__ " +
+		"__rfloordiv__ __rmod__ __rmul__ __rpow__ __rsub__ __rtruediv__ __setattr__ __sizeof__ __slots__ __str__ __sub__ __subclasshook__ __truediv__")
+}
+
+// numberMember finds what Python's numbers have.
+func numberMember(v any, name string) (any, bool) {
+	none := func(out func() any) (any, bool) {
+		return &function{name: name, call: func(_ *run, a args) (any, error) {
+			_, err := a.bind(name, 0)
+			return out(), err
+		}}, true
+	}
+	i := integer(v)
+	switch {
+	case name == "real" && i != nil:
+		return small(i), true
+	case name == "real":
+		return v, true
+	case name == "imag" && i != nil:
+		return int64(0), true
+	case name == "imag":
+		return 0.0, true
+	case name == "bit_length" && i != nil:
+		return none(func() any { return int64(i.BitLen()) })
+	case name == "is_integer" && i == nil:
+		return none(func() any { f, _ := v.(float64); return f == math.Trunc(f) && !math.IsInf(f, 0) })
+	}
+	return nil, false
 }
 
 func dictMethod(d *Dict, name string) func(*run, args) (any, error) {
 	switch name {
 	case "get":
-		return func(_ *run, a args) (any, error) {
-			p, err := a.bind("get", 1, "key", "default")
+		return func(r *run, a args) (any, error) {
+			p, err := a.only("get", 1, "key", "default")
 			if err != nil {
 				return nil, err
 			}
-			if v, ok := d.get(p[0]); ok {
+			h, ok, err := r.hash(p[0], 0)
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				return nil, failf("a dict has no key that is %s", typeName(p[0]))
+			}
+			if v, found := d.find(h); found {
 				return v, nil
 			}
-			if isAbsent(p[1]) {
-				return nil, nil
-			}
-			return p[1], nil
+			return orNil(p[1]), nil
 		}
+	case "fromkeys":
+		return fromKeys
 	case "items", "keys", "values", "copy":
 		return func(r *run, a args) (any, error) {
 			if _, err := a.bind(name, 0); err != nil {
-				return nil, err
-			}
-			if err := r.charge(48 * d.Len()); err != nil {
 				return nil, err
 			}
 			switch name {
@@ -72,68 +134,127 @@ func dictMethod(d *Dict, name string) func(*run, args) (any, error) {
 			case "values":
 				return &List{Items: d.vals, view: "dict_values"}, nil
 			case "copy":
-				out := NewDict()
-				for i, k := range d.keys {
-					out.put(k, d.vals[i])
-				}
-				return out, nil
+				return r.dictOf("copy", args{pos: []any{d}})
 			}
-			return &List{Items: d.items().Items, view: "dict_items"}, nil
+			return &List{Items: d.items().Items, view: "dict_items"}, r.charge(pairBytes * d.Len())
 		}
-	case "pop", "popitem", "update", "clear", "setdefault":
-		return refused(name)
 	}
 	return nil
-}
-
-// items are the entries as tuples.
-func (d *Dict) items() *List {
-	l := &List{Items: make([]any, 0, d.Len())}
-	for i, k := range d.keys {
-		l.Items = append(l.Items, &List{Items: []any{k, d.vals[i]}, Tuple: true})
-	}
-	return l
 }
 
 func listMethod(l *List, name string) func(*run, args) (any, error) {
 	if l.view != "" {
 		return nil
 	}
-	switch name {
-	case "index", "count":
+	if name == "copy" && !l.Tuple {
 		return func(r *run, a args) (any, error) {
-			p, err := a.bind(name, 1, "value")
+			if _, err := a.bind(name, 0); err != nil {
+				return nil, err
+			}
+			return &List{Items: slices.Clone(l.Items)}, r.charge(itemBytes * len(l.Items))
+		}
+	}
+	return searchMethod(l, name)
+}
+
+// searchMethod is index or count of a sequence.
+func searchMethod(v any, name string) func(*run, args) (any, error) {
+	if name != "index" && name != "count" {
+		return nil
+	}
+	return func(r *run, a args) (any, error) {
+		params := []string{"value", "start", "stop"}
+		if _, isList := v.(*List); name == "count" || !isList {
+			params = params[:1]
+		}
+		p, err := a.only(name, 1, params...)
+		if err != nil {
+			return nil, err
+		}
+		items, err := r.items(v)
+		if err != nil {
+			return nil, err
+		}
+		from, to := int64(0), int64(len(items))
+		if len(p) == 3 {
+			within, err := sliceOf(to, orNil(p[1]), orNil(p[2]), nil)
 			if err != nil {
 				return nil, err
 			}
-			n := int64(0)
-			for i, item := range l.Items {
-				same, err := r.equal(item, p[0], 0)
+			from, to = within.from, within.from+within.count
+		}
+		n := int64(0)
+		for i, item := range items[from:to] {
+			same, err := r.equal(item, p[0], 0)
+			if err != nil {
+				return nil, err
+			}
+			if same && name == "index" {
+				return from + int64(i), nil
+			}
+			n += toInt(same)
+		}
+		if name == "index" {
+			return nil, failf("the value is not in the list")
+		}
+		return n, nil
+	}
+}
+
+// markupMethod is a method of text that gives markup, of arguments that are
+// escaped.
+func markupMethod(m markup, name string) func(*run, args) (any, error) {
+	plainCall := stringMethod(string(m), name)
+	if plainCall == nil {
+		return nil
+	}
+	return func(r *run, a args) (any, error) {
+		pos, names, named := slices.Clone(a.pos), a.names, slices.Clone(a.named)
+		switch name {
+		case "format", "format_map":
+			return r.format(string(m), a, name == "format_map", true)
+		case "join":
+			if len(pos) != 1 {
+				break
+			}
+			items, err := r.items(pos[0])
+			if err != nil {
+				return nil, err
+			}
+			l := NewList()
+			for _, item := range items {
+				text, err := r.escaped(item)
 				if err != nil {
 					return nil, err
 				}
-				if same && name == "index" {
-					return int64(i), nil
-				}
-				if same {
-					n++
-				}
+				l.Items = append(l.Items, text)
 			}
-			if name == "index" {
-				return nil, failf("the value is not in the list")
+			pos[0] = l
+		case "replace", "ljust", "rjust", "center":
+			if len(pos) > 1 {
+				text, err := r.escaped(pos[1])
+				if err != nil {
+					return nil, err
+				}
+				pos[1] = text
 			}
-			return n, nil
 		}
-	case "copy":
-		return func(r *run, _ args) (any, error) {
-			return &List{Items: slices.Clone(l.Items), Tuple: l.Tuple}, r.charge(16 * len(l.Items))
-		}
-	case "append", "extend", "insert", "pop", "remove", "reverse", "sort", "clear":
-		if !l.Tuple {
-			return refused(name)
+		out, err := plainCall(r, args{pos, names, named})
+		return asMarkup(out), err
+	}
+}
+
+// asMarkup makes markup of a text, and of the texts in a list.
+func asMarkup(v any) any {
+	switch v := v.(type) {
+	case string:
+		return markup(v)
+	case *List:
+		for i, item := range v.Items {
+			v.Items[i] = asMarkup(item)
 		}
 	}
-	return nil
+	return v
 }
 
 func stringMethod(s, name string) func(*run, args) (any, error) {
@@ -142,7 +263,10 @@ func stringMethod(s, name string) func(*run, args) (any, error) {
 			if _, err := a.bind(name, 0); err != nil {
 				return nil, err
 			}
-			return plain(s), r.charge(2 * len(s))
+			if err := r.charge(3 * len(s)); err != nil {
+				return nil, err
+			}
+			return plain(s), nil
 		}
 	}
 	var call func(r *run, s, name string, a args) (any, error)
@@ -166,9 +290,13 @@ func stringMethod(s, name string) func(*run, args) (any, error) {
 	case "partition", "rpartition":
 		call = partition
 	case "center", "ljust", "rjust", "zfill":
-		call = pad
-	case "format":
-		return func(r *run, a args) (any, error) { return r.format(s, a) }
+		call = padMethod
+	case "expandtabs":
+		call = expandTabs
+	case "format", "format_map":
+		return func(r *run, a args) (any, error) { return r.format(s, a, name == "format_map", false) }
+	case "encode", "translate", "maketrans":
+		return func(*run, args) (any, error) { return nil, failf("the method %s is not supported", name) }
 	default:
 		return nil
 	}
@@ -182,284 +310,45 @@ func stringMethod(s, name string) func(*run, args) (any, error) {
 
 // plainStringMethod finds a method without arguments.
 func plainStringMethod(name string) func(string) any {
+	text := func(f func(string) string) func(string) any { return func(s string) any { return f(s) } }
+	each := func(f func(rune) bool) func(string) any { return func(s string) any { return all(s, f) } }
 	switch name {
 	case "upper":
-		return func(s string) any { return pythonUpper(s) }
+		return text(uppered)
 	case "lower":
-		return func(s string) any { return strings.ToLower(s) }
+		return text(lowered)
 	case "casefold":
-		return func(s string) any { return strings.ToLower(strings.ReplaceAll(s, "ß", "ss")) }
+		return text(folded)
 	case "title":
-		return func(s string) any { return titled(s) }
+		return text(titled)
 	case "capitalize":
-		return func(s string) any { return capitalized(s) }
+		return text(capitalized)
 	case "swapcase":
-		return func(s string) any { return strings.Map(swapCase, s) }
+		return text(swapped)
 	case "isupper":
 		return func(s string) any { return cased(s, true) }
 	case "islower":
 		return func(s string) any { return cased(s, false) }
+	case "istitle":
+		return func(s string) any { return isTitled(s) }
 	case "isspace":
-		return func(s string) any { return all(s, isSpace) }
+		return each(isSpace)
 	case "isalpha":
-		return func(s string) any { return all(s, unicode.IsLetter) }
-	case "isdigit", "isdecimal":
-		return func(s string) any { return all(s, unicode.IsDigit) }
+		return each(unicode.IsLetter)
+	case "isdecimal":
+		return each(unicode.IsDigit)
+	case "isdigit":
+		return each(isDigit)
 	case "isnumeric":
-		return func(s string) any { return all(s, unicode.IsNumber) }
+		return each(isNumeric)
 	case "isalnum":
-		return func(s string) any { return all(s, letterOrNumber) }
+		return each(isAlnum)
+	case "isidentifier":
+		return func(s string) any { return isIdentifier(s) }
+	case "isascii":
+		return func(s string) any { return isASCII(s) }
+	case "isprintable":
+		return func(s string) any { return s == "" || all(s, strconv.IsPrint) }
 	}
 	return nil
-}
-
-func all(s string, f func(rune) bool) bool {
-	return s != "" && strings.IndexFunc(s, func(c rune) bool { return !f(c) }) < 0
-}
-
-func swapCase(c rune) rune {
-	if unicode.IsUpper(c) {
-		return unicode.ToLower(c)
-	}
-	return unicode.ToUpper(c)
-}
-
-func titled(s string) string {
-	inWord := false
-	return strings.Map(func(c rune) rune {
-		was := inWord
-		inWord = unicode.IsLetter(c)
-		if was {
-			return unicode.ToLower(c)
-		}
-		return unicode.ToTitle(c)
-	}, s)
-}
-
-func capitalized(s string) string {
-	c, n := utf8.DecodeRuneInString(s)
-	if n == 0 {
-		return s
-	}
-	return string(unicode.ToTitle(c)) + strings.ToLower(s[n:])
-}
-
-func strip(_ *run, s, name string, a args) (any, error) {
-	p, err := a.bind(name, 0, "chars")
-	if err != nil {
-		return nil, err
-	}
-	in := isSpace
-	switch chars := p[0].(type) {
-	case absent, nil:
-	case string:
-		in = func(c rune) bool { return strings.ContainsRune(chars, c) }
-	default:
-		return nil, failf("%s takes a str, not %s", name, typeName(chars))
-	}
-	if name != "rstrip" {
-		s = strings.TrimLeftFunc(s, in)
-	}
-	if name != "lstrip" {
-		s = strings.TrimRightFunc(s, in)
-	}
-	return s, nil
-}
-
-func split(r *run, s, name string, a args) (any, error) {
-	p, err := a.bind(name, 0, "sep", "maxsplit")
-	if err != nil {
-		return nil, err
-	}
-	most := int64(-1)
-	if !isAbsent(p[1]) {
-		i, _, isInt, ok := number(p[1])
-		if !ok || !isInt {
-			return nil, failf("maxsplit is %s", typeName(p[1]))
-		}
-		most = i
-	}
-	var parts []string
-	switch sep := p[0].(type) {
-	case absent, nil:
-		if err := r.chargeTimes(16, int64(len(s)/2+1)); err != nil {
-			return nil, err
-		}
-		parts = splitSpace(s, most, name == "rsplit")
-	case string:
-		if sep == "" {
-			return nil, failf("split takes a separator that is not empty")
-		}
-		if err := r.chargeTimes(16, int64(strings.Count(s, sep)+1)); err != nil {
-			return nil, err
-		}
-		parts = splitOn(s, sep, most, name == "rsplit")
-	default:
-		return nil, failf("%s takes a str, not %s", name, typeName(sep))
-	}
-	return r.strings(parts)
-}
-
-// strings makes a list.
-func (r *run) strings(parts []string) (any, error) {
-	l := &List{Items: make([]any, len(parts))}
-	for i, s := range parts {
-		l.Items[i] = s
-	}
-	return l, r.charge(16 * len(parts))
-}
-
-// splitOn cuts at sep, at most that many times, from the left or the right.
-func splitOn(s, sep string, most int64, fromRight bool) []string {
-	if most < 0 || !fromRight {
-		n := -1
-		if most >= 0 && most < int64(len(s)) {
-			n = int(most) + 1
-		}
-		return strings.SplitN(s, sep, n)
-	}
-	var parts []string
-	for ; most > 0; most-- {
-		at := strings.LastIndex(s, sep)
-		if at < 0 {
-			break
-		}
-		parts = append(parts, s[at+len(sep):])
-		s = s[:at]
-	}
-	parts = append(parts, s)
-	slices.Reverse(parts)
-	return parts
-}
-
-// splitSpace cuts at runs of white space, which it drops at both ends.
-func splitSpace(s string, most int64, fromRight bool) []string {
-	var parts []string
-	trim, index := strings.TrimLeftFunc, strings.IndexFunc
-	if fromRight {
-		trim, index = strings.TrimRightFunc, strings.LastIndexFunc
-	}
-	for s = trim(s, isSpace); s != ""; s = trim(s, isSpace) {
-		at := index(s, isSpace)
-		if most == 0 || at < 0 {
-			parts = append(parts, s)
-			break
-		}
-		most--
-		if fromRight {
-			_, n := utf8.DecodeRuneInString(s[at:])
-			parts = append(parts, s[at+n:])
-			s = s[:at]
-		} else {
-			parts = append(parts, s[:at])
-			s = s[at:]
-		}
-	}
-	if fromRight {
-		slices.Reverse(parts)
-	}
-	return parts
-}
-
-func splitLines(r *run, s, name string, a args) (any, error) {
-	p, err := a.bind(name, 0, "keepends")
-	if err != nil {
-		return nil, err
-	}
-	parts, err := r.lines(s, given(p[0]))
-	if err != nil {
-		return nil, err
-	}
-	return r.strings(parts)
-}
-
-// lines is Python's str.splitlines.
-func (r *run) lines(s string, keep bool) ([]string, error) {
-	n := int64(1)
-	for _, c := range s {
-		if lineBreak(c) {
-			n++
-		}
-	}
-	if err := r.chargeTimes(16, n); err != nil {
-		return nil, err
-	}
-	return splitLinesOf(s, keep), r.scan(len(s))
-}
-
-func splitLinesOf(s string, keep bool) []string {
-	var out []string
-	for s != "" {
-		at := strings.IndexFunc(s, lineBreak)
-		if at < 0 {
-			return append(out, s)
-		}
-		_, n := utf8.DecodeRuneInString(s[at:])
-		if strings.HasPrefix(s[at:], "\r\n") {
-			n = 2
-		}
-		if keep {
-			out = append(out, s[:at+n])
-		} else {
-			out = append(out, s[:at])
-		}
-		s = s[at+n:]
-	}
-	return out
-}
-
-func lineBreak(c rune) bool {
-	switch c {
-	case '\n', '\r', '\v', '\f', 0x1c, 0x1d, 0x1e, 0x85, 0x2028, 0x2029:
-		return true
-	}
-	return false
-}
-
-// strings binds required arguments that are all strings.
-func (a args) strings(who string, params ...string) ([]string, error) {
-	p, err := a.bind(who, len(params), params...)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]string, len(p))
-	for i, v := range p {
-		s, ok := v.(string)
-		if !ok {
-			return nil, failf("%s takes a str as %s, not %s", who, params[i], typeName(v))
-		}
-		out[i] = s
-	}
-	return out, nil
-}
-
-func joinMethod(r *run, s, name string, a args) (any, error) {
-	p, err := a.bind(name, 1, "iterable")
-	if err != nil {
-		return nil, err
-	}
-	items, err := r.items(p[0])
-	if err != nil {
-		return nil, err
-	}
-	parts := make([]string, len(items))
-	for i, item := range items {
-		text, ok := item.(string)
-		if !ok {
-			return nil, failf("join takes strs, not %s", typeName(item))
-		}
-		parts[i] = text
-	}
-	return r.join(parts, s)
-}
-
-func (r *run) join(parts []string, sep string) (any, error) {
-	n := 0
-	for _, p := range parts {
-		n += len(p) + len(sep)
-		if n > r.bytes {
-			return nil, limitf("it makes too much text")
-		}
-	}
-	return strings.Join(parts, sep), r.charge(n)
 }

@@ -1,326 +1,256 @@
 package jinja
 
 import (
-	"cmp"
-	"math"
+	"math/big"
 	"strings"
-	"unicode/utf8"
 )
 
-// number says what v is in arithmetic: an integer (a bool counts as one) or a
-// float.
-func number(v any) (i int64, f float64, isInt, ok bool) {
-	switch v := v.(type) {
-	case bool:
-		return toInt(v), float64(toInt(v)), true, true
-	case int64:
-		return v, float64(v), true, true
-	case float64:
-		return 0, v, false, true
-	}
-	return 0, 0, false, false
-}
-
 func (r *run) binary(op string, a, b any) (any, error) {
-	if op == "+" {
-		if s, ok := escapedSum(a, b); ok {
-			return s, r.charge(len(s))
-		}
+	if isNumber(a) && isNumber(b) {
+		return r.arithmetic(op, a, b)
+	}
+	if v, ok, err := r.markupOp(op, a, b); ok || err != nil {
+		return v, err
 	}
 	a, b = plain(a), plain(b)
-	ai, af, aInt, aNum := number(a)
-	bi, bf, bInt, bNum := number(b)
-	switch {
-	case aNum && bNum && aInt && bInt:
-		return integerOp(op, ai, bi)
-	case aNum && bNum:
-		return floatOp(op, af, bf)
-	}
 	switch x := a.(type) {
 	case string:
-		switch y := b.(type) {
-		case string:
-			if op == "+" {
-				return x + y, r.charge(len(x) + len(y))
-			}
-		case int64:
-			if op == "*" {
-				return r.repeat(x, y)
-			}
-		}
 		if op == "%" {
-			return r.percent(x, b)
+			out, err := r.percent(x, b, false)
+			return out, err
+		}
+		if y, ok := b.(string); ok && op == "+" {
+			if err := r.charge(len(x) + len(y)); err != nil {
+				return nil, err
+			}
+			return x + y, nil
 		}
 	case *List:
-		if x.view != "" {
-			break
+		if y, ok := b.(*List); ok && op == "+" && x.Tuple == y.Tuple && x.view+y.view == "" {
+			if err := r.charge(itemBytes * (len(x.Items) + len(y.Items))); err != nil {
+				return nil, err
+			}
+			return &List{Items: append(append([]any{}, x.Items...), y.Items...), Tuple: x.Tuple}, nil
 		}
-		if y, ok := b.(*List); ok && op == "+" && x.Tuple == y.Tuple && y.view == "" {
-			items := append(append([]any{}, x.Items...), y.Items...)
-			return &List{Items: items, Tuple: x.Tuple}, r.charge(16 * len(items))
+	}
+	if op == "*" {
+		if v, ok, err := r.repeated(a, b); ok || err != nil {
+			return v, err
 		}
-		if y, ok := b.(int64); ok && op == "*" {
-			return r.repeatList(x, y)
-		}
-	case int64:
-		if s, ok := b.(string); ok && op == "*" {
-			return r.repeat(s, x)
+		if v, ok, err := r.repeated(b, a); ok || err != nil {
+			return v, err
 		}
 	}
 	return nil, failf("%s does not work on %s and %s", op, typeName(a), typeName(b))
 }
 
-// escapedSum is a + b where one of the two texts is markup.
-func escapedSum(a, b any) (markup, bool) {
-	x, leftSafe := a.(markup)
-	y, rightSafe := b.(markup)
-	left, ok1 := plain(a).(string)
-	right, ok2 := plain(b).(string)
-	if (!leftSafe && !rightSafe) || !ok1 || !ok2 {
-		return "", false
-	}
-	if !leftSafe {
-		x = markup(escape(left))
-	}
-	if !rightSafe {
-		y = markup(escape(right))
-	}
-	return x + y, true
-}
+// itemBytes is what one place in a list takes.
+const itemBytes = 16
 
-func (r *run) repeat(s string, n int64) (any, error) {
-	n = max(n, 0)
-	if err := r.chargeTimes(len(s), n); err != nil {
-		return nil, err
-	}
-	return strings.Repeat(s, int(n)), nil
-}
+// textBytes is what a text takes in a list, beside itself.
+const textBytes = 40
 
-func (r *run) repeatList(l *List, n int64) (any, error) {
-	n = max(n, 0)
-	if err := r.chargeTimes(16*len(l.Items), n); err != nil {
-		return nil, err
+// markupOp is a op b where markup is one of them; ok is false where it works
+// as for any text.
+func (r *run) markupOp(op string, a, b any) (v any, ok bool, err error) {
+	x, left := a.(markup)
+	y, right := b.(markup)
+	if !left && !right {
+		return nil, false, nil
 	}
-	out := &List{Tuple: l.Tuple}
-	if len(l.Items) > 0 {
-		for range n {
-			out.Items = append(out.Items, l.Items...)
-		}
-	}
-	return out, nil
-}
-
-func integerOp(op string, a, b int64) (any, error) {
-	overflow := failf("%d %s %d exceeds 64 bits", a, op, b)
-	switch op {
-	case "+":
-		if s := a + b; (s > a) == (b > 0) {
-			return s, nil
-		}
-		return nil, overflow
-	case "-":
-		if d := a - b; (d < a) == (b > 0) {
-			return d, nil
-		}
-		return nil, overflow
-	case "*":
-		if a == 0 || b == 0 {
-			return int64(0), nil
-		}
-		p := a * b
-		if p/b != a || (a == -1 && b == math.MinInt64) || (b == -1 && a == math.MinInt64) {
-			return nil, overflow
-		}
-		return p, nil
-	case "/":
-		if b == 0 {
-			return nil, failf("division by zero")
-		}
-		return float64(a) / float64(b), nil
-	case "//", "%":
-		if b == 0 {
-			return nil, failf("division by zero")
-		}
-		if a == math.MinInt64 && b == -1 {
-			return nil, overflow
-		}
-		q, m := a/b, a%b
-		if m != 0 && (m < 0) != (b < 0) {
-			q, m = q-1, m+b
-		}
-		if op == "%" {
-			return m, nil
-		}
-		return q, nil
-	case "**":
-		if b < 0 {
-			return floatOp(op, float64(a), float64(b))
-		}
-		return integerPower(a, b)
-	}
-	return nil, failf("unknown operator %s", op)
-}
-
-func integerPower(a, b int64) (any, error) {
-	if a == 0 || a == 1 {
-		if b == 0 {
-			return int64(1), nil
-		}
-		return a, nil
-	}
-	if a == -1 {
-		return 1 - 2*(b%2), nil
-	}
-	if b > 63 {
-		return nil, failf("%d ** %d exceeds 64 bits", a, b)
-	}
-	var out any = int64(1)
-	var err error
-	for range b {
-		if out, err = integerOp("*", out.(int64), a); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-func floatOp(op string, a, b float64) (any, error) {
-	switch op {
-	case "+":
-		return a + b, nil
-	case "-":
-		return a - b, nil
-	case "*":
-		return a * b, nil
-	case "**":
-		return math.Pow(a, b), nil
-	}
-	if b == 0 {
-		return nil, failf("division by zero")
-	}
-	switch op {
-	case "/":
-		return a / b, nil
-	case "//":
-		return math.Floor(a / b), nil
-	case "%":
-		m := math.Mod(a, b)
-		if m != 0 && (m < 0) != (b < 0) {
-			m += b
-		}
-		return m, nil
-	}
-	return nil, failf("unknown operator %s", op)
-}
-
-func negate(v any) (any, error) {
-	i, f, isInt, ok := number(v)
 	switch {
-	case !ok:
-		return nil, failf("- does not work on %s", typeName(v))
-	case !isInt:
-		return -f, nil
-	case i == math.MinInt64:
-		return nil, failf("-(%d) exceeds 64 bits", i)
+	case op == "+":
+		ax, ok1 := plain(a).(string)
+		bx, ok2 := plain(b).(string)
+		if !ok1 || !ok2 {
+			return nil, false, nil
+		}
+		if !left {
+			ax = escape(ax)
+		}
+		if !right {
+			bx = escape(bx)
+		}
+		return markup(ax + bx), true, r.charge(len(ax) + len(bx))
+	case op == "*":
+		text, count := string(x), b
+		if right {
+			text, count = string(y), a
+		}
+		out, ok, err := r.repeated(text, count)
+		if s, isText := out.(string); isText {
+			return markup(s), ok, err
+		}
+		return out, ok, err
+	case op == "%" && left:
+		out, err := r.percent(string(x), b, true)
+		return markup(out), true, err
 	}
-	return -i, nil
+	return nil, false, nil
+}
+
+// repeated is a text or list n times; ok is false where they are not that.
+func (r *run) repeated(v, times any) (out any, ok bool, err error) {
+	n, _, isInt, isNum := number(times)
+	if !isNum || !isInt {
+		return nil, false, nil
+	}
+	n = max(n, 0)
+	if _, isBig := times.(*big.Int); isBig {
+		return nil, false, failf("nothing is repeated that often")
+	}
+	switch v := v.(type) {
+	case string:
+		if err := r.chargeTimes(len(v), n); err != nil {
+			return nil, false, err
+		}
+		return strings.Repeat(v, int(n)), true, nil
+	case *List:
+		if v.view != "" {
+			return nil, false, nil
+		}
+		if err := r.chargeTimes(itemBytes*len(v.Items), n); err != nil {
+			return nil, false, err
+		}
+		l := &List{Tuple: v.Tuple}
+		if len(v.Items) > 0 {
+			l.Items = make([]any, 0, len(v.Items)*int(n))
+			for range n {
+				l.Items = append(l.Items, v.Items...)
+			}
+		}
+		return l, true, nil
+	}
+	return nil, false, nil
+}
+
+func tooDeep() error {
+	return limitf(BoundDepth, "a value is nested more than %d deep", maxDepth)
 }
 
 // equal is Python's ==.
 func (r *run) equal(a, b any, depth int) (bool, error) {
 	if depth > maxDepth {
-		return false, limitf("a value is nested more than %d deep", maxDepth)
+		return false, tooDeep()
 	}
 	if err := r.step(); err != nil {
 		return false, err
 	}
-	a, b = plain(a), plain(b)
-	ai, af, aInt, aNum := number(a)
-	bi, bf, bInt, bNum := number(b)
-	if aNum && bNum {
-		if aInt && bInt {
-			return ai == bi, nil
-		}
-		return af == bf, nil
+	if isNumber(a) && isNumber(b) {
+		c, ordered := compareNumbers(a, b)
+		return ordered && c == 0, nil
 	}
-	switch x := a.(type) {
+	switch x := plain(a).(type) {
+	case nil:
+		return b == nil, nil
 	case string:
-		y, ok := b.(string)
+		y, ok := plain(b).(string)
 		return ok && x == y, r.scan(min(len(x), len(y)))
 	case *List:
 		y, ok := b.(*List)
 		if !ok || x.Tuple != y.Tuple || x.view != y.view || len(x.Items) != len(y.Items) {
 			return false, nil
 		}
-		for i := range x.Items {
-			if same, err := r.equal(x.Items[i], y.Items[i], depth+1); err != nil || !same {
-				return false, err
-			}
+		if setOf(x) != nil {
+			return r.sameSet(x.Items, y.Items, depth)
 		}
-		return true, nil
+		return r.sameItems(x.Items, y.Items, depth)
+	case *numbers:
+		y, ok := b.(*numbers)
+		return ok && x.count == y.count && (x.count == 0 || x.from == y.from) && (x.count < 2 || x.by == y.by), nil
 	case *Dict:
 		y, ok := b.(*Dict)
 		if !ok || x.Len() != y.Len() {
 			return false, nil
 		}
-		for i, key := range x.keys {
-			v, found := y.get(key)
-			if !found {
-				return false, nil
-			}
-			if same, err := r.equal(x.vals[i], v, depth+1); err != nil || !same {
-				return false, err
-			}
-		}
-		return true, nil
+		return r.sameEntries(x, y, depth)
 	case undefined:
 		_, ok := b.(undefined)
 		return ok, nil
-	case *function:
+	case *function, *namespace, *loopVar, *generator:
 		return a == b, nil
 	}
-	switch b.(type) {
-	case *List, *Dict, undefined, *function:
-		return false, nil
-	}
-	return a == b, nil
+	return false, nil
 }
 
-// order is Python's comparison: below zero where a is less than b.
-func (r *run) order(a, b any, depth int) (int, error) {
+func (r *run) sameItems(a, b []any, depth int) (bool, error) {
+	for i := range a {
+		if same, err := r.equal(a[i], b[i], depth+1); err != nil || !same {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// sameSet says whether a holds what b holds: views of a dictionary are sets.
+func (r *run) sameSet(a, b []any, depth int) (bool, error) {
+	for _, x := range a {
+		found := false
+		for _, y := range b {
+			same, err := r.equal(x, y, depth+1)
+			if err != nil {
+				return false, err
+			}
+			if found = same; found {
+				break
+			}
+		}
+		if !found {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func (r *run) sameEntries(a, b *Dict, depth int) (bool, error) {
+	for i, key := range a.keys {
+		v, found, err := r.findIn(b, key)
+		if err != nil || !found {
+			return false, err
+		}
+		if same, err := r.equal(a.vals[i], v, depth+1); err != nil || !same {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// order is Python's comparison: below zero where a is less than b. NaN has no
+// order: ordered is false.
+func (r *run) order(a, b any, depth int) (c int, ordered bool, err error) {
 	if depth > maxDepth {
-		return 0, limitf("a value is nested more than %d deep", maxDepth)
+		return 0, false, tooDeep()
 	}
 	if err := r.step(); err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	a, b = plain(a), plain(b)
-	ai, af, aInt, aNum := number(a)
-	bi, bf, bInt, bNum := number(b)
-	if aNum && bNum {
-		if aInt && bInt {
-			return cmp.Compare(ai, bi), nil
-		}
-		return cmp.Compare(af, bf), nil
+	if isNumber(a) && isNumber(b) {
+		c, ordered := compareNumbers(a, b)
+		return c, ordered, nil
 	}
-	switch x := a.(type) {
+	switch x := plain(a).(type) {
 	case string:
-		if y, ok := b.(string); ok {
-			return strings.Compare(x, y), r.scan(min(len(x), len(y)))
+		if y, ok := plain(b).(string); ok {
+			return strings.Compare(x, y), true, r.scan(min(len(x), len(y)))
 		}
 	case *List:
 		y, ok := b.(*List)
-		if !ok || x.Tuple != y.Tuple || x.view != "" || y.view != "" {
+		if !ok || x.Tuple != y.Tuple || x.view+y.view != "" {
 			break
 		}
+		// The first items that are not equal decide.
 		for i := range min(len(x.Items), len(y.Items)) {
-			if c, err := r.order(x.Items[i], y.Items[i], depth+1); err != nil || c != 0 {
-				return c, err
+			same, err := r.equal(x.Items[i], y.Items[i], depth+1)
+			if err != nil {
+				return 0, false, err
+			}
+			if !same {
+				return r.order(x.Items[i], y.Items[i], depth+1)
 			}
 		}
-		return cmp.Compare(len(x.Items), len(y.Items)), nil
+		return len(x.Items) - len(y.Items), true, nil
 	}
-	return 0, failf("%s and %s have no order", typeName(a), typeName(b))
+	return 0, false, failf("%s and %s have no order", typeName(a), typeName(b))
 }
 
 func (r *run) compare(op string, a, b any) (bool, error) {
@@ -336,16 +266,38 @@ func (r *run) compare(op string, a, b any) (bool, error) {
 		in, err := r.contains(b, a)
 		return !in, err
 	}
-	c, err := r.order(a, b, 0)
+	if x, y := setOf(a), setOf(b); x != nil && y != nil {
+		return r.compareSets(op, x.Items, y.Items)
+	}
+	c, ordered, err := r.order(a, b, 0)
 	switch op {
 	case "<":
-		return c < 0, err
+		return ordered && c < 0, err
 	case "<=":
-		return c <= 0, err
+		return ordered && c <= 0, err
 	case ">":
-		return c > 0, err
+		return ordered && c > 0, err
 	}
-	return c >= 0, err
+	return ordered && c >= 0, err
+}
+
+// setOf is v where it is a view that counts as a set.
+func setOf(v any) *List {
+	if l, ok := v.(*List); ok && (l.view == "dict_keys" || l.view == "dict_items") {
+		return l
+	}
+	return nil
+}
+
+// compareSets orders sets by what they hold.
+func (r *run) compareSets(op string, a, b []any) (bool, error) {
+	if op[0] == '>' {
+		a, b = b, a
+	}
+	if len(a) > len(b) || len(op) == 1 && len(a) == len(b) {
+		return false, nil
+	}
+	return r.sameSet(a, b, 0)
 }
 
 func (r *run) contains(in, v any) (bool, error) {
@@ -357,72 +309,50 @@ func (r *run) contains(in, v any) (bool, error) {
 		}
 		return strings.Contains(c, s), r.scan(len(c))
 	case *Dict:
-		_, ok := hashable(v)
-		if !ok {
-			return false, failf("a dict has no key that is %s", typeName(v))
-		}
-		_, found := c.get(v)
-		return found, nil
-	case *List:
-		for _, item := range c.Items {
-			if same, err := r.equal(item, v, 0); err != nil || same {
-				return same, err
-			}
-		}
-		return false, nil
-	case *generator:
-		items, err := r.items(c)
+		h, ok, err := r.hash(v, 0)
 		if err != nil {
 			return false, err
 		}
-		return r.contains(NewList(items...), v)
-	case undefined:
-		return false, nil
+		if !ok {
+			return false, failf("a dict has no key that is %s", typeName(v))
+		}
+		_, found := c.find(h)
+		return found, nil
+	case *numbers:
+		return c.holds(v), nil
+	case *List:
+		if c.view != "dict_keys" {
+			break
+		}
+		if _, ok, err := r.hash(v, 0); err != nil || !ok {
+			return false, failf("a dict has no key that is %s", typeName(v))
+		}
 	}
-	return false, failf("%s contains nothing", typeName(in))
+	next, err := r.iterate(in)
+	if err != nil {
+		return false, failf("%s contains nothing", typeName(in))
+	}
+	for {
+		item, ok, err := next()
+		if err != nil || !ok {
+			return false, err
+		}
+		if same, err := r.equal(item, v, 0); err != nil || same {
+			return same, err
+		}
+	}
 }
 
-// items lists what a loop over v would see.
-func (r *run) items(v any) ([]any, error) {
-	switch c := plain(v).(type) {
-	case *List:
-		return c.Items, nil
-	case *Dict:
-		return c.keys, nil
-	case *generator:
-		if c.used {
-			return nil, nil
+func (n *numbers) holds(v any) bool {
+	if f, ok := v.(float64); ok {
+		if v, ok = integral(f); !ok {
+			return false
 		}
-		c.used = true
-		return c.items, nil
-	case string:
-		if err := r.chargeTimes(16, int64(len(c))); err != nil {
-			return nil, err
-		}
-		out := make([]any, 0, len(c))
-		for _, ch := range c {
-			out = append(out, string(ch))
-		}
-		return out, nil
-	case undefined:
-		return nil, nil
 	}
-	return nil, failf("%s cannot be looped over", typeName(v))
-}
-
-// length is Python's len().
-func (r *run) length(v any) (int64, error) {
-	switch c := plain(v).(type) {
-	case *List:
-		return int64(len(c.Items)), nil
-	case *Dict:
-		return int64(c.Len()), nil
-	case string:
-		return int64(utf8.RuneCountInString(c)), r.scan(len(c))
-	case undefined:
-		return 0, nil
-	case *loopVar:
-		return int64(len(c.items)), nil
+	i, _, isInt, ok := number(v)
+	if _, big := v.(*big.Int); big || !ok || !isInt || n.count == 0 {
+		return false
 	}
-	return 0, failf("%s has no length", typeName(v))
+	at := (i - n.from) / n.by
+	return at >= 0 && at < n.count && n.at(at) == i
 }

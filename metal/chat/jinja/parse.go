@@ -10,13 +10,17 @@ const (
 	MaxSource = 1 << 20
 	// maxDepth bounds nesting, in source and at run time.
 	maxDepth = 200
+	// maxNested bounds expressions within expressions while they are
+	// evaluated; one takes about 1 KB of stack.
+	maxNested = 10_000
 )
 
 // Template is a parsed template. It does not change and may be rendered by
 // many goroutines at once.
 type Template struct {
-	body   []node
-	source string
+	body    []node
+	source  string
+	filters map[string]filter
 }
 
 // Source returns the text that was parsed.
@@ -25,27 +29,49 @@ func (t *Template) Source() string { return t.source }
 // Parse reads a template; its error is ErrSyntax or ErrLimit.
 func Parse(source string) (*Template, error) {
 	if len(source) > MaxSource {
-		return nil, limitf("the source has %d bytes, more than %d", len(source), MaxSource)
+		return nil, limitf(BoundSource, "the source has %d bytes, more than %d", len(source), MaxSource)
 	}
 	tokens, err := lex(source)
 	if err != nil {
 		return nil, err
 	}
-	p := &parser{tokens: tokens}
-	body, err := p.body()
-	if err != nil {
+	t := &Template{source: source, filters: filters()}
+	p := &parser{tokens: tokens, known: t.filters}
+	if t.body, err = p.body(); err != nil {
 		return nil, err
 	}
-	return &Template{body: body, source: source}, nil
+	if len(p.unknown) > 0 {
+		return nil, p.unknown[0]
+	}
+	return t, nil
 }
 
 type parser struct {
 	tokens []token
 	pos    int
 	depth  int
-	loops  int
-	// mentions collects names for signatures.
-	mentions []string
+	loops  int // around this place, in this function
+	fors   int // around this place
+	// soft says that this place is run only where a condition holds: an
+	// unknown name fails when it is.
+	soft     bool
+	unknown  []error           // filters and tests
+	known    map[string]filter // filters
+	mentions mentions
+}
+
+// mentions are the special names that a function's body uses.
+type mentions struct{ caller, kwargs, varargs bool }
+
+func (m *mentions) note(name string) {
+	switch name {
+	case "caller":
+		m.caller = true
+	case "kwargs":
+		m.kwargs = true
+	case "varargs":
+		m.varargs = true
+	}
 }
 
 func (p *parser) peek() token { return p.tokens[p.pos] }
@@ -104,7 +130,7 @@ func (p *parser) here() position { return position{p.peek().line} }
 func (p *parser) enter() error {
 	p.depth++
 	if p.depth > maxDepth {
-		return p.fail("nested more than %d deep", maxDepth)
+		return atLine(limitf(BoundDepth, "nested more than %d deep", maxDepth), p.peek().line)
 	}
 	return nil
 }
@@ -157,14 +183,28 @@ func (p *parser) body(ends ...string) ([]node, error) {
 	}
 }
 
+// opened takes the end of an opening tag; a colon may stand before it.
+func (p *parser) opened() error {
+	p.op(":")
+	return p.want(tokTagClose, "%}")
+}
+
+// hard parses what is not soft any more: a body with a scope of its own.
+func (p *parser) hard(parse func() error) error {
+	soft := p.soft
+	p.soft = false
+	err := parse()
+	p.soft = soft
+	return err
+}
+
 // block parses the rest of an opening tag, a body, and its end tag up to the
 // closing mark, which statement's caller takes.
-func (p *parser) block(end string) ([]node, error) {
-	if err := p.want(tokTagClose, "%}"); err != nil {
+func (p *parser) block(end string) (body []node, err error) {
+	if err := p.opened(); err != nil {
 		return nil, err
 	}
-	body, err := p.body(end)
-	if err != nil {
+	if err := p.hard(func() error { body, err = p.body(end); return err }); err != nil {
 		return nil, err
 	}
 	return body, p.want(tokName, end)
@@ -191,9 +231,13 @@ func (p *parser) statement() (node, error) {
 		return p.filterTag(pos)
 	case "with":
 		return p.withTag(pos)
+	case "print":
+		return p.printTag(pos)
 	case "generation":
-		body, err := p.block("endgeneration")
-		return &scopeNode{pos, body}, err
+		// A call block in the reference: its body is a function.
+		n := &scopeNode{position: pos}
+		n.body, err = p.functionBody(&n.signature, "endgeneration")
+		return n, err
 	case "break", "continue":
 		if p.loops == 0 {
 			return nil, p.fail("%q outside a loop", name)
@@ -203,13 +247,27 @@ func (p *parser) statement() (node, error) {
 		}
 		return &continueNode{pos}, nil
 	}
-	return nil, &Error{Kind: ErrSyntax, Line: pos.line, Message: fmt.Sprintf("the tag %q is not supported", cut(name))}
+	return nil, &Error{Kind: ErrSyntax, Line: pos.line, Message: noTag(name)}
+}
+
+// noTag says why there is no tag of this name.
+func noTag(name string) string {
+	switch name {
+	case "include", "import", "from", "extends", "block":
+		return fmt.Sprintf("the tag %q is not supported: a chat template is one file", name)
+	case "autoescape":
+		return fmt.Sprintf("the tag %q is not supported: prompts are no HTML", name)
+	}
+	return fmt.Sprintf("the tag %q is not supported", cut(name))
 }
 
 func (p *parser) ifTag(pos position) (node, error) {
+	soft := p.soft
+	p.soft = true
+	defer func() { p.soft = soft }()
 	n := &ifNode{position: pos}
 	for {
-		test, err := p.tupleWithout()
+		test, err := p.tupleWithout("")
 		if err != nil {
 			return nil, err
 		}
@@ -230,7 +288,7 @@ func (p *parser) ifTag(pos position) (node, error) {
 }
 
 func (p *parser) branch(n *ifNode, ends ...string) error {
-	if err := p.want(tokTagClose, "%}"); err != nil {
+	if err := p.opened(); err != nil {
 		return err
 	}
 	body, err := p.body(ends...)
@@ -240,6 +298,8 @@ func (p *parser) branch(n *ifNode, ends ...string) error {
 
 func (p *parser) forTag(pos position) (node, error) {
 	n := &forNode{position: pos}
+	p.fors++
+	defer func() { p.fors-- }()
 	var err error
 	if n.target, err = p.targets("in", false); err != nil {
 		return nil, err
@@ -247,33 +307,42 @@ func (p *parser) forTag(pos position) (node, error) {
 	if err := p.want(tokName, "in"); err != nil {
 		return nil, err
 	}
-	if n.items, err = p.forItems(); err != nil {
+	if n.items, err = p.tupleWithout("recursive"); err != nil {
 		return nil, err
 	}
 	if p.keyword("if") {
-		if n.filter, err = p.expression(); err != nil {
+		if err := p.hard(func() error { n.filter, err = p.expression(); return err }); err != nil {
 			return nil, err
 		}
 	}
 	n.recursive = p.keyword("recursive")
-	if err := p.want(tokTagClose, "%}"); err != nil {
+	if err := p.hard(func() error { return p.forBodies(n) }); err != nil {
 		return nil, err
+	}
+	return n, p.want(tokName, "endfor")
+}
+
+func (p *parser) forBodies(n *forNode) (err error) {
+	if err := p.opened(); err != nil {
+		return err
 	}
 	p.loops++
 	n.body, err = p.body("endfor", "else")
 	p.loops--
-	if err != nil {
-		return nil, err
+	if err != nil || !p.keyword("else") {
+		return err
 	}
-	if p.keyword("else") {
-		if err := p.want(tokTagClose, "%}"); err != nil {
-			return nil, err
-		}
-		if n.otherwise, err = p.body("endfor"); err != nil {
-			return nil, err
-		}
+	if err := p.opened(); err != nil {
+		return err
 	}
-	return n, p.want(tokName, "endfor")
+	// A recursive loop is a function: its else belongs to no loop around.
+	loops := p.loops
+	if n.recursive {
+		p.loops = 0
+	}
+	n.otherwise, err = p.body("endfor")
+	p.loops = loops
+	return err
 }
 
 // targets parses what is assigned to: names, or with attributes also
@@ -289,6 +358,8 @@ func (p *parser) targets(end string, attributes bool) (target, error) {
 			}
 		} else if one.name, err = p.name(); err == nil && attributes && p.op(".") {
 			one.attr, err = p.name()
+		} else if err == nil {
+			err = p.assignable(one.name)
 		}
 		if err != nil {
 			return target{}, err
@@ -306,142 +377,13 @@ func (p *parser) targets(end string, attributes bool) (target, error) {
 	}
 }
 
-func (p *parser) setTag(pos position) (node, error) {
-	to, err := p.targets("=", true)
-	if err != nil {
-		return nil, err
+// assignable refuses names that stand for something else.
+func (p *parser) assignable(name string) error {
+	if slices.Contains([]string{"true", "false", "none", "True", "False", "None"}, name) {
+		return p.fail("%q is not a name that can be set", name)
 	}
-	if p.op("=") {
-		value, err := p.tuple("")
-		return &setNode{pos, to, value}, err
+	if name == "loop" && p.fors > 0 {
+		return p.fail("loop cannot be set within a loop")
 	}
-	var filters expr
-	if p.is(tokOperator, "|") {
-		if filters, err = p.filters(&captureExpr{pos}); err != nil {
-			return nil, err
-		}
-	}
-	body, err := p.block("endset")
-	return &setBlockNode{pos, to, body, filters}, err
-}
-
-func (p *parser) macroTag(pos position) (node, error) {
-	n := &macroNode{position: pos}
-	var err error
-	if n.name, err = p.name(); err != nil {
-		return nil, err
-	}
-	n.signature, n.body, err = p.callable("endmacro")
-	return n, err
-}
-
-func (p *parser) callTag(pos position) (node, error) {
-	n := &callNode{position: pos}
-	var err error
-	sig := signature{}
-	if p.is(tokOperator, "(") {
-		if sig, err = p.parameters(); err != nil {
-			return nil, err
-		}
-	}
-	value, err := p.expression()
-	if err != nil {
-		return nil, err
-	}
-	call, ok := value.(*callExpr)
-	if !ok {
-		return nil, p.fail("a call block needs a call")
-	}
-	n.call, n.signature = call, sig
-	n.body, err = p.functionBody(&n.signature, "endcall")
-	return n, err
-}
-
-func (p *parser) callable(end string) (signature, []node, error) {
-	sig, err := p.parameters()
-	if err != nil {
-		return sig, nil, err
-	}
-	body, err := p.functionBody(&sig, end)
-	return sig, body, err
-}
-
-// functionBody parses a body that is a function of its own: loops around it
-// do not count, and the special names it mentions are noted.
-func (p *parser) functionBody(sig *signature, end string) ([]node, error) {
-	loops, mentions := p.loops, p.mentions
-	p.loops, p.mentions = 0, nil
-	body, err := p.block(end)
-	sig.usesCaller = slices.Contains(p.mentions, "caller")
-	sig.usesKwargs = slices.Contains(p.mentions, "kwargs")
-	sig.usesVarargs = slices.Contains(p.mentions, "varargs")
-	p.loops, p.mentions = loops, append(mentions, p.mentions...)
-	return body, err
-}
-
-func (p *parser) parameters() (signature, error) {
-	var s signature
-	if err := p.want(tokOperator, "("); err != nil {
-		return s, err
-	}
-	for !p.op(")") {
-		if len(s.params) > 0 {
-			if err := p.want(tokOperator, ","); err != nil {
-				return s, err
-			}
-			if p.op(")") {
-				break
-			}
-		}
-		name, err := p.name()
-		if err != nil {
-			return s, err
-		}
-		s.params = append(s.params, name)
-		if p.op("=") {
-			value, err := p.expression()
-			if err != nil {
-				return s, err
-			}
-			s.defaults = append(s.defaults, value)
-		} else if len(s.defaults) > 0 {
-			return s, p.fail("the parameter %q needs a default, like those before it", cut(name))
-		}
-	}
-	return s, nil
-}
-
-func (p *parser) filterTag(pos position) (node, error) {
-	filters, err := p.filterChain(&captureExpr{pos}, true)
-	if err != nil {
-		return nil, err
-	}
-	body, err := p.block("endfilter")
-	return &filterNode{pos, filters, body}, err
-}
-
-func (p *parser) withTag(pos position) (node, error) {
-	n := &withNode{position: pos}
-	for p.peek().kind != tokTagClose {
-		if len(n.targets) > 0 {
-			if err := p.want(tokOperator, ","); err != nil {
-				return nil, err
-			}
-		}
-		name, err := p.name()
-		if err != nil {
-			return nil, err
-		}
-		if err := p.want(tokOperator, "="); err != nil {
-			return nil, err
-		}
-		value, err := p.expression()
-		if err != nil {
-			return nil, err
-		}
-		n.targets, n.values = append(n.targets, target{name: name}), append(n.values, value)
-	}
-	body, err := p.block("endwith")
-	n.body = body
-	return n, err
+	return nil
 }

@@ -9,14 +9,33 @@ import (
 
 // Limits bound one render. A zero field means the default.
 type Limits struct {
-	Steps int // evaluated expressions, statements and compared elements
-	Bytes int // bytes of all texts made on the way, output included
+	// Steps are evaluated expressions, statements and compared elements.
+	Steps int
+	// Bytes are those of all values made on the way, output included: what a
+	// render allocates, and so more than it ever holds.
+	Bytes int
+	// Output is the length of the result.
+	Output int
 }
 
 const (
-	defaultSteps = 20_000_000
-	defaultBytes = 256 << 20
+	defaultSteps  = 20_000_000
+	defaultBytes  = 256 << 20
+	defaultOutput = 32 << 20
 )
+
+// withDefaults fills what is zero.
+func (l Limits) withDefaults() Limits {
+	for _, f := range []struct {
+		field *int
+		value int
+	}{{&l.Steps, defaultSteps}, {&l.Bytes, defaultBytes}, {&l.Output, defaultOutput}} {
+		if *f.field <= 0 {
+			*f.field = f.value
+		}
+	}
+	return l
+}
 
 // Input is what a template is rendered with.
 type Input struct {
@@ -29,16 +48,18 @@ type Input struct {
 
 // run is one render.
 type run struct {
-	ctx   context.Context
-	now   time.Time
-	steps int // left
-	bytes int // left
-	ticks int // steps taken, for looking at ctx now and then
-	depth int
-	out   *strings.Builder
-	scope *scope
-	// filters by name, made once a render.
-	filters map[string]filter
+	ctx      context.Context
+	template *Template
+	now      time.Time
+	steps    int // left
+	bytes    int // left
+	ticks    int // steps taken, for looking at ctx now and then
+	depth    int // of calls
+	nested   int // expressions being evaluated
+	most     int // bytes of output
+	out      *strings.Builder
+	captures int // bodies being captured, whose text is no output yet
+	scope    *scope
 }
 
 // scope holds names; a block's scope hides those around it.
@@ -66,13 +87,8 @@ func (s *scope) set(name string, v any) {
 // Render writes the template with these variables. Its error is an *Error, or
 // the context's.
 func (t *Template) Render(ctx context.Context, in Input) (string, error) {
-	r := &run{ctx: ctx, now: in.Now, steps: in.Limits.Steps, bytes: in.Limits.Bytes, out: new(strings.Builder), filters: filters()}
-	if r.steps <= 0 {
-		r.steps = defaultSteps
-	}
-	if r.bytes <= 0 {
-		r.bytes = defaultBytes
-	}
+	l := in.Limits.withDefaults()
+	r := &run{ctx: ctx, template: t, now: in.Now, steps: l.Steps, bytes: l.Bytes, most: l.Output, out: new(strings.Builder)}
 	globals := &scope{vars: globals()}
 	r.scope = &scope{parent: globals}
 	if in.Variables != nil {
@@ -92,7 +108,7 @@ func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 func (r *run) step() error {
 	r.steps--
 	if r.steps < 0 {
-		return limitf("it takes too many steps")
+		return limitf(BoundSteps, "it takes too many steps")
 	}
 	if r.ticks++; r.ticks&0xfff == 0 {
 		return r.ctx.Err()
@@ -109,16 +125,19 @@ func (r *run) scan(n int) error {
 // charge counts bytes made.
 func (r *run) charge(n int) error {
 	r.bytes -= n
+	r.steps -= n / 64
 	if r.bytes < 0 {
-		return limitf("it makes too much text")
+		return tooMuch()
 	}
 	return r.step()
 }
 
+func tooMuch() error { return limitf(BoundBytes, "its values take too much memory") }
+
 // chargeTimes charges size*n without overflow.
 func (r *run) chargeTimes(size int, n int64) error {
 	if size > 0 && n > math.MaxInt32 || int64(size)*n > int64(r.bytes) {
-		return limitf("it makes too much text")
+		return tooMuch()
 	}
 	return r.charge(size * int(n))
 }
@@ -127,28 +146,44 @@ func (r *run) chargeTimes(size int, n int64) error {
 func (r *run) enter() error {
 	r.depth++
 	if r.depth > maxDepth {
-		return limitf("calls are nested more than %d deep", maxDepth)
+		return limitf(BoundDepth, "calls are nested more than %d deep", maxDepth)
 	}
 	return nil
 }
 
 func (r *run) leave() { r.depth-- }
 
-// write adds to the output.
+// write adds to the output, or to the text that is being captured.
 func (r *run) write(s string) error {
+	if r.captures == 0 && r.out.Len()+len(s) > r.most {
+		return limitf(BoundOutput, "its text has more than %d bytes", r.most)
+	}
+	if err := r.charge(len(s)); err != nil {
+		return err
+	}
 	r.out.WriteString(s)
-	return r.charge(len(s))
+	return nil
 }
 
 // capture returns what body writes, in a scope of its own below parent.
 func (r *run) capture(parent *scope, vars map[string]any, body []node) (string, error) {
+	return r.captured(&scope{vars: vars, parent: parent}, func() error {
+		_, err := r.exec(body)
+		return err
+	})
+}
+
+// captured returns what write writes in a scope.
+func (r *run) captured(in *scope, write func() error) (string, error) {
 	if err := r.enter(); err != nil {
 		return "", err
 	}
 	defer r.leave()
 	out, outer := r.out, r.scope
-	r.out, r.scope = new(strings.Builder), &scope{vars: vars, parent: parent}
-	_, err := r.exec(body)
+	r.out, r.scope = new(strings.Builder), in
+	r.captures++
+	err := write()
+	r.captures--
 	text := r.out.String()
 	r.out, r.scope = out, outer
 	return text, err
@@ -188,7 +223,7 @@ func (r *run) execNode(n node) (flow, error) {
 	case *ifNode:
 		return r.branch(n)
 	case *forNode:
-		return flowOn, r.loop(n)
+		return r.loop(n)
 	case *setNode:
 		v, err := r.eval(n.value)
 		if err != nil {
@@ -196,29 +231,27 @@ func (r *run) execNode(n node) (flow, error) {
 		}
 		return flowOn, r.assign(n.target, v)
 	case *setBlockNode:
-		return flowOn, r.setBlock(n)
+		return r.setBlock(n)
 	case *macroNode:
 		r.scope.set(n.name, r.macro(n.name, n.signature, n.body))
 	case *callNode:
 		return flowOn, r.callBlock(n)
 	case *filterNode:
-		text, err := r.capture(r.scope, nil, n.body)
-		if err != nil {
-			return flowOn, err
-		}
-		v, err := r.filtered(n.filters, text)
-		if err != nil {
-			return flowOn, err
-		}
-		return flowOn, r.writeValue(v)
+		return r.filterBlock(n)
 	case *withNode:
-		return flowOn, r.with(n)
+		return r.with(n)
 	case *scopeNode:
-		text, err := r.capture(r.scope, nil, n.body)
+		text, err := r.capture(r.scope, n.special(), n.body)
 		if err != nil {
 			return flowOn, err
 		}
 		return flowOn, r.write(text)
+	case *printNode:
+		for _, value := range n.values {
+			if err := r.output(value); err != nil {
+				return flowOn, err
+			}
+		}
 	case *breakNode:
 		return flowBreak, nil
 	case *continueNode:
@@ -259,168 +292,79 @@ func (r *run) branch(n *ifNode) (flow, error) {
 	return flowOn, nil
 }
 
-func (r *run) setBlock(n *setBlockNode) error {
-	text, err := r.capture(r.scope, nil, n.body)
-	if err != nil {
+// block returns what body writes in a scope below this one. A break or
+// continue within it leaves it, and whatever was written is lost.
+func (r *run) block(body []node) (text string, f flow, err error) {
+	text, err = r.captured(&scope{parent: r.scope}, func() error {
+		f, err = r.exec(body)
 		return err
+	})
+	return text, f, err
+}
+
+func (r *run) setBlock(n *setBlockNode) (flow, error) {
+	text, f, err := r.block(n.body)
+	if err != nil || f != flowOn {
+		return f, err
 	}
 	var v any = text
 	if n.filters != nil {
 		if v, err = r.filtered(n.filters, text); err != nil {
-			return err
+			return flowOn, err
 		}
 	}
-	return r.assign(n.target, v)
+	return flowOn, r.assign(n.target, v)
+}
+
+func (r *run) filterBlock(n *filterNode) (flow, error) {
+	text, f, err := r.block(n.body)
+	if err != nil || f != flowOn {
+		return f, err
+	}
+	v, err := r.filtered(n.filters, text)
+	if err != nil {
+		return flowOn, err
+	}
+	return flowOn, r.writeText(v)
+}
+
+// writeText writes what must be text already.
+func (r *run) writeText(v any) error {
+	s, ok := plain(v).(string)
+	if !ok {
+		return failf("a block gives %s, not a str", typeName(v))
+	}
+	return r.write(s)
 }
 
 // filtered evaluates a chain of filters over a block's text.
 func (r *run) filtered(filters expr, text string) (any, error) {
 	outer := r.scope
-	r.scope = &scope{vars: map[string]any{captured: text}, parent: outer}
+	r.scope = &scope{vars: map[string]any{capturedName: text}, parent: outer}
 	v, err := r.eval(filters)
 	r.scope = outer
 	return v, err
 }
 
-// captured is a name that no template can write.
-const captured = " captured"
+// capturedName is a name that no template can write.
+const capturedName = " captured"
 
-func (r *run) with(n *withNode) error {
+func (r *run) with(n *withNode) (flow, error) {
 	inner := &scope{parent: r.scope}
+	outer := r.scope
 	for i, t := range n.targets {
 		v, err := r.eval(n.values[i])
 		if err != nil {
-			return err
+			return flowOn, err
 		}
-		inner.set(t.name, v)
+		r.scope = inner
+		err = r.assign(t, v)
+		if r.scope = outer; err != nil {
+			return flowOn, err
+		}
 	}
-	outer := r.scope
 	r.scope = inner
-	_, err := r.exec(n.body)
+	f, err := r.exec(n.body)
 	r.scope = outer
-	return err
-}
-
-func (r *run) assign(t target, v any) error {
-	if t.parts == nil && t.attr == "" {
-		r.scope.set(t.name, v)
-		return nil
-	}
-	if t.parts == nil {
-		found, _ := r.scope.find(t.name)
-		ns, ok := found.(*namespace)
-		if !ok {
-			return failf("%s is %s; only a namespace's attributes can be set", t.name, typeName(found))
-		}
-		if strings.HasPrefix(t.attr, "_") {
-			return failf("a namespace holds no name that begins with _")
-		}
-		ns.vars.Set(t.attr, v)
-		return nil
-	}
-	items, err := r.items(v)
-	if err != nil {
-		return err
-	}
-	if len(items) != len(t.parts) {
-		return failf("%d values for %d names", len(items), len(t.parts))
-	}
-	for i, part := range t.parts {
-		if err := r.assign(part, items[i]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// loopVar is the variable loop.
-type loopVar struct {
-	items   []any
-	index   int
-	depth   int
-	recurse func(items any) (string, error)
-	changed *List
-}
-
-func (r *run) loop(n *forNode) error {
-	v, err := r.eval(n.items)
-	if err != nil {
-		return err
-	}
-	return r.loopOver(n, v, 0)
-}
-
-func (r *run) loopOver(n *forNode, v any, depth int) error {
-	items, err := r.items(v)
-	if err != nil {
-		return err
-	}
-	outer := r.scope
-	defer func() { r.scope = outer }()
-	if n.filter != nil {
-		if items, err = r.pick(n, items); err != nil {
-			return err
-		}
-	}
-	l := &loopVar{items: items, depth: depth}
-	if n.recursive {
-		l.recurse = func(v any) (string, error) {
-			if err := r.enter(); err != nil {
-				return "", err
-			}
-			defer r.leave()
-			out, scope := r.out, r.scope
-			r.out, r.scope = new(strings.Builder), outer
-			err := r.loopOver(n, v, depth+1)
-			text := r.out.String()
-			r.out, r.scope = out, scope
-			return text, err
-		}
-	}
-	for i, item := range items {
-		if err := r.step(); err != nil {
-			return err
-		}
-		l.index = i
-		r.scope = &scope{vars: map[string]any{"loop": l}, parent: outer}
-		if err := r.assign(n.target, item); err != nil {
-			return err
-		}
-		f, err := r.exec(n.body)
-		if err != nil {
-			return err
-		}
-		if f == flowBreak {
-			return nil
-		}
-	}
-	if len(items) == 0 {
-		r.scope = outer
-		_, err = r.exec(n.otherwise)
-	}
-	return err
-}
-
-// pick keeps the items that a loop's condition takes.
-func (r *run) pick(n *forNode, items []any) ([]any, error) {
-	outer := r.scope
-	defer func() { r.scope = outer }()
-	var kept []any
-	for _, item := range items {
-		if err := r.step(); err != nil {
-			return nil, err
-		}
-		r.scope = &scope{parent: outer}
-		if err := r.assign(n.target, item); err != nil {
-			return nil, err
-		}
-		v, err := r.eval(n.filter)
-		if err != nil {
-			return nil, err
-		}
-		if truth(v) {
-			kept = append(kept, item)
-		}
-	}
-	return kept, r.charge(16 * len(kept))
+	return f, err
 }

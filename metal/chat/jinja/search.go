@@ -7,8 +7,12 @@ import (
 
 // Methods of strings that search and fill.
 
-func affix(_ *run, s, name string, a args) (any, error) {
-	p, err := a.bind(name, 1, "affix")
+func affix(r *run, s, name string, a args) (any, error) {
+	p, err := a.only(name, 1, "affix", "start", "end")
+	if err != nil {
+		return nil, err
+	}
+	s, _, fits, err := r.within(s, p[1], p[2])
 	if err != nil {
 		return nil, err
 	}
@@ -17,15 +21,35 @@ func affix(_ *run, s, name string, a args) (any, error) {
 		options = l.Items
 	}
 	for _, o := range options {
-		text, ok := o.(string)
+		text, ok := plain(o).(string)
 		if !ok {
 			return nil, failf("%s takes a str, not %s", name, typeName(o))
 		}
-		if name == "startswith" && strings.HasPrefix(s, text) || name == "endswith" && strings.HasSuffix(s, text) {
+		if err := r.scan(len(text)); err != nil {
+			return nil, err
+		}
+		if fits && (name == "startswith" && strings.HasPrefix(s, text) || name == "endswith" && strings.HasSuffix(s, text)) {
 			return true, nil
 		}
 	}
 	return false, nil
+}
+
+// within is s[start:end], and how many characters stand before it. Behind the
+// end of s nothing is found, not even an empty text: fits is false.
+func (r *run) within(s string, start, end any) (part string, before int64, fits bool, err error) {
+	from, to := orNil(start), orNil(end)
+	if from == nil && to == nil {
+		return s, 0, true, nil
+	}
+	n := int64(utf8.RuneCountInString(s))
+	p, err := sliceOf(n, from, to, nil)
+	if err != nil {
+		return "", 0, false, err
+	}
+	part, err = r.sliceText(s, p)
+	asked, _, _, _ := number(from)
+	return part, p.from, asked <= n && p.from <= p.until, err
 }
 
 func removeAffix(_ *run, s, name string, a args) (any, error) {
@@ -40,7 +64,7 @@ func removeAffix(_ *run, s, name string, a args) (any, error) {
 }
 
 func replaceMethod(r *run, s, name string, a args) (any, error) {
-	p, err := a.bind(name, 2, "old", "new", "count")
+	p, err := a.only(name, 2, "old", "new", "count")
 	if err != nil {
 		return nil, err
 	}
@@ -54,12 +78,11 @@ func replaceMethod(r *run, s, name string, a args) (any, error) {
 
 func (r *run) replace(s, old, with string, count any) (any, error) {
 	n := int64(-1)
-	if !isAbsent(count) && count != nil {
-		i, _, isInt, ok := number(count)
-		if !ok || !isInt {
-			return nil, failf("the count of replace is %s", typeName(count))
+	if !isAbsent(count) {
+		var err error
+		if n, err = wholeNumber("replace", "count", count, -1); err != nil {
+			return nil, err
 		}
-		n = i
 	}
 	found := int64(strings.Count(s, old))
 	if n >= 0 {
@@ -72,7 +95,7 @@ func (r *run) replace(s, old, with string, count any) (any, error) {
 }
 
 func find(r *run, s, name string, a args) (any, error) {
-	p, err := a.bind(name, 1, "sub", "start", "end")
+	p, err := a.only(name, 1, "sub", "start", "end")
 	if err != nil {
 		return nil, err
 	}
@@ -80,43 +103,24 @@ func find(r *run, s, name string, a args) (any, error) {
 	if !ok {
 		return nil, failf("%s takes a str, not %s", name, typeName(p[0]))
 	}
-	var from, to any
-	if !isAbsent(p[1]) {
-		from = p[1]
-	}
-	if !isAbsent(p[2]) {
-		to = p[2]
-	}
-	within := s
-	offset := 0
-	if from != nil || to != nil {
-		part, err := r.slice(s, from, to, nil)
-		if err != nil {
-			return nil, err
-		}
-		within = part.(string)
-		place, err := places(int64(utf8.RuneCountInString(s)), from, nil, nil)
-		if err != nil {
-			return nil, err
-		}
-		if len(place) > 0 {
-			offset = int(place[0])
-		}
+	part, before, fits, err := r.within(s, p[1], p[2])
+	if err != nil {
+		return nil, err
 	}
 	if name == "count" {
-		return int64(strings.Count(within, sub)), nil
+		return int64(strings.Count(part, sub)) * toInt(fits), nil
 	}
-	at := strings.Index(within, sub)
+	at := strings.Index(part, sub)
 	if name[0] == 'r' {
-		at = strings.LastIndex(within, sub)
+		at = strings.LastIndex(part, sub)
 	}
-	if at < 0 {
+	if at < 0 || !fits {
 		if strings.HasSuffix(name, "index") {
 			return nil, failf("the substring is not found")
 		}
 		return int64(-1), nil
 	}
-	return int64(offset + utf8.RuneCountInString(within[:at])), nil
+	return before + int64(utf8.RuneCountInString(part[:at])), nil
 }
 
 func partition(_ *run, s, name string, a args) (any, error) {
@@ -141,41 +145,85 @@ func partition(_ *run, s, name string, a args) (any, error) {
 	return &List{Items: out, Tuple: true}, nil
 }
 
-func pad(r *run, s, name string, a args) (any, error) {
-	p, err := a.bind(name, 1, "width", "fillchar")
+func padMethod(r *run, s, name string, a args) (any, error) {
+	params := []string{"width", "fillchar"}
+	if name == "zfill" {
+		params = params[:1]
+	}
+	p, err := a.only(name, 1, params...)
 	if err != nil {
 		return nil, err
 	}
-	width, _, isInt, ok := number(p[0])
-	if !ok || !isInt {
-		return nil, failf("the width of %s is %s", name, typeName(p[0]))
+	width, err := wholeNumber(name, "width", p[0], 0)
+	if err != nil {
+		return nil, err
 	}
 	fill := " "
-	if text, ok := p[1].(string); ok && utf8.RuneCountInString(text) == 1 && name != "zfill" {
+	if len(p) > 1 && !isAbsent(p[1]) {
+		text, ok := p[1].(string)
+		if !ok || utf8.RuneCountInString(text) != 1 {
+			return nil, failf("%s takes one character to fill with", name)
+		}
 		fill = text
-	} else if !isAbsent(p[1]) {
-		return nil, failf("%s takes one character to fill with", name)
 	}
+	out, err := r.pad(s, fill, name, width)
+	return out, err
+}
+
+// pad fills a text up to a width, as the method of this name.
+func (r *run) pad(s, fill, name string, width int64) (string, error) {
 	missing := width - int64(utf8.RuneCountInString(s))
-	if missing <= 0 {
+	if missing <= 0 || width <= 0 {
 		return s, nil
 	}
 	if err := r.chargeTimes(len(fill), missing); err != nil {
-		return nil, err
+		return "", err
 	}
 	n := int(missing)
 	switch name {
 	case "ljust":
-		return s + strings.Repeat(fill, n), nil
+		return s + strings.Repeat(fill, n), r.charge(len(s))
 	case "rjust":
-		return strings.Repeat(fill, n) + s, nil
+		return strings.Repeat(fill, n) + s, r.charge(len(s))
 	case "zfill":
 		sign := ""
 		if s != "" && (s[0] == '+' || s[0] == '-') {
 			sign, s = s[:1], s[1:]
 		}
-		return sign + strings.Repeat("0", n) + s, nil
+		return sign + strings.Repeat("0", n) + s, r.charge(len(s))
 	}
 	left := n/2 + n&int(width)&1
-	return strings.Repeat(fill, left) + s + strings.Repeat(fill, n-left), nil
+	return strings.Repeat(fill, left) + s + strings.Repeat(fill, n-left), r.charge(len(s))
+}
+
+func expandTabs(r *run, s, name string, a args) (any, error) {
+	p, err := a.bind(name, 0, "tabsize")
+	if err != nil {
+		return nil, err
+	}
+	size, err := wholeNumber(name, "size", p[0], 8)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.chargeTimes(strings.Count(s, "\t"), max(size, 0)); err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	column := int64(0)
+	for _, c := range s {
+		switch {
+		case c == '\t' && size > 0:
+			n := size - column%size
+			b.WriteString(strings.Repeat(" ", int(n)))
+			column += n
+			continue
+		case c == '\t':
+			continue
+		case c == '\n' || c == '\r':
+			column = -1
+		}
+		column++
+		b.WriteRune(c)
+	}
+	return b.String(), r.charge(len(s))
 }

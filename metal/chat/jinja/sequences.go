@@ -1,50 +1,55 @@
 package jinja
 
 import (
-	"slices"
-	"strconv"
 	"strings"
 )
 
-// Filters over sequences, with attributes and tests.
+// Filters over sequences. Those that are lazy in the reference do their work
+// when their result is looped over.
 
 // path follows "a.b.0" through attributes and items; a number is an index.
-func (r *run) path(v, attribute any) (any, error) { return r.pathOr(v, attribute, absent{}) }
+func (r *run) path(v, attribute any) (any, error) { return r.pathOr(v, attribute, nil) }
 
-// pathOr puts a default, unless it is absent, wherever a member is missing.
+// pathOr puts a default, unless it is nil, wherever a member is missing.
 func (r *run) pathOr(v, attribute, otherwise any) (any, error) {
-	name, ok := attribute.(string)
-	if !ok {
-		if out, found, err := r.item(v, attribute); err != nil || found {
-			return out, err
+	parts := []any{attribute}
+	switch name := plain(attribute).(type) {
+	case nil:
+		return v, nil
+	case string:
+		parts = parts[:0]
+		for part := range strings.SplitSeq(name, ".") {
+			if all(part, isDigit) {
+				i, ok := parseInt(part, 10)
+				if !ok {
+					return nil, failf("%q is no index", cut(part))
+				}
+				parts = append(parts, i)
+			} else {
+				parts = append(parts, part)
+			}
 		}
-		if !isAbsent(otherwise) {
-			return otherwise, nil
-		}
-		return undefined{what: "an item"}, nil
 	}
-	for part := range strings.SplitSeq(name, ".") {
+	for _, part := range parts {
 		if err := r.step(); err != nil {
 			return nil, err
 		}
-		var key any = part
-		if i, err := strconv.ParseInt(part, 10, 64); err == nil && part[0] != '-' && part[0] != '+' {
-			key = i
-		}
 		if u, ok := v.(undefined); ok {
-			return nil, failf("%s is undefined and has no member %q", u.what, cut(part))
+			return nil, failf("%s is undefined and has no members", u.what)
 		}
 		// Filters look at items first.
-		out, found, err := r.item(v, key)
+		out, found, err := r.member(v, part)
 		if err != nil {
 			return nil, err
 		}
 		if !found {
-			if out, found = attributes(v, part); !found {
-				out = undefined{what: "member " + cut(part)}
+			what, err := r.text(part)
+			if err != nil {
+				return nil, err
 			}
+			out = undefined{what: "member " + cut(what)}
 		}
-		if _, missing := out.(undefined); missing && !isAbsent(otherwise) && otherwise != nil {
+		if _, missing := out.(undefined); missing && otherwise != nil {
 			out = otherwise
 		}
 		v = out
@@ -52,47 +57,57 @@ func (r *run) pathOr(v, attribute, otherwise any) (any, error) {
 	return v, nil
 }
 
-// lazyItems is items, for filters that take whatever is false as empty.
-func (r *run) lazyItems(v any) ([]any, error) {
-	if !truth(v) {
-		return nil, nil
-	}
-	return r.items(v)
+// lazily makes a generator whose iterator is made when it is first asked. What
+// is false is empty.
+func (r *run) lazily(v any, start func(from iterator) (iterator, error)) *generator {
+	var next iterator
+	return &generator{func() (any, bool, error) {
+		if next == nil {
+			if !truth(v) {
+				return nil, false, nil
+			}
+			from, err := r.iterate(v)
+			if err != nil {
+				return nil, false, err
+			}
+			if next, err = start(from); err != nil {
+				return nil, false, err
+			}
+		}
+		if err := r.step(); err != nil {
+			return nil, false, err
+		}
+		return next()
+	}}
 }
 
 func filterMap(r *run, v any, a args) (any, error) {
-	items, err := r.lazyItems(v)
-	if err != nil {
-		return nil, err
-	}
-	out := new(generator)
-	each, err := r.mapper(a)
-	if err != nil {
-		return nil, err
-	}
-	for _, item := range items {
-		m, err := each(item)
+	return r.lazily(v, func(from iterator) (iterator, error) {
+		each, err := r.mapper(a)
 		if err != nil {
 			return nil, err
 		}
-		out.items = append(out.items, m)
-	}
-	return out, r.charge(16 * len(items))
+		return func() (any, bool, error) {
+			item, ok, err := from()
+			if err != nil || !ok {
+				return nil, false, err
+			}
+			out, err := each(item)
+			return out, true, err
+		}, nil
+	}), nil
 }
 
 // mapper is what map does to each item: take an attribute, or apply a filter.
 func (r *run) mapper(a args) (func(any) (any, error), error) {
 	if len(a.pos) == 0 {
-		p, err := a.bind("map", 0, "attribute", "default")
+		p, err := a.bind("map", 1, "attribute", "default")
 		if err != nil {
 			return nil, err
 		}
-		if isAbsent(p[0]) {
-			return nil, failf("map needs a filter or an attribute")
-		}
-		return func(item any) (any, error) { return r.pathOr(item, p[0], p[1]) }, nil
+		return func(item any) (any, error) { return r.pathOr(item, p[0], orNil(p[1])) }, nil
 	}
-	name, ok := a.pos[0].(string)
+	name, ok := plain(a.pos[0]).(string)
 	if !ok {
 		return nil, failf("map takes the name of a filter, not %s", typeName(a.pos[0]))
 	}
@@ -108,10 +123,31 @@ func filterRejectAttr(r *run, v any, a args) (any, error) { return r.choose(v, a
 // choose keeps the items (or, by attribute, those whose attribute) that a test
 // answers with want; without a test it is truth.
 func (r *run) choose(v any, a args, byAttribute, want bool) (any, error) {
-	items, err := r.lazyItems(v)
-	if err != nil {
-		return nil, err
-	}
+	return r.lazily(v, func(from iterator) (iterator, error) {
+		yes, err := r.chooser(a, byAttribute)
+		if err != nil {
+			return nil, err
+		}
+		return func() (any, bool, error) {
+			for {
+				item, ok, err := from()
+				if err != nil || !ok {
+					return nil, false, err
+				}
+				if err := r.step(); err != nil {
+					return nil, false, err
+				}
+				is, err := yes(item)
+				if err != nil || is == want {
+					return item, true, err
+				}
+			}
+		}, nil
+	}), nil
+}
+
+// chooser answers for one item.
+func (r *run) chooser(a args, byAttribute bool) (func(item any) (bool, error), error) {
 	pos := a.pos
 	var attribute any
 	if byAttribute {
@@ -120,185 +156,153 @@ func (r *run) choose(v any, a args, byAttribute, want bool) (any, error) {
 		}
 		attribute, pos = pos[0], pos[1:]
 	}
-	name := ""
+	test := func(v any) (bool, error) { return truth(v), nil }
 	if len(pos) > 0 {
-		var ok bool
-		if name, ok = pos[0].(string); !ok {
+		name, ok := plain(pos[0]).(string)
+		if !ok {
 			return nil, failf("the filter takes the name of a test, not %s", typeName(pos[0]))
 		}
-		pos = pos[1:]
+		rest := args{pos: pos[1:], names: a.names, named: a.named}
+		test = func(v any) (bool, error) { return r.test(name, v, rest) }
 	}
-	out := new(generator)
-	for _, item := range items {
-		subject := item
+	return func(item any) (bool, error) {
 		if byAttribute {
-			if subject, err = r.path(item, attribute); err != nil {
-				return nil, err
+			var err error
+			if item, err = r.path(item, attribute); err != nil {
+				return false, err
 			}
 		}
-		yes := truth(subject)
-		if name != "" {
-			if yes, err = r.test(name, subject, args{pos: pos, names: a.names, named: a.named}); err != nil {
-				return nil, err
+		return test(item)
+	}, nil
+}
+
+func filterFirst(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("first", 0); err != nil {
+		return nil, err
+	}
+	next, err := r.iterate(v)
+	if err != nil {
+		return nil, err
+	}
+	return firstOf(next)
+}
+
+func filterLast(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("last", 0); err != nil {
+		return nil, err
+	}
+	next, err := r.backwards(v)
+	if err != nil {
+		return nil, err
+	}
+	return firstOf(next)
+}
+
+func firstOf(next iterator) (any, error) {
+	v, ok, err := next()
+	if err == nil && !ok {
+		return undefined{what: "the end of an empty sequence"}, nil
+	}
+	return v, err
+}
+
+func filterReverse(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("reverse", 0); err != nil {
+		return nil, err
+	}
+	if s, ok := plain(v).(string); ok {
+		var b strings.Builder
+		next, err := r.backwards(s)
+		for err == nil {
+			var c any
+			var more bool
+			if c, more, err = next(); !more {
+				break
 			}
+			text, _ := c.(string)
+			b.WriteString(text)
 		}
-		if yes == want {
-			out.items = append(out.items, item)
-		}
+		return like(v, b.String()), err
 	}
-	return out, r.charge(16 * len(items))
-}
-
-// folded is what sorting compares: text without case unless that counts.
-func (r *run) folded(v, attribute any, caseCounts bool) (any, error) {
-	var err error
-	if !isAbsent(attribute) && attribute != nil {
-		if v, err = r.path(v, attribute); err != nil {
-			return nil, err
-		}
-	}
-	if s, ok := v.(string); ok && !caseCounts {
-		return strings.ToLower(s), r.charge(len(s))
-	}
-	return v, nil
-}
-
-// sorted orders items by keys, stably.
-func (r *run) sorted(items, keys []any, reverse bool) ([]any, error) {
-	order := make([]int, len(items))
-	for i := range order {
-		order[i] = i
-	}
-	var failed error
-	slices.SortStableFunc(order, func(i, j int) int {
-		if failed != nil {
-			return 0
-		}
-		c, err := r.order(keys[i], keys[j], 0)
-		if err != nil {
-			failed = err
-		}
-		if reverse {
-			return -c
-		}
-		return c
-	})
-	out := make([]any, len(items))
-	for i, from := range order {
-		out[i] = items[from]
-	}
-	if failed != nil {
-		return nil, failed
-	}
-	return out, r.charge(24 * len(items))
-}
-
-func filterSort(r *run, v any, a args) (any, error) {
-	p, err := a.bind("sort", 0, "reverse", "case_sensitive", "attribute")
-	if err != nil {
-		return nil, err
-	}
-	items, err := r.items(v)
-	if err != nil {
-		return nil, err
-	}
-	keys := make([]any, len(items))
-	for i, item := range items {
-		if keys[i], err = r.folded(item, p[2], given(p[1])); err != nil {
-			return nil, err
-		}
-	}
-	out, err := r.sorted(items, keys, given(p[0]))
-	return NewList(out...), err
-}
-
-func filterDictsort(r *run, v any, a args) (any, error) {
-	p, err := a.bind("dictsort", 0, "case_sensitive", "by", "reverse")
-	if err != nil {
-		return nil, err
-	}
-	d, ok := v.(*Dict)
-	if !ok {
-		return nil, failf("dictsort takes a mapping, not %s", typeName(v))
-	}
-	from := d.keys
-	switch by := p[1].(type) {
-	case absent:
-	case string:
-		if by == "value" {
-			from = d.vals
-		} else if by != "key" {
-			return nil, failf("dictsort sorts by key or value")
-		}
-	default:
-		return nil, failf("dictsort sorts by key or value")
-	}
-	keys := make([]any, d.Len())
-	for i := range keys {
-		if keys[i], err = r.folded(from[i], absent{}, given(p[0])); err != nil {
-			return nil, err
-		}
-	}
-	out, err := r.sorted(d.items().Items, keys, given(p[2]))
-	return NewList(out...), err
-}
-
-func filterMax(r *run, v any, a args) (any, error) { return r.extreme("max", v, a, 1) }
-func filterMin(r *run, v any, a args) (any, error) { return r.extreme("min", v, a, -1) }
-
-func (r *run) extreme(who string, v any, a args, sign int) (any, error) {
-	p, err := a.bind(who, 0, "case_sensitive", "attribute")
-	if err != nil {
-		return nil, err
-	}
-	items, err := r.items(v)
-	if err != nil {
-		return nil, err
-	}
-	var best, bestKey any = undefined{what: who + " of nothing"}, nil
-	for i, item := range items {
-		key, err := r.folded(item, p[1], given(p[0]))
+	if g, lazy := v.(*generator); lazy {
+		items, err := r.rest(g.next)
 		if err != nil {
 			return nil, err
 		}
-		if i > 0 {
-			c, err := r.order(key, bestKey, 0)
-			if err != nil {
-				return nil, err
-			}
-			if c*sign <= 0 {
-				continue
-			}
+		for i, j := 0, len(items)-1; i < j; i, j = i+1, j-1 {
+			items[i], items[j] = items[j], items[i]
 		}
-		best, bestKey = item, key
+		return NewList(items...), nil
 	}
-	return best, nil
+	next, err := r.backwards(v)
+	if err != nil {
+		return nil, err
+	}
+	return &generator{next}, nil
 }
 
-func filterUnique(r *run, v any, a args) (any, error) {
-	p, err := a.bind("unique", 0, "case_sensitive", "attribute")
+func filterItems(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("items", 0); err != nil {
+		return nil, err
+	}
+	switch d := v.(type) {
+	case undefined:
+		return &generator{listed(nil)}, nil
+	case *Dict:
+		return &generator{listed(d.items().Items)}, r.charge(pairBytes * d.Len())
+	}
+	return &generator{func() (any, bool, error) { return nil, false, failf("items takes a mapping, not %s", typeName(v)) }}, nil
+}
+
+func filterJoin(r *run, v any, a args) (any, error) {
+	p, err := a.bind("join", 0, "d", "attribute")
 	if err != nil {
 		return nil, err
 	}
-	items, err := r.items(v)
+	next, err := r.iterate(v)
 	if err != nil {
 		return nil, err
 	}
-	seen, out := NewDict(), new(generator)
-	for _, item := range items {
-		key, err := r.folded(item, p[1], given(p[0]))
+	sep := ""
+	if !isAbsent(p[0]) {
+		if sep, err = r.text(p[0]); err != nil {
+			return nil, err
+		}
+	}
+	var parts []string
+	for {
+		item, ok, err := next()
 		if err != nil {
 			return nil, err
 		}
-		if _, twice := seen.get(key); twice {
-			continue
+		if !ok {
+			out, err := r.join(parts, sep)
+			return out, err
 		}
-		if !seen.put(key, nil) {
-			return nil, failf("unique cannot compare %s", typeName(key))
+		if item, err = r.path(item, orNil(p[1])); err != nil {
+			return nil, err
 		}
-		out.items = append(out.items, item)
+		text, err := r.text(item)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.charge(textBytes); err != nil {
+			return nil, err
+		}
+		parts = append(parts, text)
 	}
-	return out, r.charge(32 * len(items))
+}
+
+func filterList(r *run, v any, a args) (any, error) {
+	if _, err := a.bind("list", 0); err != nil {
+		return nil, err
+	}
+	next, err := r.iterate(v)
+	if err != nil {
+		return nil, err
+	}
+	items, err := r.rest(next)
+	return NewList(items...), err
 }
 
 func filterSum(r *run, v any, a args) (any, error) {
@@ -306,7 +310,7 @@ func filterSum(r *run, v any, a args) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	items, err := r.items(v)
+	next, err := r.iterate(v)
 	if err != nil {
 		return nil, err
 	}
@@ -314,15 +318,114 @@ func filterSum(r *run, v any, a args) (any, error) {
 	if !isAbsent(p[1]) {
 		total = p[1]
 	}
-	for _, item := range items {
-		if !isAbsent(p[0]) && p[0] != nil {
-			if item, err = r.path(item, p[0]); err != nil {
-				return nil, err
-			}
+	if _, text := total.(string); text {
+		return nil, failf("sum does not add texts; use join")
+	}
+	for {
+		item, ok, err := next()
+		if err != nil || !ok {
+			return total, err
+		}
+		if item, err = r.path(item, orNil(p[0])); err != nil {
+			return nil, err
 		}
 		if total, err = r.binary("+", total, item); err != nil {
 			return nil, err
 		}
 	}
-	return total, nil
+}
+
+// filterSlice cuts a list into that many columns.
+func filterSlice(r *run, v any, a args) (any, error) {
+	p, err := a.bind("slice", 1, "slices", "fill_with")
+	if err != nil {
+		return nil, err
+	}
+	var items []any
+	number, from := int64(-1), int64(0)
+	slices, err := wholeNumber("slice", "count", p[0], 0)
+	if err != nil {
+		return nil, err
+	}
+	return &generator{func() (any, bool, error) {
+		if number < 0 {
+			if slices == 0 {
+				return nil, false, failf("slice makes no 0 slices")
+			}
+			next, err := r.iterate(v)
+			if err != nil {
+				return nil, false, err
+			}
+			if items, err = r.rest(next); err != nil {
+				return nil, false, err
+			}
+			number = 0
+		}
+		if number >= slices {
+			return nil, false, nil
+		}
+		n, extra := int64(len(items))/slices, int64(len(items))%slices
+		if number < extra {
+			n++
+		}
+		l := NewList(append([]any{}, items[from:from+n]...)...)
+		if fill := orNil(p[1]); fill != nil && number >= extra {
+			l.Items = append(l.Items, fill)
+		}
+		number, from = number+1, from+n
+		return l, true, r.charge(itemBytes * (len(l.Items) + 4))
+	}}, nil
+}
+
+// filterBatch cuts a list into rows of that many items.
+func filterBatch(r *run, v any, a args) (any, error) {
+	p, err := a.bind("batch", 1, "linecount", "fill_with")
+	if err != nil {
+		return nil, err
+	}
+	size, err := wholeNumber("batch", "size", p[0], 0)
+	if err != nil {
+		return nil, err
+	}
+	var next iterator
+	var ahead []any // the item that began the next row
+	return &generator{func() (any, bool, error) {
+		if next == nil {
+			var err error
+			if next, err = r.iterate(v); err != nil {
+				return nil, false, err
+			}
+		}
+		row := NewList(ahead...)
+		ahead = nil
+		for {
+			item, ok, err := next()
+			if err != nil {
+				return nil, false, err
+			}
+			if err := r.charge(itemBytes + sizeOf(item)); err != nil {
+				return nil, false, err
+			}
+			if !ok {
+				break
+			}
+			if int64(len(row.Items)) == size {
+				ahead = []any{item}
+				return row, true, nil
+			}
+			row.Items = append(row.Items, item)
+		}
+		if len(row.Items) == 0 {
+			return nil, false, nil
+		}
+		if fill, missing := orNil(p[1]), size-int64(len(row.Items)); fill != nil && missing > 0 {
+			if err := r.chargeTimes(itemBytes, missing); err != nil {
+				return nil, false, err
+			}
+			for range missing {
+				row.Items = append(row.Items, fill)
+			}
+		}
+		return row, true, nil
+	}}, nil
 }

@@ -1,29 +1,72 @@
 package jinja
 
 import (
-	"strings"
-	"unicode"
+	"fmt"
+	"math/big"
 )
+
+// comparison is the operator behind a test.
+func comparison(name string) string {
+	switch name {
+	case "==", "eq", "equalto":
+		return "=="
+	case "!=", "ne":
+		return "!="
+	case "<", "lt", "lessthan":
+		return "<"
+	case "<=", "le":
+		return "<="
+	case ">", "gt", "greaterthan":
+		return ">"
+	case ">=", "ge":
+		return ">="
+	case "in":
+		return "in"
+	}
+	return ""
+}
+
+// isTest says whether there is a test of this name: jinja2's.
+func isTest(name string) bool {
+	switch name {
+	case "boolean", "callable", "defined", "divisibleby", "escaped", "even", "false", "filter", "float", "integer", "iterable", "lower",
+		"mapping", "none", "number", "odd", "sameas", "sequence", "string", "test", "true", "undefined", "upper":
+		return true
+	}
+	return comparison(name) != ""
+}
+
+func noTest(name string) string { return fmt.Sprintf("there is no test %q", cut(name)) }
 
 // test answers {{ v is name(a) }}.
 func (r *run) test(name string, v any, a args) (bool, error) {
-	if _, safe := v.(markup); safe && name == "escaped" {
-		return true, nil
-	}
-	v = plain(v)
-	if op, ok := map[string]string{
-		"==": "==", "eq": "==", "equalto": "==", "!=": "!=", "ne": "!=", "<": "<", "lt": "<", "lessthan": "<",
-		"<=": "<=", "le": "<=", ">": ">", "gt": ">", "greaterthan": ">", ">=": ">=", "ge": ">=", "in": "in",
-	}[name]; ok {
-		p, err := a.bind(name, 1, "other")
+	if op := comparison(name); op != "" {
+		p, err := a.only(name, 1, "other")
 		if err != nil {
 			return false, err
 		}
 		return r.compare(op, v, p[0])
 	}
 	switch name {
-	case "divisibleby", "sameas":
-		return r.testWith(name, v, a)
+	case "divisibleby":
+		p, err := a.bind(name, 1, "num")
+		if err != nil {
+			return false, err
+		}
+		m, err := r.binary("%", v, p[0])
+		if err != nil {
+			return false, err
+		}
+		return r.equal(m, int64(0), 0)
+	case "sameas":
+		p, err := a.bind(name, 1, "other")
+		if err != nil {
+			return false, err
+		}
+		return r.sameAs(v, p[0])
+	}
+	if !isTest(name) {
+		return false, failf("%s", noTest(name))
 	}
 	if len(a.pos)+len(a.names) > 0 {
 		return false, failf("the test %q takes no argument", cut(name))
@@ -31,37 +74,35 @@ func (r *run) test(name string, v any, a args) (bool, error) {
 	return r.testPlain(name, v)
 }
 
-func (r *run) testWith(name string, v any, a args) (bool, error) {
-	p, err := a.bind(name, 1, "other")
-	if err != nil {
-		return false, err
-	}
-	if name == "divisibleby" {
-		m, err := r.binary("%", v, p[0])
-		return err == nil && !truth(m), err
-	}
+// sameAs is Python's "is", with small values as its interpreter keeps them:
+// each once.
+func (r *run) sameAs(v, other any) (bool, error) {
 	switch v.(type) {
-	case *List, *Dict, *namespace, *function:
-		return v == p[0], nil
+	case *List, *Dict, *namespace, *function, *numbers, *generator, *loopVar:
+		return v == other, nil
+	case nil, bool:
+		return v == other, nil
 	}
-	if typeName(v) != typeName(p[0]) {
+	if typeName(v) != typeName(other) {
 		return false, nil
 	}
-	return r.equal(v, p[0], 0)
+	return r.equal(v, other, 0)
 }
 
 func (r *run) testPlain(name string, v any) (bool, error) {
+	_, missing := v.(undefined)
 	switch name {
 	case "defined":
-		_, no := v.(undefined)
-		return !no, nil
+		return !missing, nil
 	case "undefined":
-		_, yes := v.(undefined)
-		return yes, nil
+		return missing, nil
 	case "none":
 		return v == nil, nil
+	case "escaped":
+		_, ok := v.(markup)
+		return ok, nil
 	case "string":
-		_, ok := v.(string)
+		_, ok := plain(v).(string)
 		return ok, nil
 	case "boolean":
 		_, ok := v.(bool)
@@ -73,81 +114,62 @@ func (r *run) testPlain(name string, v any) (bool, error) {
 		_, ok := v.(*Dict)
 		return ok, nil
 	case "callable":
-		_, ok := v.(*function)
-		return ok, nil
-	case "sequence":
-		// Whatever has a length and items: Undefined, too.
-		switch c := v.(type) {
-		case *List:
-			return c.view == "", nil
-		case string, *Dict, undefined:
-			return true, nil
-		}
-		return false, nil
-	case "iterable":
 		switch v.(type) {
-		case string, *List, *Dict, *generator, undefined, *loopVar:
+		case *function, *loopVar, undefined:
 			return true, nil
 		}
 		return false, nil
-	case "escaped":
-		return false, nil
-	}
-	return r.testMore(name, v)
-}
-
-func (r *run) testMore(name string, v any) (bool, error) {
-	switch name {
 	case "number":
-		_, _, _, ok := number(v)
-		_, big := v.(BigInt)
-		return ok || big, nil
+		return isNumber(v), nil
 	case "integer":
 		switch v.(type) {
-		case int64, BigInt:
+		case int64, *big.Int:
 			return true, nil
 		}
 		return false, nil
 	case "float":
 		_, ok := v.(float64)
 		return ok, nil
+	}
+	return r.testMore(name, v)
+}
+
+func (r *run) testMore(name string, v any) (bool, error) {
+	switch name {
+	case "sequence":
+		// Whatever has a length and items: Undefined, too.
+		switch c := plain(v).(type) {
+		case *List:
+			return c.view == "", nil
+		case string, *Dict, *numbers, undefined:
+			return true, nil
+		}
+		return false, nil
+	case "iterable":
+		switch plain(v).(type) {
+		case string, *List, *Dict, *numbers, *generator, undefined, *loopVar:
+			return true, nil
+		}
+		return false, nil
 	case "odd", "even":
 		m, err := r.binary("%", v, int64(2))
 		if err != nil {
 			return false, err
 		}
-		return truth(m) == (name == "odd"), nil
+		return r.equal(m, map[string]int64{"odd": 1, "even": 0}[name], 0)
 	case "lower", "upper":
 		s, err := r.text(v)
 		return err == nil && cased(s, name == "upper"), err
-	case "filter":
-		s, ok := v.(string)
-		_, known := r.filters[s]
+	case "filter", "test":
+		s, ok := plain(v).(string)
+		if _, hashable, err := r.hash(v, 0); err != nil || !hashable {
+			return false, failf("%s names no %s", typeName(v), name)
+		}
+		if name == "test" {
+			return ok && isTest(s), nil
+		}
+		_, known := r.template.filters[s]
 		return ok && known, nil
 	}
-	return false, failf("there is no test %q", cut(name))
-}
-
-// cased says whether s has letters with case, all of them in the given one.
-func cased(s string, upper bool) bool {
-	any := false
-	for _, c := range s {
-		if unicode.IsUpper(c) || unicode.IsTitle(c) {
-			if !upper || unicode.IsTitle(c) {
-				return false
-			}
-			any = true
-		} else if unicode.IsLower(c) {
-			if upper {
-				return false
-			}
-			any = true
-		}
-	}
-	return any
-}
-
-// pythonUpper is str.upper for what Go maps differently.
-func pythonUpper(s string) string {
-	return strings.ToUpper(strings.ReplaceAll(s, "ß", "SS"))
+	return false, nil
 }

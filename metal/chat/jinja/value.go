@@ -1,18 +1,12 @@
 package jinja
 
 import (
-	"fmt"
-	"math"
-	"strconv"
-	"strings"
+	"math/big"
 )
 
-// Values are nil (None), bool, int64, float64, string, BigInt, *List, *Dict,
-// and, made by templates only, undefined, *namespace, *loopVar and *function.
-
-// BigInt is an integer beyond 64 bits: it can be printed and compared, not
-// reckoned with.
-type BigInt string
+// Values are nil (None), bool, int64, *big.Int (beyond 64 bits), float64,
+// string, *List, *Dict, and, made by templates only, markup, undefined,
+// *numbers, *generator, *namespace, *loopVar and *function.
 
 // List is a list or, where Tuple is set, a tuple.
 type List struct {
@@ -21,98 +15,41 @@ type List struct {
 	// view is the name of a dictionary's view, which can be looped over and
 	// counted, but has no place for an index.
 	view string
-}
-
-// generator is what lazy filters return: it can be looped over, once.
-type generator struct {
-	items []any
-	used  bool
+	// fields name the items of a tuple that groupby makes.
+	fields []string
 }
 
 // NewList makes a list.
 func NewList(items ...any) *List { return &List{Items: items} }
 
-// Dict is a dictionary in order of insertion.
-type Dict struct {
-	keys  []any
-	vals  []any
-	index map[any]int
-}
+// numbers is what range makes: from, from+by, ..., count of them. until is
+// what was asked for as the end.
+type numbers struct{ from, until, by, count int64 }
 
-// NewDict makes an empty dictionary.
-func NewDict() *Dict { return &Dict{index: map[any]int{}} }
+func (n *numbers) at(i int64) int64 { return n.from + i*n.by }
 
-// Set stores a value under a string key.
-func (d *Dict) Set(key string, v any) { d.put(key, v) }
+// generator is what lazy filters return: it can be looped over, once, and does
+// its work when it is.
+type generator struct{ next iterator }
 
-// Get finds the value of a string key.
-func (d *Dict) Get(key string) (any, bool) { return d.get(key) }
+// iterator gives one value after the other; ok is false at the end.
+type iterator func() (v any, ok bool, err error)
 
-// Len is the number of entries.
-func (d *Dict) Len() int { return len(d.keys) }
-
-// put stores under any hashable key.
-func (d *Dict) put(key, v any) bool {
-	h, ok := hashable(key)
-	if !ok {
-		return false
-	}
-	if i, found := d.index[h]; found {
-		d.vals[i] = v
-		return true
-	}
-	d.index[h] = len(d.keys)
-	d.keys, d.vals = append(d.keys, key), append(d.vals, v)
-	return true
-}
-
-func (d *Dict) get(key any) (any, bool) {
-	h, ok := hashable(key)
-	if !ok {
-		return nil, false
-	}
-	i, found := d.index[h]
-	if !found {
-		return nil, false
-	}
-	return d.vals[i], true
-}
-
-// hashable maps equal keys to the same value: 1, 1.0 and True are one key.
-func hashable(key any) (any, bool) {
-	switch k := key.(type) {
-	case nil, string, int64, BigInt:
-		return k, true
-	case markup:
-		return string(k), true
-	case bool:
-		return toInt(k), true
-	case float64:
-		if k == math.Trunc(k) && math.Abs(k) < 1<<62 {
-			return int64(k), true
+// listed iterates over items.
+func listed(items []any) iterator {
+	i := 0
+	return func() (any, bool, error) {
+		if i == len(items) {
+			return nil, false, nil
 		}
-		return k, true
-	case *List:
-		if !k.Tuple {
-			return nil, false
-		}
-		var b strings.Builder
-		for _, item := range k.Items {
-			h, ok := hashable(item)
-			if !ok {
-				return nil, false
-			}
-			fmt.Fprintf(&b, "%T:%d:%v,", h, len(fmt.Sprint(h)), h)
-		}
-		return tupleKey(b.String()), true
+		i++
+		return items[i-1], true, nil
 	}
-	return nil, false
 }
-
-type tupleKey string
 
 // markup is text that the filters safe and escape made. It is text in every
-// way but one: what is added to it with + is escaped, as in the reference.
+// way but one: what is joined to it by its own operators and methods is
+// escaped, as in the reference.
 type markup string
 
 // plain forgets that a text is markup.
@@ -133,6 +70,10 @@ type namespace struct{ vars *Dict }
 type function struct {
 	name string
 	call func(r *run, a args) (any, error)
+	// repr is what it prints as, where that is known.
+	repr string
+	// members can be read by name; nil for none.
+	members func(name string) (any, bool)
 }
 
 // args are the evaluated arguments of a call.
@@ -161,23 +102,47 @@ func (a args) bind(who string, need int, params ...string) ([]any, error) {
 named:
 	for i, name := range a.names {
 		for j, p := range params {
-			if p == name {
-				out[j] = plain(a.named[i])
-				continue named
+			if p != name {
+				continue
 			}
+			if !isAbsent(out[j]) {
+				return nil, failf("%s gets the argument %q twice", who, p)
+			}
+			out[j] = plain(a.named[i])
+			continue named
 		}
 		return nil, failf("%s takes no argument %q", who, cut(name))
 	}
 	for i := range need {
-		if out[i] == (absent{}) {
+		if isAbsent(out[i]) {
 			return nil, failf("%s needs the argument %q", who, params[i])
 		}
 	}
 	return out, nil
 }
 
+// only binds arguments that have no names: methods of Python's own types take
+// none.
+func (a args) only(who string, need int, params ...string) ([]any, error) {
+	if len(a.names) > 0 {
+		return nil, failf("%s takes no argument by name", who)
+	}
+	return a.bind(who, need, params...)
+}
+
 // isAbsent says whether a bound argument was not given.
 func isAbsent(v any) bool { return v == any(absent{}) }
+
+// given says whether an optional argument is there and true.
+func given(v any) bool { return !isAbsent(v) && truth(v) }
+
+// orNil is an optional argument whose default is None.
+func orNil(v any) any {
+	if isAbsent(v) {
+		return nil
+	}
+	return v
+}
 
 func toInt(b bool) int64 {
 	if b {
@@ -203,6 +168,8 @@ func truth(v any) bool {
 		return v != ""
 	case *List:
 		return len(v.Items) > 0
+	case *numbers:
+		return v.count > 0
 	case *Dict:
 		return v.Len() > 0
 	}
@@ -215,17 +182,15 @@ func typeName(v any) string {
 	case nil:
 		return "None"
 	case undefined:
-		return v.what + ", which is undefined"
+		return "undefined (" + v.what + ")"
 	case bool:
 		return "a bool"
-	case int64, BigInt:
+	case int64, *big.Int:
 		return "an int"
 	case float64:
 		return "a float"
 	case string, markup:
 		return "a str"
-	case *generator:
-		return "a generator"
 	case *List:
 		if v.view != "" {
 			return "a view of a dict"
@@ -234,6 +199,10 @@ func typeName(v any) string {
 			return "a tuple"
 		}
 		return "a list"
+	case *numbers:
+		return "a range"
+	case *generator:
+		return "a generator"
 	case *Dict:
 		return "a dict"
 	case *function:
@@ -243,172 +212,5 @@ func typeName(v any) string {
 	case *loopVar:
 		return "loop"
 	}
-	return fmt.Sprintf("a %T", v)
-}
-
-// floatText is Python's repr of a float.
-func floatText(f float64) string {
-	switch {
-	case math.IsNaN(f):
-		return "nan"
-	case math.IsInf(f, 1):
-		return "inf"
-	case math.IsInf(f, -1):
-		return "-inf"
-	}
-	e := strconv.FormatFloat(f, 'e', -1, 64)
-	exp, _ := strconv.Atoi(e[strings.IndexByte(e, 'e')+1:])
-	if exp < -4 || exp >= 16 {
-		mantissa := e[:strings.IndexByte(e, 'e')]
-		sign := byte('+')
-		if exp < 0 {
-			sign, exp = '-', -exp
-		}
-		return fmt.Sprintf("%se%c%02d", mantissa, sign, exp)
-	}
-	s := strconv.FormatFloat(f, 'f', -1, 64)
-	if !strings.Contains(s, ".") {
-		s += ".0"
-	}
-	return s
-}
-
-// text is Python's str(). It is bounded, since a template can share a small
-// list many times inside another.
-func (r *run) text(v any) (string, error) {
-	if s, ok := v.(string); ok {
-		return s, nil
-	}
-	var b strings.Builder
-	if err := r.print(&b, v, false, 0); err != nil {
-		return "", err
-	}
-	return b.String(), nil
-}
-
-// print writes str(v), or repr(v) for what stands in a container.
-func (r *run) print(b *strings.Builder, v any, repr bool, depth int) error {
-	if depth > maxDepth {
-		return limitf("a value is nested more than %d deep", maxDepth)
-	}
-	from := b.Len()
-	switch v := plain(v).(type) {
-	case nil:
-		b.WriteString("None")
-	case undefined:
-		if repr {
-			b.WriteString("Undefined")
-		}
-	case bool:
-		b.WriteString(map[bool]string{true: "True", false: "False"}[v])
-	case int64:
-		b.WriteString(strconv.FormatInt(v, 10))
-	case BigInt:
-		b.WriteString(string(v))
-	case float64:
-		b.WriteString(floatText(v))
-	case string:
-		if repr {
-			quote(b, v)
-		} else {
-			b.WriteString(v)
-		}
-	case *List:
-		return r.printList(b, v, depth)
-	case *Dict:
-		return r.printDict(b, v, depth)
-	case *namespace:
-		b.WriteString("<Namespace ")
-		if err := r.printDict(b, v.vars, depth); err != nil {
-			return err
-		}
-		b.WriteString(">")
-	default:
-		b.WriteString("<" + typeName(v) + ">")
-	}
-	return r.charge(b.Len() - from)
-}
-
-func (r *run) printList(b *strings.Builder, l *List, depth int) error {
-	open, end := "[", "]"
-	if l.view != "" {
-		open, end = l.view+"([", "])"
-	}
-	if l.Tuple {
-		open, end = "(", ")"
-		if len(l.Items) == 1 {
-			end = ",)"
-		}
-	}
-	b.WriteString(open)
-	for i, item := range l.Items {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		if err := r.print(b, item, true, depth+1); err != nil {
-			return err
-		}
-	}
-	b.WriteString(end)
-	return r.charge(4 + 2*len(l.Items))
-}
-
-func (r *run) printDict(b *strings.Builder, d *Dict, depth int) error {
-	b.WriteString("{")
-	for i, key := range d.keys {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		if err := r.print(b, key, true, depth+1); err != nil {
-			return err
-		}
-		b.WriteString(": ")
-		if err := r.print(b, d.vals[i], true, depth+1); err != nil {
-			return err
-		}
-	}
-	b.WriteString("}")
-	return r.charge(4 + 4*d.Len())
-}
-
-// quote is Python's repr of a str.
-func quote(b *strings.Builder, s string) {
-	mark := byte('\'')
-	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
-		mark = '"'
-	}
-	b.WriteByte(mark)
-	for _, c := range s {
-		switch {
-		case c == rune(mark) || c == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(c)
-		case c == '\n':
-			b.WriteString(`\n`)
-		case c == '\r':
-			b.WriteString(`\r`)
-		case c == '\t':
-			b.WriteString(`\t`)
-		case c < 0x20 || c == 0x7f:
-			fmt.Fprintf(b, `\x%02x`, c)
-		case strconv.IsPrint(c):
-			b.WriteRune(c)
-		case c < 0x100:
-			fmt.Fprintf(b, `\x%02x`, c)
-		case c < 0x10000:
-			fmt.Fprintf(b, `\u%04x`, c)
-		default:
-			fmt.Fprintf(b, `\U%08x`, c)
-		}
-	}
-	b.WriteByte(mark)
-}
-
-// Each visits the entries with string keys in order.
-func (d *Dict) Each(visit func(key string, v any)) {
-	for i, key := range d.keys {
-		if name, ok := key.(string); ok {
-			visit(name, d.vals[i])
-		}
-	}
+	return "nothing"
 }

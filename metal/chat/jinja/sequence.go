@@ -1,0 +1,123 @@
+package jinja
+
+import (
+	"unicode/utf8"
+)
+
+// iterate goes over what a loop over v would see.
+func (r *run) iterate(v any) (iterator, error) {
+	switch c := plain(v).(type) {
+	case *List:
+		return listed(c.Items), nil
+	case *Dict:
+		return listed(c.keys), nil
+	case *numbers:
+		i := int64(0)
+		return func() (any, bool, error) {
+			if i == c.count {
+				return nil, false, nil
+			}
+			i++
+			return c.at(i - 1), true, nil
+		}, nil
+	case *generator:
+		return c.next, nil
+	case string:
+		return func() (any, bool, error) {
+			if c == "" {
+				return nil, false, nil
+			}
+			_, n := utf8.DecodeRuneInString(c)
+			ch := c[:n]
+			c = c[n:]
+			return ch, true, nil
+		}, nil
+	case undefined:
+		return listed(nil), nil
+	case *loopVar:
+		return nil, failf("loop cannot be looped over")
+	}
+	return nil, failf("%s cannot be looped over", typeName(v))
+}
+
+// items lists what a loop over v would see. The list may be v's own.
+func (r *run) items(v any) ([]any, error) {
+	switch c := v.(type) {
+	case *List:
+		return c.Items, nil
+	case *Dict:
+		return c.keys, nil
+	}
+	next, err := r.iterate(v)
+	if err != nil {
+		return nil, err
+	}
+	return r.rest(next)
+}
+
+// rest lists what an iterator still has.
+func (r *run) rest(next iterator) ([]any, error) {
+	var out []any
+	for {
+		item, ok, err := next()
+		if err != nil || !ok {
+			return out, err
+		}
+		if err := r.charge(itemBytes + sizeOf(item)); err != nil {
+			return nil, err
+		}
+		out = append(out, item)
+	}
+}
+
+// sizeOf is what a small value takes where it is kept as any.
+func sizeOf(v any) int {
+	switch v.(type) {
+	case string, markup:
+		return textBytes - itemBytes
+	case int64, float64:
+		return 8
+	}
+	return 0
+}
+
+// backwards goes over v from its end; it is reversed(), which takes no
+// generator.
+func (r *run) backwards(v any) (iterator, error) {
+	switch plain(v).(type) {
+	case *List, *Dict, *numbers, string, undefined:
+	default:
+		return nil, failf("%s cannot be read backwards", typeName(v))
+	}
+	items, err := r.items(v)
+	if err != nil {
+		return nil, err
+	}
+	i := len(items)
+	return func() (any, bool, error) {
+		if i == 0 {
+			return nil, false, nil
+		}
+		i--
+		return items[i], true, nil
+	}, nil
+}
+
+// length is Python's len().
+func (r *run) length(v any) (int64, error) {
+	switch c := plain(v).(type) {
+	case *List:
+		return int64(len(c.Items)), nil
+	case *Dict:
+		return int64(c.Len()), nil
+	case *numbers:
+		return c.count, nil
+	case string:
+		return int64(utf8.RuneCountInString(c)), r.scan(len(c))
+	case undefined:
+		return 0, nil
+	case *loopVar:
+		return c.length(r)
+	}
+	return 0, failf("%s has no length", typeName(v))
+}
