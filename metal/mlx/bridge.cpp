@@ -256,8 +256,15 @@ bridge_made bridge_raw(uint64_t owner, int32_t type, const int32_t *shape, int32
 
 // What was filled by the host, where the device wants it. CUDA's allocator
 // gives the host managed memory; an operation's result lies on the device.
-bridge_made bridge_settle(uint64_t owner, bridge_array *a) {
+// With parts, columns of [out, width] are cut: [parts, out, width/parts].
+bridge_made bridge_settle(uint64_t owner, bridge_array *a, int32_t parts) {
   return making(owner, [&] {
+    if (parts > 1) {
+      int out = a->value.shape(0), width = a->value.shape(1) / parts;
+      auto cut = mx::contiguous(mx::transpose(mx::reshape(a->value, {out, parts, width}), {1, 0, 2}));
+      mx::eval({cut});
+      return cut;
+    }
     if (!mx::cu::is_available() || !on_gpu()) {
       return a->value;
     }
@@ -331,11 +338,17 @@ bridge_status bridge_read_ids(uint64_t owner, bridge_array *a, int32_t *dst, int
 
 bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, bridge_array *ids) {
   return making(owner, [&] {
-    auto rows = mx::take(w->value, ids->value, 0);
+    auto rows = [&](const mx::array &a) {
+      if (a.ndim() == 2) {
+        return mx::take(a, ids->value, 0);
+      }
+      auto parts = mx::transpose(mx::take(a, ids->value, 1), {1, 0, 2});
+      return mx::reshape(parts, {parts.shape(0), parts.shape(1) * parts.shape(2)});
+    };
     if (scales == nullptr) {
-      return rows;
+      return rows(w->value);
     }
-    return mx::dequantize(rows, mx::take(scales->value, ids->value, 0), mx::take(biases->value, ids->value, 0), group, bits, "affine");
+    return mx::dequantize(rows(w->value), rows(scales->value), rows(biases->value), group, bits, "affine");
   });
 }
 
@@ -351,7 +364,14 @@ bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, brid
     if (pad) {
       in = mx::concatenate({in, mx::zeros({8 - rows, in.shape(1)}, in.dtype())}, 0);
     }
+    int parts = w->value.ndim() == 3 ? w->value.shape(0) : 1;
+    if (parts > 1) {
+      in = mx::transpose(mx::reshape(in, {in.shape(0), parts, in.shape(1) / parts}), {1, 0, 2});
+    }
     auto out = mx::quantized_matmul(in, w->value, scales->value, biases->value, true, group, bits);
+    if (parts > 1) {
+      out = mx::sum(out, 0);
+    }
     return pad ? rows_of(out, 0, rows) : out;
   });
 }
@@ -551,21 +571,36 @@ void close_gap(std::optional<mx::array> &held, int slot) {
 // Puts a slot, wide enough for capacity tokens, behind the last.
 void put_behind(std::optional<mx::array> &held, mx::array slot, int capacity) {
   if (int missing = capacity - slot.shape(2); missing > 0) {
-    slot = mx::concatenate({slot, mx::zeros({1, slot.shape(1), missing, slot.shape(3)}, slot.dtype())}, 2);
+    slot = mx::pad(slot, {2}, mx::Shape{0}, mx::Shape{missing}, mx::array(0, slot.dtype()));
   }
   held = held ? mx::concatenate({*held, slot}, 0) : mx::contiguous(slot);
 }
 
-// How many layers are rearranged before they are waited for: what exists twice
-// meanwhile is that many.
-constexpr size_t layers_at_once = 4;
+// How many layers of a large slab are rearranged before they are waited for:
+// what exists twice meanwhile is that many. Small slabs are rearranged when the
+// step that wants them is computed.
+constexpr size_t layers_at_once = 4, small_slab = 64 << 20;
 
-// Rearranges every layer and computes the result, some layers at a time.
+size_t bytes_of(const bridge_slab &slab) {
+  size_t bytes = 0;
+  for (const auto &layer : slab.layers) {
+    bytes += layer.keys ? 2 * layer.keys->nbytes() : 0;
+  }
+  return bytes;
+}
+
+// Rearranges every layer of slabs.
 template <class F> void rearrange(std::vector<bridge_slab *> slabs, F &&change) {
   std::vector<mx::array> changed;
-  size_t layers = slabs[0]->layers.size();
+  size_t layers = slabs[0]->layers.size(), bytes = 0;
+  for (auto *slab : slabs) {
+    bytes += bytes_of(*slab);
+  }
   for (size_t i = 0; i < layers; i++) {
     change(i);
+    if (bytes <= small_slab) {
+      continue;
+    }
     for (auto *slab : slabs) {
       if (auto &layer = slab->layers[i]; layer.keys) {
         changed.push_back(*layer.keys);

@@ -148,9 +148,10 @@ func (b *Backend) raw(kind C.int32_t, shape ...int) (handle, []byte, error) {
 	return made.array, unsafe.Slice((*byte)(at), int(made.bytes)), nil
 }
 
-// toDevice moves what the host filled to where the device wants it.
-func (b *Backend) toDevice(h handle) (handle, error) {
-	made := C.bridge_settle(b.token(), h)
+// toDevice moves what the host filled to where the device wants it, and cuts
+// its columns into parts.
+func (b *Backend) toDevice(h handle, parts int) (handle, error) {
+	made := C.bridge_settle(b.token(), h, C.int32_t(parts))
 	if err := fault(made.status); err != nil {
 		return h, err
 	}

@@ -10,14 +10,21 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor/tensortest"
 )
 
-func TestConformance(t *testing.T) {
-	tensortest.Run(t, tensortest.Suite{
+func TestConformance(t *testing.T) { tensortest.Run(t, suite(Options{})) }
+
+// What CUDA wants of long rows is right anywhere.
+func TestConformanceOfMatricesWhoseColumnsAreCut(t *testing.T) {
+	tensortest.RunMatrices(t, suite(Options{CutColumns: 32}))
+}
+
+func suite(o Options) tensortest.Suite {
+	return tensortest.Suite{
 		New: func(*testing.T) tensor.Backend {
-			b := New(Options{})
+			b := New(o)
 			b.SetPrecision(quant.Float32)
 			return b
 		},
 		Tolerance: 3e-6,
 		Angle:     1e-8,
-	})
+	}
 }

@@ -26,6 +26,9 @@ type Options struct {
 	// Fault, if set, is asked before every operation and load, and as
 	// "evaluate" before the framework computes; an error fails it.
 	Fault func(op string) error
+	// CutColumns is how many columns a quantised product takes at once; 0 means
+	// what is best for the device.
+	CutColumns int
 }
 
 // Backend computes through MLX. Its fields belong to the goroutine that

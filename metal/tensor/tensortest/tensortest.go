@@ -48,6 +48,13 @@ func Run(t *testing.T, s Suite) {
 	}
 }
 
+// RunMatrices runs what depends on how matrices lie, for back ends that know
+// more than one way.
+func RunMatrices(t *testing.T, s Suite) {
+	t.Run("LinearAndEmbed", s.linear)
+	t.Run("LinearRowsAreIndependent", s.independent)
+}
+
 // bench is a back end under test with one scope.
 type bench struct {
 	t   *testing.T
