@@ -38,6 +38,10 @@ build-darwin: ## cross-build every program for an Apple Silicon Mac into bin/dar
 	GOOS=darwin GOARCH=arm64 go build -ldflags '$(LDFLAGS)' -o bin/darwin-arm64/ $(addprefix ./cmd/,$(PROGRAMS))
 	GOOS=darwin GOARCH=arm64 go vet ./...
 
+.PHONY: darwin
+darwin: ## link the engine with MLX for a Mac into bin/darwin-arm64/mlx, and check it (Linux; link-checked, not run)
+	@bash hack/darwin/run.sh '$(VERSION)'
+
 .PHONY: kube
 kube: ## build the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
 	@bash hack/kube.sh
