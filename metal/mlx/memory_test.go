@@ -112,11 +112,17 @@ func TestACacheGrowsByBlocks(t *testing.T) {
 	if limit := layer*int64(d.layers*1024) + 1<<20; rise > limit {
 		t.Errorf("growing from %d bytes took %d more, want at most %d", before, rise, limit)
 	}
-	// A limit that leaves no room for both refuses the next block.
+	// A limit that leaves no room for what is copied refuses the next block.
 	d.grow(1, 1024)
-	d.b.SetLimits(d.cache.Bytes()+layer*256*int64(d.layers)+1<<20, 0)
-	if err := d.step(tensor.Segment{Request: 1, Start: 1024, Length: 1}); !errors.Is(err, tensor.ErrMemory) {
-		t.Errorf("growing under a limit that holds the result alone: %v, want ErrMemory", err)
+	more := layer * 1280 * int64(d.layers)
+	for _, c := range []struct {
+		room int64
+		want error
+	}{{more + 1<<20, tensor.ErrMemory}, {2 * more, nil}} {
+		d.b.SetLimits(d.cache.Bytes()+c.room, 0)
+		if err := d.step(tensor.Segment{Request: 1, Start: 1024, Length: 1}); !errors.Is(err, c.want) {
+			t.Errorf("growing to %d bytes with room for %d more: error %v, want %v", more, c.room, err, c.want)
+		}
 	}
 	d.b.SetLimits(0, 0)
 }
