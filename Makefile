@@ -99,6 +99,7 @@ test-goldens: ## real weights, tokenizer and templates against references we did
 	bash hack/models/fetch.sh smollm2
 	go run ./hack/goldens/engine
 	bash hack/goldens/text.sh 50000
+	bash hack/goldens/convert/run.sh
 
 .PHONY: test-failover
 test-failover: kube build ## two streams from two Macs through the gateway, one Mac is killed

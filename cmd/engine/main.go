@@ -59,6 +59,7 @@ func commands() map[string]command {
 		"logits":   {"print the largest logits behind a list of tokens", logits},
 		"template": {"write a conversation as the model's chat template does", template},
 		"inspect":  {"say what a model file holds", inspect},
+		"convert":  {"write a model as a folder that mlx-lm loads too", convertModel},
 		"bench":    {"measure prefill and decode", bench},
 	}
 }

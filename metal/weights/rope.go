@@ -120,13 +120,13 @@ func (r *ropeReader) number(name string, absent *float64, low, high float64) flo
 
 func (r *ropeReader) llama3() {
 	one, four, before := 1.0, 4.0, 8192.0 // mlx-lm's defaults
-	s := llama3Scaling{
-		factor: r.number("factor", nil, 1, 1e6),
-		low:    r.number("low_freq_factor", &one, 1e-6, 1e6), high: r.number("high_freq_factor", &four, 1e-6, 1e6),
-		context: r.number("original_max_position_embeddings", &before, 1, 1<<30),
+	s := Llama3Scaling{
+		Factor: r.number("factor", nil, 1, 1e6),
+		Low:    r.number("low_freq_factor", &one, 1e-6, 1e6), High: r.number("high_freq_factor", &four, 1e-6, 1e6),
+		Context: r.number("original_max_position_embeddings", &before, 1, 1<<30),
 	}
-	if s.low >= s.high {
-		r.c.fail(invalidf("%s%s: low_freq_factor %v is not below high_freq_factor %v", r.c.inside, r.key, s.low, s.high))
+	if s.Low >= s.High {
+		r.c.fail(invalidf("%s%s: low_freq_factor %v is not below high_freq_factor %v", r.c.inside, r.key, s.Low, s.High))
 		return
 	}
 	if r.c.err == nil {
@@ -160,27 +160,43 @@ func (r *ropeReader) yarn() {
 	}
 }
 
-// llama3Scaling is transformers' _compute_llama3_parameters
+// Llama3Scaling is transformers' _compute_llama3_parameters
 // (modeling_rope_utils.py, version 5) and mlx-lm's Llama3RoPE
 // (models/rope_utils.py, 0.32.2): wave lengths beyond the old context are
 // divided by factor, those far inside it stay, those between are blended.
-type llama3Scaling struct{ factor, low, high, context float64 }
+type Llama3Scaling struct{ Factor, Low, High, Context float64 }
 
-func (s llama3Scaling) factors(r Rope) []float32 {
+func (s Llama3Scaling) factors(r Rope) []float32 {
 	out := make([]float32, r.Size/2)
 	for i := range out {
 		wave := 2 * math.Pi * math.Pow(r.Theta, 2*float64(i)/float64(r.Size))
 		switch {
-		case wave > s.context/s.low:
-			out[i] = float32(s.factor)
-		case wave < s.context/s.high:
+		case wave > s.Context/s.Low:
+			out[i] = float32(s.Factor)
+		case wave < s.Context/s.High:
 			out[i] = 1
 		default:
-			smooth := (s.context/wave - s.low) / (s.high - s.low)
-			out[i] = float32(1 / ((1-smooth)/s.factor + smooth))
+			smooth := (s.Context/wave - s.Low) / (s.High - s.Low)
+			out[i] = float32(1 / ((1-smooth)/s.Factor + smooth))
 		}
 	}
 	return out
+}
+
+// Llama3 finds the scaling whose factors these are: GGUF files of Llama 3 hold
+// the factors alone. Its models differ in the factor and agree in the rest.
+func (r Rope) Llama3(factors []float32) (Llama3Scaling, bool) {
+	s := Llama3Scaling{Factor: 1, Low: 1, High: 4, Context: 8192}
+	for _, f := range factors {
+		s.Factor = max(s.Factor, float64(f))
+	}
+	want := s.factors(r)
+	for i := range want {
+		if len(factors) != len(want) || !(math.Abs(float64(factors[i]-want[i])) <= 1e-4*float64(want[i])) { // also refuses NaN
+			return s, false
+		}
+	}
+	return s, true
 }
 
 // yarnScaling is transformers' _compute_yarn_parameters and mlx-lm's YarnRoPE,

@@ -26,6 +26,15 @@ func (f *File) Place(ctx context.Context, e Entry, emit func(row int, r quant.Ro
 	return f.load(ctx, e, 2, emit)
 }
 
+// Values reads a vector as numbers.
+func (f *File) Values(ctx context.Context, e Entry) ([]float32, error) {
+	if len(e.Shape) != 1 {
+		return nil, invalidf("tensor %s has shape %v, want one dimension", e.Name, e.Shape)
+	}
+	values := make([]float32, e.Columns())
+	return values, f.Rows(ctx, e, func(_ int, r quant.Row) error { return e.Format.Dequantize(r, values) })
+}
+
 func (f *File) load(ctx context.Context, e Entry, emitters int, emit func(row int, r quant.Row) error) error {
 	l, err := f.layout(e)
 	if err != nil {

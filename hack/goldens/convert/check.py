@@ -1,0 +1,152 @@
+"""Checks with mlx-lm and tokenizers what `engine convert` wrote.
+
+    check.py --texts OUT.json                    write some hundred texts
+    check.py FOLDER smollm2.json                 check what main.go wrote
+
+Of SmolLM2: the logits that mlx-lm computes from the folder are those that it
+computed from the float32 values of the GGUF file (hack/goldens/engine), and
+tokenizer.json gives the ids of our own tokenizer. Of tiny models of both
+families: mlx-lm loads each folder, formats that were kept hold the values of
+their source bit by bit, and quantised ones the words of MLX's own quantize.
+"""
+
+import json
+import pathlib
+import random
+import sys
+
+import gguf
+import mlx.core as mx
+import mlx_lm
+import numpy as np
+from mlx_lm.utils import load_model
+from tokenizers import Tokenizer
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tokenizer"))
+import texts  # noqa: E402
+
+TOLERANCE = 1e-3
+TYPES = {"": None, "float16": mx.float16}
+NAMES = {
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}
+
+
+def write_texts(out):
+    rng = random.Random(5)
+    list_ = list(texts.SENTENCES)
+    while len(list_) < 600:
+        list_.append("".join(rng.choice(texts.SENTENCES)[rng.randrange(20):][: rng.randrange(1, 80)] for _ in range(rng.randrange(1, 6))))
+    pathlib.Path(out).write_text(json.dumps(list_))
+
+
+def check_smollm2(folder, golden):
+    record = json.loads(pathlib.Path(golden).read_text())
+    model, tokenizer = mlx_lm.load(str(folder / "smollm2"))
+    worst = 0.0
+    for case in record["cases"]:
+        if "question" in case:
+            ids = tokenizer.apply_chat_template([{"role": "user", "content": case["question"]}], add_generation_prompt=True)
+        else:
+            ids = tokenizer.encode(case["text"])
+        assert list(ids) == case["tokens"], f"ids of {case['text'][:40]!r} are {ids}"
+        logits = model(mx.array([case["tokens"]]))[0, -1]
+        assert logits.dtype == mx.float32, logits.dtype
+        for top in case["top"]:
+            worst = max(worst, abs(float(logits[top["id"]]) - top["logit"]))
+    assert worst <= TOLERANCE, f"a logit is off by {worst}"
+    assert tokenizer.eos_token_ids == {2}, tokenizer.eos_token_ids
+    print(f"smollm2: {len(record['cases'])} prompts, worst of the largest logits off by {worst:.6f} (tolerance {TOLERANCE})")
+
+    ours = json.loads((folder / "ids.json").read_text())
+    plain = Tokenizer.from_file(str(folder / "smollm2" / "tokenizer.json"))
+    for text, want in zip(ours["texts"], ours["ids"], strict=True):
+        for got in (plain.encode(text, add_special_tokens=False).ids, tokenizer.encode(text, add_special_tokens=False)):
+            assert got == want, f"{text!r}: tokenizer.json gives {got}, our tokenizer {want}"
+    print(f"smollm2: ids of {len(ours['texts'])} texts equal")
+
+
+def unpermute(w, heads):
+    """Rows (head, pair, side) of GGUF back to (head, side, pair)."""
+    return w.reshape(heads, w.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(w.shape)
+
+
+def values_of_gguf(path):
+    reader = gguf.GGUFReader(path)
+    family = bytes(reader.fields["general.architecture"].parts[-1]).decode()
+    number = lambda key: int(reader.fields[f"{family}.attention.{key}"].parts[-1][0])
+    out = {}
+    for t in reader.tensors:
+        w = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32).reshape([int(d) for d in reversed(t.shape)])
+        parts = t.name.split(".")
+        if parts[0] != "blk":
+            out[{"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}[parts[0]]] = w
+            continue
+        if family == "llama" and parts[2] in ("attn_q", "attn_k"):
+            w = unpermute(w, number("head_count" if parts[2] == "attn_q" else "head_count_kv"))
+        out[f"model.layers.{parts[1]}.{NAMES[parts[2]]}"] = w
+    return out
+
+
+def values_of_folder(path):
+    return {k.removesuffix(".weight"): w for f in sorted(path.glob("*.safetensors")) for k, w in mx.load(str(f)).items()}
+
+
+def equal(name, got, want):
+    got, want = np.array(got.astype(mx.float32)) if isinstance(got, mx.array) and got.dtype != mx.uint32 else np.array(got), want
+    want = np.array(want.astype(mx.float32)) if isinstance(want, mx.array) and want.dtype != mx.uint32 else np.array(want)
+    assert got.shape == want.shape and (got == want).all(), f"{name}: values differ, {np.abs(got.astype(np.float64) - want).max()} at most"
+
+
+def check_tiny(c):
+    out, source = pathlib.Path(c["out"]), pathlib.Path(c["source"])
+    model, config = load_model(out)
+    logits = model(mx.array([[1, 2, 3]]))
+    assert mx.all(mx.isfinite(logits)).item(), "logits are not finite"
+    got = {}
+    for f in sorted(out.glob("*.safetensors")):
+        got |= mx.load(str(f))
+    want = values_of_gguf(source) if source.suffix == ".gguf" else values_of_folder(source)
+    dtype = TYPES[c["type"]]
+    quantization = config.get("quantization", {})
+    for path, w in want.items():
+        if not isinstance(w, mx.array):
+            w = mx.array(w)
+        if dtype is not None:
+            w = w.astype(dtype)
+        words = got[path + ".weight"]
+        if path + ".scales" not in got:
+            assert not c["bits"] or w.ndim == 1 or w.shape[-1] % c["group"], f"{path} is not quantised"
+            assert dtype is None or words.dtype == dtype, words.dtype
+            equal(path, words, w)
+            continue
+        scales, biases = got[path + ".scales"], got[path + ".biases"]
+        if not c["bits"]:
+            g = quantization.get(path, quantization)
+            equal(path, mx.dequantize(words, scales, biases, g["group_size"], g["bits"]), w)
+            continue
+        for part, a, b in zip(("words", "scales", "biases"), (words, scales, biases), mx.quantize(w, c["group"], c["bits"]), strict=True):
+            assert a.dtype == b.dtype, f"{path}: {part} are {a.dtype}, MLX has {b.dtype}"
+            equal(f"{path}, {part}", a, b)
+
+
+def main(folder, golden):
+    mx.set_default_device(mx.cpu)
+    folder = pathlib.Path(folder)
+    check_smollm2(folder, golden)
+    all_ = [c for c in json.loads((folder / "list.json").read_text()) if c["name"] != "smollm2"]
+    for c in all_:
+        try:
+            check_tiny(c)
+        except Exception as e:
+            sys.exit(f"convert: {c['name']}: {e}")
+    print(f"tiny models: {len(all_)} conversions load in mlx-lm {mlx_lm.__version__}; values kept bit by bit, or quantised as MLX {mx.__version__} does")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--texts":
+        write_texts(sys.argv[2])
+    else:
+        main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,151 @@
+// Command convert (goldens) converts models for check.py, which opens the
+// results with mlx-lm, and writes what our own tokenizer makes of some texts.
+//
+// It owns the list of conversions that are checked. It judges nothing.
+//
+//	bash hack/goldens/convert/run.sh
+//
+// Start reading at run.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tokenizer"
+	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/metal/weights/convert"
+)
+
+// converted is one conversion, as check.py reads it.
+type converted struct {
+	Name   string `json:"name"`
+	Source string `json:"source"`
+	Out    string `json:"out"`
+	// Bits is 0 where the formats were kept.
+	Bits  int `json:"bits"`
+	Group int `json:"group"`
+	// Type is empty where it was kept.
+	Type string `json:"type"`
+}
+
+func main() {
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: convert SMOLLM2.gguf FOLDER TEXTS.json")
+		os.Exit(2)
+	}
+	if err := run(context.Background(), os.Args[1], os.Args[2], os.Args[3]); err != nil {
+		fmt.Fprintln(os.Stderr, "convert:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, smollm2, dir, texts string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	all := []converted{{Name: "smollm2", Source: smollm2}}
+	made, err := sources(dir)
+	if err != nil {
+		return err
+	}
+	all = append(all, made...)
+	for i := range all {
+		all[i].Out = filepath.Join(dir, all[i].Name)
+		if err := all[i].run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", all[i].Name, err)
+		}
+	}
+	if err := write(filepath.Join(dir, "list.json"), all); err != nil {
+		return err
+	}
+	return ids(smollm2, texts, filepath.Join(dir, "ids.json"))
+}
+
+// sources writes tiny models in every format, and says what becomes of them.
+func sources(dir string) ([]converted, error) {
+	var all []converted
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen3} {
+		c := tinymodel.Default()
+		c.Family, c.Hidden, c.FeedForward, c.NormSpread, c.Untied = family, 128, 256, 0.25, family == tinymodel.Llama
+		c.QueryHeads, c.HeadSize = 4, 32
+		for _, kind := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
+			c.Type = kind
+			path := filepath.Join(dir, fmt.Sprintf("%s-%v.gguf", family, kind))
+			if err := tinymodel.Write(path, c); err != nil {
+				return nil, err
+			}
+			all = append(all, converted{Name: fmt.Sprintf("%s-from-%v", family, kind), Source: path})
+		}
+		for _, kind := range []quant.Type{quant.Float32, quant.BFloat16} {
+			path := filepath.Join(dir, fmt.Sprintf("%s-%v", family, kind))
+			if err := tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.DenseOf(kind), Modern: kind == quant.Float32}); err != nil {
+				return nil, err
+			}
+			for _, bits := range quant.Bits() {
+				for _, group := range quant.Groups() {
+					all = append(all, converted{Name: fmt.Sprintf("%s-%v-to-%d-%d", family, kind, bits, group), Source: path, Bits: bits, Group: group})
+				}
+			}
+			all = append(all, converted{Name: fmt.Sprintf("%s-%v-to-float16", family, kind), Source: path, Type: "float16"},
+				converted{Name: fmt.Sprintf("%s-%v-to-4-64-float16", family, kind), Source: path, Bits: 4, Group: 64, Type: "float16"})
+		}
+	}
+	return all, nil
+}
+
+func (c converted) run(ctx context.Context) error {
+	f, err := weights.Open(c.Source)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	o := convert.Options{Out: c.Out, Bits: c.Bits, Group: c.Group}
+	if c.Type != "" {
+		t := quant.Float16
+		o.Type = &t
+	}
+	_, err = convert.Run(ctx, f, o)
+	return err
+}
+
+// ids writes what our tokenizer, read from the GGUF file, makes of each text.
+func ids(model, texts, out string) error {
+	data, err := os.ReadFile(texts)
+	if err != nil {
+		return err
+	}
+	var list []string
+	if err := json.Unmarshal(data, &list); err != nil {
+		return fmt.Errorf("%s: %w", texts, err)
+	}
+	f, err := weights.Open(model)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	tok, err := tokenizer.FromGGUF(f.Metadata)
+	if err != nil {
+		return err
+	}
+	all := make([][]int32, len(list))
+	for i, text := range list {
+		if all[i], err = tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true}); err != nil {
+			return fmt.Errorf("text %d: %w", i, err)
+		}
+	}
+	return write(out, map[string]any{"texts": list, "ids": all})
+}
+
+func write(path string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o644)
+}

@@ -1,0 +1,156 @@
+// Package convert writes a model as a folder in MLX's safetensors, which this
+// engine, mlx-lm and transformers load.
+//
+// It owns what is written: the formats of the tensors, config.json, and for
+// GGUF sources the tokenizer files. Block formats of GGUF become affine ones
+// without loss: the values that the folder means are those of the file, bit by
+// bit, as their scales are written in float32. It refuses to write over
+// anything: the folder appears whole, under its name, or not at all. It refuses
+// values that a type cannot hold, and models whose configuration or tokenizer
+// cannot be said in the words of the folder.
+//
+// Start reading at Run.
+package convert
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// Sentinels that callers branch on.
+var (
+	// ErrOptions says that what is asked for cannot be done.
+	ErrOptions = errors.New("cannot be converted so")
+	// ErrExists says that something is in the way.
+	ErrExists = errors.New("is not an empty folder")
+	// ErrSpace says that the disk is full.
+	ErrSpace = errors.New("no space left on the disk")
+	// ErrRange says that a type cannot hold a value.
+	ErrRange = errors.New("value is out of range")
+)
+
+// shardBytes is the largest file of weights, as mlx-lm writes them
+// (MAX_FILE_SIZE_GB).
+const shardBytes = 5 << 30
+
+// Options say what to write.
+type Options struct {
+	// Out is the folder to make; it may exist if it is empty.
+	Out string
+	// Bits and Group quantise every matrix whose rows are whole groups; 0 keeps
+	// the formats of the source.
+	Bits, Group int
+	// Type of dense tensors, scales and biases; nil keeps that of the source.
+	// The halves of a GGUF file are meant as float32, and its scales become so.
+	Type *quant.Type
+
+	// shard bounds a file of weights; 0 means shardBytes.
+	shard int64
+	// create makes a file; nil means os.OpenFile.
+	create func(path string) (sink, error)
+}
+
+// Report is what was written.
+type Report struct {
+	// Files of weights, and the bytes in them.
+	Files int
+	Bytes int64
+	// Tensors counts those of the model, scales and biases aside.
+	Tensors int
+	// Formats are bytes by format.
+	Formats map[string]int64
+}
+
+// Run converts f. After an error nothing is left behind.
+func Run(ctx context.Context, f *weights.File, o Options) (Report, error) {
+	if err := o.check(); err != nil {
+		return Report{}, err
+	}
+	if err := vacant(o.Out); err != nil {
+		return Report{}, err
+	}
+	p, err := newPlan(f, o)
+	if err != nil {
+		return Report{}, err
+	}
+	files, err := sideFiles(ctx, f, p)
+	if err != nil {
+		return Report{}, err
+	}
+	parent := filepath.Dir(filepath.Clean(o.Out))
+	if err := room(parent, p.bytes); err != nil {
+		return Report{}, err
+	}
+	work, err := os.MkdirTemp(parent, ".convert-*")
+	if err != nil {
+		return Report{}, fmt.Errorf("make a folder for the model: %w", err)
+	}
+	defer os.RemoveAll(work)
+	w := writer{dir: work, create: o.create, need: p.bytes}
+	if err := w.all(ctx, f, p, files); err != nil {
+		return Report{}, err
+	}
+	if err := publish(work, o.Out); err != nil {
+		return Report{}, err
+	}
+	return p.report(), nil
+}
+
+func (o Options) check() error {
+	if o.Out == "" {
+		return fmt.Errorf("without a folder to write: %w", ErrOptions)
+	}
+	if o.Bits == 0 && o.Group == 0 {
+		return nil
+	}
+	if err := quant.AffineOf(o.Bits, o.Group, quant.Float32).Check(); err != nil {
+		return fmt.Errorf("%d bits in groups of %d: %w: %w", o.Bits, o.Group, ErrOptions, err)
+	}
+	return nil
+}
+
+// vacant wants nothing at path, or an empty folder.
+func vacant(path string) error {
+	names, err := os.ReadDir(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("%s %w: %w", path, ErrExists, err)
+	case len(names) > 0:
+		return fmt.Errorf("%s %w; name another one", path, ErrExists)
+	}
+	return nil
+}
+
+// publish gives the finished folder its name. The system replaces an empty
+// folder of that name, and refuses another.
+func publish(work, out string) error {
+	if err := os.Chmod(work, 0o755); err != nil {
+		return fmt.Errorf("publish the model: %w", err)
+	}
+	if err := os.Rename(work, out); err != nil {
+		return fmt.Errorf("publish the model: %w", err)
+	}
+	return syncFolder(filepath.Dir(filepath.Clean(out)))
+}
+
+// syncFolder makes a rename last.
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("publish the model: %w", err)
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil {
+		return fmt.Errorf("publish the model: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package convert
+
+import (
+	"fmt"
+	"strings"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// factorsPath is a tensor of GGUF files that says in numbers what config.json
+// says in words.
+const factorsPath = "model.rope_freqs.weight"
+
+// plan is what will be written.
+type plan struct {
+	tensors []tensor
+	shards  []shard
+	bytes   int64
+	// dense is the type of most dense bytes.
+	dense quant.Type
+}
+
+// tensor is one of the model's and what becomes of it.
+type tensor struct {
+	entry  weights.Entry
+	format quant.Format
+	// parts are the words or floats, and for affine formats scales and biases.
+	parts []part
+}
+
+// part is one array of a file.
+type part struct {
+	name, kind string
+	shape      []int64
+	row        int64 // bytes of a row
+	rows       int64
+	file       int
+	offset     int64 // in the data of the file
+}
+
+func (p part) bytes() int64 { return p.row * p.rows }
+
+// shard is one file of weights.
+type shard struct {
+	name  string
+	parts []part
+	bytes int64
+}
+
+func newPlan(f *weights.File, o Options) (*plan, error) {
+	p, limit := &plan{}, o.shard
+	if limit == 0 {
+		limit = shardBytes
+	}
+	dense := map[quant.Type]int64{}
+	for _, e := range f.Entries() {
+		if e.Path == factorsPath {
+			continue
+		}
+		t := tensor{entry: e, format: target(f, e, o)}
+		sizes, err := t.format.Sizes(e.Columns())
+		if err != nil {
+			return nil, fmt.Errorf("tensor %s: %w", e.Path, err)
+		}
+		if !t.format.Quantized() {
+			dense[t.format.Type] += int64(sizes.Raw) * int64(e.Rows())
+		}
+		for _, part := range t.newParts(sizes) {
+			p.place(&part, limit)
+			t.parts = append(t.parts, part)
+			p.bytes += part.bytes()
+		}
+		p.tensors = append(p.tensors, t)
+	}
+	p.name()
+	for _, t := range []quant.Type{quant.Float16, quant.BFloat16} {
+		if dense[t] > dense[p.dense] {
+			p.dense = t
+		}
+	}
+	return p, nil
+}
+
+// target is the format a tensor gets. Everything in GGUF is meant as float32.
+func target(f *weights.File, e weights.Entry, o Options) quant.Format {
+	kind := e.Format.Type
+	if f.Header() != nil && (e.Format.Quantized() || o.Bits > 0) {
+		kind = quant.Float32
+	}
+	if o.Type != nil {
+		kind = *o.Type
+	}
+	switch {
+	case len(e.Shape) == 2 && o.Bits > 0 && e.Columns()%o.Group == 0:
+		return quant.AffineOf(o.Bits, o.Group, kind)
+	case e.Format.Quantized():
+		return quant.AffineOf(e.Format.Bits, e.Format.Group, kind)
+	}
+	return quant.DenseOf(kind)
+}
+
+func (t tensor) layer() string { return strings.TrimSuffix(t.entry.Path, ".weight") }
+
+func (t tensor) newParts(s quant.Sizes) []part {
+	rows := int64(t.entry.Rows())
+	if !t.format.Quantized() {
+		return []part{{name: t.entry.Path, kind: kindOf(t.format.Type), shape: t.entry.Shape, row: int64(s.Raw), rows: rows}}
+	}
+	kind, width := kindOf(t.format.Type), int64(t.format.Type.Bytes())
+	return []part{
+		{name: t.entry.Path, kind: "U32", shape: []int64{rows, int64(s.Raw) / 4}, row: int64(s.Raw), rows: rows},
+		{name: t.layer() + ".scales", kind: kind, shape: []int64{rows, int64(s.Scales) / width}, row: int64(s.Scales), rows: rows},
+		{name: t.layer() + ".biases", kind: kind, shape: []int64{rows, int64(s.Biases) / width}, row: int64(s.Biases), rows: rows},
+	}
+}
+
+// kindOf is the name of a float type in safetensors.
+func kindOf(t quant.Type) string {
+	switch t {
+	case quant.Float16:
+		return "F16"
+	case quant.BFloat16:
+		return "BF16"
+	}
+	return "F32"
+}
+
+// place puts a part behind the others, in a new file where it no longer fits.
+func (p *plan) place(part *part, limit int64) {
+	if n := len(p.shards); n == 0 || p.shards[n-1].bytes > 0 && p.shards[n-1].bytes+part.bytes() > limit {
+		p.shards = append(p.shards, shard{})
+	}
+	part.file = len(p.shards) - 1
+	s := &p.shards[part.file]
+	part.offset = s.bytes
+	s.parts = append(s.parts, *part)
+	s.bytes += part.bytes()
+}
+
+// name names the files as mlx-lm and transformers do.
+func (p *plan) name() {
+	for i := range p.shards {
+		p.shards[i].name = "model.safetensors"
+		if len(p.shards) > 1 {
+			p.shards[i].name = fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, len(p.shards))
+		}
+	}
+}
+
+func (p *plan) report() Report {
+	r := Report{Files: len(p.shards), Bytes: p.bytes, Tensors: len(p.tensors), Formats: map[string]int64{}}
+	for _, t := range p.tensors {
+		for _, part := range t.parts {
+			r.Formats[t.format.String()] += part.bytes()
+		}
+	}
+	return r
+}
