@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -45,8 +46,13 @@ type loading struct {
 	open, free []*block
 }
 
+func newLoading(m *matrix, sizes quant.Sizes) *loading {
+	return &loading{m: m, sizes: sizes, seen: make([]atomic.Uint32, (m.out+31)/32)}
+}
+
+// load takes the rows that fill puts.
 func (m *matrix) load(sizes quant.Sizes, fill func(put func(int, quant.Row) error) error) error {
-	l := &loading{m: m, sizes: sizes, seen: make([]atomic.Uint32, (m.out+31)/32)}
+	l := newLoading(m, sizes)
 	if err := fill(l.put); err != nil {
 		return err
 	}
@@ -163,36 +169,68 @@ func (m *matrix) scatterWords(raw []byte, first, n int) {
 				m.layout.split(from[i*rowBytes:], lows[i*low:][:low], highs[i*high:][:high])
 			}
 		case low == 16:
-			for i := range n {
-				*(*[16]byte)(lows[i*16:]) = *(*[16]byte)(from[i*rowBytes:])
-			}
+			gather16(lows, from, n, rowBytes)
 		default:
-			for i := range n {
-				*(*[8]byte)(lows[i*8:]) = *(*[8]byte)(from[i*rowBytes:])
-			}
+			gather8(lows, from, n, rowBytes)
 		}
+	}
+}
+
+// gather16 joins n pieces of 16 bytes that lie step bytes apart. This and its
+// like are what loading takes its time for, hence the pointers.
+func gather16(dst, src []byte, n, step int) {
+	_, _ = dst[16*n-1], src[(n-1)*step+15]
+	d, s := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(src))
+	for i := range n {
+		*(*[16]byte)(unsafe.Add(d, 16*i)) = *(*[16]byte)(unsafe.Add(s, i*step))
+	}
+}
+
+// gather8 joins pieces of 8 bytes.
+func gather8(dst, src []byte, n, step int) {
+	_, _ = dst[8*n-1], src[(n-1)*step+7]
+	d, s := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(src))
+	for i := range n {
+		*(*[8]byte)(unsafe.Add(d, 8*i)) = *(*[8]byte)(unsafe.Add(s, i*step))
 	}
 }
 
 // scatterScales writes the scales of n rows, each with its bias behind it.
 func (m *matrix) scatterScales(scales, biases []byte, first, n int) {
-	size, step, bias := m.format.Type.Bytes(), m.scaleBytes(), m.biasAt()
+	size, step := m.format.Type.Bytes(), m.scaleBytes()
 	rowBytes := len(scales) / n
 	for g := range m.in / m.format.Group {
-		dst := m.scales[(g*m.out+first)*step:][:n*step]
-		for i := range n {
-			from := i*rowBytes + g*size
-			if size == 2 {
-				*(*[2]byte)(dst[i*step:]) = *(*[2]byte)(scales[from:])
-				if bias > 0 {
-					*(*[2]byte)(dst[i*step+2:]) = *(*[2]byte)(biases[from:])
-				}
-				continue
+		dst, from := m.scales[(g*m.out+first)*step:][:n*step], scales[g*size:]
+		switch {
+		case m.biasAt() == 0:
+			for i := range n {
+				copy(dst[i*size:(i+1)*size], from[i*rowBytes:])
 			}
-			*(*[4]byte)(dst[i*step:]) = *(*[4]byte)(scales[from:])
-			if bias > 0 {
-				*(*[4]byte)(dst[i*step+4:]) = *(*[4]byte)(biases[from:])
-			}
+		case size == 2:
+			pair2(dst, from, biases[g*2:], n, rowBytes)
+		default:
+			pair4(dst, from, biases[g*4:], n, rowBytes)
 		}
+	}
+}
+
+// pair2 writes n scales of 2 bytes that lie step bytes apart, each with its
+// bias behind it.
+func pair2(dst, scales, biases []byte, n, step int) {
+	_, _, _ = dst[4*n-1], scales[(n-1)*step+1], biases[(n-1)*step+1]
+	d, s, b := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(scales)), unsafe.Pointer(unsafe.SliceData(biases))
+	for i := range n {
+		to := (*[2]uint16)(unsafe.Add(d, 4*i))
+		to[0], to[1] = *(*uint16)(unsafe.Add(s, i*step)), *(*uint16)(unsafe.Add(b, i*step))
+	}
+}
+
+// pair4 writes scales of 4 bytes.
+func pair4(dst, scales, biases []byte, n, step int) {
+	_, _, _ = dst[8*n-1], scales[(n-1)*step+3], biases[(n-1)*step+3]
+	d, s, b := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(scales)), unsafe.Pointer(unsafe.SliceData(biases))
+	for i := range n {
+		to := (*[2]uint32)(unsafe.Add(d, 8*i))
+		to[0], to[1] = *(*uint32)(unsafe.Add(s, i*step)), *(*uint32)(unsafe.Add(b, i*step))
 	}
 }

@@ -9,11 +9,14 @@
 // to go past its memory limit (tensor.ErrMemory) and to close while an array
 // lives (tensor.ErrLeak).
 //
-// Quantised products work on the packed words: for each group of elements the
-// products of every possible byte with the activations are tabled once and
-// then looked up for all rows (fixed.go for 4 bits, lut.go for 8).
+// Quantised products work on packed bits: for each group of 32 elements the
+// products of every possible byte with the activations are tabled once and then
+// looked up for all rows, in integers (fixed.go, columns.go). Elements of 3, 5, 6
+// and 8 bits are two planes of 4, 2 or 1 bits (planes.go), groups of 64 and 128
+// are two and four of 32 that share a scale. A matrix takes exactly the bytes
+// that its rows have.
 //
-// Start reading at New, then linear.go.
+// Start reading at New, then linear.go for products and load.go for weights.
 package ref
 
 import (

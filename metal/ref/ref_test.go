@@ -14,7 +14,7 @@ func TestConformance(t *testing.T) {
 		t.Run(fmt.Sprintf("threads=%d", threads), func(t *testing.T) {
 			tensortest.Run(t, tensortest.Suite{
 				New:       func(*testing.T) tensor.Backend { return ref.New(ref.Options{Threads: threads, Poison: true}) },
-				Tolerance: 3e-6,
+				Tolerance: 1e-6,
 				Bitwise:   true,
 			})
 		})

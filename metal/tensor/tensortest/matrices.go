@@ -1,6 +1,7 @@
 package tensortest
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"testing"
@@ -69,8 +70,8 @@ func exactly(f quant.Format, r quant.Row, i int) float64 {
 }
 
 func (x *bench) randomGroups(f quant.Format, row quant.Row) {
-	for i := range row.Raw {
-		row.Raw[i] = byte(x.rng.Uint32())
+	for at := 0; at < len(row.Raw); at += 4 { // rows are whole words
+		binary.LittleEndian.PutUint32(row.Raw[at:], x.rng.Uint32())
 	}
 	for g := range len(row.Scales) / f.Type.Bytes() {
 		scale := float32(x.rng.NormFloat64()) * 0.05
@@ -110,7 +111,7 @@ func (x *bench) matrix(f quant.Format, out, in int) (tensor.Matrix, [][]float64)
 func (s Suite) linear(t *testing.T) {
 	for _, f := range formats() {
 		t.Run(f.String(), func(t *testing.T) {
-			for _, c := range []struct{ tokens, out, groups int }{{1, 5, 1}, {1, 600, 2}, {3, 17, 5}, {20, 33, 2}, {9, 1100, 1}} {
+			for _, c := range []struct{ tokens, out, groups int }{{1, 5, 1}, {1, 530, 2}, {3, 17, 5}, {20, 33, 2}, {9, 1100, 1}} {
 				in := width(f, c.groups)
 				t.Run(fmt.Sprintf("%d tokens [%d,%d]", c.tokens, c.out, in), func(t *testing.T) {
 					x := s.open(t)
@@ -118,8 +119,8 @@ func (s Suite) linear(t *testing.T) {
 					b, bv := x.matrix(f, 7, in)
 					v := x.random(c.tokens * in)
 					outs := x.s.Linear(x.s.From(v, c.tokens, in), a, b)
-					s.near(t, "first product", x.read(outs[0]), product(v, av, c.tokens, in))
-					s.near(t, "second product", x.read(outs[1]), product(v, bv, c.tokens, in))
+					s.products(t, "first product", x.read(outs[0]), v, av, c.tokens, in)
+					s.products(t, "second product", x.read(outs[1]), v, bv, c.tokens, in)
 					got := x.read(x.s.Embed(a, x.s.IDs([]int32{int32(c.out - 1), 0})))
 					s.near(t, "Embed", got, append(append([]float64{}, av[c.out-1]...), av[0]...))
 				})
@@ -132,28 +133,42 @@ func (s Suite) linear(t *testing.T) {
 		b, bv := x.matrix(quant.DenseOf(quant.Float16), 5, 64)
 		in := x.random(2 * 64)
 		outs := x.s.Linear(x.s.From(in, 2, 64), a, b)
-		s.near(t, "affine", x.read(outs[0]), product(in, av, 2, 64))
-		s.near(t, "half", x.read(outs[1]), product(in, bv, 2, 64))
+		s.products(t, "affine", x.read(outs[0]), in, av, 2, 64)
+		s.products(t, "half", x.read(outs[1]), in, bv, 2, 64)
 	})
 }
 
-func product(x []float32, m [][]float64, tokens, in int) []float64 {
-	out := make([]float64, 0, tokens*len(m))
+// product is x by m transposed, and the largest sum of the sizes of what is
+// added for one result: errors are judged beside that, since terms may cancel.
+func product(x []float32, m [][]float64, tokens, in int) (out []float64, top float64) {
 	for t := range tokens {
 		for _, row := range m {
-			var sum float64
+			var sum, size float64
 			for i, w := range row {
-				sum += w * float64(x[t*in+i])
+				term := w * float64(x[t*in+i])
+				sum += term
+				size += math.Abs(term)
 			}
-			out = append(out, sum)
+			out, top = append(out, sum), max(top, size)
 		}
 	}
-	return out
+	return out, top
 }
 
-// independent wants each row's result whatever stands beside it.
+// products compares with the oracle.
+func (s Suite) products(t *testing.T, what string, got, x []float32, m [][]float64, tokens, in int) {
+	t.Helper()
+	want, top := product(x, m, tokens, in)
+	s.nearOf(t, what, got, want, top)
+}
+
+// independent wants each row's result whatever stands beside it, in every
+// number of bits, mode and type; what share a scale are done with in linear.
 func (s Suite) independent(t *testing.T) {
 	for _, f := range formats() {
+		if f.Mode == quant.Affine && f.Group != 64 || f.Type == quant.Float32 && f.Quantized() && f.Bits != 4 {
+			continue
+		}
 		t.Run(f.String(), func(t *testing.T) {
 			x := s.open(t)
 			const tokens, out = 11, 1030 // rows for several threads, tokens for two blocks

@@ -108,15 +108,21 @@ func (x *bench) read(a tensor.Array) []float32 {
 // near compares with an oracle; the error is relative to the largest value.
 func (s Suite) near(t *testing.T, what string, got []float32, want []float64) {
 	t.Helper()
-	if len(got) != len(want) {
-		t.Fatalf("%s: %d values, want %d", what, len(got), len(want))
-	}
-	top := 1e-30
+	top := 0.0
 	for _, v := range want {
 		top = max(top, math.Abs(v))
 	}
+	s.nearOf(t, what, got, want, top)
+}
+
+// nearOf wants errors to be small beside top.
+func (s Suite) nearOf(t *testing.T, what string, got []float32, want []float64, top float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d values, want %d", what, len(got), len(want))
+	}
 	for i := range got {
-		if d := math.Abs(float64(got[i])-want[i]) / top; !(d <= s.Tolerance) {
+		if d := math.Abs(float64(got[i])-want[i]) / max(top, 1e-30); !(d <= s.Tolerance) {
 			t.Fatalf("%s: value %d is %v, want %v (error %.3g of the largest)", what, i, got[i], want[i], d)
 		}
 	}
