@@ -94,6 +94,10 @@ bench-engine: build ## decode, prefill and footprint of the engine on SmolLM2
 test-leaks: ## memory that is not given back: 10,000 passes, a fault at every operation, 1,000 cancelled requests (MLX=1: on MLX too)
 	$(if $(MLX),bash hack/mlx/go.sh,go) run ./hack/leaks
 
+.PHONY: bench-gpu
+bench-gpu: ## the engine on an NVIDIA GPU beside mlx-lm; where there is none, says how to take it to one
+	bash hack/bench/gpu/run.sh
+
 .PHONY: test-goldens
 test-goldens: ## real weights, tokenizer and templates against references we did not write (mlx-lm's record, tokenizers, jinja2)
 	bash hack/models/fetch.sh smollm2

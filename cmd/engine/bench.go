@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/engine"
@@ -23,6 +24,8 @@ type measured struct {
 	// The median step, and how much of it the host took to build it.
 	DecodeStepMillisecond float64 `json:"decodeStepMilliseconds"`
 	HostMillisecond       float64 `json:"hostMilliseconds"`
+	// CPUMillisecond is processor time of the whole process, per step.
+	CPUMillisecond float64 `json:"cpuMilliseconds"`
 	// WeightBytes are what the back end holds of the model.
 	WeightBytes int64 `json:"weightBytes"`
 }
@@ -103,15 +106,26 @@ func benchStreams(ctx context.Context, s *engine.Session, streams, prompt, token
 		}
 	}
 	m.PrefillTokensPerSec = float64(prompt) / median(prefills).Seconds()
+	before := cpuTime()
 	c, err := s.Continue(ctx, requests, first, tokens+warmSteps)
 	if err != nil {
 		return m, err
 	}
+	m.CPUMillisecond = milliseconds(cpuTime()-before) / float64(tokens+warmSteps)
 	step := median(c.Took[warmSteps:])
 	m.DecodeTokensPerSec = float64(streams) / step.Seconds()
 	m.DecodeStepMillisecond = milliseconds(step)
 	m.HostMillisecond = milliseconds(median(c.Host[warmSteps:]))
 	return m, nil
+}
+
+// cpuTime is what all threads of this process took of processors so far.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // warmSteps are decoded before time counts.

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// Bounds of issue 4, line 3.
+const (
+	leastRatio = 1.0
+	mostRows   = 2.6
+)
+
+// report is what gpu.json holds.
+type report struct {
+	Date   string  `json:"date"`
+	GPU    string  `json:"gpu"`
+	Tokens int     `json:"tokens"`
+	Models []model `json:"models"`
+}
+
+// model is all figures of one shape.
+type model struct {
+	Shape   string   `json:"shape"`
+	Peer    string   `json:"peer"`
+	Figures []figure `json:"figures"`
+	rounds  []round
+}
+
+// figure is one measured thing: ours, the peer's, and how they compare.
+type figure struct {
+	Name string `json:"name"`
+	Unit string `json:"unit"`
+	// Ours and Peer have one value a round; Peer may be empty.
+	Ours []float64 `json:"ours"`
+	Peer []float64 `json:"peer,omitempty"`
+	// Ratio has one value a round; what it is depends on the bound.
+	Ratio []float64 `json:"ratio,omitempty"`
+	// Bound is what the median ratio must meet, as a sentence; Met says if it does.
+	Bound string `json:"bound,omitempty"`
+	Met   bool   `json:"met"`
+}
+
+func median(v []float64) float64 {
+	s := slices.Sorted(slices.Values(v))
+	return s[len(s)/2]
+}
+
+// sum turns rounds into figures.
+func (m *model) sum(unread int64) {
+	first := m.rounds[0].peers
+	m.Peer = fmt.Sprintf("mlx-lm %s on MLX %s, %s", first.MLXLM, first.MLX, first.Device)
+	m.decode()
+	for _, n := range lengths() {
+		m.prefill(n)
+	}
+	for _, n := range streams()[1:] {
+		m.rows(n)
+	}
+	m.host(unread)
+}
+
+func (m *model) each(f func(r round) (ours, peer, ratio float64)) figure {
+	var out figure
+	for _, r := range m.rounds {
+		ours, peer, ratio := f(r)
+		out.Ours, out.Peer, out.Ratio = append(out.Ours, ours), append(out.Peer, peer), append(out.Ratio, ratio)
+	}
+	return out
+}
+
+func (m *model) add(f figure, name, unit, bound string, met bool) {
+	f.Name, f.Unit, f.Bound, f.Met = name, unit, bound, met
+	m.Figures = append(m.Figures, f)
+}
+
+func (m *model) decode() {
+	f := m.each(func(r round) (float64, float64, float64) {
+		ours, peer := 1000/r.ours[key(128, 1)].Step, 1/r.peers.Step
+		return ours, peer, ours / peer
+	})
+	m.add(f, "decode, 1 stream", "tokens/s", fmt.Sprintf("at least %.1f x the peer", leastRatio), median(f.Ratio) >= leastRatio)
+}
+
+func (m *model) prefill(n int) {
+	f := m.each(func(r round) (float64, float64, float64) {
+		ours, peer := r.ours[key(n, 1)].Prefill, float64(n)/r.peers.Prefill[strconv.Itoa(n)]
+		return ours, peer, ours / peer
+	})
+	m.add(f, fmt.Sprintf("prefill of %d", n), "tokens/s", fmt.Sprintf("at least %.1f x the peer", leastRatio), median(f.Ratio) >= leastRatio)
+}
+
+// rows compares a step of n rows with one of one row, on each side.
+func (m *model) rows(n int) {
+	f := m.each(func(r round) (float64, float64, float64) {
+		one, many := r.ours[key(128, 1)].Step, r.ours[key(128, n)].Step
+		return many, 1000 * r.peers.Rows[strconv.Itoa(n)], many / one
+	})
+	bound := ""
+	if m.Shape == "qwen3-8b" {
+		bound = fmt.Sprintf("at most %.1f x our step of 1 row", mostRows)
+	}
+	m.add(f, fmt.Sprintf("step of %d rows", n), "ms", bound, bound == "" || median(f.Ratio) <= mostRows)
+}
+
+// host is what a step costs beside the device, and how near the device is to
+// its memory's speed.
+func (m *model) host(unread int64) {
+	for _, n := range streams() {
+		built, cpu := figure{}, figure{}
+		for _, r := range m.rounds {
+			built.Ours = append(built.Ours, r.ours[key(128, n)].Host)
+			cpu.Ours = append(cpu.Ours, r.ours[key(128, n)].CPU)
+		}
+		m.add(built, fmt.Sprintf("host, to start a step of %d rows", n), "ms", "", true)
+		m.add(cpu, fmt.Sprintf("host, processor time of a step of %d rows", n), "ms", "", true)
+	}
+	share := m.each(func(r round) (float64, float64, float64) {
+		one := r.ours[key(128, 1)]
+		read := float64(one.WeightBytes - unread)
+		return 100 * read / (one.Step / 1000) / r.peers.Bandwidth, 100 * read / r.peers.Step / r.peers.Bandwidth, 0
+	})
+	share.Ratio = nil
+	m.add(share, "share of the memory's speed at 1 stream", "% of what a copy moves", "", true)
+}
+
+func (r report) write(folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	raw, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	var page strings.Builder
+	r.markdown(&page)
+	return errors.Join(
+		os.WriteFile(filepath.Join(folder, "gpu.json"), append(raw, '\n'), 0o644),
+		os.WriteFile(filepath.Join(folder, "gpu.md"), []byte(page.String()), 0o644))
+}
+
+// cells of one figure: the median and, in brackets, the smallest and largest.
+func (f figure) cells() []string {
+	show := func(v []float64) string {
+		if len(v) == 0 || slices.Max(v) == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%.4g (%.4g to %.4g)", median(v), slices.Min(v), slices.Max(v))
+	}
+	verdict := "met"
+	switch {
+	case f.Bound == "":
+		verdict = ""
+	case !f.Met:
+		verdict = "MISSED"
+	}
+	return []string{f.Name, f.Unit, show(f.Ours), show(f.Peer), show(f.Ratio), f.Bound, verdict}
+}
+
+func heads() []string { return []string{"figure", "unit", "ours", "peer", "ratio", "bound", ""} }
+
+func (r report) markdown(w io.Writer) {
+	fmt.Fprintf(w, "# The engine on an NVIDIA GPU\n\nWritten by `make bench-gpu` on %s: %s. Random weights, affine 4 bits, groups of 64, bfloat16; both sides\n", r.Date, r.GPU)
+	fmt.Fprintf(w, "read the same files and run in turns. Decoding begins behind 128 tokens and takes %d; a step is built on the tokens of\nthe one before while that still computes, on both sides. Prefill is the time to the first token. Median (smallest to\nlargest) of the rounds. The GPU's figures say that the bridge and its layout are right, not how fast a Mac is.\n", r.Tokens)
+	for _, m := range r.Models {
+		fmt.Fprintf(w, "\n## %s beside %s\n\n| %s |\n|%s\n", m.Shape, m.Peer, strings.Join(heads(), " | "), strings.Repeat("---|", len(heads())))
+		for _, f := range m.Figures {
+			fmt.Fprintf(w, "| %s |\n", strings.Join(f.cells(), " | "))
+		}
+	}
+}
+
+func (r report) print(out io.Writer) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, m := range r.Models {
+		fmt.Fprintf(w, "%s\n%s\n", m.Shape, strings.Join(heads(), "\t"))
+		for _, f := range m.Figures {
+			fmt.Fprintln(w, strings.Join(f.cells(), "\t"))
+		}
+	}
+	_ = w.Flush() // standard output
+}
+
+// verdict names the bounds that were missed.
+func (r report) verdict() error {
+	var missed []string
+	for _, m := range r.Models {
+		for _, f := range m.Figures {
+			if !f.Met {
+				missed = append(missed, fmt.Sprintf("%s, %s: %.3f, want %s", m.Shape, f.Name, median(f.Ratio), f.Bound))
+			}
+		}
+	}
+	if len(missed) > 0 {
+		return fmt.Errorf("%d bounds are missed: %s", len(missed), strings.Join(missed, "; "))
+	}
+	return nil
+}
