@@ -48,6 +48,32 @@ type Message struct {
 	// Extra is a JSON object with further members that templates read, such
 	// as tool_calls; empty for none. It overrides the fields above.
 	Extra json.RawMessage
+	// whole is what ParseMessages read; the fields above do not count then.
+	whole *jinja.Dict
+}
+
+// ParseMessages reads a JSON array of messages, whatever their members are.
+// Templates see each as it stands there. The error is an ErrMessages.
+func ParseMessages(raw []byte) ([]Message, error) {
+	v, err := jinja.ParseJSON(raw)
+	list, ok := v.(*jinja.List)
+	if err != nil || !ok {
+		return nil, fmt.Errorf("%w: messages are not a JSON array: %w", ErrMessages, orNone(err))
+	}
+	out := make([]Message, 0, len(list.Items))
+	for i, item := range list.Items {
+		d, ok := item.(*jinja.Dict)
+		if !ok {
+			return nil, fmt.Errorf("%w: message %d: %w", ErrMessages, i, errNotObject)
+		}
+		m := Message{whole: d}
+		for name, field := range map[string]*string{"role": &m.Role, "content": &m.Content, "name": &m.Name} {
+			v, _ := d.Get(name)
+			*field, _ = v.(string)
+		}
+		out = append(out, m)
+	}
+	return out, nil
 }
 
 // Options are what a template sees beside the messages.
@@ -133,6 +159,9 @@ func (t *Template) Check(ctx context.Context, o Options) error {
 }
 
 func (t *Template) variables(messages []Message, o Options) (*jinja.Dict, error) {
+	if len(messages) == 0 {
+		return nil, fmt.Errorf("%w: a conversation has at least one message", ErrMessages)
+	}
 	vars := jinja.NewDict()
 	list := jinja.NewList()
 	for i, m := range messages {
@@ -161,10 +190,37 @@ func (t *Template) variables(messages []Message, o Options) (*jinja.Dict, error)
 	if tools != nil {
 		vars.Set("tools", tools)
 	}
-	if err := merge(vars, o.Arguments); err != nil {
-		return nil, fmt.Errorf("%w: template arguments: %w", ErrMessages, err)
+	return vars, o.addArguments(vars)
+}
+
+// addArguments sets the client's own variables, but for those that have a
+// place of their own.
+func (o Options) addArguments(vars *jinja.Dict) error {
+	own := jinja.NewDict()
+	if err := merge(own, o.Arguments); err != nil {
+		return fmt.Errorf("%w: template arguments: %w", ErrMessages, err)
 	}
-	return vars, nil
+	for _, name := range []string{"messages", "tools"} {
+		if _, there := own.Get(name); there {
+			return fmt.Errorf("%w: template arguments: %s cannot be given here", ErrMessages, name)
+		}
+	}
+	if v, _ := own.Get("documents"); v != nil {
+		if l, ok := v.(*jinja.List); !ok || !objects(l) {
+			return fmt.Errorf("%w: documents are not a JSON array of objects", ErrMessages)
+		}
+	}
+	own.Each(vars.Set)
+	return nil
+}
+
+func objects(l *jinja.List) bool {
+	for _, item := range l.Items {
+		if _, ok := item.(*jinja.Dict); !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // tools are the definitions; nil for none.
@@ -174,8 +230,8 @@ func (o Options) tools() (*jinja.List, error) {
 	}
 	v, err := jinja.ParseJSON(o.Tools)
 	l, ok := v.(*jinja.List)
-	if err != nil || !ok {
-		return nil, fmt.Errorf("%w: tools are not a JSON array: %w", ErrMessages, orNone(err))
+	if err != nil || !ok || !objects(l) {
+		return nil, fmt.Errorf("%w: tools are not a JSON array of objects: %w", ErrMessages, orNone(err))
 	}
 	if len(l.Items) == 0 {
 		return nil, nil
@@ -183,20 +239,50 @@ func (o Options) tools() (*jinja.List, error) {
 	return l, nil
 }
 
-// message makes what a template sees of one turn. A template that does not
-// know developers gets them as the system.
+// message makes what a template sees of one turn, as transformers makes it:
+// without the members that are null, and with reasoning under each of the names
+// that templates look for. A template that does not know developers gets them
+// as the system.
 func (t *Template) message(m Message) (*jinja.Dict, error) {
-	role := m.Role
-	if role == "developer" && !t.developer {
-		role = "system"
+	d := m.whole
+	if d == nil {
+		d = jinja.NewDict()
+		d.Set("role", m.Role)
+		d.Set("content", m.Content)
+		if m.Name != "" {
+			d.Set("name", m.Name)
+		}
+		if err := merge(d, m.Extra); err != nil {
+			return nil, err
+		}
 	}
-	d := jinja.NewDict()
-	d.Set("role", role)
-	d.Set("content", m.Content)
-	if m.Name != "" {
-		d.Set("name", m.Name)
+	out := jinja.NewDict()
+	reasoning := reasoningOf(d)
+	if reasoning != nil {
+		out.Set("thinking", reasoning)
 	}
-	return d, merge(d, m.Extra)
+	d.Each(func(name string, v any) {
+		if v != nil {
+			out.Set(name, v)
+		}
+	})
+	if reasoning != nil {
+		out.Set("reasoning_content", reasoning)
+	}
+	if role, _ := out.Get("role"); role == "developer" && !t.developer {
+		out.Set("role", "system")
+	}
+	return out, nil
+}
+
+// reasoningOf is a turn's reasoning under the first name that has it.
+func reasoningOf(d *jinja.Dict) any {
+	for _, name := range []string{"reasoning_content", "thinking", "reasoning"} {
+		if v, _ := d.Get(name); v != nil {
+			return v
+		}
+	}
+	return nil
 }
 
 var errNotObject = errors.New("not a JSON object")

@@ -75,7 +75,12 @@ func TestErrorsSayWhoIsAtFault(t *testing.T) {
 		"a conversation that does not fit":  {"{{ messages[0].content + messages[1].content }}", user, Options{}, ErrMessages, "undefined"},
 		"extra members that are no object":  {"", []Message{{Role: "user", Extra: json.RawMessage(`[1]`)}}, Options{}, ErrMessages, "message 0: not a JSON object"},
 		"extra members that are no JSON":    {"", []Message{{Role: "user", Extra: json.RawMessage(`{`)}}, Options{}, ErrMessages, "message 0"},
-		"tools that are no array":           {"", user, Options{Tools: json.RawMessage(`{}`)}, ErrMessages, "tools are not a JSON array"},
+		"tools that are no array":           {"", user, Options{Tools: json.RawMessage(`{}`)}, ErrMessages, "tools are not a JSON array of objects"},
+		"tools that are no objects":         {"", user, Options{Tools: json.RawMessage(`["f"]`)}, ErrMessages, "tools are not a JSON array of objects"},
+		"messages among the arguments":      {"", user, Options{Arguments: json.RawMessage(`{"messages":[]}`)}, ErrMessages, "messages cannot be given here"},
+		"tools among the arguments":         {"", user, Options{Arguments: json.RawMessage(`{"tools":[]}`)}, ErrMessages, "tools cannot be given here"},
+		"documents that are no objects":     {"", user, Options{Arguments: json.RawMessage(`{"documents":["d"]}`)}, ErrMessages, "documents are not"},
+		"no message":                        {"", nil, Options{}, ErrMessages, "at least one message"},
 		"arguments that are no object":      {"", user, Options{Arguments: json.RawMessage(`7`)}, ErrMessages, "template arguments"},
 		"arguments that are nested too far": {"", user, Options{Arguments: json.RawMessage(`{"a":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`)}, ErrMessages, "nested"},
 	}
@@ -108,8 +113,41 @@ func TestCheckFindsATemplateThatCannotWork(t *testing.T) {
 func TestCancelledRenderReturnsTheContextsError(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := Render(ctx, "{% for i in range(99999) %}{% endfor %}", nil, Options{})
+	_, err := Render(ctx, "{% for i in range(99999) %}{% endfor %}", []Message{{Role: "user"}}, Options{})
 	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrTemplate) || errors.Is(err, ErrMessages) {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestMessagesAreWhatTransformersMakesOfThem(t *testing.T) {
+	const show = "{{ messages | tojson }}"
+	tests := map[string]struct{ raw, want string }{
+		"as they stand":            {`[{"role":"user","content":[{"type":"text","text":"a"}],"x":1}]`, `[{"role": "user", "content": [{"type": "text", "text": "a"}], "x": 1}]`},
+		"without what is null":     {`[{"role":"assistant","content":null,"tool_calls":[{"function":{"arguments":null}}]}]`, `[{"role": "assistant", "tool_calls": [{"function": {"arguments": null}}]}]`},
+		"reasoning by each name":   {`[{"role":"assistant","reasoning":"r","content":"c"}]`, `[{"thinking": "r", "role": "assistant", "reasoning": "r", "content": "c", "reasoning_content": "r"}]`},
+		"reasoning by two names":   {`[{"role":"assistant","thinking":"t","reasoning_content":null}]`, `[{"thinking": "t", "role": "assistant", "reasoning_content": "t"}]`},
+		"the first name counts":    {`[{"thinking":"t","reasoning_content":"c"}]`, `[{"thinking": "t", "reasoning_content": "c"}]`},
+		"developers as the system": {`[{"role":"developer"}]`, `[{"role": "system"}]`},
+		"without a role":           {`[{}]`, `[{}]`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			messages, err := ParseMessages([]byte(tc.raw))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := render(t, show, messages, Options{}); got != tc.want {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
+	m := Message{Role: "assistant", Content: "c", Extra: json.RawMessage(`{"content":null,"reasoning_content":"r"}`)}
+	if got := render(t, show, []Message{m}, Options{}); got != `[{"thinking": "r", "role": "assistant", "reasoning_content": "r"}]` {
+		t.Errorf("got %s", got)
+	}
+	for _, raw := range []string{``, `{}`, `[1]`, `[{}] x`, `[{"a":` + strings.Repeat("[", 500) + strings.Repeat("]", 500) + `}]`} {
+		if _, err := ParseMessages([]byte(raw)); !errors.Is(err, ErrMessages) {
+			t.Errorf("%s: %v", raw, err)
+		}
 	}
 }

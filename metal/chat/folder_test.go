@@ -74,7 +74,7 @@ func TestTemplateComesFromTheFirstFileThatHasOne(t *testing.T) {
 				return
 			}
 			for tools, want := range map[string]string{"": tc.plain, "[]": tc.plain, `[{"name":"f"}]`: tc.tools} {
-				got, err := c.Templates.Render(context.Background(), nil, Options{Tools: json.RawMessage(tools)})
+				got, err := c.Templates.Render(context.Background(), []Message{{Role: "user"}}, Options{Tools: json.RawMessage(tools)})
 				if got != want || (err != nil) != (want == "") || (err != nil && !errors.Is(err, ErrTemplate)) {
 					t.Errorf("with tools %q: %q, %v, want %q", tools, got, err, want)
 				}

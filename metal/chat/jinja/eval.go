@@ -1,6 +1,9 @@
 package jinja
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 func (r *run) eval(e expr) (any, error) {
 	if err := r.step(); err != nil {
@@ -323,9 +326,12 @@ func (r *run) args(a arguments) (args, error) {
 			return out, failf("** takes a dict, not %s", typeName(v))
 		}
 		for i, k := range d.keys {
-			name, ok := k.(string)
+			name, ok := plain(k).(string)
 			if !ok {
 				return out, failf("** takes names, not %s", typeName(k))
+			}
+			if slices.Contains(a.names, name) {
+				return out, failf("the argument %q is given twice", cut(name))
 			}
 			out.names, out.named = append(out.names, name), append(out.named, d.vals[i])
 		}

@@ -457,6 +457,9 @@ func (p *parser) argument(a *arguments) (err error) {
 		var v expr
 		v, err = p.expression()
 		a.names, a.named = append(a.names, name), append(a.named, v)
+		if err == nil {
+			err = p.few(a.names)
+		}
 	case len(a.named) > 0 || a.spread != nil:
 		return p.fail("a positional argument follows a named one")
 	default:

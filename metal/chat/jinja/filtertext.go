@@ -343,7 +343,8 @@ func (r *run) urlQuote(s, safe, space string) (string, error) {
 		case c == ' ':
 			b.WriteString(space)
 		default:
-			fmt.Fprintf(&b, "%%%02X", c)
+			const digits = "0123456789ABCDEF"
+			b.Write([]byte{'%', digits[c>>4], digits[c&15]})
 		}
 	}
 	return b.String(), nil

@@ -54,9 +54,20 @@ func lex(src string) ([]token, error) {
 		if err := l.text(); err != nil {
 			return nil, err
 		}
+		if err := l.bounded(); err != nil {
+			return nil, err
+		}
 	}
 	l.add(token{kind: tokEnd, text: "end of template"})
 	return l.tokens, nil
+}
+
+// bounded keeps what a source becomes in proportion to it.
+func (l *lexer) bounded() error {
+	if len(l.tokens) > maxTokens {
+		return atLine(limitf(BoundSource, "the source has more than %d words and signs", maxTokens), l.line)
+	}
+	return nil
 }
 
 func (l *lexer) fail(format string, args ...any) error {
@@ -254,6 +265,9 @@ func (l *lexer) tag(kind tokenKind, mark string) error {
 			if open, err = l.operator(open); err != nil {
 				return err
 			}
+		}
+		if err := l.bounded(); err != nil {
+			return err
 		}
 	}
 	return l.fail("a tag is not closed with %s", mark)

@@ -4,73 +4,208 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 )
 
-// hostile templates must end with ErrLimit, soon and in little memory.
-func TestHostileTemplatesEndWithALimit(t *testing.T) {
-	ten := func(s string) string { return strings.Repeat(s, 10) }
-	tests := map[string]string{
-		"nested loops":               strings.Repeat("{% for i in range(99999) %}", 4) + strings.Repeat("{% endfor %}", 4),
-		"endless recursion":          "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-		"mutual recursion":           "{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ f() }}{% endmacro %}{{ f() }}",
-		"recursion by caller":        "{% macro f() %}{{ caller is defined }}{% call f() %}{% endcall %}{% endmacro %}{{ f() }}",
-		"recursive loop":             "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
-		"a huge repetition":          "{{ 'a' * 999999999999 }}",
-		"a huge list":                "{{ [1] * 999999999999 }}",
-		"doubling text":              "{% set ns = namespace(s='abcdefgh') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-		"doubling by plus":           "{% set ns = namespace(s='abcdefgh') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-		"doubling by replace":        "{% set ns = namespace(s='aaaa') %}{% for i in range(99) %}{% set ns.s = ns.s | replace('a', 'aaaa') %}{% endfor %}",
-		"doubling lists":             "{% set ns = namespace(s=[1, 2]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-		"a shared list printed":      "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
-		"a shared list as JSON":      "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s | tojson }}",
-		"a shared list compared":     "{% set ns = namespace(s=[1], t=[1]) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% set ns.t = [ns.t, ns.t] %}{% endfor %}{{ ns.s == ns.t }}",
-		"a deep list printed":        "{% set ns = namespace(s=[1]) %}{% for i in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s }}",
-		"padding":                    "{{ 'a'.center(99999999999) }}",
-		"a wide format":              "{{ '%99999999d' % 1 }}",
-		"a long range":               "{{ range(999999999) }}",
-		"joining":                    "{% set a = ('x' * 9999) %}{{ " + ten("(") + "range(99999)" + ten(")") + " | join(a) }}",
-		"indenting":                  "{{ ('\n' * 9999999) | indent(900) }}",
-		"endless output":             "{% for i in range(99999) %}{% for j in range(99999) %}xxxxxxxxxxxxxxxx{% endfor %}{% endfor %}",
-		"characters of a text":       "{% set s = 'abcdefgh' * 2000000 %}{% for c in s %}{% endfor %}",
-		"membership again and again": "{% set l = range(99999) %}{% for i in l %}{{ -1 in l }}{% endfor %}",
-		"a search again and again":   "{% set s = 'a' * 999999 %}{% for i in range(3000) %}{{ s.find('b') }}{% endfor %}",
-		"an index again and again":   "{% set s = 'a' * 999999 %}{% for i in range(3000) %}{{ s[-1] }}{% endfor %}",
-		"a length again and again":   "{% set s = 'a' * 999999 %}{% for i in range(3000) %}{{ s | length }}{% endfor %}",
-		"contains again and again":   "{% set s = 'a' * 999999 %}{% for i in range(3000) %}{{ 'b' in s }}{% endfor %}",
+// attack is a template that wants more than a render is given.
+type attack struct {
+	source string
+	bound  Bound // that ends it
+}
+
+// growing repeats a body that makes ns.s larger, and then does something with it.
+func growing(start, body, then string) string {
+	return "{% set ns = namespace(s=" + start + ", t=" + start + ") %}{% for i in range(9999) %}" + body + "{% endfor %}" + then
+}
+
+func attacks() map[string]attack {
+	long := func(use string) string {
+		return "{% set s = 'a' * 999999 %}{% for i in range(99999) %}" + use + "{% endfor %}"
 	}
-	limits := Limits{Steps: 300_000, Bytes: 16 << 20}
-	for name, source := range tests {
+	shared := func(use string) string {
+		return "{% set ns = namespace(s=[1], t=[1]) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% set ns.t = [ns.t, ns.t] %}{% endfor %}" + use
+	}
+	return map[string]attack{
+		// Time.
+		"nested loops":                      {strings.Repeat("{% for i in range(99999) %}", 4) + strings.Repeat("{% endfor %}", 4), BoundSteps},
+		"calls that call twice":             {"{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}", BoundSteps},
+		"a recursive loop that calls twice": {"{% for i in [50] recursive %}{% if i %}{{ loop([i - 1]) }}{{ loop([i - 1]) }}{% endif %}{% endfor %}", BoundSteps},
+		"a shared list printed":             {shared("{{ ns.s }}"), BoundSteps},
+		"a shared list as JSON":             {shared("{{ ns.s | tojson }}"), BoundSteps},
+		"a shared list pretty":              {shared("{{ ns.s | pprint }}"), BoundBytes},
+		"a shared list compared":            {shared("{{ ns.s == ns.t }}"), BoundSteps},
+		"a shared list ordered":             {shared("{{ ns.s < ns.t }}"), BoundSteps},
+		"a shared list sorted":              {shared("{{ [ns.s, ns.t] | sort }}"), BoundSteps},
+		"a shared tuple as a key":           {"{% set ns = namespace(s=(1,)) %}{% for i in range(60) %}{% set ns.s = (ns.s, ns.s) %}{% endfor %}{{ {ns.s: 1} }}", BoundBytes},
+		"membership again and again":        {"{% set l = range(99999) | list %}{% for i in l %}{{ -1 in l }}{% endfor %}", BoundSteps},
+		"views as sets":                     {"{% set d = dict.fromkeys(range(9999)) %}{{ d.keys() == dict.fromkeys(range(9998, -1, -1)).keys() }}", BoundSteps},
+		"a search again and again":          {long("{{ s.find('b') }}"), BoundSteps},
+		"an index again and again":          {long("{{ s[-1] }}"), BoundSteps},
+		"a slice again and again":           {long("{{ s[1:2] }}"), BoundSteps},
+		"a length again and again":          {long("{{ s | length }}"), BoundSteps},
+		"contains again and again":          {long("{{ 'b' in s }}"), BoundSteps},
+		"equal texts again and again":       {"{% set s = 'a' * 999999 %}{% set t = 'a' * 999999 %}{% for i in range(99999) %}{{ s == t }}{% endfor %}", BoundSteps},
+		"a text as a key again and again":   {long("{{ {'b': 1}[s] }}"), BoundSteps},
+		"large integers":                    {"{% set n = 7 ** 2000 %}{% for i in range(99999) %}{% set m = n * n // n %}{% endfor %}", BoundSteps},
+		"large integers printed":            {"{% set n = 7 ** 5000 %}{% for i in range(99999) %}{% if n ~ '' == '' %}{% endif %}{% endfor %}", BoundSteps},
+		"slices without end":                {"{{ [1] | slice(9999999999) | list }}", BoundBytes},
+		"sorting":                           {"{{ range(99999) | reverse | list | sort | sort(true) }}", BoundBytes},
+
+		// Memory.
+		"a huge repetition":         {"{{ 'a' * 999999999999 }}", BoundBytes},
+		"a billion letters":         {"{{ 'a' * 10 ** 9 }}", BoundBytes},
+		"a huge list":               {"{{ [1] * 999999999999 }}", BoundBytes},
+		"doubling text":             {growing("'abcdefgh'", "{% set ns.s = ns.s ~ ns.s %}", ""), BoundBytes},
+		"doubling by plus":          {growing("'abcdefgh'", "{% set ns.s = ns.s + ns.s %}", ""), BoundBytes},
+		"doubling by replace":       {growing("'aaaa'", "{% set ns.s = ns.s | replace('a', 'aaaa') %}", ""), BoundBytes},
+		"doubling by join":          {growing("'aaaa'", "{% set ns.s = ns.s.join([ns.s, ns.s]) %}", ""), BoundBytes},
+		"doubling by format":        {growing("'aaaa'", "{% set ns.s = '{0}{0}'.format(ns.s) %}", ""), BoundBytes},
+		"doubling by percent":       {growing("'aaaa'", "{% set ns.s = '%s%s' % (ns.s, ns.s) %}", ""), BoundBytes},
+		"doubling by a block":       {growing("'aaaa'", "{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}", ""), BoundBytes},
+		"doubling by a macro":       {"{% macro f(s) %}{{ s }}{{ s }}{% endmacro %}" + growing("'aaaa'", "{% set ns.s = f(ns.s) %}", ""), BoundBytes},
+		"doubling by escape":        {growing("'&&&&'", "{% set ns.s = ns.s | forceescape | string + '&' * ns.s | length %}", ""), BoundBytes},
+		"doubling by urlencode":     {growing("'%%%%'", "{% set ns.s = ns.s | urlencode | urlencode | replace('2', '%') %}", ""), BoundBytes},
+		"doubling lists":            {growing("[1, 2]", "{% set ns.s = ns.s + ns.s %}", ""), BoundBytes},
+		"a growing list":            {growing("[]", "{% set ns.s = ns.s + [i] %}", ""), BoundBytes},
+		"a growing dictionary":      {growing("{}", "{% set ns.s = dict(ns.s, **{'k' ~ i: i}) %}", ""), BoundBytes},
+		"a dictionary of ranges":    {growing("{}", "{% set ns.s = dict.fromkeys(range(99999)) %}", ""), BoundBytes},
+		"lists of characters":       {"{% set s = 'a' * 9999999 %}{{ s | list | length }}", BoundBytes},
+		"lines":                     {"{{ ('\n' * 9999999).splitlines() | length }}", BoundBytes},
+		"words":                     {"{{ ('a ' * 4999999).split() | length }}", BoundBytes},
+		"parts":                     {"{{ ('a' * 9999999).split('a') | length }}", BoundBytes},
+		"padding":                   {"{{ 'a'.center(99999999999) }}", BoundBytes},
+		"padding with zeros":        {"{{ 'a'.zfill(99999999999) }}", BoundBytes},
+		"the filter center":         {"{{ 'a' | center(99999999999) }}", BoundBytes},
+		"tabs":                      {"{{ ('\t' * 999).expandtabs(999999999) }}", BoundBytes},
+		"a wide format":             {"{{ '%1000000000d' % 1 }}", BoundBytes},
+		"a precise format":          {"{{ '%.1000000000f' % 1 }}", BoundBytes},
+		"a width that is given":     {"{{ '%*d' % (1000000000, 1) }}", BoundBytes},
+		"a wide field":              {"{{ '{:1000000000}'.format(1) }}", BoundBytes},
+		"a precise field":           {"{{ '{:.1000000000f}'.format(1.5) }}", BoundBytes},
+		"a width in a field":        {"{{ '{:{w}}'.format(1, w=1000000000) }}", BoundBytes},
+		"many wide formats":         {"{{ ('%1000000d' * 99) % ((1,) * 99) }}", BoundBytes},
+		"indenting":                 {"{{ ('\n' * 99999) | indent(99999) }}", BoundBytes},
+		"a wide indent":             {"{{ 'a' | indent(99999999999) }}", BoundBytes},
+		"a wide indent of JSON":     {"{{ [1] | tojson(indent=99999999999) }}", BoundBytes},
+		"a deep indent of JSON":     {"{{ [[[[1]]]] | tojson(indent='a' * 5000000) }}", BoundBytes},
+		"wide separators":           {"{{ range(9999) | list | tojson(separators=('a' * 9999, ':')) }}", BoundBytes},
+		"wrapping":                  {"{{ ('a' * 999999) | wordwrap(1) }}", BoundBytes},
+		"wrapping with a long text": {"{{ ('a ' * 9999) | wordwrap(1, wrapstring='b' * 9999) }}", BoundBytes},
+		"joining":                   {"{{ range(9999) | join('x' * 9999) }}", BoundBytes},
+		"rows":                      {"{{ [1] | batch(999999999, 0) | list }}", BoundBytes},
+		"a format of time":          {"{{ strftime_now('%c' * 999999) }}", BoundBytes},
+
+		// Output.
+		"endless output": {"{% for i in range(99999) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}", BoundOutput},
+		"a long output":  {"{{ 'a' * 1048577 }}", BoundOutput},
+
+		// Depth.
+		"endless recursion":             {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", BoundDepth},
+		"mutual recursion":              {"{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ f() }}{% endmacro %}{{ f() }}", BoundDepth},
+		"recursion by caller":           {"{% macro f() %}{{ caller is defined }}{% call f() %}{% endcall %}{% endmacro %}{{ f() }}", BoundDepth},
+		"recursion by a default":        {"{% macro f(a=f()) %}{% endmacro %}{{ f() }}", BoundDepth},
+		"a recursive loop":              {"{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}", BoundDepth},
+		"a deep list printed":           {growing("[1]", "{% set ns.s = [ns.s] %}", "{{ ns.s }}"), BoundDepth},
+		"a deep list as JSON":           {growing("[1]", "{% set ns.s = [ns.s] %}", "{{ ns.s | tojson }}"), BoundDepth},
+		"a deep dictionary as JSON":     {growing("{}", "{% set ns.s = {'a': ns.s} %}", "{{ ns.s | tojson }}"), BoundDepth},
+		"a deep list pretty":            {growing("[1]", "{% set ns.s = [ns.s] %}", "{{ ns.s | pprint }}"), BoundDepth},
+		"a deep list compared":          {growing("[1]", "{% set ns.s = [ns.s] %}{% set ns.t = [ns.t] %}", "{{ ns.s == ns.t }}"), BoundDepth},
+		"a deep list ordered":           {growing("[1]", "{% set ns.s = [ns.s] %}{% set ns.t = [ns.t] %}", "{{ ns.s < ns.t }}"), BoundDepth},
+		"a deep tuple as a key":         {growing("(1,)", "{% set ns.s = (ns.s,) %}", "{{ {ns.s: 1} }}"), BoundDepth},
+		"a namespace that holds itself": {"{% set ns = namespace() %}{% set ns.ns = [ns] %}{{ ns }}", BoundDepth},
+		"lazy filters within others":    {growing("[1]", "{% set ns.s = ns.s | map('string') %}", "{{ ns.s | list }}"), BoundDepth},
+		"lazy rows within others":       {growing("[1]", "{% set ns.s = ns.s | batch(1) %}", "{{ ns.s | list }}"), BoundDepth},
+		"a long chain of sums":          {"{{ 0" + strings.Repeat(" + 1", 60_000) + " }}", BoundDepth},
+		"a long chain of members":       {"{{ x" + strings.Repeat(".a", 90_000) + " }}", BoundDepth},
+		"a long chain of filters":       {"{{ 1" + strings.Repeat("|abs", 90_000) + " }}", BoundDepth},
+
+		// Digits and ranges.
+		"a tower of powers":    {"{{ 9 ** (9 ** 9) }}", BoundDigits},
+		"a power of a power":   {"{{ (2 ** 10000) ** 10000 }}", BoundDigits},
+		"products":             {growing("9", "{% set ns.s = ns.s * ns.s %}", ""), BoundDigits},
+		"sums":                 {"{{ 2 ** 14283 + 2 ** 14283 }}", BoundDigits},
+		"differences":          {"{{ -(2 ** 14283) - 2 ** 14283 - 1 }}", BoundDigits},
+		"a long range":         {"{{ range(999999999) }}", BoundRange},
+		"a very long range":    {"{{ range(-2 ** 63, 2 ** 63 - 1) }}", BoundRange},
+		"a range beyond":       {"{{ range(2 ** 99) }}", BoundRange},
+		"a range that is used": {"{% for i in range(100001) %}{% endfor %}", BoundRange},
+	}
+}
+
+// TestHostileTemplatesEndWithTheirBound wants every attack to end soon, in
+// little memory, with the bound that stopped it.
+func TestHostileTemplatesEndWithTheirBound(t *testing.T) {
+	limits := Limits{Steps: 1_000_000, Bytes: 16 << 20, Output: 1 << 20}
+	for name, a := range attacks() {
 		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
 			start := time.Now()
-			_, err := renderText(context.Background(), source, nil, limits)
-			if !errors.Is(err, ErrLimit) {
-				t.Errorf("error %v", err)
+			_, err := renderText(context.Background(), a.source, nil, limits)
+			took := time.Since(start)
+			runtime.ReadMemStats(&after)
+			var e *Error
+			if !errors.Is(err, ErrLimit) || !errors.As(err, &e) || e.Bound != a.bound {
+				t.Errorf("error %v, want the bound %s", err, a.bound)
 			}
-			if d := time.Since(start); d > 5*time.Second {
-				t.Errorf("it took %v", d)
+			if took > 10*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			// All that was allocated, freed or not. A step may allocate a scope,
+			// which is not counted in bytes.
+			if made := after.TotalAlloc - before.TotalAlloc; made > 512<<20 {
+				t.Errorf("it allocated %d MiB", made>>20)
 			}
 		})
 	}
 }
 
 func TestHostileSourcesAreRefused(t *testing.T) {
-	for name, source := range map[string]string{
-		"deep brackets":    "{{ " + strings.Repeat("(", 100_000),
-		"deep lists":       "{{ " + strings.Repeat("[", 100_000) + " }}",
-		"deep blocks":      strings.Repeat("{% if a %}", 50_000),
-		"deep negation":    "{{ " + strings.Repeat("not ", 100_000) + "a }}",
-		"deep signs":       "{{ " + strings.Repeat("- ", 100_000) + "1 }}",
-		"deep conditions":  "{{ " + strings.Repeat("1 if 1 else ", 50_000) + "1 }}",
-		"too long":         strings.Repeat("x", MaxSource+1),
-		"unclosed in many": strings.Repeat("{{ '", 50_000),
+	for name, a := range map[string]attack{
+		"deep brackets":       {"{{ " + strings.Repeat("(", 100_000), BoundDepth},
+		"deep lists":          {"{{ " + strings.Repeat("[", 90_000) + " }}", BoundDepth},
+		"deep dictionaries":   {"{{ " + strings.Repeat("{1:", 60_000) + " }}", BoundDepth},
+		"deep blocks":         {strings.Repeat("{% if a %}", 40_000), BoundDepth},
+		"deep loops":          {strings.Repeat("{% for a in b %}", 30_000), BoundDepth},
+		"deep macros":         {strings.Repeat("{% macro a() %}", 30_000), BoundDepth},
+		"deep negation":       {"{{ " + strings.Repeat("not ", 100_000) + "a }}", BoundDepth},
+		"deep signs":          {"{{ " + strings.Repeat("- ", 100_000) + "1 }}", BoundDepth},
+		"deep conditions":     {"{{ " + strings.Repeat("1 if 1 else ", 40_000) + "1 }}", BoundDepth},
+		"deep tests":          {"{{ " + strings.Repeat("a is eq(", 30_000) + " }}", BoundDepth},
+		"too long":            {strings.Repeat("x", MaxSource+1), BoundSource},
+		"too many words":      {"{{ [" + strings.Repeat("1,", 200_000) + "] }}", BoundSource},
+		"too many tags":       {strings.Repeat("{{a}}", 100_000), BoundSource},
+		"too many parameters": {"{% macro f(" + names(1001) + ") %}{% endmacro %}", BoundSource},
+		"too many arguments":  {"{{ f(" + strings.ReplaceAll(names(1001), ",", "=1,") + "=1) }}", BoundSource},
+		"a long integer":      {"{{ " + strings.Repeat("9", 999_999) + " }}", BoundDigits},
+		"a large hexadecimal": {"{{ 0x" + strings.Repeat("f", 9_999) + " }}", BoundDigits},
+		"unclosed in many":    {strings.Repeat("{{ '", 50_000), BoundDepth},
+		"raw blocks unclosed": {strings.Repeat("{% raw %}{% ", 50_000), ""},
+		"comments unclosed":   {strings.Repeat("{# ", 300_000), ""},
 	} {
-		if _, err := Parse(source); !errors.Is(err, ErrSyntax) && !errors.Is(err, ErrLimit) {
-			t.Errorf("%s: %v", name, err)
+		start := time.Now()
+		_, err := Parse(a.source)
+		var e *Error
+		if !errors.As(err, &e) || e.Bound != a.bound || a.bound == "" && e.Kind != ErrSyntax {
+			t.Errorf("%s: %v, want the bound %q", name, err, a.bound)
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("%s took %v", name, took)
 		}
 	}
+}
+
+// names lists n different ones.
+func names(n int) string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprint("n", i)
+	}
+	return strings.Join(out, ",")
 }
 
 // A left-deep chain does not nest in the parser; it must not in the evaluator.

@@ -124,7 +124,8 @@ func (r *run) loopOver(n *forNode, v any, depth int64) (flow, error) {
 		if !ok {
 			break
 		}
-		r.scope = &scope{vars: map[string]any{"loop": l}, parent: outer}
+		r.scope = &scope{parent: outer}
+		r.scope.set("loop", l)
 		if err := r.assign(n.target, l.current); err != nil {
 			return flowOn, err
 		}

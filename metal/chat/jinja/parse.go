@@ -8,6 +8,10 @@ import (
 const (
 	// MaxSource bounds a template's source, in bytes.
 	MaxSource = 1 << 20
+	// maxTokens bounds the words and signs of a template.
+	maxTokens = 200_000
+	// maxNames bounds the parameters of a macro, and the arguments by name.
+	maxNames = 1000
 	// maxDepth bounds nesting, in source and at run time.
 	maxDepth = 200
 	// maxNested bounds expressions within expressions while they are
@@ -136,6 +140,14 @@ func (p *parser) enter() error {
 }
 
 func (p *parser) leave() { p.depth-- }
+
+// few bounds the names of one list, each of which is compared with all others.
+func (p *parser) few(names []string) error {
+	if len(names) > maxNames {
+		return atLine(limitf(BoundSource, "there are more than %d names in a list", maxNames), p.peek().line)
+	}
+	return nil
+}
 
 // body parses up to one of the given tags, whose name is left to be read, or
 // up to the end of the template where none is given.

@@ -62,14 +62,27 @@ type run struct {
 	scope    *scope
 }
 
-// scope holds names; a block's scope hides those around it.
+// scope holds names; a block's scope hides those around it. Most hold a few,
+// which are found faster in a list than in a map.
 type scope struct {
+	few    [4]binding
+	n      int // of few
 	vars   map[string]any
 	parent *scope
 }
 
+type binding struct {
+	name string
+	v    any
+}
+
 func (s *scope) find(name string) (any, bool) {
 	for ; s != nil; s = s.parent {
+		for i := range s.n {
+			if s.few[i].name == name {
+				return s.few[i].v, true
+			}
+		}
 		if v, ok := s.vars[name]; ok {
 			return v, true
 		}
@@ -78,6 +91,17 @@ func (s *scope) find(name string) (any, bool) {
 }
 
 func (s *scope) set(name string, v any) {
+	for i := range s.n {
+		if s.few[i].name == name {
+			s.few[i].v = v
+			return
+		}
+	}
+	if _, there := s.vars[name]; !there && s.n < len(s.few) {
+		s.few[s.n] = binding{name, v}
+		s.n++
+		return
+	}
 	if s.vars == nil {
 		s.vars = map[string]any{}
 	}

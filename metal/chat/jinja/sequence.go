@@ -4,6 +4,23 @@ import (
 	"unicode/utf8"
 )
 
+// generate makes a generator of an iterator. Generators nest like expressions
+// do, but no source has to nest for it: a loop can wrap one again and again.
+func (r *run) generate(next iterator) *generator {
+	return &generator{func() (any, bool, error) {
+		r.nested += generatorDepth
+		if r.nested > maxNested {
+			return nil, false, limitf(BoundDepth, "lazy filters are nested more than %d deep", maxNested/generatorDepth)
+		}
+		v, ok, err := next()
+		r.nested -= generatorDepth
+		return v, ok, err
+	}}
+}
+
+// generatorDepth is how many nested expressions one generator counts as.
+const generatorDepth = 4
+
 // iterate goes over what a loop over v would see.
 func (r *run) iterate(v any) (iterator, error) {
 	switch c := plain(v).(type) {

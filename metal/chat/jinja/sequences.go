@@ -61,7 +61,7 @@ func (r *run) pathOr(v, attribute, otherwise any) (any, error) {
 // is false is empty.
 func (r *run) lazily(v any, start func(from iterator) (iterator, error)) *generator {
 	var next iterator
-	return &generator{func() (any, bool, error) {
+	return r.generate(func() (any, bool, error) {
 		if next == nil {
 			if !truth(v) {
 				return nil, false, nil
@@ -78,7 +78,7 @@ func (r *run) lazily(v any, start func(from iterator) (iterator, error)) *genera
 			return nil, false, err
 		}
 		return next()
-	}}
+	})
 }
 
 func filterMap(r *run, v any, a args) (any, error) {
@@ -238,7 +238,7 @@ func filterReverse(r *run, v any, a args) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &generator{next}, nil
+	return r.generate(next), nil
 }
 
 func filterItems(r *run, v any, a args) (any, error) {
@@ -247,11 +247,11 @@ func filterItems(r *run, v any, a args) (any, error) {
 	}
 	switch d := v.(type) {
 	case undefined:
-		return &generator{listed(nil)}, nil
+		return r.generate(listed(nil)), nil
 	case *Dict:
-		return &generator{listed(d.items().Items)}, r.charge(pairBytes * d.Len())
+		return r.generate(listed(d.items().Items)), r.charge(pairBytes * d.Len())
 	}
-	return &generator{func() (any, bool, error) { return nil, false, failf("items takes a mapping, not %s", typeName(v)) }}, nil
+	return r.generate(func() (any, bool, error) { return nil, false, failf("items takes a mapping, not %s", typeName(v)) }), nil
 }
 
 func filterJoin(r *run, v any, a args) (any, error) {
@@ -347,7 +347,7 @@ func filterSlice(r *run, v any, a args) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &generator{func() (any, bool, error) {
+	return r.generate(func() (any, bool, error) {
 		if number < 0 {
 			if slices == 0 {
 				return nil, false, failf("slice makes no 0 slices")
@@ -374,7 +374,7 @@ func filterSlice(r *run, v any, a args) (any, error) {
 		}
 		number, from = number+1, from+n
 		return l, true, r.charge(itemBytes * (len(l.Items) + 4))
-	}}, nil
+	}), nil
 }
 
 // filterBatch cuts a list into rows of that many items.
@@ -389,7 +389,7 @@ func filterBatch(r *run, v any, a args) (any, error) {
 	}
 	var next iterator
 	var ahead []any // the item that began the next row
-	return &generator{func() (any, bool, error) {
+	return r.generate(func() (any, bool, error) {
 		if next == nil {
 			var err error
 			if next, err = r.iterate(v); err != nil {
@@ -427,5 +427,5 @@ func filterBatch(r *run, v any, a args) (any, error) {
 			}
 		}
 		return row, true, nil
-	}}, nil
+	}), nil
 }

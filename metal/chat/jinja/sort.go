@@ -215,7 +215,7 @@ func filterUnique(r *run, v any, a args) (any, error) {
 	}
 	var next iterator
 	seen := NewDict()
-	return &generator{func() (any, bool, error) {
+	return r.generate(func() (any, bool, error) {
 		if next == nil {
 			var err error
 			if next, err = r.iterate(v); err != nil {
@@ -239,7 +239,7 @@ func filterUnique(r *run, v any, a args) (any, error) {
 				return item, true, nil
 			}
 		}
-	}}, nil
+	}), nil
 }
 
 // filterGroupBy makes tuples of a key and the items that have it, in order of

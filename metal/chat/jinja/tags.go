@@ -111,6 +111,9 @@ func (p *parser) parameters() (signature, error) {
 			return s, p.fail("there are two parameters %q", cut(name))
 		}
 		s.params = append(s.params, name)
+		if err := p.few(s.params); err != nil {
+			return s, err
+		}
 		if p.op("=") {
 			var value expr
 			err := p.hard(func() error { value, err = p.expression(); return err })
