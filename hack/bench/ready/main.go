@@ -63,14 +63,7 @@ func run(runs int, out, keep string) error {
 	if err != nil {
 		return err
 	}
-	r := newReport(rounds)
-	fmt.Print(r.table())
-	if out != "" {
-		if err := r.write(out); err != nil {
-			return err
-		}
-	}
-	return r.judge()
+	return newReport(rounds).Finish(out)
 }
 
 // measure runs the rounds on one fleet of one Mac.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"metalfleet.dev/metalfleet/hack/bench/report"
 )
 
 func TestTheMedianIsJudged(t *testing.T) {
@@ -23,8 +25,8 @@ func TestTheMedianIsJudged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newReport(test.rounds)
-			if r.Median != test.median || (r.judge() == nil) != test.ok {
-				t.Errorf("median %v (%v), want %v", r.Median, r.judge(), test.median)
+			if got := r.Lines[0].Median; got != test.median || (r.Judge() == nil) != test.ok {
+				t.Errorf("median %v (%v), want %v", got, r.Judge(), test.median)
 			}
 		})
 	}
@@ -32,22 +34,25 @@ func TestTheMedianIsJudged(t *testing.T) {
 
 func TestTheRecordHoldsUnitRunsSpreadAndMachine(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bench")
-	if err := newReport([]time.Duration{time.Second, 2 * time.Second, 3 * time.Second}).write(dir); err != nil {
+	if err := newReport([]time.Duration{time.Second, 2 * time.Second, 3 * time.Second}).Write(dir); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(filepath.Join(dir, "ready.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r report
+	var r report.Report
 	if err := json.Unmarshal(b, &r); err != nil {
 		t.Fatal(err)
 	}
-	if r.Unit != "ms" || len(r.Runs) != 3 || r.Min != 1000 || r.Max != 3000 || !strings.Contains(r.Machine, "cores") {
+	if len(r.Lines) != 1 || r.Machine.Cores < 1 {
+		t.Fatalf("record %+v", r)
+	}
+	if l := r.Lines[0]; l.Unit != "ms" || len(l.Runs) != 3 || l.Min != 1000 || l.Max != 3000 {
 		t.Errorf("record %+v", r)
 	}
 	page, err := os.ReadFile(filepath.Join(dir, "ready.md"))
-	if err != nil || !strings.Contains(string(page), "| ms | 2000 | 1000 | 3000 | 1500 | 1000, 2000, 3000 |") {
+	if err != nil || !strings.Contains(string(page), "| ms | 2000 | 1000 | 3000 | at most 1500 | FAIL | 1000, 2000, 3000 |") {
 		t.Errorf("page:\n%s\n%v", page, err)
 	}
 }
