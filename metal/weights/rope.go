@@ -130,7 +130,7 @@ func (r *ropeReader) llama3() {
 		return
 	}
 	if r.c.err == nil {
-		r.out.Factors = s.factors(r.out)
+		r.out.Factors = s.Factors(r.out)
 	}
 }
 
@@ -166,7 +166,8 @@ func (r *ropeReader) yarn() {
 // divided by factor, those far inside it stay, those between are blended.
 type Llama3Scaling struct{ Factor, Low, High, Context float64 }
 
-func (s Llama3Scaling) factors(r Rope) []float32 {
+// Factors are those of Rope.
+func (s Llama3Scaling) Factors(r Rope) []float32 {
 	out := make([]float32, r.Size/2)
 	for i := range out {
 		wave := 2 * math.Pi * math.Pow(r.Theta, 2*float64(i)/float64(r.Size))
@@ -190,7 +191,7 @@ func (r Rope) Llama3(factors []float32) (Llama3Scaling, bool) {
 	for _, f := range factors {
 		s.Factor = max(s.Factor, float64(f))
 	}
-	want := s.factors(r)
+	want := s.Factors(r)
 	for i := range want {
 		if len(factors) != len(want) || !(math.Abs(float64(factors[i]-want[i])) <= 1e-4*float64(want[i])) { // also refuses NaN
 			return s, false

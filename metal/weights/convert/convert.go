@@ -20,6 +20,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
@@ -110,8 +112,8 @@ func (o Options) check() error {
 	if o.Bits == 0 && o.Group == 0 {
 		return nil
 	}
-	if err := quant.AffineOf(o.Bits, o.Group, quant.Float32).Check(); err != nil {
-		return fmt.Errorf("%d bits in groups of %d: %w: %w", o.Bits, o.Group, ErrOptions, err)
+	if quant.AffineOf(o.Bits, o.Group, quant.Float32).Check() != nil {
+		return fmt.Errorf("%d bits in groups of %d: %w; there are %v bits in groups of %v", o.Bits, o.Group, ErrOptions, quant.Bits(), quant.Groups())
 	}
 	return nil
 }
@@ -130,11 +132,14 @@ func vacant(path string) error {
 	return nil
 }
 
-// publish gives the finished folder its name. The system replaces an empty
-// folder of that name, and refuses another.
+// publish gives the finished folder its name. An empty folder of that name
+// makes way; the system refuses to remove another, or to rename over it.
 func publish(work, out string) error {
 	if err := os.Chmod(work, 0o755); err != nil {
 		return fmt.Errorf("publish the model: %w", err)
+	}
+	if err := unix.Rmdir(out); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s %w: %w", out, ErrExists, err)
 	}
 	if err := os.Rename(work, out); err != nil {
 		return fmt.Errorf("publish the model: %w", err)

@@ -261,11 +261,11 @@ func scalingOfGGUF(ctx context.Context, f *weights.File) (map[string]any, error)
 	case kind == "linear":
 		return map[string]any{"rope_type": "linear", "type": "linear", "factor": shortest(factor)}, nil
 	case kind == "yarn":
-		context, ok := h.Integer(d.Architecture + ".rope.scaling.original_context_length")
+		before, ok := h.Integer(d.Architecture + ".rope.scaling.original_context_length")
 		if !ok {
-			context = int64(d.Context)
+			before = int64(d.Context)
 		}
-		return map[string]any{"rope_type": "yarn", "type": "yarn", "factor": shortest(factor), "original_max_position_embeddings": context}, nil
+		return map[string]any{"rope_type": "yarn", "type": "yarn", "factor": shortest(factor), "original_max_position_embeddings": before}, nil
 	}
 	return nil, nil
 }

@@ -61,6 +61,9 @@ func tokenizerFiles(f *weights.File, files map[string]content) error {
 	if err != nil {
 		return err
 	}
+	if kind, _ := f.Metadata["tokenizer.ggml.model"].(string); kind != "gpt2" {
+		return &weights.UnsupportedError{Subject: "conversion of tokenizer", Value: kind, Supported: []string{"gpt2"}}
+	}
 	g := ggufTokenizer{tok: tok}
 	g.tokens, _ = f.Metadata["tokenizer.ggml.tokens"].([]string)
 	g.kinds, _ = f.Metadata["tokenizer.ggml.token_type"].([]int32)

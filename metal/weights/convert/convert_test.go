@@ -1,0 +1,257 @@
+package convert
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// small is a model whose rows are whole groups of 32, 64 and 128.
+func small(family tinymodel.Family) tinymodel.Config {
+	c := tinymodel.Default()
+	c.Family, c.Layers, c.Hidden, c.FeedForward, c.QueryHeads, c.HeadSize, c.NormSpread = family, 1, 128, 128, 4, 32, 0.25
+	return c
+}
+
+func ggufFile(t *testing.T, c tinymodel.Config) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "m.gguf")
+	if err := tinymodel.Write(path, c); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func folderOf(t *testing.T, c tinymodel.Config, l tinymodel.Layout) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "source")
+	if err := tinymodel.WriteFolder(path, c, l); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func open(t *testing.T, path string) *weights.File {
+	t.Helper()
+	f, err := weights.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// converted converts the model at source and opens the result.
+func converted(t *testing.T, source string, o Options) *weights.File {
+	t.Helper()
+	o.Out = filepath.Join(t.TempDir(), "out")
+	r, err := Run(context.Background(), open(t, source), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := open(t, o.Out)
+	if facts, err := f.Facts(); err != nil || facts.WeightBytes != r.Bytes || len(f.Entries()) != r.Tensors {
+		t.Errorf("the report says %+v, the folder holds %+v (%v)", r, facts, err)
+	}
+	return f
+}
+
+// wantDimensions wants those of two models to be equal, but for numbers that
+// GGUF has as float32.
+func wantDimensions(t *testing.T, want, got weights.Dimensions) {
+	t.Helper()
+	want.NormEps, got.NormEps = float64(float32(want.NormEps)), float64(float32(got.NormEps))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("dimensions differ (-source +folder):\n%s", diff)
+	}
+}
+
+// wantValues wants every tensor of a model to mean the same in another.
+func wantValues(t *testing.T, want, got *weights.File) {
+	t.Helper()
+	for _, e := range want.Entries() {
+		g, ok := got.Entry(e.Path)
+		if !ok {
+			t.Fatalf("no %s", e.Path)
+		}
+		a, b := values(t, want, e), values(t, got, g)
+		for r := range a {
+			if !slices.Equal(a[r], b[r]) {
+				t.Fatalf("row %d of %s is %v, was %v", r, e.Path, b[r], a[r])
+			}
+		}
+	}
+}
+
+// values are a tensor's numbers, row by row.
+func values(t *testing.T, f *weights.File, e weights.Entry) [][]float32 {
+	t.Helper()
+	out := make([][]float32, e.Rows())
+	if err := f.Rows(context.Background(), e, func(row int, r quant.Row) error {
+		out[row] = make([]float32, e.Columns())
+		return e.Format.Dequantize(r, out[row])
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestGGUFBecomesAFolderOfTheSameValues(t *testing.T) {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen3} {
+		for _, kind := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
+			t.Run(fmt.Sprintf("%s in %v", family, kind), func(t *testing.T) {
+				c := small(family)
+				c.Type, c.Untied = kind, family == tinymodel.Llama
+				source := open(t, ggufFile(t, c))
+				got := converted(t, ggufFile(t, c), Options{})
+				wantDimensions(t, source.Dim, got.Dim)
+				wantValues(t, source, got)
+				if kind.Quantized() && got.Precision() != quant.Float32 {
+					t.Errorf("precision %v: scales lost something", got.Precision())
+				}
+				if len(got.Entries()) != len(source.Entries()) {
+					t.Errorf("%d tensors of %d", len(got.Entries()), len(source.Entries()))
+				}
+				for _, e := range source.Entries() {
+					g, ok := got.Entry(e.Path)
+					if !ok || g.Format.Quantized() != e.Format.Quantized() {
+						t.Fatalf("%s is %v, was %v", e.Path, g.Format, e.Format)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestLargeModelsAreManyFilesWithAnIndex(t *testing.T) {
+	source := folderOf(t, small(tinymodel.Qwen3), tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)})
+	f := converted(t, source, Options{shard: 40_000})
+	names, err := f.Folder().Names(".safetensors")
+	if err != nil || len(names) < 4 || !f.Folder().Has(indexFile) || names[0] != fmt.Sprintf("model-00001-of-%05d.safetensors", len(names)) {
+		t.Errorf("files %v, index %v (%v)", names, f.Folder().Has(indexFile), err)
+	}
+	for _, n := range names {
+		if st, err := os.Stat(filepath.Join(f.Folder().Path(), n)); err != nil || st.Size() > 40_000+4096 && st.Size() < 100_000 {
+			t.Errorf("%s has %d bytes (%v)", n, st.Size(), err)
+		}
+	}
+	wantValues(t, open(t, source), f)
+	if one := converted(t, source, Options{}); one.Folder().Has(indexFile) {
+		t.Error("one file has an index")
+	}
+}
+
+func TestNothingIsWrittenOver(t *testing.T) {
+	f := open(t, ggufFile(t, small(tinymodel.Llama)))
+	dir := t.TempDir()
+	full, file, empty := filepath.Join(dir, "full"), filepath.Join(dir, "file"), filepath.Join(dir, "empty")
+	for _, d := range []string{full, empty} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{file, filepath.Join(full, "notes.txt")} {
+		if err := os.WriteFile(name, []byte("mine"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		o    Options
+		want error
+	}{
+		"a folder with something in it": {Options{Out: full}, ErrExists},
+		"a file":                        {Options{Out: file}, ErrExists},
+		"no name":                       {Options{}, ErrOptions},
+		"seven bits":                    {Options{Out: empty, Bits: 7, Group: 64}, ErrOptions},
+		"groups of sixteen":             {Options{Out: empty, Bits: 4, Group: 16}, ErrOptions},
+		"a folder that is not there":    {Options{Out: filepath.Join(dir, "none", "out")}, os.ErrNotExist},
+		"an empty folder":               {Options{Out: empty}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := Run(context.Background(), f, c.o); !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+				t.Errorf("error %v, want %v", err, c.want)
+			}
+		})
+	}
+	for _, name := range []string{file, filepath.Join(full, "notes.txt")} {
+		if b, err := os.ReadFile(name); err != nil || string(b) != "mine" {
+			t.Errorf("%s holds %q (%v)", name, b, err)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".convert-*")); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
+// fullDisk takes some writes, then none.
+type fullDisk struct {
+	sink
+	left *int
+	err  error
+}
+
+func (d fullDisk) WriteAt(b []byte, at int64) (int, error) {
+	if *d.left--; *d.left < 0 {
+		return 0, d.err
+	}
+	return d.sink.WriteAt(b, at)
+}
+
+func (d fullDisk) Sync() error {
+	if *d.left--; *d.left < 0 {
+		return d.err
+	}
+	return d.sink.Sync()
+}
+
+func TestNothingIsLeftAfterAFault(t *testing.T) {
+	f := open(t, folderOf(t, small(tinymodel.Llama), tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)}))
+	count := 1 << 30
+	o := Options{create: func(path string) (sink, error) {
+		s, err := createFile(path)
+		return fullDisk{sink: s, left: &count, err: &os.PathError{Op: "write", Path: path, Err: syscall.ENOSPC}}, err
+	}}
+	o.Out = filepath.Join(t.TempDir(), "whole")
+	r, err := Run(context.Background(), f, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writes := 1<<30 - count
+	for _, n := range []int{0, 1, 2, writes / 2, writes - 9, writes - 3, writes - 2, writes - 1} {
+		count = n
+		o.Out = filepath.Join(t.TempDir(), "out")
+		_, err := Run(context.Background(), f, o)
+		if !errors.Is(err, ErrSpace) || !strings.Contains(err.Error(), fmt.Sprintf("%d bytes", r.Bytes)) {
+			t.Errorf("disk full at write %d of %d: error %v, want ErrSpace and %d bytes", n, writes, err, r.Bytes)
+		}
+		wantEmpty(t, filepath.Dir(o.Out))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	out := filepath.Join(t.TempDir(), "out")
+	if _, err := Run(ctx, f, Options{Out: out}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want context.Canceled", err)
+	}
+	wantEmpty(t, filepath.Dir(out))
+}
+
+func TestAModelThatDoesNotFitIsNotBegun(t *testing.T) {
+	if err := room(t.TempDir(), 1<<62); !errors.Is(err, ErrSpace) || !strings.Contains(err.Error(), fmt.Sprint(int64(1)<<62)) {
+		t.Errorf("error %v, want ErrSpace and the bytes", err)
+	}
+	if err := room(t.TempDir(), 1); err != nil {
+		t.Error(err)
+	}
+}

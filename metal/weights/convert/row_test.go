@@ -1,0 +1,152 @@
+package convert
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+func TestMatricesAreQuantised(t *testing.T) {
+	for name, source := range map[string]string{
+		"from bfloat16":         folderOf(t, small(tinymodel.Qwen3), tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)}),
+		"from other bits":       folderOf(t, small(tinymodel.Qwen3), tinymodel.Layout{Matrices: quant.AffineOf(8, 64, quant.BFloat16)}),
+		"from blocks of a file": ggufFile(t, small(tinymodel.Qwen3)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := open(t, source)
+			scales := quant.BFloat16
+			if before.Header() != nil {
+				scales = quant.Float32
+			}
+			f := converted(t, source, Options{Bits: 6, Group: 32})
+			for _, e := range f.Entries() {
+				want := quant.AffineOf(6, 32, scales)
+				if len(e.Shape) == 1 && e.Format.Quantized() || len(e.Shape) == 2 && e.Format != want {
+					t.Errorf("%s of shape %v is %v", e.Path, e.Shape, e.Format)
+				}
+				was, _ := before.Entry(e.Path)
+				old := values(t, before, was)
+				for r, row := range values(t, f, e) {
+					for i, v := range row {
+						if math.Abs(float64(v-old[r][i])) > 0.02*spread(old[r]) {
+							t.Fatalf("%s[%d, %d] is %v, was %v", e.Path, r, i, v, old[r][i])
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func spread(v []float32) float64 { return float64(slices.Max(v) - slices.Min(v)) }
+
+func TestRowsThatAreNotWholeGroupsStay(t *testing.T) {
+	c := small(tinymodel.Llama)
+	c.FeedForward = 160
+	f := converted(t, folderOf(t, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)}), Options{Bits: 4, Group: 64})
+	for path, want := range map[string]quant.Format{
+		"model.layers.0.mlp.down_proj.weight": quant.DenseOf(quant.BFloat16), "model.layers.0.mlp.up_proj.weight": quant.AffineOf(4, 64, quant.BFloat16),
+	} {
+		if e, _ := f.Entry(path); e.Format != want {
+			t.Errorf("%s is %v, want %v", path, e.Format, want)
+		}
+	}
+}
+
+func TestTypesAreCast(t *testing.T) {
+	half := quant.Float16
+	for name, source := range map[string]string{
+		"dense":  folderOf(t, small(tinymodel.Llama), tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)}),
+		"affine": folderOf(t, small(tinymodel.Llama), tinymodel.Layout{Matrices: quant.AffineOf(4, 64, quant.Float32)}),
+		"blocks": ggufFile(t, small(tinymodel.Llama)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, f := open(t, source), converted(t, source, Options{Type: &half})
+			if f.Precision() != half {
+				t.Errorf("precision %v", f.Precision())
+			}
+			for _, e := range f.Entries() {
+				if e.Format.Type != half {
+					t.Errorf("%s is %v", e.Path, e.Format)
+				}
+				was, _ := before.Entry(e.Path)
+				old := values(t, before, was)
+				for r, row := range values(t, f, e) {
+					for i, v := range row {
+						if math.Abs(float64(v-old[r][i])) > 1e-2*max(1, spread(old[r])) {
+							t.Fatalf("%s[%d, %d] is %v, was %v", e.Path, r, i, v, old[r][i])
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestValuesThatATypeCannotHoldAreRefused(t *testing.T) {
+	huge := math.Float32bits(1e6)
+	for name, c := range map[string]struct {
+		layout tinymodel.Layout
+		o      Options
+		says   string
+	}{
+		"a weight":              {tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)}, Options{}, "1e+06 as float16"},
+		"a weight, when packed": {tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)}, Options{Bits: 4, Group: 64}, "1e+06 as float16"},
+		"a scale":               {tinymodel.Layout{Matrices: quant.AffineOf(4, 64, quant.Float32)}, Options{}, "float16"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			source := folderOf(t, small(tinymodel.Llama), c.layout)
+			f := open(t, source)
+			path := "model.embed_tokens.weight"
+			if c.layout.Matrices.Quantized() {
+				path = "model.embed_tokens.scales"
+			}
+			patch(t, filepath.Join(source, "model.safetensors"), path, binary.LittleEndian.AppendUint32(nil, huge))
+			half := quant.Float16
+			c.o.Type, c.o.Out = &half, filepath.Join(t.TempDir(), "out")
+			_, err := Run(context.Background(), f, c.o)
+			if !errors.Is(err, ErrRange) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "embed_tokens") {
+				t.Errorf("error %v, want ErrRange saying %q", err, c.says)
+			}
+			wantEmpty(t, filepath.Dir(c.o.Out))
+		})
+	}
+}
+
+// patch writes over the beginning of a tensor.
+func patch(t *testing.T, file, tensor string, b []byte) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := binary.LittleEndian.Uint64(data)
+	var header map[string]struct {
+		Offsets []int `json:"data_offsets"`
+	}
+	if err := json.Unmarshal(data[8:8+n], &header); err != nil {
+		t.Fatal(err)
+	}
+	copy(data[8+int(n)+header[tensor].Offsets[0]:], b)
+	if err := os.WriteFile(file, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantEmpty(t *testing.T, dir string) {
+	t.Helper()
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) > 0 {
+		t.Errorf("%v is left in %s (%v)", left, dir, err)
+	}
+}

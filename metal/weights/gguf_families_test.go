@@ -1,0 +1,106 @@
+package weights_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// TestQwen3InGGUF: names of its own for the norms of heads, and rows in order.
+func TestQwen3InGGUF(t *testing.T) {
+	c := tinymodel.Default()
+	c.Family, c.Type = tinymodel.Qwen3, weights.F32
+	path := filepath.Join(t.TempDir(), "m.gguf")
+	if err := tinymodel.Write(path, c); err != nil {
+		t.Fatal(err)
+	}
+	f, err := weights.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	facts, err := f.Facts()
+	if err != nil || facts.Architecture != "qwen3" || f.Header() == nil || f.Folder() != nil || f.Bytes() != f.Header().Size || f.Precision() != quant.Float32 {
+		t.Errorf("facts %+v (%v), precision %v", facts, err, f.Precision())
+	}
+	for path, name := range map[string]string{"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"} {
+		e, ok := f.Entry("model.layers.1." + path + ".weight")
+		if !ok || e.Name != "blk.1."+name+".weight" || !slices.Equal(e.Shape, []int64{int64(c.HeadSize)}) {
+			t.Errorf("%s is %+v", path, e)
+		}
+	}
+	matrixOf(t, f, "model.layers.0.self_attn.q_proj.weight") // wants rows in order
+}
+
+// TestYarnInGGUF is llama.cpp's reading of its keys.
+func TestYarnInGGUF(t *testing.T) {
+	scaling := func(kind string) string {
+		var r raw
+		r.str("llama.rope.scaling.type").u32(8).str(kind)
+		return r.String()
+	}
+	add := func(keys ...string) []byte {
+		b := tiny(t, tinymodel.Default())
+		h, err := read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		count := binary.LittleEndian.Uint64(b[16:])
+		out := slices.Clone(b[:16])
+		out = binary.LittleEndian.AppendUint64(out, count+uint64(len(keys)))
+		out = append(append(out, strings.Join(keys, "")...), b[24:h.DataOffset]...)
+		return append(append(out, make([]byte, 32)...), b[h.DataOffset:]...)
+	}
+	float := func(key string, v float32) string {
+		var r raw
+		r.str(key).u32(6).u32(math.Float32bits(v))
+		return r.String()
+	}
+	whole := func(key string, v uint32) string {
+		var r raw
+		r.str(key).u32(4).u32(v)
+		return r.String()
+	}
+	factor := float("llama.rope.scaling.factor", 4)
+	for name, c := range map[string]struct {
+		file []byte
+		want error
+		says string
+	}{
+		"factor and old context":     {add(scaling("yarn"), factor, whole("llama.rope.scaling.original_context_length", 64)), nil, ""},
+		"without a factor":           {add(scaling("yarn")), weights.ErrMissing, "factor"},
+		"an old context of nothing":  {add(scaling("yarn"), factor, whole("llama.rope.scaling.original_context_length", 0)), weights.ErrInvalid, "original_context"},
+		"a key that changes it":      {add(scaling("yarn"), factor, float("llama.rope.scaling.yarn_beta_fast", 16)), weights.ErrUnsupported, "yarn_beta_fast"},
+		"a kind that is not there":   {add(scaling("longrope"), factor), weights.ErrUnsupported, "longrope"},
+		"linear, of the same factor": {add(scaling("linear"), factor), nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, err := read(c.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := h.Dimensions()
+			if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Fatalf("error %v, want %v saying %q", err, c.want, c.says)
+			}
+			if err != nil {
+				return
+			}
+			yarn := name == "factor and old context"
+			if (len(d.Rope.Factors) == 8) != yarn || (d.Rope.Linear == 4) == yarn {
+				t.Errorf("rope %+v", d.Rope)
+			}
+			if yarn && (math.Abs(d.Rope.Magnitude-1.138629436111989) > 1e-12 || d.Rope.Factors[0] != 1 || d.Rope.Factors[7] != 4) {
+				t.Errorf("rope %+v", d.Rope)
+			}
+		})
+	}
+}
