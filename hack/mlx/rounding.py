@@ -1,0 +1,47 @@
+"""The tiny models of half-precision folders in mlx-lm, left in their own types:
+logits behind the first prompt, every fourth of them. What metal/mlx computes
+must round where mlx-lm rounds. usage: rounding.py cases.json out.json"""
+
+import json
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import mlx_lm
+import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
+
+STRIDE = 4
+
+
+def load(path):
+    """The model, or None where mlx-lm computes something else or in float32."""
+    if not Path(path).is_dir():
+        return None
+    config = json.loads((Path(path) / "config.json").read_text())
+    if config["model_type"] == "mistral" or config["model_type"] == "llama" and "rope_parameters" in config:
+        return None  # mlx-lm's llama sees neither sliding_window nor rope_parameters
+    model, _ = load_model(Path(path))
+    return model
+
+
+def main(listed, out):
+    cases = []
+    for case in json.load(open(listed)):
+        model = load(case["path"])
+        if model is None:
+            continue
+        logits = model(mx.array([case["prompts"][0]]), cache=make_prompt_cache(model))[0, -1]
+        if logits.dtype == mx.float32:
+            continue
+        values = np.array(logits.astype(mx.float32))[::STRIDE]
+        cases.append({"name": case["name"], "sha256": case["sha256"], "type": str(logits.dtype).split(".")[-1], "logits": [float(f"{v:.6g}") for v in values]})
+    with open(out, "w") as f:
+        f.write('{"madeBy": "mlx-lm %s, mlx %s, on a processor", "stride": %d, "cases": [\n' % (mlx_lm.__version__, mx.__version__, STRIDE))
+        f.write(",\n".join(json.dumps(c) for c in cases))
+        f.write("\n]}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
