@@ -1,7 +1,8 @@
 // Command engine (goldens) compares the engine on real weights with what
 // mlx-lm computed in float32 on the same file: token ids exact, the largest
 // logits within a tolerance, greedy tokens equal while the reference's margin
-// exceeds it. make.py beside it wrote the reference.
+// exceeds it. make.py beside it wrote the reference; compare.sh does all of it
+// for any prompt.
 //
 //	bash hack/models/fetch.sh smollm2
 //	go run ./hack/goldens/engine
@@ -18,6 +19,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -25,6 +27,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/text"
 )
 
 // tolerance of logits, and the least margin at which greedy must agree.
@@ -49,7 +52,7 @@ type goldenCase struct {
 }
 
 func main() {
-	model := flag.String("model", ".cache/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "model file (hack/models/fetch.sh smollm2 fetches it)")
+	model := flag.String("model", ".cache/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "model file or folder (hack/models/fetch.sh smollm2 fetches it)")
 	path := flag.String("golden", "hack/goldens/engine/testdata/smollm2.json", "reference")
 	backend := flag.String("backend", "ref", "back end that computes: "+strings.Join(backends.Names(), " or "))
 	flag.Parse()
@@ -97,8 +100,8 @@ func run(ctx context.Context, model, path, backend string) (err error) {
 		}
 		worst, compared = max(worst, d), compared+n
 	}
-	fmt.Printf("%s: %d cases equal to %s: token ids exact, %d greedy tokens equal, worst of the %d largest logits off by %.5f (tolerance %g)\n",
-		backend, len(g.Cases), g.MadeBy, compared, len(g.Cases[0].Top), worst, tolerance)
+	fmt.Printf("%s, %s: %d cases equal to %s: token ids exact, %d greedy tokens equal, worst of the %d largest logits off by %.5f (tolerance %g)\n",
+		filepath.Base(model), backend, len(g.Cases), g.MadeBy, compared, len(g.Cases[0].Top), worst, tolerance)
 	return nil
 }
 
@@ -108,7 +111,7 @@ func check(ctx context.Context, e *engine.Engine, s *engine.Session, c goldenCas
 	greedy := sample.Greedy()
 	req := engine.Request{Sampling: &greedy, MaxTokens: len(c.Greedy), Prompt: &c.Text}
 	if c.Question != "" {
-		req.Prompt, req.Chat = nil, &engine.Chat{Messages: []chat.Message{{Role: "user", Content: c.Question}}}
+		req.Prompt, req.Chat = nil, &text.Chat{Messages: []chat.Message{{Role: "user", Content: c.Question}}}
 	}
 	stream, err := e.Generate(ctx, req)
 	if err != nil {

@@ -1,16 +1,13 @@
-"""Writes smollm2.json: token ids, the largest logits and a greedy continuation
-of a few prompts, computed by mlx-lm's own Llama in float32 on the weights of the
-GGUF file, dequantised to float32 by the gguf package.
+"""Writes token ids, the largest logits and a greedy continuation of some
+prompts, computed by mlx-lm's own Llama in float32 on the weights of a GGUF file,
+dequantised to float32 by the gguf package.
 
-Run once, by hand; the result is small and committed:
+    make.py MODEL.gguf OUT.json               the committed record: testdata/smollm2.json
+    make.py MODEL.gguf OUT.json --varied      the prompts of prompts.py
+    make.py MODEL.gguf OUT.json -- PROMPT...  any others
 
-    python3 -m venv /tmp/goldens
-    /tmp/goldens/bin/pip install 'mlx[cpu]==0.32.*' mlx-lm==0.32.2 gguf==0.19.0 tokenizers==0.23.3
-    bash hack/models/fetch.sh smollm2
-    /tmp/goldens/bin/python hack/goldens/engine/make.py \
-        .cache/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf hack/goldens/engine/testdata/smollm2.json
-
-MLX's CPU back end uses one thread; it takes some minutes.
+compare.sh beside it does the last two and compares. MLX's CPU back end uses one
+thread; it takes some minutes.
 """
 
 import json
@@ -22,6 +19,8 @@ import mlx_lm
 import numpy as np
 from mlx_lm.models import llama
 from mlx_lm.models.cache import make_prompt_cache
+
+import prompts
 
 GREEDY = 24
 TOP = 5
@@ -111,14 +110,20 @@ def tokenizer(reader):
     return tok
 
 
-def main(path, out):
-    reader, model = load(path)
-    tok = tokenizer(reader)
+def recorded():
     cases = []
     for question in QUESTIONS:
         text = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
         cases.append({"question": question, "text": text})
-    cases += [{"text": t} for t in TEXTS]
+    return cases + [{"text": t} for t in TEXTS]
+
+
+def main(path, out, *texts):
+    reader, model = load(path)
+    tok = tokenizer(reader)
+    cases = recorded()
+    if texts:
+        cases = [{"text": t} for t in (prompts.VARIED if texts[0] == "--varied" else texts[1:])]
     for case in cases:
         ids = tok.encode(case["text"], add_special_tokens=False).ids
         cache = make_prompt_cache(model)
@@ -146,4 +151,4 @@ def main(path, out):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

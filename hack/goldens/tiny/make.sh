@@ -13,20 +13,17 @@ cd "$(dirname "$0")/../../.."
 cache=$PWD/.cache/goldens
 export PYTHONDONTWRITEBYTECODE=1 CGO_ENABLED=0 GOFLAGS=-trimpath
 
-# environment NAME PACKAGE...: a virtual environment with pinned packages.
-environment() {
-  local venv=$cache/$1
-  shift
+# with_torch: transformers needs torch, which comes with all of CUDA.
+with_torch() {
+  local venv=$cache/transformers
   if [ ! -f "$venv/installed" ]; then
     rm -rf "$venv"
     python3 -m venv "$venv"
-    "$venv/bin/python" -m pip install -q --disable-pip-version-check "$@"
+    "$venv/bin/python" -m pip install -q --disable-pip-version-check transformers==5.23.0 torch==2.15.0 gguf==0.19.0 numpy==2.4.6
     touch "$venv/installed"
   fi
   python=$venv/bin/python
 }
-
-mlx_lm() { environment mlx-lm 'mlx[cpu]==0.32.4' mlx-lm==0.32.2 transformers==5.23.0 tokenizers==0.23.3 gguf==0.19.0 numpy==2.4.6; }
 
 models() {
   rm -rf "$cache/tiny"
@@ -36,17 +33,17 @@ models() {
 
 case "${1:-}" in
   mlx-lm)
-    mlx_lm
+    python=$(bash hack/goldens/mlx-lm.sh)
     models
     "$python" hack/goldens/tiny/mlx_lm_reference.py "$cache/tiny/cases.json" metal/arch/testdata/mlx-lm.json
     ;;
   transformers)
-    environment transformers transformers==5.23.0 torch==2.15.0 gguf==0.19.0 numpy==2.4.6
+    with_torch
     models
     "$python" hack/goldens/tiny/transformers_reference.py "$cache/tiny/cases.json" metal/arch/testdata/transformers.json
     ;;
   check)
-    mlx_lm
+    python=$(bash hack/goldens/mlx-lm.sh)
     models
     "$python" hack/goldens/tiny/mlx_lm_reference.py "$cache/tiny/cases.json" "$cache/tiny/mlx-lm.json" 2>/dev/null
     "$python" hack/goldens/tiny/check.py "$cache/tiny/mlx-lm.json" metal/arch/testdata/mlx-lm.json
