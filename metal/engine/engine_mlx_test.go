@@ -1,0 +1,95 @@
+//go:build mlx
+
+package engine_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/backends"
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// onMLX serves the tiny model; the test ends with a shutdown that finds nothing
+// left. Everything but Memory, Name and SetLimits happens on the engine's own
+// goroutine, or the bridge refuses it (P23).
+func onMLX(t *testing.T, o engine.Options) (*engine.Engine, tensor.Backend) {
+	t.Helper()
+	var err error
+	if o.Backend, err = backends.Open("mlx", backends.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	e := engine.Start(o)
+	t.Cleanup(func() {
+		stop(e)
+		if err := e.Wait(); err != nil {
+			t.Errorf("engine ended with %v", err)
+		}
+		if m := o.Backend.Memory(); m.Active() != 0 || m.Live != 0 {
+			t.Errorf("the engine left %+v", m)
+		}
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := e.AwaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return e, o.Backend
+}
+
+func greedily(rs []engine.Request) []engine.Request {
+	for i := range rs {
+		p := sample.Greedy()
+		rs[i].Sampling = &p
+	}
+	return rs
+}
+
+func TestMLXAnswersAsRefDoes(t *testing.T) {
+	want := together(t, ready(t, engine.Options{Sequences: 4}, ref.Options{}), greedily(requests()))
+	e, _ := onMLX(t, engine.Options{Sequences: 4, ModelPath: model(t, tinymodel.Default())})
+	same(t, "with mlx", together(t, e, greedily(requests())), want)
+}
+
+func TestRequestsThatAreCancelledLeaveNothingOnMLX(t *testing.T) {
+	e, b := onMLX(t, engine.Options{Sequences: 4, ModelPath: model(t, tinymodel.Default())})
+	before := b.Memory()
+	var all sync.WaitGroup
+	for i, r := range append(requests(), requests()...) {
+		all.Go(func() {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			s, err := e.Generate(ctx, r)
+			if err != nil {
+				t.Errorf("request %d: %v", i, err)
+				return
+			}
+			for range i % 5 { // some at once, some after a few pieces
+				ev, err := s.Next(ctx)
+				if err != nil {
+					t.Errorf("request %d: %v", i, err)
+				}
+				if err != nil || ev.Finished != nil {
+					return
+				}
+			}
+			s.Cancel()
+			if a := collect(t, s); a.finished.Err == nil && a.finished.Usage.Generated == 0 {
+				t.Errorf("request %d ended with nothing", i)
+			}
+		})
+	}
+	all.Wait()
+	// One more, so that what the last step held has gone.
+	if a := ask(t, e, greedily(requests())[0]); a.finished.Err != nil {
+		t.Fatal(a.finished.Err)
+	}
+	if m := b.Memory(); m.KV != 0 || m.Live != before.Live || m.Weights != before.Weights {
+		t.Errorf("memory is %+v, was %+v", m, before)
+	}
+}
