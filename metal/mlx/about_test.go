@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -38,6 +39,30 @@ func TestAnExceptionOfTheFrameworkComesBackAsAnError(t *testing.T) {
 	var said *Error
 	if err := b.Provoke(); !errors.As(err, &said) || !strings.Contains(said.Text, "broadcast") {
 		t.Errorf("error %v, want the framework's words on shapes that cannot be broadcast", err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatTheSystemRefusedIsNotCounted(t *testing.T) {
+	b := New(Options{})
+	if err := b.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // 1 TiB
+		if _, err := b.LoadMatrix(quant.DenseOf(quant.Float32), 1<<10, 1<<28, nil); !errors.Is(err, tensor.ErrMemory) {
+			t.Fatalf("error %v, want ErrMemory", err)
+		}
+	}
+	if err := b.resetPeak(); err != nil {
+		t.Error(err)
+	}
+	if err := b.measure(); err != nil {
+		t.Error(err)
+	}
+	if m := b.Memory(); m.Active() != 0 || b.Peak() != 0 {
+		t.Errorf("%d bytes are active and %d were at the peak, want none", m.Active(), b.Peak())
 	}
 	if err := b.Close(); err != nil {
 		t.Error(err)

@@ -72,6 +72,9 @@ struct thread_state {
 
 thread_local thread_state self;
 std::atomic<uint64_t> owners{0}, entered{0};
+// Bytes that a processor's allocator counts as active although the system
+// refused them (MLX 0.32.4, allocator.cpp of its no_gpu back end).
+std::atomic<int64_t> refused{0};
 
 char *copy_text(const char *text) {
   char *out = static_cast<char *>(std::malloc(std::strlen(text) + 1));
@@ -218,7 +221,8 @@ bridge_status bridge_trim(uint64_t owner) {
 }
 
 static void measure(bridge_gauges *out) {
-  *out = {static_cast<int64_t>(mx::get_active_memory()), static_cast<int64_t>(mx::get_cache_memory()), static_cast<int64_t>(mx::get_peak_memory())};
+  const int64_t never = refused.load();
+  *out = {static_cast<int64_t>(mx::get_active_memory()) - never, static_cast<int64_t>(mx::get_cache_memory()), static_cast<int64_t>(mx::get_peak_memory()) - never};
 }
 
 bridge_status bridge_measure(uint64_t owner, bridge_gauges *out) {
@@ -245,8 +249,10 @@ bridge_made bridge_raw(uint64_t owner, int32_t type, const int32_t *shape, int32
     for (int32_t i = 0; i < dims; i++) {
       bytes *= static_cast<size_t>(shape[i]);
     }
+    const auto before = mx::get_active_memory();
     auto data = mx::allocator::malloc(bytes);
     if (data.buffer().ptr() == nullptr) {
+      refused += static_cast<int64_t>(mx::get_active_memory() - before);
       throw std::bad_alloc();
     }
     *memory = data.buffer().raw_ptr();
