@@ -174,8 +174,9 @@ func (n *network) step() (ids []int32, segments []tensor.Segment, rows []int) {
 		n.next++
 	}
 	var rest []tensor.RequestID
+	chunks := n.rng.IntN(4) / 3 // most steps are answers alone
 	for _, id := range n.running {
-		length := 1 + n.rng.IntN(24)*n.rng.IntN(2)
+		length := 1 + n.rng.IntN(24)*chunks
 		length = min(length, maxTokens-len(ids)-maxRequests+len(segments)+1)
 		start := n.cache.Length(id)
 		if start+length > n.limit || n.rng.IntN(40) == 0 {

@@ -14,8 +14,11 @@ func nibbles() layout { return layout{{bits: 4}} }
 
 // unit is a column of 4-bit rows with scale 1 and bias 0.
 func unit(words []byte) *column {
-	return &column{low: words, scales: []byte{0, 0x3c, 0, 0}, kind: quant.Float16, bias: 2, step: 4}
+	return &column{low: roomy(words), scales: roomy([]byte{0, 0x3c, 0, 0}), kind: quant.Float16, bias: 2, step: 4}
 }
+
+// roomy is a copy with room behind it, as kernels want it.
+func roomy(p []byte) []byte { return append(make([]byte, 0, len(p)+64), p...) }
 
 // dotOf computes one group's dot product for one row of words.
 func dotOf(x []float32, words [16]byte) float32 {
@@ -72,7 +75,7 @@ func TestTheLargestSumsDoNotOverflow(t *testing.T) {
 		for _, p := range []plane{{bits: 4}, {bits: 2}, {bits: 1}} {
 			g.build(layout{p})
 			sums := []uint64{0}
-			g.planeSums(p, sums, ones, 0)
+			g.planeSums(p, sums, roomy(ones), 0)
 			low := int32(sums[0])
 			high := (int64(sums[0]) - int64(low)) >> 32
 			if want := int64(sign) * 32 * fixedOne * (1<<p.bits - 1); int64(low) != want || high != want {
@@ -94,6 +97,7 @@ func randomColumn(rng *rand.Rand, f quant.Format, rows int) *column {
 	for range rows * c.step / 2 {
 		c.scales = binary.LittleEndian.AppendUint16(c.scales, uint16(rng.Uint32())&^0x4000)
 	}
+	c.low, c.high, c.scales = roomy(c.low), roomy(c.high), roomy(c.scales)
 	return c
 }
 
