@@ -31,7 +31,10 @@ def main(folder, count=30_000, seed=1):
     for name, variables in inputs:
         write(define=name, variables=variables)
     write(define="snippets", variables=snippets.V)
-    for path in sorted(pathlib.Path(folder).glob("*.jinja")):
+    paths = sorted(pathlib.Path(folder).glob("*.jinja"))
+    if not paths:
+        sys.exit("compare: no templates in " + folder)
+    for path in paths:
         write(group="real", template=path.stem, source=path.read_text(encoding="utf-8"))
         for name, variables in inputs:
             write(use=name, want=reference.render(path.read_text(encoding="utf-8"), variables))

@@ -1,5 +1,6 @@
 """Writes metal/chat/jinja/testdata/golden.json: what jinja2 renders for our
-own snippets, and for templates in the style of four families.
+own snippets, for some random templates, and for templates in the style of four
+families.
 
     python3 -m venv V && V/bin/pip install transformers==5.23.0 jinja2==3.1.6
     V/bin/python hack/goldens/chat/generate.py metal/chat/jinja/testdata/golden.json
@@ -9,14 +10,19 @@ import json
 import sys
 
 import conversations
+import random_templates
 import reference
 import snippets
 
 
 def main(path):
     rows = [{"template": t, "want": reference.render(t, v)} for t, v in snippets.all_templates()]
+    for t in random_templates.templates(700, 3):
+        want = reference.render(t, snippets.V)
+        if " at 0x" not in want.get("text", "") and not any(word in t for word in ("encode()", "urlize", "attr('upper')")):
+            rows.append({"template": t, "want": want})
     styles = []
-    for name, variables in conversations.all_inputs():
+    for name, variables in conversations.golden_inputs():
         styles.append({"name": name, "variables": variables,
                        "want": {s: reference.render(source, variables) for s, source in snippets.STYLES.items()}})
     # Python's words for an error are not compared.

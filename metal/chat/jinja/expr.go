@@ -35,14 +35,14 @@ func (p *parser) conditional(withIf bool) (expr, error) {
 }
 
 // tuple parses an expression, or several with commas between.
-func (p *parser) tuple(end string) (expr, error) { return p.tupleOf(p.expression, end) }
+func (p *parser) tuple() (expr, error) { return p.tupleOf(p.expression) }
 
 // tupleWithout parses a tuple whose parts may not be conditional.
-func (p *parser) tupleWithout(end string) (expr, error) {
-	return p.tupleOf(func() (expr, error) { return p.conditional(false) }, end)
+func (p *parser) tupleWithout() (expr, error) {
+	return p.tupleOf(func() (expr, error) { return p.conditional(false) })
 }
 
-func (p *parser) tupleOf(part func() (expr, error), end string) (expr, error) {
+func (p *parser) tupleOf(part func() (expr, error)) (expr, error) {
 	pos := p.here()
 	first, err := part()
 	if err != nil || !p.is(tokOperator, ",") {
@@ -51,7 +51,7 @@ func (p *parser) tupleOf(part func() (expr, error), end string) (expr, error) {
 	t := &listExpr{position: pos, items: []expr{first}, tuple: true}
 	for p.op(",") {
 		k := p.peek()
-		if k.kind == tokClose || k.kind == tokTagClose || (k.kind == tokOperator && k.text == ")") || (end != "" && k.text == end && k.kind != tokString) {
+		if k.kind == tokClose || k.kind == tokTagClose || (k.kind == tokOperator && k.text == ")") {
 			break
 		}
 		e, err := part()
@@ -199,7 +199,7 @@ func (p *parser) primary() (expr, error) {
 		if p.op(")") {
 			return &listExpr{position: pos, tuple: true}, nil
 		}
-		e, err := p.tuple(")")
+		e, err := p.tuple()
 		if err != nil {
 			return nil, err
 		}

@@ -199,6 +199,9 @@ func parseFloat(s string) (float64, bool) {
 	if !ok {
 		return 0, false
 	}
+	if strings.EqualFold(strings.TrimLeft(digits, "+-"), "nan") && len(digits) <= 4 {
+		return math.NaN(), true
+	}
 	f, err := strconv.ParseFloat(digits, 64)
 	return f, err == nil || math.IsInf(f, 0)
 }

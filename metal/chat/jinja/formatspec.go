@@ -27,7 +27,7 @@ const maxWidth = 1 << 20
 
 // parseSpec reads a specification; its text is not empty.
 func parseSpec(s string) (spec, error) {
-	out := spec{fill: " ", sign: '-', precision: -1}
+	out := spec{sign: '-', precision: -1}
 	if _, n := utf8.DecodeRuneInString(s); n < len(s) && strings.IndexByte("<>=^", s[n]) >= 0 {
 		out.fill, out.align, s = s[:n], s[n], s[n+1:]
 	} else if strings.IndexByte("<>=^", s[0]) >= 0 {
@@ -46,8 +46,14 @@ func parseSpec(s string) (spec, error) {
 	}
 	out.positive = take("z") != 0
 	out.alternate = take("#") != 0
-	if strings.HasPrefix(s, "0") && out.align == 0 {
-		out.fill, out.align = "0", '='
+	if strings.HasPrefix(s, "0") && out.fill == "" {
+		out.fill = "0"
+		if out.align == 0 {
+			out.align = '='
+		}
+	}
+	if out.fill == "" {
+		out.fill = " "
 	}
 	var err error
 	if out.width, s, err = count(s); err != nil {

@@ -56,7 +56,7 @@ func readGolden(t testing.TB) *golden {
 	if err := json.Unmarshal(raw, g); err != nil {
 		t.Fatal(err)
 	}
-	if len(g.Snippets) < 400 || len(g.Conversations) < 100 || len(g.Styles) < 4 {
+	if len(g.Snippets) < 2000 || len(g.Conversations) < 100 || len(g.Styles) < 4 {
 		t.Fatalf("golden file holds %d snippets, %d conversations, %d styles", len(g.Snippets), len(g.Conversations), len(g.Styles))
 	}
 	return g

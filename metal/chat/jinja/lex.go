@@ -114,7 +114,7 @@ func (l *lexer) text() error {
 	case "{#":
 		return l.comment()
 	case "{%":
-		if n := rawTag(l.src[l.pos:], "raw"); n > 0 {
+		if n := rawTag(l.src[l.pos:], "raw"); n > 0 && l.src[l.pos+n-3] != '+' {
 			l.skip(n)
 			return l.raw()
 		}
@@ -168,6 +168,9 @@ func (l *lexer) after(sign byte, variable bool) {
 
 func (l *lexer) comment() error {
 	end := strings.Index(l.src[l.pos:], "#}")
+	if l.pos == len(l.src) {
+		return nil // the reference sees nothing that is not closed
+	}
 	if end < 0 {
 		return l.fail("a comment is not closed")
 	}
@@ -226,6 +229,9 @@ func (l *lexer) raw() error {
 		}
 		l.after(end, false)
 		return nil
+	}
+	if rest == "" {
+		return nil // as with comments
 	}
 	return l.fail("a raw block is not closed")
 }

@@ -79,6 +79,9 @@ func (r *run) arithmetic(op string, a, b any) (any, error) {
 	ai, af, aInt, _ := number(a)
 	bi, bf, bInt, _ := number(b)
 	if !aInt || !bInt {
+		if aInt && math.IsInf(af, 0) || bInt && math.IsInf(bf, 0) {
+			return nil, failf("the integer is too large for a float")
+		}
 		return floatOp(op, af, bf)
 	}
 	_, aBig := a.(*big.Int)

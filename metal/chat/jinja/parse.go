@@ -169,7 +169,7 @@ func (p *parser) body(ends ...string) ([]node, error) {
 		case tokData:
 			nodes = append(nodes, &dataNode{pos, t.text})
 		case tokOpen:
-			value, err := p.tuple("")
+			value, err := p.tuple()
 			if err != nil {
 				return nil, err
 			}
@@ -279,7 +279,7 @@ func (p *parser) ifTag(pos position) (node, error) {
 	defer func() { p.soft = soft }()
 	n := &ifNode{position: pos}
 	for {
-		test, err := p.tupleWithout("")
+		test, err := p.tupleWithout()
 		if err != nil {
 			return nil, err
 		}
@@ -313,13 +313,13 @@ func (p *parser) forTag(pos position) (node, error) {
 	p.fors++
 	defer func() { p.fors-- }()
 	var err error
-	if n.target, err = p.targets("in", false); err != nil {
+	if n.target, err = p.targets(false); err != nil {
 		return nil, err
 	}
 	if err := p.want(tokName, "in"); err != nil {
 		return nil, err
 	}
-	if n.items, err = p.tupleWithout("recursive"); err != nil {
+	if n.items, err = p.tupleWithout(); err != nil {
 		return nil, err
 	}
 	if p.keyword("if") {
@@ -359,13 +359,13 @@ func (p *parser) forBodies(n *forNode) (err error) {
 
 // targets parses what is assigned to: names, or with attributes also
 // namespace.attribute, in parentheses or not, with commas between.
-func (p *parser) targets(end string, attributes bool) (target, error) {
+func (p *parser) targets(attributes bool) (target, error) {
 	var parts []target
 	for {
 		var one target
 		var err error
 		if p.op("(") {
-			if one, err = p.targets(")", attributes); err == nil {
+			if one, err = p.targets(attributes); err == nil {
 				err = p.want(tokOperator, ")")
 			}
 		} else if one.name, err = p.name(); err == nil && attributes && p.op(".") {
@@ -383,7 +383,7 @@ func (p *parser) targets(end string, attributes bool) (target, error) {
 			}
 			return target{parts: parts}, nil
 		}
-		if p.peek().text == end {
+		if p.is(tokOperator, ")") || p.peek().kind == tokTagClose {
 			return target{parts: parts}, nil
 		}
 	}

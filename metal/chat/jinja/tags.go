@@ -5,12 +5,12 @@ import "slices"
 // The tags that assign, define and capture.
 
 func (p *parser) setTag(pos position) (node, error) {
-	to, err := p.targets("=", true)
+	to, err := p.targets(true)
 	if err != nil {
 		return nil, err
 	}
 	if p.op("=") {
-		value, err := p.tuple("")
+		value, err := p.tuple()
 		return &setNode{pos, to, value}, err
 	}
 	var filters expr
@@ -146,7 +146,7 @@ func (p *parser) withTag(pos position) (node, error) {
 				return nil, err
 			}
 		}
-		to, err := p.targets("=", false)
+		to, err := p.targets(false)
 		if err != nil {
 			return nil, err
 		}
