@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"metalfleet.dev/metalfleet/metal/quant"
 )
@@ -23,6 +24,9 @@ type Layout struct {
 	// Modern writes config.json in the words of transformers 5: rope_parameters
 	// for rope_theta and rope_scaling, and dtype for torch_dtype.
 	Modern bool
+	// Bare writes the decoder as it is saved without a head: no name begins
+	// with "model.". The values are the same.
+	Bare bool
 }
 
 func (l Layout) of(t tensor) quant.Format {
@@ -52,6 +56,11 @@ func WriteFolder(dir string, c Config, l Layout) error {
 		p, err := t.parts(l.of(t), c.Seed)
 		if err != nil {
 			return err
+		}
+		for i := range p {
+			if l.Bare {
+				p[i].name = strings.TrimPrefix(p[i].name, "model.")
+			}
 		}
 		parts = append(parts, p...)
 	}

@@ -61,9 +61,10 @@ func (t tensor) dense(kind quant.Type, rowBytes int, seed uint64) part {
 	if t.rows == 0 {
 		p.shape, p.rows = []int{t.cols}, 1
 	}
+	name, rows := p.name, p.rows
 	p.write = func(w io.Writer) error {
-		rng := newRandom(seed, p.name)
-		return stream(w, p.rows, rowBytes, t.silent, t.values.floats(kind, &rng))
+		rng := newRandom(seed, name)
+		return stream(w, rows, rowBytes, t.silent, t.values.floats(kind, &rng))
 	}
 	return p
 }

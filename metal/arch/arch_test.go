@@ -250,3 +250,24 @@ func TestPeakOfAStepIsBounded(t *testing.T) {
 		t.Errorf("a step left %d bytes in the pool: layers do not free what they made", pooled)
 	}
 }
+
+// TestADecoderSavedWithoutItsHeadIsTheSameModel: Qwen3-Embedding comes so.
+func TestADecoderSavedWithoutItsHeadIsTheSameModel(t *testing.T) {
+	c := tinymodel.Default()
+	c.Family = tinymodel.Qwen3
+	ids := tokens(20, c.Vocabulary)
+	var want []float32
+	for _, bare := range []bool{false, true} {
+		dir := filepath.Join(t.TempDir(), "model")
+		layout := tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16), ShardBytes: 60_000, Bare: bare}
+		if err := tinymodel.WriteFolder(dir, c, layout); err != nil {
+			t.Fatal(err)
+		}
+		got := load(t, dir, ref.Options{}).all(1, ids, len(ids))
+		if !bare {
+			want = got
+			continue
+		}
+		equalBits(t, "without a head", got, want)
+	}
+}

@@ -208,6 +208,7 @@ func parseIndex(text []byte) (map[string]string, error) {
 // inventory finds every tensor of the family, quantised or not, and refuses
 // tensors that the family would ignore, but for those that mlx-lm drops too.
 func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, error) {
+	c.unwrap()
 	if err := c.foreign(); err != nil {
 		return nil, err
 	}
@@ -271,6 +272,23 @@ func (c *collection) tied(cfg *config) (bool, error) {
 		tied = !has
 	}
 	return tied, err
+}
+
+// unwrap names the tensors of a decoder that was saved without its head, as
+// Qwen3-Embedding is, as if it stood in a model: "layers.0." is
+// "model.layers.0.". mlx-lm does not load such folders, transformers does.
+func (c *collection) unwrap() {
+	if _, bare := c.tensors["embed_tokens.weight"]; !bare {
+		return
+	}
+	named := make(map[string]shardTensor, len(c.tensors))
+	for name, t := range c.tensors {
+		if name != headPath {
+			name = "model." + name
+		}
+		named[name] = t
+	}
+	c.tensors = named
 }
 
 // foreign refuses models that hold more than a decoder, by the names that
