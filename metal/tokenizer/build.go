@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 )
 
@@ -14,10 +15,11 @@ func (d *definition) build(r roles) (*Tokenizer, error) {
 	if t.decode, err = readDecoder(d.decode); err != nil {
 		return nil, err
 	}
-	if t.normalize, err = readNormalizer(d.normalizer); err != nil {
+	p := preTokenizing{c: newCategories()}
+	if t.normalize, p.bytes, err = readNormalizer(d.normalizer, p.c); err != nil {
 		return nil, err
 	}
-	var p preTokenizing
+	p.written = p.bytes
 	if err := readPreTokenizer(d.preTokenizer, &p); err != nil {
 		return nil, err
 	}
@@ -45,7 +47,7 @@ func (d *definition) build(r roles) (*Tokenizer, error) {
 // modelKinds are the models that are known.
 func modelKinds() map[string]func(*modelDefinition, *Tokenizer) (model, error) {
 	return map[string]func(*modelDefinition, *Tokenizer) (model, error){
-		"BPE": (*modelDefinition).bpe,
+		"BPE": (*modelDefinition).bpe, "Unigram": (*modelDefinition).unigram, "WordPiece": (*modelDefinition).wordPiece,
 	}
 }
 
@@ -84,6 +86,53 @@ func (m *modelDefinition) bpe(t *Tokenizer) (model, error) {
 		}
 	}
 	return newBPE(t.vocab, m.merges, o)
+}
+
+func (m *modelDefinition) unigram(t *Tokenizer) (model, error) {
+	if !m.scored {
+		return nil, fmt.Errorf("the vocab of a Unigram model is no list: %w", ErrInvalid)
+	}
+	if m.unkID == nil {
+		return nil, fmt.Errorf("a Unigram model without unk_id cannot read every text: %w", ErrUnsupported)
+	}
+	if *m.unkID < 0 || *m.unkID >= int64(len(m.vocab)) {
+		return nil, fmt.Errorf("unk_id is %d, and the vocab has %d tokens: %w", *m.unkID, len(m.vocab), ErrInvalid)
+	}
+	scores := make([]float64, t.vocab.size())
+	for _, e := range m.vocab {
+		if math.IsNaN(e.score) || math.IsInf(e.score, 0) {
+			return nil, fmt.Errorf("token %d has no finite score: %w", e.id, ErrInvalid)
+		}
+		scores[e.id] = e.score
+	}
+	return newUnigram(t.vocab, scores[:len(m.vocab)], int32(*m.unkID), isTrue(m.fallback))
+}
+
+// maxWordChars bounds max_input_chars_per_word.
+const maxWordChars = 1 << 16
+
+func (m *modelDefinition) wordPiece(t *Tokenizer) (model, error) {
+	if m.scored {
+		return nil, fmt.Errorf("the vocab of a WordPiece model is a list: %w", ErrInvalid)
+	}
+	unknown, prefix, most := "[UNK]", "##", int64(100)
+	if m.unkToken != nil {
+		unknown = *m.unkToken
+	}
+	if m.prefix != nil {
+		prefix = *m.prefix
+	}
+	if m.maxPerWord != nil {
+		most = *m.maxPerWord
+	}
+	if most < 0 || most > maxWordChars {
+		return nil, fmt.Errorf("max_input_chars_per_word is %d, want 0 to %d: %w", most, maxWordChars, ErrUnsupported)
+	}
+	id := t.vocab.lookup(unknown)
+	if id == None {
+		return nil, fmt.Errorf("unk_token %.80q is not in the vocab: %w", unknown, ErrInvalid)
+	}
+	return newWordPiece(t.vocab, id, prefix, int(most))
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }

@@ -134,13 +134,17 @@ func (d *decoding) byteFallback(c component) error {
 	if err := d.alone(c); err != nil {
 		return err
 	}
+	d.bytesOf()
+	return nil
+}
+
+func (d *decoding) bytesOf() {
 	d.add(func() stage { return new(fallbackStage) }, func(token string) string {
 		if b, ok := byteToken(token); ok {
 			return string([]byte{b})
 		}
 		return token
 	})
-	return nil
 }
 
 // byteToken reads "<0x0A>". As in the reference, the digits may be a sign and
@@ -327,14 +331,20 @@ func (d *decoding) replace(c component) error {
 	if f.Pattern.String == nil || *f.Pattern.String == "" {
 		return fmt.Errorf("decoder %s wants a String that is not empty: %w", c.kind, ErrUnsupported)
 	}
-	from, to := *f.Pattern.String, f.Content
+	if len(f.Content) > maxReplacement {
+		return fmt.Errorf("decoder %s puts in %d bytes, more than %d: %w", c.kind, len(f.Content), maxReplacement, ErrUnsupported)
+	}
+	d.replaceText(*f.Pattern.String, f.Content)
+	return nil
+}
+
+func (d *decoding) replaceText(from, to string) {
 	of := func(token string) string { return strings.ReplaceAll(token, from, to) }
 	if d.fused {
 		d.add(func() stage { return &replaceStage{old: from, with: to} }, of)
-		return nil
+		return
 	}
 	d.add(func() stage { return &mapStage{of: func(_ int, token string) string { return of(token) }} }, of)
-	return nil
 }
 
 // replaceStage replaces in one long text. It holds back an end that may become
@@ -438,9 +448,13 @@ func (s *stripStage) push(part string, out func(string)) {
 func (s *stripStage) flush(func(string)) { s.left, s.held = s.start, 0 }
 
 func (d *decoding) fuse(component) error {
+	d.join()
+	return nil
+}
+
+func (d *decoding) join() {
 	d.add(func() stage { return &mapStage{of: func(_ int, token string) string { return token }} }, nil)
 	d.fused = true
-	return nil
 }
 
 // joinStage puts a space between tokens.

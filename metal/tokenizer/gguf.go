@@ -4,66 +4,311 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Metadata keys of GGUF.
 const (
-	keyModel     = "tokenizer.ggml.model"
-	keyPre       = "tokenizer.ggml.pre"
-	keyTokens    = "tokenizer.ggml.tokens"
-	keyTokenType = "tokenizer.ggml.token_type"
-	keyMerges    = "tokenizer.ggml.merges"
+	keyModel       = "tokenizer.ggml.model"
+	keyPre         = "tokenizer.ggml.pre"
+	keyTokens      = "tokenizer.ggml.tokens"
+	keyTokenType   = "tokenizer.ggml.token_type"
+	keyMerges      = "tokenizer.ggml.merges"
+	keyScores      = "tokenizer.ggml.scores"
+	keyCharsMap    = "tokenizer.ggml.precompiled_charsmap"
+	keySpacePrefix = "tokenizer.ggml.add_space_prefix"
+	keyExtraSpaces = "tokenizer.ggml.remove_extra_whitespaces"
 )
 
-// preTokenizer is how one family reads text before BPE.
-type preTokenizer struct {
-	name  string
-	split splitter
-	nfc   bool // composes the text first
-	whole bool // takes a piece that is a token as that token
-}
-
-// preTokenizers lists what is known, in order of names.
-func preTokenizers() []preTokenizer {
-	return []preTokenizer{
-		{name: "gpt-2", split: splitGPT2},
-		{name: "llama-bpe", split: splitLlama3, whole: true},
-		{name: "qwen2", split: splitQwen2, nfc: true},
-		{name: "smollm", split: splitDigitsGPT2},
+// ggufModels lists the algorithms that are known by the names GGUF has for
+// them.
+func ggufModels() map[string]func(*ggufReader) error {
+	return map[string]func(*ggufReader) error{
+		"gpt2":   (*ggufReader).byteLevel,
+		"llama":  (*ggufReader).sentencePiece,
+		"gemma4": (*ggufReader).gemma4,
+		"bert":   (*ggufReader).bert,
+		"t5":     (*ggufReader).unigram,
 	}
 }
 
 // FromGGUF builds the tokenizer that a GGUF file describes. Its error is
 // ErrUnsupported, naming what is supported, or ErrInvalid.
 func FromGGUF(metadata map[string]any) (*Tokenizer, error) {
-	m := ggufMetadata{metadata}
-	pre, err := m.preTokenizer()
-	if err != nil {
+	r := &ggufReader{ggufMetadata: ggufMetadata{metadata}, t: &Tokenizer{added: newAddedTokens(), normalized: newAddedTokens()}}
+	known := ggufModels()
+	name, _ := metadata[keyModel].(string)
+	read, ok := known[name]
+	if !ok {
+		return nil, fmt.Errorf("%s is %s: %w", keyModel, r.describe(keyModel), unsupported("model", name, known))
+	}
+	var err error
+	if r.tokens, err = r.strings(keyTokens, maxVocabulary); err != nil {
 		return nil, err
 	}
-	tokens, err := m.strings(keyTokens, maxVocabulary)
-	if err != nil {
-		return nil, err
-	}
-	if len(tokens) == 0 {
+	if len(r.tokens) == 0 {
 		return nil, fmt.Errorf("%s is empty: %w", keyTokens, ErrInvalid)
 	}
-	kinds, err := m.kinds(len(tokens))
-	if err != nil {
+	if r.kinds, err = r.readKinds(len(r.tokens)); err != nil {
 		return nil, err
 	}
+	if r.t.special, err = r.special(len(r.tokens)); err != nil {
+		return nil, err
+	}
+	if err := read(r); err != nil {
+		return nil, err
+	}
+	if r.t.around.one == nil {
+		r.t.around = aroundBOS(r.t.special)
+	}
+	return r.t, nil
+}
+
+// ggufReader is a tokenizer in the making.
+type ggufReader struct {
+	ggufMetadata
+	t      *Tokenizer
+	tokens []string
+	kinds  []kind
+}
+
+// byteLevel reads byte-level BPE.
+func (r *ggufReader) byteLevel() error {
+	p := preTokenizing{c: newCategories()}
+	family, err := r.preTokenizer()
+	if err != nil {
+		return err
+	}
+	pairs, err := r.merges()
+	if err != nil {
+		return err
+	}
+	r.t.raw, r.t.decode = true, bytesAsText()
+	if family.nfc {
+		r.t.normalize = normalizer{pure(newForms().nfc)}
+	}
+	if err := family.build(&p); err != nil {
+		return err
+	}
+	r.t.cut = p.cutter(true)
+	if err := r.vocabulary(r.tokens); err != nil {
+		return err
+	}
+	for id, k := range r.kinds {
+		if k == kindByte {
+			return fmt.Errorf("token %d is a byte token, which byte-level BPE does not have: %w", id, ErrInvalid)
+		}
+	}
+	r.t.model, err = newBPE(r.t.vocab, pairs, bpeOptions{raw: true, whole: family.whole, unknown: None})
+	return err
+}
+
+// sentencePiece reads BPE over characters whose merges follow from scores.
+func (r *ggufReader) sentencePiece() error {
+	prefix, err := r.flagOr(keySpacePrefix, true)
+	if err != nil {
+		return err
+	}
+	scores, err := r.scores()
+	if err != nil {
+		return err
+	}
+	if _, told := r.m["tokenizer.ggml.add_bos_token"]; !told && r.t.special.BOS != None {
+		r.t.special.AddBOS = true // as other readers of GGUF do
+	}
+	r.spaced(prefix)
+	if err := r.vocabulary(r.tokens); err != nil {
+		return err
+	}
+	b, err := newBPE(r.t.vocab, nil, r.characters())
+	if err != nil {
+		return err
+	}
+	r.t.model = b
+	return b.mergeByScore(scores)
+}
+
+// gemma4 reads BPE over characters with merges.
+func (r *ggufReader) gemma4() error {
+	pairs, err := r.merges()
+	if err != nil {
+		return err
+	}
+	r.spaced(false)
+	if err := r.vocabulary(r.tokens); err != nil {
+		return err
+	}
+	r.t.model, err = newBPE(r.t.vocab, pairs, r.characters())
+	return err
+}
+
+// characters are the options of BPE over characters.
+func (r *ggufReader) characters() bpeOptions {
+	return bpeOptions{unknown: r.unknown(), fuse: true, byteTokens: true}
+}
+
+// spaced writes spaces as marks, with one in front where prefix is true, and
+// undoes that.
+func (r *ggufReader) spaced(prefix bool) {
+	const mark = "▁"
+	r.t.decode = new(decoding)
+	r.t.decode.replaceText(mark, " ")
+	r.t.decode.bytesOf()
+	r.t.decode.join()
+	replace := pure(func(s string) string { return strings.ReplaceAll(s, " ", mark) })
+	r.t.normalize = normalizer{replace}
+	if prefix {
+		r.t.normalize = normalizer{pure(func(s string) string { return mark + s }), replace}
+		r.t.decode.add(func() stage { return &stripStage{content: " ", start: 1, left: 1} }, nil)
+	}
+}
+
+// bert reads WordPiece. GGUF marks the starts of words where BERT marks what
+// continues them.
+func (r *ggufReader) bert() error {
+	cls, err := r.tokenID("tokenizer.ggml.cls_token_id", len(r.tokens))
+	if err != nil {
+		return err
+	}
+	sep, err := r.tokenID("tokenizer.ggml.seperator_token_id", len(r.tokens))
+	if err != nil {
+		return err
+	}
+	texts := make([]string, len(r.tokens))
+	for id, text := range r.tokens {
+		switch rest, starts := strings.CutPrefix(text, "▁"); {
+		case r.kinds[id].control():
+			texts[id] = text
+		case starts:
+			texts[id] = rest
+		default:
+			texts[id] = "##" + text
+		}
+	}
+	c := newCategories()
+	n, err := (&normalizers{c: c}).bert(component{"BertNormalizer", []byte("{}")})
+	if err != nil {
+		return err
+	}
+	p := preTokenizing{c: c}
+	if err := p.bert(component{}); err != nil {
+		return err
+	}
+	r.t.normalize, r.t.cut, r.t.decode = normalizer{n}, p.cutter(false), new(decoding)
+	if err := r.t.decode.wordPiece(component{"WordPiece", []byte("{}")}); err != nil {
+		return err
+	}
+	if err := r.vocabulary(texts); err != nil {
+		return err
+	}
+	if cls != None && sep != None {
+		r.t.around = templates{}
+		r.t.around.separate(cls, sep)
+	}
+	r.t.model, err = newWordPiece(r.t.vocab, r.unknown(), "##", 100)
+	return err
+}
+
+// unigram reads a SentencePiece model of that kind, as transformers converts
+// them.
+func (r *ggufReader) unigram() error {
+	scores, err := r.scores()
+	if err != nil {
+		return err
+	}
+	prefix, err := r.flagOr(keySpacePrefix, true)
+	if err != nil {
+		return err
+	}
+	extra, err := r.flagOr(keyExtraSpaces, true)
+	if err != nil {
+		return err
+	}
+	if raw, err := r.bytes(keyCharsMap); err != nil {
+		return err
+	} else if raw != nil {
+		m, err := newCharsMap(raw)
+		if err != nil {
+			return err
+		}
+		r.t.normalize = normalizer{m.text}
+	}
+	if extra {
+		r.t.normalize = append(r.t.normalize, pure(trimRight), pure(joinSpaces))
+	}
+	scheme := "always"
+	if !prefix {
+		scheme = "never"
+	}
+	meta := component{"Metaspace", fmt.Appendf(nil, `{"replacement":"▁","prepend_scheme":%q}`, scheme)}
+	p := preTokenizing{c: newCategories()}
+	if err := p.metaspace(meta); err != nil {
+		return err
+	}
+	r.t.cut, r.t.decode = p.cutter(false), new(decoding)
+	if err := r.t.decode.metaspace(meta); err != nil {
+		return err
+	}
+	if err := r.vocabulary(r.tokens); err != nil {
+		return err
+	}
+	wide := make([]float64, len(scores))
+	for i, s := range scores {
+		wide[i] = float64(s)
+	}
+	r.t.model, err = newUnigram(r.t.vocab, wide, r.unknown(), slices.Contains(r.kinds, kindByte))
+	return err
+}
+
+// unknown is the token for what no other stands for.
+func (r *ggufReader) unknown() int32 {
+	if id := r.t.special.Unknown; id != None {
+		return id
+	}
+	return int32(max(0, slices.Index(r.kinds, kindUnknown)))
+}
+
+// vocabulary takes the tokens, and finds in texts those that are added.
+func (r *ggufReader) vocabulary(texts []string) error {
+	r.t.vocab = newVocabulary(len(texts))
+	for id, text := range texts {
+		k := r.kinds[id]
+		searchable := true
+		if r.t.raw {
+			_, inAlphabet := appendAlphabet(nil, text)
+			searchable = inAlphabet && !k.added()
+		}
+		if k.added() {
+			if err := r.t.added.add(text, int32(id), addedRules{control: k.control()}); err != nil {
+				return err
+			}
+		}
+		if err := r.t.vocab.add([]byte(r.t.key(text)), k, searchable); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type ggufMetadata struct {
+	m map[string]any
+}
+
+func (m ggufMetadata) preTokenizer() (preTokenizer, error) {
+	var names []string
+	for _, p := range preTokenizers() {
+		if m.m[keyPre] == p.name {
+			return p, nil
+		}
+		names = append(names, p.name)
+	}
+	return preTokenizer{}, fmt.Errorf("%s is %s, supported are %q: %w", keyPre, m.describe(keyPre), names, ErrUnsupported)
+}
+
+// merges reads pairs of tokens.
+func (m ggufMetadata) merges() ([][2]string, error) {
 	merges, err := m.strings(keyMerges, maxVocabulary)
 	if err != nil {
-		return nil, err
-	}
-	t := &Tokenizer{cut: scanning(pre.split), raw: true, normalized: newAddedTokens(), decode: bytesAsText()}
-	if pre.nfc {
-		t.normalize = normalizer{pure(newNFC().String)}
-	}
-	if t.special, err = m.special(len(tokens)); err != nil {
-		return nil, err
-	}
-	if t.vocab, t.added, err = byteLevelVocabulary(tokens, kinds); err != nil {
 		return nil, err
 	}
 	pairs := make([][2]string, len(merges))
@@ -74,59 +319,38 @@ func FromGGUF(metadata map[string]any) (*Tokenizer, error) {
 		}
 		pairs[i] = [2]string{left, right}
 	}
-	if t.model, err = newBPE(t.vocab, pairs, bpeOptions{raw: true, whole: pre.whole, unknown: None}); err != nil {
-		return nil, err
-	}
-	t.around = aroundBOS(t.special)
-	return t, nil
+	return pairs, nil
 }
 
-// byteLevelVocabulary undoes the byte alphabet. The text of added tokens is
-// taken as it is and found in texts, not by BPE.
-func byteLevelVocabulary(tokens []string, kinds []kind) (*vocabulary, *addedTokens, error) {
-	v, added := newVocabulary(len(tokens)), newAddedTokens()
-	var raw []byte
-	for id, text := range tokens {
-		k := kinds[id]
-		searchable := false
-		raw = append(raw[:0], text...)
-		switch {
-		case k.added():
-			if err := added.add(text, int32(id), addedRules{control: k.control()}); err != nil {
-				return nil, nil, err
-			}
-			raw = append(raw[:0], standsInAlphabet(text)...)
-		default:
-			if b, ok := appendAlphabet(raw[:0], text); ok {
-				raw, searchable = b, true
-			} else {
-				raw = append(raw[:0], text...)
-			}
-		}
-		if err := v.add(raw, k, searchable); err != nil {
-			return nil, nil, err
+func (r *ggufReader) scores() ([]float32, error) {
+	v, ok := r.m[keyScores].([]float32)
+	if !ok || len(v) != len(r.tokens) {
+		return nil, fmt.Errorf("%s is %s, want a list of %d floats: %w", keyScores, r.describe(keyScores), len(r.tokens), ErrInvalid)
+	}
+	for id, s := range v {
+		if math.IsNaN(float64(s)) || math.IsInf(float64(s), 0) {
+			return nil, fmt.Errorf("token %d has no finite score: %w", id, ErrInvalid)
 		}
 	}
-	return v, added, nil
+	return v, nil
 }
 
-type ggufMetadata struct {
-	m map[string]any
-}
-
-func (m ggufMetadata) preTokenizer() (preTokenizer, error) {
-	if name, ok := m.m[keyModel].(string); !ok || name != "gpt2" {
-		return preTokenizer{}, fmt.Errorf("%s is %s, supported is gpt2 (byte-level BPE): %w", keyModel, m.describe(keyModel), ErrUnsupported)
-	}
-	known := preTokenizers()
-	var names []string
-	for _, p := range known {
-		if m.m[keyPre] == p.name {
-			return p, nil
+// bytes reads an optional list of bytes, which files write with and without
+// signs.
+func (m ggufMetadata) bytes(key string) ([]byte, error) {
+	switch v := m.m[key].(type) {
+	case nil:
+		return nil, nil
+	case []uint8:
+		return v, nil
+	case []int8:
+		out := make([]byte, len(v))
+		for i, b := range v {
+			out[i] = byte(b)
 		}
-		names = append(names, p.name)
+		return out, nil
 	}
-	return preTokenizer{}, fmt.Errorf("%s is %s, supported are %q: %w", keyPre, m.describe(keyPre), names, ErrUnsupported)
+	return nil, fmt.Errorf("%s is %s, want a list of bytes: %w", key, m.describe(key), ErrInvalid)
 }
 
 func (m ggufMetadata) describe(key string) string {
@@ -151,7 +375,7 @@ func (m ggufMetadata) strings(key string, most int) ([]string, error) {
 	return v, nil
 }
 
-func (m ggufMetadata) kinds(n int) ([]kind, error) {
+func (m ggufMetadata) readKinds(n int) ([]kind, error) {
 	list, ok := m.m[keyTokenType].([]int32)
 	if !ok {
 		return nil, fmt.Errorf("%s is %s, want a list of 32-bit integers: %w", keyTokenType, m.describe(keyTokenType), ErrInvalid)
@@ -163,9 +387,6 @@ func (m ggufMetadata) kinds(n int) ([]kind, error) {
 	for id, v := range list {
 		if v < int32(kindNormal) || v > int32(kindByte) {
 			return nil, fmt.Errorf("%s of token %d is %d, want 1 to 6: %w", keyTokenType, id, v, ErrInvalid)
-		}
-		if kind(v) == kindByte {
-			return nil, fmt.Errorf("token %d is a byte token, which byte-level BPE does not have: %w", id, ErrInvalid)
 		}
 		kinds[id] = kind(v)
 	}
@@ -193,6 +414,14 @@ func (m ggufMetadata) special(size int) (SpecialTokens, error) {
 		return s, fmt.Errorf("tokenizer.ggml.add_bos_token is true without a bos token: %w", ErrInvalid)
 	}
 	return s, nil
+}
+
+// flagOr reads a truth value that may be absent.
+func (m ggufMetadata) flagOr(key string, absent bool) (bool, error) {
+	if _, present := m.m[key]; !present {
+		return absent, nil
+	}
+	return m.flag(key)
 }
 
 // flag reads an optional truth value.
@@ -223,14 +452,4 @@ func (m ggufMetadata) tokenID(key string, size int) (int32, error) {
 		return None, fmt.Errorf("%s is %v, want the id of one of %d tokens: %w", key, v, size, ErrInvalid)
 	}
 	return int32(id), nil
-}
-
-// SupportedPreTokenizers names the pre-tokenizers that FromGGUF takes.
-func SupportedPreTokenizers() []string {
-	var names []string
-	for _, p := range preTokenizers() {
-		names = append(names, p.name)
-	}
-	slices.Sort(names)
-	return names
 }

@@ -1,8 +1,11 @@
 package tokenizer
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -10,49 +13,147 @@ import (
 	"unicode/utf8"
 )
 
-// smallGolden is what hack/goldens/tokenizer/generate.py wrote.
-type smallGolden struct {
-	Tokens    []string `json:"tokens"`
-	TokenType []int32  `json:"token_type"`
-	Merges    []string `json:"merges"`
-	Cases     []struct {
-		Text    []byte             `json:"text"`
-		IDs     map[string][]int32 `json:"ids"`
-		Decoded string             `json:"decoded"`
-	} `json:"cases"`
+// golden is what hack/goldens/tokenizer/generate.py wrote.
+type golden struct {
+	Texts  [][]byte
+	Models map[string]map[string]any
+	Lists  map[string]goldenList
+	Kits   []goldenKit
+	GGUF   []struct {
+		Like     string
+		Metadata map[string]any
+	}
 }
 
-func readGolden(t testing.TB) *smallGolden {
+// goldenList is a vocabulary as GGUF has it.
+type goldenList struct {
+	Tokens    []string
+	TokenType []int32 `json:"token_type"`
+	Merges    []string
+	Scores    []float32
+	CharsMap  []byte `json:"precompiled_charsmap"`
+}
+
+// goldenKit is a tokenizer.json, its model apart, with a checksum for each text
+// or, where there are IDs, for each list of ids.
+type goldenKit struct {
+	Name, Model string
+	Rest        map[string]any
+	Sums        []byte
+	Pair        uint32
+	IDs         [][]int32
+}
+
+func readGolden(t testing.TB) *golden {
 	t.Helper()
-	raw, err := os.ReadFile("testdata/small.json")
+	raw, err := os.ReadFile("testdata/golden.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := new(smallGolden)
+	g := new(golden)
 	if err := json.Unmarshal(raw, g); err != nil {
 		t.Fatal(err)
 	}
-	if len(g.Cases) < 100 {
-		t.Fatalf("golden file holds %d cases", len(g.Cases))
+	if len(g.Texts) < 100 || len(g.Kits) < 100 {
+		t.Fatalf("golden file holds %d texts and %d tokenizers", len(g.Texts), len(g.Kits))
 	}
 	return g
 }
 
-func (g *smallGolden) metadata(pre string) map[string]any {
-	return map[string]any{
-		keyModel: "gpt2", keyPre: pre, keyTokens: g.Tokens, keyTokenType: g.TokenType, keyMerges: g.Merges,
-		"tokenizer.ggml.bos_token_id": uint64(1), "tokenizer.ggml.eos_token_id": uint64(2), "tokenizer.ggml.eot_token_id": uint64(2),
-		"tokenizer.ggml.padding_token_id": uint64(0),
+// file is the tokenizer.json of a kit.
+func (g *golden) file(t testing.TB, k goldenKit) string {
+	t.Helper()
+	model := maps.Clone(g.Models[k.Model])
+	if name, ok := model["vocab"].(string); ok {
+		l := g.Lists[name]
+		if model["type"] == "Unigram" {
+			var vocab [][]any
+			for i, text := range l.Tokens {
+				vocab = append(vocab, []any{text, l.Scores[i]})
+			}
+			model["vocab"] = vocab
+		} else {
+			vocab := map[string]int{}
+			for i, text := range slices.Backward(l.Tokens) {
+				vocab[text] = i // of tokens with the same text the first one counts
+			}
+			model["vocab"] = vocab
+		}
 	}
+	if name, ok := model["merges"].(string); ok {
+		model["merges"] = g.Lists[name].Merges
+	}
+	whole := maps.Clone(k.Rest)
+	whole["model"] = model
+	raw, err := json.Marshal(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
 }
 
-func (g *smallGolden) build(t testing.TB, pre string) *Tokenizer {
+// metadata is that of a GGUF file.
+func (g *golden) metadata(t testing.TB, like string) map[string]any {
 	t.Helper()
-	tok, err := FromGGUF(g.metadata(pre))
+	for _, entry := range g.GGUF {
+		if entry.Like != like {
+			continue
+		}
+		out := map[string]any{}
+		for key, v := range entry.Metadata {
+			l, named := goldenList{}, false
+			if name, ok := v.(string); ok {
+				l, named = g.Lists[name]
+			}
+			if n, ok := v.(float64); ok {
+				v = uint64(n)
+			}
+			if named && key != "model" {
+				v = map[string]any{"tokens": l.Tokens, "token_type": l.TokenType, "merges": l.Merges, "scores": l.Scores, "precompiled_charsmap": l.CharsMap}[key]
+			}
+			out["tokenizer.ggml."+key] = v
+		}
+		if like == "gpt-2" {
+			maps.Copy(out, map[string]any{
+				"tokenizer.ggml.bos_token_id": uint64(1), "tokenizer.ggml.eos_token_id": uint64(2), "tokenizer.ggml.eot_token_id": uint64(2),
+				"tokenizer.ggml.padding_token_id": uint64(0),
+			})
+		}
+		return out
+	}
+	t.Fatalf("golden file has no GGUF metadata for %s", like)
+	return nil
+}
+
+func (g *golden) build(t testing.TB, like string) *Tokenizer {
+	t.Helper()
+	tok, err := FromGGUF(g.metadata(t, like))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return tok
+}
+
+// sum is the checksum of one text.
+func sum(t testing.TB, tok *Tokenizer, ids, around []int32) uint32 {
+	t.Helper()
+	crc := crc32.Update(crc32.ChecksumIEEE(little(ids)), crc32.IEEETable, little(around))
+	for _, skip := range []bool{false, true} {
+		text, err := tok.Decode(ids, skip)
+		if err != nil {
+			t.Fatal(err)
+		}
+		crc = crc32.Update(crc, crc32.IEEETable, []byte(text+"\x00"))
+	}
+	return crc
+}
+
+func little(ids []int32) []byte {
+	var b []byte
+	for _, id := range ids {
+		b = binary.LittleEndian.AppendUint32(b, uint32(id))
+	}
+	return b
 }
 
 func encode(t testing.TB, tok *Tokenizer, text string, o EncodeOptions) []int32 {
@@ -64,33 +165,47 @@ func encode(t testing.TB, tok *Tokenizer, text string, o EncodeOptions) []int32 
 	return ids
 }
 
-func TestIDsEqualTheReference(t *testing.T) {
+func TestIDsAndTextEqualTheReference(t *testing.T) {
 	g := readGolden(t)
-	for _, pre := range SupportedPreTokenizers() {
-		t.Run(pre, func(t *testing.T) {
-			tok := g.build(t, pre)
-			for _, c := range g.Cases {
-				want, ok := c.IDs[pre]
-				if !ok {
-					t.Fatalf("no golden ids for %s", pre)
-				}
-				if got := encode(t, tok, string(c.Text), EncodeOptions{ParseSpecial: true}); !slices.Equal(got, want) {
-					t.Errorf("%q:\n got %v\nwant %v", c.Text, got, want)
+	for _, k := range g.Kits {
+		t.Run(k.Name, func(t *testing.T) {
+			tok, err := FromFolder(write(t, map[string]string{"tokenizer.json": g.file(t, k)}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			compareKit(t, g, k, tok)
+			ids, types, err := tok.EncodePair(validUTF8(string(g.Texts[0])), validUTF8(string(g.Texts[1])), EncodeOptions{ParseSpecial: true})
+			if got := crc32.ChecksumIEEE(little(append(ids, types...))); err != nil || got != k.Pair {
+				t.Errorf("a pair: %v, %v, %v", ids, types, err)
+			}
+			for _, entry := range g.GGUF {
+				if entry.Like == k.Name {
+					compareKit(t, g, k, g.build(t, k.Name))
 				}
 			}
 		})
 	}
 }
 
-func TestTextEqualsTheReference(t *testing.T) {
-	g := readGolden(t)
-	tok := g.build(t, "gpt-2")
-	for _, c := range g.Cases {
-		want := c.Decoded
-		ids := c.IDs["gpt-2"]
-		got, err := tok.Decode(ids, false)
-		if err != nil || got != want {
-			t.Errorf("%v: %v\n got %q\nwant %q", ids, err, got, want)
+// compareKit compares checksums; hack/goldens/tokenizer shows what was wanted.
+func compareKit(t *testing.T, g *golden, k goldenKit, tok *Tokenizer) {
+	t.Helper()
+	want := func(i int) uint32 { return binary.LittleEndian.Uint32(k.Sums[4*i:]) }
+	for i, ids := range k.IDs {
+		if sum(t, tok, ids, ids) != want(i) {
+			text, err := tok.Decode(ids, false)
+			t.Errorf("%v decode to %q, %v", ids, text, err)
+		}
+		checkStream(t, tok, ids)
+	}
+	if k.IDs != nil {
+		return
+	}
+	for i, text := range g.Texts {
+		ids := encode(t, tok, string(text), EncodeOptions{ParseSpecial: true})
+		around := encode(t, tok, string(text), EncodeOptions{ParseSpecial: true, AddSpecial: true})
+		if sum(t, tok, ids, around) != want(i) {
+			t.Errorf("%q: %v, %v", text, ids, around)
 		}
 		checkStream(t, tok, ids)
 	}
@@ -159,9 +274,9 @@ func TestHeapMergesAsTheDefinitionDoes(t *testing.T) {
 	g := readGolden(t)
 	b := g.build(t, "gpt-2").model.(*bpe)
 	w := b.newWorker(true)
-	for _, c := range g.Cases {
-		if got, want := w.encode(nil, string(c.Text)), slowBPE(b, string(c.Text)); !slices.Equal(got, want) {
-			t.Errorf("%q: %v, want %v", c.Text, got, want)
+	for _, text := range g.Texts {
+		if got, want := w.encode(nil, string(text)), slowBPE(b, string(text)); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", text, got, want)
 		}
 	}
 }
@@ -194,7 +309,7 @@ func TestControlTokensInPlainTextStayText(t *testing.T) {
 
 func TestBOSIsAddedWhereTheModelWantsIt(t *testing.T) {
 	g := readGolden(t)
-	m := g.metadata("gpt-2")
+	m := g.metadata(t, "gpt-2")
 	m["tokenizer.ggml.add_bos_token"] = true
 	tok, err := FromGGUF(m)
 	if err != nil {

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -29,4 +30,34 @@ func readMetaspace(c component) (metaspaceFields, error) {
 		return f, fmt.Errorf("Metaspace has add_prefix_space false and prepend_scheme %s: %w", f.PrependScheme, ErrInvalid)
 	}
 	return f, nil
+}
+
+// metaspace writes spaces as a mark, puts one in front, and cuts before each.
+func (p *preTokenizing) metaspace(c component) error {
+	f, err := readMetaspace(c)
+	if err != nil {
+		return err
+	}
+	if p.bytes {
+		return fmt.Errorf("pre_tokenizer Metaspace stands behind ByteLevel: %w", ErrUnsupported)
+	}
+	mark := f.Replacement
+	p.then(func(in span, out func(span)) error {
+		head := len(strings.ReplaceAll(in.text[:in.head], " ", mark))
+		in = span{strings.ReplaceAll(in.text, " ", mark), head}
+		if f.PrependScheme == "always" || f.PrependScheme == "first" && in.head > 0 {
+			if !strings.HasPrefix(in.text, mark) {
+				in.text = mark + in.text
+				if in.head > 0 {
+					in.head += len(mark)
+				}
+			}
+		}
+		out(in)
+		return nil
+	})
+	if f.Split == nil || *f.Split {
+		p.then(behaving(eachString(mark), withNext, false))
+	}
+	return nil
 }

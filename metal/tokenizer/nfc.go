@@ -8,12 +8,15 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// nfc composes text canonically as the reference does. That differs from
-// norm.NFC in two ways: the reference knows the characters of Unicode 9 only,
+// forms brings text into the normal forms as the reference does. That differs
+// from norm in two ways: the reference knows the characters of Unicode 9 only,
 // and it inserts nothing into long runs of marks.
-type nfc struct {
+type forms struct {
 	composed map[[2]rune]rune
 	late     *unicode.RangeTable
+	// compat are the characters that Unicode gave a compatibility form after
+	// version 9.
+	compat *unicode.RangeTable
 }
 
 // lateMarks are what Unicode gave a combining class, or a composition, after
@@ -35,9 +38,12 @@ func lateMarks() *unicode.RangeTable {
 	}
 }
 
-// newNFC collects the pairs that compose, which all lie in a few blocks.
-func newNFC() *nfc {
-	n := &nfc{composed: map[[2]rune]rune{}, late: lateMarks()}
+// newForms collects the pairs that compose, which all lie in a few blocks.
+func newForms() *forms {
+	n := &forms{
+		composed: map[[2]rune]rune{}, late: lateMarks(),
+		compat: ranges("32ff a7f2-a7f4 ab69 10781-10785 10787-107b0 107b2-107ba 1e030-1e06d 1f16c 1fbf0-1fbf9"),
+	}
 	for _, block := range [][2]rune{{0xc0, 0x30ff}, {0x11000, 0x11fff}} {
 		for r := block[0]; r <= block[1]; r++ {
 			s := string(r)
@@ -56,18 +62,28 @@ func newNFC() *nfc {
 	return n
 }
 
-// String composes s.
-func (n *nfc) String(s string) string {
+// nfc composes s; nfd takes it apart, nfkd and nfkc also what only looks
+// different.
+func (n *forms) nfc(s string) string {
 	if norm.NFC.IsNormalString(s) {
 		return s
 	}
-	runes := n.decompose(s)
+	return string(n.compose(n.apart(s, norm.NFD)))
+}
+
+func (n *forms) nfd(s string) string  { return string(n.apart(s, norm.NFD)) }
+func (n *forms) nfkd(s string) string { return string(n.apart(s, norm.NFKD)) }
+func (n *forms) nfkc(s string) string { return string(n.compose(n.apart(s, norm.NFKD))) }
+
+// apart decomposes s and orders its marks.
+func (n *forms) apart(s string, by norm.Form) []rune {
+	runes := n.decompose(s, by)
 	n.reorder(runes)
-	return string(n.compose(runes))
+	return runes
 }
 
 // class is the canonical combining class that the reference knows.
-func (n *nfc) class(r rune) uint8 {
+func (n *forms) class(r rune) uint8 {
 	if r < 0x300 || unicode.Is(n.late, r) {
 		return 0
 	}
@@ -75,21 +91,25 @@ func (n *nfc) class(r rune) uint8 {
 	return norm.NFC.Properties(b[:utf8.EncodeRune(b[:], r)]).CCC()
 }
 
-func (n *nfc) decompose(s string) []rune {
+func (n *forms) decompose(s string, by norm.Form) []rune {
 	out := make([]rune, 0, len(s))
 	for _, r := range s {
-		if r < 0xc0 || unicode.Is(n.late, r) {
+		if r < 0xa0 || unicode.Is(n.late, r) || by == norm.NFKD && unicode.Is(n.compat, r) {
 			out = append(out, r)
 			continue
 		}
 		var b, d [4 * utf8.UTFMax]byte
-		out = append(out, []rune(string(norm.NFD.Append(d[:0], b[:utf8.EncodeRune(b[:], r)]...)))...)
+		for rest := by.Append(d[:0], b[:utf8.EncodeRune(b[:], r)]...); len(rest) > 0; {
+			r, size := utf8.DecodeRune(rest)
+			out = append(out, r)
+			rest = rest[size:]
+		}
 	}
 	return out
 }
 
 // reorder sorts each run of marks by class.
-func (n *nfc) reorder(runes []rune) {
+func (n *forms) reorder(runes []rune) {
 	for i := 0; i < len(runes); i++ {
 		from := i
 		for i < len(runes) && n.class(runes[i]) != 0 {
@@ -102,7 +122,7 @@ func (n *nfc) reorder(runes []rune) {
 }
 
 // compose joins each starter with the marks behind it that nothing blocks.
-func (n *nfc) compose(runes []rune) []rune {
+func (n *forms) compose(runes []rune) []rune {
 	out := runes[:0]
 	starter, last := -1, uint8(0) // index in out; class of what follows it
 	for _, r := range runes {
@@ -123,7 +143,7 @@ func (n *nfc) compose(runes []rune) []rune {
 }
 
 // pair composes two characters; Hangul by arithmetic.
-func (n *nfc) pair(a, b rune) (rune, bool) {
+func (n *forms) pair(a, b rune) (rune, bool) {
 	const lBase, vBase, tBase, sBase = 0x1100, 0x1161, 0x11a7, 0xac00
 	const lCount, vCount, tCount = 19, 21, 28
 	if l, v := a-lBase, b-vBase; 0 <= l && l < lCount && 0 <= v && v < vCount {

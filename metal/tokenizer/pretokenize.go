@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -45,21 +46,10 @@ func (a cutter) then(b cutter) cutter {
 	}
 }
 
-// scanning makes a cutter of a scanner that leaves nothing out.
-func scanning(split splitter) cutter {
-	return func(in span, out func(span)) error {
-		at := 0
-		split(in.text, func(piece string) {
-			out(in.part(at, at+len(piece)))
-			at += len(piece)
-		})
-		return nil
-	}
-}
-
 // preTokenizing is a pre-tokenizer in the making.
 type preTokenizing struct {
 	cut cutter
+	c   *categories
 	// bytes says that the pieces are in the alphabet of byte-level BPE;
 	// written, that they were rewritten into it already. The model reads bytes,
 	// so that rewriting is left to where another step has to see it.
@@ -110,6 +100,9 @@ func preTokenizerKinds() map[string]func(*preTokenizing, component) error {
 		"ByteLevel": (*preTokenizing).byteLevel,
 		"Digits":    (*preTokenizing).digits,
 		"Split":     (*preTokenizing).split,
+		"Metaspace": (*preTokenizing).metaspace, "Whitespace": (*preTokenizing).whitespace, "WhitespaceSplit": (*preTokenizing).whitespaceSplit,
+		"BertPreTokenizer": (*preTokenizing).bert, "Punctuation": (*preTokenizing).punctuation,
+		"CharDelimiterSplit": (*preTokenizing).delimiter,
 	}
 }
 
@@ -147,7 +140,7 @@ func (p *preTokenizing) byteLevel(c component) error {
 		p.cut = p.cut.then(prefixSpace)
 	}
 	if f.UseRegex {
-		p.cut = p.cut.then(scanning(splitGPT2))
+		p.cut = p.cut.then(isolating(p.c.gpt2()))
 	}
 	p.bytes = true
 	return nil
@@ -175,7 +168,7 @@ func (p *preTokenizing) digits(c component) error {
 	if f.Individual {
 		b = isolated
 	}
-	p.then(behaving(eachRune(isNumeric), b, false))
+	p.then(behaving(eachRune(newNumeric()), b, false))
 	return nil
 }
 
@@ -199,11 +192,7 @@ func (p *preTokenizing) split(c component) error {
 		p.then(behaving(eachString(*f.Pattern.String), b, f.Invert))
 		return nil
 	}
-	if split, ok := knownPatterns()[*f.Pattern.Regex]; ok && (b == isolated || (b == removed && f.Invert)) {
-		p.then(scanning(split))
-		return nil
-	}
-	find, err := compile(*f.Pattern.Regex)
+	find, err := p.c.finder(*f.Pattern.Regex)
 	if err != nil {
 		return err
 	}
@@ -211,10 +200,28 @@ func (p *preTokenizing) split(c component) error {
 	return nil
 }
 
+// finder finds the matches of an expression.
+func (c *categories) finder(expr string) (finder, error) {
+	if scan, ok := knownScanner(c, expr); ok {
+		return scan.finder(), nil
+	}
+	return compile(expr)
+}
+
+// isolating cuts out each match.
+func isolating(s scanner) cutter { return behaving(s.finder(), isolated, false) }
+
 // finder calls found for each place in s that matches, from left to right.
 type finder func(s string, found func(from, to int)) error
 
-func eachRune(is func(rune) bool) finder {
+func (scan scanner) finder() finder {
+	return func(s string, found func(int, int)) error {
+		scan(s, found)
+		return nil
+	}
+}
+
+func eachRune(is class) finder {
 	return func(s string, found func(int, int)) error {
 		for i := 0; i < len(s); {
 			r, n := utf8.DecodeRuneInString(s[i:])
@@ -337,4 +344,75 @@ func (j *joiner) flush() {
 		j.out(j.last)
 	}
 	j.waiting = false
+}
+
+// whitespace keeps the matches of \w+|[^\w\s]+.
+func (p *preTokenizing) whitespace(component) error {
+	word := newWord()
+	const nothing, inWord, between = 0, 1, 2
+	kind := func(r rune) int {
+		switch {
+		case word(r):
+			return inWord
+		case unicode.IsSpace(r):
+			return nothing
+		}
+		return between
+	}
+	p.then(behaving(func(s string, found func(int, int)) error {
+		from, in := 0, nothing
+		for i, r := range s {
+			if k := kind(r); k != in {
+				if in != nothing {
+					found(from, i)
+				}
+				from, in = i, k
+			}
+		}
+		if in != nothing {
+			found(from, len(s))
+		}
+		return nil
+	}, removed, true))
+	return nil
+}
+
+func (p *preTokenizing) whitespaceSplit(component) error {
+	p.then(behaving(eachRune(unicode.IsSpace), removed, false))
+	return nil
+}
+
+func (p *preTokenizing) bert(component) error {
+	p.then(behaving(eachRune(unicode.IsSpace), removed, false))
+	p.then(behaving(eachRune(newPunctuation()), isolated, false))
+	return nil
+}
+
+func (p *preTokenizing) punctuation(c component) error {
+	f := struct {
+		Behavior string `json:"behavior"`
+	}{string(isolated)}
+	if err := c.into(&f); err != nil {
+		return err
+	}
+	b, err := readBehavior(f.Behavior)
+	if err != nil {
+		return err
+	}
+	p.then(behaving(eachRune(newPunctuation()), b, false))
+	return nil
+}
+
+func (p *preTokenizing) delimiter(c component) error {
+	var f struct {
+		Delimiter string `json:"delimiter"`
+	}
+	if err := c.into(&f); err != nil {
+		return err
+	}
+	if utf8.RuneCountInString(f.Delimiter) != 1 {
+		return fmt.Errorf("%s splits at %.80q, want one character: %w", c.kind, f.Delimiter, ErrInvalid)
+	}
+	p.then(behaving(eachString(f.Delimiter), removed, false))
+	return nil
 }

@@ -8,63 +8,100 @@ import (
 	"github.com/dlclark/regexp2"
 )
 
-const (
-	maxPattern  = 1 << 12
-	patternTime = 2 * time.Second // for one text
-)
+const maxPattern = 1 << 12 // bytes
 
-// knownPatterns are split by hand-written scanners.
-func knownPatterns() map[string]splitter {
-	return map[string]splitter{
-		`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`:                                          splitGPT2,
-		`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: splitLlama3,
-		`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`:      splitQwen2,
-	}
+// patternTime bounds the time that a pattern may take on a text.
+func patternTime(text string) time.Duration {
+	return 2*time.Second + time.Duration(len(text))*10*time.Microsecond
 }
 
-// compile makes a finder of an expression.
-func compile(expr string) (find finder, err error) {
+// compile makes a finder of an expression that has no scanner.
+func compile(expr string) (finder, error) {
 	if len(expr) > maxPattern {
 		return nil, fmt.Errorf("pattern of %d bytes, more than %d: %w", len(expr), maxPattern, ErrUnsupported)
 	}
-	defer func() {
-		if r := recover(); r != nil { // the library's parser is not ours to trust
-			find, err = nil, fmt.Errorf("pattern %.80q: %v: %w", expr, r, ErrUnsupported)
-		}
-	}()
-	re, err := regexp2.Compile(expr, regexp2.None)
+	text, err := translate(expr)
 	if err != nil {
-		return nil, fmt.Errorf("pattern %.80q: %w: %w", expr, ErrUnsupported, err)
+		return nil, err
 	}
-	re.MatchTimeout = patternTime
-	return func(s string, found func(from, to int)) error { return findAll(re, s, found) }, nil
+	re, err := compileSafely(text)
+	if err != nil {
+		return nil, fmt.Errorf("pattern %.80q: %w", expr, err)
+	}
+	return func(s string, found func(from, to int)) error {
+		m := matching{re: re, text: s, end: time.Now().Add(patternTime(s)), last: -1}
+		if err := m.each(found); err != nil {
+			return fmt.Errorf("pattern %.80q: %w", expr, err)
+		}
+		return nil
+	}, nil
 }
 
-func findAll(re *regexp2.Regexp, s string, found func(from, to int)) (err error) {
+// compileSafely and next keep panics of the library in: what they read is not
+// ours to trust.
+func compileSafely(expr string) (re *regexp2.Regexp, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("pattern %.80q: %v: %w", re.String(), r, ErrTooSlow)
+			err = fmt.Errorf("%v: %w", r, ErrUnsupported)
 		}
 	}()
-	end := time.Now().Add(patternTime)
-	m, err := re.FindStringMatch(s)
-	byteAt, runeAt := 0, 0
-	offset := func(to int) int {
-		for ; runeAt < to; runeAt++ {
-			_, n := utf8.DecodeRuneInString(s[byteAt:])
-			byteAt += n
-		}
-		return byteAt
+	if re, err = regexp2.Compile(expr, regexp2.Multiline); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
-	for ; m != nil && err == nil; m, err = re.FindNextMatch(m) {
-		from := offset(m.Index)
-		found(from, offset(m.Index+m.Length))
-		if time.Now().After(end) {
-			return fmt.Errorf("pattern %.80q: %w", re.String(), ErrTooSlow)
+	re.MatchTimeout = patternTime("")
+	return re, nil
+}
+
+// matching is one pass of an expression over a text.
+type matching struct {
+	re             *regexp2.Regexp
+	text           string
+	end            time.Time
+	last           int // where the last match ended, in characters; -1 before
+	byteAt, runeAt int
+}
+
+func (m *matching) each(found func(from, to int)) error {
+	for match, err := m.next(nil); match != nil || err != nil; match, err = m.next(match) {
+		if err != nil {
+			return err
 		}
-	}
-	if err != nil {
-		return fmt.Errorf("pattern %.80q: %w: %w", re.String(), ErrTooSlow, err)
+		from, to := match.Index, match.Index+match.Length
+		if from == to && from == m.last {
+			continue // as in the reference, no empty match right behind another
+		}
+		m.last = to
+		start := m.offset(from)
+		found(start, m.offset(to))
+		if time.Now().After(m.end) {
+			return ErrTooSlow
+		}
 	}
 	return nil
+}
+
+func (m *matching) next(before *regexp2.Match) (match *regexp2.Match, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			match, err = nil, fmt.Errorf("%v: %w", r, ErrTooSlow)
+		}
+	}()
+	if before == nil {
+		match, err = m.re.FindStringMatch(m.text)
+	} else {
+		match, err = m.re.FindNextMatch(before)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTooSlow, err)
+	}
+	return match, nil
+}
+
+// offset is where a character begins, in bytes; characters come in order.
+func (m *matching) offset(character int) int {
+	for ; m.runeAt < character; m.runeAt++ {
+		_, n := utf8.DecodeRuneInString(m.text[m.byteAt:])
+		m.byteAt += n
+	}
+	return m.byteAt
 }

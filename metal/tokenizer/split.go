@@ -1,103 +1,82 @@
 package tokenizer
 
-import (
-	"unicode"
-	"unicode/utf8"
-)
+import "unicode/utf8"
 
-// Hand-written scanners for the split expressions of the known families. Each
-// takes what the expression in its comment takes, alternatives in order.
+// Hand-written scanners for the expressions that the known families split text
+// by. Each finds what the expression in its comment matches, alternatives in
+// order.
 
-// class is what the expressions tell apart.
-type class uint8
+// scanner calls found for each match, from left to right.
+type scanner func(s string, found func(from, to int))
 
-const (
-	classOther class = iota
-	classLetter
-	classNumber
-	classSpace
-)
-
-func classOf(r rune) class {
-	switch {
-	case r < utf8.RuneSelf:
-		switch {
-		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z':
-			return classLetter
-		case '0' <= r && r <= '9':
-			return classNumber
-		case r == ' ', '\t' <= r && r <= '\r':
-			return classSpace
+// scanning makes a scanner of what measures the match at a place; a place where
+// nothing matches is passed over.
+func scanning(match func(s string, i int) int) scanner {
+	return func(s string, found func(from, to int)) {
+		for i := 0; i < len(s); {
+			end := match(s, i)
+			if end > i {
+				found(i, end)
+				i = end
+				continue
+			}
+			_, n := utf8.DecodeRuneInString(s[i:])
+			i += n
 		}
-		return classOther
-	case unicode.IsLetter(r):
-		return classLetter
-	case unicode.IsNumber(r):
-		return classNumber
-	case unicode.IsSpace(r):
-		return classSpace
 	}
-	return classOther
 }
 
-// at returns the class and size of the character at i; size is 0 at the end.
-func at(s string, i int) (class, int) {
+// at returns the category and size of the character at i; size is 0 at the end.
+func (c *categories) at(s string, i int) (category, int) {
 	if i >= len(s) {
-		return classOther, 0
+		return 0, 0
 	}
 	if b := s[i]; b < utf8.RuneSelf {
-		return classOf(rune(b)), 1
+		return c.first[b], 1
 	}
 	r, n := utf8.DecodeRuneInString(s[i:])
-	return classOf(r), n
+	return c.of(r), n
 }
 
-// run returns the end of the characters of class c from i on.
-func run(s string, i int, c class) int {
+// run returns the end of the characters that are any of these from i on.
+func (c *categories) run(s string, i int, any category) int {
 	for {
-		k, n := at(s, i)
-		if n == 0 || k != c {
+		k, n := c.at(s, i)
+		if k&any == 0 {
 			return i
 		}
 		i += n
 	}
 }
 
-// splitGPT2 follows
+// gpt2 follows
 // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-func splitGPT2(s string, piece func(string)) {
-	for i := 0; i < len(s); {
-		end := i + contraction(s[i:], false)
-		if end == i {
-			end = gpt2Word(s, i)
+func (c *categories) gpt2() scanner {
+	return scanning(func(s string, i int) int {
+		if n := contraction(s[i:], false); n > 0 {
+			return i + n
 		}
-		if end == i {
-			end = spaces(s, i)
+		from := i
+		if s[i] == ' ' {
+			from++
 		}
-		piece(s[i:end])
-		i = end
-	}
+		switch k, _ := c.at(s, from); {
+		case k&letter != 0:
+			return c.run(s, from, letter)
+		case k&number != 0:
+			return c.run(s, from, number)
+		case k&space == 0 && k != 0:
+			return c.run(s, from, ^(letter | number | space))
+		}
+		return c.spaces(s, i)
+	})
 }
 
-// gpt2Word takes an optional space and a run of letters, numbers or others; i
-// itself if there is none.
-func gpt2Word(s string, i int) int {
-	from := i
-	if s[i] == ' ' {
-		from++
-	}
-	k, n := at(s, from)
-	if n == 0 || k == classSpace {
-		return i
-	}
-	return run(s, from, k)
-}
-
-// spaces takes a run of white space, but leaves its last character to a word
-// that follows, unless it is the only one.
-func spaces(s string, i int) int {
-	end := run(s, i, classSpace)
-	if end == len(s) {
+// spaces takes a run of white space, but leaves its last character to what
+// follows, unless it is the only one: \s+(?!\S)|\s+
+func (c *categories) spaces(s string, i int) int {
+	end := c.run(s, i, space)
+	if end == len(s) || end == i {
 		return end
 	}
 	_, last := utf8.DecodeLastRuneInString(s[i:end])
@@ -107,61 +86,61 @@ func spaces(s string, i int) int {
 	return end
 }
 
-// splitDigitsGPT2 cuts out each number character and splits the rest as GPT-2
-// does, each part on its own.
-func splitDigitsGPT2(s string, piece func(string)) {
-	from := 0
-	for i := 0; i < len(s); {
-		k, n := at(s, i)
-		if k == classNumber {
-			if from < i {
-				splitGPT2(s[from:i], piece)
-			}
-			piece(s[i : i+n])
-			from = i + n
-		}
-		i += n
-	}
-	if from < len(s) {
-		splitGPT2(s[from:], piece)
-	}
-}
-
-// splitLlama3 follows
+// modern is a family of expressions that begins with Llama 3's:
 // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-func splitLlama3(s string, piece func(string)) { splitModern(s, 3, piece) }
-
-// splitQwen2 is splitLlama3 with single digits.
-func splitQwen2(s string, piece func(string)) { splitModern(s, 1, piece) }
-
-func splitModern(s string, digits int, piece func(string)) {
-	for i := 0; i < len(s); {
-		end := modernPiece(s, i, digits)
-		piece(s[i:end])
-		i = end
-	}
+type modern struct {
+	c      *categories
+	digits int // most digits in a piece
+	// word is what a word consists of.
+	word category
+	// cased ends words where a capital follows a small letter:
+	// [^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|
+	// [^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*
+	// and takes a slash like a line break: [\r\n/]*
+	cased bool
+	// contracts says whether 's and its like stand before words (uncased) or
+	// end them (cased).
+	contracts bool
 }
 
-func modernPiece(s string, i, digits int) int {
-	if n := contraction(s[i:], true); n > 0 {
-		return i + n
-	}
-	k, n := at(s, i)
-	if k == classLetter {
-		return run(s, i, classLetter)
-	}
-	if k != classNumber && s[i] != '\r' && s[i] != '\n' {
-		if next, _ := at(s, i+n); next == classLetter {
-			return run(s, i+n, classLetter)
+// llama3 has \p{N}{1,3}, qwen2 \p{N}; qwen35 takes marks for letters, as in
+// [\p{L}\p{M}]+ and [^\s\p{L}\p{M}\p{N}]+.
+func (c *categories) llama3() scanner {
+	return scanning(modern{c: c, digits: 3, word: letter, contracts: true}.match)
+}
+
+func (c *categories) qwen2() scanner {
+	return scanning(modern{c: c, digits: 1, word: letter, contracts: true}.match)
+}
+
+func (c *categories) qwen35() scanner {
+	return scanning(modern{c: c, digits: 1, word: letter | mark, contracts: true}.match)
+}
+
+// o200k has cased words with (?i:'s|'t|'re|'ve|'m|'ll|'d)? and \p{N}{1,3},
+// tekken without contractions and with \p{N}.
+func (c *categories) o200k() scanner {
+	return scanning(modern{c: c, digits: 3, word: letter, cased: true, contracts: true}.match)
+}
+
+func (c *categories) tekken() scanner {
+	return scanning(modern{c: c, digits: 1, word: letter, cased: true}.match)
+}
+
+func (m modern) match(s string, i int) int {
+	if m.contracts && !m.cased {
+		if n := contraction(s[i:], true); n > 0 {
+			return i + n
 		}
 	}
-	if k == classNumber {
-		for ; digits > 0; digits-- {
-			k, n := at(s, i)
-			if k != classNumber {
-				break
-			}
+	k, n := m.c.at(s, i)
+	if end := m.words(s, i, k, n); end > i {
+		return end
+	}
+	if k&number != 0 {
+		for digits := m.digits; digits > 0 && k&number != 0; digits-- {
 			i += n
+			k, n = m.c.at(s, i)
 		}
 		return i
 	}
@@ -169,25 +148,123 @@ func modernPiece(s string, i, digits int) int {
 	if s[i] == ' ' {
 		from++
 	}
-	if k, n := at(s, from); n > 0 && k == classOther {
-		end := run(s, from, classOther)
-		for end < len(s) && newline(s[end]) {
+	if k, _ := m.c.at(s, from); k != 0 && k&(m.word|number|space|letter) == 0 {
+		end := m.c.run(s, from, ^(m.word | letter | number | space))
+		for end < len(s) && (newline(s[end]) || m.cased && s[end] == '/') {
 			end++
 		}
 		return end
 	}
-	return modernSpaces(s, i)
+	return m.c.breaks(s, i)
 }
 
-// modernSpaces takes white space up to its last line break, or what spaces
-// takes where there is none.
-func modernSpaces(s string, i int) int {
-	for end := run(s, i, classSpace); end > i; end-- {
+// words measures [^\r\n\p{L}\p{N}]? and a word; k and n are of the character
+// at i.
+func (m modern) words(s string, i int, k category, n int) int {
+	leads := k&(letter|number) == 0 && !newline(s[i])
+	if !m.cased {
+		if leads {
+			if end := m.c.run(s, i+n, m.word); end > i+n {
+				return end
+			}
+		}
+		return m.c.run(s, i, m.word)
+	}
+	for _, measure := range []func(string, int) int{m.c.smallEnd, m.c.capitalStart} {
+		end := i
+		if leads {
+			if end = measure(s, i+n); end == i+n {
+				end = i
+			}
+		}
+		if end == i {
+			end = measure(s, i)
+		}
+		if end > i {
+			if m.contracts {
+				end += contraction(s[end:], true)
+			}
+			return end
+		}
+	}
+	return i
+}
+
+// smallEnd measures [capital]*[small]+. What is both goes to the capitals, save
+// one where no other small letter follows.
+func (c *categories) smallEnd(s string, i int) int {
+	both := i // the end of the last character that is both
+	end := i
+	for {
+		k, n := c.at(s, end)
+		if k&capital == 0 {
+			break
+		}
+		end += n
+		if k&small != 0 {
+			both = end
+		}
+	}
+	if k, _ := c.at(s, end); k&small != 0 {
+		return c.run(s, end, small)
+	}
+	return both
+}
+
+// capitalStart measures [capital]+[small]*.
+func (c *categories) capitalStart(s string, i int) int {
+	end := c.run(s, i, capital)
+	if end == i {
+		return i
+	}
+	return c.run(s, end, small)
+}
+
+// deepseek3 follows
+// [!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+func (c *categories) deepseek3() scanner {
+	return scanning(func(s string, i int) int {
+		k, n := c.at(s, i)
+		if s[i] < utf8.RuneSelf && k&(punctuation|sign) != 0 {
+			end := i + 1
+			for end < len(s) && (s[end]|0x20 >= 'a' && s[end]|0x20 <= 'z') {
+				end++
+			}
+			if end > i+1 {
+				return end
+			}
+		}
+		if k&(letter|punctuation|sign) == 0 && !newline(s[i]) {
+			if end := c.run(s, i+n, letter|mark); end > i+n {
+				return end
+			}
+		}
+		if end := c.run(s, i, letter|mark); end > i {
+			return end
+		}
+		from := i
+		if s[i] == ' ' {
+			from++
+		}
+		if end := c.run(s, from, punctuation|sign); end > from {
+			for end < len(s) && newline(s[end]) {
+				end++
+			}
+			return end
+		}
+		return c.breaks(s, i)
+	})
+}
+
+// breaks takes white space up to its last line break, or what spaces takes
+// where there is none: \s*[\r\n]+|\s+(?!\S)|\s+
+func (c *categories) breaks(s string, i int) int {
+	for end := c.run(s, i, space); end > i; end-- {
 		if newline(s[end-1]) {
 			return end
 		}
 	}
-	return spaces(s, i)
+	return c.spaces(s, i)
 }
 
 func newline(b byte) bool { return b == '\r' || b == '\n' }
@@ -218,4 +295,48 @@ func contraction(s string, fold bool) int {
 		return 3
 	}
 	return 0
+}
+
+// runs finds stretches of one class: an optional lead, then least to most
+// characters that are any of a category or in a list.
+type runs struct {
+	c           *categories
+	lead        category // of one character that may stand in front
+	any         category
+	is          class // beside any; may be nil
+	least, most int
+}
+
+func (r runs) scanner() scanner { return scanning(r.match) }
+
+func (r runs) match(s string, i int) int {
+	k, n := r.c.at(s, i)
+	if r.lead&k != 0 {
+		if end := r.count(s, i+n); end > i+n {
+			return end
+		}
+	}
+	return r.count(s, i)
+}
+
+func (r runs) count(s string, i int) int {
+	end := i
+	for had := 0; ; had++ {
+		k, n := r.c.at(s, end)
+		if n == 0 || had == r.most || k&r.any == 0 && !r.has(s[end:]) {
+			if had < r.least {
+				return i
+			}
+			return end
+		}
+		end += n
+	}
+}
+
+func (r runs) has(s string) bool {
+	if r.is == nil {
+		return false
+	}
+	x, _ := utf8.DecodeRuneInString(s)
+	return r.is(x)
 }

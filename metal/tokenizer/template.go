@@ -11,6 +11,21 @@ type templates struct {
 	one, two []templatePart
 }
 
+// fill puts texts into a template: their ids, and the kind (token type) of each.
+func fill(parts []templatePart, texts ...[]int32) (ids, kinds []int32) {
+	for _, p := range parts {
+		these := []int32{p.id}
+		if p.text > 0 {
+			these = texts[p.text-1]
+		}
+		ids = append(ids, these...)
+		for range these {
+			kinds = append(kinds, p.kind)
+		}
+	}
+	return ids, kinds
+}
+
 // templatePart is an id or a place for a text.
 type templatePart struct {
 	id   int32
@@ -45,8 +60,9 @@ func readTemplates(raw json.RawMessage, size int) (templates, error) {
 	t := templates{one: []templatePart{{text: 1}}, two: []templatePart{{text: 1}, {text: 2, kind: 1}}}
 	known := map[string]func(*templates, component) error{
 		"ByteLevel":          func(*templates, component) error { return nil }, // moves offsets only
-		"TemplateProcessing": (*templates).read,
+		"TemplateProcessing": (*templates).read, "BertProcessing": (*templates).bert, "RobertaProcessing": (*templates).roberta,
 	}
+	adds := 0
 	for _, s := range steps {
 		read, ok := known[s.kind]
 		if !ok {
@@ -55,6 +71,12 @@ func readTemplates(raw json.RawMessage, size int) (templates, error) {
 		if err := read(&t, s); err != nil {
 			return t, err
 		}
+		if s.kind != "ByteLevel" {
+			adds++
+		}
+	}
+	if adds > 1 {
+		return t, fmt.Errorf("post_processor has %d members that add tokens, supported is 1: %w", adds, ErrUnsupported)
 	}
 	for _, p := range slices.Concat(t.one, t.two) {
 		if p.id < 0 || int(p.id) >= size {
@@ -87,10 +109,11 @@ func (t *templates) read(c component) error {
 			ID   string `json:"id"`
 			Type int32  `json:"type_id"`
 		}
-	}{{&t.one, f.Single}, {&t.two, f.Pair}} {
+		texts int
+	}{{&t.one, f.Single, 1}, {&t.two, f.Pair, 2}} {
 		*x.to = nil
 		for _, p := range x.from {
-			if s, ok := p["Sequence"]; ok && place[s.ID] > 0 {
+			if s, ok := p["Sequence"]; ok && place[s.ID] > 0 && place[s.ID] <= x.texts {
 				*x.to = append(*x.to, templatePart{text: place[s.ID], kind: s.Type})
 				continue
 			}
@@ -108,4 +131,45 @@ func (t *templates) read(c component) error {
 		}
 	}
 	return nil
+}
+
+// separators are the tokens that two older processors name.
+type separators struct {
+	Sep, Cls namedID
+}
+
+// namedID reads ["[SEP]", 102].
+type namedID int32
+
+func (n *namedID) UnmarshalJSON(b []byte) error {
+	var pair []json.RawMessage
+	if err := json.Unmarshal(b, &pair); err != nil {
+		return err
+	}
+	if len(pair) != 2 {
+		return fmt.Errorf("%.80q is no pair of text and id", b)
+	}
+	return json.Unmarshal(pair[1], (*int32)(n))
+}
+
+func (t *templates) bert(c component) error {
+	var f separators
+	err := c.into(&f)
+	t.separate(int32(f.Cls), int32(f.Sep))
+	return err
+}
+
+// separate puts one token in front and another behind each text.
+func (t *templates) separate(cls, sep int32) {
+	t.one = []templatePart{{id: cls}, {text: 1}, {id: sep}}
+	t.two = append(t.one[:3:3], templatePart{text: 2, kind: 1}, templatePart{id: sep, kind: 1})
+}
+
+func (t *templates) roberta(c component) error {
+	var f separators
+	err := c.into(&f)
+	cls, sep := templatePart{id: int32(f.Cls)}, templatePart{id: int32(f.Sep)}
+	t.one = []templatePart{cls, {text: 1}, sep}
+	t.two = []templatePart{cls, {text: 1}, sep, sep, {text: 2}, sep}
+	return err
 }

@@ -68,10 +68,6 @@ type worker interface {
 	encode(ids []int32, piece string) []int32
 }
 
-// splitter cuts text into pieces that no token crosses, in order, leaving
-// nothing out.
-type splitter func(text string, piece func(string))
-
 // SpecialTokens are the roles that some ids have; None where the model names
 // no such token.
 type SpecialTokens struct {
@@ -103,16 +99,43 @@ type EncodeOptions struct {
 	// ParseSpecial reads the text of control tokens as these tokens: needed
 	// for what a chat template wrote.
 	ParseSpecial bool
+	// AddSpecial puts around the text what the model was made with, as
+	// transformers does with add_special_tokens: for texts to embed. It goes
+	// before AddBOS.
+	AddSpecial bool
 }
 
 // Encode returns the ids of text. Broken UTF-8 is read as U+FFFD. The only
 // error is ErrTooSlow.
 func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	ids := make([]int32, 0, len(text)/4+2)
+	if o.AddSpecial {
+		ids, err := t.encode(ids, text, o.ParseSpecial)
+		if err != nil {
+			return nil, err
+		}
+		ids, _ = fill(t.around.one, ids)
+		return ids, nil
+	}
 	if o.AddBOS && t.special.AddBOS && t.special.BOS != None {
 		ids = append(ids, t.special.BOS)
 	}
 	return t.encode(ids, text, o.ParseSpecial)
+}
+
+// EncodePair returns the ids of two texts with what the model was made with
+// around and between them, and for each id its token type.
+func (t *Tokenizer) EncodePair(first, second string, o EncodeOptions) (ids, types []int32, err error) {
+	a, err := t.encode(nil, first, o.ParseSpecial)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := t.encode(nil, second, o.ParseSpecial)
+	if err != nil {
+		return nil, nil, err
+	}
+	ids, types = fill(t.around.two, a, b)
+	return ids, types, nil
 }
 
 // encode appends the ids of text alone.

@@ -33,6 +33,7 @@ type vocabulary struct {
 	kinds   []kind
 	slots   []int32 // open addressing; id+1, 0 is free
 	seed    maphash.Seed
+	hidden  map[int32]bool // tokens that cannot be found by their text
 }
 
 // maxVocabulary bounds the number of tokens, and maxVocabularyBytes their
@@ -60,7 +61,14 @@ func (v *vocabulary) add(text []byte, k kind, searchable bool) error {
 	v.blob = append(v.blob, text...)
 	v.offsets = append(v.offsets, uint32(len(v.blob)))
 	v.kinds = append(v.kinds, k)
-	if !searchable || len(text) == 0 {
+	if !searchable {
+		if v.hidden == nil {
+			v.hidden = map[int32]bool{}
+		}
+		v.hidden[int32(id)] = true
+		return nil
+	}
+	if len(text) == 0 {
 		return nil
 	}
 	if at, found := v.slot(text); !found {
@@ -68,6 +76,9 @@ func (v *vocabulary) add(text []byte, k kind, searchable bool) error {
 	}
 	return nil
 }
+
+// searchable says whether a token can be found by its text.
+func (v *vocabulary) searchable(id int32) bool { return v.hidden == nil || !v.hidden[id] }
 
 func (v *vocabulary) size() int { return len(v.offsets) - 1 }
 

@@ -1,30 +1,132 @@
-"""Writes many texts with the ids that Hugging Face's tokenizers gives for the
-vocabulary of a GGUF file, one JSON object a line; main.go compares.
+"""Writes many texts, and what Hugging Face's tokenizers makes of them: for
+each tokenizer its tokenizer.json, and for each text checksums of ids and of
+decoded text. main.go makes the same and compares; --explain shows what was
+wanted.
 
-    python3 -m venv V && V/bin/pip install tokenizers==0.23.3 gguf==0.19.0
-    V/bin/python hack/goldens/tokenizer/compare.py MODEL.gguf 50000 > texts.jsonl
-    go run ./hack/goldens/tokenizer MODEL.gguf texts.jsonl
+    compare.py OUT COUNT SMOLLM2.gguf VOCABULARIES_FOLDER NAME=tokenizer.json...
+    compare.py --explain OUT NAME NUMBER
 """
 
+import array
 import base64
 import json
+import pathlib
+import random
+import struct
 import sys
+import zlib
 
-from gguf import GGUFReader
+from tokenizers import Tokenizer
 
+import ggufmeta
+import pieces
 import reference
 import texts
 
-
-def main(path, count, seed=11):
-    fields = GGUFReader(path).fields
-    tokens, kinds, merges = (fields["tokenizer.ggml." + k].contents() for k in ("tokens", "token_type", "merges"))
-    built = {n: reference.build(n, tokens, kinds, merges) for n in reference.PRE}
-    for raw in texts.make(count, seed):
-        text = raw.decode("utf-8", errors="replace")
-        ids = {n: t.encode(text, add_special_tokens=False).ids for n, t in built.items()}
-        decoded = built["gpt-2"].decode(ids["gpt-2"], skip_special_tokens=False)
-        print(json.dumps({"text": base64.b64encode(raw).decode(), "ids": ids, "decoded": decoded}))
+SEED = 11
+BATCH = 2000
 
 
-main(sys.argv[1], int(sys.argv[2]))
+class Kit:
+    def __init__(self, name, tokenizer, count, gguf=None, pre=None, special=False, lossless=False, ids=False):
+        self.name, self.tokenizer, self.count, self.gguf, self.pre = name, tokenizer, count, gguf, pre
+        self.special, self.lossless, self.ids = special, lossless, ids
+
+    def folder(self, out):
+        return out / "".join(c if c.isalnum() else "-" for c in self.name)
+
+
+def kits(count, smollm2, vocabularies, files):
+    few = count // 10
+    fields = ggufmeta.read(smollm2)
+    lists = [fields["tokenizer.ggml." + k] for k in ("tokens", "token_type", "merges")]
+    for name in reference.PRE:
+        yield Kit("smollm2 " + name, reference.build(name, *lists), count, smollm2, name)
+    many = ("llama-spm", "bert-bge", "nomic-bert-moe", "llama-bpe", "gemma-4")
+    for path in sorted(pathlib.Path(vocabularies).glob("ggml-vocab-*.gguf")):
+        name = path.stem.removeprefix("ggml-vocab-")
+        if name not in ("aquila", "gpt-neox"):  # these do not name their pre-tokenizer
+            yield Kit("gguf " + name, reference.from_gguf(path), count if name in many else few, str(path), lossless=name in ("gpt-2", "llama-bpe"))
+        if name == "nomic-bert-moe":
+            charsmap = bytes(ggufmeta.read(path)["tokenizer.ggml.precompiled_charsmap"])
+    for item in files:
+        name, path = item.split("=", 1)
+        t = Tokenizer.from_file(path)
+        t.no_truncation()
+        t.no_padding()
+        yield Kit("file " + name, t, count, special=True)
+    for name, t in pieces.splits().items():
+        yield Kit(name, t, count if name.removeprefix("split ") in list(pieces.SPLITS)[:8] + ["gpt-2", "smollm", "falcon"] else few)
+    for name, t in pieces.normals(charsmap).items():
+        yield Kit(name, t, few)
+    for name, t in pieces.decoding().items():
+        yield Kit(name, t, few, ids=True)
+
+
+def checksum(kit, t, batch):
+    """One line a text: crc of ids, of both decoded texts, and of ids with
+    special tokens around."""
+    encoded = t.encode_batch_fast(batch, add_special_tokens=False)
+    ids = [e.ids for e in encoded]
+    around = t.encode_batch_fast(batch, add_special_tokens=True) if kit.special else encoded
+    return pack(t, ids, [e.ids for e in around])
+
+
+def pack(t, ids, around):
+    out = bytearray()
+    for a, b, whole, skipped in zip(ids, around, t.decode_batch(ids, skip_special_tokens=False), t.decode_batch(ids, skip_special_tokens=True)):
+        crc = zlib.crc32(array.array("i", b).tobytes(), zlib.crc32(array.array("i", a).tobytes()))
+        out += struct.pack("<II", crc, zlib.crc32(skipped.encode(), zlib.crc32(whole.encode() + b"\0")))
+    return bytes(out)
+
+
+def random_ids(t, count):
+    rng = random.Random(SEED)
+    size = t.get_vocab_size()
+    return [[rng.randrange(size) for _ in range(rng.randint(1, 12))] for _ in range(count)]
+
+
+def write(out, count, *sources):
+    out.mkdir(parents=True, exist_ok=True)
+    raw = texts.make(count, SEED)
+    (out / "texts.json").write_text(json.dumps([base64.b64encode(r).decode() for r in raw]))
+    decoded = [r.decode("utf-8", errors="replace") for r in raw]
+    index = []
+    for kit in kits(count, *sources):
+        folder = kit.folder(out)
+        folder.mkdir(exist_ok=True)
+        kit.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+        entry = {"name": kit.name, "folder": folder.name, "count": kit.count, "gguf": kit.gguf, "pre": kit.pre, "lossless": kit.lossless}
+        with open(folder / "sums", "wb") as f:
+            if kit.ids:
+                entry["ids"] = ids = random_ids(kit.tokenizer, kit.count)
+                f.write(pack(kit.tokenizer, ids, ids))
+            else:
+                mine = decoded[:kit.count]
+                for at in range(0, len(mine), BATCH):
+                    f.write(checksum(kit, kit.tokenizer, mine[at:at + BATCH]))
+        index.append(entry)
+    (out / "index.json").write_text(json.dumps(index))
+
+
+def explain(out, name, number):
+    index = {e["name"]: e for e in json.loads((out / "index.json").read_text())}
+    entry = index[name]
+    t = Tokenizer.from_file(str(out / entry["folder"] / "tokenizer.json"))
+    if "ids" in entry:
+        ids = entry["ids"][number]
+    else:
+        text = base64.b64decode(json.loads((out / "texts.json").read_text())[number]).decode("utf-8", errors="replace")
+        ids = t.encode(text, add_special_tokens=False).ids
+        print("text ", ascii(text))
+        print("whole", t.encode(text).ids)
+    print("want ", ids)
+    print("tokens", ascii([t.id_to_token(i) for i in ids]))
+    print("text ", ascii(t.decode(ids, skip_special_tokens=False)))
+    print("skip ", ascii(t.decode(ids, skip_special_tokens=True)))
+
+
+if sys.argv[1] == "--explain":
+    explain(pathlib.Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+else:
+    write(pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:])

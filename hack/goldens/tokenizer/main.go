@@ -1,128 +1,229 @@
-// Command tokenizer compares metal/tokenizer with the ids that compare.py
-// wrote, under every pre-tokenizer, and with the text that they decode to.
-// It exits 1 on the first differences.
+// Command tokenizer compares metal/tokenizer with what compare.py wrote: ids,
+// decoded texts and streams of many texts, for each tokenizer from its
+// tokenizer.json and, where it came from there, from GGUF. It exits 1 after the
+// first differences.
 package main
 
 import (
-	"bufio"
+	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"os"
-	"slices"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
 
+	"metalfleet.dev/metalfleet/metal/folder"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: tokenizer MODEL.gguf TEXTS.jsonl")
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "usage: tokenizer FOLDER [NAME]")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2]); err != nil {
+	if err := run(os.Args[1], os.Args[2:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-type line struct {
-	Text    []byte             `json:"text"`
-	IDs     map[string][]int32 `json:"ids"`
-	Decoded string             `json:"decoded"`
+// kit is one tokenizer of index.json.
+type kit struct {
+	Name, Folder, GGUF, Pre string
+	Count                   int
+	Lossless                bool
+	IDs                     [][]int32 // to decode; nil where texts are read
 }
 
-func run(model, texts string) error {
-	tokenizers, err := build(model)
+const mostShown = 5 // differences of one tokenizer
+
+func run(dir string, only []string) error {
+	texts, err := readTexts(filepath.Join(dir, "texts.json"))
 	if err != nil {
 		return err
 	}
-	f, err := os.Open(texts)
+	raw, err := os.ReadFile(filepath.Join(dir, "index.json"))
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	lines, different := 0, 0
-	in := bufio.NewScanner(f)
-	in.Buffer(nil, 64<<20)
-	for in.Scan() {
-		var l line
-		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
-			return fmt.Errorf("line %d of %s: %w", lines+1, texts, err)
-		}
-		lines++
-		if !compare(tokenizers, l) {
-			different++
-		}
-		if different == 10 {
-			break
-		}
+	var kits []kit
+	if err := json.Unmarshal(raw, &kits); err != nil {
+		return err
 	}
-	if err := in.Err(); err != nil {
-		return fmt.Errorf("read %s: %w", texts, err)
+	different, compared := 0, 0
+	for _, k := range kits {
+		if len(only) > 0 && !strings.Contains(k.Name, only[0]) {
+			continue
+		}
+		n, bad, err := compareKit(dir, k, texts)
+		if err != nil {
+			return fmt.Errorf("%s: %w", k.Name, err)
+		}
+		compared += n
+		different += bad
 	}
-	if different > 0 || lines == 0 {
-		return fmt.Errorf("%d of the first %d texts differ", different, lines)
+	if different > 0 || compared == 0 {
+		return fmt.Errorf("%d of %d comparisons differ; compare.py --explain shows what was wanted", different, compared)
 	}
-	fmt.Printf("%d texts, %d pre-tokenizers: all ids and decoded texts equal\n", lines, len(tokenizers))
+	fmt.Printf("tokenizers: %d kinds, %d texts, %d comparisons: ids, decoded texts and streams equal\n", len(kits), len(texts), compared)
 	return nil
 }
 
-// build reads one vocabulary under each pre-tokenizer.
-func build(path string) (map[string]*tokenizer.Tokenizer, error) {
-	f, err := os.Open(path)
+func readTexts(path string) ([]string, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	if err := json.Unmarshal(raw, &lines); err != nil {
+		return nil, err
+	}
+	for i, l := range lines {
+		b, err := base64.StdEncoding.DecodeString(l)
+		if err != nil {
+			return nil, err
+		}
+		lines[i] = string(b)
+	}
+	return lines, nil
+}
+
+func compareKit(dir string, k kit, texts []string) (compared, different int, err error) {
+	sums, err := os.ReadFile(filepath.Join(dir, k.Folder, "sums"))
+	if err != nil {
+		return 0, 0, err
+	}
+	built, err := build(filepath.Join(dir, k.Folder), k)
+	if err != nil {
+		return 0, 0, err
+	}
+	for from, t := range built {
+		for i := 0; i*8 < len(sums); i++ {
+			c := comparison{kit: k, tok: t, want: sums[i*8 : i*8+8]}
+			var said string
+			if k.IDs != nil {
+				said = c.decode(k.IDs[i], k.IDs[i])
+			} else {
+				said = c.text(texts[i])
+			}
+			compared++
+			if said == "" {
+				continue
+			}
+			if different++; different <= mostShown {
+				fmt.Printf("%q %d (%s): %s\n", k.Name, i, from, said)
+			}
+		}
+	}
+	return compared, different, nil
+}
+
+// build reads a tokenizer from each place it is in.
+func build(path string, k kit) (map[string]*tokenizer.Tokenizer, error) {
+	out := map[string]*tokenizer.Tokenizer{}
+	f, err := folder.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
+	if out["folder"], err = tokenizer.FromFolder(f); err != nil {
+		return nil, err
+	}
+	if k.GGUF == "" {
+		return out, nil
+	}
+	file, err := os.Open(k.GGUF)
 	if err != nil {
 		return nil, err
 	}
-	header, err := weights.ReadHeader(f, info.Size())
+	defer file.Close()
+	info, err := file.Stat()
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]*tokenizer.Tokenizer{}
-	for _, pre := range tokenizer.SupportedPreTokenizers() {
-		m := maps.Clone(header.Metadata)
-		m["tokenizer.ggml.pre"] = pre
-		if out[pre], err = tokenizer.FromGGUF(m); err != nil {
-			return nil, err
-		}
+	header, err := weights.ReadHeader(file, info.Size())
+	if err != nil {
+		return nil, err
 	}
-	return out, nil
+	m := maps.Clone(header.Metadata)
+	if k.Pre != "" {
+		m["tokenizer.ggml.pre"] = k.Pre
+	}
+	out["gguf"], err = tokenizer.FromGGUF(m)
+	return out, err
 }
 
-func compare(tokenizers map[string]*tokenizer.Tokenizer, l line) bool {
-	equal := true
-	for pre, t := range tokenizers {
-		want, ok := l.IDs[pre]
-		got, err := t.Encode(string(l.Text), tokenizer.EncodeOptions{ParseSpecial: true})
-		if err != nil || !ok || !slices.Equal(got, want) {
-			equal = false
-			fmt.Printf("%s: %q\n got %v\nwant %v\n", pre, l.Text, got, want)
+type comparison struct {
+	kit
+	tok  *tokenizer.Tokenizer
+	want []byte
+}
+
+// text compares one text; it returns what differs.
+func (c comparison) text(text string) string {
+	ids, err := c.tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true})
+	if err != nil {
+		return err.Error()
+	}
+	around := ids
+	if c.Name[:5] == "file " {
+		if around, err = c.tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true, AddSpecial: true}); err != nil {
+			return err.Error()
 		}
 	}
-	t := tokenizers["gpt-2"]
-	whole, err := t.Decode(l.IDs["gpt-2"], false)
-	if err != nil || whole != l.Decoded {
-		equal = false
-		fmt.Printf("decode: %v\n got %q\nwant %q\n", err, whole, l.Decoded)
+	if said := c.decode(ids, around); said != "" {
+		return fmt.Sprintf("%q: %s", text, said)
 	}
-	streamed := ""
+	if whole, _ := c.tok.Decode(ids, false); c.Lossless && whole != strings.ToValidUTF8(text, "\uFFFD") && utf8.ValidString(text) {
+		return fmt.Sprintf("%q comes back as %q", text, whole)
+	}
+	return ""
+}
+
+// decode compares ids, and their text, whole and as a stream.
+func (c comparison) decode(ids, around []int32) string {
+	var said []string
+	sum := func(crc uint32, ids []int32) uint32 {
+		b, _ := binary.Append(nil, binary.LittleEndian, ids)
+		return crc32.Update(crc, crc32.IEEETable, b)
+	}
+	if got := sum(sum(0, ids), around); got != binary.LittleEndian.Uint32(c.want) {
+		said = append(said, fmt.Sprintf("ids %v, around %v", ids, around))
+	}
+	whole, err := c.tok.Decode(ids, false)
+	skipped, err2 := c.tok.Decode(ids, true)
+	if err := errors.Join(err, err2); err != nil {
+		return err.Error()
+	}
+	crc := crc32.Update(crc32.ChecksumIEEE([]byte(whole+"\x00")), crc32.IEEETable, []byte(skipped))
+	if crc != binary.LittleEndian.Uint32(c.want[4:]) {
+		said = append(said, fmt.Sprintf("ids %v decode to %+q, skipping special tokens %+q", ids, whole, skipped))
+	}
+	if streamed, err := stream(c.tok, ids); err != nil || streamed != whole {
+		said = append(said, fmt.Sprintf("stream %q, whole %q, %v", streamed, whole, err))
+	}
+	return strings.Join(said, "; ")
+}
+
+func stream(t *tokenizer.Tokenizer, ids []int32) (string, error) {
+	var out strings.Builder
 	d := t.NewDecoder(false)
-	for _, id := range l.IDs["gpt-2"] {
+	for _, id := range ids {
 		s, err := d.Push(id)
 		if err != nil {
-			fmt.Println(err)
-			return false
+			return "", err
 		}
-		streamed += s
+		if !utf8.ValidString(s) {
+			return "", fmt.Errorf("piece %q is not whole characters", s)
+		}
+		out.WriteString(s)
 	}
-	if streamed += d.Flush(); streamed != whole {
-		equal = false
-		fmt.Printf("stream: %q, whole %q\n", streamed, whole)
-	}
-	return equal
+	out.WriteString(d.Flush())
+	return out.String(), nil
 }

@@ -65,6 +65,11 @@ SENTENCES = [
     "",
 ]
 
+# Added tokens of the tokenizers that are compared, and what is nearly one.
+TOKENS = ["<mask>", "<s>", "</s>", "[gap]", "Day", "day", "the agent", "<both>", "é!", "É!", "  ", "one", "<unk>", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<pad>",
+          "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|begin_of_text|>", "<|eot_id|>", "<bos>", "<eos>", "<0x0A>", "<EOT>", "▁", "▁x", "##s", "</w>", "<think>",
+          "<fim_prefix>", "\n\n\n", "<｜begin▁of▁sentence｜>", "<tool_call>", "<start_of_turn>"]
+
 SPACES = [" ", "  ", "   ", "\t", "\n", "\r\n", "\r", "\n\n", " \n", "\n ", "\t ", "\u00a0", "\u3000", "\u2028", "\u0085", "\v", "\f"]
 GLUE = ["", "", "", "'", "'s", "'LL", "-", "_", "...", "!!", "(", "\u0301", "\u200d", "\ufe0f"]
 
@@ -80,6 +85,25 @@ def mixture(rng):
         out.append(rng.choice(pick))
         out.append(rng.choice(SPACES) if rng.random() < 0.6 else rng.choice(GLUE))
     return "".join(out)
+
+
+def with_tokens(rng):
+    out = []
+    for _ in range(rng.randint(1, 8)):
+        out.append(rng.choice(TOKENS) if rng.random() < 0.6 else rng.choice(words(rng) or ["x"]))
+        if rng.random() < 0.5:
+            out.append(rng.choice(SPACES))
+    return "".join(out)
+
+
+# What normal forms, clusters and syllables are made of.
+MARKS = ("\u0301\u0308\u0327\u0323\u0330\u0338\u0345\u0653\u0654\u093c\u094d\u09cd\u0b57\u0ba2\u0bd7\u0e33\u1039\u200c\u200d\u20dd\u3099\u309a\ufe0f\u0eba"
+         "\u08d3\u1ab0\U0001d165\U0001e8d0\u0600\u061c\u200b\u00ad\ufeff")
+BASES = "aAeEoOsSkKiIıİſßẞﬁ½①Ⅳ™℃ÅÅｱﾊ゚カ中가한각क്കကខ©®‼ℹ😀🏽🇩.\r\n \t\u3000…Σςǅǆΐΰẖŉ"
+
+
+def composed(rng):
+    return "".join(rng.choice(BASES) if rng.random() < 0.5 else rng.choice(MARKS) for _ in range(rng.randint(1, 14)))
 
 
 def random_characters(rng):
@@ -117,7 +141,7 @@ def make(count, seed):
     """The fixed sentences, then count random texts."""
     rng = random.Random(seed)
     out = [s.encode() for s in SENTENCES]
-    kinds = [mixture, mixture, mixture, random_characters, numbers, long_run, broken]
+    kinds = [mixture, mixture, mixture, random_characters, numbers, long_run, broken, with_tokens, composed]
     for _ in range(count):
         text = rng.choice(kinds)(rng)
         out.append(text if isinstance(text, bytes) else text.encode())
