@@ -1,14 +1,16 @@
 """Renders templates under transformers' own set-up of jinja2 and writes one
-JSON object a line; main.go compares. There are three groups:
+JSON object a line; main.go compares. There are four groups:
 
 real      every template of a folder (*.jinja) with every conversation. The
           templates are not ours: they stay outside of the repository. Those
           inside the source package of llama-cpp-python are a good set.
 snippets  small templates, one feature each
 random    templates from a grammar, by number and seed
+folders   model folders, written below FOLDERS, whose templates and special
+          tokens transformers' tokenizers read themselves
 
     python3 -m venv V && V/bin/pip install transformers==5.23.0 jinja2==3.1.6
-    V/bin/python hack/goldens/chat/compare.py TEMPLATES [RANDOM [SEED]] > renders.jsonl
+    V/bin/python hack/goldens/chat/compare.py TEMPLATES FOLDERS [RANDOM [SEED]] > renders.jsonl
     go run ./hack/goldens/chat renders.jsonl
 """
 
@@ -17,6 +19,7 @@ import pathlib
 import sys
 
 import conversations
+import folders
 import random_templates
 import reference
 import snippets
@@ -26,7 +29,7 @@ def write(**line):
     print(json.dumps(line))
 
 
-def main(folder, count=30_000, seed=1):
+def main(folder, models, count=30_000, seed=1):
     inputs = list(conversations.all_inputs())
     for name, variables in inputs:
         write(define=name, variables=variables)
@@ -41,6 +44,8 @@ def main(folder, count=30_000, seed=1):
     for source, variables in snippets.all_templates():
         write(group="snippets", template="snippets", source=source)
         write(use="snippets", want=reference.render(source, variables))
+    for path, name, messages, arguments, want in folders.renders(models):
+        write(group="folders", folder=path, case=name, messages=messages, arguments=arguments, want=want)
     for source in random_templates.templates(int(count), int(seed)):
         write(group="random", template="random", source=source)
         write(use="snippets", want=reference.render(source, snippets.V))

@@ -31,8 +31,9 @@ func main() {
 	}
 }
 
-// line is one line of compare.py's: variables under a name, a template, or
-// what the template before it gives with variables.
+// line is one line of compare.py's: variables under a name, a template, what
+// the template before it gives with variables, or what a folder's template
+// gives.
 type line struct {
 	Define    string          `json:"define"`
 	Variables json.RawMessage `json:"variables"`
@@ -43,6 +44,11 @@ type line struct {
 
 	Use  string  `json:"use"`
 	Want outcome `json:"want"`
+
+	Folder    string                     `json:"folder"`
+	Case      string                     `json:"case"`
+	Messages  json.RawMessage            `json:"messages"`
+	Arguments map[string]json.RawMessage `json:"arguments"`
 }
 
 type outcome struct {
@@ -114,55 +120,71 @@ func (c *comparison) take(l line) error {
 			return fmt.Errorf("variables %q: %w", l.Define, err)
 		}
 		c.variables[l.Define] = d
+	case l.Folder != "":
+		if c.now.Folder != l.Folder {
+			c.group(l).templates++
+		}
+		c.now = l
+		c.compare(l.Case, renderFolder(l), l.Want)
 	case l.Template != "":
 		c.now = l
 		c.parsed, c.broken = jinja.Parse(l.Source)
-		if c.groups[l.Group] == nil {
-			c.groups[l.Group] = new(tally)
-		}
-		c.groups[l.Group].templates++
+		c.group(l).templates++
 	default:
-		c.compare(l)
-	}
-	return nil
-}
-
-func (c *comparison) compare(l line) {
-	t := c.groups[c.now.Group]
-	t.cases++
-	got := c.render(c.variables[l.Use])
-	switch {
-	case got.equal(l.Want):
-		t.equal++
-		if l.Want.Text == nil {
-			t.failing++
-		}
-		return
-	}
-	if why := explain(got, l.Want); why != "" {
-		c.explained[why]++
-		return
-	}
-	if c.differ++; c.differ <= c.show {
 		name := c.now.Template + ", " + l.Use
 		if c.now.Group != "real" {
 			name = c.now.Source
 		}
-		fmt.Printf("%s:\n got %v\nwant %v\n", name, got, l.Want)
+		c.compare(name, c.render(c.variables[l.Use]), l.Want)
+	}
+	return nil
+}
+
+func (c *comparison) group(l line) *tally {
+	if c.groups[l.Group] == nil {
+		c.groups[l.Group] = new(tally)
+	}
+	return c.groups[l.Group]
+}
+
+func (c *comparison) compare(name string, got, want outcome) {
+	t := c.group(c.now)
+	t.cases++
+	switch {
+	case got.equal(want):
+		t.equal++
+		if want.Text == nil {
+			t.failing++
+		}
+		return
+	}
+	if why := explain(got, want); why != "" {
+		c.explained[why]++
+		return
+	}
+	if c.differ++; c.differ <= c.show {
+		fmt.Printf("%s:\n got %v\nwant %v\n", name, got, want)
 	}
 }
 
 func (c *comparison) render(variables *jinja.Dict) outcome {
 	text, err := "", c.broken
 	if err == nil {
-		text, err = c.parsed.Render(context.Background(), jinja.Input{Variables: variables, Now: time.Date(2026, 3, 9, 7, 5, 2, 0, time.UTC)})
+		text, err = c.parsed.Render(context.Background(), jinja.Input{Variables: variables, Now: now()})
 	}
 	var e *jinja.Error
-	switch {
-	case err == nil:
-		return outcome{Text: &text}
-	case errors.Is(err, jinja.ErrRaised) && errors.As(err, &e):
+	if errors.Is(err, jinja.ErrRaised) && errors.As(err, &e) {
 		return outcome{Raised: &e.Message}
+	}
+	return outcomeOf(text, err)
+}
+
+// now is the time at which the reference's clock stands.
+func now() time.Time { return time.Date(2026, 3, 9, 7, 5, 2, 0, time.UTC) }
+
+func outcomeOf(text string, err error) outcome {
+	if err == nil {
+		return outcome{Text: &text}
 	}
 	message := err.Error()
 	return outcome{Error: &message}
