@@ -180,6 +180,12 @@ func TestNothingIsWrittenOver(t *testing.T) {
 		"an empty folder":               {Options{Out: empty}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
+			c.o.create = func(path string) (sink, error) {
+				if c.want != nil {
+					t.Error("something was begun")
+				}
+				return createFile(path)
+			}
 			if _, err := Run(context.Background(), f, c.o); !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
 				t.Errorf("error %v, want %v", err, c.want)
 			}
@@ -195,7 +201,29 @@ func TestNothingIsWrittenOver(t *testing.T) {
 	}
 }
 
-// fullDisk takes some writes, then none.
+func TestWhatAppearsMeanwhileIsNotWrittenOver(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	o := Options{Out: out, create: func(path string) (sink, error) {
+		if err := os.MkdirAll(out, 0o755); err != nil {
+			t.Error(err)
+		}
+		if err := os.WriteFile(filepath.Join(out, "notes.txt"), []byte("mine"), 0o644); err != nil {
+			t.Error(err)
+		}
+		return createFile(path)
+	}}
+	if _, err := Run(context.Background(), open(t, ggufFile(t, small(tinymodel.Llama))), o); !errors.Is(err, ErrExists) {
+		t.Errorf("error %v, want ErrExists", err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(out)); err != nil || len(left) != 1 {
+		t.Errorf("%v is left (%v)", left, err)
+	}
+	if b, err := os.ReadFile(filepath.Join(out, "notes.txt")); err != nil || string(b) != "mine" {
+		t.Errorf("the notes are %q (%v)", b, err)
+	}
+}
+
+// fullDisk fails at one write.
 type fullDisk struct {
 	sink
 	left *int
@@ -203,14 +231,14 @@ type fullDisk struct {
 }
 
 func (d fullDisk) WriteAt(b []byte, at int64) (int, error) {
-	if *d.left--; *d.left < 0 {
+	if *d.left--; *d.left == -1 {
 		return 0, d.err
 	}
 	return d.sink.WriteAt(b, at)
 }
 
 func (d fullDisk) Sync() error {
-	if *d.left--; *d.left < 0 {
+	if *d.left--; *d.left == -1 {
 		return d.err
 	}
 	return d.sink.Sync()

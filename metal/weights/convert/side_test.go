@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -187,6 +188,58 @@ func TestTheTokenizerOfAFileReadsTheSame(t *testing.T) {
 			}
 			if err := f.Folder().JSON("tokenizer_config.json", maxJSON, &cfg); err != nil || len(cfg.Template) != 2 || cfg.Template[1].Template != "tools: {{ tools }}" {
 				t.Errorf("templates %+v (%v)", cfg.Template, err)
+			}
+		})
+	}
+}
+
+// TestTheTokenizerIsWrittenInItsOwnComponents: some of what makes pieces shows
+// only with a large vocabulary; hack/goldens/convert reads texts with one.
+func TestTheTokenizerIsWrittenInItsOwnComponents(t *testing.T) {
+	type parts struct {
+		Normalizer *struct{ Type string }
+		Pre        struct {
+			Type          string
+			UseRegex      bool `json:"use_regex"`
+			PreTokenizers []struct {
+				Type     string
+				UseRegex bool `json:"use_regex"`
+			}
+		} `json:"pre_tokenizer"`
+		Model struct {
+			IgnoreMerges bool `json:"ignore_merges"`
+		}
+		Added []addedToken `json:"added_tokens"`
+	}
+	for pre, want := range map[string]string{
+		"gpt-2": "ByteLevel true, merges", "smollm": "Digits false, ByteLevel true, merges",
+		"llama-bpe": "Split false, ByteLevel false, whole", "qwen2": "NFC, Split false, ByteLevel false, merges",
+	} {
+		t.Run(pre, func(t *testing.T) {
+			path := withHeader(t, ggufFile(t, small(tinymodel.Llama)), func(b []byte) []byte {
+				return bytes.Replace(b, text("tokenizer.ggml.pre", "smollm"), text("tokenizer.ggml.pre", pre), 1)
+			})
+			var p parts
+			if err := converted(t, path, Options{}).Folder().JSON("tokenizer.json", maxJSON, &p); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			if p.Normalizer != nil {
+				got = append(got, p.Normalizer.Type)
+			}
+			if p.Pre.Type != "Sequence" {
+				got = append(got, fmt.Sprintf("%s %v", p.Pre.Type, p.Pre.UseRegex))
+			}
+			for _, s := range p.Pre.PreTokenizers {
+				got = append(got, fmt.Sprintf("%s %v", s.Type, s.UseRegex))
+			}
+			got = append(got, map[bool]string{true: "whole", false: "merges"}[p.Model.IgnoreMerges])
+			if strings.Join(got, ", ") != want {
+				t.Errorf("components %q, want %q", got, want)
+			}
+			i := slices.IndexFunc(p.Added, func(a addedToken) bool { return a.Content == "<|im_start|>" })
+			if i < 0 || p.Added[i] != (addedToken{ID: p.Added[i].ID, Content: "<|im_start|>", Special: true}) {
+				t.Errorf("added tokens %+v", p.Added)
 			}
 		})
 	}
