@@ -78,6 +78,10 @@ mutants-mlx: ## the same with the guards of hack/mutants-mlx.txt, whose tests ne
 mutants: ## break each guard of hack/mutants.txt and want its test red (MUTANTS=all, shard or i/n)
 	go run ./hack/mutants -part '$(MUTANTS)'
 
+.PHONY: fuzz
+fuzz: ## every fuzz target of the module, one after the other, each for FUZZTIME (30s); findings go to testdata/fuzz
+	go run ./hack/fuzz -time $(or $(FUZZTIME),30s)
+
 .PHONY: quickstart
 quickstart: ## the whole story on this machine; ARGS=--once runs it with assertions and exits
 	bash hack/quickstart/run.sh $(ARGS)
