@@ -61,6 +61,7 @@ func commands() map[string]command {
 		"inspect":  {"say what a model file holds", inspect},
 		"convert":  {"write a model as a folder that mlx-lm loads too", convertModel},
 		"bench":    {"measure prefill and decode", bench},
+		"selftest": {"find out whether this engine computes right on this machine", examine},
 	}
 }
 

@@ -1,0 +1,121 @@
+package selftest
+
+import (
+	"fmt"
+	"math"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// attention is one shape of attention; sizes are those that GPUs have kernels
+// for.
+type attention struct {
+	name                 string
+	heads, kvHeads, size int
+	window               int
+	sinks                bool
+	// steps are the lengths that requests 1 and 2 grow by; 0 leaves one out.
+	steps [][2]int
+}
+
+func attentions() []attention {
+	mixed := [][2]int{{37, 0}, {1, 5}, {20, 1}, {1, 1}}
+	return []attention{
+		{name: "attention, heads of 64", heads: 8, kvHeads: 2, size: 64, steps: mixed},
+		{name: "attention, heads of 128", heads: 4, kvHeads: 4, size: 128, steps: mixed},
+		{name: "attention, window and sinks", heads: 4, kvHeads: 2, size: 64, window: 16, sinks: true, steps: mixed},
+		// Kernels that split a long cache come in past 1,024 tokens.
+		{name: "attention, 1,500 tokens", heads: 4, kvHeads: 2, size: 64, steps: [][2]int{{700, 0}, {700, 0}, {99, 3}, {1, 1}}},
+	}
+}
+
+// history is the plain model of one request: its keys and values, token by
+// token.
+type history struct{ k, v [][]float32 }
+
+func (c attention) run(x *bench) {
+	cache, err := x.b.NewCache(tensor.CacheSpec{Layers: 1, KVHeads: c.kvHeads, HeadSize: c.size, BlockTokens: 256})
+	if err != nil {
+		x.fail(fmt.Errorf("new cache: %w", err))
+		return
+	}
+	x.caches = append(x.caches, cache)
+	var sinks []float32
+	if c.sinks {
+		sinks = x.random(c.heads)
+	}
+	past := [2]history{}
+	for _, lengths := range c.steps {
+		c.step(x, cache, &past, lengths, sinks)
+	}
+	for i, h := range past {
+		if got := cache.Length(tensor.RequestID(i + 1)); got != len(h.k) && !x.failed() {
+			x.fail(fmt.Errorf("the cache holds %d tokens of request %d, want %d", got, i+1, len(h.k)))
+		}
+	}
+}
+
+// step appends and attends, and compares the last rows of each segment: rows
+// before them see less of the same.
+func (c attention) step(x *bench, cache tensor.Cache, past *[2]history, lengths [2]int, sinks []float32) {
+	const compared = 6
+	tokens, width, kvWidth := lengths[0]+lengths[1], c.heads*c.size, c.kvHeads*c.size
+	var segments []tensor.Segment
+	for i, n := range lengths {
+		if n > 0 {
+			segments = append(segments, tensor.Segment{Request: tensor.RequestID(i + 1), Start: len(past[i].k), Length: n})
+		}
+	}
+	q, k, v := x.random(tokens*width), x.random(tokens*kvWidth), x.random(tokens*kvWidth)
+	scale := float32(1 / math.Sqrt(float64(c.size)))
+	got := x.read(x.s.AppendAttend(tensor.AttendSpec{
+		Cache: cache, Segments: segments, Scale: scale, Window: c.window, Sinks: sinks,
+		Q: x.array(q, tokens, width), K: x.array(k, tokens, kvWidth), V: x.array(v, tokens, kvWidth),
+	}), tokens*width)
+	row := 0
+	for _, g := range segments {
+		h := &past[g.Request-1]
+		var want []float64
+		first := max(0, g.Length-compared)
+		for i := range g.Length {
+			at := row + i
+			h.k, h.v = append(h.k, k[at*kvWidth:(at+1)*kvWidth]), append(h.v, v[at*kvWidth:(at+1)*kvWidth])
+			if i >= first {
+				want = append(want, c.oracle(q[at*width:], *h, float64(scale), sinks)...)
+			}
+		}
+		x.near(fmt.Sprintf("%d tokens behind %d", g.Length, g.Start), got[(row+first)*width:(row+g.Length)*width], want, x.product())
+		row += g.Length
+	}
+}
+
+// oracle is what the last token of a history sees.
+func (c attention) oracle(q []float32, h history, scale float64, sinks []float32) []float64 {
+	out := make([]float64, c.heads*c.size)
+	first := 0
+	if c.window > 0 {
+		first = max(0, len(h.k)-c.window)
+	}
+	for head := range c.heads {
+		at, to := head/(c.heads/c.kvHeads)*c.size, out[head*c.size:(head+1)*c.size]
+		var sum float64
+		if sinks != nil {
+			sum = math.Exp(float64(sinks[head]))
+		}
+		for p := first; p < len(h.k); p++ {
+			var score float64
+			for i := range to {
+				score += float64(q[head*c.size+i]) * float64(h.k[p][at+i])
+			}
+			e := math.Exp(score * scale)
+			sum += e
+			for i := range to {
+				to[i] += e * float64(h.v[p][at+i])
+			}
+		}
+		for i := range to {
+			to[i] /= sum
+		}
+	}
+	return out
+}

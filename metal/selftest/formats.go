@@ -1,0 +1,105 @@
+package selftest
+
+import (
+	"fmt"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+// formats are products and lookups in every number format, with scales of the
+// mode's type: dense, symmetric, and affine of each number of bits.
+func formats() []check {
+	all := []check{
+		{"dense products", func(x *bench) { products(x, quant.DenseOf(x.mode.t)) }},
+		{"symmetric products, 4 and 8 bits", func(x *bench) {
+			products(x, quant.SymmetricOf(4, 32, x.mode.t), quant.SymmetricOf(8, 32, x.mode.t))
+		}},
+	}
+	for _, bits := range quant.Bits() {
+		all = append(all, check{fmt.Sprintf("affine products, %d bits", bits), func(x *bench) {
+			for _, group := range quant.Groups() {
+				products(x, quant.AffineOf(bits, group, x.mode.t))
+			}
+		}})
+	}
+	return all
+}
+
+// products multiplies by matrices of given formats: of sizes that kernels like
+// and of sizes that they do not, one token, some, and a chunk of a prompt.
+func products(x *bench, all ...quant.Format) {
+	for _, f := range all {
+		limit := x.product()
+		if f.Quantized() {
+			limit = x.packed()
+		}
+		for _, c := range []struct{ out, in int }{{64, 512}, {33, 384}} {
+			if !f.Quantized() {
+				c.in--
+			}
+			rows, values := x.rows(f, c.out, c.in)
+			m := x.load(f, rows, c.in)
+			if m == nil {
+				return
+			}
+			for _, tokens := range []int{1, 5, 40} {
+				v := x.random(tokens * c.in)
+				want := make([]float64, tokens*c.out)
+				for t := range tokens {
+					for r := range c.out {
+						for i, w := range values[r*c.in : (r+1)*c.in] {
+							want[t*c.out+r] += w * float64(v[t*c.in+i])
+						}
+					}
+				}
+				got := x.read(x.s.Linear(x.array(v, tokens, c.in), m)[0], len(want))
+				x.near(fmt.Sprintf("%d tokens by %v [%d, %d]", tokens, f, c.out, c.in), got, want, limit)
+			}
+			last := x.read(x.s.Embed(m, x.s.IDs([]int32{int32(c.out - 1)})), c.in)
+			x.near(fmt.Sprintf("a row of %v", f), last, values[(c.out-1)*c.in:], x.plain())
+		}
+	}
+}
+
+// rows of a random matrix in a format, and the values they mean: scale*q + bias
+// in float64. Values have a spread of about 1.
+func (x *bench) rows(f quant.Format, out, in int) ([]quant.Row, []float64) {
+	rows, values := make([]quant.Row, out), make([]float64, out*in)
+	for r := range rows {
+		row, err := f.NewRow(in)
+		if err != nil {
+			x.fail(err)
+			return rows, values
+		}
+		rows[r] = row
+		if !f.Quantized() {
+			for i, v := range x.random(in) {
+				f.Type.Put(row.Raw, i, v)
+				values[r*in+i] = float64(v)
+			}
+			continue
+		}
+		levels := 1 << f.Bits
+		for g := range in / f.Group {
+			f.Type.Put(row.Scales, g, float32((1+x.rng.Float64())*2/float64(levels)))
+			if f.Mode == quant.Affine {
+				f.Type.Put(row.Biases, g, float32(-1-x.rng.Float64()))
+			}
+		}
+		for i := range in {
+			quant.PutQ(row.Raw, f.Bits, i, x.rng.IntN(levels))
+			values[r*in+i] = meant(f, row, i)
+		}
+	}
+	return rows, values
+}
+
+// meant is element i of a row, without rounding.
+func meant(f quant.Format, r quant.Row, i int) float64 {
+	g, q := i/f.Group, float64(quant.Q(r.Raw, f.Bits, i))
+	scale := float64(f.Type.At(r.Scales, g))
+	if f.Mode == quant.Symmetric {
+		return scale * (q - float64(int(1)<<(f.Bits-1)))
+	}
+	return scale*q + float64(f.Type.At(r.Biases, g))
+}

@@ -1,0 +1,152 @@
+// Package selftest finds out whether a back end computes right on the machine
+// at hand. It is what the first Mac of its kind runs (engine selftest), where
+// neither a compiler nor the repository is.
+//
+// It owns a compact suite that needs no package testing: each operation and
+// number format beside plain float64 oracles of its own, small random models
+// beside ref, memory, faults, threads and two speeds; and the tolerances, which
+// every result names. It refuses to stop at the first fault: each check gets a
+// back end of its own, and a panic fails its check alone. It neither reads a
+// model nor uses a network. What a back end must do in every corner is
+// tensortest's to say; this asks for what could differ from machine to machine.
+//
+// Start reading at Run, then the table in checks.go.
+package selftest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// ErrFailed says that a check found something wrong.
+var ErrFailed = errors.New("self-test failed")
+
+// Options of a run.
+type Options struct {
+	// Open makes the back end under test, afresh for every check; Run attaches
+	// and closes it.
+	Open func() (tensor.Backend, error)
+	// Began and Done are told each check and its result as soon as they are
+	// known: a fault that ends the process is in the check that began last.
+	Began func(name string)
+	Done  func(Result)
+	// Only, if set, chooses checks by name.
+	Only func(name string) bool
+}
+
+// Result is what one check found.
+type Result struct {
+	Name string `json:"name"`
+	OK   bool   `json:"ok"`
+	// Value is a figure in Unit; it may be Limit at most, unless that is 0.
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	Limit float64 `json:"limit,omitempty"`
+	// Note says more about the figure, Error what is wrong.
+	Note  string `json:"note,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+// framework is what a back end that calls one offers beside tensor.Backend.
+type framework interface {
+	// About is what the framework says of itself and of its device.
+	About() (map[string]string, error)
+	// Provoke makes it throw, and returns what came back.
+	Provoke() error
+}
+
+// About says, as name and value, what the back end is.
+func About(open func() (tensor.Backend, error)) (facts map[string]string, err error) {
+	b, err := open()
+	if err != nil {
+		return nil, err
+	}
+	facts = map[string]string{}
+	if err := b.Attach(); err != nil {
+		return nil, errors.Join(fmt.Errorf("attach to %s: %w", b.Name(), err), b.Close())
+	}
+	if f, ok := b.(framework); ok {
+		if facts, err = f.About(); err != nil {
+			return nil, errors.Join(err, b.Close())
+		}
+	}
+	facts["backend"] = b.Name()
+	return facts, b.Close()
+}
+
+// Run runs every check on the calling goroutine and returns all results;
+// ErrFailed if one of them is not good. Other errors are those of About and of
+// ctx.
+func Run(ctx context.Context, o Options) ([]Result, error) {
+	about, err := About(o.Open)
+	if err != nil {
+		return nil, err
+	}
+	var results []Result
+	failed := 0
+	for _, c := range checks(about) {
+		if o.Only != nil && !o.Only(c.name) {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return results, err
+		}
+		if o.Began != nil {
+			o.Began(c.name)
+		}
+		x := &bench{ctx: ctx, open: o.Open, tolerance: toleranceOf(about)}
+		r := x.result(c)
+		if o.Done != nil {
+			o.Done(r)
+		}
+		if results = append(results, r); !r.OK {
+			failed++
+		}
+	}
+	if failed > 0 {
+		return results, fmt.Errorf("%w: %d of %d checks", ErrFailed, failed, len(results))
+	}
+	return results, nil
+}
+
+// result runs one check.
+func (x *bench) result(c check) (r Result) {
+	x.Name = c.name
+	defer func() {
+		if p := recover(); p != nil {
+			x.fail(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+		}
+		r = x.Result
+		if r.Limit > 0 && !(r.Value <= r.Limit) && r.Error == "" {
+			r.Error = fmt.Sprintf("%.3g %s, want %.3g at most", r.Value, r.Unit, r.Limit)
+		}
+		r.OK = r.Error == ""
+	}()
+	c.run(x)
+	x.stop()
+	return
+}
+
+// check is one line of the self-test.
+type check struct {
+	name string
+	run  func(x *bench)
+}
+
+// checks are all of them, for a back end that says this of itself.
+func checks(about map[string]string) []check {
+	var out []check
+	for _, m := range modes() {
+		out = append(out, m.checks()...)
+	}
+	calls := []check{{"threads", threads}}
+	if about["version"] != "" {
+		calls = append(calls, check{"exceptions", exceptions})
+	}
+	return slices.Concat(out, models(), memoryChecks(), calls, speeds())
+}
