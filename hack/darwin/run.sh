@@ -83,7 +83,7 @@ for_mac=(env GOOS=darwin GOARCH=arm64 CGO_ENABLED=1 GOFLAGS=-trimpath CC="bash $
   CGO_CXXFLAGS="${include[*]}" CGO_LDFLAGS="${link[*]}")
 "${for_mac[@]}" go build -tags mlx -ldflags "-s -w -X main.version=$version" -o "$out/engine" ./cmd/engine
 "$tool" check --mlx "$library" "$out/engine"
-"${for_mac[@]}" go vet -tags mlx ./metal/mlx ./metal/backends ./cmd/engine
+"${for_mac[@]}" go vet -tags mlx ./metal/mlx ./metal/backends ./metal/selftest ./cmd/engine
 
 # The archive: what the engine finds beside itself, and whose it is.
 put() { cmp -s "$1" "$out/$2" || cp "$1" "$out/$2"; }
