@@ -91,7 +91,7 @@ bench-ready: kube build ## time from apply to Ready with the tiny model on disk
 	go run ./hack/bench/ready
 
 .PHONY: bench-engine
-bench-engine: build ## decode, prefill and footprint of the engine on SmolLM2
+bench-engine: build mlx ## SmolLM2 on two cores beside llama.cpp and mlx-lm (built and installed once): decode, prefill, footprint
 	go run ./hack/bench/engine
 
 .PHONY: test-leaks

@@ -1,116 +1,72 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"runtime"
-	"slices"
-	"strings"
-	"time"
+
+	"metalfleet.dev/metalfleet/hack/bench/peers"
+	"metalfleet.dev/metalfleet/hack/bench/report"
 )
 
-// The bounds of the issue.
+// The bounds of the issues: shares of what the peers do, and what must be
+// reached whatever they do.
 const (
+	leastOfMLXLM        = 0.97
+	leastDecodeOfLlama  = 0.25
+	leastPrefillOfLlama = 0.15
+
 	leastDecode    = 15.0
 	leastPrefill   = 40.0
 	mostPerWeights = 1.6
 )
 
-// line is one measured figure with its runs.
-type line struct {
-	Name   string    `json:"name"`
-	Unit   string    `json:"unit"`
-	Median float64   `json:"median"`
-	Min    float64   `json:"min"`
-	Max    float64   `json:"max"`
-	Bound  string    `json:"bound,omitempty"`
-	Passed bool      `json:"passed"`
-	Runs   []float64 `json:"runs"`
+// about says how it was measured.
+const about = "`make bench-engine`: SmolLM2-135M-Instruct in 4 bits (the GGUF file in Q4_1; for MLX the same weights as `engine convert`\n" +
+	"writes them, with float32 scales, read by both), one stream, two threads. Beside peers, each round runs `engine bench`, a process\n" +
+	"of its own, and asks the peer, which stays loaded and has run before: decode is the median step of %d tokens behind a prompt of %d\n" +
+	"(MLX: %d), greedy; prefill is the time from the prompt to its first token. MLX computes on the processor in one thread, some ten\n" +
+	"tokens a second: there the prompt is %d on both sides. Ratios are taken within a round. `served` is `engine serve` asked over its\n" +
+	"socket: prefill is from Admitted to the first token, decode is between the first and the last token of a story of %d, footprint is\n" +
+	"Pss_Anon + Pss_Shmem + SwapPss of the process."
+
+// measurements are one figure per round, except those of the whole process.
+type measurements struct {
+	ref, llama, mlx, mlxLM side
+	versions               []peers.Version
+	served                 served
 }
 
-// report is what is kept of a measurement.
-type report struct {
-	Model   string `json:"model"`
-	Machine string `json:"machine"`
-	Date    string `json:"date"`
-	Lines   []line `json:"lines"`
+func newReport() *report.Report {
+	return report.New("engine", "The engine on two cores",
+		fmt.Sprintf(about, decodeTokens, shortPrompt, mlxTokens, mlxPrompt, answerTokens))
 }
 
-func newReport(m measurements) report {
-	r := report{Model: "SmolLM2-135M-Instruct Q4_1, back end ref", Machine: machine(), Date: time.Now().UTC().Format(time.DateOnly)}
-	r.add("decode, one stream", "tokens/s", fmt.Sprintf("at least %g", leastDecode), func(v float64) bool { return v >= leastDecode }, m.decode...)
-	r.add(fmt.Sprintf("prefill of %d", promptTokens), "tokens/s", fmt.Sprintf("at least %g", leastPrefill), func(v float64) bool { return v >= leastPrefill }, m.prefill...)
-	most := mostPerWeights*float64(m.weights) + float64(m.kv)
-	r.add("footprint while a stream runs", "MB", fmt.Sprintf("under %.1f (%g x weights + KV)", most/1e6, mostPerWeights),
-		func(v float64) bool { return v*1e6 < most }, float64(m.footprint)/1e6)
-	always := func(float64) bool { return true }
-	r.add("weights as loaded", "MB", "", always, float64(m.weights)/1e6)
-	r.add("KV held by the stream", "MB", "", always, float64(m.kv)/1e6)
-	r.add("first token of a chat question", "ms", "", always, m.firstToken...)
-	r.add("start to ready", "ms", "", always, m.loadMilliseconds)
-	return r
-}
-
-func (r *report) add(name, unit, bound string, ok func(float64) bool, runs ...float64) {
-	sorted := slices.Sorted(slices.Values(runs))
-	n := len(sorted)
-	l := line{Name: name, Unit: unit, Bound: bound, Median: (sorted[(n-1)/2] + sorted[n/2]) / 2, Min: sorted[0], Max: sorted[n-1], Runs: runs}
-	l.Passed = ok(l.Median)
-	r.Lines = append(r.Lines, l)
-}
-
-// judge fails when a median missed its bound.
-func (r report) judge() error {
-	var errs []error
-	for _, l := range r.Lines {
-		if !l.Passed {
-			errs = append(errs, fmt.Errorf("%s: median %.1f %s, want %s", l.Name, l.Median, l.Unit, l.Bound))
-		}
+// fill adds every figure with its bound.
+func (m measurements) fill(r *report.Report) {
+	for _, v := range m.versions {
+		r.Peer(v.Name, v.Version)
 	}
-	return errors.Join(errs...)
-}
+	none := report.Bound{}
+	prefill := func(of string, tokens int) string { return fmt.Sprintf("%s, prefill of %d", of, tokens) }
+	r.Add("ref, decode", "tokens/s", none, m.ref.decode...)
+	r.Add("llama.cpp, decode", "tokens/s", none, m.llama.decode...)
+	r.Ratio("decode, ref / llama.cpp", report.AtLeast(leastDecodeOfLlama), m.ref.decode, m.llama.decode)
+	r.Add(prefill("ref", longPrompt), "tokens/s", none, m.ref.prefill...)
+	r.Add(prefill("llama.cpp", longPrompt), "tokens/s", none, m.llama.prefill...)
+	r.Ratio("prefill, ref / llama.cpp", report.AtLeast(leastPrefillOfLlama), m.ref.prefill, m.llama.prefill)
+	r.Add("mlx, decode", "tokens/s", none, m.mlx.decode...)
+	r.Add("mlx-lm, decode", "tokens/s", none, m.mlxLM.decode...)
+	r.Ratio("decode, mlx / mlx-lm", report.AtLeast(leastOfMLXLM), m.mlx.decode, m.mlxLM.decode)
+	r.Add(prefill("mlx", mlxPrompt), "tokens/s", none, m.mlx.prefill...)
+	r.Add(prefill("mlx-lm", mlxPrompt), "tokens/s", none, m.mlxLM.prefill...)
+	r.Ratio("prefill, mlx / mlx-lm", report.AtLeast(leastOfMLXLM), m.mlx.prefill, m.mlxLM.prefill)
 
-func (r report) table() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "| %s | unit | median | min | max | bound | runs |\n|---|---|---|---|---|---|---|\n", r.Model)
-	for _, l := range r.Lines {
-		fmt.Fprintf(&b, "| %s | %s | %.1f | %.1f | %.1f | %s | %d |\n", l.Name, l.Unit, l.Median, l.Min, l.Max, l.Bound, len(l.Runs))
-	}
-	fmt.Fprintf(&b, "\n%s, %s\n", r.Machine, r.Date)
-	return b.String()
-}
-
-// write keeps the report as JSON and as a table.
-func (r report) write(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("record: %w", err)
-	}
-	b, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("record: %w", err)
-	}
-	page := "# The engine on two cores\n\n`make bench-engine`: `engine serve` in a process of its own, asked over its socket. Prefill is the time from Admitted\nto the first token; decode is the time between the first and the last token of one stream; footprint is Pss_Anon +\nPss_Shmem + SwapPss of the process. Written by the run.\n\n" + r.table()
-	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "engine.json"), append(b, '\n'), 0o644),
-		os.WriteFile(filepath.Join(dir, "engine.md"), []byte(page), 0o644),
-	)
-}
-
-// machine names the processor and the number of cores.
-func machine() string {
-	name := runtime.GOOS + "/" + runtime.GOARCH
-	if f, err := os.Open("/proc/cpuinfo"); err == nil {
-		defer f.Close()
-		for s := bufio.NewScanner(f); s.Scan(); {
-			if key, value, ok := strings.Cut(s.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
-				name = strings.TrimSpace(value)
-				break
-			}
-		}
-	}
-	return fmt.Sprintf("%s, %d cores, %s", name, runtime.NumCPU(), runtime.Version())
+	s := m.served
+	r.Add("served on ref, decode", "tokens/s", report.AtLeast(leastDecode), s.decode...)
+	r.Add(prefill("served on ref", longPrompt), "tokens/s", report.AtLeast(leastPrefill), s.prefill...)
+	most := (mostPerWeights*float64(s.weights) + float64(s.kv)) / 1e6
+	r.Add("served on ref, footprint while a stream runs", "MB", report.Under(most).Of(fmt.Sprintf("%g x weights + KV", mostPerWeights)), float64(s.footprint)/1e6)
+	r.Add("served on ref, weights as loaded", "MB", none, float64(s.weights)/1e6)
+	r.Add("served on ref, KV held by the stream", "MB", none, float64(s.kv)/1e6)
+	r.Add("served on ref, first token of a chat question", "ms", none, s.firstToken...)
+	r.Add("served on ref, start to ready", "ms", none, s.ready)
 }

@@ -1,0 +1,172 @@
+// Package served starts the real engine in a process of its own, as the agent
+// does, and tells benchmarks when it was ready and what the kernel says it
+// holds.
+//
+// It owns that process from its start to its end, its socket, configuration and
+// log. It refuses an engine that fails to load, with what it logged. It
+// measures no tokens: benchmarks ask its Client themselves.
+//
+// Start reading at Start.
+package served
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// Options say which engine serves what.
+type Options struct {
+	// Program is the engine's, Backend one of those it was built with.
+	Program, Backend string
+	// Model is a GGUF file or a folder.
+	Model string
+	// ContextTokens is the longest request; Sequences of that length run at
+	// once.
+	ContextTokens, Sequences int
+}
+
+// Engine is one that is Ready.
+type Engine struct {
+	Client wire.EngineClient
+	PID    int
+	// Placed and Ready are the time from the start of the process until all
+	// weights were where they are computed with, and until it served; both to
+	// the 20 ms between two looks.
+	Placed, Ready time.Duration
+	// Weights is the load's total, in bytes.
+	Weights int64
+
+	cmd *exec.Cmd
+	dir string
+	// ended gives once how the process ended; nil before it was started.
+	ended chan error
+	close func() error
+}
+
+const (
+	readyLimit = 5 * time.Minute
+	stopLimit  = 30 * time.Second
+	// look is how often an engine says how far it is, in milliseconds.
+	look = 20
+)
+
+// Start runs an engine until it serves. Stop ends it.
+func Start(ctx context.Context, o Options) (*Engine, error) {
+	dir, err := os.MkdirTemp("", "mf-")
+	if err != nil {
+		return nil, fmt.Errorf("scratch folder: %w", err)
+	}
+	e := &Engine{dir: dir, close: func() error { return nil }}
+	if err := e.start(ctx, o); err != nil {
+		log, _ := os.ReadFile(e.log())
+		return nil, errors.Join(fmt.Errorf("serve %s: %w\n%s", o.Model, err, log), e.kill())
+	}
+	return e, nil
+}
+
+func (e *Engine) log() string { return filepath.Join(e.dir, "log") }
+
+func (e *Engine) start(ctx context.Context, o Options) error {
+	model, err := filepath.Abs(o.Model)
+	if err != nil {
+		return err
+	}
+	cfg, err := json.Marshal(wire.Config{ReplicaUID: "bench", Epoch: 1, ModelPath: model, Backend: o.Backend,
+		ContextTokens: int64(o.ContextTokens), Sequences: int64(o.Sequences), CacheTokens: int64(o.ContextTokens * o.Sequences), LimitBytes: 1 << 40})
+	if err != nil {
+		return err
+	}
+	configPath, socket := filepath.Join(e.dir, "config.json"), filepath.Join(e.dir, "s")
+	if err := os.WriteFile(configPath, cfg, 0o600); err != nil {
+		return err
+	}
+	log, err := os.Create(e.log())
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	e.cmd = exec.CommandContext(ctx, o.Program, "serve", "--socket", socket, "--config", configPath)
+	e.cmd.Stdout, e.cmd.Stderr = log, log
+	began := time.Now()
+	if err := e.cmd.Start(); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	e.PID, e.ended = e.cmd.Process.Pid, make(chan error, 1)
+	running, over := context.WithCancelCause(ctx)
+	defer over(nil)
+	go func() { // until the process ends: Stop and kill wait for that
+		err := e.cmd.Wait()
+		over(fmt.Errorf("it ended: %w", cmp.Or(err, errors.New("exit status 0"))))
+		e.ended <- err
+	}()
+	conn, err := wire.Dial(socket)
+	if err != nil {
+		return err
+	}
+	e.Client, e.close = wire.NewEngineClient(conn), conn.Close
+	return e.awaitReady(running, began)
+}
+
+func (e *Engine) awaitReady(ctx context.Context, began time.Time) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, readyLimit, fmt.Errorf("it is not ready after %s", readyLimit))
+	defer cancel()
+	for {
+		w, err := e.Client.Watch(ctx, &wire.WatchRequest{IntervalMilliseconds: look}, grpc.WaitForReady(true))
+		for err == nil {
+			var st *wire.Status
+			if st, err = w.Recv(); err != nil {
+				break
+			}
+			done, total := st.GetLoad().GetBytesDone(), st.GetLoad().GetBytesTotal()
+			if e.Placed == 0 && total > 0 && done >= total {
+				e.Placed, e.Weights = time.Since(began), total
+			}
+			switch st.GetState() {
+			case wire.State_STATE_READY:
+				e.Ready = time.Since(began)
+				return nil
+			case wire.State_STATE_FAILED:
+				return fmt.Errorf("the engine failed: %s: %s", st.GetReason(), st.GetMessage())
+			}
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Stop ends the engine in order and removes what it left. An engine that does
+// not end is killed, and that is an error.
+func (e *Engine) Stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	if _, err := e.Client.Shutdown(ctx, &wire.ShutdownRequest{}); err != nil {
+		return errors.Join(fmt.Errorf("stop the engine: %w", err), e.kill())
+	}
+	select {
+	case err := <-e.ended:
+		return errors.Join(err, e.close(), os.RemoveAll(e.dir))
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("the engine did not end within %s", stopLimit), e.kill())
+	}
+}
+
+// kill ends whatever runs.
+func (e *Engine) kill() error {
+	if e.ended != nil {
+		_ = e.cmd.Process.Kill()
+		<-e.ended // says that it was killed
+	}
+	return errors.Join(e.close(), os.RemoveAll(e.dir))
+}
