@@ -28,6 +28,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/metal/tokenizer"
+	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // tolerance of logits, and the least margin at which greedy must agree.
@@ -92,9 +94,13 @@ func run(ctx context.Context, model, path, backend string) (err error) {
 	if err := e.AwaitReady(ctx); err != nil {
 		return err
 	}
+	tok, err := openTokenizer(ctx, model)
+	if err != nil {
+		return err
+	}
 	worst, compared := 0.0, 0
 	for _, c := range g.Cases {
-		d, n, err := check(ctx, e, s, c)
+		d, n, err := check(ctx, e, s, tok, c)
 		if err != nil {
 			return fmt.Errorf("case %.40q: %w", c.Question+c.Text, err)
 		}
@@ -105,13 +111,52 @@ func run(ctx context.Context, model, path, backend string) (err error) {
 	return nil
 }
 
-// check returns the worst difference of a logit and how many greedy tokens
-// were compared.
-func check(ctx context.Context, e *engine.Engine, s *engine.Session, c goldenCase) (worst float64, compared int, err error) {
+func openTokenizer(ctx context.Context, model string) (*tokenizer.Tokenizer, error) {
+	f, err := weights.Open(model)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	t, err := text.Open(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return t.Tokenizer, nil
+}
+
+// request asks for a case. A prompt is plain text to the engine and may hold
+// control tokens to the reference: such a prompt goes in as ids, once our
+// tokenizer has found the same ones.
+func request(tok *tokenizer.Tokenizer, c goldenCase) (engine.Request, error) {
 	greedy := sample.Greedy()
 	req := engine.Request{Sampling: &greedy, MaxTokens: len(c.Greedy), Prompt: &c.Text}
 	if c.Question != "" {
 		req.Prompt, req.Chat = nil, &text.Chat{Messages: []chat.Message{{Role: "user", Content: c.Question}}}
+		return req, nil
+	}
+	ids, err := tok.Encode(c.Text, tokenizer.EncodeOptions{ParseSpecial: true})
+	if err != nil {
+		return req, err
+	}
+	if !slices.Equal(ids, c.Tokens) {
+		return req, fmt.Errorf("the text is tokens %v, the reference has %v", ids, c.Tokens)
+	}
+	plain, err := tok.Encode(c.Text, tokenizer.EncodeOptions{})
+	if err != nil {
+		return req, err
+	}
+	if !slices.Equal(plain, ids) {
+		req.Prompt, req.Tokens = nil, ids
+	}
+	return req, nil
+}
+
+// check returns the worst difference of a logit and how many greedy tokens
+// were compared.
+func check(ctx context.Context, e *engine.Engine, s *engine.Session, tok *tokenizer.Tokenizer, c goldenCase) (worst float64, compared int, err error) {
+	req, err := request(tok, c)
+	if err != nil {
+		return 0, 0, err
 	}
 	stream, err := e.Generate(ctx, req)
 	if err != nil {
