@@ -5,7 +5,7 @@
 
 Of SmolLM2: the logits that mlx-lm computes from the folder are those that it
 computed from the float32 values of the GGUF file (hack/goldens/engine), and
-tokenizer.json gives the ids of our own tokenizer. Of tiny models of both
+tokenizer.json gives the ids of our own tokenizer, with every pre-tokenizer. Of tiny models of both
 families: mlx-lm loads each folder, formats that were kept hold the values of
 their source bit by bit, and quantised ones the words of MLX's own quantize.
 """
@@ -21,6 +21,7 @@ import mlx_lm
 import numpy as np
 from mlx_lm.utils import load_model
 from tokenizers import Tokenizer
+from transformers import AutoTokenizer
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tokenizer"))
 import texts  # noqa: E402
@@ -61,11 +62,13 @@ def check_smollm2(folder, golden):
     print(f"smollm2: {len(record['cases'])} prompts, worst of the largest logits off by {worst:.6f} (tolerance {TOLERANCE})")
 
     ours = json.loads((folder / "ids.json").read_text())
-    plain = Tokenizer.from_file(str(folder / "smollm2" / "tokenizer.json"))
-    for text, want in zip(ours["texts"], ours["ids"], strict=True):
-        for got in (plain.encode(text, add_special_tokens=False).ids, tokenizer.encode(text, add_special_tokens=False)):
-            assert got == want, f"{text!r}: tokenizer.json gives {got}, our tokenizer {want}"
-    print(f"smollm2: ids of {len(ours['texts'])} texts equal")
+    for pre, all_ in ours["ids"].items():
+        path = folder / f"tokenizer-{pre}"
+        plain, whole = Tokenizer.from_file(str(path / "tokenizer.json")), AutoTokenizer.from_pretrained(str(path))
+        for text, want in zip(ours["texts"], all_, strict=True):
+            for got in (plain.encode(text, add_special_tokens=False).ids, whole.encode(text, add_special_tokens=False)):
+                assert got == want, f"{pre}, {text!r}: tokenizer.json gives {got}, our tokenizer {want}"
+    print(f"ids of {len(ours['texts'])} texts equal with the pre-tokenizers {', '.join(ours['ids'])}")
 
 
 def unpermute(w, heads):

@@ -64,7 +64,7 @@ func run(ctx context.Context, smollm2, dir, texts string) error {
 	if err := write(filepath.Join(dir, "list.json"), all); err != nil {
 		return err
 	}
-	return ids(smollm2, texts, filepath.Join(dir, "ids.json"))
+	return tokenizers(ctx, smollm2, texts, dir)
 }
 
 // sources writes tiny models in every format, and says what becomes of them.
@@ -89,6 +89,9 @@ func sources(dir string) ([]converted, error) {
 			}
 			for _, bits := range quant.Bits() {
 				for _, group := range quant.Groups() {
+					if kind == quant.BFloat16 && group != 64 {
+						continue // what differs is the type of the scales
+					}
 					all = append(all, converted{Name: fmt.Sprintf("%s-%v-to-%d-%d", family, kind, bits, group), Source: path, Bits: bits, Group: group})
 				}
 			}
@@ -114,8 +117,9 @@ func (c converted) run(ctx context.Context) error {
 	return err
 }
 
-// ids writes what our tokenizer, read from the GGUF file, makes of each text.
-func ids(model, texts, out string) error {
+// tokenizers converts the vocabulary of a file under each pre-tokenizer, and
+// writes what our tokenizer, read from the file, makes of each text.
+func tokenizers(ctx context.Context, model, texts, dir string) error {
 	data, err := os.ReadFile(texts)
 	if err != nil {
 		return err
@@ -124,22 +128,39 @@ func ids(model, texts, out string) error {
 	if err := json.Unmarshal(data, &list); err != nil {
 		return fmt.Errorf("%s: %w", texts, err)
 	}
-	f, err := weights.Open(model)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	tok, err := tokenizer.FromGGUF(f.Metadata)
-	if err != nil {
-		return err
-	}
-	all := make([][]int32, len(list))
-	for i, text := range list {
-		if all[i], err = tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true}); err != nil {
-			return fmt.Errorf("text %d: %w", i, err)
+	all := map[string][][]int32{}
+	for _, pre := range []string{"gpt-2", "llama-bpe", "qwen2", "smollm"} {
+		if all[pre], err = ids(ctx, model, pre, list, filepath.Join(dir, "tokenizer-"+pre)); err != nil {
+			return fmt.Errorf("pre-tokenizer %s: %w", pre, err)
 		}
 	}
-	return write(out, map[string]any{"texts": list, "ids": all})
+	return write(filepath.Join(dir, "ids.json"), map[string]any{"texts": list, "ids": all})
+}
+
+func ids(ctx context.Context, model, pre string, texts []string, out string) ([][]int32, error) {
+	f, err := weights.Open(model)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	f.Metadata["tokenizer.ggml.pre"] = pre
+	if _, err := convert.Run(ctx, f, convert.Options{Out: out}); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(filepath.Join(out, "model.safetensors")); err != nil { // only the tokenizer is wanted
+		return nil, err
+	}
+	tok, err := tokenizer.FromGGUF(f.Metadata)
+	if err != nil {
+		return nil, err
+	}
+	all := make([][]int32, len(texts))
+	for i, text := range texts {
+		if all[i], err = tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true}); err != nil {
+			return nil, fmt.Errorf("text %d: %w", i, err)
+		}
+	}
+	return all, nil
 }
 
 func write(path string, v any) error {
