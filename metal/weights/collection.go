@@ -25,6 +25,7 @@ type collection struct {
 	sources []*os.File
 	bytes   int64
 	tensors map[string]shardTensor
+	left    *allowance
 }
 
 func (c *collection) close() {
@@ -69,7 +70,7 @@ func openCollection(dir *folder.Folder) (*collection, error) {
 	if len(names) > maxShards {
 		return nil, invalidf("%d files of weights, want at most %d", len(names), maxShards)
 	}
-	c := &collection{names: names, tensors: map[string]shardTensor{}}
+	c := &collection{names: names, tensors: map[string]shardTensor{}, left: newAllowance()}
 	for _, n := range names {
 		if err := c.add(dir, n, index); err != nil {
 			c.close()
@@ -96,7 +97,7 @@ func (c *collection) add(dir *folder.Folder, name string, index map[string]strin
 		return fmt.Errorf("size: %w", err)
 	}
 	c.bytes += st.Size()
-	tensors, err := readShard(f, st.Size(), maxShardTensors-len(c.tensors))
+	tensors, err := readShard(f, st.Size(), c.left)
 	if err != nil {
 		return err
 	}

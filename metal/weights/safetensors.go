@@ -15,6 +15,7 @@ import (
 // 100 MB; those of real models stay below 10.
 const (
 	maxShardHeader  = 64 << 20
+	maxHeaders      = 128 << 20 // of all files of a model together
 	maxShardTensors = 1 << 17
 	maxShardRank    = 8
 )
@@ -54,12 +55,20 @@ type shardTensor struct {
 	span  span
 }
 
+// allowance is what the headers of a model may still hold.
+type allowance struct {
+	bytes   int64
+	tensors int
+}
+
+func newAllowance() *allowance { return &allowance{bytes: maxHeaders, tensors: maxShardTensors} }
+
 // readShard reads the header of a safetensors file of size bytes: 8 bytes of
 // length, then JSON, then data without a gap to the end of the file
 // (https://github.com/huggingface/safetensors, "Format"). Every tensor that it
-// returns lies inside the file and none overlaps another. most bounds their
-// number.
-func readShard(r io.ReaderAt, size int64, most int) ([]shardTensor, error) {
+// returns lies inside the file and none overlaps another. The header is taken
+// from what is left.
+func readShard(r io.ReaderAt, size int64, left *allowance) ([]shardTensor, error) {
 	const lengthBytes = 8
 	if size < lengthBytes {
 		return nil, &FormatError{ErrTruncated, size, "the length of the header"}
@@ -75,6 +84,9 @@ func readShard(r io.ReaderAt, size int64, most int) ([]shardTensor, error) {
 	if n > uint64(size-lengthBytes) {
 		return nil, &FormatError{ErrTruncated, lengthBytes, fmt.Sprintf("a header of %d bytes in a file of %d", n, size)}
 	}
+	if left.bytes -= int64(n); left.bytes < 0 {
+		return nil, &FormatError{ErrInvalid, 0, fmt.Sprintf("the headers of all files hold more than %d bytes", int64(maxHeaders))}
+	}
 	text := make([]byte, n)
 	if err := readAt(r, text, lengthBytes, "the header"); err != nil {
 		return nil, err
@@ -82,10 +94,11 @@ func readShard(r io.ReaderAt, size int64, most int) ([]shardTensor, error) {
 	if n == 0 || text[0] != '{' {
 		return nil, &FormatError{ErrInvalid, lengthBytes, "the header does not begin with {"}
 	}
-	p := shardParser{json: newJSONReader(text, lengthBytes), data: lengthBytes + int64(n), size: size, most: most}
+	p := shardParser{json: newJSONReader(text, lengthBytes), data: lengthBytes + int64(n), size: size, most: left.tensors}
 	if err := p.header(); err != nil {
 		return nil, err
 	}
+	left.tensors -= len(p.tensors)
 	return p.tensors, p.place()
 }
 
@@ -133,7 +146,11 @@ func (p *shardParser) header() error {
 
 // metadata is texts by key, and not used.
 func (p *shardParser) metadata() error {
+	keys := 0
 	return p.json.object(func(key string) error {
+		if keys++; keys > maxKeys {
+			return p.json.invalid(fmt.Sprintf("__metadata__ has more than %d keys", maxKeys))
+		}
 		t, err := p.json.token()
 		if _, ok := t.(string); err == nil && !ok {
 			return p.json.invalid("__metadata__ " + quoted(key) + " is not a text")

@@ -26,7 +26,7 @@ func shardOfLength(n uint64, header string) []byte {
 }
 
 func parseShard(b []byte) ([]shardTensor, error) {
-	return readShard(bytes.NewReader(b), int64(len(b)), maxShardTensors)
+	return readShard(bytes.NewReader(b), int64(len(b)), newAllowance())
 }
 
 // tensorJSON is one entry of a header.
@@ -102,6 +102,7 @@ func TestHostileShardsAreTypedErrors(t *testing.T) {
 		"deep nesting":                             {shard(`{"a":{"shape":`+strings.Repeat("[", 5000)+strings.Repeat("]", 5000)+"}}", 0), ErrInvalid, "deep"},
 		"deep nesting of objects":                  {shard(`{"a":{"shape":`+strings.Repeat(`{"a":`, 5000)+"1"+strings.Repeat("}", 5000)+"}}", 0), ErrInvalid, "deep"},
 		"a shape of a million numbers":             {shard(`{"a":{"shape":[`+strings.Repeat("1,", 1<<20)+"1]}}", 0), ErrInvalid, "values"},
+		"metadata of a hundred thousand keys":      {shard(`{"__metadata__":{`+many(100_000, func(i int) string { return `"` + strconv.Itoa(i) + `":""` })+"}}", 0), ErrInvalid, "more than 65536 keys"},
 		"three hundred thousand tensors": {shard("{"+many(300_000, func(i int) string {
 			return `"` + strconv.Itoa(i) + `":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`
 		})+"}", 0), ErrInvalid, "more than 131072 tensors"},
@@ -117,6 +118,27 @@ func TestHostileShardsAreTypedErrors(t *testing.T) {
 			}
 			if d := time.Since(began); d > 10*time.Second {
 				t.Errorf("it took %v", d)
+			}
+		})
+	}
+}
+
+func TestHeadersOfAllFilesAreBoundedTogether(t *testing.T) {
+	b := shard("{"+tensorJSON("a", "F32", "4", 0, 16)+"}", 16)
+	for name, c := range map[string]struct {
+		left allowance
+		want error
+		says string
+	}{
+		"enough for two":                {allowance{bytes: 2 * int64(len(b)), tensors: 2}, nil, ""},
+		"bytes of one and a half":       {allowance{bytes: int64(len(b)), tensors: 2}, ErrInvalid, "of all files"},
+		"one tensor, for two of a kind": {allowance{bytes: 1 << 20, tensors: 1}, ErrInvalid, "more than 0 tensors"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, first := readShard(bytes.NewReader(b), int64(len(b)), &c.left)
+			_, err := readShard(bytes.NewReader(b), int64(len(b)), &c.left)
+			if first != nil || !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("errors %v and %v, want none and %v saying %q", first, err, c.want, c.says)
 			}
 		})
 	}
@@ -156,11 +178,11 @@ func TestLengthsThatAreNotThereAllocateNothing(t *testing.T) {
 
 func TestAShardThatShrinksAfterItsSizeWasTaken(t *testing.T) {
 	b := shard("{"+tensorJSON("a", "F32", "4", 0, 16)+"}", 16)
-	if _, err := readShard(bytes.NewReader(b[:20]), int64(len(b)), 10); !errors.Is(err, ErrTruncated) {
+	if _, err := readShard(bytes.NewReader(b[:20]), int64(len(b)), newAllowance()); !errors.Is(err, ErrTruncated) {
 		t.Errorf("error %v, want ErrTruncated", err)
 	}
 	broken := errors.New("input/output error")
-	if _, err := readShard(failingReader{broken}, 1000, 10); !errors.Is(err, broken) {
+	if _, err := readShard(failingReader{broken}, 1000, newAllowance()); !errors.Is(err, broken) {
 		t.Errorf("error %v, want the reader's own", err)
 	}
 }
