@@ -145,7 +145,7 @@ func sign(code []byte) []byte {
 func library() file {
 	f := file{kind: typeDylib, cpu: cpuARM64, id: libmlx, platform: platformMacOS, minimum: newest, flags: flagTwoLevel,
 		libraries: []string{libcxx, "/System/Library/Frameworks/Metal.framework/Versions/A/Metal", "/usr/lib/libobjc.A.dylib"},
-		symbols:   []symbol{{name: "__eval", defined: 0xf}, {name: "__add", defined: 0xf}, {name: "__hidden", defined: 0x1e}, {name: "_MTLCopy", ordinal: 2}}}
+		symbols:   []symbol{{name: "__eval", defined: 0xf}, {name: "__add", defined: 0xf}, {name: "__hidden", defined: 0x1f}, {name: "_MTLCopy", ordinal: 2}}}
 	for _, name := range append(caught(), "__Znwm") {
 		f.symbols = append(f.symbols, symbol{name: name, ordinal: 1})
 	}

@@ -31,6 +31,7 @@ func TestEachFaultIsFoundByItsCheck(t *testing.T) {
 		"Read":              {"float32: numbers and ids in and out", "Read"},
 		"ReadIDs":           {"float32: numbers and ids in and out", "ids"},
 		"Add":               {"float32: Add, Multiply, SiLU, SwiGLU", "Add"},
+		"no number":         {"float32: Add, Multiply, SiLU, SwiGLU", "Add: value 0 is NaN"},
 		"Multiply":          {"float32: Add, Multiply, SiLU, SwiGLU", "Multiply"},
 		"SiLU":              {"float32: Add, Multiply, SiLU, SwiGLU", "SiLU"},
 		"SwiGLU":            {"float16: Add, Multiply, SiLU, SwiGLU", "SwiGLU"},
