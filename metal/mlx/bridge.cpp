@@ -154,12 +154,21 @@ mx::Dtype type_of(int32_t type) {
   return mx::float32;
 }
 
-// Rows [from, to) of x [T, D]; all of them are x itself.
+// Rows [from, to) of x [T, ...]; all of them are x itself.
 mx::array rows_of(const mx::array &x, int from, int to) {
   if (from == 0 && to == x.shape(0)) {
     return x;
   }
-  return mx::slice(x, {from, 0}, {to, x.shape(1)});
+  auto start = mx::Shape(x.ndim(), 0), stop = x.shape();
+  start[0] = from;
+  stop[0] = to;
+  return mx::slice(x, start, stop);
+}
+
+// Numbers as [T, D]. Norms of heads and ropes leave theirs as [T, heads, size]
+// and [T, heads, 1, size], because what comes next mostly wants them so.
+mx::array flat(const bridge_array *x) {
+  return x->value.ndim() <= 2 ? x->value : mx::reshape(x->value, {x->value.shape(0), -1});
 }
 
 } // namespace
@@ -282,6 +291,35 @@ bridge_made bridge_settle(uint64_t owner, bridge_array *a, int32_t parts) {
   });
 }
 
+// Rows of matrices behind one another; those of cut ones part by part.
+bridge_made bridge_join(uint64_t owner, bridge_array **parts, int32_t n) {
+  return making(owner, [&] {
+    std::vector<mx::array> all;
+    for (int32_t i = 0; i < n; i++) {
+      all.push_back(parts[i]->value);
+    }
+    auto joined = mx::concatenate(all, parts[0]->value.ndim() - 2);
+    mx::eval({joined});
+    return joined;
+  });
+}
+
+// [from, to) along an axis counted from the last (-1); now asks for a view that
+// is there already.
+bridge_made bridge_span(uint64_t owner, bridge_array *a, int32_t axis, int32_t from, int32_t to, int32_t now) {
+  return making(owner, [&] {
+    auto start = mx::Shape(a->value.ndim(), 0), stop = a->value.shape();
+    auto at = static_cast<size_t>(static_cast<int>(a->value.ndim()) + axis);
+    start[at] = from;
+    stop[at] = to;
+    auto part = mx::slice(a->value, start, stop);
+    if (now) {
+      mx::eval({part});
+    }
+    return part;
+  });
+}
+
 bridge_status bridge_release(uint64_t owner, bridge_array **arrays, int32_t n, int32_t last, bridge_gauges *out) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
     for (int32_t i = 0; i < n; i++) {
@@ -296,23 +334,36 @@ bridge_status bridge_release(uint64_t owner, bridge_array **arrays, int32_t n, i
 
 bridge_status bridge_evaluate(uint64_t owner, bridge_array **arrays, int32_t n, bridge_slab **slabs, int32_t m, int32_t wait) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
-    std::vector<mx::array> all;
+    auto run = [&](std::vector<mx::array> all) {
+      if (all.empty()) {
+        return;
+      }
+      if (wait) {
+        mx::eval(std::move(all));
+      } else {
+        mx::async_eval(std::move(all));
+      }
+    };
+    std::vector<mx::array> wanted, rest;
     for (int32_t i = 0; i < n; i++) {
-      all.push_back(arrays[i]->value);
+      wanted.push_back(arrays[i]->value);
     }
+    run(std::move(wanted));
+    // Slabs mostly came along: what was attended was written before.
+    auto also = [&](const mx::array &a) {
+      if (a.status() == mx::array::Status::unscheduled) {
+        rest.push_back(a);
+      }
+    };
     for (int32_t i = 0; i < m; i++) {
       for (auto &layer : slabs[i]->layers) {
         if (layer.keys) {
-          all.push_back(*layer.keys);
-          all.push_back(*layer.values);
+          also(*layer.keys);
+          also(*layer.values);
         }
       }
     }
-    if (wait) {
-      mx::eval(std::move(all));
-    } else {
-      mx::async_eval(std::move(all));
-    }
+    run(std::move(rest));
   });
 }
 
@@ -361,9 +412,9 @@ bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, 
 bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits) {
   return making(owner, [&] {
     if (scales == nullptr) {
-      return mx::matmul(x->value, mx::transpose(w->value));
+      return mx::matmul(flat(x), mx::transpose(w->value));
     }
-    auto in = x->value;
+    auto in = flat(x);
     int rows = in.shape(0);
     // CUDA's kernel for 8 rows and more is faster from 3 rows on.
     bool pad = rows > 2 && rows < 8 && on_gpu() && mx::cu::is_available();
@@ -388,28 +439,31 @@ bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, in
     for (int32_t i = 0; i < n && all; i++) {
       all = rows[i] == i;
     }
-    return all ? x->value : mx::take(x->value, mx::array(rows, mx::Shape{n}, mx::int32), 0);
+    return all ? x->value : mx::take(flat(x), mx::array(rows, mx::Shape{n}, mx::int32), 0);
   });
 }
 
 bridge_made bridge_argmax(uint64_t owner, bridge_array *x, int32_t width) {
   return making(owner, [&] {
-    auto first = mx::slice(x->value, {0, 0}, {x->value.shape(0), width});
-    auto good = mx::logical_and(mx::isfinite(mx::max(first, -1)), mx::logical_not(mx::any(mx::isnan(first), -1)));
+    auto first = mx::slice(flat(x), {0, 0}, {x->value.shape(0), width});
+    auto good = mx::isfinite(mx::max(first, -1)); // a NaN is the largest
     return mx::where(good, mx::astype(mx::argmax(first, -1), mx::int32), mx::array(-1));
   });
 }
 
 bridge_made bridge_add(uint64_t owner, bridge_array *a, bridge_array *b) {
-  return making(owner, [&] { return mx::add(a->value, b->value); });
+  return making(owner, [&] { return mx::add(flat(a), flat(b)); });
 }
 
 bridge_made bridge_multiply(uint64_t owner, bridge_array *a, bridge_array *b) {
-  return making(owner, [&] { return mx::multiply(a->value, b->value); });
+  return making(owner, [&] { return mx::multiply(flat(a), flat(b)); });
 }
 
 bridge_made bridge_silu(uint64_t owner, bridge_array *x) {
-  return making(owner, [&] { return mx::multiply(x->value, mx::sigmoid(x->value)); });
+  return making(owner, [&] {
+    auto in = flat(x);
+    return mx::multiply(in, mx::sigmoid(in));
+  });
 }
 
 static std::vector<mx::array> swiglu(const std::vector<mx::array> &in) {
@@ -419,28 +473,24 @@ static std::vector<mx::array> swiglu(const std::vector<mx::array> &in) {
 bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up) {
   return making(owner, [&] {
     if (!on_gpu()) { // there, compiling would call a C++ compiler
-      return swiglu({gate->value, up->value})[0];
+      return swiglu({flat(gate), flat(up)})[0];
     }
     static thread_local auto fused = mx::compile(swiglu, true);
-    return fused({gate->value, up->value})[0];
+    return fused({flat(gate), flat(up)})[0];
   });
 }
 
 bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps) {
   return making(owner, [&] {
-    auto &in = x->value;
-    int width = weight->value.shape(0), runs = in.shape(1) / width;
-    if (runs == 1) {
-      return mx::fast::rms_norm(in, weight->value, eps);
-    }
-    auto split = mx::reshape(in, {in.shape(0), runs, width});
-    return mx::reshape(mx::fast::rms_norm(split, weight->value, eps), {in.shape(0), runs * width});
+    int rows = x->value.shape(0), width = weight->value.shape(0), runs = static_cast<int>(x->value.size()) / rows / width;
+    auto in = runs == 1 ? flat(x) : mx::reshape(x->value, {rows, runs, width});
+    return mx::fast::rms_norm(in, weight->value, eps);
   });
 }
 
 bridge_made bridge_mean(uint64_t owner, bridge_array *x, const int32_t *lengths, int32_t n, const float *mask) {
   return making(owner, [&] {
-    auto in = mx::astype(x->value, mx::float32);
+    auto in = mx::astype(flat(x), mx::float32);
     std::vector<mx::array> means;
     int at = 0;
     for (int32_t i = 0; i < n; at += lengths[i], i++) {
@@ -461,7 +511,7 @@ bridge_made bridge_mean(uint64_t owner, bridge_array *x, const int32_t *lengths,
 
 bridge_made bridge_unit(uint64_t owner, bridge_array *x) {
   return making(owner, [&] {
-    auto in = mx::astype(x->value, mx::float32);
+    auto in = mx::astype(flat(x), mx::float32);
     auto norm = mx::sqrt(mx::sum(mx::square(in), 1, true));
     auto zero = mx::array(0.0f);
     auto scale = mx::where(mx::greater(norm, zero), mx::divide(mx::array(1.0f), norm), zero);
@@ -492,7 +542,7 @@ static const mx::array &frequencies_of(const float *periods, int n) {
 // step is one call, and no head is transposed.
 bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *positions, const bridge_rope_spec *spec, const float *periods) {
   return making(owner, [&] {
-    int tokens = x->value.shape(0), heads = x->value.shape(1) / spec->head;
+    int tokens = x->value.shape(0), heads = static_cast<int>(x->value.size()) / tokens / spec->head;
     auto in = mx::reshape(x->value, {tokens, heads, 1, spec->head});
     if (spec->magnitude != 1) { // turning is linear: before is as good as after
       auto m = mx::array(spec->magnitude, in.dtype());
@@ -518,14 +568,14 @@ bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *position
     // CUDA's grid has at most 65,535 blocks in the dimension that holds rows.
     const int most = std::max(1, 65535 / ((heads + 3) / 4));
     if (tokens <= most) {
-      return mx::reshape(turn(in, offsets), x->value.shape());
+      return turn(in, offsets);
     }
     std::vector<mx::array> parts;
     for (int at = 0; at < tokens; at += most) {
       int end = std::min(tokens, at + most);
       parts.push_back(turn(mx::slice(in, {at, 0, 0, 0}, {end, heads, 1, spec->head}), mx::slice(offsets, {at}, {end})));
     }
-    return mx::reshape(mx::concatenate(std::move(parts), 0), x->value.shape());
+    return mx::concatenate(std::move(parts), 0);
   });
 }
 
@@ -661,11 +711,14 @@ bridge_status bridge_slab_remove(uint64_t owner, bridge_slab *slab, int32_t slot
 
 namespace {
 
-// Rows [from, from+length) of x [T, heads*size] as [1, heads, length, size].
+// Rows [from, from+length) of x as [1, heads, length, size].
 mx::array by_head(const mx::array &x, int from, int length, int heads, int size) {
   auto rows = rows_of(x, from, from + length);
   if (length == 1) {
     return mx::reshape(rows, {1, heads, 1, size});
+  }
+  if (rows.ndim() == 4) {
+    return mx::transpose(rows, {2, 1, 0, 3});
   }
   return mx::transpose(mx::reshape(rows, {1, length, heads, size}), {0, 2, 1, 3});
 }

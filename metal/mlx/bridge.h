@@ -71,6 +71,8 @@ bridge_made bridge_floats(uint64_t owner, const float *values, const int32_t *sh
 bridge_made bridge_ids(uint64_t owner, const int32_t *ids, int32_t n);
 bridge_made bridge_raw(uint64_t owner, int32_t type, const int32_t *shape, int32_t dims, void **memory);
 bridge_made bridge_settle(uint64_t owner, bridge_array *a, int32_t parts);
+bridge_made bridge_join(uint64_t owner, bridge_array **parts, int32_t n);
+bridge_made bridge_span(uint64_t owner, bridge_array *a, int32_t axis, int32_t from, int32_t to, int32_t now);
 bridge_status bridge_release(uint64_t owner, bridge_array **arrays, int32_t n, int32_t last, bridge_gauges *out);
 bridge_status bridge_evaluate(uint64_t owner, bridge_array **arrays, int32_t n, bridge_slab **slabs, int32_t m, int32_t wait);
 bridge_status bridge_read_floats(uint64_t owner, bridge_array *a, float *dst, int64_t n);

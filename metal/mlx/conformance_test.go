@@ -17,6 +17,11 @@ func TestConformanceOfMatricesWhoseColumnsAreCut(t *testing.T) {
 	tensortest.RunMatrices(t, suite(Options{CutColumns: 32}))
 }
 
+func TestConformanceOfMatricesThatAreJoined(t *testing.T) {
+	tensortest.RunMatrices(t, suite(Options{Join: true}))
+	tensortest.RunMatrices(t, suite(Options{Join: true, CutColumns: 32}))
+}
+
 func suite(o Options) tensortest.Suite {
 	return tensortest.Suite{
 		New: func(*testing.T) tensor.Backend {

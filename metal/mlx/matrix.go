@@ -24,6 +24,8 @@ type matrix struct {
 	// parts are words, or floats; then scales and biases.
 	parts []handle
 	bytes int64
+	// joined is what this matrix and others lie in, if they do.
+	joined *joined
 }
 
 // typeOf says how fine numbers of a type are kept.
@@ -229,6 +231,7 @@ func (m *matrix) Release() {
 		return
 	}
 	m.b.gauges.weights.Add(-m.bytes)
+	m.joined.release(m.b)
 	if m.b.free(m.parts, false) != nil { // another thread's: it stays, and Close says so
 		m.b.gauges.weights.Add(m.bytes)
 		return

@@ -26,6 +26,9 @@ type Options struct {
 	// Fault, if set, is asked before every operation and load, and as
 	// "evaluate" before the framework computes; an error fails it.
 	Fault func(op string) error
+	// Join lays matrices that are always multiplied together behind one another,
+	// as GPUs want it anyway.
+	Join bool
 	// CutColumns is how many columns a quantised product takes at once; 0 means
 	// what is best for the device.
 	CutColumns int

@@ -52,6 +52,10 @@ func (s *scope) Linear(x tensor.Array, ms ...tensor.Matrix) []tensor.Array {
 	if !ok {
 		return outs
 	}
+	if j := s.joinedOf(in, ms); j != nil {
+		s.linearJoined(in, j, outs)
+		return outs
+	}
 	for i, tm := range ms {
 		m, ok := s.matrixOperand(op, tm)
 		if !ok || !s.begin(op) {
