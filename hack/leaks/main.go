@@ -31,7 +31,7 @@ import (
 
 // amounts say how much of each part is run.
 type amounts struct {
-	passes, cancelled int
+	passes, cancelled, stopped int
 	// settled is after how many passes the process's memory is taken as what it
 	// should stay at.
 	settled int
@@ -41,6 +41,7 @@ func main() {
 	var n amounts
 	flag.IntVar(&n.passes, "passes", 10_000, "forward passes")
 	flag.IntVar(&n.cancelled, "cancelled", 1000, "requests to cancel")
+	flag.IntVar(&n.stopped, "stopped", 20, "answers to end by a stop string")
 	flag.IntVar(&n.settled, "settled", 500, "passes after which the process's memory is taken")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -118,10 +118,17 @@ func (s *subject) passes(ctx context.Context, n *network, a amounts) error {
 		if err := n.pass(ctx, i%7 != 0); err != nil {
 			return fmt.Errorf("pass %d: %w", i, err)
 		}
-		if i+1 == a.settled {
+		switch {
+		case i+1 == a.settled:
 			if err := s.settle(); err != nil {
 				return err
 			}
+		case i > a.settled && (i+1)%max(1, a.passes/4) == 0: // what grows slowly shows
+			held, err := s.grown()
+			if err != nil {
+				return fmt.Errorf("after pass %d: %w", i, err)
+			}
+			s.say("passes", "%d: %s", i+1, held)
 		}
 	}
 	n.dropAll()

@@ -74,7 +74,7 @@ func (s *subject) requests(ctx context.Context, n amounts) error {
 	clock := &alarms{rings: make(map[int][]func())}
 	b := s.open(clock.tick)
 	e := engine.Start(engine.Options{ModelPath: s.path, Backend: b, Sequences: sequences, CacheTokens: cacheTokens})
-	err := s.cancelAll(ctx, e, clock, n.cancelled)
+	err := s.cancelAll(ctx, e, clock, n)
 	ending, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	e.Shutdown(ending)
@@ -87,7 +87,8 @@ func (s *subject) requests(ctx context.Context, n amounts) error {
 	return nil
 }
 
-func (s *subject) cancelAll(ctx context.Context, e *engine.Engine, clock *alarms, want int) error {
+func (s *subject) cancelAll(ctx context.Context, e *engine.Engine, clock *alarms, n amounts) error {
+	want := n.cancelled
 	if err := e.AwaitReady(ctx); err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func (s *subject) cancelAll(ctx context.Context, e *engine.Engine, clock *alarms
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("requests: %w", err)
 	}
-	stopped, err := stops(ctx, e, &t)
+	stopped, err := stops(ctx, e, n.stopped, &t)
 	if err != nil {
 		return fmt.Errorf("stop strings: %w", err)
 	}
@@ -128,7 +129,7 @@ func (s *subject) cancelAll(ctx context.Context, e *engine.Engine, clock *alarms
 	st := e.Status()
 	s.say("requests", "%d cancelled (%d queued, %d before the first token, %d while answering), %d stopped, %d completed, %d preempted: %d arrays and %d bytes at rest, KV %d; %s",
 		t.cancelled(), t.queued.Load(), t.prefill.Load(), t.decode.Load(), stopped, t.completed.Load(), st.Preemptions, st.Memory.Live, st.Memory.Active(), st.Memory.KV, held)
-	if least := int64(want / 20); t.queued.Load() < least || t.prefill.Load() < least || t.decode.Load() < least {
+	if least := int64(want / 100); t.queued.Load() < least || t.prefill.Load() < least || t.decode.Load() < least {
 		return fmt.Errorf("fewer than %d requests were cancelled in one of the three places", least)
 	}
 	return nil
@@ -182,10 +183,10 @@ func one(ctx context.Context, e *engine.Engine, clock *alarms, rng *rand.Rand, t
 // stops asks for answers, and again with a stop string that ends them half
 // way: an end that nobody can know before the token is there, while the next
 // step may be under way already.
-func stops(ctx context.Context, e *engine.Engine, t *tally) (stopped int, err error) {
+func stops(ctx context.Context, e *engine.Engine, n int, t *tally) (stopped int, err error) {
 	greedy := sample.Greedy()
-	for i := range 20 {
-		r := engine.Request{Tokens: []int32{int32(65 + i), int32(97 + i)}, MaxTokens: maxAnswer, Sampling: &greedy}
+	for i := range n {
+		r := engine.Request{Tokens: []int32{int32(65 + i%26), int32(97 + i%26)}, MaxTokens: maxAnswer, Sampling: &greedy}
 		text, _, err := answer(ctx, e, r)
 		if err != nil {
 			return stopped, err
