@@ -94,6 +94,10 @@ bench-ready: kube build ## time from apply to Ready with the tiny model on disk
 bench-engine: build mlx ## SmolLM2 on two cores beside llama.cpp and mlx-lm (built and installed once): decode, prefill, footprint
 	go run ./hack/bench/engine
 
+.PHONY: bench-load
+bench-load: build mlx ## load a random model of 4 GB from the disk beside plainly reading it (Linux; keeps the model in .cache)
+	go run ./hack/bench/load
+
 .PHONY: test-leaks
 test-leaks: ## memory that is not given back: 10,000 passes, a fault at every operation, 1,000 cancelled requests (MLX=1: on MLX too)
 	$(if $(MLX),bash hack/mlx/go.sh,go) run ./hack/leaks

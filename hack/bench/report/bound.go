@@ -1,10 +1,13 @@
 package report
 
-// Bound is what a median must meet. The zero value is none.
+import "slices"
+
+// Bound is what a median must meet, or every run. The zero value is none.
 type Bound struct {
 	words string
 	limit float64
 	meets func(v, limit float64) bool
+	every bool
 	note  string
 }
 
@@ -29,16 +32,34 @@ func (b Bound) Of(note string) Bound {
 	return b
 }
 
+// Every makes it a bound of every run.
+func (b Bound) Every() Bound {
+	b.every = true
+	return b
+}
+
 // String is the bound in words; empty for none.
 func (b Bound) String() string {
 	if b.meets == nil {
 		return ""
 	}
 	s := b.words + " " + number(b.limit)
+	if b.every {
+		s += " in every run"
+	}
 	if b.note != "" {
 		s += " (" + b.note + ")"
 	}
 	return s
 }
 
-func (b Bound) holds(v float64) bool { return b.meets == nil || b.meets(v, b.limit) }
+// holds judges runs and their median.
+func (b Bound) holds(median float64, runs []float64) bool {
+	switch {
+	case b.meets == nil:
+		return true
+	case b.every:
+		return !slices.ContainsFunc(runs, func(v float64) bool { return !b.meets(v, b.limit) })
+	}
+	return b.meets(median, b.limit)
+}

@@ -75,7 +75,7 @@ func (r *Report) Add(name, unit string, bound Bound, runs ...float64) {
 	if n := len(runs); n > 0 && !slices.ContainsFunc(runs, notFinite) {
 		sorted := slices.Sorted(slices.Values(runs))
 		l.Median, l.Min, l.Max = (sorted[(n-1)/2]+sorted[n/2])/2, sorted[0], sorted[n-1]
-		l.Passed = bound.holds(l.Median)
+		l.Passed = bound.holds(l.Median, runs)
 	} else {
 		l.Runs = nil // JSON has no word for them
 	}
@@ -105,7 +105,7 @@ func (r *Report) Judge() error {
 		case len(l.Runs) == 0:
 			errs = append(errs, fmt.Errorf("%s: not measured", l.Name))
 		default:
-			errs = append(errs, fmt.Errorf("%s: median %s %s, want %s", l.Name, number(l.Median), l.Unit, l.Bound))
+			errs = append(errs, fmt.Errorf("%s: median %s %s of %s to %s, want %s", l.Name, number(l.Median), l.Unit, number(l.Min), number(l.Max), l.Bound))
 		}
 	}
 	if len(r.Lines) == 0 {

@@ -32,6 +32,9 @@ func TestTheMedianMeetsItsBoundOrTheReportFails(t *testing.T) {
 		"a run that is not a number":          {Bound{}, []float64{1, math.NaN(), 2}, false},
 		"a run that is infinite":              {AtLeast(1), []float64{2, 2, math.Inf(1)}, false},
 		"a run that is infinite, from above":  {AtMost(1), []float64{math.Inf(-1), 0, 0}, false},
+		"every run, one over the bound":       {AtMost(2).Every(), []float64{1, 1, 2.1}, false},
+		"every run, all within":               {AtMost(2).Every(), []float64{1, 1, 2}, true},
+		"every run, and there is none":        {AtMost(2).Every(), nil, false},
 		"a note changes nothing":              {AtLeast(2).Of("twice"), []float64{1}, false},
 		"at least, a bound below the nothing": {AtLeast(-1), nil, false},
 	} {

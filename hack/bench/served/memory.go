@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Footprint is Pss_Anon + Pss_Shmem + SwapPss of the process, in bytes: what it
@@ -46,4 +47,36 @@ func sum(path string, keys ...string) (int64, error) {
 		total += n
 	}
 	return total, nil
+}
+
+// ticks per second of the times in /proc.
+const ticks = 100
+
+// Processor is the processor time that the process took so far, of all its
+// threads, in the kernel too.
+func (e *Engine) Processor() (time.Duration, error) {
+	path := fmt.Sprintf("/proc/%d/stat", e.PID)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, fmt.Errorf("time of a process: %w", err)
+	}
+	return processor(string(b))
+}
+
+// processor reads the 14th and the 15th field; the second is the program's name
+// in brackets and may hold anything.
+func processor(stat string) (time.Duration, error) {
+	f := strings.Fields(stat[strings.LastIndex(stat, ")")+1:])
+	var sum time.Duration
+	for _, i := range []int{14 - 3, 15 - 3} {
+		if i >= len(f) {
+			return 0, fmt.Errorf("time of a process: %q is too short", stat)
+		}
+		n, err := strconv.ParseInt(f[i], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("time of a process: %q: %w", stat, err)
+		}
+		sum += time.Duration(n) * time.Second / ticks
+	}
+	return sum, nil
 }

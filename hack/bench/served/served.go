@@ -34,9 +34,12 @@ type Options struct {
 	// ContextTokens is the longest request; Sequences of that length run at
 	// once.
 	ContextTokens, Sequences int
+	// UntilPlaced makes Start return once all weights are in place, and leaves
+	// Engine.Ready at 0.
+	UntilPlaced bool
 }
 
-// Engine is one that is Ready.
+// Engine is one that is Ready, or has its weights in place.
 type Engine struct {
 	Client wire.EngineClient
 	PID    int
@@ -44,8 +47,6 @@ type Engine struct {
 	// weights were where they are computed with, and until it served; both to
 	// the 20 ms between two looks.
 	Placed, Ready time.Duration
-	// Weights is the load's total, in bytes.
-	Weights int64
 
 	cmd *exec.Cmd
 	dir string
@@ -115,10 +116,10 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 		return err
 	}
 	e.Client, e.close = wire.NewEngineClient(conn), conn.Close
-	return e.awaitReady(running, began)
+	return e.await(running, began, o.UntilPlaced)
 }
 
-func (e *Engine) awaitReady(ctx context.Context, began time.Time) error {
+func (e *Engine) await(ctx context.Context, began time.Time, untilPlaced bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyLimit, fmt.Errorf("it is not ready after %s", readyLimit))
 	defer cancel()
 	for {
@@ -130,7 +131,9 @@ func (e *Engine) awaitReady(ctx context.Context, began time.Time) error {
 			}
 			done, total := st.GetLoad().GetBytesDone(), st.GetLoad().GetBytesTotal()
 			if e.Placed == 0 && total > 0 && done >= total {
-				e.Placed, e.Weights = time.Since(began), total
+				if e.Placed = time.Since(began); untilPlaced {
+					return nil
+				}
 			}
 			switch st.GetState() {
 			case wire.State_STATE_READY:
@@ -147,8 +150,12 @@ func (e *Engine) awaitReady(ctx context.Context, began time.Time) error {
 }
 
 // Stop ends the engine in order and removes what it left. An engine that does
-// not end is killed, and that is an error.
+// not end is killed, and that is an error. One that was not awaited computes
+// its first token, which may take minutes: it is killed at once.
 func (e *Engine) Stop() error {
+	if e.Ready == 0 {
+		return e.kill()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
 	defer cancel()
 	if _, err := e.Client.Shutdown(ctx, &wire.ShutdownRequest{}); err != nil {

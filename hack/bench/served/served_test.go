@@ -56,7 +56,13 @@ func TestFootprintAndPeakOfThisProcess(t *testing.T) {
 	if held < 1<<20 || peak < held {
 		t.Errorf("this process holds %d bytes and held at most %d", held, peak)
 	}
+	if d, err := e.Processor(); err != nil || d < 0 || d > time.Hour {
+		t.Errorf("this process took %v, %v", d, err)
+	}
 	e.PID = -1
+	if _, err := e.Processor(); err == nil {
+		t.Error("a process that is not there took time")
+	}
 	if _, err := e.Footprint(); err == nil {
 		t.Error("a process that is not there has a footprint")
 	}
@@ -72,5 +78,14 @@ func TestEveryFigureMustBeThere(t *testing.T) {
 	}
 	if _, err := sum(path, "VmHWM", "SwapPss"); err == nil || !strings.Contains(err.Error(), "SwapPss") {
 		t.Errorf("a figure is missing: %v", err)
+	}
+}
+
+func TestTheProgramsNameDoesNotMoveTheFields(t *testing.T) {
+	if d, err := processor("12 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 250 50 11 12\n"); err != nil || d != 3*time.Second {
+		t.Errorf("%v, %v", d, err)
+	}
+	if _, err := processor("12 (a) S 1 2"); err == nil {
+		t.Error("a line that is too short is taken")
 	}
 }
