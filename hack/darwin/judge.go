@@ -17,6 +17,8 @@ const (
 	libmlx = "@rpath/libmlx.dylib"
 	// newest is the macOS that the program may ask for at most: 14.0.
 	newest = 14 << 16
+	// listed is how many faults are listed.
+	listed = 25
 
 	flagTwoLevel = 0x80     // imports name their library
 	flagPIE      = 0x200000 // arm64 runs nothing else
@@ -33,7 +35,7 @@ func caught() []string {
 var errCheck = errors.New("would not run well on a Mac")
 
 // check reads a program and the libmlx it was linked against, and says what it
-// found; the error lists every fault.
+// found; the error lists the faults.
 func check(mlxPath, path string, out io.Writer) error {
 	mlx, err := readImage(mlxPath)
 	if err != nil {
@@ -50,6 +52,9 @@ func check(mlxPath, path string, out io.Writer) error {
 	}
 	if bytes.Contains(text, []byte("libc++abi: ")) {
 		faults = append(faults, "holds a libc++ of its own: link with the stub of the system's")
+	}
+	if more := len(faults) - listed; more > 0 {
+		faults = append(faults[:listed], fmt.Sprintf("and %d more", more))
 	}
 	if len(faults) > 0 {
 		return fmt.Errorf("%s %w:\n  %s", path, errCheck, strings.Join(faults, "\n  "))

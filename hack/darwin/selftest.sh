@@ -17,7 +17,7 @@ ask() {
 }
 
 everything() {
-  ask uname -a
+  ask uname -mrs
   ask sw_vers
   ask sysctl -n machdep.cpu.brand_string hw.memsize iogpu.wired_limit_mb
   ask shasum -a 256 engine libmlx.dylib mlx.metallib
