@@ -58,6 +58,7 @@ func commands() map[string]command {
 		"tokenize": {"turn text on standard input into token ids, or back with --decode", tokenize},
 		"logits":   {"print the largest logits behind a list of tokens", logits},
 		"template": {"write a conversation as the model's chat template does", template},
+		"embed":    {"turn a text into a vector", embedText},
 		"inspect":  {"say what a model file holds", inspect},
 		"convert":  {"write a model as a folder that mlx-lm loads too", convertModel},
 		"bench":    {"measure prefill and decode", bench},
@@ -160,6 +161,11 @@ func parse(f *flag.FlagSet, args []string, required ...string) error {
 
 // modelHelp says what --model takes.
 const modelHelp = "GGUF file, or a folder with one, or a folder with config.json and safetensors (required)"
+
+// alwaysJSON takes --json where there is no other form.
+func alwaysJSON(f *flag.FlagSet) {
+	f.Bool("json", true, "print JSON; there is no other form")
+}
 
 // backendFlags are common to all commands that compute.
 type backendFlags struct {

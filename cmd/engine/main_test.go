@@ -114,6 +114,17 @@ func TestJSONShapes(t *testing.T) {
 	if code != exitOK || !strings.Contains(out, "Hi <there>") {
 		t.Errorf("template printed %q, %q", out, stderr)
 	}
+	var vector embedding
+	out, stderr, code = runProgram(t, "", "embed", "--model", m, "--input", "Hello there")
+	length := float32(0)
+	if err := json.Unmarshal([]byte(out), &vector); err == nil {
+		for _, v := range vector.Embedding {
+			length += v * v
+		}
+	}
+	if code != exitOK || length < 0.999 || length > 1.001 {
+		t.Errorf("embed printed %q, %q: a vector of length %v squared, want 1", out, stderr, length)
+	}
 	var bench []measured
 	out, stderr, code = runProgram(t, "", "bench", "--model", m, "--prompt-tokens", "20", "--tokens", "3", "--streams", "1,2", "--json")
 	if err := json.Unmarshal([]byte(out), &bench); code != exitOK || err != nil || len(bench) != 2 || bench[1].DecodeTokensPerSec <= 0 {

@@ -21,6 +21,7 @@ func logits(ctx context.Context, e *env, args []string) error {
 	f := e.flags("logits")
 	modelPath := f.String("model", "", modelHelp)
 	tokensFile := f.String("tokens-file", "", "file with a JSON array of token ids (required)")
+	alwaysJSON(f)
 	top := f.Int("top", 5, "how many of the largest logits to print")
 	bf := addBackend(f)
 	if err := parse(f, args, "model", "tokens-file"); err != nil {

@@ -31,7 +31,9 @@ func tokenize(ctx context.Context, e *env, args []string) error {
 	modelPath := f.String("model", "", modelHelp)
 	decode := f.Bool("decode", false, "read a JSON array of ids and write text")
 	special := f.Bool("special", true, "read the text of control tokens as these tokens")
-	bos := f.Bool("bos", true, "begin as the model wants a plain prompt to begin")
+	around := f.Bool("add-special", true, "put around the text what the model was made with, as transformers does")
+	alwaysJSON(f)
+	skip := f.Bool("skip-special", false, "with --decode, leave control tokens out")
 	if err := parse(f, args, "model"); err != nil {
 		return err
 	}
@@ -44,7 +46,7 @@ func tokenize(ctx context.Context, e *env, args []string) error {
 		return err
 	}
 	if !*decode {
-		ids, err := t.Tokenizer.Encode(string(in), tokenizer.EncodeOptions{AddBOS: *bos, ParseSpecial: *special})
+		ids, err := t.Tokenizer.Encode(string(in), tokenizer.EncodeOptions{AddSpecial: *around, ParseSpecial: *special})
 		if err != nil {
 			return err
 		}
@@ -54,7 +56,7 @@ func tokenize(ctx context.Context, e *env, args []string) error {
 	if err := json.Unmarshal(in, &ids); err != nil {
 		return usagef("standard input is not a JSON array of ids: %w", err)
 	}
-	out, err := t.Tokenizer.Decode(ids, false)
+	out, err := t.Tokenizer.Decode(ids, *skip)
 	if err != nil {
 		return err
 	}
