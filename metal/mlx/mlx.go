@@ -51,9 +51,6 @@ type Backend struct {
 	// claimed is what the handles of scopes stand for, in bytes: what computing
 	// them one after another would take.
 	claimed int64
-	// outgrown are cache arrays that were copied into larger ones in a step
-	// that is not computed yet, in bytes.
-	outgrown int64
 	// pending are slabs of caches that were given new tokens and perhaps not
 	// computed yet.
 	pending map[*slab]struct{}
@@ -223,7 +220,7 @@ func (b *Backend) admit(n int64) error {
 	if limit <= 0 {
 		return nil
 	}
-	used := b.gauges.weights.Load() + b.gauges.kv.Load() + b.outgrown + max(b.gauges.arrays.Load(), b.claimed)
+	used := b.gauges.weights.Load() + b.gauges.kv.Load() + max(b.gauges.arrays.Load(), b.claimed)
 	if n > limit-used {
 		return fmt.Errorf("%w: %d bytes in use, %d more wanted, limit %d", tensor.ErrMemory, used, n, limit)
 	}

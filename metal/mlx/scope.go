@@ -375,7 +375,6 @@ func (b *Backend) compute(hs []handle, wait bool) error {
 		h.broken = err
 	}
 	clear(b.pending)
-	b.outgrown = 0
 	if err != nil {
 		return err
 	}
