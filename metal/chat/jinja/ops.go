@@ -216,11 +216,8 @@ func (r *run) sameEntries(a, b *Dict, depth int) (bool, error) {
 }
 
 // order is Python's comparison: below zero where a is less than b. NaN has no
-// order: ordered is false.
-func (r *run) order(a, b any, depth int) (c int, ordered bool, err error) {
-	if depth > maxDepth {
-		return 0, false, tooDeep()
-	}
+// order: ordered is false. It goes no deeper than equal, which looks first.
+func (r *run) order(a, b any) (c int, ordered bool, err error) {
 	if err := r.step(); err != nil {
 		return 0, false, err
 	}
@@ -240,12 +237,12 @@ func (r *run) order(a, b any, depth int) (c int, ordered bool, err error) {
 		}
 		// The first items that are not equal decide.
 		for i := range min(len(x.Items), len(y.Items)) {
-			same, err := r.equal(x.Items[i], y.Items[i], depth+1)
+			same, err := r.equal(x.Items[i], y.Items[i], 0)
 			if err != nil {
 				return 0, false, err
 			}
 			if !same {
-				return r.order(x.Items[i], y.Items[i], depth+1)
+				return r.order(x.Items[i], y.Items[i])
 			}
 		}
 		return len(x.Items) - len(y.Items), true, nil
@@ -269,7 +266,7 @@ func (r *run) compare(op string, a, b any) (bool, error) {
 	if x, y := setOf(a), setOf(b); x != nil && y != nil {
 		return r.compareSets(op, x.Items, y.Items)
 	}
-	c, ordered, err := r.order(a, b, 0)
+	c, ordered, err := r.order(a, b)
 	switch op {
 	case "<":
 		return ordered && c < 0, err

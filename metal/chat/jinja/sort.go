@@ -51,7 +51,7 @@ func (r *run) sorted(items []keyed, reverse bool) ([]keyed, error) {
 		if reverse {
 			a, b = b, a
 		}
-		c, ordered, err := r.order(a, b, 0)
+		c, ordered, err := r.order(a, b)
 		if err != nil {
 			return nil, err
 		}
@@ -196,7 +196,7 @@ func (r *run) extreme(who string, v any, a args) (any, error) {
 			if who == "max" {
 				a, b = b, a
 			}
-			c, ordered, err := r.order(a, b, 0)
+			c, ordered, err := r.order(a, b)
 			if err != nil {
 				return nil, err
 			}
