@@ -2,7 +2,7 @@
 
 LOG = " ".join(
     f"At minute {n} the {what} had served {n * n + 7} requests and held {n % 5} models in memory."
-    for n, what in enumerate(["first Mac", "second Mac", "gateway", "operator"] * 6, start=1)
+    for n, what in enumerate(["first Mac", "second Mac", "gateway", "operator"] * 7, start=1)
 )
 
 VARIED = [
