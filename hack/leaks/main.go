@@ -87,7 +87,7 @@ func variants(kind backends.Kind) []bool {
 // not round up.
 func shape() tinymodel.Config {
 	c := tinymodel.Default()
-	c.Family, c.Layers, c.Context = tinymodel.Qwen3, 12, 512
+	c.Family, c.Layers, c.Context = tinymodel.Qwen3, 8, 512
 	return c
 }
 
