@@ -2,7 +2,9 @@ package tinymodel
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 )
 
 // Kinds of tokens, by their number in GGUF.
@@ -32,7 +34,17 @@ tokens goes from the engine to the agent and from the agent to the gateway, and 
 text as it comes. Nothing is lost when a client goes away: the request ends, and its memory is given
 back. Hello, hello, this is a test of the tiny model; the tiny model does not know what it says.`
 
+// newVocabulary gives a copy of what was learned once: learning is slow under
+// the race detector, and tests write many models.
 func newVocabulary() *vocabulary {
+	v := *learned()
+	v.tokens, v.kinds, v.merges = slices.Clone(v.tokens), slices.Clone(v.kinds), slices.Clone(v.merges)
+	return &v
+}
+
+var learned = sync.OnceValue(learnVocabulary)
+
+func learnVocabulary() *vocabulary {
 	v := &vocabulary{}
 	for _, s := range []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>"} {
 		v.add(s, controlToken)
