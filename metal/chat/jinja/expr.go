@@ -368,7 +368,7 @@ func (p *parser) filterChain(e expr, inline bool) (expr, error) {
 		inline = false
 		f := &filterExpr{position: p.here(), of: e}
 		var err error
-		if f.name, err = p.name(); err != nil {
+		if f.name, err = p.dotted(); err != nil {
 			return nil, err
 		}
 		if _, known := p.known[f.name]; !known {
@@ -384,13 +384,28 @@ func (p *parser) filterChain(e expr, inline bool) (expr, error) {
 	return e, nil
 }
 
+// dotted parses the name of a filter or a test, which may hold dots; none that
+// is known does.
+func (p *parser) dotted() (string, error) {
+	name, err := p.name()
+	for err == nil && p.op(".") {
+		var part string
+		part, err = p.name()
+		name += "." + part
+		if len(name) > 1000 { // each part copies those before it
+			return "", p.fail("there is no filter %q", cut(name))
+		}
+	}
+	return name, err
+}
+
 func (p *parser) test(e expr) (expr, error) {
 	pos := p.here()
 	p.next()
 	negated := p.keyword("not")
 	t := &testExpr{position: pos, of: e}
 	var err error
-	if t.name, err = p.name(); err != nil {
+	if t.name, err = p.dotted(); err != nil {
 		return nil, err
 	}
 	if !isTest(t.name) {

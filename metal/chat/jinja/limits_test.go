@@ -244,6 +244,24 @@ func TestCancelledRenderEnds(t *testing.T) {
 	}
 }
 
+func TestRenderEndsWithItsContext(t *testing.T) {
+	forever := Limits{Steps: 1 << 60, Bytes: 1 << 60, Output: 1 << 60}
+	for _, source := range []string{
+		attacks()["nested loops"].source,
+		attacks()["a shared list compared"].source,
+		"{% for i in range(99999) %}{% for j in range(99999) | map('abs') | select('odd') if j < 0 %}{% endfor %}{% endfor %}",
+		"{% set l = range(99999) | list %}{% for i in l %}{{ l | reverse | sort | length }}{% endfor %}",
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		start := time.Now()
+		_, err := renderText(ctx, source, nil, forever)
+		cancel()
+		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 10*time.Second {
+			t.Errorf("%s: %v after %v", cut(source), err, took)
+		}
+	}
+}
+
 func TestErrorsNameTheLine(t *testing.T) {
 	for source, line := range map[string]int{
 		"a\nb\n{{ x.y.z }}": 3, "\n{% for i in [1] %}\n\n{{ 1 / 0 }}{% endfor %}": 4, "{{ 'a\nb' }}\n{% foo %}": 3, "\n\n{{ 'open }}": 3,
