@@ -9,8 +9,11 @@ import (
 )
 
 // maxAddedBytes bounds one added token, and with it the cost of looking for
-// added tokens at one place of a text.
-const maxAddedBytes = 1024
+// added tokens at one place of a text; maxAddedNodes bounds the memory of all.
+const (
+	maxAddedBytes = 1024
+	maxAddedNodes = 1 << 20
+)
 
 // addedTokens finds tokens that stand in the text itself: at each place the
 // longest one, from left to right.
@@ -59,6 +62,9 @@ func (a *addedTokens) add(text string, id int32, rules addedRules) error {
 	}
 	if len(text) > maxAddedBytes {
 		return fmt.Errorf("added token %d has %d bytes, more than %d: %w", id, len(text), maxAddedBytes, ErrInvalid)
+	}
+	if len(a.nodes)+len(text) > maxAddedNodes {
+		return fmt.Errorf("added tokens up to %d hold over %d bytes: %w", id, maxAddedNodes, ErrInvalid)
 	}
 	at := int32(0)
 	for i := range len(text) {

@@ -19,6 +19,9 @@ type bpe struct {
 	bytes *[256][]int32
 	// before and behind are prefix and suffix as pieces have them.
 	before, behind string
+	// neighbours are the characters that stand side by side in any token. Where
+	// two others meet nothing merges: a text falls into short parts.
+	neighbours bigrams
 	// fallback are the tokens named <0x00> to <0xFF>; None where there is none.
 	fallback [256]int32
 }
@@ -117,6 +120,9 @@ func newBPE(v *vocabulary, merges [][2]string, o bpeOptions) (*bpe, error) {
 		}
 		b.merges.set(merge{pair: pairOf(ids[0], ids[1]), rank: uint32(rank), into: ids[2]})
 	}
+	if !o.raw && o.prefix == "" && o.suffix == "" {
+		b.meet()
+	}
 	if o.raw && o.prefix == "" && o.suffix == "" && o.unknown == None {
 		b.bytes = new([256][]int32)
 		for i := range b.bytes {
@@ -134,8 +140,8 @@ func byteTokens(v *vocabulary) (ids [256]int32) {
 	return ids
 }
 
-// maxMerges bounds the merges that follow from a vocabulary.
-const maxMerges = 1 << 22
+// maxMerges bounds the merges that are told or follow from scores.
+const maxMerges = 1 << 21
 
 // mergeByScore lets two tokens merge wherever that makes a token, those of the
 // best score first, as SentencePiece does. Tokens of the same score have the
@@ -206,6 +212,41 @@ func cutMerge(text string) (left, right string, ok bool) {
 	return left, right, ok && left != "" && right != ""
 }
 
+// bigrams is a set of pairs of tokens; it may say yes for a pair that it has
+// not.
+type bigrams struct{ bits []uint64 }
+
+func newBigrams() bigrams { return bigrams{make([]uint64, 1<<14)} }
+
+func (g bigrams) at(left, right int32) (word int, bit uint64) {
+	h := pairOf(left, right) * 0x9e3779b97f4a7c15
+	return int(h >> 50), 1 << (h >> 44 & 63)
+}
+
+func (g bigrams) add(left, right int32) {
+	word, bit := g.at(left, right)
+	g.bits[word] |= bit
+}
+
+func (g bigrams) has(left, right int32) bool {
+	word, bit := g.at(left, right)
+	return g.bits == nil || g.bits[word]&bit != 0
+}
+
+// meet finds which characters stand side by side in tokens.
+func (b *bpe) meet() {
+	b.neighbours = newBigrams()
+	for id := range int32(b.vocab.size()) {
+		last := None
+		for text := string(b.vocab.bytes(id)); text != ""; {
+			_, n := utf8.DecodeRuneInString(text)
+			next := b.vocab.lookup(text[:n])
+			b.neighbours.add(last, next)
+			last, text = next, text[n:]
+		}
+	}
+}
+
 func (b *bpe) newWorker(controls bool) worker { return &bpeWorker{bpe: b, controls: controls} }
 
 type bpeWorker struct {
@@ -250,9 +291,16 @@ func (w *bpeWorker) encode(ids []int32, piece string) []int32 {
 	} else {
 		w.takeApart(piece)
 	}
-	w.mergeAll()
-	for i := int32(0); int(i) < len(w.symbols); i = w.symbols[i].next {
-		ids = append(ids, w.symbols[i].id)
+	for from := 0; from < len(w.symbols); {
+		to := from + 1
+		for to < len(w.symbols) && w.neighbours.has(w.symbols[to-1].id, w.symbols[to].id) {
+			to++
+		}
+		w.mergeAll(int32(from), int32(to))
+		for i := int32(from); int(i) < to; i = w.symbols[i].next {
+			ids = append(ids, w.symbols[i].id)
+		}
+		from = to
 	}
 	return ids
 }
@@ -306,18 +354,17 @@ func (w *bpeWorker) takeApart(piece string) {
 	}
 }
 
-// mergeAll applies the earliest merge again and again. Each merge removes a
-// symbol and queues at most two candidates, so that a piece of n bytes costs
-// n log n.
-func (w *bpeWorker) mergeAll() {
+// mergeAll applies the earliest merge of symbols from up to end again and again.
+// Each merge removes a symbol and queues at most two candidates, so that a piece
+// of n bytes costs n log n.
+func (w *bpeWorker) mergeAll(from, end int32) {
 	w.queue = w.queue[:0]
-	for i := range len(w.symbols) - 1 {
-		w.offer(int32(i), int32(i+1), false)
+	for i := from; i < end-1; i++ {
+		w.offer(i, i+1, false)
 	}
 	for i := len(w.queue)/2 - 1; i >= 0; i-- {
 		w.down(i)
 	}
-	end := int32(len(w.symbols))
 	for len(w.queue) > 0 {
 		c := w.pop()
 		left, right := &w.symbols[c.left], &w.symbols[c.right]
@@ -330,7 +377,7 @@ func (w *bpeWorker) mergeAll() {
 			w.symbols[left.next].prev = c.left
 			w.offer(c.left, left.next, true)
 		}
-		if left.prev >= 0 {
+		if left.prev >= from {
 			w.offer(left.prev, c.left, true)
 		}
 	}

@@ -56,16 +56,26 @@ const (
 	maxAdded           = 1 << 16
 )
 
+// limits bound what is read.
+type limits struct {
+	bytes          int64
+	tokens, merges int
+}
+
 // readDefinition reads a tokenizer.json as it comes, so that a list that is
 // too long ends the reading. Its errors are ErrInvalid.
 func readDefinition(in io.Reader) (*definition, error) {
-	r := &definitionReader{json: json.NewDecoder(io.LimitReader(in, maxDefinitionBytes)), out: new(definition)}
+	return readLimited(in, limits{maxDefinitionBytes, maxVocabulary, maxMerges})
+}
+
+func readLimited(in io.Reader, most limits) (*definition, error) {
+	r := &definitionReader{json: json.NewDecoder(io.LimitReader(in, most.bytes)), out: new(definition), most: most}
 	err := r.object("tokenizer.json", r.field)
 	switch {
 	case err == nil:
 		return r.out, nil
 	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
-		return nil, fmt.Errorf("tokenizer.json ends early or has over %d bytes: %w", maxDefinitionBytes, ErrInvalid)
+		return nil, fmt.Errorf("tokenizer.json ends early or has over %d bytes: %w", most.bytes, ErrInvalid)
 	case errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported):
 		return nil, err
 	}
@@ -75,6 +85,7 @@ func readDefinition(in io.Reader) (*definition, error) {
 type definitionReader struct {
 	json *json.Decoder
 	out  *definition
+	most limits
 }
 
 func (r *definitionReader) field(key string) error {
@@ -124,7 +135,7 @@ func (r *definitionReader) modelField(key string) error {
 		return r.vocab()
 	case key == "merges":
 		m.merges, m.hasMerges = nil, true
-		return r.list(key, maxVocabulary, r.merge)
+		return r.list(key, r.most.merges, r.merge)
 	}
 	return r.skip()
 }
@@ -141,8 +152,8 @@ func (r *definitionReader) vocab() error {
 		return fmt.Errorf("vocab of the model is neither an object nor a list: %w", ErrInvalid)
 	}
 	for r.json.More() {
-		if len(m.vocab) == maxVocabulary {
-			return fmt.Errorf("vocab has over %d entries: %w", maxVocabulary, ErrInvalid)
+		if len(m.vocab) == r.most.tokens {
+			return fmt.Errorf("vocab has over %d entries: %w", r.most.tokens, ErrInvalid)
 		}
 		e, err := r.entry(m.scored)
 		if err != nil {
@@ -157,8 +168,7 @@ func (r *definitionReader) vocab() error {
 func (r *definitionReader) entry(scored bool) (vocabEntry, error) {
 	e := vocabEntry{id: int32(len(r.out.model.vocab))}
 	if scored {
-		err := r.json.Decode(&scoredEntry{&e})
-		return e, err
+		return e, r.scored(&e)
 	}
 	key, err := r.json.Token()
 	if err != nil {
@@ -176,21 +186,22 @@ func (r *definitionReader) entry(scored bool) (vocabEntry, error) {
 	return e, nil
 }
 
-// scoredEntry reads ["text", -1.5].
-type scoredEntry struct{ e *vocabEntry }
-
-func (s *scoredEntry) UnmarshalJSON(b []byte) error {
-	var pair []json.RawMessage
-	if err := json.Unmarshal(b, &pair); err != nil {
-		return err
+// scored reads ["text", -1.5].
+func (r *definitionReader) scored(e *vocabEntry) error {
+	var parts [4]json.Token
+	for i := range parts {
+		var err error
+		if parts[i], err = r.json.Token(); err != nil {
+			return err
+		}
 	}
-	if len(pair) != 2 {
-		return fmt.Errorf("token %d of the vocab is no pair of text and score: %w", s.e.id, ErrInvalid)
+	text, isText := parts[1].(string)
+	score, isScore := parts[2].(float64)
+	if parts[0] != json.Delim('[') || !isText || !isScore || parts[3] != json.Delim(']') {
+		return fmt.Errorf("token %d of the vocab is no pair of text and score: %w", e.id, ErrInvalid)
 	}
-	if err := json.Unmarshal(pair[0], &s.e.text); err != nil {
-		return err
-	}
-	return json.Unmarshal(pair[1], &s.e.score)
+	e.text, e.score = text, score
+	return nil
 }
 
 // merge reads "a b" or ["a", "b"].

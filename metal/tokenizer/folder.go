@@ -162,8 +162,11 @@ func (r *roles) take(ids idFields, from string) {
 
 func readConfig(f *folder.Folder, name string, to any) error {
 	err := f.JSON(name, maxConfigBytes, to)
-	if errors.Is(err, folder.ErrMissing) {
+	switch {
+	case errors.Is(err, folder.ErrMissing):
 		return nil
+	case errors.Is(err, folder.ErrInvalid):
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return err
 }

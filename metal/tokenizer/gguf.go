@@ -307,7 +307,7 @@ func (m ggufMetadata) preTokenizer() (preTokenizer, error) {
 
 // merges reads pairs of tokens.
 func (m ggufMetadata) merges() ([][2]string, error) {
-	merges, err := m.strings(keyMerges, maxVocabulary)
+	merges, err := m.strings(keyMerges, maxMerges)
 	if err != nil {
 		return nil, err
 	}

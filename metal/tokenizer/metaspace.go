@@ -20,14 +20,14 @@ func readMetaspace(c component) (metaspaceFields, error) {
 		return f, err
 	}
 	if utf8.RuneCountInString(f.Replacement) != 1 {
-		return f, fmt.Errorf("Metaspace replaces spaces by %.80q, want one character: %w", f.Replacement, ErrInvalid)
+		return f, fmt.Errorf("a Metaspace replaces spaces by %.80q, want one character: %w", f.Replacement, ErrInvalid)
 	}
 	schemes := map[string]bool{"always": true, "first": true, "never": true}
 	if !schemes[f.PrependScheme] {
 		return f, unsupported("prepend_scheme", f.PrependScheme, schemes)
 	}
 	if f.AddPrefixSpace != nil && !*f.AddPrefixSpace && f.PrependScheme != "never" {
-		return f, fmt.Errorf("Metaspace has add_prefix_space false and prepend_scheme %s: %w", f.PrependScheme, ErrInvalid)
+		return f, fmt.Errorf("a Metaspace has add_prefix_space false and prepend_scheme %s: %w", f.PrependScheme, ErrInvalid)
 	}
 	return f, nil
 }

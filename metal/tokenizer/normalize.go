@@ -257,13 +257,18 @@ func (*normalizers) prepend(c component) (normalizing, error) {
 	var f struct {
 		Prepend string `json:"prepend"`
 	}
-	err := c.into(&f)
+	if err := c.into(&f); err != nil {
+		return nil, err
+	}
+	if len(f.Prepend) > maxReplacement {
+		return nil, fmt.Errorf("normalizer Prepend puts in %d bytes, more than %d: %w", len(f.Prepend), maxReplacement, ErrUnsupported)
+	}
 	return pure(func(s string) string {
 		if s == "" {
 			return s
 		}
 		return f.Prepend + s
-	}), err
+	}), nil
 }
 
 func (*normalizers) precompiled(c component) (normalizing, error) {

@@ -56,6 +56,8 @@ func knownPatterns() map[string]func(*categories) scanner {
 		`\p{N}{1,3}`:      stretches(0, number, 1, 3),
 		`\s?\p{L}+`:       stretches(space, letter, 1, many),
 		`\s?\p{P}+`:       stretches(space, punctuation, 1, many),
+		`\s+$`:            func(c *categories) scanner { return c.trailing },
+		` {2,}`:           listed(0, "20", 2, many),
 		breakPattern:      listed(0, "a d", 1, 1),
 		`[0-9][0-9][0-9]`: listed(0, "30-39", 3, 3),
 

@@ -16,9 +16,6 @@ type span struct {
 	head int
 }
 
-// from is the rest of a span behind n bytes.
-func (s span) from(n int) span { return span{s.text[n:], max(0, s.head-n)} }
-
 // part is a piece of a span.
 func (s span) part(from, to int) span { return span{s.text[from:to], max(0, s.head-from)} }
 
@@ -205,7 +202,7 @@ func (c *categories) finder(expr string) (finder, error) {
 	if scan, ok := knownScanner(c, expr); ok {
 		return scan.finder(), nil
 	}
-	return compile(expr)
+	return compile(expr, patternTime)
 }
 
 // isolating cuts out each match.

@@ -15,8 +15,9 @@ func patternTime(text string) time.Duration {
 	return 2*time.Second + time.Duration(len(text))*10*time.Microsecond
 }
 
-// compile makes a finder of an expression that has no scanner.
-func compile(expr string) (finder, error) {
+// compile makes a finder of an expression that has no scanner. allowed bounds
+// the time on a text.
+func compile(expr string, allowed func(text string) time.Duration) (finder, error) {
 	if len(expr) > maxPattern {
 		return nil, fmt.Errorf("pattern of %d bytes, more than %d: %w", len(expr), maxPattern, ErrUnsupported)
 	}
@@ -24,12 +25,12 @@ func compile(expr string) (finder, error) {
 	if err != nil {
 		return nil, err
 	}
-	re, err := compileSafely(text)
+	re, err := compileSafely(text, allowed(""))
 	if err != nil {
 		return nil, fmt.Errorf("pattern %.80q: %w", expr, err)
 	}
 	return func(s string, found func(from, to int)) error {
-		m := matching{re: re, text: s, end: time.Now().Add(patternTime(s)), last: -1}
+		m := matching{re: re, text: s, end: time.Now().Add(allowed(s)), last: -1}
 		if err := m.each(found); err != nil {
 			return fmt.Errorf("pattern %.80q: %w", expr, err)
 		}
@@ -39,7 +40,7 @@ func compile(expr string) (finder, error) {
 
 // compileSafely and next keep panics of the library in: what they read is not
 // ours to trust.
-func compileSafely(expr string) (re *regexp2.Regexp, err error) {
+func compileSafely(expr string, match time.Duration) (re *regexp2.Regexp, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%v: %w", r, ErrUnsupported)
@@ -48,7 +49,7 @@ func compileSafely(expr string) (re *regexp2.Regexp, err error) {
 	if re, err = regexp2.Compile(expr, regexp2.Multiline); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
-	re.MatchTimeout = patternTime("")
+	re.MatchTimeout = match
 	return re, nil
 }
 

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // Hand-written scanners for the expressions that the known families split text
 // by. Each finds what the expression in its comment matches, alternatives in
@@ -265,6 +268,27 @@ func (c *categories) breaks(s string, i int) int {
 		}
 	}
 	return c.spaces(s, i)
+}
+
+// trailing follows \s+$, where lines end before each \n. Within a run of white
+// space that goes up to the last line feed, or to the end of the text.
+func (c *categories) trailing(s string, found func(from, to int)) {
+	for i := 0; i < len(s); {
+		k, n := c.at(s, i)
+		if k&space == 0 {
+			i += n
+			continue
+		}
+		end := c.run(s, i, space)
+		to := end
+		if end < len(s) {
+			to = i + strings.LastIndexByte(s[i:end], '\n')
+		}
+		if to > i {
+			found(i, to)
+		}
+		i = end
+	}
 }
 
 func newline(b byte) bool { return b == '\r' || b == '\n' }

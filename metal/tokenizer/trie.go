@@ -8,8 +8,11 @@ import (
 )
 
 // maxSearched bounds the tokens that a search from each place of a text goes
-// through, and with it the cost of a text.
-const maxSearched = 1024
+// through, and with it the cost of a text; maxNodes bounds the memory.
+const (
+	maxSearched = 1024 // bytes of a token
+	maxNodes    = 1 << 23
+)
 
 // trie finds all tokens that a text begins with, in five bytes for a node and
 // its edge, and four for its token.
@@ -43,14 +46,17 @@ func newTrie(v *vocabulary) (*trie, error) {
 		return cmp.Or(strings.Compare(a.text, b.text), cmp.Compare(a.id, b.id))
 	})
 	// Breadth first: a node is the tokens that share its first depth bytes.
-	type node struct{ from, to, depth int }
+	type node struct{ from, to, depth int32 }
 	t := &trie{}
-	queue := []node{{0, len(all), 0}}
+	queue := []node{{0, int32(len(all)), 0}}
 	for at := 0; at < len(queue); at++ {
+		if len(queue) > maxNodes {
+			return nil, fmt.Errorf("the tokens branch into over %d parts: %w", maxNodes, ErrUnsupported)
+		}
 		n := queue[at]
 		t.first = append(t.first, uint32(len(t.labels)))
 		t.token = append(t.token, None)
-		for n.from < n.to && len(all[n.from].text) == n.depth {
+		for n.from < n.to && len(all[n.from].text) == int(n.depth) {
 			t.token[at] = all[n.from].id
 			n.from++
 		}

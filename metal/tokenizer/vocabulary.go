@@ -33,14 +33,14 @@ type vocabulary struct {
 	kinds   []kind
 	slots   []int32 // open addressing; id+1, 0 is free
 	seed    maphash.Seed
-	hidden  map[int32]bool // tokens that cannot be found by their text
+	hidden  []bool // tokens that cannot be found by their text
 }
 
 // maxVocabulary bounds the number of tokens, and maxVocabularyBytes their
 // bytes together, so that hostile metadata costs bounded memory.
 const (
-	maxVocabulary      = 1 << 22
-	maxVocabularyBytes = 1 << 28
+	maxVocabulary      = 1 << 20
+	maxVocabularyBytes = 1 << 27
 )
 
 func newVocabulary(size int) *vocabulary {
@@ -48,7 +48,7 @@ func newVocabulary(size int) *vocabulary {
 	for slots < size*2 {
 		slots *= 2
 	}
-	return &vocabulary{offsets: make([]uint32, 1, size+1), kinds: make([]kind, 0, size), slots: make([]int32, slots), seed: maphash.MakeSeed()}
+	return &vocabulary{offsets: make([]uint32, 1, size+1), kinds: make([]kind, 0, size), hidden: make([]bool, 0, size), slots: make([]int32, slots), seed: maphash.MakeSeed()}
 }
 
 // add appends a token. A searchable token that no lower id stands for already
@@ -61,14 +61,8 @@ func (v *vocabulary) add(text []byte, k kind, searchable bool) error {
 	v.blob = append(v.blob, text...)
 	v.offsets = append(v.offsets, uint32(len(v.blob)))
 	v.kinds = append(v.kinds, k)
-	if !searchable {
-		if v.hidden == nil {
-			v.hidden = map[int32]bool{}
-		}
-		v.hidden[int32(id)] = true
-		return nil
-	}
-	if len(text) == 0 {
+	v.hidden = append(v.hidden, !searchable)
+	if !searchable || len(text) == 0 {
 		return nil
 	}
 	if at, found := v.slot(text); !found {
@@ -78,7 +72,7 @@ func (v *vocabulary) add(text []byte, k kind, searchable bool) error {
 }
 
 // searchable says whether a token can be found by its text.
-func (v *vocabulary) searchable(id int32) bool { return v.hidden == nil || !v.hidden[id] }
+func (v *vocabulary) searchable(id int32) bool { return !v.hidden[id] }
 
 func (v *vocabulary) size() int { return len(v.offsets) - 1 }
 

@@ -25,6 +25,7 @@ import texts
 
 SEED = 11
 BATCH = 2000
+AROUND = 2000  # texts that are read with special tokens around, too
 
 
 class Kit:
@@ -41,8 +42,8 @@ def kits(count, smollm2, vocabularies, files):
     fields = ggufmeta.read(smollm2)
     lists = [fields["tokenizer.ggml." + k] for k in ("tokens", "token_type", "merges")]
     for name in reference.PRE:
-        yield Kit("smollm2 " + name, reference.build(name, *lists), count, smollm2, name)
-    many = ("llama-spm", "bert-bge", "nomic-bert-moe", "llama-bpe", "gemma-4")
+        yield Kit("smollm2 " + name, reference.build(name, *lists), count if name == "smollm" else few, smollm2, name)
+    many = ("llama-spm", "nomic-bert-moe")
     for path in sorted(pathlib.Path(vocabularies).glob("ggml-vocab-*.gguf")):
         name = path.stem.removeprefix("ggml-vocab-")
         if name not in ("aquila", "gpt-neox"):  # these do not name their pre-tokenizer
@@ -63,12 +64,12 @@ def kits(count, smollm2, vocabularies, files):
         yield Kit(name, t, few, ids=True)
 
 
-def checksum(kit, t, batch):
-    """One line a text: crc of ids, of both decoded texts, and of ids with
-    special tokens around."""
+def checksum(t, batch, special):
+    """Eight bytes a text: crc of ids and of ids with special tokens around, crc
+    of both decoded texts."""
     encoded = t.encode_batch_fast(batch, add_special_tokens=False)
     ids = [e.ids for e in encoded]
-    around = t.encode_batch_fast(batch, add_special_tokens=True) if kit.special else encoded
+    around = t.encode_batch_fast(batch, add_special_tokens=True) if special else encoded
     return pack(t, ids, [e.ids for e in around])
 
 
@@ -96,7 +97,7 @@ def write(out, count, *sources):
         folder = kit.folder(out)
         folder.mkdir(exist_ok=True)
         kit.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-        entry = {"name": kit.name, "folder": folder.name, "count": kit.count, "gguf": kit.gguf, "pre": kit.pre, "lossless": kit.lossless}
+        entry = {"name": kit.name, "folder": folder.name, "count": kit.count, "gguf": kit.gguf, "pre": kit.pre, "lossless": kit.lossless, "around": AROUND if kit.special else 0}
         with open(folder / "sums", "wb") as f:
             if kit.ids:
                 entry["ids"] = ids = random_ids(kit.tokenizer, kit.count)
@@ -104,7 +105,7 @@ def write(out, count, *sources):
             else:
                 mine = decoded[:kit.count]
                 for at in range(0, len(mine), BATCH):
-                    f.write(checksum(kit, kit.tokenizer, mine[at:at + BATCH]))
+                    f.write(checksum(kit.tokenizer, mine[at:at + BATCH], kit.special and at < AROUND))
         index.append(entry)
     (out / "index.json").write_text(json.dumps(index))
 

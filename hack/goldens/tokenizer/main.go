@@ -38,6 +38,7 @@ type kit struct {
 	Name, Folder, GGUF, Pre string
 	Count                   int
 	Lossless                bool
+	Around                  int       // so many texts are read with special tokens around, too
 	IDs                     [][]int32 // to decode; nil where texts are read
 }
 
@@ -110,7 +111,7 @@ func compareKit(dir string, k kit, texts []string) (compared, different int, err
 			if k.IDs != nil {
 				said = c.decode(k.IDs[i], k.IDs[i])
 			} else {
-				said = c.text(texts[i])
+				said = c.text(texts[i], i < k.Around)
 			}
 			compared++
 			if said == "" {
@@ -166,13 +167,13 @@ type comparison struct {
 }
 
 // text compares one text; it returns what differs.
-func (c comparison) text(text string) string {
+func (c comparison) text(text string, special bool) string {
 	ids, err := c.tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true})
 	if err != nil {
 		return err.Error()
 	}
 	around := ids
-	if c.Name[:5] == "file " {
+	if special {
 		if around, err = c.tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true, AddSpecial: true}); err != nil {
 			return err.Error()
 		}

@@ -1,0 +1,165 @@
+package tokenizer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAPatternThatTakesTooLongIsAnError(t *testing.T) {
+	find, err := compile(`(?:a|a)*b|(?:a*)*c`, func(string) time.Duration { return 50 * time.Millisecond })
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	err = find(strings.Repeat("a", 5000), func(int, int) {})
+	if !errors.Is(err, ErrTooSlow) || time.Since(start) > 20*time.Second {
+		t.Errorf("%v after %v", err, time.Since(start))
+	}
+	// Many matches, each of them quick.
+	if find, err = compile(`a|b(?=.*c)`, func(string) time.Duration { return 30 * time.Millisecond }); err != nil {
+		t.Fatal(err)
+	}
+	if err = find(strings.Repeat("b", 200_000)+"a", func(int, int) {}); !errors.Is(err, ErrTooSlow) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestEncodeTellsOfAPatternThatTakesTooLong(t *testing.T) {
+	p := preTokenizing{c: newCategories()}
+	find, err := compile(`(?:a|a)*b`, func(string) time.Duration { return 50 * time.Millisecond })
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.then(behaving(find, isolated, false))
+	tok := readGolden(t).build(t, "gpt-2")
+	tok.cut = p.cutter(true)
+	if ids, err := tok.Encode(strings.Repeat("a", 5000), EncodeOptions{AddSpecial: true}); !errors.Is(err, ErrTooSlow) || ids != nil {
+		t.Errorf("%d ids, %v", len(ids), err)
+	}
+	if _, _, err := tok.EncodePair("x", strings.Repeat("a", 5000), EncodeOptions{}); !errors.Is(err, ErrTooSlow) {
+		t.Errorf("pair: %v", err)
+	}
+}
+
+func TestANormalizerThatFillsMemoryIsStopped(t *testing.T) {
+	n := normalizer{}
+	for range 6 {
+		n = append(n, pure(func(s string) string { return strings.ReplaceAll(s, "a", strings.Repeat("a", maxReplacement)) }))
+	}
+	if _, err := n.text(strings.Repeat("a", 1000)); !errors.Is(err, ErrTooSlow) {
+		t.Errorf("error %v", err)
+	}
+	// A map of characters that makes much of one.
+	m, err := newCharsMap(oneCharacterMap('a', strings.Repeat("b", maxRewritten-1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := m.text("xa"); err != nil || s != "x"+strings.Repeat("b", maxRewritten-1) {
+		t.Errorf("%.80q, %v", s, err)
+	}
+	if _, err := m.text(strings.Repeat("a", 10_000)); !errors.Is(err, ErrTooSlow) {
+		t.Errorf("error %v", err)
+	}
+	if m, err = newCharsMap(oneCharacterMap('a', strings.Repeat("b", maxRewritten))); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := m.text("a"); err != nil || s != "a" {
+		t.Errorf("a rewriting over the bound gives %.80q, %v", s, err)
+	}
+}
+
+// oneCharacterMap is a map of characters that rewrites one byte.
+func oneCharacterMap(b byte, text string) []byte {
+	units := make([]uint32, 512)
+	units[0] = 256 << 10                                 // children at 256
+	units[256^int(b)] = uint32(b)<<10 | 1<<8 | uint32(b) // its leaf is at 256
+	units[256] = 1 << 31                                 // its text begins at 0
+	raw := binary.LittleEndian.AppendUint32(nil, uint32(4*len(units)))
+	for _, u := range units {
+		raw = binary.LittleEndian.AppendUint32(raw, u)
+	}
+	return append(raw, text+"\x00"...)
+}
+
+func TestAMapOfCharactersThatLeadsNowhereRewritesNothing(t *testing.T) {
+	for name, unit := range map[string]uint32{"far children": 1<<22 - 1<<10, "a far leaf": 'a' | 1<<8 | (1<<21-1)<<10} {
+		units := make([]uint32, 256)
+		units[0], units['a'] = unit, unit
+		raw := binary.LittleEndian.AppendUint32(nil, 1024)
+		for _, u := range units {
+			raw = binary.LittleEndian.AppendUint32(raw, u)
+		}
+		m, err := newCharsMap(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := m.text("a\x00é"); err != nil || s != "a\x00é" {
+			t.Errorf("%s: %q, %v", name, s, err)
+		}
+	}
+}
+
+// TestEveryKindIsLinearInLongRuns would take minutes where a search is
+// quadratic.
+func TestEveryKindIsLinearInLongRuns(t *testing.T) {
+	g := readGolden(t)
+	// All that does not go through a pattern that is not known beforehand.
+	names := []string{"split o200k", "split tekken", "split deepseek-v3", "split qwen35", "metaspace first True", "whitespace", "bert split", "each digit",
+		"string merged_with_next", "punctuation contiguous", "normal NFC", "normal NFKC", "normal t5", "normal accents", "normal precompiled", "normal llama"}
+	for _, k := range g.Kits {
+		if !slices.Contains(names, k.Name) && !slices.Contains(trainedKits(g), k.Name) {
+			continue
+		}
+		tok, err := FromFolder(write(t, map[string]string{"tokenizer.json": g.file(t, k)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, unit := range []string{"a", " ", "\n", "é", "<", "▁", "1", "A", "\u0301", " \n", "中"} {
+			text := strings.Repeat(unit, 30_000)
+			ids := encode(t, tok, text, EncodeOptions{})
+			if _, err := tok.Decode(ids, false); err != nil {
+				t.Fatalf("%s, %q: %v", k.Name, unit, err)
+			}
+		}
+	}
+}
+
+// trainedKits are those that GGUF has, too.
+func trainedKits(g *golden) []string {
+	var names []string
+	for _, entry := range g.GGUF {
+		names = append(names, entry.Like)
+	}
+	return names
+}
+
+func TestALongVocabularyIsRefused(t *testing.T) {
+	for says, model := range map[string]string{
+		"vocab has over 2 entries":  `{"type":"Unigram","vocab":[["x",0],["y",0],["z",0]]}`,
+		"merges has over 1 entries": `{"type":"BPE","vocab":{"a":0},"merges":["a a","a a"]}`,
+	} {
+		_, err := readLimited(strings.NewReader(`{"model":`+model+`}`), limits{bytes: 1000, tokens: 2, merges: 1})
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("error %v, want %q", err, says)
+		}
+	}
+	if _, err := readLimited(strings.NewReader(`{"model":{"type":"`+strings.Repeat("x", 100)+`"}}`), limits{bytes: 100}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestTokensThatBranchTooMuchAreRefused(t *testing.T) {
+	added := newAddedTokens()
+	var err error
+	for i := 0; err == nil && i < 2000; i++ {
+		err = added.add(fmt.Sprintf("%04d", i)+strings.Repeat("x", 1000), int32(i), addedRules{})
+	}
+	if !errors.Is(err, ErrInvalid) || len(added.nodes) > maxAddedNodes {
+		t.Errorf("%d nodes, %v", len(added.nodes), err)
+	}
+}
