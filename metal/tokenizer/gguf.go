@@ -283,7 +283,11 @@ func (r *ggufReader) vocabulary(texts []string) error {
 				return err
 			}
 		}
-		if err := r.t.vocab.add([]byte(r.t.key(text)), k, searchable); err != nil {
+		key := r.t.key(text)
+		if !r.t.raw {
+			key = validUTF8(key)
+		}
+		if err := r.t.vocab.add([]byte(key), k, searchable); err != nil {
 			return err
 		}
 	}
