@@ -148,13 +148,14 @@ func sameFiles(names []string, index map[string]string) error {
 		}
 		delete(wanted, n)
 	}
-	for _, n := range sortedKeys(wanted) {
-		if strings.ContainsAny(n, `/\`) || !strings.HasPrefix(n, "model") || !strings.HasSuffix(n, ".safetensors") {
-			return invalidf("%s names the file %s, want model*.safetensors beside it", indexFile, quoted(n))
-		}
-		return fmt.Errorf("%s, which %s names: %w", quoted(n), indexFile, ErrMissing)
+	if len(wanted) == 0 {
+		return nil
 	}
-	return nil
+	n := sortedKeys(wanted)[0]
+	if strings.ContainsAny(n, `/\`) || !strings.HasPrefix(n, "model") || !strings.HasSuffix(n, ".safetensors") {
+		return invalidf("%s names the file %s, want model*.safetensors beside it", indexFile, quoted(n))
+	}
+	return fmt.Errorf("%s, which %s names: %w", quoted(n), indexFile, ErrMissing)
 }
 
 func sortedKeys[V any](m map[string]V) []string {

@@ -26,7 +26,6 @@ type File struct {
 
 	header  *Header
 	dir     *folder.Folder
-	name    string
 	entries map[string]Entry
 	sources []*os.File
 	bytes   int64
