@@ -132,7 +132,7 @@ func (s *serving) tooLong(detail string) *Refusal {
 // tokens turns the input of a request into ids.
 func (s *serving) tokens(ctx context.Context, r Request) ([]int32, *Refusal) {
 	var written string
-	opts := tokenizer.EncodeOptions{AddBOS: true}
+	opts := tokenizer.EncodeOptions{AddBOS: true, ParseSpecial: true}
 	switch {
 	case r.Chat != nil && r.Prompt == nil && r.Tokens == nil:
 		if n := r.Chat.Bytes(); n > s.context*bytesPerToken {
