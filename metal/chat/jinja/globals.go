@@ -1,9 +1,7 @@
 package jinja
 
 import (
-	"fmt"
 	"strings"
-	"time"
 )
 
 // globals are the functions that every template sees.
@@ -206,71 +204,4 @@ func joiner(_ *run, a args) (any, error) {
 		}
 		return nil, false
 	}}, nil
-}
-
-func strftimeNow(r *run, a args) (any, error) {
-	p, err := a.strings("strftime_now", "format")
-	if err != nil {
-		return nil, err
-	}
-	if err := r.charge(16 * len(p[0])); err != nil {
-		return nil, err
-	}
-	s, err := strftime(r.now, p[0])
-	return s, err
-}
-
-// strftime is C's strftime in the C locale.
-func strftime(t time.Time, format string) (string, error) {
-	var b strings.Builder
-	for i := 0; i < len(format); i++ {
-		if format[i] != '%' || i+1 == len(format) {
-			b.WriteByte(format[i])
-			continue
-		}
-		i++
-		bare := format[i] == '-' && i+1 < len(format)
-		if bare {
-			i++
-		}
-		s, ok := strftimeField(t, format[i])
-		if !ok {
-			return "", failf("strftime_now knows no %%%c", format[i])
-		}
-		if bare {
-			if s = strings.TrimLeft(s, "0 "); s == "" {
-				s = "0"
-			}
-		}
-		b.WriteString(s)
-	}
-	return b.String(), nil
-}
-
-func strftimeField(t time.Time, c byte) (string, bool) {
-	layout, ok := map[byte]string{
-		'Y': "2006", 'y': "06", 'm': "01", 'd': "02", 'H': "15", 'I': "03", 'M': "04", 'S': "05", 'p': "PM",
-		'B': "January", 'b': "Jan", 'h': "Jan", 'A': "Monday", 'a': "Mon", 'e': "_2", 'j': "002", 'Z': "MST", 'z': "-0700",
-		'F': "2006-01-02", 'T': "15:04:05", 'D': "01/02/06", 'R': "15:04", 'c': "Mon Jan _2 15:04:05 2006", 'x': "01/02/06", 'X': "15:04:05",
-	}[c]
-	if ok {
-		return t.Format(layout), true
-	}
-	switch c {
-	case '%':
-		return "%", true
-	case 'n':
-		return "\n", true
-	case 't':
-		return "\t", true
-	case 'f':
-		return fmt.Sprintf("%06d", t.Nanosecond()/1000), true
-	case 's':
-		return fmt.Sprint(t.Unix()), true
-	case 'u':
-		return fmt.Sprint((int(t.Weekday())+6)%7 + 1), true
-	case 'w':
-		return fmt.Sprint(int(t.Weekday())), true
-	}
-	return "", false
 }

@@ -97,7 +97,8 @@ func attacks() map[string]attack {
 		"wrapping with a long text": {"{{ ('a ' * 9999) | wordwrap(1, wrapstring='b' * 9999) }}", BoundBytes},
 		"joining":                   {"{{ range(9999) | join('x' * 9999) }}", BoundBytes},
 		"rows":                      {"{{ [1] | batch(999999999, 0) | list }}", BoundBytes},
-		"a format of time":          {"{{ strftime_now('%c' * 999999) }}", BoundBytes},
+		"a format of time":          {"{{ strftime_now('%c' * 999999) }}", BoundSteps},
+		"a wide field of time":      {"{{ strftime_now('%999999d' * 99) }}", BoundBytes},
 
 		// Output.
 		"endless output": {"{% for i in range(99999) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}", BoundOutput},
