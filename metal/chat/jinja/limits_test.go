@@ -153,7 +153,7 @@ func TestHostileTemplatesEndWithTheirBound(t *testing.T) {
 			if !errors.Is(err, ErrLimit) || !errors.As(err, &e) || e.Bound != a.bound {
 				t.Errorf("error %v, want the bound %s", err, a.bound)
 			}
-			if took > 10*time.Second {
+			if took > 30*time.Second {
 				t.Errorf("it took %v", took)
 			}
 			// All that was allocated, freed or not. A step may allocate a scope,
@@ -194,7 +194,7 @@ func TestHostileSourcesAreRefused(t *testing.T) {
 		if !errors.As(err, &e) || e.Bound != a.bound || a.bound == "" && e.Kind != ErrSyntax {
 			t.Errorf("%s: %v, want the bound %q", name, err, a.bound)
 		}
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > 30*time.Second {
 			t.Errorf("%s took %v", name, took)
 		}
 	}
@@ -257,7 +257,7 @@ func TestRenderEndsWithItsContext(t *testing.T) {
 		start := time.Now()
 		_, err := renderText(ctx, source, nil, forever)
 		cancel()
-		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 10*time.Second {
+		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 30*time.Second {
 			t.Errorf("%s: %v after %v", cut(source), err, took)
 		}
 	}
