@@ -3,7 +3,6 @@ module metalfleet.dev/metalfleet
 go 1.26.0
 
 require (
-	github.com/dlclark/regexp2 v1.12.0
 	github.com/go-logr/logr v1.4.4
 	github.com/google/go-cmp v0.7.0
 	github.com/prometheus/client_golang v1.24.0

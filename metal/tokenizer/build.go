@@ -229,7 +229,7 @@ func (t *Tokenizer) addToken(a addedDefinition, id int32) error {
 	if !a.Normalized {
 		return t.added.add(a.Content, id, rules)
 	}
-	text, err := t.normalize.text(a.Content)
+	text, err := t.normalize.text(newBudget(len(a.Content)), a.Content)
 	if err != nil {
 		return err
 	}

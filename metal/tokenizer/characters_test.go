@@ -87,7 +87,7 @@ func TestCharactersAreWhatTheReferenceTakesThemFor(t *testing.T) {
 // matched are the characters that an expression matches.
 func matched(t *testing.T, expr string) class {
 	t.Helper()
-	find, err := compile(expr, patternTime)
+	find, err := newCategories().compile(expr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func matched(t *testing.T, expr string) class {
 		}
 	}
 	text, found := all.String(), map[rune]bool{}
-	if err := find(text, func(from, to int) {
+	if err := find(newBudget(len(text)), text, func(from, to int) {
 		for _, r := range text[from:to] {
 			found[r] = true
 		}

@@ -97,6 +97,64 @@ func (c *categories) of(r rune) category {
 	return other
 }
 
+// any is a class of categories.
+func (c *categories) any(bits category) class {
+	return func(r rune) bool { return c.of(r)&bits != 0 }
+}
+
+func (c *categories) isLate(k category, r rune) bool {
+	for _, kind := range c.kinds {
+		if kind.category == k {
+			return unicode.Is(kind.late, r)
+		}
+	}
+	return false
+}
+
+// digit is \d, word \w as sets have it, wordOutside \w elsewhere.
+func (c *categories) digit(r rune) bool { return unicode.Is(unicode.Nd, r) || c.isLate(number, r) }
+
+func (c *categories) word(r rune) bool {
+	switch k := c.of(r); {
+	case k&(letter|mark) != 0:
+		return true
+	case k == number:
+		return c.digit(r) || unicode.Is(unicode.Nl, r)
+	}
+	return unicode.In(r, unicode.Pc, unicode.Other_Alphabetic)
+}
+
+func (c *categories) wordOutside(r rune) bool {
+	return c.word(r) || r == '²' || r == '³' || r == '¹' || '¼' <= r && r <= '¾'
+}
+
+// property is \p{name}; nil for one that is not known.
+func (c *categories) property(name string) class {
+	for of, bits := range map[string]category{
+		"L": letter, "Letter": letter, "Lu": upper, "Ll": lower, "Lt": title, "Lm": modifier, "Lo": otherLetter,
+		"M": mark, "Mark": mark, "N": number, "Number": number, "P": punctuation, "Punctuation": punctuation, "S": sign, "Symbol": sign,
+	} {
+		if strings.EqualFold(of, name) {
+			return c.any(bits)
+		}
+	}
+	if strings.EqualFold(name, "Nd") {
+		return c.digit
+	}
+	late := ranges("")
+	if strings.EqualFold(name, "Han") {
+		late = ranges("2ebf0-2ee5d")
+	}
+	for _, tables := range []map[string]*unicode.RangeTable{unicode.Categories, unicode.Scripts} {
+		for of, table := range tables {
+			if strings.EqualFold(of, name) && len(of) > 1 {
+				return func(r rune) bool { return unicode.Is(table, r) || unicode.Is(late, r) }
+			}
+		}
+	}
+	return nil
+}
+
 // ranges reads a list of hexadecimal characters and ranges, in order.
 func ranges(list string) *unicode.RangeTable {
 	t := new(unicode.RangeTable)

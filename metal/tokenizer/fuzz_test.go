@@ -9,8 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// mostTime is what any input of a fuzz target may take; patterns alone may take
-// two seconds.
+// mostTime is what any input of a fuzz target may take, on a busy machine.
 const mostTime = 30 * time.Second
 
 // use reads and writes text with a tokenizer of unknown origin.
@@ -320,17 +319,18 @@ func FuzzPattern(f *testing.F) {
 	for _, expr := range []string{`(?i:[sdmt]|ll)`, `\p{N}{1,3}+`, `[^\s\p{L}&&[^\p{Han}]]++`, `(?<=a)b|(?<!c)d`, `\x{1f600}\u00e9\h`, `(a*)*b`, `[[:punct:]-z]`, `^.$`, `\b\B\A\z\Z`} {
 		f.Add(expr, "aab é\n")
 	}
+	c := newCategories()
 	f.Fuzz(func(t *testing.T, expr, text string) {
 		if len(expr) > 200 || len(text) > 200 {
 			return
 		}
-		find, err := compile(expr, func(string) time.Duration { return 100 * time.Millisecond })
+		find, err := c.compile(expr)
 		if err != nil {
 			refused(t, err)
 			return
 		}
 		at := 0
-		if err := find(validUTF8(text), func(from, to int) {
+		if err := find(&budget{1 << 20}, validUTF8(text), func(from, to int) {
 			if from < at || to < from || to > len(validUTF8(text)) {
 				t.Fatalf("match %d to %d behind %d", from, to, at)
 			}
@@ -351,7 +351,7 @@ func FuzzCharsMap(f *testing.F) {
 			refused(t, err)
 			return
 		}
-		s, err := m.text(validUTF8(text))
+		s, err := m.text(newBudget(len(text)), validUTF8(text))
 		if err != nil {
 			refused(t, err)
 		} else if !utf8.ValidString(s) {

@@ -7,31 +7,54 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestAPatternThatTakesTooLongIsAnError(t *testing.T) {
-	find, err := compile(`(?:a|a)*b|(?:a*)*c`, func(string) time.Duration { return 50 * time.Millisecond })
+	for expr, text := range map[string]string{
+		`(?:a|a)*b`:           strings.Repeat("a", 5000),
+		`(?:a*)*c|(?:a|aa)+$`: strings.Repeat("a", 5000) + "b",
+		`a|b(?=.*c)`:          strings.Repeat("b", 50_000) + "a", // many matches, each of them quick
+		`(?:\w\w?)*+c`:        strings.Repeat("a", 50_000),
+		`(?<=a*b{0,50})c`:     strings.Repeat("b", 1),
+	} {
+		find, err := newCategories().compile(expr)
+		if errors.Is(err, ErrUnsupported) && strings.Contains(expr, "<=a*") {
+			continue // looks back without end
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := newBudget(len(text))
+		if err := find(b, text, func(int, int) {}); !errors.Is(err, ErrTooSlow) {
+			t.Errorf("%s: error %v with %d left", expr, err, b.left)
+		}
+	}
+}
+
+func TestAMatchIsBoundedInMemory(t *testing.T) {
+	find, err := newCategories().compile(`(?:a|b)*c`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := time.Now()
-	err = find(strings.Repeat("a", 5000), func(int, int) {})
-	if !errors.Is(err, ErrTooSlow) || time.Since(start) > 20*time.Second {
-		t.Errorf("%v after %v", err, time.Since(start))
+	b := &budget{1 << 40}
+	if err := find(b, strings.Repeat("a", maxRetreats), func(int, int) {}); !errors.Is(err, ErrTooSlow) {
+		t.Errorf("error %v", err)
 	}
-	// Many matches, each of them quick.
-	if find, err = compile(`a|b(?=.*c)`, func(string) time.Duration { return 30 * time.Millisecond }); err != nil {
+}
+
+func TestTheErrorOfAPatternHoldsNoText(t *testing.T) {
+	find, err := newCategories().compile(`(?:a|a)*b`)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err = find(strings.Repeat("b", 200_000)+"a", func(int, int) {}); !errors.Is(err, ErrTooSlow) {
+	if err := find(newBudget(0), "secret "+strings.Repeat("a", 5000), func(int, int) {}); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestEncodeTellsOfAPatternThatTakesTooLong(t *testing.T) {
 	p := preTokenizing{c: newCategories()}
-	find, err := compile(`(?:a|a)*b`, func(string) time.Duration { return 50 * time.Millisecond })
+	find, err := p.c.compile(`(?:a|a)*b`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +74,7 @@ func TestANormalizerThatFillsMemoryIsStopped(t *testing.T) {
 	for range 6 {
 		n = append(n, pure(func(s string) string { return strings.ReplaceAll(s, "a", strings.Repeat("a", maxReplacement)) }))
 	}
-	if _, err := n.text(strings.Repeat("a", 1000)); !errors.Is(err, ErrTooSlow) {
+	if _, err := n.text(newBudget(1000), strings.Repeat("a", 1000)); !errors.Is(err, ErrTooSlow) {
 		t.Errorf("error %v", err)
 	}
 	// A map of characters that makes much of one.
@@ -59,16 +82,16 @@ func TestANormalizerThatFillsMemoryIsStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err := m.text("xa"); err != nil || s != "x"+strings.Repeat("b", maxRewritten-1) {
+	if s, err := m.text(newBudget(2), "xa"); err != nil || s != "x"+strings.Repeat("b", maxRewritten-1) {
 		t.Errorf("%.80q, %v", s, err)
 	}
-	if _, err := m.text(strings.Repeat("a", 10_000)); !errors.Is(err, ErrTooSlow) {
+	if _, err := m.text(newBudget(0), strings.Repeat("a", 50_000)); !errors.Is(err, ErrTooSlow) {
 		t.Errorf("error %v", err)
 	}
 	if m, err = newCharsMap(oneCharacterMap('a', strings.Repeat("b", maxRewritten))); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := m.text("a"); err != nil || s != "a" {
+	if s, err := m.text(newBudget(1), "a"); err != nil || s != "a" {
 		t.Errorf("a rewriting over the bound gives %.80q, %v", s, err)
 	}
 }
@@ -98,7 +121,7 @@ func TestAMapOfCharactersThatLeadsNowhereRewritesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := m.text("a\x00é"); err != nil || s != "a\x00é" {
+		if s, err := m.text(newBudget(4), "a\x00é"); err != nil || s != "a\x00é" {
 			t.Errorf("%s: %q, %v", name, s, err)
 		}
 	}

@@ -42,7 +42,7 @@ func (p *preTokenizing) metaspace(c component) error {
 		return fmt.Errorf("pre_tokenizer Metaspace stands behind ByteLevel: %w", ErrUnsupported)
 	}
 	mark := f.Replacement
-	p.then(func(in span, out func(span)) error {
+	p.then(func(_ *budget, in span, out func(span)) error {
 		head := len(strings.ReplaceAll(in.text[:in.head], " ", mark))
 		in = span{strings.ReplaceAll(in.text, " ", mark), head}
 		if f.PrependScheme == "always" || f.PrependScheme == "first" && in.head > 0 {

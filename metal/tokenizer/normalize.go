@@ -12,40 +12,38 @@ import (
 type normalizer []normalizing
 
 // normalizing is one step; its only error is ErrTooSlow.
-type normalizing func(string) (string, error)
+type normalizing func(*budget, string) (string, error)
 
 func pure(f func(string) string) normalizing {
-	return func(s string) (string, error) { return f(s), nil }
+	return func(_ *budget, s string) (string, error) { return f(s), nil }
 }
-
-// maxNormalized bounds what a normalizer makes of a text: a few rules that
-// each double it would fill memory.
-func maxNormalized(text string) int { return 1<<16 + 64*len(text) }
 
 // maxReplacement bounds what one match becomes.
 const maxReplacement = 64
 
-func (n normalizer) text(s string) (string, error) {
-	most := maxNormalized(s)
+func (n normalizer) text(b *budget, s string) (string, error) {
 	for _, step := range n {
 		var err error
-		if s, err = step(s); err != nil {
+		if s, err = step(b, s); err != nil {
 			return "", err
 		}
-		if len(s) > most {
-			return "", fmt.Errorf("the normalizer makes over %d bytes of this text: %w", most, ErrTooSlow)
+		if !b.spend(len(s)) {
+			return "", errTooLong
 		}
 	}
 	return s, nil
 }
 
+// errTooLong says that a few rules that each double a text would fill memory.
+var errTooLong = fmt.Errorf("the normalizer makes too much of this text: %w", ErrTooSlow)
+
 // span normalizes a span. What becomes of its head by itself is its new head.
-func (n normalizer) span(s span) (span, error) {
-	head, err := n.text(s.text[:s.head])
+func (n normalizer) span(b *budget, s span) (span, error) {
+	head, err := n.text(b, s.text[:s.head])
 	if err != nil {
 		return span{}, err
 	}
-	text, err := n.text(s.text)
+	text, err := n.text(b, s.text)
 	return span{text, min(len(head), len(text))}, err
 }
 
@@ -240,10 +238,10 @@ func (n *normalizers) replace(c component) (normalizing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(s string) (string, error) {
+	return func(work *budget, s string) (string, error) {
 		var b strings.Builder
 		at := 0
-		err := find(s, func(from, to int) {
+		err := find(work, s, func(from, to int) {
 			b.WriteString(s[at:from])
 			b.WriteString(f.Content)
 			at = to
@@ -352,13 +350,13 @@ func (m *charsMap) replaced(s string) (string, bool) {
 func offset(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
 
 // text rewrites a text: short clusters of characters at once, then characters.
-func (m *charsMap) text(s string) (string, error) {
+func (m *charsMap) text(work *budget, s string) (string, error) {
 	const short = 6 // bytes, as in the reference
 	var b strings.Builder
 	b.Grow(len(s))
-	for most := maxNormalized(s); len(s) > 0; {
-		if b.Len() > most {
-			return "", fmt.Errorf("the normalizer makes over %d bytes of this text: %w", most, ErrTooSlow)
+	for len(s) > 0 {
+		if b.Len() > work.left {
+			return "", errTooLong
 		}
 		n := m.cluster(s)
 		if n < short {

@@ -17,23 +17,25 @@ type span struct {
 }
 
 // part is a piece of a span.
-func (s span) part(from, to int) span { return span{s.text[from:to], max(0, s.head-from)} }
+func (s span) part(from, to int) span {
+	return span{s.text[from:to], min(max(0, s.head-from), to-from)}
+}
 
 // cutter cuts a span into pieces that no token crosses, in order. It may leave
 // out and rewrite parts; out gets no empty piece. Only a pattern that is not
 // known beforehand can fail, with ErrTooSlow.
-type cutter func(in span, out func(span)) error
+type cutter func(b *budget, in span, out func(span)) error
 
 // then cuts the pieces of a by b.
 func (a cutter) then(b cutter) cutter {
 	if a == nil {
 		return b
 	}
-	return func(in span, out func(span)) error {
+	return func(work *budget, in span, out func(span)) error {
 		var inner error
-		err := a(in, func(s span) {
+		err := a(work, in, func(s span) {
 			if inner == nil {
-				inner = b(s, out)
+				inner = b(work, s, out)
 			}
 		})
 		if inner != nil {
@@ -73,14 +75,14 @@ func (p *preTokenizing) cutter(raw bool) cutter {
 	return p.cut
 }
 
-func writeAlphabet(in span, out func(span)) error {
+func writeAlphabet(_ *budget, in span, out func(span)) error {
 	text := toAlphabet(in.text)
 	head := len(toAlphabet(in.text[:min(in.head, len(in.text))]))
 	out(span{text, head})
 	return nil
 }
 
-func readAlphabet(in span, out func(span)) error {
+func readAlphabet(_ *budget, in span, out func(span)) error {
 	raw, ok := appendAlphabet(nil, in.text)
 	if !ok {
 		return fmt.Errorf("%.80q is not in the alphabet of byte-level BPE: %w", in.text, ErrInvalid)
@@ -143,7 +145,7 @@ func (p *preTokenizing) byteLevel(c component) error {
 	return nil
 }
 
-func prefixSpace(in span, out func(span)) error {
+func prefixSpace(_ *budget, in span, out func(span)) error {
 	if !strings.HasPrefix(in.text, " ") {
 		in.text = " " + in.text
 		if in.head > 0 {
@@ -202,24 +204,24 @@ func (c *categories) finder(expr string) (finder, error) {
 	if scan, ok := knownScanner(c, expr); ok {
 		return scan.finder(), nil
 	}
-	return compile(expr, patternTime)
+	return c.compile(expr)
 }
 
 // isolating cuts out each match.
 func isolating(s scanner) cutter { return behaving(s.finder(), isolated, false) }
 
 // finder calls found for each place in s that matches, from left to right.
-type finder func(s string, found func(from, to int)) error
+type finder func(b *budget, s string, found func(from, to int)) error
 
 func (scan scanner) finder() finder {
-	return func(s string, found func(int, int)) error {
+	return func(_ *budget, s string, found func(int, int)) error {
 		scan(s, found)
 		return nil
 	}
 }
 
 func eachRune(is class) finder {
-	return func(s string, found func(int, int)) error {
+	return func(_ *budget, s string, found func(int, int)) error {
 		for i := 0; i < len(s); {
 			r, n := utf8.DecodeRuneInString(s[i:])
 			if is(r) {
@@ -232,7 +234,7 @@ func eachRune(is class) finder {
 }
 
 func eachString(what string) finder {
-	return func(s string, found func(int, int)) error {
+	return func(_ *budget, s string, found func(int, int)) error {
 		for i := 0; what != ""; {
 			at := strings.Index(s[i:], what)
 			if at < 0 {
@@ -274,14 +276,14 @@ type stretch struct {
 // behaving cuts a text at its matches; invert takes what lies between them for
 // the matches.
 func behaving(find finder, b behavior, invert bool) cutter {
-	return func(in span, out func(span)) error {
+	return func(work *budget, in span, out func(span)) error {
 		j := joiner{behavior: b, out: func(s stretch) {
 			if s.from < s.to {
 				out(in.part(s.from, s.to))
 			}
 		}}
 		at := 0
-		err := find(in.text, func(from, to int) {
+		err := find(work, in.text, func(from, to int) {
 			if at < from {
 				j.add(stretch{at, from, invert})
 			}
@@ -356,7 +358,7 @@ func (p *preTokenizing) whitespace(component) error {
 		}
 		return between
 	}
-	p.then(behaving(func(s string, found func(int, int)) error {
+	p.then(behaving(func(_ *budget, s string, found func(int, int)) error {
 		from, in := 0, nothing
 		for i, r := range s {
 			if k := kind(r); k != in {

@@ -30,9 +30,9 @@ var ErrInvalid = errors.New("invalid tokenizer")
 // ErrUnknownToken is returned for an id that the vocabulary does not have.
 var ErrUnknownToken = errors.New("unknown token")
 
-// ErrTooSlow is returned for a text on which a pattern of the tokenizer takes
-// too long.
-var ErrTooSlow = errors.New("pattern of the tokenizer takes too long on this text")
+// ErrTooSlow is returned for a text on which a pattern or a rule of the
+// tokenizer takes too long.
+var ErrTooSlow = errors.New("the tokenizer takes too long on this text")
 
 // None is the id of a special token that the model does not have.
 const None int32 = -1
@@ -140,10 +140,13 @@ func (t *Tokenizer) EncodePair(first, second string, o EncodeOptions) (ids, type
 
 // encode appends the ids of text alone.
 func (t *Tokenizer) encode(ids []int32, text string, controls bool) ([]int32, error) {
-	e := encoding{t: t, worker: t.model.newWorker(controls), ids: ids, controls: controls}
+	e := encoding{t: t, worker: t.model.newWorker(controls), ids: ids, controls: controls, budget: newBudget(len(text))}
 	text = validUTF8(text)
 	t.added.scan(text, controls, func(from, to int) { e.plain(text[from:to], from == 0) }, e.token)
-	return e.ids, e.err
+	if e.err != nil {
+		return nil, e.err
+	}
+	return e.ids, nil
 }
 
 // encoding is one text on its way to ids.
@@ -152,6 +155,7 @@ type encoding struct {
 	worker   worker
 	ids      []int32
 	controls bool
+	budget   *budget
 	err      error
 }
 
@@ -162,7 +166,7 @@ func (e *encoding) plain(text string, first bool) {
 		_, s.head = utf8.DecodeRuneInString(text)
 	}
 	if n := e.t.normalize; n != nil && e.err == nil {
-		if s, e.err = n.span(s); e.err != nil {
+		if s, e.err = n.span(e.budget, s); e.err != nil {
 			return
 		}
 	}
@@ -181,7 +185,7 @@ func (e *encoding) cut(s span) {
 		piece(s)
 		return
 	}
-	e.err = e.t.cut(s, piece)
+	e.err = e.t.cut(e.budget, s, piece)
 }
 
 // Decode returns the text of ids. With skipSpecial control tokens are left

@@ -172,7 +172,7 @@ func TestSplittersLeaveNothingOut(t *testing.T) {
 			}
 			cut := steps.cutter(true)
 			var joined strings.Builder
-			if err := cut(span{text: b.String()}, func(s span) {
+			if err := cut(newBudget(b.Len()), span{text: b.String()}, func(s span) {
 				if s.text == "" {
 					t.Fatalf("%s: empty piece in %q", p.name, b.String())
 				}

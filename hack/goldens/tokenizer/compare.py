@@ -75,7 +75,7 @@ def checksum(t, batch, special):
 
 def pack(t, ids, around):
     out = bytearray()
-    for a, b, whole, skipped in zip(ids, around, t.decode_batch(ids, skip_special_tokens=False), t.decode_batch(ids, skip_special_tokens=True)):
+    for a, b, whole, skipped in zip(ids, around, t.decode_batch(ids, skip_special_tokens=False), t.decode_batch(reference.without_special(t, ids), skip_special_tokens=False)):
         crc = zlib.crc32(array.array("i", b).tobytes(), zlib.crc32(array.array("i", a).tobytes()))
         out += struct.pack("<II", crc, zlib.crc32(skipped.encode(), zlib.crc32(whole.encode() + b"\0")))
     return bytes(out)

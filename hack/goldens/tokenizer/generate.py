@@ -3,13 +3,17 @@ some trained here, and checksums of what Hugging Face's tokenizers makes of some
 texts. compare.py does the same with real vocabularies and many texts.
 
     python3 -m venv V && V/bin/pip install tokenizers==0.23.3
-    V/bin/python hack/goldens/tokenizer/generate.py metal/tokenizer/testdata/golden.json
+    V/bin/python hack/goldens/tokenizer/generate.py metal/tokenizer/testdata/golden.json [--train]
+
+Training gives other vocabularies each time, so those of the file are kept
+unless --train is given.
 """
 
 import array
 import base64
 import functools
 import json
+import pathlib
 import random
 import struct
 import sys
@@ -57,6 +61,15 @@ def charsmap(pairs):
 CHARSMAP = [("ﬁ", "fi"), ("①", "1"), ("\r", " "), ("A", "a"), ("\u200b", ""), ("é", "e\u0301"), ("e\u0301", "é"), ("½", "1⁄2"), ("™", "TM")]
 
 
+def kept(name, *keys):
+    """A vocabulary that is in the file already."""
+    if "--train" in sys.argv or not pathlib.Path(sys.argv[1]).exists():
+        return None
+    with open(sys.argv[1], encoding="utf-8") as f:
+        known = json.load(f)["lists"][name]
+    return tuple(known[k] for k in keys)
+
+
 def train(model, trainer, pre=None, normalizer=None, sentences=texts.SENTENCES):
     t = Tokenizer(model)
     if pre:
@@ -73,6 +86,8 @@ def in_order(vocab):
 
 @functools.cache
 def byte_level():
+    if known := kept("bpe", "tokens", "token_type", "merges"):
+        return known
     model = train(models.BPE(), trainers.BpeTrainer(vocab_size=700, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()),
                   pre=reference.pre_tokenizer("llama-bpe"))
     merges = [" ".join(m) for m in model["merges"]]
@@ -85,6 +100,8 @@ def byte_level():
 @functools.cache
 def sentence_piece():
     """Tokens with scores, as a GGUF file of Llama 2 has them."""
+    if known := kept("spm", "tokens", "token_type", "scores"):
+        return known
     model = train(models.BPE(unk_token="<unk>"), trainers.BpeTrainer(vocab_size=420, show_progress=False, limit_alphabet=120, special_tokens=["<unk>"]),
                   normalizer=normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]))
     control = ["<unk>", "<s>", "</s>"]
@@ -95,6 +112,8 @@ def sentence_piece():
 
 @functools.cache
 def word_piece():
+    if known := kept("bert", "tokens", "token_type"):
+        return known
     model = train(models.WordPiece(unk_token="[UNK]"), trainers.WordPieceTrainer(vocab_size=500, show_progress=False, limit_alphabet=150),
                   pre=pre_tokenizers.BertPreTokenizer(), normalizer=normalizers.BertNormalizer())
     control = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -105,6 +124,8 @@ def word_piece():
 
 @functools.cache
 def unigram():
+    if known := kept("t5", "tokens", "token_type", "scores"):
+        return known
     model = train(models.Unigram(), trainers.UnigramTrainer(vocab_size=300, show_progress=False, unk_token="<unk>", special_tokens=["<s>", "<pad>", "</s>", "<unk>"]),
                   pre=pre_tokenizers.Metaspace(), sentences=texts.SENTENCES[:9])
     tokens = [t for t, _ in model["vocab"]]
@@ -150,10 +171,10 @@ def words():
 
 def sums(t, ids, around):
     out = bytearray()
-    for a, b in zip(ids, around):
+    for a, b, shown in zip(ids, around, reference.without_special(t, ids)):
         crc = zlib.crc32(array.array("i", b).tobytes(), zlib.crc32(array.array("i", a).tobytes()))
-        for skip in (False, True):
-            crc = zlib.crc32(t.decode(a, skip_special_tokens=skip).encode() + b"\0", crc)
+        for some in (a, shown):
+            crc = zlib.crc32(t.decode(some, skip_special_tokens=False).encode() + b"\0", crc)
         out += struct.pack("<I", crc)
     return base64.b64encode(out).decode()
 

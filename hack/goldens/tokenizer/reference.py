@@ -49,6 +49,14 @@ def pre_tokenizer(name):
     return pre_tokenizers.Sequence(steps + [level])
 
 
+def without_special(t, ids):
+    """Ids without special tokens. The library's own skip_special_tokens keeps
+    those that its normalizer rewrites, which shows the end of a text to users;
+    metal/tokenizer leaves out all."""
+    special = {i for i, token in t.get_added_tokens_decoder().items() if token.special}
+    return [[i for i in few if i not in special] for few in ids]
+
+
 def add(t, tokens, token_type):
     for text, kind in zip(tokens, token_type):
         if kind in (2, 3):

@@ -1,0 +1,482 @@
+package tokenizer
+
+import (
+	"fmt"
+	"unicode/utf8"
+)
+
+// budget is the work that one text may cost: steps of expressions and bytes
+// that normalizers write. It makes a hostile model fail on the same texts on
+// every machine.
+type budget struct{ left int }
+
+// newBudget is what a text of n bytes may cost: the steps of an ordinary
+// expression many times over.
+func newBudget(n int) *budget { return &budget{1<<24 + 512*n} }
+
+// spend takes work; false says that none is left.
+func (b *budget) spend(n int) bool {
+	b.left -= n
+	return b.left >= 0
+}
+
+// program is an expression that is ready to match, by steps that may be taken
+// back.
+type program struct {
+	steps []instruction
+	marks int
+	// starts are the bytes that a match may begin with.
+	starts [256]bool
+}
+
+type instruction struct {
+	do operation
+	is *letters // of opTake and opRun
+	// x is where to go on; of opSplit first there, then to y.
+	x, y int32
+	// least and most count the characters of opRun and the width of opBehind.
+	least, most int32
+	// few takes as few as possible, keep does not give back, negated looks for
+	// no match.
+	few, keep, negated bool
+	anchor             rune
+}
+
+type operation uint8
+
+const (
+	opMatch    operation = iota
+	opTake               // one character
+	opRun                // characters of one class
+	opSplit              // x, and if that fails y
+	opJump               // to x
+	opAnchor             // a place
+	opMark               // remembers the place in mark x
+	opProgress           // to x, unless nothing was taken since mark y
+	opAhead              // what follows up to opMatch holds here; then to x
+	opBehind             // the same for what ends here
+	opAtomic             // the same, and goes on behind it
+)
+
+// letters are a class with its answers for ASCII.
+type letters struct {
+	first [utf8.RuneSelf]bool
+	is    class
+}
+
+func newLetters(is class) *letters {
+	l := &letters{is: is}
+	for r := range l.first {
+		l.first[r] = is(rune(r))
+	}
+	return l
+}
+
+// at says whether s goes on with one of the letters at i, and how long it is.
+func (l *letters) at(s string, i int) (int, bool) {
+	if i >= len(s) {
+		return 0, false
+	}
+	if s[i] < utf8.RuneSelf {
+		return 1, l.first[s[i]]
+	}
+	r, n := utf8.DecodeRuneInString(s[i:])
+	return n, l.is(r)
+}
+
+const maxProgram = 1 << 15 // instructions
+
+// compile makes a finder of an expression that has no scanner.
+func (c *categories) compile(expr string) (finder, error) {
+	n, err := readExpression(expr, c)
+	if err != nil {
+		return nil, err
+	}
+	p := new(program)
+	if p.add(n); len(p.steps) >= maxProgram {
+		return nil, fmt.Errorf("pattern %.80q takes over %d instructions: %w", expr, maxProgram, ErrUnsupported)
+	}
+	p.emit(instruction{do: opMatch})
+	p.begin(0, map[int32]bool{})
+	return func(b *budget, s string, found func(from, to int)) error {
+		m := matcher{program: p, c: c, s: s, budget: b}
+		if !m.each(found) {
+			return fmt.Errorf("pattern %.80q: %w", expr, ErrTooSlow)
+		}
+		return nil
+	}, nil
+}
+
+func (p *program) emit(i instruction) int32 {
+	if len(p.steps) < maxProgram {
+		p.steps = append(p.steps, i)
+	}
+	return int32(len(p.steps) - 1)
+}
+
+func (p *program) here() int32 { return int32(len(p.steps)) }
+
+func (p *program) add(n *node) {
+	switch n.kind {
+	case nodeCharacter:
+		p.emit(instruction{do: opTake, is: newLetters(n.is)})
+	case nodeSequence:
+		for _, s := range n.subs {
+			p.add(s)
+		}
+	case nodeAlternatives:
+		p.alternatives(n.subs)
+	case nodeRepeat:
+		if n.possessive {
+			inner := *n
+			inner.possessive = false
+			p.inside(opAtomic, &inner, n)
+			return
+		}
+		p.repeat(n)
+	case nodeAnchor:
+		p.emit(instruction{do: opAnchor, anchor: n.anchor})
+	case nodeAtomic:
+		p.inside(opAtomic, n.subs[0], n)
+	case nodeAhead:
+		p.inside(opAhead, n.subs[0], n)
+	case nodeBehind:
+		p.inside(opBehind, n.subs[0], n)
+	}
+}
+
+// inside adds a part that is matched by itself.
+func (p *program) inside(do operation, part, n *node) {
+	at := p.emit(instruction{do: do, negated: n.negated, least: int32(n.least), most: int32(min(n.most, maxGroups))})
+	p.add(part)
+	p.emit(instruction{do: opMatch})
+	p.steps[at].x = p.here()
+}
+
+func (p *program) alternatives(subs []*node) {
+	var ends []int32
+	for i, s := range subs {
+		if i == len(subs)-1 {
+			p.add(s)
+			break
+		}
+		split := p.emit(instruction{do: opSplit})
+		p.steps[split].x = p.here()
+		p.add(s)
+		ends = append(ends, p.emit(instruction{do: opJump}))
+		p.steps[split].y = p.here()
+	}
+	for _, at := range ends {
+		p.steps[at].x = p.here()
+	}
+}
+
+// repeat adds a repetition: of one class in one instruction, of all else copy
+// by copy.
+func (p *program) repeat(n *node) {
+	sub := n.subs[0]
+	if sub.kind == nodeCharacter {
+		p.emit(instruction{do: opRun, is: newLetters(sub.is), least: int32(n.least), most: int32(n.most), few: n.lazy})
+		return
+	}
+	for range n.least {
+		if p.add(sub); len(p.steps) >= maxProgram {
+			return
+		}
+	}
+	if n.most == many {
+		p.loop(n)
+		return
+	}
+	var splits []int32
+	for range n.most - n.least {
+		splits = append(splits, p.emit(instruction{do: opSplit}))
+		first := p.here()
+		if p.add(sub); len(p.steps) >= maxProgram {
+			return
+		}
+		p.steps[splits[len(splits)-1]].x = first
+	}
+	for _, at := range splits {
+		p.choose(at, p.steps[at].x, p.here(), n.lazy)
+	}
+}
+
+// loop repeats without end, but no longer than text is taken.
+func (p *program) loop(n *node) {
+	mark := int32(p.marks)
+	p.marks++
+	split := p.emit(instruction{do: opSplit})
+	body := p.emit(instruction{do: opMark, x: mark})
+	p.add(n.subs[0])
+	p.emit(instruction{do: opProgress, x: split, y: mark})
+	if len(p.steps) < maxProgram {
+		p.choose(split, body, p.here(), n.lazy)
+	}
+}
+
+// choose sets what a split tries first.
+func (p *program) choose(at, again, on int32, lazy bool) {
+	if lazy {
+		again, on = on, again
+	}
+	p.steps[at].x, p.steps[at].y = again, on
+}
+
+// begin finds the bytes that a match from an instruction on may begin with.
+func (p *program) begin(at int32, seen map[int32]bool) {
+	if seen[at] {
+		return
+	}
+	seen[at] = true
+	switch i := &p.steps[at]; i.do {
+	case opTake, opRun:
+		for b := range p.starts {
+			p.starts[b] = p.starts[b] || b >= utf8.RuneSelf || i.is.first[b]
+		}
+		if i.do == opRun && i.least == 0 {
+			p.begin(at+1, seen)
+		}
+	case opSplit:
+		p.begin(i.x, seen)
+		p.begin(i.y, seen)
+	case opJump:
+		p.begin(i.x, seen)
+	case opMark:
+		p.begin(at+1, seen)
+	default:
+		for b := range p.starts {
+			p.starts[b] = true
+		}
+	}
+}
+
+// matcher is a program on a text.
+type matcher struct {
+	*program
+	c      *categories
+	s      string
+	budget *budget
+	back   []retreat
+	marks  []int32
+	stuck  bool // the budget or the memory is used up
+}
+
+// retreat is what to do where a way fails: go on elsewhere, let an opRun give
+// back characters down to low or take up to low more, or set mark at back to
+// pos.
+type retreat struct {
+	at, pos, low int32
+	kind         retreatKind
+}
+
+type retreatKind uint8
+
+const (
+	goElsewhere retreatKind = iota
+	giveBack
+	takeMore
+	resetMark
+)
+
+// maxRetreats bounds the memory of a match; ordinary expressions need a few
+// for each repetition.
+const maxRetreats = 1 << 22
+
+// each finds all matches. As in the reference, no empty match is right behind
+// another. It returns false where the budget is used up.
+func (m *matcher) each(found func(from, to int)) bool {
+	m.marks = make([]int32, m.program.marks)
+	last := -1
+	for at := 0; at <= len(m.s); {
+		if !m.budget.spend(1) {
+			return false
+		}
+		end := -1
+		if at == len(m.s) || m.starts[m.s[at]] {
+			if end = m.run(0, at, -1); m.stuck {
+				return false
+			}
+		}
+		if end > at || end == at && at != last {
+			found(at, end)
+			last = end
+		}
+		if end > at {
+			at = end
+			continue
+		}
+		_, n := utf8.DecodeRuneInString(m.s[at:])
+		at += max(n, 1)
+	}
+	return true
+}
+
+// run matches from an instruction on up to its opMatch, from pos on. It returns
+// the end of the match, which has to be target unless that is negative; -1 where
+// there is none.
+func (m *matcher) run(at int32, pos, target int) int {
+	base := len(m.back)
+	defer func() { m.back = m.back[:base] }()
+	for {
+		if !m.budget.spend(1) || len(m.back) > maxRetreats {
+			m.stuck = true
+			return -1
+		}
+		ok := true
+		switch i := &m.steps[at]; i.do {
+		case opMatch:
+			if target < 0 || pos == target {
+				return pos
+			}
+			ok = false
+		case opTake:
+			var n int
+			n, ok = i.is.at(m.s, pos)
+			pos += n
+			at++
+		case opRun:
+			pos, ok = m.takeRun(at, i, pos)
+			at++
+		case opSplit:
+			m.back = append(m.back, retreat{at: i.y, pos: int32(pos)})
+			at = i.x
+		case opJump:
+			at = i.x
+		case opAnchor:
+			ok = m.holds(i.anchor, pos)
+			at++
+		case opMark:
+			m.back = append(m.back, retreat{at: i.x, pos: m.marks[i.x], kind: resetMark})
+			m.marks[i.x] = int32(pos)
+			at++
+		case opProgress:
+			if at++; m.marks[i.y] != int32(pos) {
+				at = i.x
+			}
+		default:
+			pos, ok = m.inside(at, i, pos)
+			at = i.x
+		}
+		if m.stuck {
+			return -1
+		}
+		if !ok {
+			if at, pos = m.retreat(base); at < 0 {
+				return -1
+			}
+		}
+	}
+}
+
+// takeRun takes characters of one class, and remembers how it could have taken
+// others.
+func (m *matcher) takeRun(at int32, i *instruction, pos int) (int, bool) {
+	low, count := pos, int32(0)
+	want := i.most
+	if i.few {
+		want = i.least
+	}
+	for count < want {
+		n, ok := i.is.at(m.s, pos)
+		if !ok {
+			break
+		}
+		pos += n
+		if count++; count == i.least {
+			low = pos
+		}
+	}
+	m.stuck = !m.budget.spend(int(count))
+	if count < i.least {
+		return pos, false
+	}
+	switch {
+	case i.few && i.most > i.least:
+		m.back = append(m.back, retreat{at: at, pos: int32(pos), low: i.most - i.least, kind: takeMore})
+	case !i.few && pos > low:
+		m.back = append(m.back, retreat{at: at, pos: int32(pos), low: int32(low), kind: giveBack})
+	}
+	return pos, true
+}
+
+// retreat goes back to the last choice above base; at is -1 where there is none.
+func (m *matcher) retreat(base int) (at int32, pos int) {
+	for len(m.back) > base {
+		r := &m.back[len(m.back)-1]
+		switch r.kind {
+		case resetMark:
+			m.marks[r.at] = r.pos
+		case giveBack:
+			_, n := utf8.DecodeLastRuneInString(m.s[:r.pos])
+			if r.pos -= int32(n); r.pos >= r.low {
+				at, pos = r.at+1, int(r.pos)
+				if r.pos == r.low {
+					m.back = m.back[:len(m.back)-1]
+				}
+				return at, pos
+			}
+		case takeMore:
+			n, ok := m.steps[r.at].is.at(m.s, int(r.pos))
+			if ok && r.low > 0 {
+				r.pos, r.low = r.pos+int32(n), r.low-1
+				return r.at + 1, int(r.pos)
+			}
+		default:
+			at, pos = r.at, int(r.pos)
+			m.back = m.back[:len(m.back)-1]
+			return at, pos
+		}
+		m.back = m.back[:len(m.back)-1]
+	}
+	return -1, 0
+}
+
+// inside matches a part by itself: what is ahead, behind, or atomic.
+func (m *matcher) inside(at int32, i *instruction, pos int) (int, bool) {
+	switch i.do {
+	case opAhead:
+		return pos, (m.run(at+1, pos, -1) >= 0) != i.negated
+	case opAtomic:
+		end := m.run(at+1, pos, -1)
+		return end, end >= 0
+	}
+	return pos, m.endsAt(at+1, i, pos) != i.negated
+}
+
+// endsAt says whether the part matches some text that ends at pos.
+func (m *matcher) endsAt(at int32, i *instruction, pos int) bool {
+	from := pos
+	for width := int32(0); width <= i.most; width++ {
+		if width >= i.least && m.run(at, from, pos) == pos {
+			return true
+		}
+		if from == 0 || m.stuck {
+			return false
+		}
+		_, n := utf8.DecodeLastRuneInString(m.s[:from])
+		from -= n
+	}
+	return false
+}
+
+// holds says whether a place is what an anchor wants.
+func (m *matcher) holds(anchor rune, pos int) bool {
+	end := len(m.s)
+	switch anchor {
+	case '^':
+		return pos == 0 || m.s[pos-1] == '\n' && pos < end
+	case '$':
+		return pos == end || m.s[pos] == '\n'
+	case 'A':
+		return pos == 0
+	case 'z':
+		return pos == end
+	case 'Z':
+		return pos == end || pos == end-1 && m.s[pos] == '\n'
+	}
+	before, _ := utf8.DecodeLastRuneInString(m.s[:pos])
+	behind, _ := utf8.DecodeRuneInString(m.s[pos:])
+	between := (pos > 0 && m.c.wordOutside(before)) != (pos < end && m.c.wordOutside(behind))
+	return between == (anchor == 'b')
+}
