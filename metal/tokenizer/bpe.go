@@ -140,8 +140,12 @@ func byteTokens(v *vocabulary) (ids [256]int32) {
 	return ids
 }
 
-// maxMerges bounds the merges that are told or follow from scores.
-const maxMerges = 1 << 21
+// maxMerges bounds the merges that are told or follow from scores, maxCut the
+// bytes that are looked at to find the latter: all cuts of all tokens.
+const (
+	maxMerges = 1 << 21
+	maxCut    = 1 << 31
+)
 
 // mergeByScore lets two tokens merge wherever that makes a token, those of the
 // best score first, as SentencePiece does. Tokens of the same score have the
@@ -151,10 +155,14 @@ func (b *bpe) mergeByScore(scores []float32) error {
 	slices.SortFunc(order, func(x, y float32) int { return cmp.Compare(y, x) })
 	order = slices.Compact(order)
 	var found []merge
+	cut := 0
 	for id := range int32(b.vocab.size()) {
-		text := string(b.vocab.bytes(id))
+		text := b.vocab.text(id)
 		if b.vocab.lookup(text) != id {
 			continue // another token of the same text is found
+		}
+		if cut += len(text) * len(text); cut > maxCut {
+			return fmt.Errorf("the tokens up to %d are too long to find their merges: %w", id, ErrUnsupported)
 		}
 		rank, _ := slices.BinarySearchFunc(order, scores[id], func(x, y float32) int { return cmp.Compare(y, x) })
 		for at := range text {
@@ -238,7 +246,7 @@ func (b *bpe) meet() {
 	b.neighbours = newBigrams()
 	for id := range int32(b.vocab.size()) {
 		last := None
-		for text := string(b.vocab.bytes(id)); text != ""; {
+		for text := b.vocab.text(id); text != ""; {
 			_, n := utf8.DecodeRuneInString(text)
 			next := b.vocab.lookup(text[:n])
 			b.neighbours.add(last, next)

@@ -252,7 +252,7 @@ func (t *Tokenizer) fill(entries []vocabEntry, added map[int32]addedDefinition) 
 	t.vocab = newVocabulary(size)
 	for _, e := range entries {
 		for t.vocab.size() < int(e.id) {
-			if err := t.vocab.add(nil, kindHole, false); err != nil {
+			if err := t.vocab.add("", kindHole, false); err != nil {
 				return err
 			}
 		}
@@ -267,7 +267,7 @@ func (t *Tokenizer) fill(entries []vocabEntry, added map[int32]addedDefinition) 
 			_, inAlphabet := appendAlphabet(nil, e.text)
 			searchable = searchable && inAlphabet
 		}
-		if err := t.vocab.add([]byte(t.key(e.text)), k, searchable); err != nil {
+		if err := t.vocab.add(t.key(e.text), k, searchable); err != nil {
 			return err
 		}
 	}

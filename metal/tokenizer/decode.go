@@ -115,6 +115,10 @@ func (s *byteLevelStage) push(token string, out func(string)) {
 	if !s.raw {
 		token = standsInAlphabet(token)
 	}
+	if len(s.held) == 0 && token != "" && utf8.ValidString(token) {
+		out(token)
+		return
+	}
 	s.held = append(s.held, token...)
 	n := len(s.held) - openTail(s.held)
 	if n > 0 {
@@ -469,59 +473,3 @@ func (s *joinStage) push(token string, out func(string)) {
 }
 
 func (s *joinStage) flush(func(string)) { s.more = false }
-
-// Decoder turns ids into text as they come. Its pieces joined are what Decode
-// gives for all ids, and no piece ends inside a character. It is for one
-// goroutine.
-type Decoder struct {
-	t           *Tokenizer
-	skipSpecial bool
-	stages      []stage
-}
-
-// NewDecoder makes a decoder for one stream of ids.
-func (t *Tokenizer) NewDecoder(skipSpecial bool) *Decoder {
-	d := &Decoder{t: t, skipSpecial: skipSpecial}
-	for _, s := range t.decode.steps {
-		d.stages = append(d.stages, s())
-	}
-	return d
-}
-
-// Push adds one id and returns the text that is whole now; often none.
-func (d *Decoder) Push(id int32) (string, error) {
-	var text string
-	err := d.push(id, func(s string) { text += s })
-	return text, err
-}
-
-func (d *Decoder) push(id int32, out func(string)) error {
-	token, ok, err := d.t.shown(id, d.skipSpecial)
-	if err == nil && ok {
-		d.through(0, token, out)
-	}
-	return err
-}
-
-// through sends a token through the stages from one on.
-func (d *Decoder) through(from int, token string, out func(string)) {
-	if from == len(d.stages) {
-		out(token)
-		return
-	}
-	d.stages[from].push(token, func(s string) { d.through(from+1, s, out) })
-}
-
-// Flush ends the stream and returns what waited for more: a character that
-// stayed incomplete becomes U+FFFD. The decoder may then begin anew.
-func (d *Decoder) Flush() string {
-	var text string
-	d.flush(func(s string) { text += s })
-	return text
-}
-
-func (d *Decoder) flush(out func(string)) {
-	for i, s := range d.stages {
-		s.flush(func(s string) { d.through(i+1, s, out) })
-	}
-}

@@ -129,47 +129,48 @@ func split(expr string) map[string]any {
 	return fields("Split", "pattern", map[string]any{"Regex": expr}, "behavior", "Isolated", "invert", false)
 }
 
-func TestWhatATokenizerFileMayNotSay(t *testing.T) {
+// refusal is a tokenizer.json that is refused: what it changes in tinyJSON.
+type refusal struct {
+	change map[string]any
+	kind   error
+	says   string
+}
+
+func wantRefused(t *testing.T, tests map[string]refusal) {
+	t.Helper()
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := FromFolder(write(t, map[string]string{"tokenizer.json": tinyJSON(t, tc.change)}))
+			if !errors.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %v, want %v saying %q", err, tc.kind, tc.says)
+			}
+			if err != nil && len(err.Error()) > 1000 {
+				t.Errorf("error of %d bytes", len(err.Error()))
+			}
+		})
+	}
+}
+
+func one(key string, v any) map[string]any { return map[string]any{key: v} }
+
+// alone is a model without the tokens around it.
+func alone(model any) map[string]any {
+	return map[string]any{"model": model, "added_tokens": []any{}, "post_processor": nil}
+}
+
+func unigramModel(change ...any) map[string]any {
+	m := fields("Unigram", "vocab", []any{[]any{"<unk>", 0}, []any{"a", -1.5}}, "unk_id", 0)
+	for i := 0; i < len(change); i += 2 {
+		m[change[i].(string)] = change[i+1]
+	}
+	return map[string]any{"model": m, "added_tokens": []any{}, "pre_tokenizer": nil, "post_processor": nil, "decoder": nil}
+}
+
+func TestWhatAModelMayNotSay(t *testing.T) {
 	long := strings.Repeat("x", 5000)
-	var many []any
-	for range maxComponents + 1 {
-		many = append(many, fields("NFC"))
-	}
-	template := func(token string, id int, sequence string) map[string]any {
-		return fields("TemplateProcessing",
-			"single", []any{map[string]any{"SpecialToken": map[string]any{"id": token}}, map[string]any{"Sequence": map[string]any{"id": sequence}}},
-			"pair", []any{map[string]any{"Sequence": map[string]any{"id": "A"}}},
-			"special_tokens", map[string]any{"<s>": map[string]any{"ids": []int{id}}})
-	}
-	unigram := func(change ...any) map[string]any {
-		m := fields("Unigram", "vocab", []any{[]any{"<unk>", 0}, []any{"a", -1.5}}, "unk_id", 0)
-		for i := 0; i < len(change); i += 2 {
-			m[change[i].(string)] = change[i+1]
-		}
-		return map[string]any{"model": m, "added_tokens": []any{}, "pre_tokenizer": nil, "post_processor": nil, "decoder": nil}
-	}
-	one := func(key string, v any) map[string]any { return map[string]any{key: v} }
-	alone := func(model any) map[string]any {
-		return map[string]any{"model": model, "added_tokens": []any{}, "post_processor": nil}
-	}
-	tests := map[string]struct {
-		change map[string]any
-		kind   error
-		says   string
-	}{
+	wantRefused(t, map[string]refusal{
 		"another version":                          {one("version", "2.0"), ErrUnsupported, `version "2.0", supported is 1.0`},
 		"an unknown model":                         {one("model", fields("WordSalad", "vocab", map[string]int{})), ErrUnsupported, `model "WordSalad" is not supported, supported are ["BPE" "Unigram" "WordPiece"]`},
-		"an unknown normalizer":                    {one("normalizer", fields("Shout")), ErrUnsupported, `normalizer "Shout" is not supported, supported are ["BertNormalizer" "ByteLevel" "Lowercase" "NFC"`},
-		"an unknown pre-tokenizer":                 {one("pre_tokenizer", fields("Dice")), ErrUnsupported, `pre_tokenizer "Dice" is not supported, supported are ["BertPreTokenizer"`},
-		"an unknown decoder":                       {one("decoder", fields("CTC")), ErrUnsupported, `decoder "CTC" is not supported, supported are ["BPEDecoder"`},
-		"an unknown post-processor":                {one("post_processor", fields("Shuffle")), ErrUnsupported, `post_processor "Shuffle" is not supported, supported are ["BertProcessing"`},
-		"an unknown behavior":                      {one("pre_tokenizer", fields("Punctuation", "behavior", "Eaten")), ErrUnsupported, `behavior "Eaten"`},
-		"an unknown scheme":                        {one("pre_tokenizer", fields("Metaspace", "replacement", "_", "prepend_scheme", "last")), ErrUnsupported, `prepend_scheme "last"`},
-		"a component of a wrong type":              {one("normalizer", []int{1}), ErrInvalid, "normalizer"},
-		"a field of a wrong type":                  {one("pre_tokenizer", fields("Digits", "individual_digits", "yes")), ErrInvalid, "Digits"},
-		"sequences that nest too deep":             {one("normalizer", nested(maxNesting+1, "normalizers", fields("NFC"))), ErrInvalid, "nests over 8 deep"},
-		"a sequence that is too long":              {one("normalizer", fields("Sequence", "normalizers", many)), ErrInvalid, "over 64 members"},
-		"a sequence without members":               {one("decoder", fields("Sequence")), ErrInvalid, "decoders of a Sequence"},
 		"dropout":                                  {one("model", bpeModel("dropout", 0.1)), ErrUnsupported, "dropout 0.1"},
 		"no vocab":                                 {one("model", fields("BPE", "merges", []any{})), ErrInvalid, "no vocab"},
 		"a vocab of another kind":                  {alone(bpeModel("vocab", []any{[]any{"a", 0}})), ErrInvalid, "is a list"},
@@ -187,13 +188,40 @@ func TestWhatATokenizerFileMayNotSay(t *testing.T) {
 		"an added token with another's id":         {one("added_tokens", added(9, "<s>")), ErrInvalid, "says id 9 and would get 7"},
 		"an added token that is a token elsewhere": {one("added_tokens", added(7, "ab")), ErrInvalid, "says id 7 and would get 3"},
 		"an added token that is too long":          {one("added_tokens", added(7, long)), ErrInvalid, "more than 1024"},
-		"unigram without unknown":                  {unigram("unk_id", nil), ErrUnsupported, "without unk_id"},
-		"an unk_id that is none":                   {unigram("unk_id", 2), ErrInvalid, "unk_id is 2"},
-		"a unigram vocab that is no list":          {unigram("vocab", map[string]int{"a": 1}), ErrInvalid, "no list"},
-		"a unigram entry that is no pair":          {unigram("vocab", []any{[]any{"a"}}), ErrInvalid, "token 0"},
-		"a unigram token that is too long":         {unigram("vocab", []any{[]any{"<unk>", 0}, []any{long, 1}}), ErrUnsupported, "token 1 has 5000 bytes"},
+		"unigram without unknown":                  {unigramModel("unk_id", nil), ErrUnsupported, "without unk_id"},
+		"an unk_id that is none":                   {unigramModel("unk_id", 2), ErrInvalid, "unk_id is 2"},
+		"a unigram vocab that is no list":          {unigramModel("vocab", map[string]int{"a": 1}), ErrInvalid, "no list"},
+		"a unigram entry that is no pair":          {unigramModel("vocab", []any{[]any{"a"}}), ErrInvalid, "token 0"},
+		"a unigram token that is too long":         {unigramModel("vocab", []any{[]any{"<unk>", 0}, []any{long, 1}}), ErrUnsupported, "token 1 has 5000 bytes"},
 		"words without end":                        {alone(fields("WordPiece", "vocab", map[string]int{"[UNK]": 0}, "max_input_chars_per_word", 1<<40)), ErrUnsupported, "max_input_chars_per_word"},
 		"WordPiece without unknown":                {alone(fields("WordPiece", "vocab", map[string]int{"a": 0})), ErrInvalid, `unk_token "[UNK]"`},
+	})
+}
+
+func TestWhatComponentsMayNotSay(t *testing.T) {
+	long := strings.Repeat("x", 5000)
+	var many []any
+	for range maxComponents + 1 {
+		many = append(many, fields("NFC"))
+	}
+	template := func(token string, id int, sequence string) map[string]any {
+		return fields("TemplateProcessing",
+			"single", []any{map[string]any{"SpecialToken": map[string]any{"id": token}}, map[string]any{"Sequence": map[string]any{"id": sequence}}},
+			"pair", []any{map[string]any{"Sequence": map[string]any{"id": "A"}}},
+			"special_tokens", map[string]any{"<s>": map[string]any{"ids": []int{id}}})
+	}
+	wantRefused(t, map[string]refusal{
+		"an unknown normalizer":                    {one("normalizer", fields("Shout")), ErrUnsupported, `normalizer "Shout" is not supported, supported are ["BertNormalizer" "ByteLevel" "Lowercase" "NFC"`},
+		"an unknown pre-tokenizer":                 {one("pre_tokenizer", fields("Dice")), ErrUnsupported, `pre_tokenizer "Dice" is not supported, supported are ["BertPreTokenizer"`},
+		"an unknown decoder":                       {one("decoder", fields("CTC")), ErrUnsupported, `decoder "CTC" is not supported, supported are ["BPEDecoder"`},
+		"an unknown post-processor":                {one("post_processor", fields("Shuffle")), ErrUnsupported, `post_processor "Shuffle" is not supported, supported are ["BertProcessing"`},
+		"an unknown behavior":                      {one("pre_tokenizer", fields("Punctuation", "behavior", "Eaten")), ErrUnsupported, `behavior "Eaten"`},
+		"an unknown scheme":                        {one("pre_tokenizer", fields("Metaspace", "replacement", "_", "prepend_scheme", "last")), ErrUnsupported, `prepend_scheme "last"`},
+		"a component of a wrong type":              {one("normalizer", []int{1}), ErrInvalid, "normalizer"},
+		"a field of a wrong type":                  {one("pre_tokenizer", fields("Digits", "individual_digits", "yes")), ErrInvalid, "Digits"},
+		"sequences that nest too deep":             {one("normalizer", nested(maxNesting+1, "normalizers", fields("NFC"))), ErrInvalid, "nests over 8 deep"},
+		"a sequence that is too long":              {one("normalizer", fields("Sequence", "normalizers", many)), ErrInvalid, "over 64 members"},
+		"a sequence without members":               {one("decoder", fields("Sequence")), ErrInvalid, "decoders of a Sequence"},
 		"a map of characters that is too short":    {one("normalizer", fields("Precompiled", "precompiled_charsmap", "AAA=")), ErrInvalid, "2 bytes"},
 		"a map of characters whose trie is longer": {one("normalizer", fields("Precompiled", "precompiled_charsmap", "AAQAAAAAAAA=")), ErrInvalid, "a trie of 1024"},
 		"a map of characters that is no base64":    {one("normalizer", fields("Precompiled", "precompiled_charsmap", "!")), ErrInvalid, "Precompiled"},
@@ -224,18 +252,7 @@ func TestWhatATokenizerFileMayNotSay(t *testing.T) {
 		"a token around texts without a name":      {one("post_processor", template("<t>", 7, "A")), ErrInvalid, "nor a named token"},
 		"two texts where there is one":             {one("post_processor", template("<s>", 7, "B")), ErrInvalid, "neither a sequence"},
 		"two processors":                           {one("post_processor", fields("Sequence", "processors", []any{template("<s>", 7, "A"), template("<s>", 7, "A")})), ErrUnsupported, "2 members that add"},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			_, err := FromFolder(write(t, map[string]string{"tokenizer.json": tinyJSON(t, tc.change)}))
-			if !errors.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("error %v, want %v saying %q", err, tc.kind, tc.says)
-			}
-			if err != nil && len(err.Error()) > 1000 {
-				t.Errorf("error of %d bytes", len(err.Error()))
-			}
-		})
-	}
+	})
 }
 
 func TestWhatTheFilesOfAFolderMayNotSay(t *testing.T) {

@@ -287,7 +287,7 @@ func (r *ggufReader) vocabulary(texts []string) error {
 		if !r.t.raw {
 			key = validUTF8(key)
 		}
-		if err := r.t.vocab.add([]byte(key), k, searchable); err != nil {
+		if err := r.t.vocab.add(key, k, searchable); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -184,5 +185,64 @@ func TestTokensThatBranchTooMuchAreRefused(t *testing.T) {
 	}
 	if !errors.Is(err, ErrInvalid) || len(added.nodes) > maxAddedNodes {
 		t.Errorf("%d nodes, %v", len(added.nodes), err)
+	}
+}
+
+func TestMergesThatFollowFromScoresAreBounded(t *testing.T) {
+	m := func(tokens ...string) map[string]any {
+		return map[string]any{keyModel: "llama", keyTokens: append(tokens, "<unk>"), keyTokenType: make1(len(tokens) + 1), keyScores: make([]float32, len(tokens)+1)}
+	}
+	if _, err := FromGGUF(m(strings.Repeat("ab", 30_000))); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "too long to find their merges") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := FromGGUF(m("a", "aa", "aaaa")); err != nil {
+		t.Error(err)
+	}
+}
+
+// make1 are the types of ordinary tokens.
+func make1(n int) []int32 {
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = 1
+	}
+	return out
+}
+
+func TestWhatGGUFMayNotSayOfOtherAlgorithms(t *testing.T) {
+	base := func(model string) map[string]any {
+		return map[string]any{keyModel: model, keyTokens: []string{"<unk>", "a", "b"}, keyTokenType: []int32{2, 1, 1}, keyScores: []float32{0, -1, -2}, keyMerges: []string{}}
+	}
+	for _, model := range []string{"llama", "gemma4", "bert", "t5"} {
+		if _, err := FromGGUF(base(model)); err != nil {
+			t.Errorf("%s: %v", model, err)
+		}
+	}
+	tests := map[string]struct {
+		model, key string
+		v          any
+		says       string
+	}{
+		"fewer scores than tokens":  {"llama", keyScores, []float32{1}, "want a list of 3 floats"},
+		"no scores":                 {"t5", keyScores, nil, "want a list of 3 floats"},
+		"a score that is no number": {"t5", keyScores, []float32{0, float32(math.NaN()), 0}, "token 1 has no finite score"},
+		"a prefix that is text":     {"llama", keySpacePrefix, "yes", "want true or false"},
+		"spaces that are text":      {"t5", keyExtraSpaces, "yes", "want true or false"},
+		"a map that is text":        {"t5", keyCharsMap, "yes", "want a list of bytes"},
+		"a map that is broken":      {"t5", keyCharsMap, []int8{1, 2}, "precompiled_charsmap has 2 bytes"},
+		"a merge of three":          {"gemma4", keyMerges, []string{"a b c"}, "two tokens and a space"},
+		"a start that is no token":  {"bert", "tokenizer.ggml.cls_token_id", uint64(7), "one of 3 tokens"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := base(tc.model)
+			m[tc.key] = tc.v
+			if tc.v == nil {
+				delete(m, tc.key)
+			}
+			if _, err := FromGGUF(m); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %v, want %q", err, tc.says)
+			}
+		})
 	}
 }

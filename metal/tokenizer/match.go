@@ -36,10 +36,10 @@ type instruction struct {
 	x, y int32
 	// least and most count the characters of opRun and the width of opBehind.
 	least, most int32
-	// few takes as few as possible, keep does not give back, negated looks for
+	// few takes as few as possible, negated looks for
 	// no match.
-	few, keep, negated bool
-	anchor             rune
+	few, negated bool
+	anchor       rune
 }
 
 type operation uint8

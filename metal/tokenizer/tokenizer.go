@@ -1,16 +1,28 @@
 // Package tokenizer turns text into token ids and back.
 //
-// It owns vocabularies, the split of text into pieces, byte-level BPE, added
-// and special tokens, and the decoder for streams, which never shows half a
-// character. It reads GGUF metadata; other sources and other algorithms build
-// the same Tokenizer. It refuses a vocabulary that contradicts itself and a
-// pre-tokenizer that it does not know, by name. It knows nothing of files,
-// models or chat templates.
+// It owns vocabularies and the four ways to read text with them (byte-level
+// BPE, BPE over characters as SentencePiece has it, unigram, WordPiece), what
+// happens to text before that (normal forms, replacements, splits by
+// expressions), added and special tokens, what stands around texts, and the
+// decoder for streams, which never shows half a character. It reads the
+// tokenizer.json of a model folder and the metadata of a GGUF file.
 //
-// The reference is Hugging Face's tokenizers: ids are equal to its ids, which
-// includes what looks odd (a byte that has no token is dropped).
+// It refuses components and GGUF names that it does not know, by name, and
+// vocabularies that contradict themselves. A hostile folder costs bounded time
+// and memory: lists are counted as they are read, and each text has a budget of
+// steps, so that the same texts fail on every machine. It knows nothing of
+// models or chat templates, and does not truncate or pad.
 //
-// Start reading at FromGGUF and Tokenizer.Encode.
+// The reference is Hugging Face's tokenizers 0.23.3: ids and text are equal to
+// its own, byte for byte, which includes what looks odd (a byte that has no
+// token is dropped; each of its parts has a Unicode version of its own). Known
+// differences: a special token that is normalized is left out like any other
+// when special tokens are skipped, text of control tokens is never read as such
+// unless asked for, and (?i) matches single characters only, not ss for a sharp
+// s. GGUF is read as the tokenizer.json of the same model, which llama.cpp's own
+// test vocabularies agree with.
+//
+// Start reading at FromFolder, FromGGUF and Tokenizer.Encode.
 package tokenizer
 
 import (
@@ -215,7 +227,7 @@ func (t *Tokenizer) shown(id int32, skipSpecial bool) (text string, ok bool, err
 	if text, ok := t.instead[id]; ok {
 		return text, true, nil
 	}
-	return string(t.vocab.bytes(id)), true, nil
+	return t.vocab.text(id), true, nil
 }
 
 // Size is the number of ids.

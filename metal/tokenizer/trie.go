@@ -31,9 +31,8 @@ func newTrie(v *vocabulary) (*trie, error) {
 		id   int32
 	}
 	var all []entry
-	blob := string(v.blob)
 	for id := range int32(v.size()) {
-		text := blob[v.offsets[id]:v.offsets[id+1]]
+		text := v.text(id)
 		if text == "" || !v.searchable(id) {
 			continue
 		}

@@ -1,9 +1,9 @@
 package tokenizer
 
 import (
-	"bytes"
 	"fmt"
 	"hash/maphash"
+	"strings"
 )
 
 // kind is what a token is for, numbered as in GGUF.
@@ -28,7 +28,7 @@ func (k kind) added() bool { return k.control() || k == kindUserDefined }
 // vocabulary holds the bytes of all tokens in one block, and finds tokens by
 // their bytes. 49,152 tokens cost about 1.2 MB.
 type vocabulary struct {
-	blob    []byte
+	blob    strings.Builder
 	offsets []uint32 // size+1
 	kinds   []kind
 	slots   []int32 // open addressing; id+1, 0 is free
@@ -53,13 +53,13 @@ func newVocabulary(size int) *vocabulary {
 
 // add appends a token. A searchable token that no lower id stands for already
 // will be found by its bytes.
-func (v *vocabulary) add(text []byte, k kind, searchable bool) error {
+func (v *vocabulary) add(text string, k kind, searchable bool) error {
 	id := v.size()
-	if len(v.blob)+len(text) > maxVocabularyBytes {
+	if v.blob.Len()+len(text) > maxVocabularyBytes {
 		return fmt.Errorf("tokens up to %d hold more than %d bytes: %w", id, maxVocabularyBytes, ErrInvalid)
 	}
-	v.blob = append(v.blob, text...)
-	v.offsets = append(v.offsets, uint32(len(v.blob)))
+	v.blob.WriteString(text)
+	v.offsets = append(v.offsets, uint32(v.blob.Len()))
 	v.kinds = append(v.kinds, k)
 	v.hidden = append(v.hidden, !searchable)
 	if !searchable || len(text) == 0 {
@@ -76,27 +76,22 @@ func (v *vocabulary) searchable(id int32) bool { return !v.hidden[id] }
 
 func (v *vocabulary) size() int { return len(v.offsets) - 1 }
 
-func (v *vocabulary) bytes(id int32) []byte {
-	from, to := v.offsets[id], v.offsets[id+1]
-	return v.blob[from:to:to]
+// text is the text of a token; it stays in the vocabulary's block.
+func (v *vocabulary) text(id int32) string {
+	return v.blob.String()[v.offsets[id]:v.offsets[id+1]]
 }
 
 // lookup finds a token by its text; None where there is no such token.
 func (v *vocabulary) lookup(text string) int32 {
-	mask := uint64(len(v.slots) - 1)
-	for at := maphash.String(v.seed, text) & mask; v.slots[at] != 0; at = (at + 1) & mask {
-		if string(v.bytes(v.slots[at]-1)) == text {
-			return v.slots[at] - 1
-		}
-	}
-	return None
+	at, _ := v.slot(text)
+	return v.slots[at] - 1
 }
 
 // slot is where text is, or where it would go. The table is never full.
-func (v *vocabulary) slot(text []byte) (at uint64, found bool) {
+func (v *vocabulary) slot(text string) (at uint64, found bool) {
 	mask := uint64(len(v.slots) - 1)
-	for at = maphash.Bytes(v.seed, text) & mask; v.slots[at] != 0; at = (at + 1) & mask {
-		if bytes.Equal(v.bytes(v.slots[at]-1), text) {
+	for at = maphash.String(v.seed, text) & mask; v.slots[at] != 0; at = (at + 1) & mask {
+		if v.text(v.slots[at]-1) == text {
 			return at, true
 		}
 	}

@@ -26,23 +26,28 @@ import texts
 SEED = 11
 BATCH = 2000
 AROUND = 2000  # texts that are read with special tokens around, too
+DECODED = 2000  # texts that are decoded where only pieces are looked at
 
 
 class Kit:
-    def __init__(self, name, tokenizer, count, gguf=None, pre=None, special=False, lossless=False, ids=False):
+    def __init__(self, name, tokenizer, count, gguf=None, pre=None, special=False, lossless=False, ids=False, plain=False):
         self.name, self.tokenizer, self.count, self.gguf, self.pre = name, tokenizer, count, gguf, pre
-        self.special, self.lossless, self.ids = special, lossless, ids
+        self.special, self.lossless, self.ids, self.plain = special, lossless, ids, plain
+        self.decoded = DECODED if name.startswith("split ") else count
 
     def folder(self, out):
         return out / "".join(c if c.isalnum() else "-" for c in self.name)
 
 
 def kits(count, smollm2, vocabularies, files):
-    few = count // 10
+    few = count // 20
     fields = ggufmeta.read(smollm2)
     lists = [fields["tokenizer.ggml." + k] for k in ("tokens", "token_type", "merges")]
     for name in reference.PRE:
         yield Kit("smollm2 " + name, reference.build(name, *lists), count if name == "smollm" else few, smollm2, name)
+    plain = reference.build("smollm", *lists)
+    plain.encode_special_tokens = True
+    yield Kit("smollm2 plain", plain, few, smollm2, "smollm", plain=True)
     many = ("llama-spm", "nomic-bert-moe")
     for path in sorted(pathlib.Path(vocabularies).glob("ggml-vocab-*.gguf")):
         name = path.stem.removeprefix("ggml-vocab-")
@@ -58,22 +63,28 @@ def kits(count, smollm2, vocabularies, files):
         yield Kit("file " + name, t, count, special=True)
     for name, t in pieces.splits().items():
         yield Kit(name, t, count if name.removeprefix("split ") in list(pieces.SPLITS)[:8] + ["gpt-2", "smollm", "falcon"] else few)
+    for name in ("split gpt-2 prefix", "metaspace first True"):
+        t = pieces.splits()[name]
+        t.encode_special_tokens = True
+        yield Kit("plain " + name, t, few, plain=True)
     for name, t in pieces.normals(charsmap).items():
         yield Kit(name, t, few)
     for name, t in pieces.decoding().items():
         yield Kit(name, t, few, ids=True)
 
 
-def checksum(t, batch, special):
+def checksum(t, batch, special, decoded):
     """Eight bytes a text: crc of ids and of ids with special tokens around, crc
     of both decoded texts."""
     encoded = t.encode_batch_fast(batch, add_special_tokens=False)
     ids = [e.ids for e in encoded]
     around = t.encode_batch_fast(batch, add_special_tokens=True) if special else encoded
-    return pack(t, ids, [e.ids for e in around])
+    return pack(t, ids, [e.ids for e in around], decoded)
 
 
-def pack(t, ids, around):
+def pack(t, ids, around, decoded=True):
+    if not decoded:
+        return b"".join(struct.pack("<II", zlib.crc32(array.array("i", b).tobytes(), zlib.crc32(array.array("i", a).tobytes())), 0) for a, b in zip(ids, around))
     out = bytearray()
     for a, b, whole, skipped in zip(ids, around, t.decode_batch(ids, skip_special_tokens=False), t.decode_batch(reference.without_special(t, ids), skip_special_tokens=False)):
         crc = zlib.crc32(array.array("i", b).tobytes(), zlib.crc32(array.array("i", a).tobytes()))
@@ -97,7 +108,8 @@ def write(out, count, *sources):
         folder = kit.folder(out)
         folder.mkdir(exist_ok=True)
         kit.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-        entry = {"name": kit.name, "folder": folder.name, "count": kit.count, "gguf": kit.gguf, "pre": kit.pre, "lossless": kit.lossless, "around": AROUND if kit.special else 0}
+        entry = {"name": kit.name, "folder": folder.name, "count": kit.count, "gguf": kit.gguf, "pre": kit.pre, "lossless": kit.lossless, "around": AROUND if kit.special else 0,
+                 "decoded": kit.decoded, "plain": kit.plain}
         with open(folder / "sums", "wb") as f:
             if kit.ids:
                 entry["ids"] = ids = random_ids(kit.tokenizer, kit.count)
@@ -105,7 +117,7 @@ def write(out, count, *sources):
             else:
                 mine = decoded[:kit.count]
                 for at in range(0, len(mine), BATCH):
-                    f.write(checksum(kit.tokenizer, mine[at:at + BATCH], kit.special and at < AROUND))
+                    f.write(checksum(kit.tokenizer, mine[at:at + BATCH], kit.special and at < AROUND, at < kit.decoded))
         index.append(entry)
     (out / "index.json").write_text(json.dumps(index))
 

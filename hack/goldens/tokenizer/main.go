@@ -39,6 +39,8 @@ type kit struct {
 	Count                   int
 	Lossless                bool
 	Around                  int       // so many texts are read with special tokens around, too
+	Decoded                 int       // so many texts are decoded
+	Plain                   bool      // special tokens in texts are text
 	IDs                     [][]int32 // to decode; nil where texts are read
 }
 
@@ -109,9 +111,9 @@ func compareKit(dir string, k kit, texts []string) (compared, different int, err
 			c := comparison{kit: k, tok: t, want: sums[i*8 : i*8+8]}
 			var said string
 			if k.IDs != nil {
-				said = c.decode(k.IDs[i], k.IDs[i])
+				said = c.decode(k.IDs[i], k.IDs[i], true)
 			} else {
-				said = c.text(texts[i], i < k.Around)
+				said = c.text(texts[i], i)
 			}
 			compared++
 			if said == "" {
@@ -167,18 +169,18 @@ type comparison struct {
 }
 
 // text compares one text; it returns what differs.
-func (c comparison) text(text string, special bool) string {
-	ids, err := c.tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true})
+func (c comparison) text(text string, i int) string {
+	ids, err := c.tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: !c.Plain})
 	if err != nil {
 		return err.Error()
 	}
 	around := ids
-	if special {
+	if i < c.Around {
 		if around, err = c.tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true, AddSpecial: true}); err != nil {
 			return err.Error()
 		}
 	}
-	if said := c.decode(ids, around); said != "" {
+	if said := c.decode(ids, around, i < c.kit.Decoded); said != "" {
 		return fmt.Sprintf("%q: %s", text, said)
 	}
 	if whole, _ := c.tok.Decode(ids, false); c.Lossless && whole != strings.ToValidUTF8(text, "\uFFFD") && utf8.ValidString(text) {
@@ -188,7 +190,7 @@ func (c comparison) text(text string, special bool) string {
 }
 
 // decode compares ids, and their text, whole and as a stream.
-func (c comparison) decode(ids, around []int32) string {
+func (c comparison) decode(ids, around []int32, text bool) string {
 	var said []string
 	sum := func(crc uint32, ids []int32) uint32 {
 		b, _ := binary.Append(nil, binary.LittleEndian, ids)
@@ -196,6 +198,9 @@ func (c comparison) decode(ids, around []int32) string {
 	}
 	if got := sum(sum(0, ids), around); got != binary.LittleEndian.Uint32(c.want) {
 		said = append(said, fmt.Sprintf("ids %v, around %v", ids, around))
+	}
+	if !text {
+		return strings.Join(said, "; ")
 	}
 	whole, err := c.tok.Decode(ids, false)
 	skipped, err2 := c.tok.Decode(ids, true)
