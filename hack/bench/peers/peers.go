@@ -173,7 +173,7 @@ func (p *Peer) answer(to any) error {
 
 // said is the end of the peer's log.
 func (p *Peer) said() []byte {
-	const most = 4000
+	const most = 1500
 	b, _ := os.ReadFile(p.log.Name())
 	return b[max(0, len(b)-most):]
 }

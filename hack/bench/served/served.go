@@ -56,7 +56,7 @@ type Engine struct {
 }
 
 const (
-	readyLimit = 5 * time.Minute
+	readyLimit = 10 * time.Minute
 	stopLimit  = 30 * time.Second
 	// look is how often an engine says how far it is, in milliseconds.
 	look = 20
