@@ -33,6 +33,20 @@ type Host struct {
 	Foreign int64
 	// Used are the logical bytes in use: resident and swapped, not file cache.
 	Used int64
+	// Inactive and Active are pages that the system would give up, the former
+	// readily, the latter in part: the dynamic ceiling counts them. 0: unknown.
+	Inactive, Active int64
+	// Wired cannot be paged out; WiredKnown is false where the system does not tell.
+	Wired      int64
+	WiredKnown bool
+	// Compressed is what the compressor stores: the logical bytes, not the pages.
+	Compressed int64
+	// SwapUsed on disk.
+	SwapUsed int64
+	// Pressure is the system's own word: Normal, Warning or Critical; empty: unknown.
+	Pressure string
+	// Thermal state: Nominal, Fair, Serious or Critical; empty: unknown.
+	Thermal string
 	// Simulated is true where the machine was declared.
 	Simulated bool
 }

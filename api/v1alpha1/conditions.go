@@ -9,7 +9,8 @@ package v1alpha1
 //	            Ready, and copies of the Mac's five                operator (modelreplica)
 //	assignment  Downloaded Admitted Loaded Serving Released        agent
 //	Mac         Ready                                              operator (macnode)
-//	            Accepting                                          agent
+//	            Accepting MemoryPressure WiredStranded             agent
+//	            MemoryDiverged GuardInactive
 const (
 	// ConditionReady: a deployment has enough ready replicas; a replica
 	// serves, its Mac is alive and it is not draining; a Mac was heard from lately.
@@ -36,6 +37,34 @@ const (
 	ConditionReleased = "Released"
 	// ConditionAccepting: the agent takes orders; false while it shuts down.
 	ConditionAccepting = "Accepting"
+	// ConditionMemoryPressure: engines are above the soft mark of the Mac's ceiling.
+	ConditionMemoryPressure = "MemoryPressure"
+	// ConditionWiredStranded: memory is wired that no living process owns; only
+	// a reboot brings it back, and placement skips the Mac.
+	ConditionWiredStranded = "WiredStranded"
+	// ConditionMemoryDiverged: the gauges of an engine, or of the Mac, disagree
+	// by more than a bound: bytes are held that nobody accounts for.
+	ConditionMemoryDiverged = "MemoryDiverged"
+	// ConditionGuardInactive: a guard cannot act (a probe fails, an engine does
+	// not take its limits, a model's dimensions are unknown).
+	ConditionGuardInactive = "GuardInactive"
+)
+
+// Reasons of the Mac's memory conditions.
+const (
+	ReasonBelowSoftMark  = "BelowSoftMark"
+	ReasonSoftPressure   = "SoftPressure"
+	ReasonHardPressure   = "HardPressure"
+	ReasonEmergency      = "Emergency"
+	ReasonNothingWired   = "NothingStranded"
+	ReasonWiredUnowned   = "WiredUnowned"
+	ReasonNotMeasurable  = "NotMeasurable"
+	ReasonGaugesAgree    = "GaugesAgree"
+	ReasonEngineDiverged = "EngineDiverged"
+	ReasonResidue        = "Residue"
+	ReasonGuardsActive   = "GuardsActive"
+	ReasonProbeFails     = "ProbeFails"
+	ReasonLimitsNotTaken = "LimitsNotTaken"
 )
 
 // Reasons of Ready, on all three kinds.
@@ -88,6 +117,9 @@ const (
 	ReasonDiskFull         = "DiskFull"
 	ReasonReserved         = "Reserved"
 	ReasonInsufficientRoom = "InsufficientMemory"
+	ReasonOnDemand         = "OnDemand"       // the first request loads it
+	ReasonWaitingRoom      = "WaitingForRoom" // memory is promised to others that are busy
+	ReasonHostUnsettled    = "HostUnsettled"  // an engine ended uncleanly; the host's memory is looked at first
 	ReasonLoading          = "Loading"
 	ReasonLoaded           = "Loaded"
 	ReasonLoadFailed       = "LoadFailed"

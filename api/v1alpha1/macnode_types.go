@@ -21,6 +21,7 @@ import (
 // +kubebuilder:printcolumn:name="Reserved",type=string,JSONPath=`.status.summary.reserved`,description="promised to replicas (an estimate)"
 // +kubebuilder:printcolumn:name="Used",type=string,JSONPath=`.status.summary.used`,description="measured footprint of all engines"
 // +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="measured as freed so far"
+// +kubebuilder:printcolumn:name="Pressure",type=string,JSONPath=`.status.memory.pressureLevel`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52 && self.metadata.name.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",message="a MacNode's name is a DNS label of at most 52 characters: lower-case letters, digits and '-'"
 type MacNode struct {
@@ -130,6 +131,9 @@ type Assignment struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
+	// residency says when its engine is in memory.
+	// +optional
+	Residency Residency `json:"residency,omitzero"`
 	// desired state.
 	// +required
 	Desired DesiredState `json:"desired"`
@@ -212,7 +216,7 @@ type MacNodeStatus struct {
 	// summary holds rounded figures for people.
 	// +optional
 	Summary MacSummary `json:"summary,omitzero"`
-	// conditions: Ready (the operator's), Accepting (the agent's).
+	// conditions: Ready (the operator's); Accepting, MemoryPressure, WiredStranded, MemoryDiverged, GuardInactive (the agent's).
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -246,6 +250,22 @@ const (
 	CeilingExplicit CeilingTerm = "Explicit"
 )
 
+// PressureLevel is how near a Mac's engines are to its ceiling; the fractions
+// stand in metal/footprint.
+// +kubebuilder:validation:Enum=Normal;Soft;Hard;Emergency
+type PressureLevel string
+
+const (
+	// PressureNormal: below the soft mark.
+	PressureNormal PressureLevel = "Normal"
+	// PressureSoft: new prompts wait, idle OnDemand models go.
+	PressureSoft PressureLevel = "Soft"
+	// PressureHard: idle models go, then requests of whoever is over its limit end.
+	PressureHard PressureLevel = "Hard"
+	// PressureEmergency: over what was promised to the system.
+	PressureEmergency PressureLevel = "Emergency"
+)
+
 // MacMemory are the figures of a Mac's memory, in bytes, measured where not said otherwise.
 type MacMemory struct {
 	// totalBytes of the machine.
@@ -257,6 +277,39 @@ type MacMemory struct {
 	// ceilingTerm is what binds the ceiling.
 	// +optional
 	CeilingTerm CeilingTerm `json:"ceilingTerm,omitempty"`
+	// dynamicCeilingBytes is what the system's free memory allows engines at
+	// this moment. It gates loads and the enforcer, never what was promised.
+	// +optional
+	DynamicCeilingBytes int64 `json:"dynamicCeilingBytes,omitempty"`
+	// effectiveCeilingBytes is the smaller of both ceilings, and what pressure is judged by.
+	// +optional
+	EffectiveCeilingBytes int64 `json:"effectiveCeilingBytes,omitempty"`
+	// effectiveCeilingTerm is what binds it.
+	// +optional
+	EffectiveCeilingTerm CeilingTerm `json:"effectiveCeilingTerm,omitempty"`
+	// pressureLevel that the agent acts on.
+	// +optional
+	PressureLevel PressureLevel `json:"pressureLevel,omitempty"`
+	// activeBytes are the live arrays of all engines, as the engines count them.
+	// +optional
+	ActiveBytes int64 `json:"activeBytes,omitempty"`
+	// accountedBytes are loaded weights and KV in use, as the engines count them.
+	// +optional
+	AccountedBytes int64 `json:"accountedBytes,omitempty"`
+	// pooledBytes are free inside the engines' back ends and not yet returned.
+	// +optional
+	PooledBytes int64 `json:"pooledBytes,omitempty"`
+	// strandedBytes are wired, and no living process owns them.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	StrandedBytes int64 `json:"strandedBytes,omitempty"`
+	// swapUsedBytes of the machine.
+	// +optional
+	SwapUsedBytes int64 `json:"swapUsedBytes,omitempty"`
+	// thermalState of the machine, as it says: Nominal, Fair, Serious, Critical.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	ThermalState string `json:"thermalState,omitempty"`
 	// capacityBytes is the most that may be reserved, somewhat under the ceiling.
 	// +optional
 	CapacityBytes int64 `json:"capacityBytes,omitempty"`
@@ -276,6 +329,10 @@ type MacMemory struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	FreedBytesTotal int64 `json:"freedBytesTotal,omitempty"`
+	// indeterminateReclaims counts unloads whose effect on the host could not be attributed.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	IndeterminateReclaims int64 `json:"indeterminateReclaims,omitempty"`
 	// measuredAt is when the figures were read.
 	// +optional
 	MeasuredAt *metav1.Time `json:"measuredAt,omitempty"`
@@ -371,7 +428,7 @@ type InspectionStatus struct {
 }
 
 // ReclaimReason is why an engine went.
-// +kubebuilder:validation:Enum=Drained;Crashed;LoadFailed;Replaced;Unassigned
+// +kubebuilder:validation:Enum=Drained;Crashed;LoadFailed;Replaced;Unassigned;Idle;MadeRoom;Headroom;SoftPressure;HardPressure;Emergency;OverLimit;LoadCancelled
 type ReclaimReason string
 
 const (
@@ -385,6 +442,22 @@ const (
 	ReclaimReplaced ReclaimReason = "Replaced"
 	// ReclaimUnassigned: no assignment wants it (a Mac that came back).
 	ReclaimUnassigned ReclaimReason = "Unassigned"
+	// ReclaimIdle: OnDemand, and no request came for its idle time.
+	ReclaimIdle ReclaimReason = "Idle"
+	// ReclaimMadeRoom: OnDemand, and another model was to be loaded.
+	ReclaimMadeRoom ReclaimReason = "MadeRoom"
+	// ReclaimHeadroom: OnDemand, and a prompt of another engine needed the memory.
+	ReclaimHeadroom ReclaimReason = "Headroom"
+	// ReclaimSoftPressure: OnDemand and idle, above the soft mark.
+	ReclaimSoftPressure ReclaimReason = "SoftPressure"
+	// ReclaimHardPressure: above the hard mark.
+	ReclaimHardPressure ReclaimReason = "HardPressure"
+	// ReclaimEmergency: the worst offender, above what was promised to the system.
+	ReclaimEmergency ReclaimReason = "Emergency"
+	// ReclaimOverLimit: this one engine was over its own limit.
+	ReclaimOverLimit ReclaimReason = "OverLimit"
+	// ReclaimLoadCancelled: pressure came while it loaded.
+	ReclaimLoadCancelled ReclaimReason = "LoadCancelled"
 )
 
 // ExitKind is how the process ended.

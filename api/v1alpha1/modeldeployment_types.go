@@ -61,6 +61,9 @@ type ModelDeploymentSpec struct {
 	// memory overrides what is computed from the model.
 	// +optional
 	Memory MemorySpec `json:"memory,omitzero"`
+	// residency says when the model is in memory.
+	// +optional
+	Residency ResidencySpec `json:"residency,omitzero"`
 	// placement says which Macs may be used.
 	// +optional
 	Placement PlacementSpec `json:"placement,omitzero"`
@@ -117,6 +120,57 @@ type MemorySpec struct {
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="memory.limit must be more than zero, such as 8Gi"
 	Limit *resource.Quantity `json:"limit,omitempty"`
 }
+
+// ResidencyPolicy says when an engine is in memory.
+// +kubebuilder:validation:Enum=Always;OnDemand
+type ResidencyPolicy string
+
+const (
+	// ResidencyAlways: loaded at once, its memory promised, never a victim.
+	ResidencyAlways ResidencyPolicy = "Always"
+	// ResidencyOnDemand: the first request loads it; it shares its Mac's
+	// memory with other such models and goes when it is idle or room is needed.
+	ResidencyOnDemand ResidencyPolicy = "OnDemand"
+)
+
+// ResidencySpec says when a model is in memory.
+// +kubebuilder:validation:XValidation:rule="!has(self.idleSeconds) || (has(self.policy) && self.policy == 'OnDemand')",message="residency.idleSeconds needs residency.policy OnDemand: a model that is always resident does not go when idle"
+type ResidencySpec struct {
+	// policy is Always (memory is reserved and the model stays loaded) or
+	// OnDemand (the first request loads it). Default: Always.
+	// +optional
+	Policy ResidencyPolicy `json:"policy,omitempty"`
+	// idleSeconds without a request after which an OnDemand model is unloaded;
+	// 0 keeps it until the memory is needed. Default: 600.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2592000
+	IdleSeconds *int32 `json:"idleSeconds,omitempty"`
+	// priority decides who goes first where OnDemand models need one another's
+	// memory: only models of the same or a lower priority are unloaded for
+	// one. Default: 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=-1000
+	// +kubebuilder:validation:Maximum=1000
+	Priority int32 `json:"priority,omitempty"`
+}
+
+// Residency is the resolved form that replicas and Macs are given.
+type Residency struct {
+	// policy of the replica.
+	// +optional
+	Policy ResidencyPolicy `json:"policy,omitempty"`
+	// idleSeconds without a request until an OnDemand engine is unloaded; 0: never by time alone.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	IdleSeconds int32 `json:"idleSeconds,omitempty"`
+	// priority among OnDemand replicas of a Mac.
+	// +optional
+	Priority int32 `json:"priority,omitempty"`
+}
+
+// OnDemand reports whether the first request loads it.
+func (r Residency) OnDemand() bool { return r.Policy == ResidencyOnDemand }
 
 // PlacementSpec says which Macs may hold a replica.
 type PlacementSpec struct {

@@ -83,6 +83,9 @@ type ModelReplicaSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
+	// residency says when its engine is in memory.
+	// +optional
+	Residency Residency `json:"residency,omitzero"`
 	// placement says which Macs may hold it.
 	// +optional
 	Placement PlacementSpec `json:"placement,omitzero"`
@@ -231,6 +234,9 @@ type EngineMemory struct {
 	// activeBytes are all live arrays, as the engine counts them.
 	// +optional
 	ActiveBytes int64 `json:"activeBytes,omitempty"`
+	// accountedBytes are loaded weights and KV in use, as the engine counts them.
+	// +optional
+	AccountedBytes int64 `json:"accountedBytes,omitempty"`
 	// pooledBytes are free inside the back end and not yet returned.
 	// +optional
 	PooledBytes int64 `json:"pooledBytes,omitempty"`
