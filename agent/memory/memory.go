@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"sync"
 
-	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
@@ -22,19 +21,6 @@ import (
 type Key struct {
 	UID   string
 	Epoch int64
-}
-
-// NoRoomError says that a reservation would exceed the capacity.
-type NoRoomError struct {
-	Needed, Reserved, Capacity int64
-	Limits                     footprint.Limits
-}
-
-// Error says it with figures.
-func (e *NoRoomError) Error() string {
-	return fmt.Sprintf("needs %s, but %s of %s are promised already (ceiling %s, bound by %s)",
-		v1alpha1.FormatBytes(e.Needed), v1alpha1.FormatBytes(e.Reserved), v1alpha1.FormatBytes(e.Capacity),
-		v1alpha1.FormatBytes(e.Limits.Ceiling), e.Limits.Term)
 }
 
 // Ledger holds the reservations. It is safe for concurrent use.
@@ -67,7 +53,7 @@ func (l *Ledger) Reserve(key Key, bytes int64) error {
 		return nil
 	}
 	if sum := l.sum(); bytes > l.limits.Capacity-sum {
-		return &NoRoomError{Needed: bytes, Reserved: sum, Capacity: l.limits.Capacity, Limits: l.limits}
+		return &NoRoomError{Needed: bytes, Reserved: sum, Capacity: l.limits.Capacity, Limits: l.limits, Term: l.limits.Term}
 	}
 	l.reserved[key] = bytes
 	return nil

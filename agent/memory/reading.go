@@ -75,6 +75,10 @@ type Decision struct {
 	Actions  []Action
 	// Because says in a sentence why the level is what it is.
 	Because string
+	// GuardInactive says why nothing can be done in this poll: the machine or
+	// an engine could not be measured. The level is kept, there are no actions
+	// and Headroom is not known. Empty: the guard acts.
+	GuardInactive string
 }
 
 // Step is one thing to do.

@@ -19,6 +19,9 @@ const (
 	Static   Term = "Static"
 	MetalCap Term = "MetalCap"
 	Explicit Term = "Explicit"
+	// Dynamic is what the system's free memory allows at this moment. It never
+	// binds Limits: agent/memory computes it and gates loads and pressure by it.
+	Dynamic Term = "Dynamic"
 )
 
 // Host is what the ceiling of a Mac is computed from, in bytes.
@@ -45,7 +48,7 @@ type Limits struct {
 }
 
 // LimitsOf computes the ceiling min(static, Metal cap, explicit) and the
-// capacity max(soft fraction x ceiling, ceiling - 24 GiB), never below zero.
+// capacity, which is the SoftMark, never below zero.
 // The dynamic term of the ceiling gates loads and the enforcer only, so it is
 // not part of what may be promised.
 func LimitsOf(h Host) Limits {
@@ -56,9 +59,22 @@ func LimitsOf(h Host) Limits {
 	if h.Explicit > 0 && h.Explicit < l.Ceiling {
 		l.Ceiling, l.Term = h.Explicit, Explicit
 	}
-	soft := l.Ceiling * softPermille(h.Policy) / 1000
-	l.Capacity = max(soft, l.Ceiling-24*GiB, 0)
+	l.Capacity = SoftMark(l.Ceiling, h.Policy)
 	return l
+}
+
+// SoftMark is where pressure begins under a ceiling, and the most that may be
+// promised under it: a well-packed Mac is not under pressure by design. It is
+// the policy's fraction of the ceiling, or the ceiling less 24 GiB if that is
+// more, so that large Macs can hold large models.
+func SoftMark(ceiling int64, p Policy) int64 {
+	return max(ceiling/1000*softPermille(p)+ceiling%1000*softPermille(p)/1000, ceiling-24*GiB, 0)
+}
+
+// HardMark is where pressure becomes hard: 0.95 of the ceiling, or the ceiling
+// less 12 GiB if that is more, so that it stays above every SoftMark.
+func HardMark(ceiling int64) int64 {
+	return max(ceiling/1000*950+ceiling%1000*950/1000, ceiling-12*GiB, 0)
 }
 
 // reserve is what is left to the system: 4 GiB below 24 GiB of memory (not

@@ -1,0 +1,18 @@
+package memory
+
+import (
+	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/metal/footprint"
+)
+
+// Settled reports whether the host got back what an engine held: its logical
+// bytes in use (wired, resident anonymous, stored by the compressor, swapped)
+// fell by freed less SettleTolerance. Both readings are of the same machine,
+// before with the engine and now without it, and nothing else loads or serves
+// (P17; a figure of the host is never given to one engine).
+func Settled(before, now probe.Host, freed int64) bool {
+	return before.Used-now.Used >= max(0, freed-SettleTolerance(freed))
+}
+
+// SettleTolerance is max(2 GiB, 5 %) of what was freed, in bytes.
+func SettleTolerance(freed int64) int64 { return max(2*footprint.GiB, freed/20) }
