@@ -9,8 +9,13 @@ import (
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
-// pieceBytes is about how much is read at once.
-const pieceBytes = 1 << 20
+const (
+	// pieceBytes is about how much is read at once.
+	pieceBytes = 1 << 20
+	// spareBuffers is how many pieces are read ahead of those that are placed:
+	// so many keep the disk busy while rows are placed (make bench-load).
+	spareBuffers = 5
+)
 
 // Rows reads a tensor front to back and hands out each row under its canonical
 // index, in the entry's format. The next piece is read while emit runs. The
@@ -131,7 +136,7 @@ func (l *layout) whole(ctx context.Context, emit func(int, quant.Row) error) err
 func (l *layout) pieces(ctx context.Context, emitters int, emit func(int, quant.Row) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	empty, full := make(chan []byte, emitters+1), make(chan piece)
+	empty, full := make(chan []byte, emitters+spareBuffers), make(chan piece)
 	for range cap(empty) {
 		buf := l.f.take(l.each * l.row)
 		defer l.f.give(buf)
@@ -217,7 +222,7 @@ func (l *layout) emit(p piece, split *quant.Row, emit func(int, quant.Row) error
 }
 
 // maxSpare is how many pieces are kept for the next tensor.
-const maxSpare = 3
+const maxSpare = 2 + spareBuffers
 
 // take gives a piece of n bytes.
 func (f *File) take(n int) []byte {

@@ -28,7 +28,6 @@ func TestJudgeWantsEveryBound(t *testing.T) {
 	}
 	for says, change := range map[string]func(*measurements){
 		"ref, in place / plain reading":            func(m *measurements) { m.ref.placed = []float64{0.69e9, 9e9, 0.69e9} },
-		"ref, ready / plain reading":               func(m *measurements) { m.ref.ready = []float64{0.69e9, 9e9, 0.69e9} },
 		"mlx, in place / plain reading":            func(m *measurements) { m.mlx.placed = []float64{0.69e9, 9e9, 0.69e9} },
 		"ref, peak":                                func(m *measurements) { m.ref.peak[1] = 4.401e9 },
 		"mlx, peak":                                func(m *measurements) { m.mlx.peak[1] = 4.401e9 },
