@@ -141,11 +141,11 @@ func grpcCode(c Code) codes.Code {
 	switch c {
 	case Code_CODE_INVALID, Code_CODE_CONTEXT_LENGTH:
 		return codes.InvalidArgument
-	case Code_CODE_MEMORY, Code_CODE_QUEUE_FULL:
+	case Code_CODE_MEMORY, Code_CODE_QUEUE_FULL, Code_CODE_NO_ROOM:
 		return codes.ResourceExhausted
 	case Code_CODE_NOT_READY:
 		return codes.Unavailable
-	case Code_CODE_CANCELLED:
+	case Code_CODE_CANCELLED, Code_CODE_ABORTED:
 		return codes.Aborted
 	default:
 		return codes.Internal

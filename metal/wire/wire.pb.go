@@ -153,6 +153,12 @@ const (
 	Code_CODE_CANCELLED Code = 6
 	// CODE_INTERNAL: the back end failed.
 	Code_CODE_INTERNAL Code = 7
+	// CODE_ABORTED: ended because the Mac is short of memory (503 and
+	// Retry-After before the first byte, else a terminal event).
+	Code_CODE_ABORTED Code = 8
+	// CODE_NO_ROOM: the model cannot be loaded beside what is promised or in use
+	// on this Mac (507, or 503 where waiting helps). Used by the agent.
+	Code_CODE_NO_ROOM Code = 9
 )
 
 // Enum value maps for Code.
@@ -166,6 +172,8 @@ var (
 		5: "CODE_NOT_READY",
 		6: "CODE_CANCELLED",
 		7: "CODE_INTERNAL",
+		8: "CODE_ABORTED",
+		9: "CODE_NO_ROOM",
 	}
 	Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":    0,
@@ -176,6 +184,8 @@ var (
 		"CODE_NOT_READY":      5,
 		"CODE_CANCELLED":      6,
 		"CODE_INTERNAL":       7,
+		"CODE_ABORTED":        8,
+		"CODE_NO_ROOM":        9,
 	}
 )
 
@@ -400,6 +410,7 @@ type Status struct {
 	Load          *LoadProgress `protobuf:"bytes,4,opt,name=load,proto3" json:"load,omitempty"`
 	Memory        *Memory       `protobuf:"bytes,5,opt,name=memory,proto3" json:"memory,omitempty"`
 	Activity      *Activity     `protobuf:"bytes,6,opt,name=activity,proto3" json:"activity,omitempty"`
+	Guard         *Guard        `protobuf:"bytes,7,opt,name=guard,proto3" json:"guard,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -472,6 +483,13 @@ func (x *Status) GetMemory() *Memory {
 func (x *Status) GetActivity() *Activity {
 	if x != nil {
 		return x.Activity
+	}
+	return nil
+}
+
+func (x *Status) GetGuard() *Guard {
+	if x != nil {
+		return x.Guard
 	}
 	return nil
 }
@@ -679,6 +697,113 @@ func (x *Activity) GetGeneratedTokensTotal() int64 {
 	return 0
 }
 
+// Guard is what the engine's own memory guard says.
+type Guard struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// active is false where the guard cannot act; inactive_reason says why.
+	Active         bool   `protobuf:"varint,1,opt,name=active,proto3" json:"active,omitempty"`
+	InactiveReason string `protobuf:"bytes,2,opt,name=inactive_reason,json=inactiveReason,proto3" json:"inactive_reason,omitempty"`
+	// limits_sequence is the publication that it works with; 0 while there is none.
+	LimitsSequence int64 `protobuf:"varint,3,opt,name=limits_sequence,json=limitsSequence,proto3" json:"limits_sequence,omitempty"`
+	// headroom_request grows with each question for more memory, and
+	// headroom_bytes is how much the newest one asked for. The agent answers in
+	// Limits.headroom_answered, having made room or not.
+	HeadroomRequest int64 `protobuf:"varint,4,opt,name=headroom_request,json=headroomRequest,proto3" json:"headroom_request,omitempty"`
+	HeadroomBytes   int64 `protobuf:"varint,5,opt,name=headroom_bytes,json=headroomBytes,proto3" json:"headroom_bytes,omitempty"`
+	// throttled_chunks, refused_requests and aborted_prefills count since start.
+	ThrottledChunks int64 `protobuf:"varint,6,opt,name=throttled_chunks,json=throttledChunks,proto3" json:"throttled_chunks,omitempty"`
+	RefusedRequests int64 `protobuf:"varint,7,opt,name=refused_requests,json=refusedRequests,proto3" json:"refused_requests,omitempty"`
+	AbortedPrefills int64 `protobuf:"varint,8,opt,name=aborted_prefills,json=abortedPrefills,proto3" json:"aborted_prefills,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Guard) Reset() {
+	*x = Guard{}
+	mi := &file_metal_wire_wire_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Guard) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Guard) ProtoMessage() {}
+
+func (x *Guard) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Guard.ProtoReflect.Descriptor instead.
+func (*Guard) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Guard) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
+func (x *Guard) GetInactiveReason() string {
+	if x != nil {
+		return x.InactiveReason
+	}
+	return ""
+}
+
+func (x *Guard) GetLimitsSequence() int64 {
+	if x != nil {
+		return x.LimitsSequence
+	}
+	return 0
+}
+
+func (x *Guard) GetHeadroomRequest() int64 {
+	if x != nil {
+		return x.HeadroomRequest
+	}
+	return 0
+}
+
+func (x *Guard) GetHeadroomBytes() int64 {
+	if x != nil {
+		return x.HeadroomBytes
+	}
+	return 0
+}
+
+func (x *Guard) GetThrottledChunks() int64 {
+	if x != nil {
+		return x.ThrottledChunks
+	}
+	return 0
+}
+
+func (x *Guard) GetRefusedRequests() int64 {
+	if x != nil {
+		return x.RefusedRequests
+	}
+	return 0
+}
+
+func (x *Guard) GetAbortedPrefills() int64 {
+	if x != nil {
+		return x.AbortedPrefills
+	}
+	return 0
+}
+
 type GenerateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// id names the request in logs and errors.
@@ -700,7 +825,7 @@ type GenerateRequest struct {
 
 func (x *GenerateRequest) Reset() {
 	*x = GenerateRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[7]
+	mi := &file_metal_wire_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -712,7 +837,7 @@ func (x *GenerateRequest) String() string {
 func (*GenerateRequest) ProtoMessage() {}
 
 func (x *GenerateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[7]
+	mi := &file_metal_wire_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -725,7 +850,7 @@ func (x *GenerateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateRequest.ProtoReflect.Descriptor instead.
 func (*GenerateRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{7}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GenerateRequest) GetId() string {
@@ -827,7 +952,7 @@ type Chat struct {
 
 func (x *Chat) Reset() {
 	*x = Chat{}
-	mi := &file_metal_wire_wire_proto_msgTypes[8]
+	mi := &file_metal_wire_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +964,7 @@ func (x *Chat) String() string {
 func (*Chat) ProtoMessage() {}
 
 func (x *Chat) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[8]
+	mi := &file_metal_wire_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +977,7 @@ func (x *Chat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chat.ProtoReflect.Descriptor instead.
 func (*Chat) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{8}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Chat) GetMessages() []*ChatMessage {
@@ -890,7 +1015,7 @@ type ChatMessage struct {
 
 func (x *ChatMessage) Reset() {
 	*x = ChatMessage{}
-	mi := &file_metal_wire_wire_proto_msgTypes[9]
+	mi := &file_metal_wire_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1027,7 @@ func (x *ChatMessage) String() string {
 func (*ChatMessage) ProtoMessage() {}
 
 func (x *ChatMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[9]
+	mi := &file_metal_wire_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1040,7 @@ func (x *ChatMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChatMessage.ProtoReflect.Descriptor instead.
 func (*ChatMessage) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{9}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ChatMessage) GetRole() string {
@@ -955,7 +1080,7 @@ type TokenList struct {
 
 func (x *TokenList) Reset() {
 	*x = TokenList{}
-	mi := &file_metal_wire_wire_proto_msgTypes[10]
+	mi := &file_metal_wire_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1092,7 @@ func (x *TokenList) String() string {
 func (*TokenList) ProtoMessage() {}
 
 func (x *TokenList) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[10]
+	mi := &file_metal_wire_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1105,7 @@ func (x *TokenList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenList.ProtoReflect.Descriptor instead.
 func (*TokenList) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{10}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TokenList) GetIds() []int32 {
@@ -1007,7 +1132,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_metal_wire_wire_proto_msgTypes[11]
+	mi := &file_metal_wire_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +1144,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[11]
+	mi := &file_metal_wire_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +1157,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{11}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -1098,7 +1223,7 @@ type GenerateEvent struct {
 
 func (x *GenerateEvent) Reset() {
 	*x = GenerateEvent{}
-	mi := &file_metal_wire_wire_proto_msgTypes[12]
+	mi := &file_metal_wire_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1110,7 +1235,7 @@ func (x *GenerateEvent) String() string {
 func (*GenerateEvent) ProtoMessage() {}
 
 func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[12]
+	mi := &file_metal_wire_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1123,7 +1248,7 @@ func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateEvent.ProtoReflect.Descriptor instead.
 func (*GenerateEvent) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{12}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GenerateEvent) GetEvent() isGenerateEvent_Event {
@@ -1193,7 +1318,7 @@ type Admitted struct {
 
 func (x *Admitted) Reset() {
 	*x = Admitted{}
-	mi := &file_metal_wire_wire_proto_msgTypes[13]
+	mi := &file_metal_wire_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1330,7 @@ func (x *Admitted) String() string {
 func (*Admitted) ProtoMessage() {}
 
 func (x *Admitted) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[13]
+	mi := &file_metal_wire_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1343,7 @@ func (x *Admitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
 func (*Admitted) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{13}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Admitted) GetPromptTokens() int64 {
@@ -1246,7 +1371,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_metal_wire_wire_proto_msgTypes[14]
+	mi := &file_metal_wire_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1258,7 +1383,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[14]
+	mi := &file_metal_wire_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1271,7 +1396,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{14}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Delta) GetText() string {
@@ -1299,7 +1424,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_metal_wire_wire_proto_msgTypes[15]
+	mi := &file_metal_wire_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1436,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[15]
+	mi := &file_metal_wire_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1449,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{15}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -1359,7 +1484,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metal_wire_wire_proto_msgTypes[16]
+	mi := &file_metal_wire_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1496,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[16]
+	mi := &file_metal_wire_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1509,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{16}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Usage) GetPromptTokens() int64 {
@@ -1429,7 +1554,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_metal_wire_wire_proto_msgTypes[17]
+	mi := &file_metal_wire_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1441,7 +1566,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[17]
+	mi := &file_metal_wire_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1454,7 +1579,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{17}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Refusal) GetCode() Code {
@@ -1515,14 +1640,25 @@ type Limits struct {
 	// pause_prefill holds back new prompts; running work goes on.
 	PausePrefill bool `protobuf:"varint,3,opt,name=pause_prefill,json=pausePrefill,proto3" json:"pause_prefill,omitempty"`
 	// sequence grows with every publication; older values are ignored.
-	Sequence      int64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Sequence int64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// footprint_bytes is what the kernel last said of this process; the guard
+	// takes the largest of it and the engine's own figures. 0: not measured.
+	FootprintBytes int64 `protobuf:"varint,5,opt,name=footprint_bytes,json=footprintBytes,proto3" json:"footprint_bytes,omitempty"`
+	// headroom_bytes is how much more the Mac gives this process now, whatever
+	// its own ceiling says; meaningful where headroom_known.
+	HeadroomBytes int64 `protobuf:"varint,6,opt,name=headroom_bytes,json=headroomBytes,proto3" json:"headroom_bytes,omitempty"`
+	HeadroomKnown bool  `protobuf:"varint,7,opt,name=headroom_known,json=headroomKnown,proto3" json:"headroom_known,omitempty"`
+	// headroom_answered is the newest Guard.headroom_request that was dealt with.
+	HeadroomAnswered int64 `protobuf:"varint,8,opt,name=headroom_answered,json=headroomAnswered,proto3" json:"headroom_answered,omitempty"`
+	// can_make_room says that an idle engine could still be unloaded for this one.
+	CanMakeRoom   bool `protobuf:"varint,9,opt,name=can_make_room,json=canMakeRoom,proto3" json:"can_make_room,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_metal_wire_wire_proto_msgTypes[18]
+	mi := &file_metal_wire_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1670,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[18]
+	mi := &file_metal_wire_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1683,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{18}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Limits) GetMemoryBytes() int64 {
@@ -1578,6 +1714,41 @@ func (x *Limits) GetSequence() int64 {
 	return 0
 }
 
+func (x *Limits) GetFootprintBytes() int64 {
+	if x != nil {
+		return x.FootprintBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetHeadroomBytes() int64 {
+	if x != nil {
+		return x.HeadroomBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetHeadroomKnown() bool {
+	if x != nil {
+		return x.HeadroomKnown
+	}
+	return false
+}
+
+func (x *Limits) GetHeadroomAnswered() int64 {
+	if x != nil {
+		return x.HeadroomAnswered
+	}
+	return 0
+}
+
+func (x *Limits) GetCanMakeRoom() bool {
+	if x != nil {
+		return x.CanMakeRoom
+	}
+	return false
+}
+
 type SetLimitsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Memory        *Memory                `protobuf:"bytes,1,opt,name=memory,proto3" json:"memory,omitempty"`
@@ -1587,7 +1758,7 @@ type SetLimitsResponse struct {
 
 func (x *SetLimitsResponse) Reset() {
 	*x = SetLimitsResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1599,7 +1770,7 @@ func (x *SetLimitsResponse) String() string {
 func (*SetLimitsResponse) ProtoMessage() {}
 
 func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1612,7 +1783,7 @@ func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{19}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SetLimitsResponse) GetMemory() *Memory {
@@ -1620,6 +1791,185 @@ func (x *SetLimitsResponse) GetMemory() *Memory {
 		return x.Memory
 	}
 	return nil
+}
+
+type TrimRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrimRequest) Reset() {
+	*x = TrimRequest{}
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrimRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrimRequest) ProtoMessage() {}
+
+func (x *TrimRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
+func (*TrimRequest) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
+}
+
+type TrimResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// bytes_reclaimed of pooled memory, measured; never negative.
+	BytesReclaimed int64   `protobuf:"varint,1,opt,name=bytes_reclaimed,json=bytesReclaimed,proto3" json:"bytes_reclaimed,omitempty"`
+	Memory         *Memory `protobuf:"bytes,2,opt,name=memory,proto3" json:"memory,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *TrimResponse) Reset() {
+	*x = TrimResponse{}
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrimResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrimResponse) ProtoMessage() {}
+
+func (x *TrimResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrimResponse.ProtoReflect.Descriptor instead.
+func (*TrimResponse) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *TrimResponse) GetBytesReclaimed() int64 {
+	if x != nil {
+		return x.BytesReclaimed
+	}
+	return 0
+}
+
+func (x *TrimResponse) GetMemory() *Memory {
+	if x != nil {
+		return x.Memory
+	}
+	return nil
+}
+
+type AbortRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// reason is a sentence for the clients.
+	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbortRequest) Reset() {
+	*x = AbortRequest{}
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbortRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbortRequest) ProtoMessage() {}
+
+func (x *AbortRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
+func (*AbortRequest) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *AbortRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type AbortResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// aborted requests.
+	Aborted       int64 `protobuf:"varint,1,opt,name=aborted,proto3" json:"aborted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbortResponse) Reset() {
+	*x = AbortResponse{}
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbortResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbortResponse) ProtoMessage() {}
+
+func (x *AbortResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
+func (*AbortResponse) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *AbortResponse) GetAborted() int64 {
+	if x != nil {
+		return x.Aborted
+	}
+	return 0
 }
 
 type ShutdownRequest struct {
@@ -1632,7 +1982,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1644,7 +1994,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1657,7 +2007,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ShutdownRequest) GetDrainMilliseconds() int64 {
@@ -1677,7 +2027,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +2039,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +2052,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ShutdownResponse) GetCancelled() int64 {
@@ -1730,14 +2080,15 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x03pid\x18\x06 \x01(\x03R\x03pid\x12\x18\n" +
 	"\abackend\x18\a \x01(\tR\abackend\"C\n" +
 	"\fWatchRequest\x123\n" +
-	"\x15interval_milliseconds\x18\x01 \x01(\rR\x14intervalMilliseconds\"\x97\x02\n" +
+	"\x15interval_milliseconds\x18\x01 \x01(\rR\x14intervalMilliseconds\"\xca\x02\n" +
 	"\x06Status\x121\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1b.metalfleet.engine.v1.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x126\n" +
 	"\x04load\x18\x04 \x01(\v2\".metalfleet.engine.v1.LoadProgressR\x04load\x124\n" +
 	"\x06memory\x18\x05 \x01(\v2\x1c.metalfleet.engine.v1.MemoryR\x06memory\x12:\n" +
-	"\bactivity\x18\x06 \x01(\v2\x1e.metalfleet.engine.v1.ActivityR\bactivity\"N\n" +
+	"\bactivity\x18\x06 \x01(\v2\x1e.metalfleet.engine.v1.ActivityR\bactivity\x121\n" +
+	"\x05guard\x18\a \x01(\v2\x1b.metalfleet.engine.v1.GuardR\x05guard\"N\n" +
 	"\fLoadProgress\x12\x1d\n" +
 	"\n" +
 	"bytes_done\x18\x01 \x01(\x03R\tbytesDone\x12\x1f\n" +
@@ -1753,7 +2104,16 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x06queued\x18\x02 \x01(\x03R\x06queued\x12\x14\n" +
 	"\x05steps\x18\x03 \x01(\x03R\x05steps\x12.\n" +
 	"\x13prompt_tokens_total\x18\x04 \x01(\x03R\x11promptTokensTotal\x124\n" +
-	"\x16generated_tokens_total\x18\x05 \x01(\x03R\x14generatedTokensTotal\"\xa0\x02\n" +
+	"\x16generated_tokens_total\x18\x05 \x01(\x03R\x14generatedTokensTotal\"\xc4\x02\n" +
+	"\x05Guard\x12\x16\n" +
+	"\x06active\x18\x01 \x01(\bR\x06active\x12'\n" +
+	"\x0finactive_reason\x18\x02 \x01(\tR\x0einactiveReason\x12'\n" +
+	"\x0flimits_sequence\x18\x03 \x01(\x03R\x0elimitsSequence\x12)\n" +
+	"\x10headroom_request\x18\x04 \x01(\x03R\x0fheadroomRequest\x12%\n" +
+	"\x0eheadroom_bytes\x18\x05 \x01(\x03R\rheadroomBytes\x12)\n" +
+	"\x10throttled_chunks\x18\x06 \x01(\x03R\x0fthrottledChunks\x12)\n" +
+	"\x10refused_requests\x18\a \x01(\x03R\x0frefusedRequests\x12)\n" +
+	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xa0\x02\n" +
 	"\x0fGenerateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
 	"\x04chat\x18\x02 \x01(\v2\x1a.metalfleet.engine.v1.ChatH\x00R\x04chat\x12\x18\n" +
@@ -1820,15 +2180,28 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\vlimit_bytes\x18\x05 \x01(\x03R\n" +
 	"limitBytes\x128\n" +
 	"\x18retry_after_milliseconds\x18\x06 \x01(\x03R\x16retryAfterMilliseconds\x12\x14\n" +
-	"\x05param\x18\a \x01(\tR\x05param\"\x8d\x01\n" +
+	"\x05param\x18\a \x01(\tR\x05param\"\xd5\x02\n" +
 	"\x06Limits\x12!\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x03R\vmemoryBytes\x12\x1f\n" +
 	"\vcache_bytes\x18\x02 \x01(\x03R\n" +
 	"cacheBytes\x12#\n" +
 	"\rpause_prefill\x18\x03 \x01(\bR\fpausePrefill\x12\x1a\n" +
-	"\bsequence\x18\x04 \x01(\x03R\bsequence\"I\n" +
+	"\bsequence\x18\x04 \x01(\x03R\bsequence\x12'\n" +
+	"\x0ffootprint_bytes\x18\x05 \x01(\x03R\x0efootprintBytes\x12%\n" +
+	"\x0eheadroom_bytes\x18\x06 \x01(\x03R\rheadroomBytes\x12%\n" +
+	"\x0eheadroom_known\x18\a \x01(\bR\rheadroomKnown\x12+\n" +
+	"\x11headroom_answered\x18\b \x01(\x03R\x10headroomAnswered\x12\"\n" +
+	"\rcan_make_room\x18\t \x01(\bR\vcanMakeRoom\"I\n" +
 	"\x11SetLimitsResponse\x124\n" +
-	"\x06memory\x18\x01 \x01(\v2\x1c.metalfleet.engine.v1.MemoryR\x06memory\"@\n" +
+	"\x06memory\x18\x01 \x01(\v2\x1c.metalfleet.engine.v1.MemoryR\x06memory\"\r\n" +
+	"\vTrimRequest\"m\n" +
+	"\fTrimResponse\x12'\n" +
+	"\x0fbytes_reclaimed\x18\x01 \x01(\x03R\x0ebytesReclaimed\x124\n" +
+	"\x06memory\x18\x02 \x01(\v2\x1c.metalfleet.engine.v1.MemoryR\x06memory\"&\n" +
+	"\fAbortRequest\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\")\n" +
+	"\rAbortResponse\x12\x18\n" +
+	"\aaborted\x18\x01 \x01(\x03R\aaborted\"@\n" +
 	"\x0fShutdownRequest\x12-\n" +
 	"\x12drain_milliseconds\x18\x01 \x01(\x03R\x11drainMilliseconds\"0\n" +
 	"\x10ShutdownResponse\x12\x1c\n" +
@@ -1843,7 +2216,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x19FINISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FINISH_REASON_STOP\x10\x01\x12\x18\n" +
 	"\x14FINISH_REASON_LENGTH\x10\x02\x12\x17\n" +
-	"\x13FINISH_REASON_ERROR\x10\x03*\xa8\x01\n" +
+	"\x13FINISH_REASON_ERROR\x10\x03*\xcc\x01\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fCODE_INVALID\x10\x01\x12\x17\n" +
@@ -1852,12 +2225,16 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x0fCODE_QUEUE_FULL\x10\x04\x12\x12\n" +
 	"\x0eCODE_NOT_READY\x10\x05\x12\x12\n" +
 	"\x0eCODE_CANCELLED\x10\x06\x12\x11\n" +
-	"\rCODE_INTERNAL\x10\a2\xb0\x03\n" +
+	"\rCODE_INTERNAL\x10\a\x12\x10\n" +
+	"\fCODE_ABORTED\x10\b\x12\x10\n" +
+	"\fCODE_NO_ROOM\x10\t2\xd1\x04\n" +
 	"\x06Engine\x12P\n" +
 	"\x05Hello\x12\".metalfleet.engine.v1.HelloRequest\x1a#.metalfleet.engine.v1.HelloResponse\x12K\n" +
 	"\x05Watch\x12\".metalfleet.engine.v1.WatchRequest\x1a\x1c.metalfleet.engine.v1.Status0\x01\x12X\n" +
 	"\bGenerate\x12%.metalfleet.engine.v1.GenerateRequest\x1a#.metalfleet.engine.v1.GenerateEvent0\x01\x12R\n" +
-	"\tSetLimits\x12\x1c.metalfleet.engine.v1.Limits\x1a'.metalfleet.engine.v1.SetLimitsResponse\x12Y\n" +
+	"\tSetLimits\x12\x1c.metalfleet.engine.v1.Limits\x1a'.metalfleet.engine.v1.SetLimitsResponse\x12M\n" +
+	"\x04Trim\x12!.metalfleet.engine.v1.TrimRequest\x1a\".metalfleet.engine.v1.TrimResponse\x12P\n" +
+	"\x05Abort\x12\".metalfleet.engine.v1.AbortRequest\x1a#.metalfleet.engine.v1.AbortResponse\x12Y\n" +
 	"\bShutdown\x12%.metalfleet.engine.v1.ShutdownRequest\x1a&.metalfleet.engine.v1.ShutdownResponseB&Z$metalfleet.dev/metalfleet/metal/wireb\x06proto3"
 
 var (
@@ -1873,7 +2250,7 @@ func file_metal_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_metal_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_metal_wire_wire_proto_goTypes = []any{
 	(State)(0),                // 0: metalfleet.engine.v1.State
 	(FinishReason)(0),         // 1: metalfleet.engine.v1.FinishReason
@@ -1885,54 +2262,65 @@ var file_metal_wire_wire_proto_goTypes = []any{
 	(*LoadProgress)(nil),      // 7: metalfleet.engine.v1.LoadProgress
 	(*Memory)(nil),            // 8: metalfleet.engine.v1.Memory
 	(*Activity)(nil),          // 9: metalfleet.engine.v1.Activity
-	(*GenerateRequest)(nil),   // 10: metalfleet.engine.v1.GenerateRequest
-	(*Chat)(nil),              // 11: metalfleet.engine.v1.Chat
-	(*ChatMessage)(nil),       // 12: metalfleet.engine.v1.ChatMessage
-	(*TokenList)(nil),         // 13: metalfleet.engine.v1.TokenList
-	(*Sampling)(nil),          // 14: metalfleet.engine.v1.Sampling
-	(*GenerateEvent)(nil),     // 15: metalfleet.engine.v1.GenerateEvent
-	(*Admitted)(nil),          // 16: metalfleet.engine.v1.Admitted
-	(*Delta)(nil),             // 17: metalfleet.engine.v1.Delta
-	(*Finished)(nil),          // 18: metalfleet.engine.v1.Finished
-	(*Usage)(nil),             // 19: metalfleet.engine.v1.Usage
-	(*Refusal)(nil),           // 20: metalfleet.engine.v1.Refusal
-	(*Limits)(nil),            // 21: metalfleet.engine.v1.Limits
-	(*SetLimitsResponse)(nil), // 22: metalfleet.engine.v1.SetLimitsResponse
-	(*ShutdownRequest)(nil),   // 23: metalfleet.engine.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),  // 24: metalfleet.engine.v1.ShutdownResponse
+	(*Guard)(nil),             // 10: metalfleet.engine.v1.Guard
+	(*GenerateRequest)(nil),   // 11: metalfleet.engine.v1.GenerateRequest
+	(*Chat)(nil),              // 12: metalfleet.engine.v1.Chat
+	(*ChatMessage)(nil),       // 13: metalfleet.engine.v1.ChatMessage
+	(*TokenList)(nil),         // 14: metalfleet.engine.v1.TokenList
+	(*Sampling)(nil),          // 15: metalfleet.engine.v1.Sampling
+	(*GenerateEvent)(nil),     // 16: metalfleet.engine.v1.GenerateEvent
+	(*Admitted)(nil),          // 17: metalfleet.engine.v1.Admitted
+	(*Delta)(nil),             // 18: metalfleet.engine.v1.Delta
+	(*Finished)(nil),          // 19: metalfleet.engine.v1.Finished
+	(*Usage)(nil),             // 20: metalfleet.engine.v1.Usage
+	(*Refusal)(nil),           // 21: metalfleet.engine.v1.Refusal
+	(*Limits)(nil),            // 22: metalfleet.engine.v1.Limits
+	(*SetLimitsResponse)(nil), // 23: metalfleet.engine.v1.SetLimitsResponse
+	(*TrimRequest)(nil),       // 24: metalfleet.engine.v1.TrimRequest
+	(*TrimResponse)(nil),      // 25: metalfleet.engine.v1.TrimResponse
+	(*AbortRequest)(nil),      // 26: metalfleet.engine.v1.AbortRequest
+	(*AbortResponse)(nil),     // 27: metalfleet.engine.v1.AbortResponse
+	(*ShutdownRequest)(nil),   // 28: metalfleet.engine.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),  // 29: metalfleet.engine.v1.ShutdownResponse
 }
 var file_metal_wire_wire_proto_depIdxs = []int32{
 	0,  // 0: metalfleet.engine.v1.Status.state:type_name -> metalfleet.engine.v1.State
 	7,  // 1: metalfleet.engine.v1.Status.load:type_name -> metalfleet.engine.v1.LoadProgress
 	8,  // 2: metalfleet.engine.v1.Status.memory:type_name -> metalfleet.engine.v1.Memory
 	9,  // 3: metalfleet.engine.v1.Status.activity:type_name -> metalfleet.engine.v1.Activity
-	11, // 4: metalfleet.engine.v1.GenerateRequest.chat:type_name -> metalfleet.engine.v1.Chat
-	13, // 5: metalfleet.engine.v1.GenerateRequest.tokens:type_name -> metalfleet.engine.v1.TokenList
-	14, // 6: metalfleet.engine.v1.GenerateRequest.sampling:type_name -> metalfleet.engine.v1.Sampling
-	12, // 7: metalfleet.engine.v1.Chat.messages:type_name -> metalfleet.engine.v1.ChatMessage
-	16, // 8: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
-	17, // 9: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
-	18, // 10: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
-	1,  // 11: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
-	19, // 12: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
-	20, // 13: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
-	2,  // 14: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
-	8,  // 15: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	3,  // 16: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
-	5,  // 17: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
-	10, // 18: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
-	21, // 19: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
-	23, // 20: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
-	4,  // 21: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
-	6,  // 22: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
-	15, // 23: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
-	22, // 24: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
-	24, // 25: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
-	21, // [21:26] is the sub-list for method output_type
-	16, // [16:21] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	10, // 4: metalfleet.engine.v1.Status.guard:type_name -> metalfleet.engine.v1.Guard
+	12, // 5: metalfleet.engine.v1.GenerateRequest.chat:type_name -> metalfleet.engine.v1.Chat
+	14, // 6: metalfleet.engine.v1.GenerateRequest.tokens:type_name -> metalfleet.engine.v1.TokenList
+	15, // 7: metalfleet.engine.v1.GenerateRequest.sampling:type_name -> metalfleet.engine.v1.Sampling
+	13, // 8: metalfleet.engine.v1.Chat.messages:type_name -> metalfleet.engine.v1.ChatMessage
+	17, // 9: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
+	18, // 10: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
+	19, // 11: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
+	1,  // 12: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
+	20, // 13: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
+	21, // 14: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
+	2,  // 15: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
+	8,  // 16: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	8,  // 17: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	3,  // 18: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
+	5,  // 19: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
+	11, // 20: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
+	22, // 21: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
+	24, // 22: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
+	26, // 23: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
+	28, // 24: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
+	4,  // 25: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
+	6,  // 26: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
+	16, // 27: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
+	23, // 28: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
+	25, // 29: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
+	27, // 30: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
+	29, // 31: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
+	25, // [25:32] is the sub-list for method output_type
+	18, // [18:25] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_metal_wire_wire_proto_init() }
@@ -1940,13 +2328,13 @@ func file_metal_wire_wire_proto_init() {
 	if File_metal_wire_wire_proto != nil {
 		return
 	}
-	file_metal_wire_wire_proto_msgTypes[7].OneofWrappers = []any{
+	file_metal_wire_wire_proto_msgTypes[8].OneofWrappers = []any{
 		(*GenerateRequest_Chat)(nil),
 		(*GenerateRequest_Prompt)(nil),
 		(*GenerateRequest_Tokens)(nil),
 	}
-	file_metal_wire_wire_proto_msgTypes[11].OneofWrappers = []any{}
-	file_metal_wire_wire_proto_msgTypes[12].OneofWrappers = []any{
+	file_metal_wire_wire_proto_msgTypes[12].OneofWrappers = []any{}
+	file_metal_wire_wire_proto_msgTypes[13].OneofWrappers = []any{
 		(*GenerateEvent_Admitted)(nil),
 		(*GenerateEvent_Delta)(nil),
 		(*GenerateEvent_Finished)(nil),
@@ -1957,7 +2345,7 @@ func file_metal_wire_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metal_wire_wire_proto_rawDesc), len(file_metal_wire_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   22,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

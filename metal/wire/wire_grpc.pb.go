@@ -27,6 +27,8 @@ const (
 	Engine_Watch_FullMethodName     = "/metalfleet.engine.v1.Engine/Watch"
 	Engine_Generate_FullMethodName  = "/metalfleet.engine.v1.Engine/Generate"
 	Engine_SetLimits_FullMethodName = "/metalfleet.engine.v1.Engine/SetLimits"
+	Engine_Trim_FullMethodName      = "/metalfleet.engine.v1.Engine/Trim"
+	Engine_Abort_FullMethodName     = "/metalfleet.engine.v1.Engine/Abort"
 	Engine_Shutdown_FullMethodName  = "/metalfleet.engine.v1.Engine/Shutdown"
 )
 
@@ -49,6 +51,12 @@ type EngineClient interface {
 	Generate(ctx context.Context, in *GenerateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GenerateEvent], error)
 	// SetLimits publishes the agent's limits as one value.
 	SetLimits(ctx context.Context, in *Limits, opts ...grpc.CallOption) (*SetLimitsResponse, error)
+	// Trim asks the back end for what it keeps pooled. The answer comes once it
+	// was returned to the system, between two steps of the engine's own thread.
+	Trim(ctx context.Context, in *TrimRequest, opts ...grpc.CallOption) (*TrimResponse, error)
+	// Abort ends every running and waiting request with a terminal error of
+	// CODE_ABORTED; the engine goes on. The answer comes once their memory is back.
+	Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*AbortResponse, error)
 	// Shutdown stops admission, lets running requests finish until the
 	// deadline, cancels the rest, releases the model, and exits with code 0
 	// after the answer.
@@ -121,6 +129,26 @@ func (c *engineClient) SetLimits(ctx context.Context, in *Limits, opts ...grpc.C
 	return out, nil
 }
 
+func (c *engineClient) Trim(ctx context.Context, in *TrimRequest, opts ...grpc.CallOption) (*TrimResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TrimResponse)
+	err := c.cc.Invoke(ctx, Engine_Trim_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *engineClient) Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*AbortResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AbortResponse)
+	err := c.cc.Invoke(ctx, Engine_Abort_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *engineClient) Shutdown(ctx context.Context, in *ShutdownRequest, opts ...grpc.CallOption) (*ShutdownResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ShutdownResponse)
@@ -150,6 +178,12 @@ type EngineServer interface {
 	Generate(*GenerateRequest, grpc.ServerStreamingServer[GenerateEvent]) error
 	// SetLimits publishes the agent's limits as one value.
 	SetLimits(context.Context, *Limits) (*SetLimitsResponse, error)
+	// Trim asks the back end for what it keeps pooled. The answer comes once it
+	// was returned to the system, between two steps of the engine's own thread.
+	Trim(context.Context, *TrimRequest) (*TrimResponse, error)
+	// Abort ends every running and waiting request with a terminal error of
+	// CODE_ABORTED; the engine goes on. The answer comes once their memory is back.
+	Abort(context.Context, *AbortRequest) (*AbortResponse, error)
 	// Shutdown stops admission, lets running requests finish until the
 	// deadline, cancels the rest, releases the model, and exits with code 0
 	// after the answer.
@@ -175,6 +209,12 @@ func (UnimplementedEngineServer) Generate(*GenerateRequest, grpc.ServerStreaming
 }
 func (UnimplementedEngineServer) SetLimits(context.Context, *Limits) (*SetLimitsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetLimits not implemented")
+}
+func (UnimplementedEngineServer) Trim(context.Context, *TrimRequest) (*TrimResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Trim not implemented")
+}
+func (UnimplementedEngineServer) Abort(context.Context, *AbortRequest) (*AbortResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Abort not implemented")
 }
 func (UnimplementedEngineServer) Shutdown(context.Context, *ShutdownRequest) (*ShutdownResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Shutdown not implemented")
@@ -258,6 +298,42 @@ func _Engine_SetLimits_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Engine_Trim_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TrimRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EngineServer).Trim(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Engine_Trim_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EngineServer).Trim(ctx, req.(*TrimRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Engine_Abort_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AbortRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EngineServer).Abort(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Engine_Abort_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EngineServer).Abort(ctx, req.(*AbortRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Engine_Shutdown_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ShutdownRequest)
 	if err := dec(in); err != nil {
@@ -290,6 +366,14 @@ var Engine_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetLimits",
 			Handler:    _Engine_SetLimits_Handler,
+		},
+		{
+			MethodName: "Trim",
+			Handler:    _Engine_Trim_Handler,
+		},
+		{
+			MethodName: "Abort",
+			Handler:    _Engine_Abort_Handler,
 		},
 		{
 			MethodName: "Shutdown",

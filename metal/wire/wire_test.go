@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -23,7 +25,8 @@ var samples = map[string]proto.Message{
 	"watch-request":  &WatchRequest{IntervalMilliseconds: 500},
 	"status": &Status{State: State_STATE_READY, Reason: "r", Message: "m", Load: &LoadProgress{BytesDone: 1, BytesTotal: 2},
 		Memory:   &Memory{WeightsBytes: 1, KvInUseBytes: 2, ActiveBytes: 3, PooledBytes: 4},
-		Activity: &Activity{Running: 1, Queued: 2, Steps: 3, PromptTokensTotal: 4, GeneratedTokensTotal: 5}},
+		Activity: &Activity{Running: 1, Queued: 2, Steps: 3, PromptTokensTotal: 4, GeneratedTokensTotal: 5},
+		Guard: &Guard{Active: true, InactiveReason: "i", LimitsSequence: 1, HeadroomRequest: 2, HeadroomBytes: 3, ThrottledChunks: 4, RefusedRequests: 5, AbortedPrefills: 6}},
 	"generate-chat": &GenerateRequest{Id: "i", Input: &GenerateRequest_Chat{Chat: &Chat{Messages: []*ChatMessage{{Role: "user", Content: "c", Name: "n", ExtraJson: "{}"}}, TemplateArgumentsJson: "{}", ToolsJson: "[]"}},
 		Sampling:  &Sampling{Temperature: ptr(float32(0.5)), TopP: ptr(float32(0.9)), MinP: ptr(float32(0.1)), TopK: ptr(int32(5)), Seed: ptr(int64(7)), FrequencyPenalty: ptr(float32(0.2)), PresencePenalty: ptr(float32(0.3))},
 		MaxTokens: 9, Stop: []string{"s"}},
@@ -32,8 +35,13 @@ var samples = map[string]proto.Message{
 	"event-admitted":    &GenerateEvent{Event: &GenerateEvent_Admitted{Admitted: &Admitted{PromptTokens: 4, CachedTokens: 1}}},
 	"event-delta":       &GenerateEvent{Event: &GenerateEvent_Delta{Delta: &Delta{Text: "t", Tokens: []int32{5}}}},
 	"event-finished":    &GenerateEvent{Event: &GenerateEvent_Finished{Finished: &Finished{Reason: FinishReason_FINISH_REASON_ERROR, Usage: &Usage{PromptTokens: 1, GeneratedTokens: 2, CachedTokens: 3}, Error: &Refusal{Code: Code_CODE_MEMORY, Message: "m", UsedBytes: 1, NeededBytes: 2, LimitBytes: 3, RetryAfterMilliseconds: 4, Param: "p"}}}},
-	"limits":            &Limits{MemoryBytes: 1, CacheBytes: 2, PausePrefill: true, Sequence: 3},
+	"limits": &Limits{MemoryBytes: 1, CacheBytes: 2, PausePrefill: true, Sequence: 3, FootprintBytes: 4, HeadroomBytes: 5, HeadroomKnown: true,
+		HeadroomAnswered: 6, CanMakeRoom: true},
 	"set-limits":        &SetLimitsResponse{Memory: &Memory{ActiveBytes: 1}},
+	"trim-request":      &TrimRequest{},
+	"trim-response":     &TrimResponse{BytesReclaimed: 1, Memory: &Memory{PooledBytes: 2}},
+	"abort-request":     &AbortRequest{Reason: "r"},
+	"abort-response":    &AbortResponse{Aborted: 1},
 	"shutdown-request":  &ShutdownRequest{DrainMilliseconds: 1},
 	"shutdown-response": &ShutdownResponse{Cancelled: 1},
 }
@@ -68,6 +76,26 @@ func TestRefusalTravelsInAnError(t *testing.T) {
 	}
 	if r := RefusalOf(os.ErrClosed); r != nil {
 		t.Errorf("a refusal was found in %v: %v", os.ErrClosed, r)
+	}
+}
+
+// TestEveryCodeTravelsAsItself: each number is fixed, and each code survives
+// the way through a gRPC error.
+func TestEveryCodeTravelsAsItself(t *testing.T) {
+	numbers := map[Code]int32{Code_CODE_INVALID: 1, Code_CODE_CONTEXT_LENGTH: 2, Code_CODE_MEMORY: 3, Code_CODE_QUEUE_FULL: 4,
+		Code_CODE_NOT_READY: 5, Code_CODE_CANCELLED: 6, Code_CODE_INTERNAL: 7, Code_CODE_ABORTED: 8, Code_CODE_NO_ROOM: 9}
+	for c, n := range numbers {
+		if r := RefusalOf(Refuse(&Refusal{Code: c, Message: "m"})); r.GetCode() != c || int32(c) != n {
+			t.Errorf("%v (%d, want %d) arrived as %v", c, int32(c), n, r)
+		}
+	}
+	if len(numbers) != len(Code_name)-1 { // all but CODE_UNSPECIFIED
+		t.Errorf("%d codes are tested, there are %d", len(numbers), len(Code_name)-1)
+	}
+	for c, want := range map[Code]codes.Code{Code_CODE_ABORTED: codes.Aborted, Code_CODE_NO_ROOM: codes.ResourceExhausted, Code_CODE_MEMORY: codes.ResourceExhausted} {
+		if got := status.Code(Refuse(&Refusal{Code: c})); got != want {
+			t.Errorf("%v is gRPC's %v, want %v", c, got, want)
+		}
 	}
 }
 
