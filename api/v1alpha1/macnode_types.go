@@ -21,7 +21,7 @@ import (
 // +kubebuilder:printcolumn:name="Reserved",type=string,JSONPath=`.status.summary.reserved`,description="promised to replicas (an estimate)"
 // +kubebuilder:printcolumn:name="Used",type=string,JSONPath=`.status.summary.used`,description="measured footprint of all engines"
 // +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="measured as freed so far"
-// +kubebuilder:printcolumn:name="Pressure",type=string,JSONPath=`.status.memory.pressureLevel`,priority=1
+// +kubebuilder:printcolumn:name="Pressure",type=string,JSONPath=`.status.memory.pressureLevel`,description="what the agent acts on: Normal, Soft, Hard or Emergency",priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52 && self.metadata.name.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",message="a MacNode's name is a DNS label of at most 52 characters: lower-case letters, digits and '-'"
 type MacNode struct {

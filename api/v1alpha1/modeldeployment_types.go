@@ -15,6 +15,7 @@ import (
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.spec.model.source`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.summary.ready`,description="ready and wanted replicas"
+// +kubebuilder:printcolumn:name="Loaded",type=integer,JSONPath=`.status.loadedReplicas`,description="replicas whose model is in memory now",priority=1
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.summary.memory`,description="measured footprint of all engines"
 // +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="bytes measured as freed so far"
@@ -135,6 +136,7 @@ const (
 
 // ResidencySpec says when a model is in memory.
 // +kubebuilder:validation:XValidation:rule="!has(self.idleSeconds) || (has(self.policy) && self.policy == 'OnDemand')",message="residency.idleSeconds needs residency.policy OnDemand: a model that is always resident does not go when idle"
+// +kubebuilder:validation:XValidation:rule="!has(self.priority) || self.priority == 0 || (has(self.policy) && self.policy == 'OnDemand')",message="residency.priority needs residency.policy OnDemand: a model that is always resident gives its memory to nobody"
 type ResidencySpec struct {
 	// policy is Always (memory is reserved and the model stays loaded) or
 	// OnDemand (the first request loads it). Default: Always.
@@ -226,6 +228,9 @@ type ModelDeploymentStatus struct {
 	// readyReplicas answer requests.
 	// +optional
 	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
+	// loadedReplicas hold their model in memory now; a ready OnDemand replica need not.
+	// +optional
+	LoadedReplicas int32 `json:"loadedReplicas,omitempty"`
 	// updatedReplicas are of the current revision.
 	// +optional
 	UpdatedReplicas int32 `json:"updatedReplicas,omitempty"`

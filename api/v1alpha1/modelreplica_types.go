@@ -18,8 +18,9 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Progress",type=string,JSONPath=`.status.summary.progress`
-// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.summary.memory`
-// +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`
+// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.summary.memory`,description="measured footprint of its engine"
+// +kubebuilder:printcolumn:name="Reserved",type=integer,JSONPath=`.status.memory.reservedBytes`,description="promised by its Mac's ledger, in bytes (an estimate)",priority=1
+// +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="measured as freed so far"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ModelReplica struct {
 	metav1.TypeMeta `json:",inline"`
@@ -83,7 +84,7 @@ type ModelReplicaSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
-	// residency says when its engine is in memory.
+	// residency says when its engine is in memory. It may change under a running replica.
 	// +optional
 	Residency Residency `json:"residency,omitzero"`
 	// placement says which Macs may hold it.
