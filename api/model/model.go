@@ -101,10 +101,30 @@ type Facts struct {
 	// +kubebuilder:validation:Minimum=0
 	Layers int64 `json:"layers,omitempty"`
 	// growingLayers is the number of layers whose cache grows with every
-	// token (attention without a window). Equal to layers for a plain decoder.
+	// token (attention without a window). Equal to layers for a plain decoder;
+	// growing, window and recurrent layers together are all layers.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	GrowingLayers int64 `json:"growingLayers,omitempty"`
+	// windowLayers is the number of layers whose attention sees the last
+	// windowTokens alone.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	WindowLayers int64 `json:"windowLayers,omitempty"`
+	// windowTokens is how many latest tokens a window layer sees.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	WindowTokens int64 `json:"windowTokens,omitempty"`
+	// recurrentLayers is the number of layers that keep a state of constant
+	// size for each sequence instead of keys and values.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	RecurrentLayers int64 `json:"recurrentLayers,omitempty"`
+	// recurrentStateBytes is what the states of all recurrent layers take for
+	// one sequence.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	RecurrentStateBytes int64 `json:"recurrentStateBytes,omitempty"`
 	// hiddenSize is the width of the residual stream.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -133,15 +153,22 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ContextTokens int64 `json:"contextTokens,omitempty"`
-	// keyValueElementBytes is the width of one stored key or value element:
-	// 4 where the network computes in float32, 2 in half precision.
+	// keyValueElementBytes is the width of one stored key or value element as
+	// the model was written: 4 where it means float32, 2 in half precision. A
+	// back end may keep them wider.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	KeyValueElementBytes int64 `json:"keyValueElementBytes,omitempty"`
-	// weightBytes is what the loaded weights occupy.
+	// weightBytes is what the weights occupy as they lie in the file.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	WeightBytes int64 `json:"weightBytes,omitempty"`
+	// wideWeightBytes is what they occupy on a back end that keeps a bias beside
+	// every scale, and numbers that GGUF means as float32 in float32, as MLX
+	// does. Left out where that is weightBytes.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	WideWeightBytes int64 `json:"wideWeightBytes,omitempty"`
 }
 
 // ErrIncomplete says that a record lacks something that memory arithmetic or
@@ -156,7 +183,7 @@ func (f Facts) Validate() error {
 		name  string
 		value int64
 	}{
-		{"layers", f.Layers}, {"growingLayers", f.GrowingLayers}, {"hiddenSize", f.HiddenSize},
+		{"layers", f.Layers}, {"hiddenSize", f.HiddenSize},
 		{"feedForwardSize", f.FeedForwardSize}, {"queryHeads", f.QueryHeads}, {"keyValueHeads", f.KeyValueHeads},
 		{"headSize", f.HeadSize}, {"vocabularySize", f.VocabularySize}, {"contextTokens", f.ContextTokens},
 		{"keyValueElementBytes", f.KeyValueElementBytes}, {"weightBytes", f.WeightBytes},
@@ -168,8 +195,32 @@ func (f Facts) Validate() error {
 	if f.Architecture == "" {
 		missing = append(missing, "architecture")
 	}
+	if f.WindowLayers > 0 && f.WindowTokens <= 0 {
+		missing = append(missing, "windowTokens")
+	}
+	if f.RecurrentLayers > 0 && f.RecurrentStateBytes <= 0 {
+		missing = append(missing, "recurrentStateBytes")
+	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%w: unknown %s", ErrIncomplete, strings.Join(missing, ", "))
+	}
+	return f.validateLayers()
+}
+
+// validateLayers wants every layer to be of exactly one kind of cache.
+func (f Facts) validateLayers() error {
+	known := int64(0)
+	for _, n := range []int64{f.GrowingLayers, f.WindowLayers, f.RecurrentLayers} {
+		if n < 0 || n > f.Layers {
+			return fmt.Errorf("%w: %d growing, %d window and %d recurrent layers of %d", ErrIncomplete, f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.Layers)
+		}
+		known += n
+	}
+	if known != f.Layers {
+		return fmt.Errorf("%w: growingLayers, windowLayers and recurrentLayers say what %d layers keep, there are %d", ErrIncomplete, known, f.Layers)
+	}
+	if f.WideWeightBytes < 0 {
+		return fmt.Errorf("%w: wideWeightBytes is %d", ErrIncomplete, f.WideWeightBytes)
 	}
 	return nil
 }

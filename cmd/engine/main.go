@@ -53,16 +53,17 @@ type env struct {
 
 func commands() map[string]command {
 	return map[string]command{
-		"serve":    {"serve one model on a Unix socket, as the agent wants it", serve},
-		"generate": {"answer one prompt on the terminal", generate},
-		"tokenize": {"turn text on standard input into token ids, or back with --decode", tokenize},
-		"logits":   {"print the largest logits behind a list of tokens", logits},
-		"template": {"write a conversation as the model's chat template does", template},
-		"embed":    {"turn a text into a vector", embedText},
-		"inspect":  {"say what a model file holds", inspect},
-		"convert":  {"write a model as a folder that mlx-lm loads too", convertModel},
-		"bench":    {"measure prefill and decode", bench},
-		"selftest": {"find out whether this engine computes right on this machine", examine},
+		"serve":     {"serve one model on a Unix socket, as the agent wants it", serve},
+		"generate":  {"answer one prompt on the terminal", generate},
+		"tokenize":  {"turn text on standard input into token ids, or back with --decode", tokenize},
+		"logits":    {"print the largest logits behind a list of tokens", logits},
+		"template":  {"write a conversation as the model's chat template does", template},
+		"embed":     {"turn a text into a vector", embedText},
+		"footprint": {"estimate the memory that serving a model takes, without loading it", estimate},
+		"inspect":   {"say what a model file holds", inspect},
+		"convert":   {"write a model as a folder that mlx-lm loads too", convertModel},
+		"bench":     {"measure prefill and decode", bench},
+		"selftest":  {"find out whether this engine computes right on this machine", examine},
 	}
 }
 

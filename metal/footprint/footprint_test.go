@@ -2,6 +2,7 @@ package footprint
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -16,27 +17,126 @@ var smollm2 = model.Facts{Architecture: "llama", Layers: 30, GrowingLayers: 30, 
 var llama8B = model.Facts{Architecture: "llama", Layers: 32, GrowingLayers: 32, HiddenSize: 4096, FeedForwardSize: 14336,
 	QueryHeads: 32, KeyValueHeads: 8, HeadSize: 128, VocabularySize: 128256, ContextTokens: 131072, KeyValueElementBytes: 2, WeightBytes: 5 * GiB}
 
-func TestEstimateCountsTrueKVHeads(t *testing.T) {
-	got, err := Estimate(llama8B, Context{Tokens: 131072, Sequences: 1, CacheTokens: 131072})
-	if err != nil || got.KV != 16*GiB {
-		t.Errorf("KV of an 8B model at 128k: %d (%v), want 16 GiB: grouped-query heads count, not query heads", got.KV, err)
+func estimated(t *testing.T, f model.Facts, c Context) Terms {
+	t.Helper()
+	terms, err := Estimate(f, c)
+	if err != nil {
+		t.Fatal(err)
 	}
-	small, err := Estimate(smollm2, Context{Tokens: 2048, Sequences: 4, CacheTokens: 4096})
-	if err != nil || small.KV != 4096*30*3*64*4*2 || small.Weights != 98_000_000 {
-		t.Errorf("got %+v (%v)", small, err)
+	return terms
+}
+
+// The nearest peer charged four times as much: it took query heads for KV heads.
+func TestP12EstimateCountsTrueKVHeads(t *testing.T) {
+	for _, b := range []string{MLX, MLXCPU} {
+		if got := estimated(t, llama8B, Context{Tokens: 131072, Sequences: 1, CacheTokens: 131072, Backend: b}); got.KV != 16*GiB {
+			t.Errorf("KV of an 8B model at 128k on %s: %d, want 16 GiB: grouped-query heads count, not query heads", b, got.KV)
+		}
+	}
+	if got := estimated(t, llama8B, Context{Tokens: 131072, Sequences: 1, CacheTokens: 131072, Backend: Ref}); got.KV != 32*GiB {
+		t.Errorf("on ref: %d, want 32 GiB: it keeps keys and values in float32", got.KV)
+	}
+	small := estimated(t, smollm2, Context{Tokens: 2048, Sequences: 4, CacheTokens: 4096, Backend: Ref})
+	if small.KV != 4096*30*3*64*4*2 || small.Weights != 98_000_000 {
+		t.Errorf("got %+v", small)
 	}
 }
 
-func TestEstimateRefusesUnknownDimensions(t *testing.T) {
-	f := smollm2
-	f.KeyValueHeads = 0
-	if _, err := Estimate(f, Context{Tokens: 16, Sequences: 1, CacheTokens: 16}); !errors.Is(err, model.ErrIncomplete) {
-		t.Errorf("unknown KV heads: %v, want ErrIncomplete", err)
+// The tokens of answers take their share of CacheTokens, so that decoding never
+// grows past what was promised.
+func TestG15DecodeGrowthIsReserved(t *testing.T) {
+	c := Context{Tokens: 4096, Sequences: 4, CacheTokens: 16384, Backend: MLX}
+	reserved := estimated(t, llama8B, c)
+	var grown int64
+	for range c.Sequences { // each with a prompt of 1 and an answer up to the context's end
+		p, err := PrefillPeak(llama8B, KernelsOf(MLX), Prefill{New: c.Tokens, Chunk: 512})
+		if err != nil {
+			t.Fatal(err)
+		}
+		grown += p.KV
 	}
-	f = smollm2
-	f.HeadSize = 1 << 60
-	if _, err := Estimate(f, Context{Tokens: 1 << 20, Sequences: 1, CacheTokens: 1 << 20}); err == nil {
-		t.Error("a header with an absurd head size was believed")
+	if reserved.KV < grown {
+		t.Errorf("%d bytes of KV are reserved, four full contexts take %d", reserved.KV, grown)
+	}
+}
+
+func TestP12CacheTokensAreWholeBlocks(t *testing.T) {
+	one := estimated(t, smollm2, Context{Tokens: 1, Sequences: 1, CacheTokens: 1, Backend: Ref})
+	block := estimated(t, smollm2, Context{Tokens: 1, Sequences: 1, CacheTokens: 256, Backend: Ref})
+	if one.KV != block.KV || one.KV != 256*30*3*64*4*2 {
+		t.Errorf("one token takes %d, a block %d", one.KV, block.KV)
+	}
+}
+
+func TestP12WeightsAreWhatTheBackEndMakesOfThem(t *testing.T) {
+	f := smollm2
+	f.WideWeightBytes = 118_000_000
+	c := Context{Tokens: 256, Sequences: 1, CacheTokens: 256}
+	for b, want := range map[string]int64{Ref: 98_000_000, MLX: 118_000_000, MLXCPU: 118_000_000, "": 118_000_000} {
+		c.Backend = b
+		if got := estimated(t, f, c); got.Weights != want {
+			t.Errorf("on %q weights take %d, want %d", b, got.Weights, want)
+		}
+	}
+}
+
+// A reservation is made before a Mac is chosen: it must hold on every one.
+func TestP12WithoutABackEndTheLargestCounts(t *testing.T) {
+	for _, f := range []model.Facts{smollm2, llama8B, hybrid} {
+		c := Context{Tokens: 2048, Sequences: 4, CacheTokens: 8192}
+		largest := estimated(t, f, c).Total()
+		reached := false
+		for _, b := range Backends() {
+			c.Backend = b
+			n := estimated(t, f, c).Total()
+			reached = reached || n == largest
+			if n > largest {
+				t.Errorf("%s on %s takes %d, more than the largest of all: %d", f.Architecture, b, n, largest)
+			}
+		}
+		if !reached {
+			t.Errorf("%s: no back end takes %d", f.Architecture, largest)
+		}
+	}
+	if _, err := Estimate(smollm2, Context{Tokens: 1, Sequences: 1, CacheTokens: 1, Backend: "abacus"}); err == nil || !strings.Contains(err.Error(), "abacus") {
+		t.Errorf("an unknown back end: %v", err)
+	}
+}
+
+// The pool is bounded by the limit that follows from the estimate.
+func TestP12ThePoolFitsTheLimitThatFollows(t *testing.T) {
+	for base := int64(1); base < 1<<50; base = base*5/3 + 1 {
+		p := pooled(base)
+		need := PooledLimit(EngineLimit(base + p))
+		if p < need || p > need+need/100+64 {
+			t.Errorf("beside %d bytes %d are pooled, the limit that follows lets %d", base, p, need)
+		}
+	}
+	small := estimated(t, smollm2, Context{Tokens: 1, Sequences: 1, CacheTokens: 1, Backend: Ref})
+	if small.Pooled > small.Transient {
+		t.Errorf("%d bytes are pooled of arrays of %d", small.Pooled, small.Transient)
+	}
+}
+
+func TestP12UnknownDimensionsAreRefused(t *testing.T) {
+	c := Context{Tokens: 16, Sequences: 1, CacheTokens: 16}
+	for name, change := range map[string]func(*model.Facts){
+		"unknown KV heads":       func(f *model.Facts) { f.KeyValueHeads = 0 },
+		"no layer grows":         func(f *model.Facts) { f.GrowingLayers = 0 },
+		"an absurd head size":    func(f *model.Facts) { f.HeadSize = 1 << 60 },
+		"an absurd vocabulary":   func(f *model.Facts) { f.VocabularySize = 1 << 60 },
+		"absurd weights":         func(f *model.Facts) { f.WeightBytes = math.MaxInt64 },
+		"an absurd feed-forward": func(f *model.Facts) { f.FeedForwardSize = math.MaxInt64 / 2 },
+		"negative wide weights":  func(f *model.Facts) { f.WideWeightBytes = -1 },
+	} {
+		f := smollm2
+		change(&f)
+		if _, err := Estimate(f, c); !errors.Is(err, model.ErrIncomplete) {
+			t.Errorf("%s: %v, want ErrIncomplete", name, err)
+		}
+	}
+	if _, err := Estimate(smollm2, Context{Tokens: 1, Sequences: math.MaxInt64, CacheTokens: math.MaxInt64}); err == nil {
+		t.Error("a context of all there is was computed")
 	}
 }
 
@@ -52,16 +152,36 @@ func TestEstimateRefusesImpossibleContexts(t *testing.T) {
 	}
 }
 
-func TestEstimateNeverDecreases(t *testing.T) {
-	base := Context{Tokens: 1024, Sequences: 2, CacheTokens: 4096}
-	t0, _ := Estimate(smollm2, base)
-	for name, c := range map[string]Context{
-		"tokens":    {Tokens: 2048, Sequences: 2, CacheTokens: 4096},
-		"sequences": {Tokens: 1024, Sequences: 3, CacheTokens: 4096},
-		"cache":     {Tokens: 1024, Sequences: 2, CacheTokens: 8192},
-	} {
-		if t1, err := Estimate(smollm2, c); err != nil || t1.Total() <= t0.Total() {
-			t.Errorf("more %s: %d after %d (%v)", name, t1.Total(), t0.Total(), err)
+func TestP12EstimateNeverDecreases(t *testing.T) {
+	r := seeded(t)
+	for range 20_000 {
+		f := anyFacts(r)
+		c := Context{Tokens: 1 + r.Int64N(100_000), Sequences: 1 + r.Int64N(64), Backend: append(Backends(), "")[r.IntN(len(Backends())+1)]}
+		c.CacheTokens = c.Tokens + r.Int64N(500_000)
+		base := estimated(t, f, c).Total()
+		by := 1 + r.Int64N(10_000)
+		wider := f
+		wider.WeightBytes += by
+		for name, more := range map[string]struct {
+			f model.Facts
+			c Context
+		}{
+			"tokens":       {f, Context{c.Tokens + by, c.Sequences, c.CacheTokens + by, c.Backend}},
+			"sequences":    {f, Context{c.Tokens, c.Sequences + by, c.CacheTokens, c.Backend}},
+			"cache tokens": {f, Context{c.Tokens, c.Sequences, c.CacheTokens + by, c.Backend}},
+			"weights":      {wider, c},
+		} {
+			if got := estimated(t, more.f, more.c).Total(); got < base {
+				t.Fatalf("%d more %s: %d after %d\n%+v\n%+v", by, name, got, base, f, c)
+			}
+		}
+	}
+}
+
+func TestEngineLimitLeavesSlack(t *testing.T) {
+	for reserved, want := range map[int64]int64{0: 64 * MiB, GiB: GiB + 64*MiB, 20 * GiB: 21 * GiB} {
+		if got := EngineLimit(reserved); got != want {
+			t.Errorf("limit of %d: %d, want %d", reserved, got, want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/quant"
 )
 
 // Dimensions are the numbers a decoder family is built from.
@@ -117,33 +118,71 @@ func (h *Header) Facts() (model.Facts, error) {
 	if err != nil {
 		return model.Facts{}, err
 	}
-	if _, err := h.inventory(d); err != nil {
+	entries, err := h.inventory(d)
+	if err != nil {
 		return model.Facts{}, err
 	}
 	name, _ := h.Text("general.name")
 	if len(name) > 256 {
 		name = ""
 	}
-	var sum int64
 	kinds := map[string]int64{}
 	for _, t := range h.Tensors {
-		sum += t.Bytes
 		kinds[t.Type.String()] += t.Bytes
 	}
-	return facts(d, name, largest(kinds), sum)
+	return facts(d, name, largest(kinds), entries, quant.Float32)
 }
 
-func facts(d Dimensions, name, quantization string, weightBytes int64) (model.Facts, error) {
+// facts of a model whose numbers mean at least the given precision.
+func facts(d Dimensions, name, quantization string, entries map[string]Entry, precise quant.Type) (model.Facts, error) {
 	f := model.Facts{
 		Architecture: d.Architecture, Name: name, Quantization: quantization,
 		Layers: int64(d.Layers), GrowingLayers: int64(d.Layers),
 		HiddenSize: int64(d.Hidden), FeedForwardSize: int64(d.FeedForward),
 		QueryHeads: int64(d.QueryHeads), KeyValueHeads: int64(d.KVHeads), HeadSize: int64(d.HeadSize),
 		VocabularySize: int64(d.Vocabulary), ContextTokens: int64(d.Context),
-		KeyValueElementBytes: 4, // float32: keys and values are kept as they are computed
-		WeightBytes:          weightBytes,
+		KeyValueElementBytes: elementBytes(entries, precise),
+	}
+	if d.Window > 0 {
+		f.GrowingLayers, f.WindowLayers, f.WindowTokens = 0, f.Layers, int64(d.Window)
+	}
+	for _, e := range entries {
+		f.WeightBytes += e.Bytes
+		f.WideWeightBytes += e.wideBytes(precise)
+	}
+	if f.WideWeightBytes <= f.WeightBytes {
+		f.WideWeightBytes = 0
 	}
 	return f, f.Validate()
+}
+
+// elementBytes is the width of an activation, and so of a key or value, where
+// the weights are as they are written: half precision only where all numbers
+// are of one such type. Two types together are computed in float32.
+func elementBytes(entries map[string]Entry, precise quant.Type) int64 {
+	for _, e := range entries {
+		if e.Format.Type != precise {
+			return int64(quant.Float32.Bytes())
+		}
+	}
+	return int64(precise.Bytes())
+}
+
+// wideBytes is what a tensor takes where a bias lies beside every scale, and
+// numbers are at least as fine as precise says (see model.Facts).
+func (e Entry) wideBytes(precise quant.Type) int64 {
+	f := e.Format
+	if f.Mode == quant.Symmetric {
+		f.Mode = quant.Affine
+	}
+	if precise == quant.Float32 {
+		f.Type = quant.Float32
+	}
+	sizes, err := f.Sizes(e.Columns())
+	if err != nil {
+		return e.Bytes
+	}
+	return int64(e.Rows()) * int64(sizes.Sum())
 }
 
 // largest is the key with the largest value, the first among equals.

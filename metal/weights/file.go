@@ -203,13 +203,11 @@ func (f *File) Facts() (model.Facts, error) {
 	if f.header != nil {
 		return f.header.Facts()
 	}
-	var sum int64
 	kinds := map[string]int64{}
 	for _, e := range f.entries {
-		sum += e.Bytes
 		kinds[quantization(e.Format)] += e.Bytes
 	}
-	return facts(f.Dim, "", largest(kinds), sum)
+	return facts(f.Dim, "", largest(kinds), f.entries, f.precise)
 }
 
 // quantization names a format without the type of its scales.

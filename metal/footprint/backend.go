@@ -1,0 +1,113 @@
+package footprint
+
+import "slices"
+
+// The back ends, by the names that engines say and MacNode.status.backend
+// shows. MLXCPU is MLX where it has no GPU: no Mac, but tests and benchmarks.
+const (
+	Ref    = "ref"
+	MLX    = "mlx"
+	MLXCPU = "mlx-cpu"
+)
+
+// backend is what of the arithmetic depends on who computes.
+type backend struct {
+	name string
+	// chunk is how many tokens of a prompt one step takes at most
+	// (tensor.Backend.Chunk).
+	chunk   int64
+	kernels Kernels
+	// wide says that weights take model.Facts.WideWeightBytes.
+	wide bool
+	// pools says that caches that were given back may stay pooled; arrays of a
+	// step always may.
+	pools bool
+	// process is what the process takes by itself, tokenBytes what it takes for
+	// each token of the vocabulary.
+	process, tokenBytes int64
+}
+
+// table holds every constant that depends on the back end.
+func table() []backend {
+	return []backend{
+		{
+			name: Ref, chunk: 128, process: 48 * MiB, tokenBytes: 200,
+			kernels: Kernels{
+				ScoreBytes: 4, ScoreRows: refThreads, ElementBytes: 4, BlockTokens: blockTokens, LogitBytes: 3 * 4,
+			},
+		},
+		{
+			name: MLX, chunk: 512, process: 192 * MiB, tokenBytes: 200, wide: true, pools: true,
+			kernels: mlxKernels(metalFusions(), 1),
+		},
+		{
+			name: MLXCPU, chunk: 32, process: 96 * MiB, tokenBytes: 200, wide: true, pools: true,
+			kernels: mlxKernels(nil, 2),
+		},
+	}
+}
+
+const (
+	// blockTokens is the granularity of every family's cache (metal/nn).
+	blockTokens = 256
+	// refThreads compute with ref at most: the largest Mac has 32 cores.
+	refThreads = 32
+)
+
+// metalFusions are MLX's fused kernels on Metal (mlx/backend/metal,
+// scaled_dot_product_attention.cpp, use_fallback): for up to 8 queries one
+// family, with at most 32 query rows for a KV head, and for more another.
+func metalFusions() []Fusion {
+	return []Fusion{
+		{HeadSizes: []int64{64, 96, 128, 256}, MinQueries: 1, MaxQueries: 8, MaxRows: 32},
+		{HeadSizes: []int64{64, 80, 128}, MinQueries: 9},
+	}
+}
+
+// mlxKernels are what metal/mlx does: slabs of up to 2 GiB that are copied four
+// layers at a time, two of them where a request moves, and at once where they
+// are small (bridge.cpp, rearrange); a mask is a distance of 4 bytes and two
+// bytes that come of it (attend_alone); logits are widened, and copied out.
+func mlxKernels(fusions []Fusion, scoreCopies int64) Kernels {
+	return Kernels{
+		Fusions: fusions, ScoreBytes: 4, ScoreCopies: scoreCopies, MaskBytes: 6, BlockTokens: blockTokens,
+		GrowLayers: 4, GrowWhole: 64 * MiB, GrowMost: 4 * GiB, LogitBytes: 3 * 4,
+	}
+}
+
+// Backends lists the names that Context.Backend may have.
+func Backends() []string {
+	var names []string
+	for _, b := range table() {
+		names = append(names, b.name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// KernelsOf says how a back end attends. One that is not known writes all its
+// scores out, in 4 bytes, and keeps keys and values in float32.
+func KernelsOf(name string) Kernels {
+	for _, b := range table() {
+		if b.name == name {
+			return b.kernels
+		}
+	}
+	k := mlxKernels(nil, 2)
+	k.ElementBytes = 4
+	return k
+}
+
+// EngineLimit is the ceiling of one engine's process: its reservation, which is
+// an estimate, plus slack of a twentieth and at least 64 MiB.
+func EngineLimit(reserved int64) int64 { return reserved + max(64*MiB, reserved/20) }
+
+// PooledLimit is how much of a process's ceiling its back end may keep pooled.
+func PooledLimit(limit int64) int64 { return limit / 16 }
+
+// pooled is how much the back end may keep pooled beside base bytes of all
+// other terms: P = PooledLimit(EngineLimit(base + P)), whose solutions for the
+// two kinds of slack are (base + 64 MiB)/15 and 21 base/299.
+func pooled(base int64) int64 {
+	return max((base+64*MiB+14)/15, (base/299+1)*21)
+}

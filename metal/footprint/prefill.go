@@ -1,0 +1,250 @@
+package footprint
+
+import (
+	"slices"
+
+	"metalfleet.dev/metalfleet/api/model"
+)
+
+// Prefill is a prompt that is about to be computed, in tokens.
+type Prefill struct {
+	// New tokens are to be computed; none or fewer take nothing.
+	New int64
+	// Cached tokens before them are in the cache already; negative counts as 0.
+	Cached int64
+	// Chunk of them are computed in one step at most; 0 or less: all at once.
+	Chunk int64
+}
+
+// Peak is what computing a prompt takes beside what is in use, in bytes.
+type Peak struct {
+	// KV of the new tokens.
+	KV int64
+	// Growth is what exists twice while the cache makes room for them.
+	Growth int64
+	// Attention of one chunk in one layer: its output, and scores where the
+	// kernels write them out.
+	Attention int64
+	// Activations of one chunk in one layer, without those of Attention.
+	Activations int64
+	// Logits of the prompt's last token.
+	Logits int64
+}
+
+// Total is the sum. Growth comes before a step computes anything, so the larger
+// of it and the step counts.
+func (p Peak) Total() int64 { return p.KV + max(p.Growth, p.Attention+p.Activations+p.Logits) }
+
+// Fusion is a family of attention kernels that never write scores out.
+type Fusion struct {
+	// HeadSizes that it has kernels for.
+	HeadSizes []int64
+	// MinQueries and MaxQueries bound the query tokens of one call; MaxQueries
+	// 0 is no bound.
+	MinQueries, MaxQueries int64
+	// MaxRows bounds query tokens times query heads for one KV head; 0 is no
+	// bound.
+	MaxRows int64
+}
+
+// Kernels is how a back end attends and what it keeps, as far as memory goes.
+// The zero value writes all scores out once, in no bytes each, and keeps keys
+// and values as the model has them.
+type Kernels struct {
+	// Fusions are the kernels that cost their output only.
+	Fusions []Fusion
+	// ScoreBytes is the width of one written score, and ScoreCopies how often
+	// each is written (0 counts as 1).
+	ScoreBytes, ScoreCopies int64
+	// ScoreRows, where it is not 0, is how many rows of scores exist at most,
+	// whatever the chunk: one for each thread that computes.
+	ScoreRows int64
+	// MaskBytes of each query and key are written where a window cuts what a
+	// query sees.
+	MaskBytes int64
+	// ElementBytes is the least width of a stored key or value and of an
+	// activation; 0 means that of the model.
+	ElementBytes int64
+	// BlockTokens is the granularity in which the cache grows; 0 is none.
+	BlockTokens int64
+	// Rotates says that a window layer keeps no more than its window.
+	Rotates bool
+	// Of a cache that grows by copying, GrowLayers exist twice at once, and up
+	// to GrowWhole bytes of it in any case; of no more than GrowMost bytes. All
+	// 0 where growing copies nothing.
+	GrowLayers, GrowWhole, GrowMost int64
+	// LogitBytes is what one logit takes in all its copies.
+	LogitBytes int64
+}
+
+// outputBytes is the width that the output of attention counts for (catalogue,
+// "Prefill estimator": output = q c d 4).
+const outputBytes = 4
+
+// Fused reports whether attention of so many query tokens, each with group
+// query heads for one KV head, costs its output only.
+func (k Kernels) Fused(headSize, queryTokens, group int64) bool {
+	for _, f := range k.Fusions {
+		if slices.Contains(f.HeadSizes, headSize) && queryTokens >= f.MinQueries &&
+			(f.MaxQueries == 0 || queryTokens <= f.MaxQueries) &&
+			(f.MaxRows == 0 || queryTokens <= f.MaxRows/max(1, group)) {
+			return true
+		}
+	}
+	return false
+}
+
+// PrefillPeak computes what a prompt takes at most while it is computed
+// (requirements G1, G2, G4, X3). It returns an error wrapping
+// model.ErrIncomplete when a dimension is unknown or cannot be meant.
+func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
+	if err := f.Validate(); err != nil {
+		return Peak{}, err
+	}
+	if p.New <= 0 {
+		return Peak{}, nil
+	}
+	p.Cached = max(0, p.Cached)
+	if p.New > most-p.Cached {
+		return Peak{}, check("a prompt", p.New, amount{over: true})
+	}
+	chunk := p.New
+	if p.Chunk > 0 {
+		chunk = min(chunk, p.Chunk)
+	}
+	before, after := k.held(f, 1, p.Cached), k.held(f, 1, p.Cached+p.New)
+	attention, activations := k.attention(f, chunk, p.New+p.Cached), k.activations(f, chunk)
+	logits := product(k.LogitBytes, f.VocabularySize)
+	if err := check("a prompt", p.New, before, after, attention, activations, logits); err != nil {
+		return Peak{}, err
+	}
+	return Peak{
+		KV: after.bytes - before.bytes, Growth: k.growth(f, after.bytes),
+		Attention: attention.bytes, Activations: activations.bytes, Logits: logits.bytes,
+	}, nil
+}
+
+// FitChunk finds the largest chunk, up to that of p, with which the prompt fits
+// into room bytes (requirement G11). ok is false where not even floor tokens at
+// once fit, or where the peak cannot be computed; a prompt shorter than floor
+// needs no more than its own length.
+func FitChunk(f model.Facts, k Kernels, p Prefill, room, floor int64) (chunk int64, ok bool) {
+	whole := p.Chunk
+	if whole <= 0 {
+		whole = max(1, p.New)
+	}
+	fits := func(chunk int64) bool {
+		p.Chunk = chunk
+		peak, err := PrefillPeak(f, k, p)
+		return err == nil && peak.Total() <= room
+	}
+	if fits(whole) {
+		return whole, true
+	}
+	low := max(1, min(floor, whole, p.New))
+	if !fits(low) {
+		return 0, false
+	}
+	for high := whole; high-low > 1; { // low fits, high does not
+		if middle := low + (high-low)/2; fits(middle) {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return low, true
+}
+
+// attention is what one layer's attention of a chunk takes, over keys in all,
+// at most: the last piece of a prompt may be shorter than the chunk, and some
+// kernels that have no fused form for few queries have one for many.
+func (k Kernels) attention(f model.Facts, chunk, keys int64) amount {
+	a := k.attend(f, chunk, keys)
+	for _, fusion := range k.Fusions {
+		for _, n := range []int64{fusion.MinQueries - 1, fusion.MaxQueries} {
+			if n < 1 || n > chunk {
+				continue
+			}
+			if b := k.attend(f, n, keys); b.over || b.bytes > a.bytes {
+				a = b
+			}
+		}
+	}
+	return a
+}
+
+// attend is attention of exactly so many queries: output = q c d 4, and scores
+// q c L w where no fused kernel does it (catalogue, "Prefill estimator").
+func (k Kernels) attend(f model.Facts, queries, keys int64) amount {
+	a := product(f.QueryHeads, queries, f.HeadSize, outputBytes)
+	windowed := min(keys, f.WindowTokens+queries)
+	switch {
+	case f.GrowingLayers > 0:
+	case f.WindowLayers > 0:
+		keys = windowed
+	default:
+		return a
+	}
+	switch {
+	case k.ScoreRows > 0:
+		a.add(k.ScoreRows, keys, k.ScoreBytes)
+	case !k.Fused(f.HeadSize, queries, f.QueryHeads/f.KeyValueHeads):
+		a.add(f.QueryHeads, queries, keys, k.ScoreBytes, max(1, k.ScoreCopies))
+	}
+	if f.WindowLayers > 0 {
+		a.add(queries, windowed, k.MaskBytes)
+	}
+	return a
+}
+
+// activations of tokens in one layer. A block of metal/nn (PreNorm.Apply) holds
+// until its end: its input and result, two normed inputs and two sums, what
+// attention and feed-forward add; queries and keys as projected, normed and
+// turned, values; gate, up and their product. A product has a second half of
+// its result for the time being (metal/ref, Linear).
+func (k Kernels) activations(f model.Facts, tokens int64) amount {
+	if max(f.HiddenSize, f.FeedForwardSize) > most/32 || f.QueryHeads > most/32/f.HeadSize {
+		return amount{over: true}
+	}
+	queries, keys := f.QueryHeads*f.HeadSize, f.KeyValueHeads*f.HeadSize
+	width := 7*f.HiddenSize + 3*queries + 4*keys + 3*f.FeedForwardSize + max(2*f.FeedForwardSize, queries+2*keys, f.HiddenSize)
+	return product(tokens, width, k.elementBytes(f))
+}
+
+// elementBytes is the width of a stored key or value.
+func (k Kernels) elementBytes(f model.Facts) int64 {
+	return max(k.ElementBytes, f.KeyValueElementBytes)
+}
+
+// held is what the caches of sequences hold that share tokens: keys and values
+// of growing layers for every token, those of window layers for no more than a
+// window of each sequence, and the states of recurrent layers.
+func (k Kernels) held(f model.Facts, sequences, tokens int64) amount {
+	var a amount
+	if tokens <= 0 {
+		return a
+	}
+	perToken := product(2, f.KeyValueHeads, f.HeadSize, k.elementBytes(f))
+	a.over = perToken.over
+	kept := roundUp(tokens, k.BlockTokens)
+	a.add(perToken.bytes, f.GrowingLayers, kept)
+	if f.WindowLayers > 0 {
+		if k.Rotates {
+			window := product(sequences, roundUp(f.WindowTokens, k.BlockTokens))
+			a.over = a.over || window.over
+			kept = min(kept, window.bytes)
+		}
+		a.add(perToken.bytes, f.WindowLayers, kept)
+	}
+	a.add(sequences, f.RecurrentStateBytes)
+	return a
+}
+
+// growth is what of a cache of so many bytes exists twice while it grows.
+func (k Kernels) growth(f model.Facts, held int64) int64 {
+	copied := held
+	if k.GrowMost > 0 {
+		copied = min(held, k.GrowMost)
+	}
+	return max(min(held, k.GrowWhole), copied/f.Layers*min(k.GrowLayers, f.Layers))
+}

@@ -1,0 +1,342 @@
+package footprint
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"metalfleet.dev/metalfleet/api/model"
+)
+
+// hybrid is the model of the golden vector: 40 layers, of which 10 have a cache
+// that grows and 30 a state; 16 query heads and 2 KV heads of 256.
+var hybrid = model.Facts{Architecture: "hybrid", Layers: 40, GrowingLayers: 10, RecurrentLayers: 30, RecurrentStateBytes: 1,
+	HiddenSize: 2048, FeedForwardSize: 1, QueryHeads: 16, KeyValueHeads: 2, HeadSize: 256, VocabularySize: 1, ContextTokens: 262144,
+	KeyValueElementBytes: 2, WeightBytes: 20 * GiB}
+
+// plainKernels write scores out in 4 bytes and keep whole tokens.
+var plainKernels = Kernels{ScoreBytes: 4}
+
+func inGiB(n int64) string { return fmt.Sprintf("%.3f", float64(n)/float64(GiB)) }
+
+func TestG1TheGoldenVector(t *testing.T) {
+	got, err := PrefillPeak(hybrid, plainKernels, Prefill{New: 110_000, Chunk: 2048})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const output = 16 * 2048 * 256 * 4
+	if s := inGiB(got.Attention - output); s != "13.428" {
+		t.Errorf("scores are %s GiB, want 13.428", s)
+	}
+	if s := inGiB(output); s != "0.031" {
+		t.Errorf("output is %s GiB, want 0.031", s)
+	}
+	if s := inGiB(got.KV - hybrid.RecurrentStateBytes); s != "2.098" {
+		t.Errorf("KV is %s GiB, want 2.098", s)
+	}
+	if s := inGiB(got.KV + got.Attention); s != "15.557" {
+		t.Errorf("attention and KV are %s GiB, want 15.557", s)
+	}
+	used := float64(27.91) * float64(GiB)
+	if int64(used)+got.Total() <= 40*GiB {
+		t.Errorf("%s GiB beside 27.91 pass a limit of 40", inGiB(got.Total()))
+	}
+	half := plainKernels
+	half.ScoreBytes = 2
+	if got, _ = PrefillPeak(hybrid, half, Prefill{New: 110_000, Chunk: 2048}); inGiB(got.KV+got.Attention) != "8.843" {
+		t.Errorf("with scores of 2 bytes %s GiB, want 8.843", inGiB(got.KV+got.Attention))
+	}
+}
+
+func TestG1UnknownDimensionsAreRefused(t *testing.T) {
+	for name, change := range map[string]func(*model.Facts){
+		"query heads":                func(f *model.Facts) { f.QueryHeads = 0 },
+		"head size":                  func(f *model.Facts) { f.HeadSize = 0 },
+		"KV heads":                   func(f *model.Facts) { f.KeyValueHeads = 0 },
+		"element width":              func(f *model.Facts) { f.KeyValueElementBytes = 0 },
+		"a state of unknown size":    func(f *model.Facts) { f.RecurrentStateBytes = 0 },
+		"layers of no kind":          func(f *model.Facts) { f.RecurrentLayers = 29 },
+		"more layers than there are": func(f *model.Facts) { f.GrowingLayers = 11 },
+		"a window of unknown length": func(f *model.Facts) { f.RecurrentLayers, f.WindowLayers = 29, 1 },
+		"a number that wraps":        func(f *model.Facts) { f.HeadSize = math.MaxInt64 / 3 },
+		"a number that wraps twice":  func(f *model.Facts) { f.QueryHeads, f.HeadSize = 1<<40, 1<<40 },
+	} {
+		f := hybrid
+		change(&f)
+		for _, new := range []int64{1, 1000, math.MaxInt64} {
+			if p, err := PrefillPeak(f, plainKernels, Prefill{New: new}); !errors.Is(err, model.ErrIncomplete) {
+				t.Errorf("%s, %d tokens: %+v, %v; want ErrIncomplete", name, new, p, err)
+			}
+		}
+		if chunk, ok := FitChunk(f, plainKernels, Prefill{New: 100, Chunk: 10}, math.MaxInt64, 1); ok {
+			t.Errorf("%s: a chunk of %d fits", name, chunk)
+		}
+	}
+}
+
+// TestG2FusedKernelsCostTheirOutputOnly over the head sizes of the catalogue.
+func TestG2FusedKernelsCostTheirOutputOnly(t *testing.T) {
+	mlx := KernelsOf(MLX)
+	type at struct{ queries, group int64 }
+	few, manyFew, wide, many := at{1, 8}, at{8, 4}, at{8, 8}, at{512, 8}
+	for size, want := range map[int64]map[at]bool{
+		64:  {few: true, manyFew: true, wide: false, many: true},
+		80:  {few: false, manyFew: false, wide: false, many: true},
+		96:  {few: true, manyFew: true, wide: false, many: false},
+		128: {few: true, manyFew: true, wide: false, many: true},
+		256: {few: true, manyFew: true, wide: false, many: false},
+	} {
+		for c, fused := range want {
+			if got := mlx.Fused(size, c.queries, c.group); got != fused {
+				t.Errorf("head size %d, %d queries, %d heads each: fused %v, want %v", size, c.queries, c.group, got, fused)
+			}
+			if KernelsOf(MLXCPU).Fused(size, c.queries, c.group) || KernelsOf("").Fused(size, c.queries, c.group) {
+				t.Errorf("head size %d is fused where no GPU is known", size)
+			}
+			f := hybrid
+			f.HeadSize, f.QueryHeads, f.KeyValueHeads = size, 2*c.group, 2
+			output := f.QueryHeads * c.queries * size * 4
+			scores := f.QueryHeads * c.queries * 5000 * 4
+			if a := mlx.attend(f, c.queries, 5000); fused && a.bytes != output || !fused && a.bytes != output+scores {
+				t.Errorf("head size %d, %d queries: %d bytes, output is %d and scores are %d", size, c.queries, a.bytes, output, scores)
+			}
+		}
+	}
+}
+
+func TestG2TheKeysIncludeCachedTokens(t *testing.T) {
+	without, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 1000, Chunk: 100})
+	with, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 1000, Cached: 50_000, Chunk: 100})
+	if more := with.Attention - without.Attention; more != 16*100*50_000*4 {
+		t.Errorf("50,000 cached tokens add %d bytes of scores", more)
+	}
+}
+
+// A prompt's last piece may be too short for the kernels that take long ones.
+func TestG2AShortLastPieceIsCharged(t *testing.T) {
+	f := hybrid
+	f.HeadSize = 80
+	got, err := PrefillPeak(f, KernelsOf(MLX), Prefill{New: 100_000, Chunk: 512})
+	if want := int64(16*8*80*4 + 16*8*100_000*4); err != nil || got.Attention != want {
+		t.Errorf("attention is %d (%v), want that of 8 queries with scores: %d", got.Attention, err, want)
+	}
+}
+
+func TestG2RefHasOneRowOfScoresForEachThread(t *testing.T) {
+	got, err := PrefillPeak(hybrid, KernelsOf(Ref), Prefill{New: 10_000, Chunk: 128})
+	if want := int64(16*128*256*4 + 32*10_000*4); err != nil || got.Attention != want {
+		t.Errorf("attention is %d (%v), want %d", got.Attention, err, want)
+	}
+}
+
+func TestG4OnlyLayersThatGrowAreCharged(t *testing.T) {
+	all := hybrid
+	all.GrowingLayers, all.RecurrentLayers, all.RecurrentStateBytes = 40, 0, 0
+	p := Prefill{New: 10_000, Cached: 1000, Chunk: 512}
+	ten, err1 := PrefillPeak(hybrid, plainKernels, p)
+	forty, err2 := PrefillPeak(all, plainKernels, p)
+	if err1 != nil || err2 != nil || forty.KV != 4*ten.KV || ten.KV != 10_000*10*2*256*2*2 {
+		t.Errorf("10 of 40 layers take %d, all 40 take %d (%v, %v)", ten.KV, forty.KV, err1, err2)
+	}
+}
+
+func TestG4AStateIsChargedOnce(t *testing.T) {
+	f := hybrid
+	f.RecurrentStateBytes = 7 * MiB
+	first, _ := PrefillPeak(f, plainKernels, Prefill{New: 10})
+	more, _ := PrefillPeak(f, plainKernels, Prefill{New: 10, Cached: 10})
+	if first.KV-more.KV != 7*MiB {
+		t.Errorf("the first tokens take %d, the next %d", first.KV, more.KV)
+	}
+}
+
+func TestG4AWindowDoesNotGrowPastItself(t *testing.T) {
+	f := hybrid
+	f.GrowingLayers, f.WindowLayers, f.WindowTokens, f.RecurrentLayers, f.RecurrentStateBytes = 8, 32, 1024, 0, 0
+	perToken := int64(2 * 2 * 256 * 2)
+	rotating := Kernels{ScoreBytes: 4, Rotates: true}
+	for name, c := range map[string]struct {
+		k    Kernels
+		p    Prefill
+		want int64
+	}{
+		"within the window":           {rotating, Prefill{New: 500}, 500 * 40 * perToken},
+		"past the window":             {rotating, Prefill{New: 5000}, (5000*8 + 1024*32) * perToken},
+		"the window is full":          {rotating, Prefill{New: 500, Cached: 1024}, 500 * 8 * perToken},
+		"a cache that keeps all":      {plainKernels, Prefill{New: 5000}, 5000 * 40 * perToken},
+		"our back ends keep all, too": {KernelsOf(Ref), Prefill{New: 5120}, 5120 * 40 * 2 * perToken},
+	} {
+		if got, err := PrefillPeak(f, c.k, c.p); err != nil || got.KV != c.want {
+			t.Errorf("%s: %d (%v), want %d", name, got.KV, err, c.want)
+		}
+	}
+	f.GrowingLayers, f.WindowLayers = 0, 40
+	got, err := PrefillPeak(f, Kernels{ScoreBytes: 4, MaskBytes: 6}, Prefill{New: 100_000, Chunk: 100})
+	if want := int64(16*100*256*4 + 16*100*1124*4 + 100*1124*6); err != nil || got.Attention != want {
+		t.Errorf("attention under a window is %d (%v), want %d: it sees the window and the chunk", got.Attention, err, want)
+	}
+}
+
+func TestX3CachedAndNewTokensAtTheEdge(t *testing.T) {
+	whole, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 1000, Chunk: 64})
+	for name, c := range map[string]struct {
+		p    Prefill
+		want Peak
+	}{
+		"negative cached tokens are none": {Prefill{New: 1000, Cached: -5, Chunk: 64}, whole},
+		"no new tokens":                   {Prefill{New: 0, Cached: 1000, Chunk: 64}, Peak{}},
+		"fewer than none":                 {Prefill{New: -3, Cached: -3, Chunk: -3}, Peak{}},
+	} {
+		if got, err := PrefillPeak(hybrid, plainKernels, c.p); err != nil || got != c.want {
+			t.Errorf("%s: %+v (%v), want %+v", name, got, err, c.want)
+		}
+	}
+	once, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 1000})
+	if same, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 1000, Chunk: 1000}); once != same {
+		t.Errorf("without a chunk %+v, want all at once: %+v", once, same)
+	}
+	if same, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 1000, Chunk: 5000}); once != same {
+		t.Errorf("a chunk longer than the prompt %+v, want %+v", same, once)
+	}
+}
+
+// anyFacts is a random model that could be.
+func anyFacts(r *rand.Rand) model.Facts {
+	f := model.Facts{
+		Architecture: "any", GrowingLayers: r.Int64N(40), WindowLayers: r.Int64N(40), RecurrentLayers: r.Int64N(40) + 1,
+		WindowTokens: 1 + r.Int64N(4096), RecurrentStateBytes: 1 + r.Int64N(1<<20), HiddenSize: 1 + r.Int64N(8192), FeedForwardSize: 1 + r.Int64N(30000),
+		KeyValueHeads: 1 + r.Int64N(16), HeadSize: []int64{64, 80, 96, 128, 256, 2 + 2*r.Int64N(200)}[r.IntN(6)],
+		VocabularySize: 1 + r.Int64N(200_000), ContextTokens: 1 << 20, KeyValueElementBytes: 2 + 2*r.Int64N(2), WeightBytes: 1 + r.Int64N(1<<40),
+	}
+	f.QueryHeads = f.KeyValueHeads * (1 + r.Int64N(16))
+	f.Layers = f.GrowingLayers + f.WindowLayers + f.RecurrentLayers
+	f.WideWeightBytes = r.Int64N(2) * (f.WeightBytes + r.Int64N(1<<30))
+	return f
+}
+
+func anyKernels(r *rand.Rand) Kernels {
+	k := []Kernels{KernelsOf(Ref), KernelsOf(MLX), KernelsOf(MLXCPU), KernelsOf(""), plainKernels}[r.IntN(5)]
+	k.Rotates = r.IntN(2) == 0
+	return k
+}
+
+func seeded(t *testing.T) *rand.Rand {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 1))
+}
+
+func TestG1ThePeakIsMonotoneInEveryArgument(t *testing.T) {
+	r := seeded(t)
+	for range 20_000 {
+		f, k := anyFacts(r), anyKernels(r)
+		p := Prefill{New: 1 + r.Int64N(200_000), Cached: r.Int64N(200_000), Chunk: 1 + r.Int64N(4096)}
+		base, err := PrefillPeak(f, k, p)
+		if err != nil {
+			t.Fatalf("%+v: %v", f, err)
+		}
+		by := 1 + r.Int64N(1000)
+		for name, more := range map[string]struct {
+			f model.Facts
+			p Prefill
+		}{
+			"new":            {f, Prefill{p.New + by, p.Cached, p.Chunk}},
+			"chunk":          {f, Prefill{p.New, p.Cached, p.Chunk + by}},
+			"growing layers": {func() model.Facts { g := f; g.GrowingLayers += by; g.Layers += by; return g }(), p},
+			"feed-forward":   {func() model.Facts { g := f; g.FeedForwardSize += by; return g }(), p},
+			"hidden":         {func() model.Facts { g := f; g.HiddenSize += by; return g }(), p},
+			"vocabulary":     {func() model.Facts { g := f; g.VocabularySize += by; return g }(), p},
+		} {
+			got, err := PrefillPeak(more.f, k, more.p)
+			ok := got.KV >= base.KV && got.Attention >= base.Attention && got.Activations >= base.Activations && got.Logits >= base.Logits
+			if err != nil || !ok {
+				t.Fatalf("%d more of %s: %+v after %+v (%v)\n%+v\n%+v\n%+v", by, name, got, base, err, f, k, p)
+			}
+		}
+		// What is cached already is not charged again, but is attended to.
+		got, err := PrefillPeak(f, k, Prefill{p.New, p.Cached + by, p.Chunk})
+		if err != nil || got.Attention < base.Attention {
+			t.Fatalf("%d more cached tokens: attention %d after %d (%v)", by, got.Attention, base.Attention, err)
+		}
+	}
+}
+
+func TestG11TheChunkThatFitsFitsAndOneMoreDoesNot(t *testing.T) {
+	r := seeded(t)
+	shrunk := 0
+	for range 20_000 {
+		f, k := anyFacts(r), anyKernels(r)
+		p := Prefill{New: 1 + r.Int64N(100_000), Cached: r.Int64N(100_000), Chunk: 1 + r.Int64N(4096)}
+		full, err := PrefillPeak(f, k, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		floor := 1 + r.Int64N(64)
+		room := full.KV + int64(float64(full.Total()-full.KV)*1.2*r.Float64())
+		peak := func(chunk int64) int64 {
+			got, err := PrefillPeak(f, k, Prefill{p.New, p.Cached, chunk})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got.Total()
+		}
+		chunk, ok := FitChunk(f, k, p, room, floor)
+		least := min(floor, p.Chunk, p.New)
+		switch {
+		case !ok && peak(least) <= room:
+			t.Fatalf("no chunk, but %d fit: %+v, floor %d", least, p, floor)
+		case !ok:
+			continue
+		case chunk < least || chunk > p.Chunk:
+			t.Fatalf("chunk %d of %d, floor %d", chunk, p.Chunk, floor)
+		case peak(chunk) > room:
+			t.Fatalf("chunk %d takes %d, there is room for %d", chunk, peak(chunk), room)
+		case chunk < p.Chunk && peak(chunk+1) <= room:
+			t.Fatalf("chunk %d, but one more fits too", chunk)
+		case chunk < p.Chunk:
+			shrunk++
+		}
+	}
+	if shrunk < 1000 {
+		t.Errorf("only %d of 20,000 chunks were made smaller: the test looks at little", shrunk)
+	}
+}
+
+func TestG11FullSizeWhereItFits(t *testing.T) {
+	for name, p := range map[string]Prefill{
+		"a long prompt":              {New: 10_000, Chunk: 512},
+		"one shorter than the chunk": {New: 7, Chunk: 512},
+		"nothing to compute":         {New: 0, Chunk: 512},
+	} {
+		if chunk, ok := FitChunk(hybrid, plainKernels, p, math.MaxInt64, 32); !ok || chunk != 512 {
+			t.Errorf("%s: chunk %d, %v", name, chunk, ok)
+		}
+	}
+	if chunk, ok := FitChunk(hybrid, plainKernels, Prefill{New: 300}, math.MaxInt64, 32); !ok || chunk != 300 {
+		t.Errorf("without a bound of chunks: %d, %v", chunk, ok)
+	}
+}
+
+func TestWhatGrowsByCopyingExistsTwiceForAWhile(t *testing.T) {
+	f := llama8B
+	k := KernelsOf(MLX)
+	for name, c := range map[string]struct{ held, want int64 }{
+		"a small cache may be copied whole":      {10 * MiB, 10 * MiB},
+		"a larger one up to what is small":       {100 * MiB, 64 * MiB},
+		"a large one four layers at a time":      {1 * GiB, 128 * MiB},
+		"a very large one two slabs at the most": {16 * GiB, 512 * MiB},
+	} {
+		if got := k.growth(f, c.held); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+	if got := KernelsOf(Ref).growth(f, GiB); got != 0 {
+		t.Errorf("ref adds blocks and copies nothing, but %d", got)
+	}
+	p, err := PrefillPeak(f, k, Prefill{New: 1, Cached: 8191, Chunk: 512})
+	if err != nil || p.Growth != 128*MiB || p.Total() != p.KV+p.Growth {
+		t.Errorf("a block more: %+v (%v)", p, err)
+	}
+}
