@@ -1,0 +1,100 @@
+package main
+
+// The words for a row that tests do not answer, or not alone.
+const (
+	construction = "by construction"
+	superseded   = "superseded"
+	deferred     = "deferred"
+	// partly goes with tests: they show the part that is built.
+	partly = "the rest deferred"
+)
+
+// row is one required behaviour, in a few words.
+type row struct{ id, what string }
+
+// rows are the behaviours of memory: pool, gauges and enforcer, prefill guard,
+// two of the caches, and the invariants.
+var rows = []row{
+	{"P1", "one entry and at most one live engine per replica; concurrent requests cause one load"},
+	{"P2", "an entry holds all that is known of it, loaded or not"},
+	{"P3", "every kind of engine has the same life"},
+	{"P4", "a hold is taken under the lock, whether the engine was loaded or has just been"},
+	{"P5", "a hold names the exact replica; a refused request leaves none"},
+	{"P6", "a hold lasts to the last byte of the answer"},
+	{"P7", "the active count is begun less ended"},
+	{"P8", "after a stop nothing counts as active"},
+	{"P9", "the victim: loaded, not pinned, not held, not busy, not loading; oldest use first"},
+	{"P10", "an idle model goes after its time, never a held one"},
+	{"P11", "a pinned model is never a victim"},
+	{"P12", "admission before a load: room is made, or the refusal names ceiling, use and need"},
+	{"P13", "admission counts what is accounted, whatever live gauges say"},
+	{"P14", "one way to unload for every reason"},
+	{"P15", "the order of an unload"},
+	{"P16", "streams end before the engine goes, within a bound, never silently"},
+	{"P17", "the host is looked at until it has its bytes back"},
+	{"P18", "an unload that frees nothing is noticed"},
+	{"P19", "others at work end the look at once"},
+	{"P20", "freed bytes are measured, or unknown; never negative"},
+	{"P21", "a stop releases caches whatever fails"},
+	{"P22", "an unknown name may mean a default model, on record"},
+	{"P23", "one thread owns each engine's framework"},
+	{"P24", "unloads that could not be measured are counted"},
+	{"P25", "a load can be told to end; nothing of it stays"},
+	{"P26", "bytes left by failed or foreign work are found and reported"},
+	{"M1", "the gauge is the largest of three, each published"},
+	{"M2", "the enforcer polls, recomputes, publishes, acts, and survives its own errors"},
+	{"M3", "soft and hard marks with hysteresis; actions aim below soft"},
+	{"M4", "soft: new prompts wait, idle models go, running work goes on"},
+	{"M5", "hard: streams that are ended get a terminal event, loads are cancelled"},
+	{"M6", "limits reach every engine at every poll"},
+	{"M7", "the guard is found behind wrappers, or says that it is not"},
+	{"M8", "a reader sees limits of one publication"},
+	{"M9", "load, unload and requests wake the loop"},
+	{"M10", "loops work on a copy of the entries"},
+	{"M11", "an administrator's ceiling is a hard promise"},
+	{"M12", "a pause between victims"},
+	{"M13", "memory that nobody owns counts and is shown"},
+	{"G1", "peak of a prefill"},
+	{"G2", "fused or full attention scores, by head size and length"},
+	{"G3", "dimensions from nested configurations"},
+	{"G4", "keys and values grow for new tokens and growing layers alone"},
+	{"G5", "the check comes before the first byte of an answer"},
+	{"G6", "a refusal names used, needed and limit"},
+	{"G7", "checked again when it is computed; a refusal leaves nothing"},
+	{"G8", "images count"},
+	{"G9", "tools count as they are written"},
+	{"G10", "a tokenizer's fault is its own error"},
+	{"G11", "chunks shrink near the limit"},
+	{"G12", "over the limit in the middle of a prompt ends that one request"},
+	{"G13", "headroom is asked for once before a refusal"},
+	{"G14", "whether anything can be evicted is known before asking"},
+	{"G15", "the answer's growth is reserved"},
+	{"K16", "clearing says how many bytes came back"},
+	{"K18", "no engine and memory still held is a condition"},
+	{"Invariant1", "a held engine is never stopped by the pool's own choice"},
+	{"Invariant2", "holds equal unreleased handles"},
+	{"Invariant3", "accounted bytes are the sum over residents, never negative"},
+	{"Invariant4", "every wait is bounded and holds no lock that others need"},
+	{"Invariant5", "freed bytes are never negative nor another engine's"},
+	{"Invariant6", "after the last unload the Mac is empty, or a condition says why"},
+	{"Invariant7", "every request ends exactly once"},
+	{"Invariant8", "a refused request leaves nothing"},
+	{"Invariant9", "guard state is of one publication; a guard that cannot act is seen"},
+	{"Invariant10", "the estimated peak never falls when a size grows"},
+}
+
+// words are the answers that are not tests.
+var words = map[string]word{
+	"P3":  {partly, "embedding and rerank engines come with their API"},
+	"P5":  {partly, "requests for embeddings come with their API"},
+	"P7":  {partly, "non-streaming engines come with embeddings"},
+	"P18": {superseded, "one process per engine: its observed exit returns its pool, so there is nothing to clear again; what stays is judged as stranded (agent/memory)"},
+	"P21": {deferred, "there is no cache manager yet; it comes with caches that survive"},
+	"P22": {superseded, "a bare name belongs to the oldest deployment that claims it, and anything else is a 404 with the names that exist"},
+	"M7":  {construction, "an engine is one process with one guard of its own type: nothing wraps it"},
+	"G8":  {deferred, "no model reads images yet"},
+	"G9":  {deferred, "the routes whose tools differ come with the other APIs; today one function writes tools for check and answer alike"},
+	"K16": {partly, "today the back end's pool; the caches come later"},
+	"M5":  {partly, "shrinking RAM caches comes with them"},
+	"G5":  {partly, "chat and completions; messages and responses come with their routes"},
+}

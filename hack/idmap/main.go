@@ -1,0 +1,143 @@
+// Command idmap makes docs/memory.md's map of required behaviour: for each row
+// of the catalogue which tests show it, or why none is needed.
+//
+// It owns the list of rows that have to be answered (ids.go) and
+// three words for those that no test answers: "by construction", "superseded"
+// and "deferred", each with a reason. Tests are found by the id in their name
+// (TestP9TheVictim..., TestG5..., TestInvariant4...). It refuses a gap: a row
+// without a test and without a word, a word for a row that has a test, a test
+// that names no row, a file whose map is not what it would write.
+//
+//	go run ./hack/idmap            checks the map (make test-memory)
+//	go run ./hack/idmap -write     writes it
+//
+// Start reading at build.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	begin = "<!-- map: written by `go run ./hack/idmap -write` -->\n"
+	end   = "<!-- end of map -->\n"
+)
+
+func main() {
+	root := flag.String("root", ".", "root of the repository")
+	write := flag.Bool("write", false, "write the map instead of checking it")
+	flag.Parse()
+	if err := run(*root, *write); err != nil {
+		fmt.Fprintln(os.Stderr, "idmap:", err)
+		os.Exit(1)
+	}
+}
+
+func run(root string, write bool) error {
+	tests, err := find(root)
+	if err != nil {
+		return err
+	}
+	table, err := build(rows, words, tests)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(root, "docs", "memory.md")
+	doc, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read the page that holds the map: %w", err)
+	}
+	next, err := splice(doc, table)
+	if err != nil {
+		return err
+	}
+	if !write {
+		if !bytes.Equal(doc, next) {
+			return errors.New("docs/memory.md does not hold the map of today: run go run ./hack/idmap -write")
+		}
+		fmt.Printf("%d rows: %s\n", len(rows), count(tests))
+		return nil
+	}
+	if err := os.WriteFile(path, next, 0o644); err != nil {
+		return fmt.Errorf("write the map: %w", err)
+	}
+	return nil
+}
+
+// splice puts the table between the two marks.
+func splice(doc []byte, table string) ([]byte, error) {
+	head, rest, ok1 := strings.Cut(string(doc), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok1 || !ok2 {
+		return nil, fmt.Errorf("docs/memory.md has no lines %q and %q", strings.TrimSpace(begin), strings.TrimSpace(end))
+	}
+	return []byte(head + begin + table + end + tail), nil
+}
+
+// word is why a row has no test.
+type word struct{ kind, reason string }
+
+// build makes the table, or lists every gap.
+func build(rows []row, words map[string]word, tests map[string][]string) (string, error) {
+	var gaps []string
+	known := map[string]bool{}
+	out := "| row | what | shown by |\n|---|---|---|\n"
+	for _, r := range rows {
+		known[r.id] = true
+		w, worded := words[r.id]
+		found := tests[r.id]
+		switch {
+		case len(found) == 0 && !worded:
+			gaps = append(gaps, r.id+" ("+r.what+") has no test and no word")
+		case len(found) > 0 && worded && w.kind != partly:
+			gaps = append(gaps, r.id+" is called "+w.kind+" and has a test: "+found[0])
+		case len(found) == 0 && worded && w.kind == partly:
+			gaps = append(gaps, r.id+" is called "+partly+" and has no test at all")
+		}
+		out += fmt.Sprintf("| %s | %s | %s |\n", r.id, r.what, shown(found, w))
+	}
+	for id, found := range tests {
+		if !known[id] {
+			gaps = append(gaps, fmt.Sprintf("%s names the row %s, which is not on the list", found[0], id))
+		}
+	}
+	for id := range words {
+		if !known[id] {
+			gaps = append(gaps, "there is a word for "+id+", which is not on the list")
+		}
+	}
+	if len(gaps) > 0 {
+		slices.Sort(gaps)
+		return "", errors.New("the map has gaps:\n  " + strings.Join(gaps, "\n  "))
+	}
+	return out, nil
+}
+
+func shown(tests []string, w word) string {
+	var parts []string
+	for _, t := range tests {
+		parts = append(parts, "`"+t+"`")
+	}
+	if w.kind != "" {
+		parts = append(parts, "*"+w.kind+"*: "+w.reason)
+	}
+	return strings.Join(parts, "; ")
+}
+
+func count(tests map[string][]string) string {
+	n, all := 0, 0
+	for _, r := range rows {
+		if len(tests[r.id]) > 0 {
+			n++
+			all += len(tests[r.id])
+		}
+	}
+	return fmt.Sprintf("%d by %d tests, %d by a word with its reason", n, all, len(rows)-n)
+}
