@@ -5,7 +5,8 @@
 // only computed tokens that must catch up with known ones: decode rows go
 // first in every step, and one bounded piece of a prompt advances beside them.
 // When the cache is full the youngest request gives its blocks back and is
-// computed again later; what it drew does not change. It refuses what can
+// computed again later; what it drew does not change. Whoever guards memory
+// looks at Scheduler.Prompt first, and may hold that prompt back. It refuses what can
 // never run and what the queue cannot hold. It sees no tensor, no clock and no
 // goroutine.
 //
@@ -136,8 +137,8 @@ func (s *Scheduler) IDs() []ID {
 }
 
 // Plan decides the next step: every answer's newest token, and beside them at
-// most prefill tokens of the oldest prompt that is not computed yet. An empty
-// step means that there is nothing to do.
+// most prefill tokens of the oldest prompt that is not computed yet, none where
+// prefill is 0. An empty step means that there is nothing to do.
 func (s *Scheduler) Plan(prefill int) Step {
 	var step Step
 	s.admit()
@@ -151,19 +152,38 @@ func (s *Scheduler) Plan(prefill int) Step {
 		}
 		step.Rows = append(step.Rows, Row{ID: r.id, Start: r.computed, Length: 1, Sample: true})
 	}
-	if s.paused {
+	if s.paused || prefill < 1 {
 		return step
 	}
-	for _, r := range s.running {
+	if r := s.prompt(); r != nil {
 		left := r.known - r.computed
-		if left == 0 || r.computed > 0 && left == 1 {
-			continue
-		}
-		n := min(left, max(1, prefill))
+		n := min(left, prefill)
 		step.Rows = append(step.Rows, Row{ID: r.id, Start: r.computed, Length: n, Sample: n == left})
-		break
 	}
 	return step
+}
+
+// Prompt is the rest of the prompt that the next plan advances, unless that
+// plan has to preempt its request; ok is false where none is to be computed. It
+// admits what may run, as Plan does.
+func (s *Scheduler) Prompt() (rest Row, ok bool) {
+	s.admit()
+	r := s.prompt()
+	if s.paused || r == nil {
+		return Row{}, false
+	}
+	return Row{ID: r.id, Start: r.computed, Length: r.known - r.computed, Sample: true}, true
+}
+
+// prompt is the oldest running request with more to compute than its newest
+// token.
+func (s *Scheduler) prompt() *request {
+	for _, r := range s.running {
+		if left := r.known - r.computed; left > 1 || left == 1 && r.computed == 0 {
+			return r
+		}
+	}
+	return nil
 }
 
 // admit starts waiting requests in order while one more fits whole. Blocks for
@@ -241,6 +261,15 @@ func (s *Scheduler) Computed(row Row) error {
 	}
 	r.computed += row.Length
 	return nil
+}
+
+// InKV says how many tokens of a request are in KV; unknown ones have none.
+func (s *Scheduler) InKV(id ID) int {
+	r, _ := s.find(id)
+	if r == nil {
+		return 0
+	}
+	return r.computed
 }
 
 // Grow records one new token of the answer. The caller ends requests that

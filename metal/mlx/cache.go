@@ -68,6 +68,18 @@ func (c *cache) Drop(id tensor.RequestID) {
 	_ = c.b.measure() // it cannot fail on the thread that just freed
 }
 
+// Truncate forgets what any layer holds past the first tokens. What a foreign
+// thread asks for is not done.
+func (c *cache) Truncate(id tensor.RequestID, tokens int) {
+	h := c.requests[id]
+	if h == nil || c.b.check() != nil {
+		return
+	}
+	for i, n := range h.lengths {
+		h.lengths[i] = min(n, max(0, tokens))
+	}
+}
+
 // Bytes held by requests.
 func (c *cache) Bytes() int64 {
 	var n int64

@@ -116,6 +116,14 @@ func (b *Backend) SetLimits(active, pooled int64) {
 	b.limits.changed.Store(true)
 }
 
+// Trim waits for what computes and empties the framework's pool.
+func (b *Backend) Trim() error {
+	if err := b.check(); err != nil {
+		return fmt.Errorf("Trim: %w", err)
+	}
+	return b.trim()
+}
+
 // Ahead is true on GPUs: there a step that is still computing does not hold up
 // the reuse of its cache, on a processor the next one would copy it.
 func (b *Backend) Ahead() bool { return b.gpu.Load() }

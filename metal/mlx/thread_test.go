@@ -109,6 +109,7 @@ func foreignCalls(t *testing.T) map[string]func(owned) error {
 		"Matrix":     func(o owned) error { o.m.Release(); return tensor.ErrThread }, // says nothing; see below
 		"Cache":      func(o owned) error { o.cache.Drop(1); o.cache.Release(); return tensor.ErrThread },
 		"trim":       func(o owned) error { return o.b.trim() },
+		"Trim":       func(o owned) error { o.cache.Truncate(1, 0); return o.b.Trim() },
 		"limit":      func(o owned) error { return o.b.limit(1, 1) },
 		"measure":    func(o owned) error { return o.b.measure() },
 		"resetPeak":  func(o owned) error { return o.b.resetPeak() },

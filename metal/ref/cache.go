@@ -63,6 +63,17 @@ func (c *cache) Drop(id tensor.RequestID) {
 	delete(c.requests, id)
 }
 
+// Truncate forgets what any layer holds past the first tokens.
+func (c *cache) Truncate(id tensor.RequestID, tokens int) {
+	h := c.requests[id]
+	if h == nil {
+		return
+	}
+	for i, n := range h.lengths {
+		h.lengths[i] = min(n, max(0, tokens))
+	}
+}
+
 // Bytes held by requests.
 func (c *cache) Bytes() int64 {
 	var n int64

@@ -99,6 +99,12 @@ func (b *Backend) SetLimits(active, pooled int64) {
 	b.mem.pooledLimit.Store(pooled)
 }
 
+// Trim returns pooled mappings to the system.
+func (b *Backend) Trim() error {
+	b.mem.trim(0)
+	return nil
+}
+
 // NewScope begins a computation.
 func (b *Backend) NewScope(ctx context.Context) tensor.Scope {
 	return &scope{b: b, ctx: ctx, fault: new(error)}

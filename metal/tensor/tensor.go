@@ -94,6 +94,8 @@ type Backend interface {
 	Memory() Memory
 	// SetLimits bounds active bytes and pooled bytes; 0 means no bound.
 	SetLimits(active, pooled int64)
+	// Trim waits for what computes and returns what is pooled to the system.
+	Trim() error
 	// Ahead reports whether a step may be started before the one before it was
 	// read, at no cost in memory (Scope.Start).
 	Ahead() bool
@@ -138,6 +140,9 @@ type Cache interface {
 	Length(RequestID) int
 	// Drop returns the blocks of a request; unknown requests are ignored.
 	Drop(RequestID)
+	// Truncate forgets what any layer holds of a request past its first tokens:
+	// what a step that failed half-way left. Blocks may stay for later tokens.
+	Truncate(id RequestID, tokens int)
 	// Bytes held by requests.
 	Bytes() int64
 	// Release drops all requests.

@@ -64,6 +64,9 @@ func (s Suite) attendHistory(t *testing.T, c attendCase) {
 				segments = append(segments, tensor.Segment{Request: id, Start: len(h.k[0]), Length: 1 + x.rng.IntN(6)*x.rng.IntN(2)})
 			}
 		}
+		if step%4 == 1 {
+			halfAStep(x, c, cache, segments)
+		}
 		for layer := range layers {
 			s.attendStep(x, c, cache, model, segments, layer, sinks)
 		}
@@ -77,6 +80,22 @@ func (s Suite) attendHistory(t *testing.T, c attendCase) {
 	if n := cache.Bytes(); n != 0 {
 		t.Errorf("%d bytes are left after all requests went", n)
 	}
+}
+
+// halfAStep gives the first layer what is then truncated, as a step that fails
+// in the second does.
+func halfAStep(x *bench, c attendCase, cache tensor.Cache, segments []tensor.Segment) {
+	x.t.Helper()
+	tokens, width := tensor.Tokens(segments), c.kvHeads*c.size
+	q, kv := x.s.From(x.random(tokens*c.heads*c.size), tokens, c.heads*c.size), x.s.From(x.random(tokens*width), tokens, width)
+	x.read(x.s.AppendAttend(tensor.AttendSpec{Cache: cache, Segments: segments, Scale: 1, Q: q, K: kv, V: kv}))
+	for _, g := range segments {
+		cache.Truncate(g.Request, g.Start)
+		if got := cache.Length(g.Request); got != g.Start {
+			x.t.Errorf("request %d has %d tokens after it was cut to %d", g.Request, got, g.Start)
+		}
+	}
+	cache.Truncate(-1, 0) // nobody's: ignored
 }
 
 func (s Suite) attendStep(x *bench, c attendCase, cache tensor.Cache, model map[tensor.RequestID]*history, segments []tensor.Segment, layer int, sinks []float32) {

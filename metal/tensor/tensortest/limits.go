@@ -124,6 +124,25 @@ func (s Suite) limits(t *testing.T) {
 	}
 }
 
+// trim returns what is pooled, and nothing that is in use.
+func (s Suite) trim(t *testing.T) {
+	x := s.open(t)
+	kept := x.s.From([]float32{1, 2, 3}, 3)
+	gone := x.s.From(make([]float32, 1<<20), 1<<20)
+	x.s.Wait(gone, kept)
+	x.s.Release(gone)
+	before := x.b.Memory()
+	if err := x.b.Trim(); err != nil {
+		t.Fatal(err)
+	}
+	if after := x.b.Memory(); after.Pooled != 0 || after.Active() > before.Active() || after.Live != before.Live {
+		t.Errorf("after a trim memory is %+v, was %+v", after, before)
+	}
+	if got := x.read(kept); got[0] != 1 || got[2] != 3 {
+		t.Errorf("an array in use is %v after a trim", got)
+	}
+}
+
 // peak runs many layers as families do: what a layer made goes when it ends.
 // Two dozen layers must fit where the arrays of four do.
 func (s Suite) peak(t *testing.T) {
