@@ -28,7 +28,7 @@ type answer struct {
 
 // whole collects the answer and writes it as one body. An error means that
 // nothing was written.
-func (a answer) whole(ctx context.Context, w http.ResponseWriter) error {
+func (a answer) whole(ctx context.Context, door admission.Door) error {
 	var text strings.Builder
 	for {
 		more, end, err := a.admitted.Next()
@@ -43,7 +43,7 @@ func (a answer) whole(ctx context.Context, w http.ResponseWriter) error {
 		if !ok {
 			return ended(ctx, failure(end))
 		}
-		return writeJSON(w, a.form.whole(text.String(), reason, usageOf(end.GetUsage())))
+		return writeJSON(door.Open(a.admitted), a.form.whole(text.String(), reason, usageOf(end.GetUsage())))
 	}
 }
 
@@ -56,14 +56,14 @@ type event struct {
 
 // stream writes the answer as it comes. An error means that nothing was
 // written; once something was, errors are told inside the stream.
-func (a answer) stream(ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter) error {
+func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admission.Door) error {
 	events := make(chan event)
 	var reader sync.WaitGroup
 	reader.Go(func() { a.read(ctx, events) })
 	defer reader.Wait()
 	defer cancel()
 
-	out := &eventStream{EventWriter: openai.NewEventWriter(w), opening: a.form.opening()}
+	out := &eventStream{EventWriter: openai.NewEventWriter(door.Open(a.admitted)), opening: a.form.opening()}
 	silence := time.NewTicker(a.KeepAlive)
 	defer silence.Stop()
 	for {

@@ -62,10 +62,8 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error {
 	path := r.URL.Path
 	switch {
-	case path == pathChat:
-		return h.text(w, r, id, decodeChat)
-	case path == pathCompletions:
-		return h.text(w, r, id, decodeCompletion)
+	case path == pathChat || path == pathCompletions:
+		return h.text(w, r, id)
 	case path == pathModels || strings.HasPrefix(path, pathModels+"/"):
 		return h.models(w, r)
 	case path == agentapi.PathHealth:
@@ -111,14 +109,23 @@ func (h *handler) models(w http.ResponseWriter, r *http.Request) error {
 }
 
 // text answers a text route: decode, find the replica, hold its engine, wait
-// for its admission, write.
-func (h *handler) text(w http.ResponseWriter, r *http.Request, id string, decode func([]byte) (*request, error)) error {
+// for its admission, write. Past the body there is no way to the client but
+// through the door, which the engine's admission opens.
+func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error {
 	if err := wantMethod(w, r, http.MethodPost); err != nil {
 		return err
 	}
 	body, err := h.readBody(w, r)
 	if err != nil {
 		return err
+	}
+	return h.admit(admission.NewDoor(w), r, id, body)
+}
+
+func (h *handler) admit(door admission.Door, r *http.Request, id string, body []byte) error {
+	decode := decodeChat
+	if r.URL.Path == pathCompletions {
+		decode = decodeCompletion
 	}
 	req, err := decode(body)
 	if err != nil {
@@ -132,10 +139,12 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string, decode
 	if !h.Accepting() {
 		return fmt.Errorf("%w: the agent takes no requests now", ErrNotReady)
 	}
-	return h.answer(w, r, req, target)
+	return h.answer(door, r, req, target)
 }
 
-func (h *handler) answer(w http.ResponseWriter, r *http.Request, req *request, target Target) error {
+// answer holds the engine, which may have to be loaded first, and writes what it
+// says. The hold waits as long as the client does.
+func (h *handler) answer(door admission.Door, r *http.Request, req *request, target Target) error {
 	hold, err := h.Engines.Acquire(r.Context(), target)
 	if err != nil {
 		return ended(r.Context(), err)
@@ -155,10 +164,10 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, req *request, t
 	}
 	a := answer{handler: h, admitted: admitted, form: req.answer(time.Now().Unix()), id: req.wire.Id}
 	if !req.stream {
-		return a.whole(ctx, w)
+		return a.whole(ctx, door)
 	}
 	a.includeUsage = req.includeUsage
-	return a.stream(ctx, cancel, w)
+	return a.stream(ctx, cancel, door)
 }
 
 // ended tells an error of the engine from the end of the request itself.

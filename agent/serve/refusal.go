@@ -71,9 +71,13 @@ func fromRefusal(r *wire.Refusal) (*openai.Error, bool) {
 		e.Code, e.Cause = openai.CodeContextLengthExceeded, cause
 		return e, false
 	case wire.Code_CODE_MEMORY:
-		e := openai.PrefillMemoryExceeded(openai.Memory{Used: r.GetUsedBytes(), Needed: r.GetNeededBytes(), Limit: r.GetLimitBytes()})
+		return prefillMemory(r, cause), false
+	case wire.Code_CODE_NO_ROOM:
+		return noRoom(r, cause), true
+	case wire.Code_CODE_ABORTED:
+		e := openai.Aborted(r.GetMessage(), after)
 		e.Cause = cause
-		return e, false
+		return e, true
 	case wire.Code_CODE_QUEUE_FULL:
 		return unavailable(agentapi.CodeQueueFull, r.GetMessage(), after, cause), true
 	case wire.Code_CODE_NOT_READY, wire.Code_CODE_CANCELLED:
@@ -81,4 +85,34 @@ func fromRefusal(r *wire.Refusal) (*openai.Error, bool) {
 	}
 	// What the back end says of its own failure is for logs.
 	return openai.EngineFailed(cause), false
+}
+
+func memoryOf(r *wire.Refusal) openai.Memory {
+	return openai.Memory{Used: r.GetUsedBytes(), Needed: r.GetNeededBytes(), Limit: r.GetLimitBytes()}
+}
+
+// prefillMemory is a 413 with the figures. Where the engine could not compute
+// what is needed, its sentence says why.
+func prefillMemory(r *wire.Refusal, cause error) *openai.Error {
+	e := openai.PrefillMemoryExceeded(memoryOf(r))
+	e.Cause = cause
+	e.RetryAfter = time.Duration(r.GetRetryAfterMilliseconds()) * time.Millisecond
+	if r.GetNeededBytes() == 0 && r.GetMessage() != "" {
+		e.Message = r.GetMessage()
+	}
+	return e
+}
+
+// noRoom says that the model cannot be loaded: 503 where waiting helps, else
+// 507. Either way another Mac may have room.
+func noRoom(r *wire.Refusal, cause error) *openai.Error {
+	e := openai.InsufficientMemory(memoryOf(r))
+	if ms := r.GetRetryAfterMilliseconds(); ms > 0 {
+		e = openai.NoRoomNow(memoryOf(r), time.Duration(ms)*time.Millisecond)
+	}
+	if r.GetMessage() != "" {
+		e.Message = r.GetMessage()
+	}
+	e.Cause = cause
+	return e
 }

@@ -26,7 +26,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// What Engines say of a replica. All three mean that nothing was done.
+// What Engines say of a replica. All three mean that nothing was done. Other
+// refusals travel as wire.Refuse makes them, among them CODE_NO_ROOM.
 var (
 	// ErrNotHere: this Mac does not hold that replica and epoch.
 	ErrNotHere = errors.New("replica is not on this Mac")
@@ -42,8 +43,9 @@ type Engines interface {
 	Resolve(model string) (Target, bool)
 	// Models lists those names.
 	Models() []openai.Model
-	// Acquire takes a hold on a replica's engine, or fails with ErrNotHere or
-	// ErrNotReady. The caller releases the hold.
+	// Acquire takes a hold on a replica's engine, or fails with ErrNotHere,
+	// ErrNotReady or a refusal. Where the first request loads the model it waits
+	// for the load, until ctx ends at the latest. The caller releases the hold.
 	Acquire(ctx context.Context, t Target) (Hold, error)
 }
 

@@ -40,6 +40,7 @@ const (
 	CodeNoEndpoint            = "no_ready_endpoint"
 	CodeOverloaded            = "overloaded"
 	CodeInsufficientMemory    = "insufficient_memory"
+	CodeAborted               = "aborted_for_memory"
 )
 
 // Error is an API error: what the client sees, and the status it travels
@@ -175,7 +176,22 @@ func Overloaded(retryAfter time.Duration) *Error {
 		Message: "Too many requests are waiting already. Try again later."}
 }
 
-// InsufficientMemory is a 507: the model cannot be loaded.
+// Aborted is a 503 before the first byte, and the last event of a stream after
+// it: the Mac is short of memory and ended the request.
+func Aborted(reason string, retryAfter time.Duration) *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: TypeUnavailable, Code: CodeAborted, RetryAfter: retryAfter,
+		Message: "The request was ended: " + reason + ". Send it again."}
+}
+
+// NoRoomNow is a 503: the model is not loaded, and may fit later.
+func NoRoomNow(m Memory, retryAfter time.Duration) *Error {
+	e := InsufficientMemory(m)
+	e.Status, e.Type, e.RetryAfter = http.StatusServiceUnavailable, TypeUnavailable, retryAfter
+	return e
+}
+
+// InsufficientMemory is a 507: the model cannot be loaded beside what is
+// promised or in use, and waiting does not help.
 func InsufficientMemory(m Memory) *Error {
 	return &Error{Status: http.StatusInsufficientStorage, Type: TypeInsufficientMem, Code: CodeInsufficientMemory, Memory: &m,
 		Message: fmt.Sprintf("The model needs %d bytes; %d of %d are in use.", m.Needed, m.Used, m.Limit)}

@@ -233,6 +233,7 @@ func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, name str
 	log := logr.FromContextOrDiscard(ctx)
 	replicas, macs := map[string]bool{}, map[string]bool{}
 	var last *failure
+	var told *openai.Error
 	for range maxTries {
 		e, release, ok := p.book.take(model.Endpoints(), func(e route.Endpoint) bool { return replicas[e.Replica] || macs[e.Mac] })
 		if !ok {
@@ -245,7 +246,7 @@ func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, name str
 		if failed == nil {
 			return err
 		}
-		last = failed
+		last, told = failed, better(told, failed.refusal)
 		replicas[e.Replica] = true
 		if failed.reason == reasonConnection {
 			macs[e.Mac] = true
@@ -253,10 +254,19 @@ func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, name str
 		}
 		log.V(1).Info("replica did not answer", "reason", failed.reason, "MacNode", e.Mac, "replicaUID", e.Replica)
 	}
-	if last != nil && last.refusal != nil {
-		return last.refusal
+	if told != nil {
+		return told
 	}
 	return openai.NoEndpoint(name, noEndpointRetry)
+}
+
+// better is what the client is told of two refusals: the later one, save that a
+// Mac where waiting helps says more than one where it does not.
+func better(a, b *openai.Error) *openai.Error {
+	if b == nil || a != nil && a.RetryAfter > 0 && b.RetryAfter == 0 {
+		return a
+	}
+	return b
 }
 
 // distrust leaves a Mac alone for a while.

@@ -2,15 +2,19 @@
 // be written to a client without one.
 //
 // It owns the order of an engine's events: Admitted, then text, then exactly
-// one Finished. It refuses a stream that breaks this order. It knows no HTTP.
+// one Finished; and the door to the response, which only an Admitted opens: the
+// handlers of text routes are given a Door and no http.ResponseWriter, so that
+// a 200 before the engine's word does not compile (requirement G5). It refuses
+// a stream that breaks the order of events.
 //
-// Start reading at Await.
+// Start reading at Await, then Door.
 package admission
 
 import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -67,4 +71,20 @@ func (a *Admitted) Next() (text string, end *wire.Finished, err error) {
 		return "", e.Finished, nil
 	}
 	return "", nil, fmt.Errorf("%w: %T after Admitted", ErrOrder, event.GetEvent())
+}
+
+// Door stands before the response to a request. Refusals are written by whoever
+// made it.
+type Door struct{ w http.ResponseWriter }
+
+// NewDoor closes a response.
+func NewDoor(w http.ResponseWriter) Door { return Door{w} }
+
+// Open gives the response to write an answer to. It panics without a request
+// that Await made: who calls it has no answer to write.
+func (d Door) Open(a *Admitted) http.ResponseWriter {
+	if a == nil || a.stream == nil {
+		panic("admission: a response is opened without an admitted request")
+	}
+	return d.w
 }

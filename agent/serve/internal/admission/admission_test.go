@@ -3,6 +3,7 @@ package admission_test
 import (
 	"errors"
 	"io"
+	"net/http/httptest"
 	"testing"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
@@ -73,5 +74,29 @@ func TestOrderAfterAdmission(t *testing.T) {
 				t.Errorf("%d texts, want %d", texts, tc.texts)
 			}
 		})
+	}
+}
+
+// TestG5OnlyAnAdmittedRequestOpensTheResponse: a handler that has no Admitted of
+// Await has no way to the client.
+func TestG5OnlyAnAdmittedRequestOpensTheResponse(t *testing.T) {
+	w := httptest.NewRecorder()
+	door := admission.NewDoor(w)
+	a, err := admission.Await(&list{admitted, finished})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := door.Open(a); got != w {
+		t.Errorf("the door leads to %v", got)
+	}
+	for name, a := range map[string]*admission.Admitted{"none": nil, "made by hand": {}} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: the response was opened", name)
+				}
+			}()
+			door.Open(a)
+		}()
 	}
 }
