@@ -98,6 +98,10 @@ bench-engine: build mlx ## SmolLM2 on two cores beside llama.cpp and mlx-lm (bui
 bench-load: build mlx ## load a random model of 4 GB from the disk beside plainly reading it (Linux; keeps the model in .cache)
 	go run ./hack/bench/load
 
+.PHONY: bench-footprint
+bench-footprint: build mlx ## what engine footprint says beside the most that a served model ever held, its cache filled (Linux; keeps models in .cache)
+	go run ./hack/bench/footprint
+
 .PHONY: test-leaks
 test-leaks: ## memory that is not given back: 10,000 passes, a fault at every operation, 1,000 cancelled requests (MLX=1: on MLX too)
 	$(if $(MLX),bash hack/mlx/go.sh,go) run ./hack/leaks

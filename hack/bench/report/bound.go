@@ -26,6 +26,11 @@ func Under(limit float64) Bound {
 	return Bound{words: "under", limit: limit, meets: func(v, limit float64) bool { return v < limit }}
 }
 
+// Between is a bound from both sides.
+func Between(low, high float64) Bound {
+	return Bound{words: "from " + number(low) + " to", limit: high, meets: func(v, limit float64) bool { return v >= low && v <= limit }}
+}
+
 // Of says where the limit comes from.
 func (b Bound) Of(note string) Bound {
 	b.note = note

@@ -34,6 +34,13 @@ type Options struct {
 	// ContextTokens is the longest request; Sequences of that length run at
 	// once.
 	ContextTokens, Sequences int
+	// CacheTokens that they share; 0 means enough for all of them.
+	CacheTokens int
+	// LimitBytes is the ceiling of the process; 0 means none that matters.
+	LimitBytes int64
+	// Started, if set, is told the process before it loads anything. It must not
+	// block.
+	Started func(*Engine)
 	// UntilPlaced makes Start return once all weights are in place, and leaves
 	// Engine.Ready at 0.
 	UntilPlaced bool
@@ -84,7 +91,8 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 		return err
 	}
 	cfg, err := json.Marshal(wire.Config{ReplicaUID: "bench", Epoch: 1, ModelPath: model, Backend: o.Backend,
-		ContextTokens: int64(o.ContextTokens), Sequences: int64(o.Sequences), CacheTokens: int64(o.ContextTokens * o.Sequences), LimitBytes: 1 << 40})
+		ContextTokens: int64(o.ContextTokens), Sequences: int64(o.Sequences), CacheTokens: int64(cmp.Or(o.CacheTokens, o.ContextTokens*o.Sequences)),
+		LimitBytes: cmp.Or(o.LimitBytes, 1<<40)})
 	if err != nil {
 		return err
 	}
@@ -104,6 +112,9 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 		return fmt.Errorf("start: %w", err)
 	}
 	e.PID, e.ended = e.cmd.Process.Pid, make(chan error, 1)
+	if o.Started != nil {
+		o.Started(e)
+	}
 	running, over := context.WithCancelCause(ctx)
 	defer over(nil)
 	go func() { // until the process ends: Stop and kill wait for that

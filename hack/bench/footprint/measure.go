@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"sync"
+	"time"
+
+	"metalfleet.dev/metalfleet/hack/bench/served"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+const (
+	// look is how often the process is looked at: arrays of a step live for
+	// milliseconds, but their pages stay pooled.
+	look = 20 * time.Millisecond
+	// leastChunk is how few tokens of a prompt the engine computes in one step
+	// beside running answers, and lead how long a short answer is.
+	leastChunk, lead = 8, 16
+	// filled is the least share of the promised KV that must have been held.
+	filled = 0.95
+)
+
+// estimated is what the engine says it would take, in bytes.
+type estimated struct {
+	Weights   int64 `json:"weightsBytes"`
+	KV        int64 `json:"kvBytes"`
+	Transient int64 `json:"transientBytes"`
+	Pooled    int64 `json:"pooledBytes"`
+	Overhead  int64 `json:"overheadBytes"`
+	Total     int64 `json:"totalBytes"`
+	Limit     int64 `json:"limitBytes"`
+	Cache     int64 `json:"cacheLimitBytes"`
+}
+
+// measured is one model on one back end, in bytes.
+type measured struct {
+	name     string
+	promise  promise
+	estimate estimated
+	// ready is the footprint of the loaded engine that was asked nothing yet,
+	// peak the most it ever was.
+	ready, peak int64
+	// weights, kv and pooled are the engine's own figures at their largest.
+	weights, kv, pooled int64
+}
+
+func (m measured) ratio() float64 { return float64(m.estimate.Total) / float64(m.peak) }
+
+func (m measured) String() string {
+	mb := func(n int64) float64 { return float64(n) / 1e6 }
+	e := m.estimate
+	return fmt.Sprintf("%s: estimate %.1f MB (weights %.1f, KV %.1f, step %.1f, pooled %.1f, process %.1f), peak %.1f (ready %.1f; weights %.1f, KV %.1f, pooled %.1f): %.3f",
+		m.name, mb(e.Total), mb(e.Weights), mb(e.KV), mb(e.Transient), mb(e.Pooled), mb(e.Overhead), mb(m.peak), mb(m.ready), mb(m.weights), mb(m.kv), mb(m.pooled), m.ratio())
+}
+
+// ask has the engine say what a model would take.
+func ask(ctx context.Context, m model, b backend, p promise) (e estimated, err error) {
+	cmd := exec.CommandContext(ctx, b.program, "footprint", "--json", "--model", m.path, "--backend", b.arithmetic,
+		"--context", strconv.Itoa(p.tokens), "--sequences", strconv.Itoa(p.sequences), "--cache-tokens", strconv.Itoa(p.tokens*p.sequences))
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w\n%s", err, exit.Stderr)
+		}
+		return e, fmt.Errorf("estimate: %w", err)
+	}
+	if err := json.Unmarshal(out, &e); err != nil {
+		return e, fmt.Errorf("estimate: %w", err)
+	}
+	return e, nil
+}
+
+// measure serves a model under its estimate and fills what was promised.
+func measure(ctx context.Context, m model, b backend) (out measured, err error) {
+	p := m.quick
+	if b.slow {
+		p = m.slow
+	}
+	out = measured{name: m.name + " on " + b.name, promise: p}
+	if out.estimate, err = ask(ctx, m, b, p); err != nil {
+		return out, err
+	}
+	var w watching
+	e, err := served.Start(ctx, served.Options{
+		Program: b.program, Backend: b.name, Model: m.path, ContextTokens: p.tokens, Sequences: p.sequences,
+		LimitBytes: out.estimate.Limit, Started: w.start,
+	})
+	if err != nil {
+		return out, errors.Join(err, w.stop())
+	}
+	defer func() { err = errors.Join(err, e.Stop()) }()
+	if out.ready, err = e.Footprint(); err == nil {
+		err = fill(ctx, e, out.estimate, p, &w)
+	}
+	if err = errors.Join(err, w.stop()); err != nil {
+		return out, err
+	}
+	out.peak, out.weights, out.kv, out.pooled = w.peak, w.weights, w.kv, w.pooled
+	if float64(out.kv) < filled*float64(out.estimate.KV) {
+		return out, fmt.Errorf("the engine held at most %d bytes of KV, %d were promised: the context was not filled", out.kv, out.estimate.KV)
+	}
+	return out, nil
+}
+
+// fill publishes the limits as an agent does, and has one or two sequences grow
+// to the end of the context. The first waits for the second with an answer that
+// outlasts the second's prompt, and lies in its last block meanwhile.
+func fill(ctx context.Context, e *served.Engine, limits estimated, p promise, w *watching) error {
+	if _, err := e.Client.SetLimits(ctx, &wire.Limits{MemoryBytes: limits.Limit, CacheBytes: limits.Cache, Sequence: 1}); err != nil {
+		return fmt.Errorf("publish limits: %w", err)
+	}
+	prompts := []int{p.tokens - lead}
+	if p.sequences > 1 {
+		prompts = []int{p.tokens - p.tokens/leastChunk - 2*lead, p.tokens - lead}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	running.Go(func() { w.gauges(ctx, e) })
+	errs := make([]error, len(prompts))
+	var answers sync.WaitGroup
+	for i, prompt := range prompts {
+		admitted := make(chan struct{})
+		answers.Go(func() { errs[i] = answer(ctx, e, p.tokens, prompt, sync.OnceFunc(func() { close(admitted) })) })
+		<-admitted
+	}
+	answers.Wait()
+	cancel()
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// answer asks for what fills a context of tokens behind a prompt of so many,
+// and reads it to its end. It calls admitted once it was, or failed.
+func answer(ctx context.Context, e *served.Engine, tokens, prompt int, admitted func()) error {
+	defer admitted()
+	ids := make([]int32, prompt)
+	for i := range ids {
+		ids[i] = int32(100 + i%16) // goes on by itself: a model that ends its turn repeats what it saw
+	}
+	zero := float32(0)
+	stream, err := e.Client.Generate(ctx, &wire.GenerateRequest{
+		Id: "fill", MaxTokens: int64(tokens - prompt), Sampling: &wire.Sampling{Temperature: &zero},
+		Input: &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: ids}},
+	})
+	for err == nil {
+		var ev *wire.GenerateEvent
+		if ev, err = stream.Recv(); err != nil {
+			break
+		}
+		if ev.GetAdmitted() != nil {
+			admitted()
+		}
+		if f := ev.GetFinished(); f.GetError() != nil {
+			err = errors.New(f.GetError().GetMessage())
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return fmt.Errorf("a prompt of %d in a context of %d: %w", prompt, tokens, err)
+}
+
+// watching looks at a process from its start on.
+type watching struct {
+	ended chan struct{}
+	done  sync.WaitGroup
+	// All below belong to the goroutines until done.
+	peak, weights, kv, pooled int64
+}
+
+// start begins to read the footprint.
+func (w *watching) start(e *served.Engine) {
+	w.ended = make(chan struct{})
+	w.done.Go(func() {
+		for tick := time.NewTicker(look); ; {
+			if n, err := e.Footprint(); err == nil { // it ends with the process, which Stop judges
+				w.peak = max(w.peak, n)
+			}
+			select {
+			case <-tick.C:
+			case <-w.ended:
+				tick.Stop()
+				return
+			}
+		}
+	})
+}
+
+// stop ends it; a process that was never seen was not measured.
+func (w *watching) stop() error {
+	if w.ended == nil {
+		return errors.New("the process never ran")
+	}
+	close(w.ended)
+	w.done.Wait()
+	if w.peak == 0 {
+		return errors.New("the process has no footprint")
+	}
+	return nil
+}
+
+// gauges follows what the engine says it holds, until ctx ends.
+func (w *watching) gauges(ctx context.Context, e *served.Engine) {
+	stream, err := e.Client.Watch(ctx, &wire.WatchRequest{IntervalMilliseconds: 50})
+	for err == nil {
+		var st *wire.Status
+		if st, err = stream.Recv(); err == nil {
+			m := st.GetMemory()
+			w.weights, w.kv, w.pooled = max(w.weights, m.GetWeightsBytes()), max(w.kv, m.GetKvInUseBytes()), max(w.pooled, m.GetPooledBytes())
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// model is one to measure.
+type model struct {
+	name, path string
+	// quick is what is promised on a quick back end, slow on a slow one.
+	quick, slow promise
+}
+
+// promise is a context that is promised and filled.
+type promise struct{ tokens, sequences int }
+
+// prepare fetches, converts and writes the models that are not there yet.
+func prepare(ctx context.Context, o options) ([]model, error) {
+	if err := os.MkdirAll(o.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("folder of models: %w", err)
+	}
+	smol, err := fetch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	long, short := promise{1024, 2}, promise{256, 2}
+	out := []model{{"SmolLM2-135M Q4_1", smol, long, short}}
+	for _, c := range []struct {
+		name string
+		args []string
+	}{
+		{"SmolLM2-135M 4-bit", []string{"--quantize", "4", "--dtype", "bfloat16"}},
+		{"SmolLM2-135M bfloat16", []string{"--dtype", "bfloat16"}},
+	} {
+		path := filepath.Join(o.dir, strings.ReplaceAll(c.name, " ", "-"))
+		if err := convert(ctx, o.engine, smol, path, c.args); err != nil {
+			return nil, err
+		}
+		out = append(out, model{c.name, path, long, short})
+	}
+	for _, r := range random() {
+		path := filepath.Join(o.dir, r.config.Name)
+		if err := r.write(path); err != nil {
+			return nil, err
+		}
+		out = append(out, model{r.config.Name, path, r.quick, r.slow})
+	}
+	return out, nil
+}
+
+// fetch gets the real weights and returns their path.
+func fetch(ctx context.Context) (string, error) {
+	cmd := exec.CommandContext(ctx, "bash", filepath.Join("hack", "models", "fetch.sh"), "smollm2")
+	cmd.Stderr = os.Stderr
+	b, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("fetch the model: %w", err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return lines[len(lines)-1], nil
+}
+
+// convert writes a model in another format, once. Q4_1 has few bits and no
+// float type of its own: what it means is written in the wanted one.
+func convert(ctx context.Context, engine, from, to string, args []string) error {
+	if _, err := os.Stat(to); err == nil {
+		return nil
+	}
+	args = append([]string{"convert", "--model", from, "--out", to}, args...)
+	if out, err := exec.CommandContext(ctx, engine, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("convert %s: %w\n%s", from, err, out)
+	}
+	return nil
+}
+
+// written is a random model.
+type written struct {
+	config      tinymodel.Config
+	layout      *tinymodel.Layout // nil for a GGUF file
+	quick, slow promise
+}
+
+func (w written) write(path string) error {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "writing", path)
+	if w.layout == nil {
+		return tinymodel.Write(path, w.config)
+	}
+	return tinymodel.WriteFolder(path, w.config, *w.layout)
+}
+
+// random models have every head size that kernels tell apart, with and without
+// grouped heads, in several formats; vocabularies of two sizes tell what a
+// tokenizer takes. None ends its turn by itself.
+func random() []written {
+	base := tinymodel.Config{Seed: 1, Layers: 8, Hidden: 512, FeedForward: 1536, Context: 4096, Vocabulary: 512, NormEps: 1e-5, Theta: 10000, Endless: true}
+	of := func(name string, family tinymodel.Family, heads, kvHeads, size int) tinymodel.Config {
+		c := base
+		c.Name, c.Family, c.QueryHeads, c.KVHeads, c.HeadSize = name, family, heads, kvHeads, size
+		return c
+	}
+	folder := func(f quant.Format) *tinymodel.Layout { return &tinymodel.Layout{Matrices: f, ShardBytes: 5e9} }
+	gguf := func(c tinymodel.Config, t weights.Type) tinymodel.Config {
+		c.Type = t
+		return c
+	}
+	wide := of("qwen3-heads-of-128-vocabulary-151936", tinymodel.Qwen3, 8, 2, 128)
+	wide.Vocabulary = 151936
+	large := tinymodel.Sized(1e9, 16)
+	large.Name, large.Context, large.Endless, large.Seed = "llama-1-gigabyte-bfloat16", 4096, true, 1
+	quick, slow := promise{1536, 2}, promise{512, 2}
+	return []written{
+		{of("llama-heads-of-64-bfloat16", tinymodel.Llama, 8, 8, 64), folder(quant.DenseOf(quant.BFloat16)), quick, slow},
+		{of("llama-heads-of-80-6-bit", tinymodel.Llama, 8, 2, 80), folder(quant.AffineOf(6, 64, quant.BFloat16)), quick, slow},
+		{gguf(of("llama-heads-of-96-Q8_0.gguf", tinymodel.Llama, 6, 3, 96), weights.Q8_0), nil, quick, slow},
+		{of("qwen3-heads-of-256-4-bit", tinymodel.Qwen3, 4, 1, 256), folder(quant.AffineOf(4, 64, quant.Float16)), quick, slow},
+		{wide, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, slow},
+		{large, folder(quant.DenseOf(quant.BFloat16)), promise{256, 2}, promise{256, 1}},
+	}
+}
