@@ -134,6 +134,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode heartbeat", 2, &macnode.Heartbeat{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: c.Namespace, Clock: c.Clock}},
 		{"macnode orders", 2, &macnode.Orders{Client: mgr.GetClient()}},
+		{"macnode alarms", 1, &macnode.Alarms{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode reclaims", 1, &macnode.Reclaims{Client: mgr.GetClient(), Clock: c.Clock, Metrics: metrics}},
 		{"identity of Macs", 2, &identity.Macs{Client: mgr.GetClient(), Issuer: issuer}},
 		{"identity of gateways", 1, &identity.Gateway{Issuer: issuer}},

@@ -103,6 +103,17 @@ func TestDeploymentSchema(t *testing.T) {
 		"a memory limit of zero":        {spec: "model: {source: 'file://a.gguf'}\n  memory: {limit: '0'}", sentence: "memory.limit must be more than zero"},
 		"a memory limit below zero":     {spec: "model: {source: 'file://a.gguf'}\n  memory: {limit: '-1Gi'}", sentence: "memory.limit must be more than zero"},
 		"a memory limit that is a word": {spec: "model: {source: 'file://a.gguf'}\n  memory: {limit: lots}", sentence: "memory.limit"},
+		"on demand":                     {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: OnDemand, idleSeconds: 30, priority: -5}"},
+		"on demand for ever":            {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: OnDemand, idleSeconds: 0}"},
+		"always":                        {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: Always}"},
+		"a residency nobody knows":      {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: Sometimes}", sentence: "Unsupported value"},
+		"always, but idle":              {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: Always, idleSeconds: 30}", sentence: "residency.idleSeconds needs residency.policy OnDemand"},
+		"idle without a policy":         {spec: "model: {source: 'file://a.gguf'}\n  residency: {idleSeconds: 0}", sentence: "residency.idleSeconds needs residency.policy OnDemand"},
+		"always, with a priority":       {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: Always, priority: 1}", sentence: "residency.priority needs residency.policy OnDemand"},
+		"a priority without a policy":   {spec: "model: {source: 'file://a.gguf'}\n  residency: {priority: -1}", sentence: "residency.priority needs residency.policy OnDemand"},
+		"an idle time below zero":       {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: OnDemand, idleSeconds: -1}", sentence: "greater than or equal to 0"},
+		"an idle time of two months":    {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: OnDemand, idleSeconds: 5184000}", sentence: "less than or equal to 2592000"},
+		"a priority beyond the bounds":  {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: OnDemand, priority: 1001}", sentence: "less than or equal to 1000"},
 		"swap":                          {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxSurge: 0, maxUnavailable: 1}"},
 		"no way to roll out":            {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxSurge: 0, maxUnavailable: 0}", sentence: "cannot both be zero"},
 		"no surge alone":                {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxSurge: 0}", sentence: "cannot both be zero"},
@@ -168,18 +179,22 @@ func TestReplicaSchema(t *testing.T) {
 		change   func(*v1alpha1.ModelReplicaSpec)
 		sentence string
 	}{
-		"binding":              {"", func(r *v1alpha1.ModelReplicaSpec) { r.NodeName = "mac-1" }, ""},
-		"binding again":        {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.NodeName = "mac-2" }, "nodeName is bound once"},
-		"unbinding":            {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.NodeName = "" }, "nodeName is bound once"},
-		"draining":             {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Desired = v1alpha1.DesiredDrained }, ""},
-		"a longer drain":       {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.DrainSeconds = 9 }, ""},
-		"another placement":    {"", func(r *v1alpha1.ModelReplicaSpec) { r.Placement.Chips = []string{"M4"} }, ""},
-		"another epoch":        {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Epoch = 2 }, "never change"},
-		"another revision":     {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Revision = "d-2" }, "never change"},
-		"another model":        {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Model.Files[0].Bytes++ }, "never change"},
-		"another context":      {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Context.Tokens = 65 }, "never change"},
-		"another reservation":  {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.ReservedBytes = 2 }, "never change"},
-		"a state nobody knows": {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Desired = "Paused" }, "Unsupported value"},
+		"binding":        {"", func(r *v1alpha1.ModelReplicaSpec) { r.NodeName = "mac-1" }, ""},
+		"binding again":  {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.NodeName = "mac-2" }, "nodeName is bound once"},
+		"unbinding":      {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.NodeName = "" }, "nodeName is bound once"},
+		"draining":       {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Desired = v1alpha1.DesiredDrained }, ""},
+		"a longer drain": {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.DrainSeconds = 9 }, ""},
+		"on demand from now": {"mac-1", func(r *v1alpha1.ModelReplicaSpec) {
+			r.Residency = v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 600}
+		}, ""},
+		"a residency nobody knows": {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Residency.Policy = "Sometimes" }, "Unsupported value"},
+		"another placement":        {"", func(r *v1alpha1.ModelReplicaSpec) { r.Placement.Chips = []string{"M4"} }, ""},
+		"another epoch":            {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Epoch = 2 }, "never change"},
+		"another revision":         {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Revision = "d-2" }, "never change"},
+		"another model":            {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Model.Files[0].Bytes++ }, "never change"},
+		"another context":          {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Context.Tokens = 65 }, "never change"},
+		"another reservation":      {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.ReservedBytes = 2 }, "never change"},
+		"a state nobody knows":     {"mac-1", func(r *v1alpha1.ModelReplicaSpec) { r.Desired = "Paused" }, "Unsupported value"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sub := *s

@@ -20,7 +20,7 @@ import (
 // that writes it.
 var elsewhere = map[string]string{
 	"InvalidOrder":         "../agent/pool/status.go",
-	"ReconcileFailed":      "../controllers/modeldeployment/status.go",
+	"ReconcileFailed":      "../controllers/modeldeployment/troubles.go",
 	"ModelNotFound":        "../metal/engine/refusal.go",
 	"InvalidConfiguration": "../metal/engine/refusal.go",
 	"MemoryLimit":          "../metal/engine/refusal.go",

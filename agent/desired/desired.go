@@ -108,8 +108,28 @@ func check(a *v1alpha1.Assignment) error {
 	default:
 		return fmt.Errorf("desired state %q is unknown to this agent", a.Desired)
 	}
+	if err := checkResidency(a.Residency); err != nil {
+		return err
+	}
 	if err := a.Model.Validate(); err != nil {
 		return err
 	}
 	return a.Model.Facts.Validate()
+}
+
+// maxIdleSeconds is the bound of the schema: 30 days.
+const maxIdleSeconds = 2592000
+
+// checkResidency takes no word for Always: that is what operators meant before
+// they could say it.
+func checkResidency(r v1alpha1.Residency) error {
+	switch r.Policy {
+	case "", v1alpha1.ResidencyAlways, v1alpha1.ResidencyOnDemand:
+	default:
+		return fmt.Errorf("residency policy %q is unknown to this agent, it knows %s and %s", r.Policy, v1alpha1.ResidencyAlways, v1alpha1.ResidencyOnDemand)
+	}
+	if r.IdleSeconds < 0 || r.IdleSeconds > maxIdleSeconds {
+		return fmt.Errorf("residency idleSeconds %d, want 0 to %d", r.IdleSeconds, maxIdleSeconds)
+	}
+	return nil
 }

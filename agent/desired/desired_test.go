@@ -38,11 +38,18 @@ func TestOrdersAreCheckedAgain(t *testing.T) {
 		"nothing reserved":                {func(a *v1alpha1.Assignment) { a.ReservedBytes = 0 }, "never zero"},
 		"a context that cannot be served": {func(a *v1alpha1.Assignment) { a.Context.CacheTokens = 1 }, "cannot be served"},
 		"a drain of years":                {func(a *v1alpha1.Assignment) { a.DrainSeconds = 1 << 30 }, "drainSeconds"},
-		"an unknown state":                {func(a *v1alpha1.Assignment) { a.Desired = "Frozen" }, "unknown to this agent"},
-		"a file that leaves its folder":   {func(a *v1alpha1.Assignment) { a.Model.Files[0].Path = "../m.gguf" }, "leaves the model's folder"},
-		"a digest that is not its files'": {func(a *v1alpha1.Assignment) { a.Model.Digest = "sha256:00" }, "does not match"},
-		"unknown dimensions":              {func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize = 0 }, "headSize"},
-		"unknown dimensions, but drained": {func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize, a.Desired = 0, v1alpha1.DesiredDrained }, ""},
+		"on demand": {func(a *v1alpha1.Assignment) {
+			a.Residency = v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 60, Priority: -1}
+		}, ""},
+		"an unknown residency":              {func(a *v1alpha1.Assignment) { a.Residency.Policy = "Sometimes" }, `residency policy "Sometimes" is unknown to this agent, it knows Always and OnDemand`},
+		"an idle time below zero":           {func(a *v1alpha1.Assignment) { a.Residency.IdleSeconds = -1 }, "idleSeconds -1"},
+		"an idle time of years":             {func(a *v1alpha1.Assignment) { a.Residency.IdleSeconds = 1 << 30 }, "idleSeconds"},
+		"an unknown residency, but drained": {func(a *v1alpha1.Assignment) { a.Residency.Policy, a.Desired = "Sometimes", v1alpha1.DesiredDrained }, ""},
+		"an unknown state":                  {func(a *v1alpha1.Assignment) { a.Desired = "Frozen" }, "unknown to this agent"},
+		"a file that leaves its folder":     {func(a *v1alpha1.Assignment) { a.Model.Files[0].Path = "../m.gguf" }, "leaves the model's folder"},
+		"a digest that is not its files'":   {func(a *v1alpha1.Assignment) { a.Model.Digest = "sha256:00" }, "does not match"},
+		"unknown dimensions":                {func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize = 0 }, "headSize"},
+		"unknown dimensions, but drained":   {func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize, a.Desired = 0, v1alpha1.DesiredDrained }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := good()

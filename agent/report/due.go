@@ -1,9 +1,11 @@
 package report
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -26,37 +28,71 @@ func due(sent, next *v1alpha1.MacNodeStatus) (after time.Duration, needed bool) 
 		return 0, true
 	case progressMoved(sent, next):
 		return progressEvery, true
-	case figuresMoved(sent, next):
+	case figuresMoved(sent, next) || wordsChanged(sent, next):
 		return figuresEvery, true
 	}
 	return 0, false
 }
 
 // urgent is the status without what may wait: figures that were measured,
-// progress within a stage, and what is made from them.
+// progress within a stage, sentences of conditions that say the same as before,
+// and what is made from them. The pressure level, a promise and a reclaim with
+// its totals are in it.
 func urgent(s *v1alpha1.MacNodeStatus) *v1alpha1.MacNodeStatus {
 	u := s.DeepCopy()
 	u.Summary = v1alpha1.MacSummary{}
 	u.Disk = v1alpha1.MacDisk{}
-	u.Memory.FootprintBytes, u.Memory.ForeignBytes, u.Memory.FreeBytes, u.Memory.MeasuredAt = 0, 0, 0, nil
+	u.Memory = lasting(s.Memory)
+	unsaid(u.Conditions)
 	for i := range u.Assignments {
 		a := &u.Assignments[i]
 		a.Progress = v1alpha1.Progress{Stage: a.Progress.Stage}
 		a.Memory = v1alpha1.EngineMemory{ReservedBytes: a.Memory.ReservedBytes, LimitBytes: a.Memory.LimitBytes}
+		unsaid(a.Conditions)
 	}
 	return u
 }
 
-// progressMoved assumes the same assignments in the same order: otherwise the
+// lasting are the figures that somebody decided and nobody measured, the level
+// that the agent acts on, and what is counted per reclaim. A figure that is not
+// listed here may wait.
+func lasting(m v1alpha1.MacMemory) v1alpha1.MacMemory {
+	return v1alpha1.MacMemory{
+		TotalBytes: m.TotalBytes, CeilingBytes: m.CeilingBytes, CeilingTerm: m.CeilingTerm,
+		CapacityBytes: m.CapacityBytes, ReservedBytes: m.ReservedBytes, PressureLevel: m.PressureLevel,
+		FreedBytesTotal: m.FreedBytesTotal, IndeterminateReclaims: m.IndeterminateReclaims,
+	}
+}
+
+// unsaid drops the sentences: they may hold figures that move with every poll.
+func unsaid(conditions []metav1.Condition) {
+	for i := range conditions {
+		conditions[i].Message = ""
+	}
+}
+
+// progressMoved also sees the sentences of an assignment: they count attempts
+// and restarts. It assumes the same assignments in the same order: otherwise the
 // change is urgent.
 func progressMoved(sent, next *v1alpha1.MacNodeStatus) bool {
 	for i := range next.Assignments {
 		a, b := sent.Assignments[i].Progress, next.Assignments[i].Progress
-		if a.BytesDone != b.BytesDone || a.BytesTotal != b.BytesTotal {
+		if a.BytesDone != b.BytesDone || a.BytesTotal != b.BytesTotal || !sameWords(sent.Assignments[i].Conditions, next.Assignments[i].Conditions) {
 			return true
 		}
 	}
 	return false
+}
+
+// wordsChanged sees what has no size: sentences of the Mac's conditions, the
+// term that binds, the machine's warmth.
+func wordsChanged(sent, next *v1alpha1.MacNodeStatus) bool {
+	return !sameWords(sent.Conditions, next.Conditions) || sent.Memory.EffectiveCeilingTerm != next.Memory.EffectiveCeilingTerm ||
+		sent.Memory.ThermalState != next.Memory.ThermalState
+}
+
+func sameWords(a, b []metav1.Condition) bool {
+	return slices.EqualFunc(a, b, func(x, y metav1.Condition) bool { return x.Message == y.Message })
 }
 
 func figuresMoved(sent, next *v1alpha1.MacNodeStatus) bool {
@@ -70,10 +106,12 @@ func figuresMoved(sent, next *v1alpha1.MacNodeStatus) bool {
 }
 
 func figures(s *v1alpha1.MacNodeStatus) []int64 {
-	f := []int64{s.Memory.FootprintBytes, s.Memory.ForeignBytes, s.Memory.FreeBytes, s.Disk.FreeBytes, s.Disk.WeightsBytes}
+	mac := &s.Memory
+	f := []int64{mac.FootprintBytes, mac.ForeignBytes, mac.FreeBytes, mac.DynamicCeilingBytes, mac.EffectiveCeilingBytes,
+		mac.ActiveBytes, mac.AccountedBytes, mac.PooledBytes, mac.StrandedBytes, mac.SwapUsedBytes, s.Disk.FreeBytes, s.Disk.WeightsBytes}
 	for i := range s.Assignments {
 		m := &s.Assignments[i].Memory
-		f = append(f, m.FootprintBytes, m.WeightsBytes, m.KVInUseBytes, m.ActiveBytes, m.PooledBytes)
+		f = append(f, m.FootprintBytes, m.WeightsBytes, m.KVInUseBytes, m.ActiveBytes, m.AccountedBytes, m.PooledBytes)
 	}
 	return f
 }

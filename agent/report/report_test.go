@@ -3,6 +3,7 @@ package report
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,8 +20,9 @@ const mib = int64(1) << 20
 // status of a Mac with one assignment, changed by f.
 func status(f func(*v1alpha1.MacNodeStatus, *v1alpha1.AssignmentStatus)) *v1alpha1.MacNodeStatus {
 	s := &v1alpha1.MacNodeStatus{
-		Chip:   "M4",
-		Memory: v1alpha1.MacMemory{TotalBytes: 16 << 30, FootprintBytes: 1000 * mib, FreeBytes: 8 << 30, MeasuredAt: &metav1.Time{Time: time.Unix(1, 0)}},
+		Chip:       "M4",
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionMemoryPressure, Status: "False", Reason: v1alpha1.ReasonBelowSoftMark, Message: "12.3 GiB of 40 GiB"}},
+		Memory:     v1alpha1.MacMemory{TotalBytes: 16 << 30, FootprintBytes: 1000 * mib, FreeBytes: 8 << 30, MeasuredAt: &metav1.Time{Time: time.Unix(1, 0)}},
 		Assignments: []v1alpha1.AssignmentStatus{{
 			ReplicaUID: "u", Epoch: 1, Progress: v1alpha1.Progress{Stage: v1alpha1.StageDownloading, BytesDone: 10, BytesTotal: 100},
 			Memory:     v1alpha1.EngineMemory{FootprintBytes: 1000 * mib},
@@ -55,6 +57,17 @@ func TestWhatIsDueWhen(t *testing.T) {
 		"a figure by more than 1 %":          {func(s *mac, _ *one) { s.Memory.FootprintBytes += 11 * mib }, figuresEvery, true},
 		"a large figure by more than 64 MiB": {func(s *mac, _ *one) { s.Memory.FreeBytes -= 65 * mib }, figuresEvery, true},
 		"an engine's figure":                 {func(_ *mac, a *one) { a.Memory.FootprintBytes -= 11 * mib }, figuresEvery, true},
+		"a pressure level":                   {func(s *mac, _ *one) { s.Memory.PressureLevel = v1alpha1.PressureHard }, 0, true},
+		"a condition of the Mac":             {func(s *mac, _ *one) { s.Conditions[0].Status = "True" }, 0, true},
+		"a level within a condition":         {func(s *mac, _ *one) { s.Conditions[0].Reason = v1alpha1.ReasonHardPressure }, 0, true},
+		"a sentence of a Mac's condition":    {func(s *mac, _ *one) { s.Conditions[0].Message = "12.4 GiB of 40 GiB" }, figuresEvery, true},
+		"a sentence of a replica's":          {func(_ *mac, a *one) { a.Conditions[0].Message = "tried 4 times" }, progressEvery, true},
+		"a reclaim nobody could attribute":   {func(s *mac, _ *one) { s.Memory.IndeterminateReclaims = 1 }, 0, true},
+		"the term that binds":                {func(s *mac, _ *one) { s.Memory.EffectiveCeilingTerm = v1alpha1.CeilingDynamic }, figuresEvery, true},
+		"the machine's warmth":               {func(s *mac, _ *one) { s.Memory.ThermalState = "Serious" }, figuresEvery, true},
+		"a dynamic ceiling that moves":       {func(s *mac, _ *one) { s.Memory.DynamicCeilingBytes = 9 << 30 }, figuresEvery, true},
+		"swap":                               {func(s *mac, _ *one) { s.Memory.SwapUsedBytes = 65 * mib }, figuresEvery, true},
+		"accounted bytes of an engine":       {func(_ *mac, a *one) { a.Memory.AccountedBytes = 65 * mib }, figuresEvery, true},
 		"a rounded figure alone":             {func(s *mac, _ *one) { s.Summary.Used = "1 GiB" }, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,6 +79,47 @@ func TestWhatIsDueWhen(t *testing.T) {
 	if _, needed := due(nil, status(nil)); !needed {
 		t.Error("the first status is not written")
 	}
+}
+
+// A figure that a later version adds must not be one that is never written.
+func TestEveryFigureOfTheMacsMemoryIsWrittenSometime(t *testing.T) {
+	kind := reflect.TypeFor[v1alpha1.MacMemory]()
+	for i := range kind.NumField() {
+		next := status(nil)
+		field := reflect.ValueOf(&next.Memory).Elem().Field(i)
+		switch field.Kind() {
+		case reflect.Int64:
+			field.SetInt(field.Int() + 1<<30)
+		case reflect.String:
+			field.SetString("another")
+		case reflect.Pointer: // measuredAt says nothing by itself
+			continue
+		default:
+			t.Fatalf("%s: a kind this test does not know", kind.Field(i).Name)
+		}
+		if _, needed := due(status(nil), next); !needed {
+			t.Errorf("memory.%s changed, and nothing is written", kind.Field(i).Name)
+		}
+	}
+}
+
+func TestAMacUnderPressureIsWrittenAtMostEvery30Seconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w, stop := running(t)
+		defer stop()
+		for i := range 600 { // ten minutes of polls: every figure and every sentence moves
+			r.Offer(status(func(s *v1alpha1.MacNodeStatus, a *v1alpha1.AssignmentStatus) {
+				n := int64(i) * 100 * mib
+				s.Memory.DynamicCeilingBytes, s.Memory.EffectiveCeilingBytes, s.Memory.ActiveBytes, s.Memory.PooledBytes = n, n, n, n
+				s.Memory.EffectiveCeilingTerm = []v1alpha1.CeilingTerm{v1alpha1.CeilingStatic, v1alpha1.CeilingDynamic}[i%2]
+				s.Conditions[0].Message, a.Memory.AccountedBytes = time.Duration(n).String(), n
+			}))
+			time.Sleep(time.Second)
+		}
+		if n := len(w.at()); n < 15 || n > 21 {
+			t.Errorf("%d writes in ten minutes: %v", n, w.at())
+		}
+	})
 }
 
 // writes records what a reporter wrote and when.

@@ -6,8 +6,8 @@
 // effects: it writes nothing and asks no clock. Reconcilers never import one
 // another; they meet here and in conditions.
 //
-// Start reading at StateOf, then Engine in engine.go, Assignments in orders.go
-// and Inspect in inspection.go.
+// Start reading at StateOf, then Engine in engine.go, Residency and Promised in
+// residency.go, Assignments in orders.go and Inspect in inspection.go.
 package fleet
 
 import (
@@ -77,26 +77,19 @@ func Released(r *v1alpha1.ModelReplica) bool {
 	return meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReleased)
 }
 
-// Refused returns the sentence with which the Mac's ledger refused a replica.
-// Waiting for admission is no refusal.
+// Refused returns the sentence with which the Mac's ledger refused a replica
+// that has to stay in memory. Waiting for admission is no refusal, and an
+// OnDemand replica waits where it is: it shares its Mac's memory with others,
+// and what is taken now comes back.
 func Refused(r *v1alpha1.ModelReplica) (string, bool) {
+	if r.Spec.Residency.OnDemand() {
+		return "", false
+	}
 	c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionAdmitted)
 	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonInsufficientRoom {
 		return "", false
 	}
 	return c.Message, true
-}
-
-// Reserved is the sum of what is promised on a Mac: every replica bound to it,
-// draining ones included, until it is released.
-func Reserved(mac string, replicas []v1alpha1.ModelReplica) int64 {
-	var sum int64
-	for i := range replicas {
-		if replicas[i].Spec.NodeName == mac && !Released(&replicas[i]) {
-			sum += replicas[i].Spec.ReservedBytes
-		}
-	}
-	return sum
 }
 
 // Eligible says whether a Mac satisfies what a placement asks of it for good:

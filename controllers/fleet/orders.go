@@ -53,6 +53,7 @@ func assignment(r *v1alpha1.ModelReplica, names []string) v1alpha1.Assignment {
 		Context:       r.Spec.Context,
 		ReservedBytes: r.Spec.ReservedBytes,
 		DrainSeconds:  r.Spec.DrainSeconds,
+		Residency:     r.Spec.Residency,
 		Desired:       r.Spec.Desired,
 	}
 	// A replica that is being deleted drains, whether or not its spec says so yet.

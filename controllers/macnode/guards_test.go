@@ -3,6 +3,7 @@ package macnode
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -146,6 +147,69 @@ func TestEachReclaimIsToldOnce(t *testing.T) {
 	}
 	if told != 159744000 {
 		t.Errorf("all processes together counted %.0f bytes, want 159744000", told)
+	}
+}
+
+func TestP14EachReasonOfAReclaimSaysWhatFollows(t *testing.T) {
+	for reason, want := range map[v1alpha1.ReclaimReason]struct{ kind, step string }{
+		v1alpha1.ReclaimDrained:       {corev1.EventTypeNormal, ""},
+		v1alpha1.ReclaimReplaced:      {corev1.EventTypeNormal, ""},
+		v1alpha1.ReclaimIdle:          {corev1.EventTypeNormal, "the next request loads it again"},
+		v1alpha1.ReclaimMadeRoom:      {corev1.EventTypeNormal, "the next request loads it again"},
+		v1alpha1.ReclaimHeadroom:      {corev1.EventTypeNormal, "the next request loads it again"},
+		v1alpha1.ReclaimSoftPressure:  {corev1.EventTypeNormal, "once there is room"},
+		v1alpha1.ReclaimHardPressure:  {corev1.EventTypeWarning, "once there is room"},
+		v1alpha1.ReclaimEmergency:     {corev1.EventTypeWarning, "foreignBytes"},
+		v1alpha1.ReclaimOverLimit:     {corev1.EventTypeWarning, "memory.limit"},
+		v1alpha1.ReclaimLoadCancelled: {corev1.EventTypeWarning, "loaded again"},
+		v1alpha1.ReclaimCrashed:       {corev1.EventTypeWarning, "STATE/logs"},
+		v1alpha1.ReclaimLoadFailed:    {corev1.EventTypeWarning, "condition Loaded"},
+		v1alpha1.ReclaimUnassigned:    {corev1.EventTypeWarning, ""},
+	} {
+		t.Run(string(reason), func(t *testing.T) {
+			mac := aMac()
+			r := reclaim("u/1/1", start)
+			r.Reason = reason
+			mac.Status.Reclaims = []v1alpha1.Reclaim{r}
+			for _, e := range eventsOf(t, mac) {
+				plain := "freed 159744000 bytes (152.3 MiB) on m: engine of ns/r, epoch 1, load 1; reason " + string(reason) + ", exit Clean, host check Verified"
+				step, isPlain := strings.CutPrefix(e.Message, plain)
+				if e.Type != want.kind || !isPlain || (step == "") != (want.step == "") || !strings.Contains(step, want.step) {
+					t.Errorf("%s %q, want %s and %q", e.Type, e.Message, want.kind, want.step)
+				}
+			}
+		})
+	}
+}
+
+// eventsOf are the Events that an operator writes of a Mac's reclaims.
+func eventsOf(t *testing.T, mac *v1alpha1.MacNode) []corev1.Event {
+	t.Helper()
+	c := objects(t, mac)
+	metrics, err := signal.New(prometheus.NewRegistry(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Reclaims{Client: c, Clock: clocktesting.NewFakePassiveClock(start), Metrics: metrics}
+	if _, err := r.Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	var events corev1.EventList
+	if err := c.List(t.Context(), &events); err != nil || len(events.Items) != 2 {
+		t.Fatalf("%d events (%v), want 2", len(events.Items), err)
+	}
+	return events.Items
+}
+
+func TestP20AReclaimThatNobodyCouldMeasureHasNoFigure(t *testing.T) {
+	mac := aMac()
+	r := reclaim("u/1/1", start)
+	r.FreedBytes, r.HostCheck = nil, v1alpha1.HostCheckStranded
+	mac.Status.Reclaims = []v1alpha1.Reclaim{r}
+	for _, e := range eventsOf(t, mac) {
+		if !strings.HasPrefix(e.Message, "freed an unknown number of bytes on m") || !strings.Contains(e.Message, "a reboot brings it back") || e.Type != corev1.EventTypeWarning {
+			t.Errorf("%s %q", e.Type, e.Message)
+		}
 	}
 }
 

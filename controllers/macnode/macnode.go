@@ -2,14 +2,14 @@
 // alive, gives it its orders, and tells people what it freed.
 //
 // It owns a MacNode's condition Ready, spec.assignments and spec.inspections,
-// and the Events of reclaims. It refuses to believe a Mac's clock (only a
+// and the Events of reclaims and of memory conditions. It refuses to believe a Mac's clock (only a
 // change of the Lease that the operator itself saw counts) and its own watch
 // (before a Mac is called silent its Lease is read once more, and time during
 // which the API server did not answer does not count). It sends no orders of
 // its own making: they are derived by package fleet.
 //
-// Start reading at Judge, then Watchdog and the three reconcilers: Heartbeat,
-// Orders and Reclaims.
+// Start reading at Judge, then Watchdog and the four reconcilers: Heartbeat,
+// Orders, Reclaims and Alarms.
 package macnode
 
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch;patch

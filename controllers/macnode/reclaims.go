@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -21,14 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/signal"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
-
-// eventLife is how long an API server keeps an Event. A reclaim older than that
-// is not told again by a process that meets the Mac for the first time.
-const eventLife = time.Hour
 
 // Reclaims tells each reclaim that a Mac reports as two Events, once.
 type Reclaims struct {
@@ -99,17 +92,19 @@ func (r *Reclaims) forget(mac string) {
 	delete(r.told, mac)
 }
 
-// tell writes the Event of the Mac and the one of the replica. The first of
-// them to be new counts the reclaim in the metrics.
+// tell writes the Event of the replica and the one of the Mac. That of the Mac,
+// when it is new, counts the reclaim in the metrics.
 func (r *Reclaims) tell(ctx context.Context, mac *v1alpha1.MacNode, reclaim *v1alpha1.Reclaim) error {
-	ofReplica := r.event(mac, reclaim, corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelReplica",
-		Namespace: reclaim.Namespace, Name: reclaim.Name, UID: types.UID(reclaim.ReplicaUID)})
-	if _, err := r.create(ctx, ofReplica); err != nil {
+	n := notice{
+		id: reclaim.ID, reason: "Reclaimed", message: describe(mac.Name, reclaim), now: r.Clock.Now(),
+		warning: alarming(reclaim.Reason) || reclaim.HostCheck == v1alpha1.HostCheckStranded,
+	}
+	ofReplica := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelReplica",
+		Namespace: reclaim.Namespace, Name: reclaim.Name, UID: types.UID(reclaim.ReplicaUID)}
+	if _, err := n.post(ctx, r.Client, mac.Name, ofReplica); err != nil {
 		return err
 	}
-	ofMac := r.event(mac, reclaim, corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MacNode",
-		Name: mac.Name, UID: mac.UID})
-	fresh, err := r.create(ctx, ofMac)
+	fresh, err := n.post(ctx, r.Client, mac.Name, referenceTo(mac))
 	if err != nil {
 		return err
 	}
@@ -120,48 +115,53 @@ func (r *Reclaims) tell(ctx context.Context, mac *v1alpha1.MacNode, reclaim *v1a
 	return nil
 }
 
-// create says whether the Event is new. A namespace that ends or is gone takes
-// no Events, and nobody is left there to read them.
-func (r *Reclaims) create(ctx context.Context, e *corev1.Event) (fresh bool, err error) {
-	err = r.Client.Create(ctx, e, client.DisableReadYourWritesConsistency)
-	switch {
-	case err == nil:
-		return true, nil
-	case apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return false, nil
-	default:
-		return false, fmt.Errorf("event %s/%s: %w", e.Namespace, e.Name, err)
+// alarming reasons are those that a person may have to look into; the others
+// are orders, and models that came and went as asked.
+func alarming(r v1alpha1.ReclaimReason) bool {
+	switch r {
+	case v1alpha1.ReclaimDrained, v1alpha1.ReclaimReplaced, v1alpha1.ReclaimIdle, v1alpha1.ReclaimMadeRoom,
+		v1alpha1.ReclaimHeadroom, v1alpha1.ReclaimSoftPressure:
+		return false
 	}
+	return true
 }
 
-func (r *Reclaims) event(mac *v1alpha1.MacNode, reclaim *v1alpha1.Reclaim, about corev1.ObjectReference) *corev1.Event {
-	namespace := about.Namespace
-	if namespace == "" {
-		// Where Events of cluster-scoped objects go.
-		namespace = metav1.NamespaceDefault
-	}
-	kind := corev1.EventTypeNormal
-	if reclaim.Reason != v1alpha1.ReclaimDrained && reclaim.Reason != v1alpha1.ReclaimReplaced || reclaim.HostCheck == v1alpha1.HostCheckStranded {
-		kind = corev1.EventTypeWarning
-	}
-	now := metav1.NewTime(r.Clock.Now())
-	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: about.Name + "." + fleet.Digest(mac.Name, reclaim.ID)},
-		InvolvedObject: about,
-		Type:           kind,
-		Reason:         "Reclaimed",
-		Message:        describe(mac.Name, reclaim),
-		Source:         corev1.EventSource{Component: "metalfleet-operator"},
-		FirstTimestamp: now, LastTimestamp: now, Count: 1,
-	}
-}
-
-// describe writes the exact bytes: "freed 159744000 bytes (152.3 MiB) ...".
+// describe writes the exact bytes: "freed 159744000 bytes (152.3 MiB) ...", and
+// the next step where there is one.
 func describe(mac string, r *v1alpha1.Reclaim) string {
 	freed := "freed an unknown number of bytes"
 	if r.FreedBytes != nil {
 		freed = fmt.Sprintf("freed %d bytes (%s)", *r.FreedBytes, v1alpha1.FormatBytes(*r.FreedBytes))
 	}
-	return fmt.Sprintf("%s on %s: engine of %s/%s, epoch %d, load %d; reason %s, exit %s, host check %s",
+	out := fmt.Sprintf("%s on %s: engine of %s/%s, epoch %d, load %d; reason %s, exit %s, host check %s",
 		freed, mac, r.Namespace, r.Name, r.Epoch, r.Load, r.Reason, r.Exit, r.HostCheck)
+	if next := nextStep(r.Reason); next != "" {
+		out += "; " + next
+	}
+	if r.HostCheck == v1alpha1.HostCheckStranded {
+		out += "; memory remains on " + mac + " that no process owns: see its condition WiredStranded, a reboot brings it back"
+	}
+	return out
+}
+
+// nextStep is what happens next, or what a person may do; empty: nothing is to
+// be done.
+func nextStep(reason v1alpha1.ReclaimReason) string {
+	switch reason {
+	case v1alpha1.ReclaimCrashed:
+		return "it is started again after a pause; the last words are in that Mac's STATE/logs"
+	case v1alpha1.ReclaimLoadFailed:
+		return "the replica's condition Loaded says why"
+	case v1alpha1.ReclaimIdle, v1alpha1.ReclaimMadeRoom, v1alpha1.ReclaimHeadroom:
+		return "the next request loads it again"
+	case v1alpha1.ReclaimSoftPressure, v1alpha1.ReclaimHardPressure:
+		return "the next request loads it again once there is room; the Mac's status.memory says what uses it"
+	case v1alpha1.ReclaimLoadCancelled:
+		return "it is loaded again once the pressure is gone"
+	case v1alpha1.ReclaimEmergency:
+		return "see foreignBytes in the Mac's status.memory for what else grew there, or lower spec.memory.ceiling"
+	case v1alpha1.ReclaimOverLimit:
+		return "it used more than its estimate: set memory.limit of its deployment higher, or lower its context"
+	}
+	return ""
 }

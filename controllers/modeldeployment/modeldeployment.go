@@ -151,11 +151,13 @@ func (r *Reconciler) follow(ctx context.Context, s *scope) error {
 	for i := range s.replicas {
 		replica := &s.replicas[i]
 		placement, drain := s.deployment.Spec.Placement, drainSeconds(s.deployment)
-		if !replica.DeletionTimestamp.IsZero() || replica.Spec.DrainSeconds == drain && status.Equal(replica.Spec.Placement, placement) {
+		residency := fleet.Residency(s.deployment.Spec.Residency)
+		if !replica.DeletionTimestamp.IsZero() || replica.Spec.DrainSeconds == drain && replica.Spec.Residency == residency &&
+			status.Equal(replica.Spec.Placement, placement) {
 			continue
 		}
 		before := replica.DeepCopy()
-		replica.Spec.DrainSeconds, replica.Spec.Placement = drain, placement
+		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Placement = drain, residency, placement
 		if err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 			return fmt.Errorf("update replica %s: %w", replica.Name, err)
 		}
@@ -223,6 +225,7 @@ func newReplica(s *scope, b birth) (*v1alpha1.ModelReplica, error) {
 			Context:       e.Context,
 			ReservedBytes: reserved,
 			DrainSeconds:  drainSeconds(d),
+			Residency:     fleet.Residency(d.Spec.Residency),
 			Placement:     d.Spec.Placement,
 			Avoid:         b.avoid,
 			Desired:       v1alpha1.DesiredRunning,

@@ -117,11 +117,13 @@ func readyReason(r *v1alpha1.ModelReplica) string {
 	return ""
 }
 
-// sortForRemoval puts first what is missed least: not ready before ready,
-// unplaced before placed, the newest before the oldest.
+// sortForRemoval puts first what is missed least: not ready before ready, not
+// loaded before loaded, unplaced before placed, the newest before the oldest.
 func sortForRemoval(replicas []*v1alpha1.ModelReplica) {
 	rank := func(r *v1alpha1.ModelReplica) int {
 		switch {
+		case fleet.ReplicaReady(r) && fleet.Loaded(r):
+			return 3
 		case fleet.ReplicaReady(r):
 			return 2
 		case r.Spec.NodeName != "":

@@ -43,6 +43,10 @@ func have(words string) v1alpha1.ModelReplica {
 			}
 			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAdmitted, Status: metav1.ConditionFalse,
 				Reason: reason, Message: "no room", LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))})
+		case "OnDemand":
+			r.Spec.Residency.Policy = v1alpha1.ResidencyOnDemand
+		case "loaded":
+			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionLoaded, Status: metav1.ConditionTrue})
 		case "second":
 			r.Spec.Epoch = 2
 		}
@@ -67,6 +71,8 @@ func TestPlan(t *testing.T) {
 		"to zero":                               {wish{count: 0}, []string{"new#0 ready", "old#0 ready"}, nil, []string{"new#0 ready", "old#0 ready"}},
 		"a terminating one counts for nothing":  {wish{count: 1}, []string{"new#0 ready deleting"}, []string{"0/2"}, nil},
 		"a refused one is replaced":             {wish{count: 1}, []string{"new#0 refused"}, []string{"0/2"}, []string{"new#0 refused"}},
+		"a refused one on demand waits":         {wish{count: 1}, []string{"new#0 OnDemand refused"}, nil, nil},
+		"not loaded goes before loaded":         {wish{count: 1}, []string{"new#0 OnDemand ready", "new#1 OnDemand ready loaded"}, nil, []string{"new#0 OnDemand ready"}},
 		"one that waits for admission is not":   {wish{count: 1}, []string{"new#0 waits"}, nil, nil},
 		"one on a gone Mac is replaced":         {wish{count: 2}, []string{"new#0 gone", "new#1 ready"}, []string{"0/2"}, []string{"new#0 gone"}},
 		"a third attempt has the third epoch":   {wish{count: 1}, []string{"new#0 second refused", "new#0 refused deleting"}, []string{"0/3"}, []string{"new#0 second refused"}},

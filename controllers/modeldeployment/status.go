@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -65,6 +64,9 @@ func count(next *v1alpha1.ModelDeploymentStatus, s *scope) {
 		next.Replicas++
 		if fleet.ReplicaReady(r) {
 			next.ReadyReplicas++
+		}
+		if fleet.Loaded(r) {
+			next.LoadedReplicas++
 		}
 		if r.Spec.Revision == next.CurrentRevision {
 			next.UpdatedReplicas++
@@ -156,6 +158,8 @@ func readyCondition(s *scope, next v1alpha1.ModelDeploymentStatus, accepted, pla
 		return status.False(is, v1alpha1.ReasonDraining, fmt.Sprintf("being deleted; %d replicas are not released yet", len(s.replicas)))
 	case wanted == 0:
 		return status.True(is, v1alpha1.ReasonScaledToZero, "no replica is wanted")
+	case next.ReadyReplicas >= wanted && next.LoadedReplicas == 0 && fleet.Residency(s.deployment.Spec.Residency).OnDemand():
+		return status.True(is, v1alpha1.ReasonOnDemand, progress+", none is loaded: the next request loads one")
 	case next.ReadyReplicas >= wanted:
 		return status.True(is, v1alpha1.ReasonReady, progress)
 	case accepted.Status != metav1.ConditionTrue && len(living) == 0:
@@ -227,50 +231,4 @@ func downloadedCondition(living []*v1alpha1.ModelReplica) status.Condition {
 		}
 	}
 	return status.True(is, v1alpha1.ReasonVerified, "every replica has its weights on disk")
-}
-
-func progressingCondition(s *scope, next v1alpha1.ModelDeploymentStatus, living []*v1alpha1.ModelReplica) status.Condition {
-	is := v1alpha1.ConditionProgressing
-	wanted := ptr.Deref(s.deployment.Spec.Replicas, 1)
-	switch {
-	case next.UpdatedReplicas != next.Replicas:
-		return status.True(is, v1alpha1.ReasonRollingOut, fmt.Sprintf("%d of %d replicas have the revision %s", next.UpdatedReplicas, wanted, next.CurrentRevision))
-	case len(living) != len(s.replicas):
-		return status.True(is, v1alpha1.ReasonDraining, fmt.Sprintf("%d replicas drain", len(s.replicas)-len(living)))
-	case s.verdict.condition.Status == metav1.ConditionUnknown:
-		return status.True(is, s.verdict.condition.Reason, s.verdict.condition.Message)
-	}
-	for _, r := range living {
-		if fleet.ReplicaReady(r) {
-			continue
-		}
-		if p := r.Status.Summary.Progress; p != "" {
-			return status.True(is, v1alpha1.ReasonLoading, r.Name+": "+p)
-		}
-		return status.True(is, v1alpha1.ReasonWaiting, r.Name+" is not ready yet")
-	}
-	return status.False(is, v1alpha1.ReasonStable, "nothing is being changed")
-}
-
-// troubles are the reasons of a replica's conditions that mean that something
-// failed and is tried again.
-var troubles = []string{
-	v1alpha1.ReasonDownloadFailed, v1alpha1.ReasonDiskFull, v1alpha1.ReasonInsufficientRoom, v1alpha1.ReasonLoadFailed,
-	v1alpha1.ReasonEngineCrashed, v1alpha1.ReasonBackOff, v1alpha1.ReasonMacSilent, v1alpha1.ReasonMacGone,
-}
-
-func degradedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Condition {
-	is := v1alpha1.ConditionDegraded
-	if s.failure != nil && !apierrors.IsConflict(s.failure) {
-		return status.True(is, "ReconcileFailed", "the operator tries again: "+s.failure.Error())
-	}
-	if s.verdict.condition.Status == metav1.ConditionFalse && len(living) > 0 {
-		return status.True(is, s.verdict.condition.Reason, "what was accepted before goes on: "+s.verdict.condition.Message)
-	}
-	for _, r := range living {
-		if c := condition(r.Status.Conditions, v1alpha1.ConditionReady); c != nil && slices.Contains(troubles, c.Reason) {
-			return status.True(is, c.Reason, r.Name+": "+c.Message)
-		}
-	}
-	return status.False(is, v1alpha1.ReasonStable, "nothing failed")
 }

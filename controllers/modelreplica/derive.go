@@ -88,6 +88,8 @@ func readiness(r *v1alpha1.ModelReplica, state fleet.MacState, released bool, re
 			r.Spec.NodeName+" was not heard from lately; all figures are the last that it reported")
 	case state == fleet.MacUnknown:
 		return status.Unknown(v1alpha1.ConditionReady, v1alpha1.ReasonPending, r.Spec.NodeName+" was not judged yet")
+	case onDemand(reported):
+		return status.True(v1alpha1.ConditionReady, v1alpha1.ReasonOnDemand, "not loaded on "+r.Spec.NodeName+": the next request loads it")
 	case meta.IsStatusConditionTrue(reported, v1alpha1.ConditionServing):
 		return status.True(v1alpha1.ConditionReady, v1alpha1.ReasonReady, "serving on "+r.Spec.NodeName)
 	}
@@ -100,6 +102,14 @@ func readiness(r *v1alpha1.ModelReplica, state fleet.MacState, released bool, re
 		return not(v1alpha1.ReasonWaiting, "waiting for "+r.Spec.NodeName+" to take the order")
 	}
 	return not(v1alpha1.ReasonNotReady, "stage "+string(p.Stage)+" on "+r.Spec.NodeName)
+}
+
+// onDemand says that a replica takes requests and holds no model: its Mac loads
+// it when one comes.
+func onDemand(reported []metav1.Condition) bool {
+	serving, loaded := meta.FindStatusCondition(reported, v1alpha1.ConditionServing), meta.FindStatusCondition(reported, v1alpha1.ConditionLoaded)
+	return serving != nil && serving.Status == metav1.ConditionTrue &&
+		loaded != nil && loaded.Status != metav1.ConditionTrue && loaded.Reason == v1alpha1.ReasonOnDemand
 }
 
 // summarize rounds the figures for kubectl get.
@@ -115,7 +125,10 @@ func summarize(s v1alpha1.ModelReplicaStatus, stale, released bool) v1alpha1.Rep
 	if released && s.Freed.HostCheck == v1alpha1.HostCheckIndeterminate && s.Freed.Bytes == nil {
 		out.Freed += " + unknown"
 	}
-	if p := s.Progress; p.Stage != "" {
+	switch p := s.Progress; {
+	case onDemand(s.Conditions) && !released:
+		out.Progress = "On demand, not loaded" + mark
+	case p.Stage != "":
 		out.Progress = string(p.Stage) + progress(p) + mark
 	}
 	return out

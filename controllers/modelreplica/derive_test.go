@@ -50,7 +50,14 @@ func TestReadyIsDerived(t *testing.T) {
 		status metav1.ConditionStatus
 		reason string
 	}{
-		"serving":                            {mac(v1alpha1.ReasonHeardFrom, serving), nil, "True", v1alpha1.ReasonReady},
+		"serving":                        {mac(v1alpha1.ReasonHeardFrom, serving), nil, "True", v1alpha1.ReasonReady},
+		"on demand and not loaded":       {mac(v1alpha1.ReasonHeardFrom, onDemandOf(v1alpha1.ReasonOnDemand)...), nil, "True", v1alpha1.ReasonOnDemand},
+		"on demand and loading":          {mac(v1alpha1.ReasonHeardFrom, onDemandOf(v1alpha1.ReasonLoading)...), nil, "True", v1alpha1.ReasonReady},
+		"on demand, but the Mac is gone": {mac(v1alpha1.ReasonMacGone, onDemandOf(v1alpha1.ReasonOnDemand)...), nil, "False", v1alpha1.ReasonMacGone},
+		"on demand and draining":         {mac(v1alpha1.ReasonHeardFrom, onDemandOf(v1alpha1.ReasonOnDemand)...), deleting, "False", v1alpha1.ReasonDraining},
+		"on demand, and the Mac lets nothing in": {mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionDownloaded, "True", "Verified"), is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonWaitingRoom),
+			is(v1alpha1.ConditionServing, "False", v1alpha1.ReasonWaitingRoom)), nil, "False", v1alpha1.ReasonWaitingRoom},
+		"an unclean exit is looked into":     {mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionLoaded, "False", v1alpha1.ReasonHostUnsettled)), nil, "False", v1alpha1.ReasonHostUnsettled},
 		"unplaced":                           {nil, func(r *v1alpha1.ModelReplica) { r.Spec.NodeName = "" }, "False", v1alpha1.ReasonPending},
 		"no such Mac":                        {nil, nil, "False", v1alpha1.ReasonMacGone},
 		"serving, but the Mac is silent":     {mac(v1alpha1.ReasonMacSilent, serving), nil, "Unknown", v1alpha1.ReasonMacSilent},
@@ -72,6 +79,39 @@ func TestReadyIsDerived(t *testing.T) {
 				t.Errorf("%+v, want %s %s", c, tc.status, tc.reason)
 			}
 		})
+	}
+}
+
+// onDemandOf is what a Mac says of a replica that takes requests and is not loaded, for a reason.
+func onDemandOf(reason string) []metav1.Condition {
+	return []metav1.Condition{is(v1alpha1.ConditionDownloaded, "True", v1alpha1.ReasonVerified), is(v1alpha1.ConditionAdmitted, "Unknown", v1alpha1.ReasonOnDemand),
+		is(v1alpha1.ConditionLoaded, "False", reason), is(v1alpha1.ConditionServing, "True", v1alpha1.ReasonOnDemand)}
+}
+
+func TestAReplicaOnDemandSaysWhetherItIsLoaded(t *testing.T) {
+	m := mac(v1alpha1.ReasonHeardFrom, onDemandOf(v1alpha1.ReasonOnDemand)...)
+	m.Status.Assignments[0].Memory = v1alpha1.EngineMemory{}
+	m.Status.Assignments[0].Freed.TotalBytes = 159744000
+	if s := derive(bound(), m, now).Summary; s.Progress != "On demand, not loaded" || s.Memory != "0" || s.Freed != "152.3 MiB" {
+		t.Errorf("summary %+v", s)
+	}
+	m = mac(v1alpha1.ReasonHeardFrom, onDemandOf(v1alpha1.ReasonLoading)...)
+	m.Status.Assignments[0].Progress = v1alpha1.Progress{Stage: v1alpha1.StageLoading, BytesDone: 1, BytesTotal: 4}
+	if s := derive(bound(), m, now).Summary; s.Progress != "Loading 25% (1 B of 4 B)" {
+		t.Errorf("summary %+v", s)
+	}
+	m = mac(v1alpha1.ReasonMacSilent, onDemandOf(v1alpha1.ReasonOnDemand)...)
+	if s := derive(bound(), m, now).Summary; s.Progress != "On demand, not loaded (stale)" {
+		t.Errorf("summary %+v", s)
+	}
+}
+
+func TestM1EveryFigureOfTheMacIsCopied(t *testing.T) {
+	m := mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionServing, "True", v1alpha1.ReasonServing))
+	want := v1alpha1.EngineMemory{ReservedBytes: 1, LimitBytes: 2, FootprintBytes: 3, WeightsBytes: 4, KVInUseBytes: 5, ActiveBytes: 6, AccountedBytes: 7, PooledBytes: 8}
+	m.Status.Assignments[0].Memory = want
+	if got := derive(bound(), m, now).Memory; got != want {
+		t.Errorf("copied %+v, want %+v", got, want)
 	}
 }
 

@@ -17,9 +17,24 @@ type Candidate struct {
 	Excluded bool
 	// Suspect: its Mac failed a moment ago.
 	Suspect bool
+	// Cold: its model is not in memory, and the request would load it.
+	Cold bool
 }
 
-// Best is the index of the candidate with the fewest requests in flight, then
+// coldCost is how many requests in flight a load is worth: so many wait at a
+// loaded replica before another one is loaded beside it.
+const coldCost = 4
+
+// busy is what a candidate is judged by.
+func (c Candidate) busy() int {
+	if c.Cold {
+		return c.InFlight + coldCost
+	}
+	return c.InFlight
+}
+
+// Best is the index of the candidate with the fewest requests in flight (a
+// model that would have to be loaded first counts as a few of them), then
 // the fewest in total; among equals, turn decides. It is false when all are
 // excluded.
 func Best(candidates []Candidate, turn uint64) (int, bool) {
@@ -49,8 +64,8 @@ func less(a, b Candidate) bool {
 	if a.Suspect != b.Suspect {
 		return b.Suspect
 	}
-	if a.InFlight != b.InFlight {
-		return a.InFlight < b.InFlight
+	if a.busy() != b.busy() {
+		return a.busy() < b.busy()
 	}
 	return a.Total < b.Total
 }

@@ -54,7 +54,7 @@ func (b *book) take(endpoints []route.Endpoint, excluded func(route.Endpoint) bo
 	loads := b.loads(endpoints)
 	for i, e := range endpoints {
 		candidates[i] = pick.Candidate{InFlight: loads[i].inFlight, Total: loads[i].total, Excluded: excluded(e),
-			Suspect: now.Before(b.macs[e.Mac].until)}
+			Suspect: now.Before(b.macs[e.Mac].until), Cold: e.Cold}
 	}
 	i, ok := pick.Best(candidates, b.turn)
 	if !ok {

@@ -44,6 +44,7 @@ type Replica struct {
 	DeploymentUID string
 	Mac           string
 	Ready         bool
+	Cold          bool // an OnDemand replica whose model is not in memory
 }
 
 // Mac is what the table needs of a MacNode.
@@ -59,6 +60,8 @@ type Endpoint struct {
 	Epoch   int64
 	Mac     string
 	Address string
+	// Cold: its model is not in memory; the next request there loads it.
+	Cold bool
 }
 
 // Model is one deployment as clients see it.
@@ -255,7 +258,7 @@ func endpointsOf(deploymentUID string, replicas map[string]Replica, macs map[str
 	for _, r := range replicas {
 		mac := macs[r.Mac]
 		if r.Ready && r.DeploymentUID == deploymentUID && mac.Open && mac.Address != "" {
-			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address})
+			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address, Cold: r.Cold})
 		}
 	}
 	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(a.Replica, b.Replica) })

@@ -44,7 +44,7 @@ func (w world) want() map[string][]route.Endpoint {
 			r := w.replicas[uid]
 			m := w.macs[r.Mac]
 			if r.Deployment == d.Key && r.DeploymentUID == d.UID && r.Ready && m.Open && m.Address != "" {
-				out[name] = append(out[name], route.Endpoint{Replica: uid, Epoch: r.Epoch, Mac: r.Mac, Address: m.Address})
+				out[name] = append(out[name], route.Endpoint{Replica: uid, Epoch: r.Epoch, Mac: r.Mac, Address: m.Address, Cold: r.Cold})
 			}
 		}
 	}
@@ -96,7 +96,7 @@ func change(rng *rand.Rand, table *route.Table, w world) {
 		table.DeleteDeployment(key, uid)
 	case 3, 4:
 		r := route.Replica{UID: pick("r0", "r1", "r2", "r3", "r4"), Epoch: int64(rng.IntN(3)), Deployment: key,
-			DeploymentUID: pick("u1", "u2"), Mac: pick("", "m0", "m1"), Ready: rng.IntN(4) > 0}
+			DeploymentUID: pick("u1", "u2"), Mac: pick("", "m0", "m1"), Ready: rng.IntN(4) > 0, Cold: rng.IntN(2) == 0}
 		w.replicas[r.UID] = r
 		table.SetReplica(r)
 	case 5:
@@ -177,6 +177,17 @@ func TestReplicasThatMayBePicked(t *testing.T) {
 				t.Errorf("ready = %v, want %v", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestAReplicaOnDemandIsPickedThoughItIsNotLoaded(t *testing.T) {
+	for status, cold := range map[metav1.ConditionStatus]bool{metav1.ConditionTrue: false, metav1.ConditionFalse: true} {
+		r := &v1alpha1.ModelReplica{Spec: v1alpha1.ModelReplicaSpec{Desired: v1alpha1.DesiredRunning}}
+		r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonOnDemand},
+			{Type: v1alpha1.ConditionLoaded, Status: status, Reason: v1alpha1.ReasonOnDemand}}
+		if got := route.ReplicaOf(r); !got.Ready || got.Cold != cold {
+			t.Errorf("loaded %s: %+v, want it ready, and cold %v", status, got, cold)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,6 +55,13 @@ type Script struct {
 	Footprint int64
 	// Behave by the namespace/name prefix "NAMESPACE/DEPLOYMENT"; nil serves.
 	Behave func(v1alpha1.Assignment) Behaviour
+	// Asked says which OnDemand replicas clients ask for now: those are loaded,
+	// the others are not, or go as Idle. Nil: none.
+	Asked func(v1alpha1.Assignment) bool
+	// Conditions of the Mac that the agent owns, such as WiredStranded.
+	Conditions []metav1.Condition
+	// Pressure level that is reported.
+	Pressure v1alpha1.PressureLevel
 	// Mute: no report and no renewal, as a Mac that is cut off.
 	Mute bool
 }
@@ -219,15 +227,19 @@ func (a *Agent) play(ctx context.Context) error {
 
 // own drops what an agent does not write.
 func own(s v1alpha1.MacNodeStatus) v1alpha1.MacNodeStatus {
-	s.Conditions = nil
+	s.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionReady })
+	if len(s.Conditions) == 0 {
+		s.Conditions = nil
+	}
 	return s
 }
 
 func (a *Agent) report(mac *v1alpha1.MacNode) v1alpha1.MacNodeStatus {
 	s := v1alpha1.MacNodeStatus{
 		ObservedGeneration: mac.Generation, AgentVersion: "script", BootID: "script", Chip: a.script.Chip, Backend: "ref", Simulated: true,
-		Address: &v1alpha1.MacAddress{Host: "127.0.0.1", Port: 7443},
-		Memory:  v1alpha1.MacMemory{TotalBytes: a.script.Capacity, CeilingBytes: a.script.Capacity, CapacityBytes: a.script.Capacity},
+		Address:    &v1alpha1.MacAddress{Host: "127.0.0.1", Port: 7443},
+		Memory:     v1alpha1.MacMemory{TotalBytes: a.script.Capacity, CeilingBytes: a.script.Capacity, CapacityBytes: a.script.Capacity, PressureLevel: a.script.Pressure},
+		Conditions: a.script.Conditions,
 	}
 	for _, order := range mac.Spec.Inspections {
 		s.Inspections = append(s.Inspections, a.inspect(order))
@@ -285,6 +297,12 @@ func (a *Agent) obey(order v1alpha1.Assignment) v1alpha1.AssignmentStatus {
 		out.Progress.Stage = v1alpha1.StageReleased
 		out.Conditions = append(conditions(v1alpha1.ConditionDownloaded, v1alpha1.ReasonStopped),
 			metav1.Condition{Type: v1alpha1.ConditionReleased, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReleased, LastTransitionTime: epoch})
+	case order.Residency.OnDemand() && does == Serve && (a.script.Asked == nil || !a.script.Asked(order)):
+		if runs {
+			a.end(order, v1alpha1.ReclaimIdle)
+		}
+		out.Progress.Stage = v1alpha1.StageQueued
+		out.Conditions = waitingForDemand()
 	case does == Refuse:
 		out.Progress.Stage = v1alpha1.StageFailed
 		out.Conditions = conditions(v1alpha1.ConditionDownloaded, v1alpha1.ReasonInsufficientRoom)
@@ -322,6 +340,17 @@ func conditions(last, reason string) []metav1.Condition {
 		out = append(out, metav1.Condition{Type: next, Status: metav1.ConditionFalse, Reason: reason, Message: "as the script says", LastTransitionTime: epoch})
 	}
 	return out
+}
+
+// waitingForDemand: it takes requests, and the first one loads it.
+func waitingForDemand() []metav1.Condition {
+	says := func(kind string, s metav1.ConditionStatus) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: s, Reason: v1alpha1.ReasonOnDemand, Message: "the next request loads it", LastTransitionTime: epoch}
+	}
+	return []metav1.Condition{
+		{Type: v1alpha1.ConditionDownloaded, Status: metav1.ConditionTrue, Reason: "Scripted", LastTransitionTime: epoch},
+		says(v1alpha1.ConditionAdmitted, metav1.ConditionUnknown), says(v1alpha1.ConditionLoaded, metav1.ConditionFalse), says(v1alpha1.ConditionServing, metav1.ConditionTrue),
+	}
 }
 
 // end stops an engine and counts what it freed.

@@ -4,7 +4,9 @@
 // It owns the decision and nothing else: it is pure, it sees a snapshot and
 // returns data. It refuses to guess: a Mac whose capacity is unknown holds
 // nothing, and reservations are cumulative, so that what was promised counts
-// whether or not it is used yet.
+// whether or not it is used yet. Only replicas that stay in memory are promised
+// it for good: OnDemand ones share what those leave, each alone has to fit into
+// it, and they do not count against one another.
 //
 // Start reading at Snapshot.Pick.
 package plan
@@ -13,6 +15,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -26,8 +30,8 @@ type Snapshot struct {
 
 // state is one Mac in a snapshot.
 type state struct {
-	mac      *v1alpha1.MacNode
-	reserved int64
+	mac     *v1alpha1.MacNode
+	promise fleet.Promise
 	// replicas counts what is bound here, released or not: each has an order.
 	replicas int
 	// siblings counts the living replicas here, by UID of their deployment.
@@ -39,7 +43,7 @@ func NewSnapshot(macs []v1alpha1.MacNode, replicas []v1alpha1.ModelReplica, now 
 	s := &Snapshot{now: now}
 	byName := map[string]*state{}
 	for i := range macs {
-		st := &state{mac: &macs[i], siblings: map[string]int{}, reserved: fleet.Reserved(macs[i].Name, replicas)}
+		st := &state{mac: &macs[i], siblings: map[string]int{}, promise: fleet.Promised(macs[i].Name, replicas)}
 		byName[macs[i].Name] = st
 		s.macs = append(s.macs, st)
 	}
@@ -63,12 +67,12 @@ func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
 	if i < 0 {
 		return func() {}
 	}
-	st, owner, bytes := s.macs[i], r.Spec.DeploymentRef.UID, r.Spec.ReservedBytes
-	st.reserved += bytes
+	st, owner := s.macs[i], r.Spec.DeploymentRef.UID
+	st.promise.Add(r)
 	st.replicas++
 	st.siblings[owner]++
 	return func() {
-		st.reserved -= bytes
+		st.promise.Remove(r)
 		st.replicas--
 		st.siblings[owner]--
 	}
@@ -109,7 +113,7 @@ func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
 		return Decision{Reason: v1alpha1.ReasonWaiting, RetryAfter: wait,
 			Message: "a replica of this deployment is on " + best.mac.Name + "; waiting for another Mac that still looks for the model's files"}
 	}
-	return Decision{Mac: best.mac.Name, Reason: v1alpha1.ReasonPlaced, Message: best.promise(r)}
+	return Decision{Mac: best.mac.Name, Reason: v1alpha1.ReasonPlaced, Message: best.chosen(r)}
 }
 
 // filter says why a Mac cannot hold a replica. What never changes comes first
@@ -135,6 +139,9 @@ func (s *Snapshot) filter(st *state, r *v1alpha1.ModelReplica) (rejection, bool)
 	if !accepting(st.mac) {
 		return reject(shuttingDown, 0)
 	}
+	if Stranded(st.mac) {
+		return reject(stranded, 0)
+	}
 	if left := s.avoided(st.mac.Name, r); left > 0 {
 		why, _ := reject(avoided, 0)
 		why.left = left
@@ -150,7 +157,7 @@ func (s *Snapshot) filter(st *state, r *v1alpha1.ModelReplica) (rejection, bool)
 	if st.replicas >= fleet.MaxAssignments {
 		return reject(full, 0)
 	}
-	if free := capacity - st.reserved; free < r.Spec.ReservedBytes {
+	if free := capacity - st.promise.Always; free < r.Spec.ReservedBytes {
 		return reject(short, max(0, free))
 	}
 	if !holds {
@@ -176,12 +183,13 @@ func (s *Snapshot) patience(r *v1alpha1.ModelReplica, best *state, rejected []re
 
 // accepting is false only where the agent says so: one that says nothing is judged by its Lease.
 func accepting(mac *v1alpha1.MacNode) bool {
-	for _, c := range mac.Status.Conditions {
-		if c.Type == v1alpha1.ConditionAccepting {
-			return c.Status != "False"
-		}
-	}
-	return true
+	return !meta.IsStatusConditionFalse(mac.Status.Conditions, v1alpha1.ConditionAccepting)
+}
+
+// Stranded says that a Mac holds memory that no process owns: what its figures
+// promise is not there until it was rebooted.
+func Stranded(mac *v1alpha1.MacNode) bool {
+	return meta.IsStatusConditionTrue(mac.Status.Conditions, v1alpha1.ConditionWiredStranded)
 }
 
 // avoided says how much longer a replica keeps away from a Mac.
@@ -195,13 +203,17 @@ func (s *Snapshot) avoided(mac string, r *v1alpha1.ModelReplica) time.Duration {
 }
 
 // Weights of the score. Spreading a deployment over Macs outweighs all else:
-// two replicas on one Mac fall together. Weights on disk outweigh balance:
-// a download takes longer than anything that balance gains.
+// two replicas on one Mac fall together. An OnDemand model that could never be
+// loaded again outweighs a download. Weights on disk outweigh balance: a
+// download takes longer than anything that balance gains. Of two Macs with the
+// same room the one with fewer OnDemand bytes evicts less often.
 const (
-	perSibling    = -1000
-	perPreference = -300
-	weightsHere   = 200
-	perFreeShare  = 100
+	perSibling       = -1000
+	perStarved       = -400
+	perPreference    = -300
+	weightsHere      = 200
+	perFreeShare     = 100
+	perOnDemandShare = -50
 )
 
 // score is higher for a better Mac.
@@ -212,6 +224,22 @@ func (st *state) score(r *v1alpha1.ModelReplica) int64 {
 		score += weightsHere
 	}
 	capacity := st.mac.Status.Memory.CapacityBytes
-	free := capacity - st.reserved - r.Spec.ReservedBytes
+	free := capacity - st.promise.Always - r.Spec.ReservedBytes
+	if !r.Spec.Residency.OnDemand() {
+		score += perStarved * int64(starved(st.promise, free))
+	}
+	score += int64(perOnDemandShare * min(2, float64(st.promise.OnDemandBytes())/float64(capacity)))
 	return score + int64(perFreeShare*float64(free)/float64(capacity))
+}
+
+// starved counts the OnDemand replicas that would fit no more where only free
+// bytes are left to them.
+func starved(p fleet.Promise, free int64) int {
+	n := 0
+	for _, need := range p.OnDemand {
+		if need > free {
+			n++
+		}
+	}
+	return min(n, 2) // beyond that it may not outweigh a sibling
 }

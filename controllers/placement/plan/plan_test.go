@@ -47,6 +47,8 @@ func of(deployment string) func(*v1alpha1.ModelReplica) {
 	return func(r *v1alpha1.ModelReplica) { r.Spec.DeploymentRef.UID = deployment }
 }
 
+func onDemand(r *v1alpha1.ModelReplica) { r.Spec.Residency.Policy = v1alpha1.ResidencyOnDemand }
+
 func silentMac(m *v1alpha1.MacNode)   { m.Status.Conditions[0].Status = metav1.ConditionUnknown }
 func cordonedMac(m *v1alpha1.MacNode) { m.Spec.Unschedulable = true }
 
@@ -88,6 +90,9 @@ func TestPick(t *testing.T) {
 	}
 	born := func(age time.Duration) func(*v1alpha1.ModelReplica) {
 		return func(r *v1alpha1.ModelReplica) { r.CreationTimestamp = metav1.NewTime(now.Add(-age)) }
+	}
+	strandedMac := func(m *v1alpha1.MacNode) {
+		m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionWiredStranded, Status: metav1.ConditionTrue})
 	}
 	type macs = []v1alpha1.MacNode
 	type replicas = []v1alpha1.ModelReplica
@@ -144,7 +149,25 @@ func TestPick(t *testing.T) {
 			replica("r", gib, file, born(time.Second)), "a", v1alpha1.ReasonPlaced, ""},
 		"the same name with other bytes is another file": {macs{mac("a", 9*gib, asked, holds("sha256:other"))}, nil, replica("r", gib, file), "", v1alpha1.ReasonNoCandidates, "1 without the model's files"},
 		"a refusal is remembered":                        {macs{mac("a", 9*gib)}, nil, replica("r", gib, avoids("a", time.Minute)), "", v1alpha1.ReasonNoCandidates, "1 avoided after a refusal"},
-		"and forgotten":                                  {macs{mac("a", 9*gib)}, nil, replica("r", gib, avoids("a", -time.Second)), "a", v1alpha1.ReasonPlaced, ""},
+		"P12: OnDemand replicas do not count against one another": {macs{mac("a", 10*gib)},
+			replicas{replica("s", 8*gib, on("a"), onDemand), replica("t", 9*gib, on("a"), onDemand)}, replica("r", 10*gib, onDemand), "a", v1alpha1.ReasonPlaced,
+			"on a: needs 10.0 GiB when loaded, an estimate; 0 of 10.0 GiB are promised there to what stays in memory, the rest is shared with 2 more on demand"},
+		"P12: what stays in memory counts against OnDemand": {macs{mac("a", 10*gib)},
+			replicas{replica("s", 6*gib, on("a"))}, replica("r", 4*gib+1, onDemand), "", v1alpha1.ReasonNoRoom, "1 Mac: 1 short of memory (need 4.0 GiB, largest free 4.0 GiB)"},
+		"P12: OnDemand does not count against what stays in memory": {macs{mac("a", 10*gib)},
+			replicas{replica("s", 9*gib, on("a"), onDemand)}, replica("r", 10*gib), "a", v1alpha1.ReasonPlaced, "0 of 10.0 GiB were promised there before"},
+		"P12: an OnDemand model larger than a Mac does not fit there": {macs{mac("a", 10*gib)}, nil, replica("r", 11*gib, onDemand), "", v1alpha1.ReasonTooLarge, "1 too small even when empty"},
+		"fewer OnDemand bytes are better": {macs{mac("a", 10*gib), mac("b", 10*gib)},
+			replicas{replica("s", 4*gib, on("a"), onDemand)}, replica("r", gib, onDemand), "b", v1alpha1.ReasonPlaced, ""},
+		"an OnDemand model is not starved for weights on disk": {macs{mac("a", 10*gib, withWeights), mac("b", 10*gib)},
+			replicas{replica("s", 9*gib, on("a"), onDemand)}, replica("r", 5*gib), "b", v1alpha1.ReasonPlaced, ""},
+		"but for a Mac of its own": {macs{mac("a", 10*gib), mac("b", 10*gib)},
+			replicas{replica("s", 9*gib, on("a"), onDemand), replica("t", 8*gib, on("a"), onDemand), replica("u", 7*gib, on("a"), onDemand), replica("v", gib, on("b"), of("d"))},
+			replica("r", 5*gib, of("d")), "a", v1alpha1.ReasonPlaced, ""},
+		"a Mac with stranded memory is skipped": {macs{mac("a", 99*gib, strandedMac), mac("b", 9*gib)}, nil, replica("r", gib), "b", v1alpha1.ReasonPlaced, ""},
+		"K18: stranded memory says how it ends": {macs{mac("a", 99*gib, strandedMac)}, nil, replica("r", gib), "", v1alpha1.ReasonNoCandidates,
+			"1 Mac: 1 with stranded memory; reboot the Mac whose condition WiredStranded is True"},
+		"and forgotten": {macs{mac("a", 9*gib)}, nil, replica("r", gib, avoids("a", -time.Second)), "a", v1alpha1.ReasonPlaced, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := NewSnapshot(tc.macs, tc.existing, now).Pick(&tc.replica)
@@ -181,6 +204,20 @@ func TestAssumptionsAddUpAndCanBeTakenBack(t *testing.T) {
 	r := replica("again", 36*gib)
 	if d := s.Pick(&r); d.Mac != "a" {
 		t.Errorf("after the undo: %s", d.Message)
+	}
+}
+
+func TestAnAssumedOnDemandReplicaIsTakenBackWhole(t *testing.T) {
+	s := NewSnapshot([]v1alpha1.MacNode{mac("a", 10*gib), mac("b", 10*gib)}, nil, now)
+	first := replica("first", 8*gib, onDemand)
+	undo := s.Assume(&first, "a")
+	second := replica("second", 8*gib, onDemand)
+	if d := s.Pick(&second); d.Mac != "b" {
+		t.Errorf("with the first on a: %s", d.Message)
+	}
+	undo()
+	if d := s.Pick(&second); d.Mac != "a" || s.macs[0].promise.OnDemandBytes() != 0 || s.macs[0].promise.Always != 0 {
+		t.Errorf("after the undo: %s, promised %+v", d.Message, s.macs[0].promise)
 	}
 }
 

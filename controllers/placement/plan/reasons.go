@@ -19,6 +19,7 @@ const (
 	cordoned
 	notReady
 	shuttingDown
+	stranded
 	avoided
 	looking
 	withoutFiles
@@ -31,7 +32,8 @@ const (
 type rejection struct {
 	mac  string
 	kind kind
-	// bytes is the Mac's capacity (tooSmall) or what is free of it (short).
+	// bytes is the Mac's capacity (tooSmall) or what is left of it beside what
+	// stays in memory there (short).
 	bytes int64
 	// text of a constraint.
 	text string
@@ -45,6 +47,9 @@ func (s *Snapshot) explain(r *v1alpha1.ModelReplica, rejected []rejection) Decis
 		return Decision{Reason: v1alpha1.ReasonNoCandidates, Message: "there is no MacNode yet; join a Mac"}
 	}
 	d := Decision{Reason: reasonOf(rejected), Message: Compact(r.Spec.ReservedBytes, rejected)}
+	if slices.ContainsFunc(rejected, func(x rejection) bool { return x.kind == stranded }) {
+		d.Message += "; reboot the Mac whose condition WiredStranded is True: `kubectl describe mac` says which bytes nobody owns"
+	}
 	for _, x := range rejected {
 		if x.kind == avoided && (d.RetryAfter == 0 || x.left < d.RetryAfter) {
 			d.RetryAfter = x.left
@@ -55,7 +60,7 @@ func (s *Snapshot) explain(r *v1alpha1.ModelReplica, rejected []rejection) Decis
 		d.Message += eachCapacity(r.Spec.ReservedBytes, rejected) +
 			"; lower context.cacheTokens or context.sequences, use a smaller quantization, or add a larger Mac"
 	case v1alpha1.ReasonNoRoom:
-		d.Message += "; scale down or delete another deployment, or add a Mac"
+		d.Message += "; scale down or delete another deployment, let one that is seldom used load on demand (residency.policy), or add a Mac"
 	}
 	return d
 }
@@ -114,6 +119,8 @@ func (r rejection) words() string {
 		return "not ready"
 	case shuttingDown:
 		return "shutting down"
+	case stranded:
+		return "with stranded memory"
 	case avoided:
 		return "avoided after a refusal"
 	case looking:
@@ -164,9 +171,14 @@ func eachCapacity(need int64, rejected []rejection) string {
 	return b.String()
 }
 
-// promise says what was chosen and what is promised there now.
-func (st *state) promise(r *v1alpha1.ModelReplica) string {
+// chosen says what was chosen and what is promised there now.
+func (st *state) chosen(r *v1alpha1.ModelReplica) string {
+	need, capacity := v1alpha1.FormatBytes(r.Spec.ReservedBytes), v1alpha1.FormatBytes(st.mac.Status.Memory.CapacityBytes)
+	before := v1alpha1.FormatBytes(st.promise.Always)
+	if r.Spec.Residency.OnDemand() {
+		return fmt.Sprintf("on %s: needs %s when loaded, an estimate; %s of %s are promised there to what stays in memory, the rest is shared with %d more on demand",
+			st.mac.Name, need, before, capacity, len(st.promise.OnDemand))
+	}
 	return fmt.Sprintf("on %s: %s promised to this replica, an estimate; %s of %s were promised there before",
-		st.mac.Name, v1alpha1.FormatBytes(r.Spec.ReservedBytes),
-		v1alpha1.FormatBytes(st.reserved), v1alpha1.FormatBytes(st.mac.Status.Memory.CapacityBytes))
+		st.mac.Name, need, before, capacity)
 }

@@ -1,0 +1,79 @@
+package fleet
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// defaultIdleSeconds is how long an OnDemand model stays without a request.
+const defaultIdleSeconds = 600
+
+// Residency resolves what a user wrote: Always without a word, and 600 s of
+// idling for OnDemand. It is no part of an Engine: an engine does the same
+// whenever it is in memory, so a change reaches living replicas in place.
+func Residency(s v1alpha1.ResidencySpec) v1alpha1.Residency {
+	if s.Policy != v1alpha1.ResidencyOnDemand {
+		return v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}
+	}
+	return v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand,
+		IdleSeconds: ptr.Deref(s.IdleSeconds, defaultIdleSeconds), Priority: s.Priority}
+}
+
+// Loaded says whether a replica holds its model in memory, as its Mac last said.
+func Loaded(r *v1alpha1.ModelReplica) bool {
+	return meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionLoaded)
+}
+
+// Promise is what is promised on a Mac, in bytes, draining replicas included
+// until they are released.
+type Promise struct {
+	// Always is the sum over the replicas that stay in memory.
+	Always int64
+	// OnDemand are the needs of those that share what is left, in a fixed order.
+	// They do not count against one another: each comes when a request does.
+	OnDemand []int64
+}
+
+// Add counts a replica.
+func (p *Promise) Add(r *v1alpha1.ModelReplica) {
+	if r.Spec.Residency.OnDemand() {
+		p.OnDemand = append(p.OnDemand, r.Spec.ReservedBytes)
+		return
+	}
+	p.Always += r.Spec.ReservedBytes
+}
+
+// Remove takes back what Add counted.
+func (p *Promise) Remove(r *v1alpha1.ModelReplica) {
+	if !r.Spec.Residency.OnDemand() {
+		p.Always -= r.Spec.ReservedBytes
+		return
+	}
+	if i := slices.Index(p.OnDemand, r.Spec.ReservedBytes); i >= 0 {
+		p.OnDemand = slices.Delete(p.OnDemand, i, i+1)
+	}
+}
+
+// OnDemandBytes is what all of them would need at once.
+func (p *Promise) OnDemandBytes() int64 {
+	var sum int64
+	for _, n := range p.OnDemand {
+		sum += n
+	}
+	return sum
+}
+
+// Promised adds up the replicas that are bound to a Mac and not released.
+func Promised(mac string, replicas []v1alpha1.ModelReplica) Promise {
+	var p Promise
+	for i := range replicas {
+		if replicas[i].Spec.NodeName == mac && !Released(&replicas[i]) {
+			p.Add(&replicas[i])
+		}
+	}
+	return p
+}

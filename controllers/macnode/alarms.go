@@ -1,0 +1,156 @@
+package macnode
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+// alarmEvery bounds the Events of a condition that comes and goes: each of its
+// reasons is told once for all transitions of a Mac within this time.
+const alarmEvery = 10 * time.Minute
+
+// alarmed are the Mac's conditions whose changes are told as Events.
+func alarmed() []string {
+	return []string{v1alpha1.ConditionMemoryPressure, v1alpha1.ConditionWiredStranded,
+		v1alpha1.ConditionMemoryDiverged, v1alpha1.ConditionGuardInactive}
+}
+
+// Alarms tells when a Mac's memory conditions change: a pressure level up or
+// down, stranded memory, gauges that disagree, a guard that cannot act.
+type Alarms struct {
+	Client client.Client
+	Clock  clock.PassiveClock
+
+	mu sync.Mutex
+	// last reason seen of each condition, by Mac; guarded by mu.
+	last map[string]map[string]string
+}
+
+// SetupWithManager starts the reconciler with its watch.
+func (r *Alarms) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	changed := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return !status.Equal(alarms(e.ObjectOld.(*v1alpha1.MacNode)), alarms(e.ObjectNew.(*v1alpha1.MacNode)))
+	}}
+	return ctrl.NewControllerManagedBy(mgr).Named("macnode-alarms").WithOptions(o).
+		For(&v1alpha1.MacNode{}, builder.WithPredicates(changed)).
+		Complete(r)
+}
+
+// alarms are the reasons of a Mac's memory conditions, by condition. Sentences
+// may change without anything new to tell.
+func alarms(mac *v1alpha1.MacNode) map[string]string {
+	out := map[string]string{}
+	for _, c := range status.Pick(mac.Status.Conditions, alarmed()...) {
+		out[c.Type] = string(c.Status) + " " + c.Reason
+	}
+	return out
+}
+
+// Reconcile tells what changed since this process last looked. A process that
+// meets a Mac tells what holds there and began lately: the Event has a name
+// made from the condition, so that a restart repeats nothing.
+func (r *Alarms) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var mac v1alpha1.MacNode
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.forget(req.Name)
+		}
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	before, met := r.seen(mac.Name)
+	next := alarms(&mac)
+	for _, kind := range alarmed() {
+		c := meta.FindStatusCondition(mac.Status.Conditions, kind)
+		if c == nil || !r.newsworthy(c, before[kind], met, next[kind]) {
+			continue
+		}
+		if _, err := r.notice(c).post(ctx, r.Client, mac.Name, referenceTo(&mac)); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	r.remember(mac.Name, next)
+	return reconcile.Result{}, nil
+}
+
+// newsworthy: a change while the operator watches, to an alarm or away from
+// one; at the first meeting only an alarm that began lately.
+func (r *Alarms) newsworthy(c *metav1.Condition, before string, met bool, next string) bool {
+	holds := c.Status == metav1.ConditionTrue
+	if !met {
+		return holds && r.Clock.Since(c.LastTransitionTime.Time) <= eventLife
+	}
+	return before != next && (holds || c.Status == metav1.ConditionFalse && wasAlarm(before))
+}
+
+// wasAlarm reads what alarms wrote.
+func wasAlarm(before string) bool { return strings.HasPrefix(before, string(metav1.ConditionTrue)+" ") }
+
+// notice is the Event of a condition as it is now. Its id has the time of the
+// transition only roughly, so that a Mac that swings between two levels is told
+// of once in a while and not at every swing.
+func (r *Alarms) notice(c *metav1.Condition) notice {
+	window := c.LastTransitionTime.Truncate(alarmEvery).Unix()
+	return notice{
+		id:     fmt.Sprintf("%s %s %s %d", c.Type, c.Status, c.Reason, window),
+		reason: c.Type, warning: c.Status == metav1.ConditionTrue, now: r.Clock.Now(),
+		message: c.Reason + ": " + c.Message + alarmStep(c),
+	}
+}
+
+// alarmStep is what a person may do about a condition that holds.
+func alarmStep(c *metav1.Condition) string {
+	if c.Status != metav1.ConditionTrue {
+		return ""
+	}
+	switch c.Type {
+	case v1alpha1.ConditionMemoryPressure:
+		return "; idle models on demand go first; if it stays, quit other programs on that Mac or move models away (status.memory has the figures)"
+	case v1alpha1.ConditionWiredStranded:
+		return "; nothing new is placed there until it is rebooted: cordon it, let its replicas drain, reboot"
+	case v1alpha1.ConditionMemoryDiverged:
+		return "; compare activeBytes, footprintBytes and accountedBytes in status.memory; report it with the engine's log"
+	case v1alpha1.ConditionGuardInactive:
+		return "; large prompts are not checked while this holds: see the agent's log on that Mac"
+	}
+	return ""
+}
+
+func (r *Alarms) seen(mac string) (map[string]string, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, met := r.last[mac]
+	return before, met
+}
+
+func (r *Alarms) remember(mac string, next map[string]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last == nil {
+		r.last = map[string]map[string]string{}
+	}
+	r.last[mac] = next
+}
+
+func (r *Alarms) forget(mac string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.last, mac)
+}

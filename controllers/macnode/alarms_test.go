@@ -1,0 +1,156 @@
+package macnode
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// alarmRoom is a Mac whose conditions a test changes, and operators that look.
+type alarmRoom struct {
+	t     *testing.T
+	c     client.Client
+	clock *clocktesting.FakePassiveClock
+	r     *Alarms
+}
+
+func newAlarmRoom(t *testing.T) *alarmRoom {
+	a := &alarmRoom{t: t, c: objects(t, aMac()), clock: clocktesting.NewFakePassiveClock(start)}
+	a.restart()
+	return a
+}
+
+// restart is another process that knows nothing of the one before it.
+func (a *alarmRoom) restart() { a.r = &Alarms{Client: a.c, Clock: a.clock} }
+
+// say sets a condition as the agent reports it at that time, and lets the operator look.
+func (a *alarmRoom) say(kind string, s metav1.ConditionStatus, reason string, since time.Time) {
+	a.t.Helper()
+	var mac v1alpha1.MacNode
+	if err := a.c.Get(a.t.Context(), request.NamespacedName, &mac); err != nil {
+		a.t.Fatal(err)
+	}
+	mac.Status.Conditions = slices.DeleteFunc(mac.Status.Conditions, func(c metav1.Condition) bool { return c.Type == kind })
+	mac.Status.Conditions = append(mac.Status.Conditions, metav1.Condition{Type: kind, Status: s, Reason: reason, Message: "39 GiB of 40 GiB",
+		LastTransitionTime: metav1.NewTime(since)})
+	if err := a.c.Status().Update(a.t.Context(), &mac); err != nil {
+		a.t.Fatal(err)
+	}
+	a.look()
+}
+
+func (a *alarmRoom) look() {
+	a.t.Helper()
+	for range 2 {
+		if _, err := a.r.Reconcile(a.t.Context(), request); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+}
+
+// told are the Events so far, each as "TYPE REASON: first word of the message".
+func (a *alarmRoom) told() []string {
+	a.t.Helper()
+	var list corev1.EventList
+	if err := a.c.List(a.t.Context(), &list); err != nil {
+		a.t.Fatal(err)
+	}
+	var out []string
+	for _, e := range list.Items {
+		if e.InvolvedObject.Kind != "MacNode" || e.InvolvedObject.Name != "m" || e.Namespace != "default" {
+			a.t.Errorf("an Event about %+v in %s", e.InvolvedObject, e.Namespace)
+		}
+		level, _, _ := strings.Cut(e.Message, ":")
+		out = append(out, e.Type+" "+e.Reason+": "+level)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (a *alarmRoom) want(events ...string) {
+	a.t.Helper()
+	slices.Sort(events)
+	if got := a.told(); !slices.Equal(got, events) {
+		a.t.Errorf("told %q, want %q", got, events)
+	}
+}
+
+const pressure = v1alpha1.ConditionMemoryPressure
+
+func TestM3LevelChangesAreToldBothWays(t *testing.T) {
+	a := newAlarmRoom(t)
+	a.say(pressure, "False", v1alpha1.ReasonBelowSoftMark, start)
+	a.want() // all is well, and nobody asked
+	a.say(pressure, "True", v1alpha1.ReasonSoftPressure, start.Add(time.Minute))
+	a.say(pressure, "True", v1alpha1.ReasonHardPressure, start.Add(time.Minute))
+	a.want("Warning MemoryPressure: SoftPressure", "Warning MemoryPressure: HardPressure")
+	a.say(pressure, "False", v1alpha1.ReasonBelowSoftMark, start.Add(2*time.Minute))
+	a.want("Warning MemoryPressure: SoftPressure", "Warning MemoryPressure: HardPressure", "Normal MemoryPressure: BelowSoftMark")
+}
+
+func TestAMacThatSwingsIsToldOfOnceInAWhile(t *testing.T) {
+	a := newAlarmRoom(t)
+	a.say(pressure, "False", v1alpha1.ReasonBelowSoftMark, start)
+	for second := 0; second < 3600; second += 5 {
+		at := start.Add(time.Duration(second) * time.Second)
+		a.clock.SetTime(at)
+		a.say(pressure, []metav1.ConditionStatus{"True", "False"}[second%2], []string{v1alpha1.ReasonSoftPressure, v1alpha1.ReasonBelowSoftMark}[second%2], at)
+	}
+	if n := len(a.told()); n < 12 || n > 14 {
+		t.Errorf("%d Events in an hour of swings, want two per ten minutes", n)
+	}
+}
+
+func TestARestartedOperatorTellsWhatHoldsOnce(t *testing.T) {
+	a := newAlarmRoom(t)
+	a.say(v1alpha1.ConditionWiredStranded, "True", v1alpha1.ReasonWiredUnowned, start)
+	for range 3 {
+		a.clock.SetTime(a.clock.Now().Add(time.Minute))
+		a.restart()
+		a.look()
+	}
+	a.want("Warning WiredStranded: WiredUnowned")
+	// What began long ago was told by somebody.
+	a.say(v1alpha1.ConditionGuardInactive, "True", v1alpha1.ReasonProbeFails, start.Add(-2*time.Hour))
+	a.want("Warning WiredStranded: WiredUnowned", "Warning GuardInactive: ProbeFails")
+	b := newAlarmRoom(t)
+	b.say(v1alpha1.ConditionGuardInactive, "True", v1alpha1.ReasonProbeFails, start.Add(-2*time.Hour))
+	b.want()
+}
+
+func TestK18EveryAlarmSaysTheNextStep(t *testing.T) {
+	for _, kind := range alarmed() {
+		a := newAlarmRoom(t)
+		a.say(kind, "True", v1alpha1.ReasonWiredUnowned, start)
+		var list corev1.EventList
+		if err := a.c.List(t.Context(), &list); err != nil || len(list.Items) != 1 {
+			t.Fatalf("%s: %d Events (%v)", kind, len(list.Items), err)
+		}
+		if m := list.Items[0].Message; !strings.HasPrefix(m, v1alpha1.ReasonWiredUnowned+": 39 GiB of 40 GiB; ") {
+			t.Errorf("%s: %q has no next step", kind, m)
+		}
+	}
+}
+
+func TestAChangedSentenceIsNoNews(t *testing.T) {
+	a := newAlarmRoom(t)
+	a.say(pressure, "True", v1alpha1.ReasonSoftPressure, start)
+	var mac v1alpha1.MacNode
+	if err := a.c.Get(t.Context(), request.NamespacedName, &mac); err != nil {
+		t.Fatal(err)
+	}
+	before := alarms(&mac)
+	mac.Status.Conditions[0].Message = "38 GiB of 40 GiB"
+	if after := alarms(&mac); after[pressure] != before[pressure] {
+		t.Errorf("%v became %v", before, after)
+	}
+	a.want("Warning MemoryPressure: SoftPressure")
+}

@@ -1,0 +1,120 @@
+package modeldeployment
+
+import (
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+func progressingCondition(s *scope, next v1alpha1.ModelDeploymentStatus, living []*v1alpha1.ModelReplica) status.Condition {
+	is := v1alpha1.ConditionProgressing
+	wanted := ptr.Deref(s.deployment.Spec.Replicas, 1)
+	switch {
+	case next.UpdatedReplicas != next.Replicas:
+		return status.True(is, v1alpha1.ReasonRollingOut, fmt.Sprintf("%d of %d replicas have the revision %s", next.UpdatedReplicas, wanted, next.CurrentRevision))
+	case len(living) != len(s.replicas):
+		return status.True(is, v1alpha1.ReasonDraining, fmt.Sprintf("%d replicas drain", len(s.replicas)-len(living)))
+	case s.verdict.condition.Status == metav1.ConditionUnknown:
+		return status.True(is, s.verdict.condition.Reason, s.verdict.condition.Message)
+	}
+	for _, r := range living {
+		if c := underWay(r); c != nil {
+			return status.True(is, c.Reason, r.Name+": "+detail(r, c)+nextStep(r, c.Reason))
+		}
+		if fleet.ReplicaReady(r) {
+			continue
+		}
+		if p := r.Status.Summary.Progress; p != "" {
+			return status.True(is, v1alpha1.ReasonLoading, r.Name+": "+p)
+		}
+		return status.True(is, v1alpha1.ReasonWaiting, r.Name+" is not ready yet")
+	}
+	return status.False(is, v1alpha1.ReasonStable, "nothing is being changed")
+}
+
+func degradedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Condition {
+	is := v1alpha1.ConditionDegraded
+	if s.failure != nil && !apierrors.IsConflict(s.failure) {
+		return status.True(is, "ReconcileFailed", "the operator tries again: "+s.failure.Error())
+	}
+	if s.verdict.condition.Status == metav1.ConditionFalse && len(living) > 0 {
+		return status.True(is, s.verdict.condition.Reason, "what was accepted before goes on: "+s.verdict.condition.Message)
+	}
+	for _, r := range living {
+		if c := trouble(r); c != nil {
+			return status.True(is, c.Reason, r.Name+": "+c.Message+nextStep(r, c.Reason))
+		}
+	}
+	return status.False(is, v1alpha1.ReasonStable, "nothing failed")
+}
+
+// troubles are the reasons of a replica's conditions that mean that something
+// failed and is tried again.
+func troubles() []string {
+	return []string{
+		v1alpha1.ReasonDownloadFailed, v1alpha1.ReasonDiskFull, v1alpha1.ReasonInsufficientRoom, v1alpha1.ReasonLoadFailed,
+		v1alpha1.ReasonEngineCrashed, v1alpha1.ReasonBackOff, v1alpha1.ReasonHostUnsettled,
+		v1alpha1.ReasonMacSilent, v1alpha1.ReasonMacGone,
+	}
+}
+
+// trouble finds what failed at a replica. One that is ready may still have
+// something to tell: an OnDemand replica takes requests while its Mac cannot
+// load it.
+func trouble(r *v1alpha1.ModelReplica) *metav1.Condition {
+	return reported(r, troubles())
+}
+
+// underWay finds what a replica that is on its Mac waits for or does with memory.
+func underWay(r *v1alpha1.ModelReplica) *metav1.Condition {
+	c := reported(r, []string{v1alpha1.ReasonWaitingRoom, v1alpha1.ReasonHostUnsettled})
+	if c == nil && fleet.ReplicaReady(r) {
+		c = reported(r, []string{v1alpha1.ReasonLoading})
+	}
+	return c
+}
+
+// reported is the first of Ready and what its Mac says of memory and engine
+// that does not hold, or cannot be told, for one of the reasons.
+func reported(r *v1alpha1.ModelReplica, reasons []string) *metav1.Condition {
+	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionAdmitted, v1alpha1.ConditionLoaded} {
+		c := condition(r.Status.Conditions, kind)
+		if c != nil && c.Status != metav1.ConditionTrue && slices.Contains(reasons, c.Reason) {
+			return c
+		}
+	}
+	return nil
+}
+
+// detail prefers the progress in bytes of a load to the Mac's sentence about it.
+func detail(r *v1alpha1.ModelReplica, c *metav1.Condition) string {
+	if p := r.Status.Summary.Progress; c.Reason == v1alpha1.ReasonLoading && p != "" {
+		return p
+	}
+	return c.Message
+}
+
+// nextStep is what a person may do about a reason of memory; empty where the
+// sentence itself says it, or nothing helps but waiting.
+func nextStep(r *v1alpha1.ModelReplica, reason string) string {
+	switch {
+	case reason == v1alpha1.ReasonHostUnsettled:
+		return "; the Mac looks at its memory before it starts an engine again; if this stays, see WiredStranded in `kubectl describe mac`"
+	case reason == v1alpha1.ReasonWaitingRoom && r.Spec.Residency.OnDemand():
+		return "; it loads once a model there is idle: lower that one's residency.idleSeconds, raise residency.priority here, or add a Mac"
+	case reason == v1alpha1.ReasonWaitingRoom:
+		return "; it loads once a model there is idle, or is drained"
+	case reason == v1alpha1.ReasonInsufficientRoom && !r.Spec.Residency.OnDemand():
+		return "; another replica is made, and that Mac is avoided for a while"
+	case reason == v1alpha1.ReasonInsufficientRoom:
+		return "; scale down a model that stays loaded on that Mac, let it load on demand, or delete this replica to have it placed anew"
+	}
+	return ""
+}
