@@ -48,6 +48,11 @@ type State struct {
 	Reclaims []v1alpha1.Reclaim `json:"reclaims,omitempty"`
 	// FreedBytesTotal over all reclaims since the journal began.
 	FreedBytesTotal int64 `json:"freedBytesTotal,omitempty"`
+	// IndeterminateReclaims counts those whose effect on the host could not be attributed.
+	IndeterminateReclaims int64 `json:"indeterminateReclaims,omitempty"`
+	// Unsettled: an engine ended uncleanly, and the host's memory was not found
+	// in order twice since.
+	Unsettled bool `json:"unsettled,omitempty"`
 }
 
 // Orders are what this Mac is to do, as read from its MacNode and checked.
@@ -94,6 +99,8 @@ type Engine struct {
 	Reserved int64 `json:"reserved"`
 	// DrainSeconds that its requests may go on after an order to drain.
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
+	// LastUse is the end of its last request, some seconds early; nil: not known.
+	LastUse *time.Time `json:"lastUse,omitempty"`
 	// Stop is set once the engine was asked to end.
 	Stop *Stop `json:"stop,omitempty"`
 }
@@ -173,7 +180,7 @@ func decode(b []byte) (State, error) {
 	if s.Version > Version {
 		return State{}, fmt.Errorf("%w: %d, this program reads up to %d", ErrVersion, s.Version, Version)
 	}
-	if s.Version < 1 || s.FreedBytesTotal < 0 {
+	if s.Version < 1 || s.FreedBytesTotal < 0 || s.IndeterminateReclaims < 0 {
 		return State{}, fmt.Errorf("decode journal: version %d, %d bytes freed", s.Version, s.FreedBytesTotal)
 	}
 	return s, nil

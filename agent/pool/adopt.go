@@ -16,7 +16,6 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
-	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -32,7 +31,7 @@ const strayLimit = 2 * time.Second
 // Adopt takes over the engines that outlived an earlier agent and reclaims
 // those that did not. It is called once, before Run and Apply.
 func (p *Pool) Adopt(ctx context.Context) {
-	p.measureHost()
+	p.look()
 	ctx, cancel := context.WithTimeout(ctx, adoptLimit)
 	defer cancel()
 	records := p.Journal.Snapshot().Engines
@@ -52,7 +51,7 @@ func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
 		p.record(func(s *journal.State) { s.DropEngine(r.ReplicaUID, r.Epoch) })
 		return
 	}
-	proc, err := process.Adopt(p.life, r.PID, r.StartTime, p.Probe)
+	proc, err := p.Engines.Adopt(p.life, r.PID, r.StartTime)
 	if err != nil && !errors.Is(err, probe.ErrGone) {
 		p.Log.Error(err, "An engine cannot be looked at and is taken as gone", "pid", r.PID)
 	}
@@ -63,10 +62,14 @@ func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
 	k := memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}
 	heard := make(chan struct{})
 	g := &engine{
-		key: k, load: r.Load, record: r, config: r.Config, files: p.files.engine(k, r.Load), proc: proc,
-		holds: map[*Hold]struct{}{}, heard: heard, loadBegan: time.Now(),
+		key: k, load: r.Load, record: r, config: r.Config, files: p.files.engine(k, r.Load),
+		holds: map[*Hold]struct{}{}, heard: heard, loadBegan: time.Now(), progressAt: time.Now(),
 	}
-	if err := g.connect(); err != nil {
+	g.child(proc)
+	if r.LastUse != nil {
+		g.lastUse, g.lastUseKept = *r.LastUse, *r.LastUse
+	}
+	if err := g.connect(p.Engines); err != nil {
 		panic("pool: a Unix socket's address is always well formed: " + err.Error())
 	}
 	p.Ledger.Restore(k, r.Reserved)
@@ -103,6 +106,8 @@ func (p *Pool) missed(r journal.Engine) {
 		e.loads = max(e.loads, r.Load)
 		e.freed = addFreed(e.freed, reclaim)
 		p.reclaims = prepend(p.reclaims, reclaim)
+		p.indeterminate++
+		p.stranding.Unclean() // how it ended is not known
 		if end.freed != nil {
 			p.freedTotal += *end.freed
 		}
@@ -115,7 +120,7 @@ func (p *Pool) missed(r journal.Engine) {
 		s.DropEngine(k.UID, k.Epoch)
 		s.Reclaims = prepend(s.Reclaims, reclaim)
 		p.read(func() {
-			s.FreedBytesTotal = p.freedTotal
+			s.FreedBytesTotal, s.IndeterminateReclaims, s.Unsettled = p.freedTotal, p.indeterminate, !p.stranding.MayStart()
 			p.entry(k).persist(s)
 		})
 	})
@@ -173,12 +178,12 @@ func readStray(f engineFiles, name string) (journal.Engine, error) {
 func (p *Pool) identify(ctx context.Context, r *journal.Engine) bool {
 	ctx, cancel := context.WithTimeout(ctx, strayLimit)
 	defer cancel()
-	conn, err := wire.Dial(r.Socket)
+	conn, err := p.Engines.Dial(r.Socket)
 	if err != nil {
 		return false
 	}
 	defer conn.Close()
-	h, err := wire.NewEngineClient(conn).Hello(ctx, &wire.HelloRequest{ProtocolVersions: []uint32{wire.ProtocolVersion}}, grpc.WaitForReady(true))
+	h, err := conn.Hello(ctx, &wire.HelloRequest{ProtocolVersions: []uint32{wire.ProtocolVersion}}, grpc.WaitForReady(true))
 	if err != nil || h.GetPid() <= 1 || h.GetConfigHash() != r.Config.Hash() {
 		return false
 	}

@@ -25,9 +25,9 @@ type engine struct {
 	config wire.Config
 	files  engineFiles
 
-	proc   *process.Process
-	conn   *grpc.ClientConn
-	client wire.EngineClient
+	proc   process.Handle
+	pid    int
+	client process.Conn
 
 	// holds are the requests that use it. Their number is the active count.
 	holds map[*Hold]struct{}
@@ -43,11 +43,24 @@ type engine struct {
 	failure *journal.Refusal
 
 	status    *wire.Status
-	footprint int64 // last measured; 0: never
+	heardAt   time.Time // of the status
+	footprint int64     // last measured; 0: never
 	measured  time.Time
 	loadBegan time.Time
-	// asking: limits were sent and not answered yet.
-	asking bool
+	// progress of the load: what was seen last, and since when it is that.
+	progress   loadMark
+	progressAt time.Time
+	// lastUse is the end of its last hold, or its becoming ready; the journal
+	// knows lastUseKept.
+	lastUse, lastUseKept time.Time
+	// asking: limits were sent at that time and not answered yet; zero: no.
+	asking time.Time
+	trim   trimming
+	// aborting: an Abort goes on.
+	aborting bool
+	// limitsRefused: the last limits were not taken.
+	limitsRefused bool
+	headroom headroom
 	// heard is closed after the first status; nil afterwards.
 	heard chan struct{}
 }
@@ -65,6 +78,8 @@ type stopping struct {
 	// confirmed Shutdown.
 	rung     rung
 	answered bool
+	// hurry ends running requests at once, with a typed error.
+	hurry bool
 }
 
 // rung of the ladder that ends a process.
@@ -78,13 +93,15 @@ const (
 )
 
 // connect dials the engine; the first call waits for its socket.
-func (g *engine) connect() error {
-	conn, err := wire.Dial(g.record.Socket)
-	if err != nil {
-		return err
-	}
-	g.conn, g.client = conn, wire.NewEngineClient(conn)
-	return nil
+func (g *engine) connect(engines process.Engines) (err error) {
+	g.client, err = engines.Dial(g.record.Socket)
+	return err
+}
+
+// child makes proc the engine's process.
+func (g *engine) child(proc process.Handle) {
+	g.proc = proc
+	g.pid, _ = proc.ID()
 }
 
 // hello asks who listens on the socket and wants the engine that was started.
@@ -100,8 +117,8 @@ func (g *engine) hello(ctx context.Context) (*wire.HelloResponse, error) {
 		return nil, fmt.Errorf("engine serves replica %s epoch %d, want %s epoch %d", h.GetReplicaUid(), h.GetEpoch(), g.key.UID, g.key.Epoch)
 	case h.GetConfigHash() != g.config.Hash():
 		return nil, fmt.Errorf("engine was started with another configuration (hash %.12s, want %.12s)", h.GetConfigHash(), g.config.Hash())
-	case h.GetPid() != int64(g.proc.PID):
-		return nil, fmt.Errorf("engine says it is process %d, want %d", h.GetPid(), g.proc.PID)
+	case h.GetPid() != int64(g.pid):
+		return nil, fmt.Errorf("engine says it is process %d, want %d", h.GetPid(), g.pid)
 	}
 	return h, nil
 }
@@ -121,11 +138,11 @@ func (p *Pool) attend(e *entry, g *engine) {
 		case <-g.proc.Done():
 			hush()
 			<-talked
-			_ = g.conn.Close()
+			_ = g.client.Close()
 			p.collect(e, g)
 		case <-p.life.Done():
 			<-talked
-			_ = g.conn.Close()
+			_ = g.client.Close()
 			g.proc.Forget()
 		}
 	})
@@ -140,7 +157,7 @@ func (p *Pool) talk(ctx context.Context, e *entry, g *engine) {
 		return
 	}
 	if err != nil {
-		p.giveUp(e, g, v1alpha1.ReasonLoadFailed, err.Error())
+		p.giveUp(e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: err.Error()})
 		return
 	}
 	p.change(func() { p.backend = h.GetBackend() })
@@ -176,12 +193,16 @@ func (p *Pool) watch(ctx context.Context, e *entry, g *engine) {
 func (p *Pool) observe(e *entry, g *engine, s *wire.Status) {
 	became := false
 	if s.GetState() == wire.State_STATE_READY && p.expected(g) {
-		p.measure(g) // the first report of a serving engine carries its footprint
-		p.measureHost()
+		p.Fault(FaultLoadReady)
+		p.look() // the first report of a serving engine carries its footprint
 		became = true
 	}
+	asks := false
 	p.change(func() {
-		g.status = s
+		now := time.Now()
+		first := g.status == nil
+		g.status, g.heardAt = s, now
+		asks = first || s.GetGuard().GetHeadroomRequest() > g.headroom.answered && g.headroom.victim == nil
 		if g.heard != nil {
 			close(g.heard)
 			g.heard = nil
@@ -189,14 +210,19 @@ func (p *Pool) observe(e *entry, g *engine, s *wire.Status) {
 		if became = became && g.stop == nil; became {
 			g.ready, g.failure = true, nil
 			e.state, e.failure = Ready, nil
+			g.use(now)
+			e.grant(g)
 		}
 	})
 	switch {
 	case became:
-		p.Log.Info("Engine is ready", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "pid", g.proc.PID)
+		p.Log.Info("Engine is ready", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "pid", g.pid)
 		p.wake()
+		p.poke()
 	case s.GetState() == wire.State_STATE_FAILED:
-		p.giveUp(e, g, s.GetReason(), s.GetMessage())
+		p.giveUp(e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: s.GetReason(), Message: s.GetMessage()})
+	case asks:
+		p.poke() // it waits for its limits, or for the answer to its question
 	}
 }
 
@@ -206,17 +232,18 @@ func (p *Pool) expected(g *engine) (yes bool) {
 	return yes
 }
 
-// giveUp ends an engine that cannot serve.
-func (p *Pool) giveUp(e *entry, g *engine, reason, message string) {
+// giveUp ends an engine that cannot serve. Whoever waits for it is told at once.
+func (p *Pool) giveUp(e *entry, g *engine, as v1alpha1.ReclaimReason, why journal.Refusal) {
 	fresh := false
 	p.change(func() {
 		if fresh = g.failure == nil && g.stop == nil; fresh {
-			g.failure = &journal.Refusal{Reason: reason, Message: message}
+			g.failure = &why
 			g.ready = false
+			e.disappoint(e.failedLoad(why, time.Now()))
 		}
 	})
 	if fresh {
-		p.Log.Info("Engine is given up", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", reason, "message", message)
-		p.unload(e, v1alpha1.ReclaimLoadFailed)
+		p.Log.Info("Engine is given up", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", why.Reason, "message", why.Message)
+		p.unload(e, as, nil)
 	}
 }

@@ -35,6 +35,14 @@ type entry struct {
 	restart  time.Time // not before
 	freed    v1alpha1.Freed
 	released bool
+	// demand is the load that requests wait for; nil while none does.
+	demand *demand
+	// short is why there was no room at the last try, until it is tried again
+	// at roomAgain.
+	short     *memory.NoRoomError
+	roomAgain time.Time
+	// guards are what the guards of earlier engines counted.
+	guards GuardCounters
 
 	conditions []metav1.Condition // as last published, for their transition times
 }
@@ -66,6 +74,9 @@ func (e *entry) remember(r journal.Replica) {
 // take makes an assignment the entry's order.
 func (e *entry) take(a v1alpha1.Assignment) {
 	e.order, e.invalid = a, ""
+	if a.Residency.OnDemand() && e.engine == nil && e.refused != nil && e.refused.Reason == v1alpha1.ReasonInsufficientRoom {
+		e.refused, e.state = nil, Absent // it was refused as one that is always resident
+	}
 	switch a.Desired {
 	case v1alpha1.DesiredRunning:
 		e.want = wantRunning
@@ -79,7 +90,8 @@ func (e *entry) take(a v1alpha1.Assignment) {
 }
 
 // view is what plan sees. Without a known host nothing can be admitted.
-func (e *entry) view(hostKnown bool) view {
+// settled says that no engine's unclean end is left to be looked into.
+func (e *entry) view(hostKnown, settled bool) view {
 	d := &e.download
 	v := view{
 		key: e.key, want: e.want,
@@ -87,10 +99,14 @@ func (e *entry) view(hostKnown bool) view {
 		downloadRefused: d.failure != nil && d.failure.Final,
 		reserved:        e.reserved, refused: e.refused != nil || !hostKnown && d.done && !e.reserved,
 		engine: e.engine != nil, loadNotBefore: e.restart, released: e.released,
+		onDemand: e.onDemand(), demanded: e.demand != nil, roomNotBefore: e.roomAgain, unsettled: !settled,
+	}
+	if e.demand != nil {
+		v.since = e.demand.since
 	}
 	if e.engine != nil {
 		v.starting, v.unloading = e.engine.proc == nil, e.engine.stop != nil
-		v.outdated = e.want == wantRunning && !sameService(e.engine.config, e.config(""))
+		v.outdated = e.outdated()
 	}
 	return v
 }
@@ -165,30 +181,17 @@ func (d *download) finished(path string, err error, now time.Time) {
 	d.notBefore = now.Add(max(d.failure.RetryAfter, downloadPause(d.attempts)))
 }
 
-// reserve asks the ledger; a refusal is final for that replica.
-func (p *Pool) reserve(e *entry) {
-	var order v1alpha1.Assignment
-	p.read(func() { order = e.order })
-	err := p.Ledger.Reserve(e.key, order.ReservedBytes)
-	if err == nil {
-		p.change(func() { e.reserved, e.state = true, Reserved })
-		return
-	}
-	p.Log.Info("Replica was not admitted", "ModelReplica", order.Namespace+"/"+order.Name, "reason", err.Error())
-	refused := &journal.Refusal{Reason: v1alpha1.ReasonInsufficientRoom, Message: err.Error()}
-	p.change(func() { e.refused, e.state = refused, Failed })
-	if err := p.Journal.Update(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Refused = refused }); err != nil {
-		p.Log.Error(err, "A refusal was not remembered") // it would only be made again
-	}
-}
-
 // release gives back the reservation of an entry that was drained.
 func (p *Pool) release(e *entry) {
 	if !p.record(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Released = true }) {
 		return
 	}
+	p.Fault(FaultReleased)
 	p.Ledger.Release(e.key)
-	p.change(func() { e.reserved, e.released, e.state = false, true, Exited })
+	p.change(func() {
+		e.reserved, e.released, e.state = false, true, Exited
+		p.roomChanged()
+	})
 }
 
 // forget ends an entry that no order names.
@@ -197,5 +200,8 @@ func (p *Pool) forget(e *entry) {
 		return
 	}
 	p.Ledger.Release(e.key)
-	p.change(func() { delete(p.entries, e.key) })
+	p.change(func() {
+		delete(p.entries, e.key)
+		p.roomChanged()
+	})
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"metalfleet.dev/metalfleet/agent/memory"
 )
 
 // What a request meets when it cannot have an engine.
@@ -12,6 +14,10 @@ var (
 	ErrNotHere = errors.New("replica is not on this Mac")
 	// ErrNotReady: it is here, but loading, draining or backing off.
 	ErrNotReady = errors.New("replica is not ready")
+	// ErrNoRoom: it is here, loaded on demand, and this Mac has no memory for it.
+	ErrNoRoom = errors.New("no memory to load the replica")
+	// ErrLoadFailed: the load that the request waited for failed.
+	ErrLoadFailed = errors.New("replica does not load")
 	// ErrEngineLost: the engine ended while the request was at it.
 	ErrEngineLost = errors.New("engine ended")
 	// ErrReleased: the hold was given back before the call.
@@ -31,6 +37,39 @@ func (e *NotReadyError) Error() string {
 
 // Is makes errors.Is(err, ErrNotReady) true.
 func (e *NotReadyError) Is(target error) bool { return target == ErrNotReady }
+
+// RoomError is an ErrNoRoom with the figures of the refusal.
+type RoomError struct {
+	// Cause names what was asked, what is promised and what is left, in bytes.
+	Cause *memory.NoRoomError
+	// RetryAfter is a guess at when it is worth another try; 0 where waiting
+	// does not help, because the model is too large beside what this Mac
+	// promised for good.
+	RetryAfter time.Duration
+}
+
+func (e *RoomError) Error() string { return fmt.Sprintf("%v: %v", ErrNoRoom, e.Cause) }
+
+// Is makes errors.Is(err, ErrNoRoom) true.
+func (e *RoomError) Is(target error) bool { return target == ErrNoRoom }
+
+// Unwrap finds the *memory.NoRoomError.
+func (e *RoomError) Unwrap() error { return e.Cause }
+
+// LoadError is an ErrLoadFailed with its reason.
+type LoadError struct {
+	// Reason is one of the reason constants of api/v1alpha1, or an engine's word.
+	Reason, Message string
+	// RetryAfter is when the load may be tried again; 0 where it will not be.
+	RetryAfter time.Duration
+}
+
+func (e *LoadError) Error() string {
+	return fmt.Sprintf("%v: %s: %s", ErrLoadFailed, e.Reason, e.Message)
+}
+
+// Is makes errors.Is(err, ErrLoadFailed) true.
+func (e *LoadError) Is(target error) bool { return target == ErrLoadFailed }
 
 // DownloadError is how Weights says why files are not there.
 type DownloadError struct {

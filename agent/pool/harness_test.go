@@ -69,7 +69,7 @@ func (s *scripts) fail(err error) {
 
 // quick are delays for tests; what they bound takes milliseconds.
 func quick() Timing {
-	return Timing{Poll: 20 * time.Millisecond, IdlePoll: 20 * time.Millisecond, Hello: 5 * time.Second, Stop: 500 * time.Millisecond, Term: 300 * time.Millisecond, Settle: 10 * time.Millisecond}
+	return Timing{Poll: 20 * time.Millisecond, LoadedPoll: 20 * time.Millisecond, IdlePoll: 20 * time.Millisecond, Hello: 5 * time.Second, Stop: 500 * time.Millisecond, Term: 300 * time.Millisecond, Settle: 10 * time.Millisecond}
 }
 
 func newRig(t *testing.T) *rig {

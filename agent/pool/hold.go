@@ -26,35 +26,111 @@ type Hold struct {
 // notReadyRetry is what a client is told to wait for an engine that loads.
 const notReadyRetry = time.Second
 
-// Acquire takes a hold on the ready engine of a replica and epoch. It ends
-// with ctx at the latest. It does not wait: ErrNotHere or ErrNotReady say why not.
+// Acquire takes a hold on the engine of a replica and epoch. It ends with ctx
+// at the latest. For a replica that is always resident it does not wait:
+// ErrNotHere or ErrNotReady say why there is no engine. One that is OnDemand is
+// loaded, once for all that wait, for Timing.LoadWait at most; ErrNoRoom and
+// ErrLoadFailed say why it was not.
 func (p *Pool) Acquire(ctx context.Context, uid string, epoch int64) (*Hold, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	h := &Hold{pool: p}
 	h.ctx, h.cancel = context.WithCancel(ctx)
-	if err := p.admit(h, memory.Key{UID: uid, Epoch: epoch}); err != nil {
+	if err := p.hold(h, memory.Key{UID: uid, Epoch: epoch}); err != nil {
 		h.cancel()
 		return nil, fmt.Errorf("acquire replica %s epoch %d: %w", uid, epoch, err)
 	}
 	context.AfterFunc(h.ctx, h.Release)
+	p.request()
 	return h, nil
 }
 
-func (p *Pool) admit(h *Hold, k memory.Key) error {
+// hold takes the hold, at once or when the load is done: under the lock on
+// both paths (P4).
+func (p *Pool) hold(h *Hold, k memory.Key) error {
+	told, err := p.takeOrJoin(h, k)
+	if err != nil || told == nil {
+		return err
+	}
+	timer := time.NewTimer(p.Timing.LoadWait)
+	defer timer.Stop()
+	select {
+	case err := <-told:
+		return err
+	case <-h.ctx.Done():
+		err = h.ctx.Err()
+	case <-timer.C:
+		err = &NotReadyError{State: Loading, RetryAfter: notReadyRetry}
+	case <-p.life.Done():
+		err = &NotReadyError{State: Loading, RetryAfter: notReadyRetry}
+	}
+	return p.leave(h, k, told, err)
+}
+
+// takeOrJoin takes a hold on a ready engine, or joins those that wait for an
+// OnDemand one, who are told on the channel.
+func (p *Pool) takeOrJoin(h *Hold, k memory.Key) (<-chan error, error) {
+	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := p.entries[k]
 	switch {
 	case e == nil || e.released:
-		return ErrNotHere
-	case e.state != Ready || e.engine == nil || !e.engine.ready || e.engine.stop != nil:
-		return &NotReadyError{State: e.state, RetryAfter: notReadyRetry}
+		return nil, ErrNotHere
+	case e.state == Ready && e.engine != nil && e.engine.ready && e.engine.stop == nil:
+		h.engine = e.engine
+		h.engine.holds[h] = struct{}{}
+		return nil, nil
+	case !e.onDemand():
+		return nil, &NotReadyError{State: e.state, RetryAfter: notReadyRetry}
 	}
-	h.engine = e.engine
-	h.engine.holds[h] = struct{}{}
-	return nil
+	if err := e.unavailable(now); err != nil {
+		return nil, err
+	}
+	told, began := e.join(h, now)
+	if began {
+		e.roomAgain = time.Time{}
+		p.wake()
+	}
+	return told, nil
+}
+
+// leave gives up waiting because of err; a hold that was granted in the same
+// moment is given back. The load goes on.
+func (p *Pool) leave(h *Hold, k memory.Key, told <-chan error, err error) error {
+	p.mu.Lock()
+	if e := p.entries[k]; e != nil && e.demand != nil {
+		delete(e.demand.waiting, h)
+	}
+	p.mu.Unlock()
+	select {
+	case answer := <-told:
+		if answer == nil {
+			p.drop(h)
+		}
+	default:
+	}
+	return err
+}
+
+// drop takes a hold out of its engine's. The idle time begins.
+func (p *Pool) drop(h *Hold) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g := h.engine
+	delete(g.holds, h)
+	g.use(time.Now())
+	g.checkIdle()
+	if len(g.holds) > 0 {
+		return
+	}
+	for _, e := range p.entries { // somebody may wait for an idle engine
+		if e.short != nil && !e.roomAgain.IsZero() {
+			e.roomAgain = time.Time{}
+			p.wake()
+		}
+	}
 }
 
 // Epoch and load of the engine that is held.
@@ -67,11 +143,7 @@ func (h *Hold) Load() int64 { return h.engine.load }
 // and more than once.
 func (h *Hold) Release() {
 	h.once.Do(func() {
-		p := h.pool
-		p.mu.Lock()
-		delete(h.engine.holds, h)
-		h.engine.checkIdle()
-		p.mu.Unlock()
+		h.pool.drop(h)
 		h.cancel()
 	})
 }

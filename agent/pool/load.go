@@ -15,6 +15,10 @@ import (
 // load starts an engine in a goroutine. The entry is marked with the engine at
 // once, so that there is never a second one.
 func (p *Pool) load(e *entry) {
+	if !p.admitted(e) { // promised is not given: the Mac must have it now
+		return
+	}
+	p.Fault(FaultLoadBegun)
 	var g *engine
 	p.change(func() {
 		e.loads++
@@ -28,9 +32,10 @@ func (p *Pool) load(e *entry) {
 			p.neverStarted(e, g, err)
 			return
 		}
-		p.change(func() { g.proc = proc })
+		p.change(func() { g.child(proc) })
 		p.attend(e, g)
 		p.wake() // it may be stopped from now on
+		p.poke()
 	})
 }
 
@@ -40,7 +45,7 @@ func (p *Pool) newEngine(e *entry) *engine {
 	f := p.files.engine(e.key, e.loads)
 	return &engine{
 		key: e.key, load: e.loads, config: config, files: f, loadBegan: time.Now(),
-		holds: map[*Hold]struct{}{},
+		progressAt: time.Now(), holds: map[*Hold]struct{}{},
 		record: journal.Engine{
 			ReplicaUID: e.key.UID, Epoch: e.key.Epoch, Load: e.loads,
 			Namespace: e.order.Namespace, Name: e.order.Name, Config: config, Socket: f.socket,
@@ -51,11 +56,11 @@ func (p *Pool) newEngine(e *entry) *engine {
 
 // start writes down what is about to be started, starts it, and writes down
 // its process. A crash between the two is found again by the socket.
-func (p *Pool) start(e *entry, g *engine) (*process.Process, error) {
+func (p *Pool) start(e *entry, g *engine) (process.Handle, error) {
 	if err := g.files.writeConfig(g.config); err != nil {
 		return nil, err
 	}
-	if err := g.connect(); err != nil {
+	if err := g.connect(p.Engines); err != nil {
 		return nil, err
 	}
 	if !p.record(func(s *journal.State) {
@@ -64,15 +69,18 @@ func (p *Pool) start(e *entry, g *engine) (*process.Process, error) {
 	}) {
 		return nil, fmt.Errorf("start engine: %w", p.life.Err())
 	}
-	proc, err := process.Start(p.life, process.Spec{
+	p.Fault(FaultLoadRecorded)
+	proc, err := p.Engines.Start(p.life, process.Spec{
 		Path: p.Engine, Args: []string{"serve", "--socket", g.files.socket, "--config", g.files.config},
 		Env: p.EngineEnv, LogPath: g.files.log,
-	}, p.Probe)
+	})
 	if err != nil {
 		return nil, err
 	}
-	g.record.PID, g.record.StartTime = proc.PID, proc.StartTime
+	p.Fault(FaultLoadStarted)
+	g.record.PID, g.record.StartTime = proc.ID()
 	p.record(func(s *journal.State) { s.PutEngine(g.record) })
+	p.Fault(FaultLoadIdentified)
 	return proc, nil
 }
 
@@ -82,8 +90,8 @@ func (p *Pool) neverStarted(e *entry, g *engine, err error) {
 		return
 	}
 	p.Log.Error(err, "Engine does not start", "ModelReplica", g.record.Namespace+"/"+g.record.Name)
-	if g.conn != nil {
-		_ = g.conn.Close()
+	if g.client != nil {
+		_ = g.client.Close()
 	}
 	g.files.remove()
 	now := time.Now()
@@ -92,13 +100,14 @@ func (p *Pool) neverStarted(e *entry, g *engine, err error) {
 		s.DropEngine(e.key.UID, e.key.Epoch)
 		p.read(func() { e.persist(s) })
 	})
-	p.change(func() { e.engine = nil })
+	p.change(func() { p.vacate(e) })
 	p.wake()
 }
 
 // fail counts a crash or failed load and decides on a restart; the caller
 // holds mu, and no process is there.
 func (p *Pool) fail(e *entry, why journal.Refusal, now time.Time) {
+	defer func() { e.disappoint(e.failedLoad(why, now)) }()
 	e.failure = &why
 	recent, wait, again := afterCrash(e.crashes, now)
 	e.crashes = recent
@@ -114,6 +123,18 @@ func (p *Pool) fail(e *entry, why journal.Refusal, now time.Time) {
 	}
 	e.state, e.reserved = Failed, false
 	p.Ledger.Release(e.key)
+}
+
+// pressurePause is how long an engine stays away that had to go for memory, or
+// whose load was given up for it. It is no failure of the engine, so it does
+// not count as one.
+const pressurePause = 10 * time.Second
+
+// setBack keeps an entry from being loaded for a while; the caller holds
+// Pool.mu, and no process is there.
+func (e *entry) setBack(why journal.Refusal, now time.Time) {
+	e.failure, e.restart, e.state = &why, now.Add(pressurePause), Reserved
+	e.disappoint(e.failedLoad(why, now))
 }
 
 // hopeless reasons do not go away with another attempt.

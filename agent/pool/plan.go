@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/memory"
@@ -52,6 +54,11 @@ type view struct {
 	engine, starting, unloading, outdated bool
 	loadNotBefore                         time.Time
 	released                              bool
+	// onDemand: a load begins with a request only; demanded: since when one
+	// waits. No room was found before roomNotBefore; unsettled: an engine ended
+	// uncleanly and the host was not looked at twice since.
+	onDemand, demanded, unsettled bool
+	since, roomNotBefore          time.Time
 }
 
 // step is what is to be done with an entry next.
@@ -73,6 +80,7 @@ type action struct {
 	key    memory.Key
 	step   step
 	reason v1alpha1.ReclaimReason // of an unload
+	since  time.Time              // of a demand
 }
 
 // plan derives the next step of each entry from what is wanted and what is
@@ -87,14 +95,24 @@ func plan(views []view, now time.Time) (actions []action, again time.Time) {
 	for _, v := range views {
 		next, at := planOne(v, engines[v.key.UID] > 0, now)
 		if next.step != 0 {
-			next.key = v.key
+			next.key, next.since = v.key, v.since
 			actions = append(actions, next)
 		}
 		if !at.IsZero() && (again.IsZero() || at.Before(again)) {
 			again = at
 		}
 	}
+	slices.SortStableFunc(actions, func(a, b action) int { return cmp.Or(takes(a)-takes(b), a.since.Compare(b.since)) })
 	return actions, again
+}
+
+// takes puts what gives memory back before what asks for it; of the latter,
+// those that nobody waits for come first (Always), then the longest waiting.
+func takes(a action) int {
+	if a.step == stepReserve || a.step == stepLoad {
+		return 1
+	}
+	return 0
 }
 
 // planOne decides for one entry; predecessor says that a process of this
@@ -135,6 +153,15 @@ func planRunning(v view, predecessor bool, now time.Time) (action, time.Time) {
 		return action{}, time.Time{}
 	case !v.downloaded:
 		return planDownload(v, now)
+	case v.onDemand && !v.demanded:
+		if v.reserved {
+			return action{step: stepUnreserve}, time.Time{}
+		}
+		return action{}, time.Time{}
+	case v.unsettled:
+		return action{}, time.Time{} // the look that settles it wakes the loop
+	case now.Before(v.roomNotBefore):
+		return action{}, v.roomNotBefore // an exit or a release comes before, mostly
 	case !v.reserved:
 		return action{step: stepReserve}, time.Time{}
 	case predecessor:

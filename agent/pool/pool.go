@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -37,6 +39,8 @@ type Config struct {
 	// Engine is the program, and EngineEnv its environment.
 	Engine    string
 	EngineEnv []string
+	// Engines starts and dials engines; nil means processes of this machine.
+	Engines process.Engines
 	// StateDir holds logs and, where the path is short enough, sockets.
 	StateDir string
 	Timing   Timing
@@ -44,37 +48,19 @@ type Config struct {
 	// Neither may block.
 	Changed   func()
 	Reclaimed func(v1alpha1.Reclaim)
-}
-
-// Timing are the pool's delays; a zero field means its default.
-type Timing struct {
-	// Poll is how often footprints are measured while an engine is there, and
-	// IdlePoll while none is.
-	Poll, IdlePoll time.Duration
-	// Hello is how long an engine may take to answer its first call.
-	Hello time.Duration
-	// Stop, StopPerGiB: how long an engine may take after Shutdown.
-	Stop, StopPerGiB time.Duration
-	// Term is how long it may take after SIGTERM, beside StopPerGiB.
-	Term time.Duration
-	// Settle is the pause between looks at the host's memory after an exit.
-	Settle time.Duration
-}
-
-func (t Timing) withDefaults() Timing {
-	return Timing{
-		Poll: cmp.Or(t.Poll, time.Second), IdlePoll: cmp.Or(t.IdlePoll, 30*time.Second),
-		Hello: cmp.Or(t.Hello, 15*time.Second),
-		Stop:  cmp.Or(t.Stop, time.Minute), StopPerGiB: cmp.Or(t.StopPerGiB, 500*time.Millisecond),
-		Term: cmp.Or(t.Term, 10*time.Second), Settle: cmp.Or(t.Settle, 500*time.Millisecond),
-	}
+	// Fault is called at each of FaultPoints, for tests that end the agent
+	// there; nil in production.
+	Fault func(point string)
 }
 
 // Pool holds the engines of this Mac. It is safe for concurrent use.
 type Pool struct {
 	Config
 	files files
-	wakes chan struct{}
+	// wakes makes Run plan, pokes makes enforce look at the Mac (M9).
+	wakes, pokes chan struct{}
+	// enforcer belongs to the goroutine of enforce alone.
+	enforcer *memory.Enforcer
 	// life ends with Run: the supervisor stops, engines live on.
 	life   context.Context
 	finish context.CancelFunc
@@ -89,7 +75,15 @@ type Pool struct {
 	measuredAt time.Time
 	reclaims   []v1alpha1.Reclaim
 	freedTotal int64
-	backend    string
+	// indeterminate counts reclaims whose host check could not be made (P24).
+	indeterminate int64
+	backend       string
+	decision      memory.Decision // of the last poll
+	polled        time.Time       // when that was; zero: never
+	stranding     memory.Stranding
+	divergence    memory.Divergence
+	mac           macFindings
+	conditions    []metav1.Condition // of the Mac, as last published
 
 	snapshot atomic.Pointer[Snapshot]
 }
@@ -104,14 +98,26 @@ func New(c Config) (*Pool, error) {
 	if c.Reclaimed == nil {
 		c.Reclaimed = func(v1alpha1.Reclaim) {}
 	}
+	if c.Fault == nil {
+		c.Fault = func(string) {}
+	}
+	if c.Engines == nil {
+		c.Engines = process.System{Probe: c.Probe}
+	}
 	f, err := newFiles(c.StateDir)
 	if err != nil {
 		return nil, err
 	}
-	p := &Pool{Config: c, files: f, wakes: make(chan struct{}, 1), entries: map[memory.Key]*entry{}}
+	p := &Pool{
+		Config: c, files: f, wakes: make(chan struct{}, 1), pokes: make(chan struct{}, 1),
+		enforcer: memory.NewEnforcer(), entries: map[memory.Key]*entry{},
+	}
 	p.life, p.finish = context.WithCancel(context.Background())
 	s := c.Journal.Snapshot()
-	p.reclaims, p.freedTotal = s.Reclaims, s.FreedBytesTotal
+	p.reclaims, p.freedTotal, p.indeterminate = s.Reclaims, s.FreedBytesTotal, s.IndeterminateReclaims
+	if s.Unsettled {
+		p.stranding.Unclean()
+	}
 	for _, r := range s.Replicas {
 		p.entry(memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}).remember(r)
 	}
@@ -150,8 +156,15 @@ func (p *Pool) Apply(o journal.Orders) {
 		for _, a := range o.Assignments {
 			p.entry(memory.Key{UID: a.ReplicaUID, Epoch: a.Epoch}).take(a)
 		}
+		for _, e := range p.entries {
+			if e.want != wantRunning { // whoever waits for a load waits in vain
+				e.disappoint(&NotReadyError{State: e.state, RetryAfter: notReadyRetry})
+			}
+		}
+		p.roomChanged()
 	})
 	p.wake()
+	p.poke()
 }
 
 // setLedger tells the ledger what the machine and the administrator allow; the
@@ -172,7 +185,7 @@ func (p *Pool) setLedger() {
 func (p *Pool) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, p.finish)
 	defer stop()
-	p.tasks.Go(p.measureLoop)
+	p.tasks.Go(p.enforce)
 	for p.life.Err() == nil {
 		again := p.pass(time.Now())
 		timer := time.NewTimer(time.Until(again))
@@ -187,6 +200,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		timer.Stop()
 	}
 	p.tasks.Wait()
+	p.rememberUse(0)
 	return ctx.Err()
 }
 
@@ -209,12 +223,14 @@ func (p *Pool) views() []view {
 	defer p.mu.Unlock()
 	views := make([]view, 0, len(p.entries))
 	for _, e := range p.entries {
-		views = append(views, e.view(p.hostKnown))
+		views = append(views, e.view(p.hostKnown, p.stranding.MayStart()))
 	}
-	slices.SortFunc(views, func(a, b view) int {
-		return cmp.Or(cmp.Compare(a.key.UID, b.key.UID), cmp.Compare(a.key.Epoch, b.key.Epoch))
-	})
+	slices.SortFunc(views, func(a, b view) int { return byKey(a.key, b.key) })
 	return views
+}
+
+func byKey(a, b memory.Key) int {
+	return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Epoch, b.Epoch))
 }
 
 // execute begins one action. Each leaves a mark in its entry, so that the next
@@ -233,10 +249,13 @@ func (p *Pool) execute(a action) {
 	case stepLoad:
 		p.load(e)
 	case stepUnload:
-		p.unload(e, a.reason)
+		p.unload(e, a.reason, nil)
 	case stepUnreserve:
 		p.Ledger.Release(e.key)
-		p.change(func() { e.reserved, e.state = false, Absent })
+		p.change(func() {
+			e.reserved, e.state = false, Absent
+			p.roomChanged()
+		})
 	case stepRelease:
 		p.release(e)
 	case stepForget:
@@ -265,6 +284,14 @@ func (p *Pool) read(f func()) {
 func (p *Pool) wake() {
 	select {
 	case p.wakes <- struct{}{}:
+	default:
+	}
+}
+
+// poke has the Mac looked at now.
+func (p *Pool) poke() {
+	select {
+	case p.pokes <- struct{}{}:
 	default:
 	}
 }

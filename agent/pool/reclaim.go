@@ -8,9 +8,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/pool/process"
-	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
 // collect does what follows every observed exit: it checks the host, writes
@@ -24,8 +22,13 @@ func (p *Pool) collect(e *entry, g *engine) {
 			g.stop = &stopping{reason: how.reason, since: now, before: p.host, alone: p.alone(g)}
 		}
 		e.state, g.ready, g.gone = Exited, false, true
+		if unclean(how.exit) {
+			p.stranding.Unclean()
+		}
 	})
+	p.Fault(FaultExitSeen)
 	check := p.settle(g, how.freed)
+	p.Fault(FaultExitSettled)
 	r := how.reclaim(g, check, now)
 	g.files.remove()
 	p.change(func() {
@@ -34,22 +37,47 @@ func (p *Pool) collect(e *entry, g *engine) {
 		if r.FreedBytes != nil {
 			p.freedTotal += *r.FreedBytes
 		}
+		if check == v1alpha1.HostCheckIndeterminate {
+			p.indeterminate++
+		}
 		p.afterExit(e, g, r, now)
 	})
 	if !p.record(func(s *journal.State) {
 		s.DropEngine(e.key.UID, e.key.Epoch)
 		s.Reclaims = prepend(s.Reclaims, r)
 		p.read(func() {
-			s.FreedBytesTotal = p.freedTotal
+			s.FreedBytesTotal, s.IndeterminateReclaims, s.Unsettled = p.freedTotal, p.indeterminate, !p.stranding.MayStart()
 			e.persist(s)
 		})
 	}) {
 		return // the next agent finds the process gone
 	}
-	p.change(func() { e.engine = nil }) // only now may another be started
+	p.Fault(FaultExitRecorded)
+	p.change(func() { p.vacate(e) }) // only now may another be started
 	p.Log.Info("Engine ended", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "reason", r.Reason, "exit", r.Exit, "freedBytes", orUnknown(how.freed))
 	p.Reclaimed(r)
 	p.wake()
+	p.poke() // an unload always ends with a look at the Mac (M9)
+}
+
+// vacate ends the entry's claim to an engine; the caller holds mu. What is
+// OnDemand gives its reservation back and asks again with the next request.
+func (p *Pool) vacate(e *entry) {
+	if g := e.engine; g != nil {
+		e.guards = e.guards.plus(g.status.GetGuard())
+		p.answerHeadroom(g)
+	}
+	e.engine = nil
+	if e.onDemand() && e.reserved {
+		p.Ledger.Release(e.key)
+		e.reserved, e.state = false, Absent
+	}
+	p.roomChanged()
+}
+
+// unclean ends leave the host's memory to be looked at before the next start.
+func unclean(x v1alpha1.ExitKind) bool {
+	return x == v1alpha1.ExitKilled || x == v1alpha1.ExitCrashed || x == v1alpha1.ExitUnknown
 }
 
 // ending is what is known of how an engine ended.
@@ -114,7 +142,15 @@ func (end ending) reclaim(g *engine, check v1alpha1.HostCheck, now time.Time) v1
 func (p *Pool) afterExit(e *entry, g *engine, r v1alpha1.Reclaim, now time.Time) {
 	switch r.Reason {
 	case v1alpha1.ReclaimCrashed:
-		p.fail(e, journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: fmt.Sprintf("the engine ended by itself (%s)", describeExit(g.proc.Exit()))}, now)
+		why := journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: fmt.Sprintf("the engine ended by itself (%s)", describeExit(g.proc.Exit()))}
+		if g.failure != nil {
+			why = *g.failure
+		}
+		p.fail(e, why, now)
+	case v1alpha1.ReclaimOverLimit:
+		p.fail(e, journal.Refusal{Reason: string(r.Reason), Message: "the engine used more memory than its own limit allows"}, now)
+	case v1alpha1.ReclaimHardPressure, v1alpha1.ReclaimEmergency, v1alpha1.ReclaimLoadCancelled:
+		e.setBack(journal.Refusal{Reason: string(r.Reason), Message: "the engine was ended because this Mac is short of memory"}, now)
 	case v1alpha1.ReclaimLoadFailed:
 		why := journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: fmt.Sprintf("the engine ended while it loaded (%s)", describeExit(g.proc.Exit()))}
 		if g.failure != nil {
@@ -144,39 +180,6 @@ func orUnknown(n *int64) any {
 		return "unknown"
 	}
 	return *n
-}
-
-// settleRounds is how often the host is looked at before the check gives up.
-const settleRounds = 10
-
-// settle asks the host whether it got back what the engine held. While other
-// engines work the host's figures cannot be attributed: one look, no waiting.
-func (p *Pool) settle(g *engine, freed *int64) v1alpha1.HostCheck {
-	if freed == nil || g.stop.before.Total == 0 {
-		return v1alpha1.HostCheckIndeterminate
-	}
-	for range settleRounds {
-		now, err := p.Probe.Host(p.life, p.ownFootprint())
-		others := false
-		p.read(func() { others = !g.stop.alone || !p.alone(g) })
-		if err != nil || others {
-			return v1alpha1.HostCheckIndeterminate
-		}
-		if settled(g.stop.before, now, *freed) {
-			return v1alpha1.HostCheckVerified
-		}
-		select {
-		case <-p.life.Done():
-			return v1alpha1.HostCheckIndeterminate
-		case <-time.After(p.Timing.Settle):
-		}
-	}
-	return v1alpha1.HostCheckIndeterminate
-}
-
-// settled: the bytes in use fell by what was freed, less a tolerance.
-func settled(before, now probe.Host, freed int64) bool {
-	return before.Used-now.Used >= max(0, freed-max(2*footprint.GiB, freed/20))
 }
 
 // addFreed makes r the last reclaim of a replica.

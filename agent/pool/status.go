@@ -2,17 +2,15 @@ package pool
 
 import (
 	"cmp"
-	"fmt"
 	"math"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // Snapshot is what the pool has to report at one moment. Nobody changes it.
@@ -25,6 +23,28 @@ type Snapshot struct {
 	Host        probe.Host
 	// Backend of the engines, as the last one said.
 	Backend string
+	// Conditions of the Mac: MemoryPressure, WiredStranded, MemoryDiverged and
+	// GuardInactive. Their messages hold no figure that moves from poll to poll.
+	Conditions []metav1.Condition
+	// Guards of the replicas that have or had an engine in this agent's life.
+	Guards []GuardCounters
+}
+
+// GuardCounters are what the guards of a replica's engines did since this
+// agent started.
+type GuardCounters struct {
+	UID string
+	// ThrottledChunks were made smaller, RefusedRequests did not fit, and
+	// AbortedPrefills ended on their way.
+	ThrottledChunks, RefusedRequests, AbortedPrefills int64
+}
+
+// plus adds what one engine counted; a nil guard counted nothing.
+func (c GuardCounters) plus(g *wire.Guard) GuardCounters {
+	c.ThrottledChunks += g.GetThrottledChunks()
+	c.RefusedRequests += g.GetRefusedRequests()
+	c.AbortedPrefills += g.GetAbortedPrefills()
+	return c
 }
 
 // Endpoint is a replica that requests may ask for.
@@ -76,11 +96,13 @@ func (p *Pool) publish() {
 // build makes a snapshot; the caller holds mu.
 func (p *Pool) build(now time.Time) *Snapshot {
 	s := &Snapshot{Generation: p.generation, Reclaims: p.reclaims, Host: p.host, Backend: p.backend, Memory: p.memory()}
+	p.conditions = transition(p.conditions, p.macConditions(), now)
+	s.Conditions, s.Guards = slices.Clone(p.conditions), p.guards()
 	for _, e := range p.entries {
 		if e.want == wantUnknown && e.engine == nil {
 			continue // remembered, and nobody asked for it yet
 		}
-		s.Assignments = append(s.Assignments, e.status(now))
+		s.Assignments = append(s.Assignments, p.report(e, now))
 	}
 	s.Assignments = oneEach(s.Assignments)
 	return s
@@ -95,26 +117,6 @@ func oneEach(all []v1alpha1.AssignmentStatus) []v1alpha1.AssignmentStatus {
 	return slices.CompactFunc(all, func(a, b v1alpha1.AssignmentStatus) bool { return a.ReplicaUID == b.ReplicaUID })
 }
 
-// memory adds up the Mac's figures; the caller holds mu.
-func (p *Pool) memory() v1alpha1.MacMemory {
-	a := p.Ledger.Account()
-	m := v1alpha1.MacMemory{
-		TotalBytes: p.host.Total, CeilingBytes: a.Limits.Ceiling, CeilingTerm: v1alpha1.CeilingTerm(a.Limits.Term),
-		CapacityBytes: a.Limits.Capacity, ReservedBytes: a.Reserved,
-		ForeignBytes: p.host.Foreign, FreeBytes: p.host.Free, FreedBytesTotal: p.freedTotal,
-	}
-	for _, e := range p.entries {
-		if e.engine != nil && !e.engine.gone {
-			m.FootprintBytes += e.engine.footprint
-		}
-	}
-	if !p.measuredAt.IsZero() {
-		at := metav1.NewTime(p.measuredAt)
-		m.MeasuredAt = &at
-	}
-	return m
-}
-
 func (e *entry) endpoint() Endpoint {
 	n := Endpoint{UID: e.key.UID, Epoch: e.key.Epoch, Namespace: e.order.Namespace, ServedNames: e.order.ServedNames}
 	if e.engine != nil {
@@ -123,8 +125,33 @@ func (e *entry) endpoint() Endpoint {
 	return n
 }
 
-// status reports the entry; the caller holds Pool.mu.
-func (e *entry) status(now time.Time) v1alpha1.AssignmentStatus {
+// guards lists the counters of each replica, over all its engines of this
+// agent's life; the caller holds mu.
+func (p *Pool) guards() (all []GuardCounters) {
+	for _, e := range p.entries {
+		c := e.guards
+		if c.UID = e.key.UID; e.engine != nil {
+			c = c.plus(e.engine.status.GetGuard())
+		}
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b GuardCounters) int { return cmp.Compare(a.UID, b.UID) })
+	sums := all[:0] // one for each replica, whatever its epochs
+	for _, c := range all {
+		if n := len(sums); n > 0 && sums[n-1].UID == c.UID {
+			last := &sums[n-1]
+			last.ThrottledChunks += c.ThrottledChunks
+			last.RefusedRequests += c.RefusedRequests
+			last.AbortedPrefills += c.AbortedPrefills
+			continue
+		}
+		sums = append(sums, c)
+	}
+	return sums
+}
+
+// report says how the entry is; the caller holds mu.
+func (p *Pool) report(e *entry, now time.Time) v1alpha1.AssignmentStatus {
 	s := v1alpha1.AssignmentStatus{
 		ReplicaUID: e.key.UID, Epoch: e.key.Epoch,
 		Progress: e.progress(now), Freed: e.freed, Restarts: e.restarts,
@@ -133,17 +160,18 @@ func (e *entry) status(now time.Time) v1alpha1.AssignmentStatus {
 		s.Memory.ReservedBytes = e.order.ReservedBytes
 	}
 	if g := e.engine; g != nil && g.proc != nil && !g.gone {
-		s.PID = int64(g.proc.PID)
+		s.PID = int64(g.pid)
 		s.Memory.LimitBytes, s.Memory.FootprintBytes = g.config.LimitBytes, g.footprint
 		m := g.status.GetMemory()
 		s.Memory.WeightsBytes, s.Memory.KVInUseBytes = m.GetWeightsBytes(), m.GetKvInUseBytes()
 		s.Memory.ActiveBytes, s.Memory.PooledBytes = m.GetActiveBytes(), m.GetPooledBytes()
+		s.Memory.AccountedBytes = m.GetWeightsBytes() + m.GetKvInUseBytes()
 		if !g.measured.IsZero() {
 			at := metav1.NewTime(g.measured)
 			s.Memory.MeasuredAt = &at
 		}
 	}
-	e.conditions = transition(e.conditions, e.derive(now), now)
+	e.conditions = transition(e.conditions, p.derive(e, now), now)
 	s.Conditions = slices.Clone(e.conditions)
 	return s
 }
@@ -158,7 +186,7 @@ func (e *entry) progress(now time.Time) v1alpha1.Progress {
 		return v1alpha1.Progress{Stage: v1alpha1.StageFailed}
 	case e.state == Draining || e.state == Stopping:
 		return v1alpha1.Progress{Stage: v1alpha1.StageDraining}
-	case e.state == Ready:
+	case e.state == Ready, e.asleep() && e.demand == nil && e.failure == nil:
 		return v1alpha1.Progress{Stage: v1alpha1.StageServing}
 	case e.state == Loading && e.engine != nil:
 		l := e.engine.status.GetLoad()
@@ -179,126 +207,4 @@ func progressOf(stage v1alpha1.Stage, done, total int64, took time.Duration) v1a
 		p.ETASeconds = &eta
 	}
 	return p
-}
-
-// derive computes the five conditions from what is the case now.
-func (e *entry) derive(now time.Time) []metav1.Condition {
-	return []metav1.Condition{e.downloadedCondition(), e.admittedCondition(), e.loadedCondition(now), e.servingCondition(), e.releasedCondition()}
-}
-
-func condition(kind string, status metav1.ConditionStatus, reason, format string, args ...any) metav1.Condition {
-	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: fmt.Sprintf(format, args...)}
-}
-
-func (e *entry) downloadedCondition() metav1.Condition {
-	d := &e.download
-	no := func(reason, format string, args ...any) metav1.Condition {
-		return condition(v1alpha1.ConditionDownloaded, metav1.ConditionFalse, reason, format, args...)
-	}
-	switch {
-	case d.done:
-		return condition(v1alpha1.ConditionDownloaded, metav1.ConditionTrue, v1alpha1.ReasonVerified, "all files are on disk and verified")
-	case d.failure != nil && d.failure.Final:
-		return no(d.failure.Reason, "%s", d.failure.Message)
-	case d.failure != nil:
-		return no(d.failure.Reason, "%s; tried %d times, and again", d.failure.Message, d.attempts)
-	case d.running:
-		return no(v1alpha1.ReasonDownloading, "%s to fetch", v1alpha1.FormatBytes(d.total))
-	}
-	return no(v1alpha1.ReasonWaiting, "not begun")
-}
-
-func (e *entry) admittedCondition() metav1.Condition {
-	switch {
-	case e.want == wantInvalid:
-		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, ReasonInvalidOrder, "%s", e.invalid)
-	case e.refused != nil:
-		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, e.refused.Reason, "%s", e.refused.Message)
-	case e.reserved:
-		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonReserved, "%s are reserved", v1alpha1.FormatBytes(e.order.ReservedBytes))
-	case e.released:
-		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, v1alpha1.ReasonReleased, "the reservation was given back")
-	}
-	return condition(v1alpha1.ConditionAdmitted, metav1.ConditionUnknown, v1alpha1.ReasonWaiting, "asked once the files are on disk")
-}
-
-func (e *entry) loadedCondition(now time.Time) metav1.Condition {
-	no := func(reason, format string, args ...any) metav1.Condition {
-		return condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, reason, format, args...)
-	}
-	switch {
-	case e.refused != nil && e.failure != nil:
-		return no(e.refused.Reason, "%s", e.refused.Message)
-	case e.state == Ready, e.state == Draining, e.state == Stopping && e.engine != nil && e.engine.failure == nil:
-		return condition(v1alpha1.ConditionLoaded, metav1.ConditionTrue, v1alpha1.ReasonLoaded, "the engine holds the model")
-	case e.state == Loading:
-		return no(v1alpha1.ReasonLoading, "load %d", e.loads)
-	case e.failure != nil:
-		return no(e.failure.Reason, "%s; restart %d of %d", e.failure.Message, len(e.crashes), maxCrashes)
-	case e.loads > 0:
-		return no(v1alpha1.ReasonStopped, "no engine runs")
-	}
-	return no(v1alpha1.ReasonWaiting, "not begun")
-}
-
-func (e *entry) servingCondition() metav1.Condition {
-	no := func(reason, format string, args ...any) metav1.Condition {
-		return condition(v1alpha1.ConditionServing, metav1.ConditionFalse, reason, format, args...)
-	}
-	switch {
-	case e.state == Ready:
-		return condition(v1alpha1.ConditionServing, metav1.ConditionTrue, v1alpha1.ReasonServing, "requests are answered")
-	case e.state == Draining, e.state == Stopping:
-		return no(v1alpha1.ReasonDraining, "running requests finish, new ones go elsewhere")
-	case e.state == Loading:
-		return no(v1alpha1.ReasonLoading, "the engine loads")
-	case e.refused != nil:
-		return no(e.refused.Reason, "%s", e.refused.Message)
-	case e.failure != nil:
-		return no(v1alpha1.ReasonBackOff, "%s; the engine is started again soon", e.failure.Message)
-	case e.released || e.loads > 0:
-		return no(v1alpha1.ReasonStopped, "no engine runs")
-	}
-	return no(v1alpha1.ReasonWaiting, "not begun")
-}
-
-func (e *entry) releasedCondition() metav1.Condition {
-	if !e.released {
-		return condition(v1alpha1.ConditionReleased, metav1.ConditionFalse, v1alpha1.ReasonHeld, "ordered to this Mac")
-	}
-	switch {
-	case e.loads == 0:
-		return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "it had no engine")
-	case e.freed.Bytes == nil:
-		return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "its engine is gone; what it held could not be measured")
-	}
-	return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "its engine is gone and held %s", v1alpha1.FormatBytes(*e.freed.Bytes))
-}
-
-// reasonForm is what the API takes as a reason: with anything else the whole
-// report would be refused.
-var reasonForm = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_]{0,62}[A-Za-z0-9])?$`)
-
-// bounded fits a message into a condition.
-func bounded(s string) string {
-	if s = strings.ToValidUTF8(s, "?"); len(s) > 1024 {
-		s = strings.ToValidUTF8(s[:1021], "") + "..."
-	}
-	return s
-}
-
-// transition keeps the time of the last change of each condition's status.
-func transition(old, next []metav1.Condition, now time.Time) []metav1.Condition {
-	for i := range next {
-		c := &next[i]
-		c.LastTransitionTime = metav1.NewTime(now)
-		if j := slices.IndexFunc(old, func(o metav1.Condition) bool { return o.Type == c.Type }); j >= 0 && old[j].Status == c.Status {
-			c.LastTransitionTime = old[j].LastTransitionTime
-		}
-		c.Message = bounded(c.Message)
-		if !reasonForm.MatchString(c.Reason) { // an engine's or a store's word
-			c.Reason = v1alpha1.ReasonLoadFailed
-		}
-	}
-	return next
 }

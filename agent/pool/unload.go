@@ -11,35 +11,49 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// unload is the one way an engine is ended, whatever the reason. It marks the
-// engine and climbs the ladder in a goroutine; collect does the rest once the
-// process was seen to end.
-func (p *Pool) unload(e *entry, reason v1alpha1.ReclaimReason) {
+// unload is the one way an engine is ended, whatever the reason (P14). It marks
+// the engine, unless it goes already or only says no under the lock, and climbs
+// the ladder in a goroutine; collect does the rest once the process was seen to
+// end. It reports whether it began.
+func (p *Pool) unload(e *entry, reason v1alpha1.ReclaimReason, only func(*engine) bool) bool {
 	var g *engine
 	p.change(func() {
-		if e.engine == nil || e.engine.stop != nil || e.engine.proc == nil {
+		if e.engine == nil || e.engine.stop != nil || e.engine.proc == nil || only != nil && !only(e.engine) {
 			return
 		}
 		g = e.engine
 		if e.order.ReplicaUID != "" {
 			g.record.DrainSeconds = e.order.DrainSeconds // it may have been changed since the start
 		}
-		g.stop = &stopping{reason: reason, since: time.Now()}
+		g.stop = &stopping{reason: reason, since: time.Now(), hurry: hurried(reason) || g.failure != nil}
 		if old := g.record.Stop; old != nil { // an agent before us began it
 			g.stop.reason, g.stop.since, g.stop.footprint = old.Reason, old.Since, old.Footprint
 		}
 		g.ready, e.state = false, Draining
 	})
 	if g == nil {
-		return
+		return false
 	}
 	p.Log.Info("Engine is unloaded", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", reason)
+	p.Fault(FaultUnloadBegun)
 	p.tasks.Go(func() {
 		p.recordStop(g)
+		p.Fault(FaultUnloadRecorded)
 		if p.drain(g) {
+			p.Fault(FaultUnloadDrained)
 			p.stopEngine(e, g)
 		}
 	})
+	return true
+}
+
+// hurried reasons do not wait for running requests: the memory is needed now.
+func hurried(r v1alpha1.ReclaimReason) bool {
+	switch r {
+	case v1alpha1.ReclaimHardPressure, v1alpha1.ReclaimEmergency, v1alpha1.ReclaimOverLimit, v1alpha1.ReclaimLoadCancelled:
+		return true
+	}
+	return false
 }
 
 // recordStop writes down that the engine was asked to end, and what it held.
@@ -62,7 +76,10 @@ func (p *Pool) drain(g *engine) bool {
 	idle := make(chan struct{})
 	var deadline time.Time
 	p.read(func() {
-		deadline = g.stop.since.Add(time.Duration(g.record.DrainSeconds) * time.Second)
+		deadline = g.stop.since
+		if !g.stop.hurry {
+			deadline = deadline.Add(time.Duration(g.record.DrainSeconds) * time.Second)
+		}
 		g.idle = idle
 		g.checkIdle()
 	})
@@ -83,7 +100,7 @@ func (p *Pool) drain(g *engine) bool {
 // proportion to what the engine holds.
 func (p *Pool) stopEngine(e *entry, g *engine) {
 	p.change(func() { e.state = Stopping })
-	held := p.measure(g)
+	held, _ := p.measure(g)
 	host, hostErr := p.Probe.Host(p.life, p.ownFootprint())
 	p.change(func() {
 		if held > 0 {
@@ -96,6 +113,7 @@ func (p *Pool) stopEngine(e *entry, g *engine) {
 		g.stop.rung = rungShutdown
 	})
 	p.recordStop(g)
+	p.Fault(FaultUnloadMeasured)
 	extra := time.Duration(held/footprint.MiB) * p.Timing.StopPerGiB / 1024
 	if p.shutdown(g, p.Timing.Stop+extra) {
 		return
@@ -114,6 +132,7 @@ func (p *Pool) shutdown(g *engine, limit time.Duration) (ended bool) {
 	if _, err := g.client.Shutdown(ctx, &wire.ShutdownRequest{}); err == nil {
 		p.read(func() { g.stop.answered = true })
 	}
+	p.Fault(FaultUnloadAsked)
 	select {
 	case <-g.proc.Done():
 		return true
@@ -124,10 +143,10 @@ func (p *Pool) shutdown(g *engine, limit time.Duration) (ended bool) {
 
 // signal sends one and waits for the observed exit; a limit of 0 waits for ever.
 func (p *Pool) signal(g *engine, r rung, s syscall.Signal, limit time.Duration) (ended bool) {
-	p.Log.Info("Engine does not end and is signalled", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "pid", g.proc.PID, "signal", s.String())
+	p.Log.Info("Engine does not end and is signalled", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "pid", g.pid, "signal", s.String())
 	p.read(func() { g.stop.rung = r })
 	if err := g.proc.Signal(s); err != nil {
-		p.Log.Error(err, "Engine cannot be signalled", "pid", g.proc.PID)
+		p.Log.Error(err, "Engine cannot be signalled", "pid", g.pid)
 	}
 	var late <-chan time.Time
 	if limit > 0 {

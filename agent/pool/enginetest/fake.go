@@ -1,119 +1,34 @@
 // Package enginetest holds an engine without a model, and the suite that it
 // and the real engine both pass: what the pool relies on.
 //
-// It owns a program that speaks metal/wire, holds memory, and misbehaves as a
-// script tells it. It refuses to be more than a test's engine: it generates
-// the same word again and again.
+// It owns an engine that speaks metal/wire, holds memory, and misbehaves as a
+// script tells it: as a program of its own, or as a Twin inside the test's
+// process, whose footprints are scripted and whose time may be virtual. It
+// refuses to be more than a test's engine: it generates the same word again
+// and again.
 //
-// Start reading at Script, then Run in suite.go.
+// Start reading at Script, then Twin, then Run in suite.go.
 package enginetest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
-	"fmt"
-	"net"
-	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// Script says how a fake engine behaves. It lies in the file that the
-// configuration names as the model.
-type Script struct {
-	// HoldBytes of memory once loaded.
-	HoldBytes int64 `json:"holdBytes"`
-	// LoadMilliseconds until it is ready.
-	LoadMilliseconds int64 `json:"loadMilliseconds"`
-	// FailReason makes the load fail with it; FailMessage says more.
-	FailReason  string `json:"failReason"`
-	FailMessage string `json:"failMessage"`
-	// DieLoading exits with that code while it loads.
-	DieLoading int `json:"dieLoading"`
-	// AnotherHash makes Hello claim another configuration.
-	AnotherHash bool `json:"anotherHash"`
-	// IgnoreShutdown and IgnoreTerm leave the last rung of the ladder.
-	IgnoreShutdown bool `json:"ignoreShutdown"`
-	IgnoreTerm     bool `json:"ignoreTerm"`
-	// TokenMilliseconds between two words.
-	TokenMilliseconds int64 `json:"tokenMilliseconds"`
-}
-
-// Variable in the environment makes a test program play the engine.
-const Variable = "METALFLEET_FAKE_ENGINE"
-
-// Env is the environment in which the running test program plays the engine.
-// The race detector would otherwise make it linger for a second at its exit.
-func Env() []string { return append(os.Environ(), Variable+"=1", "GORACE=atexit_sleep_ms=0") }
-
-// Requested reports whether this process is to play the engine. TestMain asks.
-func Requested() bool { return os.Getenv(Variable) != "" }
-
-// WriteScript writes a script for use as a model path.
-func WriteScript(path string, s Script) error {
-	b, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, b, 0o600)
-}
-
-// Main plays "engine serve --socket S --config F" and returns its exit code.
-func Main(args []string) int {
-	if err := serve(args); err != nil {
-		fmt.Fprintln(os.Stderr, "fake engine:", err)
-		return 1
-	}
-	return 0
-}
-
-func serve(args []string) error {
-	if len(args) == 0 || args[0] != "serve" {
-		return fmt.Errorf("arguments %q: want serve", args)
-	}
-	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
-	socket := flags.String("socket", "", "Unix socket")
-	path := flags.String("config", "", "configuration")
-	if err := flags.Parse(args[1:]); err != nil {
-		return err
-	}
-	e, err := newFake(*path)
-	if err != nil {
-		return err
-	}
-	l, err := net.Listen("unix", *socket)
-	if err != nil {
-		return err
-	}
-	if err := os.Chmod(*socket, 0o600); err != nil {
-		return err
-	}
-	s := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxMessageBytes))
-	wire.RegisterEngineServer(s, e)
-	go e.load()
-	go func() {
-		<-e.over
-		s.GracefulStop()
-	}()
-	term := make(chan os.Signal, 1)
-	signal.Notify(term, syscall.SIGTERM)
-	go func() {
-		for range term {
-			if !e.script.IgnoreTerm {
-				os.Exit(143)
-			}
-		}
-	}()
-	return s.Serve(l)
+// world is what an engine lives in: a process of its own, or a Twin's.
+type world interface {
+	pid() int
+	// hold makes the footprint larger until release.
+	hold(bytes int64) (release func())
+	// exit ends the engine. A program's does not return; what runs in a twin
+	// sees life end.
+	exit(code int)
 }
 
 // fake is the service.
@@ -121,87 +36,141 @@ type fake struct {
 	wire.UnimplementedEngineServer
 	config wire.Config
 	script Script
+	world  world
 	over   chan struct{}
+	// life ends with a twin's engine; a program's ends with its process.
+	life context.Context
 
 	mu      sync.Mutex // guards what follows
 	state   wire.State
 	changed chan struct{} // closed at the next change
+	loaded  int64
 	running int64
+	waiting []chan struct{}    // each closed when no request runs
 	cancel  context.CancelFunc // of all running requests
 	work    context.Context
-	idle    sync.WaitGroup
-	held    []byte
+	aborted bool     // work was ended by Abort and not by Shutdown
+	pool    []func() // releases of pooled bytes
+	pooled  int64
+	limits  *wire.Limits
+	asked   int64 // headroom requests so far
 	stopped bool
 }
 
-func newFake(path string) (*fake, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	e := &fake{over: make(chan struct{}), state: wire.State_STATE_LOADING, changed: make(chan struct{})}
+func newFake(c wire.Config, s Script, w world) *fake {
+	e := &fake{config: c, script: s, world: w, life: context.Background(), over: make(chan struct{}), state: wire.State_STATE_LOADING, changed: make(chan struct{})}
 	e.work, e.cancel = context.WithCancel(context.Background())
-	if e.config, err = wire.ReadConfig(f); err != nil {
-		return nil, err
-	}
-	b, err := os.ReadFile(e.config.ModelPath)
-	if err != nil {
-		return nil, err
-	}
-	return e, json.Unmarshal(b, &e.script)
+	return e
 }
+
+// pause waits and reports whether the engine still lives.
+func (e *fake) pause(milliseconds int64) bool {
+	if milliseconds <= 0 {
+		return e.life.Err() == nil
+	}
+	timer := time.NewTimer(time.Duration(milliseconds) * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-e.life.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// loadSteps is in how many parts a load reports its progress.
+const loadSteps = 10
 
 func (e *fake) load() {
 	if e.script.DieLoading != 0 {
-		os.Exit(e.script.DieLoading)
-	}
-	time.Sleep(time.Duration(e.script.LoadMilliseconds) * time.Millisecond)
-	if e.script.FailReason != "" {
-		e.set(wire.State_STATE_FAILED)
+		e.world.exit(e.script.DieLoading)
 		return
 	}
-	if e.script.HoldBytes > 0 {
-		b, err := unix.Mmap(-1, 0, int(e.script.HoldBytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-		if err != nil {
-			os.Exit(9)
+	for i := int64(1); i <= loadSteps; i++ {
+		if e.script.HangLoading && i > loadSteps/2 {
+			<-e.life.Done()
+			return
 		}
-		for i := 0; i < len(b); i += 4096 {
-			b[i] = 1
+		if !e.pause(e.script.LoadMilliseconds / loadSteps) {
+			return
 		}
-		e.mu.Lock()
-		e.held = b
-		e.mu.Unlock()
+		if e.script.FailReason != "" {
+			continue
+		}
+		part := e.script.HoldBytes * i / loadSteps
+		e.change(func() {
+			if more := part - e.loaded; more > 0 {
+				e.world.hold(more)
+				e.loaded = part
+			}
+		})
 	}
-	e.set(wire.State_STATE_READY)
+	if e.script.FailReason != "" {
+		e.change(func() { e.state = wire.State_STATE_FAILED })
+		return
+	}
+	e.change(func() {
+		e.keep(e.script.PooledBytes)
+		if e.state == wire.State_STATE_LOADING {
+			e.state = wire.State_STATE_READY
+		}
+	})
+	for e.script.LeakBytes > 0 && e.pause(max(1, e.script.LeakMilliseconds)) {
+		e.world.hold(e.script.LeakBytes)
+	}
 }
 
-func (e *fake) set(s wire.State) {
+// keep holds bytes in the pool; the caller holds mu.
+func (e *fake) keep(bytes int64) {
+	if bytes > 0 {
+		e.pool = append(e.pool, e.world.hold(bytes))
+		e.pooled += bytes
+	}
+}
+
+// change does f under the lock and tells those that watch.
+func (e *fake) change(f func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.state = s
+	f()
 	close(e.changed)
 	e.changed = make(chan struct{})
 }
 
-func (e *fake) Hello(context.Context, *wire.HelloRequest) (*wire.HelloResponse, error) {
+// Hello says who listens.
+func (e *fake) Hello(ctx context.Context, _ *wire.HelloRequest) (*wire.HelloResponse, error) {
+	if e.script.Deaf {
+		return nil, e.never(ctx)
+	}
 	hash := e.config.Hash()
 	if e.script.AnotherHash {
 		hash = "another"
 	}
 	return &wire.HelloResponse{
 		ProtocolVersion: wire.ProtocolVersion, EngineVersion: "fake", ReplicaUid: e.config.ReplicaUID,
-		Epoch: e.config.Epoch, ConfigHash: hash, Pid: int64(os.Getpid()), Backend: "fake",
+		Epoch: e.config.Epoch, ConfigHash: hash, Pid: int64(e.world.pid()), Backend: "fake",
 	}, nil
+}
+
+// never answers: it returns when the caller gave up.
+func (e *fake) never(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func (e *fake) status() (*wire.Status, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := &wire.Status{
-		State: e.state, Load: &wire.LoadProgress{BytesDone: int64(len(e.held)), BytesTotal: e.script.HoldBytes},
-		Memory:   &wire.Memory{WeightsBytes: int64(len(e.held)), ActiveBytes: int64(len(e.held))},
-		Activity: &wire.Activity{Running: e.running},
+		State: e.state, Load: &wire.LoadProgress{BytesDone: e.loaded, BytesTotal: e.script.HoldBytes},
+		Memory: e.memory(), Activity: &wire.Activity{Running: e.running},
+		Guard: &wire.Guard{Active: e.limits != nil, LimitsSequence: e.limits.GetSequence(), HeadroomRequest: e.asked},
+	}
+	if !s.Guard.Active {
+		s.Guard.InactiveReason = "no limits were published"
+	}
+	if e.asked > 0 {
+		s.Guard.HeadroomBytes = e.script.HeadroomBytes
 	}
 	if e.state == wire.State_STATE_FAILED {
 		s.Reason, s.Message = e.script.FailReason, e.script.FailMessage
@@ -209,7 +178,17 @@ func (e *fake) status() (*wire.Status, <-chan struct{}) {
 	return s, e.changed
 }
 
+// memory is the engine's own account; the caller holds mu.
+func (e *fake) memory() *wire.Memory {
+	kv := e.running * e.script.RequestBytes
+	return &wire.Memory{WeightsBytes: e.loaded, KvInUseBytes: kv, ActiveBytes: e.loaded + kv, PooledBytes: e.pooled}
+}
+
+// Watch sends the status at each change and interval.
 func (e *fake) Watch(r *wire.WatchRequest, stream grpc.ServerStreamingServer[wire.Status]) error {
+	if e.script.Deaf {
+		return e.never(stream.Context())
+	}
 	interval := time.Duration(r.GetIntervalMilliseconds()) * time.Millisecond
 	if interval == 0 {
 		interval = time.Second
@@ -232,84 +211,86 @@ func (e *fake) Watch(r *wire.WatchRequest, stream grpc.ServerStreamingServer[wir
 	}
 }
 
-var errNotReady = wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_NOT_READY, Message: "not ready"})
-
-func (e *fake) begin(delta int64) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if delta > 0 && e.state != wire.State_STATE_READY {
-		return errNotReady
+// SetLimits remembers them.
+func (e *fake) SetLimits(ctx context.Context, l *wire.Limits) (*wire.SetLimitsResponse, error) {
+	if e.script.IgnoreLimits || e.script.Deaf {
+		return nil, e.never(ctx)
 	}
-	e.running += delta
-	return nil
-}
-
-func (e *fake) Generate(r *wire.GenerateRequest, stream grpc.ServerStreamingServer[wire.GenerateEvent]) error {
-	if r.GetInput() == nil {
-		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Message: "nothing to answer", Param: "messages"})
-	}
-	if err := e.begin(1); err != nil {
-		return err
-	}
-	e.idle.Add(1)
-	defer e.idle.Done()
-	defer func() { _ = e.begin(-1) }()
-	if err := stream.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Admitted{Admitted: &wire.Admitted{PromptTokens: 3}}}); err != nil {
-		return err
-	}
-	var made int64
-	for limit := max(1, r.GetMaxTokens()); made < limit; made++ {
-		select {
-		case <-stream.Context().Done():
-			return stream.Context().Err()
-		case <-e.work.Done():
-			return finish(stream, made, wire.FinishReason_FINISH_REASON_ERROR, &wire.Refusal{Code: wire.Code_CODE_CANCELLED, Message: "the engine stops"})
-		case <-time.After(time.Duration(e.script.TokenMilliseconds) * time.Millisecond):
+	e.change(func() {
+		if l.GetSequence() >= e.limits.GetSequence() {
+			e.limits = l
 		}
-		if err := stream.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: &wire.Delta{Text: "word ", Tokens: []int32{1}}}}); err != nil {
-			return err
-		}
-	}
-	return finish(stream, made, wire.FinishReason_FINISH_REASON_LENGTH, nil)
-}
-
-func finish(stream grpc.ServerStreamingServer[wire.GenerateEvent], made int64, why wire.FinishReason, r *wire.Refusal) error {
-	return stream.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Finished{Finished: &wire.Finished{
-		Reason: why, Error: r, Usage: &wire.Usage{PromptTokens: 3, GeneratedTokens: made},
-	}}})
-}
-
-func (e *fake) SetLimits(context.Context, *wire.Limits) (*wire.SetLimitsResponse, error) {
+	})
 	s, _ := e.status()
 	return &wire.SetLimitsResponse{Memory: s.GetMemory()}, nil
 }
 
-func (e *fake) Shutdown(_ context.Context, r *wire.ShutdownRequest) (*wire.ShutdownResponse, error) {
+// Trim gives the pooled bytes back.
+func (e *fake) Trim(ctx context.Context, _ *wire.TrimRequest) (*wire.TrimResponse, error) {
+	if e.script.IgnoreTrim || e.script.Deaf {
+		return nil, e.never(ctx)
+	}
+	r := &wire.TrimResponse{}
+	e.change(func() {
+		for _, release := range e.pool {
+			release()
+		}
+		r.BytesReclaimed, e.pool, e.pooled = e.pooled, nil, 0
+		r.Memory = e.memory()
+	})
+	return r, nil
+}
+
+// Shutdown drains, cancels and ends the engine.
+func (e *fake) Shutdown(ctx context.Context, r *wire.ShutdownRequest) (*wire.ShutdownResponse, error) {
+	if e.script.Deaf {
+		return nil, e.never(ctx)
+	}
 	if e.script.IgnoreShutdown {
 		return nil, errors.New("ignored")
 	}
-	e.set(wire.State_STATE_DRAINING)
-	finished := make(chan struct{})
-	go func() {
-		e.idle.Wait()
-		close(finished)
-	}()
+	idle := make(chan struct{})
+	e.change(func() {
+		e.state = wire.State_STATE_DRAINING
+		e.whenIdle(idle)
+	})
 	var cancelled int64
+	timer := time.NewTimer(time.Duration(r.GetDrainMilliseconds()) * time.Millisecond)
+	defer timer.Stop()
 	select {
-	case <-finished:
-	case <-time.After(time.Duration(r.GetDrainMilliseconds()) * time.Millisecond):
+	case <-idle:
+	case <-timer.C:
 		e.mu.Lock()
 		cancelled = e.running
-		e.mu.Unlock()
 		e.cancel()
-		<-finished
+		e.mu.Unlock()
+		<-idle
+	}
+	if !e.pause(e.script.ShutdownMilliseconds) {
+		return nil, e.life.Err()
 	}
 	e.mu.Lock()
-	first := !e.stopped
-	e.stopped = true
-	e.mu.Unlock()
-	if first {
+	defer e.mu.Unlock()
+	if !e.stopped {
+		e.stopped = true
 		close(e.over)
 	}
 	return &wire.ShutdownResponse{Cancelled: cancelled}, nil
+}
+
+// whenIdle closes idle once no request runs; the caller holds mu.
+func (e *fake) whenIdle(idle chan struct{}) {
+	e.waiting = append(e.waiting, idle)
+	e.checkIdle()
+}
+
+// checkIdle tells those that wait for it; the caller holds mu.
+func (e *fake) checkIdle() {
+	if e.running > 0 {
+		return
+	}
+	for _, idle := range e.waiting {
+		close(idle)
+	}
+	e.waiting = nil
 }

@@ -4,15 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 
+	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -27,6 +30,14 @@ type Program struct {
 	Context int64
 	// Slow is a number of tokens that takes more than a second.
 	Slow int64
+
+	// begin starts it otherwise than as a program.
+	begin func(t *testing.T, c wire.Config) *running
+}
+
+// InTwin makes the engines of a Twin the program under test.
+func InTwin(t *Twin, modelPath string) Program {
+	return Program{ModelPath: modelPath, Context: 512, Slow: 10_000, begin: t.begin}
 }
 
 const patience = 30 * time.Second
@@ -38,6 +49,8 @@ func Run(t *testing.T, p Program) {
 	t.Run("a request that cannot be meant is refused with a type", func(t *testing.T) { p.refuse(t) })
 	t.Run("a request whose client went leaves nothing behind", func(t *testing.T) { p.cancel(t) })
 	t.Run("limits are answered with the engine's memory", func(t *testing.T) { p.limits(t) })
+	t.Run("a trim is answered with what was given back", func(t *testing.T) { p.trim(t) })
+	t.Run("an abort ends what runs, with a typed end, and the engine goes on", func(t *testing.T) { p.abort(t) })
 	t.Run("shutdown cancels what runs, with a typed end, and exits with 0", func(t *testing.T) { p.shutdown(t) })
 	t.Run("shutdown lets requests finish within their time", func(t *testing.T) { p.drain(t) })
 }
@@ -46,41 +59,81 @@ func Run(t *testing.T, p Program) {
 type running struct {
 	wire.EngineClient
 	config wire.Config
-	cmd    *exec.Cmd
+	pid    int
 	exited chan error
 }
 
 func (p Program) start(t *testing.T) *running {
 	t.Helper()
+	c := wire.Config{ReplicaUID: "suite", Epoch: 3, ModelPath: p.ModelPath, ModelDigest: "sha256:suite", ContextTokens: p.Context, Sequences: 2, CacheTokens: 2 * p.Context, LimitBytes: 1 << 30}
+	if p.begin != nil {
+		return p.begin(t, c)
+	}
 	dir, err := os.MkdirTemp("/tmp", "mf-engine-") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	c := wire.Config{ReplicaUID: "suite", Epoch: 3, ModelPath: p.ModelPath, ModelDigest: "sha256:suite", ContextTokens: p.Context, Sequences: 2, CacheTokens: 2 * p.Context, LimitBytes: 1 << 30}
-	b, err := json.Marshal(c)
-	if err != nil {
+	config, socket := writeConfig(t, dir, c), filepath.Join(dir, "e.sock")
+	r := &running{config: c, exited: make(chan error, 1)}
+	cmd := exec.Command(p.Path, "serve", "--socket", socket, "--config", config)
+	cmd.Env, cmd.Stderr = p.Env, os.Stderr
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	config, socket := filepath.Join(dir, "c.json"), filepath.Join(dir, "e.sock")
-	if err := os.WriteFile(config, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r := &running{config: c, cmd: exec.Command(p.Path, "serve", "--socket", socket, "--config", config), exited: make(chan error, 1)}
-	r.cmd.Env, r.cmd.Stderr = p.Env, os.Stderr
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { r.exited <- r.cmd.Wait() }()
+	r.pid = cmd.Process.Pid
+	go func() { r.exited <- cmd.Wait() }()
 	conn, err := wire.Dial(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.EngineClient = wire.NewEngineClient(conn)
 	t.Cleanup(func() {
-		_ = r.cmd.Process.Kill()
+		_ = cmd.Process.Kill()
 		_ = conn.Close()
 	})
+	return r
+}
+
+func writeConfig(t *testing.T, dir string, c wire.Config) (path string) {
+	t.Helper()
+	b, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(dir, "c.json")
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// begin starts an engine of a Twin.
+func (t *Twin) begin(tt *testing.T, c wire.Config) *running {
+	tt.Helper()
+	dir := tt.TempDir()
+	config, socket := writeConfig(tt, dir, c), filepath.Join(dir, "e.sock")
+	h, err := t.Start(tt.Context(), process.Spec{Args: []string{"serve", "--socket", socket, "--config", config}})
+	if err != nil {
+		tt.Fatal(err)
+	}
+	conn, err := t.Dial(socket)
+	if err != nil {
+		tt.Fatal(err)
+	}
+	r := &running{EngineClient: conn, config: c, exited: make(chan error, 1)}
+	r.pid, _ = h.ID()
+	tt.Cleanup(func() {
+		_ = h.Signal(syscall.SIGKILL)
+		_ = conn.Close()
+	})
+	go func() {
+		if how := h.Exit(); how.Code != 0 {
+			r.exited <- fmt.Errorf("exit %+v", how)
+			return
+		}
+		r.exited <- nil
+	}()
 	return r
 }
 
@@ -120,7 +173,7 @@ func (p Program) hello(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h.GetProtocolVersion() != wire.ProtocolVersion || h.GetReplicaUid() != "suite" || h.GetEpoch() != 3 ||
-		h.GetConfigHash() != r.config.Hash() || h.GetPid() != int64(r.cmd.Process.Pid) || h.GetBackend() == "" {
+		h.GetConfigHash() != r.config.Hash() || h.GetPid() != int64(r.pid) || h.GetBackend() == "" {
 		t.Errorf("%v", h)
 	}
 }
@@ -197,6 +250,42 @@ func (p Program) limits(t *testing.T) {
 	a, err := r.SetLimits(bounded(t), &wire.Limits{MemoryBytes: 1 << 30, Sequence: 1})
 	if err != nil || a.GetMemory() == nil {
 		t.Errorf("%v, %v", a, err)
+	}
+}
+
+func (p Program) trim(t *testing.T) {
+	r := p.start(t).ready(t)
+	a, err := r.Trim(bounded(t), &wire.TrimRequest{})
+	if err != nil || a.GetMemory() == nil || a.GetBytesReclaimed() < 0 {
+		t.Errorf("%v, %v", a, err)
+	}
+}
+
+func (p Program) abort(t *testing.T) {
+	r := p.start(t).ready(t)
+	stream, err := r.Generate(bounded(t), prompt(p.Slow))
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := r.Abort(bounded(t), &wire.AbortRequest{Reason: "the suite wants it"})
+	if err != nil || a.GetAborted() != 1 {
+		t.Fatalf("%v, %v", a, err)
+	}
+	var end *wire.Finished
+	for ev, err := stream.Recv(); err == nil; ev, err = stream.Recv() {
+		end = ev.GetFinished()
+	}
+	if end.GetReason() != wire.FinishReason_FINISH_REASON_ERROR || end.GetError().GetCode() != wire.Code_CODE_ABORTED {
+		t.Errorf("the running request ended with %v", end)
+	}
+	if stream, err = r.Generate(bounded(t), prompt(2)); err == nil {
+		_, err = stream.Recv()
+	}
+	if err != nil {
+		t.Errorf("after an abort: %v", err)
 	}
 }
 

@@ -4,9 +4,10 @@
 // terminal, output to a file), how it is named for ever (id and start time),
 // how its end is seen (as a child, or as a stranger by pidfd or kqueue), and
 // how it is signalled without ever hitting a later process of the same id. It
-// refuses to decide when any of this is done.
+// owns the seam by which the pool does all of that and dials engines, so that
+// a test can play them. It refuses to decide when any of this is done.
 //
-// Start reading at Start and Adopt.
+// Start reading at Engines, then Start and Adopt.
 package process
 
 import (

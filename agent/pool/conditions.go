@@ -1,0 +1,205 @@
+package pool
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// derive computes the five conditions from what is the case now; the caller
+// holds mu.
+func (p *Pool) derive(e *entry, now time.Time) []metav1.Condition {
+	all := []metav1.Condition{e.downloadedCondition(), e.admittedCondition(), e.loadedCondition(), e.servingCondition(), e.releasedCondition()}
+	if e.onDemand() && e.refused == nil {
+		p.deriveOnDemand(e, all, now)
+	}
+	if held := p.heldBack(e, now); held != nil {
+		all[2] = *held
+	}
+	return all
+}
+
+// asleep: its files are here, and the first request loads it; the caller holds
+// Pool.mu.
+func (e *entry) asleep() bool {
+	return e.onDemand() && e.refused == nil && e.download.done && e.engine == nil
+}
+
+// deriveOnDemand changes what is different for an entry that the first request
+// loads: it serves without an engine, save where no request could get one.
+func (p *Pool) deriveOnDemand(e *entry, all []metav1.Condition, now time.Time) {
+	serves := condition(v1alpha1.ConditionServing, metav1.ConditionTrue, v1alpha1.ReasonOnDemand, "the first request loads it")
+	if !e.asleep() {
+		if e.engine != nil && e.state != Ready && !e.outdated() {
+			all[3] = serves // a request waits for the load, or for the next one
+		}
+		return
+	}
+	if p.Ledger.Account().Limits.Capacity > 0 && e.order.ReservedBytes > p.spare(e.key) {
+		never := condition("", metav1.ConditionFalse, v1alpha1.ReasonInsufficientRoom, "%s are more than this Mac can promise beside what is always resident", v1alpha1.FormatBytes(e.order.ReservedBytes))
+		all[1], all[3] = named(never, v1alpha1.ConditionAdmitted), named(never, v1alpha1.ConditionServing)
+		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonOnDemand, "there is no room to load it")
+		return
+	}
+	all[1] = condition(v1alpha1.ConditionAdmitted, metav1.ConditionUnknown, v1alpha1.ReasonOnDemand, "memory is asked for when a request loads it")
+	switch {
+	case e.failure != nil && now.Before(e.restart): // Loaded and Serving say why, and that it is tried again
+	case e.demand != nil:
+		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonLoading, "a request waits for it")
+		all[3] = serves
+	default:
+		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonOnDemand, "the first request loads it")
+		all[3] = serves
+	}
+}
+
+func named(c metav1.Condition, kind string) metav1.Condition {
+	c.Type = kind
+	return c
+}
+
+// heldBack is Loaded of an entry that would be started and may not be yet; nil
+// where nothing holds it back.
+func (p *Pool) heldBack(e *entry, now time.Time) *metav1.Condition {
+	starts := e.want == wantRunning && e.engine == nil && e.refused == nil && e.download.done && (!e.onDemand() || e.demand != nil)
+	var c metav1.Condition
+	switch {
+	case !starts:
+		return nil
+	case !p.stranding.MayStart():
+		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonHostUnsettled, "an engine ended uncleanly: the Mac's memory is looked at twice before the next start")
+	case e.short != nil && !e.roomAgain.IsZero():
+		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonWaitingRoom, "%v; it is tried again when memory is given back", e.short)
+	default:
+		return nil
+	}
+	return &c
+}
+
+// outdated reports whether the engine serves another configuration than is wanted.
+func (e *entry) outdated() bool {
+	return e.want == wantRunning && e.engine != nil && !sameService(e.engine.config, e.config(""))
+}
+
+func condition(kind string, status metav1.ConditionStatus, reason, format string, args ...any) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+func (e *entry) downloadedCondition() metav1.Condition {
+	d := &e.download
+	no := func(reason, format string, args ...any) metav1.Condition {
+		return condition(v1alpha1.ConditionDownloaded, metav1.ConditionFalse, reason, format, args...)
+	}
+	switch {
+	case d.done:
+		return condition(v1alpha1.ConditionDownloaded, metav1.ConditionTrue, v1alpha1.ReasonVerified, "all files are on disk and verified")
+	case d.failure != nil && d.failure.Final:
+		return no(d.failure.Reason, "%s", d.failure.Message)
+	case d.failure != nil:
+		return no(d.failure.Reason, "%s; tried %d times, and again", d.failure.Message, d.attempts)
+	case d.running:
+		return no(v1alpha1.ReasonDownloading, "%s to fetch", v1alpha1.FormatBytes(d.total))
+	}
+	return no(v1alpha1.ReasonWaiting, "not begun")
+}
+
+func (e *entry) admittedCondition() metav1.Condition {
+	switch {
+	case e.want == wantInvalid:
+		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, ReasonInvalidOrder, "%s", e.invalid)
+	case e.refused != nil:
+		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, e.refused.Reason, "%s", e.refused.Message)
+	case e.reserved:
+		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonReserved, "%s are reserved", v1alpha1.FormatBytes(e.order.ReservedBytes))
+	case e.released:
+		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, v1alpha1.ReasonReleased, "the reservation was given back")
+	}
+	return condition(v1alpha1.ConditionAdmitted, metav1.ConditionUnknown, v1alpha1.ReasonWaiting, "asked once the files are on disk")
+}
+
+func (e *entry) loadedCondition() metav1.Condition {
+	no := func(reason, format string, args ...any) metav1.Condition {
+		return condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, reason, format, args...)
+	}
+	switch {
+	case e.refused != nil && e.failure != nil:
+		return no(e.refused.Reason, "%s", e.refused.Message)
+	case e.state == Ready, e.state == Draining, e.state == Stopping && e.engine != nil && e.engine.failure == nil:
+		return condition(v1alpha1.ConditionLoaded, metav1.ConditionTrue, v1alpha1.ReasonLoaded, "the engine holds the model")
+	case e.state == Loading:
+		return no(v1alpha1.ReasonLoading, "load %d", e.loads)
+	case e.failure != nil:
+		return no(e.failure.Reason, "%s; restart %d of %d", e.failure.Message, len(e.crashes), maxCrashes)
+	case e.loads > 0:
+		return no(v1alpha1.ReasonStopped, "no engine runs")
+	}
+	return no(v1alpha1.ReasonWaiting, "not begun")
+}
+
+func (e *entry) servingCondition() metav1.Condition {
+	no := func(reason, format string, args ...any) metav1.Condition {
+		return condition(v1alpha1.ConditionServing, metav1.ConditionFalse, reason, format, args...)
+	}
+	switch {
+	case e.state == Ready:
+		return condition(v1alpha1.ConditionServing, metav1.ConditionTrue, v1alpha1.ReasonServing, "requests are answered")
+	case e.state == Draining, e.state == Stopping:
+		return no(v1alpha1.ReasonDraining, "running requests finish, new ones go elsewhere")
+	case e.state == Loading:
+		return no(v1alpha1.ReasonLoading, "the engine loads")
+	case e.refused != nil:
+		return no(e.refused.Reason, "%s", e.refused.Message)
+	case e.failure != nil:
+		return no(v1alpha1.ReasonBackOff, "%s; the engine is started again soon", e.failure.Message)
+	case e.released || e.loads > 0:
+		return no(v1alpha1.ReasonStopped, "no engine runs")
+	}
+	return no(v1alpha1.ReasonWaiting, "not begun")
+}
+
+func (e *entry) releasedCondition() metav1.Condition {
+	if !e.released {
+		return condition(v1alpha1.ConditionReleased, metav1.ConditionFalse, v1alpha1.ReasonHeld, "ordered to this Mac")
+	}
+	switch {
+	case e.loads == 0:
+		return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "it had no engine")
+	case e.freed.Bytes == nil:
+		return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "its engine is gone; what it held could not be measured")
+	}
+	return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "its engine is gone and held %s", v1alpha1.FormatBytes(*e.freed.Bytes))
+}
+
+// reasonForm is what the API takes as a reason: with anything else the whole
+// report would be refused.
+var reasonForm = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_]{0,62}[A-Za-z0-9])?$`)
+
+// bounded fits a message into a condition.
+func bounded(s string) string {
+	if s = strings.ToValidUTF8(s, "?"); len(s) > 1024 {
+		s = strings.ToValidUTF8(s[:1021], "") + "..."
+	}
+	return s
+}
+
+// transition keeps the time of the last change of each condition's status.
+func transition(old, next []metav1.Condition, now time.Time) []metav1.Condition {
+	for i := range next {
+		c := &next[i]
+		c.LastTransitionTime = metav1.NewTime(now)
+		if j := slices.IndexFunc(old, func(o metav1.Condition) bool { return o.Type == c.Type }); j >= 0 && old[j].Status == c.Status {
+			c.LastTransitionTime = old[j].LastTransitionTime
+		}
+		c.Message = bounded(c.Message)
+		if !reasonForm.MatchString(c.Reason) { // an engine's or a store's word
+			c.Reason = v1alpha1.ReasonLoadFailed
+		}
+	}
+	return next
+}

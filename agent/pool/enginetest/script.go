@@ -1,0 +1,57 @@
+package enginetest
+
+import (
+	"encoding/json"
+	"os"
+)
+
+// Script says how a fake engine behaves. It lies in the file that the
+// configuration names as the model; a Twin is told it by SetScript.
+type Script struct {
+	// HoldBytes of memory once loaded, in ten steps over LoadMilliseconds.
+	HoldBytes        int64 `json:"holdBytes,omitempty"`
+	LoadMilliseconds int64 `json:"loadMilliseconds,omitempty"`
+	// PooledBytes are held beside them, free inside the back end, until a Trim.
+	PooledBytes int64 `json:"pooledBytes,omitempty"`
+	// RequestBytes of keys and values that each running request holds; they
+	// are pooled afterwards where PoolRequests says so.
+	RequestBytes int64 `json:"requestBytes,omitempty"`
+	PoolRequests bool  `json:"poolRequests,omitempty"`
+	// LeakBytes more every LeakMilliseconds once ready, accounted for nowhere.
+	LeakBytes        int64 `json:"leakBytes,omitempty"`
+	LeakMilliseconds int64 `json:"leakMilliseconds,omitempty"`
+	// HeadroomBytes are asked for by each request before it goes on, and
+	// awaited until the agent answered.
+	HeadroomBytes int64 `json:"headroomBytes,omitempty"`
+	// FailReason makes the load fail with it; FailMessage says more.
+	FailReason  string `json:"failReason,omitempty"`
+	FailMessage string `json:"failMessage,omitempty"`
+	// DieLoading exits with that code while it loads.
+	DieLoading int `json:"dieLoading,omitempty"`
+	// HangLoading gets no further than half of the load.
+	HangLoading bool `json:"hangLoading,omitempty"`
+	// Deaf answers no call at all.
+	Deaf bool `json:"deaf,omitempty"`
+	// AnotherHash makes Hello claim another configuration.
+	AnotherHash bool `json:"anotherHash,omitempty"`
+	// IgnoreShutdown and IgnoreTerm leave the last rung of the ladder.
+	IgnoreShutdown bool `json:"ignoreShutdown,omitempty"`
+	IgnoreTerm     bool `json:"ignoreTerm,omitempty"`
+	// IgnoreTrim, IgnoreAbort and IgnoreLimits never answer those calls.
+	IgnoreTrim   bool `json:"ignoreTrim,omitempty"`
+	IgnoreAbort  bool `json:"ignoreAbort,omitempty"`
+	IgnoreLimits bool `json:"ignoreLimits,omitempty"`
+	// TokenMilliseconds between two words.
+	TokenMilliseconds int64 `json:"tokenMilliseconds,omitempty"`
+	// ShutdownMilliseconds between the end of the last request and the exit.
+	ShutdownMilliseconds int64 `json:"shutdownMilliseconds,omitempty"`
+}
+
+// WriteScript writes a script for use as a model path.
+func WriteScript(path string, s Script) error {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, b, 0o600)
+}

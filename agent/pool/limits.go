@@ -1,0 +1,116 @@
+package pool
+
+import (
+	"context"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// headroom is what an engine's guard asked for (G13): each question is
+// answered once, after at most one idle engine went for it or none was found.
+type headroom struct {
+	// answered is the newest question that was dealt with.
+	answered int64
+	// tied is the question that waits for the end of victim.
+	tied   int64
+	victim *engine
+}
+
+// wanted is how much a guard asks for that was not dealt with; the caller
+// holds Pool.mu.
+func (g *engine) wanted() int64 {
+	guard := g.status.GetGuard()
+	if guard.GetHeadroomRequest() <= g.headroom.answered || g.headroom.victim != nil {
+		return 0
+	}
+	return guard.GetHeadroomBytes()
+}
+
+// tieHeadroom deals with the open questions of one poll: they wait for the
+// engine that goes for them, or are answered now.
+func (p *Pool) tieHeadroom(victim *engine) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.entries {
+		g := e.engine
+		if g == nil || g.headroom.victim != nil {
+			continue
+		}
+		question := g.status.GetGuard().GetHeadroomRequest()
+		switch {
+		case question <= g.headroom.answered:
+		case victim != nil && !victim.gone:
+			g.headroom.tied, g.headroom.victim = question, victim
+		default:
+			g.headroom.answered = question
+		}
+	}
+}
+
+// answerHeadroom answers the questions that waited for the end of victim; the
+// caller holds mu.
+func (p *Pool) answerHeadroom(victim *engine) {
+	for _, e := range p.entries {
+		if g := e.engine; g != nil && g.headroom.victim == victim {
+			g.headroom.answered, g.headroom.victim = g.headroom.tied, nil
+		}
+	}
+}
+
+// publishLimits tells every engine its limits, each as one value, in every poll
+// (M6 M8), without waiting for any of them.
+func (p *Pool) publishLimits(r memory.Reading, d memory.Decision) {
+	busy := int64(0)
+	for _, e := range r.Engines {
+		if !e.Idle() && !e.Stopping {
+			busy++
+		}
+	}
+	for _, e := range r.Engines {
+		p.publishTo(e, limitsOf(e, r, d, busy))
+	}
+}
+
+// limitsOf is what one engine may use until the next poll. The headroom of the
+// Mac is shared among the busy engines, and an idle one is given what it would
+// have if it began: so all of them together cannot take more than there is.
+func limitsOf(e memory.EngineReading, r memory.Reading, d memory.Decision, busy int64) *wire.Limits {
+	share := busy
+	if e.Idle() {
+		share++
+	}
+	l := &wire.Limits{
+		MemoryBytes: e.Limit, CacheBytes: e.Limit / 16, PausePrefill: d.PausePrefill,
+		HeadroomKnown: r.HostKnown && d.GuardInactive == "", HeadroomBytes: max(0, d.Headroom/max(1, share)),
+		CanMakeRoom: memory.CanMakeRoom(r.Engines, anyPriority, e.Key),
+		Sequence:    time.Now().UnixNano(), // grows over restarts of the agent too
+	}
+	if e.FootprintKnown {
+		l.FootprintBytes = e.Footprint
+	}
+	return l
+}
+
+// publishTo sends limits to an engine that is heard from and owes no answer.
+func (p *Pool) publishTo(r memory.EngineReading, l *wire.Limits) {
+	var g *engine
+	p.read(func() {
+		if e := p.entries[r.Key]; e != nil && e.engine != nil && e.engine.status != nil && !e.engine.gone && e.engine.asking.IsZero() {
+			g = e.engine
+			g.asking = time.Now()
+			l.HeadroomAnswered = g.headroom.answered
+		}
+	})
+	if g == nil {
+		return
+	}
+	p.ask(g, "SetLimits", func(ctx context.Context) error {
+		_, err := g.client.SetLimits(ctx, l)
+		return err
+	}, func(err error) {
+		g.limitsRefused = err != nil
+		g.asking = time.Time{}
+	})
+}

@@ -1,0 +1,111 @@
+package pool
+
+import (
+	"cmp"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// ReasonEngineGuard of GuardInactive: an engine's own guard cannot act.
+const ReasonEngineGuard = "EngineGuardInactive"
+
+// macFindings are what the judges of the last poll said.
+type macFindings struct {
+	wired, divergence memory.Finding
+}
+
+// memory adds up the Mac's figures; the caller holds mu. Reserved is an
+// estimate; ceilings and capacity follow from measured figures; the rest was
+// measured by the kernel or counted by the engines.
+func (p *Pool) memory() v1alpha1.MacMemory {
+	a, d := p.Ledger.Account(), &p.decision
+	m := v1alpha1.MacMemory{
+		TotalBytes: p.host.Total, CeilingBytes: a.Limits.Ceiling, CeilingTerm: v1alpha1.CeilingTerm(a.Limits.Term),
+		DynamicCeilingBytes: d.Dynamic, EffectiveCeilingBytes: d.Ceiling, EffectiveCeilingTerm: v1alpha1.CeilingTerm(d.Term),
+		PressureLevel: d.Level, CapacityBytes: a.Limits.Capacity, ReservedBytes: a.Reserved,
+		ForeignBytes: p.host.Foreign, FreeBytes: p.host.Free, SwapUsedBytes: p.host.SwapUsed, ThermalState: p.host.Thermal,
+		StrandedBytes: max(0, p.mac.wired.Bytes), FreedBytesTotal: p.freedTotal, IndeterminateReclaims: p.indeterminate,
+	}
+	for _, e := range p.entries {
+		if e.engine == nil || e.engine.gone {
+			continue
+		}
+		s := e.engine.status.GetMemory()
+		m.FootprintBytes += e.engine.footprint
+		m.ActiveBytes += s.GetActiveBytes()
+		m.AccountedBytes += s.GetWeightsBytes() + s.GetKvInUseBytes()
+		m.PooledBytes += s.GetPooledBytes()
+	}
+	if !p.measuredAt.IsZero() {
+		at := metav1.NewTime(p.measuredAt)
+		m.MeasuredAt = &at
+	}
+	return m
+}
+
+// macConditions say what a person should know of this Mac's memory, and what
+// to do; the caller holds mu.
+func (p *Pool) macConditions() []metav1.Condition {
+	return []metav1.Condition{p.pressureCondition(),
+		found(v1alpha1.ConditionWiredStranded, p.mac.wired), found(v1alpha1.ConditionMemoryDiverged, p.mac.divergence), p.guardCondition()}
+}
+
+// found is a finding as a condition; before the first poll nothing is known.
+func found(kind string, f memory.Finding) metav1.Condition {
+	return condition(kind, cmp.Or(f.Status, metav1.ConditionUnknown), cmp.Or(f.Reason, v1alpha1.ReasonWaiting), "%s", cmp.Or(f.Message, "not looked at yet"))
+}
+
+func (p *Pool) pressureCondition() metav1.Condition {
+	yes := func(reason, message string) metav1.Condition {
+		return condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionTrue, reason, "%s", message)
+	}
+	switch {
+	case p.polled.IsZero():
+		return condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionUnknown, v1alpha1.ReasonWaiting, "not looked at yet")
+	case p.decision.Level == v1alpha1.PressureSoft:
+		return yes(v1alpha1.ReasonSoftPressure, "engines are above the soft mark: new prompts wait and idle OnDemand models go; if it lasts, close other programs or move a model to another Mac")
+	case p.decision.Level == v1alpha1.PressureHard:
+		return yes(v1alpha1.ReasonHardPressure, "engines are above the hard mark: idle models go, then requests end; close other programs, lower a model's context, or move it to another Mac")
+	case p.decision.Level == v1alpha1.PressureEmergency:
+		return yes(v1alpha1.ReasonEmergency, "engines are above what is left to them: the worst offender's requests end; lower its context or its cache tokens, or move it to another Mac")
+	}
+	return condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionFalse, v1alpha1.ReasonBelowSoftMark, "engines are below the soft mark of the ceiling")
+}
+
+// limitsPatience is how long an engine may owe the answer to its limits.
+const limitsPatience = 10 * time.Second
+
+func (p *Pool) guardCondition() metav1.Condition {
+	yes := func(reason, format string, args ...any) metav1.Condition {
+		return condition(v1alpha1.ConditionGuardInactive, metav1.ConditionTrue, reason, format, args...)
+	}
+	if p.polled.IsZero() {
+		return condition(v1alpha1.ConditionGuardInactive, metav1.ConditionUnknown, v1alpha1.ReasonWaiting, "not looked at yet")
+	}
+	if why := p.decision.GuardInactive; why != "" {
+		return yes(v1alpha1.ReasonProbeFails, "%s; nothing is evicted or refused by measure until it can be: look at the agent's log", why)
+	}
+	var worst *engine // a fixed one, so that the message does not change from poll to poll
+	reason, why := "", ""
+	for _, e := range p.entries {
+		g := e.engine
+		if g == nil || g.gone || !g.ready || worst != nil && byKey(worst.key, g.key) < 0 {
+			continue
+		}
+		guard := g.status.GetGuard()
+		switch late := !g.asking.IsZero() && p.polled.Sub(g.asking) > limitsPatience; {
+		case late || g.limitsRefused:
+			worst, reason, why = g, v1alpha1.ReasonLimitsNotTaken, "it does not take its limits; if it stays so, it is restarted or restart it"
+		case guard.GetLimitsSequence() > 0 && !guard.GetActive():
+			worst, reason, why = g, ReasonEngineGuard, guard.GetInactiveReason()
+		}
+	}
+	if worst != nil {
+		return yes(reason, "the engine of %s/%s is not guarded: %s", worst.record.Namespace, worst.record.Name, why)
+	}
+	return condition(v1alpha1.ConditionGuardInactive, metav1.ConditionFalse, v1alpha1.ReasonGuardsActive, "limits are published and taken")
+}

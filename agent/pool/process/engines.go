@@ -1,0 +1,90 @@
+package process
+
+import (
+	"context"
+	"syscall"
+
+	"google.golang.org/grpc"
+
+	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// Engines is how the pool reaches engines: their processes, and what they
+// listen on. System is the machine's own; enginetest.Twin plays them inside
+// the test's process, where time may be virtual.
+type Engines interface {
+	// Start starts a process that outlives the agent. The end of ctx ends the
+	// watch of it and never the process.
+	Start(ctx context.Context, s Spec) (Handle, error)
+	// Adopt watches a living process that another agent started, and returns
+	// probe.ErrGone where that very process is not there any more.
+	Adopt(ctx context.Context, pid int, startTime string) (Handle, error)
+	// Dial returns at once; a call with grpc.WaitForReady waits for the engine
+	// until its context ends.
+	Dial(socket string) (Conn, error)
+}
+
+// Handle is one engine process; *Process is the real one.
+type Handle interface {
+	// ID names the process for ever.
+	ID() (pid int, startTime string)
+	// Done is closed when its end was observed, and Exit says how it ended.
+	Done() <-chan struct{}
+	Exit() Exit
+	// Footprint measures it, or returns probe.ErrGone.
+	Footprint() (int64, error)
+	// Signal reaches this process and no later one of the same id.
+	Signal(s syscall.Signal) error
+	// Forget waits until nothing watches the process any more.
+	Forget()
+}
+
+// Conn is an engine's service until Close.
+type Conn interface {
+	wire.EngineClient
+	Close() error
+}
+
+// System starts processes of this machine and dials Unix sockets.
+type System struct {
+	// Probe names processes by their start and measures them.
+	Probe probe.Probe
+}
+
+// Start starts a process in its own session.
+func (s System) Start(ctx context.Context, spec Spec) (Handle, error) {
+	p, err := Start(ctx, spec, s.Probe)
+	if err != nil {
+		return nil, err // a nil *Process would not be a nil Handle
+	}
+	return p, nil
+}
+
+// Adopt watches a process by its id and start.
+func (s System) Adopt(ctx context.Context, pid int, startTime string) (Handle, error) {
+	p, err := Adopt(ctx, pid, startTime, s.Probe)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Dial connects over gRPC.
+func (System) Dial(socket string) (Conn, error) {
+	c, err := wire.Dial(socket)
+	if err != nil {
+		return nil, err
+	}
+	return conn{wire.NewEngineClient(c), c}, nil
+}
+
+type conn struct {
+	wire.EngineClient
+	grpc *grpc.ClientConn
+}
+
+func (c conn) Close() error { return c.grpc.Close() }
+
+// ID names the process.
+func (p *Process) ID() (pid int, startTime string) { return p.PID, p.StartTime }

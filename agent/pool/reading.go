@@ -1,0 +1,147 @@
+package pool
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/metal/footprint"
+)
+
+// look measures the Mac and its engines once and keeps the figures. What cannot
+// be read keeps its last figure and its time, and the reading says so.
+func (p *Pool) look() memory.Reading {
+	known, own := map[*engine]bool{}, int64(0)
+	for _, g := range p.engines() {
+		n, ok := p.measure(g)
+		known[g] = ok
+		own += n
+	}
+	host, err := p.Probe.Host(p.life, own)
+	if err != nil && p.life.Err() == nil {
+		p.Log.Error(err, "Memory of this Mac cannot be measured")
+	}
+	first := false
+	var r memory.Reading
+	p.change(func() {
+		if err == nil {
+			first = !p.hostKnown
+			p.host, p.hostKnown, p.measuredAt = host, true, time.Now()
+			p.setLedger()
+		}
+		r = p.reading(known, err == nil)
+	})
+	if first {
+		p.wake()
+	}
+	return r
+}
+
+// reading puts a poll's figures together; the caller holds mu. The engines in
+// known were measured, and known says with success.
+func (p *Pool) reading(known map[*engine]bool, hostKnown bool) memory.Reading {
+	now := time.Now()
+	account := p.Ledger.Account()
+	r := memory.Reading{
+		Now: now, Host: p.host, HostKnown: hostKnown, Limits: account.Limits,
+		Policy: footprint.Policy(p.policy.Policy),
+	}
+	for _, e := range p.entries {
+		g := e.engine
+		if g == nil || g.gone {
+			continue
+		}
+		if ok, measured := known[g]; measured {
+			r.Engines = append(r.Engines, p.engineReading(e, g, ok, account.Holders[e.key], now))
+		}
+	}
+	slices.SortFunc(r.Engines, func(a, b memory.EngineReading) int { return byKey(a.Key, b.Key) })
+	return r
+}
+
+// silentPolls is how many polls an engine may say nothing before it counts as busy.
+const silentPolls = 3
+
+func (p *Pool) engineReading(e *entry, g *engine, known bool, reserved int64, now time.Time) memory.EngineReading {
+	m, a := g.status.GetMemory(), g.status.GetActivity()
+	r := memory.EngineReading{
+		Key: e.key, Footprint: g.footprint, FootprintKnown: known,
+		Active: m.GetActiveBytes(), Pooled: m.GetPooledBytes(), Accounted: m.GetWeightsBytes() + m.GetKvInUseBytes(),
+		Reserved: reserved, Limit: g.config.LimitBytes, Loading: !g.ready && g.stop == nil, Stopping: g.stop != nil,
+		OnDemand: e.onDemand(), Holds: int64(len(g.holds)), Requests: a.GetRunning() + a.GetQueued(),
+		BusyKnown: g.status != nil && now.Sub(g.heardAt) <= silentPolls*p.Timing.Poll,
+		Priority:  e.order.Residency.Priority, TrimAsked: g.trim.asked, TrimAcknowledged: g.trim.acknowledged,
+		HeadroomWanted: g.wanted(),
+	}
+	if r.Holds+r.Requests > 0 {
+		g.use(now) // an engine in use does not age (P10)
+	}
+	r.LastUse = g.lastUse
+	if r.OnDemand {
+		r.IdleAfter = e.idleAfter()
+	}
+	return r
+}
+
+// engines that have a process.
+func (p *Pool) engines() (engines []*engine) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.entries {
+		if e.engine != nil && e.engine.proc != nil && !e.engine.gone {
+			engines = append(engines, e.engine)
+		}
+	}
+	return engines
+}
+
+// measure reads the footprint of one engine. It reports false where it cannot
+// be read, with the last figure; an engine that is gone holds nothing.
+func (p *Pool) measure(g *engine) (bytes int64, ok bool) {
+	n, err := g.proc.Footprint()
+	switch {
+	case errors.Is(err, probe.ErrGone):
+		return 0, true
+	case err != nil:
+		p.Log.Error(err, "Footprint cannot be measured", "pid", g.pid)
+		p.read(func() { bytes = g.footprint })
+		return bytes, false
+	}
+	p.read(func() { g.footprint, g.measured = n, time.Now() })
+	return n, true
+}
+
+// ownFootprint measures all engines now and adds up what they hold.
+func (p *Pool) ownFootprint() (sum int64) {
+	for _, g := range p.engines() {
+		if n, err := g.proc.Footprint(); err == nil {
+			sum += n
+		}
+	}
+	return sum
+}
+
+// residue is what is left where nothing should be; the caller holds mu.
+func (p *Pool) residue(r memory.Reading) memory.Residue {
+	var left memory.Residue
+	for _, e := range r.Engines {
+		left.Processes += e.Footprint
+	}
+	for k, bytes := range p.Ledger.Account().Holders {
+		if e := p.entries[k]; e == nil || e.engine == nil && (e.want == wantGone || e.released) {
+			left.Reserved += bytes
+		}
+	}
+	return left
+}
+
+// boundLogs keeps the engines' logs from filling the disk.
+func (p *Pool) boundLogs() {
+	for _, g := range p.engines() {
+		if err := boundLog(g.files.log); err != nil {
+			p.Log.Error(err, "Engine log is not bounded")
+		}
+	}
+}

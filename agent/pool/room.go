@@ -1,0 +1,150 @@
+package pool
+
+import (
+	"errors"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/footprint"
+)
+
+// reserve asks the ledger for the memory of an entry's engine.
+func (p *Pool) reserve(e *entry) {
+	if p.admitted(e) {
+		p.change(func() { e.reserved, e.state = true, Reserved })
+	}
+}
+
+// admitted asks for memory to load a model: that it may be promised, and that
+// the Mac has it now. Where it has not, idle OnDemand engines go for it, one at
+// a time; the entry is tried again after each observed exit.
+func (p *Pool) admitted(e *entry) bool {
+	r := p.look()
+	var w memory.Want
+	p.read(func() {
+		w = memory.Want{Key: e.key, Bytes: e.order.ReservedBytes, Priority: e.order.Residency.Priority}
+		if !e.onDemand() {
+			w.Priority = anyPriority
+		}
+	})
+	err := p.Ledger.Admit(w, r)
+	if err == nil {
+		p.change(func() { e.short, e.roomAgain = nil, time.Time{} })
+		return true
+	}
+	var short *memory.NoRoomError
+	switch {
+	case !errors.As(err, &short): // an order that cannot be meant
+		p.refuse(e, err)
+	case short.Final:
+		p.refuseRoom(e, short)
+	case short.Pending || p.evictOne(short.Victims, v1alpha1.ReclaimMadeRoom):
+		p.awaitRoom(e, short)
+	default:
+		p.noVictim(e, short)
+	}
+	return false
+}
+
+// anyPriority: an Always replica evicts whatever is idle and OnDemand.
+const anyPriority = 1<<31 - 1
+
+// evictOne unloads the first of the engines that is idle still.
+func (p *Pool) evictOne(victims []memory.Key, why v1alpha1.ReclaimReason) bool {
+	for _, k := range victims {
+		if p.evict(k, why) {
+			return true
+		}
+	}
+	return false
+}
+
+// evict unloads an engine that is OnDemand and that nothing uses: a hold that
+// was taken meanwhile keeps it (P4). It reports whether an unload began.
+func (p *Pool) evict(k memory.Key, why v1alpha1.ReclaimReason) bool {
+	var e *entry
+	p.read(func() { e = p.entries[k] })
+	if e == nil {
+		return false
+	}
+	return p.unload(e, why, func(g *engine) bool { return e.onDemand() && g.ready && len(g.holds) == 0 })
+}
+
+// awaitRoom has the entry tried again when memory was given back.
+func (p *Pool) awaitRoom(e *entry, short *memory.NoRoomError) {
+	p.change(func() { e.short, e.roomAgain = short, time.Now().Add(p.Timing.RoomRetry) })
+}
+
+// roomChanged has every entry that found no room tried again; the caller holds
+// mu and wakes the loop.
+func (p *Pool) roomChanged() {
+	for _, e := range p.entries {
+		e.roomAgain = time.Time{}
+	}
+}
+
+// noVictim: what is in the way is promised for good, or busy, or not ours.
+func (p *Pool) noVictim(e *entry, short *memory.NoRoomError) {
+	lasting, demanded, reserved := false, false, false
+	p.read(func() {
+		lasting = short.Term != footprint.Dynamic && short.Needed > p.spare(e.key)
+		demanded, reserved = e.demand != nil, e.reserved
+	})
+	switch {
+	case lasting && !reserved:
+		p.refuseRoom(e, short)
+	case demanded:
+		p.change(func() {
+			e.short = short
+			e.disappoint(&RoomError{Cause: short, RetryAfter: p.Timing.RoomRetry})
+		})
+	default:
+		p.awaitRoom(e, short)
+	}
+}
+
+// spare is what the ledger may promise to a replica beside what is promised
+// for good, to replicas that are always resident; the caller holds mu.
+func (p *Pool) spare(k memory.Key) int64 {
+	a := p.Ledger.Account()
+	left := a.Limits.Capacity
+	for holder, bytes := range a.Holders {
+		if e := p.entries[holder]; holder != k && (e == nil || !e.onDemand() && e.want != wantDrained && e.want != wantGone) {
+			left -= bytes
+		}
+	}
+	return left
+}
+
+// refuseRoom says no for as long as the promises stand: for good to an Always
+// replica, which is then made elsewhere; to the waiters of an OnDemand one,
+// which is asked again by the next request.
+func (p *Pool) refuseRoom(e *entry, short *memory.NoRoomError) {
+	demanded := false
+	p.change(func() {
+		if demanded = e.onDemand(); demanded {
+			e.short = short
+			e.disappoint(&RoomError{Cause: short})
+		}
+	})
+	if !demanded {
+		p.refuse(e, short)
+	}
+}
+
+// refuse is final for that replica.
+func (p *Pool) refuse(e *entry, why error) {
+	var name string
+	refused := &journal.Refusal{Reason: v1alpha1.ReasonInsufficientRoom, Message: why.Error()}
+	p.change(func() {
+		name = e.order.Namespace + "/" + e.order.Name
+		e.refused, e.state = refused, Failed
+		e.disappoint(&LoadError{Reason: refused.Reason, Message: refused.Message})
+	})
+	p.Log.Info("Replica was not admitted", "ModelReplica", name, "reason", refused.Message)
+	if err := p.Journal.Update(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Refused = refused }); err != nil {
+		p.Log.Error(err, "A refusal was not remembered") // it would only be made again
+	}
+}

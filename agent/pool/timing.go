@@ -1,0 +1,46 @@
+package pool
+
+import (
+	"cmp"
+	"time"
+)
+
+// Timing are the pool's delays; a zero field means its default.
+type Timing struct {
+	// Poll is how often the Mac is looked at while an engine works, LoadedPoll
+	// while engines are there and idle, and IdlePoll while there is none. The
+	// reference server's constants (M2).
+	Poll, LoadedPoll, IdlePoll time.Duration
+	// Hello is how long an engine may take to answer its first call, and any
+	// other that asks for an answer at once.
+	Hello time.Duration
+	// Stop, StopPerGiB: how long an engine may take after Shutdown.
+	Stop, StopPerGiB time.Duration
+	// Term is how long it may take after SIGTERM, beside StopPerGiB.
+	Term time.Duration
+	// Settle is the pause between looks at the host's memory after an exit.
+	Settle time.Duration
+	// LoadStall is how long a load may make no progress while its process
+	// lives: no byte reported, and its footprint unchanged.
+	LoadStall time.Duration
+	// Silence is how long a loaded engine may say nothing before it is given
+	// up; it counts as busy after three Polls.
+	Silence time.Duration
+	// LoadWait is how long a request waits for the load that it began, or for
+	// one under way. The load goes on without it.
+	LoadWait time.Duration
+	// RoomRetry is when a start is tried again that found no room, and what a
+	// request is told to wait.
+	RoomRetry time.Duration
+}
+
+func (t Timing) withDefaults() Timing {
+	return Timing{
+		Poll: cmp.Or(t.Poll, time.Second), LoadedPoll: cmp.Or(t.LoadedPoll, 10*time.Second), IdlePoll: cmp.Or(t.IdlePoll, 30*time.Second),
+		Hello: cmp.Or(t.Hello, 15*time.Second),
+		Stop:  cmp.Or(t.Stop, time.Minute), StopPerGiB: cmp.Or(t.StopPerGiB, 500*time.Millisecond),
+		Term: cmp.Or(t.Term, 10*time.Second), Settle: cmp.Or(t.Settle, 500*time.Millisecond),
+		LoadStall: cmp.Or(t.LoadStall, 2*time.Minute), Silence: cmp.Or(t.Silence, time.Minute),
+		LoadWait: cmp.Or(t.LoadWait, 10*time.Minute), RoomRetry: cmp.Or(t.RoomRetry, time.Second),
+	}
+}
