@@ -3,6 +3,7 @@ package memory
 import (
 	"fmt"
 
+	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
@@ -16,36 +17,136 @@ type Want struct {
 	Priority int32
 }
 
-// NoRoomError says that memory cannot be promised, or not given now.
+// NoRoomError says that memory cannot be promised, or not given now. Figures
+// are bytes and never negative.
 type NoRoomError struct {
 	// Needed bytes; Reserved are promised to others, InUse is what engines use
-	// beyond that or what was measured, Capacity the most that may be promised.
+	// (for a promise: beyond what was promised to them), Capacity the most
+	// that may be promised.
 	Needed, Reserved, InUse, Capacity int64
-	// Available is what could be given now; never negative.
+	// Available is what could be given now.
 	Available int64
-	Limits    footprint.Limits
-	// Term binds what was refused: Dynamic where the Mac's free memory does.
-	Term footprint.Term
+	// Ceiling that Term binds: of Limits, or the dynamic one.
+	Ceiling int64
+	Limits  footprint.Limits
+	Term    footprint.Term
 	// Final: too large for this Mac even when it is empty; waiting does not help.
 	Final bool
 	// Victims are idle engines whose going makes the room: unload them and ask
-	// again. Pending says that engines that are ending will.
+	// again. Pending says that engines that are ending already will.
 	Victims []Key
 	Pending bool
-	// Because is what is short where it is not a figure of the ledger.
+	// Because is what is short where it is no figure.
 	Because string
 }
 
 // Error says it with figures.
 func (e *NoRoomError) Error() string {
-	return fmt.Sprintf("needs %s, but %s of %s are promised already (ceiling %s, bound by %s)",
-		v1alpha1.FormatBytes(e.Needed), v1alpha1.FormatBytes(e.Reserved), v1alpha1.FormatBytes(e.Capacity),
-		v1alpha1.FormatBytes(e.Limits.Ceiling), e.Limits.Term)
+	needs := "needs " + v1alpha1.FormatBytes(e.Needed)
+	bound := fmt.Sprintf("(ceiling %s, bound by %s)", v1alpha1.FormatBytes(e.Ceiling), e.Term)
+	switch {
+	case e.Because != "":
+		return fmt.Sprintf("%s, but no model is loaded now: %s", needs, e.Because)
+	case e.Final:
+		return fmt.Sprintf("%s, but this Mac promises %s at most %s: it is too large for this Mac even when nothing else is loaded", needs, v1alpha1.FormatBytes(e.Capacity), bound)
+	case e.Term == footprint.Dynamic:
+		return fmt.Sprintf("%s, but the Mac's free memory leaves room for %s now, beside %s in use by engines %s", needs, v1alpha1.FormatBytes(e.Available), v1alpha1.FormatBytes(e.InUse), bound)
+	case e.InUse > 0:
+		return fmt.Sprintf("%s, but %s of %s are promised already and %s more are in use %s", needs, v1alpha1.FormatBytes(e.Reserved), v1alpha1.FormatBytes(e.Capacity), v1alpha1.FormatBytes(e.InUse), bound)
+	}
+	return fmt.Sprintf("%s, but %s of %s are promised already %s", needs, v1alpha1.FormatBytes(e.Reserved), v1alpha1.FormatBytes(e.Capacity), bound)
 }
 
-// Admit gives memory to load a model: it promises it, if key has no promise
-// yet, and looks whether the Mac has it now. It returns a *NoRoomError and
-// leaves the ledger as it was where there is none.
+// Admit gives memory to load a model: it promises it, if the key has no
+// promise yet, and looks whether the Mac has it now. It returns a *NoRoomError
+// and leaves the ledger as it was where there is none (P12 P13 M13). The
+// reading's engines include those that are being started, as Loading.
 func (l *Ledger) Admit(w Want, r Reading) error {
-	return l.Reserve(w.Key, w.Bytes)
+	if w.Bytes < 1 {
+		return fmt.Errorf("admit %d bytes for replica %s: unknown is never zero", w.Bytes, w.Key.UID)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if held, ok := l.reserved[w.Key]; ok {
+		w.Bytes = held
+	} else if err := l.promise(w, r.Engines); err != nil {
+		return err
+	}
+	if err := l.give(w, r); err != nil {
+		return err
+	}
+	l.reserved[w.Key] = w.Bytes
+	return nil
+}
+
+// promise checks the sum of reservations against the capacity. What an engine
+// uses beyond its reservation is gone for others too, and what an engine uses
+// that nobody reserved is gone whole; the caller holds mu.
+func (l *Ledger) promise(w Want, engines []EngineReading) error {
+	short := &NoRoomError{Needed: w.Bytes, Reserved: l.sum(), Capacity: l.limits.Capacity,
+		Ceiling: l.limits.Ceiling, Limits: l.limits, Term: l.limits.Term}
+	for _, e := range engines {
+		short.InUse += max(0, e.Gauge()-l.reserved[e.Key])
+	}
+	left := l.limits.Capacity - short.Reserved - short.InUse
+	short.Available = max(0, left)
+	switch {
+	case w.Bytes > l.limits.Capacity:
+		short.Final = true
+		return short
+	case w.Bytes > left:
+		short.room(w, engines, w.Bytes-left, func(e EngineReading) int64 { return max(e.Gauge(), l.reserved[e.Key]) })
+		return short
+	}
+	return nil
+}
+
+// give checks what the Mac has now: bytes that no engine owns are gone for a
+// load (M13), and so is what other loads will still take; the caller holds mu.
+func (l *Ledger) give(w Want, r Reading) error {
+	short := &NoRoomError{Needed: w.Bytes, Reserved: l.sum(), InUse: use(r.Engines), Capacity: l.limits.Capacity, Limits: l.limits, Term: footprint.Dynamic}
+	switch {
+	case !r.HostKnown:
+		short.Because = "the memory of this Mac could not be measured"
+		return short
+	case r.Host.Pressure == probe.Critical:
+		short.Because = "the system says that memory pressure is critical"
+		return short
+	case r.Host.Thermal == probe.Critical:
+		short.Because = "the system says that the thermal state is critical"
+		return short
+	}
+	c := loadCeiling(r)
+	if c.Term != footprint.Dynamic {
+		return nil // what binds for good was checked by the promise
+	}
+	var growth int64
+	for _, e := range r.Engines {
+		if e.Loading && e.Key != w.Key {
+			growth += max(0, l.reserved[e.Key]-e.Gauge())
+		}
+	}
+	left := c.Soft - short.InUse - growth
+	short.Available, short.Ceiling = max(0, left), c.Bytes
+	if w.Bytes > left {
+		short.room(w, r.Engines, w.Bytes-left, EngineReading.Gauge)
+		return short
+	}
+	return nil
+}
+
+// room looks for what would make it: engines that are ending, then idle ones.
+func (e *NoRoomError) room(w Want, engines []EngineReading, deficit int64, size func(EngineReading) int64) {
+	for _, other := range engines {
+		if other.Stopping {
+			deficit -= size(other)
+		}
+	}
+	if deficit <= 0 {
+		e.Pending = true
+		return
+	}
+	if keys, sum := victims(engines, deficit, w.Priority, size, w.Key); sum >= deficit {
+		e.Victims = keys
+	}
 }

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
@@ -59,11 +60,18 @@ func ceilingOf(r Reading, active int64) Ceiling {
 	return c
 }
 
-// settled is the engine's footprint once its pooled bytes are returned: what
-// soft and hard pressure compare while the engine may still return them.
+// settled is the engine's gauge once its pooled bytes are returned: what soft
+// and hard pressure compare while it may still return them. An engine that
+// loads or ends is not asked, and counts whole.
 func (e EngineReading) settled() int64 {
+	if e.Loading || e.Stopping {
+		return e.Gauge()
+	}
 	return max(e.Active, e.Footprint-max(0, e.Pooled), e.Accounted)
 }
+
+// word is a figure for people.
+func word(n int64) string { return v1alpha1.FormatBytes(n) }
 
 // use adds up the gauges of all engines.
 func use(engines []EngineReading) (sum int64) {

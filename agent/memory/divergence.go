@@ -1,10 +1,18 @@
 package memory
 
 import (
+	"fmt"
+	"strings"
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/footprint"
 )
+
+// residueBound is what may be left where no model is loaded: near zero (K18).
+const residueBound = footprint.GiB
 
 // Residue is what is left where no engine has a process, in bytes.
 type Residue struct {
@@ -17,10 +25,82 @@ type Residue struct {
 
 // Divergence judges whether the gauges of each engine agree, and whether an
 // empty pool is empty. Its zero value has seen nothing.
-type Divergence struct{}
+type Divergence struct {
+	since   map[Key]time.Time // per engine, since when its gauges disagree
+	residue time.Time         // since when an empty pool is not empty
+}
 
-// Observe judges one reading (M1 K18 P26). It is an incident to show, never an
-// input of admission or pressure.
+// GaugeBound is by how much the gauges of an engine may disagree, in bytes: a
+// tenth of the largest, at least 1 GiB and at most the 5 GiB of P18.
+func GaugeBound(gauge int64) int64 {
+	return min(5*footprint.GiB, max(footprint.GiB, gauge/10))
+}
+
+// Observe judges one reading (M1 K18 P26); what lasts for 10 s is said. It is
+// an incident to show, never an input of admission or pressure.
 func (d *Divergence) Observe(r Reading, left Residue) Finding {
-	return Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonGaugesAgree, Message: "the gauges agree"}
+	since := map[Key]time.Time{}
+	var found []string
+	var bytes int64
+	for _, e := range r.Engines {
+		n, what := disagreement(e)
+		if what == "" {
+			continue
+		}
+		first, ok := d.since[e.Key]
+		if !ok {
+			first = r.Now
+		}
+		if since[e.Key] = first; r.Now.Sub(first) >= apart {
+			found, bytes = append(found, fmt.Sprintf("replica %s, epoch %d: %s", e.Key.UID, e.Key.Epoch, what)), bytes+n
+		}
+	}
+	d.since = since
+	if len(found) > 0 {
+		return Finding{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonEngineDiverged, Bytes: bytes,
+			Message: strings.Join(found, "; ") + ". Drain the replica to get the memory back, and report the figures with its engine's log"}
+	}
+	if f, ok := d.left(r, left); ok {
+		return f
+	}
+	return Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonGaugesAgree, Message: "what engines hold is accounted for"}
+}
+
+// disagreement is by how much the gauges of an engine contradict one another,
+// and in words; empty where they agree or cannot be compared now: an engine
+// that loads or ends moves, and one that has said nothing yet has no figures.
+func disagreement(e EngineReading) (int64, string) {
+	if !e.FootprintKnown || e.Loading || e.Stopping || e.Active+e.Accounted == 0 {
+		return 0, ""
+	}
+	bound := GaugeBound(e.Gauge())
+	says := func(n int64) string { return v1alpha1.FormatBytes(n) }
+	if n := e.Footprint - e.Active - e.Pooled; n > bound {
+		return n, fmt.Sprintf("its process holds %s, %s of them outside its back end, which has %s active and %s pooled", says(e.Footprint), says(n), says(e.Active), says(e.Pooled))
+	}
+	// A running prompt has transients, which are active and not accounted for.
+	if n := e.Active - e.Accounted; n > bound && e.Idle() {
+		return n, fmt.Sprintf("it is idle and %s are active, but weights and KV account for %s", says(e.Active), says(e.Accounted))
+	}
+	if n := e.Accounted - e.Footprint; n > bound {
+		return n, fmt.Sprintf("weights and KV account for %s, but its process holds %s: the system's figure reads low", says(e.Accounted), says(e.Footprint))
+	}
+	return 0, ""
+}
+
+// left judges a pool without engines.
+func (d *Divergence) left(r Reading, left Residue) (Finding, bool) {
+	if len(r.Engines) > 0 || left.Processes <= residueBound && left.Reserved <= 0 {
+		d.residue = time.Time{}
+		return Finding{}, false
+	}
+	if d.residue.IsZero() {
+		d.residue = r.Now
+	}
+	if r.Now.Sub(d.residue) < apart {
+		return Finding{}, false
+	}
+	return Finding{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonResidue, Bytes: max(0, left.Processes) + max(0, left.Reserved),
+		Message: fmt.Sprintf("no model is loaded, but processes of the agent hold %s and %s are still reserved: end the processes that the agent's log names; no restart is needed",
+			v1alpha1.FormatBytes(left.Processes), v1alpha1.FormatBytes(left.Reserved))}, true
 }

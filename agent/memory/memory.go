@@ -42,7 +42,8 @@ func (l *Ledger) SetHost(h footprint.Host) {
 }
 
 // Reserve promises bytes to key, or returns a *NoRoomError. Asking again for a
-// key that has a reservation keeps the one it has.
+// key that has a reservation keeps the one it has. A promise says nothing of
+// what the Mac has now: a load asks Admit.
 func (l *Ledger) Reserve(key Key, bytes int64) error {
 	if bytes < 1 {
 		return fmt.Errorf("reserve %d bytes for replica %s: unknown is never zero", bytes, key.UID)
@@ -52,8 +53,8 @@ func (l *Ledger) Reserve(key Key, bytes int64) error {
 	if _, ok := l.reserved[key]; ok {
 		return nil
 	}
-	if sum := l.sum(); bytes > l.limits.Capacity-sum {
-		return &NoRoomError{Needed: bytes, Reserved: sum, Capacity: l.limits.Capacity, Limits: l.limits, Term: l.limits.Term}
+	if err := l.promise(Want{Key: key, Bytes: bytes}, nil); err != nil {
+		return err
 	}
 	l.reserved[key] = bytes
 	return nil

@@ -56,9 +56,9 @@ type EngineReading struct {
 func (e EngineReading) Gauge() int64 { return max(e.Active, e.Footprint, e.Accounted) }
 
 // Idle reports whether nothing uses it, positively known.
-func (e EngineReading) Idle() bool {
-	return !e.Loading && !e.Stopping && e.Holds == 0 && e.BusyKnown && e.Requests == 0
-}
+func (e EngineReading) Idle() bool { return !e.Loading && !e.Stopping && e.idle() }
+
+func (e EngineReading) idle() bool { return e.Holds == 0 && e.BusyKnown && e.Requests == 0 }
 
 // Decision is what a poll leads to.
 type Decision struct {

@@ -15,13 +15,22 @@ import (
 )
 
 // System reads the machine this program runs on.
-type System struct{}
+type System struct {
+	host       uint32 // the port of this host
+	thermal    int32  // notifyd's token for the thermal level
+	hasThermal bool
+}
 
 // NewSystem probes this machine.
-func NewSystem() System { return System{} }
+func NewSystem() System {
+	s := System{host: machHostSelf()}
+	s.thermal, s.hasThermal = registerThermal()
+	return s
+}
 
-// Host reads sysctl.
-func (System) Host(_ context.Context, own int64) (Host, error) {
+// Host reads sysctl and host_statistics64. What the machine may not have, or
+// may not tell, stays unknown; what every Mac has is an error where it fails.
+func (s System) Host(_ context.Context, own int64) (Host, error) {
 	total, err := unix.SysctlUint64("hw.memsize")
 	if err != nil {
 		return Host{}, fmt.Errorf("sysctl hw.memsize: %w", err)
@@ -30,36 +39,42 @@ func (System) Host(_ context.Context, own int64) (Host, error) {
 	if err != nil {
 		return Host{}, fmt.Errorf("sysctl vm.pagesize: %w", err)
 	}
-	free, err := pages("vm.page_free_count", "vm.page_speculative_count", "vm.page_purgeable_count")
+	statistics, err := hostStatistics(s.host)
 	if err != nil {
 		return Host{}, err
 	}
-	h := Host{Total: int64(total), Free: free * int64(page)}
-	// The pageable external pages are the file cache: not logical bytes.
-	if cache, err := pages("vm.page_pageable_external_count"); err == nil {
-		h.Free += cache * int64(page)
+	h := Host{Total: int64(total)}
+	if err := readVMStatistics(&h, statistics, int64(page)); err != nil {
+		return Host{}, err
 	}
-	h.Used = max(0, h.Total-h.Free)
 	h.Foreign = max(0, h.Used-own)
-	if mib, err := unix.SysctlUint32("iogpu.wired_limit_mb"); err == nil {
+	s.optional(&h)
+	return h, nil
+}
+
+// optional fills what may be unknown.
+func (s System) optional(h *Host) {
+	if raw, err := unix.SysctlRaw("vm.swapusage"); err == nil {
+		if used, err := readSwapUsage(raw); err == nil {
+			h.SwapUsed = used
+		}
+	}
+	if level, err := unix.SysctlUint32("kern.memorystatus_vm_pressure_level"); err == nil {
+		h.Pressure = pressureWord(level)
+	}
+	if s.hasThermal {
+		if level, ok := thermalLevel(s.thermal); ok {
+			h.Thermal = thermalWord(level)
+		}
+	}
+	// 0 is the system's own limit, which Metal tells and sysctl does not.
+	h.MetalCap = metalShare(h.Total)
+	if mib, err := unix.SysctlUint32("iogpu.wired_limit_mb"); err == nil && mib > 0 {
 		h.MetalCap = int64(mib) << 20
 	}
 	if brand, err := unix.Sysctl("machdep.cpu.brand_string"); err == nil {
 		h.Chip = strings.ReplaceAll(strings.TrimPrefix(brand, "Apple "), " ", "")
 	}
-	return h, nil
-}
-
-func pages(names ...string) (int64, error) {
-	var sum int64
-	for _, n := range names {
-		v, err := unix.SysctlUint32(n)
-		if err != nil {
-			return 0, fmt.Errorf("sysctl %s: %w", n, err)
-		}
-		sum += int64(v)
-	}
-	return sum, nil
 }
 
 const (

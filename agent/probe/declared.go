@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"sync/atomic"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -62,23 +62,58 @@ func metalShare(total int64) int64 {
 type Declared struct {
 	Probe
 	declaration Declaration
-	foreign     atomic.Int64
+
+	mu       sync.Mutex // guards what follows
+	foreign  int64
+	wired    int64
+	isWired  bool
+	pressure string
+	thermal  string
 }
 
 // NewDeclared makes a host as declared, with processes measured by system.
 func NewDeclared(d Declaration, system Probe) *Declared {
-	return &Declared{Probe: system, declaration: d}
+	return &Declared{Probe: system, declaration: d, pressure: Normal, thermal: Nominal}
 }
 
 // SetForeign says how many bytes the rest of the declared machine uses.
-func (d *Declared) SetForeign(bytes int64) { d.foreign.Store(max(0, bytes)) }
+func (d *Declared) SetForeign(bytes int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.foreign = max(0, bytes)
+}
+
+// SetWired says how many bytes are wired; until then none is known.
+func (d *Declared) SetWired(bytes int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wired, d.isWired = max(0, bytes), true
+}
+
+// SetPressure says what the system says of its memory: Normal, Warning or Critical.
+func (d *Declared) SetPressure(word string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pressure = word
+}
+
+// SetThermal says how hot it is: Nominal, Fair, Serious or Critical.
+func (d *Declared) SetThermal(word string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.thermal = word
+}
 
 // Host is the declared memory less what our own engines were measured to hold
-// and less what was declared as foreign.
+// and less what was declared as foreign. Foreign bytes are other programs'
+// active pages: the dynamic ceiling counts on a part of them, a load on none.
 func (d *Declared) Host(_ context.Context, own int64) (Host, error) {
-	foreign := d.foreign.Load()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	total := d.declaration.Memory
 	return Host{
-		Chip: d.declaration.Chip, Total: d.declaration.Memory, MetalCap: metalShare(d.declaration.Memory),
-		Free: max(0, d.declaration.Memory-own-foreign), Foreign: foreign, Used: own + foreign, Simulated: true,
+		Chip: d.declaration.Chip, Total: total, MetalCap: metalShare(total),
+		Free: max(0, total-own-d.foreign), Active: min(d.foreign, max(0, total-own)), Foreign: d.foreign, Used: own + d.foreign,
+		Wired: d.wired, WiredKnown: d.isWired, Pressure: d.pressure, Thermal: d.thermal, Simulated: true,
 	}, nil
 }

@@ -23,14 +23,29 @@ func NewSystem() System { return System{} }
 
 // Host reads /proc/meminfo.
 func (System) Host(_ context.Context, own int64) (Host, error) {
-	m, err := readFields("/proc/meminfo", "MemTotal", "MemAvailable", "AnonPages", "Shmem", "SwapTotal", "SwapFree")
+	m, err := readFields("/proc/meminfo", meminfo()...)
 	if err != nil {
 		return Host{}, err
 	}
-	h := Host{Total: m["MemTotal"], Free: m["MemAvailable"]}
-	h.Used = m["AnonPages"] + m["Shmem"] + m["SwapTotal"] - m["SwapFree"]
-	h.Foreign = max(0, h.Total-h.Free-own)
-	return h, nil
+	return hostOf(m, own), nil
+}
+
+// meminfo are the lines that hostOf reads.
+func meminfo() []string {
+	return []string{"MemTotal", "MemFree", "MemAvailable", "AnonPages", "Shmem", "SwapTotal", "SwapFree", "Active(file)", "Inactive(file)"}
+}
+
+// hostOf reads the lines of /proc/meminfo, in bytes. Inactive and Active are
+// file pages alone: anonymous ones are in the footprints of whoever owns them,
+// our engines' too, and would be counted twice; without swap the kernel cannot
+// take them back at all. Wired and pressure have no counterpart.
+func hostOf(m map[string]int64, own int64) Host {
+	swap := max(0, m["SwapTotal"]-m["SwapFree"])
+	return Host{
+		Total: m["MemTotal"], Free: m["MemFree"], Inactive: m["Inactive(file)"], Active: m["Active(file)"], SwapUsed: swap,
+		Used:    min(m["MemTotal"]+m["SwapTotal"], m["AnonPages"]+m["Shmem"]+swap),
+		Foreign: max(0, m["MemTotal"]-m["MemAvailable"]-own),
+	}
 }
 
 // Footprint is Pss_Anon + Pss_Shmem + SwapPss: mapped file pages can be taken

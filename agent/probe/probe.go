@@ -1,7 +1,7 @@
 // Package probe measures the memory of this Mac and of its processes.
 //
 // It owns how a figure is read on each system: Linux from /proc, darwin from
-// sysctl and proc_info without cgo, a declared host (Linux playing a Mac of
+// sysctl, proc_info, host_statistics64 and notify without cgo, a declared host (Linux playing a Mac of
 // given size) from a declaration and the measured footprints of its own
 // engines, and a scripted twin for tests. It refuses to guess: what cannot be
 // read is an error, and a process that is gone is ErrGone and not zero bytes.
@@ -19,6 +19,16 @@ import (
 // no memory.
 var ErrGone = errors.New("process is gone")
 
+// What a system says of its memory pressure and of its heat.
+const (
+	Normal   = "Normal"
+	Warning  = "Warning"
+	Critical = "Critical"
+	Nominal  = "Nominal"
+	Fair     = "Fair"
+	Serious  = "Serious"
+)
+
 // Host are the figures of the machine, in bytes.
 type Host struct {
 	// Chip, such as "M2Ultra"; empty when unknown.
@@ -27,7 +37,8 @@ type Host struct {
 	Total int64
 	// MetalCap is the most the GPU may wire; 0 means that none is known.
 	MetalCap int64
-	// Free is what the system could give out at once.
+	// Free is what the system could give out at once, without taking a page
+	// from anybody; file pages are in Inactive and Active.
 	Free int64
 	// Foreign is used by what is none of our engines.
 	Foreign int64
@@ -39,7 +50,8 @@ type Host struct {
 	// Wired cannot be paged out; WiredKnown is false where the system does not tell.
 	Wired      int64
 	WiredKnown bool
-	// Compressed is what the compressor stores: the logical bytes, not the pages.
+	// Compressed is what the compressor stores: the logical bytes, not the
+	// pages that it needs. On darwin it counts what it wrote to swap, too.
 	Compressed int64
 	// SwapUsed on disk.
 	SwapUsed int64

@@ -137,9 +137,28 @@ func TestADeclaredHostCountsOwnAndForeignBytes(t *testing.T) {
 	d := probe.NewDeclared(probe.Declaration{Chip: "M2Ultra", Memory: 192 << 30}, probe.NewSystem())
 	d.SetForeign(10 << 30)
 	h, err := d.Host(context.Background(), 2<<30)
-	want := probe.Host{Chip: "M2Ultra", Total: 192 << 30, MetalCap: 144 << 30, Free: 180 << 30, Foreign: 10 << 30, Used: 12 << 30, Simulated: true}
+	want := probe.Host{Chip: "M2Ultra", Total: 192 << 30, MetalCap: 144 << 30, Free: 180 << 30, Active: 10 << 30,
+		Foreign: 10 << 30, Used: 12 << 30, Pressure: probe.Normal, Thermal: probe.Nominal, Simulated: true}
 	if err != nil || h != want {
 		t.Errorf("got %+v (%v), want %+v", h, err, want)
+	}
+}
+
+func TestADeclaredHostSaysWhatItIsTold(t *testing.T) {
+	d := probe.NewDeclared(probe.Declaration{Chip: "M4", Memory: 16 << 30}, probe.NewSystem())
+	if h, _ := d.Host(context.Background(), 0); h.WiredKnown {
+		t.Errorf("wired bytes are known before anybody declared them: %+v", h)
+	}
+	d.SetWired(3 << 30)
+	d.SetPressure(probe.Critical)
+	d.SetThermal(probe.Serious)
+	d.SetForeign(20 << 30)
+	h, err := d.Host(context.Background(), 2<<30)
+	if err != nil || !h.WiredKnown || h.Wired != 3<<30 || h.Pressure != probe.Critical || h.Thermal != probe.Serious {
+		t.Errorf("%+v (%v)", h, err)
+	}
+	if h.Free != 0 || h.Active != 14<<30 {
+		t.Errorf("foreign bytes beyond the machine: free %d, active %d; want 0 and what our engines leave", h.Free, h.Active)
 	}
 }
 

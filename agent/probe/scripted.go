@@ -52,13 +52,16 @@ func (s *Scripted) Fail(err error) {
 	s.err = err
 }
 
-// Host is the scripted host.
+// Host is the scripted host; Used follows from own and its foreign bytes, and
+// Free from those and the total where the script says nothing of it.
 func (s *Scripted) Host(_ context.Context, own int64) (Host, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.host
 	h.Used = own + h.Foreign
-	h.Free = max(0, h.Total-h.Used)
+	if h.Free == 0 {
+		h.Free = max(0, h.Total-h.Used)
+	}
 	return h, s.err
 }
 

@@ -7,6 +7,7 @@ package probetest
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"metalfleet.dev/metalfleet/agent/probe"
@@ -29,6 +30,7 @@ func Run(t *testing.T, p probe.Probe, start func(t *testing.T) Process) {
 	t.Run("a process that ended is gone, not empty", func(t *testing.T) { endedIsGone(t, p, start(t)) })
 	t.Run("a start time names the process", func(t *testing.T) { startTimeNames(t, p, start(t), start(t)) })
 	t.Run("the host's figures add up", func(t *testing.T) { hostAddsUp(t, p) })
+	t.Run("no figure is negative", func(t *testing.T) { moreOwnIsLessForeign(t, p) })
 }
 
 func footprintFollows(t *testing.T, p probe.Probe, proc Process) {
@@ -72,7 +74,31 @@ func hostAddsUp(t *testing.T, p probe.Probe) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.Total <= 0 || h.Free < 0 || h.Free > h.Total || h.Foreign < 0 || h.Used < 0 || h.Used > h.Total {
+	if h.Total <= 0 || h.Free < 0 || h.Free > h.Total || h.Foreign < 0 {
 		t.Errorf("%+v", h)
+	}
+	// Logical bytes: pages in the compressor and on disk need no page of memory.
+	if h.Used < 0 || h.Used > h.Total+h.Compressed+h.SwapUsed {
+		t.Errorf("%d bytes in use of %+v", h.Used, h)
+	}
+	if h.Inactive < 0 || h.Active < 0 || h.Free+h.Inactive+h.Active > h.Total {
+		t.Errorf("free %d, inactive %d and active %d are more than the machine has", h.Free, h.Inactive, h.Active)
+	}
+	if h.Wired < 0 || h.Wired > h.Total || !h.WiredKnown && h.Wired != 0 || h.Compressed < 0 || h.SwapUsed < 0 || h.MetalCap < 0 {
+		t.Errorf("%+v", h)
+	}
+	if !slices.Contains([]string{"", probe.Normal, probe.Warning, probe.Critical}, h.Pressure) {
+		t.Errorf("pressure %q is no word of ours", h.Pressure)
+	}
+	if !slices.Contains([]string{"", probe.Nominal, probe.Fair, probe.Serious, probe.Critical}, h.Thermal) {
+		t.Errorf("thermal state %q is no word of ours", h.Thermal)
+	}
+}
+
+// moreOwnIsLessForeign: what our engines hold is never foreign.
+func moreOwnIsLessForeign(t *testing.T, p probe.Probe) {
+	h, err := p.Host(context.Background(), 1<<50)
+	if err != nil || h.Foreign < 0 || h.Free < 0 || h.Active < 0 {
+		t.Errorf("engines that hold more than the machine has leave a negative figure: %+v (%v)", h, err)
 	}
 }
