@@ -164,7 +164,7 @@ func (a *Agent) open() error {
 	if err != nil {
 		return err
 	}
-	a.metrics.watch(a.pool.Snapshot)
+	a.metrics.watch(a.pool.Snapshot, func() *journal.Orders { return a.journal.Snapshot().Orders })
 	return nil
 }
 

@@ -11,11 +11,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// metrics are the agent's series. Labels come from closed sets.
+// metrics are the agent's series. Labels come from closed sets, but for the
+// replicas of this Mac, of which there are at most 64. Counters are kept here;
+// gauges.go reads the rest from the pool at each scrape.
 type metrics struct {
 	registry *prometheus.Registry
 	freed    *prometheus.CounterVec
@@ -40,24 +41,6 @@ func (m *metrics) reclaimed(r v1alpha1.Reclaim) {
 	m.reclaims.WithLabelValues(string(r.Reason), string(r.HostCheck)).Inc()
 	if r.FreedBytes != nil {
 		m.freed.WithLabelValues(string(r.Reason)).Add(float64(*r.FreedBytes))
-	}
-}
-
-// watch adds the gauges, read from the newest snapshot at each scrape.
-func (m *metrics) watch(snapshot func() *pool.Snapshot) {
-	for term, of := range map[string]func(*v1alpha1.MacMemory) int64{
-		"total":     func(m *v1alpha1.MacMemory) int64 { return m.TotalBytes },
-		"ceiling":   func(m *v1alpha1.MacMemory) int64 { return m.CeilingBytes },
-		"capacity":  func(m *v1alpha1.MacMemory) int64 { return m.CapacityBytes },
-		"reserved":  func(m *v1alpha1.MacMemory) int64 { return m.ReservedBytes },
-		"footprint": func(m *v1alpha1.MacMemory) int64 { return m.FootprintBytes },
-		"foreign":   func(m *v1alpha1.MacMemory) int64 { return m.ForeignBytes },
-		"free":      func(m *v1alpha1.MacMemory) int64 { return m.FreeBytes },
-	} {
-		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "metalfleet_agent_memory_bytes", Help: "Terms of the memory ledger; reserved is an estimate, footprint is measured.",
-			ConstLabels: prometheus.Labels{"term": term},
-		}, func() float64 { return float64(of(&snapshot().Memory)) }))
 	}
 }
 

@@ -39,7 +39,7 @@ func (a *Agent) status() *v1alpha1.MacNodeStatus {
 		Chip: clip(p.Host.Chip, 32), Backend: clip(p.Backend, 16), Simulated: p.Host.Simulated,
 		Memory: p.Memory, Weights: a.store.List(), Assignments: p.Assignments,
 		Inspections: a.inspector.Snapshot(), Reclaims: p.Reclaims,
-		Conditions: []metav1.Condition{register.Accepting(accepting.yes, accepting.since)},
+		Conditions: append([]metav1.Condition{register.Accepting(accepting.yes, accepting.since)}, p.Conditions...),
 	}
 	s.Disk.WeightsBytes = a.store.WeightsBytes()
 	if free, err := a.store.FreeBytes(); err == nil {

@@ -153,7 +153,7 @@ func TestK18AMacWithStrandedMemoryIsSkippedAndTold(t *testing.T) {
 	w := newWorld(t)
 	stranded := holding(60 * gib)
 	stranded.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionWiredStranded, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonWiredUnowned,
-		Message: "21.3 GiB are wired and no process owns them", LastTransitionTime: metav1.Now()}}
+		Message: "21.3 GiB are wired and no process owns them; reboot this Mac", LastTransitionTime: metav1.Now()}}
 	mac := w.mac("mac-1", stranded)
 	w.deploy("small", nil)
 	d := w.deployment("small", v1alpha1.ConditionPlaced, v1alpha1.ReasonNoCandidates)

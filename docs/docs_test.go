@@ -20,6 +20,7 @@ import (
 // that writes it.
 var elsewhere = map[string]string{
 	"InvalidOrder":         "../agent/pool/status.go",
+	"EngineGuardInactive":  "../agent/pool/macmemory.go",
 	"ReconcileFailed":      "../controllers/modeldeployment/troubles.go",
 	"ModelNotFound":        "../metal/engine/refusal.go",
 	"InvalidConfiguration": "../metal/engine/refusal.go",

@@ -105,32 +105,15 @@ func wasAlarm(before string) bool { return strings.HasPrefix(before, string(meta
 
 // notice is the Event of a condition as it is now. Its id has the time of the
 // transition only roughly, so that a Mac that swings between two levels is told
-// of once in a while and not at every swing.
+// of once in a while and not at every swing. The sentence is the Mac's: it says
+// the next step.
 func (r *Alarms) notice(c *metav1.Condition) notice {
 	window := c.LastTransitionTime.Truncate(alarmEvery).Unix()
 	return notice{
 		id:     fmt.Sprintf("%s %s %s %d", c.Type, c.Status, c.Reason, window),
 		reason: c.Type, warning: c.Status == metav1.ConditionTrue, now: r.Clock.Now(),
-		message: c.Reason + ": " + c.Message + alarmStep(c),
+		message: c.Reason + ": " + c.Message,
 	}
-}
-
-// alarmStep is what a person may do about a condition that holds.
-func alarmStep(c *metav1.Condition) string {
-	if c.Status != metav1.ConditionTrue {
-		return ""
-	}
-	switch c.Type {
-	case v1alpha1.ConditionMemoryPressure:
-		return "; idle models on demand go first; if it stays, quit other programs on that Mac or move models away (status.memory has the figures)"
-	case v1alpha1.ConditionWiredStranded:
-		return "; nothing new is placed there until it is rebooted: cordon it, let its replicas drain, reboot"
-	case v1alpha1.ConditionMemoryDiverged:
-		return "; compare activeBytes, footprintBytes and accountedBytes in status.memory; report it with the engine's log"
-	case v1alpha1.ConditionGuardInactive:
-		return "; large prompts are not checked while this holds: see the agent's log on that Mac"
-	}
-	return ""
 }
 
 func (r *Alarms) seen(mac string) (map[string]string, bool) {

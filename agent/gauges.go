@@ -1,0 +1,145 @@
+package agent
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/pool"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// watch adds the gauges. Each scrape reads one snapshot, so that the figures of
+// a scrape belong together; orders give the replicas their names.
+func (m *metrics) watch(snapshot func() *pool.Snapshot, orders func() *journal.Orders) {
+	m.registry.MustRegister(&gauges{
+		snapshot: snapshot, orders: orders,
+		memory: prometheus.NewDesc("metalfleet_agent_memory_bytes",
+			"Memory of this Mac. Reserved is an estimate; ceilings and capacity are bounds; all else is measured.", []string{"term"}, nil),
+		pressure: prometheus.NewDesc("metalfleet_agent_memory_pressure_level",
+			"What the agent acts on: 0 Normal, 1 Soft, 2 Hard, 3 Emergency.", nil, nil),
+		condition: prometheus.NewDesc("metalfleet_agent_condition",
+			"1 while a condition of this Mac holds, 0 while it does not; absent while it cannot be told.", []string{"condition"}, nil),
+		replica: prometheus.NewDesc("metalfleet_agent_replica_memory_bytes",
+			"Memory of one replica's engine. Reserved is an estimate, limit a bound; footprint is the kernel's figure, the others are the engine's own.",
+			[]string{"namespace", "replica", "term"}, nil),
+		guard: prometheus.NewDesc("metalfleet_agent_guard_events_total",
+			"What the prefill guard of one replica's engine did, since that engine started.", []string{"namespace", "replica", "event"}, nil),
+	})
+}
+
+// gauges reads the newest snapshot when it is scraped.
+type gauges struct {
+	snapshot func() *pool.Snapshot
+	orders   func() *journal.Orders
+
+	memory, pressure, condition, replica, guard *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (g *gauges) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{g.memory, g.pressure, g.condition, g.replica, g.guard} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (g *gauges) Collect(out chan<- prometheus.Metric) {
+	s := g.snapshot()
+	for term, bytes := range terms(&s.Memory) {
+		out <- prometheus.MustNewConstMetric(g.memory, prometheus.GaugeValue, float64(bytes), term)
+	}
+	if level, known := levelOf(s.Memory.PressureLevel); known {
+		out <- prometheus.MustNewConstMetric(g.pressure, prometheus.GaugeValue, level)
+	}
+	for _, c := range s.Conditions {
+		switch c.Status {
+		case metav1.ConditionTrue:
+			out <- prometheus.MustNewConstMetric(g.condition, prometheus.GaugeValue, 1, c.Type)
+		case metav1.ConditionFalse:
+			out <- prometheus.MustNewConstMetric(g.condition, prometheus.GaugeValue, 0, c.Type)
+		}
+	}
+	names := namesOf(g.orders())
+	g.collectReplicas(s, names, out)
+	g.collectGuards(s, names, out)
+}
+
+func (g *gauges) collectReplicas(s *pool.Snapshot, names map[string]replicaName, out chan<- prometheus.Metric) {
+	for i := range s.Assignments {
+		a := &s.Assignments[i]
+		n, known := names[a.ReplicaUID]
+		if !known {
+			continue // it is on its way out, and nothing names it any more
+		}
+		for term, bytes := range replicaTerms(&a.Memory) {
+			out <- prometheus.MustNewConstMetric(g.replica, prometheus.GaugeValue, float64(bytes), n.namespace, n.name, term)
+		}
+	}
+}
+
+func (g *gauges) collectGuards(s *pool.Snapshot, names map[string]replicaName, out chan<- prometheus.Metric) {
+	told := map[string]bool{} // a series told twice would spoil the whole scrape
+	for _, c := range s.Guards {
+		n, known := names[c.UID]
+		if !known || told[c.UID] {
+			continue
+		}
+		told[c.UID] = true
+		for event, count := range map[string]int64{
+			"throttled_chunk": c.ThrottledChunks, "refused_request": c.RefusedRequests, "aborted_prefill": c.AbortedPrefills,
+		} {
+			out <- prometheus.MustNewConstMetric(g.guard, prometheus.CounterValue, float64(count), n.namespace, n.name, event)
+		}
+	}
+}
+
+// terms of the Mac's ledger, in bytes.
+func terms(m *v1alpha1.MacMemory) map[string]int64 {
+	return map[string]int64{
+		"total": m.TotalBytes, "ceiling": m.CeilingBytes, "dynamic_ceiling": m.DynamicCeilingBytes, "effective_ceiling": m.EffectiveCeilingBytes,
+		"capacity": m.CapacityBytes, "reserved": m.ReservedBytes, "footprint": m.FootprintBytes, "active": m.ActiveBytes,
+		"accounted": m.AccountedBytes, "pooled": m.PooledBytes, "foreign": m.ForeignBytes, "free": m.FreeBytes,
+		"stranded": m.StrandedBytes, "swap": m.SwapUsedBytes,
+	}
+}
+
+// replicaTerms of one engine, in bytes.
+func replicaTerms(m *v1alpha1.EngineMemory) map[string]int64 {
+	return map[string]int64{
+		"footprint": m.FootprintBytes, "limit": m.LimitBytes, "reserved": m.ReservedBytes, "weights": m.WeightsBytes, "kv": m.KVInUseBytes,
+		"active": m.ActiveBytes, "accounted": m.AccountedBytes, "pooled": m.PooledBytes,
+	}
+}
+
+// levelOf numbers the levels, so that an alert can compare; one that nobody
+// knows has no number.
+func levelOf(l v1alpha1.PressureLevel) (float64, bool) {
+	switch l {
+	case v1alpha1.PressureNormal:
+		return 0, true
+	case v1alpha1.PressureSoft:
+		return 1, true
+	case v1alpha1.PressureHard:
+		return 2, true
+	case v1alpha1.PressureEmergency:
+		return 3, true
+	}
+	return 0, false
+}
+
+// replicaName is how people call a replica.
+type replicaName struct{ namespace, name string }
+
+// namesOf maps the UIDs of what is ordered to this Mac; orders may be nil.
+func namesOf(o *journal.Orders) map[string]replicaName {
+	names := map[string]replicaName{}
+	if o == nil {
+		return names
+	}
+	for i := range o.Assignments {
+		a := &o.Assignments[i]
+		names[a.ReplicaUID] = replicaName{a.Namespace, a.Name}
+	}
+	return names
+}
