@@ -98,7 +98,10 @@ type Config struct {
 	// Grace is how long running requests may go on after the agent was told to stop.
 	Grace  time.Duration
 	Timing pool.Timing
-	Links  Links
+	// Fault is told each point of pool.FaultPoints, for tests that end the
+	// program there; nil in production.
+	Fault func(point string)
+	Links Links
 }
 
 // Agent is one Mac's agent.
@@ -159,7 +162,7 @@ func (a *Agent) open() error {
 	a.pool, err = pool.New(pool.Config{
 		Log: a.Log.WithName("pool"), Journal: a.journal, Ledger: memory.NewLedger(), Probe: a.Probe,
 		Weights: weights{a.store}, Engine: a.Engine, EngineEnv: a.EngineEnv, StateDir: a.StateDir,
-		Timing: a.Timing, Changed: a.changed, Reclaimed: a.metrics.reclaimed,
+		Timing: a.Timing, Changed: a.changed, Reclaimed: a.metrics.reclaimed, Fault: a.Fault,
 	})
 	if err != nil {
 		return err

@@ -149,6 +149,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if err := testHooks(&c, os.Getenv); err != nil {
+		return err
+	}
 	a, err := agent.New(c)
 	if err != nil {
 		return err

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/agent"
+	"metalfleet.dev/metalfleet/agent/pool"
+)
+
+// Variables that tests of real processes set. Without testVariable the others
+// are refused, so that none does anything by accident.
+const (
+	testVariable = "METALFLEET_TEST"
+	// crashVariable names one of pool.FaultPoints: the agent kills itself there.
+	crashVariable = "METALFLEET_TEST_CRASH_AT"
+	// timingVariable shortens delays, such as "stop=2s,term=1s".
+	timingVariable = "METALFLEET_TEST_TIMING"
+)
+
+// testHooks does what the variables ask for, and says so as an error in the log.
+func testHooks(c *agent.Config, getenv func(string) string) error {
+	crash, timing := getenv(crashVariable), getenv(timingVariable)
+	if crash == "" && timing == "" {
+		return nil
+	}
+	if getenv(testVariable) != "1" {
+		return fmt.Errorf("%s and %s are for tests and need %s=1; unset them", crashVariable, timingVariable, testVariable)
+	}
+	if timing != "" {
+		if err := shorten(&c.Timing, timing); err != nil {
+			return err
+		}
+		c.Log.Error(nil, "The agent's delays are those of a test", "timing", timing)
+	}
+	if crash == "" {
+		return nil
+	}
+	if points := pool.FaultPoints(); !slices.Contains(points, crash) {
+		return fmt.Errorf("%s: %q is no such point, want one of %s", crashVariable, crash, strings.Join(points, ", "))
+	}
+	c.Log.Error(nil, "THIS AGENT WILL KILL ITSELF; it is for tests alone", "point", crash)
+	c.Fault = dieAt(c.Log, crash)
+	return nil
+}
+
+// dieAt ends this process as a power failure would, once it reaches a point.
+func dieAt(log logr.Logger, at string) func(string) {
+	return func(point string) {
+		if point != at {
+			return
+		}
+		log.Error(nil, "THIS AGENT KILLS ITSELF NOW, as a test wants it", "point", point)
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err == nil {
+			select {} // nothing more may happen
+		}
+	}
+}
+
+// shorten sets delays by their names.
+func shorten(t *pool.Timing, words string) error {
+	known := map[string]*time.Duration{
+		"stop": &t.Stop, "term": &t.Term, "silence": &t.Silence, "stall": &t.LoadStall, "wait": &t.LoadWait, "hello": &t.Hello,
+	}
+	for word := range strings.SplitSeq(words, ",") {
+		name, value, _ := strings.Cut(word, "=")
+		d, err := time.ParseDuration(value)
+		if known[name] == nil || err != nil || d <= 0 {
+			return fmt.Errorf("%s: %q is no delay; want NAME=DURATION with one of %s", timingVariable, word,
+				strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		}
+		*known[name] = d
+	}
+	return nil
+}

@@ -1,0 +1,336 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Model is a deployment of one replica in the namespace default, with what
+// programs about memory change.
+type Model struct {
+	// Name of the deployment, and File below the model root.
+	Name, File string
+	// OnDemand models are loaded by their first request and may be evicted.
+	OnDemand bool
+	// IdleSeconds until an OnDemand one goes by itself; 0: never.
+	IdleSeconds int32
+	// Tokens, Sequences and CacheTokens of its context; 0 means 256, 2 and what
+	// the operator makes of them.
+	Tokens, Sequences, CacheTokens int64
+	// DrainSeconds that running requests may go on.
+	DrainSeconds int32
+	// Chips of the Macs that may hold it; none means any.
+	Chips []string
+}
+
+// Deployment is the object to create.
+func (m Model) Deployment() *v1alpha1.ModelDeployment {
+	md := &v1alpha1.ModelDeployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: m.Name},
+		Spec: v1alpha1.ModelDeploymentSpec{
+			Model:     v1alpha1.ModelSource{Source: "file://" + m.File},
+			Context:   v1alpha1.ContextSpec{Tokens: 256, Sequences: 2, CacheTokens: m.CacheTokens},
+			Placement: v1alpha1.PlacementSpec{Chips: m.Chips},
+			Rollout:   v1alpha1.RolloutSpec{DrainSeconds: &m.DrainSeconds},
+		},
+	}
+	if m.Tokens > 0 {
+		md.Spec.Context.Tokens = m.Tokens
+	}
+	if m.Sequences > 0 {
+		md.Spec.Context.Sequences = m.Sequences
+	}
+	if m.OnDemand {
+		md.Spec.Residency = v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: &m.IdleSeconds}
+	}
+	return md
+}
+
+// Deploy creates a model and waits until it is ready: loaded, or loadable by a
+// request where it is OnDemand.
+func (f *Fleet) Deploy(ctx context.Context, m Model) error {
+	if err := f.Client.Create(ctx, m.Deployment()); err != nil {
+		return fmt.Errorf("create %s: %w", m.Name, err)
+	}
+	return f.WaitDeployed(ctx, m.Name)
+}
+
+// WaitDeployed waits until a model is ready.
+func (f *Fleet) WaitDeployed(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, Ready, fmt.Errorf("not within %s", Ready))
+	defer cancel()
+	return Poll(ctx, 20*time.Millisecond, name+" is ready", func(ctx context.Context) error {
+		md := &v1alpha1.ModelDeployment{}
+		if err := f.Client.Get(ctx, client.ObjectKey{Namespace: "default", Name: name}, md); err != nil {
+			return err
+		}
+		if md.Status.ReadyReplicas < 1 || !meta.IsStatusConditionTrue(md.Status.Conditions, v1alpha1.ConditionReady) {
+			return fmt.Errorf("conditions %v", md.Status.Conditions)
+		}
+		return nil
+	})
+}
+
+// Undeploy deletes a model and waits until everything of it is released.
+func (f *Fleet) Undeploy(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*Ready, fmt.Errorf("not within %s", 2*Ready))
+	defer cancel()
+	md := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	if err := client.IgnoreNotFound(f.Client.Delete(ctx, md)); err != nil {
+		return fmt.Errorf("delete %s: %w", name, err)
+	}
+	return Poll(ctx, 20*time.Millisecond, name+" is gone", func(ctx context.Context) error {
+		err := f.Client.Get(ctx, client.ObjectKeyFromObject(md), md)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("finalizers %v", md.Finalizers)
+		}
+		return err
+	})
+}
+
+// SetCeiling makes bytes the administrator's promise for a Mac; 0 takes it back.
+func (f *Fleet) SetCeiling(ctx context.Context, mac string, bytes int64) error {
+	var ceiling any
+	if bytes > 0 {
+		ceiling = resource.NewQuantity(bytes, resource.BinarySI).String()
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"memory": map[string]any{"ceiling": ceiling}}})
+	if err != nil {
+		return fmt.Errorf("ceiling of %s: %w", mac, err)
+	}
+	node := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: mac}}
+	if err := f.Client.Patch(ctx, node, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("ceiling of %s: %w", mac, err)
+	}
+	return nil
+}
+
+// Mac reads a MacNode.
+func (f *Fleet) Mac(ctx context.Context, name string) (*v1alpha1.MacNode, error) {
+	node := &v1alpha1.MacNode{}
+	if err := f.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return nil, fmt.Errorf("MacNode %s: %w", name, err)
+	}
+	return node, nil
+}
+
+// WaitMac waits until ask has no objection to what a MacNode says.
+func (f *Fleet) WaitMac(ctx context.Context, name, what string, limit time.Duration, ask func(*v1alpha1.MacNode) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
+	defer cancel()
+	return Poll(ctx, 20*time.Millisecond, what, func(ctx context.Context) error {
+		node, err := f.Mac(ctx, name)
+		if err != nil {
+			return err
+		}
+		return ask(node)
+	})
+}
+
+// Resident is a model with a living engine.
+type Resident struct {
+	Replica v1alpha1.ModelReplica
+	Report  v1alpha1.AssignmentStatus
+	Engine  Engine
+}
+
+// ErrNotResident says that a model has no engine that lives and is reported.
+var ErrNotResident = errors.New("model has no engine")
+
+// Resident finds the engine of a model with one replica by the process id that
+// its Mac reports.
+func (f *Fleet) Resident(ctx context.Context, model string) (Resident, error) {
+	replica, err := f.Replica(ctx, model)
+	if err != nil {
+		return Resident{}, err
+	}
+	r := Resident{Replica: replica}
+	node, err := f.Mac(ctx, replica.Spec.NodeName)
+	if err != nil {
+		return r, err
+	}
+	i := slices.IndexFunc(node.Status.Assignments, func(a v1alpha1.AssignmentStatus) bool { return a.ReplicaUID == string(replica.UID) })
+	if i < 0 || node.Status.Assignments[i].PID == 0 {
+		return r, fmt.Errorf("%s: %w: Mac %s reports none", model, ErrNotResident, node.Name)
+	}
+	r.Report = node.Status.Assignments[i]
+	engines, err := f.MacEngines(node.Name)
+	if err != nil {
+		return r, err
+	}
+	for _, e := range engines {
+		if int64(e.PID) == r.Report.PID {
+			r.Engine = e
+			return r, nil
+		}
+	}
+	return r, fmt.Errorf("%s: %w: no process %d", model, ErrNotResident, r.Report.PID)
+}
+
+// Replica is the one replica of a model.
+func (f *Fleet) Replica(ctx context.Context, model string) (v1alpha1.ModelReplica, error) {
+	var list v1alpha1.ModelReplicaList
+	if err := f.Client.List(ctx, &list, client.InNamespace("default"), client.MatchingLabels{v1alpha1.LabelDeployment: model}); err != nil {
+		return v1alpha1.ModelReplica{}, fmt.Errorf("replicas of %s: %w", model, err)
+	}
+	if len(list.Items) != 1 {
+		return v1alpha1.ModelReplica{}, fmt.Errorf("%d replicas of %s, want 1", len(list.Items), model)
+	}
+	return list.Items[0], nil
+}
+
+// Rouse asks a model for one token until it is answered, as a client that heeds
+// Retry-After, and returns its engine.
+func (f *Fleet) Rouse(ctx context.Context, model string, limit time.Duration) (Resident, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
+	defer cancel()
+	err := Poll(ctx, 250*time.Millisecond, model+" answers", func(ctx context.Context) error {
+		_, err := Ask(ctx, f.URL, Question{Model: model, Text: "Hello", MaxTokens: 1})
+		var refusal *openai.Error
+		if errors.As(err, &refusal) && refusal.Status == http.StatusServiceUnavailable {
+			return err
+		}
+		if err != nil {
+			cancel() // nothing that waiting helps
+		}
+		return err
+	})
+	if err != nil {
+		return Resident{}, err
+	}
+	var r Resident
+	err = Poll(ctx, 20*time.Millisecond, "its Mac reports the engine of "+model, func(ctx context.Context) (err error) {
+		r, err = f.Resident(ctx, model)
+		return err
+	})
+	return r, err
+}
+
+// CheckLedger wants a Mac's promises to be exactly those of its residents: each
+// assignment with an engine has a reservation and a living process, no other
+// process is there, and no engine was counted twice.
+func (f *Fleet) CheckLedger(ctx context.Context, mac string) error {
+	node, err := f.Mac(ctx, mac)
+	if err != nil {
+		return err
+	}
+	engines, err := f.MacEngines(mac)
+	if err != nil {
+		return err
+	}
+	return checkLedger(node, engines)
+}
+
+func checkLedger(node *v1alpha1.MacNode, engines []Engine) error {
+	var errs []error
+	var reserved int64
+	pids := map[int64]bool{}
+	for _, e := range engines {
+		pids[int64(e.PID)] = true
+	}
+	for _, a := range node.Status.Assignments {
+		reserved += a.Memory.ReservedBytes
+		switch {
+		case a.PID != 0 && !pids[a.PID]:
+			errs = append(errs, fmt.Errorf("replica %s has the process %d, which does not live", a.ReplicaUID, a.PID))
+		case a.PID != 0 && a.Memory.ReservedBytes == 0:
+			errs = append(errs, fmt.Errorf("replica %s has an engine and no reservation", a.ReplicaUID))
+		}
+		delete(pids, a.PID)
+	}
+	if len(pids) > 0 {
+		errs = append(errs, fmt.Errorf("%d engines live that no assignment reports: %v", len(pids), engines))
+	}
+	if m := node.Status.Memory; m.ReservedBytes != reserved {
+		errs = append(errs, fmt.Errorf("%d bytes are reserved, the assignments say %d", m.ReservedBytes, reserved))
+	}
+	seen := map[string]bool{}
+	for _, r := range node.Status.Reclaims {
+		if seen[r.ID] {
+			errs = append(errs, fmt.Errorf("reclaim %s is reported twice", r.ID))
+		}
+		seen[r.ID] = true
+	}
+	return errors.Join(errs...)
+}
+
+// CheckEmpty wants a Mac to have no engine, no promise and no byte of one.
+func (f *Fleet) CheckEmpty(ctx context.Context, mac string) error {
+	if err := f.CheckLedger(ctx, mac); err != nil {
+		return err
+	}
+	node, err := f.Mac(ctx, mac)
+	if err != nil {
+		return err
+	}
+	engines, err := f.MacEngines(mac)
+	if err != nil {
+		return err
+	}
+	if m := node.Status.Memory; len(engines) > 0 || m.ReservedBytes != 0 || m.FootprintBytes != 0 {
+		return fmt.Errorf("Mac %s is not empty: %d engines, %d bytes reserved, %d bytes in use", mac, len(engines), m.ReservedBytes, m.FootprintBytes)
+	}
+	return nil
+}
+
+// AgentPID is the process of a Mac's agent, or 0.
+func (f *Fleet) AgentPID(name string) (int, error) {
+	a, err := f.agent(name)
+	if err != nil {
+		return 0, err
+	}
+	return a.program.pid(), nil
+}
+
+// SetAgentEnv gives a Mac's agent other variables, as "NAME=VALUE", from its
+// next start on.
+func (f *Fleet) SetAgentEnv(name string, env ...string) error {
+	a, err := f.agent(name)
+	if err != nil {
+		return err
+	}
+	a.program.mu.Lock()
+	defer a.program.mu.Unlock()
+	a.program.env = slices.Clone(env)
+	return nil
+}
+
+// With runs use on a fleet in a short scratch folder, and takes everything
+// back. Where it fails, the logs stay in keep, if that is not empty.
+func With(ctx context.Context, o Options, keep string, use func(context.Context, *Fleet) error) (err error) {
+	scratch, err := os.MkdirTemp("", "mf-")
+	if err != nil {
+		return fmt.Errorf("scratch folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	o.Dir = filepath.Join(scratch, "run")
+	f, err := Start(ctx, o)
+	if err != nil {
+		return err
+	}
+	err = use(ctx, f)
+	if err != nil && ctx.Err() == nil && keep != "" {
+		err = errors.Join(err, f.KeepLogs(keep), fmt.Errorf("the logs are in %s", keep))
+	}
+	return errors.Join(err, f.Stop(context.WithoutCancel(ctx)))
+}
