@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -20,6 +21,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 	f := e.flags("serve")
 	socket := f.String("socket", "", "Unix socket to listen on (required)")
 	configPath := f.String("config", "", "configuration file, JSON (required)")
+	leak := hiddenLeak(f)
 	if err := parse(f, args, "socket", "config"); err != nil {
 		return err
 	}
@@ -43,13 +45,33 @@ func serve(ctx context.Context, e *env, args []string) error {
 	log.Info("engine started", "version", version, "pid", os.Getpid(), "backend", backend.Name())
 	eng := engine.Start(engine.Options{
 		ModelPath: cfg.ModelPath, Backend: backend, ContextTokens: int(cfg.ContextTokens), Sequences: int(cfg.Sequences),
-		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, Log: log,
+		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes,
+		Supervised: true, TestLeak: *leak, Log: log,
 	})
 	err = server.Serve(ctx, l, eng, server.Identity{
 		Version: version, ReplicaUID: cfg.ReplicaUID, Epoch: cfg.Epoch, ConfigHash: cfg.Hash(), Backend: backend.Name(),
 	})
 	log.Info("engine stopped")
 	return err
+}
+
+// hiddenLeak adds a flag that no help lists: with it the engine takes so many
+// bytes in every step and never gives them back, so that a test can see who
+// stops it, and that the others go on. The engine logs it as an error.
+func hiddenLeak(f *flag.FlagSet) *int64 {
+	n := f.Int64("test-leak", 0, "")
+	f.Usage = func() {
+		shown := flag.NewFlagSet(f.Name(), flag.ContinueOnError)
+		shown.SetOutput(f.Output())
+		f.VisitAll(func(g *flag.Flag) {
+			if g.Name != "test-leak" {
+				shown.Var(g.Value, g.Name, g.Usage)
+			}
+		})
+		fmt.Fprintf(f.Output(), "Usage of %s:\n", f.Name())
+		shown.PrintDefaults()
+	}
+	return n
 }
 
 func readConfig(path string) (wire.Config, error) {

@@ -1,14 +1,21 @@
 // Package engine is one model served: requests come in from any goroutine, one
 // owned goroutine loads the model, computes every step and releases it.
 //
-// It owns the order preflight, queue, step, sample, stream, and the states
-// Loading, Ready, Draining, Failed, Stopped. It refuses before anything is
-// admitted whatever template, tokenizer, context, memory or queue cannot take,
-// with a typed Refusal; after admission every stream ends exactly once. Status
-// is a snapshot that never waits for a step. It knows no wire and no process:
-// package server speaks for it.
+// It owns the order preflight, queue, step, sample, stream, the states Loading,
+// Ready, Draining, Failed, Stopped, and the guard of its own memory. It refuses
+// before anything is admitted whatever template, tokenizer, context, memory or
+// queue cannot take, with a typed Refusal; after admission every stream ends
+// exactly once. Status is a snapshot that never waits for a step. It knows no
+// wire and no process: package server speaks for it.
 //
-// Start reading at Start and Engine.Generate; the loop is in loop.go.
+// The guard keeps the process under the limits that the agent publishes: a
+// prompt is weighed before it is admitted and again before its first chunk, near
+// the limit it is computed in smaller chunks, and where the limit is met
+// nevertheless exactly one request ends. It asks for room through Status and
+// waits for the answer in the next limits; it evicts nothing itself.
+//
+// Start reading at Start and Engine.Generate; the loop is in loop.go, the guard
+// in guard.go and prefill.go, what it weighs in limits.go.
 package engine
 
 import (
@@ -53,7 +60,16 @@ type Options struct {
 	Sequences, CacheTokens, Queue int
 	// LimitBytes is the ceiling of the whole process; 0 means none.
 	LimitBytes int64
-	Log        *slog.Logger
+	// Supervised says that an agent publishes limits; while it does not, the
+	// guard says that it cannot act as it should.
+	Supervised bool
+	// TestLeak bytes are taken with every step and never given back: for tests
+	// of what stops such an engine.
+	TestLeak int64
+	Log      *slog.Logger
+
+	// estimator of prompts; nil means arithmetic. Tests set it.
+	estimator estimator
 }
 
 const (
@@ -75,16 +91,7 @@ type Status struct {
 	Steps, PromptTokens, GeneratedTokens int64
 	// Preemptions count requests that gave their KV back and were computed again.
 	Preemptions int64
-}
-
-// Limits are published by whoever watches the host's memory.
-type Limits struct {
-	// Memory is the process's ceiling, Cache what the back end may keep
-	// pooled; 0 means unset.
-	Memory, Cache int64
-	PausePrefill  bool
-	// Sequence grows; older publications are ignored.
-	Sequence int64
+	Guard       GuardStatus
 }
 
 // Engine serves one model.
@@ -97,6 +104,9 @@ type Engine struct {
 	running, queued                           atomic.Int64
 	steps, promptTokensTotal, generatedTotals atomic.Int64
 	preemptions                               atomic.Int64
+
+	limits *limits
+	guard  guard
 
 	wake chan struct{}
 	done chan struct{}
@@ -112,7 +122,8 @@ type Engine struct {
 	inbox           []*active
 	admitted        int // requests that did not end yet
 	nextID          int64
-	limits          Limits
+	attending       bool // chores are taken
+	chores          []*chore
 	aborting        bool
 	cancelled       int
 	changed         chan struct{}
@@ -131,7 +142,10 @@ func Start(opts Options) *Engine {
 	if opts.Queue <= 0 {
 		opts.Queue = defaultQueue
 	}
-	e := &Engine{opts: opts, log: opts.Log, wake: make(chan struct{}, 1), done: make(chan struct{}), changed: make(chan struct{})}
+	if opts.TestLeak > 0 {
+		opts.Log.Error("this engine leaks on purpose; it is for tests alone", "bytesPerStep", opts.TestLeak)
+	}
+	e := &Engine{opts: opts, log: opts.Log, limits: newLimits(), wake: make(chan struct{}, 1), done: make(chan struct{}), changed: make(chan struct{})}
 	e.hard, e.kill = context.WithCancel(context.Background())
 	go e.own()
 	return e
@@ -155,6 +169,7 @@ func (e *Engine) Status() Status {
 		LoadedBytes: e.loaded.Load(), LoadBytes: e.loadTotal.Load(), Memory: e.opts.Backend.Memory(),
 		Running: e.running.Load(), Queued: e.queued.Load(), Steps: e.steps.Load(),
 		PromptTokens: e.promptTokensTotal.Load(), GeneratedTokens: e.generatedTotals.Load(), Preemptions: e.preemptions.Load(),
+		Guard: e.guardStatus(),
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -162,7 +177,8 @@ func (e *Engine) Status() Status {
 	return s
 }
 
-// Changed returns a channel that is closed at the next change of state.
+// Changed returns a channel that is closed at the next change of state, and when
+// the guard asks for room.
 func (e *Engine) Changed() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -207,42 +223,6 @@ func (e *Engine) Facts() (model.Facts, bool) {
 	return e.serving.facts, true
 }
 
-// SetLimits takes newly published limits; older ones are ignored.
-func (e *Engine) SetLimits(l Limits) {
-	e.mu.Lock()
-	fresh := l.Sequence > e.limits.Sequence
-	if fresh {
-		e.limits = l
-	}
-	e.mu.Unlock()
-	if !fresh {
-		return
-	}
-	e.applyLimits(l)
-	e.poke()
-}
-
-// applyLimits hands the back end what is left of the process's ceiling.
-func (e *Engine) applyLimits(l Limits) {
-	limit := l.Memory
-	if limit <= 0 {
-		limit = e.opts.LimitBytes
-	}
-	if limit > 0 {
-		limit = max(1, limit-e.overhead())
-	}
-	e.opts.Backend.SetLimits(limit, l.Cache)
-}
-
-func (e *Engine) overhead() int64 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.serving == nil {
-		return 0
-	}
-	return e.serving.overhead
-}
-
 // Shutdown stops admission, lets requests finish until ctx ends, cancels the
 // rest, and returns once everything is released. It reports how many requests
 // it cancelled. A second call waits for the first.
@@ -275,9 +255,14 @@ func (e *Engine) Shutdown(ctx context.Context) int {
 // setState is called with mu held.
 func (e *Engine) setState(s State, reason, message string) {
 	e.state, e.reason, e.message = s, reason, message
+	e.announce()
+	e.log.Info("engine state changed", "state", s.String(), "reason", reason, "message", message)
+}
+
+// announce tells whoever watches to look at Status; it is called with mu held.
+func (e *Engine) announce() {
 	close(e.changed)
 	e.changed = make(chan struct{})
-	e.log.Info("engine state changed", "state", s.String(), "reason", reason, "message", message)
 }
 
 // poke wakes the loop.

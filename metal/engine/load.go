@@ -26,6 +26,8 @@ type serving struct {
 	ends     map[int32]bool
 	context  int
 	overhead int64
+	// estimator of what prompts take.
+	estimator estimator
 }
 
 // loadedModel is what the loop computes with.
@@ -81,19 +83,22 @@ func (e *Engine) read() (*loadedModel, error) {
 	if m.cacheTokens == 0 {
 		m.cacheTokens = s.context * e.opts.Sequences
 	}
-	terms, err := footprint.Estimate(s.facts, footprint.Context{Tokens: int64(s.context), Sequences: int64(e.opts.Sequences), CacheTokens: int64(m.cacheTokens)})
+	name := arithmeticName(e.opts.Backend)
+	terms, err := footprint.Estimate(s.facts, footprint.Context{Tokens: int64(s.context), Sequences: int64(e.opts.Sequences), CacheTokens: int64(m.cacheTokens), Backend: name})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errContext, err)
 	}
 	s.overhead = terms.Overhead
+	if s.estimator = e.opts.estimator; s.estimator == nil {
+		s.estimator = arithmetic{s.facts, footprint.KernelsOf(name)}
+	}
 	if limit := e.opts.LimitBytes; limit > 0 && terms.Weights+terms.Overhead > limit {
 		return nil, fmt.Errorf("weights of %d bytes and %d bytes for the process under a limit of %d: %w", terms.Weights, terms.Overhead, limit, tensor.ErrMemory)
 	}
 	e.mu.Lock()
 	e.serving = s
-	limits := e.limits
 	e.mu.Unlock()
-	e.applyLimits(limits)
+	e.limits.again(e.applyLimits)
 	e.loadTotal.Store(s.facts.WeightBytes)
 	if m.model, err = arch.Load(e.hard, e.opts.Backend, f, func(n int64) { e.loaded.Add(n) }); err != nil {
 		return nil, err
@@ -103,6 +108,15 @@ func (e *Engine) read() (*loadedModel, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// arithmeticName is what package footprint calls a back end. Only on a GPU are
+// steps computed ahead; without one MLX attends by other kernels.
+func arithmeticName(b tensor.Backend) string {
+	if b.Name() == footprint.MLX && !b.Ahead() {
+		return footprint.MLXCPU
+	}
+	return b.Name()
 }
 
 // prepare reads what is not weights.

@@ -38,6 +38,9 @@ type active struct {
 	counts    sample.Counts
 	decoder   *tokenizer.Decoder
 	stops     *sample.StopMatcher
+	// asked says that the host was asked for room once, weighed that the guard
+	// let its prompt begin.
+	asked, weighed bool
 }
 
 func (a *active) generated() int { return len(a.tokens) - a.prompt }
@@ -56,6 +59,11 @@ type looping struct {
 	// rate is how many tokens a second steps with prompts computed lately.
 	rate     float64
 	failures int
+	// hold is a prompt that waits for room; nil if none does.
+	hold *holding
+	// relieved says that the pool was reclaimed since the last step that landed.
+	relieved bool
+	leaked   [][]byte
 }
 
 // serve computes steps until the engine drains or breaks.
@@ -68,6 +76,8 @@ func (e *Engine) serve(m *loadedModel) error {
 		return err
 	}
 	l := &looping{e: e, model: m, sched: sched, sampler: sample.New(m.serving.tok.Size()), active: map[batch.ID]*active{}}
+	e.opens(true)
+	defer e.opens(false)
 	for {
 		more, err := l.turn()
 		if err != nil {
@@ -94,8 +104,9 @@ func (l *looping) turn() (more bool, err error) {
 		return true, l.advance()
 	}
 	l.reap()
-	step := l.sched.Plan(l.budget())
+	step := l.sched.Plan(l.prefill())
 	for _, id := range step.Preempted {
+		l.active[id].weighed = false
 		l.model.cache.Drop(tensor.RequestID(id))
 		l.e.preemptions.Add(1)
 	}
@@ -118,8 +129,10 @@ func (l *looping) takeInbox() (draining, aborting bool) {
 	inbox := e.inbox
 	e.inbox = nil
 	draining, aborting = e.state == Draining, e.aborting
-	l.sched.PausePrefill(e.limits.PausePrefill && !draining)
+	chores := e.chores
+	e.chores = nil
 	e.mu.Unlock()
+	l.sched.PausePrefill(e.limits.now().PausePrefill && !draining)
 	for _, a := range inbox {
 		if err := l.sched.Submit(a.id, a.prompt); err != nil {
 			a.stream.finish(Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
@@ -127,6 +140,7 @@ func (l *looping) takeInbox() (draining, aborting bool) {
 		}
 		l.active[a.id] = a
 	}
+	l.attend(chores)
 	return draining, aborting
 }
 
@@ -166,8 +180,8 @@ func (l *looping) stepFailed(step batch.Step, err error) error {
 	}
 	refusal := &Refusal{Kind: Internal, Message: "the back end failed: " + err.Error()}
 	if errors.Is(err, tensor.ErrMemory) {
-		m := l.e.opts.Backend.Memory()
-		refusal = &Refusal{Kind: OutOfMemory, Message: "the memory limit was reached while computing", Used: m.Active(), RetryAfter: time.Second}
+		r := l.e.room(l.model.serving)
+		refusal = &Refusal{Kind: OutOfMemory, Message: "the memory limit was reached while computing", Used: r.held, Limit: r.limit, RetryAfter: retryAfter}
 	} else {
 		l.failures++
 	}

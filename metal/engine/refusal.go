@@ -32,6 +32,8 @@ const (
 	Cancelled
 	// Internal: the back end failed.
 	Internal
+	// Aborted because the host is short of memory.
+	Aborted
 )
 
 // Refusal is the typed error of a request.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/batch"
-	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
@@ -48,7 +47,7 @@ func (e *Engine) Generate(ctx context.Context, r Request) (*Stream, error) {
 	if refusal != nil {
 		return nil, refusal
 	}
-	if refusal := e.checkMemory(s, a); refusal != nil {
+	if refusal := e.checkMemory(ctx, s, a); refusal != nil {
 		return nil, refusal
 	}
 	if refusal := e.admit(a); refusal != nil {
@@ -173,30 +172,6 @@ func (s *serving) checkTokens(ids []int32) ([]int32, *Refusal) {
 		}
 	}
 	return append([]int32(nil), ids...), nil
-}
-
-// checkMemory refuses a prompt whose prefill would not fit under the limit
-// beside what is in use now.
-func (e *Engine) checkMemory(s *serving, a *active) *Refusal {
-	e.mu.Lock()
-	limit := e.limits.Memory
-	e.mu.Unlock()
-	if limit <= 0 {
-		limit = e.opts.LimitBytes
-	}
-	if limit <= 0 {
-		return nil
-	}
-	terms, err := footprint.Estimate(s.facts, footprint.Context{Tokens: int64(a.prompt), Sequences: 1, CacheTokens: int64(a.prompt)})
-	if err != nil {
-		return &Refusal{Kind: OutOfMemory, Message: "the memory of the prompt cannot be computed: " + err.Error()}
-	}
-	used, needed := e.opts.Backend.Memory().Active()+s.overhead, terms.KV+terms.Transient
-	if used+needed <= limit {
-		return nil
-	}
-	return &Refusal{Kind: OutOfMemory, Param: "messages", Used: used, Needed: needed, Limit: limit,
-		Message: fmt.Sprintf("computing a prompt of %d tokens needs %d bytes beside %d in use, the limit is %d", a.prompt, needed, used, limit)}
 }
 
 // admit puts a request into the inbox unless too many wait already.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -33,7 +34,7 @@ type flight struct {
 func (l *looping) begin(step batch.Step) error {
 	f, err := l.launch(step, nil)
 	if err != nil {
-		return l.stepFailed(step, err)
+		return l.notLaunched(step, err)
 	}
 	if l.steady(f) {
 		l.flight = f
@@ -62,7 +63,16 @@ func (l *looping) advance() error {
 	if landed := l.land(f); landed != nil {
 		return landed
 	}
-	return l.stepFailed(f.step, err)
+	return l.notLaunched(f.step, err)
+}
+
+// notLaunched deals with a step that could not be built.
+func (l *looping) notLaunched(step batch.Step, err error) error {
+	if errors.Is(err, tensor.ErrMemory) {
+		l.outOfMemory(step, err)
+		return nil
+	}
+	return l.stepFailed(step, err)
 }
 
 // steady reports whether the next step is the same rows again, whatever the
@@ -116,6 +126,7 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 		}
 	}
 	l.e.steps.Add(1)
+	l.leak()
 	f.scope = l.e.opts.Backend.NewScope(l.e.hard)
 	inner := f.scope.Child()
 	defer inner.Close()
@@ -161,7 +172,7 @@ func (l *looping) land(f *flight) error {
 	if err != nil {
 		return l.stepFailed(f.step, err)
 	}
-	l.failures = 0
+	l.failures, l.relieved = 0, false
 	if n := f.step.Tokens(); n > f.step.Decodes() {
 		if d := time.Since(f.began).Seconds(); d > 0 {
 			l.rate = float64(n) / d

@@ -24,7 +24,20 @@ func toStatus(s engine.Status) *wire.Status {
 		Memory: toMemory(s.Memory),
 		Activity: &wire.Activity{Running: s.Running, Queued: s.Queued, Steps: s.Steps,
 			PromptTokensTotal: s.PromptTokens, GeneratedTokensTotal: s.GeneratedTokens},
+		Guard: toGuard(s.Guard),
 	}
+}
+
+func toGuard(g engine.GuardStatus) *wire.Guard {
+	return &wire.Guard{Active: g.Active, InactiveReason: g.Inactive, LimitsSequence: g.Sequence,
+		HeadroomRequest: g.HeadroomRequest, HeadroomBytes: g.HeadroomBytes,
+		ThrottledChunks: g.Throttled, RefusedRequests: g.Refused, AbortedPrefills: g.Aborted}
+}
+
+func fromLimits(l *wire.Limits) engine.Limits {
+	return engine.Limits{Memory: l.GetMemoryBytes(), Cache: l.GetCacheBytes(), PausePrefill: l.GetPausePrefill(), Sequence: l.GetSequence(),
+		Footprint: l.GetFootprintBytes(), Headroom: l.GetHeadroomBytes(), HeadroomKnown: l.GetHeadroomKnown(),
+		HeadroomAnswered: l.GetHeadroomAnswered(), CanMakeRoom: l.GetCanMakeRoom()}
 }
 
 func toMemory(m tensor.Memory) *wire.Memory {
@@ -46,7 +59,7 @@ func toRefusal(r *engine.Refusal) *wire.Refusal {
 	code := map[engine.Kind]wire.Code{
 		engine.Invalid: wire.Code_CODE_INVALID, engine.ContextLength: wire.Code_CODE_CONTEXT_LENGTH, engine.OutOfMemory: wire.Code_CODE_MEMORY,
 		engine.QueueFull: wire.Code_CODE_QUEUE_FULL, engine.NotReady: wire.Code_CODE_NOT_READY, engine.Cancelled: wire.Code_CODE_CANCELLED,
-		engine.Internal: wire.Code_CODE_INTERNAL,
+		engine.Internal: wire.Code_CODE_INTERNAL, engine.Aborted: wire.Code_CODE_ABORTED,
 	}
 	return &wire.Refusal{Code: code[r.Kind], Message: r.Message, Param: r.Param,
 		UsedBytes: r.Used, NeededBytes: r.Needed, LimitBytes: r.Limit, RetryAfterMilliseconds: r.RetryAfter.Milliseconds()}

@@ -194,8 +194,34 @@ func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServ
 
 // SetLimits publishes the agent's limits.
 func (s *service) SetLimits(_ context.Context, l *wire.Limits) (*wire.SetLimitsResponse, error) {
-	s.engine.SetLimits(engine.Limits{Memory: l.GetMemoryBytes(), Cache: l.GetCacheBytes(), PausePrefill: l.GetPausePrefill(), Sequence: l.GetSequence()})
+	s.engine.SetLimits(fromLimits(l))
 	return &wire.SetLimitsResponse{Memory: toMemory(s.engine.Status().Memory)}, nil
+}
+
+// Trim returns pooled memory to the system.
+func (s *service) Trim(ctx context.Context, _ *wire.TrimRequest) (*wire.TrimResponse, error) {
+	n, err := s.engine.Trim(ctx)
+	if err != nil {
+		return nil, unable(ctx, err)
+	}
+	return &wire.TrimResponse{BytesReclaimed: n, Memory: toMemory(s.engine.Status().Memory)}, nil
+}
+
+// Abort ends all requests; the engine goes on.
+func (s *service) Abort(ctx context.Context, r *wire.AbortRequest) (*wire.AbortResponse, error) {
+	n, err := s.engine.Abort(ctx, r.GetReason())
+	if err != nil {
+		return nil, unable(ctx, err)
+	}
+	return &wire.AbortResponse{Aborted: int64(n)}, nil
+}
+
+// unable tells a caller whose time is over from a back end that failed.
+func unable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	return status.Error(codes.Internal, err.Error())
 }
 
 // Shutdown drains and stops the engine; the process exits after the answer. A

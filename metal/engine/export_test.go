@@ -1,0 +1,53 @@
+package engine
+
+import (
+	"context"
+
+	"metalfleet.dev/metalfleet/metal/footprint"
+)
+
+// Estimator computes what prompts take.
+type Estimator interface {
+	Peak(footprint.Prefill) (int64, error)
+	Fit(p footprint.Prefill, room, floor int64) (int64, bool)
+}
+
+// WithEstimator makes the guard believe another arithmetic.
+func WithEstimator(o Options, e Estimator) Options {
+	o.estimator = foreign{e}
+	return o
+}
+
+type foreign struct{ e Estimator }
+
+func (f foreign) peak(p footprint.Prefill) (int64, error) { return f.e.Peak(p) }
+
+func (f foreign) fit(p footprint.Prefill, room, floor int64) (int64, bool) {
+	return f.e.Fit(p, room, floor)
+}
+
+// Kept is how many requests the engine keeps anything of.
+func Kept(e *Engine) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.admitted + len(e.inbox) + len(e.chores)
+}
+
+// Active is how many requests loop and scheduler keep.
+func Active(ctx context.Context, e *Engine) (n int) {
+	_, _ = e.between(ctx, func(l *looping) { n = max(len(l.active), len(l.sched.IDs())) })
+	return n
+}
+
+// Leaked bytes on purpose.
+func Leaked(ctx context.Context, e *Engine) (n int) {
+	_, _ = e.between(ctx, func(l *looping) {
+		for _, b := range l.leaked {
+			n += len(b)
+		}
+	})
+	return n
+}
+
+// Overhead of the process by arithmetic.
+func Overhead(e *Engine) int64 { return e.overhead() }

@@ -1,0 +1,537 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/chat"
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/text"
+)
+
+// wide is a model of 4 kB of KV a token: 256 tokens take a block of 1 MiB.
+func wide(t *testing.T) string {
+	c := tinymodel.Default()
+	c.QueryHeads, c.KVHeads, c.HeadSize, c.Context = 4, 4, 64, 1<<16
+	return model(t, c)
+}
+
+// believed is an estimator that a test steers, in bytes a token of the chunk.
+type believed struct {
+	cost atomic.Int64
+	// called with every estimate, if set.
+	called func(p footprint.Prefill)
+}
+
+func (b *believed) Peak(p footprint.Prefill) (int64, error) {
+	if b.called != nil {
+		b.called(p)
+	}
+	if b.cost.Load() < 0 {
+		return 0, errors.New("the number of heads is not known")
+	}
+	return b.cost.Load() * min(p.Chunk, p.New), nil
+}
+
+func (b *believed) Fit(p footprint.Prefill, room, floor int64) (int64, bool) {
+	for _, n := range []int64{p.Chunk, p.Chunk / 2, min(floor, p.Chunk)} {
+		if b.cost.Load()*min(n, p.New) <= room {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+func long(n int) engine.Request {
+	ids := make([]int32, n)
+	for i := range ids {
+		ids[i] = int32(i*31%400 + 20)
+	}
+	return engine.Request{Tokens: ids, Sampling: draws(5), MaxTokens: 4}
+}
+
+// refusalOf wants a request to be refused.
+func refusalOf(t *testing.T, e *engine.Engine, r engine.Request) *engine.Refusal {
+	t.Helper()
+	s, err := e.Generate(context.Background(), r)
+	var refusal *engine.Refusal
+	if !errors.As(err, &refusal) || s != nil {
+		t.Fatalf("error %v, want a refusal", err)
+	}
+	return refusal
+}
+
+// publish numbers publications.
+func publisher(e *engine.Engine) func(engine.Limits) {
+	var n atomic.Int64
+	return func(l engine.Limits) {
+		l.Sequence = n.Add(1)
+		e.SetLimits(l)
+	}
+}
+
+func TestG7TenThousandRefusalsLeaveNothing(t *testing.T) {
+	b := &believed{}
+	e := ready(t, engine.WithEstimator(engine.Options{Sequences: 2, LimitBytes: 1 << 30}, b), ref.Options{})
+	before := e.Status().Memory
+	p := prompt("Hello")
+	b.cost.Store(1 << 40) // refused before it is admitted
+	for range 10_000 {
+		if r := refusalOf(t, e, engine.Request{Prompt: p}); r.Kind != engine.OutOfMemory {
+			t.Fatalf("refused as %v: %v", r.Kind, r)
+		}
+	}
+	// Refused after it is admitted: it fits when it is weighed first, and no more
+	// at its first chunk.
+	var calls atomic.Int64
+	b.called = func(footprint.Prefill) { b.cost.Store(min(calls.Add(1)-1, 1) << 40) }
+	for i := range 10_000 {
+		calls.Store(0)
+		s, err := e.Generate(context.Background(), engine.Request{Prompt: p})
+		if err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		if a := collect(t, s); a.finished.Err == nil || a.finished.Err.Kind != engine.OutOfMemory || a.finished.Usage.Generated != 0 {
+			t.Fatalf("request %d ended with %+v", i, a.finished)
+		}
+	}
+	waitFor(t, "the last rollback", func() bool { return engine.Kept(e) == 0 })
+	if n := engine.Active(t.Context(), e); n != 0 {
+		t.Errorf("the loop keeps %d requests", n)
+	}
+	st := e.Status()
+	if st.Memory.KV != 0 || st.Memory.Live != before.Live || st.Running != 0 || st.Queued != 0 || st.Guard.Refused != 20_000 || st.Guard.Aborted != 0 {
+		t.Errorf("afterwards %+v, before memory was %+v", st, before)
+	}
+	b.called = nil
+	b.cost.Store(0)
+	if a := ask(t, e, engine.Request{Prompt: p, MaxTokens: 3}); a.finished.Err != nil {
+		t.Errorf("a request that fits: %v", a.finished.Err)
+	}
+}
+
+func TestG10ATokenizerFaultIsTheSameErrorAsWithoutTheGuard(t *testing.T) {
+	free := ready(t, engine.Options{}, ref.Options{})
+	guarded := ready(t, engine.Options{LimitBytes: 1 << 30}, ref.Options{})
+	publisher(guarded)(engine.Limits{Memory: 1, CanMakeRoom: true, HeadroomKnown: true}) // nothing fits
+	for name, r := range map[string]engine.Request{
+		"unknown token":     {Tokens: []int32{1, 512}},
+		"nothing":           {},
+		"empty prompt":      {Prompt: prompt("")},
+		"tools that are no": {Chat: &text.Chat{Messages: []chat.Message{{Role: "user", Content: "a"}}, Tools: []byte("{")}},
+		"a longer context":  {Tokens: make([]int32, 600)},
+	} {
+		want, got := refusalOf(t, free, r), refusalOf(t, guarded, r)
+		if *want != *got {
+			t.Errorf("%s: %+v with the guard, %+v without", name, got, want)
+		}
+	}
+	if st := guarded.Status(); st.Guard.HeadroomRequest != 0 || st.Guard.Refused != 0 {
+		t.Errorf("the guard acted on requests that nobody can mean: %+v", st.Guard)
+	}
+}
+
+func TestG1WhatCannotBeEstimatedIsRefusedByNameAndSeen(t *testing.T) {
+	b := &believed{}
+	b.cost.Store(-1)
+	logs := &logged{}
+	e := ready(t, engine.WithEstimator(engine.Options{LimitBytes: 1 << 30, Log: slog.New(logs)}, b), ref.Options{})
+	for range 3 {
+		r := refusalOf(t, e, engine.Request{Prompt: prompt("Hello")})
+		if r.Kind != engine.OutOfMemory || !strings.Contains(r.Message, "the number of heads is not known") {
+			t.Errorf("refused with %+v", r)
+		}
+	}
+	if g := e.Status().Guard; g.Active || !strings.Contains(g.Inactive, "the number of heads is not known") || g.Refused != 3 {
+		t.Errorf("the guard says %+v", g)
+	}
+	if n := logs.count("memory guard is inactive"); n != 1 {
+		t.Errorf("it was logged %d times, want once", n)
+	}
+}
+
+// logged counts messages.
+type logged struct {
+	mu       sync.Mutex
+	messages []string
+}
+
+func (l *logged) Enabled(context.Context, slog.Level) bool { return true }
+func (l *logged) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *logged) WithGroup(string) slog.Handler            { return l }
+func (l *logged) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.messages = append(l.messages, r.Message)
+	return nil
+}
+
+func (l *logged) count(message string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range l.messages {
+		if m == message {
+			n++
+		}
+	}
+	return n
+}
+
+// TestA30AGuardThatCannotActSaysSo: under an agent that publishes nothing the
+// guard is inactive, with a reason, logged once.
+func TestA30AGuardThatCannotActSaysSo(t *testing.T) {
+	logs := &logged{}
+	e := ready(t, engine.Options{LimitBytes: 1 << 30, Supervised: true, Log: slog.New(logs)}, ref.Options{})
+	for range 3 {
+		ask(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 1})
+	}
+	if g := e.Status().Guard; g.Active || !strings.Contains(g.Inactive, "published no limits") {
+		t.Errorf("without limits the guard says %+v", g)
+	}
+	if n := logs.count("memory guard is inactive"); n != 1 {
+		t.Errorf("it was logged %d times, want once", n)
+	}
+	publisher(e)(engine.Limits{Memory: 1 << 30})
+	if g := e.Status().Guard; !g.Active || g.Inactive != "" || g.Sequence != 1 {
+		t.Errorf("with limits the guard says %+v", g)
+	}
+	alone := ready(t, engine.Options{Log: slog.New(logs)}, ref.Options{})
+	ask(t, alone, engine.Request{Prompt: prompt("Hello"), MaxTokens: 1})
+	if g := alone.Status().Guard; g.Active || g.Inactive == "" || logs.count("memory guard is inactive") != 1 {
+		t.Errorf("an engine without any limit says %+v", g)
+	}
+}
+
+func TestM6LimitsThatCameWhileLoadingHold(t *testing.T) {
+	e := start(t, engine.Options{}, ref.Options{})
+	publisher(e)(engine.Limits{Memory: 60 << 20, HeadroomKnown: true, Headroom: 1}) // of a model that is not there yet
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := e.AwaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if st := e.Status(); st.Guard.Sequence != 1 {
+		t.Fatalf("the guard works with %+v", st.Guard)
+	}
+	if a := ask(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 1}); a.finished.Err != nil {
+		t.Errorf("headroom that was measured before the load counts after it: %v", a.finished.Err)
+	}
+	e.SetLimits(engine.Limits{Memory: 1 << 20, Sequence: 2})
+	if r := refusalOf(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 1}); r.Kind != engine.OutOfMemory || r.Limit != 1<<20 {
+		t.Errorf("refused with %+v", r)
+	}
+}
+
+// asked waits for the guard's question.
+func asked(t *testing.T, e *engine.Engine, number int64) engine.GuardStatus {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		changed := e.Changed()
+		if g := e.Status().Guard; g.HeadroomRequest >= number {
+			return g
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			t.Fatal("the guard does not ask")
+		}
+	}
+}
+
+func TestG13TheHostIsAskedOnceAndTheAnswerMeasured(t *testing.T) {
+	const need = 100 << 20 // of any chunk
+	for name, c := range map[string]struct {
+		answer int64
+		runs   bool
+	}{"room was made": {2 * need, true}, "none could be made": {need / 2, false}} {
+		t.Run(name, func(t *testing.T) {
+			b := &believed{}
+			e := ready(t, engine.WithEstimator(engine.Options{LimitBytes: 1 << 30}, b), ref.Options{})
+			publish := publisher(e)
+			limits := engine.Limits{Memory: 1 << 30, HeadroomKnown: true, Headroom: need / 2, CanMakeRoom: true}
+			publish(limits)
+			r := engine.Request{Tokens: []int32{30}, MaxTokens: 2}
+			b.cost.Store(need)
+			type outcome struct {
+				stream *engine.Stream
+				err    error
+			}
+			done := make(chan outcome, 1)
+			go func() {
+				s, err := e.Generate(context.Background(), r)
+				done <- outcome{s, err}
+			}()
+			g := asked(t, e, 1)
+			if g.HeadroomRequest != 1 || g.HeadroomBytes != need {
+				t.Errorf("asked for %+v, want %d bytes", g, need)
+			}
+			publish(limits) // a poll that comes before the answer changes nothing
+			limits.Headroom, limits.HeadroomAnswered = c.answer, g.HeadroomRequest
+			publish(limits)
+			o := <-done
+			if c.runs {
+				if o.err != nil {
+					t.Fatalf("after room was made: %v", o.err)
+				}
+				if a := collect(t, o.stream); a.finished.Err != nil {
+					t.Errorf("it ended with %v", a.finished.Err)
+				}
+			} else if r := new(engine.Refusal); !errors.As(o.err, &r) || r.Needed != need || r.Kind != engine.OutOfMemory || r.Limit-r.Used >= need {
+				t.Errorf("error %v, want a refusal with figures", o.err)
+			}
+			if g := e.Status().Guard; g.HeadroomRequest != 1 {
+				t.Errorf("asked %d times for one prompt", g.HeadroomRequest)
+			}
+		})
+	}
+}
+
+// TestG14NobodyIsAskedWhoCannotHelp: where nothing can be unloaded, or its own
+// ceiling forbids the prompt, the refusal comes at once.
+func TestG14NobodyIsAskedWhoCannotHelp(t *testing.T) {
+	b := &believed{}
+	b.cost.Store(500 << 20)
+	e := ready(t, engine.WithEstimator(engine.Options{}, b), ref.Options{})
+	publish := publisher(e)
+	for name, l := range map[string]engine.Limits{
+		"nothing can be unloaded":        {Memory: 1 << 30, HeadroomKnown: true, Headroom: 1 << 20},
+		"its own ceiling forbids it":     {Memory: 400 << 20, HeadroomKnown: true, Headroom: 1 << 20, CanMakeRoom: true},
+		"headroom is not what is short":  {Memory: 400 << 20, HeadroomKnown: true, Headroom: 1 << 40, CanMakeRoom: true},
+		"nothing is known of headroom":   {Memory: 400 << 20, CanMakeRoom: true},
+		"only estimates, no ceiling yet": {HeadroomKnown: true, Headroom: 1},
+	} {
+		publish(l)
+		began := time.Now()
+		if r := refusalOf(t, e, engine.Request{Tokens: []int32{30}}); r.Kind != engine.OutOfMemory {
+			t.Errorf("%s: %+v", name, r)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("%s: the refusal took %v", name, took)
+		}
+	}
+	if g := e.Status().Guard; g.HeadroomRequest != 0 {
+		t.Errorf("asked %d times", g.HeadroomRequest)
+	}
+}
+
+// TestG13APromptThatWaitsForRoomHoldsUpNoAnswer: the question comes at the
+// first chunk, while another request streams on.
+func TestG13APromptThatWaitsForRoomHoldsUpNoAnswer(t *testing.T) {
+	b := &believed{}
+	e := ready(t, engine.WithEstimator(engine.Options{Sequences: 2}, b), ref.Options{})
+	publish := publisher(e)
+	limits := engine.Limits{Memory: 1 << 30, HeadroomKnown: true, Headroom: 1 << 20, CanMakeRoom: true}
+	publish(limits)
+	streaming, err := e.Generate(t.Context(), engine.Request{Prompt: prompt("Hello"), Sampling: draws(1), MaxTokens: 480})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := streaming.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var calls atomic.Int64
+	b.called = func(footprint.Prefill) { b.cost.Store(min(calls.Add(1)-1, 1) << 20) } // dear from the second estimate on
+	waiting, err := e.Generate(t.Context(), engine.Request{Tokens: []int32{30, 31, 32}, Sampling: draws(2), MaxTokens: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := asked(t, e, 1)
+	before := e.Status().GeneratedTokens
+	waitFor(t, "more of the other answer", func() bool { return e.Status().GeneratedTokens > before+20 || e.Status().Running < 2 })
+	if st := e.Status(); st.Queued+st.Running != 2 {
+		t.Errorf("%d run and %d wait while the host is asked", st.Running, st.Queued)
+	}
+	limits.Headroom, limits.HeadroomAnswered = 100<<20, g.HeadroomRequest
+	publish(limits)
+	if a := collect(t, waiting); a.finished.Err != nil {
+		t.Errorf("after room was made: %v", a.finished.Err)
+	}
+	streaming.Cancel()
+	collect(t, streaming)
+}
+
+func TestG11ChunksShrinkNearTheLimitAndGrowAgain(t *testing.T) {
+	path := wide(t)
+	r := long(800)
+	want := ask(t, ready(t, engine.Options{ModelPath: path, ContextTokens: 4000}, ref.Options{}), r)
+	b := &believed{}
+	b.cost.Store(1 << 20) // a chunk of 128 takes 128 MiB
+	e := ready(t, engine.WithEstimator(engine.Options{ModelPath: path, ContextTokens: 4000}, b), ref.Options{})
+	publish := publisher(e)
+	publish(engine.Limits{Memory: 256 << 20})
+	// The zone begins at 230 MiB, 50 and more are in use, 128 fit beside them; but
+	// not beside the KV of a long prompt and what the kernel sees on top.
+	var pieces atomic.Int64
+	b.called = func(p footprint.Prefill) {
+		if p.Cached == 0 || p.New < 128 {
+			return
+		}
+		switch pieces.Add(1) {
+		case 1:
+			m := e.Status().Memory
+			publish(engine.Limits{Memory: 256 << 20, Footprint: m.Active() + m.Pooled + 110<<20})
+		case 5:
+			publish(engine.Limits{Memory: 1 << 30})
+		}
+	}
+	got := ask(t, e, r)
+	if !slices.Equal(got.tokens, want.tokens) || got.finished.Err != nil {
+		t.Errorf("throttled: %v %+v, want %v", got.tokens, got.finished, want.tokens)
+	}
+	g := e.Status().Guard
+	if g.Throttled < 2 || g.Throttled > 6 || g.Aborted+g.Refused != 0 {
+		t.Errorf("the guard says %+v, want a few throttled chunks", g)
+	}
+}
+
+// withOthers runs a long prompt beside two answers, and wants it alone to end
+// for memory.
+func withOthers(t *testing.T, e *engine.Engine, want []answer, victim engine.Request) engine.Finished {
+	t.Helper()
+	others := answering()
+	var streams []*engine.Stream
+	for _, r := range others {
+		s, err := e.Generate(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Next(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		streams = append(streams, s)
+	}
+	doomed, err := e.Generate(t.Context(), victim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := collect(t, doomed)
+	if end.finished.Err == nil || end.finished.Err.Kind != engine.OutOfMemory || end.finished.Usage.Generated != 0 {
+		t.Errorf("the long prompt ended with %+v", end.finished)
+	}
+	for i, s := range streams {
+		if a := collect(t, s); a.finished != want[i].finished {
+			t.Errorf("answer %d beside it ended with %+v, want %+v", i, a.finished, want[i].finished)
+		}
+	}
+	if g := e.Status().Guard; g.Aborted != 1 || g.Refused != 0 {
+		t.Errorf("the guard says %+v, want one prefill aborted", g)
+	}
+	waitFor(t, "the memory of all requests", func() bool { return e.Status().Memory.KV == 0 })
+	return end.finished
+}
+
+func answering() []engine.Request {
+	return []engine.Request{
+		{Prompt: prompt("Tell me more"), Sampling: draws(1), MaxTokens: 300},
+		{Prompt: prompt("One rack holds many Macs"), Sampling: draws(2), MaxTokens: 250},
+	}
+}
+
+// TestG12AnEstimatorThatLiesLowEndsItsRequestAlone: the back end meets its
+// limit in the middle of a prompt that was thought to take nothing.
+func TestG12AnEstimatorThatLiesLowEndsItsRequestAlone(t *testing.T) {
+	path := wide(t)
+	var want []answer
+	plain := ready(t, engine.Options{ModelPath: path, ContextTokens: 8000, Sequences: 3}, ref.Options{})
+	for _, r := range answering() {
+		want = append(want, ask(t, plain, r))
+	}
+	for name, o := range map[string]ref.Options{"step by step": {}, "steps ahead": {Ahead: true}} {
+		t.Run(name, func(t *testing.T) {
+			e := ready(t, engine.WithEstimator(engine.Options{ModelPath: path, ContextTokens: 8000, Sequences: 3}, &believed{}), o)
+			m := e.Status().Memory
+			publisher(e)(engine.Limits{Memory: m.Active() + engine.Overhead(e) + 9<<20})
+			f := withOthers(t, e, want, long(6000))
+			if f.Err.Used <= 0 || f.Err.Limit <= 0 || f.Err.RetryAfter <= 0 {
+				t.Errorf("the error has the figures %+v", f.Err)
+			}
+		})
+	}
+}
+
+// TestG12AFootprintOverTheLimitEndsThePromptUnderWay: what the kernel sees
+// grows while a prompt is computed.
+func TestG12AFootprintOverTheLimitEndsThePromptUnderWay(t *testing.T) {
+	path := wide(t)
+	var want []answer
+	plain := ready(t, engine.Options{ModelPath: path, ContextTokens: 8000, Sequences: 3}, ref.Options{})
+	for _, r := range answering() {
+		want = append(want, ask(t, plain, r))
+	}
+	b := &believed{}
+	e := ready(t, engine.WithEstimator(engine.Options{ModelPath: path, ContextTokens: 8000, Sequences: 3}, b), ref.Options{})
+	publish := publisher(e)
+	publish(engine.Limits{Memory: 1 << 30})
+	var pieces atomic.Int64
+	b.called = func(p footprint.Prefill) {
+		if p.Cached > 0 && pieces.Add(1) == 8 {
+			publish(engine.Limits{Memory: 1 << 30, Footprint: 2 << 30})
+		}
+	}
+	withOthers(t, e, want, long(6000))
+	publish(engine.Limits{Memory: 1 << 30, Footprint: 100 << 20})
+	if a := ask(t, e, long(300)); a.finished.Err != nil {
+		t.Errorf("once it fell again: %v", a.finished.Err)
+	}
+}
+
+// TestG12AnAnswerThatMeetsTheLimitEndsAlone: no prompt is under way, and the
+// youngest answer has to go.
+func TestG12AnAnswerThatMeetsTheLimitEndsAlone(t *testing.T) {
+	path := wide(t)
+	rs := []engine.Request{long(250), long(240)}
+	rs[0].MaxTokens, rs[1].MaxTokens = 60, 60
+	plain := ready(t, engine.Options{ModelPath: path, ContextTokens: 2000, Sequences: 2}, ref.Options{})
+	want := ask(t, plain, rs[0])
+	if want.finished.Usage.Generated < 30 {
+		t.Fatalf("the answer is too short for this test: %+v", want.finished)
+	}
+	e := ready(t, engine.WithEstimator(engine.Options{ModelPath: path, ContextTokens: 2000, Sequences: 2}, &believed{}), ref.Options{})
+	// Two blocks each are wanted, and there is room for three and a half.
+	publisher(e)(engine.Limits{Memory: e.Status().Memory.Active() + engine.Overhead(e) + 3<<20 + 640<<10})
+	first, err := e.Generate(t.Context(), rs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second, err := e.Generate(t.Context(), rs[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := collect(t, second); a.finished.Err == nil || a.finished.Err.Kind != engine.OutOfMemory || a.finished.Usage.Generated == 0 {
+		t.Errorf("the younger answer ended with %+v", a.finished)
+	}
+	if a := collect(t, first); a.finished != want.finished {
+		t.Errorf("the older answer ended with %+v, want %+v", a.finished, want.finished)
+	}
+}
+
+func TestOnlyATestLeaks(t *testing.T) {
+	logs := &logged{}
+	e := ready(t, engine.Options{TestLeak: 1 << 20, Log: slog.New(logs)}, ref.Options{})
+	ask(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 20})
+	if n := engine.Leaked(t.Context(), e); n < 20<<20 {
+		t.Errorf("%d bytes leaked in 20 steps of a MiB", n)
+	}
+	if logs.count("this engine leaks on purpose; it is for tests alone") != 1 {
+		t.Error("it was not logged")
+	}
+	if n := engine.Leaked(t.Context(), ready(t, engine.Options{}, ref.Options{})); n != 0 {
+		t.Error(fmt.Sprint("an ordinary engine leaked ", n))
+	}
+}

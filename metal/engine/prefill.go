@@ -1,0 +1,206 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// piece is the next part of a prompt, as the guard decides about it.
+type piece struct {
+	// rest of the prompt in tokens, start of them computed already.
+	rest, start int64
+	// chunk is what the back end would take at once, full what time allows.
+	chunk, full int64
+	// first says that the request was not weighed since it was admitted.
+	first bool
+	// asked and reclaimed say what was tried already.
+	asked, reclaimed bool
+}
+
+// verdict is what to do about a piece.
+type verdict struct {
+	// tokens to compute now; 0 where something else comes first, or nothing.
+	tokens int64
+	// reclaim the pool, or ask for so many bytes, and decide again.
+	reclaim bool
+	ask     int64
+	// over says that it does not fit and that nothing is left to try.
+	over bool
+	// needed bytes.
+	needed int64
+}
+
+// decide says how much of a prompt to compute in the room there is. Admission
+// wants room for the whole prompt at the back end's own chunk (requirement
+// G7). After it, a chunk that would come near the limit shrinks (G11), and only
+// what does not fit at the smallest is over (G12). Before a prompt is cut or
+// given up, pooled bytes are reclaimed where they are in the way, and the host
+// is asked for room, each once.
+func decide(r room, p piece, est estimator) (verdict, error) {
+	if r.limit == 0 {
+		return verdict{tokens: p.full}, nil
+	}
+	prompt := footprint.Prefill{New: p.rest, Cached: p.start, Chunk: p.chunk}
+	whole, err := est.peak(prompt)
+	if err != nil {
+		return verdict{}, err
+	}
+	prompt.Chunk = p.full
+	tokens, clear := est.fit(prompt, r.safe(), floorChunk)
+	if !clear { // near the limit already: the smallest pieces, up to the limit itself
+		tokens = min(floorChunk, p.full)
+	}
+	prompt.Chunk = tokens
+	needed, err := est.peak(prompt)
+	if err != nil {
+		return verdict{}, err
+	}
+	fits := r.fits(needed)
+	if p.first && !r.fits(whole) {
+		fits, needed = false, whole
+	}
+	switch {
+	case !(fits && r.fits(needed+r.pooled)) && r.pooled > 0 && !p.reclaimed:
+		return verdict{reclaim: true, needed: needed}, nil
+	case (!fits || tokens < p.full) && !p.asked && r.worthAsking(whole):
+		return verdict{ask: whole, needed: needed}, nil
+	case !fits:
+		return verdict{over: true, needed: needed}, nil
+	}
+	return verdict{tokens: tokens, needed: needed}, nil
+}
+
+// holding is a prompt that waits for the agent's answer while answers go on.
+type holding struct {
+	id       batch.ID
+	request  int64
+	deadline time.Time
+	timer    *time.Timer
+}
+
+// prefill is how many tokens of the next prompt this step takes; 0 takes none.
+// Prompts that do not fit any more are ended here, one by one.
+func (l *looping) prefill() int {
+	for {
+		rest, ok := l.sched.Prompt()
+		if !ok || l.onHold(rest.ID) {
+			return 0
+		}
+		n, refusal := l.portion(l.active[rest.ID], rest)
+		if refusal == nil {
+			return n
+		}
+		l.end(l.active[rest.ID], Finished{Err: refusal})
+	}
+}
+
+// onHold says whether the prompt waits for the agent's answer.
+func (l *looping) onHold(id batch.ID) bool {
+	h := l.hold
+	if h == nil {
+		return false
+	}
+	if h.id == id && l.e.limits.now().HeadroomAnswered < h.request && time.Now().Before(h.deadline) {
+		return true
+	}
+	h.timer.Stop()
+	l.hold = nil
+	return false
+}
+
+// portion decides about the next piece of one prompt.
+func (l *looping) portion(a *active, rest batch.Row) (int, *Refusal) {
+	e, s := l.e, l.model.serving
+	p := piece{
+		rest: int64(rest.Length), start: int64(rest.Start), first: !a.weighed, asked: a.asked,
+		chunk: int64(min(e.opts.Backend.Chunk(), rest.Length)), full: int64(min(l.budget(), rest.Length)),
+	}
+	for {
+		r := e.room(s)
+		v, err := decide(r, p, s.estimator)
+		switch {
+		case err != nil:
+			_, _, refusal := e.weigh(s, a, footprint.Prefill{New: p.rest, Cached: p.start, Chunk: p.chunk})
+			if refusal == nil { // the limit went in between: nothing to weigh against
+				return int(p.full), nil
+			}
+			return 0, refusal
+		case v.reclaim:
+			p.reclaimed = true
+			if _, err := l.reclaim(); err != nil {
+				e.log.Error("pool is not reclaimed", "error", err.Error())
+			}
+		case v.ask > 0:
+			a.asked = true
+			l.hold = &holding{id: a.id, request: e.ask(v.ask), deadline: time.Now().Add(headroomPatience), timer: time.AfterFunc(headroomPatience, e.poke)}
+			return 0, nil
+		case v.over && p.first:
+			return 0, e.refuse(a, v.needed, r)
+		case v.over:
+			e.log.Warn("prompt ended at the memory limit", "computed", p.start, "rest", p.rest, "used", r.held, "needed", v.needed, "limit", r.limit)
+			return 0, e.overLimit(v.needed, r.held, r.limit)
+		default:
+			a.weighed = true
+			if v.tokens < p.full {
+				e.guard.throttled.Add(1)
+			}
+			return int(v.tokens), nil
+		}
+	}
+}
+
+// overLimit is the typed error of a prompt that had begun.
+func (e *Engine) overLimit(needed, used, limit int64) *Refusal {
+	e.guard.aborted.Add(1)
+	return &Refusal{Kind: OutOfMemory, Param: "messages", Used: used, Needed: needed, Limit: limit, RetryAfter: retryAfter,
+		Message: fmt.Sprintf("the memory limit was reached while computing the prompt: %d bytes are in use, %d more are needed, the limit is %d", used, needed, limit)}
+}
+
+// reclaim returns what the back end keeps pooled to the system and says how
+// much that was, measured (requirement K16).
+func (l *looping) reclaim() (int64, error) {
+	b := l.e.opts.Backend
+	before := b.Memory().Pooled
+	if err := b.Trim(); err != nil {
+		return 0, fmt.Errorf("return pooled memory: %w", err)
+	}
+	return max(0, before-b.Memory().Pooled), nil
+}
+
+// outOfMemory deals with a step that the back end could not allocate for,
+// although the guard let it pass: the estimate was too low. Once the pool is
+// reclaimed and the step tried again; after that exactly one request ends, the
+// prompt if there is one, else the youngest answer. The others lose what the
+// failed step had written and go on where they were.
+func (l *looping) outOfMemory(step batch.Step, cause error) {
+	var victim *active
+	prompt := false
+	for _, row := range step.Rows {
+		a := l.active[row.ID]
+		if a == nil {
+			continue // it ended before the step did
+		}
+		l.model.cache.Truncate(tensor.RequestID(row.ID), l.sched.InKV(row.ID))
+		victim, prompt = a, row.Length > 1 || row.Start == 0
+	}
+	if victim == nil {
+		return
+	}
+	if !l.relieved {
+		l.relieved = true
+		if n, err := l.reclaim(); err == nil && n > 0 {
+			return
+		}
+	}
+	r := l.e.room(l.model.serving)
+	l.e.log.Error("step is out of memory", "rows", len(step.Rows), "tokens", step.Tokens(), "used", r.held, "limit", r.limit, "error", cause.Error())
+	refusal := &Refusal{Kind: OutOfMemory, Message: "the memory limit was reached while computing the answer", Used: r.held, Limit: r.limit, RetryAfter: retryAfter}
+	if prompt {
+		refusal = l.e.overLimit(0, r.held, r.limit)
+	}
+	l.end(victim, Finished{Err: refusal})
+}
