@@ -1,13 +1,74 @@
-// Package memory is the agent's ledger: every byte of this Mac that may be
-// given to engines is promised once.
+// Package memory decides about the memory of this Mac: every byte that may be
+// given to engines is promised once, and what engines use is kept under the
+// Mac's ceiling.
 //
-// It owns the reservations and the limits that follow from the machine and the
-// administrator's policy. It refuses a reservation beyond the capacity, naming
-// what was asked, what is promised and what is left, and it gives nothing back
-// before the caller saw the process end. It measures nothing: figures come
-// from the probe.
+// It owns the ledger of reservations, the admission of loads, the levels of
+// pressure and what each leads to, the choice of victims, and the judges of
+// what is left over (stranded wired memory, gauges that disagree, residue). It
+// measures nothing and does nothing: a Reading comes in, a Decision goes out,
+// without a clock, a goroutine or a file. It refuses a reservation beyond the
+// capacity, naming what was asked, what is promised and what is left; it gives
+// nothing back before the caller saw the process end; it never takes an engine
+// that is busy, or may be; and on a reading that failed it destroys nothing.
 //
-// Start reading at Ledger.Reserve.
+// # Ceilings and marks
+//
+// The fixed ceiling is min(RAM - reserve, Metal cap, administrator's number);
+// metal/footprint has the constants. The dynamic one is own footprints + free
+// + inactive + active x 0.2, 0.5 or 0.8 (Safe, Balanced, Aggressive; Custom
+// has none), from one reading. Pressure is judged by the smaller of both:
+//
+//	soft       0.85 Safe and Custom, 0.90 Balanced, 0.925 Aggressive of the ceiling
+//	hard       0.95 of the ceiling
+//	emergency  2 GiB over the fixed ceiling, or anything over it for 2 polls
+//
+// These are the defaults of the reference server (oMLX). On ceilings beyond
+// 240 GiB soft and hard are at least the ceiling less 24 and 12 GiB: what may
+// be promised ends at the soft mark, and a well-packed Mac is not under
+// pressure. Ours, and to be measured on Macs: a level is left 2.5 % of the
+// ceiling below its mark at once, or anywhere below it after 5 polls, because
+// a well-packed Mac may stand just below its mark for good; victims are taken
+// until the use is 2.5 % below the soft mark.
+//
+// # What counts
+//
+// An engine's gauge is the largest of active bytes, kernel footprint and
+// accounted bytes. Pools are asked for first: until a request is 5 polls old,
+// soft and hard compare the gauge without the pool; nothing is destroyed on a
+// reading less than 0.5 s after an engine returned its pool (footprints fall
+// 0.25 to 0.5 s later); an emergency compares the whole gauge, with one poll
+// of grace where pools, or engines that go anyway, cover the excess.
+//
+//	soft       prompts wait; idle OnDemand engines go, but not the last one
+//	hard       all idle OnDemand engines; then, above the hard mark of the fixed
+//	           ceiling, the requests of the busiest engine over its own limit;
+//	           else a load (also where the dynamic term is short for 2 polls)
+//	emergency  the requests of the worst offender; the engine itself where the
+//	           next reading is still over and nothing that is ending suffices
+//
+// An engine over its own limit is dealt with alone, at every level: its pool,
+// its requests, itself, a poll apart. Prompts wait no longer where soft
+// pressure has lasted 10 polls and nothing runs or can go that would end it.
+//
+// What the system says: critical memory pressure is soft pressure at least and
+// holds loads back; a warning is shown only, because the dynamic term sees
+// what it warns of. A critical thermal state holds loads back. Swap in use is
+// shown and said, and is no level: macOS keeps swap files long after the need.
+//
+// Loads are judged by the dynamic ceiling without active pages: the compressor
+// does not follow a load of GiB/s. Bytes that no engine owns are missing from
+// free memory, so they count against it.
+//
+// # Judges
+//
+// Settled wants the host's logical bytes to fall by what was freed less
+// max(2 GiB, 5 %). Stranding: wired - footprints - what an empty pool left
+// wired, over max(4 GiB, 2 % of RAM) in two observations 10 s apart.
+// Divergence: gauges apart by a tenth, at least 1 and at most 5 GiB, or over
+// 1 GiB left where no model is loaded, for 10 s. The figures of 2 and 5 GiB and
+// 5 % are the reference server's; the others are ours.
+//
+// Start reading at Enforcer.Poll, then Ledger.Admit and Victim.
 package memory
 
 import (

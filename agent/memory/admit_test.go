@@ -1,0 +1,272 @@
+package memory
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/metal/footprint"
+)
+
+// mac is a reading of a Mac of that many GiB under Balanced, with foreign
+// bytes in active pages and the given engines.
+func mac(total, foreign float64, engines ...EngineReading) Reading {
+	r := Reading{Now: start(), HostKnown: true, Policy: footprint.Balanced, Engines: engines}
+	r.Host.Total = int64(total * float64(gib))
+	r.Limits = footprint.LimitsOf(footprint.Host{Total: r.Host.Total, Policy: r.Policy})
+	return beside(r, foreign)
+}
+
+// beside sets how much others use, in active pages, or where it is negative
+// wired; what nobody uses is free by half and inactive by half.
+func beside(r Reading, foreign float64) Reading {
+	r.Host.Foreign = int64(max(foreign, -foreign) * float64(gib))
+	var own int64
+	for _, e := range r.Engines {
+		own += e.Footprint
+	}
+	left := max(0, r.Host.Total-own-r.Host.Foreign)
+	r.Host.Free, r.Host.Inactive, r.Host.Active = left-left/2, left/2, max(1, int64(foreign*float64(gib)))
+	return r
+}
+
+// ledgerFor has the reading's engines reserved.
+func ledgerFor(r Reading) *Ledger {
+	l := NewLedger()
+	l.limits = r.Limits
+	for _, e := range r.Engines {
+		l.Restore(e.Key, e.Reserved)
+	}
+	return l
+}
+
+func want(gibs float64) Want { return Want{Key: Key{"new", 1}, Bytes: int64(gibs * float64(gib))} }
+
+func noRoom(t *testing.T, err error) *NoRoomError {
+	t.Helper()
+	var short *NoRoomError
+	if !errors.As(err, &short) {
+		t.Fatalf("got %v, want no room", err)
+	}
+	for name, n := range map[string]int64{"needed": short.Needed, "reserved": short.Reserved, "in use": short.InUse, "available": short.Available, "capacity": short.Capacity} {
+		if n < 0 {
+			t.Errorf("%s is %d: never negative", name, n)
+		}
+	}
+	return short
+}
+
+// TestP12TooLargeAloneIsNotNoRoomNow: the two are told apart, with figures.
+func TestP12TooLargeAloneIsNotNoRoomNow(t *testing.T) {
+	r := mac(106, 0, with(engine("pinned", 60, 9), always)) // ceiling 100, capacity 90
+	l := ledgerFor(r)
+	now := noRoom(t, l.Admit(want(60), r))
+	if now.Final || now.Needed != 60*gib || now.Reserved != 60*gib || now.Capacity != 90*gib || now.Available != 30*gib || len(now.Victims) > 0 || now.Pending {
+		t.Errorf("%+v", now)
+	}
+	if s := now.Error(); s != "needs 60.0 GiB, but 60.0 GiB of 90.0 GiB are promised already (ceiling 100.0 GiB, bound by Static)" {
+		t.Error(s)
+	}
+	final := noRoom(t, l.Admit(want(91), r))
+	if !final.Final || !strings.Contains(final.Error(), "needs 91.0 GiB, but this Mac promises 90.0 GiB at most") || !strings.Contains(final.Error(), "even when nothing else is loaded") {
+		t.Errorf("%v", final)
+	}
+	if err := l.Admit(want(30), r); err != nil {
+		t.Errorf("what fits: %v", err)
+	}
+	if a := l.Account(); a.Reserved != 90*gib {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestP12ARefusalLeavesTheLedgerAsItWas(t *testing.T) {
+	r := mac(64, 60)
+	l := ledgerFor(r)
+	if err := l.Admit(want(10), r); err == nil {
+		t.Fatal("admitted without free memory")
+	}
+	if a := l.Account(); a.Reserved != 0 || len(a.Holders) != 0 {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestP12IdleEnginesGoFirst(t *testing.T) {
+	for name, tc := range map[string]struct {
+		engines []EngineReading
+		want    []Key
+		pending bool
+	}{
+		"the one that covers it":                  {[]EngineReading{engine("small", 5, 9), engine("large", 40, 1)}, []Key{{"large", 1}}, false},
+		"several where none covers it":            {[]EngineReading{engine("a", 22, 9), engine("b", 12, 1), engine("c", 15, 1)}, []Key{{"a", 1}, {"b", 1}}, false},
+		"none where all of them are not enough":   {[]EngineReading{engine("a", 5, 9), with(engine("b", 40, 1), busy)}, nil, false},
+		"none of a higher priority":               {[]EngineReading{with(engine("a", 45, 9), func(e *EngineReading) { e.Priority = 1 })}, nil, false},
+		"none where one is ending that covers it": {[]EngineReading{engine("a", 20, 9), with(engine("b", 25, 1), stopping)}, nil, true},
+	} {
+		r := mac(64, 0, tc.engines...) // ceiling 58, capacity 52.2
+		short := noRoom(t, ledgerFor(r).Admit(want(30), r))
+		if !cmp.Equal(short.Victims, tc.want) || short.Pending != tc.pending || short.Final {
+			t.Errorf("%s: victims %v, pending %v", name, short.Victims, short.Pending)
+		}
+	}
+}
+
+// TestP13AnIdleModelThatGaugesDoNotSeeCounts: live gauges read 0, and 60 are
+// accounted for.
+func TestP13AnIdleModelThatGaugesDoNotSeeCounts(t *testing.T) {
+	unseen := with(engine("pinned", 60, 9), func(e *EngineReading) { always(e); e.Active, e.Footprint = 0, 0 })
+	r := mac(106, 0, unseen)
+	if short := noRoom(t, ledgerFor(r).Admit(want(60), r)); short.Reserved != 60*gib {
+		t.Errorf("%+v", short)
+	}
+	// Nobody reserved it either: what it accounts for is gone all the same.
+	l := NewLedger()
+	l.limits = r.Limits
+	short := noRoom(t, l.Admit(want(60), r))
+	if short.InUse != 60*gib || short.Available != 30*gib || !strings.Contains(short.Error(), "60.0 GiB more are in use") {
+		t.Errorf("%v: %+v", short, short)
+	}
+}
+
+func TestP12WhatAnEngineUsesBeyondItsReservationIsGone(t *testing.T) {
+	leaking := with(engine("leaking", 30, 9), func(e *EngineReading) { always(e); e.Reserved = 20 * gib })
+	r := mac(64, 0, leaking) // capacity 52.2
+	l := ledgerFor(r)
+	if err := l.Admit(want(25), r); err == nil {
+		t.Error("25 GiB were promised beside 30 GiB in use of 52.2")
+	}
+	if err := l.Admit(want(22), r); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestM13BytesThatNobodyOwnsCountAgainstALoad: 64 GiB, 40 of them held by none
+// of our engines.
+func TestM13BytesThatNobodyOwnsCountAgainstALoad(t *testing.T) {
+	r := mac(64, 40) // 24 are free or inactive: soft mark 21.6
+	l := ledgerFor(r)
+	short := noRoom(t, l.Admit(want(22), r))
+	if short.Term != footprint.Dynamic || short.Final || short.Ceiling != 24*gib || short.Available != footprint.SoftMark(24*gib, footprint.Balanced) {
+		t.Errorf("%+v", short)
+	}
+	if s := short.Error(); s != "needs 22.0 GiB, but the Mac's free memory leaves room for 21.6 GiB now, beside 0 in use by engines (ceiling 24.0 GiB, bound by Dynamic)" {
+		t.Error(s)
+	}
+	if err := l.Admit(want(21), r); err != nil {
+		t.Error(err)
+	}
+	r.Policy = footprint.Custom // the administrator's number is a promise
+	if err := ledgerFor(r).Admit(want(40), r); err != nil {
+		t.Errorf("custom: %v", err)
+	}
+}
+
+func TestM13ALoadCountsNothingOfActivePages(t *testing.T) {
+	r := mac(64, 40)
+	r.Policy = footprint.Aggressive // 0.8 of the active pages count for pressure
+	if c := CeilingOf(r); c.Term != footprint.Dynamic || c.Bytes < 55*gib {
+		t.Errorf("pressure is judged by %+v", c)
+	}
+	if err := ledgerFor(r).Admit(want(30), r); err == nil {
+		t.Error("a load was given pages that the compressor would have to free first")
+	}
+}
+
+func TestM13IdleEnginesGoFirstForALoadToo(t *testing.T) {
+	r := mac(64, 30, engine("idle", 20, 9)) // 14 left
+	short := noRoom(t, ledgerFor(r).Admit(want(20), r))
+	if want := []Key{{"idle", 1}}; !cmp.Equal(short.Victims, want) || short.Term != footprint.Dynamic {
+		t.Errorf("%+v", short)
+	}
+	r.Engines[0].Stopping = true
+	if short = noRoom(t, ledgerFor(r).Admit(want(20), r)); !short.Pending || short.Victims != nil {
+		t.Errorf("%+v", short)
+	}
+}
+
+// TestM13TwoLoadsAreNotGivenTheSameFreeMemory: the first has not taken it yet.
+func TestM13TwoLoadsAreNotGivenTheSameFreeMemory(t *testing.T) {
+	first := with(engine("first", 1, 0), func(e *EngineReading) { loading(e); e.Reserved = 15 * gib })
+	r := mac(64, 39, first) // 24 left, of which 14 are still to be taken
+	if err := ledgerFor(r).Admit(want(10), r); err == nil {
+		t.Error("two loads were given the same memory")
+	}
+	if err := ledgerFor(r).Admit(want(7), r); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestM13AKeyThatHasAPromiseIsStillGated(t *testing.T) {
+	r := mac(64, 40)
+	l := ledgerFor(r)
+	l.Restore(Key{"new", 1}, 30*gib)
+	if err := l.Admit(want(1), r); err == nil {
+		t.Error("a promise of 30 GiB was loaded into 24 free ones")
+	}
+	if a := l.Account(); a.Reserved != 30*gib {
+		t.Errorf("the promise was touched: %+v", a)
+	}
+	r = beside(r, 0)
+	if err := l.Admit(want(1), r); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestM13WhatTheSystemSaysHoldsALoadBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(r *Reading)
+		want   string
+	}{
+		"its memory cannot be measured": {func(r *Reading) { r.HostKnown = false }, "could not be measured"},
+		"its memory is critical":        {func(r *Reading) { r.Host.Pressure = probe.Critical }, "memory pressure is critical"},
+		"it is critically hot":          {func(r *Reading) { r.Host.Thermal = probe.Critical }, "thermal state is critical"},
+		"a warning does not":            {func(r *Reading) { r.Host.Pressure, r.Host.Thermal = probe.Warning, probe.Serious }, ""},
+		"swap in use does not":          {func(r *Reading) { r.Host.SwapUsed = 9 * gib }, ""},
+	} {
+		r := mac(64, 0)
+		tc.change(&r)
+		err := ledgerFor(r).Admit(want(10), r)
+		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) || noRoom(t, err).Final) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAdmitRefusesAnUnknownSize(t *testing.T) {
+	r := mac(64, 0)
+	if err := ledgerFor(r).Admit(want(0), r); err == nil || !strings.Contains(err.Error(), "unknown is never zero") {
+		t.Error(err)
+	}
+}
+
+// TestM11TheTermThatBindsIsSaid over policies and free memory.
+func TestM11TheTermThatBindsIsSaid(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policy  footprint.Policy
+		foreign float64
+		term    footprint.Term
+		bytes   int64 // 0: not checked
+	}{
+		"an empty Mac":                           {footprint.Balanced, 0, footprint.Static, 58 * gib},
+		"safe counts a fifth of active pages":    {footprint.Safe, 40, footprint.Dynamic, 32 * gib},
+		"balanced counts half of them":           {footprint.Balanced, 40, footprint.Dynamic, 44 * gib},
+		"aggressive counts four fifths of them":  {footprint.Aggressive, 40, footprint.Dynamic, 56 * gib},
+		"custom has the administrator's number":  {footprint.Custom, 60, footprint.Static, 62 * gib},
+		"others' little memory does not bind it": {footprint.Balanced, 10, footprint.Static, 58 * gib},
+	} {
+		r := mac(64, tc.foreign, engine("a", 10, 1))
+		r.Policy = tc.policy
+		r.Limits = footprint.LimitsOf(footprint.Host{Total: r.Host.Total, Policy: tc.policy})
+		c := CeilingOf(r)
+		if c.Term != tc.term || tc.bytes != 0 && (c.Bytes > tc.bytes || tc.bytes-c.Bytes > 200) {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+	r := mac(64, 0, engine("a", 10, 1))
+	r.Host.Free, r.Host.Inactive, r.Host.Active = gib, 0, 0
+	if c := CeilingOf(r); c.DynamicKnown || c.Term != footprint.Static {
+		t.Errorf("a system that tells no pages: %+v", c)
+	}
+}

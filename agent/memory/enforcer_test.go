@@ -1,0 +1,518 @@
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/footprint"
+)
+
+// The tests' Mac: 106 GiB under Balanced have a ceiling of 100, a soft mark of
+// 90, a hard mark of 95; levels are left below 87.5 and 92.5.
+const total = 106
+
+// polls is an enforcer with a clock of one second.
+type polls struct {
+	*Enforcer
+	now time.Time
+}
+
+func newPolls() *polls { return &polls{NewEnforcer(), start()} }
+
+// see polls what the engines hold, beside foreign GiB.
+func (p *polls) see(foreign float64, engines ...EngineReading) Decision {
+	p.now = p.now.Add(time.Second)
+	r := mac(total, foreign, engines...)
+	r.Now = p.now
+	return p.Poll(r)
+}
+
+// pinned is an Always engine that answers and stays within its own limit.
+func pinned(gibs float64) EngineReading {
+	return with(engine("pinned", gibs, 0), func(e *EngineReading) { always(e); busy(e) })
+}
+
+// short writes actions as "evict a, abort b".
+func short(d Decision) string {
+	names := map[Step]string{StepTrim: "trim", StepEvict: "evict", StepAbort: "abort", StepCancelLoad: "cancel", StepUnload: "unload"}
+	var out []string
+	for _, a := range d.Actions {
+		out = append(out, names[a.Step]+" "+a.Key.UID)
+	}
+	return strings.Join(out, ", ")
+}
+
+func wantShort(t *testing.T, when string, d Decision, level v1alpha1.PressureLevel, actions string) {
+	t.Helper()
+	if d.Level != level || short(d) != actions {
+		t.Errorf("%s: %s with [%s], want %s with [%s] (%s)", when, d.Level, short(d), level, actions, d.Because)
+	}
+}
+
+// TestM1TheGaugeIsTheLargestOfThree: three fakes, the maximum wins.
+func TestM1TheGaugeIsTheLargestOfThree(t *testing.T) {
+	for name, set := range map[string]func(e *EngineReading, n int64){
+		"active":    func(e *EngineReading, n int64) { e.Active = n },
+		"footprint": func(e *EngineReading, n int64) { e.Footprint = n },
+		"accounted": func(e *EngineReading, n int64) { e.Accounted = n },
+	} {
+		e := with(engine("a", 1, 0), func(e *EngineReading) { always(e); e.Limit = 0; set(e, 91*gib) })
+		if e.Gauge() != 91*gib {
+			t.Errorf("%s: gauge %d", name, e.Gauge())
+		}
+		wantShort(t, name, newPolls().see(0, e), v1alpha1.PressureSoft, "")
+	}
+}
+
+// TestM3LevelsOverAScriptedGauge: both ways, with hysteresis.
+func TestM3LevelsOverAScriptedGauge(t *testing.T) {
+	const n, s, h, e = v1alpha1.PressureNormal, v1alpha1.PressureSoft, v1alpha1.PressureHard, v1alpha1.PressureEmergency
+	type step struct {
+		gibs float64
+		want v1alpha1.PressureLevel
+	}
+	for name, steps := range map[string][]step{
+		"up and down through all":                        {{10, n}, {89, n}, {91, s}, {96, h}, {103, e}, {94, h}, {92, s}, {87, n}},
+		"at the mark is not over it":                     {{90, n}, {95, s}},
+		"just below a mark the level is kept":            {{91, s}, {89, s}, {88, s}, {87.4, n}},
+		"hard is kept above 92.5":                        {{96, h}, {94, h}, {93, h}, {92.4, s}},
+		"a level that is not needed for five polls ends": {{91, s}, {89, s}, {89, s}, {89, s}, {89, s}, {89, n}},
+		"a spike begins the five polls anew":             {{91, s}, {89, s}, {89, s}, {91, s}, {89, s}, {89, s}, {89, s}, {89, s}, {89, n}},
+		"over the fixed ceiling for two polls":           {{101, h}, {101, e}},
+		"over the fixed ceiling for one":                 {{101, h}, {99, h}, {101, h}},
+		"2 GiB over it at once":                          {{102.1, e}},
+		"an emergency ends well below the ceiling":       {{103, e}, {99, e}, {97, h}},
+		"straight down":                                  {{103, e}, {10, n}},
+	} {
+		p := newPolls()
+		for i, step := range steps {
+			d := p.see(0, with(pinned(step.gibs), func(e *EngineReading) { e.Limit = 0 }))
+			if d.Level != step.want {
+				t.Errorf("%s: poll %d with %.1f GiB is %s, want %s (%s)", name, i+1, step.gibs, d.Level, step.want, d.Because)
+			}
+		}
+	}
+}
+
+func TestM3MarksOfLargeMacsAreAboveWhatIsPromised(t *testing.T) {
+	for _, ceiling := range []int64{4, 16, 100, 240, 300, 464, 512, 2000} {
+		for _, p := range []footprint.Policy{footprint.Safe, footprint.Balanced, footprint.Aggressive, footprint.Custom} {
+			c := ceiling * gib
+			soft, hard := footprint.SoftMark(c, p), footprint.HardMark(c)
+			if soft >= hard || hard >= c || soft < c*84/100 {
+				t.Errorf("%d GiB under %s: soft %d, hard %d", ceiling, p, soft>>30, hard>>30)
+			}
+		}
+	}
+}
+
+// TestM4SoftPressure pauses prompts and takes idle engines, not the last.
+func TestM4SoftPressure(t *testing.T) {
+	p := newPolls()
+	if d := p.see(0, pinned(60), engine("a", 10, 9), engine("b", 10, 1)); d.PausePrefill || d.Headroom != 15*gib {
+		t.Errorf("prompts pause below the mark, or headroom %d: %+v", d.Headroom, d)
+	}
+	d := p.see(0, pinned(72), engine("a", 10, 9), engine("b", 10, 1))
+	wantShort(t, "above the mark", d, v1alpha1.PressureSoft, "evict a")
+	if !d.PausePrefill || d.Actions[0].Reason != v1alpha1.ReclaimSoftPressure || d.Headroom != 3*gib {
+		t.Errorf("%+v", d)
+	}
+	d = p.see(0, pinned(72), with(engine("a", 10, 9), stopping), engine("b", 10, 1))
+	wantShort(t, "while it ends", d, v1alpha1.PressureSoft, "")
+	d = p.see(0, pinned(82), engine("b", 10, 1))
+	wantShort(t, "the last one stays", d, v1alpha1.PressureSoft, "")
+	d = p.see(0, pinned(72), engine("b", 10, 1))
+	wantShort(t, "below it", d, v1alpha1.PressureNormal, "")
+	if d.PausePrefill {
+		t.Error("prompts still pause")
+	}
+}
+
+func TestM3ActionsAimBelowTheSoftMark(t *testing.T) {
+	// 4 GiB are over 87.5, 1.5 over the mark: the engine of 2 is not enough.
+	d := newPolls().see(0, pinned(79.5), engine("small", 2, 9), engine("a", 5, 5), engine("b", 5, 1))
+	wantShort(t, "", d, v1alpha1.PressureSoft, "evict a")
+}
+
+func TestM4SoftPressureThatNothingCanEndDoesNotPauseForEver(t *testing.T) {
+	quiet := with(pinned(91), func(e *EngineReading) { e.Holds, e.Requests = 0, 0 })
+	p := newPolls()
+	for i := range stuckPolls - 1 {
+		if d := p.see(0, quiet); !d.PausePrefill {
+			t.Fatalf("poll %d does not pause", i+1)
+		}
+	}
+	if d := p.see(0, quiet); d.PausePrefill || d.Level != v1alpha1.PressureSoft {
+		t.Errorf("nothing runs and nothing can go, yet prompts wait: %+v", d)
+	}
+	if d := p.see(0, pinned(91)); d.PausePrefill {
+		t.Error("the first prompt that was let through stops the next")
+	}
+	if d := p.see(0, pinned(96)); !d.PausePrefill {
+		t.Error("hard pressure does not pause")
+	}
+	p = newPolls()
+	for range 3 * stuckPolls {
+		if d := p.see(0, pinned(91)); !d.PausePrefill {
+			t.Fatal("requests run that will end, yet prompts are let through")
+		}
+	}
+}
+
+// TestM5HardLadder: idle engines, all of them; then requests of who is over
+// its limit; then loads.
+func TestM5HardLadder(t *testing.T) {
+	over := func(e *EngineReading) { e.Limit = e.Gauge() - gib }
+	load := with(engine("load", 5, 0), loading)
+	for name, tc := range map[string]struct {
+		engines []EngineReading
+		want    string
+	}{
+		"the last idle engine goes":                   {[]EngineReading{pinned(86), engine("a", 10, 1)}, "evict a"},
+		"an engine that is ending is waited for":      {[]EngineReading{pinned(86), with(engine("a", 10, 1), stopping), load}, ""},
+		"the requests of who is over its limit":       {[]EngineReading{with(pinned(91), over), load}, "abort pinned"},
+		"the busiest of two over their limit":         {[]EngineReading{with(pinned(50), over), with(with(engine("b", 46, 0), over), func(e *EngineReading) { always(e); e.Requests = 7 })}, "abort b"},
+		"idle engines and requests":                   {[]EngineReading{with(pinned(98), over), engine("a", 1, 1)}, "evict a, abort pinned"},
+		"no requests where idle engines are enough":   {[]EngineReading{with(pinned(90), over), engine("a", 9, 1)}, "evict a"},
+		"a load where nobody is over its limit":       {[]EngineReading{pinned(91), load}, "cancel load"},
+		"the least important load":                    {[]EngineReading{pinned(86), with(load, func(e *EngineReading) { e.Priority = 1 }), with(engine("other", 5, 0), loading)}, "cancel other"},
+		"no load below the hard mark, idle ones gone": {[]EngineReading{pinned(85), load, engine("a", 6, 1)}, "evict a"},
+		"nobody who keeps its limit":                  {[]EngineReading{pinned(96)}, ""},
+	} {
+		wantShort(t, name, newPolls().see(0, tc.engines...), v1alpha1.PressureHard, tc.want)
+	}
+}
+
+func TestP25ALoadIsCancelledWithAReason(t *testing.T) {
+	d := newPolls().see(0, pinned(91), with(engine("load", 5, 0), loading))
+	if len(d.Actions) != 1 || d.Actions[0].Reason != v1alpha1.ReclaimLoadCancelled || d.Actions[0].Because == "" {
+		t.Errorf("%+v", d.Actions)
+	}
+}
+
+// TestM5ADipOfTheDynamicTermEndsNoRequest: others use 104 GiB for a moment, or
+// for long.
+func TestM5ADipOfTheDynamicTermEndsNoRequest(t *testing.T) {
+	over := with(pinned(20), func(e *EngineReading) { e.Limit = 0; e.Requests = 9 })
+	load := with(engine("load", 2, 0), loading)
+	p := newPolls()
+	d := p.see(-104, over, load)
+	wantShort(t, "a dip", d, v1alpha1.PressureHard, "")
+	if d.Term != footprint.Dynamic || d.Dynamic != d.Ceiling || !d.PausePrefill {
+		t.Errorf("%+v", d)
+	}
+	wantShort(t, "after it", p.see(10, over, load), v1alpha1.PressureNormal, "")
+	p.see(-104, over, load)
+	wantShort(t, "where it lasts the load goes", p.see(-104, over, load), v1alpha1.PressureHard, "cancel load")
+	for range 20 {
+		wantShort(t, "never the requests", p.see(-104, over), v1alpha1.PressureHard, "")
+	}
+}
+
+// TestM3PoolsAreAskedForBeforeAnythingElse: a pool is part of the footprint.
+func TestM3PoolsAreAskedForBeforeAnythingElse(t *testing.T) {
+	pooled := func(held, pool float64) EngineReading {
+		return with(engine("pinned", held, 0), func(e *EngineReading) {
+			always(e)
+			busy(e)
+			e.Limit, e.Pooled = 0, int64(pool*float64(gib))
+			e.Active, e.Accounted = e.Footprint-e.Pooled, e.Footprint-e.Pooled
+		})
+	}
+	p := newPolls()
+	wantShort(t, "without pressure nobody is asked", p.see(0, pooled(60, 20), engine("a", 20, 1)), v1alpha1.PressureNormal, "")
+	wantShort(t, "over the mark with the pool alone", p.see(0, pooled(76, 20), engine("a", 20, 1)), v1alpha1.PressureNormal, "trim pinned")
+	for i := range 4 {
+		wantShort(t, fmt.Sprint("the request is ", i+1, " polls old"), p.see(0, pooled(76, 20), engine("a", 10, 1), engine("b", 10, 2)), v1alpha1.PressureNormal, "")
+	}
+	wantShort(t, "five polls: what is held counts, and it is asked again", p.see(0, pooled(76, 20), engine("a", 10, 1), engine("b", 10, 2)),
+		v1alpha1.PressureHard, "trim pinned, evict b")
+	wantShort(t, "asking again does not begin anew", p.see(0, pooled(76, 20), engine("a", 10, 1), with(engine("b", 10, 2), stopping)), v1alpha1.PressureHard, "")
+}
+
+func TestM3NothingIsDoneOnAReadingYoungerThanTheReturnOfAPool(t *testing.T) {
+	p := newPolls()
+	acknowledged := func(ago time.Duration) EngineReading {
+		return with(engine("a", 6, 1), func(e *EngineReading) { e.TrimAcknowledged = p.now.Add(time.Second - ago) })
+	}
+	wantShort(t, "0.4 s", p.see(0, pinned(92), acknowledged(400*time.Millisecond)), v1alpha1.PressureHard, "")
+	wantShort(t, "0.5 s", p.see(0, pinned(92), acknowledged(500*time.Millisecond)), v1alpha1.PressureHard, "evict a")
+	p = newPolls()
+	p.see(0, pinned(104), acknowledged(100*time.Millisecond))
+	wantShort(t, "in an emergency too", p.see(0, pinned(104), acknowledged(100*time.Millisecond)), v1alpha1.PressureEmergency, "")
+}
+
+// TestM5EmergencyEndsTheWorkOfTheWorst, and the engine only if that was not enough.
+func TestM5EmergencyEndsTheWorkOfTheWorst(t *testing.T) {
+	worst := with(engine("worst", 50, 0), func(e *EngineReading) { always(e); busy(e); e.Limit = 49 * gib })
+	other := with(engine("other", 53, 0), func(e *EngineReading) { always(e); busy(e) })
+	aborted := with(worst, func(e *EngineReading) { e.Requests = 0 })
+	p := newPolls()
+	wantShort(t, "at once", p.see(0, worst, other), v1alpha1.PressureEmergency, "abort worst")
+	d := p.see(0, aborted, other)
+	wantShort(t, "still over", d, v1alpha1.PressureEmergency, "unload worst")
+	if d.Actions[0].Reason != v1alpha1.ReclaimOverLimit && d.Actions[0].Reason != v1alpha1.ReclaimEmergency {
+		t.Errorf("%+v", d.Actions)
+	}
+	wantShort(t, "while it ends", p.see(0, with(aborted, stopping), other), v1alpha1.PressureEmergency, "abort other")
+	wantShort(t, "the other is not ended meanwhile", p.see(0, with(aborted, stopping), with(other, func(e *EngineReading) { e.Requests = 0 })), v1alpha1.PressureEmergency, "")
+	wantShort(t, "gone", p.see(0, other), v1alpha1.PressureNormal, "")
+	// The work's end was enough: nothing is remembered of it.
+	p = newPolls()
+	p.see(0, worst, other)
+	wantShort(t, "below again", p.see(0, with(engine("worst", 30, 0), always), other), v1alpha1.PressureNormal, "")
+	wantShort(t, "the next emergency begins with the requests", p.see(0, worst, other), v1alpha1.PressureEmergency, "abort worst")
+}
+
+func TestM5AnEmergencyWithinLimitsTakesTheLeastImportant(t *testing.T) {
+	a := with(engine("a", 50, 0), func(e *EngineReading) { always(e); busy(e) })
+	b := with(engine("b", 30, 0), func(e *EngineReading) { busy(e) })
+	c := with(engine("c", 25, 0), func(e *EngineReading) { busy(e); e.Priority = 3 })
+	p := newPolls()
+	wantShort(t, "OnDemand before Always, low before high", p.see(0, a, b, c), v1alpha1.PressureEmergency, "abort b")
+	done := func(e *EngineReading) { e.Requests = 0 }
+	wantShort(t, "then it ends", p.see(0, a, with(b, done), c), v1alpha1.PressureEmergency, "unload b")
+}
+
+func TestM5AnEmergencyIsGivenOnePollOfGrace(t *testing.T) {
+	pooled := with(pinned(104), func(e *EngineReading) {
+		e.Limit, e.Pooled = 0, 20*gib
+		e.Active, e.Accounted = 84*gib, 84*gib
+	})
+	p := newPolls()
+	wantShort(t, "the pool covers it", p.see(0, pooled), v1alpha1.PressureEmergency, "trim pinned")
+	wantShort(t, "once", p.see(0, pooled), v1alpha1.PressureEmergency, "abort pinned")
+	p = newPolls()
+	wantShort(t, "an idle engine covers it", p.see(0, pinned(90), engine("a", 14, 1)), v1alpha1.PressureEmergency, "evict a")
+	wantShort(t, "once", p.see(0, pinned(90), with(engine("a", 14, 1), stopping)), v1alpha1.PressureEmergency, "abort pinned")
+	p = newPolls()
+	wantShort(t, "nothing covers it", p.see(0, pinned(102), engine("a", 1, 1)), v1alpha1.PressureEmergency, "evict a, abort pinned")
+}
+
+func TestM5WhoDrainsInAnEmergencyNeedNotFinish(t *testing.T) {
+	draining := with(with(engine("draining", 14, 1), busy), stopping)
+	p := newPolls()
+	wantShort(t, "grace", p.see(0, pinned(90), draining), v1alpha1.PressureEmergency, "")
+	wantShort(t, "then", p.see(0, pinned(90), draining), v1alpha1.PressureEmergency, "abort draining, abort pinned")
+}
+
+// TestM5AnEngineOverItsOwnLimitIsDealtWithAlone: asked, then its requests,
+// then itself; the Mac is at ease and nobody else notices.
+func TestM5AnEngineOverItsOwnLimitIsDealtWithAlone(t *testing.T) {
+	leak := func(held, pool float64, requests int64) EngineReading {
+		return with(engine("leak", held, 0), func(e *EngineReading) {
+			e.Limit, e.Pooled, e.Requests, e.OnDemand = 10*gib, int64(pool*float64(gib)), requests, false
+			e.Active, e.Accounted = e.Footprint-e.Pooled, e.Footprint-e.Pooled
+		})
+	}
+	neighbours := []EngineReading{engine("idle", 10, 99), pinned(10)}
+	see := func(p *polls, e EngineReading) Decision {
+		return p.see(0, append([]EngineReading{e}, neighbours...)...)
+	}
+	p := newPolls()
+	wantShort(t, "within it", see(p, leak(10, 3, 1)), v1alpha1.PressureNormal, "")
+	wantShort(t, "over it by its pool", see(p, leak(12, 3, 1)), v1alpha1.PressureNormal, "trim leak")
+	wantShort(t, "over it without its pool", see(p, leak(12, 0, 1)), v1alpha1.PressureNormal, "")
+	wantShort(t, "again", see(p, leak(13, 0, 1)), v1alpha1.PressureNormal, "abort leak")
+	wantShort(t, "the end of its requests takes one more poll", see(p, leak(13, 0, 1)), v1alpha1.PressureNormal, "")
+	d := see(p, leak(13, 0, 0))
+	wantShort(t, "it did not help", d, v1alpha1.PressureNormal, "unload leak")
+	if d.PausePrefill || d.Actions[0].Reason != v1alpha1.ReclaimOverLimit || !strings.Contains(d.Actions[0].Because, "13.0 GiB, more than its own limit of 10.0 GiB") {
+		t.Errorf("%+v", d)
+	}
+	wantShort(t, "while it ends", see(p, with(leak(13, 0, 0), stopping)), v1alpha1.PressureNormal, "")
+	p = newPolls()
+	see(p, leak(13, 0, 1))
+	see(p, leak(13, 0, 1))
+	wantShort(t, "it helped", see(p, leak(9, 0, 0)), v1alpha1.PressureNormal, "")
+	wantShort(t, "and is forgotten", see(p, leak(13, 0, 1)), v1alpha1.PressureNormal, "")
+	p = newPolls()
+	see(p, with(leak(13, 0, 0), loading))
+	wantShort(t, "a load over it is cancelled", see(p, with(leak(13, 0, 0), loading)), v1alpha1.PressureNormal, "cancel leak")
+}
+
+// TestM2AFailedProbeKeepsTheLevelAndDestroysNothing, whichever fails.
+func TestM2AFailedProbeKeepsTheLevelAndDestroysNothing(t *testing.T) {
+	idle := engine("idle", 20, 9)
+	for name, tc := range map[string]struct {
+		change func(r *Reading)
+		want   string
+	}{
+		"the host":           {func(r *Reading) { r.HostKnown = false }, "the memory of this Mac could not be measured"},
+		"the host, silently": {func(r *Reading) { r.Host = probe.Host{} }, "the memory of this Mac could not be measured"},
+		"one engine":         {func(r *Reading) { r.Engines[0].FootprintKnown = false }, "the memory of replica pinned, epoch 1, could not be measured"},
+	} {
+		p := newPolls()
+		p.see(0, pinned(91))
+		for _, gibs := range []float64{10, 200} {
+			r := mac(total, 0, pinned(gibs), idle, with(engine("over", 5, 0), func(e *EngineReading) { e.Limit = gib }))
+			r.Now = p.now.Add(time.Second)
+			tc.change(&r)
+			for range 20 {
+				d := p.Poll(r)
+				wantShort(t, name, d, v1alpha1.PressureSoft, "")
+				if d.GuardInactive != tc.want || !strings.Contains(d.Because, "kept") || !d.PausePrefill || d.Headroom != 0 {
+					t.Fatalf("%s: %+v", name, d)
+				}
+			}
+		}
+		if d := p.see(0, pinned(96), idle); d.GuardInactive != "" || short(d) != "evict idle" {
+			t.Errorf("%s: the next reading that can see is not acted on: %+v", name, d)
+		}
+	}
+}
+
+func TestM2ABlindPollNeitherCountsNorForgets(t *testing.T) {
+	p := newPolls()
+	p.see(0, with(pinned(101), func(e *EngineReading) { e.Limit = 0 }))
+	blind := mac(total, 0, pinned(101))
+	blind.HostKnown = false
+	p.Poll(blind)
+	if d := p.see(0, with(pinned(101), func(e *EngineReading) { e.Limit = 0 })); d.Level != v1alpha1.PressureEmergency {
+		t.Errorf("over the ceiling in two readings, with a failed one between: %s", d.Level)
+	}
+}
+
+// TestM12PauseBetweenVictims: none by default, else one at a time.
+func TestM12PauseBetweenVictims(t *testing.T) {
+	engines := []EngineReading{pinned(70), engine("a", 9, 9), engine("b", 9, 8), engine("c", 9, 7)}
+	wantShort(t, "none", newPolls().see(0, engines...), v1alpha1.PressureHard, "evict a, evict b")
+	p := newPolls()
+	p.Pause = 3 * time.Second
+	wantShort(t, "the first", p.see(0, engines...), v1alpha1.PressureHard, "evict a")
+	engines[1].Stopping = true
+	for range 2 {
+		wantShort(t, "the pause", p.see(0, engines...), v1alpha1.PressureHard, "")
+	}
+	wantShort(t, "the second", p.see(0, engines...), v1alpha1.PressureHard, "evict b")
+	p = newPolls()
+	p.Pause = time.Hour
+	wantShort(t, "an emergency waits for nobody", p.see(0, pinned(90), engine("a", 6, 9), engine("b", 8, 8)), v1alpha1.PressureEmergency, "evict b, evict a")
+}
+
+// TestM13WhatOthersUseCounts: the engines are within every mark, and the Mac
+// is full.
+func TestM13WhatOthersUseCounts(t *testing.T) {
+	engines := []EngineReading{pinned(20), engine("a", 10, 9), engine("b", 10, 1)}
+	p := newPolls()
+	wantShort(t, "nobody else", p.see(0, engines...), v1alpha1.PressureNormal, "")
+	d := p.see(66, engines...)
+	wantShort(t, "others use what is left, half of it spare", d, v1alpha1.PressureNormal, "")
+	d = p.see(-66, engines...)
+	wantShort(t, "none of it spare", d, v1alpha1.PressureHard, "evict a")
+	if d.Term != footprint.Dynamic || d.Ceiling != 40*gib || !strings.Contains(d.Because, "bound by Dynamic") {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestM13TheSystemsWordIsHeeded: critical is soft pressure at least.
+func TestM13TheSystemsWordIsHeeded(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pressure, thermal string
+		level             v1alpha1.PressureLevel
+		actions           string
+	}{
+		"critical":       {probe.Critical, "", v1alpha1.PressureSoft, "evict a"},
+		"a warning":      {probe.Warning, "", v1alpha1.PressureNormal, ""},
+		"normal":         {probe.Normal, "", v1alpha1.PressureNormal, ""},
+		"unknown":        {"", "", v1alpha1.PressureNormal, ""},
+		"critically hot": {probe.Normal, probe.Critical, v1alpha1.PressureNormal, ""},
+	} {
+		r := mac(total, 0, pinned(10), engine("a", 9, 9), engine("b", 9, 1))
+		r.Host.Pressure, r.Host.Thermal, r.Host.SwapUsed = tc.pressure, tc.thermal, 3*gib
+		d := NewEnforcer().Poll(r)
+		wantShort(t, name, d, tc.level, tc.actions)
+		if tc.level != v1alpha1.PressureNormal && !strings.Contains(d.Because, "3.0 GiB of swap") {
+			t.Error(d.Because)
+		}
+	}
+	p := NewEnforcer()
+	r := mac(total, 0, pinned(10), with(engine("a", 9, 9), stopping), engine("b", 9, 1), engine("c", 9, 1))
+	r.Host.Pressure = probe.Critical
+	wantShort(t, "one at a time", p.Poll(r), v1alpha1.PressureSoft, "")
+}
+
+// TestG13RoomIsMadeForAPrompt from idle engines, never from who asks.
+func TestG13RoomIsMadeForAPrompt(t *testing.T) {
+	asks := func(gibs float64) EngineReading {
+		return with(pinned(60), func(e *EngineReading) { e.OnDemand, e.HeadroomWanted = true, int64(gibs*float64(gib)) })
+	}
+	idle := engine("idle", 20, 9)
+	d := newPolls().see(0, asks(20), idle)
+	wantShort(t, "more than is left", d, v1alpha1.PressureNormal, "evict idle")
+	if d.Actions[0].Reason != v1alpha1.ReclaimHeadroom || d.PausePrefill {
+		t.Errorf("%+v", d)
+	}
+	wantShort(t, "less than is left", newPolls().see(0, asks(14), idle), v1alpha1.PressureNormal, "")
+	wantShort(t, "one that is ending will do", newPolls().see(0, asks(20), engine("other", 5, 9), with(engine("ending", 15, 1), stopping)), v1alpha1.PressureNormal, "")
+	wantShort(t, "not from who is held", newPolls().see(0, asks(20), with(idle, busy)), v1alpha1.PressureNormal, "")
+	wantShort(t, "not from who is more important", newPolls().see(0, asks(20), with(idle, func(e *EngineReading) { e.Priority = 1 })), v1alpha1.PressureNormal, "")
+	wantShort(t, "not from itself", newPolls().see(0, with(asks(40), func(e *EngineReading) { e.Holds, e.Requests = 0, 0 })), v1alpha1.PressureNormal, "")
+}
+
+func TestPollIsDeterministicAndKeepsNothingOfEnginesThatAreGone(t *testing.T) {
+	run := func() (all []Decision, e *Enforcer) {
+		p := newPolls()
+		for i := range 60 {
+			gibs := 60 + 45*float64(i%20)/20
+			all = append(all, p.see(float64(i%7), pinned(gibs), engine("a", 3, 9), engine(fmt.Sprint("e", i), 2, 5)))
+		}
+		p.see(0)
+		return all, p.Enforcer
+	}
+	a, e := run()
+	b, _ := run()
+	if diff := cmp.Diff(a, b); diff != "" {
+		t.Error(diff)
+	}
+	if len(e.engines) != 0 {
+		t.Errorf("%d engines are remembered", len(e.engines))
+	}
+}
+
+// TestWholeLoop: pressure up, evict, pressure down, the model returns, and
+// what was freed is what was held.
+func TestM3WholeLoop(t *testing.T) {
+	p, l := newPolls(), NewLedger()
+	serving, model, spare := pinned(70), engine("model", 15, 9), engine("spare", 2, 1)
+	first := mac(total, 0, serving, model, spare)
+	l.limits = first.Limits
+	for _, e := range first.Engines {
+		l.Restore(e.Key, e.Reserved)
+	}
+	wantShort(t, "calm", p.see(0, serving, model, spare), v1alpha1.PressureNormal, "")
+	serving = pinned(80) // a long prompt
+	serving.Limit = 0
+	d := p.see(0, serving, model, spare)
+	wantShort(t, "up", d, v1alpha1.PressureHard, "evict model")
+	if err := l.Admit(Want{Key: Key{"model", 2}, Bytes: 15 * gib}, mac(total, 0, serving, model, spare)); err == nil {
+		t.Error("a new load was admitted under pressure")
+	}
+	wantShort(t, "it ends", p.see(0, serving, with(model, stopping), spare), v1alpha1.PressureHard, "")
+	l.Release(model.Key)
+	wantShort(t, "gone", p.see(0, serving, spare), v1alpha1.PressureNormal, "")
+	serving = pinned(70)
+	calm := mac(total, 0, serving, spare)
+	if err := l.Admit(Want{Key: Key{"model", 2}, Bytes: 15 * gib}, calm); err != nil {
+		t.Errorf("it may not return: %v", err)
+	}
+	wantShort(t, "returned", p.see(0, serving, engine("model", 15, 0), spare), v1alpha1.PressureNormal, "")
+	if a := l.Account(); a.Reserved != 87*gib {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestNoRoomIsAnErrorByType(t *testing.T) {
+	err := fmt.Errorf("load replica: %w", &NoRoomError{Needed: 1, Final: true})
+	var short *NoRoomError
+	if !errors.As(err, &short) || !short.Final {
+		t.Error(err)
+	}
+}

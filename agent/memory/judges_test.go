@@ -1,0 +1,186 @@
+package memory
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+func TestP17AHostHasSettled(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before, now, freed int64
+		want               bool
+	}{
+		"by all of it":                       {50, 10, 40, true},
+		"by all but 2 GiB":                   {50, 12, 40, true},
+		"not by all but 3 GiB":               {50, 13, 40, false},
+		"by all but a twentieth of 100 GiB":  {150, 55, 100, true},
+		"not by all but 6 GiB of 100":        {150, 56, 100, false},
+		"a small engine has nothing to show": {50, 50, 2, true},
+		"more was taken meanwhile":           {50, 60, 40, false},
+	} {
+		if got := Settled(probe.Host{Used: tc.before * gib}, probe.Host{Used: tc.now * gib}, tc.freed*gib); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// wired is an observation of a Mac of 64 GiB, seconds after start.
+func wired(seconds int, gibs, footprints float64, engines int) WiredReading {
+	return WiredReading{At: start().Add(time.Duration(seconds) * time.Second), Wired: int64(gibs * float64(gib)), Known: true, Measurable: true,
+		Footprints: int64(footprints * float64(gib)), Engines: engines, Total: 64 * gib}
+}
+
+func TestK18WiredMemoryWithoutAnOwner(t *testing.T) {
+	for name, tc := range map[string]struct {
+		seen   []WiredReading
+		status metav1.ConditionStatus
+		reason string
+		bytes  int64
+	}{
+		"nothing beyond the system's own":          {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 20, 1), wired(20, 3, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
+		"20 GiB stay":                              {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0), wired(20, 23, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
+		"20 GiB stay while others serve":           {[]WiredReading{wired(0, 3, 0, 0), wired(10, 43, 20, 1), wired(20, 43, 20, 1)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
+		"4 GiB are within the bound":               {[]WiredReading{wired(0, 3, 0, 0), wired(10, 7, 0, 0), wired(20, 7, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 4},
+		"seen once":                                {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 20},
+		"seen twice within 10 s":                   {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0), wired(19, 23, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 20},
+		"seen twice, but not in a row":             {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0), wired(15, 3, 0, 0), wired(20, 23, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 20},
+		"a failed reading between does not matter": {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0), {Measurable: true}, wired(20, 23, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
+		"a failed reading keeps what was found":    {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0), wired(20, 23, 0, 0), {Measurable: true}}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 20},
+		"it came back":                             {[]WiredReading{wired(0, 3, 0, 0), wired(10, 23, 0, 0), wired(20, 23, 0, 0), wired(30, 3, 0, 0)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
+		"footprints beyond what is wired":          {[]WiredReading{wired(0, 3, 0, 0), wired(10, 20, 30, 1), wired(20, 20, 30, 1)}, metav1.ConditionFalse, v1alpha1.ReasonNothingWired, 0},
+		"an empty pool was never seen":             {[]WiredReading{wired(0, 40, 10, 1), wired(10, 40, 10, 1)}, metav1.ConditionUnknown, v1alpha1.ReasonNotMeasurable, 0},
+		"never read":                               {[]WiredReading{{Measurable: true}}, metav1.ConditionUnknown, v1alpha1.ReasonNotMeasurable, 0},
+		"no Mac":                                   {[]WiredReading{{}}, metav1.ConditionUnknown, v1alpha1.ReasonNotMeasurable, 0},
+		"the least that an empty pool showed":      {[]WiredReading{wired(0, 9, 0, 0), wired(10, 3, 0, 0), wired(20, 9, 0, 0), wired(30, 9, 0, 0)}, metav1.ConditionTrue, v1alpha1.ReasonWiredUnowned, 6},
+	} {
+		s := &Stranding{}
+		var f Finding
+		for _, w := range tc.seen {
+			f = s.Observe(w)
+			if f.Bytes < 0 || f.Message == "" {
+				t.Errorf("%s: %+v", name, f)
+			}
+		}
+		if f.Status != tc.status || f.Reason != tc.reason || f.Bytes != tc.bytes*gib {
+			t.Errorf("%s: %+v", name, f)
+		}
+		if f.Status == metav1.ConditionTrue && (!strings.Contains(f.Message, "reboot") || s.MayStart()) {
+			t.Errorf("%s: no next step, or engines start: %+v", name, f)
+		}
+	}
+}
+
+func TestNothingStartsAfterAnUncleanExitBeforeTheCheckPassedTwice(t *testing.T) {
+	s := &Stranding{}
+	s.Observe(wired(0, 3, 0, 0))
+	if !s.MayStart() {
+		t.Error("nothing happened, yet nothing may start")
+	}
+	s.Unclean()
+	for _, step := range []struct {
+		at   int
+		gibs float64
+		want bool
+	}{{1, 3, false}, {5, 3, false}, {10, 3, false}, {11, 3, true}, {12, 3, true}, {13, 23, false}} {
+		if s.Observe(wired(step.at, step.gibs, 0, 0)); s.MayStart() != step.want {
+			t.Errorf("after %d s with %v GiB wired: %v", step.at, step.gibs, s.MayStart())
+		}
+	}
+	s.Unclean()
+	s.Observe(wired(20, 3, 0, 0))
+	s.Observe(wired(25, 23, 0, 0)) // a check that fails begins anew
+	s.Observe(wired(30, 3, 0, 0))
+	if s.MayStart() {
+		t.Error("a failed check between two that passed is overlooked")
+	}
+	if s.Observe(wired(40, 3, 0, 0)); !s.MayStart() {
+		t.Error("two passed checks are not enough")
+	}
+	s.Unclean()
+	if s.Observe(WiredReading{}); !s.MayStart() {
+		t.Error("a system without the figure waits for ever")
+	}
+}
+
+func TestM1GaugesThatDiverge(t *testing.T) {
+	gauges := func(held, active, pooled, accounted float64) EngineReading {
+		return with(engine("a", held, 1), func(e *EngineReading) {
+			e.Active, e.Pooled, e.Accounted = int64(active*float64(gib)), int64(pooled*float64(gib)), int64(accounted*float64(gib))
+		})
+	}
+	for name, tc := range map[string]struct {
+		engine EngineReading
+		want   string // in the message; empty: they agree
+		bytes  int64
+	}{
+		"they agree":                              {gauges(20, 18, 1, 18), "", 0},
+		"bytes outside the back end":              {gauges(20, 10, 1, 10), "9.0 GiB of them outside its back end", 9},
+		"a pool is accounted for":                 {gauges(20, 10, 9, 10), "", 0},
+		"within a tenth":                          {gauges(20, 18.1, 0, 18.1), "", 0},
+		"beyond a tenth":                          {gauges(20, 17.9, 0, 17.9), "outside its back end", -1},
+		"never more than 5 GiB":                   {gauges(100, 94, 0, 94), "outside its back end", 6},
+		"a GiB of a small one":                    {gauges(2, 1.1, 0, 1.1), "", 0},
+		"active and not accounted for, when idle": {gauges(20, 20, 0, 12), "weights and KV account for 12.0 GiB", 8},
+		"transients of a running prompt":          {with(gauges(20, 20, 0, 12), busy), "", 0},
+		"the system's figure reads low":           {gauges(5, 20, 0, 20), "reads low", 15},
+		"while it loads":                          {with(gauges(20, 10, 1, 10), loading), "", 0},
+		"while it ends":                           {with(gauges(20, 10, 1, 10), stopping), "", 0},
+		"before it said anything":                 {gauges(20, 0, 0, 0), "", 0},
+		"where it could not be measured":          {with(gauges(20, 10, 1, 10), func(e *EngineReading) { e.FootprintKnown = false }), "", 0},
+	} {
+		d := &Divergence{}
+		var f Finding
+		for _, at := range []time.Duration{0, 9 * time.Second} {
+			if f = d.Observe(Reading{Now: start().Add(at), Engines: []EngineReading{tc.engine}}, Residue{}); f.Status != metav1.ConditionFalse {
+				t.Errorf("%s: said after %s: %+v", name, at, f)
+			}
+		}
+		f = d.Observe(Reading{Now: start().Add(10 * time.Second), Engines: []EngineReading{tc.engine}}, Residue{})
+		if tc.want == "" && f.Status != metav1.ConditionFalse || tc.want != "" && (f.Status != metav1.ConditionTrue || f.Reason != v1alpha1.ReasonEngineDiverged ||
+			!strings.Contains(f.Message, tc.want) || !strings.Contains(f.Message, "Drain the replica")) {
+			t.Errorf("%s: %+v", name, f)
+		}
+		if tc.bytes >= 0 && f.Bytes != tc.bytes*gib {
+			t.Errorf("%s: %d bytes", name, f.Bytes)
+		}
+		if f = d.Observe(Reading{Now: start().Add(11 * time.Second), Engines: []EngineReading{gauges(20, 18, 1, 18)}}, Residue{}); f.Status != metav1.ConditionFalse {
+			t.Errorf("%s: it is over, yet said: %+v", name, f)
+		}
+	}
+}
+
+// TestK18P26AnEmptyPoolIsEmpty, or a condition says what is left.
+func TestK18P26AnEmptyPoolIsEmpty(t *testing.T) {
+	observe := func(left Residue, engines ...EngineReading) (f Finding) {
+		d := &Divergence{}
+		for s := range 11 {
+			f = d.Observe(Reading{Now: start().Add(time.Duration(s) * time.Second), Engines: engines}, left)
+		}
+		return f
+	}
+	for name, tc := range map[string]struct {
+		left    Residue
+		engines []EngineReading
+		want    int64
+	}{
+		"empty":                          {Residue{Processes: 60 << 20}, nil, 0},
+		"a process that nobody owns":     {Residue{Processes: 57 * gib}, nil, 57},
+		"a reservation without an order": {Residue{Reserved: 5 * gib}, nil, 5},
+		"engines are there":              {Residue{Processes: 57 * gib}, []EngineReading{engine("a", 50, 1)}, 0},
+	} {
+		f := observe(tc.left, tc.engines...)
+		if (f.Status == metav1.ConditionTrue) != (tc.want > 0) || f.Bytes != tc.want*gib || tc.want > 0 && (f.Reason != v1alpha1.ReasonResidue || !strings.Contains(f.Message, "no restart is needed")) {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	d := &Divergence{}
+	if f := d.Observe(Reading{Now: start()}, Residue{Processes: 57 * gib}); f.Status != metav1.ConditionFalse {
+		t.Errorf("said at the first look: %+v", f)
+	}
+}

@@ -1,0 +1,109 @@
+package memory
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// start is the moment that the tests' readings begin at.
+func start() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
+
+// engine is a ready, idle OnDemand engine of that many GiB, last used minutes
+// before start.
+func engine(uid string, gibs float64, minutes int) EngineReading {
+	bytes := int64(gibs * float64(gib))
+	return EngineReading{
+		Key: Key{UID: uid, Epoch: 1}, Footprint: bytes, FootprintKnown: true, Active: bytes, Accounted: bytes,
+		Reserved: bytes, Limit: EngineLimit(bytes), OnDemand: true, BusyKnown: true, LastUse: start().Add(-time.Duration(minutes) * time.Minute),
+	}
+}
+
+// with changes a copy.
+func with(e EngineReading, change func(e *EngineReading)) EngineReading {
+	change(&e)
+	return e
+}
+
+func busy(e *EngineReading)     { e.Holds, e.Requests = 1, 1 }
+func loading(e *EngineReading)  { e.Loading = true }
+func stopping(e *EngineReading) { e.Stopping = true }
+func always(e *EngineReading)   { e.OnDemand = false }
+
+func TestP9P14TheVictimIs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		engines []EngineReading
+		deficit int64
+		want    string
+	}{
+		"the longest unused where any would do":                         {[]EngineReading{engine("new", 10, 1), engine("old", 10, 9)}, 5 * gib, "old"},
+		"one that alone covers the deficit, before an older small one":  {[]EngineReading{engine("small", 2, 90), engine("large", 20, 1)}, 5 * gib, "large"},
+		"the longest unused of those that cover it":                     {[]EngineReading{engine("small", 2, 90), engine("a", 20, 1), engine("b", 8, 5)}, 5 * gib, "b"},
+		"the largest where none covers it":                              {[]EngineReading{engine("small", 2, 90), engine("a", 20, 1), engine("b", 8, 5)}, 50 * gib, "a"},
+		"the longest unused of equally large ones that do not cover it": {[]EngineReading{engine("new", 2, 1), engine("old", 2, 9)}, 50 * gib, "old"},
+		"the first where nothing tells them apart":                      {[]EngineReading{engine("a", 2, 1), engine("b", 2, 1)}, gib, "a"},
+		"nobody who is busy":                                            {[]EngineReading{with(engine("busy", 20, 9), busy), engine("idle", 1, 1)}, 5 * gib, "idle"},
+		"nobody with a hold alone":                                      {[]EngineReading{with(engine("held", 20, 9), func(e *EngineReading) { e.Holds = 1 })}, gib, ""},
+		"nobody with a request that no hold knows of":                   {[]EngineReading{with(engine("asked", 20, 9), func(e *EngineReading) { e.Requests = 1 })}, gib, ""},
+		"nobody whose busyness is unknown":                              {[]EngineReading{with(engine("mute", 20, 9), func(e *EngineReading) { e.BusyKnown = false })}, gib, ""},
+		"nobody who loads":                                              {[]EngineReading{with(engine("loading", 20, 9), loading)}, gib, ""},
+		"nobody who is ending already":                                  {[]EngineReading{with(engine("ending", 20, 9), stopping)}, gib, ""},
+		"nobody of a higher priority":                                   {[]EngineReading{with(engine("important", 20, 9), func(e *EngineReading) { e.Priority = 6 })}, gib, ""},
+		"one of the same priority":                                      {[]EngineReading{with(engine("equal", 20, 9), func(e *EngineReading) { e.Priority = 5 })}, gib, "equal"},
+		"nobody who is protected":                                       {[]EngineReading{engine("self", 20, 9), engine("other", 1, 1)}, 5 * gib, "other"},
+		"nobody where there is nobody":                                  {nil, gib, ""},
+	} {
+		key, ok := Victim(tc.engines, tc.deficit, 5, Key{UID: "self", Epoch: 1})
+		if key.UID != tc.want || ok != (tc.want != "") {
+			t.Errorf("%s: got %q (%v), want %q", name, key.UID, ok, tc.want)
+		}
+	}
+}
+
+func TestP11APinnedEngineIsNeverAVictim(t *testing.T) {
+	pinned := with(engine("pinned", 20, 99), func(e *EngineReading) { always(e); e.IdleAfter = time.Second })
+	if key, ok := Victim([]EngineReading{pinned}, gib, anyPriority); ok {
+		t.Errorf("%v goes for others", key)
+	}
+	if keys := Expired([]EngineReading{pinned}, start()); len(keys) > 0 {
+		t.Errorf("%v expired", keys)
+	}
+	if CanMakeRoom([]EngineReading{pinned}, anyPriority) {
+		t.Error("a pinned engine is said to make room")
+	}
+}
+
+func TestP10AnEngineExpires(t *testing.T) {
+	tenMinutes := func(e *EngineReading) { e.IdleAfter = 10 * time.Minute }
+	for name, tc := range map[string]struct {
+		engine EngineReading
+		want   bool
+	}{
+		"after its time to live":                     {with(engine("a", 1, 10), tenMinutes), true},
+		"not before":                                 {with(engine("a", 1, 9), tenMinutes), false},
+		"never without a time to live":               {engine("a", 1, 999), false},
+		"not while it is held":                       {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.Holds = 1 }), false},
+		"not while it answers":                       {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.Requests = 1 }), false},
+		"not while nobody knows whether it is busy":  {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.BusyKnown = false }), false},
+		"not while it loads":                         {with(with(engine("a", 1, 99), tenMinutes), loading), false},
+		"not twice":                                  {with(with(engine("a", 1, 99), tenMinutes), stopping), false},
+		"not where its last use is unknown":          {with(with(engine("a", 1, 0), tenMinutes), func(e *EngineReading) { e.LastUse = time.Time{} }), false},
+		"its time beginning anew with its last hold": {with(with(engine("a", 1, 99), tenMinutes), func(e *EngineReading) { e.LastUse = start().Add(-time.Minute) }), false},
+	} {
+		if got := len(Expired([]EngineReading{tc.engine}, start())) > 0; got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestP14VictimsGoUntilTheDeficitIsCovered(t *testing.T) {
+	engines := []EngineReading{engine("a", 4, 1), engine("b", 6, 2), engine("c", 2, 3)}
+	keys, sum := victims(engines, 9*gib, anyPriority, EngineReading.Gauge)
+	if want := []Key{{"b", 1}, {"a", 1}}; !cmp.Equal(keys, want) || sum != 10*gib {
+		t.Errorf("got %v with %d, want %v: the largest first, then one that covers the rest", keys, sum, want)
+	}
+	if keys, sum := victims(engines, 99*gib, anyPriority, EngineReading.Gauge); len(keys) != 3 || sum != 12*gib {
+		t.Errorf("got %v with %d, want all three", keys, sum)
+	}
+}
