@@ -13,6 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -89,6 +90,14 @@ func (s stream) Recv() (*wire.GenerateEvent, error) {
 // translate says in the port's words what the pool said in its own; all else
 // goes through as it is.
 func translate(err error) error {
+	var room *pool.RoomError
+	var load *pool.LoadError
+	switch {
+	case errors.As(err, &room):
+		return noRoom(room)
+	case errors.As(err, &load):
+		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_NOT_READY, Message: load.Error(), RetryAfterMilliseconds: load.RetryAfter.Milliseconds()})
+	}
 	for from, to := range map[error]error{
 		pool.ErrNotHere: serve.ErrNotHere, pool.ErrNotReady: serve.ErrNotReady, pool.ErrEngineLost: serve.ErrEngineLost,
 	} {
@@ -97,6 +106,20 @@ func translate(err error) error {
 		}
 	}
 	return err
+}
+
+// noRoom is what a request is told that would have loaded a model for which
+// this Mac has no memory: with the time to come again where waiting helps.
+func noRoom(err *pool.RoomError) error {
+	r := &wire.Refusal{Code: wire.Code_CODE_NO_ROOM, Message: err.Error(), RetryAfterMilliseconds: err.RetryAfter.Milliseconds()}
+	if c := err.Cause; c != nil {
+		r.Message = "The model " + c.Error()
+		r.UsedBytes, r.NeededBytes, r.LimitBytes = c.Reserved+c.InUse, c.Needed, c.Ceiling
+		if c.Term == footprint.Dynamic { // promises do not bind there
+			r.UsedBytes = c.InUse
+		}
+	}
+	return wire.Refuse(r)
 }
 
 // weights lets the pool see the store.

@@ -107,7 +107,7 @@ func TestAdmissionWaitsForCacheAndNobodyOvertakes(t *testing.T) {
 	}
 }
 
-func TestPausedPrefillLetsAnswersGoOn(t *testing.T) {
+func TestM4PausedPrefillLetsAnswersGoOn(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 40, CacheTokens: 80, BlockTokens: 10, Sequences: 3, Queue: 5})
 	if err := s.Submit(1, 4); err != nil {
 		t.Fatal(err)
@@ -119,6 +119,36 @@ func TestPausedPrefillLetsAnswersGoOn(t *testing.T) {
 	s.PausePrefill(true)
 	if step := s.Plan(100); len(step.Rows) != 1 || step.Rows[0].ID != 1 {
 		t.Errorf("paused step is %+v, want request 1 alone", step)
+	}
+}
+
+func TestAPromptIsShownBeforeItIsPlannedAndMayBeHeldBack(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 40, CacheTokens: 80, BlockTokens: 10, Sequences: 3, Queue: 5})
+	if _, ok := s.Prompt(); ok {
+		t.Error("an empty scheduler shows a prompt")
+	}
+	for id := range ID(2) {
+		if err := s.Submit(id+1, 9); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if row, ok := s.Prompt(); !ok || row != (Row{ID: 1, Length: 9, Sample: true}) || s.Running() != 2 {
+		t.Errorf("shown %+v, %v; %d run", row, ok, s.Running())
+	}
+	run(t, s, s.Plan(4))
+	if row, ok := s.Prompt(); !ok || row != (Row{ID: 1, Start: 4, Length: 5, Sample: true}) || s.InKV(1) != 4 {
+		t.Errorf("shown %+v, %v; %d are in KV", row, ok, s.InKV(1))
+	}
+	run(t, s, s.Plan(5))
+	if step := s.Plan(0); len(step.Rows) != 1 || step.Rows[0].ID != 1 {
+		t.Errorf("with prompts held back the step is %+v, want the answer alone", step)
+	}
+	if row, ok := s.Prompt(); !ok || row.ID != 2 || s.InKV(2) != 0 || s.InKV(3) != 0 {
+		t.Errorf("shown %+v, %v, want the second prompt", row, ok)
+	}
+	s.PausePrefill(true)
+	if row, ok := s.Prompt(); ok {
+		t.Errorf("while paused %+v is shown", row)
 	}
 }
 
@@ -183,7 +213,13 @@ func (h *history) arrive() {
 }
 
 func (h *history) step() {
+	shown, ok := h.s.Prompt()
 	step := h.s.Plan(1 + h.rng.IntN(12))
+	for _, r := range step.Rows {
+		if prompt := r.Length > 1 || r.Start == 0; prompt && (!ok || r.ID != shown.ID || r.Start != shown.Start || r.Length > shown.Length) {
+			h.t.Fatalf("seed %d: %+v advances, %+v was shown", h.seed, r, shown)
+		}
+	}
 	for _, id := range step.Preempted {
 		h.model[id].computed = 0
 	}

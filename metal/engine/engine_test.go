@@ -438,7 +438,7 @@ func TestModelsThatCannotBeServedFailWithAReason(t *testing.T) {
 	}
 }
 
-func TestAPromptThatDoesNotFitUnderTheLimitIsRefused(t *testing.T) {
+func TestG5G6APromptThatDoesNotFitUnderTheLimitIsRefused(t *testing.T) {
 	c := tinymodel.Default()
 	c.Context = 1 << 20
 	e := ready(t, engine.Options{ModelPath: model(t, c), ContextTokens: 200_000, LimitBytes: 60 << 20}, ref.Options{})

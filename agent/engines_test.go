@@ -1,0 +1,45 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/agent/pool"
+	"metalfleet.dev/metalfleet/agent/serve"
+	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// TestP12ALoadWithoutRoomNamesCeilingInUseAndNeeded, in the words of the wire:
+// with the time to come again where waiting helps.
+func TestP12ALoadWithoutRoomNamesCeilingInUseAndNeeded(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  *pool.RoomError
+		want *wire.Refusal
+	}{
+		"too large for good": {&pool.RoomError{Cause: &memory.NoRoomError{Needed: 60, Reserved: 60, Capacity: 90, Ceiling: 100}},
+			&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, UsedBytes: 60, NeededBytes: 60, LimitBytes: 100}},
+		"may fit later": {&pool.RoomError{Cause: &memory.NoRoomError{Needed: 60, Reserved: 60, InUse: 10, Capacity: 90, Ceiling: 100}, RetryAfter: 5 * time.Second},
+			&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, UsedBytes: 70, NeededBytes: 60, LimitBytes: 100, RetryAfterMilliseconds: 5000}},
+		"short of free memory": {&pool.RoomError{Cause: &memory.NoRoomError{Needed: 60, Reserved: 60, InUse: 10, Ceiling: 50, Term: footprint.Dynamic}, RetryAfter: time.Second},
+			&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, UsedBytes: 10, NeededBytes: 60, LimitBytes: 50, RetryAfterMilliseconds: 1000}},
+	} {
+		got := wire.RefusalOf(translate(fmt.Errorf("acquire: %w", c.err)))
+		if got.GetCode() != c.want.GetCode() || got.GetUsedBytes() != c.want.GetUsedBytes() || got.GetNeededBytes() != c.want.GetNeededBytes() ||
+			got.GetLimitBytes() != c.want.GetLimitBytes() || got.GetRetryAfterMilliseconds() != c.want.GetRetryAfterMilliseconds() || got.GetMessage() == "" {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+	if got := wire.RefusalOf(translate(&pool.LoadError{Reason: "InvalidModel", Message: "no layers", RetryAfter: time.Second})); got.GetCode() != wire.Code_CODE_NOT_READY || got.GetRetryAfterMilliseconds() != 1000 {
+		t.Errorf("a load that failed: %v", got)
+	}
+	if err := translate(&pool.NotReadyError{}); !errors.Is(err, serve.ErrNotReady) {
+		t.Errorf("not ready: %v", err)
+	}
+	if err := translate(nil); err != nil {
+		t.Errorf("no error became %v", err)
+	}
+}
