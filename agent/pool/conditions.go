@@ -130,7 +130,9 @@ func (e *entry) loadedCondition() metav1.Condition {
 	switch {
 	case e.refused != nil && e.failure != nil:
 		return no(e.refused.Reason, "%s", e.refused.Message)
-	case e.state == Ready, e.state == Draining, e.state == Stopping && e.engine != nil && e.engine.failure == nil:
+	case e.engine != nil && e.engine.failure != nil: // given up, and not gone yet
+		return no(e.engine.failure.Reason, "%s", e.engine.failure.Message)
+	case e.state == Ready, e.state == Draining, e.state == Stopping && e.engine != nil:
 		return condition(v1alpha1.ConditionLoaded, metav1.ConditionTrue, v1alpha1.ReasonLoaded, "the engine holds the model")
 	case e.state == Loading:
 		return no(v1alpha1.ReasonLoading, "load %d", e.loads)

@@ -21,13 +21,20 @@ type trimming struct {
 func (p *Pool) enforce() {
 	for p.life.Err() == nil {
 		p.poll()
-		timer := time.NewTimer(p.pause(time.Now()))
-		select {
-		case <-p.life.Done():
-		case <-p.pokes:
-		case <-timer.C:
+		polled := time.Now()
+		for due := false; !due && p.life.Err() == nil; {
+			timer := time.NewTimer(p.pause(time.Now()) - time.Since(polled))
+			select {
+			case <-p.life.Done():
+			case <-p.pokes:
+				due = true
+			case <-p.stirs: // how long to wait is computed again
+				due = time.Since(polled) >= p.Timing.Poll
+			case <-timer.C:
+				due = true
+			}
+			timer.Stop()
 		}
-		timer.Stop()
 	}
 }
 
@@ -62,13 +69,12 @@ func (g *engine) active() bool {
 	return !g.ready || g.stop != nil || len(g.holds) > 0 || a.GetRunning()+a.GetQueued() > 0
 }
 
-// request says that a request was let in: the Mac is looked at, unless it was
-// just now.
-func (p *Pool) request() {
-	due := false
-	p.read(func() { due = time.Since(p.polled) >= p.Timing.Poll })
-	if due {
-		p.poke()
+// stir says that a request was let in: the Mac is looked at, at once or a Poll
+// after the last look.
+func (p *Pool) stir() {
+	select {
+	case p.stirs <- struct{}{}:
+	default:
 	}
 }
 
@@ -116,7 +122,9 @@ func (p *Pool) act(d memory.Decision) (forHeadroom *engine) {
 		case memory.StepAbort:
 			p.abort(g, a.Because)
 		case memory.StepEvict:
-			if p.evict(a.Key, a.Reason) && a.Reason == v1alpha1.ReclaimHeadroom {
+			if a.Reason != v1alpha1.ReclaimHeadroom {
+				p.evict(a.Key, a.Reason)
+			} else if forHeadroom == nil && p.evict(a.Key, a.Reason) { // at most one for a question
 				forHeadroom = g
 			}
 		case memory.StepCancelLoad:

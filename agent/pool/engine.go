@@ -210,7 +210,9 @@ func (p *Pool) observe(e *entry, g *engine, s *wire.Status) {
 		if became = became && g.stop == nil; became {
 			g.ready, g.failure = true, nil
 			e.state, e.failure = Ready, nil
-			g.use(now)
+			if g.lastUse.IsZero() { // an adopted engine's may be known
+				g.use(now)
+			}
 			e.grant(g)
 		}
 	})

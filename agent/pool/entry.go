@@ -41,6 +41,7 @@ type entry struct {
 	// at roomAgain.
 	short     *memory.NoRoomError
 	roomAgain time.Time
+	awaits    *entry // whose engine goes for it
 	// guards are what the guards of earlier engines counted.
 	guards GuardCounters
 

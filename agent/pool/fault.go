@@ -21,7 +21,8 @@ const (
 	FaultUnloadDrained = "unload/drained"
 	// FaultUnloadMeasured: the journal knows what it held.
 	FaultUnloadMeasured = "unload/measured"
-	// FaultUnloadAsked: it answered Shutdown, or did not in time.
+	// FaultUnloadAsked: it answered Shutdown, or did not in time; its end may
+	// be seen at the same moment.
 	FaultUnloadAsked = "unload/asked"
 	// FaultExitSeen: its end was observed.
 	FaultExitSeen = "exit/seen"

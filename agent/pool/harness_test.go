@@ -22,8 +22,11 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// TestMain lets the test program play the engine.
+// TestMain lets the test program play the engine, or an agent that is killed.
 func TestMain(m *testing.M) {
+	if plan := os.Getenv(agentVariable); plan != "" && !enginetest.Requested() {
+		os.Exit(playAgent(plan))
+	}
 	if enginetest.Requested() {
 		os.Exit(enginetest.Main(os.Args[1:]))
 	}

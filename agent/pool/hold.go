@@ -42,7 +42,7 @@ func (p *Pool) Acquire(ctx context.Context, uid string, epoch int64) (*Hold, err
 		return nil, fmt.Errorf("acquire replica %s epoch %d: %w", uid, epoch, err)
 	}
 	context.AfterFunc(h.ctx, h.Release)
-	p.request()
+	p.stir()
 	return h, nil
 }
 

@@ -84,7 +84,7 @@ func limitsOf(e memory.EngineReading, r memory.Reading, d memory.Decision, busy 
 	l := &wire.Limits{
 		MemoryBytes: e.Limit, CacheBytes: e.Limit / 16, PausePrefill: d.PausePrefill,
 		HeadroomKnown: r.HostKnown && d.GuardInactive == "", HeadroomBytes: max(0, d.Headroom/max(1, share)),
-		CanMakeRoom: memory.CanMakeRoom(r.Engines, anyPriority, e.Key),
+		CanMakeRoom: memory.CanMakeRoom(r.Engines, e.Priority, e.Key),
 		Sequence:    time.Now().UnixNano(), // grows over restarts of the agent too
 	}
 	if e.FootprintKnown {

@@ -57,8 +57,9 @@ type Config struct {
 type Pool struct {
 	Config
 	files files
-	// wakes makes Run plan, pokes makes enforce look at the Mac (M9).
-	wakes, pokes chan struct{}
+	// wakes makes Run plan, pokes makes enforce look at the Mac (M9), and stirs
+	// makes it look as often as while an engine works.
+	wakes, pokes, stirs chan struct{}
 	// enforcer belongs to the goroutine of enforce alone.
 	enforcer *memory.Enforcer
 	// life ends with Run: the supervisor stops, engines live on.
@@ -109,7 +110,7 @@ func New(c Config) (*Pool, error) {
 		return nil, err
 	}
 	p := &Pool{
-		Config: c, files: f, wakes: make(chan struct{}, 1), pokes: make(chan struct{}, 1),
+		Config: c, files: f, wakes: make(chan struct{}, 1), pokes: make(chan struct{}, 1), stirs: make(chan struct{}, 1),
 		enforcer: memory.NewEnforcer(), entries: map[memory.Key]*entry{},
 	}
 	p.life, p.finish = context.WithCancel(context.Background())

@@ -53,8 +53,9 @@ func (p *Pool) reading(known map[*engine]bool, hostKnown bool) memory.Reading {
 		if g == nil || g.gone {
 			continue
 		}
-		if ok, measured := known[g]; measured {
-			r.Engines = append(r.Engines, p.engineReading(e, g, ok, account.Holders[e.key], now))
+		// What is about to have a process holds nothing yet, and will.
+		if ok, measured := known[g]; measured || g.proc == nil {
+			r.Engines = append(r.Engines, p.engineReading(e, g, ok || g.proc == nil, account.Holders[e.key], now))
 		}
 	}
 	slices.SortFunc(r.Engines, func(a, b memory.EngineReading) int { return byKey(a.Key, b.Key) })
@@ -81,6 +82,8 @@ func (p *Pool) engineReading(e *entry, g *engine, known bool, reserved int64, no
 	r.LastUse = g.lastUse
 	if r.OnDemand {
 		r.IdleAfter = e.idleAfter()
+	} else {
+		r.Priority = anyPriority // what is always resident may have any idle engine's memory
 	}
 	return r
 }

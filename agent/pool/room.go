@@ -40,7 +40,7 @@ func (p *Pool) admitted(e *entry) bool {
 		p.refuse(e, err)
 	case short.Final:
 		p.refuseRoom(e, short)
-	case short.Pending || p.evictOne(short.Victims, v1alpha1.ReclaimMadeRoom):
+	case short.Pending || p.awaiting(e) || p.evictFor(e, short.Victims):
 		p.awaitRoom(e, short)
 	default:
 		p.noVictim(e, short)
@@ -51,14 +51,26 @@ func (p *Pool) admitted(e *entry) bool {
 // anyPriority: an Always replica evicts whatever is idle and OnDemand.
 const anyPriority = 1<<31 - 1
 
-// evictOne unloads the first of the engines that is idle still.
-func (p *Pool) evictOne(victims []memory.Key, why v1alpha1.ReclaimReason) bool {
+// evictFor unloads the first of the engines that is idle still, for e.
+func (p *Pool) evictFor(e *entry, victims []memory.Key) bool {
 	for _, k := range victims {
-		if p.evict(k, why) {
+		if p.evict(k, v1alpha1.ReclaimMadeRoom) {
+			p.read(func() { e.awaits = p.entries[k] })
 			return true
 		}
 	}
 	return false
+}
+
+// awaiting reports whether an engine that goes for e has not gone yet: the next
+// one goes only if its memory was not enough.
+func (p *Pool) awaiting(e *entry) (yes bool) {
+	p.read(func() {
+		if yes = e.awaits != nil && e.awaits.engine != nil && e.awaits.engine.stop != nil; !yes {
+			e.awaits = nil
+		}
+	})
+	return yes
 }
 
 // evict unloads an engine that is OnDemand and that nothing uses: a hold that

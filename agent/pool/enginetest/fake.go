@@ -26,6 +26,8 @@ type world interface {
 	pid() int
 	// hold makes the footprint larger until release.
 	hold(bytes int64) (release func())
+	// gate waits while the process is stopped, until ctx ends.
+	gate(ctx context.Context) bool
 	// exit ends the engine. A program's does not return; what runs in a twin
 	// sees life end.
 	exit(code int)
@@ -74,7 +76,7 @@ func (e *fake) pause(milliseconds int64) bool {
 	case <-e.life.Done():
 		return false
 	case <-timer.C:
-		return true
+		return e.world.gate(e.life)
 	}
 }
 

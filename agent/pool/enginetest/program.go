@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -103,6 +104,9 @@ func serve(args []string) error {
 type program struct{}
 
 func (program) pid() int { return os.Getpid() }
+
+// gate: the kernel stops a process by itself.
+func (program) gate(context.Context) bool { return true }
 
 func (program) exit(code int) { os.Exit(code) }
 
