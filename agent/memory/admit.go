@@ -2,6 +2,7 @@ package memory
 
 import (
 	"fmt"
+	"slices"
 
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -33,7 +34,8 @@ type NoRoomError struct {
 	// Final: too large for this Mac even when it is empty; waiting does not help.
 	Final bool
 	// Victims are idle engines whose going makes the room: unload them and ask
-	// again. Pending says that engines that are ending already will.
+	// again. Pending says that engines that are ending already will, or that
+	// an engine returned its pool just now: look again, and unload nobody.
 	Victims []Key
 	Pending bool
 	// Because is what is short where it is no figure.
@@ -130,6 +132,9 @@ func (l *Ledger) give(w Want, r Reading) error {
 	short.Available, short.Ceiling = max(0, left), c.Bytes
 	if w.Bytes > left {
 		short.room(w, r.Engines, w.Bytes-left, EngineReading.Gauge)
+		if slices.ContainsFunc(r.Engines, func(e EngineReading) bool { return unsettled(e, r.Now) }) {
+			short.Pending, short.Victims = true, nil
+		}
 		return short
 	}
 	return nil

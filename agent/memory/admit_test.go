@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -179,6 +180,10 @@ func TestM13IdleEnginesGoFirstForALoadToo(t *testing.T) {
 	short := noRoom(t, ledgerFor(r).Admit(want(20), r))
 	if want := []Key{{"idle", 1}}; !cmp.Equal(short.Victims, want) || short.Term != footprint.Dynamic {
 		t.Errorf("%+v", short)
+	}
+	r.Engines[0].TrimAcknowledged = r.Now.Add(-400 * time.Millisecond)
+	if short = noRoom(t, ledgerFor(r).Admit(want(20), r)); !short.Pending || short.Victims != nil {
+		t.Errorf("nobody goes while a pool that was returned still shows: %+v", short)
 	}
 	r.Engines[0].Stopping = true
 	if short = noRoom(t, ledgerFor(r).Admit(want(20), r)); !short.Pending || short.Victims != nil {

@@ -18,21 +18,21 @@ import (
 //go:cgo_import_dynamic libc_notify_register_check notify_register_check "/usr/lib/libSystem.B.dylib"
 //go:cgo_import_dynamic libc_notify_get_state notify_get_state "/usr/lib/libSystem.B.dylib"
 
-// The addresses of the trampolines; mach_darwin.s fills them.
+// The addresses of the trampolines: constants that only mach_darwin.s can write.
 var (
-	libc_mach_host_self_trampoline_addr        uintptr
-	libc_host_statistics64_trampoline_addr     uintptr
-	libc_notify_register_check_trampoline_addr uintptr
-	libc_notify_get_state_trampoline_addr      uintptr
+	machHostSelfAddress        uintptr
+	hostStatistics64Address    uintptr
+	notifyRegisterCheckAddress uintptr
+	notifyGetStateAddress      uintptr
 )
 
-//go:linkname syscall_syscall6 syscall.syscall6
-func syscall_syscall6(fn, a1, a2, a3, a4, a5, a6 uintptr) (r1, r2 uintptr, err syscall.Errno)
+//go:linkname syscall6 syscall.syscall6
+func syscall6(fn, a1, a2, a3, a4, a5, a6 uintptr) (r1, r2 uintptr, err syscall.Errno)
 
 // machHostSelf is the port of this host. Each call takes a reference of it:
 // call it once.
 func machHostSelf() uint32 {
-	port, _, _ := syscall_syscall6(libc_mach_host_self_trampoline_addr, 0, 0, 0, 0, 0, 0)
+	port, _, _ := syscall6(machHostSelfAddress, 0, 0, 0, 0, 0, 0)
 	return uint32(port)
 }
 
@@ -44,7 +44,7 @@ func hostStatistics(host uint32) ([]byte, error) {
 	buffer := new([vmStatisticsBytes]byte)
 	count := new(uint32) // in units of 4 bytes: what there is room for, then what was filled
 	*count = vmStatisticsBytes / 4
-	code, _, _ := syscall_syscall6(libc_host_statistics64_trampoline_addr, uintptr(host), hostVMInfo64,
+	code, _, _ := syscall6(hostStatistics64Address, uintptr(host), hostVMInfo64,
 		uintptr(unsafe.Pointer(buffer)), uintptr(unsafe.Pointer(count)), 0, 0)
 	runtime.KeepAlive(buffer)
 	runtime.KeepAlive(count)
@@ -65,7 +65,7 @@ func registerThermal() (token int32, ok bool) {
 		return 0, false
 	}
 	out := new(int32)
-	status, _, _ := syscall_syscall6(libc_notify_register_check_trampoline_addr, uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(out)), 0, 0, 0, 0)
+	status, _, _ := syscall6(notifyRegisterCheckAddress, uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(out)), 0, 0, 0, 0)
 	runtime.KeepAlive(name)
 	runtime.KeepAlive(out)
 	return *out, uint32(status) == 0 // NOTIFY_STATUS_OK of notify.h
@@ -74,7 +74,7 @@ func registerThermal() (token int32, ok bool) {
 // thermalLevel reads the level; ok is false where it cannot be read.
 func thermalLevel(token int32) (level uint64, ok bool) {
 	out := new(uint64)
-	status, _, _ := syscall_syscall6(libc_notify_get_state_trampoline_addr, uintptr(uint32(token)), uintptr(unsafe.Pointer(out)), 0, 0, 0, 0)
+	status, _, _ := syscall6(notifyGetStateAddress, uintptr(uint32(token)), uintptr(unsafe.Pointer(out)), 0, 0, 0, 0)
 	runtime.KeepAlive(out)
 	return *out, uint32(status) == 0
 }

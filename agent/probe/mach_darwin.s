@@ -2,22 +2,22 @@
 
 #include "textflag.h"
 
-TEXT libc_mach_host_self_trampoline<>(SB),NOSPLIT,$0-0
+TEXT machHostSelf<>(SB),NOSPLIT,$0-0
 	JMP	libc_mach_host_self(SB)
-GLOBL	·libc_mach_host_self_trampoline_addr(SB), RODATA, $8
-DATA	·libc_mach_host_self_trampoline_addr(SB)/8, $libc_mach_host_self_trampoline<>(SB)
+GLOBL	·machHostSelfAddress(SB), RODATA, $8
+DATA	·machHostSelfAddress(SB)/8, $machHostSelf<>(SB)
 
-TEXT libc_host_statistics64_trampoline<>(SB),NOSPLIT,$0-0
+TEXT hostStatistics64<>(SB),NOSPLIT,$0-0
 	JMP	libc_host_statistics64(SB)
-GLOBL	·libc_host_statistics64_trampoline_addr(SB), RODATA, $8
-DATA	·libc_host_statistics64_trampoline_addr(SB)/8, $libc_host_statistics64_trampoline<>(SB)
+GLOBL	·hostStatistics64Address(SB), RODATA, $8
+DATA	·hostStatistics64Address(SB)/8, $hostStatistics64<>(SB)
 
-TEXT libc_notify_register_check_trampoline<>(SB),NOSPLIT,$0-0
+TEXT notifyRegisterCheck<>(SB),NOSPLIT,$0-0
 	JMP	libc_notify_register_check(SB)
-GLOBL	·libc_notify_register_check_trampoline_addr(SB), RODATA, $8
-DATA	·libc_notify_register_check_trampoline_addr(SB)/8, $libc_notify_register_check_trampoline<>(SB)
+GLOBL	·notifyRegisterCheckAddress(SB), RODATA, $8
+DATA	·notifyRegisterCheckAddress(SB)/8, $notifyRegisterCheck<>(SB)
 
-TEXT libc_notify_get_state_trampoline<>(SB),NOSPLIT,$0-0
+TEXT notifyGetState<>(SB),NOSPLIT,$0-0
 	JMP	libc_notify_get_state(SB)
-GLOBL	·libc_notify_get_state_trampoline_addr(SB), RODATA, $8
-DATA	·libc_notify_get_state_trampoline_addr(SB)/8, $libc_notify_get_state_trampoline<>(SB)
+GLOBL	·notifyGetStateAddress(SB), RODATA, $8
+DATA	·notifyGetStateAddress(SB)/8, $notifyGetState<>(SB)

@@ -1,0 +1,117 @@
+package memory
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// TestRandomHistoriesKeepTheLaw polls machines whose engines and neighbours do
+// anything at all, and wants what no decision may break.
+func TestRandomHistoriesKeepTheLaw(t *testing.T) {
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 5))
+		p, asked, aborted := newPolls(), map[Key]int{}, map[Key]bool{}
+		for poll := range 100 {
+			p.now = p.now.Add(time.Second)
+			r := anyReading(random, p.now)
+			d := p.Poll(r)
+			if err := lawful(r, d, poll, asked, aborted); err != nil {
+				t.Fatalf("seed %d, poll %d: %v\n%+v\n%+v", seed, poll, err, d, r)
+			}
+		}
+	}
+}
+
+func anyReading(random *rand.Rand, now time.Time) Reading {
+	var engines []EngineReading
+	for _, uid := range []string{"a", "b", "c", "d", "e"} {
+		if random.IntN(4) == 0 {
+			continue
+		}
+		engines = append(engines, with(engine(uid, float64(random.IntN(40)), random.IntN(60)), func(e *EngineReading) {
+			e.Active, e.Accounted = e.Footprint*int64(random.IntN(5))/4, e.Footprint*int64(random.IntN(5))/4
+			e.Pooled = int64(random.IntN(3)) * gib
+			e.Limit += int64(random.IntN(5)-3) * gib
+			e.OnDemand, e.BusyKnown, e.Loading, e.Stopping = random.IntN(2) == 0, random.IntN(8) > 0, random.IntN(8) == 0, random.IntN(8) == 0
+			e.Holds, e.Requests = int64(random.IntN(3)/2), int64(random.IntN(3)/2)
+			e.FootprintKnown = random.IntN(60) > 0
+			e.HeadroomWanted = int64(random.IntN(6)/5) * 20 * gib
+			e.Priority = int32(random.IntN(3))
+			if random.IntN(3) == 0 {
+				e.TrimAcknowledged = now.Add(-time.Duration(random.IntN(1500)) * time.Millisecond)
+			}
+		}))
+	}
+	r := mac(total, float64(random.IntN(80)-40), engines...)
+	r.Now, r.HostKnown = now, random.IntN(30) > 0
+	r.Host.Pressure = []string{"", probe.Normal, probe.Warning, probe.Critical}[random.IntN(4)]
+	return r
+}
+
+// lawful checks one decision; asked and aborted span the polls of a history.
+func lawful(r Reading, d Decision, poll int, asked map[Key]int, aborted map[Key]bool) error {
+	if d.Headroom < 0 || d.Ceiling < 0 || d.Dynamic < 0 {
+		return fmt.Errorf("a negative figure")
+	}
+	if blind(r) != "" && (len(d.Actions) > 0 || d.GuardInactive == "") {
+		return fmt.Errorf("a blind poll acts or does not say so")
+	}
+	if d.Level == v1alpha1.PressureHard && !d.PausePrefill && d.GuardInactive == "" {
+		return fmt.Errorf("prompts do not wait")
+	}
+	done := map[Key]bool{}
+	for _, a := range d.Actions {
+		e := r.Engines[slices.IndexFunc(r.Engines, func(e EngineReading) bool { return e.Key == a.Key })]
+		if err := lawfulAction(e, a, d, r.Now); err != nil {
+			return err
+		}
+		if a.Step == StepTrim {
+			if last, ok := asked[a.Key]; ok && poll-last < trimPolls {
+				return fmt.Errorf("%s is asked again after %d polls", a.Key.UID, poll-last)
+			}
+			asked[a.Key] = poll
+			continue
+		}
+		if done[a.Key] {
+			return fmt.Errorf("two steps for %s", a.Key.UID)
+		}
+		done[a.Key] = true
+		if a.Step == StepUnload && !aborted[a.Key] {
+			return fmt.Errorf("%s is unloaded before its requests were ended", a.Key.UID)
+		}
+		if a.Step == StepAbort {
+			aborted[a.Key] = true
+		}
+	}
+	for k := range asked { // who is gone for a poll begins anew
+		if !slices.ContainsFunc(r.Engines, func(e EngineReading) bool { return e.Key == k }) && blind(r) == "" {
+			delete(asked, k)
+			delete(aborted, k)
+		}
+	}
+	return nil
+}
+
+func lawfulAction(e EngineReading, a Action, d Decision, now time.Time) error {
+	switch {
+	case a.Because == "":
+		return fmt.Errorf("no reason is said for %s", e.Key.UID)
+	case a.Step != StepTrim && unsettled(e, now):
+		return fmt.Errorf("%s returned its pool just now", e.Key.UID)
+	case a.Step == StepEvict && (!e.Idle() || !e.OnDemand):
+		return fmt.Errorf("%s is evicted and is not idle, or pinned", e.Key.UID)
+	case a.Step == StepCancelLoad && !e.Loading, a.Step == StepUnload && (e.Loading || e.Stopping):
+		return fmt.Errorf("%s is not in the state for step %d", e.Key.UID, a.Step)
+	case a.Step == StepAbort && e.Stopping && d.Level != v1alpha1.PressureEmergency:
+		return fmt.Errorf("%s drains and is aborted without an emergency", e.Key.UID)
+	case (a.Step == StepAbort || a.Step == StepUnload) && rank(d.Level) < rank(v1alpha1.PressureHard) && e.Gauge() <= e.Limit:
+		return fmt.Errorf("%s is within its limit, and the Mac is at ease", e.Key.UID)
+	}
+	return nil
+}
