@@ -85,7 +85,7 @@ func (p *Pool) poll() {
 	p.boundLogs()
 	d := p.enforcer.Poll(r)
 	p.change(func() {
-		if d.Level != p.decision.Level {
+		if d.Level != p.decision.Level && p.decision.Level != "" {
 			p.Log.Info("Memory pressure changed", "level", d.Level, "because", d.Because)
 		}
 		p.decision, p.polled = d, r.Now

@@ -60,7 +60,7 @@ type engine struct {
 	aborting bool
 	// limitsRefused: the last limits were not taken.
 	limitsRefused bool
-	headroom headroom
+	headroom      headroom
 	// heard is closed after the first status; nil afterwards.
 	heard chan struct{}
 }

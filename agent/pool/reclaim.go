@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -90,24 +91,28 @@ type ending struct {
 
 // ending derives it; the caller holds Pool.mu and the process has ended.
 func (g *engine) ending(now time.Time) ending {
+	if asked := g.record.Stop; g.stop == nil && asked != nil { // by an agent before us, which measured it
+		return ending{reason: asked.Reason, exit: v1alpha1.ExitUnknown, since: asked.Since, freed: cmp.Or(asked.Footprint, g.held())}
+	}
 	if g.stop == nil {
-		end := ending{reason: v1alpha1.ReclaimCrashed, exit: v1alpha1.ExitCrashed, since: now}
+		end := ending{reason: v1alpha1.ReclaimCrashed, exit: v1alpha1.ExitCrashed, since: now, freed: g.held()}
 		if !g.ready {
 			end.reason = v1alpha1.ReclaimLoadFailed
 		}
-		if g.footprint > 0 {
-			held := g.footprint
-			end.freed = &held
-		}
 		return end
 	}
-	end := ending{reason: g.stop.reason, since: g.stop.since, freed: g.stop.footprint}
-	if end.freed == nil && g.footprint > 0 {
-		held := g.footprint
-		end.freed = &held
-	}
+	end := ending{reason: g.stop.reason, since: g.stop.since, freed: cmp.Or(g.stop.footprint, g.held())}
 	end.exit = exitKind(g.stop.rung, g.stop.answered, g.proc.Exit())
 	return end
+}
+
+// held is what was measured last; nil: never.
+func (g *engine) held() *int64 {
+	if g.footprint <= 0 {
+		return nil
+	}
+	n := g.footprint
+	return &n
 }
 
 // exitKind tells how an engine ended that was asked to.

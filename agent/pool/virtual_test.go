@@ -200,7 +200,7 @@ func (s *stage) want(uid string, conditions ...string) {
 	for _, c := range conditions {
 		kind, want, _ := strings.Cut(c, " ")
 		if got := status(r, kind); got != want {
-			s.t.Errorf("%v: %s of %s is %q, want %q: %+v", time.Now().Sub(epoch), kind, uid, got, want, r.Conditions)
+			s.t.Errorf("%v: %s of %s is %q, want %q: %+v", time.Since(epoch), kind, uid, got, want, r.Conditions)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func (s *stage) resident() string {
 func (s *stage) wantResident(want string) {
 	s.t.Helper()
 	if got := s.resident(); got != want {
-		s.t.Errorf("%v: resident are %q, want %q", time.Now().Sub(epoch), got, want)
+		s.t.Errorf("%v: resident are %q, want %q", time.Since(epoch), got, want)
 	}
 }
 
@@ -235,7 +235,7 @@ func (s *stage) wantReclaims(want ...string) {
 		got = append(got, r.ReplicaUID+"/"+string(r.Reason))
 	}
 	if !slices.Equal(got, want) {
-		s.t.Errorf("%v: reclaims %v, want %v", time.Now().Sub(epoch), got, want)
+		s.t.Errorf("%v: reclaims %v, want %v", time.Since(epoch), got, want)
 	}
 }
 
@@ -258,7 +258,7 @@ func (s *stage) wantLedger(want ...string) {
 	}
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
-		s.t.Errorf("%v: reserved for %v, want %v", time.Now().Sub(epoch), got, want)
+		s.t.Errorf("%v: reserved for %v, want %v", time.Since(epoch), got, want)
 	}
 }
 
@@ -300,7 +300,7 @@ func TestTheProductionPoolRunsOnVirtualTime(t *testing.T) {
 		if r := s.lastReclaim(); r.FreedBytes == nil || *r.FreedBytes != 20*gib || r.HostCheck != v1alpha1.HostCheckVerified || r.Exit != v1alpha1.ExitClean {
 			t.Errorf("%+v", r)
 		}
-		if took := time.Now().Sub(epoch); took < 4200*time.Second || took > 4300*time.Second {
+		if took := time.Since(epoch); took < 4200*time.Second || took > 4300*time.Second {
 			t.Errorf("took %v of virtual time", took)
 		}
 		s.wantLedger()
@@ -336,7 +336,7 @@ func TestP1AHundredRequestsCauseOneLoad(t *testing.T) {
 		if loads := state.Replica("a", 1).Loads; loads != 1 {
 			t.Errorf("%d loads", loads)
 		}
-		if took := time.Now().Sub(epoch); took != 10*time.Second {
+		if took := time.Since(epoch); took != 10*time.Second {
 			t.Errorf("the holds came after %v", took)
 		}
 	})
@@ -350,8 +350,8 @@ func TestALoadGoesOnWhenItsWaitersLeave(t *testing.T) {
 		left, stayed := make(chan error, 1), make(chan error, 1)
 		go func() { _, err := s.Acquire(hurried, "a", 1); left <- err }()
 		go func() { _, err := s.Acquire(s.ctx, "a", 1); stayed <- err }()
-		if err := <-left; !errors.Is(err, context.DeadlineExceeded) || time.Now().Sub(epoch) != 3*time.Second {
-			t.Errorf("who left: %v after %v", err, time.Now().Sub(epoch))
+		if err := <-left; !errors.Is(err, context.DeadlineExceeded) || time.Since(epoch) != 3*time.Second {
+			t.Errorf("who left: %v after %v", err, time.Since(epoch))
 		}
 		if err := <-stayed; err != nil {
 			t.Errorf("who stayed: %v", err)
@@ -375,8 +375,8 @@ func TestALoadGoesOnWhenItsWaitersLeave(t *testing.T) {
 func TestTheWaitForALoadIsBounded(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("a", enginetest.Script{HoldBytes: gib, LoadMilliseconds: 900_000}, onDemand(0)))
-		if _, err := s.Acquire(s.ctx, "a", 1); !errors.Is(err, ErrNotReady) || time.Now().Sub(epoch) != 10*time.Minute {
-			t.Errorf("%v after %v", err, time.Now().Sub(epoch))
+		if _, err := s.Acquire(s.ctx, "a", 1); !errors.Is(err, ErrNotReady) || time.Since(epoch) != 10*time.Minute {
+			t.Errorf("%v after %v", err, time.Since(epoch))
 		}
 		s.after(5 * time.Minute)
 		s.want("a", "Serving True/Serving")
@@ -713,4 +713,3 @@ func TestResidencyMayChangeUnderARunningEngine(t *testing.T) {
 		s.want("a", "Serving True/Serving")
 	})
 }
-
