@@ -61,8 +61,8 @@ func (e *NoRoomError) Error() string {
 
 // Admit gives memory to load a model: it promises it, if the key has no
 // promise yet, and looks whether the Mac has it now. It returns a *NoRoomError
-// and leaves the ledger as it was where there is none (P12 P13 M13). The
-// reading's engines include those that are being started, as Loading.
+// and leaves the ledger as it was where there is none (P12 P13 M13). Whoever
+// holds a promise and is not among the reading's engines is about to load.
 func (l *Ledger) Admit(w Want, r Reading) error {
 	if w.Bytes < 1 {
 		return fmt.Errorf("admit %d bytes for replica %s: unknown is never zero", w.Bytes, w.Key.UID)
@@ -122,13 +122,7 @@ func (l *Ledger) give(w Want, r Reading) error {
 	if c.Term != footprint.Dynamic {
 		return nil // what binds for good was checked by the promise
 	}
-	var growth int64
-	for _, e := range r.Engines {
-		if e.Loading && e.Key != w.Key {
-			growth += max(0, l.reserved[e.Key]-e.Gauge())
-		}
-	}
-	left := c.Soft - short.InUse - growth
+	left := c.Soft - short.InUse - l.growth(w.Key, r.Engines)
 	short.Available, short.Ceiling = max(0, left), c.Bytes
 	if w.Bytes > left {
 		short.room(w, r.Engines, w.Bytes-left, EngineReading.Gauge)
@@ -138,6 +132,24 @@ func (l *Ledger) give(w Want, r Reading) error {
 		return short
 	}
 	return nil
+}
+
+// growth is what other loads will still take: those that go on, and those that
+// memory was given to and that are about to begin; the caller holds mu.
+func (l *Ledger) growth(but Key, engines []EngineReading) (sum int64) {
+	begun := make(map[Key]bool, len(engines))
+	for _, e := range engines {
+		begun[e.Key] = true
+		if e.Loading && e.Key != but {
+			sum += max(0, l.reserved[e.Key]-e.Gauge())
+		}
+	}
+	for k, bytes := range l.reserved {
+		if !begun[k] && k != but {
+			sum += bytes
+		}
+	}
+	return sum
 }
 
 // room looks for what would make it: engines that are ending, then idle ones.

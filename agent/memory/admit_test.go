@@ -201,6 +201,13 @@ func TestM13TwoLoadsAreNotGivenTheSameFreeMemory(t *testing.T) {
 	if err := ledgerFor(r).Admit(want(7), r); err != nil {
 		t.Error(err)
 	}
+	l := ledgerFor(r)
+	if err := l.Admit(Want{Key: Key{"second", 1}, Bytes: 5 * gib}, r); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Admit(want(7), r); err == nil {
+		t.Error("a third load was given what the second is about to take")
+	}
 }
 
 func TestM13AKeyThatHasAPromiseIsStillGated(t *testing.T) {
