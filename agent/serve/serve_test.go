@@ -203,7 +203,9 @@ func (p *port) wantRefusal(resp *http.Response, want refusal) *openai.Error {
 	return e
 }
 
-func TestRefusalsComeBeforeTheFirstByte(t *testing.T) {
+// TestG5P12RefusalsComeBeforeTheFirstByte on both routes, streamed or whole,
+// with the figures where memory is the cause (G6).
+func TestG5P12RefusalsComeBeforeTheFirstByte(t *testing.T) {
 	tests := map[string]struct {
 		script servetest.Script
 		want   refusal
@@ -213,6 +215,16 @@ func TestRefusalsComeBeforeTheFirstByte(t *testing.T) {
 		"too long": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_CONTEXT_LENGTH, Message: "no"}),
 			refusal{400, openai.CodeContextLengthExceeded, "", false}},
 		"too much memory": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_MEMORY, UsedBytes: 1, NeededBytes: 2, LimitBytes: 3}),
+			refusal{413, openai.CodePrefillMemoryExceeded, "", false}},
+		"too much memory while others run": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_MEMORY, UsedBytes: 1, NeededBytes: 2, LimitBytes: 3, RetryAfterMilliseconds: 1000}),
+			refusal{413, openai.CodePrefillMemoryExceeded, "1", false}},
+		"the model can never be loaded here": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, Message: "no", UsedBytes: 1, NeededBytes: 2, LimitBytes: 3}),
+			refusal{507, openai.CodeInsufficientMemory, "", true}},
+		"the model may be loaded later": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, Message: "no", UsedBytes: 1, NeededBytes: 2, LimitBytes: 3, RetryAfterMilliseconds: 7000}),
+			refusal{503, openai.CodeInsufficientMemory, "7", true}},
+		"aborted before the first byte": {servetest.Events(servetest.Admit(), servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_ABORTED, Message: "the Mac is short of memory", RetryAfterMilliseconds: 5000})),
+			refusal{503, openai.CodeAborted, "5", true}},
+		"too much memory at the first chunk": {servetest.Events(servetest.Admit(), servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_MEMORY, UsedBytes: 1, NeededBytes: 2, LimitBytes: 3})),
 			refusal{413, openai.CodePrefillMemoryExceeded, "", false}},
 		"queue full": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_QUEUE_FULL, Message: "no", RetryAfterMilliseconds: 2500}),
 			refusal{503, agentapi.CodeQueueFull, "3", true}},
@@ -236,11 +248,13 @@ func TestRefusalsComeBeforeTheFirstByte(t *testing.T) {
 		for _, stream := range []string{"", `,"stream":true`} {
 			t.Run(name+stream, func(t *testing.T) {
 				p := newPort(t, tc.script)
+				p.wantRefusal(p.do("POST", "/v1/completions", `{"model":"m","prompt":"x"`+stream+`}`), tc.want)
 				e := p.wantRefusal(p.chat(stream), tc.want)
 				if strings.Contains(e.Message, "secret") {
 					t.Errorf("message tells the inside: %s", e.Message)
 				}
-				if tc.want.status == 413 && (e.Memory == nil || *e.Memory != openai.Memory{Used: 1, Needed: 2, Limit: 3}) {
+				figures := tc.want.status == 413 || tc.want.code == openai.CodeInsufficientMemory
+				if figures && (e.Memory == nil || *e.Memory != openai.Memory{Used: 1, Needed: 2, Limit: 3}) {
 					t.Errorf("memory %+v", e.Memory)
 				}
 				if holds, _ := p.fake.Holds(here); holds != 0 {
@@ -407,4 +421,90 @@ func TestFakePassesTheSuite(t *testing.T) {
 	f.SetReady(idle, false)
 	servetest.Run(t, servetest.Subject{Engines: f, Model: "m", Ready: here, NotReady: idle,
 		Request: func() *wire.GenerateRequest { return &wire.GenerateRequest{Id: "r"} }})
+}
+
+// TestM5AStreamThatIsAbortedEndsWithItsReason: an error event that no client
+// takes for the end.
+func TestM5AStreamThatIsAbortedEndsWithItsReason(t *testing.T) {
+	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("half"),
+		servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_ABORTED, Message: "the Mac is over its ceiling", RetryAfterMilliseconds: 5000})))
+	got := read(t, p.chat(`,"stream":true`))
+	if !strings.Contains(got, "half") || strings.Contains(got, "[DONE]") ||
+		!strings.HasSuffix(got, `"type":"service_unavailable_error","param":null,"code":"aborted_for_memory"}}`+"\n\n") || !strings.Contains(got, "the Mac is over its ceiling") {
+		t.Errorf("the stream is %q", got)
+	}
+}
+
+// TestG6WhatCannotBeEstimatedIsRefusedInTheEnginesWords, without figures that
+// nobody computed.
+func TestG6WhatCannotBeEstimatedIsRefusedInTheEnginesWords(t *testing.T) {
+	p := newPort(t, servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_MEMORY, Message: "the number of heads is not known", LimitBytes: 3}))
+	if e := p.wantRefusal(p.chat(""), refusal{413, openai.CodePrefillMemoryExceeded, "", false}); e.Message != "the number of heads is not known" {
+		t.Errorf("message %q", e.Message)
+	}
+}
+
+// loading are engines whose model is loaded by the first request.
+type loading struct {
+	*servetest.Fake
+	began  chan struct{}
+	loaded chan error
+}
+
+func (l loading) Acquire(ctx context.Context, t serve.Target) (serve.Hold, error) {
+	l.began <- struct{}{}
+	select {
+	case err := <-l.loaded:
+		if err != nil {
+			return nil, err
+		}
+		return l.Fake.Acquire(ctx, t)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// TestARequestWaitsForTheLoadThatItBegan, and is told where it fails; a client
+// that goes ends the wait.
+func TestARequestWaitsForTheLoadThatItBegan(t *testing.T) {
+	cold := loading{began: make(chan struct{}, 1), loaded: make(chan error)}
+	p := newPort(t, servetest.Say("warm"), func(c *serve.Config) {
+		cold.Fake = c.Engines.(*servetest.Fake)
+		c.Engines = cold
+	})
+	for name, c := range map[string]struct {
+		load error
+		want int
+	}{
+		"loaded":  {nil, 200},
+		"no room": {wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, Message: "no"}), 507},
+	} {
+		answered := make(chan *http.Response, 1)
+		go func() { answered <- p.chat(`,"stream":true`) }()
+		<-cold.began
+		select {
+		case r := <-answered:
+			t.Fatalf("%s: answered with %d before the load ended", name, r.StatusCode)
+		default:
+		}
+		cold.loaded <- c.load
+		if r := <-answered; r.StatusCode != c.want {
+			t.Errorf("%s: status %d, want %d", name, r.StatusCode, c.want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		r, err := http.NewRequestWithContext(ctx, "POST", p.url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"x"}`))
+		if err == nil {
+			_, err = http.DefaultClient.Do(r) //nolint:bodyclose // there is none
+		}
+		gone <- err
+	}()
+	<-cold.began
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client that went got %v", err)
+	}
+	eventually(t, "no hold is left", func() bool { holds, _ := p.fake.Holds(here); return holds == 0 })
 }

@@ -384,3 +384,55 @@ func (r *relay) carry(to io.Writer, from io.Reader) {
 		}
 	}
 }
+
+// TestP12NoRoomIsAskedOfOneMacAndRoomFoundOnAnother; where there is none the
+// client is told the figures, and to come again if that helps anywhere.
+func TestP12NoRoomIsAskedOfOneMacAndRoomFoundOnAnother(t *testing.T) {
+	never := openai.InsufficientMemory(openai.Memory{Used: 1, Needed: 2, Limit: 3})
+	later := openai.NoRoomNow(openai.Memory{Used: 1, Needed: 2, Limit: 3}, 5*time.Second)
+	aborted := openai.Aborted("short of memory", 5*time.Second)
+	for name, e := range map[string]*openai.Error{"never": never, "later": later, "aborted": aborted} {
+		w := newWorld(t)
+		full := w.addMac("full", refuse(e))
+		w.addMac("roomy", say(`"good"`))
+		for range 4 {
+			if got := read(t, w.chat()); got != `"good"` {
+				t.Errorf("%s: %s", name, got)
+			}
+		}
+		if full.requests.Load() == 0 {
+			t.Errorf("%s: the full Mac was never asked", name)
+		}
+	}
+	w := newWorld(t)
+	alone := w.addMac("a", refuse(never))
+	w.wantRefusal(w.chat(), refusal{507, openai.CodeInsufficientMemory, ""})
+	if n := alone.requests.Load(); n != 1 {
+		t.Errorf("the only Mac was asked %d times", n)
+	}
+	w.addMac("b", refuse(later))
+	for range 4 { // whoever is asked last
+		w.wantRefusal(w.chat(), refusal{503, openai.CodeInsufficientMemory, "5"})
+	}
+}
+
+// TestAColdLoadIsWaitedFor longer than it takes to notice a dead Mac: nothing
+// bounds how long an agent may think before it answers.
+func TestAColdLoadIsWaitedFor(t *testing.T) {
+	w := newWorld(t)
+	w.addMac("cold", func(rw http.ResponseWriter, r *http.Request) {
+		load := time.NewTimer(3 * time.Second) // a ping after 1 s, its answer within 1 s more
+		defer load.Stop()
+		select {
+		case <-load.C:
+			say(`"warm"`)(rw, r)
+		case <-r.Context().Done():
+		}
+	})
+	if got := read(t, w.chat()); got != `"warm"` {
+		t.Errorf("after a cold load: %s", got)
+	}
+	if w.counter("retries_total") != 0 {
+		t.Error("the wait was taken for a failure")
+	}
+}

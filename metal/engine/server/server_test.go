@@ -262,3 +262,87 @@ func TestTheSocketIsPrivateAndExclusive(t *testing.T) {
 		t.Error("a file that is no socket was replaced")
 	}
 }
+
+// TestM6LimitsAndTheGuardTravelWhole: every field of a publication reaches the
+// engine, and what the guard says comes back.
+func TestM6LimitsAndTheGuardTravelWhole(t *testing.T) {
+	s := serve(t, engine.Options{LimitBytes: 1 << 30, Supervised: true})
+	if g := s.await(t, wire.State_STATE_READY).GetGuard(); g.GetActive() || g.GetInactiveReason() == "" || g.GetLimitsSequence() != 0 {
+		t.Errorf("before the first limits the guard says %v", g)
+	}
+	ctx := deadline(t)
+	w, err := s.client.Watch(ctx, &wire.WatchRequest{IntervalMilliseconds: 1 << 30}) // nothing but changes
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client.Trim(ctx, &wire.TrimRequest{}); err != nil { // what is pooled is room too
+		t.Fatal(err)
+	}
+	limits := &wire.Limits{MemoryBytes: 1 << 40, Sequence: 1, FootprintBytes: 1, HeadroomKnown: true, HeadroomBytes: 1, CanMakeRoom: true}
+	if _, err := s.client.SetLimits(ctx, limits); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := s.client.Generate(ctx, &wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: "Hello"}, MaxTokens: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := w.Recv() // the question comes at once
+	if g := st.GetGuard(); err != nil || !g.GetActive() || g.GetLimitsSequence() != 1 || g.GetHeadroomRequest() != 1 || g.GetHeadroomBytes() <= 0 {
+		t.Fatalf("the guard says %v (%v)", g, err)
+	}
+	limits.Sequence, limits.HeadroomAnswered, limits.HeadroomBytes = 2, 1, 1<<30
+	if _, err := s.client.SetLimits(ctx, limits); err != nil {
+		t.Fatal(err)
+	}
+	if ev, err := stream.Recv(); err != nil || ev.GetAdmitted() == nil {
+		t.Errorf("after room was made: %v, %v", ev, err)
+	}
+	s.stop()
+	if err := s.ended(t); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestM5AbortTravelsAsItsOwnCode, and a trim says what it returned.
+func TestM5AbortTravelsAsItsOwnCode(t *testing.T) {
+	s := serve(t, engine.Options{})
+	s.await(t, wire.State_STATE_READY)
+	ctx := deadline(t)
+	stream, err := s.client.Generate(ctx, &wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: "Hello"}, MaxTokens: 450})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	a, err := s.client.Abort(ctx, &wire.AbortRequest{Reason: "memory is short"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var end *wire.Finished
+	for end == nil {
+		ev, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		end = ev.GetFinished()
+	}
+	if a.GetAborted() == 1 { // else the answer had come to its own end
+		if r := end.GetError(); r.GetCode() != wire.Code_CODE_ABORTED || r.GetMessage() != "memory is short" || r.GetRetryAfterMilliseconds() <= 0 {
+			t.Errorf("the stream ended with %v", end)
+		}
+	} else if end.GetError() != nil {
+		t.Errorf("nothing was aborted, and the stream ended with %v", end)
+	}
+	tr, err := s.client.Trim(ctx, &wire.TrimRequest{})
+	if err != nil || tr.GetBytesReclaimed() < 0 || tr.GetMemory().GetPooledBytes() != 0 || tr.GetMemory().GetKvInUseBytes() != 0 || tr.GetMemory().GetWeightsBytes() == 0 {
+		t.Errorf("trim: %v, %v", tr, err)
+	}
+	s.stop()
+	if err := s.ended(t); err != nil {
+		t.Error(err)
+	}
+}
