@@ -1,0 +1,338 @@
+package history
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/footprint"
+)
+
+// tally is the plain model of the pool: what the clients hold, which processes
+// lived, and what was freed. World.mu guards it.
+type tally struct {
+	lives   map[string]*life  // by the id of their reclaim
+	sockets map[string]string // whose they are
+	freed   int64
+	reasons map[v1alpha1.ReclaimReason]*reasonTally
+	checks  map[v1alpha1.HostCheck]int
+	// reserved at the last check: promises stay when the capacity shrinks.
+	reserved int64
+	unclean  time.Time // the last end that nobody asked for, or that took force
+	faults   []string
+}
+
+type reasonTally struct {
+	reclaims int
+	bytes    int64
+}
+
+// life is one process.
+type life struct {
+	uid         string
+	epoch, load int64
+	pid         int
+	limit       int64
+	began       time.Time
+	unloaded    time.Time // since when it is to go; zero: it is not
+	allowed     time.Duration
+	reclaimed   bool
+}
+
+func newTally() tally {
+	return tally{lives: map[string]*life{}, sockets: map[string]string{}, reasons: map[v1alpha1.ReclaimReason]*reasonTally{}, checks: map[v1alpha1.HostCheck]int{}}
+}
+
+func reclaimID(uid string, epoch, load int64) string {
+	return fmt.Sprintf("%s/%d/%d", uid, epoch, load)
+}
+
+func (t *tally) fault(format string, args ...any) {
+	t.faults = append(t.faults, fmt.Sprintf(format, args...))
+}
+
+// start notes a life; after an unclean end nothing starts before the Mac was
+// looked at twice, 10 s apart.
+func (t *tally) start(l *life, tells bool) {
+	id := reclaimID(l.uid, l.epoch, l.load)
+	if t.lives[id] != nil {
+		t.fault("Invariant3: %s was started twice", id)
+	}
+	t.lives[id] = l
+	if since := l.began.Sub(t.unclean); tells && !t.unclean.IsZero() && since > 0 && since < 10*time.Second {
+		t.fault("Invariant6: %s was started %v after an unclean end, before the Mac was looked at twice", id, since)
+	}
+}
+
+// living is the life of a replica that was not reclaimed; nil where none is.
+func (t *tally) living(uid string) *life {
+	for _, l := range t.lives {
+		if l.uid == uid && !l.reclaimed {
+			return l
+		}
+	}
+	return nil
+}
+
+// again: a new agent begins the ladder of each unload anew.
+func (t *tally) again(now time.Time) {
+	for _, l := range t.lives {
+		if !l.unloaded.IsZero() {
+			l.unloaded = now
+		}
+	}
+}
+
+// ownChoice are the reasons for which the pool picks a victim itself.
+func ownChoice(r v1alpha1.ReclaimReason) bool {
+	switch r {
+	case v1alpha1.ReclaimIdle, v1alpha1.ReclaimMadeRoom, v1alpha1.ReclaimHeadroom, v1alpha1.ReclaimSoftPressure, v1alpha1.ReclaimHardPressure:
+		return true
+	}
+	return false
+}
+
+// unloads judges the beginning of an unload.
+func (w *World) unloads(uid string, reason v1alpha1.ReclaimReason) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.tally.living(uid)
+	if l == nil {
+		return // it ended in the same instant
+	}
+	order, ordered := w.orders[uid]
+	if l.unloaded.IsZero() {
+		l.unloaded = time.Now()
+		// The ladder of pool.Timing, each rung with 0.5 s for each GiB, the
+		// drain, and the call's own answer.
+		perGiB := time.Duration(2*w.mac.peak(l.pid)/footprint.GiB+2) * 500 * time.Millisecond
+		l.allowed = 60*time.Second + 10*time.Second + perGiB + 2*time.Second
+		if ordered {
+			l.allowed += time.Duration(order.DrainSeconds) * time.Second
+		} else {
+			l.allowed += defaultDrain
+		}
+	}
+	if !ownChoice(reason) {
+		return
+	}
+	if ordered && !order.Residency.OnDemand() {
+		w.tally.fault("Invariant1: %s is always resident and was chosen for %s", uid, reason)
+	}
+	for _, r := range w.requests {
+		if r.held && r.pool == w.pool && r.pid == l.pid {
+			w.tally.fault("Invariant1: %s was chosen for %s while %s held it", uid, reason, r.id)
+		}
+	}
+}
+
+// reclaimed judges and counts what the pool reports of an end.
+func (w *World) reclaimed(r v1alpha1.Reclaim) {
+	freed := "unknown"
+	if r.FreedBytes != nil {
+		freed = v1alpha1.FormatBytes(*r.FreedBytes)
+	}
+	w.diary.write(r.Name, "reclaimed: %s, exit %s, freed %s, host check %s, after %.1fs", r.Reason, r.Exit, freed, r.HostCheck, float64(r.DurationMilliseconds)/1000)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := &w.tally
+	of := t.reasons[r.Reason]
+	if of == nil {
+		of = &reasonTally{}
+		t.reasons[r.Reason] = of
+	}
+	of.reclaims++
+	t.checks[r.HostCheck]++
+	if r.Exit != v1alpha1.ExitClean && r.Exit != v1alpha1.ExitTerminated {
+		t.unclean = r.Time.Time
+	}
+	l := t.lives[r.ID]
+	if l == nil {
+		if r.FreedBytes != nil {
+			of.bytes += *r.FreedBytes
+			t.freed += *r.FreedBytes
+		}
+		return // it ended before the pool had its handle
+	}
+	if l.reclaimed {
+		t.fault("Invariant5: %s was reclaimed twice", r.ID)
+	}
+	l.reclaimed = true
+	if w.procs.engine(l.pid) != nil {
+		t.fault("Invariant3: %s was reclaimed and process %d lives", r.ID, l.pid)
+	}
+	if r.FreedBytes != nil {
+		of.bytes += *r.FreedBytes
+		t.freed += *r.FreedBytes
+		if n := *r.FreedBytes; n < 0 || n > w.mac.peak(l.pid) {
+			t.fault("Invariant5: %s freed %d bytes, and process %d never held more than %d", r.ID, n, l.pid, w.mac.peak(l.pid))
+		}
+	}
+}
+
+// ErrBroken is wrapped by what Check returns.
+var ErrBroken = errors.New("invariant is broken")
+
+// Check compares the pool with the model, where nothing is due at this instant.
+func (w *World) Check() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stop != nil {
+		w.checkHolds()
+		w.checkBytes()
+	}
+	w.checkWaits()
+	if len(w.tally.faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrBroken, strings.Join(w.tally.faults, "; "))
+}
+
+// checkHolds: the pool counts what the clients hold (Invariant2), and no
+// request ended twice (Invariant7).
+func (w *World) checkHolds() {
+	held := map[int]int{} // by process
+	for _, r := range w.requests {
+		if r.held && r.pool == w.pool {
+			held[r.pid]++
+		}
+		if r.ends > 1 {
+			w.tally.fault("Invariant7: %s ended %d times", r.id, r.ends)
+		}
+	}
+	for _, e := range w.pool.Endpoints() {
+		want := 0
+		for _, l := range w.tally.lives {
+			if l.uid == e.UID && l.epoch == e.Epoch && !l.reclaimed {
+				want += held[l.pid]
+			}
+		}
+		if e.Holds != want {
+			w.tally.fault("Invariant2: %s has %d holds, its clients have %d", e.UID, e.Holds, want)
+		}
+	}
+}
+
+// checkBytes: every process has its promise and only one, promises fit, and
+// sums are sums (Invariant3); what was freed is counted once (Invariant5).
+func (w *World) checkBytes() {
+	s, a := w.pool.Snapshot(), w.ledger.Account()
+	seen := map[string]bool{}
+	for _, e := range w.twin.Engines() {
+		c := e.Config()
+		if _, ok := a.Holders[memory.Key{UID: c.ReplicaUID, Epoch: c.Epoch}]; !ok {
+			w.tally.fault("Invariant3: process %d of %s lives without a reservation", e.PID(), c.ReplicaUID)
+		}
+		if seen[c.ReplicaUID] {
+			w.tally.fault("Invariant3: two processes of %s live", c.ReplicaUID)
+		}
+		seen[c.ReplicaUID] = true
+	}
+	var sum, accounted, held int64
+	for _, bytes := range a.Holders {
+		sum += bytes
+	}
+	for _, r := range s.Assignments {
+		accounted += r.Memory.AccountedBytes
+		held += r.Memory.FootprintBytes
+		if r.Memory.AccountedBytes < 0 || r.Memory.FootprintBytes < 0 || r.Freed.TotalBytes < 0 {
+			w.tally.fault("Invariant3: figures of %s are negative", r.ReplicaUID)
+		}
+	}
+	switch m := s.Memory; {
+	case sum != a.Reserved || sum != m.ReservedBytes:
+		w.tally.fault("Invariant3: %d bytes are promised, the status says %d", sum, m.ReservedBytes)
+	case a.Limits.Ceiling > 0 && sum > max(a.Limits.Capacity, w.tally.reserved):
+		w.tally.fault("Invariant3: %d bytes are promised of a capacity of %d", sum, a.Limits.Capacity)
+	case !w.older() && (accounted != m.AccountedBytes || held != m.FootprintBytes):
+		w.tally.fault("Invariant3: residents account for %d and hold %d, the status says %d and %d", accounted, held, m.AccountedBytes, m.FootprintBytes)
+	case m.FreedBytesTotal != w.tally.freed:
+		w.tally.fault("Invariant5: reclaims freed %d bytes, the status says %d", w.tally.freed, m.FreedBytesTotal)
+	}
+	w.tally.reserved = sum
+}
+
+// older: an engine of an earlier epoch is still there, of which only the Mac's
+// sums tell: a report has one line for each replica.
+func (w *World) older() bool {
+	for _, l := range w.tally.lives {
+		if !l.reclaimed && l.epoch < w.epochs[l.uid] {
+			return true
+		}
+	}
+	return false
+}
+
+// checkWaits: unloads and loads end within their bounds (Invariant4).
+func (w *World) checkWaits() {
+	now := time.Now()
+	for id, l := range w.tally.lives {
+		if w.stop != nil && !l.reclaimed && !l.unloaded.IsZero() && now.Sub(l.unloaded) > l.allowed && w.procs.engine(l.pid) != nil {
+			w.tally.fault("Invariant4: %s is unloaded for %v, of %v that it may take", id, now.Sub(l.unloaded), l.allowed)
+		}
+	}
+	for _, r := range w.requests {
+		if r.ends == 0 && !r.held && now.Sub(r.began) > longestLoad {
+			w.tally.fault("Invariant4: %s waits for %v", r.id, now.Sub(r.began))
+		}
+	}
+}
+
+// longestLoad is pool.Timing.LoadWait, and the instant after it.
+const longestLoad = 10*time.Minute + time.Second
+
+// Finish ends all that goes on and waits until the Mac must be empty, then
+// checks that it is (Invariant6), and that every request ended once (Invariant7).
+func (w *World) Finish() error {
+	w.hangUpAll()
+	w.mac.fail(nil, nil)
+	w.twin.RefuseStarts(nil)
+	w.settle()
+	if w.stop == nil && w.pool != nil {
+		if err := w.boot(); err != nil {
+			return err
+		}
+	}
+	if w.pool == nil {
+		return nil
+	}
+	w.mu.Lock()
+	clear(w.orders)
+	w.mu.Unlock()
+	w.apply()
+	w.settle()
+	for range 5 { // drains and ladders, one after another
+		w.pass(time.Minute)
+	}
+	if err := w.Check(); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.checkEmpty()
+	if len(w.tally.faults) > 0 {
+		return fmt.Errorf("%w: %s", ErrBroken, strings.Join(w.tally.faults, "; "))
+	}
+	return nil
+}
+
+func (w *World) checkEmpty() {
+	s, a := w.pool.Snapshot(), w.ledger.Account()
+	if n := len(w.twin.Engines()); n > 0 || a.Reserved != 0 || s.Memory.FootprintBytes != 0 || s.Memory.AccountedBytes != 0 || len(s.Assignments) > 0 {
+		w.tally.fault("Invariant6: all orders are withdrawn and %d processes live, %d bytes are promised, %d held, %d replicas reported",
+			n, a.Reserved, s.Memory.FootprintBytes, len(s.Assignments))
+	}
+	for id, l := range w.tally.lives {
+		if !l.reclaimed {
+			w.tally.fault("Invariant6: %s ended and was never reclaimed", id)
+		}
+	}
+	for _, r := range w.requests {
+		if r.ends != 1 {
+			w.tally.fault("Invariant7: %s ended %d times", r.id, r.ends)
+		}
+	}
+}
