@@ -199,13 +199,18 @@ func (f *Fleet) Replica(ctx context.Context, model string) (v1alpha1.ModelReplic
 	return list.Items[0], nil
 }
 
-// Rouse asks a model for one token until it is answered, as a client that heeds
-// Retry-After, and returns its engine.
+// Rouse asks a model for one token until it is answered, as a client that tries
+// again after a 503, and returns its engine.
 func (f *Fleet) Rouse(ctx context.Context, model string, limit time.Duration) (Resident, error) {
+	// The shortest prompt: a large model on a slow back end takes seconds for a token.
+	body, err := json.Marshal(map[string]any{"model": model, "prompt": "a", "max_tokens": 1, "temperature": 0})
+	if err != nil {
+		return Resident{}, fmt.Errorf("question: %w", err)
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
 	defer cancel()
-	err := Poll(ctx, 250*time.Millisecond, model+" answers", func(ctx context.Context) error {
-		_, err := Ask(ctx, f.URL, Question{Model: model, Text: "Hello", MaxTokens: 1})
+	err = Poll(ctx, 250*time.Millisecond, model+" answers", func(ctx context.Context) error {
+		_, err := Post(ctx, f.URL+"/v1/completions", body, Question{})
 		var refusal *openai.Error
 		if errors.As(err, &refusal) && refusal.Status == http.StatusServiceUnavailable {
 			return err
