@@ -31,17 +31,17 @@ type backend struct {
 func table() []backend {
 	return []backend{
 		{
-			name: Ref, chunk: 128, process: 48 * MiB, tokenBytes: 200,
+			name: Ref, chunk: 128, process: 10 * MiB, tokenBytes: tokenBytes,
 			kernels: Kernels{
 				ScoreBytes: 4, ScoreRows: refThreads, ElementBytes: 4, BlockTokens: blockTokens, LogitBytes: 3 * 4,
 			},
 		},
 		{
-			name: MLX, chunk: 512, process: 192 * MiB, tokenBytes: 200, wide: true, pools: true,
+			name: MLX, chunk: 512, process: 128 * MiB, tokenBytes: tokenBytes, wide: true, pools: true,
 			kernels: mlxKernels(metalFusions(), 1),
 		},
 		{
-			name: MLXCPU, chunk: 32, process: 96 * MiB, tokenBytes: 200, wide: true, pools: true,
+			name: MLXCPU, chunk: 32, process: 16 * MiB, tokenBytes: tokenBytes, wide: true, pools: true,
 			kernels: mlxKernels(nil, 2),
 		},
 	}
@@ -50,6 +50,11 @@ func table() []backend {
 const (
 	// blockTokens is the granularity of every family's cache (metal/nn).
 	blockTokens = 256
+	// tokenBytes is what the tokenizer takes for one token: about 70 bytes that
+	// live (SmolLM2 in a folder and in GGUF, 49,152 tokens with their merges; 44
+	// without merges), twice that with what the collector lets die beside them
+	// at GOGC=50, and spans that are not full.
+	tokenBytes = 140
 	// refThreads compute with ref at most: the largest Mac has 32 cores.
 	refThreads = 32
 )

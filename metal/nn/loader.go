@@ -59,7 +59,9 @@ func (l *Loader) Load(ctx context.Context) error {
 			return err
 		}
 	}
-	l.declared = nil
+	// The model outlives the file: its metadata and the pieces it was read in
+	// must not stay with it.
+	l.declared, l.file, l.place = nil, nil, nil
 	return nil
 }
 
