@@ -145,7 +145,7 @@ type process struct {
 	log    *bytes.Buffer
 }
 
-func serveProcess(t *testing.T) *process {
+func serveProcess(t *testing.T, more ...string) *process {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "e")
 	if err != nil {
@@ -161,7 +161,7 @@ func serveProcess(t *testing.T) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.cmd = exec.Command(self, "serve", "--socket", p.socket, "--config", file(t, string(cfg)))
+	p.cmd = exec.Command(self, append([]string{"serve", "--socket", p.socket, "--config", file(t, string(cfg))}, more...)...)
 	p.cmd.Env = append(os.Environ(), "ENGINE_UNDER_TEST=1")
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// resident bytes of a process, as the kernel counts them.
+func resident(t *testing.T, pid int) (kb int64) {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &kb); err == nil {
+			return kb << 10
+		}
+	}
+	t.Fatalf("no VmRSS in %s", b)
+	return 0
+}
+
+// generate runs one request of a process and returns how it ended.
+func (p *process) generate(ctx context.Context, tokens int64) (*wire.Finished, error) {
+	s, err := p.client.Generate(ctx, &wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: "Hello"}, MaxTokens: tokens})
+	for err == nil {
+		var ev *wire.GenerateEvent
+		if ev, err = s.Recv(); err == nil && ev.GetFinished() != nil {
+			return ev.GetFinished(), nil
+		}
+	}
+	return nil, err
+}
+
+// TestM1ALeakOutsideTheBackEndIsStoppedAtTheProcessesOwnLimit: what only the
+// kernel sees counts, and the engine itself refuses prompts above its ceiling.
+func TestM1ALeakOutsideTheBackEndIsStoppedAtTheProcessesOwnLimit(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("reads /proc, which only Linux has")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	p := serveProcess(t, "--test-leak", fmt.Sprint(8<<20))
+	p.awaitReady(t, ctx)
+	before := resident(t, p.cmd.Process.Pid)
+	if f, err := p.generate(ctx, 20); err != nil || f.GetError() != nil {
+		t.Fatalf("under the limit: %v, %v", f, err)
+	}
+	after := resident(t, p.cmd.Process.Pid)
+	if after-before < 80<<20 {
+		t.Errorf("%d bytes came in 20 steps that leak 8 MiB each", after-before)
+	}
+	if _, err := p.client.SetLimits(ctx, &wire.Limits{MemoryBytes: before + 40<<20, Sequence: 1, FootprintBytes: after}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := p.generate(ctx, 20)
+	if r := wire.RefusalOf(err); r.GetCode() != wire.Code_CODE_MEMORY || r.GetUsedBytes() < after*9/10 || r.GetLimitBytes() != before+40<<20 {
+		t.Errorf("above the limit: %v", err)
+	}
+	if _, err := p.client.Shutdown(ctx, &wire.ShutdownRequest{}); err != nil {
+		t.Error(err)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(p.log.String(), "leaks on purpose") {
+		t.Errorf("the log does not tell of the leak: %s", p.log)
+	}
+}
+
+func TestNoHelpListsTheLeakOfTests(t *testing.T) {
+	var stderr bytes.Buffer
+	run([]string{"serve", "--help"}, &env{strings.NewReader(""), io.Discard, &stderr})
+	if help := stderr.String(); !strings.Contains(help, "-socket") || !strings.Contains(help, "-config") || strings.Contains(help, "leak") {
+		t.Errorf("help is %q", help)
+	}
+}
