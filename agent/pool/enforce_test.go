@@ -2,6 +2,8 @@ package pool
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -494,4 +496,71 @@ func TestALeakIsEndedAlone(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAnAgentThatMissedAnEndLooksFirst: how the engine ended is not known, so
+// that the host is looked at twice before the next start.
+func TestAnAgentThatMissedAnEndLooksFirst(t *testing.T) {
+	play(t, func(s *stage) {
+		s.host.Wired, s.host.WiredKnown = 2*gib, true
+		s.mac.SetHost(s.host)
+		s.after(time.Minute)
+		a := s.model("a", enginetest.Script{HoldBytes: gib})
+		s.follow(a)
+		s.after(time.Second)
+		s.halt()
+		s.twin.Engine("a").Exit(3)
+		s.boot()
+		s.follow(a)
+		s.after(5 * time.Second)
+		s.want("a", "Loaded False/HostUnsettled")
+		s.after(30 * time.Second)
+		s.want("a", "Serving True/Serving")
+	})
+}
+
+// TestAnEngineThatEndsWhileItIsAdoptedKeepsItsFigure: the agent before measured
+// it for a stop, and was killed.
+func TestAnEngineThatEndsWhileItIsAdoptedKeepsItsFigure(t *testing.T) {
+	play(t, func(s *stage) {
+		a := s.model("a", enginetest.Script{HoldBytes: 7 * gib, ShutdownMilliseconds: 2000, IgnoreLimits: true})
+		s.follow(a)
+		s.after(time.Second)
+		a.Desired = v1alpha1.DesiredDrained
+		s.follow(a)
+		s.after(time.Second) // asked to end, and not gone
+		s.halt()
+		e := s.twin.Engine("a")
+		_ = e.Signal(syscall.SIGSTOP) // it says nothing to the next agent
+		time.AfterFunc(2*time.Second, func() { e.Exit(0) })
+		s.boot()
+		s.follow(a)
+		s.after(5 * time.Second)
+		if r := s.lastReclaim(); r.FreedBytes == nil || *r.FreedBytes != 7*gib || r.Reason != v1alpha1.ReclaimDrained {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// TestP14OnlyTheFunnelEndsEngines: no other file asks an engine to shut down,
+// or signals it.
+func TestP14OnlyTheFunnelEndsEngines(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, name := range files {
+		if name == "unload.go" || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, call := range []string{".Shutdown(", ".Signal("} {
+			if strings.Contains(string(b), call) {
+				t.Errorf("%s calls %s: engines are ended by Pool.unload alone", name, call)
+			}
+		}
+	}
 }

@@ -11,8 +11,9 @@ import (
 // headroom is what an engine's guard asked for (G13): each question is
 // answered once, after at most one idle engine went for it or none was found.
 type headroom struct {
-	// answered is the newest question that was dealt with.
-	answered int64
+	// answered is the newest question that was dealt with, and told the newest
+	// of which the engine was sent the answer.
+	answered, told int64
 	// tied is the question that waits for the end of victim.
 	tied   int64
 	victim *engine
@@ -68,8 +69,9 @@ func (p *Pool) publishLimits(r memory.Reading, d memory.Decision) {
 			busy++
 		}
 	}
+	left := d.Headroom
 	for _, e := range r.Engines {
-		p.publishTo(e, limitsOf(e, r, d, busy))
+		p.publishTo(e, limitsOf(e, r, d, busy), &left)
 	}
 }
 
@@ -94,13 +96,21 @@ func limitsOf(e memory.EngineReading, r memory.Reading, d memory.Decision, busy 
 }
 
 // publishTo sends limits to an engine that is heard from and owes no answer.
-func (p *Pool) publishTo(r memory.EngineReading, l *wire.Limits) {
+// With the answer to its question it is given what it asked for, as far as
+// that is left, and not only its share.
+func (p *Pool) publishTo(r memory.EngineReading, l *wire.Limits, left *int64) {
 	var g *engine
 	p.read(func() {
 		if e := p.entries[r.Key]; e != nil && e.engine != nil && e.engine.status != nil && !e.engine.gone && e.engine.asking.IsZero() {
 			g = e.engine
 			g.asking = time.Now()
 			l.HeadroomAnswered = g.headroom.answered
+			if g.headroom.answered > g.headroom.told && l.HeadroomKnown {
+				g.headroom.told = g.headroom.answered
+				grant := min(*left, g.status.GetGuard().GetHeadroomBytes())
+				l.HeadroomBytes = max(l.HeadroomBytes, grant)
+				*left = max(0, *left-l.HeadroomBytes)
+			}
 		}
 	})
 	if g == nil {

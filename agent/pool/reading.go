@@ -50,7 +50,11 @@ func (p *Pool) reading(known map[*engine]bool, hostKnown bool) memory.Reading {
 	}
 	for _, e := range p.entries {
 		g := e.engine
-		if g == nil || g.gone {
+		if g == nil {
+			continue
+		}
+		if g.gone { // it holds nothing, and its reservation until that was checked
+			r.Engines = append(r.Engines, memory.EngineReading{Key: e.key, FootprintKnown: true, Stopping: true, Reserved: account.Holders[e.key]})
 			continue
 		}
 		// What is about to have a process holds nothing yet, and will.
