@@ -74,7 +74,7 @@ func estimated(facts model.Facts, c footprint.Context) (footprintOutput, error) 
 	if c.Tokens > facts.ContextTokens {
 		return footprintOutput{}, usagef("--context is %d, the model was made for %d tokens", c.Tokens, facts.ContextTokens)
 	}
-	if c.Sequences < 1 || c.Sequences > 1<<20 {
+	if c.Sequences < 1 || c.Sequences > 1<<20 { // so that the product fits
 		return footprintOutput{}, usagef("--sequences is %d, want 1 to %d", c.Sequences, 1<<20)
 	}
 	if c.CacheTokens == 0 {

@@ -25,6 +25,12 @@ const (
 	GiB = int64(1) << 30
 )
 
+// What no context is meant to have.
+const (
+	mostSequences = int64(1) << 20
+	mostTokens    = int64(1) << 40
+)
+
 // Context is what memory is promised for.
 type Context struct {
 	// Tokens of the longest request, prompt and answer together.
@@ -69,8 +75,9 @@ func Estimate(f model.Facts, c Context) (Terms, error) {
 	if err := f.Validate(); err != nil {
 		return Terms{}, err
 	}
-	if c.Tokens < 1 || c.Sequences < 1 || c.CacheTokens < c.Tokens {
-		return Terms{}, fmt.Errorf("context of %d tokens, %d sequences, %d cache tokens cannot be served: want at least 1, 1 and as many cache tokens as tokens", c.Tokens, c.Sequences, c.CacheTokens)
+	if c.Tokens < 1 || c.Sequences < 1 || c.CacheTokens < c.Tokens || c.Sequences > mostSequences || c.CacheTokens > mostTokens {
+		return Terms{}, fmt.Errorf("context of %d tokens, %d sequences, %d cache tokens cannot be served: want at least 1, 1 and as many cache tokens as tokens, and at most %d sequences and %d tokens",
+			c.Tokens, c.Sequences, c.CacheTokens, mostSequences, mostTokens)
 	}
 	var largest Terms
 	known := false

@@ -34,7 +34,7 @@ func prepare(ctx context.Context, o options) ([]model, error) {
 	if err != nil {
 		return nil, err
 	}
-	long, short := promise{1024, 2}, promise{256, 2}
+	long, short := promise{768, 2}, promise{256, 2}
 	out := []model{{"SmolLM2-135M Q4_1", smol, long, short}}
 	for _, c := range []struct {
 		name string
@@ -121,13 +121,13 @@ func random() []written {
 	wide.Vocabulary = 151936
 	large := tinymodel.Sized(1e9, 16)
 	large.Name, large.Context, large.Endless, large.Seed = "llama-1-gigabyte-bfloat16", 4096, true, 1
-	quick, slow := promise{1536, 2}, promise{512, 2}
+	quick, slow := promise{768, 2}, promise{256, 2}
 	return []written{
 		{of("llama-heads-of-64-bfloat16", tinymodel.Llama, 8, 8, 64), folder(quant.DenseOf(quant.BFloat16)), quick, slow},
 		{of("llama-heads-of-80-6-bit", tinymodel.Llama, 8, 2, 80), folder(quant.AffineOf(6, 64, quant.BFloat16)), quick, slow},
 		{gguf(of("llama-heads-of-96-Q8_0.gguf", tinymodel.Llama, 6, 3, 96), weights.Q8_0), nil, quick, slow},
 		{of("qwen3-heads-of-256-4-bit", tinymodel.Qwen3, 4, 1, 256), folder(quant.AffineOf(4, 64, quant.Float16)), quick, slow},
 		{wide, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, slow},
-		{large, folder(quant.DenseOf(quant.BFloat16)), promise{256, 2}, promise{256, 1}},
+		{large, folder(quant.DenseOf(quant.BFloat16)), promise{256, 1}, promise{256, 1}},
 	}
 }

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/footprint"
+)
+
+func TestP12FootprintPrintsEachTermAsAnEstimate(t *testing.T) {
+	m := tinyModel(t)
+	args := []string{"footprint", "--model", m, "--context", "256", "--sequences", "2", "--cache-tokens", "512"}
+	stdout, stderr, code := runProgram(t, "", append(args, "--backend", "ref", "--json")...)
+	if code != exitOK {
+		t.Fatalf("code %d: %s", code, stderr)
+	}
+	var out footprintOutput
+	if err := json.Unmarshal([]byte(stdout), &out); err != nil {
+		t.Fatal(err)
+	}
+	sum := out.Weights + out.KV + out.Transient + out.Pooled + out.Overhead
+	if !out.Estimate || out.Backend != "ref" || out.Context != 256 || out.Sequences != 2 || out.CacheTokens != 512 ||
+		out.KV != 512*2*2*16*4*2 || out.Total != sum || out.Limit != footprint.EngineLimit(sum) || out.Cache != out.Limit/16 {
+		t.Errorf("printed %+v, the terms are %d", out, sum)
+	}
+	stdout, stderr, code = runProgram(t, "", args...)
+	for _, want := range []string{"estimate", "weights", "keys and values", "one step", "pooled", "process", "total", "limit of the process", " bytes", " MiB", "back end: largest"} {
+		if code != exitOK || !strings.Contains(stdout, want) {
+			t.Errorf("code %d, %q, %s; want %q", code, stdout, stderr, want)
+		}
+	}
+}
+
+func TestP12FootprintTakesWhatServingWouldTake(t *testing.T) {
+	var out footprintOutput
+	stdout, stderr, code := runProgram(t, "", "footprint", "--model", tinyModel(t), "--sequences", "3", "--json")
+	if code != exitOK || json.Unmarshal([]byte(stdout), &out) != nil || out.Context != 512 || out.CacheTokens != 3*512 || out.Backend != "largest" {
+		t.Errorf("code %d, %+v, %s", code, out, stderr)
+	}
+}
+
+func TestFootprintSaysWhatIsWrong(t *testing.T) {
+	m, empty := tinyModel(t), t.TempDir()
+	broken := filepath.Join(t.TempDir(), "broken.gguf")
+	if err := os.WriteFile(broken, []byte("GGUF and then nothing of use"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"no model":                    {nil, exitUsage, "--model"},
+		"a model that is none":        {[]string{"--model", empty}, exitModel, "holds neither"},
+		"a model that is broken":      {[]string{"--model", broken}, exitModel, ""},
+		"a context that is too long":  {[]string{"--model", m, "--context", "513"}, exitUsage, "made for 512"},
+		"a context below nothing":     {[]string{"--model", m, "--context", "-1"}, exitUsage, "cannot be served"},
+		"no sequences":                {[]string{"--model", m, "--sequences", "0"}, exitUsage, "--sequences is 0"},
+		"more sequences than can be":  {[]string{"--model", m, "--sequences", "9000000"}, exitUsage, "--sequences is 9000000"},
+		"fewer cache tokens than one": {[]string{"--model", m, "--context", "100", "--cache-tokens", "99"}, exitUsage, "cannot be served"},
+		"cache tokens beyond all":     {[]string{"--model", m, "--cache-tokens", "9223372036854775807"}, exitUsage, "cannot be served"},
+		"an unknown back end":         {[]string{"--model", m, "--backend", "abacus"}, exitUsage, "abacus"},
+		"a word that is no flag":      {[]string{"--model", m, "more"}, exitUsage, "more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, stderr, code := runProgram(t, "", append([]string{"footprint"}, c.args...)...)
+			if code != c.code || !strings.Contains(stderr, c.says) || stdout != "" {
+				t.Errorf("code %d, %q, want %d and %q", code, stderr, c.code, c.says)
+			}
+		})
+	}
+}
