@@ -51,13 +51,15 @@ type entry struct {
 // download is how far the files of an entry are.
 type download struct {
 	running, done bool
-	cancel        context.CancelFunc
-	path          string
-	bytes, total  int64
-	since         time.Time
-	attempts      int
-	failure       *DownloadError
-	notBefore     time.Time
+	// ending since it was told to; it may take a while.
+	ending       bool
+	cancel       context.CancelFunc
+	path         string
+	bytes, total int64
+	since        time.Time
+	attempts     int
+	failure      *DownloadError
+	notBefore    time.Time
 }
 
 // remember takes what the journal knows of a replica.
@@ -96,7 +98,7 @@ func (e *entry) view(hostKnown, settled bool) view {
 	d := &e.download
 	v := view{
 		key: e.key, want: e.want,
-		downloaded: d.done, downloading: d.running, downloadNotBefore: d.notBefore,
+		downloaded: d.done, downloading: d.running, downloadEnding: d.ending, downloadNotBefore: d.notBefore,
 		downloadRefused: d.failure != nil && d.failure.Final,
 		reserved:        e.reserved, refused: e.refused != nil || !hostKnown && d.done && !e.reserved,
 		engine: e.engine != nil, loadNotBefore: e.restart, released: e.released,
@@ -170,8 +172,17 @@ func (p *Pool) downloadProgress(e *entry) func(done, total int64) {
 	}
 }
 
+// end tells a running download to end; one that has ended meanwhile stays as it
+// is. The caller holds Pool.mu.
+func (d *download) end() {
+	if d.running {
+		d.ending = true
+		d.cancel()
+	}
+}
+
 func (d *download) finished(path string, err error, now time.Time) {
-	d.running, d.cancel, d.failure = false, nil, nil
+	d.running, d.ending, d.cancel, d.failure = false, false, nil, nil
 	if err == nil {
 		d.done, d.path, d.bytes, d.attempts = true, path, d.total, 0
 		return

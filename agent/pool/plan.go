@@ -43,10 +43,11 @@ const (
 type view struct {
 	key  memory.Key
 	want want
-	// download: is it done, is it running, when may it be tried again.
-	downloaded, downloading bool
-	downloadRefused         bool
-	downloadNotBefore       time.Time
+	// download: is it done, is it running, was it told to end, when may it be
+	// tried again.
+	downloaded, downloading, downloadEnding bool
+	downloadRefused                         bool
+	downloadNotBefore                       time.Time
 	// admission and failure: reserved in the ledger; refused for good.
 	reserved, refused bool
 	// engine: a process is there or about to be; it is being started; an unload
@@ -157,6 +158,9 @@ func planRunning(v view, predecessor bool, now time.Time) (action, time.Time) {
 		if v.reserved {
 			return action{step: stepUnreserve}, time.Time{}
 		}
+		if now.Before(v.loadNotBefore) {
+			return action{}, v.loadNotBefore // from then on requests may come, and somebody must say so
+		}
 		return action{}, time.Time{}
 	case v.unsettled:
 		return action{}, time.Time{} // the look that settles it wakes the loop
@@ -195,6 +199,8 @@ func planEnd(v view, reason v1alpha1.ReclaimReason, last step) action {
 	switch {
 	case v.engine:
 		return planStop(v, reason)
+	case v.downloadEnding:
+		return action{} // its end wakes the loop
 	case v.downloading:
 		return action{step: stepCancelDownload}
 	case last == stepRelease && v.released:

@@ -197,6 +197,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		case <-p.life.Done():
 		case <-p.wakes:
 		case <-timer.C:
+			p.publish() // a pause has ended, which conditions speak of
 		}
 		timer.Stop()
 	}
@@ -244,7 +245,7 @@ func (p *Pool) execute(a action) {
 	case stepDownload:
 		p.download(e)
 	case stepCancelDownload:
-		p.change(func() { e.download.cancel() })
+		p.change(e.download.end)
 	case stepReserve:
 		p.reserve(e)
 	case stepLoad:

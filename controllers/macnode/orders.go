@@ -30,6 +30,15 @@ type orders struct {
 	Inspections []v1alpha1.Inspection `json:"inspections,omitempty"`
 }
 
+// whole names both lists even where they are empty: a spec of which everything
+// is withdrawn at once becomes null, which the API server refuses.
+func (o orders) whole() map[string]any {
+	return map[string]any{
+		"assignments": append([]v1alpha1.Assignment{}, o.Assignments...),
+		"inspections": append([]v1alpha1.Inspection{}, o.Inspections...),
+	}
+}
+
 // SetupWithManager starts the reconciler with its watches.
 func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("macnode-orders").WithOptions(o).
@@ -127,7 +136,7 @@ func (r *Orders) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if status.Equal(wanted, orders{mac.Spec.Assignments, mac.Spec.Inspections}) {
 		return reconcile.Result{}, nil
 	}
-	err = status.Apply(ctx, r.Client, status.Document{Object: &mac, Manager: v1alpha1.ManagerOrders, Spec: wanted})
+	err = status.Apply(ctx, r.Client, status.Document{Object: &mac, Manager: v1alpha1.ManagerOrders, Spec: wanted.whole()})
 	return reconcile.Result{}, client.IgnoreNotFound(err)
 }
 
