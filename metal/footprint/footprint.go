@@ -117,9 +117,9 @@ func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 		return Terms{}, err
 	}
 	t := Terms{Weights: weights.bytes, KV: kv.bytes, Transient: max(step.bytes, b.kernels.growth(f, kv.bytes)), Overhead: overhead.bytes}
-	reusable := t.Transient
+	reusable := step.bytes
 	if b.pools {
-		reusable += t.KV
+		reusable += max(0, t.KV-b.kernels.held(f, 1, 1).bytes)
 	}
 	t.Pooled = min(reusable, pooled(t.Total()))
 	return t, nil

@@ -240,11 +240,13 @@ func (k Kernels) held(f model.Facts, sequences, tokens int64) amount {
 	return a
 }
 
-// growth is what of a cache of so many bytes exists twice while it grows.
+// growth is what of a cache of so many bytes exists twice while it grows: the
+// one before it, which had a block less.
 func (k Kernels) growth(f model.Facts, held int64) int64 {
-	copied := held
+	before := max(0, held-k.held(f, 1, 1).bytes)
+	copied := before
 	if k.GrowMost > 0 {
-		copied = min(held, k.GrowMost)
+		copied = min(before, k.GrowMost)
 	}
-	return max(min(held, k.GrowWhole), copied/f.Layers*min(k.GrowLayers, f.Layers))
+	return max(min(before, k.GrowWhole), copied/f.Layers*min(k.GrowLayers, f.Layers))
 }

@@ -22,6 +22,8 @@ const (
 	// leastChunk is how few tokens of a prompt the engine computes in one step
 	// beside running answers, and lead how long a short answer is.
 	leastChunk, lead = 8, 16
+	// shortPrompt is the longest of the prompts that come first.
+	shortPrompt = 96
 	// filled is the least share of the promised KV that must have been held.
 	filled = 0.95
 )
@@ -109,8 +111,9 @@ func measure(ctx context.Context, m model, b backend) (out measured, err error) 
 	return out, nil
 }
 
-// fill publishes the limits as an agent does, and has one or two sequences grow
-// to the end of the context. The first waits for the second with an answer that
+// fill publishes the limits as an agent does, asks short prompts of all kinds of
+// lengths, whose arrays stay pooled, and has one or two sequences grow to the
+// end of the context. The first waits for the second with an answer that
 // outlasts the second's prompt, and lies in its last block meanwhile.
 func fill(ctx context.Context, e *served.Engine, limits estimated, p promise, w *watching) error {
 	if _, err := e.Client.SetLimits(ctx, &wire.Limits{MemoryBytes: limits.Limit, CacheBytes: limits.Cache, Sequence: 1}); err != nil {
@@ -119,6 +122,11 @@ func fill(ctx context.Context, e *served.Engine, limits estimated, p promise, w 
 	prompts := []int{p.tokens - lead}
 	if p.sequences > 1 {
 		prompts = []int{p.tokens - p.tokens/leastChunk - 2*lead, p.tokens - lead}
+	}
+	for n := min(p.tokens, shortPrompt) - 2; n > 0; n = n * 2 / 3 {
+		if err := answer(ctx, e, n+2, n, func() {}); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
