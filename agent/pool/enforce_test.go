@@ -278,7 +278,7 @@ func TestP14EveryFlavourGoesThroughOneFunnel(t *testing.T) {
 				s.used("a")
 				s.after(10 * time.Second)
 				var order []string
-				s.fault = func(point string) {
+				s.at(func(point string) {
 					if point == FaultUnloadAsked {
 						return // it may come at any time beside the end
 					}
@@ -286,10 +286,10 @@ func TestP14EveryFlavourGoesThroughOneFunnel(t *testing.T) {
 					if held := s.Ledger.Account().Reserved; held != 6*gib && point != FaultReleased {
 						t.Errorf("P15: %d bytes are reserved at %s", held, point)
 					}
-				}
+				})
 				trigger(s, a)
 				s.after(5 * time.Second)
-				s.fault = nil
+				s.at(nil)
 				want := []string{FaultUnloadBegun, FaultUnloadRecorded, FaultUnloadDrained, FaultUnloadMeasured, FaultExitSeen, FaultExitSettled, FaultExitRecorded}
 				if len(order) < len(want) || !slices.Equal(order[:len(want)], want) {
 					t.Errorf("P15: %v", order)
@@ -322,7 +322,7 @@ func TestP17TheHostIsLookedAtUntilItGotItsMemoryBack(t *testing.T) {
 				s.follow(s.model("a", enginetest.Script{HoldBytes: 20 * gib}, onDemand(0)))
 				s.used("a")
 				s.after(time.Second)
-				s.fault = func(point string) {
+				s.at(func(point string) {
 					switch point {
 					case FaultExitSeen:
 						s.probe.begin(func(look int, h probe.Host) probe.Host {
@@ -337,7 +337,7 @@ func TestP17TheHostIsLookedAtUntilItGotItsMemoryBack(t *testing.T) {
 						}
 						s.probe.begin(nil)
 					}
-				}
+				})
 				s.evict(memory.Key{UID: "a", Epoch: 1}, v1alpha1.ReclaimIdle)
 				s.after(10 * time.Second)
 				if r := s.lastReclaim(); r.HostCheck != tc.want || *r.FreedBytes != 20*gib {
@@ -358,7 +358,7 @@ func TestP19WhileOthersServeOneLookIsEnough(t *testing.T) {
 			s.used("a")
 			s.after(time.Second)
 			var began, ended time.Time
-			s.fault = func(point string) {
+			s.at(func(point string) {
 				switch point {
 				case FaultExitSeen:
 					began = time.Now()
@@ -366,10 +366,10 @@ func TestP19WhileOthersServeOneLookIsEnough(t *testing.T) {
 				case FaultExitSettled:
 					ended = time.Now()
 				}
-			}
+			})
 			s.evict(memory.Key{UID: "a", Epoch: 1}, v1alpha1.ReclaimMadeRoom)
 			s.after(time.Second)
-			s.fault = nil
+			s.at(nil)
 			if took := ended.Sub(began); took != 0 {
 				t.Errorf("settled after %v", took)
 			}

@@ -199,7 +199,7 @@ func TestP4TheHoldIsThereWhenTheEngineIsReady(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("a", enginetest.Script{LoadMilliseconds: 1000}, onDemand(0)))
 		seen := false
-		s.fault = func(point string) {
+		s.at(func(point string) {
 			if point == FaultLoadReady {
 				seen = true
 				go func() { // as an enforcer would, at every chance
@@ -211,7 +211,7 @@ func TestP4TheHoldIsThereWhenTheEngineIsReady(t *testing.T) {
 					}
 				}()
 			}
-		}
+		})
 		h := s.acquire("a")
 		if end, err := ask(s.ctx, h, 5, nil); err != nil {
 			t.Errorf("%v, %v", end, err)

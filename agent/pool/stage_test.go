@@ -30,9 +30,11 @@ type stage struct {
 	mac   *probe.Scripted
 	host  probe.Host
 	probe *counting
-	fault func(string)
+	fault func(string) // set by at
 	stop  context.CancelFunc
 	ended chan struct{}
+
+	faults sync.Mutex // guards fault, and what it changes
 
 	mu       sync.Mutex
 	reclaims []v1alpha1.Reclaim // in their order
@@ -102,6 +104,8 @@ func (s *stage) boot() {
 		Log: logr.Discard(), Journal: j, Ledger: memory.NewLedger(), Probe: s.probe, Weights: &scripts{dir: ""},
 		Engines: s.twin, StateDir: s.dir,
 		Fault: func(point string) {
+			s.faults.Lock()
+			defer s.faults.Unlock()
 			if s.fault != nil {
 				s.fault(point)
 			}
@@ -128,6 +132,13 @@ func (s *stage) boot() {
 func (s *stage) halt() {
 	s.stop()
 	<-s.ended
+}
+
+// at has f called at every fault point from now on; nil ends that. f does not wait.
+func (s *stage) at(f func(point string)) {
+	s.faults.Lock()
+	defer s.faults.Unlock()
+	s.fault = f
 }
 
 // after lets time pass, and then everything that is due happen.
