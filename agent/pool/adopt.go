@@ -81,6 +81,9 @@ func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
 	})
 	p.record(func(s *journal.State) { s.PutEngine(r) })
 	p.attend(e, g)
+	if r.Stop != nil { // an agent before us began to end it
+		p.unload(e, r.Stop.Reason, nil)
+	}
 	select {
 	case <-heard:
 		p.Log.Info("Engine is adopted", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)

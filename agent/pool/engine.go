@@ -55,6 +55,8 @@ type engine struct {
 	lastUse, lastUseKept time.Time
 	// asking: limits were sent at that time and not answered yet; zero: no.
 	asking time.Time
+	// behind: a poll found them unanswered and could send nothing newer.
+	behind bool
 	trim   trimming
 	// aborting: an Abort goes on.
 	aborting bool
@@ -78,6 +80,8 @@ type stopping struct {
 	// confirmed Shutdown.
 	rung     rung
 	answered bool
+	// told is closed when the call of Shutdown has returned.
+	told chan struct{}
 	// hurry ends running requests at once, with a typed error.
 	hurry bool
 }

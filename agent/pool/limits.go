@@ -14,15 +14,19 @@ type headroom struct {
 	// answered is the newest question that was dealt with, and told the newest
 	// of which the engine was sent the answer.
 	answered, told int64
+	// seen is the newest that the last reading held: one that came since was
+	// not looked at.
+	seen int64
 	// tied is the question that waits for the end of victim.
 	tied   int64
 	victim *engine
 }
 
-// wanted is how much a guard asks for that was not dealt with; the caller
-// holds Pool.mu.
+// wanted is how much a guard asks for that was not dealt with, for a reading,
+// and notes which question that was; the caller holds Pool.mu.
 func (g *engine) wanted() int64 {
 	guard := g.status.GetGuard()
+	g.headroom.seen = guard.GetHeadroomRequest()
 	if guard.GetHeadroomRequest() <= g.headroom.answered || g.headroom.victim != nil {
 		return 0
 	}
@@ -39,7 +43,7 @@ func (p *Pool) tieHeadroom(victim *engine) {
 		if g == nil || g.headroom.victim != nil {
 			continue
 		}
-		question := g.status.GetGuard().GetHeadroomRequest()
+		question := g.headroom.seen
 		switch {
 		case question <= g.headroom.answered:
 		case victim != nil && !victim.gone:
@@ -101,7 +105,11 @@ func limitsOf(e memory.EngineReading, r memory.Reading, d memory.Decision, busy 
 func (p *Pool) publishTo(r memory.EngineReading, l *wire.Limits, left *int64) {
 	var g *engine
 	p.read(func() {
-		if e := p.entries[r.Key]; e != nil && e.engine != nil && e.engine.status != nil && !e.engine.gone && e.engine.asking.IsZero() {
+		e := p.entries[r.Key]
+		if e == nil || e.engine == nil || e.engine.status == nil || e.engine.gone {
+			return
+		}
+		if e.engine.behind = !e.engine.asking.IsZero(); !e.engine.behind {
 			g = e.engine
 			g.asking = time.Now()
 			l.HeadroomAnswered = g.headroom.answered
@@ -122,5 +130,9 @@ func (p *Pool) publishTo(r memory.EngineReading, l *wire.Limits, left *int64) {
 	}, func(err error) {
 		g.limitsRefused = err != nil
 		g.asking = time.Time{}
+		if g.behind { // what a poll found meanwhile was not sent
+			g.behind = false
+			p.poke()
+		}
 	})
 }

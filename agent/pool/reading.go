@@ -120,14 +120,28 @@ func (p *Pool) measure(g *engine) (bytes int64, ok bool) {
 	return n, true
 }
 
-// ownFootprint measures all engines now and adds up what they hold.
+// ownFootprint measures all engines now and adds up what they hold; where one
+// cannot be measured its last figure counts.
 func (p *Pool) ownFootprint() (sum int64) {
-	for _, g := range p.engines() {
-		if n, err := g.proc.Footprint(); err == nil {
-			sum += n
-		}
-	}
+	sum, _ = p.ownFootprints()
 	return sum
+}
+
+// ownFootprints says also whether all of them could be measured.
+func (p *Pool) ownFootprints() (sum int64, known bool) {
+	known = true
+	for _, g := range p.engines() {
+		n, err := g.proc.Footprint()
+		switch {
+		case errors.Is(err, probe.ErrGone):
+			n = 0
+		case err != nil:
+			p.read(func() { n = g.footprint })
+			known = false
+		}
+		sum += n
+	}
+	return sum, known
 }
 
 // residue is what is left where nothing should be; the caller holds mu.

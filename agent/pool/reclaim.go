@@ -15,6 +15,7 @@ import (
 // collect does what follows every observed exit: it checks the host, writes
 // the reclaim down once, and only then lets the entry go on.
 func (p *Pool) collect(e *entry, g *engine) {
+	p.lastWord(g)
 	now := time.Now()
 	var how ending
 	p.read(func() {
@@ -59,6 +60,25 @@ func (p *Pool) collect(e *entry, g *engine) {
 	p.Reclaimed(r)
 	p.wake()
 	p.poke() // an unload always ends with a look at the Mac (M9)
+}
+
+// lastWord waits for the return of a Shutdown that is under way: the answer and
+// the end of the process come together, and how it ended depends on both. The
+// connection is closed, so it returns at once.
+func (p *Pool) lastWord(g *engine) {
+	var told chan struct{}
+	p.read(func() {
+		if g.stop != nil && g.stop.rung == rungShutdown {
+			told = g.stop.told
+		}
+	})
+	if told == nil {
+		return
+	}
+	select {
+	case <-told:
+	case <-p.life.Done():
+	}
 }
 
 // vacate ends the entry's claim to an engine; the caller holds mu. What is

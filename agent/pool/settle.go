@@ -48,7 +48,10 @@ func (p *Pool) strandedNow() (yes bool) {
 	if err != nil || !host.WiredKnown {
 		return false
 	}
-	own := p.ownFootprint() // after the host: what was wired for an engine that goes meanwhile counts as nobody's
+	own, known := p.ownFootprints() // after the host: what was wired for an engine that goes meanwhile counts as nobody's
+	if !known {
+		return false
+	}
 	p.read(func() {
 		yes = p.stranding.BaselineKnown && host.Wired-own-p.stranding.Baseline > memory.StrandingBound(host.Total)
 	})
@@ -59,7 +62,9 @@ func (p *Pool) strandedNow() (yes bool) {
 // the footprints are.
 func (p *Pool) watchWired(host probe.Host, known bool) {
 	w := memory.WiredReading{At: time.Now(), Wired: host.Wired, Known: known && host.WiredKnown, Measurable: host.WiredKnown || !known, Total: host.Total}
-	w.Footprints, w.Engines = p.ownFootprint(), len(p.engines())
+	own, measured := p.ownFootprints()
+	w.Footprints, w.Engines = own, len(p.engines())
+	w.Known = w.Known && measured // else the bytes of an engine would seem to be nobody's
 	before, after := false, false
 	p.change(func() {
 		before = p.stranding.MayStart()

@@ -25,7 +25,7 @@ func (p *Pool) unload(e *entry, reason v1alpha1.ReclaimReason, only func(*engine
 		if e.order.ReplicaUID != "" {
 			g.record.DrainSeconds = e.order.DrainSeconds // it may have been changed since the start
 		}
-		g.stop = &stopping{reason: reason, since: time.Now(), hurry: hurried(reason) || g.failure != nil}
+		g.stop = &stopping{reason: reason, since: time.Now(), hurry: hurried(reason) || g.failure != nil, told: make(chan struct{})}
 		if old := g.record.Stop; old != nil { // an agent before us began it
 			g.stop.reason, g.stop.since, g.stop.footprint = old.Reason, old.Since, old.Footprint
 		}
@@ -132,6 +132,7 @@ func (p *Pool) shutdown(g *engine, limit time.Duration) (ended bool) {
 	if _, err := g.client.Shutdown(ctx, &wire.ShutdownRequest{}); err == nil {
 		p.read(func() { g.stop.answered = true })
 	}
+	close(g.stop.told)
 	p.Fault(FaultUnloadAsked)
 	select {
 	case <-g.proc.Done():
