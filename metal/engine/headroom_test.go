@@ -129,9 +129,11 @@ func TestG13APromptThatWaitsForRoomHoldsUpNoAnswer(t *testing.T) {
 	}
 	g := asked(t, e, 1)
 	before := e.Status().GeneratedTokens
-	waitFor(t, "more of the other answer", func() bool { return e.Status().GeneratedTokens > before+20 || e.Status().Running < 2 })
-	if st := e.Status(); st.Queued+st.Running != 2 {
-		t.Errorf("%d run and %d wait while the host is asked", st.Running, st.Queued)
+	waitFor(t, "more of the other answer, or its end", func() bool {
+		return e.Status().GeneratedTokens > before+20 || e.Status().Queued+e.Status().Running < 2
+	})
+	if st := e.Status(); st.Queued+st.Running < 1 || st.Guard.Refused+st.Guard.Aborted > 0 {
+		t.Errorf("while the host is asked: %+v", st)
 	}
 	limits.Headroom, limits.HeadroomAnswered = 100<<20, g.HeadroomRequest
 	publish(limits)
