@@ -106,6 +106,16 @@ bench-footprint: build mlx ## what engine footprint says beside the most that a 
 test-leaks: ## memory that is not given back: 10,000 passes, a fault at every operation, 1,000 cancelled requests (MLX=1: on MLX too)
 	$(if $(MLX),bash hack/mlx/go.sh,go) run ./hack/leaks
 
+.PHONY: test-memory
+test-memory: kube build ## the map of required behaviour of memory has no gap, and every test that it names
+	go run ./hack/idmap
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^Test([PMGK][0-9]|Invariant[0-9])' $$(grep -rlE '^func Test([PMGK][0-9]|Invariant[0-9])' --include='*_test.go' \
+		agent api controllers gateway metal cmd hack | grep -v /testdata/ | xargs -n1 dirname | sort -u | sed 's|^|./|')
+
+.PHONY: soak-pool
+soak-pool: ## STEPS (10,000,000) of random histories against the plain model of the pool; SEED repeats one
+	go test -count=1 -timeout 0 -v -run RandomHistories ./agent/history -steps $(or $(STEPS),10000000) -seed $(or $(SEED),0)
+
 .PHONY: bench-gpu
 bench-gpu: ## the engine on an NVIDIA GPU beside mlx-lm; where there is none, says how to take it to one
 	bash hack/bench/gpu/run.sh

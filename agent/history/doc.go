@@ -47,7 +47,7 @@
 //	order a always reserve=38GiB
 //	order b on-demand reserve=6GiB idle=5m priority=1 drain=10s model=a
 //	order a drained
-//	withdraw b
+//	withdraw b            also: several names
 //
 // An order changes what it names and keeps the rest; running, downloaded and
 // drained are the desired states; next-epoch, and an order after withdraw, begin

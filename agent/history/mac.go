@@ -34,6 +34,17 @@ type settings struct {
 	pressure, thermal                                              string
 }
 
+// pages that are left to files: others take the inactive ones first, and then
+// the active ones down to the last.
+func (s *settings) pages(used int64) (active, inactive, free int64) {
+	left := max(0, s.total-used)
+	if active = min(s.active, left); s.active > 0 {
+		active = max(active, 16<<10)
+	}
+	inactive = min(s.inactive, max(0, left-active))
+	return active, inactive, max(0, left-active-inactive)
+}
+
 // late bytes are used until the Mac has them back.
 type late struct {
 	bytes int64
@@ -78,9 +89,10 @@ func (m *mac) Host(_ context.Context, own int64) (probe.Host, error) {
 			used += l.bytes
 		}
 	}
+	active, inactive, free := s.pages(used)
 	return probe.Host{
-		Chip: "M2Ultra", Total: s.total, MetalCap: s.metal, Free: max(0, s.total-used-s.active-s.inactive),
-		Foreign: max(0, used-own), Used: used, Inactive: s.inactive, Active: s.active,
+		Chip: "M2Ultra", Total: s.total, MetalCap: s.metal, Free: free,
+		Foreign: max(0, used-own), Used: used, Inactive: inactive, Active: active,
 		Wired: wired, WiredKnown: !s.unwired, SwapUsed: s.swap, Pressure: s.pressure, Thermal: s.thermal,
 	}, nil
 }

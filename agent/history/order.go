@@ -184,12 +184,17 @@ func record(source string) model.Record {
 }
 
 func (w *World) withdraw(a *arguments) (string, error) {
-	name := a.word()
+	names := []string{a.word()}
+	for len(a.args) > 0 && len(a.args[0].Vals) == 0 {
+		names = append(names, a.word())
+	}
 	if err := a.done(); err != nil {
 		return "", err
 	}
 	w.mu.Lock()
-	delete(w.orders, name)
+	for _, name := range names {
+		delete(w.orders, name)
+	}
 	w.mu.Unlock()
 	w.apply()
 	return "", nil

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -52,10 +53,15 @@ func (w *World) status(a *arguments) (string, error) {
 	for i := range s.Assignments {
 		replica(&b, &s.Assignments[i], holds)
 	}
-	for _, r := range s.Reclaims {
+	for _, r := range slices.SortedStableFunc(slices.Values(s.Reclaims), newest) {
 		fmt.Fprintf(&b, "reclaim %s: %s, %s, freed %s, %s\n", r.ID, r.Reason, r.Exit, orUnknown(r.FreedBytes), r.HostCheck)
 	}
 	return strings.TrimSpace(b.String()), nil
+}
+
+// newest first, and by id in one instant.
+func newest(a, b v1alpha1.Reclaim) int {
+	return cmp.Or(b.Time.Compare(a.Time.Time), compareNames(a.ID, b.ID))
 }
 
 func orUnknown(n *int64) string {

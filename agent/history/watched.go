@@ -49,7 +49,6 @@ func (p *watched) Adopt(ctx context.Context, pid int, start string) (process.Han
 		return nil, err
 	}
 	uid := p.engine(pid).Config().ReplicaUID
-	p.world.diary.write(uid, "adopted, process %d", pid)
 	return handle{h, uid, p.world}, nil
 }
 
@@ -98,7 +97,7 @@ func (w *World) began(c wire.Config, pid int, socket string) {
 	strands := w.models[filepath.Base(c.ModelPath)].strands
 	w.mu.Unlock()
 	w.mac.began(pid, strands)
-	w.diary.write(c.ReplicaUID, "started, load %d, process %d", load, pid)
+	w.diary.write(c.ReplicaUID, "started, load %d", load)
 }
 
 type handle struct {
@@ -213,8 +212,9 @@ func about(pairs []any) (whom, rest string) {
 		switch key {
 		case "ModelReplica":
 			whom = strings.TrimPrefix(v, namespace+"/")
-		case "pid", "call":
-			rest += fmt.Sprintf(" %s %s", key, v)
+		case "pid", "load": // ids depend on who was first in an instant
+		case "call":
+			rest += " " + v
 		default:
 			rest += fmt.Sprintf("; %s: %s", key, v)
 		}

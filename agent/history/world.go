@@ -141,7 +141,8 @@ type diary struct {
 
 type line struct {
 	at    time.Duration
-	whom  string
+	name  string
+	whom  string // the name, or what several have in common
 	text  string
 	times int
 }
@@ -152,7 +153,7 @@ func (d *diary) write(whom, format string, args ...any) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.lines = append(d.lines, line{time.Since(d.begun), whom, fmt.Sprintf(format, args...), 1})
+	d.lines = append(d.lines, line{time.Since(d.begun), whom, whom, fmt.Sprintf(format, args...), 1})
 }
 
 // take returns what was written since the last time, in order; what one name
@@ -168,17 +169,8 @@ func (d *diary) take() string {
 		}
 		return cmp.Or(compareNames(a.whom, b.whom), rank(a.text)-rank(b.text))
 	})
-	var out []line
-	for _, l := range lines {
-		i := slices.IndexFunc(out, func(o line) bool { return o.whom == l.whom && o.text == l.text })
-		if i >= 0 && repeats(l.text) {
-			out[i].times++
-			continue
-		}
-		out = append(out, l)
-	}
 	var b strings.Builder
-	for _, l := range out {
+	for _, l := range together(lines) {
 		fmt.Fprintf(&b, "%s %s: %s", clock(l.at), l.whom, l.text)
 		if l.times > 1 {
 			fmt.Fprintf(&b, " (%d times)", l.times)
@@ -186,6 +178,29 @@ func (d *diary) take() string {
 		b.WriteByte('\n')
 	}
 	return b.String()
+}
+
+// together makes one line of an error that polls find again, and of what
+// happens to all requests of one command in one instant.
+func together(lines []line) (out []line) {
+	for _, l := range lines {
+		if repeats(l.text) {
+			if i := slices.IndexFunc(out, func(o line) bool { return o.whom == l.whom && o.text == l.text }); i >= 0 {
+				out[i].times++
+				continue
+			}
+		}
+		if l.whom = strings.TrimRight(l.whom, "0123456789"); !strings.HasSuffix(l.whom, ".") {
+			l.whom = l.name
+		} else if n := len(out); n > 0 && out[n-1].at == l.at && out[n-1].text == l.text && out[n-1].whom == l.whom+"N" {
+			out[n-1].times++
+			continue
+		} else {
+			l.whom += "N"
+		}
+		out = append(out, l)
+	}
+	return out
 }
 
 // rank puts what is noted of one engine in one instant, by several goroutines,
