@@ -72,8 +72,8 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// TestTheRealEnginePassesTheSuite that the fake one passes too.
-func TestTheRealEnginePassesTheSuite(t *testing.T) {
+// TestP3TheRealEnginePassesTheSuite that the fake one passes too.
+func TestP3TheRealEnginePassesTheSuite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "slow.gguf")
 	c := tinymodel.Default()
 	c.Layers, c.Hidden, c.FeedForward, c.Context = 8, 256, 1024, 4096

@@ -14,7 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-func TestTwinPassesTheSuite(t *testing.T) {
+func TestP3TwinPassesTheSuite(t *testing.T) {
 	twin := enginetest.NewTwin(probe.NewScripted(probe.Host{Total: gib}))
 	twin.SetScript("m", enginetest.Script{HoldBytes: mib, TokenMilliseconds: 5})
 	enginetest.Run(t, enginetest.InTwin(twin, "m"))

@@ -228,7 +228,7 @@ func seeded(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
-func TestG1ThePeakIsMonotoneInEveryArgument(t *testing.T) {
+func TestG1Invariant10ThePeakIsMonotoneInEveryArgument(t *testing.T) {
 	r := seeded(t)
 	for range 20_000 {
 		f, k := anyFacts(r), anyKernels(r)
