@@ -163,8 +163,5 @@ func (l *Ledger) sum() int64 {
 	return n
 }
 
-// EngineLimit is the ceiling of one engine's process: its reservation, which
-// is an estimate, plus slack of a twentieth and at least 64 MiB.
-func EngineLimit(reserved int64) int64 {
-	return reserved + max(64*footprint.MiB, reserved/20)
-}
+// EngineLimit is the ceiling of one engine's process, from its reservation.
+func EngineLimit(reserved int64) int64 { return footprint.EngineLimit(reserved) }

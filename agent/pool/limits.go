@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -88,7 +89,7 @@ func limitsOf(e memory.EngineReading, r memory.Reading, d memory.Decision, busy 
 		share++
 	}
 	l := &wire.Limits{
-		MemoryBytes: e.Limit, CacheBytes: e.Limit / 16, PausePrefill: d.PausePrefill,
+		MemoryBytes: e.Limit, CacheBytes: footprint.PooledLimit(e.Limit), PausePrefill: d.PausePrefill,
 		HeadroomKnown: r.HostKnown && d.GuardInactive == "", HeadroomBytes: max(0, d.Headroom/max(1, share)),
 		CanMakeRoom: memory.CanMakeRoom(r.Engines, e.Priority, e.Key),
 		Sequence:    time.Now().UnixNano(), // grows over restarts of the agent too

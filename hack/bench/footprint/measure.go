@@ -22,8 +22,11 @@ const (
 	// leastChunk is how few tokens of a prompt the engine computes in one step
 	// beside running answers, and lead how long a short answer is.
 	leastChunk, lead = 8, 16
-	// shortPrompt is the longest of the prompts that come first.
-	shortPrompt = 96
+	// shortPrompt is the longest of the prompts that come first. An engine that
+	// knows nothing of its speed computes 128 tokens of it at once, as a quick
+	// machine always does: what is measured must not depend on how busy this one
+	// is.
+	shortPrompt = 160
 	// filled is the least share of the promised KV that must have been held.
 	filled = 0.95
 )
