@@ -27,6 +27,9 @@ import (
 type Model struct {
 	// Name of the deployment, and File below the model root.
 	Name, File string
+	// Served is another name that clients may use beside "default/NAME"; empty:
+	// the deployment's.
+	Served string
 	// OnDemand models are loaded by their first request and may be evicted.
 	OnDemand bool
 	// IdleSeconds until an OnDemand one goes by itself; 0: never.
@@ -50,6 +53,9 @@ func (m Model) Deployment() *v1alpha1.ModelDeployment {
 			Placement: v1alpha1.PlacementSpec{Chips: m.Chips},
 			Rollout:   v1alpha1.RolloutSpec{DrainSeconds: &m.DrainSeconds},
 		},
+	}
+	if m.Served != "" {
+		md.Spec.ServedNames = []string{m.Served}
 	}
 	if m.Tokens > 0 {
 		md.Spec.Context.Tokens = m.Tokens
@@ -203,7 +209,7 @@ func (f *Fleet) Replica(ctx context.Context, model string) (v1alpha1.ModelReplic
 // again after a 503, and returns its engine.
 func (f *Fleet) Rouse(ctx context.Context, model string, limit time.Duration) (Resident, error) {
 	// The shortest prompt: a large model on a slow back end takes seconds for a token.
-	body, err := json.Marshal(map[string]any{"model": model, "prompt": "a", "max_tokens": 1, "temperature": 0})
+	body, err := json.Marshal(map[string]any{"model": "default/" + model, "prompt": "a", "max_tokens": 1, "temperature": 0})
 	if err != nil {
 		return Resident{}, fmt.Errorf("question: %w", err)
 	}
