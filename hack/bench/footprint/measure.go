@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// look is how often the process is looked at: arrays of a step live for
+	// look is how often the process is looked at, at most: arrays of a step live for
 	// milliseconds, but their pages stay pooled.
 	look = 20 * time.Millisecond
 	// leastChunk is how few tokens of a prompt the engine computes in one step
@@ -191,14 +191,18 @@ type watching struct {
 func (w *watching) start(e *served.Engine) {
 	w.ended = make(chan struct{})
 	w.done.Go(func() {
-		for tick := time.NewTicker(look); ; {
+		for {
+			began := time.Now()
 			if n, err := e.Footprint(); err == nil { // it ends with the process, which Stop judges
 				w.peak = max(w.peak, n)
 			}
+			// The kernel walks every page of the process for it: a tenth of the
+			// time is enough.
+			next := time.NewTimer(max(look, 10*time.Since(began)))
 			select {
-			case <-tick.C:
+			case <-next.C:
 			case <-w.ended:
-				tick.Stop()
+				next.Stop()
 				return
 			}
 		}

@@ -12,7 +12,7 @@ const least, most = 1.0, 1.25
 // about says how it was measured.
 const about = "`make bench-footprint`: `engine footprint` beside the most that `engine serve` ever held, from the start of its process to\n" +
 	"the end of requests that fill every promised token of its cache at once, under the limits that an agent would publish. Held is\n" +
-	"Pss_Anon + Pss_Shmem + SwapPss, read every 20 ms. MLX computes on the processor here (`mlx-cpu` in the arithmetic): what it takes\n" +
+	"Pss_Anon + Pss_Shmem + SwapPss, read every 20 ms or a tenth of the time. MLX computes on the processor here (`mlx-cpu` in the arithmetic): what it takes\n" +
 	"on a Mac's GPU is not measured by this. Weights and KV are exact on both sides; the figures beside them are one step's\n" +
 	"arrays, what the back end keeps pooled, and the process itself."
 
