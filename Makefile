@@ -131,6 +131,22 @@ test-goldens: ## real weights, tokenizer and templates against references we did
 test-failover: kube build ## two streams from two Macs through the gateway, one Mac is killed
 	bash hack/failover/run.sh
 
+.PHONY: bench-reclaim
+bench-reclaim: kube build mlx ## what an eviction gives back and costs others: 600 MB beside a stream, on ref and MLX (Linux; keeps models in .cache)
+	go run ./hack/bench/reclaim
+
+.PHONY: test-cycles
+test-cycles: kube build ## ten cycles of memory pressure on one Mac end where they began (Linux)
+	go run ./hack/cycles
+
+.PHONY: test-crash
+test-crash: kube build ## the agent is killed at each step of a load and of an unload, and its successor finishes the job (Linux)
+	go run ./hack/crash
+
+.PHONY: demo-memory
+demo-memory: kube build ## a ceiling lowered, a model evicted, its bytes told, its return, as kubectl shows them (Linux)
+	bash hack/demomemory/run.sh
+
 .PHONY: clean
 clean: ## remove what was built (the build cache stays)
 	rm -rf bin
