@@ -20,8 +20,12 @@ import (
 )
 
 // wide is a model of 4 kB of KV a token: 256 tokens take a block of 1 MiB.
-func wide(t *testing.T) string {
+func wide(t *testing.T) string { return deep(t, 2) }
+
+// deep is a wide model of so many layers, with 2 kB of KV a token in each.
+func deep(t *testing.T, layers int) string {
 	c := tinymodel.Default()
+	c.Layers = layers
 	c.QueryHeads, c.KVHeads, c.HeadSize, c.Context = 4, 4, 64, 1<<16
 	return model(t, c)
 }
@@ -359,7 +363,7 @@ func TestG12AFootprintOverTheLimitEndsThePromptUnderWay(t *testing.T) {
 // TestG12AnAnswerThatMeetsTheLimitEndsAlone: no prompt is under way, and the
 // youngest answer has to go.
 func TestG12AnAnswerThatMeetsTheLimitEndsAlone(t *testing.T) {
-	path := wide(t)
+	path := deep(t, 8) // blocks of 4 MiB, more than all arrays of a step
 	rs := []engine.Request{long(250), long(240)}
 	rs[0].MaxTokens, rs[1].MaxTokens = 60, 60
 	plain := ready(t, engine.Options{ModelPath: path, ContextTokens: 2000, Sequences: 2}, ref.Options{})
@@ -368,8 +372,8 @@ func TestG12AnAnswerThatMeetsTheLimitEndsAlone(t *testing.T) {
 		t.Fatalf("the answer is too short for this test: %+v", want.finished)
 	}
 	e := ready(t, engine.WithEstimator(engine.Options{ModelPath: path, ContextTokens: 2000, Sequences: 2}, &believed{}), ref.Options{})
-	// Two blocks each are wanted, and there is room for three and a half.
-	publisher(e)(engine.Limits{Memory: e.Status().Memory.Active() + engine.Overhead(e) + 3<<20 + 640<<10})
+	// Two blocks each are wanted, and there is room for three, and for a step.
+	publisher(e)(engine.Limits{Memory: e.Status().Memory.Active() + engine.Overhead(e) + 15<<20})
 	first, err := e.Generate(t.Context(), rs[0])
 	if err != nil {
 		t.Fatal(err)
