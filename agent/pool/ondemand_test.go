@@ -402,6 +402,9 @@ func TestP11WhatIsAlwaysResidentIsNoVictim(t *testing.T) {
 		s.follow(pin, idle, more, last)
 		s.want("last", "Admitted False/InsufficientMemory")
 		s.wantResident("more pin")
+		if s.evict(memory.Key{UID: "pin", Epoch: 1}, v1alpha1.ReclaimHardPressure) {
+			t.Error("whoever asks, what is always resident is not evicted")
+		}
 	})
 	play(t, func(s *stage) { // busy, so it waits
 		pin, busy := s.model("pin", enginetest.Script{HoldBytes: 25 * gib}), s.model("busy", enginetest.Script{HoldBytes: 25 * gib}, onDemand(0))
