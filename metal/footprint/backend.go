@@ -23,6 +23,10 @@ type backend struct {
 	// a step may in any case: those of shorter chunks are of sizes of their own,
 	// each half as large, and so as much again at most.
 	pools bool
+	// touched is how much of what is pooled has pages, in thousandths: metal/ref
+	// pools mappings of powers of two bytes, and arrays of all sizes touch three
+	// quarters of theirs on average.
+	touched int64
 	// process is what the process takes by itself: a Go runtime with gRPC and
 	// what its collector leaves takes 4 MB when idle and 3 to 4 more when asked,
 	// libmlx on a processor 3 more (make bench-footprint, on vocabularies of 512).
@@ -35,17 +39,17 @@ type backend struct {
 func table() []backend {
 	return []backend{
 		{
-			name: Ref, chunk: 128, process: 8 * MiB, tokenBytes: tokenBytes,
+			name: Ref, chunk: 128, process: 8 * MiB, tokenBytes: tokenBytes, touched: 750,
 			kernels: Kernels{
 				ScoreBytes: 4, ScoreRows: refThreads, ElementBytes: 4, BlockTokens: blockTokens, LogitBytes: 3 * 4,
 			},
 		},
 		{
-			name: MLX, chunk: 512, process: 128 * MiB, tokenBytes: tokenBytes, wide: true, pools: true,
+			name: MLX, chunk: 512, process: 128 * MiB, tokenBytes: tokenBytes, wide: true, pools: true, touched: 1000,
 			kernels: mlxKernels(metalFusions(), 1),
 		},
 		{
-			name: MLXCPU, chunk: 32, process: 11 * MiB, tokenBytes: tokenBytes, wide: true, pools: true,
+			name: MLXCPU, chunk: 32, process: 11 * MiB, tokenBytes: tokenBytes, wide: true, pools: true, touched: 1000,
 			kernels: mlxKernels(nil, 2),
 		},
 	}
@@ -76,11 +80,14 @@ func metalFusions() []Fusion {
 // mlxKernels are what metal/mlx does: slabs of up to 2 GiB that are copied four
 // layers at a time, two of them where a request moves, and at once where they
 // are small (bridge.cpp, rearrange); a mask is a distance of 4 bytes and two
-// bytes that come of it (attend_alone); logits are widened, and copied out.
+// bytes that come of it (attend_alone); logits are widened, and copied out; a
+// processor is told of up to 100 operations ahead of what it computes
+// (memory_test.go), and a layer is some 25. How far ahead Metal is told was not
+// measured: as far.
 func mlxKernels(fusions []Fusion, scoreCopies int64) Kernels {
 	return Kernels{
 		Fusions: fusions, ScoreBytes: 4, ScoreCopies: scoreCopies, MaskBytes: 6, BlockTokens: blockTokens,
-		GrowLayers: 4, GrowWhole: 64 * MiB, GrowMost: 4 * GiB, LogitBytes: 3 * 4,
+		GrowLayers: 4, GrowWhole: 64 * MiB, GrowMost: 4 * GiB, LogitBytes: 3 * 4, LayersAhead: 4,
 	}
 }
 

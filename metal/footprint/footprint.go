@@ -121,7 +121,7 @@ func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 	if b.pools {
 		reusable += max(0, t.KV-b.kernels.held(f, 1, 1).bytes)
 	}
-	t.Pooled = min(reusable, pooled(t.Total()))
+	t.Pooled = min(reusable, pooled(t.Total())) / 1000 * b.touched
 	return t, nil
 }
 

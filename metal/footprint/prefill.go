@@ -25,7 +25,8 @@ type Peak struct {
 	// Attention of one chunk in one layer: its output, and scores where the
 	// kernels write them out.
 	Attention int64
-	// Activations of one chunk in one layer, without those of Attention.
+	// Activations of one chunk in the layers that are computed at once, without
+	// those of Attention.
 	Activations int64
 	// Logits of the prompt's last token.
 	Logits int64
@@ -75,6 +76,9 @@ type Kernels struct {
 	GrowLayers, GrowWhole, GrowMost int64
 	// LogitBytes is what one logit takes in all its copies.
 	LogitBytes int64
+	// LayersAhead is of how many layers activations exist at once, where the
+	// device is told of work before it did the work before; 0 counts as 1.
+	LayersAhead int64
 }
 
 // outputBytes is the width that the output of attention counts for (catalogue,
@@ -197,7 +201,7 @@ func (k Kernels) attend(f model.Facts, queries, keys int64) amount {
 	return a
 }
 
-// activations of tokens in one layer. A block of metal/nn (PreNorm.Apply) holds
+// activations of tokens. A block of metal/nn (PreNorm.Apply) holds
 // until its end: its input and result, two normed inputs and two sums, what
 // attention and feed-forward add; queries and keys as projected, normed and
 // turned, values; gate, up and their product. A product has a second half of
@@ -208,7 +212,7 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 	}
 	queries, keys := f.QueryHeads*f.HeadSize, f.KeyValueHeads*f.HeadSize
 	width := 7*f.HiddenSize + 3*queries + 4*keys + 3*f.FeedForwardSize + max(2*f.FeedForwardSize, queries+2*keys, f.HiddenSize)
-	return product(tokens, width, k.elementBytes(f))
+	return product(tokens, width, k.elementBytes(f), max(1, min(k.LayersAhead, f.Layers)))
 }
 
 // elementBytes is the width of a stored key or value.

@@ -341,3 +341,17 @@ func TestWhatGrowsByCopyingExistsTwiceForAWhile(t *testing.T) {
 		t.Errorf("a block more: %+v (%v)", p, err)
 	}
 }
+
+func TestP12ActivationsOfTheLayersAheadAreCharged(t *testing.T) {
+	p := Prefill{New: 64, Chunk: 64}
+	one, err := PrefillPeak(llama8B, Kernels{}, p)
+	// 7 x 4096 residual, 3 x 4096 queries, 4 x 1024 keys and values, 3 x 14336 and 2 x 14336 of the feed-forward.
+	if want := int64(64 * (7*4096 + 3*4096 + 4*1024 + 5*14336) * 2); err != nil || one.Activations != want {
+		t.Errorf("one layer takes %d (%v), want %d", one.Activations, err, want)
+	}
+	for layers, times := range map[int64]int64{1: 1, 4: 4, 100: 32} {
+		if got, err := PrefillPeak(llama8B, Kernels{LayersAhead: layers}, p); err != nil || got.Activations != times*one.Activations {
+			t.Errorf("%d layers ahead of 32 take %d (%v), one takes %d", layers, got.Activations, err, one.Activations)
+		}
+	}
+}

@@ -121,7 +121,7 @@ func random() []written {
 	wide.Vocabulary = 151936
 	large := tinymodel.Sized(1e9, 16)
 	large.Name, large.Context, large.Endless, large.Seed = "llama-1-gigabyte-bfloat16", 4096, true, 1
-	quick, slow := promise{512, 2}, promise{256, 1}
+	quick, slow := promise{1024, 1}, promise{256, 1}
 	return []written{
 		{of("llama-heads-of-64-bfloat16", tinymodel.Llama, 8, 8, 64), folder(quant.DenseOf(quant.BFloat16)), quick, slow},
 		{of("llama-heads-of-80-6-bit", tinymodel.Llama, 8, 2, 80), folder(quant.AffineOf(6, 64, quant.BFloat16)), quick, slow},
