@@ -2,7 +2,6 @@ package pool
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -178,9 +177,20 @@ func (e *entry) releasedCondition() metav1.Condition {
 	return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "its engine is gone and held %s", v1alpha1.FormatBytes(*e.freed.Bytes))
 }
 
-// reasonForm is what the API takes as a reason: with anything else the whole
-// report would be refused.
-var reasonForm = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_]{0,62}[A-Za-z0-9])?$`)
+// isReason reports whether the API takes s as a reason: with anything else the
+// whole report would be refused. It is asked for every condition of every
+// snapshot, so it is no regular expression: ^[A-Za-z]([A-Za-z0-9_]{0,62}[A-Za-z0-9])?$
+func isReason(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		inner := '0' <= c && c <= '9' || c == '_' && i < len(s)-1
+		if !letter && (i == 0 || !inner) {
+			return false
+		}
+	}
+	return 1 <= len(s) && len(s) <= 64
+}
 
 // bounded fits a message into a condition.
 func bounded(s string) string {
@@ -199,7 +209,7 @@ func transition(old, next []metav1.Condition, now time.Time) []metav1.Condition 
 			c.LastTransitionTime = old[j].LastTransitionTime
 		}
 		c.Message = bounded(c.Message)
-		if !reasonForm.MatchString(c.Reason) { // an engine's or a store's word
+		if !isReason(c.Reason) { // an engine's or a store's word
 			c.Reason = v1alpha1.ReasonLoadFailed
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -86,7 +85,9 @@ type Pool struct {
 	mac           macFindings
 	conditions    []metav1.Condition // of the Mac, as last published
 
-	snapshot atomic.Pointer[Snapshot]
+	// snapshot is the last that was made; stale: something changed since.
+	snapshot *Snapshot
+	stale    bool
 }
 
 // New makes a pool from its journal: it remembers replicas, and nothing runs
@@ -271,8 +272,9 @@ func (p *Pool) execute(a action) {
 func (p *Pool) change(f func()) {
 	p.mu.Lock()
 	f()
+	p.stale = true
 	p.mu.Unlock()
-	p.publish()
+	p.Changed()
 }
 
 // read does a copy under the lock.

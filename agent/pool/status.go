@@ -61,8 +61,16 @@ type Endpoint struct {
 // ReasonInvalidOrder of Admitted: the order cannot be followed.
 const ReasonInvalidOrder = "InvalidOrder"
 
-// Snapshot is the newest one.
-func (p *Pool) Snapshot() *Snapshot { return p.snapshot.Load() }
+// Snapshot is the newest one. It is made when it is asked for: most changes
+// are followed by others before anybody looks.
+func (p *Pool) Snapshot() *Snapshot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stale {
+		p.snapshot, p.stale = p.build(time.Now()), false
+	}
+	return p.snapshot
+}
 
 // Endpoints are the replicas that requests may ask for now, with the holds of
 // this moment (a Snapshot's may be a while old).
@@ -85,10 +93,10 @@ func (p *Pool) endpoints() (all []Endpoint) {
 	return all
 }
 
-// publish makes a new snapshot and says so.
+// publish says that there is a new snapshot.
 func (p *Pool) publish() {
 	p.mu.Lock()
-	p.snapshot.Store(p.build(time.Now()))
+	p.stale = true
 	p.mu.Unlock()
 	p.Changed()
 }
