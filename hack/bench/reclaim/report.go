@@ -53,11 +53,21 @@ func fill(r *report.Report, name string, engines int, evictions, deletes, many [
 		line(part.what+": stream, median before", "ms", free, part.all, func(t trial) float64 { return quantile(t.before, 0.5) })
 		line(part.what+": stream, median after / before", "x", median, part.all, func(t trial) float64 { return ratio(t.after, t.before, 0.5) })
 		line(part.what+": stream, p99 after / before", "x", p99, part.all, func(t trial) float64 { return ratio(t.after, t.before, 0.99) })
-		line(part.what+": stream, longest gap until the status", "ms", free, part.all, func(t trial) float64 { return quantile(t.during, 1) })
+		line(part.what+": stream, longest gap after", "ms", free, part.all, func(t trial) float64 { return quantile(t.after, 1) })
+		line(part.what+": stream, longest gap before", "ms", free, part.all, func(t trial) float64 { return quantile(t.before, 1) })
 	}
 }
 
-func ratio(a, b []time.Duration, q float64) float64 { return quantile(a, q) / quantile(b, q) }
+// minGaps in each window: of fewer, the 99th of a hundred is none.
+const minGaps = 100
+
+// ratio compares two windows; NaN where either is too short to tell.
+func ratio(a, b []time.Duration, q float64) float64 {
+	if len(a) < minGaps || len(b) < minGaps {
+		return math.NaN()
+	}
+	return quantile(a, q) / quantile(b, q)
+}
 
 // freedRatio is what all engines freed by what was read of them; NaN where
 // either is unknown of one.

@@ -42,9 +42,8 @@ func (b *bench) deploy(ctx context.Context) error {
 // trial is what was seen of engines that went.
 type trial struct {
 	engines []gone
-	// before and after are the gaps of the stream in windows of one length, and
-	// during those from the order to the last status.
-	before, after, during []time.Duration
+	// before and after are the gaps of the stream in windows of one length.
+	before, after []time.Duration
 }
 
 // gone is one engine that went.
@@ -163,7 +162,6 @@ func (b *bench) trial(ctx context.Context, models []string, order func(context.C
 	if t.engines, err = b.watchThemGo(ctx, residents, order); err != nil {
 		return t, err
 	}
-	t.during = s.gaps(began, time.Now())
 	rest := time.NewTimer(time.Until(began.Add(b.window)))
 	defer rest.Stop()
 	select {
