@@ -38,7 +38,7 @@ type life struct {
 	limit       int64
 	began       time.Time
 	unloaded    time.Time // since when it is to go; zero: it is not
-	allowed     time.Duration
+	drain       time.Duration
 	reclaimed   bool
 }
 
@@ -105,15 +105,9 @@ func (w *World) unloads(uid string, reason v1alpha1.ReclaimReason) {
 	}
 	order, ordered := w.orders[uid]
 	if l.unloaded.IsZero() {
-		l.unloaded = time.Now()
-		// The ladder of pool.Timing, each rung with 0.5 s for each GiB, the
-		// drain, and the call's own answer.
-		perGiB := time.Duration(2*w.mac.peak(l.pid)/footprint.GiB+2) * 500 * time.Millisecond
-		l.allowed = 60*time.Second + 10*time.Second + perGiB + 2*time.Second
+		l.unloaded, l.drain = time.Now(), defaultDrain
 		if ordered {
-			l.allowed += time.Duration(order.DrainSeconds) * time.Second
-		} else {
-			l.allowed += defaultDrain
+			l.drain = time.Duration(order.DrainSeconds) * time.Second
 		}
 	}
 	if !ownChoice(reason) {
@@ -270,8 +264,14 @@ func (w *World) older() bool {
 func (w *World) checkWaits() {
 	now := time.Now()
 	for id, l := range w.tally.lives {
-		if w.stop != nil && !l.reclaimed && !l.unloaded.IsZero() && now.Sub(l.unloaded) > l.allowed && w.procs.engine(l.pid) != nil {
-			w.tally.fault("Invariant4: %s is unloaded for %v, of %v that it may take", id, now.Sub(l.unloaded), l.allowed)
+		if w.stop == nil || l.reclaimed || l.unloaded.IsZero() {
+			continue
+		}
+		// The ladder of pool.Timing, each rung with 0.5 s for each GiB: the
+		// engine may have grown since it was asked, if it ignores that.
+		allowed := l.drain + 72*time.Second + time.Duration(w.mac.peak(l.pid)/footprint.GiB+1)*time.Second
+		if now.Sub(l.unloaded) > allowed && w.procs.engine(l.pid) != nil {
+			w.tally.fault("Invariant4: %s is unloaded for %v, of %v that it may take", id, now.Sub(l.unloaded), allowed)
 		}
 	}
 	for _, r := range w.requests {

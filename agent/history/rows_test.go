@@ -66,3 +66,7 @@ func TestG13G14HeadroomIsAskedForOnce(t *testing.T) { play(t, "g13_headroom") }
 func TestP2P7P8WhatIsKnownOfAnEntry(t *testing.T) { play(t, "p2_p7_p8_what_is_known") }
 
 func TestM10OrdersChangeWhileEnginesGo(t *testing.T) { play(t, "m10_orders_change_while_engines_go") }
+
+func TestInvariant3AReservationThatChangesIsPromisedAnew(t *testing.T) {
+	play(t, "invariant3_reservation_changes")
+}

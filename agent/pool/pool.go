@@ -156,7 +156,12 @@ func (p *Pool) Apply(o journal.Orders) {
 			e.want, e.invalid = wantInvalid, bad.Message
 		}
 		for _, a := range o.Assignments {
-			p.entry(memory.Key{UID: a.ReplicaUID, Epoch: a.Epoch}).take(a)
+			e := p.entry(memory.Key{UID: a.ReplicaUID, Epoch: a.Epoch})
+			if e.reserved && e.engine == nil && e.order.ReservedBytes != a.ReservedBytes {
+				p.Ledger.Release(e.key) // asked for again, as it is ordered now
+				e.reserved, e.state = false, Absent
+			}
+			e.take(a)
 		}
 		for _, e := range p.entries {
 			if e.want != wantRunning { // whoever waits for a load waits in vain

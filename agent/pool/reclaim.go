@@ -88,8 +88,9 @@ func (p *Pool) vacate(e *entry) {
 		e.guards = e.guards.plus(g.status.GetGuard())
 		p.answerHeadroom(g)
 	}
+	other := e.engine != nil && e.engine.record.Reserved != e.order.ReservedBytes // the next engine needs another promise
 	e.engine = nil
-	if e.onDemand() && e.reserved {
+	if e.reserved && (e.onDemand() || other) {
 		p.Ledger.Release(e.key)
 		e.reserved, e.state = false, Absent
 	}

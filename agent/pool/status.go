@@ -166,6 +166,9 @@ func (p *Pool) report(e *entry, now time.Time) v1alpha1.AssignmentStatus {
 	}
 	if e.reserved {
 		s.Memory.ReservedBytes = e.order.ReservedBytes
+		if e.engine != nil {
+			s.Memory.ReservedBytes = e.engine.record.Reserved // an order may ask for another meanwhile
+		}
 	}
 	if g := e.engine; g != nil && g.proc != nil && !g.gone {
 		s.PID = int64(g.pid)
