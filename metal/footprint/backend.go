@@ -28,8 +28,8 @@ type backend struct {
 	// quarters of theirs on average.
 	touched int64
 	// process is what the process takes by itself: a Go runtime with gRPC and
-	// what its collector leaves takes 4 MB when idle and 3 to 4 more when asked,
-	// libmlx on a processor 3 more (make bench-footprint, on vocabularies of 512).
+	// what its collector leaves takes 4 MB when idle and up to 3 more when asked,
+	// libmlx on a processor 4 more (make bench-footprint, on vocabularies of 512).
 	// What Metal takes on a Mac is not measured yet: its share is a guess on the
 	// safe side. tokenBytes is what each token of the vocabulary takes.
 	process, tokenBytes int64
@@ -39,7 +39,7 @@ type backend struct {
 func table() []backend {
 	return []backend{
 		{
-			name: Ref, chunk: 128, process: 8 * MiB, tokenBytes: tokenBytes, touched: 750,
+			name: Ref, chunk: 128, process: 7 * MiB, tokenBytes: tokenBytes, touched: 750,
 			kernels: Kernels{
 				ScoreBytes: 4, ScoreRows: refThreads, ElementBytes: 4, BlockTokens: blockTokens, LogitBytes: 3 * 4,
 			},
