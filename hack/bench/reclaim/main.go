@@ -121,6 +121,7 @@ func measure(ctx context.Context, o options, be backEnd, r *report.Report) error
 			return err
 		}
 		var evictions, deletes, many []trial
+		defer func() { fill(r, be.name, o.many, evictions, deletes, many) }() // what was measured stays, whatever fails
 		for n := range o.rounds {
 			t, err := b.evictLarge(ctx)
 			if err != nil {
@@ -140,7 +141,6 @@ func measure(ctx context.Context, o options, be backEnd, r *report.Report) error
 		}
 		b.say("%d at once: %s", o.many, t)
 		many = append(many, t)
-		fill(r, be.name, o.many, evictions, deletes, many)
 		return nil
 	})
 }
