@@ -104,11 +104,12 @@ func (w *World) unloads(uid string, reason v1alpha1.ReclaimReason) {
 		return // it ended in the same instant
 	}
 	order, ordered := w.orders[uid]
-	if l.unloaded.IsZero() {
-		l.unloaded, l.drain = time.Now(), defaultDrain
-		if ordered {
-			l.drain = time.Duration(order.DrainSeconds) * time.Second
-		}
+	if !l.unloaded.IsZero() {
+		return // an agent before this one chose it
+	}
+	l.unloaded, l.drain = time.Now(), defaultDrain
+	if ordered {
+		l.drain = time.Duration(order.DrainSeconds) * time.Second
 	}
 	if !ownChoice(reason) {
 		return
