@@ -107,10 +107,7 @@ func (w *World) unloads(uid string, reason v1alpha1.ReclaimReason) {
 	if !l.unloaded.IsZero() {
 		return // an agent before this one chose it
 	}
-	l.unloaded, l.drain = time.Now(), defaultDrain
-	if ordered {
-		l.drain = time.Duration(order.DrainSeconds) * time.Second
-	}
+	l.unloaded, l.drain = time.Now(), time.Duration(w.drains[uid])*time.Second
 	if !ownChoice(reason) {
 		return
 	}

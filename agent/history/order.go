@@ -166,6 +166,7 @@ func (w *World) place(a *arguments) error {
 	}
 	w.mu.Lock()
 	w.orders[name], w.epochs[name] = o, o.Epoch
+	w.drains[name] = max(w.drains[name], o.DrainSeconds)
 	w.mu.Unlock()
 	return nil
 }

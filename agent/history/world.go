@@ -42,6 +42,7 @@ type World struct {
 	mu       sync.Mutex // guards what follows
 	orders   map[string]v1alpha1.Assignment
 	epochs   map[string]int64 // the newest of each replica
+	drains   map[string]int32 // the longest that each replica was ordered with, in seconds
 	models   map[string]behaviour
 	requests map[string]*request
 	tally    tally
@@ -50,7 +51,7 @@ type World struct {
 // New makes a world without a Mac; dir is an empty folder of a short path.
 func New(dir string) *World {
 	w := &World{
-		dir: dir, begun: time.Now(), orders: map[string]v1alpha1.Assignment{}, epochs: map[string]int64{},
+		dir: dir, begun: time.Now(), orders: map[string]v1alpha1.Assignment{}, epochs: map[string]int64{}, drains: map[string]int32{},
 		models: map[string]behaviour{}, requests: map[string]*request{}, tally: newTally(),
 	}
 	w.diary.begun = w.begun

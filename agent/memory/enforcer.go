@@ -23,6 +23,13 @@ const (
 	// over it is one after overPolls.
 	emergencySlack = 2 * footprint.GiB
 	overPolls      = 2
+	// sooner than leastPause after the last one a poll is one between: it acts on
+	// what it sees, and is not counted where polls in a row are. Every end of
+	// an engine causes one.
+	leastPause = 500 * time.Millisecond
+	// endingPolls is how long an emergency waits for engines that are ending
+	// and suffice, before it takes the requests of one that is not.
+	endingPolls = 10
 	// stuckPolls of soft pressure in which nothing can fall: pausing does not help.
 	stuckPolls = 10
 )
@@ -33,15 +40,18 @@ type Enforcer struct {
 	// Pause between two victims; 0 takes all that are needed at once (M12).
 	Pause time.Duration
 
-	poll  int64
-	level v1alpha1.PressureLevel
-	last  Decision // of the last poll that could see
+	poll    int64
+	counted time.Time // the last poll that was counted
+	between bool      // this one is not
+	level   v1alpha1.PressureLevel
+	last    Decision // of the last poll that could see
 	// Polls in a row: below the mark of the level; over the fixed ceiling; hard
-	// by the dynamic term alone; soft although nothing can fall.
-	calm, over, dip, stuck int
-	graced                 bool // this emergency had its poll of grace
-	lastVictim             time.Time
-	engines                map[Key]*memo
+	// by the dynamic term alone; soft although nothing can fall; in an
+	// emergency that what is ending will end.
+	calm, over, dip, stuck, ending int
+	graced                         int64 // the poll of grace of this emergency; 0: not had
+	lastVictim                     time.Time
+	engines                        map[Key]*memo
 }
 
 // memo is what must span polls of one engine, as numbers of polls; 0: never.
@@ -66,7 +76,10 @@ func (e *Enforcer) Poll(r Reading) Decision {
 		d.Because = "the level is kept: " + why
 		return d
 	}
-	e.poll++
+	if e.between = !e.counted.IsZero() && r.Now.Sub(e.counted) < leastPause; !e.between {
+		e.poll++
+		e.counted = r.Now
+	}
 	e.remember(r.Engines)
 	s := e.look(r)
 	because := e.judge(s)
@@ -171,7 +184,7 @@ func (e *Enforcer) judge(s sight) string {
 		e.level, e.calm = want, 0
 		return because
 	}
-	if e.calm++; e.calm >= calmPolls {
+	if e.calm = e.inARow(e.calm, true); e.calm >= calmPolls {
 		e.level, e.calm = want, 0
 		return because
 	}
@@ -211,18 +224,21 @@ func aim(mark, ceiling int64) int64 { return max(0, mark-ceiling/1000*hysteresis
 
 // count keeps the polls in a row.
 func (e *Enforcer) count(s sight) {
-	e.over = inARow(e.over, s.raw > s.c.Fixed)
-	e.dip = inARow(e.dip, s.use > s.c.Hard && s.use <= footprint.HardMark(s.c.Fixed))
+	e.over = e.inARow(e.over, s.raw > s.c.Fixed)
+	e.dip = e.inARow(e.dip, s.use > s.c.Hard && s.use <= footprint.HardMark(s.c.Fixed))
 	if s.raw <= s.c.Fixed {
-		e.graced = false
+		e.graced, e.ending = 0, 0
 	}
 }
 
-func inARow(n int, again bool) int {
-	if again {
-		return n + 1
+func (e *Enforcer) inARow(n int, again bool) int {
+	switch {
+	case !again:
+		return 0
+	case e.between:
+		return max(1, n)
 	}
-	return 0
+	return n + 1
 }
 
 // want is the level by this reading alone, apart from "over for two polls".
@@ -251,7 +267,7 @@ func (e *Enforcer) pause(s sight) bool {
 	if e.stuck >= stuckPolls {
 		return false // until the level changes
 	}
-	e.stuck = inARow(e.stuck, !e.canFall(s))
+	e.stuck = e.inARow(e.stuck, !e.canFall(s))
 	return e.stuck < stuckPolls
 }
 

@@ -261,8 +261,7 @@ func TestM5EmergencyEndsTheWorkOfTheWorst(t *testing.T) {
 	if d.Actions[0].Reason != v1alpha1.ReclaimOverLimit && d.Actions[0].Reason != v1alpha1.ReclaimEmergency {
 		t.Errorf("%+v", d.Actions)
 	}
-	wantShort(t, "while it ends", p.see(0, with(aborted, stopping), other), v1alpha1.PressureEmergency, "abort other")
-	wantShort(t, "the other is not ended meanwhile", p.see(0, with(aborted, stopping), with(other, func(e *EngineReading) { e.Requests = 0 })), v1alpha1.PressureEmergency, "")
+	wantShort(t, "while it ends the other works on", p.see(0, with(aborted, stopping), other), v1alpha1.PressureEmergency, "")
 	wantShort(t, "gone", p.see(0, other), v1alpha1.PressureNormal, "")
 	// The work's end was enough: nothing is remembered of it.
 	p = newPolls()
@@ -291,7 +290,13 @@ func TestM5AnEmergencyIsGivenOnePollOfGrace(t *testing.T) {
 	wantShort(t, "once", p.see(0, pooled), v1alpha1.PressureEmergency, "abort pinned")
 	p = newPolls()
 	wantShort(t, "an idle engine covers it", p.see(0, pinned(90), engine("a", 14, 1)), v1alpha1.PressureEmergency, "evict a")
-	wantShort(t, "once", p.see(0, pinned(90), with(engine("a", 14, 1), stopping)), v1alpha1.PressureEmergency, "abort pinned")
+	for i := range endingPolls - 1 {
+		wantShort(t, fmt.Sprint("it ends for ", i+1, " s"), p.see(0, pinned(90), with(engine("a", 14, 1), stopping)), v1alpha1.PressureEmergency, "")
+	}
+	wantShort(t, "it does not end", p.see(0, pinned(90), with(engine("a", 14, 1), stopping)), v1alpha1.PressureEmergency, "abort pinned")
+	for range 3 {
+		wantShort(t, "and is no reason to end another", p.see(0, pinned(90), with(engine("a", 14, 1), stopping)), v1alpha1.PressureEmergency, "")
+	}
 	p = newPolls()
 	wantShort(t, "nothing covers it", p.see(0, pinned(102), engine("a", 1, 1)), v1alpha1.PressureEmergency, "evict a, abort pinned")
 }
@@ -300,7 +305,27 @@ func TestM5WhoDrainsInAnEmergencyNeedNotFinish(t *testing.T) {
 	draining := with(with(engine("draining", 14, 1), busy), stopping)
 	p := newPolls()
 	wantShort(t, "grace", p.see(0, pinned(90), draining), v1alpha1.PressureEmergency, "")
-	wantShort(t, "then", p.see(0, pinned(90), draining), v1alpha1.PressureEmergency, "abort draining, abort pinned")
+	wantShort(t, "then", p.see(0, pinned(90), draining), v1alpha1.PressureEmergency, "abort draining")
+}
+
+// TestM5PollsBetweenAreNotCounted: every end of an engine causes a poll, and
+// ten ends in a moment are not ten seconds.
+func TestM5PollsBetweenAreNotCounted(t *testing.T) {
+	p := newPolls()
+	between := func(engines ...EngineReading) Decision {
+		p.now = p.now.Add(50*time.Millisecond - time.Second)
+		return p.see(0, engines...)
+	}
+	wantShort(t, "over the fixed ceiling", p.see(0, pinned(101)), v1alpha1.PressureHard, "")
+	for range 5 {
+		wantShort(t, "and 50 ms later", between(pinned(101)), v1alpha1.PressureHard, "")
+	}
+	wantShort(t, "for two polls", p.see(0, pinned(101)), v1alpha1.PressureEmergency, "abort pinned")
+	p = newPolls()
+	wantShort(t, "the pool of one that is asked", p.see(0, pinned(90), engine("a", 14, 1)), v1alpha1.PressureEmergency, "evict a")
+	for range 2 * endingPolls {
+		wantShort(t, "it ends", between(pinned(90), with(engine("a", 14, 1), stopping)), v1alpha1.PressureEmergency, "")
+	}
 }
 
 // TestM5AnEngineOverItsOwnLimitIsDealtWithAlone: asked, then its requests,

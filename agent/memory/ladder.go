@@ -99,7 +99,7 @@ func (e *Enforcer) ownLimits(s sight, d *deeds) {
 			}
 			continue
 		}
-		m.over++
+		m.over = e.inARow(m.over, true)
 		because := fmt.Sprintf("the engine holds %s, more than its own limit of %s", word(e.compared(g)), word(g.Limit))
 		switch {
 		case m.over < overPolls:
@@ -219,21 +219,27 @@ func loadToCancel(engines []EngineReading) (best EngineReading, ok bool) {
 }
 
 // emergency ends the work of the worst offender, and the engine itself only if
-// the next reading is still over and what is ending does not suffice. One poll
-// of grace is given where pools, or engines that go anyway, cover the excess.
+// the next reading is still over. One poll of grace is given where pools cover
+// the excess; engines that are ending and suffice have endingPolls, and only
+// what they still work on is ended at once.
 func (e *Enforcer) emergency(s sight, d *deeds) {
 	if s.raw <= s.c.Fixed {
 		return
 	}
 	left := s.raw - s.pending - d.freed
-	if !e.graced && (s.net <= s.c.Fixed || left <= s.c.Fixed) {
-		e.graced = true
+	if e.graced == 0 && (s.net <= s.c.Fixed || left <= s.c.Fixed) {
+		e.graced = e.poll
+	}
+	if e.graced == e.poll {
 		return
 	}
 	for _, g := range s.Engines { // who is draining need not finish
 		if g.Stopping && !g.idle() && e.engines[g.Key].aborted == 0 {
 			e.abort(g, d, e.last.Because)
 		}
+	}
+	if e.ending = e.inARow(e.ending, left <= s.c.Fixed); left <= s.c.Fixed && e.ending < endingPolls {
+		return
 	}
 	g, ok := worst(s.Engines, d)
 	if !ok {
