@@ -80,10 +80,10 @@ func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
 		e.released, e.refused = false, nil
 	})
 	p.record(func(s *journal.State) { s.PutEngine(r) })
-	p.attend(e, g)
-	if r.Stop != nil { // an agent before us began to end it
+	if r.Stop != nil { // an agent before us began to end it: it is not ready again in between
 		p.unload(e, r.Stop.Reason, nil)
 	}
+	p.attend(e, g)
 	select {
 	case <-heard:
 		p.Log.Info("Engine is adopted", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)

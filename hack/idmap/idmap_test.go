@@ -51,7 +51,7 @@ func TestTheMapStandsBetweenItsMarks(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := splice([]byte("head\n"+begin+"old\n"+end+"tail\n"), table)
-	want := "head\n" + begin + "| row | what | shown by |\n|---|---|---|\n| P1 | one load | `a.TestP1` |\n| P2 | fields | *by construction*: why |\n" + end + "tail\n"
+	want := "head\n" + begin + "| row | what | shown by |\n|---|---|---|\n| P1 | one load | `TestP1` (a) |\n| P2 | fields | *by construction*: why |\n" + end + "tail\n"
 	if err != nil || string(got) != want {
 		t.Errorf("%s (%v), want\n%s", got, err, want)
 	}

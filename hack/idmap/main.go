@@ -123,7 +123,8 @@ func build(rows []row, words map[string]word, tests map[string][]string) (string
 func shown(tests []string, w word) string {
 	var parts []string
 	for _, t := range tests {
-		parts = append(parts, "`"+t+"`")
+		room, name, _ := strings.Cut(t, ".")
+		parts = append(parts, "`"+name+"` ("+room+")")
 	}
 	if w.kind != "" {
 		parts = append(parts, "*"+w.kind+"*: "+w.reason)
