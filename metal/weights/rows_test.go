@@ -98,3 +98,35 @@ func TestAShardThatShrinksWhileItIsLoadedIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// TestTensorsAreWholeInAnyOrder: the next one in the file is begun early, and
+// asked for or not.
+func TestTensorsAreWholeInAnyOrder(t *testing.T) {
+	m := newFolder("llama")
+	const vocabulary = 30_000
+	m.config["vocab_size"], m.config["tie_word_embeddings"] = vocabulary, false
+	embed, head := "model.embed_tokens", "lm_head"
+	m.dense(embed, quant.Float16, vocabulary, tinyHidden)
+	m.dense(head, quant.Float16, vocabulary, tinyHidden)
+	f := openFolder(t, m)
+	for _, path := range []string{head, embed, head, embed, embed, head, head} {
+		rows := 0
+		e, _ := f.Entry(path + ".weight")
+		err := f.Rows(context.Background(), e, func(row int, r quant.Row) error {
+			v := make([]float32, tinyHidden)
+			if err := e.Format.Dequantize(r, v); err != nil {
+				return err
+			}
+			for i, got := range v {
+				if want := value(path, row*tinyHidden+i); got != want || row != rows {
+					return fmt.Errorf("row %d, the %d. to come: [%d] is %v, want %v", row, rows, i, got, want)
+				}
+			}
+			rows++
+			return nil
+		})
+		if err != nil || rows != vocabulary {
+			t.Fatalf("%s: %d of %d rows: %v", path, rows, vocabulary, err)
+		}
+	}
+}
