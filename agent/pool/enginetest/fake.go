@@ -85,6 +85,7 @@ const loadSteps = 10
 
 func (e *fake) load() {
 	if e.script.DieLoading != 0 {
+		e.pause(e.script.LoadMilliseconds / loadSteps)
 		e.world.exit(e.script.DieLoading)
 		return
 	}
