@@ -80,13 +80,13 @@ func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
 		e.released, e.refused = false, nil
 	})
 	p.record(func(s *journal.State) { s.PutEngine(r) })
+	p.Log.Info("Engine is adopted", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
 	if r.Stop != nil { // an agent before us began to end it: it is not ready again in between
 		p.unload(e, r.Stop.Reason, nil)
 	}
 	p.attend(e, g)
 	select {
 	case <-heard:
-		p.Log.Info("Engine is adopted", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
 	case <-ctx.Done():
 		p.Log.Info("Adopted engine does not answer yet", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
 	}
