@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,9 +38,8 @@ type Alarms struct {
 	Client client.Client
 	Clock  clock.PassiveClock
 
-	mu sync.Mutex
-	// last reason seen of each condition, by Mac; guarded by mu.
-	last map[string]map[string]string
+	// last reason seen of each condition.
+	last perMac[map[string]string]
 }
 
 // SetupWithManager starts the reconciler with its watch.
@@ -71,11 +69,11 @@ func (r *Alarms) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	var mac v1alpha1.MacNode
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.forget(req.Name)
+			r.last.forget(req.Name)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	before, met := r.seen(mac.Name)
+	before, met := r.last.known(mac.Name)
 	next := alarms(&mac)
 	for _, kind := range alarmed() {
 		c := meta.FindStatusCondition(mac.Status.Conditions, kind)
@@ -86,7 +84,7 @@ func (r *Alarms) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 			return reconcile.Result{}, err
 		}
 	}
-	r.remember(mac.Name, next)
+	r.last.remember(mac.Name, next)
 	return reconcile.Result{}, nil
 }
 
@@ -114,26 +112,4 @@ func (r *Alarms) notice(c *metav1.Condition) notice {
 		reason: c.Type, warning: c.Status == metav1.ConditionTrue, now: r.Clock.Now(),
 		message: c.Reason + ": " + c.Message,
 	}
-}
-
-func (r *Alarms) seen(mac string) (map[string]string, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	before, met := r.last[mac]
-	return before, met
-}
-
-func (r *Alarms) remember(mac string, next map[string]string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.last == nil {
-		r.last = map[string]map[string]string{}
-	}
-	r.last[mac] = next
-}
-
-func (r *Alarms) forget(mac string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.last, mac)
 }

@@ -3,7 +3,6 @@ package macnode
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,9 +28,8 @@ type Reclaims struct {
 	Clock   clock.PassiveClock
 	Metrics *signal.Metrics
 
-	mu sync.Mutex
-	// told are the reclaims that need no look any more, by Mac and id; guarded by mu.
-	told map[string]map[string]bool
+	// told are the reclaims that need no look any more, by id.
+	told perMac[map[string]bool]
 }
 
 // SetupWithManager starts the reconciler with its watch.
@@ -50,11 +48,11 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	var mac v1alpha1.MacNode
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.forget(req.Name)
+			r.told.forget(req.Name)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	known, met := r.known(mac.Name)
+	known, met := r.told.known(mac.Name)
 	next := map[string]bool{}
 	for i := range mac.Status.Reclaims {
 		reclaim := &mac.Status.Reclaims[i]
@@ -66,30 +64,8 @@ func (r *Reclaims) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 		}
 		next[reclaim.ID] = true
 	}
-	r.remember(mac.Name, next)
+	r.told.remember(mac.Name, next)
 	return reconcile.Result{}, nil
-}
-
-func (r *Reclaims) known(mac string) (map[string]bool, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	known, met := r.told[mac]
-	return known, met
-}
-
-func (r *Reclaims) remember(mac string, told map[string]bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.told == nil {
-		r.told = map[string]map[string]bool{}
-	}
-	r.told[mac] = told
-}
-
-func (r *Reclaims) forget(mac string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.told, mac)
 }
 
 // tell writes the Event of the replica and the one of the Mac. That of the Mac,
