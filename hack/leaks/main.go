@@ -82,12 +82,12 @@ func variants(kind backends.Kind) []bool {
 	return []bool{false}
 }
 
-// shape is a model of many small layers, so that what one of them keeps shows
-// in the peak of a step. Its arrays of maxTokens rows have sizes that ref does
+// shape is a model of many small layers, three times as many as a framework is
+// told of ahead, so that what each of them keeps shows in the peak of a step. Its arrays of maxTokens rows have sizes that ref does
 // not round up.
 func shape() tinymodel.Config {
 	c := tinymodel.Default()
-	c.Family, c.Layers, c.Context = tinymodel.Qwen3, 8, 512
+	c.Family, c.Layers, c.Context = tinymodel.Qwen3, 16, 512
 	return c
 }
 

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -97,7 +98,8 @@ type peaker interface{ Peak() int64 }
 //
 // A framework that computes late has, beside them, the scores of attention
 // (heads x tokens x context, twice), one layer's cache that is copied while it
-// grows, and up to as many arrays again that wait for others.
+// grows, and the arrays of the layers that it is told of ahead: on two
+// processors that others use as well, MLX was seen to hold all it may.
 func bound(name string, c tinymodel.Config, rest, kv int64, tokens, rows int) int64 {
 	array := func(rows, width int) int64 {
 		n := 4 * int64(rows) * int64(width)
@@ -114,7 +116,8 @@ func bound(name string, c tinymodel.Config, rest, kv int64, tokens, rows int) in
 		return rest + kv + ids + max(layer, head)
 	}
 	scores := 2 * array(tokens, c.QueryHeads*c.Context)
-	return rest + kv + kv/int64(c.Layers) + ids + 2*max(layer, head) + scores
+	ahead := footprint.KernelsOf(footprint.MLXCPU).LayersAhead
+	return rest + kv + kv/int64(c.Layers) + ids + (1+ahead)*max(layer, head) + scores
 }
 
 // checkPeak refuses a back end that held more than the bound at any time.
