@@ -79,6 +79,32 @@ func (e *Engine) read() (*loadedModel, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, stop := context.WithCancelCause(e.hard)
+	written := make(chan error, 1)
+	go func() { // beside the weights: a long vocabulary takes a tenth of a second
+		err := s.openText(ctx, f)
+		if err != nil {
+			stop(err)
+		}
+		written <- err
+	}()
+	m, err := e.readWeights(ctx, f, s)
+	if err != nil {
+		stop(err)
+	}
+	if failed := <-written; failed != nil && !errors.Is(failed, context.Canceled) {
+		err = failed // it stopped the weights
+	}
+	stop(nil)
+	if err != nil && m != nil {
+		m.release()
+		return nil, err
+	}
+	return m, err
+}
+
+// readWeights makes the model and its cache.
+func (e *Engine) readWeights(ctx context.Context, f *weights.File, s *serving) (*loadedModel, error) {
 	m := &loadedModel{serving: s, cacheTokens: e.opts.CacheTokens}
 	if m.cacheTokens == 0 {
 		m.cacheTokens = s.context * e.opts.Sequences
@@ -100,7 +126,7 @@ func (e *Engine) read() (*loadedModel, error) {
 	e.mu.Unlock()
 	e.limits.again(e.applyLimits)
 	e.loadTotal.Store(s.facts.WeightBytes)
-	if m.model, err = arch.Load(e.hard, e.opts.Backend, f, func(n int64) { e.loaded.Add(n) }); err != nil {
+	if m.model, err = arch.Load(ctx, e.opts.Backend, f, func(n int64) { e.loaded.Add(n) }); err != nil {
 		return nil, err
 	}
 	if m.cache, err = e.opts.Backend.NewCache(m.model.CacheSpec()); err != nil {
@@ -119,7 +145,7 @@ func arithmeticName(b tensor.Backend) string {
 	return b.Name()
 }
 
-// prepare reads what is not weights.
+// prepare says what will be served.
 func (e *Engine) prepare(f *weights.File) (*serving, error) {
 	facts, err := f.Facts()
 	if err != nil {
@@ -132,14 +158,21 @@ func (e *Engine) prepare(f *weights.File) (*serving, error) {
 	if int64(s.context) > facts.ContextTokens || e.opts.CacheTokens != 0 && e.opts.CacheTokens < s.context {
 		return nil, fmt.Errorf("%w: %d tokens wanted with a cache of %d, the model was made for %d", errContext, s.context, e.opts.CacheTokens, facts.ContextTokens)
 	}
-	if s.text, err = text.Open(e.hard, f); err != nil {
-		return nil, err
+	return s, nil
+}
+
+// openText reads the vocabulary and the template. Nobody uses them before the
+// engine is ready.
+func (s *serving) openText(ctx context.Context, f *weights.File) error {
+	var err error
+	if s.text, err = text.Open(ctx, f); err != nil {
+		return err
 	}
 	s.tok = s.text.Tokenizer
 	for _, id := range s.tok.Special().Ends() {
 		s.ends[id] = true
 	}
-	return s, nil
+	return nil
 }
 
 // canary computes one token: a model that loads and cannot step is not ready.

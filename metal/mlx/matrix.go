@@ -10,6 +10,7 @@ import (
 	"math"
 	"sync"
 
+	"metalfleet.dev/metalfleet/metal/pages"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -110,6 +111,7 @@ func (l *loading) allocate() error {
 			_ = l.b.free(l.parts, false) // the fault before it says more
 			return err
 		}
+		pages.PreferLarge(memory)
 		l.parts, l.memory = append(l.parts, h), append(l.memory, memory)
 		l.bytes += int64(len(memory))
 	}
@@ -158,18 +160,19 @@ func (b *Backend) cut(f quant.Format, in int) int {
 	return 1
 }
 
-// put copies a row to where it belongs. Any goroutine may call it: it touches
-// host memory alone.
-func (l *loading) put(row int, r quant.Row) error {
-	if err := l.claim(row); err != nil {
-		return err
+// put copies rows that follow first to where they belong. Any goroutine may
+// call it: it touches host memory alone.
+func (l *loading) put(first int, r quant.Row) error {
+	rows, err := l.from.CheckRows(l.in, r)
+	if err != nil {
+		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d: %v", first, err)}
 	}
-	if err := l.from.CheckRow(l.in, r); err != nil {
-		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d: %v", row, err)}
+	if err := l.claim(first, rows); err != nil {
+		return err
 	}
 	at := func(part int) []byte {
 		n := len(l.memory[part]) / l.out
-		return l.memory[part][row*n : (row+1)*n]
+		return l.memory[part][first*n : (first+rows)*n]
 	}
 	if !l.from.Quantized() {
 		widen(l.to.Type, at(0), l.from.Type, r.Raw)
@@ -181,28 +184,30 @@ func (l *loading) put(row int, r quant.Row) error {
 		widen(l.to.Type, at(2), l.from.Type, r.Biases)
 		return nil
 	}
-	return l.centre(row, at(1), at(2))
+	return l.centre(first, at(1), at(2))
 }
 
-// claim marks a row as come.
-func (l *loading) claim(row int) error {
+// claim marks rows as come.
+func (l *loading) claim(first, rows int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if row < 0 || row >= l.out || l.seen[row] {
-		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d of %d is out of range or comes twice", row, l.out)}
+	for row := first; row < first+rows; row++ {
+		if row < 0 || row >= l.out || l.seen[row] {
+			return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d of %d is out of range or comes twice", row, l.out)}
+		}
+		l.seen[row] = true
 	}
-	l.seen[row] = true
-	l.count++
+	l.count += rows
 	return nil
 }
 
-// centre writes the biases of a symmetric row.
-func (l *loading) centre(row int, scales, biases []byte) error {
+// centre writes the biases of symmetric rows.
+func (l *loading) centre(first int, scales, biases []byte) error {
 	t, zero := l.to.Type, float32(int(1)<<(l.to.Bits-1))
 	for g := range len(scales) / t.Bytes() {
 		t.Put(biases, g, -zero*t.At(scales, g))
 		if math.IsInf(float64(t.At(biases, g)), 0) {
-			return fmt.Errorf("LoadMatrix: row %d: a scale of %v times %v does not fit %v: %w", row, t.At(scales, g), zero, t, tensor.ErrUnsupported)
+			return fmt.Errorf("LoadMatrix: row %d: a scale of %v times %v does not fit %v: %w", first+g/(l.in/l.to.Group), t.At(scales, g), zero, t, tensor.ErrUnsupported)
 		}
 	}
 	return nil

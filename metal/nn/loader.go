@@ -30,7 +30,8 @@ type Loader struct {
 // piece is a declared tensor and how it is read.
 type piece struct {
 	place int
-	read  func(ctx context.Context) error
+	entry weights.Entry
+	read  func(r *weights.Reading) error
 }
 
 // NewLoader prepares loading; progress is told the bytes of each row read, by
@@ -54,8 +55,14 @@ func (l *Loader) Load(ctx context.Context) error {
 		return l.fault
 	}
 	slices.SortStableFunc(l.declared, func(a, b piece) int { return cmp.Compare(a.place, b.place) })
+	var entries []weights.Entry
 	for _, p := range l.declared {
-		if err := p.read(ctx); err != nil {
+		entries = append(entries, p.entry)
+	}
+	reading := l.file.Read(ctx, entries)
+	defer reading.Close()
+	for _, p := range l.declared {
+		if err := p.read(reading); err != nil {
 			return err
 		}
 	}
@@ -84,7 +91,7 @@ func (l *Loader) Has(path string) bool {
 	return ok
 }
 
-func (l *Loader) declare(path string, dims int, read func(ctx context.Context, e weights.Entry) error) {
+func (l *Loader) declare(path string, dims int, read func(r *weights.Reading, e weights.Entry) error) {
 	e, err := l.entry(path, dims)
 	if err != nil {
 		if l.fault == nil {
@@ -92,8 +99,8 @@ func (l *Loader) declare(path string, dims int, read func(ctx context.Context, e
 		}
 		return
 	}
-	l.declared = append(l.declared, piece{l.place[e.Path], func(ctx context.Context) error {
-		if err := read(ctx, e); err != nil {
+	l.declared = append(l.declared, piece{l.place[e.Path], e, func(r *weights.Reading) error {
+		if err := read(r, e); err != nil {
 			return fmt.Errorf("load %s: %w", path, err)
 		}
 		return nil
@@ -113,11 +120,11 @@ func (l *Loader) entry(path string, dims int) (weights.Entry, error) {
 
 // matrix declares path+".weight" as a matrix [out, in].
 func (l *Loader) matrix(path string, set func(tensor.Matrix)) {
-	l.declare(path, 2, func(ctx context.Context, e weights.Entry) error {
+	l.declare(path, 2, func(reading *weights.Reading, e weights.Entry) error {
 		m, err := l.backend.LoadMatrix(e.Format, int(e.Shape[0]), int(e.Shape[1]), func(put func(int, quant.Row) error) error {
-			return l.file.Place(ctx, e, func(row int, r quant.Row) error {
+			return reading.Place(e, func(first int, r quant.Row) error {
 				l.progress(int64(len(r.Raw) + len(r.Scales) + len(r.Biases)))
-				return put(row, r)
+				return put(first, r)
 			})
 		})
 		if err != nil {
@@ -131,8 +138,8 @@ func (l *Loader) matrix(path string, set func(tensor.Matrix)) {
 
 // vector declares path+".weight" as a kept array.
 func (l *Loader) vector(path string, set func(tensor.Array)) {
-	l.declare(path, 1, func(ctx context.Context, e weights.Entry) error {
-		return l.file.Rows(ctx, e, func(_ int, r quant.Row) error {
+	l.declare(path, 1, func(reading *weights.Reading, e weights.Entry) error {
+		return reading.Rows(e, func(_ int, r quant.Row) error {
 			l.progress(int64(len(r.Raw)))
 			v, err := l.backend.LoadVector(e.Format.Type, r.Raw)
 			if err != nil {

@@ -33,8 +33,12 @@ func (w *watched) LoadMatrix(f quant.Format, out, in int, fill func(func(int, qu
 	m, err := w.Backend.LoadMatrix(f, out, in, func(put func(int, quant.Row) error) error {
 		return fill(func(row int, r quant.Row) error {
 			if row == 0 {
+				sizes, err := f.Sizes(in)
+				if err != nil {
+					return err
+				}
 				mu.Lock()
-				first = bytes.Clone(r.Raw)
+				first = bytes.Clone(r.Raw[:sizes.Raw])
 				mu.Unlock()
 			}
 			return put(row, r)

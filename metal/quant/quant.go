@@ -190,8 +190,19 @@ func (f Format) Sizes(n int) (Sizes, error) {
 // Row is one row of a matrix. Raw holds little-endian floats, or the q of
 // consecutive elements in consecutive bits, low bits first (the order of MLX's
 // packed words); Scales and Biases hold one little-endian float of the
-// format's type per group.
+// format's type per group. Where a function says so, it is several rows, one
+// behind another in each part.
 type Row struct{ Raw, Scales, Biases []byte }
+
+// At is row i of several, each of sizes s.
+func (r Row) At(i int, s Sizes) Row {
+	return r.Slice(i, i+1, s)
+}
+
+// Slice is rows [lo, hi) of several, each of sizes s.
+func (r Row) Slice(lo, hi int, s Sizes) Row {
+	return Row{Raw: r.Raw[lo*s.Raw : hi*s.Raw], Scales: r.Scales[lo*s.Scales : hi*s.Scales], Biases: r.Biases[lo*s.Biases : hi*s.Biases]}
+}
 
 // NewRow makes room for a row of n elements.
 func (f Format) NewRow(n int) (Row, error) {
@@ -212,6 +223,23 @@ func (f Format) CheckRow(n int, r Row) error {
 	if len(r.Raw) != s.Raw || len(r.Scales) != s.Scales || len(r.Biases) != s.Biases {
 		return f.misfit(n, r, s)
 	}
+	return f.checkFinite(r)
+}
+
+// CheckRows is CheckRow for one or more rows of n elements; it counts them.
+// Groups are counted from the first row on.
+func (f Format) CheckRows(n int, r Row) (rows int, err error) {
+	s, err := f.Sizes(n)
+	if err != nil {
+		return 0, err
+	}
+	if rows = len(r.Raw) / max(s.Raw, 1); rows == 0 || len(r.Raw) != rows*s.Raw || len(r.Scales) != rows*s.Scales || len(r.Biases) != rows*s.Biases {
+		return 0, f.misfit(n, r, s)
+	}
+	return rows, f.checkFinite(r)
+}
+
+func (f Format) checkFinite(r Row) error {
 	if !f.Type.Finite(r.Scales) {
 		return fmt.Errorf("scale of group %d is not a finite number: %w", f.Type.firstInfinite(r.Scales), ErrRow)
 	}

@@ -11,14 +11,16 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// Rows arrive one by one and lie in columns: written as they come, each would
-// touch as many cache lines and pages as it has groups, a few bytes each. So
-// the rows of a block are gathered first and written together. Rows may come
-// in any order: where too many blocks are begun, the oldest is written as far
-// as it came.
+// Rows lie in columns: one that is written alone touches as many cache lines
+// and pages as it has groups, a few bytes each. So rows are written a block at
+// a time. Those that come together are written from where they are. Those that
+// come one by one are gathered first, in any order: where too many blocks are
+// begun, the oldest is written as far as it came.
 const (
 	blockRows  = 128 // 16 took a third longer for 4 GB, 256 no less time
 	openBlocks = 8
+	// together is how many rows are worth writing from where they are.
+	together = 16
 )
 
 // block is consecutive rows of a matrix on their way into the columns.
@@ -66,30 +68,56 @@ func (m *matrix) load(sizes quant.Sizes, fill func(put func(int, quant.Row) erro
 	return nil
 }
 
-// put takes one row. Several goroutines may call it.
-func (l *loading) put(row int, r quant.Row) error {
+// put takes rows that follow first. Several goroutines may call it.
+func (l *loading) put(first int, r quant.Row) error {
 	m := l.m
-	if err := m.format.CheckRow(m.in, r); err != nil {
-		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d: %v", row, err)}
+	rows, err := m.format.CheckRows(m.in, r)
+	if err != nil {
+		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d: %v", first, err)}
 	}
-	if row < 0 || row >= m.out || l.seen[row/32].Or(1<<(row%32))&(1<<(row%32)) != 0 {
-		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d of %d is out of range or comes twice", row, m.out)}
+	if err := l.claim(first, rows); err != nil {
+		return err
 	}
-	l.count.Add(1)
-	if !m.format.Quantized() {
-		copy(m.data[row*len(r.Raw):], r.Raw)
+	switch {
+	case !m.format.Quantized():
+		copy(m.data[first*l.sizes.Raw:], r.Raw)
 		if m.format.Type == quant.Float16 && !quant.Float16.Finite(r.Raw) {
 			l.infinite.Store(true)
 		}
-		return nil
-	}
-	if full := l.gather(row, r); full != nil {
-		m.scatter(full, l.sizes)
-		l.mu.Lock()
-		l.free = append(l.free, full)
-		l.mu.Unlock()
+	case rows >= together:
+		for lo := 0; lo < rows; lo += blockRows {
+			hi := min(lo+blockRows, rows)
+			m.scatterRows(r.Slice(lo, hi, l.sizes), first+lo, hi-lo)
+		}
+	default:
+		for i := range rows {
+			l.gathered(first+i, r.At(i, l.sizes))
+		}
 	}
 	return nil
+}
+
+// claim marks rows as come.
+func (l *loading) claim(first, rows int) error {
+	for row := first; row < first+rows; row++ {
+		if row < 0 || row >= l.m.out || l.seen[row/32].Or(1<<(row%32))&(1<<(row%32)) != 0 {
+			return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d of %d is out of range or comes twice", row, l.m.out)}
+		}
+	}
+	l.count.Add(int64(rows))
+	return nil
+}
+
+// gathered takes one row, and writes a block that is to be written then.
+func (l *loading) gathered(row int, r quant.Row) {
+	full := l.gather(row, r)
+	if full == nil {
+		return
+	}
+	l.m.scatter(full, l.sizes)
+	l.mu.Lock()
+	l.free = append(l.free, full)
+	l.mu.Unlock()
 }
 
 // gather copies a row into its block. It returns a block that is to be
@@ -146,11 +174,16 @@ func (m *matrix) scatter(b *block, sizes quant.Sizes) {
 			hi++
 		}
 		if hi > lo {
-			m.scatterWords(b.raw[lo*sizes.Raw:hi*sizes.Raw], b.first+lo, hi-lo)
-			m.scatterScales(b.scales[lo*sizes.Scales:hi*sizes.Scales], b.biases[lo*sizes.Biases:hi*sizes.Biases], b.first+lo, hi-lo)
+			m.scatterRows(quant.Row{Raw: b.raw, Scales: b.scales, Biases: b.biases}.Slice(lo, hi, sizes), b.first+lo, hi-lo)
 			lo = hi
 		}
 	}
+}
+
+// scatterRows writes n rows that follow first.
+func (m *matrix) scatterRows(r quant.Row, first, n int) {
+	m.scatterWords(r.Raw, first, n)
+	m.scatterScales(r.Scales, r.Biases, first, n)
 }
 
 // scatterWords writes the words of n rows, which lie one behind another.
@@ -158,7 +191,13 @@ func (m *matrix) scatterWords(raw []byte, first, n int) {
 	low, high := m.layout[0].bytes(), m.layout[1].bytes()
 	width := low + high
 	rowBytes := len(raw) / n
-	for g := range m.in / groupSize {
+	g := 0
+	if low == 16 && high == 0 {
+		for ; g+4 <= m.in/groupSize; g += 4 {
+			gather16by4(m.data[(g*m.out+first)*low:], raw[g*width:], n, rowBytes, m.out*low)
+		}
+	}
+	for ; g < m.in/groupSize; g++ {
 		at := g * m.out * width
 		lows := m.data[at+first*low : at+(first+n)*low]
 		from := raw[g*width:]
@@ -186,6 +225,20 @@ func gather16(dst, src []byte, n, step int) {
 	}
 }
 
+// gather16by4 is gather16 for four pieces that lie side by side, a line of the
+// cache, and go to places that lie column bytes apart: each line is read once.
+func gather16by4(dst, src []byte, n, step, column int) {
+	_, _ = dst[3*column+16*n-1], src[(n-1)*step+63]
+	d, s := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(src))
+	for i := range n {
+		line, to := (*[4][16]byte)(unsafe.Add(s, i*step)), unsafe.Add(d, 16*i)
+		*(*[16]byte)(to) = line[0]
+		*(*[16]byte)(unsafe.Add(to, column)) = line[1]
+		*(*[16]byte)(unsafe.Add(to, 2*column)) = line[2]
+		*(*[16]byte)(unsafe.Add(to, 3*column)) = line[3]
+	}
+}
+
 // gather8 joins pieces of 8 bytes.
 func gather8(dst, src []byte, n, step int) {
 	_, _ = dst[8*n-1], src[(n-1)*step+7]
@@ -199,7 +252,13 @@ func gather8(dst, src []byte, n, step int) {
 func (m *matrix) scatterScales(scales, biases []byte, first, n int) {
 	size, step := m.format.Type.Bytes(), m.scaleBytes()
 	rowBytes := len(scales) / n
-	for g := range m.in / m.format.Group {
+	g := 0
+	if m.biasAt() > 0 && size == 2 {
+		for ; g+4 <= m.in/m.format.Group; g += 4 {
+			pair2by4(m.scales[(g*m.out+first)*step:], scales[g*size:], biases[g*size:], n, rowBytes, m.out*step)
+		}
+	}
+	for ; g < m.in/m.format.Group; g++ {
 		dst, from := m.scales[(g*m.out+first)*step:][:n*step], scales[g*size:]
 		switch {
 		case m.biasAt() == 0:
@@ -222,6 +281,20 @@ func pair2(dst, scales, biases []byte, n, step int) {
 	for i := range n {
 		to := (*[2]uint16)(unsafe.Add(d, 4*i))
 		to[0], to[1] = *(*uint16)(unsafe.Add(s, i*step)), *(*uint16)(unsafe.Add(b, i*step))
+	}
+}
+
+// pair2by4 is pair2 for four scales that lie side by side and go to places that
+// lie column bytes apart.
+func pair2by4(dst, scales, biases []byte, n, step, column int) {
+	_, _, _ = dst[3*column+4*n-1], scales[(n-1)*step+7], biases[(n-1)*step+7]
+	d, s, b := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(scales)), unsafe.Pointer(unsafe.SliceData(biases))
+	for i := range n {
+		four, with, to := (*[4]uint16)(unsafe.Add(s, i*step)), (*[4]uint16)(unsafe.Add(b, i*step)), unsafe.Add(d, 4*i)
+		*(*[2]uint16)(to) = [2]uint16{four[0], with[0]}
+		*(*[2]uint16)(unsafe.Add(to, column)) = [2]uint16{four[1], with[1]}
+		*(*[2]uint16)(unsafe.Add(to, 2*column)) = [2]uint16{four[2], with[2]}
+		*(*[2]uint16)(unsafe.Add(to, 3*column)) = [2]uint16{four[3], with[3]}
 	}
 }
 

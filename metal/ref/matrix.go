@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"metalfleet.dev/metalfleet/metal/float16"
+	"metalfleet.dev/metalfleet/metal/pages"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -74,7 +75,7 @@ func (b *Backend) LoadMatrix(format quant.Format, out, in int, fill func(put fun
 	if m.mem, err = b.mem.exact(int64(out)*int64(sizes.Sum()), &b.mem.weights); err != nil {
 		return nil, err
 	}
-	preferLargePages(m.mem)
+	pages.PreferLarge(m.mem)
 	m.data, m.scales = m.mem[:out*sizes.Raw], m.mem[out*sizes.Raw:]
 	if err := m.load(sizes, fill); err != nil {
 		m.Release()

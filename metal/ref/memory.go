@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"metalfleet.dev/metalfleet/metal/pages"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -54,18 +55,18 @@ func (m *memory) exact(n int64, gauge *atomic.Int64) ([]byte, error) {
 	if err := m.admit(n); err != nil {
 		return nil, err
 	}
-	p, err := mapAnonymous(n)
+	p, err := mapAnonymous(pages.Mapping(n))
 	if err != nil {
 		return nil, err
 	}
 	gauge.Add(n)
 	m.notePeak()
-	return p, nil
+	return p[:n], nil
 }
 
 func (m *memory) releaseExact(p []byte, gauge *atomic.Int64) {
 	gauge.Add(-int64(len(p)))
-	unmap(p)
+	unmap(p[:cap(p)])
 }
 
 // take gives a mapping of at least n bytes for an array; contents are

@@ -103,10 +103,11 @@ type Backend interface {
 	// to fill the device, few enough to stop soon.
 	Chunk() int
 	// LoadMatrix makes an [out, in] matrix from rows in any order; each row is
-	// put exactly once before fill returns. put may be called from several
-	// goroutines and copies what it is given. ErrShape for rows that do not
-	// fit, ErrUnsupported for formats that are not known.
-	LoadMatrix(format quant.Format, out, in int, fill func(put func(row int, r quant.Row) error) error) (Matrix, error)
+	// put exactly once before fill returns. put takes one row or several that
+	// follow first, may be called from several goroutines and copies what it is
+	// given. ErrShape for rows that do not fit, ErrUnsupported for formats that
+	// are not known.
+	LoadMatrix(format quant.Format, out, in int, fill func(put func(first int, r quant.Row) error) error) (Matrix, error)
 	// LoadVector makes a kept array [n] from n little-endian floats, which it
 	// copies; Release of any scope frees it. ErrShape where they are none, or
 	// not whole.

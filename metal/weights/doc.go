@@ -14,6 +14,6 @@
 // never mapped: a file that shrinks while it is loaded is an error, not a
 // signal.
 //
-// Start reading at Open and File.Rows, then ReadHeader (GGUF) and
+// Start reading at Open and File.Read, then ReadHeader (GGUF) and
 // openCollection (folders).
 package weights

@@ -99,7 +99,7 @@ func (m *modelFolder) quantized(path string, bits, group int, t quant.Type) {
 		}
 		for g := range cols / group {
 			t.Put(row.Scales, g, float32(g+1)/4)
-			t.Put(row.Biases, g, float32(r%16)-8)
+			t.Put(row.Biases, g, float32(r%17)-8)
 		}
 		words, scales, biases = append(words, row.Raw...), append(scales, row.Scales...), append(biases, row.Biases...)
 	}
@@ -114,7 +114,7 @@ func (m *modelFolder) quantized(path string, bits, group int, t quant.Type) {
 
 // wantQuantized is element i of row r of a matrix that quantized wrote.
 func wantQuantized(bits, group, r, i int) float32 {
-	return float32(i/group+1)/4*float32((r+3*i)%(1<<bits)) + float32(r%16) - 8
+	return float32(i/group+1)/4*float32((r+3*i)%(1<<bits)) + float32(r%17) - 8
 }
 
 // shards spreads the tensors over n files and writes an index.

@@ -13,8 +13,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// concurrent loads rows from several goroutines, in no order, each out of one
-// buffer that it overwrites.
+// concurrent loads rows from several goroutines, in no order, one by one and
+// several together, each out of one buffer that it overwrites.
 func (s Suite) concurrent(t *testing.T) {
 	for _, f := range []quant.Format{
 		quant.AffineOf(4, 64, quant.BFloat16), quant.AffineOf(3, 32, quant.Float16), quant.AffineOf(8, 128, quant.Float32),
@@ -29,12 +29,12 @@ func (s Suite) concurrent(t *testing.T) {
 				row, values := x.randomRow(f, in)
 				rows[r], want = row, append(want, values...)
 			}
-			order := x.rng.Perm(out)
+			runs := x.runs(out)
 			m, err := x.b.LoadMatrix(f, out, in, func(put func(int, quant.Row) error) error {
 				errs := make([]error, readers)
 				var wg sync.WaitGroup
 				for i := range readers {
-					wg.Go(func() { errs[i] = putSome(f, in, order[out*i/readers:out*(i+1)/readers], rows, put) })
+					wg.Go(func() { errs[i] = putSome(runs[len(runs)*i/readers:len(runs)*(i+1)/readers], rows, put) })
 				}
 				wg.Wait()
 				return errors.Join(errs...)
@@ -55,16 +55,27 @@ func (s Suite) concurrent(t *testing.T) {
 	}
 }
 
-func putSome(f quant.Format, in int, order []int, rows []quant.Row, put func(int, quant.Row) error) error {
-	buf, err := f.NewRow(in)
-	if err != nil {
-		return err
+// runs cuts rows into runs [lo, hi), most of them of one row, in no order.
+func (x *bench) runs(rows int) [][2]int {
+	var out [][2]int
+	lengths := []int{1, 1, 1, 1, 2, 15, 16, 40}
+	for lo := 0; lo < rows; {
+		hi := min(lo+lengths[x.rng.IntN(len(lengths))], rows)
+		out = append(out, [2]int{lo, hi})
+		lo = hi
 	}
-	for _, r := range order {
-		copy(buf.Raw, rows[r].Raw)
-		copy(buf.Scales, rows[r].Scales)
-		copy(buf.Biases, rows[r].Biases)
-		if err := put(r, buf); err != nil {
+	x.rng.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out
+}
+
+func putSome(runs [][2]int, rows []quant.Row, put func(int, quant.Row) error) error {
+	var buf quant.Row
+	for _, run := range runs {
+		buf = quant.Row{Raw: buf.Raw[:0], Scales: buf.Scales[:0], Biases: buf.Biases[:0]}
+		for _, r := range rows[run[0]:run[1]] {
+			buf.Raw, buf.Scales, buf.Biases = append(buf.Raw, r.Raw...), append(buf.Scales, r.Scales...), append(buf.Biases, r.Biases...)
+		}
+		if err := put(run[0], buf); err != nil {
 			return err
 		}
 		for _, part := range [][]byte{buf.Raw, buf.Scales, buf.Biases} {
@@ -204,6 +215,22 @@ func (s Suite) rowErrors(t *testing.T, f quant.Format) {
 	} {
 		err := s.loadRows(x, f, groups*f.Group, rows, 0, 1)
 		if !errors.Is(err, tensor.ErrShape) {
+			t.Errorf("%s: error %v, want ErrShape", name, err)
+		}
+	}
+	two := quant.Row{Raw: slices.Concat(good.Raw, good.Raw), Scales: slices.Concat(good.Scales, good.Scales), Biases: slices.Concat(good.Biases, good.Biases)}
+	for name, c := range map[string]struct {
+		rows []quant.Row
+		at   []int
+	}{
+		"two past the end":        {[]quant.Row{two}, []int{1}},
+		"two, and one again":      {[]quant.Row{two, good}, []int{0, 1}},
+		"two and half a row":      {[]quant.Row{changed(two, func(r *quant.Row) { r.Raw = append(r.Raw, good.Raw[:len(good.Raw)/2]...) })}, []int{0}},
+		"two of which one":        {[]quant.Row{changed(two, func(r *quant.Row) { r.Scales = good.Scales })}, []int{0}},
+		"two, infinite in one":    {[]quant.Row{changed(two, func(r *quant.Row) { infinite(f.Type, r.Scales, 2*groups-1) })}, []int{0}},
+		"no row where one is due": {[]quant.Row{{}}, []int{0}},
+	} {
+		if err := s.loadRows(x, f, groups*f.Group, c.rows, c.at...); !errors.Is(err, tensor.ErrShape) {
 			t.Errorf("%s: error %v, want ErrShape", name, err)
 		}
 	}

@@ -129,8 +129,12 @@ func (w *writer) header(s shard) error {
 
 // tensor writes one tensor, by two goroutines.
 func (w *writer) tensor(ctx context.Context, f *weights.File, t tensor) error {
+	sizes, err := t.entry.Format.Sizes(t.entry.Columns())
+	if err != nil {
+		return fmt.Errorf("convert: %w", err)
+	}
 	var free sync.Pool // of converters; each holds a row
-	err := f.Place(ctx, t.entry, func(row int, r quant.Row) error {
+	err = f.Place(ctx, t.entry, func(first int, r quant.Row) error {
 		c, ok := free.Get().(*converter)
 		if !ok {
 			var err error
@@ -139,11 +143,16 @@ func (w *writer) tensor(ctx context.Context, f *weights.File, t tensor) error {
 			}
 		}
 		defer free.Put(c)
-		out, err := c.row(r)
-		if err != nil {
-			return fmt.Errorf("row %d: %w", row, err)
+		for i := range len(r.Raw) / sizes.Raw {
+			out, err := c.row(r.At(i, sizes))
+			if err != nil {
+				return fmt.Errorf("row %d: %w", first+i, err)
+			}
+			if err := w.row(t, first+i, out); err != nil {
+				return err
+			}
 		}
-		return w.row(t, row, out)
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("convert: %w", err)

@@ -1,0 +1,36 @@
+package pages
+
+import (
+	"math"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	large = 2 << 20
+	// least is the smallest memory that is worth asking for.
+	least = large
+)
+
+// PreferLarge asks for large pages where they fit whole into p, which was not
+// touched yet and may begin anywhere.
+func PreferLarge(p []byte) {
+	if len(p) < least {
+		return
+	}
+	page := uintptr(os.Getpagesize())
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(p))) % page)
+	_ = unix.Madvise(p[skip:], unix.MADV_HUGEPAGE) // a kernel without them says no, and that is fine
+}
+
+// Mapping is how many bytes of addresses to map for n bytes: whole large
+// pages, because Linux puts a mapping where they begin only if it is as long as
+// some of them. What is behind n costs nothing while it is not touched.
+func Mapping(n int64) int64 {
+	if n < least || n > math.MaxInt64-large {
+		return n
+	}
+	return (n + large - 1) / large * large
+}

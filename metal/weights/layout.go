@@ -1,0 +1,118 @@
+package weights
+
+import (
+	"io"
+	"slices"
+	"sync/atomic"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+// pieceBytes is about how much is read at once.
+const pieceBytes = 1 << 20
+
+// kind says which part of a quant.Row bytes are.
+type kind int
+
+const (
+	words kind = iota
+	scales
+	biases
+	kinds
+)
+
+func (k kind) String() string { return [...]string{"words", "scales", "biases"}[k] }
+
+// part is one of the runs of bytes that rows are made of.
+type part struct {
+	kind   kind
+	source io.ReaderAt
+	offset int64
+	row    int // bytes of a row
+}
+
+// layout is how a tensor is read: the words in pieces of whole rows, and what
+// lies beside them once for many pieces. Going back and forth for each piece
+// would break what systems read ahead: it took 4 GB half as long again.
+type layout struct {
+	e     Entry
+	words part
+	// beside are scales and biases, if there are any, as they lie in the file.
+	beside []part
+	rows   int
+	// each is the number of rows of a piece, and chunk that of what lies beside
+	// some pieces; the last ones aside.
+	each, chunk int
+	// row is the bytes of a row beside its words.
+	besideRow int
+	// sizes are those of a row.
+	sizes quant.Sizes
+}
+
+func (f *File) layout(e Entry) (*layout, error) {
+	l := &layout{e: e, rows: e.Rows()}
+	partOf := func(k kind, s span) part {
+		return part{k, f.sources[s.file], s.offset, int(s.bytes / int64(l.rows))}
+	}
+	l.words = partOf(words, e.weight)
+	spans := map[kind]span{scales: e.scales, biases: e.biases}
+	for _, k := range []kind{scales, biases} {
+		if spans[k].bytes > 0 {
+			l.beside = append(l.beside, partOf(k, spans[k]))
+			l.besideRow += l.beside[len(l.beside)-1].row
+		}
+	}
+	slices.SortFunc(l.beside, func(a, b part) int { return spans[a.kind].compare(spans[b.kind]) })
+	var err error
+	if l.sizes, err = e.Format.Sizes(e.Columns()); err != nil || l.sizes.Sum() != l.words.row+l.besideRow {
+		return nil, invalidf("rows of %d bytes are not %d elements of %v", l.words.row+l.besideRow, e.Columns(), e.Format)
+	}
+	l.each = min(max(1, pieceBytes/l.words.row), l.rows)
+	l.chunk = min(max(1, pieceBytes/max(1, l.besideRow*l.each)), (l.rows+l.each-1)/l.each) * l.each
+	return l, nil
+}
+
+// pieces is how many there are.
+func (l *layout) pieces() int { return (l.rows + l.each - 1) / l.each }
+
+// chunk is what lies beside some rows, part after part.
+type chunk struct {
+	first, rows int
+	bytes       []byte
+	// left is how many pieces of it were not emitted yet.
+	left atomic.Int64
+}
+
+// piece is the words of some rows.
+type piece struct {
+	first, rows int
+	bytes       []byte
+	beside      *chunk
+	err         error
+}
+
+// readChunk reads what lies beside rows from first on.
+func (l *layout) readChunk(first int, buf []byte) (*chunk, error) {
+	c := &chunk{first: first, rows: min(l.chunk, l.rows-first), bytes: buf}
+	c.left.Store(int64((c.rows + l.each - 1) / l.each))
+	at := 0
+	for _, p := range l.beside {
+		n := c.rows * p.row
+		if err := p.read(first, buf[at:at+n]); err != nil {
+			return c, err
+		}
+		at += n
+	}
+	return c, nil
+}
+
+func (l *layout) readPiece(first int, buf []byte, beside *chunk) piece {
+	p := piece{first: first, rows: min(l.each, l.rows-first), beside: beside}
+	p.bytes = buf[:p.rows*l.words.row]
+	p.err = l.words.read(first, p.bytes)
+	return p
+}
+
+func (p part) read(first int, buf []byte) error {
+	return readAt(p.source, buf, p.offset+int64(first)*int64(p.row), p.kind.String())
+}
