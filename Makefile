@@ -133,6 +133,7 @@ test-failover: kube build ## two streams from two Macs through the gateway, one 
 
 .PHONY: bench-reclaim
 bench-reclaim: kube build mlx ## what an eviction gives back and costs others: 600 MB beside a stream, on ref and MLX (Linux; keeps models in .cache)
+	bash hack/models/fetch.sh smollm2 | sed '$$d' # the last line is the path
 	go run ./hack/bench/reclaim
 
 .PHONY: test-cycles

@@ -3,7 +3,7 @@
 // evicted, because its Mac's ceiling is lowered, while another engine streams a
 // long answer through the gateway.
 //
-// It owns the random models below .cache/bench, the measurement, its bounds and
+// It owns the models below .cache/bench, the measurement, its bounds and
 // the record in docs/bench. What it compares with, it reads itself: memory from
 // /proc, the end of a process from the kernel, the status from a watch of the
 // API server, tokens where the client gets them. Both sides of a ratio come
@@ -33,6 +33,7 @@ import (
 // options are the flags.
 type options struct {
 	root, dir, out, keep string
+	stream               string
 	only                 string
 	rounds, many         int
 	bytes                int64
@@ -43,13 +44,14 @@ func main() {
 	var o options
 	flag.StringVar(&o.root, "root", ".", "folder whose bin holds the programs")
 	flag.StringVar(&o.dir, "dir", filepath.Join(".cache", "bench", "reclaim"), "folder for the models, which are kept")
+	flag.StringVar(&o.stream, "stream", filepath.Join(".cache", "models", "smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"), "real model that streams (hack/models/fetch.sh smollm2)")
 	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for reclaim.json and reclaim.md; empty writes none")
 	flag.StringVar(&o.keep, "logs", filepath.Join(".run", "bench-reclaim-failed"), "folder for the logs of a run that failed")
 	flag.StringVar(&o.only, "only", "", "one back end alone: ref or mlx")
 	flag.IntVar(&o.rounds, "rounds", 5, "evictions for each back end")
 	flag.IntVar(&o.many, "many", 10, "engines that go at once")
 	flag.Int64Var(&o.bytes, "bytes", 600e6, "about how large the evicted model is")
-	flag.DurationVar(&o.window, "window", 10*time.Second, "how long the stream is looked at, before and after")
+	flag.DurationVar(&o.window, "window", 20*time.Second, "how long the stream is looked at, before and after")
 	flag.DurationVar(&o.limit, "limit", 40*time.Minute, "most that everything may take")
 	flag.Parse()
 	if err := run(o); err != nil {
@@ -63,14 +65,12 @@ type backEnd struct {
 	name string
 	// program below the root.
 	program string
-	// stream is the model that streams: one token takes some milliseconds.
-	stream string
 }
 
 func backEnds() []backEnd {
 	return []backEnd{
-		{"ref", filepath.Join("bin", "engine"), "stream-ref.gguf"},
-		{"mlx", filepath.Join("bin", "mlx", "engine"), "stream-mlx.gguf"},
+		{"ref", filepath.Join("bin", "engine")},
+		{"mlx", filepath.Join("bin", "mlx", "engine")},
 	}
 }
 
@@ -86,7 +86,7 @@ func run(o options) error {
 	if o.dir, err = filepath.Abs(o.dir); err != nil {
 		return fmt.Errorf("models: %w", err)
 	}
-	if err := writeModels(o.dir, o.bytes); err != nil {
+	if err := writeModels(o.dir, o.stream, o.bytes); err != nil {
 		return err
 	}
 	r := report.New("reclaim", "What an eviction gives back, and what it costs others", about)

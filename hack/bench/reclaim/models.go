@@ -10,29 +10,23 @@ import (
 	"metalfleet.dev/metalfleet/hack/tinymodel"
 )
 
-// The models of the Mac's folder: one is evicted, one of two streams, and one
-// has many engines.
+// The models of the Mac's folder: one is evicted, one has many engines, and a
+// real one streams, because a random model writes half characters that are held
+// back.
 const (
-	largeFile = "large.gguf"
-	manyFile  = "many.gguf"
-	manyBytes = 48 << 20
-	// streamContext is long enough for a stream that no round ends.
-	streamContext = 16384
+	streamFile = "stream.gguf"
+	largeFile  = "large.gguf"
+	manyFile   = "many.gguf"
+	manyBytes  = 48 << 20
+	// streamContext holds a prompt and answerTokens. Answers are short, so that
+	// tokens take as long after as before: one in a long context takes longer.
+	streamContext = 256
+	answerTokens  = 64
 )
-
-// streaming is a model that never ends by itself. Its layers decide how long a
-// token takes: MLX's processor back end is slower than ref with quantised
-// matrices, so it is given fewer.
-func streaming(layers int) tinymodel.Config {
-	c := tinymodel.Default()
-	c.Name, c.Seed, c.Context, c.Endless, c.Vocabulary = "stream", 3, streamContext, true, 8192
-	c.Layers, c.Hidden, c.FeedForward, c.QueryHeads, c.KVHeads, c.HeadSize = layers, 768, 2048, 12, 2, 64
-	return c
-}
 
 // writeModels writes what is not there yet. The files' names say what they are
 // for and their sizes are checked, so that another -bytes writes anew.
-func writeModels(dir string, bytes int64) error {
+func writeModels(dir, stream string, bytes int64) error {
 	if err := checkRoom(bytes); err != nil {
 		return err
 	}
@@ -41,11 +35,29 @@ func writeModels(dir string, bytes int64) error {
 	}
 	for name, c := range map[string]tinymodel.Config{
 		largeFile: tinymodel.Large(bytes), manyFile: tinymodel.Large(manyBytes),
-		"stream-ref.gguf": streaming(12), "stream-mlx.gguf": streaming(4),
 	} {
 		if err := writeModel(filepath.Join(dir, name), c); err != nil {
 			return err
 		}
+	}
+	return copyModel(stream, filepath.Join(dir, streamFile))
+}
+
+// copyModel copies a file unless it was copied before.
+func copyModel(from, to string) error {
+	want, err := os.Stat(from)
+	if err != nil {
+		return fmt.Errorf("the model that streams is missing, run hack/models/fetch.sh smollm2: %w", err)
+	}
+	if had, err := os.Stat(to); err == nil && had.Size() == want.Size() {
+		return nil
+	}
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return fmt.Errorf("model: %w", err)
+	}
+	if err := os.WriteFile(to, b, 0o644); err != nil {
+		return fmt.Errorf("model: %w", err)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func at(ms int) time.Time { return began.Add(time.Duration(ms) * time.Millisecond) }
 
 func TestAWindowHoldsTheGapsOfTokensThatCameInIt(t *testing.T) {
-	times := []time.Time{at(0), at(10), at(20), at(50), at(60)}
+	times := []time.Time{at(0), at(10), at(20), at(50), at(60), {}, at(95), at(100)}
 	ms := func(n ...int) (out []time.Duration) {
 		for _, n := range n {
 			out = append(out, time.Duration(n)*time.Millisecond)
@@ -33,6 +33,7 @@ func TestAWindowHoldsTheGapsOfTokensThatCameInIt(t *testing.T) {
 		"a gap that began before":   {30, 55, ms(30)},
 		"on the border counts once": {20, 50, ms(30)},
 		"nothing came":              {61, 90, nil},
+		"the next answer":           {61, 110, ms(5)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if d := cmp.Diff(test.want, gaps(times, at(test.from), at(test.to))); d != "" {

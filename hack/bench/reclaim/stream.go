@@ -12,29 +12,34 @@ import (
 	"metalfleet.dev/metalfleet/hack/fleet"
 )
 
-// stream is a long answer and when each piece of it came.
+// stream is answers, one after the other, and when each piece of them came.
 type stream struct {
 	stop  context.CancelFunc
 	ended chan struct{}
 
-	mu    sync.Mutex // guards what follows
+	mu sync.Mutex // guards what follows
+	// times has a zero between two answers: what a prompt takes is no gap.
 	times []time.Time
 	err   error // why it ended by itself
 }
 
-// listen begins a long answer.
+// listen asks again and again.
 func listen(ctx context.Context, url, model string) *stream {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &stream{stop: cancel, ended: make(chan struct{})}
 	go func() { // end waits for it
 		defer close(s.ended)
-		_, err := fleet.Ask(ctx, url, fleet.Question{
-			Model: model, Text: "Tell a long story", Stream: true, MaxTokens: streamContext - 256, OnText: func(string) { s.came(time.Now()) },
-		})
-		if ctx.Err() == nil {
-			s.mu.Lock()
-			s.err = errors.Join(errors.New("the stream ended by itself"), err)
-			s.mu.Unlock()
+		for n := 1; ctx.Err() == nil; n++ {
+			_, err := fleet.Ask(ctx, url, fleet.Question{
+				Model: model, Text: fmt.Sprintf("Tell a long story about %d bears", n), Stream: true, MaxTokens: answerTokens, OnText: func(string) { s.came(time.Now()) },
+			})
+			if err != nil && ctx.Err() == nil {
+				s.mu.Lock()
+				s.err = fmt.Errorf("the stream ended: %w", err)
+				s.mu.Unlock()
+				return
+			}
+			s.came(time.Time{})
 		}
 	}()
 	return s
@@ -66,7 +71,7 @@ func (s *stream) runs(ctx context.Context, limit, d time.Duration) error {
 		case s.err != nil:
 			cancel()
 			return s.err
-		case len(s.times) < 2:
+		case len(s.times) < 2 || s.times[0].IsZero():
 			return errors.New("it has not begun")
 		case time.Since(s.times[0]) < d:
 			return fmt.Errorf("it runs since %s", time.Since(s.times[0]))
@@ -75,8 +80,8 @@ func (s *stream) runs(ctx context.Context, limit, d time.Duration) error {
 	})
 }
 
-// gaps are the times between tokens that came in a window; the first gap began
-// before it.
+// gaps are the times between tokens of one answer that came in a window; the
+// first gap began before it.
 func (s *stream) gaps(from, to time.Time) []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +91,7 @@ func (s *stream) gaps(from, to time.Time) []time.Duration {
 func gaps(times []time.Time, from, to time.Time) []time.Duration {
 	var out []time.Duration
 	for i := 1; i < len(times); i++ {
-		if at := times[i]; at.After(from) && !at.After(to) {
+		if at := times[i]; at.After(from) && !at.After(to) && !times[i-1].IsZero() {
 			out = append(out, at.Sub(times[i-1]))
 		}
 	}

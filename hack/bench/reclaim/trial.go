@@ -34,7 +34,7 @@ type bench struct {
 // deploy makes the model that streams, and the large one without its engine.
 func (b *bench) deploy(ctx context.Context) error {
 	return errors.Join(
-		b.Deploy(ctx, fleet.Model{Name: stays, File: b.stream, Tokens: streamContext, Sequences: 1}),
+		b.Deploy(ctx, fleet.Model{Name: stays, File: streamFile, Tokens: streamContext, Sequences: 1}),
 		b.Deploy(ctx, fleet.Model{Name: large, File: largeFile, OnDemand: true, DrainSeconds: 5}),
 	)
 }
