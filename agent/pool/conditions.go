@@ -48,7 +48,7 @@ func (p *Pool) deriveOnDemand(e *entry, all []metav1.Condition, now time.Time) {
 	}
 	all[1] = condition(v1alpha1.ConditionAdmitted, metav1.ConditionUnknown, v1alpha1.ReasonOnDemand, "memory is asked for when a request loads it")
 	switch {
-	case e.failure != nil && now.Before(e.restart): // Loaded and Serving say why, and that it is tried again
+	case e.setBackNow(now): // Loaded and Serving say why, and that it is tried again
 	case e.demand != nil:
 		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonLoading, "a request waits for it")
 		all[3] = serves

@@ -245,8 +245,16 @@ func TestP25ALoadGivenUpForMemoryLeavesNothing(t *testing.T) {
 		if m := s.Snapshot().Memory; m.AccountedBytes != 0 || m.FootprintBytes != 0 || m.ReservedBytes != 0 {
 			t.Errorf("%+v", m)
 		}
+		stage := func(want v1alpha1.Stage) {
+			t.Helper()
+			if got := s.Snapshot().Assignments[0].Progress.Stage; got != want {
+				t.Errorf("stage %s, want %s", got, want)
+			}
+		}
+		stage(v1alpha1.StageQueued)
 		s.after(pressurePause)
-		h := s.acquire("a") // it is no failure of the model
+		stage(v1alpha1.StageServing) // the first request loads it again
+		h := s.acquire("a")          // it is no failure of the model
 		h.Release()
 	})
 }

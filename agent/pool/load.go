@@ -137,6 +137,10 @@ func (e *entry) setBack(why journal.Refusal, now time.Time) {
 	e.disappoint(e.failedLoad(why, now))
 }
 
+// setBackNow reports whether a failure or pressure keeps an entry from being
+// loaded; the caller holds Pool.mu.
+func (e *entry) setBackNow(now time.Time) bool { return e.failure != nil && now.Before(e.restart) }
+
 // hopeless reasons do not go away with another attempt.
 func hopeless(reason string) bool {
 	return reason == v1alpha1.ReasonUnsupportedModel || reason == v1alpha1.ReasonInvalidModel

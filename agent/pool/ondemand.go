@@ -68,7 +68,7 @@ func (e *entry) unavailable(now time.Time) error {
 		return &LoadError{Reason: e.refused.Reason, Message: e.refused.Message}
 	case !e.download.done && e.engine == nil:
 		return &NotReadyError{State: e.state, RetryAfter: notReadyRetry}
-	case e.engine == nil && e.failure != nil && now.Before(e.restart):
+	case e.engine == nil && e.setBackNow(now):
 		return &LoadError{Reason: e.failure.Reason, Message: e.failure.Message, RetryAfter: e.restart.Sub(now)}
 	}
 	return nil

@@ -197,7 +197,7 @@ func (e *entry) progress(now time.Time) v1alpha1.Progress {
 		return v1alpha1.Progress{Stage: v1alpha1.StageFailed}
 	case e.state == Draining || e.state == Stopping:
 		return v1alpha1.Progress{Stage: v1alpha1.StageDraining}
-	case e.state == Ready, e.asleep() && e.demand == nil && e.failure == nil:
+	case e.state == Ready, e.asleep() && e.demand == nil && !e.setBackNow(now):
 		return v1alpha1.Progress{Stage: v1alpha1.StageServing}
 	case e.state == Loading && e.engine != nil:
 		l := e.engine.status.GetLoad()

@@ -1,0 +1,399 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/model"
+)
+
+// MacNodeStatus is what a Mac's agent reports.
+type MacNodeStatus struct {
+	// observedGeneration of the orders that this report takes into account.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// agentVersion that runs there.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	AgentVersion string `json:"agentVersion,omitempty"`
+	// bootID changes when the agent starts; engines survive that.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	BootID string `json:"bootID,omitempty"`
+	// address of the agent's one port.
+	// +optional
+	Address *MacAddress `json:"address,omitempty"`
+	// chip, such as "M2Ultra".
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Chip string `json:"chip,omitempty"`
+	// backends of the engine there, such as "mlx" or "ref".
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	Backend string `json:"backend,omitempty"`
+	// simulated is true where chip and memory were declared and not measured.
+	// +optional
+	Simulated bool `json:"simulated,omitempty"`
+	// memory of the Mac.
+	// +optional
+	Memory MacMemory `json:"memory,omitzero"`
+	// disk of the weight store.
+	// +optional
+	Disk MacDisk `json:"disk,omitzero"`
+	// weights on disk, by digest.
+	// +optional
+	// +listType=map
+	// +listMapKey=digest
+	// +kubebuilder:validation:MaxItems=256
+	Weights []StoredWeights `json:"weights,omitempty"`
+	// assignments as the Mac sees them.
+	// +optional
+	// +listType=map
+	// +listMapKey=replicaUID
+	// +kubebuilder:validation:MaxItems=128
+	Assignments []AssignmentStatus `json:"assignments,omitempty"`
+	// inspections and their results.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=64
+	Inspections []InspectionStatus `json:"inspections,omitempty"`
+	// reclaims are the last 16, newest first.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Reclaims []Reclaim `json:"reclaims,omitempty"`
+	// summary holds rounded figures for people.
+	// +optional
+	Summary MacSummary `json:"summary,omitzero"`
+	// conditions: Ready (the operator's); Accepting, MemoryPressure, WiredStranded, MemoryDiverged, GuardInactive (the agent's).
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// MacAddress is where a Mac's agent listens.
+type MacAddress struct {
+	// host name or IP address.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Host string `json:"host"`
+	// port of TLS with client certificates.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
+}
+
+// CeilingTerm is what binds a Mac's ceiling.
+// +kubebuilder:validation:Enum=Static;Dynamic;MetalCap;Explicit
+type CeilingTerm string
+
+// The terms of the ceiling; design and constants stand in metal/footprint.
+const (
+	CeilingStatic   CeilingTerm = "Static"
+	CeilingDynamic  CeilingTerm = "Dynamic"
+	CeilingMetalCap CeilingTerm = "MetalCap"
+	CeilingExplicit CeilingTerm = "Explicit"
+)
+
+// PressureLevel is how near a Mac's engines are to its ceiling; the fractions
+// stand in metal/footprint.
+// +kubebuilder:validation:Enum=Normal;Soft;Hard;Emergency
+type PressureLevel string
+
+const (
+	// PressureNormal: below the soft mark.
+	PressureNormal PressureLevel = "Normal"
+	// PressureSoft: new prompts wait, idle OnDemand models go.
+	PressureSoft PressureLevel = "Soft"
+	// PressureHard: idle models go, then requests of whoever is over its limit end.
+	PressureHard PressureLevel = "Hard"
+	// PressureEmergency: over what was promised to the system.
+	PressureEmergency PressureLevel = "Emergency"
+)
+
+// MacMemory are the figures of a Mac's memory, in bytes, measured where not said otherwise.
+type MacMemory struct {
+	// totalBytes of the machine.
+	// +optional
+	TotalBytes int64 `json:"totalBytes,omitempty"`
+	// ceilingBytes is the most that engines may use together.
+	// +optional
+	CeilingBytes int64 `json:"ceilingBytes,omitempty"`
+	// ceilingTerm is what binds the ceiling.
+	// +optional
+	CeilingTerm CeilingTerm `json:"ceilingTerm,omitempty"`
+	// dynamicCeilingBytes is what the system's free memory allows engines at
+	// this moment. It gates loads and the enforcer, never what was promised.
+	// +optional
+	DynamicCeilingBytes int64 `json:"dynamicCeilingBytes,omitempty"`
+	// effectiveCeilingBytes is the smaller of both ceilings, and what pressure is judged by.
+	// +optional
+	EffectiveCeilingBytes int64 `json:"effectiveCeilingBytes,omitempty"`
+	// effectiveCeilingTerm is what binds it.
+	// +optional
+	EffectiveCeilingTerm CeilingTerm `json:"effectiveCeilingTerm,omitempty"`
+	// pressureLevel that the agent acts on.
+	// +optional
+	PressureLevel PressureLevel `json:"pressureLevel,omitempty"`
+	// activeBytes are the live arrays of all engines, as the engines count them.
+	// +optional
+	ActiveBytes int64 `json:"activeBytes,omitempty"`
+	// accountedBytes are loaded weights and KV in use, as the engines count them.
+	// +optional
+	AccountedBytes int64 `json:"accountedBytes,omitempty"`
+	// pooledBytes are free inside the engines' back ends and not yet returned.
+	// +optional
+	PooledBytes int64 `json:"pooledBytes,omitempty"`
+	// strandedBytes are wired, and no living process owns them.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	StrandedBytes int64 `json:"strandedBytes,omitempty"`
+	// swapUsedBytes of the machine.
+	// +optional
+	SwapUsedBytes int64 `json:"swapUsedBytes,omitempty"`
+	// thermalState of the machine, as it says: Nominal, Fair, Serious, Critical.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	ThermalState string `json:"thermalState,omitempty"`
+	// capacityBytes is the most that may be reserved, somewhat under the ceiling.
+	// +optional
+	CapacityBytes int64 `json:"capacityBytes,omitempty"`
+	// reservedBytes promised to replicas, an estimate.
+	// +optional
+	ReservedBytes int64 `json:"reservedBytes,omitempty"`
+	// footprintBytes of all engines.
+	// +optional
+	FootprintBytes int64 `json:"footprintBytes,omitempty"`
+	// foreignBytes used by what no engine owns.
+	// +optional
+	ForeignBytes int64 `json:"foreignBytes,omitempty"`
+	// freeBytes the system could give out at once.
+	// +optional
+	FreeBytes int64 `json:"freeBytes,omitempty"`
+	// freedBytesTotal measured as freed since the agent's journal began.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	FreedBytesTotal int64 `json:"freedBytesTotal,omitempty"`
+	// indeterminateReclaims counts unloads whose effect on the host could not be attributed.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	IndeterminateReclaims int64 `json:"indeterminateReclaims,omitempty"`
+	// measuredAt is when the figures were read.
+	// +optional
+	MeasuredAt *metav1.Time `json:"measuredAt,omitempty"`
+}
+
+// MacDisk are the figures of the disk that holds weights.
+type MacDisk struct {
+	// freeBytes on it.
+	// +optional
+	FreeBytes int64 `json:"freeBytes,omitempty"`
+	// weightsBytes that the store holds.
+	// +optional
+	WeightsBytes int64 `json:"weightsBytes,omitempty"`
+}
+
+// StoredWeights are complete, verified files on a Mac's disk.
+type StoredWeights struct {
+	// digest of the model record.
+	// +required
+	// +kubebuilder:validation:MaxLength=71
+	Digest string `json:"digest"`
+	// bytes of its files.
+	// +required
+	Bytes int64 `json:"bytes"`
+}
+
+// AssignmentStatus is what a Mac reports of one assignment.
+type AssignmentStatus struct {
+	// replicaUID of the assignment.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	ReplicaUID string `json:"replicaUID"`
+	// epoch that this report is about.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Epoch int64 `json:"epoch"`
+	// progress of the stage it is in.
+	// +optional
+	Progress Progress `json:"progress,omitzero"`
+	// memory of its engine.
+	// +optional
+	Memory EngineMemory `json:"memory,omitzero"`
+	// freed is its last reclaim, and freedBytesTotal over all loads.
+	// +optional
+	Freed Freed `json:"freed,omitzero"`
+	// restarts of its engine.
+	// +optional
+	Restarts int32 `json:"restarts,omitempty"`
+	// pid of its engine, for a person at that Mac.
+	// +optional
+	PID int64 `json:"pid,omitempty"`
+	// conditions: Downloaded, Admitted, Loaded, Serving, Released.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// InspectionState is how far an inspection got.
+// +kubebuilder:validation:Enum=Running;Resolved;Failed
+type InspectionState string
+
+// The states of an inspection.
+const (
+	InspectionRunning  InspectionState = "Running"
+	InspectionResolved InspectionState = "Resolved"
+	InspectionFailed   InspectionState = "Failed"
+)
+
+// InspectionStatus is what a Mac found behind a source.
+type InspectionStatus struct {
+	// id of the inspection.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	ID string `json:"id"`
+	// state of it.
+	// +required
+	State InspectionState `json:"state"`
+	// reason of a failure: SourceNotFound, DigestMismatch, InvalidModel, UnsupportedModel, SourceForbidden, SourceUnreachable.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason,omitempty"`
+	// message says it in a sentence.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+	// model found there.
+	// +optional
+	Model *model.Record `json:"model,omitempty"`
+}
+
+// ReclaimReason is why an engine went.
+// +kubebuilder:validation:Enum=Drained;Crashed;LoadFailed;Replaced;Unassigned;Idle;MadeRoom;Headroom;SoftPressure;HardPressure;Emergency;OverLimit;LoadCancelled
+type ReclaimReason string
+
+const (
+	// ReclaimDrained: the operator ordered it.
+	ReclaimDrained ReclaimReason = "Drained"
+	// ReclaimCrashed: the process ended by itself or was killed by others.
+	ReclaimCrashed ReclaimReason = "Crashed"
+	// ReclaimLoadFailed: the model could not be loaded.
+	ReclaimLoadFailed ReclaimReason = "LoadFailed"
+	// ReclaimReplaced: its configuration is no longer the wanted one.
+	ReclaimReplaced ReclaimReason = "Replaced"
+	// ReclaimUnassigned: no assignment wants it (a Mac that came back).
+	ReclaimUnassigned ReclaimReason = "Unassigned"
+	// ReclaimIdle: OnDemand, and no request came for its idle time.
+	ReclaimIdle ReclaimReason = "Idle"
+	// ReclaimMadeRoom: OnDemand, and another model was to be loaded.
+	ReclaimMadeRoom ReclaimReason = "MadeRoom"
+	// ReclaimHeadroom: OnDemand, and a prompt of another engine needed the memory.
+	ReclaimHeadroom ReclaimReason = "Headroom"
+	// ReclaimSoftPressure: OnDemand and idle, above the soft mark.
+	ReclaimSoftPressure ReclaimReason = "SoftPressure"
+	// ReclaimHardPressure: above the hard mark.
+	ReclaimHardPressure ReclaimReason = "HardPressure"
+	// ReclaimEmergency: the worst offender, above what was promised to the system.
+	ReclaimEmergency ReclaimReason = "Emergency"
+	// ReclaimOverLimit: this one engine was over its own limit.
+	ReclaimOverLimit ReclaimReason = "OverLimit"
+	// ReclaimLoadCancelled: pressure came while it loaded.
+	ReclaimLoadCancelled ReclaimReason = "LoadCancelled"
+)
+
+// ExitKind is how the process ended.
+// +kubebuilder:validation:Enum=Clean;Terminated;Killed;Crashed;Unknown
+type ExitKind string
+
+const (
+	// ExitClean: it answered Shutdown and exited with code 0.
+	ExitClean ExitKind = "Clean"
+	// ExitTerminated: it ended after SIGTERM.
+	ExitTerminated ExitKind = "Terminated"
+	// ExitKilled: the agent's last rung, SIGKILL.
+	ExitKilled ExitKind = "Killed"
+	// ExitCrashed: it ended without being asked.
+	ExitCrashed ExitKind = "Crashed"
+	// ExitUnknown: it ended while no agent looked.
+	ExitUnknown ExitKind = "Unknown"
+)
+
+// Reclaim is one engine that went, and the bytes that came back.
+type Reclaim struct {
+	// id is "REPLICA-UID/EPOCH/LOAD".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	ID string `json:"id"`
+	// namespace and name of the replica.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// name of the replica.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// replicaUID of the replica.
+	// +required
+	// +kubebuilder:validation:MaxLength=64
+	ReplicaUID string `json:"replicaUID"`
+	// epoch of the replica.
+	// +required
+	Epoch int64 `json:"epoch"`
+	// load counts the engines started for this epoch, from 1.
+	// +required
+	Load int64 `json:"load"`
+	// reason why it went.
+	// +required
+	Reason ReclaimReason `json:"reason"`
+	// exit is how the process ended.
+	// +required
+	Exit ExitKind `json:"exit"`
+	// freedBytes is the footprint of the process just before its observed
+	// exit. Absent when it could not be known; never negative.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	FreedBytes *int64 `json:"freedBytes,omitempty"`
+	// hostCheck says whether the host's memory confirmed it.
+	// +required
+	HostCheck HostCheck `json:"hostCheck"`
+	// durationMilliseconds from the order to the observed exit.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	DurationMilliseconds int64 `json:"durationMilliseconds,omitempty"`
+	// time of the observed exit.
+	// +required
+	Time metav1.MicroTime `json:"time"`
+}
+
+// MacSummary holds rounded figures for kubectl get.
+type MacSummary struct {
+	// memory of the machine.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Memory string `json:"memory,omitempty"`
+	// ceiling of all engines.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Ceiling string `json:"ceiling,omitempty"`
+	// reserved by replicas.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Reserved string `json:"reserved,omitempty"`
+	// used by engines.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Used string `json:"used,omitempty"`
+	// freed so far.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Freed string `json:"freed,omitempty"`
+}
