@@ -72,6 +72,9 @@ func parse(args []string, out io.Writer) (flags, error) {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == "check" {
+		return check(ctx, args[1:], stdout, stderr)
+	}
 	f, err := parse(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil

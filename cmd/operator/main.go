@@ -65,6 +65,7 @@ type settings struct {
 	kubeconfig, namespace string
 	health, metrics       string
 	leaderElect, version  bool
+	mayUninstall          bool
 	verbose               bool
 	lease, renew, retry   time.Duration
 }
@@ -105,6 +106,9 @@ func startOver() error {
 
 func parse(args []string, out io.Writer) (settings, error) {
 	var s settings
+	if len(args) > 0 && args[0] == "may-uninstall" {
+		s.mayUninstall, args = true, args[1:]
+	}
 	f := flag.NewFlagSet("operator", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "file that says where the API server is; default: $KUBECONFIG, else the Pod's service account")
@@ -144,6 +148,9 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	config, err := restConfig(s.kubeconfig)
 	if err != nil {
 		return err
+	}
+	if s.mayUninstall {
+		return mayUninstall(ctx, config)
 	}
 	if err := prepare(ctx, log, config, s.namespace); err != nil {
 		return err

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/gateway/hops"
+)
+
+// check is `gateway check`: it walks the way of a request and names the hop
+// that fails.
+func check(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	o := hops.Options{Out: stdout}
+	set := flag.NewFlagSet("gateway check", flag.ContinueOnError)
+	set.SetOutput(stderr)
+	kubeconfig := set.String("kubeconfig", os.Getenv("KUBECONFIG"), "`file` that says how the API server is reached; inside a cluster none is needed")
+	set.StringVar(&o.URL, "url", "http://metalfleet-gateway."+namespace()+".svc", "`address` of the Service")
+	set.StringVar(&o.Model, "model", "", "`name` of the model to ask; default: the first that is ready")
+	set.DurationVar(&o.Patience, "patience", 30*time.Second, "how long each hop may take")
+	if err := set.Parse(args); err != nil {
+		return err
+	}
+	if set.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; gateway check takes flags only", set.Arg(0))
+	}
+	config, err := restConfig(*kubeconfig)
+	if err != nil {
+		return err
+	}
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return err
+	}
+	if o.Reader, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+		return fmt.Errorf("client for %s: %w", config.Host, err)
+	}
+	return hops.Walk(ctx, o)
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers"
+)
+
+// mayUninstall refuses while ModelDeployments exist: without an operator nobody
+// would take their engines from the Macs. The chart runs it before a delete.
+func mayUninstall(ctx context.Context, config *rest.Config) error {
+	c, err := client.New(config, client.Options{Scheme: controllers.Scheme()})
+	if err != nil {
+		return fmt.Errorf("client for %s: %w", config.Host, err)
+	}
+	var all v1alpha1.ModelDeploymentList
+	if err := c.List(ctx, &all); meta.IsNoMatchError(err) {
+		return nil // the kinds are gone, and so is everything of them
+	} else if err != nil {
+		return fmt.Errorf("list ModelDeployments: %w", err)
+	}
+	if len(all.Items) == 0 {
+		return nil
+	}
+	const shown = 5
+	var names []string
+	for i := range all.Items[:min(shown, len(all.Items))] {
+		names = append(names, all.Items[i].Namespace+"/"+all.Items[i].Name)
+	}
+	if more := len(all.Items) - shown; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Errorf("%d ModelDeployments still exist (%s): their engines would stay on the Macs; delete them first with `kubectl delete md --all -A`, or turn the guard off with uninstallGuard.enabled=false", len(all.Items), strings.Join(names, ", "))
+}

@@ -1,0 +1,212 @@
+// Package hops walks the way of a request, hop by hop, and names the first one
+// that fails: the Service's name, the gateway, a Mac, a model.
+//
+// It owns the order of the hops and what each failure tells to do; it is what
+// `helm test` runs. It refuses nothing, changes nothing, and asks a model for
+// one token at most.
+//
+// Start reading at Walk.
+package hops
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Options of a walk.
+type Options struct {
+	// URL of the gateway's Service, without a path.
+	URL string
+	// Model to ask; empty means the first one that has a ready replica.
+	Model string
+	// Reader of MacNodes and ModelDeployments.
+	Reader client.Reader
+	// Patience with each hop: a Service is routable a moment after its Pods are
+	// ready.
+	Patience time.Duration
+	// Out gets a line for each hop.
+	Out io.Writer
+	// Resolver of the Service's name; nil means the system's.
+	Resolver *net.Resolver
+}
+
+// Error is a hop that failed, and what to do.
+type Error struct {
+	// Hop is DNS, gateway, Mac or model.
+	Hop string
+	Err error
+	Do  string
+}
+
+// Error implements error.
+func (e *Error) Error() string { return fmt.Sprintf("%s: %v; %s", e.Hop, e.Err, e.Do) }
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Walk goes as far as it gets. Without a ModelDeployment there is no model to
+// ask, and that is said and no failure.
+func Walk(ctx context.Context, o Options) error {
+	u, err := url.Parse(o.URL)
+	if err != nil || u.Hostname() == "" {
+		return fmt.Errorf("--url %q is no address such as http://metalfleet-gateway.metalfleet-system.svc", o.URL)
+	}
+	for _, hop := range []struct {
+		name, do string
+		walk     func(context.Context) (string, error)
+	}{
+		{"DNS", "look at the cluster's DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns", func(ctx context.Context) (string, error) { return o.resolve(ctx, u.Hostname()) }},
+		{"gateway", "look at its Pods: kubectl get pods -l app.kubernetes.io/component=gateway, and their logs", o.models},
+		{"Mac", "look at the Macs: kubectl get mac, and let one join (docs/install.md)", o.mac},
+		{"model", "look at its conditions: kubectl describe md", o.answer},
+	} {
+		said, err := o.patiently(ctx, hop.walk)
+		if err != nil {
+			return &Error{hop.name, err, hop.do}
+		}
+		fmt.Fprintf(o.Out, "%-8s %s\n", hop.name, said)
+	}
+	return nil
+}
+
+// patiently tries a hop until it is passed or patience is over.
+func (o Options) patiently(ctx context.Context, walk func(context.Context) (string, error)) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.Patience)
+	defer cancel()
+	for {
+		said, err := walk(ctx)
+		if err == nil {
+			return said, nil
+		}
+		again := time.NewTimer(500 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			again.Stop()
+			return "", err
+		case <-again.C:
+		}
+	}
+}
+
+func (o Options) resolve(ctx context.Context, host string) (string, error) {
+	resolver := o.Resolver
+	if resolver == nil {
+		resolver = net.DefaultResolver
+	}
+	addresses, err := resolver.LookupHost(ctx, host)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s is %v", host, addresses), nil
+}
+
+func (o Options) models(ctx context.Context) (string, error) {
+	var list openai.ModelList
+	if err := o.call(ctx, http.MethodGet, "/v1/models", nil, &list); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("answers and knows %d models", len(list.Data)), nil
+}
+
+func (o Options) mac(ctx context.Context) (string, error) {
+	var macs v1alpha1.MacNodeList
+	if err := o.Reader.List(ctx, &macs); err != nil {
+		return "", err
+	}
+	ready := 0
+	for i := range macs.Items {
+		if meta.IsStatusConditionTrue(macs.Items[i].Status.Conditions, v1alpha1.ConditionReady) {
+			ready++
+		}
+	}
+	if ready == 0 {
+		return "", fmt.Errorf("none of %d Macs is Ready", len(macs.Items))
+	}
+	return fmt.Sprintf("%d of %d are Ready", ready, len(macs.Items)), nil
+}
+
+// answer asks one model for one token.
+func (o Options) answer(ctx context.Context) (string, error) {
+	name := o.Model
+	if name == "" {
+		var all v1alpha1.ModelDeploymentList
+		if err := o.Reader.List(ctx, &all); err != nil {
+			return "", err
+		}
+		if len(all.Items) == 0 {
+			return "there is no ModelDeployment yet: nothing was asked", nil
+		}
+		for i := range all.Items {
+			if md := &all.Items[i]; meta.IsStatusConditionTrue(md.Status.Conditions, v1alpha1.ConditionReady) {
+				name = md.Namespace + "/" + md.Name
+				break
+			}
+		}
+		if name == "" {
+			return "", fmt.Errorf("none of %d ModelDeployments is Ready", len(all.Items))
+		}
+	}
+	body := map[string]any{"model": name, "max_tokens": 1, "messages": []map[string]string{{"role": "user", "content": "Say yes."}}}
+	began := time.Now()
+	var answer struct {
+		Usage struct {
+			Tokens int `json:"completion_tokens"`
+		} `json:"usage"`
+	}
+	if err := o.call(ctx, http.MethodPost, "/v1/chat/completions", body, &answer); err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	if answer.Usage.Tokens < 1 {
+		return "", fmt.Errorf("%s: the answer has no token", name)
+	}
+	return fmt.Sprintf("%s answers after %d ms", name, time.Since(began).Milliseconds()), nil
+}
+
+// maxAnswer is more than any answer to these questions takes.
+const maxAnswer = 4 << 20
+
+func (o Options) call(ctx context.Context, method, path string, body, into any) error {
+	var sent io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		sent = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, o.URL+path, sent)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, bytes.TrimSpace(b[:min(len(b), 300)]))
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return errors.Join(fmt.Errorf("%s %s: the answer is no JSON", method, path), err)
+	}
+	return nil
+}

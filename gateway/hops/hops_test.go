@@ -1,0 +1,146 @@
+package hops
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+func mac(ready metav1.ConditionStatus) client.Object {
+	return &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "studio"},
+		Status: v1alpha1.MacNodeStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: ready}}}}
+}
+
+func deployment(name string, ready metav1.ConditionStatus) client.Object {
+	return &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: name},
+		Status: v1alpha1.ModelDeploymentStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: ready}}}}
+}
+
+// answering is a gateway that answers; it notes the models that are asked.
+func answering(asked *[]string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/models" {
+			fmt.Fprint(w, `{"object":"list","data":[]}`)
+			return
+		}
+		var q struct {
+			Model  string `json:"model"`
+			Tokens int    `json:"max_tokens"`
+		}
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil || q.Tokens != 1 {
+			http.Error(w, "asked for more than one token", http.StatusBadRequest)
+			return
+		}
+		*asked = append(*asked, q.Model)
+		if q.Model == "apps/mute" {
+			fmt.Fprint(w, `{"usage":{"completion_tokens":0}}`)
+			return
+		}
+		fmt.Fprint(w, `{"usage":{"completion_tokens":1}}`)
+	}
+}
+
+func broken(w http.ResponseWriter, _ *http.Request) {
+	http.Error(w, `{"error":{"message":"not ready yet"}}`, http.StatusServiceUnavailable)
+}
+
+func garbage(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>a proxy</html>") }
+
+// nowhere is a resolver that reaches no server.
+var nowhere = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no server") }}
+
+func TestTheHopThatFailsIsNamed(t *testing.T) {
+	yes, no := metav1.ConditionTrue, metav1.ConditionFalse
+	var asked []string
+	for name, c := range map[string]struct {
+		url     string
+		gateway http.HandlerFunc
+		model   string
+		objects []client.Object
+		hop     string
+		says    string
+	}{
+		"the name is not known":        {url: "http://gateway.invalid", hop: "DNS", says: "kube-dns"},
+		"nobody listens":               {url: "http://127.0.0.1:1", hop: "gateway", says: "logs"},
+		"the gateway is not ready":     {gateway: broken, hop: "gateway", says: "not ready yet"},
+		"somebody else answers":        {gateway: garbage, hop: "gateway", says: "no JSON"},
+		"no Mac has joined":            {gateway: answering(&asked), hop: "Mac", says: "none of 0"},
+		"no Mac is ready":              {gateway: answering(&asked), objects: []client.Object{mac(no)}, hop: "Mac", says: "none of 1"},
+		"no model is ready":            {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no)}, hop: "model", says: "describe md"},
+		"a model that answers nothing": {gateway: answering(&asked), model: "apps/mute", objects: []client.Object{mac(yes)}, hop: "model", says: "no token"},
+		"no model at all":              {gateway: answering(&asked), objects: []client.Object{mac(yes)}, says: "nothing was asked"},
+		"all is well":                  {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no), deployment("b", yes)}, says: "apps/b answers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			if err := v1alpha1.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			if c.gateway != nil {
+				s := httptest.NewServer(c.gateway)
+				defer s.Close()
+				c.url = s.URL
+			}
+			asked = nil
+			var out strings.Builder
+			err := Walk(t.Context(), Options{URL: c.url, Model: c.model, Patience: 50 * time.Millisecond, Out: &out, Resolver: nowhere,
+				Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(c.objects...).Build()})
+			var failed *Error
+			if errors.As(err, &failed) != (c.hop != "") || c.hop == "" && err != nil || failed != nil && failed.Hop != c.hop {
+				t.Fatalf("error %v, want one of hop %q", err, c.hop)
+			}
+			if told := fmt.Sprint(out.String(), err); !strings.Contains(told, c.says) {
+				t.Errorf("told %q, want %q", told, c.says)
+			}
+			if name == "all is well" && (len(asked) != 1 || asked[0] != "apps/b") {
+				t.Errorf("asked %v", asked)
+			}
+		})
+	}
+}
+
+// TestAHopIsGivenTime: a Service is routable a moment after its Pods are ready.
+func TestAHopIsGivenTime(t *testing.T) {
+	var asked []string
+	tries := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if tries++; tries < 3 {
+			broken(w, r)
+			return
+		}
+		answering(&asked)(w, r)
+	}))
+	defer s.Close()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	o := Options{URL: s.URL, Patience: 20 * time.Second, Out: &out, Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(mac(metav1.ConditionTrue)).Build()}
+	if err := Walk(t.Context(), o); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnAddressMustBeOne(t *testing.T) {
+	for _, url := range []string{"", "metalfleet-gateway", "http://", "::"} {
+		var failed *Error
+		if err := Walk(t.Context(), Options{URL: url}); err == nil || errors.As(err, &failed) {
+			t.Errorf("%q: error %v", url, err)
+		}
+	}
+}
