@@ -175,6 +175,7 @@ func TestM5HardLadder(t *testing.T) {
 		engines []EngineReading
 		want    string
 	}{
+		"nobody who goes is asked for a pool":         {[]EngineReading{pinned(86), with(engine("a", 10, 1), func(e *EngineReading) { e.Pooled = gib / 8 }), with(pinned(1), func(e *EngineReading) { e.Key.UID, e.Pooled = "asked", gib/8 })}, "trim asked, evict a"},
 		"the last idle engine goes":                   {[]EngineReading{pinned(86), engine("a", 10, 1)}, "evict a"},
 		"an engine that is ending is waited for":      {[]EngineReading{pinned(86), with(engine("a", 10, 1), stopping), load}, ""},
 		"the requests of who is over its limit":       {[]EngineReading{with(pinned(91), over), load}, "abort pinned"},

@@ -13,6 +13,7 @@ import (
 type deeds struct {
 	actions []Action
 	done    []Key // engines with an action other than a trim
+	ending  []Key // those of them that end
 	freed   int64 // what they give up by ending, by size
 	size    func(EngineReading) int64
 }
@@ -25,7 +26,14 @@ func (d *deeds) add(g EngineReading, step Step, reason v1alpha1.ReclaimReason, b
 	d.done = append(d.done, g.Key)
 	if step != StepAbort {
 		d.freed += d.size(g)
+		d.ending = append(d.ending, g.Key)
 	}
+}
+
+// all are the actions, without trims of engines that end: what is pooled goes
+// with the process, and its figure must not fall while it is taken.
+func (d *deeds) all() []Action {
+	return slices.DeleteFunc(d.actions, func(a Action) bool { return a.Step == StepTrim && slices.Contains(d.ending, a.Key) })
 }
 
 func (d *deeds) has(k Key) bool { return slices.Contains(d.done, k) }
@@ -39,7 +47,7 @@ func (e *Enforcer) act(s sight) []Action {
 	e.trim(s, d)
 	e.ownLimits(s, d)
 	if s.unsettled {
-		return d.actions // footprints still fall: look again
+		return d.all() // footprints still fall: look again
 	}
 	switch e.level {
 	case v1alpha1.PressureSoft:
@@ -54,7 +62,7 @@ func (e *Enforcer) act(s sight) []Action {
 	if rank(e.level) < rank(v1alpha1.PressureHard) {
 		e.headroom(s, d)
 	}
-	return d.actions
+	return d.all()
 }
 
 // trim asks for pooled bytes wherever they would help, at most every trimPolls.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/agent/probe"
@@ -162,7 +163,7 @@ func (p *Pool) guards() (all []GuardCounters) {
 func (p *Pool) report(e *entry, now time.Time) v1alpha1.AssignmentStatus {
 	s := v1alpha1.AssignmentStatus{
 		ReplicaUID: e.key.UID, Epoch: e.key.Epoch,
-		Progress: e.progress(now), Freed: e.freed, Restarts: e.restarts,
+		Freed: e.freed, Restarts: e.restarts,
 	}
 	if e.reserved {
 		s.Memory.ReservedBytes = e.order.ReservedBytes
@@ -183,11 +184,11 @@ func (p *Pool) report(e *entry, now time.Time) v1alpha1.AssignmentStatus {
 		}
 	}
 	e.conditions = transition(e.conditions, p.derive(e, now), now)
-	s.Conditions = slices.Clone(e.conditions)
+	s.Conditions, s.Progress = slices.Clone(e.conditions), e.progress(now)
 	return s
 }
 
-// progress names the stage and how far it is.
+// progress names the stage and how far it is; conditions are those of now.
 func (e *entry) progress(now time.Time) v1alpha1.Progress {
 	d := &e.download
 	switch {
@@ -197,7 +198,7 @@ func (e *entry) progress(now time.Time) v1alpha1.Progress {
 		return v1alpha1.Progress{Stage: v1alpha1.StageFailed}
 	case e.state == Draining || e.state == Stopping:
 		return v1alpha1.Progress{Stage: v1alpha1.StageDraining}
-	case e.state == Ready, e.asleep() && e.demand == nil && !e.setBackNow(now):
+	case e.state == Ready, e.asleep() && e.demand == nil && meta.IsStatusConditionTrue(e.conditions, v1alpha1.ConditionServing):
 		return v1alpha1.Progress{Stage: v1alpha1.StageServing}
 	case e.state == Loading && e.engine != nil:
 		l := e.engine.status.GetLoad()
