@@ -136,6 +136,11 @@ bench-reclaim: kube build mlx ## what an eviction gives back and costs others: 6
 	bash hack/models/fetch.sh smollm2 | sed '$$d' # the last line is the path
 	go run ./hack/bench/reclaim
 
+.PHONY: test-chart
+test-chart: kube build ## the chart: lint, wrong values refused, every variant judged by a real API server, a sentence for each field
+	bash hack/helm.sh
+	go run ./hack/chart
+
 .PHONY: test-cycles
 test-cycles: kube build ## ten cycles of memory pressure on one Mac end where they began (Linux)
 	go run ./hack/cycles

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Writes every generated file in place: wire code from .proto files, deep copies, CRDs and RBAC from Go types.
+# Writes every generated file in place: wire code from .proto files, deep copies, CRDs and RBAC from Go types, and what the
+# chart carries of them.
 # usage: hack/generate.sh [wire] [api] [rbac]   (all three without arguments; make generate)
 set -eu
 cd "$(dirname "$0")/.."
@@ -30,11 +31,22 @@ api() {
   mkdir -p config/crd
   rm -f config/crd/*.yaml
   cp "$scratch"/*.yaml config/crd/
+  carry crds config/crd/*.yaml
+}
+
+# carry FOLDER FILE...: what the chart brings along, as it is.
+carry() {
+  folder=charts/metalfleet/files/$1
+  shift
+  mkdir -p "$folder"
+  rm -f "$folder"/*
+  cp "$@" "$folder/"
 }
 
 rbac() {
   need controllers "RBAC"
   controller_gen rbac:roleName=metalfleet-operator paths=./controllers/... output:rbac:dir=config/rbac
+  carry rbac config/rbac/role.yaml
 }
 
 [ $# -gt 0 ] || set -- wire api rbac

@@ -14,7 +14,7 @@ complain() {
 generated() {
   {
     find api metal -name 'zz_generated.*.go' -o -name '*.pb.go'
-    find config/crd config/rbac -type f 2>/dev/null || true
+    find config/crd config/rbac charts/metalfleet/files/crds charts/metalfleet/files/rbac -type f 2>/dev/null || true
   } | LC_ALL=C sort | while read -r f; do echo "$(git hash-object "$f") $f"; done
 }
 before=$(generated)
@@ -25,9 +25,9 @@ if [ "$before" != "$after" ]; then
   diff <(echo "$before") <(echo "$after") | sed -n 's/^[<>] [0-9a-f]* /  /p' | LC_ALL=C sort -u >&2
 fi
 # On a clean checkout nothing may differ from the commit either: this is what CI relies on.
-untracked=$(git ls-files --others --exclude-standard -- api metal/wire config)
+untracked=$(git ls-files --others --exclude-standard -- api metal/wire config charts)
 [ -z "$untracked" ] || complain "generated files nobody committed: $untracked"
-changed=$(git diff --name-only HEAD -- '*.pb.go' '*zz_generated*' config/crd config/rbac)
+changed=$(git diff --name-only HEAD -- '*.pb.go' '*zz_generated*' config/crd config/rbac charts/metalfleet/files/crds charts/metalfleet/files/rbac)
 [ -z "$changed" ] || complain "generated files that differ from the commit: $changed"
 
 unformatted=$(git ls-files --cached --others --exclude-standard -- '*.go' | while read -r f; do [ ! -f "$f" ] || gofmt -l "$f"; done)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -25,7 +26,9 @@ func check(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	set.StringVar(&o.URL, "url", "http://metalfleet-gateway."+namespace()+".svc", "`address` of the Service")
 	set.StringVar(&o.Model, "model", "", "`name` of the model to ask; default: the first that is ready")
 	set.DurationVar(&o.Patience, "patience", 30*time.Second, "how long each hop may take")
-	if err := set.Parse(args); err != nil {
+	if err := set.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	if set.NArg() > 0 {
