@@ -81,7 +81,7 @@ func (h helm) refusals(ctx context.Context) (string, error) {
 		}
 	}
 	if _, err := h.run(ctx, "template", "metalfleet", h.chart, "--kube-version", "1.31.0"); err == nil || !strings.Contains(err.Error(), "1.32") {
-		wrong = append(wrong, fmt.Errorf("Kubernetes 1.31: %v, want a refusal that names 1.32", err))
+		wrong = append(wrong, fmt.Errorf("version 1.31 of Kubernetes: %v, want a refusal that names 1.32", err))
 	}
 	return fmt.Sprintf("%d wrong ones are refused by name, and Kubernetes 1.31", len(refused())), errors.Join(wrong...)
 }
