@@ -38,6 +38,7 @@ func TestInvariant1Invariant2Invariant3Invariant4Invariant5Invariant6Invariant7R
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
+	t.Logf("seed %d", seed) // now: a run that is broken off can be told
 	began := time.Now()
 	var next atomic.Int64 // history to play
 	t.Run("workers", func(t *testing.T) {
