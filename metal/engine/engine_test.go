@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -414,10 +415,16 @@ func TestModelsThatCannotBeServedFailWithAReason(t *testing.T) {
 	if err := os.WriteFile(cut, b[:len(b)-1000], 0o644); err != nil {
 		t.Fatal(err)
 	}
+	// The weights are whole, and are read before anybody looks at this.
+	foreign := filepath.Join(dir, "foreign.gguf")
+	if err := os.WriteFile(foreign, bytes.Replace(b, []byte("gpt2"), []byte("gpt9"), 1), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		o      engine.Options
 		reason string
 	}{
+		"foreign tokenizer": {engine.Options{ModelPath: foreign}, "UnsupportedModel"},
 		"missing":           {engine.Options{ModelPath: filepath.Join(dir, "none.gguf")}, "ModelNotFound"},
 		"garbage":           {engine.Options{ModelPath: garbage}, "InvalidModel"},
 		"truncated":         {engine.Options{ModelPath: cut}, "InvalidModel"},

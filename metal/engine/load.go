@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,28 +80,39 @@ func (e *Engine) read() (*loadedModel, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancelCause(e.hard)
-	written := make(chan error, 1)
-	go func() { // beside the weights: a long vocabulary takes a tenth of a second
-		err := s.openText(ctx, f)
+	var m *loadedModel
+	err = beside(e.hard, func(ctx context.Context) error {
+		var err error
+		m, err = e.readWeights(ctx, f, s)
+		return err
+	}, func(ctx context.Context) error { return s.openText(ctx, f) }) // a long vocabulary takes a tenth of a second
+	if err != nil {
+		if m != nil {
+			m.release()
+		}
+		return nil, err
+	}
+	return m, nil
+}
+
+// beside does one thing here and another in a goroutine of its own, and returns
+// when both have ended. The first that fails stops the other, and is the error.
+func beside(ctx context.Context, here, there func(context.Context) error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	ended := make(chan error, 1)
+	go func() {
+		err := there(ctx)
 		if err != nil {
 			stop(err)
 		}
-		written <- err
+		ended <- err
 	}()
-	m, err := e.readWeights(ctx, f, s)
+	err := here(ctx)
 	if err != nil {
 		stop(err)
 	}
-	if failed := <-written; failed != nil && !errors.Is(failed, context.Canceled) {
-		err = failed // it stopped the weights
-	}
-	stop(nil)
-	if err != nil && m != nil {
-		m.release()
-		return nil, err
-	}
-	return m, err
+	return cmp.Or(err, <-ended)
 }
 
 // readWeights makes the model and its cache.

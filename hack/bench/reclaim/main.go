@@ -1,7 +1,7 @@
 // Command reclaim measures what an eviction gives back and what it costs
 // others: on a fleet of real processes an idle engine of more than 500 MB is
-// evicted, because its Mac's ceiling is lowered, while another engine streams a
-// long answer through the gateway.
+// evicted, because its Mac's ceiling is lowered, while another engine streams
+// real weights through the gateway, one short answer after the other.
 //
 // It owns the models below .cache/bench, the measurement, its bounds and
 // the record in docs/bench. What it compares with, it reads itself: memory from

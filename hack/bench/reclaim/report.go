@@ -13,7 +13,7 @@ const about = "`make bench-reclaim`: real processes on one machine; an idle OnDe
 	"its Mac's ceiling is lowered below what is in use, while another engine streams through the gateway. Freed bytes are compared\n" +
 	"with this program's own last reading of /proc (Pss_Anon + Pss_Shmem + SwapPss) before the agent's order. The status counts from\n" +
 	"the end of the process, told by the kernel, to the watch event of the MacNode that holds the reclaim. Gaps between tokens are\n" +
-	"seen by the client; windows of one length before and after the ceiling was lowered, in the same stream."
+	"seen by the client; windows of one length before and after the ceiling was lowered, in the same stream of answers."
 
 // Bounds of issue 5.
 const (
