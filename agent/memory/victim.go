@@ -21,8 +21,14 @@ func Victim(engines []EngineReading, deficit int64, forPriority int32, protect .
 	return engines[i].Key, true
 }
 
-// CanMakeRoom reports whether an idle engine could go for another one.
+// CanMakeRoom reports whether an idle engine could go for another one, or one
+// is going already.
 func CanMakeRoom(engines []EngineReading, forPriority int32, protect ...Key) bool {
+	for _, e := range engines {
+		if e.Stopping && !slices.Contains(protect, e.Key) {
+			return true
+		}
+	}
 	_, ok := Victim(engines, 1, forPriority, protect...)
 	return ok
 }

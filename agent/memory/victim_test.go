@@ -72,6 +72,13 @@ func TestP11APinnedEngineIsNeverAVictim(t *testing.T) {
 	if CanMakeRoom([]EngineReading{pinned}, anyPriority) {
 		t.Error("a pinned engine is said to make room")
 	}
+	ending := with(pinned, func(e *EngineReading) { e.Stopping = true })
+	if !CanMakeRoom([]EngineReading{ending}, 0) {
+		t.Error("what is ending makes no room")
+	}
+	if CanMakeRoom([]EngineReading{ending}, 0, ending.Key) {
+		t.Error("an engine is said to make room for itself")
+	}
 }
 
 func TestP10AnEngineExpires(t *testing.T) {

@@ -226,6 +226,30 @@ func TestG13AQuestionForHeadroomIsAnsweredOnce(t *testing.T) {
 	})
 }
 
+// TestG13AQuestionWaitsForAllThatIsGoing: the Mac is short of memory until they
+// are gone, and nothing else goes for it.
+func TestG13AQuestionWaitsForAllThatIsGoing(t *testing.T) {
+	play(t, func(s *stage) {
+		s.follow(s.model("going1", enginetest.Script{HoldBytes: 10 * gib, ShutdownMilliseconds: 3000}, onDemand(0)),
+			s.model("going2", enginetest.Script{HoldBytes: 10 * gib, ShutdownMilliseconds: 5000}, onDemand(0)),
+			s.model("asks", enginetest.Script{HoldBytes: 10 * gib, HeadroomBytes: 300 * gib}))
+		s.used("going1")
+		s.used("going2")
+		h := s.acquire("asks")
+		for _, name := range []string{"going1", "going2"} {
+			s.act(memory.Decision{Actions: []memory.Action{{Key: memory.Key{UID: name, Epoch: 1}, Step: memory.StepEvict, Reason: v1alpha1.ReclaimHardPressure}}})
+		}
+		began := time.Now()
+		if end, err := ask(s.ctx, h, 1, nil); err != nil {
+			t.Errorf("%v, %v", end, err)
+		}
+		if took := time.Since(began); took < 5*time.Second || took > 8*time.Second {
+			t.Errorf("answered after %v; the last engine that goes takes 5 s", took)
+		}
+		s.wantReclaims("going1/HardPressure", "going2/HardPressure")
+	})
+}
+
 // TestP25ALoadGivenUpForMemoryLeavesNothing, and its waiters are told.
 func TestP25ALoadGivenUpForMemoryLeavesNothing(t *testing.T) {
 	play(t, func(s *stage) {

@@ -18,7 +18,8 @@ type headroom struct {
 	// seen is the newest that the last reading held: one that came since was
 	// not looked at.
 	seen int64
-	// tied is the question that waits for the end of victim.
+	// tied is the question that waits for the end of victim, and of whatever else
+	// is going then.
 	tied   int64
 	victim *engine
 }
@@ -35,7 +36,8 @@ func (g *engine) wanted() int64 {
 }
 
 // tieHeadroom deals with the open questions of one poll: they wait for the
-// engine that goes for them, or are answered now.
+// engine that goes for them, or for one that is going anyway; else they are
+// answered now.
 func (p *Pool) tieHeadroom(victim *engine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,23 +46,42 @@ func (p *Pool) tieHeadroom(victim *engine) {
 		if g == nil || g.headroom.victim != nil {
 			continue
 		}
-		question := g.headroom.seen
+		question, going := g.headroom.seen, victim
+		if going == nil || going.gone {
+			going = p.going(g)
+		}
 		switch {
 		case question <= g.headroom.answered:
-		case victim != nil && !victim.gone:
-			g.headroom.tied, g.headroom.victim = question, victim
+		case going != nil:
+			g.headroom.tied, g.headroom.victim = question, going
 		default:
 			g.headroom.answered = question
 		}
 	}
 }
 
-// answerHeadroom answers the questions that waited for the end of victim; the
-// caller holds mu.
+// going is an engine that was asked to end and has not, beside one; nil where
+// there is none. The caller holds mu.
+func (p *Pool) going(beside *engine) *engine {
+	for _, e := range p.entries {
+		if g := e.engine; g != nil && g != beside && g.stop != nil && !g.gone {
+			return g
+		}
+	}
+	return nil
+}
+
+// answerHeadroom answers the questions that waited for the end of victim, once
+// nothing else is going: several that go at once may all be needed. The caller
+// holds mu.
 func (p *Pool) answerHeadroom(victim *engine) {
 	for _, e := range p.entries {
-		if g := e.engine; g != nil && g.headroom.victim == victim {
-			g.headroom.answered, g.headroom.victim = g.headroom.tied, nil
+		g := e.engine
+		if g == nil || g.headroom.victim != victim {
+			continue
+		}
+		if g.headroom.victim = p.going(g); g.headroom.victim == nil {
+			g.headroom.answered = g.headroom.tied
 		}
 	}
 }

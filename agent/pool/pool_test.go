@@ -217,7 +217,8 @@ func TestAKilledEngineIsReportedReclaimedAndStartedAgain(t *testing.T) {
 	}
 	h.Release()
 	back := r.waitFor("u", v1alpha1.ConditionServing, "False/BackOff")
-	if back.Restarts != 1 || status(back, "Loaded") != "False/EngineCrashed" || back.PID != 0 {
+	// It crashed, and the Mac is looked at before another starts.
+	if loaded := status(back, "Loaded"); back.Restarts != 1 || loaded != "False/EngineCrashed" && loaded != "False/HostUnsettled" || back.PID != 0 {
 		t.Errorf("%+v", back)
 	}
 	if c := r.Snapshot().Reclaims[0]; c.Reason != v1alpha1.ReclaimCrashed || c.Exit != v1alpha1.ExitCrashed || c.FreedBytes == nil || *c.FreedBytes < 32*mib {

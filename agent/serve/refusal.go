@@ -71,7 +71,7 @@ func fromRefusal(r *wire.Refusal) (*openai.Error, bool) {
 		e.Code, e.Cause = openai.CodeContextLengthExceeded, cause
 		return e, false
 	case wire.Code_CODE_MEMORY:
-		return prefillMemory(r, cause), false
+		return prefillMemory(r, cause), r.GetRetryAfterMilliseconds() > 0
 	case wire.Code_CODE_NO_ROOM:
 		return noRoom(r, cause), true
 	case wire.Code_CODE_ABORTED:
@@ -91,12 +91,15 @@ func memoryOf(r *wire.Refusal) openai.Memory {
 	return openai.Memory{Used: r.GetUsedBytes(), Needed: r.GetNeededBytes(), Limit: r.GetLimitBytes()}
 }
 
-// prefillMemory is a 413 with the figures. Where the engine could not compute
-// what is needed, its sentence says why.
+// prefillMemory is a 413 with the figures, or a 503 where waiting helps; then
+// another Mac may have room, too. Where the engine could not compute what is
+// needed, its sentence says why.
 func prefillMemory(r *wire.Refusal, cause error) *openai.Error {
 	e := openai.PrefillMemoryExceeded(memoryOf(r))
+	if ms := r.GetRetryAfterMilliseconds(); ms > 0 {
+		e = openai.PrefillMemoryShort(memoryOf(r), time.Duration(ms)*time.Millisecond)
+	}
 	e.Cause = cause
-	e.RetryAfter = time.Duration(r.GetRetryAfterMilliseconds()) * time.Millisecond
 	if r.GetNeededBytes() == 0 && r.GetMessage() != "" {
 		e.Message = r.GetMessage()
 	}

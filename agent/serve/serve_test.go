@@ -217,7 +217,7 @@ func TestG5P12RefusalsComeBeforeTheFirstByte(t *testing.T) {
 		"too much memory": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_MEMORY, UsedBytes: 1, NeededBytes: 2, LimitBytes: 3}),
 			refusal{413, openai.CodePrefillMemoryExceeded, "", false}},
 		"too much memory while others run": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_MEMORY, UsedBytes: 1, NeededBytes: 2, LimitBytes: 3, RetryAfterMilliseconds: 1000}),
-			refusal{413, openai.CodePrefillMemoryExceeded, "1", false}},
+			refusal{503, openai.CodePrefillMemoryExceeded, "1", true}},
 		"the model can never be loaded here": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, Message: "no", UsedBytes: 1, NeededBytes: 2, LimitBytes: 3}),
 			refusal{507, openai.CodeInsufficientMemory, "", true}},
 		"the model may be loaded later": {servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_NO_ROOM, Message: "no", UsedBytes: 1, NeededBytes: 2, LimitBytes: 3, RetryAfterMilliseconds: 7000}),
@@ -253,7 +253,7 @@ func TestG5P12RefusalsComeBeforeTheFirstByte(t *testing.T) {
 				if strings.Contains(e.Message, "secret") {
 					t.Errorf("message tells the inside: %s", e.Message)
 				}
-				figures := tc.want.status == 413 || tc.want.code == openai.CodeInsufficientMemory
+				figures := tc.want.code == openai.CodePrefillMemoryExceeded || tc.want.code == openai.CodeInsufficientMemory
 				if figures && (e.Memory == nil || *e.Memory != openai.Memory{Used: 1, Needed: 2, Limit: 3}) {
 					t.Errorf("memory %+v", e.Memory)
 				}

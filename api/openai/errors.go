@@ -146,6 +146,15 @@ func PrefillMemoryExceeded(m Memory) *Error {
 		Message: fmt.Sprintf("The prompt needs %d bytes; %d of %d are in use. Shorten it.", m.Needed, m.Used, m.Limit)}
 }
 
+// PrefillMemoryShort is a 503: the prompt does not fit beside what is in use
+// now, and may once that has ended.
+func PrefillMemoryShort(m Memory, retryAfter time.Duration) *Error {
+	e := PrefillMemoryExceeded(m)
+	e.Status, e.Type, e.RetryAfter = http.StatusServiceUnavailable, TypeUnavailable, retryAfter
+	e.Message = fmt.Sprintf("The prompt needs %d bytes; %d of %d are in use at the moment. Try again later.", m.Needed, m.Used, m.Limit)
+	return e
+}
+
 // RateLimited is a 429.
 func RateLimited(retryAfter time.Duration) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: TypeRateLimit, Code: CodeRateLimitExceeded, RetryAfter: retryAfter,

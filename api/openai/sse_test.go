@@ -121,6 +121,7 @@ func TestErrorBodiesAndStatuses(t *testing.T) {
 		{RouteNotFound("GET", "/v2"), 404, TypeInvalidRequest, CodeRouteNotFound},
 		{MethodNotAllowed("GET", "/v1/completions", "POST"), 405, TypeInvalidRequest, CodeMethodNotAllowed},
 		{PrefillMemoryExceeded(m), 413, TypeInvalidRequest, CodePrefillMemoryExceeded},
+		{PrefillMemoryShort(m, time.Second), 503, TypeUnavailable, CodePrefillMemoryExceeded},
 		{RateLimited(time.Second), 429, TypeRateLimit, CodeRateLimitExceeded},
 		{EngineFailed(nil), 500, TypeServer, CodeEngineFailed},
 		{errors.New("dial /secret/path"), 500, TypeServer, CodeInternal},

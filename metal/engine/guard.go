@@ -208,12 +208,17 @@ func (e *Engine) weigh(s *serving, a *active, p footprint.Prefill) (int64, room,
 }
 
 // refuse is the typed error of a prompt that does not fit. Where it would fit
-// once others have ended, it says when to come again.
+// once others have ended, be it the requests of this engine or what the host's
+// memory is short of, it says when to come again.
 func (e *Engine) refuse(a *active, needed int64, r room) *Refusal {
 	e.guard.refused.Add(1)
 	refusal := &Refusal{Kind: OutOfMemory, Param: "messages", Used: r.held, Needed: needed, Limit: r.limit,
 		Message: fmt.Sprintf("computing a prompt of %d tokens needs %d bytes beside %d in use, the limit is %d", a.prompt, needed, r.held, r.limit)}
-	if kv := e.opts.Backend.Memory().KV; needed <= r.limit-(r.held-kv) {
+	limit := r.limit
+	if r.own > 0 {
+		limit = r.own
+	}
+	if kv := e.opts.Backend.Memory().KV; needed <= limit-(r.held-kv) {
 		refusal.RetryAfter = retryAfter
 	}
 	return refusal

@@ -124,6 +124,25 @@ func TestG7TenThousandRefusalsLeaveNothing(t *testing.T) {
 	}
 }
 
+// TestG6ARefusalSaysWhetherWaitingHelps: what the process's own limit forbids
+// stays forbidden, what the host is short of does not.
+func TestG6ARefusalSaysWhetherWaitingHelps(t *testing.T) {
+	b := &believed{}
+	e := ready(t, engine.WithEstimator(engine.Options{}, b), ref.Options{})
+	publish := publisher(e)
+	publish(engine.Limits{Memory: 1 << 30, HeadroomKnown: true, Headroom: 1 << 20})
+	for _, c := range []struct {
+		cost  int64
+		later bool
+	}{{2 << 20, true}, {2 << 30, false}} {
+		b.cost.Store(c.cost)
+		r := refusalOf(t, e, engine.Request{Prompt: prompt("Hello")})
+		if r.Kind != engine.OutOfMemory || r.RetryAfter > 0 != c.later {
+			t.Errorf("%d bytes under %d of its own and 1 MiB of the host's: %+v", c.cost, 1<<30, r)
+		}
+	}
+}
+
 func TestG10ATokenizerFaultIsTheSameErrorAsWithoutTheGuard(t *testing.T) {
 	free := ready(t, engine.Options{}, ref.Options{})
 	guarded := ready(t, engine.Options{LimitBytes: 1 << 30}, ref.Options{})
