@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -40,6 +41,7 @@ func bench(ctx context.Context, e *env, args []string) error {
 	streams := f.String("streams", "1", "numbers of streams at once, separated by commas")
 	runs := f.Int("runs", 1, "how often to compute a prompt at least; with 2 or more there is a warm-up")
 	asJSON := f.Bool("json", false, "print a JSON array")
+	lines := f.Bool("lines", false, `measure what each line of standard input asks for ("STREAMS PROMPT-TOKENS TOKENS") and print a line of JSON for it`)
 	bf := addBackend(f)
 	if err := parse(f, args, "model"); err != nil {
 		return err
@@ -60,6 +62,9 @@ func bench(ctx context.Context, e *env, args []string) error {
 		return err
 	}
 	defer s.Close()
+	if *lines {
+		return benchLines(ctx, e, s)
+	}
 	var out []measured
 	for _, n := range counts {
 		m, err := benchStreams(ctx, s, n, *prompt, *tokens, *runs)
@@ -74,6 +79,25 @@ func bench(ctx context.Context, e *env, args []string) error {
 	}
 	if *asJSON {
 		return json.NewEncoder(e.stdout).Encode(out)
+	}
+	return nil
+}
+
+// benchLines measures when it is told to, so that another program can measure
+// in between: a noisy machine is then the same for both.
+func benchLines(ctx context.Context, e *env, s *engine.Session) error {
+	for in := bufio.NewScanner(e.stdin); in.Scan(); {
+		var streams, prompt, tokens int
+		if n, err := fmt.Sscanf(in.Text(), "%d %d %d", &streams, &prompt, &tokens); err != nil || n != 3 || min(streams, prompt, tokens) < 1 {
+			return usagef("line %q on standard input, want streams, prompt tokens and tokens, each 1 or more", in.Text())
+		}
+		m, err := benchStreams(ctx, s, streams, prompt, tokens, 1)
+		if err != nil {
+			return err
+		}
+		if err := json.NewEncoder(e.stdout).Encode(m); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -130,6 +130,11 @@ func TestJSONShapes(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &bench); code != exitOK || err != nil || len(bench) != 2 || bench[1].DecodeTokensPerSec <= 0 {
 		t.Errorf("bench printed %q (%v), %q", out, err, stderr)
 	}
+	var line measured
+	out, stderr, code = runProgram(t, "2 20 3\n0 20 3\n", "bench", "--model", m, "--lines")
+	if err := json.Unmarshal([]byte(out), &line); code != exitUsage || err != nil || line.Streams != 2 || line.PromptTokens != 20 || !strings.Contains(stderr, `"0 20 3"`) {
+		t.Errorf("bench --lines printed %q (%v), then exit code %d, %q", out, err, code, stderr)
+	}
 	var facts inspection
 	out, _, _ = runProgram(t, "", "inspect", "--model", m, "--json")
 	if err := json.Unmarshal([]byte(out), &facts); err != nil || facts.Architecture != "llama" || facts.BytesByPart["embedding"] == 0 {

@@ -38,9 +38,16 @@ struct bridge_array {
   mx::array value;
 };
 
-// Keys and values of one layer: [slots, kvHeads, capacity, size] each.
+// Keys or values of one layer: [slots, kvHeads, capacity, size].
+struct slab_array {
+  mx::array value;
+  // written says that it was written into: no other array shares its buffer, but
+  // for those that steps read it through.
+  bool written = false;
+};
+
 struct slab_layer {
-  std::optional<mx::array> keys, values;
+  std::optional<slab_array> keys, values;
 };
 
 struct bridge_slab {
@@ -358,8 +365,8 @@ bridge_status bridge_evaluate(uint64_t owner, bridge_array **arrays, int32_t n, 
     for (int32_t i = 0; i < m; i++) {
       for (auto &layer : slabs[i]->layers) {
         if (layer.keys) {
-          also(*layer.keys);
-          also(*layer.values);
+          also(layer.keys->value);
+          also(layer.values->value);
         }
       }
     }
@@ -443,11 +450,20 @@ bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, in
   });
 }
 
+// The place of a largest number, or -1 where that is none.
+static std::vector<mx::array> place_of(const std::vector<mx::array> &in) {
+  return {mx::where(mx::isfinite(in[0]), mx::astype(in[1], mx::int32), mx::array(-1))};
+}
+
 bridge_made bridge_argmax(uint64_t owner, bridge_array *x, int32_t width) {
   return making(owner, [&] {
     auto first = mx::slice(flat(x), {0, 0}, {x->value.shape(0), width});
-    auto good = mx::isfinite(mx::max(first, -1)); // a NaN is the largest
-    return mx::where(good, mx::astype(mx::argmax(first, -1), mx::int32), mx::array(-1));
+    std::vector<mx::array> largest{mx::max(first, -1), mx::argmax(first, -1)}; // a NaN is the largest
+    if (!on_gpu()) {
+      return place_of(largest)[0];
+    }
+    static thread_local auto fused = mx::compile(place_of, true); // one kernel in place of eight
+    return fused(largest)[0];
   });
 }
 
@@ -611,25 +627,26 @@ mx::array slots_of(const mx::array &a, int from, int to) {
 }
 
 // Closes the gap of a slot; without any slot nothing is held.
-void close_gap(std::optional<mx::array> &held, int slot) {
-  int n = held->shape(0);
+void close_gap(std::optional<slab_array> &held, int slot) {
+  const auto &a = held->value;
+  int n = a.shape(0);
   if (n == 1) {
     held.reset();
   } else if (slot == 0) {
-    held = mx::contiguous(slots_of(*held, 1, n));
+    held = {mx::contiguous(slots_of(a, 1, n))};
   } else if (slot == n - 1) {
-    held = mx::contiguous(slots_of(*held, 0, n - 1));
+    held = {mx::contiguous(slots_of(a, 0, n - 1))};
   } else {
-    held = mx::concatenate({slots_of(*held, 0, slot), slots_of(*held, slot + 1, n)}, 0);
+    held = {mx::concatenate({slots_of(a, 0, slot), slots_of(a, slot + 1, n)}, 0)};
   }
 }
 
 // Puts a slot, wide enough for capacity tokens, behind the last.
-void put_behind(std::optional<mx::array> &held, mx::array slot, int capacity) {
+void put_behind(std::optional<slab_array> &held, mx::array slot, int capacity) {
   if (int missing = capacity - slot.shape(2); missing > 0) {
     slot = mx::pad(slot, {2}, mx::Shape{0}, mx::Shape{missing}, mx::array(0, slot.dtype()));
   }
-  held = held ? mx::concatenate({*held, slot}, 0) : mx::contiguous(slot);
+  held = {held ? mx::concatenate({held->value, slot}, 0) : mx::contiguous(slot)};
 }
 
 // How many layers of a large slab are rearranged before they are waited for:
@@ -640,7 +657,7 @@ constexpr size_t layers_at_once = 4, small_slab = 64 << 20;
 size_t bytes_of(const bridge_slab &slab) {
   size_t bytes = 0;
   for (const auto &layer : slab.layers) {
-    bytes += layer.keys ? 2 * layer.keys->nbytes() : 0;
+    bytes += layer.keys ? 2 * layer.keys->value.nbytes() : 0;
   }
   return bytes;
 }
@@ -659,8 +676,8 @@ template <class F> void rearrange(std::vector<bridge_slab *> slabs, F &&change) 
     }
     for (auto *slab : slabs) {
       if (auto &layer = slab->layers[i]; layer.keys) {
-        changed.push_back(*layer.keys);
-        changed.push_back(*layer.values);
+        changed.push_back(layer.keys->value);
+        changed.push_back(layer.values->value);
       }
     }
     if ((i + 1) % layers_at_once == 0 || i + 1 == layers) {
@@ -690,8 +707,8 @@ bridge_status bridge_slab_move(uint64_t owner, bridge_slab *from, int32_t slot, 
         return;
       }
       auto &source = from->layers[i];
-      put_behind(target.keys, slots_of(*source.keys, slot, slot + 1), to->capacity);
-      put_behind(target.values, slots_of(*source.values, slot, slot + 1), to->capacity);
+      put_behind(target.keys, slots_of(source.keys->value, slot, slot + 1), to->capacity);
+      put_behind(target.values, slots_of(source.values->value, slot, slot + 1), to->capacity);
       close_gap(source.keys, slot);
       close_gap(source.values, slot);
     });
@@ -723,12 +740,30 @@ mx::array by_head(const mx::array &x, int from, int length, int heads, int size)
   return mx::transpose(mx::reshape(rows, {1, length, heads, size}), {0, 2, 1, 3});
 }
 
+// What is held, to be written in place. The framework does so if nothing else
+// holds the buffer, and copies it otherwise; but a step that was started holds
+// what it reads until it ends, so a step that is built meanwhile would copy the
+// whole slab. What was started needs the buffer and not its owner, so a new
+// owner takes it over. The buffer lives until the last step that reads it has
+// ended: a step ends before the one that is built on it, and the last one holds
+// the last owner.
+mx::array in_place(std::optional<slab_array> &held) {
+  mx::array a = std::move(held->value);
+  if (held->written && a.status() != mx::array::Status::unscheduled && a.data_shared_ptr().use_count() > 1) {
+    mx::array::Data owner(std::move(*a.data_shared_ptr()));
+    a.set_data(std::move(owner), a.data_size(), a.strides(), a.flags(), a.offset());
+  }
+  held.reset();
+  return a;
+}
+
 // Writes fresh rows [slots, heads, length, size] into the slots from first on,
 // from a token on. The old handle goes before anything is computed, so that
 // its buffer is reused.
-void place(std::optional<mx::array> &held, mx::array fresh, int first, int start) {
+void place(std::optional<slab_array> &held, mx::array fresh, int first, int start) {
   mx::Shape from{first, 0, start, 0}, to{first + fresh.shape(0), fresh.shape(1), start + fresh.shape(2), fresh.shape(3)};
-  held = mx::slice_update(*held, mx::astype(std::move(fresh), held->dtype()), std::move(from), std::move(to));
+  fresh = mx::astype(std::move(fresh), held->value.dtype());
+  held = {mx::slice_update(in_place(held), std::move(fresh), std::move(from), std::move(to)), true};
 }
 
 // What one attention has in common with the others of its step.
@@ -759,7 +794,7 @@ mx::array attend_alone(const attention &a, const mx::array &q, const bridge_segm
     mode = "causal";
   }
   auto &held = seg.slab->layers.at(static_cast<size_t>(spec->layer));
-  auto out = mx::fast::scaled_dot_product_attention(q, a.seen(*held.keys, seg.slot, seg.slot + 1, first, end), a.seen(*held.values, seg.slot, seg.slot + 1, first, end), spec->scale, mode, mask, a.sinks);
+  auto out = mx::fast::scaled_dot_product_attention(q, a.seen(held.keys->value, seg.slot, seg.slot + 1, first, end), a.seen(held.values->value, seg.slot, seg.slot + 1, first, end), spec->scale, mode, mask, a.sinks);
   if (seg.length > 1) {
     out = mx::transpose(out, {0, 2, 1, 3});
   }
@@ -785,7 +820,7 @@ mx::array by_slot(const mx::array &x, const std::vector<int32_t> &rows, int head
 }
 
 // Writes one token into every slot, each at its own position.
-void place_all(std::optional<mx::array> &held, const mx::array &fresh, const std::vector<int32_t> &positions) {
+void place_all(std::optional<slab_array> &held, const mx::array &fresh, const std::vector<int32_t> &positions) {
   int n = static_cast<int>(positions.size());
   if (std::all_of(positions.begin(), positions.end(), [&](int32_t p) { return p == positions[0]; })) {
     place(held, fresh, 0, positions[0]);
@@ -793,8 +828,8 @@ void place_all(std::optional<mx::array> &held, const mx::array &fresh, const std
   }
   std::vector<int32_t> slots(positions.size());
   std::iota(slots.begin(), slots.end(), 0);
-  auto updates = mx::reshape(mx::astype(fresh, held->dtype()), {n, 1, fresh.shape(1), 1, fresh.shape(3)});
-  held = mx::scatter(*held, {list_of(slots), list_of(positions)}, updates, {0, 2});
+  auto updates = mx::reshape(mx::astype(fresh, held->value.dtype()), {n, 1, fresh.shape(1), 1, fresh.shape(3)});
+  held = {mx::scatter(in_place(held), {list_of(slots), list_of(positions)}, updates, {0, 2}), true};
 }
 
 // What each slot may see of tokens [first, end): [slots, 1, 1, end-first].
@@ -837,7 +872,7 @@ mx::array attend_together(const attention &a, const mx::array &q, const together
   if (*low != *high) {
     mask = mask_of(a, t.positions, first, end);
   }
-  auto out = mx::fast::scaled_dot_product_attention(q, a.seen(*held.keys, 0, n, first, end), a.seen(*held.values, 0, n, first, end), spec->scale, mask ? "array" : "", mask, a.sinks);
+  auto out = mx::fast::scaled_dot_product_attention(q, a.seen(held.keys->value, 0, n, first, end), a.seen(held.values->value, 0, n, first, end), spec->scale, mask ? "array" : "", mask, a.sinks);
   return mx::reshape(out, {n, spec->heads * spec->size});
 }
 
@@ -847,7 +882,7 @@ std::map<bridge_slab *, together> gather(const bridge_segment *segments, int32_t
   int row = 0;
   for (int32_t i = 0; i < n; row += segments[i].length, i++) {
     const auto &seg = segments[i];
-    size_t slots = static_cast<size_t>(seg.slab->layers.at(layer).keys->shape(0));
+    size_t slots = static_cast<size_t>(seg.slab->layers.at(layer).keys->value.shape(0));
     if (seg.length != 1 || slots == 1) {
       continue;
     }

@@ -96,6 +96,68 @@ func TestADecodeStepDoesNotCopyItsCache(t *testing.T) {
 	}
 }
 
+// A step that is built while the one before computes writes into the cache that
+// the other still reads. Its keys come from a product that takes longer than to
+// build all steps; that of all tokens is the same, so what is attended to is the
+// mean of the values.
+func TestAStepBuiltAheadDoesNotCopyItsCache(t *testing.T) {
+	const rows, width, steps = 512, 1024, 4
+	b := open(t, Options{Ahead: true})
+	m := ones(t, b, quant.DenseOf(quant.Float32), width, width)
+	defer m.Release()
+	for _, requests := range []int{1, 3} {
+		cache, err := b.NewCache(tensor.CacheSpec{Layers: 1, KVHeads: width / 64, HeadSize: 64, BlockTokens: 8192 / requests})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cache.Release()
+		top := b.NewScope(context.Background())
+		defer top.Close()
+		x := top.From(make([]float32, rows*width), rows, width)
+		start := func(step int) tensor.Array {
+			s := top.Child()
+			defer s.Close()
+			var segments []tensor.Segment
+			var keys []int
+			values := make([]float32, requests*width)
+			for r := range requests {
+				segments = append(segments, tensor.Segment{Request: tensor.RequestID(r + 1), Start: step, Length: 1})
+				keys = append(keys, r)
+				for i := range width {
+					values[r*width+i] = float32(step * (r + 1))
+				}
+			}
+			k := s.Rows(s.Linear(x, m)[0], keys)
+			out := s.Keep(s.AppendAttend(tensor.AttendSpec{Cache: cache, Segments: segments, Q: k, K: k, V: s.From(values, requests, width), Scale: 1}))
+			top.Start(out)
+			return out
+		}
+		top.Wait(start(0))
+		kv := cache.Bytes()
+		if err := errors.Join(top.Err(), b.resetPeak()); err != nil {
+			t.Fatal(err)
+		}
+		before := b.Memory().Active()
+		var out tensor.Array
+		for step := 1; step <= steps; step++ {
+			out = start(step)
+		}
+		got := make([]float32, requests*width)
+		top.Read(out, got)
+		if err := top.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if rise := b.Peak() - before; rise > kv/4 {
+			t.Errorf("%d steps of %d rows took %d bytes beside a cache of %d", steps, requests, rise, kv)
+		}
+		for r := range requests {
+			if want := float32(r+1) * steps / 2; got[r*width] < want-1e-4 || got[r*width] > want+1e-4 {
+				t.Errorf("row %d of %d attends to %v, want %v", r, requests, got[r*width], want)
+			}
+		}
+	}
+}
+
 func TestACacheGrowsByBlocks(t *testing.T) {
 	d := newDecoding(t, open(t, Options{}), 8, 256)
 	layer := int64(2 * d.kvHeads * d.size * 4) // bytes of a token

@@ -29,6 +29,9 @@ type Options struct {
 	// Join lays matrices that are always multiplied together behind one another,
 	// as GPUs want it anyway.
 	Join bool
+	// Ahead has a processor build a step while the one before computes, as GPUs
+	// do anyway.
+	Ahead bool
 	// CutColumns is how many columns a quantised product takes at once; 0 means
 	// what is best for the device.
 	CutColumns int
@@ -124,9 +127,8 @@ func (b *Backend) Trim() error {
 	return b.trim()
 }
 
-// Ahead is true on GPUs: there a step that is still computing does not hold up
-// the reuse of its cache, on a processor the next one would copy it.
-func (b *Backend) Ahead() bool { return b.gpu.Load() }
+// Ahead is true on GPUs: a processor has no time to spare while it computes.
+func (b *Backend) Ahead() bool { return b.gpu.Load() || b.opts.Ahead }
 
 // Chunk fills the device: prompts are computed a token at a time on a
 // processor anyway.

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -17,7 +18,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -33,7 +33,7 @@ func main() {
 	flag.StringVar(&o.peer, "peer", "hack/bench/gpu/peer.py", "mlx-lm's side")
 	flag.StringVar(&o.models, "models", ".cache/gpu/work", "folder with qwen3-0.6b and qwen3-8b")
 	flag.StringVar(&o.out, "out", "docs/bench", "folder for gpu.json and gpu.md")
-	flag.IntVar(&o.rounds, "rounds", 3, "how often both sides run")
+	flag.IntVar(&o.rounds, "rounds", 15, "how often both sides measure each thing")
 	flag.IntVar(&o.tokens, "tokens", 64, "tokens to decode")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -45,7 +45,7 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
-	r := report{Date: time.Now().UTC().Format(time.DateOnly), Tokens: o.tokens}
+	r := report{Date: time.Now().UTC().Format(time.DateOnly), Tokens: o.tokens, Rounds: o.rounds}
 	var err error
 	if r.GPU, err = gpu(ctx); err != nil {
 		return err
@@ -56,6 +56,7 @@ func run(ctx context.Context, o options) error {
 			return fmt.Errorf("%s: %w", shape, err)
 		}
 		r.Models = append(r.Models, m)
+		fmt.Fprintf(os.Stderr, "%s: measured\n", shape)
 	}
 	if err := r.write(o.out); err != nil {
 		return err
@@ -64,16 +65,28 @@ func run(ctx context.Context, o options) error {
 	return r.verdict()
 }
 
+// ask is one thing to measure: so many prompts of so many tokens, then steps
+// that give each one token more.
+type ask struct{ streams, prompt, tokens int }
+
+// behind is how many tokens a sequence has where its decoding begins.
+const behind = 128
+
+func (o options) decode(streams int) ask { return ask{streams, behind, o.tokens} }
+
+func prefill(tokens int) ask { return ask{1, tokens, 4} }
+
+func lengths() []int { return []int{512, 4096} }
+func streams() []int { return []int{1, 8, 16} }
+
 // round is what both sides said once.
 type round struct {
-	ours  map[int]benched // by prompt and streams, see key
-	peers peer
+	ours map[ask]benched
+	peer map[ask]timed
 }
 
 // benched is a line of engine bench.
 type benched struct {
-	Streams     int     `json:"streams"`
-	Prompt      int     `json:"promptTokens"`
 	Prefill     float64 `json:"prefillTokensPerSecond"`
 	Step        float64 `json:"decodeStepMilliseconds"`
 	Host        float64 `json:"hostMilliseconds"`
@@ -81,87 +94,141 @@ type benched struct {
 	WeightBytes int64   `json:"weightBytes"`
 }
 
-// peer is what peer.py prints; times in seconds, by prompt length and rows.
-type peer struct {
-	MLXLM     string             `json:"mlxLM"`
-	MLX       string             `json:"mlx"`
-	Device    string             `json:"device"`
-	Prefill   map[string]float64 `json:"prefill"`
-	Step      float64            `json:"step"`
-	Rows      map[string]float64 `json:"rows"`
-	Bandwidth float64            `json:"bandwidth"`
+// timed is a line of peer.py, in seconds.
+type timed struct {
+	Prefill float64 `json:"prefill"`
+	Step    float64 `json:"step"`
 }
 
-func lengths() []int { return []int{512, 4096} }
-func streams() []int { return []int{1, 8, 16} }
+// greeting is what peer.py says first.
+type greeting struct {
+	MLXLM     string  `json:"mlxLM"`
+	MLX       string  `json:"mlx"`
+	Device    string  `json:"device"`
+	Bandwidth float64 `json:"bandwidth"`
+}
 
-func key(prompt, streams int) int { return prompt*1000 + streams }
+// rowsEvery is in how many rounds steps of several rows are measured once: the
+// peer's take long.
+const rowsEvery = 3
 
-func measure(ctx context.Context, o options, shape string) (model, error) {
-	m := model{Shape: shape}
-	for i := range o.rounds {
-		var r round
-		var err error
-		both := []func(context.Context, options, string, *round) error{runOurs, runPeer}
-		for side := range both {
-			if err = both[(side+i)%2](ctx, o, shape, &r); err != nil {
-				return m, fmt.Errorf("round %d: %w", i+1, err)
-			}
-		}
-		m.rounds = append(m.rounds, r)
-		fmt.Fprintf(os.Stderr, "%s: round %d of %d done\n", shape, i+1, o.rounds)
+// asks of a round.
+func (o options) asks(round int) []ask {
+	out := []ask{o.decode(1)}
+	for _, n := range lengths() {
+		out = append(out, prefill(n))
 	}
-	unread, err := unreadBytes(filepath.Join(o.models, shape))
+	if round%rowsEvery == 0 {
+		for _, n := range streams()[1:] {
+			out = append(out, o.decode(n))
+		}
+	}
+	return out
+}
+
+// measure has both sides loaded at once and lets them measure in turns, a few
+// tenths of a second each: what the machine does beside is the same for both.
+func measure(ctx context.Context, o options, shape string) (model, error) {
+	m := model{Shape: shape, options: o}
+	folder := filepath.Join(o.models, shape)
+	ours, err := start(ctx, o.engine, "bench", "--backend", "mlx", "--model", folder, "--lines")
 	if err != nil {
 		return m, err
 	}
-	m.sum(unread)
+	defer ours.stop()
+	peer, err := start(ctx, "python3", o.peer, folder)
+	if err != nil {
+		return m, err
+	}
+	defer peer.stop()
+	if err := peer.answer(&m.greeting); err != nil {
+		return m, err
+	}
+	for i := range o.rounds + 1 { // the first warms up: the first use of a kernel may compile it
+		r := round{map[ask]benched{}, map[ask]timed{}}
+		for j, a := range o.asks(max(0, i-1)) {
+			if err := r.both(a, ours, peer, (i+j)%2 == 0); err != nil {
+				return m, fmt.Errorf("round %d: %w", i, err)
+			}
+		}
+		if i > 0 {
+			m.rounds = append(m.rounds, r)
+		}
+	}
+	if m.unread, err = unreadBytes(folder); err != nil {
+		return m, err
+	}
+	m.sum()
 	return m, nil
 }
 
-func runOurs(ctx context.Context, o options, shape string, r *round) error {
-	r.ours = map[int]benched{}
-	var counts []string
-	for _, n := range streams() {
-		counts = append(counts, strconv.Itoa(n))
+// both asks both sides the same.
+func (r *round) both(a ask, ours, peer *side, oursFirst bool) error {
+	var b benched
+	var t timed
+	asks := []func() error{func() error { return ours.ask(a, &b) }, func() error { return peer.ask(a, &t) }}
+	if !oursFirst {
+		asks[0], asks[1] = asks[1], asks[0]
 	}
-	for _, c := range []struct {
-		prompt, tokens int
-		streams        string
-	}{{128, o.tokens, strings.Join(counts, ",")}, {lengths()[0], 4, "1"}, {lengths()[1], 4, "1"}} {
-		var lines []benched
-		err := command(ctx, &lines, o.engine, "bench", "--json", "--backend", "mlx", "--runs", "5", "--model", filepath.Join(o.models, shape),
-			"--prompt-tokens", strconv.Itoa(c.prompt), "--tokens", strconv.Itoa(c.tokens), "--streams", c.streams)
-		if err != nil {
+	for _, f := range asks {
+		if err := f(); err != nil {
 			return err
 		}
-		for _, l := range lines {
-			r.ours[key(c.prompt, l.Streams)] = l
-		}
+	}
+	r.ours[a], r.peer[a] = b, t
+	return nil
+}
+
+// side is a program that measures when a line tells it to.
+type side struct {
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Scanner
+	said bytes.Buffer
+}
+
+func start(ctx context.Context, name string, args ...string) (*side, error) {
+	s := &side{cmd: exec.CommandContext(ctx, name, args...)}
+	s.cmd.Stderr = &s.said
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if s.in, err = s.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	s.out = bufio.NewScanner(out)
+	return s, s.cmd.Start()
+}
+
+// stop ends the program by closing its input.
+func (s *side) stop() {
+	_ = s.in.Close()
+	_ = s.cmd.Wait() // what it measured has been read
+}
+
+func (s *side) ask(a ask, into any) error {
+	if _, err := fmt.Fprintln(s.in, a.streams, a.prompt, a.tokens); err != nil {
+		return s.failed(err)
+	}
+	return s.answer(into)
+}
+
+// answer reads a line of JSON.
+func (s *side) answer(into any) error {
+	if !s.out.Scan() {
+		return s.failed(errors.Join(errors.New("it said nothing more"), s.out.Err()))
+	}
+	if err := json.Unmarshal(s.out.Bytes(), into); err != nil {
+		return s.failed(err)
 	}
 	return nil
 }
 
-func runPeer(ctx context.Context, o options, shape string, r *round) error {
-	args := []string{o.peer, filepath.Join(o.models, shape), strconv.Itoa(o.tokens)}
-	for _, n := range lengths() {
-		args = append(args, strconv.Itoa(n))
-	}
-	return command(ctx, &r.peers, "python3", args...)
-}
-
-// command runs a program that prints JSON.
-func command(ctx context.Context, into any, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, io.MultiWriter(&said)
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s %s: %w\n%s", name, args[0], err, said.Bytes())
-	}
-	if err := json.Unmarshal(out.Bytes(), into); err != nil {
-		return fmt.Errorf("%s %s printed no JSON: %w", name, args[0], err)
-	}
-	return nil
+// failed ends the program and adds what it complained of.
+func (s *side) failed(err error) error {
+	s.stop()
+	return fmt.Errorf("%s %s: %w\n%s", s.cmd.Args[0], s.cmd.Args[1], err, s.said.Bytes())
 }
 
 func gpu(ctx context.Context) (string, error) {

@@ -1,10 +1,11 @@
-"""mlx-lm's own figures for a model folder, as JSON: its model code, its generate_step, on the default device.
+"""mlx-lm's own figures for a model folder: its model code, its generate_step, on the default device.
 
-usage: peer.py MODEL TOKENS [PROMPT ...]
+usage: peer.py MODEL
 
-For each prompt length: seconds to the first token (median of RUNS after a warm-up), then seconds a token over TOKENS
-greedy ones. For 1, 8 and 16 rows of 128 tokens: seconds a step of the model alone, each built on the tokens of the one
-before. The bandwidth is what adding 1 to 2 GB of numbers moves, bytes read and written.
+First a line of JSON with the versions, the device and the bandwidth: what adding 1 to 2 GB of numbers moves, bytes read
+and written, in bytes a second. Then, for each line "ROWS PROMPT TOKENS" of standard input, a line of JSON with the
+seconds to the first token of a prompt (ROWS is 1) and the seconds of the median step: of generate_step for 1 row, of
+the model alone for more, each step built on the tokens of the one before.
 """
 import json
 import sys
@@ -17,7 +18,7 @@ from mlx_lm.models import cache
 from mlx_lm.utils import load_model
 from pathlib import Path
 
-RUNS = 5
+WARM = 3  # steps before time counts
 
 
 def median(values):
@@ -38,10 +39,10 @@ def generate(model, prompt, tokens):
     return times[0] - began, [b - a for a, b in zip(times, times[1:])]
 
 
-def rows(model, vocabulary, count, tokens):
+def rows(model, vocabulary, count, length, tokens):
     """Seconds a step of count rows at once, built ahead as generate_step builds them."""
     state = cache.make_prompt_cache(model)
-    mx.eval(model(mx.broadcast_to(prompt_of(128, vocabulary)[None], (count, 128)), cache=state))
+    mx.eval(model(mx.broadcast_to(prompt_of(length, vocabulary)[None], (count, length)), cache=state))
     step = lambda y: mx.argmax(model(y[:, None], cache=state)[:, -1], axis=-1)
     y = step(mx.zeros((count,), mx.int32))
     mx.async_eval(y)
@@ -54,7 +55,7 @@ def rows(model, vocabulary, count, tokens):
         y = following
         took.append(time.perf_counter() - began)
     mx.eval(y)
-    return median(took[3:])
+    return median(took[WARM:])
 
 
 def bandwidth():
@@ -73,22 +74,19 @@ def bandwidth():
 
 
 def main():
-    path, tokens, lengths = Path(sys.argv[1]), int(sys.argv[2]), [int(v) for v in sys.argv[3:]]
-    model, config = load_model(path)
-    vocabulary = config["vocab_size"]
-    out = {"mlxLM": mlx_lm.__version__, "mlx": mx.__version__, "device": str(mx.default_device()), "prefill": {}, "rows": {}}
-    for length in lengths:
-        prompt = prompt_of(length, vocabulary)
-        generate(model, prompt, 4)
-        out["prefill"][length] = median([generate(model, prompt, 1)[0] for _ in range(RUNS)])
-    steps = generate(model, prompt_of(128, vocabulary), tokens + 3)[1]
-    out["step"] = median(steps[3:])
-    for count in (1, 8, 16):
-        out["rows"][count] = rows(model, vocabulary, count, tokens)
-    del model
+    moved = bandwidth()
     mx.clear_cache()
-    out["bandwidth"] = bandwidth()
-    json.dump(out, sys.stdout)
+    model, config = load_model(Path(sys.argv[1]))
+    vocabulary = config["vocab_size"]
+    say = lambda what: print(json.dumps(what), flush=True)
+    say({"mlxLM": mlx_lm.__version__, "mlx": mx.__version__, "device": str(mx.default_device()), "bandwidth": moved})
+    for line in sys.stdin:
+        count, length, tokens = (int(v) for v in line.split())
+        if count > 1:
+            say({"step": rows(model, vocabulary, count, length, tokens + WARM)})
+            continue
+        first, steps = generate(model, prompt_of(length, vocabulary), tokens + WARM)
+        say({"prefill": first, "step": median(steps[WARM:])})
 
 
 main()

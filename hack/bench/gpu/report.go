@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 )
@@ -24,6 +23,7 @@ type report struct {
 	Date   string  `json:"date"`
 	GPU    string  `json:"gpu"`
 	Tokens int     `json:"tokens"`
+	Rounds int     `json:"rounds"`
 	Models []model `json:"models"`
 }
 
@@ -32,17 +32,22 @@ type model struct {
 	Shape   string   `json:"shape"`
 	Peer    string   `json:"peer"`
 	Figures []figure `json:"figures"`
-	rounds  []round
+	options options
+	// unread are bytes of the weights that a step does not read.
+	unread   int64
+	greeting greeting
+	rounds   []round
 }
 
 // figure is one measured thing: ours, the peer's, and how they compare.
 type figure struct {
 	Name string `json:"name"`
 	Unit string `json:"unit"`
-	// Ours and Peer have one value a round; Peer may be empty.
+	// Ours and Peer have one value for each round that measured it; Peer may be
+	// empty.
 	Ours []float64 `json:"ours"`
 	Peer []float64 `json:"peer,omitempty"`
-	// Ratio has one value a round; what it is depends on the bound.
+	// Ratio is taken within a round; what it is depends on the bound.
 	Ratio []float64 `json:"ratio,omitempty"`
 	// Bound is what the median ratio must meet, as a sentence; Met says if it does.
 	Bound string `json:"bound,omitempty"`
@@ -55,9 +60,9 @@ func median(v []float64) float64 {
 }
 
 // sum turns rounds into figures.
-func (m *model) sum(unread int64) {
-	first := m.rounds[0].peers
-	m.Peer = fmt.Sprintf("mlx-lm %s on MLX %s, %s", first.MLXLM, first.MLX, first.Device)
+func (m *model) sum() {
+	g := m.greeting
+	m.Peer = fmt.Sprintf("mlx-lm %s on MLX %s, %s", g.MLXLM, g.MLX, g.Device)
 	m.decode()
 	for _, n := range lengths() {
 		m.prefill(n)
@@ -65,12 +70,16 @@ func (m *model) sum(unread int64) {
 	for _, n := range streams()[1:] {
 		m.rows(n)
 	}
-	m.host(unread)
+	m.host()
 }
 
-func (m *model) each(f func(r round) (ours, peer, ratio float64)) figure {
+// each makes a figure of the rounds in which a was measured.
+func (m *model) each(a ask, f func(r round) (ours, peer, ratio float64)) figure {
 	var out figure
 	for _, r := range m.rounds {
+		if _, measured := r.ours[a]; !measured {
+			continue
+		}
 		ours, peer, ratio := f(r)
 		out.Ours, out.Peer, out.Ratio = append(out.Ours, ours), append(out.Peer, peer), append(out.Ratio, ratio)
 	}
@@ -83,26 +92,28 @@ func (m *model) add(f figure, name, unit, bound string, met bool) {
 }
 
 func (m *model) decode() {
-	f := m.each(func(r round) (float64, float64, float64) {
-		ours, peer := 1000/r.ours[key(128, 1)].Step, 1/r.peers.Step
+	one := m.options.decode(1)
+	f := m.each(one, func(r round) (float64, float64, float64) {
+		ours, peer := 1000/r.ours[one].Step, 1/r.peer[one].Step
 		return ours, peer, ours / peer
 	})
 	m.add(f, "decode, 1 stream", "tokens/s", fmt.Sprintf("at least %.1f x the peer", leastRatio), median(f.Ratio) >= leastRatio)
 }
 
 func (m *model) prefill(n int) {
-	f := m.each(func(r round) (float64, float64, float64) {
-		ours, peer := r.ours[key(n, 1)].Prefill, float64(n)/r.peers.Prefill[strconv.Itoa(n)]
+	a := prefill(n)
+	f := m.each(a, func(r round) (float64, float64, float64) {
+		ours, peer := r.ours[a].Prefill, float64(n)/r.peer[a].Prefill
 		return ours, peer, ours / peer
 	})
 	m.add(f, fmt.Sprintf("prefill of %d", n), "tokens/s", fmt.Sprintf("at least %.1f x the peer", leastRatio), median(f.Ratio) >= leastRatio)
 }
 
-// rows compares a step of n rows with one of one row, on each side.
+// rows compares a step of n rows with our step of one row in the same round.
 func (m *model) rows(n int) {
-	f := m.each(func(r round) (float64, float64, float64) {
-		one, many := r.ours[key(128, 1)].Step, r.ours[key(128, n)].Step
-		return many, 1000 * r.peers.Rows[strconv.Itoa(n)], many / one
+	one, many := m.options.decode(1), m.options.decode(n)
+	f := m.each(many, func(r round) (float64, float64, float64) {
+		return r.ours[many].Step, 1000 * r.peer[many].Step, r.ours[many].Step / r.ours[one].Step
 	})
 	bound := ""
 	if m.Shape == "qwen3-8b" {
@@ -113,20 +124,19 @@ func (m *model) rows(n int) {
 
 // host is what a step costs beside the device, and how near the device is to
 // its memory's speed.
-func (m *model) host(unread int64) {
+func (m *model) host() {
 	for _, n := range streams() {
-		built, cpu := figure{}, figure{}
-		for _, r := range m.rounds {
-			built.Ours = append(built.Ours, r.ours[key(128, n)].Host)
-			cpu.Ours = append(cpu.Ours, r.ours[key(128, n)].CPU)
-		}
+		a := m.options.decode(n)
+		built := m.each(a, func(r round) (float64, float64, float64) { return r.ours[a].Host, 0, 0 })
+		cpu := m.each(a, func(r round) (float64, float64, float64) { return r.ours[a].CPU, 0, 0 })
+		built.Peer, built.Ratio, cpu.Peer, cpu.Ratio = nil, nil, nil, nil
 		m.add(built, fmt.Sprintf("host, to start a step of %d rows", n), "ms", "", true)
 		m.add(cpu, fmt.Sprintf("host, processor time of a step of %d rows", n), "ms", "", true)
 	}
-	share := m.each(func(r round) (float64, float64, float64) {
-		one := r.ours[key(128, 1)]
-		read := float64(one.WeightBytes - unread)
-		return 100 * read / (one.Step / 1000) / r.peers.Bandwidth, 100 * read / r.peers.Step / r.peers.Bandwidth, 0
+	one := m.options.decode(1)
+	share := m.each(one, func(r round) (float64, float64, float64) {
+		read := float64(r.ours[one].WeightBytes - m.unread)
+		return 100 * read / (r.ours[one].Step / 1000) / m.greeting.Bandwidth, 100 * read / r.peer[one].Step / m.greeting.Bandwidth, 0
 	})
 	share.Ratio = nil
 	m.add(share, "share of the memory's speed at 1 stream", "% of what a copy moves", "", true)
@@ -169,7 +179,7 @@ func heads() []string { return []string{"figure", "unit", "ours", "peer", "ratio
 
 func (r report) markdown(w io.Writer) {
 	fmt.Fprintf(w, "# The engine on an NVIDIA GPU\n\nWritten by `make bench-gpu` on %s: %s. Random weights, affine 4 bits, groups of 64, bfloat16; both sides\n", r.Date, r.GPU)
-	fmt.Fprintf(w, "read the same files and run in turns. Decoding begins behind 128 tokens and takes %d; a step is built on the tokens of\nthe one before while that still computes, on both sides. Prefill is the time to the first token. Median (smallest to\nlargest) of the rounds. The GPU's figures say that the bridge and its layout are right, not how fast a Mac is.\n", r.Tokens)
+	fmt.Fprintf(w, "have the same files loaded at once and measure in turns, %d rounds of a few tenths of a second each (steps of several\nrows in every third). Decoding begins behind %d tokens and takes %d; a step is built on the tokens of the one before while\nthat still computes, on both sides. Prefill is the time to the first token. Median (smallest to largest) of the rounds.\nThe GPU's figures say that the bridge and its layout are right, not how fast a Mac is.\n", r.Rounds, behind, r.Tokens)
 	for _, m := range r.Models {
 		fmt.Fprintf(w, "\n## %s beside %s\n\n| %s |\n|%s\n", m.Shape, m.Peer, strings.Join(heads(), " | "), strings.Repeat("---|", len(heads())))
 		for _, f := range m.Figures {
