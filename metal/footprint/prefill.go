@@ -66,6 +66,9 @@ type Kernels struct {
 	// ElementBytes is the least width of a stored key or value and of an
 	// activation; 0 means that of the model.
 	ElementBytes int64
+	// WidenedBytes is the width that narrower activations are computed in, beside
+	// which they stay: kernels that are not fused widen what they read. 0 is none.
+	WidenedBytes int64
 	// BlockTokens is the granularity in which the cache grows; 0 is none.
 	BlockTokens int64
 	// Rotates says that a window layer keeps no more than its window.
@@ -212,7 +215,16 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 	}
 	queries, keys := f.QueryHeads*f.HeadSize, f.KeyValueHeads*f.HeadSize
 	width := 7*f.HiddenSize + 3*queries + 4*keys + 3*f.FeedForwardSize + max(2*f.FeedForwardSize, queries+2*keys, f.HiddenSize)
-	return product(tokens, width, k.elementBytes(f), max(1, min(k.LayersAhead, f.Layers)))
+	return product(tokens, width, k.activationBytes(f), max(1, min(k.LayersAhead, f.Layers)))
+}
+
+// activationBytes is what an activation takes, widened where it is.
+func (k Kernels) activationBytes(f model.Facts) int64 {
+	n := k.elementBytes(f)
+	if n < k.WidenedBytes {
+		n += k.WidenedBytes
+	}
+	return n
 }
 
 // elementBytes is the width of a stored key or value.

@@ -355,3 +355,22 @@ func TestP12ActivationsOfTheLayersAheadAreCharged(t *testing.T) {
 		}
 	}
 }
+
+// TestG1WhatIsWidenedExistsTwice: without fused kernels, 16-bit activations are
+// there beside what they are computed in.
+func TestG1WhatIsWidenedExistsTwice(t *testing.T) {
+	activations := func(backend string, width int64) int64 {
+		f := smollm2
+		f.KeyValueElementBytes = width
+		p, err := PrefillPeak(f, KernelsOf(backend), Prefill{New: 32})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Activations
+	}
+	for backend, want := range map[string]int64{MLX: 2, MLXCPU: 2 + 4} {
+		if half, whole := activations(backend, 2), activations(backend, 4); 4*half != want*whole {
+			t.Errorf("%s: %d bytes of activations in 2 bytes, %d in 4; want those of %d bytes", backend, half, whole, want)
+		}
+	}
+}
