@@ -120,6 +120,10 @@ soak-pool: ## STEPS (10,000,000) of random histories against the plain model of 
 bench-gpu: ## the engine on an NVIDIA GPU beside mlx-lm; where there is none, says how to take it to one
 	bash hack/bench/gpu/run.sh
 
+.PHONY: test-hub
+test-hub: ## the hub of our tests speaks the real protocol: Hugging Face's own client downloads from it
+	bash hack/hub/run.sh
+
 .PHONY: test-goldens
 test-goldens: ## real weights, tokenizer and templates against references we did not write (mlx-lm's record, tokenizers, jinja2)
 	bash hack/models/fetch.sh smollm2

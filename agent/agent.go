@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/agent/inspect"
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
@@ -90,6 +91,8 @@ type Config struct {
 	EngineEnv []string
 	Probe     probe.Probe
 	Sources   download.Policy
+	// HubEndpoint is where hf:// sources lie; empty means the Hugging Face Hub.
+	HubEndpoint string
 	// Listener is the one port; Address is how gateways reach it.
 	Listener net.Listener
 	Address  v1alpha1.MacAddress
@@ -181,13 +184,14 @@ func (a *Agent) openStore() error {
 		return err
 	}
 	a.client = download.NewClient(a.Sources)
+	models := &hub.Hub{Client: a.client, Endpoint: a.HubEndpoint}
 	ctx, cancel := context.WithCancel(context.Background())
 	a.fetching = cancel
-	a.store, err = store.Open(ctx, store.Options{Dir: dir, Root: a.root, Fetch: &download.Fetcher{Client: a.client}, Log: a.Log.WithName("store")})
+	a.store, err = store.Open(ctx, store.Options{Dir: dir, Root: a.root, Hub: models, Fetch: &download.Fetcher{Client: a.client}, Log: a.Log.WithName("store")})
 	if err != nil {
 		return err
 	}
-	a.inspector = inspect.New(&inspect.Resolver{Root: a.root, Client: a.client}, a.Log.WithName("inspect"))
+	a.inspector = inspect.New(&inspect.Resolver{Root: a.root, Client: a.client, Hub: models}, a.Log.WithName("inspect"))
 	return nil
 }
 

@@ -180,7 +180,7 @@ func inspected(t *testing.T, root, source string) model.Record {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	record, err := (&inspect.Resolver{Root: r}).Resolve(t.Context(), source, "")
+	record, err := (&inspect.Resolver{Root: r}).Resolve(t.Context(), v1alpha1.Inspection{Source: source, SHA256: ""})
 	if err != nil {
 		t.Fatal(err)
 	}

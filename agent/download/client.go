@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -132,7 +133,7 @@ func (c *Client) Get(ctx context.Context, source string, header http.Header) (*h
 	resp.Body = &body{ReadCloser: resp.Body, ctx: ctx, watch: watch, host: u.Hostname()}
 	if err := judge(resp, u.Hostname()); err != nil {
 		resp.Body.Close()
-		return nil, err
+		return nil, withCode(err, resp.Header.Get("X-Error-Code"))
 	}
 	return resp, nil
 }
@@ -159,6 +160,17 @@ func judge(resp *http.Response, host string) error {
 		return failf(v1alpha1.ReasonSourceUnreachable, "host %s answers HTTP %d, want 200; check the source", host, code)
 	}
 }
+
+// withCode adds a server's own reason, if it is one.
+func withCode(err error, code string) error {
+	var typed *Error
+	if errors.As(err, &typed) && errorCode.MatchString(code) {
+		typed.Code = code
+	}
+	return err
+}
+
+var errorCode = regexp.MustCompile(`^[A-Za-z]{1,64}$`)
 
 // stallWatch ends a request that stands still.
 type stallWatch struct {

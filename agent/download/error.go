@@ -24,6 +24,9 @@ type Error struct {
 	Transient bool
 	// RetryAfter is what the server asked for; zero if it did not.
 	RetryAfter time.Duration
+	// Code is what a hub's server gave as the reason (X-Error-Code); empty if it
+	// gave none.
+	Code string
 	// Err is the cause, if there is one worth keeping.
 	Err error
 }

@@ -11,6 +11,12 @@ type Progress struct {
 	ETA time.Duration
 }
 
+// Within is the progress of several files, of which those before this one have
+// so many bytes, and all of them total.
+func (p Progress) Within(before, total int64) Progress {
+	return progressOf(before+p.Done, total, p.BytesPerSecond)
+}
+
 const meterWindow = 10 * time.Second
 
 // meter derives a rate from what arrived in the last seconds. It is used by

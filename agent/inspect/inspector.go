@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -27,7 +28,7 @@ const (
 
 // Resolving is one look at a source; *Resolver does it.
 type Resolving interface {
-	Resolve(ctx context.Context, source, sha256 string) (model.Record, error)
+	Resolve(ctx context.Context, order v1alpha1.Inspection) (model.Record, error)
 }
 
 // Inspector carries out inspections that are ordered, a few at once, and
@@ -66,7 +67,7 @@ func (i *Inspector) Set(orders []v1alpha1.Inspection) {
 	for _, o := range orders {
 		wanted[o.ID] = true
 		if j := i.jobs[o.ID]; j != nil {
-			if j.order == o {
+			if reflect.DeepEqual(j.order, o) {
 				continue
 			}
 			j.stop()
@@ -182,7 +183,7 @@ func (i *Inspector) untilNext() time.Duration {
 
 // look carries out one job and notes what came of it.
 func (i *Inspector) look(ctx context.Context, j *job) {
-	rec, err := i.resolver.Resolve(ctx, j.order.Source, j.order.SHA256)
+	rec, err := i.resolver.Resolve(ctx, j.order)
 	stopped := ctx.Err() != nil
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -26,7 +26,8 @@ type scripted struct {
 	ended   int
 }
 
-func (s *scripted) Resolve(ctx context.Context, source, sha256 string) (model.Record, error) {
+func (s *scripted) Resolve(ctx context.Context, order v1alpha1.Inspection) (model.Record, error) {
+	source := order.Source
 	s.mu.Lock()
 	s.looks[source] = append(s.looks[source], time.Now())
 	n, all := len(s.looks[source]), s.answers[source]

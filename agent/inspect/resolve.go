@@ -3,8 +3,8 @@
 // header of the weights states.
 //
 // It owns the order of those looks: file:// through the model root of package
-// store, https:// by a few range requests through the guarded client of
-// package download, headers through metal/weights. It refuses to guess: a
+// store, https:// and hf:// by a few range requests through the guarded client
+// of package download, headers through metal/weights. It refuses to guess: a
 // source that is absent, forbidden, damaged or of a kind the engine does not
 // run is a typed error with a condition reason and a sentence that says what
 // to do. It decides nothing about placement and downloads no weights.
@@ -26,6 +26,7 @@ import (
 	"unicode/utf8"
 
 	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/agent/store"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -49,14 +50,19 @@ type Resolver struct {
 	Root *store.Root
 	// Client asks remote hosts.
 	Client *download.Client
+	// Hub lists the repositories of hf:// sources.
+	Hub *hub.Hub
 
 	// headerBytes is the most that is read of a remote header; 0 means remoteBytes.
 	headerBytes int64
 }
 
-// Resolve looks at one source. sha256 is what its file must have, and may be
-// empty for file://. Every failure but the context's own is a *download.Error.
-func (r *Resolver) Resolve(ctx context.Context, source, sha256 string) (model.Record, error) {
+func (r *Resolver) mostHeader() int64 { return cmp.Or(r.headerBytes, remoteBytes) }
+
+// Resolve looks at one source. Its SHA-256 may be empty for file:// and is for
+// hf://. Every failure but the context's own is a *download.Error.
+func (r *Resolver) Resolve(ctx context.Context, order v1alpha1.Inspection) (model.Record, error) {
+	source, sha256 := order.Source, order.SHA256
 	if sha256 != "" && !hexDigest.MatchString(sha256) {
 		return model.Record{}, failure(v1alpha1.ReasonDigestMismatch, "model.sha256 is not 64 lower-case hex digits; write it as sha256sum prints it")
 	}
@@ -65,8 +71,10 @@ func (r *Resolver) Resolve(ctx context.Context, source, sha256 string) (model.Re
 		return r.local(ctx, source, sha256)
 	case strings.HasPrefix(source, "https://"):
 		return r.remote(ctx, source, sha256)
+	case strings.HasPrefix(source, hub.Scheme):
+		return r.fromHub(ctx, order)
 	}
-	return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "the source begins neither with file:// nor with https://; only these are known")
+	return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "the source begins neither with file:// nor with https:// nor with hf://; only these are known")
 }
 
 func (r *Resolver) local(ctx context.Context, source, want string) (model.Record, error) {
@@ -93,12 +101,9 @@ func (r *Resolver) remote(ctx context.Context, source, sha256 string) (model.Rec
 	if sha256 == "" {
 		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "an https:// source needs model.sha256, so that what is downloaded can be proven; add the file's digest")
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, remoteTime, &download.Error{
-		Reason: v1alpha1.ReasonSourceUnreachable, Transient: true,
-		Message: fmt.Sprintf("the header did not come within %v; it is tried again", remoteTime),
-	})
+	ctx, cancel := within(ctx)
 	defer cancel()
-	f, err := openRemote(ctx, r.Client, source, cmp.Or(r.headerBytes, remoteBytes))
+	f, err := openRemote(ctx, r.Client, source, r.mostHeader())
 	if err != nil {
 		return model.Record{}, err
 	}

@@ -112,9 +112,9 @@ func wantTiny(t *testing.T, rec model.Record, err error, source string, content 
 func TestResolveLocalFile(t *testing.T) {
 	content := tiny(t)
 	r := local(t, map[string][]byte{"m.gguf": content})
-	rec, err := r.Resolve(t.Context(), "file:///m.gguf", "")
+	rec, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: "file:///m.gguf", SHA256: ""})
 	wantTiny(t, rec, err, "file:///m.gguf", content)
-	same, err := r.Resolve(t.Context(), "file://m.gguf", digest(content))
+	same, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: "file://m.gguf", SHA256: digest(content)})
 	if err != nil || same.Digest != rec.Digest {
 		t.Errorf("%v: digests %s and %s of one content", err, same.Digest, rec.Digest)
 	}
@@ -130,12 +130,12 @@ func TestResolveRemoteFileByRanges(t *testing.T) {
 		w.Header().Set("ETag", `"v"`)
 		http.ServeContent(cw, req, "m", time.Time{}, bytes.NewReader(content))
 	})
-	rec, err := r.Resolve(t.Context(), srv.URL+"/any-name", digest(content))
+	rec, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: srv.URL + "/any-name", SHA256: digest(content)})
 	wantTiny(t, rec, err, srv.URL+"/any-name", content)
 	if asked.Load() != 1 || sent.Load() > firstRange {
 		t.Errorf("%d requests, %d bytes", asked.Load(), sent.Load())
 	}
-	here, err := local(t, map[string][]byte{"x.gguf": content}).Resolve(t.Context(), "file:///x.gguf", "")
+	here, err := local(t, map[string][]byte{"x.gguf": content}).Resolve(t.Context(), v1alpha1.Inspection{Source: "file:///x.gguf", SHA256: ""})
 	if err != nil || here.Digest != rec.Digest {
 		t.Errorf("%v: the same content has digest %s here and %s there", err, here.Digest, rec.Digest)
 	}
@@ -184,7 +184,7 @@ func TestResolveRemoteHeaderOfSeveralRanges(t *testing.T) {
 				}
 				http.ServeContent(w, req, "m", time.Time{}, bytes.NewReader(content))
 			})
-			rec, err := r.Resolve(t.Context(), srv.URL, digest(content))
+			rec, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: srv.URL, SHA256: digest(content)})
 			wantTiny(t, rec, err, srv.URL, content)
 			if n := asked.Load(); ranges != (n > 2) {
 				t.Errorf("%d requests", n)
@@ -220,7 +220,7 @@ func TestResolveNamesWhatIsWrong(t *testing.T) {
 		"no scheme":            {"/etc/passwd", "", v1alpha1.ReasonSourceForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rec, err := r.Resolve(t.Context(), c.source, c.sha256)
+			rec, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: c.source, SHA256: c.sha256})
 			wantReason(t, err, c.reason)
 			if rec.Digest != "" {
 				t.Errorf("a record comes with the error: %+v", rec)
@@ -269,7 +269,7 @@ func TestResolveRemoteNamesWhatIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, srv := remote(t, c.serve)
-			_, err := r.Resolve(t.Context(), srv.URL, digest(content))
+			_, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: srv.URL, SHA256: digest(content)})
 			wantReason(t, err, c.reason)
 		})
 	}
@@ -282,7 +282,7 @@ func TestRemoteFileThatChangesMeanwhileIsNotMixed(t *testing.T) {
 		w.Header().Set("ETag", fmt.Sprintf("%q", fmt.Sprint(asked.Add(1))))
 		http.ServeContent(w, req, "m", time.Time{}, bytes.NewReader(content))
 	})
-	_, err := r.Resolve(t.Context(), srv.URL, digest(content))
+	_, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: srv.URL, SHA256: digest(content)})
 	wantReason(t, err, v1alpha1.ReasonSourceUnreachable)
 	if !download.IsTransient(err) {
 		t.Error("it is not tried again")
@@ -311,7 +311,7 @@ func TestRemoteHeaderBombIsBounded(t *testing.T) {
 		w.Write(body)
 	})
 	r.headerBytes = 8 << 20
-	_, err := r.Resolve(t.Context(), srv.URL, digest(nil))
+	_, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: srv.URL, SHA256: digest(nil)})
 	wantReason(t, err, v1alpha1.ReasonInvalidModel)
 	if sent.Load() > r.headerBytes+lastRange {
 		t.Errorf("%d bytes were read", sent.Load())
@@ -322,7 +322,7 @@ func TestResolveEndsWithItsContext(t *testing.T) {
 	r, srv := remote(t, func(w http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := r.Resolve(ctx, srv.URL, digest(nil)); err == nil {
+	if _, err := r.Resolve(ctx, v1alpha1.Inspection{Source: srv.URL, SHA256: digest(nil)}); err == nil {
 		t.Error("it resolved")
 	}
 }
@@ -330,7 +330,7 @@ func TestResolveEndsWithItsContext(t *testing.T) {
 // What a file calls itself must not reach a terminal or a log as commands.
 func TestUnpresentableNameIsDropped(t *testing.T) {
 	content := bytes.Replace(tiny(t), []byte("\x04\x00\x00\x00\x00\x00\x00\x00tiny"), []byte("\x04\x00\x00\x00\x00\x00\x00\x00\x1b[2J"), 1)
-	rec, err := local(t, map[string][]byte{"m.gguf": content}).Resolve(t.Context(), "file:///m.gguf", "")
+	rec, err := local(t, map[string][]byte{"m.gguf": content}).Resolve(t.Context(), v1alpha1.Inspection{Source: "file:///m.gguf", SHA256: ""})
 	if err != nil || rec.Facts.Name != "" {
 		t.Errorf("name is %q, %v", rec.Facts.Name, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -122,13 +123,13 @@ func (s *Store) bring(ctx context.Context, rec model.Record, report func(v1alpha
 	switch {
 	case strings.HasPrefix(rec.Source, "file://"):
 		return s.inPlace(ctx, rec, verifying)
-	case strings.HasPrefix(rec.Source, "https://"):
+	case strings.HasPrefix(rec.Source, "https://"), strings.HasPrefix(rec.Source, hub.Scheme):
 		if path := s.opt.Root.find(rec.Digest); path != "" {
 			return path, nil
 		}
 		return s.fetch(ctx, rec, report)
 	}
-	return "", &download.Error{Reason: v1alpha1.ReasonSourceForbidden, Message: fmt.Sprintf("source %q begins neither with file:// nor https://", rec.Source)}
+	return "", &download.Error{Reason: v1alpha1.ReasonSourceForbidden, Message: fmt.Sprintf("source %q begins neither with file:// nor https:// nor hf://", rec.Source)}
 }
 
 // inPlace verifies a file of the model root, which stays where it is.
@@ -159,7 +160,23 @@ func changed(rec model.Record, how string) error {
 	}
 }
 
-// fetch downloads the record's file and puts it on the shelf.
+// address is where one of a record's files is fetched from.
+func (s *Store) address(rec model.Record, f model.File) (string, error) {
+	if !strings.HasPrefix(rec.Source, hub.Scheme) {
+		return rec.Source, nil
+	}
+	src, err := hub.Parse(rec.Source, "")
+	if err != nil {
+		return "", err
+	}
+	if !hub.IsCommit(rec.Commit) || s.opt.Hub == nil {
+		return "", &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the order's model record names no commit; delete and apply the ModelDeployment again"}
+	}
+	return s.opt.Hub.URL(src.Repo, rec.Commit, f.Path), nil
+}
+
+// fetch downloads the record's files, one after another, and puts them on the
+// shelf.
 func (s *Store) fetch(ctx context.Context, rec model.Record, report func(v1alpha1.Progress)) (string, error) {
 	report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
 	select {
@@ -168,15 +185,24 @@ func (s *Store) fetch(ctx context.Context, rec model.Record, report func(v1alpha
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	target, there, err := s.shelf.stage(rec)
-	if err != nil {
-		return "", download.DiskError(err, "make room for")
+	var targets []download.Target
+	missing := rec.Bytes()
+	for _, f := range rec.Files {
+		url, err := s.address(rec, f)
+		if err != nil {
+			return "", err
+		}
+		target, there, err := s.shelf.stage(rec, f, url)
+		if err != nil {
+			return "", download.DiskError(err, "make room for")
+		}
+		targets = append(targets, target)
+		missing -= there
 	}
-	if err := s.checkRoom(rec.Bytes() - there); err != nil {
+	if err := s.checkRoom(missing); err != nil {
 		return "", errors.Join(err, s.shelf.dropPartial(rec.Digest))
 	}
-	err = s.opt.Fetch.Fetch(ctx, target, func(p download.Progress) { report(downloading(p)) })
-	if err != nil {
+	if err := s.transfer(ctx, targets, rec.Bytes(), report); err != nil {
 		if ctx.Err() == nil && !download.IsTransient(err) {
 			err = errors.Join(err, s.shelf.dropPartial(rec.Digest))
 		}
@@ -187,6 +213,19 @@ func (s *Store) fetch(ctx context.Context, rec model.Record, report func(v1alpha
 		return "", download.DiskError(err, "store")
 	}
 	return path, nil
+}
+
+// transfer fetches files one after another; their progress is that of all.
+func (s *Store) transfer(ctx context.Context, targets []download.Target, total int64, report func(v1alpha1.Progress)) error {
+	before := int64(0)
+	for _, t := range targets {
+		err := s.opt.Fetch.Fetch(ctx, t, func(p download.Progress) { report(downloading(p.Within(before, total))) })
+		if err != nil {
+			return err
+		}
+		before += t.Bytes
+	}
+	return nil
 }
 
 // checkRoom refuses a download that cannot end well.

@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -149,9 +150,14 @@ func (s *shelf) entry(digest string) (entry, bool) {
 	return e, ok
 }
 
-// filePath is the absolute path of a model's one file.
+// filePath is the absolute path of a model: of its file, or of the folder in
+// which all of its files lie.
 func (s *shelf) filePath(rec model.Record) string {
-	return filepath.Join(s.dir, folder(rec.Digest), filesDir, filepath.FromSlash(rec.Files[0].Path))
+	name := rec.Files[0].Path
+	if rec.Format == model.FormatSafetensors {
+		name = path.Dir(name)
+	}
+	return filepath.Join(s.dir, folder(rec.Digest), filesDir, filepath.FromSlash(name))
 }
 
 // unchanged reports whether the files have the stamps they were verified at.
@@ -241,12 +247,11 @@ func (s *shelf) write(dir string, e entry) error {
 	return writeAtomic(s.root, path.Join(dir, recordName), b)
 }
 
-// stage prepares the download of a model's one file and says how much of it
-// is there already.
-func (s *shelf) stage(rec model.Record) (download.Target, int64, error) {
-	f := rec.Files[0]
+// stage prepares the download of one of a model's files and says how much of
+// it is there already.
+func (s *shelf) stage(rec model.Record, f model.File, url string) (download.Target, int64, error) {
 	name := path.Join(partialDir, folder(rec.Digest), filesDir, f.Path)
-	t := download.Target{URL: rec.Source, Bytes: f.Bytes, SHA256: f.SHA256, Root: s.root, Name: name}
+	t := download.Target{URL: url, Bytes: f.Bytes, SHA256: f.SHA256, Root: s.root, Name: name}
 	if err := s.root.MkdirAll(path.Dir(name), 0o700); err != nil {
 		return t, 0, err
 	}
@@ -275,7 +280,7 @@ func (s *shelf) place(rec model.Record) (string, error) {
 	if err := s.write(dir, e); err != nil {
 		return "", err
 	}
-	for _, d := range []string{path.Join(dir, filesDir), dir} {
+	for _, d := range foldersOf(rec, dir) {
 		if err := syncDir(s.root, d); err != nil {
 			return "", err
 		}
@@ -285,6 +290,21 @@ func (s *shelf) place(rec model.Record) (string, error) {
 	}
 	s.put(e)
 	return s.filePath(rec), syncDir(s.root, ".")
+}
+
+// foldersOf are the folders that a model's files lie in below dir, the
+// innermost first, and dir.
+func foldersOf(rec model.Record, dir string) []string {
+	var out []string
+	for _, f := range rec.Files {
+		for d := path.Dir(path.Join(filesDir, f.Path)); d != "."; d = path.Dir(d) {
+			if full := path.Join(dir, d); !slices.Contains(out, full) {
+				out = append(out, full)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b string) int { return len(b) - len(a) })
+	return append(out, dir)
 }
 
 // dropPartial gives back the disk of a download that is not wanted.

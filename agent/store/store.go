@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +34,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -59,6 +61,8 @@ type Options struct {
 	Root *Root
 	// Fetch downloads.
 	Fetch *download.Fetcher
+	// Hub says where the files of hf:// sources lie; nil where there are none.
+	Hub *hub.Hub
 	// Free reads the bytes free on the disk of Dir; nil means the system's figure.
 	Free func() (int64, error)
 	// Log takes what no caller hears.
@@ -143,8 +147,13 @@ func checkRecord(rec model.Record) error {
 	if err := rec.Validate(); err != nil {
 		return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the order's model record is not usable; delete and apply the ModelDeployment again", Err: err}
 	}
-	if len(rec.Files) != 1 {
-		return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: fmt.Sprintf("the model has %d files; this agent handles models of one file", len(rec.Files))}
+	if rec.Format != model.FormatSafetensors && len(rec.Files) != 1 {
+		return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: fmt.Sprintf("the model has %d files; one in format %s has one", len(rec.Files), rec.Format)}
+	}
+	for _, f := range rec.Files {
+		if path.Dir(f.Path) != path.Dir(rec.Files[0].Path) {
+			return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: "the model's files lie in several folders; an engine reads one"}
+		}
 	}
 	return nil
 }

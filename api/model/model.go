@@ -41,6 +41,12 @@ type Record struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Source string `json:"source"`
+	// commit is that of a hub's repository, which source's revision meant when it
+	// was looked at; left out for other sources.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{40}$`
+	// +kubebuilder:validation:MaxLength=40
+	Commit string `json:"commit,omitempty"`
 	// digest names this set of files: "sha256:" and the hex digest over the
 	// sorted paths, sizes and digests of the files.
 	// +required

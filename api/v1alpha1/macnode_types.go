@@ -141,7 +141,7 @@ type Assignment struct {
 
 // Inspection is the order to look at a source and report what it holds.
 type Inspection struct {
-	// id is made from source and sha256.
+	// id is made from all below.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -155,6 +155,16 @@ type Inspection struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	SHA256 string `json:"sha256,omitempty"`
+	// revision of a hub's repository; empty means main.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Revision string `json:"revision,omitempty"`
+	// files are the patterns that choose the weights of a hub's repository.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=256
+	Files []string `json:"files,omitempty"`
 }
 
 // MacNodeList is a list of MacNodes.

@@ -74,15 +74,36 @@ type ModelDeploymentSpec struct {
 }
 
 // ModelSource names the files of a model.
+// +kubebuilder:validation:XValidation:rule="!self.source.startsWith('hf://') || !has(self.sha256)",message="sha256 is for one file (file://, https://); a hub says the digests of its files itself: leave it out, and name a commit in revision"
+// +kubebuilder:validation:XValidation:rule="self.source.startsWith('hf://') || !has(self.revision) && !has(self.files)",message="revision and files are for hf:// sources; leave them out"
 type ModelSource struct {
 	// source of the weights: "file://PATH" is a path below the model root of
-	// each Mac, "https://HOST/PATH" one GGUF file that is downloaded.
+	// each Mac, "https://HOST/PATH" one GGUF file that is downloaded,
+	// "hf://OWNER/NAME" a repository of the Hugging Face Hub or its mirror, of
+	// which "hf://OWNER/NAME/PATH" is one file or folder.
 	// +required
 	// +kubebuilder:validation:MinLength=8
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self.startsWith('file://') || self.startsWith('https://')",message="source must begin with file:// (a path below the Mac's model root) or https:// (one GGUF file)"
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('file://') || self.startsWith('https://') || self.startsWith('hf://')",message="source must begin with file:// (a path below the Mac's model root), https:// (one GGUF file) or hf:// (a repository of a hub)"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('[\\\\s\\\\x00-\\\\x1f]')",message="source must not contain spaces or control characters; percent-encode them"
 	Source string `json:"source"`
+	// revision of a hub's repository: a branch, a tag or a commit. What it means
+	// is looked up once; the deployment stays at that commit until its source
+	// changes. Default: main.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][A-Za-z0-9._/-]*$')",message="revision must be a branch, a tag or a commit: letters, digits, and . _ / - behind the first"
+	Revision string `json:"revision,omitempty"`
+	// files are patterns such as "*Q8_0.gguf" that choose the weights of a hub's
+	// repository, where it holds several models. Without any, the choice must be
+	// clear.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=256
+	Files []string `json:"files,omitempty"`
 	// sha256 is the hex SHA-256 that the file must have. Required for https://.
 	// +optional
 	// +kubebuilder:validation:MinLength=64

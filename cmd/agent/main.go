@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -32,6 +33,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent"
 	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/agentapi"
@@ -53,7 +55,7 @@ func main() {
 
 type flags struct {
 	name, kubeconfig, namespace, state, modelRoot, engine string
-	listen, advertise, mac, metrics, sources              string
+	listen, advertise, mac, metrics, sources, hub         string
 	probeInterval, grace                                  time.Duration
 	verbose, version                                      bool
 }
@@ -73,7 +75,8 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.advertise, "advertise", "", "host or `host:port` by which gateways reach it; default: the address listened on, or this machine's name")
 	set.StringVar(&f.mac, "mac", "", "declare the machine instead of measuring it: `chip=M2Ultra,memory=192Gi`")
 	set.StringVar(&f.metrics, "metrics", "", "loopback `address` of /metrics; none without it")
-	set.StringVar(&f.sources, "allow-source-cidr", "", "comma-separated `blocks` of private addresses that https:// sources may have")
+	set.StringVar(&f.sources, "allow-source-cidr", "", "comma-separated `blocks` of private addresses that https:// and hf:// sources may have")
+	set.StringVar(&f.hub, "hub-endpoint", hub.DefaultEndpoint, "`URL` of the hub or mirror that hf:// sources mean")
 	set.DurationVar(&f.probeInterval, "probe-interval", time.Second, "how often footprints are measured while an engine runs")
 	set.DurationVar(&f.grace, "grace", 20*time.Second, "how long running answers may go on after SIGTERM")
 	set.BoolVar(&f.verbose, "verbose", false, "log details that help to debug")
@@ -114,6 +117,9 @@ func (f flags) check() error {
 		return fmt.Errorf("--probe-interval %s, want 10ms to 1m", f.probeInterval)
 	case f.grace < 0:
 		return fmt.Errorf("--grace %s is negative", f.grace)
+	}
+	if u, err := url.Parse(f.hub); err != nil || download.CheckURL(u) != nil || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("--hub-endpoint %q is no address of a hub; write https://HOST", f.hub)
 	}
 	if _, err := exec.LookPath(f.engine); err != nil {
 		return fmt.Errorf("--engine: no program there: %w", err)
@@ -171,7 +177,7 @@ func newLogger(to io.Writer, verbose bool) logr.Logger {
 // config turns flags into what an agent is made of; it opens the ports last.
 func (f flags) config(log logr.Logger) (agent.Config, error) {
 	c := agent.Config{
-		Log: log, Name: f.name, Version: version, BootID: agent.NewBootID(), StateDir: f.state, ModelRoot: f.modelRoot,
+		Log: log, Name: f.name, Version: version, BootID: agent.NewBootID(), StateDir: f.state, ModelRoot: f.modelRoot, HubEndpoint: f.hub,
 		Engine: f.engine, EngineEnv: os.Environ(), Grace: f.grace, Timing: pool.Timing{Poll: f.probeInterval},
 	}
 	var err error

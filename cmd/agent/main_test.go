@@ -24,6 +24,7 @@ func TestBadFlagsSayWhatToDo(t *testing.T) {
 		"a kubeconfig that is not there":  {nil, "--kubeconfig"},
 		"an engine that is not there":     {[]string{"--engine=/no/such"}, "--engine"},
 		"a Mac that is none":              {[]string{"--mac=chip=i9,memory=1Gi"}, "--mac: chip"},
+		"a hub that is no address":        {[]string{"--hub-endpoint=http://hub"}, "--hub-endpoint"},
 		"a block that is none":            {[]string{"--allow-source-cidr=10.0.0.0"}, "--allow-source-cidr"},
 		"figures for everybody":           {[]string{"--metrics=0.0.0.0:1"}, "not a loopback address"},
 		"a measuring that would not rest": {[]string{"--probe-interval=1us"}, "--probe-interval"},

@@ -21,9 +21,11 @@ const (
 // stores it whole and its hash covers it whole, so that no field can be edited
 // without effect. Where a replica lies and how it is replaced is not in it.
 type Engine struct {
-	// Source and SHA256 are what the user named.
-	Source string `json:"source"`
-	SHA256 string `json:"sha256,omitempty"`
+	// Source, SHA256, Revision and Files are what the user named.
+	Source   string   `json:"source"`
+	SHA256   string   `json:"sha256,omitempty"`
+	Revision string   `json:"revision,omitempty"`
+	Files    []string `json:"files,omitempty"`
 	// Model is what the inspection found there.
 	Model model.Record `json:"model"`
 	// Context with its defaults resolved.
@@ -42,7 +44,8 @@ func (r *Refusal) Error() string { return r.Reason + ": " + r.Message }
 // Resolve makes the engine of a deployment from the record of its source, or
 // says why there can be none.
 func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *Refusal) {
-	e := Engine{Source: spec.Model.Source, SHA256: spec.Model.SHA256, Model: record}
+	m := spec.Model
+	e := Engine{Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, Model: record}
 	if err := record.Facts.Validate(); err != nil {
 		return e, &Refusal{v1alpha1.ReasonUnknownSize, err.Error() + "; without it the memory cannot be computed, use a file whose header states it"}
 	}

@@ -287,7 +287,11 @@ func TestEveryFieldOfTheEngineChangesItsHash(t *testing.T) {
 			}
 		case reflect.Slice:
 			old := v.Interface()
-			v.Set(reflect.ValueOf([]model.File{{Path: "x", Bytes: 1}}))
+			if v.Type().Elem().Kind() == reflect.String {
+				v.Set(reflect.ValueOf([]string{"x"}))
+			} else {
+				v.Set(reflect.ValueOf([]model.File{{Path: "x", Bytes: 1}}))
+			}
 			note(path, whole)
 			v.Set(reflect.ValueOf(old))
 		case reflect.String:
@@ -307,5 +311,19 @@ func TestEveryFieldOfTheEngineChangesItsHash(t *testing.T) {
 	walk("engine", reflect.ValueOf(&whole).Elem())
 	if len(seen) < 20 {
 		t.Errorf("only %d fields were tried", len(seen))
+	}
+}
+
+func TestInspectionIDsDiffer(t *testing.T) {
+	seen := map[string]v1alpha1.ModelSource{}
+	for _, s := range []v1alpha1.ModelSource{
+		{Source: "hf://org/model"}, {Source: "hf://org/model", Revision: "v1"}, {Source: "hf://org/model", Files: []string{"v1"}},
+		{Source: "hf://org/model", Revision: "v1", Files: []string{"a"}}, {Source: "hf://org/model", Files: []string{"v1", "a"}}, {Source: "hf://org/model", SHA256: "v1"},
+	} {
+		id := InspectionID(s)
+		if before, ok := seen[id]; ok {
+			t.Errorf("%+v and %+v are one order", before, s)
+		}
+		seen[id] = s
 	}
 }

@@ -14,11 +14,16 @@ import (
 const FileScheme = "file://"
 
 // InspectionID names the order to look at a source.
-func InspectionID(s v1alpha1.ModelSource) string { return Digest(s.Source, s.SHA256) }
+func InspectionID(s v1alpha1.ModelSource) string {
+	if s.Revision == "" && len(s.Files) == 0 {
+		return Digest(s.Source, s.SHA256)
+	}
+	return Digest(append([]string{s.Source, s.SHA256, s.Revision}, s.Files...)...)
+}
 
 // Asked are the Macs that are to inspect a deployment's source, sorted by
 // name. For file:// that is every Mac the deployment may be placed on, because
-// each has files of its own. For https:// one ready Mac is enough: the first by
+// each has files of its own. For what is downloaded one ready Mac is enough: the first by
 // rendezvous hash; one that says the source is unreachable stays asked and the
 // next is asked as well.
 func Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.MacNode {

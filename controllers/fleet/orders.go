@@ -88,7 +88,8 @@ func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1al
 			continue
 		}
 		seen[id] = true
-		out = append(out, v1alpha1.Inspection{ID: id, Source: d.Spec.Model.Source, SHA256: d.Spec.Model.SHA256})
+		m := d.Spec.Model
+		out = append(out, v1alpha1.Inspection{ID: id, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files})
 	}
 	return out
 }

@@ -49,11 +49,12 @@ func accept(s *scope) verdict {
 
 // findRecord prefers what an existing revision holds for this source: once the
 // choice is made, a Mac that comes with other bytes under the same name does
-// not change it.
+// not change it, nor does a branch that moved on.
 func findRecord(s *scope) (*model.Record, fleet.Finding) {
 	source := s.deployment.Spec.Model
 	for _, r := range slices.Backward(s.revisions) {
-		if r.engine.Source == source.Source && r.engine.SHA256 == source.SHA256 {
+		e := r.engine
+		if e.Source == source.Source && e.SHA256 == source.SHA256 && e.Revision == source.Revision && slices.Equal(e.Files, source.Files) {
 			return &r.engine.Model, fleet.Finding{}
 		}
 	}

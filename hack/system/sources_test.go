@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"metalfleet.dev/metalfleet/agent/hub/hubtest"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/hack/fleet"
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
 )
 
 func (s *suite) sourceMissing(t *testing.T) {
@@ -125,6 +130,55 @@ func (s *suite) downloadOfAnotherDigest(t *testing.T) {
 	s.remove(t, md)
 }
 
+// folderOfAHub: a repository is looked at once, fetched and served; what its
+// branch means later changes nothing.
+func (s *suite) folderOfAHub(t *testing.T) {
+	publish := func(seed uint64) {
+		dir := filepath.Join(t.TempDir(), "model")
+		c := slow(seed)
+		c.Family = tinymodel.Qwen3
+		if err := tinymodel.WriteFolder(dir, c, tinymodel.Layout{Matrices: quant.AffineOf(4, 64, quant.BFloat16), ShardBytes: 1 << 20}); err != nil {
+			t.Fatal(err)
+		}
+		files := map[string]hubtest.File{}
+		names, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range names {
+			content, err := os.ReadFile(filepath.Join(dir, n.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			files[n.Name()] = hubtest.File{Content: content, LFS: strings.HasSuffix(n.Name(), ".safetensors")}
+		}
+		s.hub.Put("org/tiny", hubtest.Of(files))
+	}
+	publish(11)
+	md := s.deploy(t, "default", "published", tokens(slowContext), func(md *v1alpha1.ModelDeployment) {
+		md.Spec.Model = v1alpha1.ModelSource{Source: "hf://org/tiny"}
+	})
+	s.waitReady(t, "default", "published", 1)
+	if _, err := s.ask(t.Context(), "published", false); err != nil {
+		t.Error(err)
+	}
+	before := s.replicasOf(t, "default", "published")
+	publish(12) // main moves on, and the old commit is gone with it
+	if _, err := s.ask(t.Context(), "published", false); err != nil {
+		t.Error(err)
+	}
+	if after := s.replicasOf(t, "default", "published"); len(before) != 1 || len(after) != 1 || after[0].UID != before[0].UID || len(after[0].Spec.Model.Commit) != 40 {
+		t.Errorf("%d and %d replicas, commit %q: want one that stays", len(before), len(after), after[0].Spec.Model.Commit)
+	}
+	s.remove(t, md)
+	missing := s.deploy(t, "default", "unpublished", func(md *v1alpha1.ModelDeployment) {
+		md.Spec.Model = v1alpha1.ModelSource{Source: "hf://org/none", Revision: "v1"}
+	})
+	message := s.wantCondition(t, missing, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonSourceNotFound)
+	wantWords(t, message, "org/none", "token")
+	s.remove(t, missing)
+}
+
 // refusedByTheAPI applies what cannot be meant, strictly as kubectl does.
 func (s *suite) refusedByTheAPI(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -136,6 +190,7 @@ func (s *suite) refusedByTheAPI(t *testing.T) {
 		"cache below one length": {map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"tokens": 512, "cacheTokens": 256}}, "one request of full length must fit"},
 		"https without a digest": {map[string]any{"model": map[string]any{"source": "https://example.com/a.gguf"}}, "sha256 is required"},
 		"another scheme":         {map[string]any{"model": map[string]any{"source": "ftp://example.com/a.gguf"}}, "must begin with file://"},
+		"a digest for a hub":     {map[string]any{"model": map[string]any{"source": "hf://org/model", "sha256": strings.Repeat("0", 64)}}, "a hub says the digests"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &unstructured.Unstructured{Object: map[string]any{

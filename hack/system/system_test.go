@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"metalfleet.dev/metalfleet/agent/hub/hubtest"
 	"metalfleet.dev/metalfleet/hack/fleet"
 	"metalfleet.dev/metalfleet/hack/testenv"
 	"metalfleet.dev/metalfleet/hack/tinymodel"
@@ -29,6 +31,7 @@ type suite struct {
 	*fleet.Fleet
 	models string // the model root
 	remote *remote
+	hub    *hubtest.Hub
 }
 
 // TestTheWholeSystem is one story on one fleet. Parts that disturb one another
@@ -45,6 +48,7 @@ func TestTheWholeSystem(t *testing.T) {
 			"a name that somebody owns":            s.nameConflict,
 			"a download that breaks off":           s.download,
 			"a download with another digest":       s.downloadOfAnotherDigest,
+			"a folder of a hub":                    s.folderOfAHub,
 			"unknown fields and impossible sizes":  s.refusedByTheAPI,
 			"requests that cannot be answered":     s.badRequests,
 			"a source that no administrator opens": s.sourceOfAPrivateHost,
@@ -80,7 +84,10 @@ func start(t *testing.T) *suite {
 	s := &suite{models: t.TempDir()}
 	s.writeModels(t)
 	s.remote = newRemote(t)
-	flags := []string{"--allow-source-cidr=127.0.0.1/32"}
+	s.hub = &hubtest.Hub{}
+	served := httptest.NewTLSServer(s.hub) // its certificate is that of every such server
+	t.Cleanup(served.Close)
+	flags := []string{"--allow-source-cidr=127.0.0.1/32", "--hub-endpoint=" + served.URL}
 	env := []string{"SSL_CERT_FILE=" + s.remote.roots}
 	// A short path, as sockets lie below it.
 	scratch, err := os.MkdirTemp("", "mf-")

@@ -1,0 +1,142 @@
+package hub
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Beside the weights, an engine reads these of a folder; nothing else of a
+// repository is fetched.
+var companions = []string{
+	"config.json", "generation_config.json", "model.safetensors.index.json",
+	"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+	"vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json",
+}
+
+// Choice is what of a repository makes the model.
+type Choice struct {
+	Format model.Format
+	// Files with their paths in the repository, sorted. All of a folder's lie in
+	// the same one.
+	Files []Entry
+}
+
+// Choose picks the files of the model from a listing: one GGUF file, or the
+// safetensors of one folder and what belongs to them. globs limit what may be
+// picked, as path.Match reads them, against the path or its last element;
+// without any, everything may. It refuses what is not clear, and says which
+// names there are.
+func Choose(files []Entry, globs []string) (Choice, error) {
+	var ggufs, tensors []Entry
+	for _, f := range files {
+		ok, err := matches(f.Path, globs)
+		switch {
+		case err != nil:
+			return Choice{}, err
+		case !ok:
+		case strings.HasSuffix(f.Path, ".gguf"):
+			ggufs = append(ggufs, f)
+		case strings.HasSuffix(f.Path, ".safetensors"):
+			tensors = append(tensors, f)
+		}
+	}
+	switch {
+	case len(ggufs) == 0 && len(tensors) == 0:
+		return Choice{}, unclear("there is neither a .gguf file nor a .safetensors file", files)
+	case len(ggufs) > 0 && len(tensors) > 0:
+		return Choice{}, unclear("there are .gguf and .safetensors files; name those that are meant in model.files", append(ggufs, tensors...))
+	case len(ggufs) > 1:
+		return Choice{}, unclear("there are several .gguf files; name the one that is meant in model.files", ggufs)
+	case len(ggufs) == 1:
+		return Choice{Format: model.FormatGGUF, Files: ggufs}, nil
+	}
+	if len(globs) == 0 {
+		tensors = named(tensors)
+	}
+	folder := folderOf(tensors[0])
+	for _, t := range tensors {
+		if folderOf(t) != folder {
+			return Choice{}, unclear("there are .safetensors files in several folders; name one of them behind the source", tensors)
+		}
+	}
+	c := Choice{Format: model.FormatSafetensors, Files: tensors}
+	for _, f := range files {
+		if folderOf(f) == folder && slices.Contains(companions, path.Base(f.Path)) {
+			c.Files = append(c.Files, f)
+		}
+	}
+	if !slices.ContainsFunc(c.Files, func(f Entry) bool { return path.Base(f.Path) == "config.json" }) {
+		return Choice{}, unclear("there is no config.json beside the .safetensors files", files)
+	}
+	slices.SortFunc(c.Files, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
+	if len(c.Files) > maxFiles {
+		return Choice{}, unclear(fmt.Sprintf("the model has %d files, at most %d are taken", len(c.Files), maxFiles), nil)
+	}
+	return c, nil
+}
+
+// named leaves out what some publishers put beside the shards that every
+// loader reads: consolidated.safetensors, adapters and the like.
+func named(tensors []Entry) []Entry {
+	var out []Entry
+	for _, t := range tensors {
+		if strings.HasPrefix(path.Base(t.Path), "model") {
+			out = append(out, t)
+		}
+	}
+	if len(out) == 0 {
+		return tensors
+	}
+	return out
+}
+
+// maxFiles is how many files a model's record holds.
+const maxFiles = 256
+
+func folderOf(f Entry) string {
+	if d := path.Dir(f.Path); d != "." {
+		return d
+	}
+	return ""
+}
+
+func matches(p string, globs []string) (bool, error) {
+	if len(globs) == 0 {
+		return true, nil
+	}
+	for _, g := range globs {
+		whole, err := path.Match(g, p)
+		if err != nil {
+			return false, fail("model.files has %.64q, which is no pattern; use *, ? and [a-z]", g)
+		}
+		if last, _ := path.Match(g, path.Base(p)); whole || last {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// unclear names a few of the files that there are.
+func unclear(why string, files []Entry) *download.Error {
+	const most = 8
+	var names []string
+	for _, f := range files {
+		names = append(names, f.Path)
+	}
+	slices.Sort(names)
+	more := ""
+	if len(names) > most {
+		names, more = names[:most], ", …"
+	}
+	said := "no model can be chosen: " + why
+	if len(names) > 0 {
+		said += " (" + strings.Join(names, ", ") + more + ")"
+	}
+	return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: said}
+}

@@ -1,0 +1,104 @@
+package hub
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Scheme begins every source on a hub.
+const Scheme = "hf://"
+
+// DefaultRevision is what a source without a revision means.
+const DefaultRevision = "main"
+
+// Source is a parsed hf:// source: hf://OWNER/NAME[@REVISION][/PATH].
+type Source struct {
+	// Repo is OWNER/NAME.
+	Repo string
+	// Revision is a branch, a tag, a pull request (refs/pr/1) or a commit.
+	Revision string
+	// Path limits the source to one file or folder of the repository; empty
+	// means all of it.
+	Path string
+}
+
+var (
+	// What the Hub takes for an owner or a name.
+	repoPart = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,94}[A-Za-z0-9])?$`)
+	revision = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,254}$`)
+	commit   = regexp.MustCompile(`^[0-9a-f]{40}$`)
+)
+
+// IsCommit reports whether a revision is a whole commit id, which never means
+// anything else later.
+func IsCommit(rev string) bool { return commit.MatchString(rev) }
+
+// Parse reads a source. at is the revision that stands beside it, if any; both
+// at once must say the same.
+func Parse(source, at string) (Source, error) {
+	rest, ok := strings.CutPrefix(source, Scheme)
+	if !ok {
+		return Source{}, fail("the source does not begin with %s", Scheme)
+	}
+	owner, rest, _ := strings.Cut(rest, "/")
+	name, path, _ := strings.Cut(rest, "/")
+	s := Source{Revision: at}
+	if n, rev, ok := strings.Cut(name, "@"); ok {
+		// A revision with a slash is written with %2F, or beside the source.
+		plain, err := url.PathUnescape(rev)
+		if err != nil || plain == "" {
+			return Source{}, fail("the revision after @ cannot be read; write it as model.revision")
+		}
+		if at != "" && at != plain {
+			return Source{}, fail("the source names revision %.64q and model.revision %.64q; keep one of them", plain, at)
+		}
+		name, s.Revision = n, plain
+	}
+	for _, part := range []string{owner, name} {
+		if !repoPart.MatchString(part) || strings.Contains(part, "--") || strings.Contains(part, "..") {
+			return Source{}, fail("the source names no repository; write hf://OWNER/NAME")
+		}
+	}
+	s.Repo = owner + "/" + name
+	if s.Revision == "" {
+		s.Revision = DefaultRevision
+	}
+	if !revision.MatchString(s.Revision) || strings.Contains(s.Revision, "..") || strings.Contains(s.Revision, "//") {
+		return Source{}, fail("%.64q is no revision; name a branch, a tag or a commit", s.Revision)
+	}
+	if s.Path = strings.Trim(path, "/"); s.Path != "" && !cleanPath(s.Path) {
+		return Source{}, fail("the source's path %.64q leaves the repository; write it without . and ..", s.Path)
+	}
+	return s, nil
+}
+
+// cleanPath reports whether a path may become one below a folder of ours.
+func cleanPath(p string) bool {
+	if p == "" || len(p) > 512 || strings.ContainsAny(p, "\\\x00") || strings.HasPrefix(p, "/") {
+		return false
+	}
+	for part := range strings.SplitSeq(p, "/") {
+		if part == "" || part == "." || part == ".." {
+			return false
+		}
+	}
+	return presentable(p)
+}
+
+// FileURL is the address of a file of a repository at a commit.
+func FileURL(endpoint, repo, commit, path string) string {
+	parts := strings.Split(path, "/")
+	for i, p := range parts {
+		parts[i] = url.PathEscape(p)
+	}
+	return endpoint + "/" + repo + "/resolve/" + commit + "/" + strings.Join(parts, "/")
+}
+
+func fail(format string, args ...any) *download.Error {
+	return &download.Error{Reason: v1alpha1.ReasonSourceForbidden, Message: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,214 @@
+package inspect
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// Bounds of what is fetched whole while a hub is looked at: the files whose
+// digest the hub does not say, none of which are weights.
+const (
+	maxSmallFile  = 64 << 20
+	maxSmallFiles = 160 << 20
+)
+
+// fromHub looks at a repository of a hub.
+func (r *Resolver) fromHub(ctx context.Context, order v1alpha1.Inspection) (model.Record, error) {
+	if order.SHA256 != "" {
+		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 is for one file; leave it out and name a commit in model.revision")
+	}
+	src, err := hub.Parse(order.Source, order.Revision)
+	if err != nil {
+		return model.Record{}, err
+	}
+	ctx, cancel := within(ctx)
+	defer cancel()
+	l, err := r.Hub.List(ctx, src)
+	if err != nil {
+		return model.Record{}, err
+	}
+	c, err := hub.Choose(l.Files, order.Files)
+	if err != nil {
+		return model.Record{}, err
+	}
+	look := &hubLook{resolver: r, ctx: ctx, repo: src.Repo, commit: l.Commit}
+	rec := model.Record{Source: order.Source, Commit: l.Commit, Format: c.Format}
+	if c.Format == model.FormatGGUF {
+		rec.Files, rec.Facts, err = look.single(c.Files[0])
+	} else {
+		rec.Files, rec.Facts, err = look.folder(c.Files)
+	}
+	rec.Digest = model.DigestOf(rec.Files)
+	return rec, err
+}
+
+// hubLook is one look at a repository at a commit.
+type hubLook struct {
+	resolver *Resolver
+	ctx      context.Context // of this one look
+	repo     string
+	commit   string
+	// whole is what came of files that were fetched whole.
+	whole int64
+}
+
+// single reads the header of one GGUF file.
+func (h *hubLook) single(e hub.Entry) ([]model.File, model.Facts, error) {
+	if e.SHA256 == "" {
+		return nil, model.Facts{}, failure(v1alpha1.ReasonInvalidModel, "the hub does not say the SHA-256 of %s, which is not in large file storage; choose another file", e.Path)
+	}
+	f, err := h.open(e)
+	if err != nil {
+		return nil, model.Facts{}, err
+	}
+	defer f.close()
+	facts, err := readFacts(f, f.size)
+	return []model.File{{Path: e.Path, Bytes: e.Bytes, SHA256: e.SHA256}}, facts, err
+}
+
+// open reads a file from its start, and wants it to be as large as was listed.
+func (h *hubLook) open(e hub.Entry) (*remoteFile, error) {
+	f, err := openRemote(h.ctx, h.resolver.Client, h.resolver.Hub.URL(h.repo, h.commit, e.Path), h.resolver.mostHeader())
+	if err != nil {
+		return nil, err
+	}
+	if f.size != e.Bytes {
+		f.close()
+		return nil, failure(v1alpha1.ReasonSourceUnreachable, "the hub lists %s with %d bytes and serves %d; ask those who run it", e.Path, e.Bytes, f.size)
+	}
+	return f, nil
+}
+
+// folder makes a copy of a model's folder that has everything but the numbers,
+// and reads it as the engine does.
+func (h *hubLook) folder(files []hub.Entry) (out []model.File, facts model.Facts, err error) {
+	dir, err := os.MkdirTemp("", "metalfleet-look-*")
+	if err != nil {
+		return nil, facts, download.DiskError(err, "make room for")
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	for _, e := range files {
+		if e.Bytes == 0 {
+			continue // it says nothing
+		}
+		name := filepath.Join(dir, path.Base(e.Path))
+		sum := e.SHA256
+		if strings.HasSuffix(e.Path, ".safetensors") {
+			err = h.header(e, name)
+		} else {
+			sum, err = h.small(e, name)
+		}
+		if err != nil {
+			return nil, facts, err
+		}
+		out = append(out, model.File{Path: e.Path, Bytes: e.Bytes, SHA256: sum})
+	}
+	f, err := weights.Open(dir)
+	if err != nil {
+		return nil, facts, explain(err)
+	}
+	defer f.Close()
+	if facts, err = f.Facts(); err != nil {
+		return nil, facts, explain(err)
+	}
+	if !presentable(facts.Name) {
+		facts.Name = ""
+	}
+	return out, facts, nil
+}
+
+// header writes a file that is as long as one of weights and has its header
+// alone: 8 bytes of length, then JSON (the format of safetensors).
+func (h *hubLook) header(e hub.Entry, name string) error {
+	if e.SHA256 == "" {
+		return failure(v1alpha1.ReasonInvalidModel, "the hub does not say the SHA-256 of %s, which is not in large file storage; choose another repository", e.Path)
+	}
+	f, err := h.open(e)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	var length [8]byte
+	if _, err := f.ReadAt(length[:], 0); err != nil {
+		return readFault(err)
+	}
+	n := binary.LittleEndian.Uint64(length[:])
+	if n > uint64(f.most) || int64(n) > f.size-8 {
+		return failure(v1alpha1.ReasonInvalidModel, "%s has a header of %d bytes, which is not believed; choose another repository", e.Path, n)
+	}
+	header := make([]byte, n)
+	if _, err := f.ReadAt(header, 8); err != nil {
+		return readFault(err)
+	}
+	return sparse(name, append(length[:], header...), e.Bytes)
+}
+
+// sparse writes a file of a size that begins with head and takes no more disk.
+func sparse(name string, head []byte, size int64) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return download.DiskError(err, "make room for")
+	}
+	defer f.Close()
+	if _, err := f.Write(head); err != nil {
+		return download.DiskError(err, "write")
+	}
+	if err := f.Truncate(size); err != nil {
+		return download.DiskError(err, "make room for")
+	}
+	return f.Close()
+}
+
+// small fetches a file whole and returns its SHA-256, which must be the one
+// that the hub says, if it says one.
+func (h *hubLook) small(e hub.Entry, name string) (string, error) {
+	if h.whole += e.Bytes; e.Bytes > maxSmallFile || h.whole > maxSmallFiles {
+		return "", failure(v1alpha1.ReasonInvalidModel, "%s has %d bytes; beside weights, a model's files have at most %d, and %d together", e.Path, e.Bytes, maxSmallFile, maxSmallFiles)
+	}
+	resp, err := h.resolver.Client.Get(h.ctx, h.resolver.Hub.URL(h.repo, h.commit, e.Path), http.Header{})
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", download.DiskError(err, "make room for")
+	}
+	defer f.Close()
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(f, sum), io.LimitReader(resp.Body, e.Bytes+1))
+	got := hex.EncodeToString(sum.Sum(nil))
+	switch {
+	case err != nil:
+		return "", readFault(err)
+	case n != e.Bytes:
+		return "", failure(v1alpha1.ReasonSourceUnreachable, "the hub lists %s with %d bytes and serves others; ask those who run it", e.Path, e.Bytes)
+	case e.SHA256 != "" && got != e.SHA256:
+		return "", failure(v1alpha1.ReasonDigestMismatch, "%s has SHA-256 %s, the hub says %s; ask those who run it", e.Path, got, e.SHA256)
+	}
+	return got, f.Close()
+}
+
+// within bounds one look at a remote source.
+func within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, remoteTime, &download.Error{
+		Reason: v1alpha1.ReasonSourceUnreachable, Transient: true,
+		Message: fmt.Sprintf("the header did not come within %v; it is tried again", remoteTime),
+	})
+}

@@ -1,0 +1,181 @@
+package inspect
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/agent/hub/hubtest"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// published is a folder of a tiny model as a hub holds it: weights in large
+// file storage, the rest not.
+func published(t *testing.T, shards bool) (dir string, files map[string]hubtest.File) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "model")
+	layout := tinymodel.Layout{}
+	if shards {
+		layout.ShardBytes = 32 << 10
+	}
+	c := tinymodel.Default()
+	c.Family = tinymodel.Qwen3
+	if err := tinymodel.WriteFolder(dir, c, layout); err != nil {
+		t.Fatal(err)
+	}
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = map[string]hubtest.File{"README.md": {Content: []byte("read me")}, "pytorch_model.bin": {Content: []byte("pickled"), LFS: true}}
+	for _, n := range names {
+		content, err := os.ReadFile(filepath.Join(dir, n.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[n.Name()] = hubtest.File{Content: content, LFS: strings.HasSuffix(n.Name(), ".safetensors")}
+	}
+	return dir, files
+}
+
+// onHub makes a resolver whose hub is a stand-in with one repository.
+func onHub(t *testing.T, repo *hubtest.Repo) (*Resolver, *hubtest.Hub) {
+	t.Helper()
+	stand := &hubtest.Hub{PageSize: 4}
+	stand.Put("org/tiny", repo)
+	r, srv := remote(t, stand.ServeHTTP)
+	r.Hub = &hub.Hub{Client: r.Client, Endpoint: srv.URL}
+	return r, stand
+}
+
+func TestResolveAFolderOfAHub(t *testing.T) {
+	for _, shards := range []bool{false, true} {
+		dir, files := published(t, shards)
+		repo := hubtest.Of(files)
+		r, stand := onHub(t, repo)
+		rec, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: "hf://org/tiny"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(rec.Validate(), rec.Facts.Validate()); err != nil {
+			t.Error(err)
+		}
+		f, err := weights.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		want, err := f.Facts()
+		if err != nil || rec.Facts != want {
+			t.Errorf("facts are %+v, of the folder itself %+v (%v)", rec.Facts, want, err)
+		}
+		if rec.Format != model.FormatSafetensors || rec.Commit != repo.Refs["main"] || rec.Source != "hf://org/tiny" {
+			t.Errorf("%+v", rec)
+		}
+		wanted := slices.Sorted(maps.Keys(files))
+		wanted = slices.DeleteFunc(wanted, func(n string) bool { return n == "README.md" || n == "pytorch_model.bin" })
+		var got []string
+		for _, f := range rec.Files {
+			got = append(got, f.Path)
+			if c := files[f.Path].Content; f.Bytes != int64(len(c)) || f.SHA256 != digest(c) {
+				t.Errorf("%+v, want %d bytes with %s", f, len(c), digest(c))
+			}
+		}
+		if !slices.Equal(got, wanted) {
+			t.Errorf("files %q, want %q", got, wanted)
+		}
+		for _, request := range stand.Requests() {
+			if strings.Contains(request, "README") || strings.Contains(request, "pytorch") {
+				t.Errorf("it was fetched: %s", request)
+			}
+		}
+	}
+}
+
+func TestResolveOneFileOfAHub(t *testing.T) {
+	content := tiny(t)
+	repo := hubtest.Of(map[string]hubtest.File{"q/a-Q8_0.gguf": {Content: content, LFS: true}, "q/a-Q4_0.gguf": {Content: content[:100], LFS: true}, "b.gguf": {Content: content[:50]}})
+	repo.Refs["v1"] = repo.Refs["main"]
+	r, _ := onHub(t, repo)
+	for _, order := range []v1alpha1.Inspection{
+		{Source: "hf://org/tiny", Files: []string{"*Q8_0.gguf"}},
+		{Source: "hf://org/tiny/q/a-Q8_0.gguf", Revision: "v1"},
+		{Source: "hf://org/tiny@v1/q", Files: []string{"*Q8*"}},
+	} {
+		rec, err := r.Resolve(t.Context(), order)
+		wantTiny(t, rec, err, order.Source, content)
+		if rec.Commit != repo.Refs["main"] || rec.Files[0].Path != "q/a-Q8_0.gguf" {
+			t.Errorf("%+v", rec)
+		}
+	}
+	for name, c := range map[string]struct {
+		order  v1alpha1.Inspection
+		reason string
+	}{
+		"several files":          {v1alpha1.Inspection{Source: "hf://org/tiny"}, v1alpha1.ReasonInvalidModel},
+		"no digest":              {v1alpha1.Inspection{Source: "hf://org/tiny/b.gguf"}, v1alpha1.ReasonInvalidModel},
+		"cut off":                {v1alpha1.Inspection{Source: "hf://org/tiny/q/a-Q4_0.gguf"}, v1alpha1.ReasonInvalidModel},
+		"a digest of its own":    {v1alpha1.Inspection{Source: "hf://org/tiny", SHA256: digest(content)}, v1alpha1.ReasonSourceForbidden},
+		"no such repository":     {v1alpha1.Inspection{Source: "hf://org/none"}, v1alpha1.ReasonSourceNotFound},
+		"no such revision":       {v1alpha1.Inspection{Source: "hf://org/tiny", Revision: "v2"}, v1alpha1.ReasonSourceNotFound},
+		"no repository's name":   {v1alpha1.Inspection{Source: "hf://tiny"}, v1alpha1.ReasonSourceForbidden},
+		"nothing at this path":   {v1alpha1.Inspection{Source: "hf://org/tiny/none"}, v1alpha1.ReasonInvalidModel},
+		"a pattern that is none": {v1alpha1.Inspection{Source: "hf://org/tiny", Files: []string{"["}}, v1alpha1.ReasonSourceForbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := r.Resolve(t.Context(), c.order)
+			wantReason(t, err, c.reason)
+			if download.IsTransient(err) {
+				t.Errorf("it would be tried again soon: %v", err)
+			}
+		})
+	}
+}
+
+// TestAHubThatLies: what it lists and what it serves are not the same.
+func TestAHubThatLies(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(files map[string]hubtest.File)
+		reason string
+	}{
+		"weights without a digest": {func(f map[string]hubtest.File) {
+			f["model.safetensors"] = hubtest.File{Content: f["model.safetensors"].Content}
+		}, v1alpha1.ReasonInvalidModel},
+		"a header that is too long": {func(f map[string]hubtest.File) {
+			c := slices.Clone(f["model.safetensors"].Content)
+			copy(c, []byte{255, 255, 255, 255, 255, 255, 255, 127})
+			f["model.safetensors"] = hubtest.File{Content: c, LFS: true}
+		}, v1alpha1.ReasonInvalidModel},
+		"a configuration that is none": {func(f map[string]hubtest.File) {
+			f["config.json"] = hubtest.File{Content: []byte("{")}
+		}, v1alpha1.ReasonInvalidModel},
+		"a family that nobody runs": {func(f map[string]hubtest.File) {
+			f["config.json"] = hubtest.File{Content: []byte(`{"model_type":"abacus","architectures":["AbacusForCausalLM"]}`)}
+		}, v1alpha1.ReasonUnsupportedModel},
+		"a tokenizer that is too large": {func(f map[string]hubtest.File) {
+			f["tokenizer.json"] = hubtest.File{Content: make([]byte, maxSmallFile+1)}
+		}, v1alpha1.ReasonInvalidModel},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("TMPDIR", t.TempDir())
+			_, files := published(t, false)
+			c.change(files)
+			r, _ := onHub(t, hubtest.Of(files))
+			_, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: "hf://org/tiny"})
+			wantReason(t, err, c.reason)
+			left, err := filepath.Glob(filepath.Join(os.TempDir(), "metalfleet-look-*"))
+			if err != nil || len(left) > 0 {
+				t.Errorf("left behind: %q, %v", left, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,154 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/agent/hub/hubtest"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// repository is a folder on a hub, and its record.
+func repository() (*hubtest.Repo, model.Record) {
+	files := map[string]hubtest.File{
+		"4bit/config.json":                  {Content: []byte(`{"a":1}`)},
+		"4bit/model-00001-of-2.safetensors": {Content: blob(300 << 10), LFS: true},
+		"4bit/model-00002-of-2.safetensors": {Content: blob(200 << 10), LFS: true},
+		"README.md":                         {Content: []byte("no part of it")},
+	}
+	repo := hubtest.Of(files)
+	rec := model.Record{Source: "hf://org/model/4bit", Commit: repo.Refs["main"], Format: model.FormatSafetensors}
+	for _, p := range []string{"4bit/config.json", "4bit/model-00001-of-2.safetensors", "4bit/model-00002-of-2.safetensors"} {
+		rec.Files = append(rec.Files, model.File{Path: p, Bytes: int64(len(files[p].Content)), SHA256: digest(files[p].Content)})
+	}
+	rec.Digest = model.DigestOf(rec.Files)
+	return repo, rec
+}
+
+// overHub is a store whose hub is served by a handler.
+func overHub(t *testing.T, serve http.Handler) *Store {
+	t.Helper()
+	srv := httptest.NewTLSServer(serve)
+	t.Cleanup(srv.Close)
+	pool := x509.NewCertPool()
+	pool.AddCert(srv.Certificate())
+	client := download.NewClient(download.Policy{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Roots: pool})
+	root, err := OpenRoot(t.TempDir(), filepath.Join(t.TempDir(), "model-root.json"), logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s, err := Open(ctx, Options{Dir: filepath.Join(t.TempDir(), "weights"), Root: root, Fetch: &download.Fetcher{Client: client, Backoff: time.Millisecond},
+		Hub: &hub.Hub{Client: client, Endpoint: srv.URL}, Log: logr.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cancel(); s.Close(); root.Close(); client.Close() })
+	return s
+}
+
+func TestAFolderOfAHubIsFetchedWhole(t *testing.T) {
+	repo, rec := repository()
+	stand := &hubtest.Hub{}
+	stand.Put("org/model", repo)
+	s := overHub(t, stand)
+	var seen []v1alpha1.Progress
+	path, err := s.Ensure(t.Context(), rec, func(p v1alpha1.Progress) { seen = append(seen, p) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range rec.Files {
+		got, err := os.ReadFile(filepath.Join(path, filepath.Base(f.Path)))
+		if err != nil || digest(got) != f.SHA256 {
+			t.Errorf("%s: %d bytes, %v", f.Path, len(got), err)
+		}
+	}
+	last := seen[len(seen)-1]
+	if last.Stage != v1alpha1.StageDownloading || last.BytesDone != rec.Bytes() || last.BytesTotal != rec.Bytes() {
+		t.Errorf("the last progress is %+v, of %d bytes", last, rec.Bytes())
+	}
+	for i := 1; i < len(seen); i++ {
+		if seen[i].BytesDone < seen[i-1].BytesDone {
+			t.Errorf("progress went back: %+v after %+v", seen[i], seen[i-1])
+		}
+	}
+	before := len(stand.Requests())
+	if again, err := s.Ensure(t.Context(), rec, nil); err != nil || again != path || len(stand.Requests()) != before {
+		t.Errorf("again: %s, %v, %d more requests", again, err, len(stand.Requests())-before)
+	}
+	for _, r := range stand.Requests() {
+		if strings.Contains(r, "README") || strings.Contains(r, "main") {
+			t.Errorf("%s: want the record's files at its commit alone", r)
+		}
+	}
+	if w := s.List(); len(w) != 1 || w[0].Bytes != rec.Bytes() {
+		t.Errorf("listed: %+v", w)
+	}
+	if n, err := s.Remove(rec.Digest); err != nil || n != rec.Bytes() {
+		t.Errorf("removed %d bytes, %v", n, err)
+	}
+}
+
+// TestAFileOfAFolderThatIsNotWhatWasInspected leaves nothing on disk.
+func TestAFileOfAFolderThatIsNotWhatWasInspected(t *testing.T) {
+	repo, rec := repository()
+	stand := &hubtest.Hub{}
+	stand.Put("org/model", repo)
+	wrong := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, rec.Files[2].SHA256) {
+			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(make([]byte, rec.Files[2].Bytes)))
+			return
+		}
+		stand.ServeHTTP(w, r)
+	})
+	s := overHub(t, wrong)
+	_, err := s.Ensure(t.Context(), rec, nil)
+	if download.Reason(err, "") != v1alpha1.ReasonDigestMismatch {
+		t.Errorf("%v", err)
+	}
+	if left, err := os.ReadDir(filepath.Join(s.opt.Dir, partialDir)); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestRecordsOfAHubThatCannotBeMeant(t *testing.T) {
+	repo, good := repository()
+	stand := &hubtest.Hub{}
+	stand.Put("org/model", repo)
+	s := overHub(t, stand)
+	for name, change := range map[string]func(r *model.Record){
+		"no commit":             func(r *model.Record) { r.Commit = "" },
+		"a branch":              func(r *model.Record) { r.Commit = "main" },
+		"a source that is none": func(r *model.Record) { r.Source = "hf://model" },
+		"several folders":       func(r *model.Record) { r.Files[0].Path = "config.json" },
+		"several GGUF files":    func(r *model.Record) { r.Format = model.FormatGGUF },
+	} {
+		t.Run(name, func(t *testing.T) {
+			rec := good
+			rec.Files = slices.Clone(good.Files)
+			change(&rec)
+			rec.Digest = model.DigestOf(rec.Files)
+			if path, err := s.Ensure(t.Context(), rec, nil); err == nil {
+				t.Errorf("%s was handed out", path)
+			}
+		})
+	}
+	if n := len(stand.Requests()); n > 0 {
+		t.Errorf("%d requests were made", n)
+	}
+}

@@ -1,0 +1,33 @@
+package modeldeployment
+
+import (
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// TestABranchThatMovedOn changes no deployment: what its source meant first
+// stays, until the source itself is another.
+func TestABranchThatMovedOn(t *testing.T) {
+	source := v1alpha1.ModelSource{Source: "hf://org/model", Revision: "main", Files: []string{"*Q8_0.gguf"}}
+	chosen := model.Record{Source: source.Source, Commit: strings.Repeat("a", 40)}
+	s := &scope{deployment: &v1alpha1.ModelDeployment{}, revisions: []revision{{engine: fleet.Engine{Source: source.Source, Revision: source.Revision, Files: source.Files, Model: chosen}}}}
+	s.deployment.Spec.Model = source
+	if r, _ := findRecord(s); r == nil || r.Commit != chosen.Commit {
+		t.Errorf("record %+v, want the one that was chosen", r)
+	}
+	for name, change := range map[string]func(m *v1alpha1.ModelSource){
+		"another revision": func(m *v1alpha1.ModelSource) { m.Revision = "v2" },
+		"other files":      func(m *v1alpha1.ModelSource) { m.Files = []string{"*Q4_0.gguf"} },
+		"another source":   func(m *v1alpha1.ModelSource) { m.Source = "hf://org/other" },
+	} {
+		s.deployment.Spec.Model = source
+		change(&s.deployment.Spec.Model)
+		if r, f := findRecord(s); r != nil || f.Waiting.Reason == "" {
+			t.Errorf("%s: record %+v, %+v; want a new look", name, r, f)
+		}
+	}
+}
