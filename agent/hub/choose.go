@@ -28,7 +28,8 @@ type Choice struct {
 }
 
 // Choose picks the files of the model from a listing: one GGUF file, or the
-// safetensors of one folder and what belongs to them. globs limit what may be
+// model*.safetensors of one folder, which is what loaders read beside adapters
+// and copies in other forms, and what belongs to them. globs limit what may be
 // picked, as path.Match reads them, against the path or its last element;
 // without any, everything may. It refuses what is not clear, and says which
 // names there are.
@@ -42,22 +43,19 @@ func Choose(files []Entry, globs []string) (Choice, error) {
 		case !ok:
 		case strings.HasSuffix(f.Path, ".gguf"):
 			ggufs = append(ggufs, f)
-		case strings.HasSuffix(f.Path, ".safetensors"):
+		case strings.HasSuffix(f.Path, ".safetensors") && strings.HasPrefix(path.Base(f.Path), "model"):
 			tensors = append(tensors, f)
 		}
 	}
 	switch {
 	case len(ggufs) == 0 && len(tensors) == 0:
-		return Choice{}, unclear("there is neither a .gguf file nor a .safetensors file", files)
+		return Choice{}, unclear("there is neither a .gguf file nor a model*.safetensors file", files)
 	case len(ggufs) > 0 && len(tensors) > 0:
 		return Choice{}, unclear("there are .gguf and .safetensors files; name those that are meant in model.files", append(ggufs, tensors...))
 	case len(ggufs) > 1:
 		return Choice{}, unclear("there are several .gguf files; name the one that is meant in model.files", ggufs)
 	case len(ggufs) == 1:
 		return Choice{Format: model.FormatGGUF, Files: ggufs}, nil
-	}
-	if len(globs) == 0 {
-		tensors = named(tensors)
 	}
 	folder := folderOf(tensors[0])
 	for _, t := range tensors {
@@ -79,21 +77,6 @@ func Choose(files []Entry, globs []string) (Choice, error) {
 		return Choice{}, unclear(fmt.Sprintf("the model has %d files, at most %d are taken", len(c.Files), maxFiles), nil)
 	}
 	return c, nil
-}
-
-// named leaves out what some publishers put beside the shards that every
-// loader reads: consolidated.safetensors, adapters and the like.
-func named(tensors []Entry) []Entry {
-	var out []Entry
-	for _, t := range tensors {
-		if strings.HasPrefix(path.Base(t.Path), "model") {
-			out = append(out, t)
-		}
-	}
-	if len(out) == 0 {
-		return tensors
-	}
-	return out
 }
 
 // maxFiles is how many files a model's record holds.

@@ -69,7 +69,11 @@ func (h *Hub) endpoint() string {
 
 // URL is the address of a file of a repository at a commit.
 func (h *Hub) URL(repo, commit, path string) string {
-	return FileURL(h.endpoint(), repo, commit, path)
+	parts := strings.Split(path, "/")
+	for i, p := range parts {
+		parts[i] = url.PathEscape(p)
+	}
+	return h.endpoint() + "/" + repo + "/resolve/" + commit + "/" + strings.Join(parts, "/")
 }
 
 // List asks which commit a source's revision means and what lies there. Every
@@ -89,7 +93,7 @@ func (h *Hub) List(ctx context.Context, s Source) (Listing, error) {
 	next := api + "/tree/" + l.Commit + "?recursive=true"
 	for page := 0; next != ""; page++ {
 		if page == maxPages || len(l.Files) > maxEntries {
-			return Listing{}, fail("repository %s lists more than %d files; name one with a path behind the source", s.Repo, len(l.Files))
+			return Listing{}, fail("repository %s lists more than %d pages or %d files; use one that holds fewer", s.Repo, maxPages, maxEntries)
 		}
 		var nodes []node
 		link, err := h.get(ctx, next, s, &nodes)
@@ -205,7 +209,7 @@ func explain(err error, s Source) error {
 	return &download.Error{Reason: reason, Message: said, Code: e.Code}
 }
 
-// presentable reports whether a text may stand in a status.
-func presentable(s string) bool {
+// Presentable reports whether a text from outside may stand in a status.
+func Presentable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }

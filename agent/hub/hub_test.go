@@ -94,7 +94,7 @@ func TestChoose(t *testing.T) {
 		"nothing at all":          {says: "neither"},
 		"no config":               {files: []string{"model.safetensors"}, says: "config.json"},
 		"what is beside shards":   {files: []string{"config.json", "model.safetensors", "consolidated.safetensors"}, format: model.FormatSafetensors, want: []string{"config.json", "model.safetensors"}},
-		"weights of another name": {files: []string{"config.json", "weights.safetensors"}, format: model.FormatSafetensors, want: []string{"config.json", "weights.safetensors"}},
+		"weights of another name": {files: []string{"config.json", "weights.safetensors"}, says: "model*.safetensors"},
 		"a broken pattern":        {files: folder, globs: []string{"[a"}, says: "[a"},
 		"a pattern for nothing":   {files: folder, globs: []string{"*.safetensor"}, says: "neither"},
 	} {

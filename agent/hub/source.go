@@ -87,16 +87,7 @@ func cleanPath(p string) bool {
 			return false
 		}
 	}
-	return presentable(p)
-}
-
-// FileURL is the address of a file of a repository at a commit.
-func FileURL(endpoint, repo, commit, path string) string {
-	parts := strings.Split(path, "/")
-	for i, p := range parts {
-		parts[i] = url.PathEscape(p)
-	}
-	return endpoint + "/" + repo + "/resolve/" + commit + "/" + strings.Join(parts, "/")
+	return Presentable(p)
 }
 
 func fail(format string, args ...any) *download.Error {

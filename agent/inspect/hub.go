@@ -127,7 +127,7 @@ func (h *hubLook) folder(files []hub.Entry) (out []model.File, facts model.Facts
 	if facts, err = f.Facts(); err != nil {
 		return nil, facts, explain(err)
 	}
-	if !presentable(facts.Name) {
+	if !hub.Presentable(facts.Name) {
 		facts.Name = ""
 	}
 	return out, facts, nil

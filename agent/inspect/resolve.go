@@ -22,8 +22,6 @@ import (
 	"regexp"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
@@ -130,15 +128,10 @@ func readFacts(r io.ReaderAt, size int64) (model.Facts, error) {
 	if err != nil {
 		return model.Facts{}, explain(err)
 	}
-	if !presentable(facts.Name) {
+	if !hub.Presentable(facts.Name) {
 		facts.Name = "" // it is only for people
 	}
 	return facts, nil
-}
-
-// presentable reports whether a text from a file may stand in a status.
-func presentable(s string) bool {
-	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // explain gives what the header reader says its reason.

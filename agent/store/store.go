@@ -111,7 +111,7 @@ func (s *Store) Close() error {
 }
 
 // Ensure returns the path of the model's files, complete and verified: the
-// file itself for a model of one file. It downloads what is missing, once for
+// file itself for a model of one file, else the folder of all. It downloads what is missing, once for
 // all that ask for the same content, and reports progress from the caller's
 // own goroutine. A caller whose context ends leaves; when the last one leaves,
 // the download stops and its disk is free before Ensure returns.

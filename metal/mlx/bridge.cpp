@@ -747,13 +747,12 @@ mx::array by_head(const mx::array &x, int from, int length, int heads, int size)
 // owner takes it over. The buffer lives until the last step that reads it has
 // ended: a step ends before the one that is built on it, and the last one holds
 // the last owner.
-mx::array in_place(std::optional<slab_array> &held) {
-  mx::array a = std::move(held->value);
-  if (held->written && a.status() != mx::array::Status::unscheduled && a.data_shared_ptr().use_count() > 1) {
+const mx::array &in_place(slab_array &held) {
+  auto &a = held.value;
+  if (held.written && a.status() != mx::array::Status::unscheduled && a.data_shared_ptr().use_count() > 1) {
     mx::array::Data owner(std::move(*a.data_shared_ptr()));
     a.set_data(std::move(owner), a.data_size(), a.strides(), a.flags(), a.offset());
   }
-  held.reset();
   return a;
 }
 
@@ -763,7 +762,7 @@ mx::array in_place(std::optional<slab_array> &held) {
 void place(std::optional<slab_array> &held, mx::array fresh, int first, int start) {
   mx::Shape from{first, 0, start, 0}, to{first + fresh.shape(0), fresh.shape(1), start + fresh.shape(2), fresh.shape(3)};
   fresh = mx::astype(std::move(fresh), held->value.dtype());
-  held = {mx::slice_update(in_place(held), std::move(fresh), std::move(from), std::move(to)), true};
+  held = {mx::slice_update(in_place(*held), std::move(fresh), std::move(from), std::move(to)), true};
 }
 
 // What one attention has in common with the others of its step.
@@ -829,7 +828,7 @@ void place_all(std::optional<slab_array> &held, const mx::array &fresh, const st
   std::vector<int32_t> slots(positions.size());
   std::iota(slots.begin(), slots.end(), 0);
   auto updates = mx::reshape(mx::astype(fresh, held->value.dtype()), {n, 1, fresh.shape(1), 1, fresh.shape(3)});
-  held = {mx::scatter(in_place(held), {list_of(slots), list_of(positions)}, updates, {0, 2}), true};
+  held = {mx::scatter(in_place(*held), {list_of(slots), list_of(positions)}, updates, {0, 2}), true};
 }
 
 // What each slot may see of tokens [first, end): [slots, 1, 1, end-first].
