@@ -19,7 +19,7 @@ TEST_TIMEOUT ?= 20m
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' Makefile
 
 .PHONY: build
 build: ## build every program into bin/
@@ -45,6 +45,10 @@ darwin: ## link the engine with MLX for a Mac into bin/darwin-arm64/mlx, and che
 .PHONY: kube
 kube: ## build the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
 	@bash hack/kube.sh
+
+.PHONY: cluster
+cluster: ## build what a node of the end-to-end cluster runs, and Helm, into bin/kube (Linux; needs gcc, libseccomp-dev)
+	bash hack/cluster.sh
 
 .PHONY: generate
 generate: ## write the generated files: wire code, deep copies, CRDs, RBAC
@@ -140,10 +144,35 @@ bench-reclaim: kube build mlx ## what an eviction gives back and costs others: 6
 	bash hack/models/fetch.sh smollm2 | sed '$$d' # the last line is the path
 	go run ./hack/bench/reclaim
 
+.PHONY: e2e
+e2e: cluster build ## the story of a user in a real cluster: Helm, two Macs, a model, a Pod that asks, a cut, an uninstall (Linux, root)
+	bash hack/client.sh
+	go run ./hack/e2e
+
+.PHONY: e2e-rolling
+e2e-rolling: cluster build ## gateways, operators and the chart are replaced under streams: no client sees a failure or half an answer
+	bash hack/client.sh
+	go run ./hack/e2e -rolling
+
+.PHONY: docs-install
+docs-install: cluster build ## the same story; its steps, seconds and pictures are written into docs/install.md
+	bash hack/client.sh
+	go run ./hack/e2e -docs docs
+
 .PHONY: test-chart
 test-chart: kube build ## the chart: lint, wrong values refused, every variant judged by a real API server, a sentence for each field
 	bash hack/helm.sh
 	go run ./hack/chart
+
+.PHONY: test-attacks
+test-attacks: kube build ## every attack of docs/attacks.md is tried for real and must be refused
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestAttack' $$(grep -rlE '^func TestAttack' --include='*_test.go' \
+		agent api controllers gateway metal cmd hack | xargs -n1 dirname | sort -u | sed 's|^|./|')
+
+.PHONY: test-delete
+test-delete: kube build ## with Macs gone for good, delete md, namespace and mac each end in 240 s; Macs that come back hold nothing
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestDelete' ./controllers ./agent/pool
+	go run ./hack/delete
 
 .PHONY: test-cycles
 test-cycles: kube build ## ten cycles of memory pressure on one Mac end where they began (Linux)

@@ -66,12 +66,30 @@ type Heartbeat interface {
 	Run(ctx context.Context) error
 }
 
+// Tokens are the hub tokens that this Mac was given.
+type Tokens interface {
+	Run(ctx context.Context) error
+	// Of is the token that an order's tokenRef names, if it is here.
+	Of(ref string) (download.Bearer, bool)
+	// Changed receives after tokens changed.
+	Changed() <-chan struct{}
+}
+
+// Access is this Mac's way into the API, which Run keeps open.
+type Access interface {
+	Run(ctx context.Context) error
+}
+
 // Links are the agent's ways to the rest of the world.
 type Links struct {
 	Orders    Orders
 	Reports   Reports
 	Identity  Identity
 	Heartbeat Heartbeat
+	// Tokens may be nil: then there are none.
+	Tokens Tokens
+	// Access may be nil: then the links need nothing kept open.
+	Access Access
 }
 
 // Config is what an agent is made of.
@@ -93,6 +111,10 @@ type Config struct {
 	Sources   download.Policy
 	// HubEndpoint is where hf:// sources lie; empty means the Hugging Face Hub.
 	HubEndpoint string
+	// DownloadRate bounds all downloads together, in bytes per second, and
+	// DownloadsAtOnce their number; 0 means no bound, and the store's own.
+	DownloadRate    int64
+	DownloadsAtOnce int
 	// Listener is the one port; Address is how gateways reach it.
 	Listener net.Listener
 	Address  v1alpha1.MacAddress
@@ -150,7 +172,7 @@ func (a *Agent) open() error {
 		return fmt.Errorf("make state folder: %w", err)
 	}
 	var err error
-	if a.lock, err = lockDir(a.StateDir); err != nil {
+	if a.lock, err = Lock(a.StateDir); err != nil {
 		return err
 	}
 	if a.journal, err = journal.Open(a.StateDir, time.Now()); err != nil {
@@ -187,17 +209,20 @@ func (a *Agent) openStore() error {
 	models := &hub.Hub{Client: a.client, Endpoint: a.HubEndpoint}
 	ctx, cancel := context.WithCancel(context.Background())
 	a.fetching = cancel
-	a.store, err = store.Open(ctx, store.Options{Dir: dir, Root: a.root, Hub: models, Fetch: &download.Fetcher{Client: a.client}, Log: a.Log.WithName("store")})
+	a.store, err = store.Open(ctx, store.Options{
+		Dir: dir, Root: a.root, Hub: models, Token: a.tokenFor, AtOnce: a.DownloadsAtOnce,
+		Fetch: &download.Fetcher{Client: a.client, Limit: download.NewLimit(a.DownloadRate)}, Log: a.Log.WithName("store"),
+	})
 	if err != nil {
 		return err
 	}
-	a.inspector = inspect.New(&inspect.Resolver{Root: a.root, Client: a.client, Hub: models}, a.Log.WithName("inspect"))
+	a.inspector = inspect.New(&inspect.Resolver{Root: a.root, Client: a.client, Hub: models, Token: a.token}, a.Log.WithName("inspect"))
 	return nil
 }
 
-// lockDir makes sure that no other agent works over the folder. The kernel
-// gives the lock back when the process ends, however it ends.
-func lockDir(dir string) (*os.File, error) {
+// Lock makes sure that no other agent works over the folder until the file is
+// closed. The kernel gives the lock back when the process ends, however it ends.
+func Lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock state folder: %w", err)
@@ -242,8 +267,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if o := a.journal.Snapshot().Orders; o != nil {
 		a.follow(*o)
 	}
-	var rooms sync.WaitGroup
-	for name, run := range map[string]func(context.Context) error{
+	parts := map[string]func(context.Context) error{
 		"pool":      a.pool.Run,
 		"inspect":   func(ctx context.Context) error { a.inspector.Run(ctx); return ctx.Err() },
 		"status":    a.statusLoop,
@@ -252,7 +276,13 @@ func (a *Agent) Run(ctx context.Context) error {
 		"reports":   a.Links.Reports.Run,
 		"identity":  a.Links.Identity.Run,
 		"heartbeat": a.Links.Heartbeat.Run,
-	} {
+		"tokens":    a.followTokens,
+	}
+	if a.Links.Access != nil {
+		parts["access"] = a.Links.Access.Run
+	}
+	var rooms sync.WaitGroup
+	for name, run := range parts {
 		rooms.Go(func() {
 			if err := run(work); work.Err() == nil {
 				a.Log.Error(err, "A part of the agent ended by itself", "part", name)
@@ -313,6 +343,22 @@ func (a *Agent) take(o journal.Orders) {
 		a.Log.Info("An order cannot be followed", "replicaUID", bad.ReplicaUID, "epoch", bad.Epoch, "reason", bad.Message)
 	}
 	a.follow(o)
+	a.prune(o)
+}
+
+// prune gives back what downloads left that no order wants. What an order
+// wants that cannot be read is not known, so then nothing goes.
+func (a *Agent) prune(o journal.Orders) {
+	if len(o.Invalid) > 0 {
+		return
+	}
+	wanted := map[string]bool{}
+	for i := range o.Assignments {
+		wanted[o.Assignments[i].Model.Digest] = o.Assignments[i].Desired != v1alpha1.DesiredDrained || wanted[o.Assignments[i].Model.Digest]
+	}
+	if err := a.store.Prune(func(digest string) bool { return wanted[digest] }); err != nil {
+		a.Log.Error(err, "Parts of downloads that nobody wants stay on the disk")
+	}
 }
 
 func (a *Agent) follow(o journal.Orders) {

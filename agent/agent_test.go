@@ -23,6 +23,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/identity"
 	"metalfleet.dev/metalfleet/agent/inspect"
 	"metalfleet.dev/metalfleet/agent/journal"
@@ -48,12 +49,14 @@ const childVariable = "METALFLEET_TEST_AGENT"
 var engineProgram string
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(childVariable); dir != "" {
-		if err := playAgent(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	for variable, play := range map[string]func(string) error{childVariable: playAgent, knockVariable: playKnock} {
+		if what := os.Getenv(variable); what != "" {
+			if err := play(what); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			return
 		}
-		return
 	}
 	os.Exit(buildAndRun(m))
 }
@@ -92,6 +95,11 @@ type mac struct {
 	root      string
 	authority *agentapitest.CA
 	record    model.Record
+	// hub and sources are where hf:// sources lie and how they are reached; log
+	// takes what the agent says, that of the test without one.
+	hub     string
+	sources download.Policy
+	log     logr.Logger
 
 	agent   *Agent
 	orders  *memoryOrders
@@ -220,13 +228,16 @@ func (m *mac) boot() {
 }
 
 func (m *mac) config(log logr.Logger, links Links) Config {
+	if !m.log.IsZero() {
+		log = m.log
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	return Config{
 		Log: log, Name: "m1", Version: "test", BootID: NewBootID(), StateDir: m.state, ModelRoot: m.root,
-		Engine: engineProgram, EngineEnv: os.Environ(), Listener: l, Links: links,
+		Engine: engineProgram, EngineEnv: os.Environ(), Listener: l, Links: links, HubEndpoint: m.hub, Sources: m.sources,
 		Address: v1alpha1.MacAddress{Host: "127.0.0.1", Port: int32(l.Addr().(*net.TCPAddr).Port)},
 		Probe:   probe.NewDeclared(probe.Declaration{Chip: "M2Ultra", Memory: 192 << 30}, probe.NewSystem()),
 		Timing:  pool.Timing{Poll: 50 * time.Millisecond},

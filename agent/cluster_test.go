@@ -17,6 +17,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"metalfleet.dev/metalfleet/agent/identity/signertest"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/hack/testenv"
@@ -53,17 +54,17 @@ func newCluster(t *testing.T, ca *agentapitest.CA) *cluster {
 	}
 	k := &cluster{Env: env, Client: c, t: t}
 	agent := metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.AgentObjectName("m1")}
-	pem := ca.Mac("m1")
 	for _, o := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
 		&v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m1"}},
 		&coordinationv1.Lease{ObjectMeta: agent},
-		&corev1.Secret{ObjectMeta: agent, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": pem.Certificate, "tls.key": pem.Key, "ca.crt": pem.CA}},
+		&corev1.Secret{ObjectMeta: agent, Data: map[string][]byte{"ca.crt": ca.PEM()}},
 	} {
 		if err := c.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
 	}
+	signertest.Start(t, c, ca, nil)
 	return k
 }
 
@@ -146,7 +147,7 @@ func TestAMacInACluster(t *testing.T) {
 	t.Logf("from the order to Serving, as the API shows it: %s", time.Since(began))
 	pid := served.Status.Assignments[0].PID
 	if !strings.Contains(m.ask(t, "tiny", nil), "finish_reason") {
-		t.Error("no answer over the identity from the Secret")
+		t.Error("no answer over the certificate that it asked for")
 	}
 	for _, f := range served.ManagedFields {
 		if f.Manager == v1alpha1.ManagerAgent && (f.Subresource != "status" || f.Operation != metav1.ManagedFieldsOperationApply) {

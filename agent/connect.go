@@ -7,7 +7,9 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 
+	"metalfleet.dev/metalfleet/agent/account"
 	"metalfleet.dev/metalfleet/agent/desired"
+	"metalfleet.dev/metalfleet/agent/hubtoken"
 	"metalfleet.dev/metalfleet/agent/identity"
 	"metalfleet.dev/metalfleet/agent/register"
 	"metalfleet.dev/metalfleet/agent/report"
@@ -15,7 +17,10 @@ import (
 
 // Cluster says where a Mac's three objects are.
 type Cluster struct {
+	// REST is how the API is reached.
 	REST *rest.Config
+	// Account keeps REST's token fresh; nil where somebody else does.
+	Account *account.Account
 	// Name of the MacNode, and Namespace of its Lease and Secret.
 	Name, Namespace string
 	// StateDir keeps the identity; BootID is the Lease's holder.
@@ -33,17 +38,27 @@ func Connect(c Cluster) (Links, error) {
 	if err != nil {
 		return Links{}, err
 	}
-	return Links{
+	links := Links{
 		Orders:    desired.NewSource(client, c.Name, c.Log.WithName("desired")),
 		Reports:   report.New(client, c.Name, c.Log.WithName("report")),
 		Heartbeat: register.NewHeartbeat(client, c.Namespace, c.Name, c.Name+"/"+c.BootID, c.Log.WithName("register")),
 		Identity: followed{id, func(ctx context.Context) error {
 			return id.Run(ctx, client, c.Namespace)
 		}},
-	}, nil
+		Tokens: hubtoken.New(client, c.Namespace, c.Name, c.Log.WithName("hubtoken")),
+	}
+	if c.Account != nil {
+		links.Access = kept(func(ctx context.Context) error { return c.Account.Run(ctx, client) })
+	}
+	return links, nil
 }
 
-// followed is an identity with its Secret.
+// kept is an API token with what renews it.
+type kept func(context.Context) error
+
+func (k kept) Run(ctx context.Context) error { return k(ctx) }
+
+// followed is an identity with what renews it.
 type followed struct {
 	identity *identity.Identity
 	run      func(context.Context) error

@@ -15,9 +15,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -32,9 +34,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/hubtoken"
 	"metalfleet.dev/metalfleet/controllers/identity"
+	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
 	"metalfleet.dev/metalfleet/controllers/internal/signal"
 	"metalfleet.dev/metalfleet/controllers/macnode"
 	"metalfleet.dev/metalfleet/controllers/modeldeployment"
@@ -50,12 +55,17 @@ import (
 // DefaultNamespace holds the operator's own objects and those of each Mac.
 const DefaultNamespace = "metalfleet-system"
 
+// DefaultCertificateLife of a Mac; its agent asks for a new one when 70 % is over.
+const DefaultCertificateLife = 24 * time.Hour
+
 // Config is what the controllers need beside the manager.
 type Config struct {
 	// Namespace of Leases, Secrets and ServiceAccounts.
 	Namespace string
 	// Clock of all controllers.
 	Clock clock.WithTicker
+	// CertificateLife is the most that a Mac's certificate is good for.
+	CertificateLife time.Duration
 	// Metrics receives the operator's own metrics.
 	Metrics prometheus.Registerer
 }
@@ -92,6 +102,8 @@ func cacheOptions(namespace string) cache.Options {
 			&rbacv1.ClusterRole{}:        {Label: having(v1alpha1.LabelMac)},
 			&rbacv1.ClusterRoleBinding{}: {Label: having(v1alpha1.LabelMac)},
 			&appsv1.ControllerRevision{}: {Label: having(v1alpha1.LabelDeployment)},
+			// What others ask of other signers is none of ours.
+			&certificatesv1.CertificateSigningRequest{}: {Field: fields.OneTermEqualSelector("spec.signerName", join.Signer)},
 		},
 	}
 }
@@ -122,6 +134,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		return err
 	}
 	issuer := &identity.Issuer{Client: mgr.GetClient(), Namespace: c.Namespace, Clock: c.Clock}
+	secrets := &hubsecret.Reader{Live: mgr.GetAPIReader(), Clock: c.Clock}
 	for _, x := range []struct {
 		name       string
 		concurrent int
@@ -129,14 +142,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 			SetupWithManager(ctrl.Manager, controller.Options) error
 		}
 	}{
-		{"modeldeployment", 4, &modeldeployment.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
+		{"modeldeployment", 4, &modeldeployment.Reconciler{Client: mgr.GetClient(), Clock: c.Clock, Secrets: secrets}},
 		{"modelreplica", 4, &modelreplica.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode heartbeat", 2, &macnode.Heartbeat{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: c.Namespace, Clock: c.Clock}},
 		{"macnode orders", 2, &macnode.Orders{Client: mgr.GetClient()}},
 		{"macnode alarms", 1, &macnode.Alarms{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode reclaims", 1, &macnode.Reclaims{Client: mgr.GetClient(), Clock: c.Clock, Metrics: metrics}},
+		{"hub tokens of Macs", 2, &hubtoken.Reconciler{Client: mgr.GetClient(), Secrets: secrets, Namespace: c.Namespace}},
 		{"identity of Macs", 2, &identity.Macs{Client: mgr.GetClient(), Issuer: issuer}},
+		{"identity requests", 2, &identity.Requests{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Issuer: issuer, Life: c.CertificateLife}},
 		{"identity of gateways", 1, &identity.Gateway{Issuer: issuer}},
 	} {
 		if err := x.reconciler.SetupWithManager(mgr, options(x.concurrent)); err != nil {

@@ -81,12 +81,12 @@ func installRBAC() error {
 	if err != nil {
 		return err
 	}
-	files, err := filepath.Glob("../config/rbac/*.yaml")
-	if err != nil || len(files) == 0 {
-		return fmt.Errorf("config/rbac: no files (%w)", err)
+	dir, err := testenv.RBACDir()
+	if err != nil {
+		return err
 	}
-	for _, f := range []string{"../config/rbac/operator.yaml", "../config/rbac/role.yaml"} {
-		raw, err := os.Open(f)
+	for _, f := range []string{"operator.yaml", "role.yaml", "agents.yaml"} {
+		raw, err := os.Open(filepath.Join(dir, f))
 		if err != nil {
 			return err
 		}
@@ -180,7 +180,7 @@ func (w *world) startOperator() {
 	mgr, err := ctrl.NewManager(config, o)
 	w.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
-	w.must(controllers.Setup(ctx, mgr, controllers.Config{Namespace: system, Clock: w.clock, Metrics: prometheus.NewRegistry()}))
+	w.must(controllers.Setup(ctx, mgr, controllers.Config{Namespace: system, Clock: w.clock, CertificateLife: controllers.DefaultCertificateLife, Metrics: prometheus.NewRegistry()}))
 	w.mgr = mgr
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()

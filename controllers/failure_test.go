@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,6 +69,50 @@ func TestReplicaDeletedWhileItsMacIsDeadIsReleasedOnceFenced(t *testing.T) {
 	}
 	if err := wantReason(r.Status.Conditions, v1alpha1.ConditionReleased, v1alpha1.ReasonMacGone); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestKubectlWaitSeesAMacsState: kubectl wait skips a condition of an older
+// generation, and orders raise a Mac's generation all the time, also while it
+// is silent.
+func TestKubectlWaitSeesAMacsState(t *testing.T) {
+	w := newWorld(t)
+	mac := w.mac("mac-1", holding(60*gib))
+	w.deploy("small", nil)
+	d := w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	w.kubectl("wait", "--for=condition=Ready", "--timeout=20s", "mac/mac-1")
+	var before v1alpha1.MacNode
+	w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &before))
+	if c := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionReady); c.ObservedGeneration != 0 {
+		t.Errorf("Ready is of generation %d: each order would cost another write", c.ObservedGeneration)
+	}
+
+	w.must(mac.Edit(w.ctx, mute))
+	w.pass(60 * time.Second)
+	w.eventually("the silence is told", func() error { return w.macCondition("mac-1", v1alpha1.ReasonMacSilent) })
+	w.kubectl("wait", "--for=condition=Ready=Unknown", "--timeout=20s", "mac/mac-1")
+	w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &before))
+
+	w.must(w.c.Delete(w.ctx, d))
+	w.eventually("the silent Mac has other orders", func() error {
+		var now v1alpha1.MacNode
+		if err := w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &now); err != nil || now.Generation > before.Generation {
+			return err
+		}
+		return fmt.Errorf("the generation is still %d", now.Generation)
+	})
+	w.pass(10 * time.Second)
+	w.kubectl("wait", "--for=condition=Ready=Unknown", "--timeout=20s", "mac/mac-1")
+}
+
+// kubectl runs the real one.
+func (w *world) kubectl(args ...string) {
+	w.t.Helper()
+	assets, err := testenv.AssetsDir()
+	w.must(err)
+	cmd := exec.CommandContext(w.ctx, filepath.Join(assets, "kubectl"), append([]string{"--kubeconfig", env.Kubeconfig}, args...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		w.t.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, out)
 	}
 }
 

@@ -2,6 +2,7 @@ package controllers_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -34,94 +36,149 @@ func (w *world) asAgent(mac string) client.WithWatch {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: v1alpha1.AgentObjectName(mac)}}
 	token := &authenticationv1.TokenRequest{}
 	w.must(w.c.SubResource("token").Create(w.ctx, account, token))
+	return w.as(token.Status.Token)
+}
+
+// as is a client with any token.
+func (w *world) as(token string) client.WithWatch {
+	w.t.Helper()
 	config := rest.AnonymousClientConfig(env.Config())
-	config.BearerToken = token.Status.Token
+	config.BearerToken = token
 	c, err := client.NewWithWatch(config, client.Options{Scheme: controllers.Scheme(), Mapper: w.c.RESTMapper()})
 	w.must(err)
 	return c
 }
 
-func TestAgentSeesItsOwnWorldAlone(t *testing.T) {
+func TestAttackAnAgentLooksAround(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(60*gib))
 	w.mac("mac-2", holding(60*gib))
 	w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	replica := w.replicas("small")[0]
-	a := w.asAgent("mac-1")
-	own := func(name string) client.ObjectKey {
-		return client.ObjectKey{Namespace: system, Name: v1alpha1.AgentObjectName(name)}
-	}
-	mac := func(name string) *v1alpha1.MacNode {
-		return &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	}
-	account := func(name string) *corev1.ServiceAccount {
-		return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: v1alpha1.AgentObjectName(name)}}
-	}
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"agentVersion":"x"}}`))
-	specPatch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`))
-	renew := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":"x"}}`))
-	lease := func(name string) *coordinationv1.Lease {
-		k := own(name)
-		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
-	}
-	type attempt struct {
-		allowed bool
-		do      func() error
-	}
-	attempts := map[string]attempt{
-		"read its MacNode": {true, func() error { return a.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, mac("")) }},
-		"list its MacNode by name": {true, func() error {
-			return a.List(w.ctx, &v1alpha1.MacNodeList{}, client.MatchingFields{"metadata.name": "mac-1"})
-		}},
-		"write its MacNode's status": {true, func() error { return a.Status().Patch(w.ctx, mac("mac-1"), patch, client.DryRunAll) }},
-		"read its Secret":            {true, func() error { return a.Get(w.ctx, own("mac-1"), &corev1.Secret{}) }},
-		"renew its Lease":            {true, func() error { return a.Patch(w.ctx, lease("mac-1"), renew) }},
-		"make a token of its own": {true, func() error {
-			return a.SubResource("token").Create(w.ctx, account("mac-1"), &authenticationv1.TokenRequest{})
-		}},
-		"read another MacNode":           {false, func() error { return a.Get(w.ctx, client.ObjectKey{Name: "mac-2"}, mac("")) }},
-		"list all MacNodes":              {false, func() error { return a.List(w.ctx, &v1alpha1.MacNodeList{}) }},
-		"write another MacNode's status": {false, func() error { return a.Status().Patch(w.ctx, mac("mac-2"), patch) }},
-		"write its own spec":             {false, func() error { return a.Patch(w.ctx, mac("mac-1"), specPatch) }},
-		"make a MacNode":                 {false, func() error { return a.Create(w.ctx, mac("mac-9")) }},
-		"delete its MacNode":             {false, func() error { return a.Delete(w.ctx, mac("mac-1")) }},
-		"read another Mac's Secret":      {false, func() error { return a.Get(w.ctx, own("mac-2"), &corev1.Secret{}) }},
-		"read the authority": {false, func() error {
-			return a.Get(w.ctx, client.ObjectKey{Namespace: system, Name: identity.SecretCA}, &corev1.Secret{})
-		}},
-		"read the gateways' key": {false, func() error {
-			return a.Get(w.ctx, client.ObjectKey{Namespace: system, Name: identity.SecretGateway}, &corev1.Secret{})
-		}},
-		"list Secrets":              {false, func() error { return a.List(w.ctx, &corev1.SecretList{}, client.InNamespace(system)) }},
-		"renew another Mac's Lease": {false, func() error { return a.Patch(w.ctx, lease("mac-2"), renew) }},
-		"read another Mac's Lease":  {false, func() error { return a.Get(w.ctx, own("mac-2"), &coordinationv1.Lease{}) }},
-		"make a token of another Mac": {false, func() error {
-			return a.SubResource("token").Create(w.ctx, account("mac-2"), &authenticationv1.TokenRequest{})
-		}},
-		"read the replica it holds": {false, func() error { return a.Get(w.ctx, client.ObjectKeyFromObject(&replica), &v1alpha1.ModelReplica{}) }},
-		"list replicas":             {false, func() error { return a.List(w.ctx, &v1alpha1.ModelReplicaList{}) }},
-		"read a deployment": {false, func() error {
-			return a.Get(w.ctx, client.ObjectKey{Namespace: w.ns, Name: "small"}, &v1alpha1.ModelDeployment{})
-		}},
-		"give itself a role": {false, func() error {
-			return a.Get(w.ctx, client.ObjectKey{Name: "metalfleet-mac-mac-1"}, &rbacv1.ClusterRole{})
-		}},
-	}
+	l := looking{a: w.asAgent("mac-1"), ctx: w.ctx}
 	// The API server learns of roles by a watch: what is allowed becomes so
 	// within a moment, and only then does a refusal say anything.
-	for what, try := range attempts {
-		if try.allowed {
-			w.eventually("the agent may "+what, try.do)
+	for what, try := range l.itsOwn() {
+		w.eventually("the agent may "+what, try)
+	}
+	for _, forbidden := range []map[string]func() error{l.otherMacs(), l.authority(), l.models(w.ns, w.replicas("small")[0])} {
+		for what, try := range forbidden {
+			if err := try(); !apierrors.IsForbidden(err) {
+				t.Errorf("the agent could %s: %v, want Forbidden", what, err)
+			}
 		}
 	}
-	for what, try := range attempts {
-		if try.allowed {
-			continue
+}
+
+// looking is what the agent of mac-1 tries.
+type looking struct {
+	a   client.WithWatch
+	ctx context.Context
+}
+
+var (
+	statusPatch = client.RawPatch(types.MergePatchType, []byte(`{"status":{"agentVersion":"x"}}`))
+	specPatch   = client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`))
+	leasePatch  = client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":"x"}}`))
+)
+
+func macNamed(name string) *v1alpha1.MacNode {
+	return &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// objectOf is the metadata of what carries a Mac's name in the operator's
+// namespace: its ServiceAccount, its Secret, its Lease.
+func objectOf(mac string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: system, Name: v1alpha1.AgentObjectName(mac)}
+}
+
+func keyOf(m metav1.ObjectMeta) client.ObjectKey {
+	return client.ObjectKey{Namespace: m.Namespace, Name: m.Name}
+}
+
+func (l looking) itsOwn() map[string]func() error {
+	return map[string]func() error{
+		"read its MacNode": func() error { return l.a.Get(l.ctx, client.ObjectKey{Name: "mac-1"}, macNamed("")) },
+		"list its MacNode by name": func() error {
+			return l.a.List(l.ctx, &v1alpha1.MacNodeList{}, client.MatchingFields{"metadata.name": "mac-1"})
+		},
+		"write its MacNode's status": func() error { return l.a.Status().Patch(l.ctx, macNamed("mac-1"), statusPatch, client.DryRunAll) },
+		"read its Secret":            func() error { return l.a.Get(l.ctx, keyOf(objectOf("mac-1")), &corev1.Secret{}) },
+		"renew its Lease": func() error {
+			return l.a.Patch(l.ctx, &coordinationv1.Lease{ObjectMeta: objectOf("mac-1")}, leasePatch)
+		},
+		"make a token of its own": func() error { return l.tokenOf("mac-1") },
+	}
+}
+
+func (l looking) otherMacs() map[string]func() error {
+	return map[string]func() error{
+		"read another MacNode":           func() error { return l.a.Get(l.ctx, client.ObjectKey{Name: "mac-2"}, macNamed("")) },
+		"list all MacNodes":              func() error { return l.a.List(l.ctx, &v1alpha1.MacNodeList{}) },
+		"write another MacNode's status": func() error { return l.a.Status().Patch(l.ctx, macNamed("mac-2"), statusPatch) },
+		"read another Mac's Secret":      func() error { return l.a.Get(l.ctx, keyOf(objectOf("mac-2")), &corev1.Secret{}) },
+		"renew another Mac's Lease": func() error {
+			return l.a.Patch(l.ctx, &coordinationv1.Lease{ObjectMeta: objectOf("mac-2")}, leasePatch)
+		},
+		"read another Mac's Lease":    func() error { return l.a.Get(l.ctx, keyOf(objectOf("mac-2")), &coordinationv1.Lease{}) },
+		"make a token of another Mac": func() error { return l.tokenOf("mac-2") },
+		"read another Mac's request": func() error {
+			return l.a.Get(l.ctx, client.ObjectKey{Name: "metalfleet-mac-mac-2"}, &certificatesv1.CertificateSigningRequest{})
+		},
+	}
+}
+
+func (l looking) tokenOf(mac string) error {
+	return l.a.SubResource("token").Create(l.ctx, &corev1.ServiceAccount{ObjectMeta: objectOf(mac)}, &authenticationv1.TokenRequest{})
+}
+
+// authority is what would make the agent more than it is.
+func (l looking) authority() map[string]func() error {
+	secret := func(name string) func() error {
+		return func() error {
+			return l.a.Get(l.ctx, client.ObjectKey{Namespace: system, Name: name}, &corev1.Secret{})
 		}
-		if err := try.do(); !apierrors.IsForbidden(err) {
-			t.Errorf("the agent could %s: %v, want Forbidden", what, err)
-		}
+	}
+	role := metav1.ObjectMeta{Name: "metalfleet-mac-mac-1"}
+	everything := []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}}}
+	return map[string]func() error{
+		"read what its join token hung on": secret("join-mac-1"),
+		"read the authority":               secret(identity.SecretCA),
+		"read the gateways' key":           secret(identity.SecretGateway),
+		"list Secrets":                     func() error { return l.a.List(l.ctx, &corev1.SecretList{}, client.InNamespace(system)) },
+		"list requests for certificates":   func() error { return l.a.List(l.ctx, &certificatesv1.CertificateSigningRequestList{}) },
+		"approve its own request": func() error {
+			return l.a.SubResource("approval").Update(l.ctx, &certificatesv1.CertificateSigningRequest{ObjectMeta: role})
+		},
+		"read its role": func() error { return l.a.Get(l.ctx, client.ObjectKey{Name: role.Name}, &rbacv1.ClusterRole{}) },
+		"widen its role": func() error {
+			return l.a.Patch(l.ctx, &rbacv1.ClusterRole{ObjectMeta: role}, client.RawPatch(types.MergePatchType, []byte(`{"rules":[{"apiGroups":["*"],"resources":["*"],"verbs":["*"]}]}`)))
+		},
+		"make a role": func() error {
+			return l.a.Create(l.ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Rules: everything})
+		},
+		"bind itself to a role": func() error {
+			return l.a.Create(l.ctx, &rbacv1.ClusterRoleBinding{
+				ObjectMeta: metav1.ObjectMeta{Name: "mine"},
+				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+				Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: system, Name: v1alpha1.AgentObjectName("mac-1")}},
+			})
+		},
+	}
+}
+
+// models is what users and the operator write.
+func (l looking) models(ns string, replica v1alpha1.ModelReplica) map[string]func() error {
+	return map[string]func() error{
+		"write its own spec":        func() error { return l.a.Patch(l.ctx, macNamed("mac-1"), specPatch) },
+		"make a MacNode":            func() error { return l.a.Create(l.ctx, macNamed("mac-9")) },
+		"delete its MacNode":        func() error { return l.a.Delete(l.ctx, macNamed("mac-1")) },
+		"write its replica":         func() error { return l.a.Patch(l.ctx, replica.DeepCopy(), specPatch) },
+		"read the replica it holds": func() error { return l.a.Get(l.ctx, client.ObjectKeyFromObject(&replica), &v1alpha1.ModelReplica{}) },
+		"list replicas":             func() error { return l.a.List(l.ctx, &v1alpha1.ModelReplicaList{}) },
+		"read a deployment": func() error {
+			return l.a.Get(l.ctx, client.ObjectKey{Namespace: ns, Name: "small"}, &v1alpha1.ModelDeployment{})
+		},
 	}
 }
 
@@ -143,9 +200,8 @@ func TestCertificatesSpeakForTheirNameAlone(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(gib))
 	w.mac("mac-2", holding(gib))
-	server, roots, _ := w.secretOf("mac-mac-1")
-	gateway, _, _ := w.secretOf(identity.SecretGateway)
-	other, _, _ := w.secretOf("mac-mac-2")
+	gateway, roots, _ := w.secretOf(identity.SecretGateway)
+	server, other := w.joined("mac-1").certificate, w.joined("mac-2").certificate
 
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", agentapi.ServerTLS(func() (*tls.Certificate, error) { return &server, nil }, roots))
 	w.must(err)
@@ -190,17 +246,22 @@ func TestIdentityIsKeptAndTakenBack(t *testing.T) {
 	w := newWorld(t)
 	mac := w.mac("mac-1", holding(gib))
 	key := client.ObjectKey{Namespace: system, Name: "mac-mac-1"}
-	_, _, before := w.secretOf(key.Name)
+	_, roots, _ := w.secretOf(identity.SecretGateway)
+	var before corev1.Secret
+	w.eventually("the Mac's Secret", func() error { return w.c.Get(w.ctx, key, &before) })
+	if told := x509.NewCertPool(); !told.AppendCertsFromPEM(before.Data["ca.crt"]) || !told.Equal(roots) || len(before.Data) != 1 {
+		t.Errorf("the Mac's Secret holds %d keys, want the gateways' authority alone", len(before.Data))
+	}
 
 	// Deleted, it is made again; widened, a Role is narrowed again.
-	w.must(w.c.Delete(w.ctx, before))
+	w.must(w.c.Delete(w.ctx, &before))
 	w.eventually("the Secret is made again", func() error {
 		var s corev1.Secret
 		if err := w.c.Get(w.ctx, key, &s); err != nil {
 			return err
 		}
-		if bytes.Equal(s.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey]) {
-			return errors.New("it is the old one")
+		if s.UID == before.UID || !bytes.Equal(s.Data["ca.crt"], before.Data["ca.crt"]) {
+			return errors.New("it is the old one, or of another authority")
 		}
 		return nil
 	})
@@ -216,16 +277,45 @@ func TestIdentityIsKeptAndTakenBack(t *testing.T) {
 		return nil
 	})
 
+	w.mint("mac-1")
 	w.deleteMac(mac)
 	w.macs = nil
-	for _, o := range []client.Object{&corev1.Secret{}, &corev1.ServiceAccount{}, &coordinationv1.Lease{}, &rbacv1.Role{}, &rbacv1.RoleBinding{}} {
-		if err := w.c.Get(w.ctx, key, o); !apierrors.IsNotFound(err) {
-			t.Errorf("%T is left: %v", o, err)
+	for _, account := range []string{"mac-mac-1", "join-mac-1"} {
+		key.Name = account
+		for _, o := range []client.Object{&corev1.Secret{}, &corev1.ServiceAccount{}, &rbacv1.Role{}, &rbacv1.RoleBinding{}} {
+			if err := w.c.Get(w.ctx, key, o); !apierrors.IsNotFound(err) {
+				t.Errorf("%T %s is left: %v", o, account, err)
+			}
+		}
+		for _, o := range []client.Object{&rbacv1.ClusterRole{}, &rbacv1.ClusterRoleBinding{}, &certificatesv1.CertificateSigningRequest{}} {
+			if err := w.c.Get(w.ctx, client.ObjectKey{Name: "metalfleet-" + account}, o); !apierrors.IsNotFound(err) {
+				t.Errorf("%T of %s is left: %v", o, account, err)
+			}
 		}
 	}
-	for _, o := range []client.Object{&rbacv1.ClusterRole{}, &rbacv1.ClusterRoleBinding{}} {
-		if err := w.c.Get(w.ctx, client.ObjectKey{Name: "metalfleet-mac-mac-1"}, o); !apierrors.IsNotFound(err) {
-			t.Errorf("%T is left: %v", o, err)
-		}
+	if err := w.c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: "mac-mac-1"}, &coordinationv1.Lease{}); !apierrors.IsNotFound(err) {
+		t.Errorf("its Lease is left: %v", err)
 	}
+}
+
+// TestAKeyInASecretGoes: an operator of old made the Mac's key.
+func TestAKeyInASecretGoes(t *testing.T) {
+	w := newWorld(t)
+	_, _, old := w.secretOf(identity.SecretGateway) // of that type, with a key
+	w.stop()
+	key := client.ObjectKey{Namespace: system, Name: "mac-mac-1"}
+	w.must(w.c.Create(w.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: map[string]string{v1alpha1.LabelMac: "mac-1"}},
+		Type: corev1.SecretTypeTLS, Data: old.Data}))
+	w.startOperator()
+	w.mac("mac-1", holding(gib))
+	w.eventually("the key is gone", func() error {
+		var s corev1.Secret
+		if err := w.c.Get(w.ctx, key, &s); err != nil {
+			return err
+		}
+		if len(s.Data["tls.key"]) > 0 || len(s.Data["ca.crt"]) == 0 {
+			return fmt.Errorf("the Secret holds %d keys", len(s.Data))
+		}
+		return nil
+	})
 }

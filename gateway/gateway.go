@@ -2,8 +2,9 @@
 // table of replicas, the gateway's identity, the proxy and its two listeners.
 //
 // It owns the order of start and stop: health first, so that a kubelet can
-// ask; requests as soon as the port is open, refused with 503 until table and
-// identity were read once; at the end running answers first, the watches last.
+// ask; requests as soon as the port is open, refused with 503 until table,
+// identity and, where they are asked, API keys were read once; at the end running
+// answers first, the watches last.
 // It refuses nothing itself and writes nothing to the API server.
 //
 // Start reading at Run; package proxy has the way of a request.
@@ -32,6 +33,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
@@ -42,6 +44,9 @@ type Options struct {
 	REST *rest.Config
 	// Namespace that holds the gateway's Secret.
 	Namespace string
+	// KeysNamespace holds the API keys that clients must bring, and no other
+	// Secret; empty asks for none.
+	KeysNamespace string
 	// Front takes clients, Health metrics and probes. Run closes both.
 	Front, Health net.Listener
 	// Drain is how long running answers may go on after the end was ordered.
@@ -64,7 +69,7 @@ func Run(ctx context.Context, o Options) error {
 		return errors.Join(err, o.Front.Close(), o.Health.Close())
 	}
 	table, ids := route.NewTable(), &identity.Store{}
-	failed := make(chan error, 3)
+	failed := make(chan error, 5) // one for each that may fail
 	wg.Go(func() {
 		if err := informers.Start(watching); err != nil {
 			failed <- fmt.Errorf("watch the API server: %w", err)
@@ -80,10 +85,45 @@ func Run(ctx context.Context, o Options) error {
 	})
 
 	registry := newRegistry()
-	front := proxy.New(proxy.Config{Table: table, Identity: ids.Current, Registry: registry, Log: o.Log})
+	store, err := watchKeys(watching, o, registry, wg.Go, failed)
+	if err != nil {
+		return errors.Join(err, o.Front.Close(), o.Health.Close())
+	}
+	front := proxy.New(proxy.Config{Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log})
 	defer front.Close()
-	s := newServers(o, front, registry, func() bool { return table.Synced() && ids.Current() != nil })
+	s := newServers(o, front, registry, func() bool {
+		return table.Synced() && ids.Current() != nil && (store == nil || store.Synced())
+	})
 	return s.run(ctx, failed)
+}
+
+// watchKeys has API keys read by informers of their own: no Secret of theirs
+// can be taken for the gateway's. It returns nil where no keys are asked.
+func watchKeys(ctx context.Context, o Options, r prometheus.Registerer, run func(func()), failed chan<- error) (*keys.Store, error) {
+	if o.KeysNamespace == "" {
+		return nil, nil
+	}
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	informers, err := cache.New(o.REST, cache.Options{Scheme: scheme, ReaderFailOnMissingInformer: true,
+		ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: keys.Kind(o.KeysNamespace)}})
+	if err != nil {
+		return nil, fmt.Errorf("watch API keys: %w", err)
+	}
+	store := keys.NewStore(keys.Options{Registry: r, Log: o.Log})
+	run(func() {
+		if err := informers.Start(ctx); err != nil {
+			failed <- fmt.Errorf("watch API keys: %w", err)
+		}
+	})
+	run(func() {
+		if err := keys.Watch(ctx, informers, store); err != nil && ctx.Err() == nil {
+			failed <- err
+		}
+	})
+	return store, nil
 }
 
 func newCache(o Options) (cache.Cache, error) {
@@ -110,13 +150,14 @@ func newRegistry() *prometheus.Registry {
 type servers struct {
 	Options
 	front, health  *http.Server
+	requests       *lastRequests
 	draining       atomic.Bool
 	cancelRequests context.CancelCauseFunc
 }
 
 func newServers(o Options, front http.Handler, registry *prometheus.Registry, ready func() bool) *servers {
 	requests, cancel := context.WithCancelCause(context.Background())
-	s := &servers{Options: o, cancelRequests: cancel}
+	s := &servers{Options: o, requests: &lastRequests{next: front}, cancelRequests: cancel}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
@@ -126,7 +167,7 @@ func newServers(o Options, front http.Handler, registry *prometheus.Registry, re
 		}
 	})
 	errorLog := slog.NewLogLogger(logr.ToSlogHandler(o.Log.WithName("http")), slog.LevelDebug)
-	s.front = &http.Server{Handler: front, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+	s.front = &http.Server{Handler: s.requests, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: errorLog,
 		BaseContext: func(net.Listener) context.Context { return requests }}
 	s.health = &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, ErrorLog: errorLog}
@@ -159,27 +200,4 @@ func (s *servers) run(ctx context.Context, failed chan error) error {
 	err = errors.Join(err, s.health.Close())
 	wg.Wait()
 	return err
-}
-
-// tellTime is how long cancelled answers have to tell their clients.
-const tellTime = 2 * time.Second
-
-// drain lets answers end by themselves for Drain, then ends them with an error
-// that says why.
-func (s *servers) drain() {
-	draining, done := context.WithTimeout(context.Background(), s.Drain)
-	defer done()
-	if s.front.Shutdown(draining) == nil {
-		return
-	}
-	s.Log.Info("drain is over; the answers that still run are broken off")
-	s.cancelRequests(proxy.ErrShuttingDown)
-	telling, done := context.WithTimeout(context.Background(), tellTime)
-	defer done()
-	if s.front.Shutdown(telling) == nil {
-		return
-	}
-	if err := s.front.Close(); err != nil {
-		s.Log.Error(err, "close connections")
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -68,7 +69,7 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
-	c.applyRights("../config/rbac/gateway.yaml")
+	c.applyRights("gateway.yaml")
 	c.startMac("mac-a")
 	return c
 }
@@ -89,7 +90,11 @@ func (c *cluster) updateStatus(o client.Object) {
 
 func (c *cluster) applyRights(file string) {
 	c.t.Helper()
-	b, err := os.ReadFile(file)
+	dir, err := testenv.RBACDir()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, file))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -182,7 +187,7 @@ type front struct {
 }
 
 // start runs a gateway with the rights of its ServiceAccount.
-func (c *cluster) start(drain time.Duration) *front {
+func (c *cluster) start(drain time.Duration, change ...func(*gateway.Options)) *front {
 	c.t.Helper()
 	config := c.env.Config()
 	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + namespace + ":metalfleet-gateway",
@@ -198,8 +203,11 @@ func (c *cluster) start(drain time.Duration) *front {
 	f := &front{t: c.t, url: "http://" + listeners[0].Addr().String(), health: "http://" + listeners[1].Addr().String(),
 		stop: stop, ended: make(chan error, 1)}
 	go func() {
-		f.ended <- gateway.Run(ctx, gateway.Options{REST: config, Namespace: namespace, Front: listeners[0], Health: listeners[1],
-			Drain: drain, Log: testr.New(c.t)})
+		o := gateway.Options{REST: config, Namespace: namespace, Front: listeners[0], Health: listeners[1], Drain: drain, Log: testr.New(c.t)}
+		for _, f := range change {
+			f(&o)
+		}
+		f.ended <- gateway.Run(ctx, o)
 		close(f.ended)
 	}()
 	c.t.Cleanup(func() {

@@ -46,7 +46,7 @@ carry() {
 rbac() {
   need controllers "RBAC"
   controller_gen rbac:roleName=metalfleet-operator paths=./controllers/... output:rbac:dir=config/rbac
-  carry rbac config/rbac/role.yaml
+  carry rbac config/rbac/role.yaml config/rbac/agents.yaml
 }
 
 [ $# -gt 0 ] || set -- wire api rbac

@@ -1,15 +1,12 @@
 #!/bin/bash
-# Builds Helm, pinned, into bin/kube. Prints its path on the last line.
+# Builds Helm (Apache-2.0), at the version that hack/kube/go.mod pins, into bin/kube. Prints its path on the last line.
 # usage: hack/helm.sh
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
-version=v4.3.1 # Apache-2.0
+export CGO_ENABLED=0 GOFLAGS=-trimpath
 out=$PWD/bin/kube
 mkdir -p "$out"
-if [ "$("$out/helm" version --template '{{.Version}}' 2>/dev/null || true)" != "$version" ]; then
-  echo "helm: building Helm $version; a minute or two, once"
-  # -ldflags: a program that is installed by its version does not know its own.
-  CGO_ENABLED=0 GOFLAGS=-trimpath GOBIN=$out go install \
-    -ldflags "-s -w -X helm.sh/helm/v4/internal/version.version=$version" "helm.sh/helm/v4/cmd/helm@$version"
-fi
+# In the module of the local Kubernetes, most of which it needs too: a fifth of the time that it takes alone.
+version=$(cd hack/kube && go list -m -f '{{.Version}}' helm.sh/helm/v4)
+(cd hack/kube && go build -ldflags "-s -w -X helm.sh/helm/v4/internal/version.version=$version" -o "$out/helm" helm.sh/helm/v4/cmd/helm)
 echo "$out/helm"

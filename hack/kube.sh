@@ -19,18 +19,8 @@ if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
   exit 0
 fi
 
-# The version is stamped at link time: without it the servers call themselves v0.0.0-master, kubectl cannot parse that
-# and charts with a kubeVersion are refused.
-version=$(cd hack/kube && go list -m -f '{{.Version}}' k8s.io/kubernetes)
-major=${version#v}
-minor=${major#*.}
-major=${major%%.*}
-minor=${minor%%.*}
-stamp="-s -w"
-for p in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
-  stamp="$stamp -X $p.gitVersion=$version -X $p.gitMajor=$major -X $p.gitMinor=$minor"
-  stamp="$stamp -X $p.gitTreeState=clean -X $p.gitCommit=module"
-done
+version=$(bash hack/kube/stamp.sh version)
+stamp=$(bash hack/kube/stamp.sh)
 
 mkdir -p "$out"
 log=$(mktemp)

@@ -63,6 +63,9 @@ func (g *gate) passes(m *v1alpha1.MacNode) bool {
 // safeID is what may become part of a file name.
 var safeID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
 
+// tokenRef names a key of the Mac's Secret, or none.
+var tokenRef = regexp.MustCompile(`^([0-9a-f]{64})?$`)
+
 // Read checks what a MacNode orders.
 func Read(m *v1alpha1.MacNode) journal.Orders {
 	o := journal.Orders{UID: string(m.UID), Generation: m.Generation, Memory: m.Spec.Memory}
@@ -80,7 +83,7 @@ func Read(m *v1alpha1.MacNode) journal.Orders {
 		o.Assignments = append(o.Assignments, a)
 	}
 	for _, i := range m.Spec.Inspections {
-		if safeID.MatchString(i.ID) && i.Source != "" {
+		if safeID.MatchString(i.ID) && i.Source != "" && tokenRef.MatchString(i.TokenRef) {
 			o.Inspections = append(o.Inspections, i)
 		}
 	}
@@ -110,6 +113,9 @@ func check(a *v1alpha1.Assignment) error {
 	}
 	if err := checkResidency(a.Residency); err != nil {
 		return err
+	}
+	if !tokenRef.MatchString(a.TokenRef) {
+		return fmt.Errorf("tokenRef %q is not one", a.TokenRef)
 	}
 	if err := a.Model.Validate(); err != nil {
 		return err

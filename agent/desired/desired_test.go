@@ -45,6 +45,8 @@ func TestOrdersAreCheckedAgain(t *testing.T) {
 		"an idle time below zero":           {func(a *v1alpha1.Assignment) { a.Residency.IdleSeconds = -1 }, "idleSeconds -1"},
 		"an idle time of years":             {func(a *v1alpha1.Assignment) { a.Residency.IdleSeconds = 1 << 30 }, "idleSeconds"},
 		"an unknown residency, but drained": {func(a *v1alpha1.Assignment) { a.Residency.Policy, a.Desired = "Sometimes", v1alpha1.DesiredDrained }, ""},
+		"the name of a token":               {func(a *v1alpha1.Assignment) { a.TokenRef = strings.Repeat("0a", 32) }, ""},
+		"a tokenRef that is another key":    {func(a *v1alpha1.Assignment) { a.TokenRef = "../tls.key" }, "is not one"},
 		"an unknown state":                  {func(a *v1alpha1.Assignment) { a.Desired = "Frozen" }, "unknown to this agent"},
 		"a file that leaves its folder":     {func(a *v1alpha1.Assignment) { a.Model.Files[0].Path = "../m.gguf" }, "leaves the model's folder"},
 		"a digest that is not its files'":   {func(a *v1alpha1.Assignment) { a.Model.Digest = "sha256:00" }, "does not match"},
@@ -77,7 +79,7 @@ func TestOneReplicaIsOrderedOnce(t *testing.T) {
 
 func TestInspectionsWithoutNameOrSourceAreDropped(t *testing.T) {
 	m := mac()
-	m.Spec.Inspections = []v1alpha1.Inspection{{ID: "a", Source: "file://a"}, {ID: "../b", Source: "file://b"}, {ID: "c"}}
+	m.Spec.Inspections = []v1alpha1.Inspection{{ID: "a", Source: "file://a"}, {ID: "../b", Source: "file://b"}, {ID: "c"}, {ID: "d", Source: "hf://o/m", TokenRef: "d"}}
 	if o := Read(m); len(o.Inspections) != 1 || o.Inspections[0].ID != "a" {
 		t.Errorf("%+v", o.Inspections)
 	}

@@ -83,6 +83,7 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) > maxRedirects {
 		return failf(v1alpha1.ReasonSourceUnreachable, "host %s redirects more than %d times; name the file's final address as the source", via[0].URL.Hostname(), maxRedirects)
 	}
+	keepSecret(req, via)
 	return CheckURL(req.URL)
 }
 
@@ -133,7 +134,7 @@ func (c *Client) Get(ctx context.Context, source string, header http.Header) (*h
 	resp.Body = &body{ReadCloser: resp.Body, ctx: ctx, watch: watch, host: u.Hostname()}
 	if err := judge(resp, u.Hostname()); err != nil {
 		resp.Body.Close()
-		return nil, withCode(err, resp.Header.Get("X-Error-Code"))
+		return nil, withAnswer(err, originOf(u), resp)
 	}
 	return resp, nil
 }
@@ -161,14 +162,27 @@ func judge(resp *http.Response, host string) error {
 	}
 }
 
-// withCode adds a server's own reason, if it is one.
-func withCode(err error, code string) error {
+// withAnswer adds what a hub said of its reasons. Of its texts one is read: the
+// Hub has no code for a token that it does not know.
+func withAnswer(err error, start string, resp *http.Response) error {
 	var typed *Error
-	if errors.As(err, &typed) && errorCode.MatchString(code) {
+	if !errors.As(err, &typed) {
+		return err
+	}
+	typed.Status, typed.Elsewhere = resp.StatusCode, originOf(resp.Request.URL) != start
+	switch code := resp.Header.Get("X-Error-Code"); {
+	case errorCode.MatchString(code):
 		typed.Code = code
+	case code == "" && resp.Header.Get("X-Error-Message") == invalidCredentials:
+		typed.Code = CodeInvalidToken
 	}
 	return err
 }
+
+const invalidCredentials = "Invalid credentials in Authorization header"
+
+// CodeInvalidToken is our own word for a token that the hub does not know.
+const CodeInvalidToken = "InvalidToken"
 
 var errorCode = regexp.MustCompile(`^[A-Za-z]{1,64}$`)
 

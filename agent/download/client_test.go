@@ -37,7 +37,7 @@ func get(t *testing.T, c *Client, url string) error {
 	return err
 }
 
-func TestNotPublicAddresses(t *testing.T) {
+func TestAttackNotPublicAddresses(t *testing.T) {
 	for _, a := range strings.Fields(`0.0.0.0 0.1.2.3 127.0.0.1 127.9.9.9 10.0.0.1 172.16.0.1 172.31.255.255 192.168.1.1
 		169.254.169.254 100.64.0.1 100.127.255.255 224.0.0.1 239.1.1.1 255.255.255.255 240.0.0.1 198.18.0.1 192.0.0.8
 		192.0.2.1 198.51.100.1 203.0.113.1 :: ::1 ::127.0.0.1 ::ffff:127.0.0.1 ::ffff:10.1.1.1 fe80::1 fe80::1%eth0 fec0::1
@@ -68,7 +68,7 @@ func FuzzNotPublicMapped(f *testing.F) {
 	})
 }
 
-func TestAddressesAreRefusedUnlessAllowed(t *testing.T) {
+func TestAttackAddressesAreRefusedUnlessAllowed(t *testing.T) {
 	o := newOrigin(t, blob(100))
 	closed := NewClient(Policy{Roots: rootsOf(o.Server)})
 	t.Cleanup(closed.Close)
@@ -82,7 +82,7 @@ func TestAddressesAreRefusedUnlessAllowed(t *testing.T) {
 	}
 }
 
-func TestRedirectsAreJudgedLikeSources(t *testing.T) {
+func TestAttackRedirectsAreJudgedLikeSources(t *testing.T) {
 	inner := newOrigin(t, blob(100))
 	_, port, _ := net.SplitHostPort(inner.Listener.Addr().String())
 	for _, target := range []string{
@@ -163,7 +163,7 @@ func nameServer(t *testing.T, answers ...string) *net.Resolver {
 
 // A name that was good at first and then answers with a private address is
 // refused at the dial: there is no earlier look that could be fooled.
-func TestDNSAnswersAreJudgedAtTheDial(t *testing.T) {
+func TestAttackDNSAnswersAreJudgedAtTheDial(t *testing.T) {
 	o := newOrigin(t, blob(100))
 	_, port, _ := net.SplitHostPort(o.Listener.Addr().String())
 	c := NewClient(Policy{Allow: loopback, Roots: rootsOf(o.Server), Resolver: nameServer(t, "127.0.0.1", "127.0.0.2", "10.0.0.7")})
@@ -206,7 +206,7 @@ func TestSourcesThatAreNoAddresses(t *testing.T) {
 	}
 }
 
-func TestHeaderBombIsRefused(t *testing.T) {
+func TestAttackHeaderBombIsRefused(t *testing.T) {
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Bomb", strings.Repeat("x", 1<<20))
 	}))

@@ -27,6 +27,10 @@ type Error struct {
 	// Code is what a hub's server gave as the reason (X-Error-Code); empty if it
 	// gave none.
 	Code string
+	// Status is the HTTP status that was answered; 0 if it was none of one.
+	Status int
+	// Elsewhere says that a redirect led to the host that answered.
+	Elsewhere bool
 	// Err is the cause, if there is one worth keeping.
 	Err error
 }

@@ -45,6 +45,10 @@ type Target struct {
 	// Name of the part file below Root; its notes for a resume lie beside it.
 	Root *os.Root
 	Name string
+	// Bearer is asked for before each request, nil where none is let in with one.
+	// A host that denies a request is asked again only by the next Fetch, and the
+	// part stays: somebody may yet give the right.
+	Bearer func() (Bearer, error)
 }
 
 // Fetcher fetches files through a client.
@@ -53,6 +57,8 @@ type Fetcher struct {
 	// Open opens a part file for reading and writing, making it if need be;
 	// nil means that of the target's root.
 	Open func(root *os.Root, name string) (File, error)
+	// Limit is shared by all that it fetches; nil means none.
+	Limit *Limit
 	// Backoff is the first wait between attempts; 0 means one second.
 	Backoff time.Duration
 }
@@ -82,6 +88,9 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("fetch %s: %w", path.Base(t.Name), context.Cause(ctx))
+		}
+		if t.Bearer != nil && Denied(err) {
+			return err
 		}
 		if !IsTransient(err) {
 			return errors.Join(err, Discard(t))
@@ -238,6 +247,13 @@ func (a *attempt) transfer(ctx context.Context, n notes) error {
 			header.Set("If-Range", n.Validator)
 		}
 	}
+	if a.t.Bearer != nil {
+		b, err := a.t.Bearer()
+		if err != nil {
+			return err
+		}
+		header = b.Header(header)
+	}
 	resp, err := a.f.Client.Get(ctx, a.t.URL, header)
 	if err != nil {
 		return err
@@ -250,7 +266,7 @@ func (a *attempt) transfer(ctx context.Context, n notes) error {
 	if err := writeNotes(a.t, n); err != nil {
 		return DiskError(err, "write")
 	}
-	return a.copy(resp.Body)
+	return a.copy(ctx, resp.Body)
 }
 
 // accept decides where the answer's bytes belong.
@@ -290,8 +306,8 @@ func (a *attempt) wrongLength(got int64) error {
 }
 
 // copy appends the body, and one byte more than wanted at most.
-func (a *attempt) copy(src io.Reader) error {
-	buf := make([]byte, copyBytes)
+func (a *attempt) copy(ctx context.Context, src io.Reader) error {
+	buf := make([]byte, a.f.Limit.most())
 	for {
 		want := a.t.Bytes - a.done
 		n, err := src.Read(buf[:min(int64(len(buf)), want+1)])
@@ -306,6 +322,9 @@ func (a *attempt) copy(src io.Reader) error {
 			a.done += int64(n)
 			a.gained += int64(n)
 			a.show(false)
+			if err := a.f.Limit.took(ctx, n); err != nil {
+				return err
+			}
 		}
 		if err == nil {
 			continue

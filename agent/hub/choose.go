@@ -3,6 +3,7 @@ package hub
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -17,6 +18,12 @@ var companions = []string{
 	"config.json", "generation_config.json", "model.safetensors.index.json",
 	"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
 	"vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json",
+}
+
+// IsWeights says that a path is that of weights in safetensors, as loaders read
+// them beside adapters and copies in other forms.
+func IsWeights(p string) bool {
+	return strings.HasSuffix(p, ".safetensors") && strings.HasPrefix(path.Base(p), "model")
 }
 
 // Choice is what of a repository makes the model.
@@ -43,7 +50,7 @@ func Choose(files []Entry, globs []string) (Choice, error) {
 		case !ok:
 		case strings.HasSuffix(f.Path, ".gguf"):
 			ggufs = append(ggufs, f)
-		case strings.HasSuffix(f.Path, ".safetensors") && strings.HasPrefix(path.Base(f.Path), "model"):
+		case IsWeights(f.Path):
 			tensors = append(tensors, f)
 		}
 	}
@@ -60,8 +67,11 @@ func Choose(files []Entry, globs []string) (Choice, error) {
 	folder := folderOf(tensors[0])
 	for _, t := range tensors {
 		if folderOf(t) != folder {
-			return Choice{}, unclear("there are .safetensors files in several folders; name one of them behind the source", tensors)
+			return Choice{}, unclear("there are .safetensors files in several folders; name one of them behind the source, or its files in model.files, such as \"FOLDER/*\"", tensors)
 		}
+	}
+	if forms := formsOf(tensors); len(forms) > 1 {
+		return Choice{}, unclear(fmt.Sprintf("there are the weights in %d forms; name the files of one in model.files", len(forms)), tensors)
 	}
 	c := Choice{Format: model.FormatSafetensors, Files: tensors}
 	for _, f := range files {
@@ -77,6 +87,22 @@ func Choose(files []Entry, globs []string) (Choice, error) {
 		return Choice{}, unclear(fmt.Sprintf("the model has %d files, at most %d are taken", len(c.Files), maxFiles), nil)
 	}
 	return c, nil
+}
+
+// form is a name of weights that are whole: model.safetensors, one file of
+// several, and either with a word for a variant, such as model.fp16.safetensors.
+var form = regexp.MustCompile(`^model(\.[A-Za-z0-9_-]+?)?(?:-\d+-of-(\d+))?\.safetensors$`)
+
+// formsOf are the variants and numbers of parts in which a folder has its
+// weights; an engine that read two of them would read everything twice.
+func formsOf(tensors []Entry) map[string]bool {
+	out := map[string]bool{}
+	for _, t := range tensors {
+		if m := form.FindStringSubmatch(path.Base(t.Path)); m != nil {
+			out[m[1]+"/"+m[2]] = true
+		}
+	}
+	return out
 }
 
 // maxFiles is how many files a model's record holds.

@@ -3,10 +3,12 @@
 // files there with sizes and digests, and chooses those that make a model.
 //
 // It owns the form of such sources, the listing (paged, bounded), the choice,
-// and what the Hub's error codes mean to a user. It refuses a repository in
-// which the choice is not clear, paths that would leave a folder, listings
-// without end, and revisions that the hub does not know. It fetches listings
-// alone: headers are read by package inspect, files by package store.
+// what the Hub's error codes mean to a user, and where a user's token goes: to
+// the endpoint of this Mac's configuration, never to a host that a source, a
+// listing or a redirect names. It refuses a repository in which the choice is
+// not clear, paths that would leave a folder, listings without end, and
+// revisions that the hub does not know. It fetches listings alone: headers are
+// read by package inspect, files by package store.
 //
 // Start reading at Hub.List, then Choose.
 package hub
@@ -17,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strings"
 	"unicode"
@@ -58,6 +61,9 @@ type Entry struct {
 	Bytes int64
 	// SHA256 is known of files in large file storage alone; empty otherwise.
 	SHA256 string
+	// Blob is git's name of a file that lies in git itself: the SHA-1 of "blob",
+	// its size and its content; empty of others.
+	Blob string
 }
 
 func (h *Hub) endpoint() string {
@@ -76,14 +82,25 @@ func (h *Hub) URL(repo, commit, path string) string {
 	return h.endpoint() + "/" + repo + "/resolve/" + commit + "/" + strings.Join(parts, "/")
 }
 
-// List asks which commit a source's revision means and what lies there. Every
-// failure but the context's own is a *download.Error.
-func (h *Hub) List(ctx context.Context, s Source) (Listing, error) {
+// File asks for a file of a repository at a commit, with the token if there is
+// one. Every failure but the context's own is a *download.Error.
+func (h *Hub) File(ctx context.Context, s Source, commit, path string, token download.Bearer, header http.Header) (*http.Response, error) {
+	resp, err := h.Client.Get(ctx, h.URL(s.Repo, commit, path), token.Header(header))
+	if err != nil {
+		return nil, Explain(err, s, token != "")
+	}
+	return resp, nil
+}
+
+// List asks which commit a source's revision means and what lies there, with
+// the token if there is one. Every failure but the context's own is a
+// *download.Error.
+func (h *Hub) List(ctx context.Context, s Source, token download.Bearer) (Listing, error) {
 	var info struct {
 		SHA string `json:"sha"`
 	}
 	api := h.endpoint() + "/api/models/" + s.Repo
-	if _, err := h.get(ctx, api+"/revision/"+url.PathEscape(s.Revision), s, &info); err != nil {
+	if _, err := h.get(ctx, api+"/revision/"+url.PathEscape(s.Revision), s, token, &info); err != nil {
 		return Listing{}, err
 	}
 	if !IsCommit(info.SHA) || IsCommit(s.Revision) && info.SHA != s.Revision {
@@ -96,7 +113,7 @@ func (h *Hub) List(ctx context.Context, s Source) (Listing, error) {
 			return Listing{}, fail("repository %s lists more than %d pages or %d files; use one that holds fewer", s.Repo, maxPages, maxEntries)
 		}
 		var nodes []node
-		link, err := h.get(ctx, next, s, &nodes)
+		link, err := h.get(ctx, next, s, token, &nodes)
 		if err != nil {
 			return Listing{}, err
 		}
@@ -117,6 +134,7 @@ type node struct {
 	Type string `json:"type"`
 	Path string `json:"path"`
 	Size int64  `json:"size"`
+	OID  string `json:"oid"`
 	LFS  *struct {
 		OID  string `json:"oid"`
 		Size int64  `json:"size"`
@@ -131,22 +149,26 @@ func (l *Listing) add(n node, s Source) error {
 	if !cleanPath(n.Path) || n.Size < 0 {
 		return strange(s, "lists a file that cannot be stored")
 	}
-	e := Entry{Path: n.Path, Bytes: n.Size}
+	e := Entry{Path: n.Path, Bytes: n.Size, Blob: n.OID}
 	if n.LFS != nil {
+		e.Blob = "" // that of the pointer, not of the file
 		e.SHA256, e.Bytes = strings.TrimPrefix(n.LFS.OID, "sha256:"), n.LFS.Size
 		if len(e.SHA256) != 64 || strings.Trim(e.SHA256, "0123456789abcdef") != "" || e.Bytes < 0 {
 			return strange(s, "lists a large file without its SHA-256")
 		}
+	}
+	if n.LFS == nil && !IsCommit(e.Blob) {
+		return strange(s, "lists a file without its id in git")
 	}
 	l.Files = append(l.Files, e)
 	return nil
 }
 
 // get reads one answer of the hub's API and returns its Link header.
-func (h *Hub) get(ctx context.Context, address string, s Source, into any) (link string, err error) {
-	resp, err := h.Client.Get(ctx, address, nil)
+func (h *Hub) get(ctx context.Context, address string, s Source, token download.Bearer, into any) (link string, err error) {
+	resp, err := h.Client.Get(ctx, address, token.Header(nil))
 	if err != nil {
-		return "", explain(err, s)
+		return "", Explain(err, s, token != "")
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
@@ -188,25 +210,39 @@ func strange(s Source, how string) *download.Error {
 		Message: fmt.Sprintf("what answers for repository %s %s; check the hub's endpoint of the Mac's agent", s.Repo, how)}
 }
 
-// explain says what the hub's error codes mean for the user. The Hub tells
-// those who may not see a repository that there is none.
-func explain(err error, s Source) error {
+// Explain says what the hub's answer means for the user who asked with a token,
+// or without one. The Hub tells those who may not see a repository that there
+// is none.
+func Explain(err error, s Source, token bool) error {
 	var e *download.Error
 	if !errors.As(err, &e) {
 		return err
 	}
-	said, reason := "", v1alpha1.ReasonSourceNotFound
-	switch {
-	case e.Code == "GatedRepo":
-		said, reason = fmt.Sprintf("repository %s is gated, and Macs ask without a token; use one that everybody may read, or a mirror", s.Repo), v1alpha1.ReasonSourceForbidden
-	case e.Code == "RevisionNotFound":
-		said = fmt.Sprintf("repository %s has no revision %.64q; name a branch, a tag or a commit that it has", s.Repo, s.Revision)
-	case e.Code == "RepoNotFound", e.Code == "" && (e.Reason == v1alpha1.ReasonSourceNotFound || e.Reason == v1alpha1.ReasonSourceForbidden):
-		said = fmt.Sprintf("the hub has no repository %s that everybody may read; check the name (Macs ask without a token)", s.Repo)
-	default:
-		return err
+	no := func(reason, format string, args ...any) error {
+		return &download.Error{Reason: reason, Message: fmt.Sprintf(format, args...), Code: e.Code, Status: e.Status}
 	}
-	return &download.Error{Reason: reason, Message: said, Code: e.Code}
+	unseen := e.Code == "RepoNotFound" || e.Code == "" && (e.Reason == v1alpha1.ReasonSourceNotFound || e.Reason == v1alpha1.ReasonSourceForbidden)
+	switch {
+	case e.Status == 0:
+		return err // nobody answered
+	case e.Elsewhere && download.Denied(err): // an address that was good for a while
+		return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the hub's storage refuses the address that the hub gave; it is asked again", Status: e.Status}
+	case e.Code == "GatedRepo" && token:
+		return no(v1alpha1.ReasonGatedModel, "repository %s is gated, and the account of model.secretRef's token may not read it: accept its licence on the hub with that account, and let the token read gated repositories; it is tried again", s.Repo)
+	case e.Code == "GatedRepo":
+		return no(v1alpha1.ReasonGatedModel, "repository %s is gated, and it was asked without a token: accept its licence on the hub, and name a Secret with a token of that account in model.secretRef", s.Repo)
+	case e.Code == download.CodeInvalidToken:
+		return no(v1alpha1.ReasonTokenRefused, "the hub does not know the token of model.secretRef: it is wrong, expired or revoked; put a valid one into the Secret")
+	case e.Code == "RevisionNotFound":
+		return no(v1alpha1.ReasonSourceNotFound, "repository %s has no revision %.64q; name a branch, a tag or a commit that it has", s.Repo, s.Revision)
+	case unseen && token && e.Status == http.StatusForbidden:
+		return no(v1alpha1.ReasonTokenRefused, "the token of model.secretRef may not read repository %s; give it the right to read it on the hub, or put another one into the Secret", s.Repo)
+	case unseen && token:
+		return no(v1alpha1.ReasonSourceNotFound, "the hub has no repository %s that the token of model.secretRef may read; check the name, and what the token's account may read", s.Repo)
+	case unseen:
+		return no(v1alpha1.ReasonSourceNotFound, "the hub has no repository %s that everybody may read; check the name (it was asked without a token: for a private one, name a Secret with a token in model.secretRef)", s.Repo)
+	}
+	return err
 }
 
 // Presentable reports whether a text from outside may stand in a status.

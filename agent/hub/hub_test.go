@@ -95,6 +95,10 @@ func TestChoose(t *testing.T) {
 		"no config":               {files: []string{"model.safetensors"}, says: "config.json"},
 		"what is beside shards":   {files: []string{"config.json", "model.safetensors", "consolidated.safetensors"}, format: model.FormatSafetensors, want: []string{"config.json", "model.safetensors"}},
 		"weights of another name": {files: []string{"config.json", "weights.safetensors"}, says: "model*.safetensors"},
+		"two forms":               {files: []string{"config.json", "model.safetensors", "model.fp16.safetensors"}, says: "2 forms"},
+		"one file and several":    {files: []string{"config.json", "model.safetensors", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}, says: "model.files"},
+		"one of two forms":        {files: []string{"config.json", "model.safetensors", "model.fp16.safetensors"}, globs: []string{"model.fp16.safetensors"}, format: model.FormatSafetensors, want: []string{"config.json", "model.fp16.safetensors"}},
+		"a part of another name":  {files: []string{"config.json", "model-00001-of-00001.safetensors", "model_mtp.safetensors"}, format: model.FormatSafetensors, want: []string{"config.json", "model-00001-of-00001.safetensors", "model_mtp.safetensors"}},
 		"a broken pattern":        {files: folder, globs: []string{"[a"}, says: "[a"},
 		"a pattern for nothing":   {files: folder, globs: []string{"*.safetensor"}, says: "neither"},
 	} {
@@ -147,7 +151,7 @@ func TestList(t *testing.T) {
 	stand.Put("org/model", repo)
 	h := serve(t, stand)
 	for _, rev := range []string{"main", "refs/pr/1", repo.Refs["main"]} {
-		l, err := h.List(t.Context(), Source{Repo: "org/model", Revision: rev})
+		l, err := h.List(t.Context(), Source{Repo: "org/model", Revision: rev}, "")
 		if err != nil || l.Commit != repo.Refs["main"] || len(l.Files) != len(files) {
 			t.Fatalf("%s: %+v, %v", rev, l, err)
 		}
@@ -156,9 +160,169 @@ func TestList(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	l, err := h.List(t.Context(), Source{Repo: "org/model", Revision: "main", Path: "sub"})
+	l, err := h.List(t.Context(), Source{Repo: "org/model", Revision: "main", Path: "sub"}, "")
 	if err != nil || len(l.Files) != 1 || l.Files[0].Path != "sub/model.safetensors" {
 		t.Errorf("a folder of it: %+v, %v", l, err)
+	}
+}
+
+// TestAListingWithAToken: what a token may see is listed, and what the hub says
+// of a token becomes a sentence that says what to do, and never the token.
+func TestAListingWithAToken(t *testing.T) {
+	files := map[string]hubtest.File{"a.gguf": {Content: []byte("x"), LFS: true, Xet: true}}
+	private, gated := hubtest.Of(files), hubtest.Of(files)
+	private.Private, private.Token = true, "secret-1"
+	gated.Gated, gated.Token = true, "secret-2"
+	stand := &hubtest.Hub{}
+	stand.Put("org/private", private)
+	stand.Put("org/gated", gated)
+	h := serve(t, stand)
+	if l, err := h.List(t.Context(), Source{Repo: "org/private", Revision: "main"}, "secret-1"); err != nil || len(l.Files) != 1 {
+		t.Errorf("%+v, %v", l, err)
+	}
+	file := func(repo string, token download.Bearer) error {
+		r := private
+		if repo == "org/gated" {
+			r = gated
+		}
+		resp, err := h.File(t.Context(), Source{Repo: repo, Revision: "main"}, r.Refs["main"], "a.gguf", token, nil)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err
+	}
+	for name, c := range map[string]struct {
+		repo         string
+		token        download.Bearer
+		reason, says string
+	}{
+		"private, without":                 {"org/private", "", v1alpha1.ReasonSourceNotFound, "model.secretRef"},
+		"private, with another's":          {"org/private", "secret-2", v1alpha1.ReasonSourceNotFound, "that the token of model.secretRef may read"},
+		"private, with none that is known": {"org/private", "secret-9", v1alpha1.ReasonTokenRefused, "put a valid one into the Secret"},
+		"gated, without":                   {"org/gated", "", v1alpha1.ReasonGatedModel, "accept its licence on the hub, and name a Secret"},
+		"gated, not accepted":              {"org/gated", "secret-1", v1alpha1.ReasonGatedModel, "accept its licence on the hub with that account"},
+		"gated, accepted":                  {"org/gated", "secret-2", "", ""},
+	} {
+		err := file(c.repo, c.token)
+		if c.reason == "" {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if download.Reason(err, "") != c.reason || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "secret-") {
+			t.Errorf("%s: %v; want %s that says %q", name, err, c.reason, c.says)
+		}
+	}
+}
+
+// TestAFineTokenWithoutTheRight is known to the hub and may not read this.
+func TestAFineTokenWithoutTheRight(t *testing.T) {
+	h := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	_, err := h.List(t.Context(), Source{Repo: "o/m", Revision: "main"}, "secret-1")
+	if download.Reason(err, "") != v1alpha1.ReasonTokenRefused || !download.Denied(err) || !strings.Contains(err.Error(), "give it the right") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestAttackATokenForAnotherHost: neither a page of a listing nor a redirect
+// of a file takes the token along.
+func TestAttackATokenForAnotherHost(t *testing.T) {
+	stolen := make(chan string, 10)
+	evil := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		stolen <- r.Header.Get("Authorization")
+		fmt.Fprint(w, "[]")
+	}))
+	t.Cleanup(evil.Close)
+	commit := strings.Repeat("a", 40)
+	h := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.Contains(r.URL.Path, "/revision/"):
+			fmt.Fprintf(w, `{"sha":%q}`, commit)
+		case strings.Contains(r.URL.Path, "/tree/"):
+			w.Header().Set("Link", "<"+evil.URL+`/next>; rel="next"`)
+			fmt.Fprint(w, "[]")
+		default:
+			http.Redirect(w, r, evil.URL+"/stored", http.StatusFound)
+		}
+	}))
+	src := Source{Repo: "o/m", Revision: "main"}
+	if _, err := h.List(t.Context(), src, "secret-1"); err == nil || !strings.Contains(err.Error(), "another host") {
+		t.Errorf("%v", err)
+	}
+	resp, err := h.File(t.Context(), src, commit, "m.gguf", "secret-1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if got := <-stolen; got != "" || len(stolen) > 0 {
+		t.Errorf("another host was given %q", got)
+	}
+}
+
+// TestAttackRedirectsOfAHub: a hub, or who answers in its place, leads nobody to
+// addresses that are not public, whatever is asked of it.
+func TestAttackRedirectsOfAHub(t *testing.T) {
+	asked := 0
+	inner := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))
+	t.Cleanup(inner.Close)
+	_, port, _ := strings.Cut(strings.TrimPrefix(inner.URL, "https://"), ":")
+	for _, target := range []string{
+		"https://169.254.169.254/latest/meta-data", "https://10.96.0.1/api", "https://192.168.1.1/", "https://[::1]:" + port + "/", "https://[::ffff:10.0.0.1]/",
+		"https://[64:ff9b::a00:1]/", "https://[fd00::1]/", "https://0.0.0.0:" + port + "/", "https://[::]:" + port + "/", "https://100.64.0.1/",
+		"http://127.0.0.1:" + port + "/", "file:///etc/passwd", "https://user:word@127.0.0.1:" + port + "/",
+	} {
+		h := serve(t, http.RedirectHandler(target, http.StatusTemporaryRedirect))
+		src := Source{Repo: "o/m", Revision: "main"}
+		_, listed := h.List(t.Context(), src, "secret-1")
+		resp, fetched := h.File(t.Context(), src, strings.Repeat("a", 40), "m.gguf", "secret-1", nil)
+		if fetched == nil {
+			resp.Body.Close()
+		}
+		for what, err := range map[string]error{"a listing": listed, "a file": fetched} {
+			if download.Reason(err, "") != v1alpha1.ReasonSourceForbidden {
+				t.Errorf("%s that leads to %s: %v", what, target, err)
+			}
+		}
+	}
+	if asked > 0 {
+		t.Errorf("%d requests arrived where they must not", asked)
+	}
+}
+
+// TestAttackAHubByItsName: an endpoint whose name means an address inside is
+// refused like any source, unless the Mac's administrator allowed it.
+func TestAttackAHubByItsName(t *testing.T) {
+	srv := httptest.NewTLSServer(&hubtest.Hub{})
+	t.Cleanup(srv.Close)
+	c := download.NewClient(download.Policy{})
+	t.Cleanup(c.Close)
+	h := &Hub{Client: c, Endpoint: strings.Replace(srv.URL, "127.0.0.1", "localhost", 1)}
+	if _, err := h.List(t.Context(), Source{Repo: "o/m", Revision: "main"}, ""); download.Reason(err, "") != v1alpha1.ReasonSourceForbidden {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestAttackPathsOfAListing: a hub that lists paths which would leave a folder,
+// or files that it cannot name, is not believed.
+func TestAttackPathsOfAListing(t *testing.T) {
+	commit := strings.Repeat("a", 40)
+	for _, file := range []string{
+		`"path":"../../etc/cron.d/x","size":1,"oid":"` + commit + `"`, `"path":"/etc/passwd","size":1,"oid":"` + commit + `"`, `"path":"a/../../b","size":1,"oid":"` + commit + `"`,
+		`"path":"a\\..\\b","size":1,"oid":"` + commit + `"`, `"path":"a\u0000b","size":1,"oid":"` + commit + `"`, `"path":"a\u001b[2Jb","size":1,"oid":"` + commit + `"`,
+		`"path":"","size":1,"oid":"` + commit + `"`, `"path":"` + strings.Repeat("x", 513) + `","size":1,"oid":"` + commit + `"`, `"path":"a","size":-1,"oid":"` + commit + `"`,
+		`"path":"a","size":1`, `"path":"a","size":1,"oid":"../x"`, `"path":"a","size":1,"lfs":{"oid":"abc","size":1}`, `"path":"a","size":1,"lfs":{"oid":"` + strings.Repeat("0", 64) + `","size":-5}`,
+	} {
+		h := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.Path, "/revision/") {
+				fmt.Fprintf(w, `{"sha":%q}`, commit)
+				return
+			}
+			fmt.Fprintf(w, `[{"type":"file",%s}]`, file)
+		}))
+		if l, err := h.List(t.Context(), Source{Repo: "o/m", Revision: "main"}, ""); err == nil {
+			t.Errorf("%s is believed: %+v", file, l)
+		}
 	}
 }
 
@@ -179,7 +343,7 @@ func TestWhatTheHubRefusesIsSaid(t *testing.T) {
 		"no such revision": {Source{Repo: "org/public", Revision: "v9"}, `no revision "v9"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := h.List(t.Context(), c.source)
+			_, err := h.List(t.Context(), c.source, "")
 			var e *download.Error
 			if !errors.As(err, &e) || e.Reason != v1alpha1.ReasonSourceNotFound || !strings.Contains(e.Message, c.says) || e.Transient {
 				t.Errorf("%v, want one that says %s", err, c.says)
@@ -188,13 +352,13 @@ func TestWhatTheHubRefusesIsSaid(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := h.List(ctx, Source{Repo: "org/public", Revision: "main"}); !errors.Is(err, context.Canceled) {
+	if _, err := h.List(ctx, Source{Repo: "org/public", Revision: "main"}, ""); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
 
-// TestAHubThatNeverEnds: pages without end, and pages elsewhere.
-func TestAHubThatNeverEnds(t *testing.T) {
+// TestAttackAListingWithoutEnd: pages without end, and pages elsewhere.
+func TestAttackAListingWithoutEnd(t *testing.T) {
 	commit := strings.Repeat("a", 40)
 	for name, c := range map[string]struct{ link, says string }{
 		"pages without end":       {`</api/models/o/m/tree/x?again>; rel="next"`, "more than"},
@@ -208,9 +372,9 @@ func TestAHubThatNeverEnds(t *testing.T) {
 					return
 				}
 				w.Header().Set("Link", c.link)
-				fmt.Fprint(w, `[{"type":"file","path":"a","size":1}]`)
+				fmt.Fprint(w, `[{"type":"file","path":"a","size":1,"oid":"`+commit+`"}]`)
 			}))
-			if _, err := h.List(t.Context(), Source{Repo: "o/m", Revision: "main"}); err == nil || !strings.Contains(err.Error(), c.says) {
+			if _, err := h.List(t.Context(), Source{Repo: "o/m", Revision: "main"}, ""); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want an error that says %s", err, c.says)
 			}
 		})
@@ -230,7 +394,7 @@ func TestAHubThatNeverEnds(t *testing.T) {
 				}
 				fmt.Fprint(w, body)
 			}))
-			if l, err := h.List(t.Context(), Source{Repo: "o/m", Revision: "main"}); err == nil {
+			if l, err := h.List(t.Context(), Source{Repo: "o/m", Revision: "main"}, ""); err == nil {
 				t.Errorf("%+v", l)
 			}
 		})

@@ -1,18 +1,19 @@
-// Package identity is who this Mac is to gateways: its TLS certificate and
-// the authority that gateways are checked against.
+// Package identity is who this Mac is to gateways: its TLS key and certificate,
+// and the authority that gateways are checked against.
 //
-// It owns the Secret "mac-NAME" as the agent sees it, and a copy on disk of
-// mode 0600, so that a Mac serves after a restart while the API is away. It
-// takes a renewed certificate without a restart. It refuses a pair that does
-// not match, a certificate that is not for this Mac, and one that its own
-// authority did not sign, and then keeps what it has. It makes no keys.
+// It owns the key, which is made here and never leaves the Mac, the requests by
+// which the key gets a certificate, and a file of mode 0600 with all three, so
+// that a Mac serves after a restart while the API is away. Key and certificate
+// are replaced when 70 % of the certificate's life is over, or when the Secret
+// "mac-NAME" names another authority, without a restart. It refuses a pair that
+// does not match, a certificate that is not for this Mac, and one that the
+// authority did not sign, and then keeps what it has.
 //
-// Start reading at Parse, then Identity.Run.
+// Start reading at Identity.Run, then Obtain.
 package identity
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -21,17 +22,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"metalfleet.dev/metalfleet/agent/register"
 	"metalfleet.dev/metalfleet/api/agentapi"
-	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
 // ErrNone says that no identity was received yet.
@@ -53,7 +50,12 @@ func (m material) equal(o material) bool {
 // current is an identity in use.
 type current struct {
 	material material
+	leaf     *x509.Certificate
 	config   *tls.Config
+	// since is when this process began to use the certificate; fresh: it was
+	// issued at that time, and does not come from the disk.
+	since time.Time
+	fresh bool
 }
 
 // Identity is this Mac's identity, as far as it is known.
@@ -61,11 +63,15 @@ type Identity struct {
 	mac, path string
 	log       logr.Logger
 	current   atomic.Pointer[current]
+	wakes     chan struct{}
+
+	mu        sync.Mutex // guards authority
+	authority []byte     // what the Secret named last, in PEM
 }
 
 // Open takes up the identity on disk in dir, if one is there and any good.
 func Open(dir, mac string, log logr.Logger) (*Identity, error) {
-	i := &Identity{mac: mac, path: filepath.Join(dir, fileName), log: log}
+	i := &Identity{mac: mac, path: filepath.Join(dir, fileName), log: log, wakes: make(chan struct{}, 1)}
 	b, err := os.ReadFile(i.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return i, nil
@@ -75,23 +81,17 @@ func Open(dir, mac string, log logr.Logger) (*Identity, error) {
 	}
 	var m material
 	if err = json.Unmarshal(b, &m); err == nil {
-		err = i.use(m)
+		err = i.use(m, false)
 	}
-	if err != nil { // the Secret will bring another
+	if err != nil { // another one is asked for
 		log.Error(err, "The stored identity is not used", "file", i.path)
 	}
 	return i, nil
 }
 
-// Run follows the Secret in namespace until ctx ends.
-func (i *Identity) Run(ctx context.Context, c client.WithWatch, namespace string) error {
-	key := types.NamespacedName{Namespace: namespace, Name: v1alpha1.AgentObjectName(i.mac)}
-	return register.Follow(ctx, c, &corev1.SecretList{}, key, i.log, func(s *corev1.Secret) {
-		m := material{Certificate: s.Data[corev1.TLSCertKey], Key: s.Data[corev1.TLSPrivateKeyKey], Authority: s.Data[corev1.ServiceAccountRootCAKey]}
-		if err := i.take(m); err != nil {
-			i.log.Error(err, "The Secret's identity is not used", "Secret", key)
-		}
-	})
+// Take uses and stores a key with its certificate and the authority, in PEM.
+func (i *Identity) Take(certificate, key, authority []byte) error {
+	return i.take(material{Certificate: certificate, Key: key, Authority: authority})
 }
 
 // take uses an identity and stores it.
@@ -99,10 +99,10 @@ func (i *Identity) take(m material) error {
 	if c := i.current.Load(); c != nil && c.material.equal(m) {
 		return nil
 	}
-	if err := i.use(m); err != nil {
+	if err := i.use(m, true); err != nil {
 		return err
 	}
-	i.log.Info("Identity is taken from the Secret")
+	i.log.Info("Certificate is in use", "expires", i.current.Load().leaf.NotAfter)
 	b, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("encode identity: %w", err)
@@ -111,13 +111,17 @@ func (i *Identity) take(m material) error {
 }
 
 // use checks an identity and makes it the current one.
-func (i *Identity) use(m material) error {
+func (i *Identity) use(m material, fresh bool) error {
 	cert, roots, err := parse(m, i.mac, time.Now())
 	if err != nil {
 		return err
 	}
 	config := agentapi.ServerTLS(func() (*tls.Certificate, error) { return cert, nil }, roots)
-	i.current.Store(&current{material: m, config: config})
+	next := &current{material: m, leaf: cert.Leaf, config: config, since: time.Now(), fresh: fresh}
+	if c := i.current.Load(); c != nil && bytes.Equal(c.material.Certificate, m.Certificate) {
+		next.since, next.fresh = c.since, c.fresh
+	}
+	i.current.Store(next)
 	return nil
 }
 

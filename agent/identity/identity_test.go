@@ -31,6 +31,11 @@ type authority struct {
 
 func sign(t *testing.T, template, parent *x509.Certificate, signer *ecdsa.PrivateKey) (certPEM, keyPEM []byte, key *ecdsa.PrivateKey) {
 	t.Helper()
+	return signBetween(t, template, parent, signer, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+}
+
+func signBetween(t *testing.T, template, parent *x509.Certificate, signer *ecdsa.PrivateKey, from, until time.Time) (certPEM, keyPEM []byte, key *ecdsa.PrivateKey) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +43,10 @@ func sign(t *testing.T, template, parent *x509.Certificate, signer *ecdsa.Privat
 	if signer == nil {
 		signer = key
 	}
-	template.SerialNumber, template.NotBefore, template.NotAfter = big.NewInt(time.Now().UnixNano()), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)); err != nil {
+		t.Fatal(err)
+	}
+	template.NotBefore, template.NotAfter = from, until
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +60,7 @@ func sign(t *testing.T, template, parent *x509.Certificate, signer *ecdsa.Privat
 
 func newAuthority(t *testing.T) authority {
 	template := &x509.Certificate{Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	certPEM, _, key := sign(t, template, template, nil)
+	certPEM, _, key := signBetween(t, template, template, nil, time.Now().Add(-time.Hour), time.Now().AddDate(1, 0, 0))
 	block, _ := pem.Decode(certPEM)
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"crypto/sha1" //nolint:gosec // git's names of files
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -37,9 +38,13 @@ func (r *Resolver) fromHub(ctx context.Context, order v1alpha1.Inspection) (mode
 	if err != nil {
 		return model.Record{}, err
 	}
+	token, err := r.token(order.TokenRef)
+	if err != nil {
+		return model.Record{}, err
+	}
 	ctx, cancel := within(ctx)
 	defer cancel()
-	l, err := r.Hub.List(ctx, src)
+	l, err := r.Hub.List(ctx, src, token)
 	if err != nil {
 		return model.Record{}, err
 	}
@@ -47,7 +52,7 @@ func (r *Resolver) fromHub(ctx context.Context, order v1alpha1.Inspection) (mode
 	if err != nil {
 		return model.Record{}, err
 	}
-	look := &hubLook{resolver: r, ctx: ctx, repo: src.Repo, commit: l.Commit}
+	look := &hubLook{resolver: r, ctx: ctx, source: src, commit: l.Commit, token: token}
 	rec := model.Record{Source: order.Source, Commit: l.Commit, Format: c.Format}
 	if c.Format == model.FormatGGUF {
 		rec.Files, rec.Facts, err = look.single(c.Files[0])
@@ -58,12 +63,33 @@ func (r *Resolver) fromHub(ctx context.Context, order v1alpha1.Inspection) (mode
 	return rec, err
 }
 
+// token is the hub token that an order names. Without it nothing is asked: a
+// hub would say that there is no such repository.
+func (r *Resolver) token(ref string) (download.Bearer, error) {
+	if ref == "" {
+		return "", nil
+	}
+	if r.Token != nil {
+		if token, ok := r.Token(ref); ok {
+			return token, nil
+		}
+	}
+	return "", MissingToken()
+}
+
+// MissingToken says that a hub token has not reached this Mac.
+func MissingToken() error {
+	return &download.Error{Reason: v1alpha1.ReasonTokenMissing, Transient: true, Status: http.StatusUnauthorized,
+		Message: "waiting for the token of model.secretRef, which the operator puts into this Mac's Secret"}
+}
+
 // hubLook is one look at a repository at a commit.
 type hubLook struct {
 	resolver *Resolver
 	ctx      context.Context // of this one look
-	repo     string
+	source   hub.Source
 	commit   string
+	token    download.Bearer
 	// whole is what came of files that were fetched whole.
 	whole int64
 }
@@ -82,9 +108,13 @@ func (h *hubLook) single(e hub.Entry) ([]model.File, model.Facts, error) {
 	return []model.File{{Path: e.Path, Bytes: e.Bytes, SHA256: e.SHA256}}, facts, err
 }
 
+func (h *hubLook) get(e hub.Entry, header http.Header) (*http.Response, error) {
+	return h.resolver.Hub.File(h.ctx, h.source, h.commit, e.Path, h.token, header)
+}
+
 // open reads a file from its start, and wants it to be as large as was listed.
 func (h *hubLook) open(e hub.Entry) (*remoteFile, error) {
-	f, err := openRemote(h.ctx, h.resolver.Client, h.resolver.Hub.URL(h.repo, h.commit, e.Path), h.resolver.mostHeader())
+	f, err := openRemote(func(header http.Header) (*http.Response, error) { return h.get(e, header) }, h.resolver.mostHeader())
 	if err != nil {
 		return nil, err
 	}
@@ -119,18 +149,25 @@ func (h *hubLook) folder(files []hub.Entry) (out []model.File, facts model.Facts
 		}
 		out = append(out, model.File{Path: e.Path, Bytes: e.Bytes, SHA256: sum})
 	}
+	facts, err = folderFacts(dir)
+	return out, facts, err
+}
+
+// folderFacts reads a folder as the engine does, all but the numbers.
+func folderFacts(dir string) (model.Facts, error) {
 	f, err := weights.Open(dir)
 	if err != nil {
-		return nil, facts, explain(err)
+		return model.Facts{}, explain(err)
 	}
 	defer f.Close()
-	if facts, err = f.Facts(); err != nil {
-		return nil, facts, explain(err)
+	facts, err := f.Facts()
+	if err != nil {
+		return model.Facts{}, explain(err)
 	}
 	if !hub.Presentable(facts.Name) {
 		facts.Name = ""
 	}
-	return out, facts, nil
+	return facts, nil
 }
 
 // header writes a file that is as long as one of weights and has its header
@@ -175,13 +212,13 @@ func sparse(name string, head []byte, size int64) error {
 	return f.Close()
 }
 
-// small fetches a file whole and returns its SHA-256, which must be the one
-// that the hub says, if it says one.
+// small fetches a file whole and returns its SHA-256. Either that or git's name
+// of the file must be what the hub says.
 func (h *hubLook) small(e hub.Entry, name string) (string, error) {
 	if h.whole += e.Bytes; e.Bytes > maxSmallFile || h.whole > maxSmallFiles {
 		return "", failure(v1alpha1.ReasonInvalidModel, "%s has %d bytes; beside weights, a model's files have at most %d, and %d together", e.Path, e.Bytes, maxSmallFile, maxSmallFiles)
 	}
-	resp, err := h.resolver.Client.Get(h.ctx, h.resolver.Hub.URL(h.repo, h.commit, e.Path), http.Header{})
+	resp, err := h.get(e, nil)
 	if err != nil {
 		return "", err
 	}
@@ -191,14 +228,17 @@ func (h *hubLook) small(e hub.Entry, name string) (string, error) {
 		return "", download.DiskError(err, "make room for")
 	}
 	defer f.Close()
-	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, sum), io.LimitReader(resp.Body, e.Bytes+1))
+	sum, blob := sha256.New(), sha1.New()
+	fmt.Fprintf(blob, "blob %d\x00", e.Bytes)
+	n, err := io.Copy(io.MultiWriter(f, sum, blob), io.LimitReader(resp.Body, e.Bytes+1))
 	got := hex.EncodeToString(sum.Sum(nil))
 	switch {
 	case err != nil:
 		return "", readFault(err)
 	case n != e.Bytes:
 		return "", failure(v1alpha1.ReasonSourceUnreachable, "the hub lists %s with %d bytes and serves others; ask those who run it", e.Path, e.Bytes)
+	case e.SHA256 == "" && hex.EncodeToString(blob.Sum(nil)) != e.Blob:
+		return "", failure(v1alpha1.ReasonDigestMismatch, "%s has other content than the hub's listing says (its id in git is %s); ask those who run it", e.Path, e.Blob)
 	case e.SHA256 != "" && got != e.SHA256:
 		return "", failure(v1alpha1.ReasonDigestMismatch, "%s has SHA-256 %s, the hub says %s; ask those who run it", e.Path, got, e.SHA256)
 	}

@@ -1,8 +1,12 @@
 package inspect
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -177,5 +181,86 @@ func TestAHubThatLies(t *testing.T) {
 				t.Errorf("left behind: %q, %v", left, err)
 			}
 		})
+	}
+}
+
+// TestAPrivateRepositoryIsReadWithItsToken: the hub is asked with the token
+// that the order names, the storage that it leads to without any.
+func TestAPrivateRepositoryIsReadWithItsToken(t *testing.T) {
+	_, files := published(t, true)
+	repo := hubtest.Of(files)
+	repo.Private, repo.Gated, repo.Token = true, true, "hf_secret"
+	r, stand := onHub(t, repo)
+	large := httptest.NewTLSServer(stand) // with the certificate that every test server has
+	t.Cleanup(large.Close)
+	stand.Large = large.URL
+	order := v1alpha1.Inspection{Source: "hf://org/tiny", TokenRef: strings.Repeat("a", 64)}
+
+	_, err := r.Resolve(t.Context(), order)
+	wantReason(t, err, v1alpha1.ReasonTokenMissing)
+	r.Token = func(string) (download.Bearer, bool) { return "", false }
+	_, err = r.Resolve(t.Context(), order)
+	wantReason(t, err, v1alpha1.ReasonTokenMissing)
+	if n := len(stand.Requests()); n > 0 {
+		t.Fatalf("%d requests were made without the token", n)
+	}
+
+	r.Token = func(ref string) (download.Bearer, bool) { return "hf_secret", ref == order.TokenRef }
+	rec, err := r.Resolve(t.Context(), order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rec.Validate(); err != nil {
+		t.Error(err)
+	}
+	host := strings.TrimPrefix(large.URL, "https://")
+	bearing := stand.Bearing()
+	for _, request := range bearing {
+		if strings.HasPrefix(request, host) || strings.Contains(request, "/large/") {
+			t.Errorf("the token went along with %s", request)
+		}
+	}
+	if asked := stand.Requests(); len(bearing) == 0 || !slices.ContainsFunc(asked, func(s string) bool { return strings.Contains(s, "/large/") }) {
+		t.Errorf("%d requests with the token, of %q", len(bearing), asked)
+	}
+	if out := fmt.Sprintf("%+v", rec); strings.Contains(out, "hf_") {
+		t.Errorf("the record says the token: %s", out)
+	}
+}
+
+// TestASmallFileIsProvenByItsIDInGit, since a hub says no SHA-256 of it.
+func TestASmallFileIsProvenByItsIDInGit(t *testing.T) {
+	_, files := published(t, false)
+	stand := &hubtest.Hub{}
+	stand.Put("org/tiny", hubtest.Of(files))
+	r, srv := remote(t, func(w http.ResponseWriter, q *http.Request) {
+		if strings.HasSuffix(q.URL.Path, "/tokenizer.json") {
+			other := bytes.Clone(files["tokenizer.json"].Content)
+			other[len(other)/2] ^= 1
+			w.Write(other)
+			return
+		}
+		stand.ServeHTTP(w, q)
+	})
+	r.Hub = &hub.Hub{Client: r.Client, Endpoint: srv.URL}
+	_, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: "hf://org/tiny"})
+	wantReason(t, err, v1alpha1.ReasonDigestMismatch)
+}
+
+// TestFilesThatTheHubAlsoOffersByXet are fetched by https as they are.
+func TestFilesThatTheHubAlsoOffersByXet(t *testing.T) {
+	_, files := published(t, false)
+	for name, f := range files {
+		f.Xet = f.LFS
+		files[name] = f
+	}
+	r, stand := onHub(t, hubtest.Of(files))
+	if _, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: "hf://org/tiny"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, request := range stand.Requests() {
+		if strings.Contains(request, "xet") {
+			t.Errorf("%s", request)
+		}
 	}
 }

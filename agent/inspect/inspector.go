@@ -94,6 +94,19 @@ func (j *job) stop() {
 	}
 }
 
+// Retry looks at once at every source that needs a token and is not resolved:
+// tokens came or changed.
+func (i *Inspector) Retry() {
+	i.mu.Lock()
+	for _, j := range i.jobs {
+		if j.order.TokenRef != "" && !j.next.IsZero() {
+			j.next, j.fails = time.Now(), 0
+		}
+	}
+	i.mu.Unlock()
+	signal(i.poke)
+}
+
 // Snapshot is what is known, sorted by id. It is the caller's own copy.
 func (i *Inspector) Snapshot() []v1alpha1.InspectionStatus {
 	i.mu.Lock()
@@ -215,6 +228,10 @@ func (j *job) settle(rec model.Record, err error, now time.Time) {
 	}
 	j.fails++
 	j.next = now.Add(pause)
+	if download.Reason(err, "") == v1alpha1.ReasonTokenMissing { // it is on its way
+		j.status = v1alpha1.InspectionStatus{ID: j.order.ID, State: v1alpha1.InspectionRunning, Message: download.Sentence(err)}
+		return
+	}
 	j.status = v1alpha1.InspectionStatus{
 		ID: j.order.ID, State: v1alpha1.InspectionFailed,
 		Reason: download.Reason(err, v1alpha1.ReasonSourceUnreachable), Message: download.Sentence(err),

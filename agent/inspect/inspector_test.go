@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -201,6 +202,37 @@ func TestInspectorTriesAgain(t *testing.T) {
 		after(time.Hour)
 		if len(i.Changed()) != 0 {
 			t.Error("failing again in the same way is signalled as a change")
+		}
+	})
+}
+
+// TestAWaitForATokenIsNoFailure: it is told as a wait, and ends at once when
+// tokens come.
+func TestAWaitForATokenIsNoFailure(t *testing.T) {
+	s := &scripted{answers: map[string][]error{"hf://o/m": {MissingToken(), MissingToken(), MissingToken(), MissingToken(), MissingToken(), MissingToken(), nil}}}
+	run(t, s, func(i *Inspector) {
+		o := order("a", "hf://o/m")
+		o.TokenRef = "ref"
+		i.Set([]v1alpha1.Inspection{o, order("b", "file://m.gguf")})
+		after(time.Minute)
+		wantStates(t, i, "a Running ", "b Resolved ")
+		if m := i.Snapshot()[0].Message; !strings.Contains(m, "model.secretRef") {
+			t.Errorf("message %q", m)
+		}
+		for s.count("hf://o/m") < 7 {
+			before := s.count("hf://o/m")
+			i.Retry()
+			synctest.Wait()
+			if now := s.count("hf://o/m"); now != before+1 {
+				t.Fatalf("%d looks after a token came, %d before", now, before)
+			}
+			after(2 * time.Second)
+		}
+		wantStates(t, i, "a Resolved ", "b Resolved ")
+		i.Retry()
+		after(time.Hour)
+		if n := s.count("hf://o/m"); n != 7 {
+			t.Errorf("%d looks: what is resolved is looked at again", n)
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,14 +18,15 @@ const (
 	lastRange  = 4 << 20
 )
 
+// getFunc asks for the file once more, with a header.
+type getFunc func(http.Header) (*http.Response, error)
+
 // remoteFile reads the start of a file over https, forward. A server that
 // ignores ranges is read as a stream that ends with close.
 type remoteFile struct {
-	ctx    context.Context // of this one look
-	client *download.Client
-	source string
-	size   int64
-	etag   string
+	get  getFunc
+	size int64
+	etag string
 
 	// piece holds the bytes from at on; stream continues them, if there is one.
 	piece  []byte
@@ -39,8 +39,8 @@ type remoteFile struct {
 }
 
 // openRemote asks for the first piece, which also tells the size.
-func openRemote(ctx context.Context, client *download.Client, source string, most int64) (*remoteFile, error) {
-	f := &remoteFile{ctx: ctx, client: client, source: source, size: -1, ask: firstRange, most: most}
+func openRemote(get getFunc, most int64) (*remoteFile, error) {
+	f := &remoteFile{get: get, size: -1, ask: firstRange, most: most}
 	if err := f.load(0); err != nil {
 		f.close()
 		return nil, err
@@ -86,7 +86,7 @@ func (f *remoteFile) load(at int64) error {
 	if f.size >= 0 {
 		last = min(last, f.size-1)
 	}
-	resp, err := f.client.Get(f.ctx, f.source, http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", at, last)}})
+	resp, err := f.get(http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", at, last)}})
 	if err != nil {
 		return err
 	}

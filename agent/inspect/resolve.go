@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"regexp"
 	"strings"
 	"time"
@@ -50,6 +51,9 @@ type Resolver struct {
 	Client *download.Client
 	// Hub lists the repositories of hf:// sources.
 	Hub *hub.Hub
+	// Token is the hub token that an order names, if it is on this Mac; nil where
+	// there are none.
+	Token func(ref string) (download.Bearer, bool)
 
 	// headerBytes is the most that is read of a remote header; 0 means remoteBytes.
 	headerBytes int64
@@ -76,6 +80,14 @@ func (r *Resolver) Resolve(ctx context.Context, order v1alpha1.Inspection) (mode
 }
 
 func (r *Resolver) local(ctx context.Context, source, want string) (model.Record, error) {
+	folder, err := r.Root.OpenFolder(source)
+	if err != nil {
+		return model.Record{}, err
+	}
+	if folder != nil {
+		defer folder.Close()
+		return r.localFolder(ctx, folder, source, want)
+	}
 	l, err := r.Root.Open(source)
 	if err != nil {
 		return model.Record{}, err
@@ -95,13 +107,32 @@ func (r *Resolver) local(ctx context.Context, source, want string) (model.Record
 	return record(source, l.Size, got, facts), nil
 }
 
+// localFolder looks at a model in safetensors that lies in the model root.
+func (r *Resolver) localFolder(ctx context.Context, l *store.LocalFolder, source, want string) (model.Record, error) {
+	if want != "" {
+		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 is for one file, and %s is a folder; leave it out", source)
+	}
+	facts, err := folderFacts(l.Path())
+	if err != nil {
+		return model.Record{}, err
+	}
+	sums, err := r.Root.SumFolder(ctx, l, nil)
+	if err != nil {
+		return model.Record{}, readFault(err)
+	}
+	rec := l.Record(source, sums)
+	rec.Facts = facts
+	return rec, nil
+}
+
 func (r *Resolver) remote(ctx context.Context, source, sha256 string) (model.Record, error) {
 	if sha256 == "" {
 		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "an https:// source needs model.sha256, so that what is downloaded can be proven; add the file's digest")
 	}
 	ctx, cancel := within(ctx)
 	defer cancel()
-	f, err := openRemote(ctx, r.Client, source, r.mostHeader())
+	get := func(header http.Header) (*http.Response, error) { return r.Client.Get(ctx, source, header) }
+	f, err := openRemote(get, r.mostHeader())
 	if err != nil {
 		return model.Record{}, err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/hub/hubtest"
 	"metalfleet.dev/metalfleet/agent/store"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -290,7 +291,7 @@ func TestRemoteFileThatChangesMeanwhileIsNotMixed(t *testing.T) {
 }
 
 // A header may claim to be as large as it likes: only so much is read.
-func TestRemoteHeaderBombIsBounded(t *testing.T) {
+func TestAttackRemoteHeaderBombIsBounded(t *testing.T) {
 	start := bigHeader(t, bigPadding)[:1<<20]
 	at := bytes.Index(start, []byte("metalfleet.padding")) + len("metalfleet.padding") + 8
 	binary.LittleEndian.PutUint64(start[at:], 200<<20)
@@ -353,4 +354,37 @@ func FuzzReadFacts(f *testing.F) {
 			t.Errorf("error is %v", err)
 		}
 	})
+}
+
+// TestResolveAFolderOfTheModelRoot: the same files make the same model, whether
+// they lie on the Mac or on a hub.
+func TestResolveAFolderOfTheModelRoot(t *testing.T) {
+	for _, shards := range []bool{false, true} {
+		dir, files := published(t, shards)
+		root, err := store.OpenRoot(filepath.Dir(dir), filepath.Join(t.TempDir(), "notes"), logr.Discard())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { root.Close() })
+		r := &Resolver{Root: root}
+		got, err := r.Resolve(t.Context(), v1alpha1.Inspection{Source: "file:///model"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(got.Validate(), got.Facts.Validate()); err != nil {
+			t.Error(err)
+		}
+		remote, _ := onHub(t, hubtest.Of(files))
+		want, err := remote.Resolve(t.Context(), v1alpha1.Inspection{Source: "hf://org/tiny"})
+		if err != nil || got.Digest != want.Digest || got.Facts != want.Facts || got.Format != want.Format {
+			t.Errorf("on the Mac %+v, on a hub %+v (%v)", got, want, err)
+		}
+		_, err = r.Resolve(t.Context(), v1alpha1.Inspection{Source: "file:///model", SHA256: digest(nil)})
+		wantReason(t, err, v1alpha1.ReasonSourceForbidden)
+		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err = r.Resolve(t.Context(), v1alpha1.Inspection{Source: "file:///model"})
+		wantReason(t, err, v1alpha1.ReasonInvalidModel)
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
 // maxSocketPath is what darwin's sockaddr_un holds, less the closing NUL.
@@ -75,7 +76,7 @@ func shortHash(s string) string {
 
 // engine names the files of one load of one replica and epoch.
 func (f files) engine(k memory.Key, load int64) engineFiles {
-	name := shortHash(fmt.Sprintf("%s/%d", k.UID, k.Epoch)) + "-" + strconv.FormatInt(load, 10)
+	name := v1alpha1.EngineFile(k.UID, k.Epoch) + "-" + strconv.FormatInt(load, 10)
 	return f.named(name)
 }
 

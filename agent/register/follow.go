@@ -62,7 +62,7 @@ func Follow[T any, P Object[T]](ctx context.Context, c client.WithWatch, list cl
 				log.Error(err, "What the API says is not known; the last known state holds")
 			}
 		}
-		if !sleep(ctx, pause) {
+		if !Sleep(ctx, pause) {
 			return ctx.Err()
 		}
 	}

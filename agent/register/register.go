@@ -1,11 +1,12 @@
 // Package register is the agent's way into the Kubernetes API: a client that
-// knows three kinds, the following of one object, the heartbeat, and the
-// condition by which an agent says whether it takes orders.
+// knows the kinds that an agent has to do with, the following of one object, the
+// heartbeat, and the condition by which an agent says whether it takes orders.
 //
 // It owns the Lease "mac-NAME" while it renews it; the operator made it. It
 // refuses discovery, lists and everything else that an agent has no business
-// with: its whole world are three objects by name. A failure of the API is
-// waited out and never taken for a deletion.
+// with: its whole world are three objects by name, its own requests for
+// certificates, and tokens of its own account. A failure of the API is waited
+// out and never taken for a deletion.
 //
 // Start reading at NewClient, then Follow.
 package register
@@ -18,6 +19,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -30,14 +33,17 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// NewClient makes a client for MacNodes, Leases and Secrets. It needs no
-// discovery, so it works before the API does. There is no client-side rate
+// NewClient makes a client for MacNodes, Leases, Secrets, requests for
+// certificates and tokens of accounts. It needs no discovery, so it works
+// before the API does. There is no client-side rate
 // limit: what an agent writes is bounded where it is decided.
 func NewClient(config *rest.Config) (client.WithWatch, error) {
 	c := rest.CopyConfig(config)
 	c.QPS = -1
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, coordinationv1.AddToScheme, certificatesv1.AddToScheme, authenticationv1.AddToScheme, v1alpha1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("make scheme: %w", err)
 		}
@@ -45,6 +51,8 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(v1alpha1.GroupVersion.WithKind("MacNode"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
+	mapper.Add(certificatesv1.SchemeGroupVersion.WithKind("CertificateSigningRequest"), meta.RESTScopeRoot)
 	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
 	cl, err := client.NewWithWatch(c, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
@@ -112,7 +120,7 @@ func (h *Heartbeat) Run(ctx context.Context) error {
 			h.log.Info("Lease is renewed again", "failures", failures)
 			failures = 0
 		}
-		if !sleep(ctx, pause) {
+		if !Sleep(ctx, pause) {
 			return ctx.Err()
 		}
 	}
@@ -127,8 +135,8 @@ func retryPause(failures int) time.Duration {
 	return jitter(min(retryMost, retryFirst<<min(failures, 10)))
 }
 
-// sleep waits, and reports false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
+// Sleep waits for d, and reports false when ctx ended first.
+func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

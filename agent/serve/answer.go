@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -43,7 +44,9 @@ func (a answer) whole(ctx context.Context, door admission.Door) error {
 		if !ok {
 			return ended(ctx, failure(end))
 		}
-		return writeJSON(door.Open(a.admitted), a.form.whole(text.String(), reason, usageOf(end.GetUsage())))
+		w, usage := door.Open(a.admitted), usageOf(end.GetUsage())
+		agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
+		return writeJSON(w, a.form.whole(text.String(), reason, usage))
 	}
 }
 
@@ -63,7 +66,8 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 	defer reader.Wait()
 	defer cancel()
 
-	out := &eventStream{EventWriter: openai.NewEventWriter(door.Open(a.admitted)), opening: a.form.opening()}
+	w := door.Open(a.admitted)
+	out := &eventStream{EventWriter: openai.NewEventWriter(w), header: w.Header(), opening: a.form.opening()}
 	silence := time.NewTicker(a.KeepAlive)
 	defer silence.Stop()
 	for {
@@ -114,9 +118,11 @@ func (a answer) finish(ctx context.Context, out *eventStream, end *wire.Finished
 	if !ok {
 		return a.fail(ctx, out, failure(end))
 	}
+	usage := usageOf(end.GetUsage())
+	agentapi.SetTokens(out.header, http.TrailerPrefix+agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
 	err := out.send(a.form.finish(reason))
 	if err == nil && a.includeUsage {
-		err = out.send(a.form.usage(usageOf(end.GetUsage())))
+		err = out.send(a.form.usage(usage))
 	}
 	if err == nil {
 		err = out.Done()
@@ -155,6 +161,7 @@ func failure(end *wire.Finished) error {
 // that event: as long as nothing was sent, another Mac may take over.
 type eventStream struct {
 	*openai.EventWriter
+	header  http.Header // and trailer
 	opening any
 }
 

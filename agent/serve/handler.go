@@ -182,6 +182,9 @@ func ended(ctx context.Context, err error) error {
 }
 
 func (h *handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if err := openai.PlainBody(r.Header); err != nil {
+		return nil, err
+	}
 	rc := http.NewResponseController(w)
 	if err := rc.SetReadDeadline(time.Now().Add(h.ReadTimeout)); err != nil {
 		return nil, fmt.Errorf("bound the time of a request body: %w", err)

@@ -21,6 +21,7 @@ import (
 
 // agent is Serve with real TLS and HTTP/2 on loopback.
 type agent struct {
+	ca     *agentapitest.CA
 	fake   *servetest.Fake
 	url    string
 	client *http.Client
@@ -35,7 +36,7 @@ func startAgent(t *testing.T, script servetest.Script, drain time.Duration, chan
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{fake: servetest.New(), url: "https://" + l.Addr().String(), ended: make(chan error, 1)}
+	a := &agent{ca: ca, fake: servetest.New(), url: "https://" + l.Addr().String(), ended: make(chan error, 1)}
 	a.fake.Add("m", here, script)
 	c := serve.Config{Engines: a.fake, Mac: "mac-a", Log: testr.New(t)}
 	for _, f := range change {
@@ -143,5 +144,29 @@ func TestShutdownIsBoundedAndTellsTheClient(t *testing.T) {
 	}
 	if err := <-a.ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestTheGatewayIsToldTheTokens of every answer, whatever the client asked for.
+func TestTheGatewayIsToldTheTokens(t *testing.T) {
+	a := startAgent(t, servetest.Say("Par", "", "is"), time.Second)
+	resp := a.stream(t)
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, ok := agentapi.Tokens(resp.Trailer); !ok || n != 6 {
+		t.Errorf("the trailer of a stream says %v", resp.Trailer)
+	}
+	if strings.Contains(string(b), "usage") {
+		t.Errorf("the client is told what it did not ask for: %s", b)
+	}
+	whole, err := a.client.Post(a.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer whole.Body.Close()
+	if n, ok := agentapi.Tokens(whole.Header); !ok || n != 6 {
+		t.Errorf("the header of a whole answer says %v", whole.Header)
 	}
 }

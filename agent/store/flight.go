@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -132,8 +134,57 @@ func (s *Store) bring(ctx context.Context, rec model.Record, report func(v1alpha
 	return "", &download.Error{Reason: v1alpha1.ReasonSourceForbidden, Message: fmt.Sprintf("source %q begins neither with file:// nor https:// nor hf://", rec.Source)}
 }
 
-// inPlace verifies a file of the model root, which stays where it is.
+// inPlace verifies a file or folder of the model root, which stays where it is.
 func (s *Store) inPlace(ctx context.Context, rec model.Record, verifying func(int64)) (string, error) {
+	if rec.Format == model.FormatSafetensors {
+		return s.folderInPlace(ctx, rec, verifying)
+	}
+	return s.fileInPlace(ctx, rec, verifying)
+}
+
+// folderInPlace wants the folder to hold the record's files and no other that
+// an engine would read.
+func (s *Store) folderInPlace(ctx context.Context, rec model.Record, verifying func(int64)) (string, error) {
+	l, err := s.opt.Root.OpenFolder(rec.Source)
+	if err != nil {
+		return "", err
+	}
+	if l == nil {
+		return "", changed(rec, "no model in safetensors lies there")
+	}
+	defer l.Close()
+	sums, err := s.opt.Root.SumFolder(ctx, l, verifying)
+	if err != nil {
+		return "", err
+	}
+	got := l.Record(rec.Source, sums)
+	if got.Digest != rec.Digest {
+		return "", changed(rec, differs(got.Files, rec.Files))
+	}
+	return l.Path(), nil
+}
+
+// differs names the first file that is not as it was.
+func differs(got, want []model.File) string {
+	have := map[string]model.File{}
+	for _, f := range got {
+		have[f.Path] = f
+	}
+	for _, w := range want {
+		g, ok := have[w.Path]
+		switch {
+		case !ok:
+			return w.Path + " is gone"
+		case g != w:
+			return w.Path + " is another one"
+		}
+		delete(have, w.Path)
+	}
+	return "there is a new file " + slices.Min(slices.Collect(maps.Keys(have)))
+}
+
+// fileInPlace is inPlace for a model that is one file.
+func (s *Store) fileInPlace(ctx context.Context, rec model.Record, verifying func(int64)) (string, error) {
 	l, err := s.opt.Root.Open(rec.Source)
 	if err != nil {
 		return "", err
@@ -154,9 +205,13 @@ func (s *Store) inPlace(ctx context.Context, rec model.Record, verifying func(in
 }
 
 func changed(rec model.Record, how string) error {
+	otherwise := "name the new file's digest in model.sha256"
+	if rec.Format == model.FormatSafetensors {
+		otherwise = "give the new model a folder and a source of its own"
+	}
 	return &download.Error{
 		Reason:  v1alpha1.ReasonDigestMismatch,
-		Message: fmt.Sprintf("%s is not the file that was inspected: %s; put the inspected file back, or name the new one's digest in model.sha256", brief(rec.Source), how),
+		Message: fmt.Sprintf("%s is not what was inspected: %s; put back what was inspected, or %s", brief(rec.Source), how, otherwise),
 	}
 }
 
@@ -173,6 +228,36 @@ func (s *Store) address(rec model.Record, f model.File) (string, error) {
 		return "", &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the order's model record names no commit; delete and apply the ModelDeployment again"}
 	}
 	return s.opt.Hub.URL(src.Repo, rec.Commit, f.Path), nil
+}
+
+// bearer is how a record's files are asked for: those of a hub with a token, if
+// an order names one, and all others without.
+func (s *Store) bearer(rec model.Record) func() (download.Bearer, error) {
+	if !strings.HasPrefix(rec.Source, hub.Scheme) {
+		return nil
+	}
+	return func() (download.Bearer, error) {
+		if s.opt.Token == nil {
+			return "", nil
+		}
+		return s.opt.Token(rec)
+	}
+}
+
+// mayYet says that a hub denied a file, which another token may be given.
+func (s *Store) mayYet(rec model.Record, err error) bool {
+	return s.bearer(rec) != nil && download.Denied(err)
+}
+
+// explain says what a hub's answer means.
+func (s *Store) explain(rec model.Record, err error) error {
+	src, parseErr := hub.Parse(rec.Source, "")
+	if parseErr != nil {
+		return err // no hub's
+	}
+	src.Revision = rec.Commit
+	token, tokenErr := s.bearer(rec)()
+	return hub.Explain(err, src, tokenErr == nil && token != "")
 }
 
 // fetch downloads the record's files, one after another, and puts them on the
@@ -196,6 +281,7 @@ func (s *Store) fetch(ctx context.Context, rec model.Record, report func(v1alpha
 		if err != nil {
 			return "", download.DiskError(err, "make room for")
 		}
+		target.Bearer = s.bearer(rec)
 		targets = append(targets, target)
 		missing -= there
 	}
@@ -203,7 +289,8 @@ func (s *Store) fetch(ctx context.Context, rec model.Record, report func(v1alpha
 		return "", errors.Join(err, s.shelf.dropPartial(rec.Digest))
 	}
 	if err := s.transfer(ctx, targets, rec.Bytes(), report); err != nil {
-		if ctx.Err() == nil && !download.IsTransient(err) {
+		err = s.explain(rec, err)
+		if ctx.Err() == nil && !download.IsTransient(err) && !s.mayYet(rec, err) {
 			err = errors.Join(err, s.shelf.dropPartial(rec.Digest))
 		}
 		return "", err

@@ -152,3 +152,83 @@ func TestRecordsOfAHubThatCannotBeMeant(t *testing.T) {
 		t.Errorf("%d requests were made", n)
 	}
 }
+
+// TestAPrivateRepositoryIsFetchedWithItsToken: the token is asked for anew each
+// time, goes to the hub alone, and what a wrong one left stays for a right one.
+func TestAPrivateRepositoryIsFetchedWithItsToken(t *testing.T) {
+	repo, rec := repository()
+	repo.Private, repo.Token = true, "hf_secret"
+	stand := &hubtest.Hub{}
+	stand.Put("org/model", repo)
+	large := httptest.NewTLSServer(stand)
+	t.Cleanup(large.Close)
+	stand.Large = large.URL
+	s := overHub(t, stand)
+	given := map[string]error{}
+	var token download.Bearer
+	s.opt.Token = func(r model.Record) (download.Bearer, error) {
+		if r.Digest != rec.Digest {
+			t.Errorf("asked for the token of %+v", r)
+		}
+		return token, given["error"]
+	}
+	part := filepath.Join(s.opt.Dir, partialDir, folder(rec.Digest), filesDir, rec.Files[0].Path)
+
+	_, err := s.Ensure(t.Context(), rec, nil)
+	wantReason(t, err, v1alpha1.ReasonSourceNotFound)
+	token = "hf_other"
+	_, err = s.Ensure(t.Context(), rec, nil)
+	wantReason(t, err, v1alpha1.ReasonTokenRefused)
+	if _, err := os.Stat(part); err != nil {
+		t.Errorf("a denied download leaves nothing to resume: %v", err)
+	}
+	given["error"] = &download.Error{Reason: v1alpha1.ReasonTokenMissing, Message: "it is not here yet", Transient: true, Status: 401}
+	before := len(stand.Requests())
+	_, err = s.Ensure(t.Context(), rec, nil)
+	wantReason(t, err, v1alpha1.ReasonTokenMissing)
+	if n := len(stand.Requests()) - before; n > 0 {
+		t.Errorf("%d requests without the token", n)
+	}
+
+	token, given = "hf_secret", nil
+	if _, err = s.Ensure(t.Context(), rec, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, request := range stand.Bearing() {
+		if strings.Contains(request, "/large/") {
+			t.Errorf("the token went along with %s", request)
+		}
+	}
+	// No file of ours may say the token.
+	err = filepath.WalkDir(s.opt.Dir, func(p string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(p)
+		if bytes.Contains(b, []byte("hf_secret")) {
+			t.Errorf("%s says the token", p)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAttackATokenForASourceThatIsNoHub: only a hub's files are asked for with
+// a token.
+func TestAttackATokenForASourceThatIsNoHub(t *testing.T) {
+	w := newWorld(t)
+	asked := ""
+	w.origin.Config.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		asked += r.Header.Get("Authorization")
+		http.ServeContent(rw, r, "m", time.Time{}, bytes.NewReader(w.content))
+	})
+	s, _ := w.start()
+	s.opt.Token = func(model.Record) (download.Bearer, error) { return "hf_secret", nil }
+	path, err := s.Ensure(t.Context(), recordOf(w.source(), w.content), nil)
+	wantContent(t, path, err, w.content)
+	if asked != "" {
+		t.Errorf("it was asked with %q", asked)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,7 +25,8 @@ import (
 )
 
 const (
-	maxKnown   = 256
+	maxKnown   = 2048
+	maxFolders = 64
 	maxEntries = 10_000
 )
 
@@ -40,6 +42,8 @@ type Root struct {
 	// mu guards what follows.
 	mu    sync.Mutex
 	known map[string]hashed
+	// folders are those that held a model, with the names of its files.
+	folders map[string][]string
 }
 
 // hashed is what a file held when it had that stamp.
@@ -58,12 +62,14 @@ type rootNotes struct {
 	Version int               `json:"version"`
 	Dir     string            `json:"dir"`
 	Files   map[string]hashed `json:"files"`
+	// Folders came later; notes without them are read as they are.
+	Folders map[string][]string `json:"folders,omitempty"`
 }
 
 // OpenRoot opens the model root dir, or none if dir is empty. Digests are
 // remembered in the file notes.
 func OpenRoot(dir, notes string, log logr.Logger) (*Root, error) {
-	r := &Root{notes: notes, log: log, known: map[string]hashed{}}
+	r := &Root{notes: notes, log: log, known: map[string]hashed{}, folders: map[string][]string{}}
 	if dir == "" {
 		return r, nil
 	}
@@ -120,7 +126,7 @@ func (r *Root) Open(source string) (*Local, error) {
 		return nil, explain(err, source)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, failure(v1alpha1.ReasonSourceForbidden, "%s is not a regular file; name a .gguf file, or a folder that holds one", source)
+		return nil, failure(v1alpha1.ReasonSourceForbidden, "%s is not a regular file; name a .gguf file, or a folder that holds a model", source)
 	}
 	// Without O_NONBLOCK a pipe put there since would hold us for ever.
 	f, err := r.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -176,7 +182,7 @@ func (r *Root) onlyModel(dir, source string) (string, fs.FileInfo, error) {
 	})
 	switch len(names) {
 	case 0:
-		return "", nil, failure(v1alpha1.ReasonSourceNotFound, "folder %s holds no .gguf file", source)
+		return "", nil, failure(v1alpha1.ReasonSourceNotFound, "folder %s holds neither a .gguf file nor a config.json with model*.safetensors", source)
 	case 1:
 		name := dir + "/" + names[0]
 		info, err := r.root.Stat(name)
@@ -221,7 +227,17 @@ func (r *Root) remember(name string, h hashed) {
 			return int(r.known[a].At - r.known[b].At)
 		}))
 	}
-	content, err := json.Marshal(rootNotes{Version: 1, Dir: r.dir, Files: r.known})
+	r.mu.Unlock()
+	r.save()
+}
+
+// save writes what is remembered to disk.
+func (r *Root) save() {
+	r.mu.Lock()
+	for len(r.folders) > maxFolders { // costs a look through the files, no more
+		delete(r.folders, slices.Min(slices.Collect(maps.Keys(r.folders))))
+	}
+	content, err := json.Marshal(rootNotes{Version: 1, Dir: r.dir, Files: r.known, Folders: r.folders})
 	r.mu.Unlock()
 	if err == nil {
 		err = r.writeNotes(content)
@@ -261,22 +277,38 @@ func (r *Root) recall() {
 	}
 	if n.Version == 1 && n.Dir == r.dir && n.Files != nil {
 		r.known = n.Files
+		if n.Folders != nil {
+			r.folders = n.Folders
+		}
 	}
 }
 
 // held lists the models of the root that were hashed and are unchanged.
 func (r *Root) held() []v1alpha1.StoredWeights {
 	var out []v1alpha1.StoredWeights
-	for _, h := range r.unchanged() {
-		out = append(out, v1alpha1.StoredWeights{Digest: h.digest(), Bytes: h.Stamp.Bytes})
+	known := r.unchanged()
+	folders := r.folderRecords(known)
+	for name, h := range known {
+		if _, part := folders[path.Dir(name)]; !part {
+			out = append(out, v1alpha1.StoredWeights{Digest: h.digest(), Bytes: h.Stamp.Bytes})
+		}
+	}
+	for _, rec := range folders {
+		out = append(out, v1alpha1.StoredWeights{Digest: rec.Digest, Bytes: rec.Bytes()})
 	}
 	return out
 }
 
 // find returns the path of an unchanged model with that digest, or "".
 func (r *Root) find(digest string) string {
-	for name, h := range r.unchanged() {
+	known := r.unchanged()
+	for name, h := range known {
 		if h.digest() == digest {
+			return filepath.Join(r.dir, filepath.FromSlash(name))
+		}
+	}
+	for name, rec := range r.folderRecords(known) {
+		if rec.Digest == digest {
 			return filepath.Join(r.dir, filepath.FromSlash(name))
 		}
 	}

@@ -315,6 +315,20 @@ func (s *shelf) dropPartial(digest string) error {
 	return nil
 }
 
+// prunePartials gives back the disk of all begun downloads that are not to stay.
+func (s *shelf) prunePartials(stays func(digest string) bool) error {
+	parts, err := fs.ReadDir(s.root.FS(), partialDir)
+	if err != nil {
+		return fmt.Errorf("look for part files: %w", err)
+	}
+	for _, p := range parts {
+		if digest := "sha256:" + p.Name(); !stays(digest) {
+			err = errors.Join(err, s.dropPartial(digest))
+		}
+	}
+	return err
+}
+
 // takeAway makes weights vanish in one step; their disk comes back with
 // emptyTrash, or at the next start.
 func (s *shelf) takeAway(digest string) (int64, error) {

@@ -2,8 +2,8 @@
 // files, one copy per content, whoever asked for them.
 //
 // It owns the folder of downloaded weights (keyed by the digest of the model
-// record) and the read-only view of the Mac's model root, whose files are used
-// in place. It refuses to hand out a path whose bytes were not hashed since
+// record) and the read-only view of the Mac's model root, whose files and
+// folders are used in place. It refuses to hand out a path whose bytes were not hashed since
 // they last changed, sources that leave the model root, records whose paths
 // leave their folder, and the removal of what is in use. It downloads through
 // package download and removes nothing by itself: garbage collection is its
@@ -21,6 +21,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,8 +48,9 @@ const SingleFile = "model.gguf"
 // ErrInUse says that weights are held or being fetched.
 var ErrInUse = errors.New("weights are in use")
 
-// fetchesAtOnce bounds parallel downloads; more would only share one line.
-const fetchesAtOnce = 3
+// FetchesAtOnce bounds parallel downloads where no other number is given; more
+// would only share one line.
+const FetchesAtOnce = 3
 
 // maxListed is what MacNode's status.weights holds.
 const maxListed = 256
@@ -61,8 +63,13 @@ type Options struct {
 	Root *Root
 	// Fetch downloads.
 	Fetch *download.Fetcher
+	// AtOnce is how many models are downloaded at a time; 0 means FetchesAtOnce.
+	AtOnce int
 	// Hub says where the files of hf:// sources lie; nil where there are none.
 	Hub *hub.Hub
+	// Token is the hub token that a record's source is read with now, empty where
+	// it needs none; nil where there are none.
+	Token func(model.Record) (download.Bearer, error)
 	// Free reads the bytes free on the disk of Dir; nil means the system's figure.
 	Free func() (int64, error)
 	// Log takes what no caller hears.
@@ -95,7 +102,7 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 		return nil, fmt.Errorf("open weight store %s: %w", opt.Dir, err)
 	}
 	s := &Store{
-		opt: opt, shelf: sh, lifetime: ctx, slots: make(chan struct{}, fetchesAtOnce),
+		opt: opt, shelf: sh, lifetime: ctx, slots: make(chan struct{}, cmp.Or(opt.AtOnce, FetchesAtOnce)),
 		flights: map[string]*flight{}, holds: map[string]map[*Hold]struct{}{},
 	}
 	if s.opt.Free == nil {
@@ -201,6 +208,15 @@ func (s *Store) Remove(digest string) (int64, error) {
 		return 0, fmt.Errorf("remove %s: %w", digest, err)
 	}
 	return bytes, s.shelf.emptyTrash()
+}
+
+// Prune gives back the disk of downloads that were begun, are not going on and
+// whose digest is not wanted: those of a Mac that was off, say, when its order
+// was withdrawn.
+func (s *Store) Prune(wanted func(digest string) bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.shelf.prunePartials(func(digest string) bool { return wanted(digest) || s.flights[digest] != nil })
 }
 
 // List says which weights are on this Mac, verified and unchanged since, in

@@ -358,6 +358,40 @@ func TestShutdownKeepsThePartForAResume(t *testing.T) {
 	wantContent(t, path, err, w.content)
 }
 
+// TestPruneKeepsWhatIsWantedOrUnderWay and nothing else of what was begun.
+func TestPruneKeepsWhatIsWantedOrUnderWay(t *testing.T) {
+	w := newWorld(t)
+	w.gate = make(chan struct{})
+	s, _ := w.start()
+	wanted, left := strings.Repeat("a", 64), strings.Repeat("b", 64)
+	for _, d := range []string{wanted, left} {
+		p := filepath.Join(w.dir, partialDir, d, filesDir)
+		if err := os.MkdirAll(p, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(p, SingleFile), w.content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rec := recordOf(w.source(), w.content)
+	var once sync.Once
+	path, err := s.Ensure(t.Context(), rec, func(p v1alpha1.Progress) {
+		if p.BytesDone == 0 {
+			return
+		}
+		once.Do(func() {
+			if err := s.Prune(func(digest string) bool { return digest == "sha256:"+wanted }); err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Stat(filepath.Join(w.dir, partialDir, left)); !errors.Is(err, os.ErrNotExist) || w.partials() != 2 {
+				t.Errorf("%d parts stay, that of nobody: %v", w.partials(), err)
+			}
+			close(w.gate)
+		})
+	})
+	wantContent(t, path, err, w.content)
+}
+
 func TestStartClearsWhatACrashLeft(t *testing.T) {
 	w := newWorld(t)
 	name := strings.Repeat("a", 64)
@@ -411,7 +445,7 @@ func TestWrongDownloadLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestHostileRecordsAreRefused(t *testing.T) {
+func TestAttackHostileRecordsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	s, _ := w.start()
 	w.put("m.gguf", w.content)
@@ -477,7 +511,7 @@ func TestModelRootIsUsedInPlaceAndVerified(t *testing.T) {
 	}
 }
 
-func TestModelRootKeepsReadersInside(t *testing.T) {
+func TestAttackModelRootKeepsReadersInside(t *testing.T) {
 	w := newWorld(t)
 	outside := filepath.Join(t.TempDir(), "secret.gguf")
 	if err := os.WriteFile(outside, []byte("secret"), 0o644); err != nil {
@@ -510,7 +544,7 @@ func TestModelRootKeepsReadersInside(t *testing.T) {
 		"file:///" + strings.Repeat("x", 300): v1alpha1.ReasonSourceNotFound,
 		"file:///two":                         v1alpha1.ReasonInvalidModel,
 		"file:///../secret.gguf":              v1alpha1.ReasonSourceForbidden, "file:///in/../../x": v1alpha1.ReasonSourceForbidden, "file:///%2e%2e/x": v1alpha1.ReasonSourceForbidden,
-		"file:////etc/passwd": v1alpha1.ReasonSourceForbidden, "file:///%2fetc/passwd": v1alpha1.ReasonSourceForbidden, "file:///a%00b": v1alpha1.ReasonSourceForbidden,
+		"file:///etc/passwd": v1alpha1.ReasonSourceNotFound, "file:////etc/passwd": v1alpha1.ReasonSourceForbidden, "file:///%2fetc/passwd": v1alpha1.ReasonSourceForbidden, "file:///a%00b": v1alpha1.ReasonSourceForbidden,
 		"file:///a%5cb": v1alpha1.ReasonSourceForbidden, "file:///./x": v1alpha1.ReasonSourceForbidden, "file://": v1alpha1.ReasonSourceForbidden, "file:///": v1alpha1.ReasonSourceForbidden,
 		"file:///a%zz": v1alpha1.ReasonSourceForbidden, "file:///in/m.gguf?x": v1alpha1.ReasonSourceForbidden, "file:///in/m.gguf#x": v1alpha1.ReasonSourceForbidden,
 		"file:/in/m.gguf": v1alpha1.ReasonSourceForbidden, outside: v1alpha1.ReasonSourceForbidden,

@@ -17,7 +17,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -37,7 +39,31 @@ const (
 	// HeaderRetryable on an error answer says that nothing was done and another
 	// replica may be tried: "true" or absent.
 	HeaderRetryable = "X-Metalfleet-Retryable"
+	// HeaderTokens on a whole answer, and in the trailer of a stream, counts its
+	// prompt and its text, as "12+34", whether the client asked for usage or not.
+	HeaderTokens = "X-Metalfleet-Tokens"
 )
+
+// maxTokens of a prompt or an answer; a header that says more is not believed.
+const maxTokens = 1 << 31
+
+// SetTokens says what an answer used, under a header of that name.
+func SetTokens(h http.Header, name string, prompt, text int) {
+	h.Set(name, fmt.Sprintf("%d+%d", prompt, text))
+}
+
+// Tokens is the sum that HeaderTokens says; ok is false where it says none.
+func Tokens(h http.Header) (sum int64, ok bool) {
+	prompt, text, _ := strings.Cut(h.Get(HeaderTokens), "+")
+	for _, part := range []string{prompt, text} {
+		n, err := strconv.ParseUint(part, 10, 63)
+		if err != nil || n > maxTokens {
+			return 0, false
+		}
+		sum += int64(n)
+	}
+	return sum, true
+}
 
 // PathHealth answers 204 on the agent's port while it takes requests.
 const PathHealth = "/metalfleet/v1/health"
@@ -65,16 +91,25 @@ const GatewayName = "gateway.metalfleet.dev"
 // MacServerName is the DNS name in the certificate of the Mac called name.
 func MacServerName(name string) string { return name + ".mac.metalfleet.dev" }
 
-// ServerTLS is how an agent listens: TLS 1.3, its own certificate, and client
-// certificates of roots that name a gateway. getCertificate is asked at every
-// handshake, so that a renewed certificate needs no restart.
+// ServerTLS is how an agent listens: TLS 1.3, its own certificate for clients
+// that mean this Mac, and client certificates of roots that name a gateway.
+// getCertificate is asked at every handshake, so that a renewed certificate
+// needs no restart.
 func ServerTLS(getCertificate func() (*tls.Certificate, error), roots *x509.CertPool) *tls.Config {
 	return &tls.Config{
-		MinVersion:     tls.VersionTLS13,
-		NextProtos:     []string{"h2", "http/1.1"},
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return getCertificate() },
-		ClientAuth:     tls.RequireAndVerifyClientCert,
-		ClientCAs:      roots,
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			c, err := getCertificate()
+			if err != nil {
+				return nil, err
+			}
+			return c, meant(hello, c)
+		},
+		ClientAuth: tls.RequireAndVerifyClientCert,
+		ClientCAs:  roots,
+		// A session taken up again would outlive the authority that vouched for it.
+		SessionTicketsDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 {
 				return errors.New("client sent no certificate")
@@ -85,6 +120,18 @@ func ServerTLS(getCertificate func() (*tls.Certificate, error), roots *x509.Cert
 			return nil
 		},
 	}
+}
+
+// meant wants a client that names the Mac of the certificate: who means another
+// one, or does not say whom, would get answers of the wrong Mac.
+func meant(hello *tls.ClientHelloInfo, c *tls.Certificate) error {
+	if hello.ServerName == "" {
+		return errors.New("client does not say which Mac it means")
+	}
+	if err := hello.SupportsCertificate(c); err != nil {
+		return fmt.Errorf("client means %q: %w", hello.ServerName, err)
+	}
+	return nil
 }
 
 // ClientTLS is how a gateway dials the Mac called mac, whatever its address:

@@ -121,3 +121,22 @@ func TestWhoMaySpeakToWhom(t *testing.T) {
 		})
 	}
 }
+
+// TestAttackAnOldSession: what was proved in one handshake is not carried over
+// to another one, in which certificate and authority may be good no more.
+func TestAttackAnOldSession(t *testing.T) {
+	ours := newAuthority(t)
+	server := ServerTLS(ours.leaf(t, MacServerName("studio-1"), x509.ExtKeyUsageServerAuth), ours.pool)
+	client := ClientTLS(ours.leaf(t, GatewayName, x509.ExtKeyUsageClientAuth), ours.pool, "studio-1")
+	client.ClientSessionCache = tls.NewLRUClientSessionCache(8)
+	resumed := false
+	client.VerifyConnection = func(s tls.ConnectionState) error { resumed = resumed || s.DidResume; return nil }
+	for range 2 {
+		if err := handshake(t, server, client); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if resumed {
+		t.Error("a session was taken up again")
+	}
+}

@@ -187,7 +187,7 @@ func decodeMessage(param string, raw json.RawMessage) (Message, error) {
 		return m, &Error{Status: 400, Type: TypeInvalidRequest, Param: param + ".role", Code: CodeUnsupportedParameter,
 			Message: "Messages of the role '" + m.Role + "' are not supported yet."}
 	default:
-		return m, Invalid(param+".role", "'%s' must be one of system, developer, user, assistant, not '%s'.", param+".role", shorten(m.Role))
+		return m, Invalid(param+".role", "'%s' must be one of system, developer, user, assistant, not '%s'.", param+".role", Shorten(m.Role))
 	}
 	if len(m.Content.Parts) == 0 {
 		return m, required(param + ".content")
@@ -230,7 +230,7 @@ func decodePart(param string, raw json.RawMessage) (ContentPart, error) {
 		return p, required(param + ".type")
 	case p.Type != "text":
 		return p, &Error{Status: 400, Type: TypeInvalidRequest, Param: param + ".type", Code: CodeUnsupportedParameter,
-			Message: "Content parts of the type '" + shorten(p.Type) + "' are not supported yet; send text parts."}
+			Message: "Content parts of the type '" + Shorten(p.Type) + "' are not supported yet; send text parts."}
 	case text == nil:
 		return p, required(param + ".text")
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +30,17 @@ func ReadBody(r io.Reader, limit int64) ([]byte, error) {
 			Message: fmt.Sprintf("The request body is larger than %d bytes. Send a shorter conversation.", limit)}
 	}
 	return body, nil
+}
+
+// PlainBody refuses a request whose body is packed, as its header says: nothing
+// is unfolded, and what was not unfolded is not read as if it had been.
+func PlainBody(h http.Header) error {
+	for _, encoding := range h.Values("Content-Encoding") {
+		if encoding != "" && !strings.EqualFold(encoding, "identity") {
+			return EncodedBody(encoding)
+		}
+	}
+	return nil
 }
 
 // DecodeModel reads the model out of the body of any request that names one,
@@ -119,7 +131,7 @@ func decodeObject(raw []byte, within string, fields map[string]field) error {
 			return malformed(raw, dec.InputOffset(), err.Error())
 		}
 		if seen[name] {
-			return Invalid(param, "The parameter '%s' is given twice.", shorten(param))
+			return Invalid(param, "The parameter '%s' is given twice.", Shorten(param))
 		}
 		seen[name] = true
 		decode, known := fields[name]
@@ -161,8 +173,8 @@ func join(within, name string) string {
 	return within + "." + name
 }
 
-// shorten bounds what a client's own text adds to a message about it.
-func shorten(s string) string {
+// Shorten bounds what a client's own text adds to a message about it.
+func Shorten(s string) string {
 	const most = 64
 	if len(s) <= most {
 		return s
@@ -239,7 +251,7 @@ func floatInto(to **float64, low, high float64) field {
 		}
 		v, err := strconv.ParseFloat(string(raw), 64)
 		if err != nil || math.IsNaN(v) || v < low || v > high {
-			return Invalid(param, "'%s' must be between %v and %v, not %s.", param, low, high, shorten(string(raw)))
+			return Invalid(param, "'%s' must be between %v and %v, not %s.", param, low, high, Shorten(string(raw)))
 		}
 		*to = &v
 		return nil
@@ -255,9 +267,9 @@ func integer(low, high int64, set func(int64)) field {
 		v, err := strconv.ParseInt(string(raw), 10, 64)
 		switch {
 		case errors.Is(err, strconv.ErrSyntax):
-			return Invalid(param, "'%s' must be a whole number, not %s.", param, shorten(string(raw)))
+			return Invalid(param, "'%s' must be a whole number, not %s.", param, Shorten(string(raw)))
 		case err != nil || v < low || v > high:
-			return Invalid(param, "'%s' must be between %d and %d, not %s.", param, low, high, shorten(string(raw)))
+			return Invalid(param, "'%s' must be between %d and %d, not %s.", param, low, high, Shorten(string(raw)))
 		}
 		set(v)
 		return nil
@@ -300,7 +312,7 @@ func unsupported(param string, neutral []string) error {
 }
 
 func unknownParameter(param string) error {
-	param = shorten(param)
+	param = Shorten(param)
 	return &Error{Status: 400, Type: TypeInvalidRequest, Param: param, Code: CodeUnknownParameter,
 		Message: fmt.Sprintf("The parameter '%s' is not known. Check its spelling or leave it out.", param)}
 }

@@ -33,6 +33,7 @@ const (
 	CodeModelNotFound         = "model_not_found"
 	CodeRouteNotFound         = "route_not_found"
 	CodeMethodNotAllowed      = "method_not_allowed"
+	CodeUnsupportedEncoding   = "unsupported_content_encoding"
 	CodePrefillMemoryExceeded = "prefill_memory_exceeded"
 	CodeRateLimitExceeded     = "rate_limit_exceeded"
 	CodeInternal              = "internal_error"
@@ -105,7 +106,7 @@ func (e *Error) MarshalJSON() ([]byte, error) {
 // Invalid is a 400 about one parameter, or about the whole body when param is
 // empty.
 func Invalid(param, format string, args ...any) *Error {
-	return &Error{Status: http.StatusBadRequest, Type: TypeInvalidRequest, Param: shorten(param), Code: CodeInvalidValue,
+	return &Error{Status: http.StatusBadRequest, Type: TypeInvalidRequest, Param: Shorten(param), Code: CodeInvalidValue,
 		Message: fmt.Sprintf(format, args...)}
 }
 
@@ -121,22 +122,35 @@ func Unauthorized() *Error {
 		Message: "The API key is missing or not valid. Send it as 'Authorization: Bearer KEY'."}
 }
 
+// ExpiredKey is a 401 to the holder of a key that was good until then.
+func ExpiredKey(name string, at time.Time) *Error {
+	return &Error{Status: http.StatusUnauthorized, Type: TypeAuthentication, Code: CodeInvalidAPIKey,
+		Message: fmt.Sprintf("The API key '%s' expired at %s. Ask for a new one.", name, at.UTC().Format(time.RFC3339))}
+}
+
+// EncodedBody is a 415: a body is taken as plain JSON alone, so that a small
+// one cannot unfold into a large one.
+func EncodedBody(encoding string) *Error {
+	return &Error{Status: http.StatusUnsupportedMediaType, Type: TypeInvalidRequest, Code: CodeUnsupportedEncoding,
+		Message: fmt.Sprintf("A request body with Content-Encoding '%s' is not taken. Send plain JSON.", Shorten(encoding))}
+}
+
 // ModelNotFound is a 404 that names the model.
 func ModelNotFound(model string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: TypeInvalidRequest, Param: "model", Code: CodeModelNotFound,
-		Message: fmt.Sprintf("The model '%s' does not exist here. GET /v1/models lists what is served.", shorten(model))}
+		Message: fmt.Sprintf("The model '%s' does not exist here. GET /v1/models lists what is served.", Shorten(model))}
 }
 
 // RouteNotFound is a 404 for a path that the API does not have.
 func RouteNotFound(method, path string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: TypeInvalidRequest, Code: CodeRouteNotFound,
-		Message: fmt.Sprintf("There is no route %s %s.", shorten(method), shorten(path))}
+		Message: fmt.Sprintf("There is no route %s %s.", Shorten(method), Shorten(path))}
 }
 
 // MethodNotAllowed is a 405 for a path that has other methods.
 func MethodNotAllowed(method, path, allowed string) *Error {
 	return &Error{Status: http.StatusMethodNotAllowed, Type: TypeInvalidRequest, Code: CodeMethodNotAllowed,
-		Message: fmt.Sprintf("%s is not allowed on %s; use %s.", shorten(method), shorten(path), allowed)}
+		Message: fmt.Sprintf("%s is not allowed on %s; use %s.", Shorten(method), Shorten(path), allowed)}
 }
 
 // PrefillMemoryExceeded is a 413: the prompt would need more memory than the
@@ -176,7 +190,7 @@ func EngineFailed(cause error) *Error {
 // NoEndpoint is a 503: the model exists and no replica of it is ready.
 func NoEndpoint(model string, retryAfter time.Duration) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: TypeUnavailable, Code: CodeNoEndpoint, RetryAfter: retryAfter,
-		Message: fmt.Sprintf("No replica of the model '%s' is ready yet. Try again later.", shorten(model))}
+		Message: fmt.Sprintf("No replica of the model '%s' is ready yet. Try again later.", Shorten(model))}
 }
 
 // Overloaded is a 503: the queue is full.

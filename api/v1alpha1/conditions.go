@@ -1,5 +1,11 @@
 package v1alpha1
 
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+)
+
 // Conditions. One writer each.
 //
 //	on          condition                                          writer
@@ -97,6 +103,14 @@ const (
 	ReasonContextTooLong    = "ContextTooLong"
 	ReasonLimitTooSmall     = "LimitTooSmall"    // memory.limit is less than what the model needs
 	ReasonInspectionFailed  = "InspectionFailed" // a Mac gave a reason that is not one of these
+	// What a hub says of a token; also of a download.
+	ReasonGatedModel   = "GatedModel"   // its licence is to be accepted on the hub
+	ReasonTokenRefused = "TokenRefused" // the token is wrong, expired or may not read
+	ReasonTokenMissing = "TokenMissing" // it has not reached the Mac
+	// What the operator finds behind model.secretRef.
+	ReasonSecretNotFound  = "SecretNotFound"
+	ReasonSecretInvalid   = "SecretInvalid"   // no key token, or another kind of Secret
+	ReasonSecretForbidden = "SecretForbidden" // the operator may not read it
 )
 
 // Reasons of Fits and Placed.
@@ -166,5 +180,16 @@ const (
 	AvoidSeconds      = 600
 )
 
+// HubTokenKeyPrefix begins the keys of hub tokens in a Mac's Secret; what
+// follows is the tokenRef that orders name.
+const HubTokenKeyPrefix = "hub-token."
+
 // AgentObjectName is the name of a Mac's Lease, ServiceAccount and Secret.
 func AgentObjectName(mac string) string { return "mac-" + mac }
+
+// EngineFile begins the names of what an agent keeps of one replica and epoch
+// in its state folder: the log of its engines is logs/NAME.log there.
+func EngineFile(replicaUID string, epoch int64) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d", replicaUID, epoch))
+	return hex.EncodeToString(sum[:6])
+}

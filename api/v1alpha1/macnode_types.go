@@ -119,6 +119,12 @@ type Assignment struct {
 	// model to serve.
 	// +required
 	Model model.Record `json:"model"`
+	// tokenRef names the hub token, among those in this Mac's Secret, that the
+	// source is read with; the token itself is never here.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
+	// +kubebuilder:validation:MaxLength=64
+	TokenRef string `json:"tokenRef,omitempty"`
 	// context to serve it with.
 	// +required
 	Context ContextLimits `json:"context"`
@@ -165,6 +171,12 @@ type Inspection struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=256
 	Files []string `json:"files,omitempty"`
+	// tokenRef names the hub token, among those in this Mac's Secret, that the
+	// source is read with; the token itself is never here.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
+	// +kubebuilder:validation:MaxLength=64
+	TokenRef string `json:"tokenRef,omitempty"`
 }
 
 // MacNodeList is a list of MacNodes.

@@ -76,9 +76,10 @@ type ModelDeploymentSpec struct {
 // ModelSource names the files of a model.
 // +kubebuilder:validation:XValidation:rule="!self.source.startsWith('hf://') || !has(self.sha256)",message="sha256 is for one file (file://, https://); a hub says the digests of its files itself: leave it out, and name a commit in revision"
 // +kubebuilder:validation:XValidation:rule="self.source.startsWith('hf://') || !has(self.revision) && !has(self.files)",message="revision and files are for hf:// sources; leave them out"
+// +kubebuilder:validation:XValidation:rule="self.source.startsWith('hf://') || !has(self.secretRef)",message="secretRef is for hf:// sources: a token is sent to the hub alone; leave it out"
 type ModelSource struct {
 	// source of the weights: "file://PATH" is a path below the model root of
-	// each Mac, "https://HOST/PATH" one GGUF file that is downloaded,
+	// each Mac (a GGUF file, or a folder), "https://HOST/PATH" one GGUF file that is downloaded,
 	// "hf://OWNER/NAME" a repository of the Hugging Face Hub or its mirror, of
 	// which "hf://OWNER/NAME/PATH" is one file or folder.
 	// +required
@@ -103,13 +104,30 @@ type ModelSource struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([^\\\\[\\\\]\\\\\\\\]|\\\\[[^\\\\[\\\\]\\\\\\\\]+\\\\])+$') && !self.startsWith('/') && !self.split('/').exists(p, p == '..')",message="a pattern of files is a path in the repository or a file's name, with *, ? and [a-z] for what may differ, such as '*Q8_0.gguf' or '4bit/*'"
 	Files []string `json:"files,omitempty"`
+	// secretRef names the Secret, in this object's namespace, whose key "token"
+	// holds a token of the hub: for repositories that not everybody may read. It
+	// reaches only the Macs that look at the model or hold it, and no host but
+	// the hub.
+	// +optional
+	SecretRef *SecretReference `json:"secretRef,omitempty"`
 	// sha256 is the hex SHA-256 that the file must have. Required for https://.
 	// +optional
 	// +kubebuilder:validation:MinLength=64
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-f]{64}$')",message="sha256 must be 64 lower-case hex digits, as sha256sum prints them"
 	SHA256 string `json:"sha256,omitempty"`
+}
+
+// SecretReference names a Secret of type Opaque in the same namespace.
+type SecretReference struct {
+	// name of the Secret.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="secretRef.name must be the name of a Secret in this namespace: lower-case letters, digits, '-' and '.'"
+	Name string `json:"name"`
 }
 
 // ContextSpec bounds requests. Memory for cacheTokens is reserved on the Mac.

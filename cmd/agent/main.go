@@ -1,7 +1,8 @@
-// Command agent hosts engines on one Mac, as its MacNode orders.
+// Command agent hosts engines on one Mac, as its MacNode orders. "agent join"
+// brings the Mac into a fleet, once.
 //
-// It owns its flags and signals, and nothing else: package agent is the
-// program. SIGTERM ends the agent and no engine.
+// It owns its flags and signals, and nothing else: packages agent and
+// agent/join are the program. SIGTERM ends the agent and no engine.
 //
 // Start reading at run.
 package main
@@ -20,23 +21,26 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"metalfleet.dev/metalfleet/agent"
+	"metalfleet.dev/metalfleet/agent/account"
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/agent/store"
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -56,6 +60,8 @@ func main() {
 type flags struct {
 	name, kubeconfig, namespace, state, modelRoot, engine string
 	listen, advertise, mac, metrics, sources, hub         string
+	downloadRate                                          string
+	downloadsAtOnce                                       int
 	probeInterval, grace                                  time.Duration
 	verbose, version                                      bool
 }
@@ -64,9 +70,9 @@ func parse(args []string, out io.Writer) (flags, error) {
 	var f flags
 	set := flag.NewFlagSet("agent", flag.ContinueOnError)
 	set.SetOutput(out)
-	set.StringVar(&f.name, "name", "", "`name` of this Mac's MacNode")
-	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "`file` that says how the API server is reached")
-	set.StringVar(&f.namespace, "namespace", "metalfleet-system", "namespace that holds this Mac's Lease and Secret")
+	set.StringVar(&f.name, "name", "", "`name` of this Mac's MacNode; default: the one that it joined as")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` that says how the API server is reached, in place of what joining left; its credentials are not renewed")
+	set.StringVar(&f.namespace, "namespace", "", "namespace of this Mac's Lease and Secret; default: the one that it joined, or metalfleet-system")
 	set.StringVar(&f.state, "state", "", "`folder` for journal, weights, sockets and logs")
 	set.StringVar(&f.state, "state-dir", "", "the same as --state")
 	set.StringVar(&f.modelRoot, "model-root", "", "`folder` below which file:// sources lie; none without it")
@@ -77,6 +83,8 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.metrics, "metrics", "", "loopback `address` of /metrics; none without it")
 	set.StringVar(&f.sources, "allow-source-cidr", "", "comma-separated `blocks` of private addresses that https:// and hf:// sources may have")
 	set.StringVar(&f.hub, "hub-endpoint", hub.DefaultEndpoint, "`URL` of the hub or mirror that hf:// sources mean")
+	set.StringVar(&f.downloadRate, "download-rate", "", "the most `bytes` per second that all downloads take together, such as 50M or 20Mi; no bound without it")
+	set.IntVar(&f.downloadsAtOnce, "downloads-at-once", store.FetchesAtOnce, "how many models are downloaded at a time, 1 to 16")
 	set.DurationVar(&f.probeInterval, "probe-interval", time.Second, "how often footprints are measured while an engine runs")
 	set.DurationVar(&f.grace, "grace", 20*time.Second, "how long running answers may go on after SIGTERM")
 	set.BoolVar(&f.verbose, "verbose", false, "log details that help to debug")
@@ -102,21 +110,24 @@ func besideMe(name string) string {
 	return filepath.Join(filepath.Dir(me), name)
 }
 
-var macName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?$`)
-
 // check refuses what cannot be meant, before anything is touched.
 func (f flags) check() error {
 	switch {
-	case !macName.MatchString(f.name):
-		return fmt.Errorf("--name %q is no MacNode's name: up to 52 lower-case letters, digits and '-'", f.name)
+	case f.name != "" && join.CheckMac(f.name) != nil:
+		return fmt.Errorf("--name %w", join.CheckMac(f.name))
 	case f.state == "":
 		return errors.New("--state is needed: a folder that this agent keeps over restarts")
-	case f.kubeconfig == "":
-		return errors.New("--kubeconfig is needed: the file that was made when this Mac joined")
+	case f.kubeconfig != "" && f.name == "":
+		return errors.New("--name is needed beside --kubeconfig, which does not say whose it is")
 	case f.probeInterval < 10*time.Millisecond || f.probeInterval > time.Minute:
 		return fmt.Errorf("--probe-interval %s, want 10ms to 1m", f.probeInterval)
 	case f.grace < 0:
 		return fmt.Errorf("--grace %s is negative", f.grace)
+	case f.downloadsAtOnce < 1 || f.downloadsAtOnce > 16:
+		return fmt.Errorf("--downloads-at-once %d, want 1 to 16", f.downloadsAtOnce)
+	}
+	if _, err := f.rate(); err != nil {
+		return err
 	}
 	if u, err := url.Parse(f.hub); err != nil || download.CheckURL(u) != nil || u.RawQuery != "" || u.Fragment != "" {
 		return fmt.Errorf("--hub-endpoint %q is no address of a hub; write https://HOST", f.hub)
@@ -134,6 +145,9 @@ func (f flags) check() error {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == "join" {
+		return runJoin(ctx, args[1:], stdout, stderr)
+	}
 	f, err := parse(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
@@ -162,7 +176,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log.Info("agent starts", "version", version, "MacNode", f.name, "pid", os.Getpid())
+	log.Info("agent starts", "version", version, "MacNode", c.Name, "pid", os.Getpid())
 	return errors.Join(a.Run(ctx), a.Close())
 }
 
@@ -184,21 +198,25 @@ func (f flags) config(log logr.Logger) (agent.Config, error) {
 	if c.Engine, err = filepath.Abs(f.engine); err != nil {
 		return c, fmt.Errorf("--engine: %w", err)
 	}
+	c.DownloadsAtOnce = f.downloadsAtOnce
+	if c.DownloadRate, err = f.rate(); err != nil {
+		return c, err
+	}
 	if c.Probe, err = f.probe(); err != nil {
 		return c, err
 	}
 	if c.Sources, err = f.policy(); err != nil {
 		return c, err
 	}
-	rest, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	cluster, err := f.cluster(log)
 	if err != nil {
-		return c, fmt.Errorf("--kubeconfig: %w", err)
+		return c, err
 	}
-	rest.UserAgent = "metalfleet-agent/" + version
 	if err := os.MkdirAll(f.state, 0o700); err != nil {
 		return c, fmt.Errorf("--state: %w", err)
 	}
-	if c.Links, err = agent.Connect(agent.Cluster{REST: rest, Name: f.name, Namespace: f.namespace, StateDir: f.state, BootID: c.BootID, Log: log}); err != nil {
+	c.Name, cluster.BootID = cluster.Name, c.BootID
+	if c.Links, err = agent.Connect(cluster); err != nil {
 		return c, err
 	}
 	if c.Listener, err = net.Listen("tcp", f.listen); err != nil {
@@ -213,6 +231,33 @@ func (f flags) config(log logr.Logger) (agent.Config, error) {
 	return c, err
 }
 
+// cluster is what this Mac joined, or what a kubeconfig says.
+func (f flags) cluster(log logr.Logger) (agent.Cluster, error) {
+	c := agent.Cluster{Name: f.name, Namespace: f.namespace, StateDir: f.state, Log: log}
+	if f.kubeconfig == "" {
+		own, err := account.Open(f.state, log.WithName("account"))
+		if err != nil {
+			return c, err
+		}
+		if f.name != "" && f.name != own.Mac() {
+			return c, fmt.Errorf("--name %s, but the folder %s is that of Mac %s: leave --name out, or name another folder with --state", f.name, f.state, own.Mac())
+		}
+		c.Account, c.REST, c.Name, c.Namespace = own, own.REST(), own.Mac(), own.Namespace()
+	} else {
+		var err error
+		if c.REST, err = clientcmd.BuildConfigFromFlags("", f.kubeconfig); err != nil {
+			return c, fmt.Errorf("--kubeconfig: %w", err)
+		}
+		if c.Namespace == "" {
+			c.Namespace = "metalfleet-system"
+		}
+	}
+	c.REST.UserAgent = userAgent()
+	return c, nil
+}
+
+func userAgent() string { return "metalfleet-agent/" + version }
+
 func (f flags) probe() (probe.Probe, error) {
 	system := probe.NewSystem()
 	if f.mac == "" {
@@ -225,8 +270,20 @@ func (f flags) probe() (probe.Probe, error) {
 	return probe.NewDeclared(d, system), nil
 }
 
+// rate is the bound of all downloads in bytes per second, 0 for none.
+func (f flags) rate() (int64, error) {
+	if f.downloadRate == "" {
+		return 0, nil
+	}
+	q, err := resource.ParseQuantity(f.downloadRate)
+	if err != nil || q.Value() < download.MinRate {
+		return 0, fmt.Errorf("--download-rate %q, want bytes per second, at least %d, such as 50M or 20Mi", f.downloadRate, download.MinRate)
+	}
+	return q.Value(), nil
+}
+
 func (f flags) policy() (download.Policy, error) {
-	p := download.Policy{UserAgent: "metalfleet-agent/" + version}
+	p := download.Policy{UserAgent: userAgent()}
 	for _, s := range strings.FieldsFunc(f.sources, func(r rune) bool { return r == ',' }) {
 		block, err := netip.ParsePrefix(strings.TrimSpace(s))
 		if err != nil {

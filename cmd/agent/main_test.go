@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,15 +17,18 @@ func TestBadFlagsSayWhatToDo(t *testing.T) {
 		flags []string
 		want  string
 	}{
-		"no name":                         {[]string{"--name="}, "is no MacNode's name"},
+		"no name beside a kubeconfig":     {[]string{"--name="}, "--name is needed"},
 		"a name that is no label":         {[]string{"--name=Mac_1"}, "is no MacNode's name"},
 		"a name that is too long":         {[]string{"--name=" + strings.Repeat("m", 53)}, "is no MacNode's name"},
 		"no state":                        {[]string{"--state="}, "--state is needed"},
-		"no kubeconfig":                   {[]string{"--kubeconfig="}, "--kubeconfig is needed"},
+		"a Mac that has not joined":       {[]string{"--kubeconfig="}, "has not joined"},
 		"a kubeconfig that is not there":  {nil, "--kubeconfig"},
 		"an engine that is not there":     {[]string{"--engine=/no/such"}, "--engine"},
 		"a Mac that is none":              {[]string{"--mac=chip=i9,memory=1Gi"}, "--mac: chip"},
 		"a hub that is no address":        {[]string{"--hub-endpoint=http://hub"}, "--hub-endpoint"},
+		"a rate that is none":             {[]string{"--download-rate=fast"}, "--download-rate"},
+		"a rate that stands still":        {[]string{"--download-rate=1k"}, "--download-rate"},
+		"no downloads at all":             {[]string{"--downloads-at-once=0"}, "--downloads-at-once"},
 		"a block that is none":            {[]string{"--allow-source-cidr=10.0.0.0"}, "--allow-source-cidr"},
 		"figures for everybody":           {[]string{"--metrics=0.0.0.0:1"}, "not a loopback address"},
 		"a measuring that would not rest": {[]string{"--probe-interval=1us"}, "--probe-interval"},
@@ -61,5 +65,33 @@ func TestTheAdvertisedAddress(t *testing.T) {
 	}
 	if a, err := address("", &net.TCPAddr{IP: net.IPv4zero, Port: 7}); err != nil || a.Host == "" || a.Host == "0.0.0.0" {
 		t.Errorf("%+v, %v: nobody can dial that", a, err)
+	}
+}
+
+func TestJoiningSaysWhatIsMissing(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	torn := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(torn, []byte("metalfleet-join-v1.cut"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		flags []string
+		want  string
+	}{
+		"no state":                 {[]string{"--token=x"}, "--state is needed"},
+		"no token":                 {[]string{"--state=" + state}, "--token is needed"},
+		"two tokens":               {[]string{"--state=" + state, "--token=x", "--token-file=" + torn}, "either --token-file or --token"},
+		"a word that is no flag":   {[]string{"--state=" + state, "token"}, "unexpected argument"},
+		"a token that was torn":    {[]string{"--state=" + state, "--token-file=" + torn}, "cut off or changed"},
+		"a token that is none":     {[]string{"--state=" + state, "--token=secret"}, "no join token"},
+		"a file that is not there": {[]string{"--state=" + state, "--token-file=" + torn + "s"}, "--token-file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			err := run(t.Context(), append([]string{"join"}, tc.flags...), &out, &out)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/engine"
@@ -28,6 +29,7 @@ type examination struct {
 func examine(ctx context.Context, e *env, args []string) error {
 	f := e.flags("selftest")
 	asJSON := f.Bool("json", false, "print one JSON object at the end")
+	only := f.String("only", "", "run the checks alone whose names contain this")
 	bf := addBackend(f)
 	if err := parse(f, args); err != nil {
 		return err
@@ -40,7 +42,7 @@ func examine(ctx context.Context, e *env, args []string) error {
 	}
 	out := examination{Version: version, Facts: selftest.Machine()}
 	maps.Copy(out.Facts, renamed(about))
-	options := selftest.Options{Open: open}
+	options := selftest.Options{Open: open, Only: func(name string) bool { return strings.Contains(name, *only) }}
 	if !*asJSON {
 		fmt.Fprintln(e.stdout, "engine", version)
 		for _, name := range slices.Sorted(maps.Keys(out.Facts)) {
@@ -49,7 +51,9 @@ func examine(ctx context.Context, e *env, args []string) error {
 		options.Began = func(name string) { fmt.Fprintf(e.stdout, "%-40s ", name) }
 		options.Done = func(r selftest.Result) { fmt.Fprintln(e.stdout, line(r)) }
 	}
-	out.Checks, err = selftest.Run(ctx, options)
+	if out.Checks, err = selftest.Run(ctx, options); err == nil && len(out.Checks) == 0 {
+		return usagef("--only %q is in the name of no check", *only)
+	}
 	out.OK, out.Seconds = err == nil, time.Since(began).Seconds()
 	if *asJSON {
 		if err := json.NewEncoder(e.stdout).Encode(out); err != nil {

@@ -91,3 +91,14 @@ func TestAFailedSelftestHasTheExitCodeOfTheBackEnd(t *testing.T) {
 		}
 	}
 }
+
+func TestSelftestOfOneCheck(t *testing.T) {
+	out, stderr, code := runProgram(t, "", "selftest", "--backend", "ref", "--only", "float32: Rope")
+	if code != exitOK || !strings.Contains(out, "float32: Rope") || !strings.Contains(out, "all 1 checks") || strings.Contains(out, "RMSNorm") {
+		t.Errorf("exit code %d, %q, %q", code, out, stderr)
+	}
+	out, stderr, code = runProgram(t, "", "selftest", "--backend", "ref", "--only", "no such check")
+	if code != exitUsage || !strings.Contains(stderr, "is in the name of no check") {
+		t.Errorf("of no check: exit code %d, %q, %q", code, out, stderr)
+	}
+}

@@ -19,7 +19,7 @@ import (
 // check is `gateway check`: it walks the way of a request and names the hop
 // that fails.
 func check(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	o := hops.Options{Out: stdout}
+	o := hops.Options{Out: stdout, Key: os.Getenv("METALFLEET_API_KEY")} // a flag would show it to all who list processes
 	set := flag.NewFlagSet("gateway check", flag.ContinueOnError)
 	set.SetOutput(stderr)
 	kubeconfig := set.String("kubeconfig", os.Getenv("KUBECONFIG"), "`file` that says how the API server is reached; inside a cluster none is needed")

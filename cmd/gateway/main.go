@@ -43,9 +43,9 @@ func main() {
 }
 
 type flags struct {
-	kubeconfig, namespace, listen, health string
-	drain                                 time.Duration
-	verbose, version                      bool
+	kubeconfig, namespace, keysNamespace, listen, health string
+	drain                                                time.Duration
+	verbose, version                                     bool
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -54,6 +54,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.SetOutput(out)
 	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "`file` that says how the API server is reached; inside a cluster none is needed")
 	set.StringVar(&f.namespace, "namespace", namespace(), "namespace that holds the Secret metalfleet-gateway")
+	set.StringVar(&f.keysNamespace, "api-keys-namespace", "", "ask clients for an API key; they are the Secrets of this `namespace`, which must hold no others")
 	set.StringVar(&f.listen, "listen", ":8080", "`address` for clients")
 	set.StringVar(&f.health, "health", ":8081", "`address` of /metrics, /healthz and /readyz")
 	set.DurationVar(&f.drain, "drain-timeout", 5*time.Minute, "how long running answers may go on after SIGTERM")
@@ -68,12 +69,18 @@ func parse(args []string, out io.Writer) (flags, error) {
 	if f.drain < 0 {
 		return f, fmt.Errorf("--drain-timeout %s is negative", f.drain)
 	}
+	if f.keysNamespace != "" && f.keysNamespace == f.namespace {
+		return f, fmt.Errorf("--api-keys-namespace %s is the gateway's own: whoever may write keys there would also write its identity; name another one", f.keysNamespace)
+	}
 	return f, nil
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "check" {
 		return check(ctx, args[1:], stdout, stderr)
+	}
+	if len(args) > 0 && args[0] == "new-key" {
+		return newKey(args[1:], time.Now(), stdout, stderr)
 	}
 	f, err := parse(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -102,7 +109,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return errors.Join(fmt.Errorf("listen for probes (--health): %w", err), front.Close())
 	}
 	log.Info("gateway starts", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
-	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, Front: front, Health: health, Drain: f.drain, Log: log})
+	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health, Drain: f.drain, Log: log})
 }
 
 func newLogger(to io.Writer, verbose bool) logr.Logger {

@@ -12,13 +12,14 @@ func TestFlags(t *testing.T) {
 		out  string
 		err  string
 	}{
-		"version":            {[]string{"--version"}, "gateway unversioned\n", ""},
-		"help":               {[]string{"--help"}, "", ""},
-		"an argument":        {[]string{"serve"}, "", `unexpected argument "serve"`},
-		"an unknown flag":    {[]string{"--port=1"}, "", "not defined: -port"},
-		"a negative drain":   {[]string{"--drain-timeout=-1s"}, "", "negative"},
-		"no such kubeconfig": {[]string{"--kubeconfig=/nowhere/at/all"}, "", "/nowhere/at/all"},
-		"a bad address":      {[]string{"--kubeconfig=testdata/kubeconfig", "--listen=nonsense"}, "", "--listen"},
+		"version":             {[]string{"--version"}, "gateway unversioned\n", ""},
+		"help":                {[]string{"--help"}, "", ""},
+		"an argument":         {[]string{"serve"}, "", `unexpected argument "serve"`},
+		"an unknown flag":     {[]string{"--port=1"}, "", "not defined: -port"},
+		"a negative drain":    {[]string{"--drain-timeout=-1s"}, "", "negative"},
+		"keys beside Secrets": {[]string{"--namespace=a", "--api-keys-namespace=a"}, "", "--api-keys-namespace"},
+		"no such kubeconfig":  {[]string{"--kubeconfig=/nowhere/at/all"}, "", "/nowhere/at/all"},
+		"a bad address":       {[]string{"--kubeconfig=testdata/kubeconfig", "--listen=nonsense"}, "", "--listen"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errs bytes.Buffer

@@ -68,6 +68,7 @@ type settings struct {
 	mayUninstall          bool
 	verbose               bool
 	lease, renew, retry   time.Duration
+	certificateLife       time.Duration
 }
 
 func main() {
@@ -119,6 +120,7 @@ func parse(args []string, out io.Writer) (settings, error) {
 	f.DurationVar(&s.lease, "leader-elect-lease-duration", leaderLease, "how long the others wait for a leader that is silent")
 	f.DurationVar(&s.renew, "leader-elect-renew-deadline", leaderRenew, "how long a leader that cannot renew goes on; less than the lease duration")
 	f.DurationVar(&s.retry, "leader-elect-retry-period", leaderRetry, "how often the Lease is tried")
+	f.DurationVar(&s.certificateLife, "certificate-life", controllers.DefaultCertificateLife, "how long the certificate of a Mac is good for, 10m to 2160h; its agent renews it when 70 % is over")
 	f.BoolVar(&s.verbose, "verbose", false, "log what is of use to a debugger")
 	f.BoolVar(&s.version, "version", false, "print the version and end")
 	if err := f.Parse(args); err != nil {
@@ -128,19 +130,28 @@ func parse(args []string, out io.Writer) (settings, error) {
 		fmt.Fprintf(out, "operator: unexpected argument %q; all settings are flags\n", f.Arg(0))
 		return s, errors.New("unexpected argument")
 	}
+	if s.certificateLife < 10*time.Minute || s.certificateLife > 90*24*time.Hour {
+		fmt.Fprintf(out, "operator: --certificate-life %s, want 10m to 2160h\n", s.certificateLife)
+		return s, errors.New("life out of range")
+	}
 	return s, nil
 }
 
 // logger is the one of the whole process, libraries included.
 func logger(verbose bool) logr.Logger {
+	log := newLogger(os.Stderr, verbose)
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+	return log
+}
+
+// newLogger writes one line for each record, and quotes what others wrote.
+func newLogger(to io.Writer, verbose bool) logr.Logger {
 	level := slog.LevelInfo
 	if verbose {
 		level = slog.LevelDebug
 	}
-	log := logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	ctrl.SetLogger(log)
-	klog.SetLogger(log)
-	return log
+	return logr.FromSlogHandler(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level}))
 }
 
 // run starts the manager and returns when it has ended.
@@ -162,7 +173,7 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("health checks: %w", err)
 	}
-	err = controllers.Setup(ctx, mgr, controllers.Config{Namespace: s.namespace, Clock: clock.RealClock{}, Metrics: metrics.Registry})
+	err = controllers.Setup(ctx, mgr, controllers.Config{Namespace: s.namespace, Clock: clock.RealClock{}, CertificateLife: s.certificateLife, Metrics: metrics.Registry})
 	if err != nil {
 		return err
 	}

@@ -282,8 +282,13 @@ func TestFlags(t *testing.T) {
 	if _, err := parse([]string{"stray"}, io.Discard); err == nil {
 		t.Error("a stray argument is taken")
 	}
+	for _, life := range []string{"9m", "2161h", "-1h"} {
+		if _, err := parse([]string{"--certificate-life=" + life}, io.Discard); err == nil {
+			t.Errorf("certificates that are good for %s", life)
+		}
+	}
 	s, err := parse(nil, os.Stderr)
-	if err != nil || s.namespace != "metalfleet-system" || !s.leaderElect {
+	if err != nil || s.namespace != "metalfleet-system" || !s.leaderElect || s.certificateLife != 24*time.Hour {
 		t.Errorf("defaults: %+v, %v", s, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -32,6 +33,12 @@ type Engine struct {
 	Context v1alpha1.ContextLimits `json:"context"`
 	// LimitBytes is memory.limit, or 0.
 	LimitBytes int64 `json:"limitBytes,omitempty"`
+}
+
+// OfSource says whether the engine was made from what a spec names. The token
+// that it is read with does not make it another one.
+func (e Engine) OfSource(m v1alpha1.ModelSource) bool {
+	return e.Source == m.Source && e.SHA256 == m.SHA256 && e.Revision == m.Revision && slices.Equal(e.Files, m.Files)
 }
 
 // Refusal is a reason and a sentence for the condition Accepted.

@@ -41,7 +41,7 @@ func deployment(name, source string, age time.Duration) v1alpha1.ModelDeployment
 func reports(d v1alpha1.ModelDeployment, state v1alpha1.InspectionState, reason, message string, r *model.Record) func(*v1alpha1.MacNode) {
 	return func(m *v1alpha1.MacNode) {
 		m.Status.Inspections = append(m.Status.Inspections,
-			v1alpha1.InspectionStatus{ID: InspectionID(d.Spec.Model), State: state, Reason: reason, Message: message, Model: r})
+			v1alpha1.InspectionStatus{ID: InspectionID(&d), State: state, Reason: reason, Message: message, Model: r})
 	}
 }
 
@@ -316,14 +316,22 @@ func TestEveryFieldOfTheEngineChangesItsHash(t *testing.T) {
 
 func TestInspectionIDsDiffer(t *testing.T) {
 	seen := map[string]v1alpha1.ModelSource{}
+	in := func(namespace string, s v1alpha1.ModelSource) {
+		id := InspectionID(&v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, Spec: v1alpha1.ModelDeploymentSpec{Model: s}})
+		if before, ok := seen[id]; ok {
+			t.Errorf("%+v and %+v in %s are one order", before, s, namespace)
+		}
+		seen[id] = s
+	}
+	mine := &v1alpha1.SecretReference{Name: "mine"}
+	in("a", v1alpha1.ModelSource{Source: "hf://org/model", SecretRef: mine})
+	in("b", v1alpha1.ModelSource{Source: "hf://org/model", SecretRef: mine})
+	in("a", v1alpha1.ModelSource{Source: "hf://org/model", SecretRef: &v1alpha1.SecretReference{Name: "other"}})
+	in("a", v1alpha1.ModelSource{Source: "hf://org/model", Revision: "v1", SecretRef: mine})
 	for _, s := range []v1alpha1.ModelSource{
 		{Source: "hf://org/model"}, {Source: "hf://org/model", Revision: "v1"}, {Source: "hf://org/model", Files: []string{"v1"}},
 		{Source: "hf://org/model", Revision: "v1", Files: []string{"a"}}, {Source: "hf://org/model", Files: []string{"v1", "a"}}, {Source: "hf://org/model", SHA256: "v1"},
 	} {
-		id := InspectionID(s)
-		if before, ok := seen[id]; ok {
-			t.Errorf("%+v and %+v are one order", before, s)
-		}
-		seen[id] = s
+		in("a", s)
 	}
 }

@@ -19,6 +19,8 @@ const (
 	IndexOwner = "ownerUID"
 	// IndexInspection finds deployments by the id of their inspection.
 	IndexInspection = "inspectionID"
+	// IndexTokenRef finds deployments by the hub token that they name.
+	IndexTokenRef = "tokenRef"
 	// IndexClaim finds deployments by a bare name that they claim.
 	IndexClaim = "claim"
 )
@@ -43,7 +45,10 @@ func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return nil
 		}},
 		{&v1alpha1.ModelDeployment{}, IndexInspection, func(o client.Object) []string {
-			return []string{InspectionID(o.(*v1alpha1.ModelDeployment).Spec.Model)}
+			return []string{InspectionID(o.(*v1alpha1.ModelDeployment))}
+		}},
+		{&v1alpha1.ModelDeployment{}, IndexTokenRef, func(o client.Object) []string {
+			return nonEmpty(TokenRef(o.(*v1alpha1.ModelDeployment)))
 		}},
 		{&v1alpha1.ModelDeployment{}, IndexClaim, func(o client.Object) []string {
 			return Claims(o.(*v1alpha1.ModelDeployment))

@@ -13,9 +13,16 @@ import (
 // FileScheme begins sources that lie on the Macs themselves.
 const FileScheme = "file://"
 
-// InspectionID names the order to look at a source.
-func InspectionID(s v1alpha1.ModelSource) string {
-	if s.Revision == "" && len(s.Files) == 0 {
+// InspectionID names the order to look at a deployment's source. What is read
+// with a token is found under no other token's name, whatever a tenant writes:
+// there the id is a whole SHA-256.
+func InspectionID(d *v1alpha1.ModelDeployment) string {
+	s := d.Spec.Model
+	ref := TokenRef(d)
+	switch {
+	case ref != "":
+		return wholeDigest(append([]string{ref, s.Source, s.SHA256, s.Revision}, s.Files...)...)
+	case s.Revision == "" && len(s.Files) == 0:
 		return Digest(s.Source, s.SHA256)
 	}
 	return Digest(append([]string{s.Source, s.SHA256, s.Revision}, s.Files...)...)
@@ -38,7 +45,7 @@ func Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.Mac
 		slices.SortFunc(eligible, byName)
 		return eligible
 	}
-	id := InspectionID(d.Spec.Model)
+	id := InspectionID(d)
 	slices.SortFunc(eligible, func(a, b *v1alpha1.MacNode) int {
 		return cmp.Compare(Digest(id, a.Name), Digest(id, b.Name))
 	})
@@ -78,7 +85,7 @@ type Finding struct {
 // Inspect reads what the Macs report of a deployment's source. What a Mac says
 // is checked again: a record that does not hold together is a failure.
 func Inspect(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) Finding {
-	id := InspectionID(d.Spec.Model)
+	id := InspectionID(d)
 	var failures []macFailure
 	var waiting []string
 	for _, mac := range Asked(d, macs) {
@@ -138,6 +145,8 @@ var bySeverity = []string{
 	v1alpha1.ReasonSourceNotFound,
 	v1alpha1.ReasonSourceUnreachable,
 	v1alpha1.ReasonSourceForbidden,
+	v1alpha1.ReasonTokenRefused,
+	v1alpha1.ReasonGatedModel,
 	v1alpha1.ReasonUnsupportedModel,
 	v1alpha1.ReasonInvalidModel,
 	v1alpha1.ReasonDigestMismatch,

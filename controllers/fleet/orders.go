@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -18,10 +19,11 @@ const (
 // silence. The oldest come first and at most MaxAssignments; placement keeps
 // to that bound.
 func Assignments(mac string, replicas []v1alpha1.ModelReplica, deployments []v1alpha1.ModelDeployment) []v1alpha1.Assignment {
-	names := map[string][]string{}
+	names, refs := map[string][]string{}, map[string]string{}
 	for i := range deployments {
 		owned, _ := Names(&deployments[i], deployments)
 		names[string(deployments[i].UID)] = owned
+		refs[string(deployments[i].UID)] = TokenRef(&deployments[i])
 	}
 	var bound []*v1alpha1.ModelReplica
 	for i := range replicas {
@@ -37,12 +39,13 @@ func Assignments(mac string, replicas []v1alpha1.ModelReplica, deployments []v1a
 	}
 	var out []v1alpha1.Assignment
 	for _, r := range bound {
-		out = append(out, assignment(r, names[r.Spec.DeploymentRef.UID]))
+		uid := r.Spec.DeploymentRef.UID
+		out = append(out, assignment(r, names[uid], refs[uid]))
 	}
 	return out
 }
 
-func assignment(r *v1alpha1.ModelReplica, names []string) v1alpha1.Assignment {
+func assignment(r *v1alpha1.ModelReplica, names []string, tokenRef string) v1alpha1.Assignment {
 	a := v1alpha1.Assignment{
 		ReplicaUID:    string(r.UID),
 		Epoch:         r.Spec.Epoch,
@@ -59,6 +62,10 @@ func assignment(r *v1alpha1.ModelReplica, names []string) v1alpha1.Assignment {
 	// A replica that is being deleted drains, whether or not its spec says so yet.
 	if !r.DeletionTimestamp.IsZero() {
 		a.Desired = v1alpha1.DesiredDrained
+	}
+	// What drains fetches nothing, and what is no hub's needs no token.
+	if a.Desired != v1alpha1.DesiredDrained && strings.HasPrefix(a.Model.Source, HubScheme) {
+		a.TokenRef = tokenRef
 	}
 	return a
 }
@@ -82,14 +89,14 @@ func Inspections(mac string, deployments []v1alpha1.ModelDeployment, macs []v1al
 	seen := map[string]bool{}
 	var out []v1alpha1.Inspection
 	for _, d := range living {
-		id := InspectionID(d.Spec.Model)
+		id := InspectionID(d)
 		isMac := func(m *v1alpha1.MacNode) bool { return m.Name == mac }
 		if seen[id] || len(out) == MaxInspections || !slices.ContainsFunc(Asked(d, macs), isMac) {
 			continue
 		}
 		seen[id] = true
 		m := d.Spec.Model
-		out = append(out, v1alpha1.Inspection{ID: id, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files})
+		out = append(out, v1alpha1.Inspection{ID: id, Source: m.Source, SHA256: m.SHA256, Revision: m.Revision, Files: m.Files, TokenRef: TokenRef(d)})
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -15,6 +16,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/join"
 )
 
 // Lives of certificates. A leaf is renewed when renewAt of its life is over.
@@ -54,7 +58,11 @@ func newAuthority(now time.Time) (map[string][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make key: %w", err)
 	}
-	return sign(t, t, key, key)
+	der, err := sign(t, t, key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	return pair(der, key)
 }
 
 // parseAuthority reads the CA out of its Secret.
@@ -88,12 +96,34 @@ func (a *authority) issue(l leaf, now time.Time) (map[string][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make key: %w", err)
 	}
-	data, err := sign(t, a.cert, key, a.key)
+	der, err := sign(t, a.cert, key.Public(), a.key)
+	if err != nil {
+		return nil, err
+	}
+	data, err := pair(der, key)
 	if err != nil {
 		return nil, err
 	}
 	data[keyCA] = a.pem
 	return data, nil
+}
+
+// issueMac signs, in PEM, the server certificate of a Mac for a key that the
+// Mac holds. Nothing but the key is the requester's.
+func (a *authority) issueMac(key *ecdsa.PublicKey, mac string, now time.Time, life time.Duration) ([]byte, error) {
+	t, err := template(mac, now, life)
+	if err != nil {
+		return nil, err
+	}
+	t.Subject.Organization = []string{join.Organization}
+	t.DNSNames = []string{agentapi.MacServerName(mac)}
+	t.KeyUsage = x509.KeyUsageDigitalSignature
+	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	der, err := sign(t, a.cert, key, a.key)
+	if err != nil {
+		return nil, err
+	}
+	return certificatePEM(der), nil
 }
 
 // renewIn says how long a leaf's Secret is good for yet: 0 when it is to be
@@ -120,17 +150,27 @@ func template(name string, now time.Time, life time.Duration) (*x509.Certificate
 	}, nil
 }
 
-func sign(t, parent *x509.Certificate, key, parentKey *ecdsa.PrivateKey) (map[string][]byte, error) {
-	der, err := x509.CreateCertificate(rand.Reader, t, parent, key.Public(), parentKey)
+// sign gives the certificate of t for key, in DER.
+func sign(t, parent *x509.Certificate, key crypto.PublicKey, parentKey *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.CreateCertificate(rand.Reader, t, parent, key, parentKey)
 	if err != nil {
 		return nil, fmt.Errorf("sign certificate of %s: %w", t.Subject.CommonName, err)
 	}
+	return der, nil
+}
+
+func certificatePEM(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// pair is a certificate with its key as a Secret holds them.
+func pair(der []byte, key *ecdsa.PrivateKey) (map[string][]byte, error) {
 	raw, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, fmt.Errorf("encode key of %s: %w", t.Subject.CommonName, err)
+		return nil, fmt.Errorf("encode key: %w", err)
 	}
 	return map[string][]byte{
-		corev1.TLSCertKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		corev1.TLSCertKey:       certificatePEM(der),
 		corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}),
 	}, nil
 }

@@ -1,17 +1,20 @@
 // Package identity makes what a Mac's agent and the gateways prove themselves
 // with, and what lets each of them into the API.
 //
-// It owns the certificate authority, a server certificate per Mac, a client
-// certificate for the gateways, and per Mac a Lease, a ServiceAccount and the
-// RBAC that lets this account see one MacNode, one Lease and one Secret, by
-// name. It refuses to replace an authority that it cannot read. No certificate
-// is good for both sides. Here the Mac's key is made by the operator and lies
-// in its Secret; only how the Mac gets a certificate is to change.
+// It owns the certificate authority, a client certificate for the gateways,
+// the signing of what Macs ask for under our signer name, and per Mac a Lease,
+// a Secret with the authority's certificate, two ServiceAccounts (one for life,
+// one that only join tokens speak for) and the RBAC that lets each see what is
+// its own, by name. It refuses to replace an authority that it cannot read, and
+// to sign anything but the server certificate of the Mac that asks. A Mac's key
+// is made on the Mac and never seen here. No certificate is good for both sides.
 //
-// Start reading at Macs.Reconcile and authority.
+// Start reading at Macs.Reconcile, judge and authority; package jointoken makes
+// join tokens.
 package identity
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"fmt"
@@ -88,7 +91,7 @@ func (i *Issuer) load(ctx context.Context) (*authority, error) {
 }
 
 // keep holds a leaf in a Secret fresh, and says when to look again.
-func (i *Issuer) keep(ctx context.Context, name string, labels map[string]string, l leaf) (time.Duration, error) {
+func (i *Issuer) keep(ctx context.Context, name string, l leaf) (time.Duration, error) {
 	ca, err := i.load(ctx)
 	if err != nil {
 		return 0, err
@@ -110,12 +113,9 @@ func (i *Issuer) keep(ctx context.Context, name string, labels map[string]string
 		return 0, issueErr
 	}
 	if missing {
-		err = i.Client.Create(ctx, secret(key, labels, data), client.FieldOwner(v1alpha1.ManagerOperator))
+		err = i.Client.Create(ctx, secret(key, nil, data), client.FieldOwner(v1alpha1.ManagerOperator))
 	} else {
-		// Other keys stay: the Secret of a Mac may hold download credentials.
-		for k, v := range data {
-			have.Data[k] = v
-		}
+		have.Data = data
 		err = i.Client.Update(ctx, &have, client.FieldOwner(v1alpha1.ManagerOperator))
 	}
 	if err != nil {
@@ -123,6 +123,39 @@ func (i *Issuer) keep(ctx context.Context, name string, labels map[string]string
 	}
 	ctrl.LoggerFrom(ctx).Info("Certificate issued", "Secret", key, "name", l.dnsName)
 	return ca.renewIn(l, data, i.Clock.Now()), nil
+}
+
+// tell holds the authority's certificate in the Secret of a Mac, which knows
+// gateways by it. Other keys stay: they may be download credentials.
+func (i *Issuer) tell(ctx context.Context, mac string) error {
+	ca, err := i.load(ctx)
+	if err != nil {
+		return err
+	}
+	var have corev1.Secret
+	key := client.ObjectKey{Namespace: i.Namespace, Name: v1alpha1.AgentObjectName(mac)}
+	err = i.Client.Get(ctx, key, &have)
+	switch {
+	case apierrors.IsNotFound(err):
+		made := secret(key, labels(mac), map[string][]byte{keyCA: ca.pem})
+		made.Type = corev1.SecretTypeOpaque
+		err = i.Client.Create(ctx, made, client.FieldOwner(v1alpha1.ManagerOperator))
+	case err != nil:
+	case have.Type != corev1.SecretTypeOpaque:
+		// Of an operator that still made the Mac's key; a type cannot be changed.
+		// The deletion calls us again.
+		err = i.Client.Delete(ctx, &have, client.Preconditions{UID: &have.UID})
+	case !bytes.Equal(have.Data[keyCA], ca.pem):
+		if have.Data == nil {
+			have.Data = map[string][]byte{}
+		}
+		have.Data[keyCA] = ca.pem
+		err = i.Client.Update(ctx, &have, client.FieldOwner(v1alpha1.ManagerOperator))
+	}
+	if err != nil {
+		return fmt.Errorf("tell Mac %s the authority: %w", mac, err)
+	}
+	return nil
 }
 
 func secret(key client.ObjectKey, labels map[string]string, data map[string][]byte) *corev1.Secret {
@@ -152,7 +185,7 @@ func (g *Gateway) SetupWithManager(mgr ctrl.Manager, o controller.Options) error
 
 // Reconcile keeps the one certificate, whatever it is called for.
 func (g *Gateway) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	left, err := g.Issuer.keep(ctx, SecretGateway, nil, leaf{dnsName: agentapi.GatewayName, usage: x509.ExtKeyUsageClientAuth})
+	left, err := g.Issuer.keep(ctx, SecretGateway, leaf{dnsName: agentapi.GatewayName, usage: x509.ExtKeyUsageClientAuth})
 	// Until the certificate is to be renewed.
 	return reconcile.Result{RequeueAfter: left}, err
 }

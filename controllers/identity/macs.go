@@ -2,10 +2,10 @@ package identity
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
@@ -87,10 +87,7 @@ func (r *Macs) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 			return reconcile.Result{}, err
 		}
 	}
-	left, err := r.Issuer.keep(ctx, v1alpha1.AgentObjectName(mac.Name), labels(mac.Name),
-		leaf{dnsName: agentapi.MacServerName(mac.Name), usage: x509.ExtKeyUsageServerAuth})
-	// Until the certificate is to be renewed.
-	return reconcile.Result{RequeueAfter: left}, err
+	return reconcile.Result{}, r.Issuer.tell(ctx, mac.Name)
 }
 
 func (r *Macs) patch(ctx context.Context, mac, before *v1alpha1.MacNode) error {
@@ -102,14 +99,20 @@ func (r *Macs) patch(ctx context.Context, mac, before *v1alpha1.MacNode) error {
 }
 
 // takeBack deletes all that was made, without the help of a garbage collector,
-// and lets the MacNode go.
+// and lets the MacNode go. The accounts' tokens end with them, within the ten
+// seconds that an API server may remember one; a certificate lives on until it
+// expires, but gateways dial only what a MacNode names.
 func (r *Macs) takeBack(ctx context.Context, mac *v1alpha1.MacNode) error {
 	if !controllerutil.ContainsFinalizer(mac, v1alpha1.FinalizerIdentity) {
 		return nil
 	}
-	key := client.ObjectKey{Namespace: r.Issuer.Namespace, Name: v1alpha1.AgentObjectName(mac.Name)}
+	objects := r.objects(mac.Name)
+	for _, account := range []string{v1alpha1.AgentObjectName(mac.Name), join.Account(mac.Name)} {
+		objects = append(objects, secret(client.ObjectKey{Namespace: r.Issuer.Namespace, Name: account}, nil, nil),
+			&certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: join.RequestName(account)}})
+	}
 	var errs []error
-	for _, o := range append(r.objects(mac.Name), secret(key, nil, nil)) {
+	for _, o := range objects {
 		if err := r.Client.Delete(ctx, o, client.DisableReadYourWritesConsistency); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("delete %T %s: %w", o, o.GetName(), err))
 		}
@@ -160,30 +163,47 @@ func labels(mac string) map[string]string { return map[string]string{v1alpha1.La
 
 // objects are what a Mac's agent needs in the API, without its Secret.
 func (r *Macs) objects(mac string) []client.Object {
-	agent := v1alpha1.AgentObjectName(mac)
-	local := metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: agent, Labels: labels(mac)}
-	global := metav1.ObjectMeta{Name: "metalfleet-" + agent, Labels: labels(mac)}
-	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: r.Issuer.Namespace, Name: agent}}
-	rule := func(group, resource, name string, verbs ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, ResourceNames: []string{name}, Verbs: verbs}
+	own, joins := v1alpha1.AgentObjectName(mac), join.Account(mac)
+	fleet, certificates := v1alpha1.GroupVersion.Group, certificatesv1.GroupName
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: own, Labels: labels(mac)},
+		Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: ptr.To[int32](v1alpha1.MacSilentSeconds)}}
+	// create cannot be held to a name here; the admission policy and judge do that.
+	requests := func(account string) []rbacv1.PolicyRule {
+		return []rbacv1.PolicyRule{
+			{APIGroups: []string{certificates}, Resources: []string{"certificatesigningrequests"}, Verbs: []string{"create"}},
+			rule(certificates, "certificatesigningrequests", join.RequestName(account), "get", "delete"),
+		}
 	}
+	global := append([]rbacv1.PolicyRule{
+		rule(fleet, "macnodes", mac, "get", "list", "watch"),
+		rule(fleet, "macnodes/status", mac, "patch", "update"),
+	}, requests(own)...)
+	local := []rbacv1.PolicyRule{
+		rule(coordinationv1.GroupName, "leases", own, "get", "update", "patch"),
+		rule("", "secrets", own, "get", "list", "watch"),
+		rule("", "serviceaccounts/token", own, "create"),
+	}
+	objects := append([]client.Object{lease}, r.account(mac, own, global, local)...)
+	return append(objects, r.account(mac, joins, requests(joins), []rbacv1.PolicyRule{rule("", "secrets", joins, "get")})...)
+}
+
+func rule(group, resource, name string, verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, ResourceNames: []string{name}, Verbs: verbs}
+}
+
+// account is a ServiceAccount with its rights in the cluster and in our namespace.
+func (r *Macs) account(mac, name string, global, local []rbacv1.PolicyRule) []client.Object {
+	here := metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: name, Labels: labels(mac)}
+	everywhere := metav1.ObjectMeta{Name: "metalfleet-" + name, Labels: labels(mac)}
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: here.Namespace, Name: name}}
 	roleRef := func(kind, name string) rbacv1.RoleRef {
 		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 	}
-	fleet := v1alpha1.GroupVersion.Group
 	return []client.Object{
-		&coordinationv1.Lease{ObjectMeta: local, Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: ptr.To[int32](v1alpha1.MacSilentSeconds)}},
-		&corev1.ServiceAccount{ObjectMeta: local, AutomountServiceAccountToken: ptr.To(false)},
-		&rbacv1.ClusterRole{ObjectMeta: global, Rules: []rbacv1.PolicyRule{
-			rule(fleet, "macnodes", mac, "get", "list", "watch"),
-			rule(fleet, "macnodes/status", mac, "patch", "update"),
-		}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: global, Subjects: subjects, RoleRef: roleRef("ClusterRole", global.Name)},
-		&rbacv1.Role{ObjectMeta: local, Rules: []rbacv1.PolicyRule{
-			rule(coordinationv1.GroupName, "leases", agent, "get", "update", "patch"),
-			rule("", "secrets", agent, "get", "list", "watch"),
-			rule("", "serviceaccounts/token", agent, "create"),
-		}},
-		&rbacv1.RoleBinding{ObjectMeta: local, Subjects: subjects, RoleRef: roleRef("Role", local.Name)},
+		&corev1.ServiceAccount{ObjectMeta: here, AutomountServiceAccountToken: ptr.To(false)},
+		&rbacv1.ClusterRole{ObjectMeta: everywhere, Rules: global},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: everywhere, Subjects: subjects, RoleRef: roleRef("ClusterRole", everywhere.Name)},
+		&rbacv1.Role{ObjectMeta: here, Rules: local},
+		&rbacv1.RoleBinding{ObjectMeta: here, Subjects: subjects, RoleRef: roleRef("Role", here.Name)},
 	}
 }

@@ -125,12 +125,7 @@ func worse(before *metav1.Condition, next status.Condition) bool {
 
 func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next status.Condition) error {
 	before := status.Pick(mac.Status.Conditions, v1alpha1.ConditionReady)
-	generation := mac.Generation
-	if len(before) > 0 {
-		// Orders raise the generation all the time, and it says nothing about a heartbeat.
-		generation = before[0].ObservedGeneration
-	}
-	after := status.Merge(before, generation, h.Clock.Now(), next)
+	after := status.Merge(before, judgedGeneration(mac, next.Status), h.Clock.Now(), next)
 	if status.Equal(before, after) {
 		return nil
 	}
@@ -141,8 +136,26 @@ func (h *Heartbeat) report(ctx context.Context, mac *v1alpha1.MacNode, next stat
 	})
 }
 
+// judgedGeneration is what the condition Ready says of the generation, which
+// kubectl wait compares. Orders raise it all the time. A Mac that is heard from
+// says itself how far it has read them: the condition says nothing, and
+// status.observedGeneration counts. Of one that is not, the judgement is ours,
+// whatever the orders are.
+func judgedGeneration(mac *v1alpha1.MacNode, ready metav1.ConditionStatus) int64 {
+	if ready == metav1.ConditionTrue {
+		return 0
+	}
+	return mac.Generation
+}
+
+// stands says that a judgement is written already.
+func stands(mac *v1alpha1.MacNode, before *metav1.Condition, next status.Condition) bool {
+	return before != nil && before.Reason == next.Reason && before.ObservedGeneration == judgedGeneration(mac, next.Status)
+}
+
 // Watchdog notices what no watch can tell: that nothing happens. It wakes the
-// reconciler for each Mac whose judgement changed by the passing of time, and
+// reconciler for each Mac whose judgement changed by the passing of time, or is
+// of an older generation, and
 // notes when the API server does not answer, because then no Mac can renew.
 type Watchdog struct{ heartbeat *Heartbeat }
 
@@ -178,7 +191,7 @@ func (w *Watchdog) look(ctx context.Context) {
 	for i := range macs.Items {
 		mac := &macs.Items[i]
 		before := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
-		if p, known := h.pulses.Of(mac.Name, h.Clock.Now()); !known || before != nil && Judge(before, p).Reason == before.Reason {
+		if p, known := h.pulses.Of(mac.Name, h.Clock.Now()); !known || stands(mac, before, Judge(before, p)) {
 			continue
 		}
 		select {

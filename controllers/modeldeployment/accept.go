@@ -30,6 +30,12 @@ func accept(s *scope) verdict {
 	if len(conflicts) > 0 {
 		return no(status.False, fleet.Refusal{Reason: v1alpha1.ReasonNameConflict, Message: conflictMessage(conflicts)})
 	}
+	if r := s.noToken; r != nil {
+		if r.Reason == v1alpha1.ReasonSecretForbidden {
+			return no(status.Unknown, *r)
+		}
+		return no(status.False, *r)
+	}
 	record, finding := findRecord(s)
 	switch {
 	case finding.Refusal != nil:
@@ -53,8 +59,7 @@ func accept(s *scope) verdict {
 func findRecord(s *scope) (*model.Record, fleet.Finding) {
 	source := s.deployment.Spec.Model
 	for _, r := range slices.Backward(s.revisions) {
-		e := r.engine
-		if e.Source == source.Source && e.SHA256 == source.SHA256 && e.Revision == source.Revision && slices.Equal(e.Files, source.Files) {
+		if r.engine.OfSource(source) {
 			return &r.engine.Model, fleet.Finding{}
 		}
 	}

@@ -130,7 +130,7 @@ func terminating(t *testing.T, ending bool) client.WithWatch {
 	d.Spec.Model.Source = record.Source
 	mac := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
 	mac.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom}}
-	mac.Status.Inspections = []v1alpha1.InspectionStatus{{ID: fleet.InspectionID(d.Spec.Model), State: v1alpha1.InspectionResolved, Model: &record}}
+	mac.Status.Inspections = []v1alpha1.InspectionStatus{{ID: fleet.InspectionID(d), State: v1alpha1.InspectionResolved, Model: &record}}
 	b := fake.NewClientBuilder().WithScheme(s).WithObjects(ns, d, mac).
 		WithStatusSubresource(&v1alpha1.ModelReplica{}, &v1alpha1.ModelDeployment{}, &v1alpha1.MacNode{})
 	if err := fleet.AddIndexes(t.Context(), builderIndexer{b}); err != nil {

@@ -28,6 +28,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
@@ -43,6 +44,8 @@ import (
 type Reconciler struct {
 	Client client.Client
 	Clock  clock.PassiveClock
+	// Secrets reads the hub tokens that deployments name.
+	Secrets *hubsecret.Reader
 }
 
 // Reconcile reads the world, acts, and derives the status last, also when
@@ -58,7 +61,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err == nil {
 		err = r.finish(ctx, s)
 	}
-	return reconcile.Result{}, err
+	return reconcile.Result{RequeueAfter: s.again()}, err
 }
 
 // act does what follows from the scope.

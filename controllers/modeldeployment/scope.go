@@ -15,6 +15,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
 )
 
 // scope is what one pass read, and what it decided and did so far. The status
@@ -30,6 +31,8 @@ type scope struct {
 	macs      []v1alpha1.MacNode
 	replicas  []v1alpha1.ModelReplica
 	revisions []revision
+	// noToken says why there is no hub token where the spec names a Secret.
+	noToken *fleet.Refusal
 
 	verdict verdict
 	current *revision
@@ -54,10 +57,27 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 		}
 		s.deployments = append(s.deployments, list.Items...)
 	}
+	if ref := s.deployment.Spec.Model.SecretRef; ref != nil {
+		var err error
+		if _, s.noToken, err = r.Secrets.Read(ctx, client.ObjectKey{Namespace: req.Namespace, Name: ref.Name}); err != nil {
+			return nil, err
+		}
+	}
 	if err := r.readOwned(ctx, s); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// again is when to look at the deployment's Secret again: nothing tells of it.
+func (s *scope) again() time.Duration {
+	switch {
+	case s.deployment.Spec.Model.SecretRef == nil || !s.deployment.DeletionTimestamp.IsZero():
+		return 0
+	case s.noToken != nil:
+		return hubsecret.AgainMissing
+	}
+	return hubsecret.AgainGood
 }
 
 // readOwned reads what belongs to the deployment, by its UID.
@@ -77,7 +97,7 @@ func (r *Reconciler) readOwned(ctx context.Context, s *scope) error {
 		return err
 	}
 	for _, have := range s.revisions {
-		if have.engine.Source == s.deployment.Spec.Model.Source && have.engine.SHA256 == s.deployment.Spec.Model.SHA256 {
+		if have.engine.OfSource(s.deployment.Spec.Model) {
 			return nil
 		}
 	}

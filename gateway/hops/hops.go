@@ -33,6 +33,8 @@ type Options struct {
 	URL string
 	// Model to ask; empty means the first one that has a ready replica.
 	Model string
+	// Key to ask with; without one, a gateway that wants a key is asked nothing.
+	Key string
 	// Reader of MacNodes and ModelDeployments.
 	Reader client.Reader
 	// Patience with each hop: a Service is routable a moment after its Pods are
@@ -116,10 +118,20 @@ func (o Options) resolve(ctx context.Context, host string) (string, error) {
 
 func (o Options) models(ctx context.Context) (string, error) {
 	var list openai.ModelList
-	if err := o.call(ctx, http.MethodGet, "/v1/models", nil, &list); err != nil {
+	switch err := o.call(ctx, http.MethodGet, "/v1/models", nil, &list); {
+	case o.mustBringKey(err):
+		return "answers, and wants an API key", nil
+	case err != nil:
 		return "", err
 	}
 	return fmt.Sprintf("answers and knows %d models", len(list.Data)), nil
+}
+
+// mustBringKey tells a gateway that asks for a key, where there is none to
+// bring, from one that fails.
+func (o Options) mustBringKey(err error) bool {
+	var e *openai.Error
+	return o.Key == "" && errors.As(err, &e) && e.Code == openai.CodeInvalidAPIKey
 }
 
 func (o Options) mac(ctx context.Context) (string, error) {
@@ -167,7 +179,10 @@ func (o Options) answer(ctx context.Context) (string, error) {
 			Tokens int `json:"completion_tokens"`
 		} `json:"usage"`
 	}
-	if err := o.call(ctx, http.MethodPost, "/v1/chat/completions", body, &answer); err != nil {
+	switch err := o.call(ctx, http.MethodPost, "/v1/chat/completions", body, &answer); {
+	case o.mustBringKey(err):
+		return "was not asked: METALFLEET_API_KEY is not set", nil
+	case err != nil:
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	if answer.Usage.Tokens < 1 {
@@ -193,6 +208,9 @@ func (o Options) call(ctx context.Context, method, path string, body, into any) 
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if o.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+o.Key)
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return err
@@ -201,6 +219,9 @@ func (o Options) call(ctx context.Context, method, path string, body, into any) 
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
 		return err
+	}
+	if resp.StatusCode == http.StatusUnauthorized {
+		return openai.ParseError(resp.StatusCode, resp.Header, b)
 	}
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, bytes.TrimSpace(b[:min(len(b), 300)]))

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -54,6 +55,17 @@ func answering(asked *[]string) http.HandlerFunc {
 	}
 }
 
+// locked is a gateway that wants the key "good".
+func locked(asked *[]string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer good" {
+			_ = openai.WriteError(w, openai.Unauthorized())
+			return
+		}
+		answering(asked)(w, r)
+	}
+}
+
 func broken(w http.ResponseWriter, _ *http.Request) {
 	http.Error(w, `{"error":{"message":"not ready yet"}}`, http.StatusServiceUnavailable)
 }
@@ -70,6 +82,7 @@ func TestTheHopThatFailsIsNamed(t *testing.T) {
 		url     string
 		gateway http.HandlerFunc
 		model   string
+		key     string
 		objects []client.Object
 		hop     string
 		says    string
@@ -83,6 +96,10 @@ func TestTheHopThatFailsIsNamed(t *testing.T) {
 		"no model is ready":            {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no)}, hop: "model", says: "describe md"},
 		"a model that answers nothing": {gateway: answering(&asked), model: "apps/mute", objects: []client.Object{mac(yes)}, hop: "model", says: "no token"},
 		"no model at all":              {gateway: answering(&asked), objects: []client.Object{mac(yes)}, says: "nothing was asked"},
+		"a key is wanted":              {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, says: "wants an API key"},
+		"no key to ask a model with":   {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, says: "METALFLEET_API_KEY is not set"},
+		"a key that is not good":       {gateway: locked(&asked), key: "bad", objects: []client.Object{mac(yes)}, hop: "gateway", says: "not valid"},
+		"a key that is good":           {gateway: locked(&asked), key: "good", objects: []client.Object{mac(yes), deployment("a", yes)}, says: "apps/a answers"},
 		"all is well":                  {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no), deployment("b", yes)}, says: "apps/b answers"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +114,7 @@ func TestTheHopThatFailsIsNamed(t *testing.T) {
 			}
 			asked = nil
 			var out strings.Builder
-			err := Walk(t.Context(), Options{URL: c.url, Model: c.model, Patience: 50 * time.Millisecond, Out: &out, Resolver: nowhere,
+			err := Walk(t.Context(), Options{URL: c.url, Model: c.model, Key: c.key, Patience: 50 * time.Millisecond, Out: &out, Resolver: nowhere,
 				Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(c.objects...).Build()})
 			var failed *Error
 			if errors.As(err, &failed) != (c.hop != "") || c.hop == "" && err != nil || failed != nil && failed.Hop != c.hop {

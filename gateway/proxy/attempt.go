@@ -132,6 +132,7 @@ func (p *Proxy) whole(ctx context.Context, w *reply, resp *http.Response, mac st
 	if w.begun() { // a stream has, with comments alone: what is told now is told inside it
 		return nil, openai.ParseError(resp.StatusCode, resp.Header, first)
 	}
+	w.meter.hear(resp.Header)
 	w.begin(resp, mac)
 	if _, err := w.Write(first); err != nil {
 		return nil, fmt.Errorf("%w: %w", errClientGone, err)
@@ -158,11 +159,13 @@ func (p *Proxy) stream(ctx context.Context, w *reply, resp *http.Response, mac s
 	block, err := events.next()
 	for ; len(block) > 0; block, err = events.next() {
 		w.begin(resp, mac)
+		w.meter.events(block)
 		if err := w.send(block); err != nil {
 			return nil, fmt.Errorf("%w: %w", errClientGone, err)
 		}
 		answered = answered || !onlyComments(block)
 	}
+	w.meter.hear(resp.Trailer)
 	switch {
 	case err == io.EOF && events.ended():
 		return nil, nil

@@ -5,14 +5,17 @@
 // replica, forward, try another one as long as nothing was sent to the client,
 // and end every answer exactly once. It keeps the body until the first byte of
 // the answer, and what it learned of Macs that failed. It refuses what no
-// agent needs to see: unknown routes and models, malformed and oversized
-// bodies, models without a ready replica.
+// agent needs to see: unknown routes and models, malformed, oversized and
+// compressed bodies, more of them at once than it has room for, models without
+// a ready replica; and where API keys are
+// asked, whoever has none, or asks more than it allows.
 //
 // It reads no request beyond its model and changes no answer: the agent's port
 // speaks the same API. What it adds are its own errors and the names of Mac
 // and request.
 //
-// Start reading at Proxy.text and Proxy.forward.
+// Start reading at Proxy.text and Proxy.forward; caller.go and meter.go have
+// what concerns keys, bodies.go the room for bodies.
 package proxy
 
 import (
@@ -30,6 +33,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
@@ -47,6 +51,9 @@ const (
 
 	// maxTries bounds how many replicas one request is sent to.
 	maxTries = 5
+	// unreadTime is how long the rest of a body may keep the answer of a request
+	// waiting that was refused without it.
+	unreadTime = 2 * time.Second
 	// noEndpointRetry is what Retry-After says while no replica is ready.
 	noEndpointRetry = 2 * time.Second
 )
@@ -57,12 +64,16 @@ type Config struct {
 	Table *route.Table
 	// Identity with which Macs are dialled; nil until it is known.
 	Identity func() *identity.Identity
+	// Keys that clients must bring; nil asks for none.
+	Keys *keys.Store
 	// Registry takes the metrics.
 	Registry prometheus.Registerer
 	// Log of failures; never of prompts or answers.
 	Log logr.Logger
 	// MaxBodyBytes bounds a request; 0 means agentapi.MaxBodyBytes.
 	MaxBodyBytes int64
+	// MaxHeldBytes bounds what is kept of all bodies together; 0 means 256 MiB.
+	MaxHeldBytes int64
 	// ReadTimeout bounds how long a body may take to arrive; 0 means 30 s.
 	ReadTimeout time.Duration
 	// WriteTimeout is how long one write waits for a client that does not
@@ -75,6 +86,7 @@ type Proxy struct {
 	Config
 	book    *book
 	macs    macs
+	bodies  bodies
 	metrics *metrics
 }
 
@@ -83,13 +95,16 @@ func New(c Config) *Proxy {
 	if c.MaxBodyBytes == 0 {
 		c.MaxBodyBytes = agentapi.MaxBodyBytes
 	}
+	if c.MaxHeldBytes == 0 {
+		c.MaxHeldBytes = defaultHeldBytes
+	}
 	if c.ReadTimeout == 0 {
 		c.ReadTimeout = 30 * time.Second
 	}
 	if c.WriteTimeout == 0 {
 		c.WriteTimeout = 30 * time.Second
 	}
-	return &Proxy{Config: c, book: newBook(), metrics: newMetrics(c.Registry)}
+	return &Proxy{Config: c, book: newBook(), bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
 }
 
 // Close ends idle connections to Macs.
@@ -102,10 +117,10 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	w := newReply(plain, p.WriteTimeout)
 	w.Header().Set(agentapi.HeaderRequestID, id)
 	ended := p.metrics.observe(name)
-	defer func() { ended(w.status, w.firstByte) }()
+	defer func() { w.meter.settle(w.status); ended(w.status, w.firstByte) }()
 	log := p.Log.WithValues("requestID", id, "route", name)
 
-	err := handle(logr.NewContext(r.Context(), log), w, r)
+	err := p.serve(logr.NewContext(r.Context(), log), handle, w, r)
 	switch {
 	case err == nil:
 		return
@@ -124,7 +139,20 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 
 // handle answers one route. An error is for the client, which was not told of
 // it yet.
-type handle func(context.Context, *reply, *http.Request) error
+type handle func(context.Context, caller, *reply, *http.Request) error
+
+// serve lets a request in, and has it answered. The server reads on for a while
+// where a body was left unread, and until readBody says more it has little time.
+func (p *Proxy) serve(ctx context.Context, h handle, w *reply, r *http.Request) error {
+	if err := w.rc.SetReadDeadline(time.Now().Add(min(unreadTime, p.ReadTimeout))); err != nil {
+		return fmt.Errorf("bound the time of an unread body: %w", err)
+	}
+	c, err := p.admit(ctx, w, r)
+	if err != nil {
+		return err
+	}
+	return h(ctx, c, w, r)
+}
 
 // route finds what the path asks for, and its name in metrics.
 func (p *Proxy) route(r *http.Request) (string, handle) {
@@ -137,34 +165,38 @@ func (p *Proxy) route(r *http.Request) (string, handle) {
 	case strings.HasPrefix(path, pathModels+"/"):
 		return pathModels, only(http.MethodGet, p.oneModel)
 	}
-	return "other", func(context.Context, *reply, *http.Request) error { return openai.RouteNotFound(r.Method, path) }
+	return "other", func(context.Context, caller, *reply, *http.Request) error {
+		return openai.RouteNotFound(r.Method, path)
+	}
 }
 
 func only(method string, h handle) handle {
-	return func(ctx context.Context, w *reply, r *http.Request) error {
+	return func(ctx context.Context, c caller, w *reply, r *http.Request) error {
 		if r.Method != method {
 			w.Header().Set("Allow", method)
 			return openai.MethodNotAllowed(r.Method, r.URL.Path, method)
 		}
-		return h(ctx, w, r)
+		return h(ctx, c, w, r)
 	}
 }
 
-func (p *Proxy) models(_ context.Context, w *reply, _ *http.Request) error {
+func (p *Proxy) models(_ context.Context, c caller, w *reply, _ *http.Request) error {
 	if err := p.ready(); err != nil {
 		return err
 	}
 	names := p.Table.Names()
-	list := make([]openai.Model, len(names))
-	for i, n := range names {
-		list[i] = openai.NewModel(n.Name, n.Model.Created, n.Model.Namespace)
+	list := make([]openai.Model, 0, len(names))
+	for _, n := range names {
+		if c.may(n.Name, n.Model) {
+			list = append(list, openai.NewModel(n.Name, n.Model.Created, n.Model.Namespace))
+		}
 	}
 	return w.json(openai.NewModelList(list...))
 }
 
-func (p *Proxy) oneModel(_ context.Context, w *reply, r *http.Request) error {
+func (p *Proxy) oneModel(ctx context.Context, c caller, w *reply, r *http.Request) error {
 	name := strings.TrimPrefix(r.URL.Path, pathModels+"/")
-	m, err := p.lookup(name)
+	m, err := p.lookup(ctx, c, name)
 	if err != nil {
 		return err
 	}
@@ -177,54 +209,76 @@ func (p *Proxy) ready() error {
 	if p.Table.Synced() && p.Identity() != nil {
 		return nil
 	}
+	return notYet()
+}
+
+func notYet() error {
 	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: openai.CodeNoEndpoint,
 		RetryAfter: noEndpointRetry, Message: "The gateway has just started and does not know its models yet. Try again."}
 }
 
-func (p *Proxy) lookup(name string) (*route.Model, error) {
+// lookup finds the model behind a name. One that the caller may not ask is as
+// if it did not exist: names are nobody else's to find out.
+func (p *Proxy) lookup(ctx context.Context, c caller, name string) (*route.Model, error) {
 	if err := p.ready(); err != nil {
 		return nil, err
 	}
-	m, ok := p.Table.Lookup(name)
-	if !ok {
-		return nil, openai.ModelNotFound(name)
+	m, known := p.Table.Lookup(name)
+	if known && c.may(name, m) {
+		return m, nil
 	}
-	return m, nil
+	why := keys.ReasonModelUnknown
+	if known {
+		why = keys.ReasonModel
+	}
+	p.denied(ctx, c, why, name)
+	return nil, openai.ModelNotFound(name)
 }
 
 // text forwards a request of a text route.
-func (p *Proxy) text(ctx context.Context, w *reply, r *http.Request) error {
-	body, err := p.readBody(w, r)
+func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) error {
+	body, release, err := p.readBody(w, r)
 	if err != nil {
+		// Else the server waits for more of a body before it answers, and a client that sends none learns nothing.
+		w.Header().Set("Connection", "close")
 		return err
 	}
+	defer release()
 	name, err := openai.DecodeModel(body)
 	if err != nil {
 		return err
 	}
-	model, err := p.lookup(name)
+	model, err := p.lookup(ctx, c, name)
 	if err != nil {
+		return err
+	}
+	if w.meter, err = p.meter(ctx, c, w, name, body); err != nil {
 		return err
 	}
 	return p.forward(ctx, w, r, name, model, body)
 }
 
-func (p *Proxy) readBody(w *reply, r *http.Request) ([]byte, error) {
+// readBody takes in a body; its room is given back by release.
+func (p *Proxy) readBody(w *reply, r *http.Request) (body []byte, release func(), err error) {
+	if err := openai.PlainBody(r.Header); err != nil {
+		return nil, nil, err
+	}
 	if r.ContentLength > p.MaxBodyBytes {
 		_, err := openai.ReadBody(zeros{}, p.MaxBodyBytes) // refused without reading
-		return nil, err
+		return nil, nil, err
 	}
 	if err := w.rc.SetReadDeadline(time.Now().Add(p.ReadTimeout)); err != nil {
-		return nil, fmt.Errorf("bound the time of a request body: %w", err)
+		return nil, nil, fmt.Errorf("bound the time of a request body: %w", err)
 	}
-	body, err := openai.ReadBody(r.Body, p.MaxBodyBytes)
+	body, release, err = p.bodies.read(r.Body, p.MaxBodyBytes)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := w.rc.SetReadDeadline(time.Time{}); err != nil {
-		return nil, fmt.Errorf("bound the time of a request body: %w", err)
+		release()
+		return nil, nil, fmt.Errorf("bound the time of a request body: %w", err)
 	}
-	return body, nil
+	return body, release, nil
 }
 
 // forward tries replicas until one answers. Each is tried once, and none after

@@ -19,6 +19,7 @@ type reply struct {
 	timeout   time.Duration
 	status    int
 	firstByte time.Time
+	meter     *meter // of the answer
 }
 
 func newReply(w http.ResponseWriter, timeout time.Duration) *reply {
@@ -81,7 +82,7 @@ func (w *reply) json(v any) error {
 // ours are headers that the gateway sets itself, and those that concern one
 // connection only.
 var ours = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Date",
-	agentapi.HeaderRetryable, agentapi.HeaderMac, agentapi.HeaderRequestID}
+	agentapi.HeaderRetryable, agentapi.HeaderMac, agentapi.HeaderRequestID, agentapi.HeaderTokens}
 
 // begun says that the head is out: from here errors are told inside the stream.
 func (w *reply) begun() bool { return w.status != 0 }

@@ -47,6 +47,8 @@ func newCluster(ctx context.Context, root string) (*cluster, error) {
 	if c.Client, err = client.New(env.Config(), client.Options{}); err == nil {
 		err = errors.Join(
 			c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}),
+			// Nothing is kept here, and what lies in a namespace of the chart's own wants to find it.
+			c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "metalfleet-api-keys"}}),
 			c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: restricted, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}),
 		)
 		// Admission wants to see the accounts of Pods, and nothing is kept here.

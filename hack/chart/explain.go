@@ -77,7 +77,11 @@ func told(description string) bool {
 func copies(root string) (string, error) {
 	var wrong []error
 	n := 0
-	for from, to := range map[string]string{"config/crd/*.yaml": "charts/metalfleet/files/crds", "config/rbac/role.yaml": "charts/metalfleet/files/rbac"} {
+	for from, to := range map[string]string{
+		"config/crd/*.yaml":       "charts/metalfleet/files/crds",
+		"config/rbac/role.yaml":   "charts/metalfleet/files/rbac",
+		"config/rbac/agents.yaml": "charts/metalfleet/files/rbac",
+	} {
 		files, err := filepath.Glob(filepath.Join(root, from))
 		if err != nil || len(files) == 0 {
 			return "", errors.Join(fmt.Errorf("no file %s", from), err)

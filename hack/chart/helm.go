@@ -27,6 +27,7 @@ type variant struct {
 // everything that can be turned on.
 var everything = []string{
 	"networkPolicies.enabled=true", "monitoring.serviceMonitors.enabled=true", "monitoring.rules.enabled=true", "monitoring.dashboards.enabled=true",
+	"gateway.apiKeys.enabled=true",
 }
 
 func variants() []variant {
@@ -35,10 +36,13 @@ func variants() []variant {
 			"CustomResourceDefinition/modeldeployments.metalfleet.dev", "CustomResourceDefinition/macnodes.metalfleet.dev", "CustomResourceDefinition/modelreplicas.metalfleet.dev",
 			"Deployment/metalfleet-operator", "Deployment/metalfleet-gateway", "Service/metalfleet-gateway", "PodDisruptionBudget/metalfleet-gateway",
 			"ClusterRole/metalfleet-view", "ClusterRole/metalfleet-edit", "Job/metalfleet-uninstall-guard", "Pod/metalfleet-test",
-		}, lacks: []string{"NetworkPolicy/metalfleet-gateway", "ServiceMonitor/metalfleet-gateway"}},
+			"ValidatingAdmissionPolicy/metalfleet-agent-writes", "ValidatingAdmissionPolicyBinding/metalfleet-agent-writes",
+			"ValidatingAdmissionPolicy/metalfleet-agent-requests", "ValidatingAdmissionPolicyBinding/metalfleet-agent-tokens",
+		}, lacks: []string{"NetworkPolicy/metalfleet-gateway", "ServiceMonitor/metalfleet-gateway", "Namespace/metalfleet-api-keys", "Role/metalfleet-gateway-api-keys"}},
 		{name: "everything", set: everything, has: []string{
 			"NetworkPolicy/metalfleet-gateway", "NetworkPolicy/metalfleet-operator", "ServiceMonitor/metalfleet-gateway", "ServiceMonitor/metalfleet-operator",
 			"PrometheusRule/metalfleet", "ConfigMap/metalfleet-dashboard-fleet",
+			"Namespace/metalfleet-api-keys", "Role/metalfleet-gateway-api-keys", "RoleBinding/metalfleet-gateway-api-keys",
 		}},
 		{name: "least", set: []string{
 			"crds.install=false", "uninstallGuard.enabled=false", "aggregatedRoles.enabled=false", "gateway.podDisruptionBudget.enabled=false",
@@ -58,16 +62,19 @@ func variants() []variant {
 // refused are values that must not be taken, and what the refusal names.
 func refused() map[string]string {
 	return map[string]string{
-		"gateway.replica=2":                         "replica",
-		"gateway.replicas=0":                        "replicas",
-		"gateway.replicas=many":                     "replicas",
-		"gateway.service.type=Public":               "type",
-		"gateway.service.port=99999":                "port",
-		"operator.extraArgs={-x}":                   "extraArgs",
-		"monitoring.serviceMonitors.interval=often": "interval",
-		"networkPolicies=true":                      "networkPolicies",
-		"image.pullPolicy=Sometimes":                "pullPolicy",
-		"gateway.drainSeconds=-1":                   "drainSeconds",
+		"gateway.replica=2":                                              "replica",
+		"gateway.replicas=0":                                             "replicas",
+		"gateway.replicas=many":                                          "replicas",
+		"gateway.service.type=Public":                                    "type",
+		"gateway.service.port=99999":                                     "port",
+		"operator.extraArgs={-x}":                                        "extraArgs",
+		"monitoring.serviceMonitors.interval=often":                      "interval",
+		"networkPolicies=true":                                           "networkPolicies",
+		"image.pullPolicy=Sometimes":                                     "pullPolicy",
+		"gateway.drainSeconds=-1":                                        "drainSeconds",
+		"gateway.apiKeys.enabled=yes":                                    "enabled",
+		"gateway.apiKeys.namespace=Keys":                                 "namespace",
+		"gateway.apiKeys.enabled=true,gateway.apiKeys.namespace=default": "release's own",
 	}
 }
 

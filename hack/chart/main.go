@@ -56,6 +56,7 @@ func run(ctx context.Context, root string) error {
 		step("sentences", func() (string, error) { return sentences(filepath.Join(root, "config", "crd")) }),
 		step("copies", func() (string, error) { return copies(root) }),
 		step("values", func() (string, error) { return h.refusals(ctx) }),
+		step("kustomize", func() (string, error) { return h.kustomize(ctx) }),
 		h.variants(ctx),
 	)
 }

@@ -37,8 +37,9 @@ type pythonClient struct {
 	lines chan result // closed at the end of its output
 }
 
-func startClient(ctx context.Context, python string, args ...string) (*pythonClient, error) {
+func startClient(ctx context.Context, key, python string, args ...string) (*pythonClient, error) {
 	cmd := exec.CommandContext(ctx, python, args...)
+	cmd.Env = append(os.Environ(), "METALFLEET_API_KEY="+key)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

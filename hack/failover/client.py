@@ -1,12 +1,13 @@
 """Asks through the gateway with the official OpenAI client, and says what became of each request.
 
-usage: client.py URL MODEL
+usage: client.py URL MODEL   (METALFLEET_API_KEY holds the key)
 
 It begins two long streams, waits until both speak, then sends requests that must wait behind them and prints
 {"event": "waiting"}. It goes on when it reads a line ("killed") and sends more requests. At the end it prints what it
 saw. Every line on standard output is one JSON object. The client never retries: that is the gateway's part.
 """
 import json
+import os
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ import time
 import openai
 
 URL, MODEL = sys.argv[1], sys.argv[2]
-client = openai.OpenAI(base_url=URL + "/v1", api_key="none", max_retries=0, timeout=240)
+client = openai.OpenAI(base_url=URL + "/v1", api_key=os.environ["METALFLEET_API_KEY"], max_retries=0, timeout=240)
 printing = threading.Lock()
 
 

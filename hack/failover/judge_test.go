@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -46,5 +47,20 @@ func TestJudge(t *testing.T) {
 				t.Errorf("judge = %v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestJudgeRefusals(t *testing.T) {
+	good := maps.Clone(wanted)
+	if err := judgeRefusals(good); err != nil {
+		t.Error(err)
+	}
+	delete(good, "slow, again")
+	good["narrow"] = "AuthenticationError 401 invalid_api_key"
+	err := judgeRefusals(good)
+	for _, name := range []string{`"slow, again"`, `"narrow"`} {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("judgeRefusals = %v, want %s named", err, name)
+		}
 	}
 }

@@ -4,10 +4,11 @@
 //
 // It owns the killing and the verdict: the stream of the dead Mac ends with a
 // typed error, the other one and every request that had not begun are answered
-// whole. Processes belong to package fleet, the client is client.py, and
-// run.sh, which starts this program last, fetches both.
+// whole. Before that, the client has to take what the gateway says of API keys
+// for what it is. Processes belong to package fleet, the client is client.py and
+// refusals.py, and run.sh, which starts this program last, fetches both.
 //
-// Start reading at test and judge.
+// Start reading at test, judge and refusals.
 package main
 
 import (
@@ -70,8 +71,9 @@ func run(ctx context.Context, root, python string) error {
 	}
 	f, err := fleet.Start(ctx, fleet.Options{
 		Root: root, Dir: dir, ModelRoot: filepath.Join(root, ".cache", "models"),
-		Macs: []fleet.Mac{{Name: "studio", Chip: "M2Ultra", Memory: "192Gi"}, {Name: "macbook", Chip: "M4Max", Memory: "64Gi"}},
-		Say:  func(step string) { fmt.Println("  ", step) },
+		Macs:          []fleet.Mac{{Name: "studio", Chip: "M2Ultra", Memory: "192Gi"}, {Name: "macbook", Chip: "M4Max", Memory: "64Gi"}},
+		KeysNamespace: keysNamespace,
+		Say:           func(step string) { fmt.Println("  ", step) },
 	})
 	if err != nil {
 		return err
@@ -107,7 +109,14 @@ func test(ctx context.Context, f *fleet.Fleet, root, python string) error {
 	if err := deploy(ctx, f); err != nil {
 		return err
 	}
-	c, err := startClient(ctx, python, filepath.Join(root, "hack", "failover", "client.py"), f.URL, deployment)
+	k, err := makeKeys(ctx, f)
+	if err != nil {
+		return err
+	}
+	if err := refusals(ctx, f.URL, root, python, k); err != nil {
+		return err
+	}
+	c, err := startClient(ctx, k.good, python, filepath.Join(root, "hack", "failover", "client.py"), f.URL, deployment)
 	if err != nil {
 		return err
 	}

@@ -2,37 +2,13 @@
 # Two answers stream through the gateway from two Macs, to the official Python client of the OpenAI API; one Mac is
 # killed. Prints what became of every request, and fails if one was lost that had not begun.
 # usage: hack/failover/run.sh   (make test-failover; `make kube build` goes before)
-# The client is installed once into .cache/failover, and the model, SmolLM2-135M-Instruct, into .cache/models.
+# The client is installed once into .cache/client, and the model, SmolLM2-135M-Instruct, into .cache/models.
 # Runs with the bash 3.2 of a Mac.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 export CGO_ENABLED=0 GOFLAGS=-trimpath
 
-fail() {
-  echo "test-failover: $1" >&2
-  exit 1
-}
-
-command -v python3 >/dev/null 2>&1 || fail "python3 is missing; install Python 3 with pip and venv, then run this again"
-
-wanted=hack/failover/requirements.txt
-venv=$PWD/.cache/failover/venv
-if ! cmp -s "$wanted" "$venv/installed.txt"; then
-  echo "installing the official client into $venv"
-  python3 -m pip --version >/dev/null 2>&1 ||
-    fail "pip is missing; install it (python3 -m ensurepip --upgrade, or your system's python3-pip), then run this again"
-  rm -rf "$venv"
-  mkdir -p "$(dirname "$venv")"
-  python3 -m venv "$venv" || fail "python3 -m venv does not work; install your system's python3-venv, then run this again"
-  log=$(mktemp)
-  trap 'rm -f "$log"' EXIT
-  "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --retries 5 --progress-bar off -r "$wanted" >"$log" 2>&1 || {
-    cat "$log" >&2
-    fail "pip could not install $wanted; is there a network and a package index?"
-  }
-  cp "$wanted" "$venv/installed.txt"
-fi
-
+python=$(bash hack/client.sh | tail -1)
 bash hack/models/fetch.sh smollm2 | sed '$d' # the last line is the path
 go build -o bin/failover ./hack/failover
-exec bin/failover -root "$PWD" -python "$venv/bin/python"
+exec bin/failover -root "$PWD" -python "$python"

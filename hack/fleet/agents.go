@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -17,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/identity/jointoken"
 )
 
 // tokenSeconds is how long the credentials of a fleet's programs are good for:
@@ -41,8 +45,8 @@ type agent struct {
 	program *program
 }
 
-// joinAll makes the MacNodes, as an administrator would, and starts an agent
-// for each with the credentials that the operator made for it.
+// joinAll makes the MacNodes, as an administrator may, has each Mac join with a
+// token of its own and starts its agent.
 func (f *Fleet) joinAll(ctx context.Context) error {
 	for _, m := range f.options.Macs {
 		node := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
@@ -58,35 +62,51 @@ func (f *Fleet) joinAll(ctx context.Context) error {
 	return nil
 }
 
-// Join adds a Mac to a running fleet.
-func (f *Fleet) Join(ctx context.Context, m Mac) error {
-	node := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
-	if err := f.Client.Create(ctx, node); err != nil {
-		return fmt.Errorf("MacNode %s: %w", m.Name, err)
-	}
-	return f.join(ctx, m)
-}
+// Join adds a Mac to a running fleet. One that joined before, and whose agent
+// was stopped, joins again over its state folder.
+func (f *Fleet) Join(ctx context.Context, m Mac) error { return f.join(ctx, m) }
 
 func (f *Fleet) join(ctx context.Context, m Mac) error {
 	a := &agent{mac: m, state: filepath.Join(f.dir, m.Name)}
 	if err := os.MkdirAll(a.state, 0o700); err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
-	kubeconfig := filepath.Join(f.dir, m.Name+".kubeconfig")
-	if err := f.kubeconfigOf(ctx, v1alpha1.AgentObjectName(m.Name), kubeconfig); err != nil {
+	if err := f.joinToken(ctx, a); err != nil {
 		return err
 	}
 	port, err := freePort()
 	if err != nil {
 		return err
 	}
-	a.program = newProgram("agent-"+m.Name, f.bin("agent"), f.LogDir(), f.agentFlags(a, kubeconfig, port)...)
+	a.program = newProgram("agent-"+m.Name, f.bin("agent"), f.LogDir(), f.agentFlags(a, port)...)
 	a.program.env = m.Env
 	if err := a.program.start(); err != nil {
 		return err
 	}
 	f.agents[m.Name] = a
-	f.order = append(f.order, m.Name)
+	if !slices.Contains(f.order, m.Name) {
+		f.order = append(f.order, m.Name)
+	}
+	return nil
+}
+
+// joinToken makes a token, as an administrator, and has the Mac join with it.
+func (f *Fleet) joinToken(ctx context.Context, a *agent) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, Ready, fmt.Errorf("not within %s", Ready))
+	defer cancel()
+	server, ca, err := jointoken.Endpoint(f.Env.Config())
+	if err != nil {
+		return err
+	}
+	token, _, err := jointoken.Mint(ctx, f.Client, jointoken.Options{Mac: a.mac.Name, Namespace: Namespace, Server: server, CA: ca})
+	if err := errors.Join(err, f.operator.failed()); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, f.bin("agent"), "join", "--token-file=-", "--state="+a.state)
+	cmd.Stdin = strings.NewReader(token)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("agent join: %w: %s", err, out)
+	}
 	return nil
 }
 

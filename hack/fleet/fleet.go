@@ -55,6 +55,9 @@ type Options struct {
 	ModelRoot string
 	// Macs to declare, each with an agent.
 	Macs []Mac
+	// KeysNamespace has the gateway ask for API keys that lie there; empty asks
+	// for none.
+	KeysNamespace string
 	// GatewayPort on 127.0.0.1; 0 takes a free one.
 	GatewayPort int
 	// Say, if set, is told each step in a few words.

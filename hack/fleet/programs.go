@@ -62,7 +62,7 @@ func (f *Fleet) startGatewayFirst(ctx context.Context) error {
 	f.URL = fmt.Sprintf("http://127.0.0.1:%d", p.serve)
 	f.gatewayHealth = fmt.Sprintf("http://127.0.0.1:%d/readyz", p.health)
 	f.gateway = newProgram("gateway", f.bin("gateway"), f.LogDir(),
-		"--kubeconfig="+kubeconfig, "--namespace="+Namespace,
+		"--kubeconfig="+kubeconfig, "--namespace="+Namespace, "--api-keys-namespace="+f.options.KeysNamespace,
 		fmt.Sprintf("--listen=127.0.0.1:%d", p.serve), fmt.Sprintf("--health=127.0.0.1:%d", p.health),
 		"--drain-timeout=3s")
 	return f.StartGateway(ctx)
@@ -83,11 +83,9 @@ func (f *Fleet) StopGateway(ctx context.Context) error { return f.gateway.stop(c
 func (f *Fleet) KillGateway() error { return f.gateway.kill() }
 
 // agentFlags are what every agent is started with.
-func (f *Fleet) agentFlags(a *agent, kubeconfig string, port int) []string {
+func (f *Fleet) agentFlags(a *agent, port int) []string {
 	return append([]string{
 		"--name=" + a.mac.Name,
-		"--kubeconfig=" + kubeconfig,
-		"--namespace=" + Namespace,
 		fmt.Sprintf("--mac=chip=%s,memory=%s", a.mac.Chip, a.mac.Memory),
 		fmt.Sprintf("--listen=127.0.0.1:%d", port),
 		"--state=" + a.state,

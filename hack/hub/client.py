@@ -35,6 +35,8 @@ print(json.dumps({
     "file": digests(pathlib.Path(hub.hf_hub_download("org/model", "sub/b.bin", revision="refs/pr/1", local_dir=folder / "file"))),
     "private": digests(pathlib.Path(hub.snapshot_download("org/private", token="secret-1", local_dir=folder / "private"))),
     "withoutToken": refused(lambda: hub.snapshot_download("org/private", token=False, local_dir=folder / "none")),
+    "wrongToken": refused(lambda: hub.HfApi().model_info("org/private", token="secret-9")),
+    "gatedGiven": digests(pathlib.Path(hub.hf_hub_download("org/gated", "sub/b.bin", token="secret-2", local_dir=folder / "gated"))),
     "gated": refused(lambda: hub.hf_hub_download("org/gated", "sub/b.bin", token=False, local_dir=folder / "none")),
     "noRevision": refused(lambda: hub.snapshot_download("org/model", revision="v9", local_dir=folder / "none")),
     "noFile": refused(lambda: hub.hf_hub_download("org/model", "none.bin", local_dir=folder / "none")),

@@ -46,13 +46,15 @@ type got struct {
 	File         map[string]string `json:"file"`
 	Private      map[string]string `json:"private"`
 	WithoutToken string            `json:"withoutToken"`
+	WrongToken   string            `json:"wrongToken"`
 	Gated        string            `json:"gated"`
+	GatedGiven   map[string]string `json:"gatedGiven"`
 	NoRevision   string            `json:"noRevision"`
 	NoFile       string            `json:"noFile"`
 }
 
 func run(ctx context.Context, python string) (err error) {
-	files := map[string]hubtest.File{"config.json": {Content: []byte("{}")}, "sub/b.bin": {Content: slices.Repeat([]byte("weights "), 1<<17), LFS: true}}
+	files := map[string]hubtest.File{"config.json": {Content: []byte("{}")}, "sub/b.bin": {Content: slices.Repeat([]byte("weights "), 1<<17), LFS: true, Xet: true}}
 	for i := range 5 {
 		files[fmt.Sprintf("more/%d.txt", i)] = hubtest.File{Content: fmt.Appendf(nil, "file %d", i)}
 	}
@@ -75,7 +77,7 @@ func run(ctx context.Context, python string) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	cmd := exec.CommandContext(ctx, python, "hack/hub/client.py", dir)
-	cmd.Env = append(os.Environ(), "HF_ENDPOINT="+server.URL, "HF_HOME="+dir+"/home", "HF_HUB_DISABLE_PROGRESS_BARS=1", "HF_HUB_DISABLE_TELEMETRY=1", "NO_PROXY=127.0.0.1")
+	cmd.Env = append(os.Environ(), "HF_ENDPOINT="+server.URL, "HF_HOME="+dir+"/home", "HF_HUB_DISABLE_PROGRESS_BARS=1", "HF_HUB_DISABLE_TELEMETRY=1", "HF_HUB_DISABLE_XET=1", "NO_PROXY=127.0.0.1")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -88,7 +90,7 @@ func run(ctx context.Context, python string) (err error) {
 	if err := g.check(files, public.Refs["main"]); err != nil {
 		return err
 	}
-	fmt.Printf("huggingface_hub %s: %d files of a snapshot, one at a pull request, a private repository and four refusals as of the Hub itself\n", g.Version, len(files))
+	fmt.Printf("huggingface_hub %s: %d files of a snapshot, one at a pull request, a private repository, a gated one and five refusals as of the Hub itself\n", g.Version, len(files))
 	return nil
 }
 
@@ -107,11 +109,12 @@ func (g got) check(files map[string]hubtest.File, commit string) error {
 		return fmt.Errorf("tree %q, want %q", g.Tree, slices.Sorted(maps.Keys(want)))
 	case !maps.Equal(g.Snapshot, want), !maps.Equal(g.Private, want):
 		return fmt.Errorf("snapshot %v, private %v, want %v", g.Snapshot, g.Private, want)
-	case !maps.Equal(g.File, one):
-		return fmt.Errorf("one file %v, want %v", g.File, one)
+	case !maps.Equal(g.File, one), !maps.Equal(g.GatedGiven, one):
+		return fmt.Errorf("one file %v, of a gated repository %v, want %v", g.File, g.GatedGiven, one)
 	}
 	for what, c := range map[string][2]string{
 		"without a token": {g.WithoutToken, "RepositoryNotFoundError"}, "gated": {g.Gated, "GatedRepoError"},
+		"a wrong token":    {g.WrongToken, "HfHubHTTPError"},
 		"no such revision": {g.NoRevision, "RevisionNotFoundError"}, "no such file": {g.NoFile, "EntryNotFoundError"},
 	} {
 		if c[0] != c[1] && !(what == "no such file" && c[0] == "RemoteEntryNotFoundError") {

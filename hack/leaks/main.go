@@ -74,7 +74,8 @@ func run(ctx context.Context, out io.Writer, n amounts) error {
 	return nil
 }
 
-// variants are how a back end is run: ref also a step ahead, as GPUs compute.
+// variants are how a back end is run: ref also a step ahead, as MLX computes
+// anyway.
 func variants(kind backends.Kind) []bool {
 	if kind.Name == "ref" {
 		return []bool{false, true}

@@ -12,7 +12,7 @@ const bridgeFile = "metal/mlx/bridge.cpp"
 // entryPoint finds the functions that a bridge offers, with the beginning of
 // their bodies.
 func entryPoint() *regexp.Regexp {
-	return regexp.MustCompile(`(?m)^bridge_\w+ \*?(bridge_\w+)\(([^)]*)\) \{\n(.*)\n((?:.*\n)?)`)
+	return regexp.MustCompile(`(?m)^\w+ \*?(bridge_\w+)\(([^)]*)\) \{\n(.*)\n((?:.*\n)?)`)
 }
 
 // unguarded lists the entry points of a bridge that do not go through guarded,

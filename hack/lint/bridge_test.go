@@ -26,6 +26,7 @@ func TestEveryEntryPointOfTheBridgeIsGuarded(t *testing.T) {
 	same(t, unguarded(string(fixture)), []string{
 		bridgeFile + ": bridge_bare" + says,
 		bridgeFile + ": bridge_late" + says,
+		bridgeFile + ": bridge_number" + says,
 		bridgeFile + ": bridge_ownerless" + says,
 	})
 }

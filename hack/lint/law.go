@@ -58,16 +58,33 @@ func law() []room {
 		{path: "hack", own: every, kube: every, libs: every,
 			why: "programs are not libraries"},
 		{path: "docs",
-			why: "docs holds documents and the test that reads them: the standard library only"},
+			why: "docs holds documents and what reads them: the standard library only"},
 	}
-	return append(append(rooms, reconcilers()...), agentRooms()...)
+	return append(append(append(rooms, reconcilers()...), agentRooms()...), pluginRooms()...)
+}
+
+// pluginRooms: of the kubectl plugin, only cli and front speak to anybody. What
+// it decides it decides with the operator's own code, which cmd alone may join.
+func pluginRooms() []room {
+	const plugin = "cmd/kubectl-metalfleet"
+	var rooms []room
+	for _, name := range []string{"drain", "explain", "inventory", "load", "picture", "rehearse"} {
+		rooms = append(rooms, room{
+			path: plugin + "/internal/" + name,
+			own: []string{plugin + "/...", "api/...", "controllers/fleet/...", "controllers/modeldeployment", "controllers/placement/plan",
+				"metal/footprint", "docs"},
+			kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/...", "k8s.io/utils/..."},
+			why:  "what the plugin decides and draws is pure: cli reads and writes",
+		})
+	}
+	return rooms
 }
 
 // reconcilers never import one another: each may use fleet, internal and what
 // is below itself.
 func reconcilers() []room {
 	var rooms []room
-	for _, name := range []string{"modeldeployment", "modelreplica", "macnode", "placement", "autoscaler", "identity", "fleet", "internal"} {
+	for _, name := range []string{"modeldeployment", "modelreplica", "macnode", "placement", "autoscaler", "identity", "hubtoken", "fleet", "internal"} {
 		path := "controllers/" + name
 		rooms = append(rooms, room{
 			path: path,
@@ -83,16 +100,16 @@ func reconcilers() []room {
 	})
 }
 
-// agentRooms: only four rooms of the agent speak Kubernetes; the others may
+// agentRooms: only seven rooms of the agent speak Kubernetes; the others may
 // name its types, and agent.go hands a client configuration through.
 func agentRooms() []room {
 	own := []string{"agent/...", "api/...", "metal/wire", "metal/footprint", "metal/kv/cold/...", "metal/weights/..."}
 	rooms := []room{{
 		path: "agent", own: own, libs: []string{anything},
 		kube: []string{"k8s.io/apimachinery/...", "k8s.io/client-go/rest"},
-		why:  "agent imports api and the tensor-free parts of metal; only register, identity, desired and report speak Kubernetes",
+		why:  "agent imports api and the tensor-free parts of metal; only join, account, register, identity, hubtoken, desired and report speak Kubernetes",
 	}}
-	for _, name := range []string{"register", "identity", "desired", "report"} {
+	for _, name := range []string{"join", "account", "register", "identity", "hubtoken", "desired", "report"} {
 		rooms = append(rooms, room{
 			path: "agent/" + name, own: own, kube: []string{anything}, libs: []string{anything},
 			why: "agent imports api and the tensor-free parts of metal",

@@ -22,10 +22,13 @@ const (
 	testTimeout = "120s"
 	// killAfter is for test binaries that ignore their own limit.
 	killAfter = 150 * time.Second
-	// crdFolder holds files that no compiler sees; see environment.
-	crdFolder = "config/crd"
-	// crdVariable is what hack/testenv reads to take the CRDs from elsewhere.
-	crdVariable = "TESTENV_CRDS"
+	// crdFolder and rbacFolder hold files that no compiler sees.
+	crdFolder  = "config/crd"
+	rbacFolder = "config/rbac"
+	// crdVariable and rbacVariable are what hack/testenv reads to take them from
+	// elsewhere: a glob, and a folder.
+	crdVariable  = "TESTENV_CRDS"
+	rbacVariable = "TESTENV_RBAC"
 )
 
 var (
@@ -123,9 +126,13 @@ func (b *bench) change(dir string, e entry) (overlay string, env []string, err e
 	if err != nil {
 		return "", nil, err
 	}
-	if filepath.ToSlash(filepath.Dir(e.file)) == crdFolder {
-		env, err := b.changeCRD(dir, e, text)
-		return "", env, err
+	switch filepath.ToSlash(filepath.Dir(e.file)) {
+	case crdFolder:
+		copied, err := b.changeManifest(dir, e, text)
+		return "", []string{crdVariable + "=" + filepath.Join(copied, "*.yaml")}, err
+	case rbacFolder:
+		copied, err := b.changeManifest(dir, e, text)
+		return "", []string{rbacVariable + "=" + copied}, err
 	}
 	changed := filepath.Join(dir, "changed"+filepath.Ext(e.file))
 	if err := os.WriteFile(changed, []byte(text), 0o600); err != nil {
@@ -137,20 +144,19 @@ func (b *bench) change(dir string, e entry) (overlay string, env []string, err e
 		return "", nil, err
 	}
 	overlay = filepath.Join(dir, "overlay.json")
-	return overlay, nil, os.WriteFile(overlay, j, 0o600)
+	// Also for programs that a test builds, such as the engine of the agent's.
+	env = []string{strings.TrimSpace("GOFLAGS=" + os.Getenv("GOFLAGS") + " -overlay=" + overlay)}
+	return overlay, env, os.WriteFile(overlay, j, 0o600)
 }
 
-// changeCRD copies the CRDs with one of them changed: tests read them when
-// they start their API server.
-func (b *bench) changeCRD(dir string, e entry, text string) ([]string, error) {
-	crds := filepath.Join(dir, "crds")
-	if err := os.CopyFS(crds, os.DirFS(filepath.Join(b.root, crdFolder))); err != nil {
-		return nil, err
+// changeManifest copies the folder of a manifest with that one changed: tests
+// read it when they start their API server.
+func (b *bench) changeManifest(dir string, e entry, text string) (string, error) {
+	copied := filepath.Join(dir, "manifests")
+	if err := os.CopyFS(copied, os.DirFS(filepath.Join(b.root, filepath.Dir(e.file)))); err != nil {
+		return "", err
 	}
-	if err := os.WriteFile(filepath.Join(crds, filepath.Base(e.file)), []byte(text), 0o600); err != nil {
-		return nil, err
-	}
-	return []string{crdVariable + "=" + filepath.Join(crds, "*.yaml")}, nil
+	return copied, os.WriteFile(filepath.Join(copied, filepath.Base(e.file)), []byte(text), 0o600)
 }
 
 func (b *bench) compile(ctx context.Context, dir, pkg, overlay string) (string, error) {

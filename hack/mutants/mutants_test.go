@@ -50,6 +50,28 @@ func TestParseKeepsTheTextAsItStands(t *testing.T) {
 	}
 }
 
+// Each list fits the sources as they are: also the one that is only run where
+// MLX is.
+func TestListsFitTheSources(t *testing.T) {
+	lists, err := filepath.Glob(filepath.Join("..", "mutants*.txt"))
+	if err != nil || len(lists) < 2 {
+		t.Fatalf("lists %v (%v), want two at least", lists, err)
+	}
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := parse(string(text))
+		if err != nil {
+			t.Errorf("%s: %v", list, err)
+		}
+		if err := check(filepath.Join("..", ".."), all); err != nil {
+			t.Errorf("%s: %v", list, err)
+		}
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	cases := map[string]struct{ from, to, says string }{
 		"an unknown key":          {"file:", "fiel:", `no key is called "fiel"`},
@@ -225,5 +247,21 @@ func TestTheCommitChoosesAShard(t *testing.T) {
 	}
 	if _, err := shard("main", 3); err == nil {
 		t.Error("a branch was taken for a commit")
+	}
+}
+
+// TestAProgramThatATestBuildsIsChangedToo: the agent's tests build the engine.
+func TestAProgramThatATestBuildsIsChangedToo(t *testing.T) {
+	t.Setenv("GOFLAGS", "-trimpath")
+	root, err := filepath.Abs("testdata/module")
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay, env, err := newBench(root, t.TempDir()).change(t.TempDir(), change("TestLarge", "n > Limit", "false"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "GOFLAGS=-trimpath -overlay=" + overlay; len(env) != 1 || env[0] != want {
+		t.Errorf("a test runs with %q, want %q", env, want)
 	}
 }

@@ -49,7 +49,7 @@ func (e *Env) startEtcd(ctx context.Context) error {
 }
 
 func (e *Env) apiserverFlags() []string {
-	f := e.pki.file
+	f := e.pki.File
 	return []string{
 		"--etcd-servers=" + e.etcdSocket(),
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", e.port),
@@ -65,11 +65,11 @@ func (e *Env) apiserverFlags() []string {
 }
 
 func (e *Env) startControllers() error {
-	kubeconfig := e.pki.file("controllers.kubeconfig")
-	if err := e.pki.kubeconfig(kubeconfig, e.URL, "controllers"); err != nil {
+	kubeconfig := e.pki.File("controllers.kubeconfig")
+	if err := e.pki.Kubeconfig(kubeconfig, e.URL, "controllers"); err != nil {
 		return err
 	}
-	f := e.pki.file
+	f := e.pki.File
 	p, err := launch(e.assets.controllers, e.LogDir, []string{
 		"--kubeconfig=" + kubeconfig, "--controllers=" + keptControllers,
 		"--leader-elect=false", "--secure-port=0", "--controller-start-interval=0s",

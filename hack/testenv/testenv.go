@@ -22,8 +22,10 @@ package testenv
 
 import (
 	"context"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -32,6 +34,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"metalfleet.dev/metalfleet/hack/pki"
 )
 
 // readyTimeout bounds each wait for a program to answer: three times what a
@@ -68,7 +72,7 @@ type Env struct {
 	dir     string
 	scratch []string // folders that Stop removes
 	sockets string   // where etcd listens
-	pki     *pki
+	pki     *pki.Authority
 	config  *rest.Config
 	port    int
 
@@ -146,7 +150,11 @@ func (e *Env) prepare(o Options) error {
 	if err := os.MkdirAll(e.LogDir, 0o700); err != nil {
 		return fmt.Errorf("log folder: %w", err)
 	}
-	e.pki, err = newPKI(filepath.Join(e.dir, "pki"))
+	e.pki, err = pki.New(filepath.Join(e.dir, "pki"),
+		pki.Leaf{Name: "apiserver", Subject: pkix.Name{CommonName: "kube-apiserver"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, DNS: []string{"localhost"}},
+		pki.Leaf{Name: "admin", Subject: pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}},
+		pki.Leaf{Name: "controllers", Subject: pkix.Name{CommonName: "system:kube-controller-manager", Organization: []string{"system:masters"}}},
+		pki.Leaf{Name: "sa", Subject: pkix.Name{CommonName: "service-accounts"}})
 	return err
 }
 
@@ -181,7 +189,7 @@ func (e *Env) firstAPIServer(ctx context.Context, port int) error {
 func (e *Env) useURL() error {
 	e.URL = fmt.Sprintf("https://127.0.0.1:%d", e.port)
 	e.Kubeconfig = filepath.Join(e.dir, "kubeconfig")
-	if err := e.pki.kubeconfig(e.Kubeconfig, e.URL, "admin"); err != nil {
+	if err := e.pki.Kubeconfig(e.Kubeconfig, e.URL, "admin"); err != nil {
 		return err
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", e.Kubeconfig)

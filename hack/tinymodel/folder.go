@@ -47,7 +47,7 @@ func WriteFolder(dir string, c Config, l Layout) error {
 	if err := c.validate(len(vocab.tokens)); err != nil {
 		return err
 	}
-	vocab.reserve(c.Vocabulary)
+	vocab.fill(c)
 	if c.RopeFactors {
 		return errors.New("tiny model: a folder has no tensor of rope factors")
 	}

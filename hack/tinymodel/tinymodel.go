@@ -47,6 +47,9 @@ type Config struct {
 	Context     int
 	// Vocabulary counts tokens; it is filled up with reserved ones.
 	Vocabulary int
+	// Merged fills it up with merges instead, each one letter longer than a token
+	// before it: a tokenizer then takes the memory that a real one does.
+	Merged bool
 	// NormEps is added under the root of every norm.
 	NormEps float64
 	// Type of the matrices of a GGUF file; its norms are always F32.
@@ -168,7 +171,7 @@ func WriteTo(w io.Writer, c Config) error {
 	if err := c.validate(len(vocab.tokens)); err != nil {
 		return err
 	}
-	vocab.reserve(c.Vocabulary)
+	vocab.fill(c)
 	h := new(header)
 	if err := c.metadata(h, vocab); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
@@ -119,5 +120,42 @@ func TestAModelWithoutEndHasAnEndOfTurnThatNobodyScores(t *testing.T) {
 	c.Untied = true
 	if err := tinymodel.Write(path, c); err == nil {
 		t.Error("a head of its own would score the end of turn, and was accepted")
+	}
+}
+
+func TestAMergedVocabularyIsMadeOfMerges(t *testing.T) {
+	c := tinymodel.Default()
+	c.Vocabulary, c.Merged, c.Endless = 8000, true, true
+	path := filepath.Join(t.TempDir(), "tiny.gguf")
+	if err := tinymodel.Write(path, c); err != nil {
+		t.Fatal(err)
+	}
+	f, err := weights.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	tok, err := tokenizer.FromGGUF(f.Metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[int32]bool{}
+	for a := 'a'; a <= 'z'; a++ {
+		for b := 'a'; b <= 'z'; b++ {
+			text := string([]rune{a, b})
+			ids, err := tok.Encode(text, tokenizer.EncodeOptions{})
+			if back, derr := tok.Decode(ids, false); err != nil || derr != nil || back != text {
+				t.Fatalf("%q came back as %q (%v, %v)", text, back, err, derr)
+			}
+			for _, id := range ids {
+				used[id] = true
+			}
+		}
+	}
+	if len(used) < 500 { // a learned merge may come before one of these
+		t.Errorf("%d tokens of letters are used: merges are missing", len(used))
+	}
+	if text, err := tok.Decode([]int32{7998, 7999}, false); err != nil || !strings.HasSuffix(text, "<|reserved_7999|>") || strings.HasPrefix(text, "<|") {
+		t.Errorf("the last tokens are %q, %v", text, err)
 	}
 }

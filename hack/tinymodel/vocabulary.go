@@ -61,6 +61,32 @@ func (v *vocabulary) add(token string, kind int32) {
 	v.kinds = append(v.kinds, kind)
 }
 
+// fill adds what a model's vocabulary has beyond the learned tokens. The last
+// token of one without end is never a merge.
+func (v *vocabulary) fill(c Config) {
+	if c.Merged {
+		v.lengthen(c.Vocabulary - 1)
+	}
+	v.reserve(c.Vocabulary)
+}
+
+// lengthen merges tokens with letters up to n tokens in all.
+func (v *vocabulary) lengthen(n int) {
+	known := make(map[string]bool, n)
+	for _, t := range v.tokens {
+		known[t] = true
+	}
+	for i := controlTokens; len(v.tokens) < n; i++ {
+		for b := 'a'; b <= 'z' && len(v.tokens) < n; b++ {
+			if t := v.tokens[i] + string(b); !known[t] {
+				known[t] = true
+				v.merges = append(v.merges, v.tokens[i]+" "+string(b))
+				v.add(t, normalToken)
+			}
+		}
+	}
+}
+
 // reserve fills up to n tokens.
 func (v *vocabulary) reserve(n int) {
 	for i := len(v.tokens); i < n; i++ {

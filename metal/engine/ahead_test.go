@@ -98,8 +98,7 @@ func TestAStopThatIsSeenOneStepLateShowsNothingMore(t *testing.T) {
 }
 
 func TestACancelAheadOfAStepReturnsItsMemory(t *testing.T) {
-	var fromHost atomic.Int64
-	e := ready(t, engine.Options{Sequences: 2}, ahead(&fromHost))
+	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Ahead: true, Fault: paced})
 	ctx, cancel := context.WithCancel(context.Background())
 	text, p := "Tell me more", sample.Greedy()
 	s, err := e.Generate(ctx, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 400})

@@ -110,7 +110,7 @@ func TestG14NobodyIsAskedWhoCannotHelp(t *testing.T) {
 // first chunk, while another request streams on.
 func TestG13APromptThatWaitsForRoomHoldsUpNoAnswer(t *testing.T) {
 	b := &believed{}
-	e := ready(t, engine.WithEstimator(engine.Options{Sequences: 2}, b), ref.Options{})
+	e := ready(t, engine.WithEstimator(engine.Options{Sequences: 2}, b), ref.Options{Fault: paced})
 	publish := publisher(e)
 	limits := engine.Limits{Memory: 1 << 30, HeadroomKnown: true, Headroom: 1 << 20, CanMakeRoom: true}
 	publish(limits)

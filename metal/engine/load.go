@@ -56,18 +56,25 @@ func (e *Engine) load() (*loadedModel, error) {
 	if err != nil {
 		return nil, err
 	}
+	debug.FreeOSMemory() // what parsing header and vocabulary left behind, before the first step takes its own
 	if err := e.canary(m); err != nil {
 		m.release()
 		return nil, fmt.Errorf("warm up: %w", err)
 	}
-	debug.FreeOSMemory() // what parsing the header left behind
+	e.ready()
+	e.log.Info("model loaded", "bytes", e.loaded.Load(), "milliseconds", time.Since(began).Milliseconds())
+	return m, nil
+}
+
+// ready opens the engine to requests and, in the same breath, to chores: an
+// abort that follows a request must find it.
+func (e *Engine) ready() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.state == Loading {
+		e.attending = true
 		e.setState(Ready, "", "")
 	}
-	e.log.Info("model loaded", "bytes", e.loaded.Load(), "milliseconds", time.Since(began).Milliseconds())
-	return m, nil
 }
 
 func (e *Engine) read() (*loadedModel, error) {
@@ -148,10 +155,10 @@ func (e *Engine) readWeights(ctx context.Context, f *weights.File, s *serving) (
 	return m, nil
 }
 
-// arithmeticName is what package footprint calls a back end. Only on a GPU are
-// steps computed ahead; without one MLX attends by other kernels.
+// arithmeticName is what package footprint calls a back end: without a GPU, MLX
+// attends by other kernels.
 func arithmeticName(b tensor.Backend) string {
-	if b.Name() == footprint.MLX && !b.Ahead() {
+	if g, ok := b.(interface{ GPU() bool }); ok && !g.GPU() {
 		return footprint.MLXCPU
 	}
 	return b.Name()

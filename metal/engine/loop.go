@@ -68,6 +68,7 @@ type looping struct {
 
 // serve computes steps until the engine drains or breaks.
 func (e *Engine) serve(m *loadedModel) error {
+	defer e.closes()
 	sched, err := batch.New(batch.Limits{
 		ContextTokens: m.serving.context, CacheTokens: m.cacheTokens, BlockTokens: m.model.CacheSpec().BlockTokens,
 		Sequences: e.opts.Sequences, Queue: e.opts.Queue,
@@ -76,8 +77,6 @@ func (e *Engine) serve(m *loadedModel) error {
 		return err
 	}
 	l := &looping{e: e, model: m, sched: sched, sampler: sample.New(m.serving.tok.Size()), active: map[batch.ID]*active{}}
-	e.opens(true)
-	defer e.opens(false)
 	for {
 		more, err := l.turn()
 		if err != nil {

@@ -45,15 +45,13 @@ func (l *looping) attend(chores []*chore) {
 	}
 }
 
-// opens says that steps are computed from now on, or no more; then chores that
-// are left have nothing to do.
-func (e *Engine) opens(attending bool) {
+// closes says that no more steps are computed: chores that are left have nothing
+// to do. They are taken from the moment the engine is Ready, because requests
+// are.
+func (e *Engine) closes() {
 	e.mu.Lock()
-	e.attending = attending
-	var rest []*chore
-	if !attending {
-		rest, e.chores = e.chores, nil
-	}
+	rest := e.chores
+	e.attending, e.chores = false, nil
 	e.mu.Unlock()
 	for _, c := range rest {
 		close(c.done)

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/engine"
@@ -138,7 +140,7 @@ func TestP23ReliefHappensOnTheEnginesOwnGoroutine(t *testing.T) {
 // TestM5AbortEndsEveryRequestAndTheEngineGoesOn, running and queued, step by
 // step and ahead: their memory is back when the call answers.
 func TestM5AbortEndsEveryRequestAndTheEngineGoesOn(t *testing.T) {
-	for name, o := range map[string]ref.Options{"step by step": {}, "steps ahead": {Ahead: true}} {
+	for name, o := range map[string]ref.Options{"step by step": {Fault: paced}, "steps ahead": {Fault: paced, Ahead: true}} {
 		t.Run(name, func(t *testing.T) {
 			e := ready(t, engine.Options{Sequences: 2}, o)
 			var streams []*engine.Stream
@@ -174,10 +176,41 @@ func TestM5AbortEndsEveryRequestAndTheEngineGoesOn(t *testing.T) {
 	}
 }
 
+// afterReady holds the engine's own goroutine between Ready and its first step.
+type afterReady struct {
+	slog.Handler
+	held <-chan time.Time
+}
+
+func (h afterReady) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h afterReady) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "model loaded" {
+		<-h.held
+	}
+	return nil
+}
+
+// TestM5AnAbortRightAfterReadyFindsWhatWasAccepted before the first step.
+func TestM5AnAbortRightAfterReadyFindsWhatWasAccepted(t *testing.T) {
+	held := afterReady{slog.DiscardHandler, time.After(200 * time.Millisecond)}
+	e := ready(t, engine.Options{Log: slog.New(held)}, ref.Options{Fault: paced})
+	s, err := e.Generate(t.Context(), engine.Request{Prompt: prompt("Hello"), Sampling: draws(2), MaxTokens: 480})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := e.Abort(t.Context(), ""); n != 1 || err != nil {
+		t.Errorf("%d aborted, %v", n, err)
+	}
+	if a := collect(t, s); a.finished.Err == nil || a.finished.Err.Kind != engine.Aborted {
+		t.Errorf("the request ended with %+v", a.finished)
+	}
+}
+
 // TestP16AReaderThatNeverReadsHoldsNothing: shutdown and abort end its request,
 // and the end is there when it comes to read.
 func TestP16AReaderThatNeverReadsHoldsNothing(t *testing.T) {
-	b := ref.New(ref.Options{Threads: 2, Poison: true})
+	b := ref.New(ref.Options{Threads: 2, Poison: true, Fault: paced})
 	e := engine.Start(engine.Options{ModelPath: model(t, tinymodel.Default()), Backend: b, Sequences: 1})
 	if err := e.AwaitReady(t.Context()); err != nil {
 		t.Fatal(err)
@@ -211,7 +244,7 @@ func TestP16AReaderThatNeverReadsHoldsNothing(t *testing.T) {
 // TestP21WhateverFailsOnTheWayOutTheRestIsReleased: a pool that does not let go
 // stops neither an abort nor a shutdown.
 func TestP21WhateverFailsOnTheWayOutTheRestIsReleased(t *testing.T) {
-	w := &witness{Backend: ref.New(ref.Options{Threads: 2, Poison: true}), others: map[string]string{}}
+	w := &witness{Backend: ref.New(ref.Options{Threads: 2, Poison: true, Fault: paced}), others: map[string]string{}}
 	e := engine.Start(engine.Options{ModelPath: model(t, tinymodel.Default()), Backend: w})
 	if err := e.AwaitReady(t.Context()); err != nil {
 		t.Fatal(err)

@@ -72,6 +72,11 @@ const (
 	// without merges), twice that with what the collector lets die beside them
 	// at GOGC=50, and spans that are not full.
 	tokenBytes = 140
+	// loadingBytes is what each token takes more while the vocabulary is read,
+	// beside weights that are all there, and headingBytes what each of the first
+	// headingTokens takes in addition: vocabularies of 32,000, 49,152 and 151,936
+	// tokens with as many merges took 16 to 24, 25 to 33 and 61 MB at most.
+	loadingBytes, headingBytes, headingTokens = 200, 440, 32 << 10
 	// refThreads compute with ref at most: the largest Mac has 32 cores.
 	refThreads = 32
 )

@@ -54,9 +54,10 @@ type Terms struct {
 	// KV for CacheTokens over the layers that grow, windows and states of the
 	// others.
 	KV int64
-	// Transient is the larger of what one step takes (a chunk of a prompt beside
-	// one token of every other sequence: activations, attention, logits) and of
-	// what exists twice while the cache grows.
+	// Transient is the largest of what one step takes (a chunk of a prompt beside
+	// one token of every other sequence: activations, attention, logits), of what
+	// exists twice while the cache grows, and of what reading the vocabulary
+	// takes beyond KV and Pooled, which are not there yet.
 	Transient int64
 	// Pooled is what the back end keeps for reuse.
 	Pooled int64
@@ -103,6 +104,8 @@ func Estimate(f model.Facts, c Context) (Terms, error) {
 func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 	kv := b.kernels.held(f, c.Sequences, c.CacheTokens)
 	step := b.step(f, c)
+	loading := product(loadingBytes, f.VocabularySize)
+	loading.add(headingBytes, min(f.VocabularySize, headingTokens))
 	overhead := product(b.tokenBytes, f.VocabularySize)
 	overhead.add(b.process)
 	weights := product(f.WeightBytes)
@@ -110,10 +113,10 @@ func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 		weights = product(max(f.WeightBytes, f.WideWeightBytes))
 	}
 	sum := kv
-	for _, a := range []amount{step, overhead, weights} {
+	for _, a := range []amount{step, loading, overhead, weights} {
 		sum.add(a.bytes)
 	}
-	if err := check("a context", c.CacheTokens, kv, step, overhead, weights, sum); err != nil {
+	if err := check("a context", c.CacheTokens, kv, step, loading, overhead, weights, sum); err != nil {
 		return Terms{}, err
 	}
 	t := Terms{Weights: weights.bytes, KV: kv.bytes, Transient: max(step.bytes, b.kernels.growth(f, kv.bytes)), Overhead: overhead.bytes}
@@ -122,6 +125,7 @@ func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 		reusable += max(0, t.KV-b.kernels.held(f, 1, 1).bytes)
 	}
 	t.Pooled = min(reusable, pooled(t.Total())) / 1000 * b.touched
+	t.Transient = max(t.Transient, loading.bytes-t.KV-t.Pooled)
 	return t, nil
 }
 

@@ -118,6 +118,22 @@ func TestP12ThePoolFitsTheLimitThatFollows(t *testing.T) {
 	}
 }
 
+// Reading a vocabulary takes more than a short context does, beside all weights,
+// and nothing beside a long one, which is not there yet.
+func TestP12ReadingTheVocabularyIsCharged(t *testing.T) {
+	for _, b := range table() {
+		least := smollm2.WeightBytes + b.process + smollm2.VocabularySize*(tokenBytes+loadingBytes) + headingTokens*headingBytes
+		if got := estimated(t, smollm2, Context{Tokens: 1, Sequences: 1, CacheTokens: 1, Backend: b.name}).Total(); got < least {
+			t.Errorf("on %s a context of one token takes %d, loading alone %d", b.name, got, least)
+		}
+		c := Context{Tokens: 2048, Sequences: 1, CacheTokens: 2048, Backend: b.name}
+		long := estimated(t, smollm2, c)
+		if want := max(b.step(smollm2, c).bytes, b.kernels.growth(smollm2, long.KV)); long.Transient != want {
+			t.Errorf("on %s a long context is charged %d, a step takes %d", b.name, long.Transient, want)
+		}
+	}
+}
+
 func TestP12UnknownDimensionsAreRefused(t *testing.T) {
 	c := Context{Tokens: 16, Sequences: 1, CacheTokens: 16}
 	for name, change := range map[string]func(*model.Facts){

@@ -66,8 +66,9 @@ type Kernels struct {
 	// ElementBytes is the least width of a stored key or value and of an
 	// activation; 0 means that of the model.
 	ElementBytes int64
-	// WidenedBytes is the width that narrower activations are computed in, beside
-	// which they stay: kernels that are not fused widen what they read. 0 is none.
+	// WidenedBytes is the width that narrower activations around attention and
+	// norms are computed in, beside which they stay: kernels that are not fused
+	// widen what they read. Those of the feed-forward are not. 0 is none.
 	WidenedBytes int64
 	// BlockTokens is the granularity in which the cache grows; 0 is none.
 	BlockTokens int64
@@ -214,17 +215,17 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 		return amount{over: true}
 	}
 	queries, keys := f.QueryHeads*f.HeadSize, f.KeyValueHeads*f.HeadSize
-	width := 7*f.HiddenSize + 3*queries + 4*keys + 3*f.FeedForwardSize + max(2*f.FeedForwardSize, queries+2*keys, f.HiddenSize)
-	return product(tokens, width, k.activationBytes(f), max(1, min(k.LayersAhead, f.Layers)))
-}
-
-// activationBytes is what an activation takes, widened where it is.
-func (k Kernels) activationBytes(f model.Facts) int64 {
-	n := k.elementBytes(f)
-	if n < k.WidenedBytes {
-		n += k.WidenedBytes
+	around := 7*f.HiddenSize + 3*queries + 4*keys
+	feedForward := 3*f.FeedForwardSize + max(2*f.FeedForwardSize, queries+2*keys, f.HiddenSize)
+	narrow := k.elementBytes(f)
+	widened := narrow
+	if narrow < k.WidenedBytes {
+		widened += k.WidenedBytes
 	}
-	return n
+	layers := max(1, min(k.LayersAhead, f.Layers))
+	a := product(tokens, around, widened, layers)
+	a.add(tokens, feedForward, narrow, layers)
+	return a
 }
 
 // elementBytes is the width of a stored key or value.

@@ -356,8 +356,9 @@ func TestP12ActivationsOfTheLayersAheadAreCharged(t *testing.T) {
 	}
 }
 
-// TestG1WhatIsWidenedExistsTwice: without fused kernels, 16-bit activations are
-// there beside what they are computed in.
+// TestG1WhatIsWidenedExistsTwice: without fused kernels, 16-bit activations
+// around norms and attention are there beside what they are computed in; those
+// of the feed-forward are not widened.
 func TestG1WhatIsWidenedExistsTwice(t *testing.T) {
 	activations := func(backend string, width int64) int64 {
 		f := smollm2
@@ -368,9 +369,14 @@ func TestG1WhatIsWidenedExistsTwice(t *testing.T) {
 		}
 		return p.Activations
 	}
-	for backend, want := range map[string]int64{MLX: 2, MLXCPU: 2 + 4} {
-		if half, whole := activations(backend, 2), activations(backend, 4); 4*half != want*whole {
-			t.Errorf("%s: %d bytes of activations in 2 bytes, %d in 4; want those of %d bytes", backend, half, whole, want)
+	// SmolLM2: 7 x 576 residual, 3 x 576 queries, 4 x 192 keys and values; 3 x 1536 and 2 x 1536 of the feed-forward.
+	const around, feedForward, elements = 7*576 + 3*576 + 4*192, 5 * 1536, 32 * 4
+	for backend, width := range map[string]int64{MLX: 2, MLXCPU: 2 + 4} {
+		if half, want := activations(backend, 2), elements*(around*width+feedForward*2); half != want {
+			t.Errorf("%s: %d bytes of activations in 2 bytes, want %d", backend, half, want)
+		}
+		if whole, want := activations(backend, 4), int64(elements*(around+feedForward)*4); whole != want {
+			t.Errorf("%s: %d bytes of activations in 4 bytes, want %d", backend, whole, want)
 		}
 	}
 }

@@ -5,12 +5,14 @@
 // Start reading at guarded.
 
 #include "bridge.h"
+#include "few_rows.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <map>
 #include <new>
 #include <numeric>
@@ -68,6 +70,8 @@ struct thread_state {
   std::map<std::vector<int32_t>, mx::array> masks;
   std::vector<float> periods;
   std::optional<mx::array> frequencies;
+  // From how many weights on a product is computed on two streams.
+  int64_t halved_from = 1 << 24;
 
   void forget() {
     lists.clear();
@@ -78,6 +82,9 @@ struct thread_state {
 };
 
 thread_local thread_state self;
+// A processor's second stream, once it is wanted. A stream is a thread that
+// never ends, so this one outlives the back end that asked for it.
+thread_local std::optional<mx::Stream> beside;
 std::atomic<uint64_t> owners{0}, entered{0};
 // Bytes that a processor's allocator counts as active although the system
 // refused them (MLX 0.32.4, allocator.cpp of its no_gpu back end).
@@ -209,7 +216,7 @@ bridge_status bridge_detach(uint64_t owner) {
   return guarded<bridge_status>(owner, [](bridge_status &) {
     self.forget();
     if (--self.attached == 0) {
-      self.owner = 0; // a later back end of this thread gets another
+      self = {}; // a later back end of this thread gets another owner
     }
   });
 }
@@ -231,8 +238,21 @@ bridge_status bridge_limit(uint64_t owner, int64_t memory, int64_t pooled) {
 // its buffers.
 bridge_status bridge_trim(uint64_t owner) {
   return guarded<bridge_status>(owner, [](bridge_status &) {
+    if (beside) {
+      mx::synchronize(*beside);
+    }
     mx::synchronize();
     mx::clear_cache();
+  });
+}
+
+// The pool gives up what lies in it longest, down to some bytes. The framework
+// does that whenever it allocates and its limit is passed.
+bridge_status bridge_shrink(uint64_t owner, int64_t to, int64_t limit) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    mx::set_cache_limit(static_cast<size_t>(to));
+    auto least = mx::allocator::malloc(1);
+    mx::set_cache_limit(static_cast<size_t>(limit));
   });
 }
 
@@ -416,6 +436,53 @@ bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, 
   });
 }
 
+// Whether few_rows.h has a kernel for products with a matrix [out, in].
+static bool has_few_rows(mx::Dtype type, int32_t group, int32_t bits, int32_t out, int32_t in) {
+  static const bool able = [] {
+    if (!on_gpu() || !mx::cu::is_available()) {
+      return false;
+    }
+    auto facts = mx::device_info();
+    auto found = facts.find("compute_capability_major");
+    const auto *major = found == facts.end() ? nullptr : std::get_if<size_t>(&found->second);
+    return major != nullptr && *major >= 8;
+  }();
+  return able && type == mx::bfloat16 && bits == 4 && group == 64 && out % few_rows_outputs == 0 && in % few_rows_columns == 0;
+}
+
+bridge_status bridge_few_rows(uint64_t owner, int32_t type, int32_t group, int32_t bits, int32_t out, int32_t in, int32_t *has) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) { *has = has_few_rows(type_of(type), group, bits, out, in); });
+}
+
+static bool suits_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, int32_t group, int32_t bits) {
+  return x.shape(0) <= few_rows && w.ndim() == 2 && x.dtype() == scales.dtype() && has_few_rows(scales.dtype(), group, bits, w.shape(0), x.shape(1));
+}
+
+static mx::array multiply_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, const mx::array &biases) {
+  static thread_local const auto kernel = mx::fast::cuda_kernel("few_rows", {"x", "w", "scales", "biases"}, {"y"}, few_rows_source, std::string(few_rows_product) + few_rows_numbers);
+  int rows = x.shape(0), out = w.shape(0), threads = 32 * std::min(few_rows_warps, x.shape(1) / few_rows_columns);
+  return kernel({x, w, scales, biases}, {mx::Shape{rows, out}}, {x.dtype()}, {out / few_rows_outputs * threads, 1, 1}, {threads, 1, 1}, {{"TILES", rows > 8 ? 2 : 1}}, std::nullopt, false, {})[0];
+}
+
+bridge_status bridge_halve(uint64_t owner, int64_t from) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) { self.halved_from = from; });
+}
+
+// The outputs of a matrix in two halves, on two streams of a processor: what
+// one is told is computed on one core.
+static mx::array multiply_in_halves(const mx::array &x, const mx::array &w, const mx::array &scales, const mx::array &biases, int group, int bits) {
+  if (!beside) {
+    beside = mx::new_stream(mx::Device::cpu);
+  }
+  int out = w.shape(0), half = out / 2;
+  auto part = [&](int from, int to, mx::StreamOrDevice on) {
+    auto rows = [&](const mx::array &a) { return mx::slice(a, {from, 0}, {to, a.shape(1)}, on); };
+    return mx::quantized_matmul(x, rows(w), rows(scales), rows(biases), true, group, bits, "affine", on);
+  };
+  auto second = part(half, out, *beside);
+  return mx::concatenate({part(0, half, {}), second}, 1);
+}
+
 bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits) {
   return making(owner, [&] {
     if (scales == nullptr) {
@@ -423,12 +490,18 @@ bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, brid
     }
     auto in = flat(x);
     int rows = in.shape(0);
+    if (suits_few_rows(in, w->value, scales->value, group, bits)) {
+      return multiply_few_rows(in, w->value, scales->value, biases->value);
+    }
     // CUDA's kernel for 8 rows and more is faster from 3 rows on.
     bool pad = rows > 2 && rows < 8 && on_gpu() && mx::cu::is_available();
     if (pad) {
       in = mx::concatenate({in, mx::zeros({8 - rows, in.shape(1)}, in.dtype())}, 0);
     }
     int parts = w->value.ndim() == 3 ? w->value.shape(0) : 1;
+    if (!on_gpu() && parts == 1 && static_cast<int64_t>(w->value.shape(0)) * in.shape(1) >= self.halved_from && w->value.shape(0) > 1) {
+      return multiply_in_halves(in, w->value, scales->value, biases->value, group, bits);
+    }
     if (parts > 1) {
       in = mx::transpose(mx::reshape(in, {in.shape(0), parts, in.shape(1) / parts}), {1, 0, 2});
     }
@@ -450,15 +523,17 @@ bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, in
   });
 }
 
-// The place of a largest number, or -1 where that is none.
+// The place of a largest number, or -1 where that is none: of numbers, places,
+// infinity and -1. Compiled, it would keep constants of its own for ever.
 static std::vector<mx::array> place_of(const std::vector<mx::array> &in) {
-  return {mx::where(mx::isfinite(in[0]), mx::astype(in[1], mx::int32), mx::array(-1))};
+  return {mx::where(mx::less(mx::abs(in[0]), in[2]), mx::astype(in[1], mx::int32), in[3])};
 }
 
 bridge_made bridge_argmax(uint64_t owner, bridge_array *x, int32_t width) {
   return making(owner, [&] {
     auto first = mx::slice(flat(x), {0, 0}, {x->value.shape(0), width});
-    std::vector<mx::array> largest{mx::max(first, -1), mx::argmax(first, -1)}; // a NaN is the largest
+    auto infinity = mx::array(std::numeric_limits<float>::infinity(), first.dtype());
+    std::vector<mx::array> largest{mx::max(first, -1), mx::argmax(first, -1), infinity, mx::array(-1)}; // a NaN is the largest
     if (!on_gpu()) {
       return place_of(largest)[0];
     }

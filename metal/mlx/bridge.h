@@ -62,7 +62,9 @@ bridge_status bridge_detach(uint64_t owner);
 bridge_status bridge_check(uint64_t owner);
 uint64_t bridge_entered(void); // calls that were let in, by all threads
 bridge_status bridge_limit(uint64_t owner, int64_t memory, int64_t pooled);
+bridge_status bridge_halve(uint64_t owner, int64_t from);
 bridge_status bridge_trim(uint64_t owner);
+bridge_status bridge_shrink(uint64_t owner, int64_t to, int64_t limit);
 bridge_status bridge_measure(uint64_t owner, bridge_gauges *out);
 bridge_status bridge_reset_peak(uint64_t owner);
 
@@ -80,6 +82,7 @@ bridge_status bridge_read_ids(uint64_t owner, bridge_array *a, int32_t *dst, int
 
 // Operations; arrays of numbers are [T, D].
 bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, bridge_array *ids);
+bridge_status bridge_few_rows(uint64_t owner, int32_t type, int32_t group, int32_t bits, int32_t out, int32_t in, int32_t *has);
 bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits);
 bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, int32_t n);
 bridge_made bridge_argmax(uint64_t owner, bridge_array *x, int32_t width);

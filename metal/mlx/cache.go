@@ -103,6 +103,12 @@ func (c *cache) Release() {
 	c.b.caches--
 }
 
+// besideBlocks are tokens that a slab has room for beside whole blocks, on CUDA:
+// where it has a multiple of 256, the framework attends one query by cuDNN,
+// which takes the host 1.4 ms a step of 36 layers (H100, 512 tokens) and the GPU
+// no less than its own kernel.
+const besideBlocks = 8
+
 // reserve makes room so that a request may hold n tokens, of a type like that
 // of keys.
 func (c *cache) reserve(id tensor.RequestID, n int, keys *array) (*held, error) {
@@ -112,6 +118,9 @@ func (c *cache) reserve(id tensor.RequestID, n int, keys *array) (*held, error) 
 	}
 	blocks := (n + c.spec.BlockTokens - 1) / c.spec.BlockTokens
 	capacity := blocks * c.spec.BlockTokens
+	if c.b.cuda.Load() {
+		capacity += besideBlocks
+	}
 	if h != nil && capacity <= h.slab.capacity {
 		return h, nil
 	}

@@ -54,6 +54,11 @@ func (b *Backend) attach() error {
 	b.gpu.Store(a.gpu != 0)
 	b.cuda.Store(a.cuda != 0)
 	b.owner.Store(uint64(a.owner))
+	if b.opts.HalvedFrom > 0 {
+		if err := fault(C.bridge_halve(b.token(), C.int64_t(b.opts.HalvedFrom))); err != nil {
+			return err
+		}
+	}
 	b.gauges.base = 0
 	if err := errors.Join(b.resetPeak(), b.measure()); err != nil {
 		return err
@@ -81,6 +86,14 @@ func (b *Backend) limit(memory, pooled int64) error {
 // trim waits for what computes and empties the pool.
 func (b *Backend) trim() error {
 	if err := fault(C.bridge_trim(b.token())); err != nil {
+		return err
+	}
+	return b.measure()
+}
+
+// shrink has the pool give up its oldest buffers, down to some bytes.
+func (b *Backend) shrink(to, limit int64) error {
+	if err := fault(C.bridge_shrink(b.token(), C.int64_t(to), C.int64_t(limit))); err != nil {
 		return err
 	}
 	return b.measure()

@@ -22,6 +22,10 @@ func TestConformanceOfMatricesThatAreJoined(t *testing.T) {
 	tensortest.RunMatrices(t, suite(Options{Join: true, CutColumns: 32}))
 }
 
+func TestConformanceOfProductsInHalves(t *testing.T) {
+	tensortest.RunMatrices(t, suite(Options{HalvedFrom: 1}))
+}
+
 func suite(o Options) tensortest.Suite {
 	return tensortest.Suite{
 		New: func(*testing.T) tensor.Backend {

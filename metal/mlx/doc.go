@@ -14,5 +14,9 @@
 // first: a replaced key or value cache at once, everything else when its scope
 // closes.
 //
+// Where the framework is slow and a Mac is not concerned, there is something
+// beside it: on NVIDIA GPUs a kernel for a few rows (few_rows.h), on a
+// processor a second core for large products (bridge.cpp, multiply_in_halves).
+//
 // Start reading at Backend, then scope.go and cache.go.
 package mlx

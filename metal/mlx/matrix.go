@@ -125,7 +125,7 @@ func (l *loading) run(fill func(put func(int, quant.Row) error) error) (*matrix,
 	if l.count != l.out {
 		return nil, &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("%d of %d rows came", l.count, l.out)}
 	}
-	cut := l.b.cut(l.to, l.in)
+	cut := l.b.cut(l.to, l.out, l.in)
 	for i := range l.parts {
 		h, err := l.b.toDevice(l.parts[i], cut)
 		l.parts[i] = h
@@ -136,17 +136,18 @@ func (l *loading) run(fill func(put func(int, quant.Row) error) error) (*matrix,
 	return &matrix{b: l.b, format: l.to, out: l.out, in: l.in, parts: l.parts, bytes: l.bytes}, nil
 }
 
-// cutColumns is how many columns a quantised product takes at once on CUDA: its
-// kernel for a few rows goes through all columns of an output in one block, so
+// cutColumns is how many columns a quantised product takes at once on CUDA: the
+// framework's kernel for a few rows goes through all columns of an output in one block, so
 // that long rows leave the device idle. An H100 takes 164 us for 8 rows by
 // [4096, 12288], and 49 us for 4 parts that are added up; one row takes 38
 // instead of 36.
 const cutColumns = 3072
 
-// cut is into how many parts the columns of a matrix are cut.
-func (b *Backend) cut(f quant.Format, in int) int {
+// cut is into how many parts the columns of a matrix are cut: none if it has a
+// kernel of ours.
+func (b *Backend) cut(f quant.Format, out, in int) int {
 	columns := b.opts.CutColumns
-	if columns == 0 && b.cuda.Load() {
+	if columns == 0 && b.cuda.Load() && !b.fewRows(f, out, in) {
 		columns = cutColumns
 	}
 	if columns == 0 || !f.Quantized() || in < 2*columns {
@@ -158,6 +159,14 @@ func (b *Backend) cut(f quant.Format, in int) int {
 		}
 	}
 	return 1
+}
+
+// fewRows says whether the bridge has its own kernel (few_rows.h) for a few rows
+// by a matrix.
+func (b *Backend) fewRows(f quant.Format, out, in int) bool {
+	var has C.int32_t
+	err := fault(C.bridge_few_rows(b.token(), C.int32_t(f.Type), C.int32_t(f.Group), C.int32_t(f.Bits), C.int32_t(out), C.int32_t(in), &has))
+	return err == nil && has != 0
 }
 
 // put copies rows that follow first to where they belong. Any goroutine may

@@ -102,7 +102,7 @@ func TestADecodeStepDoesNotCopyItsCache(t *testing.T) {
 // mean of the values.
 func TestAStepBuiltAheadDoesNotCopyItsCache(t *testing.T) {
 	const rows, width, steps = 512, 1024, 4
-	b := open(t, Options{Ahead: true})
+	b := open(t, Options{})
 	m := ones(t, b, quant.DenseOf(quant.Float32), width, width)
 	defer m.Release()
 	for _, requests := range []int{1, 3} {
@@ -266,6 +266,35 @@ func TestThePoolKeepsToItsLimit(t *testing.T) {
 	}
 	if err := b.trim(); err != nil || b.Memory().Pooled != 0 {
 		t.Errorf("after a trim %d bytes are pooled (%v)", b.Memory().Pooled, err)
+	}
+}
+
+// What a long prompt leaves in the pool must not stand in the way of the arrays
+// of steps: a full pool keeps nothing that is given back.
+func TestAFullPoolGivesWay(t *testing.T) {
+	const limit, large = 4 << 20, 1 << 18
+	b := open(t, Options{})
+	b.SetLimits(0, limit)
+	s := b.NewScope(context.Background())
+	for range 8 {
+		a := s.From(make([]float32, large), large)
+		s.Read(s.Add(a, a), make([]float32, large))
+	}
+	s.Close()
+	if err := errors.Join(s.Err(), b.measure()); err != nil {
+		t.Fatal(err)
+	}
+	if pooled := b.Memory().Pooled; pooled < limit-limit/8 {
+		t.Fatalf("%d bytes are pooled, want a full pool of %d", pooled, limit)
+	}
+	s = b.NewScope(context.Background())
+	s.Read(s.From([]float32{1}, 1), make([]float32, 1))
+	s.Close()
+	if err := s.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if pooled := b.Memory().Pooled; pooled == 0 || pooled > limit/2+limit/8 {
+		t.Errorf("%d bytes are pooled after a small step, want about half of %d", pooled, limit)
 	}
 }
 
@@ -454,7 +483,7 @@ func TestAChunkWithoutLogitsIsComputedWhenItsScopeCloses(t *testing.T) {
 		if n := len(b.pending); n != 0 {
 			t.Errorf("%d requests are not computed after chunk %d", n, i+1)
 		}
-		if err := b.measure(); err != nil {
+		if err := b.Trim(); err != nil { // waits for what was started
 			t.Fatal(err)
 		}
 		if held := b.Memory(); held.Arrays != 0 {

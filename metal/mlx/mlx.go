@@ -29,12 +29,12 @@ type Options struct {
 	// Join lays matrices that are always multiplied together behind one another,
 	// as GPUs want it anyway.
 	Join bool
-	// Ahead has a processor build a step while the one before computes, as GPUs
-	// do anyway.
-	Ahead bool
 	// CutColumns is how many columns a quantised product takes at once; 0 means
 	// what is best for the device.
 	CutColumns int
+	// HalvedFrom is from how many weights on a quantised product is computed in
+	// two halves at once where one would take one core; 0 means 2^24.
+	HalvedFrom int64
 }
 
 // Backend computes through MLX. Its fields belong to the goroutine that
@@ -127,8 +127,12 @@ func (b *Backend) Trim() error {
 	return b.trim()
 }
 
-// Ahead is true on GPUs: a processor has no time to spare while it computes.
-func (b *Backend) Ahead() bool { return b.gpu.Load() || b.opts.Ahead }
+// GPU says whether the device is one.
+func (b *Backend) GPU() bool { return b.gpu.Load() }
+
+// Ahead is true: the framework computes on a GPU, or on a thread of its own,
+// while the next step is built.
+func (b *Backend) Ahead() bool { return true }
 
 // Chunk fills the device: prompts are computed a token at a time on a
 // processor anyway.
@@ -238,13 +242,20 @@ func (b *Backend) admit(n int64) error {
 }
 
 // settle is called after an evaluation: it reads the gauges, and trims a pool
-// that outgrew its limit by far. The framework itself keeps it near.
+// that outgrew its limit by far. The framework itself keeps it near; but it
+// keeps nothing more once it is full, so that after a long prompt, whose buffers
+// no step fits, each array of each step would be asked of the system and given
+// back to it (on an H100, a sixth of the time of a step). A full pool is halved.
 func (b *Backend) settle() error {
 	if err := b.measure(); err != nil {
 		return err
 	}
-	if b.gauges.pooled.Load() > 2*b.pooledLimit() {
+	limit := b.pooledLimit()
+	switch pooled := b.gauges.pooled.Load(); {
+	case pooled > 2*limit:
 		return b.trim()
+	case pooled > limit-limit/8:
+		return b.shrink(limit/2, limit)
 	}
 	return nil
 }

@@ -185,7 +185,7 @@ func (s *scope) Close() {
 		}
 	}
 	if top && !s.failed() && len(s.b.pending) > 0 {
-		if err := s.b.compute(nil, !s.b.Ahead()); err != nil {
+		if err := s.b.compute(nil, false); err != nil {
 			s.fail(fmt.Errorf("close scope: %w", err))
 		}
 	}
@@ -332,9 +332,8 @@ func (s *scope) ReadIDs(ta tensor.Array, dst []int32) {
 	}
 }
 
-// Start begins to compute arrays and pending caches. A processor computes them
-// at once: it would copy a cache that is still being written.
-func (s *scope) Start(arrays ...tensor.Array) { s.run("Start", !s.b.Ahead(), arrays) }
+// Start begins to compute arrays and pending caches.
+func (s *scope) Start(arrays ...tensor.Array) { s.run("Start", false, arrays) }
 
 // Wait computes arrays and pending caches.
 func (s *scope) Wait(arrays ...tensor.Array) { s.run("Wait", true, arrays) }

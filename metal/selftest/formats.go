@@ -15,6 +15,7 @@ func formats() []check {
 			products(x, quant.SymmetricOf(4, 32, x.mode.t), quant.SymmetricOf(8, 32, x.mode.t))
 		}},
 	}
+	all = append(all, check{"a few rows by 4 bits", fewRows})
 	for _, bits := range quant.Bits() {
 		all = append(all, check{fmt.Sprintf("affine products, %d bits", bits), func(x *bench) {
 			for _, group := range quant.Groups() {
@@ -25,40 +26,61 @@ func formats() []check {
 	return all
 }
 
+// fewRows are what a decode step multiplies, in the format that models mostly
+// have: as many rows as a back end may have a kernel of its own for, and one
+// more; columns for one and for several parts of a device, and more than its
+// parts take at once.
+func fewRows(x *bench) {
+	f := quant.AffineOf(4, 64, x.mode.t)
+	shapes := []struct{ out, in int }{{16, 512}, {48, 1536}}
+	if x.mode.t == quant.BFloat16 { // float16 is not meant for sums of so many
+		shapes = append(shapes, struct{ out, in int }{32, 4608})
+	}
+	for _, c := range shapes {
+		x.multiply(f, c.out, c.in, 1, 2, 8, 9, 16, 17)
+	}
+}
+
 // products multiplies by matrices of given formats: of sizes that kernels like
 // and of sizes that they do not, one token, some, and a chunk of a prompt.
 func products(x *bench, all ...quant.Format) {
 	for _, f := range all {
-		limit := x.product()
-		if f.Quantized() {
-			limit = x.packed()
-		}
 		for _, c := range []struct{ out, in int }{{64, 512}, {33, 384}} {
 			if !f.Quantized() {
 				c.in--
 			}
-			rows, values := x.rows(f, c.out, c.in)
-			m := x.load(f, rows, c.in)
-			if m == nil {
-				return
-			}
-			for _, tokens := range []int{1, 5, 40} {
-				v := x.random(tokens * c.in)
-				want := make([]float64, tokens*c.out)
-				for t := range tokens {
-					for r := range c.out {
-						for i, w := range values[r*c.in : (r+1)*c.in] {
-							want[t*c.out+r] += w * float64(v[t*c.in+i])
-						}
-					}
-				}
-				got := x.read(x.s.Linear(x.array(v, tokens, c.in), m)[0], len(want))
-				x.near(fmt.Sprintf("%d tokens by %v [%d, %d]", tokens, f, c.out, c.in), got, want, limit)
-			}
-			last := x.read(x.s.Embed(m, x.s.IDs([]int32{int32(c.out - 1)})), c.in)
-			x.near(fmt.Sprintf("a row of %v", f), last, values[(c.out-1)*c.in:], x.plain())
+			x.multiply(f, c.out, c.in, 1, 5, 40)
 		}
 	}
+}
+
+// multiply multiplies numbers of tokens by a random matrix, and looks its last
+// row up.
+func (x *bench) multiply(f quant.Format, out, in int, tokens ...int) {
+	limit := x.product()
+	if f.Quantized() {
+		limit = x.packed()
+	}
+	rows, values := x.rows(f, out, in)
+	m := x.load(f, rows, in)
+	if m == nil {
+		return
+	}
+	for _, n := range tokens {
+		v := x.random(n * in)
+		want := make([]float64, n*out)
+		for t := range n {
+			for r := range out {
+				for i, w := range values[r*in : (r+1)*in] {
+					want[t*out+r] += w * float64(v[t*in+i])
+				}
+			}
+		}
+		got := x.read(x.s.Linear(x.array(v, n, in), m)[0], len(want))
+		x.near(fmt.Sprintf("%d tokens by %v [%d, %d]", n, f, out, in), got, want, limit)
+	}
+	last := x.read(x.s.Embed(m, x.s.IDs([]int32{int32(out - 1)})), in)
+	x.near(fmt.Sprintf("a row of %v", f), last, values[(out-1)*in:], x.plain())
 }
 
 // rows of a random matrix in a format, and the values they mean: scale*q + bias

@@ -5,10 +5,10 @@
 // It owns the version of that protocol and the identity of an engine's
 // configuration (Config.Hash), by which an agent knows after its own restart
 // that a living process is the one it wants. It refuses a configuration with
-// unknown fields or impossible limits. It knows no model, no tensor and no
-// Kubernetes.
+// unknown fields or impossible limits, and a process of another user at the
+// other end. It knows no model, no tensor and no Kubernetes.
 //
-// Start reading at Config, then wire.proto.
+// Start reading at Config, then wire.proto; peer.go has who may speak.
 package wire
 
 import (
@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 
 	"google.golang.org/grpc"
@@ -96,14 +97,25 @@ func (c Config) Hash() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Dial connects to the engine that listens on the Unix socket at path. It
-// returns at once; the first call waits for the engine until its context ends.
-func Dial(path string) (*grpc.ClientConn, error) {
+// Dial connects to the engine of this user that listens on the Unix socket at
+// path. It returns at once; the first call waits for the engine until its
+// context ends.
+func Dial(path string) (*grpc.ClientConn, error) { return dial(path, os.Geteuid()) }
+
+// dial speaks to nobody else's engine: prompts would go there.
+func dial(path string, uid int) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///engine",
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // a Unix socket of mode 0600, see wire.proto
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // a Unix socket of this user, see OwnUser
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			var d net.Dialer
-			return d.DialContext(ctx, "unix", path)
+			c, err := d.DialContext(ctx, "unix", path)
+			if err != nil {
+				return nil, err
+			}
+			if err := checkPeer(c, uid); err != nil {
+				return nil, errors.Join(err, c.Close())
+			}
+			return c, nil
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * time.Second, Backoff: quickBackoff}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes)))

@@ -37,10 +37,11 @@ type Repo struct {
 	Token          string
 }
 
-// File is one file; LFS says that it lies in large file storage.
+// File is one file; LFS says that it lies in large file storage, Xet that the
+// hub also offers it by its newer protocol, as it does with most large files.
 type File struct {
-	Content []byte
-	LFS     bool
+	Content  []byte
+	LFS, Xet bool
 }
 
 // Commit names a set of files as git names commits: by 40 hex digits that
@@ -71,6 +72,7 @@ type Hub struct {
 	mu       sync.Mutex
 	repos    map[string]*Repo
 	requests []string
+	bearing  []string
 }
 
 // Put adds or replaces a repository.
@@ -90,10 +92,20 @@ func (h *Hub) Requests() []string {
 	return slices.Clone(h.requests)
 }
 
+// Bearing are the requests that carried a token, as HOST METHOD PATH.
+func (h *Hub) Bearing() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.bearing)
+}
+
 // ServeHTTP answers as the Hub does.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
 	h.requests = append(h.requests, r.Method+" "+r.URL.EscapedPath())
+	if r.Header.Get("Authorization") != "" {
+		h.bearing = append(h.bearing, r.Host+" "+r.Method+" "+r.URL.EscapedPath())
+	}
 	h.mu.Unlock()
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		refuse(w, http.StatusMethodNotAllowed, "", "Method not allowed")
@@ -115,7 +127,15 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *Hub) find(w http.ResponseWriter, r *http.Request, name string, content bool) *Repo {
 	h.mu.Lock()
 	repo := h.repos[name]
+	known := r.Header.Get("Authorization") == ""
+	for _, any := range h.repos {
+		known = known || any.Token != "" && r.Header.Get("Authorization") == "Bearer "+any.Token
+	}
 	h.mu.Unlock()
+	if !known {
+		refuse(w, http.StatusUnauthorized, "", "Invalid credentials in Authorization header")
+		return nil
+	}
 	allowed := repo != nil && repo.Token != "" && r.Header.Get("Authorization") == "Bearer "+repo.Token
 	switch {
 	case repo == nil || repo.Private && !allowed:
@@ -201,6 +221,9 @@ func (h *Hub) tree(w http.ResponseWriter, r *http.Request, files map[string]File
 		n := map[string]any{"type": "file", "path": p, "size": len(f.Content), "oid": blob(f)}
 		if f.LFS {
 			n["lfs"] = map[string]any{"oid": digest(f), "size": len(f.Content), "pointerSize": 134}
+			if f.Xet {
+				n["xetHash"] = digest(f)
+			}
 		}
 		nodes = append(nodes, n)
 	}
@@ -239,6 +262,10 @@ func (h *Hub) resolve(w http.ResponseWriter, r *http.Request, parts []string) {
 	if f.LFS {
 		w.Header().Set("X-Linked-Size", strconv.Itoa(len(f.Content)))
 		w.Header().Set("X-Linked-ETag", `"`+digest(f)+`"`)
+		if f.Xet {
+			w.Header().Set("X-Xet-Hash", digest(f))
+			w.Header().Set("Link", fmt.Sprintf(`<%s/api/models/%s/xet-read-token/%s>; rel="xet-auth"`, origin(r), name, id))
+		}
 		http.Redirect(w, r, cmp.Or(h.Large, origin(r))+"/large/"+name+"/"+id+"/"+digest(f), http.StatusFound)
 		return
 	}

@@ -2,7 +2,8 @@
 // on the agents' port.
 //
 // It owns a certificate authority that lives as long as a test. It refuses to
-// be used for anything else: keys stay in memory and certificates last an hour.
+// be used for anything else: keys stay in memory and certificates last an hour,
+// save those that a test forges.
 //
 // Start reading at NewCA.
 package agentapitest
@@ -40,7 +41,7 @@ func NewCA(tb testing.TB) *CA {
 	tb.Helper()
 	c := &CA{tb: tb}
 	template := &x509.Certificate{Subject: pkix.Name{CommonName: "test-ca"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	der, key := c.sign(template)
+	der, key := c.make(template)
 	c.key = key
 	var err error
 	if c.cert, err = x509.ParseCertificate(der); err != nil {
@@ -50,26 +51,34 @@ func NewCA(tb testing.TB) *CA {
 	return c
 }
 
-// sign issues template; the authority's own is signed with its own key.
-func (c *CA) sign(template *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
+// make issues template for a new key; the authority's own is signed with itself.
+func (c *CA) make(template *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
 	c.tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		c.tb.Fatal(err)
 	}
+	return c.sign(template, key.Public(), key), key
+}
+
+func (c *CA) sign(template *x509.Certificate, public any, own *ecdsa.PrivateKey) []byte {
+	c.tb.Helper()
+	var err error
 	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)); err != nil {
 		c.tb.Fatal(err)
 	}
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	if template.NotAfter.IsZero() {
+		template.NotBefore, template.NotAfter = time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	}
 	parent, signer := c.cert, c.key
 	if parent == nil {
-		parent, signer = template, key
+		parent, signer = template, own
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, signer)
 	if err != nil {
 		c.tb.Fatal(err)
 	}
-	return der, key
+	return der
 }
 
 // Roots trust this authority.
@@ -82,15 +91,39 @@ func (c *CA) Roots() *x509.CertPool {
 // Gateway issues a gateway's client certificate.
 func (c *CA) Gateway() PEM { return c.leaf(agentapi.GatewayName, x509.ExtKeyUsageClientAuth) }
 
+// Forged issues a gateway's client certificate after it was changed.
+func (c *CA) Forged(change func(*x509.Certificate)) PEM {
+	t := template(agentapi.GatewayName, x509.ExtKeyUsageClientAuth)
+	change(t)
+	return c.issue(t)
+}
+
 // Mac issues the server certificate of the Mac called name.
 func (c *CA) Mac(name string) PEM {
 	return c.leaf(agentapi.MacServerName(name), x509.ExtKeyUsageServerAuth)
 }
 
-func (c *CA) leaf(dns string, usage x509.ExtKeyUsage) PEM {
+// MacFor issues, in PEM, the certificate of the Mac called name for a key that
+// the Mac holds.
+func (c *CA) MacFor(name string, key *ecdsa.PublicKey) []byte {
 	c.tb.Helper()
-	der, key := c.sign(&x509.Certificate{Subject: pkix.Name{CommonName: dns}, DNSNames: []string{dns},
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage}})
+	der := c.sign(template(agentapi.MacServerName(name), x509.ExtKeyUsageServerAuth), key, nil)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// PEM is the authority's own certificate.
+func (c *CA) PEM() []byte { return c.pem }
+
+func template(dns string, usage x509.ExtKeyUsage) *x509.Certificate {
+	return &x509.Certificate{Subject: pkix.Name{CommonName: dns}, DNSNames: []string{dns},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage}}
+}
+
+func (c *CA) leaf(dns string, usage x509.ExtKeyUsage) PEM { return c.issue(template(dns, usage)) }
+
+func (c *CA) issue(t *x509.Certificate) PEM {
+	c.tb.Helper()
+	der, key := c.make(t)
 	raw, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		c.tb.Fatal(err)

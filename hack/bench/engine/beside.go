@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,17 +9,20 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"metalfleet.dev/metalfleet/hack/bench/lines"
 	"metalfleet.dev/metalfleet/hack/bench/peers"
 )
 
 const (
 	threads = 2
 	// decode is measured behind a short prompt, prefill on a long one.
-	shortPrompt, decodeTokens = 64, 64
+	shortPrompt, decodeTokens = 64, 24
 	longPrompt                = 512
-	// MLX's processor back end computes some ten tokens a second: its prefill
-	// is measured on the short prompt, on both sides.
-	mlxPrompt, mlxTokens = 64, 32
+	// MLX's processor back end computes some ten tokens a second: its prompts
+	// are shorter, on both sides.
+	mlxShortPrompt, mlxTokens = 16, 12
+	mlxPrompt                 = 64
+	turnsPerRound             = 3
 )
 
 // side is what one program did in each round, in tokens per second.
@@ -29,29 +31,31 @@ type side struct{ prefill, decode []float64 }
 // figures are those of one round.
 type figures struct{ prefill, decode float64 }
 
-func (s *side) add(f figures) {
-	s.prefill, s.decode = append(s.prefill, f.prefill), append(s.decode, f.decode)
-}
+func (s *side) addPrefill(f figures) { s.prefill = append(s.prefill, f.prefill) }
+func (s *side) addDecode(f figures)  { s.decode = append(s.decode, f.decode) }
 
-// contest is two programs that are asked the same, round by round.
+// contest is two programs that are asked the same, round by round, turns times
+// a round.
 type contest struct {
 	name         string
-	ours, theirs func(ctx context.Context) (figures, error)
+	turns        int
+	ours, theirs func() (figures, error)
+	keep         func(s *side, f figures)
 	a, b         *side
 }
 
-// round asks both; who is first changes with the round.
-func (c contest) round(ctx context.Context, n int) error {
-	for turn := range 2 {
+// round asks both; who is first changes with the turn.
+func (c contest) round(n int) error {
+	for i := range 2 * c.turns {
 		ask, to := c.ours, c.a
-		if (turn+n)%2 == 1 {
+		if (i+i/2+n*c.turns)%2 == 1 {
 			ask, to = c.theirs, c.b
 		}
-		f, err := ask(ctx)
+		f, err := ask()
 		if err != nil {
 			return fmt.Errorf("%s, round %d: %w", c.name, n+1, err)
 		}
-		to.add(f)
+		c.keep(to, f)
 	}
 	return nil
 }
@@ -79,9 +83,19 @@ func (m *measurements) beside(ctx context.Context, o options) (err error) {
 	}
 	defer func() { err = errors.Join(err, mlxLM.Stop()) }()
 	m.versions = append(llama.Versions, mlxLM.Versions...)
+	ref, err := load(ctx, o.engine, "ref", o.model)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ref.Stop()) }()
+	mlx, err := load(ctx, o.mlxEngine, "mlx", folder)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, mlx.Stop()) }()
 	for n := range o.runs {
-		for _, c := range m.contests(o, folder, llama, mlxLM) {
-			if err := c.round(ctx, n); err != nil {
+		for _, c := range m.contests(ref, llama, mlx, mlxLM) {
+			if err := c.round(n); err != nil {
 				return err
 			}
 		}
@@ -90,73 +104,85 @@ func (m *measurements) beside(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-func (m *measurements) contests(o options, folder string, llama, mlxLM *peers.Peer) []contest {
-	return []contest{
-		{
-			name: "ref and llama.cpp", a: &m.ref, b: &m.llama,
-			ours: func(ctx context.Context) (f figures, err error) {
-				if f, err = bench(ctx, o.engine, "ref", o.model, shortPrompt, decodeTokens, 1); err != nil {
-					return f, err
-				}
-				long, err := bench(ctx, o.engine, "ref", o.model, longPrompt, 1, 2)
-				f.prefill = long.prefill
-				return f, err
-			},
-			theirs: func(context.Context) (f figures, err error) {
-				short, err := llama.Measure(shortPrompt, decodeTokens)
-				if err != nil {
-					return f, err
-				}
-				long, err := llama.Measure(longPrompt, 0)
-				return figures{long.PrefillRate(longPrompt), short.DecodeRate()}, err
-			},
-		},
-		{
-			name: "mlx and mlx-lm", a: &m.mlx, b: &m.mlxLM,
-			ours: func(ctx context.Context) (figures, error) {
-				return bench(ctx, o.mlxEngine, "mlx", folder, mlxPrompt, mlxTokens, 1)
-			},
-			theirs: func(context.Context) (figures, error) {
-				f, err := mlxLM.Measure(mlxPrompt, mlxTokens)
-				if err != nil {
-					return figures{}, err
-				}
-				return figures{f.PrefillRate(mlxPrompt), f.DecodeRate()}, nil
-			},
-		},
+// contests decode in many short turns, so that a machine that is slow for a
+// while does not decide, and compute one prompt a round.
+func (m *measurements) contests(ref *loaded, llama *peers.Peer, mlx *loaded, mlxLM *peers.Peer) []contest {
+	asks := func(us *loaded, peer *peers.Peer, prompt, tokens int) (ours, theirs func() (figures, error)) {
+		return func() (figures, error) { return us.measure(prompt, max(1, tokens)) },
+			func() (figures, error) { return peerFigures(peer, prompt, tokens) }
 	}
+	var all []contest
+	for _, c := range []struct {
+		name                         string
+		us                           *loaded
+		peer                         *peers.Peer
+		a, b                         *side
+		prompt, behind, decodeTokens int
+	}{
+		{"ref and llama.cpp", ref, llama, &m.ref, &m.llama, longPrompt, shortPrompt, decodeTokens},
+		{"mlx and mlx-lm", mlx, mlxLM, &m.mlx, &m.mlxLM, mlxPrompt, mlxShortPrompt, mlxTokens},
+	} {
+		decode := contest{name: c.name + ", decode", turns: turnsPerRound, keep: (*side).addDecode, a: c.a, b: c.b}
+		decode.ours, decode.theirs = asks(c.us, c.peer, c.behind, c.decodeTokens)
+		prefill := contest{name: c.name + ", prefill", turns: 1, keep: (*side).addPrefill, a: c.a, b: c.b}
+		prefill.ours, prefill.theirs = asks(c.us, c.peer, c.prompt, 0)
+		all = append(all, decode, prefill)
+	}
+	return all
 }
 
-// bench runs the engine's own benchmark in a process of its own. With two runs
-// or more it warms up first.
-func bench(ctx context.Context, program, backend, model string, prompt, tokens, runs int) (figures, error) {
-	cmd := exec.CommandContext(ctx, program, "bench", "--json", "--backend", backend, "--model", model, "--threads", strconv.Itoa(threads),
-		"--prompt-tokens", strconv.Itoa(prompt), "--tokens", strconv.Itoa(tokens), "--streams", "1", "--runs", strconv.Itoa(runs))
-	b, err := cmd.Output()
+// peerFigures asks a peer; without tokens there is no decode.
+func peerFigures(p *peers.Peer, prompt, tokens int) (figures, error) {
+	f, err := p.Measure(prompt, tokens)
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			return figures{}, fmt.Errorf("%s bench: %w\n%s", program, err, exit.Stderr)
-		}
-		return figures{}, fmt.Errorf("%s bench: %w", program, err)
+		return figures{}, err
 	}
-	return read(b, backend, prompt)
+	out := figures{prefill: f.PrefillRate(prompt)}
+	if tokens > 0 {
+		out.decode = f.DecodeRate()
+	}
+	return out, nil
 }
 
-// read reads what the engine's benchmark prints, and holds it against what was
-// asked.
-func read(b []byte, backend string, prompt int) (figures, error) {
-	var lines []struct {
-		Backend             string  `json:"backend"`
-		PromptTokens        int     `json:"promptTokens"`
-		PrefillTokensPerSec float64 `json:"prefillTokensPerSecond"`
-		DecodeTokensPerSec  float64 `json:"decodeTokensPerSecond"`
+// loaded is the engine's own benchmark, kept loaded as the peers are.
+type loaded struct {
+	*lines.Program
+	backend string
+}
+
+// load starts it and has it compute once.
+func load(ctx context.Context, program, backend, model string) (*loaded, error) {
+	p, err := lines.Start(ctx, program, "bench", "--lines", "--backend", backend, "--model", model, "--threads", strconv.Itoa(threads))
+	if err != nil {
+		return nil, err
 	}
-	if err := json.Unmarshal(b, &lines); err != nil {
-		return figures{}, fmt.Errorf("read what the engine measured: %w", err)
+	l := &loaded{p, backend}
+	if _, err := l.measure(1, 1); err != nil {
+		return nil, errors.Join(err, l.Stop())
 	}
-	if len(lines) != 1 || lines[0].Backend != backend || lines[0].PromptTokens != prompt || lines[0].PrefillTokensPerSec <= 0 || lines[0].DecodeTokensPerSec <= 0 {
-		return figures{}, fmt.Errorf("the engine measured %+v, want one line of %s with a prompt of %d", lines, backend, prompt)
+	return l, nil
+}
+
+func (l *loaded) measure(prompt, tokens int) (figures, error) {
+	var b benched
+	if err := l.Ask(fmt.Sprintf("1 %d %d", prompt, tokens), &b); err != nil {
+		return figures{}, err
 	}
-	return figures{lines[0].PrefillTokensPerSec, lines[0].DecodeTokensPerSec}, nil
+	return b.figures(l.backend, prompt)
+}
+
+// benched is what the engine's benchmark prints.
+type benched struct {
+	Backend             string  `json:"backend"`
+	PromptTokens        int     `json:"promptTokens"`
+	PrefillTokensPerSec float64 `json:"prefillTokensPerSecond"`
+	DecodeTokensPerSec  float64 `json:"decodeTokensPerSecond"`
+}
+
+// figures of it, held against what was asked.
+func (b benched) figures(backend string, prompt int) (figures, error) {
+	if b.Backend != backend || b.PromptTokens != prompt || b.PrefillTokensPerSec <= 0 || b.DecodeTokensPerSec <= 0 {
+		return figures{}, fmt.Errorf("the engine measured %+v, want %s with a prompt of %d", b, backend, prompt)
+	}
+	return figures{b.PrefillTokensPerSec, b.DecodeTokensPerSec}, nil
 }

@@ -21,14 +21,14 @@ const (
 
 // about says how it was measured.
 const about = "`make bench-engine`: SmolLM2-135M-Instruct in 4 bits (the GGUF file in Q4_1; for MLX the same weights as `engine convert`\n" +
-	"writes them, with float32 scales, read by both), one stream, two threads. Beside peers, each round runs `engine bench`, a process\n" +
-	"of its own, and asks the peer, which stays loaded and has run before: decode is the median step of %d tokens behind a prompt of %d\n" +
-	"(MLX: %d), greedy; prefill is the time from the prompt to its first token. MLX computes on the processor in one thread, some ten\n" +
-	"tokens a second: there the prompt is %d on both sides. Ratios are taken within a round. `served` is `engine serve` asked over its\n" +
-	"socket: prefill is from Admitted to the first token, decode is between the first and the last token of a story of %d, footprint is\n" +
-	"Pss_Anon + Pss_Shmem + SwapPss of the process."
+	"writes them, with float32 scales, read by both), one stream, two threads. Beside peers, `engine bench` and the peer stay loaded and\n" +
+	"have run before. Each round has %d turns of decoding, in changing order: the median step of %d tokens behind a prompt of %d, greedy;\n" +
+	"then one prefill: the time from the prompt to its first token. MLX computes on the processor, some ten tokens a second: there %d\n" +
+	"tokens are decoded behind %d, and the prompt is %d on both sides. Ratios are taken within a turn. `served` is `engine serve` asked\n" +
+	"over its socket: prefill is from Admitted to the first token, decode is between the first and the last token of a story of %d,\n" +
+	"footprint is Pss_Anon + Pss_Shmem + SwapPss of the process."
 
-// measurements are one figure per round, except those of the whole process.
+// measurements are one figure per turn, except those of the whole process.
 type measurements struct {
 	ref, llama, mlx, mlxLM side
 	versions               []peers.Version
@@ -37,7 +37,7 @@ type measurements struct {
 
 func newReport() *report.Report {
 	return report.New("engine", "The engine on two cores",
-		fmt.Sprintf(about, decodeTokens, shortPrompt, mlxTokens, mlxPrompt, answerTokens))
+		fmt.Sprintf(about, turnsPerRound, decodeTokens, shortPrompt, mlxTokens, mlxShortPrompt, mlxPrompt, answerTokens))
 }
 
 // fill adds every figure with its bound.

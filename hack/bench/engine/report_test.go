@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -56,48 +55,50 @@ func TestJudgeWantsEveryBound(t *testing.T) {
 
 func TestEachRoundAsksBothAndTheFirstChanges(t *testing.T) {
 	var order []string
-	ask := func(who string, rate float64) func(context.Context) (figures, error) {
-		return func(context.Context) (figures, error) {
+	ask := func(who string, rate float64) func() (figures, error) {
+		return func() (figures, error) {
 			order = append(order, who)
 			return figures{rate, 2 * rate}, nil
 		}
 	}
 	var a, b side
-	c := contest{name: "a and b", ours: ask("ours", 1), theirs: ask("theirs", 10), a: &a, b: &b}
-	for n := range 3 {
-		if err := c.round(t.Context(), n); err != nil {
-			t.Fatal(err)
+	c := contest{name: "a and b", keep: func(s *side, f figures) { s.addPrefill(f); s.addDecode(f) }, ours: ask("ours", 1), theirs: ask("theirs", 10), a: &a, b: &b}
+	want := []string{"ours", "theirs", "theirs", "ours", "ours", "theirs"}
+	for turns, rounds := range map[int]int{1: 3, 3: 1} {
+		order, a, b, c.turns = nil, side{}, side{}, turns
+		for n := range rounds {
+			if err := c.round(n); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	if want := []string{"ours", "theirs", "theirs", "ours", "ours", "theirs"}; !slices.Equal(order, want) {
-		t.Errorf("asked %v, want %v", order, want)
+		if !slices.Equal(order, want) {
+			t.Errorf("asked %v, want %v", order, want)
+		}
 	}
 	if !slices.Equal(a.prefill, []float64{1, 1, 1}) || !slices.Equal(b.decode, []float64{20, 20, 20}) {
 		t.Errorf("figures %+v and %+v", a, b)
 	}
 	gone := errors.New("gone")
-	c.theirs = func(context.Context) (figures, error) { return figures{}, gone }
-	if err := c.round(t.Context(), 0); !errors.Is(err, gone) || !strings.Contains(err.Error(), "a and b, round 1") {
+	c.theirs = func() (figures, error) { return figures{}, gone }
+	if err := c.round(0); !errors.Is(err, gone) || !strings.Contains(err.Error(), "a and b, round 1") {
 		t.Errorf("a peer that is gone: %v", err)
 	}
 }
 
 func TestWhatTheEngineMeasuredIsHeldAgainstWhatWasAsked(t *testing.T) {
-	good := `[{"backend":"ref","streams":1,"promptTokens":64,"tokens":64,"prefillTokensPerSecond":90.5,"decodeTokensPerSecond":30}]`
-	if f, err := read([]byte(good), "ref", 64); err != nil || f != (figures{90.5, 30}) {
+	good := benched{Backend: "ref", PromptTokens: 64, PrefillTokensPerSec: 90.5, DecodeTokensPerSec: 30}
+	if f, err := good.figures("ref", 64); err != nil || f != (figures{90.5, 30}) {
 		t.Errorf("%+v, %v", f, err)
 	}
-	for says, b := range map[string]string{
-		"no JSON":           `decode 12`,
-		"no line":           `[]`,
-		"two lines":         strings.Replace(good, "[", "["+good[1:len(good)-1]+",", 1),
-		"another back end":  strings.Replace(good, "ref", "mlx", 1),
-		"another prompt":    strings.Replace(good, `"promptTokens":64`, `"promptTokens":63`, 1),
-		"prefill of zero":   strings.Replace(good, "90.5", "0", 1),
-		"no decode":         strings.Replace(good, "decodeTokensPerSecond", "decode", 1),
-		"prefill is absent": strings.Replace(good, "prefillTokensPerSecond", "prefill", 1),
+	for says, change := range map[string]func(*benched){
+		"another back end": func(b *benched) { b.Backend = "mlx" },
+		"another prompt":   func(b *benched) { b.PromptTokens = 63 },
+		"prefill of zero":  func(b *benched) { b.PrefillTokensPerSec = 0 },
+		"no decode":        func(b *benched) { b.DecodeTokensPerSec = 0 },
 	} {
-		if _, err := read([]byte(b), "ref", 64); err == nil {
+		b := good
+		change(&b)
+		if _, err := b.figures("ref", 64); err == nil {
 			t.Errorf("%s is taken", says)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"metalfleet.dev/metalfleet/hack/bench/served"
@@ -48,9 +49,9 @@ type measured struct {
 	name     string
 	promise  promise
 	estimate estimated
-	// ready is the footprint of the loaded engine that was asked nothing yet,
-	// peak the most it ever was.
-	ready, peak int64
+	// loading is the most that the process held until it was ready, ready what it
+	// held then, asked nothing yet, and peak the most it ever held.
+	loading, ready, peak int64
 	// weights, kv and pooled are the engine's own figures at their largest.
 	weights, kv, pooled int64
 }
@@ -60,8 +61,8 @@ func (m measured) ratio() float64 { return float64(m.estimate.Total) / float64(m
 func (m measured) String() string {
 	mb := func(n int64) float64 { return float64(n) / 1e6 }
 	e := m.estimate
-	return fmt.Sprintf("%s: estimate %.1f MB (weights %.1f, KV %.1f, step %.1f, pooled %.1f, process %.1f), peak %.1f (ready %.1f; weights %.1f, KV %.1f, pooled %.1f): %.3f",
-		m.name, mb(e.Total), mb(e.Weights), mb(e.KV), mb(e.Transient), mb(e.Pooled), mb(e.Overhead), mb(m.peak), mb(m.ready), mb(m.weights), mb(m.kv), mb(m.pooled), m.ratio())
+	return fmt.Sprintf("%s: estimate %.1f MB (weights %.1f, KV %.1f, step %.1f, pooled %.1f, process %.1f), peak %.1f (loading %.1f, ready %.1f; weights %.1f, KV %.1f, pooled %.1f): %.3f",
+		m.name, mb(e.Total), mb(e.Weights), mb(e.KV), mb(e.Transient), mb(e.Pooled), mb(e.Overhead), mb(m.peak), mb(m.loading), mb(m.ready), mb(m.weights), mb(m.kv), mb(m.pooled), m.ratio())
 }
 
 // ask has the engine say what a model would take.
@@ -101,13 +102,14 @@ func measure(ctx context.Context, m model, b backend) (out measured, err error) 
 		return out, errors.Join(err, w.stop())
 	}
 	defer func() { err = errors.Join(err, e.Stop()) }()
+	out.loading = w.peak.Load()
 	if out.ready, err = e.Footprint(); err == nil {
 		err = fill(ctx, e, out.estimate, p, &w)
 	}
 	if err = errors.Join(err, w.stop()); err != nil {
 		return out, err
 	}
-	out.peak, out.weights, out.kv, out.pooled = w.peak, w.weights, w.kv, w.pooled
+	out.peak, out.weights, out.kv, out.pooled = w.peak.Load(), w.weights, w.kv, w.pooled
 	if float64(out.kv) < filled*float64(out.estimate.KV) {
 		return out, fmt.Errorf("the engine held at most %d bytes of KV, %d were promised: the context was not filled", out.kv, out.estimate.KV)
 	}
@@ -183,8 +185,9 @@ func answer(ctx context.Context, e *served.Engine, tokens, prompt int, admitted 
 type watching struct {
 	ended chan struct{}
 	done  sync.WaitGroup
-	// All below belong to the goroutines until done.
-	peak, weights, kv, pooled int64
+	peak  atomic.Int64
+	// All below belong to the goroutine of gauges until it is done.
+	weights, kv, pooled int64
 }
 
 // start begins to read the footprint.
@@ -194,7 +197,7 @@ func (w *watching) start(e *served.Engine) {
 		for {
 			began := time.Now()
 			if n, err := e.Footprint(); err == nil { // it ends with the process, which Stop judges
-				w.peak = max(w.peak, n)
+				w.peak.Store(max(w.peak.Load(), n))
 			}
 			// The kernel walks every page of the process for it: a tenth of the
 			// time is enough.
@@ -216,7 +219,7 @@ func (w *watching) stop() error {
 	}
 	close(w.ended)
 	w.done.Wait()
-	if w.peak == 0 {
+	if w.peak.Load() == 0 {
 		return errors.New("the process has no footprint")
 	}
 	return nil

@@ -105,10 +105,10 @@ func (w written) write(path string) error {
 }
 
 // random models have every head size that kernels tell apart, with and without
-// grouped heads, in several formats; vocabularies of two sizes tell what a
-// tokenizer takes. None ends its turn by itself.
+// grouped heads, in several formats; vocabularies of two sizes, both in use,
+// tell what a tokenizer takes. None ends its turn by itself.
 func random() []written {
-	base := tinymodel.Config{Seed: 1, Layers: 8, Hidden: 512, FeedForward: 1536, Context: 4096, Vocabulary: 512, NormEps: 1e-5, Theta: 10000, Endless: true}
+	base := tinymodel.Config{Seed: 1, Layers: 12, Hidden: 512, FeedForward: 2048, Context: 4096, Vocabulary: 32000, Merged: true, NormEps: 1e-5, Theta: 10000, Endless: true}
 	of := func(name string, family tinymodel.Family, heads, kvHeads, size int) tinymodel.Config {
 		c := base
 		c.Name, c.Family, c.QueryHeads, c.KVHeads, c.HeadSize = name, family, heads, kvHeads, size
@@ -119,16 +119,16 @@ func random() []written {
 		c.Type = t
 		return c
 	}
-	wide := of("qwen3-heads-of-128-vocabulary-151936", tinymodel.Qwen3, 8, 2, 128)
+	wide := of("qwen3-151936-heads-of-128", tinymodel.Qwen3, 8, 2, 128)
 	wide.Vocabulary = 151936
 	large := tinymodel.Sized(1e9, 32)
-	large.Name, large.Context, large.Endless, large.Seed = "llama-1-gigabyte-float32", 4096, true, 1
+	large.Name, large.Context, large.Endless, large.Merged, large.Seed = "llama-1-gigabyte-float32", 4096, true, true, 1
 	quick, slow, half := promise{1024, 1}, promise{256, 1}, promise{64, 1}
 	return []written{
-		{of("llama-heads-of-64-bfloat16", tinymodel.Llama, 8, 8, 64), folder(quant.DenseOf(quant.BFloat16)), quick, half},
-		{of("llama-heads-of-80-6-bit", tinymodel.Llama, 8, 2, 80), folder(quant.AffineOf(6, 64, quant.BFloat16)), quick, half},
-		{gguf(of("llama-heads-of-96-Q8_0.gguf", tinymodel.Llama, 6, 3, 96), weights.Q8_0), nil, quick, slow},
-		{of("qwen3-heads-of-256-4-bit", tinymodel.Qwen3, 4, 1, 256), folder(quant.AffineOf(4, 64, quant.Float16)), quick, half},
+		{of("llama-32000-heads-of-64-bfloat16", tinymodel.Llama, 8, 8, 64), folder(quant.DenseOf(quant.BFloat16)), quick, half},
+		{of("llama-32000-heads-of-80-6-bit", tinymodel.Llama, 8, 2, 80), folder(quant.AffineOf(6, 64, quant.BFloat16)), quick, half},
+		{gguf(of("llama-32000-heads-of-96-Q8_0.gguf", tinymodel.Llama, 6, 3, 96), weights.Q8_0), nil, quick, slow},
+		{of("qwen3-32000-heads-of-256-4-bit", tinymodel.Qwen3, 4, 1, 256), folder(quant.AffineOf(4, 64, quant.Float16)), quick, half},
 		{wide, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, half},
 		{large, folder(quant.DenseOf(quant.Float32)), promise{256, 1}, promise{256, 1}},
 	}

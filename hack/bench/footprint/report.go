@@ -33,6 +33,7 @@ func newReport(all []measured) *report.Report {
 		}
 		r.Add(m.name+", said weights", "MB", none, mb(m.weights))
 		r.Add(m.name+", said KV", "MB", none, mb(m.kv))
+		r.Add(m.name+", loading", "MB", none, mb(m.loading))
 		r.Add(m.name+", loaded and idle", "MB", none, mb(m.ready))
 	}
 	return r

@@ -35,8 +35,8 @@ func TestAProcessThatWasNeverSeenWasNotMeasured(t *testing.T) {
 	}
 	var w watching
 	w.start(&served.Engine{PID: -1})
-	if err := w.stop(); err == nil || w.peak != 0 {
-		t.Errorf("a process that is not there: peak %d, %v", w.peak, err)
+	if err := w.stop(); err == nil || w.peak.Load() != 0 {
+		t.Errorf("a process that is not there: peak %d, %v", w.peak.Load(), err)
 	}
 }
 

@@ -6,20 +6,19 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"metalfleet.dev/metalfleet/hack/bench/lines"
 )
 
 type options struct {
@@ -68,6 +67,8 @@ func run(ctx context.Context, o options) error {
 // ask is one thing to measure: so many prompts of so many tokens, then steps
 // that give each one token more.
 type ask struct{ streams, prompt, tokens int }
+
+func (a ask) line() string { return fmt.Sprintf("%d %d %d", a.streams, a.prompt, a.tokens) }
 
 // behind is how many tokens a sequence has where its decoding begins.
 const behind = 128
@@ -128,20 +129,20 @@ func (o options) asks(round int) []ask {
 
 // measure has both sides loaded at once and lets them measure in turns, a few
 // tenths of a second each: what the machine does beside is the same for both.
-func measure(ctx context.Context, o options, shape string) (model, error) {
-	m := model{Shape: shape, options: o}
+func measure(ctx context.Context, o options, shape string) (m model, err error) {
+	m = model{Shape: shape, options: o}
 	folder := filepath.Join(o.models, shape)
-	ours, err := start(ctx, o.engine, "bench", "--backend", "mlx", "--model", folder, "--lines")
+	ours, err := lines.Start(ctx, o.engine, "bench", "--backend", "mlx", "--model", folder, "--lines")
 	if err != nil {
 		return m, err
 	}
-	defer ours.stop()
-	peer, err := start(ctx, "python3", o.peer, folder)
+	defer func() { err = errors.Join(err, ours.Stop()) }()
+	peer, err := lines.Start(ctx, "python3", o.peer, folder)
 	if err != nil {
 		return m, err
 	}
-	defer peer.stop()
-	if err := peer.answer(&m.greeting); err != nil {
+	defer func() { err = errors.Join(err, peer.Stop()) }()
+	if err := peer.Answer(&m.greeting); err != nil {
 		return m, err
 	}
 	for i := range o.rounds + 1 { // the first warms up: the first use of a kernel may compile it
@@ -163,10 +164,10 @@ func measure(ctx context.Context, o options, shape string) (model, error) {
 }
 
 // both asks both sides the same.
-func (r *round) both(a ask, ours, peer *side, oursFirst bool) error {
+func (r *round) both(a ask, ours, peer *lines.Program, oursFirst bool) error {
 	var b benched
 	var t timed
-	asks := []func() error{func() error { return ours.ask(a, &b) }, func() error { return peer.ask(a, &t) }}
+	asks := []func() error{func() error { return ours.Ask(a.line(), &b) }, func() error { return peer.Ask(a.line(), &t) }}
 	if !oursFirst {
 		asks[0], asks[1] = asks[1], asks[0]
 	}
@@ -177,58 +178,6 @@ func (r *round) both(a ask, ours, peer *side, oursFirst bool) error {
 	}
 	r.ours[a], r.peer[a] = b, t
 	return nil
-}
-
-// side is a program that measures when a line tells it to.
-type side struct {
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *bufio.Scanner
-	said bytes.Buffer
-}
-
-func start(ctx context.Context, name string, args ...string) (*side, error) {
-	s := &side{cmd: exec.CommandContext(ctx, name, args...)}
-	s.cmd.Stderr = &s.said
-	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if s.in, err = s.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	s.out = bufio.NewScanner(out)
-	return s, s.cmd.Start()
-}
-
-// stop ends the program by closing its input.
-func (s *side) stop() {
-	_ = s.in.Close()
-	_ = s.cmd.Wait() // what it measured has been read
-}
-
-func (s *side) ask(a ask, into any) error {
-	if _, err := fmt.Fprintln(s.in, a.streams, a.prompt, a.tokens); err != nil {
-		return s.failed(err)
-	}
-	return s.answer(into)
-}
-
-// answer reads a line of JSON.
-func (s *side) answer(into any) error {
-	if !s.out.Scan() {
-		return s.failed(errors.Join(errors.New("it said nothing more"), s.out.Err()))
-	}
-	if err := json.Unmarshal(s.out.Bytes(), into); err != nil {
-		return s.failed(err)
-	}
-	return nil
-}
-
-// failed ends the program and adds what it complained of.
-func (s *side) failed(err error) error {
-	s.stop()
-	return fmt.Errorf("%s %s: %w\n%s", s.cmd.Args[0], s.cmd.Args[1], err, s.said.Bytes())
 }
 
 func gpu(ctx context.Context) (string, error) {

@@ -1,5 +1,5 @@
 // Package server speaks the agent-engine protocol for one engine: gRPC on a
-// Unix socket that only the engine's user may open.
+// Unix socket that only the engine's user may open, and that answers no other.
 //
 // It owns the translation between package wire and package engine, and the
 // life of the socket. It refuses to outlive a shut-down engine and to leave
@@ -83,7 +83,7 @@ func Serve(ctx context.Context, l net.Listener, e *engine.Engine, id Identity) e
 	g := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxMessageBytes), grpc.MaxSendMsgSize(wire.MaxMessageBytes), grpc.WaitForHandlers(true))
 	wire.RegisterEngineServer(g, s)
 	served := make(chan error, 1)
-	go func() { served <- g.Serve(l) }()
+	go func() { served <- g.Serve(wire.OwnUser(l)) }()
 	err := s.await(ctx, served)
 	close(s.over)
 	s.answering.Wait()

@@ -1,4 +1,12 @@
-package testenv
+// Package pki is a certificate authority for clusters that live as long as a
+// test or a demonstration, and the folder with what it issued.
+//
+// It owns the folder's files NAME.crt and NAME.key, of mode 0600, and writes
+// kubeconfigs with them. It refuses nothing: no certificate of it is to leave the
+// machine.
+//
+// Start reading at New.
+package pki
 
 import (
 	"crypto/ecdsa"
@@ -18,46 +26,44 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// pki is a certificate authority that lives as long as its control plane, and
-// the folder with what it issued.
-type pki struct {
+// Authority issues certificates; its own is ca.crt.
+type Authority struct {
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// newPKI issues everything the control plane needs, once.
-func newPKI(dir string) (*pki, error) {
+// Leaf is a certificate to issue, good for servers and clients.
+type Leaf struct {
+	// Name of its files.
+	Name    string
+	Subject pkix.Name
+	IPs     []net.IP
+	DNS     []string
+}
+
+// New makes an authority and the folder of what it issues, and issues leaves.
+func New(dir string, leaves ...Leaf) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
-	p := &pki{dir: dir}
+	p := &Authority{dir: dir}
 	if err := p.makeCA(); err != nil {
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
-	leaves := []struct {
-		name    string
-		subject pkix.Name
-		ips     []net.IP
-		dns     []string
-	}{
-		{"apiserver", pkix.Name{CommonName: "kube-apiserver"}, []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"localhost"}},
-		{"admin", pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}, nil, nil},
-		{"controllers", pkix.Name{CommonName: "system:kube-controller-manager", Organization: []string{"system:masters"}}, nil, nil},
-		{"sa", pkix.Name{CommonName: "service-accounts"}, nil, nil},
-	}
 	for _, l := range leaves {
-		if err := p.issue(l.name, l.subject, l.ips, l.dns); err != nil {
-			return nil, fmt.Errorf("certificate %s: %w", l.name, err)
+		if err := p.issue(l); err != nil {
+			return nil, fmt.Errorf("certificate %s: %w", l.Name, err)
 		}
 	}
 	return p, nil
 }
 
-func (p *pki) file(name string) string { return filepath.Join(p.dir, name) }
+// File is the path of NAME.crt or NAME.key.
+func (p *Authority) File(name string) string { return filepath.Join(p.dir, name) }
 
-func (p *pki) makeCA() error {
-	template, err := template(pkix.Name{CommonName: "testenv-ca"})
+func (p *Authority) makeCA() error {
+	template, err := template(pkix.Name{CommonName: "local-ca"})
 	if err != nil {
 		return err
 	}
@@ -76,13 +82,13 @@ func (p *pki) makeCA() error {
 	return p.write("ca", der, p.key)
 }
 
-func (p *pki) issue(name string, subject pkix.Name, ips []net.IP, dns []string) error {
-	template, err := template(subject)
+func (p *Authority) issue(l Leaf) error {
+	template, err := template(l.Subject)
 	if err != nil {
 		return err
 	}
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	template.IPAddresses, template.DNSNames = ips, dns
+	template.IPAddresses, template.DNSNames = l.IPs, l.DNS
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -91,7 +97,7 @@ func (p *pki) issue(name string, subject pkix.Name, ips []net.IP, dns []string) 
 	if err != nil {
 		return err
 	}
-	return p.write(name, der, key)
+	return p.write(l.Name, der, key)
 }
 
 func template(subject pkix.Name) (*x509.Certificate, error) {
@@ -109,23 +115,23 @@ func template(subject pkix.Name) (*x509.Certificate, error) {
 
 // write stores NAME.crt and NAME.key. The key is SEC 1: out of PKCS 8 the API
 // server reads no public key for service accounts.
-func (p *pki) write(name string, der []byte, key *ecdsa.PrivateKey) error {
+func (p *Authority) write(name string, der []byte, key *ecdsa.PrivateKey) error {
 	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	if err := os.WriteFile(p.file(name+".crt"), cert, 0o600); err != nil {
+	if err := os.WriteFile(p.File(name+".crt"), cert, 0o600); err != nil {
 		return err
 	}
 	raw, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(p.file(name+".key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw}), 0o600)
+	return os.WriteFile(p.File(name+".key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw}), 0o600)
 }
 
-// kubeconfig writes a self-contained kubeconfig that uses one leaf.
-func (p *pki) kubeconfig(path, server, leaf string) error {
+// Kubeconfig writes a self-contained kubeconfig that uses one leaf.
+func (p *Authority) Kubeconfig(path, server, leaf string) error {
 	var data [3][]byte
 	for i, name := range []string{"ca.crt", leaf + ".crt", leaf + ".key"} {
-		b, err := os.ReadFile(p.file(name))
+		b, err := os.ReadFile(p.File(name))
 		if err != nil {
 			return fmt.Errorf("kubeconfig for %s: %w", leaf, err)
 		}

@@ -1,0 +1,96 @@
+package download
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// inMemory is a part file.
+type inMemory struct{ bytes.Buffer }
+
+func (*inMemory) Seek(int64, int) (int64, error) { return 0, nil }
+func (*inMemory) Close() error                   { return nil }
+func (*inMemory) Sync() error                    { return nil }
+func (*inMemory) Truncate(int64) error           { return nil }
+
+// paced copies content under a limit and says how it went.
+func paced(ctx context.Context, f *Fetcher, content []byte, report func(Progress)) error {
+	a := &attempt{f: f, t: Target{Bytes: int64(len(content))}, report: report, file: &inMemory{}, sum: sha256.New()}
+	return a.copy(ctx, bytes.NewReader(content))
+}
+
+// TestDownloadsShareOneRate, in virtual time: together they take as long as the
+// rate says, none starves, and each says truly how long it will take.
+func TestDownloadsShareOneRate(t *testing.T) {
+	const mib = 1 << 20
+	for name, many := range map[string]int{"one": 1, "three": 3} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &Fetcher{Limit: NewLimit(mib)}
+				content := make([]byte, 20*mib)
+				began := time.Now()
+				var all sync.WaitGroup
+				for range many {
+					var half Progress
+					var at time.Time
+					all.Go(func() {
+						err := paced(t.Context(), f, content, func(p Progress) {
+							if half.Done == 0 && p.Done >= 10*mib {
+								half, at = p, time.Now()
+							}
+						})
+						if err != nil {
+							t.Error(err)
+						}
+						left := time.Since(at)
+						if off := half.ETA - left; off < -left/10 || off > left/10 {
+							t.Errorf("half way it said %v, and took %v", half.ETA, left)
+						}
+					})
+				}
+				all.Wait()
+				took, want := time.Since(began), time.Duration(20*many)*time.Second
+				if took < want-time.Second || took > want+time.Second {
+					t.Errorf("%d files of 20 MiB at 1 MiB/s took %v, want %v", many, took, want)
+				}
+			})
+		})
+	}
+}
+
+func TestALimitEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		why := errors.New("no longer wanted")
+		time.AfterFunc(time.Second, func() { cancel(why) })
+		began := time.Now()
+		if err := paced(ctx, &Fetcher{Limit: NewLimit(MinRate)}, make([]byte, 1<<20), func(Progress) {}); !errors.Is(err, why) {
+			t.Errorf("error is %v", err)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it went on for %v", took)
+		}
+	})
+}
+
+// TestALimitedDownloadIsNotTakenForAStandstill: pieces are so small that each
+// of many downloads reads again well before a request counts as stalled.
+func TestALimitedDownloadIsNotTakenForAStandstill(t *testing.T) {
+	for _, bytesPerSecond := range []int64{1, MinRate, 1 << 20, 1 << 40} {
+		l := NewLimit(bytesPerSecond)
+		const atOnce = 16
+		if wait := float64(l.most()*atOnce) / float64(l.bucket.Limit()); wait > defaultStall.Seconds()/4 {
+			t.Errorf("at %d bytes/s, %d downloads wait %.0f s for their turn", bytesPerSecond, atOnce, wait)
+		}
+	}
+	var none *Limit
+	if NewLimit(0) != nil || none.most() != copyBytes || none.took(t.Context(), 1<<30) != nil {
+		t.Error("no limit limits")
+	}
+}

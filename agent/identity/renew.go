@@ -1,0 +1,160 @@
+package identity
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/agent/register"
+	"metalfleet.dev/metalfleet/api/join"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+const (
+	// renewPercent of a certificate's life is over when another is asked for.
+	renewPercent = 70
+	// renewWithin bounds one attempt.
+	renewWithin = time.Minute
+	// look is the longest wait at a time: timers sleep while the Mac does.
+	look       = 10 * time.Minute
+	retryFirst = time.Second
+	retryMost  = 5 * time.Minute
+)
+
+// Run learns the authority from the Secret in namespace, and has the Mac's own
+// account ask for a certificate whenever one is due, until ctx ends.
+func (i *Identity) Run(ctx context.Context, c client.WithWatch, namespace string) error {
+	var renewal sync.WaitGroup
+	renewal.Go(func() {
+		i.renewLoop(ctx, func(ctx context.Context) error { return i.renew(ctx, c) })
+	})
+	defer renewal.Wait()
+	key := types.NamespacedName{Namespace: namespace, Name: v1alpha1.AgentObjectName(i.mac)}
+	return register.Follow(ctx, c, &corev1.SecretList{}, key, i.log, func(s *corev1.Secret) {
+		i.learn(s.Data[corev1.ServiceAccountRootCAKey])
+	})
+}
+
+// learn takes a new authority. Where the certificate in use is not of it, that
+// stays in use until there is one of the new authority.
+func (i *Identity) learn(authority []byte) {
+	if !x509.NewCertPool().AppendCertsFromPEM(authority) {
+		i.log.Error(nil, "The Secret names no authority; the last known one holds")
+		return
+	}
+	i.mu.Lock()
+	i.authority = authority
+	i.mu.Unlock()
+	if c := i.current.Load(); c != nil && !bytes.Equal(c.material.Authority, authority) {
+		m := c.material
+		m.Authority = authority
+		if err := i.take(m); err != nil {
+			i.log.Info("The certificate is not of the new authority; another is asked for")
+		}
+	}
+	select {
+	case i.wakes <- struct{}{}:
+	default:
+	}
+}
+
+// newest is the authority that the Secret named last, or that was in use.
+func (i *Identity) newest() []byte {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.authority == nil {
+		if c := i.current.Load(); c != nil {
+			return c.material.Authority
+		}
+	}
+	return i.authority
+}
+
+// due says how long there is nothing to ask for.
+func (i *Identity) due(now time.Time) time.Duration {
+	authority, c := i.newest(), i.current.Load()
+	switch {
+	case authority == nil:
+		return look // nobody could say whether a certificate is any good
+	case c == nil || !bytes.Equal(c.material.Authority, authority):
+		return 0
+	}
+	life, held := c.leaf.NotAfter.Sub(c.leaf.NotBefore), now.Sub(c.since)
+	// This Mac's clock may be wrong, and the time for which it was held leaves
+	// out when the Mac slept: the later one counts.
+	left := life*renewPercent/100 - max(held, now.Sub(c.leaf.NotBefore))
+	if c.fresh {
+		left = max(left, life/10-held) // or a clock that is far ahead would ask without end
+	}
+	return min(look, max(0, left))
+}
+
+// renewLoop asks for a certificate whenever one is due.
+func (i *Identity) renewLoop(ctx context.Context, renew func(context.Context) error) {
+	failures := 0
+	for ctx.Err() == nil {
+		wait := i.due(time.Now())
+		if wait == 0 {
+			attempt, cancel := context.WithTimeout(ctx, renewWithin)
+			err := renew(attempt)
+			cancel()
+			if err == nil {
+				failures = 0
+				continue
+			}
+			if failures == 0 && ctx.Err() == nil {
+				i.log.Error(err, "No certificate; trying again")
+			}
+			wait = min(retryMost, retryFirst<<min(failures, 20))
+			failures++
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-i.wakes:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// errAgain says what an administrator has to do.
+var errAgain = errors.New("the API server does not know this Mac's account any more; have the Mac join again with a new join token")
+
+// renew makes a new key and gets it a certificate.
+func (i *Identity) renew(ctx context.Context, c client.Client) error {
+	key, err := join.NewKey()
+	if err != nil {
+		return err
+	}
+	account := v1alpha1.AgentObjectName(i.mac)
+	certificate, uid, err := Obtain(ctx, c, account, i.mac, key)
+	if apierrors.IsUnauthorized(err) {
+		return errAgain
+	}
+	if err != nil {
+		return err
+	}
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return fmt.Errorf("encode key: %w", err)
+	}
+	if err := i.Take(certificate, keyPEM(raw), i.newest()); err != nil {
+		return err
+	}
+	return Collected(ctx, c, account, uid)
+}
+
+func keyPEM(raw []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
+}

@@ -1,0 +1,141 @@
+package identity
+
+import (
+	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+)
+
+// lasting is a certificate of m1 that is good from now on for d.
+func (a authority) lasting(t *testing.T, d time.Duration) material {
+	t.Helper()
+	name := agentapi.MacServerName("m1")
+	template := &x509.Certificate{Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature}
+	cert, key, _ := signBetween(t, template, a.cert, a.key, time.Now(), time.Now().Add(d))
+	return material{Certificate: cert, Key: key, Authority: a.pem}
+}
+
+// renewals runs the loop for a time; renew is told which attempt it is.
+func renewals(t *testing.T, i *Identity, d time.Duration, renew func(int) error) (at []time.Duration) {
+	t.Helper()
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	i.renewLoop(ctx, func(context.Context) error {
+		at = append(at, time.Since(began))
+		return renew(len(at))
+	})
+	return at
+}
+
+func TestACertificateIsRenewedAt70Percent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t)
+		i := open(t, t.TempDir())
+		i.learn(a.pem)
+		took := func(int) error { return i.take(a.lasting(t, 24*time.Hour)) }
+		at := renewals(t, i, 3*24*time.Hour, took)
+		if len(at) != 5 || at[0] != 0 {
+			t.Fatalf("certificates after %v, want one at once and 5 in three days", at)
+		}
+		for k := range at[1:] {
+			if gap := at[k+1] - at[k]; gap < 16*time.Hour || gap > 17*time.Hour {
+				t.Errorf("%s between two certificates that are good for a day", gap)
+			}
+		}
+	})
+}
+
+func TestAnOldCertificateFromTheDiskIsRenewedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, dir := newAuthority(t), t.TempDir()
+		if err := open(t, dir).take(a.lasting(t, 24*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Hour) // the Mac was off past expiry
+		i := open(t, dir)
+		if !i.Known() {
+			t.Error("an expired certificate is not even shown")
+		}
+		at := renewals(t, i, time.Hour, func(int) error { return i.take(a.lasting(t, 24*time.Hour)) })
+		if len(at) != 1 || at[0] != 0 {
+			t.Errorf("certificates after %v, want one at once", at)
+		}
+	})
+}
+
+func TestAClockFarAheadDoesNotAskWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t)
+		i := open(t, t.TempDir())
+		i.learn(a.pem)
+		at := renewals(t, i, 24*time.Hour, func(int) error {
+			m := a.lasting(t, 24*time.Hour)
+			err := i.take(m)
+			c := *i.current.Load()
+			leaf := *c.leaf
+			leaf.NotBefore, leaf.NotAfter = leaf.NotBefore.AddDate(-1, 0, 0), leaf.NotAfter.AddDate(-1, 0, 0)
+			c.leaf = &leaf
+			i.current.Store(&c)
+			return err
+		})
+		if len(at) < 5 || len(at) > 11 {
+			t.Errorf("%d certificates in a day: %v", len(at), at)
+		}
+	})
+}
+
+func TestWithoutAnAuthorityNothingIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := open(t, t.TempDir())
+		if at := renewals(t, i, time.Hour, func(int) error { return nil }); len(at) != 0 {
+			t.Errorf("asked after %v", at)
+		}
+	})
+}
+
+func TestFailuresAreWaitedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t)
+		i := open(t, t.TempDir())
+		i.learn(a.pem)
+		<-i.wakes
+		at := renewals(t, i, time.Hour, func(n int) error {
+			if n < 12 {
+				return errors.New("the operator is away")
+			}
+			return i.take(a.lasting(t, 24*time.Hour))
+		})
+		if len(at) != 12 || at[1] != time.Second || at[11]-at[10] != 5*time.Minute {
+			t.Errorf("asked after %v", at)
+		}
+	})
+}
+
+// TestANewAuthorityBringsANewCertificate: until then the old pair serves.
+func TestANewAuthorityBringsANewCertificate(t *testing.T) {
+	a, b := newAuthority(t), newAuthority(t)
+	i := open(t, t.TempDir())
+	if err := i.take(a.mac(t, "m1")); err != nil {
+		t.Fatal(err)
+	}
+	both := append(append([]byte(nil), a.pem...), b.pem...)
+	i.learn(both) // the certificate is of one of them
+	if got := i.current.Load().material.Authority; string(got) != string(both) {
+		t.Error("a bundle with the old authority is not taken at once")
+	}
+	i.learn([]byte("nothing"))
+	i.learn(b.pem)
+	if got := i.current.Load().material.Authority; string(got) != string(both) || i.due(time.Now()) != 0 {
+		t.Error("the old pair does not serve on, or nothing is asked for")
+	}
+	if err := i.take(b.mac(t, "m1")); err != nil || i.due(time.Now()) == 0 {
+		t.Errorf("the new certificate: %v", err)
+	}
+}

@@ -1,0 +1,125 @@
+package identity
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"errors"
+	"fmt"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/agent/register"
+	"metalfleet.dev/metalfleet/api/join"
+)
+
+// Refused is the signer's no. Waiting does not change it.
+type Refused struct{ Reason, Message string }
+
+func (r *Refused) Error() string {
+	return fmt.Sprintf("the request for a certificate is refused (%s): %s", r.Reason, r.Message)
+}
+
+// ErrUnanswered says that nobody signed and nobody refused.
+var ErrUnanswered = errors.New("nobody answers the request for a certificate: does the operator run?")
+
+const (
+	askFirst = 50 * time.Millisecond
+	askMost  = 2 * time.Second
+)
+
+// Obtain asks, as account, for the certificate of the Mac called mac, and waits
+// until ctx ends. A request for the same key that is there already is taken up:
+// an agent may have ended while it waited. The certificate is in PEM; Collected
+// is to be called when it is stored.
+func Obtain(ctx context.Context, c client.Client, account, mac string, key *ecdsa.PrivateKey) (certificate []byte, uid types.UID, err error) {
+	uid, err = ask(ctx, c, account, mac, key)
+	if err != nil {
+		return nil, "", err
+	}
+	name := join.RequestName(account)
+	var last error
+	for pause := askFirst; ; pause = min(2*pause, askMost) {
+		var csr certificatesv1.CertificateSigningRequest
+		err := c.Get(ctx, client.ObjectKey{Name: name}, &csr)
+		switch {
+		case err == nil && csr.UID != uid || apierrors.IsNotFound(err):
+			return nil, "", fmt.Errorf("request %s was taken away while it waited", name)
+		case apierrors.IsUnauthorized(err):
+			return nil, "", fmt.Errorf("read request %s: %w", name, err)
+		case err != nil:
+			last = err // away for a moment, perhaps
+		case refused(&csr) != nil:
+			return nil, "", refused(&csr)
+		case len(csr.Status.Certificate) > 0:
+			return csr.Status.Certificate, uid, nil
+		}
+		if !register.Sleep(ctx, pause) {
+			return nil, "", errors.Join(ErrUnanswered, last)
+		}
+	}
+}
+
+// ask makes the request, in place of an older one of the same name.
+func ask(ctx context.Context, c client.Client, account, mac string, key *ecdsa.PrivateKey) (types.UID, error) {
+	request, err := join.NewRequest(mac, key)
+	if err != nil {
+		return "", err
+	}
+	csr := &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: join.RequestName(account)},
+		Spec: certificatesv1.CertificateSigningRequestSpec{Request: request, SignerName: join.Signer,
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}},
+	}
+	for {
+		made := csr.DeepCopy()
+		err := c.Create(ctx, made)
+		if err == nil {
+			return made.UID, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return "", fmt.Errorf("make request %s: %w", csr.Name, err)
+		}
+		var have certificatesv1.CertificateSigningRequest
+		err = c.Get(ctx, client.ObjectKeyFromObject(csr), &have)
+		if err == nil {
+			if same(&have, key) && refused(&have) == nil {
+				return have.UID, nil
+			}
+			err = c.Delete(ctx, &have, client.Preconditions{UID: &have.UID})
+		}
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return "", fmt.Errorf("take the place of request %s: %w", csr.Name, err)
+		}
+	}
+}
+
+// Collected says that the certificate is stored: the request goes, and if it
+// was made with a join token, the operator burns that.
+func Collected(ctx context.Context, c client.Client, account string, uid types.UID) error {
+	csr := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: join.RequestName(account)}}
+	err := c.Delete(ctx, csr, client.Preconditions{UID: &uid})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("take back request %s: %w", csr.Name, err)
+	}
+	return nil
+}
+
+// same says whether a request is for this very key.
+func same(csr *certificatesv1.CertificateSigningRequest, key *ecdsa.PrivateKey) bool {
+	theirs, err := join.RequestKey(csr.Spec.Request)
+	return err == nil && key.PublicKey.Equal(theirs)
+}
+
+func refused(csr *certificatesv1.CertificateSigningRequest) error {
+	for _, c := range csr.Status.Conditions {
+		if c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed {
+			return &Refused{Reason: c.Reason, Message: c.Message}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+// Package signertest plays the operator's part for agents under test: it
+// approves and signs what they ask for under our signer name.
+//
+// It owns a loop that lives as long as a test. It checks nothing, which is for
+// the operator's own tests, and refuses what a test tells it to.
+//
+// Start reading at Start.
+package signertest
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
+	"metalfleet.dev/metalfleet/api/join"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Signer signs for one authority.
+type Signer struct {
+	// Before, if set, is called for each request before it is signed; an error
+	// denies the request, with the error's text as its reason.
+	Before func(*certificatesv1.CertificateSigningRequest) error
+
+	t  *testing.T
+	c  client.Client
+	ca *agentapitest.CA
+
+	mu     sync.Mutex // guards signed
+	signed int
+}
+
+// Signed counts the certificates.
+func (s *Signer) Signed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.signed
+}
+
+// Start signs until the test ends. c may approve and sign; it knows the kind.
+func Start(t *testing.T, c client.Client, ca *agentapitest.CA, before func(*certificatesv1.CertificateSigningRequest) error) *Signer {
+	t.Helper()
+	s := &Signer{Before: before, t: t, c: c, ca: ca}
+	ctx, stop := context.WithCancel(context.Background())
+	var loop sync.WaitGroup
+	loop.Go(func() { s.run(ctx) })
+	t.Cleanup(func() { stop(); loop.Wait() })
+	return s
+}
+
+func (s *Signer) run(ctx context.Context) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var list certificatesv1.CertificateSigningRequestList
+		if err := s.c.List(ctx, &list); err != nil {
+			continue // the API server is away
+		}
+		for i := range list.Items {
+			if r := &list.Items[i]; r.Spec.SignerName == join.Signer && len(r.Status.Conditions) == 0 {
+				if err := s.sign(ctx, r); err != nil && ctx.Err() == nil {
+					s.t.Logf("sign %s: %v", r.Name, err) // taken away meanwhile, or the API server is
+				}
+			}
+		}
+	}
+}
+
+func (s *Signer) sign(ctx context.Context, r *certificatesv1.CertificateSigningRequest) error {
+	c := certificatesv1.CertificateSigningRequestCondition{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: join.ReasonIssued, Message: "by a test"}
+	if s.Before != nil {
+		if err := s.Before(r); err != nil {
+			c.Type, c.Reason = certificatesv1.CertificateDenied, err.Error()
+		}
+	}
+	r.Status.Conditions = append(r.Status.Conditions, c)
+	if err := s.c.SubResource("approval").Update(ctx, r); err != nil || c.Type == certificatesv1.CertificateDenied {
+		return err
+	}
+	account := strings.TrimPrefix(r.Name, join.RequestName(""))
+	mac := strings.TrimPrefix(strings.TrimPrefix(account, join.Account("")), v1alpha1.AgentObjectName(""))
+	key, err := join.CheckRequest(r.Spec.Request, mac)
+	if err != nil {
+		return err
+	}
+	r.Status.Certificate = s.ca.MacFor(mac, key)
+	if err := s.c.Status().Update(ctx, r); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.signed++
+	return nil
+}

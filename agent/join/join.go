@@ -1,0 +1,223 @@
+// Package join is how a Mac comes into a fleet, once, with a token that an
+// administrator made for it.
+//
+// It owns the Mac's first key until it has a certificate, and the sentences for
+// whatever goes wrong. What it leaves in the state folder is the agent's: its
+// account and its identity. It refuses an API server that the token does not
+// vouch for, a state folder of another Mac, and to send the key anywhere. It
+// may be run again: what an earlier run had begun with the same token is taken
+// up. Models, journal and engines are not touched.
+//
+// Start reading at Run.
+package join
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/agent/account"
+	"metalfleet.dev/metalfleet/agent/identity"
+	"metalfleet.dev/metalfleet/agent/register"
+	contract "metalfleet.dev/metalfleet/api/join"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+const (
+	// reachWithin is how long the first answer of the API server may take.
+	reachWithin = 15 * time.Second
+	// signWithin is how long the operator may take.
+	signWithin = 2 * time.Minute
+	// keyFile holds the key of a join that is under way.
+	keyFile = "join-key.pem"
+)
+
+// Options say who joins what.
+type Options struct {
+	Token contract.Token
+	// StateDir is the agent's, which must not run.
+	StateDir string
+	// UserAgent is what the API server's audit log names.
+	UserAgent string
+	Log       logr.Logger
+	// SignWithin is for tests; 0 means two minutes.
+	SignWithin time.Duration
+}
+
+// Run joins. Its errors say what to do.
+func Run(ctx context.Context, o Options) error {
+	if err := check(o); err != nil {
+		return err
+	}
+	if o.SignWithin == 0 {
+		o.SignWithin = signWithin
+	}
+	token := o.Token
+	c, err := newClient(o, token.Credential)
+	if err != nil {
+		return err
+	}
+	if err := reach(ctx, c, token); err != nil {
+		return explain(err, token, time.Now())
+	}
+	key, err := firstKey(o.StateDir)
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, o.SignWithin)
+	defer cancel()
+	name := contract.Account(token.Mac)
+	certificate, uid, err := identity.Obtain(limited, c, name, token.Mac, key)
+	if err != nil {
+		return explain(err, token, time.Now())
+	}
+	if err := settle(limited, o, c, key, certificate, uid); err != nil {
+		return explain(err, token, time.Now())
+	}
+	if err := identity.Collected(ctx, c, name, uid); err != nil {
+		o.Log.Info("The operator burns the join token by itself in two minutes", "reason", err.Error())
+	}
+	if err := os.Remove(filepath.Join(o.StateDir, keyFile)); err != nil {
+		return fmt.Errorf("remove what is left of joining: %w", err)
+	}
+	return nil
+}
+
+// check refuses a folder that belongs to another Mac.
+func check(o Options) error {
+	have, err := account.Open(o.StateDir, o.Log)
+	switch {
+	case err == nil && have.Mac() != o.Token.Mac:
+		return fmt.Errorf("the folder %s is that of Mac %s, and the token is for %s: name another folder with --state, or make a token for %s", o.StateDir, have.Mac(), o.Token.Mac, have.Mac())
+	case err == nil, errors.Is(err, account.ErrNone):
+		return nil
+	}
+	// Damaged or readable by others: joining writes it anew.
+	o.Log.Info("The account of old is replaced", "reason", err.Error())
+	return nil
+}
+
+func newClient(o Options, token string) (client.WithWatch, error) {
+	return register.NewClient(&rest.Config{
+		Host: o.Token.Server, BearerToken: token, UserAgent: o.UserAgent, TLSClientConfig: rest.TLSClientConfig{CAData: o.Token.CA},
+	})
+}
+
+// reach reads the Secret that the token is bound to: an answer says that the
+// server is the right one and that it takes the token.
+func reach(ctx context.Context, c client.Client, token contract.Token) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, reachWithin, fmt.Errorf("no answer within %s", reachWithin))
+	defer cancel()
+	for pause := 100 * time.Millisecond; ; pause *= 2 {
+		var anchor corev1.Secret
+		err := c.Get(ctx, client.ObjectKey{Namespace: token.Namespace, Name: contract.Account(token.Mac)}, &anchor)
+		// The API server learns of a new account's rights within moments.
+		if !apierrors.IsForbidden(err) || !register.Sleep(ctx, pause) {
+			if apierrors.IsNotFound(err) {
+				return fmt.Errorf("%w: its Secret is gone", errUsed)
+			}
+			return err
+		}
+	}
+}
+
+// settle reads what the Mac needs to go on without the token, and stores it.
+// The account comes last: with it the Mac has joined.
+func settle(ctx context.Context, o Options, c client.Client, key *ecdsa.PrivateKey, certificate []byte, uid types.UID) error {
+	var anchor corev1.Secret
+	at := client.ObjectKey{Namespace: o.Token.Namespace, Name: contract.Account(o.Token.Mac)}
+	if err := c.Get(ctx, at, &anchor); err != nil {
+		return fmt.Errorf("read Secret %s: %w", at.Name, err)
+	}
+	access, err := contract.Open(key, string(uid), anchor.Data[contract.KeyAccess])
+	if err != nil {
+		return err
+	}
+	authority, err := readAuthority(ctx, o, access.Token)
+	if err != nil {
+		return err
+	}
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return fmt.Errorf("encode key: %w", err)
+	}
+	id, err := identity.Open(o.StateDir, o.Token.Mac, o.Log)
+	if err != nil {
+		return err
+	}
+	if err := id.Take(certificate, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), authority); err != nil {
+		return fmt.Errorf("the certificate that was issued is of no use: %w", err)
+	}
+	return account.Save(o.StateDir, account.Credentials{
+		Server: o.Token.Server, CA: o.Token.CA, Namespace: o.Token.Namespace, Mac: o.Token.Mac,
+		Token: access.Token, Issued: time.Now(), Expires: access.Expires,
+	})
+}
+
+// readAuthority tries the new account at once, on the Secret that is its own.
+func readAuthority(ctx context.Context, o Options, token string) ([]byte, error) {
+	c, err := newClient(o, token)
+	if err != nil {
+		return nil, err
+	}
+	at := client.ObjectKey{Namespace: o.Token.Namespace, Name: v1alpha1.AgentObjectName(o.Token.Mac)}
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		var s corev1.Secret
+		err := c.Get(ctx, at, &s)
+		authority := s.Data[corev1.ServiceAccountRootCAKey]
+		if err == nil && len(authority) > 0 {
+			return authority, nil
+		}
+		if !register.Sleep(ctx, pause) {
+			if err == nil {
+				err = errors.New("it names no authority")
+			}
+			return nil, fmt.Errorf("the Mac's own account does not get the authority from its Secret %s; does the operator run? %w", at.Name, err)
+		}
+	}
+}
+
+// firstKey is the key of this join, or of an earlier run that ended before it
+// had a certificate.
+func firstKey(dir string) (*ecdsa.PrivateKey, error) {
+	path := filepath.Join(dir, keyFile)
+	b, err := os.ReadFile(path)
+	if err == nil {
+		if block, _ := pem.Decode(b); block != nil {
+			if key, err := x509.ParseECPrivateKey(block.Bytes); err == nil {
+				return key, nil
+			}
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read key: %w", err)
+	}
+	key, err := contract.NewKey()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode key: %w", err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // or its mode would stay
+		return nil, fmt.Errorf("store key: %w", err)
+	}
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw}), 0o600); err != nil {
+		return nil, fmt.Errorf("store key: %w", err)
+	}
+	return key, nil
+}

@@ -1,0 +1,215 @@
+package serve_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/agent/serve"
+	"metalfleet.dev/metalfleet/agent/serve/servetest"
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+const question = `{"model":"m","prompt":"x"}`
+
+// visitor is a client of a Mac's port that checks nothing of the Mac.
+type visitor struct {
+	certificate *agentapitest.PEM // none where nil
+	means       string            // the Mac's name that it sends
+	oldTLS      bool
+}
+
+// ask sends one question over a connection of its own.
+func (v visitor) ask(t *testing.T, addr string) error {
+	t.Helper()
+	config := &tls.Config{ServerName: v.means, InsecureSkipVerify: true}
+	if v.oldTLS {
+		config.MaxVersion = tls.VersionTLS12
+	}
+	if v.certificate != nil {
+		pair := v.certificate.Pair(t)
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair() }
+	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		d := tls.Dialer{Config: config} // the transport would send the address where no name is given
+		return d.DialContext(ctx, "tcp", addr)
+	}
+	c := &http.Client{Transport: &http.Transport{DialTLSContext: dial, DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	resp, err := c.Post("https://mac/v1/completions", "application/json", strings.NewReader(question))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	return nil
+}
+
+// TestAttackStraightAtAMac: past the gateway there is no way to a model. Who is
+// no gateway of this fleet does not get through the handshake.
+func TestAttackStraightAtAMac(t *testing.T) {
+	answered := make(chan struct{}, 100)
+	script := servetest.Say("hello")
+	a := startAgent(t, func(ctx context.Context, r *wire.GenerateRequest, send func(*wire.GenerateEvent) error) error {
+		answered <- struct{}{}
+		return script(ctx, r, send)
+	}, time.Second)
+	addr := strings.TrimPrefix(a.url, "https://")
+	forged := func(change func(*x509.Certificate)) *agentapitest.PEM {
+		pem := a.ca.Forged(change)
+		return &pem
+	}
+	theirs, other, own := agentapitest.NewCA(t).Gateway(), a.ca.Mac("mac-b"), a.ca.Mac("mac-a")
+	good := forged(func(*x509.Certificate) {})
+	name := agentapi.MacServerName("mac-a")
+	for what, v := range map[string]visitor{
+		"without a certificate":            {nil, name, false},
+		"with one of another authority":    {&theirs, name, false},
+		"with another Mac's":               {&other, name, false},
+		"with the Mac's own":               {&own, name, false},
+		"with a gateway's for Mac mac-b":   {good, agentapi.MacServerName("mac-b"), false},
+		"with a gateway's for a gateway":   {good, agentapi.GatewayName, false},
+		"with a gateway's for nobody":      {good, "", false},
+		"with a gateway's over TLS 1.2":    {good, name, true},
+		"with one that expired":            {forged(func(c *x509.Certificate) { c.NotBefore, c.NotAfter = ago(2*time.Hour), ago(time.Second) }), name, false},
+		"with one that is not yet good":    {forged(func(c *x509.Certificate) { c.NotBefore, c.NotAfter = ago(-time.Hour), ago(-2*time.Hour) }), name, false},
+		"with a gateway's that serves":     {forged(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), name, false},
+		"with a Mac's for clients":         {forged(func(c *x509.Certificate) { c.DNSNames = []string{agentapi.MacServerName("mac-b")} }), name, false},
+		"with a name that begins like it":  {forged(func(c *x509.Certificate) { c.DNSNames = []string{agentapi.GatewayName + ".example"} }), name, false},
+		"with any name of that domain":     {forged(func(c *x509.Certificate) { c.DNSNames = []string{"*.metalfleet.dev"} }), name, false},
+		"with the name as its subject's":   {forged(func(c *x509.Certificate) { c.DNSNames = nil }), name, false},
+		"with a certificate for no usage":  {forged(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning} }), name, false},
+		"with an authority of its own":     {forged(func(c *x509.Certificate) { c.IsCA, c.BasicConstraintsValid, c.DNSNames = true, true, nil }), name, false},
+		"with the name as a user's e-mail": {forged(func(c *x509.Certificate) { c.DNSNames, c.EmailAddresses = nil, []string{agentapi.GatewayName} }), name, false},
+	} {
+		if err := v.ask(t, addr); err == nil {
+			t.Errorf("%s a stranger is answered", what)
+		}
+	}
+	plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := plain.Post("http://"+addr+"/v1/completions", "application/json", strings.NewReader(question))
+	if err == nil {
+		resp.Body.Close()
+	}
+	if err == nil && resp.StatusCode == http.StatusOK {
+		t.Error("without TLS a stranger is answered")
+	}
+	if len(answered) > 0 {
+		t.Errorf("an engine saw %d of the questions", len(answered))
+	}
+	if err := (visitor{good, name, false}).ask(t, addr); err != nil || len(answered) != 1 {
+		t.Errorf("a gateway: %v, and %d questions", err, len(answered))
+	}
+}
+
+func ago(d time.Duration) time.Time { return time.Now().Add(-d) }
+
+// TestAttackBodies: a body is bounded before it is kept, however it comes, and
+// none is unfolded.
+func TestAttackBodies(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	huge := func() io.Reader { return io.LimitReader(endless("x"), 1<<40) }
+	for what, body := range map[string]io.Reader{
+		"without an end":             huge(),
+		"of one endless text":        io.MultiReader(strings.NewReader(`{"model":"m","prompt":"`), huge()),
+		"that goes on after its end": io.MultiReader(strings.NewReader(question), io.LimitReader(endless(" "), 1<<40)),
+	} {
+		resp, err := post(t, p.url, body)
+		if err != nil { // the server hangs up while the rest is sent
+			continue
+		}
+		if resp.StatusCode != http.StatusRequestEntityTooLarge {
+			t.Errorf("a body %s: %s", what, resp.Status)
+		}
+	}
+	var bomb bytes.Buffer
+	z := gzip.NewWriter(&bomb)
+	if _, err := io.CopyN(z, endless("x"), 64<<20); err != nil || z.Close() != nil {
+		t.Fatal(err)
+	}
+	for _, encoding := range []string{"gzip", "GZIP", "br", "zstd", "deflate", "identity, gzip", "gzip, gzip"} {
+		p.wantRefusal(p.do("POST", "/v1/completions", bomb.String(), "Content-Encoding", encoding), refusal{415, openai.CodeUnsupportedEncoding, "", false})
+		p.wantRefusal(p.do("POST", "/v1/completions", question, "Content-Encoding", encoding), refusal{415, openai.CodeUnsupportedEncoding, "", false})
+	}
+	const depth = 1 << 20
+	deep := `{"model":"m","prompt":` + strings.Repeat("[", depth) + strings.Repeat("]", depth) + `}`
+	p.wantRefusal(p.do("POST", "/v1/completions", deep), refusal{400, openai.CodeMalformedJSON, "", false})
+	if len(p.seen) > 0 {
+		t.Error("an engine was asked")
+	}
+	if resp := p.do("POST", "/v1/completions", question, "Content-Encoding", "identity"); resp.StatusCode != http.StatusOK {
+		t.Errorf("a plain body: %s", resp.Status)
+	}
+}
+
+func post(t *testing.T, url string, body io.Reader) (*http.Response, error) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/completions", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := c.Do(r)
+	if err == nil {
+		t.Cleanup(func() { resp.Body.Close() })
+	}
+	return resp, err
+}
+
+// endless is a text of one sign.
+type endless string
+
+func (e endless) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = e[0]
+	}
+	return len(b), nil
+}
+
+// TestAttackLogInjection: whatever a request names, and whatever an engine
+// says, stays inside one quoted value of one line.
+func TestAttackLogInjection(t *testing.T) {
+	var log bytes.Buffer
+	const evil = "x\ntime=2000 level=ERROR msg=forged\r\u2028\x1b[2J\x07\" key=root"
+	text := slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.Level(-10)}) // all of it
+	p := newPort(t, func(context.Context, *wire.GenerateRequest, func(*wire.GenerateEvent) error) error {
+		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INTERNAL, Message: evil})
+	}, func(c *serve.Config) { c.Log = logr.FromSlogHandler(text) })
+	name := `"` + strings.NewReplacer("\n", `\n`, "\r", `\r`, "\x1b", `\u001b`, "\x07", `\u0007`, `"`, `\"`).Replace(evil) + `"`
+	p.do("POST", "/v1/completions", `{"model":`+name+`,"prompt":"x"}`)
+	p.do("POST", "/v1/completions", question, "X-Request-Id", "r key=root")
+	p.do("GET", "/v1/models/x%0Atime=2000%20level=ERROR%1b%5b2J", "")
+	p.do("GET", "/x%0Atime=2000%20level=ERROR%1b%5b2J", "")
+	p.do("GET", "/"+strings.Repeat("long", 8<<10), "")
+	all := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if !strings.Contains(log.String(), "request failed") {
+		t.Errorf("the failed request is not told: %s", log.String())
+	}
+	for _, line := range all {
+		if !strings.HasPrefix(line, "time=") || len(line) > 1024 {
+			t.Errorf("a line of %d bytes: %.600q", len(line), line)
+		}
+		if i := strings.IndexFunc(line, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\u2028' }); i >= 0 {
+			t.Errorf("a control character in %q", line)
+		}
+		if strings.Contains(strings.ReplaceAll(line, `\" key=root`, ""), " key=root") {
+			t.Errorf("a forged value in %q", line)
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// LocalFolder is an open folder of the model root that holds a model in
+// safetensors. It is reached without a single link, and none of its files is
+// one: what was hashed is what an engine finds there.
+type LocalFolder struct {
+	// Name is its path below the root.
+	Name string
+	// Files that make the model, sorted by name, without empty ones.
+	Files []hub.Entry
+
+	root *os.Root
+	dir  string
+}
+
+// Path is the folder's absolute path.
+func (l *LocalFolder) Path() string { return filepath.Join(l.dir, filepath.FromSlash(l.Name)) }
+
+// Close closes the folder.
+func (l *LocalFolder) Close() error { return l.root.Close() }
+
+// Record is the model record of the folder's files with these digests, in the
+// order of Files; it has no facts.
+func (l *LocalFolder) Record(source string, sums []string) model.Record {
+	rec := model.Record{Source: source, Format: model.FormatSafetensors}
+	for i, f := range l.Files {
+		rec.Files = append(rec.Files, model.File{Path: f.Path, Bytes: f.Bytes, SHA256: sums[i]})
+	}
+	rec.Digest = model.DigestOf(rec.Files)
+	return rec
+}
+
+// OpenFolder opens the folder that a file:// source names, if a model in
+// safetensors lies there; nil without an error where Open is to be asked. The
+// caller closes it.
+func (r *Root) OpenFolder(source string) (*LocalFolder, error) {
+	name, err := LocalName(source)
+	if err != nil || r.root == nil {
+		return nil, err // Open says what is missing
+	}
+	info, err := r.root.Stat(name)
+	if err != nil || !info.IsDir() {
+		return nil, nil // Open says what is wrong, if anything is
+	}
+	l, err := r.openFolder(name)
+	if err != nil {
+		return nil, explain(err, brief(source))
+	}
+	return l, nil
+}
+
+// openFolder is OpenFolder for a path below the root.
+func (r *Root) openFolder(name string) (*LocalFolder, error) {
+	// What a link hides is looked at, to say which model is meant, and not used.
+	entries, err := listing(r.root, name)
+	if err != nil {
+		return nil, err
+	}
+	ggufs := slices.ContainsFunc(entries, func(e hub.Entry) bool { return strings.HasSuffix(e.Path, ".gguf") })
+	tensors := slices.ContainsFunc(entries, func(e hub.Entry) bool { return hub.IsWeights(e.Path) })
+	switch {
+	case !tensors:
+		return nil, nil
+	case ggufs:
+		return nil, failure(v1alpha1.ReasonInvalidModel, "folder %s holds .gguf and .safetensors files; name the .gguf file that is meant, or give each model a folder of its own", brief(name))
+	}
+	root, err := descend(r.root, name)
+	if err != nil {
+		return nil, err
+	}
+	l := &LocalFolder{Name: name, root: root, dir: r.dir}
+	if err := l.choose(); err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+	return l, nil
+}
+
+// choose picks the files that make the model, once more from the folder as it
+// was reached.
+func (l *LocalFolder) choose() error {
+	entries, err := listing(l.root, ".")
+	if err != nil {
+		return err
+	}
+	c, err := hub.Choose(entries, nil)
+	if err != nil {
+		return err
+	}
+	for _, f := range c.Files {
+		info, err := l.root.Lstat(f.Path)
+		switch {
+		case err != nil:
+			return err
+		case info.Mode()&fs.ModeSymlink != 0:
+			return linked(path.Join(l.Name, f.Path))
+		case !info.Mode().IsRegular():
+			return failure(v1alpha1.ReasonSourceForbidden, "%s is not a regular file", brief(path.Join(l.Name, f.Path)))
+		case info.Size() > 0:
+			l.Files = append(l.Files, hub.Entry{Path: f.Path, Bytes: info.Size()})
+		}
+	}
+	return nil
+}
+
+// listing names what lies in a folder and is no folder itself.
+func listing(root *os.Root, name string) ([]hub.Entry, error) {
+	d, err := root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	all, err := d.ReadDir(maxEntries + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if len(all) > maxEntries {
+		return nil, failure(v1alpha1.ReasonInvalidModel, "folder %s holds more than %d files; give the model a folder of its own", brief(name), maxEntries)
+	}
+	var out []hub.Entry
+	for _, e := range all {
+		if !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			out = append(out, hub.Entry{Path: e.Name()})
+		}
+	}
+	return out, nil
+}
+
+// descend opens a folder below a root, one step at a time and through no link:
+// what is opened is what was seen to be a folder.
+func descend(root *os.Root, name string) (*os.Root, error) {
+	cur, err := root.OpenRoot(".")
+	if err != nil {
+		return nil, err
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		next, err := step(cur, part, name)
+		if err = errors.Join(err, cur.Close()); err != nil {
+			return nil, err
+		}
+		cur = next
+	}
+	return cur, nil
+}
+
+func step(cur *os.Root, part, name string) (*os.Root, error) {
+	seen, err := cur.Lstat(part)
+	if err != nil {
+		return nil, err
+	}
+	if seen.Mode()&fs.ModeSymlink != 0 {
+		return nil, linked(name)
+	}
+	next, err := cur.OpenRoot(part)
+	if err != nil {
+		return nil, err
+	}
+	if got, err := next.Stat("."); err != nil || !os.SameFile(seen, got) {
+		return nil, errors.Join(err, linked(name), next.Close())
+	}
+	return next, nil
+}
+
+func linked(name string) *download.Error {
+	return failure(v1alpha1.ReasonSourceForbidden, "%s is a link, or is reached through one; a folder is used where it lies, so copy it below the model root, or name the place it links to", brief(name))
+}
+
+// open opens one of the folder's files: the very one that was looked at.
+func (l *LocalFolder) open(f hub.Entry) (*Local, error) {
+	seen, err := l.root.Lstat(f.Path)
+	if err != nil {
+		return nil, err
+	}
+	// Without O_NONBLOCK a pipe put there since would hold us for ever.
+	file, err := l.root.OpenFile(f.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	got, err := file.Stat()
+	if err == nil && (!seen.Mode().IsRegular() || !os.SameFile(seen, got)) {
+		err = linked(path.Join(l.Name, f.Path))
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return &Local{File: file, Name: path.Join(l.Name, f.Path), Size: got.Size(), stamp: stampOf(got), dir: l.dir}, nil
+}
+
+// SumFolder is the SHA-256 of each of a folder's files, from memory where a
+// file is unchanged since it was hashed last. report hears of the bytes of all.
+func (r *Root) SumFolder(ctx context.Context, l *LocalFolder, report func(done int64)) ([]string, error) {
+	var sums []string
+	before := int64(0)
+	for _, f := range l.Files {
+		sum, err := r.sumOf(ctx, l, f, func(done int64) {
+			if report != nil {
+				report(before + done)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		sums = append(sums, sum)
+		before += f.Bytes
+	}
+	r.rememberFolder(l)
+	return sums, nil
+}
+
+func (r *Root) sumOf(ctx context.Context, l *LocalFolder, f hub.Entry, report func(int64)) (string, error) {
+	file, err := l.open(f)
+	if err != nil {
+		return "", explain(err, brief(path.Join(l.Name, f.Path)))
+	}
+	defer file.Close()
+	if file.Size != f.Bytes {
+		return "", &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: fmt.Sprintf("%s is being written; it is looked at again", brief(file.Name))}
+	}
+	return r.Sum(ctx, file, report)
+}
+
+// rememberFolder keeps which files made a model.
+func (r *Root) rememberFolder(l *LocalFolder) {
+	var names []string
+	for _, f := range l.Files {
+		names = append(names, f.Path)
+	}
+	r.mu.Lock()
+	same := slices.Equal(r.folders[l.Name], names)
+	r.folders[l.Name] = names
+	r.mu.Unlock()
+	if !same {
+		r.save()
+	}
+}
+
+// folderRecords are the records of the root's folders whose files were hashed
+// and are unchanged, by the folder's path; without facts.
+func (r *Root) folderRecords(known map[string]hashed) map[string]model.Record {
+	r.mu.Lock()
+	names := make([]string, 0, len(r.folders))
+	for n := range r.folders {
+		names = append(names, n)
+	}
+	r.mu.Unlock()
+	out := map[string]model.Record{}
+	for _, name := range names {
+		l, err := r.openFolder(name)
+		if err != nil || l == nil {
+			continue // it is no model any more
+		}
+		if sums := l.knownSums(known); sums != nil {
+			out[name] = l.Record("", sums)
+		}
+		_ = l.Close()
+	}
+	return out
+}
+
+// knownSums are the digests of all files, or nil where one is not known.
+func (l *LocalFolder) knownSums(known map[string]hashed) []string {
+	var sums []string
+	for _, f := range l.Files {
+		h, ok := known[path.Join(l.Name, f.Path)]
+		if !ok {
+			return nil
+		}
+		sums = append(sums, h.SHA256)
+	}
+	return sums
+}

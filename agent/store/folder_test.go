@@ -1,0 +1,220 @@
+package store
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// aFolder is a model in safetensors, with what lies beside it.
+var aFolder = map[string]string{
+	"config.json": "{}", "tokenizer.json": "words", "model-00001-of-2.safetensors": "first", "model-00002-of-2.safetensors": "second",
+	"README.md": "no part of it", "adapter.safetensors": "none either", "merges.txt": "", ".hidden.safetensors": "nor this",
+}
+
+func (w *world) putFolder(name string, files map[string]string) {
+	w.t.Helper()
+	for f, content := range files {
+		w.put(filepath.Join(name, f), []byte(content))
+	}
+}
+
+// lookAt inspects a folder of the model root as package inspect does.
+func lookAt(t *testing.T, r *Root, source string) (model.Record, error) {
+	t.Helper()
+	l, err := r.OpenFolder(source)
+	if err != nil || l == nil {
+		return model.Record{}, err
+	}
+	defer l.Close()
+	sums, err := r.SumFolder(t.Context(), l, nil)
+	if err != nil {
+		return model.Record{}, err
+	}
+	return l.Record(source, sums), nil
+}
+
+func TestAFolderOfTheModelRootIsUsedInPlaceAndVerified(t *testing.T) {
+	w := newWorld(t)
+	w.putFolder("llm/a", aFolder)
+	s, stop := w.start()
+	rec, err := lookAt(t, s.opt.Root, "file:///llm/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range rec.Files {
+		names = append(names, f.Path)
+		if f.SHA256 != digest([]byte(aFolder[f.Path])) {
+			t.Errorf("%+v", f)
+		}
+	}
+	if got := strings.Join(names, " "); got != "config.json model-00001-of-2.safetensors model-00002-of-2.safetensors tokenizer.json" {
+		t.Errorf("it is made of %s", got)
+	}
+	path, err := s.Ensure(t.Context(), rec, nil)
+	if err != nil || path != filepath.Join(w.models, "llm/a") {
+		t.Fatalf("%q %v", path, err)
+	}
+	same := rec
+	same.Source, same.Commit = "hf://org/model", strings.Repeat("a", 40)
+	if path, err = s.Ensure(t.Context(), same, nil); err != nil || path != filepath.Join(w.models, "llm/a") {
+		t.Errorf("the same content by hf://: %q %v", path, err)
+	}
+	held := func(s *Store) bool {
+		l := s.List()
+		return len(l) == 1 && l[0].Digest == rec.Digest && l[0].Bytes == rec.Bytes() && s.WeightsBytes() == 0
+	}
+	if !held(s) {
+		t.Errorf("list is %+v", s.List())
+	}
+	stop()
+	if s, _ = w.start(); !held(s) {
+		t.Errorf("after a restart the list is %+v", s.List())
+	}
+
+	for name, c := range map[string]struct {
+		file, content, says string
+	}{
+		"another byte":  {"model-00001-of-2.safetensors", "fiRst", "model-00001-of-2.safetensors is another one"},
+		"another size":  {"config.json", "{} ", "config.json is another one"},
+		"a new shard":   {"model-00003.safetensors", "third", "new file model-00003.safetensors"},
+		"a new part":    {"chat_template.jinja", "evil", "new file chat_template.jinja"},
+		"a part is cut": {"tokenizer.json", "", "tokenizer.json is gone"},
+	} {
+		before, was := aFolder[c.file]
+		p := w.put("llm/a/"+c.file, []byte(c.content))
+		_, err := s.Ensure(t.Context(), rec, nil)
+		if download.Reason(err, "") != v1alpha1.ReasonDigestMismatch || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want one that says %q", name, err, c.says)
+		}
+		if l := s.List(); len(l) > 0 && l[0].Digest == rec.Digest {
+			t.Errorf("%s: it is listed as what it was", name)
+		}
+		if os.Remove(p); was {
+			w.put("llm/a/"+c.file, []byte(before))
+		}
+	}
+	if _, err = s.Ensure(t.Context(), rec, nil); err != nil {
+		t.Errorf("with everything back: %v", err)
+	}
+}
+
+// TestAttackFoldersThatLeadElsewhere: no part of the way to a folder and none
+// of its files may be a link, wherever that leads.
+func TestAttackFoldersThatLeadElsewhere(t *testing.T) {
+	w := newWorld(t)
+	w.putFolder("real", aFolder)
+	outside := t.TempDir()
+	for f, content := range aFolder {
+		if err := os.WriteFile(filepath.Join(outside, f), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := func(to, name string) {
+		t.Helper()
+		p := filepath.Join(w.models, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(p); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(to, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link(outside, "out")
+	link("real", "inside")
+	link("..", "up/again")
+	w.putFolder("config", aFolder)
+	link("/etc/passwd", "config/config.json")
+	w.putFolder("shard", aFolder)
+	link("model-00001-of-2.safetensors", "shard/model-00002-of-2.safetensors")
+	w.putFolder("extra", aFolder)
+	link("/etc/passwd", "extra/vocab.txt")
+	w.putFolder("pipe", aFolder)
+	os.Remove(filepath.Join(w.models, "pipe/tokenizer.json"))
+	if err := syscall.Mkfifo(filepath.Join(w.models, "pipe/tokenizer.json"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.putFolder("both", aFolder)
+	w.put("both/a.gguf", []byte("x"))
+	w.putFolder("alone", map[string]string{"model.safetensors": "weights"})
+	root, err := OpenRoot(w.models, filepath.Join(t.TempDir(), "notes"), logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for source, reason := range map[string]string{
+		"file:///real": "", "file://real/": "",
+		"file:///inside":        v1alpha1.ReasonSourceForbidden,
+		"file:///up/again/real": v1alpha1.ReasonSourceForbidden,
+		"file:///config":        v1alpha1.ReasonSourceForbidden,
+		"file:///shard":         v1alpha1.ReasonSourceForbidden,
+		"file:///extra":         v1alpha1.ReasonSourceForbidden,
+		"file:///pipe":          v1alpha1.ReasonSourceForbidden,
+		"file:///both":          v1alpha1.ReasonInvalidModel,
+		"file:///alone":         v1alpha1.ReasonInvalidModel,
+		"file:///../real":       v1alpha1.ReasonSourceForbidden,
+		"file:///real/..":       v1alpha1.ReasonSourceForbidden,
+	} {
+		rec, err := lookAt(t, root, source)
+		if download.Reason(err, "") != reason {
+			t.Errorf("%s: %v, want reason %q", source, err, reason)
+		}
+		if linked := map[string]string{"inside": "is a link", "again": "is a link", "config": "config.json is a link", "shard": "is a link", "extra": "vocab.txt is a link",
+			"pipe": "not a regular file", "both": "a folder of its own"}; err != nil {
+			for part, says := range linked {
+				if strings.Contains(source, part) && !strings.Contains(err.Error(), says) {
+					t.Errorf("%s: %v, want one that says %q", source, err, says)
+				}
+			}
+		}
+		if (len(rec.Files) > 0) != (reason == "") {
+			t.Errorf("%s: %+v", source, rec)
+		}
+	}
+	// What leads out is no folder at all: Open refuses it.
+	for _, source := range []string{"file:///out", "file:///etc/passwd", "file:////etc/passwd"} {
+		if l, err := root.OpenFolder(source); l != nil {
+			t.Errorf("%s opens %s", source, l.Path())
+		} else if err == nil {
+			if f, err := root.Open(source); err == nil {
+				t.Errorf("%s opens %s", source, f.Path())
+			}
+		}
+	}
+}
+
+// TestAttackAFolderThatIsSwapped between the look and the reading.
+func TestAttackAFolderThatIsSwapped(t *testing.T) {
+	w := newWorld(t)
+	w.putFolder("a", aFolder)
+	w.put("a/other.txt", []byte("fiRst"))
+	root, err := OpenRoot(w.models, filepath.Join(t.TempDir(), "notes"), logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	l, err := root.OpenFolder("file:///a")
+	if err != nil || l == nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := filepath.Join(w.models, "a/model-00001-of-2.safetensors")
+	os.Remove(p)
+	if err := os.Symlink("other.txt", p); err != nil {
+		t.Fatal(err)
+	}
+	_, err = root.SumFolder(t.Context(), l, nil)
+	wantReason(t, err, v1alpha1.ReasonSourceForbidden)
+}

@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"context"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/inspect"
+	"metalfleet.dev/metalfleet/api/model"
+)
+
+// token is the hub token that an order's tokenRef names, if it is here.
+func (a *Agent) token(ref string) (download.Bearer, bool) {
+	if a.Links.Tokens == nil {
+		return "", false
+	}
+	return a.Links.Tokens.Of(ref)
+}
+
+// tokenFor is the hub token of an order for a record; empty where none names
+// one. It is asked for before each request, so that a token that is replaced or
+// taken away is not used any more.
+func (a *Agent) tokenFor(r model.Record) (download.Bearer, error) {
+	missing := false
+	if o := a.journal.Snapshot().Orders; o != nil {
+		for i := range o.Assignments {
+			order := &o.Assignments[i]
+			if order.TokenRef == "" || order.Model.Digest != r.Digest || order.Model.Source != r.Source {
+				continue
+			}
+			if b, ok := a.token(order.TokenRef); ok {
+				return b, nil
+			}
+			missing = true
+		}
+	}
+	if missing {
+		return "", inspect.MissingToken()
+	}
+	return "", nil
+}
+
+// followTokens keeps the tokens, and looks again at what waits for one.
+func (a *Agent) followTokens(ctx context.Context) error {
+	if a.Links.Tokens == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- a.Links.Tokens.Run(ctx) }()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-a.Links.Tokens.Changed():
+			a.inspector.Retry()
+		}
+	}
+}

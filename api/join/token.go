@@ -1,0 +1,185 @@
+package join
+
+import (
+	"bytes"
+	"compress/flate"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Token is what an administrator carries to a Mac. It is a secret.
+type Token struct {
+	// Server is the https URL of the API server, as the Mac reaches it.
+	Server string
+	// CA holds the certificates, in PEM, that the server is known by; empty
+	// means the Mac's own roots.
+	CA []byte
+	// Namespace of the Mac's Lease, Secret and accounts.
+	Namespace string
+	// Mac is the name of the MacNode.
+	Mac string
+	// Credential is good for one request for a certificate.
+	Credential string
+	// Expires says when Credential ends.
+	Expires time.Time
+}
+
+// Errors of Parse; each sentence says what to do.
+var (
+	ErrNoToken = errors.New("this is no join token; copy all of what `kubectl metalfleet join-token` printed, from " + prefix)
+	ErrVersion = errors.New("this join token has a form that this agent does not know; upgrade the agent")
+	ErrDamaged = errors.New("the join token was cut off or changed on its way; copy it again, whole")
+)
+
+// A token reads prefix + version + "." + base64url(deflate(JSON)) + "." + checksum.
+const (
+	prefix  = "metalfleet-join-"
+	version = "v1"
+	// most is far beyond what a token needs, so that a file that is none is not read in.
+	most = 64 << 10
+)
+
+// wire is the JSON inside.
+type wire struct {
+	Server     string   `json:"server"`
+	CA         [][]byte `json:"ca,omitempty"` // DER
+	Namespace  string   `json:"namespace"`
+	Mac        string   `json:"mac"`
+	Credential string   `json:"credential"`
+	Expires    int64    `json:"expires"` // Unix seconds
+}
+
+// String tells of a token without its secret.
+func (t Token) String() string {
+	return fmt.Sprintf("join token of Mac %s for %s until %s", t.Mac, t.Server, t.Expires.UTC().Format(time.RFC3339))
+}
+
+// GoString is String: no format shows the secret.
+func (t Token) GoString() string { return t.String() }
+
+// Encode gives the token's printable form: one word of about 2,000 characters.
+func (t Token) Encode() (string, error) {
+	if err := t.check(); err != nil {
+		return "", err
+	}
+	ca, err := decodePEM(t.CA)
+	if err != nil {
+		return "", err
+	}
+	raw, err := json.Marshal(wire{Server: t.Server, CA: ca, Namespace: t.Namespace, Mac: t.Mac, Credential: t.Credential, Expires: t.Expires.Unix()})
+	if err != nil {
+		return "", fmt.Errorf("encode join token: %w", err)
+	}
+	var packed bytes.Buffer
+	w, err := flate.NewWriter(&packed, flate.BestCompression)
+	if err == nil {
+		_, err = w.Write(raw)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		return "", fmt.Errorf("encode join token: %w", err)
+	}
+	body := prefix + version + "." + base64.RawURLEncoding.EncodeToString(packed.Bytes())
+	return body + "." + checksum(body), nil
+}
+
+// Parse reads the printable form. White space does not count: terminals wrap.
+func Parse(s string) (Token, error) {
+	if len(s) > most {
+		return Token{}, ErrNoToken
+	}
+	s = strings.Join(strings.Fields(s), "")
+	rest, ok := strings.CutPrefix(s, prefix)
+	if !ok {
+		return Token{}, ErrNoToken
+	}
+	parts := strings.Split(rest, ".")
+	if len(parts) > 1 && parts[0] != version {
+		return Token{}, ErrVersion
+	}
+	if len(parts) != 3 || checksum(strings.TrimSuffix(s, "."+parts[2])) != parts[2] {
+		return Token{}, ErrDamaged
+	}
+	packed, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return Token{}, ErrDamaged
+	}
+	raw, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed)), 4*most))
+	if err != nil {
+		return Token{}, ErrDamaged
+	}
+	var w wire
+	if err := json.Unmarshal(raw, &w); err != nil {
+		return Token{}, ErrDamaged
+	}
+	t := Token{Server: w.Server, Namespace: w.Namespace, Mac: w.Mac, Credential: w.Credential, Expires: time.Unix(w.Expires, 0)}
+	for _, der := range w.CA {
+		t.CA = append(t.CA, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+	}
+	return t, t.check()
+}
+
+// checksum notices what copying does to a text; it keeps no forger out, whose
+// token no API server would take.
+func checksum(body string) string {
+	sum := sha256.Sum256([]byte(body))
+	return base64.RawURLEncoding.EncodeToString(sum[:6])
+}
+
+var (
+	macName       = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?$`)
+	namespaceName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+)
+
+// CheckMac refuses what cannot be the name of a MacNode.
+func CheckMac(name string) error {
+	if !macName.MatchString(name) {
+		return fmt.Errorf("%q is no MacNode's name: up to 52 lower-case letters, digits and '-', with a letter or digit at both ends", name)
+	}
+	return nil
+}
+
+// check refuses a token that says too little, or what nobody could mean.
+func (t Token) check() error {
+	u, err := url.Parse(t.Server)
+	switch {
+	case err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return fmt.Errorf("join token: %q is no address of an API server; want https://HOST[:PORT]", t.Server)
+	case !namespaceName.MatchString(t.Namespace):
+		return fmt.Errorf("join token: %q is no namespace", t.Namespace)
+	case t.Credential == "" || strings.ContainsAny(t.Credential, " \r\n"):
+		return errors.New("join token: it holds no credential")
+	case t.Expires.Unix() <= 0:
+		return errors.New("join token: it does not say when it ends")
+	}
+	if err := CheckMac(t.Mac); err != nil {
+		return fmt.Errorf("join token: %w", err)
+	}
+	_, err = decodePEM(t.CA)
+	return err
+}
+
+// decodePEM reads the certificates of a bundle and refuses anything else in it.
+func decodePEM(bundle []byte) ([][]byte, error) {
+	var out [][]byte
+	for rest := bytes.TrimSpace(bundle); len(rest) > 0; rest = bytes.TrimSpace(rest) {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
+			return nil, errors.New("join token: the API server's CA holds something that is no certificate")
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return nil, fmt.Errorf("join token: the API server's CA: %w", err)
+		}
+		out = append(out, block.Bytes)
+	}
+	return out, nil
+}

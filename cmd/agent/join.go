@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"metalfleet.dev/metalfleet/agent"
+	"metalfleet.dev/metalfleet/agent/join"
+	contract "metalfleet.dev/metalfleet/api/join"
+)
+
+// maxTokenBytes is far beyond a join token.
+const maxTokenBytes = 128 << 10
+
+// runJoin brings this Mac into a fleet.
+func runJoin(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	set := flag.NewFlagSet("agent join", flag.ContinueOnError)
+	set.SetOutput(stderr)
+	text := set.String("token", "", "the join `token`; other users of this Mac see it in the list of processes while this runs")
+	file := set.String("token-file", "", "`file` with the join token; - is standard input")
+	state := set.String("state", "", "`folder` that the agent keeps over restarts; made if it is missing")
+	set.StringVar(state, "state-dir", "", "the same as --state")
+	verbose := set.Bool("verbose", false, "log details that help to debug")
+	if err := set.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	switch {
+	case set.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q; agent join takes flags only", set.Arg(0))
+	case *state == "":
+		return errors.New("--state is needed: a folder that this agent keeps over restarts")
+	case (*text == "") == (*file == ""):
+		return errors.New("either --token-file or --token is needed; `kubectl metalfleet join-token NAME` makes a token")
+	}
+	if *file != "" {
+		var err error
+		if *text, err = readToken(*file); err != nil {
+			return fmt.Errorf("--token-file: %w", err)
+		}
+	}
+	token, err := contract.Parse(*text)
+	if err != nil {
+		return err
+	}
+	log := logr.Discard()
+	if *verbose {
+		log = newLogger(stderr, true)
+	}
+	klog.SetLogger(log)
+	ctrllog.SetLogger(log)
+	if err := joinOver(ctx, *state, token, log); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "Mac %s has joined %s; start it with: agent --state %s\n", token.Mac, token.Server, *state)
+	return err
+}
+
+// joinOver joins while no agent runs over the folder.
+func joinOver(ctx context.Context, state string, token contract.Token, log logr.Logger) error {
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return fmt.Errorf("--state: %w", err)
+	}
+	lock, err := agent.Lock(state)
+	if errors.Is(err, agent.ErrRunning) {
+		return fmt.Errorf("%w; end it first (its engines go on), join, and start it again", err)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(join.Run(ctx, join.Options{Token: token, StateDir: state, UserAgent: userAgent(), Log: log}), lock.Close())
+}
+
+func readToken(path string) (string, error) {
+	f := os.Stdin
+	if path != "-" {
+		var err error
+		if f, err = os.Open(path); err != nil {
+			return "", err
+		}
+		defer f.Close()
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxTokenBytes))
+	return string(b), err
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+
+	"metalfleet.dev/metalfleet/gateway/keys"
+)
+
+// newKey is `gateway new-key`: it makes an API key, tells it on stderr, once,
+// and writes the Secret that opens with it, for kubectl apply, to stdout. It
+// speaks to nobody.
+func newKey(args []string, now time.Time, stdout, stderr io.Writer) error {
+	name, namespace, grant, err := parseNewKey(args, now, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(validation.IsDNS1123Label(namespace)) > 0 {
+		return fmt.Errorf("--namespace %q is no name of a namespace", namespace)
+	}
+	secret, token, err := keys.NewSecret(namespace, name, grant)
+	if err != nil {
+		return err
+	}
+	manifest, err := yaml.Marshal(secret)
+	if err != nil {
+		return fmt.Errorf("write the Secret: %w", err)
+	}
+	if _, err := stdout.Write(manifest); err != nil {
+		return fmt.Errorf("write the Secret: %w", err)
+	}
+	_, err = fmt.Fprintf(stderr, "The key, which is shown this once and opens nothing before its Secret is applied:\n%s\n", token)
+	return err
+}
+
+func parseNewKey(args []string, now time.Time, out io.Writer) (name, namespace string, g keys.Grant, err error) {
+	set := flag.NewFlagSet("gateway new-key", flag.ContinueOnError)
+	set.SetOutput(out)
+	set.StringVar(&name, "name", "", "`name` of the key: of its Secret, and in logs and metrics")
+	set.StringVar(&namespace, "namespace", "metalfleet-api-keys", "`namespace` of API keys (the gateway's --api-keys-namespace)")
+	models := set.String("models", "", "`models` it may ask, with commas between: served names, NAMESPACE/NAME, or * for all")
+	namespaces := set.String("model-namespaces", "", "`namespaces` of which it may ask every model, with commas between")
+	expires := set.String("expires", "2160h", "how long it is good, such as 720h; or never")
+	set.Func("requests-per-minute", "`number` of requests a minute at each gateway; no limit without", positive(&g.RequestsPerMinute))
+	set.Func("tokens-per-minute", "`number` of tokens a minute at each gateway, of prompts and answers; no limit without", positive(&g.TokensPerMinute))
+	if err := set.Parse(args); err != nil {
+		return "", "", g, err
+	}
+	if set.NArg() > 0 {
+		return "", "", g, fmt.Errorf("unexpected argument %q; gateway new-key takes flags only", set.Arg(0))
+	}
+	if name == "" {
+		return "", "", g, errors.New("--name is missing: name the key after the application that gets it")
+	}
+	if *models == "" && *namespaces == "" {
+		return "", "", g, errors.New("--models or --model-namespaces is missing: name what the key may ask, or write --models='*'")
+	}
+	g.Models, g.ModelNamespaces = split(*models), split(*namespaces)
+	if *expires != "never" {
+		d, err := time.ParseDuration(*expires)
+		if err != nil || d <= 0 {
+			return "", "", g, fmt.Errorf("--expires %q is neither a time such as 720h nor never", *expires)
+		}
+		g.Expires = now.Add(d)
+	}
+	return name, namespace, g, nil
+}
+
+func split(list string) []string {
+	if list == "" {
+		return nil
+	}
+	out := strings.Split(list, ",")
+	for i := range out {
+		out[i] = strings.TrimSpace(out[i])
+	}
+	return out
+}
+
+func positive(to *int64) func(string) error {
+	return func(text string) error {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < 1 {
+			return errors.New("must be a whole number from 1; leave it out for no limit")
+		}
+		*to = n
+		return nil
+	}
+}

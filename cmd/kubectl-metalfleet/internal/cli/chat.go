@@ -1,0 +1,279 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/front"
+	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/picture"
+)
+
+// keyVariable names the environment variable of the API key.
+const keyVariable = "METALFLEET_API_KEY"
+
+// frontFlags are the way to the gateway, for chat and bench.
+type frontFlags struct {
+	url, keyFile string
+	maxTokens    int
+	temperature  float64
+	system       string
+}
+
+const wayHelp = `The way there is a port-forward to a Pod of the gateway, through the API server,
+with your own rights; --url names a gateway that is reachable by itself. Where
+the gateway wants an API key, it is taken from the environment variable
+METALFLEET_API_KEY, or from the file of --api-key-file; it is never printed.`
+
+func (f *frontFlags) bind(c *cobra.Command) {
+	c.Flags().StringVar(&f.url, "url", "", "base URL of a gateway, such as http://127.0.0.1:8080; default: a port-forward")
+	c.Flags().StringVar(&f.keyFile, "api-key-file", "", "file with the API key; default: $"+keyVariable)
+	c.Flags().IntVar(&f.maxTokens, "max-tokens", 0, "most tokens of an answer; 0: what the server allows")
+	c.Flags().Float64Var(&f.temperature, "temperature", -1, "0 to 2; left to the server where it is not given")
+	c.Flags().StringVar(&f.system, "system", "", "what the model is told before the conversation")
+}
+
+// talk is what chat and bench need to ask a model.
+type talk struct {
+	*front.Way
+	key string
+	// model as clients name it.
+	model   string
+	request front.Request
+}
+
+// open checks the flags and finds the way.
+func (a *app) open(ctx context.Context, f *frontFlags, named string) (*talk, error) {
+	if f.maxTokens < 0 || f.temperature > 2 {
+		return nil, usagef("--max-tokens wants 0 or more, --temperature 0 to 2")
+	}
+	t := &talk{model: named, key: a.Getenv(keyVariable)}
+	if f.keyFile != "" {
+		b, err := os.ReadFile(f.keyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the API key: %w", err)
+		}
+		t.key = strings.TrimSpace(string(b))
+	}
+	var err error
+	if f.url != "" {
+		t.Way, err = front.Direct(f.url)
+	} else {
+		err = a.forward(ctx, t)
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.request = front.Request{Model: t.model, MaxTokens: f.maxTokens}
+	if f.temperature >= 0 {
+		t.request.Temperature = &f.temperature
+	}
+	if f.system != "" {
+		t.request.Messages = []front.Turn{{Role: openai.RoleSystem, Content: f.system}}
+	}
+	return t, nil
+}
+
+// forward opens a port-forward, and names the model as the gateway knows it:
+// NAMESPACE/NAME for a deployment of the context's namespace.
+func (a *app) forward(ctx context.Context, t *talk) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(t.model, "/") {
+		err := c.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: t.model}, &v1alpha1.ModelDeployment{})
+		switch {
+		case err == nil:
+			t.model = c.namespace + "/" + t.model
+		case !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
+			return a.apiError("read deployment "+t.model, err)
+		}
+	}
+	t.Way, err = front.Forward(ctx, c.config, c, a.flags.system)
+	if err != nil && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) {
+		return a.apiError("find the gateway", err)
+	}
+	return err
+}
+
+// hint adds what a person can do about a refusal.
+func hint(err error, model string) error {
+	var refused *openai.Error
+	if !errors.As(err, &refused) {
+		return err
+	}
+	switch refused.Code {
+	case openai.CodeInvalidAPIKey:
+		return fmt.Errorf("%w; put a valid key into %s", err, keyVariable)
+	case openai.CodeModelNotFound:
+		return fmt.Errorf("%w; `kubectl get md -A` shows what is deployed", err)
+	case openai.CodeNoEndpoint:
+		return fmt.Errorf("%w; `kubectl metalfleet why %s` says what holds it up", err, model)
+	}
+	return err
+}
+
+const chatLong = `Asks a model and prints the answer as it comes. With a PROMPT, or a prompt on
+standard input, it asks once; on a terminal without one it goes on turn by turn
+until Ctrl-D.
+
+MODEL is the name of a ModelDeployment, NAMESPACE/NAME, or a name that clients use.
+
+` + wayHelp
+
+func (a *app) chat() *cobra.Command {
+	var f frontFlags
+	c := &cobra.Command{
+		Use: "chat MODEL [PROMPT]", Short: "Ask a model", Long: chatLong,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) < 1 || len(args) > 2 {
+				return usagef("%s wants one MODEL and at most one PROMPT, got %d arguments; put quotes around the prompt", c.CommandPath(), len(args))
+			}
+			return nil
+		},
+		Example: "  kubectl metalfleet chat qwen3-8b \"What is a Mac?\"\n" +
+			"  kubectl metalfleet chat team-a/qwen3-8b -o json < question.txt\n  kubectl metalfleet chat qwen3-8b",
+		ValidArgsFunction: a.complete(modelNames),
+	}
+	f.bind(c)
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		turnByTurn := len(args) == 1 && a.InTerminal
+		if turnByTurn && a.json() {
+			return usagef("-o json prints one answer: give a PROMPT, or one on standard input")
+		}
+		prompt, err := a.prompt(args, turnByTurn)
+		if err != nil {
+			return err
+		}
+		t, err := a.open(cmd.Context(), &f, args[0])
+		if err != nil {
+			return err
+		}
+		defer t.Close()
+		if turnByTurn {
+			return a.converse(cmd.Context(), t)
+		}
+		_, err = a.ask(cmd.Context(), t, prompt)
+		return err
+	}
+	a.outputFlag(c)
+	return c
+}
+
+// prompt is the second argument, or all of standard input.
+func (a *app) prompt(args []string, turnByTurn bool) (string, error) {
+	if len(args) == 2 || turnByTurn {
+		return strings.Join(args[1:], ""), nil
+	}
+	b, err := io.ReadAll(io.LimitReader(a.In, 16<<20))
+	if err != nil {
+		return "", fmt.Errorf("read the prompt from standard input: %w", err)
+	}
+	if strings.TrimSpace(string(b)) == "" {
+		return "", usagef("there is no prompt: give a PROMPT, or one on standard input")
+	}
+	return string(b), nil
+}
+
+// answered is what -o json prints of one answer.
+type answered struct {
+	Model        string        `json:"model"`
+	Message      front.Turn    `json:"message"`
+	FinishReason string        `json:"finishReason"`
+	Usage        *openai.Usage `json:"usage,omitempty"`
+	// Milliseconds to the first text and to the end.
+	FirstMilliseconds int64 `json:"firstTokenMilliseconds"`
+	TotalMilliseconds int64 `json:"totalMilliseconds"`
+}
+
+// ask sends one turn and prints the answer; the turn and the answer become part
+// of the conversation.
+func (a *app) ask(ctx context.Context, t *talk, prompt string) (front.Reply, error) {
+	t.request.Messages = append(t.request.Messages, front.Turn{Role: openai.RoleUser, Content: prompt})
+	reply, err := t.Chat(ctx, t.key, t.request, func(text string) error {
+		if a.json() {
+			return nil
+		}
+		if a.OutTerminal { // a model may say anything; a file gets it as it is
+			text = picture.Lines(text)
+		}
+		_, err := io.WriteString(a.Out, text)
+		return err
+	})
+	if !a.json() && reply.Text != "" {
+		fmt.Fprintln(a.Out)
+	}
+	if err != nil {
+		return reply, hint(err, t.model)
+	}
+	message := front.Turn{Role: openai.RoleAssistant, Content: reply.Text}
+	t.request.Messages = append(t.request.Messages, message)
+	if a.json() {
+		return reply, a.printJSON(answered{Model: t.model, Message: message, FinishReason: reply.FinishReason, Usage: reply.Usage,
+			FirstMilliseconds: reply.First.Milliseconds(), TotalMilliseconds: reply.Total.Milliseconds()})
+	}
+	if reply.FinishReason == "length" {
+		fmt.Fprintln(a.Err, "(the answer was cut at its limit of tokens)")
+	}
+	return reply, nil
+}
+
+// converse asks turn by turn. A turn that fails is told, and the conversation
+// goes on without it.
+func (a *app) converse(ctx context.Context, t *talk) error {
+	fmt.Fprintln(a.Err, "Talking to "+t.model+"; Ctrl-D ends.")
+	lines := a.lines(ctx)
+	for {
+		fmt.Fprint(a.Err, "> ")
+		select {
+		case <-ctx.Done():
+			return nil
+		case line, more := <-lines:
+			if !more {
+				fmt.Fprintln(a.Err)
+				return nil
+			}
+			if strings.TrimSpace(line) == "" {
+				continue
+			}
+			kept := len(t.request.Messages)
+			if _, err := a.ask(ctx, t, line); err != nil {
+				if ctx.Err() != nil {
+					return nil
+				}
+				t.request.Messages = t.request.Messages[:kept]
+				fmt.Fprintln(a.Err, "error:", picture.Lines(err.Error()))
+			}
+		}
+	}
+}
+
+// lines reads standard input. Its goroutine ends with the process: a read of a
+// terminal cannot be called off.
+func (a *app) lines(ctx context.Context) <-chan string {
+	out := make(chan string)
+	go func() {
+		defer close(out)
+		scanner := bufio.NewScanner(a.In)
+		scanner.Buffer(nil, 16<<20)
+		for scanner.Scan() {
+			select {
+			case out <- scanner.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}

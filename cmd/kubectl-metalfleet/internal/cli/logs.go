@@ -1,0 +1,264 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/picture"
+)
+
+const logsLong = `Prints the Events of a model (of its deployment, its replicas and their Macs), or
+of a Mac and what is on it, in the order in which they happened; -f follows.
+The API server keeps Events for an hour by default.
+
+Engines do not send their logs to the API: they lie on their Macs, in the state
+folder of the agent (agent --state), and this command prints to standard error
+which files. -o json prints one JSON object a line.`
+
+func (a *app) logs() *cobra.Command {
+	var follow bool
+	c := &cobra.Command{
+		Use: "logs MODEL|MAC", Short: "Print the Events of a model or a Mac, and where engine logs lie", Long: logsLong, Args: exactly(1, "one MODEL or MAC"),
+		Example: "  kubectl metalfleet logs qwen3-8b -f\n  kubectl metalfleet logs mac-mini-2",
+		ValidArgsFunction: a.complete(func(ctx context.Context, c *cluster) ([]string, error) {
+			macs, err := macNames(ctx, c)
+			models, err2 := modelNames(ctx, c)
+			return append(macs, models...), errors.Join(err, err2)
+		}),
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens, until Ctrl-C")
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		s, err := a.subject(cmd.Context(), cl, args[0])
+		if err != nil {
+			return err
+		}
+		return a.tell(cmd.Context(), cl, s, follow)
+	}
+	a.outputFlag(c)
+	return c
+}
+
+// subject is what Events are about.
+type subject struct {
+	namespaces []string
+	// deployment by namespace and name; empty for a Mac.
+	deployment client.ObjectKey
+	macs       map[string]bool
+	// replicas that are there, by namespace/name.
+	replicas map[string]bool
+	// files of engines, each with its Mac.
+	files []string
+}
+
+// subject finds a model, else a Mac, of that name.
+func (a *app) subject(ctx context.Context, c *cluster, named string) (*subject, error) {
+	d, modelErr := a.deployment(ctx, c, named)
+	s := &subject{macs: map[string]bool{}, replicas: map[string]bool{}, namespaces: []string{metav1.NamespaceDefault}}
+	switch {
+	case d != nil:
+		s.deployment = client.ObjectKeyFromObject(d)
+		s.namespaces = append(s.namespaces, d.Namespace)
+	default:
+		var mac v1alpha1.MacNode
+		err := c.Get(ctx, client.ObjectKey{Name: named}, &mac)
+		if apierrors.IsNotFound(err) || strings.Contains(named, "/") {
+			return nil, fmt.Errorf("%w; and there is no Mac of that name", modelErr)
+		}
+		if err != nil {
+			return nil, a.apiError("read Mac "+named, err)
+		}
+		s.macs[named] = true
+	}
+	_, replicas, err := a.fleetObjects(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	for i := range replicas {
+		r := &replicas[i]
+		if d != nil && r.Spec.DeploymentRef.UID != string(d.UID) || d == nil && r.Spec.NodeName != named {
+			continue
+		}
+		s.replicas[r.Namespace+"/"+r.Name] = true
+		s.namespaces = append(s.namespaces, r.Namespace)
+		if r.Spec.NodeName != "" {
+			s.macs[r.Spec.NodeName] = true
+			s.files = append(s.files, fmt.Sprintf("%s on Mac %s: STATE/logs/%s.log", r.Name, r.Spec.NodeName, v1alpha1.EngineFile(string(r.UID), r.Spec.Epoch)))
+		}
+	}
+	slices.Sort(s.files)
+	slices.Sort(s.namespaces)
+	s.namespaces = slices.Compact(s.namespaces)
+	return s, nil
+}
+
+// about says whether an Event is about the subject. A replica that is gone is
+// known by the name of its deployment in its own.
+func (s *subject) about(e *corev1.Event) bool {
+	o := e.InvolvedObject
+	switch o.Kind {
+	case "MacNode":
+		return s.macs[o.Name]
+	case "ModelDeployment":
+		return o.Namespace == s.deployment.Namespace && o.Name == s.deployment.Name && o.Name != ""
+	case "ModelReplica":
+		ended := strings.LastIndexByte(o.Name, '-')
+		return s.replicas[o.Namespace+"/"+o.Name] ||
+			s.deployment.Name != "" && o.Namespace == s.deployment.Namespace && ended > 0 && o.Name[:ended] == s.deployment.Name
+	}
+	return false
+}
+
+// tell prints the Events that are there, then those that come.
+func (a *app) tell(ctx context.Context, c *cluster, s *subject, follow bool) error {
+	var all []corev1.Event
+	var watches []watch.Interface
+	for _, namespace := range s.namespaces {
+		var list corev1.EventList
+		if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+			return a.apiError("list Events of "+namespace, err)
+		}
+		all = append(all, list.Items...)
+		if !follow {
+			continue
+		}
+		w, err := c.Watch(ctx, &corev1.EventList{}, client.InNamespace(namespace), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.ResourceVersion}})
+		if err != nil {
+			return a.apiError("watch Events of "+namespace, err)
+		}
+		defer w.Stop()
+		watches = append(watches, w)
+	}
+	slices.SortStableFunc(all, func(x, y corev1.Event) int {
+		return cmp.Or(when(&x).Compare(when(&y)), cmp.Compare(x.Name, y.Name))
+	})
+	printed := 0
+	for i := range all {
+		if !s.about(&all[i]) {
+			continue
+		}
+		printed++
+		if err := a.line(&all[i]); err != nil {
+			return err
+		}
+	}
+	if printed == 0 && !follow {
+		fmt.Fprintln(a.Err, "No Event is kept of it.")
+	}
+	a.whereLogsLie(s)
+	return a.tellOn(ctx, s, watches)
+}
+
+// tellOn prints Events as they come, until the person or the API server ends it.
+func (a *app) tellOn(ctx context.Context, s *subject, watches []watch.Interface) error {
+	if len(watches) == 0 {
+		return nil
+	}
+	person := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events := make(chan watch.Event)
+	ended := make(chan struct{}, len(watches))
+	for _, w := range watches {
+		go func() {
+			defer func() { ended <- struct{}{} }()
+			for e := range w.ResultChan() {
+				select {
+				case events <- e:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	for {
+		select {
+		case <-person.Done():
+			return nil
+		case <-ended:
+			if person.Err() != nil {
+				return nil
+			}
+			return errors.New("the API server ended the watch; run the command again to go on")
+		case e := <-events:
+			if e.Type == watch.Error {
+				return a.apiError("watch Events", apierrors.FromObject(e.Object))
+			}
+			event, is := e.Object.(*corev1.Event)
+			if !is || e.Type == watch.Deleted || !s.about(event) {
+				continue
+			}
+			if err := a.line(event); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// whereLogsLie names files on Macs; it goes to standard error, beside the data.
+func (a *app) whereLogsLie(s *subject) {
+	if len(s.files) == 0 || a.json() {
+		return
+	}
+	fmt.Fprintf(a.Err, "Engine logs are not in the API; they lie in the agent's state folder (agent --state):\n  %s\n", strings.Join(s.files, "\n  "))
+}
+
+// when an Event happened the last time.
+func when(e *corev1.Event) time.Time {
+	switch {
+	case !e.LastTimestamp.IsZero():
+		return e.LastTimestamp.Time
+	case e.Series != nil && !e.Series.LastObservedTime.IsZero():
+		return e.Series.LastObservedTime.Time
+	case !e.EventTime.IsZero():
+		return e.EventTime.Time
+	default:
+		return e.CreationTimestamp.Time
+	}
+}
+
+// told is one Event as -o json prints it.
+type told struct {
+	Time      time.Time `json:"time"`
+	Type      string    `json:"type"`
+	Reason    string    `json:"reason"`
+	Kind      string    `json:"kind"`
+	Namespace string    `json:"namespace,omitempty"`
+	Name      string    `json:"name"`
+	Count     int32     `json:"count"`
+	Message   string    `json:"message"`
+}
+
+func (a *app) line(e *corev1.Event) error {
+	o := e.InvolvedObject
+	if a.json() {
+		return json.NewEncoder(a.Out).Encode(told{when(e).UTC(), e.Type, e.Reason, o.Kind, o.Namespace, o.Name, max(1, e.Count), e.Message})
+	}
+	times := ""
+	if e.Count > 1 {
+		times = fmt.Sprintf(" (%d times)", e.Count)
+	}
+	name := o.Name
+	if o.Namespace != "" {
+		name = o.Namespace + "/" + name
+	}
+	_, err := fmt.Fprintf(a.Out, "%s  %-7s  %s  %s %s: %s%s\n", when(e).UTC().Format(time.RFC3339), e.Type, e.Reason, o.Kind, name, picture.Plain(e.Message), times)
+	return err
+}

@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// happens posts an Event as the operator does.
+func (p *person) happens(kind, namespace, name, reason, message string, ago time.Duration) {
+	p.t.Helper()
+	where := namespace
+	if where == "" {
+		where = metav1.NamespaceDefault
+	}
+	at := metav1.NewTime(p.now.Add(-ago))
+	e := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: where, GenerateName: name + "."},
+		InvolvedObject: corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: kind, Namespace: namespace, Name: name},
+		Type:           corev1.EventTypeNormal, Reason: reason, Message: message, FirstTimestamp: at, LastTimestamp: at, Count: 1,
+	}
+	p.must(p.c.Create(context.Background(), e))
+	p.t.Cleanup(func() { p.must(p.c.Delete(context.Background(), e)) })
+}
+
+func TestLogsAreEventsInTheOrderOfTime(t *testing.T) {
+	p := newPerson(t)
+	p.office()
+	p.happens("ModelReplica", "team-a", "chat-99999999", "Reclaimed", "Drained, freed 10.2 GiB", 3*time.Minute)
+	p.happens("MacNode", "", "mac-studio-1", "Reclaimed", "team-a/chat-99999999: Drained, freed 10.2 GiB", 2*time.Minute)
+	p.happens("ModelReplica", "team-a", "chat-0a1b2c3d", "Reclaimed", "Crashed", 4*time.Minute)
+	p.happens("ModelReplica", "team-a", "chatty-0a1b2c3d", "Reclaimed", "of another model", time.Minute)
+	p.happens("MacNode", "", "mac-mini-1", "SoftPressure", "of another Mac", time.Minute)
+	out, errs := p.wants(ExitOK, "logs", "team-a/chat")
+	golden(t, "logs", out)
+	contains(t, "logs", errs, "Engine logs are not in the API", "chat-0a1b2c3d on Mac mac-studio-1: STATE/logs/")
+
+	out, _ = p.wants(ExitOK, "logs", "mac-mini-1", "-o", "json")
+	var told told
+	p.must(json.Unmarshal([]byte(out), &told))
+	if told.Kind != "MacNode" || told.Name != "mac-mini-1" || told.Reason != "SoftPressure" {
+		t.Errorf("JSON: %s", out)
+	}
+	_, errs = p.wants(ExitOK, "logs", "mac-new")
+	contains(t, "logs", errs, "No Event is kept of it.")
+	_, errs = p.wants(ExitFailed, "logs", "ghost")
+	contains(t, "logs", errs, `there is no ModelDeployment "ghost"`, "and there is no Mac of that name")
+	p.followsLogs(t)
+}
+
+func (p *person) followsLogs(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	var o, e lockedBuffer
+	ended := make(chan int, 1)
+	go func() { ended <- p.start(ctx, &o, &e, "logs", "mac-mini-2", "-f") }()
+	n := 0
+	p.eventually("what happens is told", func() error {
+		if n++; n%10 == 1 { // the watch may begin behind the first
+			p.happens("MacNode", "", "mac-mini-2", "HardPressure", "while somebody looks", 0)
+			p.happens("MacNode", "", "mac-mini-1", "HardPressure", "elsewhere", 0)
+		}
+		return said(o.String(), "HardPressure  MacNode mac-mini-2: while somebody looks")
+	})
+	stop()
+	if code := <-ended; code != ExitOK || strings.Contains(o.String(), "elsewhere") {
+		t.Errorf("ended with %d: %s%s", code, o.String(), e.String())
+	}
+}

@@ -1,0 +1,255 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/rehearse"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+const planLong = `Says what would happen if the ModelDeployments of a file were applied, and
+changes nothing. The API server validates them (a dry run of what kubectl apply
+does); the operator's own decisions then say how many replicas there would be,
+what memory each needs by its terms, and which Mac it would get, or each Mac's
+reason.
+
+The dimensions of the model come from what the fleet knows of that source. Where
+nobody looked at it yet, --model names the model's files on this machine, of
+which the headers alone are read; without it the answer is "not known", never a
+guess. Disk space of Macs is not judged.
+
+Exit codes: 0 it fits, 1 an error (a manifest that is refused too), 3 it does
+not fit, 4 it is not known. Several deployments are judged one by one, each
+beside what runs now; the code is the largest.`
+
+func (a *app) plan() *cobra.Command {
+	var file, modelDir string
+	c := &cobra.Command{
+		Use: "plan -f FILE", Short: "Say what would happen if a manifest were applied", Long: planLong, Args: none(),
+		Example: "  kubectl metalfleet plan -f qwen.yaml\n  kubectl metalfleet plan -f - --model ./Qwen3-8B-4bit < qwen.yaml",
+	}
+	c.Flags().StringVarP(&file, "filename", "f", "", "YAML or JSON file with ModelDeployments; - for standard input")
+	c.Flags().StringVar(&modelDir, "model", "", "folder or GGUF file on this machine, whose headers say the model's dimensions where the fleet does not know them")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if file == "" {
+			return usagef("name a file with -f, or - for standard input")
+		}
+		manifests, err := a.manifests(file)
+		if err != nil {
+			return err
+		}
+		var facts *model.Facts
+		if modelDir != "" {
+			if facts, err = headers(modelDir); err != nil {
+				return err
+			}
+		}
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		return a.planAll(cmd.Context(), cl, manifests, rehearse.Question{Facts: facts, FactsDir: modelDir})
+	}
+	a.outputFlag(c)
+	return c
+}
+
+// headers reads the dimensions of a model on this machine.
+func headers(path string) (*model.Facts, error) {
+	f, err := weights.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the headers of --model %s: %w", path, err)
+	}
+	defer f.Close()
+	facts, err := f.Facts()
+	if err != nil {
+		return nil, fmt.Errorf("read the headers of --model %s: %w", path, err)
+	}
+	return &facts, nil
+}
+
+// manifests reads the documents of a file; each has to be a ModelDeployment.
+func (a *app) manifests(file string) ([]*unstructured.Unstructured, error) {
+	from := a.In
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, fmt.Errorf("read the manifest: %w", err)
+		}
+		defer f.Close()
+		from = f
+	}
+	var out []*unstructured.Unstructured
+	for decoder := yaml.NewYAMLOrJSONDecoder(from, 4096); ; {
+		u := &unstructured.Unstructured{}
+		err := decoder.Decode(&u.Object)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the manifest %s: %w", file, err)
+		}
+		if len(u.Object) == 0 {
+			continue
+		}
+		if u.GroupVersionKind() != v1alpha1.GroupVersion.WithKind("ModelDeployment") {
+			return nil, fmt.Errorf("%s holds a %s %q: plan judges ModelDeployments of %s alone; leave the others out",
+				file, u.GetKind(), u.GetName(), v1alpha1.GroupVersion)
+		}
+		out = append(out, u)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%s holds no ModelDeployment", file)
+	}
+	return out, nil
+}
+
+// planAll judges each manifest; the worst verdict is the exit code.
+func (a *app) planAll(ctx context.Context, c *cluster, manifests []*unstructured.Unstructured, q rehearse.Question) error {
+	worst := ExitOK
+	answers := []rehearse.Answer{}
+	for _, m := range manifests {
+		answer, err := a.planOne(ctx, c, m, q)
+		if err != nil {
+			return err
+		}
+		answers = append(answers, answer)
+		switch answer.Verdict {
+		case rehearse.DoesNotFit:
+			worst = max(worst, ExitNoFit)
+		case rehearse.Unknown:
+			worst = max(worst, ExitUnknown)
+		}
+	}
+	if err := a.printAnswers(answers); err != nil {
+		return err
+	}
+	if worst != ExitOK {
+		return answer(worst)
+	}
+	return nil
+}
+
+func (a *app) printAnswers(answers []rehearse.Answer) error {
+	if a.json() {
+		return a.printJSON(map[string]any{"plans": answers})
+	}
+	for i := range answers {
+		if i > 0 {
+			fmt.Fprintln(a.Out)
+		}
+		if err := answers[i].Draw(a.Out, a.ink()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) planOne(ctx context.Context, c *cluster, manifest *unstructured.Unstructured, q rehearse.Question) (rehearse.Answer, error) {
+	d, exists, err := a.dryRun(ctx, c, manifest)
+	if err != nil {
+		return rehearse.Answer{}, err
+	}
+	w, err := a.world(ctx, c)
+	if err != nil {
+		return rehearse.Answer{}, err
+	}
+	q.Deployment, q.Exists = d, exists
+	return rehearse.Ask(w, q)
+}
+
+func (a *app) world(ctx context.Context, c client.Reader) (rehearse.World, error) {
+	w := rehearse.World{Now: a.Now()}
+	var err error
+	if w.Macs, w.Replicas, err = a.fleetObjects(ctx, c); err != nil {
+		return w, err
+	}
+	var deployments v1alpha1.ModelDeploymentList
+	if err := c.List(ctx, &deployments); err != nil {
+		return w, a.apiError("list deployments", err)
+	}
+	var revisions appsv1.ControllerRevisionList
+	if err := c.List(ctx, &revisions, client.HasLabels{v1alpha1.LabelDeployment}); err != nil {
+		return w, a.apiError("list revisions", err)
+	}
+	w.Deployments, w.Revisions = deployments.Items, revisions.Items
+	return w, nil
+}
+
+// dryRun has the API server validate a manifest, fill its defaults and merge it
+// with what is stored, as kubectl apply would, and stores nothing.
+func (a *app) dryRun(ctx context.Context, c *cluster, manifest *unstructured.Unstructured) (d *v1alpha1.ModelDeployment, exists bool, err error) {
+	if manifest.GetNamespace() == "" {
+		manifest.SetNamespace(c.namespace)
+	}
+	key := client.ObjectKeyFromObject(manifest)
+	did := fmt.Sprintf("validate %s", key)
+	var stored unstructured.Unstructured
+	stored.SetGroupVersionKind(manifest.GroupVersionKind())
+	err = c.Get(ctx, key, &stored)
+	merged := manifest.DeepCopy()
+	switch {
+	case apierrors.IsNotFound(err):
+		err = c.Create(ctx, merged, client.DryRunAll, client.FieldOwner(fieldManager), client.FieldValidation(metav1.FieldValidationStrict))
+	case err == nil:
+		exists = true
+		var patch []byte
+		if patch, err = merge(&stored, manifest); err == nil {
+			merged = stored.DeepCopy()
+			err = c.Patch(ctx, merged, client.RawPatch(types.MergePatchType, patch), client.DryRunAll,
+				client.FieldOwner(fieldManager), client.FieldValidation(metav1.FieldValidationStrict))
+		}
+	}
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+		return nil, exists, fmt.Errorf("%s: the API server refuses the manifest: %w", did, err)
+	}
+	if err != nil {
+		return nil, exists, a.apiError(did, err)
+	}
+	d = &v1alpha1.ModelDeployment{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(merged.Object, d); err != nil {
+		return nil, exists, fmt.Errorf("%s: read what the API server answered: %w", did, err)
+	}
+	return d, exists, nil
+}
+
+// merge is the patch of kubectl apply: of what was applied before, what is
+// wanted now and what is stored.
+func merge(stored, manifest *unstructured.Unstructured) ([]byte, error) {
+	current, err := json.Marshal(stored)
+	if err != nil {
+		return nil, err
+	}
+	modified, err := json.Marshal(manifest)
+	if err != nil {
+		return nil, err
+	}
+	applied := []byte(stored.GetAnnotations()["kubectl.kubernetes.io/last-applied-configuration"])
+	if len(bytes.TrimSpace(applied)) == 0 {
+		applied = nil
+	}
+	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch(applied, modified, current)
+	if err != nil {
+		return nil, fmt.Errorf("merge with what is stored: %w", err)
+	}
+	return patch, nil
+}

@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/explain"
+)
+
+const whyLong = `Says which stage a model stands in, what holds it up, since when, what to do
+next, and of each Mac why it was or was not chosen: by the code that places
+replicas, as the fleet is now.
+
+MODEL is the name of a ModelDeployment, NAMESPACE/NAME, or a name that clients use.`
+
+func (a *app) why() *cobra.Command {
+	c := &cobra.Command{
+		Use: "why MODEL", Short: "Say what holds a model up, and what to do", Long: whyLong, Args: exactly(1, "one MODEL"),
+		Example:           "  kubectl metalfleet why qwen3-8b\n  kubectl metalfleet why team-a/qwen3-8b -o json",
+		ValidArgsFunction: a.complete(modelNames),
+	}
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		d, err := a.deployment(cmd.Context(), cl, args[0])
+		if err != nil {
+			return err
+		}
+		macs, replicas, err := a.fleetObjects(cmd.Context(), cl)
+		if err != nil {
+			return err
+		}
+		now := a.Now()
+		story := explain.Deployment(d, explain.World{Now: now, Macs: macs, Replicas: replicas})
+		if a.json() {
+			return a.printJSON(story)
+		}
+		return story.Draw(a.Out, now, a.ink())
+	}
+	a.outputFlag(c)
+	return c
+}

@@ -1,0 +1,220 @@
+// Package drain decides how a Mac is emptied: which of its replicas may go now,
+// and what the others wait for.
+//
+// It owns the decision, as a pure function over API objects; whoever calls it
+// deletes replicas and asks again. There is no eviction in the API: a replica
+// on a cordoned Mac that is deleted gets a successor from its deployment, and
+// placement puts that on another Mac.
+//
+// It refuses to take a replica that no other Mac can hold, and the last one of
+// a model that answers, unless its deployment's rollout.maxUnavailable or the
+// person allows it.
+//
+// Start reading at Drain.Next.
+package drain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/placement/plan"
+)
+
+// World is what the API server holds.
+type World struct {
+	Now         time.Time
+	Macs        []v1alpha1.MacNode
+	Replicas    []v1alpha1.ModelReplica
+	Deployments []v1alpha1.ModelDeployment
+}
+
+// Drain is the emptying of one Mac.
+type Drain struct {
+	// Mac that is emptied. It is cordoned.
+	Mac string
+	// AllowUnserved lets the last ready replica of a model go, and one that no
+	// other Mac can hold.
+	AllowUnserved bool
+	// before is how many replicas of a deployment were ready when one of them
+	// was first met here, by UID.
+	before map[string]int
+}
+
+// Move is what is to be done now.
+type Move struct {
+	// Delete are the replicas that may go.
+	Delete []*v1alpha1.ModelReplica
+	// Waits say what else is waited for, sorted.
+	Waits []string
+	// Stuck: nothing goes on, and only a person can help; Waits say how.
+	Stuck bool
+	// Done: nothing is here any more, and what went is served elsewhere.
+	Done bool
+}
+
+// pass is one call of Next.
+type pass struct {
+	*Drain
+	w     World
+	s     *plan.Snapshot
+	ready map[string]int
+	out   Move
+	// moving: something goes on by itself.
+	moving bool
+}
+
+// Next decides on the world as it is.
+func (d *Drain) Next(w World) Move {
+	if d.before == nil {
+		d.before = map[string]int{}
+	}
+	p := &pass{Drain: d, w: w, ready: readyOf(w.Replicas)}
+	p.s = plan.NewSnapshot(without(w.Macs, d.Mac), w.Replicas, w.Now)
+	var here []*v1alpha1.ModelReplica
+	for i := range w.Replicas {
+		if w.Replicas[i].Spec.NodeName == d.Mac {
+			here = append(here, &w.Replicas[i])
+		}
+	}
+	slices.SortFunc(here, func(a, b *v1alpha1.ModelReplica) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	for _, r := range here {
+		if _, met := d.before[r.Spec.DeploymentRef.UID]; !met {
+			d.before[r.Spec.DeploymentRef.UID] = p.ready[r.Spec.DeploymentRef.UID]
+		}
+	}
+	for _, r := range here {
+		p.consider(r)
+	}
+	p.successors()
+	slices.Sort(p.out.Waits)
+	p.out.Done = len(here) == 0 && !p.moving
+	p.out.Stuck = !p.out.Done && !p.moving && len(p.out.Delete) == 0
+	return p.out
+}
+
+// readyOf counts the ready replicas of each deployment, by its UID.
+func readyOf(replicas []v1alpha1.ModelReplica) map[string]int {
+	out := map[string]int{}
+	for i := range replicas {
+		if fleet.ReplicaReady(&replicas[i]) {
+			out[replicas[i].Spec.DeploymentRef.UID]++
+		}
+	}
+	return out
+}
+
+// without are the Macs that a successor may go to.
+func without(macs []v1alpha1.MacNode, name string) []v1alpha1.MacNode {
+	return slices.DeleteFunc(slices.Clone(macs), func(m v1alpha1.MacNode) bool { return m.Name == name })
+}
+
+// consider decides on one replica of the Mac.
+func (p *pass) consider(r *v1alpha1.ModelReplica) {
+	name := r.Namespace + "/" + r.Name
+	if !r.DeletionTimestamp.IsZero() {
+		p.moving = true
+		p.wait("%s drains: running requests end within %d s, then its engine goes", name, r.Spec.DrainSeconds)
+		return
+	}
+	deployment := p.deploymentOf(r)
+	if deployment == nil || !deployment.DeletionTimestamp.IsZero() {
+		p.moving = true
+		p.wait("%s goes with its deployment", name)
+		return
+	}
+	if !p.mayGo(r, deployment) {
+		return
+	}
+	asked := *r.DeepCopy()
+	asked.Spec.NodeName, asked.Spec.Avoid = "", nil
+	decision := p.s.Pick(&asked)
+	if decision.Mac == "" && !p.AllowUnserved {
+		p.wait("%s stays, because no other Mac can hold it: %s; or take it down with --allow-unserved", name, decision.Message)
+		return
+	}
+	p.s.Assume(&asked, decision.Mac)
+	if fleet.ReplicaReady(r) {
+		p.ready[r.Spec.DeploymentRef.UID]--
+	}
+	p.moving = true
+	p.out.Delete = append(p.out.Delete, r)
+}
+
+func (p *pass) deploymentOf(r *v1alpha1.ModelReplica) *v1alpha1.ModelDeployment {
+	i := slices.IndexFunc(p.w.Deployments, func(d v1alpha1.ModelDeployment) bool { return string(d.UID) == r.Spec.DeploymentRef.UID })
+	if i < 0 {
+		return nil
+	}
+	return &p.w.Deployments[i]
+}
+
+// mayGo says whether requests are served without a replica: within the
+// deployment's own budget, or while another one is ready and all that were
+// ready before are again.
+func (p *pass) mayGo(r *v1alpha1.ModelReplica, d *v1alpha1.ModelDeployment) bool {
+	if !fleet.ReplicaReady(r) || r.Spec.Residency.OnDemand() && !fleet.Loaded(r) {
+		return true // nobody misses it; the next request loads its successor
+	}
+	uid := string(d.UID)
+	wanted := int(ptr.Deref(d.Spec.Replicas, 1))
+	left := p.ready[uid] - 1
+	if left >= wanted-int(ptr.Deref(d.Spec.Rollout.MaxUnavailable, 0)) {
+		return true
+	}
+	whole := p.ready[uid] >= min(wanted, p.before[uid])
+	switch {
+	case whole && (left >= 1 || p.AllowUnserved):
+		return true
+	case !whole:
+		return false // its successor is told of below
+	}
+	p.wait("%s/%s stays, because no other replica of %s is ready and requests would fail until its successor is: "+
+		"scale it up first (kubectl scale md %s -n %s --replicas=%d), or take it down with --allow-unserved",
+		r.Namespace, r.Name, d.Name, d.Name, d.Namespace, wanted+1)
+	return false
+}
+
+// successors are waited for: what was ready before is to be ready again.
+func (p *pass) successors() {
+	for i := range p.w.Deployments {
+		d := &p.w.Deployments[i]
+		before, touched := p.before[string(d.UID)]
+		wanted := min(before, int(ptr.Deref(d.Spec.Replicas, 1)))
+		if !touched || !d.DeletionTimestamp.IsZero() || readyOf(p.w.Replicas)[string(d.UID)] >= wanted {
+			continue
+		}
+		p.moving = true
+		p.wait("%s/%s has %d of %d replicas ready%s", d.Namespace, d.Name, readyOf(p.w.Replicas)[string(d.UID)], wanted, p.unready(d))
+	}
+}
+
+// unready says what the replica that is not ready yet is about.
+func (p *pass) unready(d *v1alpha1.ModelDeployment) string {
+	for i := range p.w.Replicas {
+		r := &p.w.Replicas[i]
+		if r.Spec.DeploymentRef.UID != string(d.UID) || !r.DeletionTimestamp.IsZero() || fleet.ReplicaReady(r) {
+			continue
+		}
+		if placed := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionPlaced); r.Spec.NodeName == "" && placed != nil {
+			return fmt.Sprintf(": %s has no Mac (%s)", r.Name, placed.Message)
+		}
+		if ready := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
+			return fmt.Sprintf(": %s on %s (%s)", r.Name, r.Spec.NodeName, cmp.Or(r.Status.Summary.Progress, ready.Message))
+		}
+		return ": " + r.Name + " begins"
+	}
+	return ""
+}
+
+func (p *pass) wait(format string, args ...any) {
+	p.out.Waits = append(p.out.Waits, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,137 @@
+package drain
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+const gib = int64(1) << 30
+
+var now = time.Unix(1_800_000_000, 0)
+
+func mac(name string, capacity int64) v1alpha1.MacNode {
+	m := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	m.Status.Memory.CapacityBytes = capacity
+	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom}}
+	return m
+}
+
+func deployment(name string, replicas int32, change ...func(*v1alpha1.ModelDeployment)) v1alpha1.ModelDeployment {
+	d := v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
+	d.Spec.Replicas = &replicas
+	for _, c := range change {
+		c(&d)
+	}
+	return d
+}
+
+func mayMiss(n int32) func(*v1alpha1.ModelDeployment) {
+	return func(d *v1alpha1.ModelDeployment) { d.Spec.Rollout.MaxUnavailable = &n }
+}
+
+// replica of 8 GiB of a deployment, ready.
+func replica(of, name, mac string, change ...func(*v1alpha1.ModelReplica)) v1alpha1.ModelReplica {
+	r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
+	r.Spec = v1alpha1.ModelReplicaSpec{DeploymentRef: v1alpha1.DeploymentReference{Name: of, UID: of}, NodeName: mac, ReservedBytes: 8 * gib,
+		DrainSeconds: 600, Model: model.Record{Source: "hf://o/n"}}
+	r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady},
+		{Type: v1alpha1.ConditionLoaded, Status: metav1.ConditionTrue}}
+	for _, c := range change {
+		c(&r)
+	}
+	return r
+}
+
+func notReady(r *v1alpha1.ModelReplica) {
+	r.Status.Conditions[0].Status, r.Status.Conditions[0].Message = metav1.ConditionFalse, "it loads"
+}
+
+func going(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = ptr.To(metav1.NewTime(now)) }
+
+func onDemand(r *v1alpha1.ModelReplica) {
+	r.Spec.Residency.Policy = v1alpha1.ResidencyOnDemand
+	r.Status.Conditions = r.Status.Conditions[:1]
+}
+
+func TestWhatMayGo(t *testing.T) {
+	type replicas = []v1alpha1.ModelReplica
+	for name, tc := range map[string]struct {
+		deployment v1alpha1.ModelDeployment
+		replicas   replicas
+		other      int64 // capacity of the other Mac
+		allow      bool
+		deletes    string
+		waits      string
+		stuck      bool
+		done       bool
+	}{
+		"nothing is here":                     {deployment("d", 1), replicas{replica("d", "x", "b")}, 20 * gib, false, "", "", false, true},
+		"one of two, the other serves":        {deployment("d", 2), replicas{replica("d", "x", "a"), replica("d", "y", "b")}, 20 * gib, false, "x", "", false, false},
+		"of two here, one at a time":          {deployment("d", 2), replicas{replica("d", "x", "a"), replica("d", "y", "a")}, 20 * gib, false, "x", "", false, false},
+		"of three here, one at a time":        {deployment("d", 3), replicas{replica("d", "x", "a"), replica("d", "y", "a"), replica("d", "z", "a")}, 60 * gib, false, "x", "", false, false},
+		"both within the budget":              {deployment("d", 2, mayMiss(2)), replicas{replica("d", "x", "a"), replica("d", "y", "a")}, 20 * gib, false, "x y", "", false, false},
+		"both, and room for one":              {deployment("d", 2, mayMiss(2)), replicas{replica("d", "x", "a"), replica("d", "y", "a")}, 10 * gib, false, "x", "ns/y stays, because no other Mac can hold it", false, false},
+		"the only one stays":                  {deployment("d", 1), replicas{replica("d", "x", "a")}, 20 * gib, false, "", "kubectl scale md d -n ns --replicas=2", true, false},
+		"the only one, and a budget":          {deployment("d", 1, mayMiss(1)), replicas{replica("d", "x", "a")}, 20 * gib, false, "x", "", false, false},
+		"the only one, and a person allows":   {deployment("d", 1), replicas{replica("d", "x", "a")}, 20 * gib, true, "x", "", false, false},
+		"the only one is not ready":           {deployment("d", 1), replicas{replica("d", "x", "a", notReady)}, 20 * gib, false, "x", "", false, false},
+		"on demand and not loaded":            {deployment("d", 1), replicas{replica("d", "x", "a", onDemand)}, 20 * gib, false, "x", "", false, false},
+		"no other Mac has room":               {deployment("d", 2), replicas{replica("d", "x", "a"), replica("d", "y", "b")}, 10 * gib, false, "", "no other Mac can hold it: 1 Mac: 1 short of memory", true, false},
+		"no room, and a person allows":        {deployment("d", 2), replicas{replica("d", "x", "a"), replica("d", "y", "b")}, 10 * gib, true, "x", "", false, false},
+		"one drains already":                  {deployment("d", 1), replicas{replica("d", "x", "a", going), replica("d", "y", "b")}, 20 * gib, false, "", "ns/x drains: running requests end within 600 s", false, false},
+		"its deployment goes":                 {deployment("d", 1, func(d *v1alpha1.ModelDeployment) { d.DeletionTimestamp = ptr.To(metav1.NewTime(now)) }), replicas{replica("d", "x", "a")}, 20 * gib, false, "", "goes with its deployment", false, false},
+		"a model that is not whole yet waits": {deployment("d", 3), replicas{replica("d", "x", "a"), replica("d", "y", "b", notReady), replica("d", "z", "b")}, 60 * gib, false, "x", "", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &Drain{Mac: "a", AllowUnserved: tc.allow}
+			m := d.Next(World{Now: now, Macs: []v1alpha1.MacNode{mac("a", 64*gib), mac("b", tc.other)}, Replicas: tc.replicas, Deployments: []v1alpha1.ModelDeployment{tc.deployment}})
+			var deletes []string
+			for _, r := range m.Delete {
+				deletes = append(deletes, r.Name)
+			}
+			if got := strings.Join(deletes, " "); got != tc.deletes || m.Stuck != tc.stuck || m.Done != tc.done || !strings.Contains(strings.Join(m.Waits, "\n"), tc.waits) {
+				t.Errorf("deletes %q, stuck %v, done %v, waits %q", got, m.Stuck, m.Done, m.Waits)
+			}
+		})
+	}
+}
+
+func TestTheNextOneGoesWhenTheSuccessorIsReady(t *testing.T) {
+	d := &Drain{Mac: "a"}
+	w := World{Now: now, Macs: []v1alpha1.MacNode{mac("a", 64*gib), mac("b", 64*gib)}, Deployments: []v1alpha1.ModelDeployment{deployment("d", 2)},
+		Replicas: []v1alpha1.ModelReplica{replica("d", "x", "a"), replica("d", "y", "a")}}
+	names := func(m Move) (out []string) {
+		for _, r := range m.Delete {
+			out = append(out, r.Name)
+		}
+		return out
+	}
+	if m := d.Next(w); !slices.Equal(names(m), []string{"x"}) {
+		t.Fatalf("first: %+v", m)
+	}
+	w.Replicas = []v1alpha1.ModelReplica{replica("d", "y", "a"), replica("d", "x2", "b", notReady)}
+	if m := d.Next(w); len(m.Delete) != 0 || m.Stuck || !strings.Contains(strings.Join(m.Waits, ""), "ns/d has 1 of 2 replicas ready: x2 on b (it loads)") {
+		t.Fatalf("while its successor loads: %+v", m)
+	}
+	w.Replicas[1] = replica("d", "x2", "b")
+	if m := d.Next(w); !slices.Equal(names(m), []string{"y"}) {
+		t.Fatalf("once it is ready: %+v", m)
+	}
+	w.Replicas = []v1alpha1.ModelReplica{replica("d", "x2", "b"), replica("d", "y2", "b", notReady)}
+	if m := d.Next(w); m.Done {
+		t.Fatalf("the Mac is empty, and the model is not whole: %+v", m)
+	}
+	w.Replicas[1] = replica("d", "y2", "b")
+	if m := d.Next(w); !m.Done || len(m.Waits) != 0 {
+		t.Fatalf("at the end: %+v", m)
+	}
+}

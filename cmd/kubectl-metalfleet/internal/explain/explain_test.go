@@ -1,0 +1,135 @@
+package explain
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+var now = time.Unix(1_800_000_000, 0)
+
+// is a condition that began a minute ago.
+func is(kind string, s metav1.ConditionStatus, reason string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: s, Reason: reason, Message: "the sentence of " + reason, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))}
+}
+
+func yes(kinds ...string) []metav1.Condition {
+	var out []metav1.Condition
+	for _, k := range kinds {
+		out = append(out, is(k, metav1.ConditionTrue, k))
+	}
+	return out
+}
+
+func deployment(conditions ...metav1.Condition) *v1alpha1.ModelDeployment {
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m", UID: "m", Generation: 1}}
+	d.Spec.Model.Source = "hf://o/n"
+	d.Status.ObservedGeneration = 1
+	d.Status.Conditions = conditions
+	return d
+}
+
+func placed(name, mac string, conditions ...metav1.Condition) v1alpha1.ModelReplica {
+	r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+	r.Spec.DeploymentRef.UID, r.Spec.NodeName = "m", mac
+	r.Status.Conditions = conditions
+	return r
+}
+
+func TestStages(t *testing.T) {
+	accepted := is(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
+	on := func(last ...metav1.Condition) v1alpha1.ModelReplica {
+		return placed("r", "a", append(yes(v1alpha1.ConditionPlaced), last...)...)
+	}
+	upTo := func(kinds []string, last metav1.Condition) v1alpha1.ModelReplica {
+		return on(append(yes(kinds...), last)...)
+	}
+	const no, unknown = metav1.ConditionFalse, metav1.ConditionUnknown
+	disk, room, loaded := v1alpha1.ConditionDownloaded, v1alpha1.ConditionAdmitted, v1alpha1.ConditionLoaded
+	loading := upTo([]string{disk, room}, is(loaded, no, v1alpha1.ReasonLoading))
+	loading.Status.Progress.BytesTotal, loading.Status.Summary.Progress = 9, "Loading 44%"
+	old := deployment(accepted)
+	old.Generation = 2
+	zero := deployment(accepted, is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonScaledToZero))
+	zero.Spec.Replicas = ptr.To[int32](0)
+	going := deployment(accepted)
+	going.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-time.Minute)))
+	serving := deployment(accepted, is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady))
+	two := deployment(accepted)
+	two.Spec.Replicas = ptr.To[int32](2)
+	for name, tc := range map[string]struct {
+		d        *v1alpha1.ModelDeployment
+		replicas []v1alpha1.ModelReplica
+		stage    Stage
+		reason   string // of the holdup; empty: there is none
+		of       string
+	}{
+		"the operator never looked":     {deployment(), nil, StageOperator, v1alpha1.ReasonPending, ""},
+		"it looked at an older state":   {old, nil, StageOperator, v1alpha1.ReasonPending, ""},
+		"the source is looked at":       {deployment(is(v1alpha1.ConditionAccepted, unknown, v1alpha1.ReasonInspecting)), nil, StageSource, v1alpha1.ReasonInspecting, ""},
+		"the source is refused":         {deployment(is(v1alpha1.ConditionAccepted, no, v1alpha1.ReasonSourceNotFound)), nil, StageSource, v1alpha1.ReasonSourceNotFound, ""},
+		"no replica was made":           {deployment(accepted), nil, StageReplicas, v1alpha1.ReasonPending, ""},
+		"no Mac has room":               {deployment(accepted), []v1alpha1.ModelReplica{placed("r", "", is(v1alpha1.ConditionPlaced, no, v1alpha1.ReasonNoRoom))}, StagePlacement, v1alpha1.ReasonNoRoom, "r"},
+		"placement has not looked":      {deployment(accepted), []v1alpha1.ModelReplica{placed("r", "")}, StagePlacement, v1alpha1.ReasonPending, "r"},
+		"its Mac is silent":             {deployment(accepted), []v1alpha1.ModelReplica{on(is(v1alpha1.ConditionReady, no, v1alpha1.ReasonMacSilent))}, StageMac, v1alpha1.ReasonMacSilent, "r"},
+		"its Mac took no order":         {deployment(accepted), []v1alpha1.ModelReplica{on()}, StageDownload, v1alpha1.ReasonPending, "r"},
+		"the disk is full":              {deployment(accepted), []v1alpha1.ModelReplica{on(is(disk, no, v1alpha1.ReasonDiskFull))}, StageDownload, v1alpha1.ReasonDiskFull, "r"},
+		"the ledger refuses":            {deployment(accepted), []v1alpha1.ModelReplica{upTo([]string{disk}, is(room, no, v1alpha1.ReasonInsufficientRoom))}, StageMemory, v1alpha1.ReasonInsufficientRoom, "r"},
+		"it loads":                      {deployment(accepted), []v1alpha1.ModelReplica{loading}, StageLoad, v1alpha1.ReasonLoading, "r"},
+		"it crashed":                    {deployment(accepted), []v1alpha1.ModelReplica{upTo([]string{disk, room}, is(loaded, no, v1alpha1.ReasonEngineCrashed))}, StageLoad, v1alpha1.ReasonEngineCrashed, "r"},
+		"it does not answer yet":        {deployment(accepted), []v1alpha1.ModelReplica{on(yes(disk, room, loaded)...)}, StageStart, v1alpha1.ReasonPending, "r"},
+		"it serves":                     {serving, []v1alpha1.ModelReplica{on(yes(disk, room, loaded, v1alpha1.ConditionServing, v1alpha1.ConditionReady)...)}, StageServing, "", ""},
+		"on demand":                     {deployment(accepted, is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonOnDemand)), nil, StageOnDemand, "", ""},
+		"scaled to zero":                {zero, nil, StageZero, "", ""},
+		"on its way out":                {going, []v1alpha1.ModelReplica{on()}, StageDraining, v1alpha1.ReasonDraining, ""},
+		"the least advanced is told of": {two, []v1alpha1.ModelReplica{loading, placed("s", "", is(v1alpha1.ConditionPlaced, no, v1alpha1.ReasonNoRoom))}, StagePlacement, v1alpha1.ReasonNoRoom, "s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := Deployment(tc.d, World{Now: now, Replicas: tc.replicas})
+			if s.Stage != tc.stage || (s.Holdup == nil) != (tc.reason == "") {
+				t.Fatalf("stage %q, want %q; holdup %+v", s.Stage, tc.stage, s.Holdup)
+			}
+			if h := s.Holdup; h != nil && (h.Reason != tc.reason || h.Of != tc.of || h.Message == "" || h.Next == "" && h.Meaning == "") {
+				t.Errorf("holdup %+v, want the reason %s of %q, with what it means", h, tc.reason, tc.of)
+			}
+			var b strings.Builder
+			if err := s.Draw(&b, now, false); err != nil || !strings.HasPrefix(b.String(), "ns/m is ") {
+				t.Errorf("drawn as %q, %v", b.String(), err)
+			}
+		})
+	}
+}
+
+func TestEveryMacSaysWhatItFound(t *testing.T) {
+	d := deployment(is(v1alpha1.ConditionAccepted, metav1.ConditionUnknown, v1alpha1.ReasonInspecting))
+	d.Spec.Model.Source = "file://m.gguf"
+	d.Spec.Placement.Chips = []string{"M2Ultra"}
+	id := fleet.InspectionID(d)
+	mac := func(name, chip string, ready metav1.ConditionStatus, found ...v1alpha1.InspectionStatus) v1alpha1.MacNode {
+		m := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		m.Status.Chip, m.Status.Inspections = chip, found
+		m.Status.Conditions = []metav1.Condition{is(v1alpha1.ConditionReady, ready, v1alpha1.ReasonHeardFrom)}
+		return m
+	}
+	yes, no := metav1.ConditionTrue, metav1.ConditionUnknown
+	s := Deployment(d, World{Now: now, Macs: []v1alpha1.MacNode{
+		mac("a", "M2Ultra", yes, v1alpha1.InspectionStatus{ID: id, State: v1alpha1.InspectionFailed, Reason: v1alpha1.ReasonSourceNotFound, Message: "no such file"}),
+		mac("b", "M2Ultra", yes, v1alpha1.InspectionStatus{ID: id, State: v1alpha1.InspectionRunning}), mac("c", "M2Ultra", yes),
+		mac("d", "M1", yes), mac("e", "M2Ultra", no), mac("f", "M2Ultra", yes, v1alpha1.InspectionStatus{ID: id, State: v1alpha1.InspectionResolved}),
+	}})
+	var got []string
+	for _, m := range s.Macs {
+		got = append(got, m.Name+" "+m.Verdict)
+	}
+	want := "a SourceNotFound: no such file; b looks at it; c asked, no answer yet; d with another chip; e not ready; f found it"
+	if strings.Join(got, "; ") != want {
+		t.Errorf("got  %s\nwant %s", strings.Join(got, "; "), want)
+	}
+}

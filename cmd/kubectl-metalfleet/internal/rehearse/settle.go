@@ -1,0 +1,150 @@
+package rehearse
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/modeldeployment"
+	"metalfleet.dev/metalfleet/controllers/placement/plan"
+)
+
+// stage is the fleet while the rehearsal goes on: what belongs to others, and
+// the replicas of this deployment.
+type stage struct {
+	macs   []v1alpha1.MacNode
+	others []v1alpha1.ModelReplica
+	own    []v1alpha1.ModelReplica
+	now    time.Time
+	// revision that all of them are to have.
+	revision string
+	// filesUnknown: the record is of local headers, so that it is not known which
+	// Macs hold the files.
+	filesUnknown bool
+	// last decision of each replica that is to be placed.
+	last map[string]plan.Decision
+}
+
+// settle lets the reconciler and placement take turns until neither changes
+// anything: a replica that has a Mac is taken to become ready there, one that
+// is removed to be released.
+func (a *Answer) settle(w World, q Question, r modeldeployment.Rehearsal, o modeldeployment.Outcome) error {
+	st := &stage{macs: w.Macs, now: w.Now, revision: o.Revision, filesUnknown: o.Engine.Model.Digest == "", last: map[string]plan.Decision{}}
+	stays := map[string]bool{}
+	for _, x := range w.Replicas {
+		switch {
+		case x.Spec.DeploymentRef.UID == string(q.Deployment.UID) && x.DeletionTimestamp.IsZero():
+			stays[x.Name] = true
+			st.own = append(st.own, x)
+		default:
+			st.others = append(st.others, x)
+		}
+	}
+	for changed := true; changed; {
+		create, remove, err := r.Step(o, st.own)
+		if err != nil {
+			return err
+		}
+		st.own = append(st.own, create...)
+		changed = st.place() || len(create) > 0
+		for _, name := range names(remove) {
+			st.own = slices.DeleteFunc(st.own, func(x v1alpha1.ModelReplica) bool { return x.Name == name })
+			if stays[name] {
+				a.Removed = append(a.Removed, name)
+				changed = true
+			}
+		}
+	}
+	a.conclude(st, stays, q)
+	return nil
+}
+
+// names are taken before the slice that the replicas point into is cut.
+func names(replicas []*v1alpha1.ModelReplica) []string {
+	var out []string
+	for _, r := range replicas {
+		out = append(out, r.Name)
+	}
+	return out
+}
+
+// place gives every replica of the revision a Mac that can have one.
+func (st *stage) place() (changed bool) {
+	for i := range st.own {
+		r := &st.own[i]
+		if r.Spec.NodeName != "" || r.Spec.Revision != st.revision {
+			continue
+		}
+		asked := st.patient(r)
+		snapshot := plan.NewSnapshot(st.macs, slices.Concat(st.others, st.own), st.now)
+		d := snapshot.Pick(&asked)
+		st.last[r.Name] = d
+		if d.Mac == "" {
+			continue
+		}
+		r.Spec.NodeName = d.Mac
+		becomeReady(r)
+		changed = true
+	}
+	return changed
+}
+
+// patient is a replica as placement sees it in the end: it waited long enough
+// for Macs that still look for the files.
+func (st *stage) patient(r *v1alpha1.ModelReplica) v1alpha1.ModelReplica {
+	asked := *r.DeepCopy()
+	asked.CreationTimestamp = metav1.NewTime(st.now.Add(-time.Hour))
+	if st.filesUnknown && strings.HasPrefix(asked.Spec.Model.Source, fleet.FileScheme) {
+		asked.Spec.Model.Source = "" // which Macs hold the files is another question
+	}
+	return asked
+}
+
+// conclude writes what came out.
+func (a *Answer) conclude(st *stage, stays map[string]bool, q Question) {
+	slices.SortFunc(st.own, func(x, y v1alpha1.ModelReplica) int {
+		return cmp.Or(cmp.Compare(x.Spec.Slot, y.Spec.Slot), cmp.Compare(x.Name, y.Name))
+	})
+	a.Verdict = Fits
+	for i := range st.own {
+		r := &st.own[i]
+		out := Replica{Name: r.Name, Slot: r.Spec.Slot, Mac: r.Spec.NodeName, Stays: stays[r.Name], Reason: v1alpha1.ReasonPlaced}
+		if d, judged := st.last[r.Name]; judged {
+			out.Reason, out.Message = d.Reason, d.Message
+		}
+		if out.Mac == "" && a.Verdict == Fits {
+			a.Verdict, a.Reason, a.Message = DoesNotFit, out.Reason, out.Message
+			asked := st.patient(r)
+			a.Macs = macs(plan.NewSnapshot(st.macs, slices.Concat(st.others, st.own), st.now), &asked)
+		}
+		a.Replicas = append(a.Replicas, out)
+	}
+	a.remark(st, q)
+}
+
+func (a *Answer) remark(st *stage, q Question) {
+	if scaledToZero(q.Deployment) {
+		a.Notes = append(a.Notes, "no replica is wanted (spec.replicas is 0): nothing would be loaded")
+	}
+	if st.filesUnknown && strings.HasPrefix(q.Deployment.Spec.Model.Source, fleet.FileScheme) {
+		a.Notes = append(a.Notes, "which Macs hold the files is not known before they looked: memory, labels, taints and chips alone were judged")
+	}
+	if q.Facts != nil && !st.filesUnknown {
+		a.Notes = append(a.Notes, "--model was not needed: the fleet knows the record of this source")
+	}
+	left := 0
+	for i := range st.own {
+		if st.own[i].Spec.Revision != st.revision {
+			left++
+		}
+	}
+	if a.Verdict == DoesNotFit && left > 0 {
+		a.Notes = append(a.Notes, fmt.Sprintf("%d of the old revision would go on serving; where there is no room beside them, rollout.maxSurge: 0 with maxUnavailable: 1 replaces them in place", left))
+	}
+}

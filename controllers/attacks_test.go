@@ -1,0 +1,383 @@
+package controllers_test
+
+import (
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/join"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+func pemKey(raw []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
+}
+
+func der(t *testing.T, text []byte) []byte {
+	t.Helper()
+	block, _ := pem.Decode(text)
+	if block == nil {
+		t.Fatalf("no PEM: %q", text)
+	}
+	return block.Bytes
+}
+
+func says(err error, part string) bool { return strings.Contains(err.Error(), part) }
+
+// forged is a request of any content.
+func (w *world) forged(change func(*x509.CertificateRequest)) []byte {
+	w.t.Helper()
+	key, err := join.NewKey()
+	w.must(err)
+	r := x509.CertificateRequest{Subject: pkix.Name{CommonName: "mac-a", Organization: []string{join.Organization}}, DNSNames: []string{agentapi.MacServerName("mac-a")}}
+	change(&r)
+	raw, err := x509.CreateCertificateRequest(rand.Reader, &r, key)
+	w.must(err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: raw})
+}
+
+// TestAttackAJoinTokenIsUsedTwice: whoever has it too comes too late, and gets
+// nothing of what the first one got.
+func TestAttackAJoinTokenIsUsedTwice(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-a", holding(gib))
+	c := w.as(w.mint("mac-a").Credential)
+	_, request := w.request("mac-a")
+	w.create(c, asked("join-mac-a", request))
+	first, reason := w.outcome("metalfleet-join-mac-a")
+	if reason != "" {
+		t.Fatal(reason)
+	}
+	// While the first one has not collected: the envelope is there, and closed.
+	var anchor corev1.Secret
+	w.eventually("the Secret is read", func() error {
+		return c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: "join-mac-a"}, &anchor)
+	})
+	key, stolen := w.request("mac-a")
+	if _, err := join.Open(key, string(first.UID), anchor.Data[join.KeyAccess]); err == nil {
+		t.Error("another key opens the envelope")
+	}
+	// The thief makes room for a request of its own.
+	w.stop()
+	w.must(c.Delete(w.ctx, first))
+	w.must(c.Create(w.ctx, asked("join-mac-a", stolen)))
+	w.startOperator()
+	if _, reason := w.outcome("metalfleet-join-mac-a"); reason != join.ReasonTokenUsed {
+		t.Errorf("a token was used twice: %q", reason)
+	}
+	// Now it is burned: the API server may remember the credential for 10 s.
+	w.must(client.IgnoreNotFound(w.c.Delete(w.ctx, &anchor)))
+	w.must(w.c.Delete(w.ctx, asked("join-mac-a", nil)))
+	if err := c.Create(w.ctx, asked("join-mac-a", stolen)); err == nil {
+		if _, reason := w.outcome("metalfleet-join-mac-a"); reason != join.ReasonTokenUsed {
+			t.Errorf("a burned token was used: %q", reason)
+		}
+	} else if !apierrors.IsUnauthorized(err) {
+		t.Errorf("a burned token: %v", err)
+	}
+}
+
+// TestAttackAJoinTokenThatEnded: its Secret goes with its time, and it with the Secret.
+func TestAttackAJoinTokenThatEnded(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-a", holding(gib))
+	token := w.mint("mac-a")
+	var anchor corev1.Secret
+	key := client.ObjectKey{Namespace: system, Name: "join-mac-a"}
+	w.must(w.c.Get(w.ctx, key, &anchor))
+	w.clock.jump(2 * time.Hour)
+	anchor.Annotations = map[string]string{"woken": "yes"} // sooner than the operator's own timer
+	w.must(w.c.Update(w.ctx, &anchor))
+	w.eventually("the Secret is gone", func() error {
+		if err := w.c.Get(w.ctx, key, &anchor); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there (%w)", err)
+		}
+		return nil
+	})
+	_, request := w.request("mac-a")
+	if err := w.as(token.Credential).Create(w.ctx, asked("join-mac-a", request)); !apierrors.IsUnauthorized(err) {
+		t.Errorf("a token without its Secret: %v, want Unauthorized", err)
+	}
+}
+
+// TestAttackAJoinTokenThatWasReplaced, and one that nobody minted.
+func TestAttackAJoinTokenThatWasReplaced(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-a", holding(gib))
+	old := w.mint("mac-a")
+	w.mint("mac-a")
+	_, request := w.request("mac-a")
+	if err := w.as(old.Credential).Create(w.ctx, asked("join-mac-a", request)); !apierrors.IsUnauthorized(err) {
+		t.Errorf("a replaced token: %v, want Unauthorized", err)
+	}
+	// A token of the same account that is bound to nothing.
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "join-mac-a"}}
+	loose := &authenticationv1.TokenRequest{}
+	w.must(w.c.SubResource("token").Create(w.ctx, account, loose))
+	w.create(w.as(loose.Status.Token), asked("join-mac-a", request))
+	if _, reason := w.outcome("metalfleet-join-mac-a"); reason != join.ReasonTokenReplaced {
+		t.Errorf("a token that nobody minted: %q", reason)
+	}
+}
+
+// TestAttackForgedRequests: each is refused, and a good one of the same token
+// is signed afterwards.
+func TestAttackForgedRequests(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-a", holding(gib))
+	w.mac("mac-ab", holding(gib))
+	c := w.as(w.mint("mac-a").Credential)
+	subject := func(change func(*pkix.Name)) func() []byte {
+		return func() []byte { return w.forged(func(r *x509.CertificateRequest) { change(&r.Subject) }) }
+	}
+	for what, forge := range map[string]func() []byte{
+		"another Mac's name": func() []byte { _, r := w.request("mac-ab"); return r },
+		"a shorter name":     func() []byte { _, r := w.request("mac-"); return r },
+		"another Mac's DNS name": func() []byte {
+			return w.forged(func(r *x509.CertificateRequest) { r.DNSNames = []string{agentapi.MacServerName("mac-ab")} })
+		},
+		"the gateways' name beside its own": func() []byte {
+			return w.forged(func(r *x509.CertificateRequest) { r.DNSNames = append(r.DNSNames, agentapi.GatewayName) })
+		},
+		"an organization more": subject(func(n *pkix.Name) { n.Organization = append(n.Organization, "system:masters") }),
+		"system:masters":       subject(func(n *pkix.Name) { n.Organization = []string{"system:masters"} }),
+		"a user of Kubernetes": subject(func(n *pkix.Name) { n.CommonName = "system:kube-controller-manager" }),
+	} {
+		w.create(c, asked("join-mac-a", forge()))
+		csr, reason := w.outcome("metalfleet-join-mac-a")
+		if reason != join.ReasonWrongRequest || len(csr.Status.Certificate) > 0 {
+			t.Errorf("a request for %s: %q", what, reason)
+		}
+		w.must(c.Delete(w.ctx, csr))
+	}
+	_, request := w.request("mac-a")
+	w.create(c, asked("join-mac-a", request))
+	if _, reason := w.outcome("metalfleet-join-mac-a"); reason != "" {
+		t.Errorf("a good one: %q", reason)
+	}
+}
+
+// TestAttackRequestsThatPolicyRefuses: what never becomes an object.
+func TestAttackRequestsThatPolicyRefuses(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-a", holding(gib))
+	w.mac("mac-ab", holding(gib))
+	_, request := w.request("mac-a")
+	joiner, agent := w.as(w.mint("mac-a").Credential), w.asAgent("mac-a")
+	good := asked("mac-mac-a", request)
+	w.create(agent, good)
+	w.must(w.c.Delete(w.ctx, good))
+	type csr = certificatesv1.CertificateSigningRequest
+	for what, change := range map[string]func(*csr){
+		"for another signer":          func(r *csr) { r.Spec.SignerName = certificatesv1.KubeAPIServerClientSignerName },
+		"for clients":                 func(r *csr) { r.Spec.Usages[1] = certificatesv1.UsageClientAuth },
+		"for clients and servers":     func(r *csr) { r.Spec.Usages = append(r.Spec.Usages, certificatesv1.UsageClientAuth) },
+		"for signing":                 func(r *csr) { r.Spec.Usages[0] = certificatesv1.UsageCertSign },
+		"under another Mac's name":    func(r *csr) { r.Name = "metalfleet-mac-mac-ab" },
+		"under another's join name":   func(r *csr) { r.Name = "metalfleet-join-mac-ab" },
+		"under any name":              func(r *csr) { r.Name = "mine" },
+		"under a name that is chosen": func(r *csr) { r.Name, r.GenerateName = "", "metalfleet-mac-" },
+	} {
+		for who, c := range map[string]client.Client{"an agent": agent, "a join token": joiner} {
+			bad := asked("mac-mac-a", request)
+			if who == "a join token" {
+				bad = asked("join-mac-a", request)
+			}
+			change(bad)
+			if err := c.Create(w.ctx, bad); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+				t.Errorf("a request %s of %s: %v, want a refusal", what, who, err)
+			}
+		}
+	}
+}
+
+// TestAttackOthersAskOurSigner: rights to make requests are no rights to a
+// Mac's certificate, and neither is somebody's approval.
+func TestAttackOthersAskOurSigner(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-a", holding(gib))
+	_, request := w.request("mac-a")
+	mine := asked("mac-mac-a", request)
+	w.must(w.c.Create(w.ctx, mine.DeepCopy())) // as an administrator
+	csr, reason := w.outcome(mine.Name)
+	if reason != join.ReasonNotAMac {
+		t.Errorf("an administrator's request: %q", reason)
+	}
+	w.must(w.c.Delete(w.ctx, csr))
+
+	w.stop() // so that the approval comes first
+	mine = asked("mac-mac-a", request)
+	mine.Spec.Usages[1] = certificatesv1.UsageClientAuth
+	w.must(w.c.Create(w.ctx, mine))
+	mine.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "ByHand", Message: "by hand"}}
+	w.must(w.c.SubResource("approval").Update(w.ctx, mine))
+	w.startOperator()
+	csr, reason = w.outcome(mine.Name)
+	if reason != join.ReasonNotAMac || len(csr.Status.Certificate) > 0 {
+		t.Errorf("a request that was approved by hand: %q", reason)
+	}
+	w.must(w.c.Delete(w.ctx, csr))
+}
+
+// TestAttackAnOldAccountAsks: a Mac that was deleted, and a new one has its name.
+func TestAttackAnOldAccountAsks(t *testing.T) {
+	w := newWorld(t)
+	first := w.mac("mac-a", holding(gib))
+	old := w.asAgent("mac-a")
+	_, request := w.request("mac-a")
+	csr := asked("mac-mac-a", request)
+	w.create(old, csr)
+	w.must(old.Delete(w.ctx, csr))
+	var account corev1.ServiceAccount
+	w.must(w.c.Get(w.ctx, keyOf(objectOf("mac-a")), &account))
+	w.deleteMac(first)
+	w.macs = nil
+	w.mac("mac-a", holding(gib))
+	// The API server may know the old token for 10 s more: as if it did.
+	w.create(w.asAccount(&account), csr)
+	if _, reason := w.outcome(csr.Name); reason != join.ReasonOldAccount {
+		t.Errorf("a request of the old account: %q", reason)
+	}
+	w.must(w.c.Delete(w.ctx, csr.DeepCopy()))
+	if err := old.Create(w.ctx, csr); err == nil {
+		if _, reason := w.outcome(csr.Name); reason != join.ReasonOldAccount {
+			t.Errorf("the old account's request: %q", reason)
+		}
+	} else if !apierrors.IsUnauthorized(err) && !apierrors.IsForbidden(err) {
+		t.Errorf("the old account: %v", err)
+	}
+}
+
+// asAccount is a client that the API server takes for a ServiceAccount, by its
+// UID too.
+func (w *world) asAccount(a *corev1.ServiceAccount) client.Client {
+	w.t.Helper()
+	config := env.Config()
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + a.Namespace + ":" + a.Name, UID: string(a.UID),
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + a.Namespace, "system:authenticated"}}
+	c, err := client.New(config, client.Options{Scheme: w.c.Scheme(), Mapper: w.c.RESTMapper()})
+	w.must(err)
+	return c
+}
+
+// TestAttackAnAgentWithTooManyRights: whatever roles somebody gave to its
+// account, the policies hold it to its own status and conditions.
+func TestAttackAnAgentWithTooManyRights(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-a", holding(60*gib))
+	w.mac("mac-ab", holding(60*gib))
+	d := w.deploy("small", nil)
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	replica := w.replicas("small")[0]
+	all := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{GenerateName: "too-much-"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: system, Name: "mac-mac-a"}}}
+	w.must(w.c.Create(w.ctx, all))
+	t.Cleanup(func() { w.must(w.c.Delete(w.ctx, all)) })
+	a := w.asAgent("mac-a")
+	mac := func(name string) *v1alpha1.MacNode {
+		return &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	merge := func(text string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(text)) }
+	figure := merge(`{"status":{"agentVersion":"x"}}`)
+	w.eventually("it may do anything in the cluster", func() error { return a.List(w.ctx, &corev1.SecretList{}) })
+	w.must(a.Status().Patch(w.ctx, mac("mac-a"), figure, client.DryRunAll))
+
+	own := v1alpha1.AgentObjectName("mac-a")
+	account := func(name string) *corev1.ServiceAccount {
+		return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}}
+	}
+	for what, do := range map[string]func() error{
+		"write another Mac's status": func() error { return a.Status().Patch(w.ctx, mac("mac-ab"), figure) },
+		"write its own spec":         func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"unschedulable":true}}`)) },
+		"label its MacNode":          func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"metadata":{"labels":{"x":"y"}}}`)) },
+		"make a MacNode":             func() error { return a.Create(w.ctx, mac("mac-z")) },
+		"delete its MacNode":         func() error { return a.Delete(w.ctx, mac("mac-a")) },
+		"write its replica":          func() error { return a.Patch(w.ctx, replica.DeepCopy(), merge(`{"metadata":{"labels":{"x":"y"}}}`)) },
+		"write its replica's status": func() error {
+			return a.Status().Patch(w.ctx, replica.DeepCopy(), merge(`{"status":{"conditions":[]}}`))
+		},
+		"delete a deployment": func() error { return a.Delete(w.ctx, d.DeepCopy()) },
+		"say that it is Ready": func() error {
+			return a.Status().Patch(w.ctx, mac("mac-a"), edited(w, "mac-a", v1alpha1.ConditionReady))
+		},
+		"drop all conditions":         func() error { return a.Status().Patch(w.ctx, mac("mac-a"), merge(`{"status":{"conditions":null}}`)) },
+		"make up a condition":         func() error { return a.Status().Patch(w.ctx, mac("mac-a"), made(w, "mac-a", "Blessed")) },
+		"make up an assignment's":     func() error { return a.Status().Patch(w.ctx, mac("mac-a"), staged(w, "mac-a", "Ready")) },
+		"make a token of another Mac": func() error { return a.SubResource("token").Create(w.ctx, account("mac-mac-ab"), accountToken(3600)) },
+		"make a token of the operator": func() error {
+			return a.SubResource("token").Create(w.ctx, account("metalfleet-operator"), accountToken(3600))
+		},
+		"make a token that hardly ends":  func() error { return a.SubResource("token").Create(w.ctx, account(own), accountToken(8*24*3600)) },
+		"make a token of another's join": func() error { return a.SubResource("token").Create(w.ctx, account("join-mac-ab"), accountToken(3600)) },
+	} {
+		err := do()
+		if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) || !says(err, "ValidatingAdmissionPolicy") {
+			t.Errorf("with too many rights an agent could %s: %v, want a policy's refusal", what, err)
+		}
+	}
+	if err := a.Status().Patch(w.ctx, mac("mac-a"), made(w, "mac-a", v1alpha1.ConditionGuardInactive), client.DryRunAll); err != nil {
+		t.Errorf("its own condition: %v", err)
+	}
+}
+
+func accountToken(seconds int64) *authenticationv1.TokenRequest {
+	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+}
+
+// made adds a condition to those of a Mac.
+func made(w *world, mac, kind string) client.Patch {
+	w.t.Helper()
+	var m v1alpha1.MacNode
+	w.must(w.c.Get(w.ctx, client.ObjectKey{Name: mac}, &m))
+	before := m.DeepCopy()
+	m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "Forged", LastTransitionTime: metav1.Now()})
+	return merged(w, before, &m)
+}
+
+// edited changes what a condition of a Mac says.
+func edited(w *world, mac, kind string) client.Patch {
+	w.t.Helper()
+	var m v1alpha1.MacNode
+	w.must(w.c.Get(w.ctx, client.ObjectKey{Name: mac}, &m))
+	before := m.DeepCopy()
+	meta.FindStatusCondition(m.Status.Conditions, kind).Message = "forged"
+	return merged(w, before, &m)
+}
+
+// staged adds one to those of a Mac's first assignment.
+func staged(w *world, mac, kind string) client.Patch {
+	w.t.Helper()
+	var m v1alpha1.MacNode
+	w.must(w.c.Get(w.ctx, client.ObjectKey{Name: mac}, &m))
+	before := m.DeepCopy()
+	if len(m.Status.Assignments) == 0 {
+		m.Status.Assignments = []v1alpha1.AssignmentStatus{{ReplicaUID: "u", Epoch: 1}}
+	}
+	a := &m.Status.Assignments[0]
+	a.Conditions = append(a.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "Forged", LastTransitionTime: metav1.Now()})
+	return merged(w, before, &m)
+}
+
+func merged(w *world, before, after *v1alpha1.MacNode) client.Patch {
+	w.t.Helper()
+	raw, err := client.MergeFrom(before).Data(after)
+	w.must(err)
+	return client.RawPatch(types.MergePatchType, raw)
+}

@@ -1,0 +1,100 @@
+package fleet
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+func tenant(namespace, secret, source string) *v1alpha1.ModelDeployment {
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "d", UID: "d"}}
+	d.Spec.Model = v1alpha1.ModelSource{Source: source}
+	if secret != "" {
+		d.Spec.Model.SecretRef = &v1alpha1.SecretReference{Name: secret}
+	}
+	return d
+}
+
+// TestAttackATokenOfAnotherNamespace: no choice of names makes one tenant's
+// token another's, and none is named for a source that is no hub's.
+func TestAttackATokenOfAnotherNamespace(t *testing.T) {
+	seen := map[string]bool{}
+	for _, d := range []*v1alpha1.ModelDeployment{
+		tenant("a", "hub", "hf://o/m"), tenant("b", "hub", "hf://o/m"), tenant("a", "hub2", "hf://o/m"), tenant("ah", "ub", "hf://o/m"), tenant("", "a.hub", "hf://o/m"),
+	} {
+		ref := TokenRef(d)
+		if len(ref) != 64 || seen[ref] {
+			t.Errorf("%s/%s has ref %q", d.Namespace, d.Spec.Model.SecretRef.Name, ref)
+		}
+		seen[ref] = true
+	}
+	for _, d := range []*v1alpha1.ModelDeployment{tenant("a", "", "hf://o/m"), tenant("a", "hub", "https://attacker.example/m.gguf"), tenant("a", "hub", "file:///m.gguf")} {
+		if ref := TokenRef(d); ref != "" {
+			t.Errorf("%s has ref %q", d.Spec.Model.Source, ref)
+		}
+	}
+}
+
+func TestOrdersNameTheTokenThatTheyNeed(t *testing.T) {
+	d := tenant("a", "hub", "hf://o/m")
+	replica := func(source string, desired v1alpha1.DesiredState) v1alpha1.ModelReplica {
+		r := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "r", UID: "r"}}
+		r.Spec.NodeName, r.Spec.Desired, r.Spec.DeploymentRef.UID, r.Spec.Model.Source = "m", desired, "d", source
+		return r
+	}
+	for name, c := range map[string]struct {
+		replica v1alpha1.ModelReplica
+		want    string
+	}{
+		"running":           {replica("hf://o/m", v1alpha1.DesiredRunning), TokenRef(d)},
+		"drained":           {replica("hf://o/m", v1alpha1.DesiredDrained), ""},
+		"of another source": {replica("https://attacker.example/m.gguf", v1alpha1.DesiredRunning), ""},
+	} {
+		got := Assignments("m", []v1alpha1.ModelReplica{c.replica}, []v1alpha1.ModelDeployment{*d})
+		if len(got) != 1 || got[0].TokenRef != c.want {
+			t.Errorf("%s: %+v, want ref %q", name, got, c.want)
+		}
+	}
+	mac := &v1alpha1.MacNode{}
+	mac.Spec.Assignments = []v1alpha1.Assignment{{TokenRef: "b"}, {}}
+	mac.Spec.Inspections = []v1alpha1.Inspection{{TokenRef: "a"}, {TokenRef: "b"}}
+	if refs := strings.Join(TokenRefs(mac), " "); refs != "a b" {
+		t.Errorf("refs %q", refs)
+	}
+}
+
+// TestAttackASecretThatIsNoHubToken: what lies under the key "token" of another
+// kind of Secret is never sent to a hub.
+func TestAttackASecretThatIsNoHubToken(t *testing.T) {
+	secret := func(kind corev1.SecretType, key, value string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s"}, Type: kind, Data: map[string][]byte{key: []byte(value)}}
+	}
+	for name, c := range map[string]struct {
+		secret *corev1.Secret
+		want   string
+	}{
+		"a token":                    {secret(corev1.SecretTypeOpaque, "token", "hf_word"), "hf_word"},
+		"with the end of a line":     {secret("", "token", "hf_word\r\n"), "hf_word"},
+		"a service account's":        {secret(corev1.SecretTypeServiceAccountToken, "token", "eyJhb"), ""},
+		"a bootstrap token":          {secret(corev1.SecretTypeBootstrapToken, "token", "word"), ""},
+		"another key":                {secret(corev1.SecretTypeOpaque, "password", "hf_word"), ""},
+		"nothing":                    {secret(corev1.SecretTypeOpaque, "token", "\n"), ""},
+		"two lines":                  {secret(corev1.SecretTypeOpaque, "token", "hf_word\nhf_other"), ""},
+		"a header behind it":         {secret(corev1.SecretTypeOpaque, "token", "hf_word\r\nX-Evil: 1"), ""},
+		"with a blank":               {secret(corev1.SecretTypeOpaque, "token", "Bearer hf_word"), ""},
+		"no text":                    {secret(corev1.SecretTypeOpaque, "token", "hf_\xff\x00"), ""},
+		"too long to be a hub token": {secret(corev1.SecretTypeOpaque, "token", strings.Repeat("x", maxTokenBytes+1)), ""},
+	} {
+		got, refusal := HubToken(c.secret)
+		if string(got) != c.want || (refusal == nil) != (c.want != "") {
+			t.Errorf("%s: %q, %v", name, got, refusal)
+		}
+		if refusal != nil && (refusal.Reason != v1alpha1.ReasonSecretInvalid || strings.Contains(refusal.Message, "hf_") || strings.Contains(refusal.Message, "eyJ")) {
+			t.Errorf("%s: %v", name, refusal)
+		}
+	}
+}

@@ -1,0 +1,158 @@
+// Package hubtoken hands the hub tokens of users to the Macs that need them.
+//
+// It owns the keys "hub-token.REF" in each Mac's Secret: one for each tokenRef
+// that the Mac's orders name, no other. A token goes from the Secret that a
+// deployment names in its own namespace to exactly the Macs whose orders are
+// for that deployment, follows when its owner replaces it, and goes when no
+// order there names it any more or its Secret is gone. It refuses to touch any
+// other key, to take a Secret that cannot be read for one that is gone, and to
+// say a token in any log, event or error.
+//
+// Start reading at Reconciler.Reconcile, then change.
+package hubtoken
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/hubsecret"
+)
+
+// A user's Secret is got by the name that a deployment of its namespace says,
+// and never listed or watched.
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get
+// +kubebuilder:rbac:groups="",resources=secrets,namespace=metalfleet-system,verbs=get;list;watch;update
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes;modeldeployments,verbs=get;list;watch
+
+// Reconciler keeps the hub tokens of each Mac.
+type Reconciler struct {
+	Client client.Client
+	// Secrets reads what users keep.
+	Secrets *hubsecret.Reader
+	// Namespace of the Macs' Secrets.
+	Namespace string
+}
+
+// SetupWithManager starts the reconciler with its watches: a Mac whose orders
+// name other tokens, and a Mac's Secret that somebody changed or made anew.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	return ctrl.NewControllerManagedBy(mgr).Named("hub-tokens").WithOptions(o).
+		For(&v1alpha1.MacNode{}, builder.WithPredicates(refsChanged())).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofMac)).
+		Complete(r)
+}
+
+func refsChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return !slices.Equal(fleet.TokenRefs(e.ObjectOld.(*v1alpha1.MacNode)), fleet.TokenRefs(e.ObjectNew.(*v1alpha1.MacNode)))
+	}}
+}
+
+// ofMac is the Mac whose Secret this is.
+func (r *Reconciler) ofMac(_ context.Context, o client.Object) []reconcile.Request {
+	mac := o.GetLabels()[v1alpha1.LabelMac]
+	if mac == "" || o.GetNamespace() != r.Namespace || o.GetName() != v1alpha1.AgentObjectName(mac) {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: mac}}}
+}
+
+// Reconcile writes the tokens of one Mac if they changed.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var mac v1alpha1.MacNode
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: req.Name}, &mac); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	var secret corev1.Secret
+	key := client.ObjectKey{Namespace: r.Namespace, Name: v1alpha1.AgentObjectName(mac.Name)}
+	if err := r.Client.Get(ctx, key, &secret); err != nil || !mac.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, client.IgnoreNotFound(err) // it is told when there is one
+	}
+	w, failure := r.wanted(ctx, fleet.TokenRefs(&mac))
+	if change(&secret, w) {
+		if err := r.Client.Update(ctx, &secret, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+			return reconcile.Result{}, errors.Join(failure, fmt.Errorf("write hub tokens of Mac %s: %w", mac.Name, err))
+		}
+		ctrl.LoggerFrom(ctx).Info("Hub tokens of a Mac changed", "Secret", key, "tokens", len(w.tokens))
+	}
+	result := reconcile.Result{}
+	switch {
+	case len(w.tokens) < len(w.refs): // until its Secret is there
+		result.RequeueAfter = hubsecret.AgainMissing
+	case len(w.refs) > 0: // until its owner may have replaced it
+		result.RequeueAfter = hubsecret.AgainGood
+	}
+	return result, failure
+}
+
+// wants are the tokens of one Mac, by their refs.
+type wants struct {
+	refs   []string
+	tokens map[string][]byte
+	// unknown refs stay as they are: their Secrets cannot be read just now.
+	unknown map[string]bool
+}
+
+// wanted reads the Secrets that refs mean. Only a deployment gives a ref its
+// meaning, and only in its own namespace.
+func (r *Reconciler) wanted(ctx context.Context, refs []string) (wants, error) {
+	w := wants{refs: refs, tokens: map[string][]byte{}, unknown: map[string]bool{}}
+	var failures []error
+	for _, ref := range refs {
+		var list v1alpha1.ModelDeploymentList
+		if err := r.Client.List(ctx, &list, client.MatchingFields{fleet.IndexTokenRef: ref}); err != nil {
+			return w, fmt.Errorf("list deployments of a hub token: %w", err)
+		}
+		if len(list.Items) == 0 {
+			continue // nobody's any more
+		}
+		d := &list.Items[0]
+		token, refusal, err := r.Secrets.Read(ctx, client.ObjectKey{Namespace: d.Namespace, Name: d.Spec.Model.SecretRef.Name})
+		switch {
+		case err != nil:
+			failures, w.unknown[ref] = append(failures, err), true
+		case refusal == nil:
+			w.tokens[ref] = token
+		case refusal.Reason == v1alpha1.ReasonSecretForbidden:
+			w.unknown[ref] = true
+		}
+	}
+	return w, errors.Join(failures...)
+}
+
+// change makes a Mac's Secret hold what is wanted, and says whether it did not.
+func change(s *corev1.Secret, w wants) bool {
+	next := maps.Clone(s.Data)
+	if next == nil {
+		next = map[string][]byte{}
+	}
+	maps.DeleteFunc(next, func(k string, _ []byte) bool {
+		ref, ours := strings.CutPrefix(k, v1alpha1.HubTokenKeyPrefix)
+		return ours && w.tokens[ref] == nil && !w.unknown[ref]
+	})
+	for ref, token := range w.tokens {
+		next[v1alpha1.HubTokenKeyPrefix+ref] = token
+	}
+	if maps.EqualFunc(s.Data, next, bytes.Equal) {
+		return false
+	}
+	s.Data = next
+	return true
+}

@@ -1,0 +1,227 @@
+// Package jointoken makes the one-time token with which a Mac joins.
+//
+// It owns the making: the MacNode where there is none, the Secret that a token
+// lives and dies with, and the TokenRequest bound to it. It acts with the
+// rights of whoever calls it: to read and create MacNodes, and in the
+// operator's namespace to create, read, update and delete Secrets and to create
+// tokens of ServiceAccounts. It refuses a Mac that is joined and alive, unless
+// it is told that the Mac is to join again, and an API server that the Mac
+// could not verify. It prints nothing: the token is a secret.
+//
+// Start reading at Mint.
+package jointoken
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/join"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Lives of a token. The API server makes none that is shorter than Shortest.
+const (
+	DefaultLife = time.Hour
+	Shortest    = 10 * time.Minute
+	Longest     = 24 * time.Hour
+)
+
+// accountWithin is how long the operator may take to make a new Mac's account.
+const accountWithin = 30 * time.Second
+
+// Errors that callers may want to tell apart.
+var (
+	// ErrAlive says that the Mac is joined and was heard from lately.
+	ErrAlive = errors.New("is joined and alive; a join token would give its place to another machine")
+	// ErrNoAccount says that nobody made the Mac's account.
+	ErrNoAccount = errors.New("the operator has not made its account: does it run?")
+)
+
+// Options say for which Mac, and how it reaches the API server.
+type Options struct {
+	// Mac is the name of the MacNode.
+	Mac string
+	// Labels of the MacNode, if it is made.
+	Labels map[string]string
+	// Namespace of the operator.
+	Namespace string
+	// Server is the https URL by which the Mac reaches the API server, and CA
+	// the certificates, in PEM, that it is known by; empty: the Mac's own roots.
+	Server string
+	CA     []byte
+	// Life of the token; 0 means DefaultLife.
+	Life time.Duration
+	// Again permits a token for a Mac that is joined and alive.
+	Again bool
+}
+
+// Endpoint says how the API server of a client configuration is reached and
+// known. Its errors name what a Mac could not verify.
+func Endpoint(config *rest.Config) (server string, ca []byte, err error) {
+	u, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return "", nil, fmt.Errorf("address of the API server: %w", err)
+	}
+	if u.Scheme != "https" || config.Insecure {
+		return "", nil, fmt.Errorf("the API server %s is reached without checking its certificate; a Mac joins only one that it can verify: put certificate-authority-data into the kubeconfig", u)
+	}
+	if config.ServerName != "" {
+		return "", nil, fmt.Errorf("the API server %s is known as %s by the kubeconfig's tls-server-name; name it by an address that its certificate has", u, config.ServerName)
+	}
+	ca = config.CAData
+	if len(ca) == 0 && config.CAFile != "" {
+		if ca, err = os.ReadFile(config.CAFile); err != nil {
+			return "", nil, fmt.Errorf("CA of the API server: %w", err)
+		}
+	}
+	return strings.TrimSuffix(u.String(), "/"), ca, nil
+}
+
+// Mint makes a token for one Mac and burns those that were made before. It says
+// until when the token may be used.
+func Mint(ctx context.Context, c client.Client, o Options) (token string, expires time.Time, err error) {
+	if o.Life == 0 {
+		o.Life = DefaultLife
+	}
+	if err := join.CheckMac(o.Mac); err != nil {
+		return "", time.Time{}, err
+	}
+	if o.Life < Shortest || o.Life > Longest {
+		return "", time.Time{}, fmt.Errorf("a join token is good for %s to %s, not for %s", Shortest, Longest, o.Life)
+	}
+	// A token that could not be printed is refused before anything is made.
+	t := join.Token{Server: o.Server, CA: o.CA, Namespace: o.Namespace, Mac: o.Mac, Credential: "none", Expires: time.Now().Add(o.Life)}
+	if _, err := t.Encode(); err != nil {
+		return "", time.Time{}, err
+	}
+	if err := ensureMac(ctx, c, o); err != nil {
+		return "", time.Time{}, err
+	}
+	anchor, err := newAnchor(ctx, c, o)
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	if t.Credential, t.Expires, err = request(ctx, c, anchor, o); err != nil {
+		return "", time.Time{}, errors.Join(err, client.IgnoreNotFound(c.Delete(context.WithoutCancel(ctx), anchor)))
+	}
+	token, err = t.Encode()
+	return token, t.Expires, err
+}
+
+func ensureMac(ctx context.Context, c client.Client, o Options) error {
+	mac := &v1alpha1.MacNode{}
+	err := c.Get(ctx, client.ObjectKey{Name: o.Mac}, mac)
+	switch {
+	case apierrors.IsNotFound(err):
+		mac = &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: o.Mac, Labels: o.Labels}}
+		err = c.Create(ctx, mac)
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("make MacNode %s: %w", o.Mac, err)
+		}
+	case err != nil:
+		return fmt.Errorf("read MacNode %s: %w", o.Mac, err)
+	case !mac.DeletionTimestamp.IsZero():
+		return fmt.Errorf("MacNode %s is being deleted; wait until it is gone", o.Mac)
+	case !o.Again && meta.IsStatusConditionTrue(mac.Status.Conditions, v1alpha1.ConditionReady):
+		return fmt.Errorf("%s %w", o.Mac, ErrAlive)
+	}
+	return nil
+}
+
+// newAnchor makes the Secret that the token is bound to. There is one for each
+// Mac: deleting the old one burns the tokens that were bound to it.
+func newAnchor(ctx context.Context, c client.Client, o Options) (*corev1.Secret, error) {
+	anchor := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: join.Account(o.Mac), Labels: map[string]string{v1alpha1.LabelMac: o.Mac}},
+		Type:       corev1.SecretTypeOpaque,
+	}
+	if err := c.Delete(ctx, anchor.DeepCopy()); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("burn the earlier join token of Mac %s: %w", o.Mac, err)
+	}
+	if err := c.Create(ctx, anchor); err != nil {
+		return nil, fmt.Errorf("make Secret %s: %w", anchor.Name, err)
+	}
+	return anchor, nil
+}
+
+// request gets the token and writes into the Secret which one it is.
+func request(ctx context.Context, c client.Client, anchor *corev1.Secret, o Options) (string, time.Time, error) {
+	seconds := int64(o.Life / time.Second)
+	r := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: &seconds,
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: anchor.Name, UID: anchor.UID},
+	}}
+	if err := whenThereIsAnAccount(ctx, c, o, r); err != nil {
+		return "", time.Time{}, err
+	}
+	id, err := credentialID(r.Status.Token)
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	expires := r.Status.ExpirationTimestamp.Time
+	anchor.Data = map[string][]byte{join.KeyCredential: []byte(id), join.KeyExpires: []byte(expires.UTC().Format(time.RFC3339))}
+	if err := c.Update(ctx, anchor); err != nil {
+		return "", time.Time{}, fmt.Errorf("write Secret %s: %w", anchor.Name, err)
+	}
+	return r.Status.Token, expires, nil
+}
+
+// whenThereIsAnAccount waits for the operator, which makes the account of a new
+// Mac within moments.
+func whenThereIsAnAccount(ctx context.Context, c client.Client, o Options, r *authenticationv1.TokenRequest) error {
+	limited, cancel := context.WithTimeout(ctx, accountWithin)
+	defer cancel()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: join.Account(o.Mac)}}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := c.SubResource("token").Create(limited, account, r)
+		if !apierrors.IsNotFound(err) {
+			if err != nil {
+				return fmt.Errorf("token of account %s: %w", account.Name, err)
+			}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-limited.Done():
+			return fmt.Errorf("MacNode %s is there, but after %s %w See `kubectl -n %s get deployment metalfleet-operator`", o.Mac, accountWithin, ErrNoAccount, o.Namespace)
+		case <-tick.C:
+		}
+	}
+}
+
+// credentialID is the id by which the API server names the token in whatever it
+// is used for.
+func credentialID(token string) (string, error) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return "", errors.New("the API server's token is no JSON Web Token; Kubernetes 1.32 or newer is needed")
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return "", fmt.Errorf("read the API server's token: %w", err)
+	}
+	var claims struct {
+		ID string `json:"jti"`
+	}
+	if err := json.Unmarshal(raw, &claims); err != nil || claims.ID == "" {
+		return "", errors.New("the API server's token has no id; Kubernetes 1.32 or newer is needed")
+	}
+	return "JTI=" + claims.ID, nil
+}

@@ -1,0 +1,143 @@
+package identity
+
+import (
+	"crypto/ecdsa"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"metalfleet.dev/metalfleet/api/join"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// credentialID is where the API server says which token made a request.
+const credentialID = "authentication.kubernetes.io/credential-id"
+
+// usages are those that a Mac's certificate has, and no others.
+var usages = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
+
+// requester is the account of a Mac that made a request.
+type requester struct {
+	mac, account string
+	// joins: the account is the one that a join token speaks for.
+	joins bool
+}
+
+// requesterOf reads the user name that the API server stamped on a request.
+func requesterOf(namespace, username string) (requester, bool) {
+	account, ok := strings.CutPrefix(username, "system:serviceaccount:"+namespace+":")
+	if !ok {
+		return requester{}, false
+	}
+	mac, joins := strings.CutPrefix(account, join.Account(""))
+	if !joins {
+		if mac, ok = strings.CutPrefix(account, v1alpha1.AgentObjectName("")); !ok {
+			return requester{}, false
+		}
+	}
+	return requester{mac: mac, account: account, joins: joins}, join.CheckMac(mac) == nil
+}
+
+// cutRequest reads a Mac's name out of the name of the request by which it joins.
+func cutRequest(name string) (mac string, ok bool) {
+	return strings.CutPrefix(name, join.RequestName(join.Account("")))
+}
+
+// petition is a request with all that it is judged by. What is nil does not
+// exist.
+type petition struct {
+	request *certificatesv1.CertificateSigningRequest
+	from    requester
+	known   bool // from is a Mac's account
+	mac     *v1alpha1.MacNode
+	account *corev1.ServiceAccount
+	anchor  *corev1.Secret // what the join token is bound to
+}
+
+// refusal is why a request is denied.
+type refusal struct{ reason, message string }
+
+// judge says whose certificate a request gets, or why it gets none. It trusts
+// nothing that the requester wrote: the user, its UID and the credential's id
+// are the API server's own words, and the rest has to be exactly what a Mac's
+// agent sends.
+func judge(p petition) (*ecdsa.PublicKey, *refusal) {
+	if no := judgeRequester(p); no != nil {
+		return nil, no
+	}
+	spec := p.request.Spec
+	if !equalUsages(spec.Usages) {
+		return nil, &refusal{join.ReasonWrongRequest, fmt.Sprintf("its usages are %q, want %q", spec.Usages, usages)}
+	}
+	key, err := join.CheckRequest(spec.Request, p.from.mac)
+	if err != nil {
+		return nil, &refusal{join.ReasonWrongRequest, err.Error()}
+	}
+	if p.from.joins {
+		if no := judgeToken(p); no != nil {
+			return nil, no
+		}
+	}
+	return key, nil
+}
+
+// judgeRequester asks whether the account is one of a Mac of now, and keeps to
+// its own request's name.
+func judgeRequester(p petition) *refusal {
+	spec := p.request.Spec
+	switch {
+	case !p.known:
+		return &refusal{join.ReasonNotAMac, fmt.Sprintf("%s is no account of a Mac", spec.Username)}
+	case p.request.Name != join.RequestName(p.from.account):
+		return &refusal{join.ReasonWrongName, fmt.Sprintf("account %s may make the request %s alone", p.from.account, join.RequestName(p.from.account))}
+	case p.mac == nil || !p.mac.DeletionTimestamp.IsZero():
+		return &refusal{join.ReasonNoMac, fmt.Sprintf("there is no MacNode %s; make one, and a join token for it", p.from.mac)}
+	case p.account == nil || types.UID(spec.UID) != p.account.UID:
+		return &refusal{join.ReasonOldAccount, fmt.Sprintf("account %s was deleted since, with its MacNode; this Mac has to join again", p.from.account)}
+	}
+	return nil
+}
+
+// judgeToken asks whether it is this request that the join token is for.
+func judgeToken(p petition) *refusal {
+	switch {
+	case p.anchor == nil:
+		return &refusal{join.ReasonTokenUsed, "the join token was used or burned; make a new one"}
+	case !slices.Equal([]string(p.request.Spec.Extra[credentialID]), []string{string(p.anchor.Data[join.KeyCredential])}):
+		return &refusal{join.ReasonTokenReplaced, "a newer join token was made for this Mac; use that one, or make another"}
+	}
+	if by := p.anchor.Data[join.KeyRequest]; len(by) > 0 && string(by) != string(p.request.UID) {
+		return &refusal{join.ReasonTokenUsed, "the join token was used by another request; if that was not this Mac, delete the MacNode and begin again"}
+	}
+	return nil
+}
+
+func equalUsages(have []certificatesv1.KeyUsage) bool {
+	sorted := slices.Sorted(slices.Values(have))
+	return slices.Equal(sorted, usages)
+}
+
+// lifeOf is how long a certificate is good for: what was asked for, and never
+// longer than the limit.
+func lifeOf(asked *int32, limit time.Duration) time.Duration {
+	if asked == nil {
+		return limit
+	}
+	return min(time.Duration(*asked)*time.Second, limit)
+}
+
+// accessSeconds is how long a Mac's own API token is good for. The agent renews
+// it long before; a Mac that was off for longer joins again.
+const accessSeconds = 7 * 24 * 3600
+
+// accessRequest asks for the token of a Mac's own account.
+func accessRequest() *authenticationv1.TokenRequest {
+	seconds := int64(accessSeconds)
+	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+}

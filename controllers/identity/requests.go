@@ -1,0 +1,276 @@
+package identity
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"fmt"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/join"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// +kubebuilder:rbac:groups=certificates.k8s.io,resources=certificatesigningrequests,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=certificates.k8s.io,resources=certificatesigningrequests/approval;certificatesigningrequests/status,verbs=update
+// +kubebuilder:rbac:groups=certificates.k8s.io,resources=signers,resourceNames=metalfleet.dev/agent,verbs=approve;sign
+
+// collectWithin is how long a certificate lies ready for a Mac that joins. The
+// agent says earlier that it has all it needs, by deleting its request.
+const collectWithin = 2 * time.Minute
+
+// Requests approves and signs what Macs ask for under our signer name, and
+// burns join tokens that are used.
+type Requests struct {
+	Client client.Client
+	// Live reads past the cache: a denial is final, so it must not come from
+	// what a cache has not heard of yet.
+	Live   client.Reader
+	Issuer *Issuer
+	// Life is the most that a Mac's certificate is good for.
+	Life time.Duration
+}
+
+// SetupWithManager starts the reconciler. It is told of requests, and of the
+// Secrets that join tokens are bound to, as the requests of their accounts.
+func (r *Requests) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	anchors := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		mac := o.GetLabels()[v1alpha1.LabelMac]
+		if mac == "" || o.GetName() != join.Account(mac) {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: join.RequestName(o.GetName())}}}
+	})
+	ours := predicate.NewPredicateFuncs(func(o client.Object) bool {
+		return o.(*certificatesv1.CertificateSigningRequest).Spec.SignerName == join.Signer
+	})
+	return ctrl.NewControllerManagedBy(mgr).Named("identity-requests").WithOptions(o).
+		For(&certificatesv1.CertificateSigningRequest{}, builder.WithPredicates(ours)).
+		Watches(&corev1.Secret{}, anchors).
+		Complete(r)
+}
+
+// Reconcile brings one request to its end, and its join token with it.
+func (r *Requests) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var csr certificatesv1.CertificateSigningRequest
+	err := r.Client.Get(ctx, req.NamespacedName, &csr)
+	switch {
+	case apierrors.IsNotFound(err):
+		return r.burnUseless(ctx, req.Name)
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("read request %s: %w", req.Name, err)
+	case csr.Spec.SignerName != join.Signer || has(&csr, certificatesv1.CertificateDenied) || has(&csr, certificatesv1.CertificateFailed):
+		return reconcile.Result{}, nil
+	case len(csr.Status.Certificate) > 0:
+		return r.burnCollected(ctx, &csr)
+	}
+	p, err := r.gather(ctx, &csr)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	key, no := judge(p)
+	if no != nil {
+		return reconcile.Result{}, r.refuse(ctx, &csr, *no)
+	}
+	if err := r.grant(ctx, p, key); err != nil {
+		return reconcile.Result{}, err
+	}
+	if !p.from.joins {
+		return reconcile.Result{}, nil
+	}
+	// Until a Mac that does not say so has surely collected what it needs.
+	return reconcile.Result{RequeueAfter: collectWithin}, nil
+}
+
+// gather reads all that a request is judged by.
+func (r *Requests) gather(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (petition, error) {
+	p := petition{request: csr}
+	p.from, p.known = requesterOf(r.Issuer.Namespace, csr.Spec.Username)
+	if !p.known {
+		return p, nil
+	}
+	mac, account, anchor := &v1alpha1.MacNode{}, &corev1.ServiceAccount{}, &corev1.Secret{}
+	here := func(name string) client.ObjectKey {
+		return client.ObjectKey{Namespace: r.Issuer.Namespace, Name: name}
+	}
+	for _, read := range []struct {
+		key  client.ObjectKey
+		into client.Object
+		keep func()
+	}{
+		{client.ObjectKey{Name: p.from.mac}, mac, func() { p.mac = mac }},
+		{here(p.from.account), account, func() { p.account = account }},
+		{here(join.Account(p.from.mac)), anchor, func() { p.anchor = anchor }},
+	} {
+		err := r.Live.Get(ctx, read.key, read.into)
+		if client.IgnoreNotFound(err) != nil {
+			return p, fmt.Errorf("read %T %s for a request: %w", read.into, read.key.Name, err)
+		}
+		if err == nil {
+			read.keep()
+		}
+	}
+	return p, nil
+}
+
+// refuse denies a request; one that somebody else has approved fails.
+func (r *Requests) refuse(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, no refusal) error {
+	log := ctrl.LoggerFrom(ctx).WithValues("CertificateSigningRequest", csr.Name, "requester", csr.Spec.Username)
+	var err error
+	if has(csr, certificatesv1.CertificateApproved) {
+		setCondition(csr, certificatesv1.CertificateFailed, no.reason, no.message)
+		err = r.Client.Status().Update(ctx, csr)
+	} else {
+		setCondition(csr, certificatesv1.CertificateDenied, no.reason, no.message)
+		err = r.Client.SubResource("approval").Update(ctx, csr)
+	}
+	if err != nil {
+		return fmt.Errorf("refuse request %s: %w", csr.Name, err)
+	}
+	log.Info("Certificate refused", "reason", no.reason, "message", no.message)
+	return nil
+}
+
+// grant approves and signs. The join token is claimed first: of two requests
+// made with it one meets a conflict, and is refused when it is judged again.
+func (r *Requests) grant(ctx context.Context, p petition, key *ecdsa.PublicKey) error {
+	ca, err := r.Issuer.load(ctx)
+	if err != nil {
+		return err
+	}
+	if p.from.joins {
+		if err := r.claim(ctx, p, key); err != nil {
+			return err
+		}
+	}
+	csr := p.request
+	if !has(csr, certificatesv1.CertificateApproved) {
+		setCondition(csr, certificatesv1.CertificateApproved, join.ReasonIssued, "asked for by the account of Mac "+p.from.mac)
+		if err := r.Client.SubResource("approval").Update(ctx, csr); err != nil {
+			return fmt.Errorf("approve request %s: %w", csr.Name, err)
+		}
+	}
+	life := lifeOf(csr.Spec.ExpirationSeconds, r.Life)
+	if csr.Status.Certificate, err = ca.issueMac(key, p.from.mac, r.Issuer.Clock.Now(), life); err != nil {
+		return err
+	}
+	if err := r.Client.Status().Update(ctx, csr); err != nil {
+		return fmt.Errorf("store certificate of request %s: %w", csr.Name, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Certificate issued", "MacNode", p.from.mac, "joins", p.from.joins, "life", life.String())
+	return nil
+}
+
+// claim gives the join token to this request, with what the Mac needs to go on
+// without it: the first token of its own account, sealed to the request's key.
+func (r *Requests) claim(ctx context.Context, p petition, key *ecdsa.PublicKey) error {
+	if len(p.anchor.Data[join.KeyAccess]) > 0 {
+		return nil // by an earlier pass, for this request: judge saw to that
+	}
+	own := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: v1alpha1.AgentObjectName(p.from.mac)}}
+	token := accessRequest()
+	if err := r.Client.SubResource("token").Create(ctx, own, token); err != nil {
+		return fmt.Errorf("token of account %s: %w", own.Name, err)
+	}
+	sealed, err := join.Seal(key, string(p.request.UID), join.Access{Token: token.Status.Token, Expires: token.Status.ExpirationTimestamp.Time})
+	if err != nil {
+		return err
+	}
+	p.anchor.Data[join.KeyRequest], p.anchor.Data[join.KeyAccess] = []byte(p.request.UID), sealed
+	if err := r.Client.Update(ctx, p.anchor, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+		return fmt.Errorf("claim the join token of Mac %s: %w", p.from.mac, err)
+	}
+	return nil
+}
+
+// burnUseless deletes the Secret of a join token that was used or has ended;
+// its request is gone.
+func (r *Requests) burnUseless(ctx context.Context, request string) (reconcile.Result, error) {
+	anchor, err := r.anchorOf(ctx, request)
+	if anchor == nil || err != nil {
+		return reconcile.Result{}, err
+	}
+	if len(anchor.Data[join.KeyRequest]) > 0 {
+		return reconcile.Result{}, r.burn(ctx, anchor)
+	}
+	ends, err := time.Parse(time.RFC3339, string(anchor.Data[join.KeyExpires]))
+	if err != nil {
+		return reconcile.Result{}, nil // whoever makes it has not written it whole yet
+	}
+	if left := ends.Sub(r.Issuer.Clock.Now()); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil // until the token has ended
+	}
+	return reconcile.Result{}, r.burn(ctx, anchor)
+}
+
+// burnCollected deletes it some time after the certificate was there.
+func (r *Requests) burnCollected(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (reconcile.Result, error) {
+	anchor, err := r.anchorOf(ctx, csr.Name)
+	if anchor == nil || err != nil || string(anchor.Data[join.KeyRequest]) != string(csr.UID) {
+		return reconcile.Result{}, err
+	}
+	var since time.Time
+	for _, c := range csr.Status.Conditions {
+		if c.Type == certificatesv1.CertificateApproved {
+			since = c.LastUpdateTime.Time
+		}
+	}
+	if left := since.Add(collectWithin).Sub(r.Issuer.Clock.Now()); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil // until it is surely collected
+	}
+	return reconcile.Result{}, r.burn(ctx, anchor)
+}
+
+// anchorOf is the Secret behind the request of an account that joins; nil:
+// there is none.
+func (r *Requests) anchorOf(ctx context.Context, request string) (*corev1.Secret, error) {
+	var anchor corev1.Secret
+	mac, ok := cutRequest(request)
+	if !ok {
+		return nil, nil
+	}
+	err := r.Live.Get(ctx, client.ObjectKey{Namespace: r.Issuer.Namespace, Name: join.Account(mac)}, &anchor)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read join token of Mac %s: %w", mac, err)
+	}
+	return &anchor, nil
+}
+
+func (r *Requests) burn(ctx context.Context, anchor *corev1.Secret) error {
+	err := r.Client.Delete(ctx, anchor, client.Preconditions{UID: &anchor.UID})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a newer one is none of ours
+		return fmt.Errorf("burn join token %s: %w", anchor.Name, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Join token burned", "Secret", client.ObjectKeyFromObject(anchor))
+	return nil
+}
+
+func has(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) bool {
+	for _, c := range csr.Status.Conditions {
+		if c.Type == kind {
+			return true
+		}
+	}
+	return false
+}
+
+func setCondition(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType, reason, message string) {
+	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message,
+	})
+}

@@ -1,0 +1,84 @@
+// Package hubsecret reads the Secrets that deployments name for their hub.
+//
+// It owns how often that is done: the operator may get such a Secret by its
+// name, and neither list nor watch Secrets outside its own namespace, so all
+// who want one ask here, and an answer holds for a few seconds. It refuses to
+// hand out what is no hub token, and says why in a sentence.
+//
+// Start reading at Reader.Read.
+package hubsecret
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// How long an answer holds, and when whoever was given one asks again: nothing
+// tells us of a change.
+const (
+	holds = 3 * time.Second
+	// AgainGood is when to ask again for a token, which its owner may replace.
+	AgainGood = 10 * time.Second
+	// AgainMissing is when to ask again where there was none.
+	AgainMissing = 5 * time.Second
+)
+
+// maxAnswers bounds what is remembered.
+const maxAnswers = 10_000
+
+// Reader reads Secrets from the API server itself, past every cache.
+type Reader struct {
+	Live  client.Reader
+	Clock clock.PassiveClock
+
+	// mu guards what follows.
+	mu      sync.Mutex
+	answers map[client.ObjectKey]answer
+}
+
+type answer struct {
+	at      time.Time
+	token   []byte
+	refusal *fleet.Refusal
+}
+
+// Read returns the token, or why there is none. An error says that nothing is
+// known.
+func (r *Reader) Read(ctx context.Context, key client.ObjectKey) ([]byte, *fleet.Refusal, error) {
+	now := r.Clock.Now()
+	r.mu.Lock()
+	a, ok := r.answers[key]
+	r.mu.Unlock()
+	if ok && now.Sub(a.at) < holds && !now.Before(a.at) {
+		return a.token, a.refusal, nil
+	}
+	a = answer{at: now}
+	var s corev1.Secret
+	err := r.Live.Get(ctx, key, &s)
+	switch {
+	case apierrors.IsNotFound(err):
+		a.refusal = fleet.NoSecret(key.Namespace, key.Name)
+	case apierrors.IsForbidden(err):
+		a.refusal = fleet.UnreadableSecret(key.Namespace, key.Name)
+	case err != nil:
+		return nil, nil, fmt.Errorf("read Secret %s: %w", key, err)
+	default:
+		a.token, a.refusal = fleet.HubToken(&s)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.answers == nil || len(r.answers) >= maxAnswers {
+		r.answers = map[client.ObjectKey]answer{}
+	}
+	r.answers[key] = a
+	return a.token, a.refusal, nil
+}

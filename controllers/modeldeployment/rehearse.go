@@ -1,0 +1,109 @@
+package modeldeployment
+
+import (
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// Rehearsal asks what the reconciler would do with a deployment, by the same
+// decisions and without an effect. A program that previews a manifest fills it
+// with what the API server holds.
+type Rehearsal struct {
+	Now        time.Time
+	Deployment *v1alpha1.ModelDeployment
+	// Deployments of the whole cluster, for the names.
+	Deployments []v1alpha1.ModelDeployment
+	Macs        []v1alpha1.MacNode
+	// Revisions of this deployment.
+	Revisions []appsv1.ControllerRevision
+	// Record stands in for what an inspection would find; nil: what is known.
+	Record *model.Record
+}
+
+// Outcome is what the condition Accepted would say, and the engine where it
+// would be true.
+type Outcome struct {
+	Status          metav1.ConditionStatus
+	Reason, Message string
+	Engine          *fleet.Engine
+	// Revision is the name that the engine's ControllerRevision has or would get.
+	Revision string
+}
+
+// Accept decides as a pass of the reconciler does.
+func (r Rehearsal) Accept() (Outcome, error) {
+	s, err := r.scope()
+	if err != nil {
+		return Outcome{}, err
+	}
+	v := accept(s)
+	out := Outcome{Status: v.condition.Status, Reason: v.condition.Reason, Message: v.condition.Message, Engine: v.engine}
+	// A name that is taken outweighs all else: no other record changes it.
+	if r.Record != nil && v.condition.Reason != v1alpha1.ReasonNameConflict {
+		out = resolved(&r.Deployment.Spec, *r.Record)
+	}
+	if out.Engine == nil {
+		return out, nil
+	}
+	out.Revision, err = r.revisionOf(s, *out.Engine)
+	return out, err
+}
+
+// resolved judges a record that no Mac of the fleet reported for this source.
+func resolved(spec *v1alpha1.ModelDeploymentSpec, record model.Record) Outcome {
+	engine, refusal := fleet.Resolve(spec, record)
+	if refusal != nil {
+		return Outcome{Status: metav1.ConditionFalse, Reason: refusal.Reason, Message: refusal.Message}
+	}
+	return Outcome{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted, Message: describe(&record), Engine: &engine}
+}
+
+func (r Rehearsal) scope() (*scope, error) {
+	revisions, err := decodeRevisions(r.Revisions)
+	if err != nil {
+		return nil, err
+	}
+	return &scope{now: r.Now, deployment: r.Deployment, deployments: r.Deployments, macs: r.Macs, revisions: revisions}, nil
+}
+
+// revisionOf finds the revision that holds an engine, or names the one that
+// would be made.
+func (r Rehearsal) revisionOf(s *scope, e fleet.Engine) (string, error) {
+	hash, err := e.Hash()
+	if err != nil {
+		return "", err
+	}
+	for _, have := range s.revisions {
+		if other, err := have.engine.Hash(); err == nil && other == hash {
+			return have.object.Name, nil
+		}
+	}
+	return revisionName(r.Deployment, hash), nil
+}
+
+// Step says which replicas one pass would create and remove, beside those that
+// exist.
+func (r Rehearsal) Step(o Outcome, existing []v1alpha1.ModelReplica) (create []v1alpha1.ModelReplica, remove []*v1alpha1.ModelReplica, err error) {
+	if o.Engine == nil {
+		return nil, nil, fmt.Errorf("rehearse %s/%s: it is not accepted (%s)", r.Deployment.Namespace, r.Deployment.Name, o.Reason)
+	}
+	object := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: o.Revision}}
+	s := &scope{now: r.Now, deployment: r.Deployment, current: &revision{object: object, engine: *o.Engine}}
+	c := plan(s.wish(), existing, r.Now)
+	for _, b := range c.create {
+		replica, err := newReplica(s, b)
+		if err != nil {
+			return nil, nil, err
+		}
+		replica.CreationTimestamp = metav1.NewTime(r.Now)
+		create = append(create, *replica)
+	}
+	return create, c.remove, nil
+}

@@ -1,0 +1,76 @@
+package modeldeployment
+
+import (
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
+)
+
+// rehearsed is a deployment of two replicas in a cluster without Macs.
+func rehearsed() Rehearsal {
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m", UID: "u"}}
+	d.Spec.Model.Source = "file://m.gguf"
+	d.Spec.Replicas = ptr.To[int32](2)
+	return Rehearsal{Now: time.Unix(1_800_000_000, 0), Deployment: d, Deployments: []v1alpha1.ModelDeployment{*d}}
+}
+
+func TestARehearsalNeverGuesses(t *testing.T) {
+	r := rehearsed()
+	o, err := r.Accept()
+	if err != nil || o.Status != metav1.ConditionUnknown || o.Engine != nil {
+		t.Fatalf("a source that nobody looked at: %+v, %v", o, err)
+	}
+	if _, _, err := r.Step(o, nil); err == nil {
+		t.Error("replicas were made of a model that is not known")
+	}
+}
+
+func TestARehearsalMakesWhatAPassWould(t *testing.T) {
+	r := rehearsed()
+	record := fleettest.Model("file://m.gguf", "seed", 98_000_000)
+	r.Record = &record
+	o, err := r.Accept()
+	if err != nil || o.Engine == nil {
+		t.Fatalf("got %+v, %v", o, err)
+	}
+	create, remove, err := r.Step(o, nil)
+	if err != nil || len(create) != 2 || len(remove) != 0 || create[0].Spec.Revision != o.Revision || create[0].Spec.ReservedBytes <= record.Bytes() {
+		t.Fatalf("creates %+v, removes %v, %v", create, remove, err)
+	}
+	// The revision exists: the same name, and nothing more to create.
+	raw, err := o.Engine.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Revisions = []appsv1.ControllerRevision{{ObjectMeta: metav1.ObjectMeta{Name: "m-known"}, Data: runtime.RawExtension{Raw: raw}}}
+	again, err := r.Accept()
+	if err != nil || again.Revision != "m-known" {
+		t.Fatalf("got %+v, %v", again, err)
+	}
+	for i := range create {
+		create[i].Spec.Revision = again.Revision
+	}
+	if create, remove, err = r.Step(again, create); err != nil || len(create)+len(remove) != 0 {
+		t.Errorf("a settled deployment: creates %d, removes %d, %v", len(create), len(remove), err)
+	}
+}
+
+func TestARehearsedNameConflictIsOneWithAnyRecord(t *testing.T) {
+	r := rehearsed()
+	older := *r.Deployment.DeepCopy()
+	older.UID, older.Name, older.Spec.ServedNames = "older", "other", []string{"m"}
+	r.Deployment.CreationTimestamp = metav1.NewTime(r.Now)
+	r.Deployments = append(r.Deployments, older)
+	record := fleettest.Model("file://m.gguf", "seed", 98_000_000)
+	r.Record = &record
+	if o, err := r.Accept(); err != nil || o.Reason != v1alpha1.ReasonNameConflict || o.Engine != nil {
+		t.Errorf("got %+v, %v", o, err)
+	}
+}

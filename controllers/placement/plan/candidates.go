@@ -1,0 +1,60 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Candidate is one Mac beside one replica, for people who ask why.
+type Candidate struct {
+	// Mac by its name.
+	Mac string
+	// Fits says that the replica could go there.
+	Fits bool
+	// Why not, in words; where it fits, what is promised there already.
+	Why string
+	// FreeBytes are left there beside what stays in memory; 0 where the
+	// capacity is unknown.
+	FreeBytes int64
+}
+
+// Candidates says of every Mac, sorted by name, whether Pick may choose it for
+// a replica, by the same filter. One that Pick waits for does not fit yet.
+func (s *Snapshot) Candidates(r *v1alpha1.ModelReplica) []Candidate {
+	out := make([]Candidate, 0, len(s.macs))
+	for _, st := range s.macs {
+		c := Candidate{Mac: st.mac.Name, FreeBytes: max(0, st.mac.Status.Memory.CapacityBytes-st.promise.Always)}
+		rejected, ok := s.filter(st, r)
+		if ok {
+			c.Fits = true
+			c.Why = fmt.Sprintf("%s of %s are promised there", v1alpha1.FormatBytes(st.promise.Always), v1alpha1.FormatBytes(st.mac.Status.Memory.CapacityBytes))
+		} else {
+			c.Why = rejected.alone(r)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// alone says why one Mac was rejected, as a sentence of its own.
+func (r rejection) alone(replica *v1alpha1.ModelReplica) string {
+	need := v1alpha1.FormatBytes(replica.Spec.ReservedBytes)
+	switch r.kind {
+	case tooSmall:
+		return fmt.Sprintf("too small even when empty (need %s, capacity %s)", need, v1alpha1.FormatBytes(r.bytes))
+	case short:
+		return fmt.Sprintf("short of memory (need %s, free %s)", need, v1alpha1.FormatBytes(r.bytes))
+	case avoided:
+		why := fmt.Sprintf("avoided after a refusal, for %s more", r.left.Round(time.Second))
+		for _, a := range replica.Spec.Avoid {
+			if a.Name == r.mac && a.Reason != "" {
+				why += ": " + a.Reason
+			}
+		}
+		return why
+	default:
+		return r.words()
+	}
+}

@@ -1,0 +1,40 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+func TestEveryMacHasItsOwnReason(t *testing.T) {
+	refused := func(r *v1alpha1.ModelReplica) {
+		r.Spec.Avoid = []v1alpha1.AvoidedMac{{Name: "e", Until: metav1.NewTime(now.Add(90 * time.Second)), Reason: "the ledger has no room"}}
+	}
+	r := replica("r", 8*gib, refused)
+	s := NewSnapshot([]v1alpha1.MacNode{
+		mac("f", 10*gib), mac("a", 10*gib), mac("b", 4*gib), mac("c", 10*gib, cordonedMac), mac("d", 10*gib, silentMac), mac("e", 10*gib),
+	}, []v1alpha1.ModelReplica{replica("s", 6*gib, on("a")), replica("t", gib, on("f"))}, now)
+	var got []string
+	for _, c := range s.Candidates(&r) {
+		got = append(got, fmt.Sprintf("%s %v %s: %s", c.Mac, c.Fits, v1alpha1.FormatBytes(c.FreeBytes), c.Why))
+	}
+	want := []string{
+		"a false 4.0 GiB: short of memory (need 8.0 GiB, free 4.0 GiB)",
+		"b false 4.0 GiB: too small even when empty (need 8.0 GiB, capacity 4.0 GiB)",
+		"c false 10.0 GiB: cordoned",
+		"d false 10.0 GiB: not ready",
+		"e false 10.0 GiB: avoided after a refusal, for 1m30s more: the ledger has no room",
+		"f true 9.0 GiB: 1.0 GiB of 10.0 GiB are promised there",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if d := s.Pick(&r); d.Mac != "f" {
+		t.Errorf("Pick chose %q, and the one candidate is f", d.Mac)
+	}
+}

@@ -1,0 +1,187 @@
+package gateway
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// pipes are connections without a network: their time is the test's.
+type pipes struct {
+	conns chan net.Conn
+	once  sync.Once
+	shut  chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), shut: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.shut:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { p.once.Do(func() { close(p.shut) }); return nil }
+func (p *pipes) Addr() net.Addr { return &net.IPAddr{} }
+
+func (p *pipes) dial() net.Conn {
+	client, server := net.Pipe()
+	p.conns <- server
+	return client
+}
+
+// edge runs a test beside the server that clients meet, with its own settings.
+func edge(t *testing.T, test func(t *testing.T, dial func() net.Conn)) {
+	synctest.Test(t, func(t *testing.T) {
+		handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "in") })
+		s := newServers(Options{Log: logr.Discard()}, handler, prometheus.NewRegistry(), func() bool { return true })
+		p := newPipes()
+		ended := make(chan error, 1)
+		go func() { ended <- s.front.Serve(p) }()
+		test(t, p.dial)
+		if err := s.front.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestAttackSlowHeaders: a client that sends a byte now and then has 10
+// seconds for its headers, and one that sends nothing 2 minutes.
+func TestAttackSlowHeaders(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first string
+		bound time.Duration
+	}{
+		"a byte a second":            {"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ", 10 * time.Second},
+		"a request line without end": {"GET /", 10 * time.Second},
+		"nothing at all":             {"", 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			edge(t, func(t *testing.T, dial func() net.Conn) {
+				c := dial()
+				began := time.Now()
+				var drips sync.WaitGroup
+				drips.Go(func() { drip(c, tc.first) })
+				if _, err := io.Copy(io.Discard, c); err != nil {
+					t.Error(err)
+				}
+				took := time.Since(began)
+				drips.Wait()
+				if took > tc.bound {
+					t.Errorf("the connection was held for %s", took)
+				}
+			})
+		})
+	}
+}
+
+// drip sends a text, and then a byte a second until the other side hangs up.
+func drip(c net.Conn, text string) {
+	second := time.NewTicker(time.Second) // of the test's time
+	defer second.Stop()
+	for text != "" {
+		if _, err := io.WriteString(c, text); err != nil {
+			return
+		}
+		text = "a"
+		<-second.C
+	}
+}
+
+// TestAttackIdleConnections: one that was used is not kept for ever.
+func TestAttackIdleConnections(t *testing.T) {
+	edge(t, func(t *testing.T, dial func() net.Conn) {
+		c := dial()
+		go func() { _, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") }()
+		began := time.Now()
+		if _, err := io.Copy(io.Discard, c); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 2*time.Minute {
+			t.Errorf("the connection was held for %s", took)
+		}
+	})
+}
+
+// TestAttackHeaderBombs: more than about 64 KiB of headers is refused, as one
+// or as many, before it is read to its end.
+func TestAttackHeaderBombs(t *testing.T) {
+	for name, headers := range map[string]string{
+		"one of 1 MiB":      "X-Bomb: " + strings.Repeat("x", 1<<20) + "\r\n",
+		"100,000 small":     strings.Repeat("X-A: b\r\n", 100_000),
+		"one without end":   "X-Bomb: " + strings.Repeat("x", 8<<20),
+		"a key of 128 KiB":  "Authorization: Bearer mf_a_" + strings.Repeat("A", 128<<10) + "\r\n",
+		"a path of 256 KiB": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			edge(t, func(t *testing.T, dial func() net.Conn) {
+				c := dial()
+				path := "/"
+				if headers == "" {
+					path += strings.Repeat("x", 256<<10)
+				}
+				sent := make(chan int, 1)
+				go func() {
+					n, _ := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n"+headers+"\r\n")
+					sent <- n
+				}()
+				resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+					t.Errorf("status %d", resp.StatusCode)
+				}
+				_, err = io.Copy(io.Discard, resp.Body) // the server closes after a moment
+				if err := errors.Join(err, resp.Body.Close(), c.Close()); err != nil {
+					t.Error(err)
+				}
+				if n := <-sent; n > 80<<10 {
+					t.Errorf("%d bytes of it were read", n)
+				}
+			})
+		})
+	}
+}
+
+// TestAttackHTTP2OnTheFront: clients get HTTP/1.1, so that floods of streams,
+// resets and frames have nothing to flood.
+func TestAttackHTTP2OnTheFront(t *testing.T) {
+	edge(t, func(t *testing.T, dial func() net.Conn) {
+		c := dial()
+		go func() { // the server may hang up before it has all
+			_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+		}()
+		b, err := io.ReadAll(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(string(b), "HTTP/1.1 ") || !strings.Contains(string(b), "Connection: close") {
+			t.Errorf("the preface of HTTP/2 is answered with %q", b)
+		}
+		c = dial()
+		go func() {
+			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n")
+		}()
+		if b, err = io.ReadAll(c); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200") {
+			t.Errorf("an upgrade to HTTP/2 is answered with %q, %v", b, err)
+		}
+	})
+}

@@ -1,0 +1,127 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+)
+
+// lastWords is a server whose answers end when hold is closed.
+type lastWords struct {
+	*servers
+	url    string
+	client *http.Client
+	dials  int
+	stop   context.CancelFunc
+	ended  chan error
+}
+
+func startLastWords(t *testing.T, drain time.Duration, hold <-chan struct{}) *lastWords {
+	t.Helper()
+	var listeners [2]net.Listener
+	for i := range listeners {
+		var err error
+		if listeners[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "begun ")
+		_ = http.NewResponseController(w).Flush()
+		if r.URL.Path == "/long" {
+			select {
+			case <-hold:
+			case <-r.Context().Done():
+			}
+		}
+		_, _ = io.WriteString(w, "ended")
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	l := &lastWords{url: "http://" + listeners[0].Addr().String(), stop: stop, ended: make(chan error, 1)}
+	l.servers = newServers(Options{Front: listeners[0], Health: listeners[1], Drain: drain, Log: testr.New(t)}, answer, newRegistry(), func() bool { return true })
+	// One connection, kept: what a client's pool is.
+	l.client = &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		l.dials++
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}}}
+	t.Cleanup(l.client.CloseIdleConnections)
+	go func() { l.ended <- l.run(ctx, make(chan error, 2)) }()
+	t.Cleanup(stop)
+	return l
+}
+
+// read ends an answer and says whether it was the connection's last one.
+func read(t *testing.T, r *http.Response) bool {
+	t.Helper()
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil || string(b) != "begun ended" {
+		t.Errorf("the answer is %q, %v", b, err)
+	}
+	return r.Close
+}
+
+func (l *lastWords) get(t *testing.T, path string) *http.Response {
+	t.Helper()
+	r, err := l.client.Get(l.url + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestAKeptConnectionLosesNoRequestWhenTheGatewayEnds: the answer that ran when
+// the order to end came did not say that its connection ends, so the client
+// sends its next request there.
+func TestAKeptConnectionLosesNoRequestWhenTheGatewayEnds(t *testing.T) {
+	hold := make(chan struct{})
+	l := startLastWords(t, time.Minute, hold)
+	running := l.get(t, "/long")
+	l.stop()
+	for !l.requests.ending.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	close(hold)
+	if read(t, running) {
+		t.Error("an answer that was begun before says that it is the last one")
+	}
+	if last := l.get(t, "/"); !read(t, last) {
+		t.Error("the answer of an ending gateway does not say that it is the connection's last one")
+	}
+	if l.dials != 1 {
+		t.Errorf("the client opened %d connections for two requests, want one", l.dials)
+	}
+	if err := <-l.ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestQuietWaitsForRunningRequestsAndForALullAfterThem(t *testing.T) {
+	l := &lastRequests{}
+	l.running.Store(1)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := l.quiet(ctx, 10*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("with a request that runs: %v", err)
+	}
+	l.running.Store(0)
+	if err := l.quiet(t.Context(), 10*time.Millisecond); err != nil {
+		t.Errorf("with none: %v", err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	go func() {
+		for ctx.Err() == nil {
+			l.begun.Add(1)
+		}
+	}()
+	if err := l.quiet(ctx, 20*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("with short requests all the time: %v", err)
+	}
+}

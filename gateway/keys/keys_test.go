@@ -1,0 +1,379 @@
+package keys
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// stored is a Secret as the API server gives it back.
+func stored(s *corev1.Secret) *corev1.Secret {
+	out := s.DeepCopy()
+	out.Data = map[string][]byte{}
+	for k, v := range s.StringData {
+		out.Data[k] = []byte(v)
+	}
+	out.StringData = nil
+	return out
+}
+
+func made(t *testing.T, name string, g Grant) (*corev1.Secret, string) {
+	t.Helper()
+	s, token, err := NewSecret("keys", name, g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stored(s), token
+}
+
+func TestASecretSaysWhatItsKeyAllows(t *testing.T) {
+	for name, g := range map[string]Grant{
+		"everything": {Models: []string{"*"}},
+		"all of it": {Models: []string{"smollm2", "team-a/chat.v2", "Qwen3:8b"}, ModelNamespaces: []string{"team-b", "team-c"},
+			Expires: time.Date(2030, 1, 31, 0, 0, 0, 0, time.UTC), RequestsPerMinute: 60, TokensPerMinute: 100000},
+		"namespaces alone": {ModelNamespaces: []string{"a"}, RequestsPerMinute: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, token := made(t, "chat.bot-1", g)
+			k, err := Parse(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(g, k.Grant); d != "" || k.Name != "chat.bot-1" {
+				t.Errorf("%s: %s", k.Name, d)
+			}
+			if k.digest != sha256.Sum256([]byte(token)) {
+				t.Error("the digest is another key's")
+			}
+		})
+	}
+}
+
+// TestTheSecretHoldsNoKey: whoever reads it can use nothing of it.
+func TestTheSecretHoldsNoKey(t *testing.T) {
+	s, token, err := NewSecret("keys", "k", Grant{Models: []string{"*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	random := token[strings.LastIndex(token, "_")+1:]
+	for member, value := range s.StringData {
+		if strings.Contains(value, random) {
+			t.Errorf("%s holds the key", member)
+		}
+	}
+	if _, other, _ := NewSecret("keys", "k", Grant{Models: []string{"*"}}); other == token || len(random) < 26 {
+		t.Error("keys are not random")
+	}
+}
+
+func TestABrokenSecretIsRefused(t *testing.T) {
+	good, token := made(t, "k", Grant{Models: []string{"m"}, RequestsPerMinute: 1})
+	with := func(member, value string) func(*corev1.Secret) {
+		return func(s *corev1.Secret) { s.Data[member] = []byte(value) }
+	}
+	without := func(member string) func(*corev1.Secret) { return func(s *corev1.Secret) { delete(s.Data, member) } }
+	for name, tc := range map[string]struct {
+		change func(*corev1.Secret)
+		names  string
+	}{
+		"another type":              {func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }, "type"},
+		"a name too long":           {func(s *corev1.Secret) { s.Name = strings.Repeat("x", 64) }, "name"},
+		"no digest":                 {without("sha256"), "sha256"},
+		"half a digest":             {with("sha256", "00ff"), "sha256"},
+		"a digest too long":         {with("sha256", hex.EncodeToString(make([]byte, 33))), "sha256"},
+		"the key for its digest":    {with("sha256", token), "sha256"},
+		"a member that is no known": {with("expire", "2030-01-01T00:00:00Z"), "expire "},
+		"no word of its end":        {without("expires"), "expires"},
+		"an end that is no time":    {with("expires", "tomorrow"), "expires"},
+		"an empty end":              {with("expires", ""), "expires"},
+		"the zero of times":         {with("expires", "0001-01-01T00:00:00Z"), "expires"},
+		"nothing to ask":            {without("models"), "models"},
+		"only blanks to ask":        {with("models", " ,\n"), "models"},
+		"a model with two slashes":  {with("models", "a/b/c"), "entry 1"},
+		"a model without namespace": {with("models", "m,/b"), "entry 2"},
+		"a pattern":                 {with("models", "team-*"), "entry 1"},
+		"the key for a model":       {with("models", token+"="), "entry 1"},
+		"too many models":           {with("models", strings.Repeat("m,", maxEntries+1)), "entries"},
+		"a namespace of all":        {with("modelNamespaces", "*"), "modelNamespaces entry 1"},
+		"no requests a minute":      {with("requestsPerMinute", "0"), "requestsPerMinute"},
+		"requests that are no word": {with("requestsPerMinute", "60/s"), "requestsPerMinute"},
+		"tokens below zero":         {with("tokensPerMinute", "-1"), "tokensPerMinute"},
+		"tokens beyond reason":      {with("tokensPerMinute", "1000000001"), "tokensPerMinute"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := good.DeepCopy()
+			tc.change(s)
+			_, err := Parse(s)
+			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tc.names) {
+				t.Errorf("Parse = %v, want %q named", err, tc.names)
+			}
+			if err != nil && strings.Contains(err.Error(), token) {
+				t.Error("the refusal tells the key")
+			}
+		})
+	}
+	if _, err := Parse(good); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoKeyIsMadeThatWouldBeRefused(t *testing.T) {
+	for name, g := range map[string]Grant{
+		"":                      {Models: []string{"m"}},
+		"Upper":                 {Models: []string{"m"}},
+		"under_score":           {Models: []string{"m"}},
+		strings.Repeat("x", 64): {Models: []string{"m"}},
+		"nothing":               {},
+		"less":                  {Models: []string{"m"}, RequestsPerMinute: -1},
+		"a-space":               {Models: []string{"m n"}},
+	} {
+		if _, _, err := NewSecret("keys", name, g); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestWhatAKeyMayAsk(t *testing.T) {
+	chat, other := route.Key{Namespace: "team-a", Name: "chat"}, route.Key{Namespace: "team-b", Name: "chat"}
+	for name, tc := range map[string]struct {
+		grant Grant
+		name  string
+		of    route.Key
+		want  bool
+	}{
+		"the name that it lists":                        {Grant{Models: []string{"gpt"}}, "gpt", chat, true},
+		"another name":                                  {Grant{Models: []string{"gpt"}}, "gpt-2", chat, false},
+		"a listed name does not open the full one":      {Grant{Models: []string{"gpt"}}, "team-a/chat", chat, false},
+		"a deployment by its full name":                 {Grant{Models: []string{"team-a/chat"}}, "team-a/chat", chat, true},
+		"a deployment by any of its names":              {Grant{Models: []string{"team-a/chat"}}, "gpt", chat, true},
+		"a name that passed to another deployment":      {Grant{Models: []string{"team-a/chat"}}, "gpt", other, false},
+		"every deployment of a namespace":               {Grant{ModelNamespaces: []string{"team-a"}}, "gpt", chat, true},
+		"nothing of another namespace":                  {Grant{ModelNamespaces: []string{"team-a"}}, "team-b/chat", other, false},
+		"a namespace is no prefix":                      {Grant{ModelNamespaces: []string{"team"}}, "team-a/chat", chat, false},
+		"everything":                                    {Grant{Models: []string{"*"}}, "team-b/chat", other, true},
+		"a bare name that looks like the deployment's":  {Grant{Models: []string{"chat"}}, "team-b/chat", other, false},
+		"a full name is not compared with what is said": {Grant{Models: []string{"team-a/chat"}}, "team-a/chat", other, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := &Key{Grant: tc.grant}
+			if got := k.Allows(tc.name, tc.of); got != tc.want {
+				t.Errorf("Allows(%q, %s) = %v", tc.name, tc.of, got)
+			}
+		})
+	}
+}
+
+func TestBearer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		given []string
+		want  string
+	}{
+		"as OpenAI's clients send it": {[]string{"Bearer mf_k_X"}, "mf_k_X"},
+		"in any case, with spaces":    {[]string{"bearer   mf_k_X "}, "mf_k_X"},
+		"nothing":                     {nil, ""},
+		"another scheme":              {[]string{"Basic mf_k_X"}, ""},
+		"no scheme":                   {[]string{"mf_k_X"}, ""},
+		"two of them":                 {[]string{"Bearer mf_k_X", "Bearer mf_k_Y"}, ""},
+	} {
+		if got := Bearer(http.Header{"Authorization": tc.given}); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// clock stands still until it is told.
+type clock struct{ at time.Time }
+
+func (c *clock) now() time.Time { return c.at }
+
+func newStore(t *testing.T) (*Store, *clock) {
+	t.Helper()
+	c := &clock{at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	return newTestStore(t, c), c
+}
+
+func TestWhoHoldsAKey(t *testing.T) {
+	s, c := newStore(t)
+	secret, token := made(t, "a", Grant{Models: []string{"m"}, Expires: c.at.Add(time.Hour)})
+	s.Set(secret)
+	_, others := made(t, "b", Grant{Models: []string{"m"}})
+	_, again := made(t, "a", Grant{Models: []string{"m"}})
+	for name, tc := range map[string]struct {
+		token string
+		want  Reason
+	}{
+		"the holder":                   {token, ""},
+		"nobody":                       {"", ReasonMissing},
+		"a key of no Secret":           {others, ReasonUnknown},
+		"another key of that name":     {again, ReasonUnknown},
+		"the name alone":               {"mf_a_", ReasonUnknown},
+		"half a key":                   {token[:len(token)-1], ReasonUnknown},
+		"more than a key":              {token + "A", ReasonUnknown},
+		"another prefix":               {"sk" + token[2:], ReasonUnknown},
+		"no name":                      {"mf__" + token[5:], ReasonUnknown},
+		"a digest":                     {string(secret.Data["sha256"]), ReasonUnknown},
+		"something of 64 KiB":          {"mf_a_" + strings.Repeat("A", 64<<10), ReasonUnknown},
+		"another name, the same chars": {"mf_b_" + token[5:], ReasonUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k, why := s.Find(tc.token)
+			if why != tc.want || (k != nil) != (why == "") {
+				t.Errorf("Find = %v, %q", k, why)
+			}
+		})
+	}
+	c.at = c.at.Add(time.Hour)
+	if k, why := s.Find(token); why != ReasonExpired || k == nil {
+		t.Errorf("after its end: %v, %q", k, why)
+	}
+	if k, why := s.Find(again); why != ReasonUnknown || k != nil {
+		t.Errorf("who does not hold it learns that it has expired: %v, %q", k, why)
+	}
+}
+
+func TestAKeyComesChangesAndGoes(t *testing.T) {
+	s, _ := newStore(t)
+	secret, token := made(t, "a", Grant{Models: []string{"m"}, RequestsPerMinute: 2})
+	neighbour, neighbours := made(t, "b", Grant{Models: []string{"*"}})
+	s.Set(neighbour)
+	find := func() *Key { k, _ := s.Find(token); return k }
+	s.Set(secret)
+	if k := find(); k == nil || !k.TakeRequest(s.Now()).OK {
+		t.Fatal("a new key is refused")
+	}
+	before := find()
+	s.Set(secret)
+	if find() != before {
+		t.Error("the same Secret, read again, changed the key")
+	}
+
+	wider := secret.DeepCopy()
+	wider.Data["models"] = []byte("m,n")
+	s.Set(wider)
+	if k := find(); k == nil || !k.Allows("n", route.Key{}) || k.TakeRequest(s.Now()).Remaining != 0 {
+		t.Error("a change of models is not taken, or gave back what was used")
+	}
+
+	broken := secret.DeepCopy()
+	broken.Data["models"] = []byte("m n/")
+	s.Set(broken)
+	if find() != nil {
+		t.Error("a broken Secret still opens what it once did")
+	}
+	s.Set(secret)
+	if find() == nil {
+		t.Error("a mended Secret is refused")
+	}
+
+	going := secret.DeepCopy()
+	now := metav1.Now()
+	going.DeletionTimestamp, going.Finalizers = &now, []string{"x/y"}
+	s.Set(going)
+	if find() != nil {
+		t.Error("a Secret that was deleted still opens something while a finalizer holds it")
+	}
+	s.Set(secret)
+	s.Delete("a")
+	if find() != nil {
+		t.Error("a key outlives its Secret")
+	}
+	if k, why := s.Find(neighbours); k == nil {
+		t.Errorf("another key noticed: %q", why)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	c := &clock{at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	k := &Key{Grant: Grant{RequestsPerMinute: 3, TokensPerMinute: 600}}
+	k.budget = newBudget(&k.Grant, c.at)
+	want := func(what string, got, want Verdict) {
+		t.Helper()
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: %s", what, d)
+		}
+	}
+	for left := int64(2); left >= 0; left-- {
+		want("within", k.TakeRequest(c.at), Verdict{OK: true, Left: Left{3, left, time.Duration(3-left) * 20 * time.Second}})
+	}
+	want("beyond", k.TakeRequest(c.at), Verdict{Left: Left{3, 0, time.Minute}, Wait: 20 * time.Second})
+	c.at = c.at.Add(5 * time.Second)
+	want("later", k.TakeRequest(c.at), Verdict{Left: Left{3, 0, 55 * time.Second}, Wait: 15 * time.Second})
+	c.at = c.at.Add(15 * time.Second)
+	want("after the wait", k.TakeRequest(c.at), Verdict{OK: true, Left: Left{3, 0, time.Minute}})
+	c.at = c.at.Add(time.Hour)
+	want("full again, not more", k.TakeRequest(c.at), Verdict{OK: true, Left: Left{3, 2, 20 * time.Second}})
+
+	want("tokens", k.TakeTokens(500, c.at), Verdict{OK: true, Left: Left{600, 100, 50 * time.Second}})
+	want("tokens beyond", k.TakeTokens(200, c.at), Verdict{Left: Left{600, 100, 50 * time.Second}, Wait: 10 * time.Second})
+	want("more than a minute's", k.TakeTokens(601, c.at), Verdict{Left: Left{600, 100, 50 * time.Second}, Wait: 50*time.Second + 100*time.Millisecond, Never: true})
+	k.AddTokens(700, c.at) // the answer was long: 600 are owed
+	want("what is owed is waited for", k.TakeTokens(1, c.at), Verdict{Left: Left{600, 0, 2 * time.Minute}, Wait: time.Minute + 100*time.Millisecond})
+	k.AddTokens(-5000, c.at)
+	want("what is given back fills no more than the limit", k.TakeTokens(600, c.at), Verdict{OK: true, Left: Left{600, 0, time.Minute}})
+
+	free := &Key{}
+	free.budget = newBudget(&free.Grant, c.at)
+	free.AddTokens(1<<40, c.at)
+	want("no limit", free.TakeTokens(1<<40, c.at), Verdict{OK: true})
+	want("no limit of requests", free.TakeRequest(c.at), Verdict{OK: true})
+}
+
+// TestMetricsNameKeysAndNothingElse: their number is bounded, and a key's go
+// with it.
+func TestMetricsNameKeysAndNothingElse(t *testing.T) {
+	s, _ := newStore(t)
+	for i := range maxLabels + 2 {
+		secret, token := made(t, "k"+hex.EncodeToString([]byte{byte(i >> 8), byte(i)}), Grant{Models: []string{"m"}})
+		s.Set(secret)
+		k, _ := s.Find(token)
+		s.CountRequest(k)
+	}
+	if n := len(labels(t, s)); n != maxLabels+1 { // and those beyond, together
+		t.Errorf("%d series", n)
+	}
+	k := s.keys["k0000"]
+	s.Delete("k0000")
+	s.CountRequest(k) // it ran when the key was revoked
+	if got := labels(t, s); len(got) != maxLabels || got["k0000"] {
+		t.Errorf("a revoked key still has a series, of %d", len(got))
+	}
+	secret, _ := made(t, "young", Grant{Models: []string{"m"}})
+	s.Set(secret)
+	s.CountRequest(s.keys["young"])
+	if !labels(t, s)["young"] {
+		t.Error("the room of a revoked key is not used again")
+	}
+	s.CountRefusal(nil, ReasonUnknown)
+	bad := secret.DeepCopy()
+	bad.Name = "bad"
+	bad.Data = maps.Clone(bad.Data)
+	delete(bad.Data, "expires")
+	s.Set(bad)
+	if got := values(t, s, "metalfleet_gateway_api_keys"); got["good"] != maxLabels+2 || got["refused"] != 1 {
+		t.Errorf("keys %v", got)
+	}
+}
+
+// TestAttackAWrongKeyCostsBoundedWork: what is too long for a key is neither
+// looked up nor hashed.
+func TestAttackAWrongKeyCostsBoundedWork(t *testing.T) {
+	if name, ok := nameIn(NewToken("a.b-c")); !ok || name != "a.b-c" {
+		t.Errorf("a key of ours is of %q, %v", name, ok)
+	}
+	for _, token := range []string{"mf_a_" + strings.Repeat("A", maxToken), "mf_" + strings.Repeat("a", maxName+1) + "_A", strings.Repeat("_", 1<<20)} {
+		if name, ok := nameIn(token); ok {
+			t.Errorf("%d bytes are taken for a key of %.80q", len(token), name)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package keys
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+// bucket holds what may still be used of a limit. It fills evenly, within a
+// minute from empty to full. It may lie below zero, where an answer was longer
+// than what was left: what is owed is waited for.
+type bucket struct {
+	perMinute float64 // 0 is no limit
+	level     float64
+	at        time.Time // of level
+}
+
+func newBucket(perMinute int64, now time.Time) bucket {
+	return bucket{perMinute: float64(perMinute), level: float64(perMinute), at: now}
+}
+
+func (b *bucket) fill(now time.Time) {
+	if passed := now.Sub(b.at); passed > 0 {
+		b.level = min(b.perMinute, b.level+b.perMinute*passed.Minutes())
+		b.at = now
+	}
+}
+
+// take uses n, or takes nothing and says how long to wait until it could. More
+// than the limit itself never fits.
+func (b *bucket) take(n float64, now time.Time) (wait time.Duration, ok bool) {
+	if b.perMinute == 0 {
+		return 0, true
+	}
+	b.fill(now)
+	if n > b.level {
+		return b.until(n), false
+	}
+	b.level -= n
+	return 0, true
+}
+
+// add uses n whether it is there or not, or gives back what n is below zero.
+func (b *bucket) add(n float64, now time.Time) {
+	if b.perMinute > 0 {
+		b.fill(now)
+		b.level = min(b.perMinute, b.level-n)
+	}
+}
+
+// until is how long it takes to fill up to a level.
+func (b *bucket) until(level float64) time.Duration {
+	minutes := max(0, level-b.level) / b.perMinute
+	return time.Duration(math.Ceil(minutes * float64(time.Minute)))
+}
+
+// Left is what a key may still use of one limit.
+type Left struct {
+	// Limit per minute; 0 is none, and the rest means nothing.
+	Limit int64
+	// Remaining now.
+	Remaining int64
+	// Reset is how long it takes until all of it may be used again.
+	Reset time.Duration
+}
+
+func (b *bucket) left() Left {
+	if b.perMinute == 0 {
+		return Left{}
+	}
+	return Left{Limit: int64(b.perMinute), Remaining: int64(max(0, b.level)), Reset: b.until(b.perMinute)}
+}
+
+// budget is what one key has used at this gateway.
+type budget struct {
+	mu               sync.Mutex // guards what follows
+	requests, tokens bucket
+}
+
+func newBudget(g *Grant, now time.Time) *budget {
+	return &budget{requests: newBucket(g.RequestsPerMinute, now), tokens: newBucket(g.TokensPerMinute, now)}
+}
+
+// Verdict is what became of a claim on a limit.
+type Verdict struct {
+	Left
+	OK bool
+	// Wait until the same claim would fit, where it did not.
+	Wait time.Duration
+	// Never says that it exceeds the limit itself: waiting does not help.
+	Never bool
+}
+
+// TakeRequest claims one request.
+func (k *Key) TakeRequest(now time.Time) Verdict { return k.budget.claim(&k.budget.requests, 1, now) }
+
+// TakeTokens claims what a request is thought to need.
+func (k *Key) TakeTokens(n int64, now time.Time) Verdict {
+	return k.budget.claim(&k.budget.tokens, n, now)
+}
+
+// AddTokens counts n more than were claimed, or fewer where n is below zero.
+func (k *Key) AddTokens(n int64, now time.Time) {
+	k.budget.mu.Lock()
+	defer k.budget.mu.Unlock()
+	k.budget.tokens.add(float64(n), now)
+}
+
+func (b *budget) claim(of *bucket, n int64, now time.Time) Verdict {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	wait, ok := of.take(float64(n), now)
+	return Verdict{Left: of.left(), OK: ok, Wait: wait, Never: !ok && float64(n) > of.perMinute}
+}

@@ -1,0 +1,202 @@
+package keys
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Type of the Secrets; no other is read.
+const Type corev1.SecretType = "metalfleet.dev/api-key"
+
+// Members of a Secret.
+const (
+	memberDigest          = "sha256"
+	memberModels          = "models"
+	memberModelNamespaces = "modelNamespaces"
+	memberExpires         = "expires"
+	memberRequests        = "requestsPerMinute"
+	memberTokens          = "tokensPerMinute"
+)
+
+const (
+	// never is what memberExpires says of a key without an end.
+	never = "never"
+	// maxEntries of a list in a Secret.
+	maxEntries = 256
+	// maxPerMinute of either limit.
+	maxPerMinute = 1_000_000_000
+)
+
+// ErrInvalid says that a Secret is no API key. What follows names the member
+// and never what it holds: a key may lie there by mistake.
+var ErrInvalid = errors.New("not an API key")
+
+func invalid(member, format string, args ...any) error {
+	return fmt.Errorf("%w: %s "+format, append([]any{ErrInvalid, member}, args...)...)
+}
+
+// Parse reads a Secret. Its error is an ErrInvalid.
+func Parse(s *corev1.Secret) (*Key, error) {
+	if s.Type != Type {
+		return nil, fmt.Errorf("%w: its type is not %s", ErrInvalid, Type)
+	}
+	if err := checkName(s.Name); err != nil {
+		return nil, err
+	}
+	k := &Key{Name: s.Name}
+	digest, err := hex.DecodeString(string(s.Data[memberDigest]))
+	if err != nil || copy(k.digest[:], digest) != sha256.Size || len(digest) != sha256.Size {
+		return nil, invalid(memberDigest, "must be the SHA-256 of the key, as 64 hex digits")
+	}
+	for member, value := range s.Data {
+		if err := k.read(member, string(value)); err != nil {
+			return nil, err
+		}
+	}
+	if s.Data[memberExpires] == nil {
+		return nil, invalid(memberExpires, "is missing: write a time such as 2030-01-31T00:00:00Z, or %s", never)
+	}
+	return k, k.Check()
+}
+
+// read takes one member of a Secret.
+func (k *Key) read(member, value string) (err error) {
+	switch member {
+	case memberDigest:
+	case memberModels:
+		k.Models = list(value)
+	case memberModelNamespaces:
+		k.ModelNamespaces = list(value)
+	case memberExpires:
+		k.Expires, err = expiry(strings.TrimSpace(value))
+	case memberRequests:
+		k.RequestsPerMinute, err = perMinute(member, value)
+	case memberTokens:
+		k.TokensPerMinute, err = perMinute(member, value)
+	default:
+		err = invalid(member, "is not known; check its spelling or leave it out")
+	}
+	return err
+}
+
+// list is cut at commas, spaces and ends of lines.
+func list(value string) []string {
+	return strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(", \t\r\n", r) })
+}
+
+func expiry(value string) (time.Time, error) {
+	if value == never {
+		return time.Time{}, nil
+	}
+	at, err := time.Parse(time.RFC3339, value)
+	if err != nil || at.IsZero() {
+		return time.Time{}, invalid(memberExpires, "must be a time such as 2030-01-31T00:00:00Z, or %s", never)
+	}
+	return at, nil
+}
+
+func perMinute(member, value string) (int64, error) {
+	n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+	if err != nil || n < 1 {
+		return 0, invalid(member, "must be a whole number from 1; leave it out for no limit")
+	}
+	return n, nil
+}
+
+func checkName(name string) error {
+	if len(name) > maxName || len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return fmt.Errorf("%w: its name must be lower-case letters, digits, dots and dashes, at most %d", ErrInvalid, maxName)
+	}
+	return nil
+}
+
+// servedName is what a deployment may call itself.
+var servedName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?$`)
+
+// Check refuses a grant that cannot be meant.
+func (g *Grant) Check() error {
+	if len(g.Models)+len(g.ModelNamespaces) == 0 {
+		return invalid(memberModels, "and %s are both missing: name what the key may ask, or write %q", memberModelNamespaces, everyModel)
+	}
+	if len(g.Models) > maxEntries || len(g.ModelNamespaces) > maxEntries {
+		return invalid(memberModels, "and %s may have %d entries each", memberModelNamespaces, maxEntries)
+	}
+	for i, m := range g.Models {
+		if !isModel(m) {
+			return invalid(memberModels, "entry %d is neither a served name nor NAMESPACE/NAME nor %q", i+1, everyModel)
+		}
+	}
+	for i, n := range g.ModelNamespaces {
+		if len(validation.IsDNS1123Label(n)) > 0 {
+			return invalid(memberModelNamespaces, "entry %d is no name of a namespace", i+1)
+		}
+	}
+	for member, n := range map[string]int64{memberRequests: g.RequestsPerMinute, memberTokens: g.TokensPerMinute} {
+		if n < 0 || n > maxPerMinute {
+			return invalid(member, "must be from 1 to %d", maxPerMinute)
+		}
+	}
+	return nil
+}
+
+func isModel(m string) bool {
+	namespace, name, full := strings.Cut(m, "/")
+	if full {
+		return len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0
+	}
+	return m == everyModel || servedName.MatchString(m)
+}
+
+// NewSecret is the Secret of a new key, and the token that its holder sends:
+// the Secret has its digest alone.
+func NewSecret(namespace, name string, g Grant) (s *corev1.Secret, token string, err error) {
+	if err := errors.Join(checkName(name), g.Check()); err != nil {
+		return nil, "", err
+	}
+	token = NewToken(name)
+	digest := sha256.Sum256([]byte(token))
+	data := map[string]string{memberDigest: hex.EncodeToString(digest[:]), memberExpires: g.end()}
+	for member, values := range map[string][]string{memberModels: g.Models, memberModelNamespaces: g.ModelNamespaces} {
+		if len(values) > 0 {
+			data[member] = strings.Join(values, ",")
+		}
+	}
+	for member, n := range map[string]int64{memberRequests: g.RequestsPerMinute, memberTokens: g.TokensPerMinute} {
+		if n > 0 {
+			data[member] = strconv.FormatInt(n, 10)
+		}
+	}
+	return &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app.kubernetes.io/part-of": "metalfleet"}},
+		Type:       Type, StringData: data,
+	}, token, nil
+}
+
+// end is when a key expires, as its Secret says it.
+func (g *Grant) end() string {
+	if g.Expires.IsZero() {
+		return never
+	}
+	return g.Expires.UTC().Format(time.RFC3339)
+}
+
+// same says that two grants allow the same.
+func (g *Grant) same(o *Grant) bool {
+	return slices.Equal(g.Models, o.Models) && slices.Equal(g.ModelNamespaces, o.ModelNamespaces) && g.Expires.Equal(o.Expires) && g.sameLimits(o)
+}
+
+func (g *Grant) sameLimits(o *Grant) bool {
+	return g.RequestsPerMinute == o.RequestsPerMinute && g.TokensPerMinute == o.TokensPerMinute
+}

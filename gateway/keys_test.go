@@ -1,0 +1,129 @@
+package gateway_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/gateway"
+	"metalfleet.dev/metalfleet/gateway/keys"
+)
+
+const keysNamespace = "metalfleet-api-keys"
+
+// asked is the status of a request with a key.
+func (f *front) asked(token string) int {
+	f.t.Helper()
+	r, err := http.NewRequestWithContext(f.t.Context(), "POST", f.url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"x","stream":true}`))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode
+}
+
+// apply makes a key in a namespace, with the rights of an administrator.
+func (c *cluster) apply(namespace, name string, g keys.Grant) (*corev1.Secret, string) {
+	c.t.Helper()
+	secret, token, err := keys.NewSecret(namespace, name, g)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.create(secret)
+	return secret, token
+}
+
+// TestKeysComeFromOneNamespaceAndFollowTheCluster: with the rights of
+// config/rbac, on a real API server.
+func TestKeysComeFromOneNamespaceAndFollowTheCluster(t *testing.T) {
+	c := newCluster(t)
+	close(c.hold)
+	c.create(c.secret())
+	c.serve()
+	f := c.start(time.Second, func(o *gateway.Options) { o.KeysNamespace = keysNamespace })
+	c.eventually("the gateway answers", func() bool { return f.asked("") == 503 })
+	if got := f.readyz(); got == http.StatusOK {
+		t.Error("ready without the right to read keys")
+	}
+	c.applyRights("gateway-api-keys.yaml")
+	c.eventually("ready", func() bool { return f.readyz() == 200 })
+	if got := f.asked(""); got != 401 {
+		t.Errorf("without a key: %d", got)
+	}
+
+	all := keys.Grant{Models: []string{"*"}}
+	secret, token := c.apply(keysNamespace, "app", all)
+	c.eventually("a new key opens", func() bool { return f.asked(token) == 200 })
+	_, tenants := c.apply("default", "app", all)
+	other := secret.DeepCopy()
+	other.ResourceVersion, other.UID = "", ""
+	other.Name, other.Type = "opaque", corev1.SecretTypeOpaque
+	c.create(other)
+	_, last := c.apply(keysNamespace, "last", all)
+	c.eventually("a later key opens", func() bool { return f.asked(last) == 200 })
+	if got := f.asked(tenants); got != 401 {
+		t.Errorf("a tenant's own Secret grants a model: %d", got)
+	}
+
+	t.Run("API server away", func(t *testing.T) {
+		if err := c.env.StopAPIServer(); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.asked(token); got != 200 {
+			t.Errorf("a key while the API server is away: %d", got)
+		}
+		if err := c.env.StartAPIServer(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := c.client.Delete(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	c.eventually("a revoked key opens nothing", func() bool { return f.asked(token) == 401 })
+	if got := f.asked(last); got != 200 {
+		t.Errorf("another key noticed: %d", got)
+	}
+}
+
+// TestAttackTheGatewaysRights: a stolen gateway reads keys' hashes, its own
+// identity, and no other Secret; it writes none.
+func TestAttackTheGatewaysRights(t *testing.T) {
+	c := newCluster(t)
+	c.applyRights("gateway-api-keys.yaml")
+	for _, tc := range []struct {
+		verb, namespace, name string
+		want                  bool
+	}{
+		{"list", keysNamespace, "", true},
+		{"watch", keysNamespace, "", true},
+		{"get", namespace, "metalfleet-gateway", true},
+		{"list", namespace, "", false},
+		{"get", namespace, "metalfleet-ca", false},
+		{"get", namespace, "mac-studio", false},
+		{"list", "default", "", false},
+		{"list", "", "", false},
+		{"create", keysNamespace, "", false},
+		{"update", keysNamespace, "app", false},
+		{"delete", keysNamespace, "app", false},
+		{"update", namespace, "metalfleet-gateway", false},
+	} {
+		review := &authorizationv1.SubjectAccessReview{ObjectMeta: metav1.ObjectMeta{}, Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: "system:serviceaccount:" + namespace + ":metalfleet-gateway", Groups: []string{"system:serviceaccounts", "system:authenticated"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: tc.verb, Namespace: tc.namespace, Resource: "secrets", Name: tc.name},
+		}}
+		c.create(review)
+		if review.Status.Allowed != tc.want {
+			t.Errorf("%s secrets %q in %q: allowed is %v", tc.verb, tc.name, tc.namespace, review.Status.Allowed)
+		}
+	}
+}

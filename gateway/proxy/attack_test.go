@@ -1,0 +1,88 @@
+package proxy_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/keys"
+)
+
+// TestAttackDecompressionBomb: no body is unfolded, whatever it is packed with.
+func TestAttackDecompressionBomb(t *testing.T) {
+	var bomb bytes.Buffer
+	z := gzip.NewWriter(&bomb)
+	for range 64 {
+		if _, err := z.Write(make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	m := w.addMac("a", say("{}"))
+	for _, encoding := range []string{"gzip", "GZIP", "br", "zstd", "deflate", "identity, gzip", "gzip, gzip"} {
+		w.wantRefusal(w.do("POST", chatPath, bomb.String(), "Content-Encoding", encoding), refusal{415, openai.CodeUnsupportedEncoding, ""})
+	}
+	if m.requests.Load() != 0 {
+		t.Error("the Mac saw a packed body")
+	}
+	if resp := w.do("POST", chatPath, chatBody, "Content-Encoding", "identity"); resp.StatusCode != 200 {
+		t.Errorf("a plain body: %d", resp.StatusCode)
+	}
+}
+
+// TestAttackDeepJSON: nesting is bounded before anything recurses.
+func TestAttackDeepJSON(t *testing.T) {
+	w := newWorld(t)
+	m := w.addMac("a", say("{}"))
+	const depth = 1 << 20
+	for name, body := range map[string]string{
+		"lists":       `{"model":"m","messages":` + strings.Repeat("[", depth) + strings.Repeat("]", depth) + `}`,
+		"objects":     `{"model":"m","messages":` + strings.Repeat(`{"a":`, depth) + "1" + strings.Repeat("}", depth) + `}`,
+		"never shut":  strings.Repeat("[", 8*depth),
+		"in the name": `{"model":` + strings.Repeat("[", depth) + strings.Repeat("]", depth) + `}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.wantRefusal(w.do("POST", chatPath, body), refusal{400, openai.CodeMalformedJSON, ""})
+		})
+	}
+	if m.requests.Load() != 0 {
+		t.Error("the Mac saw it")
+	}
+}
+
+// TestAttackLogInjection: what a client sends stays inside one quoted value of
+// one line, and is short there.
+func TestAttackLogInjection(t *testing.T) {
+	l := newLocked(t)
+	l.addMac("a", say("{}"))
+	token := l.key("k", keys.Grant{Models: []string{"m"}})
+	const evil = "x\ntime=2000 level=ERROR msg=forged\r\u2028\x1b[2J\x1b]0;owned\x07\" key=root"
+	name := `"` + strings.NewReplacer("\n", `\n`, "\r", `\r`, "\x1b", `\u001b`, "\x07", `\u0007`, `"`, `\"`).Replace(evil) + `"`
+	before := strings.Count(l.log.String(), "\n")
+	l.wantRefusal(l.with(token, "POST", chatPath, `{"model":`+name+`}`), refusal{404, openai.CodeModelNotFound, ""})
+	l.wantRefusal(l.with(token, "GET", "/v1/models/x%0Atime=2000%20level=ERROR%1b%5b2J", ""), refusal{404, openai.CodeModelNotFound, ""})
+	l.wantRefusal(l.with("", "POST", chatPath, chatBody, "X-Request-Id", "r key=root", "X-Forwarded-For", "key=root"), refusal{401, openai.CodeInvalidAPIKey, ""})
+	l.wantRefusal(l.with("mf_key=root\t level=ERROR_A", "POST", chatPath, chatBody), refusal{401, openai.CodeInvalidAPIKey, ""})
+	l.wantRefusal(l.with(token, "POST", chatPath, `{"model":"`+strings.Repeat("long", 1<<20)+`"}`), refusal{404, openai.CodeModelNotFound, ""})
+	text := l.log.String()
+	all := strings.Split(strings.TrimSpace(text), "\n")
+	if got := len(all) - before; got != 5 {
+		t.Errorf("%d lines for 5 refusals:\n%s", got, text)
+	}
+	for _, line := range all {
+		if !strings.HasPrefix(line, "time=") || len(line) > 512 {
+			t.Errorf("a line of %d bytes: %.600q", len(line), line)
+		}
+		if i := strings.IndexFunc(line, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\u2028' }); i >= 0 {
+			t.Errorf("a control character in %q", line)
+		}
+		if strings.Contains(line, " key=root") && !strings.Contains(line, `\" key=root`) {
+			t.Errorf("a forged value in %q", line)
+		}
+	}
+}

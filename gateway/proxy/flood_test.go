@@ -1,0 +1,192 @@
+package proxy_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/proxy"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// blanks never end.
+type blanks struct{}
+
+func (blanks) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = ' '
+	}
+	return len(b), nil
+}
+
+// send posts a body over a connection of its own. The gateway may hang up while
+// the body is still on its way: then there is no answer.
+func (w *world) send(body io.Reader) *http.Response {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), "POST", w.url+chatPath, body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := c.Do(r)
+	if err != nil {
+		return nil
+	}
+	w.t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+// TestAttackBodies: one body is bounded, whatever length it is said to have,
+// and all of them together are.
+func TestAttackBodies(t *testing.T) {
+	w := newWorld(t)
+	m := w.addMac("a", say("{}"))
+	for what, body := range map[string]io.Reader{
+		"without an end":             blanks{},
+		"of one endless text":        io.MultiReader(strings.NewReader(`{"model":"m","x":"`), blanks{}),
+		"that goes on after its end": io.MultiReader(strings.NewReader(chatBody), blanks{}),
+	} {
+		if resp := w.send(body); resp != nil && resp.StatusCode != http.StatusRequestEntityTooLarge {
+			t.Errorf("a body %s: %s", what, resp.Status)
+		}
+	}
+	if m.requests.Load() != 0 {
+		t.Error("the Mac saw one of them")
+	}
+	if resp := w.send(strings.NewReader(chatBody)); resp == nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("a client that means well: %v", resp)
+	}
+}
+
+// TestAttackManyBodies: uploads that never end hold a bounded amount together;
+// meanwhile ordinary requests are answered, and afterwards large ones too.
+func TestAttackManyBodies(t *testing.T) {
+	const held, one = 4 << 20, 1 << 20
+	w := newWorld(t, func(c *proxy.Config) { c.MaxHeldBytes = held })
+	w.addMac("a", say("{}"))
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	// Each sends 1 MiB, more than is free, and then waits with its last byte.
+	refused := make(chan *http.Response, 100)
+	for range 12 {
+		body := io.MultiReader(bytes.NewReader(bytes.Repeat([]byte(" "), one)), until{ctx})
+		go func() {
+			r, err := http.NewRequestWithContext(ctx, "POST", w.url+chatPath, body)
+			if err != nil {
+				panic(err)
+			}
+			resp, err := http.DefaultTransport.RoundTrip(r)
+			if err != nil {
+				resp = nil
+			}
+			refused <- resp
+		}()
+	}
+	told := 0
+	for range 12 - held/(one-64<<10) {
+		resp := <-refused
+		if resp == nil {
+			continue // hung up on while it still wrote: a client's transport may lose the answer then
+		}
+		told++
+		w.wantRefusal(resp, refusal{503, openai.CodeOverloaded, "1"})
+		resp.Body.Close()
+	}
+	if told == 0 {
+		t.Error("no client was told why it is refused")
+	}
+	if resp := w.send(strings.NewReader(chatBody)); resp == nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("an ordinary request meanwhile: %v", resp)
+	}
+	stop()
+	large := chatBody[:len(chatBody)-1] + `,"x":"` + strings.Repeat("x", 3*one) + `"}`
+	for began := time.Now(); ; {
+		resp := w.send(strings.NewReader(large))
+		if resp != nil && resp.StatusCode == http.StatusOK {
+			break
+		}
+		if time.Since(began) > 20*time.Second {
+			t.Fatal("large requests are not taken again")
+		}
+		if resp == nil {
+			continue
+		}
+		if resp.StatusCode != http.StatusServiceUnavailable {
+			t.Fatalf("a large request afterwards: %s", resp.Status)
+		}
+	}
+}
+
+// TestAttackABodyThatStopsWhenItIsRefused: the refusal does not wait for the
+// rest, which net/http would read to keep the connection.
+func TestAttackABodyThatStopsWhenItIsRefused(t *testing.T) {
+	w := newWorld(t, func(c *proxy.Config) { c.MaxBodyBytes, c.ReadTimeout = 1000, time.Hour })
+	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil { // of patience
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n%s\r\n", chatPath, strings.Repeat(" ", 2000))
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("%s", resp.Status)
+	}
+}
+
+// until has nothing more to read until ctx ends.
+type until struct{ ctx context.Context }
+
+func (u until) Read([]byte) (int, error) {
+	<-u.ctx.Done()
+	return 0, u.ctx.Err()
+}
+
+// TestAttackAnotherMacAnswers: an address at which another Mac listens, or
+// somebody with another authority, gets no prompt, whatever it takes of others.
+func TestAttackAnotherMacAnswers(t *testing.T) {
+	w := newWorld(t)
+	w.deployment("m", "m")
+	w.table.SetReplica(route.Replica{UID: "replica-a", Epoch: 3, Deployment: route.Key{Namespace: "ns", Name: "m"}, DeploymentUID: "m", Mac: "a", Ready: true})
+	for who, pem := range map[string]agentapitest.PEM{
+		"another Mac": w.ca.Mac("b"), "another authority's Mac": agentapitest.NewCA(t).Mac("a"), "a gateway": w.ca.Gateway(),
+	} {
+		pair, err := pem.Pair(t)()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var asked atomic.Int64
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			asked.Add(1)
+			fmt.Fprint(rw, "{}")
+		}))
+		s.EnableHTTP2, s.TLS = true, &tls.Config{Certificates: []tls.Certificate{*pair}}
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		w.table.SetMac(route.Mac{Name: "a", Address: s.Listener.Addr().String(), Open: true})
+		w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
+		if asked.Load() != 0 {
+			t.Errorf("%s got a prompt", who)
+		}
+	}
+}

@@ -1,0 +1,439 @@
+package proxy_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/proxy"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// lines is a log that is written to by many.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// locked is a gateway that asks for keys; its clock stands still.
+type locked struct {
+	*world
+	store *keys.Store
+	log   *lines
+
+	mu  sync.Mutex // guards now
+	now time.Time
+}
+
+// time is the gateway's.
+func (l *locked) time() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now
+}
+
+// pass lets time pass.
+func (l *locked) pass(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now = l.now.Add(d)
+}
+
+func newLocked(t *testing.T, change ...func(*proxy.Config)) *locked {
+	t.Helper()
+	l := &locked{log: &lines{}, now: time.Now()}
+	l.world = newWorld(t, func(c *proxy.Config) {
+		c.Log = logr.FromSlogHandler(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		l.store = keys.NewStore(keys.Options{Registry: c.Registry, Log: c.Log, Now: l.time})
+		l.store.MarkSynced()
+		c.Keys = l.store
+		for _, f := range change {
+			f(c)
+		}
+	})
+	return l
+}
+
+// key makes one and returns what its holder sends.
+func (l *locked) key(name string, g keys.Grant) string {
+	l.t.Helper()
+	secret, token, err := keys.NewSecret("keys", name, g)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	secret.Data = map[string][]byte{}
+	for k, v := range secret.StringData {
+		secret.Data[k] = []byte(v)
+	}
+	l.store.Set(secret)
+	return token
+}
+
+// with sends a request with a key; an empty one sends none.
+func (l *locked) with(token, method, path, body string, headers ...string) *http.Response {
+	l.t.Helper()
+	if token != "" {
+		headers = append(headers, "Authorization", "Bearer "+token)
+	}
+	return l.do(method, path, body, headers...)
+}
+
+const chatBody = `{"model":"m","messages":[]}`
+
+func (l *locked) ask(token string) *http.Response {
+	l.t.Helper()
+	return l.with(token, "POST", chatPath, chatBody)
+}
+
+// audit is the newest audit line.
+func (l *locked) audit() string {
+	all := strings.Split(strings.TrimSpace(l.log.String()), "\n")
+	for i := len(all) - 1; i >= 0; i-- {
+		if strings.Contains(all[i], "logger=audit") {
+			return all[i]
+		}
+	}
+	return ""
+}
+
+func (l *locked) wantAudit(parts ...string) {
+	l.t.Helper()
+	for _, part := range append(parts, "requestID=", "client=127.0.0.1:") {
+		if line := l.audit(); !strings.Contains(line, part) {
+			l.t.Errorf("audit line %q lacks %q", line, part)
+		}
+	}
+}
+
+func TestAttackAClientWithoutAGoodKey(t *testing.T) {
+	l := newLocked(t)
+	m := l.addMac("a", say("{}"))
+	good := l.key("good", keys.Grant{Models: []string{"m"}, Expires: l.time().Add(time.Hour)})
+	revoked := l.key("revoked", keys.Grant{Models: []string{"m"}})
+	l.store.Delete("revoked")
+	if resp := l.ask(good); resp.StatusCode != 200 {
+		t.Fatalf("a good key: %d", resp.StatusCode)
+	}
+	seen := m.requests.Load()
+	for name, tc := range map[string]struct{ token, why string }{
+		"none":                   {"", "key_missing"},
+		"what examples say":      {"none", "key_unknown"},
+		"a key of someone else":  {"sk-proj-abcdefghijklmnopqrstuvwxyz0123456789", "key_unknown"},
+		"revoked":                {revoked, "key_unknown"},
+		"a name and other chars": {keys.NewToken("good"), "key_unknown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for path, method := range map[string]string{chatPath: "POST", "/v1/completions": "POST", "/v1/models": "GET", "/v1/models/m": "GET", "/nowhere": "GET"} {
+				resp := l.with(tc.token, method, path, chatBody)
+				l.wantRefusal(resp, refusal{401, openai.CodeInvalidAPIKey, ""})
+				if resp.Header.Get("WWW-Authenticate") != "Bearer" {
+					t.Errorf("%s: WWW-Authenticate %q", path, resp.Header.Get("WWW-Authenticate"))
+				}
+			}
+			l.wantAudit(`key=""`, "reason="+tc.why)
+		})
+	}
+	l.pass(time.Hour)
+	resp := l.ask(good)
+	if body := read(t, resp); resp.StatusCode != 401 || !strings.Contains(body, "'good' expired at ") || !strings.Contains(body, `"invalid_api_key"`) {
+		t.Errorf("expired: %d %s", resp.StatusCode, body)
+	}
+	l.wantAudit("key=good", "reason=key_expired")
+	if m.requests.Load() != seen {
+		t.Error("the Mac saw a request without a good key")
+	}
+}
+
+// TestAttackAStrangersBodyIsNotAwaited: the refusal comes although the body
+// never ends, so that trying keys holds no connection and no memory.
+func TestAttackAStrangersBodyIsNotAwaited(t *testing.T) {
+	l := newLocked(t, func(c *proxy.Config) { c.ReadTimeout = 50 * time.Millisecond })
+	l.addMac("a", say("{}"))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(l.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil { // of patience
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 1000\r\n\r\n{", chatPath, keys.NewToken("x"))
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	l.wantRefusal(resp, refusal{401, openai.CodeInvalidAPIKey, ""})
+}
+
+// TestAttackAModelOutsideTheKey: it is as if it did not exist, in every word
+// and header.
+func TestAttackAModelOutsideTheKey(t *testing.T) {
+	l := newLocked(t)
+	m := l.addMac("a", say("{}"))
+	for _, d := range []route.Key{{Namespace: "team-a", Name: "open"}, {Namespace: "team-b", Name: "shut"}} {
+		l.table.SetDeployment(route.Deployment{Key: d, UID: d.Name, Names: d.Name})
+	}
+	token := l.key("k", keys.Grant{Models: []string{"ns/m"}, ModelNamespaces: []string{"team-a"}, RequestsPerMinute: 1000, TokensPerMinute: 1000})
+	for _, name := range []string{"m", "ns/m"} {
+		if resp := l.with(token, "POST", chatPath, `{"model":"`+name+`"}`); resp.StatusCode != 200 {
+			t.Errorf("%s: %d", name, resp.StatusCode)
+		}
+	}
+	l.wantRefusal(l.with(token, "POST", chatPath, `{"model":"open"}`), refusal{503, openai.CodeNoEndpoint, "2"})
+	before := m.requests.Load()
+
+	told := func(name, path, body string) string {
+		t.Helper()
+		method := "POST"
+		if body == "" {
+			method = "GET"
+		}
+		resp := l.with(token, method, path, body, agentapi.HeaderRequestID, "r-1")
+		text := read(t, resp)
+		if resp.StatusCode != 404 || !strings.Contains(text, `"model_not_found"`) {
+			t.Errorf("%s: %d %s", name, resp.StatusCode, text)
+		}
+		l.wantAudit("key=k", "model="+name)
+		resp.Header.Del("Date")
+		for _, varies := range []string{"X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"} {
+			if resp.Header.Get(varies) == "" {
+				t.Errorf("%s: no %s", name, varies)
+			}
+			resp.Header.Del(varies)
+		}
+		return strings.ReplaceAll(text, name, "NAME") + fmt.Sprint(resp.Header)
+	}
+	for shut, absent := range map[string]string{"shut": "none", "team-b/shut": "team-b/none"} {
+		if a, b := told(shut, chatPath, `{"model":"`+shut+`"}`), told(absent, chatPath, `{"model":"`+absent+`"}`); a != b {
+			t.Errorf("a name outside the key is told apart:\n%s\n%s", a, b)
+		}
+		if a, b := told(shut, "/v1/models/"+shut, ""), told(absent, "/v1/models/"+absent, ""); a != b {
+			t.Errorf("a name outside the key is told apart:\n%s\n%s", a, b)
+		}
+	}
+	if m.requests.Load() != before {
+		t.Error("the Mac saw a request outside the key")
+	}
+	list := read(t, l.with(token, "GET", "/v1/models", ""))
+	if !strings.Contains(list, `"id":"m"`) || !strings.Contains(list, `"id":"open"`) || strings.Contains(list, "shut") {
+		t.Errorf("models %s", list)
+	}
+	nothing := l.key("nothing", keys.Grant{Models: []string{"gone"}})
+	if list := read(t, l.with(nothing, "GET", "/v1/models", "")); list != `{"object":"list","data":[]}` {
+		t.Errorf("models %s", list)
+	}
+}
+
+func TestRequestsPerMinuteOfAKey(t *testing.T) {
+	l := newLocked(t)
+	l.addMac("a", say("{}"))
+	token, other := l.key("k", keys.Grant{Models: []string{"m"}, RequestsPerMinute: 2}), l.key("other", keys.Grant{Models: []string{"m"}, RequestsPerMinute: 2})
+	for _, want := range []string{"2 1 30s", "2 0 1m0s"} {
+		h := l.ask(token).Header
+		if got := h.Get("x-ratelimit-limit-requests") + " " + h.Get("x-ratelimit-remaining-requests") + " " + h.Get("x-ratelimit-reset-requests"); got != want {
+			t.Errorf("limit, remaining, reset: %s, want %s", got, want)
+		}
+	}
+	resp := l.ask(token)
+	l.wantRefusal(resp, refusal{429, openai.CodeRateLimitExceeded, "30"})
+	if resp.Header.Get("x-ratelimit-remaining-requests") != "0" {
+		t.Errorf("headers %v", resp.Header)
+	}
+	l.wantAudit("key=k", "reason=requests_per_minute")
+	l.wantRefusal(l.with(token, "GET", "/v1/models", ""), refusal{429, openai.CodeRateLimitExceeded, "30"})
+	if resp := l.ask(other); resp.StatusCode != 200 {
+		t.Errorf("another key: %d", resp.StatusCode)
+	}
+	l.pass(30 * time.Second)
+	if resp := l.ask(token); resp.StatusCode != 200 {
+		t.Errorf("after the wait: %d", resp.StatusCode)
+	}
+}
+
+// tokensLeft asks for nothing and says what a key has left.
+func (l *locked) tokensLeft(token string) int {
+	l.t.Helper()
+	l.idle() // what a request used is counted when it has ended
+	resp := l.with(token, "POST", chatPath, `{"model":"m"}`)
+	read(l.t, resp)
+	left, err := strconv.Atoi(resp.Header.Get("x-ratelimit-remaining-tokens"))
+	if err != nil {
+		l.t.Fatalf("%d, headers %v", resp.StatusCode, resp.Header)
+	}
+	return left + guess(`{"model":"m"}`)
+}
+
+// guess is what a body is thought to need.
+func guess(body string) int { return 1 + len(body)/4 }
+
+func TestTokensPerMinuteOfAKey(t *testing.T) {
+	const limit = 1000
+	counted := func(rw http.ResponseWriter, r *http.Request) {
+		agentapi.SetTokens(rw.Header(), agentapi.HeaderTokens, 100, 50)
+		say("{}")(rw, r)
+	}
+	streamed := func(rw http.ResponseWriter, r *http.Request) {
+		events(nil, "a", "b", "[DONE]")(rw, r)
+		agentapi.SetTokens(rw.Header(), http.TrailerPrefix+agentapi.HeaderTokens, 100, 50)
+	}
+	for name, tc := range map[string]struct {
+		answer http.HandlerFunc
+		body   string
+		used   int
+	}{
+		"a whole answer is what its Mac says":           {counted, chatBody, 150},
+		"a stream is what its Mac says":                 {streamed, `{"model":"m","stream":true}`, 150},
+		"a Mac that says nothing: the guess":            {say("{}"), chatBody, guess(chatBody)},
+		"a stream of which nothing is said: each event": {events(nil, "a", "b", "c", "[DONE]"), chatBody, guess(chatBody) + 4},
+		"a refusal used nothing":                        {func(rw http.ResponseWriter, _ *http.Request) { _ = openai.WriteError(rw, openai.Invalid("stop", "no")) }, chatBody, 0},
+		"a Mac that says nonsense: the guess": {func(rw http.ResponseWriter, r *http.Request) {
+			rw.Header().Set(agentapi.HeaderTokens, "-9+1")
+			say("{}")(rw, r)
+		}, chatBody, guess(chatBody)},
+		"a stream that breaks off: what passed":          {events(abort, "a", "b"), chatBody, guess(chatBody) + 2},
+		"a refusal of this gateway used nothing as well": {say("{}"), `{"model":"nobody"}`, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLocked(t)
+			var first sync.Once
+			l.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+				answer := say("{}") // of those that only look what is left
+				first.Do(func() { answer = tc.answer })
+				answer(rw, r)
+			})
+			token := l.key("k", keys.Grant{Models: []string{"m"}, TokensPerMinute: limit})
+			if tc.used == 0 && strings.Contains(tc.body, "nobody") {
+				first.Do(func() {})
+			}
+			resp := l.with(token, "POST", chatPath, tc.body)
+			read(t, resp)
+			if resp.Header.Get(agentapi.HeaderTokens) != "" {
+				t.Error("a header between agent and gateway reached the client")
+			}
+			if used := limit - l.tokensLeft(token); used != tc.used {
+				t.Errorf("%d tokens were counted, want %d", used, tc.used)
+			}
+			l.idle()
+			if got, want := l.counter("api_key_tokens_total"), float64(tc.used+guess(`{"model":"m"}`)); got != want {
+				t.Errorf("metric says %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+func TestOverTheTokensPerMinuteOfAKey(t *testing.T) {
+	l := newLocked(t)
+	m := l.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+		agentapi.SetTokens(rw.Header(), agentapi.HeaderTokens, 60, 300) // two minutes too many
+		say("{}")(rw, r)
+	})
+	token := l.key("k", keys.Grant{Models: []string{"m"}, TokensPerMinute: 120})
+	resp := l.with(token, "POST", chatPath, `{"model":"m","x":"`+strings.Repeat("x", 600)+`"}`)
+	l.wantRefusal(resp, refusal{429, openai.CodeRateLimitExceeded, ""})
+	if resp.Header.Get("X-Should-Retry") != "false" {
+		t.Error("a client is left to retry what never fits")
+	}
+	if resp := l.ask(token); resp.StatusCode != 200 {
+		t.Fatalf("within: %d", resp.StatusCode)
+	}
+	l.idle()
+	// 240 are owed, and the request needs 7: at 2 a second.
+	resp = l.ask(token)
+	l.wantRefusal(resp, refusal{429, openai.CodeRateLimitExceeded, "124"})
+	if resp.Header.Get("x-ratelimit-remaining-tokens") != "0" || resp.Header.Get("x-ratelimit-limit-tokens") != "120" {
+		t.Errorf("headers %v", resp.Header)
+	}
+	l.wantAudit("key=k", "reason=tokens_per_minute", "model=m")
+	l.pass(124 * time.Second)
+	if resp := l.ask(token); resp.StatusCode != 200 || m.requests.Load() != 2 {
+		t.Errorf("after the wait: %d, %d requests at the Mac", resp.StatusCode, m.requests.Load())
+	}
+}
+
+// TestAStreamIsCountedWhileItRuns: who lets many answers run at once is held
+// back before the first of them ends.
+func TestAStreamIsCountedWhileItRuns(t *testing.T) {
+	l := newLocked(t)
+	l.addMac("a", events(untilGone, strings.Split(strings.Repeat("x", 200), "")...))
+	token := l.key("k", keys.Grant{Models: []string{"m"}, TokensPerMinute: 100})
+	stream := openai.NewEventReader(l.ask(token).Body)
+	for range 200 {
+		if _, err := stream.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resp := l.ask(token)
+	if resp.StatusCode != http.StatusTooManyRequests {
+		t.Fatalf("while more runs than the key allows: %d", resp.StatusCode) // its body has no end
+	}
+	l.wantRefusal(resp, refusal{429, openai.CodeRateLimitExceeded, "69"}) // 107 owed, 7 needed
+}
+
+// TestAKeyStaysAtTheGateway: no Mac, no log line and no metric holds one.
+func TestAKeyStaysAtTheGateway(t *testing.T) {
+	l := newLocked(t)
+	m := l.addMac("a", say("{}"))
+	token := l.key("k", keys.Grant{Models: []string{"m"}})
+	stranger := keys.NewToken("stranger")
+	l.ask(token)
+	l.ask(stranger)
+	l.with(token, "POST", chatPath, `{"model":"nobody"}`)
+	l.with(token, "POST", chatPath+"?api_key="+token, chatBody)
+	for range 2 {
+		seen := <-m.seen
+		b, _ := io.ReadAll(seen.Body)
+		if all := fmt.Sprint(seen.Header, seen.URL, string(b)); strings.Contains(all, token) {
+			t.Errorf("the Mac saw the key: %s", all)
+		}
+	}
+	families, err := l.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for where, text := range map[string]string{"metrics": fmt.Sprint(families), "log": l.log.String()} {
+		for _, secret := range []string{token[5:], stranger[12:]} {
+			if strings.Contains(text, secret) {
+				t.Errorf("the %s hold a key", where)
+			}
+		}
+	}
+	if !strings.Contains(fmt.Sprint(families), `value:"k"`) || strings.Contains(fmt.Sprint(families), `value:"stranger"`) {
+		t.Errorf("metrics name keys that there are, and no others: %v", families)
+	}
+}
+
+func TestBeforeKeysAreReadNobodyIsRefused(t *testing.T) {
+	w := newWorld(t, func(c *proxy.Config) {
+		c.Keys = keys.NewStore(keys.Options{Registry: prometheus.NewRegistry(), Log: logr.Discard()})
+	})
+	w.addMac("a", say("{}"))
+	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
+}

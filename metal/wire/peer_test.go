@@ -1,0 +1,82 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/grpc"
+)
+
+// hello is an engine that only says who it is.
+type hello struct{ UnimplementedEngineServer }
+
+func (hello) Hello(context.Context, *HelloRequest) (*HelloResponse, error) {
+	return &HelloResponse{ProtocolVersion: ProtocolVersion}, nil
+}
+
+// listen serves hello for the processes of one user.
+func listen(t *testing.T, uid int) (path string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path = filepath.Join(dir, "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer()
+	RegisterEngineServer(g, hello{})
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(ofUser{l, uid}) }()
+	t.Cleanup(func() {
+		g.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return path
+}
+
+// TestAttackASocketOfAnotherUser: an engine answers processes of its own user
+// alone, and an agent asks engines of its own user alone, as the kernel tells
+// who they are. No other user is needed to see that: who is meant is another one.
+func TestAttackASocketOfAnotherUser(t *testing.T) {
+	mine, other := os.Geteuid(), os.Geteuid()+1
+	say := func(path string, engineOf int) error {
+		conn, err := dial(path, engineOf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, err = NewEngineClient(conn).Hello(t.Context(), &HelloRequest{})
+		return err
+	}
+	if err := say(listen(t, mine), mine); err != nil {
+		t.Errorf("its own user: %v", err)
+	}
+	c, err := net.Dial("unix", listen(t, other))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if n, err := c.Read(make([]byte, 100)); n > 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("an engine of another user says %d bytes (%v)", n, err)
+	}
+	if err := say(listen(t, mine), other); err == nil {
+		t.Error("an agent asked an engine that another user put in its place")
+	}
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	defer theirs.Close()
+	if err := checkPeer(ours, mine); err == nil || errors.Is(err, ErrStranger) {
+		t.Errorf("an end that nobody vouches for: %v", err)
+	}
+}
