@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"image/color"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,8 +21,9 @@ import (
 
 // Sizes of a picture, in points.
 const (
-	width, plotHeight, rowHeight = 640, 230, 16
-	margin                       = 10
+	width, plotHeight     = 640, 240
+	rowHeight, rowPadding = 15, 5
+	margin                = 10
 )
 
 // There is no background, and these are seen on a white page and on a black
@@ -52,7 +54,7 @@ func (p shownPanel) picture(r *recording) ([]byte, error) {
 		return nil, err
 	}
 	below := plot.NewLegend()
-	below.Left, below.TextStyle = true, style(10)
+	below.Top, below.Left, below.TextStyle, below.Padding = true, true, style(10), vg.Points(rowPadding)
 	below.ThumbnailWidth = vg.Points(22)
 	for i, l := range lines {
 		thumb, err := addLine(drawn, l, r, palette[i%len(palette)])
@@ -61,10 +63,7 @@ func (p shownPanel) picture(r *recording) ([]byte, error) {
 		}
 		below.Add(l.name, thumb)
 	}
-	if len(lines) == 0 {
-		below.Add("nothing, as expected")
-	}
-	legendHeight := vg.Points(float64(rowHeight*max(1, len(lines)) + margin))
+	legendHeight := vg.Points(float64(rowHeight*len(lines) + margin))
 	canvas := vgsvg.NewWith(vgsvg.UseWH(vg.Points(width), vg.Points(plotHeight)+legendHeight))
 	c := draw.New(canvas)
 	drawn.Draw(draw.Crop(c, vg.Points(margin), -vg.Points(margin), legendHeight, -vg.Points(margin)))
@@ -83,9 +82,10 @@ func style(size float64) text.Style {
 
 // axes are round values: of time from the beginning, of values from 0.
 func (p shownPanel) axes(drawn *plot.Plot, r *recording, lines []line) {
-	most := 0.0
+	most, whole := 0.0, true
 	for _, l := range lines {
 		most = math.Max(most, l.most())
+		whole = whole && !slices.ContainsFunc(l.points, func(p promql.FPoint) bool { return p.F != math.Trunc(p.F) })
 	}
 	drawn.Title.TextStyle = style(13)
 	drawn.Title.TextStyle.XAlign, drawn.Title.TextStyle.YAlign = text.XCenter, text.YTop
@@ -99,7 +99,7 @@ func (p shownPanel) axes(drawn *plot.Plot, r *recording, lines []line) {
 	length := r.to.Sub(r.from).Seconds()
 	drawn.X.Min, drawn.X.Max = 0, length
 	drawn.X.Tick.Marker = ticks(clock(length))
-	marks := units[p.FieldConfig.Defaults.Unit].marks(most)
+	marks := units[p.FieldConfig.Defaults.Unit].marks(most, whole)
 	drawn.Y.Min, drawn.Y.Max = 0, marks[len(marks)-1].at
 	drawn.Y.Tick.Marker = ticks(marks)
 	grid := plotter.NewGrid()

@@ -13,8 +13,9 @@ import (
 	"github.com/prometheus/prometheus/rules"
 )
 
-// expectations say what the story lets queries and alerts show. A query that
-// is not named must show something other than zero, and an alert stay inactive.
+// expectations say what the story lets queries and alerts show. Each query must
+// give values; one that is not named shows something other than zero, and an
+// alert that is not named stays inactive.
 type expectations struct {
 	// Silent queries show nothing but zero. One that does show something is an
 	// error: the entry is out of date, or the story had a fault.
@@ -112,11 +113,13 @@ func (e expectations) check(s *seen) error {
 	}
 	for _, key := range order {
 		switch shows := answers[key].shows(); {
+		case len(answers[key].lines) == 0:
+			errs = append(errs, fmt.Errorf("%s gives nothing: %s", key, answers[key].expr))
 		case either[key]:
 		case silent[key] && shows:
 			errs = append(errs, fmt.Errorf("%s is expected to be silent and shows something: %s", key, answers[key].expr))
 		case !silent[key] && !shows:
-			errs = append(errs, fmt.Errorf("%s shows nothing, or nothing but zero: %s", key, answers[key].expr))
+			errs = append(errs, fmt.Errorf("%s shows nothing but zero: %s", key, answers[key].expr))
 		}
 	}
 	for _, r := range e.Reach {

@@ -17,8 +17,13 @@ const head = `# Dashboards and alerts
 The chart's Grafana dashboards and alert rules (` + "`monitoring.*`" + ` of its values), as they look over a real run. ` + "`make docs-install`" + `
 writes this page: while the story of ` + "`docs/install.md`" + ` goes on in a one-node Kubernetes with two declared Macs, Prometheus'
 own code scrapes operators, gateways and agents every %s, then runs each query below and draws its answer. The run fails
-where a query has an error, where it selects series that no target exposes, and where it shows nothing but zero without
-being listed in ` + "`hack/e2e/dashboards.yaml`" + ` with the reason.
+where a query has an error, where it selects series that no target exposes, where it gives no value, and where it shows
+nothing but zero without being listed in ` + "`hack/e2e/dashboards.yaml`" + ` with the reason.
+
+An agent tells its figures on the Mac's loopback alone (` + "`agent --metrics 127.0.0.1:9443`" + `): they have no lock. Put in front of it
+what you trust there, such as a reverse proxy that asks for a certificate, and give each target the Mac's name as ` + "`instance`" + `,
+which the panels show. Operators and gateways are found by the chart's ServiceMonitors; where the link of a Mac is cut, its
+lines have a gap.
 
 A dashed line in a picture is the beginning of a step:
 

@@ -51,6 +51,7 @@ func TestADashboardOfWhatIsNotKnownIsRefused(t *testing.T) {
 func TestExpectationsAreHeld(t *testing.T) {
 	silent, loud := answer{target: target{RefID: "A"}, lines: []line{{"a", []promql.FPoint{{F: 0}}}}}, answer{target: target{RefID: "B"}, lines: []line{{"b", []promql.FPoint{{F: 1}, {F: 2}}}}}
 	d := shown{dashboard: &dashboard{UID: "f"}, panels: []shownPanel{{panel: panel{Title: "It"}, answers: []answer{silent, loud}}}}
+	empty := shown{dashboard: d.dashboard, panels: []shownPanel{{panel: panel{Title: "It"}, answers: []answer{silent, loud, {target: target{RefID: "E"}}}}}}
 	var al alert
 	al.Alert = "Al"
 	s := &seen{dashboards: []shown{d}, alerts: []alertSeen{{al, rules.StatePending}}}
@@ -71,6 +72,7 @@ func TestExpectationsAreHeld(t *testing.T) {
 		"a line that comes to more":          func(e *expectations) { e.Reach = []reach{{at("B"), "b", 1}} },
 		"a line that comes to less":          func(e *expectations) { e.Reach = []reach{{at("B"), "b", 4}} },
 		"a line that is not there":           func(e *expectations) { e.Reach = []reach{{at("B"), "c", 2}} },
+		"a query that gives nothing":         func(e *expectations) { e.Either = append(e.Either, at("E")) },
 		"an alert that nobody expects":       func(e *expectations) { e.Alerts = nil },
 		"an alert that should fire":          func(e *expectations) { e.Alerts[0].State = "firing" },
 		"an alert that is not there":         func(e *expectations) { e.Alerts = append(e.Alerts, alertExpected{"Other", "firing", "it is so"}) },
@@ -78,7 +80,11 @@ func TestExpectationsAreHeld(t *testing.T) {
 		e := good
 		e.Silent, e.Alerts = slices.Clone(good.Silent), slices.Clone(good.Alerts)
 		change(&e)
-		if e.check(s) == nil {
+		all := *s
+		if len(e.Either) > 0 && e.Either[0].Query == "E" {
+			all.dashboards = []shown{empty}
+		}
+		if e.check(&all) == nil {
 			t.Errorf("%s is no error", what)
 		}
 	}
@@ -116,19 +122,21 @@ func TestRulesThatPrometheusRefusesAreRefused(t *testing.T) {
 
 func TestAxesHaveRoundMarks(t *testing.T) {
 	for _, c := range []struct {
-		unit string
-		most float64
-		want []string
+		unit  string
+		most  float64
+		whole bool
+		want  []string
 	}{
-		{"bytes", 48 << 30, []string{"0 GiB", "20 GiB", "40 GiB", "60 GiB"}},
-		{"bytes", 4.2 * (1 << 20), []string{"0 MiB", "2 MiB", "4 MiB", "6 MiB"}},
-		{"s", 0.034, []string{"0 ms", "10 ms", "20 ms", "30 ms", "40 ms"}},
-		{"reqps", 0.31, []string{"0.0 req/s", "0.1 req/s", "0.2 req/s", "0.3 req/s", "0.4 req/s"}},
-		{"short", 2, []string{"0.0", "0.5", "1.0", "1.5", "2.0"}},
-		{"short", 0, []string{"0.0", "0.5", "1.0"}},
+		{"bytes", 48 << 30, false, []string{"0 GiB", "20 GiB", "40 GiB", "60 GiB"}},
+		{"bytes", 4.2 * (1 << 20), false, []string{"0 MiB", "2 MiB", "4 MiB", "6 MiB"}},
+		{"s", 0.034, false, []string{"0 ms", "10 ms", "20 ms", "30 ms", "40 ms"}},
+		{"reqps", 0.31, false, []string{"0.0 req/s", "0.1 req/s", "0.2 req/s", "0.3 req/s", "0.4 req/s"}},
+		{"short", 2, true, []string{"0", "1", "2"}},
+		{"short", 2, false, []string{"0.0", "0.5", "1.0", "1.5", "2.0"}},
+		{"short", 0, true, []string{"0", "1"}},
 	} {
 		var got []string
-		for _, m := range units[c.unit].marks(c.most) {
+		for _, m := range units[c.unit].marks(c.most, c.whole) {
 			got = append(got, m.words)
 		}
 		if !slices.Equal(got, c.want) {
@@ -149,5 +157,39 @@ func TestFileNamesOfTitles(t *testing.T) {
 		if got := slug(title); got != want {
 			t.Errorf("%q is %q", title, got)
 		}
+	}
+}
+
+func TestTheChartsOwnFilesAreKnown(t *testing.T) {
+	dashboards, err := readDashboards("../../charts/metalfleet/files/dashboards")
+	if err != nil {
+		t.Fatal(err)
+	}
+	alerts, err := readAlerts("../../charts/metalfleet/files/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := readExpectations("../e2e/dashboards.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Over nothing all is silent; what is asked for must be there all the same.
+	s := &seen{}
+	for _, d := range dashboards {
+		sh := shown{dashboard: d}
+		for _, p := range d.Panels {
+			sp := shownPanel{panel: p}
+			for _, q := range p.Targets {
+				sp.answers = append(sp.answers, answer{target: q, lines: []line{{"", []promql.FPoint{{}}}}})
+			}
+			sh.panels = append(sh.panels, sp)
+		}
+		s.dashboards = append(s.dashboards, sh)
+	}
+	for _, al := range alerts {
+		s.alerts = append(s.alerts, alertSeen{al, rules.StateInactive})
+	}
+	if err := e.check(s); err == nil || strings.Contains(err.Error(), "expected to be there") || strings.Contains(err.Error(), "none of that name") {
+		t.Errorf("hack/e2e/dashboards.yaml: %v", err)
 	}
 }

@@ -31,8 +31,8 @@ type mark struct {
 }
 
 // marks are about four round values from 0 to most or a little above it; the
-// last is the top of the axis.
-func (u unit) marks(most float64) []mark {
+// last is the top of the axis. Of whole values all marks are whole.
+func (u unit) marks(most float64, whole bool) []mark {
 	if !(most > 0) {
 		most = 1
 	}
@@ -43,6 +43,9 @@ func (u unit) marks(most float64) []mark {
 		}
 	}
 	step := roundStep(most / s.size / 4)
+	if whole {
+		step = max(step, 1)
+	}
 	var out []mark
 	for i := 0; ; i++ {
 		value := float64(i) * step
