@@ -22,7 +22,7 @@ import (
 // Sizes of a picture, in points.
 const (
 	width, plotHeight     = 640, 240
-	rowHeight, rowPadding = 15, 5
+	rowHeight, rowPadding = 14, 5
 	margin                = 10
 )
 
@@ -63,11 +63,11 @@ func (p shownPanel) picture(r *recording) ([]byte, error) {
 		}
 		below.Add(l.name, thumb)
 	}
-	legendHeight := vg.Points(float64(rowHeight*len(lines) + margin))
+	legendHeight := vg.Points(float64(rowHeight*len(lines) + 2*margin))
 	canvas := vgsvg.NewWith(vgsvg.UseWH(vg.Points(width), vg.Points(plotHeight)+legendHeight))
 	c := draw.New(canvas)
 	drawn.Draw(draw.Crop(c, vg.Points(margin), -vg.Points(margin), legendHeight, -vg.Points(margin)))
-	below.Draw(draw.Crop(c, vg.Points(5*margin), -vg.Points(margin), vg.Points(margin)/2, -vg.Points(plotHeight)))
+	below.Draw(draw.Crop(c, vg.Points(5*margin), -vg.Points(margin), 0, -vg.Points(plotHeight+margin)))
 	var b bytes.Buffer
 	if _, err := canvas.WriteTo(&b); err != nil {
 		return nil, err
