@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs every test, and those of hack/tools; says how many ran. The race detector is on for all packages but those of
+# Runs every test, and those of hack/prometheus and hack/tools; says how many ran. The race detector is on for all packages but those of
 # "arithmetic": they compute alone for minutes under it, and what they call at once from several goroutines (metal/ref
 # and the engine) has tests of its own with it.
 # usage: hack/test.sh [TIMEOUT]   (make test, which first builds what the tests start)
@@ -16,6 +16,7 @@ everything() {
   # shellcheck disable=SC2086
   CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json $arithmetic || status=1
   # hack/kube has no tests of its own: hack/testenv runs what it builds.
+  (cd hack/prometheus && CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json ./...) || status=1
   (cd hack/tools && CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json ./...) || status=1
   return "$status"
 }

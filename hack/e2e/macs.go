@@ -104,7 +104,7 @@ func (s *story) join(ctx context.Context) error {
 		}
 		program, args := machine.Command(filepath.Join(s.o.root, "bin", "agent"),
 			"--state="+m.state, "--model-root="+m.state+"/models",
-			"--mac=chip="+d.chip+",memory="+d.memory, "--listen="+machine.Address+":8443",
+			"--mac=chip="+d.chip+",memory="+d.memory, "--listen="+machine.Address+":8443", "--metrics="+agentFigures,
 			"--engine="+filepath.Join(s.o.root, "bin", "engine"), "--grace=2s",
 			"--hub-endpoint="+s.hub.url, "--allow-source-cidr="+s.cluster.Address()+"/32")
 		m.agent = process.New("agent-"+d.name, program, s.cluster.LogDir, args...)

@@ -33,6 +33,9 @@ type story struct {
 	macs    []*mac
 	asked   int // Pods so far
 	way     record
+
+	observer *observer // with -docs
+	relays   []*cluster.Relay
 }
 
 func (s *story) say(format string, a ...any) {
@@ -51,6 +54,7 @@ func (s *story) tell(ctx context.Context) error {
 		{"a cluster", s.start},
 		{"helm install", s.install},
 		{"two Macs join", s.join},
+		{"a Prometheus scrapes", s.observe},
 		{"a model from the hub", s.apply},
 		{"a Pod asks", s.pod},
 		{"top and why", s.look},
@@ -59,6 +63,7 @@ func (s *story) tell(ctx context.Context) error {
 		{"the link is back", s.mend},
 		{"an uninstall is refused", s.refused},
 		{"the model is deleted", s.remove},
+		{"dashboards are drawn", s.draw},
 		{"helm uninstall", s.uninstall},
 		{"installed again", s.again},
 	})
@@ -68,6 +73,9 @@ func (s *story) tell(ctx context.Context) error {
 func (s *story) steps(ctx context.Context, all []step) error {
 	for _, step := range all {
 		s.say("-- %s", step.name)
+		if err := s.observed(step.name); err != nil {
+			return err
+		}
 		if err := step.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
@@ -363,6 +371,10 @@ func (s *story) evidence() error {
 // end stops Macs and cluster.
 func (s *story) end() error {
 	var errs []error
+	s.observer.stop()
+	for _, r := range s.relays {
+		errs = append(errs, r.Close())
+	}
 	for _, m := range s.macs {
 		errs = append(errs, m.end())
 	}

@@ -165,8 +165,8 @@ func (b *bench) compile(ctx context.Context, dir, pkg, overlay string) (string, 
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
-	cmd.Dir = b.root
+	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
+	cmd.Dir = filepath.Join(b.root, pkg) // where it lies: hack has modules of their own
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go test -c %s: %w\n%s", pkg, err, out)
 	}

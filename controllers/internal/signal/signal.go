@@ -42,7 +42,17 @@ func New(registry prometheus.Registerer, reader client.Reader) (*Metrics, error)
 			return nil, fmt.Errorf("register metric: %w", err)
 		}
 	}
+	for _, r := range reasons {
+		m.freed.WithLabelValues(string(r)) // from 0: increase() does not count the value that a series begins with
+	}
 	return m, nil
+}
+
+// reasons are all there are.
+var reasons = []v1alpha1.ReclaimReason{
+	v1alpha1.ReclaimDrained, v1alpha1.ReclaimCrashed, v1alpha1.ReclaimLoadFailed, v1alpha1.ReclaimReplaced, v1alpha1.ReclaimUnassigned,
+	v1alpha1.ReclaimIdle, v1alpha1.ReclaimMadeRoom, v1alpha1.ReclaimHeadroom, v1alpha1.ReclaimSoftPressure, v1alpha1.ReclaimHardPressure,
+	v1alpha1.ReclaimEmergency, v1alpha1.ReclaimOverLimit, v1alpha1.ReclaimLoadCancelled,
 }
 
 // Reclaimed counts a reclaim.
