@@ -42,6 +42,14 @@ build-darwin: ## cross-build every program for an Apple Silicon Mac into bin/dar
 darwin: ## link the engine with MLX for a Mac into bin/darwin-arm64/mlx, and check it (Linux; link-checked, not run)
 	@bash hack/darwin/run.sh '$(VERSION)'
 
+.PHONY: release
+release: ## archives for Macs, images, chart, sums, SBOMs into dist/; VERSION=vX.Y.Z names it (Linux; link-checked, not run on a Mac)
+	go run ./hack/release -out dist $(if $(filter file,$(origin VERSION)),,-version '$(VERSION)')
+
+.PHONY: test-release
+test-release: ## make a release of this commit twice, at two places: the same bytes, and whole as a download (Linux)
+	bash hack/release/test.sh
+
 .PHONY: kube
 kube: ## build the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
 	@bash hack/kube.sh

@@ -288,6 +288,7 @@ set_flag() {
 
 # --- what is there, and what is to change -----------------------------------------------------------------------------
 
+has_record() { dscl . -read "$1" >/dev/null 2>&1; }
 has_user() { dscl . -read "/Users/$account" UniqueID >/dev/null 2>&1; }
 has_group() { dscl . -read "/Groups/$account" PrimaryGroupID >/dev/null 2>&1; }
 loaded() { launchctl print "system/$1" >/dev/null 2>&1; }
@@ -407,13 +408,13 @@ do_account() {
 }
 undo_account() {
   [ ! -f "$identity" ] || return 0 # it is this account's
-  [ "$made_user" = no ] || dscl . -delete "/Users/$account"
-  [ "$made_group" = no ] || dscl . -delete "/Groups/$account"
+  if [ "$made_user" = yes ] && has_record "/Users/$account"; then dscl . -delete "/Users/$account"; fi
+  if [ "$made_group" = yes ] && has_record "/Groups/$account"; then dscl . -delete "/Groups/$account"; fi
 }
 
 do_folders() {
   made_folders=
-  for dir in "$etc" "$logs" "$state"; do
+  for dir in "$root/usr/local/etc" "$etc" "$root/usr/local/var" "$state" "$logs"; do
     [ -d "$dir" ] || made_folders="$dir$newline$made_folders"
     mkdir -p "$dir"
   done
@@ -427,7 +428,11 @@ do_folders() {
 undo_folders() {
   # A state folder with an identity in it stays: the token that made it is used up.
   printf '%s' "$made_folders" | while IFS= read -r dir; do
-    [ "$dir" = "$state" ] && [ -f "$identity" ] || rm -rf "$dir"
+    case $dir in
+      "$state") [ -f "$identity" ] || rm -rf "$dir" ;;
+      */metalfleet) rm -rf "$dir" ;;
+      *) rmdir "$dir" 2>/dev/null || true ;;
+    esac
   done
 }
 

@@ -18,7 +18,11 @@ func TestMain(m *testing.M) {
 	dir, name := os.Getenv("PLAYED_MAC"), filepath.Base(os.Args[0])
 	play, ok := commands()[name]
 	if dir == "" || !ok {
-		os.Exit(m.Run())
+		code := m.Run()
+		if template.dir != "" {
+			_ = os.RemoveAll(template.dir)
+		}
+		os.Exit(code)
 	}
 	f, err := load(dir)
 	if err != nil {
@@ -39,10 +43,12 @@ func TestMain(m *testing.M) {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		code = 70
+		os.Exit(70)
 	}
+	// At last, because who reads it may go on before this process has ended.
+	fmt.Print(c.out.String())
 	if c.then != nil {
-		os.Exit(c.then())
+		code = c.then()
 	}
 	os.Exit(code)
 }
@@ -52,8 +58,12 @@ type call struct {
 	*facts
 	dir  string
 	args []string
+	out  strings.Builder
 	then func() int // runs after the facts were stored
 }
+
+func (c *call) say(words ...any)                  { fmt.Fprintln(&c.out, words...) }
+func (c *call) printf(format string, args ...any) { fmt.Fprintf(&c.out, format, args...) }
 
 func (c *call) is(words ...string) bool {
 	return len(c.args) >= len(words) && slices.Equal(c.args[:len(words)], words)
@@ -85,16 +95,15 @@ func (c *call) refuse(format string, args ...any) int {
 
 func commands() map[string]func(*call) int {
 	return map[string]func(*call) int{
-		"uname":   func(c *call) int { fmt.Println(c.System); return 0 },
-		"id":      func(c *call) int { fmt.Println(c.UID); return 0 },
-		"sw_vers": func(c *call) int { fmt.Println(c.MacOS); return 0 },
-		"sleep":   func(*call) int { return 0 },
+		"uname":   func(c *call) int { c.say(c.System); return 0 },
+		"id":      func(c *call) int { c.say(c.UID); return 0 },
+		"sw_vers": func(c *call) int { c.say(c.MacOS); return 0 },
 		"df": func(c *call) int {
-			fmt.Printf("Filesystem 1024-blocks Used Available Capacity iused ifree %%iused Mounted on\n/dev/disk3s5 971350180 1 %d 60%% 1 1 0%% /System/Volumes/Data\n", c.FreeMiB<<10)
+			c.printf("Filesystem 1024-blocks Used Available Capacity iused ifree %%iused Mounted on\n/dev/disk3s5 971350180 1 %d 60%% 1 1 0%% /System/Volumes/Data\n", c.FreeMiB<<10)
 			return 0
 		},
 		"fdesetup": func(c *call) int {
-			fmt.Println("FileVault is " + map[bool]string{true: "On.", false: "Off."}[c.FileVault])
+			c.say("FileVault is " + map[bool]string{true: "On.", false: "Off."}[c.FileVault])
 			return 0
 		},
 		"ps": ps, "sysctl": sysctl, "pmset": pmset, "dscl": dscl, "launchctl": launchctl, "socketfilterfw": firewall, "sudo": sudo,
@@ -147,10 +156,10 @@ func ps(c *call) int {
 	if !c.is("-A", "-o", "user=", "-o", "pid=", "-o", "comm=") {
 		return c.refuse("ps: %q", c.args)
 	}
-	fmt.Println("root                 1 /sbin/launchd\n_other             77 /usr/local/other/engine")
+	c.say("root                 1 /sbin/launchd\n_other             77 /usr/local/other/engine")
 	for _, pid := range c.Engines {
 		if alive(pid) {
-			fmt.Printf("_metalfleet %8d %s\n", pid, filepath.Join(c.dir, "disk/usr/local/metalfleet/current/engine"))
+			c.printf("_metalfleet %8d %s\n", pid, filepath.Join(c.dir, "disk/usr/local/metalfleet/current/engine"))
 		}
 	}
 	return 0
@@ -168,11 +177,11 @@ func sysctl(c *call) int {
 		if c.Arm64 == "" {
 			return c.refuse("sysctl: unknown oid 'hw.optional.arm64'")
 		}
-		fmt.Println(c.Arm64)
+		c.say(c.Arm64)
 	case c.is("-n", "hw.memsize"):
-		fmt.Println(c.MemoryMiB << 20)
+		c.say(c.MemoryMiB << 20)
 	case c.is("-n", "iogpu.wired_limit_mb"):
-		fmt.Println(c.Wired)
+		c.say(c.Wired)
 	default:
 		return c.refuse("sysctl: %q", c.args)
 	}
@@ -189,13 +198,13 @@ func pmset(c *call) int {
 		c.Sleep = minutes
 	case c.is("-g", "custom"):
 		if c.Battery {
-			fmt.Print("Battery Power:\n Sleep On Power Button 1\n sleep                1\n")
+			c.printf("Battery Power:\n Sleep On Power Button 1\n sleep                1\n")
 		}
-		fmt.Printf("AC Power:\n Sleep On Power Button 1\n displaysleep         10\n sleep                %d\n disksleep            10\n", c.Sleep)
+		c.printf("AC Power:\n Sleep On Power Button 1\n displaysleep         10\n sleep                %d\n disksleep            10\n", c.Sleep)
 	case c.is("-g", "batt"):
-		fmt.Println("Now drawing from 'AC Power'")
+		c.say("Now drawing from 'AC Power'")
 		if c.Battery {
-			fmt.Println(" -InternalBattery-0 (id=1)	100%; charged")
+			c.say(" -InternalBattery-0 (id=1)	100%; charged")
 		}
 	default:
 		return c.refuse("pmset: %q", c.args)
@@ -209,15 +218,18 @@ func dscl(c *call) int {
 	case c.is(".", "-list"):
 		for name, keys := range c.Records {
 			if v, ok := keys[c.arg(3)]; ok && strings.HasPrefix(name, record+"/") {
-				fmt.Printf("%-24s %s\n", filepath.Base(name), v)
+				c.printf("%-24s %s\n", filepath.Base(name), v)
 			}
 		}
 	case c.is(".", "-read"):
 		v, ok := c.Records[record][c.arg(3)]
+		if c.arg(3) == "" {
+			_, ok = c.Records[record]
+		}
 		if !ok {
 			return c.refuse("<dscl_cmd> DS Error: -14136 (eDSRecordNotFound)")
 		}
-		fmt.Printf("%s: %s\n", c.arg(3), v)
+		c.printf("%s: %s\n", c.arg(3), v)
 	case c.is(".", "-create"):
 		if !c.changes() {
 			return 1
@@ -253,13 +265,13 @@ func launchctl(c *call) int {
 			}
 		}
 		d.Looks++
-		fmt.Printf("%s = {\n\tactive count = 1\n\tstate = running\n\n\tprogram = %s\n", c.arg(1), d.Program)
+		c.printf("%s = {\n\tactive count = 1\n\tstate = running\n\n\tprogram = %s\n", c.arg(1), d.Program)
 		if !c.AgentDies {
-			fmt.Printf("\tpid = %d\n\tdefault pid = x\n", d.PID)
+			c.printf("\tpid = %d\n\tdefault pid = x\n", d.PID)
 		} else if d.Looks%4 == 0 { // it is tried again, and ends again
-			fmt.Printf("\tpid = %d\n", d.PID+d.Looks)
+			c.printf("\tpid = %d\n", d.PID+d.Looks)
 		}
-		fmt.Println("}")
+		c.say("}")
 	case c.is("enable"):
 		if !c.changes() {
 			return 1
@@ -316,9 +328,9 @@ func bootstrap(c *call) int {
 func firewall(c *call) int {
 	switch path := c.arg(1); {
 	case c.is("--getglobalstate"):
-		fmt.Printf("Firewall is ... (State = %d)\n", c.Firewall)
+		c.printf("Firewall is ... (State = %d)\n", c.Firewall)
 	case c.is("--getblockall"):
-		fmt.Println("Firewall has block all state set to " + map[bool]string{true: "enabled.", false: "disabled."}[c.BlockAll])
+		c.say("Firewall has block all state set to " + map[bool]string{true: "enabled.", false: "disabled."}[c.BlockAll])
 	case c.is("--add"), c.is("--unblockapp"):
 		if !c.changes() {
 			return 1
@@ -375,7 +387,7 @@ func shasum(c *call) int {
 		if err != nil || fmt.Sprintf("%x", sha256.Sum256(b)) != want {
 			verdict, code = "FAILED", 1
 		}
-		fmt.Println(name+":", verdict)
+		c.say(name+":", verdict)
 	}
 	return code
 }

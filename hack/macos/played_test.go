@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -90,6 +91,7 @@ done
 exec %s "$@"
 `, flags, name, real), 0o755)
 	}
+	m.write(filepath.Join(m.bin(), "sleep"), "#!/bin/sh\nexit 0\n", 0o755)
 	self, err := os.Executable()
 	m.must(err)
 	for name := range commands() {
@@ -208,12 +210,40 @@ func (m *played) mustInstall(args ...string) string {
 	return said
 }
 
-// joined is a Mac on which the version is installed already.
+// joined is a Mac on which the version is installed already: a copy of one on
+// which it was installed once.
 func joined(t *testing.T, change ...func(*facts)) *played {
 	t.Helper()
-	m := newMac(t, change...)
-	m.mustInstall("--join", m.token(), "--advertise", "studio.example:7443")
+	template.Lock()
+	if template.dir == "" {
+		m := newMac(t)
+		m.mustInstall("--join", m.token(), "--advertise", "studio.example:7443")
+		dir, err := os.MkdirTemp("", "played")
+		m.must(err)
+		template.dir = dir
+		m.copyTo(dir, m.dir)
+	}
+	template.Unlock()
+	m := &played{t: t, dir: t.TempDir()}
+	m.disk, m.archive = filepath.Join(m.dir, "disk"), filepath.Join(m.dir, "archive")
+	m.copyTo(m.dir, template.dir)
+	for _, c := range change {
+		m.change(c)
+	}
 	return m
+}
+
+// template is the Mac that joined copies; TestMain removes it.
+var template struct {
+	sync.Mutex
+	dir string
+}
+
+func (m *played) copyTo(to, from string) {
+	m.t.Helper()
+	if out, err := exec.Command("cp", "-a", from+"/.", to).CombinedOutput(); err != nil {
+		m.t.Fatalf("%v: %s", err, out)
+	}
 }
 
 const secret = "mfj1.a-token-nobody-else-may-see"
@@ -311,7 +341,14 @@ func save(dir string, f facts) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "facts"), b, 0o644)
+	file := filepath.Join(dir, "facts")
+	if old, err := os.ReadFile(file); err == nil && string(old) == string(b) {
+		return nil
+	}
+	if err := os.WriteFile(file+".new", b, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
 }
 
 // alive reports whether a process of the test still runs.
