@@ -283,7 +283,7 @@ check_flags() {
 set_flag() {
   awk -v name="${1%%=*}" '{key = $0; sub(/=.*/, "", key)} key != name' "$work/flags" >"$work/flags.new"
   printf '%s\n' "$1" >>"$work/flags.new"
-  mv "$work/flags.new" "$work/flags"
+  cat "$work/flags.new" >"$work/flags"
 }
 
 # --- what is there, and what is to change -----------------------------------------------------------------------------

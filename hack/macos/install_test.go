@@ -47,6 +47,9 @@ func TestInstallMakesADaemonThatRuns(t *testing.T) {
 			t.Errorf("%s: %v, %v", file, i, err)
 		}
 	}
+	if !slices.ContainsFunc(m.log(), func(l string) bool { return strings.HasPrefix(l, "xattr -c "+m.at("usr/local/metalfleet/versions/.new/agent")) }) {
+		t.Error("what a browser marked stays marked, and macOS does not start it")
+	}
 	for _, words := range []string{"will change:", "make the account", "let /usr/local/metalfleet/current be v1.0.0", "--advertise=studio.example:7443", "join the fleet"} {
 		if !strings.Contains(said, words) {
 			t.Errorf("it does not say %q:\n%s", words, said)
@@ -406,6 +409,18 @@ func fails(t *testing.T, m *played, args func(*played) []string, n int) {
 func lastChange(m *played) string {
 	log := m.log()
 	return strings.Join(log[max(0, len(log)-12):], "; ")
+}
+
+// The disk may be full, or failing.
+func TestACopyThatDiffersIsNotUsed(t *testing.T) {
+	m := newMac(t)
+	was := m.picture()
+	cp, err := exec.LookPath("cp")
+	m.must(err)
+	m.write(filepath.Join(m.bin(), "cp"), "#!/bin/sh\n"+cp+" \"$@\" || exit 1\ncase $1,$2 in */mlx.metallib,*/.new/) printf k >\"$2/mlx.metallib\" ;; esac\n", 0o755)
+	if said, code := m.install("", "--yes", "--join", m.token()); code == 0 || !strings.Contains(said, "differs from the archive") || m.picture() != was {
+		t.Errorf("exit code %d:\n%s", code, said)
+	}
 }
 
 func TestADaemonThatKeepsDyingIsUndone(t *testing.T) {
