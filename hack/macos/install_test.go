@@ -47,7 +47,9 @@ func TestInstallMakesADaemonThatRuns(t *testing.T) {
 			t.Errorf("%s: %v, %v", file, i, err)
 		}
 	}
-	if !slices.ContainsFunc(m.log(), func(l string) bool { return strings.HasPrefix(l, "xattr -c "+m.at("usr/local/metalfleet/versions/.new/agent")) }) {
+	if !slices.ContainsFunc(m.log(), func(l string) bool {
+		return strings.HasPrefix(l, "xattr -c "+m.at("usr/local/metalfleet/versions/.new/agent"))
+	}) {
 		t.Error("what a browser marked stays marked, and macOS does not start it")
 	}
 	for _, words := range []string{"will change:", "make the account", "let /usr/local/metalfleet/current be v1.0.0", "--advertise=studio.example:7443", "join the fleet"} {
