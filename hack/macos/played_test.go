@@ -142,7 +142,7 @@ func (m *played) pack(version string) {
 		m.write(filepath.Join(m.archive, name), text, 0o644)
 	}
 	for _, name := range []string{"install.sh", "dev.metalfleet.agent.plist", "dev.metalfleet.wired-limit.plist"} {
-		b, err := os.ReadFile(filepath.Join("../../config/macos", name))
+		b, err := os.ReadFile(config(name))
 		m.must(err)
 		m.write(filepath.Join(m.archive, name), string(b), 0o644)
 	}

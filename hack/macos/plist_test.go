@@ -1,7 +1,9 @@
 package macos
 
 import (
+	"cmp"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -57,10 +59,16 @@ func readPlist(t *testing.T, path string) daemonPlist {
 	return p
 }
 
-const agentPlist = "../../config/macos/dev.metalfleet.agent.plist"
+// config is a file of config/macos. hack/mutants has them read from a folder of
+// its own.
+func config(name string) string {
+	return filepath.Join(cmp.Or(os.Getenv("MACOS_CONFIG"), "../../config/macos"), name)
+}
+
+const agentPlist = "dev.metalfleet.agent.plist"
 
 func TestTheDaemonLeavesEnginesAlone(t *testing.T) {
-	p := readPlist(t, agentPlist)
+	p := readPlist(t, config(agentPlist))
 	if !p.AbandonProcessGroup {
 		t.Error("launchd ends the engines with the agent")
 	}
@@ -73,7 +81,7 @@ func TestTheDaemonLeavesEnginesAlone(t *testing.T) {
 }
 
 func TestTheDaemonIsNobodyButItself(t *testing.T) {
-	p := readPlist(t, agentPlist)
+	p := readPlist(t, config(agentPlist))
 	if p.Label != label || p.UserName != "_metalfleet" || p.GroupName != "_metalfleet" || p.Umask != 0o077 {
 		t.Errorf("%s runs as %s:%s with umask %o", p.Label, p.UserName, p.GroupName, p.Umask)
 	}
@@ -121,7 +129,7 @@ func TestTheScriptsFiguresAreThoseOfTheTree(t *testing.T) {
 
 func script(t *testing.T) string {
 	t.Helper()
-	b, err := os.ReadFile("../../config/macos/install.sh")
+	b, err := os.ReadFile(config("install.sh"))
 	if err != nil {
 		t.Fatal(err)
 	}
