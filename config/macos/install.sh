@@ -420,10 +420,12 @@ do_folders() {
   done
   chown "root:wheel" "$etc"
   chown "$account:$account" "$state"
-  chown "$account:admin" "$logs"
+  : >>"$logs/agent.log" # launchd would make it with the daemon's umask, for nobody else to read
+  chown "$account:admin" "$logs" "$logs/agent.log"
   chmod 755 "$etc"
   chmod 700 "$state"
   chmod 750 "$logs"
+  chmod 640 "$logs/agent.log"
 }
 undo_folders() {
   # A state folder with an identity in it stays: the token that made it is used up.

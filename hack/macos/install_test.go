@@ -42,6 +42,9 @@ func TestInstallMakesADaemonThatRuns(t *testing.T) {
 	if !slices.Contains(m.log(), "chown _metalfleet:_metalfleet "+m.at(state)) || !slices.Contains(m.log(), "chown root:wheel "+m.at("Library/LaunchDaemons/"+label+".plist")) {
 		t.Errorf("owners: %q", m.log())
 	}
+	if i, err := os.Stat(m.at("Library/Logs/metalfleet/agent.log")); err != nil || i.Mode().Perm() != 0o640 {
+		t.Errorf("the log is not for administrators to read: %v, %v", i, err)
+	}
 	for _, file := range []string{"agent", "engine", "install.sh"} {
 		if i, err := os.Stat(m.at("usr/local/metalfleet/current/" + file)); err != nil || i.Mode().Perm() != 0o755 {
 			t.Errorf("%s: %v, %v", file, i, err)

@@ -179,6 +179,12 @@ func (c *checker) holds(file string, u unpacked, want ...string) {
 	}
 }
 
+// macNames are the files of a Mac's archive beside its sums, sorted.
+func macNames() []string {
+	names := slices.Collect(maps.Keys(macFiles()))
+	return slices.Sorted(slices.Values(append(names, "agent", "engine", "libmlx.dylib", "mlx.metallib", "NOTICE", "VERSION")))
+}
+
 // mac checks the archive of a Mac.
 func (c *checker) mac() {
 	file := "metalfleet-agent_" + c.version + "_darwin_arm64.tar.gz"
@@ -188,14 +194,9 @@ func (c *checker) mac() {
 		return
 	}
 	folder := "metalfleet-agent_" + c.version + "/"
-	var want, names []string
-	for name := range macFiles() {
-		names = append(names, name)
-	}
-	names = append(names, "agent", "engine", "libmlx.dylib", "mlx.metallib", "NOTICE", "VERSION")
-	slices.Sort(names)
+	var want []string
 	var list strings.Builder
-	for _, n := range names {
+	for _, n := range macNames() {
 		want = append(want, folder+n)
 		fmt.Fprintf(&list, "%x  %s\n", sha256.Sum256(u.body[folder+n]), n)
 	}

@@ -167,3 +167,21 @@ func TestTheOldestMacOSIsThatOfTheScript(t *testing.T) {
 		t.Errorf("install.sh: %q, here %d", m, oldest)
 	}
 }
+
+func TestTheMacsArchiveHoldsWhatInstallShWants(t *testing.T) {
+	b, err := os.ReadFile("../../config/macos/install.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^  for f in (VERSION .*); do$`).FindStringSubmatch(string(b))
+	if m == nil {
+		t.Fatal("install.sh looks for no files beside itself")
+	}
+	list := strings.NewReplacer(`"$label.plist"`, "dev.metalfleet.agent.plist", `"$limit_label.plist"`, "dev.metalfleet.wired-limit.plist").Replace(m[1])
+	held := macNames()
+	for _, f := range strings.Fields(list) {
+		if f != sums && !slices.Contains(held, f) {
+			t.Errorf("install.sh wants %s, which the archive does not hold", f)
+		}
+	}
+}
