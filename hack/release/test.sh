@@ -7,6 +7,7 @@ set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
 began=$(date +%s)
+export CGO_ENABLED=0 GOFLAGS=-trimpath
 
 changes=$(git status --porcelain)
 [ -z "$changes" ] || {
