@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,13 +22,23 @@ import (
 
 const testVersion = "v0.9.1-test.1"
 
-// small builds a program that says its version, for each system, once.
+// small builds a program that says its version, for each system, once for all
+// tests; TestMain removes them.
 func small(t *testing.T) map[string]string {
 	t.Helper()
-	dir := t.TempDir()
+	smallOnes.Lock()
+	defer smallOnes.Unlock()
+	if smallOnes.built != nil {
+		return smallOnes.built
+	}
+	dir, err := os.MkdirTemp("", "small")
+	if err != nil {
+		t.Fatal(err)
+	}
+	smallOnes.dir = dir
 	for name, text := range map[string]string{
 		"go.mod":  "module example.org/small\n\ngo 1.26\n",
-		"main.go": "package main\n\nimport \"os\"\n\nvar version string\n\nfunc main() { os.Stdout.WriteString(\"small \" + version + \"\\n\") }\n",
+		"main.go": "package main\n\nimport \"syscall\"\n\nvar version string\n\nfunc main() { syscall.Write(1, []byte(\"small \"+version+\"\\n\")) }\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -44,7 +55,22 @@ func small(t *testing.T) map[string]string {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
+	smallOnes.built = built
 	return built
+}
+
+var smallOnes struct {
+	sync.Mutex
+	dir   string
+	built map[string]string
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if smallOnes.dir != "" {
+		_ = os.RemoveAll(smallOnes.dir)
+	}
+	os.Exit(code)
 }
 
 // withLibmlx adds to a program for Macs that it loads libmlx from beside itself.

@@ -260,7 +260,7 @@ func versioned(chart []byte, version string) ([]byte, error) {
 	for key, value := range map[string]string{"version": strings.TrimPrefix(version, "v"), "appVersion": version} {
 		line := regexp.MustCompile(`(?m)^` + key + `: .*$`)
 		if n := len(line.FindAll(chart, -1)); n != 1 {
-			return nil, fmt.Errorf("Chart.yaml has %d lines %q, want one", n, key)
+			return nil, fmt.Errorf("there are %d lines %q in Chart.yaml, want one", n, key)
 		}
 		chart = line.ReplaceAll(chart, []byte(key+": "+value))
 	}
