@@ -42,6 +42,14 @@ build-darwin: ## cross-build every program for an Apple Silicon Mac into bin/dar
 darwin: ## link the engine with MLX for a Mac into bin/darwin-arm64/mlx, and check it (Linux; link-checked, not run)
 	@bash hack/darwin/run.sh '$(VERSION)'
 
+.PHONY: release
+release: ## archives for Macs, images, chart, sums, SBOMs into dist/; VERSION=vX.Y.Z names it (Linux; link-checked, not run on a Mac)
+	go run ./hack/release -out dist $(if $(filter file,$(origin VERSION)),,-version '$(VERSION)')
+
+.PHONY: test-release
+test-release: ## make a release of this commit twice, at two places: the same bytes, and whole as a download (Linux)
+	bash hack/release/test.sh
+
 .PHONY: kube
 kube: ## build the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
 	@bash hack/kube.sh
@@ -59,13 +67,14 @@ verify: ## regenerate and fail on drift; gofmt; go.mod files tidy
 	@bash hack/verify.sh
 
 .PHONY: lint
-lint: ## go vet, staticcheck, the import law and the house rules
+lint: ## go vet, staticcheck, the import law and the house rules, shellcheck for the script of a Mac
 	go vet ./...
 	$(TOOL) staticcheck ./...
 	go vet -C hack/kube ./...
 	go vet -C hack/prometheus ./...
 	go vet -C hack/tools ./...
 	go test -count=1 ./hack/lint/...
+	bash hack/macos/shellcheck.sh
 
 .PHONY: test
 test: kube build ## every test, with the race detector: units, API server, the whole system

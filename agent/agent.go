@@ -316,6 +316,19 @@ func (a *Agent) servePort(ctx context.Context) error {
 // lastWords bounds the last report: a stop must not wait for an API server.
 const lastWords = 2 * time.Second
 
+// roomsEnd is what the rooms get to end once they are cancelled: none of them
+// waits for an engine or for the network then, the journal is written.
+const roomsEnd = 10 * time.Second
+
+// DefaultGrace is Config.Grace of a program that is told none.
+const DefaultGrace = 20 * time.Second
+
+// StopLimit is the most that a stop takes with that grace. Whoever ends the
+// agent by force must wait for longer.
+func StopLimit(grace time.Duration) time.Duration {
+	return max(lastWords, grace+serve.TellTime) + roomsEnd
+}
+
 func (a *Agent) announceEnd() {
 	a.setAccepting(false)
 	a.changed()

@@ -46,8 +46,9 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Con
 	return err
 }
 
-// tellTime is how long cancelled requests have to tell their clients.
-const tellTime = 2 * time.Second
+// TellTime is how long cancelled requests have to tell their clients, after the
+// drain of Serve.
+const TellTime = 2 * time.Second
 
 func shutDown(s *http.Server, drain time.Duration, cancelRequests context.CancelCauseFunc) error {
 	draining, done := context.WithTimeout(context.Background(), drain)
@@ -56,7 +57,7 @@ func shutDown(s *http.Server, drain time.Duration, cancelRequests context.Cancel
 		return nil
 	}
 	cancelRequests(errShuttingDown)
-	telling, done := context.WithTimeout(context.Background(), tellTime)
+	telling, done := context.WithTimeout(context.Background(), TellTime)
 	defer done()
 	if err := s.Shutdown(telling); err == nil {
 		return nil

@@ -86,7 +86,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.downloadRate, "download-rate", "", "the most `bytes` per second that all downloads take together, such as 50M or 20Mi; no bound without it")
 	set.IntVar(&f.downloadsAtOnce, "downloads-at-once", store.FetchesAtOnce, "how many models are downloaded at a time, 1 to 16")
 	set.DurationVar(&f.probeInterval, "probe-interval", time.Second, "how often footprints are measured while an engine runs")
-	set.DurationVar(&f.grace, "grace", 20*time.Second, "how long running answers may go on after SIGTERM")
+	set.DurationVar(&f.grace, "grace", agent.DefaultGrace, "how long running answers may go on after SIGTERM")
 	set.BoolVar(&f.verbose, "verbose", false, "log details that help to debug")
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if len(args) > 0 && args[0] == "run" {

@@ -79,7 +79,7 @@ fi
 
 # -s and -w: otherwise Go calls the host's strip, which knows no Mach-O.
 mkdir -p "$out"
-for_mac=(env GOOS=darwin GOARCH=arm64 CGO_ENABLED=1 GOFLAGS=-trimpath CC="bash $root/hack/darwin/compiler.sh cc" CXX="${compile[*]}"
+for_mac=(env GOOS=darwin GOARCH=arm64 CGO_ENABLED=1 GOFLAGS="-trimpath -buildvcs=false" CC="bash $root/hack/darwin/compiler.sh cc" CXX="${compile[*]}"
   CGO_CXXFLAGS="${include[*]}" CGO_LDFLAGS="${link[*]}")
 "${for_mac[@]}" go build -tags mlx -ldflags "-s -w -X main.version=$version" -o "$out/engine" ./cmd/engine
 "$tool" check --mlx "$library" "$out/engine"
