@@ -59,6 +59,11 @@ type Reports interface {
 type Identity interface {
 	Run(ctx context.Context) error
 	ServerTLS() *tls.Config
+	// TrustedRoots are the fingerprints of the roots that gateways are checked
+	// against at the next handshake.
+	TrustedRoots() []string
+	// Changed receives after other roots are trusted.
+	Changed() <-chan struct{}
 }
 
 // Heartbeat says that this Mac lives.
