@@ -151,7 +151,7 @@ func authorityData(t *testing.T, stage rotation.Stage) map[string][]byte {
 		if a.state.Stage() == stage {
 			break
 		}
-		if err := apply(data, rotation.Decision{Step: step}, rotation.World{}, now); err != nil {
+		if err := a.apply(data, rotation.Decision{Step: step}, rotation.World{}, now); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -204,7 +204,7 @@ func TestARootThatSignsChangesNoBundle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := apply(data, rotation.Decision{Step: rotation.Sign}, rotation.World{}, now); err != nil {
+	if err := before.apply(data, rotation.Decision{Step: rotation.Sign}, rotation.World{}, now); err != nil {
 		t.Fatal(err)
 	}
 	after, err := parseAuthority(&corev1.Secret{Data: data}, now)

@@ -106,7 +106,7 @@ func (r *Rotation) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 		// Until the time that is waited for; whatever else is waited for calls us.
 		return reconcile.Result{RequeueAfter: d.Again}, r.say(ctx, &s, string(ca.state.Stage())+": "+d.Why)
 	}
-	return reconcile.Result{}, r.step(ctx, &s, d, w, now)
+	return reconcile.Result{}, r.step(ctx, ca, &s, d, w)
 }
 
 func (r *Rotation) measure(ca *authority, d rotation.Decision) {
@@ -153,9 +153,10 @@ func (r *Rotation) world(ctx context.Context, ca *authority, s *corev1.Secret) (
 
 // step writes the Secret once, and tells what was done. Of two operators that
 // decide at once one meets a conflict.
-func (r *Rotation) step(ctx context.Context, s *corev1.Secret, d rotation.Decision, w rotation.World, now time.Time) error {
+func (r *Rotation) step(ctx context.Context, ca *authority, s *corev1.Secret, d rotation.Decision, w rotation.World) error {
+	now := r.Issuer.Clock.Now()
 	s = s.DeepCopy()
-	if err := apply(s.Data, d, w, now); err != nil {
+	if err := ca.apply(s.Data, d, w, now); err != nil {
 		return err
 	}
 	next, err := parseAuthority(s, now)

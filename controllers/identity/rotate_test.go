@@ -32,6 +32,7 @@ import (
 const (
 	tick   = 10 * time.Minute
 	spread = time.Hour
+	down   = time.Hour // until another operator leads
 )
 
 // errCrashed is what a dead operator's client says.
@@ -74,7 +75,7 @@ func newDrama(t *testing.T) *drama {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	d := &drama{t: t, clock: clocktesting.NewFakePassiveClock(now), life: 24 * time.Hour,
+	d := &drama{t: t, clock: clocktesting.NewFakePassiveClock(now), life: 8 * time.Hour,
 		api: fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.MacNode{}).Build()}
 	for k, name := range []string{"m1", "m2", "m3"} {
 		key, err := join.NewKey()
@@ -168,7 +169,7 @@ func (d *drama) operate() {
 	err = errors.Join(err, keepErr)
 	switch {
 	case d.dead:
-		d.back = d.clock.Now().Add(3 * time.Hour)
+		d.back = d.clock.Now().Add(down)
 	case err != nil:
 		d.t.Fatal(err)
 	}
@@ -222,7 +223,7 @@ func (d *drama) readMac(m *party, n int) {
 	}
 	ca, until, err := d.issuer().signer(d.t.Context(), d.clock.Now(), d.life)
 	if err != nil && d.dead {
-		d.back = d.clock.Now().Add(3 * time.Hour)
+		d.back = d.clock.Now().Add(down)
 		return
 	}
 	d.must(err)

@@ -145,7 +145,7 @@ func stamp(t time.Time) []byte {
 }
 
 // apply makes the data of the Secret after a step. It changes data.
-func apply(data map[string][]byte, d rotation.Decision, w rotation.World, now time.Time) error {
+func (a *authority) apply(data map[string][]byte, d rotation.Decision, w rotation.World, now time.Time) error {
 	switch d.Step {
 	case rotation.Begin:
 		next, err := newRoot(now)
@@ -164,10 +164,7 @@ func apply(data map[string][]byte, d rotation.Decision, w rotation.World, now ti
 	case rotation.Respread:
 		delete(data, keySpreadSince)
 	case rotation.Sign:
-		data[keyOld], data[keyOldUntil] = data[corev1.TLSCertKey], data[keyIssuedUntil]
-		if len(data[keyOldUntil]) == 0 {
-			data[keyOldUntil] = stamp(now.Add(LongestLife))
-		}
+		data[keyOld], data[keyOldUntil] = data[corev1.TLSCertKey], stamp(a.state.IssuedUntil)
 		data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey] = data[keyNext], data[keyNextKey]
 		data[keyIssuedUntil] = stamp(now)
 		for _, key := range []string{keyNext, keyNextKey, keySpreadSince} {
