@@ -184,6 +184,15 @@ func (i *Identity) TrustedRoots() []string {
 	return nil
 }
 
+// Trusts says whether the root under which a connection was opened is still
+// trusted.
+func (i *Identity) Trusts(s *tls.ConnectionState) bool {
+	t := i.trusted.Load()
+	return t != nil && s != nil && slices.ContainsFunc(s.VerifiedChains, func(chain []*x509.Certificate) bool {
+		return slices.Contains(*t, agentapi.Fingerprint(chain[len(chain)-1]))
+	})
+}
+
 // Changed receives after other roots are trusted.
 func (i *Identity) Changed() <-chan struct{} { return i.changes }
 

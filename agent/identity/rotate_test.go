@@ -165,6 +165,26 @@ func TestWhatIsTrustedIsTold(t *testing.T) {
 	want("the next alone", true, b)
 }
 
+// TestAConnectionIsTrustedAsLongAsItsRoot.
+func TestAConnectionIsTrustedAsLongAsItsRoot(t *testing.T) {
+	a, b := newAuthority(t), newAuthority(t)
+	opened := func(of authority) *tls.ConnectionState {
+		return &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{of.cert}}}
+	}
+	i := open(t, t.TempDir())
+	if i.Trusts(opened(a)) {
+		t.Error("a new Mac trusts somebody")
+	}
+	i.learn(slices.Concat(a.pem, b.pem))
+	if !i.Trusts(opened(a)) || !i.Trusts(opened(b)) || i.Trusts(nil) || i.Trusts(&tls.ConnectionState{}) {
+		t.Error("both roots are trusted, and nothing else")
+	}
+	i.learn(b.pem)
+	if i.Trusts(opened(a)) || !i.Trusts(opened(b)) {
+		t.Error("a root that left is trusted, or one that stays is not")
+	}
+}
+
 // TestACertificateThatComesLateDoesNotBringBackAnOldRoot: it was asked for
 // before the root left.
 func TestACertificateThatComesLateDoesNotBringBackAnOldRoot(t *testing.T) {
