@@ -181,7 +181,7 @@ func (w *world) startOperator() {
 	w.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	w.must(controllers.Setup(ctx, mgr, controllers.Config{Namespace: system, Clock: w.clock, CertificateLife: controllers.DefaultCertificateLife,
-		AuthoritySpread: 10 * time.Second, Metrics: prometheus.NewRegistry()}))
+		AuthoritySpread: time.Minute, Metrics: prometheus.NewRegistry()}))
 	w.mgr = mgr
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()

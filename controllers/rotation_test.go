@@ -161,7 +161,7 @@ func TestTheAuthorityRotates(t *testing.T) {
 	}
 
 	// 2. Macs that live are waited for, one by one, by whichever operator.
-	w.pass(20 * time.Second)
+	w.pass(80 * time.Second)
 	w.touch("test/wake", "1")
 	w.rotationSays("Spreading", "mac-1, mac-2")
 	w.stop()

@@ -196,7 +196,9 @@ func TestACertificateThatComesLateDoesNotBringBackAnOldRoot(t *testing.T) {
 	if err := i.renewed(late.Certificate, late.Key); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := handshake(t, i, a.leaf(t, agentapi.GatewayName, x509.ExtKeyUsageClientAuth)); err == nil {
+	old := a.leaf(t, agentapi.GatewayName, x509.ExtKeyUsageClientAuth)
+	old.Authority = slices.Concat(a.pem, b.pem)
+	if _, err := handshake(t, i, old); err == nil {
 		t.Error("a gateway of the old root is let in")
 	}
 	if got := i.TrustedRoots(); len(got) != 1 {

@@ -315,8 +315,9 @@ func TestAMacJoinsWhileTheAuthorityRotates(t *testing.T) {
 		t.Fatal(err)
 	}
 	joined := make(chan error, 1)
-	go func() { joined <- Run(t.Context(), Options{Token: k.token(), StateDir: dir, Log: testr.New(t)}) }()
-	for {
+	again := k.token()
+	go func() { joined <- Run(t.Context(), Options{Token: again, StateDir: dir, Log: testr.New(t)}) }()
+	for deadline := time.Now().Add(time.Minute); ; {
 		var r certificatesv1.CertificateSigningRequest
 		if err := k.Get(t.Context(), client.ObjectKey{Name: "metalfleet-join-m5"}, &r); err == nil && r.UID != first && len(r.Status.Certificate) > 0 {
 			break // signed by a root that no Secret names yet
@@ -324,6 +325,8 @@ func TestAMacJoinsWhileTheAuthorityRotates(t *testing.T) {
 		select {
 		case err := <-joined:
 			t.Fatalf("it ended before its root was named: %v", err)
+		case <-time.After(time.Until(deadline)):
+			t.Fatal("nobody signs")
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

@@ -182,6 +182,24 @@ func TestARotationCutsNoStream(t *testing.T) {
 	}
 }
 
+// TestALostConnectionIsDialledWithTheIdentityOfThen, not with that of the first
+// connection to the Mac.
+func TestALostConnectionIsDialledWithTheIdentityOfThen(t *testing.T) {
+	r := startRotating(t)
+	close(r.speak)
+	if _, err := io.ReadAll(r.stream); err != nil {
+		t.Fatal(err)
+	}
+	r.setGateway(r.next, r.old, r.next)
+	read(t, r.chat())
+	r.setMac(r.next, r.next)
+	r.mac.server.CloseClientConnections()
+	eventually(t, "an answer on another connection", func() bool {
+		resp, err := r.try(t.Context(), "POST", chatPath, `{"model":"m","messages":[]}`)
+		return err == nil && resp.StatusCode == http.StatusOK
+	})
+}
+
 // TestARootThatLeftIsTrustedByNobody: neither a Mac nor a gateway of it.
 func TestARootThatLeftIsTrustedByNobody(t *testing.T) {
 	r := startRotating(t)
