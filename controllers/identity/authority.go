@@ -45,7 +45,6 @@ var errNoAuthority = errors.New("holds no usable certificate authority; restore 
 type root struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	pem  []byte
 }
 
 // authority is the operator's CA: the root that signs, and the roots that are

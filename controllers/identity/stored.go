@@ -53,7 +53,7 @@ func readAuthority(data map[string][]byte, now time.Time) (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &authority{root: root{cert: cert, key: key, pem: data[corev1.TLSCertKey]}}
+	a := &authority{root: root{cert: cert, key: key}}
 	a.state = rotation.State{Signing: rootOf(cert), Hurry: string(data[keyHurry]) == "true",
 		Handled: string(data[keyHandled]), HandledAtOnce: string(data[keyHandledNow])}
 	if a.state.IssuedUntil, err = timeIn(data, keyIssuedUntil); err != nil {
