@@ -59,6 +59,14 @@ type Reports interface {
 type Identity interface {
 	Run(ctx context.Context) error
 	ServerTLS() *tls.Config
+	// TrustedRoots are the fingerprints of the roots that gateways are checked
+	// against at the next handshake.
+	TrustedRoots() []string
+	// Changed receives after other roots are trusted.
+	Changed() <-chan struct{}
+	// Trusts says whether the root under which a connection was opened is still
+	// trusted.
+	Trusts(*tls.ConnectionState) bool
 }
 
 // Heartbeat says that this Mac lives.
@@ -305,7 +313,8 @@ func (a *Agent) servePort(ctx context.Context) error {
 		a.announceEnd()
 	})
 	err := serve.Serve(ctx, a.Listener, a.Links.Identity.ServerTLS(), serve.Config{
-		Engines: engines{a.pool}, Mac: a.Name, Accepting: func() bool { return a.accepting.Load().yes }, Log: a.Log.WithName("serve"),
+		Engines: engines{a.pool}, Mac: a.Name, Accepting: func() bool { return a.accepting.Load().yes },
+		Trusts: a.Links.Identity.Trusts, Log: a.Log.WithName("serve"),
 	}, a.Grace)
 	if !unannounced() {
 		<-announced

@@ -66,3 +66,8 @@ type followed struct {
 
 func (f followed) Run(ctx context.Context) error { return f.run(ctx) }
 func (f followed) ServerTLS() *tls.Config        { return f.identity.ServerTLS() }
+func (f followed) TrustedRoots() []string        { return f.identity.TrustedRoots() }
+func (f followed) Changed() <-chan struct{}      { return f.identity.Changed() }
+func (f followed) Trusts(s *tls.ConnectionState) bool {
+	return f.identity.Trusts(s)
+}

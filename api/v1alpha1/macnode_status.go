@@ -22,6 +22,15 @@ type MacNodeStatus struct {
 	// address of the agent's one port.
 	// +optional
 	Address *MacAddress `json:"address,omitempty"`
+	// trustedRoots are the SHA-256 fingerprints, in hex, of the operator's roots
+	// by which this Mac knows gateways at this moment. The operator signs with a
+	// new root only when every living Mac names it here.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:Pattern=`^[0-9a-f]{64}$`
+	// +kubebuilder:validation:items:MaxLength=64
+	TrustedRoots []string `json:"trustedRoots,omitempty"`
 	// chip, such as "M2Ultra".
 	// +optional
 	// +kubebuilder:validation:MaxLength=32

@@ -391,6 +391,11 @@ func (in *MacNodeStatus) DeepCopyInto(out *MacNodeStatus) {
 		*out = new(MacAddress)
 		**out = **in
 	}
+	if in.TrustedRoots != nil {
+		in, out := &in.TrustedRoots, &out.TrustedRoots
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	in.Memory.DeepCopyInto(&out.Memory)
 	out.Disk = in.Disk
 	if in.Weights != nil {
