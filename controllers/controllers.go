@@ -36,6 +36,8 @@ import (
 
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/agentupgrade"
+	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/hubtoken"
 	"metalfleet.dev/metalfleet/controllers/identity"
@@ -62,6 +64,8 @@ const DefaultCertificateLife = 24 * time.Hour
 type Config struct {
 	// Namespace of Leases, Secrets and ServiceAccounts.
 	Namespace string
+	// Version of the operator.
+	Version string
 	// Clock of all controllers.
 	Clock clock.WithTicker
 	// CertificateLife is the most that a Mac's certificate is good for.
@@ -95,6 +99,7 @@ func cacheOptions(namespace string) cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}:             {Namespaces: here},
+			&corev1.ConfigMap{}:          {Namespaces: here, Field: fields.OneTermEqualSelector("metadata.name", turn.ConfigMapName)},
 			&corev1.ServiceAccount{}:     {Namespaces: here},
 			&rbacv1.Role{}:               {Namespaces: here},
 			&rbacv1.RoleBinding{}:        {Namespaces: here},
@@ -152,6 +157,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"hub tokens of Macs", 2, &hubtoken.Reconciler{Client: mgr.GetClient(), Secrets: secrets, Namespace: c.Namespace}},
 		{"identity of Macs", 2, &identity.Macs{Client: mgr.GetClient(), Issuer: issuer}},
 		{"identity requests", 2, &identity.Requests{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Issuer: issuer, Life: c.CertificateLife}},
+		{"agent upgrade", 1, &agentupgrade.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace, Version: c.Version, Clock: c.Clock}},
 		{"identity of gateways", 1, &identity.Gateway{Issuer: issuer}},
 	} {
 		if err := x.reconciler.SetupWithManager(mgr, options(x.concurrent)); err != nil {
