@@ -29,6 +29,9 @@ import (
 
 // Reporter writes the newest status that it was offered.
 type Reporter struct {
+	// Reported, if set, is called after each write.
+	Reported func()
+
 	log   logr.Logger
 	write func(context.Context, *v1alpha1.MacNodeStatus) error
 	wakes chan struct{}
@@ -157,6 +160,9 @@ func (r *Reporter) writeUntilDone(ctx context.Context, next **v1alpha1.MacNodeSt
 		if err == nil {
 			if failures > 0 {
 				r.log.Info("Status is reported again", "failures", failures)
+			}
+			if r.Reported != nil {
+				r.Reported()
 			}
 			return true
 		}
