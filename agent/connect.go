@@ -41,7 +41,11 @@ func Connect(c Cluster) (Links, error) {
 	if err != nil {
 		return Links{}, err
 	}
-	reports := report.New(client, c.Name, c.Log.WithName("report"))
+	schema, err := report.Served(c.REST, c.Log.WithName("report"))
+	if err != nil {
+		return Links{}, err
+	}
+	reports := report.New(client, schema, c.Name, c.Log.WithName("report"))
 	reports.Reported = c.Reported
 	heartbeat := register.NewHeartbeat(client, c.Namespace, c.Name, c.Name+"/"+c.BootID, c.Log.WithName("register"))
 	heartbeat.Renewed = c.Renewed

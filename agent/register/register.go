@@ -3,8 +3,7 @@
 // heartbeat, and the condition by which an agent says whether it takes orders.
 //
 // It owns the Lease "mac-NAME" while it renews it; the operator made it. It
-// refuses discovery, lists and everything else that an agent has no business
-// with: its whole world are three objects by name, its own requests for
+// refuses lists and everything else that an agent has no business with: its whole world are three objects by name, its own requests for
 // certificates, and tokens of its own account. A failure of the API is waited
 // out and never taken for a deletion.
 //
