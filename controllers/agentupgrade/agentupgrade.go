@@ -83,7 +83,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err := r.Client.List(ctx, &macs); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list Macs: %w", err)
 	}
-	next := turn.Next(wish, macs.Items, r.Clock.Now())
+	next := turn.Next(wish, r.Version, macs.Items, r.Clock.Now())
 	for i := range macs.Items {
 		mac := &macs.Items[i]
 		if next.Start && mac.Name == next.Mac {

@@ -78,9 +78,9 @@ type Turn struct {
 	After time.Duration `json:"-"`
 }
 
-// Next decides. Macs come by name; one that is at it, or failed, comes before
-// all that wait.
-func Next(w *Wish, macs []v1alpha1.MacNode, now time.Time) Turn {
+// Next decides for an operator of a version, or of one that is not known. Macs
+// come by name; one that is at it, or failed, comes before all that wait.
+func Next(w *Wish, operator string, macs []v1alpha1.MacNode, now time.Time) Turn {
 	if w == nil {
 		return Turn{State: Idle, Message: "no version is wanted"}
 	}
@@ -94,6 +94,10 @@ func Next(w *Wish, macs []v1alpha1.MacNode, now time.Time) Turn {
 		return t
 	}
 	t.decide(w)
+	if served, _, message := Serves(operator, w.Version); served == metav1.ConditionFalse && t.Start {
+		t.set(Waiting, nil, "no Mac is upgraded to what this operator does not serve: %s", message)
+		t.Mac, t.Start = "", false
+	}
 	return t
 }
 

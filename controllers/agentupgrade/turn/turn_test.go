@@ -121,7 +121,7 @@ func TestWhoseTurnItIs(t *testing.T) {
 					}
 				}
 			}
-			got := Next(w, tc.macs, now)
+			got := Next(w, "v0.4.1", tc.macs, now)
 			if got.State != tc.state || got.Mac != tc.mac || got.Start != tc.start || !strings.Contains(got.Message, tc.says) {
 				t.Errorf("%s, Mac %q, start %v: %s; want %s, %q, %v and %q", got.State, got.Mac, got.Start, got.Message, tc.state, tc.mac, tc.start, tc.says)
 			}
@@ -130,11 +130,14 @@ func TestWhoseTurnItIs(t *testing.T) {
 			}
 		})
 	}
-	if got := Next(nil, []v1alpha1.MacNode{mac("a")}, now); got.State != Idle || got.Start {
+	if got := Next(nil, "", []v1alpha1.MacNode{mac("a")}, now); got.State != Idle || got.Start {
 		t.Errorf("without a wish: %+v", got)
 	}
+	if got := Next(wish(), "v0.3.0", []v1alpha1.MacNode{mac("a")}, now); got.State != Waiting || got.Start || !strings.Contains(got.Message, "upgrade CRDs and operator first") {
+		t.Errorf("an agent newer than the operator: %+v", got)
+	}
 	watched := []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(10*time.Second))}
-	if got := Next(wish(), watched, now); got.After != 20*time.Second {
+	if got := Next(wish(), "", watched, now); got.After != 20*time.Second {
 		t.Errorf("looked at again after %s, want 20s", got.After)
 	}
 }
