@@ -358,9 +358,14 @@ func (a *Agent) prove(ctx context.Context) error {
 // running answers are done.
 func (a *Agent) servePort(ctx context.Context) error {
 	serving, stopServing := context.WithCancel(ctx)
-	defer stopServing()
 	var waiting sync.WaitGroup
-	defer waiting.Wait()
+	defer func() {
+		stopServing()
+		waiting.Wait()
+		if ctx.Err() != nil { // told to end meanwhile: then that is what happens
+			a.replaced.Store(nil)
+		}
+	}()
 	waiting.Go(func() {
 		select {
 		case <-serving.Done():
@@ -379,9 +384,6 @@ func (a *Agent) servePort(ctx context.Context) error {
 	}, func() (context.Context, context.CancelFunc) { return a.drainUntil(ctx) })
 	if !unannounced() {
 		<-announced
-	}
-	if ctx.Err() != nil { // told to end meanwhile: then that is what happens
-		a.replaced.Store(nil)
 	}
 	return err
 }

@@ -199,7 +199,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	log.Info("agent makes way for another version", "pid", os.Getpid())
 	code, err := a.Restart(program)
-	return errors.Join(err, exitCode(code))
+	if err != nil {
+		return err
+	}
+	return exitCode(code)
 }
 
 // enter leaves this process to another version of the agent, where one is to

@@ -42,6 +42,7 @@ type Wish struct {
 
 var (
 	versionShape = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
+	sourceShape  = regexp.MustCompile(`^https://[^\s@]+$`)
 	digestShape  = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
@@ -56,8 +57,8 @@ func (w *Wish) Check() error {
 	switch {
 	case !versionShape.MatchString(w.Version):
 		return fmt.Errorf("version %q, want what `agent --version` prints behind its name, such as v0.4.0", w.Version)
-	case err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || len(w.Source) > maxSource:
-		return fmt.Errorf("url %q, want the https:// address of a .tar.gz archive, without a password", w.Source)
+	case err != nil || u.Hostname() == "" || !sourceShape.MatchString(w.Source) || len(w.Source) > maxSource:
+		return fmt.Errorf("url %q, want the https:// address of a .tar.gz archive, without a password or an @", w.Source)
 	case !digestShape.MatchString(w.SHA256):
 		return fmt.Errorf("sha256 %q, want 64 digits as sha256sum prints them", w.SHA256)
 	case w.Attempt < 1:
