@@ -38,11 +38,17 @@ func inherit() (*Launched, error) {
 	}
 	syscall.CloseOnExec(readyFD)
 	syscall.CloseOnExec(lifeFD)
-	l := &Launched{ready: os.NewFile(readyFD, "ready"), life: os.NewFile(lifeFD, "life")}
+	return NewLaunched(os.NewFile(readyFD, "ready"), os.NewFile(lifeFD, "life"), trial), nil
+}
+
+// NewLaunched is an agent that writes its word to ready, and ends with life; on
+// trial it has to prove itself.
+func NewLaunched(ready, life *os.File, trial bool) *Launched {
+	l := &Launched{ready: ready, life: life}
 	if trial {
 		l.proved = make(chan struct{})
 	}
-	return l, nil
+	return l
 }
 
 // OnTrial says that this agent has to prove itself first.

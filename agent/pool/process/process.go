@@ -141,27 +141,22 @@ func exitOf(s *os.ProcessState) Exit {
 func Adopt(ctx context.Context, pid int, startTime string, p probe.Probe) (*Process, error) {
 	proc := &Process{PID: pid, StartTime: startTime, probe: p, done: make(chan struct{})}
 	if err := proc.same(); err != nil {
-		collect(pid)
+		reap(pid)
 		return nil, err
 	}
-	proc.watch(ctx, func() Exit { return collect(pid) })
+	proc.watch(ctx, func() Exit {
+		reap(pid)
+		return Exit{}
+	})
 	return proc, nil
 }
 
-// collect takes the end of a process that is our child all the same: another
-// version of the agent started it and then made this process of its own. Of
-// anybody else's nothing is told.
-func collect(pid int) Exit {
-	var ws syscall.WaitStatus
-	got, err := syscall.Wait4(pid, &ws, syscall.WNOHANG, nil)
-	if err != nil || got != pid {
-		return Exit{}
-	}
-	e := Exit{Known: true, Code: ws.ExitStatus()}
-	if ws.Signaled() {
-		e.Signal = ws.Signal()
-	}
-	return e
+// reap collects a process that ended, where it is our child all the same:
+// another version of the agent started it and then made this process of its
+// own. Its code counts as a stranger's, which an agent that came anew would not
+// know either.
+func reap(pid int) {
+	_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
 }
 
 // same returns nil while the id still belongs to this process.
