@@ -25,6 +25,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "agent: this build is broken, as a test wants it")
 		os.Exit(1)
 	}
-	signal.Ignore(syscall.SIGTERM, syscall.SIGINT) // nor does it end when it is told to
-	select {}
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
+	for range told { // it does not even end when it is told to
+	}
 }
