@@ -193,6 +193,10 @@ test-cycles: kube build ## ten cycles of memory pressure on one Mac end where th
 test-crash: kube build ## the agent is killed at each step of a load and of an unload, and its successor finishes the job (Linux)
 	go run ./hack/crash
 
+.PHONY: test-upgrade
+test-upgrade: kube build ## agents of two Macs are replaced under 20 streams, by a build that works and two that do not (Linux)
+	go run ./hack/upgrade
+
 .PHONY: demo-memory
 demo-memory: kube build ## a ceiling lowered, a model evicted, its bytes told, its return, as kubectl shows them (Linux)
 	bash hack/demomemory/run.sh

@@ -36,6 +36,8 @@ import (
 
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/agentupgrade"
+	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/hubtoken"
 	"metalfleet.dev/metalfleet/controllers/identity"
@@ -68,6 +70,8 @@ const DefaultAuthoritySpread = time.Hour
 type Config struct {
 	// Namespace of Leases, Secrets and ServiceAccounts.
 	Namespace string
+	// Version of the operator.
+	Version string
 	// Clock of all controllers.
 	Clock clock.WithTicker
 	// CertificateLife is the most that a certificate of a Mac or a gateway is good for.
@@ -103,6 +107,7 @@ func cacheOptions(namespace string) cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}:             {Namespaces: here},
+			&corev1.ConfigMap{}:          {Namespaces: here, Field: fields.OneTermEqualSelector("metadata.name", turn.ConfigMapName)},
 			&corev1.ServiceAccount{}:     {Namespaces: here},
 			&rbacv1.Role{}:               {Namespaces: here},
 			&rbacv1.RoleBinding{}:        {Namespaces: here},
@@ -160,6 +165,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"hub tokens of Macs", 2, &hubtoken.Reconciler{Client: mgr.GetClient(), Secrets: secrets, Namespace: c.Namespace}},
 		{"identity of Macs", 2, &identity.Macs{Client: mgr.GetClient(), Issuer: issuer}},
 		{"identity requests", 2, &identity.Requests{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Issuer: issuer}},
+		{"agent upgrade", 1, &agentupgrade.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace, Version: c.Version, Clock: c.Clock}},
 		{"identity of gateways", 1, &identity.Gateway{Issuer: issuer}},
 		{"rotation of the authority", 1, &identity.Rotation{Client: mgr.GetClient(), Issuer: issuer, Spread: c.AuthoritySpread, Metrics: metrics}},
 	} {

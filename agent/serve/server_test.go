@@ -48,7 +48,7 @@ func startAgent(t *testing.T, script servetest.Script, drain time.Duration, chan
 	ctx, stop := context.WithCancel(t.Context())
 	a.stop = stop
 	go func() {
-		a.ended <- serve.Serve(ctx, l, agentapi.ServerTLS(ca.Mac("mac-a").Pair(t), ca.Roots()), c, drain)
+		a.ended <- serve.Serve(ctx, l, agentapi.ServerTLS(ca.Mac("mac-a").Pair(t), ca.Roots()), c, serve.Within(drain))
 		close(a.ended)
 	}()
 	transport := &http.Transport{TLSClientConfig: agentapi.ClientTLS(ca.Gateway().Pair(t), ca.Roots(), "mac-a"), ForceAttemptHTTP2: true}

@@ -19,6 +19,9 @@ type MacNodeStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	BootID string `json:"bootID,omitempty"`
+	// agentUpgrade is the last upgrade of the agent.
+	// +optional
+	AgentUpgrade *AgentUpgrade `json:"agentUpgrade,omitempty"`
 	// address of the agent's one port.
 	// +optional
 	Address *MacAddress `json:"address,omitempty"`
@@ -74,7 +77,7 @@ type MacNodeStatus struct {
 	// summary holds rounded figures for people.
 	// +optional
 	Summary MacSummary `json:"summary,omitzero"`
-	// conditions: Ready (the operator's); Accepting, MemoryPressure, WiredStranded, MemoryDiverged, GuardInactive (the agent's).
+	// conditions: Ready and AgentCurrent (the operator's); Accepting, MemoryPressure, WiredStranded, MemoryDiverged, GuardInactive (the agent's).
 	// +optional
 	// +listType=map
 	// +listMapKey=type

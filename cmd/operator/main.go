@@ -183,8 +183,10 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("health checks: %w", err)
 	}
-	err = controllers.Setup(ctx, mgr, controllers.Config{Namespace: s.namespace, Clock: clock.RealClock{}, CertificateLife: s.certificateLife,
-		AuthoritySpread: s.authoritySpread, Metrics: metrics.Registry})
+	err = controllers.Setup(ctx, mgr, controllers.Config{
+		Namespace: s.namespace, Version: version, Clock: clock.RealClock{}, CertificateLife: s.certificateLife,
+		AuthoritySpread: s.authoritySpread, Metrics: metrics.Registry,
+	})
 	if err != nil {
 		return err
 	}
