@@ -160,8 +160,9 @@ e2e: cluster build ## the story of a user in a real cluster: Helm, two Macs, a m
 	go run ./hack/e2e
 
 .PHONY: e2e-rolling
-e2e-rolling: cluster build ## gateways, operators and the chart are replaced under streams: no client sees a failure or half an answer
+e2e-rolling: cluster build ## gateways, operators, the chart, agents and the authority are replaced under streams: no client sees a failure or half an answer
 	bash hack/client.sh
+	go build -ldflags '-X main.version=e2e-next' -o bin/e2e-next/ ./cmd/agent
 	go run ./hack/e2e -rolling
 
 .PHONY: docs-install

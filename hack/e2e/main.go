@@ -30,8 +30,9 @@ import (
 	"metalfleet.dev/metalfleet/hack/cluster"
 )
 
-// limit of the whole story.
-const limit = 15 * time.Minute
+// limit of the whole story. In the other one a certificate of the authority's
+// old root lives for ten minutes.
+const limit, rollingLimit = 15 * time.Minute, 35 * time.Minute
 
 func main() {
 	o := options{}
@@ -43,7 +44,11 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the story takes longer than %s", limit))
+	most := limit
+	if o.rolling {
+		most = rollingLimit
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("the story takes longer than %s", most))
 	defer cancel()
 	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)

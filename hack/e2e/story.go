@@ -33,6 +33,7 @@ type story struct {
 	macs    []*mac
 	asked   int // Pods so far
 	way     record
+	values  []string // of the chart, beside those of every story
 
 	observer *observer // with -docs
 	relays   []*cluster.Relay
@@ -106,8 +107,11 @@ func (s *story) helm(ctx context.Context, args ...string) (string, error) {
 // install is what the README tells a user, with the images of this build.
 func (s *story) install(ctx context.Context) error {
 	s.way.begin()
-	_, err := s.helm(ctx, "install", "metalfleet", filepath.Join(s.o.root, "charts", "metalfleet"), "--create-namespace", "--wait", "--timeout", "3m",
-		"--set", "image.registry="+registry, "--set", "image.tag="+tag, "--set", "image.pullPolicy=Never", "--set", "gateway.drainSeconds=30")
+	args := []string{"install", "metalfleet", filepath.Join(s.o.root, "charts", "metalfleet"), "--create-namespace", "--wait", "--timeout", "3m"}
+	for _, v := range append([]string{"image.registry=" + registry, "image.tag=" + tag, "image.pullPolicy=Never", "gateway.drainSeconds=30"}, s.values...) {
+		args = append(args, "--set", v)
+	}
+	_, err := s.helm(ctx, args...)
 	if err == nil {
 		s.way.mark("`helm install --wait` returns: two operators and two gateways are ready", time.Now())
 	}

@@ -1,20 +1,17 @@
 package main
 
 import (
-	"archive/tar"
-	"compress/gzip"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"metalfleet.dev/metalfleet/hack/archive"
 )
 
 // releases are archives behind https, as an administrator publishes them.
@@ -49,9 +46,9 @@ func newReleases(ctx context.Context, root, scratch string) (*releases, error) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("build %s: %w: %s", b.version, err, out)
 		}
-		digest, err := pack(filepath.Join(dir, b.version+".tar.gz"), map[string]string{"agent": program, "engine": filepath.Join(root, "bin", "engine")})
+		digest, err := archive.Pack(filepath.Join(dir, b.version+".tar.gz"), map[string]string{"agent": program, "engine": filepath.Join(root, "bin", "engine")})
 		if err != nil {
-			return nil, fmt.Errorf("archive %s: %w", b.version, err)
+			return nil, err
 		}
 		r.digests[b.version] = digest
 	}
@@ -70,33 +67,3 @@ func (r *releases) close() error {
 }
 
 func (r *releases) url(version string) string { return r.server.URL + "/" + version + ".tar.gz" }
-
-// pack writes programs into an archive, and returns its digest.
-func pack(to string, programs map[string]string) (digest string, err error) {
-	f, err := os.Create(to)
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.New()
-	z := gzip.NewWriter(io.MultiWriter(f, sum))
-	w := tar.NewWriter(z)
-	for name, path := range programs {
-		if err = add(w, name, path); err != nil {
-			break
-		}
-	}
-	err = errors.Join(err, w.Close(), z.Close(), f.Close())
-	return hex.EncodeToString(sum.Sum(nil)), err
-}
-
-func add(w *tar.Writer, name, path string) error {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(b))}); err != nil {
-		return err
-	}
-	_, err = w.Write(b)
-	return err
-}
