@@ -75,24 +75,24 @@ func (w *world) rotationSays(parts ...string) {
 }
 
 // rootsOf are the fingerprints that a Secret names as roots to trust.
-func (w *world) rootsOf(name string) []string {
-	w.t.Helper()
+func (w *world) rootsOf(name string) ([]string, error) {
 	var s corev1.Secret
-	w.must(w.c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: name}, &s))
+	if err := w.c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: name}, &s); err != nil {
+		return nil, err
+	}
 	_, fingerprints, err := agentapi.Roots(s.Data["ca.crt"])
-	w.must(err)
-	return fingerprints
+	return fingerprints, err
 }
 
 func (w *world) wantRoots(n int, names ...string) (roots []string) {
 	w.t.Helper()
 	for _, name := range names {
 		w.eventually(fmt.Sprintf("Secret %s names %d roots", name, n), func() error {
-			roots = w.rootsOf(name)
-			if len(roots) != n {
-				return fmt.Errorf("it names %d", len(roots))
+			var err error
+			if roots, err = w.rootsOf(name); err == nil && len(roots) != n {
+				err = fmt.Errorf("it names %d", len(roots))
 			}
-			return nil
+			return err
 		})
 	}
 	return roots
