@@ -391,6 +391,10 @@ func fails(t *testing.T, m *played, args func(*played) []string, n int) {
 	}
 	_, err := os.Stat(m.at(state + "/account.json"))
 	isFirst := !strings.Contains(was, "account.json")
+	// The daemon is started only after the join.
+	if err != nil && slices.ContainsFunc(m.log(), func(l string) bool { return strings.HasPrefix(l, "launchctl enable") }) {
+		t.Errorf("the Mac had joined, and its identity is gone:\n%s", said)
+	}
 	if isFirst && err == nil {
 		if !strings.Contains(said, "has joined, and stays so") || m.facts().Records["/Users/_metalfleet"] == nil {
 			t.Errorf("the Mac has joined, and it is not said or its account is gone:\n%s", said)
