@@ -85,7 +85,9 @@ func TestExpectationsAreHeld(t *testing.T) {
 		"a query that gives nothing":         func(e *expectations) { e.Either = append(e.Either, at("E")) },
 		"an alert that nobody expects":       func(e *expectations) { e.Alerts = nil },
 		"an alert that should fire":          func(e *expectations) { e.Alerts[0].State = "firing" },
-		"an alert that is not there":         func(e *expectations) { e.Alerts = append(e.Alerts, alertExpected{"Other", "firing", "it is so", false}) },
+		"an alert that is not there": func(e *expectations) {
+			e.Alerts = append(e.Alerts, alertExpected{"Other", "firing", "it is so", false})
+		},
 	} {
 		e := good
 		e.Silent, e.Alerts = slices.Clone(good.Silent), slices.Clone(good.Alerts)
