@@ -56,13 +56,23 @@ func TestExpectationsAreHeld(t *testing.T) {
 	al.Alert = "Al"
 	s := &seen{dashboards: []shown{d}, alerts: []alertSeen{{al, rules.StatePending}}}
 	at := func(query string) place { return place{"f", "It", query, "it is so"} }
-	good := expectations{Silent: []place{at("A")}, Reach: []reach{{at("B"), "b", 2}}, Alerts: []alertExpected{{"Al", "pending", "it is so"}}}
+	good := expectations{Silent: []place{at("A")}, Reach: []reach{{at("B"), "b", 2}}, Alerts: []alertExpected{{"Al", "pending", "it is so", false}}}
 	if err := good.check(s); err != nil {
 		t.Error(err)
 	}
 	either := good
 	either.Silent, either.Either = nil, []place{at("A"), at("B")}
 	if err := either.check(s); err != nil {
+		t.Error(err)
+	}
+	chance := good
+	chance.Alerts = []alertExpected{{"Al", "firing", "it is so", true}}
+	if chance.check(s) == nil {
+		t.Error("an alert that came to neither state is no error")
+	}
+	inactive := *s
+	inactive.alerts = []alertSeen{{al, rules.StateInactive}}
+	if err := chance.check(&inactive); err != nil {
 		t.Error(err)
 	}
 	for what, change := range map[string]func(*expectations){
@@ -75,7 +85,9 @@ func TestExpectationsAreHeld(t *testing.T) {
 		"a query that gives nothing":         func(e *expectations) { e.Either = append(e.Either, at("E")) },
 		"an alert that nobody expects":       func(e *expectations) { e.Alerts = nil },
 		"an alert that should fire":          func(e *expectations) { e.Alerts[0].State = "firing" },
-		"an alert that is not there":         func(e *expectations) { e.Alerts = append(e.Alerts, alertExpected{"Other", "firing", "it is so"}) },
+		"an alert that is not there": func(e *expectations) {
+			e.Alerts = append(e.Alerts, alertExpected{"Other", "firing", "it is so", false})
+		},
 	} {
 		e := good
 		e.Silent, e.Alerts = slices.Clone(good.Silent), slices.Clone(good.Alerts)

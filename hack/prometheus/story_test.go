@@ -107,7 +107,7 @@ func TestARunIsRecordedJudgedAndDrawn(t *testing.T) {
 	}
 	s, err := judge(t.Context(), r, []*dashboard{d}, alerts, expectations{
 		Reach:  []reach{{place{"fleet", "It", "B", "it is so"}, "reserved mini-2", 3 << 30}},
-		Alerts: []alertExpected{{"Loud", "firing", "it is so"}, {"Patient", "pending", "it is so"}}})
+		Alerts: []alertExpected{{"Loud", "firing", "it is so", false}, {"Patient", "pending", "it is so", false}}})
 	if err != nil {
 		t.Fatal(err)
 	}
