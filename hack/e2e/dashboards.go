@@ -125,7 +125,7 @@ func (s *story) startObserver(dir string) error {
 	s.observer = o
 	line, err := bufio.NewReader(said).ReadString('\n') // it gives up by itself
 	if err != nil || line != "recording\n" {
-		return errors.Join(fmt.Errorf("Prometheus says %q: %w", line, err), o.end())
+		return errors.Join(fmt.Errorf("the Prometheus beside it says %q: %w", line, err), o.end())
 	}
 	return nil
 }
