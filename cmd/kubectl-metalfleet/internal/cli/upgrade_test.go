@@ -1,8 +1,13 @@
 package cli
 
 import (
+	"context"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
 )
@@ -45,6 +50,16 @@ func TestEachWishIsAnAttemptOfItsOwn(t *testing.T) {
 
 func TestUpgradeAgentsWritesTheWishAndShowsTheMacs(t *testing.T) {
 	p := newPerson(t)
+	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: defaultSystem}}
+	if err := p.c.Create(t.Context(), system); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		wish := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: defaultSystem, Name: turn.ConfigMapName}}
+		if err := p.c.Delete(context.Background(), wish); err != nil {
+			t.Error(err)
+		}
+	})
 	digest := strings.Repeat("a", 64)
 	code, out, errs := p.run("upgrade-agents", "--version", "v0.4.0", "--url", "https://releases.example.com/a.tar.gz", "--sha256", digest)
 	if code != ExitOK || !strings.Contains(out, "v0.4.0 is wanted (attempt 1)") {
