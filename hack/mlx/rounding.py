@@ -20,8 +20,8 @@ def load(path):
     if not Path(path).is_dir():
         return None
     config = json.loads((Path(path) / "config.json").read_text())
-    if config["model_type"] == "mistral" or config["model_type"] == "llama" and "rope_parameters" in config:
-        return None  # mlx-lm's llama sees neither sliding_window nor rope_parameters
+    if config["model_type"] == "mistral" or config["model_type"] in ("llama", "qwen2") and "rope_parameters" in config:
+        return None  # mlx-lm's llama and qwen2 see neither sliding_window nor rope_parameters
     model, _ = load_model(Path(path))
     return model
 

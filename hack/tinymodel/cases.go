@@ -83,6 +83,7 @@ func Cases() []Case {
 		c.Config.Window = 16
 		out = append(out, c)
 	}
+	out = append(out, newerCases(Qwen2)...) // behind the others, whose seeds stay
 	for i := range out {
 		out[i].Config.Seed = uint64(i + 1)
 	}
@@ -96,25 +97,57 @@ func caseConfig(family Family, special string) Config {
 		Name: string(family) + " " + special, Family: family, Layers: 2, Hidden: 128, FeedForward: 256, QueryHeads: 8, KVHeads: 2, HeadSize: 32,
 		Context: 512, Vocabulary: 448, NormEps: 1e-5, Theta: 10000, NormSpread: 0.5,
 	}
-	if family == Qwen3 {
+	switch family {
+	case Qwen2:
+		c.QueryHeads, c.NormEps, c.Theta = 4, 1e-6, 1e6 // a head is hidden width by heads
+	case Qwen3:
 		c.NormEps, c.Theta = 1e-6, 1e6
 	}
 	return c
 }
 
-func fileCases(family Family) []Case {
-	named := func(special string, t weights.Type) Case {
-		c := caseConfig(family, "GGUF "+special)
-		c.Type = t
-		return Case{Name: string(family) + "/gguf " + special, Config: c}
-	}
+// newerCases are fewer: what a format is does not depend on the family, and the
+// first two families have them all.
+func newerCases(family Family) []Case {
 	var out []Case
-	for i, t := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
-		c := named(t.String(), t)
+	for i, t := range []weights.Type{weights.F32, weights.F16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
+		c := fileCase(family, t.String(), t)
 		c.Config.Untied = i%2 == 1
 		out = append(out, c)
 	}
-	linear, factors := named("linear rope", weights.F32), named("rope factors", weights.Q8_0)
+	untied := folderCase(family, "float16 untied", quant.DenseOf(quant.Float16))
+	untied.Config.Untied = true
+	sharded := folderCase(family, "bfloat16 sharded", quant.DenseOf(quant.BFloat16))
+	sharded.Layout.ShardBytes, sharded.Layout.Modern = 200_000, true
+	out = append(out, folderCase(family, "float32", quant.DenseOf(quant.Float32)), untied, sharded)
+	for _, f := range []quant.Format{quant.AffineOf(4, 64, quant.BFloat16), quant.AffineOf(8, 32, quant.Float16), quant.AffineOf(3, 128, quant.Float32)} {
+		out = append(out, folderCase(family, fmt.Sprintf("%d bits by %d %v", f.Bits, f.Group, f.Type), f))
+	}
+	mixed := folderCase(family, "mixed by path", quant.AffineOf(4, 64, quant.BFloat16))
+	mixed.Config.Untied = true
+	mixed.Layout.Overrides = map[string]quant.Format{
+		"model.embed_tokens":              quant.AffineOf(8, 32, quant.BFloat16),
+		"model.layers.0.self_attn.v_proj": quant.AffineOf(6, 64, quant.BFloat16),
+		"model.layers.1.self_attn.q_proj": quant.DenseOf(quant.BFloat16),
+	}
+	return append(out, mixed)
+}
+
+// fileCase is a GGUF file.
+func fileCase(family Family, special string, t weights.Type) Case {
+	c := caseConfig(family, "GGUF "+special)
+	c.Type = t
+	return Case{Name: string(family) + "/gguf " + special, Config: c}
+}
+
+func fileCases(family Family) []Case {
+	var out []Case
+	for i, t := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
+		c := fileCase(family, t.String(), t)
+		c.Config.Untied = i%2 == 1
+		out = append(out, c)
+	}
+	linear, factors := fileCase(family, "linear rope", weights.F32), fileCase(family, "rope factors", weights.Q8_0)
 	linear.Config.Scaling = Scaling{Kind: "linear", Factor: 4}
 	factors.Config.RopeFactors = true
 	return append(out, linear, factors)

@@ -119,7 +119,7 @@ type config struct {
 	Layers        int            `json:"num_hidden_layers"`
 	QueryHeads    int            `json:"num_attention_heads"`
 	KVHeads       int            `json:"num_key_value_heads"`
-	HeadSize      int            `json:"head_dim"`
+	HeadSize      int            `json:"head_dim,omitempty"`
 	Vocabulary    int            `json:"vocab_size"`
 	Context       int            `json:"max_position_embeddings"`
 	NormEps       float64        `json:"rms_norm_eps"`
@@ -129,7 +129,7 @@ type config struct {
 	Window        *int           `json:"sliding_window,omitempty"`
 	Tied          bool           `json:"tie_word_embeddings"`
 	Activation    string         `json:"hidden_act"`
-	AttentionBias bool           `json:"attention_bias"`
+	AttentionBias *bool          `json:"attention_bias,omitempty"`
 	TorchDType    string         `json:"torch_dtype,omitempty"`
 	DType         string         `json:"dtype,omitempty"`
 	BOS           int            `json:"bos_token_id"`
@@ -138,12 +138,17 @@ type config struct {
 }
 
 func (c Config) config(l Layout) config {
-	class := map[Family]string{Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen3: "Qwen3ForCausalLM"}[c.Family]
+	class := map[Family]string{Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM"}[c.Family]
 	out := config{
 		Architectures: []string{class}, ModelType: c.Family,
 		Hidden: c.Hidden, Intermediate: c.FeedForward, Layers: c.Layers, QueryHeads: c.QueryHeads, KVHeads: c.KVHeads, HeadSize: c.HeadSize,
 		Vocabulary: c.Vocabulary, Context: c.Context, NormEps: c.NormEps,
 		Tied: !c.Untied, Activation: "silu", BOS: 1, EOS: c.endOfTurn(),
+	}
+	if c.Family == Qwen2 { // which says neither
+		out.HeadSize = 0
+	} else {
+		out.AttentionBias = new(bool)
 	}
 	if l.Modern {
 		out.DType, out.Rope = l.Matrices.Type.String(), c.Scaling.parameters(c.Theta)
@@ -217,7 +222,7 @@ func (c Config) tokenizer(v *vocabulary) map[string]any {
 	}
 	split := []any{map[string]any{"type": "Digits", "individual_digits": true}, byteLevel(true)}
 	var normalizer any
-	if c.Family == Qwen3 {
+	if c.Family.qwen() {
 		normalizer = map[string]any{"type": "NFC"}
 		split = []any{map[string]any{"type": "Split", "pattern": map[string]any{"Regex": qwenSplit}, "behavior": "Isolated", "invert": false}, byteLevel(false)}
 	}

@@ -87,7 +87,7 @@ func (c Config) metadata(h *header, v *vocabulary) error {
 		return errors.New("tiny model: a GGUF file knows linear scaling and RopeFactors, and no window")
 	}
 	family, pre := string(c.Family), "smollm"
-	if c.Family == Qwen3 {
+	if c.Family.qwen() {
 		pre = "qwen2"
 	}
 	h.text("general.architecture", family)
@@ -133,7 +133,7 @@ type block struct {
 
 // block says how a tensor is stored: vectors as F32, matrices in c.Type.
 func (t tensor) block(c Config) (block, error) {
-	b := block{tensor: t, name: t.gguf + ".weight", kind: c.Type}
+	b := block{tensor: t, name: t.gguf + t.suffix(), kind: c.Type}
 	if t.rows == 0 {
 		b.kind = weights.F32
 	}

@@ -57,7 +57,7 @@ func (t tensor) parts(f quant.Format, seed uint64) ([]part, error) {
 }
 
 func (t tensor) dense(kind quant.Type, rowBytes int, seed uint64) part {
-	p := part{name: t.path + ".weight", dtype: dtypeName(kind), shape: []int{t.rows, t.cols}, rows: t.rows, rowBytes: rowBytes}
+	p := part{name: t.path + t.suffix(), dtype: dtypeName(kind), shape: []int{t.rows, t.cols}, rows: t.rows, rowBytes: rowBytes}
 	if t.rows == 0 {
 		p.shape, p.rows = []int{t.cols}, 1
 	}

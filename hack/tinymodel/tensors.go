@@ -8,13 +8,22 @@ import (
 // tensor is one tensor of a family, whatever the format it is written in.
 type tensor struct {
 	// path is its name in Hugging Face's layout, gguf that in a GGUF file;
-	// both without ".weight". A tensor without path is in GGUF files alone.
+	// both without their suffix. A tensor without path is in GGUF files alone.
 	path, gguf string
 	// rows is 0 for a vector.
 	rows, cols int
 	values     values
 	// silent makes the last row zeros.
 	silent bool
+	// bias is what its name ends in, in place of weight.
+	bias bool
+}
+
+func (t tensor) suffix() string {
+	if t.bias {
+		return ".bias"
+	}
+	return ".weight"
 }
 
 // values says what a tensor holds: random numbers of deviation std around
@@ -32,6 +41,9 @@ func (c Config) tensors() []tensor {
 	norm := func(path, gguf string, cols int) tensor {
 		return tensor{path: path, gguf: gguf, cols: cols, values: values{mean: 1, std: c.NormSpread / math.Sqrt(3)}}
 	}
+	bias := func(path, gguf string, cols int) tensor {
+		return tensor{path: path, gguf: gguf, cols: cols, values: values{std: c.NormSpread}, bias: true}
+	}
 	q, kv := c.QueryHeads*c.HeadSize, c.KVHeads*c.HeadSize
 	embed := matrix("model.embed_tokens", "token_embd", c.Vocabulary, c.Hidden, 3)
 	embed.silent = c.Endless
@@ -48,6 +60,9 @@ func (c Config) tensors() []tensor {
 			matrix(path("self_attn.k_proj"), blk("attn_k"), kv, c.Hidden, 2),
 			matrix(path("self_attn.v_proj"), blk("attn_v"), kv, c.Hidden, 1),
 			matrix(path("self_attn.o_proj"), blk("attn_output"), c.Hidden, q, 1))
+		if c.Family == Qwen2 {
+			out = append(out, bias(path("self_attn.q_proj"), blk("attn_q"), q), bias(path("self_attn.k_proj"), blk("attn_k"), kv), bias(path("self_attn.v_proj"), blk("attn_v"), kv))
+		}
 		if c.Family == Qwen3 {
 			out = append(out, norm(path("self_attn.q_norm"), blk("attn_q_norm"), c.HeadSize), norm(path("self_attn.k_norm"), blk("attn_k_norm"), c.HeadSize))
 		}

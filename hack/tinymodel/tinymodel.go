@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"metalfleet.dev/metalfleet/metal/weights"
 )
@@ -30,8 +31,14 @@ type Family string
 const (
 	Llama   Family = "llama"
 	Mistral Family = "mistral"
+	Qwen2   Family = "qwen2"
 	Qwen3   Family = "qwen3"
 )
+
+func families() []Family { return []Family{Llama, Mistral, Qwen2, Qwen3} }
+
+// qwen says that a family cuts text as Qwen does.
+func (f Family) qwen() bool { return f == Qwen2 || f == Qwen3 }
 
 // Config is what to write. Zero values mean those of Default.
 type Config struct {
@@ -68,8 +75,8 @@ type Config struct {
 	RopeFactors bool
 	// Window is how many latest positions a token sees. Mistral only.
 	Window int
-	// NormSpread makes norm weights uniform in 1-NormSpread to 1+NormSpread; 0
-	// makes them all 1.
+	// NormSpread makes norm weights uniform in 1-NormSpread to 1+NormSpread, and
+	// is the deviation of biases; 0 makes them all 1, and 0.
 	NormSpread float64
 }
 
@@ -120,10 +127,12 @@ func (c Config) filled() Config {
 
 func (c Config) validate(vocabulary int) error {
 	switch {
-	case c.Family != Llama && c.Family != Mistral && c.Family != Qwen3:
-		return fmt.Errorf("tiny model: family %q is unknown, want %s, %s or %s", c.Family, Llama, Mistral, Qwen3)
+	case !slices.Contains(families(), c.Family):
+		return fmt.Errorf("tiny model: family %q is unknown, want one of %v", c.Family, families())
 	case c.Window != 0 && c.Family != Mistral:
 		return fmt.Errorf("tiny model: %s has no attention window", c.Family)
+	case c.Family == Qwen2 && c.QueryHeads*c.HeadSize != c.Hidden:
+		return fmt.Errorf("tiny model: %d heads of %d are not the %d wide ones of a %s", c.QueryHeads, c.HeadSize, c.Hidden, c.Family)
 	case c.Hidden%weights.GroupSize != 0 || c.FeedForward%weights.GroupSize != 0 || c.QueryHeads*c.HeadSize%weights.GroupSize != 0:
 		return fmt.Errorf("tiny model: widths %d, %d and %d must be multiples of %d", c.Hidden, c.FeedForward, c.QueryHeads*c.HeadSize, weights.GroupSize)
 	case c.Layers < 1 || c.KVHeads < 1 || c.QueryHeads%c.KVHeads != 0 || c.HeadSize%2 != 0:

@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"metalfleet.dev/metalfleet/metal/arch/llama"
+	"metalfleet.dev/metalfleet/metal/arch/qwen2"
 	"metalfleet.dev/metalfleet/metal/arch/qwen3"
 	"metalfleet.dev/metalfleet/metal/nn"
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -42,6 +43,7 @@ type loader func(context.Context, *nn.Loader, weights.Dimensions) (*nn.Decoder, 
 func families() map[string]loader {
 	return map[string]loader{
 		"llama": llama.Load,
+		"qwen2": qwen2.Load,
 		"qwen3": qwen3.Load,
 	}
 }

@@ -132,10 +132,10 @@ func equalBits(t *testing.T, what string, got, want []float32) {
 }
 
 func TestLogitsAreTheSameForAnyChunkingAndThreads(t *testing.T) {
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen3} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3} {
 		t.Run(string(family), func(t *testing.T) {
 			c := tinymodel.Default()
-			c.Family, c.Context = family, 1024
+			c.Family, c.Context, c.NormSpread = family, 1024, 0.5
 			sameForAnyChunkingAndThreads(t, c)
 		})
 	}

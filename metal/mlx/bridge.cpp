@@ -550,6 +550,10 @@ bridge_made bridge_multiply(uint64_t owner, bridge_array *a, bridge_array *b) {
   return making(owner, [&] { return mx::multiply(flat(a), flat(b)); });
 }
 
+bridge_made bridge_add_bias(uint64_t owner, bridge_array *x, bridge_array *bias) {
+  return making(owner, [&] { return mx::add(flat(x), bias->value); });
+}
+
 bridge_made bridge_silu(uint64_t owner, bridge_array *x) {
   return making(owner, [&] {
     auto in = flat(x);

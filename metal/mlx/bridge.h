@@ -88,6 +88,7 @@ bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, in
 bridge_made bridge_argmax(uint64_t owner, bridge_array *x, int32_t width);
 bridge_made bridge_add(uint64_t owner, bridge_array *a, bridge_array *b);
 bridge_made bridge_multiply(uint64_t owner, bridge_array *a, bridge_array *b);
+bridge_made bridge_add_bias(uint64_t owner, bridge_array *x, bridge_array *bias);
 bridge_made bridge_silu(uint64_t owner, bridge_array *x);
 bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up);
 bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps);

@@ -130,6 +130,23 @@ func (s *scope) Multiply(a, b tensor.Array) tensor.Array {
 	return s.pair("Multiply", a, b, func(a, b handle) C.bridge_made { return C.bridge_multiply(s.b.token(), a, b) })
 }
 
+// AddBias adds a vector to each row.
+func (s *scope) AddBias(x, bias tensor.Array) tensor.Array {
+	const op = "AddBias"
+	in, ok := s.operand(op, x, 2)
+	if !ok {
+		return &array{}
+	}
+	b, ok := s.operand(op, bias, 1)
+	if !ok || !s.begin(op) {
+		return &array{}
+	}
+	if in.shape[1] != b.shape[0] {
+		return s.misfit(op, "%v and %v", in.shape, b.shape)
+	}
+	return s.made(op, C.bridge_add_bias(s.b.token(), in.h, b.h), in.shape...)
+}
+
 // SwiGLU is SiLU(gate) * up.
 func (s *scope) SwiGLU(gate, up tensor.Array) tensor.Array {
 	return s.pair("SwiGLU", gate, up, func(a, b handle) C.bridge_made { return C.bridge_swiglu(s.b.token(), a, b) })

@@ -16,10 +16,15 @@ type Pass struct {
 // normed one by one before they are turned.
 type Attention struct {
 	Q, K, V, O Linear
+	// Biases are those of the first three; nil where a family has none.
+	Biases *Biases
 	// HeadNorms are those of queries and keys; nil where a family has none.
 	HeadNorms *HeadNorms
 	AttentionSpec
 }
+
+// Biases are what is added to queries, keys and values as they are projected.
+type Biases struct{ Q, K, V tensor.Array }
 
 // HeadNorms norm each head of queries and keys, with one weight for all heads.
 type HeadNorms struct{ Q, K RMSNorm }
@@ -43,6 +48,15 @@ func (l *Loader) Attention(path string, spec AttentionSpec, to *Attention) {
 	l.Linear(path+".o_proj", &to.O)
 }
 
+// Biases declares the biases of q_proj, k_proj and v_proj below path.
+func (l *Loader) Biases(path string, to *Attention) {
+	b := new(Biases)
+	to.Biases = b
+	l.vector(path+".q_proj.bias", func(v tensor.Array) { b.Q = v })
+	l.vector(path+".k_proj.bias", func(v tensor.Array) { b.K = v })
+	l.vector(path+".v_proj.bias", func(v tensor.Array) { b.V = v })
+}
+
 // HeadNorms declares q_norm and k_norm below path.
 func (l *Loader) HeadNorms(path string, eps float64, to *Attention) {
 	to.HeadNorms = new(HeadNorms)
@@ -54,6 +68,13 @@ func (l *Loader) HeadNorms(path string, eps float64, to *Attention) {
 // what the heads see, [T, heads*size]; O turns that into [T, hidden].
 func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
 	qkv := s.Linear(x, a.Q.Matrix, a.K.Matrix, a.V.Matrix)
+	if b := a.Biases; b != nil {
+		for i, bias := range []tensor.Array{b.Q, b.K, b.V} {
+			plain := qkv[i]
+			qkv[i] = s.AddBias(plain, bias)
+			s.Release(plain)
+		}
+	}
 	q, k := qkv[0], qkv[1]
 	if n := a.HeadNorms; n != nil {
 		q, k = n.Q.Apply(s, q), n.K.Apply(s, k)

@@ -91,8 +91,8 @@ func (l *Loader) Has(path string) bool {
 	return ok
 }
 
-func (l *Loader) declare(path string, dims int, read func(r *weights.Reading, e weights.Entry) error) {
-	e, err := l.entry(path, dims)
+func (l *Loader) declare(name string, dims int, read func(r *weights.Reading, e weights.Entry) error) {
+	e, err := l.entry(name, dims)
 	if err != nil {
 		if l.fault == nil {
 			l.fault = err
@@ -101,26 +101,26 @@ func (l *Loader) declare(path string, dims int, read func(r *weights.Reading, e 
 	}
 	l.declared = append(l.declared, piece{l.place[e.Path], e, func(r *weights.Reading) error {
 		if err := read(r, e); err != nil {
-			return fmt.Errorf("load %s: %w", path, err)
+			return fmt.Errorf("load %s: %w", name, err)
 		}
 		return nil
 	}})
 }
 
-func (l *Loader) entry(path string, dims int) (weights.Entry, error) {
-	e, ok := l.file.Entry(path + ".weight")
+func (l *Loader) entry(name string, dims int) (weights.Entry, error) {
+	e, ok := l.file.Entry(name)
 	if !ok {
-		return e, fmt.Errorf("tensor %s.weight: %w", path, weights.ErrMissing)
+		return e, fmt.Errorf("tensor %s: %w", name, weights.ErrMissing)
 	}
 	if len(e.Shape) != dims {
-		return e, fmt.Errorf("tensor %s.weight has shape %v, want %d dimensions: %w", path, e.Shape, dims, weights.ErrInvalid)
+		return e, fmt.Errorf("tensor %s has shape %v, want %d dimensions: %w", name, e.Shape, dims, weights.ErrInvalid)
 	}
 	return e, nil
 }
 
 // matrix declares path+".weight" as a matrix [out, in].
 func (l *Loader) matrix(path string, set func(tensor.Matrix)) {
-	l.declare(path, 2, func(reading *weights.Reading, e weights.Entry) error {
+	l.declare(path+".weight", 2, func(reading *weights.Reading, e weights.Entry) error {
 		m, err := l.backend.LoadMatrix(e.Format, int(e.Shape[0]), int(e.Shape[1]), func(put func(int, quant.Row) error) error {
 			return reading.Place(e, func(first int, r quant.Row) error {
 				l.progress(int64(len(r.Raw) + len(r.Scales) + len(r.Biases)))
@@ -136,9 +136,9 @@ func (l *Loader) matrix(path string, set func(tensor.Matrix)) {
 	})
 }
 
-// vector declares path+".weight" as a kept array.
-func (l *Loader) vector(path string, set func(tensor.Array)) {
-	l.declare(path, 1, func(reading *weights.Reading, e weights.Entry) error {
+// vector declares a tensor as a kept array.
+func (l *Loader) vector(name string, set func(tensor.Array)) {
+	l.declare(name, 1, func(reading *weights.Reading, e weights.Entry) error {
 		return reading.Rows(e, func(_ int, r quant.Row) error {
 			l.progress(int64(len(r.Raw)))
 			v, err := l.backend.LoadVector(e.Format.Type, r.Raw)
@@ -154,7 +154,7 @@ func (l *Loader) vector(path string, set func(tensor.Array)) {
 
 // values reads path+".weight" at once, as float32 values on the host.
 func (l *Loader) values(ctx context.Context, path string) ([]float32, error) {
-	e, err := l.entry(path, 1)
+	e, err := l.entry(path+".weight", 1)
 	if err != nil {
 		return nil, err
 	}

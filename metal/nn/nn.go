@@ -47,7 +47,7 @@ func (n RMSNorm) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 // RMSNorm declares the norm path+".weight".
 func (l *Loader) RMSNorm(path string, eps float64, to *RMSNorm) {
 	to.Eps = float32(eps)
-	l.vector(path, func(v tensor.Array) { to.Weight = v })
+	l.vector(path+".weight", func(v tensor.Array) { to.Weight = v })
 }
 
 // GatedMLP is down(silu(gate(x)) * up(x)).

@@ -257,6 +257,8 @@ type Scope interface {
 	// Add and Multiply work element by element on equal shapes.
 	Add(a, b Array) Array
 	Multiply(a, b Array) Array
+	// AddBias adds bias [D] to each row of x [T, D].
+	AddBias(x, bias Array) Array
 	// SiLU is x * sigmoid(x).
 	SiLU(x Array) Array
 	// SwiGLU is SiLU(gate) * up, on equal shapes.

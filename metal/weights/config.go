@@ -15,6 +15,7 @@ const maxConfigBytes = 4 << 20
 // The families, by the names that Dimensions.Architecture takes.
 const (
 	familyLlama = "llama"
+	familyQwen2 = "qwen2"
 	familyQwen3 = "qwen3"
 )
 
@@ -161,7 +162,7 @@ func shown(v any) string {
 }
 
 // SupportedModelTypes lists what config.json may call its model_type.
-func SupportedModelTypes() []string { return []string{"llama", "mistral", "qwen3"} }
+func SupportedModelTypes() []string { return []string{"llama", "mistral", "qwen2", "qwen3"} }
 
 // family is the family that runs a model_type (mlx-lm 0.32.2, MODEL_REMAPPING).
 func (c *config) family() (string, error) {
@@ -172,6 +173,8 @@ func (c *config) family() (string, error) {
 	switch kind {
 	case "llama", "mistral":
 		return familyLlama, nil
+	case "qwen2":
+		return familyQwen2, nil
 	case "qwen3":
 		return familyQwen3, nil
 	}
@@ -223,12 +226,12 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 }
 
 // defaultContext is what transformers takes where config.json does not say
-// (LlamaConfig, MistralConfig, Qwen3Config, version 5).
+// (LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, version 5).
 func (c *config) defaultContext() int {
 	switch c.values["model_type"] {
 	case "mistral":
 		return 1 << 17
-	case "qwen3":
+	case "qwen2", "qwen3":
 		return 1 << 15
 	}
 	return 1 << 11
@@ -253,7 +256,7 @@ func (c *config) plain() {
 
 // window is the sliding_window of a mistral, in every layer, as in transformers
 // (modeling_mistral.py, version 5). mlx-lm, which runs a mistral as a llama, and
-// whose qwen3 and llama without layer_types never look at it, differs there: the
+// whose qwen2, qwen3 and llama without layer_types never look at it, differs there: the
 // model was trained with it.
 func (c *config) window(d Dimensions) int {
 	types := c.text["layer_types"]

@@ -14,6 +14,7 @@ import (
 // of equal keys wins.
 const (
 	llamaConfig = `"model_type":"llama","hidden_size":576,"num_hidden_layers":30,"intermediate_size":1536,"num_attention_heads":9,"num_key_value_heads":3,"vocab_size":49152,"rms_norm_eps":1e-05,"max_position_embeddings":8192,"rope_theta":100000`
+	qwen2Config = `"model_type":"qwen2","hidden_size":896,"num_hidden_layers":24,"intermediate_size":4864,"num_attention_heads":14,"num_key_value_heads":2,"vocab_size":151936,"rms_norm_eps":1e-06,"max_position_embeddings":32768,"rope_theta":1000000,"use_sliding_window":false,"sliding_window":32768,"max_window_layers":21,"tie_word_embeddings":true`
 	qwenConfig  = `"model_type":"qwen3","hidden_size":1024,"num_hidden_layers":28,"intermediate_size":3072,"num_attention_heads":16,"num_key_value_heads":8,"head_dim":128,"vocab_size":151936,"rms_norm_eps":1e-06,"max_position_embeddings":40960,"rope_theta":1000000,"tie_word_embeddings":true`
 )
 
@@ -49,6 +50,8 @@ func TestConfigurationsGiveDimensions(t *testing.T) {
 		Vocabulary: 49152, Context: 8192, NormEps: 1e-5, Rope: Rope{Theta: 1e5, Size: 64, Linear: 1, Magnitude: 1}}
 	qwen := Dimensions{Architecture: "qwen3", Layers: 28, Hidden: 1024, FeedForward: 3072, QueryHeads: 16, KVHeads: 8, HeadSize: 128,
 		Vocabulary: 151936, Context: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 128, Linear: 1, Magnitude: 1}}
+	qwen2 := Dimensions{Architecture: "qwen2", Layers: 24, Hidden: 896, FeedForward: 4864, QueryHeads: 14, KVHeads: 2, HeadSize: 64,
+		Vocabulary: 151936, Context: 32768, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 64, Linear: 1, Magnitude: 1}}
 	with := func(d Dimensions, change func(*Dimensions)) Dimensions { change(&d); return d }
 	for name, c := range map[string]struct {
 		text string
@@ -56,6 +59,8 @@ func TestConfigurationsGiveDimensions(t *testing.T) {
 	}{
 		"a Llama":                                {edited(llamaConfig), llama},
 		"a Qwen3":                                {edited(qwenConfig), qwen},
+		"a Qwen2, whose window is off":           {edited(qwen2Config), qwen2},
+		"a Qwen2 without a context":              {edited(qwen2Config, "max_position_embeddings", ""), qwen2},
 		"a Mistral is a Llama":                   {edited(llamaConfig, "model_type", `"mistral"`, "sliding_window", "null"), llama},
 		"a Mistral with a window":                {edited(llamaConfig, "model_type", `"mistral"`, "sliding_window", "4096"), with(llama, func(d *Dimensions) { d.Window = 4096 })},
 		"a Llama has no window":                  {edited(llamaConfig, "sliding_window", "4096"), llama},
@@ -107,7 +112,9 @@ func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 		"very many values":                    {`{"a":[` + strings.Repeat("1,", 1<<19) + "1]}", ErrInvalid, "values"},
 		"something behind it":                 {edited(llamaConfig) + "{}", ErrInvalid, "follows"},
 		"no model type":                       {edited(llamaConfig, "model_type", ""), ErrMissing, "model_type"},
-		"another model type":                  {edited(llamaConfig, "model_type", `"gpt2"`), ErrUnsupported, "supported: llama, mistral, qwen3"},
+		"a Qwen2 whose window is on":          {edited(qwen2Config, "use_sliding_window", "true"), ErrUnsupported, "use_sliding_window"},
+		"a Qwen2 without theta":               {edited(qwen2Config, "rope_theta", ""), ErrMissing, "rope_theta"},
+		"another model type":                  {edited(llamaConfig, "model_type", `"gpt2"`), ErrUnsupported, "supported: llama, mistral, qwen2, qwen3"},
 		"a model that sees":                   {`{"model_type":"qwen3_vl","text_config":{` + qwenConfig + `}}`, ErrUnsupported, "qwen3_vl"},
 		"a model type that is a number":       {edited(llamaConfig, "model_type", "7"), ErrMissing, "model_type"},
 		"no heads":                            {edited(llamaConfig, "num_attention_heads", "0"), ErrInvalid, "num_attention_heads is 0"},

@@ -38,7 +38,7 @@ type Rope struct {
 }
 
 // SupportedArchitectures lists the families this build runs.
-func SupportedArchitectures() []string { return []string{familyLlama, familyQwen3} }
+func SupportedArchitectures() []string { return []string{familyLlama, familyQwen2, familyQwen3} }
 
 // Dimensions reads and checks the numbers of the model's family.
 func (h *Header) Dimensions() (Dimensions, error) {

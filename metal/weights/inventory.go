@@ -51,6 +51,12 @@ func (d Dimensions) layer() []slot {
 		{path: "mlp.up_proj.weight", gguf: "ffn_up.weight", shape: []int64{inner, hidden}},
 		{path: "mlp.down_proj.weight", gguf: "ffn_down.weight", shape: []int64{hidden, inner}},
 	}
+	if d.Architecture == familyQwen2 {
+		out = append(out,
+			slot{path: "self_attn.q_proj.bias", gguf: "attn_q.bias", shape: []int64{queries}},
+			slot{path: "self_attn.k_proj.bias", gguf: "attn_k.bias", shape: []int64{keyValues}},
+			slot{path: "self_attn.v_proj.bias", gguf: "attn_v.bias", shape: []int64{keyValues}})
+	}
 	if d.Architecture == familyQwen3 {
 		head := []int64{int64(d.HeadSize)}
 		out = append(out,

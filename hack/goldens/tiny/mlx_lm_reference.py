@@ -10,7 +10,7 @@ import mlx.nn as nn
 import mlx_lm
 import numpy as np
 from mlx.utils import tree_flatten
-from mlx_lm.models import llama, qwen3
+from mlx_lm.models import llama, qwen2, qwen3
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
@@ -32,10 +32,10 @@ class DividedRope(nn.Module):
 
 def load(path):
     config, weights, factors = models.read(path)
-    if config["model_type"] == "mistral" or config["model_type"] == "llama" and "rope_parameters" in config:
-        return None  # mlx-lm's llama sees neither sliding_window nor rope_parameters
+    if config["model_type"] == "mistral" or config["model_type"] in ("llama", "qwen2") and "rope_parameters" in config:
+        return None  # mlx-lm's llama and qwen2 see neither sliding_window nor rope_parameters
     if path.endswith(".gguf"):
-        family = {"llama": llama, "qwen3": qwen3}[config["model_type"]]
+        family = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3}[config["model_type"]]
         model = family.Model(family.ModelArgs.from_dict(config))
         model.load_weights([(k, mx.array(v)) for k, v in weights.items()], strict=True)
         model.eval()
@@ -60,6 +60,8 @@ def same_weights(model, weights):
             got = np.array(m.weight)
         else:
             continue
+        if "bias" in m and isinstance(m, nn.Linear | nn.QuantizedLinear):
+            assert np.array_equal(np.array(m.bias), weights[path + ".bias"]), path
         want = weights[path + ".weight"]
         top = np.abs(want).max()
         assert got.shape == want.shape and np.abs(got - want).max() <= 2e-7 * top, path

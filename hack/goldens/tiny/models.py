@@ -84,7 +84,7 @@ def read_gguf(path):
             w = unpermute(w, config["num_attention_heads"])
         if family == "llama" and parts[2] == "attn_k":
             w = unpermute(w, config["num_key_value_heads"])
-        weights[f"model.layers.{parts[1]}.{NAMES[parts[2]]}.weight"] = w
+        weights[f"model.layers.{parts[1]}.{NAMES[parts[2]]}.{parts[3]}"] = w
     config["tie_word_embeddings"] = "lm_head.weight" not in weights
     return config, weights, factors
 

@@ -64,10 +64,13 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 		"Rows":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Rows(a, make([]int, 2*limitRows)) },
 		"Add":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Add(a, a) },
 		"Multiply": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Multiply(a, a) },
-		"SiLU":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SiLU(a) },
-		"SwiGLU":   func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SwiGLU(a, a) },
-		"RMSNorm":  func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
-		"Unit":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Unit(a) },
+		"AddBias": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.AddBias(a, sc.From(make([]float32, limitWidth), limitWidth))
+		},
+		"SiLU":    func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SiLU(a) },
+		"SwiGLU":  func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SwiGLU(a, a) },
+		"RMSNorm": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
+		"Unit":    func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Unit(a) },
 		"Rope": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			return sc.Rope(a, []tensor.Segment{{Request: 1, Length: limitRows}}, 64, tensor.RopeSpec{Theta: 1e4, Size: 64})
 		},
@@ -198,6 +201,8 @@ func (s Suite) released(t *testing.T) {
 	for name, run := range map[string]func(sc tensor.Scope, a tensor.Array){
 		"Add":     func(sc tensor.Scope, a tensor.Array) { sc.Add(sc.From(make([]float32, 4), 1, 4), a) },
 		"SwiGLU":  func(sc tensor.Scope, a tensor.Array) { sc.SwiGLU(a, sc.From(make([]float32, 4), 1, 4)) },
+		"AddBias": func(sc tensor.Scope, a tensor.Array) { sc.AddBias(a, sc.From(make([]float32, 4), 4)) },
+		"no bias": func(sc tensor.Scope, _ tensor.Array) { sc.AddBias(sc.From(make([]float32, 4), 1, 4), nil) },
 		"SiLU":    func(sc tensor.Scope, a tensor.Array) { sc.SiLU(a) },
 		"Rows":    func(sc tensor.Scope, a tensor.Array) { sc.Rows(a, []int{0}) },
 		"Argmax":  func(sc tensor.Scope, a tensor.Array) { sc.Argmax(a, 1) },

@@ -53,6 +53,8 @@ func (s Suite) shapeErrors(t *testing.T) {
 		"From nothing":   func(sc tensor.Scope) { sc.From(nil, 0) },
 		"Add":            func(sc tensor.Scope) { sc.Add(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2)) },
 		"Multiply":       func(sc tensor.Scope) { sc.Multiply(sc.From([]float32{1, 2}, 1, 2), sc.From([]float32{1, 2}, 2, 1)) },
+		"AddBias":        func(sc tensor.Scope) { sc.AddBias(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 2), 2)) },
+		"AddBias rows":   func(sc tensor.Scope) { sc.AddBias(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 4), 1, 4)) },
 		"Linear":         func(sc tensor.Scope) { sc.Linear(sc.From(make([]float32, 7), 1, 7), m) },
 		"Linear flat":    func(sc tensor.Scope) { sc.Linear(sc.From(make([]float32, 8), 8), m) },
 		"Embed":          func(sc tensor.Scope) { sc.Embed(m, sc.IDs([]int32{3})) },

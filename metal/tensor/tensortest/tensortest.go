@@ -34,7 +34,7 @@ func Run(t *testing.T, s Suite) {
 		name string
 		run  func(*testing.T)
 	}{
-		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
+		{"Elementwise", s.elementwise}, {"AddBias", s.addBias}, {"SwiGLU", s.swiglu}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
 		{"Rows", s.rows}, {"Mean", s.mean}, {"Unit", s.unit},
 		{"IDs", s.ids}, {"Argmax", s.argmax}, {"EmbedWhatWasChosen", s.chosen}, {"IDsAndNumbers", s.kinds}, {"Start", s.start},
 		{"LinearAndEmbed", s.linear}, {"LinearRowsAreIndependent", s.independent}, {"DenseWeightsThatAreNotFinite", s.special},
@@ -149,6 +149,17 @@ func (s Suite) elementwise(t *testing.T) {
 	}
 	far := x.read(x.s.SiLU(x.s.From([]float32{-200, -88, -1e-20, 0, 88, 200}, 6)))
 	s.near(t, "SiLU far out", far, []float64{0, -88 * math.Exp(-88), -5e-21, 0, 88, 200})
+}
+
+func (s Suite) addBias(t *testing.T) {
+	x := s.open(t)
+	for _, c := range []struct{ rows, width int }{{1, 7}, {3, 1}, {5, 4099}} {
+		v, bias, want := x.random(c.rows*c.width), x.random(c.width), make([]float64, c.rows*c.width)
+		for i := range want {
+			want[i] = float64(v[i]) + float64(bias[i%c.width])
+		}
+		s.near(t, "AddBias", x.read(x.s.AddBias(x.s.From(v, c.rows, c.width), x.s.From(bias, c.width))), want)
+	}
 }
 
 func (s Suite) swiglu(t *testing.T) {

@@ -216,7 +216,7 @@ func (p *plan) quantization() map[string]any {
 // configOfGGUF says what the header of a GGUF file says.
 func configOfGGUF(ctx context.Context, f *weights.File, cfg map[string]any) error {
 	d, h := f.Dim, f.Header()
-	class := map[string]string{"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}[d.Architecture]
+	class := map[string]string{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[d.Architecture]
 	if class == "" {
 		return &weights.UnsupportedError{Subject: "architecture", Value: d.Architecture, Supported: weights.SupportedArchitectures()}
 	}
