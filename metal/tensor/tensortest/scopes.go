@@ -49,12 +49,14 @@ func (s Suite) shapeErrors(t *testing.T) {
 	m, _ := x.matrix(quant.DenseOf(quant.Float32), 3, 8)
 	seg := []tensor.Segment{{Request: 1, Length: 2}}
 	for name, run := range map[string]func(sc tensor.Scope){
-		"From":           func(sc tensor.Scope) { sc.From([]float32{1}, 2) },
-		"From nothing":   func(sc tensor.Scope) { sc.From(nil, 0) },
-		"Add":            func(sc tensor.Scope) { sc.Add(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2)) },
-		"Multiply":       func(sc tensor.Scope) { sc.Multiply(sc.From([]float32{1, 2}, 1, 2), sc.From([]float32{1, 2}, 2, 1)) },
-		"AddBias":        func(sc tensor.Scope) { sc.AddBias(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 2), 2)) },
-		"AddBias rows":   func(sc tensor.Scope) { sc.AddBias(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 4), 1, 4)) },
+		"From":         func(sc tensor.Scope) { sc.From([]float32{1}, 2) },
+		"From nothing": func(sc tensor.Scope) { sc.From(nil, 0) },
+		"Add":          func(sc tensor.Scope) { sc.Add(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2)) },
+		"Multiply":     func(sc tensor.Scope) { sc.Multiply(sc.From([]float32{1, 2}, 1, 2), sc.From([]float32{1, 2}, 2, 1)) },
+		"AddBias":      func(sc tensor.Scope) { sc.AddBias(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 2), 2)) },
+		"AddBias rows": func(sc tensor.Scope) {
+			sc.AddBias(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 4), 1, 4))
+		},
 		"Linear":         func(sc tensor.Scope) { sc.Linear(sc.From(make([]float32, 7), 1, 7), m) },
 		"Linear flat":    func(sc tensor.Scope) { sc.Linear(sc.From(make([]float32, 8), 8), m) },
 		"Embed":          func(sc tensor.Scope) { sc.Embed(m, sc.IDs([]int32{3})) },
