@@ -20,8 +20,10 @@ def load(path):
     if not Path(path).is_dir():
         return None
     config = json.loads((Path(path) / "config.json").read_text())
-    if config["model_type"] == "mistral" or config["model_type"] in ("llama", "qwen2") and "rope_parameters" in config:
-        return None  # mlx-lm's llama and qwen2 see neither sliding_window nor rope_parameters
+    if config["model_type"] == "mistral" or config["model_type"] in ("llama", "qwen2", "qwen3_moe") and "rope_parameters" in config:
+        return None  # mlx-lm sees neither sliding_window nor rope_parameters in them
+    if "num_experts" in config and "quantization" not in config:
+        return None  # on a processor MLX has dense experts in float32 alone
     model, _ = load_model(Path(path))
     return model
 

@@ -84,6 +84,7 @@ func Cases() []Case {
 		out = append(out, c)
 	}
 	out = append(out, newerCases(Qwen2)...) // behind the others, whose seeds stay
+	out = append(append(out, newerCases(Qwen3MoE)...), expertCases()...)
 	for i := range out {
 		out[i].Config.Seed = uint64(i + 1)
 	}
@@ -102,6 +103,9 @@ func caseConfig(family Family, special string) Config {
 		c.QueryHeads, c.NormEps, c.Theta = 4, 1e-6, 1e6 // a head is hidden width by heads
 	case Qwen3:
 		c.NormEps, c.Theta = 1e-6, 1e6
+	case Qwen3MoE:
+		c.NormEps, c.Theta = 1e-6, 1e6
+		c.Experts = Experts{Count: 8, PerToken: 3, FeedForward: 128}
 	}
 	return c
 }
@@ -131,6 +135,26 @@ func newerCases(family Family) []Case {
 		"model.layers.1.self_attn.q_proj": quant.DenseOf(quant.BFloat16),
 	}
 	return append(out, mixed)
+}
+
+// expertCases are mixtures in some layers alone, shares that add up to less than
+// one, every expert chosen or one, and experts in other bits than the rest.
+func expertCases() []Case {
+	f32, packed := quant.DenseOf(quant.Float32), quant.AffineOf(4, 64, quant.BFloat16)
+	step := folderCase(Qwen3MoE, "float32 every second layer", f32)
+	step.Config.Layers, step.Config.Experts.Step, step.Config.Experts.Unnormalized = 4, 2, true
+	dense := folderCase(Qwen3MoE, "4 bits by 64 bfloat16 dense first layer", packed)
+	dense.Config.Layers, dense.Config.Experts.Dense = 3, []int{0}
+	one := folderCase(Qwen3MoE, "float32 one of two", f32)
+	one.Config.Experts.Count, one.Config.Experts.PerToken, one.Config.Experts.Unnormalized = 2, 1, true
+	all := folderCase(Qwen3MoE, "6 bits by 32 float16 all of five", quant.AffineOf(6, 32, quant.Float16))
+	all.Config.Experts.Count, all.Config.Experts.PerToken, all.Config.Untied = 5, 5, true
+	router := folderCase(Qwen3MoE, "router in 8 bits", packed)
+	router.Layout.Overrides = map[string]quant.Format{
+		"model.layers.0.mlp.gate": quant.AffineOf(8, 64, quant.BFloat16), "model.layers.1.mlp.gate": quant.AffineOf(8, 64, quant.BFloat16),
+		"model.layers.1.mlp.switch_mlp.down_proj": quant.AffineOf(6, 32, quant.BFloat16),
+	}
+	return []Case{step, dense, one, all, router}
 }
 
 // fileCase is a GGUF file.

@@ -127,6 +127,12 @@ type config struct {
 	Scaling       *Scaling       `json:"rope_scaling,omitempty"`
 	Rope          map[string]any `json:"rope_parameters,omitempty"`
 	Window        *int           `json:"sliding_window,omitempty"`
+	Experts       int            `json:"num_experts,omitempty"`
+	PerToken      int            `json:"num_experts_per_tok,omitempty"`
+	ExpertInner   int            `json:"moe_intermediate_size,omitempty"`
+	Normalized    *bool          `json:"norm_topk_prob,omitempty"`
+	SparseStep    int            `json:"decoder_sparse_step,omitempty"`
+	DenseLayers   *[]int         `json:"mlp_only_layers,omitempty"`
 	Tied          bool           `json:"tie_word_embeddings"`
 	Activation    string         `json:"hidden_act"`
 	AttentionBias *bool          `json:"attention_bias,omitempty"`
@@ -138,7 +144,7 @@ type config struct {
 }
 
 func (c Config) config(l Layout) config {
-	class := map[Family]string{Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM"}[c.Family]
+	class := map[Family]string{Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM", Qwen3MoE: "Qwen3MoeForCausalLM"}[c.Family]
 	out := config{
 		Architectures: []string{class}, ModelType: c.Family,
 		Hidden: c.Hidden, Intermediate: c.FeedForward, Layers: c.Layers, QueryHeads: c.QueryHeads, KVHeads: c.KVHeads, HeadSize: c.HeadSize,
@@ -154,6 +160,11 @@ func (c Config) config(l Layout) config {
 		out.DType, out.Rope = l.Matrices.Type.String(), c.Scaling.parameters(c.Theta)
 	} else if out.TorchDType, out.Theta = l.Matrices.Type.String(), c.Theta; c.Scaling.Kind != "" {
 		out.Scaling = &c.Scaling
+	}
+	if x := c.Experts; x.Count > 0 {
+		normalized, dense := !x.Unnormalized, append([]int{}, x.Dense...)
+		out.Experts, out.PerToken, out.ExpertInner, out.SparseStep = x.Count, x.PerToken, x.FeedForward, max(1, x.Step)
+		out.Normalized, out.DenseLayers = &normalized, &dense
 	}
 	if c.Window > 0 {
 		out.Window = &c.Window

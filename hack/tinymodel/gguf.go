@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
+	"strings"
 
 	"metalfleet.dev/metalfleet/metal/float16"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -66,9 +68,9 @@ func (h *header) bytes(tensors []block) []byte {
 	offset := int64(0)
 	for _, t := range tensors {
 		out.str(t.name)
-		dims := []uint64{uint64(t.cols)}
-		if t.rows > 0 {
-			dims = append(dims, uint64(t.rows))
+		var dims []uint64
+		for _, d := range slices.Backward(t.shape(t.cols)) {
+			dims = append(dims, uint64(d))
 		}
 		out.put(uint32(len(dims)))
 		out.put(dims)
@@ -86,7 +88,10 @@ func (c Config) metadata(h *header, v *vocabulary) error {
 	if c.Family == Mistral || c.Scaling.Kind != "" && c.Scaling.Kind != "linear" {
 		return errors.New("tiny model: a GGUF file knows linear scaling and RopeFactors, and no window")
 	}
-	family, pre := string(c.Family), "smollm"
+	if x := c.Experts; x.Unnormalized || x.Step > 1 || len(x.Dense) > 0 {
+		return errors.New("tiny model: a GGUF file has experts in every layer, of shares that add up to one")
+	}
+	family, pre := strings.ReplaceAll(string(c.Family), "_", ""), "smollm"
 	if c.Family.qwen() {
 		pre = "qwen2"
 	}
@@ -103,6 +108,11 @@ func (c Config) metadata(h *header, v *vocabulary) error {
 		{"attention.value_length", c.HeadSize}, {"rope.dimension_count", c.HeadSize}, {"vocab_size", c.Vocabulary},
 	} {
 		h.number(family+"."+kv.key, uint32(kv.v))
+	}
+	if x := c.Experts; x.Count > 0 {
+		h.number(family+".expert_count", uint32(x.Count))
+		h.number(family+".expert_used_count", uint32(x.PerToken))
+		h.number(family+".expert_feed_forward_length", uint32(x.FeedForward))
 	}
 	h.float(family+".rope.freq_base", float32(c.Theta))
 	h.float(family+".attention.layer_norm_rms_epsilon", float32(c.NormEps))
@@ -134,7 +144,7 @@ type block struct {
 // block says how a tensor is stored: vectors as F32, matrices in c.Type.
 func (t tensor) block(c Config) (block, error) {
 	b := block{tensor: t, name: t.gguf + t.suffix(), kind: c.Type}
-	if t.rows == 0 {
+	if t.rows == 0 || strings.HasSuffix(t.gguf, "ffn_gate_inp") { // as llama.cpp writes routers
 		b.kind = weights.F32
 	}
 	if _, ok := b.kind.RowBytes(int64(t.cols)); !ok {
@@ -148,7 +158,7 @@ func (b block) rowBytes() int {
 	return int(n)
 }
 
-func (b block) bytes() int64   { return int64(b.rowBytes()) * int64(max(1, b.rows)) }
+func (b block) bytes() int64   { return int64(b.rowBytes()) * int64(max(1, b.all())) }
 func (b block) padding() int64 { return (alignment - b.bytes()%alignment) % alignment }
 
 // write streams the data.
@@ -162,7 +172,7 @@ func (b block) write(w io.Writer, seed uint64) error {
 		}
 		fill = b.values.floats(f.Type, &rng)
 	}
-	err := stream(w, max(1, b.rows), b.rowBytes(), b.silent, fill)
+	err := stream(w, max(1, b.all()), b.rowBytes(), b.silent, fill)
 	if err != nil {
 		return err
 	}

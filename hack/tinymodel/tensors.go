@@ -12,7 +12,9 @@ type tensor struct {
 	path, gguf string
 	// rows is 0 for a vector.
 	rows, cols int
-	values     values
+	// stack is how many such matrices it is, each an expert's; 0 means one.
+	stack  int
+	values values
 	// silent makes the last row zeros.
 	silent bool
 	// bias is what its name ends in, in place of weight.
@@ -24,6 +26,20 @@ func (t tensor) suffix() string {
 		return ".bias"
 	}
 	return ".weight"
+}
+
+// all is the number of rows of all its matrices.
+func (t tensor) all() int { return t.rows * max(1, t.stack) }
+
+// shape of it with so many columns; the outermost dimension comes first.
+func (t tensor) shape(cols int) []int {
+	switch {
+	case t.rows == 0:
+		return []int{cols}
+	case t.stack > 0:
+		return []int{t.stack, t.rows, cols}
+	}
+	return []int{t.rows, cols}
 }
 
 // values says what a tensor holds: random numbers of deviation std around
@@ -63,11 +79,23 @@ func (c Config) tensors() []tensor {
 		if c.Family == Qwen2 {
 			out = append(out, bias(path("self_attn.q_proj"), blk("attn_q"), q), bias(path("self_attn.k_proj"), blk("attn_k"), kv), bias(path("self_attn.v_proj"), blk("attn_v"), kv))
 		}
-		if c.Family == Qwen3 {
+		if c.Family == Qwen3 || c.Family == Qwen3MoE {
 			out = append(out, norm(path("self_attn.q_norm"), blk("attn_q_norm"), c.HeadSize), norm(path("self_attn.k_norm"), blk("attn_k_norm"), c.HeadSize))
 		}
+		out = append(out, norm(path("post_attention_layernorm"), blk("ffn_norm"), c.Hidden))
+		if x := c.Experts; x.in(i) {
+			stack := func(p, gguf string, rows, cols int) tensor {
+				t := matrix(path("mlp.switch_mlp."+p), blk(gguf), rows, cols, 1)
+				t.stack = x.Count
+				return t
+			}
+			out = append(out, matrix(path("mlp.gate"), blk("ffn_gate_inp"), x.Count, c.Hidden, 1),
+				stack("gate_proj", "ffn_gate_exps", x.FeedForward, c.Hidden),
+				stack("up_proj", "ffn_up_exps", x.FeedForward, c.Hidden),
+				stack("down_proj", "ffn_down_exps", c.Hidden, x.FeedForward))
+			continue
+		}
 		out = append(out,
-			norm(path("post_attention_layernorm"), blk("ffn_norm"), c.Hidden),
 			matrix(path("mlp.gate_proj"), blk("ffn_gate"), c.FeedForward, c.Hidden, 1),
 			matrix(path("mlp.up_proj"), blk("ffn_up"), c.FeedForward, c.Hidden, 1),
 			matrix(path("mlp.down_proj"), blk("ffn_down"), c.Hidden, c.FeedForward, 1))

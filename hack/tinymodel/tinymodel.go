@@ -33,12 +33,14 @@ const (
 	Mistral Family = "mistral"
 	Qwen2   Family = "qwen2"
 	Qwen3   Family = "qwen3"
+	// Qwen3MoE is Qwen3 with experts.
+	Qwen3MoE Family = "qwen3_moe"
 )
 
-func families() []Family { return []Family{Llama, Mistral, Qwen2, Qwen3} }
+func families() []Family { return []Family{Llama, Mistral, Qwen2, Qwen3, Qwen3MoE} }
 
 // qwen says that a family cuts text as Qwen does.
-func (f Family) qwen() bool { return f == Qwen2 || f == Qwen3 }
+func (f Family) qwen() bool { return f == Qwen2 || f == Qwen3 || f == Qwen3MoE }
 
 // Config is what to write. Zero values mean those of Default.
 type Config struct {
@@ -75,9 +77,26 @@ type Config struct {
 	RopeFactors bool
 	// Window is how many latest positions a token sees. Mistral only.
 	Window int
+	// Experts of a mixture; only for families that have them, and there they must
+	// be. A folder alone can say that some layers are none, or Unnormalized.
+	Experts Experts
 	// NormSpread makes norm weights uniform in 1-NormSpread to 1+NormSpread, and
 	// is the deviation of biases; 0 makes them all 1, and 0.
 	NormSpread float64
+}
+
+// Experts are those of every Step-th layer (0: of every one) but the Dense ones.
+type Experts struct {
+	Count, PerToken, FeedForward int
+	// Unnormalized shares add up to less than one.
+	Unnormalized bool
+	Step         int
+	Dense        []int
+}
+
+// in says whether a layer has experts.
+func (e Experts) in(layer int) bool {
+	return e.Count > 0 && (layer+1)%max(1, e.Step) == 0 && !slices.Contains(e.Dense, layer)
 }
 
 // Scaling says how positions are stretched beyond the trained context, in the
@@ -135,6 +154,8 @@ func (c Config) validate(vocabulary int) error {
 		return fmt.Errorf("tiny model: %d heads of %d are not the %d wide ones of a %s", c.QueryHeads, c.HeadSize, c.Hidden, c.Family)
 	case c.Hidden%weights.GroupSize != 0 || c.FeedForward%weights.GroupSize != 0 || c.QueryHeads*c.HeadSize%weights.GroupSize != 0:
 		return fmt.Errorf("tiny model: widths %d, %d and %d must be multiples of %d", c.Hidden, c.FeedForward, c.QueryHeads*c.HeadSize, weights.GroupSize)
+	case (c.Experts.Count > 0) != (c.Family == Qwen3MoE) || c.Experts.Count < c.Experts.PerToken || c.Experts.FeedForward%weights.GroupSize != 0:
+		return fmt.Errorf("tiny model: %s with experts %+v cannot be", c.Family, c.Experts)
 	case c.Layers < 1 || c.KVHeads < 1 || c.QueryHeads%c.KVHeads != 0 || c.HeadSize%2 != 0:
 		return fmt.Errorf("tiny model: %d layers, %d heads over %d of size %d cannot be", c.Layers, c.QueryHeads, c.KVHeads, c.HeadSize)
 	case c.Vocabulary < vocabulary || c.Endless && c.Vocabulary == vocabulary:

@@ -132,13 +132,21 @@ func equalBits(t *testing.T, what string, got, want []float32) {
 }
 
 func TestLogitsAreTheSameForAnyChunkingAndThreads(t *testing.T) {
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE} {
 		t.Run(string(family), func(t *testing.T) {
 			c := tinymodel.Default()
-			c.Family, c.Context, c.NormSpread = family, 1024, 0.5
+			c.Family, c.Context, c.NormSpread, c.Experts = family, 1024, 0.5, experts(family)
 			sameForAnyChunkingAndThreads(t, c)
 		})
 	}
+}
+
+// experts of a family that has them.
+func experts(family tinymodel.Family) tinymodel.Experts {
+	if family == tinymodel.Qwen3MoE {
+		return tinymodel.Experts{Count: 8, PerToken: 3, FeedForward: 64}
+	}
+	return tinymodel.Experts{}
 }
 
 func sameForAnyChunkingAndThreads(t *testing.T, c tinymodel.Config) {

@@ -1,9 +1,11 @@
 package arch_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
@@ -28,11 +30,7 @@ func openOracle(t *testing.T, path string) *oracle {
 	defer f.Close()
 	o := &oracle{d: f.Dim, w: map[string][][]float64{}}
 	for _, e := range f.Entries() {
-		rows := 1
-		if len(e.Shape) == 2 {
-			rows = int(e.Shape[0])
-		}
-		m := make([][]float64, rows)
+		m := make([][]float64, e.Rows())
 		err := f.Rows(context.Background(), e, func(row int, r quant.Row) error {
 			v := make([]float32, e.Shape[len(e.Shape)-1])
 			if err := e.Format.Dequantize(r, v); err != nil {
@@ -128,11 +126,7 @@ func (o *oracle) logits(ids []int32) []float64 {
 				x[i] += y
 			}
 			n = o.norm(p+"post_attention_layernorm.weight", x)
-			gate, up := apply(o.w[p+"mlp.gate_proj.weight"], n), apply(o.w[p+"mlp.up_proj.weight"], n)
-			for i, g := range gate {
-				up[i] *= g / (1 + math.Exp(-g))
-			}
-			for i, y := range apply(o.w[p+"mlp.down_proj.weight"], up) {
+			for i, y := range o.feedForward(l, p+"mlp.", n) {
 				x[i] += y
 			}
 		}
@@ -142,6 +136,45 @@ func (o *oracle) logits(ids []int32) []float64 {
 		head = o.w["model.embed_tokens.weight"]
 	}
 	return apply(head, o.norm("model.norm.weight", x))
+}
+
+// feedForward is a dense one, or the experts that the router likes best.
+func (o *oracle) feedForward(layer int, p string, x []float64) []float64 {
+	e := o.d.Experts
+	if !e.In(layer) {
+		return gated(o.w[p+"gate_proj.weight"], o.w[p+"up_proj.weight"], o.w[p+"down_proj.weight"], x)
+	}
+	scores, sum := apply(o.w[p+"gate.weight"], x), 0.0
+	order := make([]int, e.Count)
+	for i := range scores {
+		order[i], scores[i] = i, math.Exp(scores[i])
+		sum += scores[i]
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
+	if e.Normalized {
+		sum = 0
+		for _, i := range order[:e.PerToken] {
+			sum += scores[i]
+		}
+	}
+	out := make([]float64, len(x))
+	for _, i := range order[:e.PerToken] {
+		of := func(name string, rows int) [][]float64 {
+			return o.w[p+"switch_mlp."+name+".weight"][i*rows : (i+1)*rows]
+		}
+		for j, y := range gated(of("gate_proj", e.FeedForward), of("up_proj", e.FeedForward), of("down_proj", len(x)), x) {
+			out[j] += scores[i] / sum * y
+		}
+	}
+	return out
+}
+
+func gated(gate, up, down [][]float64, x []float64) []float64 {
+	inner := apply(up, x)
+	for i, g := range apply(gate, x) {
+		inner[i] *= g / (1 + math.Exp(-g))
+	}
+	return apply(down, inner)
 }
 
 func (o *oracle) attend(q []float64, keys, values [][]float64) []float64 {
@@ -170,11 +203,11 @@ func (o *oracle) attend(q []float64, keys, values [][]float64) []float64 {
 // heads, and rotary factors, beyond the first block of the cache.
 func TestLogitsEqualThePlainOracle(t *testing.T) {
 	const tolerance = 2e-5 // of the largest logit
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE} {
 		for _, kind := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
 			t.Run(fmt.Sprintf("%s %v", family, kind), func(t *testing.T) {
 				c := tinymodel.Default()
-				c.Family, c.NormSpread = family, 0.5
+				c.Family, c.NormSpread, c.Experts = family, 0.5, experts(family)
 				c.Type, c.Untied, c.RopeFactors = kind, kind != weights.Q4_1, kind == weights.Q8_0
 				path := write(t, c)
 				ids := tokens(37, c.Vocabulary)

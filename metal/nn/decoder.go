@@ -24,16 +24,22 @@ type Block interface {
 type PreNorm struct {
 	InputNorm, PostNorm RMSNorm
 	Attention           Attention
-	MLP                 GatedMLP
+	MLP                 FeedForward
 }
 
 // PreNorm declares a block below path, in the names of Hugging Face's Llama.
 func (l *Loader) PreNorm(path string, eps float64, spec AttentionSpec) *PreNorm {
-	b := new(PreNorm)
+	mlp := new(GatedMLP)
+	l.GatedMLP(path+".mlp", mlp)
+	return l.PreNormWith(path, eps, spec, mlp)
+}
+
+// PreNormWith is PreNorm with a feed-forward that is declared already.
+func (l *Loader) PreNormWith(path string, eps float64, spec AttentionSpec, mlp FeedForward) *PreNorm {
+	b := &PreNorm{MLP: mlp}
 	l.RMSNorm(path+".input_layernorm", eps, &b.InputNorm)
 	l.Attention(path+".self_attn", spec, &b.Attention)
 	l.RMSNorm(path+".post_attention_layernorm", eps, &b.PostNorm)
-	l.GatedMLP(path+".mlp", &b.MLP)
 	return b
 }
 

@@ -118,10 +118,11 @@ func (l *Loader) entry(name string, dims int) (weights.Entry, error) {
 	return e, nil
 }
 
-// matrix declares path+".weight" as a matrix [out, in].
-func (l *Loader) matrix(path string, set func(tensor.Matrix)) {
-	l.declare(path+".weight", 2, func(reading *weights.Reading, e weights.Entry) error {
-		m, err := l.backend.LoadMatrix(e.Format, int(e.Shape[0]), int(e.Shape[1]), func(put func(int, quant.Row) error) error {
+// matrix declares path+".weight" as a matrix [out, in]; one of three dimensions
+// as one whose outermost lie behind one another.
+func (l *Loader) matrix(path string, dims int, set func(tensor.Matrix)) {
+	l.declare(path+".weight", dims, func(reading *weights.Reading, e weights.Entry) error {
+		m, err := l.backend.LoadMatrix(e.Format, e.Rows(), e.Columns(), func(put func(int, quant.Row) error) error {
 			return reading.Place(e, func(first int, r quant.Row) error {
 				l.progress(int64(len(r.Raw) + len(r.Scales) + len(r.Biases)))
 				return put(first, r)

@@ -22,7 +22,7 @@ func (l Linear) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 
 // Linear declares the matrix path+".weight".
 func (l *Loader) Linear(path string, to *Linear) {
-	l.matrix(path, func(m tensor.Matrix) { to.Matrix = m })
+	l.matrix(path, 2, func(m tensor.Matrix) { to.Matrix = m })
 }
 
 // Embedding gathers rows by token id. Its matrix may also be the output head.
@@ -48,6 +48,12 @@ func (n RMSNorm) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 func (l *Loader) RMSNorm(path string, eps float64, to *RMSNorm) {
 	to.Eps = float32(eps)
 	l.vector(path+".weight", func(v tensor.Array) { to.Weight = v })
+}
+
+// FeedForward is the second half of a block.
+type FeedForward interface {
+	// Apply runs it on x [T, D].
+	Apply(s tensor.Scope, x tensor.Array) tensor.Array
 }
 
 // GatedMLP is down(silu(gate(x)) * up(x)).

@@ -14,9 +14,10 @@ const maxConfigBytes = 4 << 20
 
 // The families, by the names that Dimensions.Architecture takes.
 const (
-	familyLlama = "llama"
-	familyQwen2 = "qwen2"
-	familyQwen3 = "qwen3"
+	familyLlama    = "llama"
+	familyQwen2    = "qwen2"
+	familyQwen3    = "qwen3"
+	familyQwen3MoE = "qwen3_moe"
 )
 
 // config is a model folder's config.json.
@@ -162,7 +163,9 @@ func shown(v any) string {
 }
 
 // SupportedModelTypes lists what config.json may call its model_type.
-func SupportedModelTypes() []string { return []string{"llama", "mistral", "qwen2", "qwen3"} }
+func SupportedModelTypes() []string {
+	return []string{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}
+}
 
 // family is the family that runs a model_type (mlx-lm 0.32.2, MODEL_REMAPPING).
 func (c *config) family() (string, error) {
@@ -177,6 +180,8 @@ func (c *config) family() (string, error) {
 		return familyQwen2, nil
 	case "qwen3":
 		return familyQwen3, nil
+	case "qwen3_moe":
+		return familyQwen3MoE, nil
 	}
 	if len(kind) > 64 {
 		kind = kind[:64]
@@ -218,6 +223,11 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 	}
 	d.Rope = c.rope(d)
 	d.Window = c.window(d)
+	if family == familyQwen3MoE {
+		d.Experts = c.experts(d.Layers)
+	} else {
+		c.dense()
+	}
 	c.plain()
 	if c.err != nil {
 		return Dimensions{}, c.err
@@ -226,12 +236,12 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 }
 
 // defaultContext is what transformers takes where config.json does not say
-// (LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, version 5).
+// (LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig, version 5).
 func (c *config) defaultContext() int {
 	switch c.values["model_type"] {
 	case "mistral":
 		return 1 << 17
-	case "qwen2", "qwen3":
+	case "qwen2", "qwen3", "qwen3_moe":
 		return 1 << 15
 	}
 	return 1 << 11
@@ -247,6 +257,10 @@ func (c *config) plain() {
 	if key, v := c.find("hidden_act", "activation_function"); v != nil && v != "silu" && v != "swish" {
 		c.fail(fmt.Errorf("%s%s: %w", c.inside, key, &UnsupportedError{"activation", shown(v), []string{"silu"}}))
 	}
+}
+
+// dense refuses experts in a family that has none.
+func (c *config) dense() {
 	for _, name := range []string{"num_experts", "num_local_experts", "n_routed_experts"} {
 		if v := c.text[name]; v != nil && v != json.Number("0") {
 			c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"feed-forward", "mixture of experts", []string{"dense"}}))

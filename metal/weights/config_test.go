@@ -15,6 +15,7 @@ import (
 const (
 	llamaConfig = `"model_type":"llama","hidden_size":576,"num_hidden_layers":30,"intermediate_size":1536,"num_attention_heads":9,"num_key_value_heads":3,"vocab_size":49152,"rms_norm_eps":1e-05,"max_position_embeddings":8192,"rope_theta":100000`
 	qwen2Config = `"model_type":"qwen2","hidden_size":896,"num_hidden_layers":24,"intermediate_size":4864,"num_attention_heads":14,"num_key_value_heads":2,"vocab_size":151936,"rms_norm_eps":1e-06,"max_position_embeddings":32768,"rope_theta":1000000,"use_sliding_window":false,"sliding_window":32768,"max_window_layers":21,"tie_word_embeddings":true`
+	moeConfig   = `"model_type":"qwen3_moe","hidden_size":2048,"num_hidden_layers":48,"intermediate_size":6144,"num_attention_heads":32,"num_key_value_heads":4,"head_dim":128,"vocab_size":151936,"rms_norm_eps":1e-06,"max_position_embeddings":40960,"rope_theta":1000000,"num_experts":128,"num_experts_per_tok":8,"moe_intermediate_size":768,"norm_topk_prob":true,"decoder_sparse_step":1,"mlp_only_layers":[],"router_aux_loss_coef":0.001`
 	qwenConfig  = `"model_type":"qwen3","hidden_size":1024,"num_hidden_layers":28,"intermediate_size":3072,"num_attention_heads":16,"num_key_value_heads":8,"head_dim":128,"vocab_size":151936,"rms_norm_eps":1e-06,"max_position_embeddings":40960,"rope_theta":1000000,"tie_word_embeddings":true`
 )
 
@@ -52,6 +53,9 @@ func TestConfigurationsGiveDimensions(t *testing.T) {
 		Vocabulary: 151936, Context: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 128, Linear: 1, Magnitude: 1}}
 	qwen2 := Dimensions{Architecture: "qwen2", Layers: 24, Hidden: 896, FeedForward: 4864, QueryHeads: 14, KVHeads: 2, HeadSize: 64,
 		Vocabulary: 151936, Context: 32768, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 64, Linear: 1, Magnitude: 1}}
+	moe := Dimensions{Architecture: "qwen3_moe", Layers: 48, Hidden: 2048, FeedForward: 6144, QueryHeads: 32, KVHeads: 4, HeadSize: 128,
+		Vocabulary: 151936, Context: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 128, Linear: 1, Magnitude: 1},
+		Experts: Experts{Count: 128, PerToken: 8, FeedForward: 768, Normalized: true, Step: 1}}
 	with := func(d Dimensions, change func(*Dimensions)) Dimensions { change(&d); return d }
 	for name, c := range map[string]struct {
 		text string
@@ -61,6 +65,11 @@ func TestConfigurationsGiveDimensions(t *testing.T) {
 		"a Qwen3":                                {edited(qwenConfig), qwen},
 		"a Qwen2, whose window is off":           {edited(qwen2Config), qwen2},
 		"a Qwen2 without a context":              {edited(qwen2Config, "max_position_embeddings", ""), qwen2},
+		"a Qwen3 of experts":                     {edited(moeConfig), moe},
+		"experts by the name of transformers 5":  {edited(moeConfig, "num_experts", "", "num_local_experts", "128", "mlp_only_layers", "null"), moe},
+		"shares that are not normed":             {edited(moeConfig, "norm_topk_prob", "false"), with(moe, func(d *Dimensions) { d.Experts.Normalized = false })},
+		"every second layer, but for the fourth": {edited(moeConfig, "decoder_sparse_step", "2", "mlp_only_layers", "[3]"), with(moe, func(d *Dimensions) { d.Experts.Step, d.Experts.Dense = 2, []int{3} })},
+		"experts in every layer by default":      {edited(moeConfig, "decoder_sparse_step", "", "mlp_only_layers", ""), moe},
 		"a Mistral is a Llama":                   {edited(llamaConfig, "model_type", `"mistral"`, "sliding_window", "null"), llama},
 		"a Mistral with a window":                {edited(llamaConfig, "model_type", `"mistral"`, "sliding_window", "4096"), with(llama, func(d *Dimensions) { d.Window = 4096 })},
 		"a Llama has no window":                  {edited(llamaConfig, "sliding_window", "4096"), llama},
@@ -112,9 +121,18 @@ func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 		"very many values":                    {`{"a":[` + strings.Repeat("1,", 1<<19) + "1]}", ErrInvalid, "values"},
 		"something behind it":                 {edited(llamaConfig) + "{}", ErrInvalid, "follows"},
 		"no model type":                       {edited(llamaConfig, "model_type", ""), ErrMissing, "model_type"},
+		"experts of a number not said":        {edited(moeConfig, "num_experts", ""), ErrMissing, "num_experts"},
+		"experts for a token, not said":       {edited(moeConfig, "num_experts_per_tok", ""), ErrMissing, "num_experts_per_tok"},
+		"experts of a width not said":         {edited(moeConfig, "moe_intermediate_size", ""), ErrMissing, "moe_intermediate_size"},
+		"shares that may be normed or not":    {edited(moeConfig, "norm_topk_prob", ""), ErrMissing, "norm_topk_prob"},
+		"more experts for a token than any":   {edited(moeConfig, "num_experts_per_tok", "129"), ErrInvalid, "129 of 128 experts"},
+		"no step from mixture to mixture":     {edited(moeConfig, "decoder_sparse_step", "0"), ErrInvalid, "decoder_sparse_step"},
+		"a dense layer that is not there":     {edited(moeConfig, "mlp_only_layers", "[48]"), ErrInvalid, "mlp_only_layers"},
+		"a dense layer that is no number":     {edited(moeConfig, "mlp_only_layers", `["a"]`), ErrInvalid, "mlp_only_layers"},
+		"dense layers that are no list":       {edited(moeConfig, "mlp_only_layers", "3"), ErrInvalid, "mlp_only_layers"},
 		"a Qwen2 whose window is on":          {edited(qwen2Config, "use_sliding_window", "true"), ErrUnsupported, "use_sliding_window"},
 		"a Qwen2 without theta":               {edited(qwen2Config, "rope_theta", ""), ErrMissing, "rope_theta"},
-		"another model type":                  {edited(llamaConfig, "model_type", `"gpt2"`), ErrUnsupported, "supported: llama, mistral, qwen2, qwen3"},
+		"another model type":                  {edited(llamaConfig, "model_type", `"gpt2"`), ErrUnsupported, "supported: llama, mistral, qwen2, qwen3, qwen3_moe"},
 		"a model that sees":                   {`{"model_type":"qwen3_vl","text_config":{` + qwenConfig + `}}`, ErrUnsupported, "qwen3_vl"},
 		"a model type that is a number":       {edited(llamaConfig, "model_type", "7"), ErrMissing, "model_type"},
 		"no heads":                            {edited(llamaConfig, "num_attention_heads", "0"), ErrInvalid, "num_attention_heads is 0"},

@@ -2,7 +2,6 @@ package weights
 
 import (
 	"fmt"
-	"slices"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/quant"
@@ -23,6 +22,8 @@ type Dimensions struct {
 	NormEps      float64
 	// Window is how many latest positions attention sees; 0 means all.
 	Window int
+	// Experts of layers that are mixtures.
+	Experts Experts
 }
 
 // Rope is how a family turns heads by position: pairs (i, i+Size/2) of the
@@ -38,7 +39,14 @@ type Rope struct {
 }
 
 // SupportedArchitectures lists the families this build runs.
-func SupportedArchitectures() []string { return []string{familyLlama, familyQwen2, familyQwen3} }
+func SupportedArchitectures() []string {
+	return []string{familyLlama, familyQwen2, familyQwen3, familyQwen3MoE}
+}
+
+// ggufFamilies are the families by their names in GGUF.
+func ggufFamilies() map[string]string {
+	return map[string]string{"llama": familyLlama, "qwen2": familyQwen2, "qwen3": familyQwen3, "qwen3moe": familyQwen3MoE}
+}
 
 // Dimensions reads and checks the numbers of the model's family.
 func (h *Header) Dimensions() (Dimensions, error) {
@@ -46,12 +54,13 @@ func (h *Header) Dimensions() (Dimensions, error) {
 	if !ok {
 		return Dimensions{}, fmt.Errorf("metadata key general.architecture: %w", ErrMissing)
 	}
-	if !slices.Contains(SupportedArchitectures(), arch) {
-		return Dimensions{}, &UnsupportedError{"architecture", arch, SupportedArchitectures()}
+	family, ok := ggufFamilies()[arch]
+	if !ok {
+		return Dimensions{}, &UnsupportedError{"architecture", arch, sortedKeys(ggufFamilies())}
 	}
 	r := keyReader{h: h, prefix: arch + "."}
 	d := Dimensions{
-		Architecture: arch,
+		Architecture: family,
 		Layers:       r.integer("block_count", 1, 1<<12),
 		Hidden:       r.integer("embedding_length", 1, 1<<20),
 		FeedForward:  r.integer("feed_forward_length", 1, 1<<22),
@@ -66,6 +75,9 @@ func (h *Header) Dimensions() (Dimensions, error) {
 	}
 	d.Rope.Size = r.integerOr("rope.dimension_count", d.HeadSize, 2, 1<<12)
 	r.scaling(&d)
+	if family == familyQwen3MoE {
+		d.Experts = r.experts()
+	}
 	if r.err != nil {
 		return Dimensions{}, r.err
 	}
@@ -96,7 +108,7 @@ func (d Dimensions) consistent() error {
 	case d.Rope.Size%2 != 0 || d.Rope.Size > d.HeadSize:
 		return invalidf("%d rotary elements do not fit a head of %d", d.Rope.Size, d.HeadSize)
 	}
-	return nil
+	return d.Experts.consistent()
 }
 
 // plainGGUF refuses what the family may have in GGUF but the engine has not.
@@ -104,7 +116,7 @@ func (d Dimensions) plainGGUF(h *Header, r keyReader) error {
 	if v, ok := h.Integer(r.prefix + "attention.value_length"); ok && v != int64(d.HeadSize) {
 		return invalidf("value heads of %d beside key heads of %d", v, d.HeadSize)
 	}
-	if v, ok := h.Integer(r.prefix + "expert_count"); ok && v > 0 {
+	if v, ok := h.Integer(r.prefix + "expert_count"); ok && v > 0 && d.Experts.Count == 0 {
 		return &UnsupportedError{"feed-forward", "mixture of experts", []string{"dense"}}
 	}
 	return nil
@@ -145,6 +157,12 @@ func facts(d Dimensions, name, quantization string, entries map[string]Entry, pr
 	}
 	if d.Window > 0 {
 		f.GrowingLayers, f.WindowLayers, f.WindowTokens = 0, f.Layers, int64(d.Window)
+	}
+	if sparse := d.Experts.layers(d.Layers); sparse > 0 {
+		f.Experts, f.ExpertsPerToken, f.ExpertFeedForwardSize = int64(d.Experts.Count), int64(d.Experts.PerToken), int64(d.Experts.FeedForward)
+		if sparse == d.Layers { // no block has the width that the file states
+			f.FeedForwardSize = f.ExpertFeedForwardSize
+		}
 	}
 	for _, e := range entries {
 		f.WeightBytes += e.Bytes

@@ -35,6 +35,11 @@ func operations() map[string]operation {
 			a := sc.From(make([]float32, 2*limitRows*64), 2*limitRows, 64)
 			return func() tensor.Array { return sc.Linear(a, m)[0] }
 		},
+		"LinearOf": func(x *bench, sc tensor.Scope) func() tensor.Array {
+			m, _ := x.matrix(quant.AffineOf(4, 64, quant.BFloat16), 2*limitWidth, 64)
+			a, ids := sc.From(make([]float32, 2*limitRows*64), 2*limitRows, 64), sc.IDs(make([]int32, 2*limitRows))
+			return func() tensor.Array { return sc.LinearOf(a, ids, 2, m)[0] }
+		},
 		"Linear, dense": func(x *bench, sc tensor.Scope) func() tensor.Array {
 			m, _ := x.matrix(quant.DenseOf(quant.Float32), limitWidth, 8)
 			a := sc.From(make([]float32, 2*limitRows*8), 2*limitRows, 8)
@@ -64,6 +69,13 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 		"Rows":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Rows(a, make([]int, 2*limitRows)) },
 		"Add":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Add(a, a) },
 		"Multiply": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Multiply(a, a) },
+		"Route": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			_, shares := sc.Route(a, limitWidth, true)
+			return shares
+		},
+		"Combine": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.Combine(a, sc.From(make([]float32, limitRows), limitRows, 1))
+		},
 		"AddBias": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			return sc.AddBias(a, sc.From(make([]float32, limitWidth), limitWidth))
 		},
@@ -199,9 +211,17 @@ func (s Suite) released(t *testing.T) {
 	m, _ := x.matrix(quant.DenseOf(quant.Float32), 5, 4)
 	seg := []tensor.Segment{{Request: 1, Length: 1}}
 	for name, run := range map[string]func(sc tensor.Scope, a tensor.Array){
-		"Add":     func(sc tensor.Scope, a tensor.Array) { sc.Add(sc.From(make([]float32, 4), 1, 4), a) },
-		"SwiGLU":  func(sc tensor.Scope, a tensor.Array) { sc.SwiGLU(a, sc.From(make([]float32, 4), 1, 4)) },
-		"AddBias": func(sc tensor.Scope, a tensor.Array) { sc.AddBias(a, sc.From(make([]float32, 4), 4)) },
+		"Add":      func(sc tensor.Scope, a tensor.Array) { sc.Add(sc.From(make([]float32, 4), 1, 4), a) },
+		"SwiGLU":   func(sc tensor.Scope, a tensor.Array) { sc.SwiGLU(a, sc.From(make([]float32, 4), 1, 4)) },
+		"AddBias":  func(sc tensor.Scope, a tensor.Array) { sc.AddBias(a, sc.From(make([]float32, 4), 4)) },
+		"Route":    func(sc tensor.Scope, a tensor.Array) { sc.Route(a, 1, true) },
+		"Combine":  func(sc tensor.Scope, a tensor.Array) { sc.Combine(a, sc.From([]float32{1}, 1, 1)) },
+		"shares":   func(sc tensor.Scope, a tensor.Array) { sc.Combine(sc.From(make([]float32, 4), 1, 4), a) },
+		"LinearOf": func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(a, sc.IDs([]int32{0}), 5, m) },
+		"chosen":   func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(sc.From(make([]float32, 4), 1, 4), a, 5, m) },
+		"gone experts": func(sc tensor.Scope, _ tensor.Array) {
+			sc.LinearOf(sc.From(make([]float32, 4), 1, 4), sc.IDs([]int32{0}), 1, gone)
+		},
 		"no bias": func(sc tensor.Scope, _ tensor.Array) { sc.AddBias(sc.From(make([]float32, 4), 1, 4), nil) },
 		"SiLU":    func(sc tensor.Scope, a tensor.Array) { sc.SiLU(a) },
 		"Rows":    func(sc tensor.Scope, a tensor.Array) { sc.Rows(a, []int{0}) },

@@ -37,6 +37,7 @@ func Run(t *testing.T, s Suite) {
 		{"Elementwise", s.elementwise}, {"AddBias", s.addBias}, {"SwiGLU", s.swiglu}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
 		{"Rows", s.rows}, {"Mean", s.mean}, {"Unit", s.unit},
 		{"IDs", s.ids}, {"Argmax", s.argmax}, {"EmbedWhatWasChosen", s.chosen}, {"IDsAndNumbers", s.kinds}, {"Start", s.start},
+		{"Route", s.route}, {"LinearOf", s.linearOf}, {"LinearOfRowsAreIndependent", s.independentOf}, {"Combine", s.combine},
 		{"LinearAndEmbed", s.linear}, {"LinearRowsAreIndependent", s.independent}, {"DenseWeightsThatAreNotFinite", s.special},
 		{"ConcurrentLoad", s.concurrent}, {"Vectors", s.vectors}, {"MatrixErrors", s.matrixErrors},
 		{"AttendHistories", s.attend}, {"CacheErrors", s.cacheErrors}, {"RecurIsHonest", s.recur},
@@ -53,6 +54,7 @@ func Run(t *testing.T, s Suite) {
 func RunMatrices(t *testing.T, s Suite) {
 	t.Run("LinearAndEmbed", s.linear)
 	t.Run("LinearRowsAreIndependent", s.independent)
+	t.Run("LinearOf", s.linearOf)
 }
 
 // bench is a back end under test with one scope.

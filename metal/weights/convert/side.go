@@ -216,7 +216,7 @@ func (p *plan) quantization() map[string]any {
 // configOfGGUF says what the header of a GGUF file says.
 func configOfGGUF(ctx context.Context, f *weights.File, cfg map[string]any) error {
 	d, h := f.Dim, f.Header()
-	class := map[string]string{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[d.Architecture]
+	class := map[string]string{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}[d.Architecture]
 	if class == "" {
 		return &weights.UnsupportedError{Subject: "architecture", Value: d.Architecture, Supported: weights.SupportedArchitectures()}
 	}
@@ -226,6 +226,10 @@ func configOfGGUF(ctx context.Context, f *weights.File, cfg map[string]any) erro
 	cfg["architectures"], cfg["model_type"] = []string{class}, d.Architecture
 	cfg["hidden_act"], cfg["rms_norm_eps"], cfg["rope_theta"] = "silu", shortest(d.NormEps), shortest(d.Rope.Theta)
 	cfg["attention_bias"] = false
+	if x := d.Experts; x.Count > 0 {
+		cfg["num_experts"], cfg["num_experts_per_tok"], cfg["moe_intermediate_size"] = x.Count, x.PerToken, x.FeedForward
+		cfg["norm_topk_prob"], cfg["decoder_sparse_step"], cfg["mlp_only_layers"] = x.Normalized, x.Step, []int{}
+	}
 	for name, key := range map[string]string{"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"} {
 		if id, ok := h.Integer("tokenizer.ggml." + key + "_token_id"); ok {
 			cfg[name] = id
@@ -250,9 +254,10 @@ func shortest(v float64) json.Number {
 // nil where they are not.
 func scalingOfGGUF(ctx context.Context, f *weights.File) (map[string]any, error) {
 	d, h := f.Dim, f.Header()
-	kind, _ := h.Text(d.Architecture + ".rope.scaling.type")
+	family, _ := h.Text("general.architecture")
+	kind, _ := h.Text(family + ".rope.scaling.type")
 	e, factors := f.Entry(factorsPath)
-	factor, _ := h.Float(d.Architecture + ".rope.scaling.factor")
+	factor, _ := h.Float(family + ".rope.scaling.factor")
 	switch {
 	case factors && (kind == "yarn" || kind == "linear" && factor != 1):
 		return nil, &weights.UnsupportedError{Subject: "rope scaling", Value: kind + " beside rope_freqs", Supported: []string{"one of them"}}
