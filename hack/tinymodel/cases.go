@@ -85,6 +85,7 @@ func Cases() []Case {
 	}
 	out = append(out, newerCases(Qwen2)...) // behind the others, whose seeds stay
 	out = append(append(out, newerCases(Qwen3MoE)...), expertCases()...)
+	out = append(append(out, newerCases(Gemma3)...), windowCases()...)
 	for i := range out {
 		out[i].Config.Seed = uint64(i + 1)
 	}
@@ -102,6 +103,9 @@ func caseConfig(family Family, special string) Config {
 	case Qwen2:
 		c.QueryHeads, c.NormEps, c.Theta = 4, 1e-6, 1e6 // a head is hidden width by heads
 	case Qwen3:
+		c.NormEps, c.Theta = 1e-6, 1e6
+	case Gemma3:
+		c.Layers, c.Window, c.Pattern = 3, 16, 3
 		c.NormEps, c.Theta = 1e-6, 1e6
 	case Qwen3MoE:
 		c.NormEps, c.Theta = 1e-6, 1e6
@@ -155,6 +159,22 @@ func expertCases() []Case {
 		"model.layers.1.mlp.switch_mlp.down_proj": quant.AffineOf(6, 32, quant.BFloat16),
 	}
 	return []Case{step, dense, one, all, router}
+}
+
+// windowCases are Gemmas whose numbers are not those that readers take where a
+// file is silent.
+func windowCases() []Case {
+	f32 := quant.DenseOf(quant.Float32)
+	scaled := folderCase(Gemma3, "float32 scaled", f32)
+	scaled.Config.Theta, scaled.Config.LocalTheta, scaled.Config.QueryScalar, scaled.Config.Scaling = 5e5, 2e4, 24, Scaling{Kind: "linear", Factor: 8}
+	modern := folderCase(Gemma3, "bfloat16 layer types", quant.DenseOf(quant.BFloat16))
+	modern.Config.Theta, modern.Config.LocalTheta, modern.Config.Scaling, modern.Layout.Modern = 5e5, 2e4, Scaling{Kind: "linear", Factor: 4}, true
+	modern.Config.Layers, modern.Config.Pattern, modern.Config.Window = 4, 2, 7
+	usual := folderCase(Gemma3, "4 bits by 32 bfloat16 six layers", quant.AffineOf(4, 32, quant.BFloat16))
+	usual.Config.Layers, usual.Config.Pattern = 6, 0
+	file := fileCase(Gemma3, "linear rope", weights.F32)
+	file.Config.Scaling, file.Config.LocalTheta, file.Config.Window = Scaling{Kind: "linear", Factor: 4}, 2e4, 9
+	return []Case{scaled, modern, usual, file}
 }
 
 // fileCase is a GGUF file.

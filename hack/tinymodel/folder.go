@@ -53,6 +53,9 @@ func WriteFolder(dir string, c Config, l Layout) error {
 	}
 	var parts []part
 	for _, t := range c.tensors() {
+		if c.Family == Gemma3 && t.norm {
+			t.values.mean--
+		}
 		p, err := t.parts(l.of(t), c.Seed)
 		if err != nil {
 			return err
@@ -134,7 +137,12 @@ type config struct {
 	SparseStep    int            `json:"decoder_sparse_step,omitempty"`
 	DenseLayers   *[]int         `json:"mlp_only_layers,omitempty"`
 	Tied          bool           `json:"tie_word_embeddings"`
-	Activation    string         `json:"hidden_act"`
+	Activation    string         `json:"hidden_act,omitempty"`
+	Gated         string         `json:"hidden_activation,omitempty"`
+	QueryScalar   int            `json:"query_pre_attn_scalar,omitempty"`
+	LocalTheta    float64        `json:"rope_local_base_freq,omitempty"`
+	Pattern       int            `json:"sliding_window_pattern,omitempty"`
+	LayerTypes    []string       `json:"layer_types,omitempty"`
 	AttentionBias *bool          `json:"attention_bias,omitempty"`
 	TorchDType    string         `json:"torch_dtype,omitempty"`
 	DType         string         `json:"dtype,omitempty"`
@@ -144,7 +152,7 @@ type config struct {
 }
 
 func (c Config) config(l Layout) config {
-	class := map[Family]string{Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM", Qwen3MoE: "Qwen3MoeForCausalLM"}[c.Family]
+	class := map[Family]string{Gemma3: "Gemma3ForCausalLM", Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM", Qwen3MoE: "Qwen3MoeForCausalLM"}[c.Family]
 	out := config{
 		Architectures: []string{class}, ModelType: c.Family,
 		Hidden: c.Hidden, Intermediate: c.FeedForward, Layers: c.Layers, QueryHeads: c.QueryHeads, KVHeads: c.KVHeads, HeadSize: c.HeadSize,
@@ -169,6 +177,9 @@ func (c Config) config(l Layout) config {
 	if c.Window > 0 {
 		out.Window = &c.Window
 	}
+	if c.Family == Gemma3 {
+		out.gemma(c, l)
+	}
 	if l.Matrices.Quantized() {
 		out.Quantization = affineWords(l.Matrices)
 		for path, f := range l.Overrides {
@@ -180,6 +191,23 @@ func (c Config) config(l Layout) config {
 		}
 	}
 	return out
+}
+
+// gemma says what a Gemma has beside others.
+func (out *config) gemma(c Config, l Layout) {
+	out.Activation, out.Gated, out.QueryScalar = "", "gelu_pytorch_tanh", c.QueryScalar
+	if !l.Modern {
+		out.LocalTheta, out.Pattern = c.LocalTheta, c.Pattern
+		return
+	}
+	out.Rope = map[string]any{"full_attention": c.Scaling.parameters(c.Theta), "sliding_attention": Scaling{}.parameters(c.LocalTheta)}
+	for i := range c.Layers {
+		kind := "sliding_attention"
+		if (i+1)%c.Pattern == 0 {
+			kind = "full_attention"
+		}
+		out.LayerTypes = append(out.LayerTypes, kind)
+	}
 }
 
 // parameters are rope_parameters.

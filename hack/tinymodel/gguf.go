@@ -91,7 +91,10 @@ func (c Config) metadata(h *header, v *vocabulary) error {
 	if x := c.Experts; x.Unnormalized || x.Step > 1 || len(x.Dense) > 0 {
 		return errors.New("tiny model: a GGUF file has experts in every layer, of shares that add up to one")
 	}
-	family, pre := strings.ReplaceAll(string(c.Family), "_", ""), "smollm"
+	if c.Family == Gemma3 && c.QueryScalar != c.HeadSize {
+		return errors.New("tiny model: a GGUF file divides scores by the root of the head size")
+	}
+	family, pre := strings.ReplaceAll(strings.TrimSuffix(string(c.Family), "_text"), "_", ""), "smollm"
 	if c.Family.qwen() {
 		pre = "qwen2"
 	}
@@ -113,6 +116,11 @@ func (c Config) metadata(h *header, v *vocabulary) error {
 		h.number(family+".expert_count", uint32(x.Count))
 		h.number(family+".expert_used_count", uint32(x.PerToken))
 		h.number(family+".expert_feed_forward_length", uint32(x.FeedForward))
+	}
+	if c.Family == Gemma3 {
+		h.number(family+".attention.sliding_window", uint32(c.Window))
+		h.number(family+".attention.sliding_window_pattern", uint32(c.Pattern))
+		h.float(family+".rope.freq_base_swa", float32(c.LocalTheta))
 	}
 	h.float(family+".rope.freq_base", float32(c.Theta))
 	h.float(family+".attention.layer_norm_rms_epsilon", float32(c.NormEps))

@@ -15,6 +15,8 @@ type tensor struct {
 	// stack is how many such matrices it is, each an expert's; 0 means one.
 	stack  int
 	values values
+	// norm weights of a Gemma are less one in folders.
+	norm bool
 	// silent makes the last row zeros.
 	silent bool
 	// bias is what its name ends in, in place of weight.
@@ -55,7 +57,7 @@ func (c Config) tensors() []tensor {
 		return tensor{path: path, gguf: gguf, rows: rows, cols: cols, values: values{std: gain / math.Sqrt(float64(cols))}}
 	}
 	norm := func(path, gguf string, cols int) tensor {
-		return tensor{path: path, gguf: gguf, cols: cols, values: values{mean: 1, std: c.NormSpread / math.Sqrt(3)}}
+		return tensor{path: path, gguf: gguf, cols: cols, values: values{mean: 1, std: c.NormSpread / math.Sqrt(3)}, norm: true}
 	}
 	bias := func(path, gguf string, cols int) tensor {
 		return tensor{path: path, gguf: gguf, cols: cols, values: values{std: c.NormSpread}, bias: true}
@@ -79,10 +81,15 @@ func (c Config) tensors() []tensor {
 		if c.Family == Qwen2 {
 			out = append(out, bias(path("self_attn.q_proj"), blk("attn_q"), q), bias(path("self_attn.k_proj"), blk("attn_k"), kv), bias(path("self_attn.v_proj"), blk("attn_v"), kv))
 		}
-		if c.Family == Qwen3 || c.Family == Qwen3MoE {
+		if c.Family == Qwen3 || c.Family == Qwen3MoE || c.Family == Gemma3 {
 			out = append(out, norm(path("self_attn.q_norm"), blk("attn_q_norm"), c.HeadSize), norm(path("self_attn.k_norm"), blk("attn_k_norm"), c.HeadSize))
 		}
-		out = append(out, norm(path("post_attention_layernorm"), blk("ffn_norm"), c.Hidden))
+		if c.Family == Gemma3 {
+			out = append(out, norm(path("post_attention_layernorm"), blk("post_attention_norm"), c.Hidden),
+				norm(path("pre_feedforward_layernorm"), blk("ffn_norm"), c.Hidden), norm(path("post_feedforward_layernorm"), blk("post_ffw_norm"), c.Hidden))
+		} else {
+			out = append(out, norm(path("post_attention_layernorm"), blk("ffn_norm"), c.Hidden))
+		}
 		if x := c.Experts; x.in(i) {
 			stack := func(p, gguf string, rows, cols int) tensor {
 				t := matrix(path("mlp.switch_mlp."+p), blk(gguf), rows, cols, 1)

@@ -13,6 +13,7 @@ package tinymodel
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +30,7 @@ type Family string
 // The families. Mistral is Llama with an attention window, and a folder alone
 // can say so.
 const (
+	Gemma3  Family = "gemma3_text"
 	Llama   Family = "llama"
 	Mistral Family = "mistral"
 	Qwen2   Family = "qwen2"
@@ -37,7 +39,7 @@ const (
 	Qwen3MoE Family = "qwen3_moe"
 )
 
-func families() []Family { return []Family{Llama, Mistral, Qwen2, Qwen3, Qwen3MoE} }
+func families() []Family { return []Family{Gemma3, Llama, Mistral, Qwen2, Qwen3, Qwen3MoE} }
 
 // qwen says that a family cuts text as Qwen does.
 func (f Family) qwen() bool { return f == Qwen2 || f == Qwen3 || f == Qwen3MoE }
@@ -75,8 +77,15 @@ type Config struct {
 	// RopeFactors writes one frequency divisor per rotary pair: 1, 2, 3 and so
 	// on. GGUF only.
 	RopeFactors bool
-	// Window is how many latest positions a token sees. Mistral only.
+	// Window is how many latest positions a token sees. Mistral and Gemma only.
 	Window int
+	// Pattern lets every so-manieth layer of a Gemma see everything; 0 means 6.
+	Pattern int
+	// LocalTheta is Theta of a Gemma's layers under the window; 0 means 10,000.
+	LocalTheta float64
+	// QueryScalar is what a Gemma divides scores by the root of; 0 means HeadSize,
+	// which a GGUF file takes in any case.
+	QueryScalar int
 	// Experts of a mixture; only for families that have them, and there they must
 	// be. A folder alone can say that some layers are none, or Unnormalized.
 	Experts Experts
@@ -138,6 +147,9 @@ func (c Config) filled() Config {
 	if c.Name == "" {
 		c.Name = d.Name
 	}
+	if c.Family == Gemma3 {
+		c.Pattern, c.QueryScalar, c.LocalTheta = cmp.Or(c.Pattern, 6), cmp.Or(c.QueryScalar, c.HeadSize), cmp.Or(c.LocalTheta, 10000)
+	}
 	if c.Family == "" {
 		c.Family = d.Family
 	}
@@ -148,7 +160,9 @@ func (c Config) validate(vocabulary int) error {
 	switch {
 	case !slices.Contains(families(), c.Family):
 		return fmt.Errorf("tiny model: family %q is unknown, want one of %v", c.Family, families())
-	case c.Window != 0 && c.Family != Mistral:
+	case c.Family == Gemma3 && c.Window == 0 || c.Family != Gemma3 && (c.Pattern != 0 || c.QueryScalar != 0 || c.LocalTheta != 0):
+		return fmt.Errorf("tiny model: a Gemma has a window, and %s has no pattern, query scalar or second theta", c.Family)
+	case c.Window != 0 && c.Family != Mistral && c.Family != Gemma3:
 		return fmt.Errorf("tiny model: %s has no attention window", c.Family)
 	case c.Family == Qwen2 && c.QueryHeads*c.HeadSize != c.Hidden:
 		return fmt.Errorf("tiny model: %d heads of %d are not the %d wide ones of a %s", c.QueryHeads, c.HeadSize, c.Hidden, c.Family)

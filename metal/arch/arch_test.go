@@ -132,21 +132,26 @@ func equalBits(t *testing.T, what string, got, want []float32) {
 }
 
 func TestLogitsAreTheSameForAnyChunkingAndThreads(t *testing.T) {
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3} {
 		t.Run(string(family), func(t *testing.T) {
-			c := tinymodel.Default()
-			c.Family, c.Context, c.NormSpread, c.Experts = family, 1024, 0.5, experts(family)
+			c := ofFamily(family)
+			c.Context, c.NormSpread = 1024, 0.5
 			sameForAnyChunkingAndThreads(t, c)
 		})
 	}
 }
 
-// experts of a family that has them.
-func experts(family tinymodel.Family) tinymodel.Experts {
-	if family == tinymodel.Qwen3MoE {
-		return tinymodel.Experts{Count: 8, PerToken: 3, FeedForward: 64}
+// ofFamily is the smallest model of a family, with what that must have.
+func ofFamily(family tinymodel.Family) tinymodel.Config {
+	c := tinymodel.Default()
+	c.Family = family
+	switch family {
+	case tinymodel.Qwen3MoE:
+		c.Experts = tinymodel.Experts{Count: 8, PerToken: 3, FeedForward: 64}
+	case tinymodel.Gemma3:
+		c.Layers, c.Window, c.Pattern = 3, 21, 2
 	}
-	return tinymodel.Experts{}
+	return c
 }
 
 func sameForAnyChunkingAndThreads(t *testing.T, c tinymodel.Config) {

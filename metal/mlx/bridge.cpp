@@ -648,6 +648,38 @@ bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up) 
   });
 }
 
+// As mlx.nn's gelu_approx, whose constants have the type of their operand.
+static std::vector<mx::array> geglu(const std::vector<mx::array> &in) {
+  const auto &x = in[0];
+  auto number = [&](float v) { return mx::array(v, x.dtype()); };
+  auto inner = mx::add(x, mx::multiply(number(0.044715f), mx::power(x, number(3))));
+  auto t = mx::tanh(mx::multiply(number(0.7978845608028654f), inner));
+  return {mx::multiply(mx::multiply(mx::multiply(number(0.5f), x), mx::add(number(1), t)), in[1])};
+}
+
+bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up) {
+  return making(owner, [&] {
+    if (!on_gpu()) { // there, compiling would call a C++ compiler
+      return geglu({flat(gate), flat(up)})[0];
+    }
+    static thread_local auto fused = mx::compile(geglu, true);
+    return fused({flat(gate), flat(up)})[0];
+  });
+}
+
+bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, float shift) {
+  return making(owner, [&] {
+    auto out = x->value;
+    if (scale != 1) {
+      out = mx::multiply(out, mx::array(scale, out.dtype()));
+    }
+    if (shift != 0) {
+      out = mx::add(out, mx::array(shift, out.dtype()));
+    }
+    return out;
+  });
+}
+
 bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps) {
   return making(owner, [&] {
     int rows = x->value.shape(0), width = weight->value.shape(0), runs = static_cast<int>(x->value.size()) / rows / width;

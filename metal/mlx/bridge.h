@@ -97,6 +97,8 @@ bridge_made bridge_multiply(uint64_t owner, bridge_array *a, bridge_array *b);
 bridge_made bridge_add_bias(uint64_t owner, bridge_array *x, bridge_array *bias);
 bridge_made bridge_silu(uint64_t owner, bridge_array *x);
 bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up);
+bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up);
+bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, float shift);
 bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps);
 bridge_made bridge_mean(uint64_t owner, bridge_array *x, const int32_t *lengths, int32_t n, const float *mask);
 bridge_made bridge_unit(uint64_t owner, bridge_array *x);

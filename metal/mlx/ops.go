@@ -152,6 +152,21 @@ func (s *scope) SwiGLU(gate, up tensor.Array) tensor.Array {
 	return s.pair("SwiGLU", gate, up, func(a, b handle) C.bridge_made { return C.bridge_swiglu(s.b.token(), a, b) })
 }
 
+// GeGLU is GELU(gate) * up.
+func (s *scope) GeGLU(gate, up tensor.Array) tensor.Array {
+	return s.pair("GeGLU", gate, up, func(a, b handle) C.bridge_made { return C.bridge_geglu(s.b.token(), a, b) })
+}
+
+// ScaleShift is scale*x + shift.
+func (s *scope) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
+	const op = "ScaleShift"
+	in, ok := s.operand(op, x, 0)
+	if !ok || !s.begin(op) {
+		return &array{}
+	}
+	return s.made(op, C.bridge_scale_shift(s.b.token(), in.h, C.float(scale), C.float(shift)), in.shape...)
+}
+
 // SiLU is x * sigmoid(x).
 func (s *scope) SiLU(x tensor.Array) tensor.Array {
 	const op = "SiLU"

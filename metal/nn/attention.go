@@ -1,10 +1,6 @@
 package nn
 
-import (
-	"math"
-
-	"metalfleet.dev/metalfleet/metal/tensor"
-)
+import "metalfleet.dev/metalfleet/metal/tensor"
 
 // Pass is what all layers of one step share.
 type Pass struct {
@@ -34,6 +30,8 @@ type AttentionSpec struct {
 	Layer    int
 	HeadSize int
 	Rope     tensor.RopeSpec
+	// Scale multiplies scores.
+	Scale float32
 	// Window is how many latest positions a token sees, itself included; 0
 	// means all.
 	Window int
@@ -84,7 +82,7 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 		Q:      s.Rope(q, p.Segments, a.HeadSize, a.Rope),
 		K:      s.Rope(k, p.Segments, a.HeadSize, a.Rope),
 		V:      qkv[2],
-		Scale:  float32(1 / math.Sqrt(float64(a.HeadSize))),
+		Scale:  a.Scale,
 		Window: a.Window,
 	})
 }

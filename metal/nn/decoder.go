@@ -86,9 +86,13 @@ func (m *Decoder) load(ctx context.Context, d weights.Dimensions, block func(str
 		return err
 	}
 	m.loader.Linear("model.embed_tokens", &m.embed.Linear)
+	m.embed.Scale = float32(d.EmbedScale)
 	for i := range d.Layers {
-		m.blocks = append(m.blocks, block(fmt.Sprintf("model.layers.%d", i),
-			AttentionSpec{Layer: i, HeadSize: d.HeadSize, Rope: rope, Window: d.Window}))
+		spec := AttentionSpec{Layer: i, HeadSize: d.HeadSize, Rope: rope, Scale: float32(d.ScoreScale()), Window: d.WindowOf(i)}
+		if local := d.LocalRope; local != nil && spec.Window > 0 {
+			spec.Rope = ropeSpec(*local)
+		}
+		m.blocks = append(m.blocks, block(fmt.Sprintf("model.layers.%d", i), spec))
 	}
 	m.loader.RMSNorm("model.norm", d.NormEps, &m.norm)
 	tied := !m.loader.Has("lm_head")

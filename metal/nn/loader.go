@@ -3,6 +3,7 @@ package nn
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -23,8 +24,11 @@ type Loader struct {
 	place    map[string]int
 	declared []piece
 	fault    error // the first tensor that cannot be what was declared
+	late     error // what failed behind the reading of a tensor
 	matrices []tensor.Matrix
 	vectors  []tensor.Array
+	// normsLessOne says that norms are stored less one.
+	normsLessOne bool
 }
 
 // piece is a declared tensor and how it is read.
@@ -64,6 +68,9 @@ func (l *Loader) Load(ctx context.Context) error {
 	for _, p := range l.declared {
 		if err := p.read(reading); err != nil {
 			return err
+		}
+		if l.late != nil {
+			return l.late
 		}
 	}
 	// The model outlives the file: its metadata and the pieces it was read in
@@ -153,6 +160,27 @@ func (l *Loader) vector(name string, set func(tensor.Array)) {
 	})
 }
 
+// NormsLessOne says that the norms declared from here on are meant as one more
+// than what a folder holds. In GGUF they are what they mean.
+func (l *Loader) NormsLessOne() { l.normsLessOne = l.file.Header() == nil }
+
+// plusOne replaces the latest vector by one more than it, in the type that the
+// back end keeps it in.
+func (l *Loader) plusOne(v tensor.Array) tensor.Array {
+	s := l.backend.NewScope(context.Background())
+	defer s.Close()
+	more := s.ScaleShift(v, 1, 1)
+	s.Wait(more)
+	if err := s.Err(); err != nil {
+		l.late = errors.Join(l.late, err)
+		return v
+	}
+	more = s.Keep(more)
+	s.Release(v)
+	l.vectors[len(l.vectors)-1] = more
+	return more
+}
+
 // values reads path+".weight" at once, as float32 values on the host.
 func (l *Loader) values(ctx context.Context, path string) ([]float32, error) {
 	e, err := l.entry(path+".weight", 1)
@@ -170,11 +198,15 @@ func (l *Loader) values(ctx context.Context, path string) ([]float32, error) {
 	return values, nil
 }
 
+func ropeSpec(r weights.Rope) tensor.RopeSpec {
+	return tensor.RopeSpec{Theta: r.Theta, Size: r.Size, Linear: r.Linear, Magnitude: r.Magnitude, Factors: r.Factors}
+}
+
 // Rope says how heads are turned: what the dimensions say, or with the
 // frequency divisors that the file holds as a tensor (GGUF's llama3 scaling).
 func (l *Loader) Rope(ctx context.Context, r weights.Rope) (tensor.RopeSpec, error) {
 	const factors = "model.rope_freqs"
-	spec := tensor.RopeSpec{Theta: r.Theta, Size: r.Size, Linear: r.Linear, Magnitude: r.Magnitude, Factors: r.Factors}
+	spec := ropeSpec(r)
 	if !l.Has(factors) {
 		return spec, nil
 	}

@@ -274,6 +274,11 @@ type Scope interface {
 	SiLU(x Array) Array
 	// SwiGLU is SiLU(gate) * up, on equal shapes.
 	SwiGLU(gate, up Array) Array
+	// GeGLU is GELU(gate) * up, on equal shapes, with GELU in the form of tanh:
+	// x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).
+	GeGLU(gate, up Array) Array
+	// ScaleShift is scale*x + shift, element by element.
+	ScaleShift(x Array, scale, shift float32) Array
 	// RMSNorm scales each run of N elements of a row of x [T, D] to unit root
 	// mean square, then by weight [N]; N divides D.
 	RMSNorm(x, weight Array, eps float32) Array

@@ -14,6 +14,7 @@ const maxConfigBytes = 4 << 20
 
 // The families, by the names that Dimensions.Architecture takes.
 const (
+	familyGemma3   = "gemma3_text"
 	familyLlama    = "llama"
 	familyQwen2    = "qwen2"
 	familyQwen3    = "qwen3"
@@ -164,7 +165,7 @@ func shown(v any) string {
 
 // SupportedModelTypes lists what config.json may call its model_type.
 func SupportedModelTypes() []string {
-	return []string{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}
+	return []string{"gemma3_text", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}
 }
 
 // family is the family that runs a model_type (mlx-lm 0.32.2, MODEL_REMAPPING).
@@ -174,6 +175,8 @@ func (c *config) family() (string, error) {
 		return "", fmt.Errorf("config.json: model_type: %w", ErrMissing)
 	}
 	switch kind {
+	case "gemma3_text":
+		return familyGemma3, nil
 	case "llama", "mistral":
 		return familyLlama, nil
 	case "qwen2":
@@ -222,13 +225,18 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 		d.HeadSize = c.integerOr(d.Hidden/d.QueryHeads, 2, 1<<12, "head_dim")
 	}
 	d.Rope = c.rope(d)
-	d.Window = c.window(d)
+	if family == familyGemma3 {
+		c.gemma(&d)
+	} else {
+		d.Window = c.window(d)
+	}
 	if family == familyQwen3MoE {
 		d.Experts = c.experts(d.Layers)
 	} else {
 		c.dense()
 	}
 	c.plain()
+	c.gated(family)
 	if c.err != nil {
 		return Dimensions{}, c.err
 	}
@@ -236,10 +244,10 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 }
 
 // defaultContext is what transformers takes where config.json does not say
-// (LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig, version 5).
+// (Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig, version 5).
 func (c *config) defaultContext() int {
 	switch c.values["model_type"] {
-	case "mistral":
+	case "mistral", "gemma3_text":
 		return 1 << 17
 	case "qwen2", "qwen3", "qwen3_moe":
 		return 1 << 15
@@ -253,9 +261,6 @@ func (c *config) plain() {
 		if c.flag(name) {
 			c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"value", "true", []string{"false"}}))
 		}
-	}
-	if key, v := c.find("hidden_act", "activation_function"); v != nil && v != "silu" && v != "swish" {
-		c.fail(fmt.Errorf("%s%s: %w", c.inside, key, &UnsupportedError{"activation", shown(v), []string{"silu"}}))
 	}
 }
 

@@ -20,8 +20,16 @@ type Dimensions struct {
 	Context      int
 	Rope         Rope
 	NormEps      float64
-	// Window is how many latest positions attention sees; 0 means all.
-	Window int
+	// Window is how many latest positions attention sees; 0 means all. Layers that
+	// are Everywhere see all in any case.
+	Window     int
+	Everywhere []bool
+	// LocalRope is how layers under the window turn heads; nil means as others.
+	LocalRope *Rope
+	// QueryScalar is what scores are divided by the root of; 0 means HeadSize.
+	QueryScalar float64
+	// EmbedScale multiplies what is looked up in the embedding; 0 means 1.
+	EmbedScale float64
 	// Experts of layers that are mixtures.
 	Experts Experts
 }
@@ -40,12 +48,12 @@ type Rope struct {
 
 // SupportedArchitectures lists the families this build runs.
 func SupportedArchitectures() []string {
-	return []string{familyLlama, familyQwen2, familyQwen3, familyQwen3MoE}
+	return []string{familyGemma3, familyLlama, familyQwen2, familyQwen3, familyQwen3MoE}
 }
 
 // ggufFamilies are the families by their names in GGUF.
 func ggufFamilies() map[string]string {
-	return map[string]string{"llama": familyLlama, "qwen2": familyQwen2, "qwen3": familyQwen3, "qwen3moe": familyQwen3MoE}
+	return map[string]string{"gemma3": familyGemma3, "llama": familyLlama, "qwen2": familyQwen2, "qwen3": familyQwen3, "qwen3moe": familyQwen3MoE}
 }
 
 // Dimensions reads and checks the numbers of the model's family.
@@ -75,7 +83,10 @@ func (h *Header) Dimensions() (Dimensions, error) {
 	}
 	d.Rope.Size = r.integerOr("rope.dimension_count", d.HeadSize, 2, 1<<12)
 	r.scaling(&d)
-	if family == familyQwen3MoE {
+	switch family {
+	case familyGemma3:
+		r.gemma(&d)
+	case familyQwen3MoE:
 		d.Experts = r.experts()
 	}
 	if r.err != nil {
@@ -155,8 +166,8 @@ func facts(d Dimensions, name, quantization string, entries map[string]Entry, pr
 		VocabularySize: int64(d.Vocabulary), ContextTokens: int64(d.Context),
 		KeyValueElementBytes: elementBytes(entries, precise),
 	}
-	if d.Window > 0 {
-		f.GrowingLayers, f.WindowLayers, f.WindowTokens = 0, f.Layers, int64(d.Window)
+	if n := int64(d.windowLayers()); n > 0 {
+		f.GrowingLayers, f.WindowLayers, f.WindowTokens = f.Layers-n, n, int64(d.Window)
 	}
 	if sparse := d.Experts.layers(d.Layers); sparse > 0 {
 		f.Experts, f.ExpertsPerToken, f.ExpertFeedForwardSize = int64(d.Experts.Count), int64(d.Experts.PerToken), int64(d.Experts.FeedForward)

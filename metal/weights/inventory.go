@@ -24,12 +24,15 @@ type slot struct {
 // globals are the tensors outside the layers.
 func (d Dimensions) globals() []slot {
 	table := []int64{int64(d.Vocabulary), int64(d.Hidden)}
-	return []slot{
+	out := []slot{
 		{path: "model.embed_tokens.weight", gguf: "token_embd.weight", shape: table},
 		{path: "model.norm.weight", gguf: "output_norm.weight", shape: []int64{int64(d.Hidden)}},
 		{path: "lm_head.weight", gguf: "output.weight", shape: table, optional: true},
-		{path: "model.rope_freqs.weight", gguf: "rope_freqs.weight", shape: []int64{int64(d.Rope.Size / 2)}, optional: true, ggufOnly: true},
 	}
+	if d.LocalRope == nil { // whose layers all turn heads alike
+		out = append(out, slot{path: "model.rope_freqs.weight", gguf: "rope_freqs.weight", shape: []int64{int64(d.Rope.Size / 2)}, optional: true, ggufOnly: true})
+	}
+	return out
 }
 
 // layer are the tensors of one layer; paths and names lack their prefix.
@@ -49,13 +52,20 @@ func (d Dimensions) layer(i int) []slot {
 		{path: "post_attention_layernorm.weight", gguf: "ffn_norm.weight", shape: []int64{hidden}},
 	}
 	out = append(out, d.feedForward(i)...)
+	if d.Architecture == familyGemma3 {
+		out = slices.DeleteFunc(out, func(s slot) bool { return s.path == "post_attention_layernorm.weight" })
+		out = append(out,
+			slot{path: "post_attention_layernorm.weight", gguf: "post_attention_norm.weight", shape: []int64{hidden}},
+			slot{path: "pre_feedforward_layernorm.weight", gguf: "ffn_norm.weight", shape: []int64{hidden}},
+			slot{path: "post_feedforward_layernorm.weight", gguf: "post_ffw_norm.weight", shape: []int64{hidden}})
+	}
 	if d.Architecture == familyQwen2 {
 		out = append(out,
 			slot{path: "self_attn.q_proj.bias", gguf: "attn_q.bias", shape: []int64{queries}},
 			slot{path: "self_attn.k_proj.bias", gguf: "attn_k.bias", shape: []int64{keyValues}},
 			slot{path: "self_attn.v_proj.bias", gguf: "attn_v.bias", shape: []int64{keyValues}})
 	}
-	if d.Architecture == familyQwen3 || d.Architecture == familyQwen3MoE {
+	if slices.Contains([]string{familyGemma3, familyQwen3, familyQwen3MoE}, d.Architecture) {
 		head := []int64{int64(d.HeadSize)}
 		out = append(out,
 			slot{path: "self_attn.q_norm.weight", gguf: "attn_q_norm.weight", shape: head},

@@ -18,6 +18,7 @@ NAMES = {
     "ffn_gate_inp": "mlp.gate", "ffn_gate_exps": "mlp.switch_mlp.gate_proj", "ffn_up_exps": "mlp.switch_mlp.up_proj", "ffn_down_exps": "mlp.switch_mlp.down_proj",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }
+GEMMA = {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
 GLOBAL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
@@ -85,14 +86,28 @@ def read_gguf(path):
             w = unpermute(w, config["num_attention_heads"])
         if family == "llama" and parts[2] == "attn_k":
             w = unpermute(w, config["num_key_value_heads"])
-        weights[f"model.layers.{parts[1]}.{NAMES[parts[2]]}.{parts[3]}"] = w
+        names = NAMES | GEMMA if family == "gemma3" else NAMES
+        weights[f"model.layers.{parts[1]}.{names[parts[2]]}.{parts[3]}"] = w
     config["tie_word_embeddings"] = "lm_head.weight" not in weights
+    if family == "gemma3":
+        config |= {
+            "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": config["head_dim"],
+            "sliding_window": field("gemma3.attention.sliding_window"), "sliding_window_pattern": field("gemma3.attention.sliding_window_pattern"),
+            "rope_local_base_freq": field("gemma3.rope.freq_base_swa"),
+        }
     if family == "qwen3moe":
         config |= {
             "model_type": "qwen3_moe", "num_experts": field("qwen3moe.expert_count"), "num_experts_per_tok": field("qwen3moe.expert_used_count"),
             "moe_intermediate_size": field("qwen3moe.expert_feed_forward_length"), "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
         }
     return config, weights, factors
+
+
+def as_folder(path, config, weights):
+    """The weights as a folder holds them: the norms of a Gemma less one."""
+    if not path.endswith(".gguf") or config["model_type"] != "gemma3_text":
+        return weights
+    return {k: v - 1 if "norm" in k else v for k, v in weights.items()}
 
 
 def safetensors(path):

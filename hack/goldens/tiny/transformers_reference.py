@@ -23,7 +23,10 @@ def load(path):
     else:
         made = AutoConfig.for_model(config.pop("model_type"), **config)
         model = AutoModelForCausalLM.from_config(made, dtype=torch.float32, attn_implementation="eager")
-    weights = fused(weights)
+    weights = fused(models.as_folder(path, {"model_type": model.config.model_type}, weights))
+    if model.config.model_type == "gemma3_text":
+        # in bfloat16, as the model was trained; in float32 transformers leaves it
+        model.model.embed_tokens.embed_scale = torch.tensor(config["hidden_size"] ** 0.5).bfloat16()
     loaded = model.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in weights.items()}, strict=False)
     assert not loaded.unexpected_keys and set(loaded.missing_keys) <= {"lm_head.weight"}, loaded
     model.tie_weights()

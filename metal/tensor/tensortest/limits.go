@@ -79,10 +79,12 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 		"AddBias": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			return sc.AddBias(a, sc.From(make([]float32, limitWidth), limitWidth))
 		},
-		"SiLU":    func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SiLU(a) },
-		"SwiGLU":  func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SwiGLU(a, a) },
-		"RMSNorm": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
-		"Unit":    func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Unit(a) },
+		"SiLU":       func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SiLU(a) },
+		"SwiGLU":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SwiGLU(a, a) },
+		"GeGLU":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GeGLU(a, a) },
+		"ScaleShift": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ScaleShift(a, 2, 1) },
+		"RMSNorm":    func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
+		"Unit":       func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Unit(a) },
 		"Rope": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			return sc.Rope(a, []tensor.Segment{{Request: 1, Length: limitRows}}, 64, tensor.RopeSpec{Theta: 1e4, Size: 64})
 		},
@@ -211,14 +213,16 @@ func (s Suite) released(t *testing.T) {
 	m, _ := x.matrix(quant.DenseOf(quant.Float32), 5, 4)
 	seg := []tensor.Segment{{Request: 1, Length: 1}}
 	for name, run := range map[string]func(sc tensor.Scope, a tensor.Array){
-		"Add":      func(sc tensor.Scope, a tensor.Array) { sc.Add(sc.From(make([]float32, 4), 1, 4), a) },
-		"SwiGLU":   func(sc tensor.Scope, a tensor.Array) { sc.SwiGLU(a, sc.From(make([]float32, 4), 1, 4)) },
-		"AddBias":  func(sc tensor.Scope, a tensor.Array) { sc.AddBias(a, sc.From(make([]float32, 4), 4)) },
-		"Route":    func(sc tensor.Scope, a tensor.Array) { sc.Route(a, 1, true) },
-		"Combine":  func(sc tensor.Scope, a tensor.Array) { sc.Combine(a, sc.From([]float32{1}, 1, 1)) },
-		"shares":   func(sc tensor.Scope, a tensor.Array) { sc.Combine(sc.From(make([]float32, 4), 1, 4), a) },
-		"LinearOf": func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(a, sc.IDs([]int32{0}), 5, m) },
-		"chosen":   func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(sc.From(make([]float32, 4), 1, 4), a, 5, m) },
+		"Add":        func(sc tensor.Scope, a tensor.Array) { sc.Add(sc.From(make([]float32, 4), 1, 4), a) },
+		"SwiGLU":     func(sc tensor.Scope, a tensor.Array) { sc.SwiGLU(a, sc.From(make([]float32, 4), 1, 4)) },
+		"AddBias":    func(sc tensor.Scope, a tensor.Array) { sc.AddBias(a, sc.From(make([]float32, 4), 4)) },
+		"GeGLU":      func(sc tensor.Scope, a tensor.Array) { sc.GeGLU(a, sc.From(make([]float32, 4), 1, 4)) },
+		"ScaleShift": func(sc tensor.Scope, a tensor.Array) { sc.ScaleShift(a, 1, 1) },
+		"Route":      func(sc tensor.Scope, a tensor.Array) { sc.Route(a, 1, true) },
+		"Combine":    func(sc tensor.Scope, a tensor.Array) { sc.Combine(a, sc.From([]float32{1}, 1, 1)) },
+		"shares":     func(sc tensor.Scope, a tensor.Array) { sc.Combine(sc.From(make([]float32, 4), 1, 4), a) },
+		"LinearOf":   func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(a, sc.IDs([]int32{0}), 5, m) },
+		"chosen":     func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(sc.From(make([]float32, 4), 1, 4), a, 5, m) },
 		"gone experts": func(sc tensor.Scope, _ tensor.Array) {
 			sc.LinearOf(sc.From(make([]float32, 4), 1, 4), sc.IDs([]int32{0}), 1, gone)
 		},

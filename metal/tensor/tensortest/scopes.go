@@ -54,6 +54,7 @@ func (s Suite) shapeErrors(t *testing.T) {
 		"Add":            func(sc tensor.Scope) { sc.Add(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2)) },
 		"Multiply":       func(sc tensor.Scope) { sc.Multiply(sc.From([]float32{1, 2}, 1, 2), sc.From([]float32{1, 2}, 2, 1)) },
 		"AddBias":        func(sc tensor.Scope) { sc.AddBias(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 2), 2)) },
+		"GeGLU":          func(sc tensor.Scope) { sc.GeGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2)) },
 		"Route of none":  func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 0, true) },
 		"Route of more":  func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 5, true) },
 		"LinearOf width": func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 7), 1, 7), sc.IDs([]int32{0}), 3, m) },

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/folder"
@@ -216,9 +218,10 @@ func (p *plan) quantization() map[string]any {
 // configOfGGUF says what the header of a GGUF file says.
 func configOfGGUF(ctx context.Context, f *weights.File, cfg map[string]any) error {
 	d, h := f.Dim, f.Header()
-	class := map[string]string{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}[d.Architecture]
+	classes := map[string]string{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
+	class := classes[d.Architecture]
 	if class == "" {
-		return &weights.UnsupportedError{Subject: "architecture", Value: d.Architecture, Supported: weights.SupportedArchitectures()}
+		return &weights.UnsupportedError{Subject: "architecture", Value: d.Architecture, Supported: slices.Sorted(maps.Keys(classes))}
 	}
 	if d.Rope.Size != d.HeadSize {
 		return &weights.UnsupportedError{Subject: "rotation of", Value: fmt.Sprintf("%d of %d elements of a head", d.Rope.Size, d.HeadSize), Supported: []string{"all"}}
