@@ -513,6 +513,11 @@ bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, brid
   });
 }
 
+// A dense product and its bias, which are rounded once, as in mlx.nn's Linear.
+bridge_made bridge_linear_bias(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *bias) {
+  return making(owner, [&] { return mx::addmm(bias->value, flat(x), mx::transpose(w->value)); });
+}
+
 bridge_made bridge_softmax(uint64_t owner, bridge_array *scores) {
   return making(owner, [&] { return mx::softmax(flat(scores), -1, true); });
 }

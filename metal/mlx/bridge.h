@@ -90,6 +90,7 @@ bridge_made bridge_largest(uint64_t owner, bridge_array *x, int32_t k);
 bridge_made bridge_shares(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t k, int32_t normalized);
 bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits);
 bridge_made bridge_combine(uint64_t owner, bridge_array *y, bridge_array *shares);
+bridge_made bridge_linear_bias(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *bias);
 bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, int32_t n);
 bridge_made bridge_argmax(uint64_t owner, bridge_array *x, int32_t width);
 bridge_made bridge_add(uint64_t owner, bridge_array *a, bridge_array *b);

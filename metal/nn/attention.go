@@ -62,17 +62,19 @@ func (l *Loader) HeadNorms(path string, eps float64, to *Attention) {
 	l.RMSNorm(path+".k_norm", eps, &to.HeadNorms.K)
 }
 
+// project gives queries, keys and values of x.
+func (a *Attention) project(s tensor.Scope, x tensor.Array) []tensor.Array {
+	ms := []tensor.Matrix{a.Q.Matrix, a.K.Matrix, a.V.Matrix}
+	if b := a.Biases; b != nil {
+		return s.LinearBias(x, ms, []tensor.Array{b.Q, b.K, b.V})
+	}
+	return s.Linear(x, ms...)
+}
+
 // Attend appends the keys and values of x [T, hidden] to the cache and returns
 // what the heads see, [T, heads*size]; O turns that into [T, hidden].
 func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
-	qkv := s.Linear(x, a.Q.Matrix, a.K.Matrix, a.V.Matrix)
-	if b := a.Biases; b != nil {
-		for i, bias := range []tensor.Array{b.Q, b.K, b.V} {
-			plain := qkv[i]
-			qkv[i] = s.AddBias(plain, bias)
-			s.Release(plain)
-		}
-	}
+	qkv := a.project(s, x)
 	q, k := qkv[0], qkv[1]
 	if n := a.HeadNorms; n != nil {
 		q, k = n.Q.Apply(s, q), n.K.Apply(s, k)

@@ -80,32 +80,6 @@ func multiply(dst, a, b []float32) {
 	}
 }
 
-// AddBias adds a vector to each row.
-func (s *scope) AddBias(x, bias tensor.Array) tensor.Array {
-	in, ok := s.operand("AddBias", x, 2)
-	if !ok {
-		return &array{}
-	}
-	b, ok := s.operand("AddBias", bias, 1)
-	if !ok {
-		return &array{}
-	}
-	if in.shape[1] != b.shape[0] {
-		s.fail(&tensor.ShapeError{Op: "AddBias", Detail: fmt.Sprintf("%v and %v", in.shape, b.shape)})
-		return &array{}
-	}
-	out := s.array("AddBias", in.shape...)
-	if s.failed() {
-		return out
-	}
-	s.b.split(in.shape[0], max(1, grainElements/in.shape[1]), func(lo, hi int) {
-		for t := lo; t < hi; t++ {
-			add(out.row(t), in.row(t), b.data)
-		}
-	})
-	return out
-}
-
 // SiLU is x * sigmoid(x).
 func (s *scope) SiLU(x tensor.Array) tensor.Array {
 	in, ok := s.operand("SiLU", x, 0)

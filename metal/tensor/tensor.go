@@ -248,6 +248,9 @@ type Scope interface {
 	Embed(m Matrix, ids Array) Array
 	// Linear multiplies x [T, in] by each matrix transposed: [T, out].
 	Linear(x Array, ms ...Matrix) []Array
+	// LinearBias is Linear, and adds to each row of a product the bias [out] that
+	// belongs to its matrix.
+	LinearBias(x Array, ms []Matrix, biases []Array) []Array
 	// Route chooses for each row of scores [T, E] its k largest: who they are, row
 	// by row and in no order, ids [T*k], and their shares [T, k], which are the
 	// softmax of the whole row, or, normalized, of the chosen ones alone.
@@ -268,8 +271,6 @@ type Scope interface {
 	// Add and Multiply work element by element on equal shapes.
 	Add(a, b Array) Array
 	Multiply(a, b Array) Array
-	// AddBias adds bias [D] to each row of x [T, D].
-	AddBias(x, bias Array) Array
 	// SiLU is x * sigmoid(x).
 	SiLU(x Array) Array
 	// SwiGLU is SiLU(gate) * up, on equal shapes.

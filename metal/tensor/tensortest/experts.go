@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
 // routed is who a row of scores goes to, by falling score, and the shares.
@@ -153,5 +154,60 @@ func (s Suite) combine(t *testing.T) {
 			}
 		}
 		s.near(t, "Combine", x.read(x.s.Combine(x.s.From(v, c.tokens*c.k, c.width), x.s.From(shares, c.tokens, c.k))), want)
+	}
+}
+
+// shapesOfExperts are operands that do not fit, of what newer families need; m
+// is a matrix [3, 8].
+func shapesOfExperts(m tensor.Matrix) map[string]func(sc tensor.Scope) {
+	return map[string]func(sc tensor.Scope){
+		"LinearBias width": func(sc tensor.Scope) {
+			sc.LinearBias(sc.From(make([]float32, 8), 1, 8), []tensor.Matrix{m}, []tensor.Array{sc.From(make([]float32, 2), 2)})
+		},
+		"LinearBias rows": func(sc tensor.Scope) {
+			sc.LinearBias(sc.From(make([]float32, 8), 1, 8), []tensor.Matrix{m}, []tensor.Array{sc.From(make([]float32, 3), 1, 3)})
+		},
+		"LinearBias of none": func(sc tensor.Scope) { sc.LinearBias(sc.From(make([]float32, 8), 1, 8), []tensor.Matrix{m}, nil) },
+		"GeGLU":              func(sc tensor.Scope) { sc.GeGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2)) },
+		"Route of none":      func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 0, true) },
+		"Route of more":      func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 5, true) },
+		"LinearOf width":     func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 7), 1, 7), sc.IDs([]int32{0}), 3, m) },
+		"LinearOf parts":     func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{0}), 2, m) },
+		"LinearOf none":      func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{0}), 0, m) },
+		"LinearOf ids":       func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 16), 2, 8), sc.IDs([]int32{0, 1, 2}), 3, m) },
+		"LinearOf a stranger": func(sc tensor.Scope) {
+			sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{3}), 3, m)
+		},
+		"LinearOf a negative": func(sc tensor.Scope) {
+			sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{-1}), 3, m)
+		},
+		"Combine": func(sc tensor.Scope) {
+			sc.Combine(sc.From(make([]float32, 8), 4, 2), sc.From(make([]float32, 6), 2, 3))
+		},
+	}
+}
+
+// releasedOfExperts use what is gone: a, or a matrix. m is a matrix [5, 4].
+func releasedOfExperts(m, gone tensor.Matrix) map[string]func(sc tensor.Scope, a tensor.Array) {
+	return map[string]func(sc tensor.Scope, a tensor.Array){
+		"LinearBias": func(sc tensor.Scope, a tensor.Array) {
+			sc.LinearBias(a, []tensor.Matrix{m}, []tensor.Array{sc.From(make([]float32, 5), 5)})
+		},
+		"no bias": func(sc tensor.Scope, _ tensor.Array) {
+			sc.LinearBias(sc.From(make([]float32, 4), 1, 4), []tensor.Matrix{m}, []tensor.Array{nil})
+		},
+		"gone matrix of a bias": func(sc tensor.Scope, _ tensor.Array) {
+			sc.LinearBias(sc.From(make([]float32, 4), 1, 4), []tensor.Matrix{gone}, []tensor.Array{sc.From([]float32{1}, 1)})
+		},
+		"GeGLU":      func(sc tensor.Scope, a tensor.Array) { sc.GeGLU(a, sc.From(make([]float32, 4), 1, 4)) },
+		"ScaleShift": func(sc tensor.Scope, a tensor.Array) { sc.ScaleShift(a, 1, 1) },
+		"Route":      func(sc tensor.Scope, a tensor.Array) { sc.Route(a, 1, true) },
+		"Combine":    func(sc tensor.Scope, a tensor.Array) { sc.Combine(a, sc.From([]float32{1}, 1, 1)) },
+		"shares":     func(sc tensor.Scope, a tensor.Array) { sc.Combine(sc.From(make([]float32, 4), 1, 4), a) },
+		"LinearOf":   func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(a, sc.IDs([]int32{0}), 5, m) },
+		"chosen":     func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(sc.From(make([]float32, 4), 1, 4), a, 5, m) },
+		"gone experts": func(sc tensor.Scope, _ tensor.Array) {
+			sc.LinearOf(sc.From(make([]float32, 4), 1, 4), sc.IDs([]int32{0}), 1, gone)
+		},
 	}
 }

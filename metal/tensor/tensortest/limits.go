@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/quant"
@@ -40,6 +41,11 @@ func operations() map[string]operation {
 			a, ids := sc.From(make([]float32, 2*limitRows*64), 2*limitRows, 64), sc.IDs(make([]int32, 2*limitRows))
 			return func() tensor.Array { return sc.LinearOf(a, ids, 2, m)[0] }
 		},
+		"LinearBias": func(x *bench, sc tensor.Scope) func() tensor.Array {
+			m, _ := x.matrix(quant.DenseOf(quant.Float32), limitWidth, 8)
+			a, bias := sc.From(make([]float32, 2*limitRows*8), 2*limitRows, 8), sc.From(make([]float32, limitWidth), limitWidth)
+			return func() tensor.Array { return sc.LinearBias(a, []tensor.Matrix{m}, []tensor.Array{bias})[0] }
+		},
 		"Linear, dense": func(x *bench, sc tensor.Scope) func() tensor.Array {
 			m, _ := x.matrix(quant.DenseOf(quant.Float32), limitWidth, 8)
 			a := sc.From(make([]float32, 2*limitRows*8), 2*limitRows, 8)
@@ -75,9 +81,6 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 		},
 		"Combine": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			return sc.Combine(a, sc.From(make([]float32, limitRows), limitRows, 1))
-		},
-		"AddBias": func(sc tensor.Scope, a tensor.Array) tensor.Array {
-			return sc.AddBias(a, sc.From(make([]float32, limitWidth), limitWidth))
 		},
 		"SiLU":       func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SiLU(a) },
 		"SwiGLU":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SwiGLU(a, a) },
@@ -212,21 +215,10 @@ func (s Suite) released(t *testing.T) {
 	gone.Release()
 	m, _ := x.matrix(quant.DenseOf(quant.Float32), 5, 4)
 	seg := []tensor.Segment{{Request: 1, Length: 1}}
-	for name, run := range map[string]func(sc tensor.Scope, a tensor.Array){
-		"Add":        func(sc tensor.Scope, a tensor.Array) { sc.Add(sc.From(make([]float32, 4), 1, 4), a) },
-		"SwiGLU":     func(sc tensor.Scope, a tensor.Array) { sc.SwiGLU(a, sc.From(make([]float32, 4), 1, 4)) },
-		"AddBias":    func(sc tensor.Scope, a tensor.Array) { sc.AddBias(a, sc.From(make([]float32, 4), 4)) },
-		"GeGLU":      func(sc tensor.Scope, a tensor.Array) { sc.GeGLU(a, sc.From(make([]float32, 4), 1, 4)) },
-		"ScaleShift": func(sc tensor.Scope, a tensor.Array) { sc.ScaleShift(a, 1, 1) },
-		"Route":      func(sc tensor.Scope, a tensor.Array) { sc.Route(a, 1, true) },
-		"Combine":    func(sc tensor.Scope, a tensor.Array) { sc.Combine(a, sc.From([]float32{1}, 1, 1)) },
-		"shares":     func(sc tensor.Scope, a tensor.Array) { sc.Combine(sc.From(make([]float32, 4), 1, 4), a) },
-		"LinearOf":   func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(a, sc.IDs([]int32{0}), 5, m) },
-		"chosen":     func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(sc.From(make([]float32, 4), 1, 4), a, 5, m) },
-		"gone experts": func(sc tensor.Scope, _ tensor.Array) {
-			sc.LinearOf(sc.From(make([]float32, 4), 1, 4), sc.IDs([]int32{0}), 1, gone)
-		},
-		"no bias": func(sc tensor.Scope, _ tensor.Array) { sc.AddBias(sc.From(make([]float32, 4), 1, 4), nil) },
+	all := releasedOfExperts(m, gone)
+	maps.Copy(all, map[string]func(sc tensor.Scope, a tensor.Array){
+		"Add":     func(sc tensor.Scope, a tensor.Array) { sc.Add(sc.From(make([]float32, 4), 1, 4), a) },
+		"SwiGLU":  func(sc tensor.Scope, a tensor.Array) { sc.SwiGLU(a, sc.From(make([]float32, 4), 1, 4)) },
 		"SiLU":    func(sc tensor.Scope, a tensor.Array) { sc.SiLU(a) },
 		"Rows":    func(sc tensor.Scope, a tensor.Array) { sc.Rows(a, []int{0}) },
 		"Argmax":  func(sc tensor.Scope, a tensor.Array) { sc.Argmax(a, 1) },
@@ -251,7 +243,8 @@ func (s Suite) released(t *testing.T) {
 			sc.Close()
 			sc.From([]float32{1}, 1)
 		},
-	} {
+	})
+	for name, run := range all {
 		sc := x.b.NewScope(context.Background())
 		a := sc.From(make([]float32, 4), 1, 4)
 		sc.Release(a)

@@ -3,6 +3,7 @@ package tensortest
 import (
 	"context"
 	"errors"
+	"maps"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/quant"
@@ -48,31 +49,12 @@ func (s Suite) shapeErrors(t *testing.T) {
 	x := s.open(t)
 	m, _ := x.matrix(quant.DenseOf(quant.Float32), 3, 8)
 	seg := []tensor.Segment{{Request: 1, Length: 2}}
-	for name, run := range map[string]func(sc tensor.Scope){
+	all := shapesOfExperts(m)
+	maps.Copy(all, map[string]func(sc tensor.Scope){
 		"From":           func(sc tensor.Scope) { sc.From([]float32{1}, 2) },
 		"From nothing":   func(sc tensor.Scope) { sc.From(nil, 0) },
 		"Add":            func(sc tensor.Scope) { sc.Add(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2)) },
 		"Multiply":       func(sc tensor.Scope) { sc.Multiply(sc.From([]float32{1, 2}, 1, 2), sc.From([]float32{1, 2}, 2, 1)) },
-		"AddBias":        func(sc tensor.Scope) { sc.AddBias(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 2), 2)) },
-		"GeGLU":          func(sc tensor.Scope) { sc.GeGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2)) },
-		"Route of none":  func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 0, true) },
-		"Route of more":  func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 5, true) },
-		"LinearOf width": func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 7), 1, 7), sc.IDs([]int32{0}), 3, m) },
-		"LinearOf parts": func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{0}), 2, m) },
-		"LinearOf none":  func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{0}), 0, m) },
-		"LinearOf ids":   func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 16), 2, 8), sc.IDs([]int32{0, 1, 2}), 3, m) },
-		"LinearOf a stranger": func(sc tensor.Scope) {
-			sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{3}), 3, m)
-		},
-		"LinearOf a negative": func(sc tensor.Scope) {
-			sc.LinearOf(sc.From(make([]float32, 8), 1, 8), sc.IDs([]int32{-1}), 3, m)
-		},
-		"Combine": func(sc tensor.Scope) {
-			sc.Combine(sc.From(make([]float32, 8), 4, 2), sc.From(make([]float32, 6), 2, 3))
-		},
-		"AddBias rows": func(sc tensor.Scope) {
-			sc.AddBias(sc.From(make([]float32, 8), 2, 4), sc.From(make([]float32, 4), 1, 4))
-		},
 		"Linear":         func(sc tensor.Scope) { sc.Linear(sc.From(make([]float32, 7), 1, 7), m) },
 		"Linear flat":    func(sc tensor.Scope) { sc.Linear(sc.From(make([]float32, 8), 8), m) },
 		"Embed":          func(sc tensor.Scope) { sc.Embed(m, sc.IDs([]int32{3})) },
@@ -92,7 +74,8 @@ func (s Suite) shapeErrors(t *testing.T) {
 		"Rope no factors": func(sc tensor.Scope) {
 			sc.Rope(sc.From(make([]float32, 16), 2, 8), seg, 8, tensor.RopeSpec{Theta: 10, Size: 8, Factors: []float32{1}})
 		},
-	} {
+	})
+	for name, run := range all {
 		sc := x.b.NewScope(context.Background())
 		run(sc)
 		if err := sc.Err(); !errors.Is(err, tensor.ErrShape) {

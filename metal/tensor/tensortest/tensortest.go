@@ -34,10 +34,10 @@ func Run(t *testing.T, s Suite) {
 		name string
 		run  func(*testing.T)
 	}{
-		{"Elementwise", s.elementwise}, {"AddBias", s.addBias}, {"SwiGLU", s.swiglu}, {"GeGLU", s.geglu}, {"ScaleShift", s.scaleShift}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
+		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"GeGLU", s.geglu}, {"ScaleShift", s.scaleShift}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
 		{"Rows", s.rows}, {"Mean", s.mean}, {"Unit", s.unit},
 		{"IDs", s.ids}, {"Argmax", s.argmax}, {"EmbedWhatWasChosen", s.chosen}, {"IDsAndNumbers", s.kinds}, {"Start", s.start},
-		{"Route", s.route}, {"LinearOf", s.linearOf}, {"LinearOfRowsAreIndependent", s.independentOf}, {"Combine", s.combine},
+		{"LinearBias", s.linearBias}, {"Route", s.route}, {"LinearOf", s.linearOf}, {"LinearOfRowsAreIndependent", s.independentOf}, {"Combine", s.combine},
 		{"LinearAndEmbed", s.linear}, {"LinearRowsAreIndependent", s.independent}, {"DenseWeightsThatAreNotFinite", s.special},
 		{"ConcurrentLoad", s.concurrent}, {"Vectors", s.vectors}, {"MatrixErrors", s.matrixErrors},
 		{"AttendHistories", s.attend}, {"CacheErrors", s.cacheErrors}, {"RecurIsHonest", s.recur},
@@ -54,6 +54,7 @@ func Run(t *testing.T, s Suite) {
 func RunMatrices(t *testing.T, s Suite) {
 	t.Run("LinearAndEmbed", s.linear)
 	t.Run("LinearRowsAreIndependent", s.independent)
+	t.Run("LinearBias", s.linearBias)
 	t.Run("LinearOf", s.linearOf)
 }
 
@@ -151,17 +152,6 @@ func (s Suite) elementwise(t *testing.T) {
 	}
 	far := x.read(x.s.SiLU(x.s.From([]float32{-200, -88, -1e-20, 0, 88, 200}, 6)))
 	s.near(t, "SiLU far out", far, []float64{0, -88 * math.Exp(-88), -5e-21, 0, 88, 200})
-}
-
-func (s Suite) addBias(t *testing.T) {
-	x := s.open(t)
-	for _, c := range []struct{ rows, width int }{{1, 7}, {3, 1}, {5, 4099}} {
-		v, bias, want := x.random(c.rows*c.width), x.random(c.width), make([]float64, c.rows*c.width)
-		for i := range want {
-			want[i] = float64(v[i]) + float64(bias[i%c.width])
-		}
-		s.near(t, "AddBias", x.read(x.s.AddBias(x.s.From(v, c.rows, c.width), x.s.From(bias, c.width))), want)
-	}
 }
 
 func (s Suite) swiglu(t *testing.T) {
