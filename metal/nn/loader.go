@@ -46,6 +46,7 @@ func NewLoader(b tensor.Backend, f *weights.File, progress func(bytes int64)) *L
 	}
 	b.SetPrecision(f.Precision())
 	l := &Loader{backend: b, file: f, progress: progress, place: map[string]int{}}
+	l.normsLessOne = f.Dim.NormsLessOne() && f.Header() == nil
 	for i, e := range f.Entries() {
 		l.place[e.Path] = i
 	}
@@ -159,10 +160,6 @@ func (l *Loader) vector(name string, set func(tensor.Array)) {
 		})
 	})
 }
-
-// NormsLessOne says that the norms declared from here on are meant as one more
-// than what a folder holds. In GGUF they are what they mean.
-func (l *Loader) NormsLessOne() { l.normsLessOne = l.file.Header() == nil }
 
 // plusOne replaces the latest vector by one more than it, in the type that the
 // back end keeps it in.

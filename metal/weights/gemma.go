@@ -117,6 +117,10 @@ func (r *keyReader) gemma(d *Dimensions) {
 	}
 }
 
+// NormsLessOne says that folders of the family hold its norms less one. GGUF
+// files hold them as they are meant (llama.cpp's convert_hf_to_gguf.py).
+func (d Dimensions) NormsLessOne() bool { return d.Architecture == familyGemma3 }
+
 // WindowOf is how many latest positions a layer sees; 0 means all.
 func (d Dimensions) WindowOf(layer int) int {
 	if layer < len(d.Everywhere) && d.Everywhere[layer] {

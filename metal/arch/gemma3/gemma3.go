@@ -1,8 +1,8 @@
 // Package gemma3 is the text part of the Gemma 3 family.
 //
 // It owns what its blocks are made of: attention and feed-forward are normed
-// before and behind, norms are stored less one, the feed-forward's gate is a
-// GELU, and the embedding is scaled. Most layers see a window and turn heads by
+// before and behind, the feed-forward's gate is a GELU,
+// and the embedding is scaled. Most layers see a window and turn heads by
 // a base of their own; which ones, package weights says.
 //
 // Start reading at Load.
@@ -18,7 +18,6 @@ import (
 
 // Load reads every weight. After an error nothing stays loaded.
 func Load(ctx context.Context, l *nn.Loader, d weights.Dimensions) (*nn.Decoder, error) {
-	l.NormsLessOne()
 	return nn.LoadDecoder(ctx, l, d, func(path string, spec nn.AttentionSpec) nn.Block {
 		b := new(block)
 		l.RMSNorm(path+".input_layernorm", d.NormEps, &b.input)

@@ -30,6 +30,8 @@ type plan struct {
 type tensor struct {
 	entry  weights.Entry
 	format quant.Format
+	// less is subtracted from every value.
+	less float32
 	// parts are the words or floats, and for affine formats scales and biases.
 	parts []part
 }
@@ -64,6 +66,9 @@ func newPlan(f *weights.File, o Options) (*plan, error) {
 			continue
 		}
 		t := tensor{entry: e, format: target(f, e, o)}
+		if f.Header() != nil && f.Dim.NormsLessOne() && strings.HasSuffix(e.Path, "norm.weight") {
+			t.less = 1
+		}
 		sizes, err := t.format.Sizes(e.Columns())
 		if err != nil {
 			return nil, fmt.Errorf("tensor %s: %w", e.Path, err)
