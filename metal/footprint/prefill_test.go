@@ -397,6 +397,19 @@ func TestP12AllExpertsAreThereAndThoseOfATokenAreComputed(t *testing.T) {
 	}
 }
 
+// TestG4WindowsThatAreKeptWholeAreCharged: no back end lets go of what lies
+// before a window yet, so a Gemma pays for every layer.
+func TestG4WindowsThatAreKeptWholeAreCharged(t *testing.T) {
+	gemma := model.Facts{Architecture: "gemma3_text", Layers: 26, GrowingLayers: 4, WindowLayers: 22, WindowTokens: 512, HiddenSize: 1152, FeedForwardSize: 6912,
+		QueryHeads: 4, KeyValueHeads: 1, HeadSize: 256, VocabularySize: 262144, ContextTokens: 32768, KeyValueElementBytes: 2, WeightBytes: GiB}
+	for backend, width := range map[string]int64{Ref: 4, MLX: 2, MLXCPU: 2} {
+		got := estimated(t, gemma, Context{Tokens: 32768, Sequences: 1, CacheTokens: 32768, Backend: backend})
+		if want := int64(32768 * 26 * 2 * 256 * width); got.KV != want {
+			t.Errorf("%s: %d bytes of keys and values, want %d", backend, got.KV, want)
+		}
+	}
+}
+
 // TestG1WhatIsWidenedExistsTwice: without fused kernels, 16-bit activations
 // around norms and attention are there beside what they are computed in; those
 // of the feed-forward are not widened.

@@ -75,6 +75,11 @@ func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matri
 			s.misfit(op, "%v by %d experts in [%d, %d]", in.shape, experts, m.out, m.in)
 			return outs
 		}
+		// Many rows are copied in the order of their experts, and their products once
+		// more in that of the rows.
+		if !s.fits(op, int64(ids.shape[0])*int64(m.in+m.out/experts)*int64(in.width())) {
+			return outs
+		}
 		made := C.bridge_linear_of(s.b.token(), in.h, ids.h, C.int32_t(experts), m.parts[0], m.scales(), m.biases(), C.int32_t(m.format.Group), C.int32_t(m.format.Bits))
 		outs[i] = s.made(op, made, ids.shape[0], m.out/experts)
 	}

@@ -151,6 +151,7 @@ func newConfig(ctx context.Context, f *weights.File, p *plan) (map[string]any, e
 			return nil, fmt.Errorf("%s: %w: %w", configFile, weights.ErrInvalid, err)
 		}
 		modernRope(cfg)
+		modernWindows(cfg, f.Dim)
 	} else if err := configOfGGUF(ctx, f, cfg); err != nil {
 		return nil, err
 	}
@@ -186,6 +187,30 @@ func modernRope(cfg map[string]any) {
 	if kind := params["rope_type"]; cfg["rope_scaling"] == nil && kind != nil && kind != "default" {
 		cfg["rope_scaling"] = params
 	}
+}
+
+// modernWindows says in the older words what transformers 5 says of the layers
+// of a Gemma one by one; mlx-lm 0.32.2 knows one pattern and two bases. A
+// pattern that is none stays as it is written.
+func modernWindows(cfg map[string]any, d weights.Dimensions) {
+	params, ok := cfg["rope_parameters"].(map[string]any)
+	if d.LocalRope == nil || !ok && cfg["layer_types"] == nil {
+		return
+	}
+	cfg["rope_theta"], cfg["rope_local_base_freq"] = d.Rope.Theta, d.LocalRope.Theta
+	if full, ok := params["full_attention"].(map[string]any); ok && cfg["rope_scaling"] == nil && full["rope_type"] != nil && full["rope_type"] != "default" {
+		cfg["rope_scaling"] = full
+	}
+	pattern := slices.Index(d.Everywhere, true) + 1
+	for i, everywhere := range d.Everywhere {
+		if everywhere != (pattern > 0 && (i+1)%pattern == 0) {
+			return
+		}
+	}
+	if pattern == 0 {
+		pattern = d.Layers + 1
+	}
+	cfg["sliding_window_pattern"] = pattern
 }
 
 // quantization is what mlx-lm reads: the format of most bytes, and by path
