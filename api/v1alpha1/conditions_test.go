@@ -27,12 +27,13 @@ const (
 // gets its row here, its line in the comment of conditions.go, and, if it is an
 // agent's, its word in the admission policies of config/rbac/agents.yaml.
 var writers = map[string]writer{
-	ConditionReady:       operator,
-	ConditionAccepted:    operator,
-	ConditionFits:        operator,
-	ConditionPlaced:      operator,
-	ConditionProgressing: operator,
-	ConditionDegraded:    operator,
+	ConditionReady:        operator,
+	ConditionAccepted:     operator,
+	ConditionFits:         operator,
+	ConditionPlaced:       operator,
+	ConditionProgressing:  operator,
+	ConditionDegraded:     operator,
+	ConditionAgentCurrent: operator,
 	// The operator copies these five to the replica.
 	ConditionDownloaded: agentOfOrder,
 	ConditionAdmitted:   agentOfOrder,
