@@ -111,10 +111,10 @@ func TestAnOnDemandReplicaThatIsRefusedWaitsWhereItIs(t *testing.T) {
 	refuse := holding(100 * gib)
 	refuse.Behave = func(v1alpha1.Assignment) fleettest.Behaviour { return fleettest.Refuse }
 	first := w.mac("mac-1", refuse)
-	w.mac("mac-2", holding(60*gib))
 	w.deploy("small", onDemand)
 	d := w.deployment("small", v1alpha1.ConditionDegraded, v1alpha1.ReasonInsufficientRoom)
 	wantContains(t, "Degraded", message(d.Status.Conditions, v1alpha1.ConditionDegraded), "scale down a model that stays loaded on that Mac")
+	w.mac("mac-2", holding(60*gib)) // not before: whichever Mac finds the weights first gets the replica
 	before := uids(w.replicas("small"))
 	w.pass(time.Minute)
 	if rs := w.replicas("small"); !slices.Equal(before, uids(rs)) || rs[0].Spec.NodeName != "mac-1" || rs[0].Spec.Epoch != 1 {
