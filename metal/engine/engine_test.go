@@ -424,7 +424,6 @@ func TestModelsThatCannotBeServedFailWithAReason(t *testing.T) {
 	if err := os.WriteFile(cut, b[:len(b)-1000], 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// The weights are whole, and are read before anybody looks at this.
 	foreign := filepath.Join(dir, "foreign.gguf")
 	if err := os.WriteFile(foreign, bytes.Replace(b, []byte("gpt2"), []byte("gpt9"), 1), 0o644); err != nil {
 		t.Fatal(err)
@@ -449,6 +448,9 @@ func TestModelsThatCannotBeServedFailWithAReason(t *testing.T) {
 			}
 			if st := e.Status(); st.State != engine.Failed || st.Reason != c.reason || st.Message == "" {
 				t.Errorf("status is %v, %s: %s; want %s", st.State, st.Reason, st.Message, c.reason)
+			}
+			if n := e.Status().LoadedBytes; n != 0 {
+				t.Errorf("%d bytes of weights were read for it", n)
 			}
 		})
 	}

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +55,7 @@ func (e *Engine) load() (*loadedModel, error) {
 	if err != nil {
 		return nil, err
 	}
-	debug.FreeOSMemory() // what parsing header and vocabulary left behind, before the first step takes its own
+	debug.FreeOSMemory() // what reading headers and weights left behind, before the first step takes its own
 	if err := e.canary(m); err != nil {
 		m.release()
 		return nil, fmt.Errorf("warm up: %w", err)
@@ -87,39 +86,11 @@ func (e *Engine) read() (*loadedModel, error) {
 	if err != nil {
 		return nil, err
 	}
-	var m *loadedModel
-	err = beside(e.hard, func(ctx context.Context) error {
-		var err error
-		m, err = e.readWeights(ctx, f, s)
-		return err
-	}, func(ctx context.Context) error { return s.openText(ctx, f) }) // a long vocabulary takes a tenth of a second
-	if err != nil {
-		if m != nil {
-			m.release()
-		}
+	if err := s.openText(e.hard, f); err != nil {
 		return nil, err
 	}
-	return m, nil
-}
-
-// beside does one thing here and another in a goroutine of its own, and returns
-// when both have ended. The first that fails stops the other, and is the error.
-func beside(ctx context.Context, here, there func(context.Context) error) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	ended := make(chan error, 1)
-	go func() {
-		err := there(ctx)
-		if err != nil {
-			stop(err)
-		}
-		ended <- err
-	}()
-	err := here(ctx)
-	if err != nil {
-		stop(err)
-	}
-	return cmp.Or(err, <-ended)
+	debug.FreeOSMemory() // what reading the vocabulary let die may be more than the context takes later
+	return e.readWeights(e.hard, f, s)
 }
 
 // readWeights makes the model and its cache.
@@ -180,8 +151,10 @@ func (e *Engine) prepare(f *weights.File) (*serving, error) {
 	return s, nil
 }
 
-// openText reads the vocabulary and the template. Nobody uses them before the
-// engine is ready.
+// openText reads the vocabulary and the template. It comes before the weights
+// and not beside them, which would take as much again for each engine only while
+// it loads: a Mac's memory is scarcer than the tenth of a second of a long
+// vocabulary.
 func (s *serving) openText(ctx context.Context, f *weights.File) error {
 	var err error
 	if s.text, err = text.Open(ctx, f); err != nil {

@@ -57,7 +57,7 @@ type Terms struct {
 	// Transient is the largest of what one step takes (a chunk of a prompt beside
 	// one token of every other sequence: activations, attention, logits), of what
 	// exists twice while the cache grows, and of what reading the vocabulary
-	// takes beyond KV and Pooled, which are not there yet.
+	// takes beyond Weights, KV and Pooled, which are not there yet.
 	Transient int64
 	// Pooled is what the back end keeps for reuse.
 	Pooled int64
@@ -125,7 +125,7 @@ func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 		reusable += max(0, t.KV-b.kernels.held(f, 1, 1).bytes)
 	}
 	t.Pooled = min(reusable, pooled(t.Total())) / 1000 * b.touched
-	t.Transient = max(t.Transient, loading.bytes-t.KV-t.Pooled)
+	t.Transient = max(t.Transient, loading.bytes-t.Weights-t.KV-t.Pooled)
 	return t, nil
 }
 
