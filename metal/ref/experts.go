@@ -88,12 +88,20 @@ func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matri
 	if s.failed() {
 		return outs
 	}
-	for i, m := range mats {
-		if m.format.Quantized() {
-			s.quantizedOf(c, m, m.out/experts, outs[i].(*array))
-		} else {
-			s.b.denseOf(c, m, m.out/experts, outs[i].(*array))
+	// Matrices of one format share their tables, as in Linear.
+	for lo := 0; lo < len(mats); {
+		hi := lo + 1
+		for hi < len(mats) && mats[hi].format == mats[lo].format {
+			hi++
 		}
+		if mats[lo].format.Quantized() {
+			s.quantizedOf(c, mats[lo:hi], outs[lo:hi])
+		} else {
+			for i := lo; i < hi; i++ {
+				s.b.denseOf(c, mats[i], mats[i].out/experts, outs[i].(*array))
+			}
+		}
+		lo = hi
 	}
 	return outs
 }
@@ -140,21 +148,31 @@ func (s *scope) chosen(x, chosen tensor.Array, experts int, ms []tensor.Matrix) 
 	return c, mats, true
 }
 
-// ofPart is one task of a quantised product with experts.
+// ofPart is one task of a quantised product with experts: some rows of one
+// expert, and the r-th of so many ranges of its outputs.
 type ofPart struct {
-	part
-	expert  int
-	rows    []int32
-	out     int
-	r, of   int
+	half, expert int
+	rows         []int32
+	r, of        int
+}
+
+// ofMatrix is a matrix of experts and where its products go.
+type ofMatrix struct {
+	*matrix
+	// each is how many outputs an expert has.
+	each    int
 	results [halves]*array
 }
 
-func (s *scope) quantizedOf(c *choice, m *matrix, out int, result *array) {
+func (s *scope) quantizedOf(c *choice, ms []*matrix, outs []tensor.Array) {
 	groups := c.x.shape[1] / groupSize
-	child := s.child() // the second half lives until it is added
+	child := s.child() // the second halves live until they are added
 	defer child.Close()
-	second := child.array("LinearOf", result.shape...)
+	to := make([]ofMatrix, len(ms))
+	for i, m := range ms {
+		first := outs[i].(*array)
+		to[i] = ofMatrix{m, first.shape[1], [halves]*array{first, child.array("LinearOf", first.shape...)}}
+	}
 	if s.failed() {
 		return
 	}
@@ -163,7 +181,7 @@ func (s *scope) quantizedOf(c *choice, m *matrix, out int, result *array) {
 		rows := c.rows[e]
 		for at := 0; at < len(rows); at += blockTokens {
 			for half := range halves {
-				parts = append(parts, ofPart{part{half: half}, e, rows[at:min(at+blockTokens, len(rows))], out, 0, 1, [halves]*array{result, second}})
+				parts = append(parts, ofPart{half: half, expert: e, rows: rows[at:min(at+blockTokens, len(rows))]})
 			}
 		}
 	}
@@ -176,35 +194,49 @@ func (s *scope) quantizedOf(c *choice, m *matrix, out int, result *array) {
 		if p.half == halves-1 {
 			g1 = groups
 		}
-		p.multiply(&s.b.scratch[worker], c, m, g0, g1)
+		p.multiply(&s.b.scratch[worker], c, to, g0, g1)
 	})
-	a, b := result.data, second.data
-	s.b.split(len(a), 1<<14, func(lo, hi int) { add(a[lo:hi], a[lo:hi], b[lo:hi]) })
+	for _, m := range to {
+		a, b := m.results[0].data, m.results[1].data
+		s.b.split(len(a), 1<<14, func(lo, hi int) { add(a[lo:hi], a[lo:hi], b[lo:hi]) })
+	}
 }
 
-// multiply works off groups [g0, g1) for the rows and the range of outputs of a
-// part, two rows at a time.
-func (p *ofPart) multiply(sc *scratch, c *choice, m *matrix, g0, g1 int) {
-	lo, hi := rowRange(p.out, p.r, p.of)
-	result := func(i int) []float32 { return p.results[p.half].row(int(p.rows[i]))[lo:hi] }
+// result is what a part writes of row i, and where that lies in the matrix.
+func (p *ofPart) result(m *ofMatrix, i int) (dst []float32, lo, hi int) {
+	lo, hi = rowRange(m.each, p.r, p.of)
+	first := p.expert * m.each
+	return m.results[p.half].row(int(p.rows[i]))[lo:hi], first + lo, first + hi
+}
+
+// multiply works off groups [g0, g1) for the rows of a part, two at a time.
+func (p *ofPart) multiply(sc *scratch, c *choice, ms []ofMatrix, g0, g1 int) {
 	for i := range p.rows {
-		clear(result(i))
+		for k := range ms {
+			dst, _, _ := p.result(&ms[k], i)
+			clear(dst)
+		}
 	}
-	if lo == hi {
-		return
-	}
-	first := p.expert * p.out
 	for g := g0; g < g1; g++ {
 		for i := 0; i < len(p.rows); i += 2 {
+			both := i+1 < len(p.rows)
 			sc.group.first.read(c.x.row(int(p.rows[i]) / c.k)[g*groupSize:])
 			sc.group.second = fixed{}
-			var other []float32
-			if i+1 < len(p.rows) {
+			if both {
 				sc.group.second.read(c.x.row(int(p.rows[i+1]) / c.k)[g*groupSize:])
-				other = result(i + 1)
 			}
-			sc.group.build(m.layout)
-			sc.add(result(i), other, m, g, first+lo, first+hi, sc.group.zero(m.layout, m.format.Mode))
+			sc.group.build(ms[0].layout)
+			for k := range ms {
+				m := &ms[k]
+				acc0, lo, hi := p.result(m, i)
+				acc1 := []float32(nil)
+				if both {
+					acc1, _, _ = p.result(m, i+1)
+				}
+				if lo < hi {
+					sc.add(acc0, acc1, m.matrix, g, lo, hi, sc.group.zero(m.layout, m.format.Mode))
+				}
+			}
 		}
 	}
 }

@@ -163,6 +163,18 @@ func TestExpertsThatDoNotFitAreRefused(t *testing.T) {
 			m.set(up+".biases", stored{"F16", []int{3, 64}, make([]byte, 3*64*2)})
 			return m
 		}(), weights.ErrInvalid, "up_proj"},
+		"stacked with words in another order": {func() *modelFolder {
+			m := apart(0)
+			for name, shape := range map[string][]int{"gate_proj": {3, 32, tinyHidden}, "up_proj": {3, 32, tinyHidden}, "down_proj": {3, tinyHidden, 32}} {
+				m.dense("model.layers.0.mlp.switch_mlp."+name, quant.Float32, shape...)
+			}
+			m.config["quantization"] = map[string]any{"bits": 4, "group_size": 32}
+			const up = "model.layers.0.mlp.switch_mlp.up_proj"
+			m.set(up+".weight", stored{"U32", []int{32, 3, 8}, make([]byte, 3*32*8*4)})
+			m.set(up+".scales", stored{"F16", []int{3, 32, 2}, make([]byte, 3*64*2)})
+			m.set(up+".biases", stored{"F16", []int{3, 32, 2}, make([]byte, 3*64*2)})
+			return m
+		}(), weights.ErrInvalid, "up_proj"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, err := weights.Open(c.m.write(t))
