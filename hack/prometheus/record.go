@@ -124,7 +124,8 @@ func (r *recording) manager(interval time.Duration) (*scrape.Manager, error) {
 }
 
 // follow waits for every target's first answer, takes notes to their end, and
-// then waits for one more scrape, which sees what happened last.
+// then waits for two more scrapes: what happened last is counted by somebody who
+// has to hear of it first, and a rate wants a step behind its last sample.
 func (r *recording) follow(ctx context.Context, m *scrape.Manager, o recorder) error {
 	if err := r.await(ctx, m, func(t *scrape.Target) bool { return t.Health() == scrape.HealthGood }); err != nil {
 		return fmt.Errorf("a target does not answer: %w", err)
@@ -149,9 +150,9 @@ func (r *recording) follow(ctx context.Context, m *scrape.Manager, o recorder) e
 		case text := <-lines:
 			r.notes = append(r.notes, note{text, time.Now()})
 		case err := <-ended:
-			last := time.Now()
+			last := time.Now().Add(o.interval)
 			err = errors.Join(err, r.await(ctx, m, func(t *scrape.Target) bool { return t.LastScrape().After(last) }))
-			r.to = time.Now()
+			r.to = time.Now().Add(o.interval)
 			return err
 		case <-ctx.Done():
 			return context.Cause(ctx)
