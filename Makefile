@@ -42,6 +42,14 @@ build-darwin: ## cross-build every program for an Apple Silicon Mac into bin/dar
 darwin: ## link the engine with MLX for a Mac into bin/darwin-arm64/mlx, and check it (Linux; link-checked, not run)
 	@bash hack/darwin/run.sh '$(VERSION)'
 
+.PHONY: release
+release: ## archives for Macs, images, chart, sums, SBOMs into dist/; VERSION=vX.Y.Z names it (Linux; link-checked, not run on a Mac)
+	go run ./hack/release -out dist $(if $(filter file,$(origin VERSION)),,-version '$(VERSION)')
+
+.PHONY: test-release
+test-release: ## make a release of this commit twice, at two places: the same bytes, and whole as a download (Linux)
+	bash hack/release/test.sh
+
 .PHONY: kube
 kube: ## build the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
 	@bash hack/kube.sh
@@ -59,12 +67,14 @@ verify: ## regenerate and fail on drift; gofmt; go.mod files tidy
 	@bash hack/verify.sh
 
 .PHONY: lint
-lint: ## go vet, staticcheck, the import law and the house rules
+lint: ## go vet, staticcheck, the import law and the house rules, shellcheck for the script of a Mac
 	go vet ./...
 	$(TOOL) staticcheck ./...
 	go vet -C hack/kube ./...
+	go vet -C hack/prometheus ./...
 	go vet -C hack/tools ./...
 	go test -count=1 ./hack/lint/...
+	bash hack/macos/shellcheck.sh
 
 .PHONY: test
 test: kube build ## every test, with the race detector: units, API server, the whole system
@@ -150,13 +160,15 @@ e2e: cluster build ## the story of a user in a real cluster: Helm, two Macs, a m
 	go run ./hack/e2e
 
 .PHONY: e2e-rolling
-e2e-rolling: cluster build ## gateways, operators and the chart are replaced under streams: no client sees a failure or half an answer
+e2e-rolling: cluster build ## gateways, operators, the chart, agents and the authority are replaced under streams: no client sees a failure or half an answer
 	bash hack/client.sh
+	go build -ldflags '-X main.version=e2e-next' -o bin/e2e-next/ ./cmd/agent
 	go run ./hack/e2e -rolling
 
 .PHONY: docs-install
-docs-install: cluster build ## the same story; its steps, seconds and pictures are written into docs/install.md
+docs-install: cluster build ## the same story, written into docs/install.md; a Prometheus beside it draws docs/dashboards.md
 	bash hack/client.sh
+	go build -C hack/prometheus -o $(CURDIR)/bin/prometheus .
 	go run ./hack/e2e -docs docs
 
 .PHONY: test-chart
@@ -181,6 +193,10 @@ test-cycles: kube build ## ten cycles of memory pressure on one Mac end where th
 .PHONY: test-crash
 test-crash: kube build ## the agent is killed at each step of a load and of an unload, and its successor finishes the job (Linux)
 	go run ./hack/crash
+
+.PHONY: test-upgrade
+test-upgrade: kube build ## agents of two Macs are replaced under 20 streams, by a build that works and two that do not (Linux)
+	go run ./hack/upgrade
 
 .PHONY: demo-memory
 demo-memory: kube build ## a ceiling lowered, a model evicted, its bytes told, its return, as kubectl shows them (Linux)

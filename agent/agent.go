@@ -26,6 +26,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
@@ -34,8 +35,10 @@ import (
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/agent/register"
 	"metalfleet.dev/metalfleet/agent/serve"
 	"metalfleet.dev/metalfleet/agent/store"
+	"metalfleet.dev/metalfleet/agent/upgrade"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -59,6 +62,14 @@ type Reports interface {
 type Identity interface {
 	Run(ctx context.Context) error
 	ServerTLS() *tls.Config
+	// TrustedRoots are the fingerprints of the roots that gateways are checked
+	// against at the next handshake.
+	TrustedRoots() []string
+	// Changed receives after other roots are trusted.
+	Changed() <-chan struct{}
+	// Trusts says whether the root under which a connection was opened is still
+	// trusted.
+	Trusts(*tls.ConnectionState) bool
 }
 
 // Heartbeat says that this Mac lives.
@@ -123,6 +134,11 @@ type Config struct {
 	// Grace is how long running requests may go on after the agent was told to stop.
 	Grace  time.Duration
 	Timing pool.Timing
+	// Launched says who started this agent, and whether it is on trial; nil:
+	// nobody and no.
+	Launched *upgrade.Launched
+	// NoUpgrades refuses orders to run another agent.
+	NoUpgrades bool
 	// Fault is told each point of pool.FaultPoints, for tests that end the
 	// program there; nil in production.
 	Fault func(point string)
@@ -143,12 +159,23 @@ type Agent struct {
 	changes   chan struct{}
 	accepting atomic.Pointer[acceptance]
 	fetching  context.CancelFunc
+	upgrader  *upgrade.Upgrader
+	// replaced is how long requests may go on for an upgrade; nil: none waits.
+	replaced atomic.Pointer[time.Duration]
+	drained  chan time.Duration // how long requests may go on before an upgrade
 }
 
 // acceptance is whether orders are taken, and since when.
 type acceptance struct {
-	yes   bool
-	since time.Time
+	yes, replaced bool
+	since         time.Time
+}
+
+func (a *acceptance) condition() metav1.Condition {
+	if a.replaced {
+		return register.Replaced(a.since)
+	}
+	return register.Accepting(a.yes, a.since)
 }
 
 // NewBootID makes the id of one start.
@@ -159,8 +186,9 @@ var ErrRunning = errors.New("another agent runs over this state folder")
 
 // New takes up what lies in the state folder. Close gives it back.
 func New(c Config) (*Agent, error) {
-	a := &Agent{Config: c, changes: make(chan struct{}, 1), metrics: newMetrics()}
-	a.setAccepting(true)
+	a := &Agent{Config: c, changes: make(chan struct{}, 1), metrics: newMetrics(), drained: make(chan time.Duration, 1)}
+	// One on trial takes no request that it might be killed over.
+	a.setAccepting(!c.Launched.OnTrial(), c.Launched.OnTrial())
 	if err := a.open(); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
@@ -188,6 +216,13 @@ func (a *Agent) open() error {
 		Log: a.Log.WithName("pool"), Journal: a.journal, Ledger: memory.NewLedger(), Probe: a.Probe,
 		Weights: weights{a.store}, Engine: a.Engine, EngineEnv: a.EngineEnv, StateDir: a.StateDir,
 		Timing: a.Timing, Changed: a.changed, Reclaimed: a.metrics.reclaimed, Fault: a.Fault,
+	})
+	if err != nil {
+		return err
+	}
+	a.upgrader, err = upgrade.New(upgrade.Config{
+		Log: a.Log.WithName("upgrade"), Folder: upgrade.In(a.StateDir), Version: a.Version, Forbidden: a.NoUpgrades, Client: a.client,
+		Changed: a.changed, Drain: func(most time.Duration) { a.drained <- most },
 	})
 	if err != nil {
 		return err
@@ -277,6 +312,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		"identity":  a.Links.Identity.Run,
 		"heartbeat": a.Links.Heartbeat.Run,
 		"tokens":    a.followTokens,
+		"upgrade":   a.upgrader.Run,
+		"trial":     a.prove,
 	}
 	if a.Links.Access != nil {
 		parts["access"] = a.Links.Access.Run
@@ -290,6 +327,14 @@ func (a *Agent) Run(ctx context.Context) error {
 		})
 	}
 	a.Log.Info("Agent serves", "address", a.Listener.Addr().String(), "MacNode", a.Name, "bootID", a.BootID)
+	ctx, orphaned := context.WithCancel(ctx)
+	defer orphaned()
+	rooms.Go(func() {
+		if a.Launched.Orphaned(work) {
+			a.Log.Info("The launcher of this agent has ended, so the agent ends, too; its engines go on")
+			orphaned()
+		}
+	})
 	err := a.servePort(ctx)
 	a.fetching() // before the pool ends: parts of downloads stay for a resume
 	finish()
@@ -297,27 +342,94 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// servePort answers gateways until ctx ends and the running answers are done.
+// Upgrading says that Run ended to make way for another agent, and Restart is
+// to be called after Close.
+func (a *Agent) Upgrading() bool { return a.replaced.Load() != nil }
+
+// Restart makes way for it; see upgrade.Upgrader.
+func (a *Agent) Restart(p upgrade.Program) (exit int, err error) {
+	return a.upgrader.Restart(a.Launched, p)
+}
+
+// prove opens the port's gate once a trial went well.
+func (a *Agent) prove(ctx context.Context) error {
+	if a.Launched.OnTrial() && a.Launched.Prove(ctx) {
+		a.Log.Info("This agent proved itself and takes requests", "version", a.Version)
+		a.setAccepting(true, false)
+		a.upgrader.Proved()
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// servePort answers gateways until ctx ends, or an upgrade waits, and the
+// running answers are done.
 func (a *Agent) servePort(ctx context.Context) error {
+	serving, stopServing := context.WithCancel(ctx)
+	var waiting sync.WaitGroup
+	defer func() {
+		stopServing()
+		waiting.Wait()
+		if ctx.Err() != nil { // told to end meanwhile: then that is what happens
+			a.replaced.Store(nil)
+		}
+	}()
+	waiting.Go(func() {
+		select {
+		case <-serving.Done():
+		case most := <-a.drained:
+			a.replaced.Store(&most)
+			stopServing()
+		}
+	})
 	announced := make(chan struct{})
-	unannounced := context.AfterFunc(ctx, func() {
+	unannounced := context.AfterFunc(serving, func() {
 		defer close(announced)
 		a.announceEnd()
 	})
-	err := serve.Serve(ctx, a.Listener, a.Links.Identity.ServerTLS(), serve.Config{
-		Engines: engines{a.pool}, Mac: a.Name, Accepting: func() bool { return a.accepting.Load().yes }, Log: a.Log.WithName("serve"),
-	}, a.Grace)
+	err := serve.Serve(serving, a.Listener, a.Links.Identity.ServerTLS(), serve.Config{
+		Engines: engines{a.pool}, Mac: a.Name, Accepting: func() bool { return a.accepting.Load().yes },
+		Trusts: a.Links.Identity.Trusts, Log: a.Log.WithName("serve"),
+	}, func() (context.Context, context.CancelFunc) { return a.drainUntil(ctx) })
 	if !unannounced() {
 		<-announced
 	}
 	return err
 }
 
+// drainUntil is how long running requests may go on: the grace period after the
+// agent was told to end, and before an upgrade what its order says.
+func (a *Agent) drainUntil(told context.Context) (context.Context, context.CancelFunc) {
+	most := a.replaced.Load()
+	if most == nil {
+		return context.WithTimeout(context.Background(), a.Grace)
+	}
+	draining, cancel := context.WithTimeout(context.Background(), *most)
+	hurried := context.AfterFunc(told, func() {
+		timer := time.AfterFunc(a.Grace, cancel)
+		context.AfterFunc(draining, func() { timer.Stop() })
+	})
+	return draining, func() { hurried(); cancel() }
+}
+
 // lastWords bounds the last report: a stop must not wait for an API server.
 const lastWords = 2 * time.Second
 
+// roomsEnd is what the rooms get to end once they are cancelled: none of them
+// waits for an engine or for the network then, the journal is written.
+const roomsEnd = 10 * time.Second
+
+// DefaultGrace is Config.Grace of a program that is told none.
+const DefaultGrace = 20 * time.Second
+
+// StopLimit is the most that a stop takes with that grace. Whoever ends the
+// agent by force must wait for longer.
+func StopLimit(grace time.Duration) time.Duration {
+	return max(lastWords, grace+serve.TellTime) + roomsEnd
+}
+
 func (a *Agent) announceEnd() {
-	a.setAccepting(false)
+	a.setAccepting(false, a.Upgrading())
 	a.changed()
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()
@@ -326,8 +438,8 @@ func (a *Agent) announceEnd() {
 	}
 }
 
-func (a *Agent) setAccepting(yes bool) {
-	a.accepting.Store(&acceptance{yes: yes, since: time.Now()})
+func (a *Agent) setAccepting(yes, replaced bool) {
+	a.accepting.Store(&acceptance{yes: yes, replaced: replaced, since: time.Now()})
 }
 
 // take remembers orders that were positively read, and follows them.
@@ -343,6 +455,7 @@ func (a *Agent) take(o journal.Orders) {
 		a.Log.Info("An order cannot be followed", "replicaUID", bad.ReplicaUID, "epoch", bad.Epoch, "reason", bad.Message)
 	}
 	a.follow(o)
+	a.upgrader.Set(o.Agent)
 	a.prune(o)
 }
 

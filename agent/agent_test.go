@@ -33,6 +33,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/serve"
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
 	"metalfleet.dev/metalfleet/agent/store"
+	"metalfleet.dev/metalfleet/agent/upgrade"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/api/model"
@@ -100,6 +101,9 @@ type mac struct {
 	hub     string
 	sources download.Policy
 	log     logr.Logger
+
+	// launched says who starts the agent; nil: nobody.
+	launched *upgrade.Launched
 
 	agent   *Agent
 	orders  *memoryOrders
@@ -240,7 +244,7 @@ func (m *mac) config(log logr.Logger, links Links) Config {
 		Engine: engineProgram, EngineEnv: os.Environ(), Listener: l, Links: links, HubEndpoint: m.hub, Sources: m.sources,
 		Address: v1alpha1.MacAddress{Host: "127.0.0.1", Port: int32(l.Addr().(*net.TCPAddr).Port)},
 		Probe:   probe.NewDeclared(probe.Declaration{Chip: "M2Ultra", Memory: 192 << 30}, probe.NewSystem()),
-		Timing:  pool.Timing{Poll: 50 * time.Millisecond},
+		Timing:  pool.Timing{Poll: 50 * time.Millisecond}, Launched: m.launched,
 	}
 }
 

@@ -26,6 +26,9 @@ type Cluster struct {
 	// StateDir keeps the identity; BootID is the Lease's holder.
 	StateDir, BootID string
 	Log              logr.Logger
+	// Reported and Renewed, if set, are called after each status and heartbeat
+	// that the API server took.
+	Reported, Renewed func()
 }
 
 // Connect makes the links to a cluster. It does not speak to it yet.
@@ -38,10 +41,18 @@ func Connect(c Cluster) (Links, error) {
 	if err != nil {
 		return Links{}, err
 	}
+	schema, err := report.Served(c.REST, c.Log.WithName("report"))
+	if err != nil {
+		return Links{}, err
+	}
+	reports := report.New(client, schema, c.Name, c.Log.WithName("report"))
+	reports.Reported = c.Reported
+	heartbeat := register.NewHeartbeat(client, c.Namespace, c.Name, c.Name+"/"+c.BootID, c.Log.WithName("register"))
+	heartbeat.Renewed = c.Renewed
 	links := Links{
 		Orders:    desired.NewSource(client, c.Name, c.Log.WithName("desired")),
-		Reports:   report.New(client, c.Name, c.Log.WithName("report")),
-		Heartbeat: register.NewHeartbeat(client, c.Namespace, c.Name, c.Name+"/"+c.BootID, c.Log.WithName("register")),
+		Reports:   reports,
+		Heartbeat: heartbeat,
 		Identity: followed{id, func(ctx context.Context) error {
 			return id.Run(ctx, client, c.Namespace)
 		}},
@@ -66,3 +77,8 @@ type followed struct {
 
 func (f followed) Run(ctx context.Context) error { return f.run(ctx) }
 func (f followed) ServerTLS() *tls.Config        { return f.identity.ServerTLS() }
+func (f followed) TrustedRoots() []string        { return f.identity.TrustedRoots() }
+func (f followed) Changed() <-chan struct{}      { return f.identity.Changed() }
+func (f followed) Trusts(s *tls.ConnectionState) bool {
+	return f.identity.Trusts(s)
+}

@@ -6,7 +6,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"metalfleet.dev/metalfleet/agent/register"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -24,6 +23,7 @@ func (a *Agent) statusLoop(ctx context.Context) error {
 			return ctx.Err()
 		case <-a.changes:
 		case <-a.inspector.Changed():
+		case <-a.Links.Identity.Changed():
 		case <-tick.C:
 		}
 	}
@@ -36,11 +36,13 @@ func (a *Agent) status() *v1alpha1.MacNodeStatus {
 	accepting := a.accepting.Load()
 	s := &v1alpha1.MacNodeStatus{
 		ObservedGeneration: p.Generation, AgentVersion: clip(a.Version, 64), BootID: clip(a.BootID, 64), Address: &address,
-		Chip: clip(p.Host.Chip, 32), Backend: clip(p.Backend, 16), Simulated: p.Host.Simulated,
+		TrustedRoots: a.Links.Identity.TrustedRoots(),
+		Chip:         clip(p.Host.Chip, 32), Backend: clip(p.Backend, 16), Simulated: p.Host.Simulated,
 		Memory: p.Memory, Weights: a.store.List(), Assignments: p.Assignments,
 		Inspections: a.inspector.Snapshot(), Reclaims: p.Reclaims,
-		Conditions: append([]metav1.Condition{register.Accepting(accepting.yes, accepting.since)}, p.Conditions...),
+		Conditions: append([]metav1.Condition{accepting.condition()}, p.Conditions...),
 	}
+	s.AgentUpgrade = a.upgrader.Status()
 	s.Disk.WeightsBytes = a.store.WeightsBytes()
 	if free, err := a.store.FreeBytes(); err == nil {
 		s.Disk.FreeBytes = free

@@ -36,6 +36,8 @@ import (
 
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/agentupgrade"
+	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/hubtoken"
 	"metalfleet.dev/metalfleet/controllers/identity"
@@ -55,17 +57,27 @@ import (
 // DefaultNamespace holds the operator's own objects and those of each Mac.
 const DefaultNamespace = "metalfleet-system"
 
-// DefaultCertificateLife of a Mac; its agent asks for a new one when 70 % is over.
+// DefaultCertificateLife of Macs and gateways; they are renewed when 70 % is over.
 const DefaultCertificateLife = 24 * time.Hour
+
+// LongestCertificateLife is the most that it may be.
+const LongestCertificateLife = identity.LongestLife
+
+// DefaultAuthoritySpread is how long gateways get to read a new root before it signs.
+const DefaultAuthoritySpread = time.Hour
 
 // Config is what the controllers need beside the manager.
 type Config struct {
 	// Namespace of Leases, Secrets and ServiceAccounts.
 	Namespace string
+	// Version of the operator.
+	Version string
 	// Clock of all controllers.
 	Clock clock.WithTicker
-	// CertificateLife is the most that a Mac's certificate is good for.
+	// CertificateLife is the most that a certificate of a Mac or a gateway is good for.
 	CertificateLife time.Duration
+	// AuthoritySpread is how long gateways get to read a new root before it signs.
+	AuthoritySpread time.Duration
 	// Metrics receives the operator's own metrics.
 	Metrics prometheus.Registerer
 }
@@ -95,6 +107,7 @@ func cacheOptions(namespace string) cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}:             {Namespaces: here},
+			&corev1.ConfigMap{}:          {Namespaces: here, Field: fields.OneTermEqualSelector("metadata.name", turn.ConfigMapName)},
 			&corev1.ServiceAccount{}:     {Namespaces: here},
 			&rbacv1.Role{}:               {Namespaces: here},
 			&rbacv1.RoleBinding{}:        {Namespaces: here},
@@ -133,7 +146,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 	if err != nil {
 		return err
 	}
-	issuer := &identity.Issuer{Client: mgr.GetClient(), Namespace: c.Namespace, Clock: c.Clock}
+	issuer := &identity.Issuer{Client: mgr.GetClient(), Namespace: c.Namespace, Clock: c.Clock, Life: c.CertificateLife}
 	secrets := &hubsecret.Reader{Live: mgr.GetAPIReader(), Clock: c.Clock}
 	for _, x := range []struct {
 		name       string
@@ -151,8 +164,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"macnode reclaims", 1, &macnode.Reclaims{Client: mgr.GetClient(), Clock: c.Clock, Metrics: metrics}},
 		{"hub tokens of Macs", 2, &hubtoken.Reconciler{Client: mgr.GetClient(), Secrets: secrets, Namespace: c.Namespace}},
 		{"identity of Macs", 2, &identity.Macs{Client: mgr.GetClient(), Issuer: issuer}},
-		{"identity requests", 2, &identity.Requests{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Issuer: issuer, Life: c.CertificateLife}},
+		{"identity requests", 2, &identity.Requests{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Issuer: issuer}},
+		{"agent upgrade", 1, &agentupgrade.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace, Version: c.Version, Clock: c.Clock}},
 		{"identity of gateways", 1, &identity.Gateway{Issuer: issuer}},
+		{"rotation of the authority", 1, &identity.Rotation{Client: mgr.GetClient(), Issuer: issuer, Spread: c.AuthoritySpread, Metrics: metrics}},
 	} {
 		if err := x.reconciler.SetupWithManager(mgr, options(x.concurrent)); err != nil {
 			return fmt.Errorf("controller %s: %w", x.name, err)

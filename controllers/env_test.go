@@ -180,7 +180,8 @@ func (w *world) startOperator() {
 	mgr, err := ctrl.NewManager(config, o)
 	w.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
-	w.must(controllers.Setup(ctx, mgr, controllers.Config{Namespace: system, Clock: w.clock, CertificateLife: controllers.DefaultCertificateLife, Metrics: prometheus.NewRegistry()}))
+	w.must(controllers.Setup(ctx, mgr, controllers.Config{Namespace: system, Clock: w.clock, CertificateLife: controllers.DefaultCertificateLife,
+		AuthoritySpread: time.Minute, Metrics: prometheus.NewRegistry()}))
 	w.mgr = mgr
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()

@@ -92,8 +92,12 @@ type joined struct {
 // joined has a Mac join, as its agent does.
 func (w *world) joined(mac string) joined {
 	w.t.Helper()
-	token := w.mint(mac)
-	c := w.as(token.Credential)
+	return w.joinedWith(w.mint(mac))
+}
+
+func (w *world) joinedWith(token join.Token) joined {
+	w.t.Helper()
+	mac, c := token.Mac, w.as(token.Credential)
 	key, request := w.request(mac)
 	name := join.RequestName(join.Account(mac))
 	w.create(c, asked(join.Account(mac), request))

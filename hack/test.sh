@@ -1,21 +1,23 @@
 #!/bin/bash
-# Runs every test, and those of hack/tools; says how many ran. The race detector is on for all packages but those of
-# "arithmetic": they compute alone for minutes under it, and what they call at once from several goroutines (metal/ref
-# and the engine) has tests of its own with it.
+# Runs every test, and those of hack/prometheus and hack/tools; says how many ran. The race detector is on for all
+# packages but those of "alone": four compute for minutes under it, and what they call at once from several goroutines
+# (metal/ref and the engine) has tests of its own with it; hack/macos starts its test program thousands of times, as
+# commands of a Mac.
 # usage: hack/test.sh [TIMEOUT]   (make test, which first builds what the tests start)
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 export GOFLAGS=-trimpath
 timeout=${1:-20m}
-arithmetic="./hack/leaks ./metal/arch ./metal/chat/jinja ./metal/tokenizer"
+alone="./hack/leaks ./hack/macos ./metal/arch ./metal/chat/jinja ./metal/tokenizer"
 
 everything() {
   local status=0
   # shellcheck disable=SC2086,SC2046  # lists of packages
-  CGO_ENABLED=1 go test -race -count=1 -timeout "$timeout" -json $(go list ./... | grep -vxF "$(go list $arithmetic)") || status=1
+  CGO_ENABLED=1 go test -race -count=1 -timeout "$timeout" -json $(go list ./... | grep -vxF "$(go list $alone)") || status=1
   # shellcheck disable=SC2086
-  CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json $arithmetic || status=1
+  CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json $alone || status=1
   # hack/kube has no tests of its own: hack/testenv runs what it builds.
+  (cd hack/prometheus && CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json ./...) || status=1
   (cd hack/tools && CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json ./...) || status=1
   return "$status"
 }

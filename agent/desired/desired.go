@@ -13,6 +13,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
@@ -82,12 +83,28 @@ func Read(m *v1alpha1.MacNode) journal.Orders {
 		seen[a.ReplicaUID] = true
 		o.Assignments = append(o.Assignments, a)
 	}
+	if a := m.Spec.Agent; a != nil && checkAgent(a) {
+		o.Agent = a.DeepCopy()
+	}
 	for _, i := range m.Spec.Inspections {
 		if safeID.MatchString(i.ID) && i.Source != "" && tokenRef.MatchString(i.TokenRef) {
 			o.Inspections = append(o.Inspections, i)
 		}
 	}
 	return o
+}
+
+// What an order of an agent may hold: its version goes into no path and no
+// command line, but is compared with what a program prints.
+var (
+	agentVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
+	agentDigest  = regexp.MustCompile(`^[0-9a-f]{64}$`)
+)
+
+// checkAgent refuses an order of an agent that cannot be followed.
+func checkAgent(a *v1alpha1.AgentOrder) bool {
+	return agentVersion.MatchString(a.Version) && agentDigest.MatchString(a.SHA256) && strings.HasPrefix(a.Source, "https://") &&
+		a.Attempt >= 1 && (a.DrainSeconds == nil || *a.DrainSeconds >= 0)
 }
 
 // check refuses an assignment that cannot be followed.

@@ -85,6 +85,28 @@ func TestInspectionsWithoutNameOrSourceAreDropped(t *testing.T) {
 	}
 }
 
+func TestAnOrderOfAnAgentIsCheckedAgain(t *testing.T) {
+	seconds := int32(-1)
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.AgentOrder)
+		want   bool
+	}{
+		"a good one":              {func(*v1alpha1.AgentOrder) {}, true},
+		"a version that is a way": {func(a *v1alpha1.AgentOrder) { a.Version = "../v1" }, false},
+		"another scheme":          {func(a *v1alpha1.AgentOrder) { a.Source = "http://releases.example.com/a" }, false},
+		"no digest":               {func(a *v1alpha1.AgentOrder) { a.SHA256 = "" }, false},
+		"no attempt":              {func(a *v1alpha1.AgentOrder) { a.Attempt = 0 }, false},
+		"a drain below zero":      {func(a *v1alpha1.AgentOrder) { a.DrainSeconds = &seconds }, false},
+	} {
+		m := mac()
+		m.Spec.Agent = &v1alpha1.AgentOrder{Version: "v0.4.0", Source: "https://releases.example.com/a", SHA256: strings.Repeat("0a", 32), Attempt: 1}
+		tc.change(m.Spec.Agent)
+		if o := Read(m); (o.Agent != nil) != tc.want {
+			t.Errorf("%s: %+v", name, o.Agent)
+		}
+	}
+}
+
 func TestOldOrdersDoNotComeBack(t *testing.T) {
 	var g gate
 	at := func(uid types.UID, generation int64) bool {

@@ -1,13 +1,16 @@
 // Package identity is who this Mac is to gateways: its TLS key and certificate,
-// and the authority that gateways are checked against.
+// and the roots of the authority that gateways are checked against.
 //
 // It owns the key, which is made here and never leaves the Mac, the requests by
 // which the key gets a certificate, and a file of mode 0600 with all three, so
-// that a Mac serves after a restart while the API is away. Key and certificate
-// are replaced when 70 % of the certificate's life is over, or when the Secret
-// "mac-NAME" names another authority, without a restart. It refuses a pair that
-// does not match, a certificate that is not for this Mac, and one that the
-// authority did not sign, and then keeps what it has.
+// that a Mac serves after a restart while the API is away. Which roots are
+// trusted follows the Secret "mac-NAME" at once, and is told, so that the
+// operator knows when another root may sign. Key and certificate are replaced
+// when 70 % of the certificate's life is over, or when no trusted root has
+// signed it. Both are read at each handshake: nothing that runs is cut. It
+// refuses a pair that does not match, a certificate that is not for this Mac,
+// one that no trusted root has signed, and roots that cannot all be read, and
+// then keeps what it has.
 //
 // Start reading at Identity.Run, then Obtain.
 package identity
@@ -22,6 +25,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,6 +56,8 @@ type current struct {
 	material material
 	leaf     *x509.Certificate
 	config   *tls.Config
+	// vouched: a trusted root has signed the certificate.
+	vouched bool
 	// since is when this process began to use the certificate; fresh: it was
 	// issued at that time, and does not come from the disk.
 	since time.Time
@@ -63,15 +69,18 @@ type Identity struct {
 	mac, path string
 	log       logr.Logger
 	current   atomic.Pointer[current]
+	trusted   atomic.Pointer[[]string] // fingerprints of the roots
 	wakes     chan struct{}
+	changes   chan struct{}
 
-	mu        sync.Mutex // guards authority
+	mu        sync.Mutex // guards authority, and what replaces current
 	authority []byte     // what the Secret named last, in PEM
 }
 
 // Open takes up the identity on disk in dir, if one is there and any good.
 func Open(dir, mac string, log logr.Logger) (*Identity, error) {
-	i := &Identity{mac: mac, path: filepath.Join(dir, fileName), log: log, wakes: make(chan struct{}, 1)}
+	i := &Identity{mac: mac, path: filepath.Join(dir, fileName), log: log,
+		wakes: make(chan struct{}, 1), changes: make(chan struct{}, 1)}
 	b, err := os.ReadFile(i.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return i, nil
@@ -91,7 +100,16 @@ func Open(dir, mac string, log logr.Logger) (*Identity, error) {
 
 // Take uses and stores a key with its certificate and the authority, in PEM.
 func (i *Identity) Take(certificate, key, authority []byte) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	return i.take(material{Certificate: certificate, Key: key, Authority: authority})
+}
+
+// renewed uses and stores a key with its certificate, under the roots of now.
+func (i *Identity) renewed(certificate, key []byte) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.take(material{Certificate: certificate, Key: key, Authority: i.newest()})
 }
 
 // take uses an identity and stores it.
@@ -103,6 +121,10 @@ func (i *Identity) take(m material) error {
 		return err
 	}
 	i.log.Info("Certificate is in use", "expires", i.current.Load().leaf.NotAfter)
+	return i.keep(m)
+}
+
+func (i *Identity) keep(m material) error {
 	b, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("encode identity: %w", err)
@@ -112,44 +134,85 @@ func (i *Identity) take(m material) error {
 
 // use checks an identity and makes it the current one.
 func (i *Identity) use(m material, fresh bool) error {
-	cert, roots, err := parse(m, i.mac, time.Now())
+	cert, err := tls.X509KeyPair(m.Certificate, m.Key)
+	if err != nil {
+		return fmt.Errorf("certificate and key: %w", err)
+	}
+	roots, fingerprints, err := agentapi.Roots(m.Authority)
 	if err != nil {
 		return err
 	}
-	config := agentapi.ServerTLS(func() (*tls.Certificate, error) { return cert, nil }, roots)
-	next := &current{material: m, leaf: cert.Leaf, config: config, since: time.Now(), fresh: fresh}
-	if c := i.current.Load(); c != nil && bytes.Equal(c.material.Certificate, m.Certificate) {
-		next.since, next.fresh = c.since, c.fresh
+	if err := verify(&cert, roots, i.mac, time.Now()); err != nil {
+		return err
 	}
-	i.current.Store(next)
+	i.set(&current{material: m, leaf: cert.Leaf, config: serverTLS(&cert, roots), vouched: true, since: time.Now(), fresh: fresh})
+	i.trust(fingerprints)
 	return nil
 }
 
-// parse refuses what could not serve: gateways would refuse it too, later and
+// set makes an identity the current one; a certificate that goes on being used
+// keeps its age.
+func (i *Identity) set(next *current) {
+	if c := i.current.Load(); c != nil && bytes.Equal(c.material.Certificate, next.material.Certificate) {
+		next.since, next.fresh = c.since, c.fresh
+	}
+	i.current.Store(next)
+}
+
+func serverTLS(cert *tls.Certificate, roots *x509.CertPool) *tls.Config {
+	return agentapi.ServerTLS(func() (*tls.Certificate, error) { return cert, nil }, roots)
+}
+
+// trust says which roots are trusted from now on.
+func (i *Identity) trust(fingerprints []string) {
+	slices.Sort(fingerprints)
+	if old := i.trusted.Swap(&fingerprints); old != nil && slices.Equal(*old, fingerprints) {
+		return
+	}
+	select {
+	case i.changes <- struct{}{}:
+	default:
+	}
+}
+
+// TrustedRoots are the fingerprints of the roots that gateways are checked
+// against at the next handshake.
+func (i *Identity) TrustedRoots() []string {
+	if t := i.trusted.Load(); t != nil {
+		return slices.Clone(*t)
+	}
+	return nil
+}
+
+// Trusts says whether the root under which a connection was opened is still
+// trusted.
+func (i *Identity) Trusts(s *tls.ConnectionState) bool {
+	t := i.trusted.Load()
+	return t != nil && s != nil && slices.ContainsFunc(s.VerifiedChains, func(chain []*x509.Certificate) bool {
+		return slices.Contains(*t, agentapi.Fingerprint(chain[len(chain)-1]))
+	})
+}
+
+// Changed receives after other roots are trusted.
+func (i *Identity) Changed() <-chan struct{} { return i.changes }
+
+// verify refuses what could not serve: gateways would refuse it too, later and
 // with less to say.
-func parse(m material, mac string, now time.Time) (*tls.Certificate, *x509.CertPool, error) {
-	cert, err := tls.X509KeyPair(m.Certificate, m.Key)
-	if err != nil {
-		return nil, nil, fmt.Errorf("certificate and key: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(m.Authority) {
-		return nil, nil, errors.New("the authority holds no certificate")
-	}
+func verify(cert *tls.Certificate, roots *x509.CertPool, mac string, now time.Time) error {
 	intermediates := x509.NewCertPool()
 	for _, der := range cert.Certificate[1:] {
 		if c, err := x509.ParseCertificate(der); err == nil {
 			intermediates.AddCert(c)
 		}
 	}
-	_, err = cert.Leaf.Verify(x509.VerifyOptions{
+	_, err := cert.Leaf.Verify(x509.VerifyOptions{
 		DNSName: agentapi.MacServerName(mac), Roots: roots, Intermediates: intermediates,
 		CurrentTime: verifyAt(cert.Leaf, now), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("certificate of this Mac: %w", err)
+		return fmt.Errorf("certificate of this Mac: %w", err)
 	}
-	return &cert, roots, nil
+	return nil
 }
 
 // verifyAt moves the check into the time of validity: a Mac's clock may be

@@ -3,6 +3,7 @@ package identity
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/agent/register"
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -45,33 +47,50 @@ func (i *Identity) Run(ctx context.Context, c client.WithWatch, namespace string
 	})
 }
 
-// learn takes a new authority. Where the certificate in use is not of it, that
-// stays in use until there is one of the new authority.
+// learn trusts the roots that the Secret names, from the next handshake on.
+// Where none of them has signed the certificate in use, that stays in use until
+// there is one that one of them has: gateways may know the old root yet.
 func (i *Identity) learn(authority []byte) {
-	if !x509.NewCertPool().AppendCertsFromPEM(authority) {
-		i.log.Error(nil, "The Secret names no authority; the last known one holds")
+	roots, fingerprints, err := agentapi.Roots(authority)
+	if err != nil {
+		i.log.Error(err, "The Secret names no authority; the last known one holds")
 		return
 	}
 	i.mu.Lock()
 	i.authority = authority
-	i.mu.Unlock()
 	if c := i.current.Load(); c != nil && !bytes.Equal(c.material.Authority, authority) {
-		m := c.material
-		m.Authority = authority
-		if err := i.take(m); err != nil {
-			i.log.Info("The certificate is not of the new authority; another is asked for")
-		}
+		i.follow(c, authority, roots)
 	}
+	i.trust(fingerprints)
+	i.mu.Unlock()
 	select {
 	case i.wakes <- struct{}{}:
 	default:
 	}
 }
 
-// newest is the authority that the Secret named last, or that was in use.
+// follow goes on with the pair in use under other roots.
+func (i *Identity) follow(c *current, authority []byte, roots *x509.CertPool) {
+	m := c.material
+	m.Authority = authority
+	cert, err := tls.X509KeyPair(m.Certificate, m.Key)
+	if err != nil { // it was read before
+		i.log.Error(err, "The certificate in use cannot be read")
+		return
+	}
+	vouched := verify(&cert, roots, i.mac, time.Now()) == nil
+	if !vouched {
+		i.log.Info("No trusted root has signed the certificate in use; another one is asked for")
+	}
+	i.set(&current{material: m, leaf: cert.Leaf, config: serverTLS(&cert, roots), vouched: vouched})
+	if err := i.keep(m); err != nil {
+		i.log.Error(err, "The roots to trust are used but not remembered")
+	}
+}
+
+// newest is the authority that the Secret named last, or that was in use. The
+// caller holds mu.
 func (i *Identity) newest() []byte {
-	i.mu.Lock()
-	defer i.mu.Unlock()
 	if i.authority == nil {
 		if c := i.current.Load(); c != nil {
 			return c.material.Authority
@@ -82,11 +101,11 @@ func (i *Identity) newest() []byte {
 
 // due says how long there is nothing to ask for.
 func (i *Identity) due(now time.Time) time.Duration {
-	authority, c := i.newest(), i.current.Load()
+	c := i.current.Load()
 	switch {
-	case authority == nil:
+	case i.TrustedRoots() == nil:
 		return look // nobody could say whether a certificate is any good
-	case c == nil || !bytes.Equal(c.material.Authority, authority):
+	case c == nil || !c.vouched:
 		return 0
 	}
 	life, held := c.leaf.NotAfter.Sub(c.leaf.NotBefore), now.Sub(c.since)
@@ -149,7 +168,7 @@ func (i *Identity) renew(ctx context.Context, c client.Client) error {
 	if err != nil {
 		return fmt.Errorf("encode key: %w", err)
 	}
-	if err := i.Take(certificate, keyPEM(raw), i.newest()); err != nil {
+	if err := i.renewed(certificate, keyPEM(raw)); err != nil {
 		return err
 	}
 	return Collected(ctx, c, account, uid)

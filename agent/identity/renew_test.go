@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,10 +131,17 @@ func TestANewAuthorityBringsANewCertificate(t *testing.T) {
 	if got := i.current.Load().material.Authority; string(got) != string(both) {
 		t.Error("a bundle with the old authority is not taken at once")
 	}
+	if i.due(time.Now()) == 0 {
+		t.Error("a certificate of one of two trusted roots is replaced before its time")
+	}
 	i.learn([]byte("nothing"))
+	i.learn(append(slices.Clone(b.pem), a.pem[:100]...))
+	if got := i.current.Load().material.Authority; string(got) != string(both) {
+		t.Error("roots that cannot all be read are taken")
+	}
 	i.learn(b.pem)
-	if got := i.current.Load().material.Authority; string(got) != string(both) || i.due(time.Now()) != 0 {
-		t.Error("the old pair does not serve on, or nothing is asked for")
+	if got := i.current.Load().material.Authority; string(got) != string(b.pem) || !i.Known() || i.due(time.Now()) != 0 {
+		t.Error("the new root is not trusted at once, the old pair does not serve on, or nothing is asked for")
 	}
 	if err := i.take(b.mac(t, "m1")); err != nil || i.due(time.Now()) == 0 {
 		t.Errorf("the new certificate: %v", err)

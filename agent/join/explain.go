@@ -35,6 +35,8 @@ func explain(err error, t contract.Token, now time.Time) error {
 		return nil
 	case errors.As(err, &no):
 		return explainRefusal(no, t)
+	case errors.Is(err, errOtherRoots):
+		return fmt.Errorf("%w: %s", err, newToken(t))
 	case errors.As(err, &misnamed):
 		return fmt.Errorf("the API server's certificate is not for %s: have the token made with --api-server and an address that the certificate names: %w", t.Server, err)
 	case errors.As(err, &strange), errors.As(err, &badCert):

@@ -147,10 +147,6 @@ func settle(ctx context.Context, o Options, c client.Client, key *ecdsa.PrivateK
 	if err != nil {
 		return err
 	}
-	authority, err := readAuthority(ctx, o, access.Token)
-	if err != nil {
-		return err
-	}
 	raw, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return fmt.Errorf("encode key: %w", err)
@@ -159,8 +155,11 @@ func settle(ctx context.Context, o Options, c client.Client, key *ecdsa.PrivateK
 	if err != nil {
 		return err
 	}
-	if err := id.Take(certificate, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), authority); err != nil {
-		return fmt.Errorf("the certificate that was issued is of no use: %w", err)
+	err = readAuthority(ctx, o, access.Token, func(authority []byte) error {
+		return id.Take(certificate, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), authority)
+	})
+	if err != nil {
+		return err
 	}
 	return account.Save(o.StateDir, account.Credentials{
 		Server: o.Token.Server, CA: o.Token.CA, Namespace: o.Token.Namespace, Mac: o.Token.Mac,
@@ -168,26 +167,42 @@ func settle(ctx context.Context, o Options, c client.Client, key *ecdsa.PrivateK
 	})
 }
 
-// readAuthority tries the new account at once, on the Secret that is its own.
-func readAuthority(ctx context.Context, o Options, token string) ([]byte, error) {
+// errOtherRoots says that the authority was changed while this Mac joined.
+var errOtherRoots = errors.New("the certificate that was issued is of none of the authority's roots: the authority was changed while this Mac joined")
+
+// readAuthority tries the new account at once, on the Secret that is its own,
+// until take can use what it names. A root that came to sign a moment ago may
+// reach the Secret a moment later.
+func readAuthority(ctx context.Context, o Options, token string, take func(authority []byte) error) error {
 	c, err := newClient(o, token)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	at := client.ObjectKey{Namespace: o.Token.Namespace, Name: v1alpha1.AgentObjectName(o.Token.Mac)}
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		var s corev1.Secret
+		var strange x509.UnknownAuthorityError
 		err := c.Get(ctx, at, &s)
-		authority := s.Data[corev1.ServiceAccountRootCAKey]
+		authority, named := s.Data[corev1.ServiceAccountRootCAKey], false
 		if err == nil && len(authority) > 0 {
-			return authority, nil
-		}
-		if !register.Sleep(ctx, pause) {
-			if err == nil {
-				err = errors.New("it names no authority")
+			named = true
+			if err = take(authority); err == nil {
+				return nil
 			}
-			return nil, fmt.Errorf("the Mac's own account does not get the authority from its Secret %s; does the operator run? %w", at.Name, err)
+			if !errors.As(err, &strange) {
+				return fmt.Errorf("the certificate that was issued is of no use: %w", err)
+			}
 		}
+		if register.Sleep(ctx, pause) {
+			continue
+		}
+		switch {
+		case named:
+			return errOtherRoots
+		case err == nil:
+			err = errors.New("it names no authority")
+		}
+		return fmt.Errorf("the Mac's own account does not get the authority from its Secret %s; does the operator run? %w", at.Name, err)
 	}
 }
 

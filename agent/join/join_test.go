@@ -292,6 +292,61 @@ func TestWhatGoesWrongSaysWhatToDo(t *testing.T) {
 	}
 }
 
+// TestAMacJoinsWhileTheAuthorityRotates: a token says nothing of roots, and a
+// root that the Secret names a moment later than it signed is waited for.
+func TestAMacJoinsWhileTheAuthorityRotates(t *testing.T) {
+	k := newCluster(t, "m5")
+	token, next := k.token(), agentapitest.NewCA(t) // the token was made before
+	signertest.Start(t, k, next, func(r *certificatesv1.CertificateSigningRequest) error { return k.seal(r) })
+	dir := t.TempDir()
+	err := Run(t.Context(), Options{Token: token, StateDir: dir, Log: testr.New(t), SignWithin: 2 * time.Second})
+	for _, want := range []string{"none of the authority's roots", "join-token m5"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("a certificate of another root: %v, want %q", err, want)
+		}
+	}
+	var r certificatesv1.CertificateSigningRequest
+	if err := k.Get(t.Context(), client.ObjectKey{Name: "metalfleet-join-m5"}, &r); err != nil {
+		t.Fatal(err)
+	}
+	first := r.UID
+	// Another key, as after a look at the folder: the first request is replaced.
+	if err := os.Remove(filepath.Join(dir, keyFile)); err != nil {
+		t.Fatal(err)
+	}
+	joined := make(chan error, 1)
+	again := k.token()
+	go func() { joined <- Run(t.Context(), Options{Token: again, StateDir: dir, Log: testr.New(t)}) }()
+	for deadline := time.Now().Add(time.Minute); ; {
+		var r certificatesv1.CertificateSigningRequest
+		if err := k.Get(t.Context(), client.ObjectKey{Name: "metalfleet-join-m5"}, &r); err == nil && r.UID != first && len(r.Status.Certificate) > 0 {
+			break // signed by a root that no Secret names yet
+		}
+		select {
+		case err := <-joined:
+			t.Fatalf("it ended before its root was named: %v", err)
+		case <-time.After(time.Until(deadline)):
+			t.Fatal("nobody signs")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	var s corev1.Secret
+	if err := k.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "mac-m5"}, &s); err != nil {
+		t.Fatal(err)
+	}
+	s.Data["ca.crt"] = append(k.ca.PEM(), next.PEM()...)
+	if err := k.Update(t.Context(), &s); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-joined; err != nil {
+		t.Fatal(err)
+	}
+	id, err := identity.Open(dir, "m5", testr.New(t))
+	if err != nil || !id.Known() || len(id.TrustedRoots()) != 2 {
+		t.Errorf("it trusts %v, %v", id.TrustedRoots(), err)
+	}
+}
+
 // TestAnUnknownServerIsToldNothing: the credential goes to the right one alone.
 func TestAnUnknownServerIsToldNothing(t *testing.T) {
 	k := newCluster(t, "m4")

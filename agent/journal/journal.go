@@ -67,6 +67,9 @@ type Orders struct {
 	Assignments []v1alpha1.Assignment `json:"assignments,omitempty"`
 	// Inspections that passed their checks.
 	Inspections []v1alpha1.Inspection `json:"inspections,omitempty"`
+	// Agent that this Mac is to run; nil: the one that runs. It is followed only
+	// as long as it is fresh, so no journal keeps it.
+	Agent *v1alpha1.AgentOrder `json:"-"`
 	// Invalid orders are neither followed nor taken as withdrawn.
 	Invalid []InvalidOrder `json:"invalid,omitempty"`
 }

@@ -3,8 +3,7 @@
 // heartbeat, and the condition by which an agent says whether it takes orders.
 //
 // It owns the Lease "mac-NAME" while it renews it; the operator made it. It
-// refuses discovery, lists and everything else that an agent has no business
-// with: its whole world are three objects by name, its own requests for
+// refuses lists and everything else that an agent has no business with: its whole world are three objects by name, its own requests for
 // certificates, and tokens of its own account. A failure of the API is waited
 // out and never taken for a deletion.
 //
@@ -63,6 +62,9 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 
 // Heartbeat renews the Mac's Lease.
 type Heartbeat struct {
+	// Renewed, if set, is called after each renewal.
+	Renewed func()
+
 	log   logr.Logger
 	renew func(ctx context.Context, now time.Time) error
 }
@@ -120,6 +122,9 @@ func (h *Heartbeat) Run(ctx context.Context) error {
 			h.log.Info("Lease is renewed again", "failures", failures)
 			failures = 0
 		}
+		if err == nil && h.Renewed != nil {
+			h.Renewed()
+		}
 		if !Sleep(ctx, pause) {
 			return ctx.Err()
 		}
@@ -145,6 +150,14 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	case <-timer.C:
 		return true
 	}
+}
+
+// Replaced is the condition Accepting of an agent that makes way for another,
+// or has not proved itself yet.
+func Replaced(since time.Time) metav1.Condition {
+	c := Accepting(false, since)
+	c.Reason, c.Message = v1alpha1.ReasonAgentUpgrading, "the agent is replaced; its engines go on"
+	return c
 }
 
 // Accepting is the condition of a MacNode by which its agent says whether it

@@ -6,9 +6,11 @@
 // 30 s, and only when they moved by more than 1 % or 64 MiB. What did not
 // change is not written. What came while a write was under way goes with the
 // next. It refuses to force a conflict: a field that another writer owns stays
-// theirs. It decides nothing about what a status says.
+// theirs; and to send what the API server's schema has not, because an older
+// one would refuse the whole report for it. It decides nothing about what a
+// status says.
 //
-// Start reading at due, then Reporter.Run.
+// Start reading at due, then Reporter.Run, then node.prune.
 package report
 
 import (
@@ -20,6 +22,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,6 +32,9 @@ import (
 
 // Reporter writes the newest status that it was offered.
 type Reporter struct {
+	// Reported, if set, is called after each write.
+	Reported func()
+
 	log   logr.Logger
 	write func(context.Context, *v1alpha1.MacNodeStatus) error
 	wakes chan struct{}
@@ -38,22 +44,29 @@ type Reporter struct {
 	again bool
 }
 
-// New reports to the MacNode called name.
-func New(c client.Client, name string, log logr.Logger) *Reporter {
-	return newReporter(log, func(ctx context.Context, s *v1alpha1.MacNodeStatus) error { return apply(ctx, c, name, s) })
+// New reports to the MacNode called name what the schema has; nil means all.
+func New(c client.Client, schema *Schema, name string, log logr.Logger) *Reporter {
+	return newReporter(log, func(ctx context.Context, s *v1alpha1.MacNodeStatus) error {
+		err := apply(ctx, c, schema, name, s)
+		if apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) || apierrors.IsInternalError(err) {
+			schema.doubt()
+		}
+		return err
+	})
 }
 
 func newReporter(log logr.Logger, write func(context.Context, *v1alpha1.MacNodeStatus) error) *Reporter {
 	return &Reporter{log: log, write: write, wakes: make(chan struct{}, 1)}
 }
 
-// apply writes a status by server-side apply. Only what the agent owns is in it.
-func apply(ctx context.Context, c client.Client, name string, s *v1alpha1.MacNodeStatus) error {
+// apply writes a status by server-side apply. Only what the agent owns is in it,
+// and of that only what the API server knows: it may be older than this agent.
+func apply(ctx context.Context, c client.Client, schema *Schema, name string, s *v1alpha1.MacNodeStatus) error {
 	status, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s)
 	if err != nil {
 		return fmt.Errorf("encode status: %w", err)
 	}
-	u := &unstructured.Unstructured{Object: map[string]any{"status": status}}
+	u := &unstructured.Unstructured{Object: map[string]any{"status": schema.fit(ctx, status)}}
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("MacNode"))
 	u.SetName(name)
 	if err := c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.ManagerAgent)); err != nil {
@@ -157,6 +170,9 @@ func (r *Reporter) writeUntilDone(ctx context.Context, next **v1alpha1.MacNodeSt
 		if err == nil {
 			if failures > 0 {
 				r.log.Info("Status is reported again", "failures", failures)
+			}
+			if r.Reported != nil {
+				r.Reported()
 			}
 			return true
 		}

@@ -37,6 +37,10 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	w := newBoundedWriter(plain, h.WriteTimeout)
 	w.Header().Set(agentapi.HeaderRequestID, id)
 	w.Header().Set(agentapi.HeaderMac, h.Mac)
+	if !h.Trusts(r.TLS) {
+		// In HTTP/2 too: those that run end, and the client opens another one.
+		w.Header().Set("Connection", "close")
+	}
 	log := h.Log.WithValues("requestID", id, "path", r.URL.Path)
 	err := h.route(w, r, id)
 	switch {

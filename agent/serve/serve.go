@@ -15,6 +15,7 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"time"
 
@@ -77,6 +78,10 @@ type Config struct {
 	Mac string
 	// Accepting says whether requests are taken; nil means always.
 	Accepting func() bool
+	// Trusts says whether the root under which a connection was opened is still
+	// trusted; nil means always. One that is not takes no more requests after
+	// that which finds it so.
+	Trusts func(*tls.ConnectionState) bool
 	// Log of failures; never of prompts or answers.
 	Log logr.Logger
 	// MaxBodyBytes bounds a request; 0 means agentapi.MaxBodyBytes.
@@ -94,6 +99,9 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	if c.Accepting == nil {
 		c.Accepting = func() bool { return true }
+	}
+	if c.Trusts == nil {
+		c.Trusts = func(*tls.ConnectionState) bool { return true }
 	}
 	if c.MaxBodyBytes == 0 {
 		c.MaxBodyBytes = agentapi.MaxBodyBytes

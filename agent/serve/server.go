@@ -13,10 +13,16 @@ import (
 	"github.com/go-logr/logr"
 )
 
+// Within bounds the running requests by a time.
+func Within(most time.Duration) func() (context.Context, context.CancelFunc) {
+	return func() (context.Context, context.CancelFunc) { return context.WithTimeout(context.Background(), most) }
+}
+
 // Serve answers on listener until ctx ends, then takes no more requests and
-// lets the running ones go on for at most drain; those left get an error that
-// says why. It returns when the last one ended. The listener is closed.
-func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Config, drain time.Duration) error {
+// lets the running ones go on until the context ends that drain then gives;
+// those left get an error that says why. It returns when the last one ended.
+// The listener is closed.
+func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Config, drain func() (context.Context, context.CancelFunc)) error {
 	requests, cancelRequests := context.WithCancelCause(context.Background())
 	defer cancelRequests(nil)
 	s := &http.Server{
@@ -46,17 +52,18 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Con
 	return err
 }
 
-// tellTime is how long cancelled requests have to tell their clients.
-const tellTime = 2 * time.Second
+// TellTime is how long cancelled requests have to tell their clients, after the
+// drain of Serve.
+const TellTime = 2 * time.Second
 
-func shutDown(s *http.Server, drain time.Duration, cancelRequests context.CancelCauseFunc) error {
-	draining, done := context.WithTimeout(context.Background(), drain)
+func shutDown(s *http.Server, drain func() (context.Context, context.CancelFunc), cancelRequests context.CancelCauseFunc) error {
+	draining, done := drain()
 	defer done()
 	if err := s.Shutdown(draining); err == nil {
 		return nil
 	}
 	cancelRequests(errShuttingDown)
-	telling, done := context.WithTimeout(context.Background(), tellTime)
+	telling, done := context.WithTimeout(context.Background(), TellTime)
 	defer done()
 	if err := s.Shutdown(telling); err == nil {
 		return nil

@@ -2,11 +2,14 @@ package serve_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,7 +48,7 @@ func startAgent(t *testing.T, script servetest.Script, drain time.Duration, chan
 	ctx, stop := context.WithCancel(t.Context())
 	a.stop = stop
 	go func() {
-		a.ended <- serve.Serve(ctx, l, agentapi.ServerTLS(ca.Mac("mac-a").Pair(t), ca.Roots()), c, drain)
+		a.ended <- serve.Serve(ctx, l, agentapi.ServerTLS(ca.Mac("mac-a").Pair(t), ca.Roots()), c, serve.Within(drain))
 		close(a.ended)
 	}()
 	transport := &http.Transport{TLSClientConfig: agentapi.ClientTLS(ca.Gateway().Pair(t), ca.Roots(), "mac-a"), ForceAttemptHTTP2: true}
@@ -84,6 +87,45 @@ func TestPortSpeaksHTTP2OverMutualTLS(t *testing.T) {
 	if resp, err := plain.Get(a.url + "/v1/models"); err == nil {
 		resp.Body.Close()
 		t.Error("a stranger was let in")
+	}
+}
+
+// TestAConnectionOfARootThatLeftTakesNoMoreRequests: what runs on it goes on,
+// and no request fails.
+func TestAConnectionOfARootThatLeftTakesNoMoreRequests(t *testing.T) {
+	var left atomic.Bool
+	a := startAgent(t, servetest.Hang(servetest.Admit(), servetest.Text("x")), time.Second, func(c *serve.Config) {
+		c.Trusts = func(s *tls.ConnectionState) bool { return s != nil && !left.Load() }
+	})
+	running := openai.NewEventReader(a.stream(t).Body)
+	if _, err := running.Next(); err != nil {
+		t.Fatal(err)
+	}
+	opened := func() (fresh bool) {
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { fresh = !i.Reused }})
+		r, err := http.NewRequestWithContext(ctx, "GET", a.url+"/v1/models", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := a.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("%s, %v", resp.Status, err)
+		}
+		return fresh
+	}
+	if opened() {
+		t.Error("a connection that is trusted is not used")
+	}
+	left.Store(true)
+	opened() // the last one there
+	left.Store(false)
+	eventually(t, "another connection is opened", opened)
+	if holds, _ := a.fake.Holds(here); holds != 1 {
+		t.Error("the stream on the old connection was cut")
 	}
 }
 

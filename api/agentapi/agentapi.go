@@ -12,9 +12,13 @@
 package agentapi
 
 import (
+	"bytes"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
@@ -146,6 +150,41 @@ func ClientTLS(getCertificate func() (*tls.Certificate, error), roots *x509.Cert
 			return getCertificate()
 		},
 	}
+}
+
+// MaxRoots is how many roots anybody trusts at a time: two while one takes over
+// from another, with room.
+const MaxRoots = 8
+
+// Roots reads the roots to trust, in PEM, with the fingerprints by which they
+// are told apart. A bundle that holds anything else, or nothing, is refused: who
+// trusts a part of what was meant would refuse others later, one by one.
+func Roots(bundle []byte) (*x509.CertPool, []string, error) {
+	pool, fingerprints := x509.NewCertPool(), []string(nil)
+	for rest := bytes.TrimSpace(bundle); len(rest) > 0; rest = bytes.TrimSpace(rest) {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
+			return nil, nil, errors.New("the roots to trust hold something that is no certificate")
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, nil, fmt.Errorf("a root to trust: %w", err)
+		}
+		if f := Fingerprint(cert); !slices.Contains(fingerprints, f) {
+			fingerprints = append(fingerprints, f)
+			pool.AddCert(cert)
+		}
+	}
+	if n := len(fingerprints); n == 0 || n > MaxRoots {
+		return nil, nil, fmt.Errorf("there are %d roots to trust, want 1 to %d", n, MaxRoots)
+	}
+	return pool, fingerprints, nil
+}
+
+// Fingerprint is the SHA-256 of a certificate, in hex.
+func Fingerprint(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.Raw)
+	return hex.EncodeToString(sum[:])
 }
 
 // RequestID is the id that a request travels with: the one that its sender

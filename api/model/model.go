@@ -135,10 +135,24 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	HiddenSize int64 `json:"hiddenSize,omitempty"`
-	// feedForwardSize is the inner width of the feed-forward block.
+	// feedForwardSize is the inner width of the feed-forward block; of one expert
+	// where every block is a mixture of experts.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	FeedForwardSize int64 `json:"feedForwardSize,omitempty"`
+	// experts is the number of experts in a block that is a mixture; all of them
+	// are in memory. Left out for a model without any.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Experts int64 `json:"experts,omitempty"`
+	// expertsPerToken is how many of them a token goes through.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ExpertsPerToken int64 `json:"expertsPerToken,omitempty"`
+	// expertFeedForwardSize is the inner width of one expert.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ExpertFeedForwardSize int64 `json:"expertFeedForwardSize,omitempty"`
 	// queryHeads is the number of attention heads.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -200,6 +214,12 @@ func (f Facts) Validate() error {
 	}
 	if f.Architecture == "" {
 		missing = append(missing, "architecture")
+	}
+	if f.Experts > 0 && (f.ExpertsPerToken <= 0 || f.ExpertsPerToken > f.Experts) {
+		missing = append(missing, "expertsPerToken")
+	}
+	if f.Experts > 0 && f.ExpertFeedForwardSize <= 0 {
+		missing = append(missing, "expertFeedForwardSize")
 	}
 	if f.WindowLayers > 0 && f.WindowTokens <= 0 {
 		missing = append(missing, "windowTokens")

@@ -15,6 +15,7 @@ import (
 //	            Ready, and copies of the Mac's five                operator (modelreplica)
 //	assignment  Downloaded Admitted Loaded Serving Released        agent
 //	Mac         Ready                                              operator (macnode)
+//	            AgentCurrent                                       operator (agentupgrade)
 //	            Accepting MemoryPressure WiredStranded             agent
 //	            MemoryDiverged GuardInactive
 const (
@@ -43,6 +44,9 @@ const (
 	ConditionReleased = "Released"
 	// ConditionAccepting: the agent takes orders; false while it shuts down.
 	ConditionAccepting = "Accepting"
+	// ConditionAgentCurrent: the Mac's agent is the version that the administrator
+	// wants, or with no wish one that this operator serves.
+	ConditionAgentCurrent = "AgentCurrent"
 	// ConditionMemoryPressure: engines are above the soft mark of the Mac's ceiling.
 	ConditionMemoryPressure = "MemoryPressure"
 	// ConditionWiredStranded: memory is wired that no living process owns; only
@@ -84,6 +88,19 @@ const (
 	ReasonHeardFrom      = "HeardFrom"
 	ReasonDraining       = "Draining"
 	ReasonPending        = "Pending"
+)
+
+// Reasons of AgentCurrent, and of Accepting while an agent is replaced.
+const (
+	ReasonAgentCurrent     = "AgentCurrent"
+	ReasonAgentSupported   = "AgentSupported"   // no version is wanted, and this one is served
+	ReasonAgentOutdated    = "AgentOutdated"    // another is wanted, and its turn has not come
+	ReasonAgentUpgrading   = "AgentUpgrading"   // it is its turn
+	ReasonAgentRolledBack  = "AgentRolledBack"  // the version that is wanted did not prove itself
+	ReasonAgentRefused     = "AgentRefused"     // the archive is not what was ordered
+	ReasonAgentTooOld      = "AgentTooOld"      // older than this operator serves
+	ReasonAgentTooNew      = "AgentTooNew"      // newer than this operator
+	ReasonAgentUnversioned = "AgentUnversioned" // its version, or ours, cannot be compared
 )
 
 // Reasons of Accepted.
@@ -168,6 +185,8 @@ const (
 	ManagerOrders = "metalfleet-orders"
 	// ManagerOperator is the operator's field manager of everything else.
 	ManagerOperator = "metalfleet-operator"
+	// ManagerUpgrades is the operator's field manager of spec.agent and AgentCurrent.
+	ManagerUpgrades = "metalfleet-upgrades"
 	// ManagerPlacement is the operator's field manager of nodeName and Placed.
 	ManagerPlacement = "metalfleet-placement"
 )

@@ -19,9 +19,21 @@ type MacNodeStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	BootID string `json:"bootID,omitempty"`
+	// agentUpgrade is the last upgrade of the agent.
+	// +optional
+	AgentUpgrade *AgentUpgrade `json:"agentUpgrade,omitempty"`
 	// address of the agent's one port.
 	// +optional
 	Address *MacAddress `json:"address,omitempty"`
+	// trustedRoots are the SHA-256 fingerprints, in hex, of the operator's roots
+	// by which this Mac knows gateways at this moment. The operator signs with a
+	// new root only when every living Mac names it here.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:Pattern=`^[0-9a-f]{64}$`
+	// +kubebuilder:validation:items:MaxLength=64
+	TrustedRoots []string `json:"trustedRoots,omitempty"`
 	// chip, such as "M2Ultra".
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
@@ -65,7 +77,7 @@ type MacNodeStatus struct {
 	// summary holds rounded figures for people.
 	// +optional
 	Summary MacSummary `json:"summary,omitzero"`
-	// conditions: Ready (the operator's); Accepting, MemoryPressure, WiredStranded, MemoryDiverged, GuardInactive (the agent's).
+	// conditions: Ready and AgentCurrent (the operator's); Accepting, MemoryPressure, WiredStranded, MemoryDiverged, GuardInactive (the agent's).
 	// +optional
 	// +listType=map
 	// +listMapKey=type

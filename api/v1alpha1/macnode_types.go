@@ -22,6 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Used",type=string,JSONPath=`.status.summary.used`,description="measured footprint of all engines"
 // +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="measured as freed so far"
 // +kubebuilder:printcolumn:name="Pressure",type=string,JSONPath=`.status.memory.pressureLevel`,description="what the agent acts on: Normal, Soft, Hard or Emergency",priority=1
+// +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.agentVersion`,description="version of the agent",priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52 && self.metadata.name.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",message="a MacNode's name is a DNS label of at most 52 characters: lower-case letters, digits and '-'"
 type MacNode struct {
@@ -62,6 +63,10 @@ type MacNodeSpec struct {
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=64
 	Inspections []Inspection `json:"inspections,omitempty"`
+	// agent is the version of the agent that this Mac is to run; absent, it stays
+	// with what it runs. Written by the operator.
+	// +optional
+	Agent *AgentOrder `json:"agent,omitempty"`
 }
 
 // MemoryPolicy is how much of a Mac's memory is left to the system and its user.

@@ -39,6 +39,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/agent/store"
+	"metalfleet.dev/metalfleet/agent/upgrade"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -51,11 +52,21 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	syscall.Umask(0o077) // sockets and logs are this user's alone
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	var code exitCode
+	switch {
+	case errors.As(err, &code):
+		os.Exit(int(code))
+	case err != nil:
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		os.Exit(1)
 	}
 }
+
+// exitCode ends the program with a code that says all there is to say.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 type flags struct {
 	name, kubeconfig, namespace, state, modelRoot, engine string
@@ -63,7 +74,7 @@ type flags struct {
 	downloadRate                                          string
 	downloadsAtOnce                                       int
 	probeInterval, grace                                  time.Duration
-	verbose, version                                      bool
+	verbose, version, upgrades                            bool
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -86,7 +97,8 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.downloadRate, "download-rate", "", "the most `bytes` per second that all downloads take together, such as 50M or 20Mi; no bound without it")
 	set.IntVar(&f.downloadsAtOnce, "downloads-at-once", store.FetchesAtOnce, "how many models are downloaded at a time, 1 to 16")
 	set.DurationVar(&f.probeInterval, "probe-interval", time.Second, "how often footprints are measured while an engine runs")
-	set.DurationVar(&f.grace, "grace", 20*time.Second, "how long running answers may go on after SIGTERM")
+	set.DurationVar(&f.grace, "grace", agent.DefaultGrace, "how long running answers may go on after SIGTERM")
+	set.BoolVar(&f.upgrades, "upgrades", true, "run another version of this agent when the cluster's administrator orders it")
 	set.BoolVar(&f.verbose, "verbose", false, "log details that help to debug")
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if len(args) > 0 && args[0] == "run" {
@@ -159,13 +171,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		_, err := fmt.Fprintln(stdout, "agent", version)
 		return err
 	}
+	log := newLogger(stderr, f.verbose)
+	program, launched, err := f.enter(log, args)
+	if err != nil {
+		return err
+	}
 	if err := f.check(); err != nil {
 		return err
 	}
-	log := newLogger(stderr, f.verbose)
 	klog.SetLogger(log)
 	ctrllog.SetLogger(log)
-	c, err := f.config(log)
+	c, err := f.config(log, launched)
 	if err != nil {
 		return err
 	}
@@ -177,7 +193,39 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	log.Info("agent starts", "version", version, "MacNode", c.Name, "pid", os.Getpid())
-	return errors.Join(a.Run(ctx), a.Close())
+	err = errors.Join(a.Run(ctx), a.Close())
+	if !a.Upgrading() {
+		return err
+	}
+	log.Info("agent makes way for another version", "pid", os.Getpid())
+	code, err := a.Restart(program)
+	if err != nil {
+		return err
+	}
+	return exitCode(code)
+}
+
+// enter leaves this process to another version of the agent, where one is to
+// run; else it says who started this one.
+func (f flags) enter(log logr.Logger, args []string) (upgrade.Program, *upgrade.Launched, error) {
+	if f.state == "" {
+		return upgrade.Program{}, nil, nil // check refuses that
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return upgrade.Program{}, nil, fmt.Errorf("path of this program: %w", err)
+	}
+	state, err := filepath.Abs(f.state)
+	if err != nil {
+		return upgrade.Program{}, nil, fmt.Errorf("--state: %w", err)
+	}
+	p := upgrade.Program{Log: log.WithName("upgrade"), Folder: upgrade.In(state), Version: version, Path: path, Args: args}
+	launched, err := p.Enter()
+	var ended upgrade.Ended
+	if errors.As(err, &ended) {
+		return p, nil, exitCode(ended)
+	}
+	return p, launched, err
 }
 
 func newLogger(to io.Writer, verbose bool) logr.Logger {
@@ -189,7 +237,7 @@ func newLogger(to io.Writer, verbose bool) logr.Logger {
 }
 
 // config turns flags into what an agent is made of; it opens the ports last.
-func (f flags) config(log logr.Logger) (agent.Config, error) {
+func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config, error) {
 	c := agent.Config{
 		Log: log, Name: f.name, Version: version, BootID: agent.NewBootID(), StateDir: f.state, ModelRoot: f.modelRoot, HubEndpoint: f.hub,
 		Engine: f.engine, EngineEnv: os.Environ(), Grace: f.grace, Timing: pool.Timing{Poll: f.probeInterval},
@@ -198,7 +246,7 @@ func (f flags) config(log logr.Logger) (agent.Config, error) {
 	if c.Engine, err = filepath.Abs(f.engine); err != nil {
 		return c, fmt.Errorf("--engine: %w", err)
 	}
-	c.DownloadsAtOnce = f.downloadsAtOnce
+	c.DownloadsAtOnce, c.NoUpgrades, c.Launched = f.downloadsAtOnce, !f.upgrades, launched
 	if c.DownloadRate, err = f.rate(); err != nil {
 		return c, err
 	}
@@ -216,6 +264,7 @@ func (f flags) config(log logr.Logger) (agent.Config, error) {
 		return c, fmt.Errorf("--state: %w", err)
 	}
 	c.Name, cluster.BootID = cluster.Name, c.BootID
+	cluster.Reported, cluster.Renewed = launched.Reported, launched.Renewed
 	if c.Links, err = agent.Connect(cluster); err != nil {
 		return c, err
 	}

@@ -142,6 +142,22 @@ func TestJSONShapes(t *testing.T) {
 	}
 }
 
+// What an inspection says of models that are not like most.
+func TestInspectNamesExpertsAndWindows(t *testing.T) {
+	mixture, windows := tinymodel.Default(), tinymodel.Default()
+	mixture.Family, mixture.Experts = tinymodel.Qwen3MoE, tinymodel.Experts{Count: 6, PerToken: 2, FeedForward: 64}
+	windows.Family, windows.Window, windows.Pattern, windows.Layers = tinymodel.Gemma3, 32, 3, 3
+	for want, c := range map[string]tinymodel.Config{"6, of which a token goes through 2": mixture, "32 tokens in 2 layers of 3": windows} {
+		path := filepath.Join(t.TempDir(), "m.gguf")
+		if err := tinymodel.Write(path, c); err != nil {
+			t.Fatal(err)
+		}
+		if out, stderr, code := runProgram(t, "", "inspect", "--model", path); code != exitOK || !strings.Contains(out, want) {
+			t.Errorf("inspect printed %q, %q, want %q", out, stderr, want)
+		}
+	}
+}
+
 // process is a served engine in a process of its own.
 type process struct {
 	cmd    *exec.Cmd

@@ -100,6 +100,12 @@ func inspect(_ context.Context, e *env, args []string) error {
 	fmt.Fprintf(w, "architecture\t%s\nname\t%s\nquantization\t%s\nlayers\t%d\nhidden\t%d\nheads\t%d (%d for keys and values) of %d\nvocabulary\t%d\ncontext\t%d tokens\nfile\t%d bytes\nweights\t%d bytes in %d tensors\n",
 		out.Architecture, out.Name, out.Quantization, facts.Layers, facts.HiddenSize, facts.QueryHeads, facts.KeyValueHeads, facts.HeadSize,
 		facts.VocabularySize, facts.ContextTokens, out.FileBytes, facts.WeightBytes, out.Tensors)
+	if facts.Experts > 0 {
+		fmt.Fprintf(w, "experts\t%d, of which a token goes through %d\n", facts.Experts, facts.ExpertsPerToken)
+	}
+	if facts.WindowLayers > 0 {
+		fmt.Fprintf(w, "window\t%d tokens in %d layers of %d\n", facts.WindowTokens, facts.WindowLayers, facts.Layers)
+	}
 	for _, group := range []map[string]int64{out.BytesByPart, out.BytesByType} {
 		names := make([]string, 0, len(group))
 		for n := range group {

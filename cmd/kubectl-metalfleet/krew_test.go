@@ -79,7 +79,7 @@ func TestTheKrewManifestIsValid(t *testing.T) {
 		if !slices.Contains(x.Files, krewFile{From: x.Bin, To: "."}) {
 			t.Errorf("%s: its program is not among its files", x.URI)
 		}
-		for _, system := range []string{"darwin/arm64", "linux/amd64", "linux/arm64"} {
+		for _, system := range []string{"darwin/amd64", "darwin/arm64", "linux/amd64", "linux/arm64"} {
 			name, arch, _ := strings.Cut(system, "/")
 			if selector.Matches(labels.Set{"os": name, "arch": arch}) {
 				systems = append(systems, system)
@@ -90,7 +90,7 @@ func TestTheKrewManifestIsValid(t *testing.T) {
 		}
 	}
 	slices.Sort(systems)
-	if want := []string{"darwin/arm64", "linux/amd64", "linux/arm64"}; !slices.Equal(systems, want) {
+	if want := []string{"darwin/amd64", "darwin/arm64", "linux/amd64", "linux/arm64"}; !slices.Equal(systems, want) {
 		t.Errorf("platforms %q, want each of %q once", systems, want)
 	}
 }

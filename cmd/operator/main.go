@@ -69,6 +69,7 @@ type settings struct {
 	verbose               bool
 	lease, renew, retry   time.Duration
 	certificateLife       time.Duration
+	authoritySpread       time.Duration
 }
 
 func main() {
@@ -120,7 +121,8 @@ func parse(args []string, out io.Writer) (settings, error) {
 	f.DurationVar(&s.lease, "leader-elect-lease-duration", leaderLease, "how long the others wait for a leader that is silent")
 	f.DurationVar(&s.renew, "leader-elect-renew-deadline", leaderRenew, "how long a leader that cannot renew goes on; less than the lease duration")
 	f.DurationVar(&s.retry, "leader-elect-retry-period", leaderRetry, "how often the Lease is tried")
-	f.DurationVar(&s.certificateLife, "certificate-life", controllers.DefaultCertificateLife, "how long the certificate of a Mac is good for, 10m to 2160h; its agent renews it when 70 % is over")
+	f.DurationVar(&s.certificateLife, "certificate-life", controllers.DefaultCertificateLife, "how long the certificate of a Mac or a gateway is good for, 10m to 2160h; it is renewed when 70 % is over, and a root that was replaced is trusted for that long")
+	f.DurationVar(&s.authoritySpread, "authority-spread", controllers.DefaultAuthoritySpread, "how long gateways get to read a new root of the authority before it signs, 10s to 24h")
 	f.BoolVar(&s.verbose, "verbose", false, "log what is of use to a debugger")
 	f.BoolVar(&s.version, "version", false, "print the version and end")
 	if err := f.Parse(args); err != nil {
@@ -130,11 +132,19 @@ func parse(args []string, out io.Writer) (settings, error) {
 		fmt.Fprintf(out, "operator: unexpected argument %q; all settings are flags\n", f.Arg(0))
 		return s, errors.New("unexpected argument")
 	}
-	if s.certificateLife < 10*time.Minute || s.certificateLife > 90*24*time.Hour {
+	return s, s.checkAuthority(out)
+}
+
+func (s settings) checkAuthority(out io.Writer) error {
+	if s.certificateLife < 10*time.Minute || s.certificateLife > controllers.LongestCertificateLife {
 		fmt.Fprintf(out, "operator: --certificate-life %s, want 10m to 2160h\n", s.certificateLife)
-		return s, errors.New("life out of range")
+		return errors.New("life out of range")
 	}
-	return s, nil
+	if s.authoritySpread < 10*time.Second || s.authoritySpread > 24*time.Hour {
+		fmt.Fprintf(out, "operator: --authority-spread %s, want 10s to 24h\n", s.authoritySpread)
+		return errors.New("spread out of range")
+	}
+	return nil
 }
 
 // logger is the one of the whole process, libraries included.
@@ -173,7 +183,10 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return fmt.Errorf("health checks: %w", err)
 	}
-	err = controllers.Setup(ctx, mgr, controllers.Config{Namespace: s.namespace, Clock: clock.RealClock{}, CertificateLife: s.certificateLife, Metrics: metrics.Registry})
+	err = controllers.Setup(ctx, mgr, controllers.Config{
+		Namespace: s.namespace, Version: version, Clock: clock.RealClock{}, CertificateLife: s.certificateLife,
+		AuthoritySpread: s.authoritySpread, Metrics: metrics.Registry,
+	})
 	if err != nil {
 		return err
 	}

@@ -287,8 +287,17 @@ func TestFlags(t *testing.T) {
 			t.Errorf("certificates that are good for %s", life)
 		}
 	}
-	s, err := parse(nil, os.Stderr)
-	if err != nil || s.namespace != "metalfleet-system" || !s.leaderElect || s.certificateLife != 24*time.Hour {
+	for _, spread := range []string{"9s", "25h", "-1h"} {
+		if _, err := parse([]string{"--authority-spread=" + spread}, io.Discard); err == nil {
+			t.Errorf("gateways get %s to read a root", spread)
+		}
+	}
+	s, err := parse([]string{"--certificate-life=10m", "--authority-spread=10s"}, os.Stderr)
+	if err != nil || s.certificateLife != 10*time.Minute || s.authoritySpread != 10*time.Second {
+		t.Errorf("the shortest: %+v, %v", s, err)
+	}
+	s, err = parse(nil, os.Stderr)
+	if err != nil || s.namespace != "metalfleet-system" || !s.leaderElect || s.certificateLife != 24*time.Hour || s.authoritySpread != time.Hour {
 		t.Errorf("defaults: %+v, %v", s, err)
 	}
 }

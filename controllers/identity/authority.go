@@ -19,12 +19,14 @@ import (
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/join"
+	"metalfleet.dev/metalfleet/controllers/identity/rotation"
 )
 
-// Lives of certificates. A leaf is renewed when renewAt of its life is over.
+// Lives of certificates.
 const (
-	caLife   = 10 * 365 * 24 * time.Hour
-	leafLife = 30 * 24 * time.Hour
+	caLife = 10 * 365 * 24 * time.Hour
+	// LongestLife is the most that a certificate of a Mac or a gateway is good for.
+	LongestLife = 90 * 24 * time.Hour
 	// backdate tolerates clocks that run behind the operator's.
 	backdate = 5 * time.Minute
 )
@@ -32,23 +34,34 @@ const (
 // renewPercent of a leaf's life is over when it is renewed.
 const renewPercent = 70
 
-// keyCA holds the authority's certificate in a Secret beside tls.crt and tls.key.
+// keyCA holds the roots to trust in a Secret beside tls.crt and tls.key.
 const keyCA = "ca.crt"
 
 // errNoAuthority says that a Secret holds no usable authority. It is never
 // overwritten: every Mac and gateway trusts what was in it.
 var errNoAuthority = errors.New("holds no usable certificate authority; restore it from a backup, or delete it to make a new one, which every Mac and gateway then has to learn")
 
-// authority is the operator's CA.
-type authority struct {
+// root is a self-signed certificate with its key.
+type root struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	pem  []byte
 }
 
-// newAuthority makes a CA and the data of its Secret.
-func newAuthority(now time.Time) (map[string][]byte, error) {
-	t, err := template("metalfleet-ca", now, caLife)
+// authority is the operator's CA: the root that signs, and the roots that are
+// trusted, which are more while one takes over from another.
+type authority struct {
+	root
+	state rotation.State
+	// bundle is what gateways and Macs trust, in PEM, the older root first. A
+	// root that begins to sign does not change it.
+	bundle []byte
+	// trusted are the roots in bundle.
+	trusted []*x509.Certificate
+}
+
+// newRoot makes a root.
+func newRoot(now time.Time) (map[string][]byte, error) {
+	t, err := template("metalfleet-ca", now, now.Add(caLife))
 	if err != nil {
 		return nil, err
 	}
@@ -65,16 +78,14 @@ func newAuthority(now time.Time) (map[string][]byte, error) {
 	return pair(der, key)
 }
 
-// parseAuthority reads the CA out of its Secret.
-func parseAuthority(s *corev1.Secret) (*authority, error) {
-	cert, key, err := parse(s.Data)
-	if err == nil && !cert.IsCA {
-		err = errors.New("certificate is not a CA's")
-	}
+// newAuthority makes a CA that has signed nothing, as the data of its Secret.
+func newAuthority(now time.Time) (map[string][]byte, error) {
+	data, err := newRoot(now)
 	if err != nil {
-		return nil, fmt.Errorf("secret %s/%s %w (%w)", s.Namespace, s.Name, errNoAuthority, err)
+		return nil, err
 	}
-	return &authority{cert: cert, key: key, pem: s.Data[corev1.TLSCertKey]}, nil
+	data[keyIssuedUntil] = stamp(now)
+	return data, nil
 }
 
 // leaf is a certificate that somebody proves a name with.
@@ -83,9 +94,9 @@ type leaf struct {
 	usage   x509.ExtKeyUsage
 }
 
-// issue makes the data of a leaf's Secret.
-func (a *authority) issue(l leaf, now time.Time) (map[string][]byte, error) {
-	t, err := template(l.dnsName, now, leafLife)
+// issue makes the data of a leaf's Secret, good until that time.
+func (a *authority) issue(l leaf, now, until time.Time) (map[string][]byte, error) {
+	t, err := template(l.dnsName, now, until)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +107,7 @@ func (a *authority) issue(l leaf, now time.Time) (map[string][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make key: %w", err)
 	}
-	der, err := sign(t, a.cert, key.Public(), a.key)
+	der, err := a.signLeaf(t, key.Public())
 	if err != nil {
 		return nil, err
 	}
@@ -104,14 +115,23 @@ func (a *authority) issue(l leaf, now time.Time) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	data[keyCA] = a.pem
+	data[keyCA] = a.bundle
 	return data, nil
+}
+
+// signLeaf refuses what would outlive what the Secret says of this root: the
+// root leaves the trusted ones by that word.
+func (a *authority) signLeaf(t *x509.Certificate, key crypto.PublicKey) ([]byte, error) {
+	if t.NotAfter.After(a.state.IssuedUntil) {
+		return nil, fmt.Errorf("sign certificate of %s: it would end at %s, and the authority's Secret says that none ends after %s", t.Subject.CommonName, t.NotAfter, a.state.IssuedUntil)
+	}
+	return sign(t, a.cert, key, a.key)
 }
 
 // issueMac signs, in PEM, the server certificate of a Mac for a key that the
 // Mac holds. Nothing but the key is the requester's.
-func (a *authority) issueMac(key *ecdsa.PublicKey, mac string, now time.Time, life time.Duration) ([]byte, error) {
-	t, err := template(mac, now, life)
+func (a *authority) issueMac(key *ecdsa.PublicKey, mac string, now, until time.Time) ([]byte, error) {
+	t, err := template(mac, now, until)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +139,7 @@ func (a *authority) issueMac(key *ecdsa.PublicKey, mac string, now time.Time, li
 	t.DNSNames = []string{agentapi.MacServerName(mac)}
 	t.KeyUsage = x509.KeyUsageDigitalSignature
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	der, err := sign(t, a.cert, key, a.key)
+	der, err := a.signLeaf(t, key)
 	if err != nil {
 		return nil, err
 	}
@@ -127,10 +147,11 @@ func (a *authority) issueMac(key *ecdsa.PublicKey, mac string, now time.Time, li
 }
 
 // renewIn says how long a leaf's Secret is good for yet: 0 when it is to be
-// issued now, because it is old, damaged, of another authority or another name.
+// issued now, because it is old, damaged, of no trusted root or another name.
+// A root that begins to sign makes no leaf of the other one due.
 func (a *authority) renewIn(l leaf, data map[string][]byte, now time.Time) time.Duration {
 	cert, _, err := parse(data)
-	if err != nil || !bytes.Equal(data[keyCA], a.pem) || cert.CheckSignatureFrom(a.cert) != nil ||
+	if err != nil || !a.vouches(cert) ||
 		!slices.Equal(cert.DNSNames, []string{l.dnsName}) || !slices.Equal(cert.ExtKeyUsage, []x509.ExtKeyUsage{l.usage}) {
 		return 0
 	}
@@ -138,7 +159,12 @@ func (a *authority) renewIn(l leaf, data map[string][]byte, now time.Time) time.
 	return max(0, cert.NotBefore.Add(life*renewPercent/100).Sub(now))
 }
 
-func template(name string, now time.Time, life time.Duration) (*x509.Certificate, error) {
+// vouches says whether a trusted root has signed the certificate.
+func (a *authority) vouches(cert *x509.Certificate) bool {
+	return slices.ContainsFunc(a.trusted, func(r *x509.Certificate) bool { return cert.CheckSignatureFrom(r) == nil })
+}
+
+func template(name string, now, until time.Time) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
 		return nil, fmt.Errorf("make serial number: %w", err)
@@ -146,7 +172,7 @@ func template(name string, now time.Time, life time.Duration) (*x509.Certificate
 	// The common name is for people, who verify uses the DNS name; it has at most 64 characters.
 	return &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name[:min(len(name), 64)]},
-		NotBefore: now.Add(-backdate), NotAfter: now.Add(life),
+		NotBefore: now.Add(-backdate), NotAfter: until,
 	}, nil
 }
 
@@ -177,22 +203,37 @@ func pair(der []byte, key *ecdsa.PrivateKey) (map[string][]byte, error) {
 
 // parse reads a certificate and the key that belongs to it.
 func parse(data map[string][]byte) (*x509.Certificate, *ecdsa.PrivateKey, error) {
-	block, _ := pem.Decode(data[corev1.TLSCertKey])
-	keyBlock, _ := pem.Decode(data[corev1.TLSPrivateKeyKey])
-	if block == nil || keyBlock == nil {
-		return nil, nil, errors.New("tls.crt or tls.key is no PEM block")
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
+	return parsePair(data, corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
+}
+
+func parsePair(data map[string][]byte, certName, keyName string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	cert, err := parseCertificate(data, certName)
 	if err != nil {
-		return nil, nil, fmt.Errorf("tls.crt: %w", err)
+		return nil, nil, err
 	}
-	any, err := x509.ParsePKCS8PrivateKey(keyBlock.Bytes)
+	block, _ := pem.Decode(data[keyName])
+	if block == nil {
+		return nil, nil, fmt.Errorf("%s is no PEM block", keyName)
+	}
+	any, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return nil, nil, fmt.Errorf("tls.key: %w", err)
+		return nil, nil, fmt.Errorf("%s: %w", keyName, err)
 	}
 	key, ok := any.(*ecdsa.PrivateKey)
 	if !ok || !key.PublicKey.Equal(cert.PublicKey) {
-		return nil, nil, errors.New("tls.key does not belong to tls.crt")
+		return nil, nil, fmt.Errorf("%s does not belong to %s", keyName, certName)
 	}
 	return cert, key, nil
+}
+
+func parseCertificate(data map[string][]byte, name string) (*x509.Certificate, error) {
+	block, rest := pem.Decode(data[name])
+	if block == nil || len(bytes.TrimSpace(rest)) > 0 {
+		return nil, fmt.Errorf("%s is not one PEM block", name)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return cert, nil
 }

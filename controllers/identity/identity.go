@@ -1,16 +1,16 @@
 // Package identity makes what a Mac's agent and the gateways prove themselves
 // with, and what lets each of them into the API.
 //
-// It owns the certificate authority, a client certificate for the gateways,
-// the signing of what Macs ask for under our signer name, and per Mac a Lease,
-// a Secret with the authority's certificate, two ServiceAccounts (one for life,
+// It owns the certificate authority and its rotation, a client certificate for
+// the gateways, the signing of what Macs ask for under our signer name, and per
+// Mac a Lease, a Secret with the roots to trust, two ServiceAccounts (one for life,
 // one that only join tokens speak for) and the RBAC that lets each see what is
 // its own, by name. It refuses to replace an authority that it cannot read, and
 // to sign anything but the server certificate of the Mac that asks. A Mac's key
 // is made on the Mac and never seen here. No certificate is good for both sides.
 //
-// Start reading at Macs.Reconcile, judge and authority; package jointoken makes
-// join tokens.
+// Start reading at Macs.Reconcile, judge and authority; package rotation decides
+// how one root follows another, package jointoken makes join tokens.
 package identity
 
 import (
@@ -59,9 +59,16 @@ type Issuer struct {
 	// Namespace of all Secrets.
 	Namespace string
 	Clock     clock.PassiveClock
+	// Life is the most that a certificate is good for, a Mac's or a gateway's.
+	Life time.Duration
 
-	// mu lets one reconciler at a time make the authority.
+	// mu lets one reconciler at a time make the authority, or write how long
+	// its certificates live.
 	mu sync.Mutex
+}
+
+func (i *Issuer) key() client.ObjectKey {
+	return client.ObjectKey{Namespace: i.Namespace, Name: SecretCA}
 }
 
 // load reads the authority, or makes it the first time. Of two operators that
@@ -69,25 +76,70 @@ type Issuer struct {
 func (i *Issuer) load(ctx context.Context) (*authority, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	ca, _, err := i.read(ctx)
+	return ca, err
+}
+
+func (i *Issuer) read(ctx context.Context) (*authority, *corev1.Secret, error) {
 	var s corev1.Secret
-	key := client.ObjectKey{Namespace: i.Namespace, Name: SecretCA}
-	err := i.Client.Get(ctx, key, &s)
-	if err == nil {
-		return parseAuthority(&s)
+	err := i.Client.Get(ctx, i.key(), &s)
+	if apierrors.IsNotFound(err) {
+		return i.create(ctx)
 	}
-	if !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("read authority: %w", err)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read authority: %w", err)
 	}
+	ca, err := parseAuthority(&s, i.Clock.Now())
+	return ca, &s, err
+}
+
+func (i *Issuer) create(ctx context.Context) (*authority, *corev1.Secret, error) {
 	data, err := newAuthority(i.Clock.Now())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	made := secret(key, nil, data)
+	made := secret(i.key(), nil, data)
 	if err := i.Client.Create(ctx, made, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
-		return nil, fmt.Errorf("create authority: %w", err)
+		return nil, nil, fmt.Errorf("create authority: %w", err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Certificate authority made", "Secret", key)
-	return parseAuthority(made)
+	ctrl.LoggerFrom(ctx).Info("Certificate authority made", "Secret", i.key())
+	ca, err := parseAuthority(made, i.Clock.Now())
+	return ca, made, err
+}
+
+// aheadPart of a life is how far the word of when the last certificate ends is
+// written ahead, so that not every certificate costs a write.
+const aheadPart = 10
+
+// signer is the authority, ready to sign what ends at until and nothing later.
+// When its certificates end is written before one is signed: an operator that
+// ends in between has said too much, never too little.
+func (i *Issuer) signer(ctx context.Context, now time.Time, life time.Duration) (ca *authority, until time.Time, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	ca, s, err := i.read(ctx)
+	if err != nil {
+		return nil, until, err
+	}
+	until = now.Add(life)
+	if until.After(ca.cert.NotAfter) {
+		until = ca.cert.NotAfter
+	}
+	_, said := s.Data[keyIssuedUntil]
+	if said && !until.After(ca.state.IssuedUntil) {
+		return ca, until, nil
+	}
+	most := ca.state.IssuedUntil // of an operator of old, if nothing was said
+	if ahead := until.Add(life / aheadPart); ahead.After(most) {
+		most = ahead
+	}
+	s = s.DeepCopy()
+	s.Data[keyIssuedUntil] = stamp(most)
+	if err := i.Client.Update(ctx, s, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+		return nil, until, fmt.Errorf("write when the authority's certificates end: %w", err)
+	}
+	ca, err = parseAuthority(s, now)
+	return ca, until, err
 }
 
 // keep holds a leaf in a Secret fresh, and says when to look again.
@@ -97,36 +149,50 @@ func (i *Issuer) keep(ctx context.Context, name string, l leaf) (time.Duration, 
 		return 0, err
 	}
 	var have corev1.Secret
-	key := client.ObjectKey{Namespace: i.Namespace, Name: name}
+	now, key := i.Clock.Now(), client.ObjectKey{Namespace: i.Namespace, Name: name}
 	err = i.Client.Get(ctx, key, &have)
 	if client.IgnoreNotFound(err) != nil {
 		return 0, fmt.Errorf("read certificate of %s: %w", l.dnsName, err)
 	}
 	missing := err != nil
-	if !missing {
-		if left := ca.renewIn(l, have.Data, i.Clock.Now()); left > 0 {
+	if left := ca.renewIn(l, have.Data, now); left > 0 {
+		if bytes.Equal(have.Data[keyCA], ca.bundle) {
 			return left, nil
 		}
+		// Other roots are to be trusted; the certificate is as good as before.
+		have.Data[keyCA] = ca.bundle
+		return left, i.store(ctx, &have, l.dnsName)
 	}
-	data, issueErr := ca.issue(l, i.Clock.Now())
-	if issueErr != nil {
-		return 0, issueErr
+	ca, until, err := i.signer(ctx, now, i.Life)
+	if err != nil {
+		return 0, err
+	}
+	data, err := ca.issue(l, now, until)
+	if err != nil {
+		return 0, err
 	}
 	if missing {
 		err = i.Client.Create(ctx, secret(key, nil, data), client.FieldOwner(v1alpha1.ManagerOperator))
 	} else {
 		have.Data = data
-		err = i.Client.Update(ctx, &have, client.FieldOwner(v1alpha1.ManagerOperator))
+		err = i.store(ctx, &have, l.dnsName)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("write certificate of %s: %w", l.dnsName, err)
+		return 0, fmt.Errorf("issue certificate of %s: %w", l.dnsName, err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Certificate issued", "Secret", key, "name", l.dnsName)
-	return ca.renewIn(l, data, i.Clock.Now()), nil
+	return ca.renewIn(l, data, now), nil
 }
 
-// tell holds the authority's certificate in the Secret of a Mac, which knows
-// gateways by it. Other keys stay: they may be download credentials.
+func (i *Issuer) store(ctx context.Context, s *corev1.Secret, of string) error {
+	if err := i.Client.Update(ctx, s, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+		return fmt.Errorf("write Secret of %s: %w", of, err)
+	}
+	return nil
+}
+
+// tell holds the roots to trust in the Secret of a Mac, which knows gateways by
+// them. Other keys stay: they may be download credentials.
 func (i *Issuer) tell(ctx context.Context, mac string) error {
 	ca, err := i.load(ctx)
 	if err != nil {
@@ -137,7 +203,7 @@ func (i *Issuer) tell(ctx context.Context, mac string) error {
 	err = i.Client.Get(ctx, key, &have)
 	switch {
 	case apierrors.IsNotFound(err):
-		made := secret(key, labels(mac), map[string][]byte{keyCA: ca.pem})
+		made := secret(key, labels(mac), map[string][]byte{keyCA: ca.bundle})
 		made.Type = corev1.SecretTypeOpaque
 		err = i.Client.Create(ctx, made, client.FieldOwner(v1alpha1.ManagerOperator))
 	case err != nil:
@@ -145,11 +211,11 @@ func (i *Issuer) tell(ctx context.Context, mac string) error {
 		// Of an operator that still made the Mac's key; a type cannot be changed.
 		// The deletion calls us again.
 		err = i.Client.Delete(ctx, &have, client.Preconditions{UID: &have.UID})
-	case !bytes.Equal(have.Data[keyCA], ca.pem):
+	case !bytes.Equal(have.Data[keyCA], ca.bundle):
 		if have.Data == nil {
 			have.Data = map[string][]byte{}
 		}
-		have.Data[keyCA] = ca.pem
+		have.Data[keyCA] = ca.bundle
 		err = i.Client.Update(ctx, &have, client.FieldOwner(v1alpha1.ManagerOperator))
 	}
 	if err != nil {

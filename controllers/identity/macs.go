@@ -45,7 +45,33 @@ func (r *Macs) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
 	}
 	// A Lease changes every 10 s; only its end matters here.
 	onlyDeleted := predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }, UpdateFunc: func(event.UpdateEvent) bool { return false }}
-	return b.Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(madeFor), builder.WithPredicates(onlyDeleted)).Complete(r)
+	return b.Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(madeFor), builder.WithPredicates(onlyDeleted)).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(rootsChanged(r.Issuer.key()))).
+		Complete(r)
+}
+
+// all Macs are told when other roots are to be trusted.
+func (r *Macs) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	var macs v1alpha1.MacNodeList
+	if err := r.Client.List(ctx, &macs); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Macs are told of the authority's roots later")
+		return nil
+	}
+	out := make([]reconcile.Request, len(macs.Items))
+	for i := range macs.Items {
+		out[i].Name = macs.Items[i].Name
+	}
+	return out
+}
+
+// rootsChanged drops what else changes in the authority's Secret.
+func rootsChanged(authority client.ObjectKey) predicate.Predicate {
+	roots := func(o client.Object) [3]string {
+		data := o.(*corev1.Secret).Data
+		return [3]string{string(data[keyOld]), string(data[corev1.TLSCertKey]), string(data[keyNext])}
+	}
+	changed := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return roots(e.ObjectOld) != roots(e.ObjectNew) }}
+	return predicate.And(changed, predicate.NewPredicateFuncs(func(o client.Object) bool { return client.ObjectKeyFromObject(o) == authority }))
 }
 
 func comesOrGoes() predicate.Predicate {

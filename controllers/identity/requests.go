@@ -39,8 +39,6 @@ type Requests struct {
 	// what a cache has not heard of yet.
 	Live   client.Reader
 	Issuer *Issuer
-	// Life is the most that a Mac's certificate is good for.
-	Life time.Duration
 }
 
 // SetupWithManager starts the reconciler. It is told of requests, and of the
@@ -146,10 +144,6 @@ func (r *Requests) refuse(ctx context.Context, csr *certificatesv1.CertificateSi
 // grant approves and signs. The join token is claimed first: of two requests
 // made with it one meets a conflict, and is refused when it is judged again.
 func (r *Requests) grant(ctx context.Context, p petition, key *ecdsa.PublicKey) error {
-	ca, err := r.Issuer.load(ctx)
-	if err != nil {
-		return err
-	}
 	if p.from.joins {
 		if err := r.claim(ctx, p, key); err != nil {
 			return err
@@ -162,8 +156,12 @@ func (r *Requests) grant(ctx context.Context, p petition, key *ecdsa.PublicKey) 
 			return fmt.Errorf("approve request %s: %w", csr.Name, err)
 		}
 	}
-	life := lifeOf(csr.Spec.ExpirationSeconds, r.Life)
-	if csr.Status.Certificate, err = ca.issueMac(key, p.from.mac, r.Issuer.Clock.Now(), life); err != nil {
+	now, life := r.Issuer.Clock.Now(), lifeOf(csr.Spec.ExpirationSeconds, r.Issuer.Life)
+	ca, until, err := r.Issuer.signer(ctx, now, life)
+	if err != nil {
+		return err
+	}
+	if csr.Status.Certificate, err = ca.issueMac(key, p.from.mac, now, until); err != nil {
 		return err
 	}
 	if err := r.Client.Status().Update(ctx, csr); err != nil {

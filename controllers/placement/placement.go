@@ -85,6 +85,7 @@ func view(m *v1alpha1.MacNode) any {
 	return struct {
 		State         fleet.MacState
 		Accepting     bool
+		Skewed        bool
 		Stranded      bool
 		Labels        map[string]string
 		Taints        any
@@ -93,7 +94,7 @@ func view(m *v1alpha1.MacNode) any {
 		Chip          string
 		Weights       []v1alpha1.StoredWeights
 		Inspections   []v1alpha1.InspectionStatus
-	}{fleet.StateOf(m), !meta.IsStatusConditionFalse(m.Status.Conditions, v1alpha1.ConditionAccepting), plan.Stranded(m), m.Labels, m.Spec.Taints,
+	}{fleet.StateOf(m), !meta.IsStatusConditionFalse(m.Status.Conditions, v1alpha1.ConditionAccepting), plan.Skewed(m), plan.Stranded(m), m.Labels, m.Spec.Taints,
 		m.Spec.Unschedulable, m.Status.Memory.CapacityBytes, m.Status.Chip, m.Status.Weights, m.Status.Inspections}
 }
 

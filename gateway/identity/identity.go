@@ -1,9 +1,10 @@
 // Package identity holds the certificate with which this gateway proves to
-// Macs that it is one, and the authority by which it knows them.
+// Macs that it is one, and the roots of the authority by which it knows them.
 //
-// It owns the reading of one Secret and reloads it without a restart. It
-// refuses a Secret that is not whole, or whose certificate no Mac would
-// accept, and keeps the last good one.
+// It owns the reading of one Secret and reloads it without a restart, and says
+// which connections a newer one leaves as they are. It refuses a Secret that is
+// not whole, or whose certificate no Mac would accept, and keeps the last good
+// one.
 //
 // Start reading at Parse; Watch feeds a Store.
 package identity
@@ -44,6 +45,7 @@ var ErrInvalid = errors.New("not a gateway's identity")
 type Identity struct {
 	certificate tls.Certificate
 	roots       *x509.CertPool
+	trusted     []string  // fingerprints of roots
 	data        [3]string // what it was read from
 }
 
@@ -63,11 +65,18 @@ func Parse(data map[string][]byte) (*Identity, error) {
 	if !slices.Contains(pair.Leaf.DNSNames, agentapi.GatewayName) {
 		return nil, fmt.Errorf("%w: the certificate is for %v, not for %s", ErrInvalid, pair.Leaf.DNSNames, agentapi.GatewayName)
 	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(data[keyAuthority]) {
-		return nil, fmt.Errorf("%w: %s holds no certificate", ErrInvalid, keyAuthority)
+	roots, trusted, err := agentapi.Roots(data[keyAuthority])
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrInvalid, keyAuthority, err)
 	}
-	return &Identity{certificate: pair, roots: roots, data: from}, nil
+	return &Identity{certificate: pair, roots: roots, trusted: trusted, data: from}, nil
+}
+
+// Succeeds says that connections made under an older identity may go on: every
+// root that was trusted then is trusted now. Another certificate, or one root
+// more, ends none.
+func (i *Identity) Succeeds(older *Identity) bool {
+	return !slices.ContainsFunc(older.trusted, func(root string) bool { return !slices.Contains(i.trusted, root) })
 }
 
 // ClientTLS is how the Mac called mac is dialled.
@@ -81,8 +90,8 @@ type Store struct{ current atomic.Pointer[Identity] }
 // Current is nil until a good Secret was seen.
 func (s *Store) Current() *Identity { return s.current.Load() }
 
-// Set replaces the identity, unless it says the same: a new one means new
-// connections to every Mac. It says whether it did.
+// Set replaces the identity, unless it says the same. Handshakes from now on are
+// made with the new one. It says whether it did.
 func (s *Store) Set(i *Identity) bool {
 	if old := s.current.Load(); old != nil && old.data == i.data {
 		return false
@@ -116,7 +125,7 @@ func Watch(ctx context.Context, informers cache.Informers, s *Store, log logr.Lo
 			return
 		}
 		if s.Set(identity) {
-			log.Info("identity loaded", "expires", identity.certificate.Leaf.NotAfter)
+			log.Info("identity loaded", "expires", identity.certificate.Leaf.NotAfter, "roots", len(identity.trusted))
 		}
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: set, UpdateFunc: func(_, now any) { set(now) }})

@@ -3,6 +3,7 @@ package identity_test
 import (
 	"errors"
 	"maps"
+	"slices"
 	"testing"
 
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
@@ -29,6 +30,7 @@ func TestParseRefusesWhatNoMacWouldAccept(t *testing.T) {
 		"another pair's key": with("tls.key", ca.Gateway().Key),
 		"no authority":       with("ca.crt", nil),
 		"authority not PEM":  with("ca.crt", []byte("x")),
+		"authority cut off":  with("ca.crt", append(slices.Clone(ca.PEM()), ca.PEM()[:200]...)),
 		"a Mac's":            data(ca.Mac("a")),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,5 +58,34 @@ func TestTheSameSecretChangesNothing(t *testing.T) {
 	}
 	if !s.Set(parse(ca.Gateway())) || s.Current() == first {
 		t.Error("a new certificate was not taken")
+	}
+}
+
+// TestWhatEndsAConnection is a root that is trusted no more, and nothing else.
+func TestWhatEndsAConnection(t *testing.T) {
+	a, b := agentapitest.NewCA(t), agentapitest.NewCA(t)
+	of := func(ca *agentapitest.CA, roots ...[]byte) *identity.Identity {
+		p := ca.Gateway()
+		i, err := identity.Parse(map[string][]byte{"tls.crt": p.Certificate, "tls.key": p.Key, "ca.crt": slices.Concat(roots...)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	before := of(a, a.PEM())
+	for name, tc := range map[string]struct {
+		now, older *identity.Identity
+		ok         bool
+	}{
+		"the same":                  {before, before, true},
+		"a certificate is renewed":  {of(a, a.PEM()), before, true},
+		"a root comes":              {of(a, a.PEM(), b.PEM()), before, true},
+		"the next root signs":       {of(b, a.PEM(), b.PEM()), of(a, b.PEM(), a.PEM()), true},
+		"a root goes":               {of(b, b.PEM()), of(b, a.PEM(), b.PEM()), false},
+		"another authority at once": {of(b, b.PEM()), before, false},
+	} {
+		if got := tc.now.Succeeds(tc.older); got != tc.ok {
+			t.Errorf("%s: connections go on: %v, want %v", name, got, tc.ok)
+		}
 	}
 }

@@ -58,7 +58,7 @@ func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, e route.
 	if err != nil {
 		return nil, openai.Internal(err)
 	}
-	resp, err := p.macs.to(e, p.Identity()).RoundTrip(req)
+	resp, err := p.macs.to(e).RoundTrip(req)
 	if err != nil {
 		return p.failed(ctx, fmt.Errorf("request to %s: %w", e.Mac, err))
 	}

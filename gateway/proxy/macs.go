@@ -1,6 +1,9 @@
 package proxy
 
 import (
+	"context"
+	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
@@ -24,30 +27,37 @@ const (
 
 // macs holds one HTTP/2 connection for each Mac that is used.
 type macs struct {
+	// identity with which Macs are dialled, at each handshake the one of then.
+	identity func() *identity.Identity
+
 	mu    sync.Mutex // guards conns
 	conns map[string]*conn
 }
 
-// conn is the connection to one Mac at one address under one identity.
+// conn is the connection to one Mac at one address. Its handshakes were made
+// under identity, or under ones that identity succeeds.
 type conn struct {
 	identity *identity.Identity
 	address  string
 	*http.Transport
 }
 
-// to is the connection to an endpoint's Mac. When address or identity changed,
-// requests that run on the old connection end there.
-func (m *macs) to(e route.Endpoint, id *identity.Identity) *http.Transport {
+// to is the connection to an endpoint's Mac. It outlives a certificate that is
+// renewed and a root that comes to be trusted. When the address changed, or a
+// root is trusted no more, the next request opens another one, and those that
+// run end on the old one.
+func (m *macs) to(e route.Endpoint) *http.Transport {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := m.conns[e.Mac]
-	if c != nil && c.identity == id && c.address == e.Address {
+	id, c := m.identity(), m.conns[e.Mac] // under the lock: never an older one than before
+	if c != nil && id.Succeeds(c.identity) && c.address == e.Address {
+		c.identity = id
 		return c.Transport
 	}
 	if c != nil {
 		c.CloseIdleConnections()
 	}
-	c = &conn{identity: id, address: e.Address, Transport: newTransport(id, e.Mac)}
+	c = &conn{identity: id, address: e.Address, Transport: m.newTransport(e.Mac)}
 	if m.conns == nil {
 		m.conns = map[string]*conn{}
 	}
@@ -64,16 +74,27 @@ func (m *macs) close() {
 	}
 }
 
-func newTransport(id *identity.Identity, mac string) *http.Transport {
+func (m *macs) newTransport(mac string) *http.Transport {
 	var http2 http.Protocols
 	http2.SetHTTP2(true)
+	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: -1} // the pings below do more
 	return &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: connectTimeout, KeepAlive: -1}).DialContext, // the pings below do more
-		TLSClientConfig:     id.ClientTLS(mac),
-		TLSHandshakeTimeout: handshakeTimeout,
-		DisableCompression:  true,
-		IdleConnTimeout:     5 * time.Minute,
-		Protocols:           &http2,
+		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			raw, err := dialer.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+			defer cancel()
+			c := tls.Client(raw, m.identity().ClientTLS(mac))
+			if err := c.HandshakeContext(ctx); err != nil {
+				return nil, errors.Join(err, raw.Close())
+			}
+			return c, nil
+		},
+		DisableCompression: true,
+		IdleConnTimeout:    5 * time.Minute,
+		Protocols:          &http2,
 		HTTP2: &http.HTTP2Config{
 			SendPingTimeout:           pingAfter,
 			PingTimeout:               pingTimeout,

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"net/http"
 	"strconv"
 	"time"
 
@@ -40,7 +41,22 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Times a Mac was left alone because its connection failed."}),
 	}
 	r.MustRegister(m.requests, m.firstByte, m.duration, m.inFlight, m.retries, m.broken, m.suspected)
+	m.begin()
 	return m
+}
+
+// begin has the series of ordinary use begin at 0: rate() and increase() do not
+// count the value that a series begins with. Other statuses begin with their
+// first request.
+func (m *metrics) begin() {
+	for _, route := range []string{pathChat, pathCompletions, pathModels} {
+		m.requests.WithLabelValues(route, strconv.Itoa(http.StatusOK))
+		m.duration.WithLabelValues(route)
+		m.firstByte.WithLabelValues(route)
+	}
+	for _, reason := range []string{reasonConnection, reasonStream, reasonRefused} {
+		m.retries.WithLabelValues(reason)
+	}
 }
 
 // observe counts one request from its beginning; the function it returns is

@@ -104,7 +104,7 @@ func New(c Config) *Proxy {
 	if c.WriteTimeout == 0 {
 		c.WriteTimeout = 30 * time.Second
 	}
-	return &Proxy{Config: c, book: newBook(), bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
+	return &Proxy{Config: c, book: newBook(), macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
 }
 
 // Close ends idle connections to Macs.

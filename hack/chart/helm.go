@@ -54,6 +54,7 @@ func variants() []variant {
 			"image.registry=registry.example/fleet", "image.tag=v1", "imagePullSecrets={pull}", "operator.nodeSelector.disk=ssd",
 			"gateway.tolerations[0].key=edge", "gateway.tolerations[0].operator=Exists", "gateway.service.type=LoadBalancer", "gateway.service.port=8000",
 			"gateway.service.annotations.team=models", "gateway.verbose=true", "operator.verbose=true", "gateway.drainSeconds=30",
+			"operator.certificateLife=10m", "operator.authoritySpread=1m30s",
 			"gateway.podDisruptionBudget.maxUnavailable=25%",
 		}, has: []string{"Service/metalfleet-gateway"}},
 	}
@@ -68,6 +69,8 @@ func refused() map[string]string {
 		"gateway.service.type=Public":                                    "type",
 		"gateway.service.port=99999":                                     "port",
 		"operator.extraArgs={-x}":                                        "extraArgs",
+		"operator.certificateLife=a day":                                 "certificateLife",
+		"operator.authoritySpread=":                                      "authoritySpread",
 		"monitoring.serviceMonitors.interval=often":                      "interval",
 		"networkPolicies=true":                                           "networkPolicies",
 		"image.pullPolicy=Sometimes":                                     "pullPolicy",

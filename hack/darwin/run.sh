@@ -78,10 +78,12 @@ if probe -Dget_active_memory=get_activ_memory >"$work/probe.log" 2>&1 || ! grep 
 fi
 
 # -s and -w: otherwise Go calls the host's strip, which knows no Mach-O.
+# -buildid: Go's own, of which LC_UUID is made too, is also made of the folders in the flags above; a release made at
+# another place is to have the same bytes.
 mkdir -p "$out"
-for_mac=(env GOOS=darwin GOARCH=arm64 CGO_ENABLED=1 GOFLAGS=-trimpath CC="bash $root/hack/darwin/compiler.sh cc" CXX="${compile[*]}"
+for_mac=(env GOOS=darwin GOARCH=arm64 CGO_ENABLED=1 GOFLAGS="-trimpath -buildvcs=false" CC="bash $root/hack/darwin/compiler.sh cc" CXX="${compile[*]}"
   CGO_CXXFLAGS="${include[*]}" CGO_LDFLAGS="${link[*]}")
-"${for_mac[@]}" go build -tags mlx -ldflags "-s -w -X main.version=$version" -o "$out/engine" ./cmd/engine
+"${for_mac[@]}" go build -tags mlx -ldflags "-s -w -buildid=metalfleet-engine-$version -X main.version=$version" -o "$out/engine" ./cmd/engine
 "$tool" check --mlx "$library" "$out/engine"
 "${for_mac[@]}" go vet -tags mlx ./metal/mlx ./metal/backends ./metal/selftest ./cmd/engine
 

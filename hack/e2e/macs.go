@@ -37,7 +37,7 @@ var declared = []struct{ name, chip, memory string }{
 }
 
 // hub is a stand-in that speaks the Hugging Face Hub's protocol, over TLS, on
-// the node.
+// the node. It gives out archives of agents, too.
 type hub struct {
 	server         *http.Server
 	url, roots     string
@@ -45,6 +45,9 @@ type hub struct {
 }
 
 const repository = "acme/tiny-assistant"
+
+// releases is the folder of those archives.
+func (s *story) releases() string { return filepath.Join(s.dir, "releases") }
 
 // openHub publishes a model of random weights.
 func (s *story) openHub() (*hub, error) {
@@ -80,8 +83,11 @@ func (s *story) openHub() (*hub, error) {
 	if err != nil {
 		return nil, err
 	}
+	paths := http.NewServeMux()
+	paths.Handle("/", content)
+	paths.Handle("/releases/", http.StripPrefix("/releases/", http.FileServer(http.Dir(s.releases()))))
 	h := &hub{url: "https://" + l.Addr().String(), roots: authority.File("ca.crt"), source: "hf://" + repository, commit: hubtest.Commit(files),
-		server: &http.Server{Handler: content, ReadHeaderTimeout: 10 * time.Second}}
+		server: &http.Server{Handler: paths, ReadHeaderTimeout: 10 * time.Second}}
 	go func() { _ = h.server.Serve(l) }() // it ends with Close
 	return h, nil
 }
@@ -104,7 +110,7 @@ func (s *story) join(ctx context.Context) error {
 		}
 		program, args := machine.Command(filepath.Join(s.o.root, "bin", "agent"),
 			"--state="+m.state, "--model-root="+m.state+"/models",
-			"--mac=chip="+d.chip+",memory="+d.memory, "--listen="+machine.Address+":8443",
+			"--mac=chip="+d.chip+",memory="+d.memory, "--listen="+machine.Address+":8443", "--metrics="+agentFigures,
 			"--engine="+filepath.Join(s.o.root, "bin", "engine"), "--grace=2s",
 			"--hub-endpoint="+s.hub.url, "--allow-source-cidr="+s.cluster.Address()+"/32")
 		m.agent = process.New("agent-"+d.name, program, s.cluster.LogDir, args...)

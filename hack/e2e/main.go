@@ -2,8 +2,9 @@
 // real one-node Kubernetes without a way out, the chart installed by Helm, two
 // Macs that join, a model applied from a hub, and a Pod with the official Python
 // client that streams an answer through the Service. Then a Mac's link is cut
-// and mended, and the chart is uninstalled and installed again. With -docs the run
-// writes docs/install.md; with -rolling it is the story of story.roll.
+// and mended, and the chart is uninstalled and installed again. With -docs the
+// run writes docs/install.md, and with a Prometheus beside it (hack/prometheus)
+// docs/dashboards.md; with -rolling it is the story of story.roll.
 //
 // It owns the story, the images, the hub and the Macs. It asserts on what users
 // see: answers, conditions, events. It refuses to leave anything behind: a
@@ -29,20 +30,25 @@ import (
 	"metalfleet.dev/metalfleet/hack/cluster"
 )
 
-// limit of the whole story.
-const limit = 15 * time.Minute
+// limit of the whole story. In the other one a certificate of the authority's
+// old root lives for ten minutes.
+const limit, rollingLimit = 15 * time.Minute, 35 * time.Minute
 
 func main() {
 	o := options{}
 	flag.StringVar(&o.root, "root", ".", "folder of the module, with programs in bin")
 	flag.StringVar(&o.dir, "dir", filepath.Join(".cache", "e2e"), "folder of images and of what runs; logs stay there")
 	flag.StringVar(&o.python, "python", filepath.Join(".cache", "client", "bin", "python"), "interpreter with the official client (hack/client.sh)")
-	flag.StringVar(&o.docs, "docs", "", "folder docs, to write install.md and bench/install.json from the run (make docs-install)")
+	flag.StringVar(&o.docs, "docs", "", "folder docs, to write install.md, bench/install.json and dashboards from the run (make docs-install)")
 	flag.BoolVar(&o.rolling, "rolling", false, "tell the other story: everything is replaced under streams (make e2e-rolling)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the story takes longer than %s", limit))
+	most := limit
+	if o.rolling {
+		most = rollingLimit
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("the story takes longer than %s", most))
 	defer cancel()
 	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
@@ -91,6 +97,6 @@ func run(ctx context.Context, o options) error {
 		if o.docs == "" {
 			return nil
 		}
-		return s.way.write(o.docs)
+		return errors.Join(s.way.write(o.docs), s.publish())
 	})
 }

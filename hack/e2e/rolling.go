@@ -1,16 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"metalfleet.dev/metalfleet/hack/archive"
 	"metalfleet.dev/metalfleet/hack/fleet"
 )
 
@@ -24,6 +28,7 @@ const (
 // roll is the story of make e2e-rolling: whatever is replaced, no client sees a
 // failure or half an answer.
 func (s *story) roll(ctx context.Context) error {
+	s.values = []string{"operator.certificateLife=10m", "operator.authoritySpread=10s"} // the shortest that the operator takes
 	err := s.steps(ctx, []step{
 		{"a cluster", s.start},
 		{"helm install", s.install},
@@ -33,6 +38,8 @@ func (s *story) roll(ctx context.Context) error {
 		{"gateways are restarted", s.restart("gateway")},
 		{"operators are restarted", s.restart("operator")},
 		{"helm upgrade", s.upgrade},
+		{"the agents are upgraded", s.upgradeAgents},
+		{"the authority passes to another root", s.rotate},
 	})
 	if err != nil {
 		return err
@@ -91,25 +98,15 @@ func (s *story) seenFlow(ctx context.Context) (flow, error) {
 	return f, nil
 }
 
-// until waits for a state of the streams; a failed one ends the wait.
+// until waits for a state of the streams.
 func (s *story) until(ctx context.Context, what string, reached func(flow) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	defer cancel()
-	var bad error
-	err := fleet.Poll(ctx, time.Second, what, func(ctx context.Context) error {
+	return s.while(ctx, 3*time.Minute, what, func(ctx context.Context) error {
 		f, err := s.seenFlow(ctx)
-		if err != nil {
-			return err
+		if err == nil && !reached(f) {
+			err = fmt.Errorf("%+v", f)
 		}
-		if bad = f.judge(); bad != nil {
-			return nil
-		}
-		if !reached(f) {
-			return fmt.Errorf("%+v", f)
-		}
-		return nil
+		return err
 	})
-	return errors.Join(bad, err)
 }
 
 // through waits until every stream was begun anew after a change: each worker
@@ -143,6 +140,152 @@ func (s *story) upgrade(ctx context.Context) error {
 		return err
 	}
 	return s.through(ctx)
+}
+
+// nextVersion is what another build of the agent says it is.
+const nextVersion = "e2e-next"
+
+// upgradeAgents has every Mac run another build of the agent, as an
+// administrator orders it. Engines are the same processes afterwards.
+func (s *story) upgradeAgents(ctx context.Context) error {
+	before, err := s.allEngines()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.releases(), 0o755); err != nil {
+		return err
+	}
+	digest, err := archive.Pack(filepath.Join(s.releases(), "agent.tar.gz"), map[string]string{
+		"agent": filepath.Join(s.o.root, "bin", nextVersion, "agent"), "engine": filepath.Join(s.o.root, "bin", "engine"),
+	})
+	if err != nil {
+		return fmt.Errorf("%w; make e2e-rolling builds it", err)
+	}
+	if _, err := s.plugin(ctx, "upgrade-agents", "--version", nextVersion, "--url", s.hub.url+"/releases/agent.tar.gz", "--sha256", digest); err != nil {
+		return err
+	}
+	if err := s.while(ctx, 5*time.Minute, "every Mac runs the other agent", s.upgraded); err != nil {
+		return err
+	}
+	after, err := s.allEngines()
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(before, after) {
+		return fmt.Errorf("engines are the processes %v, were %v", after, before)
+	}
+	return s.through(ctx)
+}
+
+// upgraded says what is missing until the plugin says that nothing is.
+func (s *story) upgraded(ctx context.Context) error {
+	out, err := s.plugin(ctx, "upgrade-agents", "--status", "-o", "json")
+	if err != nil {
+		return err
+	}
+	var told struct {
+		Upgrade struct {
+			State, Message string
+			Macs           []struct{ Version string }
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &told); err != nil {
+		return fmt.Errorf("upgrade-agents --status printed %q: %w", out, err)
+	}
+	current := 0
+	for _, m := range told.Upgrade.Macs {
+		if m.Version == nextVersion {
+			current++
+		}
+	}
+	if told.Upgrade.State != "Done" || current != len(s.macs) {
+		return fmt.Errorf("%d Macs run it; %s: %s", current, told.Upgrade.State, told.Upgrade.Message)
+	}
+	return nil
+}
+
+func (s *story) allEngines() (pids []int, err error) {
+	for _, m := range s.macs {
+		of, err := m.engines()
+		if err == nil && len(of) == 0 {
+			err = fmt.Errorf("Mac %s has no engine", m.net.Name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, of...)
+	}
+	return pids, nil
+}
+
+func (s *story) plugin(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(s.o.root, "bin", "kubectl-metalfleet"), append(args, "--kubeconfig="+s.cluster.Kubeconfig)...)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("kubectl metalfleet %s: %w: %s", args[0], err, said.String())
+	}
+	return string(out), nil
+}
+
+// rotate asks for another root and waits until the old one is trusted no more,
+// which is when the last of its certificates has ended.
+func (s *story) rotate(ctx context.Context) error {
+	before, err := s.trusted(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := s.kubectl(ctx, "-n", namespace, "annotate", "secret", "metalfleet-ca", "metalfleet.dev/rotate=e2e"); err != nil {
+		return err
+	}
+	for _, stage := range []struct {
+		name string
+		most time.Duration
+	}{{"Retiring", 3 * time.Minute}, {"Settled", 20 * time.Minute}} {
+		err := s.while(ctx, stage.most, "the authority is "+stage.name, func(ctx context.Context) error {
+			told, err := s.kubectl(ctx, "-n", namespace, "get", "secret", "metalfleet-ca", "-o", `jsonpath={.metadata.annotations.metalfleet\.dev/rotation}`)
+			if err == nil && !strings.HasPrefix(told, stage.name+":") {
+				err = errors.New(told)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		s.say("the authority is %s", stage.name)
+		if err := s.through(ctx); err != nil {
+			return err
+		}
+	}
+	after, err := s.trusted(ctx)
+	if err == nil && (after == before || len(strings.Fields(after)) != len(s.macs)) {
+		err = fmt.Errorf("Macs trust the roots %q, before the rotation %q", after, before)
+	}
+	return err
+}
+
+// trusted are the roots that Macs say they trust.
+func (s *story) trusted(ctx context.Context) (string, error) {
+	return s.kubectl(ctx, "get", "mac", "-o", `jsonpath={range .items[*]}{.status.trustedRoots[*]} {end}`)
+}
+
+// while waits for ask's nil under the streams; a failed answer ends the wait.
+func (s *story) while(ctx context.Context, most time.Duration, what string, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	var bad error
+	err := fleet.Poll(ctx, time.Second, what, func(ctx context.Context) error {
+		f, err := s.seenFlow(ctx)
+		if err != nil {
+			return err
+		}
+		if bad = f.judge(); bad != nil {
+			return nil
+		}
+		return ask(ctx)
+	})
+	return errors.Join(bad, err)
 }
 
 // endLoad lets the streams end and judges all of them.

@@ -33,6 +33,10 @@ type story struct {
 	macs    []*mac
 	asked   int // Pods so far
 	way     record
+	values  []string // of the chart, beside those of every story
+
+	observer *observer // with -docs
+	relays   []*cluster.Relay
 }
 
 func (s *story) say(format string, a ...any) {
@@ -51,6 +55,7 @@ func (s *story) tell(ctx context.Context) error {
 		{"a cluster", s.start},
 		{"helm install", s.install},
 		{"two Macs join", s.join},
+		{"a Prometheus scrapes", s.observe},
 		{"a model from the hub", s.apply},
 		{"a Pod asks", s.pod},
 		{"top and why", s.look},
@@ -59,6 +64,7 @@ func (s *story) tell(ctx context.Context) error {
 		{"the link is back", s.mend},
 		{"an uninstall is refused", s.refused},
 		{"the model is deleted", s.remove},
+		{"dashboards are drawn", s.draw},
 		{"helm uninstall", s.uninstall},
 		{"installed again", s.again},
 	})
@@ -68,6 +74,9 @@ func (s *story) tell(ctx context.Context) error {
 func (s *story) steps(ctx context.Context, all []step) error {
 	for _, step := range all {
 		s.say("-- %s", step.name)
+		if err := s.observed(step.name); err != nil {
+			return err
+		}
 		if err := step.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
@@ -98,8 +107,11 @@ func (s *story) helm(ctx context.Context, args ...string) (string, error) {
 // install is what the README tells a user, with the images of this build.
 func (s *story) install(ctx context.Context) error {
 	s.way.begin()
-	_, err := s.helm(ctx, "install", "metalfleet", filepath.Join(s.o.root, "charts", "metalfleet"), "--create-namespace", "--wait", "--timeout", "3m",
-		"--set", "image.registry="+registry, "--set", "image.tag="+tag, "--set", "image.pullPolicy=Never", "--set", "gateway.drainSeconds=30")
+	args := []string{"install", "metalfleet", filepath.Join(s.o.root, "charts", "metalfleet"), "--create-namespace", "--wait", "--timeout", "3m"}
+	for _, v := range append([]string{"image.registry=" + registry, "image.tag=" + tag, "image.pullPolicy=Never", "gateway.drainSeconds=30"}, s.values...) {
+		args = append(args, "--set", v)
+	}
+	_, err := s.helm(ctx, args...)
 	if err == nil {
 		s.way.mark("`helm install --wait` returns: two operators and two gateways are ready", time.Now())
 	}
@@ -363,6 +375,10 @@ func (s *story) evidence() error {
 // end stops Macs and cluster.
 func (s *story) end() error {
 	var errs []error
+	s.observer.stop()
+	for _, r := range s.relays {
+		errs = append(errs, r.Close())
+	}
 	for _, m := range s.macs {
 		errs = append(errs, m.end())
 	}

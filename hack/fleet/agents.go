@@ -21,6 +21,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/identity/jointoken"
+	"metalfleet.dev/metalfleet/hack/process"
 )
 
 // tokenSeconds is how long the credentials of a fleet's programs are good for:
@@ -42,7 +43,7 @@ type Mac struct {
 type agent struct {
 	mac     Mac
 	state   string
-	program *program
+	program *process.Program
 }
 
 // joinAll makes the MacNodes, as an administrator may, has each Mac join with a
@@ -78,9 +79,9 @@ func (f *Fleet) join(ctx context.Context, m Mac) error {
 	if err != nil {
 		return err
 	}
-	a.program = newProgram("agent-"+m.Name, f.bin("agent"), f.LogDir(), f.agentFlags(a, port)...)
-	a.program.env = m.Env
-	if err := a.program.start(); err != nil {
+	a.program = process.New("agent-"+m.Name, f.bin("agent"), f.LogDir(), f.agentFlags(a, port)...)
+	a.program.Env = m.Env
+	if err := a.program.Start(); err != nil {
 		return err
 	}
 	f.agents[m.Name] = a
@@ -99,7 +100,7 @@ func (f *Fleet) joinToken(ctx context.Context, a *agent) error {
 		return err
 	}
 	token, _, err := jointoken.Mint(ctx, f.Client, jointoken.Options{Mac: a.mac.Name, Namespace: Namespace, Server: server, CA: ca})
-	if err := errors.Join(err, f.operator.failed()); err != nil {
+	if err := errors.Join(err, f.operator.Failed()); err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, f.bin("agent"), "join", "--token-file=-", "--state="+a.state)
@@ -119,7 +120,7 @@ func (f *Fleet) kubeconfigOf(ctx context.Context, account, path string) error {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
 	var died error
 	err := Poll(ctx, 20*time.Millisecond, "ServiceAccount "+account+" gives a token", func(ctx context.Context) error {
-		if died = f.operator.failed(); died != nil {
+		if died = f.operator.Failed(); died != nil {
 			return nil
 		}
 		sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: account}}
@@ -161,7 +162,7 @@ func (f *Fleet) WaitMacReady(ctx context.Context, name string) error {
 	a := f.agents[name]
 	var died error
 	err := Poll(ctx, 20*time.Millisecond, "Mac "+name+" is ready", func(ctx context.Context) error {
-		if died = a.program.failed(); died != nil {
+		if died = a.program.Failed(); died != nil {
 			return nil
 		}
 		node := &v1alpha1.MacNode{}
@@ -177,7 +178,7 @@ func (f *Fleet) WaitMacReady(ctx context.Context, name string) error {
 		return died
 	}
 	if err != nil {
-		return fmt.Errorf("%w; %s ends:\n%s", err, a.program.log, tail(a.program.log))
+		return fmt.Errorf("%w; %s ends:\n%s", err, a.program.Log, process.Tail(a.program.Log))
 	}
 	return nil
 }
@@ -188,7 +189,7 @@ func (f *Fleet) KillAgent(name string) error {
 	if err != nil {
 		return err
 	}
-	return a.program.kill()
+	return a.program.Kill()
 }
 
 // StopAgent ends a Mac's agent as its supervisor would; its engines live on.
@@ -197,7 +198,7 @@ func (f *Fleet) StopAgent(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return a.program.stop(ctx)
+	return a.program.Stop(ctx)
 }
 
 // StartAgent starts the agent of a Mac that joined before.
@@ -206,7 +207,7 @@ func (f *Fleet) StartAgent(name string) error {
 	if err != nil {
 		return err
 	}
-	return a.program.start()
+	return a.program.Start()
 }
 
 // MacEngines are the living engines of one Mac.
@@ -224,7 +225,7 @@ func (f *Fleet) SweepMac(hurry context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if pid := a.program.pid(); pid != 0 {
+	if pid := a.program.PID(); pid != 0 {
 		return fmt.Errorf("Mac %s: its agent runs as pid %d and would start engines again", name, pid)
 	}
 	return Sweep(hurry, a.state)

@@ -127,6 +127,10 @@ func (e Engine) signal(s syscall.Signal) error {
 	return nil
 }
 
+// graceful is how long an engine may take to end after SIGTERM before it is
+// killed: three times what the slowest was seen to take.
+const graceful = 10 * time.Second
+
 // Sweep ends every engine whose state lies below dir: with SIGTERM, and with
 // SIGKILL those that take too long or when hurry is done. No agent of that
 // folder may run, or it would start them again.

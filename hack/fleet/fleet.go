@@ -35,6 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/process"
 	"metalfleet.dev/metalfleet/hack/testenv"
 )
 
@@ -78,7 +79,7 @@ type Fleet struct {
 	agents  map[string]*agent
 	order   []string // names of the agents, as declared
 
-	operator, gateway             *program
+	operator, gateway             *process.Program
 	operatorHealth, gatewayHealth string // URLs
 
 	mu      sync.Mutex // guards stopped
@@ -177,13 +178,13 @@ func (f *Fleet) Stop(hurry context.Context) error {
 	if f.stopped || f.dir == "" {
 		return nil
 	}
-	var agents []*program
+	var agents []*process.Program
 	for _, name := range f.order {
 		agents = append(agents, f.agents[name].program)
 	}
 	errs := []error{
-		stopTogether(hurry, []*program{f.gateway, f.operator}),
-		stopTogether(hurry, agents),
+		process.StopTogether(hurry, []*process.Program{f.gateway, f.operator}),
+		process.StopTogether(hurry, agents),
 	}
 	if f.Env != nil {
 		errs = append(errs, f.Env.Stop())
@@ -226,24 +227,11 @@ func newClient(e *testenv.Env) (client.WithWatch, error) {
 }
 
 // waitHTTP waits until url answers with a 2xx, or its program ends.
-func (p *program) waitHTTP(ctx context.Context, url string) error {
+func waitHTTP(ctx context.Context, p *process.Program, url string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, Ready, fmt.Errorf("not within %s", Ready))
 	defer cancel()
 	httpClient := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	var died error
-	err := Poll(ctx, 20*time.Millisecond, p.name+" is ready", func(ctx context.Context) error {
-		if died = p.failed(); died != nil {
-			return nil
-		}
-		return get(ctx, httpClient, url)
-	})
-	if died != nil {
-		return died
-	}
-	if err != nil {
-		return fmt.Errorf("%w; %s ends:\n%s", err, p.log, tail(p.log))
-	}
-	return nil
+	return p.Ready(ctx, func(ctx context.Context) error { return get(ctx, httpClient, url) })
 }
 
 func get(ctx context.Context, c *http.Client, url string) error {
@@ -287,9 +275,9 @@ func (f *Fleet) createNamespace(ctx context.Context, name string) error {
 // Failed says which program has ended by itself, if one has. Programs that the
 // caller stopped count as well, so ask only while none should be down.
 func (f *Fleet) Failed() error {
-	errs := []error{f.operator.failed(), f.gateway.failed()}
+	errs := []error{f.operator.Failed(), f.gateway.Failed()}
 	for _, name := range f.order {
-		errs = append(errs, f.agents[name].program.failed())
+		errs = append(errs, f.agents[name].program.Failed())
 	}
 	return errors.Join(errs...)
 }

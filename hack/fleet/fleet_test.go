@@ -23,9 +23,6 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
-	case "fails":
-		os.Stderr.WriteString("no such flag\n")
-		os.Exit(3)
 	}
 	os.Stdout.WriteString("up\n")
 	time.Sleep(time.Minute) // the test ends it
@@ -106,44 +103,6 @@ func TestEnginesAreToldByProgramAndFolder(t *testing.T) {
 				t.Errorf("isEngine(%q) = %v", test.command, got)
 			}
 		})
-	}
-}
-
-func TestAProgramThatEndsByItselfIsNamedWithItsLog(t *testing.T) {
-	p := newProgram("operator", os.Args[0], t.TempDir())
-	p.env = []string{childVariable + "=fails"}
-	if err := p.start(); err != nil {
-		t.Fatal(err)
-	}
-	err := p.waitHTTP(t.Context(), "http://127.0.0.1:1/readyz")
-	if err == nil || !strings.Contains(err.Error(), "operator ended") || !strings.Contains(err.Error(), "no such flag") {
-		t.Errorf("error %v, want one that names program and log", err)
-	}
-}
-
-func TestAStubbornProgramIsKilledAtOnceInAHurry(t *testing.T) {
-	p := newProgram("agent", os.Args[0], t.TempDir())
-	p.env = []string{childVariable + "=stubborn"}
-	if err := p.start(); err != nil {
-		t.Fatal(err)
-	}
-	err := Poll(t.Context(), time.Millisecond, "it is up", func(context.Context) error {
-		if b, _ := os.ReadFile(p.log); string(b) != "up\n" {
-			return errors.New("not yet")
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	hurry, cancel := context.WithCancel(t.Context())
-	cancel() // the second Ctrl-C
-	began := time.Now()
-	if err := p.stop(hurry); err != nil {
-		t.Fatal(err)
-	}
-	if p.pid() != 0 || time.Since(began) > graceful/2 {
-		t.Errorf("pid %d after %s", p.pid(), time.Since(began))
 	}
 }
 

@@ -310,7 +310,7 @@ func (f *Fleet) AgentPID(name string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return a.program.pid(), nil
+	return a.program.PID(), nil
 }
 
 // SetAgentEnv gives a Mac's agent other variables, as "NAME=VALUE", from its
@@ -320,9 +320,7 @@ func (f *Fleet) SetAgentEnv(name string, env ...string) error {
 	if err != nil {
 		return err
 	}
-	a.program.mu.Lock()
-	defer a.program.mu.Unlock()
-	a.program.env = slices.Clone(env)
+	a.program.SetEnv(env...)
 	return nil
 }
 

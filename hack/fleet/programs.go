@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+
+	"metalfleet.dev/metalfleet/hack/process"
 )
 
 // Ports of operator and gateway on 127.0.0.1, chosen at the first start and
@@ -22,7 +24,7 @@ func (f *Fleet) startOperatorFirst(ctx context.Context) error {
 		return err
 	}
 	f.operatorHealth = fmt.Sprintf("http://127.0.0.1:%d/readyz", port)
-	f.operator = newProgram("operator", f.bin("operator"), f.LogDir(),
+	f.operator = process.New("operator", f.bin("operator"), f.LogDir(),
 		"--kubeconfig="+kubeconfig, "--namespace="+Namespace,
 		fmt.Sprintf("--health-bind-address=127.0.0.1:%d", port), "--metrics-bind-address=0")
 	return f.StartOperator(ctx)
@@ -30,17 +32,17 @@ func (f *Fleet) startOperatorFirst(ctx context.Context) error {
 
 // StartOperator starts it and waits until it is ready.
 func (f *Fleet) StartOperator(ctx context.Context) error {
-	if err := f.operator.start(); err != nil {
+	if err := f.operator.Start(); err != nil {
 		return err
 	}
-	return f.operator.waitHTTP(ctx, f.operatorHealth)
+	return waitHTTP(ctx, f.operator, f.operatorHealth)
 }
 
 // StopOperator ends it as a rollout of its Deployment would.
-func (f *Fleet) StopOperator(ctx context.Context) error { return f.operator.stop(ctx) }
+func (f *Fleet) StopOperator(ctx context.Context) error { return f.operator.Stop(ctx) }
 
 // KillOperator ends it with SIGKILL.
-func (f *Fleet) KillOperator() error { return f.operator.kill() }
+func (f *Fleet) KillOperator() error { return f.operator.Kill() }
 
 // startGatewayFirst starts the gateway with the rights that config/rbac gives
 // its ServiceAccount.
@@ -61,7 +63,7 @@ func (f *Fleet) startGatewayFirst(ctx context.Context) error {
 	}
 	f.URL = fmt.Sprintf("http://127.0.0.1:%d", p.serve)
 	f.gatewayHealth = fmt.Sprintf("http://127.0.0.1:%d/readyz", p.health)
-	f.gateway = newProgram("gateway", f.bin("gateway"), f.LogDir(),
+	f.gateway = process.New("gateway", f.bin("gateway"), f.LogDir(),
 		"--kubeconfig="+kubeconfig, "--namespace="+Namespace, "--api-keys-namespace="+f.options.KeysNamespace,
 		fmt.Sprintf("--listen=127.0.0.1:%d", p.serve), fmt.Sprintf("--health=127.0.0.1:%d", p.health),
 		"--drain-timeout=3s")
@@ -70,17 +72,17 @@ func (f *Fleet) startGatewayFirst(ctx context.Context) error {
 
 // StartGateway starts it and waits until it is ready.
 func (f *Fleet) StartGateway(ctx context.Context) error {
-	if err := f.gateway.start(); err != nil {
+	if err := f.gateway.Start(); err != nil {
 		return err
 	}
-	return f.gateway.waitHTTP(ctx, f.gatewayHealth)
+	return waitHTTP(ctx, f.gateway, f.gatewayHealth)
 }
 
 // StopGateway ends it as a rollout of its Deployment would.
-func (f *Fleet) StopGateway(ctx context.Context) error { return f.gateway.stop(ctx) }
+func (f *Fleet) StopGateway(ctx context.Context) error { return f.gateway.Stop(ctx) }
 
 // KillGateway ends it with SIGKILL.
-func (f *Fleet) KillGateway() error { return f.gateway.kill() }
+func (f *Fleet) KillGateway() error { return f.gateway.Kill() }
 
 // agentFlags are what every agent is started with.
 func (f *Fleet) agentFlags(a *agent, port int) []string {

@@ -1,11 +1,12 @@
 // Package image writes container images without a container engine: an OCI
-// archive of one layer, as `ctr images import` and `docker load` read it.
+// archive of one layer for each processor, as `ctr images import` and
+// `docker load` read it.
 //
 // It owns the archive's form. The same files give the same bytes: times are
 // zero, owners root, entries sorted. It refuses what is neither a file, a link
 // nor a folder, and two files at one path.
 //
-// Start reading at Write.
+// Start reading at Write; WriteIndex is the same for several processors.
 package image
 
 import (
@@ -15,6 +16,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -57,27 +59,97 @@ func Write(file string, i Image) error {
 	if err != nil {
 		return fmt.Errorf("image %s: %w", i.Name, err)
 	}
+	return replace(file, b)
+}
+
+// WriteIndex writes images of one name for several processors as one archive:
+// who loads it takes what fits.
+func WriteIndex(file string, images []Image) error {
+	b, err := indexArchive(images)
+	if err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	return replace(file, b)
+}
+
+func replace(file string, b []byte) error {
 	if err := os.WriteFile(file+".part", b, 0o644); err != nil {
-		return fmt.Errorf("image %s: %w", i.Name, err)
+		return fmt.Errorf("write image: %w", err)
 	}
 	return os.Rename(file+".part", file)
 }
 
+// blobs are the files of an archive, by their path inside.
+type blobs map[string][]byte
+
+func (b blobs) add(kind string, body []byte) descriptor {
+	sum := sha256.Sum256(body)
+	d := hex.EncodeToString(sum[:])
+	b["blobs/sha256/"+d] = body
+	return descriptor{MediaType: "application/vnd.oci.image." + kind, Digest: "sha256:" + d, Size: len(body)}
+}
+
+// name annotates what an archive offers, as container engines look for it.
+func (d descriptor) name(name, tag string) descriptor {
+	d.Annotations = map[string]string{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag}
+	return d
+}
+
 func archive(i Image) ([]byte, error) {
-	_, tag, ok := strings.Cut(path.Base(i.Name), ":")
-	if !ok {
-		return nil, fmt.Errorf("a name needs a tag, such as %s:1", i.Name)
-	}
-	layer, err := layerOf(i.Files, i.Skip)
+	tag, err := tagOf(i.Name)
 	if err != nil {
 		return nil, err
 	}
-	blobs := map[string][]byte{}
-	add := func(kind string, b []byte) descriptor {
-		sum := sha256.Sum256(b)
-		d := hex.EncodeToString(sum[:])
-		blobs["blobs/sha256/"+d] = b
-		return descriptor{MediaType: "application/vnd.oci.image." + kind, Digest: "sha256:" + d, Size: len(b)}
+	b := blobs{}
+	manifest, err := b.image(i)
+	if err != nil {
+		return nil, err
+	}
+	return b.tar(manifest.name(i.Name, tag))
+}
+
+func indexArchive(images []Image) ([]byte, error) {
+	if len(images) == 0 {
+		return nil, errors.New("an index needs an image")
+	}
+	name := images[0].Name
+	tag, err := tagOf(name)
+	if err != nil {
+		return nil, err
+	}
+	b := blobs{}
+	var manifests []descriptor
+	seen := map[string]bool{}
+	for _, i := range images {
+		if i.Name != name || i.Arch == "" || seen[i.Arch] {
+			return nil, fmt.Errorf("%s for %q is not another processor of %s", i.Name, i.Arch, name)
+		}
+		seen[i.Arch] = true
+		m, err := b.image(i)
+		if err != nil {
+			return nil, err
+		}
+		manifests = append(manifests, m)
+	}
+	index := b.add("index.v1+json", text(map[string]any{
+		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests,
+	}))
+	return b.tar(index.name(name, tag))
+}
+
+func tagOf(name string) (string, error) {
+	_, tag, ok := strings.Cut(path.Base(name), ":")
+	if !ok {
+		return "", fmt.Errorf("a name needs a tag, such as %s:1", name)
+	}
+	return tag, nil
+}
+
+// image adds one image and returns its manifest.
+func (b blobs) image(i Image) (descriptor, error) {
+	layer, err := layerOf(i.Files, i.Skip)
+	if err != nil {
+		return descriptor{}, err
 	}
 	user := i.User
 	if user == "" {
@@ -85,31 +157,34 @@ func archive(i Image) ([]byte, error) {
 	}
 	arch := cmp.Or(i.Arch, runtime.GOARCH)
 	platform := map[string]string{"architecture": arch, "os": "linux"}
-	l := add("layer.v1.tar", layer)
-	config := add("config.v1+json", text(map[string]any{
+	l := b.add("layer.v1.tar", layer)
+	config := b.add("config.v1+json", text(map[string]any{
 		"architecture": arch, "os": "linux",
 		"config": map[string]any{"Entrypoint": i.Entrypoint, "User": user, "Env": i.Env},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{l.Digest}},
 	}))
-	manifest := add("manifest.v1+json", text(map[string]any{
+	manifest := b.add("manifest.v1+json", text(map[string]any{
 		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config, "layers": []descriptor{l},
 	}))
 	manifest.Platform = platform
-	manifest.Annotations = map[string]string{"io.containerd.image.name": i.Name, "org.opencontainers.image.ref.name": tag}
-	blobs["oci-layout"] = []byte(`{"imageLayoutVersion":"1.0.0"}`)
-	blobs["index.json"] = text(map[string]any{"schemaVersion": 2, "manifests": []descriptor{manifest}})
+	return manifest, nil
+}
 
+// tar packs the blobs with what leads to them.
+func (b blobs) tar(top descriptor) ([]byte, error) {
+	b["oci-layout"] = []byte(`{"imageLayoutVersion":"1.0.0"}`)
+	b["index.json"] = text(map[string]any{"schemaVersion": 2, "manifests": []descriptor{top}})
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
-	for _, name := range slices.Sorted(maps.Keys(blobs)) {
-		if err := w.WriteHeader(&tar.Header{Name: name, Size: int64(len(blobs[name])), Mode: 0o644}); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(b)) {
+		if err := w.WriteHeader(&tar.Header{Name: name, Size: int64(len(b[name])), Mode: 0o644}); err != nil {
 			return nil, err
 		}
-		if _, err := w.Write(blobs[name]); err != nil {
+		if _, err := w.Write(b[name]); err != nil {
 			return nil, err
 		}
 	}
-	err = w.Close() // it writes the end, so the bytes are taken after it
+	err := w.Close() // it writes the end, so the bytes are taken after it
 	return out.Bytes(), err
 }
 

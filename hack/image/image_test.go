@@ -134,3 +134,44 @@ func TestAnImageOfWhatCannotBePackedIsRefused(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
+
+func TestAnIndexHoldsAnImageForEachProcessor(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(file, []byte("elf"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	of := func(name, arch string) Image {
+		return Image{Name: name, Arch: arch, Files: map[string]string{"/p": file}}
+	}
+	b, err := indexArchive([]Image{of("metalfleet.test/x:1", "amd64"), of("metalfleet.test/x:1", "arm64")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	blobs, _ := entries(t, b)
+	whole(t, b)
+	var top, index struct{ Manifests []descriptor }
+	if err := json.Unmarshal(blobs["index.json"], &top); err != nil || len(top.Manifests) != 1 ||
+		top.Manifests[0].MediaType != "application/vnd.oci.image.index.v1+json" || top.Manifests[0].Annotations["io.containerd.image.name"] != "metalfleet.test/x:1" {
+		t.Fatalf("top %s: %v", blobs["index.json"], err)
+	}
+	if err := json.Unmarshal(blobs["blobs/sha256/"+strings.TrimPrefix(top.Manifests[0].Digest, "sha256:")], &index); err != nil {
+		t.Fatal(err)
+	}
+	var arches []string
+	for _, m := range index.Manifests {
+		arches = append(arches, m.Platform["os"]+"/"+m.Platform["architecture"])
+		if m.Annotations != nil || blobs["blobs/sha256/"+strings.TrimPrefix(m.Digest, "sha256:")] == nil {
+			t.Errorf("manifest %+v", m)
+		}
+	}
+	if !slices.Equal(arches, []string{"linux/amd64", "linux/arm64"}) {
+		t.Errorf("it is for %q", arches)
+	}
+	for name, images := range map[string][]Image{
+		"none": nil, "two names": {of("a/x:1", "amd64"), of("a/y:1", "arm64")}, "one processor twice": {of("a/x:1", "amd64"), of("a/x:1", "amd64")}, "no tag": {of("a/x", "amd64")},
+	} {
+		if _, err := indexArchive(images); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}

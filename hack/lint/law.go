@@ -84,7 +84,7 @@ func pluginRooms() []room {
 // is below itself.
 func reconcilers() []room {
 	var rooms []room
-	for _, name := range []string{"modeldeployment", "modelreplica", "macnode", "placement", "autoscaler", "identity", "hubtoken", "fleet", "internal"} {
+	for _, name := range []string{"modeldeployment", "modelreplica", "macnode", "placement", "autoscaler", "identity", "hubtoken", "agentupgrade", "fleet", "internal"} {
 		path := "controllers/" + name
 		rooms = append(rooms, room{
 			path: path,
@@ -93,6 +93,11 @@ func reconcilers() []room {
 			why: "reconcilers never import one another: they meet in controllers/fleet and in conditions",
 		})
 	}
+	rooms = append(rooms, room{
+		path: "controllers/agentupgrade/turn", own: []string{"controllers/agentupgrade/turn/...", "api/..."},
+		kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/core/v1"},
+		why:  "agentupgrade/turn is pure: it reads a snapshot and speaks to nobody",
+	})
 	return append(rooms, room{
 		path: "controllers/placement/plan", own: []string{"controllers/placement/plan/...", "controllers/fleet", "api/...", "metal/footprint"},
 		kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/core/v1"},

@@ -20,8 +20,12 @@ def load(path):
     if not Path(path).is_dir():
         return None
     config = json.loads((Path(path) / "config.json").read_text())
-    if config["model_type"] == "mistral" or config["model_type"] == "llama" and "rope_parameters" in config:
-        return None  # mlx-lm's llama sees neither sliding_window nor rope_parameters
+    if config["model_type"] == "mistral" or config["model_type"] in ("gemma3_text", "llama", "qwen2", "qwen3_moe") and "rope_parameters" in config:
+        return None  # mlx-lm sees neither sliding_window nor rope_parameters in them
+    if config["model_type"] == "gemma3_text" and "float16" in (config.get("torch_dtype"), config.get("dtype")):
+        return None  # computed in float32: float16 does not hold what a Gemma adds up
+    if "num_experts" in config and "quantization" not in config:
+        return None  # on a processor MLX has dense experts in float32 alone
     model, _ = load_model(Path(path))
     return model
 

@@ -22,13 +22,15 @@ const (
 	testTimeout = "120s"
 	// killAfter is for test binaries that ignore their own limit.
 	killAfter = 150 * time.Second
-	// crdFolder and rbacFolder hold files that no compiler sees.
-	crdFolder  = "config/crd"
-	rbacFolder = "config/rbac"
+	// crdFolder, rbacFolder and macosFolder hold files that no compiler sees.
+	crdFolder   = "config/crd"
+	rbacFolder  = "config/rbac"
+	macosFolder = "config/macos"
 	// crdVariable and rbacVariable are what hack/testenv reads to take them from
-	// elsewhere: a glob, and a folder.
-	crdVariable  = "TESTENV_CRDS"
-	rbacVariable = "TESTENV_RBAC"
+	// elsewhere: a glob, and a folder; macosVariable, a folder, hack/macos reads.
+	crdVariable   = "TESTENV_CRDS"
+	rbacVariable  = "TESTENV_RBAC"
+	macosVariable = "MACOS_CONFIG"
 )
 
 var (
@@ -133,6 +135,9 @@ func (b *bench) change(dir string, e entry) (overlay string, env []string, err e
 	case rbacFolder:
 		copied, err := b.changeManifest(dir, e, text)
 		return "", []string{rbacVariable + "=" + copied}, err
+	case macosFolder:
+		copied, err := b.changeManifest(dir, e, text)
+		return "", []string{macosVariable + "=" + copied}, err
 	}
 	changed := filepath.Join(dir, "changed"+filepath.Ext(e.file))
 	if err := os.WriteFile(changed, []byte(text), 0o600); err != nil {
@@ -149,8 +154,8 @@ func (b *bench) change(dir string, e entry) (overlay string, env []string, err e
 	return overlay, env, os.WriteFile(overlay, j, 0o600)
 }
 
-// changeManifest copies the folder of a manifest with that one changed: tests
-// read it when they start their API server.
+// changeManifest copies the folder of a manifest or script with that one
+// changed: tests read it when they run.
 func (b *bench) changeManifest(dir string, e entry, text string) (string, error) {
 	copied := filepath.Join(dir, "manifests")
 	if err := os.CopyFS(copied, os.DirFS(filepath.Join(b.root, filepath.Dir(e.file)))); err != nil {
@@ -165,8 +170,8 @@ func (b *bench) compile(ctx context.Context, dir, pkg, overlay string) (string, 
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
-	cmd.Dir = b.root
+	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
+	cmd.Dir = filepath.Join(b.root, pkg) // where it lies: hack has modules of their own
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go test -c %s: %w\n%s", pkg, err, out)
 	}

@@ -34,12 +34,13 @@ type Program struct {
 	// Path and Args are its command line.
 	Path string
 	Args []string
-	// Env is beside our own environment.
+	// Env is beside our own environment. Once the program was started, SetEnv
+	// changes it.
 	Env []string
 	// Log is the file that its output is appended to.
 	Log string
 
-	mu    sync.Mutex // guards child
+	mu    sync.Mutex // guards child, and Env from the first start on
 	child *child
 }
 
@@ -54,6 +55,14 @@ type child struct {
 // New is a program whose log is NAME.log in a folder.
 func New(name, path, logDir string, args ...string) *Program {
 	return &Program{Name: name, Path: path, Args: args, Log: filepath.Join(logDir, name+".log")}
+}
+
+// SetEnv gives the program another environment beside ours from its next start
+// on.
+func (p *Program) SetEnv(env ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.Env = slices.Clone(env)
 }
 
 // Start launches the program with its output appended to its log.

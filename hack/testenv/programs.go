@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"path/filepath"
-	"time"
+
+	"metalfleet.dev/metalfleet/hack/process"
 )
 
 // keptControllers are those that tests and the quickstart see the work of:
@@ -18,27 +18,40 @@ const keptControllers = "namespace-controller,garbage-collector-controller,servi
 
 func (e *Env) etcdSocket() string { return "unix://" + filepath.Join(e.sockets, "etcd") }
 
+// launch starts a program whose log has its name.
+func (e *Env) launch(path string, args ...string) (*process.Program, error) {
+	p := process.New(filepath.Base(path), path, e.LogDir, args...)
+	return p, p.Start()
+}
+
+// ready waits a bounded time until the answer is nil.
+func ready(ctx context.Context, p *process.Program, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	return p.Ready(ctx, ask)
+}
+
 // startEtcd runs one member on a Unix socket: no port to collide on, and no
 // open database for other users of the machine.
 func (e *Env) startEtcd(ctx context.Context) error {
 	peers := "unix://" + filepath.Join(e.sockets, "peer")
-	p, err := launch(e.assets.etcd, e.LogDir, []string{
-		"--data-dir=" + filepath.Join(e.dir, "etcd"),
-		"--listen-client-urls=" + e.etcdSocket(), "--advertise-client-urls=" + e.etcdSocket(),
-		"--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers,
-		"--initial-cluster=default=" + peers,
+	p, err := e.launch(e.assets.etcd,
+		"--data-dir="+filepath.Join(e.dir, "etcd"),
+		"--listen-client-urls="+e.etcdSocket(), "--advertise-client-urls="+e.etcdSocket(),
+		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers,
+		"--initial-cluster=default="+peers,
 		// A throw-away database: speed before durability, and one member need
 		// not wait for an election.
 		"--unsafe-no-fsync", "--heartbeat-interval=20", "--election-timeout=200",
 		"--log-level=warn",
-	})
+	)
 	if err != nil {
 		return err
 	}
 	e.mu.Lock()
 	e.etcd = p
 	e.mu.Unlock()
-	return p.waitReady(ctx, func(ctx context.Context) error {
+	return ready(ctx, p, func(ctx context.Context) error {
 		var d net.Dialer
 		c, err := d.DialContext(ctx, "unix", filepath.Join(e.sockets, "etcd"))
 		if err != nil {
@@ -70,12 +83,12 @@ func (e *Env) startControllers() error {
 		return err
 	}
 	f := e.pki.File
-	p, err := launch(e.assets.controllers, e.LogDir, []string{
-		"--kubeconfig=" + kubeconfig, "--controllers=" + keptControllers,
+	p, err := e.launch(e.assets.controllers,
+		"--kubeconfig="+kubeconfig, "--controllers="+keptControllers,
 		"--leader-elect=false", "--secure-port=0", "--controller-start-interval=0s",
-		"--service-account-private-key-file=" + f("sa.key"), "--root-ca-file=" + f("ca.crt"),
+		"--service-account-private-key-file="+f("sa.key"), "--root-ca-file="+f("ca.crt"),
 		"--kube-api-qps=200", "--kube-api-burst=400",
-	})
+	)
 	if err != nil {
 		return err
 	}
@@ -102,35 +115,4 @@ func freePort() (int, error) {
 		return port, nil
 	}
 	return 0, fmt.Errorf("no free port on 127.0.0.1 between %d and %d", first, first+count)
-}
-
-// poll asks until the answer is nil, the process has ended or the time is up.
-func (p *process) waitReady(ctx context.Context, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	tick := time.NewTicker(25 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := ask(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-p.done:
-			return fmt.Errorf("%s ended before it was ready: %w; its log ends:\n%s", p.name, p.err, tail(p.log))
-		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w (last answer: %w); its log ends:\n%s", p.name, ctx.Err(), err, tail(p.log))
-		case <-tick.C:
-		}
-	}
-}
-
-// tail is the end of a log file, for an error that has to say why.
-func tail(path string) string {
-	const most = 2000
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	return string(b[max(0, len(b)-most):])
 }

@@ -36,6 +36,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"metalfleet.dev/metalfleet/hack/pki"
+	"metalfleet.dev/metalfleet/hack/process"
 )
 
 // readyTimeout bounds each wait for a program to answer: three times what a
@@ -77,9 +78,9 @@ type Env struct {
 	port    int
 
 	mu          sync.Mutex // guards the processes below
-	etcd        *process
-	apiserver   *process
-	controllers *process
+	etcd        *process.Program
+	apiserver   *process.Program
+	controllers *process.Program
 }
 
 // Start brings the control plane up and returns when the API server is ready
@@ -210,9 +211,9 @@ func (e *Env) PIDs() map[string]int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	pids := map[string]int{}
-	for _, p := range []*process{e.etcd, e.apiserver, e.controllers} {
-		if p != nil && !p.ended() {
-			pids[p.name] = p.pid
+	for _, p := range []*process.Program{e.etcd, e.apiserver, e.controllers} {
+		if pid := p.PID(); pid != 0 {
+			pids[p.Name] = pid
 		}
 	}
 	return pids
@@ -223,10 +224,10 @@ func (e *Env) PIDs() map[string]int {
 func (e *Env) StartAPIServer(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.apiserver != nil && !e.apiserver.ended() {
+	if e.apiserver.PID() != 0 {
 		return errors.New("start API server: one is running")
 	}
-	p, err := launch(e.assets.apiserver, e.LogDir, e.apiserverFlags())
+	p, err := e.launch(e.assets.apiserver, e.apiserverFlags()...)
 	if err != nil {
 		return err
 	}
@@ -235,12 +236,12 @@ func (e *Env) StartAPIServer(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("client: %w", err)
 	}
-	err = p.waitReady(ctx, func(ctx context.Context) error {
+	err = ready(ctx, p, func(ctx context.Context) error {
 		_, err := clients.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 		return err
 	})
 	if err != nil {
-		return errors.Join(err, p.stop())
+		return errors.Join(err, p.Stop(ctx))
 	}
 	return nil
 }
@@ -250,7 +251,7 @@ func (e *Env) StartAPIServer(ctx context.Context) error {
 func (e *Env) StopAPIServer() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.apiserver.stop()
+	return e.apiserver.Stop(context.Background())
 }
 
 // Stop ends every process it started, by its id, waits for their end, and
@@ -260,7 +261,8 @@ func (e *Env) Stop() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	// Clients first, so that nobody logs the absence of its server.
-	errs := []error{e.controllers.stop(), e.apiserver.stop(), e.etcd.stop()}
+	patient := context.Background()
+	errs := []error{e.controllers.Stop(patient), e.apiserver.Stop(patient), e.etcd.Stop(patient)}
 	for _, dir := range e.scratch {
 		errs = append(errs, os.RemoveAll(dir))
 	}

@@ -83,6 +83,9 @@ func Cases() []Case {
 		c.Config.Window = 16
 		out = append(out, c)
 	}
+	out = append(out, newerCases(Qwen2)...) // behind the others, whose seeds stay
+	out = append(append(out, newerCases(Qwen3MoE)...), expertCases()...)
+	out = append(append(out, newerCases(Gemma3)...), windowCases()...)
 	for i := range out {
 		out[i].Config.Seed = uint64(i + 1)
 	}
@@ -96,25 +99,99 @@ func caseConfig(family Family, special string) Config {
 		Name: string(family) + " " + special, Family: family, Layers: 2, Hidden: 128, FeedForward: 256, QueryHeads: 8, KVHeads: 2, HeadSize: 32,
 		Context: 512, Vocabulary: 448, NormEps: 1e-5, Theta: 10000, NormSpread: 0.5,
 	}
-	if family == Qwen3 {
+	switch family {
+	case Qwen2:
+		c.QueryHeads, c.NormEps, c.Theta = 4, 1e-6, 1e6 // a head is hidden width by heads
+	case Qwen3:
 		c.NormEps, c.Theta = 1e-6, 1e6
+	case Gemma3:
+		c.Layers, c.Window, c.Pattern = 3, 16, 3
+		c.NormEps, c.Theta = 1e-6, 1e6
+	case Qwen3MoE:
+		c.NormEps, c.Theta = 1e-6, 1e6
+		c.Experts = Experts{Count: 8, PerToken: 3, FeedForward: 128}
 	}
 	return c
 }
 
-func fileCases(family Family) []Case {
-	named := func(special string, t weights.Type) Case {
-		c := caseConfig(family, "GGUF "+special)
-		c.Type = t
-		return Case{Name: string(family) + "/gguf " + special, Config: c}
-	}
+// newerCases are fewer: what a format is does not depend on the family, and the
+// first two families have them all.
+func newerCases(family Family) []Case {
 	var out []Case
-	for i, t := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
-		c := named(t.String(), t)
+	for i, t := range []weights.Type{weights.F32, weights.F16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
+		c := fileCase(family, t.String(), t)
 		c.Config.Untied = i%2 == 1
 		out = append(out, c)
 	}
-	linear, factors := named("linear rope", weights.F32), named("rope factors", weights.Q8_0)
+	untied := folderCase(family, "float16 untied", quant.DenseOf(quant.Float16))
+	untied.Config.Untied = true
+	sharded := folderCase(family, "bfloat16 sharded", quant.DenseOf(quant.BFloat16))
+	sharded.Layout.ShardBytes, sharded.Layout.Modern = 200_000, true
+	out = append(out, folderCase(family, "float32", quant.DenseOf(quant.Float32)), untied, sharded)
+	for _, f := range []quant.Format{quant.AffineOf(4, 64, quant.BFloat16), quant.AffineOf(8, 32, quant.Float16), quant.AffineOf(3, 128, quant.Float32)} {
+		out = append(out, folderCase(family, fmt.Sprintf("%d bits by %d %v", f.Bits, f.Group, f.Type), f))
+	}
+	mixed := folderCase(family, "mixed by path", quant.AffineOf(4, 64, quant.BFloat16))
+	mixed.Config.Untied = true
+	mixed.Layout.Overrides = map[string]quant.Format{
+		"model.embed_tokens":              quant.AffineOf(8, 32, quant.BFloat16),
+		"model.layers.0.self_attn.v_proj": quant.AffineOf(6, 64, quant.BFloat16),
+		"model.layers.1.self_attn.q_proj": quant.DenseOf(quant.BFloat16),
+	}
+	return append(out, mixed)
+}
+
+// expertCases are mixtures in some layers alone, shares that add up to less than
+// one, every expert chosen or one, and experts in other bits than the rest.
+func expertCases() []Case {
+	f32, packed := quant.DenseOf(quant.Float32), quant.AffineOf(4, 64, quant.BFloat16)
+	step := folderCase(Qwen3MoE, "float32 every second layer", f32)
+	step.Config.Layers, step.Config.Experts.Step, step.Config.Experts.Unnormalized = 4, 2, true
+	dense := folderCase(Qwen3MoE, "4 bits by 64 bfloat16 dense first layer", packed)
+	dense.Config.Layers, dense.Config.Experts.Dense = 3, []int{0}
+	one := folderCase(Qwen3MoE, "float32 one of two", f32)
+	one.Config.Experts.Count, one.Config.Experts.PerToken, one.Config.Experts.Unnormalized = 2, 1, true
+	all := folderCase(Qwen3MoE, "6 bits by 32 float16 all of five", quant.AffineOf(6, 32, quant.Float16))
+	all.Config.Experts.Count, all.Config.Experts.PerToken, all.Config.Untied = 5, 5, true
+	router := folderCase(Qwen3MoE, "router in 8 bits", packed)
+	router.Layout.Overrides = map[string]quant.Format{
+		"model.layers.0.mlp.gate": quant.AffineOf(8, 64, quant.BFloat16), "model.layers.1.mlp.gate": quant.AffineOf(8, 64, quant.BFloat16),
+		"model.layers.1.mlp.switch_mlp.down_proj": quant.AffineOf(6, 32, quant.BFloat16),
+	}
+	return []Case{step, dense, one, all, router}
+}
+
+// windowCases are Gemmas whose numbers are not those that readers take where a
+// file is silent.
+func windowCases() []Case {
+	f32 := quant.DenseOf(quant.Float32)
+	scaled := folderCase(Gemma3, "float32 scaled", f32)
+	scaled.Config.Theta, scaled.Config.LocalTheta, scaled.Config.QueryScalar, scaled.Config.Scaling = 5e5, 2e4, 24, Scaling{Kind: "linear", Factor: 8}
+	modern := folderCase(Gemma3, "bfloat16 layer types", quant.DenseOf(quant.BFloat16))
+	modern.Config.Theta, modern.Config.LocalTheta, modern.Config.Scaling, modern.Layout.Modern = 5e5, 2e4, Scaling{Kind: "linear", Factor: 4}, true
+	modern.Config.Layers, modern.Config.Pattern, modern.Config.Window = 4, 2, 7
+	usual := folderCase(Gemma3, "4 bits by 32 bfloat16 six layers", quant.AffineOf(4, 32, quant.BFloat16))
+	usual.Config.Layers, usual.Config.Pattern = 6, 0
+	file := fileCase(Gemma3, "linear rope", weights.F32)
+	file.Config.Scaling, file.Config.LocalTheta, file.Config.Window = Scaling{Kind: "linear", Factor: 4}, 2e4, 9
+	return []Case{scaled, modern, usual, file}
+}
+
+// fileCase is a GGUF file.
+func fileCase(family Family, special string, t weights.Type) Case {
+	c := caseConfig(family, "GGUF "+special)
+	c.Type = t
+	return Case{Name: string(family) + "/gguf " + special, Config: c}
+}
+
+func fileCases(family Family) []Case {
+	var out []Case
+	for i, t := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
+		c := fileCase(family, t.String(), t)
+		c.Config.Untied = i%2 == 1
+		out = append(out, c)
+	}
+	linear, factors := fileCase(family, "linear rope", weights.F32), fileCase(family, "rope factors", weights.Q8_0)
 	linear.Config.Scaling = Scaling{Kind: "linear", Factor: 4}
 	factors.Config.RopeFactors = true
 	return append(out, linear, factors)

@@ -53,6 +53,9 @@ func WriteFolder(dir string, c Config, l Layout) error {
 	}
 	var parts []part
 	for _, t := range c.tensors() {
+		if c.Family == Gemma3 && t.norm {
+			t.values.mean--
+		}
 		p, err := t.parts(l.of(t), c.Seed)
 		if err != nil {
 			return err
@@ -119,7 +122,7 @@ type config struct {
 	Layers        int            `json:"num_hidden_layers"`
 	QueryHeads    int            `json:"num_attention_heads"`
 	KVHeads       int            `json:"num_key_value_heads"`
-	HeadSize      int            `json:"head_dim"`
+	HeadSize      int            `json:"head_dim,omitempty"`
 	Vocabulary    int            `json:"vocab_size"`
 	Context       int            `json:"max_position_embeddings"`
 	NormEps       float64        `json:"rms_norm_eps"`
@@ -127,9 +130,20 @@ type config struct {
 	Scaling       *Scaling       `json:"rope_scaling,omitempty"`
 	Rope          map[string]any `json:"rope_parameters,omitempty"`
 	Window        *int           `json:"sliding_window,omitempty"`
+	Experts       int            `json:"num_experts,omitempty"`
+	PerToken      int            `json:"num_experts_per_tok,omitempty"`
+	ExpertInner   int            `json:"moe_intermediate_size,omitempty"`
+	Normalized    *bool          `json:"norm_topk_prob,omitempty"`
+	SparseStep    int            `json:"decoder_sparse_step,omitempty"`
+	DenseLayers   *[]int         `json:"mlp_only_layers,omitempty"`
 	Tied          bool           `json:"tie_word_embeddings"`
-	Activation    string         `json:"hidden_act"`
-	AttentionBias bool           `json:"attention_bias"`
+	Activation    string         `json:"hidden_act,omitempty"`
+	Gated         string         `json:"hidden_activation,omitempty"`
+	QueryScalar   int            `json:"query_pre_attn_scalar,omitempty"`
+	LocalTheta    float64        `json:"rope_local_base_freq,omitempty"`
+	Pattern       int            `json:"sliding_window_pattern,omitempty"`
+	LayerTypes    []string       `json:"layer_types,omitempty"`
+	AttentionBias *bool          `json:"attention_bias,omitempty"`
 	TorchDType    string         `json:"torch_dtype,omitempty"`
 	DType         string         `json:"dtype,omitempty"`
 	BOS           int            `json:"bos_token_id"`
@@ -138,20 +152,33 @@ type config struct {
 }
 
 func (c Config) config(l Layout) config {
-	class := map[Family]string{Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen3: "Qwen3ForCausalLM"}[c.Family]
+	class := map[Family]string{Gemma3: "Gemma3ForCausalLM", Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM", Qwen3MoE: "Qwen3MoeForCausalLM"}[c.Family]
 	out := config{
 		Architectures: []string{class}, ModelType: c.Family,
 		Hidden: c.Hidden, Intermediate: c.FeedForward, Layers: c.Layers, QueryHeads: c.QueryHeads, KVHeads: c.KVHeads, HeadSize: c.HeadSize,
 		Vocabulary: c.Vocabulary, Context: c.Context, NormEps: c.NormEps,
 		Tied: !c.Untied, Activation: "silu", BOS: 1, EOS: c.endOfTurn(),
 	}
+	if c.Family == Qwen2 { // which says neither
+		out.HeadSize = 0
+	} else {
+		out.AttentionBias = new(bool)
+	}
 	if l.Modern {
 		out.DType, out.Rope = l.Matrices.Type.String(), c.Scaling.parameters(c.Theta)
 	} else if out.TorchDType, out.Theta = l.Matrices.Type.String(), c.Theta; c.Scaling.Kind != "" {
 		out.Scaling = &c.Scaling
 	}
+	if x := c.Experts; x.Count > 0 {
+		normalized, dense := !x.Unnormalized, append([]int{}, x.Dense...)
+		out.Experts, out.PerToken, out.ExpertInner, out.SparseStep = x.Count, x.PerToken, x.FeedForward, max(1, x.Step)
+		out.Normalized, out.DenseLayers = &normalized, &dense
+	}
 	if c.Window > 0 {
 		out.Window = &c.Window
+	}
+	if c.Family == Gemma3 {
+		out.gemma(c, l)
 	}
 	if l.Matrices.Quantized() {
 		out.Quantization = affineWords(l.Matrices)
@@ -164,6 +191,23 @@ func (c Config) config(l Layout) config {
 		}
 	}
 	return out
+}
+
+// gemma says what a Gemma has beside others.
+func (out *config) gemma(c Config, l Layout) {
+	out.Activation, out.Gated, out.QueryScalar = "", "gelu_pytorch_tanh", c.QueryScalar
+	if !l.Modern {
+		out.LocalTheta, out.Pattern = c.LocalTheta, c.Pattern
+		return
+	}
+	out.Rope = map[string]any{"full_attention": c.Scaling.parameters(c.Theta), "sliding_attention": Scaling{}.parameters(c.LocalTheta)}
+	for i := range c.Layers {
+		kind := "sliding_attention"
+		if (i+1)%c.Pattern == 0 {
+			kind = "full_attention"
+		}
+		out.LayerTypes = append(out.LayerTypes, kind)
+	}
 }
 
 // parameters are rope_parameters.
@@ -217,7 +261,7 @@ func (c Config) tokenizer(v *vocabulary) map[string]any {
 	}
 	split := []any{map[string]any{"type": "Digits", "individual_digits": true}, byteLevel(true)}
 	var normalizer any
-	if c.Family == Qwen3 {
+	if c.Family.qwen() {
 		normalizer = map[string]any{"type": "NFC"}
 		split = []any{map[string]any{"type": "Split", "pattern": map[string]any{"Regex": qwenSplit}, "behavior": "Isolated", "invert": false}, byteLevel(false)}
 	}

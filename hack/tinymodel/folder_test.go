@@ -106,6 +106,11 @@ func TestWhatCannotBeWrittenIsRefused(t *testing.T) {
 	}{
 		"a family nobody knows":        {func(c *tinymodel.Config) { c.Family = "gpt2" }, quant.DenseOf(quant.Float32)},
 		"a window in a Llama":          {func(c *tinymodel.Config) { c.Window = 8 }, quant.DenseOf(quant.Float32)},
+		"experts in a Llama":           {func(c *tinymodel.Config) { c.Experts.Count = 2 }, quant.DenseOf(quant.Float32)},
+		"a mixture of nothing":         {func(c *tinymodel.Config) { c.Family = tinymodel.Qwen3MoE }, quant.DenseOf(quant.Float32)},
+		"a Gemma of no window":         {func(c *tinymodel.Config) { c.Family = tinymodel.Gemma3 }, quant.DenseOf(quant.Float32)},
+		"a pattern in a Llama":         {func(c *tinymodel.Config) { c.Pattern = 2 }, quant.DenseOf(quant.Float32)},
+		"a Qwen2 of wide heads":        {func(c *tinymodel.Config) { c.Family, c.HeadSize = tinymodel.Qwen2, 32 }, quant.DenseOf(quant.Float32)},
 		"factors that GGUF alone has":  {func(c *tinymodel.Config) { c.RopeFactors = true }, quant.DenseOf(quant.Float32)},
 		"a format that GGUF alone has": {func(*tinymodel.Config) {}, quant.SymmetricOf(4, 32, quant.Float16)},
 		"groups wider than rows":       {func(*tinymodel.Config) {}, quant.AffineOf(4, 128, quant.Float16)},
@@ -116,10 +121,18 @@ func TestWhatCannotBeWrittenIsRefused(t *testing.T) {
 			t.Errorf("%s was written", name)
 		}
 	}
-	mistral := tinymodel.Default()
-	mistral.Family, mistral.Window = tinymodel.Mistral, 8
-	if err := tinymodel.Write(filepath.Join(t.TempDir(), "x.gguf"), mistral); err == nil {
-		t.Error("a window was written as GGUF")
+	for name, change := range map[string]func(*tinymodel.Config){
+		"a window of a Mistral": func(c *tinymodel.Config) { c.Family, c.Window = tinymodel.Mistral, 8 },
+		"a query scalar":        func(c *tinymodel.Config) { c.Family, c.Window, c.QueryScalar = tinymodel.Gemma3, 8, 24 },
+		"a dense layer of a mixture": func(c *tinymodel.Config) {
+			c.Family, c.Experts = tinymodel.Qwen3MoE, tinymodel.Experts{Count: 2, PerToken: 1, FeedForward: 32, Dense: []int{0}}
+		},
+	} {
+		c := tinymodel.Default()
+		change(&c)
+		if err := tinymodel.Write(filepath.Join(t.TempDir(), "x.gguf"), c); err == nil {
+			t.Errorf("%s was written as GGUF", name)
+		}
 	}
 }
 
@@ -128,13 +141,18 @@ func TestShapesHaveTheSizesOfTheirNames(t *testing.T) {
 		weights, off float64
 	}{
 		"qwen3-0.6b": {0.596e9, 0.01}, "qwen3-8b": {8.19e9, 0.01}, "llama-4gb": {4e9 * 8 / 4.5, 0.02},
+		"qwen3-30b-a3b": {30.5e9, 0.01}, "gemma3-1b": {1e9, 0.01},
 	} {
 		c, err := tinymodel.Shape(name, 4.5)
 		if err != nil {
 			t.Fatal(err)
 		}
 		q, kv := c.QueryHeads*c.HeadSize, c.KVHeads*c.HeadSize
-		n := float64(c.Layers*c.Hidden*(2*q+2*kv+3*c.FeedForward) + c.Vocabulary*c.Hidden)
+		inner := c.FeedForward
+		if x := c.Experts; x.Count > 0 {
+			inner = x.Count * x.FeedForward
+		}
+		n := float64(c.Layers*c.Hidden*(2*q+2*kv+3*inner) + c.Vocabulary*c.Hidden)
 		if c.Untied {
 			n += float64(c.Vocabulary * c.Hidden)
 		}
@@ -142,7 +160,7 @@ func TestShapesHaveTheSizesOfTheirNames(t *testing.T) {
 			t.Errorf("%s has %.3g weights, want %.3g", name, n, want.weights)
 		}
 	}
-	if _, err := tinymodel.Shape("qwen3", 4); err == nil || !strings.Contains(err.Error(), "llama-4gb, qwen3-0.6b, qwen3-8b, tiny") {
+	if _, err := tinymodel.Shape("qwen3", 4); err == nil || !strings.Contains(err.Error(), "gemma3-1b, llama-4gb, qwen3-0.6b, qwen3-30b-a3b, qwen3-8b, tiny") {
 		t.Errorf("error %v, want one that lists the shapes", err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
+	"strings"
 
 	"metalfleet.dev/metalfleet/metal/float16"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -66,9 +68,9 @@ func (h *header) bytes(tensors []block) []byte {
 	offset := int64(0)
 	for _, t := range tensors {
 		out.str(t.name)
-		dims := []uint64{uint64(t.cols)}
-		if t.rows > 0 {
-			dims = append(dims, uint64(t.rows))
+		var dims []uint64
+		for _, d := range slices.Backward(t.shape(t.cols)) {
+			dims = append(dims, uint64(d))
 		}
 		out.put(uint32(len(dims)))
 		out.put(dims)
@@ -86,8 +88,14 @@ func (c Config) metadata(h *header, v *vocabulary) error {
 	if c.Family == Mistral || c.Scaling.Kind != "" && c.Scaling.Kind != "linear" {
 		return errors.New("tiny model: a GGUF file knows linear scaling and RopeFactors, and no window")
 	}
-	family, pre := string(c.Family), "smollm"
-	if c.Family == Qwen3 {
+	if x := c.Experts; x.Unnormalized || x.Step > 1 || len(x.Dense) > 0 {
+		return errors.New("tiny model: a GGUF file has experts in every layer, of shares that add up to one")
+	}
+	if c.Family == Gemma3 && c.QueryScalar != c.HeadSize {
+		return errors.New("tiny model: a GGUF file divides scores by the root of the head size")
+	}
+	family, pre := strings.ReplaceAll(strings.TrimSuffix(string(c.Family), "_text"), "_", ""), "smollm"
+	if c.Family.qwen() {
 		pre = "qwen2"
 	}
 	h.text("general.architecture", family)
@@ -103,6 +111,16 @@ func (c Config) metadata(h *header, v *vocabulary) error {
 		{"attention.value_length", c.HeadSize}, {"rope.dimension_count", c.HeadSize}, {"vocab_size", c.Vocabulary},
 	} {
 		h.number(family+"."+kv.key, uint32(kv.v))
+	}
+	if x := c.Experts; x.Count > 0 {
+		h.number(family+".expert_count", uint32(x.Count))
+		h.number(family+".expert_used_count", uint32(x.PerToken))
+		h.number(family+".expert_feed_forward_length", uint32(x.FeedForward))
+	}
+	if c.Family == Gemma3 {
+		h.number(family+".attention.sliding_window", uint32(c.Window))
+		h.number(family+".attention.sliding_window_pattern", uint32(c.Pattern))
+		h.float(family+".rope.freq_base_swa", float32(c.LocalTheta))
 	}
 	h.float(family+".rope.freq_base", float32(c.Theta))
 	h.float(family+".attention.layer_norm_rms_epsilon", float32(c.NormEps))
@@ -133,8 +151,8 @@ type block struct {
 
 // block says how a tensor is stored: vectors as F32, matrices in c.Type.
 func (t tensor) block(c Config) (block, error) {
-	b := block{tensor: t, name: t.gguf + ".weight", kind: c.Type}
-	if t.rows == 0 {
+	b := block{tensor: t, name: t.gguf + t.suffix(), kind: c.Type}
+	if t.rows == 0 || strings.HasSuffix(t.gguf, "ffn_gate_inp") { // as llama.cpp writes routers
 		b.kind = weights.F32
 	}
 	if _, ok := b.kind.RowBytes(int64(t.cols)); !ok {
@@ -148,7 +166,7 @@ func (b block) rowBytes() int {
 	return int(n)
 }
 
-func (b block) bytes() int64   { return int64(b.rowBytes()) * int64(max(1, b.rows)) }
+func (b block) bytes() int64   { return int64(b.rowBytes()) * int64(max(1, b.all())) }
 func (b block) padding() int64 { return (alignment - b.bytes()%alignment) % alignment }
 
 // write streams the data.
@@ -162,7 +180,7 @@ func (b block) write(w io.Writer, seed uint64) error {
 		}
 		fill = b.values.floats(f.Type, &rng)
 	}
-	err := stream(w, max(1, b.rows), b.rowBytes(), b.silent, fill)
+	err := stream(w, max(1, b.all()), b.rowBytes(), b.silent, fill)
 	if err != nil {
 		return err
 	}

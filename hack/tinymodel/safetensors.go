@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"metalfleet.dev/metalfleet/metal/quant"
 )
@@ -42,25 +43,36 @@ func (t tensor) parts(f quant.Format, seed uint64) ([]part, error) {
 		return nil, fmt.Errorf("tiny model: %s of %d columns cannot be %v", t.path, t.cols, f)
 	}
 	if f.Mode == quant.Dense {
-		return []part{t.dense(f.Type, sizes.Raw, seed)}, nil
+		return t.dense(f.Type, sizes.Raw, seed), nil
 	}
 	groups, words := t.cols/f.Group, t.cols*f.Bits/32
 	name := t.path + ".weight"
 	return []part{
-		{name: name, dtype: "U32", shape: []int{t.rows, words}, rows: t.rows, rowBytes: sizes.Raw, write: func(w io.Writer) error {
+		{name: name, dtype: "U32", shape: t.shape(words), rows: t.all(), rowBytes: sizes.Raw, write: func(w io.Writer) error {
 			rng := newRandom(seed, name)
-			return stream(w, t.rows, sizes.Raw, t.silent, rng.words)
+			return stream(w, t.all(), sizes.Raw, t.silent, rng.words)
 		}},
 		t.scales(f, ".scales", groups, sizes.Scales, seed),
 		t.scales(f, ".biases", groups, sizes.Biases, seed),
 	}, nil
 }
 
-func (t tensor) dense(kind quant.Type, rowBytes int, seed uint64) part {
-	p := part{name: t.path + ".weight", dtype: dtypeName(kind), shape: []int{t.rows, t.cols}, rows: t.rows, rowBytes: rowBytes}
-	if t.rows == 0 {
-		p.shape, p.rows = []int{t.cols}, 1
+// dense is one part, or one for each expert, as Hugging Face's folders have them.
+func (t tensor) dense(kind quant.Type, rowBytes int, seed uint64) []part {
+	if t.stack == 0 {
+		return []part{t.floats(kind, rowBytes, seed)}
 	}
+	var out []part
+	for i := range t.stack {
+		one := t
+		one.stack, one.path = 0, strings.Replace(t.path, ".switch_mlp.", fmt.Sprintf(".experts.%d.", i), 1)
+		out = append(out, one.floats(kind, rowBytes, seed))
+	}
+	return out
+}
+
+func (t tensor) floats(kind quant.Type, rowBytes int, seed uint64) part {
+	p := part{name: t.path + t.suffix(), dtype: dtypeName(kind), shape: t.shape(t.cols), rows: max(1, t.rows), rowBytes: rowBytes}
 	name, rows := p.name, p.rows
 	p.write = func(w io.Writer) error {
 		rng := newRandom(seed, name)
@@ -84,10 +96,10 @@ func (t tensor) scales(f quant.Format, suffix string, groups, rowBytes int, seed
 		f.Type.Put(table, i, float32(v))
 	}
 	return part{
-		name: t.path + suffix, dtype: dtypeName(f.Type), shape: []int{t.rows, groups}, rows: t.rows, rowBytes: rowBytes,
+		name: t.path + suffix, dtype: dtypeName(f.Type), shape: t.shape(groups), rows: t.all(), rowBytes: rowBytes,
 		write: func(w io.Writer) error {
 			rng := newRandom(seed, t.path+".scales") // the same for both parts
-			return stream(w, t.rows, rowBytes, t.silent, func(b []byte) {
+			return stream(w, t.all(), rowBytes, t.silent, func(b []byte) {
 				for ; len(b) > 0; b = b[size:] {
 					copy(b[:size], table[int(rng.next()>>56)*size:])
 				}

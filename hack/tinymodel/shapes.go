@@ -33,16 +33,25 @@ func shapes() []shape {
 			Context: 40960, Vocabulary: 151936, NormEps: 1e-6, Theta: 1e6, Untied: untied,
 		}
 	}
+	mixture := qwen3("qwen3-30b-a3b", 2048, 6144, 48, 32, true)
+	mixture.Family, mixture.KVHeads, mixture.Experts = Qwen3MoE, 4, Experts{Count: 128, PerToken: 8, FeedForward: 768}
+	gemma := Config{
+		Seed: 1, Name: "gemma3-1b", Family: Gemma3, Layers: 26, Hidden: 1152, FeedForward: 6912, QueryHeads: 4, KVHeads: 1, HeadSize: 256,
+		Context: 32768, Vocabulary: 262144, NormEps: 1e-6, Theta: 1e6, Window: 512,
+	}
 	return []shape{
 		{"tiny", func(float64) Config { return Default() }},
 		{"llama-4gb", func(bits float64) Config { return Sized(4e9, bits) }},
+		{"gemma3-1b", func(float64) Config { return gemma }},
+		{"qwen3-30b-a3b", func(float64) Config { return mixture }},
 		{"qwen3-0.6b", func(float64) Config { return qwen3("qwen3-0.6b", 1024, 3072, 28, 16, false) }},
 		{"qwen3-8b", func(float64) Config { return qwen3("qwen3-8b", 4096, 12288, 36, 32, true) }},
 	}
 }
 
 // Shape is a named size: tiny, a Llama of 4 GB in a format of the given bits a
-// weight, or Qwen3 of 0.6 and 8 billion weights.
+// weight, Qwen3 of 0.6 and 8 billion weights and of 30 billion in experts, or
+// Gemma 3 of 1 billion.
 func Shape(name string, bits float64) (Config, error) {
 	var names []string
 	for _, s := range shapes() {

@@ -3,18 +3,46 @@ package tinymodel
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // tensor is one tensor of a family, whatever the format it is written in.
 type tensor struct {
 	// path is its name in Hugging Face's layout, gguf that in a GGUF file;
-	// both without ".weight". A tensor without path is in GGUF files alone.
+	// both without their suffix. A tensor without path is in GGUF files alone.
 	path, gguf string
 	// rows is 0 for a vector.
 	rows, cols int
-	values     values
+	// stack is how many such matrices it is, each an expert's; 0 means one.
+	stack  int
+	values values
+	// norm weights of a Gemma are less one in folders.
+	norm bool
 	// silent makes the last row zeros.
 	silent bool
+	// bias is what its name ends in, in place of weight.
+	bias bool
+}
+
+func (t tensor) suffix() string {
+	if t.bias {
+		return ".bias"
+	}
+	return ".weight"
+}
+
+// all is the number of rows of all its matrices.
+func (t tensor) all() int { return t.rows * max(1, t.stack) }
+
+// shape of it with so many columns; the outermost dimension comes first.
+func (t tensor) shape(cols int) []int {
+	switch {
+	case t.rows == 0:
+		return []int{cols}
+	case t.stack > 0:
+		return []int{t.stack, t.rows, cols}
+	}
+	return []int{t.rows, cols}
 }
 
 // values says what a tensor holds: random numbers of deviation std around
@@ -26,13 +54,6 @@ type values struct {
 
 // tensors lists what the model has, in the order of its layers.
 func (c Config) tensors() []tensor {
-	matrix := func(path, gguf string, rows, cols int, gain float64) tensor {
-		return tensor{path: path, gguf: gguf, rows: rows, cols: cols, values: values{std: gain / math.Sqrt(float64(cols))}}
-	}
-	norm := func(path, gguf string, cols int) tensor {
-		return tensor{path: path, gguf: gguf, cols: cols, values: values{mean: 1, std: c.NormSpread / math.Sqrt(3)}}
-	}
-	q, kv := c.QueryHeads*c.HeadSize, c.KVHeads*c.HeadSize
 	embed := matrix("model.embed_tokens", "token_embd", c.Vocabulary, c.Hidden, 3)
 	embed.silent = c.Endless
 	out := []tensor{embed}
@@ -40,26 +61,79 @@ func (c Config) tensors() []tensor {
 		out = append(out, tensor{gguf: "rope_freqs", cols: c.HeadSize / 2, values: values{rising: true}})
 	}
 	for i := range c.Layers {
-		path := func(s string) string { return fmt.Sprintf("model.layers.%d.%s", i, s) }
-		blk := func(s string) string { return fmt.Sprintf("blk.%d.%s", i, s) }
-		out = append(out,
-			norm(path("input_layernorm"), blk("attn_norm"), c.Hidden),
-			matrix(path("self_attn.q_proj"), blk("attn_q"), q, c.Hidden, 2),
-			matrix(path("self_attn.k_proj"), blk("attn_k"), kv, c.Hidden, 2),
-			matrix(path("self_attn.v_proj"), blk("attn_v"), kv, c.Hidden, 1),
-			matrix(path("self_attn.o_proj"), blk("attn_output"), c.Hidden, q, 1))
-		if c.Family == Qwen3 {
-			out = append(out, norm(path("self_attn.q_norm"), blk("attn_q_norm"), c.HeadSize), norm(path("self_attn.k_norm"), blk("attn_k_norm"), c.HeadSize))
+		for _, t := range slices.Concat(c.attention(), c.norms(), c.feedForward(i)) {
+			t.path, t.gguf = fmt.Sprintf("model.layers.%d.%s", i, t.path), fmt.Sprintf("blk.%d.%s", i, t.gguf)
+			out = append(out, t)
 		}
-		out = append(out,
-			norm(path("post_attention_layernorm"), blk("ffn_norm"), c.Hidden),
-			matrix(path("mlp.gate_proj"), blk("ffn_gate"), c.FeedForward, c.Hidden, 1),
-			matrix(path("mlp.up_proj"), blk("ffn_up"), c.FeedForward, c.Hidden, 1),
-			matrix(path("mlp.down_proj"), blk("ffn_down"), c.Hidden, c.FeedForward, 1))
 	}
-	out = append(out, norm("model.norm", "output_norm", c.Hidden))
+	out = append(out, c.norm("model.norm", "output_norm", c.Hidden))
 	if c.Untied {
 		out = append(out, matrix("lm_head", "output", c.Vocabulary, c.Hidden, 3))
 	}
 	return out
+}
+
+func matrix(path, gguf string, rows, cols int, gain float64) tensor {
+	return tensor{path: path, gguf: gguf, rows: rows, cols: cols, values: values{std: gain / math.Sqrt(float64(cols))}}
+}
+
+func (c Config) norm(path, gguf string, cols int) tensor {
+	return tensor{path: path, gguf: gguf, cols: cols, values: values{mean: 1, std: c.NormSpread / math.Sqrt(3)}, norm: true}
+}
+
+func (c Config) bias(path, gguf string, cols int) tensor {
+	return tensor{path: path, gguf: gguf, cols: cols, values: values{std: c.NormSpread}, bias: true}
+}
+
+// attention of one layer, and the norm before it; names lack their prefix.
+func (c Config) attention() []tensor {
+	q, kv := c.QueryHeads*c.HeadSize, c.KVHeads*c.HeadSize
+	out := []tensor{
+		c.norm("input_layernorm", "attn_norm", c.Hidden),
+		matrix("self_attn.q_proj", "attn_q", q, c.Hidden, 2),
+		matrix("self_attn.k_proj", "attn_k", kv, c.Hidden, 2),
+		matrix("self_attn.v_proj", "attn_v", kv, c.Hidden, 1),
+		matrix("self_attn.o_proj", "attn_output", c.Hidden, q, 1),
+	}
+	switch c.Family {
+	case Qwen2:
+		return append(out, c.bias("self_attn.q_proj", "attn_q", q), c.bias("self_attn.k_proj", "attn_k", kv), c.bias("self_attn.v_proj", "attn_v", kv))
+	case Qwen3, Qwen3MoE, Gemma3:
+		return append(out, c.norm("self_attn.q_norm", "attn_q_norm", c.HeadSize), c.norm("self_attn.k_norm", "attn_k_norm", c.HeadSize))
+	}
+	return out
+}
+
+// norms of one layer behind its attention.
+func (c Config) norms() []tensor {
+	if c.Family != Gemma3 {
+		return []tensor{c.norm("post_attention_layernorm", "ffn_norm", c.Hidden)}
+	}
+	return []tensor{
+		c.norm("post_attention_layernorm", "post_attention_norm", c.Hidden),
+		c.norm("pre_feedforward_layernorm", "ffn_norm", c.Hidden), c.norm("post_feedforward_layernorm", "post_ffw_norm", c.Hidden),
+	}
+}
+
+// feedForward of layer i: a dense one, or experts.
+func (c Config) feedForward(i int) []tensor {
+	x := c.Experts
+	if !x.in(i) {
+		return []tensor{
+			matrix("mlp.gate_proj", "ffn_gate", c.FeedForward, c.Hidden, 1),
+			matrix("mlp.up_proj", "ffn_up", c.FeedForward, c.Hidden, 1),
+			matrix("mlp.down_proj", "ffn_down", c.Hidden, c.FeedForward, 1),
+		}
+	}
+	stack := func(path, gguf string, rows, cols int) tensor {
+		t := matrix("mlp.switch_mlp."+path, gguf, rows, cols, 1)
+		t.stack = x.Count
+		return t
+	}
+	return []tensor{
+		matrix("mlp.gate", "ffn_gate_inp", x.Count, c.Hidden, 1),
+		stack("gate_proj", "ffn_gate_exps", x.FeedForward, c.Hidden),
+		stack("up_proj", "ffn_up_exps", x.FeedForward, c.Hidden),
+		stack("down_proj", "ffn_down_exps", c.Hidden, x.FeedForward),
+	}
 }

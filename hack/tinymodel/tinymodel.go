@@ -13,11 +13,13 @@ package tinymodel
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"metalfleet.dev/metalfleet/metal/weights"
 )
@@ -28,10 +30,19 @@ type Family string
 // The families. Mistral is Llama with an attention window, and a folder alone
 // can say so.
 const (
+	Gemma3  Family = "gemma3_text"
 	Llama   Family = "llama"
 	Mistral Family = "mistral"
+	Qwen2   Family = "qwen2"
 	Qwen3   Family = "qwen3"
+	// Qwen3MoE is Qwen3 with experts.
+	Qwen3MoE Family = "qwen3_moe"
 )
+
+func families() []Family { return []Family{Gemma3, Llama, Mistral, Qwen2, Qwen3, Qwen3MoE} }
+
+// qwen says that a family cuts text as Qwen does.
+func (f Family) qwen() bool { return f == Qwen2 || f == Qwen3 || f == Qwen3MoE }
 
 // Config is what to write. Zero values mean those of Default.
 type Config struct {
@@ -66,11 +77,35 @@ type Config struct {
 	// RopeFactors writes one frequency divisor per rotary pair: 1, 2, 3 and so
 	// on. GGUF only.
 	RopeFactors bool
-	// Window is how many latest positions a token sees. Mistral only.
+	// Window is how many latest positions a token sees. Mistral and Gemma only.
 	Window int
-	// NormSpread makes norm weights uniform in 1-NormSpread to 1+NormSpread; 0
-	// makes them all 1.
+	// Pattern lets every so-manieth layer of a Gemma see everything; 0 means 6.
+	Pattern int
+	// LocalTheta is Theta of a Gemma's layers under the window; 0 means 10,000.
+	LocalTheta float64
+	// QueryScalar is what a Gemma divides scores by the root of; 0 means HeadSize,
+	// which a GGUF file takes in any case.
+	QueryScalar int
+	// Experts of a mixture; only for families that have them, and there they must
+	// be. A folder alone can say that some layers are none, or Unnormalized.
+	Experts Experts
+	// NormSpread makes norm weights uniform in 1-NormSpread to 1+NormSpread, and
+	// is the deviation of biases; 0 makes them all 1, and 0.
 	NormSpread float64
+}
+
+// Experts are those of every Step-th layer (0: of every one) but the Dense ones.
+type Experts struct {
+	Count, PerToken, FeedForward int
+	// Unnormalized shares add up to less than one.
+	Unnormalized bool
+	Step         int
+	Dense        []int
+}
+
+// in says whether a layer has experts.
+func (e Experts) in(layer int) bool {
+	return e.Count > 0 && (layer+1)%max(1, e.Step) == 0 && !slices.Contains(e.Dense, layer)
 }
 
 // Scaling says how positions are stretched beyond the trained context, in the
@@ -112,6 +147,9 @@ func (c Config) filled() Config {
 	if c.Name == "" {
 		c.Name = d.Name
 	}
+	if c.Family == Gemma3 {
+		c.Pattern, c.QueryScalar, c.LocalTheta = cmp.Or(c.Pattern, 6), cmp.Or(c.QueryScalar, c.HeadSize), cmp.Or(c.LocalTheta, 10000)
+	}
 	if c.Family == "" {
 		c.Family = d.Family
 	}
@@ -120,12 +158,18 @@ func (c Config) filled() Config {
 
 func (c Config) validate(vocabulary int) error {
 	switch {
-	case c.Family != Llama && c.Family != Mistral && c.Family != Qwen3:
-		return fmt.Errorf("tiny model: family %q is unknown, want %s, %s or %s", c.Family, Llama, Mistral, Qwen3)
-	case c.Window != 0 && c.Family != Mistral:
+	case !slices.Contains(families(), c.Family):
+		return fmt.Errorf("tiny model: family %q is unknown, want one of %v", c.Family, families())
+	case c.Family == Gemma3 && c.Window == 0 || c.Family != Gemma3 && (c.Pattern != 0 || c.QueryScalar != 0 || c.LocalTheta != 0):
+		return fmt.Errorf("tiny model: a Gemma has a window, and %s has no pattern, query scalar or second theta", c.Family)
+	case c.Window != 0 && c.Family != Mistral && c.Family != Gemma3:
 		return fmt.Errorf("tiny model: %s has no attention window", c.Family)
+	case c.Family == Qwen2 && c.QueryHeads*c.HeadSize != c.Hidden:
+		return fmt.Errorf("tiny model: %d heads of %d are not the %d wide ones of a %s", c.QueryHeads, c.HeadSize, c.Hidden, c.Family)
 	case c.Hidden%weights.GroupSize != 0 || c.FeedForward%weights.GroupSize != 0 || c.QueryHeads*c.HeadSize%weights.GroupSize != 0:
 		return fmt.Errorf("tiny model: widths %d, %d and %d must be multiples of %d", c.Hidden, c.FeedForward, c.QueryHeads*c.HeadSize, weights.GroupSize)
+	case (c.Experts.Count > 0) != (c.Family == Qwen3MoE) || c.Experts.Count < c.Experts.PerToken || c.Experts.FeedForward%weights.GroupSize != 0:
+		return fmt.Errorf("tiny model: %s with experts %+v cannot be", c.Family, c.Experts)
 	case c.Layers < 1 || c.KVHeads < 1 || c.QueryHeads%c.KVHeads != 0 || c.HeadSize%2 != 0:
 		return fmt.Errorf("tiny model: %d layers, %d heads over %d of size %d cannot be", c.Layers, c.QueryHeads, c.KVHeads, c.HeadSize)
 	case c.Vocabulary < vocabulary || c.Endless && c.Vocabulary == vocabulary:

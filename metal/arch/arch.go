@@ -12,8 +12,11 @@ import (
 	"fmt"
 	"slices"
 
+	"metalfleet.dev/metalfleet/metal/arch/gemma3"
 	"metalfleet.dev/metalfleet/metal/arch/llama"
+	"metalfleet.dev/metalfleet/metal/arch/qwen2"
 	"metalfleet.dev/metalfleet/metal/arch/qwen3"
+	"metalfleet.dev/metalfleet/metal/arch/qwen3moe"
 	"metalfleet.dev/metalfleet/metal/nn"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -41,8 +44,11 @@ type loader func(context.Context, *nn.Loader, weights.Dimensions) (*nn.Decoder, 
 // families is the explicit table.
 func families() map[string]loader {
 	return map[string]loader{
-		"llama": llama.Load,
-		"qwen3": qwen3.Load,
+		"gemma3_text": gemma3.Load,
+		"llama":       llama.Load,
+		"qwen2":       qwen2.Load,
+		"qwen3":       qwen3.Load,
+		"qwen3_moe":   qwen3moe.Load,
 	}
 }
 

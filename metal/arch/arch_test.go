@@ -132,13 +132,26 @@ func equalBits(t *testing.T, what string, got, want []float32) {
 }
 
 func TestLogitsAreTheSameForAnyChunkingAndThreads(t *testing.T) {
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen3} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3} {
 		t.Run(string(family), func(t *testing.T) {
-			c := tinymodel.Default()
-			c.Family, c.Context = family, 1024
+			c := ofFamily(family)
+			c.Context, c.NormSpread = 1024, 0.5
 			sameForAnyChunkingAndThreads(t, c)
 		})
 	}
+}
+
+// ofFamily is the smallest model of a family, with what that must have.
+func ofFamily(family tinymodel.Family) tinymodel.Config {
+	c := tinymodel.Default()
+	c.Family = family
+	switch family {
+	case tinymodel.Qwen3MoE:
+		c.Experts = tinymodel.Experts{Count: 8, PerToken: 3, FeedForward: 64}
+	case tinymodel.Gemma3:
+		c.Layers, c.Window, c.Pattern = 3, 21, 2
+	}
+	return c
 }
 
 func sameForAnyChunkingAndThreads(t *testing.T, c tinymodel.Config) {

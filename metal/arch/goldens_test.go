@@ -129,10 +129,7 @@ func valuesDigest(t *testing.T, path string) string {
 			continue // no weight in Hugging Face's layout
 		}
 		columns := int(e.Shape[len(e.Shape)-1])
-		rows := 1
-		if len(e.Shape) == 2 {
-			rows = int(e.Shape[0])
-		}
+		rows := e.Rows()
 		all, row := make([]byte, 4*rows*columns), make([]float32, columns)
 		err := f.Rows(context.Background(), e, func(at int, r quant.Row) error {
 			if err := e.Format.Dequantize(r, row); err != nil {

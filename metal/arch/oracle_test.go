@@ -1,9 +1,11 @@
 package arch_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
@@ -12,11 +14,13 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// oracle is both families once more, in float64, one token at a time, in the
+// oracle is all families once more, in float64, one token at a time, in the
 // plainest words: it shares nothing with the network under test but the file.
 type oracle struct {
 	d weights.Dimensions
 	w map[string][][]float64
+	// lessOne is 1 where norms are stored less one.
+	lessOne float64
 }
 
 func openOracle(t *testing.T, path string) *oracle {
@@ -27,12 +31,11 @@ func openOracle(t *testing.T, path string) *oracle {
 	}
 	defer f.Close()
 	o := &oracle{d: f.Dim, w: map[string][][]float64{}}
+	if o.gemma() && f.Header() == nil {
+		o.lessOne = 1
+	}
 	for _, e := range f.Entries() {
-		rows := 1
-		if len(e.Shape) == 2 {
-			rows = int(e.Shape[0])
-		}
-		m := make([][]float64, rows)
+		m := make([][]float64, e.Rows())
 		err := f.Rows(context.Background(), e, func(row int, r quant.Row) error {
 			v := make([]float32, e.Shape[len(e.Shape)-1])
 			if err := e.Format.Dequantize(r, v); err != nil {
@@ -51,11 +54,30 @@ func openOracle(t *testing.T, path string) *oracle {
 	return o
 }
 
+func (o *oracle) gemma() bool { return o.d.Architecture == "gemma3_text" }
+
+func add(to, x []float64) {
+	for i, v := range x {
+		to[i] += v
+	}
+}
+
 func apply(m [][]float64, x []float64) []float64 {
 	out := make([]float64, len(m))
 	for r, row := range m {
 		for i, w := range row {
 			out[r] += w * x[i]
+		}
+	}
+	return out
+}
+
+// project adds a bias where the family has one.
+func (o *oracle) project(path string, x []float64) []float64 {
+	out := apply(o.w[path+".weight"], x)
+	if b := o.w[path+".bias"]; b != nil {
+		for i := range out {
+			out[i] += b[0][i]
 		}
 	}
 	return out
@@ -68,7 +90,7 @@ func (o *oracle) norm(path string, x []float64) []float64 {
 	}
 	out := make([]float64, len(x))
 	for i, v := range x {
-		out[i] = v / math.Sqrt(mean+o.d.NormEps) * o.w[path][0][i]
+		out[i] = v / math.Sqrt(mean+o.d.NormEps) * (o.w[path][0][i] + o.lessOne)
 	}
 	return out
 }
@@ -85,11 +107,15 @@ func (o *oracle) headNorm(path string, x []float64) []float64 {
 	return out
 }
 
-func (o *oracle) rope(x []float64, pos int) {
+func (o *oracle) rope(layer int, x []float64, pos int) {
+	r := o.d.Rope
+	if o.d.LocalRope != nil && o.d.WindowOf(layer) > 0 {
+		r = *o.d.LocalRope
+	}
 	for h := 0; h < len(x); h += o.d.HeadSize {
-		half := o.d.Rope.Size / 2
+		half := r.Size / 2
 		for i := range half {
-			angle := float64(pos) / o.d.Rope.Linear * math.Pow(o.d.Rope.Theta, -2*float64(i)/float64(o.d.Rope.Size))
+			angle := float64(pos) / r.Linear * math.Pow(r.Theta, -2*float64(i)/float64(r.Size))
 			if f := o.w["model.rope_freqs.weight"]; f != nil {
 				angle /= f[0][i]
 			}
@@ -105,25 +131,29 @@ func (o *oracle) logits(ids []int32) []float64 {
 	var x []float64
 	for pos, id := range ids {
 		x = append([]float64{}, o.w["model.embed_tokens.weight"][id]...)
+		for i := range x {
+			x[i] *= cmp.Or(o.d.EmbedScale, 1)
+		}
 		for l := range o.d.Layers {
 			p := fmt.Sprintf("model.layers.%d.", l)
 			n := o.norm(p+"input_layernorm.weight", x)
-			q, k, v := apply(o.w[p+"self_attn.q_proj.weight"], n), apply(o.w[p+"self_attn.k_proj.weight"], n), apply(o.w[p+"self_attn.v_proj.weight"], n)
+			q, k, v := o.project(p+"self_attn.q_proj", n), o.project(p+"self_attn.k_proj", n), o.project(p+"self_attn.v_proj", n)
 			q, k = o.headNorm(p+"self_attn.q_norm.weight", q), o.headNorm(p+"self_attn.k_norm.weight", k)
-			o.rope(q, pos)
-			o.rope(k, pos)
+			o.rope(l, q, pos)
+			o.rope(l, k, pos)
 			keys[l], values[l] = append(keys[l], k), append(values[l], v)
-			for i, y := range apply(o.w[p+"self_attn.o_proj.weight"], o.attend(q, keys[l], values[l])) {
-				x[i] += y
+			first := 0
+			if w := o.d.WindowOf(l); w > 0 {
+				first = max(0, pos+1-w)
 			}
-			n = o.norm(p+"post_attention_layernorm.weight", x)
-			gate, up := apply(o.w[p+"mlp.gate_proj.weight"], n), apply(o.w[p+"mlp.up_proj.weight"], n)
-			for i, g := range gate {
-				up[i] *= g / (1 + math.Exp(-g))
+			attended := apply(o.w[p+"self_attn.o_proj.weight"], o.attend(q, keys[l][first:], values[l][first:]))
+			if !o.gemma() {
+				add(x, attended)
+				add(x, o.feedForward(l, p+"mlp.", o.norm(p+"post_attention_layernorm.weight", x)))
+				continue
 			}
-			for i, y := range apply(o.w[p+"mlp.down_proj.weight"], up) {
-				x[i] += y
-			}
+			add(x, o.norm(p+"post_attention_layernorm.weight", attended))
+			add(x, o.norm(p+"post_feedforward_layernorm.weight", o.feedForward(l, p+"mlp.", o.norm(p+"pre_feedforward_layernorm.weight", x))))
 		}
 	}
 	head := o.w["lm_head.weight"]
@@ -131,6 +161,49 @@ func (o *oracle) logits(ids []int32) []float64 {
 		head = o.w["model.embed_tokens.weight"]
 	}
 	return apply(head, o.norm("model.norm.weight", x))
+}
+
+// feedForward is a dense one, or the experts that the router likes best.
+func (o *oracle) feedForward(layer int, p string, x []float64) []float64 {
+	e := o.d.Experts
+	if !e.In(layer) {
+		return gated(o.w[p+"gate_proj.weight"], o.w[p+"up_proj.weight"], o.w[p+"down_proj.weight"], x, o.gemma())
+	}
+	scores, sum := apply(o.w[p+"gate.weight"], x), 0.0
+	order := make([]int, e.Count)
+	for i := range scores {
+		order[i], scores[i] = i, math.Exp(scores[i])
+		sum += scores[i]
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
+	if e.Normalized {
+		sum = 0
+		for _, i := range order[:e.PerToken] {
+			sum += scores[i]
+		}
+	}
+	out := make([]float64, len(x))
+	for _, i := range order[:e.PerToken] {
+		of := func(name string, rows int) [][]float64 {
+			return o.w[p+"switch_mlp."+name+".weight"][i*rows : (i+1)*rows]
+		}
+		for j, y := range gated(of("gate_proj", e.FeedForward), of("up_proj", e.FeedForward), of("down_proj", len(x)), x, false) {
+			out[j] += scores[i] / sum * y
+		}
+	}
+	return out
+}
+
+func gated(gate, up, down [][]float64, x []float64, gelu bool) []float64 {
+	inner := apply(up, x)
+	for i, g := range apply(gate, x) {
+		if gelu {
+			inner[i] *= g / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(g+0.044715*g*g*g)))
+		} else {
+			inner[i] *= g / (1 + math.Exp(-g))
+		}
+	}
+	return apply(down, inner)
 }
 
 func (o *oracle) attend(q []float64, keys, values [][]float64) []float64 {
@@ -141,7 +214,7 @@ func (o *oracle) attend(q []float64, keys, values [][]float64) []float64 {
 		scores, sum := make([]float64, len(keys)), 0.0
 		for p, k := range keys {
 			for i := range size {
-				scores[p] += q[h*size+i] * k[kv+i] / math.Sqrt(float64(size))
+				scores[p] += q[h*size+i] * k[kv+i] / math.Sqrt(cmp.Or(o.d.QueryScalar, float64(size)))
 			}
 			scores[p] = math.Exp(scores[p])
 			sum += scores[p]
@@ -159,12 +232,12 @@ func (o *oracle) attend(q []float64, keys, values [][]float64) []float64 {
 // heads, and rotary factors, beyond the first block of the cache.
 func TestLogitsEqualThePlainOracle(t *testing.T) {
 	const tolerance = 2e-5 // of the largest logit
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen3} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3} {
 		for _, kind := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
 			t.Run(fmt.Sprintf("%s %v", family, kind), func(t *testing.T) {
-				c := tinymodel.Default()
-				c.Family, c.NormSpread = family, 0.5
-				c.Type, c.Untied, c.RopeFactors = kind, kind != weights.Q4_1, kind == weights.Q8_0
+				c := ofFamily(family)
+				c.NormSpread = 0.5
+				c.Type, c.Untied, c.RopeFactors = kind, kind != weights.Q4_1, kind == weights.Q8_0 && family != tinymodel.Gemma3
 				path := write(t, c)
 				ids := tokens(37, c.Vocabulary)
 				if kind == weights.Q8_0 {

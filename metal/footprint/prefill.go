@@ -211,12 +211,16 @@ func (k Kernels) attend(f model.Facts, queries, keys int64) amount {
 // turned, values; gate, up and their product. A product has a second half of
 // its result for the time being (metal/ref, Linear).
 func (k Kernels) activations(f model.Facts, tokens int64) amount {
-	if max(f.HiddenSize, f.FeedForwardSize) > most/32 || f.QueryHeads > most/32/f.HeadSize {
+	if max(f.HiddenSize, f.FeedForwardSize) > most/32 || f.QueryHeads > most/32/f.HeadSize || f.Experts > most/64 ||
+		f.ExpertsPerToken > 0 && max(f.HiddenSize, f.ExpertFeedForwardSize) > most/64/f.ExpertsPerToken {
 		return amount{over: true}
 	}
 	queries, keys := f.QueryHeads*f.HeadSize, f.KeyValueHeads*f.HeadSize
 	around := 7*f.HiddenSize + 3*queries + 4*keys
 	feedForward := 3*f.FeedForwardSize + max(2*f.FeedForwardSize, queries+2*keys, f.HiddenSize)
+	if f.Experts > 0 {
+		feedForward = max(feedForward, sparse(f))
+	}
 	narrow := k.elementBytes(f)
 	widened := narrow
 	if narrow < k.WidenedBytes {
@@ -226,6 +230,15 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 	a := product(tokens, around, widened, layers)
 	a.add(tokens, feedForward, narrow, layers)
 	return a
+}
+
+// sparse is what a mixture holds for a token (metal/nn, Experts): scores of all
+// experts and what comes of them, and for each that the token goes to its share
+// and id, gate, up, their product and what comes back; besides, rows that are
+// gathered for their experts, and gate and up a second time while they are
+// computed.
+func sparse(f model.Facts) int64 {
+	return 2*f.Experts + f.ExpertsPerToken*(2+5*f.ExpertFeedForwardSize+2*f.HiddenSize)
 }
 
 // elementBytes is the width of a stored key or value.

@@ -356,6 +356,60 @@ func TestP12ActivationsOfTheLayersAheadAreCharged(t *testing.T) {
 	}
 }
 
+// qwen3MoE are the dimensions of Qwen3-30B-A3B in 4 bits.
+var qwen3MoE = model.Facts{Architecture: "qwen3_moe", Layers: 48, GrowingLayers: 48, HiddenSize: 2048, FeedForwardSize: 768,
+	Experts: 128, ExpertsPerToken: 8, ExpertFeedForwardSize: 768,
+	QueryHeads: 32, KeyValueHeads: 4, HeadSize: 128, VocabularySize: 151936, ContextTokens: 40960, KeyValueElementBytes: 2, WeightBytes: 17_200_000_000}
+
+// TestP12AllExpertsAreThereAndThoseOfATokenAreComputed: weights are those of
+// all, activations those that a token goes through.
+func TestP12AllExpertsAreThereAndThoseOfATokenAreComputed(t *testing.T) {
+	p, err := PrefillPeak(qwen3MoE, Kernels{}, Prefill{New: 64})
+	// 7 x 2048 residual, 3 x 4096 queries, 4 x 512 keys and values; 2 x 128 scores,
+	// and for each of 8 experts a share and an id, 5 x 768 and 2 x 2048.
+	if want := int64(64 * 2 * (7*2048 + 3*4096 + 4*512 + 2*128 + 8*(2+5*768+2*2048))); err != nil || p.Activations != want {
+		t.Errorf("activations are %d (%v), want %d", p.Activations, err, want)
+	}
+	dense := qwen3MoE
+	dense.FeedForwardSize = 16384 // of layers that have no experts
+	if q, err := PrefillPeak(dense, Kernels{}, Prefill{New: 64}); err != nil || q.Activations != 64*2*(7*2048+3*4096+4*512+5*16384) {
+		t.Errorf("beside a wide dense layer activations are %d (%v)", q.Activations, err)
+	}
+	for _, backend := range Backends() {
+		got := estimated(t, qwen3MoE, Context{Tokens: 8192, Sequences: 4, CacheTokens: 8192, Backend: backend})
+		if got.Weights != qwen3MoE.WeightBytes {
+			t.Errorf("%s: %d bytes of weights, want those of all experts, %d", backend, got.Weights, qwen3MoE.WeightBytes)
+		}
+	}
+	for name, f := range map[string]func(*model.Facts){
+		"how many see a token":      func(f *model.Facts) { f.ExpertsPerToken = 0 },
+		"more than there are":       func(f *model.Facts) { f.ExpertsPerToken = 129 },
+		"how wide an expert is":     func(f *model.Facts) { f.ExpertFeedForwardSize = 0 },
+		"experts beyond 63 bits":    func(f *model.Facts) { f.Experts = math.MaxInt64 / 2 },
+		"an expert beyond 63 bits":  func(f *model.Facts) { f.ExpertFeedForwardSize = math.MaxInt64 / 2 },
+		"seen experts that are all": func(f *model.Facts) { f.Experts, f.ExpertsPerToken = math.MaxInt64/128, math.MaxInt64/128 },
+	} {
+		facts := qwen3MoE
+		f(&facts)
+		if _, err := PrefillPeak(facts, Kernels{}, Prefill{New: 64}); !errors.Is(err, model.ErrIncomplete) {
+			t.Errorf("%s: error %v, want ErrIncomplete", name, err)
+		}
+	}
+}
+
+// TestG4WindowsThatAreKeptWholeAreCharged: no back end lets go of what lies
+// before a window yet, so a Gemma pays for every layer.
+func TestG4WindowsThatAreKeptWholeAreCharged(t *testing.T) {
+	gemma := model.Facts{Architecture: "gemma3_text", Layers: 26, GrowingLayers: 4, WindowLayers: 22, WindowTokens: 512, HiddenSize: 1152, FeedForwardSize: 6912,
+		QueryHeads: 4, KeyValueHeads: 1, HeadSize: 256, VocabularySize: 262144, ContextTokens: 32768, KeyValueElementBytes: 2, WeightBytes: GiB}
+	for backend, width := range map[string]int64{Ref: 4, MLX: 2, MLXCPU: 2} {
+		got := estimated(t, gemma, Context{Tokens: 32768, Sequences: 1, CacheTokens: 32768, Backend: backend})
+		if want := int64(32768 * 26 * 2 * 256 * width); got.KV != want {
+			t.Errorf("%s: %d bytes of keys and values, want %d", backend, got.KV, want)
+		}
+	}
+}
+
 // TestG1WhatIsWidenedExistsTwice: without fused kernels, 16-bit activations
 // around norms and attention are there beside what they are computed in; those
 // of the feed-forward are not widened.

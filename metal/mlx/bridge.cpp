@@ -513,6 +513,84 @@ bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, brid
   });
 }
 
+// A dense product and its bias, which are rounded once, as in mlx.nn's Linear.
+bridge_made bridge_linear_bias(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *bias) {
+  return making(owner, [&] { return mx::addmm(bias->value, flat(x), mx::transpose(w->value)); });
+}
+
+bridge_made bridge_softmax(uint64_t owner, bridge_array *scores) {
+  return making(owner, [&] { return mx::softmax(flat(scores), -1, true); });
+}
+
+bridge_made bridge_largest(uint64_t owner, bridge_array *x, int32_t k) {
+  return making(owner, [&] {
+    int rows = x->value.shape(0), width = x->value.shape(1);
+    auto places = mx::argpartition(x->value, -k, -1);
+    auto last = mx::slice(places, {0, width - k}, {rows, width});
+    return mx::reshape(mx::astype(last, mx::int32), {rows * k});
+  });
+}
+
+bridge_made bridge_shares(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t k, int32_t normalized) {
+  return making(owner, [&] {
+    auto shares = mx::take_along_axis(x->value, mx::reshape(chosen->value, {x->value.shape(0), k}), -1);
+    return normalized ? mx::divide(shares, mx::sum(shares, -1, true)) : shares;
+  });
+}
+
+// From so many products on, rows are sorted by their expert, so that each
+// expert's weights are read once (mlx-lm 0.32.2, models/switch_layers.py).
+constexpr int sorted_from = 64;
+
+// Rows of x [rows, in], each by k experts: [rows*k, out]. Weights are [experts*out, width].
+static mx::array multiply_chosen(const mx::array &x, const mx::array &ids, int experts, const mx::array &w, const mx::array *scales, const mx::array *biases, int group, int bits) {
+  int rows = x.shape(0), in = x.shape(1), n = static_cast<int>(ids.size()), out = w.shape(0) / experts;
+  auto stack = [&](const mx::array &a) { return mx::reshape(a, {experts, out, a.shape(1)}); };
+  auto multiply = [&](const mx::array &of, const mx::array &by, bool sorted) {
+    if (scales == nullptr) {
+      return mx::gather_mm(of, mx::swapaxes(stack(w), -1, -2), std::nullopt, by, sorted);
+    }
+    return mx::gather_qmm(of, stack(w), stack(*scales), stack(*biases), std::nullopt, by, true, group, bits, "affine", std::nullopt, sorted);
+  };
+  if (n < sorted_from) {
+    auto y = multiply(mx::reshape(x, {rows, 1, 1, in}), mx::reshape(ids, {rows, n / rows}), false);
+    return mx::reshape(y, {n, out});
+  }
+  auto order = mx::argsort(ids);
+  auto from = n == rows ? order : mx::floor_divide(order, mx::array(static_cast<uint32_t>(n / rows)));
+  auto y = multiply(mx::reshape(mx::take(x, from, 0), {n, 1, in}), mx::take(ids, order, 0), true);
+  return mx::take(mx::reshape(y, {n, out}), mx::argsort(order), 0);
+}
+
+bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    if (scales == nullptr) {
+      return multiply_chosen(in, chosen->value, experts, w->value, nullptr, nullptr, 0, 0);
+    }
+    if (w->value.ndim() == 2) {
+      return multiply_chosen(in, chosen->value, experts, w->value, &scales->value, &biases->value, group, bits);
+    }
+    int parts = w->value.shape(0), width = in.shape(1) / parts;
+    std::optional<mx::array> sum;
+    for (int p = 0; p < parts; p++) { // of columns
+      auto part = [&](const bridge_array *a) { return mx::reshape(mx::slice(a->value, {p, 0, 0}, {p + 1, a->value.shape(1), a->value.shape(2)}), {a->value.shape(1), a->value.shape(2)}); };
+      auto words = part(w), s = part(scales), b = part(biases);
+      auto y = multiply_chosen(mx::slice(in, {0, p * width}, {in.shape(0), (p + 1) * width}), chosen->value, experts, words, &s, &b, group, bits);
+      sum = sum ? mx::add(*sum, y) : y;
+    }
+    return *sum;
+  });
+}
+
+bridge_made bridge_combine(uint64_t owner, bridge_array *y, bridge_array *shares) {
+  return making(owner, [&] {
+    int tokens = shares->value.shape(0), k = shares->value.shape(1);
+    auto rows = mx::reshape(y->value, {tokens, k, y->value.shape(1)});
+    return mx::astype(mx::sum(mx::multiply(rows, mx::expand_dims(shares->value, -1)), 1), y->value.dtype());
+  });
+}
+
 bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, int32_t n) {
   return making(owner, [&] {
     bool all = n == x->value.shape(0);
@@ -550,6 +628,10 @@ bridge_made bridge_multiply(uint64_t owner, bridge_array *a, bridge_array *b) {
   return making(owner, [&] { return mx::multiply(flat(a), flat(b)); });
 }
 
+bridge_made bridge_add_bias(uint64_t owner, bridge_array *x, bridge_array *bias) {
+  return making(owner, [&] { return mx::add(flat(x), bias->value); });
+}
+
 bridge_made bridge_silu(uint64_t owner, bridge_array *x) {
   return making(owner, [&] {
     auto in = flat(x);
@@ -568,6 +650,38 @@ bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up) 
     }
     static thread_local auto fused = mx::compile(swiglu, true);
     return fused({flat(gate), flat(up)})[0];
+  });
+}
+
+// As mlx.nn's gelu_approx, whose constants have the type of their operand.
+static std::vector<mx::array> geglu(const std::vector<mx::array> &in) {
+  const auto &x = in[0];
+  auto number = [&](float v) { return mx::array(v, x.dtype()); };
+  auto inner = mx::add(x, mx::multiply(number(0.044715f), mx::power(x, number(3))));
+  auto t = mx::tanh(mx::multiply(number(0.7978845608028654f), inner));
+  return {mx::multiply(mx::multiply(mx::multiply(number(0.5f), x), mx::add(number(1), t)), in[1])};
+}
+
+bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up) {
+  return making(owner, [&] {
+    if (!on_gpu()) { // there, compiling would call a C++ compiler
+      return geglu({flat(gate), flat(up)})[0];
+    }
+    static thread_local auto fused = mx::compile(geglu, true);
+    return fused({flat(gate), flat(up)})[0];
+  });
+}
+
+bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, float shift) {
+  return making(owner, [&] {
+    auto out = x->value;
+    if (scale != 1) {
+      out = mx::multiply(out, mx::array(scale, out.dtype()));
+    }
+    if (shift != 0) {
+      out = mx::add(out, mx::array(shift, out.dtype()));
+    }
+    return out;
   });
 }
 

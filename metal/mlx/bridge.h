@@ -84,12 +84,22 @@ bridge_status bridge_read_ids(uint64_t owner, bridge_array *a, int32_t *dst, int
 bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, bridge_array *ids);
 bridge_status bridge_few_rows(uint64_t owner, int32_t type, int32_t group, int32_t bits, int32_t out, int32_t in, int32_t *has);
 bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits);
+// The softmax of scores, who has the k largest of them, and their shares.
+bridge_made bridge_softmax(uint64_t owner, bridge_array *scores);
+bridge_made bridge_largest(uint64_t owner, bridge_array *x, int32_t k);
+bridge_made bridge_shares(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t k, int32_t normalized);
+bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits);
+bridge_made bridge_combine(uint64_t owner, bridge_array *y, bridge_array *shares);
+bridge_made bridge_linear_bias(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *bias);
 bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, int32_t n);
 bridge_made bridge_argmax(uint64_t owner, bridge_array *x, int32_t width);
 bridge_made bridge_add(uint64_t owner, bridge_array *a, bridge_array *b);
 bridge_made bridge_multiply(uint64_t owner, bridge_array *a, bridge_array *b);
+bridge_made bridge_add_bias(uint64_t owner, bridge_array *x, bridge_array *bias);
 bridge_made bridge_silu(uint64_t owner, bridge_array *x);
 bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up);
+bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up);
+bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, float shift);
 bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps);
 bridge_made bridge_mean(uint64_t owner, bridge_array *x, const int32_t *lengths, int32_t n, const float *mask);
 bridge_made bridge_unit(uint64_t owner, bridge_array *x);

@@ -70,6 +70,67 @@ func (s *scope) Linear(x tensor.Array, ms ...tensor.Matrix) []tensor.Array {
 	return outs
 }
 
+// LinearBias is Linear, and adds a bias to each row.
+func (s *scope) LinearBias(x tensor.Array, ms []tensor.Matrix, biases []tensor.Array) []tensor.Array {
+	const op = "LinearBias"
+	outs := make([]tensor.Array, len(ms))
+	for i := range outs {
+		outs[i] = &array{}
+	}
+	in, ok := s.operand(op, x, 2)
+	if !ok {
+		return outs
+	}
+	if len(biases) != len(ms) {
+		s.misfit(op, "%d matrices, %d biases", len(ms), len(biases))
+		return outs
+	}
+	packed := true
+	for i, tm := range ms {
+		m, ok := s.matrixOperand(op, tm)
+		if !ok {
+			return outs
+		}
+		b, ok := s.operand(op, biases[i], 1)
+		if !ok {
+			return outs
+		}
+		if m.in != in.shape[1] || m.out != b.shape[0] {
+			s.misfit(op, "%v by [%d, %d] and a bias of %d", in.shape, m.out, m.in, b.shape[0])
+			return outs
+		}
+		packed = packed && m.format.Quantized()
+	}
+	if packed {
+		outs = s.Linear(x, ms...)
+	}
+	for i, tm := range ms {
+		s.addBias(op, in, tm.(*matrix), biases[i].(*array), &outs[i])
+	}
+	return outs
+}
+
+// addBias adds a bias to a product, which is there already or is still to be
+// computed.
+func (s *scope) addBias(op string, in *array, m *matrix, bias *array, out *tensor.Array) {
+	if !s.begin(op) {
+		return
+	}
+	shape := []int{in.shape[0], m.out}
+	if !m.format.Quantized() {
+		*out = s.made(op, C.bridge_linear_bias(s.b.token(), in.h, m.parts[0], bias.h), shape...)
+		return
+	}
+	plain := (*out).(*array)
+	if plain.h == nil {
+		if plain = s.Linear(in, m)[0].(*array); s.failed() {
+			return
+		}
+	}
+	*out = s.made(op, C.bridge_add_bias(s.b.token(), plain.h, bias.h), shape...)
+	s.Release(plain)
+}
+
 // Rows gathers rows of x.
 func (s *scope) Rows(x tensor.Array, rows []int) tensor.Array {
 	const op = "Rows"
@@ -133,6 +194,21 @@ func (s *scope) Multiply(a, b tensor.Array) tensor.Array {
 // SwiGLU is SiLU(gate) * up.
 func (s *scope) SwiGLU(gate, up tensor.Array) tensor.Array {
 	return s.pair("SwiGLU", gate, up, func(a, b handle) C.bridge_made { return C.bridge_swiglu(s.b.token(), a, b) })
+}
+
+// GeGLU is GELU(gate) * up.
+func (s *scope) GeGLU(gate, up tensor.Array) tensor.Array {
+	return s.pair("GeGLU", gate, up, func(a, b handle) C.bridge_made { return C.bridge_geglu(s.b.token(), a, b) })
+}
+
+// ScaleShift is scale*x + shift.
+func (s *scope) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
+	const op = "ScaleShift"
+	in, ok := s.operand(op, x, 0)
+	if !ok || !s.begin(op) {
+		return &array{}
+	}
+	return s.made(op, C.bridge_scale_shift(s.b.token(), in.h, C.float(scale), C.float(shift)), in.shape...)
 }
 
 // SiLU is x * sigmoid(x).

@@ -1,10 +1,6 @@
 package nn
 
-import (
-	"math"
-
-	"metalfleet.dev/metalfleet/metal/tensor"
-)
+import "metalfleet.dev/metalfleet/metal/tensor"
 
 // Pass is what all layers of one step share.
 type Pass struct {
@@ -16,10 +12,15 @@ type Pass struct {
 // normed one by one before they are turned.
 type Attention struct {
 	Q, K, V, O Linear
+	// Biases are those of the first three; nil where a family has none.
+	Biases *Biases
 	// HeadNorms are those of queries and keys; nil where a family has none.
 	HeadNorms *HeadNorms
 	AttentionSpec
 }
+
+// Biases are what is added to queries, keys and values as they are projected.
+type Biases struct{ Q, K, V tensor.Array }
 
 // HeadNorms norm each head of queries and keys, with one weight for all heads.
 type HeadNorms struct{ Q, K RMSNorm }
@@ -29,6 +30,8 @@ type AttentionSpec struct {
 	Layer    int
 	HeadSize int
 	Rope     tensor.RopeSpec
+	// Scale multiplies scores.
+	Scale float32
 	// Window is how many latest positions a token sees, itself included; 0
 	// means all.
 	Window int
@@ -43,6 +46,15 @@ func (l *Loader) Attention(path string, spec AttentionSpec, to *Attention) {
 	l.Linear(path+".o_proj", &to.O)
 }
 
+// Biases declares the biases of q_proj, k_proj and v_proj below path.
+func (l *Loader) Biases(path string, to *Attention) {
+	b := new(Biases)
+	to.Biases = b
+	l.vector(path+".q_proj.bias", func(v tensor.Array) { b.Q = v })
+	l.vector(path+".k_proj.bias", func(v tensor.Array) { b.K = v })
+	l.vector(path+".v_proj.bias", func(v tensor.Array) { b.V = v })
+}
+
 // HeadNorms declares q_norm and k_norm below path.
 func (l *Loader) HeadNorms(path string, eps float64, to *Attention) {
 	to.HeadNorms = new(HeadNorms)
@@ -50,10 +62,19 @@ func (l *Loader) HeadNorms(path string, eps float64, to *Attention) {
 	l.RMSNorm(path+".k_norm", eps, &to.HeadNorms.K)
 }
 
+// project gives queries, keys and values of x.
+func (a *Attention) project(s tensor.Scope, x tensor.Array) []tensor.Array {
+	ms := []tensor.Matrix{a.Q.Matrix, a.K.Matrix, a.V.Matrix}
+	if b := a.Biases; b != nil {
+		return s.LinearBias(x, ms, []tensor.Array{b.Q, b.K, b.V})
+	}
+	return s.Linear(x, ms...)
+}
+
 // Attend appends the keys and values of x [T, hidden] to the cache and returns
 // what the heads see, [T, heads*size]; O turns that into [T, hidden].
 func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
-	qkv := s.Linear(x, a.Q.Matrix, a.K.Matrix, a.V.Matrix)
+	qkv := a.project(s, x)
 	q, k := qkv[0], qkv[1]
 	if n := a.HeadNorms; n != nil {
 		q, k = n.Q.Apply(s, q), n.K.Apply(s, k)
@@ -63,7 +84,7 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 		Q:      s.Rope(q, p.Segments, a.HeadSize, a.Rope),
 		K:      s.Rope(k, p.Segments, a.HeadSize, a.Rope),
 		V:      qkv[2],
-		Scale:  float32(1 / math.Sqrt(float64(a.HeadSize))),
+		Scale:  a.Scale,
 		Window: a.Window,
 	})
 }

@@ -24,16 +24,22 @@ type Block interface {
 type PreNorm struct {
 	InputNorm, PostNorm RMSNorm
 	Attention           Attention
-	MLP                 GatedMLP
+	MLP                 FeedForward
 }
 
 // PreNorm declares a block below path, in the names of Hugging Face's Llama.
 func (l *Loader) PreNorm(path string, eps float64, spec AttentionSpec) *PreNorm {
-	b := new(PreNorm)
+	mlp := new(GatedMLP)
+	l.GatedMLP(path+".mlp", mlp)
+	return l.PreNormWith(path, eps, spec, mlp)
+}
+
+// PreNormWith is PreNorm with a feed-forward that is declared already.
+func (l *Loader) PreNormWith(path string, eps float64, spec AttentionSpec, mlp FeedForward) *PreNorm {
+	b := &PreNorm{MLP: mlp}
 	l.RMSNorm(path+".input_layernorm", eps, &b.InputNorm)
 	l.Attention(path+".self_attn", spec, &b.Attention)
 	l.RMSNorm(path+".post_attention_layernorm", eps, &b.PostNorm)
-	l.GatedMLP(path+".mlp", &b.MLP)
 	return b
 }
 
@@ -80,9 +86,13 @@ func (m *Decoder) load(ctx context.Context, d weights.Dimensions, block func(str
 		return err
 	}
 	m.loader.Linear("model.embed_tokens", &m.embed.Linear)
+	m.embed.Scale = float32(d.EmbedScale)
 	for i := range d.Layers {
-		m.blocks = append(m.blocks, block(fmt.Sprintf("model.layers.%d", i),
-			AttentionSpec{Layer: i, HeadSize: d.HeadSize, Rope: rope, Window: d.Window}))
+		spec := AttentionSpec{Layer: i, HeadSize: d.HeadSize, Rope: rope, Scale: float32(d.ScoreScale()), Window: d.WindowOf(i)}
+		if local := d.LocalRope; local != nil && spec.Window > 0 {
+			spec.Rope = ropeSpec(*local)
+		}
+		m.blocks = append(m.blocks, block(fmt.Sprintf("model.layers.%d", i), spec))
 	}
 	m.loader.RMSNorm("model.norm", d.NormEps, &m.norm)
 	tied := !m.loader.Has("lm_head")

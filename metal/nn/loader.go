@@ -3,6 +3,7 @@ package nn
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -23,8 +24,11 @@ type Loader struct {
 	place    map[string]int
 	declared []piece
 	fault    error // the first tensor that cannot be what was declared
+	late     error // what failed behind the reading of a tensor
 	matrices []tensor.Matrix
 	vectors  []tensor.Array
+	// normsLessOne says that norms are stored less one.
+	normsLessOne bool
 }
 
 // piece is a declared tensor and how it is read.
@@ -42,6 +46,7 @@ func NewLoader(b tensor.Backend, f *weights.File, progress func(bytes int64)) *L
 	}
 	b.SetPrecision(f.Precision())
 	l := &Loader{backend: b, file: f, progress: progress, place: map[string]int{}}
+	l.normsLessOne = f.Dim.NormsLessOne() && f.Header() == nil
 	for i, e := range f.Entries() {
 		l.place[e.Path] = i
 	}
@@ -64,6 +69,9 @@ func (l *Loader) Load(ctx context.Context) error {
 	for _, p := range l.declared {
 		if err := p.read(reading); err != nil {
 			return err
+		}
+		if l.late != nil {
+			return l.late
 		}
 	}
 	// The model outlives the file: its metadata and the pieces it was read in
@@ -91,8 +99,8 @@ func (l *Loader) Has(path string) bool {
 	return ok
 }
 
-func (l *Loader) declare(path string, dims int, read func(r *weights.Reading, e weights.Entry) error) {
-	e, err := l.entry(path, dims)
+func (l *Loader) declare(name string, dims int, read func(r *weights.Reading, e weights.Entry) error) {
+	e, err := l.entry(name, dims)
 	if err != nil {
 		if l.fault == nil {
 			l.fault = err
@@ -101,27 +109,28 @@ func (l *Loader) declare(path string, dims int, read func(r *weights.Reading, e 
 	}
 	l.declared = append(l.declared, piece{l.place[e.Path], e, func(r *weights.Reading) error {
 		if err := read(r, e); err != nil {
-			return fmt.Errorf("load %s: %w", path, err)
+			return fmt.Errorf("load %s: %w", name, err)
 		}
 		return nil
 	}})
 }
 
-func (l *Loader) entry(path string, dims int) (weights.Entry, error) {
-	e, ok := l.file.Entry(path + ".weight")
+func (l *Loader) entry(name string, dims int) (weights.Entry, error) {
+	e, ok := l.file.Entry(name)
 	if !ok {
-		return e, fmt.Errorf("tensor %s.weight: %w", path, weights.ErrMissing)
+		return e, fmt.Errorf("tensor %s: %w", name, weights.ErrMissing)
 	}
 	if len(e.Shape) != dims {
-		return e, fmt.Errorf("tensor %s.weight has shape %v, want %d dimensions: %w", path, e.Shape, dims, weights.ErrInvalid)
+		return e, fmt.Errorf("tensor %s has shape %v, want %d dimensions: %w", name, e.Shape, dims, weights.ErrInvalid)
 	}
 	return e, nil
 }
 
-// matrix declares path+".weight" as a matrix [out, in].
-func (l *Loader) matrix(path string, set func(tensor.Matrix)) {
-	l.declare(path, 2, func(reading *weights.Reading, e weights.Entry) error {
-		m, err := l.backend.LoadMatrix(e.Format, int(e.Shape[0]), int(e.Shape[1]), func(put func(int, quant.Row) error) error {
+// matrix declares path+".weight" as a matrix [out, in]; one of three dimensions
+// as one whose outermost lie behind one another.
+func (l *Loader) matrix(path string, dims int, set func(tensor.Matrix)) {
+	l.declare(path+".weight", dims, func(reading *weights.Reading, e weights.Entry) error {
+		m, err := l.backend.LoadMatrix(e.Format, e.Rows(), e.Columns(), func(put func(int, quant.Row) error) error {
 			return reading.Place(e, func(first int, r quant.Row) error {
 				l.progress(int64(len(r.Raw) + len(r.Scales) + len(r.Biases)))
 				return put(first, r)
@@ -136,9 +145,9 @@ func (l *Loader) matrix(path string, set func(tensor.Matrix)) {
 	})
 }
 
-// vector declares path+".weight" as a kept array.
-func (l *Loader) vector(path string, set func(tensor.Array)) {
-	l.declare(path, 1, func(reading *weights.Reading, e weights.Entry) error {
+// vector declares a tensor as a kept array.
+func (l *Loader) vector(name string, set func(tensor.Array)) {
+	l.declare(name, 1, func(reading *weights.Reading, e weights.Entry) error {
 		return reading.Rows(e, func(_ int, r quant.Row) error {
 			l.progress(int64(len(r.Raw)))
 			v, err := l.backend.LoadVector(e.Format.Type, r.Raw)
@@ -152,9 +161,26 @@ func (l *Loader) vector(path string, set func(tensor.Array)) {
 	})
 }
 
+// plusOne replaces the latest vector by one more than it, in the type that the
+// back end keeps it in.
+func (l *Loader) plusOne(v tensor.Array) tensor.Array {
+	s := l.backend.NewScope(context.Background())
+	defer s.Close()
+	more := s.ScaleShift(v, 1, 1)
+	s.Wait(more)
+	if err := s.Err(); err != nil {
+		l.late = errors.Join(l.late, err)
+		return v
+	}
+	more = s.Keep(more)
+	s.Release(v)
+	l.vectors[len(l.vectors)-1] = more
+	return more
+}
+
 // values reads path+".weight" at once, as float32 values on the host.
 func (l *Loader) values(ctx context.Context, path string) ([]float32, error) {
-	e, err := l.entry(path, 1)
+	e, err := l.entry(path+".weight", 1)
 	if err != nil {
 		return nil, err
 	}
@@ -169,11 +195,15 @@ func (l *Loader) values(ctx context.Context, path string) ([]float32, error) {
 	return values, nil
 }
 
+func ropeSpec(r weights.Rope) tensor.RopeSpec {
+	return tensor.RopeSpec{Theta: r.Theta, Size: r.Size, Linear: r.Linear, Magnitude: r.Magnitude, Factors: r.Factors}
+}
+
 // Rope says how heads are turned: what the dimensions say, or with the
 // frequency divisors that the file holds as a tensor (GGUF's llama3 scaling).
 func (l *Loader) Rope(ctx context.Context, r weights.Rope) (tensor.RopeSpec, error) {
 	const factors = "model.rope_freqs"
-	spec := tensor.RopeSpec{Theta: r.Theta, Size: r.Size, Linear: r.Linear, Magnitude: r.Magnitude, Factors: r.Factors}
+	spec := ropeSpec(r)
 	if !l.Has(factors) {
 		return spec, nil
 	}

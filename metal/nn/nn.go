@@ -22,15 +22,24 @@ func (l Linear) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 
 // Linear declares the matrix path+".weight".
 func (l *Loader) Linear(path string, to *Linear) {
-	l.matrix(path, func(m tensor.Matrix) { to.Matrix = m })
+	l.matrix(path, 2, func(m tensor.Matrix) { to.Matrix = m })
 }
 
 // Embedding gathers rows by token id. Its matrix may also be the output head.
-type Embedding struct{ Linear }
+type Embedding struct {
+	Linear
+	// Scale multiplies what is looked up; 0 means 1.
+	Scale float32
+}
 
 // Lookup gives the rows of ids: [T, hidden].
 func (e Embedding) Lookup(s tensor.Scope, ids tensor.Array) tensor.Array {
-	return s.Embed(e.Matrix, ids)
+	x := s.Embed(e.Matrix, ids)
+	if e.Scale == 0 {
+		return x
+	}
+	defer s.Release(x)
+	return s.ScaleShift(x, e.Scale, 0)
 }
 
 // RMSNorm scales runs of elements to unit root mean square and by its weight.
@@ -47,15 +56,31 @@ func (n RMSNorm) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 // RMSNorm declares the norm path+".weight".
 func (l *Loader) RMSNorm(path string, eps float64, to *RMSNorm) {
 	to.Eps = float32(eps)
-	l.vector(path, func(v tensor.Array) { to.Weight = v })
+	if l.normsLessOne {
+		l.vector(path+".weight", func(v tensor.Array) { to.Weight = l.plusOne(v) })
+		return
+	}
+	l.vector(path+".weight", func(v tensor.Array) { to.Weight = v })
 }
 
-// GatedMLP is down(silu(gate(x)) * up(x)).
-type GatedMLP struct{ Gate, Up, Down Linear }
+// FeedForward is the second half of a block.
+type FeedForward interface {
+	// Apply runs it on x [T, D].
+	Apply(s tensor.Scope, x tensor.Array) tensor.Array
+}
+
+// GatedMLP is down(silu(gate(x)) * up(x)), or with GELU in place of SiLU.
+type GatedMLP struct {
+	Gate, Up, Down Linear
+	GELU           bool
+}
 
 // Apply runs the block on x [T, D].
 func (m *GatedMLP) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	gu := s.Linear(x, m.Gate.Matrix, m.Up.Matrix)
+	if m.GELU {
+		return m.Down.Apply(s, s.GeGLU(gu[0], gu[1]))
+	}
 	return m.Down.Apply(s, s.SwiGLU(gu[0], gu[1]))
 }
 

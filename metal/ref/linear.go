@@ -80,6 +80,50 @@ func (s *scope) Linear(x tensor.Array, ms ...tensor.Matrix) []tensor.Array {
 	return outs
 }
 
+// LinearBias is Linear, and adds a bias to each row.
+func (s *scope) LinearBias(x tensor.Array, ms []tensor.Matrix, biases []tensor.Array) []tensor.Array {
+	added := make([]*array, len(biases))
+	for i, tb := range biases {
+		b, ok := s.operand("LinearBias", tb, 1)
+		if !ok {
+			return s.nothing(len(ms))
+		}
+		added[i] = b
+	}
+	if len(biases) != len(ms) {
+		s.fail(&tensor.ShapeError{Op: "LinearBias", Detail: fmt.Sprintf("%d matrices, %d biases", len(ms), len(biases))})
+		return s.nothing(len(ms))
+	}
+	for i, tm := range ms {
+		if m, ok := tm.(*matrix); ok && m.mem != nil && added[i].shape[0] != m.out {
+			s.fail(&tensor.ShapeError{Op: "LinearBias", Detail: fmt.Sprintf("bias of %d for [%d, %d]", added[i].shape[0], m.out, m.in)})
+			return s.nothing(len(ms))
+		}
+	}
+	outs := s.Linear(x, ms...)
+	if s.failed() {
+		return outs
+	}
+	for i, b := range added {
+		out := outs[i].(*array)
+		s.b.split(out.shape[0], max(1, grainElements/out.shape[1]), func(lo, hi int) {
+			for t := lo; t < hi; t++ {
+				add(out.row(t), out.row(t), b.data)
+			}
+		})
+	}
+	return outs
+}
+
+// nothing is results of no use.
+func (s *scope) nothing(n int) []tensor.Array {
+	outs := make([]tensor.Array, n)
+	for i := range outs {
+		outs[i] = &array{}
+	}
+	return outs
+}
+
 // part is one task of a quantised product.
 type part struct {
 	half           int

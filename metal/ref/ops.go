@@ -110,6 +110,38 @@ func swiglu(dst, gate, up []float32) {
 	}
 }
 
+// GeGLU is GELU(gate) * up.
+func (s *scope) GeGLU(gate, up tensor.Array) tensor.Array {
+	return s.binary("GeGLU", gate, up, geglu)
+}
+
+// geglu uses (1 + tanh(u))/2 = 1/(1 + e^-2u).
+func geglu(dst, gate, up []float32) {
+	gate, up = gate[:len(dst)], up[:len(dst)]
+	for i, v := range gate {
+		u := 0.7978845608 * (v + float32(0.044715*v)*float32(v*v))
+		dst[i] = float32(v/(1+exp(-2*u))) * up[i]
+	}
+}
+
+// ScaleShift is scale*x + shift.
+func (s *scope) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
+	in, ok := s.operand("ScaleShift", x, 0)
+	if !ok {
+		return &array{}
+	}
+	out := s.array("ScaleShift", in.shape...)
+	if s.failed() {
+		return out
+	}
+	s.b.split(len(out.data), grainElements, func(lo, hi int) {
+		for i, v := range in.data[lo:hi] {
+			out.data[lo+i] = float32(v*scale) + shift
+		}
+	})
+	return out
+}
+
 // RMSNorm scales runs of elements to unit root mean square.
 func (s *scope) RMSNorm(x, weight tensor.Array, eps float32) tensor.Array {
 	in, ok := s.operand("RMSNorm", x, 2)

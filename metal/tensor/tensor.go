@@ -248,6 +248,20 @@ type Scope interface {
 	Embed(m Matrix, ids Array) Array
 	// Linear multiplies x [T, in] by each matrix transposed: [T, out].
 	Linear(x Array, ms ...Matrix) []Array
+	// LinearBias is Linear, and adds to each row of a product the bias [out] that
+	// belongs to its matrix.
+	LinearBias(x Array, ms []Matrix, biases []Array) []Array
+	// Route chooses for each row of scores [T, E] its k largest: who they are, row
+	// by row and in no order, ids [T*k], and their shares [T, k], which are the
+	// softmax of the whole row, or, normalized, of the chosen ones alone.
+	Route(scores Array, k int, normalized bool) (chosen, shares Array)
+	// LinearOf multiplies each row of x [R, in] by the k experts that were chosen
+	// for it, ids [R*k]: [R*k, out]. The experts of a matrix [experts*out, in] lie
+	// behind one another.
+	LinearOf(x, chosen Array, experts int, ms ...Matrix) []Array
+	// Combine adds up the k rows of y [T*k, D] that belong to a token, each times
+	// its share [T, k]: [T, D].
+	Combine(y, shares Array) Array
 	// Rows gathers rows of x [T, D].
 	Rows(x Array, rows []int) Array
 	// Argmax is the index of the largest of the first width elements of each
@@ -261,6 +275,11 @@ type Scope interface {
 	SiLU(x Array) Array
 	// SwiGLU is SiLU(gate) * up, on equal shapes.
 	SwiGLU(gate, up Array) Array
+	// GeGLU is GELU(gate) * up, on equal shapes, with GELU in the form of tanh:
+	// x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).
+	GeGLU(gate, up Array) Array
+	// ScaleShift is scale*x + shift, element by element.
+	ScaleShift(x Array, scale, shift float32) Array
 	// RMSNorm scales each run of N elements of a row of x [T, D] to unit root
 	// mean square, then by weight [N]; N divides D.
 	RMSNorm(x, weight Array, eps float32) Array

@@ -237,6 +237,9 @@ func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, err
 		}
 		entries[s.path] = e
 		used[s.path] = true
+		for i := range e.stack {
+			used[expertPath(s.path, i)] = true
+		}
 		if e.Format.Quantized() {
 			used[layerOf(s.path)+".scales"], used[layerOf(s.path)+".biases"] = true, true
 		}
@@ -314,6 +317,9 @@ func (c *collection) foreign() error {
 func (c *collection) entry(s slot, groups grouping) (Entry, error) {
 	layer := layerOf(s.path)
 	t, ok := c.tensors[s.path]
+	if _, apart := c.tensors[expertPath(s.path, 0)]; !ok && apart && len(s.shape) == 3 {
+		return c.stacked(s)
+	}
 	if !ok {
 		return Entry{}, fmt.Errorf("tensor %s: %w", s.path, ErrMissing)
 	}
@@ -338,16 +344,56 @@ func (c *collection) entry(s slot, groups grouping) (Entry, error) {
 	if !ok {
 		return Entry{}, fmt.Errorf("tensor %s.biases beside its scales: %w", layer, ErrMissing)
 	}
-	if len(s.shape) != 2 || len(t.shape) != 2 || t.shape[0] != s.shape[0] {
+	leading := len(s.shape) - 1
+	if leading < 1 || len(t.shape) != len(s.shape) || !slices.Equal(t.shape[:leading], s.shape[:leading]) {
 		return Entry{}, invalidf("quantised tensor %s has shape %v, want %v of words", s.path, t.shape, s.shape)
 	}
+	for _, part := range []shardTensor{scales, biases} {
+		if len(part.shape) != len(s.shape) || !slices.Equal(part.shape[:leading], s.shape[:leading]) {
+			return Entry{}, invalidf("%s has words of shape %v, scales of shape %v and biases of shape %v", quoted(layer), t.shape, scales.shape, biases.shape)
+		}
+	}
 	var err error
-	if e.Format, err = groups.quantized(layer, s.shape[1], t, scales, biases); err != nil {
+	if e.Format, err = groups.quantized(layer, s.shape[leading], t.flat(), scales.flat(), biases.flat()); err != nil {
 		return Entry{}, err
 	}
 	e.scales, e.biases = scales.span, biases.span
 	e.Bytes += scales.span.bytes + biases.span.bytes
 	e.stored = e.Format.String()
+	return e, nil
+}
+
+// expertPath is the path of one expert's matrix in Hugging Face's layout, which
+// keeps them apart.
+func expertPath(path string, expert int) string {
+	return strings.Replace(path, ".switch_mlp.", fmt.Sprintf(".experts.%d.", expert), 1)
+}
+
+// stacked is the tensor of a slot whose experts lie apart. They are dense, as
+// they were trained: whoever quantises stacks them first.
+func (c *collection) stacked(s slot) (Entry, error) {
+	e := Entry{Path: s.path, Name: expertPath(s.path, 0), Shape: s.shape}
+	for i := range s.shape[0] {
+		path := expertPath(s.path, int(i))
+		t, ok := c.tensors[path]
+		if !ok {
+			return Entry{}, fmt.Errorf("tensor %s: %w", path, ErrMissing)
+		}
+		if !slices.Equal(t.shape, s.shape[1:]) {
+			return Entry{}, invalidf("tensor %s has shape %v, want %v", path, t.shape, s.shape[1:])
+		}
+		kind, err := t.kind.float()
+		if err != nil {
+			return Entry{}, fmt.Errorf("tensor %s: %w", path, err)
+		}
+		if i > 0 && e.Format != quant.DenseOf(kind) {
+			return Entry{}, invalidf("tensor %s is of type %v, the experts before it are %v", path, kind, e.Format)
+		}
+		e.Format = quant.DenseOf(kind)
+		e.stack = append(e.stack, t.span)
+		e.Bytes += t.span.bytes
+	}
+	e.weight, e.stored = e.stack[0], e.Format.String()
 	return e, nil
 }
 

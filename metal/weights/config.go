@@ -14,8 +14,11 @@ const maxConfigBytes = 4 << 20
 
 // The families, by the names that Dimensions.Architecture takes.
 const (
-	familyLlama = "llama"
-	familyQwen3 = "qwen3"
+	familyGemma3   = "gemma3_text"
+	familyLlama    = "llama"
+	familyQwen2    = "qwen2"
+	familyQwen3    = "qwen3"
+	familyQwen3MoE = "qwen3_moe"
 )
 
 // config is a model folder's config.json.
@@ -161,7 +164,9 @@ func shown(v any) string {
 }
 
 // SupportedModelTypes lists what config.json may call its model_type.
-func SupportedModelTypes() []string { return []string{"llama", "mistral", "qwen3"} }
+func SupportedModelTypes() []string {
+	return []string{"gemma3_text", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}
+}
 
 // family is the family that runs a model_type (mlx-lm 0.32.2, MODEL_REMAPPING).
 func (c *config) family() (string, error) {
@@ -170,10 +175,16 @@ func (c *config) family() (string, error) {
 		return "", fmt.Errorf("config.json: model_type: %w", ErrMissing)
 	}
 	switch kind {
+	case "gemma3_text":
+		return familyGemma3, nil
 	case "llama", "mistral":
 		return familyLlama, nil
+	case "qwen2":
+		return familyQwen2, nil
 	case "qwen3":
 		return familyQwen3, nil
+	case "qwen3_moe":
+		return familyQwen3MoE, nil
 	}
 	if len(kind) > 64 {
 		kind = kind[:64]
@@ -214,8 +225,18 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 		d.HeadSize = c.integerOr(d.Hidden/d.QueryHeads, 2, 1<<12, "head_dim")
 	}
 	d.Rope = c.rope(d)
-	d.Window = c.window(d)
+	if family == familyGemma3 {
+		c.gemma(&d)
+	} else {
+		d.Window = c.window(d)
+	}
+	if family == familyQwen3MoE {
+		d.Experts = c.experts(d.Layers)
+	} else {
+		c.dense()
+	}
 	c.plain()
+	c.gated(family)
 	if c.err != nil {
 		return Dimensions{}, c.err
 	}
@@ -223,12 +244,12 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 }
 
 // defaultContext is what transformers takes where config.json does not say
-// (LlamaConfig, MistralConfig, Qwen3Config, version 5).
+// (Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig, version 5).
 func (c *config) defaultContext() int {
 	switch c.values["model_type"] {
-	case "mistral":
+	case "mistral", "gemma3_text":
 		return 1 << 17
-	case "qwen3":
+	case "qwen2", "qwen3", "qwen3_moe":
 		return 1 << 15
 	}
 	return 1 << 11
@@ -241,9 +262,10 @@ func (c *config) plain() {
 			c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"value", "true", []string{"false"}}))
 		}
 	}
-	if key, v := c.find("hidden_act", "activation_function"); v != nil && v != "silu" && v != "swish" {
-		c.fail(fmt.Errorf("%s%s: %w", c.inside, key, &UnsupportedError{"activation", shown(v), []string{"silu"}}))
-	}
+}
+
+// dense refuses experts in a family that has none.
+func (c *config) dense() {
 	for _, name := range []string{"num_experts", "num_local_experts", "n_routed_experts"} {
 		if v := c.text[name]; v != nil && v != json.Number("0") {
 			c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"feed-forward", "mixture of experts", []string{"dense"}}))
@@ -253,7 +275,7 @@ func (c *config) plain() {
 
 // window is the sliding_window of a mistral, in every layer, as in transformers
 // (modeling_mistral.py, version 5). mlx-lm, which runs a mistral as a llama, and
-// whose qwen3 and llama without layer_types never look at it, differs there: the
+// whose qwen2, qwen3 and llama without layer_types never look at it, differs there: the
 // model was trained with it.
 func (c *config) window(d Dimensions) int {
 	types := c.text["layer_types"]

@@ -14,6 +14,9 @@ import (
 // of equal keys wins.
 const (
 	llamaConfig = `"model_type":"llama","hidden_size":576,"num_hidden_layers":30,"intermediate_size":1536,"num_attention_heads":9,"num_key_value_heads":3,"vocab_size":49152,"rms_norm_eps":1e-05,"max_position_embeddings":8192,"rope_theta":100000`
+	qwen2Config = `"model_type":"qwen2","hidden_size":896,"num_hidden_layers":24,"intermediate_size":4864,"num_attention_heads":14,"num_key_value_heads":2,"vocab_size":151936,"rms_norm_eps":1e-06,"max_position_embeddings":32768,"rope_theta":1000000,"use_sliding_window":false,"sliding_window":32768,"max_window_layers":21,"tie_word_embeddings":true`
+	moeConfig   = `"model_type":"qwen3_moe","hidden_size":2048,"num_hidden_layers":48,"intermediate_size":6144,"num_attention_heads":32,"num_key_value_heads":4,"head_dim":128,"vocab_size":151936,"rms_norm_eps":1e-06,"max_position_embeddings":40960,"rope_theta":1000000,"num_experts":128,"num_experts_per_tok":8,"moe_intermediate_size":768,"norm_topk_prob":true,"decoder_sparse_step":1,"mlp_only_layers":[],"router_aux_loss_coef":0.001`
+	gemmaConfig = `"model_type":"gemma3_text","hidden_size":1152,"num_hidden_layers":7,"intermediate_size":6912,"num_attention_heads":4,"num_key_value_heads":1,"head_dim":256,"vocab_size":262144,"rms_norm_eps":1e-06,"max_position_embeddings":32768,"rope_theta":1000000,"rope_local_base_freq":10000,"query_pre_attn_scalar":256,"sliding_window":512,"sliding_window_pattern":6,"hidden_activation":"gelu_pytorch_tanh","attn_logit_softcapping":null,"final_logit_softcapping":null,"attention_bias":false,"cache_implementation":"hybrid"`
 	qwenConfig  = `"model_type":"qwen3","hidden_size":1024,"num_hidden_layers":28,"intermediate_size":3072,"num_attention_heads":16,"num_key_value_heads":8,"head_dim":128,"vocab_size":151936,"rms_norm_eps":1e-06,"max_position_embeddings":40960,"rope_theta":1000000,"tie_word_embeddings":true`
 )
 
@@ -49,6 +52,21 @@ func TestConfigurationsGiveDimensions(t *testing.T) {
 		Vocabulary: 49152, Context: 8192, NormEps: 1e-5, Rope: Rope{Theta: 1e5, Size: 64, Linear: 1, Magnitude: 1}}
 	qwen := Dimensions{Architecture: "qwen3", Layers: 28, Hidden: 1024, FeedForward: 3072, QueryHeads: 16, KVHeads: 8, HeadSize: 128,
 		Vocabulary: 151936, Context: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 128, Linear: 1, Magnitude: 1}}
+	qwen2 := Dimensions{Architecture: "qwen2", Layers: 24, Hidden: 896, FeedForward: 4864, QueryHeads: 14, KVHeads: 2, HeadSize: 64,
+		Vocabulary: 151936, Context: 32768, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 64, Linear: 1, Magnitude: 1}}
+	moe := Dimensions{Architecture: "qwen3_moe", Layers: 48, Hidden: 2048, FeedForward: 6144, QueryHeads: 32, KVHeads: 4, HeadSize: 128,
+		Vocabulary: 151936, Context: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 128, Linear: 1, Magnitude: 1},
+		Experts: Experts{Count: 128, PerToken: 8, FeedForward: 768, Normalized: true, Step: 1}}
+	gemma := Dimensions{Architecture: "gemma3_text", Layers: 7, Hidden: 1152, FeedForward: 6912, QueryHeads: 4, KVHeads: 1, HeadSize: 256,
+		Vocabulary: 262144, Context: 32768, NormEps: 1e-6, Rope: Rope{Theta: 1e6, Size: 256, Linear: 1, Magnitude: 1},
+		Window: 512, Everywhere: []bool{5: true, 6: false}, LocalRope: &Rope{Theta: 1e4, Size: 256, Linear: 1, Magnitude: 1}, QueryScalar: 256, EmbedScale: 34}
+	layers := func(names ...string) string {
+		types := map[string]string{"s": `"sliding_attention"`, "f": `"full_attention"`}
+		for i, n := range names {
+			names[i] = types[n]
+		}
+		return "[" + strings.Join(names, ",") + "]"
+	}
 	with := func(d Dimensions, change func(*Dimensions)) Dimensions { change(&d); return d }
 	for name, c := range map[string]struct {
 		text string
@@ -56,6 +74,25 @@ func TestConfigurationsGiveDimensions(t *testing.T) {
 	}{
 		"a Llama":                                {edited(llamaConfig), llama},
 		"a Qwen3":                                {edited(qwenConfig), qwen},
+		"a Qwen2, whose window is off":           {edited(qwen2Config), qwen2},
+		"a Qwen2 without a context":              {edited(qwen2Config, "max_position_embeddings", ""), qwen2},
+		"a Qwen3 of experts":                     {edited(moeConfig), moe},
+		"experts by the name of transformers 5":  {edited(moeConfig, "num_experts", "", "num_local_experts", "128", "mlp_only_layers", "null"), moe},
+		"shares that are not normed":             {edited(moeConfig, "norm_topk_prob", "false"), with(moe, func(d *Dimensions) { d.Experts.Normalized = false })},
+		"every second layer, but for the fourth": {edited(moeConfig, "decoder_sparse_step", "2", "mlp_only_layers", "[3]"), with(moe, func(d *Dimensions) { d.Experts.Step, d.Experts.Dense = 2, []int{3} })},
+		"experts in every layer by default":      {edited(moeConfig, "decoder_sparse_step", "", "mlp_only_layers", ""), moe},
+		"a Gemma 3":                              {edited(gemmaConfig), gemma},
+		"a Gemma 3 that says little":             {edited(gemmaConfig, "rope_theta", "", "rope_local_base_freq", "", "query_pre_attn_scalar", "", "sliding_window_pattern", "", "hidden_activation", ""), gemma},
+		"a Gemma 3 without a context":            {edited(gemmaConfig, "max_position_embeddings", ""), with(gemma, func(d *Dimensions) { d.Context = 131072 })},
+		"a Gemma 3 whose positions are scaled":   {edited(gemmaConfig, "rope_scaling", `{"rope_type":"linear","factor":8.0}`), with(gemma, func(d *Dimensions) { d.Rope.Linear = 8 })},
+		"a Gemma 3 of other numbers": {edited(gemmaConfig, "rope_local_base_freq", "20000", "query_pre_attn_scalar", "168", "sliding_window", "1024"), with(gemma, func(d *Dimensions) {
+			d.LocalRope, d.QueryScalar, d.Window = &Rope{Theta: 2e4, Size: 256, Linear: 1, Magnitude: 1}, 168, 1024
+		})},
+		"a Gemma 3 with a name for each layer": {edited(gemmaConfig, "sliding_window_pattern", "", "layer_types", layers("s", "f", "s", "s", "s", "s", "f")), with(gemma, func(d *Dimensions) { d.Everywhere = []bool{1: true, 6: true} })},
+		"a Gemma 3 in the words of transformers 5": {edited(gemmaConfig, "rope_theta", "", "rope_local_base_freq", "", "rope_parameters", `{"full_attention":{"rope_theta":500000.0,"rope_type":"linear","factor":8},"sliding_attention":{"rope_theta":20000.0,"rope_type":"default"}}`),
+			with(gemma, func(d *Dimensions) {
+				d.Rope.Theta, d.Rope.Linear, d.LocalRope = 5e5, 8, &Rope{Theta: 2e4, Size: 256, Linear: 1, Magnitude: 1}
+			})},
 		"a Mistral is a Llama":                   {edited(llamaConfig, "model_type", `"mistral"`, "sliding_window", "null"), llama},
 		"a Mistral with a window":                {edited(llamaConfig, "model_type", `"mistral"`, "sliding_window", "4096"), with(llama, func(d *Dimensions) { d.Window = 4096 })},
 		"a Llama has no window":                  {edited(llamaConfig, "sliding_window", "4096"), llama},
@@ -107,7 +144,31 @@ func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 		"very many values":                    {`{"a":[` + strings.Repeat("1,", 1<<19) + "1]}", ErrInvalid, "values"},
 		"something behind it":                 {edited(llamaConfig) + "{}", ErrInvalid, "follows"},
 		"no model type":                       {edited(llamaConfig, "model_type", ""), ErrMissing, "model_type"},
-		"another model type":                  {edited(llamaConfig, "model_type", `"gpt2"`), ErrUnsupported, "supported: llama, mistral, qwen3"},
+		"experts of a number not said":        {edited(moeConfig, "num_experts", ""), ErrMissing, "num_experts"},
+		"experts for a token, not said":       {edited(moeConfig, "num_experts_per_tok", ""), ErrMissing, "num_experts_per_tok"},
+		"experts of a width not said":         {edited(moeConfig, "moe_intermediate_size", ""), ErrMissing, "moe_intermediate_size"},
+		"shares that may be normed or not":    {edited(moeConfig, "norm_topk_prob", ""), ErrMissing, "norm_topk_prob"},
+		"more experts for a token than any":   {edited(moeConfig, "num_experts_per_tok", "129"), ErrInvalid, "129 of 128 experts"},
+		"no step from mixture to mixture":     {edited(moeConfig, "decoder_sparse_step", "0"), ErrInvalid, "decoder_sparse_step"},
+		"a dense layer that is not there":     {edited(moeConfig, "mlp_only_layers", "[48]"), ErrInvalid, "mlp_only_layers"},
+		"a dense layer that is no number":     {edited(moeConfig, "mlp_only_layers", `["a"]`), ErrInvalid, "mlp_only_layers"},
+		"dense layers that are no list":       {edited(moeConfig, "mlp_only_layers", "3"), ErrInvalid, "mlp_only_layers"},
+		"a Gemma of no window":                {edited(gemmaConfig, "sliding_window", "null"), ErrMissing, "sliding_window"},
+		"a Gemma that caps scores":            {edited(gemmaConfig, "attn_logit_softcapping", "50.0"), ErrUnsupported, "attn_logit_softcapping"},
+		"a Gemma that caps logits":            {edited(gemmaConfig, "final_logit_softcapping", "30.0"), ErrUnsupported, "final_logit_softcapping"},
+		"a Gemma that looks ahead":            {edited(gemmaConfig, "use_bidirectional_attention", "true"), ErrUnsupported, "use_bidirectional_attention"},
+		"a Gemma of another activation":       {edited(gemmaConfig, "hidden_activation", `"gelu"`), ErrUnsupported, "hidden_activation"},
+		"a Gemma of another kind of layer":    {edited(gemmaConfig, "num_hidden_layers", "1", "layer_types", `["linear_attention"]`), ErrUnsupported, "linear_attention"},
+		"a Gemma of two opinions":             {edited(gemmaConfig, "num_hidden_layers", "1", "layer_types", `["full_attention"]`), ErrInvalid, "sliding_window_pattern disagree about layer 0"},
+		"a Gemma of too few layer types":      {edited(gemmaConfig, "layer_types", `["full_attention"]`), ErrInvalid, "layer_types"},
+		"a Gemma of no query scalar":          {edited(gemmaConfig, "query_pre_attn_scalar", "0"), ErrInvalid, "query_pre_attn_scalar"},
+		"a Gemma of a small base":             {edited(gemmaConfig, "rope_local_base_freq", "1"), ErrInvalid, "rope_local_base_freq"},
+		"a Gemma that scales its windows":     {edited(gemmaConfig, "rope_local_base_freq", "", "rope_parameters", `{"sliding_attention":{"rope_type":"linear","factor":2}}`), ErrUnsupported, "sliding_attention"},
+		"a Gemma that sees":                   {edited(gemmaConfig, "model_type", `"gemma3"`), ErrUnsupported, "gemma3_text"},
+		"a Llama of another activation":       {edited(llamaConfig, "hidden_act", `"gelu_pytorch_tanh"`), ErrUnsupported, "hidden_act"},
+		"a Qwen2 whose window is on":          {edited(qwen2Config, "use_sliding_window", "true"), ErrUnsupported, "use_sliding_window"},
+		"a Qwen2 without theta":               {edited(qwen2Config, "rope_theta", ""), ErrMissing, "rope_theta"},
+		"another model type":                  {edited(llamaConfig, "model_type", `"gpt2"`), ErrUnsupported, "supported: gemma3_text, llama, mistral, qwen2, qwen3, qwen3_moe"},
 		"a model that sees":                   {`{"model_type":"qwen3_vl","text_config":{` + qwenConfig + `}}`, ErrUnsupported, "qwen3_vl"},
 		"a model type that is a number":       {edited(llamaConfig, "model_type", "7"), ErrMissing, "model_type"},
 		"no heads":                            {edited(llamaConfig, "num_attention_heads", "0"), ErrInvalid, "num_attention_heads is 0"},

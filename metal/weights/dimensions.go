@@ -2,7 +2,6 @@ package weights
 
 import (
 	"fmt"
-	"slices"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/quant"
@@ -21,8 +20,18 @@ type Dimensions struct {
 	Context      int
 	Rope         Rope
 	NormEps      float64
-	// Window is how many latest positions attention sees; 0 means all.
-	Window int
+	// Window is how many latest positions attention sees; 0 means all. Layers that
+	// are Everywhere see all in any case.
+	Window     int
+	Everywhere []bool
+	// LocalRope is how layers under the window turn heads; nil means as others.
+	LocalRope *Rope
+	// QueryScalar is what scores are divided by the root of; 0 means HeadSize.
+	QueryScalar float64
+	// EmbedScale multiplies what is looked up in the embedding; 0 means 1.
+	EmbedScale float64
+	// Experts of layers that are mixtures.
+	Experts Experts
 }
 
 // Rope is how a family turns heads by position: pairs (i, i+Size/2) of the
@@ -38,7 +47,14 @@ type Rope struct {
 }
 
 // SupportedArchitectures lists the families this build runs.
-func SupportedArchitectures() []string { return []string{familyLlama, familyQwen3} }
+func SupportedArchitectures() []string {
+	return []string{familyGemma3, familyLlama, familyQwen2, familyQwen3, familyQwen3MoE}
+}
+
+// ggufFamilies are the families by their names in GGUF.
+func ggufFamilies() map[string]string {
+	return map[string]string{"gemma3": familyGemma3, "llama": familyLlama, "qwen2": familyQwen2, "qwen3": familyQwen3, "qwen3moe": familyQwen3MoE}
+}
 
 // Dimensions reads and checks the numbers of the model's family.
 func (h *Header) Dimensions() (Dimensions, error) {
@@ -46,12 +62,13 @@ func (h *Header) Dimensions() (Dimensions, error) {
 	if !ok {
 		return Dimensions{}, fmt.Errorf("metadata key general.architecture: %w", ErrMissing)
 	}
-	if !slices.Contains(SupportedArchitectures(), arch) {
-		return Dimensions{}, &UnsupportedError{"architecture", arch, SupportedArchitectures()}
+	family, ok := ggufFamilies()[arch]
+	if !ok {
+		return Dimensions{}, &UnsupportedError{"architecture", arch, sortedKeys(ggufFamilies())}
 	}
 	r := keyReader{h: h, prefix: arch + "."}
 	d := Dimensions{
-		Architecture: arch,
+		Architecture: family,
 		Layers:       r.integer("block_count", 1, 1<<12),
 		Hidden:       r.integer("embedding_length", 1, 1<<20),
 		FeedForward:  r.integer("feed_forward_length", 1, 1<<22),
@@ -66,6 +83,12 @@ func (h *Header) Dimensions() (Dimensions, error) {
 	}
 	d.Rope.Size = r.integerOr("rope.dimension_count", d.HeadSize, 2, 1<<12)
 	r.scaling(&d)
+	switch family {
+	case familyGemma3:
+		r.gemma(&d)
+	case familyQwen3MoE:
+		d.Experts = r.experts()
+	}
 	if r.err != nil {
 		return Dimensions{}, r.err
 	}
@@ -96,7 +119,7 @@ func (d Dimensions) consistent() error {
 	case d.Rope.Size%2 != 0 || d.Rope.Size > d.HeadSize:
 		return invalidf("%d rotary elements do not fit a head of %d", d.Rope.Size, d.HeadSize)
 	}
-	return nil
+	return d.Experts.consistent()
 }
 
 // plainGGUF refuses what the family may have in GGUF but the engine has not.
@@ -104,7 +127,7 @@ func (d Dimensions) plainGGUF(h *Header, r keyReader) error {
 	if v, ok := h.Integer(r.prefix + "attention.value_length"); ok && v != int64(d.HeadSize) {
 		return invalidf("value heads of %d beside key heads of %d", v, d.HeadSize)
 	}
-	if v, ok := h.Integer(r.prefix + "expert_count"); ok && v > 0 {
+	if v, ok := h.Integer(r.prefix + "expert_count"); ok && v > 0 && d.Experts.Count == 0 {
 		return &UnsupportedError{"feed-forward", "mixture of experts", []string{"dense"}}
 	}
 	return nil
@@ -143,8 +166,14 @@ func facts(d Dimensions, name, quantization string, entries map[string]Entry, pr
 		VocabularySize: int64(d.Vocabulary), ContextTokens: int64(d.Context),
 		KeyValueElementBytes: elementBytes(entries, precise),
 	}
-	if d.Window > 0 {
-		f.GrowingLayers, f.WindowLayers, f.WindowTokens = 0, f.Layers, int64(d.Window)
+	if n := int64(d.windowLayers()); n > 0 {
+		f.GrowingLayers, f.WindowLayers, f.WindowTokens = f.Layers-n, n, int64(d.Window)
+	}
+	if sparse := d.Experts.layers(d.Layers); sparse > 0 {
+		f.Experts, f.ExpertsPerToken, f.ExpertFeedForwardSize = int64(d.Experts.Count), int64(d.Experts.PerToken), int64(d.Experts.FeedForward)
+		if sparse == d.Layers { // no block has the width that the file states
+			f.FeedForwardSize = f.ExpertFeedForwardSize
+		}
 	}
 	for _, e := range entries {
 		f.WeightBytes += e.Bytes

@@ -151,7 +151,20 @@ func openSafetensors(dir *folder.Folder) (*File, error) {
 		c.close()
 		return nil, err
 	}
-	return &File{Dim: dim, dir: dir, entries: entries, sources: c.sources, bytes: c.bytes, precise: precision(entries)}, nil
+	return &File{Dim: dim, dir: dir, entries: entries, sources: c.sources, bytes: c.bytes, precise: fineEnough(dim, entries)}, nil
+}
+
+// fineEnough is the precision of a folder. Residuals of a Gemma go past what
+// float16 holds, so float32 it is there (mlx-lm clips them, transformers says no
+// to the type).
+func fineEnough(d Dimensions, entries map[string]Entry) quant.Type {
+	t := precision(entries)
+	for _, e := range entries {
+		if d.Architecture == familyGemma3 && e.Format.Type == quant.Float16 {
+			return quant.Float32
+		}
+	}
+	return t
 }
 
 // Precision is how fine activations must be for the model's values to count as

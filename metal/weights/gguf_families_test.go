@@ -40,6 +40,38 @@ func TestQwen3InGGUF(t *testing.T) {
 	matrixOf(t, f, "model.layers.0.self_attn.q_proj.weight") // wants rows in order
 }
 
+// TestQwen2HasBiases in files of both kinds, with rows in order.
+func TestQwen2HasBiases(t *testing.T) {
+	c := tinymodel.Default()
+	c.Family, c.Type = tinymodel.Qwen2, weights.F32
+	dir := t.TempDir()
+	file, folder := filepath.Join(dir, "m.gguf"), filepath.Join(dir, "m")
+	if err := errors.Join(tinymodel.Write(file, c), tinymodel.WriteFolder(folder, c, tinymodel.Layout{Matrices: quant.AffineOf(4, 32, quant.BFloat16)})); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{file, folder} {
+		f, err := weights.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for name, width := range map[string]int{"q": c.QueryHeads, "k": c.KVHeads, "v": c.KVHeads} {
+			e, ok := f.Entry("model.layers.1.self_attn." + name + "_proj.bias")
+			if !ok || !slices.Equal(e.Shape, []int64{int64(width * c.HeadSize)}) || e.Format.Quantized() || e.Part() != "attention" {
+				t.Errorf("bias of %s is %+v", name, e)
+			}
+			if want := "blk.1.attn_" + name + ".bias"; path == file && e.Name != want {
+				t.Errorf("bias of %s is called %s, want %s", name, e.Name, want)
+			}
+		}
+		matrixOf(t, f, "model.layers.0.self_attn.q_proj.weight") // wants rows in order
+		facts, err := f.Facts()
+		if err != nil || facts.Architecture != "qwen2" || facts.HeadSize != int64(c.HeadSize) {
+			t.Errorf("facts %+v (%v)", facts, err)
+		}
+	}
+}
+
 // TestYarnInGGUF is llama.cpp's reading of its keys.
 func TestYarnInGGUF(t *testing.T) {
 	scaling := func(kind string) string {

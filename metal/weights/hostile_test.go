@@ -72,6 +72,7 @@ func TestHostileFoldersAreTypedErrors(t *testing.T) {
 			m.config["quantization_config"] = map[string]any{"quant_method": "awq", "bits": 4}
 		}, weights.ErrUnsupported, "awq"},
 		"mxfp4":                                 {affine(quantization(map[string]any{"group_size": 32, "bits": 4, down: map[string]any{"mode": "mxfp4", "bits": 4, "group_size": 32}})), weights.ErrUnsupported, "mxfp4"},
+		"words that are a stack of one":         {affine(shaped(down+".weight", "U32", 1, tinyHidden, tinyInner/8)), weights.ErrInvalid, "of words"},
 		"scales of eight bits":                  {affine(shaped(down+".scales", "U8", tinyHidden, tinyInner/64)), weights.ErrUnsupported, "mxfp4, nvfp4, mxfp8"},
 		"scales that are whole numbers":         {affine(shaped(down+".scales", "I32", tinyHidden, tinyInner/64), shaped(down+".biases", "I32", tinyHidden, tinyInner/64)), weights.ErrUnsupported, "I32"},
 		"biases of another type":                {affine(shaped(down+".biases", "F32", tinyHidden, tinyInner/64)), weights.ErrInvalid, "biases of type F32"},

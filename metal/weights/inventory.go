@@ -24,17 +24,20 @@ type slot struct {
 // globals are the tensors outside the layers.
 func (d Dimensions) globals() []slot {
 	table := []int64{int64(d.Vocabulary), int64(d.Hidden)}
-	return []slot{
+	out := []slot{
 		{path: "model.embed_tokens.weight", gguf: "token_embd.weight", shape: table},
 		{path: "model.norm.weight", gguf: "output_norm.weight", shape: []int64{int64(d.Hidden)}},
 		{path: "lm_head.weight", gguf: "output.weight", shape: table, optional: true},
-		{path: "model.rope_freqs.weight", gguf: "rope_freqs.weight", shape: []int64{int64(d.Rope.Size / 2)}, optional: true, ggufOnly: true},
 	}
+	if d.LocalRope == nil { // whose layers all turn heads alike
+		out = append(out, slot{path: "model.rope_freqs.weight", gguf: "rope_freqs.weight", shape: []int64{int64(d.Rope.Size / 2)}, optional: true, ggufOnly: true})
+	}
+	return out
 }
 
 // layer are the tensors of one layer; paths and names lack their prefix.
-func (d Dimensions) layer() []slot {
-	hidden, inner := int64(d.Hidden), int64(d.FeedForward)
+func (d Dimensions) layer(i int) []slot {
+	hidden := int64(d.Hidden)
 	queries, keyValues := int64(d.QueryHeads*d.HeadSize), int64(d.KVHeads*d.HeadSize)
 	q := slot{path: "self_attn.q_proj.weight", gguf: "attn_q.weight", shape: []int64{queries, hidden}}
 	k := slot{path: "self_attn.k_proj.weight", gguf: "attn_k.weight", shape: []int64{keyValues, hidden}}
@@ -47,11 +50,22 @@ func (d Dimensions) layer() []slot {
 		{path: "self_attn.v_proj.weight", gguf: "attn_v.weight", shape: []int64{keyValues, hidden}},
 		{path: "self_attn.o_proj.weight", gguf: "attn_output.weight", shape: []int64{hidden, queries}},
 		{path: "post_attention_layernorm.weight", gguf: "ffn_norm.weight", shape: []int64{hidden}},
-		{path: "mlp.gate_proj.weight", gguf: "ffn_gate.weight", shape: []int64{inner, hidden}},
-		{path: "mlp.up_proj.weight", gguf: "ffn_up.weight", shape: []int64{inner, hidden}},
-		{path: "mlp.down_proj.weight", gguf: "ffn_down.weight", shape: []int64{hidden, inner}},
 	}
-	if d.Architecture == familyQwen3 {
+	out = append(out, d.feedForward(i)...)
+	if d.Architecture == familyGemma3 {
+		out = slices.DeleteFunc(out, func(s slot) bool { return s.path == "post_attention_layernorm.weight" })
+		out = append(out,
+			slot{path: "post_attention_layernorm.weight", gguf: "post_attention_norm.weight", shape: []int64{hidden}},
+			slot{path: "pre_feedforward_layernorm.weight", gguf: "ffn_norm.weight", shape: []int64{hidden}},
+			slot{path: "post_feedforward_layernorm.weight", gguf: "post_ffw_norm.weight", shape: []int64{hidden}})
+	}
+	if d.Architecture == familyQwen2 {
+		out = append(out,
+			slot{path: "self_attn.q_proj.bias", gguf: "attn_q.bias", shape: []int64{queries}},
+			slot{path: "self_attn.k_proj.bias", gguf: "attn_k.bias", shape: []int64{keyValues}},
+			slot{path: "self_attn.v_proj.bias", gguf: "attn_v.bias", shape: []int64{keyValues}})
+	}
+	if slices.Contains([]string{familyGemma3, familyQwen3, familyQwen3MoE}, d.Architecture) {
 		head := []int64{int64(d.HeadSize)}
 		out = append(out,
 			slot{path: "self_attn.q_norm.weight", gguf: "attn_q_norm.weight", shape: head},
@@ -60,16 +74,40 @@ func (d Dimensions) layer() []slot {
 	return out
 }
 
+// feedForward are the tensors of a dense feed-forward, or of a mixture in the
+// names of mlx-lm: the experts of a layer stacked into one tensor.
+func (d Dimensions) feedForward(i int) []slot {
+	hidden := int64(d.Hidden)
+	if !d.Experts.In(i) {
+		inner := int64(d.FeedForward)
+		return []slot{
+			{path: "mlp.gate_proj.weight", gguf: "ffn_gate.weight", shape: []int64{inner, hidden}},
+			{path: "mlp.up_proj.weight", gguf: "ffn_up.weight", shape: []int64{inner, hidden}},
+			{path: "mlp.down_proj.weight", gguf: "ffn_down.weight", shape: []int64{hidden, inner}},
+		}
+	}
+	n, inner := int64(d.Experts.Count), int64(d.Experts.FeedForward)
+	return []slot{
+		{path: "mlp.gate.weight", gguf: "ffn_gate_inp.weight", shape: []int64{n, hidden}},
+		{path: "mlp.switch_mlp.gate_proj.weight", gguf: "ffn_gate_exps.weight", shape: []int64{n, inner, hidden}},
+		{path: "mlp.switch_mlp.up_proj.weight", gguf: "ffn_up_exps.weight", shape: []int64{n, inner, hidden}},
+		{path: "mlp.switch_mlp.down_proj.weight", gguf: "ffn_down_exps.weight", shape: []int64{n, hidden, inner}},
+	}
+}
+
 // slots lists every tensor of the family; have is how many there are to fill
 // them, so that a header cannot ask for more layers than it brings.
 func (d Dimensions) slots(have int) ([]slot, error) {
-	layer := d.layer()
-	if need := d.Layers * len(layer); need > have {
+	need := 0
+	for i := range d.Layers {
+		need += len(d.layer(i))
+	}
+	if need > have {
 		return nil, invalidf("%d layers need %d tensors, the model has %d", d.Layers, need, have)
 	}
 	out := d.globals()
 	for i := range d.Layers {
-		for _, s := range layer {
+		for _, s := range d.layer(i) {
 			s.path, s.gguf = fmt.Sprintf("model.layers.%d.%s", i, s.path), fmt.Sprintf("blk.%d.%s", i, s.gguf)
 			out = append(out, s)
 		}
@@ -93,6 +131,9 @@ type Entry struct {
 	// weight holds the rows; scales and biases are those of affine formats in
 	// folders.
 	weight, scales, biases span
+	// stack are the parts of weight that lie apart, one for each expert; empty
+	// where it is one.
+	stack []span
 	// block is the GGUF type of rows that are split on reading.
 	block Type
 	// stored is the name of the type on disk.

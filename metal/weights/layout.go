@@ -23,12 +23,19 @@ const (
 
 func (k kind) String() string { return [...]string{"words", "scales", "biases"}[k] }
 
-// part is one of the runs of bytes that rows are made of.
+// part is one kind of what rows are made of.
 type part struct {
-	kind   kind
+	kind kind
+	// runs follow one another, each of so many rows.
+	runs []run
+	each int
+	row  int // bytes of a row
+}
+
+// run is bytes that lie together.
+type run struct {
 	source io.ReaderAt
 	offset int64
-	row    int // bytes of a row
 }
 
 // layout is how a tensor is read: the words in pieces of whole rows, and what
@@ -52,9 +59,15 @@ type layout struct {
 func (f *File) layout(e Entry) (*layout, error) {
 	l := &layout{e: e, rows: e.Rows()}
 	partOf := func(k kind, s span) part {
-		return part{k, f.sources[s.file], s.offset, int(s.bytes / int64(l.rows))}
+		return part{k, []run{{f.sources[s.file], s.offset}}, l.rows, int(s.bytes / int64(l.rows))}
 	}
 	l.words = partOf(words, e.weight)
+	if n := len(e.stack); n > 0 {
+		l.words = part{kind: words, each: l.rows / n, row: int(e.Bytes / int64(l.rows))}
+		for _, s := range e.stack {
+			l.words.runs = append(l.words.runs, run{f.sources[s.file], s.offset})
+		}
+	}
 	spans := map[kind]span{scales: e.scales, biases: e.biases}
 	for _, k := range []kind{scales, biases} {
 		if spans[k].bytes > 0 {
@@ -114,5 +127,13 @@ func (l *layout) readPiece(first int, buf []byte, beside *chunk) piece {
 }
 
 func (p part) read(first int, buf []byte) error {
-	return readAt(p.source, buf, p.offset+int64(first)*int64(p.row), p.kind.String())
+	for len(buf) > 0 {
+		r, at := p.runs[first/p.each], first%p.each
+		n := min(p.each-at, len(buf)/p.row)
+		if err := readAt(r.source, buf[:n*p.row], r.offset+int64(at)*int64(p.row), p.kind.String()); err != nil {
+			return err
+		}
+		first, buf = first+n, buf[n*p.row:]
+	}
+	return nil
 }

@@ -14,9 +14,10 @@ func supportedScalings() []string { return []string{"default", "linear", "llama3
 func (c *config) rope(d Dimensions) Rope {
 	r := ropeReader{c: c, key: "rope_scaling", d: d}
 	r.out = Rope{Size: d.HeadSize, Linear: 1, Magnitude: 1}
-	params, scaling := c.text["rope_parameters"], c.text["rope_scaling"]
+	params, key := c.scalingOf(d.Architecture)
+	scaling := c.text["rope_scaling"]
 	if scaling == nil {
-		r.key, scaling = "rope_parameters", params
+		r.key, scaling = key, params
 	}
 	r.theta(params)
 	if v := c.text["partial_rotary_factor"]; v != nil {
@@ -49,7 +50,12 @@ func (r *ropeReader) theta(params any) {
 	c := r.c
 	where, v := "rope_theta", c.text["rope_theta"]
 	if p, ok := params.(map[string]any); ok && v == nil {
-		where, v = "rope_parameters.rope_theta", p["rope_theta"]
+		_, key := c.scalingOf(r.d.Architecture)
+		where, v = key+".rope_theta", p["rope_theta"]
+	}
+	if v == nil && r.d.Architecture == familyGemma3 {
+		r.out.Theta = 1e6 // as both references take it
+		return
 	}
 	if v == nil {
 		if r.out.Theta = 10000; r.d.Architecture != familyLlama {

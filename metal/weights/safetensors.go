@@ -63,6 +63,16 @@ type allowance struct {
 
 func newAllowance() *allowance { return &allowance{bytes: maxHeaders, tensors: maxShardTensors} }
 
+// flat has all dimensions but the last as one.
+func (t shardTensor) flat() shardTensor {
+	rows := int64(1)
+	for _, n := range t.shape[:len(t.shape)-1] {
+		rows *= n
+	}
+	t.shape = []int64{rows, t.shape[len(t.shape)-1]}
+	return t
+}
+
 // readShard reads the header of a safetensors file of size bytes: 8 bytes of
 // length, then JSON, then data without a gap to the end of the file
 // (https://github.com/huggingface/safetensors, "Format"). Every tensor that it

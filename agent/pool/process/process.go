@@ -141,10 +141,22 @@ func exitOf(s *os.ProcessState) Exit {
 func Adopt(ctx context.Context, pid int, startTime string, p probe.Probe) (*Process, error) {
 	proc := &Process{PID: pid, StartTime: startTime, probe: p, done: make(chan struct{})}
 	if err := proc.same(); err != nil {
+		reap(pid)
 		return nil, err
 	}
-	proc.watch(ctx, func() Exit { return Exit{} })
+	proc.watch(ctx, func() Exit {
+		reap(pid)
+		return Exit{}
+	})
 	return proc, nil
+}
+
+// reap collects a process that ended, where it is our child all the same:
+// another version of the agent started it and then made this process of its
+// own. Its code counts as a stranger's, which an agent that came anew would not
+// know either.
+func reap(pid int) {
+	_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
 }
 
 // same returns nil while the id still belongs to this process.

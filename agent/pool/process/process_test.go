@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -76,6 +77,54 @@ func TestAStrangersEndIsSeen(t *testing.T) {
 	if adopted.Exit().Known {
 		t.Error("the code of a stranger's exit cannot be known")
 	}
+}
+
+// An upgraded agent is the process that started its engines, and yet adopts
+// them: what ends must not stay as a zombie until the agent ends.
+func TestAChildThatIsAdoptedLeavesNothingBehind(t *testing.T) {
+	for name, ended := range map[string]bool{"ends later": false, "ended before": true} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command("/bin/sleep", "60")
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			pid := cmd.Process.Pid
+			started, err := probe.NewSystem().StartTime(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ended {
+				if err := cmd.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				for deadline := time.Now().Add(10 * time.Second); !errors.Is(gone(pid), probe.ErrGone); time.Sleep(time.Millisecond) {
+					if time.Now().After(deadline) {
+						t.Fatal("it does not end")
+					}
+				}
+				if _, err := Adopt(t.Context(), pid, started, probe.NewSystem()); !errors.Is(err, probe.ErrGone) {
+					t.Fatalf("adopted a zombie: %v", err)
+				}
+			} else {
+				p, err := Adopt(t.Context(), pid, started, probe.NewSystem())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := p.Signal(syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+				waitDone(t, p)
+			}
+			if _, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); !errors.Is(err, syscall.ECHILD) {
+				t.Errorf("the process %d was not collected: %v", pid, err)
+			}
+		})
+	}
+}
+
+func gone(pid int) error {
+	_, err := probe.NewSystem().StartTime(pid)
+	return err
 }
 
 func TestAnotherProcessOfTheSameIDIsNotAdopted(t *testing.T) {

@@ -62,6 +62,8 @@ type Script struct {
 	Conditions []metav1.Condition
 	// Pressure level that is reported.
 	Pressure v1alpha1.PressureLevel
+	// Roots are the fingerprints of the roots that it says it trusts.
+	Roots []string
 	// Mute: no report and no renewal, as a Mac that is cut off.
 	Mute bool
 }
@@ -239,7 +241,7 @@ func (a *Agent) report(mac *v1alpha1.MacNode) v1alpha1.MacNodeStatus {
 		ObservedGeneration: mac.Generation, AgentVersion: "script", BootID: "script", Chip: a.script.Chip, Backend: "ref", Simulated: true,
 		Address:    &v1alpha1.MacAddress{Host: "127.0.0.1", Port: 7443},
 		Memory:     v1alpha1.MacMemory{TotalBytes: a.script.Capacity, CeilingBytes: a.script.Capacity, CapacityBytes: a.script.Capacity, PressureLevel: a.script.Pressure},
-		Conditions: a.script.Conditions,
+		Conditions: a.script.Conditions, TrustedRoots: a.script.Roots,
 	}
 	for _, order := range mac.Spec.Inspections {
 		s.Inspections = append(s.Inspections, a.inspect(order))

@@ -9,6 +9,7 @@ package signal
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -22,6 +23,10 @@ import (
 type Metrics struct {
 	reclaims *prometheus.CounterVec
 	freed    *prometheus.CounterVec
+	// of the authority that signs certificates
+	stage       *prometheus.GaugeVec
+	expires     prometheus.Gauge
+	unconfirmed prometheus.Gauge
 }
 
 // New makes the metrics and registers them. reader answers from the cache at
@@ -36,13 +41,35 @@ func New(registry prometheus.Registerer, reader client.Reader) (*Metrics, error)
 			Name: "metalfleet_operator_freed_bytes_total",
 			Help: "Bytes that the Macs measured as freed.",
 		}, []string{"reason"}),
+		stage: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "metalfleet_operator_authority_stage",
+			Help: "1 for the stage that the rotation of the authority is in, 0 for the others.",
+		}, []string{"stage"}),
+		expires: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "metalfleet_operator_authority_expires_timestamp_seconds",
+			Help: "When the root that signs certificates ends.",
+		}),
+		unconfirmed: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "metalfleet_operator_authority_unconfirmed_macs",
+			Help: "Macs that live and do not say that they trust the root that signs next.",
+		}),
 	}
-	for _, c := range []prometheus.Collector{m.reclaims, m.freed, replicas{reader}} {
+	for _, c := range []prometheus.Collector{m.reclaims, m.freed, m.stage, m.expires, m.unconfirmed, replicas{reader}} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metric: %w", err)
 		}
 	}
+	for _, r := range reasons {
+		m.freed.WithLabelValues(string(r)) // from 0: increase() does not count the value that a series begins with
+	}
 	return m, nil
+}
+
+// reasons are all there are.
+var reasons = []v1alpha1.ReclaimReason{
+	v1alpha1.ReclaimDrained, v1alpha1.ReclaimCrashed, v1alpha1.ReclaimLoadFailed, v1alpha1.ReclaimReplaced, v1alpha1.ReclaimUnassigned,
+	v1alpha1.ReclaimIdle, v1alpha1.ReclaimMadeRoom, v1alpha1.ReclaimHeadroom, v1alpha1.ReclaimSoftPressure, v1alpha1.ReclaimHardPressure,
+	v1alpha1.ReclaimEmergency, v1alpha1.ReclaimOverLimit, v1alpha1.ReclaimLoadCancelled,
 }
 
 // Reclaimed counts a reclaim.
@@ -51,6 +78,17 @@ func (m *Metrics) Reclaimed(r *v1alpha1.Reclaim) {
 	if r.FreedBytes != nil {
 		m.freed.WithLabelValues(string(r.Reason)).Add(float64(*r.FreedBytes))
 	}
+}
+
+// Authority tells where the rotation of the authority is. An operator that does
+// not lead has nothing to tell.
+func (m *Metrics) Authority(stage string, all []string, expires time.Time, unconfirmed int) {
+	for _, s := range all {
+		m.stage.WithLabelValues(s).Set(0)
+	}
+	m.stage.WithLabelValues(stage).Set(1)
+	m.expires.Set(float64(expires.Unix()))
+	m.unconfirmed.Set(float64(unconfirmed))
 }
 
 // replicas counts replicas by state when it is scraped.

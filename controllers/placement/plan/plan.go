@@ -142,6 +142,9 @@ func (s *Snapshot) filter(st *state, r *v1alpha1.ModelReplica) (rejection, bool)
 	if Stranded(st.mac) {
 		return reject(stranded, 0)
 	}
+	if Skewed(st.mac) {
+		return reject(skewed, 0)
+	}
 	if left := s.avoided(st.mac.Name, r); left > 0 {
 		why, _ := reject(avoided, 0)
 		why.left = left
@@ -190,6 +193,13 @@ func accepting(mac *v1alpha1.MacNode) bool {
 // promise is not there until it was rebooted.
 func Stranded(mac *v1alpha1.MacNode) bool {
 	return meta.IsStatusConditionTrue(mac.Status.Conditions, v1alpha1.ConditionWiredStranded)
+}
+
+// Skewed says that this operator does not serve the Mac's agent: what is placed
+// there might be misunderstood.
+func Skewed(mac *v1alpha1.MacNode) bool {
+	c := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionAgentCurrent)
+	return c != nil && (c.Reason == v1alpha1.ReasonAgentTooOld || c.Reason == v1alpha1.ReasonAgentTooNew)
 }
 
 // avoided says how much longer a replica keeps away from a Mac.

@@ -91,6 +91,12 @@ func TestPick(t *testing.T) {
 	born := func(age time.Duration) func(*v1alpha1.ModelReplica) {
 		return func(r *v1alpha1.ModelReplica) { r.CreationTimestamp = metav1.NewTime(now.Add(-age)) }
 	}
+	skewedMac := func(m *v1alpha1.MacNode) {
+		m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAgentCurrent, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonAgentTooOld})
+	}
+	oldMac := func(m *v1alpha1.MacNode) {
+		m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAgentCurrent, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonAgentOutdated})
+	}
 	strandedMac := func(m *v1alpha1.MacNode) {
 		m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionWiredStranded, Status: metav1.ConditionTrue})
 	}
@@ -164,7 +170,9 @@ func TestPick(t *testing.T) {
 		"but for a Mac of its own": {macs{mac("a", 10*gib), mac("b", 10*gib)},
 			replicas{replica("s", 9*gib, on("a"), onDemand), replica("t", 8*gib, on("a"), onDemand), replica("u", 7*gib, on("a"), onDemand), replica("v", gib, on("b"), of("d"))},
 			replica("r", 5*gib, of("d")), "a", v1alpha1.ReasonPlaced, ""},
-		"a Mac with stranded memory is skipped": {macs{mac("a", 99*gib, strandedMac), mac("b", 9*gib)}, nil, replica("r", gib), "b", v1alpha1.ReasonPlaced, ""},
+		"a Mac with an agent too old is skipped": {macs{mac("a", 99*gib, skewedMac), mac("b", 9*gib)}, nil, replica("r", gib), "b", v1alpha1.ReasonPlaced, ""},
+		"one that waits for its turn is not":     {macs{mac("a", 99*gib, oldMac), mac("b", 9*gib)}, nil, replica("r", gib), "a", v1alpha1.ReasonPlaced, ""},
+		"a Mac with stranded memory is skipped":  {macs{mac("a", 99*gib, strandedMac), mac("b", 9*gib)}, nil, replica("r", gib), "b", v1alpha1.ReasonPlaced, ""},
 		"K18: stranded memory says how it ends": {macs{mac("a", 99*gib, strandedMac)}, nil, replica("r", gib), "", v1alpha1.ReasonNoCandidates,
 			"1 Mac: 1 with stranded memory; reboot the Mac whose condition WiredStranded is True"},
 		"and forgotten": {macs{mac("a", 9*gib)}, nil, replica("r", gib, avoids("a", -time.Second)), "a", v1alpha1.ReasonPlaced, ""},

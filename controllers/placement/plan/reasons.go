@@ -20,6 +20,7 @@ const (
 	notReady
 	shuttingDown
 	stranded
+	skewed
 	avoided
 	looking
 	withoutFiles
@@ -119,6 +120,8 @@ func (r rejection) words() string {
 		return "not ready"
 	case shuttingDown:
 		return "shutting down"
+	case skewed:
+		return "with an agent that this operator does not serve (`kubectl describe mac`, AgentCurrent)"
 	case stranded:
 		return "with stranded memory"
 	case avoided:

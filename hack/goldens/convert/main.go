@@ -70,10 +70,16 @@ func run(ctx context.Context, smollm2, dir, texts string) error {
 // sources writes tiny models in every format, and says what becomes of them.
 func sources(dir string) ([]converted, error) {
 	var all []converted
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen3} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3} {
 		c := tinymodel.Default()
 		c.Family, c.Hidden, c.FeedForward, c.NormSpread, c.Untied = family, 128, 256, 0.25, family == tinymodel.Llama
 		c.QueryHeads, c.HeadSize = 4, 32
+		switch family {
+		case tinymodel.Qwen3MoE:
+			c.Experts = tinymodel.Experts{Count: 4, PerToken: 2, FeedForward: 128}
+		case tinymodel.Gemma3:
+			c.Window, c.Pattern, c.LocalTheta = 16, 2, 2e4
+		}
 		for _, kind := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
 			c.Type = kind
 			path := filepath.Join(dir, fmt.Sprintf("%s-%v.gguf", family, kind))

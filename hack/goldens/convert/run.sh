@@ -1,5 +1,5 @@
 #!/bin/bash
-# Converts SmolLM2 and tiny models of both families, and checks the folders with
+# Converts SmolLM2 and tiny models of every family, and checks the folders with
 # mlx-lm, MLX and tokenizers (check.py says what).
 # usage: hack/goldens/convert/run.sh
 # Everything fetched stays under .cache/goldens, which git ignores; the

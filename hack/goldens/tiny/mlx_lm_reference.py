@@ -10,8 +10,9 @@ import mlx.nn as nn
 import mlx_lm
 import numpy as np
 from mlx.utils import tree_flatten
-from mlx_lm.models import llama, qwen3
+from mlx_lm.models import gemma3_text, llama, qwen2, qwen3, qwen3_moe
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from mlx_lm.utils import load_model
 
 import models
@@ -32,12 +33,15 @@ class DividedRope(nn.Module):
 
 def load(path):
     config, weights, factors = models.read(path)
-    if config["model_type"] == "mistral" or config["model_type"] == "llama" and "rope_parameters" in config:
-        return None  # mlx-lm's llama sees neither sliding_window nor rope_parameters
+    if config["model_type"] == "mistral" or config["model_type"] in ("gemma3_text", "llama", "qwen2", "qwen3_moe") and "rope_parameters" in config:
+        return None  # mlx-lm sees neither sliding_window nor rope_parameters in them
     if path.endswith(".gguf"):
-        family = {"llama": llama, "qwen3": qwen3}[config["model_type"]]
+        family = {"gemma3_text": gemma3_text, "llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3_moe": qwen3_moe}[config["model_type"]]
         model = family.Model(family.ModelArgs.from_dict(config))
-        model.load_weights([(k, mx.array(v)) for k, v in weights.items()], strict=True)
+        weights = {k: mx.array(v) for k, v in models.as_folder(path, config, weights).items()}
+        if hasattr(model, "sanitize"):
+            weights = model.sanitize(weights)
+        model.load_weights(list(weights.items()), strict=True)
         model.eval()
     else:
         model, _ = load_model(Path(path))
@@ -54,12 +58,14 @@ def load(path):
 def same_weights(model, weights):
     """What mlx-lm loaded is what models.py read."""
     for path, m in model.named_modules():
-        if isinstance(m, (nn.QuantizedLinear, nn.QuantizedEmbedding)):
+        if isinstance(m, (nn.QuantizedLinear, nn.QuantizedEmbedding, QuantizedSwitchLinear)):
             got = np.array(mx.dequantize(m.weight, m.scales, m.biases, m.group_size, m.bits))
-        elif isinstance(m, (nn.Linear, nn.Embedding, nn.RMSNorm)):
+        elif isinstance(m, (nn.Linear, nn.Embedding, nn.RMSNorm, gemma3_text.RMSNorm, SwitchLinear)):
             got = np.array(m.weight)
         else:
             continue
+        if "bias" in m and isinstance(m, nn.Linear | nn.QuantizedLinear):
+            assert np.array_equal(np.array(m.bias), weights[path + ".bias"]), path
         want = weights[path + ".weight"]
         top = np.abs(want).max()
         assert got.shape == want.shape and np.abs(got - want).max() <= 2e-7 * top, path

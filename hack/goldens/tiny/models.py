@@ -15,8 +15,10 @@ NAMES = {
     "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
     "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate_inp": "mlp.gate", "ffn_gate_exps": "mlp.switch_mlp.gate_proj", "ffn_up_exps": "mlp.switch_mlp.up_proj", "ffn_down_exps": "mlp.switch_mlp.down_proj",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }
+GEMMA = {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
 GLOBAL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
@@ -84,9 +86,28 @@ def read_gguf(path):
             w = unpermute(w, config["num_attention_heads"])
         if family == "llama" and parts[2] == "attn_k":
             w = unpermute(w, config["num_key_value_heads"])
-        weights[f"model.layers.{parts[1]}.{NAMES[parts[2]]}.weight"] = w
+        names = NAMES | GEMMA if family == "gemma3" else NAMES
+        weights[f"model.layers.{parts[1]}.{names[parts[2]]}.{parts[3]}"] = w
     config["tie_word_embeddings"] = "lm_head.weight" not in weights
+    if family == "gemma3":
+        config |= {
+            "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": config["head_dim"],
+            "sliding_window": field("gemma3.attention.sliding_window"), "sliding_window_pattern": field("gemma3.attention.sliding_window_pattern"),
+            "rope_local_base_freq": field("gemma3.rope.freq_base_swa"),
+        }
+    if family == "qwen3moe":
+        config |= {
+            "model_type": "qwen3_moe", "num_experts": field("qwen3moe.expert_count"), "num_experts_per_tok": field("qwen3moe.expert_used_count"),
+            "moe_intermediate_size": field("qwen3moe.expert_feed_forward_length"), "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+        }
     return config, weights, factors
+
+
+def as_folder(path, config, weights):
+    """The weights as a folder holds them: the norms of a Gemma less one."""
+    if not path.endswith(".gguf") or config["model_type"] != "gemma3_text":
+        return weights
+    return {k: v - 1 if "norm" in k else v for k, v in weights.items()}
 
 
 def safetensors(path):
@@ -102,7 +123,7 @@ def safetensors(path):
         if t["dtype"] == "BF16":
             v = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
         elif t["dtype"] == "U32":
-            out[name] = np.frombuffer(raw, np.uint8).reshape(t["shape"][0], -1)
+            out[name] = np.frombuffer(raw, np.uint8).reshape(*t["shape"][:-1], -1)
             continue
         else:
             v = np.frombuffer(raw, {"F32": "<f4", "F16": "<f2"}[t["dtype"]]).astype(np.float32)
@@ -113,6 +134,8 @@ def safetensors(path):
 def affine(words, scales, biases, bits):
     """Elements lie in consecutive bits, low ones first; each group of a row has
     a scale and a bias."""
+    if scales.ndim == 3:
+        return np.stack([affine(*one, bits) for one in zip(words, scales, biases)])
     rows, groups = scales.shape
     q = np.unpackbits(words, axis=1, bitorder="little").reshape(rows, -1, bits)
     q = (q * (1 << np.arange(bits))).sum(axis=2).astype(np.float32).reshape(rows, groups, -1)
@@ -135,4 +158,19 @@ def read_folder(path):
             bits = quantization.get(layer, quantization)["bits"]
             w = affine(w, raw[layer + ".scales"], raw[layer + ".biases"], bits)
         weights[name] = w
-    return config, weights, None
+    return config, stacked(weights), None
+
+
+def stacked(weights):
+    """The experts of a layer as one tensor, as mlx-lm has them."""
+    out, experts = {}, {}
+    for name, w in weights.items():
+        if ".mlp.experts." not in name:
+            out[name] = w
+            continue
+        layer, expert = name.split(".mlp.experts.")
+        number, matrix = expert.split(".", 1)
+        experts.setdefault(f"{layer}.mlp.switch_mlp.{matrix}", {})[int(number)] = w
+    for name, all in experts.items():
+        out[name] = np.stack([all[i] for i in range(len(all))])
+    return out

@@ -4,6 +4,7 @@ usage: transformers_reference.py cases.json out.json"""
 
 import sys
 
+import numpy as np
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -22,6 +23,10 @@ def load(path):
     else:
         made = AutoConfig.for_model(config.pop("model_type"), **config)
         model = AutoModelForCausalLM.from_config(made, dtype=torch.float32, attn_implementation="eager")
+    weights = fused(models.as_folder(path, {"model_type": model.config.model_type}, weights))
+    if model.config.model_type == "gemma3_text":
+        # in bfloat16, as the model was trained; in float32 transformers leaves it
+        model.model.embed_tokens.embed_scale = torch.tensor(config["hidden_size"] ** 0.5).bfloat16()
     loaded = model.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in weights.items()}, strict=False)
     assert not loaded.unexpected_keys and set(loaded.missing_keys) <= {"lm_head.weight"}, loaded
     model.tie_weights()
@@ -29,6 +34,20 @@ def load(path):
     if factors is not None:
         model.model.rotary_emb.inv_freq /= torch.from_numpy(factors.copy())
     return model
+
+
+def fused(weights):
+    """The experts of a layer as transformers holds them."""
+    out = {}
+    for name, w in weights.items():
+        if ".switch_mlp.gate_proj" in name:
+            up = weights[name.replace("gate_proj", "up_proj")]
+            out[name.replace("switch_mlp.gate_proj.weight", "experts.gate_up_proj")] = np.concatenate([w, up], axis=1)
+        elif ".switch_mlp.down_proj" in name:
+            out[name.replace("switch_mlp.down_proj.weight", "experts.down_proj")] = w
+        elif ".switch_mlp." not in name:
+            out[name] = w
+    return out
 
 
 def reference(path):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/quant"
@@ -35,6 +36,16 @@ func operations() map[string]operation {
 			a := sc.From(make([]float32, 2*limitRows*64), 2*limitRows, 64)
 			return func() tensor.Array { return sc.Linear(a, m)[0] }
 		},
+		"LinearOf": func(x *bench, sc tensor.Scope) func() tensor.Array {
+			m, _ := x.matrix(quant.AffineOf(4, 64, quant.BFloat16), 2*limitWidth, 64)
+			a, ids := sc.From(make([]float32, 2*limitRows*64), 2*limitRows, 64), sc.IDs(make([]int32, 2*limitRows))
+			return func() tensor.Array { return sc.LinearOf(a, ids, 2, m)[0] }
+		},
+		"LinearBias": func(x *bench, sc tensor.Scope) func() tensor.Array {
+			m, _ := x.matrix(quant.DenseOf(quant.Float32), limitWidth, 8)
+			a, bias := sc.From(make([]float32, 2*limitRows*8), 2*limitRows, 8), sc.From(make([]float32, limitWidth), limitWidth)
+			return func() tensor.Array { return sc.LinearBias(a, []tensor.Matrix{m}, []tensor.Array{bias})[0] }
+		},
 		"Linear, dense": func(x *bench, sc tensor.Scope) func() tensor.Array {
 			m, _ := x.matrix(quant.DenseOf(quant.Float32), limitWidth, 8)
 			a := sc.From(make([]float32, 2*limitRows*8), 2*limitRows, 8)
@@ -64,10 +75,19 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 		"Rows":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Rows(a, make([]int, 2*limitRows)) },
 		"Add":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Add(a, a) },
 		"Multiply": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Multiply(a, a) },
-		"SiLU":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SiLU(a) },
-		"SwiGLU":   func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SwiGLU(a, a) },
-		"RMSNorm":  func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
-		"Unit":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Unit(a) },
+		"Route": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			_, shares := sc.Route(a, limitWidth, true)
+			return shares
+		},
+		"Combine": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.Combine(a, sc.From(make([]float32, limitRows), limitRows, 1))
+		},
+		"SiLU":       func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SiLU(a) },
+		"SwiGLU":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SwiGLU(a, a) },
+		"GeGLU":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GeGLU(a, a) },
+		"ScaleShift": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ScaleShift(a, 2, 1) },
+		"RMSNorm":    func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
+		"Unit":       func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Unit(a) },
 		"Rope": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			return sc.Rope(a, []tensor.Segment{{Request: 1, Length: limitRows}}, 64, tensor.RopeSpec{Theta: 1e4, Size: 64})
 		},
@@ -195,7 +215,8 @@ func (s Suite) released(t *testing.T) {
 	gone.Release()
 	m, _ := x.matrix(quant.DenseOf(quant.Float32), 5, 4)
 	seg := []tensor.Segment{{Request: 1, Length: 1}}
-	for name, run := range map[string]func(sc tensor.Scope, a tensor.Array){
+	all := releasedOfExperts(m, gone)
+	maps.Copy(all, map[string]func(sc tensor.Scope, a tensor.Array){
 		"Add":     func(sc tensor.Scope, a tensor.Array) { sc.Add(sc.From(make([]float32, 4), 1, 4), a) },
 		"SwiGLU":  func(sc tensor.Scope, a tensor.Array) { sc.SwiGLU(a, sc.From(make([]float32, 4), 1, 4)) },
 		"SiLU":    func(sc tensor.Scope, a tensor.Array) { sc.SiLU(a) },
@@ -222,7 +243,8 @@ func (s Suite) released(t *testing.T) {
 			sc.Close()
 			sc.From([]float32{1}, 1)
 		},
-	} {
+	})
+	for name, run := range all {
 		sc := x.b.NewScope(context.Background())
 		a := sc.From(make([]float32, 4), 1, 4)
 		sc.Release(a)

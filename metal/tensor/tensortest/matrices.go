@@ -138,6 +138,34 @@ func (s Suite) linear(t *testing.T) {
 	})
 }
 
+// linearBias compares with the oracle, matrices of one kind and of two in one
+// call.
+func (s Suite) linearBias(t *testing.T) {
+	dense, packed := quant.DenseOf(quant.BFloat16), quant.AffineOf(4, 32, quant.Float16)
+	for name, c := range map[string]struct{ first, second quant.Format }{
+		"dense": {dense, dense}, "packed": {packed, packed}, "both": {packed, dense},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := s.open(t)
+			const tokens, in = 9, 64
+			v, added := x.random(tokens*in), [][]float32{x.random(530), x.random(7)}
+			a, av := x.matrix(c.first, 530, in)
+			b, bv := x.matrix(c.second, 7, in)
+			biases := []tensor.Array{x.s.From(added[0], 530), x.s.From(added[1], 7)}
+			outs := x.s.LinearBias(x.s.From(v, tokens, in), []tensor.Matrix{a, b}, biases)
+			for i, values := range [][][]float64{av, bv} {
+				want, top := product(v, values, tokens, in)
+				for j := range want {
+					want[j] += float64(added[i][j%len(added[i])])
+				}
+				s.nearOf(t, "product and bias", x.read(outs[i]), want, top+3)
+			}
+			one := x.s.LinearBias(x.s.From(v[5*in:6*in], 1, in), []tensor.Matrix{a}, biases[:1])
+			s.same(t, "row alone", x.read(one[0]), x.read(outs[0])[5*530:6*530])
+		})
+	}
+}
+
 // product is x by m transposed, and the largest sum of the sizes of what is
 // added for one result: errors are judged beside that, since terms may cancel.
 func product(x []float32, m [][]float64, tokens, in int) (out []float64, top float64) {

@@ -3,6 +3,7 @@ package tensortest
 import (
 	"context"
 	"errors"
+	"maps"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/quant"
@@ -48,7 +49,8 @@ func (s Suite) shapeErrors(t *testing.T) {
 	x := s.open(t)
 	m, _ := x.matrix(quant.DenseOf(quant.Float32), 3, 8)
 	seg := []tensor.Segment{{Request: 1, Length: 2}}
-	for name, run := range map[string]func(sc tensor.Scope){
+	all := shapesOfExperts(m)
+	maps.Copy(all, map[string]func(sc tensor.Scope){
 		"From":           func(sc tensor.Scope) { sc.From([]float32{1}, 2) },
 		"From nothing":   func(sc tensor.Scope) { sc.From(nil, 0) },
 		"Add":            func(sc tensor.Scope) { sc.Add(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2)) },
@@ -72,7 +74,8 @@ func (s Suite) shapeErrors(t *testing.T) {
 		"Rope no factors": func(sc tensor.Scope) {
 			sc.Rope(sc.From(make([]float32, 16), 2, 8), seg, 8, tensor.RopeSpec{Theta: 10, Size: 8, Factors: []float32{1}})
 		},
-	} {
+	})
+	for name, run := range all {
 		sc := x.b.NewScope(context.Background())
 		run(sc)
 		if err := sc.Err(); !errors.Is(err, tensor.ErrShape) {

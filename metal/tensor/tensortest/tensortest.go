@@ -34,9 +34,10 @@ func Run(t *testing.T, s Suite) {
 		name string
 		run  func(*testing.T)
 	}{
-		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
+		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"GeGLU", s.geglu}, {"ScaleShift", s.scaleShift}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
 		{"Rows", s.rows}, {"Mean", s.mean}, {"Unit", s.unit},
 		{"IDs", s.ids}, {"Argmax", s.argmax}, {"EmbedWhatWasChosen", s.chosen}, {"IDsAndNumbers", s.kinds}, {"Start", s.start},
+		{"LinearBias", s.linearBias}, {"Route", s.route}, {"LinearOf", s.linearOf}, {"LinearOfRowsAreIndependent", s.independentOf}, {"Combine", s.combine},
 		{"LinearAndEmbed", s.linear}, {"LinearRowsAreIndependent", s.independent}, {"DenseWeightsThatAreNotFinite", s.special},
 		{"ConcurrentLoad", s.concurrent}, {"Vectors", s.vectors}, {"MatrixErrors", s.matrixErrors},
 		{"AttendHistories", s.attend}, {"CacheErrors", s.cacheErrors}, {"RecurIsHonest", s.recur},
@@ -53,6 +54,8 @@ func Run(t *testing.T, s Suite) {
 func RunMatrices(t *testing.T, s Suite) {
 	t.Run("LinearAndEmbed", s.linear)
 	t.Run("LinearRowsAreIndependent", s.independent)
+	t.Run("LinearBias", s.linearBias)
+	t.Run("LinearOf", s.linearOf)
 }
 
 // bench is a back end under test with one scope.
@@ -161,6 +164,32 @@ func (s Suite) swiglu(t *testing.T) {
 		want[i] = g / (1 + math.Exp(-g)) * float64(up[i])
 	}
 	s.near(t, "SwiGLU", x.read(x.s.SwiGLU(x.s.From(gate, rows, width), x.s.From(up, rows, width))), want)
+}
+
+func (s Suite) geglu(t *testing.T) {
+	x := s.open(t)
+	const rows, width = 3, 2731
+	gate, up, want := x.random(rows*width), x.random(rows*width), make([]float64, rows*width)
+	gate[0], gate[1], gate[2], gate[3] = -100, 100, 0, -5
+	for i := range want {
+		g := float64(gate[i])
+		want[i] = g / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(g+0.044715*g*g*g))) * float64(up[i])
+	}
+	s.near(t, "GeGLU", x.read(x.s.GeGLU(x.s.From(gate, rows, width), x.s.From(up, rows, width))), want)
+}
+
+func (s Suite) scaleShift(t *testing.T) {
+	x := s.open(t)
+	for _, c := range []struct{ scale, shift float32 }{{1, 1}, {33.75, 0}, {-0.5, 3}, {0, 2}, {1, 0}} {
+		for _, shape := range [][]int{{5}, {3, 4099}} {
+			v := x.random(shape[0] * shape[len(shape)-1] / max(1, len(shape)%2*shape[0]))
+			want := make([]float64, len(v))
+			for i, f := range v {
+				want[i] = float64(c.scale)*float64(f) + float64(c.shift)
+			}
+			s.near(t, "ScaleShift", x.read(x.s.ScaleShift(x.s.From(v, shape...), c.scale, c.shift)), want)
+		}
+	}
 }
 
 // rmsNorm norms whole rows, and each head of a row by itself.

@@ -22,6 +22,12 @@ import (
 func small(family tinymodel.Family) tinymodel.Config {
 	c := tinymodel.Default()
 	c.Family, c.Layers, c.Hidden, c.FeedForward, c.QueryHeads, c.HeadSize, c.NormSpread = family, 1, 128, 128, 4, 32, 0.25
+	if family == tinymodel.Qwen3MoE {
+		c.Experts = tinymodel.Experts{Count: 4, PerToken: 2, FeedForward: 64}
+	}
+	if family == tinymodel.Gemma3 {
+		c.Window, c.Pattern, c.LocalTheta = 32, 1, 2e4
+	}
 	return c
 }
 
@@ -88,6 +94,11 @@ func wantValues(t *testing.T, want, got *weights.File) {
 		}
 		a, b := values(t, want, e), values(t, got, g)
 		for r := range a {
+			if want.Header() != nil && want.Dim.NormsLessOne() && strings.HasSuffix(e.Path, "norm.weight") {
+				for i := range b[r] {
+					b[r][i]++ // as it is meant
+				}
+			}
 			if !slices.Equal(a[r], b[r]) {
 				t.Fatalf("row %d of %s is %v, was %v", r, e.Path, b[r], a[r])
 			}
@@ -109,7 +120,7 @@ func values(t *testing.T, f *weights.File, e weights.Entry) [][]float32 {
 }
 
 func TestGGUFBecomesAFolderOfTheSameValues(t *testing.T) {
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen3} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3} {
 		for _, kind := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
 			t.Run(fmt.Sprintf("%s in %v", family, kind), func(t *testing.T) {
 				c := small(family)
@@ -133,6 +144,25 @@ func TestGGUFBecomesAFolderOfTheSameValues(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestExpertsAreStackedWhenTheyAreConverted, because mlx-lm packs them so, and
+// reads routers of 8 bits.
+func TestExpertsAreStackedWhenTheyAreConverted(t *testing.T) {
+	source := folderOf(t, small(tinymodel.Qwen3MoE), tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)})
+	same := converted(t, source, Options{})
+	wantValues(t, open(t, source), same)
+	packed := converted(t, source, Options{Bits: 4, Group: 32})
+	for path, want := range map[string]quant.Format{
+		"model.layers.0.mlp.switch_mlp.up_proj.weight": quant.AffineOf(4, 32, quant.Float32),
+		"model.layers.0.mlp.gate.weight":               quant.AffineOf(8, 64, quant.Float32),
+	} {
+		e, ok := packed.Entry(path)
+		if !ok || e.Format != want || e.Name != path {
+			t.Errorf("%s is %v, called %s; want %v", path, e.Format, e.Name, want)
+		}
+	}
+	wantDimensions(t, open(t, source).Dim, packed.Dim)
 }
 
 func TestLargeModelsAreManyFilesWithAnIndex(t *testing.T) {

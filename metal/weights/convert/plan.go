@@ -2,6 +2,7 @@ package convert
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/quant"
@@ -11,6 +12,10 @@ import (
 // factorsPath is a tensor of GGUF files that says in numbers what config.json
 // says in words.
 const factorsPath = "model.rope_freqs.weight"
+
+// routerPath ends the path of what scores experts: mlx-lm gives it 8 bits in
+// groups of 64 wherever it quantises (models/qwen3_moe.py, quant_predicate).
+const routerPath = ".mlp.gate.weight"
 
 // plan is what will be written.
 type plan struct {
@@ -25,6 +30,8 @@ type plan struct {
 type tensor struct {
 	entry  weights.Entry
 	format quant.Format
+	// less is subtracted from every value.
+	less float32
 	// parts are the words or floats, and for affine formats scales and biases.
 	parts []part
 }
@@ -59,6 +66,9 @@ func newPlan(f *weights.File, o Options) (*plan, error) {
 			continue
 		}
 		t := tensor{entry: e, format: target(f, e, o)}
+		if f.Header() != nil && f.Dim.NormsLessOne() && strings.HasSuffix(e.Path, "norm.weight") {
+			t.less = 1
+		}
 		sizes, err := t.format.Sizes(e.Columns())
 		if err != nil {
 			return nil, fmt.Errorf("tensor %s: %w", e.Path, err)
@@ -92,7 +102,9 @@ func target(f *weights.File, e weights.Entry, o Options) quant.Format {
 		kind = *o.Type
 	}
 	switch {
-	case len(e.Shape) == 2 && o.Bits > 0 && e.Columns()%o.Group == 0:
+	case len(e.Shape) == 2 && o.Bits > 0 && strings.HasSuffix(e.Path, routerPath) && e.Columns()%64 == 0:
+		return quant.AffineOf(8, 64, kind)
+	case len(e.Shape) > 1 && o.Bits > 0 && e.Columns()%o.Group == 0:
 		return quant.AffineOf(o.Bits, o.Group, kind)
 	case e.Format.Quantized():
 		return quant.AffineOf(e.Format.Bits, e.Format.Group, kind)
@@ -108,10 +120,14 @@ func (t tensor) newParts(s quant.Sizes) []part {
 		return []part{{name: t.entry.Path, kind: kindOf(t.format.Type), shape: t.entry.Shape, row: int64(s.Raw), rows: rows}}
 	}
 	kind, width := kindOf(t.format.Type), int64(t.format.Type.Bytes())
+	shape := func(columns int64) []int64 {
+		leading := t.entry.Shape[:len(t.entry.Shape)-1]
+		return append(slices.Clone(leading), columns)
+	}
 	return []part{
-		{name: t.entry.Path, kind: "U32", shape: []int64{rows, int64(s.Raw) / 4}, row: int64(s.Raw), rows: rows},
-		{name: t.layer() + ".scales", kind: kind, shape: []int64{rows, int64(s.Scales) / width}, row: int64(s.Scales), rows: rows},
-		{name: t.layer() + ".biases", kind: kind, shape: []int64{rows, int64(s.Biases) / width}, row: int64(s.Biases), rows: rows},
+		{name: t.entry.Path, kind: "U32", shape: shape(int64(s.Raw) / 4), row: int64(s.Raw), rows: rows},
+		{name: t.layer() + ".scales", kind: kind, shape: shape(int64(s.Scales) / width), row: int64(s.Scales), rows: rows},
+		{name: t.layer() + ".biases", kind: kind, shape: shape(int64(s.Biases) / width), row: int64(s.Biases), rows: rows},
 	}
 }
 

@@ -12,12 +12,13 @@ import (
 type converter struct {
 	from, to quant.Format
 	columns  int
+	less     float32
 	out      quant.Row
 	values   []float32
 }
 
-func newConverter(from, to quant.Format, columns int) (*converter, error) {
-	c := &converter{from: from, to: to, columns: columns}
+func newConverter(from, to quant.Format, columns int, less float32) (*converter, error) {
+	c := &converter{from: from, to: to, columns: columns, less: less}
 	var err error
 	if c.out, err = to.NewRow(columns); err != nil {
 		return nil, err
@@ -39,13 +40,16 @@ func (c *converter) row(r quant.Row) (quant.Row, error) {
 		return quant.Row{}, err
 	}
 	switch {
-	case c.from == c.to:
+	case c.from == c.to && c.less == 0:
 		return r, nil
 	case c.regroups():
 		return c.regrouped(r)
 	}
 	if err := c.from.Dequantize(r, c.values); err != nil {
 		return quant.Row{}, err
+	}
+	for i := range c.values {
+		c.values[i] -= c.less
 	}
 	if !c.to.Quantized() {
 		return c.out, c.cast(c.values, c.out.Raw)

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/folder"
@@ -149,6 +151,7 @@ func newConfig(ctx context.Context, f *weights.File, p *plan) (map[string]any, e
 			return nil, fmt.Errorf("%s: %w: %w", configFile, weights.ErrInvalid, err)
 		}
 		modernRope(cfg)
+		modernWindows(cfg, f.Dim)
 	} else if err := configOfGGUF(ctx, f, cfg); err != nil {
 		return nil, err
 	}
@@ -186,6 +189,30 @@ func modernRope(cfg map[string]any) {
 	}
 }
 
+// modernWindows says in the older words what transformers 5 says of the layers
+// of a Gemma one by one; mlx-lm 0.32.2 knows one pattern and two bases. A
+// pattern that is none stays as it is written.
+func modernWindows(cfg map[string]any, d weights.Dimensions) {
+	params, ok := cfg["rope_parameters"].(map[string]any)
+	if d.LocalRope == nil || !ok && cfg["layer_types"] == nil {
+		return
+	}
+	cfg["rope_theta"], cfg["rope_local_base_freq"] = d.Rope.Theta, d.LocalRope.Theta
+	if full, ok := params["full_attention"].(map[string]any); ok && cfg["rope_scaling"] == nil && full["rope_type"] != nil && full["rope_type"] != "default" {
+		cfg["rope_scaling"] = full
+	}
+	pattern := slices.Index(d.Everywhere, true) + 1
+	for i, everywhere := range d.Everywhere {
+		if everywhere != (pattern > 0 && (i+1)%pattern == 0) {
+			return
+		}
+	}
+	if pattern == 0 {
+		pattern = d.Layers + 1
+	}
+	cfg["sliding_window_pattern"] = pattern
+}
+
 // quantization is what mlx-lm reads: the format of most bytes, and by path
 // those that differ. nil where nothing is quantised.
 func (p *plan) quantization() map[string]any {
@@ -216,9 +243,10 @@ func (p *plan) quantization() map[string]any {
 // configOfGGUF says what the header of a GGUF file says.
 func configOfGGUF(ctx context.Context, f *weights.File, cfg map[string]any) error {
 	d, h := f.Dim, f.Header()
-	class := map[string]string{"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}[d.Architecture]
+	classes := map[string]string{"gemma3_text": "Gemma3ForCausalLM", "llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
+	class := classes[d.Architecture]
 	if class == "" {
-		return &weights.UnsupportedError{Subject: "architecture", Value: d.Architecture, Supported: weights.SupportedArchitectures()}
+		return &weights.UnsupportedError{Subject: "architecture", Value: d.Architecture, Supported: slices.Sorted(maps.Keys(classes))}
 	}
 	if d.Rope.Size != d.HeadSize {
 		return &weights.UnsupportedError{Subject: "rotation of", Value: fmt.Sprintf("%d of %d elements of a head", d.Rope.Size, d.HeadSize), Supported: []string{"all"}}
@@ -226,6 +254,13 @@ func configOfGGUF(ctx context.Context, f *weights.File, cfg map[string]any) erro
 	cfg["architectures"], cfg["model_type"] = []string{class}, d.Architecture
 	cfg["hidden_act"], cfg["rms_norm_eps"], cfg["rope_theta"] = "silu", shortest(d.NormEps), shortest(d.Rope.Theta)
 	cfg["attention_bias"] = false
+	if d.LocalRope != nil {
+		gemmaOfGGUF(d, cfg)
+	}
+	if x := d.Experts; x.Count > 0 {
+		cfg["num_experts"], cfg["num_experts_per_tok"], cfg["moe_intermediate_size"] = x.Count, x.PerToken, x.FeedForward
+		cfg["norm_topk_prob"], cfg["decoder_sparse_step"], cfg["mlp_only_layers"] = x.Normalized, x.Step, []int{}
+	}
 	for name, key := range map[string]string{"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"} {
 		if id, ok := h.Integer("tokenizer.ggml." + key + "_token_id"); ok {
 			cfg[name] = id
@@ -236,6 +271,19 @@ func configOfGGUF(ctx context.Context, f *weights.File, cfg map[string]any) erro
 		cfg["rope_scaling"] = scaling
 	}
 	return err
+}
+
+// gemmaOfGGUF says what a Gemma has beside others. Its pattern is that of the
+// first layer that sees everything, or one that no layer reaches.
+func gemmaOfGGUF(d weights.Dimensions, cfg map[string]any) {
+	delete(cfg, "hidden_act")
+	cfg["hidden_activation"], cfg["query_pre_attn_scalar"] = "gelu_pytorch_tanh", shortest(d.QueryScalar)
+	cfg["sliding_window"], cfg["rope_local_base_freq"] = d.Window, shortest(d.LocalRope.Theta)
+	pattern := slices.Index(d.Everywhere, true) + 1
+	if pattern == 0 {
+		pattern = d.Layers + 1
+	}
+	cfg["sliding_window_pattern"] = pattern
 }
 
 // shortest is a number that was a float32: 1e-05, not 9.999999747378752e-06.
@@ -250,9 +298,10 @@ func shortest(v float64) json.Number {
 // nil where they are not.
 func scalingOfGGUF(ctx context.Context, f *weights.File) (map[string]any, error) {
 	d, h := f.Dim, f.Header()
-	kind, _ := h.Text(d.Architecture + ".rope.scaling.type")
+	family, _ := h.Text("general.architecture")
+	kind, _ := h.Text(family + ".rope.scaling.type")
 	e, factors := f.Entry(factorsPath)
-	factor, _ := h.Float(d.Architecture + ".rope.scaling.factor")
+	factor, _ := h.Float(family + ".rope.scaling.factor")
 	switch {
 	case factors && (kind == "yarn" || kind == "linear" && factor != 1):
 		return nil, &weights.UnsupportedError{Subject: "rope scaling", Value: kind + " beside rope_freqs", Supported: []string{"one of them"}}

@@ -297,3 +297,32 @@ func TestWhatAFolderCannotSayIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestOlderWordsForWindows: mlx-lm's gemma3_text knows one pattern and two bases;
+// it would take its own for what transformers 5 says of each layer.
+func TestOlderWordsForWindows(t *testing.T) {
+	c := small(tinymodel.Gemma3)
+	c.Layers, c.Pattern, c.Theta, c.Scaling = 4, 2, 5e5, tinymodel.Scaling{Kind: "linear", Factor: 8}
+	source := folderOf(t, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32), Modern: true})
+	f := converted(t, source, Options{})
+	cfg := configOf(t, f)
+	scaling, _ := cfg["rope_scaling"].(map[string]any)
+	if cfg["rope_theta"] != 5e5 || cfg["rope_local_base_freq"] != 2e4 || cfg["sliding_window_pattern"] != 2.0 || scaling["factor"] != 8.0 || cfg["sliding_window"] != 32.0 {
+		t.Errorf("config is %v", cfg)
+	}
+	wantDimensions(t, open(t, source).Dim, f.Dim)
+	for name, c := range map[string]struct {
+		everywhere []bool
+		want       any
+	}{
+		"no pattern":      {[]bool{true, false, false, true}, nil},
+		"all of them":     {[]bool{true, true}, 1},
+		"none that comes": {[]bool{false, false}, 3},
+	} {
+		cfg := map[string]any{"layer_types": []any{}}
+		modernWindows(cfg, weights.Dimensions{Layers: len(c.everywhere), Everywhere: c.everywhere, LocalRope: &weights.Rope{Theta: 1e4}})
+		if cfg["sliding_window_pattern"] != c.want {
+			t.Errorf("%s: pattern %v, want %v", name, cfg["sliding_window_pattern"], c.want)
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package identity
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+)
+
+// line is a connection that stays open: what is sent comes back.
+type line struct {
+	t    *testing.T
+	conn *tls.Conn
+}
+
+func dial(t *testing.T, i *Identity, gateway material) *line {
+	t.Helper()
+	l, err := tls.Listen("tcp", "127.0.0.1:0", i.ServerTLS())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		b := make([]byte, 1)
+		for {
+			if _, err := c.Read(b); err != nil {
+				return
+			}
+			if _, err := c.Write(b); err != nil {
+				return
+			}
+		}
+	}()
+	pair, err := tls.X509KeyPair(gateway.Certificate, gateway.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots, _, err := agentapi.Roots(gateway.Authority)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := agentapi.ClientTLS(func() (*tls.Certificate, error) { return &pair, nil }, roots, "m1")
+	c, err := tls.Dial("tcp", l.Addr().String(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(); _ = l.Close(); <-ended })
+	return &line{t: t, conn: c}
+}
+
+// echo wants one byte more of the stream.
+func (l *line) echo(what string) {
+	l.t.Helper()
+	b := []byte("x")
+	_ = l.conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := l.conn.Write(b); err != nil {
+		l.t.Fatalf("%s: %v", what, err)
+	}
+	if _, err := l.conn.Read(b); err != nil {
+		l.t.Fatalf("%s: the connection was cut: %v", what, err)
+	}
+}
+
+// TestAConnectionOutlivesARotation, and new ones are made at each of its steps.
+func TestAConnectionOutlivesARotation(t *testing.T) {
+	a, b := newAuthority(t), newAuthority(t)
+	both := slices.Concat(a.pem, b.pem)
+	gateway := func(of authority, trusts []byte) material {
+		m := of.leaf(t, agentapi.GatewayName, x509.ExtKeyUsageClientAuth)
+		m.Authority = trusts
+		return m
+	}
+	i := open(t, t.TempDir())
+	i.learn(a.pem)
+	if err := i.take(a.mac(t, "m1")); err != nil {
+		t.Fatal(err)
+	}
+	stream := dial(t, i, gateway(a, a.pem))
+	renewed := func() {
+		m := b.mac(t, "m1")
+		if err := i.renewed(m.Certificate, m.Key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, step := range []struct {
+		what    string
+		do      func()
+		gateway material
+		ok      bool
+	}{
+		{"before", func() {}, gateway(a, a.pem), true},
+		{"the gateway trusts both", func() {}, gateway(a, both), true},
+		{"a gateway of the next root comes too early", func() {}, gateway(b, both), false},
+		{"the Mac trusts both", func() { i.learn(both) }, gateway(a, a.pem), true},
+		{"the next root signs for a gateway", func() {}, gateway(b, both), true},
+		{"the next root signs for the Mac", renewed, gateway(a, both), true},
+		{"and for both", func() {}, gateway(b, both), true},
+		{"the gateway drops the old root", func() {}, gateway(b, b.pem), true},
+		{"the Mac drops the old root", func() { i.learn(b.pem) }, gateway(b, both), true},
+		{"both have", func() {}, gateway(b, b.pem), true},
+		{"a gateway of the old root comes too late", func() {}, gateway(a, both), false},
+	} {
+		step.do()
+		if _, err := handshake(t, i, step.gateway); (err == nil) != step.ok {
+			t.Errorf("%s: a new connection: %v, want ok=%v", step.what, err, step.ok)
+		}
+		stream.echo(step.what)
+	}
+}
+
+// TestWhatIsTrustedIsTold, also before there is a certificate and after a restart.
+func TestWhatIsTrustedIsTold(t *testing.T) {
+	a, b := newAuthority(t), newAuthority(t)
+	dir := t.TempDir()
+	i := open(t, dir)
+	if got := i.TrustedRoots(); got != nil {
+		t.Errorf("a new Mac trusts %v", got)
+	}
+	want := func(what string, told bool, roots ...authority) {
+		t.Helper()
+		var fingerprints []string
+		for _, r := range roots {
+			fingerprints = append(fingerprints, agentapi.Fingerprint(r.cert))
+		}
+		slices.Sort(fingerprints)
+		if got := i.TrustedRoots(); !slices.Equal(got, fingerprints) {
+			t.Errorf("%s: it trusts %v, want %v", what, got, fingerprints)
+		}
+		select {
+		case <-i.Changed():
+			if !told {
+				t.Errorf("%s: told without a change", what)
+			}
+		default:
+			if told {
+				t.Errorf("%s: nobody is told", what)
+			}
+		}
+	}
+	i.learn(a.pem)
+	want("without a certificate", true, a)
+	if err := i.take(a.mac(t, "m1")); err != nil {
+		t.Fatal(err)
+	}
+	want("with one", false, a)
+	i.learn(slices.Concat(a.pem, b.pem))
+	want("both", true, a, b)
+	i.learn(slices.Concat(b.pem, a.pem))
+	want("both, in another order", false, a, b)
+	i = open(t, dir)
+	want("after a restart", true, a, b)
+	i.learn(b.pem)
+	want("the next alone", true, b)
+}
+
+// TestAConnectionIsTrustedAsLongAsItsRoot.
+func TestAConnectionIsTrustedAsLongAsItsRoot(t *testing.T) {
+	a, b := newAuthority(t), newAuthority(t)
+	opened := func(of authority) *tls.ConnectionState {
+		return &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{of.cert}}}
+	}
+	i := open(t, t.TempDir())
+	if i.Trusts(opened(a)) {
+		t.Error("a new Mac trusts somebody")
+	}
+	i.learn(slices.Concat(a.pem, b.pem))
+	if !i.Trusts(opened(a)) || !i.Trusts(opened(b)) || i.Trusts(nil) || i.Trusts(&tls.ConnectionState{}) {
+		t.Error("both roots are trusted, and nothing else")
+	}
+	i.learn(b.pem)
+	if i.Trusts(opened(a)) || !i.Trusts(opened(b)) {
+		t.Error("a root that left is trusted, or one that stays is not")
+	}
+}
+
+// TestACertificateThatComesLateDoesNotBringBackAnOldRoot: it was asked for
+// before the root left.
+func TestACertificateThatComesLateDoesNotBringBackAnOldRoot(t *testing.T) {
+	a, b := newAuthority(t), newAuthority(t)
+	i := open(t, t.TempDir())
+	i.learn(slices.Concat(a.pem, b.pem))
+	late := b.mac(t, "m1")
+	i.learn(b.pem)
+	if err := i.renewed(late.Certificate, late.Key); err != nil {
+		t.Fatal(err)
+	}
+	old := a.leaf(t, agentapi.GatewayName, x509.ExtKeyUsageClientAuth)
+	old.Authority = slices.Concat(a.pem, b.pem)
+	if _, err := handshake(t, i, old); err == nil {
+		t.Error("a gateway of the old root is let in")
+	}
+	if got := i.TrustedRoots(); len(got) != 1 {
+		t.Errorf("it trusts %d roots", len(got))
+	}
+}
+
+// TestATrustThatWasWithdrawnStaysSoAfterARestart, although the certificate of
+// the old root is still the one that is there.
+func TestATrustThatWasWithdrawnStaysSoAfterARestart(t *testing.T) {
+	a, b := newAuthority(t), newAuthority(t)
+	dir := t.TempDir()
+	i := open(t, dir)
+	if err := i.take(a.mac(t, "m1")); err != nil {
+		t.Fatal(err)
+	}
+	i.learn(b.pem)
+	if !i.Known() {
+		t.Error("the pair of the old root does not serve on")
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, fileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m material
+	if err := json.Unmarshal(raw, &m); err != nil || string(m.Authority) != string(b.pem) {
+		t.Errorf("the file trusts the old root: %v", err)
+	}
+	if i = open(t, dir); i.Known() {
+		t.Error("after a restart it is used under the old root")
+	}
+}

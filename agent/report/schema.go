@@ -1,0 +1,217 @@
+package report
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+const (
+	// schemaAge is how long a schema is believed: CRDs are upgraded while agents run.
+	schemaAge = time.Hour
+	// schemaRetry is how soon one that could not be read is asked for again.
+	schemaRetry = time.Minute
+	// maxSchema bounds what is read of it.
+	maxSchema = 16 << 20
+)
+
+// node is what of a served schema decides which fields may be written.
+type node struct {
+	Properties map[string]*node `json:"properties"`
+	Items      *node            `json:"items"`
+	Required   []string         `json:"required"`
+	Enum       []any            `json:"enum"`
+	Preserve   bool             `json:"x-kubernetes-preserve-unknown-fields"`
+	// Others is the schema of a map's values; true means anything.
+	Others json.RawMessage `json:"additionalProperties"`
+	Kinds  []struct {
+		Group string `json:"group"`
+		Kind  string `json:"kind"`
+	} `json:"x-kubernetes-group-version-kind"`
+}
+
+// prune leaves out of v what the schema has not: fields, and values of a closed
+// set. What then lacks something that it has to have goes as well, and ok is
+// false if that is v itself. Paths of what went are added to dropped.
+func (n *node) prune(v any, path string, dropped map[string]bool) (out any, ok bool) {
+	switch x := v.(type) {
+	case map[string]any:
+		out, ok = n.pruneObject(x, path, dropped)
+	case []any:
+		if n.Items == nil {
+			return v, true
+		}
+		kept := make([]any, 0, len(x))
+		for _, item := range x {
+			if item, ok := n.Items.prune(item, path+"[]", dropped); ok {
+				kept = append(kept, item)
+			}
+		}
+		return kept, true
+	default:
+		out, ok = v, len(n.Enum) == 0 || slices.Contains(n.Enum, v)
+	}
+	if !ok {
+		dropped[path] = true
+	}
+	return out, ok
+}
+
+func (n *node) pruneObject(x map[string]any, path string, dropped map[string]bool) (any, bool) {
+	var others node
+	open := n.Preserve || len(n.Properties) == 0
+	if len(n.Others) > 0 && json.Unmarshal(n.Others, &others) == nil {
+		open = false
+	}
+	kept := make(map[string]any, len(x))
+	for name, value := range x {
+		field := n.Properties[name]
+		switch {
+		case field != nil:
+		case open:
+			kept[name] = value
+			continue
+		case len(n.Others) > 0:
+			field = &others
+		default:
+			dropped[path+"."+name] = true
+			continue
+		}
+		if value, ok := field.prune(value, path+"."+name, dropped); ok {
+			kept[name] = value
+		}
+	}
+	return kept, !slices.ContainsFunc(n.Required, func(name string) bool { _, has := kept[name]; return !has })
+}
+
+// Schema is the API server's own description of a MacNode's status, read
+// when it is first needed and again after a while.
+type Schema struct {
+	log  logr.Logger
+	read func(context.Context) (*node, error)
+
+	mu    sync.Mutex // guards what follows
+	known *node
+	due   time.Time
+	said  string
+}
+
+// Served reads the schema that the API server serves. Every account may: it is
+// part of discovery. Where an administrator took that right away, everything is
+// written and the API server refuses what it does not know.
+func Served(config *rest.Config, log logr.Logger) (*Schema, error) {
+	c, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("client of the served schema: %w", err)
+	}
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("address of the served schema: %w", err)
+	}
+	url := strings.TrimSuffix(base.String(), "/") + "/openapi/v3/apis/" + v1alpha1.GroupVersion.String()
+	return &Schema{log: log, read: func(ctx context.Context) (*node, error) { return fetchSchema(ctx, c, url) }}, nil
+}
+
+func fetchSchema(ctx context.Context, c *http.Client, url string) (*node, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the served schema: %w", err)
+	}
+	req.Header.Set("Accept", "application/json")
+	resp, err := c.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the served schema: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("ask for the served schema: HTTP %d", resp.StatusCode)
+	}
+	var doc struct {
+		Components struct {
+			Schemas map[string]*node `json:"schemas"`
+		} `json:"components"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxSchema)).Decode(&doc); err != nil {
+		return nil, fmt.Errorf("decode the served schema: %w", err)
+	}
+	for _, s := range doc.Components.Schemas {
+		for _, k := range s.Kinds {
+			if k.Kind == "MacNode" && k.Group == v1alpha1.GroupVersion.Group && s.Properties["status"] != nil {
+				return s.Properties["status"], nil
+			}
+		}
+	}
+	return nil, errors.New("the served schema has no status of MacNode")
+}
+
+// fit leaves out of a status what the API server would refuse it for.
+func (s *Schema) fit(ctx context.Context, status map[string]any) map[string]any {
+	if s == nil {
+		return status
+	}
+	n := s.current(ctx)
+	if n == nil {
+		return status
+	}
+	dropped := map[string]bool{}
+	out, ok := n.prune(status, "status", dropped)
+	s.tell(dropped)
+	if !ok {
+		return status // then it is the API server's to say what is wrong
+	}
+	return out.(map[string]any)
+}
+
+// current is the newest schema that could be read, or nil.
+func (s *Schema) current(ctx context.Context) *node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Now().Before(s.due) {
+		return s.known
+	}
+	n, err := s.read(ctx)
+	if err != nil {
+		s.due = time.Now().Add(schemaRetry)
+		s.log.V(1).Info("The served schema is not read; the last one known counts", "reason", err.Error())
+		return s.known
+	}
+	s.known, s.due = n, time.Now().Add(schemaAge)
+	return n
+}
+
+// doubt has the schema read again: something was refused.
+func (s *Schema) doubt() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due = time.Time{}
+}
+
+// tell logs what is left out, once for each set of fields.
+func (s *Schema) tell(dropped map[string]bool) {
+	words := strings.Join(slices.Sorted(maps.Keys(dropped)), " ")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if words == s.said {
+		return
+	}
+	s.said = words
+	if words != "" {
+		s.log.Info("The API server's MacNode has not all that this agent reports; upgrade the CRDs", "leftOut", words)
+	}
+}

@@ -1,0 +1,120 @@
+package report
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
+)
+
+// served is the schema of an older operator: no agentUpgrade, no stage
+// "Warming", and reclaims that need an exit of a closed set.
+const served = `{"components":{"schemas":{
+"io.example.Other":{"x-kubernetes-group-version-kind":[{"group":"example.io","kind":"MacNode"}],"properties":{"status":{"properties":{}}}},
+"dev.metalfleet.v1alpha1.MacNode":{"x-kubernetes-group-version-kind":[{"group":"metalfleet.dev","kind":"MacNode","version":"v1alpha1"}],
+"properties":{"status":{"type":"object","properties":{
+ "agentVersion":{"type":"string"},
+ "memory":{"type":"object","properties":{"totalBytes":{"type":"integer"}}},
+ "anything":{"type":"object","x-kubernetes-preserve-unknown-fields":true},
+ "labels":{"type":"object","additionalProperties":{"type":"string","enum":["a"]}},
+ "progress":{"type":"object","properties":{"stage":{"type":"string","enum":["Loading"]}}},
+ "reclaims":{"type":"array","items":{"type":"object","required":["id","exit"],"properties":{"id":{"type":"string"},"exit":{"type":"string","enum":["Clean"]}}}}
+}}}}}}}`
+
+func servedNode(t *testing.T) *node {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/openapi/v3/apis/metalfleet.dev/v1alpha1" {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write([]byte(served))
+	}))
+	defer s.Close()
+	schema, err := Served(&rest.Config{Host: s.URL}, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := schema.read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func object(t *testing.T, s string) map[string]any {
+	t.Helper()
+	var out map[string]any
+	if err := json.Unmarshal([]byte(s), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestOnlyFieldsOfTheServedSchemaAreWritten(t *testing.T) {
+	n := servedNode(t)
+	for name, tc := range map[string]struct{ in, want, dropped string }{
+		"all known":                      {`{"agentVersion":"v1","memory":{"totalBytes":1}}`, `{"agentVersion":"v1","memory":{"totalBytes":1}}`, ""},
+		"a field":                        {`{"agentVersion":"v1","agentUpgrade":{"to":"v2"}}`, `{"agentVersion":"v1"}`, "status.agentUpgrade"},
+		"a field of a field":             {`{"memory":{"totalBytes":1,"swapBytes":2}}`, `{"memory":{"totalBytes":1}}`, "status.memory.swapBytes"},
+		"a word of a closed set":         {`{"progress":{"stage":"Warming"}}`, `{"progress":{}}`, "status.progress.stage"},
+		"what then lacks its due":        {`{"reclaims":[{"id":"1","exit":"Clean"},{"id":"2","exit":"Gone"}]}`, `{"reclaims":[{"id":"1","exit":"Clean"}]}`, "status.reclaims[] status.reclaims[].exit"},
+		"a field of a list's items":      {`{"reclaims":[{"id":"1","exit":"Clean","load":1}]}`, `{"reclaims":[{"id":"1","exit":"Clean"}]}`, "status.reclaims[].load"},
+		"what takes anything keeps it":   {`{"anything":{"x":{"y":1}}}`, `{"anything":{"x":{"y":1}}}`, ""},
+		"a map's values have one schema": {`{"labels":{"k":"a","l":"b"}}`, `{"labels":{"k":"a"}}`, "status.labels.l"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dropped := map[string]bool{}
+			got, ok := n.prune(object(t, tc.in), "status", dropped)
+			if d := cmp.Diff(object(t, tc.want), got); !ok || d != "" {
+				t.Errorf("ok %v: %s", ok, d)
+			}
+			want := map[string]bool{}
+			for _, p := range strings.Fields(tc.dropped) {
+				want[p] = true
+			}
+			if d := cmp.Diff(want, dropped); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestWhatIsLeftOutIsToldOnceAndReadAgainAfterARefusal(t *testing.T) {
+	var lines []string
+	n, reads := servedNode(t), 0
+	var failure error
+	s := &Schema{log: funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}),
+		read: func(context.Context) (*node, error) { reads++; return n, failure }}
+	newer := object(t, `{"agentVersion":"v1","agentUpgrade":{"to":"v2"}}`)
+	for range 3 {
+		if got := s.fit(t.Context(), newer); got["agentUpgrade"] != nil || got["agentVersion"] != "v1" {
+			t.Errorf("written: %v", got)
+		}
+	}
+	if reads != 1 || len(lines) != 1 || !strings.Contains(lines[0], "status.agentUpgrade") {
+		t.Errorf("read %d times, told %q; want once each", reads, lines)
+	}
+	failure = errors.New("away")
+	s.doubt()
+	if got := s.fit(t.Context(), newer); reads != 2 || got["agentUpgrade"] != nil {
+		t.Errorf("read %d times, written %v: the last schema known does not count", reads, got)
+	}
+	never := &Schema{log: logr.Discard(), read: func(context.Context) (*node, error) { return nil, failure }}
+	if got := never.fit(t.Context(), newer); got["agentUpgrade"] == nil {
+		t.Error("without any schema something was left out")
+	}
+	var none *Schema
+	none.doubt()
+	if got := none.fit(t.Context(), newer); got["agentUpgrade"] == nil {
+		t.Error("without a schema something was left out")
+	}
+}

@@ -1,0 +1,144 @@
+package upgrade
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// Variables by which the programs of one Mac tell one another what to be. None
+// of them reaches an engine.
+const (
+	roleVariable = "METALFLEET_AGENT_ROLE"
+	// roleAgent: be the agent, whatever the state says.
+	roleAgent = "agent"
+	// roleLauncher: be the launcher of the trial that the state names.
+	roleLauncher = "launcher"
+	// pipesVariable: two pipes of a launcher were inherited.
+	pipesVariable = "METALFLEET_AGENT_LAUNCHED"
+	// proveVariable: this start is a trial.
+	proveVariable = "METALFLEET_AGENT_TRIAL"
+)
+
+// maxStarts of a trial: a power failure may cut one short, but not for ever.
+const maxStarts = 3
+
+// TrialTime is how long a new agent has to prove itself.
+const TrialTime = 60 * time.Second
+
+// step is what a program does that was just started.
+type step int
+
+const (
+	beAgent    step = iota // run here
+	beLauncher             // run the trial as a child, and watch it
+	become                 // exec the build that proved itself
+)
+
+// start decides what a program does first. The installed program, which is what
+// launchd starts, steps aside for a build that proved itself; a program that
+// somebody installed since then does not: it is newer than all that is below
+// the state folder.
+func start(s State, role, own string) step {
+	switch {
+	case role == roleLauncher && s.Trial != nil:
+		return beLauncher
+	case role != "" || s.Base != own:
+		return beAgent
+	case s.Trial != nil:
+		return beLauncher
+	case s.Current != nil:
+		return become
+	}
+	return beAgent
+}
+
+// Program is the running one.
+type Program struct {
+	Log     logr.Logger
+	Folder  Folder
+	Version string
+	// Path of its file, and Args behind its name.
+	Path string
+	Args []string
+	// Trial is how long a trial may take; 0 means TrialTime.
+	Trial time.Duration
+}
+
+// Ended is the exit code of a launcher whose agent has ended.
+type Ended int
+
+func (e Ended) Error() string { return fmt.Sprintf("the launched agent ended with code %d", int(e)) }
+
+// Enter is what an agent does before all else. It returns where this process is
+// to run the agent; nil says that no launcher started it. Where it was a
+// launcher, the error is Ended; where another program is to run in this process,
+// it does not return at all.
+func (p Program) Enter() (*Launched, error) {
+	role := os.Getenv(roleVariable)
+	in, err := inherit()
+	if err != nil {
+		return nil, err
+	}
+	s, err := p.Folder.Load()
+	if errors.Is(err, ErrLayout) {
+		return nil, fmt.Errorf("%w; start the newer agent, or remove its folder upgrade", err)
+	}
+	if err != nil {
+		p.Log.Error(err, "What is known of upgrades is damaged and set aside; this program runs itself")
+		return in, p.Folder.setAside()
+	}
+	if s.Base != "" && role == "" && s.Base != p.Version {
+		p.Log.Info("The installed agent is another than before; it runs itself", "version", p.Version, "before", s.Base)
+		return in, p.Folder.Update(func(s State) State { s.Base, s.Current, s.Trial = "", nil, nil; return s })
+	}
+	switch start(s, role, p.Version) {
+	case beLauncher:
+		exit, err := p.launch(s)
+		if err != nil {
+			return nil, err
+		}
+		return nil, Ended(exit)
+	case become:
+		err = p.exec(p.Folder.agent(*s.Current), roleAgent)
+		// It is damaged or gone: better the installed one than none.
+		p.Log.Error(err, "The upgraded agent cannot be started; the installed one runs", "version", s.Current.Version)
+		return in, p.Folder.Update(func(s State) State { s.Current = nil; return s })
+	}
+	return in, nil
+}
+
+// exec makes this process another program, with its id and its children. It
+// returns only if that failed.
+func (p Program) exec(path, role string) error {
+	if err := syscall.Exec(path, append([]string{path}, p.Args...), environ(role)); err != nil {
+		return fmt.Errorf("start %s: %w", path, err)
+	}
+	return nil
+}
+
+// environ is ours, with one role and nothing else that is meant for one start.
+func environ(role string, more ...string) []string {
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return name == roleVariable || name == pipesVariable || name == proveVariable
+	})
+	if role != "" {
+		env = append(env, roleVariable+"="+role)
+	}
+	return append(env, more...)
+}
+
+// back is the program to return to when a trial failed.
+func (p Program) back(s State) string {
+	if s.Current != nil {
+		return p.Folder.agent(*s.Current)
+	}
+	return s.BasePath
+}

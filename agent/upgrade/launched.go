@@ -1,0 +1,108 @@
+package upgrade
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+)
+
+// The pipes that a launcher gives to its agent.
+const (
+	readyFD = 3
+	lifeFD  = 4
+)
+
+// Launched is what an agent knows of who started it. Its methods may be called
+// on nil: nobody did.
+type Launched struct {
+	ready, life *os.File
+
+	mu                sync.Mutex // guards what follows
+	reported, renewed bool
+	proved            chan struct{} // closed when both are true; nil: this is no trial
+}
+
+// inherit takes up a launcher's pipes, if there are any, and hides what is ours
+// from the programs that this one starts.
+func inherit() (*Launched, error) {
+	launched, trial := os.Getenv(pipesVariable) != "", os.Getenv(proveVariable) != ""
+	for _, name := range []string{roleVariable, pipesVariable, proveVariable} {
+		if err := os.Unsetenv(name); err != nil {
+			return nil, fmt.Errorf("unset %s: %w", name, err)
+		}
+	}
+	if !launched {
+		return nil, nil
+	}
+	syscall.CloseOnExec(readyFD)
+	syscall.CloseOnExec(lifeFD)
+	return NewLaunched(os.NewFile(readyFD, "ready"), os.NewFile(lifeFD, "life"), trial), nil
+}
+
+// NewLaunched is an agent that writes its word to ready, and ends with life; on
+// trial it has to prove itself.
+func NewLaunched(ready, life *os.File, trial bool) *Launched {
+	l := &Launched{ready: ready, life: life}
+	if trial {
+		l.proved = make(chan struct{})
+	}
+	return l
+}
+
+// OnTrial says that this agent has to prove itself first.
+func (l *Launched) OnTrial() bool { return l != nil && l.proved != nil }
+
+// Reported notes that the API server took a status, and Renewed that it took a
+// heartbeat. Both together are the proof.
+func (l *Launched) Reported() { l.note(func() { l.reported = true }) }
+
+// Renewed notes a heartbeat.
+func (l *Launched) Renewed() { l.note(func() { l.renewed = true }) }
+
+func (l *Launched) note(what func()) {
+	if !l.OnTrial() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.reported && l.renewed
+	what()
+	if l.reported && l.renewed && !before {
+		close(l.proved)
+	}
+}
+
+// Prove waits for the proof and tells the launcher. It returns false when ctx
+// ended first or the launcher is not there any more.
+func (l *Launched) Prove(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-l.proved:
+	}
+	_, err := l.ready.Write(readyWord)
+	return err == nil && l.ready.Close() == nil
+}
+
+// Orphaned returns when the launcher has ended without its agent, or ctx has.
+// Nobody starts such an agent again, and whoever starts the next launcher finds
+// the state folder taken: it has to end.
+func (l *Launched) Orphaned(ctx context.Context) bool {
+	if l == nil {
+		<-ctx.Done()
+		return false
+	}
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = l.life.Read(make([]byte, 1)) // nothing ever comes but the end
+	}()
+	select {
+	case <-gone:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,273 @@
+// Package upgrade replaces the agent of a Mac by the one that is ordered, and
+// takes that back where the new one does not prove itself.
+//
+// It owns the folder "upgrade" in an agent's state folder: archives, the builds
+// they brought, and what is remembered of both. It refuses an archive whose
+// digest, machine or version is not what was ordered, before anything is
+// stopped for it, and it refuses to try again what failed.
+//
+// launchd starts one path for ever: the installed program. That one steps aside
+// for a build that proved itself (Enter, by exec, so that the process stays the
+// one that launchd knows). For a trial the running agent, once drained, becomes
+// a launcher in the same way, and the new agent is its child: a program that
+// cannot start, ends, or hangs cannot take itself back, so somebody has to watch
+// it who is known to work, and that is the version from before. The launcher
+// stays until the next start, because it is the process that launchd watches.
+// Engines have sessions of their own and are adopted by whoever runs the agent.
+//
+// Start reading at Upgrader.Run and todo; then start and Program.launch.
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// DefaultDrain is how long running requests may go on where the order does not say.
+const DefaultDrain = 600 * time.Second
+
+// Config is what an Upgrader is made of.
+type Config struct {
+	Log    logr.Logger
+	Folder Folder
+	// Version of this program.
+	Version string
+	// Forbidden: the owner of this Mac wants no upgrades.
+	Forbidden bool
+	Client    *download.Client
+	// Changed is called when there is something new to report; Drain when a
+	// build is ready and requests are to end. Neither may block.
+	Changed func()
+	Drain   func(most time.Duration)
+}
+
+// Upgrader follows the order to run another agent. It is safe for concurrent use.
+type Upgrader struct {
+	Config
+	wakes chan struct{}
+
+	mu    sync.Mutex // guards what follows
+	order *v1alpha1.AgentOrder
+	last  *v1alpha1.AgentUpgrade
+	ready *Trial // what to try once everything is drained
+}
+
+// New makes an upgrader; nothing happens before Set and Run.
+func New(c Config) (*Upgrader, error) {
+	u := &Upgrader{Config: c, wakes: make(chan struct{}, 1)}
+	s, err := c.Folder.Load()
+	if err != nil {
+		return nil, err
+	}
+	u.last = s.Last
+	if t := s.Trial; t != nil {
+		u.last = t.report(v1alpha1.UpgradeTrial, "it has to report and to be heard from", time.Now())
+	}
+	return u, nil
+}
+
+// Set takes the order as it was positively read from the API: what a journal
+// remembers is too old to replace a program for.
+func (u *Upgrader) Set(o *v1alpha1.AgentOrder) {
+	u.mu.Lock()
+	same := equality.Semantic.DeepEqual(o, u.order)
+	u.order = o.DeepCopy()
+	u.mu.Unlock()
+	if same {
+		return
+	}
+	select {
+	case u.wakes <- struct{}{}:
+	default:
+	}
+}
+
+// Status is the last upgrade, or nil.
+func (u *Upgrader) Status() *v1alpha1.AgentUpgrade {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.last.DeepCopy()
+}
+
+// Proved notes that this agent's trial went well.
+func (u *Upgrader) Proved() {
+	u.mu.Lock()
+	if u.last != nil {
+		u.last.Phase, u.last.Message = v1alpha1.UpgradeSucceeded, ""
+	}
+	u.mu.Unlock()
+	u.Changed()
+}
+
+// Ready says that a build waits for this agent to end.
+func (u *Upgrader) Ready() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.ready != nil
+}
+
+// todo says whether an order is to be followed by a program of a version that
+// remembers last. What failed is not tried again under the same attempt.
+func todo(o *v1alpha1.AgentOrder, own string, last *v1alpha1.AgentUpgrade) bool {
+	return o != nil && o.Version != own && !(last.Is(o) && last.Failed())
+}
+
+// Run follows orders until ctx ends. Once a build is ready nothing else is
+// done: the program is about to end.
+func (u *Upgrader) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		u.mu.Lock()
+		o, last := u.order, u.last
+		u.mu.Unlock()
+		if todo(o, u.Version, last) && u.follow(ctx, o) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-u.wakes:
+		}
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// follow fetches what is ordered and has the agent drained. It returns false
+// where that came to nothing; another order ends it.
+func (u *Upgrader) follow(ctx context.Context, o *v1alpha1.AgentOrder) bool {
+	t := &Trial{Build: Build{Version: o.Version, SHA256: o.SHA256}, Attempt: o.Attempt, From: u.Version}
+	if u.Forbidden {
+		u.refuse(t, errors.New("this agent was started with --upgrades=false; upgrade it on that Mac"))
+		return false
+	}
+	u.say(t.report(v1alpha1.UpgradeFetching, "", time.Now()))
+	fetching, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	superseded := make(chan struct{})
+	go func() {
+		defer close(superseded)
+		select {
+		case <-u.wakes:
+			cancel(errSuperseded)
+		case <-fetching.Done():
+		}
+	}()
+	err := u.fetch(fetching, o)
+	cancelled := context.Cause(fetching)
+	cancel(nil)
+	<-superseded
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case errors.Is(cancelled, errSuperseded):
+		u.wake()
+		return false
+	case err != nil:
+		u.refuse(t, err)
+		return false
+	}
+	most := DefaultDrain
+	if o.DrainSeconds != nil {
+		most = time.Duration(*o.DrainSeconds) * time.Second
+	}
+	u.mu.Lock()
+	u.ready = t
+	u.mu.Unlock()
+	u.say(t.report(v1alpha1.UpgradeDraining, fmt.Sprintf("running requests have %s", most), time.Now()))
+	u.Log.Info("A new agent is ready; running requests end first", "version", t.Version, "most", most.String())
+	u.Drain(most)
+	return true
+}
+
+var errSuperseded = errors.New("another agent is ordered")
+
+func (u *Upgrader) wake() {
+	select {
+	case u.wakes <- struct{}{}:
+	default:
+	}
+}
+
+func (u *Upgrader) say(r *v1alpha1.AgentUpgrade) {
+	u.mu.Lock()
+	u.last = r
+	u.mu.Unlock()
+	u.Changed()
+}
+
+// refuse notes why an order is not followed. It is remembered, so that the next
+// start does not fetch the same again.
+func (u *Upgrader) refuse(t *Trial, why error) {
+	u.Log.Info("An ordered agent is not installed", "version", t.Version, "reason", why.Error())
+	r := t.report(v1alpha1.UpgradeRefused, why.Error(), time.Now())
+	if err := u.Folder.Update(func(s State) State { s.Last = r; return s }); err != nil {
+		u.Log.Error(err, "That is not remembered")
+	}
+	u.say(r)
+}
+
+// Restart makes way for the build that is ready: this process becomes the
+// launcher of its trial, or ends with exit where a launcher is there already. It
+// is called at the program's very end; if it returns an error, the supervisor
+// starts this agent again as after any end.
+func (u *Upgrader) Restart(l *Launched, p Program) (exit int, err error) {
+	u.mu.Lock()
+	t := u.ready
+	u.mu.Unlock()
+	err = u.Folder.Update(func(s State) State {
+		if s.Base == "" { // this is the installed program
+			s.Base, s.BasePath = p.Version, p.Path
+		}
+		s.Trial = t
+		return s
+	})
+	if err != nil {
+		return 1, err
+	}
+	if l != nil {
+		return exitUpgrade, nil
+	}
+	return 1, p.exec(p.Path, roleLauncher)
+}
+
+// Prune removes builds that neither run nor are about to.
+func (u *Upgrader) Prune() error {
+	s, err := u.Folder.Load()
+	if err != nil {
+		return err
+	}
+	keep := map[string]bool{}
+	if s.Current != nil {
+		keep[u.Folder.of(s.Current.SHA256)] = true
+	}
+	if s.Trial != nil {
+		keep[u.Folder.of(s.Trial.SHA256)] = true
+	}
+	return removeOthers(u.Folder.versions(), keep)
+}
+
+func removeOthers(dir string, keep map[string]bool) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list builds: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if path := dir + string(os.PathSeparator) + e.Name(); !keep[path] {
+			errs = append(errs, os.RemoveAll(path))
+		}
+	}
+	return errors.Join(errs...)
+}

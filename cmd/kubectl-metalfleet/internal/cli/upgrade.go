@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/picture"
+	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
+)
+
+const upgradeLong = `Says which agent the Macs are to run, and shows how far they are.
+
+One Mac is upgraded at a time: its requests go to other Macs, the running ones
+finish, its agent is replaced with its engines running, and the next Mac comes
+once this one was well for 30 s. An agent that is not ready within 60 s is taken
+back, and nothing more is upgraded. Running the command again, with the same
+build or another, tries again.
+
+--url is the https address of the .tar.gz archive with the programs agent and
+engine, --version what its agent prints with --version. Without flags, or with
+--status, nothing is changed.`
+
+// wishFlags are the flags of upgrade-agents.
+type wishFlags struct {
+	wish                  turn.Wish
+	drain                 int32
+	pause, resume, status bool
+}
+
+func (a *app) upgradeAgents() *cobra.Command {
+	var f wishFlags
+	c := &cobra.Command{
+		Use: "upgrade-agents", Short: "Upgrade the agents of the Macs, one at a time", Long: upgradeLong, Args: none(),
+		Example: "  kubectl metalfleet upgrade-agents --version v0.4.0 --url https://releases.example.com/agent-v0.4.0.tar.gz --sha256 DIGEST\n" +
+			"  kubectl metalfleet upgrade-agents --status\n  kubectl metalfleet upgrade-agents --pause",
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.wish.Version, "version", "", "`version` that the Macs are to run")
+	flags.StringVar(&f.wish.Source, "url", "", "https `address` of its archive")
+	flags.StringVar(&f.wish.SHA256, "sha256", "", "`digest` of the archive")
+	flags.StringVar(&f.wish.Mac, "mac", "", "upgrade only this `Mac`")
+	flags.Int32Var(&f.drain, "drain-seconds", 600, "how long running requests may go on")
+	flags.BoolVar(&f.pause, "pause", false, "begin with no further Mac")
+	flags.BoolVar(&f.resume, "resume", false, "go on after a pause")
+	flags.BoolVar(&f.status, "status", false, "only show how far it is")
+	_ = c.RegisterFlagCompletionFunc("mac", a.complete(macNames))
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := f.check(flags.Changed("drain-seconds")); err != nil {
+			return err
+		}
+		f.wish.DrainSeconds = &f.drain
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		w, err := a.changeWish(cmd.Context(), cl, &f)
+		if err != nil {
+			return err
+		}
+		return a.showUpgrade(cmd.Context(), cl, w)
+	}
+	a.outputFlag(c)
+	return c
+}
+
+// check refuses flags that do not go together.
+func (f *wishFlags) check(drain bool) error {
+	named := f.wish.Version != ""
+	verbs := 0
+	for _, given := range []bool{named, f.pause, f.resume, f.status} {
+		if given {
+			verbs++
+		}
+	}
+	switch {
+	case named && (f.wish.Source == "" || f.wish.SHA256 == ""), !named && (f.wish.Source != "" || f.wish.SHA256 != ""):
+		return usagef("--version, --url and --sha256 go together")
+	case !named && (f.wish.Mac != "" || drain):
+		return usagef("--mac and --drain-seconds go with --version, --url and --sha256")
+	case verbs > 1:
+		return usagef("--version, --pause, --resume and --status exclude one another")
+	}
+	return nil
+}
+
+// changeWish writes what the flags say, if they say something, and returns what
+// is wanted now; nil is nothing.
+func (a *app) changeWish(ctx context.Context, c client.Client, f *wishFlags) (*turn.Wish, error) {
+	key := client.ObjectKey{Namespace: a.flags.system, Name: turn.ConfigMapName}
+	var cm corev1.ConfigMap
+	err := c.Get(ctx, key, &cm)
+	exists := err == nil
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, a.apiError("read ConfigMap "+key.String(), err)
+	}
+	var before *turn.Wish
+	if exists {
+		if before, err = turn.Read(&cm); err != nil && f.wish.Version == "" {
+			return nil, err
+		}
+	}
+	next, err := f.apply(before)
+	if err != nil || next == before {
+		return before, err
+	}
+	data := next.Data()
+	if exists && maps.Equal(cm.Data, data) {
+		return next, nil
+	}
+	cm.ObjectMeta = metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, ResourceVersion: cm.ResourceVersion, Labels: cm.Labels, Annotations: cm.Annotations}
+	cm.Data = data
+	if exists {
+		err = c.Update(ctx, &cm, client.FieldOwner(fieldManager))
+	} else {
+		err = c.Create(ctx, &cm, client.FieldOwner(fieldManager))
+	}
+	if err != nil {
+		return nil, a.apiError("write ConfigMap "+key.String(), err)
+	}
+	return next, nil
+}
+
+// apply is what is wanted after the flags. A version that is named is a wish of
+// its own, also where it is the same as before: that one is tried again.
+func (f *wishFlags) apply(before *turn.Wish) (*turn.Wish, error) {
+	switch {
+	case f.wish.Version != "":
+		next := f.wish
+		next.Attempt = 1
+		if before != nil {
+			next.Attempt = before.Attempt + 1
+		}
+		if err := next.Check(); err != nil {
+			return nil, usageError{err}
+		}
+		return &next, nil
+	case f.pause || f.resume:
+		if before == nil {
+			return nil, fmt.Errorf("nothing is wanted that could be paused; name it with --version, --url and --sha256")
+		}
+		next := *before
+		next.Paused = f.pause
+		return &next, nil
+	}
+	return before, nil
+}
+
+// showUpgrade prints how far it is, as the operator decides it.
+func (a *app) showUpgrade(ctx context.Context, c client.Reader, w *turn.Wish) error {
+	var macs v1alpha1.MacNodeList
+	if err := c.List(ctx, &macs); err != nil {
+		return a.apiError("list Macs", err)
+	}
+	t := turn.Next(w, "", macs.Items, a.Now())
+	if a.json() {
+		return a.printJSON(map[string]any{"wish": w, "upgrade": t})
+	}
+	if w != nil {
+		fmt.Fprintf(a.Out, "%s is wanted (attempt %d)\n", picture.Plain(w.Version), w.Attempt)
+	}
+	fmt.Fprintf(a.Out, "%s: %s\n", t.State, picture.Plain(t.Message))
+	if len(t.Macs) == 0 {
+		return nil
+	}
+	table := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "MAC\tAGENT\tSTATE\tMESSAGE")
+	for _, s := range slices.Clone(t.Macs) {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", picture.Plain(s.Mac), picture.Plain(s.Version), s.Place, picture.Plain(s.Message))
+	}
+	return table.Flush()
+}

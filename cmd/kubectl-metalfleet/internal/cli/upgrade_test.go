@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
+)
+
+func TestEachWishIsAnAttemptOfItsOwn(t *testing.T) {
+	digest := strings.Repeat("a", 64)
+	named := turn.Wish{Version: "v0.4.0", Source: "https://releases.example.com/a.tar.gz", SHA256: digest}
+	before := named
+	before.Attempt, before.Paused = 4, true
+	for name, tc := range map[string]struct {
+		flags   wishFlags
+		before  *turn.Wish
+		attempt int64
+		paused  bool
+		wrong   string
+	}{
+		"the first":                {wishFlags{wish: named}, nil, 1, false, ""},
+		"the same again":           {wishFlags{wish: named}, &before, 5, false, ""},
+		"a pause":                  {wishFlags{pause: true}, &before, 4, true, ""},
+		"the end of a pause":       {wishFlags{resume: true}, &before, 4, false, ""},
+		"a look":                   {wishFlags{status: true}, &before, 4, true, ""},
+		"a pause of nothing":       {wishFlags{pause: true}, nil, 0, false, "nothing is wanted"},
+		"an archive without https": {wishFlags{wish: turn.Wish{Version: "v1", Source: "http://x/a", SHA256: digest}}, nil, 0, false, "https://"},
+		"a digest that is none":    {wishFlags{wish: turn.Wish{Version: "v1", Source: "https://x/a", SHA256: "abc"}}, nil, 0, false, "64 digits"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := tc.flags.apply(tc.before)
+			if tc.wrong != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wrong) {
+					t.Errorf("%v, want %q", err, tc.wrong)
+				}
+				return
+			}
+			if err != nil || got.Attempt != tc.attempt || got.Paused != tc.paused || got.Version != "v0.4.0" {
+				t.Errorf("%+v, %v; want attempt %d, paused %v", got, err, tc.attempt, tc.paused)
+			}
+		})
+	}
+}
+
+func TestUpgradeAgentsWritesTheWishAndShowsTheMacs(t *testing.T) {
+	p := newPerson(t)
+	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: defaultSystem}}
+	if err := p.c.Create(t.Context(), system); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		wish := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: defaultSystem, Name: turn.ConfigMapName}}
+		if err := p.c.Delete(context.Background(), wish); err != nil {
+			t.Error(err)
+		}
+	})
+	digest := strings.Repeat("a", 64)
+	code, out, errs := p.run("upgrade-agents", "--version", "v0.4.0", "--url", "https://releases.example.com/a.tar.gz", "--sha256", digest)
+	if code != ExitOK || !strings.Contains(out, "v0.4.0 is wanted (attempt 1)") {
+		t.Fatalf("%d: %s%s", code, out, errs)
+	}
+	if code, out, errs = p.run("upgrade-agents", "--pause", "-o", "json"); code != ExitOK || !strings.Contains(out, `"paused": true`) {
+		t.Errorf("%d: %s%s", code, out, errs)
+	}
+	if code, out, errs = p.run("upgrade-agents"); code != ExitOK || !strings.Contains(out, "attempt 1") {
+		t.Errorf("%d: %s%s", code, out, errs)
+	}
+	for _, args := range [][]string{{"--version", "v1"}, {"--mac", "studio"}, {"--pause", "--resume"}} {
+		if code, _, errs := p.run(append([]string{"upgrade-agents"}, args...)...); code != ExitUsage {
+			t.Errorf("%q: exit code %d, want %d: %s", args, code, ExitUsage, errs)
+		}
+	}
+}

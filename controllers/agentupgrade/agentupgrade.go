@@ -1,0 +1,178 @@
+// Package agentupgrade gives Macs the agent that the administrator wants, one
+// Mac at a time, and says of each Mac whether its agent is the right one.
+//
+// It owns spec.agent and the condition AgentCurrent of every MacNode, and the
+// Event of a version that failed. It refuses to decide: package turn does, from
+// the wish in a ConfigMap and what the Macs say; and it refuses a wish that it
+// cannot read, which changes nothing.
+//
+// Start reading at turn.Next, then Reconciler.Reconcile.
+package agentupgrade
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes/status,verbs=get;patch
+// +kubebuilder:rbac:groups="",resources=configmaps,namespace=metalfleet-system,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=events,verbs=create
+
+// Reconciler upgrades agents. It has one piece of work, whatever changed.
+type Reconciler struct {
+	Client client.Client
+	// Namespace of the ConfigMap.
+	Namespace string
+	// Version of this operator.
+	Version string
+	Clock   clock.PassiveClock
+}
+
+// SetupWithManager starts the reconciler with its watches.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: r.key()}}
+	})
+	return ctrl.NewControllerManagedBy(mgr).Named("agent-upgrade").WithOptions(o).
+		Watches(&corev1.ConfigMap{}, all, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+			return client.ObjectKeyFromObject(o) == r.key()
+		}))).
+		Watches(&v1alpha1.MacNode{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+			return !status.Equal(concerns(e.ObjectOld), concerns(e.ObjectNew))
+		}})).
+		Complete(r)
+}
+
+func (r *Reconciler) key() client.ObjectKey {
+	return client.ObjectKey{Namespace: r.Namespace, Name: turn.ConfigMapName}
+}
+
+// concerns is what of a Mac decides anything here; its figures do not.
+func concerns(o client.Object) any {
+	m := o.(*v1alpha1.MacNode)
+	return []any{m.Spec.Agent, m.Spec.Unschedulable, m.Status.AgentVersion, m.Status.AgentUpgrade, m.DeletionTimestamp,
+		status.Pick(m.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionAccepting, v1alpha1.ConditionAgentCurrent)}
+}
+
+// Reconcile judges every Mac, and orders the one whose turn it is.
+func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	wish, err := r.wish(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	var macs v1alpha1.MacNodeList
+	if err := r.Client.List(ctx, &macs); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list Macs: %w", err)
+	}
+	next := turn.Next(wish, r.Version, macs.Items, r.Clock.Now())
+	for i := range macs.Items {
+		mac := &macs.Items[i]
+		if next.Start && mac.Name == next.Mac {
+			if err := r.order(ctx, mac.DeepCopy(), wish); err != nil {
+				return reconcile.Result{}, err
+			}
+			ctrl.LoggerFrom(ctx).Info("Mac is to upgrade its agent", "MacNode", mac.Name, "version", wish.Version, "attempt", wish.Attempt)
+		}
+		if err := r.judge(ctx, mac, wish); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	return reconcile.Result{RequeueAfter: next.After}, nil // until a Mac has been well for long enough
+}
+
+// wish is what the administrator wants, or nil. One that cannot be read is told
+// in the log and taken for a pause: nothing new begins.
+func (r *Reconciler) wish(ctx context.Context) (*turn.Wish, error) {
+	var cm corev1.ConfigMap
+	if err := r.Client.Get(ctx, r.key(), &cm); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("read ConfigMap %s: %w", r.key(), err)
+	}
+	w, err := turn.Read(&cm)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "The wished agent cannot be read; no Mac is upgraded")
+		return nil, nil
+	}
+	return w, nil
+}
+
+// order writes spec.agent, on the object as it was decided upon: should the
+// Mac have changed since, the decision is made again.
+func (r *Reconciler) order(ctx context.Context, mac *v1alpha1.MacNode, w *turn.Wish) error {
+	err := status.Apply(ctx, r.Client, status.Document{
+		Object: mac, Manager: v1alpha1.ManagerUpgrades, Locked: true, Spec: map[string]any{"agent": w.Order()},
+	})
+	return client.IgnoreNotFound(err)
+}
+
+// judge writes the condition AgentCurrent if it changed, and tells of a failure.
+func (r *Reconciler) judge(ctx context.Context, mac *v1alpha1.MacNode, w *turn.Wish) error {
+	if !mac.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	c := turn.Judge(w, mac, r.Version)
+	before := status.Pick(mac.Status.Conditions, v1alpha1.ConditionAgentCurrent)
+	after := status.Merge(before, 0, r.Clock.Now(), status.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
+	if c.Reason == v1alpha1.ReasonAgentRolledBack || c.Reason == v1alpha1.ReasonAgentRefused {
+		if err := r.tell(ctx, mac, c); err != nil {
+			return err
+		}
+	}
+	if status.Equal(before, after) {
+		return nil
+	}
+	err := status.Apply(ctx, r.Client, status.Document{
+		Object: mac, Manager: v1alpha1.ManagerUpgrades, Status: map[string][]metav1.Condition{"conditions": after},
+	})
+	return client.IgnoreNotFound(err)
+}
+
+// tell posts the Event of a failed upgrade, under a name made from the attempt:
+// whoever posts it again, and however often, it is one.
+func (r *Reconciler) tell(ctx context.Context, mac *v1alpha1.MacNode, c metav1.Condition) error {
+	up := mac.Status.AgentUpgrade
+	now := metav1.NewTime(r.Clock.Now())
+	e := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault,
+			Name: mac.Name + "." + fleet.Digest(mac.Name, fmt.Sprintf("agent %s %s %d %s", up.To, up.SHA256, up.Attempt, up.Phase))},
+		InvolvedObject: corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MacNode", Name: mac.Name, UID: mac.UID},
+		Type:           corev1.EventTypeWarning, Reason: c.Reason, Message: clip(c.Message),
+		Source:         corev1.EventSource{Component: "metalfleet-operator"},
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}
+	err := r.Client.Create(ctx, e, client.DisableReadYourWritesConsistency)
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("event of Mac %s: %w", mac.Name, err)
+	}
+	return nil
+}
+
+// clip fits a message into an Event.
+func clip(s string) string {
+	const most = 1024
+	if len(s) <= most {
+		return s
+	}
+	return s[:most-3] + "..."
+}

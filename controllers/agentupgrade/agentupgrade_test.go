@@ -1,0 +1,177 @@
+package agentupgrade
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
+)
+
+// room is a fleet of two Macs, and an operator that looks at it.
+type room struct {
+	t     *testing.T
+	c     client.WithWatch
+	clock *clocktesting.FakePassiveClock
+	r     *Reconciler
+}
+
+func newRoom(t *testing.T) *room {
+	t.Helper()
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme} {
+		if err := add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := turn.Wish{Version: "v0.4.0", Source: "https://releases.example.com/a.tar.gz", SHA256: strings.Repeat("a", 64), Attempt: 1}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: turn.ConfigMapName}, Data: w.Data()}
+	c := interceptor.NewClient(
+		fake.NewClientBuilder().WithScheme(s).WithObjects(aMac("mini"), aMac("studio"), cm).WithStatusSubresource(&v1alpha1.MacNode{}).Build(),
+		interceptor.Funcs{SubResourcePatch: mergeConditions})
+	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC))
+	return &room{t: t, c: c, clock: clock, r: &Reconciler{Client: c, Namespace: "system", Version: "v0.4.0", Clock: clock}}
+}
+
+// mergeConditions is what an API server makes of an apply: conditions are a map
+// by their type. The fake client knows no schema and takes the list for one value.
+func mergeConditions(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+	raw, err := patch.Data(o)
+	if err != nil {
+		return err
+	}
+	var said, mac v1alpha1.MacNode
+	if err := errors.Join(json.Unmarshal(raw, &said), c.Get(ctx, client.ObjectKeyFromObject(o), &mac)); err != nil {
+		return err
+	}
+	for _, condition := range said.Status.Conditions {
+		meta.SetStatusCondition(&mac.Status.Conditions, condition)
+	}
+	return c.SubResource(sub).Update(ctx, &mac)
+}
+
+func aMac(name string) *v1alpha1.MacNode {
+	m := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-x"}}
+	m.Status.AgentVersion = "v0.3.0"
+	m.Status.Conditions = []metav1.Condition{
+		{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom},
+		{Type: v1alpha1.ConditionAccepting, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted},
+	}
+	return m
+}
+
+func (o *room) look() reconcile.Result {
+	o.t.Helper()
+	res, err := o.r.Reconcile(o.t.Context(), reconcile.Request{})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return res
+}
+
+func (o *room) mac(name string) *v1alpha1.MacNode {
+	o.t.Helper()
+	m := &v1alpha1.MacNode{}
+	if err := o.c.Get(o.t.Context(), client.ObjectKey{Name: name}, m); err != nil {
+		o.t.Fatal(err)
+	}
+	return m
+}
+
+// says is what a Mac's agent reports.
+func (o *room) says(name, version string, phase v1alpha1.AgentUpgradePhase) {
+	o.t.Helper()
+	m := o.mac(name)
+	m.Status.AgentVersion = version
+	a := m.Spec.Agent
+	m.Status.AgentUpgrade = &v1alpha1.AgentUpgrade{To: a.Version, SHA256: a.SHA256, Attempt: a.Attempt, Phase: phase, Message: "it ended at once"}
+	if err := o.c.Status().Update(o.t.Context(), m); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o *room) wantOrdered(names ...string) {
+	o.t.Helper()
+	var got []string
+	for _, name := range []string{"mini", "studio"} {
+		if o.mac(name).Spec.Agent != nil {
+			got = append(got, name)
+		}
+	}
+	if strings.Join(got, " ") != strings.Join(names, " ") {
+		o.t.Errorf("ordered %v, want %v", got, names)
+	}
+}
+
+func (o *room) wantReason(name, reason string) {
+	o.t.Helper()
+	c := meta.FindStatusCondition(o.mac(name).Status.Conditions, v1alpha1.ConditionAgentCurrent)
+	if c == nil || c.Reason != reason {
+		o.t.Errorf("%s: %+v, want %s", name, c, reason)
+	}
+}
+
+func TestMacsAreUpgradedOneAtATime(t *testing.T) {
+	o := newRoom(t)
+	o.look()
+	o.wantOrdered("mini")
+	o.look()
+	o.wantReason("mini", v1alpha1.ReasonAgentUpgrading)
+	o.wantReason("studio", v1alpha1.ReasonAgentOutdated)
+	o.says("mini", "v0.4.0", v1alpha1.UpgradeSucceeded)
+	o.look() // sees it run
+	if res := o.look(); res.RequeueAfter != turn.Settle {
+		t.Errorf("looks again after %s, want %s", res.RequeueAfter, turn.Settle)
+	}
+	o.wantReason("mini", v1alpha1.ReasonAgentCurrent)
+	o.wantOrdered("mini")
+	o.clock.SetTime(o.clock.Now().Add(turn.Settle))
+	o.look()
+	o.wantOrdered("mini", "studio")
+}
+
+func TestARollbackIsToldOnceAndHalts(t *testing.T) {
+	o := newRoom(t)
+	o.look()
+	o.says("mini", "v0.3.0", v1alpha1.UpgradeRolledBack)
+	for range 3 {
+		o.look()
+		o.clock.SetTime(o.clock.Now().Add(time.Hour))
+	}
+	o.wantOrdered("mini")
+	o.wantReason("mini", v1alpha1.ReasonAgentRolledBack)
+	var events corev1.EventList
+	if err := o.c.List(t.Context(), &events); err != nil || len(events.Items) != 1 ||
+		events.Items[0].Reason != v1alpha1.ReasonAgentRolledBack || !strings.Contains(events.Items[0].Message, "it ended at once") {
+		t.Errorf("Events %+v, %v", events.Items, err)
+	}
+}
+
+func TestAWishThatCannotBeReadOrdersNothing(t *testing.T) {
+	o := newRoom(t)
+	cm := &corev1.ConfigMap{}
+	if err := o.c.Get(t.Context(), client.ObjectKey{Namespace: "system", Name: turn.ConfigMapName}, cm); err != nil {
+		t.Fatal(err)
+	}
+	cm.Data[turn.KeySHA256] = "none"
+	if err := o.c.Update(t.Context(), cm); err != nil {
+		t.Fatal(err)
+	}
+	o.look()
+	o.wantOrdered()
+	o.wantReason("mini", v1alpha1.ReasonAgentSupported)
+}

@@ -1,0 +1,248 @@
+// Package turn decides whose turn it is to get a new agent.
+//
+// It owns the administrator's wish as it lies in a ConfigMap, the order in
+// which Macs come, what halts them, and which versions this operator serves. It
+// is pure: the reconciler writes what it decides, and the kubectl plugin prints
+// it. It refuses to have two Macs away at once, to begin while a Mac is away
+// that did not say so, and to go on after a version failed on one Mac.
+//
+// Start reading at Next, then standing.
+package turn
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Settle is how long a Mac has to be well with its new agent before the next
+// one is touched: longer than a crash at the first requests takes to show.
+const Settle = 30 * time.Second
+
+// State of the whole upgrade.
+type State string
+
+// The states.
+const (
+	Idle      State = "Idle"      // nothing is wanted
+	Done      State = "Done"      // every Mac that can be has it
+	Upgrading State = "Upgrading" // a Mac is at it
+	Waiting   State = "Waiting"   // something has to change first
+	Paused    State = "Paused"    // the administrator said so
+	Halted    State = "Halted"    // it failed on a Mac
+)
+
+// Place is where one Mac stands.
+type Place string
+
+// The places.
+const (
+	Current   Place = "Current"   // runs the version
+	Underway  Place = "Underway"  // was ordered to
+	Settling  Place = "Settling"  // runs it, and not for long
+	Pending   Place = "Pending"   // waits for its turn
+	Failed    Place = "Failed"    // rolled back, or refused the archive
+	Skipped   Place = "Skipped"   // cannot be asked now; it is caught up later
+	Away      Place = "Away"      // not heard from and did not say so: nothing begins
+	NotMeant  Place = "NotMeant"  // the wish is for another Mac
+	Different Place = "Different" // still at another order
+)
+
+// Standing is one Mac in the upgrade.
+type Standing struct {
+	Mac     string `json:"mac"`
+	Version string `json:"version"`
+	Place   Place  `json:"place"`
+	Message string `json:"message"`
+	// settles is how long it is still watched.
+	settles time.Duration
+}
+
+// Turn is what is to be done now.
+type Turn struct {
+	State State `json:"state"`
+	// Mac whose turn it is; Start says that it is to be ordered now.
+	Mac     string     `json:"mac,omitempty"`
+	Start   bool       `json:"-"`
+	Message string     `json:"message"`
+	Macs    []Standing `json:"macs"`
+	// After is when to look again, where time alone changes something.
+	After time.Duration `json:"-"`
+}
+
+// Next decides for an operator of a version, or of one that is not known. Macs
+// come by name; one that is at it, or failed, comes before all that wait.
+func Next(w *Wish, operator string, macs []v1alpha1.MacNode, now time.Time) Turn {
+	if w == nil {
+		return Turn{State: Idle, Message: "no version is wanted"}
+	}
+	t := Turn{}
+	for i := range macs {
+		t.Macs = append(t.Macs, standing(w, &macs[i], now))
+	}
+	slices.SortFunc(t.Macs, func(a, b Standing) int { return cmp.Compare(a.Mac, b.Mac) })
+	if w.Mac != "" && !slices.ContainsFunc(t.Macs, func(s Standing) bool { return s.Mac == w.Mac }) {
+		t.State, t.Message = Waiting, fmt.Sprintf("there is no Mac %s", w.Mac)
+		return t
+	}
+	t.decide(w)
+	if served, _, message := Serves(operator, w.Version); served == metav1.ConditionFalse && t.Start {
+		t.set(Waiting, nil, "no Mac is upgraded to what this operator does not serve: %s", message)
+		t.Mac, t.Start = "", false
+	}
+	return t
+}
+
+// first is the first Mac at a place.
+func (t *Turn) first(p Place) *Standing {
+	i := slices.IndexFunc(t.Macs, func(s Standing) bool { return s.Place == p })
+	if i < 0 {
+		return nil
+	}
+	return &t.Macs[i]
+}
+
+func (t *Turn) set(s State, mac *Standing, format string, args ...any) {
+	t.State, t.Message = s, fmt.Sprintf(format, args...)
+	if mac != nil {
+		t.Mac = mac.Mac
+	}
+}
+
+func (t *Turn) decide(w *Wish) {
+	failed, underway, settling := t.first(Failed), t.first(Underway), t.first(Settling)
+	different, away, pending := t.first(Different), t.first(Away), t.first(Pending)
+	switch {
+	case failed != nil:
+		t.set(Halted, failed, "Mac %s: %s; no other Mac is touched. Run `kubectl metalfleet upgrade-agents` again with a version that is well", failed.Mac, failed.Message)
+	case underway != nil:
+		t.set(Upgrading, underway, "Mac %s: %s", underway.Mac, underway.Message)
+	case settling != nil:
+		t.set(Upgrading, settling, "Mac %s: %s", settling.Mac, settling.Message)
+		t.After = settling.settles
+	case different != nil:
+		t.set(Waiting, different, "Mac %s: %s", different.Mac, different.Message)
+	case pending == nil:
+		t.set(Done, nil, "%s", t.done(w))
+	case w.Paused:
+		t.set(Paused, nil, "paused; `kubectl metalfleet upgrade-agents --resume` goes on with Mac %s", pending.Mac)
+	case away != nil:
+		// One Mac less already, and nobody knows why: what it held may be all that
+		// is left of a model elsewhere, and a second one must not go as well.
+		t.set(Waiting, away, "Mac %s: %s. Bring it back, or cordon or delete it, and the upgrade goes on", away.Mac, away.Message)
+	default:
+		t.set(Upgrading, pending, "Mac %s is next", pending.Mac)
+		t.Start = true
+	}
+}
+
+func (t *Turn) done(w *Wish) string {
+	var left []string
+	for _, s := range t.Macs {
+		if s.Place == Skipped || s.Place == Away {
+			left = append(left, s.Mac+" ("+s.Message+")")
+		}
+	}
+	if len(left) > 0 {
+		return fmt.Sprintf("every Mac that can be asked runs %s; caught up later: %s", w.Version, strings.Join(left, ", "))
+	}
+	return "every Mac that is meant runs " + w.Version
+}
+
+// standing reads where one Mac stands. What it was ordered counts before what
+// keeps others from being ordered.
+func standing(w *Wish, mac *v1alpha1.MacNode, now time.Time) Standing {
+	s := Standing{Mac: mac.Name, Version: mac.Status.AgentVersion}
+	at := func(p Place, format string, args ...any) Standing {
+		s.Place, s.Message = p, fmt.Sprintf(format, args...)
+		return s
+	}
+	order, up := w.Order(), mac.Status.AgentUpgrade
+	ordered := equality.Semantic.DeepEqual(mac.Spec.Agent, order)
+	runs := mac.Status.AgentVersion == w.Version
+	switch {
+	case ordered && up.Is(order) && up.Failed():
+		return at(Failed, "%s to %s (%s)", up.Phase, up.To, up.Message)
+	case ordered && runs && isTrue(mac, v1alpha1.ConditionReady) && !saysNo(mac, v1alpha1.ConditionAccepting):
+		if s.settles = settles(mac, now); s.settles > 0 {
+			return at(Settling, "runs %s, watched for %s more", w.Version, s.settles.Round(time.Second))
+		}
+		return at(Current, "runs %s", w.Version)
+	case ordered:
+		return at(Underway, "%s", progress(mac, up, order))
+	case busy(mac):
+		return at(Different, "still at %s, phase %s", up.To, up.Phase)
+	case w.Mac != "" && w.Mac != mac.Name:
+		return at(NotMeant, "not meant")
+	case runs:
+		return at(Current, "runs %s", w.Version)
+	}
+	p, message := reachable(mac)
+	return at(p, "%s", message)
+}
+
+// reachable says whether a Mac that has another version can be asked.
+func reachable(mac *v1alpha1.MacNode) (Place, string) {
+	ready := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
+	switch {
+	case !mac.DeletionTimestamp.IsZero():
+		return Skipped, "it is being deleted"
+	case mac.Spec.Unschedulable:
+		return Skipped, "cordoned"
+	case ready == nil || ready.Reason == v1alpha1.ReasonNeverHeardFrom || mac.Status.AgentVersion == "":
+		return Skipped, "its agent has not joined yet"
+	case ready.Status != metav1.ConditionTrue && saysNo(mac, v1alpha1.ConditionAccepting):
+		return Skipped, "its agent was stopped"
+	case ready.Status != metav1.ConditionTrue:
+		return Away, "not heard from, and it did not say why"
+	case saysNo(mac, v1alpha1.ConditionAccepting):
+		return Skipped, "its agent stops"
+	}
+	return Pending, "waits for its turn"
+}
+
+// busy: it takes no requests, or soon will not, for the sake of another order.
+func busy(mac *v1alpha1.MacNode) bool {
+	u := mac.Status.AgentUpgrade
+	if u == nil || !u.Is(mac.Spec.Agent) {
+		return false
+	}
+	return u.Phase == v1alpha1.UpgradeDraining || u.Phase == v1alpha1.UpgradeTrial
+}
+
+func progress(mac *v1alpha1.MacNode, up *v1alpha1.AgentUpgrade, order *v1alpha1.AgentOrder) string {
+	words := "ordered; its agent has not answered yet"
+	if up.Is(order) {
+		words = strings.TrimSuffix(fmt.Sprintf("%s: %s", up.Phase, up.Message), ": ")
+	}
+	if !isTrue(mac, v1alpha1.ConditionReady) {
+		words += "; it is not heard from just now"
+	}
+	return words
+}
+
+// settles is how long a Mac is still watched, by the operator's clock: since it
+// was first seen to run what it was ordered.
+func settles(mac *v1alpha1.MacNode, now time.Time) time.Duration {
+	c := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionAgentCurrent)
+	if c == nil || c.Status != metav1.ConditionTrue {
+		return Settle
+	}
+	return max(0, Settle-max(0, now.Sub(c.LastTransitionTime.Time)))
+}
+
+func isTrue(mac *v1alpha1.MacNode, kind string) bool {
+	return meta.IsStatusConditionTrue(mac.Status.Conditions, kind)
+}
+
+func saysNo(mac *v1alpha1.MacNode, kind string) bool {
+	return meta.IsStatusConditionFalse(mac.Status.Conditions, kind)
+}

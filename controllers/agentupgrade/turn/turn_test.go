@@ -1,0 +1,218 @@
+package turn
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+var now = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+
+func wish() *Wish {
+	return &Wish{Version: "v0.4.0", Source: "https://releases.example.com/agent.tar.gz", SHA256: strings.Repeat("a", 64), Attempt: 3}
+}
+
+type change func(*v1alpha1.MacNode)
+
+// mac is one that is well and runs v0.3.0, changed.
+func mac(name string, changes ...change) v1alpha1.MacNode {
+	m := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	m.Status.AgentVersion = "v0.3.0"
+	is(v1alpha1.ConditionReady, "True", v1alpha1.ReasonHeardFrom)(&m)
+	is(v1alpha1.ConditionAccepting, "True", v1alpha1.ReasonAccepted)(&m)
+	for _, c := range changes {
+		c(&m)
+	}
+	return m
+}
+
+func is(kind string, s metav1.ConditionStatus, reason string) change {
+	return since(kind, s, reason, time.Hour)
+}
+
+func since(kind string, s metav1.ConditionStatus, reason string, ago time.Duration) change {
+	return func(m *v1alpha1.MacNode) {
+		var kept []metav1.Condition
+		for _, c := range m.Status.Conditions {
+			if c.Type != kind {
+				kept = append(kept, c)
+			}
+		}
+		m.Status.Conditions = append(kept, metav1.Condition{Type: kind, Status: s, Reason: reason, LastTransitionTime: metav1.NewTime(now.Add(-ago))})
+	}
+}
+
+func ordered(m *v1alpha1.MacNode) { m.Spec.Agent = wish().Order() }
+func runsIt(m *v1alpha1.MacNode)  { m.Status.AgentVersion = "v0.4.0" }
+func cordoned(m *v1alpha1.MacNode) {
+	m.Spec.Unschedulable = true
+}
+
+func phase(p v1alpha1.AgentUpgradePhase) change {
+	return func(m *v1alpha1.MacNode) {
+		o := m.Spec.Agent
+		m.Status.AgentUpgrade = &v1alpha1.AgentUpgrade{To: o.Version, SHA256: o.SHA256, Attempt: o.Attempt, Phase: p, Message: "because"}
+	}
+}
+
+// another is an order of an earlier attempt.
+func another(m *v1alpha1.MacNode) {
+	m.Spec.Agent = wish().Order()
+	m.Spec.Agent.Version, m.Spec.Agent.Attempt = "v0.3.9", 2
+}
+
+func currentFor(d time.Duration) change {
+	return since(v1alpha1.ConditionAgentCurrent, "True", v1alpha1.ReasonAgentCurrent, d)
+}
+
+var (
+	silent  = is(v1alpha1.ConditionReady, "Unknown", v1alpha1.ReasonMacSilent)
+	gone    = is(v1alpha1.ConditionReady, "False", v1alpha1.ReasonMacGone)
+	stopped = is(v1alpha1.ConditionAccepting, "False", v1alpha1.ReasonShuttingDown)
+	never   = is(v1alpha1.ConditionReady, "False", v1alpha1.ReasonNeverHeardFrom)
+)
+
+func TestWhoseTurnItIs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		wish  func(*Wish)
+		macs  []v1alpha1.MacNode
+		state State
+		mac   string
+		start bool
+		says  string
+	}{
+		"the first by name begins":                     {macs: []v1alpha1.MacNode{mac("b"), mac("a")}, state: Upgrading, mac: "a", start: true},
+		"nobody begins beside one that was ordered":    {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered)}, state: Upgrading, mac: "b", says: "not answered"},
+		"nobody begins beside one that drains":         {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeDraining))}, state: Upgrading, mac: "b"},
+		"nobody begins beside one on trial":            {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, runsIt, stopped, phase(v1alpha1.UpgradeTrial))}, state: Upgrading, mac: "b", says: "Trial"},
+		"a new one is watched for a while":             {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded), currentFor(10*time.Second)), mac("b")}, state: Upgrading, mac: "a", says: "watched for 20s"},
+		"a new one nobody judged yet is watched":       {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, phase(v1alpha1.UpgradeSucceeded)), mac("b")}, state: Upgrading, mac: "a", says: "watched for 30s"},
+		"the next begins after that":                   {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(time.Minute)), mac("b")}, state: Upgrading, mac: "b", start: true},
+		"one that is new and not ready is waited for":  {macs: []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(time.Minute), silent), mac("b")}, state: Upgrading, mac: "a", says: "not heard from"},
+		"a rollback halts":                             {macs: []v1alpha1.MacNode{mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), mac("b")}, state: Halted, mac: "a", says: "because"},
+		"a refusal halts":                              {macs: []v1alpha1.MacNode{mac("a"), mac("b", ordered, phase(v1alpha1.UpgradeRefused))}, state: Halted, mac: "b"},
+		"a rollback halts also what is underway":       {macs: []v1alpha1.MacNode{mac("a", ordered), mac("b", ordered, phase(v1alpha1.UpgradeRolledBack))}, state: Halted, mac: "b"},
+		"another wish forgets an old rollback":         {macs: []v1alpha1.MacNode{mac("a", another, phase(v1alpha1.UpgradeRolledBack)), mac("b")}, state: Upgrading, mac: "a", start: true},
+		"one that drains for another order goes first": {macs: []v1alpha1.MacNode{mac("a"), mac("b", another, phase(v1alpha1.UpgradeDraining))}, state: Waiting, mac: "b", says: "v0.3.9"},
+		"a pause begins nothing":                       {wish: func(w *Wish) { w.Paused = true }, macs: []v1alpha1.MacNode{mac("a")}, state: Paused, says: "--resume"},
+		"a pause leaves who is at it":                  {wish: func(w *Wish) { w.Paused = true }, macs: []v1alpha1.MacNode{mac("a", ordered)}, state: Upgrading, mac: "a"},
+		"nobody begins while one is silent":            {macs: []v1alpha1.MacNode{mac("a"), mac("z", silent)}, state: Waiting, mac: "z", says: "cordon or delete"},
+		"nobody begins while one is gone":              {macs: []v1alpha1.MacNode{mac("a"), mac("z", gone)}, state: Waiting, mac: "z"},
+		"one that was stopped holds nobody up":         {macs: []v1alpha1.MacNode{mac("a", gone, stopped), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"one that never joined holds nobody up":        {macs: []v1alpha1.MacNode{mac("a", never), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"a cordoned one that is silent holds none up":  {macs: []v1alpha1.MacNode{mac("a", cordoned, silent), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"a cordoned one is caught up later":            {macs: []v1alpha1.MacNode{mac("a", cordoned), mac("z", runsIt)}, state: Done, says: "a (cordoned)"},
+		"all have it":                                  {macs: []v1alpha1.MacNode{mac("a", runsIt), mac("z", runsIt)}, state: Done, says: "every Mac that is meant runs v0.4.0"},
+		"only the one that is meant":                   {wish: func(w *Wish) { w.Mac = "z" }, macs: []v1alpha1.MacNode{mac("a"), mac("z")}, state: Upgrading, mac: "z", start: true},
+		"nobody of that name":                          {wish: func(w *Wish) { w.Mac = "x" }, macs: []v1alpha1.MacNode{mac("a")}, state: Waiting, says: "no Mac x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := wish()
+			if tc.wish != nil {
+				tc.wish(w)
+				for i := range tc.macs { // ordered is what the wish says, too
+					if tc.macs[i].Spec.Agent != nil && tc.macs[i].Spec.Agent.Attempt == w.Attempt {
+						tc.macs[i].Spec.Agent = w.Order()
+					}
+				}
+			}
+			got := Next(w, "v0.4.1", tc.macs, now)
+			if got.State != tc.state || got.Mac != tc.mac || got.Start != tc.start || !strings.Contains(got.Message, tc.says) {
+				t.Errorf("%s, Mac %q, start %v: %s; want %s, %q, %v and %q", got.State, got.Mac, got.Start, got.Message, tc.state, tc.mac, tc.start, tc.says)
+			}
+			if len(got.Macs) != len(tc.macs) {
+				t.Errorf("%d Macs stand somewhere, want all %d", len(got.Macs), len(tc.macs))
+			}
+		})
+	}
+	if got := Next(nil, "", []v1alpha1.MacNode{mac("a")}, now); got.State != Idle || got.Start {
+		t.Errorf("without a wish: %+v", got)
+	}
+	if got := Next(wish(), "v0.3.0", []v1alpha1.MacNode{mac("a")}, now); got.State != Waiting || got.Start || !strings.Contains(got.Message, "upgrade CRDs and operator first") {
+		t.Errorf("an agent newer than the operator: %+v", got)
+	}
+	watched := []v1alpha1.MacNode{mac("a", ordered, runsIt, currentFor(10*time.Second))}
+	if got := Next(wish(), "", watched, now); got.After != 20*time.Second {
+		t.Errorf("looked at again after %s, want 20s", got.After)
+	}
+}
+
+func TestWhatAMacIsToldOfItsAgent(t *testing.T) {
+	for name, tc := range map[string]struct {
+		wish   *Wish
+		mac    v1alpha1.MacNode
+		status metav1.ConditionStatus
+		reason string
+	}{
+		"as wanted":              {wish(), mac("a", ordered, runsIt), "True", v1alpha1.ReasonAgentCurrent},
+		"waits":                  {wish(), mac("a"), "False", v1alpha1.ReasonAgentOutdated},
+		"not meant":              {&Wish{Version: "v0.4.0", Mac: "z"}, mac("a"), "True", v1alpha1.ReasonAgentSupported},
+		"ordered":                {wish(), mac("a", ordered), "False", v1alpha1.ReasonAgentUpgrading},
+		"on trial":               {wish(), mac("a", ordered, runsIt, phase(v1alpha1.UpgradeTrial)), "False", v1alpha1.ReasonAgentUpgrading},
+		"rolled back":            {wish(), mac("a", ordered, phase(v1alpha1.UpgradeRolledBack)), "False", v1alpha1.ReasonAgentRolledBack},
+		"refused":                {wish(), mac("a", ordered, phase(v1alpha1.UpgradeRefused)), "False", v1alpha1.ReasonAgentRefused},
+		"nothing wanted, N":      {nil, mac("a", runsIt), "True", v1alpha1.ReasonAgentSupported},
+		"nothing wanted, N-1":    {nil, mac("a"), "True", v1alpha1.ReasonAgentSupported},
+		"nothing wanted, N-2":    {nil, mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "v0.2.9" }), "False", v1alpha1.ReasonAgentTooOld},
+		"too old beats outdated": {wish(), mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "v0.2.9" }), "False", v1alpha1.ReasonAgentTooOld},
+		"never reported":         {nil, mac("a", func(m *v1alpha1.MacNode) { m.Status.AgentVersion = "" }), "Unknown", v1alpha1.ReasonAgentUnversioned},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Judge(tc.wish, &tc.mac, "v0.4.2"); got.Status != tc.status || got.Reason != tc.reason || got.Message == "" {
+				t.Errorf("%s %s: %s; want %s %s", got.Status, got.Reason, got.Message, tc.status, tc.reason)
+			}
+		})
+	}
+}
+
+func TestOperatorNServesAgentsNAndNMinusOne(t *testing.T) {
+	for _, tc := range []struct{ operator, agent, reason string }{
+		{"v0.4.0", "v0.4.7", v1alpha1.ReasonAgentSupported},
+		{"v0.4.7", "v0.4.0-3-gabcdef0", v1alpha1.ReasonAgentSupported},
+		{"v0.4.0", "v0.3.9", v1alpha1.ReasonAgentSupported},
+		{"v0.4.0", "v0.2.9", v1alpha1.ReasonAgentTooOld},
+		{"v0.4.0", "v0.5.0", v1alpha1.ReasonAgentTooNew},
+		{"v1.0.0", "v0.9.0", v1alpha1.ReasonAgentSupported},
+		{"v1.1.0", "v0.9.0", v1alpha1.ReasonAgentTooOld},
+		{"v2.0.0", "v0.9.0", v1alpha1.ReasonAgentTooOld},
+		{"v0.9.0", "v1.0.0", v1alpha1.ReasonAgentTooNew},
+		{"8cf0e8f", "8cf0e8f", v1alpha1.ReasonAgentSupported},
+		{"8cf0e8f", "v0.4.0", v1alpha1.ReasonAgentUnversioned},
+		{"v0.4.0", "unversioned", v1alpha1.ReasonAgentUnversioned},
+	} {
+		if _, reason, message := Serves(tc.operator, tc.agent); reason != tc.reason || message == "" {
+			t.Errorf("operator %s, agent %s: %s (%s), want %s", tc.operator, tc.agent, reason, message, tc.reason)
+		}
+	}
+}
+
+func TestAWishIsReadAsItWasWritten(t *testing.T) {
+	w := wish()
+	seconds := int32(30)
+	w.Paused, w.Mac, w.DrainSeconds = true, "studio", &seconds
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ConfigMapName}, Data: w.Data()}
+	got, err := Read(cm)
+	if err != nil || got.Version != w.Version || !got.Paused || got.Mac != "studio" || *got.DrainSeconds != 30 || got.Attempt != 3 {
+		t.Fatalf("read %+v, %v", got, err)
+	}
+	for key, bad := range map[string]string{
+		KeyVersion: "../v1", KeyURL: "http://releases.example.com/a", KeySHA256: strings.Repeat("A", 64), KeyAttempt: "0",
+		KeyPaused: "perhaps", KeyDrain: "90000", "checksum": "x",
+	} {
+		broken := cm.DeepCopy()
+		broken.Data[key] = bad
+		if _, err := Read(broken); err == nil || !strings.Contains(err.Error(), bad) && !strings.Contains(err.Error(), key) {
+			t.Errorf("%s = %q is taken: %v", key, bad, err)
+		}
+	}
+	user := cm.DeepCopy()
+	user.Data[KeyURL] = "https://me:secret@releases.example.com/a"
+	if _, err := Read(user); err == nil {
+		t.Error("an address with a password is taken")
+	}
+}

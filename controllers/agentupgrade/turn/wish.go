@@ -1,0 +1,120 @@
+package turn
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// ConfigMapName is the ConfigMap in the operator's namespace that holds the
+// administrator's wish.
+const ConfigMapName = "metalfleet-agents"
+
+// Keys of its data.
+const (
+	KeyVersion = "version"
+	KeyURL     = "url"
+	KeySHA256  = "sha256"
+	KeyAttempt = "attempt"
+	KeyPaused  = "paused"
+	KeyMac     = "mac"
+	KeyDrain   = "drainSeconds"
+)
+
+// Wish is the agent that an administrator wants.
+type Wish struct {
+	Version string `json:"version"`
+	Source  string `json:"url"`
+	SHA256  string `json:"sha256"`
+	// Attempt counts wishes, so that what failed is tried again when it is
+	// wished again, and only then.
+	Attempt int64 `json:"attempt"`
+	Paused  bool  `json:"paused"`
+	// Mac is the only one that is meant; empty means all.
+	Mac          string `json:"mac,omitempty"`
+	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
+}
+
+var (
+	versionShape = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
+	sourceShape  = regexp.MustCompile(`^https://[^\s@]+$`)
+	digestShape  = regexp.MustCompile(`^[0-9a-f]{64}$`)
+)
+
+const (
+	maxSource = 1024
+	maxDrain  = 86400
+)
+
+// Check says what of a wish cannot be meant.
+func (w *Wish) Check() error {
+	u, err := url.Parse(w.Source)
+	switch {
+	case !versionShape.MatchString(w.Version):
+		return fmt.Errorf("version %q, want what `agent --version` prints behind its name, such as v0.4.0", w.Version)
+	case err != nil || u.Hostname() == "" || !sourceShape.MatchString(w.Source) || len(w.Source) > maxSource:
+		return fmt.Errorf("url %q, want the https:// address of a .tar.gz archive, without a password or an @", w.Source)
+	case !digestShape.MatchString(w.SHA256):
+		return fmt.Errorf("sha256 %q, want 64 digits as sha256sum prints them", w.SHA256)
+	case w.Attempt < 1:
+		return fmt.Errorf("attempt %d, want at least 1", w.Attempt)
+	case w.DrainSeconds != nil && (*w.DrainSeconds < 0 || *w.DrainSeconds > maxDrain):
+		return fmt.Errorf("drainSeconds %d, want 0 to %d", *w.DrainSeconds, maxDrain)
+	}
+	return nil
+}
+
+// Order is what a Mac is told.
+func (w *Wish) Order() *v1alpha1.AgentOrder {
+	return &v1alpha1.AgentOrder{Version: w.Version, Source: w.Source, SHA256: w.SHA256, Attempt: w.Attempt, DrainSeconds: w.DrainSeconds}
+}
+
+// Data is the ConfigMap's data for a wish.
+func (w *Wish) Data() map[string]string {
+	data := map[string]string{
+		KeyVersion: w.Version, KeyURL: w.Source, KeySHA256: w.SHA256,
+		KeyAttempt: strconv.FormatInt(w.Attempt, 10), KeyPaused: strconv.FormatBool(w.Paused),
+	}
+	if w.Mac != "" {
+		data[KeyMac] = w.Mac
+	}
+	if w.DrainSeconds != nil {
+		data[KeyDrain] = strconv.Itoa(int(*w.DrainSeconds))
+	}
+	return data
+}
+
+// Read reads a wish from its ConfigMap. A key that it does not know is refused:
+// somebody meant something by it.
+func Read(cm *corev1.ConfigMap) (*Wish, error) {
+	w := &Wish{Version: cm.Data[KeyVersion], Source: cm.Data[KeyURL], SHA256: cm.Data[KeySHA256], Mac: cm.Data[KeyMac]}
+	for key, text := range cm.Data {
+		var err error
+		switch key {
+		case KeyVersion, KeyURL, KeySHA256, KeyMac:
+		case KeyAttempt:
+			w.Attempt, err = strconv.ParseInt(text, 10, 64)
+		case KeyPaused:
+			w.Paused, err = strconv.ParseBool(text)
+		case KeyDrain:
+			var n int64
+			n, err = strconv.ParseInt(text, 10, 32)
+			seconds := int32(n)
+			w.DrainSeconds = &seconds
+		default:
+			return nil, fmt.Errorf("ConfigMap %s has the unknown key %q; `kubectl metalfleet upgrade-agents` writes it", cm.Name, key)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("ConfigMap %s: %s is %q: %w", cm.Name, key, text, err)
+		}
+	}
+	if err := w.Check(); err != nil {
+		return nil, fmt.Errorf("ConfigMap %s: %w", cm.Name, err)
+	}
+	return w, nil
+}

@@ -1,0 +1,523 @@
+package macos
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const state = "usr/local/var/metalfleet"
+
+func TestInstallMakesADaemonThatRuns(t *testing.T) {
+	m := newMac(t)
+	models := "Users/Shared/models & more"
+	m.must(os.MkdirAll(m.at(models), 0o755))
+	said := m.mustInstall("--join", m.token(), "--advertise=studio.example:7443", "--model-root", "/"+models, "--agent-flag", "--hub-endpoint=https://hub.example")
+	f := m.facts()
+	if user := f.Records["/Users/_metalfleet"]; user["UserShell"] != "/usr/bin/false" || user["UniqueID"] != "397" || user["IsHidden"] != "1" || user["Password"] != "*" ||
+		user["PrimaryGroupID"] != f.Records["/Groups/_metalfleet"]["PrimaryGroupID"] {
+		t.Errorf("the account is %v, its group %v", user, f.Records["/Groups/_metalfleet"])
+	}
+	p := readPlist(t, m.at("Library/LaunchDaemons/"+label+".plist"))
+	want := []string{"/usr/local/metalfleet/current/agent", "run", "--state=/usr/local/var/metalfleet", "--grace=2m",
+		"--advertise=studio.example:7443", "--model-root=/" + models, "--hub-endpoint=https://hub.example"}
+	if !slices.Equal(p.ProgramArguments, want) {
+		t.Errorf("the daemon is %q", p.ProgramArguments)
+	}
+	if d := f.Daemons[label]; d == nil || d.Program != "/usr/local/metalfleet/versions/v1.0.0/agent" {
+		t.Errorf("launchd runs %+v", d)
+	}
+	if got := m.read(state + "/account.json"); got != secret {
+		t.Errorf("the agent was given the token %q", got)
+	}
+	if i, err := os.Stat(m.at(state)); err != nil || i.Mode().Perm() != 0o700 {
+		t.Errorf("state folder: %v, %v", i.Mode(), err)
+	}
+	if !slices.Contains(m.log(), "chown _metalfleet:_metalfleet "+m.at(state)) || !slices.Contains(m.log(), "chown root:wheel "+m.at("Library/LaunchDaemons/"+label+".plist")) {
+		t.Errorf("owners: %q", m.log())
+	}
+	if i, err := os.Stat(m.at("Library/Logs/metalfleet/agent.log")); err != nil || i.Mode().Perm() != 0o640 {
+		t.Errorf("the log is not for administrators to read: %v, %v", i, err)
+	}
+	for _, file := range []string{"agent", "engine", "install.sh"} {
+		if i, err := os.Stat(m.at("usr/local/metalfleet/current/" + file)); err != nil || i.Mode().Perm() != 0o755 {
+			t.Errorf("%s: %v, %v", file, i, err)
+		}
+	}
+	if !slices.ContainsFunc(m.log(), func(l string) bool {
+		return strings.HasPrefix(l, "xattr -c "+m.at("usr/local/metalfleet/versions/.new/agent"))
+	}) {
+		t.Error("what a browser marked stays marked, and macOS does not start it")
+	}
+	for _, words := range []string{"will change:", "make the account", "let /usr/local/metalfleet/current be v1.0.0", "--advertise=studio.example:7443", "join the fleet"} {
+		if !strings.Contains(said, words) {
+			t.Errorf("it does not say %q:\n%s", words, said)
+		}
+	}
+	if strings.Contains(said+strings.Join(m.log(), "\n"), secret) {
+		t.Error("the token is in the list of processes, or was printed")
+	}
+	if f.Sleep != 0 || f.Wired != 0 || f.Allowed != nil {
+		t.Errorf("settings that nobody asked for were changed: %+v", f)
+	}
+}
+
+func TestInstallAgainChangesNothing(t *testing.T) {
+	m := joined(t)
+	was, changes := m.picture(), m.facts().Changes
+	said := m.mustInstall()
+	if m.picture() != was || m.facts().Changes != changes || !strings.Contains(said, "nothing to change") {
+		t.Errorf("%d changes:\n%s", m.facts().Changes-changes, said)
+	}
+	// From where it was installed, too.
+	if said, code := m.with("sh", "", m.at("usr/local/metalfleet/current/install.sh"), "--yes"); code != 0 || !strings.Contains(said, "nothing to change") {
+		t.Errorf("exit code %d:\n%s", code, said)
+	}
+}
+
+func TestInstallWithBashAsMacsHaveIt(t *testing.T) {
+	m := newMac(t)
+	file := filepath.Join(m.archive, "install.sh")
+	for _, shell := range []string{"bash", "dash"} {
+		path, err := exec.LookPath(shell)
+		m.must(err)
+		wrapper := filepath.Join(m.dir, "shell.sh")
+		m.write(wrapper, "exec "+path+map[string]string{"bash": " --posix", "dash": ""}[shell]+" "+file+` "$@"`, 0o755)
+		if said, code := m.with("sh", secret, wrapper, "--yes", "--join=-"); code != 0 {
+			t.Errorf("%s: exit code %d:\n%s", shell, code, said)
+		}
+		if got := m.read(state + "/account.json"); got != secret {
+			t.Errorf("%s: the agent was given the token %q", shell, got)
+		}
+		if said, code := m.with("sh", "", wrapper, "--uninstall", "--purge", "--yes"); code != 0 {
+			t.Errorf("%s: exit code %d:\n%s", shell, code, said)
+		}
+	}
+}
+
+func TestUpgradeKeepsIdentityFlagsAndWeights(t *testing.T) {
+	m := joined(t)
+	m.write(m.at(state+"/weights/file"), "weights", 0o600)
+	for _, version := range []string{"v1.1.0", "v1.2.0"} {
+		m.pack(version)
+		said := m.mustInstall()
+		for _, words := range []string{"running answers finish first", "be " + version + " (it is "} {
+			if !strings.Contains(said, words) {
+				t.Errorf("it does not say %q:\n%s", words, said)
+			}
+		}
+	}
+	if m.read(state+"/account.json") != secret || m.read(state+"/weights/file") != "weights" {
+		t.Error("identity or weights are gone")
+	}
+	if d := m.facts().Daemons[label]; d == nil || d.Program != "/usr/local/metalfleet/versions/v1.2.0/agent" {
+		t.Errorf("launchd runs %+v", d)
+	}
+	if p := readPlist(t, m.at("Library/LaunchDaemons/"+label+".plist")); !slices.Contains(p.ProgramArguments, "--advertise=studio.example:7443") {
+		t.Errorf("the daemon is %q", p.ProgramArguments)
+	}
+	versions, err := filepath.Glob(m.at("usr/local/metalfleet/versions/*"))
+	if err != nil || len(versions) != 2 || filepath.Base(versions[0]) != "v1.1.0" {
+		t.Errorf("versions kept: %q", versions)
+	}
+}
+
+func TestAFlagReplacesTheOneOfItsName(t *testing.T) {
+	m := joined(t)
+	m.mustInstall("--advertise", "other.example", "--agent-flag=--verbose")
+	if got := m.read("usr/local/etc/metalfleet/agent.flags"); got != "--advertise=other.example\n--verbose\n" {
+		t.Errorf("flags:\n%s", got)
+	}
+}
+
+func TestWhatWouldNotWorkIsRefusedBeforeAnythingChanges(t *testing.T) {
+	for name, c := range map[string]struct {
+		facts  func(*facts)
+		before func(*played)
+		args   []string
+		stdin  string
+		want   string // in what it says
+	}{
+		"old macOS":                            {facts: func(f *facts) { f.MacOS = "13.7.2" }, want: "macOS 13.7.2 is too old: MLX needs macOS 14"},
+		"macOS of no number":                   {facts: func(f *facts) { f.MacOS = "" }, want: "is too old"},
+		"Intel":                                {facts: func(f *facts) { f.Arm64 = "" }, want: "Intel"},
+		"no Mac":                               {facts: func(f *facts) { f.System = "Linux" }, want: "not a Mac"},
+		"not root":                             {facts: func(f *facts) { f.UID = 501 }, want: "sudo sh install.sh"},
+		"a full disk":                          {facts: func(f *facts) { f.FreeMiB = 500 }, want: "500 MiB are free on the disk, the programs need 1024"},
+		"no token":                             {args: []string{"--yes"}, want: "kubectl metalfleet join-token NAME"},
+		"a token as argument":                  {args: []string{"--yes", "--join", secret}, want: "the list of processes"},
+		"a token as a word":                    {args: []string{"--yes", secret}, want: "is not known"},
+		"an empty token":                       {args: []string{"--yes", "--join", "-"}, want: "no token on standard input"},
+		"a question and a token on one stream": {args: []string{"--join", "-"}, stdin: secret, want: "add --yes"},
+		"a damaged file":                       {before: func(m *played) { m.write(filepath.Join(m.archive, "libmlx.dylib"), "damaged", 0o644) }, want: "files beside install.sh are damaged"},
+		"a missing file":                       {before: func(m *played) { m.must(os.Remove(filepath.Join(m.archive, "mlx.metallib"))) }, want: "mlx.metallib does not lie beside install.sh"},
+		"a version that leads elsewhere": {before: func(m *played) {
+			m.write(filepath.Join(m.archive, "VERSION"), "../../../etc", 0o644)
+			m.sum()
+		}, want: "names no version"},
+		"an engine that does not start": {before: func(m *played) {
+			m.write(filepath.Join(m.archive, "engine"), "#!/bin/sh\necho dyld: symbol not found >&2\nexit 134\n", 0o755)
+			m.sum()
+		}, want: "engine does not start here as v1.0.0; it says nothing, or: dyld: symbol not found"},
+		"a limit that leaves nothing":    {args: []string{"--wired-limit-mb", "65000"}, want: "want 59392 at most"},
+		"a limit that is no number":      {args: []string{"--wired-limit-mb", "60g"}, want: "want a number of MiB"},
+		"a model root that is not there": {args: []string{"--model-root", "/nowhere"}, want: "there is no such folder"},
+		"a model root that is no path":   {args: []string{"--model-root", "models"}, want: "a whole path"},
+		"a flag of the plist":            {args: []string{"--agent-flag", "--state=/x"}, want: "--state is not for a daemon"},
+		"a declared Mac":                 {args: []string{"--agent-flag", "--mac=chip=M1"}, want: "--mac is not for a daemon"},
+		"a flag that is none":            {args: []string{"--agent-flag", "verbose"}, want: "no flag of the agent"},
+		"a flag of two lines":            {args: []string{"--agent-flag", "--hub-endpoint=a\n--grace=9h"}, want: "one line"},
+		"a flag in the file":             {before: func(m *played) { m.write(m.at("usr/local/etc/metalfleet/agent.flags"), "--grace=9h\n", 0o644) }, want: "--grace is not for a daemon"},
+		"a flag without its value":       {args: []string{"--advertise"}, want: "needs a value"},
+		"purge alone":                    {args: []string{"--purge"}, want: "goes with --uninstall"},
+		"a join and an uninstall":        {args: []string{"--uninstall", "--keep-awake"}, want: "--uninstall goes with"},
+		"another install.sh":             {before: func(m *played) { m.must(os.Mkdir(m.at("var/run/metalfleet-install.lock"), 0o755)) }, want: "another install.sh runs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMac(t, func(f *facts) {
+				if c.facts != nil {
+					c.facts(f)
+				}
+			})
+			if c.before != nil {
+				c.before(m)
+			}
+			args := c.args
+			if name != "no token" && !strings.Contains(strings.Join(args, " "), "--join") && !strings.Contains(strings.Join(args, " "), "--uninstall") {
+				args = append([]string{"--yes", "--join", m.token()}, args...)
+			}
+			was := m.picture()
+			locked := name == "another install.sh"
+			said, code := "", 0
+			if locked {
+				said, code = m.withLock(args)
+			} else {
+				said, code = m.install(c.stdin, args...)
+			}
+			if code == 0 || !strings.Contains(said, c.want) {
+				t.Errorf("exit code %d, want one about %q:\n%s", code, c.want, said)
+			}
+			if m.picture() != was || m.facts().Changes > 0 {
+				t.Errorf("something was changed: %q", m.log())
+			}
+			if strings.Contains(said, secret) {
+				t.Errorf("the token is repeated:\n%s", said)
+			}
+		})
+	}
+}
+
+// withLock is install where a lock of another run lies and stays.
+func (m *played) withLock(args []string) (string, int) {
+	m.t.Helper()
+	c := exec.Command("sh", append([]string{filepath.Join(m.archive, "install.sh")}, args...)...)
+	c.Env = []string{"PATH=" + m.bin(), "TMPDIR=" + m.dir, "METALFLEET_TEST=1", "METALFLEET_TEST_ROOT=" + m.disk, "PLAYED_MAC=" + m.dir}
+	out, _ := c.CombinedOutput()
+	return string(out), c.ProcessState.ExitCode()
+}
+
+func TestWhatAPersonShouldKnowIsSaid(t *testing.T) {
+	for name, c := range map[string]struct {
+		facts     func(*facts)
+		want, not string
+	}{
+		"a Mac that sleeps":          {func(f *facts) { f.Sleep = 15 }, "sleeps after 15 minutes and leaves the fleet", "sleep: never"},
+		"a Mac that does not":        {func(f *facts) { f.Sleep = 0 }, "sleep: never", "leaves the fleet"},
+		"a notebook":                 {func(f *facts) { f.Battery = true }, "lid closed", ""},
+		"the system's own limit":     {nil, "65536 MiB, of which the GPU may hold about 49152", "is set"},
+		"what more it could hold":    {nil, "--wired-limit-mb 59392 lets engines use 10240 MiB more", ""},
+		"a limit that is set":        {func(f *facts) { f.Wired = 59392 }, "may hold 59392 (iogpu.wired_limit_mb is set)", "MiB more"},
+		"a limit that freezes":       {func(f *facts) { f.Wired = 65000 }, "leaves macOS less than 4096 MiB; --wired-limit-mb 59392 is safer", "MiB more"},
+		"Local Network privacy":      {nil, "daemons of launchd are not asked about", "15.1 corrects"},
+		"macOS 15.0":                 {func(f *facts) { f.MacOS = "15.0.1" }, "15.1 corrects", ""},
+		"macOS 14":                   {func(f *facts) { f.MacOS = "14.6" }, "firewall: off", "Local Network"},
+		"a firewall":                 {func(f *facts) { f.Firewall = 1 }, "--allow-firewall lets it pass", "firewall: off"},
+		"a firewall that blocks all": {func(f *facts) { f.Firewall, f.BlockAll = 2, true }, "blocks all incoming", ""},
+		"FileVault":                  {func(f *facts) { f.FileVault = true }, "until somebody unlocks the disk", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMac(t)
+			if c.facts != nil {
+				m.change(c.facts)
+			}
+			was := m.picture()
+			said, code := m.install("", "--dry-run", "--join", m.token())
+			if code != 0 || !strings.Contains(said, c.want) || c.not != "" && strings.Contains(said, c.not) {
+				t.Errorf("exit code %d, want %q and not %q:\n%s", code, c.want, c.not, said)
+			}
+			if m.picture() != was || m.facts().Changes > 0 || !strings.Contains(said, "dry run: nothing was changed") {
+				t.Errorf("a dry run changed something: %q", m.log())
+			}
+		})
+	}
+}
+
+func TestItAsks(t *testing.T) {
+	m := newMac(t)
+	was := m.picture()
+	for _, answer := range []string{"", "n\n", "maybe\n"} {
+		if said, code := m.install(answer, "--join", m.token()); code == 0 || !strings.Contains(said, "go on? [y/N]") || m.picture() != was {
+			t.Errorf("answer %q: exit code %d:\n%s", answer, code, said)
+		}
+	}
+	if said, code := m.install("y\n", "--join", m.token()); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, said)
+	}
+}
+
+// settings are the flags that change more than what the daemon needs.
+func settings() []string {
+	return []string{"--wired-limit-mb=59392", "--keep-awake", "--allow-firewall"}
+}
+
+func TestSettingsAreChangedWhenAskedForAndComeBack(t *testing.T) {
+	m := newMac(t, func(f *facts) { f.Sleep, f.Wired, f.Firewall = 10, 50000, 1 })
+	said := m.mustInstall(append(settings(), "--join", m.token())...)
+	f := m.facts()
+	if f.Sleep != 0 || f.Wired != 59392 || !slices.Equal(f.Allowed, []string{m.at("usr/local/metalfleet/versions/v1.0.0/agent")}) {
+		t.Errorf("sleep %d, limit %d, allowed %q", f.Sleep, f.Wired, f.Allowed)
+	}
+	for _, words := range []string{"from 50000 to 59392", "it is 10", "application firewall pass"} {
+		if !strings.Contains(said, words) {
+			t.Errorf("it does not say %q:\n%s", words, said)
+		}
+	}
+	if p := readPlist(t, m.at("Library/LaunchDaemons/dev.metalfleet.wired-limit.plist")); !slices.Equal(p.ProgramArguments, []string{"/usr/sbin/sysctl", "iogpu.wired_limit_mb=59392"}) || !p.RunAtLoad {
+		t.Errorf("%+v", p)
+	}
+	changes := m.facts().Changes
+	if said := m.mustInstall(settings()...); m.facts().Changes != changes {
+		t.Errorf("asked for the same again:\n%s", said)
+	}
+	m.mustInstall("--wired-limit-mb=55000")
+	m.pack("v1.1.0")
+	m.mustInstall()
+	if f := m.facts(); !slices.Contains(f.Allowed, m.at("usr/local/metalfleet/versions/v1.1.0/agent")) || f.Wired != 55000 {
+		t.Errorf("after an upgrade: limit %d, allowed %q", f.Wired, f.Allowed)
+	}
+	m.mustInstall("--uninstall")
+	if f := m.facts(); f.Sleep != 10 || f.Wired != 50000 || f.Allowed != nil {
+		t.Errorf("after the uninstall: sleep %d, limit %d, allowed %q", f.Sleep, f.Wired, f.Allowed)
+	}
+	if left, err := filepath.Glob(m.at("Library/LaunchDaemons/*")); err != nil || len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+func TestTheGPUsLimitIsGivenBack(t *testing.T) {
+	m := joined(t)
+	m.mustInstall("--wired-limit-mb=59392")
+	was := m.facts().Daemons[label].PID
+	m.mustInstall("--wired-limit-mb=0")
+	if _, err := os.Stat(m.at("Library/LaunchDaemons/dev.metalfleet.wired-limit.plist")); err == nil || m.facts().Wired != 0 {
+		t.Error("the limit is still set")
+	}
+	if m.facts().Daemons[label].PID != was {
+		t.Error("the agent was started again for that")
+	}
+}
+
+// Every change is made to fail, one after the other, and each time the Mac must
+// be as it was.
+func TestAFailureIsUndoneWhereverItHappens(t *testing.T) {
+	configure := func(f *facts) { f.Sleep, f.Wired, f.Firewall = 10, 50000, 1 }
+	for name, c := range map[string]struct {
+		start func(*testing.T) *played
+		args  func(*played) []string
+	}{
+		"first": {
+			func(t *testing.T) *played { return newMac(t, configure) },
+			func(m *played) []string { return append(settings(), "--yes", "--join", m.token()) },
+		},
+		"upgrade": {
+			func(t *testing.T) *played {
+				m := joined(t, configure)
+				m.pack("v1.1.0")
+				return m
+			},
+			func(*played) []string { return append(settings(), "--yes", "--advertise=other.example") },
+		},
+		"other bytes of the same version": {
+			func(t *testing.T) *played {
+				m := joined(t, configure)
+				m.write(filepath.Join(m.archive, "LICENSE"), "another", 0o644)
+				m.sum()
+				return m
+			},
+			func(*played) []string { return []string{"--yes"} },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			good := c.start(t)
+			began := good.facts().Changes
+			if said, code := good.install("", c.args(good)...); code != 0 {
+				t.Fatalf("exit code %d:\n%s", code, said)
+			}
+			all := good.facts().Changes - began
+			if all < 5 {
+				t.Fatalf("only %d changes", all)
+			}
+			for n := 1; n <= all; n++ {
+				t.Run(fmt.Sprint(n), func(t *testing.T) {
+					t.Parallel()
+					fails(t, c.start(t), c.args, n)
+				})
+			}
+		})
+	}
+}
+
+// fails runs an install whose n-th change fails. An identity stays where one was
+// made: its token is used up.
+func fails(t *testing.T, m *played, args func(*played) []string, n int) {
+	t.Helper()
+	line, was := args(m), m.picture()
+	m.change(func(f *facts) { f.FailAt = f.Changes + n })
+	said, code := m.install("", line...)
+	if strings.Contains(said, "could not take back") {
+		t.Errorf("not taken back:\n%s", said)
+	}
+	if code == 0 {
+		// What is taken out of the firewall's list may fail; nothing else.
+		t.Fatalf("change %d failed and it went on:\n%s\n%s", n, said, strings.Join(m.log(), "\n"))
+	}
+	_, err := os.Stat(m.at(state + "/account.json"))
+	isFirst := !strings.Contains(was, "account.json")
+	// The daemon is started only after the join.
+	if err != nil && slices.ContainsFunc(m.log(), func(l string) bool { return strings.HasPrefix(l, "launchctl enable") }) {
+		t.Errorf("the Mac had joined, and its identity is gone:\n%s", said)
+	}
+	if isFirst && err == nil {
+		if !strings.Contains(said, "has joined, and stays so") || m.facts().Records["/Users/_metalfleet"] == nil {
+			t.Errorf("the Mac has joined, and it is not said or its account is gone:\n%s", said)
+		}
+		m.must(os.RemoveAll(m.at(state)))
+		m.must(os.Remove(m.at("usr/local/var")))
+		m.change(func(f *facts) { delete(f.Records, "/Users/_metalfleet"); delete(f.Records, "/Groups/_metalfleet") })
+	}
+	if is := m.picture(); is != was {
+		t.Errorf("after change %d failed (%q):\n%s\nwas\n%s\nis\n%s", n, lastChange(m), said, was, is)
+	}
+	if n%4 != 0 {
+		return
+	}
+	m.change(func(f *facts) { f.FailAt = 0 })
+	if said, code := m.install("", args(m)...); code != 0 {
+		t.Errorf("the next try: exit code %d:\n%s", code, said)
+	}
+}
+
+func lastChange(m *played) string {
+	log := m.log()
+	return strings.Join(log[max(0, len(log)-12):], "; ")
+}
+
+// The disk may be full, or failing.
+func TestACopyThatDiffersIsNotUsed(t *testing.T) {
+	m := newMac(t)
+	was := m.picture()
+	cp, err := exec.LookPath("cp")
+	m.must(err)
+	m.write(filepath.Join(m.bin(), "cp"), "#!/bin/sh\n"+cp+" \"$@\" || exit 1\ncase $1,$2 in */mlx.metallib,*/.new/) printf k >\"$2/mlx.metallib\" ;; esac\n", 0o755)
+	if said, code := m.install("", "--yes", "--join", m.token()); code == 0 || !strings.Contains(said, "differs from the archive") || m.picture() != was {
+		t.Errorf("exit code %d:\n%s", code, said)
+	}
+}
+
+func TestADaemonThatKeepsDyingIsUndone(t *testing.T) {
+	m := joined(t)
+	m.pack("v1.1.0")
+	m.write(m.at("Library/Logs/metalfleet/agent.log"), "agent: --advertise: \"x\" is no port\n", 0o640)
+	was := m.picture()
+	m.change(func(f *facts) { f.AgentDies = true })
+	said, code := m.install("", "--yes")
+	m.change(func(f *facts) { f.AgentDies = false })
+	if code == 0 || !strings.Contains(said, "does not keep running") || !strings.Contains(said, "is no port") || m.picture() != was {
+		t.Errorf("exit code %d:\n%s", code, said)
+	}
+}
+
+func TestUninstallLeavesWhatIsTheUsersUnlessToldOtherwise(t *testing.T) {
+	m := newMac(t)
+	empty := m.picture()
+	m.mustInstall("--join", m.token())
+	m.write(m.at(state+"/weights/file"), "weights", 0o600)
+	whole := m.picture()
+	if said, code := m.install("", "--uninstall", "--purge", "--dry-run"); code != 0 || m.picture() != whole || !strings.Contains(said, "all downloaded weights") {
+		t.Errorf("a dry run: exit code %d:\n%s", code, said)
+	}
+	said := m.mustInstall("--uninstall")
+	for _, path := range []string{"usr/local/metalfleet", "Library/LaunchDaemons/" + label + ".plist"} {
+		if _, err := os.Stat(m.at(path)); err == nil {
+			t.Errorf("%s is still there", path)
+		}
+	}
+	if m.facts().Daemons[label] != nil || m.read(state+"/weights/file") != "weights" || m.read(state+"/account.json") != secret || !strings.Contains(said, "stays: /usr/local/var/metalfleet") {
+		t.Errorf("daemons %v:\n%s", m.facts().Daemons, said)
+	}
+	m.mustInstall() // with what stayed
+	m.mustInstall("--uninstall", "--purge")
+	for _, dir := range []string{"usr/local/var", "usr/local/etc"} { // which others use too
+		m.must(os.Remove(m.at(dir)))
+	}
+	if is := m.picture(); is != empty {
+		t.Errorf("left:\n%s\nwas\n%s", is, empty)
+	}
+	if said := m.mustInstall("--uninstall", "--purge"); !strings.Contains(said, "nothing to take away") {
+		t.Errorf("again:\n%s", said)
+	}
+}
+
+func TestUninstallEndsEnginesAndAsksThemFirst(t *testing.T) {
+	m := joined(t)
+	notes := filepath.Join(m.dir, "notes")
+	var engines []*exec.Cmd
+	for _, script := range []string{
+		`trap 'echo asked >>"$1"; exit 0' TERM; echo up; while :; do sleep 0.02; done`,
+		`trap 'echo deaf >>"$1"' TERM; echo up; while :; do sleep 0.02; done`,
+	} {
+		c := exec.Command("sh", "-c", script, "engine", notes)
+		out, err := c.StdoutPipe()
+		m.must(err)
+		m.must(c.Start())
+		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = c.Wait() }() // reaped as launchd does
+		engines = append(engines, c)
+		t.Cleanup(func() { _ = c.Process.Kill() })
+	}
+	m.change(func(f *facts) { f.Engines = []int{engines[0].Process.Pid, engines[1].Process.Pid} })
+	m.must(os.Remove(filepath.Join(m.bin(), "sleep"))) // they need some time
+	m.write(filepath.Join(m.bin(), "sleep"), "#!/bin/sh\nexec /bin/sleep 0.02\n", 0o755)
+	said := m.mustInstall("--uninstall")
+	if !strings.Contains(said, "end the engines that run here (2)") || alive(engines[0].Process.Pid) || alive(engines[1].Process.Pid) {
+		t.Errorf("engines live on:\n%s", said)
+	}
+	b, err := os.ReadFile(notes)
+	m.must(err)
+	if !regexp.MustCompile(`(?s)asked.*`).Match(b) || !strings.Contains(string(b), "deaf") {
+		t.Errorf("they were not asked: %q", b)
+	}
+}
+
+// An upgrade leaves engines alone: the next agent takes them over.
+func TestUpgradeEndsNoEngine(t *testing.T) {
+	m := joined(t)
+	c := exec.Command("sleep", "600")
+	m.must(c.Start())
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	m.change(func(f *facts) { f.Engines = []int{c.Process.Pid} })
+	m.pack("v1.1.0")
+	if said := m.mustInstall(); !alive(c.Process.Pid) {
+		t.Errorf("the engine was ended:\n%s", said)
+	}
+}

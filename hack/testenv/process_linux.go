@@ -1,6 +1,0 @@
-package testenv
-
-import "syscall"
-
-// dieWithParent has the kernel kill the child when the parent is gone.
-func dieWithParent(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }

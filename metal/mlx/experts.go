@@ -1,0 +1,104 @@
+//go:build mlx
+
+package mlx
+
+// #include "bridge.h"
+import "C"
+
+import (
+	"fmt"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// Route chooses the largest scores of each row.
+func (s *scope) Route(scores tensor.Array, k int, normalized bool) (chosen, shares tensor.Array) {
+	const op = "Route"
+	none := &array{}
+	in, ok := s.operand(op, scores, 2)
+	if !ok || !s.begin(op) {
+		return none, none
+	}
+	tokens, experts := in.shape[0], in.shape[1]
+	if k < 1 || k > experts {
+		s.misfit(op, "%d of %v", k, in.shape)
+		return none, none
+	}
+	whole := s.made(op, C.bridge_softmax(s.b.token(), in.h), tokens, experts)
+	if s.failed() {
+		return none, none
+	}
+	ids := s.made(op, C.bridge_largest(s.b.token(), whole.h, C.int32_t(k)), tokens*k)
+	if s.failed() {
+		return none, none
+	}
+	ids.bound = experts
+	wants := C.int32_t(0)
+	if normalized {
+		wants = 1
+	}
+	out := s.made(op, C.bridge_shares(s.b.token(), whole.h, ids.h, C.int32_t(k), wants), tokens, k)
+	s.Release(whole)
+	return ids, out
+}
+
+// LinearOf multiplies rows by the experts that were chosen for them.
+func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matrix) []tensor.Array {
+	const op = "LinearOf"
+	outs := make([]tensor.Array, len(ms))
+	for i := range outs {
+		outs[i] = &array{}
+	}
+	in, ok := s.operand(op, x, 2)
+	if !ok {
+		return outs
+	}
+	ids, ok := s.idOperand(op, chosen)
+	if !ok {
+		return outs
+	}
+	if experts < 1 || ids.bound > experts || ids.shape[0]%in.shape[0] != 0 {
+		s.misfit(op, "%v by %d of %d experts, ids up to %d", in.shape, ids.shape[0], experts, ids.bound-1)
+		return outs
+	}
+	for i, tm := range ms {
+		m, ok := s.matrixOperand(op, tm)
+		if !ok || !s.begin(op) {
+			return outs
+		}
+		if !s.b.gpu.Load() && !m.format.Quantized() && m.format.Type != quant.Float32 {
+			s.fail(fmt.Errorf("%s: dense experts in %v on a processor: %w (float32 and quantised ones are, and ref has all)", op, m.format.Type, tensor.ErrUnsupported))
+			return outs
+		}
+		if m.in != in.shape[1] || m.out%experts != 0 {
+			s.misfit(op, "%v by %d experts in [%d, %d]", in.shape, experts, m.out, m.in)
+			return outs
+		}
+		// Many rows are copied in the order of their experts, and their products once
+		// more in that of the rows.
+		if !s.fits(op, int64(ids.shape[0])*int64(m.in+m.out/experts)*int64(in.width())) {
+			return outs
+		}
+		made := C.bridge_linear_of(s.b.token(), in.h, ids.h, C.int32_t(experts), m.parts[0], m.scales(), m.biases(), C.int32_t(m.format.Group), C.int32_t(m.format.Bits))
+		outs[i] = s.made(op, made, ids.shape[0], m.out/experts)
+	}
+	return outs
+}
+
+// Combine adds up the rows of a token, each times its share.
+func (s *scope) Combine(y, shares tensor.Array) tensor.Array {
+	const op = "Combine"
+	in, ok := s.operand(op, y, 2)
+	if !ok {
+		return &array{}
+	}
+	p, ok := s.operand(op, shares, 2)
+	if !ok || !s.begin(op) {
+		return &array{}
+	}
+	if in.shape[0] != p.shape[0]*p.shape[1] {
+		return s.misfit(op, "%v by %v", in.shape, p.shape)
+	}
+	return s.made(op, C.bridge_combine(s.b.token(), in.h, p.h), p.shape[0], in.shape[1])
+}

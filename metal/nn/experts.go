@@ -1,0 +1,47 @@
+package nn
+
+import (
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// Experts is a mixture of gated feed-forwards: a router scores them for each
+// token, and those that it likes best are added up by their shares.
+type Experts struct {
+	Router Linear
+	// Gate, Up and Down hold all experts, one behind another.
+	Gate, Up, Down Linear
+	// Count of them, of which a token sees PerToken.
+	Count, PerToken int
+	// Normalized shares add up to one.
+	Normalized bool
+}
+
+// Apply runs the mixture on x [T, D].
+func (e *Experts) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
+	scores := e.Router.Apply(s, x)
+	chosen, shares := s.Route(scores, e.PerToken, e.Normalized)
+	s.Release(scores)
+	gu := s.LinearOf(x, chosen, e.Count, e.Gate.Matrix, e.Up.Matrix)
+	inner := s.SwiGLU(gu[0], gu[1])
+	s.Release(gu[0])
+	s.Release(gu[1])
+	down := s.LinearOf(inner, chosen, e.Count, e.Down.Matrix)[0]
+	return s.Combine(down, shares)
+}
+
+// stack declares the matrices of all experts.
+func (l *Loader) stack(path string, to *Linear) {
+	l.matrix(path, 3, func(m tensor.Matrix) { to.Matrix = m })
+}
+
+// Experts declares a router, gate, below path, and the stacked experts of
+// switch_mlp, in the names of mlx-lm.
+func (l *Loader) Experts(path string, d weights.Experts) *Experts {
+	e := &Experts{Count: d.Count, PerToken: d.PerToken, Normalized: d.Normalized}
+	l.Linear(path+".gate", &e.Router)
+	l.stack(path+".switch_mlp.gate_proj", &e.Gate)
+	l.stack(path+".switch_mlp.up_proj", &e.Up)
+	l.stack(path+".switch_mlp.down_proj", &e.Down)
+	return e
+}
