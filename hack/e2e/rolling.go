@@ -208,7 +208,7 @@ func (s *story) allEngines() (pids []int, err error) {
 	for _, m := range s.macs {
 		of, err := m.engines()
 		if err == nil && len(of) == 0 {
-			err = fmt.Errorf("Mac %s has no engine", m.net.Name)
+			err = fmt.Errorf("no engine runs on Mac %s", m.net.Name)
 		}
 		if err != nil {
 			return nil, err
@@ -260,7 +260,7 @@ func (s *story) rotate(ctx context.Context) error {
 	}
 	after, err := s.trusted(ctx)
 	if err == nil && (after == before || len(strings.Fields(after)) != len(s.macs)) {
-		err = fmt.Errorf("Macs trust the roots %q, before the rotation %q", after, before)
+		err = fmt.Errorf("the Macs trust the roots %q, before the rotation %q", after, before)
 	}
 	return err
 }
