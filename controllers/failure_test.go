@@ -172,6 +172,14 @@ func TestReplicasOfAGoneMacAreMadeElsewhere(t *testing.T) {
 		t.Error("the living Mac:", err)
 	}
 	// The Mac comes back with an engine that nobody wants: it is told so, and is Ready again.
+	w.eventually("it is ordered nothing any more", func() error {
+		var mac v1alpha1.MacNode
+		w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &mac))
+		if len(mac.Spec.Assignments) != 0 {
+			return fmt.Errorf("%d orders", len(mac.Spec.Assignments))
+		}
+		return nil
+	})
 	w.must(dead.Edit(w.ctx, func(s *fleettest.Script) { s.Mute = false }))
 	w.eventually("the Mac is back and has reported what it stopped", func() error {
 		var mac v1alpha1.MacNode

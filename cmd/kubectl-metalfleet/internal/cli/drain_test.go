@@ -229,7 +229,7 @@ func TestDrainGivesUpInTime(t *testing.T) {
 	p.ready(one, 1)
 	p.joined("mac-2", holding(64*gib))
 	// The replica never finishes its requests.
-	_, errs := p.wants(ExitFailed, "drain", "mac-1", "--allow-unserved", "--timeout", "3s")
+	_, errs := p.wants(ExitFailed, "drain", "mac-1", "--allow-unserved", "--timeout", "10s")
 	contains(t, "drain", errs, "gave up waiting (--timeout)", "drains: running requests end within 1 s")
 	p.must(agent.Edit(context.Background(), func(s *fleettest.Script) { s.Behave = nil }))
 	out, _ := p.wants(ExitOK, "drain", "mac-1", "--timeout", "1m")
