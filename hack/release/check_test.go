@@ -319,7 +319,7 @@ func TestAReleaseIsCheckedAsADownload(t *testing.T) {
 			s.rebom(linuxFile, func(b *cdx.BOM) { *b.Components = append(*b.Components, (*b.Components)[0]) })
 		}, false, "twice"},
 		"krew's manifest is not ours": {func() { s.write(s.at(krewTest), strings.ReplaceAll(whole[krewTest], "sha256: \"", "sha256: \"0")) }, false, "with digest 0"},
-		"krew's manifest lacks one":   {func() { s.write(s.at(krewTest), strings.Replace(whole[krewTest], "arch: amd64", "arch: s390x", 1)) }, false, "s390x"},
+		"krew's manifest lacks one":   {func() { s.write(s.at(krewTest), strings.Replace(whole[krewTest], "arch: amd64", "arch: s390x", 1)) }, false, `"darwin/s390x"`},
 		"a chart of another version": {func() {
 			s.repack(chartTest, func(f map[string][]byte) { f["Chart.yaml"] = []byte("version: 1.0.0\nappVersion: 1.0.0\n") })
 		}, false, "chart: it is 1.0.0 for 1.0.0"},
