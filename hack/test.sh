@@ -2,13 +2,13 @@
 # Runs every test, and those of hack/prometheus and hack/tools; says how many ran. The race detector is on for all
 # packages but those of "alone": four compute for minutes under it, and what they call at once from several goroutines
 # (metal/ref and the engine) has tests of its own with it; hack/macos starts its test program thousands of times, as
-# commands of a Mac.
+# commands of a Mac, and hack/release packs archives dozens of times, in one goroutine.
 # usage: hack/test.sh [TIMEOUT]   (make test, which first builds what the tests start)
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 export GOFLAGS=-trimpath
 timeout=${1:-20m}
-alone="./hack/leaks ./hack/macos ./metal/arch ./metal/chat/jinja ./metal/tokenizer"
+alone="./hack/leaks ./hack/macos ./hack/release ./metal/arch ./metal/chat/jinja ./metal/tokenizer"
 
 everything() {
   local status=0
