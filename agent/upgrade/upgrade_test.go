@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -298,6 +299,7 @@ func TestArchivesAreUnpackedOrRefused(t *testing.T) {
 		"a path from the top":        {[]entry{{"/agent", tar.TypeReg, "a"}}, "/agent"},
 		"a link":                     {[]entry{{"agent", tar.TypeSymlink, ""}}, "no plain file"},
 		"the same twice":             {[]entry{{"agent", tar.TypeReg, "a"}, {"agent", tar.TypeReg, "b"}}, "agent"},
+		"too many":                   {slices.Repeat([]entry{{"lib", tar.TypeDir, ""}}, maxFiles+1), "more than 4096"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
