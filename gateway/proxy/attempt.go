@@ -178,12 +178,17 @@ func (p *Proxy) stream(ctx context.Context, w *reply, resp *http.Response, mac s
 	return nil, p.breakOff(ctx, mac, err)
 }
 
-// breakOff is what the client is told of an answer that is not whole.
+// breakOff is what the client is told of an answer that is not whole. A client
+// that left, as many do with the last event in hand, broke nothing of ours.
 func (p *Proxy) breakOff(ctx context.Context, mac string, cause error) error {
-	p.metrics.broken.Inc()
 	if ctx.Err() != nil {
-		return ended(ctx)
+		err := ended(ctx)
+		if !errors.Is(err, errClientGone) {
+			p.metrics.broken.Inc()
+		}
+		return err
 	}
+	p.metrics.broken.Inc()
 	if reasonOf(cause) == reasonConnection {
 		p.distrust(logr.FromContextOrDiscard(ctx), mac, cause)
 	}

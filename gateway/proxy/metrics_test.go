@@ -1,9 +1,12 @@
 package proxy
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 )
 
 func TestSeriesOfOrdinaryUseBeginAtZero(t *testing.T) {
@@ -26,5 +29,32 @@ func TestSeriesOfOrdinaryUseBeginAtZero(t *testing.T) {
 		if got := series["metalfleet_gateway_"+name]; got != want {
 			t.Errorf("%s has %d series before the first request, want %d", name, got, want)
 		}
+	}
+}
+
+// TestAClientThatLeavesBreaksNothingOff: the official Python client hangs up
+// when it has read [DONE], which may be before the Mac's stream has ended.
+func TestAClientThatLeavesBreaksNothingOff(t *testing.T) {
+	for name, c := range map[string]struct {
+		cause error
+		want  float64
+	}{
+		"the client left":   {context.Canceled, 0},
+		"the gateway ends":  {ErrShuttingDown, 1},
+		"the Mac broke off": {nil, 1},
+	} {
+		p := &Proxy{metrics: newMetrics(prometheus.NewRegistry())}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		if c.cause != nil {
+			cancel(c.cause)
+		}
+		if err := p.breakOff(ctx, "mac-1", errCut); err == nil || (errors.Is(err, errClientGone) != (c.want == 0)) {
+			t.Errorf("%s: %v", name, err)
+		}
+		var m dto.Metric
+		if err := p.metrics.broken.Write(&m); err != nil || m.GetCounter().GetValue() != c.want {
+			t.Errorf("%s: %v answers were broken off, want %v (%v)", name, m.GetCounter().GetValue(), c.want, err)
+		}
+		cancel(nil)
 	}
 }
