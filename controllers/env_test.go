@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -108,7 +109,45 @@ func installRBAC() error {
 			}
 		}
 	}
-	return nil
+	return awaitPolicies(c)
+}
+
+// awaitPolicies waits until the API server enforces what config/rbac says. It
+// learns of policies by a watch: one that was made after all others, and
+// refuses, says that the others are known.
+func awaitPolicies(c client.Client) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	const name = "the-last-policy"
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	policy.Spec.MatchConstraints = &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+		ResourceNames: []string{name},
+		RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+		},
+	}}}
+	policy.Spec.Validations = []admissionregistrationv1.Validation{{Expression: "false"}}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	binding.Spec.PolicyName = name
+	binding.Spec.ValidationActions = []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}
+	for _, o := range []client.Object{policy, binding} {
+		if err := c.Create(ctx, o); err != nil {
+			return err
+		}
+	}
+	for {
+		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
+		err := c.Create(ctx, probe, client.DryRunAll)
+		if apierrors.IsInvalid(err) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("waiting for the policies: %w", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return errors.Join(c.Delete(ctx, binding), c.Delete(ctx, policy))
 }
 
 // jumpClock is the real clock plus jumps; its tickers are quick, so that a jump
