@@ -131,6 +131,11 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	RecurrentStateBytes int64 `json:"recurrentStateBytes,omitempty"`
+	// recurrentSize is the width of what a recurrent layer computes for a token:
+	// queries, keys, values and the gate of its output.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	RecurrentSize int64 `json:"recurrentSize,omitempty"`
 	// hiddenSize is the width of the residual stream.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

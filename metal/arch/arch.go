@@ -17,6 +17,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/arch/qwen2"
 	"metalfleet.dev/metalfleet/metal/arch/qwen3"
 	"metalfleet.dev/metalfleet/metal/arch/qwen3moe"
+	"metalfleet.dev/metalfleet/metal/arch/qwen3next"
 	"metalfleet.dev/metalfleet/metal/nn"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -48,7 +49,9 @@ func families() map[string]loader {
 		"llama":       llama.Load,
 		"qwen2":       qwen2.Load,
 		"qwen3":       qwen3.Load,
+		"qwen3_5":     qwen3next.Load,
 		"qwen3_moe":   qwen3moe.Load,
+		"qwen3_next":  qwen3next.Load,
 	}
 }
 

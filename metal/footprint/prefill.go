@@ -211,7 +211,7 @@ func (k Kernels) attend(f model.Facts, queries, keys int64) amount {
 // turned, values; gate, up and their product. A product has a second half of
 // its result for the time being (metal/ref, Linear).
 func (k Kernels) activations(f model.Facts, tokens int64) amount {
-	if max(f.HiddenSize, f.FeedForwardSize) > most/32 || f.QueryHeads > most/32/f.HeadSize || f.Experts > most/64 ||
+	if max(f.HiddenSize, f.FeedForwardSize) > most/32 || f.QueryHeads > most/32/f.HeadSize || f.RecurrentSize > most/32 || f.Experts > most/64 ||
 		f.ExpertsPerToken > 0 && max(f.HiddenSize, f.ExpertFeedForwardSize) > most/64/f.ExpertsPerToken {
 		return amount{over: true}
 	}
@@ -227,7 +227,7 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 		widened += k.WidenedBytes
 	}
 	layers := max(1, min(k.LayersAhead, f.Layers))
-	a := product(tokens, around, widened, layers)
+	a := product(tokens, max(around, recurrent(f)), widened, layers)
 	a.add(tokens, feedForward, narrow, layers)
 	return a
 }
@@ -239,6 +239,16 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 // computed.
 func sparse(f model.Facts) int64 {
 	return 2*f.Experts + f.ExpertsPerToken*(2+5*f.ExpertFeedForwardSize+2*f.HiddenSize)
+}
+
+// recurrent is what a recurrent layer holds for a token (metal/nn, GatedDelta)
+// beside the residual stream: what is projected, a second time in parts, the
+// convolution's result, and what is read and gated.
+func recurrent(f model.Facts) int64 {
+	if f.RecurrentLayers == 0 {
+		return 0
+	}
+	return 4*f.HiddenSize + 5*f.RecurrentSize
 }
 
 // elementBytes is the width of a stored key or value.
@@ -278,5 +288,6 @@ func (k Kernels) growth(f model.Facts, held int64) int64 {
 	if k.GrowMost > 0 {
 		copied = min(before, k.GrowMost)
 	}
-	return max(min(before, k.GrowWhole), copied/f.Layers*min(k.GrowLayers, f.Layers))
+	layers := max(1, f.Layers-f.RecurrentLayers)
+	return max(min(before, k.GrowWhole), copied/layers*min(k.GrowLayers, layers))
 }

@@ -210,6 +210,11 @@ func parseIndex(text []byte) (map[string]string, error) {
 // inventory finds every tensor of the family, quantised or not, and refuses
 // tensors that the family would ignore, but for those that mlx-lm drops too.
 func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, error) {
+	if isHybrid(d.Architecture) {
+		if err := errors.Join(c.textOnly(), c.fusedExperts()); err != nil {
+			return nil, err
+		}
+	}
 	c.unwrap()
 	if err := c.foreign(); err != nil {
 		return nil, err

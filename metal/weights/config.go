@@ -19,6 +19,9 @@ const (
 	familyQwen2    = "qwen2"
 	familyQwen3    = "qwen3"
 	familyQwen3MoE = "qwen3_moe"
+	// Qwen3-Next, and Qwen3.5 with or without experts.
+	familyQwen3Next = "qwen3_next"
+	familyQwen35    = "qwen3_5"
 )
 
 // config is a model folder's config.json.
@@ -165,7 +168,7 @@ func shown(v any) string {
 
 // SupportedModelTypes lists what config.json may call its model_type.
 func SupportedModelTypes() []string {
-	return []string{"gemma3_text", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}
+	return []string{"gemma3_text", "llama", "mistral", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next"}
 }
 
 // family is the family that runs a model_type (mlx-lm 0.32.2, MODEL_REMAPPING).
@@ -185,6 +188,10 @@ func (c *config) family() (string, error) {
 		return familyQwen3, nil
 	case "qwen3_moe":
 		return familyQwen3MoE, nil
+	case "qwen3_next":
+		return familyQwen3Next, nil
+	case "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text":
+		return familyQwen35, nil
 	}
 	if len(kind) > 64 {
 		kind = kind[:64]
@@ -214,7 +221,7 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 		Architecture: family,
 		Layers:       c.integer(1, 1<<12, layerNames()...),
 		Hidden:       c.integer(1, 1<<20, "hidden_size", "n_embd", "d_model"),
-		FeedForward:  c.integer(1, 1<<22, "intermediate_size", "n_inner", "ffn_dim"),
+		FeedForward:  c.integer(1, 1<<22, c.widthNames(family)...),
 		QueryHeads:   c.integer(1, 1<<12, "num_attention_heads", "num_heads", "n_heads", "n_head"),
 		Vocabulary:   c.integer(1, 1<<24, "vocab_size", "n_vocab"),
 		Context:      c.integerOr(c.defaultContext(), 1, 1<<30, "max_position_embeddings", "n_positions", "n_ctx"),
@@ -225,14 +232,18 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 		d.HeadSize = c.integerOr(d.Hidden/d.QueryHeads, 2, 1<<12, "head_dim")
 	}
 	d.Rope = c.rope(d)
-	if family == familyGemma3 {
+	switch {
+	case family == familyGemma3:
 		c.gemma(&d)
-	} else {
+	case isHybrid(family):
+		c.hybrid(&d)
+	default:
 		d.Window = c.window(d)
 	}
-	if family == familyQwen3MoE {
+	switch {
+	case family == familyQwen3MoE:
 		d.Experts = c.experts(d.Layers)
-	} else {
+	case !isHybrid(family):
 		c.dense()
 	}
 	c.plain()
@@ -243,13 +254,24 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 	return d, d.consistent()
 }
 
+// widthNames are the names of the width of a dense feed-forward. A Qwen3.5 of
+// experts has none, and may say only how wide an expert is.
+func (c *config) widthNames(family string) []string {
+	names := []string{"intermediate_size", "n_inner", "ffn_dim"}
+	if family == familyQwen35 {
+		names = append(names, "moe_intermediate_size")
+	}
+	return names
+}
+
 // defaultContext is what transformers takes where config.json does not say
-// (Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig, version 5).
+// (Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig,
+// Qwen3NextConfig, Qwen3_5TextConfig, Qwen3_5MoeTextConfig, version 5).
 func (c *config) defaultContext() int {
 	switch c.values["model_type"] {
 	case "mistral", "gemma3_text":
 		return 1 << 17
-	case "qwen2", "qwen3", "qwen3_moe":
+	case "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text":
 		return 1 << 15
 	}
 	return 1 << 11

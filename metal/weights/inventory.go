@@ -40,6 +40,9 @@ func (d Dimensions) layer(i int) []slot {
 	hidden := int64(d.Hidden)
 	queries, keyValues := int64(d.QueryHeads*d.HeadSize), int64(d.KVHeads*d.HeadSize)
 	q := slot{path: "self_attn.q_proj.weight", gguf: "attn_q.weight", shape: []int64{queries, hidden}}
+	if isHybrid(d.Architecture) { // a gate lies beside each head
+		q.shape[0] *= 2
+	}
 	k := slot{path: "self_attn.k_proj.weight", gguf: "attn_k.weight", shape: []int64{keyValues, hidden}}
 	if d.Architecture == familyLlama {
 		q.heads, k.heads = d.QueryHeads, d.KVHeads
@@ -50,6 +53,10 @@ func (d Dimensions) layer(i int) []slot {
 		{path: "self_attn.v_proj.weight", gguf: "attn_v.weight", shape: []int64{keyValues, hidden}},
 		{path: "self_attn.o_proj.weight", gguf: "attn_output.weight", shape: []int64{hidden, queries}},
 		{path: "post_attention_layernorm.weight", gguf: "ffn_norm.weight", shape: []int64{hidden}},
+	}
+	if d.Hybrid.Recurs(i) {
+		out = slices.DeleteFunc(out, func(s slot) bool { return strings.HasPrefix(s.path, "self_attn.") })
+		return append(append(out, d.recurrent()...), d.feedForward(i)...)
 	}
 	out = append(out, d.feedForward(i)...)
 	if d.Architecture == familyGemma3 {
@@ -65,7 +72,7 @@ func (d Dimensions) layer(i int) []slot {
 			slot{path: "self_attn.k_proj.bias", gguf: "attn_k.bias", shape: []int64{keyValues}},
 			slot{path: "self_attn.v_proj.bias", gguf: "attn_v.bias", shape: []int64{keyValues}})
 	}
-	if slices.Contains([]string{familyGemma3, familyQwen3, familyQwen3MoE}, d.Architecture) {
+	if slices.Contains([]string{familyGemma3, familyQwen3, familyQwen3MoE, familyQwen3Next, familyQwen35}, d.Architecture) {
 		head := []int64{int64(d.HeadSize)}
 		out = append(out,
 			slot{path: "self_attn.q_norm.weight", gguf: "attn_q_norm.weight", shape: head},
@@ -87,12 +94,21 @@ func (d Dimensions) feedForward(i int) []slot {
 		}
 	}
 	n, inner := int64(d.Experts.Count), int64(d.Experts.FeedForward)
-	return []slot{
+	var out []slot
+	if shared := int64(d.Experts.Shared); shared > 0 {
+		out = []slot{
+			{path: "mlp.shared_expert.gate_proj.weight", shape: []int64{shared, hidden}},
+			{path: "mlp.shared_expert.up_proj.weight", shape: []int64{shared, hidden}},
+			{path: "mlp.shared_expert.down_proj.weight", shape: []int64{hidden, shared}},
+			{path: "mlp.shared_expert_gate.weight", shape: []int64{1, hidden}},
+		}
+	}
+	return append(out, []slot{
 		{path: "mlp.gate.weight", gguf: "ffn_gate_inp.weight", shape: []int64{n, hidden}},
 		{path: "mlp.switch_mlp.gate_proj.weight", gguf: "ffn_gate_exps.weight", shape: []int64{n, inner, hidden}},
 		{path: "mlp.switch_mlp.up_proj.weight", gguf: "ffn_up_exps.weight", shape: []int64{n, inner, hidden}},
 		{path: "mlp.switch_mlp.down_proj.weight", gguf: "ffn_down_exps.weight", shape: []int64{n, hidden, inner}},
-	}
+	}...)
 }
 
 // slots lists every tensor of the family; have is how many there are to fill
@@ -164,6 +180,8 @@ func (e Entry) Part() string {
 	switch {
 	case strings.Contains(e.Path, ".self_attn."):
 		return "attention"
+	case strings.Contains(e.Path, ".linear_attn."):
+		return "recurrent"
 	case strings.Contains(e.Path, ".mlp."):
 		return "feed-forward"
 	case strings.Contains(e.Path, "norm"):
