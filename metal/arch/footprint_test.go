@@ -15,12 +15,18 @@ import (
 // estimate, and no less than half of it.
 func TestP12AStepTakesWhatItsFootprintSays(t *testing.T) {
 	const length = 128
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3, tinymodel.Qwen3Next, tinymodel.Qwen35} {
 		t.Run(string(family), func(t *testing.T) {
 			c := ofFamily(family)
 			c.Hidden, c.FeedForward, c.QueryHeads, c.KVHeads, c.HeadSize = 256, 512, 8, 4, 32
-			if family == tinymodel.Qwen3MoE {
+			switch family {
+			case tinymodel.Qwen3MoE:
 				c.Experts.FeedForward = 256
+			case tinymodel.Qwen3Next:
+				c.Experts.FeedForward, c.Experts.Shared = 256, 256
+				c.Hybrid.KeyHeads, c.Hybrid.KeySize, c.Hybrid.ValueHeads, c.Hybrid.ValueSize = 4, 32, 8, 64
+			case tinymodel.Qwen35:
+				c.Hybrid.KeyHeads, c.Hybrid.KeySize, c.Hybrid.ValueHeads, c.Hybrid.ValueSize = 4, 64, 8, 64
 			}
 			path := write(t, c)
 			f, err := weights.Open(path)

@@ -78,6 +78,9 @@ type Kernels struct {
 	// to GrowWhole bytes of it in any case; of no more than GrowMost bytes. All
 	// 0 where growing copies nothing.
 	GrowLayers, GrowWhole, GrowMost int64
+	// RecurrentCopies is how often the width of a recurrent layer is written, in 4
+	// bytes, while it computes; less than 2 counts as 2.
+	RecurrentCopies int64
 	// LogitBytes is what one logit takes in all its copies.
 	LogitBytes int64
 	// LayersAhead is of how many layers activations exist at once, where the
@@ -227,10 +230,34 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 		widened += k.WidenedBytes
 	}
 	layers := max(1, min(k.LayersAhead, f.Layers))
-	a := product(tokens, max(around, recurrent(f)), widened, layers)
+	if f.RecurrentLayers > 0 {
+		return k.hybrid(f, tokens, around, feedForward, widened, layers)
+	}
+	a := product(tokens, around, widened, layers)
 	a.add(tokens, feedForward, narrow, layers)
 	return a
 }
+
+// hybrid is what a block takes of which nothing stays once it was passed on
+// (metal/arch/qwen3next): the largest of what attends, of what recurs and of the
+// feed-forward. A recurrent layer holds its input and what is projected of it,
+// in parts, beside what comes of the convolution and what is read.
+func (k Kernels) hybrid(f model.Facts, tokens, around, feedForward, widened, layers int64) amount {
+	attends, inner := product(tokens, around, widened, layers), product(tokens, 3*f.HiddenSize, widened, layers)
+	recurs := product(tokens, 2*f.HiddenSize, widened, layers)
+	recurs.add(tokens, f.RecurrentSize, max(2, k.RecurrentCopies), stateBytes, layers)
+	inner.add(tokens, feedForward, k.elementBytes(f), layers)
+	largest := attends
+	for _, a := range []amount{recurs, inner} {
+		if a.over || a.bytes > largest.bytes {
+			largest = a
+		}
+	}
+	return largest
+}
+
+// stateBytes is the width in which recurrent layers compute.
+const stateBytes = 4
 
 // sparse is what a mixture holds for a token (metal/nn, Experts): scores of all
 // experts and what comes of them, and for each that the token goes to its share
@@ -239,16 +266,6 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 // computed.
 func sparse(f model.Facts) int64 {
 	return 2*f.Experts + f.ExpertsPerToken*(2+5*f.ExpertFeedForwardSize+2*f.HiddenSize)
-}
-
-// recurrent is what a recurrent layer holds for a token (metal/nn, GatedDelta)
-// beside the residual stream: what is projected, a second time in parts, the
-// convolution's result, and what is read and gated.
-func recurrent(f model.Facts) int64 {
-	if f.RecurrentLayers == 0 {
-		return 0
-	}
-	return 4*f.HiddenSize + 5*f.RecurrentSize
 }
 
 // elementBytes is the width of a stored key or value.
