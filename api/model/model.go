@@ -232,6 +232,9 @@ func (f Facts) Validate() error {
 	if f.RecurrentLayers > 0 && f.RecurrentStateBytes <= 0 {
 		missing = append(missing, "recurrentStateBytes")
 	}
+	if f.RecurrentLayers > 0 && f.RecurrentSize <= 0 {
+		missing = append(missing, "recurrentSize")
+	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%w: unknown %s", ErrIncomplete, strings.Join(missing, ", "))
 	}
