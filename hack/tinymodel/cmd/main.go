@@ -40,10 +40,10 @@ func run() error {
 	var given tinymodel.Config // sizes that replace those of the shape
 	flag.StringVar(&o.out, "out", "", "file or folder to write (required)")
 	flag.StringVar(&o.out, "o", "", "same as --out")
-	flag.StringVar(&o.family, "family", "", "gemma3_text, llama, mistral, qwen2, qwen3 or qwen3_moe (default: that of the shape)")
+	flag.StringVar(&o.family, "family", "", "gemma3_text, llama, mistral, qwen2, qwen3, qwen3_5, qwen3_moe or qwen3_next (default: that of the shape)")
 	flag.StringVar(&o.format, "format", "gguf", "gguf, hf or mlx")
 	flag.StringVar(&o.kind, "type", "", "of matrices in GGUF: F32, F16, BF16, Q4_0, Q4_1 (default), Q8_0; of floats and scales in folders: F32, F16, BF16 (default)")
-	flag.StringVar(&o.shape, "shape", "tiny", "tiny, gemma3-1b, llama-4gb, qwen3-0.6b, qwen3-8b or qwen3-30b-a3b")
+	flag.StringVar(&o.shape, "shape", "tiny", "tiny, gemma3-1b, llama-4gb, qwen3-0.6b, qwen3-8b, qwen3-30b-a3b or qwen3.5-0.8b")
 	flag.IntVar(&o.bits, "bits", 4, "of a weight, with --format mlx")
 	flag.IntVar(&o.group, "group", 64, "weights that share a scale, with --format mlx")
 	flag.Int64Var(&o.bytes, "bytes", 0, "about how large a Llama becomes; instead of --shape")
