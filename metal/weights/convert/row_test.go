@@ -187,3 +187,34 @@ func TestSmallFloatsAreKeptOrReadBeforeTheyChange(t *testing.T) {
 		}
 	}
 }
+
+// The biases of experts have as many dimensions as a matrix, and stay what they
+// are; the router has bits of its own.
+func TestGPTOSSIsConvertedBesideItsBiases(t *testing.T) {
+	source := folderOf(t, small(tinymodel.GPTOSS), tinymodel.Layout{Matrices: quant.BlockFloats()[0]})
+	want := open(t, source)
+	kept := converted(t, source, Options{})
+	wantDimensions(t, want.Dim, kept.Dim)
+	wantValues(t, want, kept)
+	changed := converted(t, source, Options{Bits: 4, Group: 32})
+	wantDimensions(t, want.Dim, changed.Dim)
+	for path, format := range map[string]quant.Format{
+		"model.layers.0.mlp.router.weight":            quant.AffineOf(8, 64, quant.BFloat16),
+		"model.layers.0.mlp.experts.up_proj.weight":   quant.AffineOf(4, 32, quant.BFloat16),
+		"model.layers.0.mlp.experts.up_proj.bias":     quant.DenseOf(quant.BFloat16),
+		"model.layers.0.mlp.experts.down_proj.bias":   quant.DenseOf(quant.BFloat16),
+		"model.layers.0.self_attn.sinks":              quant.DenseOf(quant.BFloat16),
+		"model.layers.0.self_attn.o_proj.bias":        quant.DenseOf(quant.BFloat16),
+		"model.layers.0.mlp.router.bias":              quant.DenseOf(quant.BFloat16),
+		"model.layers.0.mlp.experts.gate_proj.weight": quant.AffineOf(4, 32, quant.BFloat16),
+	} {
+		if e, _ := changed.Entry(path); e.Format != format {
+			t.Errorf("%s became %v, want %v", path, e.Format, format)
+		}
+	}
+	published := folderOf(t, small(tinymodel.GPTOSS), tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)})
+	out := filepath.Join(t.TempDir(), "out")
+	if _, err := Run(context.Background(), open(t, published), Options{Out: out}); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), "as it is") {
+		t.Errorf("as it was published: error %v, want ErrOptions that says that it is loaded as it is", err)
+	}
+}
