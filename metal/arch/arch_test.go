@@ -31,10 +31,15 @@ type network struct {
 func write(t *testing.T, c tinymodel.Config) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tiny.gguf")
-	err := tinymodel.Write(path, c)
-	if c.Hybrid.Interval > 0 { // of which there are folders alone
+	var err error
+	switch {
+	case c.Hybrid.Interval > 0: // which is in folders alone
 		path = filepath.Join(t.TempDir(), "tiny")
 		err = tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)})
+	case c.Family == tinymodel.GPTOSS: // which is too
+		err = tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)})
+	default:
+		err = tinymodel.Write(path, c)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +142,7 @@ func equalBits(t *testing.T, what string, got, want []float32) {
 }
 
 func TestLogitsAreTheSameForAnyChunkingAndThreads(t *testing.T) {
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3, tinymodel.Qwen3Next, tinymodel.Qwen35} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3, tinymodel.GPTOSS, tinymodel.Qwen3Next, tinymodel.Qwen35} {
 		t.Run(string(family), func(t *testing.T) {
 			c := ofFamily(family)
 			c.Context, c.NormSpread = 1024, 0.5
@@ -160,6 +165,9 @@ func ofFamily(family tinymodel.Family) tinymodel.Config {
 		c.Hybrid = tinymodel.Hybrid{Interval: 2, KeyHeads: 2, KeySize: 16, ValueHeads: 4, ValueSize: 16, Taps: 4, Rotary: 0.25}
 	case tinymodel.Qwen35:
 		c.Hybrid = tinymodel.Hybrid{Interval: 2, KeyHeads: 3, KeySize: 8, ValueHeads: 3, ValueSize: 24, Taps: 3, Rotary: 0.5}
+	case tinymodel.GPTOSS:
+		c.Window, c.Untied, c.FeedForward, c.Experts = 21, true, 64, tinymodel.Experts{Count: 8, PerToken: 3, FeedForward: 64}
+		c.Scaling = tinymodel.Scaling{Kind: "yarn", Factor: 32, Original: 128, Fractional: true}
 	}
 	return c
 }

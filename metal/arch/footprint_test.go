@@ -15,7 +15,7 @@ import (
 // estimate, and no less than half of it.
 func TestP12AStepTakesWhatItsFootprintSays(t *testing.T) {
 	const length = 128
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3, tinymodel.Qwen3Next, tinymodel.Qwen35} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3, tinymodel.GPTOSS, tinymodel.Qwen3Next, tinymodel.Qwen35} {
 		t.Run(string(family), func(t *testing.T) {
 			c := ofFamily(family)
 			c.Hidden, c.FeedForward, c.QueryHeads, c.KVHeads, c.HeadSize = 256, 512, 8, 4, 32
@@ -27,6 +27,9 @@ func TestP12AStepTakesWhatItsFootprintSays(t *testing.T) {
 				c.Hybrid.KeyHeads, c.Hybrid.KeySize, c.Hybrid.ValueHeads, c.Hybrid.ValueSize = 4, 32, 8, 64
 			case tinymodel.Qwen35:
 				c.Hybrid.KeyHeads, c.Hybrid.KeySize, c.Hybrid.ValueHeads, c.Hybrid.ValueSize = 4, 64, 8, 64
+			}
+			if family == tinymodel.GPTOSS {
+				c.FeedForward, c.Experts.FeedForward = 256, 256
 			}
 			path := write(t, c)
 			f, err := weights.Open(path)

@@ -19,6 +19,8 @@ type Attention struct {
 	// Gated says that each head of Q has a gate of its size beside it, whose
 	// sigmoid multiplies what the head sees.
 	Gated bool
+	// Sinks are scores of query heads that add nothing; nil where a family has none.
+	Sinks []float32
 	AttentionSpec
 }
 
@@ -97,6 +99,7 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 		V:      qkv[2],
 		Scale:  a.Scale,
 		Window: a.Window,
+		Sinks:  a.Sinks,
 	})
 	if gate == nil {
 		return seen
