@@ -134,6 +134,13 @@ typedef struct {
 } bridge_attend_spec;
 bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n);
 
+// Encoders: attention of every token to all of its segment, norms with a mean,
+// and what stands between layers.
+bridge_made bridge_attend_all(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, int32_t heads, float scale, const int32_t *lengths, int32_t n);
+bridge_made bridge_layer_norm(uint64_t owner, bridge_array *x, bridge_array *weight, bridge_array *bias, float eps);
+bridge_made bridge_gelu(uint64_t owner, bridge_array *x, int32_t tanh);
+bridge_made bridge_tanh(uint64_t owner, bridge_array *x);
+
 #ifdef __cplusplus
 }
 #endif

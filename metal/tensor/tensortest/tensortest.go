@@ -41,6 +41,7 @@ func Run(t *testing.T, s Suite) {
 		{"LinearAndEmbed", s.linear}, {"LinearRowsAreIndependent", s.independent}, {"DenseWeightsThatAreNotFinite", s.special},
 		{"ConcurrentLoad", s.concurrent}, {"Vectors", s.vectors}, {"MatrixErrors", s.matrixErrors},
 		{"AttendHistories", s.attend}, {"CacheErrors", s.cacheErrors}, {"RecurIsHonest", s.recur},
+		{"AttendAll", s.attendAll}, {"LayerNorm", s.layerNorm}, {"GELU", s.gelu}, {"EncoderShapes", s.encoderShapes},
 		{"ScopeLifetime", s.lifetime}, {"ShapeErrors", s.shapeErrors}, {"UseAfterRelease", s.released},
 		{"MemoryLimit", s.memoryLimit}, {"MemoryLimitOfEveryOperation", s.limits}, {"PeakOfAStep", s.peak}, {"Trim", s.trim},
 		{"CancelledContext", s.cancelled}, {"ThreadThatAttached", s.thread},
