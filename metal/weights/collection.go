@@ -210,7 +210,11 @@ func parseIndex(text []byte) (map[string]string, error) {
 // inventory finds every tensor of the family, quantised or not, and refuses
 // tensors that the family would ignore, but for those that mlx-lm drops too.
 func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, error) {
-	c.unwrap()
+	if d.Encoder == nil {
+		c.unwrap()
+	} else if err := c.encoderNames(d); err != nil {
+		return nil, err
+	}
 	if err := c.foreign(); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -165,7 +166,7 @@ func shown(v any) string {
 
 // SupportedModelTypes lists what config.json may call its model_type.
 func SupportedModelTypes() []string {
-	return []string{"gemma3_text", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}
+	return append(encoderFamilies()[:1:1], "gemma3_text", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", familyXLMRoberta)
 }
 
 // family is the family that runs a model_type (mlx-lm 0.32.2, MODEL_REMAPPING).
@@ -175,6 +176,8 @@ func (c *config) family() (string, error) {
 		return "", fmt.Errorf("config.json: model_type: %w", ErrMissing)
 	}
 	switch kind {
+	case familyBERT, familyXLMRoberta:
+		return kind, nil
 	case "gemma3_text":
 		return familyGemma3, nil
 	case "llama", "mistral":
@@ -197,6 +200,13 @@ func (c *config) Dimensions() (Dimensions, error) {
 	family, err := c.family()
 	if err != nil {
 		return Dimensions{}, err
+	}
+	if slices.Contains(encoderFamilies(), family) {
+		d := c.encoder(family)
+		if c.err != nil {
+			return Dimensions{}, fmt.Errorf("config.json: %w", c.err)
+		}
+		return d, nil
 	}
 	d, err := c.dimensions(family)
 	if err != nil {

@@ -32,6 +32,8 @@ type Dimensions struct {
 	EmbedScale float64
 	// Experts of layers that are mixtures.
 	Experts Experts
+	// Encoder is set for families whose tokens see one another all at once.
+	Encoder *Encoder
 }
 
 // Rope is how a family turns heads by position: pairs (i, i+Size/2) of the
@@ -48,7 +50,7 @@ type Rope struct {
 
 // SupportedArchitectures lists the families this build runs.
 func SupportedArchitectures() []string {
-	return []string{familyGemma3, familyLlama, familyQwen2, familyQwen3, familyQwen3MoE}
+	return []string{familyBERT, familyGemma3, familyLlama, familyQwen2, familyQwen3, familyQwen3MoE, familyXLMRoberta}
 }
 
 // ggufFamilies are the families by their names in GGUF.
@@ -153,7 +155,9 @@ func (h *Header) Facts() (model.Facts, error) {
 	for _, t := range h.Tensors {
 		kinds[t.Type.String()] += t.Bytes
 	}
-	return facts(d, name, largest(kinds), entries, quant.Float32)
+	f, err := facts(d, name, largest(kinds), entries, quant.Float32)
+	f.SetTask(taskOfMetadata(h.Metadata, h))
+	return f, err
 }
 
 // facts of a model whose numbers mean at least the given precision.
@@ -168,6 +172,9 @@ func facts(d Dimensions, name, quantization string, entries map[string]Entry, pr
 	}
 	if n := int64(d.windowLayers()); n > 0 {
 		f.GrowingLayers, f.WindowLayers, f.WindowTokens = f.Layers-n, n, int64(d.Window)
+	}
+	if d.Encoder != nil {
+		f.GrowingLayers, f.EncoderLayers = 0, f.Layers
 	}
 	if sparse := d.Experts.layers(d.Layers); sparse > 0 {
 		f.Experts, f.ExpertsPerToken, f.ExpertFeedForwardSize = int64(d.Experts.Count), int64(d.Experts.PerToken), int64(d.Experts.FeedForward)

@@ -11,7 +11,6 @@ import (
 // attendAll lets tokens of ragged segments see one another, in one pass and
 // each segment by itself.
 func (s Suite) attendAll(t *testing.T) {
-	x := s.open(t)
 	for _, c := range []struct {
 		name        string
 		heads, size int
@@ -24,6 +23,7 @@ func (s Suite) attendAll(t *testing.T) {
 		{"a head of 32", 12, 32, []int{33, 64, 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			x := s.open(t)
 			rows, width := 0, c.heads*c.size
 			var segments []tensor.Segment
 			for i, n := range c.lengths {
