@@ -62,6 +62,15 @@ func (m *Model) Release() {
 	}
 }
 
+// BlockTokens is in how large blocks a decoder keeps what it has read, during a
+// pass; 0 for an encoder, which keeps nothing.
+func (m *Model) BlockTokens() int {
+	if m.decoder == nil {
+		return 0
+	}
+	return m.decoder.CacheSpec().BlockTokens
+}
+
 // PassTokens is how many tokens one pass takes, but for a single input of an
 // encoder, which it reads whole.
 func PassTokens(b tensor.Backend) int { return max(1, b.Chunk()) }

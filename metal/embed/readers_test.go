@@ -291,8 +291,10 @@ func TestPromptsAndInstructions(t *testing.T) {
 	}
 	for name, try := range map[string]func() (embed.Input, error){
 		"an unknown prompt": func() (embed.Input, error) { return qwen.Text(qwen.tok, "x", embed.Options{Prompt: "title"}) },
-		"both":              func() (embed.Input, error) { return qwen.Text(qwen.tok, "x", embed.Options{Prompt: "query", Instruction: "y"}) },
-		"a BERT":            func() (embed.Input, error) { return bert.Text(bert.tok, "x", embed.Options{Instruction: "y"}) },
+		"both": func() (embed.Input, error) {
+			return qwen.Text(qwen.tok, "x", embed.Options{Prompt: "query", Instruction: "y"})
+		},
+		"a BERT": func() (embed.Input, error) { return bert.Text(bert.tok, "x", embed.Options{Instruction: "y"}) },
 		"a cross-encoder": func() (embed.Input, error) {
 			r := readers["bert rerank"]
 			return r.Pair(r.tok, "x", "y", embed.Options{Instruction: "y"})

@@ -30,19 +30,26 @@ func (f foreign) fit(p footprint.Prefill, room, floor int64) (int64, bool) {
 func Kept(e *Engine) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.admitted + len(e.inbox) + len(e.chores)
+	return e.admitted + len(e.inbox) + len(e.readings) + len(e.chores)
 }
 
 // Active is how many requests loop and scheduler keep.
 func Active(ctx context.Context, e *Engine) (n int) {
-	_, _ = e.between(ctx, func(l *looping) { n = max(len(l.active), len(l.sched.IDs())) })
+	_, _ = e.between(ctx, func(s serves) {
+		switch l := s.(type) {
+		case *looping:
+			n = max(len(l.active), len(l.sched.IDs()))
+		case *readers:
+			n = len(l.all)
+		}
+	})
 	return n
 }
 
 // Leaked bytes on purpose.
 func Leaked(ctx context.Context, e *Engine) (n int) {
-	_, _ = e.between(ctx, func(l *looping) {
-		for _, b := range l.leaked {
+	_, _ = e.between(ctx, func(serves) {
+		for _, b := range e.leaked {
 			n += len(b)
 		}
 	})

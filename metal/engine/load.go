@@ -9,6 +9,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
@@ -26,6 +27,9 @@ type serving struct {
 	ends     map[int32]bool
 	context  int
 	overhead int64
+	// task of the model, and how its inputs are written where it reads them.
+	task        model.Task
+	conventions *embed.Conventions
 	// estimator of what prompts take.
 	estimator estimator
 }
@@ -36,6 +40,8 @@ type loadedModel struct {
 	model       arch.Model
 	cache       tensor.Cache
 	cacheTokens int
+	// reader is there in place of model and cache where texts are read.
+	reader *embed.Model
 }
 
 func (m *loadedModel) release() {
@@ -44,6 +50,9 @@ func (m *loadedModel) release() {
 	}
 	if m.model != nil {
 		m.model.Release()
+	}
+	if m.reader != nil {
+		m.reader.Release()
 	}
 }
 
@@ -89,6 +98,12 @@ func (e *Engine) read() (*loadedModel, error) {
 	if err := s.openText(e.hard, f); err != nil {
 		return nil, err
 	}
+	if s.task != model.Generate {
+		if s.conventions, err = embed.ConventionsOf(f, s.tok, s.task); err != nil {
+			return nil, err
+		}
+		s.conventions.Limit = min(s.conventions.Limit, s.context)
+	}
 	debug.FreeOSMemory() // what reading the vocabulary let die may be more than the context takes later
 	return e.readWeights(e.hard, f, s)
 }
@@ -116,6 +131,10 @@ func (e *Engine) readWeights(ctx context.Context, f *weights.File, s *serving) (
 	e.mu.Unlock()
 	e.limits.again(e.applyLimits)
 	e.loadTotal.Store(s.facts.WeightBytes)
+	if s.task != model.Generate {
+		m.reader, err = embed.Load(ctx, e.opts.Backend, f, s.conventions, func(n int64) { e.loaded.Add(n) })
+		return m, err
+	}
 	if m.model, err = arch.Load(ctx, e.opts.Backend, f, func(n int64) { e.loaded.Add(n) }); err != nil {
 		return nil, err
 	}
@@ -148,6 +167,12 @@ func (e *Engine) prepare(f *weights.File) (*serving, error) {
 	if int64(s.context) > facts.ContextTokens || e.opts.CacheTokens != 0 && e.opts.CacheTokens < s.context {
 		return nil, fmt.Errorf("%w: %d tokens wanted with a cache of %d, the model was made for %d", errContext, s.context, e.opts.CacheTokens, facts.ContextTokens)
 	}
+	if s.task = e.opts.Task; s.task == "" {
+		s.task = facts.TaskOf()
+	}
+	if s.task == model.Generate && facts.EncoderLayers > 0 {
+		return nil, fmt.Errorf("an encoder writes no text: %w", weights.ErrUnsupported)
+	}
 	return s, nil
 }
 
@@ -169,6 +194,11 @@ func (s *serving) openText(ctx context.Context, f *weights.File) error {
 
 // canary computes one token: a model that loads and cannot step is not ready.
 func (e *Engine) canary(m *loadedModel) error {
+	if m.reader != nil {
+		e.steps.Add(1)
+		_, err := m.reader.Compute(e.hard, []embed.Input{{IDs: []int32{0}, Types: []int32{0}}})
+		return err
+	}
 	sc := e.opts.Backend.NewScope(e.hard)
 	defer sc.Close()
 	defer m.cache.Drop(0)
