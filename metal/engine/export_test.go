@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
 // Estimator computes what prompts take.
@@ -58,3 +59,6 @@ func Leaked(ctx context.Context, e *Engine) (n int) {
 
 // Overhead of the process by arithmetic.
 func Overhead(e *Engine) int64 { return e.overhead() }
+
+// BackendOf an engine.
+func BackendOf(e *Engine) tensor.Backend { return e.opts.Backend }

@@ -98,12 +98,6 @@ func (e *Engine) read() (*loadedModel, error) {
 	if err := s.openText(e.hard, f); err != nil {
 		return nil, err
 	}
-	if s.task != model.Generate {
-		if s.conventions, err = embed.ConventionsOf(f, s.tok, s.task); err != nil {
-			return nil, err
-		}
-		s.conventions.Limit = min(s.conventions.Limit, s.context)
-	}
 	debug.FreeOSMemory() // what reading the vocabulary let die may be more than the context takes later
 	return e.readWeights(e.hard, f, s)
 }
@@ -176,7 +170,8 @@ func (e *Engine) prepare(f *weights.File) (*serving, error) {
 	return s, nil
 }
 
-// openText reads the vocabulary and the template. It comes before the weights
+// openText reads the vocabulary and the template, and how a model that reads
+// wants its texts to be put. It comes before the weights
 // and not beside them, which would take as much again for each engine only while
 // it loads: a Mac's memory is scarcer than the tenth of a second of a long
 // vocabulary.
@@ -189,6 +184,13 @@ func (s *serving) openText(ctx context.Context, f *weights.File) error {
 	for _, id := range s.tok.Special().Ends() {
 		s.ends[id] = true
 	}
+	if s.task == model.Generate {
+		return nil
+	}
+	if s.conventions, err = embed.ConventionsOf(f, s.tok, s.task); err != nil {
+		return err
+	}
+	s.conventions.Limit = min(s.conventions.Limit, s.context)
 	return nil
 }
 

@@ -364,6 +364,50 @@ func TestG5AReadingThatDoesNotFitUnderTheLimitIsRefused(t *testing.T) {
 	}
 }
 
+// TestG7AReadingIsWeighedAgainWhenItIsComputed: what fitted when it was admitted
+// does not any more.
+func TestG7AReadingIsWeighedAgainWhenItIsComputed(t *testing.T) {
+	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Supervised: true}, ref.Options{})
+	held := e.Status().Memory.Active() + engine.Overhead(e)
+	e.SetLimits(engine.Limits{Memory: held + 1<<30, Sequence: 1, PausePrefill: true})
+	done := make(chan error, 1)
+	go func() {
+		_, err := e.Embed(context.Background(), engine.EmbedRequest{Texts: []string{"where does a man eat"}})
+		done <- err
+	}()
+	until(t, func() bool { return e.Status().Queued+e.Status().Running == 1 })
+	e.SetLimits(engine.Limits{Memory: held + 1000, Sequence: 2})
+	err := <-done
+	if r := new(engine.Refusal); !errors.As(err, &r) || r.Kind != engine.OutOfMemory || r.Needed == 0 || r.Limit != held+1000 {
+		t.Errorf("under a limit that came later: %#v", err)
+	}
+	if s := e.Status(); s.Steps != 1 || s.Guard.Aborted != 1 || engine.Kept(e) != 0 {
+		t.Errorf("it left something: %+v", s)
+	}
+}
+
+// TestADecoderKeepsNoMoreThanWasPromised: of many short texts no more stand in
+// the cache at once than sequences were promised.
+func TestADecoderKeepsNoMoreThanWasPromised(t *testing.T) {
+	var b atomic.Pointer[ref.Backend]
+	var most atomic.Int64
+	o := engine.Options{ModelPath: readerModel(t, "qwen3 embed"), Sequences: 2}
+	e := ready(t, o, ref.Options{Fault: func(op string) error {
+		if b := b.Load(); b != nil && op == "Unit" {
+			most.Store(max(most.Load(), b.Memory().KV))
+		}
+		return nil
+	}})
+	b.Store(engine.BackendOf(e).(*ref.Backend))
+	if _, err := e.Embed(context.Background(), engine.EmbedRequest{Texts: slices.Repeat([]string{"a"}, 9)}); err != nil {
+		t.Fatal(err)
+	}
+	const block = 256 * 2 * 2 * 2 * 32 * 4 // tokens, keys and values, layers, heads, their size, bytes
+	if got := most.Load(); got != 2*block {
+		t.Errorf("%d bytes of KV are held at once, want those of 2 texts: %d", got, 2*block)
+	}
+}
+
 // TestG12AReadingThatRunsOutOfMemoryEndsAlone: in a pass of two one runs into the
 // limit however small the pass is; the engine goes on.
 func TestG12AReadingThatRunsOutOfMemoryEndsAlone(t *testing.T) {
