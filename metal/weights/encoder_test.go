@@ -64,3 +64,45 @@ func TestConfigurationsOfEncodersThatCannotBeMeantAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestTensorsOfEncodersAreNamedAsOne: prefixes of what a model was saved inside,
+// names of old, and nothing that is not read; a tensor that then is there twice is
+// refused, and so are more layers than tensors could fill.
+func TestTensorsOfEncodersAreNamedAsOne(t *testing.T) {
+	named := func(d Dimensions, names ...string) (map[string]shardTensor, error) {
+		c := &collection{tensors: map[string]shardTensor{}}
+		for _, n := range names {
+			c.tensors[n] = shardTensor{name: n}
+		}
+		err := c.encoderNames(d)
+		return c.tensors, err
+	}
+	bare := Dimensions{Architecture: familyBERT, Encoder: &Encoder{}}
+	scored := Dimensions{Architecture: familyBERT, Encoder: &Encoder{Labels: 1}}
+	multilingual := Dimensions{Architecture: familyXLMRoberta, Encoder: &Encoder{Labels: 1}}
+	for name, c := range map[string]struct {
+		d    Dimensions
+		from string
+		want string
+	}{
+		"inside a BERT":         {bare, "bert.encoder.layer.0.output.LayerNorm.gamma", "encoder.layer.0.output.LayerNorm.weight"},
+		"old biases":            {bare, "embeddings.LayerNorm.beta", "embeddings.LayerNorm.bias"},
+		"counters":              {bare, "bert.embeddings.position_ids", ""},
+		"a head for training":   {bare, "cls.predictions.bias", ""},
+		"a pooler not read":     {bare, "pooler.dense.weight", ""},
+		"a pooler that is read": {scored, "bert.pooler.dense.weight", "pooler.dense.weight"},
+		"a RoBERTa's pooler":    {multilingual, "roberta.pooler.dense.weight", ""},
+	} {
+		got, err := named(c.d, c.from)
+		if _, ok := got[c.want]; err != nil || ok != (c.want != "") || len(got) > 1 {
+			t.Errorf("%s: %v (%v), want %q", name, got, err, c.want)
+		}
+	}
+	if _, err := named(bare, "embeddings.LayerNorm.beta", "bert.embeddings.LayerNorm.bias"); !errors.Is(err, ErrInvalid) {
+		t.Errorf("one tensor under two names: %v", err)
+	}
+	large := Dimensions{Architecture: familyBERT, Layers: 1 << 12, Encoder: &Encoder{}}
+	if slots, err := large.encoderSlots(100); !errors.Is(err, ErrInvalid) {
+		t.Errorf("4096 layers of 100 tensors: %d slots, %v", len(slots), err)
+	}
+}
