@@ -83,7 +83,7 @@ func (r Reader) Write(dir string) error {
 	}
 	files := map[string]any{
 		"config.json": r.config(len(tokens)), "tokenizer.json": tokenizer,
-		"tokenizer_config.json": map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": readerPositions, "model_input_names": []string{"input_ids", "token_type_ids", "attention_mask"},
+		"tokenizer_config.json": map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": readerPositions, "model_input_names": r.inputs(),
 			"pad_token": tokens[r.padding()], "cls_token": tokens[r.special()[0]], "sep_token": tokens[r.special()[1]], "unk_token": tokens[r.special()[2]]},
 	}
 	if err := r.writeFiles(dir, files); err != nil {
@@ -143,6 +143,15 @@ func (r Reader) writeFiles(dir string, files map[string]any) error {
 		}
 	}
 	return nil
+}
+
+// inputs are what the tokenizer gives: that of an XLM-RoBERTa no types, whatever
+// its template says.
+func (r Reader) inputs() []string {
+	if r.Family == "xlm-roberta" {
+		return []string{"input_ids", "attention_mask"}
+	}
+	return []string{"input_ids", "token_type_ids", "attention_mask"}
 }
 
 func (r Reader) padding() int {
@@ -326,7 +335,7 @@ func (r Reader) unigram(tokens []string) map[string]any {
 	return map[string]any{
 		"version": "1.0", "truncation": nil, "padding": nil, "added_tokens": added(tokens, 4),
 		"normalizer": map[string]any{"type": "Lowercase"}, "pre_tokenizer": space("Metaspace"),
-		"post_processor": around(tokens, one, append(one[:3:3], ofToken(sep, 0), ofText("B", 0), ofToken(sep, 0)), 0, 2),
+		"post_processor": around(tokens, one, append(one[:3:3], ofToken(sep, 0), ofText("B", 1), ofToken(sep, 1)), 0, 2),
 		"decoder":        space("Metaspace"),
 		"model":          map[string]any{"type": "Unigram", "unk_id": 3, "vocab": vocab, "byte_fallback": false},
 	}

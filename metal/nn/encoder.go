@@ -152,7 +152,11 @@ func (e *Encoder) Scores(s tensor.Scope, t Texts) tensor.Array {
 
 // lookup adds up what word, position and type say.
 func (e *Encoder) lookup(s tensor.Scope, t Texts) tensor.Array {
-	x := s.Add(e.words.Lookup(s, s.IDs(t.IDs)), e.types.Lookup(s, s.IDs(t.Types)))
+	types := t.Types
+	if e.dims.Encoder.Types == 1 { // nobody asks: XLM-RoBERTa's tokenizer gives none
+		types = make([]int32, len(t.IDs))
+	}
+	x := s.Add(e.words.Lookup(s, s.IDs(t.IDs)), e.types.Lookup(s, s.IDs(types)))
 	return e.norm.Apply(s, s.Add(x, e.positions.Lookup(s, s.IDs(e.places(t)))))
 }
 
