@@ -98,6 +98,10 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Name string `json:"name,omitempty"`
+	// task is what the model is made for: Embed turns texts into vectors, Rerank
+	// scores documents for a query. Left out for a model that writes text.
+	// +optional
+	Task Task `json:"task,omitempty"`
 	// quantization is the dominant weight type ("Q4_1", "BF16", "affine 4-bit group 64").
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
@@ -108,7 +112,7 @@ type Facts struct {
 	Layers int64 `json:"layers,omitempty"`
 	// growingLayers is the number of layers whose cache grows with every
 	// token (attention without a window). Equal to layers for a plain decoder;
-	// growing, window and recurrent layers together are all layers.
+	// growing, window, recurrent and encoder layers together are all layers.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	GrowingLayers int64 `json:"growingLayers,omitempty"`
@@ -121,6 +125,11 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	WindowTokens int64 `json:"windowTokens,omitempty"`
+	// encoderLayers is the number of layers whose tokens see one another all at
+	// once, and that keep nothing of a text that was read.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	EncoderLayers int64 `json:"encoderLayers,omitempty"`
 	// recurrentLayers is the number of layers that keep a state of constant
 	// size for each sequence instead of keys and values.
 	// +optional
@@ -196,6 +205,33 @@ type Facts struct {
 	WideWeightBytes int64 `json:"wideWeightBytes,omitempty"`
 }
 
+// Task is what a model is made for.
+// +kubebuilder:validation:Enum=Generate;Embed;Rerank
+type Task string
+
+// The tasks.
+const (
+	Generate Task = "Generate"
+	Embed    Task = "Embed"
+	Rerank   Task = "Rerank"
+)
+
+// TaskOf is the task of a model with these facts.
+func (f Facts) TaskOf() Task {
+	if f.Task == "" {
+		return Generate
+	}
+	return f.Task
+}
+
+// SetTask sets the task, and leaves out that a model writes text, as records did
+// before there were others.
+func (f *Facts) SetTask(t Task) {
+	if f.Task = t; t == Generate {
+		f.Task = ""
+	}
+}
+
 // ErrIncomplete says that a record lacks something that memory arithmetic or
 // identity needs.
 var ErrIncomplete = errors.New("model record is incomplete")
@@ -244,14 +280,14 @@ func (f Facts) Validate() error {
 // validateLayers wants every layer to be of exactly one kind of cache.
 func (f Facts) validateLayers() error {
 	known := int64(0)
-	for _, n := range []int64{f.GrowingLayers, f.WindowLayers, f.RecurrentLayers} {
+	for _, n := range []int64{f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.EncoderLayers} {
 		if n < 0 || n > f.Layers {
-			return fmt.Errorf("%w: %d growing, %d window and %d recurrent layers of %d", ErrIncomplete, f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.Layers)
+			return fmt.Errorf("%w: %d growing, %d window, %d recurrent and %d encoder layers of %d", ErrIncomplete, f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.EncoderLayers, f.Layers)
 		}
 		known += n
 	}
 	if known != f.Layers {
-		return fmt.Errorf("%w: growingLayers, windowLayers and recurrentLayers say what %d layers keep, there are %d", ErrIncomplete, known, f.Layers)
+		return fmt.Errorf("%w: growingLayers, windowLayers, recurrentLayers and encoderLayers say what %d layers keep, there are %d", ErrIncomplete, known, f.Layers)
 	}
 	if f.WideWeightBytes < 0 {
 		return fmt.Errorf("%w: wideWeightBytes is %d", ErrIncomplete, f.WideWeightBytes)

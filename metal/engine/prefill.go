@@ -131,7 +131,7 @@ func (l *looping) portion(a *active, rest batch.Row) (int, *Refusal) {
 			return 0, refusal
 		case v.reclaim:
 			p.reclaimed = true
-			if _, err := l.reclaim(); err != nil {
+			if _, err := e.reclaim(); err != nil {
 				e.log.Error("pool is not reclaimed", "error", err.Error())
 			}
 		case v.ask > 0:
@@ -174,8 +174,8 @@ func (l *looping) cutBack(a *active) {
 
 // reclaim returns what the back end keeps pooled to the system and says how
 // much that was, measured (requirement K16).
-func (l *looping) reclaim() (int64, error) {
-	b := l.e.opts.Backend
+func (e *Engine) reclaim() (int64, error) {
+	b := e.opts.Backend
 	before := b.Memory().Pooled
 	if err := b.Trim(); err != nil {
 		return 0, fmt.Errorf("return pooled memory: %w", err)
@@ -204,7 +204,7 @@ func (l *looping) outOfMemory(step batch.Step, cause error) {
 	}
 	if !l.relieved {
 		l.relieved = true
-		if n, err := l.reclaim(); err == nil && n > 0 {
+		if n, err := l.e.reclaim(); err == nil && n > 0 {
 			return
 		}
 	}

@@ -120,12 +120,12 @@ func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
 		return Peak{}, check("a prompt", p.New, amount{over: true})
 	}
 	chunk := p.New
-	if p.Chunk > 0 {
+	if p.Chunk > 0 && f.EncoderLayers == 0 { // an encoder reads a text whole
 		chunk = min(chunk, p.Chunk)
 	}
 	before, after := k.held(f, 1, p.Cached), k.held(f, 1, p.Cached+p.New)
 	attention, activations := k.attention(f, chunk, p.New+p.Cached), k.activations(f, chunk)
-	logits := product(k.LogitBytes, f.VocabularySize)
+	logits := k.logits(f, 1)
 	if err := check("a prompt", p.New, before, after, attention, activations, logits); err != nil {
 		return Peak{}, err
 	}
@@ -190,7 +190,7 @@ func (k Kernels) attend(f model.Facts, queries, keys int64) amount {
 	a := product(f.QueryHeads, queries, f.HeadSize, outputBytes)
 	windowed := min(keys, f.WindowTokens+queries)
 	switch {
-	case f.GrowingLayers > 0:
+	case f.GrowingLayers > 0, f.EncoderLayers > 0:
 	case f.WindowLayers > 0:
 		keys = windowed
 	default:
@@ -266,6 +266,14 @@ const stateBytes = 4
 // computed.
 func sparse(f model.Facts) int64 {
 	return 2*f.Experts + f.ExpertsPerToken*(2+5*f.ExpertFeedForwardSize+2*f.HiddenSize)
+}
+
+// logits of so many rows; an encoder has none.
+func (k Kernels) logits(f model.Facts, rows int64) amount {
+	if f.EncoderLayers == f.Layers {
+		return amount{}
+	}
+	return product(rows, f.VocabularySize, k.LogitBytes)
 }
 
 // elementBytes is the width of a stored key or value.

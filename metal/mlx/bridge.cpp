@@ -1465,3 +1465,43 @@ bridge_made bridge_recur(uint64_t owner, const bridge_recur_operands *in, int32_
 }
 
 } // extern "C"
+
+// Encoders.
+extern "C" {
+
+bridge_made bridge_attend_all(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, int32_t heads, float scale, const int32_t *lengths, int32_t n) {
+  return making(owner, [&] {
+    auto queries = flat(q), keys = flat(k), values = flat(v);
+    int width = queries.shape(1), size = width / heads, row = 0;
+    std::vector<mx::array> parts;
+    for (int32_t i = 0; i < n; row += lengths[i], i++) {
+      auto part = [&](const mx::array &x) { return by_head(x, row, lengths[i], heads, size); };
+      auto out = mx::fast::scaled_dot_product_attention(part(queries), part(keys), part(values), scale);
+      parts.push_back(mx::reshape(mx::transpose(out, {0, 2, 1, 3}), {lengths[i], width}));
+    }
+    return parts.size() == 1 ? parts[0] : mx::concatenate(std::move(parts), 0);
+  });
+}
+
+bridge_made bridge_layer_norm(uint64_t owner, bridge_array *x, bridge_array *weight, bridge_array *bias, float eps) {
+  return making(owner, [&] { return mx::fast::layer_norm(flat(x), weight->value, bias->value, eps); });
+}
+
+// As mlx.nn's gelu and gelu_approx, whose constants have the type of their operand.
+bridge_made bridge_gelu(uint64_t owner, bridge_array *x, int32_t tanh) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    auto number = [&](float v) { return mx::array(v, in.dtype()); };
+    if (tanh) {
+      return geglu({in, number(1)})[0];
+    }
+    auto erf = mx::erf(mx::divide(in, number(1.4142135623730951f)));
+    return mx::divide(mx::multiply(in, mx::add(number(1), erf)), number(2));
+  });
+}
+
+bridge_made bridge_tanh(uint64_t owner, bridge_array *x) {
+  return making(owner, [&] { return mx::tanh(flat(x)); });
+}
+
+} // extern "C"

@@ -156,6 +156,13 @@ typedef struct {
 } bridge_recur_operands;
 bridge_made bridge_recur(uint64_t owner, const bridge_recur_operands *in, int32_t layer, const bridge_state_shape *shape, const bridge_segment *segments, int32_t n);
 
+// Encoders: attention of every token to all of its segment, norms with a mean,
+// and what stands between layers.
+bridge_made bridge_attend_all(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, int32_t heads, float scale, const int32_t *lengths, int32_t n);
+bridge_made bridge_layer_norm(uint64_t owner, bridge_array *x, bridge_array *weight, bridge_array *bias, float eps);
+bridge_made bridge_gelu(uint64_t owner, bridge_array *x, int32_t tanh);
+bridge_made bridge_tanh(uint64_t owner, bridge_array *x);
+
 #ifdef __cplusplus
 }
 #endif

@@ -9,7 +9,8 @@
 // every back end and the suite in one change.
 //
 // A step is flat: tokens of all requests in one [T, D] array, and segments that
-// say which rows belong to whom. Only AppendAttend, Recur and Rope see segments.
+// say which rows belong to whom. Only AppendAttend, AttendAll, Recur, Rope and
+// Mean see segments.
 //
 // Start reading at Backend, then Scope.
 package tensor
@@ -229,6 +230,17 @@ type AttendSpec struct {
 	Sinks []float32
 }
 
+// AttendAllSpec is one layer's attention of an encoder: every token sees all of
+// its segment, whatever stands before or behind it, and nothing is kept. Q, K
+// and V are [T, heads*size].
+type AttendAllSpec struct {
+	Segments []Segment
+	Q, K, V  Array
+	Heads    int
+	// Scale multiplies scores.
+	Scale float32
+}
+
 // RecurSpec is one recurrent layer over a flat step: a causal convolution over
 // queries, keys and values, channel by channel, and the gated delta rule over
 // what comes of it (https://arxiv.org/abs/2412.06464). For each request in the
@@ -354,6 +366,15 @@ type Scope interface {
 	// RMSNormGate is RMSNorm(x) * SiLU(gate), on equal shapes, in float32 in
 	// between.
 	RMSNormGate(x, gate, weight Array, eps float32) Array
+	// AttendAll lets every token see all tokens of its segment: [T, heads*size].
+	AttendAll(AttendAllSpec) Array
+	// LayerNorm takes the mean from each row of x [T, D], scales it to unit
+	// variance, then by weight [D], and adds bias [D].
+	LayerNorm(x, weight, bias Array, eps float32) Array
+	// GELU is x/2 * (1 + erf(x/sqrt(2))), or in the form of tanh that GeGLU has.
+	GELU(x Array, tanh bool) Array
+	// Tanh is the hyperbolic tangent, element by element.
+	Tanh(x Array) Array
 	// Mean is the masked mean of the rows of each segment of x [T, D]:
 	// [segments, D]. mask has one number per row, 0 or 1 (nil: all 1); the sum
 	// of a segment's mask is taken as 1e-9 where it is less.

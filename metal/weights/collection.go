@@ -210,7 +210,14 @@ func parseIndex(text []byte) (map[string]string, error) {
 // inventory finds every tensor of the family, quantised or not, and refuses
 // tensors that the family would ignore, but for those that mlx-lm drops too.
 func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, error) {
-	if err := c.decoder(d); err != nil {
+	if d.Encoder != nil {
+		if err := c.encoderNames(d); err != nil {
+			return nil, err
+		}
+		if err := c.foreign(); err != nil {
+			return nil, err
+		}
+	} else if err := c.decoder(d); err != nil {
 		return nil, err
 	}
 	together := false

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -169,7 +170,7 @@ func shown(v any) string {
 
 // SupportedModelTypes lists what config.json may call its model_type.
 func SupportedModelTypes() []string {
-	return []string{"gemma3_text", "gpt_oss", "llama", "mistral", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next"}
+	return append(encoderFamilies()[:1:1], "gemma3_text", "gpt_oss", "llama", "mistral", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", familyXLMRoberta)
 }
 
 // family is the family that runs a model_type (mlx-lm 0.32.2, MODEL_REMAPPING).
@@ -179,6 +180,8 @@ func (c *config) family() (string, error) {
 		return "", fmt.Errorf("config.json: model_type: %w", ErrMissing)
 	}
 	switch kind {
+	case familyBERT, familyXLMRoberta:
+		return kind, nil
 	case "gemma3_text":
 		return familyGemma3, nil
 	case "gpt_oss":
@@ -207,6 +210,13 @@ func (c *config) Dimensions() (Dimensions, error) {
 	family, err := c.family()
 	if err != nil {
 		return Dimensions{}, err
+	}
+	if slices.Contains(encoderFamilies(), family) {
+		d := c.encoder(family)
+		if c.err != nil {
+			return Dimensions{}, fmt.Errorf("config.json: %w", c.err)
+		}
+		return d, nil
 	}
 	d, err := c.dimensions(family)
 	if err != nil {

@@ -34,6 +34,8 @@ type Dimensions struct {
 	Experts Experts
 	// Hybrid says which layers are recurrent, and how.
 	Hybrid Hybrid
+	// Encoder is set for families whose tokens see one another all at once.
+	Encoder *Encoder
 }
 
 // Rope is how a family turns heads by position: pairs (i, i+Size/2) of the
@@ -50,7 +52,7 @@ type Rope struct {
 
 // SupportedArchitectures lists the families this build runs.
 func SupportedArchitectures() []string {
-	return []string{familyGemma3, familyGPTOSS, familyLlama, familyQwen2, familyQwen3, familyQwen35, familyQwen3MoE, familyQwen3Next}
+	return []string{familyBERT, familyGemma3, familyGPTOSS, familyLlama, familyQwen2, familyQwen3, familyQwen35, familyQwen3MoE, familyQwen3Next, familyXLMRoberta}
 }
 
 // ggufFamilies are the families by their names in GGUF.
@@ -155,7 +157,9 @@ func (h *Header) Facts() (model.Facts, error) {
 	for _, t := range h.Tensors {
 		kinds[t.Type.String()] += t.Bytes
 	}
-	return facts(d, name, largest(kinds), entries, quant.Float32)
+	f, err := facts(d, name, largest(kinds), entries, quant.Float32)
+	f.SetTask(taskOfMetadata(h.Metadata, h))
+	return f, err
 }
 
 // facts of a model whose numbers mean at least the given precision.
@@ -174,6 +178,9 @@ func facts(d Dimensions, name, quantization string, entries map[string]Entry, pr
 	if n := int64(d.Hybrid.Layers(d.Layers)); n > 0 {
 		f.GrowingLayers, f.RecurrentLayers, f.RecurrentStateBytes = f.Layers-n, n, n*d.Hybrid.StateBytes()
 		f.RecurrentSize = int64(d.Hybrid.Channels() + d.Hybrid.ValueWidth())
+	}
+	if d.Encoder != nil {
+		f.GrowingLayers, f.EncoderLayers = 0, f.Layers
 	}
 	if sparse := d.Experts.layers(d.Layers); sparse > 0 {
 		f.Experts, f.ExpertsPerToken, f.ExpertFeedForwardSize = int64(d.Experts.Count), int64(d.Experts.PerToken), int64(d.Experts.FeedForward)

@@ -237,7 +237,13 @@ func (f *File) Facts() (model.Facts, error) {
 	for _, e := range f.entries {
 		kinds[quantization(e.Format)] += e.Bytes
 	}
-	return facts(f.Dim, "", largest(kinds), f.entries, f.precise)
+	out, err := facts(f.Dim, "", largest(kinds), f.entries, f.precise)
+	if err != nil {
+		return out, err
+	}
+	task, err := f.Task()
+	out.SetTask(task)
+	return out, err
 }
 
 // quantization names a format without the type of its scales.

@@ -120,6 +120,9 @@ func (d Dimensions) feedForward(i int) []slot {
 // slots lists every tensor of the family; have is how many there are to fill
 // them, so that a header cannot ask for more layers than it brings.
 func (d Dimensions) slots(have int) ([]slot, error) {
+	if d.Encoder != nil {
+		return d.encoderSlots(have)
+	}
 	need := 0
 	for i := range d.Layers {
 		need += len(d.layer(i))
@@ -183,6 +186,9 @@ func (e Entry) Columns() int { return int(e.Shape[len(e.Shape)-1]) }
 
 // Part says which part of a network a tensor belongs to.
 func (e Entry) Part() string {
+	if part := encoderPart(e.Path); part != "" {
+		return part
+	}
 	switch {
 	case strings.Contains(e.Path, ".self_attn."):
 		return "attention"

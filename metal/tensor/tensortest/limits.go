@@ -126,8 +126,9 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 // limits wants each operation to be refused where its result does not fit, to
 // leave nothing behind, and to work once there is room.
 func (s Suite) limits(t *testing.T) {
-	all := operations()
-	for name, run := range onOneArray() {
+	all, onOne := operations(), onOneArray()
+	maps.Copy(onOne, onOneArrayOfEncoders())
+	for name, run := range onOne {
 		all[name] = func(_ *bench, sc tensor.Scope) func() tensor.Array {
 			a := sc.From(make([]float32, limitRows*limitWidth), limitRows, limitWidth)
 			return func() tensor.Array { return run(sc, a) }
@@ -238,6 +239,7 @@ func (s Suite) released(t *testing.T) {
 	m, _ := x.matrix(quant.DenseOf(quant.Float32), 5, 4)
 	seg := []tensor.Segment{{Request: 1, Length: 1}}
 	all := releasedOfExperts(m, gone)
+	maps.Copy(all, releasedOfEncoders())
 	maps.Copy(all, map[string]func(sc tensor.Scope, a tensor.Array){
 		"Add":         func(sc tensor.Scope, a tensor.Array) { sc.Add(sc.From(make([]float32, 4), 1, 4), a) },
 		"SwiGLU":      func(sc tensor.Scope, a tensor.Array) { sc.SwiGLU(a, sc.From(make([]float32, 4), 1, 4)) },

@@ -43,6 +43,7 @@ func Run(t *testing.T, s Suite) {
 		{"AttendHistories", s.attend}, {"CacheErrors", s.cacheErrors},
 		{"RecurHistories", s.recur}, {"RecurInAnyChunks", s.recurChunks}, {"RecurErrors", s.recurErrors}, {"RecurForgets", s.recurForgets},
 		{"Split", s.split}, {"SigmoidGate", s.sigmoidGate}, {"RMSNormGate", s.rmsNormGate},
+		{"AttendAll", s.attendAll}, {"LayerNorm", s.layerNorm}, {"GELU", s.gelu}, {"EncoderShapes", s.encoderShapes},
 		{"ScopeLifetime", s.lifetime}, {"ShapeErrors", s.shapeErrors}, {"UseAfterRelease", s.released},
 		{"MemoryLimit", s.memoryLimit}, {"MemoryLimitOfEveryOperation", s.limits}, {"PeakOfAStep", s.peak}, {"Trim", s.trim},
 		{"CancelledContext", s.cancelled}, {"ThreadThatAttached", s.thread},
