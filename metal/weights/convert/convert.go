@@ -4,7 +4,8 @@
 // It owns what is written: the formats of the tensors, config.json, and for
 // GGUF sources the tokenizer files. Block formats of GGUF become affine ones
 // without loss: the values that the folder means are those of the file, bit by
-// bit, as their scales are written in float32. It refuses to write over
+// bit, as their scales are written in float32 (but for Q2_K and Q6_K, which no
+// layout holds: there they are what package weights reads). It refuses to write over
 // anything: the folder appears whole, under its name, or not at all. It refuses
 // values that a type cannot hold, and models whose configuration or tokenizer
 // cannot be said in the words of the folder.

@@ -121,9 +121,15 @@ func values(t *testing.T, f *weights.File, e weights.Entry) [][]float32 {
 
 func TestGGUFBecomesAFolderOfTheSameValues(t *testing.T) {
 	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3} {
-		for _, kind := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
+		for _, kind := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q5_0, weights.Q5_1, weights.Q8_0, weights.Q2_K, weights.Q3_K, weights.Q4_K, weights.Q5_K, weights.Q6_K} {
 			t.Run(fmt.Sprintf("%s in %v", family, kind), func(t *testing.T) {
 				c := small(family)
+				if _, ok := kind.RowBytes(128); !ok { // blocks of 256
+					c.Hidden, c.FeedForward, c.QueryHeads = 256, 256, 8
+				}
+				if c.Experts.Count > 0 {
+					c.Experts.FeedForward = c.Hidden
+				}
 				c.Type, c.Untied = kind, family == tinymodel.Llama
 				source := open(t, ggufFile(t, c))
 				got := converted(t, ggufFile(t, c), Options{})
