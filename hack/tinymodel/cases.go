@@ -86,10 +86,32 @@ func Cases() []Case {
 	out = append(out, newerCases(Qwen2)...) // behind the others, whose seeds stay
 	out = append(append(out, newerCases(Qwen3MoE)...), expertCases()...)
 	out = append(append(out, newerCases(Gemma3)...), windowCases()...)
+	out = append(out, smallFloatCases()...)
 	for i := range out {
 		out[i].Config.Seed = uint64(i + 1)
 	}
 	return out
+}
+
+// smallFloatCases are folders whose matrices are small floats, in a dense family
+// and in a mixture, and beside others.
+func smallFloatCases() []Case {
+	var out []Case
+	for i, f := range quant.BlockFloats() {
+		dense, mixture := folderCase(Llama, f.String(), f), folderCase(Qwen3MoE, f.String(), f)
+		dense.Config.Untied, mixture.Config.Untied = i == 1, i != 1
+		out = append(out, dense, mixture)
+	}
+	mixed := folderCase(Qwen3MoE, "mxfp4 experts, others by path", quant.BlockFloats()[0])
+	mixed.Config.Untied, mixed.Layout.ShardBytes = true, 60_000
+	mixed.Layout.Overrides = map[string]quant.Format{
+		"model.embed_tokens":              quant.AffineOf(8, 64, quant.BFloat16),
+		"lm_head":                         quant.DenseOf(quant.BFloat16),
+		"model.layers.0.self_attn.q_proj": quant.BlockFloats()[1],
+		"model.layers.1.self_attn.v_proj": quant.BlockFloats()[2],
+		"model.layers.1.mlp.gate":         quant.AffineOf(8, 64, quant.BFloat16),
+	}
+	return append(out, mixed)
 }
 
 // caseConfig has grouped heads and a head size that is not hidden width by

@@ -13,7 +13,8 @@ import (
 
 // Layout says how WriteFolder stores a model.
 type Layout struct {
-	// Matrices is dense as in Hugging Face's folders, or affine as in MLX's.
+	// Matrices is dense as in Hugging Face's folders, or affine or of small floats
+	// as in MLX's.
 	// Norms are floats of its type.
 	Matrices quant.Format
 	// Overrides are the formats of single matrices, by path
@@ -181,13 +182,13 @@ func (c Config) config(l Layout) config {
 		out.gemma(c, l)
 	}
 	if l.Matrices.Quantized() {
-		out.Quantization = affineWords(l.Matrices)
+		out.Quantization = quantizationWords(l.Matrices)
 		for path, f := range l.Overrides {
 			if !f.Quantized() {
 				out.Quantization[path] = false
 				continue
 			}
-			out.Quantization[path] = affineWords(f)
+			out.Quantization[path] = quantizationWords(f)
 		}
 	}
 	return out
@@ -226,8 +227,12 @@ func (s Scaling) parameters(theta float64) map[string]any {
 	return out
 }
 
-func affineWords(f quant.Format) map[string]any {
-	return map[string]any{"group_size": f.Group, "bits": f.Bits, "mode": "affine"}
+func quantizationWords(f quant.Format) map[string]any {
+	mode := "affine"
+	if f.BlockFloat() {
+		mode = f.String()
+	}
+	return map[string]any{"group_size": f.Group, "bits": f.Bits, "mode": mode}
 }
 
 func (c Config) generation() map[string]any {

@@ -45,6 +45,9 @@ func (t tensor) parts(f quant.Format, seed uint64) ([]part, error) {
 	if f.Mode == quant.Dense {
 		return t.dense(f.Type, sizes.Raw, seed), nil
 	}
+	if f.BlockFloat() {
+		return t.smallFloats(f, sizes, seed), nil
+	}
 	groups, words := t.cols/f.Group, t.cols*f.Bits/32
 	name := t.path + ".weight"
 	return []part{

@@ -80,7 +80,7 @@ func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matri
 		if !s.fits(op, int64(ids.shape[0])*int64(m.in+m.out/experts)*int64(in.width())) {
 			return outs
 		}
-		made := C.bridge_linear_of(s.b.token(), in.h, ids.h, C.int32_t(experts), m.parts[0], m.scales(), m.biases(), C.int32_t(m.format.Group), C.int32_t(m.format.Bits))
+		made := C.bridge_linear_of(s.b.token(), in.h, ids.h, C.int32_t(experts), m.parts[0], m.scales(), m.biases(), C.int32_t(m.format.Group), C.int32_t(m.format.Bits), modeOf(m.format))
 		outs[i] = s.made(op, made, ids.shape[0], m.out/experts)
 	}
 	return outs

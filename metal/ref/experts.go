@@ -94,7 +94,7 @@ func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matri
 		for hi < len(mats) && mats[hi].format == mats[lo].format {
 			hi++
 		}
-		if mats[lo].format.Quantized() {
+		if mats[lo].inColumns() {
 			s.quantizedOf(c, mats[lo:hi], outs[lo:hi])
 		} else {
 			for i := lo; i < hi; i++ {

@@ -241,7 +241,7 @@ func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, err
 			used[expertPath(s.path, i)] = true
 		}
 		if e.Format.Quantized() {
-			used[layerOf(s.path)+".scales"], used[layerOf(s.path)+".biases"] = true, true
+			used[layerOf(s.path)+".scales"], used[layerOf(s.path)+".biases"] = true, !e.Format.BlockFloat()
 		}
 	}
 	var extra []string
@@ -339,6 +339,9 @@ func (c *collection) entry(s slot, groups grouping) (Entry, error) {
 		e.Format = quant.DenseOf(kind)
 		e.stored = e.Format.String()
 		return e, nil
+	}
+	if smallFloats(scales) {
+		return c.blockEntry(e, groups, t, scales)
 	}
 	biases, ok := c.tensors[layer+".biases"]
 	if !ok {

@@ -204,7 +204,7 @@ func (e Entry) wideBytes(precise quant.Type) int64 {
 	if f.Mode == quant.Symmetric {
 		f.Mode = quant.Affine
 	}
-	if precise == quant.Float32 {
+	if precise == quant.Float32 && !f.BlockFloat() {
 		f.Type = quant.Float32
 	}
 	sizes, err := f.Sizes(e.Columns())

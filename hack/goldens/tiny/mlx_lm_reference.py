@@ -51,7 +51,7 @@ def load(path):
         for layer in model.layers:
             layer.self_attn.rope = DividedRope(config["head_dim"], config["rope_theta"], factors)
     for name, value in tree_flatten(model.parameters()):
-        assert value.dtype in (mx.float32, mx.uint32), (name, value.dtype)
+        assert value.dtype in (mx.float32, mx.uint32, mx.uint8), (name, value.dtype)
     return model
 
 
@@ -59,7 +59,7 @@ def same_weights(model, weights):
     """What mlx-lm loaded is what models.py read."""
     for path, m in model.named_modules():
         if isinstance(m, (nn.QuantizedLinear, nn.QuantizedEmbedding, QuantizedSwitchLinear)):
-            got = np.array(mx.dequantize(m.weight, m.scales, m.biases, m.group_size, m.bits))
+            got = np.array(mx.dequantize(m.weight, m.scales, m.get("biases"), m.group_size, m.bits, mode=m.mode, dtype=mx.float32))
         elif isinstance(m, (nn.Linear, nn.Embedding, nn.RMSNorm, gemma3_text.RMSNorm, SwitchLinear)):
             got = np.array(m.weight)
         else:

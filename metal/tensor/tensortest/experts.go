@@ -123,6 +123,7 @@ func (s Suite) independentOf(t *testing.T) {
 	for _, f := range []quant.Format{
 		quant.DenseOf(quant.Float32), quant.DenseOf(quant.BFloat16), quant.SymmetricOf(8, 32, quant.Float16),
 		quant.AffineOf(3, 64, quant.Float16), quant.AffineOf(4, 64, quant.BFloat16), quant.AffineOf(8, 128, quant.Float32),
+		quant.BlockFloats()[0], quant.BlockFloats()[1], quant.BlockFloats()[2],
 	} {
 		t.Run(f.String(), func(t *testing.T) {
 			x := s.open(t)

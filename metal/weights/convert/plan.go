@@ -106,6 +106,8 @@ func target(f *weights.File, e weights.Entry, o Options) quant.Format {
 		return quant.AffineOf(8, 64, kind)
 	case len(e.Shape) > 1 && o.Bits > 0 && e.Columns()%o.Group == 0:
 		return quant.AffineOf(o.Bits, o.Group, kind)
+	case e.Format.BlockFloat():
+		return e.Format
 	case e.Format.Quantized():
 		return quant.AffineOf(e.Format.Bits, e.Format.Group, kind)
 	}
@@ -124,8 +126,12 @@ func (t tensor) newParts(s quant.Sizes) []part {
 		leading := t.entry.Shape[:len(t.entry.Shape)-1]
 		return append(slices.Clone(leading), columns)
 	}
+	words := part{name: t.entry.Path, kind: "U32", shape: shape(int64(s.Raw) / 4), row: int64(s.Raw), rows: rows}
+	if t.format.BlockFloat() {
+		return []part{words, {name: t.layer() + ".scales", kind: "U8", shape: shape(int64(s.Scales)), row: int64(s.Scales), rows: rows}}
+	}
 	return []part{
-		{name: t.entry.Path, kind: "U32", shape: shape(int64(s.Raw) / 4), row: int64(s.Raw), rows: rows},
+		words,
 		{name: t.layer() + ".scales", kind: kind, shape: shape(int64(s.Scales) / width), row: int64(s.Scales), rows: rows},
 		{name: t.layer() + ".biases", kind: kind, shape: shape(int64(s.Biases) / width), row: int64(s.Biases), rows: rows},
 	}
