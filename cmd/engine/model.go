@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"sort"
+	"strings"
 	"text/tabwriter"
 
 	"metalfleet.dev/metalfleet/api/model"
@@ -102,6 +104,7 @@ func inspect(ctx context.Context, e *env, args []string) error {
 	f := e.flags("inspect")
 	modelPath := f.String("model", "", modelHelp)
 	asJSON := f.Bool("json", false, "print one JSON object")
+	tensors := f.Bool("tensors", false, "list every tensor: path, shape, type in the file, and what it is held as")
 	if err := parse(f, args, "model"); err != nil {
 		return err
 	}
@@ -110,6 +113,9 @@ func inspect(ctx context.Context, e *env, args []string) error {
 		return err
 	}
 	defer file.Close()
+	if *tensors {
+		return listTensors(e.stdout, file)
+	}
 	facts, err := file.Facts()
 	if err != nil {
 		return err
@@ -127,6 +133,17 @@ func inspect(ctx context.Context, e *env, args []string) error {
 		return json.NewEncoder(e.stdout).Encode(out)
 	}
 	return out.table(e.stdout, facts)
+}
+
+// listTensors prints a line for each, by their paths.
+func listTensors(to io.Writer, file *weights.File) error {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	all := file.Entries()
+	slices.SortFunc(all, func(a, b weights.Entry) int { return strings.Compare(a.Path, b.Path) })
+	for _, t := range all {
+		fmt.Fprintf(w, "%s\t%v\t%s\t%v\n", strings.TrimSuffix(t.Path, ".weight"), t.Shape, t.Stored(), t.Format)
+	}
+	return w.Flush()
 }
 
 func (out inspection) table(to io.Writer, facts model.Facts) error {

@@ -74,6 +74,42 @@ def check_smollm2(folder, golden):
     print(f"ids of {len(ours['texts'])} texts equal with the pre-tokenizers {', '.join(ours['ids'])}")
 
 
+# How far quantising moves the logits of SmolLM2 at most: root mean squares of
+# the change and of the source's logits, and the divergence in nats. The source
+# has 4 bits itself, so 4 affine ones in groups of 32 are those of the file.
+BOUNDS = {
+    "8:64": (1, 1), "4:32": (1, 1), "4:64": (1, 1), "4:64 but 8:64": (1, 1), "mxfp8": (1, 1), "mxfp4": (9, 9), "nvfp4": (9, 9),
+}
+OURS = 1e-3  # of our engine on the same folder, beside the largest logit
+
+
+def log_softmax(x):
+    x = x - x.max()
+    return x - np.log(np.exp(x).sum())
+
+
+def last(model, prompts):
+    return [np.array(model(mx.array([p]))[0, -1].astype(mx.float32), dtype=np.float64) for p in prompts]
+
+
+def check_quantised(folder):
+    record = json.loads((folder / "quantised.json").read_text())
+    source = last(load_model(folder / "smollm2")[0], record["prompts"])
+    assert {c["name"] for c in record["cases"]} == set(BOUNDS), "plans differ from BOUNDS"
+    for c in record["cases"]:
+        model, config = load_model(pathlib.Path(c["out"]))
+        assert config["quantization"]["bits"], config
+        got = last(model, record["prompts"])
+        moved = divergence = ours = 0.0
+        for want, theirs, mine in zip(source, got, c["logits"], strict=True):
+            moved = max(moved, np.sqrt(((theirs - want) ** 2).mean() / (want**2).mean()))
+            p, q = log_softmax(want), log_softmax(theirs)
+            divergence = max(divergence, float((np.exp(p) * (p - q)).sum()))
+            ours = max(ours, np.abs(np.array(mine) - theirs).max() / np.abs(theirs).max())
+        print(f"smollm2 as {c['name']}: {c['bitsPerWeight']:.2f} bits a weight; logits move by {moved:.4f} of their size, {divergence:.4f} nats at most; our engine is off by {ours:.1e}")
+        assert moved <= BOUNDS[c["name"]][0] and divergence <= BOUNDS[c["name"]][1] and ours <= OURS, f"{c['name']}: too far, want {BOUNDS[c['name']]} and {OURS}"
+
+
 def unpermute(w, heads):
     """Rows (head, pair, side) of GGUF back to (head, side, pair)."""
     return w.reshape(heads, w.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(w.shape)
@@ -157,6 +193,7 @@ def main(folder, golden):
     mx.set_default_device(mx.cpu)
     folder = pathlib.Path(folder)
     check_smollm2(folder, golden)
+    check_quantised(folder)
     all_ = [c for c in json.loads((folder / "list.json").read_text()) if c["name"] != "smollm2"]
     for c in all_:
         try:

@@ -158,7 +158,7 @@ func TestExpertsAreStackedWhenTheyAreConverted(t *testing.T) {
 	source := folderOf(t, small(tinymodel.Qwen3MoE), tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)})
 	same := converted(t, source, Options{})
 	wantValues(t, open(t, source), same)
-	packed := converted(t, source, Options{Bits: 4, Group: 32})
+	packed := converted(t, source, Options{Plan: Plan{Rest: Affine(4, 32), Again: true}})
 	for path, want := range map[string]quant.Format{
 		"model.layers.0.mlp.switch_mlp.up_proj.weight": quant.AffineOf(4, 32, quant.Float32),
 		"model.layers.0.mlp.gate.weight":               quant.AffineOf(8, 64, quant.Float32),
@@ -210,8 +210,8 @@ func TestNothingIsWrittenOver(t *testing.T) {
 		"a folder with something in it": {Options{Out: full}, ErrExists},
 		"a file":                        {Options{Out: file}, ErrExists},
 		"no name":                       {Options{}, ErrOptions},
-		"seven bits":                    {Options{Out: empty, Bits: 7, Group: 64}, ErrOptions},
-		"groups of sixteen":             {Options{Out: empty, Bits: 4, Group: 16}, ErrOptions},
+		"seven bits":                    {Options{Out: empty, Plan: Plan{Rest: Affine(7, 64), Again: true}}, ErrOptions},
+		"groups of sixteen":             {Options{Out: empty, Plan: Plan{Rest: Affine(4, 16), Again: true}}, ErrOptions},
 		"a folder that is not there":    {Options{Out: filepath.Join(dir, "none", "out")}, os.ErrNotExist},
 		"an empty folder":               {Options{Out: empty}, nil},
 	} {
