@@ -8,11 +8,12 @@ import "metalfleet.dev/metalfleet/metal/weights"
 func BlockCases() []Case {
 	var out []Case
 	add := func(family Family, kind, finer weights.Type) {
-		c := caseConfig(family, kind.String())
+		c := caseConfig(family, "")
 		c.Hidden, c.FeedForward, c.Type, c.Finer = 256, 512, kind, finer
 		if family == Qwen3MoE {
 			c.Experts.FeedForward = 256
 		}
+		c.Name = string(family) + "/gguf " + kind.String()
 		if finer != 0 {
 			c.Name += " with " + finer.String()
 		}

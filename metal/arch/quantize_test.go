@@ -14,11 +14,12 @@ import (
 
 // TestQuantisedModelsStayNearTheirSource: how far the logits behind a prompt
 // move, as a part of the source's, both as root mean squares. The model is
-// random, so nothing in it is redundant and errors grow from layer to layer:
+// random, so nothing in it is redundant:
 // bounds are a third above what is seen on both back ends. Of a real model
 // hack/goldens/convert states them.
 func TestQuantisedModelsStayNearTheirSource(t *testing.T) {
 	c := tinymodel.BlockCases()[0].Config
+	c.Layers = 1
 	source := filepath.Join(t.TempDir(), "source")
 	if err := tinymodel.WriteFolder(source, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)}); err != nil {
 		t.Fatal(err)
@@ -28,8 +29,8 @@ func TestQuantisedModelsStayNearTheirSource(t *testing.T) {
 		rest, layers string
 		bound        float64
 	}{
-		{"8:32", "", 0.05}, {"8:64", "", 0.05}, {"6:64", "", 0.2}, {"5:64", "", 0.48}, {"4:32", "", 0.77}, {"4:64", "", 0.6},
-		{"mxfp8", "", 0.28}, {"mxfp4", "", 1.1}, {"nvfp4", "", 0.95}, {"4:64", "*embed_tokens=8:64", 0.52},
+		{"8:32", "", 0.026}, {"8:64", "", 0.024}, {"6:64", "", 0.095}, {"5:64", "", 0.22}, {"4:32", "", 0.4}, {"4:64", "", 0.36},
+		{"mxfp8", "", 0.15}, {"mxfp4", "", 0.85}, {"nvfp4", "", 0.8}, {"4:64", "*embed_tokens=8:64", 0.23},
 	} {
 		folder := quantised(t, source, plan.rest, plan.layers)
 		for _, b := range backends() {
