@@ -61,3 +61,13 @@ func (t tensor) powers(f quant.Format) (out [16]byte) {
 	}
 	return out
 }
+
+// blocks are words and scales under the names that OpenAI gave them: words are
+// bytes in blocks of 16.
+func (t tensor) blocks(parts []part) []part {
+	words, scales := &parts[0], &parts[1]
+	words.name, words.dtype = t.path+"_blocks", "U8"
+	words.shape = append(t.shape(t.cols/32), 16)
+	scales.name = t.path + "_scales"
+	return parts
+}

@@ -537,8 +537,9 @@ bridge_made bridge_softmax(uint64_t owner, bridge_array *scores) {
 
 bridge_made bridge_largest(uint64_t owner, bridge_array *x, int32_t k) {
   return making(owner, [&] {
-    int rows = x->value.shape(0), width = x->value.shape(1);
-    auto places = mx::argpartition(x->value, -k, -1);
+    auto in = flat(x);
+    int rows = in.shape(0), width = in.shape(1);
+    auto places = mx::argpartition(in, -k, -1);
     auto last = mx::slice(places, {0, width - k}, {rows, width});
     return mx::reshape(mx::astype(last, mx::int32), {rows * k});
   });
@@ -548,6 +549,13 @@ bridge_made bridge_shares(uint64_t owner, bridge_array *x, bridge_array *chosen,
   return making(owner, [&] {
     auto shares = mx::take_along_axis(x->value, mx::reshape(chosen->value, {x->value.shape(0), k}), -1);
     return normalized ? mx::divide(shares, mx::sum(shares, -1, true)) : shares;
+  });
+}
+
+bridge_made bridge_top_shares(uint64_t owner, bridge_array *scores, bridge_array *chosen, int32_t k) {
+  return making(owner, [&] {
+    auto x = flat(scores);
+    return mx::softmax(mx::take_along_axis(x, mx::reshape(chosen->value, {x.shape(0), k}), -1), -1, true);
   });
 }
 
@@ -683,6 +691,17 @@ bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up) {
     }
     static thread_local auto fused = mx::compile(geglu, true);
     return fused({flat(gate), flat(up)})[0];
+  });
+}
+
+// As mlx-lm's swiglu_oai, whose constants have the type of their operand.
+bridge_made bridge_clamped_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up, float alpha, float limit) {
+  return making(owner, [&] {
+    auto g = flat(gate), u = flat(up);
+    auto number = [&](float v) { return mx::array(v, g.dtype()); };
+    g = mx::minimum(g, number(limit));
+    u = mx::minimum(mx::maximum(u, number(-limit)), number(limit));
+    return mx::multiply(mx::add(u, number(1)), mx::multiply(g, mx::sigmoid(mx::multiply(number(alpha), g))));
   });
 }
 

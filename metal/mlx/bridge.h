@@ -92,6 +92,7 @@ bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, brid
 bridge_made bridge_softmax(uint64_t owner, bridge_array *scores);
 bridge_made bridge_largest(uint64_t owner, bridge_array *x, int32_t k);
 bridge_made bridge_shares(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t k, int32_t normalized);
+bridge_made bridge_top_shares(uint64_t owner, bridge_array *scores, bridge_array *chosen, int32_t k);
 bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode);
 bridge_made bridge_combine(uint64_t owner, bridge_array *y, bridge_array *shares);
 bridge_made bridge_linear_bias(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *bias);
@@ -103,6 +104,7 @@ bridge_made bridge_add_bias(uint64_t owner, bridge_array *x, bridge_array *bias)
 bridge_made bridge_silu(uint64_t owner, bridge_array *x);
 bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up);
 bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up);
+bridge_made bridge_clamped_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up, float alpha, float limit);
 bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, float shift);
 bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps);
 bridge_made bridge_mean(uint64_t owner, bridge_array *x, const int32_t *lengths, int32_t n, const float *mask);

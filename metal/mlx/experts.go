@@ -43,6 +43,26 @@ func (s *scope) Route(scores tensor.Array, k int, normalized bool) (chosen, shar
 	return ids, out
 }
 
+// RouteTop chooses the largest scores of each row, then takes their softmax.
+func (s *scope) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Array) {
+	const op = "RouteTop"
+	none := &array{}
+	in, ok := s.operand(op, scores, 2)
+	if !ok || !s.begin(op) {
+		return none, none
+	}
+	if k < 1 || k > in.shape[1] {
+		s.misfit(op, "%d of %v", k, in.shape)
+		return none, none
+	}
+	ids := s.made(op, C.bridge_largest(s.b.token(), in.h, C.int32_t(k)), in.shape[0]*k)
+	if s.failed() {
+		return none, none
+	}
+	ids.bound = in.shape[1]
+	return ids, s.made(op, C.bridge_top_shares(s.b.token(), in.h, ids.h, C.int32_t(k)), in.shape[0], k)
+}
+
 // LinearOf multiplies rows by the experts that were chosen for them.
 func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matrix) []tensor.Array {
 	const op = "LinearOf"

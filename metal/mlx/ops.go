@@ -201,6 +201,13 @@ func (s *scope) GeGLU(gate, up tensor.Array) tensor.Array {
 	return s.pair("GeGLU", gate, up, func(a, b handle) C.bridge_made { return C.bridge_geglu(s.b.token(), a, b) })
 }
 
+// ClampedSwiGLU is the gate of GPT-OSS.
+func (s *scope) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32) tensor.Array {
+	return s.pair("ClampedSwiGLU", gate, up, func(a, b handle) C.bridge_made {
+		return C.bridge_clamped_swiglu(s.b.token(), a, b, C.float(alpha), C.float(limit))
+	})
+}
+
 // ScaleShift is scale*x + shift.
 func (s *scope) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
 	const op = "ScaleShift"

@@ -54,6 +54,9 @@ func (g grouping) blockFloat(path string, in int64, weight, scales shardTensor) 
 		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"quantisation", fmt.Sprintf("%d bits in groups of %d with scales of a byte", bits, group), modes()[1:]})
 	}
 	f := quant.BlockFloats()[at]
+	if g.only != "" && g.only != f.String() {
+		return none, invalidf("%s has the shapes of %v, but config.json says %s", quoted(path), f, g.only)
+	}
 	if named && (layer.mode != f.String() || layer.bits != f.Bits || layer.group != f.Group) {
 		return none, invalidf("config.json says that %s is of mode %q with %d bits in groups of %d, its shapes and its scales of a byte are %v", quoted(path), layer.mode, layer.bits, layer.group, f)
 	}

@@ -109,4 +109,3 @@ func TestSmallFloatsTakeWhatTheyTakeOnDisk(t *testing.T) {
 		}
 	}
 }
-

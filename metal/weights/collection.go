@@ -214,6 +214,13 @@ func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, err
 	if err := c.foreign(); err != nil {
 		return nil, err
 	}
+	together := false
+	var err error
+	if d.Architecture == familyGPTOSS {
+		if together, err = c.published(); err != nil {
+			return nil, err
+		}
+	}
 	groups, err := cfg.grouping()
 	if err != nil {
 		return nil, err
@@ -225,6 +232,9 @@ func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, err
 	slots, err := d.slots(len(c.tensors))
 	if err != nil {
 		return nil, err
+	}
+	if together {
+		slots = paired(slots)
 	}
 	entries, used := map[string]Entry{}, map[string]bool{}
 	for _, s := range slots {

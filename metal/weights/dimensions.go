@@ -48,7 +48,7 @@ type Rope struct {
 
 // SupportedArchitectures lists the families this build runs.
 func SupportedArchitectures() []string {
-	return []string{familyGemma3, familyLlama, familyQwen2, familyQwen3, familyQwen3MoE}
+	return []string{familyGemma3, familyGPTOSS, familyLlama, familyQwen2, familyQwen3, familyQwen3MoE}
 }
 
 // ggufFamilies are the families by their names in GGUF.

@@ -16,6 +16,8 @@ type grouping struct {
 	whole layerGrouping
 	// layers are the values by path: an object, or true or false.
 	layers map[string]any
+	// only is the mode that small floats must have; "" means any.
+	only string
 }
 
 // layerGrouping is how one layer is quantised; 0 and "" mean not said.
@@ -43,8 +45,11 @@ func (c *config) grouping() (grouping, error) {
 	if !ok {
 		return grouping{}, invalidf("config.json: %s is %s, want an object", key, shown(v))
 	}
-	if m := layers["quant_method"]; m != nil {
-		return grouping{}, fmt.Errorf("config.json: %s: %w", key, &UnsupportedError{"quantisation method", shown(m), []string{"mlx affine"}})
+	if m := layers["quant_method"]; m == "mxfp4" && c.values["model_type"] == familyGPTOSS {
+		f, _ := quant.BlockFloatNamed("mxfp4")
+		return grouping{present: true, whole: layerGrouping{f.Bits, f.Group, f.String()}, only: f.String()}, nil
+	} else if m != nil {
+		return grouping{}, fmt.Errorf("config.json: %s: %w", key, &UnsupportedError{"quantisation method", shown(m), []string{"MLX's own", "mxfp4 of a gpt_oss"}})
 	}
 	whole, err := readGrouping(layers, key)
 	if err != nil {

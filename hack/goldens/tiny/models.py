@@ -170,6 +170,8 @@ def read_folder(path):
     for name in sorted(glob.glob(os.path.join(path, "*.safetensors"))):
         raw.update(safetensors(name))
     quantization = config.pop("quantization", None)
+    if config.pop("quantization_config", {}).get("quant_method") == "mxfp4":
+        raw, quantization = published(raw), {"mode": "mxfp4"}
     weights = {}
     for name, w in raw.items():
         layer = name.removesuffix(".weight")
@@ -185,11 +187,36 @@ def read_folder(path):
     return config, stacked(weights), None
 
 
+def published(raw):
+    """The tensors of a GPT-OSS with its blocks as words, in the words of mlx-lm."""
+    out = {}
+    for name, w in raw.items():
+        if name.endswith("_blocks"):
+            name, w = name.removesuffix("_blocks") + ".weight", w.reshape(*w.shape[:-2], -1)
+        elif ".mlp.experts." in name:
+            for kind in ("scales", "bias"):
+                name = name.replace("_" + kind, "." + kind)
+        out[name] = w
+    return out
+
+
+def apart(weights):
+    """Gate and up of the experts as two tensors, whose rows, or numbers, took
+    turns in one."""
+    out = {}
+    for name, w in weights.items():
+        if ".gate_up_proj." in name:
+            out[name.replace("gate_up", "gate")], out[name.replace("gate_up", "up")] = w[:, 0::2], w[:, 1::2]
+        else:
+            out[name] = w
+    return out
+
+
 def stacked(weights):
     """The experts of a layer as one tensor, as mlx-lm has them."""
     out, experts = {}, {}
     for name, w in weights.items():
-        if ".mlp.experts." not in name:
+        if ".mlp.experts." not in name or not name.split(".mlp.experts.")[1][0].isdigit():
             out[name] = w
             continue
         layer, expert = name.split(".mlp.experts.")

@@ -13,9 +13,15 @@ import (
 // says in words.
 const factorsPath = "model.rope_freqs.weight"
 
-// routerPath ends the path of what scores experts: mlx-lm gives it 8 bits in
-// groups of 64 wherever it quantises (models/qwen3_moe.py, quant_predicate).
-const routerPath = ".mlp.gate.weight"
+// isRouter says whether a tensor scores experts: mlx-lm gives those 8 bits in
+// groups of 64 wherever it quantises (models/qwen3_moe.py and models/gpt_oss.py,
+// quant_predicate).
+func isRouter(path string) bool {
+	return strings.HasSuffix(path, ".mlp.gate.weight") || strings.HasSuffix(path, ".mlp.router.weight")
+}
+
+// pairedPath ends the path of gate and up of experts in one tensor.
+const pairedPath = ".mlp.experts.gate_up_proj.weight"
 
 // plan is what will be written.
 type plan struct {
@@ -66,6 +72,9 @@ func newPlan(f *weights.File, o Options) (*plan, error) {
 	for _, e := range f.Entries() {
 		if e.Path == factorsPath {
 			continue
+		}
+		if strings.HasSuffix(e.Path, pairedPath) {
+			return nil, fmt.Errorf("%w: gate and up of its experts are one tensor, as OpenAI published it, which this engine and mlx-lm load as it is", ErrOptions)
 		}
 		to, rule, err := o.Plan.of(e)
 		if err != nil {

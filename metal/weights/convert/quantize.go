@@ -144,7 +144,7 @@ func (p Plan) rule(layer string) int {
 // of says what becomes of a matrix, and which rule said so.
 func (p Plan) of(e weights.Entry) (Target, int, error) {
 	layer := strings.TrimSuffix(e.Path, ".weight")
-	if len(e.Shape) < 2 {
+	if len(e.Shape) < 2 || strings.HasSuffix(e.Path, ".bias") { // experts have biases in rows
 		return Keep(), -1, nil
 	}
 	at := p.rule(layer)
@@ -155,7 +155,7 @@ func (p Plan) of(e weights.Entry) (Target, int, error) {
 		if !t.keeps() && e.Columns()%t.group != 0 {
 			return t, at, fmt.Errorf("%s has rows of %d: %w in groups of %d; keep it, or name another group", layer, e.Columns(), ErrOptions, t.group)
 		}
-	case !t.keeps() && len(e.Shape) == 2 && strings.HasSuffix(e.Path, routerPath) && e.Columns()%64 == 0:
+	case !t.keeps() && len(e.Shape) == 2 && isRouter(e.Path) && e.Columns()%64 == 0:
 		t = Affine(8, 64)
 	case !t.keeps() && e.Columns()%t.group != 0:
 		t = Keep()
