@@ -171,6 +171,10 @@ e2e-rolling: cluster build ## gateways, operators, the chart, agents and the aut
 	go build -ldflags '-X main.version=e2e-next' -o bin/e2e-next/ ./cmd/agent
 	go run ./hack/e2e -rolling
 
+.PHONY: docs-models
+docs-models: ## docs/models.md from the code's own tables and records; a test fails when it is stale
+	go run ./hack/docsmodels
+
 .PHONY: docs-install
 docs-install: cluster build ## the same story, written into docs/install.md; a Prometheus beside it draws docs/dashboards.md
 	bash hack/client.sh

@@ -193,7 +193,8 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	KeyValueElementBytes int64 `json:"keyValueElementBytes,omitempty"`
-	// weightBytes is what the weights occupy as they lie in the file.
+	// weightBytes is what the weights occupy once loaded: as they lie in the
+	// file, but for types of GGUF that are held in a wider form.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	WeightBytes int64 `json:"weightBytes,omitempty"`

@@ -63,6 +63,7 @@ func commands() map[string]command {
 		"footprint": {"estimate the memory that serving a model takes, without loading it", estimate},
 		"inspect":   {"say what a model file holds", inspect},
 		"convert":   {"write a model as a folder that mlx-lm loads too", convertModel},
+		"quantize":  {"write a model with fewer bits a weight, as a folder that mlx-lm loads too", quantizeModel},
 		"bench":     {"measure prefill and decode", bench},
 		"selftest":  {"find out whether this engine computes right on this machine", examine},
 	}

@@ -14,6 +14,7 @@ import (
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/weights"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -266,5 +267,27 @@ func TestServeOutlivesTheTerminalAndObeysItsAgent(t *testing.T) {
 	}
 	if _, err := os.Lstat(p.socket); err == nil {
 		t.Error("the socket is still there")
+	}
+}
+
+// TestInspectSaysWhatIsConverted in words and as JSON, measured.
+func TestInspectSaysWhatIsConverted(t *testing.T) {
+	c := tinymodel.Default()
+	c.Layers, c.Hidden, c.FeedForward, c.QueryHeads, c.KVHeads, c.HeadSize, c.Type, c.Finer = 1, 256, 256, 8, 2, 32, weights.Q4_K, weights.Q6_K
+	path := filepath.Join(t.TempDir(), "m.gguf")
+	if err := tinymodel.Write(path, c); err != nil {
+		t.Fatal(err)
+	}
+	out, stderr, code := runProgram(t, "", "inspect", "--model", path)
+	if code != exitOK || !strings.Contains(out, "held as affine 8-bit group 32 float32: ") || !strings.Contains(out, "off by ") {
+		t.Errorf("code %d, %q, %q", code, out, stderr)
+	}
+	var said inspection
+	out, _, _ = runProgram(t, "", "inspect", "--model", path, "--json")
+	if err := json.Unmarshal([]byte(out), &said); err != nil || len(said.Converted) != 1 {
+		t.Fatalf("%q (%v)", out, err)
+	}
+	if c := said.Converted[0]; c.Type != "Q6_K" || c.Tensors != 3 || !(c.Worst > 0) || c.Worst > c.Largest/50 || c.HeldBytes <= c.FileBytes {
+		t.Errorf("it says %+v", c)
 	}
 }

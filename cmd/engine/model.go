@@ -4,9 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"slices"
 	"sort"
+	"strings"
 	"text/tabwriter"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
@@ -69,12 +73,38 @@ type inspection struct {
 	FileBytes    int64            `json:"fileBytes"`
 	BytesByPart  map[string]int64 `json:"bytesByPart"`
 	BytesByType  map[string]int64 `json:"bytesByType"`
+	Converted    []conversion     `json:"converted,omitempty"`
 }
 
-func inspect(_ context.Context, e *env, args []string) error {
+// conversion is a type of the file that is held in a format which does not mean
+// all its values.
+type conversion struct {
+	Type      string  `json:"type"`
+	HeldAs    string  `json:"heldAs"`
+	Tensors   int     `json:"tensors"`
+	FileBytes int64   `json:"fileBytes"`
+	HeldBytes int64   `json:"heldBytes"`
+	Worst     float32 `json:"worstDifference"`
+	Largest   float32 `json:"largestValue"`
+}
+
+// conversions measures what loading would change, which reads those tensors.
+func conversions(ctx context.Context, file *weights.File) ([]conversion, error) {
+	if err := file.Measure(ctx); err != nil {
+		return nil, err
+	}
+	var out []conversion
+	for _, c := range file.Conversions() {
+		out = append(out, conversion{c.From.String(), c.To.String(), c.Tensors, c.Bytes, c.Held, c.Worst, c.Largest})
+	}
+	return out, nil
+}
+
+func inspect(ctx context.Context, e *env, args []string) error {
 	f := e.flags("inspect")
 	modelPath := f.String("model", "", modelHelp)
 	asJSON := f.Bool("json", false, "print one JSON object")
+	tensors := f.Bool("tensors", false, "list every tensor: path, shape, type in the file, and what it is held as")
 	if err := parse(f, args, "model"); err != nil {
 		return err
 	}
@@ -83,6 +113,9 @@ func inspect(_ context.Context, e *env, args []string) error {
 		return err
 	}
 	defer file.Close()
+	if *tensors {
+		return listTensors(e.stdout, file)
+	}
 	facts, err := file.Facts()
 	if err != nil {
 		return err
@@ -93,10 +126,28 @@ func inspect(_ context.Context, e *env, args []string) error {
 		out.BytesByPart[t.Part()] += t.Bytes
 		out.BytesByType[t.Stored()] += t.Bytes
 	}
+	if out.Converted, err = conversions(ctx, file); err != nil {
+		return err
+	}
 	if *asJSON {
 		return json.NewEncoder(e.stdout).Encode(out)
 	}
-	w := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
+	return out.table(e.stdout, facts)
+}
+
+// listTensors prints a line for each, by their paths.
+func listTensors(to io.Writer, file *weights.File) error {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	all := file.Entries()
+	slices.SortFunc(all, func(a, b weights.Entry) int { return strings.Compare(a.Path, b.Path) })
+	for _, t := range all {
+		fmt.Fprintf(w, "%s\t%v\t%s\t%v\n", strings.TrimSuffix(t.Path, ".weight"), t.Shape, t.Stored(), t.Format)
+	}
+	return w.Flush()
+}
+
+func (out inspection) table(to io.Writer, facts model.Facts) error {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "architecture\t%s\nname\t%s\nquantization\t%s\nlayers\t%d\nhidden\t%d\nheads\t%d (%d for keys and values) of %d\nvocabulary\t%d\ncontext\t%d tokens\nfile\t%d bytes\nweights\t%d bytes in %d tensors\n",
 		out.Architecture, out.Name, out.Quantization, facts.Layers, facts.HiddenSize, facts.QueryHeads, facts.KeyValueHeads, facts.HeadSize,
 		facts.VocabularySize, facts.ContextTokens, out.FileBytes, facts.WeightBytes, out.Tensors)
@@ -118,6 +169,9 @@ func inspect(_ context.Context, e *env, args []string) error {
 		for _, n := range names {
 			fmt.Fprintf(w, "  %s\t%d bytes\n", n, group[n])
 		}
+	}
+	for _, c := range out.Converted {
+		fmt.Fprintf(w, "  %s\theld as %s: %d bytes, off by %.3g at most beside values up to %.3g\n", c.Type, c.HeldAs, c.HeldBytes, c.Worst, c.Largest)
 	}
 	return w.Flush()
 }

@@ -154,6 +154,8 @@ func (t tensor) block(c Config) (block, error) {
 	b := block{tensor: t, name: t.gguf + t.suffix(), kind: c.Type}
 	if t.rows == 0 || strings.HasSuffix(t.gguf, "ffn_gate_inp") { // as llama.cpp writes routers
 		b.kind = weights.F32
+	} else if c.Finer != 0 && (t.gguf == "token_embd" || strings.HasSuffix(t.gguf, "attn_v") || strings.Contains(t.gguf, "ffn_down")) {
+		b.kind = c.Finer
 	}
 	if _, ok := b.kind.RowBytes(int64(t.cols)); !ok {
 		return b, fmt.Errorf("tiny model: tensor %s of %d columns cannot be %v", b.name, t.cols, b.kind)
@@ -173,6 +175,9 @@ func (b block) padding() int64 { return (alignment - b.bytes()%alignment) % alig
 func (b block) write(w io.Writer, seed uint64) error {
 	rng := newRandom(seed, b.name)
 	fill := func(rows []byte) { b.groups(rows, &rng) }
+	if _, ok := recipes()[b.kind]; ok {
+		fill = func(rows []byte) { b.blocks(rows, &rng) }
+	}
 	if !b.kind.Quantized() {
 		f, err := b.kind.Format()
 		if err != nil {
@@ -210,5 +215,44 @@ func (b block) groups(rows []byte, rng *random) {
 			le.PutUint16(rows[at+2:], float16.FromFloat32(-7.5*d))
 		}
 		rng.words(rows[at+head : at+size])
+	}
+}
+
+// recipe says where a block has its halves, and how: deviation is that of
+// values whose first half is 1, and the second half is so many first ones, so
+// that values lie around zero.
+type recipe struct {
+	bytes             int
+	halves            []int
+	deviation, second float64
+}
+
+func recipes() map[weights.Type]recipe {
+	return map[weights.Type]recipe{
+		weights.Q5_0: {22, []int{0}, 9.23, 0},
+		weights.Q5_1: {24, []int{0, 2}, 9.23, -15.5},
+		weights.Q2_K: {84, []int{80, 82}, 13.9, 1.5},
+		weights.Q3_K: {110, []int{108}, 43, 0},
+		weights.Q4_K: {144, []int{0, 2}, 257, 7.5},
+		weights.Q5_K: {176, []int{0, 2}, 526, 15.5},
+		weights.Q6_K: {210, []int{208}, 1365, 0},
+	}
+}
+
+// blocks writes uniform words, scales of groups among them; the scale of a
+// block varies by a quarter.
+func (b block) blocks(rows []byte, rng *random) {
+	r := recipes()[b.kind]
+	for at := 0; at < len(rows); at += r.bytes {
+		for i := at; i < at+r.bytes; i += 2 {
+			binary.LittleEndian.PutUint16(rows[i:], uint16(rng.next()>>48))
+		}
+		d := b.values.std / r.deviation * (0.75 + float64(rng.next()>>60)/32)
+		for i, half := range r.halves {
+			if i > 0 {
+				d *= r.second
+			}
+			binary.LittleEndian.PutUint16(rows[at+half:], float16.FromFloat32(float32(d)))
+		}
 	}
 }

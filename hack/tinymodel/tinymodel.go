@@ -74,6 +74,9 @@ type Config struct {
 	NormEps float64
 	// Type of the matrices of a GGUF file; its norms are always F32.
 	Type weights.Type
+	// Finer is the type of the embedding, of values and of what leads out of the
+	// feed-forward, as in the mixed files of llama.cpp; 0 means Type.
+	Finer weights.Type
 	// Untied gives the model an output head of its own.
 	Untied bool
 	// Endless makes a model that never ends its turn by itself: end of turn is

@@ -132,6 +132,10 @@ func (e *Engine) readWeights(ctx context.Context, f *weights.File, s *serving) (
 	if m.model, err = arch.Load(ctx, e.opts.Backend, f, func(n int64) { e.loaded.Add(n) }); err != nil {
 		return nil, err
 	}
+	for _, c := range f.Conversions() {
+		e.log.Warn("weights are held otherwise than the file has them", "type", c.From.String(), "as", c.To.String(), "tensors", c.Tensors,
+			"fileBytes", c.Bytes, "heldBytes", c.Held, "worstDifference", c.Worst, "largestValue", c.Largest)
+	}
 	if m.cache, err = e.opts.Backend.NewCache(m.model.CacheSpec()); err != nil {
 		m.release()
 		return nil, err

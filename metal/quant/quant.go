@@ -334,13 +334,13 @@ func (f Format) Dequantize(r Row, dst []float32) error {
 	return nil
 }
 
-// Quantize writes src as an affine row, as MLX's quantize does: the edge of a
-// group's range that is farther from zero is met exactly, and zero stays zero
-// (mlx/backend/cpu/quantized.cpp, mlx 0.32). ErrUnsupported for formats that
-// are not affine; ErrRow for values that are not finite, or too large for the
+// Quantize writes src as an affine row, or one of small floats, as MLX's
+// quantize does: in affine ones the edge of a group's range that is farther from
+// zero is met exactly, and zero stays zero (mlx/backend/cpu/quantized.cpp, mlx
+// 0.32). ErrUnsupported for other formats; ErrRow for values that are not finite, or too large for the
 // type of the scales.
 func (f Format) Quantize(src []float32, dst Row) error {
-	if f.Mode != Affine {
+	if f.Mode != Affine && !f.BlockFloat() {
 		return fmt.Errorf("quantise to %v: %w", f, ErrUnsupported)
 	}
 	sizes, err := f.Sizes(len(src))
@@ -349,6 +349,9 @@ func (f Format) Quantize(src []float32, dst Row) error {
 	}
 	if len(dst.Raw) != sizes.Raw || len(dst.Scales) != sizes.Scales || len(dst.Biases) != sizes.Biases {
 		return f.misfit(len(src), dst, sizes)
+	}
+	if f.BlockFloat() {
+		return f.quantizeBlocks(src, dst)
 	}
 	clear(dst.Raw)
 	for g := range len(src) / f.Group {

@@ -21,12 +21,37 @@ func (t Type) Format() (quant.Format, error) {
 		return quant.AffineOf(4, GroupSize, quant.Float16), nil
 	case Q8_0:
 		return quant.SymmetricOf(8, GroupSize, quant.Float16), nil
+	case Q5_0, Q5_1:
+		return quant.AffineOf(5, GroupSize, quant.Float16), nil
+	case Q3_K:
+		return quant.AffineOf(8, 128, quant.Float32), nil
+	case Q4_K:
+		return quant.AffineOf(4, GroupSize, quant.Float32), nil
+	case Q5_K:
+		return quant.AffineOf(5, GroupSize, quant.Float32), nil
+	case Q2_K, Q6_K:
+		return quant.AffineOf(8, GroupSize, quant.Float32), nil
 	}
 	return quant.Format{}, &UnsupportedError{"tensor type", t.String(), SupportedTypes()}
 }
 
-// Split rewrites a raw row of a block type into dst, without loss.
-func (t Type) Split(raw []byte, dst quant.Row) {
+// split rewrites raw rows of a block type into dst: without loss where the type
+// is Exact, else it says what it moved.
+func (t Type) split(raw []byte, dst quant.Row) moved {
+	info, _ := t.info()
+	switch {
+	case info.blockElems == superSize:
+		return t.splitSuper(raw, dst)
+	case t == Q5_0 || t == Q5_1:
+		t.splitQ5(raw, dst)
+	default:
+		t.splitShort(raw, dst)
+	}
+	return moved{}
+}
+
+// splitShort serves Q4_0, Q4_1 and Q8_0.
+func (t Type) splitShort(raw []byte, dst quant.Row) {
 	info, _ := t.info()
 	for g := range len(dst.Scales) / 2 {
 		b := raw[g*int(info.blockBytes):][:info.blockBytes]
@@ -55,7 +80,8 @@ func splitNibbles(dst, src []byte) {
 	}
 }
 
-// Dequantize turns a raw row of type t into float32, the value the file means.
+// Dequantize turns a raw row of type t into float32: what the file means where
+// the type is Exact, else what is held for it.
 func (t Type) Dequantize(raw []byte, dst []float32) error {
 	if n, ok := t.RowBytes(int64(len(dst))); !ok || n != int64(len(raw)) {
 		return invalidf("%d bytes of %v are not a row of %d", len(raw), t, len(dst))
@@ -69,7 +95,7 @@ func (t Type) Dequantize(raw []byte, dst []float32) error {
 		if row, err = f.NewRow(len(dst)); err != nil {
 			return fmt.Errorf("dequantize: %w", err)
 		}
-		t.Split(raw, row)
+		t.split(raw, row)
 	}
 	if err := f.Dequantize(row, dst); err != nil {
 		return fmt.Errorf("dequantize: %w: %w", ErrInvalid, err)

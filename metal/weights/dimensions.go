@@ -189,7 +189,7 @@ func facts(d Dimensions, name, quantization string, entries map[string]Entry, pr
 		}
 	}
 	for _, e := range entries {
-		f.WeightBytes += e.Bytes
+		f.WeightBytes += e.Held()
 		f.WideWeightBytes += e.wideBytes(precise)
 	}
 	if f.WideWeightBytes <= f.WeightBytes {

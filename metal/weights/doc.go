@@ -6,7 +6,8 @@
 // each in one file or many. It owns the canonical tensor names that model
 // families are written against (those of the original layout), the reading of
 // config.json, the undoing of GGUF's row order for rotary embeddings, and the
-// mapping of block formats to symmetric and affine rows. It refuses to trust a
+// mapping of block formats to symmetric and affine rows; where no layout holds
+// them, it says how far values move (Conversion). It refuses to trust a
 // file: every length, count and offset is checked against the size of the file
 // before anything is allocated, no file outside a model's folder is opened,
 // and what it does not know is a typed error that names what is supported. It

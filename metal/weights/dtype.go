@@ -3,6 +3,7 @@ package weights
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Type is how the elements of a tensor are stored, by its number in GGUF.
@@ -14,12 +15,19 @@ const (
 	F16  Type = 1
 	Q4_0 Type = 2
 	Q4_1 Type = 3
+	Q5_0 Type = 6
+	Q5_1 Type = 7
 	Q8_0 Type = 8
+	Q2_K Type = 10
+	Q3_K Type = 11
+	Q4_K Type = 12
+	Q5_K Type = 13
+	Q6_K Type = 14
 	BF16 Type = 30
 )
 
-// GroupSize is the number of elements that share one scale in every block
-// format read here.
+// GroupSize is the number of elements that share one scale in the formats with
+// short blocks.
 const GroupSize = 32
 
 type typeInfo struct {
@@ -40,24 +48,64 @@ func (t Type) info() (typeInfo, bool) {
 		return typeInfo{"Q4_0", GroupSize, 2 + 16}, true
 	case Q4_1:
 		return typeInfo{"Q4_1", GroupSize, 4 + 16}, true
+	case Q5_0:
+		return typeInfo{"Q5_0", GroupSize, 2 + 4 + 16}, true
+	case Q5_1:
+		return typeInfo{"Q5_1", GroupSize, 4 + 4 + 16}, true
 	case Q8_0:
 		return typeInfo{"Q8_0", GroupSize, 2 + 32}, true
+	case Q2_K:
+		return typeInfo{"Q2_K", superSize, 16 + 64 + 4}, true
+	case Q3_K:
+		return typeInfo{"Q3_K", superSize, 32 + 64 + 12 + 2}, true
+	case Q4_K:
+		return typeInfo{"Q4_K", superSize, 4 + 12 + 128}, true
+	case Q5_K:
+		return typeInfo{"Q5_K", superSize, 4 + 12 + 32 + 128}, true
+	case Q6_K:
+		return typeInfo{"Q6_K", superSize, 128 + 64 + 16 + 2}, true
 	}
 	return typeInfo{}, false
 }
 
+// foreign names the types of GGUF that are not read (ggml.h, enum ggml_type).
+func (t Type) foreign() string {
+	return map[Type]string{
+		9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
+		24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
+	}[t]
+}
+
 // SupportedTypes lists the names of the tensor types this package reads.
-func SupportedTypes() []string { return []string{"BF16", "F16", "F32", "Q4_0", "Q4_1", "Q8_0"} }
+func SupportedTypes() []string {
+	var names []string
+	for _, t := range Types() {
+		names = append(names, t.String())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Types lists the tensor types this package reads.
+func Types() []Type {
+	return []Type{F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K}
+}
 
 func (t Type) String() string {
 	if i, ok := t.info(); ok {
 		return i.name
 	}
+	if name := t.foreign(); name != "" {
+		return name
+	}
 	return fmt.Sprintf("type %d", uint32(t))
 }
 
 // Quantized reports whether elements come in blocks with a scale.
-func (t Type) Quantized() bool { return t == Q4_0 || t == Q4_1 || t == Q8_0 }
+func (t Type) Quantized() bool {
+	i, ok := t.info()
+	return ok && i.blockElems > 1
+}
 
 // RowBytes is the size of one row of n elements; ok is false where n is not
 // whole blocks or too large to count.

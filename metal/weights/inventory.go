@@ -150,7 +150,7 @@ type Entry struct {
 	Shape []int64
 	// Format of the rows that File.Rows hands out.
 	Format quant.Format
-	// Bytes on disk, scales and biases included.
+	// Bytes on disk, scales and biases included. Held says what they become.
 	Bytes int64
 
 	// weight holds the rows; scales and biases are those of affine formats in
@@ -161,6 +161,9 @@ type Entry struct {
 	stack []span
 	// block is the GGUF type of rows that are split on reading.
 	block Type
+	// drift is where conversions of this type are measured; nil where the rows
+	// mean what the file says.
+	drift *drift
 	// stored is the name of the type on disk.
 	stored string
 	// heads and half undo the interleaving: file row h*2*half + 2*j + t is
@@ -179,6 +182,15 @@ func (e Entry) Rows() int {
 		rows *= n
 	}
 	return int(rows)
+}
+
+// Held is the bytes of all rows that File.Rows hands out.
+func (e Entry) Held() int64 {
+	sizes, err := e.Format.Sizes(e.Columns())
+	if err != nil {
+		return e.Bytes
+	}
+	return int64(e.Rows()) * int64(sizes.Sum())
 }
 
 // Columns is the number of elements of a row.
@@ -223,10 +235,14 @@ func (h *Header) inventory(d Dimensions) (map[string]Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries := make(map[string]Entry, len(h.Tensors))
+	entries, drifts := make(map[string]Entry, len(h.Tensors)), map[Type]*drift{Q2_K: {}, Q6_K: {}}
 	for _, s := range slots {
 		if err := h.enter(entries, s, d); err != nil {
 			return nil, err
+		}
+		if e, ok := entries[s.path]; ok && !e.block.Exact() {
+			e.drift = drifts[e.block]
+			entries[s.path] = e
 		}
 	}
 	if len(entries) == len(h.Tensors) {

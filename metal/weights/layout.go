@@ -77,7 +77,12 @@ func (f *File) layout(e Entry) (*layout, error) {
 	}
 	slices.SortFunc(l.beside, func(a, b part) int { return spans[a.kind].compare(spans[b.kind]) })
 	var err error
-	if l.sizes, err = e.Format.Sizes(e.Columns()); err != nil || l.sizes.Sum() != l.words.row+l.besideRow {
+	l.sizes, err = e.Format.Sizes(e.Columns())
+	want := int64(l.sizes.Sum())
+	if e.block.Quantized() {
+		want, _ = e.block.RowBytes(int64(e.Columns()))
+	}
+	if err != nil || want != int64(l.words.row+l.besideRow) {
 		return nil, invalidf("rows of %d bytes are not %d elements of %v", l.words.row+l.besideRow, e.Columns(), e.Format)
 	}
 	l.each = min(max(1, pieceBytes/l.words.row), l.rows)

@@ -62,7 +62,9 @@ func (l *layout) emit(p piece, run int, split *quant.Row, emit func(int, quant.R
 		rows := quant.Row{Raw: parts[words], Scales: parts[scales], Biases: parts[biases]}
 		if split != nil {
 			rows = split.Slice(0, n, l.sizes)
-			l.e.block.Split(parts[words], rows)
+			if moved := l.e.block.split(parts[words], rows); l.e.drift != nil {
+				l.e.drift.note(moved)
+			}
 		}
 		if err := emit(l.e.canonicalRow(p.first+i), rows); err != nil {
 			return err

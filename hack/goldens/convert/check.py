@@ -74,6 +74,44 @@ def check_smollm2(folder, golden):
     print(f"ids of {len(ours['texts'])} texts equal with the pre-tokenizers {', '.join(ours['ids'])}")
 
 
+# How far quantising moves the logits of SmolLM2 at most: the root mean square of
+# the change beside that of the source's logits, both around their means, and the
+# divergence in nats. The source has 4 bits itself, and is small: what is rounded
+# a second time, to as few, is far from it.
+BOUNDS = {
+    "8:64": (0.05, 0.01), "4:32": (0.25, 0.2), "4:64": (0.85, 3), "4:64 but 8:64": (0.8, 2.7),
+    "mxfp8": (0.26, 0.28), "mxfp4": (1.1, 5.6), "nvfp4": (0.8, 2.4),
+}
+OURS = 1e-3  # of our engine on the same folder, beside the largest logit
+
+
+def log_softmax(x):
+    x = x - x.max()
+    return x - np.log(np.exp(x).sum())
+
+
+def last(model, prompts):
+    return [np.array(model(mx.array([p]))[0, -1].astype(mx.float32), dtype=np.float64) for p in prompts]
+
+
+def check_quantised(folder):
+    record = json.loads((folder / "quantised.json").read_text())
+    source = last(load_model(folder / "smollm2")[0], record["prompts"])
+    assert {c["name"] for c in record["cases"]} == set(BOUNDS), "plans differ from BOUNDS"
+    for c in record["cases"]:
+        model, config = load_model(pathlib.Path(c["out"]))
+        assert config["quantization"]["bits"], config
+        got = last(model, record["prompts"])
+        moved = divergence = ours = 0.0
+        for want, theirs, mine in zip(source, got, c["logits"], strict=True):
+            moved = max(moved, np.std(theirs - want) / np.std(want))
+            p, q = log_softmax(want), log_softmax(theirs)
+            divergence = max(divergence, float((np.exp(p) * (p - q)).sum()))
+            ours = max(ours, np.abs(np.array(mine) - theirs).max() / np.abs(theirs).max())
+        print(f"smollm2 as {c['name']}: {c['bitsPerWeight']:.2f} bits a weight; logits move by {moved:.4f} of their size, {divergence:.4f} nats at most; our engine is off by {ours:.1e}")
+        assert moved <= BOUNDS[c["name"]][0] and divergence <= BOUNDS[c["name"]][1] and ours <= OURS, f"{c['name']}: too far, want {BOUNDS[c['name']]} and {OURS}"
+
+
 def unpermute(w, heads):
     """Rows (head, pair, side) of GGUF back to (head, side, pair)."""
     return w.reshape(heads, w.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(w.shape)
@@ -157,6 +195,7 @@ def main(folder, golden):
     mx.set_default_device(mx.cpu)
     folder = pathlib.Path(folder)
     check_smollm2(folder, golden)
+    check_quantised(folder)
     all_ = [c for c in json.loads((folder / "list.json").read_text()) if c["name"] != "smollm2"]
     for c in all_:
         try:

@@ -35,11 +35,16 @@ type converted struct {
 }
 
 func main() {
-	if len(os.Args) != 4 {
-		fmt.Fprintln(os.Stderr, "usage: convert SMOLLM2.gguf FOLDER TEXTS.json")
+	if len(os.Args) != 5 {
+		fmt.Fprintln(os.Stderr, "usage: convert SMOLLM2.gguf FOLDER TEXTS.json RECORD.json")
 		os.Exit(2)
 	}
-	if err := run(context.Background(), os.Args[1], os.Args[2], os.Args[3]); err != nil {
+	ctx := context.Background()
+	err := run(ctx, os.Args[1], os.Args[2], os.Args[3])
+	if err == nil {
+		err = quantised(ctx, os.Args[1], os.Args[2], os.Args[4])
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "convert:", err)
 		os.Exit(1)
 	}
@@ -114,7 +119,10 @@ func (c converted) run(ctx context.Context) error {
 		return err
 	}
 	defer f.Close()
-	o := convert.Options{Out: c.Out, Bits: c.Bits, Group: c.Group}
+	o := convert.Options{Out: c.Out}
+	if c.Bits > 0 {
+		o.Plan = convert.Plan{Rest: convert.Affine(c.Bits, c.Group), Again: true}
+	}
 	if c.Type != "" {
 		t := quant.Float16
 		o.Type = &t

@@ -21,6 +21,6 @@ work=$cache/convert
 rm -rf "$work"
 mkdir -p "$work"
 "$venv/bin/python" hack/goldens/convert/check.py --texts "$work/texts.json"
-go run ./hack/goldens/convert "$model" "$work/models" "$work/texts.json"
+go run ./hack/goldens/convert "$model" "$work/models" "$work/texts.json" hack/goldens/engine/testdata/smollm2.json
 "$venv/bin/python" hack/goldens/convert/check.py "$work/models" hack/goldens/engine/testdata/smollm2.json
 rm -rf "$work"

@@ -33,7 +33,7 @@ type options struct {
 	out, family, format, kind, shape string
 	bits, group                      int
 	bytes, shard                     int64
-	cases, readers                   bool
+	cases, readers, blocks           bool
 }
 
 func run() error {
@@ -43,7 +43,7 @@ func run() error {
 	flag.StringVar(&o.out, "o", "", "same as --out")
 	flag.StringVar(&o.family, "family", "", "gemma3_text, llama, mistral, qwen2, qwen3, qwen3_5, qwen3_moe or qwen3_next (default: that of the shape)")
 	flag.StringVar(&o.format, "format", "gguf", "gguf, hf or mlx")
-	flag.StringVar(&o.kind, "type", "", "of matrices in GGUF: F32, F16, BF16, Q4_0, Q4_1 (default), Q8_0; of floats and scales in folders: F32, F16, BF16 (default)")
+	flag.StringVar(&o.kind, "type", "", "of matrices in GGUF: F32, F16, BF16, Q4_0, Q4_1 (default), Q5_0, Q5_1, Q8_0, Q2_K to Q6_K; of floats and scales in folders: F32, F16, BF16 (default)")
 	flag.StringVar(&o.shape, "shape", "tiny", "tiny, gemma3-1b, llama-4gb, qwen3-0.6b, qwen3-8b, qwen3-30b-a3b or qwen3.5-0.8b")
 	flag.IntVar(&o.bits, "bits", 4, "of a weight, with --format mlx")
 	flag.IntVar(&o.group, "group", 64, "weights that share a scale, with --format mlx")
@@ -51,6 +51,7 @@ func run() error {
 	flag.Int64Var(&o.shard, "shard-bytes", 5e9, "most bytes of one file of a folder")
 	flag.BoolVar(&o.cases, "cases", false, "write the cases of hack/goldens/tiny below --out, and list them as JSON on standard output")
 	flag.BoolVar(&o.readers, "readers", false, "the same for hack/goldens/readers: models that make vectors and scores")
+	flag.BoolVar(&o.blocks, "block-cases", false, "the same with the cases of hack/goldens/kquants")
 	flag.Uint64Var(&given.Seed, "seed", 1, "seed of the weights")
 	for _, n := range []struct {
 		to          *int
@@ -68,8 +69,11 @@ func run() error {
 		flag.Usage()
 		return fmt.Errorf("want --out PATH and no other argument")
 	}
-	if o.cases {
-		return writeCases(o.out)
+	switch {
+	case o.cases:
+		return writeCases(o.out, tinymodel.Cases())
+	case o.blocks:
+		return writeCases(o.out, tinymodel.BlockCases())
 	}
 	if o.readers {
 		return writeReaders(o.out)
@@ -127,8 +131,9 @@ func (o options) layout() (*tinymodel.Layout, weights.Type, float64, error) {
 	}
 	switch o.format {
 	case "gguf":
-		row, _ := kind.RowBytes(weights.GroupSize)
-		return nil, kind, float64(row*8) / weights.GroupSize, nil
+		const whole = 256 // blocks of every type
+		row, _ := kind.RowBytes(whole)
+		return nil, kind, float64(row*8) / whole, nil
 	case "hf", "mlx":
 		if format.Quantized() {
 			return nil, 0, 0, fmt.Errorf("type %q is not one of a folder's floats: F32, F16, BF16", name)
@@ -144,7 +149,7 @@ func (o options) layout() (*tinymodel.Layout, weights.Type, float64, error) {
 }
 
 func parseType(name string) (weights.Type, error) {
-	for _, t := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
+	for _, t := range weights.Types() {
 		if t.String() == name {
 			return t, nil
 		}
@@ -160,9 +165,9 @@ type listed struct {
 	Prompts [][]int32 `json:"prompts"`
 }
 
-func writeCases(out string) error {
+func writeCases(out string, cases []tinymodel.Case) error {
 	var list []listed
-	for i, c := range tinymodel.Cases() {
+	for i, c := range cases {
 		dir := filepath.Join(out, fmt.Sprintf("%02d", i))
 		if err := os.RemoveAll(dir); err != nil {
 			return err

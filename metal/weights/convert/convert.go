@@ -1,12 +1,14 @@
 // Package convert writes a model as a folder in MLX's safetensors, which this
 // engine, mlx-lm and transformers load.
 //
-// It owns what is written: the formats of the tensors, config.json, and for
+// It owns what is written: how matrices are quantised (Plan), the formats of the tensors, config.json, and for
 // GGUF sources the tokenizer files. Block formats of GGUF become affine ones
 // without loss: the values that the folder means are those of the file, bit by
-// bit, as their scales are written in float32. It refuses to write over
+// bit, as their scales are written in float32 (but for Q2_K and Q6_K, which no
+// layout holds: there they are what package weights reads). It refuses to write over
 // anything: the folder appears whole, under its name, or not at all. It refuses
-// values that a type cannot hold, and models whose configuration or tokenizer
+// values that a type cannot hold, what is quantised already unless that is
+// asked for, and models whose configuration or tokenizer
 // cannot be said in the words of the folder.
 //
 // Start reading at Run.
@@ -46,9 +48,8 @@ const shardBytes = 5 << 30
 type Options struct {
 	// Out is the folder to make; it may exist if it is empty.
 	Out string
-	// Bits and Group quantise every matrix whose rows are whole groups; 0 keeps
-	// the formats of the source.
-	Bits, Group int
+	// Plan says what is quantised, and how.
+	Plan Plan
 	// Type of dense tensors, scales and biases; nil keeps that of the source.
 	// The halves of a GGUF file are meant as float32, and its scales become so.
 	Type *quant.Type
@@ -64,11 +65,16 @@ type Report struct {
 	// Files of weights, and the bytes in them.
 	Files int
 	Bytes int64
-	// Tensors counts those of the model, scales and biases aside.
+	// Tensors counts those of the model, scales and biases aside, and Weights
+	// their elements.
 	Tensors int
+	Weights int64
 	// Formats are bytes by format.
 	Formats map[string]int64
 }
+
+// BitsPerWeight is what a weight takes, scales and biases included.
+func (r Report) BitsPerWeight() float64 { return 8 * float64(r.Bytes) / float64(max(1, r.Weights)) }
 
 // Run converts f. After an error nothing is left behind.
 func Run(ctx context.Context, f *weights.File, o Options) (Report, error) {
@@ -114,13 +120,7 @@ func (o Options) check() error {
 	if o.Out == "" {
 		return fmt.Errorf("without a folder to write: %w", ErrOptions)
 	}
-	if o.Bits == 0 && o.Group == 0 {
-		return nil
-	}
-	if quant.AffineOf(o.Bits, o.Group, quant.Float32).Check() != nil {
-		return fmt.Errorf("%d bits in groups of %d: %w; there are %v bits in groups of %v", o.Bits, o.Group, ErrOptions, quant.Bits(), quant.Groups())
-	}
-	return nil
+	return o.Plan.check()
 }
 
 // vacant wants nothing at path, or an empty folder.

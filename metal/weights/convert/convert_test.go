@@ -132,9 +132,15 @@ func values(t *testing.T, f *weights.File, e weights.Entry) [][]float32 {
 
 func TestGGUFBecomesAFolderOfTheSameValues(t *testing.T) {
 	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3} {
-		for _, kind := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q8_0} {
+		for _, kind := range []weights.Type{weights.F32, weights.F16, weights.BF16, weights.Q4_0, weights.Q4_1, weights.Q5_0, weights.Q5_1, weights.Q8_0, weights.Q2_K, weights.Q3_K, weights.Q4_K, weights.Q5_K, weights.Q6_K} {
 			t.Run(fmt.Sprintf("%s in %v", family, kind), func(t *testing.T) {
 				c := small(family)
+				if _, ok := kind.RowBytes(128); !ok { // blocks of 256
+					c.Hidden, c.FeedForward, c.QueryHeads = 256, 256, 8
+				}
+				if c.Experts.Count > 0 {
+					c.Experts.FeedForward = c.Hidden
+				}
 				c.Type, c.Untied = kind, family == tinymodel.Llama
 				source := open(t, ggufFile(t, c))
 				got := converted(t, ggufFile(t, c), Options{})
@@ -163,7 +169,7 @@ func TestExpertsAreStackedWhenTheyAreConverted(t *testing.T) {
 	source := folderOf(t, small(tinymodel.Qwen3MoE), tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)})
 	same := converted(t, source, Options{})
 	wantValues(t, open(t, source), same)
-	packed := converted(t, source, Options{Bits: 4, Group: 32})
+	packed := converted(t, source, Options{Plan: Plan{Rest: Affine(4, 32), Again: true}})
 	for path, want := range map[string]quant.Format{
 		"model.layers.0.mlp.switch_mlp.up_proj.weight": quant.AffineOf(4, 32, quant.Float32),
 		"model.layers.0.mlp.gate.weight":               quant.AffineOf(8, 64, quant.Float32),
@@ -215,8 +221,8 @@ func TestNothingIsWrittenOver(t *testing.T) {
 		"a folder with something in it": {Options{Out: full}, ErrExists},
 		"a file":                        {Options{Out: file}, ErrExists},
 		"no name":                       {Options{}, ErrOptions},
-		"seven bits":                    {Options{Out: empty, Bits: 7, Group: 64}, ErrOptions},
-		"groups of sixteen":             {Options{Out: empty, Bits: 4, Group: 16}, ErrOptions},
+		"seven bits":                    {Options{Out: empty, Plan: Plan{Rest: Affine(7, 64), Again: true}}, ErrOptions},
+		"groups of sixteen":             {Options{Out: empty, Plan: Plan{Rest: Affine(4, 16), Again: true}}, ErrOptions},
 		"a folder that is not there":    {Options{Out: filepath.Join(dir, "none", "out")}, os.ErrNotExist},
 		"an empty folder":               {Options{Out: empty}, nil},
 	} {

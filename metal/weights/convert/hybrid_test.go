@@ -50,7 +50,7 @@ func TestAHybridIsWrittenAsMLXLMStoresIt(t *testing.T) {
 			wantDimensions(t, source.Dim, same.Dim)
 			wantMeant(t, source, same)
 			wantWords(t, same, "")
-			packed := converted(t, folderOf(t, c, l), Options{Bits: 4, Group: 32})
+			packed := converted(t, folderOf(t, c, l), Options{Plan: Plan{Rest: Affine(4, 32), Again: true}})
 			wantDimensions(t, source.Dim, packed.Dim)
 			wantFormats(t, packed)
 			again := converted(t, packed.Folder().Path(), Options{})

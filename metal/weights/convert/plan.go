@@ -44,6 +44,8 @@ type plan struct {
 type tensor struct {
 	entry  weights.Entry
 	format quant.Format
+	// cast is the type that values are rounded to before they are quantised.
+	cast quant.Type
 	// less is subtracted from every value.
 	less float32
 	// parts are the words or floats, and for affine formats scales and biases.
@@ -74,7 +76,7 @@ func newPlan(f *weights.File, o Options) (*plan, error) {
 	if limit == 0 {
 		limit = shardBytes
 	}
-	dense := map[quant.Type]int64{}
+	dense, used := map[quant.Type]int64{}, map[int]bool{}
 	for _, e := range f.Entries() {
 		if e.Path == factorsPath {
 			continue
@@ -82,7 +84,13 @@ func newPlan(f *weights.File, o Options) (*plan, error) {
 		if strings.HasSuffix(e.Path, pairedPath) {
 			return nil, fmt.Errorf("%w: gate and up of its experts are one tensor, as OpenAI published it, which this engine and mlx-lm load as it is", ErrOptions)
 		}
-		t := tensor{entry: e, format: target(f, e, o), less: less(f, e)}
+		to, rule, err := o.Plan.of(e)
+		if err != nil {
+			return nil, err
+		}
+		used[rule] = true
+		t := tensor{entry: e, less: less(f, e)}
+		t.format, t.cast = targetOf(f, e, o, to)
 		sizes, err := t.format.Sizes(e.Columns())
 		if err != nil {
 			return nil, fmt.Errorf("tensor %s: %w", e.Path, err)
@@ -96,6 +104,9 @@ func newPlan(f *weights.File, o Options) (*plan, error) {
 			p.bytes += part.bytes()
 		}
 		p.tensors = append(p.tensors, t)
+	}
+	if err := o.Plan.unused(used); err != nil {
+		return nil, err
 	}
 	p.name()
 	for _, t := range []quant.Type{quant.Float16, quant.BFloat16} {
@@ -121,28 +132,25 @@ func less(f *weights.File, e weights.Entry) float32 {
 	return 0
 }
 
-// target is the format a tensor gets. Everything in GGUF is meant as float32.
-func target(f *weights.File, e weights.Entry, o Options) quant.Format {
+// targetOf is the format a tensor gets, and the type that its values are rounded
+// to before. Everything in GGUF is meant as float32.
+func targetOf(f *weights.File, e weights.Entry, o Options, to Target) (quant.Format, quant.Type) {
 	kind := e.Format.Type
-	if f.Header() != nil && (e.Format.Quantized() || o.Bits > 0) {
+	if f.Header() != nil && (e.Format.Quantized() || o.Plan.quantizes()) {
 		kind = quant.Float32
 	}
 	if o.Type != nil {
 		kind = *o.Type
 	}
 	switch {
-	case strings.HasSuffix(e.Path, ".bias"):
-		return quant.DenseOf(kind)
-	case len(e.Shape) == 2 && o.Bits > 0 && isRouter(e.Path) && e.Columns()%64 == 0:
-		return quant.AffineOf(8, 64, kind)
-	case len(e.Shape) > 1 && o.Bits > 0 && e.Columns()%o.Group == 0 && !strings.HasSuffix(e.Path, kernelPath):
-		return quant.AffineOf(o.Bits, o.Group, kind)
+	case !to.keeps():
+		return to.format(kind), kind
 	case e.Format.BlockFloat():
-		return e.Format
+		return e.Format, kind
 	case e.Format.Quantized():
-		return quant.AffineOf(e.Format.Bits, e.Format.Group, kind)
+		return quant.AffineOf(e.Format.Bits, e.Format.Group, kind), kind
 	}
-	return quant.DenseOf(kind)
+	return quant.DenseOf(kind), kind
 }
 
 func (t tensor) layer() string { return strings.TrimSuffix(t.entry.Path, ".weight") }
@@ -208,6 +216,7 @@ func (p *plan) name() {
 func (p *plan) report() Report {
 	r := Report{Files: len(p.shards), Bytes: p.bytes, Tensors: len(p.tensors), Formats: map[string]int64{}}
 	for _, t := range p.tensors {
+		r.Weights += int64(t.entry.Rows()) * int64(t.entry.Columns())
 		for _, part := range t.parts {
 			r.Formats[t.format.String()] += part.bytes()
 		}

@@ -11,20 +11,21 @@ import (
 // by one goroutine.
 type converter struct {
 	from, to quant.Format
+	kind     quant.Type // that values are rounded to
 	columns  int
 	less     float32
 	out      quant.Row
 	values   []float32
 }
 
-func newConverter(from, to quant.Format, columns int, less float32) (*converter, error) {
-	c := &converter{from: from, to: to, columns: columns, less: less}
+func newConverter(t tensor) (*converter, error) {
+	c := &converter{from: t.entry.Format, to: t.format, kind: t.cast, columns: t.entry.Columns(), less: t.less}
 	var err error
-	if c.out, err = to.NewRow(columns); err != nil {
+	if c.out, err = c.to.NewRow(c.columns); err != nil {
 		return nil, err
 	}
 	if !c.regroups() {
-		c.values = make([]float32, columns)
+		c.values = make([]float32, c.columns)
 	}
 	return c, nil
 }
@@ -92,10 +93,10 @@ func (c *converter) cast(values []float32, raw []byte) error {
 		if raw != nil {
 			at, k = raw, i
 		}
-		c.to.Type.Put(at, k, v)
-		values[i] = c.to.Type.At(at, k)
+		c.kind.Put(at, k, v)
+		values[i] = c.kind.At(at, k)
 		if math.IsInf(float64(values[i]), 0) && !math.IsInf(float64(v), 0) {
-			return fmt.Errorf("%w: %v as %v; choose a wider type", ErrRange, v, c.to.Type)
+			return fmt.Errorf("%w: %v as %v; choose a wider type", ErrRange, v, c.kind)
 		}
 	}
 	return nil

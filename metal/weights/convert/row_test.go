@@ -28,7 +28,7 @@ func TestMatricesAreQuantised(t *testing.T) {
 			if before.Header() != nil {
 				scales = quant.Float32
 			}
-			f := converted(t, source, Options{Bits: 6, Group: 32})
+			f := converted(t, source, Options{Plan: Plan{Rest: Affine(6, 32), Again: true}})
 			for _, e := range f.Entries() {
 				want := quant.AffineOf(6, 32, scales)
 				if len(e.Shape) == 1 && e.Format.Quantized() || len(e.Shape) == 2 && e.Format != want {
@@ -53,7 +53,7 @@ func spread(v []float32) float64 { return float64(slices.Max(v) - slices.Min(v))
 func TestRowsThatAreNotWholeGroupsStay(t *testing.T) {
 	c := small(tinymodel.Llama)
 	c.FeedForward = 160
-	f := converted(t, folderOf(t, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)}), Options{Bits: 4, Group: 64})
+	f := converted(t, folderOf(t, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)}), Options{Plan: Plan{Rest: Affine(4, 64), Again: true}})
 	for path, want := range map[string]quant.Format{
 		"model.layers.0.mlp.down_proj.weight": quant.DenseOf(quant.BFloat16), "model.layers.0.mlp.up_proj.weight": quant.AffineOf(4, 64, quant.BFloat16),
 	} {
@@ -101,7 +101,7 @@ func TestValuesThatATypeCannotHoldAreRefused(t *testing.T) {
 		says   string
 	}{
 		"a weight":              {tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)}, Options{}, "1e+06 as float16"},
-		"a weight, when packed": {tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)}, Options{Bits: 4, Group: 64}, "1e+06 as float16"},
+		"a weight, when packed": {tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)}, Options{Plan: Plan{Rest: Affine(4, 64), Again: true}}, "1e+06 as float16"},
 		"a scale":               {tinymodel.Layout{Matrices: quant.AffineOf(4, 64, quant.Float32)}, Options{}, "float16"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestSmallFloatsAreKeptOrReadBeforeTheyChange(t *testing.T) {
 				t.Errorf("%v: %s was %v, became %v", f, e.Path, before.Format, e.Format)
 			}
 		}
-		changed := converted(t, source, Options{Bits: 8, Group: 32})
+		changed := converted(t, source, Options{Plan: Plan{Rest: Affine(8, 32), Again: true}})
 		for _, path := range []string{"model.layers.0.mlp.switch_mlp.down_proj.weight", "model.layers.0.self_attn.o_proj.weight"} {
 			from, _ := want.Entry(path)
 			to, _ := changed.Entry(path)
@@ -196,7 +196,7 @@ func TestGPTOSSIsConvertedBesideItsBiases(t *testing.T) {
 	kept := converted(t, source, Options{})
 	wantDimensions(t, want.Dim, kept.Dim)
 	wantValues(t, want, kept)
-	changed := converted(t, source, Options{Bits: 4, Group: 32})
+	changed := converted(t, source, Options{Plan: Plan{Rest: Affine(4, 32), Again: true}})
 	wantDimensions(t, want.Dim, changed.Dim)
 	for path, format := range map[string]quant.Format{
 		"model.layers.0.mlp.router.weight":            quant.AffineOf(8, 64, quant.BFloat16),

@@ -138,7 +138,7 @@ func (w *writer) tensor(ctx context.Context, f *weights.File, t tensor) error {
 		c, ok := free.Get().(*converter)
 		if !ok {
 			var err error
-			if c, err = newConverter(t.entry.Format, t.format, t.entry.Columns(), t.less); err != nil {
+			if c, err = newConverter(t); err != nil {
 				return err
 			}
 		}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+// denseModel is a folder whose matrices are floats.
+func denseModel(t *testing.T) string {
+	t.Helper()
+	c := tinymodel.Default()
+	c.Hidden, c.FeedForward, c.QueryHeads, c.HeadSize = 128, 256, 4, 32
+	path := filepath.Join(t.TempDir(), "dense")
+	if err := tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)}); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestQuantizeWritesWhatItIsTold(t *testing.T) {
+	m := denseModel(t)
+	plan := file(t, "# what is looked up\n*embed_tokens = 8:64\n")
+	for name, c := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"by default":         {nil, []string{"affine 4-bit group 64 bfloat16", " 4.5"}},
+		"bits and group":     {[]string{"--bits", "6", "--group", "32", "--dtype", "float32"}, []string{"affine 6-bit group 32 float32"}},
+		"small floats":       {[]string{"--mode", "mxfp4"}, []string{"mxfp4: ", " 4.2"}},
+		"by layer":           {[]string{"--mode", "nvfp4", "--layer", "*down_proj=mxfp8", "--layer", "*embed_tokens=keep"}, []string{"nvfp4: ", "mxfp8: ", "bfloat16: "}},
+		"a plan":             {[]string{"--plan", plan}, []string{"affine 8-bit group 64", "affine 4-bit group 64"}},
+		"only what is named": {[]string{"--mode", "keep", "--layer", "*up_proj=4"}, []string{"affine 4-bit group 64", "bfloat16: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out")
+			stdout, stderr, code := runProgram(t, "", append([]string{"quantize", "--model", m, "--out", out}, c.args...)...)
+			for _, want := range c.want {
+				if code != exitOK || !strings.Contains(stdout, want) {
+					t.Errorf("code %d, %q, %q, want %q", code, stdout, stderr, want)
+				}
+			}
+			if stdout, stderr, code := runProgram(t, "", "generate", "--model", out, "--prompt", "a b c", "--max-tokens", "4", "--json"); code != exitOK || !strings.Contains(stdout, `"finishReason"`) {
+				t.Errorf("code %d, %q, %q", code, stdout, stderr)
+			}
+		})
+	}
+	listed, _, code := runProgram(t, "", "inspect", "--model", m, "--tensors")
+	if code != exitOK || !strings.Contains(listed, "model.layers.0.mlp.down_proj ") || strings.Contains(listed, ".weight") {
+		t.Errorf("code %d, %q", code, listed)
+	}
+}
+
+func TestQuantizeSaysWhatIsWrong(t *testing.T) {
+	m, full, out := denseModel(t), t.TempDir(), filepath.Join(t.TempDir(), "out")
+	if err := os.WriteFile(filepath.Join(full, "notes.txt"), []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no folder":               {[]string{"--model", m}, "--out"},
+		"a folder with something": {[]string{"--model", m, "--out", full}, "is not an empty folder"},
+		"an unknown mode":         {[]string{"--model", m, "--out", out, "--mode", "mxfp6"}, "want affine, mxfp4, mxfp8, nvfp4 or keep"},
+		"an unknown target":       {[]string{"--model", m, "--out", out, "--layer", "*=q4"}, "BITS or BITS:GROUP"},
+		"a layer that is none":    {[]string{"--model", m, "--out", out, "--layer", "head=8"}, `no layer is left for "head"`},
+		"groups of sixteen":       {[]string{"--model", m, "--out", out, "--group", "16"}, "groups of [32 64 128]"},
+		"no plan":                 {[]string{"--model", m, "--out", out, "--plan", out}, "no such file"},
+		"a broken plan":           {[]string{"--model", m, "--out", out, "--plan", file(t, "x\n")}, "line 1"},
+		"quantised already":       {[]string{"--model", tinyModel(t), "--out", out}, "--dequantize"},
+		"an unknown type":         {[]string{"--model", m, "--out", out, "--dtype", "float8"}, "bfloat16, float16, float32"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, stderr, code := runProgram(t, "", append([]string{"quantize"}, c.args...)...)
+			if code != exitUsage || !strings.Contains(stderr, c.says) || stdout != "" {
+				t.Errorf("code %d, %q, want %d and %q", code, stderr, exitUsage, c.says)
+			}
+		})
+	}
+	if _, err := os.Stat(out); !os.IsNotExist(err) {
+		t.Errorf("something was written: %v", err)
+	}
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+const root = "../.."
+
+// TestThePageIsCurrent: whoever adds a family, a format or a record runs make
+// docs-models.
+func TestThePageIsCurrent(t *testing.T) {
+	want, err := page(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(root, output))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(got), want); diff != "" {
+		t.Errorf("%s is stale; run make docs-models (-page +code):\n%s", output, diff)
+	}
+}
+
+func TestThePageNamesEveryFamilyAndType(t *testing.T) {
+	text, err := page(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range arch.Supported() {
+		if strings.Count(text, "| `"+family+"` |") < 2 {
+			t.Errorf("%s has no reference", family)
+		}
+	}
+	for _, kind := range weights.Types() {
+		if !strings.Contains(text, "\n| "+kind.String()+" | ") {
+			t.Errorf("%v is missing", kind)
+		}
+	}
+}
+
+func TestNamesOfCasesAreRead(t *testing.T) {
+	for name, want := range map[string][3]string{
+		"llama/gguf Q4_K with Q6_K":           {"llama", "gguf", "Q4_K"},
+		"mistral/hf bfloat16 window of 16":    {"llama", "hf", "bfloat16"},
+		"qwen3/mlx 4 bits by 64 bfloat16":     {"qwen3", "mlx", "4 bits"},
+		"qwen3_moe/mlx mxfp4 experts, others": {"qwen3_moe", "mlx", "mxfp4"},
+		"qwen2/mlx mixed by path":             {"qwen2", "mlx", "mixed by path"},
+		"llama/gguf rope factors":             {"llama", "", ""},
+		"bert mean":                           {"bert", "", ""},
+	} {
+		family, source, format := parseCase(name)
+		if got := [3]string{family, source, format}; got != want {
+			t.Errorf("%q is read as %q, want %q", name, got, want)
+		}
+	}
+}
+
+// tree is a root with some files.
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestRecordsAndTolerancesComeFromTheTree and records of other things do not.
+func TestRecordsAndTolerancesComeFromTheTree(t *testing.T) {
+	dir := tree(t, map[string]string{
+		"metal/a/testdata/one.json":   `{"madeBy": "x 1", "cases": [{"name": "llama/gguf Q4_0", "sha256": "ab"}, {"name": "mistral/hf float32", "sha256": "cd"}]}`,
+		"metal/a/a_test.go":           "const ours = 3e-5 // seen\n",
+		"metal/a/other_test.go":       "const tolerance = 1 // of another record\n",
+		"metal/a/testdata/other.json": `{}`,
+		"metal/a/one_test.go":         "const tolerance = 0.5\n",
+		"metal/b/testdata/other.json": `{"mlx": "0.32", "cases": [{"mode": "mxfp4"}]}`,
+		"metal/c/testdata/list.json":  `[1, 2]`,
+		"metal/d/testdata/two.json":   `{"madeBy": "y 2", "cases": [{"name": "bert mean", "sha256": "ef"}]}`,
+	})
+	r, err := readRecords(dir)
+	if err != nil || len(r) != 2 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if c := r.of("llama"); len(c) != 1 || c[0].files != 2 || c[0].tolerance != "0.5 or 3e-5" || c[0].reference != "x 1" || c[0].where != "metal/a/testdata/one.json" {
+		t.Errorf("llama is %+v", c)
+	}
+	if c := r.of("bert"); len(c) != 1 || c[0].tolerance != "as the tests say" {
+		t.Errorf("bert is %+v", c)
+	}
+	if f := r.formats("llama"); len(f["gguf"]) != 1 || f["gguf"][0] != "Q4_0" || f["hf"][0] != "float32" {
+		t.Errorf("formats are %v", f)
+	}
+}
+
+func TestSpeedsNameTheirFamily(t *testing.T) {
+	gpu := `{"gpu": "G 1, driver", "models": [{"shape": "qwen3-30b-a3b", "peer": "p 1, d", "figures": [
+		{"name": "decode", "unit": "tokens/s", "ours": [3, 1, 200], "peer": [4]}, {"name": "step", "unit": "ms", "ours": [1]}]}]}`
+	engine := `{"machine": {"cpu": "C", "cores": 2}, "lines": [{"name": "ref, decode", "unit": "tokens/s", "median": 23.84},
+		{"name": "llama.cpp, decode", "unit": "tokens/s", "median": 72}, {"name": "served on ref, decode", "unit": "tokens/s", "median": 1}]}`
+	got, err := readSpeeds(tree(t, map[string]string{"docs/bench/gpu.json": gpu, "docs/bench/engine.json": engine}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string][]speed{
+		"qwen3_moe": {{"qwen3-30b-a3b", "G 1, mlx", "decode", "3.0 tokens/s", "p 1: 4.0 tokens/s"}},
+		"llama":     {{"SmolLM2-135M, 4 bits", "C, 2 cores, ref", "decode", "23.8 tokens/s", "llama.cpp: 72.0 tokens/s"}},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(speed{})); diff != "" {
+		t.Error(diff)
+	}
+}

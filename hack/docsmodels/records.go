@@ -1,0 +1,160 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// compared is a family beside one reference.
+type compared struct {
+	family, reference, tolerance, where string
+	files                               int
+	// stored are the formats by source: gguf, hf, mlx.
+	stored map[string]map[string]bool
+}
+
+// records are those of all packages, in the order of their files.
+type records []compared
+
+// readRecords finds what hack/goldens wrote: any testdata/*.json of metal that
+// says who made it and lists cases called "family/source format …" or "family …".
+func readRecords(root string) (records, error) {
+	paths, err := filepath.Glob(filepath.Join(root, "metal", "*", "testdata", "*.json"))
+	if err != nil {
+		return nil, fmt.Errorf("find records: %w", err)
+	}
+	var out records
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read a record: %w", err)
+		}
+		var record struct {
+			MadeBy string
+			Cases  []struct{ Name, SHA256 string }
+		}
+		if json.Unmarshal(data, &record) != nil || record.MadeBy == "" || len(record.Cases) == 0 || record.Cases[0].SHA256 == "" {
+			continue // a record of something else than models
+		}
+		pkg := filepath.Dir(filepath.Dir(path))
+		tolerance, err := toleranceOf(pkg, path)
+		if err != nil {
+			return nil, err
+		}
+		where, err := filepath.Rel(root, path)
+		if err != nil {
+			return nil, fmt.Errorf("find records: %w", err)
+		}
+		byFamily := map[string]*compared{}
+		for _, c := range record.Cases {
+			family, source, format := parseCase(c.Name)
+			r := byFamily[family]
+			if r == nil {
+				r = &compared{family: family, reference: record.MadeBy, tolerance: tolerance, where: filepath.ToSlash(where), stored: map[string]map[string]bool{}}
+				byFamily[family] = r
+			}
+			r.files++
+			if source != "" {
+				if r.stored[source] == nil {
+					r.stored[source] = map[string]bool{}
+				}
+				r.stored[source][format] = true
+			}
+		}
+		for _, family := range slices.Sorted(maps.Keys(byFamily)) {
+			out = append(out, *byFamily[family])
+		}
+	}
+	return out, nil
+}
+
+var (
+	affineName = regexp.MustCompile(`^(\d+) bits by \d+`)
+	stated     = regexp.MustCompile(`\b(?:ours|tolerance) = (\d[0-9.]*(?:e-?\d+)?)\b`)
+)
+
+// parseCase splits the name of a case: "qwen3/mlx 4 bits by 64 bfloat16" is the
+// family, the kind of source, and what matrices are stored as, where its name
+// says it.
+func parseCase(name string) (family, source, format string) {
+	family, rest, ok := strings.Cut(name, "/")
+	if !ok {
+		family, _, _ = strings.Cut(name, " ")
+		return alias(family), "", ""
+	}
+	source, rest, _ = strings.Cut(rest, " ")
+	format, _, _ = strings.Cut(rest, " ")
+	if m := affineName.FindStringSubmatch(rest); m != nil {
+		format = m[1] + " bits"
+	}
+	switch format {
+	case "mixed":
+		format = "mixed by path"
+	case "linear", "rope", "router", "sharded": // about something else
+		source, format = "", ""
+	}
+	return alias(family), source, format
+}
+
+// alias is the family that runs models of another name.
+func alias(family string) string {
+	if family == "mistral" {
+		return "llama"
+	}
+	return family
+}
+
+// toleranceOf is what the tests of a package state as a constant; a test that is
+// named after a record speaks of that one.
+func toleranceOf(pkg, record string) (string, error) {
+	paths, err := filepath.Glob(filepath.Join(pkg, "*_test.go"))
+	if err != nil {
+		return "", fmt.Errorf("find tests: %w", err)
+	}
+	found := map[string]bool{}
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), "_test.go")
+		own := filepath.Join(pkg, "testdata", name+".json")
+		if _, err := os.Stat(own); err == nil && own != record {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return "", fmt.Errorf("read a test: %w", err)
+		}
+		for _, m := range stated.FindAllStringSubmatch(string(text), -1) {
+			found[m[1]] = true
+		}
+	}
+	return cmp.Or(strings.Join(slices.Sorted(maps.Keys(found)), " or "), "as the tests say"), nil
+}
+
+// of are the references of a family.
+func (r records) of(family string) []compared {
+	return slices.DeleteFunc(slices.Clone(r), func(c compared) bool { return c.family != family })
+}
+
+// formats of a family by source, over all references.
+func (r records) formats(family string) map[string][]string {
+	all := map[string]map[string]bool{}
+	for _, c := range r.of(family) {
+		for source, formats := range c.stored {
+			if all[source] == nil {
+				all[source] = map[string]bool{}
+			}
+			maps.Copy(all[source], formats)
+		}
+	}
+	out := map[string][]string{}
+	for source, formats := range all {
+		out[source] = slices.Sorted(maps.Keys(formats))
+	}
+	return out
+}

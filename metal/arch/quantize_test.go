@@ -1,0 +1,80 @@
+package arch_test
+
+import (
+	"context"
+	"math"
+	"path/filepath"
+	"testing"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/metal/weights/convert"
+)
+
+// TestQuantisedModelsStayNearTheirSource: how far the logits behind a prompt
+// move, as a part of the source's, both as root mean squares. The model is
+// random, so nothing in it is redundant:
+// bounds are a third above what is seen on both back ends. Of a real model
+// hack/goldens/convert states them.
+func TestQuantisedModelsStayNearTheirSource(t *testing.T) {
+	c := tinymodel.BlockCases()[0].Config
+	c.Layers = 1
+	source := filepath.Join(t.TempDir(), "source")
+	if err := tinymodel.WriteFolder(source, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)}); err != nil {
+		t.Fatal(err)
+	}
+	prompt := tinymodel.BlockCases()[0].Prompts()[0]
+	for _, plan := range []struct {
+		rest, layers string
+		bound        float64
+	}{
+		{"8:32", "", 0.026}, {"8:64", "", 0.024}, {"6:64", "", 0.095}, {"5:64", "", 0.22}, {"4:32", "", 0.4}, {"4:64", "", 0.36},
+		{"mxfp8", "", 0.15}, {"mxfp4", "", 0.85}, {"nvfp4", "", 0.8}, {"4:64", "*embed_tokens=8:64", 0.23},
+	} {
+		folder := quantised(t, source, plan.rest, plan.layers)
+		for _, b := range backends() {
+			n := loadOn(t, source, b.open(t))
+			want := n.all(1, prompt, len(prompt))
+			got := loadOn(t, folder, b.open(t)).all(1, prompt, len(prompt))
+			d := distance(got[len(got)-n.vocab:], want[len(want)-n.vocab:])
+			t.Logf("%s: %s %s moves logits by %.4f", b.name, plan.rest, plan.layers, d)
+			if !(d <= plan.bound) || d == 0 {
+				t.Errorf("%s: %s %s moves logits by %.4f, want up to %v and not nothing", b.name, plan.rest, plan.layers, d, plan.bound)
+			}
+		}
+	}
+}
+
+func quantised(t *testing.T, source, rest, layers string) string {
+	t.Helper()
+	f, err := weights.Open(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	o := convert.Options{Out: filepath.Join(t.TempDir(), "out")}
+	if o.Plan.Rest, err = convert.ParseTarget(rest); err != nil {
+		t.Fatal(err)
+	}
+	if layers != "" {
+		r, err := convert.ParseRule(layers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Plan.Rules = append(o.Plan.Rules, r)
+	}
+	if _, err := convert.Run(context.Background(), f, o); err != nil {
+		t.Fatal(err)
+	}
+	return o.Out
+}
+
+func distance(got, want []float32) float64 {
+	var moved, all float64
+	for i, v := range want {
+		moved += math.Pow(float64(got[i]-v), 2)
+		all += math.Pow(float64(v), 2)
+	}
+	return math.Sqrt(moved / all)
+}

@@ -1,0 +1,177 @@
+package convert
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// Target is what a matrix becomes; the zero value keeps it as it is. Affine
+// ones have bits and a group, those of small floats a mode that says both.
+type Target struct {
+	mode        quant.Mode
+	bits, group int
+}
+
+// Affine is an affine format whose scales get the type of what they scale.
+func Affine(bits, group int) Target { return Target{quant.Affine, bits, group} }
+
+// Keep leaves a matrix as it is.
+func Keep() Target { return Target{} }
+
+// defaultGroup is MLX's.
+const defaultGroup = 64
+
+// targetForms are shown where none was meant.
+const targetForms = "BITS or BITS:GROUP, mxfp4, mxfp8, nvfp4, or keep"
+
+// ParseTarget reads "4", "8:32", "mxfp4", "mxfp8", "nvfp4" or "keep".
+func ParseTarget(text string) (Target, error) {
+	if text == "keep" {
+		return Keep(), nil
+	}
+	if f, ok := quant.BlockFloatNamed(text); ok {
+		return Target{f.Mode, f.Bits, f.Group}, nil
+	}
+	bits, group, grouped := strings.Cut(text, ":")
+	t := Affine(0, defaultGroup)
+	var err error
+	if t.bits, err = strconv.Atoi(bits); err == nil && grouped {
+		t.group, err = strconv.Atoi(group)
+	}
+	if err != nil {
+		return Target{}, fmt.Errorf("%q: %w; want %s", text, ErrOptions, targetForms)
+	}
+	return t, t.check()
+}
+
+func (t Target) keeps() bool { return t == Target{} }
+
+// format is the target with scales of a type.
+func (t Target) format(kind quant.Type) quant.Format {
+	if t.mode == quant.Affine {
+		return quant.AffineOf(t.bits, t.group, kind)
+	}
+	return quant.Format{Mode: t.mode, Bits: t.bits, Group: t.group, Type: quant.BFloat16}
+}
+
+func (t Target) check() error {
+	if t.keeps() || t.format(quant.Float32).Check() == nil {
+		return nil
+	}
+	return fmt.Errorf("%d bits in groups of %d: %w; there are %v bits in groups of %v", t.bits, t.group, ErrOptions, quant.Bits(), quant.Groups())
+}
+
+// Rule says what becomes of the layers whose path matches a pattern, in which *
+// stands for any characters ("model.layers.*.mlp.down_proj", "*embed_tokens").
+type Rule struct {
+	Layers string
+	As     Target
+}
+
+// ParseRule reads "PATTERN=TARGET".
+func ParseRule(text string) (Rule, error) {
+	layers, target, ok := strings.Cut(text, "=")
+	layers = strings.TrimSpace(layers)
+	if _, err := path.Match(layers, ""); !ok || err != nil || layers == "" || strings.Contains(layers, "/") {
+		return Rule{}, fmt.Errorf("%q: %w; want PATTERN=TARGET, such as *embed_tokens=8:64", text, ErrOptions)
+	}
+	t, err := ParseTarget(strings.TrimSpace(target))
+	if err != nil {
+		return Rule{}, fmt.Errorf("layers %s: %w", layers, err)
+	}
+	return Rule{layers, t}, nil
+}
+
+// ReadRules reads a rule from each line; what follows a # is for people.
+func ReadRules(from io.Reader) ([]Rule, error) {
+	var rules []Rule
+	lines := bufio.NewScanner(from)
+	for n := 1; lines.Scan(); n++ {
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		r, err := ParseRule(text)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		rules = append(rules, r)
+	}
+	return rules, lines.Err()
+}
+
+// Plan says how matrices are quantised. The zero value keeps all formats.
+type Plan struct {
+	// Rest is what becomes of the matrices that no rule names, where their rows
+	// are whole groups; routers become 8 bits in groups of 64, as in mlx-lm.
+	Rest Target
+	// Rules, of which the first that matches counts.
+	Rules []Rule
+	// Again lets what is quantised already be quantised anew, from the values it
+	// has; without it that is refused.
+	Again bool
+}
+
+func (p Plan) quantizes() bool {
+	return !p.Rest.keeps() || slices.ContainsFunc(p.Rules, func(r Rule) bool { return !r.As.keeps() })
+}
+
+func (p Plan) check() error {
+	for _, r := range p.Rules {
+		if err := r.As.check(); err != nil {
+			return fmt.Errorf("layers %s: %w", r.Layers, err)
+		}
+	}
+	return p.Rest.check()
+}
+
+// rule finds the first rule that names a layer; -1 for none.
+func (p Plan) rule(layer string) int {
+	return slices.IndexFunc(p.Rules, func(r Rule) bool {
+		ok, _ := path.Match(r.Layers, layer) // ParseRule looked at the pattern
+		return ok
+	})
+}
+
+// of says what becomes of a matrix, and which rule said so.
+func (p Plan) of(e weights.Entry) (Target, int, error) {
+	layer := strings.TrimSuffix(e.Path, ".weight")
+	if len(e.Shape) < 2 || strings.HasSuffix(e.Path, ".bias") || strings.HasSuffix(e.Path, kernelPath) { // experts have biases in rows
+		return Keep(), -1, nil
+	}
+	at := p.rule(layer)
+	t := p.Rest
+	switch {
+	case at >= 0:
+		t = p.Rules[at].As
+		if !t.keeps() && e.Columns()%t.group != 0 {
+			return t, at, fmt.Errorf("%s has rows of %d: %w in groups of %d; keep it, or name another group", layer, e.Columns(), ErrOptions, t.group)
+		}
+	case !t.keeps() && len(e.Shape) == 2 && isRouter(e.Path) && e.Columns()%64 == 0:
+		t = Affine(8, 64)
+	case !t.keeps() && e.Columns()%t.group != 0:
+		t = Keep()
+	}
+	if !t.keeps() && e.Format.Quantized() && !p.Again {
+		return t, at, fmt.Errorf("%s is quantised already, as %s: %w unless its values are to be rounded a second time (--dequantize); a rule can keep it", layer, e.Stored(), ErrOptions)
+	}
+	return t, at, nil
+}
+
+// unused names a rule that no matrix matched, which is a mistake in its pattern.
+func (p Plan) unused(used map[int]bool) error {
+	for i, r := range p.Rules {
+		if !used[i] {
+			return fmt.Errorf("no layer is left for %q: %w; patterns match whole paths, the first one counts (engine inspect --tensors lists paths)", r.Layers, ErrOptions)
+		}
+	}
+	return nil
+}
