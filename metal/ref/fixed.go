@@ -27,8 +27,8 @@ type fixed struct {
 }
 
 // read converts a group of activations; one that is not finite makes
-// everything it touches not a number.
-func (f *fixed) read(x []float32) {
+// everything it touches not a number. The largest becomes one.
+func (f *fixed) read(x []float32, one float32) {
 	x = x[:groupSize]
 	var top float32
 	for _, v := range x {
@@ -42,7 +42,7 @@ func (f *fixed) read(x []float32) {
 		*f = fixed{scale: float32(math.NaN()), sum: float32(math.NaN())}
 		return
 	}
-	inverse := fixedOne / top
+	inverse := one / top
 	total := int32(0)
 	for i, v := range x {
 		// Adding 1.5*2^23 rounds to a whole number and leaves it in the low bits.
@@ -51,7 +51,7 @@ func (f *fixed) read(x []float32) {
 		total += n
 	}
 	f.total = total
-	f.scale = top / fixedOne
+	f.scale = top / one
 	f.sum = float32(total) * f.scale
 }
 

@@ -36,6 +36,9 @@ type Options struct {
 	Threads int
 	// Poison overwrites freed arrays, so that use after release shows.
 	Poison bool
+	// Portable computes without vector instructions, to the same bits: tests
+	// compare both.
+	Portable bool
 	// Ahead lets the caller compute a step before it has read the one before.
 	// Nothing is gained by it here, but callers can be tested with it.
 	Ahead bool
@@ -50,6 +53,10 @@ type Backend struct {
 	workers *workers
 	scratch []scratch
 	caches  int
+	// vectors compute quantised products, where there are any.
+	vectors bool
+	// one is what the largest activation of a group becomes.
+	one float32
 }
 
 var _ tensor.Backend = (*Backend)(nil)
@@ -59,7 +66,8 @@ func New(opts Options) *Backend {
 	if opts.Threads <= 0 {
 		opts.Threads = runtime.GOMAXPROCS(0)
 	}
-	b := &Backend{opts: opts, workers: startWorkers(opts.Threads), scratch: make([]scratch, opts.Threads)}
+	b := &Backend{opts: opts, workers: startWorkers(opts.Threads), scratch: make([]scratch, opts.Threads), one: fixedOne}
+	b.vectors = hasVectors() && !opts.Portable
 	b.mem.poison = opts.Poison
 	b.mem.pooledLimit.Store(defaultPooled)
 	return b
@@ -67,6 +75,9 @@ func New(opts Options) *Backend {
 
 // Name of the back end.
 func (b *Backend) Name() string { return "ref" }
+
+// digits that fixed-point activations have.
+func (b *Backend) digits() int { return digits }
 
 // Memory reads the gauges; any goroutine may.
 func (b *Backend) Memory() tensor.Memory { return b.mem.gauges() }

@@ -1,0 +1,161 @@
+//go:build goexperiment.simd && amd64
+
+package ref
+
+import (
+	"simd/archsimd"
+	"unsafe"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+// hasVectors reports whether this processor can.
+func hasVectors() bool { return archsimd.X86.AVX2() }
+
+func wordsAt(p unsafe.Pointer, at int) archsimd.Uint32x8 {
+	return archsimd.LoadUint32x8((*[8]uint32)(unsafe.Add(p, at)))
+}
+
+// vectorDots sums one plane of rows [lo, hi), whole lanes of them, for every
+// token. other says that the plane is not as wide as the first one. Eight rows
+// are taken apart into a byte for every element, one row a lane of four bytes.
+// The bytes stand in eight variables and not in an array: that would be kept
+// in memory.
+func vectorDots(v *vector, words []byte, bits, lo, hi, plane int, other bool) {
+	p := unsafe.Pointer(unsafe.SliceData(words[:(hi-lo)*4*bits]))
+	ones, up := archsimd.BroadcastInt16x16(1), archsimd.BroadcastInt16x16(256)
+	mask, order := archsimd.BroadcastUint8x32(1<<bits-1), archsimd.LoadUint32x8(&orders[bits])
+	all := v.digits > 1
+	first := &v.spread[0].low
+	if other {
+		first = &v.spread[0].high
+	}
+	for at := lo; at < hi; at += lanes {
+		var a, b, c, d, e, f, g, h archsimd.Uint8x32
+		switch bits {
+		case 4: // 16 bytes a row: four words, which hold elements of even and of odd number
+			w0, w1, w2, w3 := transposed(wordsAt(p, 0), wordsAt(p, 32), wordsAt(p, 64), wordsAt(p, 96))
+			a, b, c, d = w0.AsUint8x32(), w0.ShiftAllRight(4).AsUint8x32(), w1.AsUint8x32(), w1.ShiftAllRight(4).AsUint8x32()
+			e, f, g, h = w2.AsUint8x32(), w2.ShiftAllRight(4).AsUint8x32(), w3.AsUint8x32(), w3.ShiftAllRight(4).AsUint8x32()
+		case 2: // 8 bytes a row
+			r0123, r4567 := wordsAt(p, 0), wordsAt(p, 32)
+			w0, w1 := r0123.SelectFromPairGrouped(0, 2, 4, 6, r4567).AsUint16x16(), r0123.SelectFromPairGrouped(1, 3, 5, 7, r4567).AsUint16x16()
+			a, b, c, d = w0.AsUint8x32(), w0.ShiftAllRight(2).AsUint8x32(), w0.ShiftAllRight(4).AsUint8x32(), w0.ShiftAllRight(6).AsUint8x32()
+			e, f, g, h = w1.AsUint8x32(), w1.ShiftAllRight(2).AsUint8x32(), w1.ShiftAllRight(4).AsUint8x32(), w1.ShiftAllRight(6).AsUint8x32()
+		default: // 4 bytes a row
+			w := wordsAt(p, 0).AsUint16x16()
+			a, b, c, d = w.AsUint8x32(), w.ShiftAllRight(1).AsUint8x32(), w.ShiftAllRight(2).AsUint8x32(), w.ShiftAllRight(3).AsUint8x32()
+			e, f, g, h = w.ShiftAllRight(4).AsUint8x32(), w.ShiftAllRight(5).AsUint8x32(), w.ShiftAllRight(6).AsUint8x32(), w.ShiftAllRight(7).AsUint8x32()
+		}
+		a, b, c, d, e, f, g, h = a.And(mask), b.And(mask), c.And(mask), d.And(mask), e.And(mask), f.And(mask), g.And(mask), h.And(mask)
+		p = unsafe.Add(p, lanes*4*bits)
+		s, to := unsafe.Pointer(first), unsafe.Pointer(&v.dots[plane][0][at])
+		for range v.n {
+			x := (*[digits]repeated)(s)
+			dot := times(&x[0], a, b, c, d, e, f, g, h).DotProductPairs(ones)
+			if all {
+				middle := times(&x[1], a, b, c, d, e, f, g, h).DotProductPairs(ones)
+				top := times(&x[2], a, b, c, d, e, f, g, h).DotProductPairs(up)
+				dot = dot.Add(middle.Add(top).ShiftAllLeft(8))
+			}
+			dot.Permute(order).Store((*[8]int32)(to))
+			s, to = unsafe.Add(s, unsafe.Sizeof(v.spread[0])), unsafe.Add(to, unsafe.Sizeof(v.dots[0][0]))
+		}
+	}
+	archsimd.ClearAVXUpperBits()
+}
+
+// transposed gathers the words of eight rows, two of which lie in each vector:
+// those that come first in every row, then those that come second, and so on.
+// Rows come to stand in the order 0 2 4 6 1 3 5 7.
+func transposed(r01, r23, r45, r67 archsimd.Uint32x8) (w0, w1, w2, w3 archsimd.Uint16x16) {
+	low0, low1 := r01.InterleaveLoGrouped(r23).AsUint64x4(), r45.InterleaveLoGrouped(r67).AsUint64x4()
+	high0, high1 := r01.InterleaveHiGrouped(r23).AsUint64x4(), r45.InterleaveHiGrouped(r67).AsUint64x4()
+	return low0.InterleaveLoGrouped(low1).AsUint16x16(), low0.InterleaveHiGrouped(low1).AsUint16x16(),
+		high0.InterleaveLoGrouped(high1).AsUint16x16(), high0.InterleaveHiGrouped(high1).AsUint16x16()
+}
+
+// times multiplies by one digit. A lane of 16 bits sums 16 products of at most
+// 15*128 and cannot overflow.
+func times(s *repeated, a, b, c, d, e, f, g, h archsimd.Uint8x32) archsimd.Int16x16 {
+	x := a.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[0])).Add(b.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[1])))
+	x = x.Add(c.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[2]))).Add(d.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[3])))
+	x = x.Add(e.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[4]))).Add(f.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[5])))
+	return x.Add(g.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[6]))).Add(h.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[7])))
+}
+
+// orders put rows back, by the bits of a plane: at each place, the lane in
+// which the row stands. Rows of pairs stand in the order 0 1 4 5 2 3 6 7.
+var orders = [5][8]uint32{
+	1: {0, 1, 2, 3, 4, 5, 6, 7},
+	2: {0, 1, 4, 5, 2, 3, 6, 7},
+	4: {0, 4, 1, 5, 2, 6, 3, 7},
+}
+
+// vectorScales widens the scales and biases of n rows, whole lanes of them.
+func vectorScales(v *vector, c *column, n int) {
+	p := unsafe.Pointer(unsafe.SliceData(c.scales))
+	for r := 0; r < n; r += lanes {
+		scale, shift := scalesAt(unsafe.Add(p, r*c.step), c.kind, c.bias > 0)
+		scale.Store((*[8]float32)(v.scale[r:]))
+		shift.Store((*[8]float32)(v.shift[r:]))
+	}
+	archsimd.ClearAVXUpperBits()
+}
+
+func scalesAt(p unsafe.Pointer, kind quant.Type, both bool) (scale, shift archsimd.Float32x8) {
+	words := func(at int) archsimd.Int32x8 { return archsimd.LoadInt32x8((*[8]int32)(unsafe.Add(p, at))) }
+	if kind == quant.Float32 {
+		first := words(0).AsFloat32x8()
+		if !both {
+			return first, first
+		}
+		second := words(32).AsFloat32x8()
+		order := archsimd.LoadUint32x8(&orders[2])
+		return first.SelectFromPairGrouped(0, 2, 4, 6, second).Permute(order), first.SelectFromPairGrouped(1, 3, 5, 7, second).Permute(order)
+	}
+	// The number of interest in the upper half of a word.
+	var low, high archsimd.Int32x8
+	if both {
+		high = words(0)
+		low = high.ShiftAllLeft(16)
+	} else {
+		low = archsimd.LoadInt16x8((*[8]int16)(p)).ExtendToInt32().ShiftAllLeft(16)
+		high = low
+	}
+	if kind == quant.BFloat16 {
+		return low.AsFloat32x8(), high.And(archsimd.BroadcastInt32x8(-1 << 16)).AsFloat32x8()
+	}
+	// As halfFinite does it.
+	mask, exponent := archsimd.BroadcastInt32x8(-0x70002000), archsimd.BroadcastFloat32x8(0x1p112)
+	return low.ShiftAllRight(3).And(mask).AsFloat32x8().Mul(exponent), high.ShiftAllRight(3).And(mask).AsFloat32x8().Mul(exponent)
+}
+
+// vectorScaled is acc += scale*(dot*factor) + shift*sum, each step rounded.
+func vectorScaled(acc []float32, dots []int32, scale, shift []float32, factor, sum float32) {
+	f, s := archsimd.BroadcastFloat32x8(factor), archsimd.BroadcastFloat32x8(sum)
+	dots, scale, shift = dots[:len(acc)], scale[:len(acc)], shift[:len(acc)]
+	for r := 0; r+lanes <= len(acc); r += lanes {
+		dot := archsimd.LoadInt32x8((*[8]int32)(dots[r:])).ConvertToFloat32().Mul(f)
+		sum := archsimd.LoadFloat32x8((*[8]float32)(scale[r:])).Mul(dot).Add(archsimd.LoadFloat32x8((*[8]float32)(shift[r:])).Mul(s))
+		to := (*[8]float32)(acc[r:])
+		archsimd.LoadFloat32x8(to).Add(sum).Store(to)
+	}
+	archsimd.ClearAVXUpperBits()
+}
+
+// vectorScaledPlanes is the same for two planes, the second of which counts
+// above times: float64 holds their sum, which is rounded once.
+func vectorScaledPlanes(acc []float32, low, high []int32, scale, shift []float32, factor, sum float32, above float64) {
+	f, s, up := archsimd.BroadcastFloat32x4(factor), archsimd.BroadcastFloat32x4(sum), archsimd.BroadcastFloat64x4(above)
+	low, high, scale, shift = low[:len(acc)], high[:len(acc)], scale[:len(acc)], shift[:len(acc)]
+	for r := 0; r+4 <= len(acc); r += 4 {
+		dot := archsimd.LoadInt32x4((*[4]int32)(high[r:])).ConvertToFloat64().Mul(up)
+		dot = dot.Add(archsimd.LoadInt32x4((*[4]int32)(low[r:])).ConvertToFloat64())
+		sum := archsimd.LoadFloat32x4((*[4]float32)(scale[r:])).Mul(dot.ConvertToFloat32().Mul(f))
+		sum = sum.Add(archsimd.LoadFloat32x4((*[4]float32)(shift[r:])).Mul(s))
+		to := (*[4]float32)(acc[r:])
+		archsimd.LoadFloat32x4(to).Add(sum).Store(to)
+	}
+	archsimd.ClearAVXUpperBits()
+}
