@@ -275,6 +275,14 @@ func (b *Backend) dense(x *array, m *matrix, out *array) {
 			} else {
 				m.row(r, w)
 			}
+			if b.vectors && m.in%lanes == 0 {
+				dots := grow(&b.scratch[worker].scores, x.shape[0])
+				vectorDotRows(dots, w, x.data, 1)
+				for t, d := range dots {
+					out.row(t)[r] = d
+				}
+				continue
+			}
 			for t := range x.shape[0] {
 				out.row(t)[r] = dot(w, x.row(t))
 			}

@@ -63,7 +63,10 @@ func (v *vector) begin(digits int) {
 func (v *vector) read(x []float32, l layout, one float32) {
 	t, s := &v.tokens[v.n], &v.spread[v.n]
 	v.n++
-	t.read(x, one)
+	if top := vectorTop(x); t.begin(top, one) {
+		t.total = vectorFixed(&t.values, x, one/top)
+		t.sum = float32(t.total) * t.scale
+	}
 	t.spread(&s.low, l[0].bits, v.digits)
 	if l[1].bits != 0 && l[1].bits != l[0].bits {
 		t.spread(&s.high, l[1].bits, v.digits)

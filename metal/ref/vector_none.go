@@ -16,3 +16,15 @@ func vectorScaledPlanes([]float32, []int32, []int32, []float32, []float32, float
 }
 
 func noVectors() { panic("ref: vector kernels are not in this program") }
+
+func vectorDotRows([]float32, []float32, []float32, float32) { noVectors() }
+
+func vectorAccumulate([]float32, []float32, []float32) { noVectors() }
+
+func vectorExp([]float32, float32) { noVectors() }
+
+func vectorSwiGLU([]float32, []float32, []float32) { noVectors() }
+
+func vectorFixed(*[groupSize]int32, []float32, float32) int32 { noVectors(); return 0 }
+
+func vectorTop([]float32) float32 { noVectors(); return 0 }

@@ -3,6 +3,7 @@ package ref_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -73,35 +74,88 @@ func both(t *testing.T, opts ref.Options) (portable, vectors *ref.Backend) {
 	return portable, vectors
 }
 
+// same runs one computation on both and compares what comes out.
+func same(t *testing.T, portable, vectors *ref.Backend, what string, n int, compute func(be *ref.Backend, s tensor.Scope) tensor.Array) {
+	t.Helper()
+	var bits [2][]uint32
+	for i, be := range []*ref.Backend{portable, vectors} {
+		s := be.NewScope(context.Background())
+		bits[i] = bitsOf(s, compute(be, s), n)
+		if err := s.Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+	}
+	numbers := 0
+	for i, want := range bits[0] {
+		if v := math.Float32frombits(want); v == v && v != 0 {
+			numbers++
+		}
+		if got := bits[1][i]; got != want {
+			t.Fatalf("%s: output %d is %v with vectors, %v without", what, i, math.Float32frombits(got), math.Float32frombits(want))
+		}
+	}
+	if numbers == 0 {
+		t.Fatalf("%s: nothing is a number", what)
+	}
+}
+
 func TestVectorsGiveTheBitsOfTheTables(t *testing.T) {
 	const out, in = 269, 384 // a whole tile and 13 rows
 	rng := rand.New(rand.NewPCG(11, 12))
 	for _, threads := range []int{1, 5} {
 		portable, vectors := both(t, ref.Options{Threads: threads})
-		for _, f := range everyFormat() {
+		for _, f := range append(everyFormat(), quant.DenseOf(quant.BFloat16), quant.DenseOf(quant.Float32)) {
 			for _, tokens := range []int{1, 2, 8, 11} {
 				x := wild(rng, tokens, in)
-				var bits [2][]uint32
-				for i, be := range []tensor.Backend{portable, vectors} {
+				same(t, portable, vectors, fmt.Sprintf("%v, %d tokens, %d threads", f, tokens, threads), tokens*out, func(be *ref.Backend, s tensor.Scope) tensor.Array {
 					m := randomMatrix(t, be, f, out, in)
-					s := be.NewScope(context.Background())
-					bits[i] = bitsOf(s, s.Linear(s.From(x, tokens, in), m)[0], tokens*out)
-					if err := s.Err(); err != nil {
-						t.Fatal(err)
-					}
-					s.Close()
-					m.Release()
-				}
-				if i := slices.IndexFunc(bits[0], func(b uint32) bool { return b != math.Float32bits(float32(math.NaN())) }); i < 0 {
-					t.Fatalf("%v: nothing is a number", f)
-				}
-				for i, want := range bits[0] {
-					if got := bits[1][i]; got != want {
-						t.Fatalf("%v, %d tokens, %d threads: token %d, row %d is %v with vectors, %v without",
-							f, tokens, threads, i/out, i%out, math.Float32frombits(got), math.Float32frombits(want))
-					}
-				}
+					defer m.Release()
+					return s.Linear(s.From(x, tokens, in), m)[0]
+				})
 			}
 		}
 	}
+}
+
+func TestVectorsAttendToTheSameBits(t *testing.T) {
+	rng := rand.New(rand.NewPCG(13, 14))
+	portable, vectors := both(t, ref.Options{Threads: 3})
+	random := func(n int) []float32 {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = float32(rng.NormFloat64() * 6)
+		}
+		return x
+	}
+	for _, size := range []int{8, 24, 64, 12} { // the last is not whole lanes
+		const tokens, heads, kvHeads = 39, 4, 2
+		q, k, v, sinks := random(tokens*heads*size), random(tokens*kvHeads*size), random(tokens*kvHeads*size), random(heads)
+		k[30*kvHeads*size] = 300 // what lies far behind another weighs nothing
+		for _, window := range []int{0, 7} {
+			same(t, portable, vectors, fmt.Sprintf("heads of %d, window %d", size, window), tokens*heads*size, func(be *ref.Backend, s tensor.Scope) tensor.Array {
+				cache, err := be.NewCache(tensor.CacheSpec{Layers: 1, KVHeads: kvHeads, HeadSize: size, BlockTokens: 16})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer cache.Release()
+				return s.AppendAttend(tensor.AttendSpec{
+					Cache: cache, Segments: []tensor.Segment{{Request: 1, Length: tokens}}, Scale: 0.2, Window: window, Sinks: sinks,
+					Q: s.From(q, tokens, heads*size), K: s.From(k, tokens, kvHeads*size), V: s.From(v, tokens, kvHeads*size),
+				})
+			})
+		}
+	}
+}
+
+func TestVectorsRaiseEToTheSameBits(t *testing.T) {
+	portable, vectors := both(t, ref.Options{Threads: 1})
+	gate := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 0, float32(math.Copysign(0, -1)), 87.33, 87.34, -87, -88.7, -88.8, 1e-40}
+	for v := float32(-95); v < 95; v += 0.0137 {
+		gate = append(gate, v)
+	}
+	up := slices.Repeat([]float32{3, -0.7, 1e-3}, len(gate))[:len(gate)]
+	same(t, portable, vectors, "SwiGLU", len(gate), func(_ *ref.Backend, s tensor.Scope) tensor.Array {
+		return s.SwiGLU(s.From(gate, len(gate)), s.From(up, len(gate)))
+	})
 }
