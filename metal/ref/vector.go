@@ -17,9 +17,9 @@ import (
 const (
 	// digits of 8 bits make a fixed-point activation: 23 bits and a sign.
 	digits = 3
-	// lanes is how many rows are computed at once. A plane's group of that
-	// many rows is eight times as many bytes as its elements have bits.
-	lanes = 8
+	// lanes is how many rows are computed at once, wideLanes where vectors are
+	// twice as long.
+	lanes, wideLanes = 8, 16
 	// spreads is how many vectors a group's activations fill for each digit:
 	// each holds four of the 32, once for every lane.
 	spreads = groupSize / 4
@@ -31,7 +31,7 @@ const (
 
 // repeated is a digit of every activation of a group, in the order in which a
 // plane's elements come out of its bytes, repeated for every lane.
-type repeated [spreads][lanes * 4]int8
+type repeated [spreads][wideLanes * 4]int8
 
 // wide is one token's digits: low and high serve the planes of a layout.
 type wide struct{ low, high [digits]repeated }
@@ -96,9 +96,9 @@ func (f *fixed) spread(to *[digits]repeated, bits, n int) {
 }
 
 // repeat fills a vector with one word.
-func repeat(to *[lanes * 4]int8, word uint32) {
-	double := uint64(word)<<32 | uint64(word)
-	*(*[4]uint64)(unsafe.Pointer(to)) = [4]uint64{double, double, double, double}
+func repeat(to *[wideLanes * 4]int8, word uint32) {
+	x := uint64(word)<<32 | uint64(word)
+	*(*[8]uint64)(unsafe.Pointer(to)) = [8]uint64{x, x, x, x, x, x, x, x}
 }
 
 // add gives the group at hand of all tokens to rows [lo, hi) of a matrix; accs

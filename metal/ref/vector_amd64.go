@@ -22,7 +22,13 @@ func wordsAt(p unsafe.Pointer, at int) archsimd.Uint32x8 {
 // The bytes stand in eight variables and not in an array: that would be kept
 // in memory.
 func vectorDots(v *vector, words []byte, bits, lo, hi, plane int, other bool) {
-	p := unsafe.Pointer(unsafe.SliceData(words[:(hi-lo)*4*bits]))
+	words = words[:(hi-lo)*4*bits]
+	if bits == 4 && !other && archsimd.X86.AVX512() {
+		n := (hi - lo) &^ (wideLanes - 1)
+		wideDots(v, words, lo, lo+n, plane)
+		words, lo = words[n*4*bits:], lo+n
+	}
+	p := unsafe.Pointer(unsafe.SliceData(words))
 	ones, up := archsimd.BroadcastInt16x16(1), archsimd.BroadcastInt16x16(256)
 	mask, order := archsimd.BroadcastUint8x32(1<<bits-1), archsimd.LoadUint32x8(&orders[bits])
 	all := v.digits > 1
@@ -78,11 +84,62 @@ func transposed(r01, r23, r45, r67 archsimd.Uint32x8) (w0, w1, w2, w3 archsimd.U
 // times multiplies by one digit. A lane of 16 bits sums 16 products of at most
 // 15*128 and cannot overflow.
 func times(s *repeated, a, b, c, d, e, f, g, h archsimd.Uint8x32) archsimd.Int16x16 {
-	x := a.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[0])).Add(b.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[1])))
-	x = x.Add(c.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[2]))).Add(d.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[3])))
-	x = x.Add(e.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[4]))).Add(f.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[5])))
-	return x.Add(g.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[6]))).Add(h.DotProductPairsSaturated(archsimd.LoadInt8x32(&s[7])))
+	x := a.DotProductPairsSaturated(archsimd.LoadInt8x32(half(&s[0]))).Add(b.DotProductPairsSaturated(archsimd.LoadInt8x32(half(&s[1]))))
+	x = x.Add(c.DotProductPairsSaturated(archsimd.LoadInt8x32(half(&s[2])))).Add(d.DotProductPairsSaturated(archsimd.LoadInt8x32(half(&s[3]))))
+	x = x.Add(e.DotProductPairsSaturated(archsimd.LoadInt8x32(half(&s[4])))).Add(f.DotProductPairsSaturated(archsimd.LoadInt8x32(half(&s[5]))))
+	return x.Add(g.DotProductPairsSaturated(archsimd.LoadInt8x32(half(&s[6])))).Add(h.DotProductPairsSaturated(archsimd.LoadInt8x32(half(&s[7]))))
 }
+
+func half(x *[wideLanes * 4]int8) *[lanes * 4]int8 { return (*[lanes * 4]int8)(x[:]) }
+
+// wideDots is vectorDots for planes of 4 bits, sixteen rows at once.
+func wideDots(v *vector, words []byte, lo, hi, plane int) {
+	ones, up := archsimd.BroadcastInt16x32(1), archsimd.BroadcastInt16x32(256)
+	mask, order := archsimd.BroadcastUint8x64(0x0f), archsimd.LoadUint32x16(&wideOrder)
+	all := v.digits > 1
+	p := unsafe.Pointer(unsafe.SliceData(words))
+	for at := lo; at < hi; at += wideLanes {
+		w0, w1, w2, w3 := wideTransposed(wideAt(p, 0), wideAt(p, 64), wideAt(p, 128), wideAt(p, 192))
+		p = unsafe.Add(p, wideLanes*16)
+		a, b, c, d := w0.AsUint8x64().And(mask), w0.ShiftAllRight(4).AsUint8x64().And(mask), w1.AsUint8x64().And(mask), w1.ShiftAllRight(4).AsUint8x64().And(mask)
+		e, f, g, h := w2.AsUint8x64().And(mask), w2.ShiftAllRight(4).AsUint8x64().And(mask), w3.AsUint8x64().And(mask), w3.ShiftAllRight(4).AsUint8x64().And(mask)
+		s, to := unsafe.Pointer(v.spread), unsafe.Pointer(&v.dots[plane][0][at])
+		for range v.n {
+			x := (*[digits]repeated)(s)
+			dot := wideTimes(&x[0], a, b, c, d, e, f, g, h).DotProductPairs(ones)
+			if all {
+				middle := wideTimes(&x[1], a, b, c, d, e, f, g, h).DotProductPairs(ones)
+				top := wideTimes(&x[2], a, b, c, d, e, f, g, h).DotProductPairs(up)
+				dot = dot.Add(middle.Add(top).ShiftAllLeft(8))
+			}
+			dot.Permute(order).Store((*[16]int32)(to))
+			s, to = unsafe.Add(s, unsafe.Sizeof(v.spread[0])), unsafe.Add(to, unsafe.Sizeof(v.dots[0][0]))
+		}
+	}
+}
+
+func wideAt(p unsafe.Pointer, at int) archsimd.Uint32x16 {
+	return archsimd.LoadUint32x16((*[16]uint32)(unsafe.Add(p, at)))
+}
+
+// wideTransposed is transposed for sixteen rows, four in each vector.
+func wideTransposed(r0, r4, r8, r12 archsimd.Uint32x16) (w0, w1, w2, w3 archsimd.Uint16x32) {
+	low0, low1 := r0.InterleaveLoGrouped(r4).AsUint64x8(), r8.InterleaveLoGrouped(r12).AsUint64x8()
+	high0, high1 := r0.InterleaveHiGrouped(r4).AsUint64x8(), r8.InterleaveHiGrouped(r12).AsUint64x8()
+	return low0.InterleaveLoGrouped(low1).AsUint16x32(), low0.InterleaveHiGrouped(low1).AsUint16x32(),
+		high0.InterleaveLoGrouped(high1).AsUint16x32(), high0.InterleaveHiGrouped(high1).AsUint16x32()
+}
+
+// wideTimes is times for sixteen rows.
+func wideTimes(s *repeated, a, b, c, d, e, f, g, h archsimd.Uint8x64) archsimd.Int16x32 {
+	x := a.DotProductPairsSaturated(archsimd.LoadInt8x64(&s[0])).Add(b.DotProductPairsSaturated(archsimd.LoadInt8x64(&s[1])))
+	x = x.Add(c.DotProductPairsSaturated(archsimd.LoadInt8x64(&s[2]))).Add(d.DotProductPairsSaturated(archsimd.LoadInt8x64(&s[3])))
+	x = x.Add(e.DotProductPairsSaturated(archsimd.LoadInt8x64(&s[4]))).Add(f.DotProductPairsSaturated(archsimd.LoadInt8x64(&s[5])))
+	return x.Add(g.DotProductPairsSaturated(archsimd.LoadInt8x64(&s[6]))).Add(h.DotProductPairsSaturated(archsimd.LoadInt8x64(&s[7])))
+}
+
+// wideOrder puts sixteen rows back.
+var wideOrder = [16]uint32{0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15}
 
 // orders put rows back, by the bits of a plane: at each place, the lane in
 // which the row stands. Rows of pairs stand in the order 0 1 4 5 2 3 6 7.
