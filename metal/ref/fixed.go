@@ -15,6 +15,9 @@ import (
 // the largest number of a plane, still fit 31 bits.
 const fixedOne = 1 << 22
 
+// eightBitOne is the largest activation of 8 bits.
+const eightBitOne = 1<<7 - 1
+
 // fixedLeast is the smallest activation that counts: below it a group is zero.
 const fixedLeast = 1e-30
 
