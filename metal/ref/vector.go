@@ -78,6 +78,10 @@ func (v *vector) read(x []float32, l layout, one float32) {
 // four bytes.
 func (f *fixed) spread(to *[digits]repeated, bits, n int) {
 	each := 8 / bits
+	if bits == 4 {
+		vectorSpread(to, &f.values, n)
+		return
+	}
 	for j := range spreads {
 		from := j/each*4*each + j%each
 		var word [digits]uint32
@@ -111,7 +115,7 @@ func (v *vector) add(m *matrix, g, lo, hi int) {
 		v.planes(m, &c, n)
 		v.widen(&c, n)
 		for t := range v.n {
-			v.scaled(t, v.accs[t][at-lo:][:n], m.layout[1], c.bias)
+			v.scaled(t, v.accs[t][at-lo:][:n], m)
 		}
 	}
 }
@@ -134,20 +138,6 @@ func (v *vector) planes(m *matrix, c *column, n int) {
 			copy(last[:], words[full*p.bytes():])
 			vectorDots(v, last[:], p.bits, full, full+lanes, i, other)
 		}
-		if m.format.Mode == quant.Symmetric && (i == 1 || m.layout[1].bits == 0) {
-			v.center(i, p.bits, n)
-		}
-	}
-}
-
-// center takes from the plane with the high bits half its range times the sum
-// of all activations, as group.zero does.
-func (v *vector) center(plane, bits, n int) {
-	for t := range v.n {
-		zero := v.tokens[t].total << (bits - 1)
-		for r, d := range v.dots[plane][t][:n] {
-			v.dots[plane][t][r] = d - zero
-		}
 	}
 }
 
@@ -162,26 +152,28 @@ func (v *vector) widen(c *column, n int) {
 	}
 }
 
-// scaled adds a token's sums, scaled, to its outputs.
-func (v *vector) scaled(t int, acc []float32, high plane, bias int) {
-	f := &v.tokens[t]
-	factor, sum := f.scale, f.sum
-	if bias == 0 {
-		sum = 0
+// scaled adds a token's sums, scaled, to its outputs. A symmetric format takes
+// from its plane with the high bits half its range times the sum of all
+// activations, as group.zero does.
+func (v *vector) scaled(t int, acc []float32, m *matrix) {
+	f, high := &v.tokens[t], m.layout[1]
+	factor, sum, zero := f.scale, f.sum, int32(0)
+	if m.format.Mode == quant.Symmetric {
+		sum, zero = 0, f.total<<(max(m.layout[0].bits, high.bits)-1)
 	}
 	n, full := len(acc), len(acc)-len(acc)%lanes
 	low := v.dots[0][t][:n]
 	if high.bits == 0 {
-		vectorScaled(acc[:full], low, v.scale[:n], v.shift[:n], factor, sum)
+		vectorScaled(acc[:full], low, v.scale[:n], v.shift[:n], factor, sum, zero)
 		for r := full; r < n; r++ {
-			acc[r] += float32(v.scale[r]*float32(float32(low[r])*factor)) + float32(v.shift[r]*sum)
+			acc[r] += float32(v.scale[r]*float32(float32(low[r]-zero)*factor)) + float32(v.shift[r]*sum)
 		}
 		return
 	}
 	top := v.dots[1][t][:n]
-	vectorScaledPlanes(acc[:full], low, top, v.scale[:n], v.shift[:n], factor, sum, float64(int(1)<<high.shift))
+	vectorScaledPlanes(acc[:full], low, top, v.scale[:n], v.shift[:n], factor, sum, zero, float64(int(1)<<high.shift))
 	for r := full; r < n; r++ {
-		dot := int64(low[r]) + int64(top[r])<<high.shift
+		dot := int64(low[r]) + int64(top[r]-zero)<<high.shift
 		acc[r] += float32(v.scale[r]*float32(float32(dot)*factor)) + float32(v.shift[r]*sum)
 	}
 }

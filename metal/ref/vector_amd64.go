@@ -141,6 +141,31 @@ func wideTimes(s *repeated, a, b, c, d, e, f, g, h archsimd.Uint8x64) archsimd.I
 // wideOrder puts sixteen rows back.
 var wideOrder = [16]uint32{0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15}
 
+// vectorSpread is spread for planes of 4 bits: of eight elements, those of
+// even number make one word and those of odd number another.
+func vectorSpread(to *[digits]repeated, values *[groupSize]int32, n int) {
+	order := archsimd.LoadInt8x32(&evenFirst)
+	for i := range groupSize / lanes {
+		x := archsimd.LoadInt32x8((*[8]int32)(values[i*lanes:]))
+		for d := range n {
+			bytes := x.AsInt8x32().PermuteOrZeroGrouped(order).AsUint32x8()
+			low, high := bytes.GetLo().GetElem(0), bytes.GetHi().GetElem(0)
+			even, odd := archsimd.BroadcastUint32x8(low&0xffff|high<<16), archsimd.BroadcastUint32x8(low>>16|high&0xffff0000)
+			for side := 0; side < wideLanes*4; side += lanes * 4 {
+				even.AsInt8x32().Store((*[32]int8)(to[d][2*i][side:]))
+				odd.AsInt8x32().Store((*[32]int8)(to[d][2*i+1][side:]))
+			}
+			// Each digit is the nearest one; what it leaves goes up.
+			x = x.Sub(x.ShiftAllLeft(24).ShiftAllRight(24)).ShiftAllRight(8)
+		}
+	}
+	archsimd.ClearAVXUpperBits()
+}
+
+// evenFirst gathers the lowest bytes of each four words: the first, the third,
+// the second and the fourth.
+var evenFirst = [32]int8{0: 0, 1: 8, 2: 4, 3: 12, 16: 0, 17: 8, 18: 4, 19: 12}
+
 // orders put rows back, by the bits of a plane: at each place, the lane in
 // which the row stands. Rows of pairs stand in the order 0 1 4 5 2 3 6 7.
 var orders = [5][8]uint32{
@@ -188,12 +213,12 @@ func scalesAt(p unsafe.Pointer, kind quant.Type, both bool) (scale, shift archsi
 	return low.ShiftAllRight(3).And(mask).AsFloat32x8().Mul(exponent), high.ShiftAllRight(3).And(mask).AsFloat32x8().Mul(exponent)
 }
 
-// vectorScaled is acc += scale*(dot*factor) + shift*sum, each step rounded.
-func vectorScaled(acc []float32, dots []int32, scale, shift []float32, factor, sum float32) {
-	f, s := archsimd.BroadcastFloat32x8(factor), archsimd.BroadcastFloat32x8(sum)
+// vectorScaled is acc += scale*((dot-zero)*factor) + shift*sum, each step rounded.
+func vectorScaled(acc []float32, dots []int32, scale, shift []float32, factor, sum float32, zero int32) {
+	f, s, z := archsimd.BroadcastFloat32x8(factor), archsimd.BroadcastFloat32x8(sum), archsimd.BroadcastInt32x8(zero)
 	dots, scale, shift = dots[:len(acc)], scale[:len(acc)], shift[:len(acc)]
 	for r := 0; r+lanes <= len(acc); r += lanes {
-		dot := archsimd.LoadInt32x8((*[8]int32)(dots[r:])).ConvertToFloat32().Mul(f)
+		dot := archsimd.LoadInt32x8((*[8]int32)(dots[r:])).Sub(z).ConvertToFloat32().Mul(f)
 		sum := archsimd.LoadFloat32x8((*[8]float32)(scale[r:])).Mul(dot).Add(archsimd.LoadFloat32x8((*[8]float32)(shift[r:])).Mul(s))
 		to := (*[8]float32)(acc[r:])
 		archsimd.LoadFloat32x8(to).Add(sum).Store(to)
@@ -203,11 +228,12 @@ func vectorScaled(acc []float32, dots []int32, scale, shift []float32, factor, s
 
 // vectorScaledPlanes is the same for two planes, the second of which counts
 // above times: float64 holds their sum, which is rounded once.
-func vectorScaledPlanes(acc []float32, low, high []int32, scale, shift []float32, factor, sum float32, above float64) {
+func vectorScaledPlanes(acc []float32, low, high []int32, scale, shift []float32, factor, sum float32, zero int32, above float64) {
+	z := archsimd.BroadcastInt32x4(zero)
 	f, s, up := archsimd.BroadcastFloat32x4(factor), archsimd.BroadcastFloat32x4(sum), archsimd.BroadcastFloat64x4(above)
 	low, high, scale, shift = low[:len(acc)], high[:len(acc)], scale[:len(acc)], shift[:len(acc)]
 	for r := 0; r+4 <= len(acc); r += 4 {
-		dot := archsimd.LoadInt32x4((*[4]int32)(high[r:])).ConvertToFloat64().Mul(up)
+		dot := archsimd.LoadInt32x4((*[4]int32)(high[r:])).Sub(z).ConvertToFloat64().Mul(up)
 		dot = dot.Add(archsimd.LoadInt32x4((*[4]int32)(low[r:])).ConvertToFloat64())
 		sum := archsimd.LoadFloat32x4((*[4]float32)(scale[r:])).Mul(dot.ConvertToFloat32().Mul(f))
 		sum = sum.Add(archsimd.LoadFloat32x4((*[4]float32)(shift[r:])).Mul(s))

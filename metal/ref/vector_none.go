@@ -9,9 +9,11 @@ func vectorDots(*vector, []byte, int, int, int, int, bool) { noVectors() }
 
 func vectorScales(*vector, *column, int) { noVectors() }
 
-func vectorScaled([]float32, []int32, []float32, []float32, float32, float32) { noVectors() }
+func vectorScaled([]float32, []int32, []float32, []float32, float32, float32, int32) { noVectors() }
 
-func vectorScaledPlanes([]float32, []int32, []int32, []float32, []float32, float32, float32, float64) {
+func vectorSpread(*[digits]repeated, *[groupSize]int32, int) { noVectors() }
+
+func vectorScaledPlanes([]float32, []int32, []int32, []float32, []float32, float32, float32, int32, float64) {
 	noVectors()
 }
 
