@@ -36,9 +36,9 @@ type Options struct {
 	Threads int
 	// Poison overwrites freed arrays, so that use after release shows.
 	Poison bool
-	// Portable computes without vector instructions, to the same bits: tests
-	// compare both.
-	Portable bool
+	// Vectors are the longest to compute with, all to the same bits: tests
+	// compare them.
+	Vectors Vectors
 	// EightBitActivations rounds the activations of each group of 32 to 8 bits
 	// before they meet quantised weights: quicker, and further from the model.
 	EightBitActivations bool
@@ -48,6 +48,19 @@ type Options struct {
 	// Fault, if set, is asked before every operation; an error fails it.
 	Fault func(op string) error
 }
+
+// Vectors say how long vectors may be.
+type Vectors int
+
+// Lengths of vectors. What the program or the processor has not is not used.
+const (
+	// LongestVectors are the longest there are.
+	LongestVectors Vectors = iota
+	// ShortVectors have 256 bits.
+	ShortVectors
+	// NoVectors leaves the portable kernels.
+	NoVectors
+)
 
 // Backend is the pure-Go back end.
 type Backend struct {
@@ -73,7 +86,10 @@ func New(opts Options) *Backend {
 	if opts.EightBitActivations {
 		b.one = eightBitOne
 	}
-	b.vectors = hasVectors() && !opts.Portable
+	b.vectors = hasVectors() && opts.Vectors != NoVectors
+	for i := range b.scratch {
+		b.scratch[i].vector.wide = hasWideVectors() && opts.Vectors == LongestVectors
+	}
 	b.mem.poison = opts.Poison
 	b.mem.pooledLimit.Store(defaultPooled)
 	return b

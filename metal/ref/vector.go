@@ -43,6 +43,8 @@ type vector struct {
 	spread *[blockTokens]wide
 	// n tokens of them are there, in so many digits.
 	n, digits int
+	// wide where vectors are as long as wideLanes.
+	wide bool
 	accs      [blockTokens][]float32
 	// dots are the sums of a tile: of both planes, token by token.
 	dots         [2][blockTokens][vectorRows]int32
@@ -164,7 +166,7 @@ func (v *vector) scaled(t int, acc []float32, m *matrix) {
 	n, full := len(acc), len(acc)-len(acc)%lanes
 	low := v.dots[0][t][:n]
 	if high.bits == 0 {
-		vectorScaled(acc[:full], low, v.scale[:n], v.shift[:n], factor, sum, zero)
+		vectorScaled(acc[:full], low, v.scale[:n], v.shift[:n], factor, sum, zero, v.wide)
 		for r := full; r < n; r++ {
 			acc[r] += float32(v.scale[r]*float32(float32(low[r]-zero)*factor)) + float32(v.shift[r]*sum)
 		}

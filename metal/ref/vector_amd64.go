@@ -12,6 +12,9 @@ import (
 // hasVectors reports whether this processor can.
 func hasVectors() bool { return archsimd.X86.AVX2() }
 
+// hasWideVectors reports whether it has them twice as long.
+func hasWideVectors() bool { return archsimd.X86.AVX512() }
+
 func wordsAt(p unsafe.Pointer, at int) archsimd.Uint32x8 {
 	return archsimd.LoadUint32x8((*[8]uint32)(unsafe.Add(p, at)))
 }
@@ -23,7 +26,7 @@ func wordsAt(p unsafe.Pointer, at int) archsimd.Uint32x8 {
 // in memory.
 func vectorDots(v *vector, words []byte, bits, lo, hi, plane int, other bool) {
 	words = words[:(hi-lo)*4*bits]
-	if bits == 4 && !other && archsimd.X86.AVX512() {
+	if bits == 4 && !other && v.wide {
 		n := (hi - lo) &^ (wideLanes - 1)
 		wideDots(v, words, lo, lo+n, plane)
 		words, lo = words[n*4*bits:], lo+n
@@ -214,10 +217,20 @@ func scalesAt(p unsafe.Pointer, kind quant.Type, both bool) (scale, shift archsi
 }
 
 // vectorScaled is acc += scale*((dot-zero)*factor) + shift*sum, each step rounded.
-func vectorScaled(acc []float32, dots []int32, scale, shift []float32, factor, sum float32, zero int32) {
+func vectorScaled(acc []float32, dots []int32, scale, shift []float32, factor, sum float32, zero int32, wide bool) {
 	f, s, z := archsimd.BroadcastFloat32x8(factor), archsimd.BroadcastFloat32x8(sum), archsimd.BroadcastInt32x8(zero)
 	dots, scale, shift = dots[:len(acc)], scale[:len(acc)], shift[:len(acc)]
-	for r := 0; r+lanes <= len(acc); r += lanes {
+	r := 0
+	if wide {
+		f, s, z := archsimd.BroadcastFloat32x16(factor), archsimd.BroadcastFloat32x16(sum), archsimd.BroadcastInt32x16(zero)
+		for ; r+wideLanes <= len(acc); r += wideLanes {
+			dot := archsimd.LoadInt32x16((*[16]int32)(dots[r:])).Sub(z).ConvertToFloat32().Mul(f)
+			sum := archsimd.LoadFloat32x16((*[16]float32)(scale[r:])).Mul(dot).Add(archsimd.LoadFloat32x16((*[16]float32)(shift[r:])).Mul(s))
+			to := (*[16]float32)(acc[r:])
+			archsimd.LoadFloat32x16(to).Add(sum).Store(to)
+		}
+	}
+	for ; r+lanes <= len(acc); r += lanes {
 		dot := archsimd.LoadInt32x8((*[8]int32)(dots[r:])).Sub(z).ConvertToFloat32().Mul(f)
 		sum := archsimd.LoadFloat32x8((*[8]float32)(scale[r:])).Mul(dot).Add(archsimd.LoadFloat32x8((*[8]float32)(shift[r:])).Mul(s))
 		to := (*[8]float32)(acc[r:])

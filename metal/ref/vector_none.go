@@ -5,11 +5,15 @@ package ref
 // hasVectors reports that there are none: everything is looked up.
 func hasVectors() bool { return false }
 
+func hasWideVectors() bool { return false }
+
 func vectorDots(*vector, []byte, int, int, int, int, bool) { noVectors() }
 
 func vectorScales(*vector, *column, int) { noVectors() }
 
-func vectorScaled([]float32, []int32, []float32, []float32, float32, float32, int32) { noVectors() }
+func vectorScaled([]float32, []int32, []float32, []float32, float32, float32, int32, bool) {
+	noVectors()
+}
 
 func vectorSpread(*[digits]repeated, *[groupSize]int32, int) { noVectors() }
 

@@ -64,7 +64,7 @@ func both(t *testing.T, opts ref.Options) (portable, vectors *ref.Backend) {
 		t.Log("no vectors here: the portable kernels are compared with themselves")
 	}
 	vectors = ref.New(opts)
-	opts.Portable, opts.Threads = true, 1
+	opts.Vectors, opts.Threads = ref.NoVectors, 1
 	portable = ref.New(opts)
 	t.Cleanup(func() {
 		if err := errors.Join(portable.Close(), vectors.Close()); err != nil {
@@ -103,7 +103,7 @@ func same(t *testing.T, portable, vectors *ref.Backend, what string, n int, comp
 func TestVectorsGiveTheBitsOfTheTables(t *testing.T) {
 	const out, in = 269, 384 // a whole tile and 13 rows
 	rng := rand.New(rand.NewPCG(11, 12))
-	for _, o := range []ref.Options{{Threads: 1}, {Threads: 5}, {Threads: 2, EightBitActivations: true}} {
+	for _, o := range []ref.Options{{Threads: 1}, {Threads: 5}, {Threads: 2, Vectors: ref.ShortVectors}, {Threads: 2, EightBitActivations: true}} {
 		portable, vectors := both(t, o)
 		for _, f := range append(everyFormat(), quant.DenseOf(quant.BFloat16), quant.DenseOf(quant.Float32)) {
 			for _, tokens := range []int{1, 2, 8, 11} {
