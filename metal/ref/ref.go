@@ -16,6 +16,16 @@
 // are two and four of 32 that share a scale. A matrix takes exactly the bytes
 // that its rows have.
 //
+// Where Go has vector instructions for the processor (its experiment simd, on
+// amd64 with AVX2 or AVX-512: vector_amd64.go, lanes_amd64.go) the same integers
+// are multiplied instead of looked up, and float32 is computed in the same order
+// lane by lane, never fused. The bits are the same with long vectors, short ones
+// and none, so they do not depend on the processor a program runs on; only which
+// bits of a NaN come out is not said. The portable kernels are the oracle.
+//
+// With EightBitActivations activations of a group of 32 have 8 bits instead of
+// 23: other bits, and the same law of summation.
+//
 // Start reading at New, then linear.go for products and load.go for weights.
 package ref
 

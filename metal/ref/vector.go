@@ -45,7 +45,7 @@ type vector struct {
 	n, digits int
 	// wide where vectors are as long as wideLanes.
 	wide bool
-	accs      [blockTokens][]float32
+	accs [blockTokens][]float32
 	// dots are the sums of a tile: of both planes, token by token.
 	dots         [2][blockTokens][vectorRows]int32
 	scale, shift [vectorRows]float32

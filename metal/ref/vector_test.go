@@ -198,3 +198,43 @@ func TestEightBitActivationsAreAsFarAsTheyMayBe(t *testing.T) {
 		}
 	}
 }
+
+// TestTheLargestDigitsDoNotOverflow multiplies the largest elements by
+// activations all of whose digits are as large as they come.
+func TestTheLargestDigitsDoNotOverflow(t *testing.T) {
+	const out, in = 33, 64
+	digits := float32(-128-128<<8-63<<16) / (1 << 22)
+	x := slices.Repeat([]float32{digits}, in)
+	x[0], x[in/2] = 1, 1 // the largest of each group has the largest number
+	for _, vectors := range []ref.Vectors{ref.LongestVectors, ref.ShortVectors} {
+		portable, fast := both(t, ref.Options{Threads: 1, Vectors: vectors})
+		for _, bits := range quant.Bits() {
+			f := quant.AffineOf(bits, 32, quant.Float32)
+			same(t, portable, fast, f.String(), out, func(be *ref.Backend, s tensor.Scope) tensor.Array {
+				row, err := f.NewRow(in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range row.Raw {
+					row.Raw[i] = 0xff
+				}
+				for g := range in / 32 {
+					f.Type.Put(row.Scales, g, 1)
+				}
+				m, err := be.LoadMatrix(f, out, in, func(put func(int, quant.Row) error) error {
+					for i := range out {
+						if err := put(i, row); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer m.Release()
+				return s.Linear(s.From(x, 1, in), m)[0]
+			})
+		}
+	}
+}
