@@ -21,7 +21,11 @@ func vectorScaledPlanes([]float32, []int32, []int32, []float32, []float32, float
 	noVectors()
 }
 
-func noVectors() { panic("ref: vector kernels are not in this program") }
+func noVectors() {
+	if !hasVectors() {
+		panic("ref: vector kernels are not in this program")
+	}
+}
 
 func vectorDotRows([]float32, []float32, []float32, float32) { noVectors() }
 
