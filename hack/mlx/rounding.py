@@ -22,6 +22,9 @@ def load(path):
     config = json.loads((Path(path) / "config.json").read_text())
     if config["model_type"] == "mistral" or config["model_type"] in ("gemma3_text", "llama", "qwen2", "qwen3_moe") and "rope_parameters" in config:
         return None  # mlx-lm sees neither sliding_window nor rope_parameters in them
+    scaling = config.get("rope_scaling")
+    if config["model_type"] == "gpt_oss" and (scaling is None or not scaling["truncate"]):
+        return None  # mlx-lm sees neither rope_parameters nor that edges stay between pairs
     if config["model_type"] == "gemma3_text" and "float16" in (config.get("torch_dtype"), config.get("dtype")):
         return None  # computed in float32: float16 does not hold what a Gemma adds up
     if "num_experts" in config and "quantization" not in config:

@@ -86,10 +86,32 @@ func Cases() []Case {
 	out = append(out, newerCases(Qwen2)...) // behind the others, whose seeds stay
 	out = append(append(out, newerCases(Qwen3MoE)...), expertCases()...)
 	out = append(append(out, newerCases(Gemma3)...), windowCases()...)
+	out = append(append(out, smallFloatCases()...), publishedCases()...)
 	for i := range out {
 		out[i].Config.Seed = uint64(i + 1)
 	}
 	return out
+}
+
+// smallFloatCases are folders whose matrices are small floats, in a dense family
+// and in a mixture, and beside others.
+func smallFloatCases() []Case {
+	var out []Case
+	for i, f := range quant.BlockFloats() {
+		dense, mixture := folderCase(Llama, f.String(), f), folderCase(Qwen3MoE, f.String(), f)
+		dense.Config.Untied, mixture.Config.Untied = i == 1, i != 1
+		out = append(out, dense, mixture)
+	}
+	mixed := folderCase(Qwen3MoE, "mxfp4 experts, others by path", quant.BlockFloats()[0])
+	mixed.Config.Untied, mixed.Layout.ShardBytes = true, 60_000
+	mixed.Layout.Overrides = map[string]quant.Format{
+		"model.embed_tokens":              quant.AffineOf(8, 64, quant.BFloat16),
+		"lm_head":                         quant.DenseOf(quant.BFloat16),
+		"model.layers.0.self_attn.q_proj": quant.BlockFloats()[1],
+		"model.layers.1.self_attn.v_proj": quant.BlockFloats()[2],
+		"model.layers.1.mlp.gate":         quant.AffineOf(8, 64, quant.BFloat16),
+	}
+	return append(out, mixed)
 }
 
 // caseConfig has grouped heads and a head size that is not hidden width by
@@ -110,8 +132,42 @@ func caseConfig(family Family, special string) Config {
 	case Qwen3MoE:
 		c.NormEps, c.Theta = 1e-6, 1e6
 		c.Experts = Experts{Count: 8, PerToken: 3, FeedForward: 128}
+	case GPTOSS:
+		c.Layers, c.Window, c.Theta, c.Untied, c.FeedForward = 4, 16, 150000, true, 96
+		c.Experts = Experts{Count: 8, PerToken: 3, FeedForward: 96}
+		c.Scaling = Scaling{Kind: "yarn", Factor: 32, Original: 128}
 	}
 	return c
+}
+
+// publishedCases are GPT-OSS as it was published, whose edges of yarn's band lie
+// between pairs, and as MLX converts it. mlx-lm rounds those edges in any case.
+func publishedCases() []Case {
+	var out []Case
+	for _, t := range []quant.Type{quant.Float32, quant.Float16, quant.BFloat16} {
+		c := folderCase(GPTOSS, t.String()+" with mxfp4 experts", quant.DenseOf(t))
+		c.Layout.Modern = t == quant.Float16
+		out = append(out, c)
+	}
+	edges, sharded := folderCase(GPTOSS, "bfloat16 with mxfp4 experts, yarn as published", quant.DenseOf(quant.BFloat16)), folderCase(GPTOSS, "bfloat16 with mxfp4 experts, sharded", quant.DenseOf(quant.BFloat16))
+	edges.Config.Scaling.Fractional, sharded.Layout.ShardBytes = true, 100_000
+	sharded.Config.Experts.PerToken, sharded.Config.Experts.Count, sharded.Config.Window = 1, 5, 7
+	out = append(out, edges, sharded)
+	packed := quant.BlockFloats()
+	for _, f := range append(packed, quant.AffineOf(4, 32, quant.BFloat16), quant.AffineOf(8, 32, quant.Float32)) {
+		special := f.String()
+		if !f.BlockFloat() {
+			special = fmt.Sprintf("%d bits by %d %v", f.Bits, f.Group, f.Type)
+		}
+		out = append(out, folderCase(GPTOSS, special, f))
+	}
+	mixed := folderCase(GPTOSS, "mixed by path", packed[0])
+	mixed.Layout.Overrides = map[string]quant.Format{"model.embed_tokens": quant.AffineOf(8, 64, quant.BFloat16), "lm_head": quant.AffineOf(8, 64, quant.BFloat16)}
+	for i := range mixed.Config.Layers {
+		mixed.Layout.Overrides[fmt.Sprintf("model.layers.%d.mlp.router", i)] = quant.AffineOf(8, 64, quant.BFloat16)
+		mixed.Layout.Overrides[fmt.Sprintf("model.layers.%d.self_attn.q_proj", i)] = quant.AffineOf(8, 32, quant.BFloat16)
+	}
+	return append(out, mixed)
 }
 
 // newerCases are fewer: what a format is does not depend on the family, and the

@@ -13,7 +13,8 @@ import (
 
 // Layout says how WriteFolder stores a model.
 type Layout struct {
-	// Matrices is dense as in Hugging Face's folders, or affine as in MLX's.
+	// Matrices is dense as in Hugging Face's folders, or affine or of small floats
+	// as in MLX's.
 	// Norms are floats of its type.
 	Matrices quant.Format
 	// Overrides are the formats of single matrices, by path
@@ -52,7 +53,11 @@ func WriteFolder(dir string, c Config, l Layout) error {
 		return errors.New("tiny model: a folder has no tensor of rope factors")
 	}
 	var parts []part
-	for _, t := range c.tensors() {
+	all := c.tensors()
+	if c.Family == GPTOSS && !l.Matrices.Quantized() {
+		all = published(all)
+	}
+	for _, t := range all {
 		if c.Family == Gemma3 && t.norm {
 			t.values.mean--
 		}
@@ -127,7 +132,7 @@ type config struct {
 	Context       int            `json:"max_position_embeddings"`
 	NormEps       float64        `json:"rms_norm_eps"`
 	Theta         float64        `json:"rope_theta,omitempty"`
-	Scaling       *Scaling       `json:"rope_scaling,omitempty"`
+	Scaling       any            `json:"rope_scaling,omitempty"`
 	Rope          map[string]any `json:"rope_parameters,omitempty"`
 	Window        *int           `json:"sliding_window,omitempty"`
 	Experts       int            `json:"num_experts,omitempty"`
@@ -149,10 +154,13 @@ type config struct {
 	BOS           int            `json:"bos_token_id"`
 	EOS           int            `json:"eos_token_id"`
 	Quantization  map[string]any `json:"quantization,omitempty"`
+	Method        map[string]any `json:"quantization_config,omitempty"`
+	LocalExperts  int            `json:"num_local_experts,omitempty"`
+	GateLimit     json.Number    `json:"swiglu_limit,omitempty"`
 }
 
 func (c Config) config(l Layout) config {
-	class := map[Family]string{Gemma3: "Gemma3ForCausalLM", Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM", Qwen3MoE: "Qwen3MoeForCausalLM"}[c.Family]
+	class := map[Family]string{Gemma3: "Gemma3ForCausalLM", GPTOSS: "GptOssForCausalLM", Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM", Qwen3MoE: "Qwen3MoeForCausalLM"}[c.Family]
 	out := config{
 		Architectures: []string{class}, ModelType: c.Family,
 		Hidden: c.Hidden, Intermediate: c.FeedForward, Layers: c.Layers, QueryHeads: c.QueryHeads, KVHeads: c.KVHeads, HeadSize: c.HeadSize,
@@ -177,17 +185,20 @@ func (c Config) config(l Layout) config {
 	if c.Window > 0 {
 		out.Window = &c.Window
 	}
-	if c.Family == Gemma3 {
+	switch c.Family {
+	case Gemma3:
 		out.gemma(c, l)
+	case GPTOSS:
+		out.gptoss(c, l)
 	}
 	if l.Matrices.Quantized() {
-		out.Quantization = affineWords(l.Matrices)
+		out.Quantization = quantizationWords(l.Matrices)
 		for path, f := range l.Overrides {
 			if !f.Quantized() {
 				out.Quantization[path] = false
 				continue
 			}
-			out.Quantization[path] = affineWords(f)
+			out.Quantization[path] = quantizationWords(f)
 		}
 	}
 	return out
@@ -210,6 +221,28 @@ func (out *config) gemma(c Config, l Layout) {
 	}
 }
 
+// gptoss says what a GPT-OSS has beside others.
+func (out *config) gptoss(c Config, l Layout) {
+	biased := true
+	out.AttentionBias, out.GateLimit, out.LocalExperts = &biased, "7.0", c.Experts.Count
+	out.Experts, out.ExpertInner, out.SparseStep, out.Normalized, out.DenseLayers = 0, 0, 0, nil, nil
+	out.Scaling, out.Theta = nil, 0
+	params := c.Scaling.parameters(c.Theta)
+	if c.Scaling.Kind == "yarn" {
+		params["beta_fast"], params["beta_slow"], params["truncate"] = 32.0, 1.0, !c.Scaling.Fractional
+	}
+	if out.Rope = params; !l.Modern {
+		delete(params, "rope_theta")
+		out.Rope, out.Theta, out.Scaling = nil, c.Theta, params
+	}
+	for i := range c.Layers {
+		out.LayerTypes = append(out.LayerTypes, []string{"sliding_attention", "full_attention"}[i%2])
+	}
+	if !l.Matrices.Quantized() {
+		out.Method = map[string]any{"quant_method": "mxfp4", "modules_to_not_convert": []string{"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}}
+	}
+}
+
 // parameters are rope_parameters.
 func (s Scaling) parameters(theta float64) map[string]any {
 	out := map[string]any{"rope_theta": theta, "rope_type": "default"}
@@ -226,8 +259,12 @@ func (s Scaling) parameters(theta float64) map[string]any {
 	return out
 }
 
-func affineWords(f quant.Format) map[string]any {
-	return map[string]any{"group_size": f.Group, "bits": f.Bits, "mode": "affine"}
+func quantizationWords(f quant.Format) map[string]any {
+	mode := "affine"
+	if f.BlockFloat() {
+		mode = f.String()
+	}
+	return map[string]any{"group_size": f.Group, "bits": f.Bits, "mode": mode}
 }
 
 func (c Config) generation() map[string]any {

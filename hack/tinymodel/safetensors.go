@@ -42,8 +42,18 @@ func (t tensor) parts(f quant.Format, seed uint64) ([]part, error) {
 	if err != nil || f.Mode == quant.Symmetric {
 		return nil, fmt.Errorf("tiny model: %s of %d columns cannot be %v", t.path, t.cols, f)
 	}
+	if t.published && !t.bias {
+		f = quant.BlockFloats()[0]
+		if sizes, err = f.Sizes(t.cols); err != nil {
+			return nil, fmt.Errorf("tiny model: %s: %w", t.path, err)
+		}
+		return t.blocks(t.smallFloats(f, sizes, seed)), nil
+	}
 	if f.Mode == quant.Dense {
 		return t.dense(f.Type, sizes.Raw, seed), nil
+	}
+	if f.BlockFloat() {
+		return t.smallFloats(f, sizes, seed), nil
 	}
 	groups, words := t.cols/f.Group, t.cols*f.Bits/32
 	name := t.path + ".weight"
@@ -72,7 +82,7 @@ func (t tensor) dense(kind quant.Type, rowBytes int, seed uint64) []part {
 }
 
 func (t tensor) floats(kind quant.Type, rowBytes int, seed uint64) part {
-	p := part{name: t.path + t.suffix(), dtype: dtypeName(kind), shape: t.shape(t.cols), rows: max(1, t.rows), rowBytes: rowBytes}
+	p := part{name: t.path + t.suffix(), dtype: dtypeName(kind), shape: t.shape(t.cols), rows: max(1, t.rows, t.table), rowBytes: rowBytes}
 	name, rows := p.name, p.rows
 	p.write = func(w io.Writer) error {
 		rng := newRandom(seed, name)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // tensor is one tensor of a family, whatever the format it is written in.
@@ -20,12 +21,21 @@ type tensor struct {
 	norm bool
 	// silent makes the last row zeros.
 	silent bool
-	// bias is what its name ends in, in place of weight.
-	bias bool
+	// bias is what its name ends in, in place of weight; bare ends in neither.
+	bias, bare bool
+	// published experts are in blocks of mxfp4, under other names.
+	published bool
+	// table is how many vectors it is, each an expert's; 0 means one.
+	table int
 }
 
 func (t tensor) suffix() string {
-	if t.bias {
+	switch {
+	case t.bare:
+		return ""
+	case t.bias && t.published:
+		return "_bias"
+	case t.bias:
 		return ".bias"
 	}
 	return ".weight"
@@ -37,6 +47,8 @@ func (t tensor) all() int { return t.rows * max(1, t.stack) }
 // shape of it with so many columns; the outermost dimension comes first.
 func (t tensor) shape(cols int) []int {
 	switch {
+	case t.table > 0:
+		return []int{t.table, cols}
 	case t.rows == 0:
 		return []int{cols}
 	case t.stack > 0:
@@ -96,6 +108,9 @@ func (c Config) attention() []tensor {
 		matrix("self_attn.o_proj", "attn_output", c.Hidden, q, 1),
 	}
 	switch c.Family {
+	case GPTOSS:
+		sinks := tensor{path: "self_attn.sinks", cols: c.QueryHeads, values: values{std: 1}, bare: true}
+		return append(out, c.bias("self_attn.q_proj", "", q), c.bias("self_attn.k_proj", "", kv), c.bias("self_attn.v_proj", "", kv), c.bias("self_attn.o_proj", "", c.Hidden), sinks)
 	case Qwen2:
 		return append(out, c.bias("self_attn.q_proj", "attn_q", q), c.bias("self_attn.k_proj", "attn_k", kv), c.bias("self_attn.v_proj", "attn_v", kv))
 	case Qwen3, Qwen3MoE, Gemma3:
@@ -118,6 +133,9 @@ func (c Config) norms() []tensor {
 // feedForward of layer i: a dense one, or experts.
 func (c Config) feedForward(i int) []tensor {
 	x := c.Experts
+	if c.Family == GPTOSS {
+		return c.biasedExperts()
+	}
 	if !x.in(i) {
 		return []tensor{
 			matrix("mlp.gate_proj", "ffn_gate", c.FeedForward, c.Hidden, 1),
@@ -136,4 +154,42 @@ func (c Config) feedForward(i int) []tensor {
 		stack("up_proj", "ffn_up_exps", x.FeedForward, c.Hidden),
 		stack("down_proj", "ffn_down_exps", c.Hidden, x.FeedForward),
 	}
+}
+
+// biasedExperts are the router and experts of a GPT-OSS, in the names of mlx-lm.
+func (c Config) biasedExperts() []tensor {
+	x := c.Experts
+	router := matrix("mlp.router", "", x.Count, c.Hidden, 1)
+	out := []tensor{router, c.bias("mlp.router", "", x.Count)}
+	for _, m := range []struct {
+		name       string
+		rows, cols int
+	}{{"gate_proj", c.FeedForward, c.Hidden}, {"up_proj", c.FeedForward, c.Hidden}, {"down_proj", c.Hidden, c.FeedForward}} {
+		weight, bias := matrix("mlp.experts."+m.name, "", m.rows, m.cols, 2), c.bias("mlp.experts."+m.name, "", m.rows)
+		weight.stack, bias.table = x.Count, x.Count
+		out = append(out, weight, bias)
+	}
+	return out
+}
+
+// published are the experts of a GPT-OSS as OpenAI named them: gate and up are
+// one tensor.
+func published(all []tensor) []tensor {
+	var out []tensor
+	for _, t := range all {
+		if strings.Contains(t.path, ".mlp.experts.up_proj") {
+			continue
+		}
+		if strings.Contains(t.path, ".mlp.experts.") {
+			t.published = true
+		}
+		if strings.Contains(t.path, ".mlp.experts.gate_proj") {
+			t.path = strings.Replace(t.path, "gate_proj", "gate_up_proj", 1)
+			if t.rows *= 2; t.bias {
+				t.cols *= 2
+			}
+		}
+		out = append(out, t)
+	}
+	return out
 }

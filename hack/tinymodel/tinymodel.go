@@ -30,7 +30,10 @@ type Family string
 // The families. Mistral is Llama with an attention window, and a folder alone
 // can say so.
 const (
-	Gemma3  Family = "gemma3_text"
+	Gemma3 Family = "gemma3_text"
+	// GPTOSS is in folders alone: as it was published, with experts in mxfp4, or as
+	// MLX converts it.
+	GPTOSS  Family = "gpt_oss"
 	Llama   Family = "llama"
 	Mistral Family = "mistral"
 	Qwen2   Family = "qwen2"
@@ -39,7 +42,7 @@ const (
 	Qwen3MoE Family = "qwen3_moe"
 )
 
-func families() []Family { return []Family{Gemma3, Llama, Mistral, Qwen2, Qwen3, Qwen3MoE} }
+func families() []Family { return []Family{Gemma3, GPTOSS, Llama, Mistral, Qwen2, Qwen3, Qwen3MoE} }
 
 // qwen says that a family cuts text as Qwen does.
 func (f Family) qwen() bool { return f == Qwen2 || f == Qwen3 || f == Qwen3MoE }
@@ -77,7 +80,8 @@ type Config struct {
 	// RopeFactors writes one frequency divisor per rotary pair: 1, 2, 3 and so
 	// on. GGUF only.
 	RopeFactors bool
-	// Window is how many latest positions a token sees. Mistral and Gemma only.
+	// Window is how many latest positions a token sees. Mistral, Gemma and GPT-OSS
+	// only, of which the last has it in every second layer from the first on.
 	Window int
 	// Pattern lets every so-manieth layer of a Gemma see everything; 0 means 6.
 	Pattern int
@@ -119,6 +123,8 @@ type Scaling struct {
 	// Low and High bound the band of wavelengths that llama3 smooths.
 	Low  float64 `json:"low_freq_factor,omitempty"`
 	High float64 `json:"high_freq_factor,omitempty"`
+	// Fractional leaves the edges of yarn's band where they are, between pairs.
+	Fractional bool `json:"-"`
 }
 
 // Default is a model of about 700 kB that runs thousands of tokens a second.
@@ -160,15 +166,17 @@ func (c Config) validate(vocabulary int) error {
 	switch {
 	case !slices.Contains(families(), c.Family):
 		return fmt.Errorf("tiny model: family %q is unknown, want one of %v", c.Family, families())
+	case c.Family == GPTOSS && (c.Window == 0 || c.Experts.FeedForward != c.FeedForward || c.Experts.Step != 0 || c.Experts.Dense != nil || c.Experts.Unnormalized):
+		return errors.New("tiny model: a GPT-OSS has a window, and experts of its whole width in every layer")
 	case c.Family == Gemma3 && c.Window == 0 || c.Family != Gemma3 && (c.Pattern != 0 || c.QueryScalar != 0 || c.LocalTheta != 0):
 		return fmt.Errorf("tiny model: a Gemma has a window, and %s has no pattern, query scalar or second theta", c.Family)
-	case c.Window != 0 && c.Family != Mistral && c.Family != Gemma3:
+	case c.Window != 0 && c.Family != Mistral && c.Family != Gemma3 && c.Family != GPTOSS:
 		return fmt.Errorf("tiny model: %s has no attention window", c.Family)
 	case c.Family == Qwen2 && c.QueryHeads*c.HeadSize != c.Hidden:
 		return fmt.Errorf("tiny model: %d heads of %d are not the %d wide ones of a %s", c.QueryHeads, c.HeadSize, c.Hidden, c.Family)
 	case c.Hidden%weights.GroupSize != 0 || c.FeedForward%weights.GroupSize != 0 || c.QueryHeads*c.HeadSize%weights.GroupSize != 0:
 		return fmt.Errorf("tiny model: widths %d, %d and %d must be multiples of %d", c.Hidden, c.FeedForward, c.QueryHeads*c.HeadSize, weights.GroupSize)
-	case (c.Experts.Count > 0) != (c.Family == Qwen3MoE) || c.Experts.Count < c.Experts.PerToken || c.Experts.FeedForward%weights.GroupSize != 0:
+	case (c.Experts.Count > 0) != (c.Family == Qwen3MoE || c.Family == GPTOSS) || c.Experts.Count < c.Experts.PerToken || c.Experts.FeedForward%weights.GroupSize != 0:
 		return fmt.Errorf("tiny model: %s with experts %+v cannot be", c.Family, c.Experts)
 	case c.Layers < 1 || c.KVHeads < 1 || c.QueryHeads%c.KVHeads != 0 || c.HeadSize%2 != 0:
 		return fmt.Errorf("tiny model: %d layers, %d heads over %d of size %d cannot be", c.Layers, c.QueryHeads, c.KVHeads, c.HeadSize)
@@ -216,6 +224,9 @@ func WriteTo(w io.Writer, c Config) error {
 		return err
 	}
 	vocab.fill(c)
+	if c.Family == GPTOSS {
+		return errors.New("tiny model: a GPT-OSS is written as a folder")
+	}
 	h := new(header)
 	if err := c.metadata(h, vocab); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"metalfleet.dev/metalfleet/metal/arch/gemma3"
+	"metalfleet.dev/metalfleet/metal/arch/gptoss"
 	"metalfleet.dev/metalfleet/metal/arch/llama"
 	"metalfleet.dev/metalfleet/metal/arch/qwen2"
 	"metalfleet.dev/metalfleet/metal/arch/qwen3"
@@ -45,6 +46,7 @@ type loader func(context.Context, *nn.Loader, weights.Dimensions) (*nn.Decoder, 
 func families() map[string]loader {
 	return map[string]loader{
 		"gemma3_text": gemma3.Load,
+		"gpt_oss":     gptoss.Load,
 		"llama":       llama.Load,
 		"qwen2":       qwen2.Load,
 		"qwen3":       qwen3.Load,

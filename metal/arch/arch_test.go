@@ -31,7 +31,13 @@ type network struct {
 func write(t *testing.T, c tinymodel.Config) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tiny.gguf")
-	if err := tinymodel.Write(path, c); err != nil {
+	err := error(nil)
+	if c.Family == tinymodel.GPTOSS { // which is in folders alone
+		err = tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)})
+	} else {
+		err = tinymodel.Write(path, c)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -132,7 +138,7 @@ func equalBits(t *testing.T, what string, got, want []float32) {
 }
 
 func TestLogitsAreTheSameForAnyChunkingAndThreads(t *testing.T) {
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3, tinymodel.GPTOSS} {
 		t.Run(string(family), func(t *testing.T) {
 			c := ofFamily(family)
 			c.Context, c.NormSpread = 1024, 0.5
@@ -150,6 +156,9 @@ func ofFamily(family tinymodel.Family) tinymodel.Config {
 		c.Experts = tinymodel.Experts{Count: 8, PerToken: 3, FeedForward: 64}
 	case tinymodel.Gemma3:
 		c.Layers, c.Window, c.Pattern = 3, 21, 2
+	case tinymodel.GPTOSS:
+		c.Window, c.Untied, c.FeedForward, c.Experts = 21, true, 64, tinymodel.Experts{Count: 8, PerToken: 3, FeedForward: 64}
+		c.Scaling = tinymodel.Scaling{Kind: "yarn", Factor: 32, Original: 128, Fractional: true}
 	}
 	return c
 }

@@ -15,12 +15,15 @@ import (
 // estimate, and no less than half of it.
 func TestP12AStepTakesWhatItsFootprintSays(t *testing.T) {
 	const length = 128
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3, tinymodel.GPTOSS} {
 		t.Run(string(family), func(t *testing.T) {
 			c := ofFamily(family)
 			c.Hidden, c.FeedForward, c.QueryHeads, c.KVHeads, c.HeadSize = 256, 512, 8, 4, 32
 			if family == tinymodel.Qwen3MoE {
 				c.Experts.FeedForward = 256
+			}
+			if family == tinymodel.GPTOSS {
+				c.FeedForward, c.Experts.FeedForward = 256, 256
 			}
 			path := write(t, c)
 			f, err := weights.Open(path)

@@ -164,8 +164,15 @@ mx::Dtype type_of(int32_t type) {
     return mx::bfloat16;
   case BRIDGE_WORDS:
     return mx::uint32;
+  case BRIDGE_BYTES:
+    return mx::uint8;
   }
   return mx::float32;
+}
+
+const char *mode_name(int32_t mode) {
+  static const char *const names[] = {"affine", "mxfp4", "mxfp8", "nvfp4"};
+  return names[mode];
 }
 
 // Rows [from, to) of x [T, ...]; all of them are x itself.
@@ -310,7 +317,7 @@ bridge_made bridge_settle(uint64_t owner, bridge_array *a, int32_t parts) {
     if (!mx::cu::is_available() || !on_gpu()) {
       return a->value;
     }
-    auto whole = a->value.itemsize() == 4 ? mx::uint32 : mx::uint16;
+    auto whole = a->value.itemsize() == 4 ? mx::uint32 : a->value.itemsize() == 2 ? mx::uint16 : mx::uint8;
     // a stays alive, so that its buffer is not taken for the result.
     auto copy = mx::view(mx::bitwise_or(mx::view(a->value, whole), mx::array(0, whole)), a->value.dtype());
     mx::eval({copy});
@@ -420,7 +427,7 @@ bridge_status bridge_read_ids(uint64_t owner, bridge_array *a, int32_t *dst, int
   });
 }
 
-bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, bridge_array *ids) {
+bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode, int32_t type, bridge_array *ids) {
   return making(owner, [&] {
     auto rows = [&](const mx::array &a) {
       if (a.ndim() == 2) {
@@ -431,6 +438,9 @@ bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, 
     };
     if (scales == nullptr) {
       return rows(w->value);
+    }
+    if (mode != BRIDGE_AFFINE) { // whose values are whole in the type, and which have none of their own
+      return mx::dequantize(rows(w->value), rows(scales->value), std::nullopt, group, bits, mode_name(mode), std::nullopt, type_of(type));
     }
     return mx::dequantize(rows(w->value), rows(scales->value), rows(biases->value), group, bits, "affine");
   });
@@ -454,6 +464,9 @@ bridge_status bridge_few_rows(uint64_t owner, int32_t type, int32_t group, int32
   return guarded<bridge_status>(owner, [&](bridge_status &) { *has = has_few_rows(type_of(type), group, bits, out, in); });
 }
 
+// Biases where there are any.
+static std::optional<mx::array> beside_scales(const bridge_array *biases) { return biases == nullptr ? std::nullopt : std::optional(biases->value); }
+
 static bool suits_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, int32_t group, int32_t bits) {
   return x.shape(0) <= few_rows && w.ndim() == 2 && x.dtype() == scales.dtype() && has_few_rows(scales.dtype(), group, bits, w.shape(0), x.shape(1));
 }
@@ -470,27 +483,27 @@ bridge_status bridge_halve(uint64_t owner, int64_t from) {
 
 // The outputs of a matrix in two halves, on two streams of a processor: what
 // one is told is computed on one core.
-static mx::array multiply_in_halves(const mx::array &x, const mx::array &w, const mx::array &scales, const mx::array &biases, int group, int bits) {
+static mx::array multiply_in_halves(const mx::array &x, const mx::array &w, const mx::array &scales, const std::optional<mx::array> &biases, int group, int bits, int32_t mode) {
   if (!beside) {
     beside = mx::new_stream(mx::Device::cpu);
   }
   int out = w.shape(0), half = out / 2;
   auto part = [&](int from, int to, mx::StreamOrDevice on) {
     auto rows = [&](const mx::array &a) { return mx::slice(a, {from, 0}, {to, a.shape(1)}, on); };
-    return mx::quantized_matmul(x, rows(w), rows(scales), rows(biases), true, group, bits, "affine", on);
+    return mx::quantized_matmul(x, rows(w), rows(scales), biases ? std::optional(rows(*biases)) : std::nullopt, true, group, bits, mode_name(mode), on);
   };
   auto second = part(half, out, *beside);
   return mx::concatenate({part(0, half, {}), second}, 1);
 }
 
-bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits) {
+bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode) {
   return making(owner, [&] {
     if (scales == nullptr) {
       return mx::matmul(flat(x), mx::transpose(w->value));
     }
     auto in = flat(x);
     int rows = in.shape(0);
-    if (suits_few_rows(in, w->value, scales->value, group, bits)) {
+    if (mode == BRIDGE_AFFINE && suits_few_rows(in, w->value, scales->value, group, bits)) {
       return multiply_few_rows(in, w->value, scales->value, biases->value);
     }
     // CUDA's kernel for 8 rows and more is faster from 3 rows on.
@@ -500,12 +513,12 @@ bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, brid
     }
     int parts = w->value.ndim() == 3 ? w->value.shape(0) : 1;
     if (!on_gpu() && parts == 1 && static_cast<int64_t>(w->value.shape(0)) * in.shape(1) >= self.halved_from && w->value.shape(0) > 1) {
-      return multiply_in_halves(in, w->value, scales->value, biases->value, group, bits);
+      return multiply_in_halves(in, w->value, scales->value, beside_scales(biases), group, bits, mode);
     }
     if (parts > 1) {
       in = mx::transpose(mx::reshape(in, {in.shape(0), parts, in.shape(1) / parts}), {1, 0, 2});
     }
-    auto out = mx::quantized_matmul(in, w->value, scales->value, biases->value, true, group, bits);
+    auto out = mx::quantized_matmul(in, w->value, scales->value, beside_scales(biases), true, group, bits, mode_name(mode));
     if (parts > 1) {
       out = mx::sum(out, 0);
     }
@@ -524,8 +537,9 @@ bridge_made bridge_softmax(uint64_t owner, bridge_array *scores) {
 
 bridge_made bridge_largest(uint64_t owner, bridge_array *x, int32_t k) {
   return making(owner, [&] {
-    int rows = x->value.shape(0), width = x->value.shape(1);
-    auto places = mx::argpartition(x->value, -k, -1);
+    auto in = flat(x);
+    int rows = in.shape(0), width = in.shape(1);
+    auto places = mx::argpartition(in, -k, -1);
     auto last = mx::slice(places, {0, width - k}, {rows, width});
     return mx::reshape(mx::astype(last, mx::int32), {rows * k});
   });
@@ -538,19 +552,26 @@ bridge_made bridge_shares(uint64_t owner, bridge_array *x, bridge_array *chosen,
   });
 }
 
+bridge_made bridge_top_shares(uint64_t owner, bridge_array *scores, bridge_array *chosen, int32_t k) {
+  return making(owner, [&] {
+    auto x = flat(scores);
+    return mx::softmax(mx::take_along_axis(x, mx::reshape(chosen->value, {x.shape(0), k}), -1), -1, true);
+  });
+}
+
 // From so many products on, rows are sorted by their expert, so that each
 // expert's weights are read once (mlx-lm 0.32.2, models/switch_layers.py).
 constexpr int sorted_from = 64;
 
 // Rows of x [rows, in], each by k experts: [rows*k, out]. Weights are [experts*out, width].
-static mx::array multiply_chosen(const mx::array &x, const mx::array &ids, int experts, const mx::array &w, const mx::array *scales, const mx::array *biases, int group, int bits) {
+static mx::array multiply_chosen(const mx::array &x, const mx::array &ids, int experts, const mx::array &w, const mx::array *scales, const mx::array *biases, int group, int bits, int32_t mode) {
   int rows = x.shape(0), in = x.shape(1), n = static_cast<int>(ids.size()), out = w.shape(0) / experts;
   auto stack = [&](const mx::array &a) { return mx::reshape(a, {experts, out, a.shape(1)}); };
   auto multiply = [&](const mx::array &of, const mx::array &by, bool sorted) {
     if (scales == nullptr) {
       return mx::gather_mm(of, mx::swapaxes(stack(w), -1, -2), std::nullopt, by, sorted);
     }
-    return mx::gather_qmm(of, stack(w), stack(*scales), stack(*biases), std::nullopt, by, true, group, bits, "affine", std::nullopt, sorted);
+    return mx::gather_qmm(of, stack(w), stack(*scales), biases == nullptr ? std::nullopt : std::optional(stack(*biases)), std::nullopt, by, true, group, bits, mode_name(mode), std::nullopt, sorted);
   };
   if (n < sorted_from) {
     auto y = multiply(mx::reshape(x, {rows, 1, 1, in}), mx::reshape(ids, {rows, n / rows}), false);
@@ -562,21 +583,22 @@ static mx::array multiply_chosen(const mx::array &x, const mx::array &ids, int e
   return mx::take(mx::reshape(y, {n, out}), mx::argsort(order), 0);
 }
 
-bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits) {
+bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode) {
   return making(owner, [&] {
     auto in = flat(x);
     if (scales == nullptr) {
-      return multiply_chosen(in, chosen->value, experts, w->value, nullptr, nullptr, 0, 0);
+      return multiply_chosen(in, chosen->value, experts, w->value, nullptr, nullptr, 0, 0, mode);
     }
     if (w->value.ndim() == 2) {
-      return multiply_chosen(in, chosen->value, experts, w->value, &scales->value, &biases->value, group, bits);
+      return multiply_chosen(in, chosen->value, experts, w->value, &scales->value, biases == nullptr ? nullptr : &biases->value, group, bits, mode);
     }
     int parts = w->value.shape(0), width = in.shape(1) / parts;
     std::optional<mx::array> sum;
     for (int p = 0; p < parts; p++) { // of columns
       auto part = [&](const bridge_array *a) { return mx::reshape(mx::slice(a->value, {p, 0, 0}, {p + 1, a->value.shape(1), a->value.shape(2)}), {a->value.shape(1), a->value.shape(2)}); };
-      auto words = part(w), s = part(scales), b = part(biases);
-      auto y = multiply_chosen(mx::slice(in, {0, p * width}, {in.shape(0), (p + 1) * width}), chosen->value, experts, words, &s, &b, group, bits);
+      auto words = part(w), s = part(scales);
+      auto b = biases == nullptr ? std::nullopt : std::optional(part(biases));
+      auto y = multiply_chosen(mx::slice(in, {0, p * width}, {in.shape(0), (p + 1) * width}), chosen->value, experts, words, &s, b ? &*b : nullptr, group, bits, mode);
       sum = sum ? mx::add(*sum, y) : y;
     }
     return *sum;
@@ -669,6 +691,17 @@ bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up) {
     }
     static thread_local auto fused = mx::compile(geglu, true);
     return fused({flat(gate), flat(up)})[0];
+  });
+}
+
+// As mlx-lm's swiglu_oai, whose constants have the type of their operand.
+bridge_made bridge_clamped_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up, float alpha, float limit) {
+  return making(owner, [&] {
+    auto g = flat(gate), u = flat(up);
+    auto number = [&](float v) { return mx::array(v, g.dtype()); };
+    g = mx::minimum(g, number(limit));
+    u = mx::minimum(mx::maximum(u, number(-limit)), number(limit));
+    return mx::multiply(mx::add(u, number(1)), mx::multiply(g, mx::sigmoid(mx::multiply(number(alpha), g))));
   });
 }
 

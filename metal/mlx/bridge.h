@@ -17,7 +17,11 @@ extern "C" {
 enum { BRIDGE_OK, BRIDGE_FAILED, BRIDGE_MEMORY, BRIDGE_THREAD };
 
 // Types of numbers; the first three are those of package quant.
-enum { BRIDGE_FLOAT32, BRIDGE_FLOAT16, BRIDGE_BFLOAT16, BRIDGE_WORDS };
+enum { BRIDGE_FLOAT32, BRIDGE_FLOAT16, BRIDGE_BFLOAT16, BRIDGE_WORDS, BRIDGE_BYTES };
+
+// What quantised words are; those of small floats have scales of one byte and no
+// biases.
+enum { BRIDGE_AFFINE, BRIDGE_MXFP4, BRIDGE_MXFP8, BRIDGE_NVFP4 };
 
 typedef struct {
   int32_t code;
@@ -81,14 +85,15 @@ bridge_status bridge_read_floats(uint64_t owner, bridge_array *a, float *dst, in
 bridge_status bridge_read_ids(uint64_t owner, bridge_array *a, int32_t *dst, int64_t n);
 
 // Operations; arrays of numbers are [T, D].
-bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, bridge_array *ids);
+bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode, int32_t type, bridge_array *ids);
 bridge_status bridge_few_rows(uint64_t owner, int32_t type, int32_t group, int32_t bits, int32_t out, int32_t in, int32_t *has);
-bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits);
+bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode);
 // The softmax of scores, who has the k largest of them, and their shares.
 bridge_made bridge_softmax(uint64_t owner, bridge_array *scores);
 bridge_made bridge_largest(uint64_t owner, bridge_array *x, int32_t k);
 bridge_made bridge_shares(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t k, int32_t normalized);
-bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits);
+bridge_made bridge_top_shares(uint64_t owner, bridge_array *scores, bridge_array *chosen, int32_t k);
+bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode);
 bridge_made bridge_combine(uint64_t owner, bridge_array *y, bridge_array *shares);
 bridge_made bridge_linear_bias(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *bias);
 bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, int32_t n);
@@ -99,6 +104,7 @@ bridge_made bridge_add_bias(uint64_t owner, bridge_array *x, bridge_array *bias)
 bridge_made bridge_silu(uint64_t owner, bridge_array *x);
 bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up);
 bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up);
+bridge_made bridge_clamped_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up, float alpha, float limit);
 bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, float shift);
 bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps);
 bridge_made bridge_mean(uint64_t owner, bridge_array *x, const int32_t *lengths, int32_t n, const float *mask);

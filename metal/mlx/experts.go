@@ -43,6 +43,26 @@ func (s *scope) Route(scores tensor.Array, k int, normalized bool) (chosen, shar
 	return ids, out
 }
 
+// RouteTop chooses the largest scores of each row, then takes their softmax.
+func (s *scope) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Array) {
+	const op = "RouteTop"
+	none := &array{}
+	in, ok := s.operand(op, scores, 2)
+	if !ok || !s.begin(op) {
+		return none, none
+	}
+	if k < 1 || k > in.shape[1] {
+		s.misfit(op, "%d of %v", k, in.shape)
+		return none, none
+	}
+	ids := s.made(op, C.bridge_largest(s.b.token(), in.h, C.int32_t(k)), in.shape[0]*k)
+	if s.failed() {
+		return none, none
+	}
+	ids.bound = in.shape[1]
+	return ids, s.made(op, C.bridge_top_shares(s.b.token(), in.h, ids.h, C.int32_t(k)), in.shape[0], k)
+}
+
 // LinearOf multiplies rows by the experts that were chosen for them.
 func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matrix) []tensor.Array {
 	const op = "LinearOf"
@@ -80,7 +100,7 @@ func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matri
 		if !s.fits(op, int64(ids.shape[0])*int64(m.in+m.out/experts)*int64(in.width())) {
 			return outs
 		}
-		made := C.bridge_linear_of(s.b.token(), in.h, ids.h, C.int32_t(experts), m.parts[0], m.scales(), m.biases(), C.int32_t(m.format.Group), C.int32_t(m.format.Bits))
+		made := C.bridge_linear_of(s.b.token(), in.h, ids.h, C.int32_t(experts), m.parts[0], m.scales(), m.biases(), C.int32_t(m.format.Group), C.int32_t(m.format.Bits), modeOf(m.format))
 		outs[i] = s.made(op, made, ids.shape[0], m.out/experts)
 	}
 	return outs

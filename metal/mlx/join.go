@@ -142,7 +142,7 @@ func (s *scope) linearJoined(x *array, j *joined, outs []tensor.Array) {
 	if len(j.parts) > 2 {
 		biases = j.parts[2]
 	}
-	all := s.made(op, C.bridge_linear(s.b.token(), x.h, j.parts[0], j.parts[1], biases, C.int32_t(f.Group), C.int32_t(f.Bits)), x.shape[0], j.out)
+	all := s.made(op, C.bridge_linear(s.b.token(), x.h, j.parts[0], j.parts[1], biases, C.int32_t(f.Group), C.int32_t(f.Bits), modeOf(f)), x.shape[0], j.out)
 	from := 0
 	for i, m := range j.members {
 		if s.failed() {

@@ -16,7 +16,7 @@ import (
 )
 
 // matrix is a weight matrix as the framework wants it: dense floats [out, in],
-// or packed words with one scale and one bias for each group. Symmetric
+// or packed words with one scale and, but for small floats, one bias for each group. Symmetric
 // formats are affine ones whose bias is -2^(bits-1) scales.
 type matrix struct {
 	b       *Backend
@@ -27,6 +27,19 @@ type matrix struct {
 	bytes int64
 	// joined is what this matrix and others lie in, if they do.
 	joined *joined
+}
+
+// modeOf is how the framework reads words of a format.
+func modeOf(f quant.Format) C.int32_t {
+	switch f.Mode {
+	case quant.MXFP4:
+		return C.BRIDGE_MXFP4
+	case quant.MXFP8:
+		return C.BRIDGE_MXFP8
+	case quant.NVFP4:
+		return C.BRIDGE_NVFP4
+	}
+	return C.BRIDGE_AFFINE
 }
 
 // typeOf says how fine numbers of a type are kept.
@@ -82,9 +95,12 @@ type loading struct {
 
 func (l *loading) allocate() error {
 	l.to = l.from
-	l.to.Type = l.b.typeOf(l.from.Type)
-	if l.from.Mode == quant.Symmetric {
-		l.to.Mode = quant.Affine
+	switch {
+	case l.from.BlockFloat(): // which have no floats that could be widened
+	case l.from.Mode == quant.Symmetric:
+		l.to.Mode, l.to.Type = quant.Affine, l.b.typeOf(l.from.Type)
+	default:
+		l.to.Type = l.b.typeOf(l.from.Type)
 	}
 	sizes, err := l.to.Sizes(l.in)
 	if err != nil {
@@ -99,10 +115,14 @@ func (l *loading) allocate() error {
 	}{{C.int32_t(l.to.Type), l.in}}
 	if l.to.Quantized() {
 		groups := l.in / l.to.Group
-		parts[0].kind, parts[0].width = C.BRIDGE_WORDS, l.in/32*l.to.Bits
+		parts[0].kind, parts[0].width = C.BRIDGE_WORDS, l.in/8*l.to.Bits/4
 		parts = append(parts, parts[0], parts[0])
 		for i := range parts[1:] {
 			parts[i+1].kind, parts[i+1].width = C.int32_t(l.to.Type), groups
+		}
+		if l.to.BlockFloat() {
+			parts = parts[:2]
+			parts[1].kind = C.BRIDGE_BYTES
 		}
 	}
 	for _, p := range parts {
@@ -188,6 +208,10 @@ func (l *loading) put(first int, r quant.Row) error {
 		return nil
 	}
 	copy(at(0), r.Raw)
+	if l.from.BlockFloat() {
+		copy(at(1), r.Scales)
+		return nil
+	}
 	widen(l.to.Type, at(1), l.from.Type, r.Scales)
 	if l.from.Mode == quant.Affine {
 		widen(l.to.Type, at(2), l.from.Type, r.Biases)

@@ -38,7 +38,7 @@ func (s *scope) Embed(tm tensor.Matrix, tids tensor.Array) tensor.Array {
 	if ids.bound > m.out {
 		return s.misfit(op, "ids up to %d of %d rows", ids.bound-1, m.out)
 	}
-	return s.made(op, C.bridge_embed(s.b.token(), m.parts[0], m.scales(), m.biases(), C.int32_t(m.format.Group), C.int32_t(m.format.Bits), ids.h), ids.shape[0], m.in)
+	return s.made(op, C.bridge_embed(s.b.token(), m.parts[0], m.scales(), m.biases(), C.int32_t(m.format.Group), C.int32_t(m.format.Bits), modeOf(m.format), C.int32_t(s.b.typeOf(m.format.Type)), ids.h), ids.shape[0], m.in)
 }
 
 // Linear multiplies x by each matrix transposed.
@@ -65,7 +65,7 @@ func (s *scope) Linear(x tensor.Array, ms ...tensor.Matrix) []tensor.Array {
 			s.misfit(op, "%v by [%d, %d]", in.shape, m.out, m.in)
 			return outs
 		}
-		outs[i] = s.made(op, C.bridge_linear(s.b.token(), in.h, m.parts[0], m.scales(), m.biases(), C.int32_t(m.format.Group), C.int32_t(m.format.Bits)), in.shape[0], m.out)
+		outs[i] = s.made(op, C.bridge_linear(s.b.token(), in.h, m.parts[0], m.scales(), m.biases(), C.int32_t(m.format.Group), C.int32_t(m.format.Bits), modeOf(m.format)), in.shape[0], m.out)
 	}
 	return outs
 }
@@ -199,6 +199,13 @@ func (s *scope) SwiGLU(gate, up tensor.Array) tensor.Array {
 // GeGLU is GELU(gate) * up.
 func (s *scope) GeGLU(gate, up tensor.Array) tensor.Array {
 	return s.pair("GeGLU", gate, up, func(a, b handle) C.bridge_made { return C.bridge_geglu(s.b.token(), a, b) })
+}
+
+// ClampedSwiGLU is the gate of GPT-OSS.
+func (s *scope) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32) tensor.Array {
+	return s.pair("ClampedSwiGLU", gate, up, func(a, b handle) C.bridge_made {
+		return C.bridge_clamped_swiglu(s.b.token(), a, b, C.float(alpha), C.float(limit))
+	})
 }
 
 // ScaleShift is scale*x + shift.

@@ -16,6 +16,8 @@ type Attention struct {
 	Biases *Biases
 	// HeadNorms are those of queries and keys; nil where a family has none.
 	HeadNorms *HeadNorms
+	// Sinks are scores of query heads that add nothing; nil where a family has none.
+	Sinks []float32
 	AttentionSpec
 }
 
@@ -86,5 +88,6 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 		V:      qkv[2],
 		Scale:  a.Scale,
 		Window: a.Window,
+		Sinks:  a.Sinks,
 	})
 }

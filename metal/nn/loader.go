@@ -129,20 +129,23 @@ func (l *Loader) entry(name string, dims int) (weights.Entry, error) {
 // matrix declares path+".weight" as a matrix [out, in]; one of three dimensions
 // as one whose outermost lie behind one another.
 func (l *Loader) matrix(path string, dims int, set func(tensor.Matrix)) {
-	l.declare(path+".weight", dims, func(reading *weights.Reading, e weights.Entry) error {
-		m, err := l.backend.LoadMatrix(e.Format, e.Rows(), e.Columns(), func(put func(int, quant.Row) error) error {
-			return reading.Place(e, func(first int, r quant.Row) error {
-				l.progress(int64(len(r.Raw) + len(r.Scales) + len(r.Biases)))
-				return put(first, r)
-			})
+	l.whole(path+".weight", dims, set)
+}
+
+// fill loads a matrix.
+func (l *Loader) fill(reading *weights.Reading, e weights.Entry, set func(tensor.Matrix)) error {
+	m, err := l.backend.LoadMatrix(e.Format, e.Rows(), e.Columns(), func(put func(int, quant.Row) error) error {
+		return reading.Place(e, func(first int, r quant.Row) error {
+			l.progress(int64(len(r.Raw) + len(r.Scales) + len(r.Biases)))
+			return put(first, r)
 		})
-		if err != nil {
-			return err
-		}
-		l.matrices = append(l.matrices, m)
-		set(m)
-		return nil
 	})
+	if err != nil {
+		return err
+	}
+	l.matrices = append(l.matrices, m)
+	set(m)
+	return nil
 }
 
 // vector declares a tensor as a kept array.

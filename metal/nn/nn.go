@@ -13,10 +13,17 @@ package nn
 import "metalfleet.dev/metalfleet/metal/tensor"
 
 // Linear is a product with a weight matrix, dense or quantised.
-type Linear struct{ Matrix tensor.Matrix }
+type Linear struct {
+	Matrix tensor.Matrix
+	// Bias is added to it; nil where there is none.
+	Bias tensor.Array
+}
 
 // Apply multiplies x [T, in]: [T, out].
 func (l Linear) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
+	if l.Bias != nil {
+		return s.LinearBias(x, []tensor.Matrix{l.Matrix}, []tensor.Array{l.Bias})[0]
+	}
 	return s.Linear(x, l.Matrix)[0]
 }
 

@@ -102,7 +102,8 @@ type Format struct {
 	// Bits of one q and Group, the number of consecutive elements of a row
 	// that share a scale; both 0 for dense formats.
 	Bits, Group int
-	// Type of dense elements, or of scales and biases.
+	// Type of dense elements, or of scales and biases; of small floats that
+	// which holds all their values.
 	Type Type
 }
 
@@ -140,10 +141,10 @@ func (f Format) Check() error {
 	case Symmetric:
 		known = known && (f.Bits == 4 || f.Bits == 8) && f.Group == 32
 	default:
-		known = false
+		known = slices.Contains(BlockFloats(), f)
 	}
 	if !known {
-		return fmt.Errorf("%v (supported: float32, float16, bfloat16; affine of %v bits in groups of %v; symmetric of 4 or 8 bits in groups of 32): %w", f, Bits(), Groups(), ErrUnsupported)
+		return fmt.Errorf("%v (supported: float32, float16, bfloat16; affine of %v bits in groups of %v; symmetric of 4 or 8 bits in groups of 32; mxfp4, mxfp8, nvfp4): %w", f, Bits(), Groups(), ErrUnsupported)
 	}
 	return nil
 }
@@ -156,6 +157,8 @@ func (f Format) String() string {
 		return fmt.Sprintf("affine %d-bit group %d %v", f.Bits, f.Group, f.Type)
 	case Symmetric:
 		return fmt.Sprintf("symmetric %d-bit group %d %v", f.Bits, f.Group, f.Type)
+	case MXFP4, MXFP8, NVFP4:
+		return f.blockName()
 	}
 	return fmt.Sprintf("mode %d, %d-bit group %d %v", int(f.Mode), f.Bits, f.Group, f.Type)
 }
@@ -180,7 +183,7 @@ func (f Format) Sizes(n int) (Sizes, error) {
 	if n%f.Group != 0 {
 		return Sizes{}, fmt.Errorf("%d elements are not whole groups of %d: %w", n, f.Group, ErrRow)
 	}
-	s := Sizes{Raw: n / 8 * f.Bits, Scales: n / f.Group * f.Type.Bytes()}
+	s := Sizes{Raw: n / 8 * f.Bits, Scales: n / f.Group * f.scaleBytes()}
 	if f.Mode == Affine {
 		s.Biases = s.Scales
 	}
@@ -190,7 +193,7 @@ func (f Format) Sizes(n int) (Sizes, error) {
 // Row is one row of a matrix. Raw holds little-endian floats, or the q of
 // consecutive elements in consecutive bits, low bits first (the order of MLX's
 // packed words); Scales and Biases hold one little-endian float of the
-// format's type per group. Where a function says so, it is several rows, one
+// format's type per group, or of small floats a byte. Where a function says so, it is several rows, one
 // behind another in each part.
 type Row struct{ Raw, Scales, Biases []byte }
 
@@ -240,6 +243,9 @@ func (f Format) CheckRows(n int, r Row) (rows int, err error) {
 }
 
 func (f Format) checkFinite(r Row) error {
+	if f.BlockFloat() {
+		return f.checkBlocks(r)
+	}
 	if !f.Type.Finite(r.Scales) {
 		return fmt.Errorf("scale of group %d is not a finite number: %w", f.Type.firstInfinite(r.Scales), ErrRow)
 	}
@@ -282,7 +288,7 @@ func (t Type) firstInfinite(raw []byte) int {
 	return -1
 }
 
-// Q reads element i of packed words.
+// Q reads element i of packed words; of small floats its bits.
 func Q(raw []byte, bits, i int) int {
 	at := i * bits
 	word := uint(raw[at/8])
@@ -307,6 +313,10 @@ func PutQ(raw []byte, bits, i, q int) {
 func (f Format) Dequantize(r Row, dst []float32) error {
 	if err := f.CheckRow(len(dst), r); err != nil {
 		return err
+	}
+	if f.BlockFloat() {
+		f.dequantizeBlocks(r, dst)
+		return nil
 	}
 	for i := range dst {
 		if f.Mode == Dense {

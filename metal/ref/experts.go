@@ -29,6 +29,11 @@ func (s *scope) Route(scores tensor.Array, k int, normalized bool) (chosen, shar
 	return ids, out
 }
 
+// RouteTop is Route: in float32 it does not matter when the softmax is taken.
+func (s *scope) RouteTop(scores tensor.Array, k int) (chosen, shares tensor.Array) {
+	return s.Route(scores, k, true)
+}
+
 // route fills the chosen ids and shares of one row.
 func route(row []float32, ids []int32, shares []float32, normalized bool) {
 	n := 0
@@ -94,7 +99,7 @@ func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matri
 		for hi < len(mats) && mats[hi].format == mats[lo].format {
 			hi++
 		}
-		if mats[lo].format.Quantized() {
+		if mats[lo].inColumns() {
 			s.quantizedOf(c, mats[lo:hi], outs[lo:hi])
 		} else {
 			for i := lo; i < hi; i++ {

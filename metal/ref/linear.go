@@ -69,7 +69,7 @@ func (s *scope) Linear(x tensor.Array, ms ...tensor.Matrix) []tensor.Array {
 		for hi < len(mats) && mats[hi].format == mats[lo].format {
 			hi++
 		}
-		if mats[lo].format.Quantized() {
+		if mats[lo].inColumns() {
 			s.quantized(in, mats[lo:hi], outs[lo:hi])
 		} else {
 			for i := lo; i < hi; i++ {

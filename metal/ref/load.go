@@ -79,8 +79,9 @@ func (l *loading) put(first int, r quant.Row) error {
 		return err
 	}
 	switch {
-	case !m.format.Quantized():
+	case !m.inColumns():
 		copy(m.data[first*l.sizes.Raw:], r.Raw)
+		copy(m.scales[first*l.sizes.Scales:], r.Scales)
 		if m.format.Type == quant.Float16 && !quant.Float16.Finite(r.Raw) {
 			l.infinite.Store(true)
 		}

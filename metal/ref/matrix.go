@@ -13,7 +13,7 @@ import (
 )
 
 // matrix is a weight matrix [out, in] in as many bytes as its rows have. Dense
-// formats lie row by row as loaded. Quantised ones lie in columns of 32
+// formats and small floats lie row by row as loaded. Whole numbers lie in columns of 32
 // elements: the planes of group 0 of every row, then those of group 1, and so
 // on, so that one table of products serves a whole column; scales, each with
 // its bias beside it and both in the type of the format, lie in columns of the
@@ -24,8 +24,10 @@ type matrix struct {
 	layout  layout
 	out, in int
 	mem     []byte
-	// data is the dense rows or the planes.
+	// data is the dense rows, the words or the planes.
 	data, scales []byte
+	// elements and powers are what small floats and their scales mean.
+	elements, powers *quant.FloatTable
 	// finite dense halves are widened without a look at each.
 	finite bool
 }
@@ -77,6 +79,9 @@ func (b *Backend) LoadMatrix(format quant.Format, out, in int, fill func(put fun
 	}
 	pages.PreferLarge(m.mem)
 	m.data, m.scales = m.mem[:out*sizes.Raw], m.mem[out*sizes.Raw:]
+	if format.BlockFloat() {
+		m.elements, m.powers = format.Tables()
+	}
 	if err := m.load(sizes, fill); err != nil {
 		m.Release()
 		return nil, err
@@ -122,7 +127,11 @@ func (b *Backend) LoadVector(t quant.Type, raw []byte) (tensor.Array, error) {
 
 // row writes the float32 values of one row.
 func (m *matrix) row(row int, dst []float32) {
-	if m.format.Quantized() {
+	switch {
+	case m.format.BlockFloat():
+		m.blockRow(row, dst)
+		return
+	case m.format.Quantized():
 		m.quantizedRow(row, dst)
 		return
 	}

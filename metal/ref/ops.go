@@ -127,6 +127,18 @@ func geglu(dst, gate, up []float32) {
 	}
 }
 
+// ClampedSwiGLU is the gate of GPT-OSS.
+func (s *scope) ClampedSwiGLU(gate, up tensor.Array, alpha, limit float32) tensor.Array {
+	return s.binary("ClampedSwiGLU", gate, up, func(dst, gate, up []float32) {
+		gate, up = gate[:len(dst)], up[:len(dst)]
+		for i, g := range gate {
+			g = min(g, limit)
+			u := min(max(up[i], -limit), limit) + 1
+			dst[i] = float32(g/(1+exp(-float32(alpha*g)))) * u
+		}
+	})
+}
+
 // ScaleShift is scale*x + shift.
 func (s *scope) ScaleShift(x tensor.Array, scale, shift float32) tensor.Array {
 	in, ok := s.operand("ScaleShift", x, 0)

@@ -7,7 +7,7 @@ import (
 )
 
 // formats are products and lookups in every number format, with scales of the
-// mode's type: dense, symmetric, and affine of each number of bits.
+// mode's type: dense, symmetric, affine of each number of bits, and small floats.
 func formats() []check {
 	all := []check{
 		{"dense products", func(x *bench) { products(x, quant.DenseOf(x.mode.t)) }},
@@ -23,7 +23,7 @@ func formats() []check {
 			}
 		}})
 	}
-	return all
+	return append(all, check{"products of small floats", func(x *bench) { products(x, quant.BlockFloats()...) }})
 }
 
 // fewRows are what a decode step multiplies, in the format that models mostly
@@ -101,6 +101,10 @@ func (x *bench) rows(f quant.Format, out, in int) ([]quant.Row, []float64) {
 			}
 			continue
 		}
+		if f.BlockFloat() {
+			x.smallFloats(f, row, values[r*in:(r+1)*in])
+			continue
+		}
 		levels := 1 << f.Bits
 		for g := range in / f.Group {
 			f.Type.Put(row.Scales, g, float32((1+x.rng.Float64())*2/float64(levels)))
@@ -114,6 +118,27 @@ func (x *bench) rows(f quant.Format, out, in int) ([]quant.Row, []float64) {
 		}
 	}
 	return rows, values
+}
+
+// smallFloats fills a row with elements of any size up to 4, beside scales that
+// are one or less, and says what they mean.
+func (x *bench) smallFloats(f quant.Format, row quant.Row, values []float64) {
+	elements, scales := f.Tables()
+	one, levels := 127, 7 // of e8m0; elements of e2m1
+	if f.Mode == quant.NVFP4 {
+		one = 0x38
+	}
+	if f.Mode == quant.MXFP8 {
+		levels = 0x48
+	}
+	for g := range row.Scales {
+		row.Scales[g] = byte(one - x.rng.IntN(2))
+	}
+	for i := range values {
+		q := x.rng.IntN(levels) | x.rng.IntN(2)<<(f.Bits-1)
+		quant.PutQ(row.Raw, f.Bits, i, q)
+		values[i] = float64(elements[q]) * float64(scales[row.Scales[i/f.Group]])
+	}
 }
 
 // meant is element i of a row, without rounding.

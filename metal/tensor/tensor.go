@@ -255,6 +255,10 @@ type Scope interface {
 	// by row and in no order, ids [T*k], and their shares [T, k], which are the
 	// softmax of the whole row, or, normalized, of the chosen ones alone.
 	Route(scores Array, k int, normalized bool) (chosen, shares Array)
+	// RouteTop is Route with shares that are the softmax of the chosen scores: the
+	// same numbers as normalized ones, rounded as those who take the softmax last
+	// round them.
+	RouteTop(scores Array, k int) (chosen, shares Array)
 	// LinearOf multiplies each row of x [R, in] by the k experts that were chosen
 	// for it, ids [R*k]: [R*k, out]. The experts of a matrix [experts*out, in] lie
 	// behind one another.
@@ -278,6 +282,9 @@ type Scope interface {
 	// GeGLU is GELU(gate) * up, on equal shapes, with GELU in the form of tanh:
 	// x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).
 	GeGLU(gate, up Array) Array
+	// ClampedSwiGLU is g * sigmoid(alpha*g) * (u + 1), on equal shapes, with g the
+	// gate up to limit and u what of up lies within limit of zero.
+	ClampedSwiGLU(gate, up Array, alpha, limit float32) Array
 	// ScaleShift is scale*x + shift, element by element.
 	ScaleShift(x Array, scale, shift float32) Array
 	// RMSNorm scales each run of N elements of a row of x [T, D] to unit root

@@ -214,6 +214,13 @@ func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, err
 	if err := c.foreign(); err != nil {
 		return nil, err
 	}
+	together := false
+	var err error
+	if d.Architecture == familyGPTOSS {
+		if together, err = c.published(); err != nil {
+			return nil, err
+		}
+	}
 	groups, err := cfg.grouping()
 	if err != nil {
 		return nil, err
@@ -225,6 +232,9 @@ func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, err
 	slots, err := d.slots(len(c.tensors))
 	if err != nil {
 		return nil, err
+	}
+	if together {
+		slots = paired(slots)
 	}
 	entries, used := map[string]Entry{}, map[string]bool{}
 	for _, s := range slots {
@@ -241,7 +251,7 @@ func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, err
 			used[expertPath(s.path, i)] = true
 		}
 		if e.Format.Quantized() {
-			used[layerOf(s.path)+".scales"], used[layerOf(s.path)+".biases"] = true, true
+			used[layerOf(s.path)+".scales"], used[layerOf(s.path)+".biases"] = true, !e.Format.BlockFloat()
 		}
 	}
 	var extra []string
@@ -339,6 +349,9 @@ func (c *collection) entry(s slot, groups grouping) (Entry, error) {
 		e.Format = quant.DenseOf(kind)
 		e.stored = e.Format.String()
 		return e, nil
+	}
+	if smallFloats(scales) {
+		return c.blockEntry(e, groups, t, scales)
 	}
 	biases, ok := c.tensors[layer+".biases"]
 	if !ok {

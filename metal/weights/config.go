@@ -15,6 +15,7 @@ const maxConfigBytes = 4 << 20
 // The families, by the names that Dimensions.Architecture takes.
 const (
 	familyGemma3   = "gemma3_text"
+	familyGPTOSS   = "gpt_oss"
 	familyLlama    = "llama"
 	familyQwen2    = "qwen2"
 	familyQwen3    = "qwen3"
@@ -165,7 +166,7 @@ func shown(v any) string {
 
 // SupportedModelTypes lists what config.json may call its model_type.
 func SupportedModelTypes() []string {
-	return []string{"gemma3_text", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}
+	return []string{"gemma3_text", "gpt_oss", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}
 }
 
 // family is the family that runs a model_type (mlx-lm 0.32.2, MODEL_REMAPPING).
@@ -177,6 +178,8 @@ func (c *config) family() (string, error) {
 	switch kind {
 	case "gemma3_text":
 		return familyGemma3, nil
+	case "gpt_oss":
+		return familyGPTOSS, nil
 	case "llama", "mistral":
 		return familyLlama, nil
 	case "qwen2":
@@ -225,17 +228,22 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 		d.HeadSize = c.integerOr(d.Hidden/d.QueryHeads, 2, 1<<12, "head_dim")
 	}
 	d.Rope = c.rope(d)
-	if family == familyGemma3 {
+	switch family {
+	case familyGemma3:
 		c.gemma(&d)
-	} else {
+	case familyGPTOSS:
+		c.gptoss(&d)
+	default:
 		d.Window = c.window(d)
 	}
-	if family == familyQwen3MoE {
+	switch family {
+	case familyQwen3MoE:
 		d.Experts = c.experts(d.Layers)
-	} else {
+	case familyGPTOSS:
+	default:
 		c.dense()
 	}
-	c.plain()
+	c.plain(family)
 	c.gated(family)
 	if c.err != nil {
 		return Dimensions{}, c.err
@@ -244,10 +252,10 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 }
 
 // defaultContext is what transformers takes where config.json does not say
-// (Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig, version 5).
+// (Gemma3TextConfig, GptOssConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig, version 5).
 func (c *config) defaultContext() int {
 	switch c.values["model_type"] {
-	case "mistral", "gemma3_text":
+	case "mistral", "gemma3_text", "gpt_oss":
 		return 1 << 17
 	case "qwen2", "qwen3", "qwen3_moe":
 		return 1 << 15
@@ -256,9 +264,9 @@ func (c *config) defaultContext() int {
 }
 
 // plain refuses by name what these families have but the engine does not.
-func (c *config) plain() {
-	for _, name := range []string{"attention_bias", "mlp_bias", "rope_traditional", "use_sliding_window"} {
-		if c.flag(name) {
+func (c *config) plain(family string) {
+	for _, name := range []string{"attention_bias", "mlp_bias", "rope_traditional", "use_sliding_window", "quantize_activations"} {
+		if c.flag(name) && !(name == "attention_bias" && family == familyGPTOSS) {
 			c.fail(fmt.Errorf("%s%s: %w", c.inside, name, &UnsupportedError{"value", "true", []string{"false"}}))
 		}
 	}

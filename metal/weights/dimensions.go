@@ -48,7 +48,7 @@ type Rope struct {
 
 // SupportedArchitectures lists the families this build runs.
 func SupportedArchitectures() []string {
-	return []string{familyGemma3, familyLlama, familyQwen2, familyQwen3, familyQwen3MoE}
+	return []string{familyGemma3, familyGPTOSS, familyLlama, familyQwen2, familyQwen3, familyQwen3MoE}
 }
 
 // ggufFamilies are the families by their names in GGUF.
@@ -204,7 +204,7 @@ func (e Entry) wideBytes(precise quant.Type) int64 {
 	if f.Mode == quant.Symmetric {
 		f.Mode = quant.Affine
 	}
-	if precise == quant.Float32 {
+	if precise == quant.Float32 && !f.BlockFloat() {
 		f.Type = quant.Float32
 	}
 	sizes, err := f.Sizes(e.Columns())

@@ -225,7 +225,7 @@ func (f *File) Facts() (model.Facts, error) {
 
 // quantization names a format without the type of its scales.
 func quantization(f quant.Format) string {
-	if f.Quantized() {
+	if f.Quantized() && !f.BlockFloat() {
 		return fmt.Sprintf("affine %d-bit group %d", f.Bits, f.Group)
 	}
 	return f.String()

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -15,6 +16,8 @@ type grouping struct {
 	whole layerGrouping
 	// layers are the values by path: an object, or true or false.
 	layers map[string]any
+	// only is the mode that small floats must have; "" means any.
+	only string
 }
 
 // layerGrouping is how one layer is quantised; 0 and "" mean not said.
@@ -42,8 +45,11 @@ func (c *config) grouping() (grouping, error) {
 	if !ok {
 		return grouping{}, invalidf("config.json: %s is %s, want an object", key, shown(v))
 	}
-	if m := layers["quant_method"]; m != nil {
-		return grouping{}, fmt.Errorf("config.json: %s: %w", key, &UnsupportedError{"quantisation method", shown(m), []string{"mlx affine"}})
+	if m := layers["quant_method"]; m == "mxfp4" && c.values["model_type"] == familyGPTOSS {
+		f, _ := quant.BlockFloatNamed("mxfp4")
+		return grouping{present: true, whole: layerGrouping{f.Bits, f.Group, f.String()}, only: f.String()}, nil
+	} else if m != nil {
+		return grouping{}, fmt.Errorf("config.json: %s: %w", key, &UnsupportedError{"quantisation method", shown(m), []string{"MLX's own", "mxfp4 of a gpt_oss"}})
 	}
 	whole, err := readGrouping(layers, key)
 	if err != nil {
@@ -78,7 +84,7 @@ func readGrouping(values map[string]any, where string) (layerGrouping, error) {
 	default:
 		return g, invalidf("config.json: %s.mode is %s, want a name", where, shown(v))
 	}
-	return g, nil
+	return g, checkMode(g.mode, "config.json: "+where)
 }
 
 // of says how the layer at path is quantised; named is false where config.json
@@ -97,12 +103,11 @@ func (g grouping) of(path string) (layer layerGrouping, named bool, err error) {
 		if layer, err = readGrouping(v, "quantization of "+quoted(path)); err != nil {
 			return layer, true, err
 		}
-		if layer.bits == 0 { // the defaults of MLX's to_quantized
-			layer.bits = 4
+		usual, ok := quant.BlockFloatNamed(layer.mode)
+		if !ok { // the defaults of MLX's to_quantized
+			usual.Bits, usual.Group = 4, 64
 		}
-		if layer.group == 0 {
-			layer.group = 64
-		}
+		layer.bits, layer.group = cmp.Or(layer.bits, usual.Bits), cmp.Or(layer.group, usual.Group)
 		return layer, true, nil
 	}
 	return layerGrouping{}, true, invalidf("config.json: quantization of %s is %s, want an object, true or false", quoted(path), shown(g.layers[path]))
@@ -120,10 +125,8 @@ func (g grouping) quantized(path string, in int64, weight, scales, biases shardT
 		return none, invalidf("%s has scales, but config.json has no quantization", quoted(path))
 	case named && layer.bits == 0:
 		return none, invalidf("%s has scales, but config.json says that it is not quantised", quoted(path))
-	case layer.mode != "" && layer.mode != "affine":
-		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"quantisation mode", layer.mode, []string{"affine"}})
-	case scales.kind.name == "U8":
-		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"quantisation mode", "of 8-bit scales (mxfp4, nvfp4, mxfp8)", []string{"affine"}})
+	case named && layer.mode != "" && layer.mode != "affine":
+		return none, invalidf("config.json says that %s is of mode %q, but its scales are of type %s", quoted(path), layer.mode, scales.kind.name)
 	case weight.kind.name != "U32":
 		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"type of quantised words", weight.kind.name, []string{"U32"}})
 	case len(weight.shape) != 2 || len(scales.shape) != 2 || weight.shape[1] == 0 || scales.shape[1] == 0 || weight.shape[1] > in:

@@ -33,6 +33,14 @@ func TestHostileFoldersAreTypedErrors(t *testing.T) {
 			}
 		}
 	}
+	small := func(change ...func(*modelFolder)) func(*modelFolder) {
+		return func(m *modelFolder) {
+			m.smallFloats(down, quant.BlockFloats()[0])
+			for _, c := range change {
+				c(m)
+			}
+		}
+	}
 	sharded := func(change func(*modelFolder)) func(*modelFolder) {
 		return func(m *modelFolder) { m.shards(2); change(m) }
 	}
@@ -71,9 +79,27 @@ func TestHostileFoldersAreTypedErrors(t *testing.T) {
 		"another tool's quantisation": {func(m *modelFolder) {
 			m.config["quantization_config"] = map[string]any{"quant_method": "awq", "bits": 4}
 		}, weights.ErrUnsupported, "awq"},
-		"mxfp4":                                 {affine(quantization(map[string]any{"group_size": 32, "bits": 4, down: map[string]any{"mode": "mxfp4", "bits": 4, "group_size": 32}})), weights.ErrUnsupported, "mxfp4"},
+		"a mode that nobody knows":              {affine(quantization(map[string]any{"group_size": 32, "bits": 4, "mode": "mxfp6"})), weights.ErrUnsupported, `mode "mxfp6"`},
+		"a mode of a layer that nobody knows":   {affine(quantization(map[string]any{"group_size": 32, "bits": 4, down: map[string]any{"mode": "int4"}})), weights.ErrUnsupported, `mode "int4"`},
+		"small floats that are affine":          {affine(quantization(map[string]any{"group_size": 32, "bits": 4, down: map[string]any{"mode": "mxfp4", "bits": 4, "group_size": 32}})), weights.ErrInvalid, `mode "mxfp4", but its scales are of type F16`},
 		"words that are a stack of one":         {affine(shaped(down+".weight", "U32", 1, tinyHidden, tinyInner/8)), weights.ErrInvalid, "of words"},
-		"scales of eight bits":                  {affine(shaped(down+".scales", "U8", tinyHidden, tinyInner/64)), weights.ErrUnsupported, "mxfp4, nvfp4, mxfp8"},
+		"scales of eight bits":                  {affine(shaped(down+".scales", "U8", tinyHidden, tinyInner/64)), weights.ErrUnsupported, "mxfp4, mxfp8, nvfp4"},
+		"small floats without quantisation":     {small(quantization(nil)), weights.ErrInvalid, "no quantization"},
+		"small floats that are named as dense":  {small(quantization(map[string]any{"group_size": 32, "bits": 4, "mode": "mxfp4", down: false})), weights.ErrInvalid, "not quantised"},
+		"small floats that are named otherwise": {small(quantization(map[string]any{"group_size": 32, "bits": 4, "mode": "mxfp4", down: map[string]any{"mode": "nvfp4"}})), weights.ErrInvalid, `mode "nvfp4" with 4 bits in groups of 16`},
+		"small floats that are named affine":    {small(quantization(map[string]any{"group_size": 32, "bits": 4, "mode": "mxfp4", down: map[string]any{"group_size": 32, "bits": 4}})), weights.ErrInvalid, "its shapes and its scales of a byte are mxfp4"},
+		"small floats with biases":              {small(shaped(down+".biases", "F16", tinyHidden, tinyInner/32)), weights.ErrInvalid, "down_proj.biases"},
+		"small floats of half words":            {small(shaped(down+".weight", "I32", tinyHidden, tinyInner/8)), weights.ErrUnsupported, "I32"},
+		"small floats of no columns":            {small(shaped(down+".weight", "U32", tinyHidden, 0)), weights.ErrInvalid, "words of shape"},
+		"small floats of more words":            {small(shaped(down+".weight", "U32", tinyHidden, tinyInner+1)), weights.ErrInvalid, "words of shape"},
+		"small floats of a few words more":      {small(shaped(down+".weight", "U32", tinyHidden, tinyInner/8+1)), weights.ErrInvalid, "of mxfp4"},
+		"small floats of five bits":             {small(shaped(down+".weight", "U32", tinyHidden, tinyInner/32*5)), weights.ErrUnsupported, "5 bits in groups of 32"},
+		"small floats with more rows":           {small(shaped(down+".weight", "U32", tinyHidden+1, tinyInner/8)), weights.ErrInvalid, "of words"},
+		"small floats with more scales":         {small(shaped(down+".scales", "U8", tinyHidden+1, tinyInner/32)), weights.ErrInvalid, "of words"},
+		"small floats with scales of no use":    {small(shaped(down+".scales", "U8", tinyHidden, 0)), weights.ErrInvalid, "scales of shape"},
+		"small floats with uneven scales":       {small(shaped(down+".scales", "U8", tinyHidden, tinyInner/32-1)), weights.ErrUnsupported, "groups of 42"},
+		"small floats with scales of one":       {small(shaped(down+".scales", "U8", tinyHidden)), weights.ErrInvalid, "scales of shape"},
+		"a norm of small floats":                {shaped("model.norm.scales", "U8", 1, 1), weights.ErrInvalid, "model.norm"},
 		"scales that are whole numbers":         {affine(shaped(down+".scales", "I32", tinyHidden, tinyInner/64), shaped(down+".biases", "I32", tinyHidden, tinyInner/64)), weights.ErrUnsupported, "I32"},
 		"biases of another type":                {affine(shaped(down+".biases", "F32", tinyHidden, tinyInner/64)), weights.ErrInvalid, "biases of type F32"},
 		"biases that are missing":               {affine(func(m *modelFolder) { delete(m.files[oneFile], down+".biases") }), weights.ErrMissing, "biases"},

@@ -59,6 +59,9 @@ func (d Dimensions) layer(i int) []slot {
 			slot{path: "pre_feedforward_layernorm.weight", gguf: "ffn_norm.weight", shape: []int64{hidden}},
 			slot{path: "post_feedforward_layernorm.weight", gguf: "post_ffw_norm.weight", shape: []int64{hidden}})
 	}
+	if d.Architecture == familyGPTOSS {
+		out = append(out, d.gptossLayer()...)
+	}
 	if d.Architecture == familyQwen2 {
 		out = append(out,
 			slot{path: "self_attn.q_proj.bias", gguf: "attn_q.bias", shape: []int64{queries}},
@@ -78,6 +81,9 @@ func (d Dimensions) layer(i int) []slot {
 // names of mlx-lm: the experts of a layer stacked into one tensor.
 func (d Dimensions) feedForward(i int) []slot {
 	hidden := int64(d.Hidden)
+	if d.Architecture == familyGPTOSS {
+		return d.gptossExperts()
+	}
 	if !d.Experts.In(i) {
 		inner := int64(d.FeedForward)
 		return []slot{

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Records what MLX's own quantize and dequantize give for every affine format:
-# packed words, scales, biases and values. metal/quant does the same and
+# Records what MLX's own quantize and dequantize give for every affine format
+# and every format of small floats: packed words, scales, biases and values. metal/quant does the same and
 # compares.
 #
 # usage: hack/goldens/quant/make.sh
@@ -16,3 +16,4 @@ if [ ! -f "$venv/installed" ]; then
   touch "$venv/installed"
 fi
 "$venv/bin/python" hack/goldens/quant/record.py metal/quant/testdata/quant.json
+"$venv/bin/python" hack/goldens/quant/blocks.py metal/quant/testdata/blockfloat.json

@@ -57,4 +57,5 @@ def main(out):
         f.write("\n]}\n")
 
 
-main(sys.argv[1])
+if __name__ == "__main__":
+    main(sys.argv[1])

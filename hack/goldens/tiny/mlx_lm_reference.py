@@ -33,6 +33,9 @@ class DividedRope(nn.Module):
 
 def load(path):
     config, weights, factors = models.read(path)
+    scaling = config.get("rope_scaling")
+    if config["model_type"] == "gpt_oss" and (scaling is None or not scaling["truncate"]):
+        return None  # mlx-lm sees neither rope_parameters nor that edges stay between pairs
     if config["model_type"] == "mistral" or config["model_type"] in ("gemma3_text", "llama", "qwen2", "qwen3_moe") and "rope_parameters" in config:
         return None  # mlx-lm sees neither sliding_window nor rope_parameters in them
     if path.endswith(".gguf"):
@@ -51,20 +54,23 @@ def load(path):
         for layer in model.layers:
             layer.self_attn.rope = DividedRope(config["head_dim"], config["rope_theta"], factors)
     for name, value in tree_flatten(model.parameters()):
-        assert value.dtype in (mx.float32, mx.uint32), (name, value.dtype)
+        assert value.dtype in (mx.float32, mx.uint32, mx.uint8), (name, value.dtype)
     return model
 
 
 def same_weights(model, weights):
     """What mlx-lm loaded is what models.py read."""
+    weights = models.apart(weights)
     for path, m in model.named_modules():
+        if "sinks" in m:
+            assert np.array_equal(np.array(m.sinks), weights[path + ".sinks"]), path
         if isinstance(m, (nn.QuantizedLinear, nn.QuantizedEmbedding, QuantizedSwitchLinear)):
-            got = np.array(mx.dequantize(m.weight, m.scales, m.biases, m.group_size, m.bits))
+            got = np.array(mx.dequantize(m.weight, m.scales, m.get("biases"), m.group_size, m.bits, mode=m.mode, dtype=mx.float32))
         elif isinstance(m, (nn.Linear, nn.Embedding, nn.RMSNorm, gemma3_text.RMSNorm, SwitchLinear)):
             got = np.array(m.weight)
         else:
             continue
-        if "bias" in m and isinstance(m, nn.Linear | nn.QuantizedLinear):
+        if "bias" in m:
             assert np.array_equal(np.array(m.bias), weights[path + ".bias"]), path
         want = weights[path + ".weight"]
         top = np.abs(want).max()

@@ -122,7 +122,7 @@ def safetensors(path):
         raw = data[t["data_offsets"][0]:t["data_offsets"][1]]
         if t["dtype"] == "BF16":
             v = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
-        elif t["dtype"] == "U32":
+        elif t["dtype"] in ("U32", "U8"):
             out[name] = np.frombuffer(raw, np.uint8).reshape(*t["shape"][:-1], -1)
             continue
         else:
@@ -142,6 +142,27 @@ def affine(words, scales, biases, bits):
     return (q * scales[..., None] + biases[..., None]).astype(np.float32).reshape(rows, -1)
 
 
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=np.float32)
+
+
+def e4m3(b):
+    sizes = [(m + 8 * (e > 0)) * 2.0 ** (max(e, 1) - 10) for e in range(16) for m in range(8)]
+    sizes[127] = np.nan
+    return np.array(sizes + [-v for v in sizes], dtype=np.float32)[b]
+
+
+def small_floats(words, scales, mode):
+    """Floats of 4 or 8 bits; each group of a row has a scale of a byte."""
+    if mode == "mxfp8":
+        values = e4m3(words)
+    else:
+        values = E2M1[np.stack([words & 15, words >> 4], axis=-1)].reshape(*words.shape[:-1], -1)
+    powers = e4m3(scales) if mode == "nvfp4" else np.exp2(scales.astype(np.float32) - 127)
+    groups = values.reshape(*scales.shape, -1)
+    assert groups.shape[-1] == (16 if mode == "nvfp4" else 32)
+    return (groups * powers[..., None]).astype(np.float32).reshape(values.shape)
+
+
 def read_folder(path):
     with open(os.path.join(path, "config.json")) as f:
         config = json.load(f)
@@ -149,23 +170,53 @@ def read_folder(path):
     for name in sorted(glob.glob(os.path.join(path, "*.safetensors"))):
         raw.update(safetensors(name))
     quantization = config.pop("quantization", None)
+    if config.pop("quantization_config", {}).get("quant_method") == "mxfp4":
+        raw, quantization = published(raw), {"mode": "mxfp4"}
     weights = {}
     for name, w in raw.items():
         layer = name.removesuffix(".weight")
         if name.endswith((".scales", ".biases")):
             continue
         if layer + ".scales" in raw:
-            bits = quantization.get(layer, quantization)["bits"]
-            w = affine(w, raw[layer + ".scales"], raw[layer + ".biases"], bits)
+            how = quantization.get(layer, quantization)
+            if how.get("mode", "affine") == "affine":
+                w = affine(w, raw[layer + ".scales"], raw[layer + ".biases"], how["bits"])
+            else:
+                w = small_floats(w, raw[layer + ".scales"], how["mode"])
         weights[name] = w
     return config, stacked(weights), None
+
+
+def published(raw):
+    """The tensors of a GPT-OSS with its blocks as words, in the words of mlx-lm."""
+    out = {}
+    for name, w in raw.items():
+        if name.endswith("_blocks"):
+            name, w = name.removesuffix("_blocks") + ".weight", w.reshape(*w.shape[:-2], -1)
+        elif ".mlp.experts." in name:
+            for kind in ("scales", "bias"):
+                name = name.replace("_" + kind, "." + kind)
+        out[name] = w
+    return out
+
+
+def apart(weights):
+    """Gate and up of the experts as two tensors, whose rows, or numbers, took
+    turns in one."""
+    out = {}
+    for name, w in weights.items():
+        if ".gate_up_proj." in name:
+            out[name.replace("gate_up", "gate")], out[name.replace("gate_up", "up")] = w[:, 0::2], w[:, 1::2]
+        else:
+            out[name] = w
+    return out
 
 
 def stacked(weights):
     """The experts of a layer as one tensor, as mlx-lm has them."""
     out, experts = {}, {}
     for name, w in weights.items():
-        if ".mlp.experts." not in name:
+        if ".mlp.experts." not in name or not name.split(".mlp.experts.")[1][0].isdigit():
             out[name] = w
             continue
         layer, expert = name.split(".mlp.experts.")

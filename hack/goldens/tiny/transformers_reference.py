@@ -18,7 +18,7 @@ torch.set_num_threads(1)
 
 def load(path):
     config, weights, factors = models.read(path)
-    if "/hf " in names[path]:
+    if "/hf " in names[path] and config["model_type"] != "gpt_oss":
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
     else:
         made = AutoConfig.for_model(config.pop("model_type"), **config)
@@ -39,8 +39,15 @@ def load(path):
 def fused(weights):
     """The experts of a layer as transformers holds them."""
     out = {}
-    for name, w in weights.items():
-        if ".switch_mlp.gate_proj" in name:
+    for name, w in models.apart(weights).items():
+        if ".mlp.experts." in name:
+            if ".up_proj." in name:
+                continue
+            if ".gate_proj." in name:
+                up = models.apart(weights)[name.replace("gate_proj", "up_proj")]
+                w, name = np.stack([w, up], axis=2).reshape(w.shape[0], -1, *w.shape[2:]), name.replace("gate_proj", "gate_up_proj")
+            out[name.replace(".weight", "").replace(".bias", "_bias")] = w.swapaxes(1, 2) if w.ndim == 3 else w
+        elif ".switch_mlp.gate_proj" in name:
             up = weights[name.replace("gate_proj", "up_proj")]
             out[name.replace("switch_mlp.gate_proj.weight", "experts.gate_up_proj")] = np.concatenate([w, up], axis=1)
         elif ".switch_mlp.down_proj" in name:

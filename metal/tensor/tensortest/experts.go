@@ -32,16 +32,27 @@ func routed(scores []float32, k int, normalized bool) (chosen []int32, shares []
 	return order[:k], shares
 }
 
-// route compares shares by expert: the order of the chosen is the back end's.
-func (s Suite) route(t *testing.T) {
+func (s Suite) route(t *testing.T) { s.routes(t, false) }
+
+func (s Suite) routeTop(t *testing.T) { s.routes(t, true) }
+
+// routes compares shares by expert: the order of the chosen is the back end's.
+// At the top all shares are normalized.
+func (s Suite) routes(t *testing.T, top bool) {
 	for _, c := range []struct {
 		tokens, experts, k int
 		normalized         bool
 	}{{1, 4, 1, false}, {1, 4, 1, true}, {5, 8, 3, true}, {5, 8, 3, false}, {2, 6, 6, true}, {33, 128, 8, true}} {
+		if top && !c.normalized {
+			continue
+		}
 		t.Run(fmt.Sprintf("%d of %d, %v", c.k, c.experts, c.normalized), func(t *testing.T) {
 			x := s.open(t)
 			scores := x.random(c.tokens * c.experts)
 			ids, shares := x.s.Route(x.s.From(scores, c.tokens, c.experts), c.k, c.normalized)
+			if top {
+				ids, shares = x.s.RouteTop(x.s.From(scores, c.tokens, c.experts), c.k)
+			}
 			chosen := make([]int32, c.tokens*c.k)
 			x.s.ReadIDs(ids, chosen)
 			got := x.read(shares)
@@ -63,6 +74,9 @@ func (s Suite) route(t *testing.T) {
 		x := s.open(t)
 		nan := float32(math.NaN())
 		ids, _ := x.s.Route(x.s.From([]float32{nan, nan, nan, 1, nan, 2, nan, nan}, 2, 4), 2, true)
+		if top {
+			ids, _ = x.s.RouteTop(x.s.From([]float32{nan, nan, nan, 1, nan, 2, nan, nan}, 2, 4), 2)
+		}
 		chosen := make([]int32, 4)
 		x.s.ReadIDs(ids, chosen)
 		if err := x.s.Err(); err != nil {
@@ -123,6 +137,7 @@ func (s Suite) independentOf(t *testing.T) {
 	for _, f := range []quant.Format{
 		quant.DenseOf(quant.Float32), quant.DenseOf(quant.BFloat16), quant.SymmetricOf(8, 32, quant.Float16),
 		quant.AffineOf(3, 64, quant.Float16), quant.AffineOf(4, 64, quant.BFloat16), quant.AffineOf(8, 128, quant.Float32),
+		quant.BlockFloats()[0], quant.BlockFloats()[1], quant.BlockFloats()[2],
 	} {
 		t.Run(f.String(), func(t *testing.T) {
 			x := s.open(t)
@@ -169,6 +184,9 @@ func shapesOfExperts(m tensor.Matrix) map[string]func(sc tensor.Scope) {
 		},
 		"LinearBias of none": func(sc tensor.Scope) { sc.LinearBias(sc.From(make([]float32, 8), 1, 8), []tensor.Matrix{m}, nil) },
 		"GeGLU":              func(sc tensor.Scope) { sc.GeGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2)) },
+		"ClampedSwiGLU":      func(sc tensor.Scope) { sc.ClampedSwiGLU(sc.From([]float32{1}, 1), sc.From([]float32{1, 2}, 2), 1, 7) },
+		"RouteTop of none":   func(sc tensor.Scope) { sc.RouteTop(sc.From(make([]float32, 8), 2, 4), 0) },
+		"RouteTop of more":   func(sc tensor.Scope) { sc.RouteTop(sc.From(make([]float32, 8), 2, 4), 5) },
 		"Route of none":      func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 0, true) },
 		"Route of more":      func(sc tensor.Scope) { sc.Route(sc.From(make([]float32, 8), 2, 4), 5, true) },
 		"LinearOf width":     func(sc tensor.Scope) { sc.LinearOf(sc.From(make([]float32, 7), 1, 7), sc.IDs([]int32{0}), 3, m) },
@@ -199,13 +217,15 @@ func releasedOfExperts(m, gone tensor.Matrix) map[string]func(sc tensor.Scope, a
 		"gone matrix of a bias": func(sc tensor.Scope, _ tensor.Array) {
 			sc.LinearBias(sc.From(make([]float32, 4), 1, 4), []tensor.Matrix{gone}, []tensor.Array{sc.From([]float32{1}, 1)})
 		},
-		"GeGLU":      func(sc tensor.Scope, a tensor.Array) { sc.GeGLU(a, sc.From(make([]float32, 4), 1, 4)) },
-		"ScaleShift": func(sc tensor.Scope, a tensor.Array) { sc.ScaleShift(a, 1, 1) },
-		"Route":      func(sc tensor.Scope, a tensor.Array) { sc.Route(a, 1, true) },
-		"Combine":    func(sc tensor.Scope, a tensor.Array) { sc.Combine(a, sc.From([]float32{1}, 1, 1)) },
-		"shares":     func(sc tensor.Scope, a tensor.Array) { sc.Combine(sc.From(make([]float32, 4), 1, 4), a) },
-		"LinearOf":   func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(a, sc.IDs([]int32{0}), 5, m) },
-		"chosen":     func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(sc.From(make([]float32, 4), 1, 4), a, 5, m) },
+		"GeGLU":         func(sc tensor.Scope, a tensor.Array) { sc.GeGLU(a, sc.From(make([]float32, 4), 1, 4)) },
+		"ClampedSwiGLU": func(sc tensor.Scope, a tensor.Array) { sc.ClampedSwiGLU(a, sc.From(make([]float32, 4), 1, 4), 1, 7) },
+		"RouteTop":      func(sc tensor.Scope, a tensor.Array) { sc.RouteTop(a, 1) },
+		"ScaleShift":    func(sc tensor.Scope, a tensor.Array) { sc.ScaleShift(a, 1, 1) },
+		"Route":         func(sc tensor.Scope, a tensor.Array) { sc.Route(a, 1, true) },
+		"Combine":       func(sc tensor.Scope, a tensor.Array) { sc.Combine(a, sc.From([]float32{1}, 1, 1)) },
+		"shares":        func(sc tensor.Scope, a tensor.Array) { sc.Combine(sc.From(make([]float32, 4), 1, 4), a) },
+		"LinearOf":      func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(a, sc.IDs([]int32{0}), 5, m) },
+		"chosen":        func(sc tensor.Scope, a tensor.Array) { sc.LinearOf(sc.From(make([]float32, 4), 1, 4), a, 5, m) },
 		"gone experts": func(sc tensor.Scope, _ tensor.Array) {
 			sc.LinearOf(sc.From(make([]float32, 4), 1, 4), sc.IDs([]int32{0}), 1, gone)
 		},

@@ -82,9 +82,14 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 		"Combine": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			return sc.Combine(a, sc.From(make([]float32, limitRows), limitRows, 1))
 		},
-		"SiLU":       func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SiLU(a) },
-		"SwiGLU":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SwiGLU(a, a) },
-		"GeGLU":      func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GeGLU(a, a) },
+		"SiLU":          func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SiLU(a) },
+		"SwiGLU":        func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SwiGLU(a, a) },
+		"GeGLU":         func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.GeGLU(a, a) },
+		"ClampedSwiGLU": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ClampedSwiGLU(a, a, 1.702, 7) },
+		"RouteTop": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			_, shares := sc.RouteTop(a, limitWidth)
+			return shares
+		},
 		"ScaleShift": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ScaleShift(a, 2, 1) },
 		"RMSNorm":    func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
 		"Unit":       func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Unit(a) },

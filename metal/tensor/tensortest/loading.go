@@ -18,7 +18,7 @@ import (
 func (s Suite) concurrent(t *testing.T) {
 	for _, f := range []quant.Format{
 		quant.AffineOf(4, 64, quant.BFloat16), quant.AffineOf(3, 32, quant.Float16), quant.AffineOf(8, 128, quant.Float32),
-		quant.SymmetricOf(8, 32, quant.Float16), quant.DenseOf(quant.Float16),
+		quant.SymmetricOf(8, 32, quant.Float16), quant.DenseOf(quant.Float16), quant.BlockFloats()[0], quant.BlockFloats()[1], quant.BlockFloats()[2],
 	} {
 		t.Run(f.String(), func(t *testing.T) {
 			x := s.open(t)
@@ -175,13 +175,16 @@ func (s Suite) matrixErrors(t *testing.T) {
 	for _, f := range []quant.Format{quant.AffineOf(4, 32, quant.Float16), quant.AffineOf(5, 64, quant.BFloat16), quant.AffineOf(2, 32, quant.Float32)} {
 		t.Run(f.String(), func(t *testing.T) { s.rowErrors(t, f) })
 	}
+	for _, f := range quant.BlockFloats() {
+		t.Run(f.String(), func(t *testing.T) { s.blockErrors(t, f) })
+	}
 	x := s.open(t)
 	half := quant.AffineOf(4, 32, quant.Float16)
 	for name, c := range map[string]struct {
 		f       quant.Format
 		out, in int
 	}{
-		"part of a group": {half, 2, 33}, "half a group": {quant.AffineOf(4, 64, quant.Float16), 2, 96},
+		"part of a group": {half, 2, 33}, "half a group": {quant.AffineOf(4, 64, quant.Float16), 2, 96}, "half a group of small floats": {quant.BlockFloats()[0], 2, 48},
 		"no rows": {quant.DenseOf(quant.Float32), 0, 4}, "negative": {quant.DenseOf(quant.Float32), 4, -1},
 	} {
 		if _, err := x.b.LoadMatrix(c.f, c.out, c.in, nil); !errors.Is(err, tensor.ErrShape) {

@@ -21,7 +21,7 @@ func formats() []quant.Format {
 			}
 		}
 	}
-	return out
+	return append(out, quant.BlockFloats()...)
 }
 
 // width is that of a row of n groups; dense rows have odd widths.
@@ -39,9 +39,12 @@ func (x *bench) randomRow(f quant.Format, n int) (quant.Row, []float64) {
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	if f.Quantized() {
+	switch {
+	case f.BlockFloat():
+		x.randomBlocks(f, row)
+	case f.Quantized():
 		x.randomGroups(f, row)
-	} else {
+	default:
 		for i := range n {
 			f.Type.Put(row.Raw, i, float32(x.rng.NormFloat64()))
 		}
@@ -61,6 +64,9 @@ func (x *bench) randomRow(f quant.Format, n int) (quant.Row, []float64) {
 
 // exactly is element i without rounding.
 func exactly(f quant.Format, r quant.Row, i int) float64 {
+	if f.BlockFloat() {
+		return exactlyBlock(f, r, i)
+	}
 	g, q := i/f.Group, float64(quant.Q(r.Raw, f.Bits, i))
 	scale := float64(f.Type.At(r.Scales, g))
 	if f.Mode == quant.Symmetric {

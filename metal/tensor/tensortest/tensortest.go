@@ -34,10 +34,10 @@ func Run(t *testing.T, s Suite) {
 		name string
 		run  func(*testing.T)
 	}{
-		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"GeGLU", s.geglu}, {"ScaleShift", s.scaleShift}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
+		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"GeGLU", s.geglu}, {"ClampedSwiGLU", s.clampedSwiGLU}, {"ScaleShift", s.scaleShift}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
 		{"Rows", s.rows}, {"Mean", s.mean}, {"Unit", s.unit},
 		{"IDs", s.ids}, {"Argmax", s.argmax}, {"EmbedWhatWasChosen", s.chosen}, {"IDsAndNumbers", s.kinds}, {"Start", s.start},
-		{"LinearBias", s.linearBias}, {"Route", s.route}, {"LinearOf", s.linearOf}, {"LinearOfRowsAreIndependent", s.independentOf}, {"Combine", s.combine},
+		{"LinearBias", s.linearBias}, {"Route", s.route}, {"RouteTop", s.routeTop}, {"LinearOf", s.linearOf}, {"LinearOfRowsAreIndependent", s.independentOf}, {"Combine", s.combine},
 		{"LinearAndEmbed", s.linear}, {"LinearRowsAreIndependent", s.independent}, {"DenseWeightsThatAreNotFinite", s.special},
 		{"ConcurrentLoad", s.concurrent}, {"Vectors", s.vectors}, {"MatrixErrors", s.matrixErrors},
 		{"AttendHistories", s.attend}, {"CacheErrors", s.cacheErrors}, {"RecurIsHonest", s.recur},
@@ -176,6 +176,24 @@ func (s Suite) geglu(t *testing.T) {
 		want[i] = g / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(g+0.044715*g*g*g))) * float64(up[i])
 	}
 	s.near(t, "GeGLU", x.read(x.s.GeGLU(x.s.From(gate, rows, width), x.s.From(up, rows, width))), want)
+}
+
+func (s Suite) clampedSwiGLU(t *testing.T) {
+	x := s.open(t)
+	const rows, width = 3, 2731
+	for _, c := range []struct{ alpha, limit float32 }{{1.702, 7}, {1, 0.5}} {
+		gate, up, want := x.random(rows*width), x.random(rows*width), make([]float64, rows*width)
+		for i, v := range []float32{-100, 100, 0, -7, 7, 6.99, 7.01} { // beside each of the others
+			for j, u := range []float32{-100, 100, 0, -7, 7, 6.99, -7.01} {
+				gate[i*7+j], up[i*7+j] = v, u
+			}
+		}
+		for i := range want {
+			g, u := math.Min(float64(gate[i]), float64(c.limit)), math.Max(-float64(c.limit), math.Min(float64(up[i]), float64(c.limit)))
+			want[i] = g / (1 + math.Exp(-float64(c.alpha)*g)) * (u + 1)
+		}
+		s.near(t, "ClampedSwiGLU", x.read(x.s.ClampedSwiGLU(x.s.From(gate, rows, width), x.s.From(up, rows, width), c.alpha, c.limit)), want)
+	}
 }
 
 func (s Suite) scaleShift(t *testing.T) {

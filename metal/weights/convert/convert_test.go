@@ -25,6 +25,10 @@ func small(family tinymodel.Family) tinymodel.Config {
 	if family == tinymodel.Qwen3MoE {
 		c.Experts = tinymodel.Experts{Count: 4, PerToken: 2, FeedForward: 64}
 	}
+	if family == tinymodel.GPTOSS {
+		c.Window, c.FeedForward, c.Untied, c.Experts = 32, 64, true, tinymodel.Experts{Count: 4, PerToken: 2, FeedForward: 64}
+		c.Scaling = tinymodel.Scaling{Kind: "yarn", Factor: 4, Original: 128, Fractional: true}
+	}
 	if family == tinymodel.Gemma3 {
 		c.Window, c.Pattern, c.LocalTheta = 32, 1, 2e4
 	}

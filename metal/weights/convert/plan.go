@@ -13,9 +13,15 @@ import (
 // says in words.
 const factorsPath = "model.rope_freqs.weight"
 
-// routerPath ends the path of what scores experts: mlx-lm gives it 8 bits in
-// groups of 64 wherever it quantises (models/qwen3_moe.py, quant_predicate).
-const routerPath = ".mlp.gate.weight"
+// isRouter says whether a tensor scores experts: mlx-lm gives those 8 bits in
+// groups of 64 wherever it quantises (models/qwen3_moe.py and models/gpt_oss.py,
+// quant_predicate).
+func isRouter(path string) bool {
+	return strings.HasSuffix(path, ".mlp.gate.weight") || strings.HasSuffix(path, ".mlp.router.weight")
+}
+
+// pairedPath ends the path of gate and up of experts in one tensor.
+const pairedPath = ".mlp.experts.gate_up_proj.weight"
 
 // plan is what will be written.
 type plan struct {
@@ -65,6 +71,9 @@ func newPlan(f *weights.File, o Options) (*plan, error) {
 		if e.Path == factorsPath {
 			continue
 		}
+		if strings.HasSuffix(e.Path, pairedPath) {
+			return nil, fmt.Errorf("%w: gate and up of its experts are one tensor, as OpenAI published it, which this engine and mlx-lm load as it is", ErrOptions)
+		}
 		t := tensor{entry: e, format: target(f, e, o)}
 		if f.Header() != nil && f.Dim.NormsLessOne() && strings.HasSuffix(e.Path, "norm.weight") {
 			t.less = 1
@@ -102,10 +111,14 @@ func target(f *weights.File, e weights.Entry, o Options) quant.Format {
 		kind = *o.Type
 	}
 	switch {
-	case len(e.Shape) == 2 && o.Bits > 0 && strings.HasSuffix(e.Path, routerPath) && e.Columns()%64 == 0:
+	case strings.HasSuffix(e.Path, ".bias"):
+		return quant.DenseOf(kind)
+	case len(e.Shape) == 2 && o.Bits > 0 && isRouter(e.Path) && e.Columns()%64 == 0:
 		return quant.AffineOf(8, 64, kind)
 	case len(e.Shape) > 1 && o.Bits > 0 && e.Columns()%o.Group == 0:
 		return quant.AffineOf(o.Bits, o.Group, kind)
+	case e.Format.BlockFloat():
+		return e.Format
 	case e.Format.Quantized():
 		return quant.AffineOf(e.Format.Bits, e.Format.Group, kind)
 	}
@@ -124,8 +137,12 @@ func (t tensor) newParts(s quant.Sizes) []part {
 		leading := t.entry.Shape[:len(t.entry.Shape)-1]
 		return append(slices.Clone(leading), columns)
 	}
+	words := part{name: t.entry.Path, kind: "U32", shape: shape(int64(s.Raw) / 4), row: int64(s.Raw), rows: rows}
+	if t.format.BlockFloat() {
+		return []part{words, {name: t.layer() + ".scales", kind: "U8", shape: shape(int64(s.Scales)), row: int64(s.Scales), rows: rows}}
+	}
 	return []part{
-		{name: t.entry.Path, kind: "U32", shape: shape(int64(s.Raw) / 4), row: int64(s.Raw), rows: rows},
+		words,
 		{name: t.layer() + ".scales", kind: kind, shape: shape(int64(s.Scales) / width), row: int64(s.Scales), rows: rows},
 		{name: t.layer() + ".biases", kind: kind, shape: shape(int64(s.Biases) / width), row: int64(s.Biases), rows: rows},
 	}

@@ -31,7 +31,7 @@ func newConverter(from, to quant.Format, columns int, less float32) (*converter,
 
 // regroups reports whether the words of quantised rows stay as they are.
 func (c *converter) regroups() bool {
-	return c.from.Quantized() && c.to.Quantized() && c.from.Bits == c.to.Bits && c.from.Group == c.to.Group
+	return c.from.Quantized() && c.to.Quantized() && !c.from.BlockFloat() && !c.to.BlockFloat() && c.from.Bits == c.to.Bits && c.from.Group == c.to.Group
 }
 
 // row gives r in the new format; it is valid until the next call.

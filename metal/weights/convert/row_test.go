@@ -150,3 +150,71 @@ func wantEmpty(t *testing.T, dir string) {
 		t.Errorf("%v is left in %s (%v)", left, dir, err)
 	}
 }
+
+// Small floats stay as they are, or become what they mean in another format.
+func TestSmallFloatsAreKeptOrReadBeforeTheyChange(t *testing.T) {
+	for _, f := range quant.BlockFloats() {
+		source := folderOf(t, small(tinymodel.Qwen3MoE), tinymodel.Layout{
+			Matrices:  f,
+			Overrides: map[string]quant.Format{"model.embed_tokens": quant.AffineOf(8, 64, quant.BFloat16), "model.layers.0.self_attn.q_proj": quant.BlockFloats()[0]},
+		})
+		want := open(t, source)
+		kept := converted(t, source, Options{})
+		wantValues(t, want, kept)
+		for _, e := range kept.Entries() {
+			if before, _ := want.Entry(e.Path); e.Format != before.Format {
+				t.Errorf("%v: %s was %v, became %v", f, e.Path, before.Format, e.Format)
+			}
+		}
+		changed := converted(t, source, Options{Bits: 8, Group: 32})
+		for _, path := range []string{"model.layers.0.mlp.switch_mlp.down_proj.weight", "model.layers.0.self_attn.o_proj.weight"} {
+			from, _ := want.Entry(path)
+			to, _ := changed.Entry(path)
+			if to.Format != quant.AffineOf(8, 32, quant.BFloat16) {
+				t.Errorf("%v: %s became %v", f, path, to.Format)
+			}
+			had, has := values(t, want, from), values(t, changed, to)
+			for r := range had {
+				for g := 0; g < len(had[r]); g += 32 {
+					limit := spread(had[r][g:g+32])/255 + 0.02*max(float64(slices.Max(had[r][g:g+32])), -float64(slices.Min(had[r][g:g+32]))) // half a step, and scales of 8 bits
+					for i := g; i < g+32; i++ {
+						if d := float64(had[r][i]) - float64(has[r][i]); d > limit || d < -limit {
+							t.Fatalf("%v: element %d of row %d of %s is %v, was %v", f, i, r, path, has[r][i], had[r][i])
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// The biases of experts have as many dimensions as a matrix, and stay what they
+// are; the router has bits of its own.
+func TestGPTOSSIsConvertedBesideItsBiases(t *testing.T) {
+	source := folderOf(t, small(tinymodel.GPTOSS), tinymodel.Layout{Matrices: quant.BlockFloats()[0]})
+	want := open(t, source)
+	kept := converted(t, source, Options{})
+	wantDimensions(t, want.Dim, kept.Dim)
+	wantValues(t, want, kept)
+	changed := converted(t, source, Options{Bits: 4, Group: 32})
+	wantDimensions(t, want.Dim, changed.Dim)
+	for path, format := range map[string]quant.Format{
+		"model.layers.0.mlp.router.weight":            quant.AffineOf(8, 64, quant.BFloat16),
+		"model.layers.0.mlp.experts.up_proj.weight":   quant.AffineOf(4, 32, quant.BFloat16),
+		"model.layers.0.mlp.experts.up_proj.bias":     quant.DenseOf(quant.BFloat16),
+		"model.layers.0.mlp.experts.down_proj.bias":   quant.DenseOf(quant.BFloat16),
+		"model.layers.0.self_attn.sinks":              quant.DenseOf(quant.BFloat16),
+		"model.layers.0.self_attn.o_proj.bias":        quant.DenseOf(quant.BFloat16),
+		"model.layers.0.mlp.router.bias":              quant.DenseOf(quant.BFloat16),
+		"model.layers.0.mlp.experts.gate_proj.weight": quant.AffineOf(4, 32, quant.BFloat16),
+	} {
+		if e, _ := changed.Entry(path); e.Format != format {
+			t.Errorf("%s became %v, want %v", path, e.Format, format)
+		}
+	}
+	published := folderOf(t, small(tinymodel.GPTOSS), tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)})
+	out := filepath.Join(t.TempDir(), "out")
+	if _, err := Run(context.Background(), open(t, published), Options{Out: out}); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), "as it is") {
+		t.Errorf("as it was published: error %v, want ErrOptions that says that it is loaded as it is", err)
+	}
+}

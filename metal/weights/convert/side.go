@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/folder"
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
@@ -216,10 +217,20 @@ func modernWindows(cfg map[string]any, d weights.Dimensions) {
 // quantization is what mlx-lm reads: the format of most bytes, and by path
 // those that differ. nil where nothing is quantised.
 func (p *plan) quantization() map[string]any {
-	type grouping struct{ bits, group int }
+	type grouping struct {
+		bits, group int
+		mode        string
+	}
+	of := func(f quant.Format) grouping {
+		g := grouping{f.Bits, f.Group, "affine"}
+		if f.BlockFloat() {
+			g.mode = f.String()
+		}
+		return g
+	}
 	bytes, most := map[grouping]int64{}, grouping{}
 	for _, t := range p.tensors {
-		if g := (grouping{t.format.Bits, t.format.Group}); t.format.Quantized() {
+		if g := of(t.format); t.format.Quantized() {
 			if bytes[g] += t.parts[0].bytes(); most.bits == 0 || bytes[g] > bytes[most] {
 				most = g
 			}
@@ -229,11 +240,11 @@ func (p *plan) quantization() map[string]any {
 		return nil
 	}
 	say := func(g grouping) map[string]any {
-		return map[string]any{"bits": g.bits, "group_size": g.group, "mode": "affine"}
+		return map[string]any{"bits": g.bits, "group_size": g.group, "mode": g.mode}
 	}
 	q := say(most)
 	for _, t := range p.tensors {
-		if g := (grouping{t.format.Bits, t.format.Group}); t.format.Quantized() && g != most {
+		if g := of(t.format); t.format.Quantized() && g != most {
 			q[t.layer()] = say(g)
 		}
 	}

@@ -1,0 +1,85 @@
+package weights
+
+import (
+	"fmt"
+	"slices"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+// modes are those that config.json may name.
+func modes() []string {
+	out := []string{"affine"}
+	for _, f := range quant.BlockFloats() {
+		out = append(out, f.String())
+	}
+	return out
+}
+
+// checkMode refuses a mode that nobody knows; none is affine.
+func checkMode(mode, where string) error {
+	if mode == "" || slices.Contains(modes(), mode) {
+		return nil
+	}
+	if len(mode) > 32 {
+		mode = mode[:32]
+	}
+	return fmt.Errorf("%s: %w", where, &UnsupportedError{"quantisation mode", mode, modes()})
+}
+
+// smallFloats are scales of a byte: what they scale are floats of 4 or 8 bits.
+func smallFloats(scales shardTensor) bool { return scales.kind.name == "U8" }
+
+// blockFloat is the format of a layer whose scales are of a byte. Which one it
+// is, its shapes say (mlx-lm 0.32.2, infer_quant_config); what config.json says
+// of it must agree.
+func (g grouping) blockFloat(path string, in int64, weight, scales shardTensor) (quant.Format, error) {
+	none := quant.Format{}
+	layer, named, err := g.of(path)
+	switch {
+	case err != nil:
+		return none, err
+	case !g.present:
+		return none, invalidf("%s has scales, but config.json has no quantization", quoted(path))
+	case named && layer.bits == 0:
+		return none, invalidf("%s has scales, but config.json says that it is not quantised", quoted(path))
+	case weight.kind.name != "U32":
+		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"type of quantised words", weight.kind.name, []string{"U32"}})
+	case weight.shape[1] == 0 || scales.shape[1] == 0 || weight.shape[1] > in:
+		return none, invalidf("%s has words of shape %v and scales of shape %v for %d columns", quoted(path), weight.shape, scales.shape, in)
+	}
+	bits, group := weight.shape[1]*32/in, in/scales.shape[1]
+	at := slices.IndexFunc(quant.BlockFloats(), func(f quant.Format) bool { return int64(f.Bits) == bits && int64(f.Group) == group })
+	if at < 0 {
+		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"quantisation", fmt.Sprintf("%d bits in groups of %d with scales of a byte", bits, group), modes()[1:]})
+	}
+	f := quant.BlockFloats()[at]
+	if g.only != "" && g.only != f.String() {
+		return none, invalidf("%s has the shapes of %v, but config.json says %s", quoted(path), f, g.only)
+	}
+	if named && (layer.mode != f.String() || layer.bits != f.Bits || layer.group != f.Group) {
+		return none, invalidf("config.json says that %s is of mode %q with %d bits in groups of %d, its shapes and its scales of a byte are %v", quoted(path), layer.mode, layer.bits, layer.group, f)
+	}
+	if in%group != 0 || weight.shape[1]*32 != in*bits || scales.shape[1]*group != in || weight.shape[0] != scales.shape[0] {
+		return none, invalidf("%s has words of shape %v and scales of shape %v for %d columns of %v", quoted(path), weight.shape, scales.shape, in, f)
+	}
+	return f, nil
+}
+
+// blockEntry is a tensor of small floats.
+func (c *collection) blockEntry(e Entry, groups grouping, t, scales shardTensor) (Entry, error) {
+	layer, leading := layerOf(e.Path), len(e.Shape)-1
+	for _, part := range []shardTensor{t, scales} {
+		if leading < 1 || len(part.shape) != len(e.Shape) || !slices.Equal(part.shape[:leading], e.Shape[:leading]) {
+			return Entry{}, invalidf("%s has words of shape %v and scales of shape %v, want %v of words", quoted(layer), t.shape, scales.shape, e.Shape)
+		}
+	}
+	var err error
+	if e.Format, err = groups.blockFloat(layer, e.Shape[leading], t.flat(), scales.flat()); err != nil {
+		return Entry{}, err
+	}
+	e.scales = scales.span
+	e.Bytes += scales.span.bytes
+	e.stored = e.Format.String()
+	return e, nil
+}
