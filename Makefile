@@ -8,6 +8,9 @@ export GOFLAGS := -trimpath
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unversioned)
 LDFLAGS := -X main.version=$(VERSION)
+# Go's vector instructions, an experiment which it has for amd64 alone, make the back end ref several times as fast, to the
+# same bits. Without them, as on a Mac, it is built as usual.
+ENGINE_EXPERIMENT = $(if $(filter amd64,$(shell go env GOARCH)),simd)
 PROGRAMS = $(notdir $(wildcard cmd/*))
 TOOL := go tool -modfile=hack/tools/go.mod
 # Arguments for quickstart, for example ARGS=--once.
@@ -25,7 +28,8 @@ help: ## list the targets
 build: ## build every program into bin/
 	@test -n "$(PROGRAMS)" || { echo "make build: cmd/ holds no program" >&2; exit 1; }
 	@mkdir -p bin
-	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
+	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(filter-out engine,$(PROGRAMS)))
+	GOEXPERIMENT=$(ENGINE_EXPERIMENT) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/engine
 
 .PHONY: mlx
 mlx: ## build the engine with MLX, and the libraries it needs, into bin/mlx (needs g++; fetches the SDK from a wheel)
@@ -69,6 +73,7 @@ verify: ## regenerate and fail on drift; gofmt; go.mod files tidy
 .PHONY: lint
 lint: ## go vet, staticcheck, the import law and the house rules, shellcheck for the script of a Mac
 	go vet ./...
+	GOEXPERIMENT=$(ENGINE_EXPERIMENT) go vet ./metal/ref
 	$(TOOL) staticcheck ./...
 	go vet -C hack/kube ./...
 	go vet -C hack/prometheus ./...

@@ -16,6 +16,9 @@ everything() {
   CGO_ENABLED=1 go test -race -count=1 -timeout "$timeout" -json $(go list ./... | grep -vxF "$(go list $alone)") || status=1
   # shellcheck disable=SC2086
   CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json $alone || status=1
+  # The back end ref as make build builds it on this processor; above it has no vectors.
+  [ "$(go env GOARCH)" != amd64 ] ||
+    CGO_ENABLED=0 GOEXPERIMENT=simd go test -count=1 -timeout "$timeout" -json ./metal/ref ./metal/arch ./metal/engine || status=1
   # hack/kube has no tests of its own: hack/testenv runs what it builds.
   (cd hack/prometheus && CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json ./...) || status=1
   (cd hack/tools && CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json ./...) || status=1

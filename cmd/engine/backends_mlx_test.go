@@ -28,7 +28,7 @@ func TestBothBackEndsAnswerAlikeAndMLXIsTheDefault(t *testing.T) {
 			t.Errorf("%s generated %v, ref %v", name, answers[name].Tokens, answers["ref"].Tokens)
 		}
 	}
-	b, err := openBackend("", 0)
+	b, err := openBackend("", 0, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -174,9 +174,18 @@ func alwaysJSON(f *flag.FlagSet) {
 type backendFlags struct {
 	name    *string
 	threads *int
+	// activations is nil for commands that judge how right a back end is.
+	activations *string
 }
 
 func addBackend(f *flag.FlagSet) backendFlags {
+	b := addExactBackend(f)
+	b.activations = f.String("activations", float32Activations,
+		"what ref rounds activations to before they meet quantised weights: "+float32Activations+", or "+eightBitActivations+", which is quicker and coarser")
+	return b
+}
+
+func addExactBackend(f *flag.FlagSet) backendFlags {
 	names := backends.Names()
 	return backendFlags{
 		name:    f.String("backend", names[0], "back end that computes: "+strings.Join(names, " or ")),
@@ -184,14 +193,31 @@ func addBackend(f *flag.FlagSet) backendFlags {
 	}
 }
 
-func (b backendFlags) open() (tensor.Backend, error) { return openBackend(*b.name, *b.threads) }
+func (b backendFlags) open() (tensor.Backend, error) {
+	activations := ""
+	if b.activations != nil {
+		activations = *b.activations
+	}
+	return openBackend(*b.name, *b.threads, activations)
+}
+
+// What activations may be; empty means float32.
+const (
+	float32Activations  = "float32"
+	eightBitActivations = "8bit"
+)
 
 // openBackend opens a back end by name; empty means the best one compiled in.
-func openBackend(name string, threads int) (tensor.Backend, error) {
+func openBackend(name string, threads int, activations string) (tensor.Backend, error) {
 	if threads < 0 {
 		return nil, usagef("--threads is %d, want 0 or more", threads)
 	}
-	b, err := backends.Open(name, backends.Options{Threads: threads})
+	switch activations {
+	case "", float32Activations, eightBitActivations:
+	default:
+		return nil, usagef("activations are %q, want %s or %s", activations, float32Activations, eightBitActivations)
+	}
+	b, err := backends.Open(name, backends.Options{Threads: threads, EightBitActivations: activations == eightBitActivations})
 	if err != nil {
 		return nil, usageError{err}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -78,6 +79,9 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 		"tokens are no array":    {[]string{"logits", "--model", m, "--tokens-file", file(t, "{}")}, exitUsage, "JSON array"},
 		"serve without socket":   {[]string{"serve"}, exitUsage, "--socket"},
 		"serve with bad config":  {[]string{"serve", "--socket", "/nowhere/s", "--config", file(t, `{"unknown":1}`)}, exitUsage, "unknown"},
+		"unknown activations":    {[]string{"generate", "--model", m, "--prompt", "a", "--backend", "ref", "--activations", "9bit"}, exitUsage, "8bit"},
+		"configured activations": {[]string{"serve", "--socket", "/nowhere/s", "--config", file(t, `{"replicaUID":"r","epoch":1,"modelPath":"m","backend":"ref","activations":"9bit","contextTokens":1,"sequences":1,"cacheTokens":1,"limitBytes":1}`)}, exitUsage, "8bit"},
+		"selftest is exact":      {[]string{"selftest", "--activations", "8bit"}, exitUsage, "activations"},
 		"streams are no numbers": {[]string{"bench", "--model", m, "--streams", "1,x"}, exitUsage, "streams"},
 	} {
 		_, stderr, code := runProgram(t, "", c.args...)
@@ -105,6 +109,11 @@ func TestJSONShapes(t *testing.T) {
 	}
 	if top.Top[0].ID != gen.Tokens[len(gen.Tokens)-1] {
 		t.Errorf("the largest logit is %d, greedy took %d", top.Top[0].ID, gen.Tokens[len(gen.Tokens)-1])
+	}
+	var coarse struct{ Top []scored }
+	out, stderr, code = runProgram(t, "", "logits", "--model", m, "--tokens-file", file(t, string(ids)), "--top", "3", "--backend", "ref", "--activations", "8bit")
+	if err := json.Unmarshal([]byte(out), &coarse); code != exitOK || err != nil || len(coarse.Top) != 3 || slices.Equal(coarse.Top, top.Top) {
+		t.Errorf("with activations of 8 bits the logits are %v (%v), %q; those of float32 are %v", coarse.Top, err, stderr, top.Top)
 	}
 	text := "The capital of France 🙂\n"
 	out, _, _ = runProgram(t, text, "tokenize", "--model", m)

@@ -30,7 +30,7 @@ func examine(ctx context.Context, e *env, args []string) error {
 	f := e.flags("selftest")
 	asJSON := f.Bool("json", false, "print one JSON object at the end")
 	only := f.String("only", "", "run the checks alone whose names contain this")
-	bf := addBackend(f)
+	bf := addExactBackend(f)
 	if err := parse(f, args); err != nil {
 		return err
 	}

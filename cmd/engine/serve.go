@@ -33,7 +33,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 	if err != nil {
 		return usageError{err}
 	}
-	backend, err := openBackend(cfg.Backend, 0)
+	backend, err := openBackend(cfg.Backend, 0, cfg.Activations)
 	if err != nil {
 		return err
 	}

@@ -17,14 +17,20 @@ import (
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// ErrUnknown says that this build has no back end of that name.
-var ErrUnknown = errors.New("no such back end in this build")
+var (
+	// ErrUnknown says that this build has no back end of that name.
+	ErrUnknown = errors.New("no such back end in this build")
+	// ErrUnsupported says that a back end cannot do as an option wants.
+	ErrUnsupported = errors.New("the back end has no such option")
+)
 
 // Options are what any of them takes; a back end that has no use for one
 // ignores it.
 type Options struct {
 	// Threads that compute; 0 means one per processor. MLX chooses by itself.
 	Threads int
+	// EightBitActivations lets ref round activations to 8 bits; others cannot.
+	EightBitActivations bool
 	// Poison overwrites freed arrays (ref).
 	Poison bool
 	// Ahead lets ref compute a step before the one before it was read.
@@ -43,7 +49,7 @@ type Kind struct {
 // All back ends of this build, best first.
 func All() []Kind {
 	return append(frameworks(), Kind{"ref", func(o Options) tensor.Backend {
-		return ref.New(ref.Options{Threads: o.Threads, Poison: o.Poison, Ahead: o.Ahead, Fault: o.Fault})
+		return ref.New(ref.Options{Threads: o.Threads, EightBitActivations: o.EightBitActivations, Poison: o.Poison, Ahead: o.Ahead, Fault: o.Fault})
 	}})
 }
 
@@ -60,12 +66,16 @@ func Names() []string {
 func Open(name string, o Options) (tensor.Backend, error) {
 	all := All()
 	if name == "" {
-		return all[0].New(o), nil
+		name = all[0].Name
 	}
 	for _, k := range all {
-		if k.Name == name {
-			return k.New(o), nil
+		if k.Name != name {
+			continue
 		}
+		if o.EightBitActivations && name != "ref" {
+			return nil, fmt.Errorf("%w: %s computes with activations of the model's type; only ref rounds them to 8 bits", ErrUnsupported, name)
+		}
+		return k.New(o), nil
 	}
 	hint := ""
 	if name == "mlx" {

@@ -3,9 +3,18 @@
 package backends
 
 import (
+	"errors"
 	"slices"
 	"testing"
 )
+
+func TestMLXRefusesToRoundActivations(t *testing.T) {
+	for _, name := range []string{"", "mlx"} {
+		if b, err := Open(name, Options{EightBitActivations: true}); !errors.Is(err, ErrUnsupported) {
+			t.Errorf("%q opened %v (%v), want ErrUnsupported", name, b, err)
+		}
+	}
+}
 
 func TestMLXIsTheBestWhereItIsBuilt(t *testing.T) {
 	if names := Names(); !slices.Equal(names, []string{"mlx", "ref"}) {

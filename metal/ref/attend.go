@@ -94,7 +94,12 @@ func (a *attention) attend(sc *scratch, q, out []float32) {
 	}
 	scores := grow(&sc.scores, a.query.position+1-first)
 	size := a.c.spec.HeadSize
+	vectors := a.c.b.vectors && size%lanes == 0
 	a.blocks(first, func(at, lo, hi int, keys, _ []float32) {
+		if vectors {
+			vectorDotRows(scores[at:at+hi-lo], q, keys[lo*size:hi*size], a.spec.Scale)
+			return
+		}
 		for i := lo; i < hi; i++ {
 			scores[at+i-lo] = dot(q, keys[i*size:(i+1)*size]) * a.spec.Scale
 		}
@@ -110,13 +115,20 @@ func (a *attention) attend(sc *scratch, q, out []float32) {
 	if a.spec.Sinks != nil {
 		sum = exp(a.spec.Sinks[a.head] - top)
 	}
-	for i, v := range scores {
-		e := exp(v - top)
-		scores[i] = e
+	if vectors {
+		vectorExp(scores, top)
+	} else {
+		exponentials(scores, top)
+	}
+	for _, e := range scores {
 		sum += e
 	}
 	clear(out)
 	a.blocks(first, func(at, lo, hi int, _, values []float32) {
+		if vectors {
+			vectorAccumulate(out, values[lo*size:hi*size], scores[at:at+hi-lo])
+			return
+		}
 		accumulate(out, values[lo*size:hi*size], scores[at:at+hi-lo])
 	})
 	inverse := 1 / sum

@@ -199,7 +199,7 @@ func (s *scope) quantizedOf(c *choice, ms []*matrix, outs []tensor.Array) {
 		if p.half == halves-1 {
 			g1 = groups
 		}
-		p.multiply(&s.b.scratch[worker], c, to, g0, g1)
+		p.multiply(s.b, &s.b.scratch[worker], c, to, g0, g1)
 	})
 	for _, m := range to {
 		a, b := m.results[0].data, m.results[1].data
@@ -215,20 +215,24 @@ func (p *ofPart) result(m *ofMatrix, i int) (dst []float32, lo, hi int) {
 }
 
 // multiply works off groups [g0, g1) for the rows of a part, two at a time.
-func (p *ofPart) multiply(sc *scratch, c *choice, ms []ofMatrix, g0, g1 int) {
+func (p *ofPart) multiply(b *Backend, sc *scratch, c *choice, ms []ofMatrix, g0, g1 int) {
 	for i := range p.rows {
 		for k := range ms {
 			dst, _, _ := p.result(&ms[k], i)
 			clear(dst)
 		}
 	}
+	if b.vectors {
+		p.multiplyVectors(b, &sc.vector, c, ms, g0, g1)
+		return
+	}
 	for g := g0; g < g1; g++ {
 		for i := 0; i < len(p.rows); i += 2 {
 			both := i+1 < len(p.rows)
-			sc.group.first.read(c.x.row(int(p.rows[i]) / c.k)[g*groupSize:])
+			sc.group.first.read(c.x.row(int(p.rows[i]) / c.k)[g*groupSize:], b.one)
 			sc.group.second = fixed{}
 			if both {
-				sc.group.second.read(c.x.row(int(p.rows[i+1]) / c.k)[g*groupSize:])
+				sc.group.second.read(c.x.row(int(p.rows[i+1]) / c.k)[g*groupSize:], b.one)
 			}
 			sc.group.build(ms[0].layout)
 			for k := range ms {
@@ -242,6 +246,23 @@ func (p *ofPart) multiply(sc *scratch, c *choice, ms []ofMatrix, g0, g1 int) {
 					sc.add(acc0, acc1, m.matrix, g, lo, hi, sc.group.zero(m.layout, m.format.Mode))
 				}
 			}
+		}
+	}
+}
+
+// multiplyVectors does the same with vectors, all rows at once.
+func (p *ofPart) multiplyVectors(b *Backend, v *vector, c *choice, ms []ofMatrix, g0, g1 int) {
+	for g := g0; g < g1; g++ {
+		v.begin(b.digits())
+		for _, row := range p.rows {
+			v.read(c.x.row(int(row) / c.k)[g*groupSize:], ms[0].layout, b.one)
+		}
+		for k := range ms {
+			m, first, last := &ms[k], 0, 0
+			for i := range p.rows {
+				v.accs[i], first, last = p.result(m, i)
+			}
+			v.add(m.matrix, g, first, last)
 		}
 	}
 }

@@ -15,6 +15,9 @@ import (
 // the largest number of a plane, still fit 31 bits.
 const fixedOne = 1 << 22
 
+// eightBitOne is the largest activation of 8 bits.
+const eightBitOne = 1<<7 - 1
+
 // fixedLeast is the smallest activation that counts: below it a group is zero.
 const fixedLeast = 1e-30
 
@@ -27,32 +30,39 @@ type fixed struct {
 }
 
 // read converts a group of activations; one that is not finite makes
-// everything it touches not a number.
-func (f *fixed) read(x []float32) {
+// everything it touches not a number. The largest becomes one.
+func (f *fixed) read(x []float32, one float32) {
 	x = x[:groupSize]
 	var top float32
 	for _, v := range x {
 		top = max(top, v, -v) // a NaN stays
 	}
-	if top < fixedLeast {
-		*f = fixed{}
+	if !f.begin(top, one) {
 		return
 	}
-	if !(top <= math.MaxFloat32) {
-		*f = fixed{scale: float32(math.NaN()), sum: float32(math.NaN())}
-		return
-	}
-	inverse := fixedOne / top
-	total := int32(0)
+	total, inverse := int32(0), one/top
 	for i, v := range x {
 		// Adding 1.5*2^23 rounds to a whole number and leaves it in the low bits.
 		n := int32(math.Float32bits(float32(v*inverse)+0x1.8p23)) - 0x4b400000
 		f.values[i] = n
 		total += n
 	}
-	f.total = total
-	f.scale = top / fixedOne
-	f.sum = float32(total) * f.scale
+	f.total, f.sum = total, float32(total)*f.scale
+}
+
+// begin takes the largest magnitude of a group, and reports whether there is
+// more to read.
+func (f *fixed) begin(top, one float32) bool {
+	switch {
+	case top < fixedLeast:
+		*f = fixed{}
+		return false
+	case !(top <= math.MaxFloat32):
+		*f = fixed{scale: float32(math.NaN()), sum: float32(math.NaN())}
+		return false
+	}
+	f.scale = top / one
+	return true
 }
 
 // group is one group of 32 activations of two tokens, the second perhaps

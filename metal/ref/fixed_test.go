@@ -23,7 +23,7 @@ func roomy(p []byte) []byte { return append(make([]byte, 0, len(p)+64), p...) }
 // dotOf computes one group's dot product for one row of words.
 func dotOf(x []float32, words [16]byte) float32 {
 	var g group
-	g.first.read(x)
+	g.first.read(x, fixedOne)
 	g.build(nibbles())
 	acc := []float32{0}
 	g.addOne(acc, unit(words[:]), 0)
@@ -70,8 +70,8 @@ func TestTheLargestSumsDoNotOverflow(t *testing.T) {
 			x[i] = sign * 1e30
 		}
 		var g group
-		g.first.read(x)
-		g.second.read(x)
+		g.first.read(x, fixedOne)
+		g.second.read(x, fixedOne)
 		for _, p := range []plane{{bits: 4}, {bits: 2}, {bits: 1}} {
 			g.build(layout{p})
 			sums := []uint64{0}
@@ -115,7 +115,7 @@ func TestOneAndTwoTokensAgreeToTheBit(t *testing.T) {
 			for j := range x {
 				x[j] = float32(rng.NormFloat64())
 			}
-			token.read(x)
+			token.read(x, fixedOne)
 		}
 		g.build(nibbles())
 		both := [2][]float32{make([]float32, rows), make([]float32, rows)}

@@ -19,7 +19,8 @@ const (
 
 // scratch is what one worker needs.
 type scratch struct {
-	group group
+	group  group
+	vector vector
 	// low and high are the sums of a tile's rows, nobody where the outputs of
 	// a second token go that is not there.
 	low, high [tileRows]uint64
@@ -171,14 +172,18 @@ func (b *Backend) multiply(sc *scratch, x *array, ms []*matrix, dst [][halves]*a
 			clear(dst[i][p.half].row(t)[lo:hi])
 		}
 	}
+	if b.vectors {
+		b.multiplyVectors(sc, x, ms, dst, p, g0, g1, r, ranges)
+		return
+	}
 	f := ms[0].format
 	for g := g0; g < g1; g++ {
 		for t := p.token0; t < p.token1; t += 2 {
 			both := t+1 < p.token1
-			sc.group.first.read(x.row(t)[g*groupSize:])
+			sc.group.first.read(x.row(t)[g*groupSize:], b.one)
 			sc.group.second = fixed{}
 			if both {
-				sc.group.second.read(x.row(t + 1)[g*groupSize:])
+				sc.group.second.read(x.row(t + 1)[g*groupSize:], b.one)
 			}
 			sc.group.build(ms[0].layout)
 			for i, m := range ms {
@@ -189,6 +194,25 @@ func (b *Backend) multiply(sc *scratch, x *array, ms []*matrix, dst [][halves]*a
 				}
 				sc.add(acc0, acc1, m, g, lo, hi, sc.group.zero(m.layout, f.Mode))
 			}
+		}
+	}
+}
+
+// multiplyVectors does multiply's work with vectors, all tokens of a block at
+// once.
+func (b *Backend) multiplyVectors(sc *scratch, x *array, ms []*matrix, dst [][halves]*array, p part, g0, g1, r, ranges int) {
+	v := &sc.vector
+	for g := g0; g < g1; g++ {
+		v.begin(b.digits())
+		for t := p.token0; t < p.token1; t++ {
+			v.read(x.row(t)[g*groupSize:], ms[0].layout, b.one)
+		}
+		for i, m := range ms {
+			lo, hi := rowRange(m.out, r, ranges)
+			for t := p.token0; t < p.token1; t++ {
+				v.accs[t-p.token0] = dst[i][p.half].row(t)[lo:hi]
+			}
+			v.add(m, g, lo, hi)
 		}
 	}
 }
@@ -250,6 +274,14 @@ func (b *Backend) dense(x *array, m *matrix, out *array) {
 				w = floats(m.data[r*m.in*4:][:m.in*4])
 			} else {
 				m.row(r, w)
+			}
+			if b.vectors && m.in%lanes == 0 {
+				dots := grow(&b.scratch[worker].scores, x.shape[0])
+				vectorDotRows(dots, w, x.data, 1)
+				for t, d := range dots {
+					out.row(t)[r] = d
+				}
+				continue
 			}
 			for t := range x.shape[0] {
 				out.row(t)[r] = dot(w, x.row(t))

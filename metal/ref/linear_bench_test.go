@@ -23,7 +23,7 @@ func benchFormats() []quant.Format {
 }
 
 // randomMatrix loads random rows whose scales and biases are small.
-func randomMatrix(b *testing.B, be tensor.Backend, f quant.Format, out, in int) tensor.Matrix {
+func randomMatrix(b testing.TB, be tensor.Backend, f quant.Format, out, in int) tensor.Matrix {
 	b.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
 	row, err := f.NewRow(in)

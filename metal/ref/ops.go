@@ -100,6 +100,9 @@ func (s *scope) SiLU(x tensor.Array) tensor.Array {
 
 // SwiGLU is SiLU(gate) * up.
 func (s *scope) SwiGLU(gate, up tensor.Array) tensor.Array {
+	if s.b.vectors {
+		return s.binary("SwiGLU", gate, up, vectorSwiGLU)
+	}
 	return s.binary("SwiGLU", gate, up, swiglu)
 }
 
@@ -260,6 +263,19 @@ func positionsOf(segments []tensor.Segment) []int {
 	return out
 }
 
+const (
+	// leastExp is where exp becomes 0, plainExp what it takes without care.
+	leastExp = -87.33
+	plainExp = 87
+)
+
+// exponentials makes every x exp(x - top).
+func exponentials(x []float32, top float32) {
+	for i, v := range x {
+		x[i] = exp(v - top)
+	}
+}
+
 // exp is e^x in float32, within 2 units in the last place: x = n ln2 + r, a
 // polynomial for e^r, and n moved into the exponent.
 func exp(x float32) float32 {
@@ -268,7 +284,7 @@ func exp(x float32) float32 {
 		return x
 	case x > 88.72:
 		return float32(math.Inf(1))
-	case x < -87.33: // the result would not be normal; its weight is nil
+	case x < leastExp: // the result would not be normal; its weight is nil
 		return 0
 	}
 	n := math.Float32frombits(math.Float32bits(float32(x*1.44269504)+0x1.8p23)) - 0x1.8p23

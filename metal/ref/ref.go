@@ -16,6 +16,16 @@
 // are two and four of 32 that share a scale. A matrix takes exactly the bytes
 // that its rows have.
 //
+// Where Go has vector instructions for the processor (its experiment simd, on
+// amd64 with AVX2 or AVX-512: vector_amd64.go, lanes_amd64.go) the same integers
+// are multiplied instead of looked up, and float32 is computed in the same order
+// lane by lane, never fused. The bits are the same with long vectors, short ones
+// and none, so they do not depend on the processor a program runs on; only which
+// bits of a NaN come out is not said. The portable kernels are the oracle.
+//
+// With EightBitActivations activations of a group of 32 have 8 bits instead of
+// 23: other bits, and the same law of summation.
+//
 // Start reading at New, then linear.go for products and load.go for weights.
 package ref
 
@@ -36,12 +46,31 @@ type Options struct {
 	Threads int
 	// Poison overwrites freed arrays, so that use after release shows.
 	Poison bool
+	// Vectors are the longest to compute with, all to the same bits: tests
+	// compare them.
+	Vectors Vectors
+	// EightBitActivations rounds the activations of each group of 32 to 8 bits
+	// before they meet quantised weights: quicker, and further from the model.
+	EightBitActivations bool
 	// Ahead lets the caller compute a step before it has read the one before.
 	// Nothing is gained by it here, but callers can be tested with it.
 	Ahead bool
 	// Fault, if set, is asked before every operation; an error fails it.
 	Fault func(op string) error
 }
+
+// Vectors say how long vectors may be.
+type Vectors int
+
+// Lengths of vectors. What the program or the processor has not is not used.
+const (
+	// LongestVectors are the longest there are.
+	LongestVectors Vectors = iota
+	// ShortVectors have 256 bits.
+	ShortVectors
+	// NoVectors leaves the portable kernels.
+	NoVectors
+)
 
 // Backend is the pure-Go back end.
 type Backend struct {
@@ -50,6 +79,10 @@ type Backend struct {
 	workers *workers
 	scratch []scratch
 	caches  int
+	// vectors compute quantised products, where there are any.
+	vectors bool
+	// one is what the largest activation of a group becomes.
+	one float32
 }
 
 var _ tensor.Backend = (*Backend)(nil)
@@ -59,7 +92,14 @@ func New(opts Options) *Backend {
 	if opts.Threads <= 0 {
 		opts.Threads = runtime.GOMAXPROCS(0)
 	}
-	b := &Backend{opts: opts, workers: startWorkers(opts.Threads), scratch: make([]scratch, opts.Threads)}
+	b := &Backend{opts: opts, workers: startWorkers(opts.Threads), scratch: make([]scratch, opts.Threads), one: fixedOne}
+	if opts.EightBitActivations {
+		b.one = eightBitOne
+	}
+	b.vectors = hasVectors() && opts.Vectors != NoVectors
+	for i := range b.scratch {
+		b.scratch[i].vector.wide = hasWideVectors() && opts.Vectors == LongestVectors
+	}
 	b.mem.poison = opts.Poison
 	b.mem.pooledLimit.Store(defaultPooled)
 	return b
@@ -67,6 +107,14 @@ func New(opts Options) *Backend {
 
 // Name of the back end.
 func (b *Backend) Name() string { return "ref" }
+
+// digits that fixed-point activations have.
+func (b *Backend) digits() int {
+	if b.one == eightBitOne {
+		return 1
+	}
+	return digits
+}
 
 // Memory reads the gauges; any goroutine may.
 func (b *Backend) Memory() tensor.Memory { return b.mem.gauges() }

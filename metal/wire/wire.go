@@ -48,6 +48,9 @@ type Config struct {
 	ModelDigest string `json:"modelDigest"`
 	// Backend is "ref" or "mlx"; empty means the best one compiled in.
 	Backend string `json:"backend,omitempty"`
+	// Activations are what the back end "ref" rounds activations to before
+	// they meet quantised weights: "float32", also meant by nothing, or "8bit".
+	Activations string `json:"activations,omitempty"`
 	// ContextTokens is the longest request, prompt and answer together.
 	ContextTokens int64 `json:"contextTokens"`
 	// Sequences is how many requests run at once at most.

@@ -134,7 +134,7 @@ func TestConfigHashSeesEveryField(t *testing.T) {
 	seen := map[string]bool{base.Hash(): true}
 	for _, change := range []func(*Config){
 		func(c *Config) { c.ReplicaUID = "x" }, func(c *Config) { c.Epoch++ }, func(c *Config) { c.ModelPath = "x" },
-		func(c *Config) { c.ModelDigest = "x" }, func(c *Config) { c.Backend = "x" }, func(c *Config) { c.ContextTokens++ },
+		func(c *Config) { c.ModelDigest = "x" }, func(c *Config) { c.Backend = "x" }, func(c *Config) { c.Activations = "8bit" }, func(c *Config) { c.ContextTokens++ },
 		func(c *Config) { c.Sequences++ }, func(c *Config) { c.CacheTokens++ }, func(c *Config) { c.LimitBytes++ },
 	} {
 		c := base

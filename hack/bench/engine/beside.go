@@ -25,6 +25,9 @@ const (
 	turnsPerRound             = 3
 )
 
+// streamsAtOnce are decoded in one step, which reads the weights once.
+const streamsAtOnce = 8
+
 // side is what one program did in each round, in tokens per second.
 type side struct{ prefill, decode []float64 }
 
@@ -88,13 +91,18 @@ func (m *measurements) beside(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, ref.Stop()) }()
+	coarse, err := load(ctx, o.engine, "ref", o.model, "--activations", "8bit")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, coarse.Stop()) }()
 	mlx, err := load(ctx, o.mlxEngine, "mlx", folder)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, mlx.Stop()) }()
 	for n := range o.runs {
-		for _, c := range m.contests(ref, llama, mlx, mlxLM) {
+		for _, c := range append(m.contests(ref, llama, mlx, mlxLM), m.options(ref, coarse, llama)...) {
 			if err := c.round(n); err != nil {
 				return err
 			}
@@ -131,6 +139,24 @@ func (m *measurements) contests(ref *loaded, llama *peers.Peer, mlx *loaded, mlx
 	return all
 }
 
+// options of ref: activations of 8 bits beside the peer, which has no others,
+// and several streams in one step beside one.
+func (m *measurements) options(ref, coarse *loaded, llama *peers.Peer) []contest {
+	decode := func(of *loaded, streams int) func() (figures, error) {
+		return func() (figures, error) { return of.measureStreams(streams, shortPrompt, decodeTokens) }
+	}
+	return []contest{
+		{
+			name: "ref with 8-bit activations and llama.cpp, decode", turns: turnsPerRound, keep: (*side).addDecode, a: &m.coarse, b: &m.llamaBesideCoarse,
+			ours: decode(coarse, 1), theirs: func() (figures, error) { return peerFigures(llama, shortPrompt, decodeTokens) },
+		},
+		{
+			name: "ref with 8 streams and one, decode", turns: turnsPerRound, keep: (*side).addDecode, a: &m.many, b: &m.one,
+			ours: decode(ref, streamsAtOnce), theirs: decode(ref, 1),
+		},
+	}
+}
+
 // peerFigures asks a peer; without tokens there is no decode.
 func peerFigures(p *peers.Peer, prompt, tokens int) (figures, error) {
 	f, err := p.Measure(prompt, tokens)
@@ -151,8 +177,9 @@ type loaded struct {
 }
 
 // load starts it and has it compute once.
-func load(ctx context.Context, program, backend, model string) (*loaded, error) {
-	p, err := lines.Start(ctx, program, "bench", "--lines", "--backend", backend, "--model", model, "--threads", strconv.Itoa(threads))
+func load(ctx context.Context, program, backend, model string, more ...string) (*loaded, error) {
+	args := append([]string{"bench", "--lines", "--backend", backend, "--model", model, "--threads", strconv.Itoa(threads)}, more...)
+	p, err := lines.Start(ctx, program, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -164,25 +191,31 @@ func load(ctx context.Context, program, backend, model string) (*loaded, error) 
 }
 
 func (l *loaded) measure(prompt, tokens int) (figures, error) {
+	return l.measureStreams(1, prompt, tokens)
+}
+
+// measureStreams decodes so many in one step; the rate is that of all together.
+func (l *loaded) measureStreams(streams, prompt, tokens int) (figures, error) {
 	var b benched
-	if err := l.Ask(fmt.Sprintf("1 %d %d", prompt, tokens), &b); err != nil {
+	if err := l.Ask(fmt.Sprintf("%d %d %d", streams, prompt, tokens), &b); err != nil {
 		return figures{}, err
 	}
-	return b.figures(l.backend, prompt)
+	return b.figures(l.backend, streams, prompt)
 }
 
 // benched is what the engine's benchmark prints.
 type benched struct {
 	Backend             string  `json:"backend"`
+	Streams             int     `json:"streams"`
 	PromptTokens        int     `json:"promptTokens"`
 	PrefillTokensPerSec float64 `json:"prefillTokensPerSecond"`
 	DecodeTokensPerSec  float64 `json:"decodeTokensPerSecond"`
 }
 
 // figures of it, held against what was asked.
-func (b benched) figures(backend string, prompt int) (figures, error) {
-	if b.Backend != backend || b.PromptTokens != prompt || b.PrefillTokensPerSec <= 0 || b.DecodeTokensPerSec <= 0 {
-		return figures{}, fmt.Errorf("the engine measured %+v, want %s with a prompt of %d", b, backend, prompt)
+func (b benched) figures(backend string, streams, prompt int) (figures, error) {
+	if b.Backend != backend || b.Streams != streams || b.PromptTokens != prompt || b.PrefillTokensPerSec <= 0 || b.DecodeTokensPerSec <= 0 {
+		return figures{}, fmt.Errorf("the engine measured %+v, want %s with %d prompts of %d", b, backend, streams, prompt)
 	}
 	return figures{b.PrefillTokensPerSec, b.DecodeTokensPerSec}, nil
 }

@@ -11,8 +11,12 @@ import (
 // reached whatever they do.
 const (
 	leastOfMLXLM        = 0.97
-	leastDecodeOfLlama  = 0.25
-	leastPrefillOfLlama = 0.15
+	leastDecodeOfLlama  = 0.40
+	leastPrefillOfLlama = 0.35
+	// with activations of 8 bits
+	leastCoarseOfLlama = 0.60
+	// of so many streams at once, beside one
+	leastOfStreams = 1.7
 
 	leastDecode    = 15.0
 	leastPrefill   = 40.0
@@ -24,20 +28,23 @@ const about = "`make bench-engine`: SmolLM2-135M-Instruct in 4 bits (the GGUF fi
 	"writes them, with float32 scales, read by both), one stream, two threads. Beside peers, `engine bench` and the peer stay loaded and\n" +
 	"have run before. Each round has %d turns of decoding, in changing order: the median step of %d tokens behind a prompt of %d, greedy;\n" +
 	"then one prefill: the time from the prompt to its first token. MLX computes on the processor, some ten tokens a second: there %d\n" +
-	"tokens are decoded behind %d, and the prompt is %d on both sides. Ratios are taken within a turn. `served` is `engine serve` asked\n" +
+	"tokens are decoded behind %d, and the prompt is %d on both sides. Ratios are taken within a turn; those of ref's options (activations\n" +
+	"of 8 bits, %d streams in one step) have turns of their own, and the rate of several streams is that of all together. `served` is `engine serve` asked\n" +
 	"over its socket: prefill is from Admitted to the first token, decode is between the first and the last token of a story of %d,\n" +
 	"footprint is Pss_Anon + Pss_Shmem + SwapPss of the process."
 
 // measurements are one figure per turn, except those of the whole process.
 type measurements struct {
 	ref, llama, mlx, mlxLM side
-	versions               []peers.Version
-	served                 served
+	// coarse is ref with activations of 8 bits, many ref with several streams.
+	coarse, llamaBesideCoarse, many, one side
+	versions                             []peers.Version
+	served                               served
 }
 
 func newReport() *report.Report {
 	return report.New("engine", "The engine on two cores",
-		fmt.Sprintf(about, turnsPerRound, decodeTokens, shortPrompt, mlxTokens, mlxShortPrompt, mlxPrompt, answerTokens))
+		fmt.Sprintf(about, turnsPerRound, decodeTokens, shortPrompt, mlxTokens, mlxShortPrompt, mlxPrompt, streamsAtOnce, answerTokens))
 }
 
 // fill adds every figure with its bound.
@@ -53,6 +60,10 @@ func (m measurements) fill(r *report.Report) {
 	r.Add(prefill("ref", longPrompt), "tokens/s", none, m.ref.prefill...)
 	r.Add(prefill("llama.cpp", longPrompt), "tokens/s", none, m.llama.prefill...)
 	r.Ratio("prefill, ref / llama.cpp", report.AtLeast(leastPrefillOfLlama), m.ref.prefill, m.llama.prefill)
+	r.Add("ref with 8-bit activations, decode", "tokens/s", none, m.coarse.decode...)
+	r.Ratio("decode, ref with 8-bit activations / llama.cpp", report.AtLeast(leastCoarseOfLlama), m.coarse.decode, m.llamaBesideCoarse.decode)
+	r.Add(fmt.Sprintf("ref, decode of %d streams", streamsAtOnce), "tokens/s", none, m.many.decode...)
+	r.Ratio(fmt.Sprintf("decode, ref with %d streams / with one", streamsAtOnce), report.AtLeast(leastOfStreams), m.many.decode, m.one.decode)
 	r.Add("mlx, decode", "tokens/s", none, m.mlx.decode...)
 	r.Add("mlx-lm, decode", "tokens/s", none, m.mlxLM.decode...)
 	r.Ratio("decode, mlx / mlx-lm", report.AtLeast(leastOfMLXLM), m.mlx.decode, m.mlxLM.decode)

@@ -12,7 +12,8 @@ import (
 func passing() measurements {
 	three := func(v float64) []float64 { return []float64{v, v, v} }
 	return measurements{
-		ref: side{prefill: three(15), decode: three(25)}, llama: side{prefill: three(100), decode: three(100)},
+		ref: side{prefill: three(35), decode: three(40)}, coarse: side{decode: three(60)}, llamaBesideCoarse: side{decode: three(100)},
+		many: side{decode: three(68)}, one: side{decode: three(40)}, llama: side{prefill: three(100), decode: three(100)},
 		mlx: side{prefill: three(9.7), decode: three(9.7)}, mlxLM: side{prefill: three(10), decode: three(10)},
 		versions: []peers.Version{{Name: "mlx-lm", Version: "1.2.3"}},
 		served: served{prefill: []float64{50, 60, 55}, decode: []float64{20, 30, 25}, firstToken: []float64{9}, ready: 1,
@@ -33,8 +34,10 @@ func TestJudgeWantsEveryBound(t *testing.T) {
 	// Two of three rounds miss by a little, one is far ahead.
 	missed := func(v float64) []float64 { return []float64{v, v * 0.9999, v * 100} }
 	for says, change := range map[string]func(*measurements){
-		"decode, ref / llama.cpp":      func(m *measurements) { m.ref.decode = missed(24.99) },
-		"prefill, ref / llama.cpp":     func(m *measurements) { m.ref.prefill = missed(14.99) },
+		"decode, ref / llama.cpp":      func(m *measurements) { m.ref.decode = missed(39.99) },
+		"prefill, ref / llama.cpp":     func(m *measurements) { m.ref.prefill = missed(34.99) },
+		"decode, ref with 8-bit":       func(m *measurements) { m.coarse.decode = missed(59.99) },
+		"decode, ref with 8 streams":   func(m *measurements) { m.many.decode = missed(67.99) },
 		"decode, mlx / mlx-lm":         func(m *measurements) { m.mlx.decode = missed(9.69) },
 		"prefill, mlx / mlx-lm":        func(m *measurements) { m.mlx.prefill = missed(9.69) },
 		"served on ref, decode":        func(m *measurements) { m.served.decode = []float64{14, 14.9, 99} },
@@ -86,19 +89,20 @@ func TestEachRoundAsksBothAndTheFirstChanges(t *testing.T) {
 }
 
 func TestWhatTheEngineMeasuredIsHeldAgainstWhatWasAsked(t *testing.T) {
-	good := benched{Backend: "ref", PromptTokens: 64, PrefillTokensPerSec: 90.5, DecodeTokensPerSec: 30}
-	if f, err := good.figures("ref", 64); err != nil || f != (figures{90.5, 30}) {
+	good := benched{Backend: "ref", Streams: 8, PromptTokens: 64, PrefillTokensPerSec: 90.5, DecodeTokensPerSec: 30}
+	if f, err := good.figures("ref", 8, 64); err != nil || f != (figures{90.5, 30}) {
 		t.Errorf("%+v, %v", f, err)
 	}
 	for says, change := range map[string]func(*benched){
 		"another back end": func(b *benched) { b.Backend = "mlx" },
+		"fewer streams":    func(b *benched) { b.Streams = 7 },
 		"another prompt":   func(b *benched) { b.PromptTokens = 63 },
 		"prefill of zero":  func(b *benched) { b.PrefillTokensPerSec = 0 },
 		"no decode":        func(b *benched) { b.DecodeTokensPerSec = 0 },
 	} {
 		b := good
 		change(&b)
-		if _, err := b.figures("ref", 64); err == nil {
+		if _, err := b.figures("ref", 8, 64); err == nil {
 			t.Errorf("%s is taken", says)
 		}
 	}

@@ -1,0 +1,159 @@
+//go:build goexperiment.simd && amd64
+
+package ref
+
+import (
+	"math"
+	"simd/archsimd"
+	"unsafe"
+)
+
+// Kernels of float32. Each lane is rounded as the scalar code rounds it, and
+// sums are joined in its order.
+
+func floatsAt(p unsafe.Pointer, i int) archsimd.Float32x8 {
+	return archsimd.LoadFloat32x8((*[8]float32)(unsafe.Add(p, 4*i)))
+}
+
+// vectorDotRows is dot for every row of so many, scaled. The rows are as long as
+// q, which is whole lanes.
+func vectorDotRows(out, q, rows []float32, scale float32) {
+	size := len(q)
+	_, _ = q[:size-size%lanes], rows[:len(out)*size]
+	p, x := unsafe.Pointer(unsafe.SliceData(rows)), unsafe.Pointer(unsafe.SliceData(q))
+	by := archsimd.BroadcastFloat32x4(scale)
+	r := 0
+	for ; r+4 <= len(out); r += 4 {
+		var a, b, c, d archsimd.Float32x8
+		for i := 0; i < size; i += lanes {
+			y := floatsAt(x, i)
+			a, b = a.Add(floatsAt(p, i).Mul(y)), b.Add(floatsAt(p, size+i).Mul(y))
+			c, d = c.Add(floatsAt(p, 2*size+i).Mul(y)), d.Add(floatsAt(p, 3*size+i).Mul(y))
+		}
+		p = unsafe.Add(p, 16*size)
+		pairs := a.AddPairsGrouped(b).AddPairsGrouped(c.AddPairsGrouped(d))
+		pairs.GetLo().Add(pairs.GetHi()).Mul(by).Store((*[4]float32)(out[r:]))
+	}
+	for ; r < len(out); r++ {
+		var a archsimd.Float32x8
+		for i := 0; i < size; i += lanes {
+			a = a.Add(floatsAt(p, i).Mul(floatsAt(x, i)))
+		}
+		p = unsafe.Add(p, 4*size)
+		pairs := a.AddPairsGrouped(a)
+		pairs = pairs.AddPairsGrouped(pairs)
+		out[r] = pairs.GetLo().Add(pairs.GetHi()).Mul(by).GetElem(0)
+	}
+	archsimd.ClearAVXUpperBits()
+}
+
+// vectorAccumulate is accumulate where out is whole lanes.
+func vectorAccumulate(out, v, p []float32) {
+	n := len(out)
+	_, _ = out[:n-n%lanes], v[:n*len(p)]
+	for i := 0; i < n; i += lanes {
+		at := unsafe.Pointer(&v[i])
+		to := (*[8]float32)(out[i:])
+		sum := archsimd.LoadFloat32x8(to)
+		j := 0
+		for ; j+4 <= len(p); j += 4 {
+			f := (*[4]float32)(p[j:])
+			a, b := floatsAt(at, 0).Mul(archsimd.BroadcastFloat32x8(f[0])), floatsAt(at, n).Mul(archsimd.BroadcastFloat32x8(f[1]))
+			c, d := floatsAt(at, 2*n).Mul(archsimd.BroadcastFloat32x8(f[2])), floatsAt(at, 3*n).Mul(archsimd.BroadcastFloat32x8(f[3]))
+			sum = sum.Add(a.Add(b).Add(c.Add(d)))
+			at = unsafe.Add(at, 16*n)
+		}
+		for ; j < len(p); j++ {
+			sum = sum.Add(floatsAt(at, 0).Mul(archsimd.BroadcastFloat32x8(p[j])))
+			at = unsafe.Add(at, 4*n)
+		}
+		sum.Store(to)
+	}
+	archsimd.ClearAVXUpperBits()
+}
+
+// exps is exp in every lane; ok where no lane holds a number so large, or none
+// at all, that exp goes another way.
+func exps(x archsimd.Float32x8) (e archsimd.Float32x8, ok bool) {
+	one, magic := archsimd.BroadcastFloat32x8(1), archsimd.BroadcastFloat32x8(0x1.8p23)
+	n := x.Mul(archsimd.BroadcastFloat32x8(1.44269504)).Add(magic).Sub(magic)
+	r := x.Sub(n.Mul(archsimd.BroadcastFloat32x8(0.693359375)))
+	r = r.Sub(n.Mul(archsimd.BroadcastFloat32x8(-2.12194440e-4)))
+	p := archsimd.BroadcastFloat32x8(1.9875691500e-4)
+	p = p.Mul(r).Add(archsimd.BroadcastFloat32x8(1.3981999507e-3))
+	p = p.Mul(r).Add(archsimd.BroadcastFloat32x8(8.3334519073e-3))
+	p = p.Mul(r).Add(archsimd.BroadcastFloat32x8(4.1665795894e-2))
+	p = p.Mul(r).Add(archsimd.BroadcastFloat32x8(1.6666665459e-1))
+	p = p.Mul(r).Add(archsimd.BroadcastFloat32x8(5.0000001201e-1))
+	p = p.Mul(r).Mul(r).Add(r).Add(one)
+	power := n.ConvertToInt32().Add(archsimd.BroadcastInt32x8(127)).ShiftAllLeft(23).AsFloat32x8()
+	e = p.Mul(power).Masked(x.GreaterEqual(archsimd.BroadcastFloat32x8(leastExp)))
+	return e, x.LessEqual(archsimd.BroadcastFloat32x8(plainExp)).ToBits() == 0xff
+}
+
+// vectorExp makes every x exp(x - top).
+func vectorExp(x []float32, top float32) {
+	from := archsimd.BroadcastFloat32x8(top)
+	i := 0
+	for ; i+lanes <= len(x); i += lanes {
+		to := (*[8]float32)(x[i:])
+		e, ok := exps(archsimd.LoadFloat32x8(to).Sub(from))
+		if !ok {
+			exponentials(to[:], top)
+			continue
+		}
+		e.Store(to)
+	}
+	archsimd.ClearAVXUpperBits()
+	exponentials(x[i:], top)
+}
+
+// vectorSwiGLU is swiglu.
+func vectorSwiGLU(dst, gate, up []float32) {
+	gate, up = gate[:len(dst)], up[:len(dst)]
+	one, sign := archsimd.BroadcastFloat32x8(1), archsimd.BroadcastInt32x8(math.MinInt32)
+	i := 0
+	for ; i+lanes <= len(dst); i += lanes {
+		v := archsimd.LoadFloat32x8((*[8]float32)(gate[i:]))
+		e, ok := exps(v.AsInt32x8().Xor(sign).AsFloat32x8())
+		if !ok {
+			swiglu(dst[i:i+lanes], gate[i:i+lanes], up[i:i+lanes])
+			continue
+		}
+		v.Div(one.Add(e)).Mul(archsimd.LoadFloat32x8((*[8]float32)(up[i:]))).Store((*[8]float32)(dst[i:]))
+	}
+	archsimd.ClearAVXUpperBits()
+	swiglu(dst[i:], gate[i:], up[i:])
+}
+
+// vectorFixed rounds a group to fixed point: the values of x times inverse,
+// and their sum.
+func vectorFixed(to *[groupSize]int32, x []float32, inverse float32) (total int32) {
+	from := (*[groupSize]float32)(x)
+	by, magic := archsimd.BroadcastFloat32x8(inverse), archsimd.BroadcastFloat32x8(0x1.8p23)
+	zero := archsimd.BroadcastInt32x8(0x4b400000)
+	var sum archsimd.Int32x8
+	for i := 0; i < groupSize; i += lanes {
+		n := archsimd.LoadFloat32x8((*[8]float32)(from[i:])).Mul(by).Add(magic).AsInt32x8().Sub(zero)
+		n.Store((*[8]int32)(to[i:]))
+		sum = sum.Add(n)
+	}
+	four := sum.GetLo().Add(sum.GetHi())
+	total = four.GetElem(0) + four.GetElem(1) + four.GetElem(2) + four.GetElem(3)
+	archsimd.ClearAVXUpperBits()
+	return total
+}
+
+// vectorTop is the largest magnitude of a group; what is not a number is
+// larger than all.
+func vectorTop(x []float32) float32 {
+	from, magnitude := (*[groupSize]float32)(x), archsimd.BroadcastInt32x8(math.MaxInt32)
+	var top archsimd.Int32x8
+	for i := 0; i < groupSize; i += lanes {
+		top = top.Max(archsimd.LoadFloat32x8((*[8]float32)(from[i:])).AsInt32x8().And(magnitude))
+	}
+	four := top.GetLo().Max(top.GetHi())
+	bits := max(four.GetElem(0), four.GetElem(1), four.GetElem(2), four.GetElem(3))
+	archsimd.ClearAVXUpperBits()
+	return math.Float32frombits(uint32(bits))
+}
