@@ -61,14 +61,16 @@ func openSession(ctx context.Context, path string, bf backendFlags) (*engine.Ses
 
 // inspection is what inspect prints as JSON.
 type inspection struct {
-	Architecture string           `json:"architecture"`
-	Name         string           `json:"name,omitempty"`
-	Quantization string           `json:"quantization"`
-	Facts        any              `json:"facts"`
-	Tensors      int              `json:"tensors"`
-	FileBytes    int64            `json:"fileBytes"`
-	BytesByPart  map[string]int64 `json:"bytesByPart"`
-	BytesByType  map[string]int64 `json:"bytesByType"`
+	Architecture string `json:"architecture"`
+	Name         string `json:"name,omitempty"`
+	Quantization string `json:"quantization"`
+	Facts        any    `json:"facts"`
+	Tensors      int    `json:"tensors"`
+	FileBytes    int64  `json:"fileBytes"`
+	// UnreadBytes are those of eyes, in a model that is read as text alone.
+	UnreadBytes int64            `json:"unreadBytes,omitempty"`
+	BytesByPart map[string]int64 `json:"bytesByPart"`
+	BytesByType map[string]int64 `json:"bytesByType"`
 }
 
 func inspect(_ context.Context, e *env, args []string) error {
@@ -88,7 +90,7 @@ func inspect(_ context.Context, e *env, args []string) error {
 		return err
 	}
 	out := inspection{Architecture: facts.Architecture, Name: facts.Name, Quantization: facts.Quantization, Facts: facts,
-		Tensors: len(file.Entries()), FileBytes: file.Bytes(), BytesByPart: map[string]int64{}, BytesByType: map[string]int64{}}
+		Tensors: len(file.Entries()), FileBytes: file.Bytes(), UnreadBytes: file.Unread(), BytesByPart: map[string]int64{}, BytesByType: map[string]int64{}}
 	for _, t := range file.Entries() {
 		out.BytesByPart[t.Part()] += t.Bytes
 		out.BytesByType[t.Stored()] += t.Bytes
@@ -105,6 +107,9 @@ func inspect(_ context.Context, e *env, args []string) error {
 	}
 	if facts.WindowLayers > 0 {
 		fmt.Fprintf(w, "window\t%d tokens in %d layers of %d\n", facts.WindowTokens, facts.WindowLayers, facts.Layers)
+	}
+	if out.UnreadBytes > 0 {
+		fmt.Fprintf(w, "not loaded\t%d bytes: the model's eyes; it is run as text alone\n", out.UnreadBytes)
 	}
 	for _, group := range []map[string]int64{out.BytesByPart, out.BytesByType} {
 		names := make([]string, 0, len(group))

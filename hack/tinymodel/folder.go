@@ -27,10 +27,26 @@ type Layout struct {
 	// Bare writes the decoder as it is saved without a head: no name begins
 	// with "model.". The values are the same.
 	Bare bool
+	// Sees writes the decoder inside a model with eyes (a Gemma in a gemma3, a
+	// Mistral or a Ministral in a mistral3), and random tensors for these.
+	Sees bool
+}
+
+// inside is what a tensor or layer is called where the decoder is inside.
+func (l Layout) inside(name string) string {
+	switch {
+	case !l.Sees:
+		return name
+	case l.Modern && strings.HasPrefix(name, "model."):
+		return "model.language_" + name
+	case l.Modern:
+		return name
+	}
+	return "language_model." + name
 }
 
 func (l Layout) of(t tensor) quant.Format {
-	if t.rows == 0 {
+	if t.rows == 0 || t.gguf == "" { // vectors, and eyes
 		return quant.DenseOf(l.Matrices.Type)
 	}
 	if f, ok := l.Overrides[t.path]; ok {
@@ -52,7 +68,11 @@ func WriteFolder(dir string, c Config, l Layout) error {
 		return errors.New("tiny model: a folder has no tensor of rope factors")
 	}
 	var parts []part
-	for _, t := range c.tensors() {
+	tensors := c.tensors()
+	if l.Sees {
+		tensors = append(tensors, matrix("vision_tower.patches", "", 8, 32, 1), matrix("multi_modal_projector.linear", "", 8, 32, 1))
+	}
+	for _, t := range tensors {
 		if c.Family == Gemma3 && t.norm {
 			t.values.mean--
 		}
@@ -63,6 +83,9 @@ func WriteFolder(dir string, c Config, l Layout) error {
 		for i := range p {
 			if l.Bare {
 				p[i].name = strings.TrimPrefix(p[i].name, "model.")
+			}
+			if t.gguf != "" {
+				p[i].name = l.inside(p[i].name)
 			}
 		}
 		parts = append(parts, p...)
@@ -76,7 +99,7 @@ func WriteFolder(dir string, c Config, l Layout) error {
 		name    string
 		content any
 	}{
-		{"config.json", c.config(l)}, {"generation_config.json", c.generation()},
+		{"config.json", c.configFile(l)}, {"generation_config.json", c.generation()},
 		{"tokenizer.json", c.tokenizer(vocab)}, {"tokenizer_config.json", c.tokenizerConfig()},
 	} {
 		if err := writeJSON(filepath.Join(work, file.name), file.content); err != nil {
@@ -152,7 +175,7 @@ type config struct {
 }
 
 func (c Config) config(l Layout) config {
-	class := map[Family]string{Gemma3: "Gemma3ForCausalLM", Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM", Qwen3MoE: "Qwen3MoeForCausalLM"}[c.Family]
+	class := map[Family]string{Gemma3: "Gemma3ForCausalLM", Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Ministral3: "Ministral3ForCausalLM", Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM", Qwen3MoE: "Qwen3MoeForCausalLM"}[c.Family]
 	out := config{
 		Architectures: []string{class}, ModelType: c.Family,
 		Hidden: c.Hidden, Intermediate: c.FeedForward, Layers: c.Layers, QueryHeads: c.QueryHeads, KVHeads: c.KVHeads, HeadSize: c.HeadSize,
@@ -164,10 +187,13 @@ func (c Config) config(l Layout) config {
 	} else {
 		out.AttentionBias = new(bool)
 	}
-	if l.Modern {
+	if l.Modern || c.Family == Ministral3 {
 		out.DType, out.Rope = l.Matrices.Type.String(), c.Scaling.parameters(c.Theta)
 	} else if out.TorchDType, out.Theta = l.Matrices.Type.String(), c.Theta; c.Scaling.Kind != "" {
 		out.Scaling = &c.Scaling
+	}
+	if c.Family == Ministral3 {
+		out.Rope["llama_4_scaling_beta"], out.Rope["mscale"], out.Rope["mscale_all_dim"] = c.Growth, 1.0, 1.0
 	}
 	if x := c.Experts; x.Count > 0 {
 		normalized, dense := !x.Unnormalized, append([]int{}, x.Dense...)
@@ -183,7 +209,7 @@ func (c Config) config(l Layout) config {
 	if l.Matrices.Quantized() {
 		out.Quantization = affineWords(l.Matrices)
 		for path, f := range l.Overrides {
-			if !f.Quantized() {
+			if path = l.inside(path); !f.Quantized() {
 				out.Quantization[path] = false
 				continue
 			}
@@ -192,6 +218,30 @@ func (c Config) config(l Layout) config {
 	}
 	return out
 }
+
+// configFile is config.json: the decoder's, or that of the model around it.
+func (c Config) configFile(l Layout) any {
+	text := c.config(l)
+	if !l.Sees {
+		return text
+	}
+	kind, class := "mistral3", "Mistral3ForConditionalGeneration"
+	if c.Family == Gemma3 {
+		kind, class = "gemma3", "Gemma3ForConditionalGeneration"
+	}
+	out := map[string]any{
+		"model_type": kind, "architectures": []string{class}, "eos_token_id": text.EOS, "bos_token_id": text.BOS,
+		"vision_config": map[string]any{"model_type": "siglip_vision_model", "num_hidden_layers": 1}, "vocab_size": c.Vocabulary,
+	}
+	if text.Quantization != nil {
+		out["quantization"], text.Quantization = text.Quantization, nil
+	}
+	out[textKey] = text
+	return out
+}
+
+// textKey is where a model with eyes keeps the configuration of its decoder.
+const textKey = "text_config"
 
 // gemma says what a Gemma has beside others.
 func (out *config) gemma(c Config, l Layout) {

@@ -33,13 +33,15 @@ const (
 	Gemma3  Family = "gemma3_text"
 	Llama   Family = "llama"
 	Mistral Family = "mistral"
-	Qwen2   Family = "qwen2"
-	Qwen3   Family = "qwen3"
+	// Ministral3 is Llama whose queries grow with their position; folders alone.
+	Ministral3 Family = "ministral3"
+	Qwen2      Family = "qwen2"
+	Qwen3      Family = "qwen3"
 	// Qwen3MoE is Qwen3 with experts.
 	Qwen3MoE Family = "qwen3_moe"
 )
 
-func families() []Family { return []Family{Gemma3, Llama, Mistral, Qwen2, Qwen3, Qwen3MoE} }
+func families() []Family { return []Family{Gemma3, Llama, Mistral, Ministral3, Qwen2, Qwen3, Qwen3MoE} }
 
 // qwen says that a family cuts text as Qwen does.
 func (f Family) qwen() bool { return f == Qwen2 || f == Qwen3 || f == Qwen3MoE }
@@ -74,6 +76,8 @@ type Config struct {
 	Theta float64
 	// Scaling stretches positions.
 	Scaling Scaling
+	// Growth is how fast a Ministral's queries grow, from Scaling.Original on.
+	Growth float64
 	// RopeFactors writes one frequency divisor per rotary pair: 1, 2, 3 and so
 	// on. GGUF only.
 	RopeFactors bool
@@ -162,6 +166,8 @@ func (c Config) validate(vocabulary int) error {
 		return fmt.Errorf("tiny model: family %q is unknown, want one of %v", c.Family, families())
 	case c.Family == Gemma3 && c.Window == 0 || c.Family != Gemma3 && (c.Pattern != 0 || c.QueryScalar != 0 || c.LocalTheta != 0):
 		return fmt.Errorf("tiny model: a Gemma has a window, and %s has no pattern, query scalar or second theta", c.Family)
+	case (c.Growth != 0) != (c.Family == Ministral3) || c.Growth != 0 && c.Scaling.Original == 0:
+		return fmt.Errorf("tiny model: queries of a %s that grow by %v behind %d positions cannot be", c.Family, c.Growth, c.Scaling.Original)
 	case c.Window != 0 && c.Family != Mistral && c.Family != Gemma3:
 		return fmt.Errorf("tiny model: %s has no attention window", c.Family)
 	case c.Family == Qwen2 && c.QueryHeads*c.HeadSize != c.Hidden:

@@ -26,6 +26,8 @@ type collection struct {
 	bytes   int64
 	tensors map[string]shardTensor
 	left    *allowance
+	// unread are the bytes of tensors that a decoder does not have.
+	unread int64
 }
 
 func (c *collection) close() {
@@ -210,12 +212,18 @@ func parseIndex(text []byte) (map[string]string, error) {
 // inventory finds every tensor of the family, quantised or not, and refuses
 // tensors that the family would ignore, but for those that mlx-lm drops too.
 func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, error) {
-	c.unwrap()
-	if err := c.foreign(); err != nil {
-		return nil, err
-	}
 	groups, err := cfg.grouping()
 	if err != nil {
+		return nil, err
+	}
+	if cfg.wrapped() {
+		if err := c.unwrapModel(); err != nil {
+			return nil, err
+		}
+		groups = groups.unwrap()
+	}
+	c.unwrap()
+	if err := c.foreign(); err != nil {
 		return nil, err
 	}
 	tied, err := c.tied(cfg)

@@ -29,6 +29,8 @@ type config struct {
 	text map[string]any
 	// inside is the key of that part, for messages.
 	inside string
+	// kind is the decoder's model_type, once family was asked.
+	kind string
 	// err is the first fault.
 	err error
 }
@@ -165,19 +167,21 @@ func shown(v any) string {
 
 // SupportedModelTypes lists what config.json may call its model_type.
 func SupportedModelTypes() []string {
-	return []string{"gemma3_text", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}
+	return []string{"gemma3", "gemma3_text", "llama", "ministral3", "mistral", "mistral3", "qwen2", "qwen3", "qwen3_moe"}
 }
 
 // family is the family that runs a model_type (mlx-lm 0.32.2, MODEL_REMAPPING).
 func (c *config) family() (string, error) {
-	kind, ok := c.values["model_type"].(string)
-	if !ok {
-		return "", fmt.Errorf("config.json: model_type: %w", ErrMissing)
+	kind, err := c.decoder()
+	if err != nil {
+		return "", err
 	}
+	c.kind = kind
+	c.complete()
 	switch kind {
 	case "gemma3_text":
 		return familyGemma3, nil
-	case "llama", "mistral":
+	case "llama", "ministral3", "mistral":
 		return familyLlama, nil
 	case "qwen2":
 		return familyQwen2, nil
@@ -230,6 +234,9 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 	} else {
 		d.Window = c.window(d)
 	}
+	if c.kind == "ministral3" {
+		d.Temper = c.temper()
+	}
 	if family == familyQwen3MoE {
 		d.Experts = c.experts(d.Layers)
 	} else {
@@ -246,9 +253,11 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 // defaultContext is what transformers takes where config.json does not say
 // (Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig, version 5).
 func (c *config) defaultContext() int {
-	switch c.values["model_type"] {
+	switch c.kind {
 	case "mistral", "gemma3_text":
 		return 1 << 17
+	case "ministral3":
+		return 1 << 18
 	case "qwen2", "qwen3", "qwen3_moe":
 		return 1 << 15
 	}
@@ -280,7 +289,11 @@ func (c *config) dense() {
 func (c *config) window(d Dimensions) int {
 	types := c.text["layer_types"]
 	if types == nil {
-		if c.values["model_type"] != "mistral" {
+		if c.kind == "ministral3" && c.text["sliding_window"] != nil {
+			// transformers has it in every layer, mlx-lm in those of layer_types.
+			c.fail(fmt.Errorf("%ssliding_window: %w", c.inside, &UnsupportedError{"value", shown(c.text["sliding_window"]), []string{"null"}}))
+		}
+		if c.kind != "mistral" {
 			return 0
 		}
 		return c.integerOr(0, 1, 1<<30, "sliding_window")

@@ -142,6 +142,15 @@ def affine(words, scales, biases, bits):
     return (q * scales[..., None] + biases[..., None]).astype(np.float32).reshape(rows, -1)
 
 
+EYES = ("vision_tower.", "multi_modal_projector.")
+
+
+def plain(name):
+    """The name of a decoder's tensor as if no eyes were beside it."""
+    name = name.replace("model.language_model.", "language_model.model.", 1) if name.startswith("model.language_model.") else name
+    return name.removeprefix("language_model.")
+
+
 def read_folder(path):
     with open(os.path.join(path, "config.json")) as f:
         config = json.load(f)
@@ -149,6 +158,10 @@ def read_folder(path):
     for name in sorted(glob.glob(os.path.join(path, "*.safetensors"))):
         raw.update(safetensors(name))
     quantization = config.pop("quantization", None)
+    if "text_config" in config:
+        config = config["text_config"]
+        raw = {plain(name): w for name, w in raw.items() if not name.startswith(EYES)}
+        quantization = quantization and {plain(k): v for k, v in quantization.items()}
     weights = {}
     for name, w in raw.items():
         layer = name.removesuffix(".weight")
