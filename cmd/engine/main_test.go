@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -182,6 +183,19 @@ func TestInspectNamesRecurrentLayers(t *testing.T) {
 	const want = "3 layers of 4, with a state of 9600 bytes a sequence"
 	if out, stderr, code := runProgram(t, "", "inspect", "--model", path); code != exitOK || !strings.Contains(out, want) {
 		t.Errorf("inspect printed %q, %q, want %q", out, stderr, want)
+	}
+}
+
+func TestInspectSaysWhatIsNotLoaded(t *testing.T) {
+	c := tinymodel.Default()
+	c.Family = tinymodel.Mistral
+	path := filepath.Join(t.TempDir(), "model")
+	if err := tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32), Sees: true}); err != nil {
+		t.Fatal(err)
+	}
+	const eyes = 2 * 8 * 32 * 4
+	if out, stderr, code := runProgram(t, "", "inspect", "--model", path); code != exitOK || !strings.Contains(out, fmt.Sprintf("%d bytes: the model's eyes", eyes)) {
+		t.Errorf("inspect printed %q, %q, want that %d bytes are not loaded", out, stderr, eyes)
 	}
 }
 

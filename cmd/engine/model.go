@@ -65,15 +65,17 @@ func openSession(ctx context.Context, path string, bf backendFlags) (*engine.Ses
 
 // inspection is what inspect prints as JSON.
 type inspection struct {
-	Architecture string           `json:"architecture"`
-	Name         string           `json:"name,omitempty"`
-	Quantization string           `json:"quantization"`
-	Facts        any              `json:"facts"`
-	Tensors      int              `json:"tensors"`
-	FileBytes    int64            `json:"fileBytes"`
-	BytesByPart  map[string]int64 `json:"bytesByPart"`
-	BytesByType  map[string]int64 `json:"bytesByType"`
-	Converted    []conversion     `json:"converted,omitempty"`
+	Architecture string `json:"architecture"`
+	Name         string `json:"name,omitempty"`
+	Quantization string `json:"quantization"`
+	Facts        any    `json:"facts"`
+	Tensors      int    `json:"tensors"`
+	FileBytes    int64  `json:"fileBytes"`
+	// UnreadBytes are those of eyes, in a model that is read as text alone.
+	UnreadBytes int64            `json:"unreadBytes,omitempty"`
+	BytesByPart map[string]int64 `json:"bytesByPart"`
+	BytesByType map[string]int64 `json:"bytesByType"`
+	Converted   []conversion     `json:"converted,omitempty"`
 }
 
 // conversion is a type of the file that is held in a format which does not mean
@@ -121,7 +123,7 @@ func inspect(ctx context.Context, e *env, args []string) error {
 		return err
 	}
 	out := inspection{Architecture: facts.Architecture, Name: facts.Name, Quantization: facts.Quantization, Facts: facts,
-		Tensors: len(file.Entries()), FileBytes: file.Bytes(), BytesByPart: map[string]int64{}, BytesByType: map[string]int64{}}
+		Tensors: len(file.Entries()), FileBytes: file.Bytes(), UnreadBytes: file.Unread(), BytesByPart: map[string]int64{}, BytesByType: map[string]int64{}}
 	for _, t := range file.Entries() {
 		out.BytesByPart[t.Part()] += t.Bytes
 		out.BytesByType[t.Stored()] += t.Bytes
@@ -159,6 +161,9 @@ func (out inspection) table(to io.Writer, facts model.Facts) error {
 	}
 	if facts.RecurrentLayers > 0 {
 		fmt.Fprintf(w, "recurrent\t%d layers of %d, with a state of %d bytes a sequence\n", facts.RecurrentLayers, facts.Layers, facts.RecurrentStateBytes)
+	}
+	if out.UnreadBytes > 0 {
+		fmt.Fprintf(w, "not loaded\t%d bytes: the model's eyes; it is run as text alone\n", out.UnreadBytes)
 	}
 	for _, group := range []map[string]int64{out.BytesByPart, out.BytesByType} {
 		names := make([]string, 0, len(group))

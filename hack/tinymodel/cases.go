@@ -87,6 +87,7 @@ func Cases() []Case {
 	out = append(append(out, newerCases(Qwen3MoE)...), expertCases()...)
 	out = append(append(out, newerCases(Gemma3)...), windowCases()...)
 	out = append(append(out, smallFloatCases()...), publishedCases()...)
+	out = append(out, seeingCases()...)
 	for i := range out {
 		out[i].Config.Seed = uint64(i + 1)
 	}
@@ -136,6 +137,8 @@ func caseConfig(family Family, special string) Config {
 	case Qwen35:
 		c.Layers, c.NormEps, c.Theta = 4, 1e-6, 1e6
 		c.Hybrid = Hybrid{Interval: 2, KeyHeads: 2, KeySize: 32, ValueHeads: 8, ValueSize: 16, Taps: 4, Rotary: 0.25}
+	case Ministral3: // whose prompts go past twice the length it was trained with
+		c.Scaling, c.Growth, c.Theta = Scaling{Kind: "yarn", Factor: 8, Original: 16}, 0.3, 1e6
 	case Qwen3MoE:
 		c.NormEps, c.Theta = 1e-6, 1e6
 		c.Experts = Experts{Count: 8, PerToken: 3, FeedForward: 128}
@@ -238,6 +241,31 @@ func windowCases() []Case {
 	file := fileCase(Gemma3, "linear rope", weights.F32)
 	file.Config.Scaling, file.Config.LocalTheta, file.Config.Window = Scaling{Kind: "linear", Factor: 4}, 2e4, 9
 	return []Case{scaled, modern, usual, file}
+}
+
+// seeingCases are decoders inside models with eyes, in the words of older and of
+// newer folders, and a Ministral that is alone.
+func seeingCases() []Case {
+	f32, packed := quant.DenseOf(quant.Float32), quant.AffineOf(4, 64, quant.BFloat16)
+	seeing := func(family Family, special string, f quant.Format) Case {
+		c := folderCase(family, special, f)
+		c.Layout.Sees, c.Config.Untied = true, family != Gemma3
+		return c
+	}
+	out := []Case{
+		folderCase(Ministral3, "float32", f32), folderCase(Ministral3, "8 bits by 32 float16", quant.AffineOf(8, 32, quant.Float16)),
+		seeing(Ministral3, "float32 that sees", f32), seeing(Ministral3, "4 bits by 64 bfloat16 that sees", packed),
+		seeing(Mistral, "float32 that sees", f32), seeing(Mistral, "4 bits by 64 bfloat16 that sees", packed),
+		seeing(Gemma3, "float32 that sees", f32), seeing(Gemma3, "4 bits by 64 bfloat16 that sees", packed),
+	}
+	modern, mixed := seeing(Gemma3, "bfloat16 that sees, newer names", quant.DenseOf(quant.BFloat16)), seeing(Ministral3, "mixed that sees", packed)
+	modern.Layout.Modern = true
+	mixed.Layout.Overrides = map[string]quant.Format{
+		"model.embed_tokens":              quant.AffineOf(8, 32, quant.BFloat16),
+		"model.layers.0.self_attn.v_proj": quant.AffineOf(6, 64, quant.BFloat16),
+		"model.layers.1.mlp.up_proj":      quant.DenseOf(quant.BFloat16),
+	}
+	return append(out, modern, mixed)
 }
 
 // fileCase is a GGUF file.

@@ -31,10 +31,26 @@ type Layout struct {
 	// Beside writes, beside a Qwen3.5, a part of its eyes and one of what guesses
 	// several tokens at once, which who runs the text drops.
 	Beside bool
+	// Sees writes the decoder inside a model with eyes (a Gemma in a gemma3, a
+	// Mistral or a Ministral in a mistral3), and random tensors for these.
+	Sees bool
+}
+
+// inside is what a tensor or layer is called where the decoder is inside.
+func (l Layout) inside(name string) string {
+	switch {
+	case !l.Sees:
+		return name
+	case l.Modern && strings.HasPrefix(name, "model."):
+		return "model.language_" + name
+	case l.Modern:
+		return name
+	}
+	return "language_model." + name
 }
 
 func (l Layout) of(t tensor) quant.Format {
-	if t.rows == 0 || t.kernel {
+	if t.rows == 0 || t.kernel || t.eye {
 		return quant.DenseOf(l.Matrices.Type)
 	}
 	if f, ok := l.Overrides[t.path]; ok {
@@ -60,6 +76,9 @@ func WriteFolder(dir string, c Config, l Layout) error {
 	if c.Family == GPTOSS && !l.Matrices.Quantized() {
 		all = published(all)
 	}
+	if l.Sees {
+		all = append(all, eye("vision_tower.patches"), eye("multi_modal_projector.linear"))
+	}
 	for _, t := range all {
 		if t.norm && (c.Family == Gemma3 || c.Family.hybrid() && !l.Matrices.Quantized()) {
 			t.values.mean--
@@ -71,6 +90,9 @@ func WriteFolder(dir string, c Config, l Layout) error {
 		for i := range p {
 			if l.Bare {
 				p[i].name = strings.TrimPrefix(p[i].name, "model.")
+			}
+			if !t.eye {
+				p[i].name = l.inside(p[i].name)
 			}
 		}
 		parts = append(parts, p...)
@@ -87,7 +109,7 @@ func WriteFolder(dir string, c Config, l Layout) error {
 		name    string
 		content any
 	}{
-		{"config.json", c.words(l)}, {"generation_config.json", c.generation()},
+		{"config.json", c.configFile(l)}, {"generation_config.json", c.generation()},
 		{"tokenizer.json", c.tokenizer(vocab)}, {"tokenizer_config.json", c.tokenizerConfig()},
 	} {
 		if err := writeJSON(filepath.Join(work, file.name), file.content); err != nil {
@@ -183,8 +205,8 @@ func (c Config) words(l Layout) any {
 
 func (c Config) config(l Layout) config {
 	class := map[Family]string{
-		Gemma3: "Gemma3ForCausalLM", GPTOSS: "GptOssForCausalLM", Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM",
-		Qwen3MoE: "Qwen3MoeForCausalLM", Qwen3Next: "Qwen3NextForCausalLM",
+		Gemma3: "Gemma3ForCausalLM", GPTOSS: "GptOssForCausalLM", Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Ministral3: "Ministral3ForCausalLM",
+		Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM", Qwen3MoE: "Qwen3MoeForCausalLM", Qwen3Next: "Qwen3NextForCausalLM",
 	}[c.Family]
 	out := config{
 		Architectures: []string{class}, ModelType: c.Family,
@@ -197,10 +219,13 @@ func (c Config) config(l Layout) config {
 	} else {
 		out.AttentionBias = new(bool)
 	}
-	if l.Modern {
+	if l.Modern || c.Family == Ministral3 {
 		out.DType, out.Rope = l.Matrices.Type.String(), c.Scaling.parameters(c.Theta)
 	} else if out.TorchDType, out.Theta = l.Matrices.Type.String(), c.Theta; c.Scaling.Kind != "" {
 		out.Scaling = &c.Scaling
+	}
+	if c.Family == Ministral3 {
+		out.Rope["llama_4_scaling_beta"], out.Rope["mscale"], out.Rope["mscale_all_dim"] = c.Growth, 1.0, 1.0
 	}
 	if x := c.Experts; x.Count > 0 {
 		normalized, dense := !x.Unnormalized, append([]int{}, x.Dense...)
@@ -219,7 +244,7 @@ func (c Config) config(l Layout) config {
 	if l.Matrices.Quantized() {
 		out.Quantization = quantizationWords(l.Matrices)
 		for path, f := range l.Overrides {
-			if !f.Quantized() {
+			if path = l.inside(path); !f.Quantized() {
 				out.Quantization[path] = false
 				continue
 			}
@@ -228,6 +253,30 @@ func (c Config) config(l Layout) config {
 	}
 	return out
 }
+
+// configFile is config.json: the decoder's, or that of the model around it.
+func (c Config) configFile(l Layout) any {
+	text := c.config(l)
+	if !l.Sees {
+		return c.words(l)
+	}
+	kind, class := "mistral3", "Mistral3ForConditionalGeneration"
+	if c.Family == Gemma3 {
+		kind, class = "gemma3", "Gemma3ForConditionalGeneration"
+	}
+	out := map[string]any{
+		"model_type": kind, "architectures": []string{class}, "eos_token_id": text.EOS, "bos_token_id": text.BOS,
+		"vision_config": map[string]any{"model_type": "siglip_vision_model", "num_hidden_layers": 1}, "vocab_size": c.Vocabulary,
+	}
+	if text.Quantization != nil {
+		out["quantization"], text.Quantization = text.Quantization, nil
+	}
+	out[textKey] = text
+	return out
+}
+
+// textKey is where a model with eyes keeps the configuration of its decoder.
+const textKey = "text_config"
 
 // gemma says what a Gemma has beside others.
 func (out *config) gemma(c Config, l Layout) {

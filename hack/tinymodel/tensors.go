@@ -26,6 +26,8 @@ type tensor struct {
 	// kernel says that it holds the taps of a convolution, which are never
 	// quantised.
 	kernel bool
+	// eye says that it belongs to no decoder.
+	eye bool
 	// published experts are in blocks of mxfp4, under other names.
 	published bool
 	// table is how many vectors it is, each an expert's; 0 means one.
@@ -90,6 +92,13 @@ func (c Config) tensors() []tensor {
 
 func matrix(path, gguf string, rows, cols int, gain float64) tensor {
 	return tensor{path: path, gguf: gguf, rows: rows, cols: cols, values: values{std: gain / math.Sqrt(float64(cols))}}
+}
+
+// eye is a tensor of what sees.
+func eye(path string) tensor {
+	t := matrix(path, "", 8, 32, 1)
+	t.eye = true
+	return t
 }
 
 func (c Config) norm(path, gguf string, cols int) tensor {

@@ -36,8 +36,10 @@ const (
 	GPTOSS  Family = "gpt_oss"
 	Llama   Family = "llama"
 	Mistral Family = "mistral"
-	Qwen2   Family = "qwen2"
-	Qwen3   Family = "qwen3"
+	// Ministral3 is Llama whose queries grow with their position; folders alone.
+	Ministral3 Family = "ministral3"
+	Qwen2      Family = "qwen2"
+	Qwen3      Family = "qwen3"
 	// Qwen3MoE is Qwen3 with experts.
 	Qwen3MoE Family = "qwen3_moe"
 	// Qwen3Next and Qwen35 are hybrids, of which folders alone are written; the
@@ -47,7 +49,7 @@ const (
 )
 
 func families() []Family {
-	return []Family{Gemma3, GPTOSS, Llama, Mistral, Qwen2, Qwen3, Qwen35, Qwen3MoE, Qwen3Next}
+	return []Family{Gemma3, GPTOSS, Llama, Mistral, Ministral3, Qwen2, Qwen3, Qwen35, Qwen3MoE, Qwen3Next}
 }
 
 // qwen says that a family cuts text as Qwen does.
@@ -86,6 +88,8 @@ type Config struct {
 	Theta float64
 	// Scaling stretches positions.
 	Scaling Scaling
+	// Growth is how fast a Ministral's queries grow, from Scaling.Original on.
+	Growth float64
 	// RopeFactors writes one frequency divisor per rotary pair: 1, 2, 3 and so
 	// on. GGUF only.
 	RopeFactors bool
@@ -184,6 +188,8 @@ func (c Config) validate(vocabulary int) error {
 		return errors.New("tiny model: a GPT-OSS has a window, and experts of its whole width in every layer")
 	case c.Family == Gemma3 && c.Window == 0 || c.Family != Gemma3 && (c.Pattern != 0 || c.QueryScalar != 0 || c.LocalTheta != 0):
 		return fmt.Errorf("tiny model: a Gemma has a window, and %s has no pattern, query scalar or second theta", c.Family)
+	case (c.Growth != 0) != (c.Family == Ministral3) || c.Growth != 0 && c.Scaling.Original == 0:
+		return fmt.Errorf("tiny model: queries of a %s that grow by %v behind %d positions cannot be", c.Family, c.Growth, c.Scaling.Original)
 	case c.Window != 0 && c.Family != Mistral && c.Family != Gemma3 && c.Family != GPTOSS:
 		return fmt.Errorf("tiny model: %s has no attention window", c.Family)
 	case c.Family == Qwen2 && c.QueryHeads*c.HeadSize != c.Hidden:

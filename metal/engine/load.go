@@ -91,6 +91,9 @@ func (e *Engine) read() (*loadedModel, error) {
 		return nil, err
 	}
 	defer f.Close()
+	if n := f.Unread(); n > 0 {
+		e.log.Info("the model's eyes are not loaded: it is run as text alone", "bytes", n)
+	}
 	s, err := e.prepare(f)
 	if err != nil {
 		return nil, err

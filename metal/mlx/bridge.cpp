@@ -807,11 +807,15 @@ static const mx::array &frequencies_of(const float *periods, int n) {
 
 // Every row stands alone with its own offset: [T, heads, 1, head]. So a ragged
 // step is one call, and no head is transposed.
-bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *positions, const bridge_rope_spec *spec, const float *periods) {
+bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *positions, const bridge_rope_spec *spec, const float *periods, const float *growth) {
   return making(owner, [&] {
     int tokens = x->value.shape(0), heads = static_cast<int>(x->value.size()) / tokens / spec->head;
     auto in = mx::reshape(x->value, {tokens, heads, 1, spec->head});
-    if (spec->magnitude != 1) { // turning is linear: before is as good as after
+    if (growth != nullptr) { // turning is linear: before is as good as after
+      auto factors = mx::array(growth, mx::Shape{tokens, 1, 1, 1}, mx::float32);
+      in = mx::multiply(in, mx::astype(factors, in.dtype()));
+    }
+    if (spec->magnitude != 1) { // likewise
       auto m = mx::array(spec->magnitude, in.dtype());
       if (spec->size == spec->head) {
         in = mx::multiply(in, m);

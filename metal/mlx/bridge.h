@@ -119,7 +119,7 @@ typedef struct {
   int32_t head, size;
   float base, scale, magnitude;
 } bridge_rope_spec;
-bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *positions, const bridge_rope_spec *spec, const float *periods);
+bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *positions, const bridge_rope_spec *spec, const float *periods, const float *growth);
 
 // Caches. A slab has slots numbered from 0; move gives the request in a slot of
 // from (or a new one, if from is null) the slot behind the last of to, and

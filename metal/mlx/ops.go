@@ -264,9 +264,8 @@ func (s *scope) Rope(x tensor.Array, segments []tensor.Segment, headSize int, sp
 		return &array{}
 	}
 	positions := positionsOf(segments)
-	if headSize <= 0 || in.shape[1]%headSize != 0 || spec.Size <= 0 || spec.Size > headSize || spec.Size%2 != 0 ||
-		len(positions) != in.shape[0] || spec.Factors != nil && len(spec.Factors) != spec.Size/2 {
-		return s.misfit(op, "%v in heads of %d, %d turned, %d rows in segments", in.shape, headSize, spec.Size, len(positions))
+	if err := spec.Check(headSize); err != nil || in.shape[1]%headSize != 0 || len(positions) != in.shape[0] {
+		return s.misfit(op, "%v in heads of %d, %d rows in segments, %v", in.shape, headSize, len(positions), err)
 	}
 	how := C.bridge_rope_spec{head: C.int32_t(headSize), size: C.int32_t(spec.Size), base: C.float(spec.Theta), scale: 1, magnitude: 1}
 	if spec.Linear != 0 {
@@ -275,7 +274,7 @@ func (s *scope) Rope(x tensor.Array, segments []tensor.Segment, headSize int, sp
 	if spec.Magnitude != 0 {
 		how.magnitude = C.float(spec.Magnitude)
 	}
-	return s.made(op, C.bridge_rope(s.b.token(), in.h, unsafe.SliceData(positions), &how, unsafe.SliceData(periodsOf(spec))), in.shape...)
+	return s.made(op, C.bridge_rope(s.b.token(), in.h, unsafe.SliceData(positions), &how, unsafe.SliceData(periodsOf(spec)), unsafe.SliceData(growthOf(spec, positions))), in.shape...)
 }
 
 // periodsOf are the reciprocals of the frequencies where they are more than
@@ -287,6 +286,20 @@ func periodsOf(spec tensor.RopeSpec) []C.float {
 	out := make([]C.float, len(spec.Factors))
 	for i, f := range spec.Factors {
 		out[i] = C.float(math.Pow(spec.Theta, 2*float64(i)/float64(spec.Size)) * float64(f))
+	}
+	return out
+}
+
+// growthOf are the factors of whole heads; nil where all are 1, as they are in
+// the greater part of most requests.
+func growthOf(spec tensor.RopeSpec, positions []C.int32_t) []C.float {
+	out, grown := make([]C.float, len(positions)), false
+	for i, p := range positions {
+		out[i] = C.float(spec.Growth(int(p)))
+		grown = grown || out[i] != 1
+	}
+	if !grown {
+		return nil
 	}
 	return out
 }

@@ -1,6 +1,9 @@
 package nn
 
-import "metalfleet.dev/metalfleet/metal/tensor"
+import (
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
 
 // Pass is what all layers of one step share.
 type Pass struct {
@@ -37,6 +40,8 @@ type AttentionSpec struct {
 	Layer, Index int
 	HeadSize     int
 	Rope         tensor.RopeSpec
+	// Temper makes queries grow with their position; nil means that they do not.
+	Temper *weights.Temper
 	// Scale multiplies scores.
 	Scale float32
 	// Window is how many latest positions a token sees, itself included; 0
@@ -94,7 +99,7 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 	}
 	seen := s.AppendAttend(tensor.AttendSpec{
 		Cache: p.Cache, Layer: a.Layer, Segments: p.Segments,
-		Q:      s.Rope(q, p.Segments, a.HeadSize, a.Rope),
+		Q:      s.Rope(q, p.Segments, a.HeadSize, a.queries()),
 		K:      s.Rope(k, p.Segments, a.HeadSize, a.Rope),
 		V:      qkv[2],
 		Scale:  a.Scale,
@@ -111,3 +116,12 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 
 // Output is the projection behind Attend.
 func (a *Attention) Output() Linear { return a.O }
+
+// queries is how queries are turned.
+func (a *Attention) queries() tensor.RopeSpec {
+	spec := a.Rope
+	if a.Temper != nil {
+		spec.Beta, spec.Every = a.Temper.Beta, a.Temper.Every
+	}
+	return spec
+}

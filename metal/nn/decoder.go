@@ -98,7 +98,7 @@ func (m *Decoder) load(ctx context.Context, d weights.Dimensions, block func(str
 	m.loader.Linear("model.embed_tokens", &m.embed.Linear)
 	m.embed.Scale = float32(d.EmbedScale)
 	for i := range d.Layers {
-		spec := AttentionSpec{Layer: i - d.Hybrid.Layers(i), Index: i, HeadSize: d.HeadSize, Rope: rope, Scale: float32(d.ScoreScale()), Window: d.WindowOf(i)}
+		spec := AttentionSpec{Layer: i - d.Hybrid.Layers(i), Index: i, HeadSize: d.HeadSize, Rope: rope, Scale: float32(d.ScoreScale()), Window: d.WindowOf(i), Temper: d.Temper}
 		if d.Hybrid.Recurs(i) {
 			spec.Layer = d.Hybrid.Layers(i)
 		}

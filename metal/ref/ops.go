@@ -196,9 +196,8 @@ func (s *scope) Rope(x tensor.Array, segments []tensor.Segment, headSize int, sp
 		return &array{}
 	}
 	half := spec.Size / 2
-	if headSize <= 0 || in.shape[1]%headSize != 0 || spec.Size <= 0 || spec.Size > headSize || spec.Size%2 != 0 ||
-		tensor.Tokens(segments) != in.shape[0] || spec.Factors != nil && len(spec.Factors) != half {
-		s.fail(&tensor.ShapeError{Op: "Rope", Detail: fmt.Sprintf("%v in heads of %d, %d turned, %d rows in segments", in.shape, headSize, spec.Size, tensor.Tokens(segments))})
+	if err := spec.Check(headSize); err != nil || in.shape[1]%headSize != 0 || tensor.Tokens(segments) != in.shape[0] {
+		s.fail(&tensor.ShapeError{Op: "Rope", Detail: fmt.Sprintf("%v in heads of %d, %d rows in segments, %v", in.shape, headSize, tensor.Tokens(segments), err)})
 		return &array{}
 	}
 	out := s.array("Rope", in.shape...)
@@ -219,6 +218,12 @@ func (s *scope) Rope(x tensor.Array, segments []tensor.Segment, headSize int, sp
 				cos[i], sin[i] = float32(cs*magnitude), float32(sn*magnitude)
 			}
 			turn(out.row(t), in.row(t), headSize, cos, sin)
+			if g := float32(spec.Growth(positions[t])); g != 1 {
+				row := out.row(t)
+				for i := range row {
+					row[i] *= g
+				}
+			}
 		}
 	})
 	return out

@@ -19,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"metalfleet.dev/metalfleet/metal/quant"
 )
@@ -211,6 +212,31 @@ type RopeSpec struct {
 	Linear, Magnitude float64
 	// Factors divide the frequencies; nil means 1.
 	Factors []float32
+	// Beta makes whole heads grow: times 1 + Beta*ln(1 + floor(position/Every));
+	// 0 means that they do not, and Every is not looked at.
+	Beta  float64
+	Every int
+}
+
+// Growth is what a head at a position is multiplied by.
+func (s RopeSpec) Growth(position int) float64 {
+	if s.Beta == 0 || position < s.Every {
+		return 1
+	}
+	return 1 + s.Beta*math.Log(1+float64(position/s.Every))
+}
+
+// Check refuses a head of the given size that cannot be turned so.
+func (s RopeSpec) Check(headSize int) error {
+	switch {
+	case headSize <= 0 || s.Size <= 0 || s.Size > headSize || s.Size%2 != 0:
+		return fmt.Errorf("%d of %d elements of a head", s.Size, headSize)
+	case s.Factors != nil && len(s.Factors) != s.Size/2:
+		return fmt.Errorf("%d factors for %d elements", len(s.Factors), s.Size)
+	case s.Beta != 0 && s.Every < 1:
+		return fmt.Errorf("growth every %d positions", s.Every)
+	}
+	return nil
 }
 
 // AttendSpec is one layer's attention over a flat step. Q is [T, heads*size],

@@ -26,6 +26,8 @@ type collection struct {
 	bytes   int64
 	tensors map[string]shardTensor
 	left    *allowance
+	// unread are the bytes of tensors that a decoder does not have.
+	unread int64
 }
 
 func (c *collection) close() {
@@ -210,6 +212,16 @@ func parseIndex(text []byte) (map[string]string, error) {
 // inventory finds every tensor of the family, quantised or not, and refuses
 // tensors that the family would ignore, but for those that mlx-lm drops too.
 func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, error) {
+	groups, err := cfg.grouping()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.wrapped() || isHybrid(d.Architecture) {
+		if err := c.unwrapModel(d); err != nil {
+			return nil, err
+		}
+		groups = groups.unwrap()
+	}
 	if d.Encoder != nil {
 		if err := c.encoderNames(d); err != nil {
 			return nil, err
@@ -221,15 +233,10 @@ func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, err
 		return nil, err
 	}
 	together := false
-	var err error
 	if d.Architecture == familyGPTOSS {
 		if together, err = c.published(); err != nil {
 			return nil, err
 		}
-	}
-	groups, err := cfg.grouping()
-	if err != nil {
-		return nil, err
 	}
 	tied, err := c.tied(cfg)
 	if err != nil {
@@ -299,7 +306,7 @@ func (c *collection) tied(cfg *config) (bool, error) {
 // is.
 func (c *collection) decoder(d Dimensions) error {
 	if isHybrid(d.Architecture) {
-		if err := errors.Join(c.textOnly(), c.fusedExperts()); err != nil {
+		if err := c.fusedExperts(); err != nil {
 			return err
 		}
 	}

@@ -34,6 +34,8 @@ type config struct {
 	text map[string]any
 	// inside is the key of that part, for messages.
 	inside string
+	// kind is the decoder's model_type, once family was asked.
+	kind string
 	// err is the first fault.
 	err error
 }
@@ -170,15 +172,17 @@ func shown(v any) string {
 
 // SupportedModelTypes lists what config.json may call its model_type.
 func SupportedModelTypes() []string {
-	return append(encoderFamilies()[:1:1], "gemma3_text", "gpt_oss", "llama", "mistral", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", familyXLMRoberta)
+	return append(encoderFamilies()[:1:1], "gemma3", "gemma3_text", "gpt_oss", "llama", "ministral3", "mistral", "mistral3", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", familyXLMRoberta)
 }
 
 // family is the family that runs a model_type (mlx-lm 0.32.2, MODEL_REMAPPING).
 func (c *config) family() (string, error) {
-	kind, ok := c.values["model_type"].(string)
-	if !ok {
-		return "", fmt.Errorf("config.json: model_type: %w", ErrMissing)
+	kind, err := c.decoder()
+	if err != nil {
+		return "", err
 	}
+	c.kind = kind
+	c.complete()
 	switch kind {
 	case familyBERT, familyXLMRoberta:
 		return kind, nil
@@ -186,7 +190,7 @@ func (c *config) family() (string, error) {
 		return familyGemma3, nil
 	case "gpt_oss":
 		return familyGPTOSS, nil
-	case "llama", "mistral":
+	case "llama", "ministral3", "mistral":
 		return familyLlama, nil
 	case "qwen2":
 		return familyQwen2, nil
@@ -255,6 +259,9 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 	default:
 		d.Window = c.window(d)
 	}
+	if c.kind == "ministral3" {
+		d.Temper = c.temper()
+	}
 	switch {
 	case family == familyQwen3MoE:
 		d.Experts = c.experts(d.Layers)
@@ -283,9 +290,11 @@ func (c *config) widthNames(family string) []string {
 // (Gemma3TextConfig, GptOssConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig,
 // Qwen3NextConfig, Qwen3_5TextConfig, Qwen3_5MoeTextConfig, version 5).
 func (c *config) defaultContext() int {
-	switch c.values["model_type"] {
+	switch c.kind {
 	case "mistral", "gemma3_text", "gpt_oss":
 		return 1 << 17
+	case "ministral3":
+		return 1 << 18
 	case "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text":
 		return 1 << 15
 	}
@@ -317,7 +326,11 @@ func (c *config) dense() {
 func (c *config) window(d Dimensions) int {
 	types := c.text["layer_types"]
 	if types == nil {
-		if c.values["model_type"] != "mistral" {
+		if c.kind == "ministral3" && c.text["sliding_window"] != nil {
+			// transformers has it in every layer, mlx-lm in those of layer_types.
+			c.fail(fmt.Errorf("%ssliding_window: %w", c.inside, &UnsupportedError{"value", shown(c.text["sliding_window"]), []string{"null"}}))
+		}
+		if c.kind != "mistral" {
 			return 0
 		}
 		return c.integerOr(0, 1, 1<<30, "sliding_window")

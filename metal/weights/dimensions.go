@@ -30,12 +30,21 @@ type Dimensions struct {
 	QueryScalar float64
 	// EmbedScale multiplies what is looked up in the embedding; 0 means 1.
 	EmbedScale float64
+	// Temper makes queries grow with their position; nil means that they do not.
+	Temper *Temper
 	// Experts of layers that are mixtures.
 	Experts Experts
 	// Hybrid says which layers are recurrent, and how.
 	Hybrid Hybrid
 	// Encoder is set for families whose tokens see one another all at once.
 	Encoder *Encoder
+}
+
+// Temper multiplies the query at a position by 1 + Beta*ln(1 +
+// floor(position/Every)), as transformers' modeling_ministral3.py (version 5).
+type Temper struct {
+	Beta  float64
+	Every int
 }
 
 // Rope is how a family turns heads by position: pairs (i, i+Size/2) of the

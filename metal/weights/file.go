@@ -29,6 +29,7 @@ type File struct {
 	entries map[string]Entry
 	sources []*os.File
 	bytes   int64
+	unread  int64
 	precise quant.Type
 	// lessOne says that norms are stored less one.
 	lessOne bool
@@ -162,7 +163,7 @@ func openSafetensors(dir *folder.Folder) (*File, error) {
 		c.close()
 		return nil, err
 	}
-	return &File{Dim: dim, dir: dir, entries: entries, sources: c.sources, bytes: c.bytes, precise: fineEnough(dim, entries), lessOne: lessOne}, nil
+	return &File{Dim: dim, dir: dir, entries: entries, sources: c.sources, bytes: c.bytes, unread: c.unread, precise: fineEnough(dim, entries), lessOne: lessOne}, nil
 }
 
 // fineEnough is the precision of a folder. Residuals of a Gemma go past what
@@ -199,6 +200,10 @@ func (f *File) Folder() *folder.Folder { return f.dir }
 
 // Bytes is the size of the model's files of weights on disk.
 func (f *File) Bytes() int64 { return f.bytes }
+
+// Unread is the size of what is in those files and never loaded: the eyes of a
+// model that is read as text alone.
+func (f *File) Unread() int64 { return f.unread }
 
 // Close closes the files.
 func (f *File) Close() error {

@@ -201,30 +201,6 @@ func (c *collection) kernels() (asMLX bool, err error) {
 	return seen[true] != "", nil
 }
 
-// textOnly names the tensors of a decoder that stands beside other parts of a
-// model as if it stood alone, and forgets the parts that mlx-lm drops too when
-// it runs the text alone: eyes, and what guesses several tokens at once.
-func (c *collection) textOnly() error {
-	named := make(map[string]shardTensor, len(c.tensors))
-	for _, name := range sortedKeys(c.tensors) {
-		t := c.tensors[name]
-		switch {
-		case strings.HasPrefix(name, "model.visual."), strings.HasPrefix(name, "vision_tower."), strings.HasPrefix(name, "mtp."), strings.HasPrefix(name, "language_model.mtp."):
-			continue
-		case strings.HasPrefix(name, "model.language_model."):
-			name = "model." + strings.TrimPrefix(name, "model.language_model.")
-		case strings.HasPrefix(name, "language_model."):
-			name = strings.TrimPrefix(name, "language_model.")
-		}
-		if _, twice := named[name]; twice {
-			return invalidf("tensor %s is there under two names", quoted(name))
-		}
-		named[name] = t
-	}
-	c.tensors = named
-	return nil
-}
-
 // fusedExperts cuts what transformers 5 stores as one tensor of all experts
 // into the stacks of mlx-lm: gates and what they gate, [experts, 2*inner, hidden],
 // expert after expert, and what comes back, which is as it should be but for its

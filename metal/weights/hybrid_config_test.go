@@ -156,7 +156,7 @@ func TestTheTextOfAModelThatSees(t *testing.T) {
 		"model.language_model.norm.weight": one, "lm_head.weight": one, "model.visual.merger.norm.weight": one, "mtp.norm.weight": one,
 		"language_model.model.layers.0.mlp.up_proj.weight": one, "language_model.lm_head.scales": one, "vision_tower.merger.weight": one, "language_model.mtp.fc.weight": one,
 	})
-	if err := c.textOnly(); err != nil {
+	if err := c.unwrapModel(Dimensions{Architecture: familyQwen35}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"lm_head.scales", "lm_head.weight", "model.layers.0.mlp.up_proj.weight", "model.norm.weight"}
@@ -164,7 +164,7 @@ func TestTheTextOfAModelThatSees(t *testing.T) {
 		t.Errorf("tensors (-want +got):\n%s", diff)
 	}
 	twice := gathered(map[string][]int64{"model.language_model.norm.weight": one, "model.norm.weight": one})
-	if err := twice.textOnly(); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "two names") {
+	if err := twice.unwrapModel(Dimensions{Architecture: familyQwen35}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "two names") {
 		t.Errorf("one name for two tensors: error %v", err)
 	}
 }

@@ -245,3 +245,14 @@ func yarnMagnitude(factor, mscale float64) float64 {
 	}
 	return 0.1*mscale*math.Log(factor) + 1
 }
+
+// temper reads how a Ministral's queries grow with their position; it is among
+// rope_parameters.
+func (c *config) temper() *Temper {
+	params, _ := c.text["rope_parameters"].(map[string]any)
+	r := ropeReader{c: c, key: "rope_parameters", values: params}
+	return &Temper{
+		Beta:  r.number("llama_4_scaling_beta", nil, 0, 1e3),
+		Every: int(r.number("original_max_position_embeddings", nil, 1, 1<<30)),
+	}
+}

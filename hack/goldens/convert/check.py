@@ -141,7 +141,9 @@ def values_of_folder(path):
     out, experts = {}, {}
     for f in sorted(path.glob("*.safetensors")):
         for k, w in mx.load(str(f)).items():
-            k = k.removesuffix(".weight")
+            if k.startswith(("vision_tower.", "multi_modal_projector.")):
+                continue  # only the decoder is converted
+            k = k.removeprefix("language_model.").removesuffix(".weight")
             if ".mlp.experts." in k:
                 layer, expert = k.split(".mlp.experts.")
                 number, name = expert.split(".")

@@ -110,6 +110,28 @@ func sources(dir string) ([]converted, error) {
 				converted{Name: fmt.Sprintf("%s-%v-to-4-64-float16", family, kind), Source: path, Bits: 4, Group: 64, Type: "float16"})
 		}
 	}
+	seeing, err := decoders(dir)
+	return append(all, seeing...), err
+}
+
+// decoders are those inside models that see.
+func decoders(dir string) ([]converted, error) {
+	var all []converted
+	for _, family := range []tinymodel.Family{tinymodel.Gemma3, tinymodel.Mistral, tinymodel.Ministral3} {
+		c := tinymodel.Default()
+		c.Family, c.Hidden, c.FeedForward, c.NormSpread, c.Untied, c.QueryHeads, c.HeadSize = family, 128, 256, 0.25, family != tinymodel.Gemma3, 4, 32
+		switch family {
+		case tinymodel.Gemma3:
+			c.Window, c.Pattern, c.LocalTheta = 16, 2, 2e4
+		case tinymodel.Ministral3:
+			c.Scaling, c.Growth = tinymodel.Scaling{Kind: "yarn", Factor: 8, Original: 16}, 0.3
+		}
+		path := filepath.Join(dir, string(family)+"-that-sees")
+		if err := tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16), Sees: true}); err != nil {
+			return nil, err
+		}
+		all = append(all, converted{Name: string(family) + "-that-sees-kept", Source: path}, converted{Name: string(family) + "-that-sees-to-4-64", Source: path, Bits: 4, Group: 64})
+	}
 	return all, nil
 }
 

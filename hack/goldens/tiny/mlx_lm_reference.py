@@ -36,7 +36,7 @@ def load(path):
     scaling = config.get("rope_scaling")
     if config["model_type"] == "gpt_oss" and (scaling is None or not scaling["truncate"]):
         return None  # mlx-lm sees neither rope_parameters nor that edges stay between pairs
-    if config["model_type"] == "mistral" or config["model_type"] in ("gemma3_text", "llama", "qwen2", "qwen3_moe", "qwen3_next") and "rope_parameters" in config:
+    if config["model_type"] == "mistral" and "sliding_window" in config or config["model_type"] in ("gemma3_text", "llama", "mistral", "qwen2", "qwen3_moe", "qwen3_next") and "rope_parameters" in config:
         return None  # mlx-lm sees neither sliding_window nor rope_parameters in them
     if path.endswith(".gguf"):
         family = {"gemma3_text": gemma3_text, "llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3_moe": qwen3_moe}[config["model_type"]]
@@ -85,6 +85,7 @@ def same_weights(model, weights):
             continue
         if "bias" in m:
             assert np.array_equal(np.array(m.bias), weights[path + ".bias"]), path
+        path = path.removeprefix("language_model.")
         want = weights[path + ".weight"]
         top = np.abs(want).max()
         assert got.shape == want.shape and np.abs(got - want).max() <= 2e-7 * top, path
@@ -100,7 +101,8 @@ def reference(path):
         logits = model(mx.array([tokens]), cache=cache)[0, -1]
         return np.array(logits), cache
 
-    return step, lambda tokens: np.array(model.model(mx.array([tokens]))[0])
+    decoder = getattr(model, "language_model", model).model
+    return step, lambda tokens: np.array(decoder(mx.array([tokens]))[0])
 
 
 record.write(f"mlx-lm {mlx_lm.__version__}, mlx {mx.__version__}, float32", sys.argv[1], sys.argv[2], reference)

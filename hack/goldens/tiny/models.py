@@ -187,6 +187,15 @@ def small_floats(words, scales, mode):
     return (groups * powers[..., None]).astype(np.float32).reshape(values.shape)
 
 
+EYES = ("vision_tower.", "multi_modal_projector.")
+
+
+def plain(name):
+    """The name of a decoder's tensor as if no eyes were beside it."""
+    name = name.replace("model.language_model.", "language_model.model.", 1) if name.startswith("model.language_model.") else name
+    return name.removeprefix("language_model.")
+
+
 def read_folder(path):
     with open(os.path.join(path, "config.json")) as f:
         config = json.load(f)
@@ -196,6 +205,10 @@ def read_folder(path):
     quantization = config.pop("quantization", None)
     if config.pop("quantization_config", {}).get("quant_method") == "mxfp4":
         raw, quantization = published(raw), {"mode": "mxfp4"}
+    if "text_config" in config and not hybrid(config):
+        config = config["text_config"]
+        raw = {plain(name): w for name, w in raw.items() if not name.startswith(EYES)}
+        quantization = quantization and {plain(k): v for k, v in quantization.items()}
     weights = {}
     for name, w in raw.items():
         layer = name.removesuffix(".weight")

@@ -18,7 +18,7 @@ torch.set_num_threads(1)
 
 def load(path):
     config, weights, factors = models.read(path)
-    if "/hf " in names[path] and config["model_type"] != "gpt_oss" and not config["model_type"].startswith("qwen3_5"):  # which come with eyes
+    if "/hf " in names[path] and "that sees" not in names[path] and config["model_type"] != "gpt_oss" and not config["model_type"].startswith("qwen3_5"):  # which come with eyes
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
     else:
         made = AutoConfig.for_model(config.pop("model_type"), **config)

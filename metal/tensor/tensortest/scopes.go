@@ -83,6 +83,9 @@ func (s Suite) shapeErrors(t *testing.T) {
 		"Rope head": func(sc tensor.Scope) {
 			sc.Rope(sc.From(make([]float32, 16), 2, 8), seg, 5, tensor.RopeSpec{Theta: 10, Size: 4})
 		},
+		"Rope growth": func(sc tensor.Scope) {
+			sc.Rope(sc.From(make([]float32, 16), 2, 8), seg, 8, tensor.RopeSpec{Theta: 10, Size: 8, Beta: 1})
+		},
 		"Rope no factors": func(sc tensor.Scope) {
 			sc.Rope(sc.From(make([]float32, 16), 2, 8), seg, 8, tensor.RopeSpec{Theta: 10, Size: 8, Factors: []float32{1}})
 		},

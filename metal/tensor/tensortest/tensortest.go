@@ -245,6 +245,7 @@ func (s Suite) rope(t *testing.T) {
 		{"factors", 8, tensor.RopeSpec{Theta: 5e5, Size: 8, Factors: []float32{1, 2, 8, 32}}},
 		{"magnitude", 8, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 1.25}},
 		{"magnitude of a part", 12, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 0.75, Linear: 2, Factors: []float32{1, 1, 4, 4}}},
+		{"growth", 12, tensor.RopeSpec{Theta: 1e4, Size: 8, Magnitude: 1.25, Beta: 0.5, Every: 2}},
 	} {
 		segments := []tensor.Segment{{Request: 1, Start: 0, Length: 3}, {Request: 2, Start: 8000, Length: 2}}
 		const heads, rows = 3, 5
@@ -265,6 +266,15 @@ func ropeOracle(dst []float64, src []float32, pos float64, spec tensor.RopeSpec)
 	for i := range src {
 		dst[i] = float64(src[i])
 	}
+	grown := 1.0
+	if spec.Beta != 0 {
+		grown = 1 + spec.Beta*math.Log(1+math.Floor(pos/float64(spec.Every)))
+	}
+	defer func() {
+		for i := range dst {
+			dst[i] *= grown
+		}
+	}()
 	if spec.Linear != 0 {
 		pos /= spec.Linear
 	}

@@ -36,6 +36,9 @@ func small(family tinymodel.Family) tinymodel.Config {
 		c.Window, c.FeedForward, c.Untied, c.Experts = 32, 64, true, tinymodel.Experts{Count: 4, PerToken: 2, FeedForward: 64}
 		c.Scaling = tinymodel.Scaling{Kind: "yarn", Factor: 4, Original: 128, Fractional: true}
 	}
+	if family == tinymodel.Ministral3 {
+		c.Scaling, c.Growth = tinymodel.Scaling{Kind: "yarn", Factor: 8, Original: 16}, 0.3
+	}
 	if family == tinymodel.Gemma3 {
 		c.Window, c.Pattern, c.LocalTheta = 32, 1, 2e4
 	}
@@ -180,6 +183,23 @@ func TestExpertsAreStackedWhenTheyAreConverted(t *testing.T) {
 		}
 	}
 	wantDimensions(t, open(t, source).Dim, packed.Dim)
+}
+
+// TestTheDecoderOfAModelThatSeesIsConvertedAlone, under the name that it has by
+// itself.
+func TestTheDecoderOfAModelThatSeesIsConvertedAlone(t *testing.T) {
+	for _, family := range []tinymodel.Family{tinymodel.Gemma3, tinymodel.Mistral, tinymodel.Ministral3} {
+		for _, modern := range []bool{false, true} {
+			source := folderOf(t, small(family), tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32), Sees: true, Modern: modern})
+			f := converted(t, source, Options{})
+			wantValues(t, open(t, source), f)
+			wantDimensions(t, open(t, source).Dim, f.Dim)
+			text, err := os.ReadFile(filepath.Join(f.Folder().Path(), configFile))
+			if err != nil || !strings.Contains(string(text), fmt.Sprintf(`"model_type": %q`, family)) || strings.Contains(string(text), "vision") || f.Unread() != 0 {
+				t.Errorf("%s: %d bytes of eyes and the configuration %s, %v", family, f.Unread(), text, err)
+			}
+		}
+	}
 }
 
 func TestLargeModelsAreManyFilesWithAnIndex(t *testing.T) {

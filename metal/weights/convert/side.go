@@ -151,6 +151,9 @@ func newConfig(ctx context.Context, f *weights.File, p *plan) (map[string]any, e
 		if err := d.Decode(&cfg); err != nil {
 			return nil, fmt.Errorf("%s: %w: %w", configFile, weights.ErrInvalid, err)
 		}
+		if text := weights.Decoder(cfg); text != nil { // whose eyes stay behind
+			cfg = text
+		}
 		hybridWords(cfg, f.Dim)
 		modernRope(cfg)
 		modernWindows(cfg, f.Dim)
