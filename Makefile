@@ -145,6 +145,12 @@ test-goldens: ## real weights, tokenizer and templates against references we did
 	bash hack/goldens/text.sh 50000
 	bash hack/goldens/convert/run.sh
 
+.PHONY: test-embed-engine
+test-embed-engine: ## vectors of all-MiniLM-L6-v2, and of tiny embedders and rerankers, against sentence-transformers' record, on ref and MLX
+	bash hack/models/fetch.sh minilm
+	bash hack/mlx/go.sh run ./hack/goldens/readers
+	bash hack/mlx/go.sh test -count=1 -v -run 'TestA8|TestPrompts|TestALongInput|TestAnInput' ./metal/embed
+
 .PHONY: test-failover
 test-failover: kube build ## two streams from two Macs through the gateway, one Mac is killed
 	bash hack/failover/run.sh

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -87,6 +88,27 @@ func TestP3TheRealEnginePassesTheSuite(t *testing.T) {
 		t.Fatal(err)
 	}
 	enginetest.Run(t, enginetest.Program{Path: engineProgram, Env: os.Environ(), ModelPath: path, Context: 4096, Slow: 4000})
+}
+
+// TestP3EnginesThatReadPassTheSuite: vectors by an encoder and a decoder, and
+// scores by both.
+func TestP3EnginesThatReadPassTheSuite(t *testing.T) {
+	for _, r := range tinymodel.Readers() {
+		if !slices.Contains([]string{"bert mean", "qwen3 embed", "xlm-roberta rerank", "qwen3 rerank"}, r.Name) {
+			continue
+		}
+		t.Run(r.Name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "model")
+			if err := r.Write(path); err != nil {
+				t.Fatal(err)
+			}
+			limit := int64(64) // what the encoders have positions for
+			if r.Family == "qwen3" {
+				limit = 1024
+			}
+			enginetest.RunReader(t, enginetest.Program{Path: engineProgram, Env: os.Environ(), ModelPath: path, Context: limit})
+		})
+	}
 }
 
 // mac is one agent under test, with its links in memory.

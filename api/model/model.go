@@ -98,6 +98,10 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Name string `json:"name,omitempty"`
+	// task is what the model is made for: Embed turns texts into vectors, Rerank
+	// scores documents for a query. Left out for a model that writes text.
+	// +optional
+	Task Task `json:"task,omitempty"`
 	// quantization is the dominant weight type ("Q4_1", "BF16", "affine 4-bit group 64").
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
@@ -108,7 +112,7 @@ type Facts struct {
 	Layers int64 `json:"layers,omitempty"`
 	// growingLayers is the number of layers whose cache grows with every
 	// token (attention without a window). Equal to layers for a plain decoder;
-	// growing, window and recurrent layers together are all layers.
+	// growing, window, recurrent and encoder layers together are all layers.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	GrowingLayers int64 `json:"growingLayers,omitempty"`
@@ -121,6 +125,11 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	WindowTokens int64 `json:"windowTokens,omitempty"`
+	// encoderLayers is the number of layers whose tokens see one another all at
+	// once, and that keep nothing of a text that was read.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	EncoderLayers int64 `json:"encoderLayers,omitempty"`
 	// recurrentLayers is the number of layers that keep a state of constant
 	// size for each sequence instead of keys and values.
 	// +optional
@@ -131,6 +140,11 @@ type Facts struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	RecurrentStateBytes int64 `json:"recurrentStateBytes,omitempty"`
+	// recurrentSize is the width of what a recurrent layer computes for a token:
+	// queries, keys, values and the gate of its output.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	RecurrentSize int64 `json:"recurrentSize,omitempty"`
 	// hiddenSize is the width of the residual stream.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -191,6 +205,33 @@ type Facts struct {
 	WideWeightBytes int64 `json:"wideWeightBytes,omitempty"`
 }
 
+// Task is what a model is made for.
+// +kubebuilder:validation:Enum=Generate;Embed;Rerank
+type Task string
+
+// The tasks.
+const (
+	Generate Task = "Generate"
+	Embed    Task = "Embed"
+	Rerank   Task = "Rerank"
+)
+
+// TaskOf is the task of a model with these facts.
+func (f Facts) TaskOf() Task {
+	if f.Task == "" {
+		return Generate
+	}
+	return f.Task
+}
+
+// SetTask sets the task, and leaves out that a model writes text, as records did
+// before there were others.
+func (f *Facts) SetTask(t Task) {
+	if f.Task = t; t == Generate {
+		f.Task = ""
+	}
+}
+
 // ErrIncomplete says that a record lacks something that memory arithmetic or
 // identity needs.
 var ErrIncomplete = errors.New("model record is incomplete")
@@ -227,6 +268,9 @@ func (f Facts) Validate() error {
 	if f.RecurrentLayers > 0 && f.RecurrentStateBytes <= 0 {
 		missing = append(missing, "recurrentStateBytes")
 	}
+	if f.RecurrentLayers > 0 && f.RecurrentSize <= 0 {
+		missing = append(missing, "recurrentSize")
+	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%w: unknown %s", ErrIncomplete, strings.Join(missing, ", "))
 	}
@@ -236,14 +280,14 @@ func (f Facts) Validate() error {
 // validateLayers wants every layer to be of exactly one kind of cache.
 func (f Facts) validateLayers() error {
 	known := int64(0)
-	for _, n := range []int64{f.GrowingLayers, f.WindowLayers, f.RecurrentLayers} {
+	for _, n := range []int64{f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.EncoderLayers} {
 		if n < 0 || n > f.Layers {
-			return fmt.Errorf("%w: %d growing, %d window and %d recurrent layers of %d", ErrIncomplete, f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.Layers)
+			return fmt.Errorf("%w: %d growing, %d window, %d recurrent and %d encoder layers of %d", ErrIncomplete, f.GrowingLayers, f.WindowLayers, f.RecurrentLayers, f.EncoderLayers, f.Layers)
 		}
 		known += n
 	}
 	if known != f.Layers {
-		return fmt.Errorf("%w: growingLayers, windowLayers and recurrentLayers say what %d layers keep, there are %d", ErrIncomplete, known, f.Layers)
+		return fmt.Errorf("%w: growingLayers, windowLayers, recurrentLayers and encoderLayers say what %d layers keep, there are %d", ErrIncomplete, known, f.Layers)
 	}
 	if f.WideWeightBytes < 0 {
 		return fmt.Errorf("%w: wideWeightBytes is %d", ErrIncomplete, f.WideWeightBytes)

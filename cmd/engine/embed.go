@@ -1,43 +1,138 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
 
-	"metalfleet.dev/metalfleet/metal/tokenizer"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/embed"
+	"metalfleet.dev/metalfleet/metal/engine"
 )
 
-// embedding is the JSON that embed prints.
+// embedding is the JSON that embed prints for each input.
 type embedding struct {
 	Embedding []float32 `json:"embedding"`
+	// Tokens of all inputs.
+	Tokens int `json:"tokens"`
 }
 
-// embedText turns one text into the vector that the model's makers mean.
-func embedText(ctx context.Context, e *env, args []string) error {
+// texts is a flag that may be given again and again.
+type texts []string
+
+func (t *texts) String() string     { return strings.Join(*t, " ") }
+func (t *texts) Set(v string) error { *t = append(*t, v); return nil }
+
+// readerFlags are common to embed and rerank.
+type readerFlags struct {
+	model   *string
+	options embed.Options
+	backend backendFlags
+}
+
+func addReader(f *flag.FlagSet) *readerFlags {
+	r := &readerFlags{model: f.String("model", "", modelHelp)}
+	f.StringVar(&r.options.Instruction, "instruction", "", "what the query is for, in words, where the model takes that")
+	f.BoolVar(&r.options.Truncate, "truncate", false, "cut what is longer than the model reads; without it, that is an error")
+	r.backend = addBackend(f)
+	return r
+}
+
+func (r *readerFlags) open(ctx context.Context, task model.Task) (*engine.Reader, error) {
+	b, err := r.backend.open()
+	if err != nil {
+		return nil, err
+	}
+	return engine.OpenReader(ctx, *r.model, b, task)
+}
+
+// misused makes a mistake of whoever called of what cannot be read so.
+func misused(err error) error {
+	for _, target := range []error{embed.ErrTooLong, embed.ErrEmpty, embed.ErrPrompt} {
+		if errors.Is(err, target) {
+			return usageError{err}
+		}
+	}
+	return err
+}
+
+// embedTexts turns texts into the vectors that the model's makers mean, one line
+// of JSON for each.
+func embedTexts(ctx context.Context, e *env, args []string) error {
 	f := e.flags("embed")
-	modelPath := f.String("model", "", modelHelp)
-	input := f.String("input", "", "text to embed (required)")
+	r := addReader(f)
+	var inputs texts
+	f.Var(&inputs, "input", "text to embed (required; may be given again)")
+	f.StringVar(&r.options.Prompt, "prompt", "", "name of the model's prompt that is put before each text, such as query")
 	alwaysJSON(f)
-	bf := addBackend(f)
 	if err := parse(f, args, "model", "input"); err != nil {
 		return err
 	}
-	t, err := openText(ctx, *modelPath)
-	if err != nil {
-		return err
-	}
-	ids, err := t.Tokenizer.Encode(*input, tokenizer.EncodeOptions{AddSpecial: true})
-	if err != nil {
-		return err
-	}
-	s, err := openSession(ctx, *modelPath, bf)
+	s, err := r.open(ctx, model.Embed)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	v, err := s.Embed(ctx, ids)
+	vectors, tokens, err := s.Embed(ctx, inputs, r.options)
+	if err != nil {
+		return misused(err)
+	}
+	out := json.NewEncoder(e.stdout)
+	for _, v := range vectors {
+		if err := out.Encode(embedding{v, tokens}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ranking is the JSON that rerank prints.
+type ranking struct {
+	Results []ranked `json:"results"`
+	Tokens  int      `json:"tokens"`
+}
+
+// ranked is one document; Index counts those given from 0.
+type ranked struct {
+	Index int     `json:"index"`
+	Score float32 `json:"score"`
+}
+
+// rerank scores documents for a query, and prints them with the best first.
+func rerank(ctx context.Context, e *env, args []string) error {
+	f := e.flags("rerank")
+	r := addReader(f)
+	var documents texts
+	f.Var(&documents, "document", "document to score (required; may be given again)")
+	query := f.String("query", "", "what is looked for (required)")
+	asJSON := f.Bool("json", false, "print JSON")
+	if err := parse(f, args, "model", "query", "document"); err != nil {
+		return err
+	}
+	s, err := r.open(ctx, model.Rerank)
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(e.stdout).Encode(embedding{v})
+	defer s.Close()
+	scores, tokens, err := s.Rerank(ctx, *query, documents, r.options)
+	if err != nil {
+		return misused(err)
+	}
+	out := ranking{Tokens: tokens}
+	for i, v := range scores {
+		out.Results = append(out.Results, ranked{i, v})
+	}
+	slices.SortStableFunc(out.Results, func(a, b ranked) int { return cmp.Compare(b.Score, a.Score) })
+	if *asJSON {
+		return json.NewEncoder(e.stdout).Encode(out)
+	}
+	for _, d := range out.Results {
+		fmt.Fprintf(e.stdout, "%.6f  %s\n", d.Score, documents[d.Index])
+	}
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -155,6 +156,22 @@ func TestInspectNamesExpertsAndWindows(t *testing.T) {
 		if out, stderr, code := runProgram(t, "", "inspect", "--model", path); code != exitOK || !strings.Contains(out, want) {
 			t.Errorf("inspect printed %q, %q, want %q", out, stderr, want)
 		}
+	}
+}
+
+// TestInspectNamesRecurrentLayers with what they keep: three of four, 3 rows of
+// 96 and 4 matrices of 8 by 16 each.
+func TestInspectNamesRecurrentLayers(t *testing.T) {
+	c := tinymodel.Default()
+	c.Family, c.Layers = tinymodel.Qwen35, 4
+	c.Hybrid = tinymodel.Hybrid{Interval: 4, KeyHeads: 2, KeySize: 16, ValueHeads: 4, ValueSize: 8, Taps: 4, Rotary: 0.5}
+	path := filepath.Join(t.TempDir(), "hybrid")
+	if err := tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)}); err != nil {
+		t.Fatal(err)
+	}
+	const want = "3 layers of 4, with a state of 9600 bytes a sequence"
+	if out, stderr, code := runProgram(t, "", "inspect", "--model", path); code != exitOK || !strings.Contains(out, want) {
+		t.Errorf("inspect printed %q, %q, want %q", out, stderr, want)
 	}
 }
 

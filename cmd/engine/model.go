@@ -106,6 +106,9 @@ func inspect(_ context.Context, e *env, args []string) error {
 	if facts.WindowLayers > 0 {
 		fmt.Fprintf(w, "window\t%d tokens in %d layers of %d\n", facts.WindowTokens, facts.WindowLayers, facts.Layers)
 	}
+	if facts.RecurrentLayers > 0 {
+		fmt.Fprintf(w, "recurrent\t%d layers of %d, with a state of %d bytes a sequence\n", facts.RecurrentLayers, facts.Layers, facts.RecurrentStateBytes)
+	}
 	for _, group := range []map[string]int64{out.BytesByPart, out.BytesByType} {
 		names := make([]string, 0, len(group))
 		for n := range group {

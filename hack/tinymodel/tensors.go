@@ -23,6 +23,9 @@ type tensor struct {
 	silent bool
 	// bias is what its name ends in, in place of weight; bare ends in neither.
 	bias, bare bool
+	// kernel says that it holds the taps of a convolution, which are never
+	// quantised.
+	kernel bool
 	// published experts are in blocks of mxfp4, under other names.
 	published bool
 	// table is how many vectors it is, each an expert's; 0 means one.
@@ -73,7 +76,7 @@ func (c Config) tensors() []tensor {
 		out = append(out, tensor{gguf: "rope_freqs", cols: c.HeadSize / 2, values: values{rising: true}})
 	}
 	for i := range c.Layers {
-		for _, t := range slices.Concat(c.attention(), c.norms(), c.feedForward(i)) {
+		for _, t := range slices.Concat(c.mixing(i), c.norms(), c.feedForward(i)) {
 			t.path, t.gguf = fmt.Sprintf("model.layers.%d.%s", i, t.path), fmt.Sprintf("blk.%d.%s", i, t.gguf)
 			out = append(out, t)
 		}
@@ -97,6 +100,14 @@ func (c Config) bias(path, gguf string, cols int) tensor {
 	return tensor{path: path, gguf: gguf, cols: cols, values: values{std: c.NormSpread}, bias: true}
 }
 
+// mixing is what lets the tokens of layer i see others.
+func (c Config) mixing(i int) []tensor {
+	if c.Hybrid.recurs(i) {
+		return c.recurrent()
+	}
+	return c.attention()
+}
+
 // attention of one layer, and the norm before it; names lack their prefix.
 func (c Config) attention() []tensor {
 	q, kv := c.QueryHeads*c.HeadSize, c.KVHeads*c.HeadSize
@@ -113,6 +124,9 @@ func (c Config) attention() []tensor {
 		return append(out, c.bias("self_attn.q_proj", "", q), c.bias("self_attn.k_proj", "", kv), c.bias("self_attn.v_proj", "", kv), c.bias("self_attn.o_proj", "", c.Hidden), sinks)
 	case Qwen2:
 		return append(out, c.bias("self_attn.q_proj", "attn_q", q), c.bias("self_attn.k_proj", "attn_k", kv), c.bias("self_attn.v_proj", "attn_v", kv))
+	case Qwen3Next, Qwen35: // a gate beside each head
+		out[1].rows *= 2
+		return append(out, c.norm("self_attn.q_norm", "attn_q_norm", c.HeadSize), c.norm("self_attn.k_norm", "attn_k_norm", c.HeadSize))
 	case Qwen3, Qwen3MoE, Gemma3:
 		return append(out, c.norm("self_attn.q_norm", "attn_q_norm", c.HeadSize), c.norm("self_attn.k_norm", "attn_k_norm", c.HeadSize))
 	}
@@ -148,12 +162,12 @@ func (c Config) feedForward(i int) []tensor {
 		t.stack = x.Count
 		return t
 	}
-	return []tensor{
+	return append(c.shared(), []tensor{
 		matrix("mlp.gate", "ffn_gate_inp", x.Count, c.Hidden, 1),
 		stack("gate_proj", "ffn_gate_exps", x.FeedForward, c.Hidden),
 		stack("up_proj", "ffn_up_exps", x.FeedForward, c.Hidden),
 		stack("down_proj", "ffn_down_exps", c.Hidden, x.FeedForward),
-	}
+	}...)
 }
 
 // biasedExperts are the router and experts of a GPT-OSS, in the names of mlx-lm.

@@ -40,12 +40,18 @@ const (
 	Qwen3   Family = "qwen3"
 	// Qwen3MoE is Qwen3 with experts.
 	Qwen3MoE Family = "qwen3_moe"
+	// Qwen3Next and Qwen35 are hybrids, of which folders alone are written; the
+	// latter is qwen3_5_moe with experts.
+	Qwen3Next Family = "qwen3_next"
+	Qwen35    Family = "qwen3_5"
 )
 
-func families() []Family { return []Family{Gemma3, GPTOSS, Llama, Mistral, Qwen2, Qwen3, Qwen3MoE} }
+func families() []Family {
+	return []Family{Gemma3, GPTOSS, Llama, Mistral, Qwen2, Qwen3, Qwen35, Qwen3MoE, Qwen3Next}
+}
 
 // qwen says that a family cuts text as Qwen does.
-func (f Family) qwen() bool { return f == Qwen2 || f == Qwen3 || f == Qwen3MoE }
+func (f Family) qwen() bool { return f == Qwen2 || f == Qwen3 || f == Qwen3MoE || f.hybrid() }
 
 // Config is what to write. Zero values mean those of Default.
 type Config struct {
@@ -93,6 +99,8 @@ type Config struct {
 	// Experts of a mixture; only for families that have them, and there they must
 	// be. A folder alone can say that some layers are none, or Unnormalized.
 	Experts Experts
+	// Hybrid says which layers of a hybrid are recurrent, and how.
+	Hybrid Hybrid
 	// NormSpread makes norm weights uniform in 1-NormSpread to 1+NormSpread, and
 	// is the deviation of biases; 0 makes them all 1, and 0.
 	NormSpread float64
@@ -105,6 +113,9 @@ type Experts struct {
 	Unnormalized bool
 	Step         int
 	Dense        []int
+	// Shared is the width of one more, which every token goes through; only in
+	// hybrids, and there it must be.
+	Shared int
 }
 
 // in says whether a layer has experts.
@@ -176,7 +187,9 @@ func (c Config) validate(vocabulary int) error {
 		return fmt.Errorf("tiny model: %d heads of %d are not the %d wide ones of a %s", c.QueryHeads, c.HeadSize, c.Hidden, c.Family)
 	case c.Hidden%weights.GroupSize != 0 || c.FeedForward%weights.GroupSize != 0 || c.QueryHeads*c.HeadSize%weights.GroupSize != 0:
 		return fmt.Errorf("tiny model: widths %d, %d and %d must be multiples of %d", c.Hidden, c.FeedForward, c.QueryHeads*c.HeadSize, weights.GroupSize)
-	case (c.Experts.Count > 0) != (c.Family == Qwen3MoE || c.Family == GPTOSS) || c.Experts.Count < c.Experts.PerToken || c.Experts.FeedForward%weights.GroupSize != 0:
+	case !c.validHybrid():
+		return c.errHybrid()
+	case !c.Family.hybrid() && (c.Experts.Count > 0) != (c.Family == Qwen3MoE || c.Family == GPTOSS) || c.Experts.Count < c.Experts.PerToken || c.Experts.FeedForward%weights.GroupSize != 0:
 		return fmt.Errorf("tiny model: %s with experts %+v cannot be", c.Family, c.Experts)
 	case c.Layers < 1 || c.KVHeads < 1 || c.QueryHeads%c.KVHeads != 0 || c.HeadSize%2 != 0:
 		return fmt.Errorf("tiny model: %d layers, %d heads over %d of size %d cannot be", c.Layers, c.QueryHeads, c.KVHeads, c.HeadSize)
@@ -222,6 +235,9 @@ func WriteTo(w io.Writer, c Config) error {
 	vocab := newVocabulary()
 	if err := c.validate(len(vocab.tokens)); err != nil {
 		return err
+	}
+	if c.Family.hybrid() {
+		return fmt.Errorf("tiny model: %s is written as a folder alone", c.Family)
 	}
 	vocab.fill(c)
 	if c.Family == GPTOSS {

@@ -31,10 +31,14 @@ type network struct {
 func write(t *testing.T, c tinymodel.Config) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tiny.gguf")
-	err := error(nil)
-	if c.Family == tinymodel.GPTOSS { // which is in folders alone
+	var err error
+	switch {
+	case c.Hybrid.Interval > 0: // which is in folders alone
+		path = filepath.Join(t.TempDir(), "tiny")
+		err = tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.Float32)})
+	case c.Family == tinymodel.GPTOSS: // which is too
 		err = tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)})
-	} else {
+	default:
 		err = tinymodel.Write(path, c)
 	}
 	if err != nil {
@@ -138,7 +142,7 @@ func equalBits(t *testing.T, what string, got, want []float32) {
 }
 
 func TestLogitsAreTheSameForAnyChunkingAndThreads(t *testing.T) {
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3, tinymodel.GPTOSS} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3, tinymodel.GPTOSS, tinymodel.Qwen3Next, tinymodel.Qwen35} {
 		t.Run(string(family), func(t *testing.T) {
 			c := ofFamily(family)
 			c.Context, c.NormSpread = 1024, 0.5
@@ -156,6 +160,11 @@ func ofFamily(family tinymodel.Family) tinymodel.Config {
 		c.Experts = tinymodel.Experts{Count: 8, PerToken: 3, FeedForward: 64}
 	case tinymodel.Gemma3:
 		c.Layers, c.Window, c.Pattern = 3, 21, 2
+	case tinymodel.Qwen3Next:
+		c.Experts = tinymodel.Experts{Count: 8, PerToken: 3, FeedForward: 64, Shared: 32}
+		c.Hybrid = tinymodel.Hybrid{Interval: 2, KeyHeads: 2, KeySize: 16, ValueHeads: 4, ValueSize: 16, Taps: 4, Rotary: 0.25}
+	case tinymodel.Qwen35:
+		c.Hybrid = tinymodel.Hybrid{Interval: 2, KeyHeads: 3, KeySize: 8, ValueHeads: 3, ValueSize: 24, Taps: 3, Rotary: 0.5}
 	case tinymodel.GPTOSS:
 		c.Window, c.Untied, c.FeedForward, c.Experts = 21, true, 64, tinymodel.Experts{Count: 8, PerToken: 3, FeedForward: 64}
 		c.Scaling = tinymodel.Scaling{Kind: "yarn", Factor: 32, Original: 128, Fractional: true}
@@ -178,8 +187,13 @@ func sameForAnyChunkingAndThreads(t *testing.T, c tinymodel.Config) {
 }
 
 func TestARequestGetsTheSameLogitsInCompany(t *testing.T) {
-	c := tinymodel.Default()
-	c.Family = tinymodel.Qwen3
+	for _, family := range []tinymodel.Family{tinymodel.Qwen3, tinymodel.Qwen3Next, tinymodel.Qwen35} {
+		t.Run(string(family), func(t *testing.T) { sameInCompany(t, ofFamily(family)) })
+	}
+}
+
+func sameInCompany(t *testing.T, c tinymodel.Config) {
+	t.Helper()
 	n := load(t, write(t, c), ref.Options{Threads: 2})
 	ids := tokens(40, c.Vocabulary)
 	alone := n.all(1, ids, 5)
@@ -204,10 +218,15 @@ func TestARequestGetsTheSameLogitsInCompany(t *testing.T) {
 // TestEveryFailingOperationLeavesNothingBehind fails the n-th operation of a
 // step for every n.
 func TestEveryFailingOperationLeavesNothingBehind(t *testing.T) {
+	for _, family := range []tinymodel.Family{tinymodel.Qwen3, tinymodel.Qwen3Next} {
+		t.Run(string(family), func(t *testing.T) { failEverywhere(t, ofFamily(family)) })
+	}
+}
+
+func failEverywhere(t *testing.T, c tinymodel.Config) {
+	t.Helper()
 	var fail, seen int
 	broken := errors.New("device lost")
-	c := tinymodel.Default()
-	c.Family = tinymodel.Qwen3
 	n := load(t, write(t, c), ref.Options{Threads: 2, Fault: func(string) error {
 		if seen++; seen == fail {
 			return broken

@@ -1,26 +1,90 @@
 package arch_test
 
 import (
+	"context"
+	"path/filepath"
 	"testing"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/arch"
 	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/nn"
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
+
+// TestP12APassOfAnEncoderTakesWhatItsFootprintSays: no keys and values, and for
+// one long text as for several short ones no more than the estimate, and no less
+// than half of it.
+func TestP12APassOfAnEncoderTakesWhatItsFootprintSays(t *testing.T) {
+	for _, r := range tinymodel.Readers() {
+		if r.Family == "qwen3" || r.Type != quant.Float32 {
+			continue
+		}
+		t.Run(r.Name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "model")
+			if err := r.Write(dir); err != nil {
+				t.Fatal(err)
+			}
+			f, err := weights.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			facts, err := f.Facts()
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := ref.New(ref.Options{Threads: 2})
+			m, err := arch.LoadEncoder(context.Background(), b, f, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Release()
+			const length = 64
+			want, err := footprint.PrefillPeak(facts, footprint.KernelsOf(footprint.Ref), footprint.Prefill{New: length, Chunk: 8})
+			if err != nil || want.KV != 0 || want.Growth != 0 || want.Logits != 0 {
+				t.Fatalf("estimate %+v, %v", want, err)
+			}
+			before := b.Memory().Active()
+			for _, n := range []int{1, 4} {
+				in := nn.Texts{IDs: tokens(length, f.Dim.Vocabulary), Types: make([]int32, length)}
+				for i := range n {
+					in.Segments = append(in.Segments, tensor.Segment{Request: tensor.RequestID(i), Length: length / n})
+				}
+				s := b.NewScope(context.Background())
+				m.Hidden(s, in)
+				if err := s.Err(); err != nil {
+					t.Fatal(err)
+				}
+				s.Close()
+				if got := b.Peak() - before; got > want.Total() || got < want.Total()/2 {
+					t.Errorf("%d texts take %d bytes, the estimate says %d", n, got, want.Total())
+				}
+			}
+		})
+	}
+}
 
 // TestP12AStepTakesWhatItsFootprintSays holds the arithmetic of every family
 // against what ref counts while it computes a prompt: no more than the
 // estimate, and no less than half of it.
 func TestP12AStepTakesWhatItsFootprintSays(t *testing.T) {
 	const length = 128
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3, tinymodel.GPTOSS} {
+	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3, tinymodel.GPTOSS, tinymodel.Qwen3Next, tinymodel.Qwen35} {
 		t.Run(string(family), func(t *testing.T) {
 			c := ofFamily(family)
 			c.Hidden, c.FeedForward, c.QueryHeads, c.KVHeads, c.HeadSize = 256, 512, 8, 4, 32
-			if family == tinymodel.Qwen3MoE {
+			switch family {
+			case tinymodel.Qwen3MoE:
 				c.Experts.FeedForward = 256
+			case tinymodel.Qwen3Next:
+				c.Experts.FeedForward, c.Experts.Shared = 256, 256
+				c.Hybrid.KeyHeads, c.Hybrid.KeySize, c.Hybrid.ValueHeads, c.Hybrid.ValueSize = 4, 32, 8, 64
+			case tinymodel.Qwen35:
+				c.Hybrid.KeyHeads, c.Hybrid.KeySize, c.Hybrid.ValueHeads, c.Hybrid.ValueSize = 4, 64, 8, 64
 			}
 			if family == tinymodel.GPTOSS {
 				c.FeedForward, c.Experts.FeedForward = 256, 256

@@ -170,6 +170,9 @@ func TestLogitsEqualTheReferences(t *testing.T) {
 				if !ok {
 					t.Skipf("%s has no tolerance for %v", b.name, n.precision)
 				}
+				if c.Config.Hybrid.Interval > 0 {
+					tolerance *= recurring
+				}
 				g := &comparison{n: n, t: t, tolerance: tolerance}
 				for _, name := range []string{"mlx-lm", "transformers"} {
 					if want, ok := all[name][c.Name]; ok {
@@ -186,6 +189,11 @@ func TestLogitsEqualTheReferences(t *testing.T) {
 		}
 	}
 }
+
+// recurring is by how much the tolerance of a hybrid is larger: what rounding
+// does to a state is read again with each later token. Seen: 1.9e-5; the
+// references are 1.8e-5 apart.
+const recurring = 2.5
 
 // comparison is one case on one back end against one reference.
 type comparison struct {

@@ -263,6 +263,14 @@ func (s *Scheduler) Computed(row Row) error {
 	return nil
 }
 
+// Forget records that nothing of a request is in KV any more. It keeps its
+// place and its blocks, and is computed again from its first token.
+func (s *Scheduler) Forget(id ID) {
+	if r, _ := s.find(id); r != nil {
+		r.computed = 0
+	}
+}
+
 // InKV says how many tokens of a request are in KV; unknown ones have none.
 func (s *Scheduler) InKV(id ID) int {
 	r, _ := s.find(id)

@@ -3,6 +3,7 @@ package batch
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -328,5 +329,30 @@ func grow(t *testing.T, s *Scheduler, step Step) {
 		if r.Sample && s.Grow(r.ID) != nil {
 			s.Remove(r.ID)
 		}
+	}
+}
+
+// TestAForgottenRequestIsComputedAgain from its first token, where it stands.
+func TestAForgottenRequestIsComputedAgain(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 64, CacheTokens: 64, BlockTokens: 8, Sequences: 2, Queue: 2})
+	for _, id := range []ID{1, 2} {
+		if err := s.Submit(id, 4); err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range s.Plan(8).Rows {
+			if err := errors.Join(s.Computed(row), s.Grow(row.ID)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s.Forget(1)
+	s.Forget(7) // nobody's
+	if got := s.InKV(1); got != 0 {
+		t.Errorf("%d tokens of the forgotten request are in KV", got)
+	}
+	known := 6 // the second answer was planned beside the other's prompt
+	want := []Row{{ID: 2, Start: 4, Length: 1, Sample: true}, {ID: 1, Length: known, Sample: true}}
+	if got := s.Plan(8).Rows; !slices.Equal(got, want) {
+		t.Errorf("the next step is %+v, want %+v", got, want)
 	}
 }

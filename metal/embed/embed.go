@@ -1,14 +1,15 @@
-// Package embed turns the hidden states of a text into one vector, as the
-// model's makers meant it.
+// Package embed turns a text into one vector, and a query and a document into
+// one score, as the model's makers meant it.
 //
-// It owns which states count (pooling), what a model's folder or file says
-// about it, and the walk through a text that is longer than one step. It
-// refuses, by name, what would change the vector and is not built: other
-// poolings, several at once, layers behind them. Which tokens a text is made
-// of, an end token of the tokenizer's post-processor included, is package
-// text's.
+// It owns the conventions of such models: which states count (pooling), what
+// stands before a text and around a pair, how much of it is read, and what a
+// model's folder or file says about that; and the passes that compute many
+// inputs, or a long one. It refuses, by name, what would change the result and
+// is not built: other poolings, several at once, layers behind them, scores of
+// other tokens. What a tokenizer puts around texts is its own.
 //
-// Start reading at Run, then Pooling and Of.
+// Start reading at Conventions and Model, then Pooling and Of; Run is one text
+// in a decoder.
 package embed
 
 import (

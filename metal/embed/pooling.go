@@ -103,8 +103,7 @@ func Read(f *folder.Folder, hidden int) (Pooling, error) {
 
 // poolingConfig is the configuration of a Pooling module, in the words of
 // version 6 and in those before it (sentence_transformers/sentence_transformer/
-// modules/pooling.py, 6.2). Whether a prompt counts does not matter: none is
-// put before a text here.
+// modules/pooling.py, 6.2).
 type poolingConfig struct {
 	Mode      any `json:"pooling_mode"`
 	Dimension int `json:"embedding_dimension"`
@@ -116,6 +115,9 @@ type poolingConfig struct {
 	MeanSqrt     bool `json:"pooling_mode_mean_sqrt_len_tokens"`
 	Weighted     bool `json:"pooling_mode_weightedmean_tokens"`
 	Last         bool `json:"pooling_mode_lasttoken"`
+
+	// WithPrompt is false where what stands before a text does not count.
+	WithPrompt *bool `json:"include_prompt"`
 }
 
 func readPooling(f *folder.Folder, path string, hidden int) (Mode, error) {
@@ -137,6 +139,9 @@ func readPooling(f *folder.Folder, path string, hidden int) (Mode, error) {
 	}
 	if len(modes) != 1 {
 		return 0, &weights.UnsupportedError{Subject: "pooling", Value: clip(strings.Join(modes, " and ")), Supported: supportedModes()}
+	}
+	if c.WithPrompt != nil && !*c.WithPrompt && modes[0] != "lasttoken" {
+		return 0, &weights.UnsupportedError{Subject: "include_prompt", Value: "false", Supported: []string{"true"}}
 	}
 	switch modes[0] {
 	case "mean":

@@ -60,6 +60,9 @@ type Options struct {
 	Sequences, CacheTokens, Queue int
 	// LimitBytes is the ceiling of the whole process; 0 means none.
 	LimitBytes int64
+	// Task is what the model is to do; empty takes what it says itself. A decoder
+	// that says nothing writes text, and may be wanted for vectors or scores.
+	Task model.Task
 	// Supervised says that an agent publishes limits; while it does not, the
 	// guard says that it cannot act as it should.
 	Supervised bool
@@ -81,6 +84,8 @@ const (
 // Status is a snapshot.
 type Status struct {
 	State State
+	// Task of the model; empty until it is known.
+	Task model.Task
 	// Reason and Message explain Failed.
 	Reason, Message string
 	// LoadedBytes of LoadBytes are read.
@@ -107,6 +112,8 @@ type Engine struct {
 
 	limits *limits
 	guard  guard
+	// leaked is what TestLeak took; the engine's own goroutine alone touches it.
+	leaked [][]byte
 
 	wake chan struct{}
 	done chan struct{}
@@ -120,7 +127,8 @@ type Engine struct {
 	reason, message string
 	serving         *serving // what requests need; nil until loaded
 	inbox           []*active
-	admitted        int // requests that did not end yet
+	readings        []*reading // admitted, of an engine that reads
+	admitted        int        // requests that did not end yet
 	nextID          int64
 	attending       bool // chores are taken
 	chores          []*chore
@@ -174,6 +182,9 @@ func (e *Engine) Status() Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.State, s.Reason, s.Message = e.state, e.reason, e.message
+	if e.serving != nil {
+		s.Task = e.serving.task
+	}
 	return s
 }
 
@@ -282,7 +293,9 @@ func (e *Engine) own() {
 	if err == nil {
 		l, err = e.load()
 	}
-	if err == nil {
+	if err == nil && l.reader != nil {
+		err = e.serveReadings(l)
+	} else if err == nil {
 		err = e.serve(l)
 	} else if e.draining() {
 		err = nil // told to stop while loading
@@ -315,10 +328,14 @@ func (e *Engine) failed(err error) {
 	e.mu.Lock()
 	e.err = err
 	e.setState(Failed, reasonOf(err), err.Error())
-	rest := e.inbox
-	e.inbox = nil
+	rest, readings := e.inbox, e.readings
+	e.inbox, e.readings = nil, nil
 	e.mu.Unlock()
+	refusal := &Refusal{Kind: Internal, Message: "the engine failed"}
 	for _, a := range rest {
-		a.stream.finish(Finished{Err: &Refusal{Kind: Internal, Message: "the engine failed"}})
+		a.stream.finish(Finished{Err: refusal})
+	}
+	for _, r := range readings {
+		r.ended <- refusal
 	}
 }

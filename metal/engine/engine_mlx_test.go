@@ -11,7 +11,6 @@ import (
 	"metalfleet.dev/metalfleet/metal/backends"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/ref"
-	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -42,22 +41,31 @@ func onMLX(t *testing.T, o engine.Options) (*engine.Engine, tensor.Backend) {
 	return e, o.Backend
 }
 
-func greedily(rs []engine.Request) []engine.Request {
-	for i := range rs {
-		p := sample.Greedy()
-		rs[i].Sampling = &p
-	}
-	return rs
-}
-
 func TestMLXAnswersAsRefDoes(t *testing.T) {
 	want := together(t, ready(t, engine.Options{Sequences: 4}, ref.Options{}), greedily(requests()))
 	e, _ := onMLX(t, engine.Options{Sequences: 4, ModelPath: model(t, tinymodel.Default())})
 	same(t, "with mlx", together(t, e, greedily(requests())), want)
 }
 
+func TestMLXAnswersAsRefDoesWithAHybrid(t *testing.T) {
+	path := hybrid(t)
+	want := together(t, ready(t, engine.Options{ModelPath: path, Sequences: 4}, ref.Options{}), greedily(requests()))
+	e, b := onMLX(t, engine.Options{Sequences: 4, ModelPath: path})
+	same(t, "with mlx", together(t, e, greedily(requests())), want)
+	if m := b.Memory(); m.KV != 0 {
+		t.Errorf("%d bytes of keys, values and states are held by nobody", m.KV)
+	}
+}
+
 func TestRequestsThatAreCancelledLeaveNothingOnMLX(t *testing.T) {
-	e, b := onMLX(t, engine.Options{Sequences: 4, ModelPath: model(t, tinymodel.Default())})
+	cancelledLeaveNothing(t, model(t, tinymodel.Default()))
+}
+
+func TestHybridsThatAreCancelledLeaveNothingOnMLX(t *testing.T) { cancelledLeaveNothing(t, hybrid(t)) }
+
+func cancelledLeaveNothing(t *testing.T, path string) {
+	t.Helper()
+	e, b := onMLX(t, engine.Options{Sequences: 4, ModelPath: path})
 	before := b.Memory()
 	var all sync.WaitGroup
 	for i, r := range append(requests(), requests()...) {

@@ -144,6 +144,14 @@ func requests() []engine.Request {
 	return out
 }
 
+func greedily(rs []engine.Request) []engine.Request {
+	for i := range rs {
+		p := sample.Greedy()
+		rs[i].Sampling = &p
+	}
+	return rs
+}
+
 // together runs all requests at once.
 func together(t *testing.T, e *engine.Engine, rs []engine.Request) []answer {
 	t.Helper()

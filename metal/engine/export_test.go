@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
 // Estimator computes what prompts take.
@@ -30,19 +31,26 @@ func (f foreign) fit(p footprint.Prefill, room, floor int64) (int64, bool) {
 func Kept(e *Engine) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.admitted + len(e.inbox) + len(e.chores)
+	return e.admitted + len(e.inbox) + len(e.readings) + len(e.chores)
 }
 
 // Active is how many requests loop and scheduler keep.
 func Active(ctx context.Context, e *Engine) (n int) {
-	_, _ = e.between(ctx, func(l *looping) { n = max(len(l.active), len(l.sched.IDs())) })
+	_, _ = e.between(ctx, func(s serves) {
+		switch l := s.(type) {
+		case *looping:
+			n = max(len(l.active), len(l.sched.IDs()))
+		case *readers:
+			n = len(l.all)
+		}
+	})
 	return n
 }
 
 // Leaked bytes on purpose.
 func Leaked(ctx context.Context, e *Engine) (n int) {
-	_, _ = e.between(ctx, func(l *looping) {
-		for _, b := range l.leaked {
+	_, _ = e.between(ctx, func(serves) {
+		for _, b := range e.leaked {
 			n += len(b)
 		}
 	})
@@ -51,3 +59,6 @@ func Leaked(ctx context.Context, e *Engine) (n int) {
 
 // Overhead of the process by arithmetic.
 func Overhead(e *Engine) int64 { return e.overhead() }
+
+// BackendOf an engine.
+func BackendOf(e *Engine) tensor.Backend { return e.opts.Backend }

@@ -9,6 +9,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
@@ -26,6 +27,9 @@ type serving struct {
 	ends     map[int32]bool
 	context  int
 	overhead int64
+	// task of the model, and how its inputs are written where it reads them.
+	task        model.Task
+	conventions *embed.Conventions
 	// estimator of what prompts take.
 	estimator estimator
 }
@@ -36,6 +40,8 @@ type loadedModel struct {
 	model       arch.Model
 	cache       tensor.Cache
 	cacheTokens int
+	// reader is there in place of model and cache where texts are read.
+	reader *embed.Model
 }
 
 func (m *loadedModel) release() {
@@ -44,6 +50,9 @@ func (m *loadedModel) release() {
 	}
 	if m.model != nil {
 		m.model.Release()
+	}
+	if m.reader != nil {
+		m.reader.Release()
 	}
 }
 
@@ -116,6 +125,10 @@ func (e *Engine) readWeights(ctx context.Context, f *weights.File, s *serving) (
 	e.mu.Unlock()
 	e.limits.again(e.applyLimits)
 	e.loadTotal.Store(s.facts.WeightBytes)
+	if s.task != model.Generate {
+		m.reader, err = embed.Load(ctx, e.opts.Backend, f, s.conventions, func(n int64) { e.loaded.Add(n) })
+		return m, err
+	}
 	if m.model, err = arch.Load(ctx, e.opts.Backend, f, func(n int64) { e.loaded.Add(n) }); err != nil {
 		return nil, err
 	}
@@ -148,10 +161,17 @@ func (e *Engine) prepare(f *weights.File) (*serving, error) {
 	if int64(s.context) > facts.ContextTokens || e.opts.CacheTokens != 0 && e.opts.CacheTokens < s.context {
 		return nil, fmt.Errorf("%w: %d tokens wanted with a cache of %d, the model was made for %d", errContext, s.context, e.opts.CacheTokens, facts.ContextTokens)
 	}
+	if s.task = e.opts.Task; s.task == "" {
+		s.task = facts.TaskOf()
+	}
+	if s.task == model.Generate && facts.EncoderLayers > 0 {
+		return nil, fmt.Errorf("an encoder writes no text: %w", weights.ErrUnsupported)
+	}
 	return s, nil
 }
 
-// openText reads the vocabulary and the template. It comes before the weights
+// openText reads the vocabulary and the template, and how a model that reads
+// wants its texts to be put. It comes before the weights
 // and not beside them, which would take as much again for each engine only while
 // it loads: a Mac's memory is scarcer than the tenth of a second of a long
 // vocabulary.
@@ -164,11 +184,23 @@ func (s *serving) openText(ctx context.Context, f *weights.File) error {
 	for _, id := range s.tok.Special().Ends() {
 		s.ends[id] = true
 	}
+	if s.task == model.Generate {
+		return nil
+	}
+	if s.conventions, err = embed.ConventionsOf(f, s.tok, s.task); err != nil {
+		return err
+	}
+	s.conventions.Limit = min(s.conventions.Limit, s.context)
 	return nil
 }
 
 // canary computes one token: a model that loads and cannot step is not ready.
 func (e *Engine) canary(m *loadedModel) error {
+	if m.reader != nil {
+		e.steps.Add(1)
+		_, err := m.reader.Compute(e.hard, []embed.Input{{IDs: []int32{0}, Types: []int32{0}}})
+		return err
+	}
 	sc := e.opts.Backend.NewScope(e.hard)
 	defer sc.Close()
 	defer m.cache.Drop(0)

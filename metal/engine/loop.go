@@ -63,7 +63,6 @@ type looping struct {
 	hold *holding
 	// relieved says that the pool was reclaimed since the last step that landed.
 	relieved bool
-	leaked   [][]byte
 }
 
 // serve computes steps until the engine drains or breaks.
@@ -139,7 +138,7 @@ func (l *looping) takeInbox() (draining, aborting bool) {
 		}
 		l.active[a.id] = a
 	}
-	l.attend(chores)
+	attend(l, chores)
 	return draining, aborting
 }
 

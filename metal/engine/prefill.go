@@ -131,7 +131,7 @@ func (l *looping) portion(a *active, rest batch.Row) (int, *Refusal) {
 			return 0, refusal
 		case v.reclaim:
 			p.reclaimed = true
-			if _, err := l.reclaim(); err != nil {
+			if _, err := e.reclaim(); err != nil {
 				e.log.Error("pool is not reclaimed", "error", err.Error())
 			}
 		case v.ask > 0:
@@ -160,10 +160,22 @@ func (e *Engine) overLimit(needed, used, limit int64) *Refusal {
 		Message: fmt.Sprintf("the memory limit was reached while computing the prompt: %d bytes are in use, %d more are needed, the limit is %d", used, needed, limit)}
 }
 
+// cutBack forgets what a failed step had written of a request. Where a
+// recurrent state moved on that is all of it: the request is computed again from
+// its first token, and what it drew stays.
+func (l *looping) cutBack(a *active) {
+	id, computed := tensor.RequestID(a.id), l.sched.InKV(a.id)
+	l.model.cache.Truncate(id, computed)
+	if l.model.cache.Length(id) < computed {
+		l.sched.Forget(a.id)
+		a.weighed = false
+	}
+}
+
 // reclaim returns what the back end keeps pooled to the system and says how
 // much that was, measured (requirement K16).
-func (l *looping) reclaim() (int64, error) {
-	b := l.e.opts.Backend
+func (e *Engine) reclaim() (int64, error) {
+	b := e.opts.Backend
 	before := b.Memory().Pooled
 	if err := b.Trim(); err != nil {
 		return 0, fmt.Errorf("return pooled memory: %w", err)
@@ -175,7 +187,7 @@ func (l *looping) reclaim() (int64, error) {
 // although the guard let it pass: the estimate was too low. Once the pool is
 // reclaimed and the step tried again; after that exactly one request ends, the
 // prompt if there is one, else the youngest answer. The others lose what the
-// failed step had written and go on where they were.
+// failed step had written and go on where they were, or from their beginning.
 func (l *looping) outOfMemory(step batch.Step, cause error) {
 	var victim *active
 	prompt := false
@@ -184,7 +196,7 @@ func (l *looping) outOfMemory(step batch.Step, cause error) {
 		if a == nil {
 			continue // it ended before the step did
 		}
-		l.model.cache.Truncate(tensor.RequestID(row.ID), l.sched.InKV(row.ID))
+		l.cutBack(a)
 		victim, prompt = a, row.Length > 1 || row.Start == 0
 	}
 	if victim == nil {
@@ -192,7 +204,7 @@ func (l *looping) outOfMemory(step batch.Step, cause error) {
 	}
 	if !l.relieved {
 		l.relieved = true
-		if n, err := l.reclaim(); err == nil && n > 0 {
+		if n, err := l.e.reclaim(); err == nil && n > 0 {
 			return
 		}
 	}

@@ -12,14 +12,21 @@ const abortRetry = 5 * time.Second
 
 // chore is something that the engine's own goroutine does between two steps.
 type chore struct {
-	do   func(*looping)
+	do   func(serves)
 	done chan struct{}
+}
+
+// serves is what the engine's own goroutine does all day: continuing texts, or
+// reading them.
+type serves interface {
+	// abort ends all requests and says how many there were.
+	abort(*Refusal) int
 }
 
 // between has do run by the engine's own goroutine between two steps, and waits
 // for it until ctx ends. ran is false where nothing is served: there is no
 // goroutine that could, and nothing that it could do.
-func (e *Engine) between(ctx context.Context, do func(*looping)) (ran bool, err error) {
+func (e *Engine) between(ctx context.Context, do func(serves)) (ran bool, err error) {
 	c := &chore{do: do, done: make(chan struct{})}
 	e.mu.Lock()
 	if !e.attending {
@@ -38,9 +45,9 @@ func (e *Engine) between(ctx context.Context, do func(*looping)) (ran bool, err 
 }
 
 // attend runs the chores that came in.
-func (l *looping) attend(chores []*chore) {
+func attend(s serves, chores []*chore) {
 	for _, c := range chores {
-		c.do(l)
+		c.do(s)
 		close(c.done)
 	}
 }
@@ -64,7 +71,7 @@ func (e *Engine) closes() {
 func (e *Engine) Trim(ctx context.Context) (int64, error) {
 	var n int64
 	var failed error
-	if _, err := e.between(ctx, func(l *looping) { n, failed = l.reclaim() }); err != nil {
+	if _, err := e.between(ctx, func(serves) { n, failed = e.reclaim() }); err != nil {
 		return 0, err
 	}
 	return n, failed
@@ -79,13 +86,10 @@ func (e *Engine) Abort(ctx context.Context, reason string) (int, error) {
 	}
 	aborted := 0
 	var failed error
-	_, err := e.between(ctx, func(l *looping) {
-		aborted = len(l.active)
-		l.abandon()
-		l.endAll(&Refusal{Kind: Aborted, Message: reason, RetryAfter: abortRetry})
-		l.publish()
-		_, failed = l.reclaim()
-		l.e.log.Warn("requests aborted", "requests", aborted, "reason", reason)
+	_, err := e.between(ctx, func(s serves) {
+		aborted = s.abort(&Refusal{Kind: Aborted, Message: reason, RetryAfter: abortRetry})
+		_, failed = e.reclaim()
+		e.log.Warn("requests aborted", "requests", aborted, "reason", reason)
 	})
 	if err != nil {
 		return 0, err
@@ -93,10 +97,19 @@ func (e *Engine) Abort(ctx context.Context, reason string) (int, error) {
 	return aborted, failed
 }
 
+// abort ends every running and queued request.
+func (l *looping) abort(r *Refusal) int {
+	n := len(l.active)
+	l.abandon()
+	l.endAll(r)
+	l.publish()
+	return n
+}
+
 // leak takes memory and never gives it back, outside the back end's account:
 // only tests ask for it, to see an engine stopped at its limit.
-func (l *looping) leak() {
-	n := l.e.opts.TestLeak
+func (e *Engine) leak() {
+	n := e.opts.TestLeak
 	if n <= 0 {
 		return
 	}
@@ -104,5 +117,5 @@ func (l *looping) leak() {
 	for i := 0; i < len(b); i += 4 << 10 {
 		b[i] = 1 // resident, not merely mapped
 	}
-	l.leaked = append(l.leaked, b)
+	e.leaked = append(e.leaked, b)
 }

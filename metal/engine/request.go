@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/text"
@@ -39,7 +40,7 @@ type Request struct {
 // After it returned a stream, the stream ends with exactly one Finished; the
 // request is cancelled when ctx is.
 func (e *Engine) Generate(ctx context.Context, r Request) (*Stream, error) {
-	s, refusal := e.readyFor()
+	s, refusal := e.readyFor(model.Generate)
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -59,13 +60,25 @@ func (e *Engine) Generate(ctx context.Context, r Request) (*Stream, error) {
 	return a.stream, nil
 }
 
-func (e *Engine) readyFor() (*serving, *Refusal) {
+// readyFor says what serves a task, or refuses a request of another kind than
+// the model is made for.
+func (e *Engine) readyFor(task model.Task) (*serving, *Refusal) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.state != Ready {
 		return nil, notReady(e.state)
 	}
+	if e.serving.task != task {
+		return nil, invalid("model", "%s", misfit(e.serving.task, task))
+	}
 	return e.serving, nil
+}
+
+// misfit says what to ask a model for instead.
+func misfit(made, asked model.Task) string {
+	does := map[model.Task]string{model.Generate: "writes text", model.Embed: "turns texts into vectors", model.Rerank: "scores documents for a query"}
+	instead := map[model.Task]string{model.Generate: "chat or completions", model.Embed: "embeddings", model.Rerank: "rerank"}
+	return fmt.Sprintf("this model %s, and is asked for %s; ask it for %s, or name another model", does[made], instead[asked], instead[made])
 }
 
 func notReady(s State) *Refusal {
@@ -178,13 +191,9 @@ func (s *serving) checkTokens(ids []int32) ([]int32, *Refusal) {
 func (e *Engine) admit(a *active) *Refusal {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.state != Ready {
-		return notReady(e.state)
+	if refusal := e.enter(); refusal != nil {
+		return refusal
 	}
-	if e.admitted >= e.opts.Sequences+e.opts.Queue {
-		return &Refusal{Kind: QueueFull, Message: fmt.Sprintf("%d requests run or wait already", e.admitted), RetryAfter: retryAfter}
-	}
-	e.admitted++
 	e.nextID++
 	a.id = batch.ID(e.nextID)
 	a.stream.cancel = func() {
@@ -193,6 +202,19 @@ func (e *Engine) admit(a *active) *Refusal {
 	}
 	e.inbox = append(e.inbox, a)
 	e.promptTokensTotal.Add(int64(a.prompt))
+	return nil
+}
+
+// enter counts one more request, unless too many wait already; it is called with
+// mu held.
+func (e *Engine) enter() *Refusal {
+	if e.state != Ready {
+		return notReady(e.state)
+	}
+	if e.admitted >= e.opts.Sequences+e.opts.Queue {
+		return &Refusal{Kind: QueueFull, Message: fmt.Sprintf("%d requests run or wait already", e.admitted), RetryAfter: retryAfter}
+	}
+	e.admitted++
 	return nil
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/arch"
 	"metalfleet.dev/metalfleet/metal/chat"
-	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
@@ -37,7 +36,6 @@ type Session struct {
 	backend  tensor.Backend
 	model    arch.Model
 	cache    tensor.Cache
-	pooling  embed.Pooling
 	vocab    int
 	context  int
 	requests int64
@@ -63,9 +61,6 @@ func (s *Session) open(ctx context.Context, path string) error {
 	}
 	defer f.Close()
 	s.vocab, s.context = f.Dim.Vocabulary, f.Dim.Context
-	if s.pooling, err = embed.Of(f); err != nil {
-		return err
-	}
 	if s.model, err = arch.Load(ctx, s.backend, f, nil); err != nil {
 		return err
 	}
@@ -133,18 +128,6 @@ func (s *Session) Extend(ctx context.Context, id int64, tokens []int32) ([]float
 		}
 		start, tokens = start+n, tokens[n:]
 	}
-}
-
-// Embed turns tokens into one vector, as the model's makers pool it.
-func (s *Session) Embed(ctx context.Context, tokens []int32) ([]float32, error) {
-	if len(tokens) > s.context {
-		return nil, fmt.Errorf("%d tokens in a context of %d: %w", len(tokens), s.context, errContext)
-	}
-	v, err := embed.Run(ctx, s.backend, s.model, s.cache, tensor.RequestID(s.NewRequest()), tokens, s.pooling)
-	if err != nil && !errors.Is(err, embed.ErrEmpty) {
-		return nil, fmt.Errorf("%w: %w", ErrBackend, err)
-	}
-	return v, err
 }
 
 // Continued is what Continue did.

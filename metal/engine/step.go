@@ -126,7 +126,7 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 		}
 	}
 	l.e.steps.Add(1)
-	l.leak()
+	l.e.leak()
 	f.scope = l.e.opts.Backend.NewScope(l.e.hard)
 	inner := f.scope.Child()
 	defer inner.Close()

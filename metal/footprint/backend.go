@@ -102,6 +102,7 @@ func mlxKernels(fusions []Fusion, scoreCopies int64) Kernels {
 	return Kernels{
 		Fusions: fusions, ScoreBytes: 4, ScoreCopies: scoreCopies, MaskBytes: 6, BlockTokens: blockTokens,
 		GrowLayers: 4, GrowWhole: 64 * MiB, GrowMost: 4 * GiB, LogitBytes: 3 * 4, LayersAhead: 4,
+		RecurrentCopies: 6, // windows and taps, heads of queries, keys and values in several forms, squares of blocks (bridge.cpp, delta_rule)
 	}
 }
 

@@ -133,10 +133,15 @@ func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 // every other sequence.
 func (b backend) step(f model.Facts, c Context) amount {
 	k, chunk := b.kernels, min(b.chunk, c.Tokens)
+	if f.EncoderLayers > 0 { // texts are read whole, several together up to a chunk
+		chunk = max(b.chunk, c.Tokens)
+	}
 	a := k.activations(f, chunk+c.Sequences-1)
 	attention, one := k.attention(f, chunk, c.Tokens), k.attend(f, 1, c.CacheTokens)
 	a.over = a.over || attention.over || one.over
 	a.add(max(attention.bytes, one.bytes))
-	a.add(c.Sequences, f.VocabularySize, k.LogitBytes)
+	logits := k.logits(f, c.Sequences)
+	a.over = a.over || logits.over
+	a.add(logits.bytes)
 	return a
 }

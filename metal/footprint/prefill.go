@@ -78,6 +78,9 @@ type Kernels struct {
 	// to GrowWhole bytes of it in any case; of no more than GrowMost bytes. All
 	// 0 where growing copies nothing.
 	GrowLayers, GrowWhole, GrowMost int64
+	// RecurrentCopies is how often the width of a recurrent layer is written, in 4
+	// bytes, while it computes; less than 2 counts as 2.
+	RecurrentCopies int64
 	// LogitBytes is what one logit takes in all its copies.
 	LogitBytes int64
 	// LayersAhead is of how many layers activations exist at once, where the
@@ -117,12 +120,12 @@ func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
 		return Peak{}, check("a prompt", p.New, amount{over: true})
 	}
 	chunk := p.New
-	if p.Chunk > 0 {
+	if p.Chunk > 0 && f.EncoderLayers == 0 { // an encoder reads a text whole
 		chunk = min(chunk, p.Chunk)
 	}
 	before, after := k.held(f, 1, p.Cached), k.held(f, 1, p.Cached+p.New)
 	attention, activations := k.attention(f, chunk, p.New+p.Cached), k.activations(f, chunk)
-	logits := product(k.LogitBytes, f.VocabularySize)
+	logits := k.logits(f, 1)
 	if err := check("a prompt", p.New, before, after, attention, activations, logits); err != nil {
 		return Peak{}, err
 	}
@@ -187,7 +190,7 @@ func (k Kernels) attend(f model.Facts, queries, keys int64) amount {
 	a := product(f.QueryHeads, queries, f.HeadSize, outputBytes)
 	windowed := min(keys, f.WindowTokens+queries)
 	switch {
-	case f.GrowingLayers > 0:
+	case f.GrowingLayers > 0, f.EncoderLayers > 0:
 	case f.WindowLayers > 0:
 		keys = windowed
 	default:
@@ -211,7 +214,7 @@ func (k Kernels) attend(f model.Facts, queries, keys int64) amount {
 // turned, values; gate, up and their product. A product has a second half of
 // its result for the time being (metal/ref, Linear).
 func (k Kernels) activations(f model.Facts, tokens int64) amount {
-	if max(f.HiddenSize, f.FeedForwardSize) > most/32 || f.QueryHeads > most/32/f.HeadSize || f.Experts > most/64 ||
+	if max(f.HiddenSize, f.FeedForwardSize) > most/32 || f.QueryHeads > most/32/f.HeadSize || f.RecurrentSize > most/32 || f.Experts > most/64 ||
 		f.ExpertsPerToken > 0 && max(f.HiddenSize, f.ExpertFeedForwardSize) > most/64/f.ExpertsPerToken {
 		return amount{over: true}
 	}
@@ -227,10 +230,34 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 		widened += k.WidenedBytes
 	}
 	layers := max(1, min(k.LayersAhead, f.Layers))
+	if f.RecurrentLayers > 0 {
+		return k.hybrid(f, tokens, around, feedForward, widened, layers)
+	}
 	a := product(tokens, around, widened, layers)
 	a.add(tokens, feedForward, narrow, layers)
 	return a
 }
+
+// hybrid is what a block takes of which nothing stays once it was passed on
+// (metal/arch/qwen3next): the largest of what attends, of what recurs and of the
+// feed-forward. A recurrent layer holds its input and what is projected of it,
+// in parts, beside what comes of the convolution and what is read.
+func (k Kernels) hybrid(f model.Facts, tokens, around, feedForward, widened, layers int64) amount {
+	attends, inner := product(tokens, around, widened, layers), product(tokens, 3*f.HiddenSize, widened, layers)
+	recurs := product(tokens, 2*f.HiddenSize, widened, layers)
+	recurs.add(tokens, f.RecurrentSize, max(2, k.RecurrentCopies), stateBytes, layers)
+	inner.add(tokens, feedForward, k.elementBytes(f), layers)
+	largest := attends
+	for _, a := range []amount{recurs, inner} {
+		if a.over || a.bytes > largest.bytes {
+			largest = a
+		}
+	}
+	return largest
+}
+
+// stateBytes is the width in which recurrent layers compute.
+const stateBytes = 4
 
 // sparse is what a mixture holds for a token (metal/nn, Experts): scores of all
 // experts and what comes of them, and for each that the token goes to its share
@@ -239,6 +266,14 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 // computed.
 func sparse(f model.Facts) int64 {
 	return 2*f.Experts + f.ExpertsPerToken*(2+5*f.ExpertFeedForwardSize+2*f.HiddenSize)
+}
+
+// logits of so many rows; an encoder has none.
+func (k Kernels) logits(f model.Facts, rows int64) amount {
+	if f.EncoderLayers == f.Layers {
+		return amount{}
+	}
+	return product(rows, f.VocabularySize, k.LogitBytes)
 }
 
 // elementBytes is the width of a stored key or value.
@@ -278,5 +313,6 @@ func (k Kernels) growth(f model.Facts, held int64) int64 {
 	if k.GrowMost > 0 {
 		copied = min(before, k.GrowMost)
 	}
-	return max(min(before, k.GrowWhole), copied/f.Layers*min(k.GrowLayers, f.Layers))
+	layers := max(1, f.Layers-f.RecurrentLayers)
+	return max(min(before, k.GrowWhole), copied/layers*min(k.GrowLayers, layers))
 }

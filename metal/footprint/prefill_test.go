@@ -12,7 +12,7 @@ import (
 
 // hybrid is the model of the golden vector: 40 layers, of which 10 have a cache
 // that grows and 30 a state; 16 query heads and 2 KV heads of 256.
-var hybrid = model.Facts{Architecture: "hybrid", Layers: 40, GrowingLayers: 10, RecurrentLayers: 30, RecurrentStateBytes: 1,
+var hybrid = model.Facts{Architecture: "hybrid", Layers: 40, GrowingLayers: 10, RecurrentLayers: 30, RecurrentStateBytes: 1, RecurrentSize: 1,
 	HiddenSize: 2048, FeedForwardSize: 1, QueryHeads: 16, KeyValueHeads: 2, HeadSize: 256, VocabularySize: 1, ContextTokens: 262144,
 	KeyValueElementBytes: 2, WeightBytes: 20 * GiB}
 
@@ -57,6 +57,7 @@ func TestG1UnknownDimensionsAreRefused(t *testing.T) {
 		"KV heads":                   func(f *model.Facts) { f.KeyValueHeads = 0 },
 		"element width":              func(f *model.Facts) { f.KeyValueElementBytes = 0 },
 		"a state of unknown size":    func(f *model.Facts) { f.RecurrentStateBytes = 0 },
+		"a layer of unknown width":   func(f *model.Facts) { f.RecurrentSize = 0 },
 		"layers of no kind":          func(f *model.Facts) { f.RecurrentLayers = 29 },
 		"more layers than there are": func(f *model.Facts) { f.GrowingLayers = 11 },
 		"a window of unknown length": func(f *model.Facts) { f.RecurrentLayers, f.WindowLayers = 29, 1 },
@@ -152,6 +153,40 @@ func TestG4AStateIsChargedOnce(t *testing.T) {
 	}
 }
 
+// TestG4ARecurrentLayerIsChargedWhatItComputes: the largest of what attends, of
+// what recurs and of the feed-forward, and more where a back end writes more.
+func TestG4ARecurrentLayerIsChargedWhatItComputes(t *testing.T) {
+	f := hybrid
+	f.RecurrentSize = 100_000
+	k := plainKernels
+	few, err1 := PrefillPeak(f, k, Prefill{New: 10})
+	k.RecurrentCopies = 6
+	many, err2 := PrefillPeak(f, k, Prefill{New: 10})
+	if err1 != nil || err2 != nil || few.Activations != 10*(2*2048*2+2*100_000*4) || many.Activations-few.Activations != 10*4*100_000*4 {
+		t.Errorf("activations are %d, and %d where six copies are written (%v, %v)", few.Activations, many.Activations, err1, err2)
+	}
+	f.RecurrentSize, f.FeedForwardSize = 1, 100_000
+	if p, err := PrefillPeak(f, k, Prefill{New: 10}); err != nil || p.Activations != 10*(3*2048*2+5*100_000*2) {
+		t.Errorf("activations are %d (%v), want those of the feed-forward", p.Activations, err)
+	}
+	f.FeedForwardSize = 1
+	if p, err := PrefillPeak(f, k, Prefill{New: 10}); err != nil || p.Activations != 10*2*(7*2048+3*4096+4*512) {
+		t.Errorf("activations are %d (%v), want those of attention", p.Activations, err)
+	}
+}
+
+// TestG4StatesDoNotGrow: what exists twice is of layers that do.
+func TestG4StatesDoNotGrow(t *testing.T) {
+	k := Kernels{GrowLayers: 4, BlockTokens: 256}
+	all := hybrid
+	all.GrowingLayers, all.RecurrentLayers, all.RecurrentStateBytes, all.RecurrentSize = 40, 0, 0, 0
+	ten, err1 := PrefillPeak(hybrid, k, Prefill{New: 1024})
+	forty, err2 := PrefillPeak(all, k, Prefill{New: 1024})
+	if err1 != nil || err2 != nil || ten.Growth != forty.Growth || ten.Growth != 768*4*2*2*256*2 {
+		t.Errorf("four of ten growing layers exist twice in %d bytes, four of forty in %d (%v, %v)", ten.Growth, forty.Growth, err1, err2)
+	}
+}
+
 func TestG4AWindowDoesNotGrowPastItself(t *testing.T) {
 	f := hybrid
 	f.GrowingLayers, f.WindowLayers, f.WindowTokens, f.RecurrentLayers, f.RecurrentStateBytes = 8, 32, 1024, 0, 0
@@ -206,7 +241,7 @@ func TestX3CachedAndNewTokensAtTheEdge(t *testing.T) {
 func anyFacts(r *rand.Rand) model.Facts {
 	f := model.Facts{
 		Architecture: "any", GrowingLayers: r.Int64N(40), WindowLayers: r.Int64N(40), RecurrentLayers: r.Int64N(40) + 1,
-		WindowTokens: 1 + r.Int64N(4096), RecurrentStateBytes: 1 + r.Int64N(1<<20), HiddenSize: 1 + r.Int64N(8192), FeedForwardSize: 1 + r.Int64N(30000),
+		WindowTokens: 1 + r.Int64N(4096), RecurrentStateBytes: 1 + r.Int64N(1<<20), RecurrentSize: 1 + r.Int64N(20000), HiddenSize: 1 + r.Int64N(8192), FeedForwardSize: 1 + r.Int64N(30000),
 		KeyValueHeads: 1 + r.Int64N(16), HeadSize: []int64{64, 80, 96, 128, 256, 2 + 2*r.Int64N(200)}[r.IntN(6)],
 		VocabularySize: 1 + r.Int64N(200_000), ContextTokens: 1 << 20, KeyValueElementBytes: 2 + 2*r.Int64N(2), WeightBytes: 1 + r.Int64N(1<<40),
 	}

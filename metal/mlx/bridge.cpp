@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -726,6 +727,34 @@ bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weigh
   });
 }
 
+// Columns [from, to) of every run.
+bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t from, int32_t to) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    int rows = in.shape(0), runs = in.shape(1) / run;
+    return mx::slice(mx::reshape(in, {rows, runs, run}), {0, 0, from}, {rows, runs, to});
+  });
+}
+
+bridge_made bridge_sigmoid_gate(uint64_t owner, bridge_array *x, bridge_array *gate) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    return mx::astype(mx::multiply(in, mx::sigmoid(flat(gate))), in.dtype());
+  });
+}
+
+// Rounded where mlx-lm 0.32.2 rounds (models/activations.py, precise_swiglu).
+bridge_made bridge_rms_norm_gate(uint64_t owner, bridge_array *x, bridge_array *gate, bridge_array *weight, float eps) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    int rows = in.shape(0), width = weight->value.shape(0);
+    auto normed = mx::fast::rms_norm(mx::reshape(in, {rows, in.shape(1) / width, width}), mx::astype(weight->value, in.dtype()), eps);
+    auto by = mx::astype(flat(gate), mx::float32);
+    auto gated = mx::multiply(mx::multiply(by, mx::sigmoid(by)), mx::astype(mx::reshape(normed, in.shape()), mx::float32));
+    return mx::astype(gated, in.dtype());
+  });
+}
+
 bridge_made bridge_mean(uint64_t owner, bridge_array *x, const int32_t *lengths, int32_t n, const float *mask) {
   return making(owner, [&] {
     auto in = mx::astype(flat(x), mx::float32);
@@ -1160,6 +1189,319 @@ bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, brid
     }
     return mx::take(all, list_of(back), 0);
   });
+}
+
+} // extern "C"
+
+namespace {
+
+// One recurrent layer of a step, in float32.
+struct recurrence {
+  const bridge_state_shape *shape;
+  mx::array mixed;       // queries, keys and values of all rows: [T, channels]
+  mx::array decay, beta; // [T, value_heads]; decay is its logarithm
+  mx::array taps;        // [taps, channels]
+
+  int channels() const { return 2 * shape->key_heads * shape->key_size + shape->value_heads * shape->value_size; }
+
+  recurrence(const bridge_recur_operands *in, const bridge_state_shape *of)
+      : shape(of), mixed(0.0f), decay(0.0f), beta(0.0f), taps(0.0f) {
+    auto wide = [](const bridge_array *a) { return mx::astype(flat(a), mx::float32); };
+    mixed = mx::astype(mx::concatenate({flat(in->q), flat(in->k), flat(in->v)}, 1), mx::float32);
+    auto soft = mx::logaddexp(mx::add(wide(in->decay), wide(in->bias)), mx::array(0.0f));
+    decay = mx::negative(mx::multiply(mx::exp(wide(in->rate)), soft));
+    beta = mx::sigmoid(wide(in->beta));
+    taps = mx::transpose(mx::reshape(wide(in->kernel), {channels(), of->taps}));
+  }
+
+  // Of the convolution's result [T, channels]: the heads of queries, keys or
+  // values, [T, value_heads, size]; queries and keys have a length of 1, and
+  // queries are divided by the root of their size.
+  mx::array queries(const mx::array &x) const {
+    return mx::multiply(keys(x, 0), mx::array(1 / std::sqrt(static_cast<float>(shape->key_size))));
+  }
+  mx::array keys(const mx::array &x) const { return keys(x, shape->key_heads * shape->key_size); }
+  mx::array keys(const mx::array &x, int from) const {
+    int rows = x.shape(0), width = shape->key_heads * shape->key_size;
+    auto all = mx::reshape(mx::slice(x, {0, from}, {rows, from + width}), {rows, shape->key_heads, shape->key_size});
+    auto unit = mx::multiply(all, mx::rsqrt(mx::add(mx::sum(mx::square(all), -1, true), mx::array(1e-6f))));
+    int times = shape->value_heads / shape->key_heads;
+    return times == 1 ? unit : mx::repeat(unit, times, 1);
+  }
+  mx::array values(const mx::array &x) const {
+    int rows = x.shape(0), from = 2 * shape->key_heads * shape->key_size;
+    return mx::reshape(mx::slice(x, {0, from}, {rows, x.shape(1)}), {rows, shape->value_heads, shape->value_size});
+  }
+};
+
+mx::array silu(const mx::array &x) { return mx::multiply(x, mx::sigmoid(x)); }
+
+// What is read behind rows, and the state then.
+struct recurred {
+  mx::array out, seen, matrix;
+};
+
+// One row of each of n states: out is [n, value_heads*value_size].
+recurred recur_once(const recurrence &r, const mx::array &rows, const mx::array &decay, const mx::array &beta, const mx::array &seen, const mx::array &matrix) {
+  const auto *shape = r.shape;
+  int n = rows.shape(0), heads = shape->value_heads, k = shape->key_size, v = shape->value_size, width = r.channels();
+  auto window = mx::concatenate({seen, mx::reshape(rows, {n, 1, 1, width})}, 2);
+  auto mixed = silu(mx::reshape(mx::sum(mx::multiply(window, r.taps), 2), {n, width}));
+  auto key = r.keys(mixed);
+  mx::Shape by_head{n, heads, 1, 1};
+  auto kept = mx::multiply(matrix, mx::reshape(mx::exp(decay), by_head));
+  auto said = mx::matmul(mx::reshape(key, {n, heads, 1, k}), kept);
+  auto news = mx::multiply(mx::subtract(mx::reshape(r.values(mixed), {n, heads, 1, v}), said), mx::reshape(beta, by_head));
+  auto state = mx::add(kept, mx::multiply(mx::reshape(key, {n, heads, k, 1}), news));
+  auto out = mx::matmul(mx::reshape(r.queries(mixed), {n, heads, 1, k}), state);
+  auto last = mx::contiguous(mx::slice(window, {0, 0, 1, 0}, window.shape()));
+  return {mx::reshape(out, {n, heads * v}), last, state};
+}
+
+// Rows of a sequence are taken so many at once: what they write depends on one
+// another through a triangle of products of keys, which is solved first.
+constexpr int rows_at_once = 64;
+
+// A square of ones and zeros.
+template <class F> mx::array square(int size, F &&one) {
+  std::vector<float> values;
+  for (int row = 0; row < size; row++) {
+    for (int column = 0; column < size; column++) {
+      values.push_back(one(row, column) ? 1.0f : 0.0f);
+    }
+  }
+  return mx::array(values.data(), {size, size}, mx::float32);
+}
+
+// The inverse of I + a, where a has numbers below its diagonal alone. Those of
+// blocks of 1, 2, 4 and so on are joined two by two.
+mx::array inverse(const mx::array &a, int size) {
+  auto joins = [&](int block) {
+    return mx::multiply(a, square(size, [&](int row, int column) { return row / block % 2 == 1 && column / block == row / block - 1; }));
+  };
+  auto out = mx::eye(size, size, 0, mx::float32);
+  for (int block = 1; block < size; block *= 2) {
+    out = mx::subtract(out, mx::matmul(mx::matmul(out, joins(block)), out));
+  }
+  return out;
+}
+
+// Rows of a sequence by blocks: [heads, blocks, size, width], filled up with
+// zeros, which change nothing.
+mx::array in_blocks(const mx::array &x, int blocks, int size) {
+  auto by_head = mx::transpose(x, {1, 0, 2});
+  if (int missing = blocks * size - x.shape(0); missing > 0) {
+    by_head = mx::pad(by_head, {1}, mx::Shape{0}, mx::Shape{missing}, mx::array(0.0f));
+  }
+  return mx::reshape(by_head, {x.shape(1), blocks, size, x.shape(2)});
+}
+
+// All rows of one sequence [T, channels] through the delta rule, and the state
+// [heads, key_size, value_size] then: out is [T, value_heads*value_size].
+// Within a block, what each row writes is solved for at once (Yang et al.,
+// https://arxiv.org/abs/2412.06464); blocks follow one another.
+std::pair<mx::array, mx::array> delta_rule(const recurrence &r, const mx::array &mixed, const mx::array &decay, const mx::array &beta, mx::array state) {
+  int rows = mixed.shape(0), heads = r.shape->value_heads, size = 1;
+  while (size < rows && size < rows_at_once) {
+    size *= 2;
+  }
+  int blocks = (rows + size - 1) / size;
+  auto blocked = [&](const mx::array &x) { return in_blocks(x, blocks, size); };
+  auto q = blocked(r.queries(mixed)), k = blocked(r.keys(mixed)), v = blocked(r.values(mixed));
+  auto takes = blocked(mx::expand_dims(beta, -1));
+  auto past = mx::cumsum(blocked(mx::expand_dims(decay, -1)), 2); // [heads, blocks, size, 1]
+  auto below = square(size, [](int row, int column) { return column <= row; });
+  auto between = mx::exp(mx::where(mx::greater(below, mx::array(0.5f)), mx::subtract(past, mx::swapaxes(past, -1, -2)), mx::array(-std::numeric_limits<float>::infinity())));
+  auto turned = mx::swapaxes(k, -1, -2), since = mx::exp(past);
+  auto above = square(size, [](int row, int column) { return column < row; });
+  auto solved = inverse(mx::multiply(mx::multiply(mx::multiply(takes, mx::matmul(k, turned)), between), above), size);
+  auto wanted = mx::matmul(solved, mx::multiply(takes, v)), said = mx::matmul(solved, mx::multiply(mx::multiply(takes, since), k));
+  auto scores = mx::multiply(mx::matmul(q, turned), between);
+  auto asked = mx::multiply(q, since);
+  auto end = mx::slice(past, {0, 0, size - 1, 0}, {heads, blocks, size, 1});
+  auto left = mx::swapaxes(mx::multiply(k, mx::exp(mx::subtract(end, past))), -1, -2);
+  auto stays = mx::exp(end);
+  std::vector<mx::array> outs;
+  for (int b = 0; b < blocks; b++) {
+    auto of = [&](const mx::array &x) { return mx::reshape(mx::slice(x, {0, b, 0, 0}, {heads, b + 1, x.shape(2), x.shape(3)}), {heads, x.shape(2), x.shape(3)}); };
+    auto news = mx::subtract(of(wanted), mx::matmul(of(said), state));
+    outs.push_back(mx::add(mx::matmul(of(asked), state), mx::matmul(of(scores), news)));
+    state = mx::add(mx::multiply(state, of(stays)), mx::matmul(of(left), news));
+  }
+  auto out = blocks == 1 ? outs[0] : mx::concatenate(std::move(outs), 1);
+  out = mx::transpose(mx::slice(out, {0, 0, 0}, {heads, rows, r.shape->value_size}), {1, 0, 2});
+  return {mx::reshape(out, {rows, heads * r.shape->value_size}), state};
+}
+
+// All rows of one sequence, whose state is [1, ...].
+recurred recur_all(const recurrence &r, const mx::array &rows, const mx::array &decay, const mx::array &beta, const mx::array &seen, const mx::array &matrix) {
+  int n = rows.shape(0), width = r.channels(), taps = r.shape->taps;
+  auto window = mx::concatenate({mx::reshape(seen, {taps - 1, width}), rows}, 0);
+  std::optional<mx::array> sum;
+  for (int j = 0; j < taps; j++) {
+    auto part = mx::multiply(rows_of(window, j, j + n), mx::slice(r.taps, {j, 0}, {j + 1, width}));
+    sum = sum ? mx::add(*sum, part) : part;
+  }
+  auto state = mx::reshape(matrix, {matrix.shape(1), matrix.shape(2), matrix.shape(3)});
+  auto [out, after] = delta_rule(r, silu(*sum), decay, beta, state);
+  auto last = mx::contiguous(mx::reshape(rows_of(window, n, n + taps - 1), {1, 1, taps - 1, width}));
+  return {out, last, mx::reshape(after, matrix.shape())};
+}
+
+// Segments of one row each, of one slab.
+struct single {
+  std::vector<int32_t> rows, slots;
+};
+
+// Some slots of what is held, in the order of a list.
+mx::array slots_at(const mx::array &a, const std::vector<int32_t> &slots) {
+  bool all = static_cast<int>(slots.size()) == a.shape(0);
+  for (size_t i = 0; i < slots.size() && all; i++) {
+    all = slots[i] == static_cast<int32_t>(i);
+  }
+  return all ? a : mx::take(a, list_of(slots), 0);
+}
+
+// Writes slots back.
+void put_slots(std::optional<slab_array> &held, mx::array fresh, const std::vector<int32_t> &slots) {
+  if (static_cast<int>(slots.size()) == held->value.shape(0)) {
+    held = {std::move(fresh)};
+    return;
+  }
+  auto shape = fresh.shape();
+  shape.insert(shape.begin() + 1, 1);
+  held = {mx::scatter(in_place(*held), {list_of(slots)}, mx::reshape(std::move(fresh), shape), {0}), true};
+}
+
+// The rows of one slab, in the order of its slots.
+single in_slots(const bridge_segment *segments, int32_t n, const bridge_slab *slab) {
+  std::map<int32_t, int32_t> found;
+  int row = 0;
+  for (int32_t i = 0; i < n; row += segments[i].length, i++) {
+    if (segments[i].slab == slab && segments[i].length == 1) {
+      found[segments[i].slot] = row;
+    }
+  }
+  single out;
+  for (auto [slot, at] : found) {
+    out.slots.push_back(slot);
+    out.rows.push_back(at);
+  }
+  return out;
+}
+
+// Rows of x in the order of a list.
+mx::array rows_at(const mx::array &x, const std::vector<int32_t> &rows) {
+  bool follow = true;
+  for (size_t i = 0; i < rows.size(); i++) {
+    follow = follow && rows[i] == rows[0] + static_cast<int32_t>(i);
+  }
+  return follow ? rows_of(x, rows[0], rows[0] + static_cast<int32_t>(rows.size())) : mx::take(x, list_of(rows), 0);
+}
+
+// What one step reads, in any order of its rows.
+struct scattered {
+  std::vector<mx::array> parts;
+  std::vector<int32_t> order; // row of the step that stands in each row of the parts
+
+  mx::array joined() {
+    auto all = parts.size() == 1 ? parts[0] : mx::concatenate(std::move(parts), 0);
+    if (std::is_sorted(order.begin(), order.end())) {
+      return all;
+    }
+    std::vector<int32_t> back(order.size());
+    for (size_t i = 0; i < order.size(); i++) {
+      back[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
+    }
+    return mx::take(all, list_of(back), 0);
+  }
+};
+
+} // namespace
+
+extern "C" {
+
+bridge_status bridge_state_join(uint64_t owner, bridge_slab *to, const bridge_state_shape *shape) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    int channels = 2 * shape->key_heads * shape->key_size + shape->value_heads * shape->value_size;
+    rearrange({to}, [&](size_t i) {
+      put_behind(to->layers[i].keys, mx::zeros({1, 1, shape->taps - 1, channels}, mx::float32), 0);
+      put_behind(to->layers[i].values, mx::zeros({1, shape->value_heads, shape->key_size, shape->value_size}, mx::float32), 0);
+    });
+  });
+}
+
+bridge_made bridge_recur(uint64_t owner, const bridge_recur_operands *in, int32_t layer, const bridge_state_shape *shape, const bridge_segment *segments, int32_t n) {
+  return making(owner, [&] {
+    recurrence r(in, shape);
+    scattered out;
+    auto at = static_cast<size_t>(layer);
+    std::map<bridge_slab *, bool> done;
+    int row = 0;
+    for (int32_t i = 0; i < n; row += segments[i].length, i++) {
+      const auto &seg = segments[i];
+      auto &held = seg.slab->layers.at(at);
+      if (seg.length > 1) {
+        auto of = [&](const mx::array &x) { return rows_of(x, row, row + seg.length); };
+        auto one = recur_all(r, of(r.mixed), of(r.decay), of(r.beta), slots_of(held.keys->value, seg.slot, seg.slot + 1), slots_of(held.values->value, seg.slot, seg.slot + 1));
+        put_slots(held.keys, one.seen, {seg.slot});
+        put_slots(held.values, one.matrix, {seg.slot});
+        out.parts.push_back(one.out);
+        for (int32_t j = 0; j < seg.length; j++) {
+          out.order.push_back(row + j);
+        }
+      } else if (!std::exchange(done[seg.slab], true)) {
+        auto ones = in_slots(segments, n, seg.slab);
+        auto of = [&](const mx::array &x) { return rows_at(x, ones.rows); };
+        auto all = recur_once(r, of(r.mixed), of(r.decay), of(r.beta), slots_at(held.keys->value, ones.slots), slots_at(held.values->value, ones.slots));
+        put_slots(held.keys, all.seen, ones.slots);
+        put_slots(held.values, all.matrix, ones.slots);
+        out.parts.push_back(all.out);
+        out.order.insert(out.order.end(), ones.rows.begin(), ones.rows.end());
+      }
+    }
+    return mx::astype(out.joined(), in->q->value.dtype());
+  });
+}
+
+} // extern "C"
+
+// Encoders.
+extern "C" {
+
+bridge_made bridge_attend_all(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, int32_t heads, float scale, const int32_t *lengths, int32_t n) {
+  return making(owner, [&] {
+    auto queries = flat(q), keys = flat(k), values = flat(v);
+    int width = queries.shape(1), size = width / heads, row = 0;
+    std::vector<mx::array> parts;
+    for (int32_t i = 0; i < n; row += lengths[i], i++) {
+      auto part = [&](const mx::array &x) { return by_head(x, row, lengths[i], heads, size); };
+      auto out = mx::fast::scaled_dot_product_attention(part(queries), part(keys), part(values), scale);
+      parts.push_back(mx::reshape(mx::transpose(out, {0, 2, 1, 3}), {lengths[i], width}));
+    }
+    return parts.size() == 1 ? parts[0] : mx::concatenate(std::move(parts), 0);
+  });
+}
+
+bridge_made bridge_layer_norm(uint64_t owner, bridge_array *x, bridge_array *weight, bridge_array *bias, float eps) {
+  return making(owner, [&] { return mx::fast::layer_norm(flat(x), weight->value, bias->value, eps); });
+}
+
+// As mlx.nn's gelu and gelu_approx, whose constants have the type of their operand.
+bridge_made bridge_gelu(uint64_t owner, bridge_array *x, int32_t tanh) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    auto number = [&](float v) { return mx::array(v, in.dtype()); };
+    if (tanh) {
+      return geglu({in, number(1)})[0];
+    }
+    auto erf = mx::erf(mx::divide(in, number(1.4142135623730951f)));
+    return mx::divide(mx::multiply(in, mx::add(number(1), erf)), number(2));
+  });
+}
+
+bridge_made bridge_tanh(uint64_t owner, bridge_array *x) {
+  return making(owner, [&] { return mx::tanh(flat(x)); });
 }
 
 } // extern "C"

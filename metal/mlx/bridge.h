@@ -107,6 +107,9 @@ bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up);
 bridge_made bridge_clamped_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up, float alpha, float limit);
 bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, float shift);
 bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps);
+bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t from, int32_t to);
+bridge_made bridge_sigmoid_gate(uint64_t owner, bridge_array *x, bridge_array *gate);
+bridge_made bridge_rms_norm_gate(uint64_t owner, bridge_array *x, bridge_array *gate, bridge_array *weight, float eps);
 bridge_made bridge_mean(uint64_t owner, bridge_array *x, const int32_t *lengths, int32_t n, const float *mask);
 bridge_made bridge_unit(uint64_t owner, bridge_array *x);
 
@@ -139,6 +142,26 @@ typedef struct {
   float scale;
 } bridge_attend_spec;
 bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, const bridge_attend_spec *spec, const float *sinks, const bridge_segment *segments, int32_t n);
+
+// Recurrent states lie in slabs as well: what the convolution saw in place of
+// keys, [slots, 1, taps-1, channels], and in place of values the matrices,
+// [slots, value_heads, key_size, value_size]. Join gives a new request, whose
+// state is zeros, the slot behind the last.
+typedef struct {
+  int32_t key_heads, key_size, value_heads, value_size, taps;
+} bridge_state_shape;
+bridge_status bridge_state_join(uint64_t owner, bridge_slab *to, const bridge_state_shape *shape);
+typedef struct {
+  bridge_array *q, *k, *v, *decay, *beta, *kernel, *rate, *bias;
+} bridge_recur_operands;
+bridge_made bridge_recur(uint64_t owner, const bridge_recur_operands *in, int32_t layer, const bridge_state_shape *shape, const bridge_segment *segments, int32_t n);
+
+// Encoders: attention of every token to all of its segment, norms with a mean,
+// and what stands between layers.
+bridge_made bridge_attend_all(uint64_t owner, bridge_array *q, bridge_array *k, bridge_array *v, int32_t heads, float scale, const int32_t *lengths, int32_t n);
+bridge_made bridge_layer_norm(uint64_t owner, bridge_array *x, bridge_array *weight, bridge_array *bias, float eps);
+bridge_made bridge_gelu(uint64_t owner, bridge_array *x, int32_t tanh);
+bridge_made bridge_tanh(uint64_t owner, bridge_array *x);
 
 #ifdef __cplusplus
 }

@@ -22,6 +22,7 @@ type cache struct {
 	b        *Backend
 	spec     tensor.CacheSpec
 	slabs    []*slab
+	states   []*states
 	requests map[tensor.RequestID]*held
 	released bool
 }
@@ -33,11 +34,16 @@ type held struct {
 	// lengths is how many tokens each layer holds; they differ only inside a
 	// step.
 	lengths []int
+	// states holds the recurrent state, nil until the first layer recurs, in a
+	// slot of its own; recurred is how many tokens each layer has seen.
+	states    *states
+	stateSlot int
+	recurred  []int
 }
 
 // NewCache makes an empty cache.
 func (b *Backend) NewCache(spec tensor.CacheSpec) (tensor.Cache, error) {
-	if spec.Layers <= 0 || spec.KVHeads <= 0 || spec.HeadSize <= 0 || spec.BlockTokens <= 0 {
+	if spec.Layers <= 0 || spec.KVHeads <= 0 || spec.HeadSize <= 0 || spec.BlockTokens <= 0 || !spec.Recurrent.Fits() {
 		return nil, &tensor.ShapeError{Op: "NewCache", Detail: fmt.Sprintf("%+v", spec)}
 	}
 	if err := b.check(); err != nil {
@@ -53,7 +59,7 @@ func (c *cache) Length(id tensor.RequestID) int {
 	if h == nil {
 		return 0
 	}
-	return slices.Min(h.lengths)
+	return slices.Min(append(h.recurred, h.lengths...))
 }
 
 // Drop returns what a request holds. What a foreign thread drops stays, and
@@ -64,19 +70,28 @@ func (c *cache) Drop(id tensor.RequestID) {
 		return
 	}
 	delete(c.requests, id)
-	c.leave(h)
+	if h.slab != nil {
+		c.leave(h)
+	}
+	c.leaveState(h)
 	_ = c.b.measure() // it cannot fail on the thread that just freed
 }
 
-// Truncate forgets what any layer holds past the first tokens. What a foreign
-// thread asks for is not done.
+// Truncate forgets what any layer holds past the first tokens, and everything
+// where a recurrent layer has seen more. What a foreign thread asks for is not
+// done.
 func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 	h := c.requests[id]
 	if h == nil || c.b.check() != nil {
 		return
 	}
+	tokens = max(0, tokens)
+	if len(h.recurred) > 0 && slices.Max(h.recurred) > tokens {
+		tokens = 0
+		c.leaveState(h)
+	}
 	for i, n := range h.lengths {
-		h.lengths[i] = min(n, max(0, tokens))
+		h.lengths[i] = min(n, tokens)
 	}
 }
 
@@ -85,6 +100,9 @@ func (c *cache) Bytes() int64 {
 	var n int64
 	for _, s := range c.slabs {
 		n += s.slotBytes * int64(len(s.slots))
+	}
+	for _, s := range c.states {
+		n += s.slotBytes * int64(len(s.rows))
 	}
 	return n
 }
@@ -97,6 +115,9 @@ func (c *cache) Release() {
 	clear(c.requests)
 	for len(c.slabs) > 0 {
 		c.free(c.slabs[0])
+	}
+	for len(c.states) > 0 {
+		c.freeStates(c.states[0])
 	}
 	_ = c.b.measure()
 	c.released = true
@@ -113,7 +134,7 @@ const besideBlocks = 8
 // of keys.
 func (c *cache) reserve(id tensor.RequestID, n int, keys *array) (*held, error) {
 	h := c.requests[id]
-	if h != nil && h.slab.broken != nil {
+	if h != nil && h.slab != nil && h.slab.broken != nil {
 		return nil, fmt.Errorf("request %d was lost in an earlier step: %w", id, h.slab.broken)
 	}
 	blocks := (n + c.spec.BlockTokens - 1) / c.spec.BlockTokens
@@ -121,7 +142,7 @@ func (c *cache) reserve(id tensor.RequestID, n int, keys *array) (*held, error) 
 	if c.b.cuda.Load() {
 		capacity += besideBlocks
 	}
-	if h != nil && capacity <= h.slab.capacity {
+	if h != nil && h.slab != nil && capacity <= h.slab.capacity {
 		return h, nil
 	}
 	to, err := c.slabFor(capacity, keys)
@@ -129,13 +150,18 @@ func (c *cache) reserve(id tensor.RequestID, n int, keys *array) (*held, error) 
 		return nil, fmt.Errorf("KV for %d tokens: %w", n, err)
 	}
 	if h == nil {
-		h = &held{lengths: make([]int, c.spec.Layers)}
+		h = c.holding()
 	}
 	if err := c.move(h, to); err != nil {
 		return nil, fmt.Errorf("KV for %d tokens: %w", n, err)
 	}
 	c.requests[id] = h
 	return h, nil
+}
+
+// holding is what a new request holds: nothing.
+func (c *cache) holding() *held {
+	return &held{lengths: make([]int, c.spec.Layers), recurred: make([]int, c.spec.Recurrent.Layers)}
 }
 
 // AppendAttend extends the cache by the keys and values of a step, then lets

@@ -319,9 +319,3 @@ func (s *scope) Unit(x tensor.Array) tensor.Array {
 	}
 	return s.made(op, C.bridge_unit(s.b.token(), in.h), in.shape...)
 }
-
-// Recur is declared by the interface; no family of this build needs it.
-func (s *scope) Recur(tensor.RecurSpec) tensor.Array {
-	s.fail(fmt.Errorf("Recur: %w", tensor.ErrUnsupported))
-	return &array{}
-}

@@ -16,6 +16,9 @@ type Attention struct {
 	Biases *Biases
 	// HeadNorms are those of queries and keys; nil where a family has none.
 	HeadNorms *HeadNorms
+	// Gated says that each head of Q has a gate of its size beside it, whose
+	// sigmoid multiplies what the head sees.
+	Gated bool
 	// Sinks are scores of query heads that add nothing; nil where a family has none.
 	Sinks []float32
 	AttentionSpec
@@ -29,9 +32,11 @@ type HeadNorms struct{ Q, K RMSNorm }
 
 // AttentionSpec says what a layer's attention is, beside its weights.
 type AttentionSpec struct {
-	Layer    int
-	HeadSize int
-	Rope     tensor.RopeSpec
+	// Layer counts those of its kind in the cache, which attend or recur; Index
+	// counts all.
+	Layer, Index int
+	HeadSize     int
+	Rope         tensor.RopeSpec
 	// Scale multiplies scores.
 	Scale float32
 	// Window is how many latest positions a token sees, itself included; 0
@@ -78,10 +83,16 @@ func (a *Attention) project(s tensor.Scope, x tensor.Array) []tensor.Array {
 func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
 	qkv := a.project(s, x)
 	q, k := qkv[0], qkv[1]
+	var gate tensor.Array
+	if a.Gated {
+		parts := s.Split(q, a.HeadSize, a.HeadSize)
+		s.Release(q)
+		q, gate = parts[0], parts[1]
+	}
 	if n := a.HeadNorms; n != nil {
 		q, k = n.Q.Apply(s, q), n.K.Apply(s, k)
 	}
-	return s.AppendAttend(tensor.AttendSpec{
+	seen := s.AppendAttend(tensor.AttendSpec{
 		Cache: p.Cache, Layer: a.Layer, Segments: p.Segments,
 		Q:      s.Rope(q, p.Segments, a.HeadSize, a.Rope),
 		K:      s.Rope(k, p.Segments, a.HeadSize, a.Rope),
@@ -90,4 +101,13 @@ func (a *Attention) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array 
 		Window: a.Window,
 		Sinks:  a.Sinks,
 	})
+	if gate == nil {
+		return seen
+	}
+	defer s.Release(seen)
+	defer s.Release(gate)
+	return s.SigmoidGate(seen, gate)
 }
+
+// Output is the projection behind Attend.
+func (a *Attention) Output() Linear { return a.O }

@@ -72,12 +72,22 @@ type Decoder struct {
 // where the layer's tensors lie. A file without lm_head has a tied head. After
 // an error nothing stays loaded.
 func LoadDecoder(ctx context.Context, l *Loader, d weights.Dimensions, block func(path string, spec AttentionSpec) Block) (*Decoder, error) {
-	m := &Decoder{loader: l, cache: tensor.CacheSpec{Layers: d.Layers, KVHeads: d.KVHeads, HeadSize: d.HeadSize, BlockTokens: blockTokens}}
+	m := &Decoder{loader: l, cache: cacheSpec(d)}
 	if err := m.load(ctx, d, block); err != nil {
 		m.Release()
 		return nil, err
 	}
 	return m, nil
+}
+
+// cacheSpec is the shape of the cache: layers that attend, and those that recur.
+func cacheSpec(d weights.Dimensions) tensor.CacheSpec {
+	spec := tensor.CacheSpec{Layers: d.Layers, KVHeads: d.KVHeads, HeadSize: d.HeadSize, BlockTokens: blockTokens}
+	if h, n := d.Hybrid, d.Hybrid.Layers(d.Layers); n > 0 {
+		spec.Layers -= n
+		spec.Recurrent = tensor.RecurrentSpec{Layers: n, KeyHeads: h.KeyHeads, KeySize: h.KeySize, ValueHeads: h.ValueHeads, ValueSize: h.ValueSize, Taps: h.Taps}
+	}
+	return spec
 }
 
 func (m *Decoder) load(ctx context.Context, d weights.Dimensions, block func(string, AttentionSpec) Block) error {
@@ -88,7 +98,10 @@ func (m *Decoder) load(ctx context.Context, d weights.Dimensions, block func(str
 	m.loader.Linear("model.embed_tokens", &m.embed.Linear)
 	m.embed.Scale = float32(d.EmbedScale)
 	for i := range d.Layers {
-		spec := AttentionSpec{Layer: i, HeadSize: d.HeadSize, Rope: rope, Scale: float32(d.ScoreScale()), Window: d.WindowOf(i)}
+		spec := AttentionSpec{Layer: i - d.Hybrid.Layers(i), Index: i, HeadSize: d.HeadSize, Rope: rope, Scale: float32(d.ScoreScale()), Window: d.WindowOf(i)}
+		if d.Hybrid.Recurs(i) {
+			spec.Layer = d.Hybrid.Layers(i)
+		}
 		if local := d.LocalRope; local != nil && spec.Window > 0 {
 			spec.Rope = ropeSpec(*local)
 		}

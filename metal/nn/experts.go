@@ -15,6 +15,10 @@ type Experts struct {
 	Count, PerToken int
 	// Normalized shares add up to one.
 	Normalized bool
+	// Shared is one more, which every token goes through; nil where there is
+	// none. SharedGate scores it, and the sigmoid of that is its share.
+	Shared     *GatedMLP
+	SharedGate Linear
 }
 
 // Apply runs the mixture on x [T, D].
@@ -27,7 +31,17 @@ func (e *Experts) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	s.Release(gu[0])
 	s.Release(gu[1])
 	down := s.LinearOf(inner, chosen, e.Count, e.Down.Matrix)[0]
-	return s.Combine(down, shares)
+	out := s.Combine(down, shares)
+	if e.Shared == nil {
+		return out
+	}
+	s.Release(down)
+	shared, gate := e.Shared.Apply(s, x), e.SharedGate.Apply(s, x)
+	gated := s.SigmoidGate(shared, gate)
+	s.Release(shared)
+	defer s.Release(out)
+	defer s.Release(gated)
+	return s.Add(out, gated)
 }
 
 // stack declares the matrices of all experts.
@@ -43,5 +57,10 @@ func (l *Loader) Experts(path string, d weights.Experts) *Experts {
 	l.stack(path+".switch_mlp.gate_proj", &e.Gate)
 	l.stack(path+".switch_mlp.up_proj", &e.Up)
 	l.stack(path+".switch_mlp.down_proj", &e.Down)
+	if d.Shared > 0 {
+		e.Shared = new(GatedMLP)
+		l.GatedMLP(path+".shared_expert", e.Shared)
+		l.Linear(path+".shared_expert_gate", &e.SharedGate)
+	}
 	return e
 }

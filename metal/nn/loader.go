@@ -46,7 +46,7 @@ func NewLoader(b tensor.Backend, f *weights.File, progress func(bytes int64)) *L
 	}
 	b.SetPrecision(f.Precision())
 	l := &Loader{backend: b, file: f, progress: progress, place: map[string]int{}}
-	l.normsLessOne = f.Dim.NormsLessOne() && f.Header() == nil
+	l.normsLessOne = f.NormsLessOne()
 	for i, e := range f.Entries() {
 		l.place[e.Path] = i
 	}

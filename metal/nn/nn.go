@@ -1,5 +1,5 @@
 // Package nn is the layers that model families are made of, from a product
-// with one matrix to a whole decoder, and how their weights come from a file
+// with one matrix to a whole decoder or encoder, and how their weights come from a file
 // under canonical paths.
 //
 // It owns the step from a file's rows to a back end's matrices, the order in
@@ -7,7 +7,7 @@
 // was loaded. It refuses a tensor whose type a layer cannot use. It knows no
 // family by name: those live below arch and say which layers they have.
 //
-// Start reading at Loader, then Decoder.
+// Start reading at Loader, then Decoder and Encoder.
 package nn
 
 import "metalfleet.dev/metalfleet/metal/tensor"

@@ -2,6 +2,7 @@ package ref
 
 import (
 	"fmt"
+	"slices"
 
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -23,11 +24,15 @@ type held struct {
 	// lengths is how many tokens each layer holds; they differ only inside a
 	// step.
 	lengths []int
+	// state of all recurrent layers, one after another, nil until the first of
+	// them recurs, and how many tokens each has seen.
+	state    []byte
+	recurred []int
 }
 
 // NewCache makes an empty cache.
 func (b *Backend) NewCache(spec tensor.CacheSpec) (tensor.Cache, error) {
-	if spec.Layers <= 0 || spec.KVHeads <= 0 || spec.HeadSize <= 0 || spec.BlockTokens <= 0 {
+	if spec.Layers <= 0 || spec.KVHeads <= 0 || spec.HeadSize <= 0 || spec.BlockTokens <= 0 || !spec.Recurrent.Fits() {
 		return nil, &tensor.ShapeError{Op: "NewCache", Detail: fmt.Sprintf("%+v", spec)}
 	}
 	b.caches++
@@ -44,8 +49,8 @@ func (c *cache) Length(id tensor.RequestID) int {
 	if h == nil {
 		return 0
 	}
-	n := h.lengths[0]
-	for _, l := range h.lengths {
+	n := slices.Min(h.lengths)
+	for _, l := range h.recurred {
 		n = min(n, l)
 	}
 	return n
@@ -60,17 +65,28 @@ func (c *cache) Drop(id tensor.RequestID) {
 	for _, p := range h.blocks {
 		c.b.mem.releaseExact(p, &c.b.mem.kv)
 	}
+	if h.state != nil {
+		c.b.mem.releaseExact(h.state, &c.b.mem.kv)
+	}
 	delete(c.requests, id)
 }
 
-// Truncate forgets what any layer holds past the first tokens.
+// Truncate forgets what any layer holds past the first tokens, and everything
+// where a recurrent layer has seen more.
 func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 	h := c.requests[id]
 	if h == nil {
 		return
 	}
+	tokens = max(0, tokens)
+	if len(h.recurred) > 0 && slices.Max(h.recurred) > tokens {
+		tokens = 0
+	}
 	for i, n := range h.lengths {
-		h.lengths[i] = min(n, max(0, tokens))
+		h.lengths[i] = min(n, tokens)
+	}
+	for i, n := range h.recurred {
+		h.recurred[i] = min(n, tokens)
 	}
 }
 
@@ -78,7 +94,7 @@ func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 func (c *cache) Bytes() int64 {
 	var n int64
 	for _, h := range c.requests {
-		n += int64(len(h.blocks)) * c.blockBytes()
+		n += int64(len(h.blocks))*c.blockBytes() + int64(len(h.state))
 	}
 	return n
 }
@@ -95,13 +111,19 @@ func (c *cache) Release() {
 	c.b.caches--
 }
 
-// reserve makes room so that a layer of the request may hold n tokens.
-func (c *cache) reserve(id tensor.RequestID, n int) (*held, error) {
+// of is what a request holds; a new one holds nothing.
+func (c *cache) of(id tensor.RequestID) *held {
 	h := c.requests[id]
 	if h == nil {
-		h = &held{lengths: make([]int, c.spec.Layers)}
+		h = &held{lengths: make([]int, c.spec.Layers), recurred: make([]int, c.spec.Recurrent.Layers)}
 		c.requests[id] = h
 	}
+	return h
+}
+
+// reserve makes room so that a layer of the request may hold n tokens.
+func (c *cache) reserve(id tensor.RequestID, n int) (*held, error) {
+	h := c.of(id)
 	for len(h.blocks)*c.spec.BlockTokens < n {
 		p, err := c.b.mem.exact(c.blockBytes(), &c.b.mem.kv)
 		if err != nil {

@@ -260,12 +260,6 @@ func positionsOf(segments []tensor.Segment) []int {
 	return out
 }
 
-// Recur is declared by the interface; no family of this build needs it.
-func (s *scope) Recur(tensor.RecurSpec) tensor.Array {
-	s.fail(fmt.Errorf("Recur: %w", tensor.ErrUnsupported))
-	return &array{}
-}
-
 // exp is e^x in float32, within 2 units in the last place: x = n ln2 + r, a
 // polynomial for e^r, and n moved into the exponent.
 func exp(x float32) float32 {

@@ -9,7 +9,8 @@
 // every back end and the suite in one change.
 //
 // A step is flat: tokens of all requests in one [T, D] array, and segments that
-// say which rows belong to whom. Only AppendAttend, Recur and Rope see segments.
+// say which rows belong to whom. Only AppendAttend, AttendAll, Recur, Rope and
+// Mean see segments.
 //
 // Start reading at Backend, then Scope.
 package tensor
@@ -120,11 +121,43 @@ type Backend interface {
 	Close() error
 }
 
-// CacheSpec is the shape of what attention keeps for every request.
+// CacheSpec is the shape of what layers keep for every request.
 type CacheSpec struct {
+	// Layers that attend, each with keys and values of every token.
 	Layers, KVHeads, HeadSize int
 	// BlockTokens is the granularity of allocation.
 	BlockTokens int
+	// Recurrent layers, counted by themselves; the zero value is none.
+	Recurrent RecurrentSpec
+}
+
+// RecurrentSpec is the shape of recurrent layers, and of the state that each
+// keeps for every request, in float32 whatever the activations are: the last
+// Taps-1 rows that its convolution saw, and a matrix [ValueSize, KeySize] for
+// each value head. The size does not depend on the number of tokens.
+type RecurrentSpec struct {
+	Layers int
+	// ValueHeads is a multiple of KeyHeads; as many consecutive ones share a key.
+	KeyHeads, KeySize, ValueHeads, ValueSize int
+	// Taps is how many latest rows the convolution sees, the newest included.
+	Taps int
+}
+
+// Channels is the width of what the convolution sees: queries, keys, values.
+func (s RecurrentSpec) Channels() int { return 2*s.KeyHeads*s.KeySize + s.ValueHeads*s.ValueSize }
+
+// StateElements is how many numbers the state of one layer has for one request.
+func (s RecurrentSpec) StateElements() int {
+	return (s.Taps-1)*s.Channels() + s.ValueHeads*s.ValueSize*s.KeySize
+}
+
+// StateBytes is what the states of all layers take for one request.
+func (s RecurrentSpec) StateBytes() int64 { return 4 * int64(s.Layers) * int64(s.StateElements()) }
+
+// Fits reports whether such layers can be, none included.
+func (s RecurrentSpec) Fits() bool {
+	return s == RecurrentSpec{} || s.Layers > 0 && s.KeyHeads > 0 && s.KeySize > 0 && s.ValueHeads > 0 && s.ValueSize > 0 &&
+		s.ValueHeads%s.KeyHeads == 0 && s.Taps > 1
 }
 
 // TokenBytes is what one token occupies at the given element width.
@@ -135,14 +168,16 @@ func (s CacheSpec) TokenBytes(elementBytes int) int64 {
 // RequestID names a request to a cache; the caller never uses one twice.
 type RequestID int64
 
-// Cache holds keys and values of running requests.
+// Cache holds keys, values and recurrent states of running requests.
 type Cache interface {
 	// Length is how many tokens of a request every layer holds.
 	Length(RequestID) int
 	// Drop returns the blocks of a request; unknown requests are ignored.
 	Drop(RequestID)
 	// Truncate forgets what any layer holds of a request past its first tokens:
-	// what a step that failed half-way left. Blocks may stay for later tokens.
+	// what a step that failed half-way left. Blocks may stay for later tokens. A
+	// recurrent state cannot go back: where one is past those tokens, everything
+	// of the request is forgotten and its length is 0.
 	Truncate(id RequestID, tokens int)
 	// Bytes held by requests.
 	Bytes() int64
@@ -195,15 +230,40 @@ type AttendSpec struct {
 	Sinks []float32
 }
 
-// RecurSpec is one recurrent layer over a flat step. It is declared so that
-// families and schedulers are written against both kinds of state; no back end
-// of this build computes it yet (ErrUnsupported).
+// AttendAllSpec is one layer's attention of an encoder: every token sees all of
+// its segment, whatever stands before or behind it, and nothing is kept. Q, K
+// and V are [T, heads*size].
+type AttendAllSpec struct {
+	Segments []Segment
+	Q, K, V  Array
+	Heads    int
+	// Scale multiplies scores.
+	Scale float32
+}
+
+// RecurSpec is one recurrent layer over a flat step: a causal convolution over
+// queries, keys and values, channel by channel, and the gated delta rule over
+// what comes of it (https://arxiv.org/abs/2412.06464). For each request in the
+// order of its tokens, for each value head and its key head:
+//
+//	q, k, v = SiLU(convolution of the last Taps rows)
+//	q, k    = q/sqrt(|q|^2+1e-6)/sqrt(KeySize), k/sqrt(|k|^2+1e-6)
+//	S       = exp(-exp(LogRate) * softplus(Decay+Bias)) * S
+//	S       = S + sigmoid(Beta) * (v - S k) k^T
+//	out     = S q
 type RecurSpec struct {
-	Cache       Cache
-	Layer       int
-	Segments    []Segment
-	Q, K, V     Array
+	Cache Cache
+	// Layer counts recurrent layers alone.
+	Layer    int
+	Segments []Segment
+	// Q and K are [T, KeyHeads*KeySize], V is [T, ValueHeads*ValueSize].
+	Q, K, V Array
+	// Decay and Beta are [T, ValueHeads].
 	Decay, Beta Array
+	// Kernel has the taps of each channel, the oldest row's first: [channels*Taps].
+	Kernel Array
+	// LogRate and Bias are [ValueHeads].
+	LogRate, Bias Array
 }
 
 // Scope is one computation. The first fault sticks: later operations return
@@ -294,8 +354,27 @@ type Scope interface {
 	Rope(x Array, segments []Segment, headSize int, spec RopeSpec) Array
 	// AppendAttend extends the cache and attends: [T, heads*size].
 	AppendAttend(AttendSpec) Array
-	// Recur extends a recurrent state and reads it.
+	// Recur extends a recurrent state and reads it: [T, ValueHeads*ValueSize].
 	Recur(RecurSpec) Array
+	// Split cuts each row of x [T, n*sum] into n runs as long as widths in sum,
+	// and each run into parts of these widths. The i-th result [T, n*widths[i]]
+	// has the i-th part of every run.
+	Split(x Array, widths ...int) []Array
+	// SigmoidGate is x * sigmoid(gate); gate has the shape of x [T, D], or one
+	// number for each row.
+	SigmoidGate(x, gate Array) Array
+	// RMSNormGate is RMSNorm(x) * SiLU(gate), on equal shapes, in float32 in
+	// between.
+	RMSNormGate(x, gate, weight Array, eps float32) Array
+	// AttendAll lets every token see all tokens of its segment: [T, heads*size].
+	AttendAll(AttendAllSpec) Array
+	// LayerNorm takes the mean from each row of x [T, D], scales it to unit
+	// variance, then by weight [D], and adds bias [D].
+	LayerNorm(x, weight, bias Array, eps float32) Array
+	// GELU is x/2 * (1 + erf(x/sqrt(2))), or in the form of tanh that GeGLU has.
+	GELU(x Array, tanh bool) Array
+	// Tanh is the hyperbolic tangent, element by element.
+	Tanh(x Array) Array
 	// Mean is the masked mean of the rows of each segment of x [T, D]:
 	// [segments, D]. mask has one number per row, 0 or 1 (nil: all 1); the sum
 	// of a segment's mask is taken as 1e-9 where it is less.

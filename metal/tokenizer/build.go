@@ -41,7 +41,7 @@ func (d *definition) build(r roles) (*Tokenizer, error) {
 	if t.special, err = r.special(t); err != nil {
 		return nil, err
 	}
-	return t, d.surround(t, r)
+	return t, d.surround(t)
 }
 
 // modelKinds are the models that are known.
@@ -280,12 +280,12 @@ func (d *definition) decodesBytes() bool {
 	return err == nil && len(steps) == 1 && steps[0].kind == "ByteLevel"
 }
 
-// surround finds out what stands around texts. As in transformers 5, what the
-// configuration says about BOS and EOS goes before the post-processor.
-func (d *definition) surround(t *Tokenizer, r roles) error {
-	if r.addBOS != nil || r.addEOS != nil || d.postProcessor == nil {
-		t.special.AddBOS = isTrue(r.addBOS) && t.special.BOS != None
-		t.special.AddEOS = isTrue(r.addEOS) && t.special.EOS != None
+// surround finds out what stands around texts: what the post-processor says, as
+// in transformers 5.23 (tokenization_utils_base.py), which drops add_bos_token and
+// add_eos_token of tokenizer_config.json where there is a tokenizer.json. Folders
+// of Qwen3-Embedding have both, and only the post-processor adds their end.
+func (d *definition) surround(t *Tokenizer) error {
+	if d.postProcessor == nil {
 		t.around = aroundBOS(t.special)
 		return nil
 	}

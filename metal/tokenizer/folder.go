@@ -36,8 +36,6 @@ func FromFolder(f *folder.Folder) (*Tokenizer, error) {
 // roles is what the files beside tokenizer.json say about special tokens.
 type roles struct {
 	bos, eos, pad, unk string
-	// addBOS and addEOS are nil where the configuration does not say.
-	addBOS, addEOS *bool
 	// ids of generation_config.json or config.json, the first that has any.
 	ends         []int64
 	bosID, padID *int64
@@ -102,9 +100,7 @@ func readRoles(f *folder.Folder) (roles, error) {
 	var r roles
 	var c struct {
 		names
-		AddBOS *bool                     `json:"add_bos_token"`
-		AddEOS *bool                     `json:"add_eos_token"`
-		Added  map[int64]addedDefinition `json:"added_tokens_decoder"`
+		Added map[int64]addedDefinition `json:"added_tokens_decoder"`
 	}
 	if err := readConfig(f, "tokenizer_config.json", &c); err != nil {
 		return r, err
@@ -113,7 +109,7 @@ func readRoles(f *folder.Folder) (roles, error) {
 	if err := readConfig(f, "special_tokens_map.json", &m); err != nil {
 		return r, err
 	}
-	r.addBOS, r.addEOS, r.added = c.AddBOS, c.AddEOS, c.Added
+	r.added = c.Added
 	for _, n := range []struct {
 		to   *string
 		from []tokenName

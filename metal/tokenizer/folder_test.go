@@ -304,10 +304,11 @@ func TestSpecialTokensComeFromTheFirstFileThatNamesThem(t *testing.T) {
 			7, 8, []int32{8, 3}, true, []int32{7, 0}},
 		"the map where the configuration is silent": {map[string]string{"special_tokens_map.json": `{"eos_token": {"content": "<e>"}}`, "tokenizer_config.json": `{"eos_token": null}`},
 			None, 8, []int32{8}, false, []int32{7, 0}},
-		"a beginning that is not wanted": {map[string]string{"tokenizer_config.json": `{"bos_token": "<s>", "add_bos_token": false}`}, 7, None, nil, false, []int32{0}},
-		"both ends that are wanted":      {map[string]string{"tokenizer_config.json": `{"bos_token": "<s>", "eos_token": "<e>", "add_bos_token": true, "add_eos_token": true}`}, 7, 8, []int32{8}, true, []int32{7, 0, 8}},
-		"negative ids mean none":         {map[string]string{"config.json": `{"eos_token_id": -1, "bos_token_id": -1, "pad_token_id": -1}`}, None, None, nil, false, []int32{7, 0}},
-		"names of no token mean none":    {map[string]string{"tokenizer_config.json": `{"bos_token": "<nothing>"}`}, None, None, nil, false, []int32{7, 0}},
+		"the post-processor before a beginning that is not wanted": {map[string]string{"tokenizer_config.json": `{"bos_token": "<s>", "add_bos_token": false}`}, 7, None, nil, true, []int32{7, 0}},
+		"the post-processor before an end that is wanted": {map[string]string{"tokenizer_config.json": `{"bos_token": "<s>", "eos_token": "<e>", "add_bos_token": true, "add_eos_token": true}`},
+			7, 8, []int32{8}, true, []int32{7, 0}},
+		"negative ids mean none":      {map[string]string{"config.json": `{"eos_token_id": -1, "bos_token_id": -1, "pad_token_id": -1}`}, None, None, nil, false, []int32{7, 0}},
+		"names of no token mean none": {map[string]string{"tokenizer_config.json": `{"bos_token": "<nothing>"}`}, None, None, nil, false, []int32{7, 0}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

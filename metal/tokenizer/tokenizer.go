@@ -150,6 +150,58 @@ func (t *Tokenizer) EncodePair(first, second string, o EncodeOptions) (ids, type
 	return ids, types, nil
 }
 
+// Around puts one text or two, whose ids Encode gave without AddSpecial, into
+// what the model was made with around and between them, and says for each id its
+// token type. Where that would be more than limit ids, texts are cut at their
+// ends as the reference cuts them (longest_first), and cut is true.
+func (t *Tokenizer) Around(limit int, texts ...[]int32) (ids, types []int32, cut bool) {
+	parts := t.around.one
+	if len(texts) == 2 {
+		parts = t.around.two
+	}
+	room := limit
+	for _, p := range parts {
+		if p.text == 0 {
+			room--
+		}
+	}
+	whole := 0
+	for _, x := range texts {
+		whole += len(x)
+	}
+	if whole > room {
+		texts, cut = shortened(max(0, room), texts), true
+	}
+	ids, types = fill(parts, texts...)
+	return ids, types, cut
+}
+
+// shortened are texts of so many ids in all. Of two, the longer one is cut to
+// what the other leaves, but to no less than that other; then both to halves.
+func shortened(room int, texts [][]int32) [][]int32 {
+	if len(texts) == 1 {
+		return [][]int32{texts[0][:room]}
+	}
+	short, long := len(texts[0]), len(texts[1])
+	swapped := short > long
+	if swapped {
+		short, long = long, short
+	}
+	if short > room {
+		long = short
+	} else {
+		long = max(short, room-short)
+	}
+	if short+long > room {
+		short = room / 2
+		long = short + room%2
+	}
+	if swapped {
+		short, long = long, short
+	}
+	return [][]int32{texts[0][:short], texts[1][:long]}
+}
+
 // encode appends the ids of text alone.
 func (t *Tokenizer) encode(ids []int32, text string, controls bool) ([]int32, error) {
 	e := encoding{t: t, worker: t.model.newWorker(controls), ids: ids, controls: controls, budget: newBudget(len(text))}

@@ -210,8 +210,14 @@ func parseIndex(text []byte) (map[string]string, error) {
 // inventory finds every tensor of the family, quantised or not, and refuses
 // tensors that the family would ignore, but for those that mlx-lm drops too.
 func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, error) {
-	c.unwrap()
-	if err := c.foreign(); err != nil {
+	if d.Encoder != nil {
+		if err := c.encoderNames(d); err != nil {
+			return nil, err
+		}
+		if err := c.foreign(); err != nil {
+			return nil, err
+		}
+	} else if err := c.decoder(d); err != nil {
 		return nil, err
 	}
 	together := false
@@ -287,6 +293,18 @@ func (c *collection) tied(cfg *config) (bool, error) {
 		tied = !has
 	}
 	return tied, err
+}
+
+// decoder names the tensors as those of a decoder, and refuses what else there
+// is.
+func (c *collection) decoder(d Dimensions) error {
+	if isHybrid(d.Architecture) {
+		if err := errors.Join(c.textOnly(), c.fusedExperts()); err != nil {
+			return err
+		}
+	}
+	c.unwrap()
+	return c.foreign()
 }
 
 // unwrap names the tensors of a decoder that was saved without its head, as

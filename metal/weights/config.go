@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,6 +21,9 @@ const (
 	familyQwen2    = "qwen2"
 	familyQwen3    = "qwen3"
 	familyQwen3MoE = "qwen3_moe"
+	// Qwen3-Next, and Qwen3.5 with or without experts.
+	familyQwen3Next = "qwen3_next"
+	familyQwen35    = "qwen3_5"
 )
 
 // config is a model folder's config.json.
@@ -166,7 +170,7 @@ func shown(v any) string {
 
 // SupportedModelTypes lists what config.json may call its model_type.
 func SupportedModelTypes() []string {
-	return []string{"gemma3_text", "gpt_oss", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}
+	return append(encoderFamilies()[:1:1], "gemma3_text", "gpt_oss", "llama", "mistral", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", familyXLMRoberta)
 }
 
 // family is the family that runs a model_type (mlx-lm 0.32.2, MODEL_REMAPPING).
@@ -176,6 +180,8 @@ func (c *config) family() (string, error) {
 		return "", fmt.Errorf("config.json: model_type: %w", ErrMissing)
 	}
 	switch kind {
+	case familyBERT, familyXLMRoberta:
+		return kind, nil
 	case "gemma3_text":
 		return familyGemma3, nil
 	case "gpt_oss":
@@ -188,6 +194,10 @@ func (c *config) family() (string, error) {
 		return familyQwen3, nil
 	case "qwen3_moe":
 		return familyQwen3MoE, nil
+	case "qwen3_next":
+		return familyQwen3Next, nil
+	case "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text":
+		return familyQwen35, nil
 	}
 	if len(kind) > 64 {
 		kind = kind[:64]
@@ -200,6 +210,13 @@ func (c *config) Dimensions() (Dimensions, error) {
 	family, err := c.family()
 	if err != nil {
 		return Dimensions{}, err
+	}
+	if slices.Contains(encoderFamilies(), family) {
+		d := c.encoder(family)
+		if c.err != nil {
+			return Dimensions{}, fmt.Errorf("config.json: %w", c.err)
+		}
+		return d, nil
 	}
 	d, err := c.dimensions(family)
 	if err != nil {
@@ -217,7 +234,7 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 		Architecture: family,
 		Layers:       c.integer(1, 1<<12, layerNames()...),
 		Hidden:       c.integer(1, 1<<20, "hidden_size", "n_embd", "d_model"),
-		FeedForward:  c.integer(1, 1<<22, "intermediate_size", "n_inner", "ffn_dim"),
+		FeedForward:  c.integer(1, 1<<22, c.widthNames(family)...),
 		QueryHeads:   c.integer(1, 1<<12, "num_attention_heads", "num_heads", "n_heads", "n_head"),
 		Vocabulary:   c.integer(1, 1<<24, "vocab_size", "n_vocab"),
 		Context:      c.integerOr(c.defaultContext(), 1, 1<<30, "max_position_embeddings", "n_positions", "n_ctx"),
@@ -228,19 +245,20 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 		d.HeadSize = c.integerOr(d.Hidden/d.QueryHeads, 2, 1<<12, "head_dim")
 	}
 	d.Rope = c.rope(d)
-	switch family {
-	case familyGemma3:
+	switch {
+	case family == familyGemma3:
 		c.gemma(&d)
-	case familyGPTOSS:
+	case family == familyGPTOSS:
 		c.gptoss(&d)
+	case isHybrid(family):
+		c.hybrid(&d)
 	default:
 		d.Window = c.window(d)
 	}
-	switch family {
-	case familyQwen3MoE:
+	switch {
+	case family == familyQwen3MoE:
 		d.Experts = c.experts(d.Layers)
-	case familyGPTOSS:
-	default:
+	case family != familyGPTOSS && !isHybrid(family):
 		c.dense()
 	}
 	c.plain(family)
@@ -251,13 +269,24 @@ func (c *config) dimensions(family string) (Dimensions, error) {
 	return d, d.consistent()
 }
 
+// widthNames are the names of the width of a dense feed-forward. A Qwen3.5 of
+// experts has none, and may say only how wide an expert is.
+func (c *config) widthNames(family string) []string {
+	names := []string{"intermediate_size", "n_inner", "ffn_dim"}
+	if family == familyQwen35 {
+		names = append(names, "moe_intermediate_size")
+	}
+	return names
+}
+
 // defaultContext is what transformers takes where config.json does not say
-// (Gemma3TextConfig, GptOssConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig, version 5).
+// (Gemma3TextConfig, GptOssConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig,
+// Qwen3NextConfig, Qwen3_5TextConfig, Qwen3_5MoeTextConfig, version 5).
 func (c *config) defaultContext() int {
 	switch c.values["model_type"] {
 	case "mistral", "gemma3_text", "gpt_oss":
 		return 1 << 17
-	case "qwen2", "qwen3", "qwen3_moe":
+	case "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text":
 		return 1 << 15
 	}
 	return 1 << 11

@@ -168,7 +168,7 @@ func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 		"a Llama of another activation":       {edited(llamaConfig, "hidden_act", `"gelu_pytorch_tanh"`), ErrUnsupported, "hidden_act"},
 		"a Qwen2 whose window is on":          {edited(qwen2Config, "use_sliding_window", "true"), ErrUnsupported, "use_sliding_window"},
 		"a Qwen2 without theta":               {edited(qwen2Config, "rope_theta", ""), ErrMissing, "rope_theta"},
-		"another model type":                  {edited(llamaConfig, "model_type", `"gpt2"`), ErrUnsupported, "supported: gemma3_text, gpt_oss, llama, mistral, qwen2, qwen3, qwen3_moe"},
+		"another model type":                  {edited(llamaConfig, "model_type", `"gpt2"`), ErrUnsupported, "supported: bert, gemma3_text, gpt_oss, llama, mistral, qwen2, qwen3, qwen3_5, qwen3_5_moe, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, xlm-roberta"},
 		"a model that sees":                   {`{"model_type":"qwen3_vl","text_config":{` + qwenConfig + `}}`, ErrUnsupported, "qwen3_vl"},
 		"a model type that is a number":       {edited(llamaConfig, "model_type", "7"), ErrMissing, "model_type"},
 		"no heads":                            {edited(llamaConfig, "num_attention_heads", "0"), ErrInvalid, "num_attention_heads is 0"},

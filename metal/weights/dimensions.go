@@ -32,6 +32,10 @@ type Dimensions struct {
 	EmbedScale float64
 	// Experts of layers that are mixtures.
 	Experts Experts
+	// Hybrid says which layers are recurrent, and how.
+	Hybrid Hybrid
+	// Encoder is set for families whose tokens see one another all at once.
+	Encoder *Encoder
 }
 
 // Rope is how a family turns heads by position: pairs (i, i+Size/2) of the
@@ -48,7 +52,7 @@ type Rope struct {
 
 // SupportedArchitectures lists the families this build runs.
 func SupportedArchitectures() []string {
-	return []string{familyGemma3, familyGPTOSS, familyLlama, familyQwen2, familyQwen3, familyQwen3MoE}
+	return []string{familyBERT, familyGemma3, familyGPTOSS, familyLlama, familyQwen2, familyQwen3, familyQwen35, familyQwen3MoE, familyQwen3Next, familyXLMRoberta}
 }
 
 // ggufFamilies are the families by their names in GGUF.
@@ -116,7 +120,7 @@ func (d Dimensions) consistent() error {
 		return invalidf("%d query heads are not a multiple of %d key-value heads", d.QueryHeads, d.KVHeads)
 	case d.HeadSize%2 != 0 || d.HeadSize < 2:
 		return invalidf("head size %d is not an even number", d.HeadSize)
-	case d.Rope.Size%2 != 0 || d.Rope.Size > d.HeadSize:
+	case d.Rope.Size < 2 || d.Rope.Size%2 != 0 || d.Rope.Size > d.HeadSize:
 		return invalidf("%d rotary elements do not fit a head of %d", d.Rope.Size, d.HeadSize)
 	}
 	return d.Experts.consistent()
@@ -153,7 +157,9 @@ func (h *Header) Facts() (model.Facts, error) {
 	for _, t := range h.Tensors {
 		kinds[t.Type.String()] += t.Bytes
 	}
-	return facts(d, name, largest(kinds), entries, quant.Float32)
+	f, err := facts(d, name, largest(kinds), entries, quant.Float32)
+	f.SetTask(taskOfMetadata(h.Metadata, h))
+	return f, err
 }
 
 // facts of a model whose numbers mean at least the given precision.
@@ -169,10 +175,17 @@ func facts(d Dimensions, name, quantization string, entries map[string]Entry, pr
 	if n := int64(d.windowLayers()); n > 0 {
 		f.GrowingLayers, f.WindowLayers, f.WindowTokens = f.Layers-n, n, int64(d.Window)
 	}
+	if n := int64(d.Hybrid.Layers(d.Layers)); n > 0 {
+		f.GrowingLayers, f.RecurrentLayers, f.RecurrentStateBytes = f.Layers-n, n, n*d.Hybrid.StateBytes()
+		f.RecurrentSize = int64(d.Hybrid.Channels() + d.Hybrid.ValueWidth())
+	}
+	if d.Encoder != nil {
+		f.GrowingLayers, f.EncoderLayers = 0, f.Layers
+	}
 	if sparse := d.Experts.layers(d.Layers); sparse > 0 {
 		f.Experts, f.ExpertsPerToken, f.ExpertFeedForwardSize = int64(d.Experts.Count), int64(d.Experts.PerToken), int64(d.Experts.FeedForward)
 		if sparse == d.Layers { // no block has the width that the file states
-			f.FeedForwardSize = f.ExpertFeedForwardSize
+			f.FeedForwardSize = max(f.ExpertFeedForwardSize, int64(d.Experts.Shared))
 		}
 	}
 	for _, e := range entries {
@@ -190,7 +203,7 @@ func facts(d Dimensions, name, quantization string, entries map[string]Entry, pr
 // are of one such type. Two types together are computed in float32.
 func elementBytes(entries map[string]Entry, precise quant.Type) int64 {
 	for _, e := range entries {
-		if e.Format.Type != precise {
+		if e.Format.Type != precise && !e.stateless() {
 			return int64(quant.Float32.Bytes())
 		}
 	}

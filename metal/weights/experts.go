@@ -17,6 +17,9 @@ type Experts struct {
 	// that are none in any case.
 	Step  int
 	Dense []int
+	// Shared is the inner width of one more expert, which every token goes
+	// through by a gate of its own; 0 where there is none.
+	Shared int
 }
 
 // In says whether a layer is a mixture (transformers' Qwen3MoeDecoderLayer and

@@ -30,6 +30,8 @@ type File struct {
 	sources []*os.File
 	bytes   int64
 	precise quant.Type
+	// lessOne says that norms are stored less one.
+	lessOne bool
 
 	// mu guards pieces that were read into and are free.
 	mu    sync.Mutex
@@ -146,12 +148,21 @@ func openSafetensors(dir *folder.Folder) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	lessOne := dim.Architecture == familyGemma3
+	if isHybrid(dim.Architecture) {
+		asMLX, err := c.kernels()
+		if err != nil {
+			c.close()
+			return nil, err
+		}
+		lessOne = !asMLX
+	}
 	entries, err := c.inventory(dim, cfg)
 	if err != nil {
 		c.close()
 		return nil, err
 	}
-	return &File{Dim: dim, dir: dir, entries: entries, sources: c.sources, bytes: c.bytes, precise: fineEnough(dim, entries)}, nil
+	return &File{Dim: dim, dir: dir, entries: entries, sources: c.sources, bytes: c.bytes, precise: fineEnough(dim, entries), lessOne: lessOne}, nil
 }
 
 // fineEnough is the precision of a folder. Residuals of a Gemma go past what
@@ -172,6 +183,12 @@ func fineEnough(d Dimensions, entries map[string]Entry) quant.Type {
 // folder the coarsest float type that the weights themselves are in, so that
 // nothing is widened beyond what the folder says.
 func (f *File) Precision() quant.Type { return f.precise }
+
+// NormsLessOne says that the file holds its norms less one: those of a Gemma,
+// and those of a recurrent hybrid as Hugging Face stores it (not those inside
+// its recurrent layers). GGUF files, and mlx-lm's hybrids, hold them as they are
+// meant.
+func (f *File) NormsLessOne() bool { return f.lessOne }
 
 // Header is the header of a GGUF file; nil for folders.
 func (f *File) Header() *Header { return f.header }
@@ -220,7 +237,13 @@ func (f *File) Facts() (model.Facts, error) {
 	for _, e := range f.entries {
 		kinds[quantization(e.Format)] += e.Bytes
 	}
-	return facts(f.Dim, "", largest(kinds), f.entries, f.precise)
+	out, err := facts(f.Dim, "", largest(kinds), f.entries, f.precise)
+	if err != nil {
+		return out, err
+	}
+	task, err := f.Task()
+	out.SetTask(task)
+	return out, err
 }
 
 // quantization names a format without the type of its scales.

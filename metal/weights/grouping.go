@@ -90,8 +90,14 @@ func readGrouping(values map[string]any, where string) (layerGrouping, error) {
 // of says how the layer at path is quantised; named is false where config.json
 // does not name it. Such a layer is quantised if it has scales, as its shapes
 // say (mlx-lm 0.32.2, utils.py, load_model and infer_quant_config).
+//
+// A decoder beside other parts of a model is named as it stands there.
 func (g grouping) of(path string) (layer layerGrouping, named bool, err error) {
-	switch v := g.layers[path].(type) {
+	v := g.layers[path]
+	if v == nil {
+		v = g.layers["language_model."+path]
+	}
+	switch v := v.(type) {
 	case nil:
 		return layerGrouping{}, false, nil
 	case bool:
@@ -110,7 +116,7 @@ func (g grouping) of(path string) (layer layerGrouping, named bool, err error) {
 		layer.bits, layer.group = cmp.Or(layer.bits, usual.Bits), cmp.Or(layer.group, usual.Group)
 		return layer, true, nil
 	}
-	return layerGrouping{}, true, invalidf("config.json: quantization of %s is %s, want an object, true or false", quoted(path), shown(g.layers[path]))
+	return layerGrouping{}, true, invalidf("config.json: quantization of %s is %s, want an object, true or false", quoted(path), shown(v))
 }
 
 // quantized is the format of the layer at path, whose weight means [rows, in],

@@ -40,6 +40,9 @@ func (d Dimensions) layer(i int) []slot {
 	hidden := int64(d.Hidden)
 	queries, keyValues := int64(d.QueryHeads*d.HeadSize), int64(d.KVHeads*d.HeadSize)
 	q := slot{path: "self_attn.q_proj.weight", gguf: "attn_q.weight", shape: []int64{queries, hidden}}
+	if isHybrid(d.Architecture) { // a gate lies beside each head
+		q.shape[0] *= 2
+	}
 	k := slot{path: "self_attn.k_proj.weight", gguf: "attn_k.weight", shape: []int64{keyValues, hidden}}
 	if d.Architecture == familyLlama {
 		q.heads, k.heads = d.QueryHeads, d.KVHeads
@@ -50,6 +53,10 @@ func (d Dimensions) layer(i int) []slot {
 		{path: "self_attn.v_proj.weight", gguf: "attn_v.weight", shape: []int64{keyValues, hidden}},
 		{path: "self_attn.o_proj.weight", gguf: "attn_output.weight", shape: []int64{hidden, queries}},
 		{path: "post_attention_layernorm.weight", gguf: "ffn_norm.weight", shape: []int64{hidden}},
+	}
+	if d.Hybrid.Recurs(i) {
+		out = slices.DeleteFunc(out, func(s slot) bool { return strings.HasPrefix(s.path, "self_attn.") })
+		return append(append(out, d.recurrent()...), d.feedForward(i)...)
 	}
 	out = append(out, d.feedForward(i)...)
 	if d.Architecture == familyGemma3 {
@@ -68,7 +75,7 @@ func (d Dimensions) layer(i int) []slot {
 			slot{path: "self_attn.k_proj.bias", gguf: "attn_k.bias", shape: []int64{keyValues}},
 			slot{path: "self_attn.v_proj.bias", gguf: "attn_v.bias", shape: []int64{keyValues}})
 	}
-	if slices.Contains([]string{familyGemma3, familyQwen3, familyQwen3MoE}, d.Architecture) {
+	if slices.Contains([]string{familyGemma3, familyQwen3, familyQwen3MoE, familyQwen3Next, familyQwen35}, d.Architecture) {
 		head := []int64{int64(d.HeadSize)}
 		out = append(out,
 			slot{path: "self_attn.q_norm.weight", gguf: "attn_q_norm.weight", shape: head},
@@ -93,17 +100,29 @@ func (d Dimensions) feedForward(i int) []slot {
 		}
 	}
 	n, inner := int64(d.Experts.Count), int64(d.Experts.FeedForward)
-	return []slot{
+	var out []slot
+	if shared := int64(d.Experts.Shared); shared > 0 {
+		out = []slot{
+			{path: "mlp.shared_expert.gate_proj.weight", shape: []int64{shared, hidden}},
+			{path: "mlp.shared_expert.up_proj.weight", shape: []int64{shared, hidden}},
+			{path: "mlp.shared_expert.down_proj.weight", shape: []int64{hidden, shared}},
+			{path: "mlp.shared_expert_gate.weight", shape: []int64{1, hidden}},
+		}
+	}
+	return append(out, []slot{
 		{path: "mlp.gate.weight", gguf: "ffn_gate_inp.weight", shape: []int64{n, hidden}},
 		{path: "mlp.switch_mlp.gate_proj.weight", gguf: "ffn_gate_exps.weight", shape: []int64{n, inner, hidden}},
 		{path: "mlp.switch_mlp.up_proj.weight", gguf: "ffn_up_exps.weight", shape: []int64{n, inner, hidden}},
 		{path: "mlp.switch_mlp.down_proj.weight", gguf: "ffn_down_exps.weight", shape: []int64{n, hidden, inner}},
-	}
+	}...)
 }
 
 // slots lists every tensor of the family; have is how many there are to fill
 // them, so that a header cannot ask for more layers than it brings.
 func (d Dimensions) slots(have int) ([]slot, error) {
+	if d.Encoder != nil {
+		return d.encoderSlots(have)
+	}
 	need := 0
 	for i := range d.Layers {
 		need += len(d.layer(i))
@@ -167,9 +186,14 @@ func (e Entry) Columns() int { return int(e.Shape[len(e.Shape)-1]) }
 
 // Part says which part of a network a tensor belongs to.
 func (e Entry) Part() string {
+	if part := encoderPart(e.Path); part != "" {
+		return part
+	}
 	switch {
 	case strings.Contains(e.Path, ".self_attn."):
 		return "attention"
+	case strings.Contains(e.Path, ".linear_attn."):
+		return "recurrent"
 	case strings.Contains(e.Path, ".mlp."):
 		return "feed-forward"
 	case strings.Contains(e.Path, "norm"):

@@ -20,7 +20,9 @@ func (c *config) rope(d Dimensions) Rope {
 		r.key, scaling = key, params
 	}
 	r.theta(params)
-	if v := c.text["partial_rotary_factor"]; v != nil {
+	if isHybrid(d.Architecture) {
+		r.out.Size = c.hybridRotary(d)
+	} else if v := c.text["partial_rotary_factor"]; v != nil {
 		r.partial("partial_rotary_factor", v)
 	}
 	if scaling == nil || c.err != nil {
@@ -90,7 +92,7 @@ func (r *ropeReader) scale() {
 			return
 		}
 	}
-	if v := r.values["partial_rotary_factor"]; v != nil {
+	if v := r.values["partial_rotary_factor"]; v != nil && !isHybrid(r.d.Architecture) {
 		r.partial(r.key+".partial_rotary_factor", v)
 	}
 	switch kind {

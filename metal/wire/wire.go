@@ -22,6 +22,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -55,6 +56,9 @@ type Config struct {
 	CacheTokens int64 `json:"cacheTokens"`
 	// LimitBytes is the process's own memory ceiling.
 	LimitBytes int64 `json:"limitBytes"`
+	// Task is what the model is to do (model.Task); empty takes what it says
+	// itself.
+	Task string `json:"task,omitempty"`
 }
 
 // ReadConfig decodes and checks a configuration.
@@ -83,6 +87,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("engine configuration: cacheTokens %d is less than contextTokens %d", c.CacheTokens, c.ContextTokens)
 	case c.LimitBytes < 1:
 		return fmt.Errorf("engine configuration: limitBytes %d, want at least 1", c.LimitBytes)
+	case !slices.Contains([]string{"", "Generate", "Embed", "Rerank"}, c.Task):
+		return fmt.Errorf("engine configuration: task %q, want Generate, Embed or Rerank", c.Task)
 	}
 	return nil
 }

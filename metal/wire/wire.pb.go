@@ -80,6 +80,58 @@ func (State) EnumDescriptor() ([]byte, []int) {
 	return file_metal_wire_wire_proto_rawDescGZIP(), []int{0}
 }
 
+type Task int32
+
+const (
+	Task_TASK_UNSPECIFIED Task = 0
+	Task_TASK_GENERATE    Task = 1
+	Task_TASK_EMBED       Task = 2
+	Task_TASK_RERANK      Task = 3
+)
+
+// Enum value maps for Task.
+var (
+	Task_name = map[int32]string{
+		0: "TASK_UNSPECIFIED",
+		1: "TASK_GENERATE",
+		2: "TASK_EMBED",
+		3: "TASK_RERANK",
+	}
+	Task_value = map[string]int32{
+		"TASK_UNSPECIFIED": 0,
+		"TASK_GENERATE":    1,
+		"TASK_EMBED":       2,
+		"TASK_RERANK":      3,
+	}
+)
+
+func (x Task) Enum() *Task {
+	p := new(Task)
+	*p = x
+	return p
+}
+
+func (x Task) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Task) Descriptor() protoreflect.EnumDescriptor {
+	return file_metal_wire_wire_proto_enumTypes[1].Descriptor()
+}
+
+func (Task) Type() protoreflect.EnumType {
+	return &file_metal_wire_wire_proto_enumTypes[1]
+}
+
+func (x Task) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Task.Descriptor instead.
+func (Task) EnumDescriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{1}
+}
+
 type FinishReason int32
 
 const (
@@ -119,11 +171,11 @@ func (x FinishReason) String() string {
 }
 
 func (FinishReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_metal_wire_wire_proto_enumTypes[1].Descriptor()
+	return file_metal_wire_wire_proto_enumTypes[2].Descriptor()
 }
 
 func (FinishReason) Type() protoreflect.EnumType {
-	return &file_metal_wire_wire_proto_enumTypes[1]
+	return &file_metal_wire_wire_proto_enumTypes[2]
 }
 
 func (x FinishReason) Number() protoreflect.EnumNumber {
@@ -132,7 +184,7 @@ func (x FinishReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FinishReason.Descriptor instead.
 func (FinishReason) EnumDescriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{1}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{2}
 }
 
 type Code int32
@@ -200,11 +252,11 @@ func (x Code) String() string {
 }
 
 func (Code) Descriptor() protoreflect.EnumDescriptor {
-	return file_metal_wire_wire_proto_enumTypes[2].Descriptor()
+	return file_metal_wire_wire_proto_enumTypes[3].Descriptor()
 }
 
 func (Code) Type() protoreflect.EnumType {
-	return &file_metal_wire_wire_proto_enumTypes[2]
+	return &file_metal_wire_wire_proto_enumTypes[3]
 }
 
 func (x Code) Number() protoreflect.EnumNumber {
@@ -213,7 +265,7 @@ func (x Code) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Code.Descriptor instead.
 func (Code) EnumDescriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{2}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{3}
 }
 
 type HelloRequest struct {
@@ -405,12 +457,15 @@ type Status struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	State State                  `protobuf:"varint,1,opt,name=state,proto3,enum=metalfleet.engine.v1.State" json:"state,omitempty"`
 	// reason and message explain STATE_FAILED: a CamelCase word and a sentence.
-	Reason        string        `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	Message       string        `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	Load          *LoadProgress `protobuf:"bytes,4,opt,name=load,proto3" json:"load,omitempty"`
-	Memory        *Memory       `protobuf:"bytes,5,opt,name=memory,proto3" json:"memory,omitempty"`
-	Activity      *Activity     `protobuf:"bytes,6,opt,name=activity,proto3" json:"activity,omitempty"`
-	Guard         *Guard        `protobuf:"bytes,7,opt,name=guard,proto3" json:"guard,omitempty"`
+	Reason   string        `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message  string        `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	Load     *LoadProgress `protobuf:"bytes,4,opt,name=load,proto3" json:"load,omitempty"`
+	Memory   *Memory       `protobuf:"bytes,5,opt,name=memory,proto3" json:"memory,omitempty"`
+	Activity *Activity     `protobuf:"bytes,6,opt,name=activity,proto3" json:"activity,omitempty"`
+	Guard    *Guard        `protobuf:"bytes,7,opt,name=guard,proto3" json:"guard,omitempty"`
+	// task that the model is made for, once that is known; a request of another
+	// kind is refused.
+	Task          Task `protobuf:"varint,8,opt,name=task,proto3,enum=metalfleet.engine.v1.Task" json:"task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -492,6 +547,13 @@ func (x *Status) GetGuard() *Guard {
 		return x.Guard
 	}
 	return nil
+}
+
+func (x *Status) GetTask() Task {
+	if x != nil {
+		return x.Task
+	}
+	return Task_TASK_UNSPECIFIED
 }
 
 type LoadProgress struct {
@@ -1631,6 +1693,320 @@ func (x *Refusal) GetParam() string {
 	return ""
 }
 
+type EmbedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// id names the request in logs and errors.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// texts, 1 to 2048 of them.
+	Texts []string `protobuf:"bytes,2,rep,name=texts,proto3" json:"texts,omitempty"`
+	// prompt is the name of one of the model's prompts, which is put before each
+	// text ("query"); instruction says in words what a query is for, where the model
+	// takes that. At most one of them.
+	Prompt      string `protobuf:"bytes,3,opt,name=prompt,proto3" json:"prompt,omitempty"`
+	Instruction string `protobuf:"bytes,4,opt,name=instruction,proto3" json:"instruction,omitempty"`
+	// truncate cuts what is longer than the model reads; without it, that is
+	// refused.
+	Truncate      bool `protobuf:"varint,5,opt,name=truncate,proto3" json:"truncate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EmbedRequest) Reset() {
+	*x = EmbedRequest{}
+	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EmbedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EmbedRequest) ProtoMessage() {}
+
+func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EmbedRequest.ProtoReflect.Descriptor instead.
+func (*EmbedRequest) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *EmbedRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *EmbedRequest) GetTexts() []string {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
+}
+
+func (x *EmbedRequest) GetPrompt() string {
+	if x != nil {
+		return x.Prompt
+	}
+	return ""
+}
+
+func (x *EmbedRequest) GetInstruction() string {
+	if x != nil {
+		return x.Instruction
+	}
+	return ""
+}
+
+func (x *EmbedRequest) GetTruncate() bool {
+	if x != nil {
+		return x.Truncate
+	}
+	return false
+}
+
+type EmbedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// vectors in the order of the texts.
+	Vectors       []*Vector `protobuf:"bytes,1,rep,name=vectors,proto3" json:"vectors,omitempty"`
+	Usage         *Usage    `protobuf:"bytes,2,opt,name=usage,proto3" json:"usage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EmbedResponse) Reset() {
+	*x = EmbedResponse{}
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EmbedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EmbedResponse) ProtoMessage() {}
+
+func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EmbedResponse.ProtoReflect.Descriptor instead.
+func (*EmbedResponse) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *EmbedResponse) GetVectors() []*Vector {
+	if x != nil {
+		return x.Vectors
+	}
+	return nil
+}
+
+func (x *EmbedResponse) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+type Vector struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Values        []float32              `protobuf:"fixed32,1,rep,packed,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Vector) Reset() {
+	*x = Vector{}
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Vector) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Vector) ProtoMessage() {}
+
+func (x *Vector) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Vector.ProtoReflect.Descriptor instead.
+func (*Vector) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Vector) GetValues() []float32 {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+type RerankRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// id names the request in logs and errors.
+	Id    string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Query string `protobuf:"bytes,2,opt,name=query,proto3" json:"query,omitempty"`
+	// documents, 1 to 2048 of them.
+	Documents []string `protobuf:"bytes,3,rep,name=documents,proto3" json:"documents,omitempty"`
+	// instruction says in words what the query is for, where the model takes that.
+	Instruction string `protobuf:"bytes,4,opt,name=instruction,proto3" json:"instruction,omitempty"`
+	// truncate cuts what is longer than the model reads; without it, that is
+	// refused.
+	Truncate      bool `protobuf:"varint,5,opt,name=truncate,proto3" json:"truncate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RerankRequest) Reset() {
+	*x = RerankRequest{}
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RerankRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RerankRequest) ProtoMessage() {}
+
+func (x *RerankRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
+func (*RerankRequest) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RerankRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RerankRequest) GetQuery() string {
+	if x != nil {
+		return x.Query
+	}
+	return ""
+}
+
+func (x *RerankRequest) GetDocuments() []string {
+	if x != nil {
+		return x.Documents
+	}
+	return nil
+}
+
+func (x *RerankRequest) GetInstruction() string {
+	if x != nil {
+		return x.Instruction
+	}
+	return ""
+}
+
+func (x *RerankRequest) GetTruncate() bool {
+	if x != nil {
+		return x.Truncate
+	}
+	return false
+}
+
+type RerankResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// scores in the order of the documents: the higher, the better.
+	Scores        []float32 `protobuf:"fixed32,1,rep,packed,name=scores,proto3" json:"scores,omitempty"`
+	Usage         *Usage    `protobuf:"bytes,2,opt,name=usage,proto3" json:"usage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RerankResponse) Reset() {
+	*x = RerankResponse{}
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RerankResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RerankResponse) ProtoMessage() {}
+
+func (x *RerankResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
+func (*RerankResponse) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RerankResponse) GetScores() []float32 {
+	if x != nil {
+		return x.Scores
+	}
+	return nil
+}
+
+func (x *RerankResponse) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// memory_bytes is the engine's own ceiling; 0 means none was set.
@@ -1658,7 +2034,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +2046,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +2059,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{19}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Limits) GetMemoryBytes() int64 {
@@ -1758,7 +2134,7 @@ type SetLimitsResponse struct {
 
 func (x *SetLimitsResponse) Reset() {
 	*x = SetLimitsResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1770,7 +2146,7 @@ func (x *SetLimitsResponse) String() string {
 func (*SetLimitsResponse) ProtoMessage() {}
 
 func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1783,7 +2159,7 @@ func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SetLimitsResponse) GetMemory() *Memory {
@@ -1801,7 +2177,7 @@ type TrimRequest struct {
 
 func (x *TrimRequest) Reset() {
 	*x = TrimRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +2189,7 @@ func (x *TrimRequest) String() string {
 func (*TrimRequest) ProtoMessage() {}
 
 func (x *TrimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +2202,7 @@ func (x *TrimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
 func (*TrimRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
 }
 
 type TrimResponse struct {
@@ -1840,7 +2216,7 @@ type TrimResponse struct {
 
 func (x *TrimResponse) Reset() {
 	*x = TrimResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +2228,7 @@ func (x *TrimResponse) String() string {
 func (*TrimResponse) ProtoMessage() {}
 
 func (x *TrimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +2241,7 @@ func (x *TrimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimResponse.ProtoReflect.Descriptor instead.
 func (*TrimResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TrimResponse) GetBytesReclaimed() int64 {
@@ -1892,7 +2268,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1904,7 +2280,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1917,7 +2293,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AbortRequest) GetReason() string {
@@ -1937,7 +2313,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1949,7 +2325,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1962,7 +2338,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AbortResponse) GetAborted() int64 {
@@ -1982,7 +2358,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2370,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2383,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ShutdownRequest) GetDrainMilliseconds() int64 {
@@ -2027,7 +2403,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2415,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2428,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ShutdownResponse) GetCancelled() int64 {
@@ -2080,7 +2456,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x03pid\x18\x06 \x01(\x03R\x03pid\x12\x18\n" +
 	"\abackend\x18\a \x01(\tR\abackend\"C\n" +
 	"\fWatchRequest\x123\n" +
-	"\x15interval_milliseconds\x18\x01 \x01(\rR\x14intervalMilliseconds\"\xca\x02\n" +
+	"\x15interval_milliseconds\x18\x01 \x01(\rR\x14intervalMilliseconds\"\xfa\x02\n" +
 	"\x06Status\x121\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1b.metalfleet.engine.v1.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -2088,7 +2464,8 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x04load\x18\x04 \x01(\v2\".metalfleet.engine.v1.LoadProgressR\x04load\x124\n" +
 	"\x06memory\x18\x05 \x01(\v2\x1c.metalfleet.engine.v1.MemoryR\x06memory\x12:\n" +
 	"\bactivity\x18\x06 \x01(\v2\x1e.metalfleet.engine.v1.ActivityR\bactivity\x121\n" +
-	"\x05guard\x18\a \x01(\v2\x1b.metalfleet.engine.v1.GuardR\x05guard\"N\n" +
+	"\x05guard\x18\a \x01(\v2\x1b.metalfleet.engine.v1.GuardR\x05guard\x12.\n" +
+	"\x04task\x18\b \x01(\x0e2\x1a.metalfleet.engine.v1.TaskR\x04task\"N\n" +
 	"\fLoadProgress\x12\x1d\n" +
 	"\n" +
 	"bytes_done\x18\x01 \x01(\x03R\tbytesDone\x12\x1f\n" +
@@ -2180,7 +2557,27 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\vlimit_bytes\x18\x05 \x01(\x03R\n" +
 	"limitBytes\x128\n" +
 	"\x18retry_after_milliseconds\x18\x06 \x01(\x03R\x16retryAfterMilliseconds\x12\x14\n" +
-	"\x05param\x18\a \x01(\tR\x05param\"\xd5\x02\n" +
+	"\x05param\x18\a \x01(\tR\x05param\"\x8a\x01\n" +
+	"\fEmbedRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05texts\x18\x02 \x03(\tR\x05texts\x12\x16\n" +
+	"\x06prompt\x18\x03 \x01(\tR\x06prompt\x12 \n" +
+	"\vinstruction\x18\x04 \x01(\tR\vinstruction\x12\x1a\n" +
+	"\btruncate\x18\x05 \x01(\bR\btruncate\"z\n" +
+	"\rEmbedResponse\x126\n" +
+	"\avectors\x18\x01 \x03(\v2\x1c.metalfleet.engine.v1.VectorR\avectors\x121\n" +
+	"\x05usage\x18\x02 \x01(\v2\x1b.metalfleet.engine.v1.UsageR\x05usage\" \n" +
+	"\x06Vector\x12\x16\n" +
+	"\x06values\x18\x01 \x03(\x02R\x06values\"\x91\x01\n" +
+	"\rRerankRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05query\x18\x02 \x01(\tR\x05query\x12\x1c\n" +
+	"\tdocuments\x18\x03 \x03(\tR\tdocuments\x12 \n" +
+	"\vinstruction\x18\x04 \x01(\tR\vinstruction\x12\x1a\n" +
+	"\btruncate\x18\x05 \x01(\bR\btruncate\"[\n" +
+	"\x0eRerankResponse\x12\x16\n" +
+	"\x06scores\x18\x01 \x03(\x02R\x06scores\x121\n" +
+	"\x05usage\x18\x02 \x01(\v2\x1b.metalfleet.engine.v1.UsageR\x05usage\"\xd5\x02\n" +
 	"\x06Limits\x12!\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x03R\vmemoryBytes\x12\x1f\n" +
 	"\vcache_bytes\x18\x02 \x01(\x03R\n" +
@@ -2211,7 +2608,13 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\rSTATE_LOADING\x10\x01\x12\x0f\n" +
 	"\vSTATE_READY\x10\x02\x12\x12\n" +
 	"\x0eSTATE_DRAINING\x10\x03\x12\x10\n" +
-	"\fSTATE_FAILED\x10\x04*x\n" +
+	"\fSTATE_FAILED\x10\x04*P\n" +
+	"\x04Task\x12\x14\n" +
+	"\x10TASK_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rTASK_GENERATE\x10\x01\x12\x0e\n" +
+	"\n" +
+	"TASK_EMBED\x10\x02\x12\x0f\n" +
+	"\vTASK_RERANK\x10\x03*x\n" +
 	"\fFinishReason\x12\x1d\n" +
 	"\x19FINISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FINISH_REASON_STOP\x10\x01\x12\x18\n" +
@@ -2227,11 +2630,13 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x0eCODE_CANCELLED\x10\x06\x12\x11\n" +
 	"\rCODE_INTERNAL\x10\a\x12\x10\n" +
 	"\fCODE_ABORTED\x10\b\x12\x10\n" +
-	"\fCODE_NO_ROOM\x10\t2\xd1\x04\n" +
+	"\fCODE_NO_ROOM\x10\t2\xf8\x05\n" +
 	"\x06Engine\x12P\n" +
 	"\x05Hello\x12\".metalfleet.engine.v1.HelloRequest\x1a#.metalfleet.engine.v1.HelloResponse\x12K\n" +
 	"\x05Watch\x12\".metalfleet.engine.v1.WatchRequest\x1a\x1c.metalfleet.engine.v1.Status0\x01\x12X\n" +
-	"\bGenerate\x12%.metalfleet.engine.v1.GenerateRequest\x1a#.metalfleet.engine.v1.GenerateEvent0\x01\x12R\n" +
+	"\bGenerate\x12%.metalfleet.engine.v1.GenerateRequest\x1a#.metalfleet.engine.v1.GenerateEvent0\x01\x12P\n" +
+	"\x05Embed\x12\".metalfleet.engine.v1.EmbedRequest\x1a#.metalfleet.engine.v1.EmbedResponse\x12S\n" +
+	"\x06Rerank\x12#.metalfleet.engine.v1.RerankRequest\x1a$.metalfleet.engine.v1.RerankResponse\x12R\n" +
 	"\tSetLimits\x12\x1c.metalfleet.engine.v1.Limits\x1a'.metalfleet.engine.v1.SetLimitsResponse\x12M\n" +
 	"\x04Trim\x12!.metalfleet.engine.v1.TrimRequest\x1a\".metalfleet.engine.v1.TrimResponse\x12P\n" +
 	"\x05Abort\x12\".metalfleet.engine.v1.AbortRequest\x1a#.metalfleet.engine.v1.AbortResponse\x12Y\n" +
@@ -2249,78 +2654,92 @@ func file_metal_wire_wire_proto_rawDescGZIP() []byte {
 	return file_metal_wire_wire_proto_rawDescData
 }
 
-var file_metal_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_metal_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_metal_wire_wire_proto_goTypes = []any{
 	(State)(0),                // 0: metalfleet.engine.v1.State
-	(FinishReason)(0),         // 1: metalfleet.engine.v1.FinishReason
-	(Code)(0),                 // 2: metalfleet.engine.v1.Code
-	(*HelloRequest)(nil),      // 3: metalfleet.engine.v1.HelloRequest
-	(*HelloResponse)(nil),     // 4: metalfleet.engine.v1.HelloResponse
-	(*WatchRequest)(nil),      // 5: metalfleet.engine.v1.WatchRequest
-	(*Status)(nil),            // 6: metalfleet.engine.v1.Status
-	(*LoadProgress)(nil),      // 7: metalfleet.engine.v1.LoadProgress
-	(*Memory)(nil),            // 8: metalfleet.engine.v1.Memory
-	(*Activity)(nil),          // 9: metalfleet.engine.v1.Activity
-	(*Guard)(nil),             // 10: metalfleet.engine.v1.Guard
-	(*GenerateRequest)(nil),   // 11: metalfleet.engine.v1.GenerateRequest
-	(*Chat)(nil),              // 12: metalfleet.engine.v1.Chat
-	(*ChatMessage)(nil),       // 13: metalfleet.engine.v1.ChatMessage
-	(*TokenList)(nil),         // 14: metalfleet.engine.v1.TokenList
-	(*Sampling)(nil),          // 15: metalfleet.engine.v1.Sampling
-	(*GenerateEvent)(nil),     // 16: metalfleet.engine.v1.GenerateEvent
-	(*Admitted)(nil),          // 17: metalfleet.engine.v1.Admitted
-	(*Delta)(nil),             // 18: metalfleet.engine.v1.Delta
-	(*Finished)(nil),          // 19: metalfleet.engine.v1.Finished
-	(*Usage)(nil),             // 20: metalfleet.engine.v1.Usage
-	(*Refusal)(nil),           // 21: metalfleet.engine.v1.Refusal
-	(*Limits)(nil),            // 22: metalfleet.engine.v1.Limits
-	(*SetLimitsResponse)(nil), // 23: metalfleet.engine.v1.SetLimitsResponse
-	(*TrimRequest)(nil),       // 24: metalfleet.engine.v1.TrimRequest
-	(*TrimResponse)(nil),      // 25: metalfleet.engine.v1.TrimResponse
-	(*AbortRequest)(nil),      // 26: metalfleet.engine.v1.AbortRequest
-	(*AbortResponse)(nil),     // 27: metalfleet.engine.v1.AbortResponse
-	(*ShutdownRequest)(nil),   // 28: metalfleet.engine.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),  // 29: metalfleet.engine.v1.ShutdownResponse
+	(Task)(0),                 // 1: metalfleet.engine.v1.Task
+	(FinishReason)(0),         // 2: metalfleet.engine.v1.FinishReason
+	(Code)(0),                 // 3: metalfleet.engine.v1.Code
+	(*HelloRequest)(nil),      // 4: metalfleet.engine.v1.HelloRequest
+	(*HelloResponse)(nil),     // 5: metalfleet.engine.v1.HelloResponse
+	(*WatchRequest)(nil),      // 6: metalfleet.engine.v1.WatchRequest
+	(*Status)(nil),            // 7: metalfleet.engine.v1.Status
+	(*LoadProgress)(nil),      // 8: metalfleet.engine.v1.LoadProgress
+	(*Memory)(nil),            // 9: metalfleet.engine.v1.Memory
+	(*Activity)(nil),          // 10: metalfleet.engine.v1.Activity
+	(*Guard)(nil),             // 11: metalfleet.engine.v1.Guard
+	(*GenerateRequest)(nil),   // 12: metalfleet.engine.v1.GenerateRequest
+	(*Chat)(nil),              // 13: metalfleet.engine.v1.Chat
+	(*ChatMessage)(nil),       // 14: metalfleet.engine.v1.ChatMessage
+	(*TokenList)(nil),         // 15: metalfleet.engine.v1.TokenList
+	(*Sampling)(nil),          // 16: metalfleet.engine.v1.Sampling
+	(*GenerateEvent)(nil),     // 17: metalfleet.engine.v1.GenerateEvent
+	(*Admitted)(nil),          // 18: metalfleet.engine.v1.Admitted
+	(*Delta)(nil),             // 19: metalfleet.engine.v1.Delta
+	(*Finished)(nil),          // 20: metalfleet.engine.v1.Finished
+	(*Usage)(nil),             // 21: metalfleet.engine.v1.Usage
+	(*Refusal)(nil),           // 22: metalfleet.engine.v1.Refusal
+	(*EmbedRequest)(nil),      // 23: metalfleet.engine.v1.EmbedRequest
+	(*EmbedResponse)(nil),     // 24: metalfleet.engine.v1.EmbedResponse
+	(*Vector)(nil),            // 25: metalfleet.engine.v1.Vector
+	(*RerankRequest)(nil),     // 26: metalfleet.engine.v1.RerankRequest
+	(*RerankResponse)(nil),    // 27: metalfleet.engine.v1.RerankResponse
+	(*Limits)(nil),            // 28: metalfleet.engine.v1.Limits
+	(*SetLimitsResponse)(nil), // 29: metalfleet.engine.v1.SetLimitsResponse
+	(*TrimRequest)(nil),       // 30: metalfleet.engine.v1.TrimRequest
+	(*TrimResponse)(nil),      // 31: metalfleet.engine.v1.TrimResponse
+	(*AbortRequest)(nil),      // 32: metalfleet.engine.v1.AbortRequest
+	(*AbortResponse)(nil),     // 33: metalfleet.engine.v1.AbortResponse
+	(*ShutdownRequest)(nil),   // 34: metalfleet.engine.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),  // 35: metalfleet.engine.v1.ShutdownResponse
 }
 var file_metal_wire_wire_proto_depIdxs = []int32{
 	0,  // 0: metalfleet.engine.v1.Status.state:type_name -> metalfleet.engine.v1.State
-	7,  // 1: metalfleet.engine.v1.Status.load:type_name -> metalfleet.engine.v1.LoadProgress
-	8,  // 2: metalfleet.engine.v1.Status.memory:type_name -> metalfleet.engine.v1.Memory
-	9,  // 3: metalfleet.engine.v1.Status.activity:type_name -> metalfleet.engine.v1.Activity
-	10, // 4: metalfleet.engine.v1.Status.guard:type_name -> metalfleet.engine.v1.Guard
-	12, // 5: metalfleet.engine.v1.GenerateRequest.chat:type_name -> metalfleet.engine.v1.Chat
-	14, // 6: metalfleet.engine.v1.GenerateRequest.tokens:type_name -> metalfleet.engine.v1.TokenList
-	15, // 7: metalfleet.engine.v1.GenerateRequest.sampling:type_name -> metalfleet.engine.v1.Sampling
-	13, // 8: metalfleet.engine.v1.Chat.messages:type_name -> metalfleet.engine.v1.ChatMessage
-	17, // 9: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
-	18, // 10: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
-	19, // 11: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
-	1,  // 12: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
-	20, // 13: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
-	21, // 14: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
-	2,  // 15: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
-	8,  // 16: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	8,  // 17: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	3,  // 18: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
-	5,  // 19: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
-	11, // 20: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
-	22, // 21: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
-	24, // 22: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
-	26, // 23: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
-	28, // 24: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
-	4,  // 25: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
-	6,  // 26: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
-	16, // 27: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
-	23, // 28: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
-	25, // 29: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
-	27, // 30: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
-	29, // 31: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
-	25, // [25:32] is the sub-list for method output_type
-	18, // [18:25] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	8,  // 1: metalfleet.engine.v1.Status.load:type_name -> metalfleet.engine.v1.LoadProgress
+	9,  // 2: metalfleet.engine.v1.Status.memory:type_name -> metalfleet.engine.v1.Memory
+	10, // 3: metalfleet.engine.v1.Status.activity:type_name -> metalfleet.engine.v1.Activity
+	11, // 4: metalfleet.engine.v1.Status.guard:type_name -> metalfleet.engine.v1.Guard
+	1,  // 5: metalfleet.engine.v1.Status.task:type_name -> metalfleet.engine.v1.Task
+	13, // 6: metalfleet.engine.v1.GenerateRequest.chat:type_name -> metalfleet.engine.v1.Chat
+	15, // 7: metalfleet.engine.v1.GenerateRequest.tokens:type_name -> metalfleet.engine.v1.TokenList
+	16, // 8: metalfleet.engine.v1.GenerateRequest.sampling:type_name -> metalfleet.engine.v1.Sampling
+	14, // 9: metalfleet.engine.v1.Chat.messages:type_name -> metalfleet.engine.v1.ChatMessage
+	18, // 10: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
+	19, // 11: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
+	20, // 12: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
+	2,  // 13: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
+	21, // 14: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
+	22, // 15: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
+	3,  // 16: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
+	25, // 17: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
+	21, // 18: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	21, // 19: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	9,  // 20: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	9,  // 21: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	4,  // 22: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
+	6,  // 23: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
+	12, // 24: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
+	23, // 25: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
+	26, // 26: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
+	28, // 27: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
+	30, // 28: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
+	32, // 29: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
+	34, // 30: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
+	5,  // 31: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
+	7,  // 32: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
+	17, // 33: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
+	24, // 34: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
+	27, // 35: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
+	29, // 36: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
+	31, // 37: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
+	33, // 38: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
+	35, // 39: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
+	31, // [31:40] is the sub-list for method output_type
+	22, // [22:31] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_metal_wire_wire_proto_init() }
@@ -2344,8 +2763,8 @@ func file_metal_wire_wire_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metal_wire_wire_proto_rawDesc), len(file_metal_wire_wire_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   27,
+			NumEnums:      4,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,8 @@ const (
 	Engine_Hello_FullMethodName     = "/metalfleet.engine.v1.Engine/Hello"
 	Engine_Watch_FullMethodName     = "/metalfleet.engine.v1.Engine/Watch"
 	Engine_Generate_FullMethodName  = "/metalfleet.engine.v1.Engine/Generate"
+	Engine_Embed_FullMethodName     = "/metalfleet.engine.v1.Engine/Embed"
+	Engine_Rerank_FullMethodName    = "/metalfleet.engine.v1.Engine/Rerank"
 	Engine_SetLimits_FullMethodName = "/metalfleet.engine.v1.Engine/SetLimits"
 	Engine_Trim_FullMethodName      = "/metalfleet.engine.v1.Engine/Trim"
 	Engine_Abort_FullMethodName     = "/metalfleet.engine.v1.Engine/Abort"
@@ -49,6 +51,12 @@ type EngineClient interface {
 	// gRPC status whose details hold a Refusal. After Admitted the stream ends
 	// with exactly one Finished. Cancelling the call cancels the request.
 	Generate(ctx context.Context, in *GenerateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GenerateEvent], error)
+	// Embed makes a vector of each text, and Rerank a score of each document, of a
+	// model that is made for that. They answer once, after the last of them; what
+	// is refused is a gRPC status whose details hold a Refusal. Cancelling the call
+	// cancels the request.
+	Embed(ctx context.Context, in *EmbedRequest, opts ...grpc.CallOption) (*EmbedResponse, error)
+	Rerank(ctx context.Context, in *RerankRequest, opts ...grpc.CallOption) (*RerankResponse, error)
 	// SetLimits publishes the agent's limits as one value.
 	SetLimits(ctx context.Context, in *Limits, opts ...grpc.CallOption) (*SetLimitsResponse, error)
 	// Trim asks the back end for what it keeps pooled. The answer comes once it
@@ -119,6 +127,26 @@ func (c *engineClient) Generate(ctx context.Context, in *GenerateRequest, opts .
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Engine_GenerateClient = grpc.ServerStreamingClient[GenerateEvent]
 
+func (c *engineClient) Embed(ctx context.Context, in *EmbedRequest, opts ...grpc.CallOption) (*EmbedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EmbedResponse)
+	err := c.cc.Invoke(ctx, Engine_Embed_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *engineClient) Rerank(ctx context.Context, in *RerankRequest, opts ...grpc.CallOption) (*RerankResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RerankResponse)
+	err := c.cc.Invoke(ctx, Engine_Rerank_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *engineClient) SetLimits(ctx context.Context, in *Limits, opts ...grpc.CallOption) (*SetLimitsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SetLimitsResponse)
@@ -176,6 +204,12 @@ type EngineServer interface {
 	// gRPC status whose details hold a Refusal. After Admitted the stream ends
 	// with exactly one Finished. Cancelling the call cancels the request.
 	Generate(*GenerateRequest, grpc.ServerStreamingServer[GenerateEvent]) error
+	// Embed makes a vector of each text, and Rerank a score of each document, of a
+	// model that is made for that. They answer once, after the last of them; what
+	// is refused is a gRPC status whose details hold a Refusal. Cancelling the call
+	// cancels the request.
+	Embed(context.Context, *EmbedRequest) (*EmbedResponse, error)
+	Rerank(context.Context, *RerankRequest) (*RerankResponse, error)
 	// SetLimits publishes the agent's limits as one value.
 	SetLimits(context.Context, *Limits) (*SetLimitsResponse, error)
 	// Trim asks the back end for what it keeps pooled. The answer comes once it
@@ -206,6 +240,12 @@ func (UnimplementedEngineServer) Watch(*WatchRequest, grpc.ServerStreamingServer
 }
 func (UnimplementedEngineServer) Generate(*GenerateRequest, grpc.ServerStreamingServer[GenerateEvent]) error {
 	return status.Error(codes.Unimplemented, "method Generate not implemented")
+}
+func (UnimplementedEngineServer) Embed(context.Context, *EmbedRequest) (*EmbedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Embed not implemented")
+}
+func (UnimplementedEngineServer) Rerank(context.Context, *RerankRequest) (*RerankResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Rerank not implemented")
 }
 func (UnimplementedEngineServer) SetLimits(context.Context, *Limits) (*SetLimitsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetLimits not implemented")
@@ -279,6 +319,42 @@ func _Engine_Generate_Handler(srv interface{}, stream grpc.ServerStream) error {
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Engine_GenerateServer = grpc.ServerStreamingServer[GenerateEvent]
+
+func _Engine_Embed_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EmbedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EngineServer).Embed(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Engine_Embed_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EngineServer).Embed(ctx, req.(*EmbedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Engine_Rerank_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RerankRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EngineServer).Rerank(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Engine_Rerank_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EngineServer).Rerank(ctx, req.(*RerankRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _Engine_SetLimits_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(Limits)
@@ -362,6 +438,14 @@ var Engine_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Hello",
 			Handler:    _Engine_Hello_Handler,
+		},
+		{
+			MethodName: "Embed",
+			Handler:    _Engine_Embed_Handler,
+		},
+		{
+			MethodName: "Rerank",
+			Handler:    _Engine_Rerank_Handler,
 		},
 		{
 			MethodName: "SetLimits",

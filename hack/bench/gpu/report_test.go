@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -39,6 +41,7 @@ func TestABoundThatIsMissedFails(t *testing.T) {
 		"one bad round of many":   {[]round{said(5, 12, 20000), said(5, 12, 20000), said(50, 120, 20000)}, ""},
 		"rows now and then":       {[]round{withoutRows(said(5, 0, 20000)), said(5, 12, 20000), withoutRows(said(5, 0, 20000))}, ""},
 		"slow rows, now and then": {[]round{withoutRows(said(5, 0, 20000)), said(5, 13.1, 20000)}, "step of 16 rows"},
+		"slow streams":            {[]round{said(14, 17.2, 20000)}, "decode, 16 streams"},
 		"slow decode":             {[]round{said(7, 14, 20000)}, "decode, 1 stream"},
 		"slow prefill":            {[]round{said(5, 12, 900)}, "prefill of 512"},
 		"slow rows":               {[]round{said(5, 13.1, 20000)}, "step of 16 rows"},
@@ -52,6 +55,28 @@ func TestABoundThatIsMissedFails(t *testing.T) {
 		}
 		if err := r.write(t.TempDir()); err != nil {
 			t.Errorf("%s: write: %v", name, err)
+		}
+	}
+}
+
+// TestAMixtureReadsTheExpertsOfItsToken: what is left is what a step reads.
+func TestAMixtureReadsTheExpertsOfItsToken(t *testing.T) {
+	for name, c := range map[string]struct {
+		config string
+		want   int64
+	}{
+		"tied":      {`"tie_word_embeddings": true`, 0},
+		"untied":    {`"tie_word_embeddings": false`, 1000 * 64 * 9 / 16},
+		"a mixture": {`"tie_word_embeddings": true, "num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 128`, 2 * 5 * 3 * 128 * 64 * 9 / 16},
+	} {
+		dir := t.TempDir()
+		text := `{"vocab_size": 1000, "hidden_size": 64, "quantization": {"bits": 4, "group_size": 64}, ` + c.config + "}"
+		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := unreadBytes(dir)
+		if err != nil || got != c.want {
+			t.Errorf("%s: %d bytes are not read, %v; want %d", name, got, err, c.want)
 		}
 	}
 }

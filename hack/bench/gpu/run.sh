@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs bench-gpu on this machine, which has an NVIDIA GPU, Python and the CUDA
 # libraries; bin/gpu comes from bundle.sh, made here or elsewhere.
-# usage: hack/bench/gpu/run.sh [folder for models and libraries]
+# usage: hack/bench/gpu/run.sh [folder for models and libraries]; SHAPES="A B" measures these alone
 set -eu -o pipefail
 cd "$(dirname "$0")/../../.."
 work=${1:-.cache/gpu/work}
@@ -32,7 +32,9 @@ except ImportError:
 PY
 )
 export PYTHONPATH="$site" LD_LIBRARY_PATH="$found:$site/mlx/lib:${LD_LIBRARY_PATH:-}" CUDA_HOME="${CUDA_HOME:-/usr/local/cuda}"
-for shape in qwen3-0.6b qwen3-8b; do
+shapes=${SHAPES:-$("$bundle/bench" -list)}
+for shape in $shapes; do
   [ -f "$work/$shape/config.json" ] || "$bundle/tinymodel" --format mlx --shape "$shape" --bits 4 --group 64 --type BF16 --out "$work/$shape"
 done
-"$bundle/bench" -engine "$bundle/engine" -peer "$bundle/peer.py" -models "$work" -out "${BENCH_OUT:-docs/bench}"
+# shellcheck disable=SC2086  # a word for each shape
+"$bundle/bench" -engine "$bundle/engine" -peer "$bundle/peer.py" -models "$work" -out "${BENCH_OUT:-docs/bench}" -shapes "$(echo $shapes | tr ' ' ',')"

@@ -13,18 +13,6 @@ cd "$(dirname "$0")/../../.."
 cache=$PWD/.cache/goldens
 export PYTHONDONTWRITEBYTECODE=1 CGO_ENABLED=0 GOFLAGS=-trimpath
 
-# with_torch: transformers needs torch, which comes with all of CUDA.
-with_torch() {
-  local venv=$cache/transformers
-  if [ ! -f "$venv/installed" ]; then
-    rm -rf "$venv"
-    python3 -m venv "$venv"
-    "$venv/bin/python" -m pip install -q --disable-pip-version-check transformers==5.23.0 torch==2.15.0 gguf==0.19.0 numpy==2.4.6
-    touch "$venv/installed"
-  fi
-  python=$venv/bin/python
-}
-
 models() {
   rm -rf "$cache/tiny"
   mkdir -p "$cache/tiny"
@@ -38,7 +26,7 @@ case "${1:-}" in
     "$python" hack/goldens/tiny/mlx_lm_reference.py "$cache/tiny/cases.json" metal/arch/testdata/mlx-lm.json
     ;;
   transformers)
-    with_torch
+    python=$(bash hack/goldens/transformers.sh)
     models
     "$python" hack/goldens/tiny/transformers_reference.py "$cache/tiny/cases.json" metal/arch/testdata/transformers.json
     ;;

@@ -36,7 +36,7 @@ def load(path):
     scaling = config.get("rope_scaling")
     if config["model_type"] == "gpt_oss" and (scaling is None or not scaling["truncate"]):
         return None  # mlx-lm sees neither rope_parameters nor that edges stay between pairs
-    if config["model_type"] == "mistral" or config["model_type"] in ("gemma3_text", "llama", "qwen2", "qwen3_moe") and "rope_parameters" in config:
+    if config["model_type"] == "mistral" or config["model_type"] in ("gemma3_text", "llama", "qwen2", "qwen3_moe", "qwen3_next") and "rope_parameters" in config:
         return None  # mlx-lm sees neither sliding_window nor rope_parameters in them
     if path.endswith(".gguf"):
         family = {"gemma3_text": gemma3_text, "llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3_moe": qwen3_moe}[config["model_type"]]
@@ -49,7 +49,11 @@ def load(path):
     else:
         model, _ = load_model(Path(path))
         model.set_dtype(mx.float32)
-        same_weights(model, weights)
+        meant = as_meant(config, weights)
+        if meant is not weights:  # mlx-lm has added one in the type of the file
+            prefix = "language_model." if config["model_type"].startswith("qwen3_5") else ""
+            model.load_weights([(prefix + k, mx.array(w)) for k, w in meant.items() if models.less_one(k)], strict=False)
+        same_weights(model, meant)
     if factors is not None:
         for layer in model.layers:
             layer.self_attn.rope = DividedRope(config["head_dim"], config["rope_theta"], factors)
@@ -58,10 +62,19 @@ def load(path):
     return model
 
 
+def as_meant(config, weights):
+    """The norms of a hybrid are less one where its convolutions lie as Hugging
+    Face stores them."""
+    if not models.hybrid(config) or not any("conv1d" in k and w.shape[-1] != 1 for k, w in weights.items()):
+        return weights
+    return {k: w + 1 if models.less_one(k) else w for k, w in weights.items()}
+
+
 def same_weights(model, weights):
     """What mlx-lm loaded is what models.py read."""
     weights = models.apart(weights)
     for path, m in model.named_modules():
+        path = path.removeprefix("language_model.")
         if "sinks" in m:
             assert np.array_equal(np.array(m.sinks), weights[path + ".sinks"]), path
         if isinstance(m, (nn.QuantizedLinear, nn.QuantizedEmbedding, QuantizedSwitchLinear)):

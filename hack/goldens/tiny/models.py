@@ -103,6 +103,30 @@ def read_gguf(path):
     return config, weights, factors
 
 
+def hybrid(config):
+    return config["model_type"] == "qwen3_next" or config["model_type"].startswith("qwen3_5")
+
+
+def less_one(name):
+    """Says of a norm whether Hugging Face's hybrids hold it less one."""
+    return name.endswith("norm.weight") and ".linear_attn." not in name
+
+
+def as_hugging_face(config, weights, kernels):
+    """The weights of a hybrid as transformers holds them. kernels says how its
+    convolutions lie: as mlx-lm stores them beside norms as they are meant."""
+    if not hybrid(config):
+        return weights
+    out = {}
+    for name, w in weights.items():
+        if "conv1d" in name:
+            w = w.reshape(w.shape[0], 1, -1)
+        elif kernels == "mlx" and less_one(name):
+            w = w - 1
+        out[name] = w
+    return out
+
+
 def as_folder(path, config, weights):
     """The weights as a folder holds them: the norms of a Gemma less one."""
     if not path.endswith(".gguf") or config["model_type"] != "gemma3_text":
@@ -184,7 +208,31 @@ def read_folder(path):
             else:
                 w = small_floats(w, raw[layer + ".scales"], how["mode"])
         weights[name] = w
+    if hybrid(config):
+        config, weights = text_alone(config, weights)
     return config, stacked(weights), None
+
+
+def text_alone(config, weights):
+    """The text of a model that also has eyes, in the names of one that has not,
+    and the experts of a Qwen3.5 one by one."""
+    config = config | config.pop("text_config", {})
+    out = {}
+    for name, w in weights.items():
+        if name.startswith(("model.visual.", "vision_tower.", "mtp.")):
+            continue
+        name = name.replace("model.language_model.", "model.").removeprefix("language_model.")
+        if name.endswith(".experts.gate_up_proj"):
+            for i, both in enumerate(w):
+                gate, up = np.split(both, 2)
+                out[name.replace("gate_up_proj", f"{i}.gate_proj.weight")] = gate
+                out[name.replace("gate_up_proj", f"{i}.up_proj.weight")] = up
+        elif name.endswith(".experts.down_proj"):
+            for i, down in enumerate(w):
+                out[name.replace("down_proj", f"{i}.down_proj.weight")] = down
+        else:
+            out[name] = w
+    return config, out
 
 
 def published(raw):

@@ -18,12 +18,13 @@ torch.set_num_threads(1)
 
 def load(path):
     config, weights, factors = models.read(path)
-    if "/hf " in names[path] and config["model_type"] != "gpt_oss":
+    if "/hf " in names[path] and config["model_type"] != "gpt_oss" and not config["model_type"].startswith("qwen3_5"):  # which come with eyes
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
     else:
         made = AutoConfig.for_model(config.pop("model_type"), **config)
         model = AutoModelForCausalLM.from_config(made, dtype=torch.float32, attn_implementation="eager")
-    weights = fused(models.as_folder(path, {"model_type": model.config.model_type}, weights))
+    kind = {"model_type": model.config.model_type}
+    weights = fused(models.as_hugging_face(kind, models.as_folder(path, kind, weights), "mlx" if "/mlx " in names[path] else "hf"))
     if model.config.model_type == "gemma3_text":
         # in bfloat16, as the model was trained; in float32 transformers leaves it
         model.model.embed_tokens.embed_scale = torch.tensor(config["hidden_size"] ** 0.5).bfloat16()

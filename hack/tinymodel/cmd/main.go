@@ -5,6 +5,7 @@
 //	go run ./hack/tinymodel/cmd --out large.gguf --bytes 4294967296
 //	go run ./hack/tinymodel/cmd --out qwen --shape qwen3-8b --format mlx --bits 4 --group 64
 //	go run ./hack/tinymodel/cmd --out cases --cases > cases.json
+//	go run ./hack/tinymodel/cmd --out readers --readers > readers.json
 package main
 
 import (
@@ -32,7 +33,7 @@ type options struct {
 	out, family, format, kind, shape, mode string
 	bits, group                            int
 	bytes, shard                           int64
-	cases                                  bool
+	cases, readers                         bool
 }
 
 func run() error {
@@ -40,16 +41,17 @@ func run() error {
 	var given tinymodel.Config // sizes that replace those of the shape
 	flag.StringVar(&o.out, "out", "", "file or folder to write (required)")
 	flag.StringVar(&o.out, "o", "", "same as --out")
-	flag.StringVar(&o.family, "family", "", "gemma3_text, gpt_oss, llama, mistral, qwen2, qwen3 or qwen3_moe (default: that of the shape)")
+	flag.StringVar(&o.family, "family", "", "gemma3_text, gpt_oss, llama, mistral, qwen2, qwen3, qwen3_5, qwen3_moe or qwen3_next (default: that of the shape)")
 	flag.StringVar(&o.format, "format", "gguf", "gguf, hf or mlx")
 	flag.StringVar(&o.kind, "type", "", "of matrices in GGUF: F32, F16, BF16, Q4_0, Q4_1 (default), Q8_0; of floats and scales in folders: F32, F16, BF16 (default)")
-	flag.StringVar(&o.shape, "shape", "tiny", "tiny, gemma3-1b, gpt-oss-20b, llama-4gb, qwen3-0.6b, qwen3-8b or qwen3-30b-a3b")
+	flag.StringVar(&o.shape, "shape", "tiny", "tiny, gemma3-1b, gpt-oss-20b, llama-4gb, qwen3-0.6b, qwen3-8b, qwen3-30b-a3b or qwen3.5-0.8b")
 	flag.StringVar(&o.mode, "mode", "affine", "of quantised matrices, with --format mlx: affine, mxfp4, mxfp8 or nvfp4")
 	flag.IntVar(&o.bits, "bits", 4, "of a weight, with --format mlx")
 	flag.IntVar(&o.group, "group", 64, "weights that share a scale, with --format mlx")
 	flag.Int64Var(&o.bytes, "bytes", 0, "about how large a Llama becomes; instead of --shape")
 	flag.Int64Var(&o.shard, "shard-bytes", 5e9, "most bytes of one file of a folder")
 	flag.BoolVar(&o.cases, "cases", false, "write the cases of hack/goldens/tiny below --out, and list them as JSON on standard output")
+	flag.BoolVar(&o.readers, "readers", false, "the same for hack/goldens/readers: models that make vectors and scores")
 	flag.Uint64Var(&given.Seed, "seed", 1, "seed of the weights")
 	for _, n := range []struct {
 		to          *int
@@ -69,6 +71,9 @@ func run() error {
 	}
 	if o.cases {
 		return writeCases(o.out)
+	}
+	if o.readers {
+		return writeReaders(o.out)
 	}
 	return o.write(given)
 }
@@ -183,6 +188,38 @@ func writeCases(out string) error {
 			return fmt.Errorf("case %s: %w", c.Name, err)
 		}
 		list = append(list, listed{c.Name, path, sum, c.Prompts()})
+	}
+	enc := json.NewEncoder(os.Stdout)
+	enc.SetIndent("", " ")
+	return enc.Encode(list)
+}
+
+// listedReader is a reader as the reference reads it.
+type listedReader struct {
+	Name    string            `json:"name"`
+	Path    string            `json:"path"`
+	SHA256  string            `json:"sha256"`
+	Family  string            `json:"family"`
+	Rerank  bool              `json:"rerank"`
+	Prompts map[string]string `json:"prompts"`
+	Texts   []string          `json:"texts"`
+}
+
+func writeReaders(out string) error {
+	var list []listedReader
+	for i, r := range tinymodel.Readers() {
+		path := filepath.Join(out, fmt.Sprintf("%02d", i))
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+		if err := r.Write(path); err != nil {
+			return fmt.Errorf("reader %s: %w", r.Name, err)
+		}
+		sum, err := tinymodel.Digest(path)
+		if err != nil {
+			return fmt.Errorf("reader %s: %w", r.Name, err)
+		}
+		list = append(list, listedReader{r.Name, path, sum, r.Family, r.Rerank, r.Prompts, tinymodel.ReaderTexts()})
 	}
 	enc := json.NewEncoder(os.Stdout)
 	enc.SetIndent("", " ")

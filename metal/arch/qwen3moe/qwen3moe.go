@@ -18,7 +18,7 @@ import (
 func Load(ctx context.Context, l *nn.Loader, d weights.Dimensions) (*nn.Decoder, error) {
 	return nn.LoadDecoder(ctx, l, d, func(path string, spec nn.AttentionSpec) nn.Block {
 		var b *nn.PreNorm
-		if d.Experts.In(spec.Layer) {
+		if d.Experts.In(spec.Index) {
 			b = l.PreNormWith(path, d.NormEps, spec, l.Experts(path+".mlp", d.Experts))
 		} else {
 			b = l.PreNorm(path, d.NormEps, spec)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/sample"
@@ -18,8 +19,9 @@ func toStatus(s engine.Status) *wire.Status {
 		engine.Loading: wire.State_STATE_LOADING, engine.Ready: wire.State_STATE_READY,
 		engine.Draining: wire.State_STATE_DRAINING, engine.Stopped: wire.State_STATE_DRAINING, engine.Failed: wire.State_STATE_FAILED,
 	}
+	task := map[model.Task]wire.Task{model.Generate: wire.Task_TASK_GENERATE, model.Embed: wire.Task_TASK_EMBED, model.Rerank: wire.Task_TASK_RERANK}
 	return &wire.Status{
-		State: state[s.State], Reason: s.Reason, Message: s.Message,
+		Task: task[s.Task], State: state[s.State], Reason: s.Reason, Message: s.Message,
 		Load:   &wire.LoadProgress{BytesDone: s.LoadedBytes, BytesTotal: s.LoadBytes},
 		Memory: toMemory(s.Memory),
 		Activity: &wire.Activity{Running: s.Running, Queued: s.Queued, Steps: s.Steps,

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -190,6 +191,32 @@ func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServ
 			return out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Finished{Finished: toFinished(ev.Finished)}})
 		}
 	}
+}
+
+// Embed makes vectors.
+func (s *service) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+	got, err := s.engine.Embed(ctx, engine.EmbedRequest{
+		Texts: r.GetTexts(), Options: embed.Options{Prompt: r.GetPrompt(), Instruction: r.GetInstruction(), Truncate: r.GetTruncate()},
+	})
+	if err != nil {
+		return nil, refuse(err)
+	}
+	out := &wire.EmbedResponse{Usage: &wire.Usage{PromptTokens: int64(got.PromptTokens)}}
+	for _, v := range got.Vectors {
+		out.Vectors = append(out.Vectors, &wire.Vector{Values: v})
+	}
+	return out, nil
+}
+
+// Rerank scores documents.
+func (s *service) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+	got, err := s.engine.Rerank(ctx, engine.RerankRequest{
+		Query: r.GetQuery(), Documents: r.GetDocuments(), Options: embed.Options{Instruction: r.GetInstruction(), Truncate: r.GetTruncate()},
+	})
+	if err != nil {
+		return nil, refuse(err)
+	}
+	return &wire.RerankResponse{Scores: got.Scores, Usage: &wire.Usage{PromptTokens: int64(got.PromptTokens)}}, nil
 }
 
 // SetLimits publishes the agent's limits.

@@ -186,6 +186,80 @@ func TestRefusalsCarryTheirType(t *testing.T) {
 	}
 }
 
+// TestVectorsAndScoresTravelWhole, and what is refused of them.
+func TestVectorsAndScoresTravelWhole(t *testing.T) {
+	open := func(name string, task wire.Task) *served {
+		for _, r := range tinymodel.Readers() {
+			if r.Name == name {
+				dir := filepath.Join(t.TempDir(), "model")
+				if err := r.Write(dir); err != nil {
+					t.Fatal(err)
+				}
+				s := serve(t, engine.Options{ModelPath: dir})
+				if st := s.await(t, wire.State_STATE_READY); st.GetTask() != task {
+					t.Errorf("%s: task %v, want %v", name, st.GetTask(), task)
+				}
+				return s
+			}
+		}
+		t.Fatalf("no reader is called %q", name)
+		return nil
+	}
+	vectors, pairs := open("qwen3 embed", wire.Task_TASK_EMBED), open("bert rerank", wire.Task_TASK_RERANK)
+	embed := func(r *wire.EmbedRequest) *wire.EmbedResponse {
+		got, err := vectors.client.Embed(deadline(t), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	two := embed(&wire.EmbedRequest{Id: "a", Texts: []string{"one", "two"}})
+	if len(two.GetVectors()) != 2 || len(two.GetVectors()[0].GetValues()) != 64 || two.GetUsage().GetPromptTokens() == 0 {
+		t.Errorf("vectors %v", two)
+	}
+	plain, prompted := embed(&wire.EmbedRequest{Texts: []string{"one"}}), embed(&wire.EmbedRequest{Texts: []string{"one"}, Prompt: "query"})
+	worded := embed(&wire.EmbedRequest{Texts: []string{"one"}, Instruction: "find it"})
+	if n := plain.GetUsage().GetPromptTokens(); prompted.GetUsage().GetPromptTokens() <= n || worded.GetUsage().GetPromptTokens() <= n {
+		t.Error("prompt and instruction do not stand before the text")
+	}
+	scores, err := pairs.client.Rerank(deadline(t), &wire.RerankRequest{Query: "a", Documents: []string{"b", "c d e"}})
+	if err != nil || len(scores.GetScores()) != 2 || scores.GetUsage().GetPromptTokens() == 0 {
+		t.Errorf("scores %v, %v", scores, err)
+	}
+	long := strings.Repeat("a ", 200)
+	if _, err := pairs.client.Rerank(deadline(t), &wire.RerankRequest{Query: "a", Documents: []string{long}, Truncate: true}); err != nil {
+		t.Errorf("a document that may be cut: %v", err)
+	}
+	for name, c := range map[string]struct {
+		call func() error
+		code wire.Code
+	}{
+		"too long": {func() error {
+			_, err := pairs.client.Rerank(deadline(t), &wire.RerankRequest{Query: "a", Documents: []string{long}})
+			return err
+		}, wire.Code_CODE_CONTEXT_LENGTH},
+		"no texts": {func() error { _, err := vectors.client.Embed(deadline(t), &wire.EmbedRequest{}); return err }, wire.Code_CODE_INVALID},
+		"another kind": {func() error {
+			_, err := pairs.client.Embed(deadline(t), &wire.EmbedRequest{Texts: []string{"a"}})
+			return err
+		}, wire.Code_CODE_INVALID},
+		"an instruction for a BERT": {func() error {
+			_, err := pairs.client.Rerank(deadline(t), &wire.RerankRequest{Query: "a", Documents: []string{"b"}, Instruction: "c"})
+			return err
+		}, wire.Code_CODE_INVALID},
+	} {
+		if r := wire.RefusalOf(c.call()); r.GetCode() != c.code || r.GetMessage() == "" {
+			t.Errorf("%s: %v, want %v", name, r, c.code)
+		}
+	}
+	for _, s := range []*served{vectors, pairs} {
+		s.stop()
+		if err := s.ended(t); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestCancelTravelsToTheEngine(t *testing.T) {
 	s := serve(t, engine.Options{})
 	s.await(t, wire.State_STATE_READY)

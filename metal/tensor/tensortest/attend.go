@@ -189,21 +189,3 @@ func (s Suite) cacheErrors(t *testing.T) {
 		t.Errorf("%d bytes of KV after release", got)
 	}
 }
-
-// recur is declared alone: a back end that does not compute it says so,
-// whatever it is given.
-func (s Suite) recur(t *testing.T) {
-	x := s.open(t)
-	row := x.s.From(make([]float32, 4), 1, 4)
-	for name, spec := range map[string]tensor.RecurSpec{
-		"no operands": {},
-		"operands":    {Segments: []tensor.Segment{{Request: 1, Length: 1}}, Q: row, K: row, V: row, Decay: row, Beta: row},
-	} {
-		sc := x.b.NewScope(context.Background())
-		sc.Recur(spec)
-		if err := sc.Err(); !errors.Is(err, tensor.ErrUnsupported) {
-			t.Errorf("%s: error %v, want ErrUnsupported", name, err)
-		}
-		sc.Close()
-	}
-}

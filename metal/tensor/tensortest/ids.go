@@ -103,8 +103,11 @@ func (s Suite) kinds(t *testing.T) {
 		"Rope of ids": func(sc tensor.Scope, ids, _ tensor.Array) {
 			sc.Rope(ids, seg, 2, tensor.RopeSpec{Theta: 10, Size: 2})
 		},
-		"Mean of ids": func(sc tensor.Scope, ids, _ tensor.Array) { sc.Mean(ids, seg, nil) },
-		"Unit of ids": func(sc tensor.Scope, ids, _ tensor.Array) { sc.Unit(ids) },
+		"Mean of ids":        func(sc tensor.Scope, ids, _ tensor.Array) { sc.Mean(ids, seg, nil) },
+		"Split of ids":       func(sc tensor.Scope, ids, _ tensor.Array) { sc.Split(ids, 1) },
+		"SigmoidGate by ids": func(sc tensor.Scope, ids, numbers tensor.Array) { sc.SigmoidGate(numbers, ids) },
+		"RMSNormGate by ids": func(sc tensor.Scope, ids, numbers tensor.Array) { sc.RMSNormGate(numbers, ids, numbers, 0) },
+		"Unit of ids":        func(sc tensor.Scope, ids, _ tensor.Array) { sc.Unit(ids) },
 		"AppendAttend of ids": func(sc tensor.Scope, ids, numbers tensor.Array) {
 			sc.AppendAttend(tensor.AttendSpec{Cache: cache, Segments: seg, Q: numbers, K: ids, V: numbers, Scale: 1})
 		},

@@ -55,6 +55,7 @@ func operations() map[string]operation {
 			a := sc.From(make([]float32, limitRows*limitWidth), limitRows*limitWidth, 1)
 			return func() tensor.Array { return sc.Argmax(a, 1) }
 		},
+		"Recur": recurOperation,
 		"AppendAttend": func(x *bench, sc tensor.Scope) func() tensor.Array {
 			cache, err := x.b.NewCache(tensor.CacheSpec{Layers: 1, KVHeads: 1, HeadSize: 64, BlockTokens: limitWidth})
 			if err != nil {
@@ -67,6 +68,17 @@ func operations() map[string]operation {
 			}
 		},
 	}
+}
+
+// recurOperation has a state of 1 MiB and more; what it computes beside it is
+// little.
+func recurOperation(x *bench, sc tensor.Scope) func() tensor.Array {
+	c := recurCase{RecurrentSpec: tensor.RecurrentSpec{Layers: 1, KeyHeads: 1, KeySize: 64, ValueHeads: 8, ValueSize: limitWidth / 8, Taps: 2}}
+	cache := x.recurrentCache(c)
+	x.t.Cleanup(cache.Release)
+	spec := x.recurOperands(sc, c, 1).spec
+	spec.Cache, spec.Segments = cache, []tensor.Segment{{Request: 1, Length: 1}}
+	return func() tensor.Array { return sc.Recur(spec) }
 }
 
 // onOneArray are operations on one array [64, 4096].
@@ -90,9 +102,14 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 			_, shares := sc.RouteTop(a, limitWidth)
 			return shares
 		},
-		"ScaleShift": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ScaleShift(a, 2, 1) },
-		"RMSNorm":    func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
-		"Unit":       func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Unit(a) },
+		"ScaleShift":  func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.ScaleShift(a, 2, 1) },
+		"RMSNorm":     func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.RMSNorm(a, sc.From([]float32{1}, 1), 1) },
+		"Split":       func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Split(a, limitWidth/2, limitWidth/2)[0] },
+		"SigmoidGate": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.SigmoidGate(a, a) },
+		"RMSNormGate": func(sc tensor.Scope, a tensor.Array) tensor.Array {
+			return sc.RMSNormGate(a, a, sc.From([]float32{1}, 1), 1)
+		},
+		"Unit": func(sc tensor.Scope, a tensor.Array) tensor.Array { return sc.Unit(a) },
 		"Rope": func(sc tensor.Scope, a tensor.Array) tensor.Array {
 			return sc.Rope(a, []tensor.Segment{{Request: 1, Length: limitRows}}, 64, tensor.RopeSpec{Theta: 1e4, Size: 64})
 		},
@@ -109,8 +126,9 @@ func onOneArray() map[string]func(sc tensor.Scope, a tensor.Array) tensor.Array 
 // limits wants each operation to be refused where its result does not fit, to
 // leave nothing behind, and to work once there is room.
 func (s Suite) limits(t *testing.T) {
-	all := operations()
-	for name, run := range onOneArray() {
+	all, onOne := operations(), onOneArray()
+	maps.Copy(onOne, onOneArrayOfEncoders())
+	for name, run := range onOne {
 		all[name] = func(_ *bench, sc tensor.Scope) func() tensor.Array {
 			a := sc.From(make([]float32, limitRows*limitWidth), limitRows, limitWidth)
 			return func() tensor.Array { return run(sc, a) }
@@ -221,20 +239,24 @@ func (s Suite) released(t *testing.T) {
 	m, _ := x.matrix(quant.DenseOf(quant.Float32), 5, 4)
 	seg := []tensor.Segment{{Request: 1, Length: 1}}
 	all := releasedOfExperts(m, gone)
+	maps.Copy(all, releasedOfEncoders())
 	maps.Copy(all, map[string]func(sc tensor.Scope, a tensor.Array){
-		"Add":     func(sc tensor.Scope, a tensor.Array) { sc.Add(sc.From(make([]float32, 4), 1, 4), a) },
-		"SwiGLU":  func(sc tensor.Scope, a tensor.Array) { sc.SwiGLU(a, sc.From(make([]float32, 4), 1, 4)) },
-		"SiLU":    func(sc tensor.Scope, a tensor.Array) { sc.SiLU(a) },
-		"Rows":    func(sc tensor.Scope, a tensor.Array) { sc.Rows(a, []int{0}) },
-		"Argmax":  func(sc tensor.Scope, a tensor.Array) { sc.Argmax(a, 1) },
-		"Mean":    func(sc tensor.Scope, a tensor.Array) { sc.Mean(a, seg, nil) },
-		"Unit":    func(sc tensor.Scope, a tensor.Array) { sc.Unit(a) },
-		"RMSNorm": func(sc tensor.Scope, a tensor.Array) { sc.RMSNorm(a, sc.From([]float32{1}, 1), 0) },
-		"Rope":    func(sc tensor.Scope, a tensor.Array) { sc.Rope(a, seg, 4, tensor.RopeSpec{Theta: 10, Size: 4}) },
-		"Read":    func(sc tensor.Scope, a tensor.Array) { sc.Read(a, make([]float32, 4)) },
-		"Embed":   func(sc tensor.Scope, a tensor.Array) { sc.Embed(m, a) },
-		"Linear":  func(sc tensor.Scope, a tensor.Array) { sc.Linear(a, m) },
-		"Keep":    func(sc tensor.Scope, a tensor.Array) { sc.Keep(a) },
+		"Add":         func(sc tensor.Scope, a tensor.Array) { sc.Add(sc.From(make([]float32, 4), 1, 4), a) },
+		"SwiGLU":      func(sc tensor.Scope, a tensor.Array) { sc.SwiGLU(a, sc.From(make([]float32, 4), 1, 4)) },
+		"SiLU":        func(sc tensor.Scope, a tensor.Array) { sc.SiLU(a) },
+		"Rows":        func(sc tensor.Scope, a tensor.Array) { sc.Rows(a, []int{0}) },
+		"Argmax":      func(sc tensor.Scope, a tensor.Array) { sc.Argmax(a, 1) },
+		"Mean":        func(sc tensor.Scope, a tensor.Array) { sc.Mean(a, seg, nil) },
+		"Unit":        func(sc tensor.Scope, a tensor.Array) { sc.Unit(a) },
+		"RMSNorm":     func(sc tensor.Scope, a tensor.Array) { sc.RMSNorm(a, sc.From([]float32{1}, 1), 0) },
+		"Rope":        func(sc tensor.Scope, a tensor.Array) { sc.Rope(a, seg, 4, tensor.RopeSpec{Theta: 10, Size: 4}) },
+		"Split":       func(sc tensor.Scope, a tensor.Array) { sc.Split(a, 2, 2) },
+		"SigmoidGate": func(sc tensor.Scope, a tensor.Array) { sc.SigmoidGate(sc.From(make([]float32, 4), 1, 4), a) },
+		"RMSNormGate": func(sc tensor.Scope, a tensor.Array) { sc.RMSNormGate(a, a, sc.From([]float32{1}, 1), 0) },
+		"Read":        func(sc tensor.Scope, a tensor.Array) { sc.Read(a, make([]float32, 4)) },
+		"Embed":       func(sc tensor.Scope, a tensor.Array) { sc.Embed(m, a) },
+		"Linear":      func(sc tensor.Scope, a tensor.Array) { sc.Linear(a, m) },
+		"Keep":        func(sc tensor.Scope, a tensor.Array) { sc.Keep(a) },
 		"Keep twice": func(sc tensor.Scope, _ tensor.Array) {
 			b := sc.From([]float32{1}, 1)
 			defer sc.Release(b)

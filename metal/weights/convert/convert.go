@@ -75,6 +75,11 @@ func Run(ctx context.Context, f *weights.File, o Options) (Report, error) {
 	if err := o.check(); err != nil {
 		return Report{}, err
 	}
+	// What an encoder's vectors are pooled from stands in folders beside it, which
+	// are not written.
+	if f.Dim.Encoder != nil {
+		return Report{}, &weights.UnsupportedError{Subject: "conversion of an encoder", Value: f.Dim.Architecture, Supported: []string{"decoders"}}
+	}
 	if err := vacant(o.Out); err != nil {
 		return Report{}, err
 	}

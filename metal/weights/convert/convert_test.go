@@ -25,6 +25,13 @@ func small(family tinymodel.Family) tinymodel.Config {
 	if family == tinymodel.Qwen3MoE {
 		c.Experts = tinymodel.Experts{Count: 4, PerToken: 2, FeedForward: 64}
 	}
+	if family == tinymodel.Qwen3Next {
+		c.Layers, c.Experts = 2, tinymodel.Experts{Count: 4, PerToken: 2, FeedForward: 64, Shared: 64}
+		c.Hybrid = tinymodel.Hybrid{Interval: 2, KeyHeads: 2, KeySize: 16, ValueHeads: 4, ValueSize: 32, Taps: 4, Rotary: 0.25}
+	}
+	if family == tinymodel.Qwen35 {
+		c.Layers, c.Hybrid = 2, tinymodel.Hybrid{Interval: 2, KeyHeads: 2, KeySize: 16, ValueHeads: 4, ValueSize: 32, Taps: 4, Rotary: 0.5}
+	}
 	if family == tinymodel.GPTOSS {
 		c.Window, c.FeedForward, c.Untied, c.Experts = 32, 64, true, tinymodel.Experts{Count: 4, PerToken: 2, FeedForward: 64}
 		c.Scaling = tinymodel.Scaling{Kind: "yarn", Factor: 4, Original: 128, Fractional: true}

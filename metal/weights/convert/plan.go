@@ -17,11 +17,19 @@ const factorsPath = "model.rope_freqs.weight"
 // groups of 64 wherever it quantises (models/qwen3_moe.py and models/gpt_oss.py,
 // quant_predicate).
 func isRouter(path string) bool {
-	return strings.HasSuffix(path, ".mlp.gate.weight") || strings.HasSuffix(path, ".mlp.router.weight")
+	return strings.HasSuffix(path, ".mlp.gate.weight") || strings.HasSuffix(path, ".mlp.router.weight") || strings.HasSuffix(path, sharedPath)
 }
 
 // pairedPath ends the path of gate and up of experts in one tensor.
 const pairedPath = ".mlp.experts.gate_up_proj.weight"
+
+// sharedPath ends that of what scores the expert of every token, a router too
+// (models/qwen3_next.py).
+const sharedPath = ".mlp.shared_expert_gate.weight"
+
+// kernelPath ends that of a convolution's taps, which mlx-lm stores as
+// [channels, taps, 1] and never quantises.
+const kernelPath = ".linear_attn.conv1d.weight"
 
 // plan is what will be written.
 type plan struct {
@@ -74,10 +82,7 @@ func newPlan(f *weights.File, o Options) (*plan, error) {
 		if strings.HasSuffix(e.Path, pairedPath) {
 			return nil, fmt.Errorf("%w: gate and up of its experts are one tensor, as OpenAI published it, which this engine and mlx-lm load as it is", ErrOptions)
 		}
-		t := tensor{entry: e, format: target(f, e, o)}
-		if f.Header() != nil && f.Dim.NormsLessOne() && strings.HasSuffix(e.Path, "norm.weight") {
-			t.less = 1
-		}
+		t := tensor{entry: e, format: target(f, e, o), less: less(f, e)}
 		sizes, err := t.format.Sizes(e.Columns())
 		if err != nil {
 			return nil, fmt.Errorf("tensor %s: %w", e.Path, err)
@@ -101,6 +106,21 @@ func newPlan(f *weights.File, o Options) (*plan, error) {
 	return p, nil
 }
 
+// less is what is subtracted from a tensor: from the norms of a Gemma, which
+// folders hold less one and GGUF files do not. To the norms of a recurrent
+// hybrid that Hugging Face stored, which are less one, one is added: mlx-lm takes
+// them for what they are where convolutions lie as it stores them.
+func less(f *weights.File, e weights.Entry) float32 {
+	switch {
+	case !strings.HasSuffix(e.Path, "norm.weight"):
+	case f.Header() != nil && f.Dim.NormsLessOne():
+		return 1
+	case f.Dim.Hybrid.Interval > 0 && f.NormsLessOne() && !strings.Contains(e.Path, ".linear_attn."):
+		return -1
+	}
+	return 0
+}
+
 // target is the format a tensor gets. Everything in GGUF is meant as float32.
 func target(f *weights.File, e weights.Entry, o Options) quant.Format {
 	kind := e.Format.Type
@@ -115,7 +135,7 @@ func target(f *weights.File, e weights.Entry, o Options) quant.Format {
 		return quant.DenseOf(kind)
 	case len(e.Shape) == 2 && o.Bits > 0 && isRouter(e.Path) && e.Columns()%64 == 0:
 		return quant.AffineOf(8, 64, kind)
-	case len(e.Shape) > 1 && o.Bits > 0 && e.Columns()%o.Group == 0:
+	case len(e.Shape) > 1 && o.Bits > 0 && e.Columns()%o.Group == 0 && !strings.HasSuffix(e.Path, kernelPath):
 		return quant.AffineOf(o.Bits, o.Group, kind)
 	case e.Format.BlockFloat():
 		return e.Format
@@ -130,7 +150,11 @@ func (t tensor) layer() string { return strings.TrimSuffix(t.entry.Path, ".weigh
 func (t tensor) newParts(s quant.Sizes) []part {
 	rows := int64(t.entry.Rows())
 	if !t.format.Quantized() {
-		return []part{{name: t.entry.Path, kind: kindOf(t.format.Type), shape: t.entry.Shape, row: int64(s.Raw), rows: rows}}
+		shape := t.entry.Shape
+		if strings.HasSuffix(t.entry.Path, kernelPath) {
+			shape = append(slices.Clone(shape), 1)
+		}
+		return []part{{name: t.entry.Path, kind: kindOf(t.format.Type), shape: shape, row: int64(s.Raw), rows: rows}}
 	}
 	kind, width := kindOf(t.format.Type), int64(t.format.Type.Bytes())
 	shape := func(columns int64) []int64 {

@@ -151,6 +151,7 @@ func newConfig(ctx context.Context, f *weights.File, p *plan) (map[string]any, e
 		if err := d.Decode(&cfg); err != nil {
 			return nil, fmt.Errorf("%s: %w: %w", configFile, weights.ErrInvalid, err)
 		}
+		hybridWords(cfg, f.Dim)
 		modernRope(cfg)
 		modernWindows(cfg, f.Dim)
 	} else if err := configOfGGUF(ctx, f, cfg); err != nil {
@@ -169,7 +170,7 @@ func newConfig(ctx context.Context, f *weights.File, p *plan) (map[string]any, e
 	delete(cfg, "dtype") // of transformers 5, beside torch_dtype
 	delete(cfg, "quantization")
 	delete(cfg, "quantization_config")
-	if q := p.quantization(); q != nil {
+	if q := p.quantization(f.Dim); q != nil {
 		cfg["quantization"], cfg["quantization_config"] = q, q // both, as mlx-lm writes them
 	}
 	return cfg, nil
@@ -216,7 +217,7 @@ func modernWindows(cfg map[string]any, d weights.Dimensions) {
 
 // quantization is what mlx-lm reads: the format of most bytes, and by path
 // those that differ. nil where nothing is quantised.
-func (p *plan) quantization() map[string]any {
+func (p *plan) quantization(d weights.Dimensions) map[string]any {
 	type grouping struct {
 		bits, group int
 		mode        string
@@ -245,7 +246,7 @@ func (p *plan) quantization() map[string]any {
 	q := say(most)
 	for _, t := range p.tensors {
 		if g := of(t.format); t.format.Quantized() && g != most {
-			q[t.layer()] = say(g)
+			q[namedInMLX(t.layer(), d)] = say(g)
 		}
 	}
 	return q

@@ -1,0 +1,5 @@
+//go:build !mlx
+
+package embed_test
+
+func frameworks() []backend { return nil }

@@ -1,0 +1,226 @@
+package embed
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/folder"
+	"metalfleet.dev/metalfleet/metal/tokenizer"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// ErrTooLong says that an input has more tokens than the model reads.
+var ErrTooLong = errors.New("the input is too long")
+
+// ErrPrompt says that a prompt or an instruction is wanted that the model has
+// no use for.
+var ErrPrompt = errors.New("no such prompt")
+
+const (
+	sentenceFile  = "sentence_bert_config.json"
+	promptsFile   = "config_sentence_transformers.json"
+	tokenizerFile = "tokenizer_config.json"
+	// maxTokenizerBytes bounds tokenizer_config.json, in which templates stand.
+	maxTokenizerBytes = 4 << 20
+)
+
+// Conventions are how a model's makers want its inputs to be written.
+type Conventions struct {
+	Task    model.Task
+	Pooling Pooling
+	// Limit is how many tokens of an input the model reads.
+	Limit int
+	// Prompts may stand before a text to embed, by their names; Default is the
+	// name of the one that does where nobody says, if there is one.
+	Prompts map[string]string
+	Default string
+	// Instructed models take the task of a query in words.
+	Instructed bool
+	// judge is how a decoder is asked for a score; nil for others.
+	judge *judge
+	// identity says that a score is what the head says, not its sigmoid.
+	identity bool
+}
+
+// Input is one text, or two, as tokens.
+type Input struct{ IDs, Types []int32 }
+
+// Options say how texts are to be put.
+type Options struct {
+	// Prompt is the name of what stands before each text to embed.
+	Prompt string
+	// Instruction says in words what a query is for.
+	Instruction string
+	// Truncate cuts what is too long, as the model's makers do; without it, it
+	// is refused.
+	Truncate bool
+}
+
+// ConventionsOf reads them. task is what the model is wanted for; empty takes
+// what the model says. A decoder that says nothing may be wanted for any.
+func ConventionsOf(f *weights.File, tok *tokenizer.Tokenizer, task model.Task) (*Conventions, error) {
+	said, err := f.Task()
+	if err != nil {
+		return nil, err
+	}
+	if task == "" {
+		task = said
+	}
+	if said != model.Generate && task != said {
+		return nil, fmt.Errorf("the model is made for %s, not for %s: %w", said, task, weights.ErrUnsupported)
+	}
+	c := &Conventions{Task: task, Limit: f.Dim.Context, Instructed: f.Dim.Architecture == "qwen3"}
+	if f.Folder() != nil {
+		if err := c.read(f.Folder()); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case task == model.Rerank && f.Dim.Encoder == nil:
+		c.judge, err = judgeOf(f, tok)
+	case task == model.Rerank:
+		c.identity = f.Dim.Encoder.Identity
+	case task == model.Embed:
+		c.Pooling, err = c.pooling(f)
+	}
+	return c, err
+}
+
+// pooling is that of the model's folder; an encoder whose makers do not say has
+// none that could be guessed.
+func (c *Conventions) pooling(f *weights.File) (Pooling, error) {
+	if f.Dim.Encoder != nil && !f.Folder().Has(modulesFile) {
+		return Pooling{}, fmt.Errorf("%s, which says how the states of an encoder are pooled: %w", modulesFile, weights.ErrMissing)
+	}
+	return Of(f)
+}
+
+// read reads the small files beside the weights; none of them needs to be there.
+func (c *Conventions) read(dir *folder.Folder) error {
+	var sentence struct {
+		Most  *int `json:"max_seq_length"`
+		Lower bool `json:"do_lower_case"`
+	}
+	var words struct {
+		Prompts map[string]string `json:"prompts"`
+		Default *string           `json:"default_prompt_name"`
+	}
+	var tok struct {
+		Most json.Number `json:"model_max_length"`
+	}
+	for _, file := range []struct {
+		name  string
+		bytes int64
+		to    any
+	}{{sentenceFile, maxConfigBytes, &sentence}, {promptsFile, maxConfigBytes, &words}, {tokenizerFile, maxTokenizerBytes, &tok}} {
+		if err := dir.JSON(file.name, file.bytes, file.to); err != nil && !errors.Is(err, folder.ErrMissing) {
+			return readError(err)
+		}
+	}
+	if sentence.Lower {
+		return fmt.Errorf("%s: %w", sentenceFile, &weights.UnsupportedError{Subject: "do_lower_case", Value: "true", Supported: []string{"false"}})
+	}
+	if most, err := tok.Most.Float64(); sentence.Most == nil && err == nil && most >= 1 && most < float64(c.Limit) {
+		c.Limit = int(most)
+	}
+	if sentence.Most != nil {
+		if *sentence.Most < 1 {
+			return fmt.Errorf("%s: max_seq_length is %d: %w", sentenceFile, *sentence.Most, weights.ErrInvalid)
+		}
+		c.Limit = min(c.Limit, *sentence.Most)
+	}
+	c.Prompts = words.Prompts
+	if words.Default != nil && *words.Default != "" {
+		if _, ok := c.Prompts[*words.Default]; !ok {
+			return fmt.Errorf("%s: default_prompt_name %q is no prompt: %w", promptsFile, clip(*words.Default), weights.ErrInvalid)
+		}
+		c.Default = *words.Default
+	}
+	return nil
+}
+
+// prompt is what stands before a text to embed.
+func (c *Conventions) prompt(o Options) (string, error) {
+	switch {
+	case o.Prompt != "" && o.Instruction != "":
+		return "", fmt.Errorf("%w: want a prompt or an instruction, not both", ErrPrompt)
+	case o.Instruction != "" && !c.Instructed:
+		return "", fmt.Errorf("%w: this model takes no instruction", ErrPrompt)
+	case o.Instruction != "": // the model card of Qwen3-Embedding
+		return "Instruct: " + o.Instruction + "\nQuery:", nil
+	}
+	name := o.Prompt
+	if name == "" {
+		name = c.Default
+	}
+	if name == "" {
+		return "", nil
+	}
+	prompt, ok := c.Prompts[name]
+	if !ok {
+		names := slices.Sorted(maps.Keys(c.Prompts))
+		return "", fmt.Errorf("%w: %q; the model has %s", ErrPrompt, clip(name), orNone(names))
+	}
+	return prompt, nil
+}
+
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+// Text writes a text to embed. Errors are ErrEmpty, ErrTooLong, ErrPrompt and
+// those of the tokenizer.
+func (c *Conventions) Text(tok *tokenizer.Tokenizer, text string, o Options) (Input, error) {
+	prompt, err := c.prompt(o)
+	if err != nil {
+		return Input{}, err
+	}
+	ids, err := tok.Encode(prompt+text, tokenizer.EncodeOptions{})
+	if err != nil {
+		return Input{}, err
+	}
+	return c.around(tok, c.Limit, o.Truncate, ids)
+}
+
+// Pair writes a query and a document to be scored.
+func (c *Conventions) Pair(tok *tokenizer.Tokenizer, query, document string, o Options) (Input, error) {
+	if c.judge != nil {
+		return c.judged(tok, query, document, o)
+	}
+	if o.Instruction != "" {
+		return Input{}, fmt.Errorf("%w: this model takes no instruction", ErrPrompt)
+	}
+	first, err := tok.Encode(query, tokenizer.EncodeOptions{})
+	if err != nil {
+		return Input{}, err
+	}
+	second, err := tok.Encode(document, tokenizer.EncodeOptions{})
+	if err != nil {
+		return Input{}, err
+	}
+	return c.around(tok, c.Limit, o.Truncate, first, second)
+}
+
+// around puts ids into the model's template, within the limit.
+func (c *Conventions) around(tok *tokenizer.Tokenizer, limit int, truncate bool, texts ...[]int32) (Input, error) {
+	ids, types, cut := tok.Around(limit, texts...)
+	whole := 0
+	for _, t := range texts {
+		whole += len(t)
+	}
+	switch {
+	case cut && !truncate, len(ids) > limit:
+		return Input{}, fmt.Errorf("%w: its texts have %d tokens, the model reads %d with its own around them", ErrTooLong, whole, limit)
+	case len(ids) == 0:
+		return Input{}, ErrEmpty
+	}
+	return Input{ids, types}, nil
+}

@@ -1,0 +1,108 @@
+package embed
+
+import (
+	"fmt"
+
+	"metalfleet.dev/metalfleet/metal/folder"
+	"metalfleet.dev/metalfleet/metal/tokenizer"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// What stands around a query and a document in the model card of Qwen3-Reranker,
+// and what the query is for where nobody says.
+const (
+	judgePrefix = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. " +
+		"Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n"
+	judgeSuffix      = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+	judgeInstruction = "Given a web search query, retrieve relevant passages that answer the query"
+)
+
+// judge asks a decoder a question, and takes how likely it says yes.
+type judge struct {
+	prefix, suffix []int32
+	yes, no        int32
+}
+
+// judgeOf prepares the question. A folder may name the two tokens; they must be
+// those of the question.
+func judgeOf(f *weights.File, tok *tokenizer.Tokenizer) (*judge, error) {
+	if f.Dim.Architecture != "qwen3" {
+		return nil, &weights.UnsupportedError{Subject: "reranker", Value: f.Dim.Architecture, Supported: []string{"bert", "qwen3", "xlm-roberta"}}
+	}
+	j := new(judge)
+	for _, t := range []struct {
+		text string
+		to   *int32
+	}{{"yes", &j.yes}, {"no", &j.no}} {
+		var ok bool
+		if *t.to, ok = tok.ID(t.text); !ok {
+			return nil, fmt.Errorf("the vocabulary has no token %q, which a reranker answers with: %w", t.text, weights.ErrUnsupported)
+		}
+	}
+	var err error
+	special := tokenizer.EncodeOptions{ParseSpecial: true}
+	if j.prefix, err = tok.Encode(judgePrefix, special); err != nil {
+		return nil, err
+	}
+	if j.suffix, err = tok.Encode(judgeSuffix, special); err != nil {
+		return nil, err
+	}
+	if f.Folder() == nil || !f.Folder().Has(modulesFile) {
+		return j, nil
+	}
+	return j, j.check(f.Folder())
+}
+
+// check compares with what a LogitScore module of the folder says.
+func (j *judge) check(dir *folder.Folder) error {
+	var modules []module
+	if err := dir.JSON(modulesFile, maxConfigBytes, &modules); err != nil {
+		return readError(err)
+	}
+	for _, m := range modules {
+		if m.kind() != "LogitScore" {
+			continue
+		}
+		sub, err := dir.Sub(m.Path)
+		if err != nil {
+			return readError(err)
+		}
+		defer sub.Close()
+		var c struct {
+			Yes *int32 `json:"true_token_id"`
+			No  *int32 `json:"false_token_id"`
+		}
+		if err := sub.JSON(configFile, maxConfigBytes, &c); err != nil {
+			return readError(err)
+		}
+		if c.Yes == nil || c.No == nil || *c.Yes != j.yes || *c.No != j.no {
+			return fmt.Errorf("module %q: %w", clip(m.Path), &weights.UnsupportedError{Subject: "score", Value: "of other tokens", Supported: []string{fmt.Sprintf("true_token_id %d (yes) and false_token_id %d (no)", j.yes, j.no)}})
+		}
+		return nil
+	}
+	return nil
+}
+
+// judged writes the question about a document.
+func (c *Conventions) judged(tok *tokenizer.Tokenizer, query, document string, o Options) (Input, error) {
+	instruction := o.Instruction
+	if instruction == "" {
+		instruction = judgeInstruction
+	}
+	ids, err := tok.Encode("<Instruct>: "+instruction+"\n<Query>: "+query+"\n<Document>: "+document, tokenizer.EncodeOptions{})
+	if err != nil {
+		return Input{}, err
+	}
+	j := c.judge
+	room := c.Limit - len(j.prefix) - len(j.suffix)
+	if room < 1 {
+		return Input{}, fmt.Errorf("%w: the question around a document has %d tokens, the model reads %d", ErrTooLong, len(j.prefix)+len(j.suffix), c.Limit)
+	}
+	in, err := c.around(tok, room, o.Truncate, ids)
+	if err != nil {
+		return Input{}, err
+	}
+	in.IDs = append(append(append([]int32{}, j.prefix...), in.IDs...), j.suffix...)
+	in.Types = nil
+	return in, nil
+}

@@ -1,0 +1,215 @@
+package embed
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/arch"
+	"metalfleet.dev/metalfleet/metal/nn"
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// Model makes vectors of texts, or scores of pairs. It is for the goroutine that
+// its back end belongs to.
+type Model struct {
+	*Conventions
+	b tensor.Backend
+	// encoder, or decoder with its cache.
+	encoder arch.Encoder
+	decoder arch.Model
+	cache   tensor.Cache
+	vocab   int
+	last    tensor.RequestID
+}
+
+// Load loads the network of a model that is not for writing text; c is what
+// ConventionsOf said. After an error nothing stays loaded.
+func Load(ctx context.Context, b tensor.Backend, f *weights.File, c *Conventions, progress func(int64)) (*Model, error) {
+	if c.Task == model.Generate {
+		return nil, fmt.Errorf("the model is made for %s: %w", c.Task, weights.ErrUnsupported)
+	}
+	m := &Model{Conventions: c, b: b, vocab: f.Dim.Vocabulary}
+	var err error
+	if f.Dim.Encoder != nil {
+		if m.encoder, err = arch.LoadEncoder(ctx, b, f, progress); err != nil {
+			return nil, err
+		}
+		return m, nil
+	}
+	if m.decoder, err = arch.Load(ctx, b, f, progress); err != nil {
+		return nil, err
+	}
+	if m.cache, err = b.NewCache(m.decoder.CacheSpec()); err != nil {
+		m.Release()
+		return nil, err
+	}
+	return m, nil
+}
+
+// Release frees the weights.
+func (m *Model) Release() {
+	if m.cache != nil {
+		m.cache.Release()
+	}
+	if m.decoder != nil {
+		m.decoder.Release()
+	}
+	if m.encoder != nil {
+		m.encoder.Release()
+	}
+}
+
+// BlockTokens is in how large blocks a decoder keeps what it has read, during a
+// pass; 0 for an encoder, which keeps nothing.
+func (m *Model) BlockTokens() int {
+	if m.decoder == nil {
+		return 0
+	}
+	return m.decoder.CacheSpec().BlockTokens
+}
+
+// PassTokens is how many tokens one pass takes, but for a single input of an
+// encoder, which it reads whole.
+func PassTokens(b tensor.Backend) int { return max(1, b.Chunk()) }
+
+// Fit is how many of the first inputs one pass takes: at least one.
+func (m *Model) Fit(inputs []Input) int {
+	room := PassTokens(m.b)
+	for i, in := range inputs {
+		if room -= len(in.IDs); room < 0 {
+			return max(1, i)
+		}
+	}
+	return len(inputs)
+}
+
+// Compute makes one vector of each input, or for a reranker one score, in one
+// pass for as many as Fit says. Errors are those of the back end.
+func (m *Model) Compute(ctx context.Context, inputs []Input) ([][]float32, error) {
+	if m.encoder != nil {
+		return m.encode(ctx, inputs)
+	}
+	if len(inputs) == 1 && len(inputs[0].IDs) > PassTokens(m.b) {
+		return m.walk(ctx, inputs[0].IDs)
+	}
+	return m.decode(ctx, inputs)
+}
+
+// flat puts inputs one behind another.
+func (m *Model) flat(inputs []Input) nn.Texts {
+	var t nn.Texts
+	for _, in := range inputs {
+		m.last++
+		t.IDs, t.Types = append(t.IDs, in.IDs...), append(t.Types, in.Types...)
+		t.Segments = append(t.Segments, tensor.Segment{Request: m.last, Length: len(in.IDs)})
+	}
+	return t
+}
+
+func (m *Model) encode(ctx context.Context, inputs []Input) ([][]float32, error) {
+	t := m.flat(inputs)
+	out, err := m.read(ctx, len(inputs), func(s tensor.Scope) tensor.Array {
+		if m.Task == model.Rerank {
+			return m.encoder.Scores(s, t)
+		}
+		states := m.encoder.Hidden(s, t)
+		if s.Err() != nil {
+			return states
+		}
+		return m.Pooling.Pool(s, states, t.Segments, nil)
+	})
+	if m.Task == model.Rerank && !m.identity {
+		for _, v := range out {
+			v[0] = sigmoid(v[0])
+		}
+	}
+	return out, err
+}
+
+// decode runs several whole inputs through a decoder in one step.
+func (m *Model) decode(ctx context.Context, inputs []Input) ([][]float32, error) {
+	t := m.flat(inputs)
+	defer func() {
+		for _, g := range t.Segments {
+			m.cache.Drop(g.Request)
+		}
+	}()
+	if m.Task == model.Embed {
+		return m.read(ctx, len(inputs), func(s tensor.Scope) tensor.Array {
+			states := m.decoder.Hidden(s, m.cache, s.IDs(t.IDs), t.Segments)
+			if s.Err() != nil {
+				return states
+			}
+			return m.Pooling.Pool(s, states, t.Segments, nil)
+		})
+	}
+	lasts, at := make([]int, len(inputs)), 0
+	for i, g := range t.Segments {
+		at += g.Length
+		lasts[i] = at - 1
+	}
+	out, err := m.read(ctx, len(inputs), func(s tensor.Scope) tensor.Array {
+		return m.decoder.Step(s, m.cache, s.IDs(t.IDs), t.Segments, lasts)
+	})
+	return m.judge.scores(out), err
+}
+
+// walk runs one input that is longer than a pass through a decoder in chunks.
+func (m *Model) walk(ctx context.Context, ids []int32) ([][]float32, error) {
+	m.last++
+	if m.Task == model.Embed {
+		v, err := Run(ctx, m.b, m.decoder, m.cache, m.last, ids, m.Pooling)
+		return [][]float32{v}, err
+	}
+	w := walk{b: m.b, n: m.decoder, cache: m.cache, id: m.last}
+	defer m.cache.Drop(w.id)
+	for chunk := PassTokens(m.b); len(ids) > chunk; ids = ids[chunk:] {
+		if err := w.extend(ctx, ids[:chunk]); err != nil {
+			return nil, err
+		}
+	}
+	out, err := m.read(ctx, 1, func(s tensor.Scope) tensor.Array {
+		return m.decoder.Step(s, m.cache, s.IDs(ids), w.segment(ids), []int{len(ids) - 1})
+	})
+	return m.judge.scores(out), err
+}
+
+// read computes [n, width] and copies the rows out.
+func (m *Model) read(ctx context.Context, n int, compute func(tensor.Scope) tensor.Array) ([][]float32, error) {
+	s := m.b.NewScope(ctx)
+	defer s.Close()
+	inner := s.Child()
+	a := compute(inner)
+	if inner.Err() == nil {
+		a = inner.Keep(a)
+	}
+	inner.Close()
+	if err := s.Err(); err != nil {
+		return nil, err
+	}
+	width := a.Shape()[1]
+	flat := make([]float32, n*width)
+	s.Read(a, flat)
+	if err := s.Err(); err != nil {
+		return nil, err
+	}
+	out := make([][]float32, n)
+	for i := range out {
+		out[i] = flat[i*width : (i+1)*width : (i+1)*width]
+	}
+	return out, nil
+}
+
+// scores of rows of logits: how likely yes is beside no.
+func (j *judge) scores(logits [][]float32) [][]float32 {
+	out := make([][]float32, len(logits))
+	for i, row := range logits {
+		out[i] = []float32{sigmoid(row[j.yes] - row[j.no])}
+	}
+	return out
+}
+
+func sigmoid(x float32) float32 { return float32(1 / (1 + math.Exp(-float64(x)))) }

@@ -1,0 +1,104 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/embed"
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/metal/tokenizer"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// Reader makes vectors of texts, or scores of documents, by hand: without a
+// queue, for the command line and goldens. It is for one goroutine.
+type Reader struct {
+	backend tensor.Backend
+	model   *embed.Model
+	tok     *tokenizer.Tokenizer
+}
+
+// OpenReader loads a model for a task, which is Embed or Rerank; the reader
+// closes the back end, also when loading fails.
+func OpenReader(ctx context.Context, path string, b tensor.Backend, task model.Task) (*Reader, error) {
+	r := &Reader{backend: b}
+	if err := r.open(ctx, path, task); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func (r *Reader) open(ctx context.Context, path string, task model.Task) error {
+	if err := r.backend.Attach(); err != nil {
+		return err
+	}
+	f, err := weights.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	t, err := text.Open(ctx, f)
+	if err != nil {
+		return err
+	}
+	r.tok = t.Tokenizer
+	c, err := embed.ConventionsOf(f, r.tok, task)
+	if err != nil {
+		return err
+	}
+	r.model, err = embed.Load(ctx, r.backend, f, c, nil)
+	return err
+}
+
+// Close releases everything.
+func (r *Reader) Close() error {
+	if r.model != nil {
+		r.model.Release()
+	}
+	return r.backend.Close()
+}
+
+// Embed makes a vector of each text; tokens counts all that were read.
+func (r *Reader) Embed(ctx context.Context, texts []string, o embed.Options) (vectors [][]float32, tokens int, err error) {
+	inputs := make([]embed.Input, len(texts))
+	for i, t := range texts {
+		if inputs[i], err = r.model.Text(r.tok, t, o); err != nil {
+			return nil, 0, fmt.Errorf("input %d: %w", i, err)
+		}
+	}
+	return r.compute(ctx, inputs)
+}
+
+// Rerank scores each document for the query.
+func (r *Reader) Rerank(ctx context.Context, query string, documents []string, o embed.Options) (scores []float32, tokens int, err error) {
+	inputs := make([]embed.Input, len(documents))
+	for i, d := range documents {
+		if inputs[i], err = r.model.Pair(r.tok, query, d, o); err != nil {
+			return nil, 0, fmt.Errorf("document %d: %w", i, err)
+		}
+	}
+	out, tokens, err := r.compute(ctx, inputs)
+	for _, v := range out {
+		scores = append(scores, v[0])
+	}
+	return scores, tokens, err
+}
+
+// compute takes as many passes as it needs.
+func (r *Reader) compute(ctx context.Context, inputs []embed.Input) (out [][]float32, tokens int, err error) {
+	for len(inputs) > 0 {
+		n := r.model.Fit(inputs)
+		some, err := r.model.Compute(ctx, inputs[:n])
+		if err != nil {
+			return nil, 0, fmt.Errorf("%w: %w", ErrBackend, err)
+		}
+		for _, in := range inputs[:n] {
+			tokens += len(in.IDs)
+		}
+		out, inputs = append(out, some...), inputs[n:]
+	}
+	return out, tokens, nil
+}

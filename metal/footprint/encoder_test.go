@@ -1,0 +1,45 @@
+package footprint
+
+import (
+	"testing"
+
+	"metalfleet.dev/metalfleet/api/model"
+)
+
+// encoder is all-MiniLM-L6-v2.
+var encoder = model.Facts{
+	Architecture: "bert", Task: model.Embed, Layers: 6, EncoderLayers: 6, HiddenSize: 384, FeedForwardSize: 1536, QueryHeads: 12, KeyValueHeads: 12,
+	HeadSize: 32, VocabularySize: 30522, ContextTokens: 512, KeyValueElementBytes: 4, WeightBytes: 90_000_000,
+}
+
+// TestP12AnEncoderKeepsNothingAndReadsTextsWhole: no keys and values, and a pass
+// as long as the longest text, whose scores are written out as a decoder's are.
+func TestP12AnEncoderKeepsNothingAndReadsTextsWhole(t *testing.T) {
+	decoder := encoder
+	decoder.EncoderLayers, decoder.GrowingLayers = 0, 6
+	for _, b := range Backends() {
+		k := KernelsOf(b)
+		for _, tokens := range []int64{1, 100, 512} {
+			got, err := PrefillPeak(encoder, k, Prefill{New: tokens, Chunk: 32})
+			if err != nil {
+				t.Fatal(err)
+			}
+			whole, err := PrefillPeak(decoder, k, Prefill{New: tokens})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := (Peak{Attention: whole.Attention, Activations: whole.Activations}); got != want {
+				t.Errorf("%s, %d tokens: %+v, want %+v", b, tokens, got, want)
+			}
+		}
+		short := estimated(t, encoder, Context{Tokens: 64, Sequences: 4, CacheTokens: 256, Backend: b})
+		long := estimated(t, encoder, Context{Tokens: 4096, Sequences: 4, CacheTokens: 16384, Backend: b})
+		if short.KV != 0 || long.KV != 0 {
+			t.Errorf("%s: an encoder is charged for keys and values: %+v, %+v", b, short, long)
+		}
+		peak, err := PrefillPeak(encoder, k, Prefill{New: 4096})
+		if err != nil || long.Transient < peak.Total() {
+			t.Errorf("%s: %d bytes are promised for a pass that takes %d (%v)", b, long.Transient, peak.Total(), err)
+		}
+	}
+}

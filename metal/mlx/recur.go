@@ -1,0 +1,210 @@
+//go:build mlx
+
+package mlx
+
+// #include "bridge.h"
+import "C"
+
+import (
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// states holds the recurrent states of requests, a slot for each, in float32.
+// Rows of one token each of all its requests are computed by one call; those of
+// a longer segment by blocks. Coming and leaving copy it, as they do a slab of
+// keys and values.
+type states struct {
+	slab
+	rows []*held
+}
+
+// stateShape is what the bridge wants to know of recurrent layers.
+func stateShape(r tensor.RecurrentSpec) C.bridge_state_shape {
+	return C.bridge_state_shape{
+		key_heads: C.int32_t(r.KeyHeads), key_size: C.int32_t(r.KeySize), value_heads: C.int32_t(r.ValueHeads), value_size: C.int32_t(r.ValueSize), taps: C.int32_t(r.Taps),
+	}
+}
+
+// joinStates gives a request a state of zeros.
+func (c *cache) joinStates(h *held) error {
+	bytes := c.spec.Recurrent.StateBytes()
+	at := slices.IndexFunc(c.states, func(s *states) bool {
+		return s.broken == nil && bytes*int64(len(s.rows)+1) <= maxSlabBytes
+	})
+	slots := int64(1)
+	if at >= 0 {
+		slots += int64(len(c.states[at].rows))
+	}
+	layers := c.spec.Recurrent.Layers
+	if err := c.b.admit(bytes + bytes/int64(layers)*int64(min(layersAtOnce, layers))*slots); err != nil {
+		return fmt.Errorf("recurrent state: %w", err)
+	}
+	if at < 0 {
+		s := &states{slab: slab{slotBytes: bytes}}
+		if s.row = C.bridge_slab_new(C.int32_t(layers), 0, C.bridge_kv_shape{}); s.row == nil {
+			return fmt.Errorf("slab of states: %w", tensor.ErrMemory)
+		}
+		c.states, at = append(c.states, s), len(c.states)
+	}
+	s, shape := c.states[at], stateShape(c.spec.Recurrent)
+	c.charge(&s.slab, bytes)
+	h.states, h.stateSlot = s, len(s.rows)
+	s.rows = append(s.rows, h)
+	if err := fault(C.bridge_state_join(c.b.token(), s.row, &shape)); err != nil {
+		s.broken = err
+		return fmt.Errorf("recurrent state: %w", err)
+	}
+	return nil
+}
+
+// leaveState takes a request's state away; it is as if nothing had recurred.
+// Arrays of a broken slab stay as they are until all have left.
+func (c *cache) leaveState(h *held) {
+	s := h.states
+	if s == nil {
+		return
+	}
+	if len(s.rows) > 1 && s.broken == nil {
+		s.broken = fault(C.bridge_slab_remove(c.b.token(), s.row, C.int32_t(h.stateSlot)))
+	}
+	if s.broken == nil {
+		c.charge(&s.slab, -s.slotBytes)
+		s.rows = slices.Delete(s.rows, h.stateSlot, h.stateSlot+1)
+		for i, o := range s.rows {
+			o.stateSlot = i
+		}
+	} else {
+		s.rows[h.stateSlot] = nil
+	}
+	h.states = nil
+	clear(h.recurred)
+	if !slices.ContainsFunc(s.rows, func(o *held) bool { return o != nil }) {
+		c.freeStates(s)
+	}
+}
+
+// freeStates returns a slab of states, whoever is in it.
+func (c *cache) freeStates(s *states) {
+	c.free(&s.slab)
+	c.states = slices.DeleteFunc(c.states, func(o *states) bool { return o == s })
+}
+
+// Recur extends recurrent states by the rows of a step and reads them.
+func (s *scope) Recur(spec tensor.RecurSpec) tensor.Array {
+	const op = "Recur"
+	in, c, ok := s.recurOperands(op, &spec)
+	if !ok || !s.begin(op) {
+		return &array{}
+	}
+	err := s.b.check() // before the cache changes
+	if err == nil {
+		err = s.b.admit(recurScratch(c.spec.Recurrent, spec.Segments))
+	}
+	var segments []C.bridge_segment
+	if err == nil {
+		segments, err = c.recur(&spec)
+	}
+	if err != nil {
+		s.fail(fmt.Errorf("%s: %w", op, err))
+		return &array{}
+	}
+	shape := stateShape(c.spec.Recurrent)
+	operands := C.bridge_recur_operands{q: in[0].h, k: in[1].h, v: in[2].h, decay: in[3].h, beta: in[4].h, kernel: in[5].h, rate: in[6].h, bias: in[7].h}
+	return s.made(op, C.bridge_recur(s.b.token(), &operands, C.int32_t(spec.Layer), &shape, unsafe.SliceData(segments), C.int32_t(len(segments))), in[2].shape...)
+}
+
+// rowsAtOnce of a sequence are a block (bridge.cpp, rows_at_once).
+const rowsAtOnce = 64
+
+// recurScratch is about what a layer takes while it computes the longest
+// segment, or one row of each: rows and windows, queries, keys and values by
+// head in some forms each, and squares of blocks.
+func recurScratch(r tensor.RecurrentSpec, segments []tensor.Segment) int64 {
+	longest := 0
+	for _, g := range segments {
+		longest = max(longest, g.Length)
+	}
+	rows, block := int64(tensor.Tokens(segments)), int64(min(rowsAtOnce, longest))
+	perHead := 4*int64(r.KeySize) + 3*int64(r.ValueSize) + 4*block
+	return 4 * (3*rows*int64(r.Channels()) + int64(longest)*int64(r.ValueHeads)*perHead)
+}
+
+// recur makes room for the states of a step in one layer and says what the
+// bridge is to do. Nothing has changed where a segment does not fit.
+func (c *cache) recur(spec *tensor.RecurSpec) (out []C.bridge_segment, err error) {
+	for _, g := range spec.Segments {
+		has := 0
+		if h := c.requests[g.Request]; h != nil {
+			has = h.recurred[spec.Layer]
+			if h.states != nil && h.states.broken != nil {
+				return nil, fmt.Errorf("request %d was lost in an earlier step: %w", g.Request, h.states.broken)
+			}
+		}
+		if g.Length > 0 && has != g.Start {
+			return nil, fmt.Errorf("request %d, recurrent layer %d has seen %d tokens, segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment)
+		}
+	}
+	for _, g := range spec.Segments {
+		h := c.requests[g.Request]
+		if h == nil {
+			h = c.holding()
+			c.requests[g.Request] = h
+		}
+		if h.states == nil {
+			if err := c.joinStates(h); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, g := range spec.Segments { // once all of them lie where they stay
+		if g.Length == 0 {
+			continue
+		}
+		h := c.requests[g.Request]
+		h.recurred[spec.Layer] += g.Length
+		c.b.pending[&h.states.slab] = struct{}{}
+		out = append(out, C.bridge_segment{slab: h.states.row, slot: C.int32_t(h.stateSlot), start: C.int32_t(g.Start), length: C.int32_t(g.Length)})
+	}
+	return out, nil
+}
+
+func (s *scope) recurOperands(op string, spec *tensor.RecurSpec) (in [8]*array, c *cache, ok bool) {
+	if s.failed() {
+		return in, nil, false
+	}
+	c, ok = spec.Cache.(*cache)
+	if !ok || c.released {
+		s.fail(fmt.Errorf("%s: cache: %w", op, tensor.ErrReleased))
+		return in, nil, false
+	}
+	for i, a := range []tensor.Array{spec.Q, spec.K, spec.V, spec.Decay, spec.Beta, spec.Kernel, spec.LogRate, spec.Bias} {
+		dims := 2
+		if i >= 5 {
+			dims = 1
+		}
+		if in[i], ok = s.operand(op, a, dims); !ok {
+			return in, nil, false
+		}
+	}
+	shape, tokens := c.spec.Recurrent, in[0].shape[0]
+	fits := spec.Layer >= 0 && spec.Layer < shape.Layers && tokens == tensor.Tokens(spec.Segments)
+	for i, width := range []int{shape.KeyHeads * shape.KeySize, shape.KeyHeads * shape.KeySize, shape.ValueHeads * shape.ValueSize, shape.ValueHeads, shape.ValueHeads} {
+		fits = fits && in[i].shape[0] == tokens && in[i].shape[1] == width
+	}
+	for i, n := range []int{shape.Channels() * shape.Taps, shape.ValueHeads, shape.ValueHeads} {
+		fits = fits && in[5+i].shape[0] == n
+	}
+	for _, g := range spec.Segments {
+		fits = fits && g.Length >= 0 && g.Start >= 0
+	}
+	if !fits {
+		s.misfit(op, "q %v, k %v, v %v, decay %v, beta %v, kernel %v, rate %v, bias %v, %d rows in segments, layer %d of %+v",
+			in[0].shape, in[1].shape, in[2].shape, in[3].shape, in[4].shape, in[5].shape, in[6].shape, in[7].shape, tensor.Tokens(spec.Segments), spec.Layer, shape)
+		return in, nil, false
+	}
+	return in, c, true
+}

@@ -1,0 +1,189 @@
+package nn
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// Dense is a product with a matrix, and a bias.
+type Dense struct {
+	Linear
+	Bias tensor.Array
+}
+
+// Apply multiplies x [T, in] and adds the bias: [T, out].
+func (d Dense) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
+	return s.LinearBias(x, []tensor.Matrix{d.Matrix}, []tensor.Array{d.Bias})[0]
+}
+
+// Dense declares path+".weight" and path+".bias".
+func (l *Loader) Dense(path string, to *Dense) {
+	l.Linear(path, &to.Linear)
+	l.vector(path+".bias", func(v tensor.Array) { to.Bias = v })
+}
+
+// LayerNorm takes the mean from each row and scales it to unit variance.
+type LayerNorm struct {
+	Weight, Bias tensor.Array
+	Eps          float32
+}
+
+// Apply normalises x [T, D].
+func (n LayerNorm) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
+	return s.LayerNorm(x, n.Weight, n.Bias, n.Eps)
+}
+
+// LayerNorm declares the norm path+".weight" and path+".bias".
+func (l *Loader) LayerNorm(path string, eps float64, to *LayerNorm) {
+	to.Eps = float32(eps)
+	l.vector(path+".weight", func(v tensor.Array) { to.Weight = v })
+	l.vector(path+".bias", func(v tensor.Array) { to.Bias = v })
+}
+
+// Texts are whole texts for one pass of an encoder, one behind another.
+type Texts struct {
+	// IDs are tokens, Types what kind each is of.
+	IDs, Types []int32
+	// Segments say which rows are whose; each starts at 0.
+	Segments []tensor.Segment
+}
+
+// Encoder is a stack of layers whose tokens see one another all, as BERT has
+// it: norms stand behind what they norm. It is what a family's Load returns.
+type Encoder struct {
+	loader                  *Loader
+	words, positions, types Embedding
+	norm                    LayerNorm
+	layers                  []encoderLayer
+	// head scores the state of each first token; nil where there is none.
+	head *head
+	dims weights.Dimensions
+}
+
+// encoderLayer is one block.
+type encoderLayer struct {
+	q, k, v, o    Dense
+	attentionNorm LayerNorm
+	up, down      Dense
+	norm          LayerNorm
+}
+
+// head is a layer, a tanh, and the layer that gives scores.
+type head struct{ dense, out Dense }
+
+// LoadEncoder loads an encoder in the names of Hugging Face's BERT. After an
+// error nothing stays loaded.
+func LoadEncoder(ctx context.Context, l *Loader, d weights.Dimensions) (*Encoder, error) {
+	e := &Encoder{loader: l, dims: d, layers: make([]encoderLayer, d.Layers)}
+	l.Linear("embeddings.word_embeddings", &e.words.Linear)
+	l.Linear("embeddings.position_embeddings", &e.positions.Linear)
+	l.Linear("embeddings.token_type_embeddings", &e.types.Linear)
+	l.LayerNorm("embeddings.LayerNorm", d.NormEps, &e.norm)
+	for i := range e.layers {
+		l.encoderLayer(fmt.Sprintf("encoder.layer.%d.", i), d.NormEps, &e.layers[i])
+	}
+	if d.Encoder.Labels > 0 {
+		first, last := d.HeadPaths()
+		e.head = new(head)
+		l.Dense(first, &e.head.dense)
+		l.Dense(last, &e.head.out)
+	}
+	if err := l.Load(ctx); err != nil {
+		l.Release()
+		return nil, err
+	}
+	return e, nil
+}
+
+func (l *Loader) encoderLayer(at string, eps float64, to *encoderLayer) {
+	l.Dense(at+"attention.self.query", &to.q)
+	l.Dense(at+"attention.self.key", &to.k)
+	l.Dense(at+"attention.self.value", &to.v)
+	l.Dense(at+"attention.output.dense", &to.o)
+	l.LayerNorm(at+"attention.output.LayerNorm", eps, &to.attentionNorm)
+	l.Dense(at+"intermediate.dense", &to.up)
+	l.Dense(at+"output.dense", &to.down)
+	l.LayerNorm(at+"output.LayerNorm", eps, &to.norm)
+}
+
+// Release frees the weights.
+func (e *Encoder) Release() { e.loader.Release() }
+
+// Hidden gives the states of the last layer: [T, hidden].
+func (e *Encoder) Hidden(s tensor.Scope, t Texts) tensor.Array {
+	inner := s.Child()
+	x := e.lookup(inner, t)
+	if inner.Err() == nil {
+		x = inner.Keep(x)
+	}
+	inner.Close()
+	for i := range e.layers {
+		if s.Err() != nil {
+			break
+		}
+		inner := s.Child()
+		next := e.apply(inner, &e.layers[i], x, t.Segments)
+		if inner.Err() == nil {
+			next = inner.Keep(next)
+		}
+		inner.Close()
+		s.Release(x)
+		x = next
+	}
+	return x
+}
+
+// Scores gives what the head says of each text: [texts, labels].
+func (e *Encoder) Scores(s tensor.Scope, t Texts) tensor.Array {
+	states := e.Hidden(s, t)
+	if s.Err() != nil {
+		return states
+	}
+	firsts, at := make([]int, len(t.Segments)), 0
+	for i, g := range t.Segments {
+		firsts[i], at = at, at+g.Length
+	}
+	return e.head.out.Apply(s, s.Tanh(e.head.dense.Apply(s, s.Rows(states, firsts))))
+}
+
+// lookup adds up what word, position and type say.
+func (e *Encoder) lookup(s tensor.Scope, t Texts) tensor.Array {
+	types := t.Types
+	if e.dims.Encoder.Types == 1 { // nobody asks: XLM-RoBERTa's tokenizer gives none
+		types = make([]int32, len(t.IDs))
+	}
+	x := s.Add(e.words.Lookup(s, s.IDs(t.IDs)), e.types.Lookup(s, s.IDs(types)))
+	return e.norm.Apply(s, s.Add(x, e.positions.Lookup(s, s.IDs(e.places(t)))))
+}
+
+// places are where tokens stand. In a RoBERTa padding stands at its own place
+// and does not count (modeling_xlm_roberta.py, create_position_ids_from_input_ids).
+func (e *Encoder) places(t Texts) []int32 {
+	out, x := make([]int32, 0, len(t.IDs)), e.dims.Encoder
+	for _, g := range t.Segments {
+		next := int32(x.FirstPosition + g.Start)
+		for _, id := range t.IDs[len(out) : len(out)+g.Length] {
+			if id == x.Padding {
+				out = append(out, x.Padding)
+				continue
+			}
+			out, next = append(out, next), next+1
+		}
+	}
+	return out
+}
+
+func (e *Encoder) apply(s tensor.Scope, l *encoderLayer, x tensor.Array, segments []tensor.Segment) tensor.Array {
+	qkv := s.LinearBias(x, []tensor.Matrix{l.q.Matrix, l.k.Matrix, l.v.Matrix}, []tensor.Array{l.q.Bias, l.k.Bias, l.v.Bias})
+	seen := s.AttendAll(tensor.AttendAllSpec{
+		Segments: segments, Q: qkv[0], K: qkv[1], V: qkv[2], Heads: e.dims.QueryHeads,
+		Scale: float32(1 / math.Sqrt(float64(e.dims.HeadSize))),
+	})
+	x = l.attentionNorm.Apply(s, s.Add(x, l.o.Apply(s, seen)))
+	wide := s.GELU(l.up.Apply(s, x), e.dims.Encoder.TanhGELU)
+	return l.norm.Apply(s, s.Add(x, l.down.Apply(s, wide)))
+}

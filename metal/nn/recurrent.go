@@ -1,0 +1,108 @@
+package nn
+
+import (
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/metal/weights"
+)
+
+// GatedDelta is a recurrent layer: a short convolution over queries, keys and
+// values, the gated delta rule over what comes of it, and a norm whose result
+// is gated. It keeps a state of constant size for each request.
+type GatedDelta struct {
+	// Layer counts recurrent layers alone.
+	Layer int
+	// In are the projections: of queries, keys, values and the output's gate,
+	// then of both gates of the rule. There are two where the family joins them,
+	// else four.
+	In []Linear
+	// Kernel, Bias and LogRate are those of tensor.RecurSpec.
+	Kernel, Bias, LogRate tensor.Array
+	Norm                  RMSNorm
+	O                     Linear
+
+	shape weights.Hybrid
+}
+
+// GatedDelta declares a recurrent layer below path; layer is its number among
+// those.
+func (l *Loader) GatedDelta(path string, layer int, d weights.Dimensions) *GatedDelta {
+	g := &GatedDelta{Layer: layer, shape: d.Hybrid}
+	names := []string{".in_proj_qkv", ".in_proj_z", ".in_proj_b", ".in_proj_a"}
+	if d.Hybrid.Joined {
+		names = []string{".in_proj_qkvz", ".in_proj_ba"}
+	}
+	g.In = make([]Linear, len(names))
+	for i, name := range names {
+		l.Linear(path+name, &g.In[i])
+	}
+	l.flat(path+".conv1d.weight", func(v tensor.Array) { g.Kernel = v })
+	l.vector(path+".dt_bias", func(v tensor.Array) { g.Bias = v })
+	l.vector(path+".A_log", func(v tensor.Array) { g.LogRate = v })
+	g.Norm.Eps = float32(d.NormEps)
+	l.vector(path+".norm.weight", func(v tensor.Array) { g.Norm.Weight = v }) // never less one
+	l.Linear(path+".out_proj", &g.O)
+	return g
+}
+
+// Attend runs x [T, hidden] through the rule and returns what the value heads
+// read, [T, heads*size]; O turns that into [T, hidden].
+func (g *GatedDelta) Attend(s tensor.Scope, x tensor.Array, p Pass) tensor.Array {
+	spec := tensor.RecurSpec{Cache: p.Cache, Layer: g.Layer, Segments: p.Segments, Kernel: g.Kernel, LogRate: g.LogRate, Bias: g.Bias}
+	gate := g.project(s, x, &spec)
+	out := s.Recur(spec)
+	for _, a := range []tensor.Array{spec.Q, spec.K, spec.V, spec.Decay, spec.Beta} {
+		s.Release(a)
+	}
+	defer s.Release(out)
+	defer s.Release(gate)
+	return s.RMSNormGate(out, gate, g.Norm.Weight, g.Norm.Eps)
+}
+
+// Output is the projection behind Attend.
+func (g *GatedDelta) Output() Linear { return g.O }
+
+// project fills the operands of the rule and returns the output's gate.
+func (g *GatedDelta) project(s tensor.Scope, x tensor.Array, spec *tensor.RecurSpec) (gate tensor.Array) {
+	h := g.shape
+	ms := make([]tensor.Matrix, len(g.In))
+	for i, l := range g.In {
+		ms[i] = l.Matrix
+	}
+	in := s.Linear(x, ms...)
+	defer s.Release(in[0])
+	if !h.Joined {
+		parts := s.Split(in[0], h.KeyWidth(), h.KeyWidth(), h.ValueWidth())
+		spec.Q, spec.K, spec.V, spec.Beta, spec.Decay = parts[0], parts[1], parts[2], in[2], in[3]
+		return in[1]
+	}
+	shared := h.ValueHeads / h.KeyHeads
+	parts := s.Split(in[0], h.KeySize, h.KeySize, shared*h.ValueSize, shared*h.ValueSize)
+	gates := s.Split(in[1], shared, shared)
+	s.Release(in[1])
+	spec.Q, spec.K, spec.V, spec.Beta, spec.Decay = parts[0], parts[1], parts[2], gates[0], gates[1]
+	return parts[3]
+}
+
+// flat declares a matrix as a kept array of all its rows, one behind another.
+func (l *Loader) flat(name string, set func(tensor.Array)) {
+	l.declare(name, 2, func(reading *weights.Reading, e weights.Entry) error {
+		row := e.Columns() * e.Format.Type.Bytes()
+		all := make([]byte, e.Rows()*row)
+		err := reading.Rows(e, func(i int, r quant.Row) error {
+			l.progress(int64(len(r.Raw)))
+			copy(all[i*row:(i+1)*row], r.Raw)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		v, err := l.backend.LoadVector(e.Format.Type, all)
+		if err != nil {
+			return err
+		}
+		l.vectors = append(l.vectors, v)
+		set(v)
+		return nil
+	})
+}

@@ -1,0 +1,115 @@
+package ref
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// Split gathers the parts of runs of columns.
+func (s *scope) Split(x tensor.Array, widths ...int) []tensor.Array {
+	outs := make([]tensor.Array, len(widths))
+	for i := range outs {
+		outs[i] = &array{}
+	}
+	in, ok := s.operand("Split", x, 2)
+	if !ok {
+		return outs
+	}
+	run, least := 0, 1
+	for _, w := range widths {
+		run, least = run+w, min(least, w)
+	}
+	if run <= 0 || least < 1 || in.shape[1]%run != 0 {
+		s.fail(&tensor.ShapeError{Op: "Split", Detail: fmt.Sprintf("%v in parts of %v", in.shape, widths)})
+		return outs
+	}
+	n, first := in.shape[1]/run, 0
+	for i, w := range widths {
+		out := s.array("Split", in.shape[0], n*w)
+		if s.failed() {
+			return outs
+		}
+		for t := range in.shape[0] {
+			src, dst := in.row(t), out.row(t)
+			for j := range n {
+				copy(dst[j*w:(j+1)*w], src[j*run+first:])
+			}
+		}
+		outs[i] = out
+		first += w
+	}
+	return outs
+}
+
+// SigmoidGate is x * sigmoid(gate).
+func (s *scope) SigmoidGate(x, gate tensor.Array) tensor.Array {
+	in, ok := s.operand("SigmoidGate", x, 2)
+	if !ok {
+		return &array{}
+	}
+	g, ok := s.operand("SigmoidGate", gate, 2)
+	if !ok {
+		return &array{}
+	}
+	if g.shape[0] != in.shape[0] || g.shape[1] != in.shape[1] && g.shape[1] != 1 {
+		s.fail(&tensor.ShapeError{Op: "SigmoidGate", Detail: fmt.Sprintf("%v by %v", in.shape, g.shape)})
+		return &array{}
+	}
+	out := s.array("SigmoidGate", in.shape...)
+	if s.failed() {
+		return out
+	}
+	s.b.split(in.shape[0], max(1, grainElements/8/in.shape[1]), func(lo, hi int) {
+		for t := lo; t < hi; t++ {
+			src, by, dst := in.row(t), g.row(t), out.row(t)
+			scale := 1 / (1 + exp(-by[0]))
+			for i, v := range src {
+				if len(by) > 1 {
+					scale = 1 / (1 + exp(-by[i]))
+				}
+				dst[i] = v * scale
+			}
+		}
+	})
+	return out
+}
+
+// RMSNormGate is RMSNorm(x) * SiLU(gate).
+func (s *scope) RMSNormGate(x, gate, weight tensor.Array, eps float32) tensor.Array {
+	in, ok := s.operand("RMSNormGate", x, 2)
+	if !ok {
+		return &array{}
+	}
+	g, ok := s.operand("RMSNormGate", gate, 2)
+	if !ok {
+		return &array{}
+	}
+	w, ok := s.operand("RMSNormGate", weight, 1)
+	if !ok {
+		return &array{}
+	}
+	width := w.shape[0]
+	if !slices.Equal(in.shape, g.shape) || in.shape[1]%width != 0 {
+		s.fail(&tensor.ShapeError{Op: "RMSNormGate", Detail: fmt.Sprintf("%v by %v and %v", in.shape, g.shape, w.shape)})
+		return &array{}
+	}
+	out := s.array("RMSNormGate", in.shape...)
+	if s.failed() {
+		return out
+	}
+	runs := in.shape[1] / width
+	s.b.split(in.shape[0]*runs, max(1, grainElements/8/width), func(lo, hi int) {
+		for at := lo * width; at < hi*width; at += width {
+			row, by, dst := in.data[at:at+width], g.data[at:at+width], out.data[at:at+width]
+			mean := dot(row, row) / float32(width)
+			scale := float32(1 / math.Sqrt(float64(mean+eps)))
+			for i, v := range row {
+				dst[i] = float32(float32(v*scale)*w.data[i]) * float32(by[i]/(1+exp(-by[i])))
+			}
+		}
+	})
+	return out
+}

@@ -1,0 +1,243 @@
+package ref
+
+import (
+	"fmt"
+	"math"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// normEps is added to the squared length of queries and keys.
+const normEps = 1e-6
+
+// Recur extends recurrent states by the rows of a step, token by token, and
+// reads them behind each.
+func (s *scope) Recur(spec tensor.RecurSpec) tensor.Array {
+	r, err := s.recurOperands(spec)
+	if err != nil {
+		s.fail(err)
+	}
+	if s.failed() {
+		return &array{}
+	}
+	out := s.array("Recur", r.v.shape...)
+	r.mixed = s.array("Recur", r.v.shape[0], r.shape.Channels())
+	if s.failed() {
+		return out
+	}
+	defer s.Release(r.mixed)
+	if err := r.begin(); err != nil {
+		s.fail(fmt.Errorf("Recur: %w", err))
+		return out
+	}
+	heads := 2*r.shape.KeyHeads + r.shape.ValueHeads
+	s.b.workers.run(len(r.rows)*heads, func(_, task int) { r.convolve(task/heads, task%heads) })
+	s.b.workers.run(len(spec.Segments)*r.shape.ValueHeads, func(_, task int) {
+		r.recur(task/r.shape.ValueHeads, task%r.shape.ValueHeads, out)
+	})
+	r.end()
+	return out
+}
+
+// recurrence is one recurrent layer of a step.
+type recurrence struct {
+	c           *cache
+	shape       tensor.RecurrentSpec
+	layer       int
+	segments    []tensor.Segment
+	q, k, v     *array
+	decay, beta *array
+	kernel      []float32
+	rate, bias  []float32
+	// mixed is what comes of the convolution: queries, keys and values.
+	mixed *array
+	held  []*held
+	// rows say to which segment each row belongs, and where in it.
+	rows []struct{ segment, at int }
+	// firsts are the first rows of the segments.
+	firsts []int
+}
+
+func (s *scope) recurOperands(spec tensor.RecurSpec) (*recurrence, error) {
+	const op = "Recur"
+	c, ok := spec.Cache.(*cache)
+	if !ok || c.released {
+		return nil, fmt.Errorf("%s: cache: %w", op, tensor.ErrReleased)
+	}
+	var in [8]*array
+	for i, a := range []tensor.Array{spec.Q, spec.K, spec.V, spec.Decay, spec.Beta, spec.Kernel, spec.LogRate, spec.Bias} {
+		dims := 2
+		if i >= 5 {
+			dims = 1
+		}
+		if in[i], ok = s.operand(op, a, dims); !ok {
+			return nil, s.Err()
+		}
+	}
+	shape, tokens := c.spec.Recurrent, in[0].shape[0]
+	fits := spec.Layer >= 0 && spec.Layer < shape.Layers && tokens == tensor.Tokens(spec.Segments)
+	for i, width := range []int{shape.KeyHeads * shape.KeySize, shape.KeyHeads * shape.KeySize, shape.ValueHeads * shape.ValueSize, shape.ValueHeads, shape.ValueHeads} {
+		fits = fits && in[i].shape[0] == tokens && in[i].shape[1] == width
+	}
+	for i, n := range []int{shape.Channels() * shape.Taps, shape.ValueHeads, shape.ValueHeads} {
+		fits = fits && in[5+i].shape[0] == n
+	}
+	for _, g := range spec.Segments {
+		fits = fits && g.Length >= 0 && g.Start >= 0
+	}
+	if !fits {
+		return nil, &tensor.ShapeError{Op: op, Detail: fmt.Sprintf("q %v, k %v, v %v, decay %v, beta %v, kernel %v, rate %v, bias %v, %d rows in segments, layer %d of %+v",
+			in[0].shape, in[1].shape, in[2].shape, in[3].shape, in[4].shape, in[5].shape, in[6].shape, in[7].shape, tensor.Tokens(spec.Segments), spec.Layer, shape)}
+	}
+	return &recurrence{c: c, shape: shape, layer: spec.Layer, segments: spec.Segments, q: in[0], k: in[1], v: in[2],
+		decay: in[3], beta: in[4], kernel: in[5].data, rate: in[6].data, bias: in[7].data}, nil
+}
+
+// begin makes room for the states of all segments before any is changed. That
+// of a request that begins is all zeros.
+func (r *recurrence) begin() error {
+	for i, g := range r.segments {
+		h := r.c.of(g.Request)
+		if h.recurred[r.layer] != g.Start {
+			return fmt.Errorf("request %d, recurrent layer %d has seen %d tokens, segment starts at %d: %w", g.Request, r.layer, h.recurred[r.layer], g.Start, tensor.ErrSegment)
+		}
+		if h.state == nil {
+			p, err := r.c.b.mem.exact(r.shape.StateBytes(), &r.c.b.mem.kv)
+			if err != nil {
+				return fmt.Errorf("recurrent state: %w", err)
+			}
+			h.state = p
+		}
+		r.held = append(r.held, h)
+		r.firsts = append(r.firsts, len(r.rows))
+		for at := range g.Length {
+			r.rows = append(r.rows, struct{ segment, at int }{i, at})
+		}
+	}
+	for i, g := range r.segments {
+		if g.Start == 0 {
+			seen, matrix := r.state(i)
+			clear(seen)
+			clear(matrix)
+		}
+	}
+	return nil
+}
+
+// state of this layer for a segment: rows that the convolution saw, and the
+// matrices of the value heads.
+func (r *recurrence) state(segment int) (seen, matrix []float32) {
+	n := r.shape.StateElements()
+	all := floats(r.held[segment].state)[r.layer*n : (r.layer+1)*n]
+	at := (r.shape.Taps - 1) * r.shape.Channels()
+	return all[:at:at], all[at:]
+}
+
+// part is where a head stands: in q, k or v, from column first on, and among
+// all channels.
+func (r *recurrence) part(head int) (from *array, first, channel, size int) {
+	keys := r.shape.KeyHeads * r.shape.KeySize
+	switch n := r.shape.KeyHeads; {
+	case head < n:
+		return r.q, head * r.shape.KeySize, head * r.shape.KeySize, r.shape.KeySize
+	case head < 2*n:
+		first = (head - n) * r.shape.KeySize
+		return r.k, first, keys + first, r.shape.KeySize
+	default:
+		first = (head - 2*n) * r.shape.ValueSize
+		return r.v, first, 2*keys + first, r.shape.ValueSize
+	}
+}
+
+// convolve makes one head of one row of what the convolution gives; queries
+// and keys have a length of 1, queries divided by the root of their size.
+func (r *recurrence) convolve(row, head int) {
+	from, first, channel, size := r.part(head)
+	where := r.rows[row]
+	seen, _ := r.state(where.segment)
+	dst, taps, width := r.mixed.row(row)[channel:channel+size], r.shape.Taps, r.shape.Channels()
+	clear(dst)
+	for j := range taps {
+		var src []float32
+		if at := where.at - (taps - 1) + j; at < 0 {
+			src = seen[(taps-1+at)*width+channel:]
+		} else {
+			src = from.row(r.firsts[where.segment] + at)[first:]
+		}
+		src = src[:size]
+		for i := range dst {
+			dst[i] += float32(r.kernel[(channel+i)*taps+j] * src[i])
+		}
+	}
+	for i, v := range dst {
+		dst[i] = v / (1 + exp(-v))
+	}
+	if head >= 2*r.shape.KeyHeads {
+		return
+	}
+	scale := 1 / math.Sqrt(float64(dot(dst, dst))+normEps)
+	if head < r.shape.KeyHeads {
+		scale /= math.Sqrt(float64(size))
+	}
+	for i := range dst {
+		dst[i] *= float32(scale)
+	}
+}
+
+// recur applies the delta rule of one value head to the rows of a segment.
+func (r *recurrence) recur(segment, head int, out *array) {
+	_, all := r.state(segment)
+	k, v := r.shape.KeySize, r.shape.ValueSize
+	matrix := all[head*v*k : (head+1)*v*k]
+	keyHead := head / (r.shape.ValueHeads / r.shape.KeyHeads)
+	keys := r.shape.KeyHeads * k
+	for t := r.firsts[segment]; t < r.firsts[segment]+r.segments[segment].Length; t++ {
+		row := r.mixed.row(t)
+		query, key := row[keyHead*k:(keyHead+1)*k], row[keys+keyHead*k:keys+(keyHead+1)*k]
+		value, dst := row[2*keys+head*v:2*keys+(head+1)*v], out.row(t)[head*v:(head+1)*v]
+		stays, takes := r.gates(t, head)
+		for i := range dst {
+			dst[i] = deltaRow(matrix[i*k:(i+1)*k], query, key, stays, takes, value[i])
+		}
+	}
+}
+
+// gates of a row and head: how much of the state stays, and how much of what is
+// new it takes.
+func (r *recurrence) gates(row, head int) (stays, takes float32) {
+	x := float64(r.decay.row(row)[head]) + float64(r.bias[head])
+	softplus := max(x, 0) + math.Log1p(math.Exp(-math.Abs(x)))
+	stays = float32(math.Exp(-math.Exp(float64(r.rate[head])) * softplus))
+	return stays, float32(1 / (1 + math.Exp(-float64(r.beta.row(row)[head]))))
+}
+
+// deltaRow updates one row of a state and reads it.
+func deltaRow(state, query, key []float32, stays, takes, value float32) float32 {
+	query, key = query[:len(state)], key[:len(state)]
+	for i := range state {
+		state[i] *= stays
+	}
+	delta := takes * (value - dot(state, key))
+	for i := range state {
+		state[i] += float32(delta * key[i])
+	}
+	return dot(state, query)
+}
+
+// end keeps the rows that the next convolution sees, and counts tokens.
+func (r *recurrence) end() {
+	before, keys, width := r.shape.Taps-1, r.shape.KeyHeads*r.shape.KeySize, r.shape.Channels()
+	for i, g := range r.segments {
+		seen, _ := r.state(i)
+		if old := before - g.Length; old > 0 {
+			copy(seen, seen[g.Length*width:])
+		}
+		for at := max(0, g.Length-before); at < g.Length; at++ {
+			row, dst := r.firsts[i]+at, seen[(before-g.Length+at)*width:]
+			copy(dst, r.q.row(row))
+			copy(dst[keys:], r.k.row(row))
+			copy(dst[2*keys:], r.v.row(row))
+		}
+		r.held[i].recurred[r.layer] += g.Length
+	}
+}

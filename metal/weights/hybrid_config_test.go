@@ -1,0 +1,221 @@
+package weights
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/metal/quant"
+)
+
+// nextConfig is that of a Qwen3-Next, newerConfig the text of a Qwen3.5.
+const (
+	nextConfig  = `"model_type":"qwen3_next","hidden_size":2048,"num_hidden_layers":48,"intermediate_size":5120,"num_attention_heads":16,"num_key_value_heads":2,"head_dim":256,"vocab_size":151936,"rms_norm_eps":1e-06,"max_position_embeddings":262144,"rope_theta":10000000,"partial_rotary_factor":0.25,"full_attention_interval":4,"linear_num_key_heads":16,"linear_key_head_dim":128,"linear_num_value_heads":32,"linear_value_head_dim":128,"linear_conv_kernel_dim":4,"num_experts":512,"num_experts_per_tok":10,"moe_intermediate_size":512,"shared_expert_intermediate_size":512,"norm_topk_prob":true,"decoder_sparse_step":1,"mlp_only_layers":[],"attention_bias":false,"hidden_act":"silu"`
+	newerConfig = `"model_type":"qwen3_5_text","hidden_size":4096,"num_hidden_layers":32,"intermediate_size":12288,"num_attention_heads":16,"num_key_value_heads":4,"head_dim":256,"vocab_size":248320,"rms_norm_eps":1e-06,"max_position_embeddings":262144,"rope_parameters":{"rope_type":"default";"rope_theta":10000000;"partial_rotary_factor":0.25;"mrope_section":[11;11;10]},"full_attention_interval":4,"linear_num_key_heads":16,"linear_key_head_dim":128,"linear_num_value_heads":32,"linear_value_head_dim":128,"linear_conv_kernel_dim":4,"attn_output_gate":true,"mtp_num_hidden_layers":1`
+)
+
+// newer is newerConfig edited: commas inside its values are written as
+// semicolons, which edited does not take for the ends of values.
+func newer(changes ...string) string {
+	return strings.ReplaceAll(edited(newerConfig, changes...), ";", ",")
+}
+
+func TestHybridConfigurationsGiveDimensions(t *testing.T) {
+	delta := Hybrid{Interval: 4, KeyHeads: 16, KeySize: 128, ValueHeads: 32, ValueSize: 128, Taps: 4}
+	joined := delta
+	joined.Joined = true
+	next := Dimensions{Architecture: "qwen3_next", Layers: 48, Hidden: 2048, FeedForward: 5120, QueryHeads: 16, KVHeads: 2, HeadSize: 256,
+		Vocabulary: 151936, Context: 262144, NormEps: 1e-6, Rope: Rope{Theta: 1e7, Size: 64, Linear: 1, Magnitude: 1}, Hybrid: joined,
+		Experts: Experts{Count: 512, PerToken: 10, FeedForward: 512, Normalized: true, Step: 1, Shared: 512}}
+	dense := Dimensions{Architecture: "qwen3_5", Layers: 32, Hidden: 4096, FeedForward: 12288, QueryHeads: 16, KVHeads: 4, HeadSize: 256,
+		Vocabulary: 248320, Context: 262144, NormEps: 1e-6, Rope: Rope{Theta: 1e7, Size: 64, Linear: 1, Magnitude: 1}, Hybrid: delta}
+	with := func(d Dimensions, change func(*Dimensions)) Dimensions { change(&d); return d }
+	mixture := []string{"model_type", `"qwen3_5_moe_text"`, "intermediate_size", "", "num_experts", "256", "num_experts_per_tok", "8", "moe_intermediate_size", "512", "shared_expert_intermediate_size", "512"}
+	for name, c := range map[string]struct {
+		text string
+		want Dimensions
+	}{
+		"a Qwen3-Next":                     {edited(nextConfig), next},
+		"a Qwen3-Next without an interval": {edited(nextConfig, "full_attention_interval", ""), next},
+		"a Qwen3-Next that says no part":   {edited(nextConfig, "partial_rotary_factor", ""), next},
+		"a Qwen3-Next that turns half":     {edited(nextConfig, "partial_rotary_factor", "0.5"), with(next, func(d *Dimensions) { d.Rope.Size = 128 })},
+		"a Qwen3-Next with dense layers":   {edited(nextConfig, "mlp_only_layers", "[1]"), with(next, func(d *Dimensions) { d.Experts.Dense = []int{1} })},
+		"a Qwen3-Next without experts":     {edited(nextConfig, "num_experts", "0"), with(next, func(d *Dimensions) { d.Experts = Experts{} })},
+		"names for layers":                 {edited(nextConfig, "num_hidden_layers", "2", "full_attention_interval", "2", "layer_types", `["linear_attention","full_attention"]`), with(next, func(d *Dimensions) { d.Layers, d.Hybrid.Interval = 2, 2 })},
+		"the text of a Qwen3.5":            {newer(), dense},
+		"a Qwen3.5 with eyes":              {`{"model_type":"qwen3_5","vision_config":{"depth":27},"text_config":` + newer() + `}`, dense},
+		"a Qwen3.5 without a context":      {newer("max_position_embeddings", ""), with(dense, func(d *Dimensions) { d.Context = 32768 })},
+		"a Qwen3.5 of experts": {newer(mixture...), with(dense, func(d *Dimensions) {
+			d.FeedForward, d.Experts = 512, Experts{Count: 256, PerToken: 8, FeedForward: 512, Normalized: true, Step: 1, Shared: 512}
+		})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := dimensionsOf(c.text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("dimensions (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestHybridConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
+	next := func(changes ...string) string { return edited(nextConfig, changes...) }
+	for name, c := range map[string]struct {
+		text string
+		want error
+		says string
+	}{
+		"no key heads said":                     {next("linear_num_key_heads", ""), ErrMissing, "linear_num_key_heads"},
+		"no taps said":                          {next("linear_conv_kernel_dim", ""), ErrMissing, "linear_conv_kernel_dim"},
+		"one tap":                               {next("linear_conv_kernel_dim", "1"), ErrInvalid, "linear_conv_kernel_dim is 1"},
+		"very many taps":                        {next("linear_conv_kernel_dim", "1000000"), ErrInvalid, "linear_conv_kernel_dim"},
+		"value heads out of proportion":         {next("linear_num_value_heads", "33"), ErrInvalid, "multiple of the 16"},
+		"no value heads":                        {next("linear_num_value_heads", "0"), ErrInvalid, "linear_num_value_heads"},
+		"heads of a million":                    {next("linear_value_head_dim", "1000000"), ErrInvalid, "linear_value_head_dim"},
+		"no layer that attends":                 {next("full_attention_interval", "49"), ErrInvalid, "full_attention_interval is 49"},
+		"an interval of nothing":                {next("full_attention_interval", "0"), ErrInvalid, "full_attention_interval"},
+		"two opinions about a layer":            {next("num_hidden_layers", "2", "full_attention_interval", "2", "layer_types", `["full_attention","full_attention"]`), ErrInvalid, "disagree about layer 0"},
+		"another kind of layer":                 {next("num_hidden_layers", "1", "full_attention_interval", "1", "layer_types", `["sliding_attention"]`), ErrUnsupported, "sliding_attention"},
+		"too few names of layers":               {next("layer_types", `["full_attention"]`), ErrInvalid, "layer_types"},
+		"heads that are turned by no part":      {next("partial_rotary_factor", "0"), ErrInvalid, "partial_rotary_factor"},
+		"heads that are turned more than once":  {next("partial_rotary_factor", "1.5"), ErrInvalid, "partial_rotary_factor"},
+		"less than a pair is turned":            {next("partial_rotary_factor", "0.001"), ErrInvalid, "rotary"},
+		"two opinions about the part":           {next("rope_parameters", `{"partial_rotary_factor":0.5}`), ErrInvalid, "rope_parameters"},
+		"no shared expert":                      {next("shared_expert_intermediate_size", ""), ErrMissing, "shared_expert_intermediate_size"},
+		"shares that may be normed or not":      {next("norm_topk_prob", ""), ErrMissing, "norm_topk_prob"},
+		"a gate that is off":                    {newer("attn_output_gate", "false"), ErrUnsupported, "attn_output_gate"},
+		"biases in attention":                   {next("attention_bias", "true"), ErrUnsupported, "attention_bias"},
+		"another activation":                    {next("hidden_act", `"gelu"`), ErrUnsupported, "gelu"},
+		"no theta":                              {next("rope_theta", ""), ErrMissing, "rope_theta"},
+		"a Qwen3.5 whose shares are not normed": {newer("num_experts", "4", "num_experts_per_tok", "2", "moe_intermediate_size", "32", "shared_expert_intermediate_size", "32", "norm_topk_prob", "false"), ErrUnsupported, "norm_topk_prob"},
+		"a Qwen3.5 with dense layers":           {newer("num_experts", "4", "num_experts_per_tok", "2", "moe_intermediate_size", "32", "shared_expert_intermediate_size", "32", "mlp_only_layers", "[1]"), ErrUnsupported, "mlp_only_layers"},
+		"a Qwen3.5 of every second layer":       {newer("num_experts", "4", "num_experts_per_tok", "2", "moe_intermediate_size", "32", "shared_expert_intermediate_size", "32", "decoder_sparse_step", "2"), ErrInvalid, "decoder_sparse_step"},
+		"a Qwen3.5 of no width":                 {newer("intermediate_size", ""), ErrMissing, "intermediate_size"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := dimensionsOf(c.text)
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("error %v, want %v saying %q", err, c.want, c.says)
+			}
+		})
+	}
+}
+
+// gathered is a collection of tensors of some shapes, of 4 bytes a number, one
+// behind another.
+func gathered(shapes map[string][]int64) *collection {
+	c, at := &collection{tensors: map[string]shardTensor{}}, int64(0)
+	for _, name := range sortedKeys(shapes) {
+		n := int64(4)
+		for _, d := range shapes[name] {
+			n *= d
+		}
+		c.tensors[name] = shardTensor{name: name, shape: shapes[name], span: span{offset: at, bytes: n}}
+		at += n
+	}
+	return c
+}
+
+// TestConvolutionsSayWhoStoredAHybrid, by the order of their dimensions.
+func TestConvolutionsSayWhoStoredAHybrid(t *testing.T) {
+	const a, b = "model.layers.0.linear_attn.conv1d.weight", "model.layers.1.linear_attn.conv1d.weight"
+	for name, c := range map[string]struct {
+		shapes map[string][]int64
+		asMLX  bool
+		says   string
+	}{
+		"Hugging Face":      {map[string][]int64{a: {8, 1, 4}, b: {8, 1, 4}}, false, ""},
+		"mlx-lm":            {map[string][]int64{a: {8, 4, 1}, b: {8, 4, 1}}, true, ""},
+		"both":              {map[string][]int64{a: {8, 4, 1}, b: {8, 1, 4}}, false, "as Hugging Face stores it"},
+		"either":            {map[string][]int64{a: {8, 1, 1}}, false, "[8 1 1]"},
+		"neither":           {map[string][]int64{a: {8, 2, 2}}, false, "[8 2 2]"},
+		"none":              {map[string][]int64{"model.norm.weight": {8}}, false, ""},
+		"of two dimensions": {map[string][]int64{a: {8, 4}}, false, ""},
+	} {
+		got := gathered(c.shapes)
+		asMLX, err := got.kernels()
+		if asMLX != c.asMLX || (err == nil) != (c.says == "") || err != nil && (!errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: %v, %v; want %v, an error saying %q", name, asMLX, err, c.asMLX, c.says)
+		}
+		if err == nil && len(c.shapes[a]) == 3 && !slices.Equal(got.tensors[a].shape, []int64{8, 4}) {
+			t.Errorf("%s: taps have shape %v", name, got.tensors[a].shape)
+		}
+	}
+}
+
+// TestTheTextOfAModelThatSees keeps nothing of its eyes, whoever stored it.
+func TestTheTextOfAModelThatSees(t *testing.T) {
+	one := []int64{1}
+	c := gathered(map[string][]int64{
+		"model.language_model.norm.weight": one, "lm_head.weight": one, "model.visual.merger.norm.weight": one, "mtp.norm.weight": one,
+		"language_model.model.layers.0.mlp.up_proj.weight": one, "language_model.lm_head.scales": one, "vision_tower.merger.weight": one, "language_model.mtp.fc.weight": one,
+	})
+	if err := c.textOnly(); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"lm_head.scales", "lm_head.weight", "model.layers.0.mlp.up_proj.weight", "model.norm.weight"}
+	if diff := cmp.Diff(want, sortedKeys(c.tensors)); diff != "" {
+		t.Errorf("tensors (-want +got):\n%s", diff)
+	}
+	twice := gathered(map[string][]int64{"model.language_model.norm.weight": one, "model.norm.weight": one})
+	if err := twice.textOnly(); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "two names") {
+		t.Errorf("one name for two tensors: error %v", err)
+	}
+}
+
+// TestExpertsInOneTensorAreCutApart: gates, then what they gate, for each.
+func TestExpertsInOneTensorAreCutApart(t *testing.T) {
+	const up, down = "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj"
+	c := gathered(map[string][]int64{down: {3, 8, 2}, up: {3, 4, 8}})
+	begin := c.tensors[up].span.offset
+	if err := c.fusedExperts(); err != nil {
+		t.Fatal(err)
+	}
+	for name, at := range map[string]int64{"0.gate_proj": 0, "0.up_proj": 1, "2.gate_proj": 4, "2.up_proj": 5} {
+		got := c.tensors["model.layers.0.mlp.experts."+name+".weight"]
+		if got.span.offset != begin+at*2*8*4 || got.span.bytes != 2*8*4 || !slices.Equal(got.shape, []int64{2, 8}) {
+			t.Errorf("%s is %+v", name, got)
+		}
+	}
+	if got := c.tensors["model.layers.0.mlp.switch_mlp.down_proj.weight"]; len(c.tensors) != 7 || !slices.Equal(got.shape, []int64{3, 8, 2}) {
+		t.Errorf("%d tensors, what comes back is %+v", len(c.tensors), got)
+	}
+	for name, shapes := range map[string]map[string][]int64{
+		"half of a pair":    {up: {3, 5, 8}, down: {3, 8, 2}},
+		"no expert":         {up: {0, 4, 8}, down: {3, 8, 2}},
+		"of two dimensions": {up: {4, 8}, down: {3, 8, 2}},
+		"nothing back":      {up: {3, 4, 8}},
+	} {
+		if err := gathered(shapes).fusedExperts(); !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrMissing) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+// TestAVectorOfARecurrentLayerWidensNothing: A_log is often float32 in a model
+// of bfloat16. Another vector promotes what it meets.
+func TestAVectorOfARecurrentLayerWidensNothing(t *testing.T) {
+	entries := map[string]Entry{}
+	for path, f := range map[string]quant.Format{
+		"model.layers.0.linear_attn.A_log": quant.DenseOf(quant.Float32), "model.layers.0.linear_attn.out_proj.weight": quant.DenseOf(quant.BFloat16),
+	} {
+		e := Entry{Path: path, Format: f, Shape: []int64{8, 8}}
+		if !strings.HasSuffix(path, "weight") {
+			e.Shape = []int64{8}
+		}
+		entries[path] = e
+	}
+	if got := elementBytes(entries, quant.BFloat16); got != 2 {
+		t.Errorf("a key has numbers of %d bytes, want 2", got)
+	}
+	entries["model.layers.0.input_layernorm.weight"] = Entry{Path: "model.layers.0.input_layernorm.weight", Format: quant.DenseOf(quant.Float32), Shape: []int64{8}}
+	if got := elementBytes(entries, quant.BFloat16); got != 4 {
+		t.Errorf("beside a norm in float32 a key has numbers of %d bytes, want 4", got)
+	}
+}

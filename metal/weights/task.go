@@ -1,0 +1,59 @@
+package weights
+
+import (
+	"fmt"
+	"strings"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/folder"
+)
+
+const modulesFile = "modules.json"
+
+// Task is what the model's makers say that it is for: an encoder makes vectors,
+// or scores where it has a head; a decoder writes text, unless its modules.json
+// (sentence-transformers) or its GGUF file says that states are pooled, or that
+// two tokens make a score.
+func (f *File) Task() (model.Task, error) {
+	if f.dir == nil {
+		return taskOfMetadata(f.Metadata, f.header), nil
+	}
+	if f.Dim.Encoder != nil {
+		if f.Dim.Encoder.Labels > 0 {
+			return model.Rerank, nil
+		}
+		return model.Embed, nil
+	}
+	return taskOfModules(f.dir)
+}
+
+func taskOfModules(dir *folder.Folder) (model.Task, error) {
+	if !dir.Has(modulesFile) {
+		return model.Generate, nil
+	}
+	var modules []struct{ Type string }
+	if err := dir.JSON(modulesFile, maxModulesBytes, &modules); err != nil {
+		return "", fmt.Errorf("%s: %w", modulesFile, folderError(err))
+	}
+	for _, m := range modules {
+		switch m.Type[strings.LastIndex(m.Type, ".")+1:] {
+		case "Pooling":
+			return model.Embed, nil
+		case "LogitScore":
+			return model.Rerank, nil
+		}
+	}
+	return model.Generate, nil
+}
+
+// maxModulesBytes bounds modules.json; real ones have under 1 kB.
+const maxModulesBytes = 64 << 10
+
+// taskOfMetadata looks at GGUF's pooling_type: 0 is none.
+func taskOfMetadata(metadata map[string]any, h *Header) model.Task {
+	arch, _ := h.Text("general.architecture")
+	if v, ok := metadata[arch+".pooling_type"]; ok && v != uint64(0) {
+		return model.Embed
+	}
+	return model.Generate
+}
