@@ -220,12 +220,9 @@ func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, err
 	} else if err := c.decoder(d); err != nil {
 		return nil, err
 	}
-	together := false
-	var err error
-	if d.Architecture == familyGPTOSS {
-		if together, err = c.published(); err != nil {
-			return nil, err
-		}
+	together, err := c.published(d)
+	if err != nil {
+		return nil, err
 	}
 	groups, err := cfg.grouping()
 	if err != nil {
