@@ -141,7 +141,7 @@ func TestShapesHaveTheSizesOfTheirNames(t *testing.T) {
 		weights, off float64
 	}{
 		"qwen3-0.6b": {0.596e9, 0.01}, "qwen3-8b": {8.19e9, 0.01}, "llama-4gb": {4e9 * 8 / 4.5, 0.02},
-		"qwen3-30b-a3b": {30.5e9, 0.01}, "gemma3-1b": {1e9, 0.01}, "qwen3.5-0.8b": {0.752e9, 0.01},
+		"qwen3-30b-a3b": {30.5e9, 0.01}, "gemma3-1b": {1e9, 0.01}, "qwen3.5-0.8b": {0.752e9, 0.01}, "gpt-oss-20b": {20.9e9, 0.01},
 	} {
 		c, err := tinymodel.Shape(name, 4.5)
 		if err != nil {
@@ -165,7 +165,7 @@ func TestShapesHaveTheSizesOfTheirNames(t *testing.T) {
 			t.Errorf("%s has %.3g weights, want %.3g", name, n, want.weights)
 		}
 	}
-	if _, err := tinymodel.Shape("qwen3", 4); err == nil || !strings.Contains(err.Error(), "gemma3-1b, llama-4gb, qwen3-0.6b, qwen3-30b-a3b, qwen3-8b, qwen3.5-0.8b, tiny") {
+	if _, err := tinymodel.Shape("qwen3", 4); err == nil || !strings.Contains(err.Error(), "gemma3-1b, gpt-oss-20b, llama-4gb, qwen3-0.6b, qwen3-30b-a3b, qwen3-8b, qwen3.5-0.8b, tiny") {
 		t.Errorf("error %v, want one that lists the shapes", err)
 	}
 }

@@ -39,12 +39,18 @@ func shapes() []shape {
 		Seed: 1, Name: "gemma3-1b", Family: Gemma3, Layers: 26, Hidden: 1152, FeedForward: 6912, QueryHeads: 4, KVHeads: 1, HeadSize: 256,
 		Context: 32768, Vocabulary: 262144, NormEps: 1e-6, Theta: 1e6, Window: 512,
 	}
+	published := Config{
+		Seed: 1, Name: "gpt-oss-20b", Family: GPTOSS, Layers: 24, Hidden: 2880, FeedForward: 2880, QueryHeads: 64, KVHeads: 8, HeadSize: 64,
+		Context: 131072, Vocabulary: 201088, NormEps: 1e-5, Theta: 150000, Window: 128, Untied: true,
+		Experts: Experts{Count: 32, PerToken: 4, FeedForward: 2880}, Scaling: Scaling{Kind: "yarn", Factor: 32, Original: 4096, Fractional: true},
+	}
 	newer := Config{
 		Seed: 1, Name: "qwen3.5-0.8b", Family: Qwen35, Layers: 24, Hidden: 1024, FeedForward: 3584, QueryHeads: 8, KVHeads: 2, HeadSize: 256,
 		Context: 262144, Vocabulary: 248320, NormEps: 1e-6, Theta: 1e7,
 		Hybrid: Hybrid{Interval: 4, KeyHeads: 16, KeySize: 128, ValueHeads: 16, ValueSize: 128, Taps: 4, Rotary: 0.25},
 	}
 	return []shape{
+		{"gpt-oss-20b", func(float64) Config { return published }},
 		{"qwen3.5-0.8b", func(float64) Config { return newer }},
 		{"tiny", func(float64) Config { return Default() }},
 		{"llama-4gb", func(bits float64) Config { return Sized(4e9, bits) }},
@@ -56,8 +62,8 @@ func shapes() []shape {
 }
 
 // Shape is a named size: tiny, a Llama of 4 GB in a format of the given bits a
-// weight, Qwen3 of 0.6 and 8 billion weights and of 30 billion in experts,
-// Gemma 3 of 1 billion, or a Qwen3.5 of 0.8 billion.
+// weight, Qwen3 of 0.6 and 8 billion weights and of 30 billion in experts, GPT-OSS
+// of 20 billion, Gemma 3 of 1 billion, or a Qwen3.5 of 0.8 billion.
 func Shape(name string, bits float64) (Config, error) {
 	var names []string
 	for _, s := range shapes() {

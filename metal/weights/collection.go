@@ -212,31 +212,13 @@ func parseIndex(text []byte) (map[string]string, error) {
 // inventory finds every tensor of the family, quantised or not, and refuses
 // tensors that the family would ignore, but for those that mlx-lm drops too.
 func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, error) {
-	groups, err := cfg.grouping()
+	groups, err := c.plain(d, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if cfg.wrapped() || isHybrid(d.Architecture) {
-		if err := c.unwrapModel(d); err != nil {
-			return nil, err
-		}
-		groups = groups.unwrap()
-	}
-	if d.Encoder != nil {
-		if err := c.encoderNames(d); err != nil {
-			return nil, err
-		}
-		if err := c.foreign(); err != nil {
-			return nil, err
-		}
-	} else if err := c.decoder(d); err != nil {
+	together, err := c.published(d)
+	if err != nil {
 		return nil, err
-	}
-	together := false
-	if d.Architecture == familyGPTOSS {
-		if together, err = c.published(); err != nil {
-			return nil, err
-		}
 	}
 	tied, err := c.tied(cfg)
 	if err != nil {
@@ -277,6 +259,28 @@ func (c *collection) inventory(d Dimensions, cfg *config) (map[string]Entry, err
 		return nil, unknownTensors(extra, d)
 	}
 	return entries, nil
+}
+
+// plain names all tensors, and the layers of the grouping that it returns, as
+// they are called where nothing is around them.
+func (c *collection) plain(d Dimensions, cfg *config) (grouping, error) {
+	groups, err := cfg.grouping()
+	if err != nil {
+		return groups, err
+	}
+	if cfg.wrapped() || isHybrid(d.Architecture) {
+		if err := c.unwrapModel(d); err != nil {
+			return groups, err
+		}
+		groups = groups.unwrap()
+	}
+	if d.Encoder == nil {
+		return groups, c.decoder(d)
+	}
+	if err := c.encoderNames(d); err != nil {
+		return groups, err
+	}
+	return groups, c.foreign()
 }
 
 const headPath = "lm_head.weight"

@@ -92,7 +92,10 @@ const gatePart, upPart, bothParts = "gate_proj", "up_proj", "gate_up_proj"
 // published names the tensors of a GPT-OSS as OpenAI published it in the words
 // of mlx-lm: blocks of 16 bytes are words of mxfp4. It reports whether the gate
 // and up of experts are one tensor, in which their rows take turns.
-func (c *collection) published() (together bool, err error) {
+func (c *collection) published(d Dimensions) (together bool, err error) {
+	if d.Architecture != familyGPTOSS {
+		return false, nil
+	}
 	named := make(map[string]shardTensor, len(c.tensors))
 	for _, name := range sortedKeys(c.tensors) {
 		t := c.tensors[name]

@@ -130,6 +130,9 @@ func random() []written {
 	wide.Vocabulary = 151936
 	large := tinymodel.Sized(1e9, 32)
 	large.Name, large.Context, large.Endless, large.Merged, large.Seed = "llama-1-gigabyte-float32", 4096, true, true, 1
+	experts := of("gpt-oss-32000-heads-of-64-mxfp4", tinymodel.GPTOSS, 16, 4, 64)
+	experts.Window, experts.FeedForward = 128, 512
+	experts.Experts, experts.Scaling = tinymodel.Experts{Count: 8, PerToken: 2, FeedForward: 512}, tinymodel.Scaling{Kind: "yarn", Factor: 32, Original: 4096, Fractional: true}
 	recurrent := func(c tinymodel.Config) tinymodel.Config {
 		c.Layers, c.Hybrid = 28, tinymodel.Hybrid{Interval: 4, KeyHeads: 4, KeySize: 128, ValueHeads: 8, ValueSize: 128, Taps: 4, Rotary: 0.25}
 		return c
@@ -141,6 +144,7 @@ func random() []written {
 		{gguf(of("llama-32000-heads-of-96-Q8_0.gguf", tinymodel.Llama, 6, 3, 96), weights.Q8_0), nil, quick, slow},
 		{deep(of("qwen3-32000-heads-of-256-4-bit", tinymodel.Qwen3, 4, 1, 256)), folder(quant.AffineOf(4, 64, quant.Float16)), quick, half},
 		{wide, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, half},
+		{experts, folder(quant.DenseOf(quant.BFloat16)), quick, half},
 		{recurrent(of("qwen3.5-32000-states-of-128-4-bit", tinymodel.Qwen35, 4, 1, 256)), folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, half},
 		{large, folder(quant.DenseOf(quant.Float32)), promise{256, 1}, promise{256, 1}},
 	}

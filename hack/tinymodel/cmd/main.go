@@ -30,10 +30,10 @@ func main() {
 
 // options are the flags.
 type options struct {
-	out, family, format, kind, shape string
-	bits, group                      int
-	bytes, shard                     int64
-	cases, readers, blocks           bool
+	out, family, format, kind, shape, mode string
+	bits, group                            int
+	bytes, shard                           int64
+	cases, readers, blocks                 bool
 }
 
 func run() error {
@@ -41,10 +41,11 @@ func run() error {
 	var given tinymodel.Config // sizes that replace those of the shape
 	flag.StringVar(&o.out, "out", "", "file or folder to write (required)")
 	flag.StringVar(&o.out, "o", "", "same as --out")
-	flag.StringVar(&o.family, "family", "", "gemma3_text, llama, mistral, qwen2, qwen3, qwen3_5, qwen3_moe or qwen3_next (default: that of the shape)")
+	flag.StringVar(&o.family, "family", "", "gemma3_text, gpt_oss, llama, mistral, qwen2, qwen3, qwen3_5, qwen3_moe or qwen3_next (default: that of the shape)")
 	flag.StringVar(&o.format, "format", "gguf", "gguf, hf or mlx")
 	flag.StringVar(&o.kind, "type", "", "of matrices in GGUF: F32, F16, BF16, Q4_0, Q4_1 (default), Q5_0, Q5_1, Q8_0, Q2_K to Q6_K; of floats and scales in folders: F32, F16, BF16 (default)")
-	flag.StringVar(&o.shape, "shape", "tiny", "tiny, gemma3-1b, llama-4gb, qwen3-0.6b, qwen3-8b, qwen3-30b-a3b or qwen3.5-0.8b")
+	flag.StringVar(&o.shape, "shape", "tiny", "tiny, gemma3-1b, gpt-oss-20b, llama-4gb, qwen3-0.6b, qwen3-8b, qwen3-30b-a3b or qwen3.5-0.8b")
+	flag.StringVar(&o.mode, "mode", "affine", "of quantised matrices, with --format mlx: affine, mxfp4, mxfp8 or nvfp4")
 	flag.IntVar(&o.bits, "bits", 4, "of a weight, with --format mlx")
 	flag.IntVar(&o.group, "group", 64, "weights that share a scale, with --format mlx")
 	flag.Int64Var(&o.bytes, "bytes", 0, "about how large a Llama becomes; instead of --shape")
@@ -140,8 +141,16 @@ func (o options) layout() (*tinymodel.Layout, weights.Type, float64, error) {
 		}
 		bits := float64(format.Type.Bytes() * 8)
 		if o.format == "mlx" {
-			bits = float64(o.bits) + 2*bits/float64(max(1, o.group))
-			format = quant.AffineOf(o.bits, o.group, format.Type)
+			small, ok := quant.BlockFloatNamed(o.mode)
+			switch {
+			case ok:
+				bits, format = float64(small.Bits)+8/float64(small.Group), small
+			case o.mode == "affine":
+				bits = float64(o.bits) + 2*bits/float64(max(1, o.group))
+				format = quant.AffineOf(o.bits, o.group, format.Type)
+			default:
+				return nil, 0, 0, fmt.Errorf("mode %q is unknown, want affine, mxfp4, mxfp8 or nvfp4", o.mode)
+			}
 		}
 		return &tinymodel.Layout{Matrices: format, ShardBytes: o.shard}, 0, bits, format.Check()
 	}
