@@ -71,34 +71,9 @@ func WriteFolder(dir string, c Config, l Layout) error {
 	if c.RopeFactors {
 		return errors.New("tiny model: a folder has no tensor of rope factors")
 	}
-	var parts []part
-	all := c.tensors()
-	if c.Family == GPTOSS && !l.Matrices.Quantized() {
-		all = published(all)
-	}
-	if l.Sees {
-		all = append(all, eye("vision_tower.patches"), eye("multi_modal_projector.linear"))
-	}
-	for _, t := range all {
-		if t.norm && (c.Family == Gemma3 || c.Family.hybrid() && !l.Matrices.Quantized()) {
-			t.values.mean--
-		}
-		p, err := t.parts(l.of(t), c.Seed)
-		if err != nil {
-			return err
-		}
-		for i := range p {
-			if l.Bare {
-				p[i].name = strings.TrimPrefix(p[i].name, "model.")
-			}
-			if !t.eye {
-				p[i].name = l.inside(p[i].name)
-			}
-		}
-		parts = append(parts, p...)
-	}
-	if c.Family.hybrid() {
-		parts = c.dressed(parts, l)
+	parts, err := c.parts(l)
+	if err != nil {
+		return err
 	}
 	work, err := os.MkdirTemp(filepath.Dir(dir), ".tinymodel-*")
 	if err != nil {
@@ -126,6 +101,40 @@ func WriteFolder(dir string, c Config, l Layout) error {
 		return fmt.Errorf("write tiny model: %w", err)
 	}
 	return nil
+}
+
+// parts are all tensors as the layout stores them.
+func (c Config) parts(l Layout) ([]part, error) {
+	var parts []part
+	all := c.tensors()
+	if c.Family == GPTOSS && !l.Matrices.Quantized() {
+		all = published(all)
+	}
+	if l.Sees {
+		all = append(all, eye("vision_tower.patches"), eye("multi_modal_projector.linear"))
+	}
+	for _, t := range all {
+		if t.norm && (c.Family == Gemma3 || c.Family.hybrid() && !l.Matrices.Quantized()) {
+			t.values.mean--
+		}
+		p, err := t.parts(l.of(t), c.Seed)
+		if err != nil {
+			return nil, err
+		}
+		for i := range p {
+			if l.Bare {
+				p[i].name = strings.TrimPrefix(p[i].name, "model.")
+			}
+			if !t.eye {
+				p[i].name = l.inside(p[i].name)
+			}
+		}
+		parts = append(parts, p...)
+	}
+	if c.Family.hybrid() {
+		parts = c.dressed(parts, l)
+	}
+	return parts, nil
 }
 
 func (l Layout) producer() string {
