@@ -69,9 +69,9 @@ const (
 	blockTokens = 256
 	// tokenBytes is what the tokenizer takes for one token: about 70 bytes that
 	// live (SmolLM2 in a folder and in GGUF, 49,152 tokens with their merges; 44
-	// without merges), twice that with what the collector lets die beside them
-	// at GOGC=50, and spans that are not full.
-	tokenBytes = 140
+	// without merges), half as much again with what the collector lets die beside
+	// them at GOGC=50.
+	tokenBytes = 105
 	// loadingBytes is what each token takes more while the vocabulary is read,
 	// beside weights that are all there, and headingBytes what each of the first
 	// headingTokens takes in addition: vocabularies of 32,000, 49,152 and 151,936
