@@ -79,7 +79,7 @@ func run(ctx context.Context, o options) error {
 const large = "qwen3-8b"
 
 // shapes of hack/tinymodel that are measured; run.sh asks for them with -list.
-func shapes() []string { return []string{"qwen3-0.6b", large, "qwen3-30b-a3b"} }
+func shapes() []string { return []string{"qwen3-0.6b", large, "qwen3-30b-a3b", "qwen3.5-0.8b"} }
 
 // ask is one thing to measure: so many prompts of so many tokens, then steps
 // that give each one token more.
@@ -133,7 +133,7 @@ const rowsEvery = 3
 // A shape that is slow is measured in fewer rounds: as many as enough holds,
 // and fewest at least.
 const (
-	enough = 90 * time.Second
+	enough = 60 * time.Second
 	fewest = 7
 )
 
@@ -224,7 +224,7 @@ func unreadBytes(folder string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	var c struct {
+	type config struct {
 		Tied         *bool `json:"tie_word_embeddings"`
 		Vocabulary   int64 `json:"vocab_size"`
 		Hidden       int64 `json:"hidden_size"`
@@ -237,8 +237,19 @@ func unreadBytes(folder string) (int64, error) {
 			Group int64 `json:"group_size"`
 		} `json:"quantization"`
 	}
+	var c struct {
+		config
+		Text *config `json:"text_config"`
+	}
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return 0, fmt.Errorf("%s: %w", folder, err)
+	}
+	if c.Text != nil { // of a decoder inside another model, which says how it is quantised
+		c.Text.Quantization = c.Quantization
+		if c.Text.Tied == nil {
+			c.Text.Tied = c.Tied
+		}
+		c.config = *c.Text
 	}
 	if c.Tied == nil || c.Quantization.Group == 0 {
 		return 0, errors.New("config.json does not say what a step reads")

@@ -77,7 +77,7 @@ def main():
     moved = bandwidth()
     mx.clear_cache()
     model, config = load_model(Path(sys.argv[1]))
-    vocabulary = config["vocab_size"]
+    vocabulary = config.get("text_config", config)["vocab_size"]
     say = lambda what: print(json.dumps(what), flush=True)
     say({"mlxLM": mlx_lm.__version__, "mlx": mx.__version__, "device": str(mx.default_device()), "bandwidth": moved})
     for line in sys.stdin:

@@ -65,9 +65,10 @@ func TestAMixtureReadsTheExpertsOfItsToken(t *testing.T) {
 		config string
 		want   int64
 	}{
-		"tied":      {`"tie_word_embeddings": true`, 0},
-		"untied":    {`"tie_word_embeddings": false`, 1000 * 64 * 9 / 16},
-		"a mixture": {`"tie_word_embeddings": true, "num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 128`, 2 * 5 * 3 * 128 * 64 * 9 / 16},
+		"tied":                           {`"tie_word_embeddings": true`, 0},
+		"untied":                         {`"tie_word_embeddings": false`, 1000 * 64 * 9 / 16},
+		"a mixture":                      {`"tie_word_embeddings": true, "num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 128`, 2 * 5 * 3 * 128 * 64 * 9 / 16},
+		"a decoder inside another model": {`"text_config": {"tie_word_embeddings": false, "vocab_size": 500, "hidden_size": 64}`, 500 * 64 * 9 / 16},
 	} {
 		dir := t.TempDir()
 		text := `{"vocab_size": 1000, "hidden_size": 64, "quantization": {"bits": 4, "group_size": 64}, ` + c.config + "}"
