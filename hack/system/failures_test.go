@@ -148,9 +148,16 @@ func (s *suite) agentKilled(t *testing.T) {
 	if !engine.Alive() || s.engineOf(t, replica).PID != engine.PID {
 		t.Errorf("the engine was not adopted: %d lives: %v", engine.PID, engine.Alive())
 	}
-	after := s.mac(t, before.Name)
-	if len(after.Status.Reclaims) != len(before.Status.Reclaims) || after.Status.BootID == before.Status.BootID {
-		t.Errorf("reclaims %d, then %d; boot %s, then %s", len(before.Status.Reclaims), len(after.Status.Reclaims), before.Status.BootID, after.Status.BootID)
+	// It answers before it has written its first status.
+	var after *v1alpha1.MacNode
+	eventually(t, "the new agent of "+before.Name+" writes its status", patience, func(context.Context) error {
+		if after = s.mac(t, before.Name); after.Status.BootID == before.Status.BootID {
+			return fmt.Errorf("boot %s still", after.Status.BootID)
+		}
+		return nil
+	})
+	if len(after.Status.Reclaims) != len(before.Status.Reclaims) {
+		t.Errorf("reclaims %d, then %d", len(before.Status.Reclaims), len(after.Status.Reclaims))
 	}
 	if now := s.onlyReplica(t, "default", "adopted"); now.UID != replica.UID || now.Status.Restarts != 0 {
 		t.Errorf("replica %s has %d restarts, was %s", now.Name, now.Status.Restarts, replica.Name)

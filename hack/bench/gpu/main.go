@@ -67,9 +67,9 @@ func run(ctx context.Context, o options) error {
 		}
 		r.Models = append(r.Models, m)
 		fmt.Fprintf(os.Stderr, "%s: measured\n", shape)
-	}
-	if err := r.write(o.out); err != nil {
-		return err
+		if err := r.write(o.out); err != nil { // what is measured stays, whatever comes
+			return err
+		}
 	}
 	r.print(os.Stdout)
 	return r.verdict()
@@ -191,11 +191,24 @@ func measure(ctx context.Context, o options, shape string) (m model, err error) 
 	return m, nil
 }
 
+// slow is an answer that is said, for who wonders what takes so long.
+const slow = 20 * time.Second
+
 // both asks both sides the same.
 func (r *round) both(a ask, ours, peer *lines.Program, oursFirst bool) error {
 	var b benched
 	var t timed
-	asks := []func() error{func() error { return ours.Ask(a.line(), &b) }, func() error { return peer.Ask(a.line(), &t) }}
+	timed := func(who string, p *lines.Program, answer any) func() error {
+		return func() error {
+			began := time.Now()
+			err := p.Ask(a.line(), answer)
+			if took := time.Since(began); took > slow {
+				fmt.Fprintf(os.Stderr, "%s took %.0f s for %q\n", who, took.Seconds(), a.line())
+			}
+			return err
+		}
+	}
+	asks := []func() error{timed("we", ours, &b), timed("the peer", peer, &t)}
 	if !oursFirst {
 		asks[0], asks[1] = asks[1], asks[0]
 	}
