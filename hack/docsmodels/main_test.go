@@ -83,8 +83,8 @@ func tree(t *testing.T, files map[string]string) string {
 // TestRecordsAndTolerancesComeFromTheTree and records of other things do not.
 func TestRecordsAndTolerancesComeFromTheTree(t *testing.T) {
 	dir := tree(t, map[string]string{
-		"metal/a/testdata/one.json":   `{"madeBy": "x 1", "cases": [{"name": "llama/gguf Q4_0", "sha256": "ab"}, {"name": "mistral/hf float32", "sha256": "cd"}]}`,
-		"metal/a/a_test.go":           "const ours = 3e-5 // seen\n",
+		"metal/a/testdata/one.json":   `{"madeBy": "x 1", "cases": [{"name": "llama/gguf Q4_0", "sha256": "ab"}, {"name": "mistral/hf float32", "sha256": "cd"}, {"name": "qwen3_next/hf float32", "sha256": "01"}]}`,
+		"metal/a/a_test.go":           "const ours = 3e-5 // seen\n\nconst recurring = 2.5\n",
 		"metal/a/other_test.go":       "const tolerance = 1 // of another record\n",
 		"metal/a/testdata/other.json": `{}`,
 		"metal/a/one_test.go":         "const tolerance = 0.5\n",
@@ -93,11 +93,14 @@ func TestRecordsAndTolerancesComeFromTheTree(t *testing.T) {
 		"metal/d/testdata/two.json":   `{"madeBy": "y 2", "cases": [{"name": "bert mean", "sha256": "ef"}]}`,
 	})
 	r, err := readRecords(dir)
-	if err != nil || len(r) != 2 {
+	if err != nil || len(r) != 3 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if c := r.of("llama"); len(c) != 1 || c[0].files != 2 || c[0].tolerance != "0.5 or 3e-5" || c[0].reference != "x 1" || c[0].where != "metal/a/testdata/one.json" {
 		t.Errorf("llama is %+v", c)
+	}
+	if c := r.of("qwen3_next"); len(c) != 1 || c[0].tolerance != "2.5 x 0.5 or 3e-5" {
+		t.Errorf("a hybrid is %+v", c)
 	}
 	if c := r.of("bert"); len(c) != 1 || c[0].tolerance != "as the tests say" {
 		t.Errorf("bert is %+v", c)

@@ -15,7 +15,7 @@ func known(family string) string {
 		"bert":        "BERT and its kin: vectors, scores of pairs",
 		"gemma3_text": "Gemma 3 without its eyes",
 		"gpt_oss":     "GPT-OSS",
-		"llama":       "Llama 2 and 3, Mistral, SmolLM2",
+		"llama":       "Llama 2 and 3, SmolLM2, Mistral; Mistral Small 3 and Ministral 3, without their eyes",
 		"qwen2":       "Qwen2 and 2.5",
 		"qwen3":       "Qwen3, dense; Qwen3-Embedding and Qwen3-Reranker",
 		"qwen3_5":     "Qwen3.5, without its eyes",
