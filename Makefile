@@ -28,8 +28,8 @@ help: ## list the targets
 build: ## build every program into bin/
 	@test -n "$(PROGRAMS)" || { echo "make build: cmd/ holds no program" >&2; exit 1; }
 	@mkdir -p bin
-	go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(filter-out engine,$(PROGRAMS)))
-	GOEXPERIMENT=$(ENGINE_EXPERIMENT) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/engine
+	$(if $(filter engine,$(PROGRAMS)),GOEXPERIMENT=$(ENGINE_EXPERIMENT) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/engine)
+	$(if $(filter-out engine,$(PROGRAMS)),go build -ldflags '$(LDFLAGS)' -o bin/ $(addprefix ./cmd/,$(filter-out engine,$(PROGRAMS))))
 
 .PHONY: mlx
 mlx: ## build the engine with MLX, and the libraries it needs, into bin/mlx (needs g++; fetches the SDK from a wheel)
