@@ -131,6 +131,12 @@ test-memory: kube build ## the map of required behaviour of memory has no gap, a
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^Test([PMGK][0-9]|Invariant[0-9])' $$(grep -rlE '^func Test([PMGK][0-9]|Invariant[0-9])' --include='*_test.go' \
 		agent api controllers gateway metal cmd hack | grep -v /testdata/ | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
+.PHONY: test-cache
+test-cache: kube build ## the map of required behaviour of batching and caches has no gap, and every test that it names
+	go run ./hack/idmap
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^Test([KBX][0-9]|A2[89]|Invariant([78]|1[1-5]))' $$(grep -rlE '^func Test([KBX][0-9]|A2[89]|Invariant([78]|1[1-5]))' --include='*_test.go' \
+		agent api controllers gateway metal cmd hack | grep -v /testdata/ | xargs -n1 dirname | sort -u | sed 's|^|./|')
+
 .PHONY: soak-pool
 soak-pool: ## STEPS (10,000,000) of random histories against the plain model of the pool; SEED repeats one
 	go test -count=1 -timeout 0 -v -run RandomHistories ./agent/history -steps $(or $(STEPS),10000000) -seed $(or $(SEED),0)
