@@ -70,7 +70,7 @@ func Plan(x *Index, target int64, most int) []Entry {
 	var out []Entry
 	left := x.Total()
 	x.Each(func(e Entry) bool {
-		if left <= target || len(out) == most {
+		if left <= target || len(out) >= most {
 			return false
 		}
 		left -= e.Bytes

@@ -5,9 +5,13 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/cespare/xxhash/v2"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 )
 
 // pieceBytes is how much is written or read at once.
@@ -78,14 +82,16 @@ func (t *Tier) persist(it *item, path string) (written int64, left bool, err err
 			return written, false, nil
 		}
 		// It may have happened in part: what lies there is no longer known.
-		if _, found := f.Stat(path); !errors.Is(found, fs.ErrNotExist) {
-			left = true
-		}
+		left = !removed(f, path)
 	}
-	if removed := f.Remove(temporary); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
-		left = true
-	}
+	left = !removed(f, temporary) || left
 	return written, left, t.fenced(it, err)
+}
+
+// removed says whether nothing lies at a path any more.
+func removed(f disk.FS, path string) bool {
+	err := f.Remove(path)
+	return err == nil || errors.Is(err, fs.ErrNotExist)
 }
 
 // fenced is err, or errFenced where the epoch of a block ended: then its folder
@@ -134,6 +140,7 @@ func (t *Tier) settle(it *item, written int64, left bool, err error) {
 			t.report.Persisted = append(t.report.Persisted, File{it.key, it.takes})
 		}
 		delete(t.bad, it.key)
+		t.report.Damaged = slices.DeleteFunc(t.report.Damaged, func(k kv.Key) bool { return k == it.key })
 	case errors.Is(err, errFenced):
 		t.counts.Dropped[AtFence]++
 	default:

@@ -171,6 +171,16 @@ func (f *FS) Files(below string) []string {
 	return out
 }
 
+// Length of a file; 0 where there is none. It is no operation.
+func (f *FS) Length(name string) int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := f.names[path.Clean(name)]; n != nil {
+		return int64(len(n.data))
+	}
+	return 0
+}
+
 // Restart is the disk after the process ended: nothing is lost.
 func (f *FS) Restart() *FS {
 	f.mu.Lock()
