@@ -15,8 +15,8 @@ import (
 // again.
 func (l *Lease) End() {
 	w := l.w
-	w.work.Lock()
-	defer w.work.Unlock()
+	w.lock()
+	defer w.unlock()
 	defer w.publish()
 	if _, open := w.books.accounts[l.account]; open {
 		w.end(l.account)
@@ -40,16 +40,16 @@ func (w *Owner) end(a *account) {
 // begun before does not appear afterwards. It says how many bytes came back,
 // measured file by file, also when some stayed.
 func (w *Owner) Clear(n blocks.Namespace) (freed int64, err error) {
-	w.work.Lock()
-	defer w.work.Unlock()
+	w.lock()
+	defer w.unlock()
 	defer w.publish()
 	return w.clear(n)
 }
 
 // ClearAll is Clear of every namespace; foreign files go too.
 func (w *Owner) ClearAll() (freed int64, err error) {
-	w.work.Lock()
-	defer w.work.Unlock()
+	w.lock()
+	defer w.unlock()
 	defer w.publish()
 	for n := range w.namespaces() {
 		bytes, failed := w.clear(n)
@@ -134,8 +134,8 @@ func signal(ch chan struct{}) {
 // model. It answers how many bytes came back. Until it was called for the first
 // time nothing is an orphan.
 func (w *Owner) Keep(models map[string]bool) (freed int64, err error) {
-	w.work.Lock()
-	defer w.work.Unlock()
+	w.lock()
+	defer w.unlock()
 	defer w.publish()
 	leased := map[blocks.Namespace]bool{}
 	for a := range w.books.accounts {
@@ -158,8 +158,8 @@ func (w *Owner) Keep(models map[string]bool) (freed int64, err error) {
 // much, at most MaxUnlinks files, ends what is ending, and grants what engines
 // wait for.
 func (w *Owner) Tick() {
-	w.work.Lock()
-	defer w.work.Unlock()
+	w.lock()
+	defer w.unlock()
 	defer w.publish()
 	w.books.problem = ""
 	w.measure()

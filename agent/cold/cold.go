@@ -22,7 +22,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,9 +46,11 @@ type Options struct {
 // Owner is the owner of the folder.
 type Owner struct {
 	opt Options
-	// work is held while the disk is looked at or changed: one at a time. What
-	// it guards is below it; status reads view, and waits for nobody.
-	work    sync.Mutex
+	// work has a value while the disk is looked at or changed: one at a time. What
+	// it guards is below it; status reads view, and waits for nobody. It is a
+	// channel because whoever holds it waits for a disk, in tests on a clock that
+	// stands while somebody waits for a mutex.
+	work    chan struct{}
 	books   *books
 	origins map[blocks.Namespace]kv.Origin
 	view    atomic.Pointer[Snapshot]
@@ -65,9 +66,9 @@ func Open(o Options) (*Owner, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	w := &Owner{opt: o, books: newBooks(o.Budget), origins: map[blocks.Namespace]kv.Origin{}}
-	w.work.Lock()
-	defer w.work.Unlock()
+	w := &Owner{opt: o, work: make(chan struct{}, 1), books: newBooks(o.Budget), origins: map[blocks.Namespace]kv.Origin{}}
+	w.lock()
+	defer w.unlock()
 	if err := w.possess(); err != nil {
 		return nil, err
 	}
@@ -80,6 +81,9 @@ func Open(o Options) (*Owner, error) {
 	w.publish()
 	return w, nil
 }
+
+func (w *Owner) lock()   { w.work <- struct{}{} }
+func (w *Owner) unlock() { <-w.work }
 
 // possess marks an empty folder as a cache, and refuses any other that is not
 // marked: what is in it would be removed.
@@ -118,8 +122,8 @@ type Lease struct {
 
 // Lease makes an engine's folders and opens an epoch in them. End ends it.
 func (w *Owner) Lease(o kv.Origin) (*Lease, error) {
-	w.work.Lock()
-	defer w.work.Unlock()
+	w.lock()
+	defer w.unlock()
 	defer w.publish()
 	l := &Lease{w: w, account: &account{namespace: blocks.NamespaceOf(o)}, changed: make(chan struct{}, 1)}
 	if err := w.note(o); err != nil {
@@ -151,8 +155,8 @@ func (w *Owner) begin(a *account) error {
 
 // Current is what the engine is to be told.
 func (l *Lease) Current() blocks.Lease {
-	l.w.work.Lock()
-	defer l.w.work.Unlock()
+	l.w.lock()
+	defer l.w.unlock()
 	return l.current()
 }
 
@@ -168,8 +172,8 @@ func (l *Lease) Changed() <-chan struct{} { return l.changed }
 // what it may do now.
 func (l *Lease) Report(r blocks.Report) blocks.Lease {
 	w, a := l.w, l.account
-	w.work.Lock()
-	defer w.work.Unlock()
+	w.lock()
+	defer w.unlock()
 	defer w.publish()
 	if _, open := w.books.accounts[a]; !open {
 		return blocks.Lease{}
@@ -194,7 +198,9 @@ func (l *Lease) Report(r blocks.Report) blocks.Lease {
 func (w *Owner) persisted(a *account, files []blocks.File) {
 	for _, f := range files {
 		a.persisted += f.Bytes
-		info, err := w.opt.FS.Stat(blocks.Path(w.opt.Dir, a.namespace, f.Key))
+		path := blocks.Path(w.opt.Dir, a.namespace, f.Key)
+		w.books.index.RemoveForeign(path) // it was replaced
+		info, err := w.opt.FS.Stat(path)
 		switch {
 		case err == nil:
 			w.books.index.Add(blocks.ID{Namespace: a.namespace, Key: f.Key}, blocks.Takes(info.Bytes))
@@ -271,7 +277,7 @@ func (w *Owner) unlink(e blocks.Entry) (int64, bool) {
 		w.problem("A file of the cache could not be removed", err)
 		return 0, false
 	}
-	return w.books.index.Forget(e), true
+	return w.books.index.Forget(e) + w.books.index.RemoveForeign(path), true
 }
 
 // problem makes visible what could not be done.

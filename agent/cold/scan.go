@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/kv"
@@ -143,16 +144,19 @@ func (w *Owner) rescan(n blocks.Namespace) error {
 	} else if err != nil {
 		return err
 	}
-	there := map[blocks.ID]bool{}
+	there := map[blocks.Entry]bool{}
 	for _, f := range files {
-		there[f.id] = f.path == ""
+		e := blocks.Entry{ID: f.id, Foreign: f.path, Bytes: f.bytes}
+		there[e] = true
 		if bytes, known := w.books.index.Bytes(f.id); f.path != "" || !known || bytes != f.bytes {
 			w.enter(f)
 		}
 	}
+	below := blocks.Folder(w.opt.Dir, n) + string(filepath.Separator)
 	var lost []blocks.Entry
 	w.books.index.Each(func(e blocks.Entry) bool {
-		if e.Foreign == "" && e.ID.Namespace == n && !there[e.ID] {
+		own := strings.HasPrefix(e.Foreign, below) || e.Foreign == "" && e.ID.Namespace == n
+		if own && !there[e] {
 			lost = append(lost, e)
 		}
 		return true

@@ -77,6 +77,8 @@ type node struct {
 	dir          bool
 	data, synced []byte
 	changed      time.Time
+	// A file without a name takes its bytes of the disk until its writer closes.
+	open, nameless bool
 }
 
 // change is one step of the names, as the disk's journal has it.
@@ -237,7 +239,10 @@ func (f *FS) again(names map[string]*node, data func(*node) []byte) *FS {
 }
 
 func (c change) apply(names map[string]*node) {
-	switch {
+	switch n := names[c.path]; {
+	case c.to != "" && n != nil && !n.dir: // the common one, without a look at all names
+		names[c.to] = n
+		delete(names, c.path)
 	case c.to != "":
 		moved := map[string]*node{}
 		for p, n := range names {
@@ -258,15 +263,19 @@ func within(p, folder string) bool {
 	return p == folder || strings.HasPrefix(p, strings.TrimSuffix(folder, "/")+"/")
 }
 
+// maxJournal bounds the changes that the disk keeps back.
+const maxJournal = 1024
+
 // do changes a name now, and on the disk some time.
 func (f *FS) do(c change) {
-	if c.to != "" && !f.names[c.path].dir { // the common one, without a look at all names
-		f.names[c.to] = f.names[c.path]
-		delete(f.names, c.path)
-	} else {
-		c.apply(f.names)
-	}
+	c.apply(f.names)
 	f.journal = append(f.journal, c)
+	if len(f.journal) > maxJournal {
+		for _, c := range f.journal[:maxJournal/2] {
+			c.apply(f.durable)
+		}
+		f.journal = slices.Clone(f.journal[maxJournal/2:])
+	}
 }
 
 // begin counts an operation, lets it take its time, and takes the lock. The
@@ -318,10 +327,8 @@ func (f *FS) Create(name string) (disk.Writer, error) {
 	case f.names[name] != nil && f.names[name].dir:
 		return nil, wrong(Create, name, syscall.EISDIR)
 	}
-	if old := f.names[name]; old != nil {
-		f.used -= int64(len(old.data))
-	}
-	n := &node{changed: time.Now()}
+	f.drop(f.names[name])
+	n := &node{changed: time.Now(), open: true}
 	f.do(change{path: name, node: n})
 	return &writer{f: f, name: name, n: n}, nil
 }
@@ -372,6 +379,10 @@ func (w *writer) Close() error {
 		return fs.ErrClosed
 	}
 	w.closed = true
+	w.n.open = false
+	if w.n.nameless {
+		w.f.drop(w.n)
+	}
 	if err != nil {
 		return wrong(Close, w.name, err)
 	}
@@ -434,6 +445,17 @@ func (n *node) info(name string) disk.Info {
 		i.Mode = fs.ModeDir | 0o700
 	}
 	return i
+}
+
+// drop gives back what a file took that has lost its name, unless it is open.
+func (f *FS) drop(n *node) {
+	switch {
+	case n == nil:
+	case n.open:
+		n.nameless = true
+	default:
+		f.used -= int64(len(n.data))
+	}
 }
 
 func (f *FS) free() int64 { return max(0, f.capacity-f.used-f.occupied) }

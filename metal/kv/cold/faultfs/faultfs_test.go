@@ -63,6 +63,17 @@ func TestAFullDiskTakesWhatFits(t *testing.T) {
 	if err := errors.Join(f.Remove("/a"), f.Remove("/b")); err != nil || f.Used() != 0 {
 		t.Errorf("%d bytes used when all is gone: %v", f.Used(), err)
 	}
+	w, err := f.Create("/open")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.Write([]byte("123"))
+	if err := errors.Join(err, f.Remove("/open")); err != nil || f.Used() != 3 {
+		t.Errorf("%d bytes used by a file that is open and has no name: %v", f.Used(), err)
+	}
+	if err := w.Close(); err != nil || f.Used() != 0 {
+		t.Errorf("%d bytes used once it is closed: %v", f.Used(), err)
+	}
 	f.Occupy(4)
 	if free, err := f.Free("/"); free != 6 || err != nil {
 		t.Errorf("%d free beside others: %v", free, err)

@@ -86,9 +86,7 @@ func (f *FS) Rename(from, to string) error {
 		half := &node{data: slices.Clone(n.data[:len(n.data)/2]), changed: n.changed}
 		half.synced = half.data
 		f.used += int64(len(half.data))
-		if old != nil {
-			f.used -= int64(len(old.data))
-		}
+		f.drop(old)
 		f.do(change{path: to, node: half})
 	case err != nil:
 	case n == nil || parent == nil || !parent.dir:
@@ -96,9 +94,7 @@ func (f *FS) Rename(from, to string) error {
 	case old != nil && (old.dir || n.dir):
 		err = syscall.EEXIST
 	default:
-		if old != nil {
-			f.used -= int64(len(old.data))
-		}
+		f.drop(old)
 		f.do(change{path: from, to: to})
 	}
 	if err != nil {
@@ -120,7 +116,7 @@ func (f *FS) Remove(name string) error {
 	case n.dir && f.holdsAny(name):
 		err = syscall.ENOTEMPTY
 	default:
-		f.used -= int64(len(n.data))
+		f.drop(n)
 		f.do(change{path: name})
 	}
 	if err != nil {
