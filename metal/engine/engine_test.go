@@ -191,8 +191,8 @@ func TestPreemptionChangesNoAnswer(t *testing.T) {
 	path := model(t, c)
 	var rs []engine.Request
 	for i := range uint64(3) {
-		text := strings.Repeat("The fleet keeps every model. ", 18)
-		rs = append(rs, engine.Request{Prompt: &text, Sampling: draws(i), MaxTokens: 120})
+		text := strings.Repeat("The fleet keeps every model. ", 12)
+		rs = append(rs, engine.Request{Prompt: &text, Sampling: draws(i), MaxTokens: 180})
 	}
 	roomy := ready(t, engine.Options{ModelPath: path, Sequences: 3}, ref.Options{})
 	want := together(t, roomy, rs)

@@ -34,6 +34,7 @@ type active struct {
 	tokens    []int32
 	prompt    int
 	maxTokens int
+	priority  int
 	params    sample.Params
 	counts    sample.Counts
 	decoder   *tokenizer.Decoder
@@ -102,7 +103,7 @@ func (l *looping) turn() (more bool, err error) {
 		return true, l.advance()
 	}
 	l.reap()
-	step := l.sched.Plan(l.prefill())
+	step := l.sched.Plan(l.prefill()...)
 	for _, id := range step.Preempted {
 		l.active[id].weighed = false
 		l.model.cache.Drop(tensor.RequestID(id))
@@ -132,7 +133,7 @@ func (l *looping) takeInbox() (draining, aborting bool) {
 	e.mu.Unlock()
 	l.sched.PausePrefill(e.limits.now().PausePrefill && !draining)
 	for _, a := range inbox {
-		if err := l.sched.Submit(a.id, a.prompt); err != nil {
+		if err := l.sched.Submit(batch.Request{ID: a.id, Prompt: a.prompt, Priority: a.priority}); err != nil {
 			a.stream.finish(Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
 			continue
 		}

@@ -55,7 +55,7 @@ func (l *looping) advance() error {
 		f.scope.Close()
 		return err
 	}
-	next, err := l.launch(l.sched.Plan(0), f)
+	next, err := l.launch(l.sched.Plan(), f)
 	if err == nil {
 		l.flight = next
 		return l.land(f)
