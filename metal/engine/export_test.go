@@ -62,3 +62,6 @@ func Overhead(e *Engine) int64 { return e.overhead() }
 
 // BackendOf an engine.
 func BackendOf(e *Engine) tensor.Backend { return e.opts.Backend }
+
+// Counted is how many bytes of what is remembered a request counts on.
+func Counted(e *Engine) int64 { return e.prefixes.Load().ram.Counted() }

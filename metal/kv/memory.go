@@ -92,6 +92,13 @@ func (m *Memory) Bytes() int64 {
 	return m.bytes
 }
 
+// Counted is how much of that requests count on, or read.
+func (m *Memory) Counted() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.counted
+}
+
 // Put implements Tier.
 func (m *Memory) Put(key Key, payload []byte) Saved {
 	saved, _ := m.Make(key, int64(len(payload)), func(dst []byte) error {
