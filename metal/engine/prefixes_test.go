@@ -1,22 +1,24 @@
 package engine_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/kvtest"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
 // mebi is room for all that tiny models remember.
@@ -351,6 +353,7 @@ func TestX5AFailedStepDropsWhatIsRemembered(t *testing.T) {
 	if a := ask(t, e, r); a.finished.Err == nil || a.finished.Err.Kind != engine.Internal {
 		t.Errorf("a failed step ends with %+v", a.finished)
 	}
+	engine.Active(t.Context(), e) // the step is over
 	if p := e.Status().Prefixes; p.Bytes != 0 || p.Blocks != 0 {
 		t.Errorf("after a failed step %+v is remembered", p)
 	}
@@ -467,22 +470,139 @@ func TestOtherPromptsHaveOtherAnswers(t *testing.T) {
 	}
 }
 
-// TestUsageCountsCachedTokensOnce: what its first look found, and nothing where
-// that was given up.
+// TestUsageCountsCachedTokensOnce: what its first look found, of which at least
+// one token is always left to compute.
 func TestUsageCountsCachedTokensOnce(t *testing.T) {
 	e := ready(t, engine.Options{CacheMemory: mebi}, ref.Options{})
-	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 3}
-	for i, want := range []int{0, 256, 256} {
-		a := ask(t, e, r)
-		if u := a.finished.Usage; u.Cached != want || u.Prompt != 300 || u.Generated != 3 {
-			t.Errorf("request %d: usage %+v, want %d cached", i, u, want)
+	for n, cached := range map[int][]int{300: {0, 256, 256}, 256 + 128: {0, 256, 256}, 128: {0, 0, 0}, 129: {0, 128, 128}} {
+		r := engine.Request{Tokens: tokensOf(uint64(n), n, 400), Sampling: draws(1), MaxTokens: 3}
+		for i, want := range cached {
+			a := ask(t, e, r)
+			if u := a.finished.Usage; u.Cached != want || u.Prompt != n || u.Generated != 3 {
+				t.Errorf("request %d of %d tokens: usage %+v, want %d cached", i, n, u, want)
+			}
 		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if s, err := e.Generate(ctx, r); err == nil { // whose look below ended at once
-		if a := collect(t, s); a.finished.Err == nil && a.finished.Usage.Cached != 256 {
-			t.Errorf("%+v", a.finished)
+}
+
+// TestB3WhatARequestSavedStaysUnderItsKeysAlone: nothing else of it is left, and
+// nothing at all where there was no room.
+func TestB3WhatARequestSavedStaysUnderItsKeysAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		path   string
+		blocks int
+	}{"plain": {model(t, tinymodel.Default()), 2}, "hybrid": {hybrid(t), 2 + 3}} { // states of two blocks and of the prompt's end
+		for budget, blocks := range map[int64]int{mebi: c.blocks, 1: 0} {
+			e := ready(t, engine.Options{ModelPath: c.path, CacheMemory: budget}, ref.Options{})
+			for range 2 {
+				ask(t, e, engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 10})
+			}
+			st := e.Status()
+			if n := engine.Counted(e); st.Prefixes.Blocks != blocks || n != 0 || st.Memory.KV != 0 || engine.Kept(e) != 0 {
+				t.Errorf("%s in %d bytes: %+v, %d bytes counted on, %d of KV, want %d blocks and nothing else", name, budget, st.Prefixes, n, st.Memory.KV, blocks)
+			}
 		}
+	}
+}
+
+// TestB1ACancelledAnswerLeavesItsBlocks: what steps ahead filled is saved as it
+// fills, and not when the answer has ended.
+func TestB1ACancelledAnswerLeavesItsBlocks(t *testing.T) {
+	e := ready(t, engine.Options{CacheMemory: mebi}, ref.Options{Ahead: true, Fault: paced})
+	p := sample.Greedy()
+	r := engine.Request{Tokens: tokensOf(1, 100, 400), Sampling: &p, MaxTokens: 400}
+	s, err := e.Generate(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := r.Tokens
+	for len(tokens) < 200 {
+		ev, err := s.Next(t.Context())
+		if err != nil || ev.Finished != nil {
+			t.Fatalf("the answer ended after %d tokens", len(tokens)-100)
+		}
+		tokens = append(tokens[:len(tokens):len(tokens)], ev.Tokens...)
+	}
+	s.Cancel()
+	collect(t, s)
+	if got := ask(t, e, engine.Request{Tokens: tokens, Sampling: &p, MaxTokens: 1}).finished.Usage.Cached; got < 128 {
+		t.Errorf("%d of %d tokens were restored", got, len(tokens))
+	}
+}
+
+// recorder is an arithmetic that notes what it is asked, and that lets nothing be
+// restored while it is tight.
+type recorder struct {
+	mu    sync.Mutex
+	asked []footprint.Prefill
+	tight bool
+}
+
+func (r *recorder) Peak(p footprint.Prefill) (int64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = append(r.asked, p)
+	if r.tight && p.Restored > 0 && p.Chunk == 32 { // the loop's question, not that of admission
+		return 1 << 50, nil
+	}
+	return 1, nil
+}
+
+func (r *recorder) Fit(p footprint.Prefill, _, _ int64) (int64, bool) { return p.Chunk, true }
+
+// TestX3WhatIsRestoredIsWeighed: as cached tokens that take KV of their own,
+// before the request is admitted, and as computed ones afterwards; where it has
+// no room, the prompt is computed.
+func TestX3WhatIsRestoredIsWeighed(t *testing.T) {
+	arithmetic := &recorder{}
+	o := engine.WithEstimator(engine.Options{CacheMemory: mebi, LimitBytes: 1 << 40}, arithmetic)
+	e := ready(t, o, ref.Options{})
+	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 3}
+	want := ask(t, e, r)
+	arithmetic.asked = nil
+	ask(t, e, r)
+	if first := arithmetic.asked[0]; first != (footprint.Prefill{New: 44, Cached: 256, Restored: 256, Chunk: first.Chunk}) {
+		t.Errorf("weighed as %+v before it was admitted", first)
+	}
+	if last := arithmetic.asked[len(arithmetic.asked)-1]; last.New != 44 || last.Cached != 256 || last.Restored != 0 {
+		t.Errorf("weighed as %+v when it was computed", last)
+	}
+	arithmetic.mu.Lock()
+	arithmetic.tight = true
+	arithmetic.mu.Unlock()
+	got := ask(t, e, r)
+	sameButCached(t, "without room", []answer{got}, []answer{want})
+	if got.finished.Usage.Cached != 0 {
+		t.Errorf("%d tokens were restored without room", got.finished.Usage.Cached)
+	}
+}
+
+// bounded notes what its engine lets it hold.
+type bounded struct {
+	tensor.Backend
+	active atomic.Int64
+}
+
+func (b *bounded) SetLimits(active, pooled int64) {
+	b.active.Store(active)
+	b.Backend.SetLimits(active, pooled)
+}
+
+// TestM1TheBudgetOfPrefixesIsNotTheBackEnds: of the process's ceiling it is set
+// aside, and what does not fit beside it is not loaded.
+func TestM1TheBudgetOfPrefixesIsNotTheBackEnds(t *testing.T) {
+	b := &bounded{Backend: ref.New(ref.Options{Threads: 2})}
+	path := model(t, tinymodel.Default())
+	e := engine.Start(engine.Options{ModelPath: path, Backend: b, LimitBytes: 1 << 30, CacheMemory: 1 << 20})
+	if err := e.AwaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := b.active.Load(), int64(1<<30-1<<20)-engine.Overhead(e); got != want {
+		t.Errorf("the back end may hold %d bytes, want %d", got, want)
+	}
+	stop(e)
+	e = engine.Start(engine.Options{ModelPath: path, Backend: ref.New(ref.Options{}), LimitBytes: 1 << 30, CacheMemory: 1 << 30})
+	if err := e.Wait(); !errors.Is(err, tensor.ErrMemory) {
+		t.Errorf("a budget as large as the ceiling: %v", err)
 	}
 }

@@ -42,9 +42,9 @@ func TestP12EstimateCountsTrueKVHeads(t *testing.T) {
 	}
 }
 
-// TestK13ThePrefixCacheIsATermOfItsOwn: every byte of its budget is reserved, on
+// TestP12ThePrefixCacheIsATermOfItsOwn: every byte of its budget is reserved, on
 // every back end, and other terms stay but for what a larger process may pool.
-func TestK13ThePrefixCacheIsATermOfItsOwn(t *testing.T) {
+func TestP12ThePrefixCacheIsATermOfItsOwn(t *testing.T) {
 	for _, b := range Backends() {
 		c := Context{Tokens: 4096, Sequences: 2, CacheTokens: 8192, Backend: b}
 		without := estimated(t, llama8B, c)

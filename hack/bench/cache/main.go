@@ -1,0 +1,199 @@
+// Command cache measures what an engine's prefix cache saves: the time to the
+// first token of a prompt of which all but the end is known, beside the time
+// that the same prompt takes an engine without a cache, on real weights, on ref
+// and on MLX.
+//
+// It owns the measurement, its bounds and the record in docs/bench. Every round
+// has a prompt of its own, which is computed by both engines and then asked again
+// with another end; the engines take turns. It refuses a figure of a prompt of
+// which other tokens were restored than should be.
+//
+//	go run ./hack/bench/cache        (make bench-cache)
+//
+// Start reading at measure.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"metalfleet.dev/metalfleet/hack/bench/served"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+const (
+	// known tokens of a prompt, whole blocks of 256, and what comes behind them.
+	known, fresh = 4096, 16
+	// context holds both and an answer of one token.
+	context4k = 4352
+	// memory of the cache: two prompts of SmolLM2 on ref, which takes more.
+	memory = 512 << 20
+	// firstID and ids bound the tokens of prompts: plain words of the vocabulary.
+	firstID, ids = 1000, 20_000
+)
+
+// options are the flags.
+type options struct {
+	root, model, out, only string
+	runs                   int
+	limit                  time.Duration
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.root, "root", ".", "folder whose bin holds the programs")
+	flag.StringVar(&o.model, "model", filepath.Join(".cache", "models", "smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"), "real model (hack/models/fetch.sh smollm2)")
+	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for cache.json and cache.md; empty writes none")
+	flag.StringVar(&o.only, "only", "", "one back end alone: ref or mlx")
+	flag.IntVar(&o.runs, "runs", 5, "prompts for each back end")
+	flag.DurationVar(&o.limit, "limit", time.Hour, "most that everything may take")
+	flag.Parse()
+	if err := run(o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-cache:", err)
+		os.Exit(1)
+	}
+}
+
+func run(o options) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, o.limit)
+	defer cancel()
+	if o.runs < 1 {
+		return fmt.Errorf("%d rounds, want at least 1", o.runs)
+	}
+	if o.only != "" && o.only != "ref" && o.only != "mlx" {
+		return fmt.Errorf("--only is %q, want ref or mlx", o.only)
+	}
+	var all []measured
+	for _, b := range []struct{ name, program string }{{"ref", filepath.Join("bin", "engine")}, {"mlx", filepath.Join("bin", "mlx", "engine")}} {
+		if o.only != "" && o.only != b.name {
+			continue
+		}
+		m, err := measure(ctx, o, b.name, filepath.Join(o.root, b.program))
+		if err != nil {
+			return fmt.Errorf("%s: %w", b.name, err)
+		}
+		all = append(all, m)
+	}
+	return newReport(all).Finish(o.out)
+}
+
+// measured is what one back end took, in milliseconds and rounds.
+type measured struct {
+	backend string
+	// computed without a cache, saved with one that knew nothing of the prompt,
+	// warm with one that knew all but its end.
+	computed, saved, warm []float64
+	// tokenBytes is what a cached token takes.
+	tokenBytes float64
+}
+
+// measure runs the rounds on two engines, one of them with a cache.
+func measure(ctx context.Context, o options, backend, program string) (m measured, err error) {
+	m.backend = backend
+	settings := served.Options{Program: program, Backend: backend, Model: o.model, ContextTokens: context4k, Sequences: 1}
+	without, err := served.Start(ctx, settings)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, without.Stop()) }()
+	settings.CacheMemory = memory
+	with, err := served.Start(ctx, settings)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, with.Stop()) }()
+	for round := range o.runs {
+		for _, step := range []struct {
+			engine *served.Engine
+			end    int
+			cached int64
+			into   *[]float64
+		}{{without, 0, 0, &m.computed}, {with, 0, 0, &m.saved}, {with, 1, known, &m.warm}} {
+			took, err := firstToken(ctx, step.engine, prompt(round, step.end), step.cached)
+			if err != nil {
+				return m, fmt.Errorf("round %d: %w", round+1, err)
+			}
+			*step.into = append(*step.into, float64(took.Microseconds())/1000)
+		}
+		if round == 0 {
+			if m.tokenBytes, err = bytesPerToken(ctx, with); err != nil {
+				return m, err
+			}
+		}
+	}
+	return m, nil
+}
+
+// prompt of one round: known tokens that no other round has, and an end.
+func prompt(round, end int) []int32 {
+	out := make([]int32, known+fresh)
+	for i := range out {
+		seed := round
+		if i >= known {
+			seed += 1000 * (end + 1)
+		}
+		out[i] = int32(firstID + (i*37+seed*7919+i*i%101)%ids)
+	}
+	return out
+}
+
+// firstToken is the time from the call to the first token.
+func firstToken(ctx context.Context, e *served.Engine, tokens []int32, cached int64) (time.Duration, error) {
+	zero := float32(0)
+	began, took := time.Now(), time.Duration(0)
+	stream, err := e.Client.Generate(ctx, &wire.GenerateRequest{Id: "bench", MaxTokens: 1, Sampling: &wire.Sampling{Temperature: &zero},
+		Input: &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: tokens}}})
+	if err != nil {
+		return 0, fmt.Errorf("generate: %w", err)
+	}
+	for {
+		ev, err := stream.Recv()
+		if err == io.EOF {
+			return 0, errors.New("the stream ended without its last event")
+		}
+		if err != nil {
+			return 0, fmt.Errorf("generate: %w", err)
+		}
+		if took == 0 && ev.GetAdmitted() == nil {
+			took = time.Since(began)
+		}
+		f := ev.GetFinished()
+		switch {
+		case f == nil:
+		case f.GetError() != nil:
+			return 0, fmt.Errorf("generate: %s", f.GetError().GetMessage())
+		case f.GetUsage().GetCachedTokens() != cached:
+			return 0, fmt.Errorf("%d tokens were restored, want %d", f.GetUsage().GetCachedTokens(), cached)
+		default:
+			return took, nil
+		}
+	}
+}
+
+// bytesPerToken of what is held after one prompt, all of whose blocks are.
+func bytesPerToken(ctx context.Context, e *served.Engine) (float64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w, err := e.Client.Watch(ctx, &wire.WatchRequest{})
+	if err != nil {
+		return 0, fmt.Errorf("watch: %w", err)
+	}
+	st, err := w.Recv()
+	if err != nil {
+		return 0, fmt.Errorf("watch: %w", err)
+	}
+	if st.GetPrefixCache().GetBytes() == 0 {
+		return 0, errors.New("nothing is held after a prompt")
+	}
+	return float64(st.GetPrefixCache().GetBytes()) / known, nil
+}
