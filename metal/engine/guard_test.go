@@ -384,7 +384,7 @@ func TestG12AFootprintOverTheLimitEndsThePromptUnderWay(t *testing.T) {
 func TestG12AnAnswerThatMeetsTheLimitEndsAlone(t *testing.T) {
 	path := deep(t, 8) // blocks of 4 MiB, more than all arrays of a step
 	rs := []engine.Request{long(250), long(240)}
-	rs[0].MaxTokens, rs[1].MaxTokens = 60, 60
+	rs[0].MaxTokens, rs[1].MaxTokens = 250, 60 // the older is still there when the younger has its prompt
 	plain := ready(t, engine.Options{ModelPath: path, ContextTokens: 2000, Sequences: 2}, ref.Options{})
 	want := ask(t, plain, rs[0])
 	if want.finished.Usage.Generated < 30 {
