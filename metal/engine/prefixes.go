@@ -84,7 +84,7 @@ func (e *Engine) remember(m *loadedModel) {
 	}
 	origin := kv.Origin{
 		Model: e.opts.ModelDigest, Numerics: e.opts.Numerics,
-		Layout: fmt.Sprintf("%v, %d tokens at a time of %d bytes, state %d", m.shape, m.blockTokens, m.cache.SliceBytes(1), m.cache.StateBytes(1)),
+		Layout: fmt.Sprintf("%v, %d tokens at a time of %d bytes, state %d", m.shape, m.blockTokens, m.cache.SliceBytes(1), m.cache.StateBytes(m.serving.context)),
 	}
 	var below kv.Tier
 	if e.opts.Below != nil {
@@ -140,7 +140,7 @@ func (e *Engine) recall(ctx context.Context, a *active) int {
 		_, ok := p.ram.Size(k)
 		return ok
 	})
-	for _, key := range a.keysOf(point) {
+	for _, key := range a.chain.Under(a.tokens, point) {
 		if err := p.ram.Fetch(ctx, key); err != nil {
 			break
 		}
@@ -157,15 +157,6 @@ func (e *Engine) letGo(a *active) {
 		p.ram.Unhold(a.holds)
 		a.holds = nil
 	}
-}
-
-// keysOf are the keys of what is restored at a point, the state last.
-func (a *active) keysOf(point kv.Point) []kv.Key {
-	keys := append([]kv.Key(nil), a.chain.Keys()[:point.Blocks]...)
-	if point.State {
-		keys = append(keys, a.chain.State(a.tokens, point.Tokens))
-	}
-	return keys
 }
 
 // Forget returns what is remembered of prompts to the system, and what the back

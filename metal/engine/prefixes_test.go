@@ -277,6 +277,27 @@ func TestInvariant8RefusedRequestsLeaveNothing(t *testing.T) {
 	}
 }
 
+// TestInvariant8WhatTheGuardRefusesLeavesNothing: its look for what is remembered
+// came first.
+func TestInvariant8WhatTheGuardRefusesLeavesNothing(t *testing.T) {
+	arithmetic := &recorder{}
+	e := ready(t, engine.WithEstimator(engine.Options{CacheMemory: mebi, LimitBytes: 1 << 40}, arithmetic), ref.Options{})
+	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 2}
+	ask(t, e, r)
+	arithmetic.mu.Lock()
+	arithmetic.over = true
+	arithmetic.mu.Unlock()
+	for range 100 {
+		var refusal *engine.Refusal
+		if _, err := e.Generate(t.Context(), r); !errors.As(err, &refusal) || refusal.Kind != engine.OutOfMemory {
+			t.Fatalf("refused with %v", err)
+		}
+	}
+	if n := engine.Counted(e); n != 0 || engine.Kept(e) != 0 {
+		t.Errorf("%d bytes are counted on by nobody", n)
+	}
+}
+
 // TestB5Invariant15RandomCancels: requests that share prefixes are cancelled
 // anywhere, queued, in their prompt or in their answer; whoever comes later with
 // the same prompt gets its answer, and nobody counts on anything in the end.
@@ -530,19 +551,19 @@ func TestB1ACancelledAnswerLeavesItsBlocks(t *testing.T) {
 	}
 }
 
-// recorder is an arithmetic that notes what it is asked, and that lets nothing be
-// restored while it is tight.
+// recorder is an arithmetic that notes what it is asked.
 type recorder struct {
 	mu    sync.Mutex
 	asked []footprint.Prefill
-	tight bool
+	// over: nothing fits; tight: nothing that is restored, once it is admitted.
+	over, tight bool
 }
 
 func (r *recorder) Peak(p footprint.Prefill) (int64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked = append(r.asked, p)
-	if r.tight && p.Restored > 0 && p.Chunk == 32 { // the loop's question, not that of admission
+	if r.over || r.tight && p.Restored > 0 && p.Chunk == 32 { // the loop's question, not that of admission
 		return 1 << 50, nil
 	}
 	return 1, nil

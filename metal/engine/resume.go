@@ -30,7 +30,7 @@ func (l *looping) admit() {
 func (l *looping) resume(a *active) (done bool) {
 	p := l.prefixes
 	point := a.chain.Find(a.tokens, len(a.tokens)-1, p.ram.Has)
-	views, ok := p.views(a.keysOf(point))
+	views, ok := p.views(a.chain.Under(a.tokens, point))
 	defer func() {
 		for _, v := range views {
 			v.Close()
@@ -72,7 +72,7 @@ func (l *looping) resumed(a *active, point kv.Point) {
 	}
 	old := a.holds
 	a.holds, a.saved, a.mute = nil, point.Blocks, false
-	for _, key := range a.keysOf(point) {
+	for _, key := range a.chain.Under(a.tokens, point) {
 		l.countOn(a, key)
 	}
 	p.ram.Unhold(old)
@@ -121,18 +121,20 @@ func (l *looping) roomToRestore(a *active, point kv.Point) bool {
 // cut divides what lies under the keys of a point into what the back end takes:
 // slices of its own blocks, of which the last may be shorter, and the state.
 func (l *looping) cut(point kv.Point, views []*kv.View) (slices [][]byte, state []byte) {
-	for i, v := range views {
-		payload, tokens := v.Bytes(), l.prefixes.shape.Block
-		if i == point.Blocks {
-			tokens = point.Tokens - point.Blocks*l.prefixes.shape.Block
+	p := l.prefixes
+	for at := 0; at < point.Tokens || len(views) > 0; {
+		var payload []byte // of a bare block there is none
+		last := point.State && at+p.shape.Block > point.Tokens
+		if last || !p.shape.Bare {
+			payload, views = views[0].Bytes(), views[1:]
 		}
-		for tokens > 0 {
-			n := min(tokens, l.prefixes.blockTokens)
+		for end := min(at+p.shape.Block, point.Tokens); at < end; {
+			n := min(end-at, p.blockTokens)
 			bytes := l.model.cache.SliceBytes(n)
 			slices = append(slices, payload[:bytes])
-			payload, tokens = payload[bytes:], tokens-n
+			payload, at = payload[bytes:], at+n
 		}
-		if i == point.Blocks {
+		if last {
 			state = payload
 		}
 	}
@@ -150,7 +152,7 @@ func (l *looping) keep(a *active) {
 	n, block := l.sched.InKV(a.id), p.shape.Block
 	a.chain.Grow(a.tokens[:n])
 	for (a.saved+1)*block <= n {
-		if !l.save(a, a.chain.Keys()[a.saved], a.saved*block, (a.saved+1)*block, false) {
+		if !p.shape.Bare && !l.save(a, a.chain.Keys()[a.saved], a.saved*block, (a.saved+1)*block, false) {
 			a.mute = true
 			return
 		}

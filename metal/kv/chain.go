@@ -42,6 +42,8 @@ type Shape struct {
 	// States says that some layer cannot be cut: a point is one to go on from only
 	// where its state was saved as it stood there.
 	States bool
+	// Bare says that no layer can be cut: blocks have keys and nothing under them.
+	Bare bool
 	// Grid is the distance of the points within a block at which a prompt's end may
 	// be saved; 0 where only the ends of blocks are.
 	Grid int
@@ -51,12 +53,13 @@ type Shape struct {
 // serves so many tokens at most: at least four blocks fit into them, so that tiny
 // contexts have any. Kinds that are not known are refused (requirement X4).
 func ShapeOf(kept []Kept, context int) (Shape, error) {
-	s := Shape{}
+	s := Shape{Bare: true}
 	recurs := false
 	for _, k := range kept {
 		block := plainBlock
 		switch k.Layer {
 		case Sliced:
+			s.Bare = false
 		case Rotating:
 			if k.Window < 1 {
 				return Shape{}, fmt.Errorf("a layer that rotates has a window of %d tokens, want at least 1", k.Window)
@@ -86,7 +89,7 @@ func ShapeOf(kept []Kept, context int) (Shape, error) {
 
 // String names the shape as Origin.Layout has it.
 func (s Shape) String() string {
-	return fmt.Sprintf("blocks of %d, grid of %d, states %t", s.Block, s.Grid, s.States)
+	return fmt.Sprintf("blocks of %d, grid of %d, states %t, bare %t", s.Block, s.Grid, s.States, s.Bare)
 }
 
 // Stop is the next point after so many tokens at which a state has to be saved
@@ -169,7 +172,7 @@ func (c *Chain) Find(tokens []int32, most int, has func(Key) bool) Point {
 	c.Grow(tokens)
 	most = min(most, len(tokens))
 	blocks := 0
-	for (blocks+1)*c.shape.Block <= most && has(c.keys[blocks]) {
+	for (blocks+1)*c.shape.Block <= most && (c.shape.Bare || has(c.keys[blocks])) {
 		blocks++
 	}
 	if !c.shape.States {
@@ -184,6 +187,18 @@ func (c *Chain) Find(tokens []int32, most int, has func(Key) bool) Point {
 		}
 	}
 	return Point{}
+}
+
+// Under is the keys of what is restored at a point, the state last.
+func (c *Chain) Under(tokens []int32, p Point) []Key {
+	var keys []Key
+	if !c.shape.Bare {
+		keys = append(keys, c.keys[:p.Blocks]...)
+	}
+	if p.State {
+		keys = append(keys, c.State(tokens, p.Tokens))
+	}
+	return keys
 }
 
 // lastWithin is the last point of the block that begins there.

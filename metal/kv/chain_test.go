@@ -18,17 +18,17 @@ func TestX4EveryKindOfLayerSaysWhetherItIsCut(t *testing.T) {
 		want    kv.Shape
 	}{
 		"plain":               {[]kv.Kept{sliced}, 8192, kv.Shape{Block: 256}},
-		"a window of a block": {[]kv.Kept{window(512)}, 8192, kv.Shape{Block: 512, States: true}},
+		"a window of a block": {[]kv.Kept{window(512)}, 8192, kv.Shape{Block: 512, States: true, Bare: true}},
 		"a small window":      {[]kv.Kept{sliced, window(128)}, 8192, kv.Shape{Block: 512, States: true}},
 		"the smallest multiple that is long enough": {[]kv.Kept{sliced, window(300)}, 8192, kv.Shape{Block: 600, States: true}},
 		"a window beyond any block":                 {[]kv.Kept{sliced, window(4096)}, 32768, kv.Shape{Block: 1024, States: true}},
-		"recurrent":                                 {[]kv.Kept{recurrent}, 8192, kv.Shape{Block: 2048, States: true, Grid: 64}},
+		"recurrent":                                 {[]kv.Kept{recurrent}, 8192, kv.Shape{Block: 2048, States: true, Bare: true, Grid: 64}},
 		"recurrent beside layers that attend":       {[]kv.Kept{sliced, recurrent}, 262144, kv.Shape{Block: 2048, States: true, Grid: 64}},
 		"all three":                                 {[]kv.Kept{window(512), sliced, recurrent}, 32768, kv.Shape{Block: 2048, States: true, Grid: 64}},
 		"plain in 512 tokens":                       {[]kv.Kept{sliced}, 512, kv.Shape{Block: 128}},
-		"recurrent in 4096 tokens":                  {[]kv.Kept{recurrent}, 4096, kv.Shape{Block: 1024, States: true, Grid: 32}},
+		"recurrent in 4096 tokens":                  {[]kv.Kept{recurrent}, 4096, kv.Shape{Block: 1024, States: true, Bare: true, Grid: 32}},
 		"plain in no more than a block":             {[]kv.Kept{sliced}, 10, kv.Shape{Block: 16}},
-		"recurrent in 64 tokens":                    {[]kv.Kept{recurrent}, 64, kv.Shape{Block: 16, States: true, Grid: 1}},
+		"recurrent in 64 tokens":                    {[]kv.Kept{recurrent}, 64, kv.Shape{Block: 16, States: true, Bare: true, Grid: 1}},
 	} {
 		if got, err := kv.ShapeOf(c.kept, c.context); err != nil || got != c.want {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, c.want)
@@ -77,7 +77,7 @@ func (w world) longest(s kv.Shape, tokens []int32, most int) int {
 	best := 0
 	for n := 1; n <= min(most, len(tokens)); n++ {
 		ok := s.States && w.states[fmt.Sprint(tokens[:n])] || !s.States && n%s.Block == 0
-		for b := s.Block; b <= n && ok; b += s.Block {
+		for b := s.Block; b <= n && ok && !s.Bare; b += s.Block {
 			ok = w.blocks[fmt.Sprint(tokens[:b])]
 		}
 		if ok {
@@ -95,7 +95,7 @@ func TestX1X2Invariant13TheLongestPointThatEveryLayerCanGoOnFrom(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	found, partial := 0, 0
-	for _, s := range []kv.Shape{{Block: 4}, {Block: 4, States: true}, {Block: 8, States: true, Grid: 2}, {Block: 8, States: true, Grid: 1}} {
+	for _, s := range []kv.Shape{{Block: 4}, {Block: 4, States: true}, {Block: 8, States: true, Grid: 2}, {Block: 8, States: true, Grid: 1}, {Block: 4, States: true, Bare: true}} {
 		has, w := map[kv.Key]bool{}, world{map[string]bool{}, map[string]bool{}}
 		root := kv.Root(origin, nil)
 		var prompts [][]int32

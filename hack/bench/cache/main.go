@@ -1,7 +1,9 @@
 // Command cache measures what an engine's prefix cache saves: the time to the
 // first token of a prompt of which all but the end is known, beside the time
-// that the same prompt takes an engine without a cache, on real weights, on ref
-// and on MLX.
+// that the same prompt takes an engine without a cache, on ref and on MLX.
+//
+// On ref the weights are real. MLX without a GPU takes many minutes for such a
+// prompt of theirs, and so has a random model of its own.
 //
 // It owns the measurement, its bounds and the record in docs/bench. Every round
 // has a prompt of its own, which is computed by both engines and then asked again
@@ -26,6 +28,8 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/hack/bench/served"
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -42,15 +46,16 @@ const (
 
 // options are the flags.
 type options struct {
-	root, model, out, only string
-	runs                   int
-	limit                  time.Duration
+	root, dir, model, out, only string
+	runs                        int
+	limit                       time.Duration
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.root, "root", ".", "folder whose bin holds the programs")
-	flag.StringVar(&o.model, "model", filepath.Join(".cache", "models", "smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"), "real model (hack/models/fetch.sh smollm2)")
+	flag.StringVar(&o.model, "model", filepath.Join(".cache", "models", "smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"), "real model for ref (hack/models/fetch.sh smollm2)")
+	flag.StringVar(&o.dir, "dir", filepath.Join(".cache", "bench", "cache"), "folder for the random model, which is kept")
 	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for cache.json and cache.md; empty writes none")
 	flag.StringVar(&o.only, "only", "", "one back end alone: ref or mlx")
 	flag.IntVar(&o.runs, "runs", 5, "prompts for each back end")
@@ -74,17 +79,38 @@ func run(o options) error {
 		return fmt.Errorf("--only is %q, want ref or mlx", o.only)
 	}
 	var all []measured
-	for _, b := range []struct{ name, program string }{{"ref", filepath.Join("bin", "engine")}, {"mlx", filepath.Join("bin", "mlx", "engine")}} {
+	random, err := randomModel(o.dir)
+	if err != nil {
+		return err
+	}
+	for _, b := range []struct{ name, program, model string }{
+		{"ref", filepath.Join("bin", "engine"), o.model}, {"mlx", filepath.Join("bin", "mlx", "engine"), random},
+	} {
 		if o.only != "" && o.only != b.name {
 			continue
 		}
-		m, err := measure(ctx, o, b.name, filepath.Join(o.root, b.program))
+		m, err := measure(ctx, o.runs, served.Options{Program: filepath.Join(o.root, b.program), Backend: b.name, Model: b.model, ContextTokens: context4k, Sequences: 1})
 		if err != nil {
 			return fmt.Errorf("%s: %w", b.name, err)
 		}
 		all = append(all, m)
 	}
 	return newReport(all).Finish(o.out)
+}
+
+// randomModel is a small one that is cheap to compute without a GPU, written
+// unless it is there.
+func randomModel(dir string) (string, error) {
+	path := filepath.Join(dir, "random")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("folder for the model: %w", err)
+	}
+	c := tinymodel.Config{Seed: 1, Name: "bench-cache", Family: tinymodel.Qwen3, Layers: 4, Hidden: 256, FeedForward: 512, QueryHeads: 4, KVHeads: 2, HeadSize: 64,
+		Context: 8192, Vocabulary: firstID + ids, NormEps: 1e-6, Theta: 1e6}
+	return path, tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.AffineOf(4, 64, quant.BFloat16)})
 }
 
 // measured is what one back end took, in milliseconds and rounds.
@@ -98,9 +124,8 @@ type measured struct {
 }
 
 // measure runs the rounds on two engines, one of them with a cache.
-func measure(ctx context.Context, o options, backend, program string) (m measured, err error) {
-	m.backend = backend
-	settings := served.Options{Program: program, Backend: backend, Model: o.model, ContextTokens: context4k, Sequences: 1}
+func measure(ctx context.Context, runs int, settings served.Options) (m measured, err error) {
+	m.backend = settings.Backend
 	without, err := served.Start(ctx, settings)
 	if err != nil {
 		return m, err
@@ -112,7 +137,7 @@ func measure(ctx context.Context, o options, backend, program string) (m measure
 		return m, err
 	}
 	defer func() { err = errors.Join(err, with.Stop()) }()
-	for round := range o.runs {
+	for round := range runs {
 		for _, step := range []struct {
 			engine *served.Engine
 			end    int
