@@ -158,6 +158,10 @@ test-cache: kube build ## the map of required behaviour of batching and caches h
 soak-pool: ## STEPS (10,000,000) of random histories against the plain model of the pool; SEED repeats one
 	go test -count=1 -timeout 0 -v -run RandomHistories ./agent/history -steps $(or $(STEPS),10000000) -seed $(or $(SEED),0)
 
+.PHONY: soak-cold
+soak-cold: ## HOURS (24) of virtual traffic over the cache on disk: limit, backlog and counters at every operation; SEED repeats one
+	go test -count=1 -timeout 0 -v -run ADayOfTraffic ./agent/cold -soak $(or $(HOURS),24)h -seed $(or $(SEED),0)
+
 .PHONY: bench-gpu
 bench-gpu: ## the engine on an NVIDIA GPU beside mlx-lm; where there is none, says how to take it to one
 	bash hack/bench/gpu/run.sh
