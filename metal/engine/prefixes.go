@@ -92,8 +92,9 @@ func (l *looping) makeWay() {
 // to be kept so that blocks are whole ones of it.
 func cutAt(spec tensor.CacheSpec, context int) (kv.Shape, int, error) {
 	var kept []kv.Kept
+	kinds := map[tensor.LayerKind]kv.Layer{tensor.Growing: kv.Sliced, tensor.Rotating: kv.Rotating, tensor.Recurring: kv.Recurrent}
 	for _, k := range spec.Kept(1) {
-		kept = append(kept, kv.Kept{Layer: map[tensor.LayerKind]kv.Layer{tensor.Growing: kv.Sliced, tensor.Recurring: kv.Recurrent}[k.Kind]})
+		kept = append(kept, kv.Kept{Layer: kinds[k.Kind], Window: k.WindowTokens})
 	}
 	shape, err := kv.ShapeOf(kept, context)
 	if err != nil {

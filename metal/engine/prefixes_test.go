@@ -544,6 +544,9 @@ func TestB1ACancelledAnswerLeavesItsBlocks(t *testing.T) {
 		}
 		tokens = append(tokens[:len(tokens):len(tokens)], ev.Tokens...)
 	}
+	if p := e.Status().Prefixes; p.Saved == 0 {
+		t.Error("a block that is full is not saved while its answer goes on")
+	}
 	s.Cancel()
 	collect(t, s)
 	if got := ask(t, e, engine.Request{Tokens: tokens, Sampling: &p, MaxTokens: 1}).finished.Usage.Cached; got < 128 {
