@@ -113,6 +113,18 @@ bench-ready: kube build ## time from apply to Ready with the tiny model on disk
 bench-engine: build mlx ## SmolLM2 on two cores beside llama.cpp and mlx-lm (built and installed once): decode, prefill, footprint
 	go run ./hack/bench/engine
 
+.PHONY: bench-sched
+bench-sched: ## what a step of 64 rows costs the scheduler, and what its heap keeps
+	go run ./hack/bench/sched
+
+.PHONY: bench-stall
+bench-stall: build mlx ## a stream beside a long prompt, on ref and MLX, mlx-lm's server beside (installed once)
+	go run ./hack/bench/stall
+
+.PHONY: bench-batch
+bench-batch: build mlx ## 1, 4 and 8 streams on MLX beside mlx-lm's server, and open-loop arrivals at growing rates, with a plot
+	go run ./hack/bench/batch
+
 .PHONY: bench-load
 bench-load: build mlx ## load a random model of 4 GB from the disk beside plainly reading it (Linux; keeps the model in .cache)
 	go run ./hack/bench/load

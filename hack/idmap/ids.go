@@ -157,7 +157,6 @@ var cacheWords = map[string]word{
 	"B6":          {partly, unwired},
 	"Invariant11": {partly, unwired},
 	"K16":         {partly, "today the back end's pool and the blocks on disk; those in memory come with their tier"},
-	"A29":         {deferred, unbuilt},
 	"K12":         {deferred, unbuilt},
 	"K15":         {deferred, unbuilt},
 	"K17":         {deferred, unbuilt},

@@ -65,7 +65,7 @@ func TestALongPromptNeverStallsRunningAnswers(t *testing.T) {
 	}
 }
 
-func TestQueueIsBounded(t *testing.T) {
+func TestA29QueueIsBounded(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 10, CacheTokens: 10, BlockTokens: 5, Sequences: 1, Queue: 2})
 	for id := ID(1); id <= 3; id++ { // one may run, two may wait
 		if err := s.Submit(Request{ID: id, Prompt: 5}); err != nil {

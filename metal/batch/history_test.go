@@ -334,6 +334,9 @@ func (h *history) account() error {
 	if used+h.s.freeBlocks != total || h.s.freeBlocks < 0 || inKV > total*h.limits.BlockTokens {
 		return fmt.Errorf("%d blocks used and %d free of %d, %d tokens in KV", used, h.s.freeBlocks, total, inKV)
 	}
+	if len(h.s.all) != len(h.model) || h.s.Running()+h.s.Waiting() != len(h.model) {
+		return fmt.Errorf("%d requests are kept, %d run and %d wait, want %d", len(h.s.all), h.s.Running(), h.s.Waiting(), len(h.model))
+	}
 	if h.s.Running() > h.limits.Sequences || !slices.IsSortedFunc(h.s.running, order) || !slices.IsSortedFunc(h.s.waiting, order) {
 		return fmt.Errorf("%d run at once", h.s.Running())
 	}
