@@ -130,6 +130,7 @@ func (l *looping) takeInbox() (draining, aborting bool) {
 		}
 		l.active[a.id] = a
 	}
+	l.publish()
 	attend(l, chores)
 	return draining, aborting
 }
