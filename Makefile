@@ -113,6 +113,11 @@ bench-ready: kube build ## time from apply to Ready with the tiny model on disk
 bench-engine: build mlx ## SmolLM2 on two cores beside llama.cpp and mlx-lm (built and installed once): decode, prefill, footprint
 	go run ./hack/bench/engine
 
+.PHONY: bench-cache
+bench-cache: build mlx ## the first token of a known prompt of 4,096 tokens and 16 new ones beside computing all of it, on ref and MLX on a processor
+	bash hack/models/fetch.sh smollm2 | sed '$$d' # the last line is the path
+	go run ./hack/bench/cache
+
 .PHONY: bench-sched
 bench-sched: ## what a step of 64 rows costs the scheduler, and what its heap keeps
 	go run ./hack/bench/sched
@@ -152,6 +157,10 @@ test-cache: kube build ## the map of required behaviour of batching and caches h
 .PHONY: soak-pool
 soak-pool: ## STEPS (10,000,000) of random histories against the plain model of the pool; SEED repeats one
 	go test -count=1 -timeout 0 -v -run RandomHistories ./agent/history -steps $(or $(STEPS),10000000) -seed $(or $(SEED),0)
+
+.PHONY: soak-cold
+soak-cold: ## HOURS (24) of virtual traffic over the cache on disk: limit, backlog and counters at every operation; SEED repeats one
+	go test -count=1 -timeout 0 -v -run ADayOfTraffic ./agent/cold -soak $(or $(HOURS),24)h -seed $(or $(SEED),0)
 
 .PHONY: bench-gpu
 bench-gpu: ## the engine on an NVIDIA GPU beside mlx-lm; where there is none, says how to take it to one

@@ -10,6 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // Beside the weights, an engine reads these of a folder; nothing else of a
@@ -18,6 +19,7 @@ var companions = []string{
 	"config.json", "generation_config.json", "model.safetensors.index.json",
 	"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
 	"vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json",
+	weights.ModulesFile, "sentence_bert_config.json", "config_sentence_transformers.json",
 }
 
 // IsWeights says that a path is that of weights in safetensors, as loaders read
@@ -29,9 +31,53 @@ func IsWeights(p string) bool {
 // Choice is what of a repository makes the model.
 type Choice struct {
 	Format model.Format
+	// Folder of the repository that the model lies in; empty where that is the
+	// repository itself.
+	Folder string
 	// Files with their paths in the repository, sorted. All of a folder's lie in
-	// the same one.
+	// the same one, but for those that WithModules adds.
 	Files []Entry
+}
+
+// Modules is the file that says which folders belong to the model, if it has one.
+func (c Choice) Modules() (Entry, bool) {
+	for _, f := range c.Files {
+		if f.Path == path.Join(c.Folder, weights.ModulesFile) {
+			return f, true
+		}
+	}
+	return Entry{}, false
+}
+
+// WithModules adds what an engine reads in the folders of a model's modules:
+// their configuration, where the listing has one, and no weights.
+func (c Choice) WithModules(files []Entry, modules []weights.Module) (Choice, error) {
+	c.Files = slices.Clone(c.Files)
+	for _, m := range modules {
+		name := m.ConfigPath()
+		if name == "" {
+			continue
+		}
+		at := slices.IndexFunc(files, func(f Entry) bool { return f.Path == path.Join(c.Folder, name) })
+		if at >= 0 && !slices.Contains(c.Files, files[at]) {
+			c.Files = append(c.Files, files[at])
+		}
+	}
+	return c, c.settle()
+}
+
+// settle sorts the files, and wants each once and no more than a record holds.
+func (c Choice) settle() error {
+	slices.SortFunc(c.Files, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
+	for i := 1; i < len(c.Files); i++ {
+		if c.Files[i].Path == c.Files[i-1].Path {
+			return unclear("a file is listed twice", c.Files[i:i+1])
+		}
+	}
+	if len(c.Files) > maxFiles {
+		return unclear(fmt.Sprintf("the model has %d files, at most %d are taken", len(c.Files), maxFiles), nil)
+	}
+	return nil
 }
 
 // Choose picks the files of the model from a listing: one GGUF file, or the
@@ -64,7 +110,7 @@ func Choose(files []Entry, globs []string) (Choice, error) {
 	case len(ggufs) == 1:
 		return Choice{Format: model.FormatGGUF, Files: ggufs}, nil
 	}
-	folder := folderOf(tensors[0])
+	folder, tensors := modelFolder(tensors, files)
 	for _, t := range tensors {
 		if folderOf(t) != folder {
 			return Choice{}, unclear("there are .safetensors files in several folders; name one of them behind the source, or its files in model.files, such as \"FOLDER/*\"", tensors)
@@ -73,7 +119,7 @@ func Choose(files []Entry, globs []string) (Choice, error) {
 	if forms := formsOf(tensors); len(forms) > 1 {
 		return Choice{}, unclear(fmt.Sprintf("there are the weights in %d forms; name the files of one in model.files", len(forms)), tensors)
 	}
-	c := Choice{Format: model.FormatSafetensors, Files: tensors}
+	c := Choice{Format: model.FormatSafetensors, Folder: folder, Files: tensors}
 	for _, f := range files {
 		if folderOf(f) == folder && slices.Contains(companions, path.Base(f.Path)) {
 			c.Files = append(c.Files, f)
@@ -82,11 +128,24 @@ func Choose(files []Entry, globs []string) (Choice, error) {
 	if !slices.ContainsFunc(c.Files, func(f Entry) bool { return path.Base(f.Path) == "config.json" }) {
 		return Choice{}, unclear("there is no config.json beside the .safetensors files", files)
 	}
-	slices.SortFunc(c.Files, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
-	if len(c.Files) > maxFiles {
-		return Choice{}, unclear(fmt.Sprintf("the model has %d files, at most %d are taken", len(c.Files), maxFiles), nil)
+	return c, c.settle()
+}
+
+// moduleFolder is how sentence-transformers names the folder of a module.
+var moduleFolder = regexp.MustCompile(`^\d+_[A-Za-z]+$`)
+
+// modelFolder is the uppermost folder of weights. Where that is one of modules,
+// those in the folders of modules are left out: whether an engine runs the model
+// without them is for who reads modules.json to say.
+func modelFolder(tensors, files []Entry) (string, []Entry) {
+	folder := folderOf(slices.MinFunc(tensors, func(a, b Entry) int { return strings.Count(a.Path, "/") - strings.Count(b.Path, "/") }))
+	if !slices.ContainsFunc(files, func(f Entry) bool { return f.Path == path.Join(folder, weights.ModulesFile) }) {
+		return folder, tensors
 	}
-	return c, nil
+	return folder, slices.DeleteFunc(slices.Clone(tensors), func(t Entry) bool {
+		dir := folderOf(t)
+		return dir != folder && path.Join(folder, path.Base(dir)) == dir && moduleFolder.MatchString(path.Base(dir))
+	})
 }
 
 // form is a name of weights that are whole: model.safetensors, one file of

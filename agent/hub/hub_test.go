@@ -16,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/hub/hubtest"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 func TestParse(t *testing.T) {
@@ -99,6 +100,12 @@ func TestChoose(t *testing.T) {
 		"one file and several":    {files: []string{"config.json", "model.safetensors", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}, says: "model.files"},
 		"one of two forms":        {files: []string{"config.json", "model.safetensors", "model.fp16.safetensors"}, globs: []string{"model.fp16.safetensors"}, format: model.FormatSafetensors, want: []string{"config.json", "model.fp16.safetensors"}},
 		"a part of another name":  {files: []string{"config.json", "model-00001-of-00001.safetensors", "model_mtp.safetensors"}, format: model.FormatSafetensors, want: []string{"config.json", "model-00001-of-00001.safetensors", "model_mtp.safetensors"}},
+		"a model that reads": {files: []string{"config.json", "model.safetensors", "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json", "data_config.json", "onnx/model.onnx"},
+			format: model.FormatSafetensors, want: []string{"config.json", "config_sentence_transformers.json", "model.safetensors", "modules.json", "sentence_bert_config.json"}},
+		"weights of a module":     {files: []string{"2_Dense/config.json", "2_Dense/model.safetensors", "config.json", "model.safetensors", "modules.json"}, format: model.FormatSafetensors, want: []string{"config.json", "model.safetensors", "modules.json"}},
+		"a folder like a module":  {files: []string{"2_Dense/config.json", "2_Dense/model.safetensors", "config.json", "model.safetensors"}, says: "several folders"},
+		"a folder below a module": {files: []string{"a/2_Dense/model.safetensors", "config.json", "model.safetensors", "modules.json"}, says: "several folders"},
+		"a file twice":            {files: []string{"config.json", "config.json", "model.safetensors"}, says: "listed twice"},
 		"a broken pattern":        {files: folder, globs: []string{"[a"}, says: "[a"},
 		"a pattern for nothing":   {files: folder, globs: []string{"*.safetensor"}, says: "neither"},
 	} {
@@ -125,6 +132,36 @@ func TestChoose(t *testing.T) {
 	}
 	if _, err := Choose(entries(append(many, "config.json")...), nil); err == nil || !strings.Contains(err.Error(), "257") {
 		t.Errorf("a model of 257 files: %v", err)
+	}
+}
+
+// TestModulesBringTheirConfigurationAlone: no weights, nothing that is not
+// listed, and nothing of another folder.
+func TestModulesBringTheirConfigurationAlone(t *testing.T) {
+	for _, folder := range []string{"", "small/"} {
+		var files []string
+		for _, f := range []string{"config.json", "model.safetensors", "modules.json", "1_Pooling/config.json", "1_Pooling/README.md", "2_Dense/config.json", "2_Dense/model.safetensors", "3_None/other.json"} {
+			files = append(files, folder+f)
+		}
+		all := entries(append(files, "other/1_Pooling/config.json")...)
+		c, err := Choose(all, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := c.Modules(); !ok || e.Path != folder+"modules.json" {
+			t.Errorf("modules lie in %+v, %v", e, ok)
+		}
+		got, err := c.WithModules(all, []weights.Module{{Kind: "Transformer"}, {Kind: "Pooling", Path: "1_Pooling"}, {Kind: "Dense", Path: "2_Dense"}, {Kind: "Normalize", Path: "3_None"}, {Kind: "Pooling", Path: "1_Pooling"}})
+		var paths []string
+		for _, f := range got.Files {
+			paths = append(paths, strings.TrimPrefix(f.Path, folder))
+		}
+		if want := []string{"1_Pooling/config.json", "2_Dense/config.json", "config.json", "model.safetensors", "modules.json"}; err != nil || !slices.Equal(paths, want) {
+			t.Errorf("%q (%v), want %q", paths, err, want)
+		}
+		if len(c.Files) != 3 {
+			t.Errorf("the choice itself changed: %+v", c.Files)
+		}
 	}
 }
 

@@ -9,9 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
-	"path"
 	"path/filepath"
 	"strings"
 
@@ -57,7 +57,7 @@ func (r *Resolver) fromHub(ctx context.Context, order v1alpha1.Inspection) (mode
 	if c.Format == model.FormatGGUF {
 		rec.Files, rec.Facts, err = look.single(c.Files[0])
 	} else {
-		rec.Files, rec.Facts, err = look.folder(c.Files)
+		rec.Files, rec.Facts, err = look.folder(c, l.Files)
 	}
 	rec.Digest = model.DigestOf(rec.Files)
 	return rec, err
@@ -126,31 +126,76 @@ func (h *hubLook) open(e hub.Entry) (*remoteFile, error) {
 }
 
 // folder makes a copy of a model's folder that has everything but the numbers,
-// and reads it as the engine does.
-func (h *hubLook) folder(files []hub.Entry) (out []model.File, facts model.Facts, err error) {
+// and reads it as the engine does. files are all that the repository has.
+func (h *hubLook) folder(c hub.Choice, files []hub.Entry) (out []model.File, facts model.Facts, err error) {
 	dir, err := os.MkdirTemp("", "metalfleet-look-*")
 	if err != nil {
 		return nil, facts, download.DiskError(err, "make room for")
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	for _, e := range files {
-		if e.Bytes == 0 {
-			continue // it says nothing
-		}
-		name := filepath.Join(dir, path.Base(e.Path))
-		sum := e.SHA256
-		if strings.HasSuffix(e.Path, ".safetensors") {
-			err = h.header(e, name)
-		} else {
-			sum, err = h.small(e, name)
-		}
-		if err != nil {
+	known := map[string]model.File{}
+	if first, ok := c.Modules(); ok { // it says which files there are besides
+		if err := h.copyTo(dir, c.Folder, first, known); err != nil {
 			return nil, facts, err
 		}
-		out = append(out, model.File{Path: e.Path, Bytes: e.Bytes, SHA256: sum})
+		if c, err = h.withModules(dir, c, files); err != nil {
+			return nil, facts, err
+		}
+	}
+	for _, e := range c.Files {
+		if err := h.copyTo(dir, c.Folder, e, known); err != nil {
+			return nil, facts, err
+		}
+		if f, ok := known[e.Path]; ok {
+			out = append(out, f)
+		}
 	}
 	facts, err = folderFacts(dir)
 	return out, facts, err
+}
+
+// withModules adds the files of the modules that modules.json in dir lists.
+func (h *hubLook) withModules(dir string, c hub.Choice, files []hub.Entry) (hub.Choice, error) {
+	text, err := os.ReadFile(filepath.Join(dir, weights.ModulesFile))
+	if errors.Is(err, fs.ErrNotExist) { // it is empty
+		return c, nil
+	}
+	if err != nil {
+		return c, download.DiskError(err, "read")
+	}
+	modules, err := weights.Modules(text)
+	if err != nil {
+		return c, explain(err)
+	}
+	return c.WithModules(files, modules)
+}
+
+// copyTo brings a file of the model's folder into dir, all but the numbers of
+// weights, and puts it among those that are known. Empty ones say nothing and
+// are left out.
+func (h *hubLook) copyTo(dir, folder string, e hub.Entry, known map[string]model.File) error {
+	if _, done := known[e.Path]; done || e.Bytes == 0 {
+		return nil
+	}
+	below, err := filepath.Rel(filepath.FromSlash(folder), filepath.FromSlash(e.Path))
+	if err != nil || !filepath.IsLocal(below) {
+		return failure(v1alpha1.ReasonInvalidModel, "%s does not lie in the model's folder", e.Path)
+	}
+	name := filepath.Join(dir, below)
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return download.DiskError(err, "make room for")
+	}
+	sum := e.SHA256
+	if strings.HasSuffix(e.Path, ".safetensors") {
+		err = h.header(e, name)
+	} else {
+		sum, err = h.small(e, name)
+	}
+	if err != nil {
+		return err
+	}
+	known[e.Path] = model.File{Path: e.Path, Bytes: e.Bytes, SHA256: sum}
+	return nil
 }
 
 // folderFacts reads a folder as the engine does, all but the numbers.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -13,9 +14,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
+
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/agent/hub/hubtest"
+	"metalfleet.dev/metalfleet/agent/store"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/hack/tinymodel"
@@ -262,5 +266,146 @@ func TestFilesThatTheHubAlsoOffersByXet(t *testing.T) {
 		if strings.Contains(request, "xet") {
 			t.Errorf("%s", request)
 		}
+	}
+}
+
+// reader is one of the tiny models of sentence-transformers as a hub holds it.
+func reader(t *testing.T, name string) (dir string, files map[string]hubtest.File) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "model")
+	all := tinymodel.Readers()
+	at := slices.IndexFunc(all, func(r tinymodel.Reader) bool { return r.Name == name })
+	if at < 0 {
+		t.Fatalf("no reader %q", name)
+	}
+	if err := all[at].Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	files = map[string]hubtest.File{"README.md": {Content: []byte("read me")}, "data_config.json": {Content: []byte("{}")}, "onnx/model.onnx": {Content: []byte("x"), LFS: true},
+		"1_Pooling/README.md": {Content: []byte("no part of it")}}
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		below, err := filepath.Rel(dir, p)
+		files[filepath.ToSlash(below)] = hubtest.File{Content: content, LFS: strings.HasSuffix(p, ".safetensors")}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir, files
+}
+
+// TestAModelThatReadsComesWithItsModules: what an engine reads of it and nothing
+// else, with the task that its makers say, from a hub and from the model root.
+func TestAModelThatReadsComesWithItsModules(t *testing.T) {
+	beside := []string{"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+	for name, c := range map[string]struct {
+		task  model.Task
+		wants []string
+	}{
+		"bert mean":       {model.Embed, []string{"1_Pooling/config.json", "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"}},
+		"xlm-roberta cls": {model.Embed, []string{"1_Pooling/config.json", "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"}},
+		"bert rerank":     {model.Rerank, nil},
+		"qwen3 embed":     {model.Embed, []string{"1_Pooling/config.json", "config_sentence_transformers.json", "generation_config.json", "modules.json"}},
+		"qwen3 rerank":    {model.Rerank, []string{"1_LogitScore/config.json", "generation_config.json", "modules.json"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, files := reader(t, name)
+			wants := slices.Sorted(slices.Values(append(slices.Clone(beside), c.wants...)))
+			r, stand := onHub(t, hubtest.Of(files))
+			for source, resolve := range map[string]*Resolver{"hf://org/tiny": r, "file:///model": localFolder(t, dir)} {
+				rec, err := resolve.Resolve(t.Context(), v1alpha1.Inspection{Source: source})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := errors.Join(rec.Validate(), rec.Facts.Validate()); err != nil || rec.Facts.TaskOf() != c.task {
+					t.Errorf("%s: made for %s (%v), want %s", source, rec.Facts.TaskOf(), err, c.task)
+				}
+				var got []string
+				for _, f := range rec.Files {
+					if f.SHA256 != digest(files[f.Path].Content) {
+						t.Errorf("%s: %+v", source, f)
+					}
+					got = append(got, f.Path)
+				}
+				if !slices.Equal(got, wants) {
+					t.Errorf("%s: files %q, want %q", source, got, wants)
+				}
+			}
+			for _, request := range stand.Requests() {
+				if strings.Contains(request, "README") || strings.Contains(request, "onnx") || strings.Contains(request, "data_config") {
+					t.Errorf("it was fetched: %s", request)
+				}
+			}
+		})
+	}
+}
+
+// localFolder makes a resolver over the model root that a folder lies in.
+func localFolder(t *testing.T, dir string) *Resolver {
+	t.Helper()
+	root, err := store.OpenRoot(filepath.Dir(dir), filepath.Join(t.TempDir(), "notes"), logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	return &Resolver{Root: root}
+}
+
+// TestModulesThatNoEngineRunsAreRefusedBeforeADownload, from either source.
+func TestModulesThatNoEngineRunsAreRefusedBeforeADownload(t *testing.T) {
+	const first, second = `[{"path":"","type":"sentence_transformers.models.Transformer"},`, `{"path":"1_Pooling","type":"sentence_transformers.models.Pooling"}`
+	dense := hubtest.File{Content: []byte("weights"), LFS: true}
+	for name, c := range map[string]struct {
+		change func(f map[string]hubtest.File)
+		reason string
+		says   string
+	}{
+		"a dense layer": {func(f map[string]hubtest.File) {
+			f["modules.json"] = hubtest.File{Content: []byte(first + second + `,{"path":"2_Dense","type":"sentence_transformers.models.Dense"}]`)}
+			f["2_Dense/config.json"], f["2_Dense/model.safetensors"] = hubtest.File{Content: []byte("{}")}, dense
+		}, v1alpha1.ReasonUnsupportedModel, `module "Dense" is not supported (supported: `},
+		"a folder outside": {func(f map[string]hubtest.File) {
+			f["modules.json"] = hubtest.File{Content: []byte(first + `{"path":"../../1_Pooling","type":"Pooling"}]`)}
+		}, v1alpha1.ReasonInvalidModel, "leads out"},
+		"no configuration": {func(f map[string]hubtest.File) { delete(f, "1_Pooling/config.json") }, v1alpha1.ReasonInvalidModel, "1_Pooling"},
+		"no modules":       {func(f map[string]hubtest.File) { delete(f, "modules.json") }, v1alpha1.ReasonInvalidModel, "modules.json"},
+		"empty modules":    {func(f map[string]hubtest.File) { f["modules.json"] = hubtest.File{Content: []byte{}} }, v1alpha1.ReasonInvalidModel, "modules.json"},
+		"no list":          {func(f map[string]hubtest.File) { f["modules.json"] = hubtest.File{Content: []byte("{}")} }, v1alpha1.ReasonInvalidModel, "no list"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("TMPDIR", t.TempDir())
+			_, files := reader(t, "bert mean")
+			c.change(files)
+			dir := filepath.Join(t.TempDir(), "model")
+			for n, f := range files {
+				p := filepath.Join(dir, n)
+				if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, f.Content, 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r, stand := onHub(t, hubtest.Of(files))
+			for source, resolve := range map[string]*Resolver{"hf://org/tiny": r, "file:///model": localFolder(t, dir)} {
+				_, err := resolve.Resolve(t.Context(), v1alpha1.Inspection{Source: source})
+				wantReason(t, err, c.reason)
+				if err != nil && !strings.Contains(err.Error(), c.says) {
+					t.Errorf("%s: %v, want one that says %s", source, err, c.says)
+				}
+			}
+			for _, request := range stand.Requests() {
+				if strings.Contains(request, "2_Dense/model") {
+					t.Errorf("it was fetched: %s", request)
+				}
+			}
+			if left, err := filepath.Glob(filepath.Join(os.TempDir(), "metalfleet-look-*")); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %q, %v", left, err)
+			}
+		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -26,6 +27,24 @@ func served(t *testing.T) (*rig, v1alpha1.Assignment, v1alpha1.AssignmentStatus)
 	s := r.serving("u")
 	r.halt()
 	return r, a, s
+}
+
+// TestAnEngineIsStartedForTheTaskThatWasInspected, and one of before that was
+// told no task is what it would be told.
+func TestAnEngineIsStartedForTheTaskThatWasInspected(t *testing.T) {
+	writes := &entry{order: assignment("u", "m")}
+	reads := &entry{order: assignment("u", "m")}
+	reads.order.Model.Facts.SetTask(model.Embed)
+	if w, r := writes.config("p"), reads.config("p"); w.Task != "" || r.Task != "Embed" {
+		t.Errorf("tasks %q and %q", w.Task, r.Task)
+	}
+	told, untold := reads.config("p"), reads.config("p")
+	untold.Task = ""
+	other := told
+	other.Task = "Rerank"
+	if !sameService(untold, told) || !sameService(told, told) || sameService(other, told) || sameService(told, writes.config("p")) {
+		t.Error("what serves the same is not told from what does not")
+	}
 }
 
 func TestALivingEngineIsAdoptedWithoutReloading(t *testing.T) {

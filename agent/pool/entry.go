@@ -120,7 +120,7 @@ func (e *entry) config(path string) wire.Config {
 	return wire.Config{
 		ReplicaUID: e.key.UID, Epoch: e.key.Epoch, ModelPath: path, ModelDigest: a.Model.Digest,
 		ContextTokens: a.Context.Tokens, Sequences: a.Context.Sequences, CacheTokens: a.Context.CacheTokens,
-		LimitBytes: memory.EngineLimit(a.ReservedBytes),
+		LimitBytes: memory.EngineLimit(a.ReservedBytes), Task: string(a.Model.Facts.Task),
 	}
 }
 
@@ -129,6 +129,9 @@ func (e *entry) config(path string) wire.Config {
 // that: a new agent must not unload what an old one started.
 func sameService(have, want wire.Config) bool {
 	have.ModelPath, have.LimitBytes, have.Backend = want.ModelPath, want.LimitBytes, want.Backend
+	if have.Task == "" { // it does what its model is made for, which is what was inspected
+		have.Task = want.Task
+	}
 	return have == want
 }
 

@@ -18,6 +18,12 @@ func TestP3TwinPassesTheSuite(t *testing.T) {
 	twin := enginetest.NewTwin(probe.NewScripted(probe.Host{Total: gib}))
 	twin.SetScript("m", enginetest.Script{HoldBytes: mib, TokenMilliseconds: 5})
 	enginetest.Run(t, enginetest.InTwin(twin, "m"))
+	for _, task := range []string{"Embed", "Rerank"} {
+		t.Run(task, func(t *testing.T) {
+			twin.SetScript(task, enginetest.Script{HoldBytes: mib, Task: task, ListMilliseconds: 10_000})
+			enginetest.RunReader(t, enginetest.InTwin(twin, task))
+		})
+	}
 }
 
 // TestTheProductionPoolRunsOnVirtualTime: ten minutes of a load, an hour of

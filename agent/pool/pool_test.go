@@ -24,6 +24,10 @@ func TestFakeEnginePassesTheSuite(t *testing.T) {
 		t.Fatal(err)
 	}
 	enginetest.Run(t, enginetest.Program{Path: os.Args[0], Env: enginetest.Env(), ModelPath: path, Context: 512, Slow: 10_000})
+	if err := enginetest.WriteScript(path, enginetest.Script{HoldBytes: mib, Task: "Rerank", ListMilliseconds: 10_000}); err != nil {
+		t.Fatal(err)
+	}
+	enginetest.RunReader(t, enginetest.Program{Path: os.Args[0], Env: enginetest.Env(), ModelPath: path, Context: 512})
 }
 
 func TestOneOrderBecomesOneServedMeasuredFreedEngine(t *testing.T) {

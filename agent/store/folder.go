@@ -17,6 +17,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/weights"
 )
 
 // LocalFolder is an open folder of the model root that holds a model in
@@ -106,19 +107,75 @@ func (l *LocalFolder) choose() error {
 		return err
 	}
 	for _, f := range c.Files {
-		info, err := l.root.Lstat(f.Path)
-		switch {
-		case err != nil:
+		if err := l.take(f.Path); err != nil {
 			return err
-		case info.Mode()&fs.ModeSymlink != 0:
-			return linked(path.Join(l.Name, f.Path))
-		case !info.Mode().IsRegular():
-			return failure(v1alpha1.ReasonSourceForbidden, "%s is not a regular file", brief(path.Join(l.Name, f.Path)))
-		case info.Size() > 0:
-			l.Files = append(l.Files, hub.Entry{Path: f.Path, Bytes: info.Size()})
 		}
 	}
+	modules, err := l.modules()
+	if err != nil {
+		return err
+	}
+	for _, m := range modules {
+		if name := m.ConfigPath(); name != "" && !slices.ContainsFunc(l.Files, func(e hub.Entry) bool { return e.Path == name }) {
+			if err := l.take(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	slices.SortFunc(l.Files, func(a, b hub.Entry) int { return strings.Compare(a.Path, b.Path) })
 	return nil
+}
+
+// take makes a file part of the model, unless it is empty.
+func (l *LocalFolder) take(name string) error {
+	dir, err := l.reach(name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	info, err := dir.Lstat(path.Base(name))
+	switch {
+	case err != nil:
+		return err
+	case info.Mode()&fs.ModeSymlink != 0:
+		return linked(path.Join(l.Name, name))
+	case !info.Mode().IsRegular():
+		return failure(v1alpha1.ReasonSourceForbidden, "%s is not a regular file", brief(path.Join(l.Name, name)))
+	case info.Size() > 0:
+		l.Files = append(l.Files, hub.Entry{Path: name, Bytes: info.Size()})
+	}
+	return nil
+}
+
+// reach opens the folder that one of the model's files lies in, through no link.
+func (l *LocalFolder) reach(name string) (*os.Root, error) {
+	at := path.Dir(name)
+	if at == "." {
+		return l.root.OpenRoot(".")
+	}
+	return step(l.root, at, path.Join(l.Name, at))
+}
+
+// modules are those of the folder's modules.json, if it has one.
+func (l *LocalFolder) modules() ([]weights.Module, error) {
+	at := slices.IndexFunc(l.Files, func(e hub.Entry) bool { return e.Path == weights.ModulesFile })
+	if at < 0 {
+		return nil, nil
+	}
+	f, err := l.open(l.Files[at])
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, weights.MaxModulesBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	modules, err := weights.Modules(text)
+	if err != nil {
+		return nil, &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf("folder %s cannot be read as a model", brief(l.Name)), Err: err}
+	}
+	return modules, nil
 }
 
 // listing names what lies in a folder and is no folder itself.
@@ -185,12 +242,17 @@ func linked(name string) *download.Error {
 
 // open opens one of the folder's files: the very one that was looked at.
 func (l *LocalFolder) open(f hub.Entry) (*Local, error) {
-	seen, err := l.root.Lstat(f.Path)
+	dir, err := l.reach(f.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	seen, err := dir.Lstat(path.Base(f.Path))
 	if err != nil {
 		return nil, err
 	}
 	// Without O_NONBLOCK a pipe put there since would hold us for ever.
-	file, err := l.root.OpenFile(f.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, err := dir.OpenFile(path.Base(f.Path), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -108,6 +108,126 @@ func TestAFolderOfTheModelRootIsUsedInPlaceAndVerified(t *testing.T) {
 	}
 }
 
+// aReader is a model of sentence-transformers.
+var aReader = map[string]string{
+	"config.json": "{}", "model.safetensors": "weights", "modules.json": `[{"type":"Transformer","path":""},{"type":"Pooling","path":"1_Pooling"},{"type":"Normalize","path":"2_Normalize"}]`,
+	"1_Pooling/config.json": `{"pooling_mode":"mean"}`, "1_Pooling/README.md": "no part of it", "3_Other/config.json": "none either",
+}
+
+// TestTheModulesOfAFolderArePartOfTheModel: each of their files is proven, and
+// none counts as a model of its own.
+func TestTheModulesOfAFolderArePartOfTheModel(t *testing.T) {
+	w := newWorld(t)
+	w.putFolder("llm/a", aReader)
+	s, _ := w.start()
+	rec, err := lookAt(t, s.opt.Root, "file:///llm/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range rec.Files {
+		names = append(names, f.Path)
+		if f.SHA256 != digest([]byte(aReader[f.Path])) {
+			t.Errorf("%+v", f)
+		}
+	}
+	if got := strings.Join(names, " "); got != "1_Pooling/config.json config.json model.safetensors modules.json" {
+		t.Errorf("it is made of %s", got)
+	}
+	path, err := s.Ensure(t.Context(), rec, nil)
+	if err != nil || path != filepath.Join(w.models, "llm/a") {
+		t.Fatalf("%q %v", path, err)
+	}
+	if l := s.List(); len(l) != 1 || l[0].Digest != rec.Digest {
+		t.Errorf("list is %+v", l)
+	}
+	for file, content := range map[string]string{"1_Pooling/config.json": `{"pooling_mode":"cls"}`, "2_Normalize/config.json": "{}", "modules.json": "[]"} {
+		p := w.put("llm/a/"+file, []byte(content))
+		_, err := s.Ensure(t.Context(), rec, nil)
+		wantReason(t, err, v1alpha1.ReasonDigestMismatch)
+		if before, was := aReader[file]; was {
+			w.put("llm/a/"+file, []byte(before))
+		} else if err := os.Remove(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err = s.Ensure(t.Context(), rec, nil); err != nil {
+		t.Errorf("with everything back: %v", err)
+	}
+}
+
+// TestAttackModulesThatLeadElsewhere: neither a module's folder nor its
+// configuration may be a link, and none lies elsewhere.
+func TestAttackModulesThatLeadElsewhere(t *testing.T) {
+	w := newWorld(t)
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "config.json"), []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	root, err := OpenRoot(w.models, filepath.Join(t.TempDir(), "notes"), logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for name, c := range map[string]struct {
+		replace, to string // a link, or the text of modules.json
+		reason      string
+	}{
+		"folder-out":   {"1_Pooling", outside, v1alpha1.ReasonSourceForbidden},
+		"folder-in":    {"1_Pooling", "3_Other", v1alpha1.ReasonSourceForbidden},
+		"file-out":     {"1_Pooling/config.json", filepath.Join(outside, "config.json"), v1alpha1.ReasonSourceForbidden},
+		"file-in":      {"1_Pooling/config.json", "../config.json", v1alpha1.ReasonSourceForbidden},
+		"modules-out":  {"modules.json", "/etc/passwd", v1alpha1.ReasonSourceForbidden},
+		"modules-up":   {"", `[{"type":"Pooling","path":"../other"}]`, v1alpha1.ReasonInvalidModel},
+		"modules-root": {"", `[{"type":"Pooling","path":"/etc"}]`, v1alpha1.ReasonInvalidModel},
+		"modules-deep": {"", `[{"type":"Pooling","path":"1_Pooling/deep"}]`, v1alpha1.ReasonInvalidModel},
+		"modules-long": {"", "[" + strings.Repeat(" ", 70<<10) + "]", v1alpha1.ReasonInvalidModel},
+	} {
+		w.putFolder(name, aReader)
+		if c.replace == "" {
+			w.put(name+"/modules.json", []byte(c.to))
+		} else {
+			p := filepath.Join(w.models, name, c.replace)
+			if err := os.RemoveAll(p); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(c.to, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rec, err := lookAt(t, root, "file:///"+name)
+		if download.Reason(err, "") != c.reason || len(rec.Files) > 0 {
+			t.Errorf("%s: %+v, %v, want reason %s", name, rec.Files, err, c.reason)
+		}
+	}
+}
+
+// TestAttackAModuleThatIsSwapped between the look and the reading.
+func TestAttackAModuleThatIsSwapped(t *testing.T) {
+	w := newWorld(t)
+	w.putFolder("a", aReader)
+	w.put("a/4_Evil/config.json", []byte(`{"pooling_mode":"last"}`))
+	root, err := OpenRoot(w.models, filepath.Join(t.TempDir(), "notes"), logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	l, err := root.OpenFolder("file:///a")
+	if err != nil || l == nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := filepath.Join(w.models, "a/1_Pooling")
+	if err := os.RemoveAll(p); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("4_Evil", p); err != nil {
+		t.Fatal(err)
+	}
+	_, err = root.SumFolder(t.Context(), l, nil)
+	wantReason(t, err, v1alpha1.ReasonSourceForbidden)
+}
+
 // TestAttackFoldersThatLeadElsewhere: no part of the way to a folder and none
 // of its files may be a link, wherever that leads.
 func TestAttackFoldersThatLeadElsewhere(t *testing.T) {

@@ -104,6 +104,44 @@ func TestAFolderOfAHubIsFetchedWhole(t *testing.T) {
 	}
 }
 
+// TestTheModulesOfAHubsFolderLieBelowIt, once for all that ask, and go with it.
+func TestTheModulesOfAHubsFolderLieBelowIt(t *testing.T) {
+	for _, folder := range []string{"", "small/"} {
+		files := map[string]hubtest.File{}
+		rec := model.Record{Source: "hf://org/model", Format: model.FormatSafetensors}
+		for _, name := range []string{"1_Pooling/config.json", "config.json", "model.safetensors", "modules.json"} {
+			f := hubtest.File{Content: []byte(aReader[name]), LFS: name == "model.safetensors"}
+			files[folder+name] = f
+			rec.Files = append(rec.Files, model.File{Path: folder + name, Bytes: int64(len(f.Content)), SHA256: digest(f.Content)})
+		}
+		repo := hubtest.Of(files)
+		rec.Commit, rec.Digest = repo.Refs["main"], model.DigestOf(rec.Files)
+		stand := &hubtest.Hub{}
+		stand.Put("org/model", repo)
+		s := overHub(t, stand)
+		path, err := s.Ensure(t.Context(), rec, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range rec.Files {
+			got, err := os.ReadFile(filepath.Join(path, strings.TrimPrefix(f.Path, folder)))
+			if err != nil || digest(got) != f.SHA256 {
+				t.Errorf("%s: %q, %v", f.Path, got, err)
+			}
+		}
+		before := len(stand.Requests())
+		if again, err := s.Ensure(t.Context(), rec, nil); err != nil || again != path || len(stand.Requests()) != before {
+			t.Errorf("again: %s, %v, %d more requests", again, err, len(stand.Requests())-before)
+		}
+		if n, err := s.Remove(rec.Digest); err != nil || n != rec.Bytes() {
+			t.Errorf("removed %d bytes, %v", n, err)
+		}
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("left behind: %v", err)
+		}
+	}
+}
+
 // TestAFileOfAFolderThatIsNotWhatWasInspected leaves nothing on disk.
 func TestAFileOfAFolderThatIsNotWhatWasInspected(t *testing.T) {
 	repo, rec := repository()
@@ -136,6 +174,9 @@ func TestRecordsOfAHubThatCannotBeMeant(t *testing.T) {
 		"a branch":              func(r *model.Record) { r.Commit = "main" },
 		"a source that is none": func(r *model.Record) { r.Source = "hf://model" },
 		"several folders":       func(r *model.Record) { r.Files[0].Path = "config.json" },
+		"a file of a folder":    func(r *model.Record) { r.Files[0].Path = "4bit/1_Pooling/model.bin" },
+		"a folder of a folder":  func(r *model.Record) { r.Files[0].Path = "4bit/a/b/config.json" },
+		"another's folder":      func(r *model.Record) { r.Files[0].Path = "8bit/config.json" },
 		"several GGUF files":    func(r *model.Record) { r.Format = model.FormatGGUF },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -288,8 +288,14 @@ func (r *Root) held() []v1alpha1.StoredWeights {
 	var out []v1alpha1.StoredWeights
 	known := r.unchanged()
 	folders := r.folderRecords(known)
+	parts := map[string]bool{}
+	for dir, rec := range folders {
+		for _, f := range rec.Files {
+			parts[path.Join(dir, f.Path)] = true
+		}
+	}
 	for name, h := range known {
-		if _, part := folders[path.Dir(name)]; !part {
+		if _, in := folders[path.Dir(name)]; !in && !parts[name] {
 			out = append(out, v1alpha1.StoredWeights{Digest: h.digest(), Bytes: h.Stamp.Bytes})
 		}
 	}

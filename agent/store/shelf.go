@@ -150,12 +150,12 @@ func (s *shelf) entry(digest string) (entry, bool) {
 	return e, ok
 }
 
-// filePath is the absolute path of a model: of its file, or of the folder in
-// which all of its files lie.
+// filePath is the absolute path of a model: of its file, or of the folder that
+// its files lie in.
 func (s *shelf) filePath(rec model.Record) string {
 	name := rec.Files[0].Path
 	if rec.Format == model.FormatSafetensors {
-		name = path.Dir(name)
+		name = modelDir(rec)
 	}
 	return filepath.Join(s.dir, folder(rec.Digest), filesDir, filepath.FromSlash(name))
 }

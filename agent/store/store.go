@@ -157,12 +157,34 @@ func checkRecord(rec model.Record) error {
 	if rec.Format != model.FormatSafetensors && len(rec.Files) != 1 {
 		return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: fmt.Sprintf("the model has %d files; one in format %s has one", len(rec.Files), rec.Format)}
 	}
+	if rec.Format != model.FormatSafetensors {
+		return nil
+	}
+	dir := modelDir(rec)
 	for _, f := range rec.Files {
-		if path.Dir(f.Path) != path.Dir(rec.Files[0].Path) {
-			return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: "the model's files lie in several folders; an engine reads one"}
+		if !belongs(f.Path, dir) {
+			return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: "the model's files lie in several folders; an engine reads one, and the configuration of its modules"}
 		}
 	}
 	return nil
+}
+
+// modelDir is the folder that a model in safetensors lies in: that of its
+// weights, of which modules have none.
+func modelDir(rec model.Record) string {
+	for _, f := range rec.Files {
+		if hub.IsWeights(f.Path) {
+			return path.Dir(f.Path)
+		}
+	}
+	return path.Dir(rec.Files[0].Path)
+}
+
+// belongs reports whether a file lies where an engine reads it: in the model's
+// folder, or as the configuration of a module in a folder of that.
+func belongs(name, dir string) bool {
+	at := path.Dir(name)
+	return at == dir || path.Dir(at) == dir && path.Base(name) == "config.json"
 }
 
 // Hold is a claim on weights: while it lives, Remove refuses.

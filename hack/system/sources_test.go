@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/agent/hub/hubtest"
+	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/hack/fleet"
@@ -177,6 +178,38 @@ func (s *suite) folderOfAHub(t *testing.T) {
 	message := s.wantCondition(t, missing, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonSourceNotFound)
 	wantWords(t, message, "org/none", "token")
 	s.remove(t, missing)
+}
+
+// encoderOfAHub: a repository of sentence-transformers, with its modules in
+// folders, becomes an engine that makes vectors and says so to who wants to chat.
+func (s *suite) encoderOfAHub(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "model")
+	if err := tinymodel.Readers()[0].Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]hubtest.File{}
+	for _, n := range []string{"1_Pooling/config.json", "config.json", "config_sentence_transformers.json", "model.safetensors", "modules.json", "sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json"} {
+		content, err := os.ReadFile(filepath.Join(dir, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[n] = hubtest.File{Content: content, LFS: strings.HasSuffix(n, ".safetensors")}
+	}
+	s.hub.Put("org/encoder", hubtest.Of(files))
+	md := s.deploy(t, "default", "encoder", tokens(64), func(md *v1alpha1.ModelDeployment) {
+		md.Spec.Model = v1alpha1.ModelSource{Source: "hf://org/encoder"}
+	})
+	s.waitReady(t, "default", "encoder", 1)
+	if r := s.replicasOf(t, "default", "encoder"); len(r) != 1 || r[0].Spec.Model.Facts.Task != model.Embed || len(r[0].Spec.Model.Files) != len(files) {
+		t.Errorf("%d replicas, of %+v", len(r), r[0].Spec.Model)
+	}
+	_, err := s.ask(t.Context(), "encoder", false)
+	if err == nil {
+		t.Error("an encoder chats")
+	} else {
+		wantWords(t, err.Error(), "400", "turns texts into vectors", "embeddings")
+	}
+	s.remove(t, md)
 }
 
 // refusedByTheAPI applies what cannot be meant, strictly as kubectl does.

@@ -49,6 +49,7 @@ func TestTheWholeSystem(t *testing.T) {
 			"a download that breaks off":           s.download,
 			"a download with another digest":       s.downloadOfAnotherDigest,
 			"a folder of a hub":                    s.folderOfAHub,
+			"an encoder of a hub":                  s.encoderOfAHub,
 			"unknown fields and impossible sizes":  s.refusedByTheAPI,
 			"requests that cannot be answered":     s.badRequests,
 			"a source that no administrator opens": s.sourceOfAPrivateHost,

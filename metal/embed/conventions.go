@@ -86,18 +86,9 @@ func ConventionsOf(f *weights.File, tok *tokenizer.Tokenizer, task model.Task) (
 	case task == model.Rerank:
 		c.identity = f.Dim.Encoder.Identity
 	case task == model.Embed:
-		c.Pooling, err = c.pooling(f)
+		c.Pooling, err = Of(f)
 	}
 	return c, err
-}
-
-// pooling is that of the model's folder; an encoder whose makers do not say has
-// none that could be guessed.
-func (c *Conventions) pooling(f *weights.File) (Pooling, error) {
-	if f.Dim.Encoder != nil && !f.Folder().Has(modulesFile) {
-		return Pooling{}, fmt.Errorf("%s, which says how the states of an encoder are pooled: %w", modulesFile, weights.ErrMissing)
-	}
-	return Of(f)
 }
 
 // read reads the small files beside the weights; none of them needs to be there.

@@ -47,7 +47,7 @@ func judgeOf(f *weights.File, tok *tokenizer.Tokenizer) (*judge, error) {
 	if j.suffix, err = tok.Encode(judgeSuffix, special); err != nil {
 		return nil, err
 	}
-	if f.Folder() == nil || !f.Folder().Has(modulesFile) {
+	if f.Folder() == nil || !f.Folder().Has(weights.ModulesFile) {
 		return j, nil
 	}
 	return j, j.check(f.Folder())
@@ -55,12 +55,12 @@ func judgeOf(f *weights.File, tok *tokenizer.Tokenizer) (*judge, error) {
 
 // check compares with what a LogitScore module of the folder says.
 func (j *judge) check(dir *folder.Folder) error {
-	var modules []module
-	if err := dir.JSON(modulesFile, maxConfigBytes, &modules); err != nil {
-		return readError(err)
+	modules, err := weights.ModulesOf(dir)
+	if err != nil {
+		return err
 	}
 	for _, m := range modules {
-		if m.kind() != "LogitScore" {
+		if m.Kind != "LogitScore" {
 			continue
 		}
 		sub, err := dir.Sub(m.Path)

@@ -10,17 +10,12 @@ import (
 )
 
 const (
-	modulesFile = "modules.json"
-	configFile  = "config.json"
+	configFile = "config.json"
 	// maxConfigBytes bounds each of them; real ones have under 1 kB.
 	maxConfigBytes = 64 << 10
 )
 
-// supportedModules and supportedModes are what messages list.
-func supportedModules() []string {
-	return []string{"Transformer and Pooling, and Normalize behind them"}
-}
-
+// supportedModes are what messages list.
 func supportedModes() []string { return []string{"cls", "lasttoken", "mean"} }
 
 // Of reads how a model pools: from modules.json and the folder of its Pooling
@@ -59,43 +54,31 @@ func ofMetadata(metadata map[string]any, architecture string) (Pooling, error) {
 	return Pooling{}, fmt.Errorf("metadata key %s: %w", key, &weights.UnsupportedError{Subject: "pooling", Value: fmt.Sprint(n), Supported: []string{"0", "1", "2", "3"}})
 }
 
-// module is an entry of modules.json: a step from text to vector.
-type module struct{ Type, Path string }
-
-// kind is the class without its package, which has moved between versions.
-func (m module) kind() string { return m.Type[strings.LastIndex(m.Type, ".")+1:] }
-
 // Read reads how the model of a folder pools; hidden is its width. Default
 // without modules.json.
 func Read(f *folder.Folder, hidden int) (Pooling, error) {
-	if !f.Has(modulesFile) {
+	if !f.Has(weights.ModulesFile) {
 		return Default(), nil
 	}
-	var modules []module
-	if err := f.JSON(modulesFile, maxConfigBytes, &modules); err != nil {
-		return Pooling{}, readError(err)
+	modules, err := weights.ModulesOf(f)
+	if err != nil {
+		return Pooling{}, err
 	}
-	for i, want := range []string{"Transformer", "Pooling", "Normalize"} {
-		if i == 2 && len(modules) == 2 {
-			break
-		}
+	for i, want := range []string{"Transformer", "Pooling"} {
 		if i >= len(modules) {
-			return Pooling{}, fmt.Errorf("%s: %s module: %w", modulesFile, want, weights.ErrMissing)
+			return Pooling{}, fmt.Errorf("%s: %s module: %w", weights.ModulesFile, want, weights.ErrMissing)
 		}
-		if got := modules[i].kind(); got != want {
-			return Pooling{}, fmt.Errorf("%s: %w", modulesFile, &weights.UnsupportedError{Subject: "module", Value: clip(got), Supported: supportedModules()})
+		if got := modules[i].Kind; got != want {
+			return Pooling{}, fmt.Errorf("%s: %w", weights.ModulesFile, &weights.UnsupportedError{Subject: "module", Value: clip(got), Supported: []string{want}})
 		}
-	}
-	if len(modules) > 3 {
-		return Pooling{}, fmt.Errorf("%s: %w", modulesFile, &weights.UnsupportedError{Subject: "module", Value: clip(modules[3].kind()), Supported: supportedModules()})
 	}
 	mode, err := readPooling(f, modules[1].Path, hidden)
 	if err != nil {
-		return Pooling{}, fmt.Errorf("module %q: %w", clip(modules[1].Path), err)
+		return Pooling{}, fmt.Errorf("module %q: %w", modules[1].Path, err)
 	}
-	if len(modules) == 3 {
+	if len(modules) == 3 { // it can only be Normalize
 		if err := checkNormalize(f, modules[2].Path); err != nil {
-			return Pooling{}, fmt.Errorf("module %q: %w", clip(modules[2].Path), err)
+			return Pooling{}, fmt.Errorf("module %q: %w", modules[2].Path, err)
 		}
 	}
 	return Pooling{Mode: mode, Normalize: len(modules) == 3}, nil

@@ -2,13 +2,10 @@ package weights
 
 import (
 	"fmt"
-	"strings"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/folder"
 )
-
-const modulesFile = "modules.json"
 
 // Task is what the model's makers say that it is for: an encoder makes vectors,
 // or scores where it has a head; a decoder writes text, unless its modules.json
@@ -22,21 +19,22 @@ func (f *File) Task() (model.Task, error) {
 		if f.Dim.Encoder.Labels > 0 {
 			return model.Rerank, nil
 		}
-		return model.Embed, nil
+		if !f.dir.Has(ModulesFile) { // its pooling is not guessed
+			return "", fmt.Errorf("%s, which says how the states of an encoder are pooled: %w", ModulesFile, ErrMissing)
+		}
+		_, err := ModulesOf(f.dir)
+		return model.Embed, err
 	}
 	return taskOfModules(f.dir)
 }
 
 func taskOfModules(dir *folder.Folder) (model.Task, error) {
-	if !dir.Has(modulesFile) {
-		return model.Generate, nil
-	}
-	var modules []struct{ Type string }
-	if err := dir.JSON(modulesFile, maxModulesBytes, &modules); err != nil {
-		return "", fmt.Errorf("%s: %w", modulesFile, folderError(err))
+	modules, err := ModulesOf(dir)
+	if err != nil {
+		return "", err
 	}
 	for _, m := range modules {
-		switch m.Type[strings.LastIndex(m.Type, ".")+1:] {
+		switch m.Kind {
 		case "Pooling":
 			return model.Embed, nil
 		case "LogitScore":
@@ -45,9 +43,6 @@ func taskOfModules(dir *folder.Folder) (model.Task, error) {
 	}
 	return model.Generate, nil
 }
-
-// maxModulesBytes bounds modules.json; real ones have under 1 kB.
-const maxModulesBytes = 64 << 10
 
 // taskOfMetadata looks at GGUF's pooling_type: 0 is none.
 func taskOfMetadata(metadata map[string]any, h *Header) model.Task {

@@ -5,7 +5,7 @@
 // script tells it: as a program of its own, or as a Twin inside the test's
 // process, whose footprints are scripted and whose time may be virtual. It
 // refuses to be more than a test's engine: it generates the same word again
-// and again.
+// and again, or reads texts by counting their words.
 //
 // Start reading at Script, then Twin, then Run in suite.go.
 package enginetest
@@ -165,7 +165,7 @@ func (e *fake) status() (*wire.Status, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := &wire.Status{
-		State: e.state, Load: &wire.LoadProgress{BytesDone: e.loaded, BytesTotal: e.script.HoldBytes},
+		State: e.state, Task: e.task(), Load: &wire.LoadProgress{BytesDone: e.loaded, BytesTotal: e.script.HoldBytes},
 		Memory: e.memory(), Activity: &wire.Activity{Running: e.running},
 		Guard: &wire.Guard{Active: e.limits != nil, LimitsSequence: e.limits.GetSequence(), HeadroomRequest: e.asked},
 	}

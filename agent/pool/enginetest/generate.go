@@ -14,6 +14,9 @@ func (e *fake) Generate(r *wire.GenerateRequest, stream grpc.ServerStreamingServ
 	if e.script.Deaf {
 		return e.never(stream.Context())
 	}
+	if err := e.fits(wire.Task_TASK_GENERATE); err != nil {
+		return err
+	}
 	if r.GetInput() == nil {
 		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Message: "nothing to answer", Param: "messages"})
 	}

@@ -43,6 +43,10 @@ type Script struct {
 	IgnoreLimits bool `json:"ignoreLimits,omitempty"`
 	// TokenMilliseconds between two words.
 	TokenMilliseconds int64 `json:"tokenMilliseconds,omitempty"`
+	// Task is what it is for (model.Task); empty: to write text. The
+	// configuration goes before it. Lists of texts take ListMilliseconds.
+	Task             string `json:"task,omitempty"`
+	ListMilliseconds int64  `json:"listMilliseconds,omitempty"`
 	// ShutdownMilliseconds between the end of the last request and the exit.
 	ShutdownMilliseconds int64 `json:"shutdownMilliseconds,omitempty"`
 }

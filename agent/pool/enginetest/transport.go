@@ -296,12 +296,10 @@ func (c *twinConn) Generate(ctx context.Context, r *wire.GenerateRequest, opts .
 	return stream(ctx, c, opts, true, func(e *fake, p *pipe[wire.GenerateEvent]) error { return e.Generate(r, p) })
 }
 
-// Embed plays one call; a fake engine makes no vectors and says so.
 func (c *twinConn) Embed(ctx context.Context, r *wire.EmbedRequest, opts ...grpc.CallOption) (*wire.EmbedResponse, error) {
 	return unary(ctx, c, opts, func(ctx context.Context, e *fake) (*wire.EmbedResponse, error) { return e.Embed(ctx, r) })
 }
 
-// Rerank plays one call; a fake engine makes no scores and says so.
 func (c *twinConn) Rerank(ctx context.Context, r *wire.RerankRequest, opts ...grpc.CallOption) (*wire.RerankResponse, error) {
 	return unary(ctx, c, opts, func(ctx context.Context, e *fake) (*wire.RerankResponse, error) { return e.Rerank(ctx, r) })
 }

@@ -1,0 +1,140 @@
+package weights
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"metalfleet.dev/metalfleet/metal/folder"
+)
+
+// ModulesFile says of which modules a model that reads consists
+// (sentence-transformers): the way from text to vector or score.
+const ModulesFile = "modules.json"
+
+// Bounds of it; real ones have under 1 kB and up to four modules.
+const (
+	MaxModulesBytes = 64 << 10
+	maxModules      = 16
+)
+
+// Module is a step from text to vector or score.
+type Module struct {
+	// Kind is its class without the package, which has moved between versions.
+	Kind string
+	// Path is the folder, directly in the model's, that holds its configuration;
+	// empty where that is the model's own.
+	Path string
+}
+
+// ConfigPath is where a module's configuration lies below the model's folder;
+// empty for a module without a folder.
+func (m Module) ConfigPath() string {
+	if m.Path == "" {
+		return ""
+	}
+	return m.Path + "/" + configFile
+}
+
+// Modules reads the text of modules.json. ErrInvalid where it is none, and for
+// a folder that does not lie directly in the model's.
+func Modules(text []byte) ([]Module, error) {
+	var list []struct{ Type, Path string }
+	switch {
+	case len(text) > MaxModulesBytes:
+		return nil, fmt.Errorf("%s has over %d bytes: %w", ModulesFile, MaxModulesBytes, ErrInvalid)
+	case json.Unmarshal(text, &list) != nil:
+		return nil, fmt.Errorf("%s is no list of modules: %w", ModulesFile, ErrInvalid)
+	case len(list) > maxModules:
+		return nil, fmt.Errorf("%s lists %d modules, at most %d are believed: %w", ModulesFile, len(list), maxModules, ErrInvalid)
+	}
+	var out []Module
+	for _, m := range list {
+		if m.Path != "" && !folderName(m.Path) {
+			return nil, fmt.Errorf("%s: folder %q leads out of the model's folder, or is not one directly in it: %w", ModulesFile, clipped(m.Path), ErrInvalid)
+		}
+		out = append(out, Module{Kind: m.Type[strings.LastIndex(m.Type, ".")+1:], Path: m.Path})
+	}
+	return out, nil
+}
+
+// folderName reports whether a name may be that of a folder in ours.
+func folderName(s string) bool {
+	control := func(r rune) bool { return r < ' ' || r == 0x7f }
+	return len(s) <= 64 && !strings.HasPrefix(s, ".") && !strings.ContainsAny(s, `/\`) && !strings.ContainsFunc(s, control)
+}
+
+// ModulesOf reads modules.json of a folder and wants a way that this build
+// goes: no modules where there is none, ErrUnsupported for steps it does not
+// know, ErrMissing where the configuration of one is not there.
+func ModulesOf(dir *folder.Folder) ([]Module, error) {
+	text, err := dir.Read(ModulesFile, MaxModulesBytes)
+	if errors.Is(err, folder.ErrMissing) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, folderError(err)
+	}
+	modules, err := Modules(text)
+	if err != nil {
+		return nil, err
+	}
+	return modules, checkWay(dir, modules)
+}
+
+// follows are the modules that may stand behind one; none ends the way.
+func follows(kind string) []string {
+	switch kind {
+	case "":
+		return []string{"Transformer"}
+	case "Transformer":
+		return []string{"Pooling", "LogitScore"}
+	case "Pooling":
+		return []string{"Normalize"}
+	}
+	return nil
+}
+
+func checkWay(dir *folder.Folder, modules []Module) error {
+	before := ""
+	for _, m := range modules {
+		known := false
+		for _, k := range follows(before) {
+			known = known || k == m.Kind
+		}
+		if !known {
+			return fmt.Errorf("%s: %w", ModulesFile, &UnsupportedError{Subject: "module", Value: clipped(m.Kind),
+				Supported: []string{"Transformer and LogitScore", "Transformer and Pooling, and Normalize behind them"}})
+		}
+		if before = m.Kind; m.Kind != "Pooling" && m.Kind != "LogitScore" {
+			continue // what is said of the others may be left out
+		}
+		if err := checkConfig(dir, m); err != nil {
+			return fmt.Errorf("module %q: %w", m.Path, err)
+		}
+	}
+	return nil
+}
+
+// checkConfig wants the configuration of a module.
+func checkConfig(dir *folder.Folder, m Module) error {
+	sub, err := dir.Sub(m.Path)
+	if err != nil {
+		return folderError(err)
+	}
+	defer sub.Close()
+	if !sub.Has(configFile) {
+		return fmt.Errorf("%s: %w", configFile, ErrMissing)
+	}
+	return nil
+}
+
+// clipped shortens what a file says for a message.
+func clipped(s string) string {
+	const most = 64
+	if len(s) > most {
+		return s[:most]
+	}
+	return s
+}
