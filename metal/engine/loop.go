@@ -151,6 +151,7 @@ func (l *looping) takeInbox() (draining, aborting bool) {
 		}
 		l.active[a.id] = a
 	}
+	l.publish()
 	attend(l, chores)
 	return draining, aborting
 }

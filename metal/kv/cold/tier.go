@@ -231,7 +231,7 @@ func (t *Tier) Report() Report {
 		r.Touched = append(r.Touched, k)
 	}
 	clear(t.touched)
-	if t.counts.Accepted > 0 && !t.closing || t.missed > 0 {
+	if used := t.counts.Accepted > 0 || t.missed > 0; used && !t.closing {
 		r.LeastBytes = t.missed
 		r.WantedBytes = max(0, max(t.missed, Takes(t.opt.QueueBytes))-(t.lease.GrantedBytes-t.spent-t.owed))
 	}
