@@ -113,6 +113,18 @@ bench-ready: kube build ## time from apply to Ready with the tiny model on disk
 bench-engine: build mlx ## SmolLM2 on two cores beside llama.cpp and mlx-lm (built and installed once): decode, prefill, footprint
 	go run ./hack/bench/engine
 
+.PHONY: bench-sched
+bench-sched: ## what a step of 64 rows costs the scheduler, and what its heap keeps
+	go run ./hack/bench/sched
+
+.PHONY: bench-stall
+bench-stall: build mlx ## a stream beside a long prompt, on ref and MLX, mlx-lm's server beside (installed once)
+	go run ./hack/bench/stall
+
+.PHONY: bench-batch
+bench-batch: build mlx ## 1, 4 and 8 streams on MLX beside mlx-lm's server, and open-loop arrivals at growing rates, with a plot
+	go run ./hack/bench/batch
+
 .PHONY: bench-load
 bench-load: build mlx ## load a random model of 4 GB from the disk beside plainly reading it (Linux; keeps the model in .cache)
 	go run ./hack/bench/load
@@ -140,6 +152,10 @@ test-cache: kube build ## the map of required behaviour of batching and caches h
 .PHONY: soak-pool
 soak-pool: ## STEPS (10,000,000) of random histories against the plain model of the pool; SEED repeats one
 	go test -count=1 -timeout 0 -v -run RandomHistories ./agent/history -steps $(or $(STEPS),10000000) -seed $(or $(SEED),0)
+
+.PHONY: soak-cold
+soak-cold: ## HOURS (24) of virtual traffic over the cache on disk: limit, backlog and counters at every operation; SEED repeats one
+	go test -count=1 -timeout 0 -v -run ADayOfTraffic ./agent/cold -soak $(or $(HOURS),24)h -seed $(or $(SEED),0)
 
 .PHONY: bench-gpu
 bench-gpu: ## the engine on an NVIDIA GPU beside mlx-lm; where there is none, says how to take it to one

@@ -146,39 +146,26 @@ var cacheRows = []row{
 // unbuilt is why most of the caches' rows have no test yet.
 const unbuilt = "caches that outlive a request are being built"
 
+// unwired is why rows that need an agent and an engine are shown in part.
+const unwired = "agent and engines do not speak of the disk to each other yet"
+
 // cacheWords are the answers that are not tests.
 var cacheWords = map[string]word{
-	"K16":         {partly, "today the back end's pool; the caches come later"},
-	"A28":         {deferred, unbuilt},
-	"A29":         {deferred, unbuilt},
-	"K2":          {deferred, unbuilt},
-	"K3":          {deferred, unbuilt},
-	"K4":          {deferred, unbuilt},
-	"K5":          {deferred, unbuilt},
-	"K6":          {deferred, unbuilt},
-	"K7":          {deferred, unbuilt},
-	"K8":          {deferred, unbuilt},
-	"K9":          {deferred, unbuilt},
-	"K10":         {deferred, unbuilt},
-	"K11":         {deferred, unbuilt},
+	"K13":         {partly, unwired},
+	"K14":         {partly, unwired},
+	"B4":          {partly, unwired},
+	"B6":          {partly, unwired},
+	"Invariant11": {partly, unwired},
+	"K16":         {partly, "today the back end's pool and the blocks on disk; those in memory come with their tier"},
 	"K12":         {deferred, unbuilt},
-	"K13":         {deferred, unbuilt},
-	"K14":         {deferred, unbuilt},
 	"K15":         {deferred, unbuilt},
 	"K17":         {deferred, unbuilt},
 	"B1":          {deferred, unbuilt},
 	"B2":          {deferred, unbuilt},
 	"B3":          {deferred, unbuilt},
-	"B4":          {deferred, unbuilt},
-	"B5":          {deferred, unbuilt},
-	"B6":          {deferred, unbuilt},
+	"B5":          {construction, "a block on its way to the disk belongs to a key and never to a request: nothing is counted by request, so no count can outlive one"},
 	"X1":          {deferred, unbuilt},
 	"X2":          {deferred, unbuilt},
-	"X4":          {deferred, unbuilt},
 	"X5":          {deferred, unbuilt},
-	"Invariant11": {deferred, unbuilt},
-	"Invariant12": {deferred, unbuilt},
-	"Invariant13": {deferred, unbuilt},
-	"Invariant14": {deferred, unbuilt},
-	"Invariant15": {deferred, unbuilt},
+	"Invariant13": {partly, "the tiers between a save and a restore"},
 }

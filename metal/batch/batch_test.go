@@ -16,6 +16,13 @@ func scheduler(t *testing.T, l Limits) *Scheduler {
 	return s
 }
 
+// plan is a whole turn: everybody who may is admitted, nothing is restored and
+// no piece is held back.
+func plan(s *Scheduler, prefill int) Step {
+	s.Admit()
+	return s.Plan(s.Prompts(prefill)...)
+}
+
 // run executes a step in the plain model: computed tokens advance, rows that
 // sample grow by one.
 func run(t *testing.T, s *Scheduler, step Step) {
@@ -35,16 +42,16 @@ func run(t *testing.T, s *Scheduler, step Step) {
 func TestALongPromptNeverStallsRunningAnswers(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 1000, CacheTokens: 2000, BlockTokens: 16, Sequences: 4, Queue: 4})
 	for id, n := range map[ID]int{1: 3} {
-		if err := s.Submit(id, n); err != nil {
+		if err := s.Submit(Request{ID: id, Prompt: n}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	run(t, s, s.Plan(64))
-	if err := s.Submit(2, 500); err != nil {
+	run(t, s, plan(s, 64))
+	if err := s.Submit(Request{ID: 2, Prompt: 500}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 7 {
-		step := s.Plan(64)
+		step := plan(s, 64)
 		if len(step.Rows) != 2 || step.Rows[0] != (Row{ID: 1, Start: 3 + i, Length: 1, Sample: true}) {
 			t.Fatalf("step %d is %+v, want request 1 to decode first", i, step)
 		}
@@ -53,27 +60,27 @@ func TestALongPromptNeverStallsRunningAnswers(t *testing.T) {
 		}
 		run(t, s, step)
 	}
-	if last := s.Plan(64).Rows[1]; last.Length != 500-7*64 || !last.Sample {
+	if last := plan(s, 64).Rows[1]; last.Length != 500-7*64 || !last.Sample {
 		t.Errorf("last chunk is %+v, want the rest with a sample", last)
 	}
 }
 
-func TestQueueIsBounded(t *testing.T) {
+func TestA29QueueIsBounded(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 10, CacheTokens: 10, BlockTokens: 5, Sequences: 1, Queue: 2})
 	for id := ID(1); id <= 3; id++ { // one may run, two may wait
-		if err := s.Submit(id, 5); err != nil {
+		if err := s.Submit(Request{ID: id, Prompt: 5}); err != nil {
 			t.Fatalf("request %d: %v", id, err)
 		}
 	}
-	if err := s.Submit(4, 5); !errors.Is(err, ErrQueueFull) {
+	if err := s.Submit(Request{ID: 4, Prompt: 5}); !errors.Is(err, ErrQueueFull) {
 		t.Errorf("request 4: error %v, want ErrQueueFull", err)
 	}
-	s.Plan(8)
-	if err := s.Submit(4, 5); !errors.Is(err, ErrQueueFull) {
+	plan(s, 8)
+	if err := s.Submit(Request{ID: 4, Prompt: 5}); !errors.Is(err, ErrQueueFull) {
 		t.Errorf("request 4 after one was admitted: error %v, want ErrQueueFull", err)
 	}
 	s.Remove(1)
-	if err := s.Submit(4, 5); err != nil {
+	if err := s.Submit(Request{ID: 4, Prompt: 5}); err != nil {
 		t.Errorf("request 4 after one ended: %v", err)
 	}
 }
@@ -81,7 +88,7 @@ func TestQueueIsBounded(t *testing.T) {
 func TestWhatCanNeverRunIsRefused(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 10, CacheTokens: 20, BlockTokens: 5, Sequences: 1, Queue: 2})
 	for _, n := range []int{0, -1, 11} {
-		if err := s.Submit(1, n); !errors.Is(err, ErrTooLong) {
+		if err := s.Submit(Request{ID: 1, Prompt: n}); !errors.Is(err, ErrTooLong) {
 			t.Errorf("prompt of %d: error %v, want ErrTooLong", n, err)
 		}
 	}
@@ -95,183 +102,292 @@ func TestWhatCanNeverRunIsRefused(t *testing.T) {
 	}
 }
 
-func TestAdmissionWaitsForCacheAndNobodyOvertakes(t *testing.T) {
-	s := scheduler(t, Limits{ContextTokens: 40, CacheTokens: 60, BlockTokens: 10, Sequences: 3, Queue: 5})
-	for id, n := range []int{35, 30, 5} {
-		if err := s.Submit(ID(id+1), n); err != nil {
+func submit(t *testing.T, s *Scheduler, all ...Request) {
+	t.Helper()
+	for _, r := range all {
+		if err := s.Submit(r); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s.Plan(100)
-	if s.Running() != 1 || s.Waiting() != 2 {
-		t.Errorf("%d run and %d wait; the second needs 3 of 2 free blocks and the third must not overtake", s.Running(), s.Waiting())
+}
+
+func TestWhoFitsMayOvertakeButOnlySoOften(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 60, CacheTokens: 60, BlockTokens: 10, Sequences: 2, Queue: 50})
+	submit(t, s, Request{ID: 1, Prompt: 20}, Request{ID: 2, Prompt: 60})
+	for id := ID(3); id < 30; id++ {
+		submit(t, s, Request{ID: id, Prompt: 10})
+	}
+	if got := slices.Clone(s.Admit()); !slices.Equal(got, []ID{1, 3}) {
+		t.Fatalf("%v run, want 1 and 3: 2 has no room and 3 has", got)
+	}
+	passed := 1 // 3 did
+	for id := ID(3); ; id++ {
+		s.Remove(id)
+		got := s.Admit()
+		if len(got) == 0 {
+			break
+		}
+		if passed++; !slices.Equal(got, []ID{id + 1}) {
+			t.Fatalf("%v was admitted behind %d", got, id)
+		}
+	}
+	if passed != overtakes*2 {
+		t.Errorf("the long one was overtaken %d times, want %d", passed, overtakes*2)
+	}
+	s.Remove(1)
+	if got := s.Admit(); !slices.Equal(got, []ID{2}) {
+		t.Errorf("%v was admitted once nothing ran, want 2", got)
+	}
+}
+
+func TestTheLastBlocksAreLeftToWhoMayGrowIntoThem(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 30, CacheTokens: 60, BlockTokens: 10, Sequences: 3, Queue: 5})
+	submit(t, s, Request{ID: 1, Prompt: 30}, Request{ID: 2, Prompt: 18}, Request{ID: 3, Prompt: 5})
+	if got := s.Admit(); !slices.Equal(got, []ID{1, 2}) {
+		t.Errorf("%v run, want 1 and 2: the block that is left will soon be the second's", got)
+	}
+	s.Remove(1)
+	if got := s.Admit(); !slices.Equal(got, []ID{3}) {
+		t.Errorf("%v was admitted, want 3", got)
+	}
+}
+
+func TestPrioritiesOrderTheQueueAndChooseWhoGivesWay(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 20, CacheTokens: 20, BlockTokens: 5, Sequences: 2, Queue: 50})
+	submit(t, s, Request{ID: 1, Prompt: 4, Priority: -1}, Request{ID: 2, Prompt: 4}, Request{ID: 3, Prompt: 4, Priority: 1})
+	run(t, s, plan(s, 8))
+	if got := s.IDs(); !slices.Equal(got, []ID{3, 2, 1}) {
+		t.Fatalf("order is %v, want 3, 2, 1", got)
+	}
+	s.Remove(2)
+	run(t, s, plan(s, 8)) // 1 runs beside 3
+	for range 20 {
+		step := plan(s, 8)
+		if len(step.Preempted) > 0 {
+			if !slices.Equal(step.Preempted, []ID{1}) {
+				t.Errorf("%v was preempted, want the lowest priority although it came first", step.Preempted)
+			}
+			return
+		}
+		run(t, s, step)
+	}
+	t.Error("nobody was preempted")
+}
+
+func TestRestoredTokensAreNotComputed(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 100, CacheTokens: 100, BlockTokens: 10, Sequences: 2, Queue: 5})
+	submit(t, s, Request{ID: 1, Prompt: 50}, Request{ID: 2, Prompt: 5})
+	if err := s.Restored(1, 40); !errors.Is(err, ErrUnknown) {
+		t.Errorf("restored while it waits: %v", err)
+	}
+	s.Admit()
+	if got := s.Admit(); len(got) != 0 {
+		t.Errorf("%v were named twice", got)
+	}
+	for _, n := range []int{-1, 50, 51} {
+		if err := s.Restored(1, n); !errors.Is(err, ErrTooLong) {
+			t.Errorf("%d of 50 tokens restored: %v", n, err)
+		}
+	}
+	if err := errors.Join(s.Restored(1, 40), s.Restored(2, 4)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Restored(1, 41); !errors.Is(err, ErrUnknown) {
+		t.Errorf("restored twice: %v", err)
+	}
+	want := []Row{{ID: 2, Start: 4, Length: 1, Sample: true}, {ID: 1, Start: 40, Length: 10, Sample: true}}
+	if got := plan(s, 64); !slices.Equal(got.Rows, want) {
+		t.Errorf("the step is %+v, want %+v", got.Rows, want)
+	}
+}
+
+// TestWhatWasPreemptedOrForgottenIsNamedAgain, so that what was saved of it can
+// be restored.
+func TestWhatWasPreemptedOrForgottenIsNamedAgain(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 20, CacheTokens: 20, BlockTokens: 5, Sequences: 2, Queue: 5})
+	submit(t, s, Request{ID: 1, Prompt: 9}, Request{ID: 2, Prompt: 4})
+	run(t, s, plan(s, 20))
+	s.Forget(1)
+	if got := s.Admit(); !slices.Equal(got, []ID{1}) {
+		t.Fatalf("%v were named, want the forgotten one", got)
+	}
+	if err := s.Restored(1, 5); err != nil {
+		t.Fatal(err)
+	}
+	preempted := false
+	for range 20 {
+		step := plan(s, 20)
+		preempted = preempted || slices.Equal(step.Preempted, []ID{2})
+		run(t, s, step)
+		if preempted {
+			break
+		}
+	}
+	s.Remove(1)
+	if got := s.Admit(); !preempted || !slices.Equal(got, []ID{2}) || s.InKV(2) != 0 {
+		t.Errorf("%v were named, %d tokens in KV, want the preempted one without any", got, s.InKV(2))
+	}
+	if err := s.Restored(2, 5); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoRowHasABoundaryInside(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 100, CacheTokens: 200, BlockTokens: 10, Sequences: 2, Queue: 5, Boundary: 16})
+	submit(t, s, Request{ID: 1, Prompt: 40}, Request{ID: 2, Prompt: 70})
+	s.Admit()
+	if err := s.Restored(2, 20); err != nil {
+		t.Fatal(err)
+	}
+	want := [][]Row{
+		{{ID: 1, Length: 16}, {ID: 2, Start: 20, Length: 12}},
+		{{ID: 1, Start: 16, Length: 16}, {ID: 2, Start: 32, Length: 16}},
+		{{ID: 1, Start: 32, Length: 8, Sample: true}, {ID: 2, Start: 48, Length: 16}},
+	}
+	for i, rows := range want {
+		step := plan(s, 50)
+		if !slices.Equal(step.Rows, rows) {
+			t.Fatalf("step %d is %+v, want %+v", i, step.Rows, rows)
+		}
+		run(t, s, step)
+	}
+	// Nor is a step built on one that ends at a boundary: what is there is saved first.
+	s.Remove(2)
+	for position := 40; position < 70; position++ {
+		step := plan(s, 50)
+		if got, want := s.Steady(step), (position+1)%16 != 0; got != want {
+			t.Errorf("behind token %d steady is %v", position, got)
+		}
+		run(t, s, step)
+	}
+}
+
+func TestAShortPromptDoesNotWaitForALongOne(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 1000, CacheTokens: 4000, BlockTokens: 10, Sequences: 4, Queue: 5})
+	submit(t, s, Request{ID: 1, Prompt: 1000}, Request{ID: 2, Prompt: 1000}, Request{ID: 3, Prompt: 70}, Request{ID: 4, Prompt: 20})
+	s.Admit()
+	for i, want := range [][]Row{
+		{{ID: 1, Length: 50}, {ID: 4, Length: 20, Sample: true}, {ID: 3, Length: 30}},
+		{{ID: 1, Start: 50, Length: 50}, {ID: 3, Start: 30, Length: 40, Sample: true}}, // and 10 more, below
+		{{ID: 1, Start: 110, Length: 100}},
+	} {
+		if i == 1 {
+			want[0].Length = 60
+		}
+		step := s.Plan(s.Prompts(100)...)
+		for _, r := range step.Rows {
+			if err := s.Computed(r); err != nil {
+				t.Fatal(err)
+			}
+			if r.Sample {
+				s.Remove(r.ID)
+			}
+		}
+		if !slices.Equal(step.Rows, want) {
+			t.Fatalf("step %d is %+v, want %+v", i, step.Rows, want)
+		}
+	}
+	// With a token a step they take turns.
+	submit(t, s, Request{ID: 5, Prompt: 9})
+	s.Admit()
+	count := map[ID]int{}
+	for range 8 {
+		step := s.Plan(s.Prompts(1)...)
+		count[step.Rows[0].ID]++
+		if err := s.Computed(step.Rows[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if count[1] != 4 || count[5] != 4 {
+		t.Errorf("a token a step went to %v", count)
+	}
+}
+
+func TestWhatTheOldestPromptDoesNotTakeGoesToTheNext(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 100, CacheTokens: 400, BlockTokens: 10, Sequences: 4, Queue: 5})
+	submit(t, s, Request{ID: 1, Prompt: 30}, Request{ID: 2, Prompt: 80}, Request{ID: 3, Prompt: 40})
+	want := []Row{{ID: 1, Length: 30, Sample: true}, {ID: 3, Length: 40, Sample: true}, {ID: 2, Length: 10}}
+	if got := plan(s, 80).Rows; !slices.Equal(got, want) {
+		t.Errorf("the step is %+v, want %+v", got, want)
 	}
 }
 
 func TestM4PausedPrefillLetsAnswersGoOn(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 40, CacheTokens: 80, BlockTokens: 10, Sequences: 3, Queue: 5})
-	if err := s.Submit(1, 4); err != nil {
+	if err := s.Submit(Request{ID: 1, Prompt: 4}); err != nil {
 		t.Fatal(err)
 	}
-	run(t, s, s.Plan(100))
-	if err := s.Submit(2, 4); err != nil {
+	run(t, s, plan(s, 100))
+	if err := s.Submit(Request{ID: 2, Prompt: 4}); err != nil {
 		t.Fatal(err)
 	}
 	s.PausePrefill(true)
-	if step := s.Plan(100); len(step.Rows) != 1 || step.Rows[0].ID != 1 {
+	if step := plan(s, 100); len(step.Rows) != 1 || step.Rows[0].ID != 1 {
 		t.Errorf("paused step is %+v, want request 1 alone", step)
 	}
 }
 
-func TestAPromptIsShownBeforeItIsPlannedAndMayBeHeldBack(t *testing.T) {
+func TestAPromptIsProposedBeforeItIsPlannedAndMayBeHeldBack(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 40, CacheTokens: 80, BlockTokens: 10, Sequences: 3, Queue: 5})
-	if _, ok := s.Prompt(); ok {
-		t.Error("an empty scheduler shows a prompt")
+	if rows := s.Prompts(9); len(rows) > 0 {
+		t.Errorf("an empty scheduler proposes %+v", rows)
 	}
-	for id := range ID(2) {
-		if err := s.Submit(id+1, 9); err != nil {
-			t.Fatal(err)
-		}
+	submit(t, s, Request{ID: 1, Prompt: 9}, Request{ID: 2, Prompt: 9})
+	s.Admit()
+	if rows := s.Prompts(12); !slices.Equal(rows, []Row{{ID: 1, Length: 9, Sample: true}, {ID: 2, Length: 3}}) {
+		t.Errorf("proposed %+v", rows)
 	}
-	if row, ok := s.Prompt(); !ok || row != (Row{ID: 1, Length: 9, Sample: true}) || s.Running() != 2 {
-		t.Errorf("shown %+v, %v; %d run", row, ok, s.Running())
+	cut := s.Prompts(12)[:1]
+	cut[0].Length = 4
+	step := s.Plan(cut...)
+	if !slices.Equal(step.Rows, []Row{{ID: 1, Length: 4}}) {
+		t.Errorf("planned %+v, want the piece that was cut", step.Rows)
 	}
-	run(t, s, s.Plan(4))
-	if row, ok := s.Prompt(); !ok || row != (Row{ID: 1, Start: 4, Length: 5, Sample: true}) || s.InKV(1) != 4 {
-		t.Errorf("shown %+v, %v; %d are in KV", row, ok, s.InKV(1))
+	run(t, s, step)
+	if rows := s.Prompts(5); !slices.Equal(rows, []Row{{ID: 1, Start: 4, Length: 5, Sample: true}}) || s.InKV(1) != 4 {
+		t.Errorf("proposed %+v; %d are in KV", rows, s.InKV(1))
 	}
-	run(t, s, s.Plan(5))
-	if step := s.Plan(0); len(step.Rows) != 1 || step.Rows[0].ID != 1 {
-		t.Errorf("with prompts held back the step is %+v, want the answer alone", step)
+	stale := s.Prompts(5)[0]
+	run(t, s, plan(s, 5))
+	if step := s.Plan(stale); len(step.Rows) != 1 || !step.Rows[0].Decode() {
+		t.Errorf("with a piece that was computed already the step is %+v, want the answer alone", step)
 	}
-	if row, ok := s.Prompt(); !ok || row.ID != 2 || s.InKV(2) != 0 || s.InKV(3) != 0 {
-		t.Errorf("shown %+v, %v, want the second prompt", row, ok)
+	if rows := s.Prompts(0); len(rows) > 0 {
+		t.Errorf("proposed %+v of no tokens", rows)
 	}
 	s.PausePrefill(true)
-	if row, ok := s.Prompt(); ok {
-		t.Errorf("while paused %+v is shown", row)
+	if rows := s.Prompts(5); len(rows) > 0 {
+		t.Errorf("while paused %+v are proposed", rows)
 	}
 }
 
-// plain is what a request should look like, kept beside the scheduler.
-type plain struct{ known, computed, answer, want int }
-
-// TestRandomHistories drives the scheduler with arrivals, cancels and full
-// caches and checks every step against a plain model.
-func TestRandomHistories(t *testing.T) {
-	for seed := range uint64(60) {
-		rng := rand.New(rand.NewPCG(seed, 7))
-		l := Limits{ContextTokens: 20 + rng.IntN(60), BlockTokens: 1 + rng.IntN(16), Sequences: 1 + rng.IntN(5), Queue: rng.IntN(6)}
-		l.CacheTokens = l.ContextTokens + rng.IntN(80)
-		h := history{t: t, seed: seed, rng: rng, limits: l, s: scheduler(t, l), model: map[ID]*plain{}}
-		for range 400 {
-			h.arrive()
-			h.step()
-		}
-		for range 4000 { // whatever is left ends without help
-			if len(h.model) == 0 {
-				break
-			}
-			h.step()
-		}
-		if len(h.model) != 0 || h.s.Running()+h.s.Waiting() != 0 {
-			t.Fatalf("seed %d: %d requests never ended", seed, len(h.model))
-		}
-		if want := (l.CacheTokens + l.BlockTokens - 1) / l.BlockTokens; h.s.freeBlocks != want {
-			t.Fatalf("seed %d: %d of %d blocks are free at the end", seed, h.s.freeBlocks, want)
-		}
+func TestANameInUseIsRefused(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 40, CacheTokens: 80, BlockTokens: 10, Sequences: 3, Queue: 5})
+	submit(t, s, Request{ID: 1, Prompt: 9})
+	if err := s.Submit(Request{ID: 1, Prompt: 9}); !errors.Is(err, ErrKnown) {
+		t.Errorf("a second request of the same name: %v", err)
 	}
 }
 
-type history struct {
-	t      *testing.T
-	seed   uint64
-	rng    *rand.Rand
-	limits Limits
-	s      *Scheduler
-	model  map[ID]*plain
-	next   ID
-}
-
-func (h *history) arrive() {
-	if h.rng.IntN(3) == 0 {
-		h.next++
-		prompt := 1 + h.rng.IntN(h.limits.ContextTokens)
-		err := h.s.Submit(h.next, prompt)
-		if err == nil {
-			h.model[h.next] = &plain{known: prompt, want: h.rng.IntN(h.limits.ContextTokens - prompt + 1)}
-		} else if !errors.Is(err, ErrQueueFull) {
-			h.t.Fatalf("seed %d: submit: %v", h.seed, err)
-		}
+// TestInvariant15ANameThatWasCancelledBeginsAgain with nothing of the one before.
+func TestInvariant15ANameThatWasCancelledBeginsAgain(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 40, CacheTokens: 40, BlockTokens: 10, Sequences: 1, Queue: 5})
+	submit(t, s, Request{ID: 1, Prompt: 30})
+	old := plan(s, 20).Rows[0]
+	if err := s.Computed(old); err != nil {
+		t.Fatal(err)
 	}
-	if h.rng.IntN(12) == 0 {
-		for id := range h.model {
-			h.s.Remove(id)
-			delete(h.model, id)
-			break
-		}
+	s.Remove(1)
+	submit(t, s, Request{ID: 1, Prompt: 35})
+	if got := s.Admit(); !slices.Equal(got, []ID{1}) || s.InKV(1) != 0 {
+		t.Fatalf("%v were admitted, %d tokens in KV", got, s.InKV(1))
 	}
-}
-
-func (h *history) step() {
-	shown, ok := h.s.Prompt()
-	step := h.s.Plan(1 + h.rng.IntN(12))
-	for _, r := range step.Rows {
-		if prompt := r.Length > 1 || r.Start == 0; prompt && (!ok || r.ID != shown.ID || r.Start != shown.Start || r.Length > shown.Length) {
-			h.t.Fatalf("seed %d: %+v advances, %+v was shown", h.seed, r, shown)
-		}
+	if step := plan(s, 35); !slices.Equal(step.Rows, []Row{{ID: 1, Length: 35, Sample: true}}) {
+		t.Errorf("the step is %+v", step.Rows)
 	}
-	for _, id := range step.Preempted {
-		h.model[id].computed = 0
-	}
-	seen, prefills := map[ID]bool{}, 0
-	for _, r := range step.Rows {
-		p := h.model[r.ID]
-		if p == nil || seen[r.ID] || r.Start != p.computed || r.Length < 1 || r.Start+r.Length > p.known || r.Sample != (r.Start+r.Length == p.known) {
-			h.t.Fatalf("seed %d: row %+v does not fit %+v", h.seed, r, p)
-		}
-		seen[r.ID] = true
-		if r.Length > 1 || r.Start == 0 {
-			prefills++
-		}
-		p.computed += r.Length
-		if err := h.s.Computed(r); err != nil {
-			h.t.Fatalf("seed %d: %v", h.seed, err)
-		}
-		if !r.Sample {
-			continue
-		}
-		if p.answer++; p.answer > p.want {
-			h.s.Remove(r.ID)
-			delete(h.model, r.ID)
-			continue
-		}
-		p.known++
-		if err := h.s.Grow(r.ID); err != nil {
-			h.t.Fatalf("seed %d: %v", h.seed, err)
-		}
-	}
-	if prefills > 1 {
-		h.t.Fatalf("seed %d: %d prompts advance in one step", h.seed, prefills)
-	}
-	h.account()
-}
-
-// account checks that the blocks of running requests cover what they computed
-// and that nothing was promised twice.
-func (h *history) account() {
-	used := 0
-	for _, r := range h.s.running {
-		if r.blocks*h.limits.BlockTokens < r.computed {
-			h.t.Fatalf("seed %d: %d tokens in %d blocks", h.seed, r.computed, r.blocks)
-		}
-		used += r.blocks
-	}
-	if total := (h.limits.CacheTokens + h.limits.BlockTokens - 1) / h.limits.BlockTokens; used+h.s.freeBlocks != total || h.s.freeBlocks < 0 {
-		h.t.Fatalf("seed %d: %d blocks used and %d free of %d", h.seed, used, h.s.freeBlocks, total)
-	}
-	if h.s.Running() > h.limits.Sequences {
-		h.t.Fatalf("seed %d: %d run at once", h.seed, h.s.Running())
+	s.Remove(1)
+	if total := 4; s.freeBlocks != total || len(s.all) != 0 {
+		t.Errorf("%d of %d blocks are free, %d requests kept", s.freeBlocks, total, len(s.all))
 	}
 }
 
@@ -286,14 +402,14 @@ func TestSteadySaysWhatTheNextPlanIs(t *testing.T) {
 			t.Fatal(err)
 		}
 		for id := range ID(1 + rng.IntN(5)) {
-			if err := s.Submit(id, 1+rng.IntN(9)); err != nil {
+			if err := s.Submit(Request{ID: id, Prompt: 1 + rng.IntN(9)}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for range 30 {
-			step := s.Plan(1 + rng.IntN(6))
+			step := plan(s, 1+rng.IntN(6))
 			if rng.IntN(8) == 0 {
-				_ = s.Submit(ID(100+rng.IntN(1e9)), 1+rng.IntN(9)) // the queue may be full
+				_ = s.Submit(Request{ID: ID(100 + rng.IntN(1e9)), Prompt: 1 + rng.IntN(9)}) // the queue may be full
 			}
 			steady := s.Steady(step)
 			grow(t, s, step)
@@ -301,7 +417,7 @@ func TestSteadySaysWhatTheNextPlanIs(t *testing.T) {
 				continue
 			}
 			said++
-			next := s.Plan(5)
+			next := plan(s, 5)
 			if len(next.Preempted) > 0 || len(next.Rows) != len(step.Rows) {
 				t.Fatalf("round %d: steady after %+v, then came %+v", round, step, next)
 			}
@@ -336,10 +452,10 @@ func grow(t *testing.T, s *Scheduler, step Step) {
 func TestAForgottenRequestIsComputedAgain(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 64, CacheTokens: 64, BlockTokens: 8, Sequences: 2, Queue: 2})
 	for _, id := range []ID{1, 2} {
-		if err := s.Submit(id, 4); err != nil {
+		if err := s.Submit(Request{ID: id, Prompt: 4}); err != nil {
 			t.Fatal(err)
 		}
-		for _, row := range s.Plan(8).Rows {
+		for _, row := range plan(s, 8).Rows {
 			if err := errors.Join(s.Computed(row), s.Grow(row.ID)); err != nil {
 				t.Fatal(err)
 			}
@@ -352,7 +468,7 @@ func TestAForgottenRequestIsComputedAgain(t *testing.T) {
 	}
 	known := 6 // the second answer was planned beside the other's prompt
 	want := []Row{{ID: 2, Start: 4, Length: 1, Sample: true}, {ID: 1, Length: known, Sample: true}}
-	if got := s.Plan(8).Rows; !slices.Equal(got, want) {
+	if got := plan(s, 8).Rows; !slices.Equal(got, want) {
 		t.Errorf("the next step is %+v, want %+v", got, want)
 	}
 }

@@ -185,14 +185,82 @@ func TestARequestGetsTheSameAnswerAloneAndInCompany(t *testing.T) {
 	}
 }
 
+// TestA28EachRowHasItsOwnSampler: the same prompt under many seeds,
+// temperatures, filters and penalties gives the same answers alone, all
+// together, and where the cache is so tight that some are computed twice.
+func TestA28EachRowHasItsOwnSampler(t *testing.T) {
+	c := tinymodel.Default()
+	c.Context = 512
+	path := model(t, c)
+	text := strings.Repeat("The fleet keeps every model. ", 12)
+	var rs []engine.Request
+	for i, change := range []func(*sample.Params){
+		func(*sample.Params) {},
+		func(p *sample.Params) { p.Temperature = 0 },
+		func(p *sample.Params) { p.TopP = 0.6 },
+		func(p *sample.Params) { p.TopK = 3 },
+		func(p *sample.Params) { p.MinP = 0.2; p.Temperature = 0.7 },
+		func(p *sample.Params) { p.FrequencyPenalty = 1.5 },
+		func(p *sample.Params) { p.PresencePenalty = -1.5; p.Temperature = 0 },
+		func(p *sample.Params) { p.Seed = 0 },
+	} {
+		p := *draws(uint64(i))
+		change(&p)
+		rs = append(rs, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 170})
+	}
+	e := ready(t, engine.Options{ModelPath: path, Sequences: len(rs)}, ref.Options{})
+	var alone []answer
+	for _, r := range rs {
+		alone = append(alone, ask(t, e, r))
+	}
+	for i := range alone[:7] {
+		for j := range i {
+			if slices.Equal(alone[i].tokens, alone[j].tokens) {
+				t.Fatalf("requests %d and %d give the same: their samplers could be mixed up unseen", i, j)
+			}
+		}
+	}
+	if !slices.Equal(alone[0].tokens, alone[7].tokens) {
+		t.Error("the same request twice gives two answers")
+	}
+	same(t, "in company", together(t, e, rs), alone)
+	tight := ready(t, engine.Options{ModelPath: path, Sequences: len(rs), CacheTokens: 1024}, ref.Options{})
+	same(t, "in a tight cache", together(t, tight, rs), alone)
+	if tight.Status().Preemptions == 0 {
+		t.Error("nothing was preempted")
+	}
+}
+
+func TestAHigherPriorityIsAdmittedFirst(t *testing.T) {
+	e := ready(t, engine.Options{Sequences: 1, Queue: 4}, ref.Options{})
+	e.SetLimits(engine.Limits{PausePrefill: true, Sequence: 1}) // nothing is admitted meanwhile
+	var order []int
+	var streams []*engine.Stream
+	for _, priority := range []int{0, -1, 7} {
+		s, err := e.Generate(t.Context(), engine.Request{Prompt: prompt("Hello"), MaxTokens: 3, Priority: priority})
+		if err != nil {
+			t.Fatal(err)
+		}
+		engine.OnFinish(s, func() { order = append(order, priority) })
+		streams = append(streams, s)
+	}
+	e.SetLimits(engine.Limits{Sequence: 2})
+	for _, s := range streams {
+		_ = collect(t, s)
+	}
+	if !slices.Equal(order, []int{7, 0, -1}) {
+		t.Errorf("the order of their ends is %v", order)
+	}
+}
+
 func TestPreemptionChangesNoAnswer(t *testing.T) {
 	c := tinymodel.Default()
 	c.Context = 512
 	path := model(t, c)
 	var rs []engine.Request
 	for i := range uint64(3) {
-		text := strings.Repeat("The fleet keeps every model. ", 18)
-		rs = append(rs, engine.Request{Prompt: &text, Sampling: draws(i), MaxTokens: 120})
+		text := strings.Repeat("The fleet keeps every model. ", 12)
+		rs = append(rs, engine.Request{Prompt: &text, Sampling: draws(i), MaxTokens: 180})
 	}
 	roomy := ready(t, engine.Options{ModelPath: path, Sequences: 3}, ref.Options{})
 	want := together(t, roomy, rs)
@@ -269,7 +337,7 @@ func TestRequestsThatCannotBeMeantAreRefusedBeforeAnything(t *testing.T) {
 	}
 }
 
-func TestTheQueueIsBounded(t *testing.T) {
+func TestA29TheQueueIsBounded(t *testing.T) {
 	e := ready(t, engine.Options{Sequences: 1, Queue: 2}, ref.Options{})
 	e.SetLimits(engine.Limits{PausePrefill: true, Sequence: 1}) // nothing is admitted meanwhile
 	var streams []*engine.Stream

@@ -62,3 +62,6 @@ func Overhead(e *Engine) int64 { return e.overhead() }
 
 // BackendOf an engine.
 func BackendOf(e *Engine) tensor.Backend { return e.opts.Backend }
+
+// OnFinish calls f from the loop when a stream ends.
+func OnFinish(s *Stream, f func()) { s.onFinish(f) }

@@ -124,6 +124,38 @@ func TestG7TenThousandRefusalsLeaveNothing(t *testing.T) {
 	}
 }
 
+// TestG7TwoPromptsShareAStepWhereBothFit, and take one each where only one does.
+func TestG7TwoPromptsShareAStepWhereBothFit(t *testing.T) {
+	for fits, steps := range map[int64]int64{2: 1, 1: 2} {
+		b := &believed{}
+		e := ready(t, engine.WithEstimator(engine.Options{Sequences: 2}, b), ref.Options{})
+		publish := publisher(e)
+		publish(engine.Limits{PausePrefill: true})
+		b.cost.Store(4 << 20)
+		var streams []*engine.Stream
+		for range 2 {
+			r := long(8)
+			r.MaxTokens = 1
+			s, err := e.Generate(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			streams = append(streams, s)
+		}
+		before, m := e.Status().Steps, e.Status().Memory
+		held := m.Active() + engine.Overhead(e)
+		publish(engine.Limits{Memory: (held + fits*(32<<20) + 8<<20) * 10 / 9})
+		for _, s := range streams {
+			if a := collect(t, s); a.finished.Err != nil {
+				t.Errorf("with room for %d: %v", fits, a.finished.Err)
+			}
+		}
+		if got := e.Status().Steps - before; got != steps {
+			t.Errorf("with room for %d two prompts took %d steps, want %d", fits, got, steps)
+		}
+	}
+}
+
 // TestG6ARefusalSaysWhetherWaitingHelps: what the process's own limit forbids
 // stays forbidden, what the host is short of does not.
 func TestG6ARefusalSaysWhetherWaitingHelps(t *testing.T) {
@@ -366,10 +398,10 @@ func TestG12AFootprintOverTheLimitEndsThePromptUnderWay(t *testing.T) {
 	e := ready(t, engine.WithEstimator(engine.Options{ModelPath: path, ContextTokens: 8000, Sequences: 3}, b), ref.Options{})
 	publish := publisher(e)
 	publish(engine.Limits{Memory: 1 << 30})
-	var pieces atomic.Int64
+	var once sync.Once
 	b.called = func(p footprint.Prefill) {
-		if p.Cached > 0 && pieces.Add(1) == 8 {
-			publish(engine.Limits{Memory: 1 << 30, Footprint: 2 << 30})
+		if p.Cached > 1000 { // no other prompt is as long, however small its pieces are
+			once.Do(func() { publish(engine.Limits{Memory: 1 << 30, Footprint: 2 << 30}) })
 		}
 	}
 	withOthers(t, e, want, long(6000))
@@ -384,7 +416,7 @@ func TestG12AFootprintOverTheLimitEndsThePromptUnderWay(t *testing.T) {
 func TestG12AnAnswerThatMeetsTheLimitEndsAlone(t *testing.T) {
 	path := deep(t, 8) // blocks of 4 MiB, more than all arrays of a step
 	rs := []engine.Request{long(250), long(240)}
-	rs[0].MaxTokens, rs[1].MaxTokens = 60, 60
+	rs[0].MaxTokens, rs[1].MaxTokens = 250, 60 // the older is still there when the younger has its prompt
 	plain := ready(t, engine.Options{ModelPath: path, ContextTokens: 2000, Sequences: 2}, ref.Options{})
 	want := ask(t, plain, rs[0])
 	if want.finished.Usage.Generated < 30 {

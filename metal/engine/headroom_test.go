@@ -129,8 +129,9 @@ func TestG13APromptThatWaitsForRoomHoldsUpNoAnswer(t *testing.T) {
 	}
 	g := asked(t, e, 1)
 	before := e.Status().GeneratedTokens
-	waitFor(t, "more of the other answer, or its end", func() bool {
-		return e.Status().GeneratedTokens > before+20 || e.Status().Queued+e.Status().Running < 2
+	waitFor(t, "more of the other answer, or a refusal", func() bool {
+		st := e.Status()
+		return st.GeneratedTokens > before+20 || st.Guard.Refused+st.Guard.Aborted > 0
 	})
 	if st := e.Status(); st.Queued+st.Running < 1 || st.Guard.Refused+st.Guard.Aborted > 0 {
 		t.Errorf("while the host is asked: %+v", st)

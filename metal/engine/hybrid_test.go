@@ -47,8 +47,8 @@ func TestAHybridIsComputedAgainWherePreemptionDroppedIt(t *testing.T) {
 	path := hybrid(t)
 	var rs []engine.Request
 	for i := range uint64(3) {
-		text := strings.Repeat("The fleet keeps every model. ", 18)
-		rs = append(rs, engine.Request{Prompt: &text, Sampling: draws(i), MaxTokens: 120})
+		text := strings.Repeat("The fleet keeps every model. ", 12)
+		rs = append(rs, engine.Request{Prompt: &text, Sampling: draws(i), MaxTokens: 180})
 	}
 	want := together(t, ready(t, engine.Options{ModelPath: path, Sequences: 3}, ref.Options{}), rs)
 	tight := ready(t, engine.Options{ModelPath: path, Sequences: 3, CacheTokens: 512}, ref.Options{})

@@ -13,17 +13,6 @@ import (
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 )
 
-const (
-	// firstChunk is how many prompt tokens a step takes before their speed is
-	// known, minChunk how few it takes on the slowest machine.
-	firstChunk = 128
-	minChunk   = 8
-	// prefillSlice is how long running answers may wait for a prompt beside
-	// them, loneSlice how late a cancel is seen when there are none.
-	prefillSlice = 200 * time.Millisecond
-	loneSlice    = time.Second
-)
-
 // active is an admitted request as the loop holds it.
 type active struct {
 	id     batch.ID
@@ -34,6 +23,7 @@ type active struct {
 	tokens    []int32
 	prompt    int
 	maxTokens int
+	priority  int
 	params    sample.Params
 	counts    sample.Counts
 	decoder   *tokenizer.Decoder
@@ -56,8 +46,10 @@ type looping struct {
 	// flight is a step that was started and not read; nil where the back end
 	// does not compute ahead.
 	flight *flight
-	// rate is how many tokens a second steps with prompts computed lately.
-	rate     float64
+	// pace says how much of prompts a step takes; landed is when the last step
+	// that it was told of was read.
+	pace     batch.Pace
+	landed   time.Time
 	failures int
 	// hold is a prompt that waits for room; nil if none does.
 	hold *holding
@@ -102,7 +94,7 @@ func (l *looping) turn() (more bool, err error) {
 		return true, l.advance()
 	}
 	l.reap()
-	step := l.sched.Plan(l.prefill())
+	step := l.sched.Plan(l.prefill()...)
 	for _, id := range step.Preempted {
 		l.active[id].weighed = false
 		l.model.cache.Drop(tensor.RequestID(id))
@@ -132,7 +124,7 @@ func (l *looping) takeInbox() (draining, aborting bool) {
 	e.mu.Unlock()
 	l.sched.PausePrefill(e.limits.now().PausePrefill && !draining)
 	for _, a := range inbox {
-		if err := l.sched.Submit(a.id, a.prompt); err != nil {
+		if err := l.sched.Submit(batch.Request{ID: a.id, Prompt: a.prompt, Priority: a.priority}); err != nil {
 			a.stream.finish(Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
 			continue
 		}
@@ -151,18 +143,10 @@ func (l *looping) reap() {
 	}
 }
 
-// budget is how many prompt tokens the next step may take: a slice of time,
-// within what the back end takes at once.
+// budget is how many prompt tokens the next step may take, within what the back
+// end takes at once.
 func (l *looping) budget() int {
-	chunk := l.e.opts.Backend.Chunk()
-	if l.rate == 0 {
-		return min(chunk, firstChunk)
-	}
-	slice := loneSlice
-	if l.sched.Running() > 1 {
-		slice = prefillSlice
-	}
-	return min(chunk, max(minChunk, int(l.rate*slice.Seconds())))
+	return l.pace.Tokens(l.sched.Answers(), l.e.opts.Backend.Chunk())
 }
 
 func (l *looping) publish() {

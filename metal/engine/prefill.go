@@ -82,20 +82,50 @@ type holding struct {
 	timer    *time.Timer
 }
 
-// prefill is how many tokens of the next prompt this step takes; 0 takes none.
+// prefill admits what may run and says which pieces of prompts this step takes.
 // Prompts that do not fit any more are ended here, one by one.
-func (l *looping) prefill() int {
+func (l *looping) prefill() []batch.Row {
 	for {
-		rest, ok := l.sched.Prompt()
-		if !ok || l.onHold(rest.ID) {
-			return 0
+		l.sched.Admit()
+		pieces := l.sched.Prompts(l.budget())
+		if len(pieces) == 0 || l.onHold(pieces[0].ID) {
+			return nil
 		}
-		n, refusal := l.portion(l.active[rest.ID], rest)
-		if refusal == nil {
-			return n
+		first := l.active[pieces[0].ID]
+		v, refusal := l.portion(first, pieces[0])
+		if refusal != nil {
+			l.end(first, Finished{Err: refusal})
+			continue
 		}
-		l.end(l.active[rest.ID], Finished{Err: refusal})
+		if v.tokens == 0 {
+			return nil // it waits for room, and whoever is younger with it
+		}
+		cut := v.tokens < int64(pieces[0].Length)
+		pieces[0].Length = int(v.tokens)
+		if cut {
+			return pieces[:1]
+		}
+		return append(pieces[:1], l.beside(pieces[1:], v.needed)...)
 	}
+}
+
+// beside is which of further pieces fit into the step as well, beside what
+// those before them need. Nobody is asked for room, cut or ended for them: each
+// will be the first.
+func (l *looping) beside(pieces []batch.Row, taken int64) []batch.Row {
+	for i, row := range pieces {
+		a := l.active[row.ID]
+		r := l.e.room(l.model.serving)
+		r.held, r.canAsk = r.held+taken, false
+		p := l.piece(a, row)
+		v, err := decide(r, p, l.model.serving.estimator)
+		if err != nil || v.tokens < p.full {
+			return pieces[:i]
+		}
+		a.weighed = true
+		taken += v.needed
+	}
+	return pieces
 }
 
 // onHold says whether the prompt waits for the agent's answer.
@@ -112,13 +142,20 @@ func (l *looping) onHold(id batch.ID) bool {
 	return false
 }
 
-// portion decides about the next piece of one prompt.
-func (l *looping) portion(a *active, rest batch.Row) (int, *Refusal) {
-	e, s := l.e, l.model.serving
-	p := piece{
-		rest: int64(rest.Length), start: int64(rest.Start), first: !a.weighed, asked: a.asked,
-		chunk: int64(min(e.opts.Backend.Chunk(), rest.Length)), full: int64(min(l.budget(), rest.Length)),
+// piece is a proposed row as the guard sees it.
+func (l *looping) piece(a *active, row batch.Row) piece {
+	rest := len(a.tokens) - row.Start
+	return piece{
+		rest: int64(rest), start: int64(row.Start), first: !a.weighed, asked: a.asked,
+		chunk: int64(min(l.e.opts.Backend.Chunk(), rest)), full: int64(row.Length),
 	}
+}
+
+// portion decides about the next piece of one prompt. A verdict of no tokens is
+// a prompt that waits for room.
+func (l *looping) portion(a *active, row batch.Row) (verdict, *Refusal) {
+	e, s := l.e, l.model.serving
+	p := l.piece(a, row)
 	for {
 		r := e.room(s)
 		v, err := decide(r, p, s.estimator)
@@ -126,9 +163,9 @@ func (l *looping) portion(a *active, rest batch.Row) (int, *Refusal) {
 		case err != nil:
 			_, _, refusal := e.weigh(s, a, footprint.Prefill{New: p.rest, Cached: p.start, Chunk: p.chunk})
 			if refusal == nil { // the limit went in between: nothing to weigh against
-				return int(p.full), nil
+				return verdict{tokens: p.full}, nil
 			}
-			return 0, refusal
+			return verdict{}, refusal
 		case v.reclaim:
 			p.reclaimed = true
 			if _, err := e.reclaim(); err != nil {
@@ -137,18 +174,18 @@ func (l *looping) portion(a *active, rest batch.Row) (int, *Refusal) {
 		case v.ask > 0:
 			a.asked = true
 			l.hold = &holding{id: a.id, request: e.ask(v.ask), deadline: time.Now().Add(headroomPatience), timer: time.AfterFunc(headroomPatience, e.poke)}
-			return 0, nil
+			return verdict{}, nil
 		case v.over && p.first:
-			return 0, e.refuse(a, v.needed, r)
+			return verdict{}, e.refuse(a, v.needed, r)
 		case v.over:
 			e.log.Warn("prompt ended at the memory limit", "computed", p.start, "rest", p.rest, "used", r.held, "needed", v.needed, "limit", r.limit)
-			return 0, e.overLimit(v.needed, r.held, r.limit)
+			return verdict{}, e.overLimit(v.needed, r.held, r.limit)
 		default:
 			a.weighed = true
 			if v.tokens < p.full {
 				e.guard.throttled.Add(1)
 			}
-			return int(v.tokens), nil
+			return v, nil
 		}
 	}
 }
@@ -197,7 +234,7 @@ func (l *looping) outOfMemory(step batch.Step, cause error) {
 			continue // it ended before the step did
 		}
 		l.cutBack(a)
-		victim, prompt = a, row.Length > 1 || row.Start == 0
+		victim, prompt = a, !row.Decode()
 	}
 	if victim == nil {
 		return

@@ -34,6 +34,8 @@ type Request struct {
 	MaxTokens int
 	// Stop strings end the text; none of them is shown.
 	Stop []string
+	// Priority: higher ones are admitted first; 0 is everybody's.
+	Priority int
 }
 
 // Generate checks a request whole and queues it. The error is a *Refusal.
@@ -116,7 +118,7 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 		return nil, s.tooLong(fmt.Sprintf("the prompt has %d tokens and max_tokens is %d", len(tokens), r.MaxTokens))
 	}
 	a := &active{
-		tokens: tokens, prompt: len(tokens), maxTokens: r.MaxTokens, params: params,
+		tokens: tokens, prompt: len(tokens), maxTokens: r.MaxTokens, priority: r.Priority, params: params,
 		decoder: s.tok.NewDecoder(true), stops: sample.NewStopMatcher(r.Stop), stream: newStream(tokens[:len(tokens):len(tokens)]),
 	}
 	if a.maxTokens == 0 {

@@ -55,7 +55,7 @@ func (l *looping) advance() error {
 		f.scope.Close()
 		return err
 	}
-	next, err := l.launch(l.sched.Plan(0), f)
+	next, err := l.launch(l.sched.Plan(), f)
 	if err == nil {
 		l.flight = next
 		return l.land(f)
@@ -173,11 +173,7 @@ func (l *looping) land(f *flight) error {
 		return l.stepFailed(f.step, err)
 	}
 	l.failures, l.relieved = 0, false
-	if n := f.step.Tokens(); n > f.step.Decodes() {
-		if d := time.Since(f.began).Seconds(); d > 0 {
-			l.rate = float64(n) / d
-		}
-	}
+	l.timed(f)
 	row := -1
 	for _, r := range f.step.Rows {
 		if r.Sample {
@@ -197,6 +193,18 @@ func (l *looping) land(f *flight) error {
 		}
 	}
 	return nil
+}
+
+// timed tells the pace how long a step took: from the end of the one before it,
+// where it was started ahead.
+func (l *looping) timed(f *flight) {
+	now, from := time.Now(), f.began
+	if l.landed.After(from) {
+		from = l.landed
+	}
+	l.landed = now
+	answers := f.step.Decodes()
+	l.pace.Took(answers, f.step.Tokens()-answers, now.Sub(from))
 }
 
 // deliver gives a request the token of its row.

@@ -187,6 +187,28 @@ mx::array rows_of(const mx::array &x, int from, int to) {
   return mx::slice(x, start, stop);
 }
 
+// An array whose memory the host fills before it is first used.
+mx::array host_array(mx::Dtype type, mx::Shape shape, void **memory) {
+  size_t bytes = mx::size_of(type);
+  for (auto n : shape) {
+    bytes *= static_cast<size_t>(n);
+  }
+  const auto before = mx::get_active_memory();
+  auto data = mx::allocator::malloc(bytes);
+  if (data.buffer().ptr() == nullptr) {
+    refused += static_cast<int64_t>(mx::get_active_memory() - before);
+    throw std::bad_alloc();
+  }
+  *memory = data.buffer().raw_ptr();
+  return mx::array(std::move(data), std::move(shape), type);
+}
+
+// The same bits as the result of an operation, which has a buffer of its own.
+mx::array device_copy(const mx::array &a) {
+  auto whole = a.itemsize() == 4 ? mx::uint32 : a.itemsize() == 2 ? mx::uint16 : mx::uint8;
+  return mx::view(mx::bitwise_or(mx::view(a, whole), mx::array(0, whole)), a.dtype());
+}
+
 // Numbers as [T, D]. Norms of heads and ropes leave theirs as [T, heads, size]
 // and [T, heads, 1, size], because what comes next mostly wants them so.
 mx::array flat(const bridge_array *x) {
@@ -287,21 +309,7 @@ bridge_made bridge_ids(uint64_t owner, const int32_t *ids, int32_t n) {
 
 // Memory that any thread may fill before the array is first used.
 bridge_made bridge_raw(uint64_t owner, int32_t type, const int32_t *shape, int32_t dims, void **memory) {
-  return making(owner, [&] {
-    mx::Dtype t = type_of(type);
-    size_t bytes = mx::size_of(t);
-    for (int32_t i = 0; i < dims; i++) {
-      bytes *= static_cast<size_t>(shape[i]);
-    }
-    const auto before = mx::get_active_memory();
-    auto data = mx::allocator::malloc(bytes);
-    if (data.buffer().ptr() == nullptr) {
-      refused += static_cast<int64_t>(mx::get_active_memory() - before);
-      throw std::bad_alloc();
-    }
-    *memory = data.buffer().raw_ptr();
-    return mx::array(std::move(data), shape_of(shape, dims), t);
-  });
+  return making(owner, [&] { return host_array(type_of(type), shape_of(shape, dims), memory); });
 }
 
 // What was filled by the host, where the device wants it. CUDA's allocator
@@ -318,9 +326,7 @@ bridge_made bridge_settle(uint64_t owner, bridge_array *a, int32_t parts) {
     if (!mx::cu::is_available() || !on_gpu()) {
       return a->value;
     }
-    auto whole = a->value.itemsize() == 4 ? mx::uint32 : a->value.itemsize() == 2 ? mx::uint16 : mx::uint8;
-    // a stays alive, so that its buffer is not taken for the result.
-    auto copy = mx::view(mx::bitwise_or(mx::view(a->value, whole), mx::array(0, whole)), a->value.dtype());
+    auto copy = device_copy(a->value); // a stays alive, so that its buffer is not taken for the result
     mx::eval({copy});
     return copy;
   });
@@ -1020,6 +1026,79 @@ void place(std::optional<slab_array> &held, mx::array fresh, int first, int star
   held = {mx::slice_update(in_place(*held), std::move(fresh), std::move(from), std::move(to)), true};
 }
 
+// Copies out [first, last) of the third axis of a slot, of each array, through
+// arrays of their own: where the host reads a buffer of CUDA's, it moves all of
+// it to itself.
+void copy_out(const std::vector<mx::array> &all, int slot, int first, int last, uint8_t *&dst) {
+  std::vector<mx::array> parts;
+  for (const auto &a : all) {
+    auto part = mx::slice(a, {slot, 0, first, 0}, {slot + 1, a.shape(1), last < 0 ? a.shape(2) : last, a.shape(3)});
+    parts.push_back(mx::contiguous(on_gpu() && mx::cu::is_available() ? device_copy(part) : part));
+  }
+  mx::eval(parts);
+  for (auto &p : parts) {
+    std::memcpy(dst, p.data<uint8_t>(), p.nbytes());
+    dst += p.nbytes();
+  }
+}
+
+// Copies out what a slot of a slab holds, some layers at a time.
+void copy_slot(const bridge_slab &slab, int slot, int first, int last, uint8_t *dst) {
+  for (size_t at = 0; at < slab.layers.size(); at += layers_at_once) {
+    std::vector<mx::array> all;
+    for (size_t i = at; i < std::min(at + layers_at_once, slab.layers.size()); i++) {
+      all.push_back(slab.layers[i].keys->value);
+      all.push_back(slab.layers[i].values->value);
+    }
+    copy_out(all, slot, first, last, dst);
+  }
+}
+
+// An array of the host's, with what lies at src, which moves behind it.
+mx::array from_host(mx::Dtype type, mx::Shape shape, const uint8_t *&src) {
+  void *memory = nullptr;
+  auto out = host_array(type, std::move(shape), &memory);
+  std::memcpy(memory, src, out.nbytes());
+  src += out.nbytes();
+  return out;
+}
+
+// Computes what was put into slots, some layers at a time.
+template <class F> void put_layers(bridge_slab &slab, F &&put) {
+  std::vector<mx::array> changed;
+  for (size_t i = 0; i < slab.layers.size(); i++) {
+    auto &layer = slab.layers[i];
+    put(layer.keys);
+    put(layer.values);
+    changed.push_back(layer.keys->value);
+    changed.push_back(layer.values->value);
+    if ((i + 1) % layers_at_once == 0 || i + 1 == slab.layers.size()) {
+      mx::eval(std::move(changed));
+      changed = {};
+    }
+  }
+}
+
+} // namespace
+
+extern "C" {
+
+bridge_status bridge_slab_save(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last, uint8_t *dst) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) { copy_slot(*slab, slot, first, last, dst); });
+}
+
+bridge_status bridge_slab_put(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t start, int32_t length, const uint8_t *src) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    put_layers(*slab, [&](std::optional<slab_array> &held) {
+      place(held, from_host(type_of(slab->shape.type), {1, slab->shape.kv_heads, length, slab->shape.size}, src), slot, start);
+    });
+  });
+}
+
+} // extern "C"
+
+namespace {
+
 // What one attention has in common with the others of its step.
 struct attention {
   const bridge_attend_spec *spec;
@@ -1431,6 +1510,20 @@ bridge_status bridge_state_join(uint64_t owner, bridge_slab *to, const bridge_st
     rearrange({to}, [&](size_t i) {
       put_behind(to->layers[i].keys, mx::zeros({1, 1, shape->taps - 1, channels}, mx::float32), 0);
       put_behind(to->layers[i].values, mx::zeros({1, shape->value_heads, shape->key_size, shape->value_size}, mx::float32), 0);
+    });
+  });
+}
+
+bridge_status bridge_state_save(uint64_t owner, bridge_slab *slab, int32_t slot, uint8_t *dst) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) { copy_slot(*slab, slot, 0, -1, dst); });
+}
+
+bridge_status bridge_state_put(uint64_t owner, bridge_slab *slab, int32_t slot, const uint8_t *src) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    put_layers(*slab, [&](std::optional<slab_array> &held) {
+      auto one = held->value.shape();
+      one[0] = 1;
+      put_slots(held, from_host(mx::float32, std::move(one), src), {slot});
     });
   });
 }

@@ -132,6 +132,11 @@ bridge_status bridge_slab_move(uint64_t owner, bridge_slab *from, int32_t slot, 
 bridge_status bridge_slab_free(uint64_t owner, bridge_slab *slab);
 bridge_status bridge_slab_remove(uint64_t owner, bridge_slab *slab, int32_t slot);
 bridge_status bridge_type(uint64_t owner, bridge_array *a, int32_t *type);
+// Save copies tokens [first, last) of a slot, layer by layer keys then values,
+// each [kvHeads, tokens, size], once they are computed; put writes so many from
+// start on, and computes them.
+bridge_status bridge_slab_save(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last, uint8_t *dst);
+bridge_status bridge_slab_put(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t start, int32_t length, const uint8_t *src);
 typedef struct {
   bridge_slab *slab;
   // The segment has length tokens from start on.
@@ -146,11 +151,14 @@ bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, brid
 // Recurrent states lie in slabs as well: what the convolution saw in place of
 // keys, [slots, 1, taps-1, channels], and in place of values the matrices,
 // [slots, value_heads, key_size, value_size]. Join gives a new request, whose
-// state is zeros, the slot behind the last.
+// state is zeros, the slot behind the last. Save and put copy what a slot holds,
+// layer by layer.
 typedef struct {
   int32_t key_heads, key_size, value_heads, value_size, taps;
 } bridge_state_shape;
 bridge_status bridge_state_join(uint64_t owner, bridge_slab *to, const bridge_state_shape *shape);
+bridge_status bridge_state_save(uint64_t owner, bridge_slab *slab, int32_t slot, uint8_t *dst);
+bridge_status bridge_state_put(uint64_t owner, bridge_slab *slab, int32_t slot, const uint8_t *src);
 typedef struct {
   bridge_array *q, *k, *v, *decay, *beta, *kernel, *rate, *bias;
 } bridge_recur_operands;

@@ -19,8 +19,12 @@ import (
 // one capacity share slabs, and those of a slab that get one token each are
 // written and attended by one call.
 type cache struct {
-	b        *Backend
-	spec     tensor.CacheSpec
+	b    *Backend
+	spec tensor.CacheSpec
+	// shape of one token of keys, and what is saved of requests: known once the
+	// first keys came, whose type is that of all others.
+	shape    *C.bridge_kv_shape
+	saved    tensor.Saved
 	slabs    []*slab
 	states   []*states
 	requests map[tensor.RequestID]*held
@@ -46,11 +50,16 @@ func (b *Backend) NewCache(spec tensor.CacheSpec) (tensor.Cache, error) {
 	if spec.Layers <= 0 || spec.KVHeads <= 0 || spec.HeadSize <= 0 || spec.BlockTokens <= 0 || !spec.Recurrent.Fits() {
 		return nil, &tensor.ShapeError{Op: "NewCache", Detail: fmt.Sprintf("%+v", spec)}
 	}
+	saved, err := tensor.SavedOf(spec.Kept(4))
+	if err != nil {
+		return nil, fmt.Errorf("NewCache: %w", err)
+	}
+	saved.TokenBytes = 0 // until it learns them
 	if err := b.check(); err != nil {
 		return nil, fmt.Errorf("NewCache: %w", err)
 	}
 	b.caches++
-	return &cache{b: b, spec: spec, requests: make(map[tensor.RequestID]*held)}, nil
+	return &cache{b: b, spec: spec, saved: saved, requests: make(map[tensor.RequestID]*held)}, nil
 }
 
 // Length is how many tokens of a request every layer holds.
@@ -130,9 +139,25 @@ func (c *cache) Release() {
 // no less than its own kernel.
 const besideBlocks = 8
 
-// reserve makes room so that a request may hold n tokens, of a type like that
-// of keys.
-func (c *cache) reserve(id tensor.RequestID, n int, keys *array) (*held, error) {
+// learn takes the type of all keys from the first.
+func (c *cache) learn(keys *array) error {
+	if c.shape != nil {
+		return nil
+	}
+	shape := C.bridge_kv_shape{kv_heads: C.int32_t(c.spec.KVHeads), size: C.int32_t(c.spec.HeadSize)}
+	if err := fault(C.bridge_type(c.b.token(), keys.h, &shape._type)); err != nil {
+		return err
+	}
+	saved, err := tensor.SavedOf(c.spec.Kept(keys.width()))
+	if err != nil {
+		return err
+	}
+	c.shape, c.saved = &shape, saved
+	return nil
+}
+
+// reserve makes room so that a request may hold n tokens.
+func (c *cache) reserve(id tensor.RequestID, n int) (*held, error) {
 	h := c.requests[id]
 	if h != nil && h.slab != nil && h.slab.broken != nil {
 		return nil, fmt.Errorf("request %d was lost in an earlier step: %w", id, h.slab.broken)
@@ -145,7 +170,7 @@ func (c *cache) reserve(id tensor.RequestID, n int, keys *array) (*held, error) 
 	if h != nil && h.slab != nil && capacity <= h.slab.capacity {
 		return h, nil
 	}
-	to, err := c.slabFor(capacity, keys)
+	to, err := c.slabFor(capacity)
 	if err != nil {
 		return nil, fmt.Errorf("KV for %d tokens: %w", n, err)
 	}
@@ -196,6 +221,9 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 // extend makes room for the segments of a step in one layer and says what the
 // bridge is to do; scores is the largest number of scores of one head.
 func (c *cache) extend(spec *tensor.AttendSpec, keys *array) (out []C.bridge_segment, scores int64, err error) {
+	if err := c.learn(keys); err != nil {
+		return nil, 0, err
+	}
 	for _, g := range spec.Segments {
 		if g.Length == 0 {
 			continue
@@ -207,7 +235,7 @@ func (c *cache) extend(spec *tensor.AttendSpec, keys *array) (out []C.bridge_seg
 		if has != g.Start {
 			return nil, 0, fmt.Errorf("request %d, layer %d holds %d tokens, segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment)
 		}
-		if _, err := c.reserve(g.Request, g.Start+g.Length, keys); err != nil {
+		if _, err := c.reserve(g.Request, g.Start+g.Length); err != nil {
 			return nil, 0, err
 		}
 		scores = max(scores, int64(g.Length)*int64(g.Start+g.Length))

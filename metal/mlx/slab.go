@@ -36,10 +36,10 @@ const maxSlabBytes = 2 << 30
 const layersAtOnce = 4
 
 // slabFor finds a slab with room for one more request, or makes one.
-func (c *cache) slabFor(capacity int, keys *array) (*slab, error) {
-	slotBytes := c.spec.TokenBytes(keys.width()) * int64(capacity)
+func (c *cache) slabFor(capacity int) (*slab, error) {
+	slotBytes := c.saved.TokenBytes * int64(capacity)
 	for _, s := range c.slabs {
-		if s.capacity == capacity && s.broken == nil && s.slotBytes == slotBytes && s.slotBytes*int64(len(s.slots)+1) <= maxSlabBytes {
+		if s.capacity == capacity && s.broken == nil && s.slotBytes*int64(len(s.slots)+1) <= maxSlabBytes {
 			return s, c.admitSlot(s)
 		}
 	}
@@ -47,11 +47,7 @@ func (c *cache) slabFor(capacity int, keys *array) (*slab, error) {
 	if err := c.admitSlot(s); err != nil {
 		return nil, err
 	}
-	shape, err := c.shape(keys)
-	if err != nil {
-		return nil, err
-	}
-	if s.row = C.bridge_slab_new(C.int32_t(c.spec.Layers), C.int32_t(capacity), shape); s.row == nil {
+	if s.row = C.bridge_slab_new(C.int32_t(c.spec.Layers), C.int32_t(capacity), *c.shape); s.row == nil {
 		return nil, fmt.Errorf("slab of a cache: %w", tensor.ErrMemory)
 	}
 	c.slabs = append(c.slabs, s)
@@ -64,12 +60,6 @@ func (c *cache) admitSlot(s *slab) error {
 	layers := min(layersAtOnce, c.spec.Layers)
 	twice := s.slotBytes / int64(c.spec.Layers) * int64(layers) * int64(len(s.slots)+1)
 	return c.b.admit(s.slotBytes + twice)
-}
-
-// shape of one token of keys.
-func (c *cache) shape(keys *array) (C.bridge_kv_shape, error) {
-	shape := C.bridge_kv_shape{kv_heads: C.int32_t(c.spec.KVHeads), size: C.int32_t(c.spec.HeadSize)}
-	return shape, fault(C.bridge_type(c.b.token(), keys.h, &shape._type))
 }
 
 // move puts a request behind the last of a slab. Where that fails, neither slab

@@ -109,6 +109,9 @@ func foreignCalls(t *testing.T) map[string]func(owned) error {
 		"Release":       in(func(o owned) { o.s.Release(o.a) }),
 		"Matrix":        func(o owned) error { o.m.Release(); return tensor.ErrThread }, // says nothing; see below
 		"Cache":         func(o owned) error { o.cache.Drop(1); o.cache.Release(); return tensor.ErrThread },
+		"Save":          func(o owned) error { return o.cache.Save(1, 0, 1, make([]byte, 32)) },
+		"SaveState":     func(o owned) error { return o.cache.SaveState(1, nil) },
+		"Restore":       func(o owned) error { return o.cache.Restore(2, 1, [][]byte{make([]byte, 32)}, nil) },
 		"trim":          func(o owned) error { return o.b.trim() },
 		"Trim":          func(o owned) error { o.cache.Truncate(1, 0); return o.b.Trim() },
 		"limit":         func(o owned) error { return o.b.limit(1, 1) },

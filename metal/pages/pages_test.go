@@ -71,3 +71,24 @@ func flagsOf(t *testing.T, address uintptr) string {
 	t.Fatalf("no mapping holds %x", address)
 	return ""
 }
+
+// TestAMappingIsTakenAndGivenBack: all of it can be written, and a size that
+// cannot be meant is refused.
+func TestAMappingIsTakenAndGivenBack(t *testing.T) {
+	for _, n := range []int64{1, 4096, 100_001} {
+		p, err := Map(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if int64(len(p)) != n || Held(n) < n || Held(n)%int64(os.Getpagesize()) != 0 {
+			t.Errorf("%d bytes: %d mapped, %d held", n, len(p), Held(n))
+		}
+		p[0], p[n-1] = 1, 2
+		Unmap(p)
+	}
+	for _, n := range []int64{0, -1} {
+		if _, err := Map(n); err == nil {
+			t.Errorf("%d bytes were mapped", n)
+		}
+	}
+}

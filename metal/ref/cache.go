@@ -14,6 +14,7 @@ import (
 type cache struct {
 	b        *Backend
 	spec     tensor.CacheSpec
+	saved    tensor.Saved
 	requests map[tensor.RequestID]*held
 	released bool
 }
@@ -35,8 +36,12 @@ func (b *Backend) NewCache(spec tensor.CacheSpec) (tensor.Cache, error) {
 	if spec.Layers <= 0 || spec.KVHeads <= 0 || spec.HeadSize <= 0 || spec.BlockTokens <= 0 || !spec.Recurrent.Fits() {
 		return nil, &tensor.ShapeError{Op: "NewCache", Detail: fmt.Sprintf("%+v", spec)}
 	}
+	saved, err := tensor.SavedOf(spec.Kept(4))
+	if err != nil {
+		return nil, fmt.Errorf("NewCache: %w", err)
+	}
 	b.caches++
-	return &cache{b: b, spec: spec, requests: make(map[tensor.RequestID]*held)}, nil
+	return &cache{b: b, spec: spec, saved: saved, requests: make(map[tensor.RequestID]*held)}, nil
 }
 
 func (c *cache) blockBytes() int64 {

@@ -182,6 +182,28 @@ type Cache interface {
 	Truncate(id RequestID, tokens int)
 	// Bytes held by requests.
 	Bytes() int64
+	// SliceBytes is what Save gives for so many tokens. It is 0 until the cache
+	// knows how wide keys are, which the first step says to some back ends.
+	SliceBytes(tokens int) int64
+	// StateBytes is what SaveState gives for a request of so many tokens: 0 where
+	// all that layers keep can be cut.
+	StateBytes(tokens int) int64
+	// Save copies what layers that can be cut hold of tokens [first, last) into
+	// dst, of SliceBytes(last-first) bytes, and waits for what computes it.
+	// ErrSegment for tokens that are not held by every layer.
+	Save(id RequestID, first, last int, dst []byte) error
+	// SaveState copies what cannot be cut, as it stands at Length, into dst, of
+	// StateBytes(Length) bytes. ErrSegment where the layers have not all seen
+	// as many tokens.
+	SaveState(id RequestID, dst []byte) error
+	// Restore makes an unknown request hold tokens, bit for bit as they were
+	// saved: slices are blocks of BlockTokens in their order, of which the last
+	// may be shorter, and state is what SaveState gave behind the last token,
+	// nil where there is none. Where it fails nothing is held: ErrSegment for a
+	// request that is known, ErrShape for bytes that are not those of so many
+	// tokens, ErrMemory where they have no room, ErrUnsupported before the cache
+	// knows how wide keys are.
+	Restore(id RequestID, tokens int, slices [][]byte, state []byte) error
 	// Release drops all requests.
 	Release()
 }

@@ -880,7 +880,10 @@ type GenerateRequest struct {
 	// max_tokens to generate; 0 means up to the end of the context.
 	MaxTokens int64 `protobuf:"varint,6,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
 	// stop holds up to 16 strings that end the text; none of them is sent.
-	Stop          []string `protobuf:"bytes,7,rep,name=stop,proto3" json:"stop,omitempty"`
+	Stop []string `protobuf:"bytes,7,rep,name=stop,proto3" json:"stop,omitempty"`
+	// priority of the request: higher ones are admitted first, and of the lowest
+	// the youngest gives way where the cache is full. 0 is everybody's.
+	Priority      int32 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -975,6 +978,13 @@ func (x *GenerateRequest) GetStop() []string {
 		return x.Stop
 	}
 	return nil
+}
+
+func (x *GenerateRequest) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
 }
 
 type isGenerateRequest_Input interface {
@@ -2490,7 +2500,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x0eheadroom_bytes\x18\x05 \x01(\x03R\rheadroomBytes\x12)\n" +
 	"\x10throttled_chunks\x18\x06 \x01(\x03R\x0fthrottledChunks\x12)\n" +
 	"\x10refused_requests\x18\a \x01(\x03R\x0frefusedRequests\x12)\n" +
-	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xa0\x02\n" +
+	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xbc\x02\n" +
 	"\x0fGenerateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
 	"\x04chat\x18\x02 \x01(\v2\x1a.metalfleet.engine.v1.ChatH\x00R\x04chat\x12\x18\n" +
@@ -2499,7 +2509,8 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\bsampling\x18\x05 \x01(\v2\x1e.metalfleet.engine.v1.SamplingR\bsampling\x12\x1d\n" +
 	"\n" +
 	"max_tokens\x18\x06 \x01(\x03R\tmaxTokens\x12\x12\n" +
-	"\x04stop\x18\a \x03(\tR\x04stopB\a\n" +
+	"\x04stop\x18\a \x03(\tR\x04stop\x12\x1a\n" +
+	"\bpriority\x18\b \x01(\x05R\bpriorityB\a\n" +
 	"\x05input\"\x9c\x01\n" +
 	"\x04Chat\x12=\n" +
 	"\bmessages\x18\x01 \x03(\v2!.metalfleet.engine.v1.ChatMessageR\bmessages\x126\n" +

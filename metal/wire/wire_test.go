@@ -34,7 +34,7 @@ var samples = map[string]proto.Message{
 	"rerank-response": &RerankResponse{Scores: []float32{0.5, 1}, Usage: &Usage{PromptTokens: 1}},
 	"generate-chat": &GenerateRequest{Id: "i", Input: &GenerateRequest_Chat{Chat: &Chat{Messages: []*ChatMessage{{Role: "user", Content: "c", Name: "n", ExtraJson: "{}"}}, TemplateArgumentsJson: "{}", ToolsJson: "[]"}},
 		Sampling:  &Sampling{Temperature: ptr(float32(0.5)), TopP: ptr(float32(0.9)), MinP: ptr(float32(0.1)), TopK: ptr(int32(5)), Seed: ptr(int64(7)), FrequencyPenalty: ptr(float32(0.2)), PresencePenalty: ptr(float32(0.3))},
-		MaxTokens: 9, Stop: []string{"s"}},
+		MaxTokens: 9, Stop: []string{"s"}, Priority: -3},
 	"generate-prompt": &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: "p"}},
 	"generate-tokens": &GenerateRequest{Input: &GenerateRequest_Tokens{Tokens: &TokenList{Ids: []int32{1, 2}}}},
 	"event-admitted":  &GenerateEvent{Event: &GenerateEvent_Admitted{Admitted: &Admitted{PromptTokens: 4, CachedTokens: 1}}},

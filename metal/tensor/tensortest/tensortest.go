@@ -42,6 +42,8 @@ func Run(t *testing.T, s Suite) {
 		{"ConcurrentLoad", s.concurrent}, {"Vectors", s.vectors}, {"MatrixErrors", s.matrixErrors},
 		{"AttendHistories", s.attend}, {"CacheErrors", s.cacheErrors},
 		{"RecurHistories", s.recur}, {"RecurInAnyChunks", s.recurChunks}, {"RecurErrors", s.recurErrors}, {"RecurForgets", s.recurForgets},
+		{"SavedIsRestored", s.savedIsRestored}, {"SavedRanges", s.savedRanges}, {"SavedInCompany", s.savedInCompany}, {"SavedWhileComputing", s.savedWhileComputing},
+		{"SaveErrors", s.saveErrors}, {"HalfAStepIsNotSaved", s.halfAStepIsNotSaved}, {"RestoreUnderALimit", s.restoreUnderALimit},
 		{"Split", s.split}, {"SigmoidGate", s.sigmoidGate}, {"RMSNormGate", s.rmsNormGate},
 		{"AttendAll", s.attendAll}, {"LayerNorm", s.layerNorm}, {"GELU", s.gelu}, {"EncoderShapes", s.encoderShapes},
 		{"ScopeLifetime", s.lifetime}, {"ShapeErrors", s.shapeErrors}, {"UseAfterRelease", s.released},

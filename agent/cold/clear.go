@@ -1,0 +1,202 @@
+package cold
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
+)
+
+// End ends a lease, once the engine's process is gone or nobody hears it any
+// more: its epoch ends for good, and what it had named without saying so is
+// found. Where the disk refuses that, the grant stays charged and Tick tries
+// again.
+func (l *Lease) End() {
+	w := l.w
+	w.lock()
+	defer w.unlock()
+	defer w.publish()
+	if _, open := w.books.accounts[l.account]; open {
+		w.end(l.account)
+	}
+}
+
+func (w *Owner) end(a *account) {
+	a.ending = true
+	_, err := blocks.Fence(w.opt.FS, w.opt.Dir, a.namespace, a.epoch)
+	if err == nil {
+		err = w.rescan(a.namespace)
+	}
+	if err != nil {
+		w.problem("What an engine left in the cache could not be cleaned up", err)
+		return
+	}
+	w.books.close(a)
+}
+
+// Clear removes all blocks of a namespace, whoever is writing there: what was
+// begun before does not appear afterwards. It says how many bytes came back,
+// measured file by file, also when some stayed.
+func (w *Owner) Clear(n blocks.Namespace) (freed int64, err error) {
+	w.lock()
+	defer w.unlock()
+	defer w.publish()
+	return w.clear(n)
+}
+
+// ClearAll is Clear of every namespace; foreign files go too.
+func (w *Owner) ClearAll() (freed int64, err error) {
+	w.lock()
+	defer w.unlock()
+	defer w.publish()
+	for n := range w.namespaces() {
+		bytes, failed := w.clear(n)
+		freed, err = freed+bytes, errors.Join(err, failed)
+	}
+	var others []blocks.Entry
+	w.books.index.Each(func(e blocks.Entry) bool {
+		if e.Foreign != "" {
+			others = append(others, e)
+		}
+		return e.Foreign != ""
+	})
+	for _, e := range others {
+		bytes, ok := w.unlink(e)
+		freed += bytes
+		if !ok {
+			err = errors.Join(err, errors.New(w.books.problem))
+		}
+	}
+	return freed, err
+}
+
+// namespaces are those that hold blocks, are leased, or have a name.
+func (w *Owner) namespaces() map[blocks.Namespace]bool {
+	all := map[blocks.Namespace]bool{}
+	for _, n := range w.books.index.Namespaces() {
+		all[n] = true
+	}
+	for n := range w.origins {
+		all[n] = true
+	}
+	for a := range w.books.accounts {
+		all[a.namespace] = true
+	}
+	return all
+}
+
+// clear ends the epochs of a namespace, removes what lies there, and opens new
+// epochs for the engines that go on.
+func (w *Owner) clear(n blocks.Namespace) (freed int64, err error) {
+	freed, err = blocks.FenceAll(w.opt.FS, w.opt.Dir, n)
+	if err != nil {
+		return freed, err
+	}
+	leased := false
+	for a := range w.books.accounts {
+		leased = leased || a.namespace == n
+	}
+	if leased {
+		for _, s := range blocks.Shards() {
+			bytes, failed := blocks.RemoveTree(w.opt.FS, filepath.Join(blocks.Folder(w.opt.Dir, n), s))
+			freed, err = freed+bytes, errors.Join(err, failed)
+		}
+	} else {
+		_ = w.opt.FS.Remove(filepath.Join(blocks.Folder(w.opt.Dir, n), blocks.OriginFile)) // no block, so it does not count
+		bytes, failed := blocks.RemoveTree(w.opt.FS, blocks.Folder(w.opt.Dir, n))
+		freed, err = freed+bytes, errors.Join(err, failed)
+		if failed == nil {
+			delete(w.origins, n)
+		}
+	}
+	err = errors.Join(err, w.rescan(n))
+	for a, changed := range w.books.accounts {
+		if a.namespace != n || a.ending {
+			continue
+		}
+		err = errors.Join(err, w.begin(a))
+		signal(changed)
+	}
+	return freed, err
+}
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// Keep says of which models blocks are still wanted, by digest. Namespaces of
+// others that no engine writes to are removed, as are those that say of no
+// model. It answers how many bytes came back. Until it was called for the first
+// time nothing is an orphan.
+func (w *Owner) Keep(models map[string]bool) (freed int64, err error) {
+	w.lock()
+	defer w.unlock()
+	defer w.publish()
+	leased := map[blocks.Namespace]bool{}
+	for a := range w.books.accounts {
+		leased[a.namespace] = true
+	}
+	for n := range w.namespaces() {
+		if leased[n] || models[w.origins[n].Model] {
+			continue
+		}
+		bytes, failed := w.clear(n)
+		freed, err = freed+bytes, errors.Join(err, failed)
+		if failed != nil {
+			w.problem("Blocks of a model that is gone could not be removed", failed)
+		}
+	}
+	return freed, err
+}
+
+// Tick goes on with what could not be done at once: it removes what is too
+// much, at most MaxUnlinks files, ends what is ending, and grants what engines
+// wait for.
+func (w *Owner) Tick() {
+	w.lock()
+	defer w.unlock()
+	defer w.publish()
+	w.books.problem = ""
+	w.measure()
+	for a := range w.books.accounts {
+		if a.ending {
+			w.end(a)
+		}
+	}
+	most := blocks.MaxUnlinks
+	most -= w.evict(w.books.limit()-w.books.charged(), most)
+	for a, changed := range w.books.accounts {
+		before := *a
+		if a.epoch == "" {
+			if err := w.begin(a); err != nil {
+				w.problem("An engine cannot write to the cache", err)
+			}
+		}
+		most -= w.grant(a, most)
+		if a.epoch != before.epoch || a.granted != before.granted || a.final != before.final {
+			signal(changed)
+		}
+	}
+}
+
+// Run ticks until ctx ends: each second while there is work, else as often as
+// the disk's free space is read.
+func (w *Owner) Run(ctx context.Context) error {
+	for {
+		pause := blocks.FreeFor
+		if w.Snapshot().Waiting {
+			pause = time.Second
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+			w.Tick()
+		}
+	}
+}

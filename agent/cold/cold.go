@@ -1,0 +1,287 @@
+// Package cold owns the cache of keys and values on this Mac's disk.
+//
+// It owns the folder of all namespaces: it alone makes folders, removes blocks,
+// knows what lies there and says how much of the disk an engine may take. There
+// is one budget for all engines, counted from the disk's free space. It refuses
+// a folder that is not its own, a grant that it has not made room for, and to
+// call a model gone before it was told which there are. Engines read and write
+// the files themselves (metal/kv/cold).
+//
+// What is decided stands in books, which touch nothing; Owner reads, decides
+// with them, and acts.
+//
+// Start reading at Open, then Lease.Report.
+package cold
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+)
+
+// Marker is the file that says that a folder is a cache and may be emptied.
+const Marker = "metalfleet-kv-cache"
+
+// Options are what an Owner is opened with.
+type Options struct {
+	FS     disk.FS
+	Dir    string
+	Budget blocks.Budget
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+	Log *slog.Logger
+}
+
+// Owner is the owner of the folder.
+type Owner struct {
+	opt Options
+	// work has a value while the disk is looked at or changed: one at a time. What
+	// it guards is below it; status reads view, and waits for nobody. It is a
+	// channel because whoever holds it waits for a disk, in tests on a clock that
+	// stands while somebody waits for a mutex.
+	work    chan struct{}
+	books   *books
+	origins map[blocks.Namespace]kv.Origin
+	view    atomic.Pointer[Snapshot]
+}
+
+// Open takes possession of a folder, which is empty, absent or was a cache
+// before: it ends all epochs, reads the header of each file, and makes what is
+// there fit the limit.
+func Open(o Options) (*Owner, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	w := &Owner{opt: o, work: make(chan struct{}, 1), books: newBooks(o.Budget), origins: map[blocks.Namespace]kv.Origin{}}
+	w.lock()
+	defer w.unlock()
+	if err := w.possess(); err != nil {
+		return nil, err
+	}
+	if err := w.scan(); err != nil {
+		return nil, fmt.Errorf("scan cache %s: %w", o.Dir, err)
+	}
+	w.measure()
+	for w.evict(w.books.limit(), blocks.MaxUnlinks) > 0 {
+	}
+	w.publish()
+	return w, nil
+}
+
+func (w *Owner) lock()   { w.work <- struct{}{} }
+func (w *Owner) unlock() { <-w.work }
+
+// possess marks an empty folder as a cache, and refuses any other that is not
+// marked: what is in it would be removed.
+func (w *Owner) possess() error {
+	f, dir := w.opt.FS, w.opt.Dir
+	if err := f.MkdirAll(dir); err != nil {
+		return fmt.Errorf("cache %s: %w", dir, err)
+	}
+	infos, err := f.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("cache %s: %w", dir, err)
+	}
+	if slices.ContainsFunc(infos, func(i disk.Info) bool { return i.Name == Marker }) {
+		return nil
+	}
+	if len(infos) > 0 {
+		return fmt.Errorf("%s is not a cache of metalfleet and not empty: name an empty folder, or make an empty file %s in this one to have its content removed", dir, Marker)
+	}
+	m, err := f.Create(filepath.Join(dir, Marker))
+	if err != nil {
+		return fmt.Errorf("cache %s: %w", dir, err)
+	}
+	if err := errors.Join(m.Close(), f.SyncDir(dir)); err != nil {
+		return fmt.Errorf("cache %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Lease is an engine's leave to write.
+type Lease struct {
+	w       *Owner
+	account *account
+	// changed has a value when Current answers otherwise than before.
+	changed chan struct{}
+}
+
+// Lease makes an engine's folders and opens an epoch in them. End ends it.
+func (w *Owner) Lease(o kv.Origin) (*Lease, error) {
+	w.lock()
+	defer w.unlock()
+	defer w.publish()
+	l := &Lease{w: w, account: &account{namespace: blocks.NamespaceOf(o)}, changed: make(chan struct{}, 1)}
+	if err := w.note(o); err != nil {
+		return nil, fmt.Errorf("lease on cache %s: %w", w.opt.Dir, err)
+	}
+	if err := w.begin(l.account); err != nil {
+		return nil, fmt.Errorf("lease on cache %s: %w", w.opt.Dir, err)
+	}
+	w.books.accounts[l.account] = l.changed
+	return l, nil
+}
+
+// begin opens a new epoch of an account, without a grant. Where the disk refuses
+// that, the account has none, and Tick tries again.
+func (w *Owner) begin(a *account) error {
+	a.epoch, a.granted, a.persisted, a.final = "", 0, 0, true
+	epoch := strings.ToLower(rand.Text())
+	for _, s := range blocks.Shards() {
+		if err := w.opt.FS.MkdirAll(filepath.Join(blocks.Folder(w.opt.Dir, a.namespace), s)); err != nil {
+			return err
+		}
+	}
+	if err := w.opt.FS.MkdirAll(blocks.EpochFolder(w.opt.Dir, a.namespace, epoch)); err != nil {
+		return err
+	}
+	a.epoch, a.final = epoch, false
+	return nil
+}
+
+// Current is what the engine is to be told.
+func (l *Lease) Current() blocks.Lease {
+	l.w.lock()
+	defer l.w.unlock()
+	return l.current()
+}
+
+func (l *Lease) current() blocks.Lease {
+	a := l.account
+	return blocks.Lease{Dir: l.w.opt.Dir, Epoch: a.epoch, GrantedBytes: a.granted, Final: a.final}
+}
+
+// Changed has a value when the engine is to be told anew.
+func (l *Lease) Changed() <-chan struct{} { return l.changed }
+
+// Report books what an engine did, makes room for what it wants, and answers
+// what it may do now.
+func (l *Lease) Report(r blocks.Report) blocks.Lease {
+	w, a := l.w, l.account
+	w.lock()
+	defer w.unlock()
+	defer w.publish()
+	if _, open := w.books.accounts[a]; !open {
+		return blocks.Lease{}
+	}
+	if w.books.counted(a, r.Counters) {
+		w.books.room = blocks.Room{} // the disk was full: what was thought free is not
+	}
+	if r.Epoch == a.epoch {
+		w.persisted(a, r.Persisted)
+		w.touched(a.namespace, r.Touched)
+		for _, k := range r.Damaged {
+			w.unlink(blocks.Entry{ID: blocks.ID{Namespace: a.namespace, Key: k}})
+		}
+		a.wanted, a.least = max(0, r.WantedBytes), max(0, r.LeastBytes)
+	}
+	w.grant(a, blocks.MaxUnlinks)
+	return l.current()
+}
+
+// persisted takes an engine's word for a block's name, and the disk's for its
+// size.
+func (w *Owner) persisted(a *account, files []blocks.File) {
+	for _, f := range files {
+		a.persisted += f.Bytes
+		path := blocks.Path(w.opt.Dir, a.namespace, f.Key)
+		w.books.index.RemoveForeign(path) // it was replaced
+		info, err := w.opt.FS.Stat(path)
+		switch {
+		case err == nil:
+			w.books.index.Add(blocks.ID{Namespace: a.namespace, Key: f.Key}, blocks.Takes(info.Bytes))
+		case !errors.Is(err, fs.ErrNotExist):
+			w.books.index.Add(blocks.ID{Namespace: a.namespace, Key: f.Key}, f.Bytes)
+		}
+	}
+	if a.persisted > a.granted {
+		w.problem("An engine wrote more to the cache than it was granted", fmt.Errorf("%d of %d bytes", a.persisted, a.granted))
+	}
+}
+
+// touched keeps the order of use, on the disk too: a scan reads it there.
+func (w *Owner) touched(n blocks.Namespace, keys []kv.Key) {
+	now := w.opt.Now()
+	for _, k := range keys {
+		if w.books.index.Touch(blocks.ID{Namespace: n, Key: k}) {
+			if err := w.opt.FS.SetTime(blocks.Path(w.opt.Dir, n, k), now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				w.problem("The use of a cached block could not be noted", err)
+			}
+		}
+	}
+}
+
+// grant makes room for what an account wants, by at most so many files, and
+// grants it as far as there is room. It says how many files went.
+func (w *Owner) grant(a *account, most int) int {
+	w.measure()
+	went := w.evict(w.books.target(a), most)
+	w.books.grant(a)
+	return went
+}
+
+// measure reads how much room the disk has, where the last figure is too old. A
+// disk that does not say has none.
+func (w *Owner) measure() {
+	now := w.opt.Now()
+	if w.books.room.Known(now) {
+		return
+	}
+	free, err := w.opt.FS.Free(w.opt.Dir)
+	if err != nil {
+		w.books.room = blocks.Room{}
+		w.problem("The free space of the cache's disk is unknown", err)
+		return
+	}
+	w.books.room = blocks.RoomOf(w.books.index.Total(), free, now)
+}
+
+// evict removes what is used least so that at most target bytes stay, and no
+// more than most files. It says how many went.
+func (w *Owner) evict(target int64, most int) int {
+	before := w.books.evictions
+	for _, e := range blocks.Plan(w.books.index, target, most) {
+		bytes, ok := w.unlink(e)
+		if ok {
+			w.books.evictions++
+			w.books.evictedBytes += bytes
+		}
+	}
+	return int(w.books.evictions - before)
+}
+
+// unlink removes a file and forgets it. One that cannot be removed stays in the
+// books, behind all others.
+func (w *Owner) unlink(e blocks.Entry) (int64, bool) {
+	path := e.Foreign
+	if path == "" {
+		path = blocks.Path(w.opt.Dir, e.ID.Namespace, e.ID.Key)
+	}
+	if err := w.opt.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.books.unlinkFailures++
+		w.books.index.Defer(e)
+		w.problem("A file of the cache could not be removed", err)
+		return 0, false
+	}
+	return w.books.index.Forget(e) + w.books.index.RemoveForeign(path), true
+}
+
+// problem makes visible what could not be done.
+func (w *Owner) problem(what string, err error) {
+	w.books.problem = what + ": " + err.Error()
+	w.opt.Log.Error(what, "error", err)
+}

@@ -1,0 +1,222 @@
+package cold
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+)
+
+// maxOriginBytes bounds the file that says whose a namespace is.
+const maxOriginBytes = 1 << 16
+
+// found is a file of the folder. path is set for what is no block of ours.
+type found struct {
+	id    blocks.ID
+	path  string
+	bytes int64
+	used  time.Time
+}
+
+// scan ends all epochs and fills the index: foreign files, then blocks by the
+// time of their last use.
+func (w *Owner) scan() error {
+	infos, err := w.opt.FS.ReadDir(w.opt.Dir)
+	if err != nil {
+		return err
+	}
+	var all []found
+	for _, i := range infos {
+		if i.Name == Marker {
+			continue
+		}
+		n, err := blocks.ParseNamespace(i.Name)
+		if err != nil || !i.Mode.IsDir() {
+			all = append(all, w.foreign(filepath.Join(w.opt.Dir, i.Name))...)
+			continue
+		}
+		if _, err := blocks.FenceAll(w.opt.FS, w.opt.Dir, n); err != nil {
+			return err
+		}
+		w.origins[n], _ = w.readOrigin(n) // without one, no model's
+		files, err := w.scanNamespace(n)
+		if err != nil {
+			return err
+		}
+		all = append(all, files...)
+	}
+	slices.SortStableFunc(all, func(a, b found) int { return a.used.Compare(b.used) })
+	for _, f := range all {
+		w.enter(f)
+	}
+	return nil
+}
+
+func (w *Owner) enter(f found) {
+	if f.path != "" {
+		w.books.index.AddForeign(f.path, f.bytes)
+	} else {
+		w.books.index.Add(f.id, f.bytes)
+	}
+}
+
+// scanNamespace lists what lies in a namespace, but for the folders of epochs.
+func (w *Owner) scanNamespace(n blocks.Namespace) ([]found, error) {
+	folder := blocks.Folder(w.opt.Dir, n)
+	infos, err := w.opt.FS.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	var all []found
+	for _, i := range infos {
+		at := filepath.Join(folder, i.Name)
+		switch {
+		case i.Name == blocks.Temporary && i.Mode.IsDir(), i.Name == blocks.OriginFile && i.Mode.IsRegular():
+		case i.Mode.IsDir() && slices.Contains(blocks.Shards(), i.Name):
+			files, err := w.opt.FS.ReadDir(at)
+			if err != nil {
+				return nil, err
+			}
+			for _, f := range files {
+				all = append(all, w.look(n, i.Name, f)...)
+			}
+		default:
+			all = append(all, w.foreign(at)...)
+		}
+	}
+	return all, nil
+}
+
+// look judges a file of a shard by its name and header.
+func (w *Owner) look(n blocks.Namespace, shard string, i disk.Info) []found {
+	at := filepath.Join(blocks.Folder(w.opt.Dir, n), shard, i.Name)
+	key, ok := blocks.ParseName(shard, i.Name)
+	if !ok || !i.Mode.IsRegular() {
+		return w.foreign(at)
+	}
+	r, err := w.opt.FS.Open(at)
+	if err == nil {
+		_, err = blocks.CheckFile(r, i, n, key)
+		err = errors.Join(err, r.Close())
+	}
+	f := found{id: blocks.ID{Namespace: n, Key: key}, bytes: blocks.Takes(i.Bytes), used: i.Changed}
+	if err != nil {
+		f = found{path: at, bytes: f.bytes, used: f.used}
+	}
+	return []found{f}
+}
+
+// foreign lists the files at and below a path that are no blocks of ours. It
+// follows no link.
+func (w *Owner) foreign(path string) []found {
+	i, err := w.opt.FS.Stat(path)
+	if err != nil {
+		return nil
+	}
+	if !i.Mode.IsDir() {
+		return []found{{path: path, bytes: blocks.Takes(i.Bytes), used: i.Changed}}
+	}
+	infos, err := w.opt.FS.ReadDir(path)
+	if err != nil {
+		w.problem("A folder in the cache cannot be read", err)
+	}
+	var all []found
+	for _, i := range infos {
+		all = append(all, w.foreign(filepath.Join(path, i.Name))...)
+	}
+	return all
+}
+
+// rescan makes the index say what lies in a namespace: an engine that is gone
+// may have named files that it did not report.
+func (w *Owner) rescan(n blocks.Namespace) error {
+	files, err := w.scanNamespace(n)
+	if errors.Is(err, fs.ErrNotExist) {
+		files = nil
+	} else if err != nil {
+		return err
+	}
+	there := map[blocks.Entry]bool{}
+	for _, f := range files {
+		e := blocks.Entry{ID: f.id, Foreign: f.path, Bytes: f.bytes}
+		there[e] = true
+		if bytes, known := w.books.index.Bytes(f.id); f.path != "" || !known || bytes != f.bytes {
+			w.enter(f)
+		}
+	}
+	below := blocks.Folder(w.opt.Dir, n) + string(filepath.Separator)
+	var lost []blocks.Entry
+	w.books.index.Each(func(e blocks.Entry) bool {
+		own := strings.HasPrefix(e.Foreign, below) || e.Foreign == "" && e.ID.Namespace == n
+		if own && !there[e] {
+			lost = append(lost, e)
+		}
+		return true
+	})
+	for _, e := range lost {
+		w.books.index.Forget(e)
+	}
+	return nil
+}
+
+// note writes down whose a namespace is.
+func (w *Owner) note(o kv.Origin) error {
+	n := blocks.NamespaceOf(o)
+	if w.origins[n] == o {
+		return nil
+	}
+	b, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	if len(b) > maxOriginBytes {
+		return fmt.Errorf("an origin of %d bytes, want at most %d", len(b), maxOriginBytes)
+	}
+	folder := blocks.Folder(w.opt.Dir, n)
+	if err := w.opt.FS.MkdirAll(folder); err != nil {
+		return err
+	}
+	f, err := w.opt.FS.Create(filepath.Join(folder, blocks.OriginFile))
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	w.origins[n] = o
+	return nil
+}
+
+// readOrigin reads what note wrote.
+func (w *Owner) readOrigin(n blocks.Namespace) (kv.Origin, error) {
+	r, err := w.opt.FS.Open(filepath.Join(blocks.Folder(w.opt.Dir, n), blocks.OriginFile))
+	if err != nil {
+		return kv.Origin{}, err
+	}
+	defer r.Close()
+	i, err := r.Stat()
+	if err != nil || !i.Mode.IsRegular() || i.Bytes > maxOriginBytes {
+		return kv.Origin{}, fmt.Errorf("%s of namespace %s cannot be used: %w", blocks.OriginFile, n, err)
+	}
+	b := make([]byte, i.Bytes)
+	if m, err := r.ReadAt(b, 0); m < len(b) {
+		return kv.Origin{}, err
+	}
+	var o kv.Origin
+	if err := json.Unmarshal(b, &o); err != nil {
+		return kv.Origin{}, err
+	}
+	if blocks.NamespaceOf(o) != n {
+		return kv.Origin{}, fmt.Errorf("%s of namespace %s is another's", blocks.OriginFile, n)
+	}
+	return o, nil
+}

@@ -1,0 +1,129 @@
+package cold
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
+)
+
+// Snapshot is what the owner knew when it last did something.
+type Snapshot struct {
+	// LimitBytes by which UsedBytes of files and GrantedBytes that engines may
+	// still write are kept; FreeBytes of the disk when it was last asked, and
+	// BacklogBytes above a limit that fell.
+	LimitBytes, UsedBytes, GrantedBytes, FreeBytes, BacklogBytes int64
+	// Files, of which some are no blocks of this version.
+	Files, ForeignFiles int
+	// Evictions of files and the bytes that they took; UnlinkFailures of them
+	// did not happen.
+	Evictions, EvictedBytes, UnlinkFailures int64
+	// Namespaces in the order of their names.
+	Namespaces []Namespace
+	// Blocks of all engines since the agent began.
+	Blocks blocks.Counters
+	// Problem is what went wrong last, in words; empty when nothing did lately.
+	Problem string
+	// Waiting says that there is work that Tick goes on with.
+	Waiting bool
+}
+
+// Namespace is what a kind of engine has on the disk.
+type Namespace struct {
+	Name    string
+	Model   string
+	Blocks  int
+	Bytes   int64
+	Engines int
+}
+
+// Snapshot answers at once, whatever the disk does.
+func (w *Owner) Snapshot() *Snapshot { return w.view.Load() }
+
+// publish makes what is known now the snapshot; the caller holds work.
+func (w *Owner) publish() {
+	b := w.books
+	s := &Snapshot{
+		LimitBytes: b.limit(), UsedBytes: b.index.Total(), GrantedBytes: b.charged(), FreeBytes: b.room.Free(), BacklogBytes: b.backlog(),
+		Files: b.index.Files(), ForeignFiles: b.index.ForeignFiles(),
+		Evictions: b.evictions, EvictedBytes: b.evictedBytes, UnlinkFailures: b.unlinkFailures,
+		Blocks: b.total(), Problem: b.problem, Waiting: b.backlog() > 0,
+	}
+	engines := map[blocks.Namespace]int{}
+	for a := range b.accounts {
+		engines[a.namespace]++
+		s.Waiting = s.Waiting || a.ending || a.wanted > 0 && !a.final
+	}
+	for n := range w.namespaces() {
+		sum := b.index.Sum(n)
+		s.Namespaces = append(s.Namespaces, Namespace{Name: n.String(), Model: w.origins[n].Model, Blocks: sum.Blocks, Bytes: sum.Bytes, Engines: engines[n]})
+	}
+	slices.SortFunc(s.Namespaces, func(a, b Namespace) int { return strings.Compare(a.Name, b.Name) })
+	w.view.Store(s)
+}
+
+// series are the owner's metrics.
+type series struct {
+	w                                                 *Owner
+	bytes, files, evictions, evicted, failures, ended *prometheus.Desc
+	written, reads                                    *prometheus.Desc
+}
+
+// Collector reads the owner's metrics at each scrape.
+func (w *Owner) Collector() prometheus.Collector {
+	const name = "metalfleet_agent_cache_"
+	desc := func(n, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name+n, help, labels, nil)
+	}
+	return &series{
+		w:         w,
+		bytes:     desc("bytes", "The cache on this Mac's disk by term: limit, used, granted, free, backlog.", "term"),
+		files:     desc("files", "Files of the cache: blocks, and foreign ones that go first.", "kind"),
+		evictions: desc("evictions_total", "Files of the cache that made room for others."),
+		evicted:   desc("evicted_bytes_total", "Bytes of files that made room for others."),
+		failures:  desc("unlink_failures_total", "Files of the cache that could not be removed."),
+		ended:     desc("blocks_total", "Blocks that engines saved, by what became of them.", "result"),
+		written:   desc("written_bytes_total", "Bytes that engines wrote to the cache: all, and payloads that were persisted.", "kind"),
+		reads:     desc("reads_total", "Blocks that engines looked for, by what they found.", "result"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *series) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.bytes, c.files, c.evictions, c.evicted, c.failures, c.ended, c.written, c.reads} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *series) Collect(out chan<- prometheus.Metric) {
+	s := c.w.Snapshot()
+	gauge := func(d *prometheus.Desc, v int64, label ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), label...)
+	}
+	count := func(d *prometheus.Desc, v int64, label ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), label...)
+	}
+	gauge(c.bytes, s.LimitBytes, "limit")
+	gauge(c.bytes, s.UsedBytes, "used")
+	gauge(c.bytes, s.GrantedBytes, "granted")
+	gauge(c.bytes, s.FreeBytes, "free")
+	gauge(c.bytes, s.BacklogBytes, "backlog")
+	gauge(c.files, int64(s.Files-s.ForeignFiles), "block")
+	gauge(c.files, int64(s.ForeignFiles), "foreign")
+	count(c.evictions, s.Evictions)
+	count(c.evicted, s.EvictedBytes)
+	count(c.failures, s.UnlinkFailures)
+	count(c.ended, s.Blocks.Persisted, "persisted")
+	count(c.ended, s.Blocks.Failed, "failed")
+	for _, site := range blocks.Sites() {
+		count(c.ended, s.Blocks.Dropped[site], "dropped_"+site.String())
+	}
+	count(c.written, s.Blocks.WrittenBytes, "all")
+	count(c.written, s.Blocks.PayloadBytes, "payload")
+	count(c.reads, s.Blocks.Read, "found")
+	count(c.reads, s.Blocks.Missed, "missed")
+	count(c.reads, s.Blocks.Damaged, "damaged")
+}

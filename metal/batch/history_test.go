@@ -1,0 +1,344 @@
+package batch
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// plain is what a request should look like, kept beside the scheduler.
+type plain struct {
+	known, computed, answer, want int
+	priority                      int
+	waits                         bool
+	arrival, overtaken            int
+}
+
+// act is one thing that happens: an arrival, a cancel, a step. Its numbers are
+// taken modulo what is possible, so that any part of a history is one.
+type act struct{ kind, a, b, c int }
+
+// The kinds of acts; those of the first are the most frequent.
+const (
+	stepping = iota
+	arriving
+	cancelling
+	pausing
+	forgetting
+	kinds
+)
+
+// history runs acts against a scheduler and the plain model.
+type history struct {
+	limits  Limits
+	s       *Scheduler
+	model   map[ID]*plain
+	arrived int
+	paused  bool
+}
+
+// TestA28Invariant7Invariant8Invariant15RandomHistories drives the scheduler with arrivals
+// of all priorities, cancels at any point, names that come again, restored
+// tokens, full caches, failed steps and pauses, and checks every step against a plain
+// model: rows never mix, KV never exceeds what was promised, every answer moves
+// in every step, everybody ends and nothing is left.
+func TestA28Invariant7Invariant8Invariant15RandomHistories(t *testing.T) {
+	seeds := uint64(150)
+	if testing.Short() {
+		seeds = 30
+	}
+	for seed := range seeds {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		l := Limits{ContextTokens: 20 + rng.IntN(60), BlockTokens: 1 + rng.IntN(16), Sequences: 1 + rng.IntN(5), Queue: rng.IntN(8), Boundary: rng.IntN(3) * (1 + rng.IntN(12))}
+		l.CacheTokens = l.ContextTokens + rng.IntN(80)
+		acts := make([]act, 500)
+		for i := range acts {
+			kind := rng.IntN(16)
+			if kind >= kinds {
+				kind = (kind - kinds) % 2
+			}
+			acts[i] = act{kind, rng.IntN(1 << 20), rng.IntN(1 << 20), rng.IntN(1 << 20)}
+		}
+		if err := replay(l, acts); err != nil {
+			small := shrink(l, acts)
+			t.Fatalf("seed %d, %+v: %v\nshrunk to %d acts %+v: %v", seed, l, err, len(small), small, replay(l, small))
+		}
+	}
+}
+
+// shrink takes acts out while the history still fails.
+func shrink(l Limits, acts []act) []act {
+	for size := len(acts) / 2; size > 0; size /= 2 {
+		for at := 0; at+size <= len(acts); {
+			if less := slices.Delete(slices.Clone(acts), at, at+size); replay(l, less) != nil {
+				acts = less
+			} else {
+				at += size
+			}
+		}
+	}
+	return acts
+}
+
+func replay(l Limits, acts []act) error {
+	s, err := New(l)
+	if err != nil {
+		return err
+	}
+	h := &history{limits: l, s: s, model: map[ID]*plain{}}
+	for i, a := range acts {
+		if err := h.do(a); err != nil {
+			return fmt.Errorf("act %d: %w", i, err)
+		}
+	}
+	s.PausePrefill(false)
+	h.paused = false
+	for range 4000 { // whatever is left ends without help
+		if len(h.model) == 0 {
+			break
+		}
+		if err := h.step(act{a: 11}); err != nil {
+			return fmt.Errorf("at the end: %w", err)
+		}
+	}
+	total := s.blocksFor(l.CacheTokens)
+	if len(h.model) != 0 || s.Running()+s.Waiting()+len(s.all) != 0 || s.freeBlocks != total {
+		return fmt.Errorf("%d requests never ended, %d run, %d wait, %d are kept, %d of %d blocks are free", len(h.model), s.Running(), s.Waiting(), len(s.all), s.freeBlocks, total)
+	}
+	return nil
+}
+
+func (h *history) do(a act) error {
+	switch a.kind {
+	case arriving:
+		return h.arrive(a)
+	case cancelling:
+		h.remove(h.any(a.a))
+	case pausing:
+		h.paused = a.a%3 == 0
+		h.s.PausePrefill(h.paused)
+	case forgetting:
+		if id := h.any(a.a); id != 0 {
+			h.s.Forget(id)
+			h.model[id].computed = 0
+		}
+	default:
+		return h.step(a)
+	}
+	return nil
+}
+
+// any is one of the requests, or 0.
+func (h *history) any(n int) ID {
+	ids := h.s.IDs()
+	if len(ids) == 0 {
+		return 0
+	}
+	return ids[n%len(ids)]
+}
+
+func (h *history) remove(id ID) {
+	h.s.Remove(id)
+	delete(h.model, id)
+}
+
+// arrive submits a request; names are few, so that they come again.
+func (h *history) arrive(a act) error {
+	id, prompt := ID(1+a.a%24), 1+a.b%h.limits.ContextTokens
+	err := h.s.Submit(Request{ID: id, Prompt: prompt, Priority: a.c % 3})
+	known, full := h.model[id] != nil, len(h.model) >= h.limits.Sequences+h.limits.Queue
+	switch {
+	case known && errors.Is(err, ErrKnown), !known && full && errors.Is(err, ErrQueueFull):
+		return nil
+	case err != nil || known:
+		return fmt.Errorf("submit request %d (known %v, full %v): %w", id, known, full, err)
+	}
+	h.arrived++
+	h.model[id] = &plain{known: prompt, want: (a.c / 3) % (h.limits.ContextTokens - prompt + 1), priority: a.c % 3, waits: true, arrival: h.arrived}
+	return nil
+}
+
+// admit admits, restores some of what is named, and counts who was overtaken.
+func (h *history) admit(a act) error {
+	named := slices.Clone(h.s.Admit())
+	for _, r := range h.s.running {
+		p := h.model[r.id]
+		if p == nil || !p.waits {
+			continue
+		}
+		if h.paused || !slices.Contains(named, r.id) || p.computed != 0 {
+			return fmt.Errorf("request %d began to run (paused %v), named are %v", r.id, h.paused, named)
+		}
+		p.waits, p.overtaken = false, 0
+		for id, o := range h.model {
+			if o.waits && o.arrival < p.arrival && h.s.all[id] != nil && !h.s.all[id].running {
+				o.overtaken++
+			}
+		}
+	}
+	for id, p := range h.model {
+		if p.waits && p.overtaken > overtakes*h.limits.Sequences {
+			return fmt.Errorf("request %d was overtaken %d times", id, p.overtaken)
+		}
+	}
+	for i, id := range named {
+		p := h.model[id]
+		if n := (a.b + i) % p.known; a.c%2 == 0 && p.computed == 0 {
+			if err := h.s.Restored(id, n); err != nil {
+				return err
+			}
+			p.computed = n
+		}
+	}
+	return nil
+}
+
+// propose cuts what is proposed for the next step, as a guard of memory does.
+func (h *history) propose(a act) ([]Row, error) {
+	budget := 1 + a.a%12
+	pieces, tokens := h.s.Prompts(budget), 0
+	var oldest *plain
+	for _, r := range h.s.running {
+		if p := h.model[r.id]; p.computed == 0 || p.known-p.computed > 1 {
+			if oldest == nil || p.arrival < oldest.arrival {
+				oldest = p
+			}
+		}
+	}
+	for i, r := range pieces {
+		p := h.model[r.ID]
+		if p == nil || r.Start != p.computed || slices.ContainsFunc(pieces[:i], func(o Row) bool { return o.ID == r.ID }) {
+			return nil, fmt.Errorf("proposed %+v of %+v", pieces, p)
+		}
+		tokens += r.Length
+		if p == oldest {
+			continue
+		}
+		got := 0
+		for _, o := range pieces {
+			if h.model[o.ID] == oldest {
+				got = o.Length
+			}
+		}
+		least := min(budget/2, oldest.known-oldest.computed)
+		if b := h.limits.Boundary; b > 0 {
+			least = min(least, b-oldest.computed%b)
+		}
+		if got < least {
+			return nil, fmt.Errorf("of %d tokens the oldest prompt %+v is given %d in %+v", budget, oldest, got, pieces)
+		}
+	}
+	if tokens > budget || oldest != nil && !h.paused && tokens == 0 {
+		return nil, fmt.Errorf("proposed %+v for %d tokens", pieces, budget)
+	}
+	if a.b%5 == 0 && len(pieces) > 0 {
+		pieces[a.c%len(pieces)].Length = 1 + a.c%pieces[a.c%len(pieces)].Length
+	}
+	if a.b%17 == 0 {
+		pieces = pieces[:len(pieces)/2]
+	}
+	return pieces, nil
+}
+
+func (h *history) step(a act) error {
+	if err := h.admit(a); err != nil {
+		return err
+	}
+	pieces, err := h.propose(a)
+	if err != nil {
+		return err
+	}
+	if a.c%13 == 0 { // a cancel between two calls
+		h.remove(h.any(a.b))
+	}
+	answers := map[ID]bool{}
+	for id, p := range h.model {
+		if !p.waits && p.computed > 0 && p.known-p.computed == 1 {
+			answers[id] = true
+		}
+	}
+	step := h.s.Plan(pieces...)
+	for _, id := range step.Preempted {
+		p := h.model[id]
+		for other, o := range h.model {
+			if !o.waits && !slices.Contains(step.Preempted, other) && (o.priority < p.priority || o.priority == p.priority && o.arrival > p.arrival) {
+				return fmt.Errorf("%d was preempted before %d", id, other)
+			}
+		}
+		delete(answers, id)
+	}
+	for _, id := range step.Preempted {
+		h.model[id].computed, h.model[id].waits = 0, true
+	}
+	if err := h.compute(step, answers, a); err != nil {
+		return err
+	}
+	return h.account()
+}
+
+// compute checks the rows of a step and computes them, or fails to.
+func (h *history) compute(step Step, answers map[ID]bool, a act) error {
+	seen := map[ID]bool{}
+	for _, r := range step.Rows {
+		p, end := h.model[r.ID], r.Start+r.Length
+		if p == nil || p.waits || seen[r.ID] || r.Start != p.computed || r.Length < 1 || end > p.known || r.Sample != (end == p.known) {
+			return fmt.Errorf("row %+v does not fit %+v", r, p)
+		}
+		if b := h.limits.Boundary; b > 0 && r.Start/b != (end-1)/b {
+			return fmt.Errorf("row %+v has a multiple of %d inside", r, b)
+		}
+		seen[r.ID] = true
+		delete(answers, r.ID)
+	}
+	if len(answers) > 0 {
+		return fmt.Errorf("answers %v do not move in %+v", answers, step)
+	}
+	if a.c%19 == 0 {
+		return nil // the back end failed
+	}
+	for _, r := range step.Rows {
+		p := h.model[r.ID]
+		p.computed += r.Length
+		if err := h.s.Computed(r); err != nil {
+			return err
+		}
+		if !r.Sample {
+			continue
+		}
+		if p.answer++; p.answer > p.want {
+			h.remove(r.ID)
+			continue
+		}
+		p.known++
+		if err := h.s.Grow(r.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// account checks that the blocks of running requests cover what they computed
+// and that nothing was promised twice.
+func (h *history) account() error {
+	used, inKV := 0, 0
+	for _, r := range h.s.running {
+		p := h.model[r.id]
+		if p == nil || p.computed != r.computed || r.blocks*h.limits.BlockTokens < p.computed {
+			return fmt.Errorf("%d tokens in %d blocks, want %+v", r.computed, r.blocks, p)
+		}
+		used, inKV = used+r.blocks, inKV+p.computed
+	}
+	total := h.s.blocksFor(h.limits.CacheTokens)
+	if used+h.s.freeBlocks != total || h.s.freeBlocks < 0 || inKV > total*h.limits.BlockTokens {
+		return fmt.Errorf("%d blocks used and %d free of %d, %d tokens in KV", used, h.s.freeBlocks, total, inKV)
+	}
+	if len(h.s.all) != len(h.model) || h.s.Running()+h.s.Waiting() != len(h.model) {
+		return fmt.Errorf("%d requests are kept, %d run and %d wait, want %d", len(h.s.all), h.s.Running(), h.s.Waiting(), len(h.model))
+	}
+	if h.s.Running() > h.limits.Sequences || !slices.IsSortedFunc(h.s.running, order) || !slices.IsSortedFunc(h.s.waiting, order) {
+		return fmt.Errorf("%d run at once", h.s.Running())
+	}
+	return nil
+}

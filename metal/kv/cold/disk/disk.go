@@ -1,0 +1,163 @@
+// Package disk is the little of a file system that a cache on disk needs.
+//
+// It owns the interface FS, which faultfs also implements, and OS, which is
+// this machine's. It refuses whatever is not needed: there is no append, no
+// link and no lock, and a symbolic link is listed but never followed.
+//
+// Start reading at FS.
+package disk
+
+import (
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// FS is a file system. Errors are those of package os: callers ask errors.Is
+// for fs.ErrNotExist, fs.ErrPermission, syscall.ENOSPC and syscall.EDQUOT. Its
+// methods may be called from several goroutines.
+type FS interface {
+	// Create opens a file for writing, empty, in a folder that exists.
+	Create(path string) (Writer, error)
+	// Open opens a file for reading.
+	Open(path string) (Reader, error)
+	// Stat describes what lies at a path, a link as a link.
+	Stat(path string) (Info, error)
+	// ReadDir lists a folder, sorted by name.
+	ReadDir(path string) ([]Info, error)
+	// MkdirAll makes a folder and those above it.
+	MkdirAll(path string) error
+	// Rename moves a file or a folder; a file that lay there is replaced.
+	Rename(from, to string) error
+	// Remove removes a file, a link or an empty folder.
+	Remove(path string) error
+	// SetTime sets the time of a file's last change.
+	SetTime(path string, at time.Time) error
+	// SyncDir makes what happened to the names in a folder durable.
+	SyncDir(path string) error
+	// Free is how many bytes may still be written below a path.
+	Free(path string) (int64, error)
+}
+
+// Writer is a file that is being written.
+type Writer interface {
+	io.WriteCloser
+	// Sync makes what was written durable.
+	Sync() error
+}
+
+// Reader is a file that is being read.
+type Reader interface {
+	io.ReaderAt
+	io.Closer
+	Stat() (Info, error)
+}
+
+// Info describes a file or a folder.
+type Info struct {
+	Name    string
+	Bytes   int64
+	Changed time.Time
+	Mode    fs.FileMode
+}
+
+// OS is the file system of this machine. What it makes only this user reads.
+type OS struct{}
+
+// Create implements FS.
+func (OS) Create(path string) (Writer, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Open implements FS.
+func (OS) Open(path string) (Reader, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	return file{f}, nil
+}
+
+type file struct{ *os.File }
+
+func (f file) Stat() (Info, error) {
+	i, err := f.File.Stat()
+	if err != nil {
+		return Info{}, err
+	}
+	return infoOf(i), nil
+}
+
+// Stat implements FS.
+func (OS) Stat(path string) (Info, error) {
+	i, err := os.Lstat(path)
+	if err != nil {
+		return Info{}, err
+	}
+	return infoOf(i), nil
+}
+
+// ReadDir implements FS.
+func (OS) ReadDir(path string) ([]Info, error) {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]Info, 0, len(entries))
+	for _, e := range entries {
+		i, err := e.Info()
+		switch {
+		case os.IsNotExist(err): // went since
+			continue
+		case err != nil:
+			return nil, err
+		}
+		infos = append(infos, infoOf(i))
+	}
+	return infos, nil
+}
+
+func infoOf(i fs.FileInfo) Info {
+	return Info{Name: i.Name(), Bytes: i.Size(), Changed: i.ModTime(), Mode: i.Mode()}
+}
+
+// MkdirAll implements FS.
+func (OS) MkdirAll(path string) error { return os.MkdirAll(path, 0o700) }
+
+// Rename implements FS.
+func (OS) Rename(from, to string) error { return os.Rename(from, to) }
+
+// Remove implements FS.
+func (OS) Remove(path string) error { return os.Remove(path) }
+
+// SetTime implements FS.
+func (OS) SetTime(path string, at time.Time) error { return os.Chtimes(path, at, at) }
+
+// SyncDir implements FS.
+func (OS) SyncDir(path string) error {
+	d, err := os.Open(filepath.Clean(path))
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	if closed := d.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// Free implements FS.
+func (OS) Free(path string) (int64, error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(path, &st); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	return int64(st.Bavail) * int64(st.Bsize), nil
+}

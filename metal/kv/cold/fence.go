@@ -1,0 +1,81 @@
+package cold
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+)
+
+// gone begins the names of epochs' folders that were moved away; no epoch can
+// have such a name.
+const gone = ".gone-"
+
+// Fence ends an epoch for good: its folder is moved to a name that no engine
+// knows, in one step, and then removed. Whatever a writer of that epoch does
+// from then on, no file of it appears: it can neither make one nor give one its
+// name. What it had named before is where it belongs. Fence says how many
+// bytes went; what could not be removed goes with the next call.
+func Fence(f disk.FS, dir string, n Namespace, epoch string) (freed int64, err error) {
+	if err := CheckEpoch(epoch); err != nil {
+		return 0, err
+	}
+	to := filepath.Join(Folder(dir, n), Temporary, gone+epoch)
+	if err := f.Rename(EpochFolder(dir, n, epoch), to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, err
+	}
+	return RemoveTree(f, to)
+}
+
+// FenceAll ends every epoch of a namespace.
+func FenceAll(f disk.FS, dir string, n Namespace) (freed int64, err error) {
+	at := filepath.Join(Folder(dir, n), Temporary)
+	infos, err := f.ReadDir(at)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	for _, i := range infos {
+		var bytes int64
+		var failed error
+		if CheckEpoch(i.Name) == nil {
+			bytes, failed = Fence(f, dir, n, i.Name)
+		} else {
+			bytes, failed = RemoveTree(f, filepath.Join(at, i.Name))
+		}
+		freed += bytes
+		err = errors.Join(err, failed)
+	}
+	return freed, err
+}
+
+// RemoveTree removes what lies at a path, and says what it took of the disk. It
+// follows no link. What is not there is no error; after an error it goes on with
+// the rest.
+func RemoveTree(f disk.FS, path string) (freed int64, err error) {
+	info, err := f.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case info.Mode.IsDir():
+		infos, failed := f.ReadDir(path)
+		err = failed
+		for _, i := range infos {
+			bytes, failed := RemoveTree(f, filepath.Join(path, i.Name))
+			freed += bytes
+			err = errors.Join(err, failed)
+		}
+	}
+	if err != nil {
+		return freed, err
+	}
+	if err := f.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return freed, err
+	}
+	if info.Mode.IsRegular() {
+		freed += Takes(info.Bytes)
+	}
+	return freed, nil
+}

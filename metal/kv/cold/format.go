@@ -1,0 +1,89 @@
+package cold
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+)
+
+// Version of the format that is written. A reader of an older one is added
+// beside it; files of any other are foreign.
+const Version = 1
+
+// HeaderBytes is how long a header is. The payload follows it and ends the file.
+const HeaderBytes = 128
+
+// MaxPayloadBytes bounds one block: nothing is allocated for more, whatever a
+// file says.
+const MaxPayloadBytes = 16 << 30
+
+// clusterBytes is what a disk allocates at least and in multiples of.
+const clusterBytes = 4096
+
+var magic = [8]byte{'M', 'F', 'K', 'V', 'C', 'O', 'L', 'D'}
+
+// ErrForeign says that a file is not of this format and version.
+var ErrForeign = errors.New("not a block of this version of the cache")
+
+// Header is what a file says of itself: 128 bytes, little endian.
+//
+//	0 magic  8 version  12 header bytes  16 payload bytes  24 key
+//	56 namespace  88 checksum of the payload  96 zeros  120 checksum of 0..119
+//
+// Checksums are XXH64.
+type Header struct {
+	Key          kv.Key
+	Namespace    Namespace
+	PayloadBytes int64
+	Sum          uint64
+}
+
+// Encode is the header as it stands in a file.
+func (h Header) Encode() [HeaderBytes]byte {
+	var b [HeaderBytes]byte
+	copy(b[:], magic[:])
+	binary.LittleEndian.PutUint32(b[8:], Version)
+	binary.LittleEndian.PutUint32(b[12:], HeaderBytes)
+	binary.LittleEndian.PutUint64(b[16:], uint64(h.PayloadBytes))
+	copy(b[24:], h.Key[:])
+	copy(b[56:], h.Namespace[:])
+	binary.LittleEndian.PutUint64(b[88:], h.Sum)
+	binary.LittleEndian.PutUint64(b[120:], xxhash.Sum64(b[:120]))
+	return b
+}
+
+// ParseHeader reads what Encode wrote from the beginning of b. Everything else
+// is ErrForeign, or kv.ErrCorrupt where it is of this format and damaged.
+func ParseHeader(b []byte) (Header, error) {
+	if len(b) < HeaderBytes || [8]byte(b) != magic {
+		return Header{}, ErrForeign
+	}
+	if v := binary.LittleEndian.Uint32(b[8:]); v != Version {
+		return Header{}, fmt.Errorf("version %d, want %d: %w", v, Version, ErrForeign)
+	}
+	if binary.LittleEndian.Uint64(b[120:]) != xxhash.Sum64(b[:120]) {
+		return Header{}, fmt.Errorf("header: %w", kv.ErrCorrupt)
+	}
+	payload := binary.LittleEndian.Uint64(b[16:])
+	switch {
+	case binary.LittleEndian.Uint32(b[12:]) != HeaderBytes, [24]byte(b[96:]) != [24]byte{}:
+		return Header{}, fmt.Errorf("a header with parts that version %d has not: %w", Version, ErrForeign)
+	case payload > MaxPayloadBytes:
+		return Header{}, fmt.Errorf("a payload of %d bytes: %w", payload, kv.ErrCorrupt)
+	}
+	return Header{
+		Key: kv.Key(b[24:]), Namespace: Namespace(b[56:]), PayloadBytes: int64(payload),
+		Sum: binary.LittleEndian.Uint64(b[88:]),
+	}, nil
+}
+
+// FileBytes is how long the file of a payload is.
+func FileBytes(payload int64) int64 { return HeaderBytes + payload }
+
+// Takes is what a file of this length takes of a disk, which allocates whole
+// clusters.
+func Takes(file int64) int64 { return (file + clusterBytes - 1) / clusterBytes * clusterBytes }

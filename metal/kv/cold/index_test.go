@@ -1,0 +1,194 @@
+package cold_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/cold"
+)
+
+func id(namespace, n int) cold.ID {
+	var x cold.ID
+	x.Namespace[0] = byte(namespace)
+	binary.LittleEndian.PutUint64(x.Key[:], uint64(n))
+	return x
+}
+
+// plainIndex is an index as simple as it can be said.
+type plainIndex struct{ foreign, blocks []cold.Entry }
+
+func (p *plainIndex) drop(e cold.Entry) {
+	same := func(o cold.Entry) bool { return o.ID == e.ID && o.Foreign == e.Foreign }
+	p.foreign, p.blocks = slices.DeleteFunc(p.foreign, same), slices.DeleteFunc(p.blocks, same)
+}
+
+func (p *plainIndex) add(e cold.Entry) {
+	p.drop(e)
+	if e.Foreign != "" {
+		p.foreign = append(p.foreign, e)
+	} else {
+		p.blocks = append(p.blocks, e)
+	}
+}
+
+func (p *plainIndex) touch(e cold.Entry) {
+	for _, o := range p.blocks {
+		if o.ID == e.ID && e.Foreign == "" {
+			p.add(o)
+			return
+		}
+	}
+}
+
+// TestK2TheIndexIsItsPlainModel: over random histories order, totals and sums
+// are those of a list.
+func TestK2TheIndexIsItsPlainModel(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	x, p := cold.NewIndex(), &plainIndex{}
+	for step := range 20_000 {
+		e := cold.Entry{ID: id(r.IntN(4), r.IntN(60)), Bytes: r.Int64N(1000)}
+		if r.IntN(5) == 0 {
+			e.ID, e.Foreign = cold.ID{}, strconv.Itoa(r.IntN(10))
+		}
+		switch r.IntN(4) {
+		case 0, 1:
+			p.add(e)
+			if e.Foreign != "" {
+				x.AddForeign(e.Foreign, e.Bytes)
+			} else {
+				x.Add(e.ID, e.Bytes)
+			}
+		case 2:
+			p.touch(e)
+			if e.Foreign == "" {
+				x.Touch(e.ID)
+			}
+		default:
+			p.drop(e)
+			x.Forget(e)
+		}
+		if err := same(x, p); err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+	}
+}
+
+func same(x *cold.Index, p *plainIndex) error {
+	var got []cold.Entry
+	x.Each(func(e cold.Entry) bool { got = append(got, e); return true })
+	want := slices.Concat(p.foreign, p.blocks)
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("order %v, want %v", got, want)
+	}
+	var total int64
+	sums := map[cold.Namespace]cold.Sum{}
+	for _, e := range want {
+		total += e.Bytes
+		if e.Foreign == "" {
+			s := sums[e.ID.Namespace]
+			sums[e.ID.Namespace] = cold.Sum{Blocks: s.Blocks + 1, Bytes: s.Bytes + e.Bytes}
+		}
+	}
+	if x.Total() != total || x.Files() != len(want) || x.ForeignFiles() != len(p.foreign) || len(x.Namespaces()) != len(sums) {
+		return fmt.Errorf("total %d of %d files, want %d of %d", x.Total(), x.Files(), total, len(want))
+	}
+	for n, s := range sums {
+		if x.Sum(n) != s {
+			return fmt.Errorf("namespace %s: %+v, want %+v", n, x.Sum(n), s)
+		}
+	}
+	return nil
+}
+
+// TestK5AThousandFilesTooMuchGoThirtyTwoAtATime, foreign ones first, then the
+// oldest use.
+func TestK5AThousandFilesTooMuchGoThirtyTwoAtATime(t *testing.T) {
+	x := cold.NewIndex()
+	for n := range 1990 {
+		x.Add(id(0, n), 1)
+	}
+	for n := range 10 {
+		x.AddForeign(strconv.Itoa(n), 1)
+	}
+	x.Touch(id(0, 0))
+	calls, gone := 0, []cold.Entry{}
+	for x.Total() > 1000 {
+		plan := cold.Plan(x, 1000, cold.MaxUnlinks)
+		if len(plan) > 32 || len(plan) < 32 && x.Total()-int64(len(plan)) > 1000 {
+			t.Fatalf("call %d removes %d files", calls, len(plan))
+		}
+		for _, e := range plan {
+			x.Forget(e)
+		}
+		gone = append(gone, plan...)
+		calls++
+	}
+	if calls != 32 || x.Total() != 1000 {
+		t.Errorf("%d calls until %d bytes", calls, x.Total())
+	}
+	if _, ok := x.Bytes(id(0, 0)); !ok || x.ForeignFiles() != 0 || gone[10].ID != id(0, 1) {
+		t.Errorf("not the oldest first: %+v", gone[:12])
+	}
+}
+
+func TestK5NothingGoesThatNeedNot(t *testing.T) {
+	x := cold.NewIndex()
+	x.Add(id(0, 1), 10)
+	x.Add(id(0, 2), 10)
+	if plan := cold.Plan(x, 20, 32); plan != nil {
+		t.Errorf("%+v goes", plan)
+	}
+	if plan := cold.Plan(x, 19, 32); len(plan) != 1 || plan[0].ID != id(0, 1) {
+		t.Errorf("%+v goes", plan)
+	}
+	if plan := cold.Plan(x, -1, 32); len(plan) != 2 {
+		t.Errorf("%+v goes", plan)
+	}
+}
+
+func TestK3TheLimitFollowsTheFreeSpace(t *testing.T) {
+	const gib = 1 << 30
+	for name, c := range map[string]struct {
+		budget          cold.Budget
+		own, free, want int64
+	}{
+		"a large disk that is nearly full": {cold.Budget{LimitBytes: 100 * gib}, 0, 10 * gib, 10*gib/100*99 + 10*gib%100*99/100},
+		"what is configured":               {cold.Budget{LimitBytes: 5 * gib}, 0, 10 * gib, 5 * gib},
+		"own bytes count as room":          {cold.Budget{}, 100, 100, 198},
+		"a floor stays free":               {cold.Budget{FloorBytes: 50}, 100, 100, 148},
+		"a floor above all there is":       {cold.Budget{FloorBytes: gib}, 100, 100, 0},
+		"a share":                          {cold.Budget{Percent: 50}, 0, 201, 100},
+		"a figure that makes no sense":     {cold.Budget{}, 0, -5, 0},
+		"a disk of the largest size":       {cold.Budget{}, 0, 1<<62 + 1<<61, (1<<62+1<<61)/100*99 + (1<<62+1<<61)%100*99/100},
+	} {
+		if got := cold.Limit(c.budget, c.own, c.free); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+func TestK3AFigureIsBelievedForHalfAMinute(t *testing.T) {
+	now := time.Unix(1000, 0)
+	r := cold.RoomOf(10, 90, now)
+	for after, want := range map[time.Duration]bool{0: true, 30*time.Second - 1: true, 30 * time.Second: false, -1: false} {
+		if r.Known(now.Add(after)) != want {
+			t.Errorf("after %s believed: %t", after, !want)
+		}
+	}
+	if (cold.Room{}).Known(time.Time{}) || (cold.Room{}).Limit(cold.Budget{LimitBytes: 5}) != 0 {
+		t.Error("what was never read is believed")
+	}
+	if got := r.Limit(cold.Budget{}); got != 99 {
+		t.Errorf("limit %d", got)
+	}
+}
+
+var _ kv.Tier = (*cold.Tier)(nil)

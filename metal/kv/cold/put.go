@@ -1,0 +1,110 @@
+package cold
+
+import (
+	"bytes"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+)
+
+// verdict is what a Put can do now.
+type verdict int
+
+const (
+	fits verdict = iota
+	held
+	wait
+	drop
+)
+
+// Put implements kv.Tier: it copies the payload into the queue, and waits at
+// most PutWait for room there and for a grant.
+func (t *Tier) Put(key kv.Key, payload []byte) kv.Saved {
+	if _, ok := t.Size(key); ok {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.counts.Known++
+		t.touch(key)
+		return kv.Held
+	}
+	var late <-chan time.Time
+	for {
+		t.mu.Lock()
+		v, site := t.judge(key, int64(len(payload)))
+		switch v {
+		case fits:
+			t.enqueue(key, payload)
+			t.mu.Unlock()
+			t.poke()
+			return kv.Queued
+		case held:
+			t.counts.Known++
+			t.mu.Unlock()
+			return kv.Held
+		case drop:
+			t.lose(site)
+			t.mu.Unlock()
+			return kv.Dropped
+		}
+		changed := t.changed
+		t.mu.Unlock()
+		if late == nil {
+			timer := time.NewTimer(t.opt.PutWait)
+			defer timer.Stop()
+			late = timer.C
+		}
+		select {
+		case <-changed:
+		case <-late:
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.lose(site)
+			t.starved = t.starved || site == AtGrant
+			return kv.Dropped
+		}
+	}
+}
+
+// lose counts a block that is dropped on arrival; the caller holds the lock.
+func (t *Tier) lose(site Site) {
+	t.counts.Accepted++
+	t.counts.Dropped[site]++
+}
+
+// judge says what can be done with a block now, and where it would be dropped;
+// the caller holds the lock.
+func (t *Tier) judge(key kv.Key, payload int64) (verdict, Site) {
+	takes := Takes(FileBytes(payload))
+	switch {
+	case t.pending[key] != nil:
+		return held, 0
+	case t.closing:
+		return drop, AtShutdown
+	case t.lease.Epoch == "":
+		return drop, AtDetached
+	case payload > t.opt.QueueBytes || payload > MaxPayloadBytes:
+		return drop, AtSize
+	case t.lease.GrantedBytes-t.spent-t.owed < takes:
+		t.missed = max(t.missed, takes)
+		t.tell()
+		if t.lease.Final || t.starved {
+			return drop, AtGrant
+		}
+		return wait, AtGrant
+	case t.counts.QueuedBytes+payload > t.opt.QueueBytes:
+		return wait, AtQueue
+	}
+	return fits, 0
+}
+
+// enqueue copies a block into the queue; the caller holds the lock.
+func (t *Tier) enqueue(key kv.Key, payload []byte) {
+	it := &item{key: key, payload: bytes.Clone(payload), takes: Takes(FileBytes(int64(len(payload)))), lease: t.lease}
+	t.queue = append(t.queue, it)
+	t.pending[key] = it
+	t.owed += it.takes
+	t.counts.Accepted++
+	t.counts.Queued++
+	t.counts.QueuedBytes += int64(len(payload))
+	t.counts.CopiedBytes += int64(len(payload))
+}

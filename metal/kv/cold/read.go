@@ -1,0 +1,169 @@
+package cold
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/cespare/xxhash/v2"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+)
+
+// Size implements kv.Tier: it reads the header of the block's file, unless the
+// block is still queued.
+func (t *Tier) Size(key kv.Key) (int64, bool) {
+	if p, ok := t.queued(key); ok {
+		return int64(len(p)), true
+	}
+	r, h, err := t.open(key)
+	if err != nil {
+		return 0, false
+	}
+	_ = r.Close() // nothing was written
+	return h.PayloadBytes, true
+}
+
+// Read implements kv.Tier. A block that is damaged is forgotten: the owner
+// hears of it, and it is not found again before it was written anew.
+func (t *Tier) Read(ctx context.Context, key kv.Key, dst []byte) error {
+	if p, ok := t.queued(key); ok {
+		if len(p) != len(dst) {
+			return fmt.Errorf("block of %d bytes into %d", len(p), len(dst))
+		}
+		copy(dst, p)
+		t.count(func(c *Counters) { c.Read++; c.Pending++ })
+		return nil
+	}
+	r, h, err := t.open(key)
+	if err != nil {
+		t.count(func(c *Counters) { c.Missed++ })
+		return err
+	}
+	defer r.Close()
+	if h.PayloadBytes != int64(len(dst)) {
+		return fmt.Errorf("block of %d bytes into %d", h.PayloadBytes, len(dst))
+	}
+	if err := readPayload(ctx, r, h, dst); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return t.damaged(key, r, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.counts.Read++
+	t.touch(key)
+	return nil
+}
+
+// queued are the bytes of a block that waits to be written. They are never
+// changed.
+func (t *Tier) queued(key kv.Key) ([]byte, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	it := t.pending[key]
+	if it == nil {
+		return nil, false
+	}
+	return it.payload, true
+}
+
+func (t *Tier) count(change func(*Counters)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	change(&t.counts)
+}
+
+// open opens the file of a block whose header is as it should be. What is
+// there and cannot be used is reported.
+func (t *Tier) open(key kv.Key) (disk.Reader, Header, error) {
+	t.mu.Lock()
+	dir, bad := t.lease.Dir, t.bad[key]
+	t.mu.Unlock()
+	if dir == "" {
+		return nil, Header{}, kv.ErrAbsent
+	}
+	r, err := t.opt.FS.Open(Path(dir, t.ns, key))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, Header{}, kv.ErrAbsent
+	} else if err != nil { // the disk says nothing of the block: it stays, unused
+		t.opt.Log.Warn("A block of the cache could not be opened", "error", err)
+		return nil, Header{}, fmt.Errorf("%w: %w", kv.ErrAbsent, err)
+	}
+	info, err := r.Stat()
+	if err == nil && !bad.IsZero() && info.Changed.Equal(bad) {
+		return nil, Header{}, errors.Join(kv.ErrAbsent, r.Close())
+	}
+	var h Header
+	if err == nil {
+		h, err = CheckFile(r, info, t.ns, key)
+	}
+	if err != nil {
+		err = t.damaged(key, r, err)
+		return nil, Header{}, errors.Join(err, r.Close())
+	}
+	return r, h, nil
+}
+
+// CheckFile reads the header of a block's file and compares it with what is
+// known; the payload is not read.
+func CheckFile(r io.ReaderAt, info disk.Info, n Namespace, key kv.Key) (Header, error) {
+	if !info.Mode.IsRegular() {
+		return Header{}, fmt.Errorf("not a regular file: %w", ErrForeign)
+	}
+	var b [HeaderBytes]byte
+	if _, err := r.ReadAt(b[:], 0); errors.Is(err, io.EOF) && info.Bytes < HeaderBytes {
+		return Header{}, ErrForeign
+	} else if err != nil && !errors.Is(err, io.EOF) {
+		return Header{}, err
+	}
+	h, err := ParseHeader(b[:])
+	switch {
+	case err != nil:
+		return Header{}, err
+	case h.Key != key || h.Namespace != n:
+		return Header{}, fmt.Errorf("the header of another block: %w", kv.ErrCorrupt)
+	case info.Bytes != FileBytes(h.PayloadBytes):
+		return Header{}, fmt.Errorf("%d bytes, want %d: %w", info.Bytes, FileBytes(h.PayloadBytes), kv.ErrCorrupt)
+	}
+	return h, nil
+}
+
+// readPayload fills dst and compares its checksum with the header's.
+func readPayload(ctx context.Context, r io.ReaderAt, h Header, dst []byte) error {
+	sum := xxhash.New()
+	for at := 0; at < len(dst); at += pieceBytes {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		piece := dst[at:min(at+pieceBytes, len(dst))]
+		if n, err := r.ReadAt(piece, HeaderBytes+int64(at)); n < len(piece) {
+			return fmt.Errorf("read %d of %d bytes: %w", n, len(piece), err)
+		}
+		_, _ = sum.Write(piece) // never fails
+	}
+	if sum.Sum64() != h.Sum {
+		return errors.New("the checksum differs")
+	}
+	return nil
+}
+
+// damaged forgets a block, tells the owner, and answers kv.ErrCorrupt. r is its
+// file.
+func (t *Tier) damaged(key kv.Key, r disk.Reader, why error) error {
+	info, err := r.Stat()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.counts.Damaged++
+	if err == nil {
+		t.bad[key] = info.Changed
+	}
+	t.report.Damaged = append(t.report.Damaged, key)
+	t.tell()
+	t.opt.Log.Error("A block of the cache is damaged and forgotten", "error", why)
+	return fmt.Errorf("%w: %w", kv.ErrCorrupt, why)
+}

@@ -1,0 +1,112 @@
+package kvtest
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+)
+
+// Fake is a tier that keeps everything, until it is told otherwise. It is for
+// tests of what stands above or beside a tier.
+type Fake struct {
+	mu sync.Mutex
+	// All below are guarded by mu.
+	held    map[kv.Key][]byte
+	puts    []kv.Key
+	full    bool
+	corrupt map[kv.Key]bool
+	gate    chan struct{}
+}
+
+// NewFake makes an empty one.
+func NewFake() *Fake { return &Fake{held: map[kv.Key][]byte{}, corrupt: map[kv.Key]bool{}} }
+
+// Fill makes it drop what is put from now on.
+func (f *Fake) Fill(full bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.full = full
+}
+
+// Damage makes the next read of a key find it corrupt.
+func (f *Fake) Damage(key kv.Key) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.corrupt[key] = true
+}
+
+// Block makes Put wait until open is called.
+func (f *Fake) Block() (open func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	gate := make(chan struct{})
+	f.gate = gate
+	return sync.OnceFunc(func() {
+		f.mu.Lock()
+		f.gate = nil
+		f.mu.Unlock()
+		close(gate)
+	})
+}
+
+// Puts lists the keys that were offered, in order.
+func (f *Fake) Puts() []kv.Key {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.puts)
+}
+
+// Forget drops a key.
+func (f *Fake) Forget(key kv.Key) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.held, key)
+}
+
+// Put implements kv.Tier.
+func (f *Fake) Put(key kv.Key, payload []byte) kv.Saved {
+	f.mu.Lock()
+	gate := f.gate
+	f.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.puts = append(f.puts, key)
+	if f.full {
+		return kv.Dropped
+	}
+	f.held[key] = slices.Clone(payload)
+	return kv.Held
+}
+
+// Size implements kv.Tier.
+func (f *Fake) Size(key kv.Key) (int64, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p, ok := f.held[key]
+	return int64(len(p)), ok
+}
+
+// Read implements kv.Tier.
+func (f *Fake) Read(ctx context.Context, key kv.Key, dst []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p, ok := f.held[key]
+	if !ok {
+		return kv.ErrAbsent
+	}
+	if f.corrupt[key] {
+		delete(f.held, key)
+		delete(f.corrupt, key)
+		return kv.ErrCorrupt
+	}
+	copy(dst, p)
+	return nil
+}

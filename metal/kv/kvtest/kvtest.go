@@ -1,0 +1,174 @@
+// Package kvtest is the suite that every kv.Tier passes, and a tier to test
+// others with.
+//
+// It owns what a Tier promises, as tests; it refuses nothing and knows no
+// tensor. A tier is asked for nothing but the interface, with at most Room bytes
+// in it, all of which it has room for.
+//
+// Start reading at Run.
+package kvtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+)
+
+// Room is how many bytes the suite puts into one tier at most, pages and headers
+// left aside: fewer than 64 payloads.
+const Room = 1 << 20
+
+// Run is the suite. open makes an empty tier with room for Room bytes, which it
+// closes with t.Cleanup.
+func Run(t *testing.T, open func(*testing.T) kv.Tier) {
+	t.Run("what was put is read back", func(t *testing.T) { readBack(t, open(t)) })
+	t.Run("what nobody put is absent", func(t *testing.T) { absent(t, open(t)) })
+	t.Run("what is put again is the same", func(t *testing.T) { again(t, open(t)) })
+	t.Run("a read that nobody waits for any more ends", func(t *testing.T) { ended(t, open(t)) })
+	t.Run("histories", func(t *testing.T) { histories(t, open(t)) })
+	t.Run("many at once", func(t *testing.T) { together(t, open(t)) })
+}
+
+// KeyOf is the i-th key of a test.
+func KeyOf(i int) kv.Key {
+	return kv.Root(kv.Origin{Model: "kvtest"}, binary.LittleEndian.AppendUint64(nil, uint64(i)))
+}
+
+// Payload is n bytes that depend on seed.
+func Payload(seed, n int) []byte {
+	p := make([]byte, n)
+	var s [32]byte
+	binary.LittleEndian.PutUint64(s[:], uint64(seed))
+	_, _ = rand.NewChaCha8(s).Read(p) // it never fails
+	return p
+}
+
+// Must reads a key that has to be there.
+func Must(t *testing.T, tier kv.Tier, key kv.Key, want []byte) {
+	t.Helper()
+	if n, ok := tier.Size(key); !ok || n != int64(len(want)) {
+		t.Errorf("Size(%s) = %d, %v, want %d", key, n, ok, len(want))
+		return
+	}
+	got := make([]byte, len(want))
+	if err := tier.Read(t.Context(), key, got); err != nil {
+		t.Errorf("Read(%s): %v", key, err)
+	} else if !bytes.Equal(got, want) {
+		t.Errorf("Read(%s) gives other bytes than were put", key)
+	}
+}
+
+// Lacks wants a key to be absent.
+func Lacks(t *testing.T, tier kv.Tier, key kv.Key) {
+	t.Helper()
+	if n, ok := tier.Size(key); ok {
+		t.Errorf("Size(%s) = %d, want none", key, n)
+	}
+	if err := tier.Read(t.Context(), key, make([]byte, 1)); !errors.Is(err, kv.ErrAbsent) {
+		t.Errorf("Read(%s) = %v, want %v", key, err, kv.ErrAbsent)
+	}
+}
+
+// readBack: at once, before anything is persisted, and whatever happens to the
+// bytes that were offered (requirement K11).
+func readBack(t *testing.T, tier kv.Tier) {
+	for i, n := range []int{1, 3, 4096, 65_537} {
+		p := Payload(i, n)
+		if got := tier.Put(KeyOf(i), p); got == kv.Dropped {
+			t.Fatalf("%d bytes were dropped by an empty tier", n)
+		}
+		clear(p)
+		Must(t, tier, KeyOf(i), Payload(i, n))
+	}
+	for i, n := range []int{1, 3, 4096, 65_537} {
+		Must(t, tier, KeyOf(i), Payload(i, n))
+	}
+}
+
+func absent(t *testing.T, tier kv.Tier) {
+	Lacks(t, tier, KeyOf(1))
+	tier.Put(KeyOf(2), Payload(2, 100))
+	Lacks(t, tier, KeyOf(1))
+}
+
+func again(t *testing.T, tier kv.Tier) {
+	for range 3 {
+		if tier.Put(KeyOf(1), Payload(1, 5000)) == kv.Dropped {
+			t.Error("what is there already was dropped")
+		}
+		Must(t, tier, KeyOf(1), Payload(1, 5000))
+	}
+}
+
+// ended: it gives the bytes nevertheless, or says why not.
+func ended(t *testing.T, tier kv.Tier) {
+	tier.Put(KeyOf(1), Payload(1, 5000))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	got := make([]byte, 5000)
+	if err := tier.Read(ctx, KeyOf(1), got); err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("Read with a context that is over: %v", err)
+	} else if err == nil && !bytes.Equal(got, Payload(1, 5000)) {
+		t.Error("other bytes than were put")
+	}
+	Must(t, tier, KeyOf(1), Payload(1, 5000))
+}
+
+// histories compares random puts and reads with a map. A tier may forget; it may
+// not give wrong bytes or sizes, and not find what nobody put.
+func histories(t *testing.T, tier kv.Tier) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	const keys, most = 40, Room / 64
+	put := map[int]int{} // sizes by key; the payload depends on the key alone
+	for range 400 {
+		i := r.IntN(keys)
+		if r.IntN(3) == 0 {
+			if put[i] == 0 {
+				put[i] = 1 + r.IntN(most)
+			}
+			tier.Put(KeyOf(i), Payload(i, put[i]))
+		}
+		n, ok := tier.Size(KeyOf(i))
+		if ok && n != int64(put[i]) {
+			t.Fatalf("key %d has %d bytes, %d were put", i, n, put[i])
+		}
+		got := make([]byte, max(1, put[i]))
+		err := tier.Read(t.Context(), KeyOf(i), got)
+		switch {
+		case err == nil && (put[i] == 0 || !bytes.Equal(got, Payload(i, put[i]))):
+			t.Fatalf("key %d: other bytes than were put", i)
+		case err != nil && !errors.Is(err, kv.ErrAbsent):
+			t.Fatalf("key %d: %v", i, err)
+		}
+	}
+}
+
+// together: several goroutines put and read the same keys.
+func together(t *testing.T, tier kv.Tier) {
+	var all sync.WaitGroup
+	for g := range 8 {
+		all.Go(func() {
+			for i := range 20 {
+				at := (g + i) % 10
+				want := Payload(at, 4000+at)
+				tier.Put(KeyOf(at), want)
+				got := make([]byte, len(want))
+				if err := tier.Read(t.Context(), KeyOf(at), got); err == nil && !bytes.Equal(got, want) {
+					t.Errorf("key %d: other bytes than were put", at)
+				} else if err != nil && !errors.Is(err, kv.ErrAbsent) {
+					t.Errorf("key %d: %v", at, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}

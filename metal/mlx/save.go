@@ -1,0 +1,162 @@
+//go:build mlx
+
+package mlx
+
+// #include "bridge.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// SliceBytes is what Save gives for so many tokens; 0 before the first keys.
+func (c *cache) SliceBytes(tokens int) int64 { return c.saved.TokenBytes * int64(max(0, tokens)) }
+
+// StateBytes is what SaveState gives.
+func (c *cache) StateBytes(int) int64 { return c.saved.StateBytes }
+
+// Save copies the keys and values of tokens [first, last): for every layer keys
+// then values, each [kvHeads, tokens, size].
+func (c *cache) Save(id tensor.RequestID, first, last int, dst []byte) error {
+	return c.save("Save", id, dst, func(h *held) error {
+		if err := c.saved.FitsSave(c.Length(id), first, last, len(dst)); err != nil {
+			return err
+		}
+		if err := c.mayRead(h.slab, int64(len(dst)), c.spec.Layers); err != nil {
+			return err
+		}
+		return fault(C.bridge_slab_save(c.b.token(), h.slab.row, C.int32_t(h.slot), C.int32_t(first), C.int32_t(last), (*C.uint8_t)(unsafe.SliceData(dst))))
+	})
+}
+
+// SaveState copies the recurrent states.
+func (c *cache) SaveState(id tensor.RequestID, dst []byte) error {
+	return c.save("SaveState", id, dst, func(h *held) error {
+		if err := c.saved.FitsState(c.Length(id), h.recurred, len(dst)); err != nil || len(dst) == 0 {
+			return err
+		}
+		if err := c.mayRead(&h.states.slab, int64(len(dst)), c.spec.Recurrent.Layers); err != nil {
+			return err
+		}
+		return fault(C.bridge_state_save(c.b.token(), h.states.row, C.int32_t(h.stateSlot), (*C.uint8_t)(unsafe.SliceData(dst))))
+	})
+}
+
+// save is what both have in common.
+func (c *cache) save(op string, id tensor.RequestID, dst []byte, copies func(*held) error) error {
+	h, err := c.requests[id], c.mayCopy(op)
+	if err == nil && h == nil {
+		err = fmt.Errorf("nothing is held: %w", tensor.ErrSegment)
+	}
+	if err == nil {
+		err = copies(h)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: request %d: %w", op, id, err)
+	}
+	return c.b.settle()
+}
+
+// mayCopy comes before bytes of a cache are read or written.
+func (c *cache) mayCopy(op string) error {
+	if c.released {
+		return fmt.Errorf("cache: %w", tensor.ErrReleased)
+	}
+	if err := c.b.check(); err != nil {
+		return err
+	}
+	return c.b.enter(op)
+}
+
+// computed waits for what slabs were given, and refuses one that was lost.
+func (c *cache) computed(s *slab) error {
+	if s.broken != nil {
+		return fmt.Errorf("lost in an earlier step: %w", s.broken)
+	}
+	if len(c.b.pending) == 0 {
+		return nil
+	}
+	return c.b.compute(nil, true)
+}
+
+// mayRead computes what a slab was given, and asks for the room that some of its
+// layers take in arrays of their own.
+func (c *cache) mayRead(s *slab, bytes int64, layers int) error {
+	if err := c.computed(s); err != nil {
+		return err
+	}
+	return c.b.admit(bytes / int64(layers) * int64(min(layersAtOnce, layers)))
+}
+
+// Restore makes a request hold what was saved.
+func (c *cache) Restore(id tensor.RequestID, tokens int, slices [][]byte, state []byte) error {
+	err := c.mayRestore(id, tokens, slices, state)
+	if err == nil {
+		if err = c.restore(id, tokens, slices, state); err != nil {
+			c.Drop(id)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("Restore: request %d: %w", id, err)
+	}
+	return c.b.settle()
+}
+
+func (c *cache) mayRestore(id tensor.RequestID, tokens int, slices [][]byte, state []byte) error {
+	if err := c.mayCopy("Restore"); err != nil {
+		return err
+	}
+	switch {
+	case c.requests[id] != nil:
+		return fmt.Errorf("it is known: %w", tensor.ErrSegment)
+	case c.shape == nil:
+		return fmt.Errorf("no step has said yet how wide keys are: %w", tensor.ErrUnsupported)
+	}
+	return c.saved.FitsRestore(tokens, c.spec.BlockTokens, slices, state)
+}
+
+func (c *cache) restore(id tensor.RequestID, tokens int, slices [][]byte, state []byte) error {
+	h, err := c.reserve(id, tokens)
+	if err != nil {
+		return err
+	}
+	if len(state) > 0 {
+		if err := c.joinStates(h); err != nil {
+			return err
+		}
+		if err := c.put(&h.states.slab, func() C.bridge_status {
+			return C.bridge_state_put(c.b.token(), h.states.row, C.int32_t(h.stateSlot), (*C.uint8_t)(unsafe.SliceData(state)))
+		}); err != nil {
+			return err
+		}
+	}
+	for i, p := range slices {
+		start := i * c.spec.BlockTokens
+		n := min(c.spec.BlockTokens, tokens-start)
+		if err := c.put(h.slab, func() C.bridge_status {
+			return C.bridge_slab_put(c.b.token(), h.slab.row, C.int32_t(h.slot), C.int32_t(start), C.int32_t(n), (*C.uint8_t)(unsafe.SliceData(p)))
+		}); err != nil {
+			return err
+		}
+	}
+	for i := range h.lengths {
+		h.lengths[i] = tokens
+	}
+	for i := range h.recurred {
+		h.recurred[i] = tokens
+	}
+	return nil
+}
+
+// put has the bridge write bytes into a slab that made room for them, and for
+// some layers twice. Where that fails, the slab is of no use any more.
+func (c *cache) put(s *slab, write func() C.bridge_status) error {
+	if err := c.computed(s); err != nil {
+		return err
+	}
+	s.broken = fault(write())
+	return s.broken
+}

@@ -1,0 +1,104 @@
+package ref
+
+import (
+	"fmt"
+
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// SliceBytes is what Save gives for so many tokens.
+func (c *cache) SliceBytes(tokens int) int64 { return c.saved.TokenBytes * int64(max(0, tokens)) }
+
+// StateBytes is what SaveState gives.
+func (c *cache) StateBytes(int) int64 { return c.saved.StateBytes }
+
+// Save copies the keys and values of tokens [first, last), which lie in dst as
+// they do in a block: for every layer keys then values, each head's tokens one
+// after another.
+func (c *cache) Save(id tensor.RequestID, first, last int, dst []byte) error {
+	if c.released {
+		return fmt.Errorf("Save: cache: %w", tensor.ErrReleased)
+	}
+	if err := c.saved.FitsSave(c.Length(id), first, last, len(dst)); err != nil {
+		return fmt.Errorf("Save: request %d: %w", id, err)
+	}
+	c.eachBlock(c.requests[id].blocks, first, last, func(block []byte, at, in, n int) {
+		c.runs(last-first, at, in, n, func(saved, held, bytes int) { copy(dst[saved:saved+bytes], block[held:]) })
+	})
+	return nil
+}
+
+// SaveState copies the recurrent states.
+func (c *cache) SaveState(id tensor.RequestID, dst []byte) error {
+	if c.released {
+		return fmt.Errorf("SaveState: cache: %w", tensor.ErrReleased)
+	}
+	held := c.requests[id]
+	if held == nil {
+		return fmt.Errorf("SaveState: request %d: %w", id, tensor.ErrSegment)
+	}
+	if err := c.saved.FitsState(c.Length(id), held.recurred, len(dst)); err != nil {
+		return fmt.Errorf("SaveState: request %d: %w", id, err)
+	}
+	copy(dst, held.state)
+	return nil
+}
+
+// Restore makes a request hold what was saved.
+func (c *cache) Restore(id tensor.RequestID, tokens int, slices [][]byte, state []byte) error {
+	if c.released {
+		return fmt.Errorf("Restore: cache: %w", tensor.ErrReleased)
+	}
+	if c.requests[id] != nil {
+		return fmt.Errorf("Restore: request %d is known: %w", id, tensor.ErrSegment)
+	}
+	if err := c.saved.FitsRestore(tokens, c.spec.BlockTokens, slices, state); err != nil {
+		return fmt.Errorf("request %d: %w", id, err)
+	}
+	h, err := c.reserve(id, tokens)
+	if err == nil && len(state) > 0 {
+		h.state, err = c.b.mem.exact(int64(len(state)), &c.b.mem.kv)
+	}
+	if err != nil {
+		c.Drop(id)
+		return fmt.Errorf("Restore: request %d: %w", id, err)
+	}
+	for i, p := range slices {
+		n := min(c.spec.BlockTokens, tokens-i*c.spec.BlockTokens)
+		c.runs(n, 0, 0, n, func(saved, held, bytes int) { copy(h.blocks[i][held:held+bytes], p[saved:]) })
+	}
+	copy(h.state, state)
+	for i := range h.lengths {
+		h.lengths[i] = tokens
+	}
+	for i := range h.recurred {
+		h.recurred[i] = tokens
+	}
+	return nil
+}
+
+// eachBlock visits the blocks that hold tokens [first, last): n of them from
+// token in of the block on, which are those from at on of all.
+func (c *cache) eachBlock(blocks [][]byte, first, last int, visit func(block []byte, at, in, n int)) {
+	for at := first; at < last; {
+		in := at % c.spec.BlockTokens
+		n := min(c.spec.BlockTokens-in, last-at)
+		visit(blocks[at/c.spec.BlockTokens], at-first, in, n)
+		at += n
+	}
+}
+
+// runs visits the bytes of n tokens, which stand from at on among saved ones and
+// from in on in a block: one run for each head, or one alone where both are a
+// whole block.
+func (c *cache) runs(saved, at, in, n int, visit func(saved, held, bytes int)) {
+	token, block := 4*c.spec.HeadSize, c.spec.BlockTokens
+	heads := 2 * c.spec.Layers * c.spec.KVHeads
+	if saved == block && n == block {
+		visit(0, 0, heads*block*token)
+		return
+	}
+	for head := range heads {
+		visit((head*saved+at)*token, (head*block+in)*token, n*token)
+	}
+}

@@ -1,0 +1,114 @@
+package tensor
+
+import "fmt"
+
+// LayerKind says what a layer keeps of a request.
+type LayerKind int
+
+const (
+	// Growing layers keep keys and values of every token.
+	Growing LayerKind = iota + 1
+	// Recurring layers keep a state that each token changes.
+	Recurring
+)
+
+// Cut reports whether what layers of a kind keep can be cut between tokens: what
+// they keep of some tokens then lies apart from the rest and never changes. What
+// cannot be cut is saved whole, as it stands behind the last token.
+// ErrUnsupported for a kind that says neither.
+func (k LayerKind) Cut() (bool, error) {
+	switch k {
+	case Growing:
+		return true, nil
+	case Recurring:
+		return false, nil
+	}
+	return false, fmt.Errorf("layers of kind %d do not say whether what they keep can be cut: %w", k, ErrUnsupported)
+}
+
+// Kept is what all layers of one kind keep of a request.
+type Kept struct {
+	Kind   LayerKind
+	Layers int
+	// TokenBytes grow with every token, StateBytes do not.
+	TokenBytes, StateBytes int64
+}
+
+// Kept lists the kinds of layers that a cache has, at the given element width.
+func (s CacheSpec) Kept(elementBytes int) []Kept {
+	all := []Kept{{Kind: Growing, Layers: s.Layers, TokenBytes: s.TokenBytes(elementBytes)}}
+	if r := s.Recurrent; r.Layers > 0 {
+		all = append(all, Kept{Kind: Recurring, Layers: r.Layers, StateBytes: r.StateBytes()})
+	}
+	return all
+}
+
+// Saved is how many bytes Save gives for a token, and SaveState for a request.
+type Saved struct{ TokenBytes, StateBytes int64 }
+
+// SavedOf adds up what layers keep, by whether it can be cut. ErrUnsupported for
+// a kind that does not say so, and where what grows could only be saved whole.
+func SavedOf(all []Kept) (Saved, error) {
+	var out Saved
+	for _, k := range all {
+		cut, err := k.Kind.Cut()
+		switch {
+		case err != nil:
+			return Saved{}, err
+		case cut != (k.StateBytes == 0):
+			return Saved{}, fmt.Errorf("layers of kind %d keep %d bytes a token and %d beside: %w", k.Kind, k.TokenBytes, k.StateBytes, ErrUnsupported)
+		case cut:
+			out.TokenBytes += k.TokenBytes
+		default:
+			out.StateBytes += k.StateBytes
+		}
+	}
+	return out, nil
+}
+
+// FitsSave refuses to save tokens [first, last) of a request of which every
+// layer holds so many into so many bytes.
+func (s Saved) FitsSave(held, first, last, bytes int) error {
+	switch {
+	case first < 0 || first >= last || last > held:
+		return fmt.Errorf("tokens %d to %d of %d that are held: %w", first, last, held, ErrSegment)
+	case int64(bytes) != s.TokenBytes*int64(last-first):
+		return &ShapeError{Op: "Save", Detail: fmt.Sprintf("%d bytes for %d tokens, want %d", bytes, last-first, s.TokenBytes*int64(last-first))}
+	}
+	return nil
+}
+
+// FitsState refuses to save the states of a request of which every layer holds
+// so many tokens, and some recurrent layers other numbers, into so many bytes.
+func (s Saved) FitsState(held int, recurred []int, bytes int) error {
+	if held == 0 {
+		return fmt.Errorf("a state behind no token: %w", ErrSegment)
+	}
+	for layer, n := range recurred {
+		if n != held {
+			return fmt.Errorf("recurrent layer %d has seen %d tokens, of %d that are held: %w", layer, n, held, ErrSegment)
+		}
+	}
+	if int64(bytes) != s.StateBytes {
+		return &ShapeError{Op: "SaveState", Detail: fmt.Sprintf("%d bytes, want %d", bytes, s.StateBytes)}
+	}
+	return nil
+}
+
+// FitsRestore refuses what is not the whole of so many tokens: slices of a block
+// each, of which the last may be shorter, and the state behind them.
+func (s Saved) FitsRestore(tokens, blockTokens int, slices [][]byte, state []byte) error {
+	blocks := len(slices)
+	if tokens <= 0 || tokens > blocks*blockTokens || tokens <= (blocks-1)*blockTokens {
+		return &ShapeError{Op: "Restore", Detail: fmt.Sprintf("%d slices for %d tokens in blocks of %d", blocks, tokens, blockTokens)}
+	}
+	for i, p := range slices {
+		if want := s.TokenBytes * int64(min(blockTokens, tokens-i*blockTokens)); int64(len(p)) != want {
+			return &ShapeError{Op: "Restore", Detail: fmt.Sprintf("slice %d has %d bytes, want %d", i, len(p), want)}
+		}
+	}
+	if int64(len(state)) != s.StateBytes {
+		return &ShapeError{Op: "Restore", Detail: fmt.Sprintf("a state of %d bytes, want %d", len(state), s.StateBytes)}
+	}
+	return nil
+}
