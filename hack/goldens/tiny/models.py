@@ -46,6 +46,14 @@ def unpermute(w, heads):
     return w.reshape(heads, rows // heads // 2, 2, cols).swapaxes(1, 2).reshape(rows, cols)
 
 
+def two_zeros(blocks, w):
+    """ggml has one zero, floats of 4 bits have two: the other's sign is put back."""
+    words = blocks.reshape(-1, 17)[:, 1:]
+    out = w.reshape(-1, 32).copy()
+    out[np.concatenate([words & 15, words >> 4], axis=1) == 8] = -0.0
+    return out.reshape(w.shape)
+
+
 def read_gguf(path):
     import gguf
 
@@ -78,6 +86,8 @@ def read_gguf(path):
     weights, factors = {}, None
     for t in reader.tensors:
         w = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32)
+        if t.tensor_type == gguf.GGMLQuantizationType.MXFP4:
+            w = two_zeros(t.data, w)
         w = w.reshape([int(d) for d in reversed(t.shape)])
         parts = t.name.split(".")
         if t.name == "rope_freqs.weight":
