@@ -12,13 +12,16 @@ type Prefill struct {
 	New int64
 	// Cached tokens before them are in the cache already; negative counts as 0.
 	Cached int64
+	// Restored of the Cached ones are copied into the cache first, where they take
+	// what computed ones do.
+	Restored int64
 	// Chunk of them are computed in one step at most; 0 or less: all at once.
 	Chunk int64
 }
 
 // Peak is what computing a prompt takes beside what is in use, in bytes.
 type Peak struct {
-	// KV of the new tokens.
+	// KV of the new tokens, and of those that are restored.
 	KV int64
 	// Growth is what exists twice while the cache makes room for them.
 	Growth int64
@@ -134,7 +137,7 @@ func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
 	if p.Chunk > 0 && f.EncoderLayers == 0 { // an encoder reads a text whole
 		chunk = min(chunk, p.Chunk)
 	}
-	before, after := k.held(f, 1, p.Cached), k.held(f, 1, p.Cached+p.New)
+	before, after := k.held(f, 1, p.Cached-min(max(0, p.Restored), p.Cached)), k.held(f, 1, p.Cached+p.New)
 	attention, activations := k.attention(f, chunk, p.New+p.Cached), k.activations(f, chunk)
 	logits := k.logits(f, 1)
 	if err := check("a prompt", p.New, before, after, attention, activations, logits); err != nil {
