@@ -265,10 +265,6 @@ func (k Kernels) hybrid(f model.Facts, tokens, around, feedForward, widened, lay
 	recurs := product(tokens, 2*f.HiddenSize, widened, layers)
 	recurs.add(tokens, f.RecurrentSize, max(2, k.RecurrentCopies), stateBytes, layers)
 	inner.add(tokens, feedForward, k.elementBytes(f), layers)
-	if f.Experts > 0 { // arrays of a mixture are of sizes of their own: what recurred stays pooled beside them
-		inner.over = inner.over || recurs.over
-		inner.add(recurs.bytes)
-	}
 	largest := attends
 	for _, a := range []amount{recurs, inner} {
 		if a.over || a.bytes > largest.bytes {

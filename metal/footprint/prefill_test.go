@@ -153,25 +153,6 @@ func TestG4AStateIsChargedOnce(t *testing.T) {
 	}
 }
 
-// TestG4AMixtureIsChargedBesideWhatRecurs: its arrays are of sizes of their own,
-// so those of recurrent layers are not used again for them.
-func TestG4AMixtureIsChargedBesideWhatRecurs(t *testing.T) {
-	f := hybrid
-	f.RecurrentSize, f.FeedForwardSize, f.Experts, f.ExpertsPerToken, f.ExpertFeedForwardSize = 3072, 512, 8, 2, 20_000
-	of := func(f model.Facts) int64 {
-		p, err := PrefillPeak(f, KernelsOf(Ref), Prefill{New: 128})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p.Activations
-	}
-	without := f
-	without.RecurrentSize = 1
-	if more, want := of(f)-of(without), int64(128*(3072-1)*2*stateBytes); more != want {
-		t.Errorf("a wider state costs %d more bytes beside a mixture, want %d", more, want)
-	}
-}
-
 // TestG4ARecurrentLayerIsChargedWhatItComputes: the largest of what attends, of
 // what recurs and of the feed-forward, and more where a back end writes more.
 func TestG4ARecurrentLayerIsChargedWhatItComputes(t *testing.T) {

@@ -159,8 +159,6 @@ func random() []written {
 	mixture.Experts = tinymodel.Experts{Count: 8, PerToken: 2, FeedForward: 512}
 	window := deep(of("gemma3-32000-windows-of-256-4-bit", tinymodel.Gemma3, 4, 1, 256))
 	window.Window = 256
-	joined := recurrent(of("qwen3-next-32000-states-of-128-4-bit", tinymodel.Qwen3Next, 4, 1, 256))
-	joined.Experts = tinymodel.Experts{Count: 8, PerToken: 2, FeedForward: 512, Shared: 512}
 	quick, slow, half, brief := promise{1024, 1}, promise{256, 1}, promise{64, 1}, promise{32, 1}
 	return []written{
 		{of("llama-32000-heads-of-64-bfloat16", tinymodel.Llama, 8, 8, 64), folder(quant.DenseOf(quant.BFloat16)), quick, half},
@@ -170,7 +168,6 @@ func random() []written {
 		{of("qwen2-32000-heads-of-64-8-bit", tinymodel.Qwen2, 8, 2, 64), folder(quant.AffineOf(8, 64, quant.BFloat16)), quick, brief},
 		{mixture, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, brief},
 		{window, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, brief},
-		{joined, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, brief},
 		{wide, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, half},
 		{experts, folder(quant.DenseOf(quant.BFloat16)), quick, half},
 		{recurrent(of("qwen3.5-32000-states-of-128-4-bit", tinymodel.Qwen35, 4, 1, 256)), folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, half},
