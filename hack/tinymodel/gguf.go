@@ -85,17 +85,8 @@ func (h *header) bytes(tensors []block) []byte {
 }
 
 func (c Config) metadata(h *header, v *vocabulary) error {
-	if c.Family == Mistral || c.Scaling.Kind != "" && c.Scaling.Kind != "linear" && c.Family != GPTOSS {
-		return errors.New("tiny model: a GGUF file knows linear scaling and RopeFactors, and no window")
-	}
-	if c.Family == GPTOSS && (c.Scaling.Kind != "yarn" || c.Scaling.Fractional) {
-		return errors.New("tiny model: the yarn of a GGUF file has rounded edges, and a GPT-OSS has yarn")
-	}
-	if x := c.Experts; x.Unnormalized || x.Step > 1 || len(x.Dense) > 0 {
-		return errors.New("tiny model: a GGUF file has experts in every layer, of shares that add up to one")
-	}
-	if c.Family == Gemma3 && c.QueryScalar != c.HeadSize {
-		return errors.New("tiny model: a GGUF file divides scores by the root of the head size")
+	if err := c.fitsGGUF(); err != nil {
+		return err
 	}
 	family, pre := strings.ReplaceAll(strings.TrimSuffix(string(c.Family), "_text"), "_", ""), "smollm"
 	if c.Family.qwen() {
@@ -141,6 +132,29 @@ func (c Config) metadata(h *header, v *vocabulary) error {
 		h.float(family+".rope.scaling.yarn_beta_fast", 32)
 		h.float(family+".rope.scaling.yarn_beta_slow", 1)
 	}
+	c.vocabularyMetadata(h, v, pre)
+	return nil
+}
+
+// fitsGGUF refuses what a GGUF file cannot say.
+func (c Config) fitsGGUF() error {
+	if c.Family == Mistral || c.Scaling.Kind != "" && c.Scaling.Kind != "linear" && c.Family != GPTOSS {
+		return errors.New("tiny model: a GGUF file knows linear scaling and RopeFactors, and no window")
+	}
+	if c.Family == GPTOSS && (c.Scaling.Kind != "yarn" || c.Scaling.Fractional) {
+		return errors.New("tiny model: the yarn of a GGUF file has rounded edges, and a GPT-OSS has yarn")
+	}
+	if x := c.Experts; x.Unnormalized || x.Step > 1 || len(x.Dense) > 0 {
+		return errors.New("tiny model: a GGUF file has experts in every layer, of shares that add up to one")
+	}
+	if c.Family == Gemma3 && c.QueryScalar != c.HeadSize {
+		return errors.New("tiny model: a GGUF file divides scores by the root of the head size")
+	}
+	return nil
+}
+
+// vocabularyMetadata is the tokenizer's part.
+func (c Config) vocabularyMetadata(h *header, v *vocabulary, pre string) {
 	h.text("tokenizer.ggml.model", "gpt2")
 	h.text("tokenizer.ggml.pre", pre)
 	h.texts("tokenizer.ggml.tokens", v.tokens)
@@ -152,7 +166,6 @@ func (c Config) metadata(h *header, v *vocabulary) error {
 	h.number("tokenizer.ggml.padding_token_id", 2)
 	h.flag("tokenizer.ggml.add_bos_token", false)
 	h.text("tokenizer.chat_template", Template)
-	return nil
 }
 
 // block is a tensor as GGUF stores it.
