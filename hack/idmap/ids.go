@@ -97,7 +97,7 @@ var memoryWords = map[string]word{
 	"M7":  {construction, "an engine is one process with one guard of its own type: nothing wraps it"},
 	"G8":  {deferred, "no model reads images yet"},
 	"G9":  {deferred, "the routes whose tools differ come with the other APIs; today one function writes tools for check and answer alike"},
-	"K16": {partly, "the pool and what lies in memory; files come with the tier on disk"},
+	"K16": {partly, "the pool and what lies in memory; engines are not given the tier on disk yet"},
 	"G5":  {partly, "chat and completions; messages and responses come with their routes"},
 }
 
