@@ -98,7 +98,6 @@ var memoryWords = map[string]word{
 	"G8":  {deferred, "no model reads images yet"},
 	"G9":  {deferred, "the routes whose tools differ come with the other APIs; today one function writes tools for check and answer alike"},
 	"K16": {partly, "the pool and what lies in memory; files come with the tier on disk"},
-	"M5":  {partly, "shrinking RAM caches comes with them"},
 	"G5":  {partly, "chat and completions; messages and responses come with their routes"},
 }
 
@@ -156,5 +155,4 @@ var cacheWords = map[string]word{
 	"B4":          {partly, unwired},
 	"B6":          {partly, unwired},
 	"Invariant11": {partly, unwired},
-	"K17":         {deferred, unbuilt},
 }

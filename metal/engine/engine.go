@@ -66,8 +66,10 @@ type Options struct {
 	Sequences, CacheTokens, Queue int
 	// LimitBytes is the ceiling of the whole process; 0 means none.
 	LimitBytes int64
-	// CacheMemory is how many bytes of memory may hold what was computed of
-	// earlier prompts; 0 is none.
+	// PrefixCache remembers what was computed of prompts in the part of the KV
+	// promised that no request holds; it takes not one byte more. CacheMemory is
+	// how many bytes may hold it beside that.
+	PrefixCache bool
 	CacheMemory int64
 	// ModelDigest names the weights, and Numerics whatever else changes bits: back
 	// end, versions, precision. What is remembered is found under both.

@@ -68,3 +68,6 @@ func Counted(e *Engine) int64 { return e.prefixes.Load().ram.Counted() }
 
 // OnFinish calls f from the loop when a stream ends.
 func OnFinish(s *Stream, f func()) { s.onFinish(f) }
+
+// KVTokenBytes is what one token of KV takes.
+func KVTokenBytes(e *Engine) int64 { return e.prefixes.Load().tokenBytes }

@@ -146,10 +146,11 @@ func (e *Engine) ownLimit(p *publication) int64 {
 	return max(0, e.opts.LimitBytes)
 }
 
-// prefixBudget is what of the process's ceiling is set aside for earlier prompts.
+// prefixBudget is what of the process's ceiling is set aside for earlier prompts;
+// what they have of the KV promised is not.
 func (e *Engine) prefixBudget() int64 {
 	if p := e.prefixes.Load(); p != nil {
-		return p.ram.Stats().Budget
+		return p.extra
 	}
 	return 0
 }

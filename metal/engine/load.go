@@ -158,7 +158,7 @@ func (e *Engine) readWeights(ctx context.Context, f *weights.File, s *serving) (
 func (e *Engine) makeCache(m *loadedModel) error {
 	spec := m.model.CacheSpec()
 	var err error
-	if e.opts.CacheMemory > 0 {
+	if e.opts.remembers() {
 		if m.shape, spec.BlockTokens, err = cutAt(spec, m.serving.context); err != nil {
 			return err
 		}

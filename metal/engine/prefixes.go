@@ -19,8 +19,11 @@ type prefixes struct {
 	shape kv.Shape
 	root  kv.Key
 	ram   *kv.Memory
-	// blockTokens is how many tokens the back end takes at a time.
+	// blockTokens is how many tokens the back end takes at a time, of tokenBytes.
 	blockTokens int
+	tokenBytes  int64
+	// extra is the part of the budget that does not depend on requests.
+	extra int64
 	// stop ends the writing to the tier below, and waits for it.
 	stop func()
 
@@ -59,12 +62,39 @@ func (p *prefixes) bytes() int64 {
 	return p.ram.Bytes()
 }
 
+// remembers reports whether what was computed of prompts is to be kept.
+func (o Options) remembers() bool { return o.PrefixCache || o.CacheMemory > 0 }
+
+// budget is what may be held beside requests that leave so many tokens of the
+// KV promised.
+func (o Options) budget(p *prefixes, free int) int64 {
+	if !o.PrefixCache {
+		return p.extra
+	}
+	return p.extra + int64(free)*p.tokenBytes
+}
+
+// makeWay gives back what requests are about to take of the KV promised, before
+// they do, and takes what they left: so every byte is promised once. What was
+// just restored lies twice until here; there was room for that (roomToRestore).
+func (l *looping) makeWay() {
+	p := l.prefixes
+	if p == nil {
+		return
+	}
+	if budget := l.e.opts.budget(p, l.sched.FreeTokens()); budget != l.budgeted {
+		l.budgeted = budget
+		p.ram.Resize(budget)
+	}
+}
+
 // cutAt is where a model's prompts are cut, and in how many tokens its cache has
 // to be kept so that blocks are whole ones of it.
 func cutAt(spec tensor.CacheSpec, context int) (kv.Shape, int, error) {
 	var kept []kv.Kept
+	kinds := map[tensor.LayerKind]kv.Layer{tensor.Growing: kv.Sliced, tensor.Rotating: kv.Rotating, tensor.Recurring: kv.Recurrent}
 	for _, k := range spec.Kept(1) {
-		kept = append(kept, kv.Kept{Layer: map[tensor.LayerKind]kv.Layer{tensor.Growing: kv.Sliced, tensor.Recurring: kv.Recurrent}[k.Kind]})
+		kept = append(kept, kv.Kept{Layer: kinds[k.Kind], Window: k.WindowTokens})
 	}
 	shape, err := kv.ShapeOf(kept, context)
 	if err != nil {
@@ -79,7 +109,7 @@ func cutAt(spec tensor.CacheSpec, context int) (kv.Shape, int, error) {
 // remember makes a loaded model remember its prompts, if it is to. It comes
 // after the first step, which says how wide keys are.
 func (e *Engine) remember(m *loadedModel) {
-	if e.opts.CacheMemory <= 0 || m.cache == nil {
+	if !e.opts.remembers() || m.cache == nil {
 		return
 	}
 	origin := kv.Origin{
@@ -90,7 +120,11 @@ func (e *Engine) remember(m *loadedModel) {
 	if e.opts.Below != nil {
 		below = e.opts.Below(origin)
 	}
-	p := &prefixes{shape: m.shape, root: kv.Root(origin, nil), ram: kv.NewMemory(e.opts.CacheMemory, below), blockTokens: m.blockTokens, stop: func() {}}
+	p := &prefixes{
+		shape: m.shape, root: kv.Root(origin, nil), blockTokens: m.blockTokens, tokenBytes: m.cache.SliceBytes(1),
+		extra: e.opts.CacheMemory, stop: func() {},
+	}
+	p.ram = kv.NewMemory(e.opts.budget(p, m.cacheTokens), below)
 	if below != nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
@@ -105,7 +139,7 @@ func (e *Engine) remember(m *loadedModel) {
 	}
 	e.prefixes.Store(p)
 	e.limits.again(e.applyLimits)
-	e.log.Info("prompts are remembered", "bytes", e.opts.CacheMemory, "blockTokens", p.shape.Block)
+	e.log.Info("prompts are remembered", "bytes", p.ram.Stats().Budget, "blockTokens", p.shape.Block)
 }
 
 // closePrefixes writes down what is remembered, within its bound, and gives its

@@ -544,6 +544,9 @@ func TestB1ACancelledAnswerLeavesItsBlocks(t *testing.T) {
 		}
 		tokens = append(tokens[:len(tokens):len(tokens)], ev.Tokens...)
 	}
+	if p := e.Status().Prefixes; p.Saved == 0 {
+		t.Error("a block that is full is not saved while its answer goes on")
+	}
 	s.Cancel()
 	collect(t, s)
 	if got := ask(t, e, engine.Request{Tokens: tokens, Sampling: &p, MaxTokens: 1}).finished.Usage.Cached; got < 128 {
@@ -625,5 +628,52 @@ func TestM1TheBudgetOfPrefixesIsNotTheBackEnds(t *testing.T) {
 	e = engine.Start(engine.Options{ModelPath: path, Backend: ref.New(ref.Options{}), LimitBytes: 1 << 30, CacheMemory: 1 << 30})
 	if err := e.Wait(); !errors.Is(err, tensor.ErrMemory) {
 		t.Errorf("a budget as large as the ceiling: %v", err)
+	}
+}
+
+// TestInvariant3EveryByteOfKVIsPromisedOnce: what is remembered lies in the KV
+// that was promised and that no request holds, and makes way before requests
+// take it. Nothing is promised for it, and it is of use all the same.
+func TestInvariant3EveryByteOfKVIsPromisedOnce(t *testing.T) {
+	const cacheTokens = 1024
+	var e atomic.Pointer[engine.Engine]
+	var most atomic.Int64
+	e.Store(ready(t, engine.Options{Sequences: 3, ContextTokens: 512, CacheTokens: cacheTokens, PrefixCache: true}, ref.Options{Fault: func(op string) error {
+		if now := e.Load(); op == "Embed" && now != nil { // a step begins: what it takes has been given up
+			st := now.Status()
+			most.Store(max(most.Load(), st.Memory.KV+st.Prefixes.Bytes))
+		}
+		return nil
+	}}))
+	token := engine.KVTokenBytes(e.Load())
+	if p := e.Load().Status().Prefixes; p.Budget != cacheTokens*token {
+		t.Errorf("budget %d with nothing running, want the %d tokens that were promised, of %d bytes", p.Budget, cacheTokens, token)
+	}
+	hit := 0
+	for round := range 6 {
+		var streams []*engine.Stream
+		for i := range 3 {
+			tokens := slices.Concat(tokensOf(uint64(i), 150, 400), tokensOf(uint64(10*round+i), 40*i, 400))
+			s, err := e.Load().Generate(t.Context(), engine.Request{Tokens: tokens, Sampling: draws(uint64(round)), MaxTokens: 40})
+			if err != nil {
+				t.Fatal(err)
+			}
+			streams = append(streams, s)
+		}
+		for _, s := range streams {
+			a := collect(t, s)
+			if a.finished.Err != nil {
+				t.Error(a.finished.Err)
+			}
+			if a.finished.Usage.Cached > 0 {
+				hit++
+			}
+		}
+	}
+	if most.Load() > cacheTokens*token {
+		t.Errorf("requests and what is remembered held %d bytes, %d were promised", most.Load(), cacheTokens*token)
+	}
+	if hit < 6 || e.Load().Status().Prefixes.Bytes == 0 {
+		t.Errorf("%d of 18 requests began with restored tokens: %+v", hit, e.Load().Status().Prefixes)
 	}
 }

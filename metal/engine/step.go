@@ -108,6 +108,7 @@ func (l *looping) count(f *flight) error {
 // launch builds a step; its input is known tokens, or what the step before it
 // yields. Handles of everything but the result are gone when it returns.
 func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
+	l.makeWay()
 	f := &flight{step: step, began: time.Now(), argmax: true}
 	var ids []int32
 	var segments []tensor.Segment

@@ -42,15 +42,16 @@ func table() []backend {
 			name: Ref, chunk: 128, process: 7 * MiB, tokenBytes: tokenBytes, touched: 750,
 			kernels: Kernels{
 				ScoreBytes: 4, ScoreRows: refThreads, ElementBytes: 4, BlockTokens: blockTokens, LogitBytes: 3 * 4,
+				Rotates: true, RotatesBeside: 128,
 			},
 		},
 		{
 			name: MLX, chunk: 512, process: 128 * MiB, tokenBytes: tokenBytes, wide: true, pools: true, touched: 1000,
-			kernels: mlxKernels(metalFusions(), 1),
+			kernels: mlxKernels(metalFusions(), 1, 512),
 		},
 		{
 			name: MLXCPU, chunk: 32, process: 11 * MiB, tokenBytes: tokenBytes, wide: true, pools: true, touched: 1000,
-			kernels: widening(mlxKernels(nil, 2)),
+			kernels: widening(mlxKernels(nil, 2, rotatingSlack)),
 		},
 	}
 }
@@ -67,6 +68,9 @@ func widening(k Kernels) Kernels {
 const (
 	// blockTokens is the granularity of every family's cache (metal/nn).
 	blockTokens = 256
+	// rotatingSlack is how many tokens rotating layers have room for, at least,
+	// beside a window (metal/tensor, Rotation).
+	rotatingSlack = 64
 	// tokenBytes is what the tokenizer takes for one token: about 70 bytes that
 	// live (SmolLM2 in a folder and in GGUF, 49,152 tokens with their merges; 44
 	// without merges), half as much again with what the collector lets die beside
@@ -99,10 +103,11 @@ func metalFusions() []Fusion {
 // (memory_test.go), and a layer is some 25, one of an encoder, whose norms and GELU
 // are made of small ones, twice as many. How far ahead Metal is told was not
 // measured: as far.
-func mlxKernels(fusions []Fusion, scoreCopies int64) Kernels {
+func mlxKernels(fusions []Fusion, scoreCopies, beside int64) Kernels {
 	return Kernels{
 		Fusions: fusions, ScoreBytes: 4, ScoreCopies: scoreCopies, MaskBytes: 6, BlockTokens: blockTokens,
 		GrowLayers: 4, GrowWhole: 64 * MiB, GrowMost: 4 * GiB, LogitBytes: 3 * 4, LayersAhead: 4, EncoderAhead: 2,
+		Rotates: true, RotatesBeside: beside,
 		RecurrentCopies: 6, // windows and taps, heads of queries, keys and values in several forms, squares of blocks (bridge.cpp, delta_rule)
 	}
 }
@@ -125,7 +130,7 @@ func KernelsOf(name string) Kernels {
 			return b.kernels
 		}
 	}
-	k := mlxKernels(nil, 2)
+	k := mlxKernels(nil, 2, 512)
 	k.ElementBytes = 4
 	return k
 }

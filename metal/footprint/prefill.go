@@ -75,8 +75,10 @@ type Kernels struct {
 	WidenedBytes int64
 	// BlockTokens is the granularity in which the cache grows; 0 is none.
 	BlockTokens int64
-	// Rotates says that a window layer keeps no more than its window.
-	Rotates bool
+	// Rotates says that a window layer keeps no more than its window, and has room
+	// for RotatesBeside tokens more: those of a step, and of moving what is kept.
+	Rotates       bool
+	RotatesBeside int64
 	// Of a cache that grows by copying, GrowLayers exist twice at once, and up
 	// to GrowWhole bytes of it in any case; of no more than GrowMost bytes. All
 	// 0 where growing copies nothing.
@@ -313,7 +315,7 @@ func (k Kernels) held(f model.Facts, sequences, tokens int64) amount {
 	a.add(perToken.bytes, f.GrowingLayers, kept)
 	if f.WindowLayers > 0 {
 		if k.Rotates {
-			window := product(sequences, roundUp(f.WindowTokens, k.BlockTokens))
+			window := product(sequences, roundUp(f.WindowTokens+k.RotatesBeside, k.BlockTokens))
 			a.over = a.over || window.over
 			kept = min(kept, window.bytes)
 		}
@@ -332,5 +334,8 @@ func (k Kernels) growth(f model.Facts, held int64) int64 {
 		copied = min(before, k.GrowMost)
 	}
 	layers := max(1, f.Layers-f.RecurrentLayers)
+	if k.Rotates && f.GrowingLayers > 0 { // which lie by themselves, and hold most of it
+		layers = f.GrowingLayers
+	}
 	return max(min(before, k.GrowWhole), copied/layers*min(k.GrowLayers, layers))
 }

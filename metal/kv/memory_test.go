@@ -382,6 +382,24 @@ func TestK12MemoryThatIsWantedNowDoesNotWaitForTheDisk(t *testing.T) {
 	}
 }
 
+// TestK12TheBudgetHoldsWhileABlockComes: others leave first, and not when it is
+// there.
+func TestK12TheBudgetHoldsWhileABlockComes(t *testing.T) {
+	m := kv.NewMemory(2*page, nil)
+	defer m.Close(t.Context())
+	for i := range 5 {
+		saved, err := m.Make(kvtest.KeyOf(i), 100, func([]byte) error {
+			if n := m.Bytes(); n > 2*page {
+				t.Errorf("%d bytes are held while block %d comes", n, i)
+			}
+			return nil
+		})
+		if saved != kv.Held || err != nil {
+			t.Errorf("block %d: %v, %v", i, saved, err)
+		}
+	}
+}
+
 // TestX1WhatARequestCountsOnMakesNoRoomForOthers: a long prompt does not push its
 // own beginning out; it goes nevertheless where memory is given back.
 func TestX1WhatARequestCountsOnMakesNoRoomForOthers(t *testing.T) {

@@ -1087,6 +1087,20 @@ bridge_status bridge_slab_save(uint64_t owner, bridge_slab *slab, int32_t slot, 
   return guarded<bridge_status>(owner, [&](bridge_status &) { copy_slot(*slab, slot, first, last, dst); });
 }
 
+bridge_status bridge_slab_slide(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t from, int32_t length) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    auto slide = [&](std::optional<slab_array> &held) {
+      const auto &a = held->value;
+      auto kept = mx::contiguous(mx::slice(a, {slot, 0, from, 0}, {slot + 1, a.shape(1), from + length, a.shape(3)}));
+      place(held, std::move(kept), slot, 0);
+    };
+    rearrange({slab}, [&](size_t i) {
+      slide(slab->layers[i].keys);
+      slide(slab->layers[i].values);
+    });
+  });
+}
+
 bridge_status bridge_slab_put(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t start, int32_t length, const uint8_t *src) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
     put_layers(*slab, [&](std::optional<slab_array> &held) {

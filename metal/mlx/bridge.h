@@ -123,7 +123,8 @@ bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *position
 
 // Caches. A slab has slots numbered from 0; move gives the request in a slot of
 // from (or a new one, if from is null) the slot behind the last of to, and
-// closes the gap it leaves; remove closes the gap of one that ended.
+// closes the gap it leaves; remove closes the gap of one that ended. Slide moves
+// so many tokens of a slot, from one on, to its first.
 typedef struct {
   int32_t kv_heads, size, type;
 } bridge_kv_shape;
@@ -131,6 +132,7 @@ bridge_slab *bridge_slab_new(int32_t layers, int32_t capacity, bridge_kv_shape s
 bridge_status bridge_slab_move(uint64_t owner, bridge_slab *from, int32_t slot, bridge_slab *to);
 bridge_status bridge_slab_free(uint64_t owner, bridge_slab *slab);
 bridge_status bridge_slab_remove(uint64_t owner, bridge_slab *slab, int32_t slot);
+bridge_status bridge_slab_slide(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t from, int32_t length);
 bridge_status bridge_type(uint64_t owner, bridge_array *a, int32_t *type);
 // Save copies tokens [first, last) of a slot, layer by layer keys then values,
 // each [kvHeads, tokens, size], once they are computed; put writes so many from

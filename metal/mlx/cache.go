@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"unsafe"
 
@@ -17,24 +18,42 @@ import (
 // request rounded up to a multiple of the spec's BlockTokens, so what requests
 // hold is what a scheduler that counts blocks thinks they hold. Requests of
 // one capacity share slabs, and those of a slab that get one token each are
-// written and attended by one call.
+// written and attended by one call. Layers that rotate have slabs of their own,
+// where tokens that no window sees make way for new ones.
 type cache struct {
 	b    *Backend
 	spec tensor.CacheSpec
 	// shape of one token of keys, and what is saved of requests: known once the
 	// first keys came, whose type is that of all others.
-	shape    *C.bridge_kv_shape
-	saved    tensor.Saved
-	slabs    []*slab
-	states   []*states
-	requests map[tensor.RequestID]*held
-	released bool
+	shape *C.bridge_kv_shape
+	saved tensor.Saved
+	// index of each layer among those of its kind, of which so many grow and
+	// rotate; those see window tokens.
+	index             []int
+	growing, rotating layers
+	window            int
+	states            []*states
+	requests          map[tensor.RequestID]*held
+	released          bool
 }
 
-// held is what one request occupies: a slot of a slab.
-type held struct {
+// layers are those of one kind, and the slabs that have their keys and values.
+type layers struct {
+	number int
+	slabs  []*slab
+}
+
+// spot is a slot of a slab; of none where slab is nil.
+type spot struct {
 	slab *slab
 	slot int
+}
+
+// held is what one request occupies: a slot for layers that grow, and one for
+// those that rotate, where at says which tokens lie.
+type held struct {
+	grown, rotated spot
+	at             tensor.Rotation
 	// lengths is how many tokens each layer holds; they differ only inside a
 	// step.
 	lengths []int
@@ -47,19 +66,34 @@ type held struct {
 
 // NewCache makes an empty cache.
 func (b *Backend) NewCache(spec tensor.CacheSpec) (tensor.Cache, error) {
-	if spec.Layers <= 0 || spec.KVHeads <= 0 || spec.HeadSize <= 0 || spec.BlockTokens <= 0 || !spec.Recurrent.Fits() {
+	if !spec.Fits() {
 		return nil, &tensor.ShapeError{Op: "NewCache", Detail: fmt.Sprintf("%+v", spec)}
 	}
 	saved, err := tensor.SavedOf(spec.Kept(4))
 	if err != nil {
 		return nil, fmt.Errorf("NewCache: %w", err)
 	}
-	saved.TokenBytes = 0 // until it learns them
+	saved.TokenBytes, saved.RotatingBytes = 0, 0 // until it learns them
 	if err := b.check(); err != nil {
 		return nil, fmt.Errorf("NewCache: %w", err)
 	}
 	b.caches++
-	return &cache{b: b, spec: spec, saved: saved, requests: make(map[tensor.RequestID]*held)}, nil
+	c := &cache{b: b, spec: spec, saved: saved, requests: make(map[tensor.RequestID]*held)}
+	for layer := range spec.Layers {
+		of := c.kind(layer)
+		c.window = max(c.window, spec.WindowOf(layer))
+		c.index = append(c.index, of.number)
+		of.number++
+	}
+	return c, nil
+}
+
+// kind of a layer that attends.
+func (c *cache) kind(layer int) *layers {
+	if c.spec.WindowOf(layer) > 0 {
+		return &c.rotating
+	}
+	return &c.growing
 }
 
 // Length is how many tokens of a request every layer holds.
@@ -79,15 +113,14 @@ func (c *cache) Drop(id tensor.RequestID) {
 		return
 	}
 	delete(c.requests, id)
-	if h.slab != nil {
-		c.leave(h)
-	}
+	c.leave(&c.growing, &h.grown)
+	c.leave(&c.rotating, &h.rotated)
 	c.leaveState(h)
 	_ = c.b.measure() // it cannot fail on the thread that just freed
 }
 
 // Truncate forgets what any layer holds past the first tokens, and everything
-// where a recurrent layer has seen more. What a foreign thread asks for is not
+// where a recurrent layer has seen more, or a window has gone too far. What a foreign thread asks for is not
 // done.
 func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 	h := c.requests[id]
@@ -95,9 +128,15 @@ func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 		return
 	}
 	tokens = max(0, tokens)
+	if _, most := c.rotated(h); most > tokens && !h.at.Holds(tokens, c.window) {
+		tokens = 0
+	}
 	if len(h.recurred) > 0 && slices.Max(h.recurred) > tokens {
 		tokens = 0
 		c.leaveState(h)
+	}
+	if tokens == 0 {
+		h.at.Base = 0
 	}
 	for i, n := range h.lengths {
 		h.lengths[i] = min(n, tokens)
@@ -107,7 +146,7 @@ func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 // Bytes held by requests.
 func (c *cache) Bytes() int64 {
 	var n int64
-	for _, s := range c.slabs {
+	for _, s := range slices.Concat(c.growing.slabs, c.rotating.slabs) {
 		n += s.slotBytes * int64(len(s.slots))
 	}
 	for _, s := range c.states {
@@ -122,8 +161,10 @@ func (c *cache) Release() {
 		return
 	}
 	clear(c.requests)
-	for len(c.slabs) > 0 {
-		c.free(c.slabs[0])
+	for _, of := range []*layers{&c.growing, &c.rotating} {
+		for len(of.slabs) > 0 {
+			c.free(of, of.slabs[0])
+		}
 	}
 	for len(c.states) > 0 {
 		c.freeStates(c.states[0])
@@ -132,12 +173,6 @@ func (c *cache) Release() {
 	c.released = true
 	c.b.caches--
 }
-
-// besideBlocks are tokens that a slab has room for beside whole blocks, on CUDA:
-// where it has a multiple of 256, the framework attends one query by cuDNN,
-// which takes the host 1.4 ms a step of 36 layers (H100, 512 tokens) and the GPU
-// no less than its own kernel.
-const besideBlocks = 8
 
 // learn takes the type of all keys from the first.
 func (c *cache) learn(keys *array) error {
@@ -156,32 +191,79 @@ func (c *cache) learn(keys *array) error {
 	return nil
 }
 
-// reserve makes room so that a request may hold n tokens.
+// reserve makes room so that a request may hold n tokens. One that is new and
+// does not fit holds nothing.
 func (c *cache) reserve(id tensor.RequestID, n int) (*held, error) {
-	h := c.requests[id]
-	if h != nil && h.slab != nil && h.slab.broken != nil {
-		return nil, fmt.Errorf("request %d was lost in an earlier step: %w", id, h.slab.broken)
-	}
-	blocks := (n + c.spec.BlockTokens - 1) / c.spec.BlockTokens
-	capacity := blocks * c.spec.BlockTokens
-	if c.b.cuda.Load() {
-		capacity += besideBlocks
-	}
-	if h != nil && h.slab != nil && capacity <= h.slab.capacity {
-		return h, nil
-	}
-	to, err := c.slabFor(capacity)
-	if err != nil {
-		return nil, fmt.Errorf("KV for %d tokens: %w", n, err)
-	}
-	if h == nil {
+	h, known := c.requests[id]
+	if !known {
 		h = c.holding()
+		c.requests[id] = h
 	}
-	if err := c.move(h, to); err != nil {
+	for _, s := range []*slab{h.grown.slab, h.rotated.slab} {
+		if s != nil && s.broken != nil {
+			return nil, fmt.Errorf("request %d was lost in an earlier step: %w", id, s.broken)
+		}
+	}
+	err := c.grow(h, n)
+	if err == nil && c.rotating.number > 0 {
+		least, _ := c.rotated(h)
+		err = c.rotate(h, h.at.For(least, n, c.window, c.spec.BlockTokens))
+	}
+	if err != nil {
+		if !known {
+			c.Drop(id)
+		}
 		return nil, fmt.Errorf("KV for %d tokens: %w", n, err)
 	}
-	c.requests[id] = h
 	return h, nil
+}
+
+// grow makes room in layers that grow.
+func (c *cache) grow(h *held, n int) error {
+	blocks := (n + c.spec.BlockTokens - 1) / c.spec.BlockTokens
+	if c.growing.number == 0 || h.grown.slab != nil && blocks*c.spec.BlockTokens <= h.grown.slab.capacity {
+		return nil
+	}
+	to, err := c.slabFor(&c.growing, blocks*c.spec.BlockTokens, c.saved.TokenBytes)
+	if err != nil {
+		return err
+	}
+	return c.move(&c.growing, &h.grown, to)
+}
+
+// rotated is how few and how many tokens rotating layers hold.
+func (c *cache) rotated(h *held) (least, most int) {
+	least = math.MaxInt
+	for layer, n := range h.lengths {
+		if c.spec.WindowOf(layer) > 0 {
+			least, most = min(least, n), max(most, n)
+		}
+	}
+	return least, most
+}
+
+// rotate moves what rotating layers hold to where it is to lie.
+func (c *cache) rotate(h *held, to tensor.Rotation) error {
+	if _, most := c.rotated(h); to.Base > h.at.Base && most > to.Base {
+		s := h.rotated.slab
+		if err := fault(C.bridge_slab_slide(c.b.token(), s.row, C.int32_t(h.rotated.slot), C.int32_t(to.Base-h.at.Base), C.int32_t(most-to.Base))); err != nil {
+			s.broken = err
+			return err
+		}
+		c.b.pending[s] = struct{}{}
+	}
+	h.at.Base = to.Base
+	if to.Room == h.at.Room {
+		return nil
+	}
+	slab, err := c.slabFor(&c.rotating, to.Room, c.saved.RotatingBytes)
+	if err == nil {
+		err = c.move(&c.rotating, &h.rotated, slab)
+	}
+	if err == nil {
+		h.at.Room = to.Room
+	}
+	return err
 }
 
 // holding is what a new request holds: nothing.
@@ -212,7 +294,7 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 		return &array{}
 	}
 	how := C.bridge_attend_spec{
-		layer: C.int32_t(spec.Layer), heads: C.int32_t(q.shape[1] / c.spec.HeadSize), kv_heads: C.int32_t(c.spec.KVHeads),
+		layer: C.int32_t(c.index[spec.Layer]), heads: C.int32_t(q.shape[1] / c.spec.HeadSize), kv_heads: C.int32_t(c.spec.KVHeads),
 		size: C.int32_t(c.spec.HeadSize), window: C.int32_t(spec.Window), scale: C.float(spec.Scale),
 	}
 	return s.made(op, C.bridge_attend(s.b.token(), q.h, k.h, v.h, &how, (*C.float)(unsafe.SliceData(spec.Sinks)), unsafe.SliceData(segments), C.int32_t(len(segments))), q.shape...)
@@ -245,9 +327,13 @@ func (c *cache) extend(spec *tensor.AttendSpec, keys *array) (out []C.bridge_seg
 			continue
 		}
 		h := c.requests[g.Request]
+		in, start := h.grown, g.Start
+		if c.spec.WindowOf(spec.Layer) > 0 {
+			in, start = h.rotated, g.Start-h.at.Base
+		}
 		h.lengths[spec.Layer] += g.Length
-		c.b.pending[h.slab] = struct{}{}
-		out = append(out, C.bridge_segment{slab: h.slab.row, slot: C.int32_t(h.slot), start: C.int32_t(g.Start), length: C.int32_t(g.Length)})
+		c.b.pending[in.slab] = struct{}{}
+		out = append(out, C.bridge_segment{slab: in.slab.row, slot: C.int32_t(in.slot), start: C.int32_t(start), length: C.int32_t(g.Length)})
 	}
 	return out, scores, nil
 }
@@ -277,7 +363,7 @@ func (s *scope) attendOperands(op string, spec *tensor.AttendSpec) (q, k, v *arr
 		k.shape[0] != tokens || v.shape[0] != tokens || k.shape[1] != width || v.shape[1] != width,
 		q.shape[1]%width != 0,
 		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/c.spec.HeadSize,
-		spec.Window < 0:
+		spec.Window < 0, c.spec.WindowOf(spec.Layer) > 0 && (spec.Window == 0 || spec.Window > c.spec.WindowOf(spec.Layer)):
 		s.misfit(op, "q %v, k %v, v %v, %d rows in segments, layer %d of %+v", q.shape, k.shape, v.shape, tensor.Tokens(spec.Segments), spec.Layer, c.spec)
 		return nil, nil, nil, nil, false
 	}

@@ -89,7 +89,7 @@ func (c *cache) leaveState(h *held) {
 
 // freeStates returns a slab of states, whoever is in it.
 func (c *cache) freeStates(s *states) {
-	c.free(&s.slab)
+	c.freeArrays(&s.slab)
 	c.states = slices.DeleteFunc(c.states, func(o *states) bool { return o == s })
 }
 

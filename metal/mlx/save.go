@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -15,8 +16,8 @@ import (
 // SliceBytes is what Save gives for so many tokens; 0 before the first keys.
 func (c *cache) SliceBytes(tokens int) int64 { return c.saved.TokenBytes * int64(max(0, tokens)) }
 
-// StateBytes is what SaveState gives.
-func (c *cache) StateBytes(int) int64 { return c.saved.StateBytes }
+// StateBytes is what SaveState gives of so many tokens.
+func (c *cache) StateBytes(tokens int) int64 { return c.saved.State(tokens) }
 
 // Save copies the keys and values of tokens [first, last): for every layer keys
 // then values, each [kvHeads, tokens, size].
@@ -25,24 +26,52 @@ func (c *cache) Save(id tensor.RequestID, first, last int, dst []byte) error {
 		if err := c.saved.FitsSave(c.Length(id), first, last, len(dst)); err != nil {
 			return err
 		}
-		if err := c.mayRead(h.slab, int64(len(dst)), c.spec.Layers); err != nil {
-			return err
-		}
-		return fault(C.bridge_slab_save(c.b.token(), h.slab.row, C.int32_t(h.slot), C.int32_t(first), C.int32_t(last), (*C.uint8_t)(unsafe.SliceData(dst))))
+		return c.read(&h.grown, first, last, dst)
 	})
 }
 
-// SaveState copies the recurrent states.
+// SaveState copies the recurrent states, and behind them what windows can still
+// see, in the order of Save.
 func (c *cache) SaveState(id tensor.RequestID, dst []byte) error {
 	return c.save("SaveState", id, dst, func(h *held) error {
-		if err := c.saved.FitsState(c.Length(id), h.recurred, len(dst)); err != nil || len(dst) == 0 {
+		length := c.Length(id)
+		if err := c.saved.FitsState(length, c.whole(h), len(dst)); err != nil {
 			return err
 		}
-		if err := c.mayRead(&h.states.slab, int64(len(dst)), c.spec.Recurrent.Layers); err != nil {
-			return err
+		states, windows := dst[:c.saved.StateBytes], dst[c.saved.StateBytes:]
+		if len(states) > 0 {
+			if err := c.mayRead(&h.states.slab, len(states), c.spec.Recurrent.Layers); err != nil {
+				return err
+			}
+			if err := fault(C.bridge_state_save(c.b.token(), h.states.row, C.int32_t(h.stateSlot), (*C.uint8_t)(unsafe.SliceData(states)))); err != nil {
+				return err
+			}
 		}
-		return fault(C.bridge_state_save(c.b.token(), h.states.row, C.int32_t(h.stateSlot), (*C.uint8_t)(unsafe.SliceData(dst))))
+		end := length - h.at.Base
+		return c.read(&h.rotated, end-c.saved.BehindOf(length), end, windows)
 	})
+}
+
+// read copies tokens [first, last) of a slot.
+func (c *cache) read(at *spot, first, last int, dst []byte) error {
+	if len(dst) == 0 {
+		return nil
+	}
+	if err := c.mayRead(at.slab, len(dst), at.slab.layers); err != nil {
+		return err
+	}
+	return fault(C.bridge_slab_save(c.b.token(), at.slab.row, C.int32_t(at.slot), C.int32_t(first), C.int32_t(last), (*C.uint8_t)(unsafe.SliceData(dst))))
+}
+
+// whole is how many tokens each layer holds of which all is saved at once.
+func (c *cache) whole(h *held) []int {
+	out := slices.Clone(h.recurred)
+	for layer, n := range h.lengths {
+		if c.spec.WindowOf(layer) > 0 {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 // save is what both have in common.
@@ -84,18 +113,18 @@ func (c *cache) computed(s *slab) error {
 
 // mayRead computes what a slab was given, and asks for the room that some of its
 // layers take in arrays of their own.
-func (c *cache) mayRead(s *slab, bytes int64, layers int) error {
+func (c *cache) mayRead(s *slab, bytes, layers int) error {
 	if err := c.computed(s); err != nil {
 		return err
 	}
-	return c.b.admit(bytes / int64(layers) * int64(min(layersAtOnce, layers)))
+	return c.b.admit(int64(bytes / layers * min(layersAtOnce, layers)))
 }
 
 // Restore makes a request hold what was saved.
-func (c *cache) Restore(id tensor.RequestID, tokens int, slices [][]byte, state []byte) error {
-	err := c.mayRestore(id, tokens, slices, state)
+func (c *cache) Restore(id tensor.RequestID, tokens int, blocks [][]byte, state []byte) error {
+	err := c.mayRestore(id, tokens, blocks, state)
 	if err == nil {
-		if err = c.restore(id, tokens, slices, state); err != nil {
+		if err = c.restore(id, tokens, blocks, state); err != nil {
 			c.Drop(id)
 		}
 	}
@@ -105,7 +134,7 @@ func (c *cache) Restore(id tensor.RequestID, tokens int, slices [][]byte, state 
 	return c.b.settle()
 }
 
-func (c *cache) mayRestore(id tensor.RequestID, tokens int, slices [][]byte, state []byte) error {
+func (c *cache) mayRestore(id tensor.RequestID, tokens int, blocks [][]byte, state []byte) error {
 	if err := c.mayCopy("Restore"); err != nil {
 		return err
 	}
@@ -115,32 +144,39 @@ func (c *cache) mayRestore(id tensor.RequestID, tokens int, slices [][]byte, sta
 	case c.shape == nil:
 		return fmt.Errorf("no step has said yet how wide keys are: %w", tensor.ErrUnsupported)
 	}
-	return c.saved.FitsRestore(tokens, c.spec.BlockTokens, slices, state)
+	return c.saved.FitsRestore(tokens, c.spec.BlockTokens, blocks, state)
 }
 
-func (c *cache) restore(id tensor.RequestID, tokens int, slices [][]byte, state []byte) error {
-	h, err := c.reserve(id, tokens)
-	if err != nil {
+func (c *cache) restore(id tensor.RequestID, tokens int, blocks [][]byte, state []byte) error {
+	h := c.holding()
+	c.requests[id] = h
+	if c.rotating.number > 0 {
+		if err := c.rotate(h, tensor.Restored(tokens, c.window, c.spec.BlockTokens)); err != nil {
+			return err
+		}
+	}
+	if _, err := c.reserve(id, tokens); err != nil {
 		return err
 	}
-	if len(state) > 0 {
+	states, windows := state[:c.saved.StateBytes], state[c.saved.StateBytes:]
+	if len(states) > 0 {
 		if err := c.joinStates(h); err != nil {
 			return err
 		}
 		if err := c.put(&h.states.slab, func() C.bridge_status {
-			return C.bridge_state_put(c.b.token(), h.states.row, C.int32_t(h.stateSlot), (*C.uint8_t)(unsafe.SliceData(state)))
+			return C.bridge_state_put(c.b.token(), h.states.row, C.int32_t(h.stateSlot), (*C.uint8_t)(unsafe.SliceData(states)))
 		}); err != nil {
 			return err
 		}
 	}
-	for i, p := range slices {
+	for i, p := range blocks {
 		start := i * c.spec.BlockTokens
-		n := min(c.spec.BlockTokens, tokens-start)
-		if err := c.put(h.slab, func() C.bridge_status {
-			return C.bridge_slab_put(c.b.token(), h.slab.row, C.int32_t(h.slot), C.int32_t(start), C.int32_t(n), (*C.uint8_t)(unsafe.SliceData(p)))
-		}); err != nil {
+		if err := c.write(&h.grown, start, min(c.spec.BlockTokens, tokens-start), p); err != nil {
 			return err
 		}
+	}
+	if err := c.write(&h.rotated, 0, c.saved.BehindOf(tokens), windows); err != nil {
+		return err
 	}
 	for i := range h.lengths {
 		h.lengths[i] = tokens
@@ -149,6 +185,16 @@ func (c *cache) restore(id tensor.RequestID, tokens int, slices [][]byte, state 
 		h.recurred[i] = tokens
 	}
 	return nil
+}
+
+// write copies so many tokens into a slot.
+func (c *cache) write(at *spot, start, n int, p []byte) error {
+	if len(p) == 0 {
+		return nil
+	}
+	return c.put(at.slab, func() C.bridge_status {
+		return C.bridge_slab_put(c.b.token(), at.slab.row, C.int32_t(at.slot), C.int32_t(start), C.int32_t(n), (*C.uint8_t)(unsafe.SliceData(p)))
+	})
 }
 
 // put has the bridge write bytes into a slab that made room for them, and for

@@ -80,12 +80,18 @@ func LoadDecoder(ctx context.Context, l *Loader, d weights.Dimensions, block fun
 	return m, nil
 }
 
-// cacheSpec is the shape of the cache: layers that attend, and those that recur.
+// cacheSpec is the shape of the cache: layers that attend, what they see, and
+// those that recur.
 func cacheSpec(d weights.Dimensions) tensor.CacheSpec {
 	spec := tensor.CacheSpec{Layers: d.Layers, KVHeads: d.KVHeads, HeadSize: d.HeadSize, BlockTokens: blockTokens}
 	if h, n := d.Hybrid, d.Hybrid.Layers(d.Layers); n > 0 {
 		spec.Layers -= n
 		spec.Recurrent = tensor.RecurrentSpec{Layers: n, KeyHeads: h.KeyHeads, KeySize: h.KeySize, ValueHeads: h.ValueHeads, ValueSize: h.ValueSize, Taps: h.Taps}
+	}
+	for i := range d.Layers {
+		if !d.Hybrid.Recurs(i) {
+			spec.Windows = append(spec.Windows, d.WindowOf(i))
+		}
 	}
 	return spec
 }

@@ -22,14 +22,15 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	}
 	rows := make([]query, 0, q.shape[0])
 	for _, g := range spec.Segments {
+		if has := c.of(g.Request).lengths[spec.Layer]; has != g.Start {
+			s.fail(fmt.Errorf("AppendAttend: request %d, layer %d holds %d tokens, segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment))
+			return out
+		}
+	}
+	for _, g := range spec.Segments {
 		h, err := c.reserve(g.Request, g.Start+g.Length)
 		if err != nil {
 			s.fail(fmt.Errorf("AppendAttend: %w", err))
-			return out
-		}
-		if h.lengths[spec.Layer] != g.Start {
-			s.fail(fmt.Errorf("AppendAttend: request %d, layer %d holds %d tokens, segment starts at %d: %w",
-				g.Request, spec.Layer, h.lengths[spec.Layer], g.Start, tensor.ErrSegment))
 			return out
 		}
 		c.append(h, spec.Layer, g.Start, k, v, len(rows), g.Length)
@@ -65,7 +66,7 @@ func (s *scope) attendOperands(spec tensor.AttendSpec) (q, k, v *array, c *cache
 		k.shape[0] != tokens || v.shape[0] != tokens || k.shape[1] != width || v.shape[1] != width,
 		q.shape[1]%width != 0,
 		spec.Sinks != nil && len(spec.Sinks) != q.shape[1]/c.spec.HeadSize,
-		spec.Window < 0:
+		spec.Window < 0, c.spec.WindowOf(spec.Layer) > 0 && (spec.Window == 0 || spec.Window > c.spec.WindowOf(spec.Layer)):
 		return nil, nil, nil, nil, &tensor.ShapeError{Op: "AppendAttend", Detail: fmt.Sprintf("q %v, k %v, v %v, %d rows in segments, layer %d of %+v",
 			q.shape, k.shape, v.shape, tensor.Tokens(spec.Segments), spec.Layer, c.spec)}
 	}
@@ -95,13 +96,13 @@ func (a *attention) attend(sc *scratch, q, out []float32) {
 	scores := grow(&sc.scores, a.query.position+1-first)
 	size := a.c.spec.HeadSize
 	vectors := a.c.b.vectors && size%lanes == 0
-	a.blocks(first, func(at, lo, hi int, keys, _ []float32) {
+	a.blocks(first, func(at, n int, keys, _ []float32) {
 		if vectors {
-			vectorDotRows(scores[at:at+hi-lo], q, keys[lo*size:hi*size], a.spec.Scale)
+			vectorDotRows(scores[at:at+n], q, keys, a.spec.Scale)
 			return
 		}
-		for i := lo; i < hi; i++ {
-			scores[at+i-lo] = dot(q, keys[i*size:(i+1)*size]) * a.spec.Scale
+		for i := range n {
+			scores[at+i] = dot(q, keys[i*size:(i+1)*size]) * a.spec.Scale
 		}
 	})
 	top := scores[0]
@@ -124,12 +125,12 @@ func (a *attention) attend(sc *scratch, q, out []float32) {
 		sum += e
 	}
 	clear(out)
-	a.blocks(first, func(at, lo, hi int, _, values []float32) {
+	a.blocks(first, func(at, n int, _, values []float32) {
 		if vectors {
-			vectorAccumulate(out, values[lo*size:hi*size], scores[at:at+hi-lo])
+			vectorAccumulate(out, values, scores[at:at+n])
 			return
 		}
-		accumulate(out, values[lo*size:hi*size], scores[at:at+hi-lo])
+		accumulate(out, values, scores[at:at+n])
 	})
 	inverse := 1 / sum
 	for i := range out {
@@ -137,14 +138,16 @@ func (a *attention) attend(sc *scratch, q, out []float32) {
 	}
 }
 
-// blocks visits the visible positions block by block: at counts from the first
-// visible one, [lo, hi) are tokens inside the block.
-func (a *attention) blocks(first int, visit func(at, lo, hi int, keys, values []float32)) {
-	n, end := a.c.spec.BlockTokens, a.query.position+1
-	for b := first / n; b*n < end; b++ {
-		lo, hi := max(first-b*n, 0), min(end-b*n, n)
-		keys, values := a.c.head(a.query.held.blocks[b], a.spec.Layer, a.kvHead)
-		visit(b*n+lo-first, lo, hi, keys, values)
+// blocks visits the visible positions block by block, n tokens each; at counts
+// from the first visible one. Blocks begin at multiples of their size however
+// tokens lie, so that the same ones stand together in every layer and request.
+func (a *attention) blocks(first int, visit func(at, n int, keys, values []float32)) {
+	block, end := a.c.spec.BlockTokens, a.query.position+1
+	for from := first; from < end; {
+		n := min(block-from%block, end-from)
+		keys, values := a.c.tokens(a.query.held, a.spec.Layer, a.kvHead, from, n)
+		visit(from-first, n, keys, values)
+		from += n
 	}
 }
 

@@ -2,26 +2,36 @@ package ref
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
-// cache holds keys and values in blocks of tokens, one mapping per request and
-// block, allocated when the first token of a block arrives. In a block lie,
-// for every layer, keys then values, each head's tokens one after another.
-// Pages that no token reached yet are not resident.
+// cache holds keys and values of layers that grow in blocks of tokens, one
+// mapping per request and block, allocated when the first token of a block
+// arrives. In a block lie, for every layer, keys then values, each head's tokens
+// one after another. Pages that no token reached yet are not resident. Those of
+// layers that rotate lie in the same order in one mapping per request, in which
+// tokens that no window sees make way for new ones.
 type cache struct {
-	b        *Backend
-	spec     tensor.CacheSpec
-	saved    tensor.Saved
-	requests map[tensor.RequestID]*held
-	released bool
+	b     *Backend
+	spec  tensor.CacheSpec
+	saved tensor.Saved
+	// index of each layer among those of its kind, of which so many grow and
+	// rotate; those see window tokens.
+	index                     []int
+	growing, rotating, window int
+	requests                  map[tensor.RequestID]*held
+	released                  bool
 }
 
 // held is what one request occupies.
 type held struct {
 	blocks [][]byte
+	// rotated are the keys and values of rotating layers, and at says which.
+	rotated []byte
+	at      tensor.Rotation
 	// lengths is how many tokens each layer holds; they differ only inside a
 	// step.
 	lengths []int
@@ -33,7 +43,7 @@ type held struct {
 
 // NewCache makes an empty cache.
 func (b *Backend) NewCache(spec tensor.CacheSpec) (tensor.Cache, error) {
-	if spec.Layers <= 0 || spec.KVHeads <= 0 || spec.HeadSize <= 0 || spec.BlockTokens <= 0 || !spec.Recurrent.Fits() {
+	if !spec.Fits() {
 		return nil, &tensor.ShapeError{Op: "NewCache", Detail: fmt.Sprintf("%+v", spec)}
 	}
 	saved, err := tensor.SavedOf(spec.Kept(4))
@@ -41,12 +51,20 @@ func (b *Backend) NewCache(spec tensor.CacheSpec) (tensor.Cache, error) {
 		return nil, fmt.Errorf("NewCache: %w", err)
 	}
 	b.caches++
-	return &cache{b: b, spec: spec, saved: saved, requests: make(map[tensor.RequestID]*held)}, nil
+	c := &cache{b: b, spec: spec, saved: saved, requests: make(map[tensor.RequestID]*held)}
+	for layer := range spec.Layers {
+		of := &c.growing
+		if spec.WindowOf(layer) > 0 {
+			of, c.window = &c.rotating, spec.WindowOf(layer)
+		}
+		c.index = append(c.index, *of)
+		*of++
+	}
+	return c, nil
 }
 
-func (c *cache) blockBytes() int64 {
-	return c.spec.TokenBytes(4) * int64(c.spec.BlockTokens)
-}
+// blockBytes of growing layers.
+func (c *cache) blockBytes() int64 { return c.saved.TokenBytes * int64(c.spec.BlockTokens) }
 
 // Length is how many tokens of a request every layer holds.
 func (c *cache) Length(id tensor.RequestID) int {
@@ -67,17 +85,16 @@ func (c *cache) Drop(id tensor.RequestID) {
 	if h == nil {
 		return
 	}
-	for _, p := range h.blocks {
-		c.b.mem.releaseExact(p, &c.b.mem.kv)
-	}
-	if h.state != nil {
-		c.b.mem.releaseExact(h.state, &c.b.mem.kv)
+	for _, p := range append(h.blocks, h.rotated, h.state) {
+		if p != nil {
+			c.b.mem.releaseExact(p, &c.b.mem.kv)
+		}
 	}
 	delete(c.requests, id)
 }
 
 // Truncate forgets what any layer holds past the first tokens, and everything
-// where a recurrent layer has seen more.
+// where a recurrent layer has seen more, or a window has gone too far.
 func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 	h := c.requests[id]
 	if h == nil {
@@ -86,6 +103,12 @@ func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 	tokens = max(0, tokens)
 	if len(h.recurred) > 0 && slices.Max(h.recurred) > tokens {
 		tokens = 0
+	}
+	if _, most := c.rotated(h); most > tokens && !h.at.Holds(tokens, c.window) {
+		tokens = 0
+	}
+	if tokens == 0 {
+		h.at.Base = 0
 	}
 	for i, n := range h.lengths {
 		h.lengths[i] = min(n, tokens)
@@ -99,7 +122,7 @@ func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 func (c *cache) Bytes() int64 {
 	var n int64
 	for _, h := range c.requests {
-		n += int64(len(h.blocks))*c.blockBytes() + int64(len(h.state))
+		n += int64(len(h.blocks))*c.blockBytes() + int64(len(h.rotated)+len(h.state))
 	}
 	return n
 }
@@ -129,34 +152,82 @@ func (c *cache) of(id tensor.RequestID) *held {
 // reserve makes room so that a layer of the request may hold n tokens.
 func (c *cache) reserve(id tensor.RequestID, n int) (*held, error) {
 	h := c.of(id)
-	for len(h.blocks)*c.spec.BlockTokens < n {
+	for c.growing > 0 && len(h.blocks)*c.spec.BlockTokens < n {
 		p, err := c.b.mem.exact(c.blockBytes(), &c.b.mem.kv)
 		if err != nil {
 			return nil, fmt.Errorf("KV block for %d tokens: %w", n, err)
 		}
 		h.blocks = append(h.blocks, p)
 	}
+	if c.rotating == 0 {
+		return h, nil
+	}
+	least, _ := c.rotated(h)
+	if err := c.rotate(h, h.at.For(least, n, c.window, c.spec.BlockTokens)); err != nil {
+		return nil, fmt.Errorf("windows of %d tokens: %w", n, err)
+	}
 	return h, nil
 }
 
-// head is one head's tokens in one block: keys and values, [BlockTokens, HeadSize].
-func (c *cache) head(block []byte, layer, head int) (keys, values []float32) {
-	all := floats(block)
-	size := c.spec.BlockTokens * c.spec.HeadSize
-	at := (layer*2*c.spec.KVHeads + head) * size
-	return all[at : at+size], all[at+c.spec.KVHeads*size : at+(c.spec.KVHeads+1)*size]
+// rotated is how few and how many tokens rotating layers hold.
+func (c *cache) rotated(h *held) (least, most int) {
+	least = math.MaxInt
+	for layer, n := range h.lengths {
+		if c.spec.WindowOf(layer) > 0 {
+			least, most = min(least, n), max(most, n)
+		}
+	}
+	return least, most
+}
+
+// rotate moves what rotating layers hold to where it is to lie.
+func (c *cache) rotate(h *held, to tensor.Rotation) error {
+	if to == h.at {
+		return nil
+	}
+	p := h.rotated
+	if to.Room != h.at.Room {
+		var err error
+		if p, err = c.b.mem.exact(c.saved.RotatingBytes*int64(to.Room), &c.b.mem.kv); err != nil {
+			return err
+		}
+	}
+	if _, most := c.rotated(h); most > to.Base && h.rotated != nil {
+		token := 4 * c.spec.HeadSize
+		from, dst := (to.Base-h.at.Base)*token, 0
+		for range 2 * c.rotating * c.spec.KVHeads {
+			copy(p[dst:dst+(most-to.Base)*token], h.rotated[from:])
+			from, dst = from+h.at.Room*token, dst+to.Room*token
+		}
+	}
+	if to.Room != h.at.Room && h.rotated != nil {
+		c.b.mem.releaseExact(h.rotated, &c.b.mem.kv)
+	}
+	h.rotated, h.at = p, to
+	return nil
+}
+
+// tokens are keys and values of one head, of n tokens from one on that lie in
+// one block.
+func (c *cache) tokens(h *held, layer, head, from, n int) (keys, values []float32) {
+	block, at, room := h.rotated, from-h.at.Base, h.at.Room
+	if c.spec.WindowOf(layer) == 0 {
+		block, at, room = h.blocks[from/c.spec.BlockTokens], from%c.spec.BlockTokens, c.spec.BlockTokens
+	}
+	all, size := floats(block), c.spec.HeadSize
+	first := ((c.index[layer]*2*c.spec.KVHeads+head)*room + at) * size
+	second := first + c.spec.KVHeads*room*size
+	return all[first : first+n*size], all[second : second+n*size]
 }
 
 // append copies keys and values of one segment into a layer.
 func (c *cache) append(h *held, layer, start int, k, v *array, row, length int) {
 	for i := range length {
-		pos := start + i
-		block, at := h.blocks[pos/c.spec.BlockTokens], pos%c.spec.BlockTokens*c.spec.HeadSize
 		kr, vr := k.row(row+i), v.row(row+i)
 		for head := range c.spec.KVHeads {
-			keys, values := c.head(block, layer, head)
-			copy(keys[at:at+c.spec.HeadSize], kr[head*c.spec.HeadSize:])
-			copy(values[at:at+c.spec.HeadSize], vr[head*c.spec.HeadSize:])
+			keys, values := c.tokens(h, layer, head, start+i, 1)
+			copy(keys, kr[head*c.spec.HeadSize:])
+			copy(values, vr[head*c.spec.HeadSize:])
 		}
 	}
 	h.lengths[layer] = start + length

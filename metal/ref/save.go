@@ -2,6 +2,7 @@ package ref
 
 import (
 	"fmt"
+	"slices"
 
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -9,8 +10,8 @@ import (
 // SliceBytes is what Save gives for so many tokens.
 func (c *cache) SliceBytes(tokens int) int64 { return c.saved.TokenBytes * int64(max(0, tokens)) }
 
-// StateBytes is what SaveState gives.
-func (c *cache) StateBytes(int) int64 { return c.saved.StateBytes }
+// StateBytes is what SaveState gives of so many tokens.
+func (c *cache) StateBytes(tokens int) int64 { return c.saved.State(tokens) }
 
 // Save copies the keys and values of tokens [first, last), which lie in dst as
 // they do in a block: for every layer keys then values, each head's tokens one
@@ -22,13 +23,17 @@ func (c *cache) Save(id tensor.RequestID, first, last int, dst []byte) error {
 	if err := c.saved.FitsSave(c.Length(id), first, last, len(dst)); err != nil {
 		return fmt.Errorf("Save: request %d: %w", id, err)
 	}
+	if c.growing == 0 {
+		return nil
+	}
 	c.eachBlock(c.requests[id].blocks, first, last, func(block []byte, at, in, n int) {
 		c.runs(last-first, at, in, n, func(saved, held, bytes int) { copy(dst[saved:saved+bytes], block[held:]) })
 	})
 	return nil
 }
 
-// SaveState copies the recurrent states.
+// SaveState copies the recurrent states, and behind them what windows can still
+// see, in the order of Save.
 func (c *cache) SaveState(id tensor.RequestID, dst []byte) error {
 	if c.released {
 		return fmt.Errorf("SaveState: cache: %w", tensor.ErrReleased)
@@ -37,37 +42,44 @@ func (c *cache) SaveState(id tensor.RequestID, dst []byte) error {
 	if held == nil {
 		return fmt.Errorf("SaveState: request %d: %w", id, tensor.ErrSegment)
 	}
-	if err := c.saved.FitsState(c.Length(id), held.recurred, len(dst)); err != nil {
+	length := c.Length(id)
+	if err := c.saved.FitsState(length, c.whole(held), len(dst)); err != nil {
 		return fmt.Errorf("SaveState: request %d: %w", id, err)
 	}
-	copy(dst, held.state)
+	windows := dst[copy(dst, held.state):]
+	c.behind(held, length, func(saved, at, bytes int) { copy(windows[saved:saved+bytes], held.rotated[at:]) })
 	return nil
 }
 
 // Restore makes a request hold what was saved.
-func (c *cache) Restore(id tensor.RequestID, tokens int, slices [][]byte, state []byte) error {
+func (c *cache) Restore(id tensor.RequestID, tokens int, blocks [][]byte, state []byte) error {
 	if c.released {
 		return fmt.Errorf("Restore: cache: %w", tensor.ErrReleased)
 	}
 	if c.requests[id] != nil {
 		return fmt.Errorf("Restore: request %d is known: %w", id, tensor.ErrSegment)
 	}
-	if err := c.saved.FitsRestore(tokens, c.spec.BlockTokens, slices, state); err != nil {
+	if err := c.saved.FitsRestore(tokens, c.spec.BlockTokens, blocks, state); err != nil {
 		return fmt.Errorf("request %d: %w", id, err)
 	}
-	h, err := c.reserve(id, tokens)
-	if err == nil && len(state) > 0 {
-		h.state, err = c.b.mem.exact(int64(len(state)), &c.b.mem.kv)
+	err := c.rotate(c.of(id), c.restored(tokens))
+	var h *held
+	if err == nil {
+		h, err = c.reserve(id, tokens)
+	}
+	if err == nil && c.saved.StateBytes > 0 {
+		h.state, err = c.b.mem.exact(c.saved.StateBytes, &c.b.mem.kv)
 	}
 	if err != nil {
 		c.Drop(id)
 		return fmt.Errorf("Restore: request %d: %w", id, err)
 	}
-	for i, p := range slices {
-		n := min(c.spec.BlockTokens, tokens-i*c.spec.BlockTokens)
+	for i := range h.blocks {
+		p, n := blocks[i], min(c.spec.BlockTokens, tokens-i*c.spec.BlockTokens)
 		c.runs(n, 0, 0, n, func(saved, held, bytes int) { copy(h.blocks[i][held:held+bytes], p[saved:]) })
 	}
-	copy(h.state, state)
+	windows := state[copy(h.state, state):]
+	c.behind(h, tokens, func(saved, at, bytes int) { copy(h.rotated[at:at+bytes], windows[saved:]) })
 	for i := range h.lengths {
 		h.lengths[i] = tokens
 	}
@@ -75,6 +87,14 @@ func (c *cache) Restore(id tensor.RequestID, tokens int, slices [][]byte, state 
 		h.recurred[i] = tokens
 	}
 	return nil
+}
+
+// restored is where what windows see lies of a request that comes back.
+func (c *cache) restored(tokens int) tensor.Rotation {
+	if c.rotating == 0 {
+		return tensor.Rotation{}
+	}
+	return tensor.Restored(tokens, c.window, c.spec.BlockTokens)
 }
 
 // eachBlock visits the blocks that hold tokens [first, last): n of them from
@@ -93,7 +113,7 @@ func (c *cache) eachBlock(blocks [][]byte, first, last int, visit func(block []b
 // whole block.
 func (c *cache) runs(saved, at, in, n int, visit func(saved, held, bytes int)) {
 	token, block := 4*c.spec.HeadSize, c.spec.BlockTokens
-	heads := 2 * c.spec.Layers * c.spec.KVHeads
+	heads := 2 * c.growing * c.spec.KVHeads
 	if saved == block && n == block {
 		visit(0, 0, heads*block*token)
 		return
@@ -101,4 +121,27 @@ func (c *cache) runs(saved, at, in, n int, visit func(saved, held, bytes int)) {
 	for head := range heads {
 		visit((head*saved+at)*token, (head*block+in)*token, n*token)
 	}
+}
+
+// behind visits the bytes that windows can still see of a request of so many
+// tokens, a run for each head.
+func (c *cache) behind(h *held, tokens int, visit func(saved, at, bytes int)) {
+	n, token := c.saved.BehindOf(tokens), 4*c.spec.HeadSize
+	if n == 0 {
+		return
+	}
+	for head := range 2 * c.rotating * c.spec.KVHeads {
+		visit(head*n*token, (head*h.at.Room+tokens-n-h.at.Base)*token, n*token)
+	}
+}
+
+// whole is how many tokens each layer holds of which all is saved at once.
+func (c *cache) whole(h *held) []int {
+	out := slices.Clone(h.recurred)
+	for layer, n := range h.lengths {
+		if c.spec.WindowOf(layer) > 0 {
+			out = append(out, n)
+		}
+	}
+	return out
 }

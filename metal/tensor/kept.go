@@ -8,6 +8,8 @@ type LayerKind int
 const (
 	// Growing layers keep keys and values of every token.
 	Growing LayerKind = iota + 1
+	// Rotating layers keep those that a window can still see.
+	Rotating
 	// Recurring layers keep a state that each token changes.
 	Recurring
 )
@@ -20,7 +22,7 @@ func (k LayerKind) Cut() (bool, error) {
 	switch k {
 	case Growing:
 		return true, nil
-	case Recurring:
+	case Rotating, Recurring:
 		return false, nil
 	}
 	return false, fmt.Errorf("layers of kind %d do not say whether what they keep can be cut: %w", k, ErrUnsupported)
@@ -30,13 +32,24 @@ func (k LayerKind) Cut() (bool, error) {
 type Kept struct {
 	Kind   LayerKind
 	Layers int
-	// TokenBytes grow with every token, StateBytes do not.
+	// TokenBytes grow with every token, up to those that a window sees beside the
+	// newest where WindowTokens is not 0. StateBytes do not grow.
 	TokenBytes, StateBytes int64
+	WindowTokens           int
 }
 
 // Kept lists the kinds of layers that a cache has, at the given element width.
 func (s CacheSpec) Kept(elementBytes int) []Kept {
-	all := []Kept{{Kind: Growing, Layers: s.Layers, TokenBytes: s.TokenBytes(elementBytes)}}
+	var all []Kept
+	of := func(kind LayerKind, layers, window int) {
+		if layers > 0 {
+			one := CacheSpec{Layers: layers, KVHeads: s.KVHeads, HeadSize: s.HeadSize}
+			all = append(all, Kept{Kind: kind, Layers: layers, TokenBytes: one.TokenBytes(elementBytes), WindowTokens: window})
+		}
+	}
+	layers, window := s.Rotating()
+	of(Growing, s.Layers-layers, 0)
+	of(Rotating, layers, window)
 	if r := s.Recurrent; r.Layers > 0 {
 		all = append(all, Kept{Kind: Recurring, Layers: r.Layers, StateBytes: r.StateBytes()})
 	}
@@ -44,7 +57,13 @@ func (s CacheSpec) Kept(elementBytes int) []Kept {
 }
 
 // Saved is how many bytes Save gives for a token, and SaveState for a request.
-type Saved struct{ TokenBytes, StateBytes int64 }
+type Saved struct {
+	TokenBytes, StateBytes int64
+	// RotatingBytes are those of a token in layers that rotate, of which Behind
+	// are kept behind any length.
+	RotatingBytes int64
+	Behind        int
+}
 
 // SavedOf adds up what layers keep, by whether it can be cut. ErrUnsupported for
 // a kind that does not say so, and where what grows could only be saved whole.
@@ -55,15 +74,26 @@ func SavedOf(all []Kept) (Saved, error) {
 		switch {
 		case err != nil:
 			return Saved{}, err
-		case cut != (k.StateBytes == 0):
-			return Saved{}, fmt.Errorf("layers of kind %d keep %d bytes a token and %d beside: %w", k.Kind, k.TokenBytes, k.StateBytes, ErrUnsupported)
+		case cut == (k.StateBytes > 0 || k.WindowTokens > 0):
+			return Saved{}, fmt.Errorf("layers of kind %d keep %d bytes a token, in a window of %d, and %d beside: %w", k.Kind, k.TokenBytes, k.WindowTokens, k.StateBytes, ErrUnsupported)
 		case cut:
 			out.TokenBytes += k.TokenBytes
 		default:
 			out.StateBytes += k.StateBytes
 		}
+		if k.WindowTokens > 0 {
+			out.RotatingBytes, out.Behind = k.TokenBytes, k.WindowTokens-1
+		}
 	}
 	return out, nil
+}
+
+// BehindOf is how many tokens of rotating layers are saved of so many.
+func (s Saved) BehindOf(tokens int) int { return min(max(0, tokens), s.Behind) }
+
+// State is what SaveState gives for a request of so many tokens.
+func (s Saved) State(tokens int) int64 {
+	return s.StateBytes + s.RotatingBytes*int64(s.BehindOf(tokens))
 }
 
 // FitsSave refuses to save tokens [first, last) of a request of which every
@@ -78,19 +108,20 @@ func (s Saved) FitsSave(held, first, last, bytes int) error {
 	return nil
 }
 
-// FitsState refuses to save the states of a request of which every layer holds
-// so many tokens, and some recurrent layers other numbers, into so many bytes.
-func (s Saved) FitsState(held int, recurred []int, bytes int) error {
+// FitsState refuses to save what cannot be cut of a request of which every layer
+// holds so many tokens, and those that are saved whole others, into so many
+// bytes.
+func (s Saved) FitsState(held int, whole []int, bytes int) error {
 	if held == 0 {
 		return fmt.Errorf("a state behind no token: %w", ErrSegment)
 	}
-	for layer, n := range recurred {
+	for layer, n := range whole {
 		if n != held {
-			return fmt.Errorf("recurrent layer %d has seen %d tokens, of %d that are held: %w", layer, n, held, ErrSegment)
+			return fmt.Errorf("layer %d of those that are saved whole has seen %d tokens, of %d that are held: %w", layer, n, held, ErrSegment)
 		}
 	}
-	if int64(bytes) != s.StateBytes {
-		return &ShapeError{Op: "SaveState", Detail: fmt.Sprintf("%d bytes, want %d", bytes, s.StateBytes)}
+	if want := s.State(held); int64(bytes) != want {
+		return &ShapeError{Op: "SaveState", Detail: fmt.Sprintf("%d bytes, want %d", bytes, want)}
 	}
 	return nil
 }
@@ -107,8 +138,8 @@ func (s Saved) FitsRestore(tokens, blockTokens int, slices [][]byte, state []byt
 			return &ShapeError{Op: "Restore", Detail: fmt.Sprintf("slice %d has %d bytes, want %d", i, len(p), want)}
 		}
 	}
-	if int64(len(state)) != s.StateBytes {
-		return &ShapeError{Op: "Restore", Detail: fmt.Sprintf("a state of %d bytes, want %d", len(state), s.StateBytes)}
+	if want := s.State(tokens); int64(len(state)) != want {
+		return &ShapeError{Op: "Restore", Detail: fmt.Sprintf("a state of %d bytes, want %d", len(state), want)}
 	}
 	return nil
 }

@@ -124,8 +124,12 @@ type Backend interface {
 
 // CacheSpec is the shape of what layers keep for every request.
 type CacheSpec struct {
-	// Layers that attend, each with keys and values of every token.
+	// Layers that attend, each with keys and values.
 	Layers, KVHeads, HeadSize int
+	// Windows is how many latest positions each of them sees, of which a cache
+	// keeps no more than those that can still be seen; 0, or no windows at all,
+	// is every position. Windows that are not 0 are equal.
+	Windows []int
 	// BlockTokens is the granularity of allocation.
 	BlockTokens int
 	// Recurrent layers, counted by themselves; the zero value is none.
@@ -161,7 +165,8 @@ func (s RecurrentSpec) Fits() bool {
 		s.ValueHeads%s.KeyHeads == 0 && s.Taps > 1
 }
 
-// TokenBytes is what one token occupies at the given element width.
+// TokenBytes is what one token occupies in all attending layers at the given
+// element width.
 func (s CacheSpec) TokenBytes(elementBytes int) int64 {
 	return 2 * int64(s.Layers) * int64(s.KVHeads) * int64(s.HeadSize) * int64(elementBytes)
 }
@@ -177,8 +182,10 @@ type Cache interface {
 	Drop(RequestID)
 	// Truncate forgets what any layer holds of a request past its first tokens:
 	// what a step that failed half-way left. Blocks may stay for later tokens. A
-	// recurrent state cannot go back: where one is past those tokens, everything
-	// of the request is forgotten and its length is 0.
+	// recurrent state cannot go back, and a window not to where it no longer holds
+	// what was seen: where one is past those tokens, everything of the request is
+	// forgotten and its length is 0. A window does go back behind the step that it
+	// was given last.
 	Truncate(id RequestID, tokens int)
 	// Bytes held by requests.
 	Bytes() int64
@@ -271,7 +278,7 @@ type AttendSpec struct {
 	// Scale multiplies scores.
 	Scale float32
 	// Window is how many latest positions a token sees, itself included; 0
-	// means all of them.
+	// means all of them. A layer that rotates sees no more than its cache says.
 	Window int
 	// Sinks is a score per query head that takes part in the softmax and adds
 	// nothing; nil means none.

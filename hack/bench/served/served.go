@@ -37,7 +37,9 @@ type Options struct {
 	ContextTokens, Sequences int
 	// CacheTokens that they share; 0 means enough for all of them.
 	CacheTokens int
-	// CacheMemory is how many bytes hold earlier prompts; 0 is none.
+	// PrefixCache remembers prompts in KV that no request holds; CacheMemory are
+	// bytes beside that. Without either the same prompt is computed each time.
+	PrefixCache bool
 	CacheMemory int64
 	// LimitBytes is the ceiling of the process; 0 means none that matters.
 	LimitBytes int64
@@ -108,7 +110,7 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 		return err
 	}
 	defer log.Close()
-	e.cmd = exec.CommandContext(ctx, o.Program, "serve", "--socket", socket, "--config", configPath, "--cache-memory", strconv.FormatInt(o.CacheMemory, 10))
+	e.cmd = exec.CommandContext(ctx, o.Program, "serve", "--socket", socket, "--config", configPath, "--cache-memory", strconv.FormatInt(o.CacheMemory, 10), "--prefix-cache="+strconv.FormatBool(o.PrefixCache))
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	began := time.Now()
 	if err := e.cmd.Start(); err != nil {

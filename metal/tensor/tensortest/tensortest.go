@@ -42,6 +42,7 @@ func Run(t *testing.T, s Suite) {
 		{"ConcurrentLoad", s.concurrent}, {"Vectors", s.vectors}, {"MatrixErrors", s.matrixErrors},
 		{"AttendHistories", s.attend}, {"CacheErrors", s.cacheErrors},
 		{"RecurHistories", s.recur}, {"RecurInAnyChunks", s.recurChunks}, {"RecurErrors", s.recurErrors}, {"RecurForgets", s.recurForgets},
+		{"Rotating", s.rotating}, {"RotatingForgets", s.rotatingForgets}, {"RotatingErrors", s.rotatingErrors},
 		{"SavedIsRestored", s.savedIsRestored}, {"SavedRanges", s.savedRanges}, {"SavedInCompany", s.savedInCompany}, {"SavedWhileComputing", s.savedWhileComputing},
 		{"SaveErrors", s.saveErrors}, {"HalfAStepIsNotSaved", s.halfAStepIsNotSaved}, {"RestoreUnderALimit", s.restoreUnderALimit},
 		{"Split", s.split}, {"SigmoidGate", s.sigmoidGate}, {"RMSNormGate", s.rmsNormGate},

@@ -1,0 +1,66 @@
+package tensor
+
+import "slices"
+
+// Rotating is how many of the attending layers rotate, and how many latest
+// positions those see.
+func (s CacheSpec) Rotating() (layers, window int) {
+	for _, w := range s.Windows {
+		if w > 0 {
+			layers, window = layers+1, w
+		}
+	}
+	return layers, window
+}
+
+// WindowOf is how many latest positions an attending layer sees; 0 means all.
+func (s CacheSpec) WindowOf(layer int) int {
+	if layer < 0 || layer >= len(s.Windows) {
+		return 0
+	}
+	return s.Windows[layer]
+}
+
+// Fits reports whether such a cache can be: windows are none or one for each
+// attending layer, and those that are not 0 are equal.
+func (s CacheSpec) Fits() bool {
+	_, window := s.Rotating()
+	return s.Layers > 0 && s.KVHeads > 0 && s.HeadSize > 0 && s.BlockTokens > 0 && s.Recurrent.Fits() &&
+		(len(s.Windows) == 0 || len(s.Windows) == s.Layers) &&
+		!slices.ContainsFunc(s.Windows, func(w int) bool { return w != 0 && w != window || w < 0 })
+}
+
+// rotatingSlack is how many tokens rotating layers have room for, at least,
+// beside a full window: what it still sees is moved to the front once for so
+// many.
+const rotatingSlack = 64
+
+// Rotation says where the tokens of rotating layers lie: room for some, the
+// first of which is token Base of the request. Tokens before it are forgotten.
+type Rotation struct{ Base, Room int }
+
+// Holds reports whether rows may follow the first tokens of a request: whether
+// all that their window sees is there.
+func (r Rotation) Holds(tokens, window int) bool { return r.Base <= max(0, tokens-window+1) }
+
+// For makes room for tokens up to end, of which those from start on are new in
+// some layer, by blocks. While all tokens have room beside what a window needs
+// they stay; then those that no new one sees make way.
+func (r Rotation) For(start, end, window, blockTokens int) Rotation {
+	if end <= r.Base+r.Room {
+		return r
+	}
+	full := roundUp(window-1+max(end-start, rotatingSlack), blockTokens)
+	if r.Base == 0 && end <= full {
+		return Rotation{Room: roundUp(end, blockTokens)}
+	}
+	return Rotation{Base: max(r.Base, start-window+1), Room: max(r.Room, full)}
+}
+
+// Restored is where tokens lie of a request that was restored: those that a
+// window still sees, and room for new ones.
+func Restored(tokens, window, blockTokens int) Rotation {
+	return Rotation{Base: max(0, tokens-window+1), Room: roundUp(min(tokens, window-1+rotatingSlack), blockTokens)}
+}
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }
