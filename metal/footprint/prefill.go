@@ -91,6 +91,17 @@ type Kernels struct {
 	// LayersAhead is of how many layers activations exist at once, where the
 	// device is told of work before it did the work before; 0 counts as 1.
 	LayersAhead int64
+	// EncoderAhead is the same of an encoder, whose layers are of more operations;
+	// 0 is as many as of others.
+	EncoderAhead int64
+}
+
+// ahead is of how many layers activations exist at once.
+func (k Kernels) ahead(f model.Facts) int64 {
+	if f.EncoderLayers > 0 && k.EncoderAhead > 0 {
+		return min(k.EncoderAhead, f.Layers)
+	}
+	return max(1, min(k.LayersAhead, f.Layers))
 }
 
 // outputBytes is the width that the output of attention counts for (catalogue,
@@ -225,7 +236,11 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 	}
 	queries, keys := f.QueryHeads*f.HeadSize, f.KeyValueHeads*f.HeadSize
 	around := 7*f.HiddenSize + 3*queries + 4*keys
-	feedForward := 3*f.FeedForwardSize + max(2*f.FeedForwardSize, queries+2*keys, f.HiddenSize)
+	gated := int64(3)
+	if f.EncoderLayers > 0 { // which has no gate
+		gated = 2
+	}
+	feedForward := gated*f.FeedForwardSize + max(2*f.FeedForwardSize, queries+2*keys, f.HiddenSize)
 	if f.Experts > 0 {
 		feedForward = max(feedForward, sparse(f))
 	}
@@ -234,7 +249,7 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 	if narrow < k.WidenedBytes {
 		widened += k.WidenedBytes
 	}
-	layers := max(1, min(k.LayersAhead, f.Layers))
+	layers := k.ahead(f)
 	if f.RecurrentLayers > 0 {
 		return k.hybrid(f, tokens, around, feedForward, widened, layers)
 	}

@@ -533,7 +533,7 @@ func TestAFailedFillLeavesNothing(t *testing.T) {
 // pages are gone with them.
 func TestWhatGoesIsTheSystemsAgain(t *testing.T) {
 	if _, err := os.Stat("/proc/self/statm"); err != nil {
-		t.Skip("only Linux says how much is resident: " + err.Error())
+		t.Skipf("only Linux says how much of a process is resident, in /proc/self/statm: %v", err)
 	}
 	const size, blocks = 8 << 20, 8
 	m := kv.NewMemory(size*blocks, nil)

@@ -18,7 +18,7 @@ type decoding struct {
 	b                    *Backend
 	cache                tensor.Cache
 	heads, kvHeads, size int
-	layers               int
+	layers, window       int
 }
 
 func newDecoding(t *testing.T, b *Backend, layers, block int) *decoding {
@@ -41,7 +41,7 @@ func (d *decoding) step(segments ...tensor.Segment) error {
 	q, kv := child.From(make([]float32, n*d.heads*d.size), n, d.heads*d.size), child.From(make([]float32, n*d.kvHeads*d.size), n, d.kvHeads*d.size)
 	var out tensor.Array
 	for layer := range d.layers {
-		out = child.AppendAttend(tensor.AttendSpec{Cache: d.cache, Layer: layer, Segments: segments, Q: q, K: kv, V: kv, Scale: 1})
+		out = child.AppendAttend(tensor.AttendSpec{Cache: d.cache, Layer: layer, Segments: segments, Q: q, K: kv, V: kv, Scale: 1, Window: d.window})
 	}
 	if s.Err() == nil {
 		child.Keep(out)

@@ -128,3 +128,29 @@ func TestSavingAndRestoringTakeLittleBeside(t *testing.T) {
 		t.Errorf("%d bytes of arrays are left", m.Arrays)
 	}
 }
+
+// A window takes room for itself, a step and what it is moved by, however many
+// tokens come; moving it takes no more than it has beside.
+func TestAWindowTakesNoMoreThanItsRoom(t *testing.T) {
+	b := open(t, Options{})
+	d := &decoding{t: t, b: b, heads: 8, kvHeads: 4, size: 64, layers: 2, window: 100}
+	d.cache = newCache(t, b, tensor.CacheSpec{Layers: 2, KVHeads: 4, HeadSize: 64, BlockTokens: 32, Windows: []int{100, 100}})
+	d.grow(1, 1000)
+	const room = 192 // 99 tokens, 64 of a step, in blocks of 32
+	token := tensor.CacheSpec{Layers: 2, KVHeads: 4, HeadSize: 64}.TokenBytes(4)
+	beside := int64(0)
+	if b.cuda.Load() {
+		beside = besideBlocks
+	}
+	if got, want := d.cache.Bytes(), (room+beside)*token; got != want || b.Memory().KV != want {
+		t.Errorf("%d bytes are held after 1000 tokens, want %d", got, want)
+	}
+	for at := 1000; at < 1200; at++ {
+		if rise := d.rise(tensor.Segment{Request: 1, Start: at, Length: 1}); rise > 2*d.cache.Bytes() {
+			t.Fatalf("token %d took %d bytes beside a window of %d", at, rise, d.cache.Bytes())
+		}
+	}
+	if got, want := d.cache.Bytes(), (room+beside)*token; got != want {
+		t.Errorf("%d bytes are held after 1200 tokens, want %d", got, want)
+	}
+}

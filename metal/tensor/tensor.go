@@ -189,8 +189,9 @@ type Cache interface {
 	Truncate(id RequestID, tokens int)
 	// Bytes held by requests.
 	Bytes() int64
-	// SliceBytes is what Save gives for so many tokens. It is 0 until the cache
-	// knows how wide keys are, which the first step says to some back ends.
+	// SliceBytes is what Save gives for so many tokens: 0 where no layer can be
+	// cut, and until the cache knows how wide keys are, which the first step says
+	// to some back ends.
 	SliceBytes(tokens int) int64
 	// StateBytes is what SaveState gives for a request of so many tokens: 0 where
 	// all that layers keep can be cut.
