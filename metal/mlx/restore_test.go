@@ -88,8 +88,12 @@ func restoreAndCompare(t *testing.T, path string) {
 	step(computed, 1, 0, 100)
 	step(computed, 1, 100, at)
 	spec := m.CacheSpec()
-	if got, want := restored.SliceBytes(1), spec.TokenBytes(f.Precision().Bytes()); got != want {
-		t.Errorf("a token has %d bytes, want %d", got, want)
+	saved, err := tensor.SavedOf(spec.Kept(f.Precision().Bytes()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := restored.SliceBytes(1), saved.TokenBytes; got != want || restored.StateBytes(at) != saved.State(at) {
+		t.Errorf("a token has %d bytes, want %d; the state has %d, want %d", got, want, restored.StateBytes(at), saved.State(at))
 	}
 	kv := [][]byte{make([]byte, computed.SliceBytes(spec.BlockTokens)), make([]byte, computed.SliceBytes(at-spec.BlockTokens))}
 	state := make([]byte, computed.StateBytes(at))
