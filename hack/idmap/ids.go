@@ -142,9 +142,6 @@ var cacheRows = []row{
 	{"Invariant15", "a cancelled identity never affects the next use of it"},
 }
 
-// unbuilt is why most of the caches' rows have no test yet.
-const unbuilt = "caches that outlive a request are being built"
-
 // unwired is why rows that need an agent and an engine are shown in part.
 const unwired = "agent and engines do not speak of the disk to each other yet"
 
