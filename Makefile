@@ -113,6 +113,11 @@ bench-ready: kube build ## time from apply to Ready with the tiny model on disk
 bench-engine: build mlx ## SmolLM2 on two cores beside llama.cpp and mlx-lm (built and installed once): decode, prefill, footprint
 	go run ./hack/bench/engine
 
+.PHONY: bench-cache
+bench-cache: build mlx ## the first token of a known prompt of 4,096 tokens and 16 new ones beside computing all of it, on ref and MLX on a processor
+	bash hack/models/fetch.sh smollm2 | sed '$$d' # the last line is the path
+	go run ./hack/bench/cache
+
 .PHONY: bench-sched
 bench-sched: ## what a step of 64 rows costs the scheduler, and what its heap keeps
 	go run ./hack/bench/sched

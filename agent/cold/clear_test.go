@@ -74,11 +74,12 @@ func TestB4Invariant14AClearIsFinalWhileAnEngineWrites(t *testing.T) {
 				}
 				<-e.lease.Changed()
 				stale := e.tier.Report()
+				stale.WantedBytes = 8 * fileBytes
 				stale.Persisted = append(stale.Persisted, blocks.File{Key: key("a", 1), Bytes: fileBytes})
 				l := e.lease.Report(stale)
 				close(release)
 				synctest.Wait()
-				if s := m.w.Snapshot(); m.taken() != 0 || s.UsedBytes != 0 || l.Epoch == epoch {
+				if s := m.w.Snapshot(); m.taken() != 0 || s.UsedBytes != 0 || l.Epoch == epoch || s.GrantedBytes != l.GrantedBytes {
 					t.Errorf("%d bytes appeared; %+v", m.taken(), s)
 				}
 				if err := e.tier.Attach(l); err != nil {

@@ -106,10 +106,7 @@ func (w *Owner) possess() error {
 	if err != nil {
 		return fmt.Errorf("cache %s: %w", dir, err)
 	}
-	if err := errors.Join(m.Close(), f.SyncDir(dir)); err != nil {
-		return fmt.Errorf("cache %s: %w", dir, err)
-	}
-	return nil
+	return m.Close() // before any other name in the folder, in the order in which disks keep them
 }
 
 // Lease is an engine's leave to write.

@@ -95,19 +95,23 @@ func (w *Owner) scanNamespace(n blocks.Namespace) ([]found, error) {
 	return all, nil
 }
 
-// look judges a file of a shard by its name and header.
+// look judges a file of a shard by its name, and by its header unless it is
+// known.
 func (w *Owner) look(n blocks.Namespace, shard string, i disk.Info) []found {
 	at := filepath.Join(blocks.Folder(w.opt.Dir, n), shard, i.Name)
 	key, ok := blocks.ParseName(shard, i.Name)
 	if !ok || !i.Mode.IsRegular() {
 		return w.foreign(at)
 	}
+	f := found{id: blocks.ID{Namespace: n, Key: key}, bytes: blocks.Takes(i.Bytes), used: i.Changed}
+	if bytes, known := w.books.index.Bytes(f.id); known && bytes == f.bytes {
+		return []found{f} // looked at before
+	}
 	r, err := w.opt.FS.Open(at)
 	if err == nil {
 		_, err = blocks.CheckFile(r, i, n, key)
 		err = errors.Join(err, r.Close())
 	}
-	f := found{id: blocks.ID{Namespace: n, Key: key}, bytes: blocks.Takes(i.Bytes), used: i.Changed}
 	if err != nil {
 		f = found{path: at, bytes: f.bytes, used: f.used}
 	}

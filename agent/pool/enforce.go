@@ -118,7 +118,7 @@ func (p *Pool) act(d memory.Decision) (forHeadroom *engine) {
 		}
 		switch a.Step {
 		case memory.StepTrim:
-			p.trim(g)
+			p.trim(g, d.Level)
 		case memory.StepAbort:
 			p.abort(g, a.Because)
 		case memory.StepEvict:
@@ -150,8 +150,9 @@ func (p *Pool) ask(g *engine, what string, call func(context.Context) error, don
 	})
 }
 
-// trim asks an engine for its pooled bytes, unless it is asked already.
-func (p *Pool) trim(g *engine) {
+// trim asks an engine for its pooled bytes, and under hard pressure for what it
+// remembers of prompts as well, unless it is asked already.
+func (p *Pool) trim(g *engine, level v1alpha1.PressureLevel) {
 	again := false
 	p.read(func() {
 		if again = g.trim.running; !again {
@@ -162,7 +163,7 @@ func (p *Pool) trim(g *engine) {
 		return
 	}
 	p.ask(g, "Trim", func(ctx context.Context) error {
-		_, err := g.client.Trim(ctx, &wire.TrimRequest{})
+		_, err := g.client.Trim(ctx, &wire.TrimRequest{PrefixCache: level == v1alpha1.PressureHard || level == v1alpha1.PressureEmergency})
 		return err
 	}, func(err error) {
 		g.trim.running = false

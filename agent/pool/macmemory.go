@@ -37,7 +37,7 @@ func (p *Pool) memory() v1alpha1.MacMemory {
 		s := e.engine.status.GetMemory()
 		m.FootprintBytes += e.engine.footprint
 		m.ActiveBytes += s.GetActiveBytes()
-		m.AccountedBytes += s.GetWeightsBytes() + s.GetKvInUseBytes()
+		m.AccountedBytes += accounted(s)
 		m.PooledBytes += s.GetPooledBytes()
 	}
 	if !p.measuredAt.IsZero() {

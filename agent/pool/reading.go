@@ -8,6 +8,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/wire"
 )
 
 // look measures the Mac and its engines once and keeps the figures. What cannot
@@ -66,6 +67,12 @@ func (p *Pool) reading(known map[*engine]bool, hostKnown bool) memory.Reading {
 	return r
 }
 
+// accounted is what an engine can name: weights, the KV of requests, and what it
+// remembers of prompts.
+func accounted(m *wire.Memory) int64 {
+	return m.GetWeightsBytes() + m.GetKvInUseBytes() + m.GetPrefixCacheBytes()
+}
+
 // silentPolls is how many polls an engine may say nothing before it counts as busy.
 const silentPolls = 3
 
@@ -73,7 +80,7 @@ func (p *Pool) engineReading(e *entry, g *engine, known bool, reserved int64, no
 	m, a := g.status.GetMemory(), g.status.GetActivity()
 	r := memory.EngineReading{
 		Key: e.key, Footprint: g.footprint, FootprintKnown: known,
-		Active: m.GetActiveBytes(), Pooled: m.GetPooledBytes(), Accounted: m.GetWeightsBytes() + m.GetKvInUseBytes(),
+		Active: m.GetActiveBytes(), Pooled: m.GetPooledBytes(), Accounted: accounted(m),
 		Reserved: reserved, Limit: g.config.LimitBytes, Loading: !g.ready && g.stop == nil, Stopping: g.stop != nil,
 		OnDemand: e.onDemand(), Holds: int64(len(g.holds)), Requests: a.GetRunning() + a.GetQueued(),
 		BusyKnown: g.status != nil && now.Sub(g.heardAt) <= silentPolls*p.Timing.Poll,

@@ -177,7 +177,7 @@ func (p *Pool) report(e *entry, now time.Time) v1alpha1.AssignmentStatus {
 		m := g.status.GetMemory()
 		s.Memory.WeightsBytes, s.Memory.KVInUseBytes = m.GetWeightsBytes(), m.GetKvInUseBytes()
 		s.Memory.ActiveBytes, s.Memory.PooledBytes = m.GetActiveBytes(), m.GetPooledBytes()
-		s.Memory.AccountedBytes = m.GetWeightsBytes() + m.GetKvInUseBytes()
+		s.Memory.AccountedBytes = accounted(m)
 		if !g.measured.IsZero() {
 			at := metav1.NewTime(g.measured)
 			s.Memory.MeasuredAt = &at

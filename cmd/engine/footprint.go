@@ -22,6 +22,7 @@ type footprintOutput struct {
 	Context     int64  `json:"contextTokens"`
 	Sequences   int64  `json:"sequences"`
 	CacheTokens int64  `json:"cacheTokens"`
+	PrefixCache int64  `json:"prefixCacheBytes"`
 	Weights     int64  `json:"weightsBytes"`
 	KV          int64  `json:"kvBytes"`
 	Transient   int64  `json:"transientBytes"`
@@ -42,6 +43,7 @@ func estimate(_ context.Context, e *env, args []string) error {
 	f.Int64Var(&c.Tokens, "context", 0, "tokens of the longest request, prompt and answer together; 0 means what the model was made for")
 	f.Int64Var(&c.Sequences, "sequences", 1, "how many requests run at once at most")
 	f.Int64Var(&c.CacheTokens, "cache-tokens", 0, "tokens of keys and values that all requests share; 0 means context times sequences")
+	f.Int64Var(&c.PrefixCache, "cache-memory", 0, "bytes that hold what was computed of earlier prompts; 0 is none")
 	f.StringVar(&c.Backend, "backend", "", "back end that would compute: "+strings.Join(footprint.Backends(), ", ")+"; empty means whichever takes most")
 	asJSON := f.Bool("json", false, "print one JSON object")
 	if err := parse(f, args, "model"); err != nil {
@@ -89,7 +91,7 @@ func estimated(facts model.Facts, c footprint.Context) (footprintOutput, error) 
 	}
 	out := footprintOutput{
 		Estimate: true, Backend: c.Backend, Context: c.Tokens, Sequences: c.Sequences, CacheTokens: c.CacheTokens,
-		Weights: terms.Weights, KV: terms.KV, Transient: terms.Transient, Pooled: terms.Pooled, Overhead: terms.Overhead, Total: terms.Total(),
+		Weights: terms.Weights, KV: terms.KV, Transient: terms.Transient, Pooled: terms.Pooled, PrefixCache: terms.PrefixCache, Overhead: terms.Overhead, Total: terms.Total(),
 		Limit: footprint.EngineLimit(terms.Total()),
 	}
 	out.Cache = footprint.PooledLimit(out.Limit)
@@ -106,7 +108,7 @@ func (o footprintOutput) print(to io.Writer) error {
 		name  string
 		bytes int64
 	}{
-		{"weights", o.Weights}, {"keys and values", o.KV}, {"one step", o.Transient}, {"pooled", o.Pooled}, {"process", o.Overhead},
+		{"weights", o.Weights}, {"keys and values", o.KV}, {"one step", o.Transient}, {"pooled", o.Pooled}, {"prefix cache", o.PrefixCache}, {"process", o.Overhead},
 		{"total", o.Total}, {"limit of the process", o.Limit},
 	} {
 		fmt.Fprintf(w, "%s\t%d bytes\t%s\t\n", line.name, line.bytes, rounded(line.bytes))

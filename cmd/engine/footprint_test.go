@@ -12,7 +12,7 @@ import (
 
 func TestP12FootprintPrintsEachTermAsAnEstimate(t *testing.T) {
 	m := tinyModel(t)
-	args := []string{"footprint", "--model", m, "--context", "256", "--sequences", "2", "--cache-tokens", "512"}
+	args := []string{"footprint", "--model", m, "--context", "256", "--sequences", "2", "--cache-tokens", "512", "--cache-memory", "1000000"}
 	stdout, stderr, code := runProgram(t, "", append(args, "--backend", "ref", "--json")...)
 	if code != exitOK {
 		t.Fatalf("code %d: %s", code, stderr)
@@ -21,13 +21,13 @@ func TestP12FootprintPrintsEachTermAsAnEstimate(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &out); err != nil {
 		t.Fatal(err)
 	}
-	sum := out.Weights + out.KV + out.Transient + out.Pooled + out.Overhead
+	sum := out.Weights + out.KV + out.Transient + out.Pooled + out.PrefixCache + out.Overhead
 	if !out.Estimate || out.Backend != "ref" || out.Context != 256 || out.Sequences != 2 || out.CacheTokens != 512 ||
-		out.KV != 512*2*2*16*4*2 || out.Total != sum || out.Limit != footprint.EngineLimit(sum) || out.Cache != out.Limit/16 {
+		out.KV != 512*2*2*16*4*2 || out.PrefixCache != 1_000_000 || out.Total != sum || out.Limit != footprint.EngineLimit(sum) || out.Cache != out.Limit/16 {
 		t.Errorf("printed %+v, the terms are %d", out, sum)
 	}
 	stdout, stderr, code = runProgram(t, "", args...)
-	for _, want := range []string{"estimate", "weights", "keys and values", "one step", "pooled", "process", "total", "limit of the process", " bytes", " MiB", "back end: largest"} {
+	for _, want := range []string{"estimate", "weights", "keys and values", "one step", "pooled", "prefix cache", "process", "total", "limit of the process", " bytes", " MiB", "back end: largest"} {
 		if code != exitOK || !strings.Contains(stdout, want) {
 			t.Errorf("code %d, %q, %s; want %q", code, stdout, stderr, want)
 		}
@@ -61,6 +61,7 @@ func TestFootprintSaysWhatIsWrong(t *testing.T) {
 		"no sequences":                {[]string{"--model", m, "--sequences", "0"}, exitUsage, "--sequences is 0"},
 		"more sequences than can be":  {[]string{"--model", m, "--sequences", "9000000"}, exitUsage, "--sequences is 9000000"},
 		"fewer cache tokens than one": {[]string{"--model", m, "--context", "100", "--cache-tokens", "99"}, exitUsage, "cannot be served"},
+		"a prefix cache below zero":   {[]string{"--model", m, "--cache-memory", "-1"}, exitUsage, "prefix cache of -1"},
 		"cache tokens beyond all":     {[]string{"--model", m, "--cache-tokens", "9223372036854775807"}, exitUsage, "cannot be served"},
 		"an unknown back end":         {[]string{"--model", m, "--backend", "abacus"}, exitUsage, "abacus"},
 		"a word that is no flag":      {[]string{"--model", m, "more"}, exitUsage, "more"},

@@ -80,6 +80,7 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 		"tokens are no array":    {[]string{"logits", "--model", m, "--tokens-file", file(t, "{}")}, exitUsage, "JSON array"},
 		"serve without socket":   {[]string{"serve"}, exitUsage, "--socket"},
 		"serve with bad config":  {[]string{"serve", "--socket", "/nowhere/s", "--config", file(t, `{"unknown":1}`)}, exitUsage, "unknown"},
+		"a cache below nothing":  {[]string{"serve", "--socket", "/nowhere/s", "--config", "c", "--cache-memory", "-1"}, exitUsage, "--cache-memory is -1"},
 		"unknown activations":    {[]string{"generate", "--model", m, "--prompt", "a", "--backend", "ref", "--activations", "9bit"}, exitUsage, "8bit"},
 		"configured activations": {[]string{"serve", "--socket", "/nowhere/s", "--config", file(t, `{"replicaUID":"r","epoch":1,"modelPath":"m","backend":"ref","activations":"9bit","contextTokens":1,"sequences":1,"cacheTokens":1,"limitBytes":1}`)}, exitUsage, "8bit"},
 		"selftest is exact":      {[]string{"selftest", "--activations", "8bit"}, exitUsage, "activations"},

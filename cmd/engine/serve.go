@@ -22,9 +22,14 @@ func serve(ctx context.Context, e *env, args []string) error {
 	f := e.flags("serve")
 	socket := f.String("socket", "", "Unix socket to listen on (required)")
 	configPath := f.String("config", "", "configuration file, JSON (required)")
+	cacheMemory := f.Int64("cache-memory", 0, "bytes of memory that may hold what was computed of earlier prompts, beside what requests leave of the KV that was promised to them")
+	prefixCache := f.Bool("prefix-cache", true, "remember what was computed of earlier prompts in the KV that was promised and no request holds")
 	leak := hiddenLeak(f)
 	if err := parse(f, args, "socket", "config"); err != nil {
 		return err
+	}
+	if *cacheMemory < 0 {
+		return usagef("--cache-memory is %d bytes, want 0, which is none, or more", *cacheMemory)
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
@@ -46,7 +51,8 @@ func serve(ctx context.Context, e *env, args []string) error {
 	log.Info("engine started", "version", version, "pid", os.Getpid(), "backend", backend.Name())
 	eng := engine.Start(engine.Options{
 		ModelPath: cfg.ModelPath, Backend: backend, ContextTokens: int(cfg.ContextTokens), Sequences: int(cfg.Sequences),
-		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, Task: model.Task(cfg.Task),
+		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, PrefixCache: *prefixCache, CacheMemory: *cacheMemory,
+		ModelDigest: cfg.ModelDigest, Numerics: fmt.Sprintf("%s %s %s", backend.Name(), version, cfg.Activations), Task: model.Task(cfg.Task),
 		Supervised: true, TestLeak: *leak, Log: log,
 	})
 	err = server.Serve(ctx, l, eng, server.Identity{

@@ -97,8 +97,7 @@ var memoryWords = map[string]word{
 	"M7":  {construction, "an engine is one process with one guard of its own type: nothing wraps it"},
 	"G8":  {deferred, "no model reads images yet"},
 	"G9":  {deferred, "the routes whose tools differ come with the other APIs; today one function writes tools for check and answer alike"},
-	"K16": {partly, "today the back end's pool; the caches come later"},
-	"M5":  {partly, "shrinking RAM caches comes with them"},
+	"K16": {partly, "the pool and what lies in memory; engines are not given the tier on disk yet"},
 	"G5":  {partly, "chat and completions; messages and responses come with their routes"},
 }
 
@@ -143,9 +142,6 @@ var cacheRows = []row{
 	{"Invariant15", "a cancelled identity never affects the next use of it"},
 }
 
-// unbuilt is why most of the caches' rows have no test yet.
-const unbuilt = "caches that outlive a request are being built"
-
 // unwired is why rows that need an agent and an engine are shown in part.
 const unwired = "agent and engines do not speak of the disk to each other yet"
 
@@ -156,16 +152,4 @@ var cacheWords = map[string]word{
 	"B4":          {partly, unwired},
 	"B6":          {partly, unwired},
 	"Invariant11": {partly, unwired},
-	"K16":         {partly, "today the back end's pool and the blocks on disk; those in memory come with their tier"},
-	"K12":         {deferred, unbuilt},
-	"K15":         {deferred, unbuilt},
-	"K17":         {deferred, unbuilt},
-	"B1":          {deferred, unbuilt},
-	"B2":          {deferred, unbuilt},
-	"B3":          {deferred, unbuilt},
-	"B5":          {construction, "a block on its way to the disk belongs to a key and never to a request: nothing is counted by request, so no count can outlive one"},
-	"X1":          {deferred, unbuilt},
-	"X2":          {deferred, unbuilt},
-	"X5":          {deferred, unbuilt},
-	"Invariant13": {partly, "the tiers between a save and a restore"},
 }

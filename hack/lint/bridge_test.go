@@ -32,7 +32,7 @@ func TestEveryEntryPointOfTheBridgeIsGuarded(t *testing.T) {
 }
 
 // K17: one helper synchronises and clears; nobody clears beside it.
-func TestThePoolIsClearedInOnePlace(t *testing.T) {
+func TestK17ThePoolIsClearedInOnePlace(t *testing.T) {
 	var found []string
 	committed(t, func(name, text string) bool {
 		if strings.HasSuffix(name, ".cpp") || strings.HasSuffix(name, ".h") || strings.HasSuffix(name, ".go") {

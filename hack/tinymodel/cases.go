@@ -91,7 +91,22 @@ func Cases() []Case {
 	for i := range out {
 		out[i].Config.Seed = uint64(i + 1)
 	}
-	return append(out, hybridCases()...)
+	return append(append(out, hybridCases()...), blockFileCases()...)
+}
+
+// blockFileSeeds are where the seeds of those cases begin, apart from others.
+const blockFileSeeds = 2001
+
+// blockFileCases are GPT-OSS in GGUF: experts in mxfp4, the rest in what files
+// have.
+func blockFileCases() []Case {
+	var out []Case
+	for i, t := range []weights.Type{weights.F32, weights.BF16, weights.Q8_0} {
+		c := fileCase(GPTOSS, t.String()+" with MXFP4 experts", t)
+		c.Config.Seed = blockFileSeeds + uint64(i)
+		out = append(out, c)
+	}
+	return out
 }
 
 // smallFloatCases are folders whose matrices are small floats, in a dense family

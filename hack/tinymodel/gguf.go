@@ -85,18 +85,15 @@ func (h *header) bytes(tensors []block) []byte {
 }
 
 func (c Config) metadata(h *header, v *vocabulary) error {
-	if c.Family == Mistral || c.Scaling.Kind != "" && c.Scaling.Kind != "linear" {
-		return errors.New("tiny model: a GGUF file knows linear scaling and RopeFactors, and no window")
-	}
-	if x := c.Experts; x.Unnormalized || x.Step > 1 || len(x.Dense) > 0 {
-		return errors.New("tiny model: a GGUF file has experts in every layer, of shares that add up to one")
-	}
-	if c.Family == Gemma3 && c.QueryScalar != c.HeadSize {
-		return errors.New("tiny model: a GGUF file divides scores by the root of the head size")
+	if err := c.fitsGGUF(); err != nil {
+		return err
 	}
 	family, pre := strings.ReplaceAll(strings.TrimSuffix(string(c.Family), "_text"), "_", ""), "smollm"
 	if c.Family.qwen() {
 		pre = "qwen2"
+	}
+	if c.Family == GPTOSS {
+		family = "gpt-oss"
 	}
 	h.text("general.architecture", family)
 	h.text("general.name", c.Name)
@@ -117,8 +114,10 @@ func (c Config) metadata(h *header, v *vocabulary) error {
 		h.number(family+".expert_used_count", uint32(x.PerToken))
 		h.number(family+".expert_feed_forward_length", uint32(x.FeedForward))
 	}
-	if c.Family == Gemma3 {
+	if c.Window > 0 {
 		h.number(family+".attention.sliding_window", uint32(c.Window))
+	}
+	if c.Family == Gemma3 {
 		h.number(family+".attention.sliding_window_pattern", uint32(c.Pattern))
 		h.float(family+".rope.freq_base_swa", float32(c.LocalTheta))
 	}
@@ -128,6 +127,34 @@ func (c Config) metadata(h *header, v *vocabulary) error {
 		h.text(family+".rope.scaling.type", c.Scaling.Kind)
 		h.float(family+".rope.scaling.factor", float32(c.Scaling.Factor))
 	}
+	if c.Scaling.Kind == "yarn" {
+		h.number(family+".rope.scaling.original_context_length", uint32(c.Scaling.Original))
+		h.float(family+".rope.scaling.yarn_beta_fast", 32)
+		h.float(family+".rope.scaling.yarn_beta_slow", 1)
+	}
+	c.vocabularyMetadata(h, v, pre)
+	return nil
+}
+
+// fitsGGUF refuses what a GGUF file cannot say.
+func (c Config) fitsGGUF() error {
+	if c.Family == Mistral || c.Scaling.Kind != "" && c.Scaling.Kind != "linear" && c.Family != GPTOSS {
+		return errors.New("tiny model: a GGUF file knows linear scaling and RopeFactors, and no window")
+	}
+	if c.Family == GPTOSS && (c.Scaling.Kind != "yarn" || c.Scaling.Fractional) {
+		return errors.New("tiny model: the yarn of a GGUF file has rounded edges, and a GPT-OSS has yarn")
+	}
+	if x := c.Experts; x.Unnormalized || x.Step > 1 || len(x.Dense) > 0 {
+		return errors.New("tiny model: a GGUF file has experts in every layer, of shares that add up to one")
+	}
+	if c.Family == Gemma3 && c.QueryScalar != c.HeadSize {
+		return errors.New("tiny model: a GGUF file divides scores by the root of the head size")
+	}
+	return nil
+}
+
+// vocabularyMetadata is the tokenizer's part.
+func (c Config) vocabularyMetadata(h *header, v *vocabulary, pre string) {
 	h.text("tokenizer.ggml.model", "gpt2")
 	h.text("tokenizer.ggml.pre", pre)
 	h.texts("tokenizer.ggml.tokens", v.tokens)
@@ -139,7 +166,6 @@ func (c Config) metadata(h *header, v *vocabulary) error {
 	h.number("tokenizer.ggml.padding_token_id", 2)
 	h.flag("tokenizer.ggml.add_bos_token", false)
 	h.text("tokenizer.chat_template", Template)
-	return nil
 }
 
 // block is a tensor as GGUF stores it.
@@ -152,6 +178,12 @@ type block struct {
 // block says how a tensor is stored: vectors as F32, matrices in c.Type.
 func (t tensor) block(c Config) (block, error) {
 	b := block{tensor: t, name: t.gguf + t.suffix(), kind: c.Type}
+	if t.bare {
+		b.name += ".weight"
+	}
+	if c.Family == GPTOSS && t.stack > 0 { // experts are in the blocks that they were published in
+		b.kind = weights.MXFP4
+	}
 	if t.rows == 0 || strings.HasSuffix(t.gguf, "ffn_gate_inp") { // as llama.cpp writes routers
 		b.kind = weights.F32
 	} else if c.Finer != 0 && (t.gguf == "token_embd" || strings.HasSuffix(t.gguf, "attn_v") || strings.Contains(t.gguf, "ffn_down")) {
@@ -168,13 +200,27 @@ func (b block) rowBytes() int {
 	return int(n)
 }
 
-func (b block) bytes() int64   { return int64(b.rowBytes()) * int64(max(1, b.all())) }
+func (b block) count() int     { return max(1, b.all(), b.table) }
+func (b block) bytes() int64   { return int64(b.rowBytes()) * int64(b.count()) }
 func (b block) padding() int64 { return (alignment - b.bytes()%alignment) % alignment }
 
 // write streams the data.
 func (b block) write(w io.Writer, seed uint64) error {
 	rng := newRandom(seed, b.name)
 	fill := func(rows []byte) { b.groups(rows, &rng) }
+	if b.kind == weights.MXFP4 {
+		f, err := b.kind.Format()
+		if err != nil {
+			return err
+		}
+		powers := b.powers(f)
+		fill = func(rows []byte) {
+			for at := 0; at < len(rows); at += 17 {
+				rows[at] = powers[rng.next()>>60]
+				rng.words(rows[at+1 : at+17])
+			}
+		}
+	}
 	if _, ok := recipes()[b.kind]; ok {
 		fill = func(rows []byte) { b.blocks(rows, &rng) }
 	}
@@ -185,7 +231,7 @@ func (b block) write(w io.Writer, seed uint64) error {
 		}
 		fill = b.values.floats(f.Type, &rng)
 	}
-	err := stream(w, max(1, b.all()), b.rowBytes(), b.silent, fill)
+	err := stream(w, b.count(), b.rowBytes(), b.silent, fill)
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,37 @@ type Reader struct {
 	Tanh, Old bool
 	// Prompts by name.
 	Prompts map[string]string
+	// Size of an encoder; the zero value is tiny.
+	Size Size
+}
+
+// Size of an encoder, for measurements; Vocabulary of its tokenizer is filled up
+// with pieces that no text has.
+type Size struct{ Hidden, Inner, Heads, Layers, Positions, Vocabulary int }
+
+// size is that of the reader: tiny where nothing is said.
+func (r Reader) size() Size {
+	if r.Size == (Size{}) {
+		return Size{Hidden: readerHidden, Inner: readerInner, Heads: readerHeads, Layers: readerLayers, Positions: readerPositions}
+	}
+	return r.Size
+}
+
+// limit is how many tokens of a text are read: of a tiny one less than it has
+// positions for.
+func (r Reader) limit() int {
+	if r.Size == (Size{}) {
+		return readerLimit
+	}
+	return r.Size.Positions
+}
+
+// filled has pieces up to the size of the vocabulary behind others.
+func (r Reader) filled(tokens []string, prefix string) []string {
+	for len(tokens) < r.Size.Vocabulary {
+		tokens = append(tokens, fmt.Sprintf("%sq%06dq", prefix, len(tokens)))
+	}
+	return tokens
 }
 
 // Readers lists those that hack/goldens/readers records and metal/embed compares.
@@ -75,15 +106,15 @@ func (r Reader) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("write tiny model: %w", err)
 	}
-	tokens := wordPieces()
+	tokens := r.filled(wordPieces(), "")
 	tokenizer := r.wordPiece(tokens)
 	if r.Family == "xlm-roberta" {
-		tokens = unigrams()
+		tokens = r.filled(unigrams(), metaspace)
 		tokenizer = r.unigram(tokens)
 	}
 	files := map[string]any{
 		"config.json": r.config(len(tokens)), "tokenizer.json": tokenizer,
-		"tokenizer_config.json": map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": readerPositions, "model_input_names": r.inputs(),
+		"tokenizer_config.json": map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": r.size().Positions, "model_input_names": r.inputs(),
 			"pad_token": tokens[r.padding()], "cls_token": tokens[r.special()[0]], "sep_token": tokens[r.special()[1]], "unk_token": tokens[r.special()[2]]},
 	}
 	if err := r.writeFiles(dir, files); err != nil {
@@ -106,7 +137,7 @@ func (r Reader) writeFiles(dir string, files map[string]any) error {
 	module := func(i int, path, kind string) map[string]any {
 		return map[string]any{"idx": i, "name": fmt.Sprint(i), "path": path, "type": kind}
 	}
-	files["sentence_bert_config.json"] = map[string]any{"max_seq_length": readerLimit, "do_lower_case": false}
+	files["sentence_bert_config.json"] = map[string]any{"max_seq_length": r.limit(), "do_lower_case": false}
 	const models = "sentence_transformers.models."
 	switch {
 	case r.Rerank && r.Family == "qwen3":
@@ -122,7 +153,7 @@ func (r Reader) writeFiles(dir string, files map[string]any) error {
 			modules = append(modules, module(2, "2_Normalize", models+"Normalize"))
 		}
 		files["modules.json"] = modules
-		pooling := map[string]any{"word_embedding_dimension": readerHidden}
+		pooling := map[string]any{"word_embedding_dimension": r.size().Hidden}
 		for _, mode := range []string{"cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"} {
 			pooling["pooling_mode_"+mode] = mode == map[string]string{"cls": "cls_token", "mean": "mean_tokens", "lasttoken": "lasttoken"}[r.Pooling]
 		}
@@ -171,13 +202,14 @@ func (r Reader) special() [3]int {
 }
 
 func (r Reader) config(vocabulary int) map[string]any {
-	class, positions, types := map[bool]string{false: "BertModel", true: "BertForSequenceClassification"}[r.Rerank], readerPositions, 2
+	size := r.size()
+	class, positions, types := map[bool]string{false: "BertModel", true: "BertForSequenceClassification"}[r.Rerank], size.Positions, 2
 	if r.Family == "xlm-roberta" {
-		class, positions, types = map[bool]string{false: "XLMRobertaModel", true: "XLMRobertaForSequenceClassification"}[r.Rerank], readerPositions+2, 1
+		class, positions, types = map[bool]string{false: "XLMRobertaModel", true: "XLMRobertaForSequenceClassification"}[r.Rerank], size.Positions+2, 1
 	}
 	out := map[string]any{
-		"architectures": []string{class}, "model_type": r.Family, "hidden_size": readerHidden, "intermediate_size": readerInner,
-		"num_attention_heads": readerHeads, "num_hidden_layers": readerLayers, "vocab_size": vocabulary, "max_position_embeddings": positions,
+		"architectures": []string{class}, "model_type": r.Family, "hidden_size": size.Hidden, "intermediate_size": size.Inner,
+		"num_attention_heads": size.Heads, "num_hidden_layers": size.Layers, "vocab_size": vocabulary, "max_position_embeddings": positions,
 		"type_vocab_size": types, "layer_norm_eps": 1e-5, "hidden_act": "gelu", "pad_token_id": r.padding(), "position_embedding_type": "absolute",
 		"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "dtype": r.Type.String(),
 	}
@@ -196,39 +228,40 @@ func (r Reader) config(vocabulary int) map[string]any {
 // tensors of an encoder, which the family's other names are made of by saved.
 func (r Reader) tensors(vocabulary int) []tensor {
 	var out []tensor
+	size := r.size()
 	dense := func(path string, rows, cols int, gain float64) {
 		out = append(out, matrix(path, "", rows, cols, gain), tensor{path: path, cols: rows, values: values{std: 0.3}, bias: true})
 	}
 	norm := func(path string) {
-		out = append(out, tensor{path: path, cols: readerHidden, values: values{mean: 1, std: 0.2}}, tensor{path: path, cols: readerHidden, values: values{std: 0.2}, bias: true})
+		out = append(out, tensor{path: path, cols: size.Hidden, values: values{mean: 1, std: 0.2}}, tensor{path: path, cols: size.Hidden, values: values{std: 0.2}, bias: true})
 	}
-	positions, types := readerPositions, 2
+	positions, types := size.Positions, 2
 	if r.Family == "xlm-roberta" {
-		positions, types = readerPositions+2, 1
+		positions, types = size.Positions+2, 1
 	}
-	out = append(out, matrix("embeddings.word_embeddings", "", vocabulary, readerHidden, 8),
-		matrix("embeddings.position_embeddings", "", positions, readerHidden, 4), matrix("embeddings.token_type_embeddings", "", types, readerHidden, 4))
+	out = append(out, matrix("embeddings.word_embeddings", "", vocabulary, size.Hidden, 8),
+		matrix("embeddings.position_embeddings", "", positions, size.Hidden, 4), matrix("embeddings.token_type_embeddings", "", types, size.Hidden, 4))
 	norm("embeddings.LayerNorm")
-	for i := range readerLayers {
+	for i := range size.Layers {
 		at := fmt.Sprintf("encoder.layer.%d.", i)
-		dense(at+"attention.self.query", readerHidden, readerHidden, 2)
-		dense(at+"attention.self.key", readerHidden, readerHidden, 2)
-		dense(at+"attention.self.value", readerHidden, readerHidden, 1)
-		dense(at+"attention.output.dense", readerHidden, readerHidden, 1)
+		dense(at+"attention.self.query", size.Hidden, size.Hidden, 2)
+		dense(at+"attention.self.key", size.Hidden, size.Hidden, 2)
+		dense(at+"attention.self.value", size.Hidden, size.Hidden, 1)
+		dense(at+"attention.output.dense", size.Hidden, size.Hidden, 1)
 		norm(at + "attention.output.LayerNorm")
-		dense(at+"intermediate.dense", readerInner, readerHidden, 1)
-		dense(at+"output.dense", readerHidden, readerInner, 1)
+		dense(at+"intermediate.dense", size.Inner, size.Hidden, 1)
+		dense(at+"output.dense", size.Hidden, size.Inner, 1)
 		norm(at + "output.LayerNorm")
 	}
 	switch {
 	case r.Family == "bert": // its class has a pooler, whether or not it is used
-		dense("pooler.dense", readerHidden, readerHidden, 1)
+		dense("pooler.dense", size.Hidden, size.Hidden, 1)
 		if r.Rerank {
-			dense("classifier", 1, readerHidden, 2)
+			dense("classifier", 1, size.Hidden, 2)
 		}
 	case r.Rerank:
-		dense("classifier.dense", readerHidden, readerHidden, 1)
-		dense("classifier.out_proj", 1, readerHidden, 2)
+		dense("classifier.dense", size.Hidden, size.Hidden, 1)
+		dense("classifier.out_proj", 1, size.Hidden, 2)
 	}
 	return out
 }

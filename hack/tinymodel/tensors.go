@@ -129,8 +129,8 @@ func (c Config) attention() []tensor {
 	}
 	switch c.Family {
 	case GPTOSS:
-		sinks := tensor{path: "self_attn.sinks", cols: c.QueryHeads, values: values{std: 1}, bare: true}
-		return append(out, c.bias("self_attn.q_proj", "", q), c.bias("self_attn.k_proj", "", kv), c.bias("self_attn.v_proj", "", kv), c.bias("self_attn.o_proj", "", c.Hidden), sinks)
+		sinks := tensor{path: "self_attn.sinks", gguf: "attn_sinks", cols: c.QueryHeads, values: values{std: 1}, bare: true}
+		return append(out, c.bias("self_attn.q_proj", "attn_q", q), c.bias("self_attn.k_proj", "attn_k", kv), c.bias("self_attn.v_proj", "attn_v", kv), c.bias("self_attn.o_proj", "attn_output", c.Hidden), sinks)
 	case Qwen2:
 		return append(out, c.bias("self_attn.q_proj", "attn_q", q), c.bias("self_attn.k_proj", "attn_k", kv), c.bias("self_attn.v_proj", "attn_v", kv))
 	case Qwen3Next, Qwen35: // a gate beside each head
@@ -144,6 +144,9 @@ func (c Config) attention() []tensor {
 
 // norms of one layer behind its attention.
 func (c Config) norms() []tensor {
+	if c.Family == GPTOSS {
+		return []tensor{c.norm("post_attention_layernorm", "post_attention_norm", c.Hidden)}
+	}
 	if c.Family != Gemma3 {
 		return []tensor{c.norm("post_attention_layernorm", "ffn_norm", c.Hidden)}
 	}
@@ -182,13 +185,13 @@ func (c Config) feedForward(i int) []tensor {
 // biasedExperts are the router and experts of a GPT-OSS, in the names of mlx-lm.
 func (c Config) biasedExperts() []tensor {
 	x := c.Experts
-	router := matrix("mlp.router", "", x.Count, c.Hidden, 1)
-	out := []tensor{router, c.bias("mlp.router", "", x.Count)}
+	router := matrix("mlp.router", "ffn_gate_inp", x.Count, c.Hidden, 1)
+	out := []tensor{router, c.bias("mlp.router", "ffn_gate_inp", x.Count)}
 	for _, m := range []struct {
-		name       string
+		name, gguf string
 		rows, cols int
-	}{{"gate_proj", c.FeedForward, c.Hidden}, {"up_proj", c.FeedForward, c.Hidden}, {"down_proj", c.Hidden, c.FeedForward}} {
-		weight, bias := matrix("mlp.experts."+m.name, "", m.rows, m.cols, 2), c.bias("mlp.experts."+m.name, "", m.rows)
+	}{{"gate_proj", "ffn_gate_exps", c.FeedForward, c.Hidden}, {"up_proj", "ffn_up_exps", c.FeedForward, c.Hidden}, {"down_proj", "ffn_down_exps", c.Hidden, c.FeedForward}} {
+		weight, bias := matrix("mlp.experts."+m.name, m.gguf, m.rows, m.cols, 2), c.bias("mlp.experts."+m.name, m.gguf, m.rows)
 		weight.stack, bias.table = x.Count, x.Count
 		out = append(out, weight, bias)
 	}

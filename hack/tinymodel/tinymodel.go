@@ -249,9 +249,6 @@ func WriteTo(w io.Writer, c Config) error {
 		return fmt.Errorf("tiny model: %s is written as a folder alone", c.Family)
 	}
 	vocab.fill(c)
-	if c.Family == GPTOSS {
-		return errors.New("tiny model: a GPT-OSS is written as a folder")
-	}
 	h := new(header)
 	if err := c.metadata(h, vocab); err != nil {
 		return err

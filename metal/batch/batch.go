@@ -204,6 +204,12 @@ func (s *Scheduler) Answers() int {
 	return n
 }
 
+// FreeTokens is how many tokens of the KV that was promised nobody holds.
+func (s *Scheduler) FreeTokens() int {
+	all := (s.limits.CacheTokens + s.limits.BlockTokens - 1) / s.limits.BlockTokens
+	return max(0, s.limits.CacheTokens-(all-s.freeBlocks)*s.limits.BlockTokens)
+}
+
 // IDs of all requests, running ones first.
 func (s *Scheduler) IDs() []ID {
 	ids := make([]ID, 0, len(s.all))

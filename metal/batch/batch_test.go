@@ -472,3 +472,31 @@ func TestAForgottenRequestIsComputedAgain(t *testing.T) {
 		t.Errorf("the next step is %+v, want %+v", got, want)
 	}
 }
+
+// TestFreeTokensAreThosePromisedThatNobodyHolds, in whole blocks of requests, and
+// no more than were promised where the last block is not whole.
+func TestFreeTokensAreThosePromisedThatNobodyHolds(t *testing.T) {
+	s, err := New(Limits{ContextTokens: 100, CacheTokens: 100, BlockTokens: 16, Sequences: 4, Queue: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(n int) {
+		t.Helper()
+		if got := s.FreeTokens(); got != n {
+			t.Errorf("%d tokens are free, want %d", got, n)
+		}
+	}
+	want(100)
+	for id, prompt := range []int{17, 40} {
+		if err := s.Submit(Request{ID: ID(id), Prompt: prompt}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(100) // they wait
+	s.Admit()
+	want(100 - 32 - 48)
+	s.Remove(1)
+	want(100 - 32)
+	s.Remove(0)
+	want(100)
+}

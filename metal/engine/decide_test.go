@@ -50,6 +50,9 @@ func TestG11G12G13G14WhatIsDecidedAboutAPiece(t *testing.T) {
 		"a pool in the way is reclaimed first":     {room{held: 2601, pooled: 80, limit: 4000, own: 4000}, begun, verdict{reclaim: true, needed: 1320}},
 		"a pool that is not in the way stays":      {room{held: 1000, pooled: 900, limit: 4000, own: 4000}, begun, verdict{tokens: 100, needed: 2000}},
 		"reclaimed once, then decided":             {room{held: 2681, pooled: 80, limit: 4000, own: 4000}, with(begun, func(p *piece) { p.reclaimed = true }), verdict{over: true, needed: 1320}},
+		"earlier prompts make way before anybody":  {room{held: 3000, kept: 900, limit: 4000, own: 9000, canAsk: true}, first, verdict{shed: 1000, needed: 2000}},
+		"they make way once":                       {room{held: 3000, kept: 900, limit: 4000, own: 4000}, with(first, func(p *piece) { p.shed = true }), verdict{over: true, needed: 2000}},
+		"they stay where it fits":                  {room{held: 1601, kept: 900, limit: 4000, own: 4000}, begun, verdict{tokens: 99, needed: 1990}},
 		"before throttling the host is asked":      {room{held: 1601, limit: 4000, own: 9000, canAsk: true}, begun, verdict{ask: 2000, needed: 1990}},
 		"before refusing the host is asked":        {room{held: 3000, limit: 4000, own: 9000, canAsk: true}, first, verdict{ask: 2000, needed: 2000}},
 		"asked once":                               {room{held: 3000, limit: 4000, own: 9000, canAsk: true}, with(first, func(p *piece) { p.asked = true }), verdict{over: true, needed: 2000}},
@@ -163,8 +166,11 @@ func TestM1TheLargestGaugeWins(t *testing.T) {
 		if c.footprint > 0 {
 			p.beyond = max(0, c.footprint-c.measured)
 		}
-		if got := held(c.m, s, p); got != c.want {
+		if got := held(c.m, 0, s, p); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+		if got := held(c.m, 9, s, p); got != c.want+9 {
+			t.Errorf("%s, beside 9 of earlier prompts: %d, want %d", name, got, c.want+9)
 		}
 	}
 }

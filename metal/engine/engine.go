@@ -14,8 +14,13 @@
 // nevertheless exactly one request ends. It asks for room through Status and
 // waits for the answer in the next limits; it evicts nothing itself.
 //
+// What was computed of prompts is remembered where it is told to: a request goes
+// on from the longest prefix that is known (package kv), and blocks that it fills
+// are saved between two steps.
+//
 // Start reading at Start and Engine.Generate; the loop is in loop.go, the guard
-// in guard.go and prefill.go, what it weighs in limits.go.
+// in guard.go and prefill.go, what it weighs in limits.go, what is remembered in
+// prefixes.go and resume.go.
 package engine
 
 import (
@@ -27,6 +32,7 @@ import (
 	"sync/atomic"
 
 	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -60,6 +66,17 @@ type Options struct {
 	Sequences, CacheTokens, Queue int
 	// LimitBytes is the ceiling of the whole process; 0 means none.
 	LimitBytes int64
+	// PrefixCache remembers what was computed of prompts in the part of the KV
+	// promised that no request holds; it takes not one byte more. CacheMemory is
+	// how many bytes may hold it beside that.
+	PrefixCache bool
+	CacheMemory int64
+	// ModelDigest names the weights, and Numerics whatever else changes bits: back
+	// end, versions, precision. What is remembered is found under both.
+	ModelDigest, Numerics string
+	// Below makes the tier that what is remembered goes to beside memory, for what
+	// depends on an origin; nil is none. Whoever gives it closes it, after Wait.
+	Below func(kv.Origin) kv.Tier
 	// Task is what the model is to do; empty takes what it says itself. A decoder
 	// that says nothing writes text, and may be wanted for vectors or scores.
 	Task model.Task
@@ -97,6 +114,7 @@ type Status struct {
 	// Preemptions count requests that gave their KV back and were computed again.
 	Preemptions int64
 	Guard       GuardStatus
+	Prefixes    PrefixStatus
 }
 
 // Engine serves one model.
@@ -112,6 +130,8 @@ type Engine struct {
 
 	limits *limits
 	guard  guard
+	// prefixes is nil until the model is loaded, and where nothing is remembered.
+	prefixes atomic.Pointer[prefixes]
 	// leaked is what TestLeak took; the engine's own goroutine alone touches it.
 	leaked [][]byte
 
@@ -177,7 +197,7 @@ func (e *Engine) Status() Status {
 		LoadedBytes: e.loaded.Load(), LoadBytes: e.loadTotal.Load(), Memory: e.opts.Backend.Memory(),
 		Running: e.running.Load(), Queued: e.queued.Load(), Steps: e.steps.Load(),
 		PromptTokens: e.promptTokensTotal.Load(), GeneratedTokens: e.generatedTotals.Load(), Preemptions: e.preemptions.Load(),
-		Guard: e.guardStatus(),
+		Guard: e.guardStatus(), Prefixes: e.prefixes.Load().status(),
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -303,6 +323,7 @@ func (e *Engine) own() {
 	if err != nil {
 		e.failed(err)
 	}
+	e.closePrefixes()
 	if l != nil {
 		l.release()
 	}

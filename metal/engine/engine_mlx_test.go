@@ -101,3 +101,27 @@ func cancelledLeaveNothing(t *testing.T, path string) {
 		t.Errorf("memory is %+v, was %+v", m, before)
 	}
 }
+
+// TestInvariant13MLXGoesOnFromWhatItRestored, in prompts and behind answers, and
+// holds nothing of it in the end.
+func TestInvariant13MLXGoesOnFromWhatItRestored(t *testing.T) {
+	for name, path := range map[string]string{"plain": model(t, tinymodel.Default()), "hybrid": hybrid(t)} {
+		t.Run(name, func(t *testing.T) {
+			rs := greedily(conversation(400))
+			plain, _ := onMLX(t, engine.Options{ModelPath: path})
+			want := askAll(t, plain, rs)
+			e, b := onMLX(t, engine.Options{ModelPath: path, Sequences: 2, CacheMemory: mebi})
+			sameButCached(t, "computed and saved", askAll(t, e, rs), want)
+			got := together(t, e, rs)
+			sameButCached(t, "restored", got, want)
+			for i, a := range got {
+				if least := []int{256, 256, 256, 128, 0}[i]; a.finished.Usage.Cached < least {
+					t.Errorf("request %d: %d tokens were restored, want %d", i, a.finished.Usage.Cached, least)
+				}
+			}
+			if m := b.Memory(); m.KV != 0 {
+				t.Errorf("%d bytes of keys, values and states are held by nobody", m.KV)
+			}
+		})
+	}
+}

@@ -63,5 +63,11 @@ func Overhead(e *Engine) int64 { return e.overhead() }
 // BackendOf an engine.
 func BackendOf(e *Engine) tensor.Backend { return e.opts.Backend }
 
+// Counted is how many bytes of what is remembered a request counts on.
+func Counted(e *Engine) int64 { return e.prefixes.Load().ram.Counted() }
+
 // OnFinish calls f from the loop when a stream ends.
 func OnFinish(s *Stream, f func()) { s.onFinish(f) }
+
+// KVTokenBytes is what one token of KV takes.
+func KVTokenBytes(e *Engine) int64 { return e.prefixes.Load().tokenBytes }

@@ -169,18 +169,25 @@ func (e *Engine) awaitHeadroom(ctx context.Context, bytes int64) {
 
 // checkMemory refuses a prompt whose prefill would not fit under the limit
 // beside what is held now, before the request is admitted (requirements G5,
-// G6). Where the host could make room it is asked once (G13).
-func (e *Engine) checkMemory(ctx context.Context, s *serving, a *active) *Refusal {
-	needed, r, refusal := e.weigh(s, a, footprint.Prefill{New: int64(a.prompt), Chunk: int64(e.opts.Backend.Chunk())})
+// G6). Tokens that can be restored are not computed, and take KV all the same
+// (X3). What is remembered of other prompts makes way when it is computed. Where
+// the host could make room it is asked once (G13).
+func (e *Engine) checkMemory(ctx context.Context, s *serving, a *active, cached int) *Refusal {
+	needed, r, refusal := e.weigh(s, a, footprint.Prefill{
+		New: int64(a.prompt - cached), Cached: int64(cached), Restored: int64(cached), Chunk: int64(e.opts.Backend.Chunk()),
+	})
 	if refusal != nil {
 		return refusal
 	}
-	if !r.fits(needed) && r.worthAsking(needed) {
+	if r.fits(needed - r.kept) {
+		return nil
+	}
+	if r.worthAsking(needed) {
 		a.asked = true
 		e.awaitHeadroom(ctx, needed)
 		r = e.room(s)
 	}
-	if r.fits(needed) {
+	if r.fits(needed - r.kept) {
 		return nil
 	}
 	return e.refuse(a, needed, r)

@@ -17,7 +17,11 @@ import (
 // hybrid is a model of which two layers in three are recurrent.
 func hybrid(t *testing.T) string {
 	t.Helper()
-	c := tinymodel.Default()
+	return hybridOf(t, tinymodel.Default())
+}
+
+func hybridOf(t *testing.T, c tinymodel.Config) string {
+	t.Helper()
 	c.Family, c.Layers, c.NormSpread = tinymodel.Qwen35, 3, 0.3
 	c.Hybrid = tinymodel.Hybrid{Interval: 3, KeyHeads: 2, KeySize: 16, ValueHeads: 4, ValueSize: 8, Taps: 4, Rotary: 0.5}
 	path := filepath.Join(t.TempDir(), "hybrid")

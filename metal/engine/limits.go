@@ -107,16 +107,16 @@ func (e *Engine) SetLimits(l Limits) {
 // beside it, and is dropped.
 func (e *Engine) completed(l Limits) *publication {
 	p := &publication{Limits: l}
-	m := e.opts.Backend.Memory()
+	m, kept := e.opts.Backend.Memory(), e.prefixes.Load().bytes()
 	if l.Footprint > 0 {
-		p.beyond = max(0, l.Footprint-m.Active()-m.Pooled)
+		p.beyond = max(0, l.Footprint-m.Active()-m.Pooled-kept)
 	}
 	s, loaded := e.loadedServing()
 	if !loaded {
 		p.HeadroomKnown = false
 	}
 	if p.HeadroomKnown {
-		p.ceiling = max(1, held(m, s, p)+m.Pooled+max(0, l.Headroom))
+		p.ceiling = max(1, held(m, kept, s, p)+m.Pooled+max(0, l.Headroom))
 	}
 	return p
 }
@@ -132,7 +132,7 @@ func (e *Engine) loadedServing() (s *serving, loaded bool) {
 func (e *Engine) applyLimits(p *publication) {
 	limit := e.ownLimit(p)
 	if limit > 0 {
-		limit = max(1, limit-e.overhead())
+		limit = max(1, limit-e.overhead()-e.prefixBudget())
 	}
 	e.opts.Backend.SetLimits(limit, p.Cache)
 }
@@ -144,6 +144,15 @@ func (e *Engine) ownLimit(p *publication) int64 {
 		return p.Memory
 	}
 	return max(0, e.opts.LimitBytes)
+}
+
+// prefixBudget is what of the process's ceiling is set aside for earlier prompts;
+// what they have of the KV promised is not.
+func (e *Engine) prefixBudget() int64 {
+	if p := e.prefixes.Load(); p != nil {
+		return p.extra
+	}
+	return 0
 }
 
 func (e *Engine) overhead() int64 {
@@ -158,17 +167,18 @@ func (e *Engine) overhead() int64 {
 // held is what the process holds, without what is pooled: the largest of the
 // back end's account and what comes on top by arithmetic, of that account and
 // what the kernel's footprint showed on top, and of what is accounted for
-// (requirement M1). The footprint counts as the difference that it showed: the
+// (requirement M1); and the kept bytes of earlier prompts. The footprint counts as the difference that it showed: the
 // figure itself is as old as its publication, the back end's is of now.
-func held(m tensor.Memory, s *serving, p *publication) int64 {
+func held(m tensor.Memory, kept int64, s *serving, p *publication) int64 {
 	accounted := s.facts.WeightBytes + m.KV
-	return max(m.Active()+max(s.overhead, p.beyond), accounted)
+	return kept + max(m.Active()+max(s.overhead, p.beyond), accounted)
 }
 
 // room is what the guard weighs at one moment, in bytes.
 type room struct {
-	// held by the process without its pool, and pooled by its back end.
-	held, pooled int64
+	// held by the process without its pool, kept of it what is remembered of
+	// prompts, and pooled by its back end.
+	held, kept, pooled int64
 	// own is the process's ceiling, limit the least of it and what the host
 	// gives; 0 means that there is none.
 	own, limit int64
@@ -179,7 +189,8 @@ type room struct {
 // room measures now.
 func (e *Engine) room(s *serving) room {
 	p, m := e.limits.now(), e.opts.Backend.Memory()
-	r := room{held: held(m, s, p), pooled: m.Pooled, own: e.ownLimit(p), canAsk: p.CanMakeRoom}
+	kept := e.prefixes.Load().bytes()
+	r := room{held: held(m, kept, s, p), kept: kept, pooled: m.Pooled, own: e.ownLimit(p), canAsk: p.CanMakeRoom}
 	r.limit = r.own
 	if p.ceiling > 0 && (r.limit == 0 || p.ceiling < r.limit) {
 		r.limit = p.ceiling

@@ -11,6 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/arch"
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
@@ -40,6 +41,10 @@ type loadedModel struct {
 	model       arch.Model
 	cache       tensor.Cache
 	cacheTokens int
+	// blockTokens the cache takes at a time; shape says where prompts are cut, if
+	// they are remembered.
+	blockTokens int
+	shape       kv.Shape
 	// reader is there in place of model and cache where texts are read.
 	reader *embed.Model
 }
@@ -69,6 +74,7 @@ func (e *Engine) load() (*loadedModel, error) {
 		m.release()
 		return nil, fmt.Errorf("warm up: %w", err)
 	}
+	e.remember(m)
 	e.ready()
 	e.log.Info("model loaded", "bytes", e.loaded.Load(), "milliseconds", time.Since(began).Milliseconds())
 	return m, nil
@@ -112,7 +118,7 @@ func (e *Engine) readWeights(ctx context.Context, f *weights.File, s *serving) (
 		m.cacheTokens = s.context * e.opts.Sequences
 	}
 	name := arithmeticName(e.opts.Backend)
-	terms, err := footprint.Estimate(s.facts, footprint.Context{Tokens: int64(s.context), Sequences: int64(e.opts.Sequences), CacheTokens: int64(m.cacheTokens), Backend: name})
+	terms, err := footprint.Estimate(s.facts, footprint.Context{Tokens: int64(s.context), Sequences: int64(e.opts.Sequences), CacheTokens: int64(m.cacheTokens), PrefixCache: e.opts.CacheMemory, Backend: name})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errContext, err)
 	}
@@ -120,8 +126,9 @@ func (e *Engine) readWeights(ctx context.Context, f *weights.File, s *serving) (
 	if s.estimator = e.opts.estimator; s.estimator == nil {
 		s.estimator = arithmetic{s.facts, footprint.KernelsOf(name)}
 	}
-	if limit := e.opts.LimitBytes; limit > 0 && terms.Weights+terms.Overhead > limit {
-		return nil, fmt.Errorf("weights of %d bytes and %d bytes for the process under a limit of %d: %w", terms.Weights, terms.Overhead, limit, tensor.ErrMemory)
+	if limit := e.opts.LimitBytes; limit > 0 && terms.Weights+terms.Overhead+terms.PrefixCache > limit {
+		return nil, fmt.Errorf("weights of %d bytes, %d bytes for the process and %d for earlier prompts under a limit of %d: %w",
+			terms.Weights, terms.Overhead, terms.PrefixCache, limit, tensor.ErrMemory)
 	}
 	e.mu.Lock()
 	e.serving = s
@@ -139,11 +146,26 @@ func (e *Engine) readWeights(ctx context.Context, f *weights.File, s *serving) (
 		e.log.Warn("weights are held otherwise than the file has them", "type", c.From.String(), "as", c.To.String(), "tensors", c.Tensors,
 			"fileBytes", c.Bytes, "heldBytes", c.Held, "worstDifference", c.Worst, "largestValue", c.Largest)
 	}
-	if m.cache, err = e.opts.Backend.NewCache(m.model.CacheSpec()); err != nil {
+	if err := e.makeCache(m); err != nil {
 		m.release()
 		return nil, err
 	}
 	return m, nil
+}
+
+// makeCache makes the cache of requests, cut as prompts are where they are to be
+// remembered.
+func (e *Engine) makeCache(m *loadedModel) error {
+	spec := m.model.CacheSpec()
+	var err error
+	if e.opts.remembers() {
+		if m.shape, spec.BlockTokens, err = cutAt(spec, m.serving.context); err != nil {
+			return err
+		}
+	}
+	m.blockTokens = spec.BlockTokens
+	m.cache, err = e.opts.Backend.NewCache(spec)
+	return err
 }
 
 // arithmeticName is what package footprint calls a back end: without a GPU, MLX

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
@@ -31,6 +32,15 @@ type active struct {
 	// asked says that the host was asked for room once, weighed that the guard
 	// let its prompt begin.
 	asked, weighed bool
+
+	// chain of keys, where prompts are remembered, and what the request counts on.
+	chain *kv.Chain
+	holds []kv.Holding
+	// saved whole blocks; mute says that no more are. began says that the first
+	// look for what is remembered is over, which found cached tokens.
+	saved       int
+	mute, began bool
+	cached      int
 }
 
 func (a *active) generated() int { return len(a.tokens) - a.prompt }
@@ -53,6 +63,12 @@ type looping struct {
 	failures int
 	// hold is a prompt that waits for room; nil if none does.
 	hold *holding
+	// prefixes that are remembered; nil if none are. fresh requests may still go on
+	// from one.
+	prefixes *prefixes
+	fresh    []batch.ID
+	// budgeted is the budget that they have.
+	budgeted int64
 	// relieved says that the pool was reclaimed since the last step that landed.
 	relieved bool
 }
@@ -60,14 +76,18 @@ type looping struct {
 // serve computes steps until the engine drains or breaks.
 func (e *Engine) serve(m *loadedModel) error {
 	defer e.closes()
+	boundary := 0 // no step has a point inside at which a state is saved
+	if m.shape.States {
+		boundary = m.shape.Block
+	}
 	sched, err := batch.New(batch.Limits{
-		ContextTokens: m.serving.context, CacheTokens: m.cacheTokens, BlockTokens: m.model.CacheSpec().BlockTokens,
-		Sequences: e.opts.Sequences, Queue: e.opts.Queue,
+		ContextTokens: m.serving.context, CacheTokens: m.cacheTokens, BlockTokens: m.blockTokens,
+		Sequences: e.opts.Sequences, Queue: e.opts.Queue, Boundary: boundary,
 	})
 	if err != nil {
 		return err
 	}
-	l := &looping{e: e, model: m, sched: sched, sampler: sample.New(m.serving.tok.Size()), active: map[batch.ID]*active{}}
+	l := &looping{e: e, model: m, sched: sched, sampler: sample.New(m.serving.tok.Size()), active: map[batch.ID]*active{}, prefixes: e.prefixes.Load()}
 	for {
 		more, err := l.turn()
 		if err != nil {
@@ -125,11 +145,13 @@ func (l *looping) takeInbox() (draining, aborting bool) {
 	l.sched.PausePrefill(e.limits.now().PausePrefill && !draining)
 	for _, a := range inbox {
 		if err := l.sched.Submit(batch.Request{ID: a.id, Prompt: a.prompt, Priority: a.priority}); err != nil {
+			e.letGo(a)
 			a.stream.finish(Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
 			continue
 		}
 		l.active[a.id] = a
 	}
+	l.publish()
 	attend(l, chores)
 	return draining, aborting
 }
@@ -173,6 +195,7 @@ func (l *looping) stepFailed(step batch.Step, err error) error {
 			l.end(a, Finished{Err: refusal})
 		}
 	}
+	l.reset(err)
 	if l.failures >= failuresInARow {
 		return fmt.Errorf("%w: %d steps in a row: %w", ErrBackend, l.failures, err)
 	}
@@ -227,8 +250,9 @@ func (l *looping) end(a *active, f Finished) {
 		l.forget(a.id)
 	}
 	delete(l.active, a.id)
+	l.e.letGo(a)
 	l.e.release()
-	f.Usage.Generated = a.generated()
+	f.Usage.Generated, f.Usage.Cached = a.generated(), a.cached
 	l.publish()
 	a.stream.finish(f)
 }

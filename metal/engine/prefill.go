@@ -17,17 +17,18 @@ type piece struct {
 	chunk, full int64
 	// first says that the request was not weighed since it was admitted.
 	first bool
-	// asked and reclaimed say what was tried already.
-	asked, reclaimed bool
+	// asked, shed and reclaimed say what was tried already.
+	asked, shed, reclaimed bool
 }
 
 // verdict is what to do about a piece.
 type verdict struct {
 	// tokens to compute now; 0 where something else comes first, or nothing.
 	tokens int64
-	// reclaim the pool, or ask for so many bytes, and decide again.
-	reclaim bool
-	ask     int64
+	// reclaim the pool, shed so many bytes of what is remembered, or ask for so
+	// many, and decide again.
+	reclaim   bool
+	shed, ask int64
 	// over says that it does not fit and that nothing is left to try.
 	over bool
 	// needed bytes.
@@ -38,8 +39,9 @@ type verdict struct {
 // wants room for the whole prompt at the back end's own chunk (requirement
 // G7). After it, a chunk that would come near the limit shrinks (G11), and only
 // what does not fit at the smallest is over (G12). Before a prompt is cut or
-// given up, pooled bytes are reclaimed where they are in the way, and the host
-// is asked for room, each once.
+// given up, pooled bytes are reclaimed where they are in the way, what is
+// remembered of other prompts makes way, and the host is asked for room, each
+// once.
 func decide(r room, p piece, est estimator) (verdict, error) {
 	if r.limit == 0 {
 		return verdict{tokens: p.full}, nil
@@ -66,6 +68,8 @@ func decide(r room, p piece, est estimator) (verdict, error) {
 	switch {
 	case !(fits && r.fits(needed+r.pooled)) && r.pooled > 0 && !p.reclaimed:
 		return verdict{reclaim: true, needed: needed}, nil
+	case !fits && r.kept > 0 && !p.shed:
+		return verdict{shed: needed - (r.limit - r.held), needed: needed}, nil
 	case (!fits || tokens < p.full) && !p.asked && r.worthAsking(whole):
 		return verdict{ask: whole, needed: needed}, nil
 	case !fits:
@@ -86,8 +90,8 @@ type holding struct {
 // Prompts that do not fit any more are ended here, one by one.
 func (l *looping) prefill() []batch.Row {
 	for {
-		l.sched.Admit()
-		pieces := l.sched.Prompts(l.budget())
+		l.admit()
+		pieces := l.cutPieces(l.sched.Prompts(l.budget()))
 		if len(pieces) == 0 || l.onHold(pieces[0].ID) {
 			return nil
 		}
@@ -171,6 +175,9 @@ func (l *looping) portion(a *active, row batch.Row) (verdict, *Refusal) {
 			if _, err := e.reclaim(); err != nil {
 				e.log.Error("pool is not reclaimed", "error", err.Error())
 			}
+		case v.shed > 0:
+			p.shed = true
+			l.prefixes.ram.Shed(v.shed)
 		case v.ask > 0:
 			a.asked = true
 			l.hold = &holding{id: a.id, request: e.ask(v.ask), deadline: time.Now().Add(headroomPatience), timer: time.AfterFunc(headroomPatience, e.poke)}

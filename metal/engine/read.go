@@ -101,7 +101,7 @@ func (e *Engine) readAll(ctx context.Context, s *serving, param string, texts []
 	for _, in := range r.inputs {
 		tokens += len(in.IDs)
 	}
-	if refusal := e.checkMemory(ctx, s, &active{prompt: e.passTokens(r.inputs)}); refusal != nil {
+	if refusal := e.checkMemory(ctx, s, &active{prompt: e.passTokens(r.inputs)}, 0); refusal != nil {
 		refusal.Param = param
 		return nil, 0, refusal
 	}

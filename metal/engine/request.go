@@ -50,10 +50,12 @@ func (e *Engine) Generate(ctx context.Context, r Request) (*Stream, error) {
 	if refusal != nil {
 		return nil, refusal
 	}
-	if refusal := e.checkMemory(ctx, s, a); refusal != nil {
+	if refusal := e.checkMemory(ctx, s, a, e.recall(ctx, a)); refusal != nil {
+		e.letGo(a)
 		return nil, refusal
 	}
 	if refusal := e.admit(a); refusal != nil {
+		e.letGo(a)
 		return nil, refusal
 	}
 	unhook := context.AfterFunc(ctx, a.stream.cancel)

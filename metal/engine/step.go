@@ -78,7 +78,7 @@ func (l *looping) notLaunched(step batch.Step, err error) error {
 // steady reports whether the next step is the same rows again, whatever the
 // tokens of this one are, unless one of them is an end.
 func (l *looping) steady(f *flight) bool {
-	if !l.e.opts.Backend.Ahead() || !f.argmax || !l.sched.Steady(f.step) {
+	if !l.e.opts.Backend.Ahead() || !f.argmax || !l.sched.Steady(f.step) || l.fills(f.step) {
 		return false
 	}
 	for _, r := range f.step.Rows {
@@ -108,6 +108,7 @@ func (l *looping) count(f *flight) error {
 // launch builds a step; its input is known tokens, or what the step before it
 // yields. Handles of everything but the result are gone when it returns.
 func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
+	l.makeWay()
 	f := &flight{step: step, began: time.Now(), argmax: true}
 	var ids []int32
 	var segments []tensor.Segment
@@ -187,6 +188,9 @@ func (l *looping) land(f *flight) error {
 			if err := l.sched.Computed(r); err != nil {
 				return err
 			}
+		}
+		if l.flight == nil {
+			l.keep(a)
 		}
 		if r.Sample {
 			l.deliver(a, f, pick, row)

@@ -20,8 +20,9 @@ const (
 	Error FinishReason = "error"
 )
 
-// Usage counts tokens. Generated includes the token that ended the turn.
-type Usage struct{ Prompt, Generated int }
+// Usage counts tokens. Generated includes the token that ended the turn; Cached
+// ones of the prompt were restored and not computed.
+type Usage struct{ Prompt, Generated, Cached int }
 
 // Finished is the last event of every stream.
 type Finished struct {

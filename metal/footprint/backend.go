@@ -100,12 +100,13 @@ func metalFusions() []Fusion {
 // are small (bridge.cpp, rearrange); a mask is a distance of 4 bytes and two
 // bytes that come of it (attend_alone); logits are widened, and copied out; a
 // processor is told of up to 100 operations ahead of what it computes
-// (memory_test.go), and a layer is some 25. How far ahead Metal is told was not
+// (memory_test.go), and a layer is some 25, one of an encoder, whose norms and GELU
+// are made of small ones, twice as many. How far ahead Metal is told was not
 // measured: as far.
 func mlxKernels(fusions []Fusion, scoreCopies, beside int64) Kernels {
 	return Kernels{
 		Fusions: fusions, ScoreBytes: 4, ScoreCopies: scoreCopies, MaskBytes: 6, BlockTokens: blockTokens,
-		GrowLayers: 4, GrowWhole: 64 * MiB, GrowMost: 4 * GiB, LogitBytes: 3 * 4, LayersAhead: 4,
+		GrowLayers: 4, GrowWhole: 64 * MiB, GrowMost: 4 * GiB, LogitBytes: 3 * 4, LayersAhead: 4, EncoderAhead: 2,
 		Rotates: true, RotatesBeside: beside,
 		RecurrentCopies: 6, // windows and taps, heads of queries, keys and values in several forms, squares of blocks (bridge.cpp, delta_rule)
 	}

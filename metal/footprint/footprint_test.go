@@ -42,6 +42,26 @@ func TestP12EstimateCountsTrueKVHeads(t *testing.T) {
 	}
 }
 
+// TestP12ThePrefixCacheIsATermOfItsOwn: every byte of its budget is reserved, on
+// every back end, and other terms stay but for what a larger process may pool.
+func TestP12ThePrefixCacheIsATermOfItsOwn(t *testing.T) {
+	for _, b := range Backends() {
+		c := Context{Tokens: 4096, Sequences: 2, CacheTokens: 8192, Backend: b}
+		without := estimated(t, llama8B, c)
+		c.PrefixCache = 3 * GiB
+		with := estimated(t, llama8B, c)
+		if with.PrefixCache != 3*GiB || without.PrefixCache != 0 || with.Total() < without.Total()+3*GiB || with.Pooled < without.Pooled ||
+			with.KV != without.KV || with.Weights != without.Weights || with.Transient != without.Transient || with.Overhead != without.Overhead {
+			t.Errorf("on %s: %+v, without %+v", b, with, without)
+		}
+	}
+	for _, n := range []int64{-1, math.MaxInt64} {
+		if _, err := Estimate(llama8B, Context{Tokens: 4096, Sequences: 2, CacheTokens: 8192, PrefixCache: n}); err == nil {
+			t.Errorf("a prefix cache of %d bytes was taken", n)
+		}
+	}
+}
+
 // The tokens of answers take their share of CacheTokens, so that decoding never
 // grows past what was promised.
 func TestG15DecodeGrowthIsReserved(t *testing.T) {
@@ -183,9 +203,9 @@ func TestP12EstimateNeverDecreases(t *testing.T) {
 			f model.Facts
 			c Context
 		}{
-			"tokens":       {f, Context{c.Tokens + by, c.Sequences, c.CacheTokens + by, c.Backend}},
-			"sequences":    {f, Context{c.Tokens, c.Sequences + by, c.CacheTokens, c.Backend}},
-			"cache tokens": {f, Context{c.Tokens, c.Sequences, c.CacheTokens + by, c.Backend}},
+			"tokens":       {f, Context{Tokens: c.Tokens + by, Sequences: c.Sequences, CacheTokens: c.CacheTokens + by, Backend: c.Backend}},
+			"sequences":    {f, Context{Tokens: c.Tokens, Sequences: c.Sequences + by, CacheTokens: c.CacheTokens, Backend: c.Backend}},
+			"cache tokens": {f, Context{Tokens: c.Tokens, Sequences: c.Sequences, CacheTokens: c.CacheTokens + by, Backend: c.Backend}},
 			"weights":      {wider, c},
 		} {
 			if got := estimated(t, more.f, more.c).Total(); got < base {

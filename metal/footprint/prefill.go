@@ -12,13 +12,16 @@ type Prefill struct {
 	New int64
 	// Cached tokens before them are in the cache already; negative counts as 0.
 	Cached int64
+	// Restored of the Cached ones are copied into the cache first, where they take
+	// what computed ones do.
+	Restored int64
 	// Chunk of them are computed in one step at most; 0 or less: all at once.
 	Chunk int64
 }
 
 // Peak is what computing a prompt takes beside what is in use, in bytes.
 type Peak struct {
-	// KV of the new tokens.
+	// KV of the new tokens, and of those that are restored.
 	KV int64
 	// Growth is what exists twice while the cache makes room for them.
 	Growth int64
@@ -88,6 +91,17 @@ type Kernels struct {
 	// LayersAhead is of how many layers activations exist at once, where the
 	// device is told of work before it did the work before; 0 counts as 1.
 	LayersAhead int64
+	// EncoderAhead is the same of an encoder, whose layers are of more operations;
+	// 0 is as many as of others.
+	EncoderAhead int64
+}
+
+// ahead is of how many layers activations exist at once.
+func (k Kernels) ahead(f model.Facts) int64 {
+	if f.EncoderLayers > 0 && k.EncoderAhead > 0 {
+		return min(k.EncoderAhead, f.Layers)
+	}
+	return max(1, min(k.LayersAhead, f.Layers))
 }
 
 // outputBytes is the width that the output of attention counts for (catalogue,
@@ -125,7 +139,7 @@ func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
 	if p.Chunk > 0 && f.EncoderLayers == 0 { // an encoder reads a text whole
 		chunk = min(chunk, p.Chunk)
 	}
-	before, after := k.held(f, 1, p.Cached), k.held(f, 1, p.Cached+p.New)
+	before, after := k.held(f, 1, p.Cached-min(max(0, p.Restored), p.Cached)), k.held(f, 1, p.Cached+p.New)
 	attention, activations := k.attention(f, chunk, p.New+p.Cached), k.activations(f, chunk)
 	logits := k.logits(f, 1)
 	if err := check("a prompt", p.New, before, after, attention, activations, logits); err != nil {
@@ -222,7 +236,11 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 	}
 	queries, keys := f.QueryHeads*f.HeadSize, f.KeyValueHeads*f.HeadSize
 	around := 7*f.HiddenSize + 3*queries + 4*keys
-	feedForward := 3*f.FeedForwardSize + max(2*f.FeedForwardSize, queries+2*keys, f.HiddenSize)
+	gated := int64(3)
+	if f.EncoderLayers > 0 { // which has no gate
+		gated = 2
+	}
+	feedForward := gated*f.FeedForwardSize + max(2*f.FeedForwardSize, queries+2*keys, f.HiddenSize)
 	if f.Experts > 0 {
 		feedForward = max(feedForward, sparse(f))
 	}
@@ -231,7 +249,7 @@ func (k Kernels) activations(f model.Facts, tokens int64) amount {
 	if narrow < k.WidenedBytes {
 		widened += k.WidenedBytes
 	}
-	layers := max(1, min(k.LayersAhead, f.Layers))
+	layers := k.ahead(f)
 	if f.RecurrentLayers > 0 {
 		return k.hybrid(f, tokens, around, feedForward, widened, layers)
 	}

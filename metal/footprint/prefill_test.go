@@ -220,13 +220,21 @@ func TestX3CachedAndNewTokensAtTheEdge(t *testing.T) {
 		p    Prefill
 		want Peak
 	}{
-		"negative cached tokens are none": {Prefill{New: 1000, Cached: -5, Chunk: 64}, whole},
-		"no new tokens":                   {Prefill{New: 0, Cached: 1000, Chunk: 64}, Peak{}},
-		"fewer than none":                 {Prefill{New: -3, Cached: -3, Chunk: -3}, Peak{}},
+		"negative restored ones as well":   {Prefill{New: 1000, Restored: -5, Chunk: 64}, whole},
+		"no more are restored than cached": {Prefill{New: 1000, Restored: 5000, Chunk: 64}, whole},
+		"negative cached tokens are none":  {Prefill{New: 1000, Cached: -5, Chunk: 64}, whole},
+		"no new tokens":                    {Prefill{New: 0, Cached: 1000, Chunk: 64}, Peak{}},
+		"fewer than none":                  {Prefill{New: -3, Cached: -3, Chunk: -3}, Peak{}},
 	} {
 		if got, err := PrefillPeak(hybrid, plainKernels, c.p); err != nil || got != c.want {
 			t.Errorf("%s: %+v (%v), want %+v", name, got, err, c.want)
 		}
+	}
+	cached, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 1000, Cached: 5000, Chunk: 64})
+	restored, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 1000, Cached: 5000, Restored: 5000, Chunk: 64})
+	all, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 6000, Chunk: 64})
+	if restored.KV != all.KV || restored.Attention != cached.Attention || cached.KV >= restored.KV {
+		t.Errorf("what is restored takes %+v; in place it takes %+v, computed %+v", restored, cached, all)
 	}
 	once, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 1000})
 	if same, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 1000, Chunk: 1000}); once != same {
@@ -277,8 +285,8 @@ func TestG1Invariant10ThePeakIsMonotoneInEveryArgument(t *testing.T) {
 			f model.Facts
 			p Prefill
 		}{
-			"new":            {f, Prefill{p.New + by, p.Cached, p.Chunk}},
-			"chunk":          {f, Prefill{p.New, p.Cached, p.Chunk + by}},
+			"new":            {f, Prefill{New: p.New + by, Cached: p.Cached, Chunk: p.Chunk}},
+			"chunk":          {f, Prefill{New: p.New, Cached: p.Cached, Chunk: p.Chunk + by}},
 			"growing layers": {func() model.Facts { g := f; g.GrowingLayers += by; g.Layers += by; return g }(), p},
 			"feed-forward":   {func() model.Facts { g := f; g.FeedForwardSize += by; return g }(), p},
 			"hidden":         {func() model.Facts { g := f; g.HiddenSize += by; return g }(), p},
@@ -291,7 +299,7 @@ func TestG1Invariant10ThePeakIsMonotoneInEveryArgument(t *testing.T) {
 			}
 		}
 		// What is cached already is not charged again, but is attended to.
-		got, err := PrefillPeak(f, k, Prefill{p.New, p.Cached + by, p.Chunk})
+		got, err := PrefillPeak(f, k, Prefill{New: p.New, Cached: p.Cached + by, Chunk: p.Chunk})
 		if err != nil || got.Attention < base.Attention {
 			t.Fatalf("%d more cached tokens: attention %d after %d (%v)", by, got.Attention, base.Attention, err)
 		}
@@ -311,7 +319,7 @@ func TestG11TheChunkThatFitsFitsAndOneMoreDoesNot(t *testing.T) {
 		floor := 1 + r.Int64N(64)
 		room := full.KV + int64(float64(full.Total()-full.KV)*1.2*r.Float64())
 		peak := func(chunk int64) int64 {
-			got, err := PrefillPeak(f, k, Prefill{p.New, p.Cached, chunk})
+			got, err := PrefillPeak(f, k, Prefill{New: p.New, Cached: p.Cached, Chunk: chunk})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -29,6 +29,9 @@ func (t Type) Format() (quant.Format, error) {
 		return quant.AffineOf(4, GroupSize, quant.Float32), nil
 	case Q5_K:
 		return quant.AffineOf(5, GroupSize, quant.Float32), nil
+	case MXFP4:
+		f, _ := quant.BlockFloatNamed("mxfp4")
+		return f, nil
 	case Q2_K, Q6_K:
 		return quant.AffineOf(8, GroupSize, quant.Float32), nil
 	}
@@ -42,6 +45,8 @@ func (t Type) split(raw []byte, dst quant.Row) moved {
 	switch {
 	case info.blockElems == superSize:
 		return t.splitSuper(raw, dst)
+	case t == MXFP4:
+		splitMXFP4(raw, dst)
 	case t == Q5_0 || t == Q5_1:
 		t.splitQ5(raw, dst)
 	default:
@@ -68,6 +73,16 @@ func (t Type) splitShort(raw []byte, dst quant.Row) {
 		case Q4_0:
 			splitNibbles(dst.Raw[g*16:][:16], b[2:])
 		}
+	}
+}
+
+// splitMXFP4 serves MXFP4: a power of two, then elements of 4 bits. GGUF holds
+// them doubled beside half the power, which is the same.
+func splitMXFP4(raw []byte, dst quant.Row) {
+	for g := range dst.Scales {
+		b := raw[g*17:][:17]
+		dst.Scales[g] = b[0]
+		splitNibbles(dst.Raw[g*16:][:16], b[1:])
 	}
 }
 

@@ -66,7 +66,7 @@ func SupportedArchitectures() []string {
 
 // ggufFamilies are the families by their names in GGUF.
 func ggufFamilies() map[string]string {
-	return map[string]string{"gemma3": familyGemma3, "llama": familyLlama, "qwen2": familyQwen2, "qwen3": familyQwen3, "qwen3moe": familyQwen3MoE}
+	return map[string]string{"gemma3": familyGemma3, "gpt-oss": familyGPTOSS, "llama": familyLlama, "qwen2": familyQwen2, "qwen3": familyQwen3, "qwen3moe": familyQwen3MoE}
 }
 
 // Dimensions reads and checks the numbers of the model's family.
@@ -99,6 +99,8 @@ func (h *Header) Dimensions() (Dimensions, error) {
 	switch family {
 	case familyGemma3:
 		r.gemma(&d)
+	case familyGPTOSS:
+		r.gptoss(&d)
 	case familyQwen3MoE:
 		d.Experts = r.experts()
 	}
@@ -325,9 +327,11 @@ func (r *keyReader) scaling(d *Dimensions) {
 
 // yarn takes the defaults of llama.cpp; keys that change them are refused.
 func (r *keyReader) yarn(d *Dimensions) {
-	for _, key := range []string{"attn_factor", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_log_multiplier"} {
-		if key = r.prefix + "rope.scaling." + key; r.h.Metadata[key] != nil {
-			r.fail(&UnsupportedError{"metadata key", key, []string{"yarn without it"}})
+	usual := map[string]float64{"attn_factor": 1, "yarn_ext_factor": 1, "yarn_attn_factor": 1, "yarn_beta_fast": 32, "yarn_beta_slow": 1, "yarn_log_multiplier": 0}
+	for _, key := range sortedKeys(usual) {
+		name := r.prefix + "rope.scaling." + key
+		if v, ok := r.h.Float(name); r.h.Metadata[name] != nil && (!ok || v != usual[key]) {
+			r.fail(&UnsupportedError{"value of " + name, shown(r.h.Metadata[name]), []string{fmt.Sprint(usual[key])}})
 		}
 	}
 	s := yarnScaling{

@@ -24,6 +24,8 @@ const (
 	Q5_K Type = 13
 	Q6_K Type = 14
 	BF16 Type = 30
+	// MXFP4 are floats of 4 bits in blocks with a power of two.
+	MXFP4 Type = 39
 )
 
 // GroupSize is the number of elements that share one scale in the formats with
@@ -64,6 +66,8 @@ func (t Type) info() (typeInfo, bool) {
 		return typeInfo{"Q5_K", superSize, 4 + 12 + 32 + 128}, true
 	case Q6_K:
 		return typeInfo{"Q6_K", superSize, 128 + 64 + 16 + 2}, true
+	case MXFP4:
+		return typeInfo{"MXFP4", GroupSize, 1 + 16}, true
 	}
 	return typeInfo{}, false
 }
@@ -72,7 +76,7 @@ func (t Type) info() (typeInfo, bool) {
 func (t Type) foreign() string {
 	return map[Type]string{
 		9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
-		24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
+		24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4",
 	}[t]
 }
 
@@ -88,7 +92,7 @@ func SupportedTypes() []string {
 
 // Types lists the tensor types this package reads.
 func Types() []Type {
-	return []Type{F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K}
+	return []Type{F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, MXFP4}
 }
 
 func (t Type) String() string {

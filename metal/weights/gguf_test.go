@@ -286,7 +286,7 @@ func TestModelsThatCannotBeMeantAreRefused(t *testing.T) {
 		want      error
 		says      string
 	}{
-		"unknown architecture":    {"\x05\x00\x00\x00\x00\x00\x00\x00llama\x0c", "\x05\x00\x00\x00\x00\x00\x00\x00lemma\x0c", weights.ErrUnsupported, "supported: gemma3, llama, qwen2, qwen3, qwen3moe"},
+		"unknown architecture":    {"\x05\x00\x00\x00\x00\x00\x00\x00llama\x0c", "\x05\x00\x00\x00\x00\x00\x00\x00lemma\x0c", weights.ErrUnsupported, "supported: gemma3, gpt-oss, llama, qwen2, qwen3, qwen3moe"},
 		"absurd number of layers": {number("llama.block_count", 2), number("llama.block_count", 1<<31), weights.ErrInvalid, "block_count"},
 		"no layers":               {number("llama.block_count", 2), number("llama.block_count", 0), weights.ErrInvalid, "block_count"},
 		"one layer too many":      {number("llama.block_count", 2), number("llama.block_count", 3), weights.ErrInvalid, "3 layers need"},

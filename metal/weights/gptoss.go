@@ -30,6 +30,18 @@ func (c *config) gptoss(d *Dimensions) {
 	c.only("swiglu_alpha", gptossAlpha)
 }
 
+// gptoss reads a GPT-OSS in GGUF as llama.cpp does: every second layer, from the
+// first on, sees a window, and shares are the softmax of those that were chosen.
+// Edges of yarn's band are rounded there, whatever the model was trained with.
+func (r *keyReader) gptoss(d *Dimensions) {
+	d.Window = r.integer("attention.sliding_window", 1, 1<<30)
+	d.Everywhere = everyLayer(d.Layers, 2)
+	if kind, _ := r.h.Text(r.prefix + "rope.scaling.type"); kind != "yarn" {
+		r.fail(&UnsupportedError{"rope scaling", kind, []string{"yarn"}})
+	}
+	d.Experts = r.experts()
+}
+
 // only refuses any other number.
 func (c *config) only(name string, want float64) {
 	v := c.text[name]
@@ -66,23 +78,26 @@ func (c *config) gptossLayers(layers int) []bool {
 func (d Dimensions) gptossLayer() []slot {
 	queries, keyValues := int64(d.QueryHeads*d.HeadSize), int64(d.KVHeads*d.HeadSize)
 	return []slot{
-		{path: "self_attn.q_proj.bias", shape: []int64{queries}}, {path: "self_attn.k_proj.bias", shape: []int64{keyValues}},
-		{path: "self_attn.v_proj.bias", shape: []int64{keyValues}}, {path: "self_attn.o_proj.bias", shape: []int64{int64(d.Hidden)}},
-		{path: "self_attn.sinks", shape: []int64{int64(d.QueryHeads)}},
+		{path: "self_attn.q_proj.bias", gguf: "attn_q.bias", shape: []int64{queries}}, {path: "self_attn.k_proj.bias", gguf: "attn_k.bias", shape: []int64{keyValues}},
+		{path: "self_attn.v_proj.bias", gguf: "attn_v.bias", shape: []int64{keyValues}}, {path: "self_attn.o_proj.bias", gguf: "attn_output.bias", shape: []int64{int64(d.Hidden)}},
+		{path: "self_attn.sinks", gguf: "attn_sinks.weight", shape: []int64{int64(d.QueryHeads)}},
 	}
 }
 
 // gptossExperts are the tensors of a mixture in the names of mlx-lm.
 func (d Dimensions) gptossExperts() []slot {
 	hidden, count, inner := int64(d.Hidden), int64(d.Experts.Count), int64(d.Experts.FeedForward)
-	out := []slot{{path: "mlp.router.weight", shape: []int64{count, hidden}}, {path: "mlp.router.bias", shape: []int64{count}}}
+	out := []slot{
+		{path: "mlp.router.weight", gguf: "ffn_gate_inp.weight", shape: []int64{count, hidden}},
+		{path: "mlp.router.bias", gguf: "ffn_gate_inp.bias", shape: []int64{count}},
+	}
 	for _, m := range []struct {
-		name          string
+		name, gguf    string
 		rows, columns int64
-	}{{gatePart, inner, hidden}, {upPart, inner, hidden}, {"down_proj", hidden, inner}} {
+	}{{gatePart, "ffn_gate_exps", inner, hidden}, {upPart, "ffn_up_exps", inner, hidden}, {"down_proj", "ffn_down_exps", hidden, inner}} {
 		out = append(out,
-			slot{path: "mlp.experts." + m.name + ".weight", shape: []int64{count, m.rows, m.columns}},
-			slot{path: "mlp.experts." + m.name + ".bias", shape: []int64{count, m.rows}})
+			slot{path: "mlp.experts." + m.name + ".weight", gguf: m.gguf + ".weight", shape: []int64{count, m.rows, m.columns}},
+			slot{path: "mlp.experts." + m.name + ".bias", gguf: m.gguf + ".bias", shape: []int64{count, m.rows}})
 	}
 	return out
 }

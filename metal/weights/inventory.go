@@ -47,12 +47,16 @@ func (d Dimensions) layer(i int) []slot {
 	if d.Architecture == familyLlama {
 		q.heads, k.heads = d.QueryHeads, d.KVHeads
 	}
+	after := slot{path: "post_attention_layernorm.weight", gguf: "ffn_norm.weight", shape: []int64{hidden}}
+	if d.Architecture == familyGPTOSS {
+		after.gguf = "post_attention_norm.weight"
+	}
 	out := []slot{
 		{path: "input_layernorm.weight", gguf: "attn_norm.weight", shape: []int64{hidden}},
 		q, k,
 		{path: "self_attn.v_proj.weight", gguf: "attn_v.weight", shape: []int64{keyValues, hidden}},
 		{path: "self_attn.o_proj.weight", gguf: "attn_output.weight", shape: []int64{hidden, queries}},
-		{path: "post_attention_layernorm.weight", gguf: "ffn_norm.weight", shape: []int64{hidden}},
+		after,
 	}
 	if d.Hybrid.Recurs(i) {
 		out = slices.DeleteFunc(out, func(s slot) bool { return strings.HasPrefix(s.path, "self_attn.") })

@@ -465,7 +465,9 @@ type Status struct {
 	Guard    *Guard        `protobuf:"bytes,7,opt,name=guard,proto3" json:"guard,omitempty"`
 	// task that the model is made for, once that is known; a request of another
 	// kind is refused.
-	Task          Task `protobuf:"varint,8,opt,name=task,proto3,enum=metalfleet.engine.v1.Task" json:"task,omitempty"`
+	Task Task `protobuf:"varint,8,opt,name=task,proto3,enum=metalfleet.engine.v1.Task" json:"task,omitempty"`
+	// prefix_cache of an engine that has one.
+	PrefixCache   *PrefixCache `protobuf:"bytes,9,opt,name=prefix_cache,json=prefixCache,proto3" json:"prefix_cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -556,6 +558,13 @@ func (x *Status) GetTask() Task {
 	return Task_TASK_UNSPECIFIED
 }
 
+func (x *Status) GetPrefixCache() *PrefixCache {
+	if x != nil {
+		return x.PrefixCache
+	}
+	return nil
+}
+
 type LoadProgress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	BytesDone     int64                  `protobuf:"varint,1,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
@@ -616,12 +625,15 @@ type Memory struct {
 	WeightsBytes int64 `protobuf:"varint,1,opt,name=weights_bytes,json=weightsBytes,proto3" json:"weights_bytes,omitempty"`
 	// kv_in_use_bytes are KV blocks held by requests.
 	KvInUseBytes int64 `protobuf:"varint,2,opt,name=kv_in_use_bytes,json=kvInUseBytes,proto3" json:"kv_in_use_bytes,omitempty"`
-	// active_bytes are all live arrays of the back end, weights and KV included.
+	// active_bytes are all live arrays of the back end, weights and KV included,
+	// and prefix_cache_bytes.
 	ActiveBytes int64 `protobuf:"varint,3,opt,name=active_bytes,json=activeBytes,proto3" json:"active_bytes,omitempty"`
 	// pooled_bytes are free for reuse inside the back end, not yet returned.
-	PooledBytes   int64 `protobuf:"varint,4,opt,name=pooled_bytes,json=pooledBytes,proto3" json:"pooled_bytes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	PooledBytes int64 `protobuf:"varint,4,opt,name=pooled_bytes,json=pooledBytes,proto3" json:"pooled_bytes,omitempty"`
+	// prefix_cache_bytes hold what was computed of earlier prompts.
+	PrefixCacheBytes int64 `protobuf:"varint,5,opt,name=prefix_cache_bytes,json=prefixCacheBytes,proto3" json:"prefix_cache_bytes,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Memory) Reset() {
@@ -682,6 +694,128 @@ func (x *Memory) GetPooledBytes() int64 {
 	return 0
 }
 
+func (x *Memory) GetPrefixCacheBytes() int64 {
+	if x != nil {
+		return x.PrefixCacheBytes
+	}
+	return 0
+}
+
+// PrefixCache is what an engine remembers of prompts, in memory.
+type PrefixCache struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// bytes that are held, of budget_bytes, in blocks.
+	Bytes       int64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	BudgetBytes int64 `protobuf:"varint,2,opt,name=budget_bytes,json=budgetBytes,proto3" json:"budget_bytes,omitempty"`
+	Blocks      int64 `protobuf:"varint,3,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	// hits are requests that began with restored tokens, misses those that began
+	// with none; both count again what was preempted.
+	Hits   int64 `protobuf:"varint,4,opt,name=hits,proto3" json:"hits,omitempty"`
+	Misses int64 `protobuf:"varint,5,opt,name=misses,proto3" json:"misses,omitempty"`
+	// restored_tokens did not have to be computed.
+	RestoredTokens int64 `protobuf:"varint,6,opt,name=restored_tokens,json=restoredTokens,proto3" json:"restored_tokens,omitempty"`
+	// saved blocks were taken in, dropped ones had no room, evicted ones left for
+	// others.
+	Saved         int64 `protobuf:"varint,7,opt,name=saved,proto3" json:"saved,omitempty"`
+	Dropped       int64 `protobuf:"varint,8,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	Evicted       int64 `protobuf:"varint,9,opt,name=evicted,proto3" json:"evicted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrefixCache) Reset() {
+	*x = PrefixCache{}
+	mi := &file_metal_wire_wire_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrefixCache) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrefixCache) ProtoMessage() {}
+
+func (x *PrefixCache) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrefixCache.ProtoReflect.Descriptor instead.
+func (*PrefixCache) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PrefixCache) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *PrefixCache) GetBudgetBytes() int64 {
+	if x != nil {
+		return x.BudgetBytes
+	}
+	return 0
+}
+
+func (x *PrefixCache) GetBlocks() int64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
+func (x *PrefixCache) GetHits() int64 {
+	if x != nil {
+		return x.Hits
+	}
+	return 0
+}
+
+func (x *PrefixCache) GetMisses() int64 {
+	if x != nil {
+		return x.Misses
+	}
+	return 0
+}
+
+func (x *PrefixCache) GetRestoredTokens() int64 {
+	if x != nil {
+		return x.RestoredTokens
+	}
+	return 0
+}
+
+func (x *PrefixCache) GetSaved() int64 {
+	if x != nil {
+		return x.Saved
+	}
+	return 0
+}
+
+func (x *PrefixCache) GetDropped() int64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+func (x *PrefixCache) GetEvicted() int64 {
+	if x != nil {
+		return x.Evicted
+	}
+	return 0
+}
+
 type Activity struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Running int64                  `protobuf:"varint,1,opt,name=running,proto3" json:"running,omitempty"`
@@ -696,7 +830,7 @@ type Activity struct {
 
 func (x *Activity) Reset() {
 	*x = Activity{}
-	mi := &file_metal_wire_wire_proto_msgTypes[6]
+	mi := &file_metal_wire_wire_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +842,7 @@ func (x *Activity) String() string {
 func (*Activity) ProtoMessage() {}
 
 func (x *Activity) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[6]
+	mi := &file_metal_wire_wire_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +855,7 @@ func (x *Activity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Activity.ProtoReflect.Descriptor instead.
 func (*Activity) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{6}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Activity) GetRunning() int64 {
@@ -782,7 +916,7 @@ type Guard struct {
 
 func (x *Guard) Reset() {
 	*x = Guard{}
-	mi := &file_metal_wire_wire_proto_msgTypes[7]
+	mi := &file_metal_wire_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +928,7 @@ func (x *Guard) String() string {
 func (*Guard) ProtoMessage() {}
 
 func (x *Guard) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[7]
+	mi := &file_metal_wire_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +941,7 @@ func (x *Guard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guard.ProtoReflect.Descriptor instead.
 func (*Guard) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{7}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Guard) GetActive() bool {
@@ -890,7 +1024,7 @@ type GenerateRequest struct {
 
 func (x *GenerateRequest) Reset() {
 	*x = GenerateRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[8]
+	mi := &file_metal_wire_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1036,7 @@ func (x *GenerateRequest) String() string {
 func (*GenerateRequest) ProtoMessage() {}
 
 func (x *GenerateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[8]
+	mi := &file_metal_wire_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1049,7 @@ func (x *GenerateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateRequest.ProtoReflect.Descriptor instead.
 func (*GenerateRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{8}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GenerateRequest) GetId() string {
@@ -1024,7 +1158,7 @@ type Chat struct {
 
 func (x *Chat) Reset() {
 	*x = Chat{}
-	mi := &file_metal_wire_wire_proto_msgTypes[9]
+	mi := &file_metal_wire_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1170,7 @@ func (x *Chat) String() string {
 func (*Chat) ProtoMessage() {}
 
 func (x *Chat) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[9]
+	mi := &file_metal_wire_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1183,7 @@ func (x *Chat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chat.ProtoReflect.Descriptor instead.
 func (*Chat) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{9}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Chat) GetMessages() []*ChatMessage {
@@ -1087,7 +1221,7 @@ type ChatMessage struct {
 
 func (x *ChatMessage) Reset() {
 	*x = ChatMessage{}
-	mi := &file_metal_wire_wire_proto_msgTypes[10]
+	mi := &file_metal_wire_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1099,7 +1233,7 @@ func (x *ChatMessage) String() string {
 func (*ChatMessage) ProtoMessage() {}
 
 func (x *ChatMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[10]
+	mi := &file_metal_wire_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1112,7 +1246,7 @@ func (x *ChatMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChatMessage.ProtoReflect.Descriptor instead.
 func (*ChatMessage) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{10}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ChatMessage) GetRole() string {
@@ -1152,7 +1286,7 @@ type TokenList struct {
 
 func (x *TokenList) Reset() {
 	*x = TokenList{}
-	mi := &file_metal_wire_wire_proto_msgTypes[11]
+	mi := &file_metal_wire_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1298,7 @@ func (x *TokenList) String() string {
 func (*TokenList) ProtoMessage() {}
 
 func (x *TokenList) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[11]
+	mi := &file_metal_wire_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1311,7 @@ func (x *TokenList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenList.ProtoReflect.Descriptor instead.
 func (*TokenList) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{11}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TokenList) GetIds() []int32 {
@@ -1204,7 +1338,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_metal_wire_wire_proto_msgTypes[12]
+	mi := &file_metal_wire_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1350,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[12]
+	mi := &file_metal_wire_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1363,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{12}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -1295,7 +1429,7 @@ type GenerateEvent struct {
 
 func (x *GenerateEvent) Reset() {
 	*x = GenerateEvent{}
-	mi := &file_metal_wire_wire_proto_msgTypes[13]
+	mi := &file_metal_wire_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1307,7 +1441,7 @@ func (x *GenerateEvent) String() string {
 func (*GenerateEvent) ProtoMessage() {}
 
 func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[13]
+	mi := &file_metal_wire_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1320,7 +1454,7 @@ func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateEvent.ProtoReflect.Descriptor instead.
 func (*GenerateEvent) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{13}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GenerateEvent) GetEvent() isGenerateEvent_Event {
@@ -1390,7 +1524,7 @@ type Admitted struct {
 
 func (x *Admitted) Reset() {
 	*x = Admitted{}
-	mi := &file_metal_wire_wire_proto_msgTypes[14]
+	mi := &file_metal_wire_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1536,7 @@ func (x *Admitted) String() string {
 func (*Admitted) ProtoMessage() {}
 
 func (x *Admitted) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[14]
+	mi := &file_metal_wire_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1549,7 @@ func (x *Admitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
 func (*Admitted) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{14}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Admitted) GetPromptTokens() int64 {
@@ -1443,7 +1577,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_metal_wire_wire_proto_msgTypes[15]
+	mi := &file_metal_wire_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1455,7 +1589,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[15]
+	mi := &file_metal_wire_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1468,7 +1602,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{15}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Delta) GetText() string {
@@ -1496,7 +1630,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_metal_wire_wire_proto_msgTypes[16]
+	mi := &file_metal_wire_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1642,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[16]
+	mi := &file_metal_wire_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1655,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{16}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -1556,7 +1690,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metal_wire_wire_proto_msgTypes[17]
+	mi := &file_metal_wire_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1702,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[17]
+	mi := &file_metal_wire_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1715,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{17}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Usage) GetPromptTokens() int64 {
@@ -1626,7 +1760,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_metal_wire_wire_proto_msgTypes[18]
+	mi := &file_metal_wire_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1772,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[18]
+	mi := &file_metal_wire_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1785,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{18}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Refusal) GetCode() Code {
@@ -1723,7 +1857,7 @@ type EmbedRequest struct {
 
 func (x *EmbedRequest) Reset() {
 	*x = EmbedRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1735,7 +1869,7 @@ func (x *EmbedRequest) String() string {
 func (*EmbedRequest) ProtoMessage() {}
 
 func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1748,7 +1882,7 @@ func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedRequest.ProtoReflect.Descriptor instead.
 func (*EmbedRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{19}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EmbedRequest) GetId() string {
@@ -1797,7 +1931,7 @@ type EmbedResponse struct {
 
 func (x *EmbedResponse) Reset() {
 	*x = EmbedResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +1943,7 @@ func (x *EmbedResponse) String() string {
 func (*EmbedResponse) ProtoMessage() {}
 
 func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +1956,7 @@ func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedResponse.ProtoReflect.Descriptor instead.
 func (*EmbedResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EmbedResponse) GetVectors() []*Vector {
@@ -1848,7 +1982,7 @@ type Vector struct {
 
 func (x *Vector) Reset() {
 	*x = Vector{}
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +1994,7 @@ func (x *Vector) String() string {
 func (*Vector) ProtoMessage() {}
 
 func (x *Vector) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +2007,7 @@ func (x *Vector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vector.ProtoReflect.Descriptor instead.
 func (*Vector) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Vector) GetValues() []float32 {
@@ -1901,7 +2035,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1913,7 +2047,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1926,7 +2060,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RerankRequest) GetId() string {
@@ -1975,7 +2109,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1987,7 +2121,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2000,7 +2134,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RerankResponse) GetScores() []float32 {
@@ -2044,7 +2178,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2056,7 +2190,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2069,7 +2203,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Limits) GetMemoryBytes() int64 {
@@ -2144,7 +2278,7 @@ type SetLimitsResponse struct {
 
 func (x *SetLimitsResponse) Reset() {
 	*x = SetLimitsResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2290,7 @@ func (x *SetLimitsResponse) String() string {
 func (*SetLimitsResponse) ProtoMessage() {}
 
 func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2303,7 @@ func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SetLimitsResponse) GetMemory() *Memory {
@@ -2180,14 +2314,16 @@ func (x *SetLimitsResponse) GetMemory() *Memory {
 }
 
 type TrimRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// prefix_cache says that what is remembered of prompts goes too.
+	PrefixCache   bool `protobuf:"varint,1,opt,name=prefix_cache,json=prefixCache,proto3" json:"prefix_cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TrimRequest) Reset() {
 	*x = TrimRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2199,7 +2335,7 @@ func (x *TrimRequest) String() string {
 func (*TrimRequest) ProtoMessage() {}
 
 func (x *TrimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2212,12 +2348,20 @@ func (x *TrimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
 func (*TrimRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *TrimRequest) GetPrefixCache() bool {
+	if x != nil {
+		return x.PrefixCache
+	}
+	return false
 }
 
 type TrimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// bytes_reclaimed of pooled memory, measured; never negative.
+	// bytes_reclaimed of pooled memory and of the prefix cache, measured; never
+	// negative.
 	BytesReclaimed int64   `protobuf:"varint,1,opt,name=bytes_reclaimed,json=bytesReclaimed,proto3" json:"bytes_reclaimed,omitempty"`
 	Memory         *Memory `protobuf:"bytes,2,opt,name=memory,proto3" json:"memory,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -2226,7 +2370,7 @@ type TrimResponse struct {
 
 func (x *TrimResponse) Reset() {
 	*x = TrimResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[27]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2238,7 +2382,7 @@ func (x *TrimResponse) String() string {
 func (*TrimResponse) ProtoMessage() {}
 
 func (x *TrimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[27]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2251,7 +2395,7 @@ func (x *TrimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimResponse.ProtoReflect.Descriptor instead.
 func (*TrimResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{27}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TrimResponse) GetBytesReclaimed() int64 {
@@ -2278,7 +2422,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[28]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2290,7 +2434,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[28]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2303,7 +2447,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{28}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AbortRequest) GetReason() string {
@@ -2323,7 +2467,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2335,7 +2479,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2348,7 +2492,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AbortResponse) GetAborted() int64 {
@@ -2368,7 +2512,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2380,7 +2524,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2393,7 +2537,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ShutdownRequest) GetDrainMilliseconds() int64 {
@@ -2413,7 +2557,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2425,7 +2569,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2438,7 +2582,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ShutdownResponse) GetCancelled() int64 {
@@ -2466,7 +2610,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x03pid\x18\x06 \x01(\x03R\x03pid\x12\x18\n" +
 	"\abackend\x18\a \x01(\tR\abackend\"C\n" +
 	"\fWatchRequest\x123\n" +
-	"\x15interval_milliseconds\x18\x01 \x01(\rR\x14intervalMilliseconds\"\xfa\x02\n" +
+	"\x15interval_milliseconds\x18\x01 \x01(\rR\x14intervalMilliseconds\"\xc0\x03\n" +
 	"\x06Status\x121\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1b.metalfleet.engine.v1.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -2475,17 +2619,29 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x06memory\x18\x05 \x01(\v2\x1c.metalfleet.engine.v1.MemoryR\x06memory\x12:\n" +
 	"\bactivity\x18\x06 \x01(\v2\x1e.metalfleet.engine.v1.ActivityR\bactivity\x121\n" +
 	"\x05guard\x18\a \x01(\v2\x1b.metalfleet.engine.v1.GuardR\x05guard\x12.\n" +
-	"\x04task\x18\b \x01(\x0e2\x1a.metalfleet.engine.v1.TaskR\x04task\"N\n" +
+	"\x04task\x18\b \x01(\x0e2\x1a.metalfleet.engine.v1.TaskR\x04task\x12D\n" +
+	"\fprefix_cache\x18\t \x01(\v2!.metalfleet.engine.v1.PrefixCacheR\vprefixCache\"N\n" +
 	"\fLoadProgress\x12\x1d\n" +
 	"\n" +
 	"bytes_done\x18\x01 \x01(\x03R\tbytesDone\x12\x1f\n" +
 	"\vbytes_total\x18\x02 \x01(\x03R\n" +
-	"bytesTotal\"\x9a\x01\n" +
+	"bytesTotal\"\xc8\x01\n" +
 	"\x06Memory\x12#\n" +
 	"\rweights_bytes\x18\x01 \x01(\x03R\fweightsBytes\x12%\n" +
 	"\x0fkv_in_use_bytes\x18\x02 \x01(\x03R\fkvInUseBytes\x12!\n" +
 	"\factive_bytes\x18\x03 \x01(\x03R\vactiveBytes\x12!\n" +
-	"\fpooled_bytes\x18\x04 \x01(\x03R\vpooledBytes\"\xb8\x01\n" +
+	"\fpooled_bytes\x18\x04 \x01(\x03R\vpooledBytes\x12,\n" +
+	"\x12prefix_cache_bytes\x18\x05 \x01(\x03R\x10prefixCacheBytes\"\xfd\x01\n" +
+	"\vPrefixCache\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12!\n" +
+	"\fbudget_bytes\x18\x02 \x01(\x03R\vbudgetBytes\x12\x16\n" +
+	"\x06blocks\x18\x03 \x01(\x03R\x06blocks\x12\x12\n" +
+	"\x04hits\x18\x04 \x01(\x03R\x04hits\x12\x16\n" +
+	"\x06misses\x18\x05 \x01(\x03R\x06misses\x12'\n" +
+	"\x0frestored_tokens\x18\x06 \x01(\x03R\x0erestoredTokens\x12\x14\n" +
+	"\x05saved\x18\a \x01(\x03R\x05saved\x12\x18\n" +
+	"\adropped\x18\b \x01(\x03R\adropped\x12\x18\n" +
+	"\aevicted\x18\t \x01(\x03R\aevicted\"\xb8\x01\n" +
 	"\bActivity\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\x03R\arunning\x12\x16\n" +
 	"\x06queued\x18\x02 \x01(\x03R\x06queued\x12\x14\n" +
@@ -2601,8 +2757,9 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x11headroom_answered\x18\b \x01(\x03R\x10headroomAnswered\x12\"\n" +
 	"\rcan_make_room\x18\t \x01(\bR\vcanMakeRoom\"I\n" +
 	"\x11SetLimitsResponse\x124\n" +
-	"\x06memory\x18\x01 \x01(\v2\x1c.metalfleet.engine.v1.MemoryR\x06memory\"\r\n" +
-	"\vTrimRequest\"m\n" +
+	"\x06memory\x18\x01 \x01(\v2\x1c.metalfleet.engine.v1.MemoryR\x06memory\"0\n" +
+	"\vTrimRequest\x12!\n" +
+	"\fprefix_cache\x18\x01 \x01(\bR\vprefixCache\"m\n" +
 	"\fTrimResponse\x12'\n" +
 	"\x0fbytes_reclaimed\x18\x01 \x01(\x03R\x0ebytesReclaimed\x124\n" +
 	"\x06memory\x18\x02 \x01(\v2\x1c.metalfleet.engine.v1.MemoryR\x06memory\"&\n" +
@@ -2666,7 +2823,7 @@ func file_metal_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_metal_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_metal_wire_wire_proto_goTypes = []any{
 	(State)(0),                // 0: metalfleet.engine.v1.State
 	(Task)(0),                 // 1: metalfleet.engine.v1.Task
@@ -2678,79 +2835,81 @@ var file_metal_wire_wire_proto_goTypes = []any{
 	(*Status)(nil),            // 7: metalfleet.engine.v1.Status
 	(*LoadProgress)(nil),      // 8: metalfleet.engine.v1.LoadProgress
 	(*Memory)(nil),            // 9: metalfleet.engine.v1.Memory
-	(*Activity)(nil),          // 10: metalfleet.engine.v1.Activity
-	(*Guard)(nil),             // 11: metalfleet.engine.v1.Guard
-	(*GenerateRequest)(nil),   // 12: metalfleet.engine.v1.GenerateRequest
-	(*Chat)(nil),              // 13: metalfleet.engine.v1.Chat
-	(*ChatMessage)(nil),       // 14: metalfleet.engine.v1.ChatMessage
-	(*TokenList)(nil),         // 15: metalfleet.engine.v1.TokenList
-	(*Sampling)(nil),          // 16: metalfleet.engine.v1.Sampling
-	(*GenerateEvent)(nil),     // 17: metalfleet.engine.v1.GenerateEvent
-	(*Admitted)(nil),          // 18: metalfleet.engine.v1.Admitted
-	(*Delta)(nil),             // 19: metalfleet.engine.v1.Delta
-	(*Finished)(nil),          // 20: metalfleet.engine.v1.Finished
-	(*Usage)(nil),             // 21: metalfleet.engine.v1.Usage
-	(*Refusal)(nil),           // 22: metalfleet.engine.v1.Refusal
-	(*EmbedRequest)(nil),      // 23: metalfleet.engine.v1.EmbedRequest
-	(*EmbedResponse)(nil),     // 24: metalfleet.engine.v1.EmbedResponse
-	(*Vector)(nil),            // 25: metalfleet.engine.v1.Vector
-	(*RerankRequest)(nil),     // 26: metalfleet.engine.v1.RerankRequest
-	(*RerankResponse)(nil),    // 27: metalfleet.engine.v1.RerankResponse
-	(*Limits)(nil),            // 28: metalfleet.engine.v1.Limits
-	(*SetLimitsResponse)(nil), // 29: metalfleet.engine.v1.SetLimitsResponse
-	(*TrimRequest)(nil),       // 30: metalfleet.engine.v1.TrimRequest
-	(*TrimResponse)(nil),      // 31: metalfleet.engine.v1.TrimResponse
-	(*AbortRequest)(nil),      // 32: metalfleet.engine.v1.AbortRequest
-	(*AbortResponse)(nil),     // 33: metalfleet.engine.v1.AbortResponse
-	(*ShutdownRequest)(nil),   // 34: metalfleet.engine.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),  // 35: metalfleet.engine.v1.ShutdownResponse
+	(*PrefixCache)(nil),       // 10: metalfleet.engine.v1.PrefixCache
+	(*Activity)(nil),          // 11: metalfleet.engine.v1.Activity
+	(*Guard)(nil),             // 12: metalfleet.engine.v1.Guard
+	(*GenerateRequest)(nil),   // 13: metalfleet.engine.v1.GenerateRequest
+	(*Chat)(nil),              // 14: metalfleet.engine.v1.Chat
+	(*ChatMessage)(nil),       // 15: metalfleet.engine.v1.ChatMessage
+	(*TokenList)(nil),         // 16: metalfleet.engine.v1.TokenList
+	(*Sampling)(nil),          // 17: metalfleet.engine.v1.Sampling
+	(*GenerateEvent)(nil),     // 18: metalfleet.engine.v1.GenerateEvent
+	(*Admitted)(nil),          // 19: metalfleet.engine.v1.Admitted
+	(*Delta)(nil),             // 20: metalfleet.engine.v1.Delta
+	(*Finished)(nil),          // 21: metalfleet.engine.v1.Finished
+	(*Usage)(nil),             // 22: metalfleet.engine.v1.Usage
+	(*Refusal)(nil),           // 23: metalfleet.engine.v1.Refusal
+	(*EmbedRequest)(nil),      // 24: metalfleet.engine.v1.EmbedRequest
+	(*EmbedResponse)(nil),     // 25: metalfleet.engine.v1.EmbedResponse
+	(*Vector)(nil),            // 26: metalfleet.engine.v1.Vector
+	(*RerankRequest)(nil),     // 27: metalfleet.engine.v1.RerankRequest
+	(*RerankResponse)(nil),    // 28: metalfleet.engine.v1.RerankResponse
+	(*Limits)(nil),            // 29: metalfleet.engine.v1.Limits
+	(*SetLimitsResponse)(nil), // 30: metalfleet.engine.v1.SetLimitsResponse
+	(*TrimRequest)(nil),       // 31: metalfleet.engine.v1.TrimRequest
+	(*TrimResponse)(nil),      // 32: metalfleet.engine.v1.TrimResponse
+	(*AbortRequest)(nil),      // 33: metalfleet.engine.v1.AbortRequest
+	(*AbortResponse)(nil),     // 34: metalfleet.engine.v1.AbortResponse
+	(*ShutdownRequest)(nil),   // 35: metalfleet.engine.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),  // 36: metalfleet.engine.v1.ShutdownResponse
 }
 var file_metal_wire_wire_proto_depIdxs = []int32{
 	0,  // 0: metalfleet.engine.v1.Status.state:type_name -> metalfleet.engine.v1.State
 	8,  // 1: metalfleet.engine.v1.Status.load:type_name -> metalfleet.engine.v1.LoadProgress
 	9,  // 2: metalfleet.engine.v1.Status.memory:type_name -> metalfleet.engine.v1.Memory
-	10, // 3: metalfleet.engine.v1.Status.activity:type_name -> metalfleet.engine.v1.Activity
-	11, // 4: metalfleet.engine.v1.Status.guard:type_name -> metalfleet.engine.v1.Guard
+	11, // 3: metalfleet.engine.v1.Status.activity:type_name -> metalfleet.engine.v1.Activity
+	12, // 4: metalfleet.engine.v1.Status.guard:type_name -> metalfleet.engine.v1.Guard
 	1,  // 5: metalfleet.engine.v1.Status.task:type_name -> metalfleet.engine.v1.Task
-	13, // 6: metalfleet.engine.v1.GenerateRequest.chat:type_name -> metalfleet.engine.v1.Chat
-	15, // 7: metalfleet.engine.v1.GenerateRequest.tokens:type_name -> metalfleet.engine.v1.TokenList
-	16, // 8: metalfleet.engine.v1.GenerateRequest.sampling:type_name -> metalfleet.engine.v1.Sampling
-	14, // 9: metalfleet.engine.v1.Chat.messages:type_name -> metalfleet.engine.v1.ChatMessage
-	18, // 10: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
-	19, // 11: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
-	20, // 12: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
-	2,  // 13: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
-	21, // 14: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
-	22, // 15: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
-	3,  // 16: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
-	25, // 17: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
-	21, // 18: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	21, // 19: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	9,  // 20: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	9,  // 21: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	4,  // 22: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
-	6,  // 23: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
-	12, // 24: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
-	23, // 25: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
-	26, // 26: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
-	28, // 27: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
-	30, // 28: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
-	32, // 29: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
-	34, // 30: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
-	5,  // 31: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
-	7,  // 32: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
-	17, // 33: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
-	24, // 34: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
-	27, // 35: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
-	29, // 36: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
-	31, // 37: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
-	33, // 38: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
-	35, // 39: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
-	31, // [31:40] is the sub-list for method output_type
-	22, // [22:31] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	10, // 6: metalfleet.engine.v1.Status.prefix_cache:type_name -> metalfleet.engine.v1.PrefixCache
+	14, // 7: metalfleet.engine.v1.GenerateRequest.chat:type_name -> metalfleet.engine.v1.Chat
+	16, // 8: metalfleet.engine.v1.GenerateRequest.tokens:type_name -> metalfleet.engine.v1.TokenList
+	17, // 9: metalfleet.engine.v1.GenerateRequest.sampling:type_name -> metalfleet.engine.v1.Sampling
+	15, // 10: metalfleet.engine.v1.Chat.messages:type_name -> metalfleet.engine.v1.ChatMessage
+	19, // 11: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
+	20, // 12: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
+	21, // 13: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
+	2,  // 14: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
+	22, // 15: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
+	23, // 16: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
+	3,  // 17: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
+	26, // 18: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
+	22, // 19: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	22, // 20: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	9,  // 21: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	9,  // 22: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	4,  // 23: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
+	6,  // 24: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
+	13, // 25: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
+	24, // 26: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
+	27, // 27: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
+	29, // 28: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
+	31, // 29: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
+	33, // 30: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
+	35, // 31: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
+	5,  // 32: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
+	7,  // 33: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
+	18, // 34: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
+	25, // 35: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
+	28, // 36: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
+	30, // 37: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
+	32, // 38: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
+	34, // 39: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
+	36, // 40: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
+	32, // [32:41] is the sub-list for method output_type
+	23, // [23:32] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_metal_wire_wire_proto_init() }
@@ -2758,13 +2917,13 @@ func file_metal_wire_wire_proto_init() {
 	if File_metal_wire_wire_proto != nil {
 		return
 	}
-	file_metal_wire_wire_proto_msgTypes[8].OneofWrappers = []any{
+	file_metal_wire_wire_proto_msgTypes[9].OneofWrappers = []any{
 		(*GenerateRequest_Chat)(nil),
 		(*GenerateRequest_Prompt)(nil),
 		(*GenerateRequest_Tokens)(nil),
 	}
-	file_metal_wire_wire_proto_msgTypes[12].OneofWrappers = []any{}
-	file_metal_wire_wire_proto_msgTypes[13].OneofWrappers = []any{
+	file_metal_wire_wire_proto_msgTypes[13].OneofWrappers = []any{}
+	file_metal_wire_wire_proto_msgTypes[14].OneofWrappers = []any{
 		(*GenerateEvent_Admitted)(nil),
 		(*GenerateEvent_Delta)(nil),
 		(*GenerateEvent_Finished)(nil),
@@ -2775,7 +2934,7 @@ func file_metal_wire_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metal_wire_wire_proto_rawDesc), len(file_metal_wire_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

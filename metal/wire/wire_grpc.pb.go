@@ -59,7 +59,8 @@ type EngineClient interface {
 	Rerank(ctx context.Context, in *RerankRequest, opts ...grpc.CallOption) (*RerankResponse, error)
 	// SetLimits publishes the agent's limits as one value.
 	SetLimits(ctx context.Context, in *Limits, opts ...grpc.CallOption) (*SetLimitsResponse, error)
-	// Trim asks the back end for what it keeps pooled. The answer comes once it
+	// Trim asks the back end for what it keeps pooled, and for more where the
+	// request says so. The answer comes once it
 	// was returned to the system, between two steps of the engine's own thread.
 	Trim(ctx context.Context, in *TrimRequest, opts ...grpc.CallOption) (*TrimResponse, error)
 	// Abort ends every running and waiting request with a terminal error of
@@ -212,7 +213,8 @@ type EngineServer interface {
 	Rerank(context.Context, *RerankRequest) (*RerankResponse, error)
 	// SetLimits publishes the agent's limits as one value.
 	SetLimits(context.Context, *Limits) (*SetLimitsResponse, error)
-	// Trim asks the back end for what it keeps pooled. The answer comes once it
+	// Trim asks the back end for what it keeps pooled, and for more where the
+	// request says so. The answer comes once it
 	// was returned to the system, between two steps of the engine's own thread.
 	Trim(context.Context, *TrimRequest) (*TrimResponse, error)
 	// Abort ends every running and waiting request with a terminal error of

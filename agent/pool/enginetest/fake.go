@@ -54,6 +54,8 @@ type fake struct {
 	aborted bool     // work was ended by Abort and not by Shutdown
 	pool    []func() // releases of pooled bytes
 	pooled  int64
+	// forget releases what is remembered of prompts; nil where nothing is.
+	forget  func()
 	limits  *wire.Limits
 	asked   int64 // headroom requests so far
 	stopped bool
@@ -114,6 +116,9 @@ func (e *fake) load() {
 	}
 	e.change(func() {
 		e.keep(e.script.PooledBytes)
+		if e.script.PrefixCacheBytes > 0 {
+			e.forget = e.world.hold(e.script.PrefixCacheBytes)
+		}
 		if e.state == wire.State_STATE_LOADING {
 			e.state = wire.State_STATE_READY
 		}
@@ -183,8 +188,11 @@ func (e *fake) status() (*wire.Status, <-chan struct{}) {
 
 // memory is the engine's own account; the caller holds mu.
 func (e *fake) memory() *wire.Memory {
-	kv := e.running * e.script.RequestBytes
-	return &wire.Memory{WeightsBytes: e.loaded, KvInUseBytes: kv, ActiveBytes: e.loaded + kv, PooledBytes: e.pooled}
+	kv, prefixes := e.running*e.script.RequestBytes, int64(0)
+	if e.forget != nil {
+		prefixes = e.script.PrefixCacheBytes
+	}
+	return &wire.Memory{WeightsBytes: e.loaded, KvInUseBytes: kv, ActiveBytes: e.loaded + kv + prefixes, PooledBytes: e.pooled, PrefixCacheBytes: prefixes}
 }
 
 // Watch sends the status at each change and interval.
@@ -228,8 +236,8 @@ func (e *fake) SetLimits(ctx context.Context, l *wire.Limits) (*wire.SetLimitsRe
 	return &wire.SetLimitsResponse{Memory: s.GetMemory()}, nil
 }
 
-// Trim gives the pooled bytes back.
-func (e *fake) Trim(ctx context.Context, _ *wire.TrimRequest) (*wire.TrimResponse, error) {
+// Trim gives the pooled bytes back, and what is remembered where it is asked for.
+func (e *fake) Trim(ctx context.Context, ask *wire.TrimRequest) (*wire.TrimResponse, error) {
 	if e.script.IgnoreTrim || e.script.Deaf {
 		return nil, e.never(ctx)
 	}
@@ -239,6 +247,11 @@ func (e *fake) Trim(ctx context.Context, _ *wire.TrimRequest) (*wire.TrimRespons
 			release()
 		}
 		r.BytesReclaimed, e.pool, e.pooled = e.pooled, nil, 0
+		if ask.GetPrefixCache() && e.forget != nil {
+			r.BytesReclaimed += e.script.PrefixCacheBytes
+			e.forget()
+			e.forget = nil
+		}
 		r.Memory = e.memory()
 	})
 	return r, nil

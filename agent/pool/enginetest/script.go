@@ -13,6 +13,8 @@ type Script struct {
 	LoadMilliseconds int64 `json:"loadMilliseconds,omitempty"`
 	// PooledBytes are held beside them, free inside the back end, until a Trim.
 	PooledBytes int64 `json:"pooledBytes,omitempty"`
+	// PrefixCacheBytes are remembered of prompts, until a Trim that asks for them.
+	PrefixCacheBytes int64 `json:"prefixCacheBytes,omitempty"`
 	// RequestBytes of keys and values that each running request holds; they
 	// are pooled afterwards where PoolRequests says so.
 	RequestBytes int64 `json:"requestBytes,omitempty"`

@@ -152,7 +152,7 @@ func (m *measurements) measure(ctx context.Context) (err error) {
 				return fmt.Errorf("%d streams, round %d: %w", count, n+1, err)
 			}
 		}
-		fmt.Fprintf(os.Stderr, "round %d of %d done\n", n+1, m.o.runs)
+		fmt.Fprintf(os.Stderr, "round %d of %d done, tokens a second by streams: %s %v, %s %v\n", n+1, m.o.runs, names[0], m.speed[0], names[1], m.speed[1])
 	}
 	capacity := median(m.speed[1][most]) / float64(m.o.tokens)
 	for _, share := range rates {
@@ -163,6 +163,7 @@ func (m *measurements) measure(ctx context.Context) (err error) {
 				return fmt.Errorf("%s at %.2f requests a second: %w", names[i], share*capacity, err)
 			}
 			m.arrivals[i] = append(m.arrivals[i], arrival{share * capacity, f})
+			fmt.Fprintf(os.Stderr, "%s at %.2f requests a second: %+v\n", names[i], share*capacity, f)
 		}
 	}
 	return nil

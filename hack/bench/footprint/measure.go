@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,7 +106,8 @@ func measure(ctx context.Context, m model, b backend) (out measured, err error) 
 	defer func() { err = errors.Join(err, e.Stop()) }()
 	out.loading = w.peak.Load()
 	if out.ready, err = e.Footprint(); err == nil {
-		err = fill(ctx, e, out.estimate, p, &w)
+		w.reads = m.reads
+		err = w.fill(ctx, e, out.estimate, p)
 	}
 	if err = errors.Join(err, w.stop()); err != nil {
 		return out, err
@@ -116,27 +119,43 @@ func measure(ctx context.Context, m model, b backend) (out measured, err error) 
 	return out, nil
 }
 
-// fill publishes the limits as an agent does, asks short prompts of all kinds of
-// lengths, whose arrays stay pooled, and has one or two sequences grow to the
-// end of the context. The first waits for the second with an answer that
-// outlasts the second's prompt, and lies in its last block meanwhile.
-func fill(ctx context.Context, e *served.Engine, limits estimated, p promise, w *watching) error {
+// fill publishes the limits as an agent does, and has the engine take what was
+// promised, while its gauges are followed.
+func (w *watching) fill(ctx context.Context, e *served.Engine, limits estimated, p promise) error {
 	if _, err := e.Client.SetLimits(ctx, &wire.Limits{MemoryBytes: limits.Limit, CacheBytes: limits.Cache, Sequence: 1}); err != nil {
 		return fmt.Errorf("publish limits: %w", err)
 	}
-	prompts := []int{p.tokens - lead}
-	if p.sequences > 1 {
-		prompts = []int{p.tokens - p.tokens/leastChunk - 2*lead, p.tokens - lead}
+	if w.reads {
+		return w.follow(ctx, e, func(ctx context.Context) error { return readAll(ctx, e, p) })
 	}
 	for n := min(p.tokens, shortPrompt) - 2; n > 0; n = n * 2 / 3 {
 		if err := answer(ctx, e, n+2, n, func() {}); err != nil {
 			return err
 		}
 	}
+	return w.follow(ctx, e, func(ctx context.Context) error { return writeAll(ctx, e, p) })
+}
+
+// follow keeps an eye on the gauges until work is done.
+func (w *watching) follow(ctx context.Context, e *served.Engine, work func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var running sync.WaitGroup
 	running.Go(func() { w.gauges(ctx, e) })
+	err := work(ctx)
+	cancel()
+	running.Wait()
+	return err
+}
+
+// writeAll has one or two sequences grow to the end of the context. Short prompts
+// of all kinds of lengths, whose arrays stay pooled, came before. The first waits
+// for the second with an answer that outlasts the second's prompt, and lies in
+// its last block meanwhile.
+func writeAll(ctx context.Context, e *served.Engine, p promise) error {
+	prompts := []int{p.tokens - lead}
+	if p.sequences > 1 {
+		prompts = []int{p.tokens - p.tokens/leastChunk - 2*lead, p.tokens - lead}
+	}
 	errs := make([]error, len(prompts))
 	var answers sync.WaitGroup
 	for i, prompt := range prompts {
@@ -145,9 +164,34 @@ func fill(ctx context.Context, e *served.Engine, limits estimated, p promise, w 
 		<-admitted
 	}
 	answers.Wait()
-	cancel()
-	running.Wait()
 	return errors.Join(errs...)
+}
+
+// readAll has an encoder read lists of texts of all kinds of lengths, each of as
+// many tokens as the longest text, and then a full batch of the longest.
+func readAll(ctx context.Context, e *served.Engine, p promise) error {
+	for n := p.tokens / 2; n > 1; n = n * 2 / 3 {
+		if _, err := read(ctx, e, n, p.tokens/n); err != nil {
+			return err
+		}
+	}
+	got, err := read(ctx, e, p.tokens, p.sequences)
+	if want := int64(p.tokens * p.sequences); err == nil && got != want {
+		err = fmt.Errorf("the engine read %d tokens, want %d: the batch was not full", got, want)
+	}
+	return err
+}
+
+// read has texts of that many words read, cut to what the model reads, and
+// returns the tokens that they had.
+func read(ctx context.Context, e *served.Engine, words, texts int) (int64, error) {
+	list := slices.Repeat([]string{strings.TrimSpace(strings.Repeat("the ", words))}, texts)
+	got, err := e.Client.Embed(ctx, &wire.EmbedRequest{Id: "fill", Texts: list, Truncate: true})
+	if wire.RefusalOf(err).GetParam() != "model" {
+		return got.GetUsage().GetPromptTokens(), err
+	}
+	scores, err := e.Client.Rerank(ctx, &wire.RerankRequest{Id: "fill", Query: "the man", Documents: list, Truncate: true})
+	return scores.GetUsage().GetPromptTokens(), err
 }
 
 // answer asks for what fills a context of tokens behind a prompt of so many,
@@ -186,6 +230,8 @@ type watching struct {
 	ended chan struct{}
 	done  sync.WaitGroup
 	peak  atomic.Int64
+	// reads says what kind of model it is.
+	reads bool
 	// All below belong to the goroutine of gauges until it is done.
 	weights, kv, pooled int64
 }

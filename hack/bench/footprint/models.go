@@ -21,6 +21,8 @@ type model struct {
 	// quick is what is promised on a quick back end, slow on a slow one: MLX on a
 	// processor computes a token a second or two where numbers have 16 bits.
 	quick, slow promise
+	// reads says that it reads texts and writes none.
+	reads bool
 }
 
 // promise is a context that is promised and filled.
@@ -31,12 +33,16 @@ func prepare(ctx context.Context, o options) ([]model, error) {
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("folder of models: %w", err)
 	}
-	smol, err := fetch(ctx)
+	smol, err := fetch(ctx, "smollm2")
+	if err != nil {
+		return nil, err
+	}
+	minilm, err := fetch(ctx, "minilm")
 	if err != nil {
 		return nil, err
 	}
 	long := promise{512, 2}
-	out := []model{{"SmolLM2-135M Q4_1", smol, long, promise{256, 1}}}
+	out := []model{{name: "SmolLM2-135M Q4_1", path: smol, quick: long, slow: promise{256, 1}}}
 	for _, c := range []struct {
 		name string
 		args []string
@@ -49,21 +55,33 @@ func prepare(ctx context.Context, o options) ([]model, error) {
 		if err := convert(ctx, o.engine, smol, path, c.args); err != nil {
 			return nil, err
 		}
-		out = append(out, model{c.name, path, long, c.slow})
+		out = append(out, model{name: c.name, path: path, quick: long, slow: c.slow})
 	}
 	for _, r := range random() {
 		path := filepath.Join(o.dir, r.config.Name)
 		if err := r.write(path); err != nil {
 			return nil, err
 		}
-		out = append(out, model{r.config.Name, path, r.quick, r.slow})
+		out = append(out, model{name: r.config.Name, path: path, quick: r.quick, slow: r.slow})
+	}
+	read := promise{256, 4} // it reads no more of a text
+	out = append(out, model{name: "all-MiniLM-L6-v2", path: minilm, quick: read, slow: read, reads: true})
+	for _, r := range encoders() {
+		path := filepath.Join(o.dir, r.reader.Name)
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			fmt.Fprintln(os.Stderr, "writing", path)
+			if err := r.reader.Write(path); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, model{name: r.reader.Name, path: path, quick: r.quick, slow: r.slow, reads: true})
 	}
 	return out, nil
 }
 
 // fetch gets the real weights and returns their path.
-func fetch(ctx context.Context) (string, error) {
-	cmd := exec.CommandContext(ctx, "bash", filepath.Join("hack", "models", "fetch.sh"), "smollm2")
+func fetch(ctx context.Context, name string) (string, error) {
+	cmd := exec.CommandContext(ctx, "bash", filepath.Join("hack", "models", "fetch.sh"), name)
 	cmd.Stderr = os.Stderr
 	b, err := cmd.Output()
 	if err != nil {
@@ -137,15 +155,38 @@ func random() []written {
 		c.Layers, c.Hybrid = 28, tinymodel.Hybrid{Interval: 4, KeyHeads: 4, KeySize: 128, ValueHeads: 8, ValueSize: 128, Taps: 4, Rotary: 0.25}
 		return c
 	}
-	quick, slow, half := promise{1024, 1}, promise{256, 1}, promise{64, 1}
+	mixture := deep(of("qwen3-moe-32000-heads-of-128-4-bit", tinymodel.Qwen3MoE, 8, 2, 128))
+	mixture.Experts = tinymodel.Experts{Count: 8, PerToken: 2, FeedForward: 512}
+	window := deep(of("gemma3-32000-windows-of-256-4-bit", tinymodel.Gemma3, 4, 1, 256))
+	window.Window = 256
+	quick, slow, half, brief := promise{1024, 1}, promise{256, 1}, promise{64, 1}, promise{32, 1}
 	return []written{
 		{of("llama-32000-heads-of-64-bfloat16", tinymodel.Llama, 8, 8, 64), folder(quant.DenseOf(quant.BFloat16)), quick, half},
 		{deep(of("llama-32000-heads-of-80-6-bit", tinymodel.Llama, 8, 2, 80)), folder(quant.AffineOf(6, 64, quant.BFloat16)), quick, half},
 		{gguf(of("llama-32000-heads-of-96-Q8_0.gguf", tinymodel.Llama, 6, 3, 96), weights.Q8_0), nil, quick, slow},
-		{deep(of("qwen3-32000-heads-of-256-4-bit", tinymodel.Qwen3, 4, 1, 256)), folder(quant.AffineOf(4, 64, quant.Float16)), quick, half},
+		{deep(of("qwen3-32000-heads-of-256-4-bit-bfloat16", tinymodel.Qwen3, 4, 1, 256)), folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, brief},
+		{of("qwen2-32000-heads-of-64-8-bit", tinymodel.Qwen2, 8, 2, 64), folder(quant.AffineOf(8, 64, quant.BFloat16)), quick, brief},
+		{mixture, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, brief},
+		{window, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, brief},
 		{wide, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, half},
 		{experts, folder(quant.DenseOf(quant.BFloat16)), quick, half},
 		{recurrent(of("qwen3.5-32000-states-of-128-4-bit", tinymodel.Qwen35, 4, 1, 256)), folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, half},
 		{large, folder(quant.DenseOf(quant.Float32)), promise{256, 1}, promise{256, 1}},
 	}
+}
+
+// encoder is a random model that reads.
+type encoder struct {
+	reader      tinymodel.Reader
+	quick, slow promise
+}
+
+// encoders are one of each family beside the real one, in float32 with the
+// vocabulary of XLM-RoBERTa, and in half precision with a head.
+func encoders() []encoder {
+	many := tinymodel.Reader{Name: "xlm-roberta-250002-float32", Family: "xlm-roberta", Pooling: "mean",
+		Size: tinymodel.Size{Hidden: 256, Inner: 1024, Heads: 8, Layers: 12, Positions: 512, Vocabulary: 250_002}}
+	half := tinymodel.Reader{Name: "bert-30522-rerank-bfloat16", Family: "bert", Rerank: true, Type: quant.BFloat16,
+		Size: tinymodel.Size{Hidden: 512, Inner: 2048, Heads: 8, Layers: 12, Positions: 512, Vocabulary: 30_522}}
+	return []encoder{{many, promise{512, 4}, promise{512, 1}}, {half, promise{512, 4}, promise{64, 1}}}
 }

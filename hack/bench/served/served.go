@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -36,6 +37,10 @@ type Options struct {
 	ContextTokens, Sequences int
 	// CacheTokens that they share; 0 means enough for all of them.
 	CacheTokens int
+	// PrefixCache remembers prompts in KV that no request holds; CacheMemory are
+	// bytes beside that. Without either the same prompt is computed each time.
+	PrefixCache bool
+	CacheMemory int64
 	// LimitBytes is the ceiling of the process; 0 means none that matters.
 	LimitBytes int64
 	// Started, if set, is told the process before it loads anything. It must not
@@ -105,7 +110,7 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 		return err
 	}
 	defer log.Close()
-	e.cmd = exec.CommandContext(ctx, o.Program, "serve", "--socket", socket, "--config", configPath)
+	e.cmd = exec.CommandContext(ctx, o.Program, "serve", "--socket", socket, "--config", configPath, "--cache-memory", strconv.FormatInt(o.CacheMemory, 10), "--prefix-cache="+strconv.FormatBool(o.PrefixCache))
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	began := time.Now()
 	if err := e.cmd.Start(); err != nil {

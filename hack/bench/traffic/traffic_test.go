@@ -61,7 +61,7 @@ func TestArrivalsAreThoseOfTheSeedAndOfTheRate(t *testing.T) {
 	if again[7] != at[7] || other[7] == at[7] {
 		t.Error("a seed does not decide")
 	}
-	if Prompt(9, 1) == Prompt(9, 2) || Prompt(9, 1) != Prompt(9, 1) || len(strings.Fields(Prompt(9, 1))) != 9 {
+	if first, same := Prompt(9, 1), Prompt(9, 1); first == Prompt(9, 2) || first != same || len(strings.Fields(first)) != 9 {
 		t.Error("a prompt is not that of its seed")
 	}
 }

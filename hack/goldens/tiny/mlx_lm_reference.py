@@ -10,7 +10,7 @@ import mlx.nn as nn
 import mlx_lm
 import numpy as np
 from mlx.utils import tree_flatten
-from mlx_lm.models import gemma3_text, llama, qwen2, qwen3, qwen3_moe
+from mlx_lm.models import gemma3_text, gpt_oss, llama, qwen2, qwen3, qwen3_moe
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from mlx_lm.utils import load_model
@@ -39,7 +39,7 @@ def load(path):
     if config["model_type"] == "mistral" and "sliding_window" in config or config["model_type"] in ("gemma3_text", "llama", "mistral", "qwen2", "qwen3_moe", "qwen3_next") and "rope_parameters" in config:
         return None  # mlx-lm sees neither sliding_window nor rope_parameters in them
     if path.endswith(".gguf"):
-        family = {"gemma3_text": gemma3_text, "llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3_moe": qwen3_moe}[config["model_type"]]
+        family = {"gemma3_text": gemma3_text, "gpt_oss": gpt_oss, "llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3_moe": qwen3_moe}[config["model_type"]]
         model = family.Model(family.ModelArgs.from_dict(config))
         weights = {k: mx.array(v) for k, v in models.as_folder(path, config, weights).items()}
         if hasattr(model, "sanitize"):

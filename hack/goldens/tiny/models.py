@@ -19,6 +19,10 @@ NAMES = {
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }
 GEMMA = {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+GPT_OSS = {
+    "post_attention_norm": "post_attention_layernorm", "attn_sinks": "self_attn.sinks", "ffn_gate_inp": "mlp.router",
+    "ffn_gate_exps": "mlp.experts.gate_proj", "ffn_up_exps": "mlp.experts.up_proj", "ffn_down_exps": "mlp.experts.down_proj",
+}
 GLOBAL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
@@ -40,6 +44,14 @@ def unpermute(w, heads):
     """Rows (head, pair, side) of GGUF's llama back to (head, side, pair)."""
     rows, cols = w.shape
     return w.reshape(heads, rows // heads // 2, 2, cols).swapaxes(1, 2).reshape(rows, cols)
+
+
+def two_zeros(blocks, w):
+    """ggml has one zero, floats of 4 bits have two: the other's sign is put back."""
+    words = blocks.reshape(-1, 17)[:, 1:]
+    out = w.reshape(-1, 32).copy()
+    out[np.concatenate([words & 15, words >> 4], axis=1) == 8] = -0.0
+    return out.reshape(w.shape)
 
 
 def read_gguf(path):
@@ -74,6 +86,8 @@ def read_gguf(path):
     weights, factors = {}, None
     for t in reader.tensors:
         w = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32)
+        if t.tensor_type == gguf.GGMLQuantizationType.MXFP4:
+            w = two_zeros(t.data, w)
         w = w.reshape([int(d) for d in reversed(t.shape)])
         parts = t.name.split(".")
         if t.name == "rope_freqs.weight":
@@ -86,14 +100,25 @@ def read_gguf(path):
             w = unpermute(w, config["num_attention_heads"])
         if family == "llama" and parts[2] == "attn_k":
             w = unpermute(w, config["num_key_value_heads"])
-        names = NAMES | GEMMA if family == "gemma3" else NAMES
-        weights[f"model.layers.{parts[1]}.{names[parts[2]]}.{parts[3]}"] = w
+        names = NAMES | {"gemma3": GEMMA, "gpt-oss": GPT_OSS}.get(family, {})
+        name = f"model.layers.{parts[1]}.{names[parts[2]]}.{parts[3]}"
+        weights[name.replace(".sinks.weight", ".sinks")] = w
     config["tie_word_embeddings"] = "lm_head.weight" not in weights
     if family == "gemma3":
         config |= {
             "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": config["head_dim"],
             "sliding_window": field("gemma3.attention.sliding_window"), "sliding_window_pattern": field("gemma3.attention.sliding_window_pattern"),
             "rope_local_base_freq": field("gemma3.rope.freq_base_swa"),
+        }
+    if family == "gpt-oss":
+        config |= {
+            "model_type": "gpt_oss", "num_local_experts": field("gpt-oss.expert_count"), "num_experts_per_tok": field("gpt-oss.expert_used_count"),
+            "sliding_window": field("gpt-oss.attention.sliding_window"), "attention_bias": True,
+            "layer_types": ["sliding_attention", "full_attention"] * (config["num_hidden_layers"] // 2),
+        }
+        config["rope_scaling"] |= {
+            "original_max_position_embeddings": field("gpt-oss.rope.scaling.original_context_length"), "truncate": True,  # as llama.cpp does
+            "beta_fast": field("gpt-oss.rope.scaling.yarn_beta_fast"), "beta_slow": field("gpt-oss.rope.scaling.yarn_beta_slow"),
         }
     if family == "qwen3moe":
         config |= {

@@ -9,7 +9,6 @@ import (
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/sample"
-	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -23,7 +22,7 @@ func toStatus(s engine.Status) *wire.Status {
 	return &wire.Status{
 		Task: task[s.Task], State: state[s.State], Reason: s.Reason, Message: s.Message,
 		Load:   &wire.LoadProgress{BytesDone: s.LoadedBytes, BytesTotal: s.LoadBytes},
-		Memory: toMemory(s.Memory),
+		Memory: toMemory(s), PrefixCache: toPrefixCache(s.Prefixes),
 		Activity: &wire.Activity{Running: s.Running, Queued: s.Queued, Steps: s.Steps,
 			PromptTokensTotal: s.PromptTokens, GeneratedTokensTotal: s.GeneratedTokens},
 		Guard: toGuard(s.Guard),
@@ -42,15 +41,25 @@ func fromLimits(l *wire.Limits) engine.Limits {
 		HeadroomAnswered: l.GetHeadroomAnswered(), CanMakeRoom: l.GetCanMakeRoom()}
 }
 
-func toMemory(m tensor.Memory) *wire.Memory {
-	return &wire.Memory{WeightsBytes: m.Weights, KvInUseBytes: m.KV, ActiveBytes: m.Active(), PooledBytes: m.Pooled}
+func toMemory(s engine.Status) *wire.Memory {
+	m := s.Memory
+	return &wire.Memory{WeightsBytes: m.Weights, KvInUseBytes: m.KV, ActiveBytes: m.Active() + s.Prefixes.Bytes, PooledBytes: m.Pooled, PrefixCacheBytes: s.Prefixes.Bytes}
+}
+
+// toPrefixCache is nil where nothing is remembered.
+func toPrefixCache(p engine.PrefixStatus) *wire.PrefixCache {
+	if p.Budget == 0 {
+		return nil
+	}
+	return &wire.PrefixCache{Bytes: p.Bytes, BudgetBytes: p.Budget, Blocks: int64(p.Blocks), Hits: p.Hits, Misses: p.Misses, RestoredTokens: p.Restored,
+		Saved: p.Saved, Dropped: p.Dropped, Evicted: p.Evicted}
 }
 
 func toFinished(f *engine.Finished) *wire.Finished {
 	reason := map[engine.FinishReason]wire.FinishReason{
 		engine.Stop: wire.FinishReason_FINISH_REASON_STOP, engine.Length: wire.FinishReason_FINISH_REASON_LENGTH, engine.Error: wire.FinishReason_FINISH_REASON_ERROR,
 	}
-	out := &wire.Finished{Reason: reason[f.Reason], Usage: &wire.Usage{PromptTokens: int64(f.Usage.Prompt), GeneratedTokens: int64(f.Usage.Generated)}}
+	out := &wire.Finished{Reason: reason[f.Reason], Usage: &wire.Usage{PromptTokens: int64(f.Usage.Prompt), GeneratedTokens: int64(f.Usage.Generated), CachedTokens: int64(f.Usage.Cached)}}
 	if f.Err != nil {
 		out.Error = toRefusal(f.Err)
 	}

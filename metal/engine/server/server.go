@@ -222,16 +222,21 @@ func (s *service) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.Rera
 // SetLimits publishes the agent's limits.
 func (s *service) SetLimits(_ context.Context, l *wire.Limits) (*wire.SetLimitsResponse, error) {
 	s.engine.SetLimits(fromLimits(l))
-	return &wire.SetLimitsResponse{Memory: toMemory(s.engine.Status().Memory)}, nil
+	return &wire.SetLimitsResponse{Memory: toMemory(s.engine.Status())}, nil
 }
 
-// Trim returns pooled memory to the system.
-func (s *service) Trim(ctx context.Context, _ *wire.TrimRequest) (*wire.TrimResponse, error) {
-	n, err := s.engine.Trim(ctx)
+// Trim returns pooled memory to the system, and what is remembered of prompts
+// where it is asked for that too.
+func (s *service) Trim(ctx context.Context, r *wire.TrimRequest) (*wire.TrimResponse, error) {
+	trim := s.engine.Trim
+	if r.GetPrefixCache() {
+		trim = s.engine.Forget
+	}
+	n, err := trim(ctx)
 	if err != nil {
 		return nil, unable(ctx, err)
 	}
-	return &wire.TrimResponse{BytesReclaimed: n, Memory: toMemory(s.engine.Status().Memory)}, nil
+	return &wire.TrimResponse{BytesReclaimed: n, Memory: toMemory(s.engine.Status())}, nil
 }
 
 // Abort ends all requests; the engine goes on.

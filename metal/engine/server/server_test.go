@@ -380,6 +380,53 @@ func TestM6LimitsAndTheGuardTravelWhole(t *testing.T) {
 	}
 }
 
+// TestK16WhatIsRememberedTravelsWhole: usage, status, and what a trim returned.
+func TestK16WhatIsRememberedTravelsWhole(t *testing.T) {
+	s := serve(t, engine.Options{CacheMemory: 1 << 20})
+	if c := s.await(t, wire.State_STATE_READY).GetPrefixCache(); c.GetBudgetBytes() != 1<<20 || c.GetBytes() != 0 {
+		t.Errorf("at first %v is remembered", c)
+	}
+	ids := make([]int32, 200)
+	for i := range ids {
+		ids[i] = int32(10 + i)
+	}
+	for _, want := range []int64{0, 128} {
+		stream, err := s.client.Generate(deadline(t), &wire.GenerateRequest{Input: &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: ids}}, MaxTokens: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for {
+			ev, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f := ev.GetFinished(); f != nil {
+				if got := f.GetUsage().GetCachedTokens(); got != want {
+					t.Errorf("%d tokens are said to be cached, want %d", got, want)
+				}
+				break
+			}
+		}
+	}
+	st := s.await(t, wire.State_STATE_READY)
+	c, m := st.GetPrefixCache(), st.GetMemory()
+	if c.GetBytes() == 0 || c.GetBlocks() != 1 || c.GetHits() != 1 || c.GetMisses() != 1 || c.GetRestoredTokens() != 128 || c.GetSaved() != 1 ||
+		m.GetPrefixCacheBytes() != c.GetBytes() || m.GetActiveBytes() < m.GetWeightsBytes()+c.GetBytes() {
+		t.Errorf("status %v, %v", c, m)
+	}
+	if _, err := s.client.Trim(deadline(t), &wire.TrimRequest{}); err != nil || s.await(t, wire.State_STATE_READY).GetPrefixCache().GetBytes() != c.GetBytes() {
+		t.Errorf("a trim of the pool took what is remembered: %v", err)
+	}
+	got, err := s.client.Trim(deadline(t), &wire.TrimRequest{PrefixCache: true})
+	if err != nil || got.GetBytesReclaimed() < c.GetBytes() || got.GetMemory().GetPrefixCacheBytes() != 0 {
+		t.Errorf("a trim of everything returned %v, %v, want %d bytes at least", got, err, c.GetBytes())
+	}
+	s.stop()
+	if err := s.ended(t); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestM5AbortTravelsAsItsOwnCode, and a trim says what it returned.
 func TestM5AbortTravelsAsItsOwnCode(t *testing.T) {
 	s := serve(t, engine.Options{})

@@ -203,7 +203,8 @@ func TestFencingIsIdempotentAndFindsWhatACrashLeft(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.Write(make([]byte, 5000)); err != nil {
+		_, err = w.Write(make([]byte, 5000))
+		if err := errors.Join(err, w.Close()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -116,10 +116,14 @@ func (o *owner) act(t *testing.T, tier *cold.Tier, number func(int) int) {
 		o.granted = 0
 		if err := o.f.MkdirAll(cold.EpochFolder(dir, tier.Namespace(), o.name())); err != nil {
 			tier.Detach()
+			o.epoch++
 			return
 		}
 	case 1:
 		tier.Detach()
+		o.epoch++
+		o.granted = 0
+		_ = o.f.MkdirAll(cold.EpochFolder(dir, tier.Namespace(), o.name())) // without it everything is dropped at the fence
 		return
 	case 2, 3:
 		if files := o.f.Files(cold.Folder(dir, tier.Namespace())); len(files) > 0 {

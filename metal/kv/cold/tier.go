@@ -2,6 +2,7 @@ package cold
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -47,9 +48,10 @@ type Tier struct {
 
 	mu     sync.Mutex
 	lease  Lease
-	spent  int64 // bytes of the grant that files of this epoch take
-	owed   int64 // bytes of the grant that queued blocks will take
-	missed int64 // the largest block that the grant had no room for
+	ended  string // the epoch that Detach ended
+	spent  int64  // bytes of the grant that files of this epoch take
+	owed   int64  // bytes of the grant that queued blocks will take
+	missed int64  // the largest block that the grant had no room for
 	// starved says that somebody waited for a grant in vain; until there is a
 	// new one nobody else does.
 	starved bool
@@ -113,6 +115,8 @@ func (t *Tier) Attach(l Lease) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
+	case l.Epoch == t.ended:
+		return fmt.Errorf("epoch %q has ended: what was granted in it may be spent", l.Epoch)
 	case l.Epoch != t.lease.Epoch || l.Dir != t.lease.Dir:
 		t.dropQueue(AtFence)
 		t.lease, t.spent, t.owed, t.starved = l, 0, 0, false
@@ -127,11 +131,12 @@ func (t *Tier) Attach(l Lease) error {
 	return nil
 }
 
-// Detach ends the leave to write. What is on the disk can still be read.
+// Detach ends the leave to write, and its epoch with it. What is on the disk can still be read.
 func (t *Tier) Detach() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.dropQueue(AtDetached)
+	t.ended = t.lease.Epoch
 	t.lease = Lease{Dir: t.lease.Dir}
 	t.spent, t.owed = 0, 0
 	t.report = Report{}
@@ -231,7 +236,7 @@ func (t *Tier) Report() Report {
 		r.Touched = append(r.Touched, k)
 	}
 	clear(t.touched)
-	if t.counts.Accepted > 0 && !t.closing || t.missed > 0 {
+	if used := t.counts.Accepted > 0 || t.missed > 0; used && !t.closing {
 		r.LeastBytes = t.missed
 		r.WantedBytes = max(0, max(t.missed, Takes(t.opt.QueueBytes))-(t.lease.GrantedBytes-t.spent-t.owed))
 	}

@@ -262,7 +262,11 @@ func TestK10EveryLostBlockCountsAtOneSite(t *testing.T) {
 		close(g.ch)
 		synctest.Wait()
 		lost(cold.AtFence, 1)
-		if err := tier.Attach(cold.Lease{Dir: dir, Epoch: "e1", GrantedBytes: 4096, Final: true}); err != nil {
+		if err := tier.Attach(cold.Lease{Dir: dir, Epoch: "e1", GrantedBytes: 8192}); err == nil {
+			t.Error("an epoch that ended goes on, with all that was granted in it")
+		}
+		lay(t, f, tier.Namespace(), "e2")
+		if err := tier.Attach(cold.Lease{Dir: dir, Epoch: "e2", GrantedBytes: 4096, Final: true}); err != nil {
 			t.Fatal(err)
 		}
 		tier.Put(key(4), payload(4, 100))

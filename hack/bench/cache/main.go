@@ -1,0 +1,224 @@
+// Command cache measures what an engine's prefix cache saves: the time to the
+// first token of a prompt of which all but the end is known, beside the time
+// that the same prompt takes an engine without a cache, on ref and on MLX.
+//
+// On ref the weights are real. MLX without a GPU takes many minutes for such a
+// prompt of theirs, and so has a random model of its own.
+//
+// It owns the measurement, its bounds and the record in docs/bench. Every round
+// has a prompt of its own, which is computed by both engines and then asked again
+// with another end; the engines take turns. It refuses a figure of a prompt of
+// which other tokens were restored than should be.
+//
+//	go run ./hack/bench/cache        (make bench-cache)
+//
+// Start reading at measure.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"metalfleet.dev/metalfleet/hack/bench/served"
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+const (
+	// known tokens of a prompt, whole blocks of 256, and what comes behind them.
+	known, fresh = 4096, 16
+	// context holds both and an answer of one token.
+	context4k = 4352
+	// memory of the cache: two prompts of SmolLM2 on ref, which takes more.
+	memory = 512 << 20
+	// firstID and ids bound the tokens of prompts: plain words of the vocabulary.
+	firstID, ids = 1000, 20_000
+)
+
+// options are the flags.
+type options struct {
+	root, dir, model, out, only string
+	runs                        int
+	limit                       time.Duration
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.root, "root", ".", "folder whose bin holds the programs")
+	flag.StringVar(&o.model, "model", filepath.Join(".cache", "models", "smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"), "real model for ref (hack/models/fetch.sh smollm2)")
+	flag.StringVar(&o.dir, "dir", filepath.Join(".cache", "bench", "cache"), "folder for the random model, which is kept")
+	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for cache.json and cache.md; empty writes none")
+	flag.StringVar(&o.only, "only", "", "one back end alone: ref or mlx")
+	flag.IntVar(&o.runs, "runs", 5, "prompts for each back end")
+	flag.DurationVar(&o.limit, "limit", time.Hour, "most that everything may take")
+	flag.Parse()
+	if err := run(o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-cache:", err)
+		os.Exit(1)
+	}
+}
+
+func run(o options) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, o.limit)
+	defer cancel()
+	if o.runs < 1 {
+		return fmt.Errorf("%d rounds, want at least 1", o.runs)
+	}
+	if o.only != "" && o.only != "ref" && o.only != "mlx" {
+		return fmt.Errorf("--only is %q, want ref or mlx", o.only)
+	}
+	var all []measured
+	random, err := randomModel(o.dir)
+	if err != nil {
+		return err
+	}
+	for _, b := range []struct{ name, program, model string }{
+		{"ref", filepath.Join("bin", "engine"), o.model}, {"mlx", filepath.Join("bin", "mlx", "engine"), random},
+	} {
+		if o.only != "" && o.only != b.name {
+			continue
+		}
+		m, err := measure(ctx, o.runs, served.Options{Program: filepath.Join(o.root, b.program), Backend: b.name, Model: b.model, ContextTokens: context4k, Sequences: 1})
+		if err != nil {
+			return fmt.Errorf("%s: %w", b.name, err)
+		}
+		all = append(all, m)
+	}
+	return newReport(all).Finish(o.out)
+}
+
+// randomModel is a small one that is cheap to compute without a GPU, written
+// unless it is there.
+func randomModel(dir string) (string, error) {
+	path := filepath.Join(dir, "random")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("folder for the model: %w", err)
+	}
+	c := tinymodel.Config{Seed: 1, Name: "bench-cache", Family: tinymodel.Qwen3, Layers: 4, Hidden: 256, FeedForward: 512, QueryHeads: 4, KVHeads: 2, HeadSize: 64,
+		Context: 8192, Vocabulary: firstID + ids, NormEps: 1e-6, Theta: 1e6}
+	return path, tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.AffineOf(4, 64, quant.BFloat16)})
+}
+
+// measured is what one back end took, in milliseconds and rounds.
+type measured struct {
+	backend string
+	// computed without a cache, saved with one that knew nothing of the prompt,
+	// warm with one that knew all but its end.
+	computed, saved, warm []float64
+	// tokenBytes is what a cached token takes.
+	tokenBytes float64
+}
+
+// measure runs the rounds on two engines, one of them with a cache.
+func measure(ctx context.Context, runs int, settings served.Options) (m measured, err error) {
+	m.backend = settings.Backend
+	without, err := served.Start(ctx, settings)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, without.Stop()) }()
+	settings.CacheMemory = memory
+	with, err := served.Start(ctx, settings)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, with.Stop()) }()
+	for round := range runs {
+		for _, step := range []struct {
+			engine *served.Engine
+			end    int
+			cached int64
+			into   *[]float64
+		}{{without, 0, 0, &m.computed}, {with, 0, 0, &m.saved}, {with, 1, known, &m.warm}} {
+			took, err := firstToken(ctx, step.engine, prompt(round, step.end), step.cached)
+			if err != nil {
+				return m, fmt.Errorf("round %d: %w", round+1, err)
+			}
+			*step.into = append(*step.into, float64(took.Microseconds())/1000)
+		}
+		if round == 0 {
+			if m.tokenBytes, err = bytesPerToken(ctx, with); err != nil {
+				return m, err
+			}
+		}
+	}
+	return m, nil
+}
+
+// prompt of one round: known tokens that no other round has, and an end.
+func prompt(round, end int) []int32 {
+	out := make([]int32, known+fresh)
+	for i := range out {
+		seed := round
+		if i >= known {
+			seed += 1000 * (end + 1)
+		}
+		out[i] = int32(firstID + (i*37+seed*7919+i*i%101)%ids)
+	}
+	return out
+}
+
+// firstToken is the time from the call to the first token.
+func firstToken(ctx context.Context, e *served.Engine, tokens []int32, cached int64) (time.Duration, error) {
+	zero := float32(0)
+	began, took := time.Now(), time.Duration(0)
+	stream, err := e.Client.Generate(ctx, &wire.GenerateRequest{Id: "bench", MaxTokens: 1, Sampling: &wire.Sampling{Temperature: &zero},
+		Input: &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: tokens}}})
+	if err != nil {
+		return 0, fmt.Errorf("generate: %w", err)
+	}
+	for {
+		ev, err := stream.Recv()
+		if err == io.EOF {
+			return 0, errors.New("the stream ended without its last event")
+		}
+		if err != nil {
+			return 0, fmt.Errorf("generate: %w", err)
+		}
+		if took == 0 && ev.GetAdmitted() == nil {
+			took = time.Since(began)
+		}
+		f := ev.GetFinished()
+		switch {
+		case f == nil:
+		case f.GetError() != nil:
+			return 0, fmt.Errorf("generate: %s", f.GetError().GetMessage())
+		case f.GetUsage().GetCachedTokens() != cached:
+			return 0, fmt.Errorf("%d tokens were restored, want %d", f.GetUsage().GetCachedTokens(), cached)
+		default:
+			return took, nil
+		}
+	}
+}
+
+// bytesPerToken of what is held after one prompt, all of whose blocks are.
+func bytesPerToken(ctx context.Context, e *served.Engine) (float64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w, err := e.Client.Watch(ctx, &wire.WatchRequest{})
+	if err != nil {
+		return 0, fmt.Errorf("watch: %w", err)
+	}
+	st, err := w.Recv()
+	if err != nil {
+		return 0, fmt.Errorf("watch: %w", err)
+	}
+	if st.GetPrefixCache().GetBytes() == 0 {
+		return 0, errors.New("nothing is held after a prompt")
+	}
+	return float64(st.GetPrefixCache().GetBytes()) / known, nil
+}

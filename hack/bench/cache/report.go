@@ -1,0 +1,28 @@
+package main
+
+import (
+	"fmt"
+
+	"metalfleet.dev/metalfleet/hack/bench/report"
+)
+
+// warmBound is the most that a known prompt may take, as a part of computing it.
+const warmBound = 0.02
+
+var about = fmt.Sprintf("`make bench-cache`: the time from the call to the first token of prompts of %d tokens, whole blocks, and %d behind them,\n"+
+	"through the engine's own socket: computed by an engine without a cache, computed and saved by one with a cache, and asked\n"+
+	"again with another end. ref: SmolLM2-135M in Q4_1; mlx, without a GPU: a random model of 4 layers, 256 wide, in 4 bits.", known, fresh)
+
+// newReport judges the median of each back end's ratios.
+func newReport(all []measured) *report.Report {
+	r := report.New("cache", "The first token of a known prompt", about)
+	for _, m := range all {
+		r.Add(m.backend+": computed, no cache", "ms", report.Bound{}, m.computed...)
+		r.Add(m.backend+": computed and saved", "ms", report.Bound{}, m.saved...)
+		r.Add(m.backend+": known, in memory", "ms", report.Bound{}, m.warm...)
+		r.Ratio(m.backend+": known / computed", report.AtMost(warmBound), m.warm, m.computed)
+		r.Ratio(m.backend+": computed and saved / computed", report.Bound{}, m.saved, m.computed)
+		r.Add(m.backend+": a cached token", "bytes", report.Bound{}, m.tokenBytes)
+	}
+	return r
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestAKnownPromptIsJudgedByItsMedian(t *testing.T) {
+	m := measured{backend: "ref", computed: []float64{1000, 1000, 1000}, saved: []float64{1010, 1000, 1020}, tokenBytes: 4}
+	for name, c := range map[string]struct {
+		warm []float64
+		ok   bool
+	}{
+		"on the bound":         {[]float64{20, 20, 20}, true},
+		"one slow round":       {[]float64{500, 19, 18}, true},
+		"two slow rounds":      {[]float64{21, 22, 18}, false},
+		"a round is missing":   {[]float64{1, 1}, false},
+		"nothing was measured": {nil, false},
+	} {
+		m.warm = c.warm
+		if err := newReport([]measured{m}).Judge(); (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if table := newReport([]measured{m}).Table(); !strings.Contains(table, "ref: known / computed | x") {
+		t.Errorf("table:\n%s", table)
+	}
+}
+
+// TestPromptsShareTheirBlocksWithinARoundAlone, so that no round finds what
+// another computed.
+func TestPromptsShareTheirBlocksWithinARoundAlone(t *testing.T) {
+	a, again, other := prompt(1, 0), prompt(1, 1), prompt(2, 0)
+	if !slices.Equal(a[:known], again[:known]) || slices.Equal(a[known:], again[known:]) {
+		t.Error("the same prompt with another end is not that")
+	}
+	if slices.Equal(a[:256], other[:256]) || known%256 != 0 || len(a) != known+fresh {
+		t.Error("two rounds begin with the same block")
+	}
+}

@@ -1,0 +1,679 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/kvtest"
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// mebi is room for all that tiny models remember.
+const mebi = 64 << 20
+
+// tokensOf a vocabulary, the same for the same seed.
+func tokensOf(seed uint64, n, vocabulary int) []int32 {
+	r := rand.New(rand.NewPCG(seed, 1))
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = int32(3 + r.IntN(vocabulary-3))
+	}
+	return out
+}
+
+// conversation is requests that begin alike: a prompt, the same again, one that
+// goes on, one that turns off in the middle.
+func conversation(vocabulary int) []engine.Request {
+	first := tokensOf(1, 300, vocabulary)
+	var out []engine.Request
+	for i, tokens := range [][]int32{
+		first, first,
+		slices.Concat(first, tokensOf(2, 60, vocabulary)),
+		slices.Concat(first[:200], tokensOf(3, 50, vocabulary)),
+		slices.Concat(first[:100], tokensOf(4, 10, vocabulary)),
+	} {
+		out = append(out, engine.Request{Tokens: tokens, Sampling: draws(uint64(i)), MaxTokens: 30})
+	}
+	return out
+}
+
+// sameButCached compares answers whose prompts were restored in part.
+func sameButCached(t *testing.T, what string, got, want []answer) {
+	t.Helper()
+	got = slices.Clone(got)
+	for i := range got {
+		got[i].finished.Usage.Cached = want[i].finished.Usage.Cached
+	}
+	same(t, what, got, want)
+}
+
+func askAll(t *testing.T, e *engine.Engine, rs []engine.Request) []answer {
+	t.Helper()
+	var out []answer
+	for _, r := range rs {
+		out = append(out, ask(t, e, r))
+	}
+	return out
+}
+
+// TestX1Invariant13RestoredAnswersAreTheComputedOnes: of every family, hybrids
+// included, sampled so that other numbers would soon be other tokens; and as many
+// tokens are restored as can be.
+func TestX1Invariant13RestoredAnswersAreTheComputedOnes(t *testing.T) {
+	seen := map[tinymodel.Family]bool{}
+	for _, c := range tinymodel.Cases() {
+		if seen[c.Config.Family] {
+			continue
+		}
+		seen[c.Config.Family] = true
+		t.Run(string(c.Config.Family), func(t *testing.T) {
+			path, err := c.Write(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			rs := conversation(c.Config.Vocabulary)
+			want := askAll(t, ready(t, engine.Options{ModelPath: path}, ref.Options{}), rs)
+			for name, r := range map[string]ref.Options{"step by step": {}, "steps ahead": {Ahead: true}} {
+				e := ready(t, engine.Options{ModelPath: path, CacheMemory: mebi}, r)
+				got := askAll(t, e, rs)
+				sameButCached(t, name, got, want)
+				var cached []int
+				for _, a := range got {
+					cached = append(cached, a.finished.Usage.Cached)
+				}
+				// Blocks of 128 tokens; states also 4 tokens apart where a prompt ended.
+				wantCached := []int{0, 256, 256, 128, 0}
+				if c.Config.Hybrid.Interval > 0 {
+					wantCached = []int{0, 296, 296, 128, 0}
+				}
+				if !slices.Equal(cached, wantCached) {
+					t.Errorf("%s: %d tokens were restored, want %d", name, cached, wantCached)
+				}
+				if p := e.Status().Prefixes; p.Bytes == 0 || p.Hits != 3 || p.Misses != 2 || p.Restored == 0 || p.Saved == 0 {
+					t.Errorf("%s: status %+v", name, p)
+				}
+			}
+		})
+	}
+	if len(seen) < 10 {
+		t.Errorf("%d families", len(seen))
+	}
+}
+
+// TestB1AnswersAreRememberedToo: the next turn goes on behind the answer, at the
+// last boundary that it filled.
+func TestB1AnswersAreRememberedToo(t *testing.T) {
+	for name, path := range map[string]string{"plain": model(t, tinymodel.Default()), "hybrid": hybrid(t)} {
+		for how, r := range map[string]ref.Options{"step by step": {}, "steps ahead": {Ahead: true}} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				e := ready(t, engine.Options{ModelPath: path, CacheMemory: mebi}, r)
+				first := engine.Request{Tokens: tokensOf(1, 100, 400), Sampling: draws(1), MaxTokens: 300}
+				a := ask(t, e, greedily([]engine.Request{first})[0])
+				if len(a.tokens) < 200 {
+					t.Fatalf("the model ended its turn after %d tokens", len(a.tokens))
+				}
+				next := engine.Request{Tokens: slices.Concat(first.Tokens, a.tokens), Sampling: draws(2), MaxTokens: 5}
+				want := (len(next.Tokens) - 1) / 128 * 128
+				if got := ask(t, e, next).finished.Usage.Cached; got != want {
+					t.Errorf("%d of %d tokens were restored, want %d", got, len(next.Tokens), want)
+				}
+			})
+		}
+	}
+}
+
+// TestB2RowsNeverMixWhatTheyRemember: several requests in one step fill blocks,
+// and each of them later goes on from its own.
+func TestB2RowsNeverMixWhatTheyRemember(t *testing.T) {
+	for name, path := range map[string]string{"plain": model(t, tinymodel.Default()), "hybrid": hybrid(t)} {
+		t.Run(name, func(t *testing.T) {
+			var rs, further []engine.Request
+			for i := range uint64(6) {
+				tokens := tokensOf(i/2, 150+10*int(i), 400) // pairs begin alike
+				rs = append(rs, engine.Request{Tokens: tokens, Sampling: draws(i), MaxTokens: 60})
+				further = append(further, engine.Request{Tokens: slices.Concat(tokens, tokensOf(i+50, 20, 400)), Sampling: draws(i + 9), MaxTokens: 30})
+			}
+			plain := ready(t, engine.Options{ModelPath: path}, ref.Options{})
+			want, wantFurther := askAll(t, plain, rs), askAll(t, plain, further)
+			for how, r := range map[string]ref.Options{"step by step": {}, "steps ahead": {Ahead: true}} {
+				e := ready(t, engine.Options{ModelPath: path, Sequences: 4, CacheMemory: mebi}, r)
+				sameButCached(t, how, together(t, e, rs), want)
+				got := together(t, e, further)
+				sameButCached(t, how+", further", got, wantFurther)
+				for i, a := range got {
+					if a.finished.Usage.Cached < 128 {
+						t.Errorf("%s: request %d began with %d restored tokens", how, i, a.finished.Usage.Cached)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestPreemptedRequestsGoOnFromWhatTheySaved: not from their first token.
+func TestPreemptedRequestsGoOnFromWhatTheySaved(t *testing.T) {
+	for name, path := range map[string]string{"plain": model(t, tinymodel.Default()), "hybrid": hybrid(t)} {
+		t.Run(name, func(t *testing.T) {
+			var rs []engine.Request
+			for i := range uint64(3) {
+				rs = append(rs, engine.Request{Tokens: tokensOf(i, 150, 400), Sampling: draws(i), MaxTokens: 180})
+			}
+			want := together(t, ready(t, engine.Options{ModelPath: path, Sequences: 3}, ref.Options{}), rs)
+			for range 30 { // a busy machine may end one before the next is there
+				tight := ready(t, engine.Options{ModelPath: path, Sequences: 3, CacheTokens: 768, CacheMemory: mebi}, ref.Options{})
+				sameButCached(t, "in a tight cache", together(t, tight, rs), want)
+				st := tight.Status()
+				if t.Failed() {
+					return
+				}
+				if st.Preemptions == 0 {
+					continue
+				}
+				if st.Prefixes.Hits < st.Preemptions || st.Prefixes.Restored < 128*st.Preemptions {
+					t.Errorf("%d were preempted, and %d went on from what they saved", st.Preemptions, st.Prefixes.Hits)
+				}
+				return
+			}
+			t.Error("nothing was preempted in 30 rounds")
+		})
+	}
+}
+
+// TestB1X1ALongPromptResumesFromItsLastBoundary: 8,000 tokens in blocks of their
+// full size, ended by a cancel past the middle; of 90,000, keys alone in metal/kv.
+func TestB1X1ALongPromptResumesFromItsLastBoundary(t *testing.T) {
+	for name, c := range map[string]struct {
+		path string
+		// saved is how many blocks and states there are when it is cancelled.
+		saved int64
+		want  int
+	}{
+		"plain":  {model(t, lengthy(tinymodel.Default())), 20, 20 * 256},
+		"hybrid": {hybridOf(t, lengthy(tinymodel.Default())), 2 * 2, 2 * 2048},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tokens := tokensOf(1, 8000, 400)
+			var serving atomic.Pointer[engine.Engine]
+			reached, cancelled := make(chan struct{}), make(chan struct{})
+			e := ready(t, engine.Options{ModelPath: c.path, CacheMemory: 512 << 20}, ref.Options{Fault: func(op string) error {
+				if e := serving.Load(); op == "Embed" && e != nil && e.Status().Prefixes.Saved >= c.saved {
+					serving.Store(nil)
+					close(reached)
+					<-cancelled
+				}
+				return nil
+			}})
+			serving.Store(e)
+			s, err := e.Generate(t.Context(), engine.Request{Tokens: tokens, Sampling: draws(1), MaxTokens: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-reached
+			s.Cancel()
+			close(cancelled)
+			if a := collect(t, s); a.finished.Err == nil || a.finished.Err.Kind != engine.Cancelled {
+				t.Fatalf("a cancelled prompt ended with %+v", a.finished)
+			}
+			a := ask(t, e, engine.Request{Tokens: tokens, Sampling: draws(1), MaxTokens: 1})
+			if got := a.finished.Usage.Cached; got != c.want {
+				t.Errorf("%d tokens were restored, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+// lengthy serves 10,000 tokens.
+func lengthy(c tinymodel.Config) tinymodel.Config {
+	c.Context, c.Layers = 10_000, 1
+	return c
+}
+
+// TestInvariant8RefusedRequestsLeaveNothing: 10,000 of them, refused by the queue
+// while what they would go on from is remembered; no claim and no byte stays.
+func TestInvariant8RefusedRequestsLeaveNothing(t *testing.T) {
+	e := ready(t, engine.Options{Sequences: 1, Queue: 1, CacheMemory: mebi}, ref.Options{})
+	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 2}
+	ask(t, e, r)
+	e.SetLimits(engine.Limits{PausePrefill: true, Sequence: 1})
+	var waiting []*engine.Stream
+	for range 2 {
+		s, err := e.Generate(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		waiting = append(waiting, s)
+	}
+	before := e.Status().Prefixes
+	for range 10_000 {
+		var refusal *engine.Refusal
+		if _, err := e.Generate(t.Context(), r); !errors.As(err, &refusal) || refusal.Kind != engine.QueueFull {
+			t.Fatalf("refused with %v", err)
+		}
+	}
+	if after := e.Status().Prefixes; after != before {
+		t.Errorf("%+v after, %+v before", after, before)
+	}
+	e.SetLimits(engine.Limits{Sequence: 2})
+	for _, s := range waiting {
+		if a := collect(t, s); a.finished.Err != nil || a.finished.Usage.Cached != 256 {
+			t.Errorf("a queued request ended with %+v", a.finished)
+		}
+	}
+	if n := engine.Counted(e); n != 0 {
+		t.Errorf("%d bytes are counted on by nobody", n)
+	}
+}
+
+// TestInvariant8WhatTheGuardRefusesLeavesNothing: its look for what is remembered
+// came first.
+func TestInvariant8WhatTheGuardRefusesLeavesNothing(t *testing.T) {
+	arithmetic := &recorder{}
+	e := ready(t, engine.WithEstimator(engine.Options{CacheMemory: mebi, LimitBytes: 1 << 40}, arithmetic), ref.Options{})
+	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 2}
+	ask(t, e, r)
+	arithmetic.mu.Lock()
+	arithmetic.over = true
+	arithmetic.mu.Unlock()
+	for range 100 {
+		var refusal *engine.Refusal
+		if _, err := e.Generate(t.Context(), r); !errors.As(err, &refusal) || refusal.Kind != engine.OutOfMemory {
+			t.Fatalf("refused with %v", err)
+		}
+	}
+	if n := engine.Counted(e); n != 0 || engine.Kept(e) != 0 {
+		t.Errorf("%d bytes are counted on by nobody", n)
+	}
+}
+
+// TestB5Invariant15RandomCancels: requests that share prefixes are cancelled
+// anywhere, queued, in their prompt or in their answer; whoever comes later with
+// the same prompt gets its answer, and nobody counts on anything in the end.
+func TestB5Invariant15RandomCancels(t *testing.T) {
+	for name, path := range map[string]string{"plain": model(t, tinymodel.Default()), "hybrid": hybrid(t)} {
+		t.Run(name, func(t *testing.T) {
+			seed := uint64(time.Now().UnixNano())
+			t.Logf("seed %d", seed)
+			r := rand.New(rand.NewPCG(seed, 0))
+			rs := conversation(400)
+			want := askAll(t, ready(t, engine.Options{ModelPath: path}, ref.Options{}), rs)
+			e := ready(t, engine.Options{ModelPath: path, Sequences: 2, CacheTokens: 700, CacheMemory: 1 << 20}, ref.Options{Ahead: r.IntN(2) == 0})
+			for range 40 {
+				var streams []*engine.Stream
+				var which []int
+				for range 1 + r.IntN(4) {
+					i := r.IntN(len(rs))
+					s, err := e.Generate(t.Context(), rs[i])
+					if err != nil {
+						t.Fatal(err)
+					}
+					streams, which = append(streams, s), append(which, i)
+				}
+				for i, s := range streams {
+					cancelled := r.IntN(2) == 0
+					for range r.IntN(4) {
+						if ev, err := s.Next(t.Context()); err != nil || ev.Finished != nil {
+							cancelled = true // it is over, and not compared
+							break
+						}
+						if !cancelled {
+							break
+						}
+					}
+					if cancelled {
+						s.Cancel()
+						for {
+							if _, err := s.Next(t.Context()); err != nil {
+								break
+							}
+						}
+						continue
+					}
+					if a := collect(t, s); a.finished.Reason != want[which[i]].finished.Reason || a.finished.Usage.Generated != want[which[i]].finished.Usage.Generated {
+						t.Fatalf("request %d ended with %+v, want %+v", which[i], a.finished, want[which[i]].finished)
+					}
+				}
+			}
+			sameButCached(t, "afterwards", askAll(t, e, rs), want)
+			waitFor(t, "an end of all claims", func() bool { return engine.Counted(e) == 0 })
+			if m := e.Status().Memory; m.KV != 0 {
+				t.Errorf("%d bytes are held by nobody", m.KV)
+			}
+		})
+	}
+}
+
+// TestX5AFailedStepDropsWhatIsRemembered, after its requests have ended; what is
+// computed again afterwards is what it was.
+func TestX5AFailedStepDropsWhatIsRemembered(t *testing.T) {
+	var fail atomic.Bool
+	e := ready(t, engine.Options{CacheMemory: mebi, Sequences: 2}, ref.Options{Fault: func(op string) error {
+		if op == "Linear" && fail.CompareAndSwap(true, false) {
+			return errors.New("the device is gone")
+		}
+		return nil
+	}})
+	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 10}
+	want := ask(t, e, r)
+	if e.Status().Prefixes.Bytes == 0 {
+		t.Fatal("nothing is remembered")
+	}
+	fail.Store(true)
+	if a := ask(t, e, r); a.finished.Err == nil || a.finished.Err.Kind != engine.Internal {
+		t.Errorf("a failed step ends with %+v", a.finished)
+	}
+	engine.Active(t.Context(), e) // the step is over
+	if p := e.Status().Prefixes; p.Bytes != 0 || p.Blocks != 0 {
+		t.Errorf("after a failed step %+v is remembered", p)
+	}
+	got := ask(t, e, r)
+	same(t, "computed again", []answer{got}, []answer{want})
+	if got.finished.Usage.Cached != 0 || e.Status().Prefixes.Bytes == 0 {
+		t.Errorf("%+v; %+v", got.finished, e.Status().Prefixes)
+	}
+}
+
+// TestK15K16ForgettingSaysWhatCameBack: between two steps, by the goroutine that
+// owns the back end; Trim takes the pool alone.
+func TestK15K16ForgettingSaysWhatCameBack(t *testing.T) {
+	e := ready(t, engine.Options{CacheMemory: mebi}, ref.Options{})
+	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 10}
+	want := ask(t, e, r)
+	if n, err := e.Trim(t.Context()); err != nil || e.Status().Prefixes.Bytes == 0 {
+		t.Errorf("Trim: %d, %v, %+v: it takes the pool alone", n, err, e.Status().Prefixes)
+	}
+	before := e.Status()
+	n, err := e.Forget(t.Context())
+	if err != nil || n != before.Prefixes.Bytes+before.Memory.Pooled || before.Prefixes.Bytes == 0 || e.Status().Prefixes.Bytes != 0 {
+		t.Errorf("Forget: %d bytes, %v; %+v before, %+v after", n, err, before.Prefixes, e.Status().Prefixes)
+	}
+	if n, err := e.Forget(t.Context()); err != nil || n != 0 {
+		t.Errorf("Forget of nothing: %d, %v", n, err)
+	}
+	same(t, "computed again", []answer{ask(t, e, r)}, []answer{want})
+}
+
+// TestB6WhatIsRememberedOutlivesTheEngineBelow: a stop ends requests, then writes
+// down what is not below yet; another engine goes on from there, and one of other
+// weights or numerics does not.
+func TestB6WhatIsRememberedOutlivesTheEngineBelow(t *testing.T) {
+	below := kvtest.NewFake()
+	o := engine.Options{ModelPath: model(t, tinymodel.Default()), CacheMemory: mebi, ModelDigest: "sha256:aa", Numerics: "ref 1", Below: func(kv.Origin) kv.Tier { return below }}
+	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 10}
+	e := ready(t, o, ref.Options{})
+	want := ask(t, e, r)
+	running, err := e.Generate(t.Context(), engine.Request{Tokens: tokensOf(2, 200, 400), Sampling: draws(2), MaxTokens: 300})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop(e)
+	if a := collect(t, running); a.finished.Err == nil && a.finished.Usage.Generated < 300 {
+		t.Errorf("a running request ended with %+v", a.finished)
+	}
+	blocks := len(below.Puts())
+	if s := e.Status().Prefixes; s.Bytes != 0 || blocks < 2 {
+		t.Errorf("%d blocks were written down, %+v is left", blocks, s)
+	}
+	again := ready(t, o, ref.Options{})
+	got := ask(t, again, r)
+	sameButCached(t, "after a restart", []answer{got}, []answer{want})
+	if got.finished.Usage.Cached != 256 {
+		t.Errorf("%d tokens were restored after a restart, want 256", got.finished.Usage.Cached)
+	}
+	for name, change := range map[string]func(*engine.Options){
+		"other weights":   func(o *engine.Options) { o.ModelDigest = "sha256:ab" },
+		"other numerics":  func(o *engine.Options) { o.Numerics = "ref 2" },
+		"another context": func(o *engine.Options) { o.ContextTokens = 256 + 60 },
+	} {
+		changed := o
+		change(&changed)
+		if got := ask(t, ready(t, changed, ref.Options{}), r).finished.Usage.Cached; got != 0 {
+			t.Errorf("%s: %d tokens were restored", name, got)
+		}
+	}
+}
+
+// TestADamagedBlockBelowIsComputedAgain, and so are those behind it.
+func TestADamagedBlockBelowIsComputedAgain(t *testing.T) {
+	below := kvtest.NewFake()
+	o := engine.Options{ModelPath: model(t, tinymodel.Default()), CacheMemory: mebi, ModelDigest: "sha256:aa", Below: func(kv.Origin) kv.Tier { return below }}
+	r := engine.Request{Tokens: tokensOf(1, 400, 400), Sampling: draws(1), MaxTokens: 10}
+	e := ready(t, o, ref.Options{})
+	want := ask(t, e, r)
+	stop(e)
+	below.Damage(below.Puts()[1])
+	got := ask(t, ready(t, o, ref.Options{}), r)
+	sameButCached(t, "with a damaged block", []answer{got}, []answer{want})
+	if got.finished.Usage.Cached != 128 {
+		t.Errorf("%d tokens were restored, want those of the first block", got.finished.Usage.Cached)
+	}
+}
+
+// TestWhatIsRememberedStaysWithinItsBudget, and what has no room is not saved;
+// answers are the same.
+func TestWhatIsRememberedStaysWithinItsBudget(t *testing.T) {
+	path := model(t, tinymodel.Default())
+	rs := conversation(400)
+	want := askAll(t, ready(t, engine.Options{ModelPath: path}, ref.Options{}), rs)
+	for _, budget := range []int64{1, 40 << 10, 100 << 10, 200 << 10} {
+		e := ready(t, engine.Options{ModelPath: path, CacheMemory: budget, Sequences: 2}, ref.Options{})
+		for round := range 3 {
+			sameButCached(t, fmt.Sprintf("%d bytes, round %d", budget, round), together(t, e, rs), want)
+			if p := e.Status().Prefixes; p.Bytes > budget || p.Budget != budget {
+				t.Errorf("%+v in %d bytes", p, budget)
+			}
+		}
+	}
+}
+
+// TestOtherPromptsHaveOtherAnswers: comparing answers, as the tests above do,
+// shows something.
+func TestOtherPromptsHaveOtherAnswers(t *testing.T) {
+	e := ready(t, engine.Options{CacheMemory: mebi}, ref.Options{})
+	p := sample.Neutral()
+	p.Temperature, p.Seed = 1.5, 1
+	a := ask(t, e, engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: &p, MaxTokens: 30})
+	b := ask(t, e, engine.Request{Tokens: slices.Concat(tokensOf(1, 299, 400), []int32{7}), Sampling: &p, MaxTokens: 30})
+	if slices.Equal(a.tokens, b.tokens) || strings.TrimSpace(a.text) == "" && len(a.tokens) == 0 {
+		t.Error("two prompts have one answer: comparing answers shows nothing")
+	}
+}
+
+// TestUsageCountsCachedTokensOnce: what its first look found, of which at least
+// one token is always left to compute.
+func TestUsageCountsCachedTokensOnce(t *testing.T) {
+	e := ready(t, engine.Options{CacheMemory: mebi}, ref.Options{})
+	for n, cached := range map[int][]int{300: {0, 256, 256}, 256 + 128: {0, 256, 256}, 128: {0, 0, 0}, 129: {0, 128, 128}} {
+		r := engine.Request{Tokens: tokensOf(uint64(n), n, 400), Sampling: draws(1), MaxTokens: 3}
+		for i, want := range cached {
+			a := ask(t, e, r)
+			if u := a.finished.Usage; u.Cached != want || u.Prompt != n || u.Generated != 3 {
+				t.Errorf("request %d of %d tokens: usage %+v, want %d cached", i, n, u, want)
+			}
+		}
+	}
+}
+
+// TestB3WhatARequestSavedStaysUnderItsKeysAlone: nothing else of it is left, and
+// nothing at all where there was no room.
+func TestB3WhatARequestSavedStaysUnderItsKeysAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		path   string
+		blocks int
+	}{"plain": {model(t, tinymodel.Default()), 2}, "hybrid": {hybrid(t), 2 + 3}} { // states of two blocks and of the prompt's end
+		for budget, blocks := range map[int64]int{mebi: c.blocks, 1: 0} {
+			e := ready(t, engine.Options{ModelPath: c.path, CacheMemory: budget}, ref.Options{})
+			for range 2 {
+				ask(t, e, engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 10})
+			}
+			st := e.Status()
+			if n := engine.Counted(e); st.Prefixes.Blocks != blocks || n != 0 || st.Memory.KV != 0 || engine.Kept(e) != 0 {
+				t.Errorf("%s in %d bytes: %+v, %d bytes counted on, %d of KV, want %d blocks and nothing else", name, budget, st.Prefixes, n, st.Memory.KV, blocks)
+			}
+		}
+	}
+}
+
+// TestB1ACancelledAnswerLeavesItsBlocks: what steps ahead filled is saved as it
+// fills, and not when the answer has ended.
+func TestB1ACancelledAnswerLeavesItsBlocks(t *testing.T) {
+	e := ready(t, engine.Options{CacheMemory: mebi}, ref.Options{Ahead: true, Fault: paced})
+	p := sample.Greedy()
+	r := engine.Request{Tokens: tokensOf(1, 100, 400), Sampling: &p, MaxTokens: 400}
+	s, err := e.Generate(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := r.Tokens
+	for len(tokens) < 200 {
+		ev, err := s.Next(t.Context())
+		if err != nil || ev.Finished != nil {
+			t.Fatalf("the answer ended after %d tokens", len(tokens)-100)
+		}
+		tokens = append(tokens[:len(tokens):len(tokens)], ev.Tokens...)
+	}
+	if p := e.Status().Prefixes; p.Saved == 0 {
+		t.Error("a block that is full is not saved while its answer goes on")
+	}
+	s.Cancel()
+	collect(t, s)
+	if got := ask(t, e, engine.Request{Tokens: tokens, Sampling: &p, MaxTokens: 1}).finished.Usage.Cached; got < 128 {
+		t.Errorf("%d of %d tokens were restored", got, len(tokens))
+	}
+}
+
+// recorder is an arithmetic that notes what it is asked.
+type recorder struct {
+	mu    sync.Mutex
+	asked []footprint.Prefill
+	// over: nothing fits; tight: nothing that is restored, once it is admitted.
+	over, tight bool
+}
+
+func (r *recorder) Peak(p footprint.Prefill) (int64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = append(r.asked, p)
+	if r.over || r.tight && p.Restored > 0 && p.Chunk == 32 { // the loop's question, not that of admission
+		return 1 << 50, nil
+	}
+	return 1, nil
+}
+
+func (r *recorder) Fit(p footprint.Prefill, _, _ int64) (int64, bool) { return p.Chunk, true }
+
+// TestX3WhatIsRestoredIsWeighed: as cached tokens that take KV of their own,
+// before the request is admitted, and as computed ones afterwards; where it has
+// no room, the prompt is computed.
+func TestX3WhatIsRestoredIsWeighed(t *testing.T) {
+	arithmetic := &recorder{}
+	o := engine.WithEstimator(engine.Options{CacheMemory: mebi, LimitBytes: 1 << 40}, arithmetic)
+	e := ready(t, o, ref.Options{})
+	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 3}
+	want := ask(t, e, r)
+	arithmetic.asked = nil
+	ask(t, e, r)
+	if first := arithmetic.asked[0]; first != (footprint.Prefill{New: 44, Cached: 256, Restored: 256, Chunk: first.Chunk}) {
+		t.Errorf("weighed as %+v before it was admitted", first)
+	}
+	if last := arithmetic.asked[len(arithmetic.asked)-1]; last.New != 44 || last.Cached != 256 || last.Restored != 0 {
+		t.Errorf("weighed as %+v when it was computed", last)
+	}
+	arithmetic.mu.Lock()
+	arithmetic.tight = true
+	arithmetic.mu.Unlock()
+	got := ask(t, e, r)
+	sameButCached(t, "without room", []answer{got}, []answer{want})
+	if got.finished.Usage.Cached != 0 {
+		t.Errorf("%d tokens were restored without room", got.finished.Usage.Cached)
+	}
+}
+
+// bounded notes what its engine lets it hold.
+type bounded struct {
+	tensor.Backend
+	active atomic.Int64
+}
+
+func (b *bounded) SetLimits(active, pooled int64) {
+	b.active.Store(active)
+	b.Backend.SetLimits(active, pooled)
+}
+
+// TestM1TheBudgetOfPrefixesIsNotTheBackEnds: of the process's ceiling it is set
+// aside, and what does not fit beside it is not loaded.
+func TestM1TheBudgetOfPrefixesIsNotTheBackEnds(t *testing.T) {
+	b := &bounded{Backend: ref.New(ref.Options{Threads: 2})}
+	path := model(t, tinymodel.Default())
+	e := engine.Start(engine.Options{ModelPath: path, Backend: b, LimitBytes: 1 << 30, CacheMemory: 1 << 20})
+	if err := e.AwaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := b.active.Load(), int64(1<<30-1<<20)-engine.Overhead(e); got != want {
+		t.Errorf("the back end may hold %d bytes, want %d", got, want)
+	}
+	stop(e)
+	e = engine.Start(engine.Options{ModelPath: path, Backend: ref.New(ref.Options{}), LimitBytes: 1 << 30, CacheMemory: 1 << 30})
+	if err := e.Wait(); !errors.Is(err, tensor.ErrMemory) {
+		t.Errorf("a budget as large as the ceiling: %v", err)
+	}
+}
+
+// TestInvariant3EveryByteOfKVIsPromisedOnce: what is remembered lies in the KV
+// that was promised and that no request holds, and makes way before requests
+// take it. Nothing is promised for it, and it is of use all the same.
+func TestInvariant3EveryByteOfKVIsPromisedOnce(t *testing.T) {
+	const cacheTokens = 1024
+	var e atomic.Pointer[engine.Engine]
+	var most atomic.Int64
+	e.Store(ready(t, engine.Options{Sequences: 3, ContextTokens: 512, CacheTokens: cacheTokens, PrefixCache: true}, ref.Options{Fault: func(op string) error {
+		if now := e.Load(); op == "Embed" && now != nil { // a step begins: what it takes has been given up
+			st := now.Status()
+			most.Store(max(most.Load(), st.Memory.KV+st.Prefixes.Bytes))
+		}
+		return nil
+	}}))
+	token := engine.KVTokenBytes(e.Load())
+	if p := e.Load().Status().Prefixes; p.Budget != cacheTokens*token {
+		t.Errorf("budget %d with nothing running, want the %d tokens that were promised, of %d bytes", p.Budget, cacheTokens, token)
+	}
+	hit := 0
+	for round := range 6 {
+		var streams []*engine.Stream
+		for i := range 3 {
+			tokens := slices.Concat(tokensOf(uint64(i), 150, 400), tokensOf(uint64(10*round+i), 40*i, 400))
+			s, err := e.Load().Generate(t.Context(), engine.Request{Tokens: tokens, Sampling: draws(uint64(round)), MaxTokens: 40})
+			if err != nil {
+				t.Fatal(err)
+			}
+			streams = append(streams, s)
+		}
+		for _, s := range streams {
+			a := collect(t, s)
+			if a.finished.Err != nil {
+				t.Error(a.finished.Err)
+			}
+			if a.finished.Usage.Cached > 0 {
+				hit++
+			}
+		}
+	}
+	if most.Load() > cacheTokens*token {
+		t.Errorf("requests and what is remembered held %d bytes, %d were promised", most.Load(), cacheTokens*token)
+	}
+	if hit < 6 || e.Load().Status().Prefixes.Bytes == 0 {
+		t.Errorf("%d of 18 requests began with restored tokens: %+v", hit, e.Load().Status().Prefixes)
+	}
+}

@@ -1,0 +1,243 @@
+package engine
+
+import (
+	"errors"
+
+	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/tensor"
+)
+
+// admit starts what may run, and lets it go on from what is remembered of it.
+// What has no room for that yet is tried again before the next step.
+func (l *looping) admit() {
+	admitted := l.sched.Admit()
+	if l.prefixes == nil {
+		return
+	}
+	fresh := append(l.fresh, admitted...)
+	l.fresh = nil
+	for _, id := range fresh {
+		if a := l.active[id]; a != nil && l.sched.InKV(id) == 0 && !l.resume(a) {
+			l.fresh = append(l.fresh, id)
+		}
+	}
+}
+
+// resume restores what is remembered of a request, of which at least one token
+// is left to compute. It is done with it unless there is no room yet.
+func (l *looping) resume(a *active) (done bool) {
+	p := l.prefixes
+	point := a.chain.Find(a.tokens, len(a.tokens)-1, p.ram.Has)
+	views, ok := p.views(a.chain.Under(a.tokens, point))
+	defer func() {
+		for _, v := range views {
+			v.Close()
+		}
+	}()
+	if !ok || point.Tokens == 0 {
+		l.resumed(a, kv.Point{})
+		return true
+	}
+	if !l.roomToRestore(a, point) {
+		return false
+	}
+	slices, state := l.cut(point, views)
+	if err := l.model.cache.Restore(tensor.RequestID(a.id), point.Tokens, slices, state); err != nil {
+		l.e.log.Error("prompt is not restored", "tokens", point.Tokens, "error", err.Error())
+		l.resumed(a, kv.Point{})
+		return true
+	}
+	if err := l.sched.Restored(a.id, point.Tokens); err != nil { // a fault of this package: it is computed instead
+		l.e.log.Error("prompt is not restored", "tokens", point.Tokens, "error", err.Error())
+		l.model.cache.Drop(tensor.RequestID(a.id))
+		point = kv.Point{}
+	}
+	l.resumed(a, point)
+	return true
+}
+
+// resumed notes from where a request goes on, and what it counts on from now on.
+func (l *looping) resumed(a *active, point kv.Point) {
+	p := l.prefixes
+	if point.Tokens > 0 {
+		p.hits.Add(1)
+		p.restored.Add(int64(point.Tokens))
+	} else {
+		p.misses.Add(1)
+	}
+	if !a.began {
+		a.began, a.cached = true, point.Tokens
+	}
+	old := a.holds
+	a.holds, a.saved, a.mute = nil, point.Blocks, false
+	for _, key := range a.chain.Under(a.tokens, point) {
+		l.countOn(a, key)
+	}
+	p.ram.Unhold(old)
+}
+
+func (l *looping) countOn(a *active, key kv.Key) {
+	if h, ok := l.prefixes.ram.Hold(key); ok {
+		a.holds = append(a.holds, h)
+	}
+}
+
+// views of all keys, or of none that is of use.
+func (p *prefixes) views(keys []kv.Key) (views []*kv.View, ok bool) {
+	for _, key := range keys {
+		v, err := p.ram.View(key)
+		if err != nil {
+			return views, false
+		}
+		views = append(views, v)
+	}
+	return views, true
+}
+
+// roomToRestore says whether what is restored fits beside what is held, with the
+// smallest piece of what is left to compute. What is remembered of others makes
+// way.
+func (l *looping) roomToRestore(a *active, point kv.Point) bool {
+	e, s := l.e, l.model.serving
+	r := e.room(s)
+	if r.limit == 0 {
+		return true
+	}
+	needed, err := s.estimator.peak(footprint.Prefill{
+		New: int64(len(a.tokens) - point.Tokens), Cached: int64(point.Tokens), Restored: int64(point.Tokens), Chunk: floorChunk,
+	})
+	if err != nil {
+		return false // the guard says so when it is to be computed
+	}
+	if !r.fits(needed) {
+		l.prefixes.ram.Shed(needed - (r.limit - r.held))
+		r = e.room(s)
+	}
+	return r.fits(needed)
+}
+
+// cut divides what lies under the keys of a point into what the back end takes:
+// slices of its own blocks, of which the last may be shorter, and the state.
+func (l *looping) cut(point kv.Point, views []*kv.View) (slices [][]byte, state []byte) {
+	p := l.prefixes
+	for at := 0; at < point.Tokens || len(views) > 0; {
+		var payload []byte // of a bare block there is none
+		last := point.State && at+p.shape.Block > point.Tokens
+		if last || !p.shape.Bare {
+			payload, views = views[0].Bytes(), views[1:]
+		}
+		for end := min(at+p.shape.Block, point.Tokens); at < end; {
+			n := min(end-at, p.blockTokens)
+			bytes := l.model.cache.SliceBytes(n)
+			slices = append(slices, payload[:bytes])
+			payload, at = payload[bytes:], at+n
+		}
+		if last {
+			state = payload
+		}
+	}
+	return slices, state
+}
+
+// keep saves what a step completed of a request: blocks that are full now, and
+// the state where prompts are cut (requirements B1, B2). Once something has no
+// room, what would follow it is worth nothing, and no more is saved.
+func (l *looping) keep(a *active) {
+	p := l.prefixes
+	if p == nil || a.mute {
+		return
+	}
+	n, block := l.sched.InKV(a.id), p.shape.Block
+	a.chain.Grow(a.tokens[:n])
+	for (a.saved+1)*block <= n {
+		if !p.shape.Bare && !l.save(a, a.chain.Keys()[a.saved], a.saved*block, (a.saved+1)*block, false) {
+			a.mute = true
+			return
+		}
+		a.saved++
+	}
+	if n > 0 && p.shape.Stop(n-1, a.prompt) == n {
+		l.save(a, a.chain.State(a.tokens, n), n/block*block, n, true)
+	}
+}
+
+// save puts tokens [first, last) of a request under a key, and, if wanted, the
+// state behind them.
+func (l *looping) save(a *active, key kv.Key, first, last int, state bool) bool {
+	p, cache, id := l.prefixes, l.model.cache, tensor.RequestID(a.id)
+	if _, known := p.ram.Size(key); known {
+		l.countOn(a, key)
+		return true
+	}
+	bytes := cache.SliceBytes(last - first)
+	if state {
+		bytes += cache.StateBytes(last)
+	}
+	saved, err := p.ram.Make(key, bytes, func(dst []byte) error {
+		for at := first; at < last; {
+			to := min(at+p.blockTokens, last)
+			n := cache.SliceBytes(to - at)
+			if err := cache.Save(id, at, to, dst[:n]); err != nil {
+				return err
+			}
+			at, dst = to, dst[n:]
+		}
+		if !state {
+			return nil
+		}
+		return cache.SaveState(id, dst)
+	})
+	if err != nil {
+		l.e.log.Error("prompt is not remembered", "tokens", last, "error", err.Error())
+		return false
+	}
+	if saved == kv.Dropped {
+		return false
+	}
+	l.countOn(a, key)
+	return true
+}
+
+// cutPieces ends pieces of prompts where a state has to be saved.
+func (l *looping) cutPieces(pieces []batch.Row) []batch.Row {
+	if l.prefixes == nil {
+		return pieces
+	}
+	for i, row := range pieces {
+		if stop := l.prefixes.shape.Stop(row.Start, l.active[row.ID].prompt); stop > 0 {
+			pieces[i].Length = min(row.Length, stop-row.Start)
+		}
+	}
+	return pieces
+}
+
+// fills reports whether a step fills a block of one of its requests, which is
+// saved before the next step is built on it.
+func (l *looping) fills(step batch.Step) bool {
+	if l.prefixes == nil {
+		return false
+	}
+	for _, r := range step.Rows {
+		if (r.Start+r.Length)%l.prefixes.shape.Block == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// reset forgets what is remembered after a step that the back end could not
+// compute: what it computed lately is not to be trusted. It comes after the
+// requests of that step have ended and before another step; of those that go on
+// nothing more is saved (requirement X5).
+func (l *looping) reset(cause error) {
+	if l.prefixes == nil || errors.Is(cause, tensor.ErrMemory) {
+		return
+	}
+	bytes := l.prefixes.ram.Clear()
+	for _, a := range l.active {
+		a.mute = true
+	}
+	l.e.log.Warn("what was remembered of prompts is dropped: the back end failed", "bytes", bytes)
+}

@@ -1,0 +1,198 @@
+package kv_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+)
+
+func TestX4EveryKindOfLayerSaysWhetherItIsCut(t *testing.T) {
+	sliced, recurrent := kv.Kept{Layer: kv.Sliced}, kv.Kept{Layer: kv.Recurrent}
+	window := func(n int) kv.Kept { return kv.Kept{Layer: kv.Rotating, Window: n} }
+	for name, c := range map[string]struct {
+		kept    []kv.Kept
+		context int
+		want    kv.Shape
+	}{
+		"plain":               {[]kv.Kept{sliced}, 8192, kv.Shape{Block: 256}},
+		"a window of a block": {[]kv.Kept{window(512)}, 8192, kv.Shape{Block: 512, States: true, Bare: true}},
+		"a small window":      {[]kv.Kept{sliced, window(128)}, 8192, kv.Shape{Block: 512, States: true}},
+		"the smallest multiple that is long enough": {[]kv.Kept{sliced, window(300)}, 8192, kv.Shape{Block: 600, States: true}},
+		"a window beyond any block":                 {[]kv.Kept{sliced, window(4096)}, 32768, kv.Shape{Block: 1024, States: true}},
+		"recurrent":                                 {[]kv.Kept{recurrent}, 8192, kv.Shape{Block: 2048, States: true, Bare: true, Grid: 64}},
+		"recurrent beside layers that attend":       {[]kv.Kept{sliced, recurrent}, 262144, kv.Shape{Block: 2048, States: true, Grid: 64}},
+		"all three":                                 {[]kv.Kept{window(512), sliced, recurrent}, 32768, kv.Shape{Block: 2048, States: true, Grid: 64}},
+		"plain in 512 tokens":                       {[]kv.Kept{sliced}, 512, kv.Shape{Block: 128}},
+		"recurrent in 4096 tokens":                  {[]kv.Kept{recurrent}, 4096, kv.Shape{Block: 1024, States: true, Bare: true, Grid: 32}},
+		"plain in no more than a block":             {[]kv.Kept{sliced}, 10, kv.Shape{Block: 16}},
+		"recurrent in 64 tokens":                    {[]kv.Kept{recurrent}, 64, kv.Shape{Block: 16, States: true, Bare: true, Grid: 1}},
+	} {
+		if got, err := kv.ShapeOf(c.kept, c.context); err != nil || got != c.want {
+			t.Errorf("%s: %+v, %v, want %+v", name, got, err, c.want)
+		}
+	}
+	for name, c := range map[string]struct {
+		kept    []kv.Kept
+		context int
+	}{
+		"a kind that says nothing": {[]kv.Kept{sliced, {}}, 8192},
+		"a kind that nobody knows": {[]kv.Kept{{Layer: 17}}, 8192},
+		"a window of nothing":      {[]kv.Kept{window(0)}, 8192},
+		"no layers":                {nil, 8192},
+		"no context":               {[]kv.Kept{sliced}, 0},
+	} {
+		if got, err := kv.ShapeOf(c.kept, c.context); err == nil {
+			t.Errorf("%s: taken as %+v", name, got)
+		}
+	}
+}
+
+func TestB1StepsEndWhereAStateIsSaved(t *testing.T) {
+	plain := kv.Shape{Block: 256}
+	rotating := kv.Shape{Block: 512, States: true}
+	hybrid := kv.Shape{Block: 2048, States: true, Grid: 64}
+	for _, c := range []struct {
+		shape               kv.Shape
+		after, prompt, want int
+	}{
+		{plain, 0, 5000, 0},
+		{rotating, 0, 5000, 512}, {rotating, 511, 5000, 512}, {rotating, 512, 5000, 1024},
+		{rotating, 512, 600, 1024}, // the end of its prompt is not one
+		{hybrid, 0, 90_000, 2048}, {hybrid, 88_064, 90_000, 89_984}, {hybrid, 89_984, 90_000, 90_112},
+		{hybrid, 0, 64, 2048}, {hybrid, 0, 65, 64}, {hybrid, 0, 2049, 2048}, {hybrid, 2048, 2048, 4096},
+	} {
+		if got := c.shape.Stop(c.after, c.prompt); got != c.want {
+			t.Errorf("%v behind %d of a prompt of %d: %d, want %d", c.shape, c.after, c.prompt, got, c.want)
+		}
+	}
+}
+
+// world is the plain model of what tiers hold: whole prefixes, by their tokens.
+type world struct{ blocks, states map[string]bool }
+
+func (w world) longest(s kv.Shape, tokens []int32, most int) int {
+	best := 0
+	for n := 1; n <= min(most, len(tokens)); n++ {
+		ok := s.States && w.states[fmt.Sprint(tokens[:n])] || !s.States && n%s.Block == 0
+		for b := s.Block; b <= n && ok && !s.Bare; b += s.Block {
+			ok = w.blocks[fmt.Sprint(tokens[:b])]
+		}
+		if ok {
+			best = n
+		}
+	}
+	return best
+}
+
+// TestX1X2Invariant13TheLongestPointThatEveryLayerCanGoOnFrom compares random
+// histories with a model that remembers prefixes and not keys: blocks and states
+// come and go, prompts share beginnings.
+func TestX1X2Invariant13TheLongestPointThatEveryLayerCanGoOnFrom(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	found, partial := 0, 0
+	for _, s := range []kv.Shape{{Block: 4}, {Block: 4, States: true}, {Block: 8, States: true, Grid: 2}, {Block: 8, States: true, Grid: 1}, {Block: 4, States: true, Bare: true}} {
+		has, w := map[kv.Key]bool{}, world{map[string]bool{}, map[string]bool{}}
+		root := kv.Root(origin, nil)
+		var prompts [][]int32
+		for range 600 {
+			tokens := prompt(r, prompts)
+			prompts = append(prompts, tokens)
+			c := kv.NewChain(s, root)
+			most := r.IntN(len(tokens) + 3)
+			asked := map[kv.Key]bool{}
+			got := c.Find(tokens, most, func(k kv.Key) bool {
+				if asked[k] {
+					t.Fatalf("key %s was asked for twice", k)
+				}
+				asked[k] = true
+				return has[k]
+			})
+			if want := w.longest(s, tokens, most); got.Tokens != want {
+				t.Fatalf("%v: %d of %d tokens restored, want %d", s, got.Tokens, len(tokens), want)
+			}
+			if got.Blocks != got.Tokens/s.Block || got.State != (s.States && got.Tokens > 0) {
+				t.Fatalf("%v: point %+v", s, got)
+			}
+			if got.Tokens > 0 {
+				found++
+			}
+			if got.Tokens%s.Block != 0 {
+				partial++
+			}
+			for b, k := range c.Keys() { // saved, or forgotten again
+				at := fmt.Sprint(tokens[:(b+1)*s.Block])
+				has[k] = r.IntN(5) > 0
+				w.blocks[at] = has[k]
+			}
+			for n := s.Block; s.States && n <= len(tokens); n += s.Block {
+				save(r, c, tokens, n, has, w)
+			}
+			if end := s.Stop((len(tokens)-1)/s.Block*s.Block, len(tokens)); s.States && end < len(tokens) {
+				save(r, c, tokens, end, has, w)
+			}
+		}
+	}
+	if found < 200 || partial < 50 {
+		t.Errorf("%d points were found, %d of them within a block: the histories show nothing", found, partial)
+	}
+}
+
+// prompt is a new one, which often begins as an earlier one.
+func prompt(r *rand.Rand, earlier [][]int32) []int32 {
+	var tokens []int32
+	if len(earlier) > 0 && r.IntN(4) > 0 {
+		old := earlier[r.IntN(len(earlier))]
+		tokens = append(tokens, old[:r.IntN(len(old)+1)]...)
+	}
+	for range 1 + r.IntN(20) {
+		tokens = append(tokens, int32(r.IntN(2)))
+	}
+	if len(tokens) > 60 {
+		tokens = tokens[:60]
+	}
+	return tokens
+}
+
+func save(r *rand.Rand, c *kv.Chain, tokens []int32, n int, has map[kv.Key]bool, w world) {
+	k := c.State(tokens, n)
+	has[k] = r.IntN(3) > 0
+	w.states[fmt.Sprint(tokens[:n])] = has[k]
+}
+
+// TestB1AReplayOf90000TokensResumesFromItsLastBoundary: by keys alone, as an
+// engine would save them, with what was computed before a cut at 51,200 tokens.
+func TestB1AReplayOf90000TokensResumesFromItsLastBoundary(t *testing.T) {
+	s, err := kv.ShapeOf([]kv.Kept{{Layer: kv.Sliced}, {Layer: kv.Recurrent}}, 131072)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := make([]int32, 90_000)
+	for i := range tokens {
+		tokens[i] = int32(i * 7919 % 32_000)
+	}
+	const computed = 52_345
+	has := map[kv.Key]bool{}
+	c := kv.NewChain(s, kv.Root(origin, nil))
+	c.Grow(tokens[:computed])
+	for _, k := range c.Keys() {
+		has[k] = true
+	}
+	for at := s.Stop(0, len(tokens)); at <= computed; at = s.Stop(at, len(tokens)) {
+		has[c.State(tokens, at)] = true
+	}
+	find := func(tokens []int32) kv.Point {
+		return kv.NewChain(s, kv.Root(origin, nil)).Find(tokens, len(tokens)-1, func(k kv.Key) bool { return has[k] })
+	}
+	if got := find(tokens); got.Tokens != 51_200 {
+		t.Errorf("resumed from %d, want 51200", got.Tokens)
+	}
+	tokens[30_000]++
+	if got := find(tokens); got.Tokens != 28_672 {
+		t.Errorf("another token at 30000: resumed from %d, want 28672", got.Tokens)
+	}
+}
