@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,6 +40,38 @@ func (s *suite) answers(t *testing.T) {
 	}
 	s.listed(t, "slow")
 	s.completed(t)
+	s.remembered(t)
+}
+
+// remembered asks the same long prompt once more than there are replicas: one of
+// them does not compute it again, and says so.
+func (s *suite) remembered(t *testing.T) {
+	t.Helper()
+	long := strings.Repeat("A rack holds many Macs. ", 60)
+	cached := 0
+	var first string
+	for i := range 3 {
+		resp, err := http.Post(s.URL+"/v1/completions", "application/json", jsonBody(t, map[string]any{
+			"model": "slow", "prompt": long, "max_tokens": 4, "temperature": 0}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c openai.Completion
+		err = json.NewDecoder(resp.Body).Decode(&c)
+		resp.Body.Close()
+		if err != nil || len(c.Choices) != 1 || c.Usage.Usage == nil || c.Usage.Usage.PromptTokensDetails == nil {
+			t.Fatalf("%+v (%v)", c, err)
+		}
+		if i == 0 {
+			first = c.Choices[0].Text
+		} else if c.Choices[0].Text != first {
+			t.Errorf("%q, and %q where it was asked first", c.Choices[0].Text, first)
+		}
+		cached = max(cached, c.Usage.Usage.PromptTokensDetails.CachedTokens)
+	}
+	if cached == 0 {
+		t.Error("no replica remembered a prompt that it had computed")
+	}
 }
 
 // listed wants a model in /v1/models.
