@@ -2,20 +2,23 @@
 # Runs every test, and those of hack/prometheus and hack/tools; says how many ran. The race detector is on for all
 # packages but those of "alone": four compute for minutes under it, and what they call at once from several goroutines
 # (metal/ref and the engine) has tests of its own with it; hack/macos starts its test program thousands of times, as
-# commands of a Mac, and hack/release packs archives dozens of times, in one goroutine.
+# commands of a Mac, and hack/release packs archives dozens of times, in one goroutine. The tests of "long" compute whole
+# conversations of every family, and prompts of thousands of tokens: they run without it.
 # usage: hack/test.sh [TIMEOUT]   (make test, which first builds what the tests start)
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 export GOFLAGS=-trimpath
 timeout=${1:-20m}
+long='^(TestX1Invariant13RestoredAnswersAreTheComputedOnes|TestB1X1ALongPromptResumesFromItsLastBoundary)$'
 alone="./hack/leaks ./hack/macos ./hack/release ./metal/arch ./metal/chat/jinja ./metal/tokenizer"
 
 everything() {
   local status=0
   # shellcheck disable=SC2086,SC2046  # lists of packages
-  CGO_ENABLED=1 go test -race -count=1 -timeout "$timeout" -json $(go list ./... | grep -vxF "$(go list $alone)") || status=1
+  CGO_ENABLED=1 go test -race -skip "$long" -count=1 -timeout "$timeout" -json $(go list ./... | grep -vxF "$(go list $alone)") || status=1
   # shellcheck disable=SC2086
   CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json $alone || status=1
+  CGO_ENABLED=0 go test -run "$long" -count=1 -timeout "$timeout" -json ./metal/engine || status=1
   # The back end ref as make build builds it on this processor; above it has no vectors.
   [ "$(go env GOARCH)" != amd64 ] ||
     CGO_ENABLED=0 GOEXPERIMENT=simd go test -count=1 -timeout "$timeout" -json ./metal/ref ./metal/arch ./metal/engine || status=1
