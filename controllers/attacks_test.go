@@ -303,6 +303,9 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 	account := func(name string) *corev1.ServiceAccount {
 		return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}}
 	}
+	for _, name := range []string{own, "mac-mac-ab", "join-mac-ab", "metalfleet-operator"} { // nobody is refused a token of an account that is not there
+		w.eventually(name+" is there", func() error { return w.c.Get(w.ctx, client.ObjectKeyFromObject(account(name)), account(name)) })
+	}
 	for what, do := range map[string]func() error{
 		"write another Mac's status": func() error { return a.Status().Patch(w.ctx, mac("mac-ab"), figure) },
 		"write its own spec":         func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"unschedulable":true}}`)) },
