@@ -67,8 +67,6 @@ type looping struct {
 	// from one.
 	prefixes *prefixes
 	fresh    []batch.ID
-	// budgeted is the budget that they have.
-	budgeted int64
 	// relieved says that the pool was reclaimed since the last step that landed.
 	relieved bool
 }

@@ -78,13 +78,8 @@ func (o Options) budget(p *prefixes, free int) int64 {
 // they do, and takes what they left: so every byte is promised once. What was
 // just restored lies twice until here; there was room for that (roomToRestore).
 func (l *looping) makeWay() {
-	p := l.prefixes
-	if p == nil {
-		return
-	}
-	if budget := l.e.opts.budget(p, l.sched.FreeTokens()); budget != l.budgeted {
-		l.budgeted = budget
-		p.ram.Resize(budget)
+	if p := l.prefixes; p != nil {
+		p.ram.Resize(l.e.opts.budget(p, l.sched.FreeTokens()))
 	}
 }
 

@@ -628,6 +628,18 @@ func TestM1TheBudgetOfPrefixesIsNotTheBackEnds(t *testing.T) {
 	}
 }
 
+// TestInvariant3ARequestThatTakesAllLeavesNothing: the first one too.
+func TestInvariant3ARequestThatTakesAllLeavesNothing(t *testing.T) {
+	const tokens = 256
+	e := ready(t, engine.Options{ContextTokens: tokens, CacheTokens: tokens, PrefixCache: true}, ref.Options{})
+	if a := ask(t, e, engine.Request{Tokens: tokensOf(1, tokens-6, 400), Sampling: draws(1), MaxTokens: 6}); a.finished.Err != nil {
+		t.Fatal(a.finished.Err)
+	}
+	if p := e.Status().Prefixes; p.Bytes != 0 || p.Budget != 0 {
+		t.Errorf("beside a request that took all KV %d bytes were kept under a budget of %d", p.Bytes, p.Budget)
+	}
+}
+
 // TestInvariant3EveryByteOfKVIsPromisedOnce: what is remembered lies in the KV
 // that was promised and that no request holds, and makes way before requests
 // take it. Nothing is promised for it, and it is of use all the same.
