@@ -12,6 +12,8 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/engine/server"
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -49,15 +51,21 @@ func serve(ctx context.Context, e *env, args []string) error {
 	}
 	log := slog.New(slog.NewJSONHandler(e.stderr, nil)).With("replicaUID", cfg.ReplicaUID, "epoch", cfg.Epoch)
 	log.Info("engine started", "version", version, "pid", os.Getpid(), "backend", backend.Name())
+	var cache *server.Cache
+	var below func(kv.Origin) kv.Tier
+	if cfg.CacheQueueBytes > 0 {
+		cache = server.NewCache(disk.OS{}, cfg.CacheQueueBytes, log)
+		below = cache.Below
+	}
 	eng := engine.Start(engine.Options{
 		ModelPath: cfg.ModelPath, Backend: backend, ContextTokens: int(cfg.ContextTokens), Sequences: int(cfg.Sequences),
 		CacheTokens: int(cfg.CacheTokens), LimitBytes: cfg.LimitBytes, PrefixCache: *prefixCache, CacheMemory: *cacheMemory,
 		ModelDigest: cfg.ModelDigest, Numerics: fmt.Sprintf("%s %s %s", backend.Name(), version, cfg.Activations), Task: model.Task(cfg.Task),
-		Supervised: true, TestLeak: *leak, Log: log,
+		CacheQueue: cfg.CacheQueueBytes, Below: below, Supervised: true, TestLeak: *leak, Log: log,
 	})
 	err = server.Serve(ctx, l, eng, server.Identity{
 		Version: version, ReplicaUID: cfg.ReplicaUID, Epoch: cfg.Epoch, ConfigHash: cfg.Hash(), Backend: backend.Name(),
-	})
+	}, cache)
 	log.Info("engine stopped")
 	return err
 }

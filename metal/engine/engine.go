@@ -30,6 +30,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/kv"
@@ -74,6 +75,9 @@ type Options struct {
 	// ModelDigest names the weights, and Numerics whatever else changes bits: back
 	// end, versions, precision. What is remembered is found under both.
 	ModelDigest, Numerics string
+	// CacheQueue is how many bytes of what waits for the tier below may be in
+	// memory.
+	CacheQueue int64
 	// Below makes the tier that what is remembered goes to beside memory, for what
 	// depends on an origin; nil is none. Whoever gives it closes it, after Wait.
 	Below func(kv.Origin) kv.Tier
@@ -90,6 +94,8 @@ type Options struct {
 
 	// estimator of prompts; nil means arithmetic. Tests set it.
 	estimator estimator
+	// attachPatience in place of the constant. Tests set it.
+	attachPatience time.Duration
 }
 
 const (
@@ -323,10 +329,10 @@ func (e *Engine) own() {
 	if err != nil {
 		e.failed(err)
 	}
-	e.closePrefixes()
 	if l != nil {
 		l.release()
 	}
+	e.closePrefixes() // the model's memory is not held up by a disk
 	if cerr := e.opts.Backend.Close(); cerr != nil {
 		err = errors.Join(err, fmt.Errorf("close back end: %w", cerr))
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -16,6 +17,12 @@ type Estimator interface {
 // WithEstimator makes the guard believe another arithmetic.
 func WithEstimator(o Options, e Estimator) Options {
 	o.estimator = foreign{e}
+	return o
+}
+
+// WithAttachPatience makes first requests wait so long for the tier below.
+func WithAttachPatience(o Options, d time.Duration) Options {
+	o.attachPatience = d
 	return o
 }
 

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -150,7 +151,7 @@ func (e *Engine) ownLimit(p *publication) int64 {
 // what they have of the KV promised is not.
 func (e *Engine) prefixBudget() int64 {
 	if p := e.prefixes.Load(); p != nil {
-		return p.extra
+		return p.extra + footprint.CacheQueueHeld(e.opts.CacheQueue)
 	}
 	return 0
 }

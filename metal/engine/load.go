@@ -118,7 +118,7 @@ func (e *Engine) readWeights(ctx context.Context, f *weights.File, s *serving) (
 		m.cacheTokens = s.context * e.opts.Sequences
 	}
 	name := arithmeticName(e.opts.Backend)
-	terms, err := footprint.Estimate(s.facts, footprint.Context{Tokens: int64(s.context), Sequences: int64(e.opts.Sequences), CacheTokens: int64(m.cacheTokens), PrefixCache: e.opts.CacheMemory, Backend: name})
+	terms, err := footprint.Estimate(s.facts, footprint.Context{Tokens: int64(s.context), Sequences: int64(e.opts.Sequences), CacheTokens: int64(m.cacheTokens), PrefixCache: e.opts.CacheMemory, CacheQueue: e.opts.CacheQueue, Backend: name})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errContext, err)
 	}
@@ -126,9 +126,9 @@ func (e *Engine) readWeights(ctx context.Context, f *weights.File, s *serving) (
 	if s.estimator = e.opts.estimator; s.estimator == nil {
 		s.estimator = arithmetic{s.facts, footprint.KernelsOf(name)}
 	}
-	if limit := e.opts.LimitBytes; limit > 0 && terms.Weights+terms.Overhead+terms.PrefixCache > limit {
+	if limit := e.opts.LimitBytes; limit > 0 && terms.Weights+terms.Overhead+terms.PrefixCache+terms.CacheQueue > limit {
 		return nil, fmt.Errorf("weights of %d bytes, %d bytes for the process and %d for earlier prompts under a limit of %d: %w",
-			terms.Weights, terms.Overhead, terms.PrefixCache, limit, tensor.ErrMemory)
+			terms.Weights, terms.Overhead, terms.PrefixCache+terms.CacheQueue, limit, tensor.ErrMemory)
 	}
 	e.mu.Lock()
 	e.serving = s

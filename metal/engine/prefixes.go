@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -13,6 +14,10 @@ import (
 // flushPatience is how long a stopping engine writes down what it remembers.
 const flushPatience = 5 * time.Second
 
+// attachPatience is how long the first requests wait for the tier below to be
+// given to this engine: what an earlier engine left there is worth more than that.
+const attachPatience = time.Second
+
 // prefixes is what an engine remembers of the prompts that it computed. Any
 // goroutine may look; the loop alone saves and restores.
 type prefixes struct {
@@ -24,6 +29,9 @@ type prefixes struct {
 	tokenBytes  int64
 	// extra is the part of the budget that does not depend on requests.
 	extra int64
+	// attached is closed once the tier below can be asked, or was waited for in
+	// vain; nil where there is none.
+	attached chan struct{}
 	// stop ends the writing to the tier below, and waits for it.
 	stop func()
 
@@ -123,8 +131,13 @@ func (e *Engine) remember(m *loadedModel) {
 	if below != nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
+		p.attached = make(chan struct{})
 		go func() {
 			defer close(done)
+			first, given := context.WithTimeout(ctx, cmp.Or(e.opts.attachPatience, attachPatience))
+			_ = below.Await(first) // without it nothing is found there
+			given()
+			close(p.attached)
 			p.ram.Behind(ctx)
 		}()
 		p.stop = func() {
@@ -164,6 +177,12 @@ func (e *Engine) recall(ctx context.Context, a *active) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.hard, cancel)()
+	if p.attached != nil {
+		select {
+		case <-p.attached:
+		case <-ctx.Done():
+		}
+	}
 	a.chain = kv.NewChain(p.shape, p.root)
 	point := a.chain.Find(a.tokens, len(a.tokens)-1, func(k kv.Key) bool {
 		_, ok := p.ram.Size(k)

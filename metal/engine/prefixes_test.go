@@ -442,6 +442,43 @@ func TestB6WhatIsRememberedOutlivesTheEngineBelow(t *testing.T) {
 	}
 }
 
+// TestTheFirstRequestWaitsForTheTierBelow, which is given a moment after the
+// engine is ready: what lies there is worth more than that. Where nobody comes, it
+// goes on without.
+func TestTheFirstRequestWaitsForTheTierBelow(t *testing.T) {
+	below := kvtest.NewFake()
+	o := engine.Options{ModelPath: model(t, tinymodel.Default()), CacheMemory: mebi, ModelDigest: "sha256:aa", Below: func(kv.Origin) kv.Tier { return below }}
+	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 10}
+	e := ready(t, o, ref.Options{})
+	want := ask(t, e, r)
+	stop(e)
+	back := below.Leave()
+	e = ready(t, engine.WithAttachPatience(o, time.Hour), ref.Options{})
+	came := make(chan *engine.Stream, 1)
+	go func() {
+		s, err := e.Generate(t.Context(), r)
+		if err != nil {
+			t.Error(err)
+		}
+		came <- s
+	}()
+	select {
+	case <-came:
+		t.Fatal("the request did not wait")
+	default:
+	}
+	back()
+	got := collect(t, <-came)
+	sameButCached(t, "from the tier below", []answer{got}, []answer{want})
+	if got.finished.Usage.Cached != 256 {
+		t.Errorf("%d tokens were restored, want 256", got.finished.Usage.Cached)
+	}
+	stop(e)
+	defer below.Leave()()
+	e = ready(t, engine.WithAttachPatience(o, time.Millisecond), ref.Options{})
+	sameButCached(t, "without the tier below", []answer{ask(t, e, r)}, []answer{want})
+}
+
 // TestADamagedBlockBelowIsComputedAgain, and so are those behind it.
 func TestADamagedBlockBelowIsComputedAgain(t *testing.T) {
 	below := kvtest.NewFake()

@@ -167,7 +167,7 @@ func (l *looping) keep(a *active) {
 // state behind them.
 func (l *looping) save(a *active, key kv.Key, first, last int, state bool) bool {
 	p, cache, id := l.prefixes, l.model.cache, tensor.RequestID(a.id)
-	if _, known := p.ram.Size(key); known {
+	if p.ram.Has(key) { // not Size: this goroutine asks no disk
 		l.countOn(a, key)
 		return true
 	}

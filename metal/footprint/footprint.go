@@ -44,6 +44,9 @@ type Context struct {
 	// PrefixCache is how many bytes may hold what was computed of earlier prompts,
 	// in memory; 0 is none.
 	PrefixCache int64
+	// CacheQueue is how many bytes of what waits to be written to a disk may be in
+	// memory; 0 is none.
+	CacheQueue int64
 	// Backend that computes, one of Backends. Empty means whichever takes most:
 	// a reservation is made before a Mac is chosen, and is part of what names an
 	// engine, so it must hold on every Mac.
@@ -66,13 +69,16 @@ type Terms struct {
 	Pooled int64
 	// PrefixCache is what may hold earlier prompts: a budget, kept to the byte.
 	PrefixCache int64
+	// CacheQueue is what may wait to be written to a disk, and what the collector
+	// leaves of it.
+	CacheQueue int64
 	// Overhead of the process: runtime, tokenizer, libraries.
 	Overhead int64
 }
 
 // Total is the sum of the terms.
 func (t Terms) Total() int64 {
-	return t.Weights + t.KV + t.Transient + t.Pooled + t.PrefixCache + t.Overhead
+	return t.Weights + t.KV + t.Transient + t.Pooled + t.PrefixCache + t.CacheQueue + t.Overhead
 }
 
 // Estimate computes what an engine needs. It returns an error wrapping
@@ -83,8 +89,8 @@ func Estimate(f model.Facts, c Context) (Terms, error) {
 	if err := f.Validate(); err != nil {
 		return Terms{}, err
 	}
-	if c.PrefixCache < 0 {
-		return Terms{}, fmt.Errorf("a prefix cache of %d bytes cannot be kept: want 0, which is none, or more", c.PrefixCache)
+	if c.PrefixCache < 0 || c.CacheQueue < 0 {
+		return Terms{}, fmt.Errorf("a prefix cache of %d bytes with %d that wait for a disk cannot be kept: want 0, which is none, or more", c.PrefixCache, c.CacheQueue)
 	}
 	if c.Tokens < 1 || c.Sequences < 1 || c.CacheTokens < c.Tokens || c.Sequences > mostSequences || c.CacheTokens > mostTokens {
 		return Terms{}, fmt.Errorf("context of %d tokens, %d sequences, %d cache tokens cannot be served: want at least 1, 1 and as many cache tokens as tokens, and at most %d sequences and %d tokens",
@@ -122,14 +128,14 @@ func (b backend) estimate(f model.Facts, c Context) (Terms, error) {
 	if b.wide {
 		weights = product(max(f.WeightBytes, f.WideWeightBytes))
 	}
-	sum, prefixes := kv, product(c.PrefixCache)
-	for _, a := range []amount{step, loading, overhead, weights, prefixes} {
+	sum, prefixes, queue := kv, product(c.PrefixCache), product(queueHeld, c.CacheQueue)
+	for _, a := range []amount{step, loading, overhead, weights, prefixes, queue} {
 		sum.add(a.bytes)
 	}
-	if err := check("a context", c.CacheTokens, kv, step, loading, overhead, weights, prefixes, sum); err != nil {
+	if err := check("a context", c.CacheTokens, kv, step, loading, overhead, weights, prefixes, queue, sum); err != nil {
 		return Terms{}, err
 	}
-	t := Terms{Weights: weights.bytes, KV: kv.bytes, PrefixCache: prefixes.bytes, Transient: max(step.bytes, b.kernels.growth(f, kv.bytes)), Overhead: overhead.bytes}
+	t := Terms{Weights: weights.bytes, KV: kv.bytes, PrefixCache: prefixes.bytes, CacheQueue: queue.bytes, Transient: max(step.bytes, b.kernels.growth(f, kv.bytes)), Overhead: overhead.bytes}
 	reusable := step.bytes
 	if b.pools {
 		reusable += max(0, t.KV-b.kernels.held(f, 1, 1).bytes)

@@ -104,6 +104,12 @@ type Tier interface {
 	// Put offers bytes, which it copies or has written before it answers; it
 	// waits no longer than its stated bound.
 	Put(key Key, payload []byte) Saved
+	// Offer is Put for who must not wait: it waits for nobody and asks no disk. fill
+	// writes the n bytes where they will lie; after an error of it nothing is there.
+	Offer(key Key, n int64, fill func([]byte) error) (Saved, error)
+	// Await returns nil once the tier takes blocks: one whose owner is away takes
+	// none.
+	Await(ctx context.Context) error
 	// Size is how many bytes lie under a key, and ok whether any do.
 	Size(key Key) (bytes int64, ok bool)
 	// Read fills dst, which has the size of what was put. ErrAbsent, ErrCorrupt.

@@ -108,6 +108,14 @@ func (m *Memory) Put(key Key, payload []byte) Saved {
 	return saved
 }
 
+// Offer implements Tier.
+func (m *Memory) Offer(key Key, n int64, fill func([]byte) error) (Saved, error) {
+	return m.Make(key, n, fill)
+}
+
+// Await implements Tier: memory always takes blocks.
+func (m *Memory) Await(ctx context.Context) error { return ctx.Err() }
+
 // Make has fill write the n bytes of a key where they will lie. What is there
 // already is not made again. After an error of fill, nothing is there.
 func (m *Memory) Make(key Key, n int64, fill func([]byte) error) (Saved, error) {
@@ -164,7 +172,7 @@ func (m *Memory) drop() Saved {
 }
 
 // past is what becomes of a block that there is no room for: it is offered
-// below, out of a mapping of its own for as long as that takes.
+// below.
 func (m *Memory) past(key Key, n int64, fill func([]byte) error, dirty bool) (Saved, error) {
 	m.mu.Lock()
 	closed := m.closed
@@ -172,18 +180,10 @@ func (m *Memory) past(key Key, n int64, fill func([]byte) error, dirty bool) (Sa
 	if !dirty || closed {
 		return m.drop(), nil
 	}
-	if _, ok := m.lower.Size(key); ok {
-		return Held, nil
-	}
-	mapping, err := pages.Map(n)
+	saved, err := m.lower.Offer(key, n, fill)
 	if err != nil {
-		return m.drop(), nil
-	}
-	defer pages.Unmap(mapping)
-	if err := fill(mapping); err != nil {
 		return Dropped, err
 	}
-	saved := m.lower.Put(key, mapping)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stats.Offered++
@@ -255,10 +255,15 @@ func (m *Memory) takeOut(b *block) {
 
 // leave offers a block that was taken out below if that was not done yet, and
 // gives its memory back (requirement K12). It says whether it went without loss.
+// Whoever wants the memory waits for no disk.
 func (m *Memory) leave(b *block) bool {
 	kept := true
 	if m.claim(b) {
-		kept = m.offer(b)
+		saved, _ := m.lower.Offer(b.key, int64(len(b.mapping)), func(dst []byte) error {
+			copy(dst, b.mapping)
+			return nil
+		})
+		kept = m.offered(saved)
 	}
 	m.free(b)
 	return kept
@@ -273,9 +278,8 @@ func (m *Memory) claim(b *block) bool {
 	return was
 }
 
-// offer puts a block below.
-func (m *Memory) offer(b *block) bool {
-	saved := m.lower.Put(b.key, b.mapping)
+// offered counts what became of a block below, and says whether it is there.
+func (m *Memory) offered(saved Saved) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stats.Offered++
@@ -473,8 +477,7 @@ func (m *Memory) shrink() int64 {
 }
 
 // shrinkTo lets blocks leave, those that no request counts on first. Once the
-// tier below has refused one the others are not offered: each refusal may have
-// taken its bound of time, and memory is wanted now.
+// tier below has refused one the others are not offered: memory is wanted now.
 func (m *Memory) shrinkTo(target int64) int64 {
 	freed, offering := int64(0), true
 	for {
@@ -528,9 +531,10 @@ func (m *Memory) Clear() int64 {
 	return freed
 }
 
-// Behind offers what came in below, in its order, until ctx ends.
+// Behind offers what came in below, in its order, until ctx ends. While nobody
+// takes it there, it stays here and waits.
 func (m *Memory) Behind(ctx context.Context) {
-	for ctx.Err() == nil {
+	for m.lower != nil && m.lower.Await(ctx) == nil && ctx.Err() == nil {
 		if m.behind() {
 			continue
 		}
@@ -560,7 +564,7 @@ func (m *Memory) behind() bool {
 	m.count(b)
 	b.readers++
 	m.mu.Unlock()
-	m.offer(b)
+	m.offered(m.lower.Put(b.key, b.mapping))
 	m.read(b)
 	return true
 }

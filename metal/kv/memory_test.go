@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/kv"
@@ -116,9 +117,7 @@ func (p *plain) put(key, size int) {
 	need := pages.Held(int64(size))
 	pinned := p.bytes(func(b *plainBlock) bool { return b.readers > 0 || b.holders > 0 && !b.gone })
 	if need > p.budget-pinned {
-		if !slices.Contains(p.offered, key) { // else the tier below has it
-			p.offered = append(p.offered, key)
-		}
+		p.offered = append(p.offered, key) // whether the tier below has it, that one knows
 		return
 	}
 	for p.total()+need > p.budget {
@@ -364,8 +363,8 @@ func TestK12CloseWritesWithinItsBound(t *testing.T) {
 	}
 }
 
-// TestK12MemoryThatIsWantedNowDoesNotWaitForTheDisk: one refusal, which may have
-// taken its bound of time, is enough.
+// TestK12MemoryThatIsWantedNowDoesNotWaitForTheDisk: one refusal is enough, nothing
+// is copied only to be refused.
 func TestK12MemoryThatIsWantedNowDoesNotWaitForTheDisk(t *testing.T) {
 	below := kvtest.NewFake()
 	below.Fill(true)
@@ -380,6 +379,55 @@ func TestK12MemoryThatIsWantedNowDoesNotWaitForTheDisk(t *testing.T) {
 	if s := m.Stats(); s.Offered != 1 || s.Refused != 1 || s.Lost != 3 || s.Bytes != page {
 		t.Errorf("%+v", s)
 	}
+}
+
+// TestK12WhoeverWantsMemoryWaitsForNoDisk: a tier below that takes its time holds
+// up Behind alone.
+func TestK12WhoeverWantsMemoryWaitsForNoDisk(t *testing.T) {
+	below := kvtest.NewFake()
+	m := kv.NewMemory(3*page, below)
+	defer m.Close(t.Context())
+	for i := range 3 {
+		m.Put(kvtest.KeyOf(i), kvtest.Payload(i, 100))
+	}
+	open := below.Block()
+	defer open()
+	m.Put(kvtest.KeyOf(3), kvtest.Payload(3, 100))           // the first leaves
+	m.Put(kvtest.KeyOf(4), kvtest.Payload(4, 5*int(page)))   // has no room at all
+	if got := m.Resize(0); got != 3*page || m.Bytes() != 0 { // and so have the others
+		t.Errorf("%d bytes came back, %d are left", got, m.Bytes())
+	}
+	if got := below.Puts(); len(got) != 5 {
+		t.Errorf("%d blocks were offered, want all 5", len(got))
+	}
+}
+
+// TestK12WhatNobodyTakesBelowStaysAndWaits: while the owner of the disk is away,
+// nothing is offered there only to be dropped.
+func TestK12WhatNobodyTakesBelowStaysAndWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		below := kvtest.NewFake()
+		m := kv.NewMemory(10*page, below)
+		back := below.Leave()
+		ctx, cancel := context.WithCancel(t.Context())
+		var writing sync.WaitGroup
+		writing.Go(func() { m.Behind(ctx) })
+		for i := range 3 {
+			m.Put(kvtest.KeyOf(i), kvtest.Payload(i, 100))
+		}
+		synctest.Wait()
+		if n := len(below.Puts()); n != 0 {
+			t.Errorf("%d blocks were offered to nobody", n)
+		}
+		back()
+		synctest.Wait()
+		if n := len(below.Puts()); n != 3 {
+			t.Errorf("%d blocks were offered once somebody took them, want 3", n)
+		}
+		cancel()
+		writing.Wait()
+		m.Close(t.Context())
+	})
 }
 
 // TestK12TheBudgetHoldsWhileABlockComes: others leave first, and not when it is

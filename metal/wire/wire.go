@@ -59,6 +59,9 @@ type Config struct {
 	CacheTokens int64 `json:"cacheTokens"`
 	// LimitBytes is the process's own memory ceiling.
 	LimitBytes int64 `json:"limitBytes"`
+	// CacheQueueBytes of memory may hold what waits to be written to this Mac's
+	// disk; 0 means that nothing is.
+	CacheQueueBytes int64 `json:"cacheQueueBytes,omitempty"`
 	// Task is what the model is to do (model.Task); empty takes what it says
 	// itself.
 	Task string `json:"task,omitempty"`
@@ -90,6 +93,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("engine configuration: cacheTokens %d is less than contextTokens %d", c.CacheTokens, c.ContextTokens)
 	case c.LimitBytes < 1:
 		return fmt.Errorf("engine configuration: limitBytes %d, want at least 1", c.LimitBytes)
+	case c.CacheQueueBytes < 0:
+		return fmt.Errorf("engine configuration: cacheQueueBytes %d, want 0, which is no cache on disk, or more", c.CacheQueueBytes)
+	case c.CacheQueueBytes > 0 && c.ModelDigest == "":
+		return errors.New("engine configuration: a cache on disk without modelDigest: what lies there would be taken for another model's")
 	case !slices.Contains([]string{"", "Generate", "Embed", "Rerank"}, c.Task):
 		return fmt.Errorf("engine configuration: task %q, want Generate, Embed or Rerank", c.Task)
 	}

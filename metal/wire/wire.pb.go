@@ -2412,6 +2412,508 @@ func (x *TrimResponse) GetMemory() *Memory {
 	return nil
 }
 
+// CacheLease is what an engine may do on the disk now.
+type CacheLease struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// directory of all namespaces.
+	Directory string `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
+	// epoch names the engine's temporary folder, which the agent made; another one
+	// ends it, and what was not written in it is dropped.
+	Epoch string `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// granted_bytes may be taken of the disk in this epoch, all in all. A grant is
+	// never taken back but with its epoch.
+	GrantedBytes int64 `protobuf:"varint,3,opt,name=granted_bytes,json=grantedBytes,proto3" json:"granted_bytes,omitempty"`
+	// final: no more is granted for now, so nobody is to wait for it.
+	Final bool `protobuf:"varint,4,opt,name=final,proto3" json:"final,omitempty"`
+	// answers is the sequence of the newest report that was booked.
+	Answers       int64 `protobuf:"varint,5,opt,name=answers,proto3" json:"answers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheLease) Reset() {
+	*x = CacheLease{}
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheLease) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheLease) ProtoMessage() {}
+
+func (x *CacheLease) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheLease.ProtoReflect.Descriptor instead.
+func (*CacheLease) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *CacheLease) GetDirectory() string {
+	if x != nil {
+		return x.Directory
+	}
+	return ""
+}
+
+func (x *CacheLease) GetEpoch() string {
+	if x != nil {
+		return x.Epoch
+	}
+	return ""
+}
+
+func (x *CacheLease) GetGrantedBytes() int64 {
+	if x != nil {
+		return x.GrantedBytes
+	}
+	return 0
+}
+
+func (x *CacheLease) GetFinal() bool {
+	if x != nil {
+		return x.Final
+	}
+	return false
+}
+
+func (x *CacheLease) GetAnswers() int64 {
+	if x != nil {
+		return x.Answers
+	}
+	return 0
+}
+
+// CacheReport is what an engine did on the disk since its report before.
+type CacheReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// origin in the first report, which holds nothing else.
+	Origin *CacheOrigin `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"`
+	// sequence grows by one with each report behind the first.
+	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// epoch that all below is of.
+	Epoch string `protobuf:"bytes,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// persisted blocks, in order; spent_bytes of the grant are used up.
+	Persisted  []*CacheFile `protobuf:"bytes,4,rep,name=persisted,proto3" json:"persisted,omitempty"`
+	SpentBytes int64        `protobuf:"varint,5,opt,name=spent_bytes,json=spentBytes,proto3" json:"spent_bytes,omitempty"`
+	// touched keys were used, and damaged ones must go.
+	Touched [][]byte `protobuf:"bytes,6,rep,name=touched,proto3" json:"touched,omitempty"`
+	Damaged [][]byte `protobuf:"bytes,7,rep,name=damaged,proto3" json:"damaged,omitempty"`
+	// wanted_bytes more would be used at once; fewer than least_bytes are of no use.
+	WantedBytes int64          `protobuf:"varint,8,opt,name=wanted_bytes,json=wantedBytes,proto3" json:"wanted_bytes,omitempty"`
+	LeastBytes  int64          `protobuf:"varint,9,opt,name=least_bytes,json=leastBytes,proto3" json:"least_bytes,omitempty"`
+	Counters    *CacheCounters `protobuf:"bytes,10,opt,name=counters,proto3" json:"counters,omitempty"`
+	// last: the engine stops and writes nothing more.
+	Last          bool `protobuf:"varint,11,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheReport) Reset() {
+	*x = CacheReport{}
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheReport) ProtoMessage() {}
+
+func (x *CacheReport) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheReport.ProtoReflect.Descriptor instead.
+func (*CacheReport) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *CacheReport) GetOrigin() *CacheOrigin {
+	if x != nil {
+		return x.Origin
+	}
+	return nil
+}
+
+func (x *CacheReport) GetSequence() int64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *CacheReport) GetEpoch() string {
+	if x != nil {
+		return x.Epoch
+	}
+	return ""
+}
+
+func (x *CacheReport) GetPersisted() []*CacheFile {
+	if x != nil {
+		return x.Persisted
+	}
+	return nil
+}
+
+func (x *CacheReport) GetSpentBytes() int64 {
+	if x != nil {
+		return x.SpentBytes
+	}
+	return 0
+}
+
+func (x *CacheReport) GetTouched() [][]byte {
+	if x != nil {
+		return x.Touched
+	}
+	return nil
+}
+
+func (x *CacheReport) GetDamaged() [][]byte {
+	if x != nil {
+		return x.Damaged
+	}
+	return nil
+}
+
+func (x *CacheReport) GetWantedBytes() int64 {
+	if x != nil {
+		return x.WantedBytes
+	}
+	return 0
+}
+
+func (x *CacheReport) GetLeastBytes() int64 {
+	if x != nil {
+		return x.LeastBytes
+	}
+	return 0
+}
+
+func (x *CacheReport) GetCounters() *CacheCounters {
+	if x != nil {
+		return x.Counters
+	}
+	return nil
+}
+
+func (x *CacheReport) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+// CacheOrigin is what all blocks of an engine depend on.
+type CacheOrigin struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Numerics      string                 `protobuf:"bytes,2,opt,name=numerics,proto3" json:"numerics,omitempty"`
+	Layout        string                 `protobuf:"bytes,3,opt,name=layout,proto3" json:"layout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheOrigin) Reset() {
+	*x = CacheOrigin{}
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheOrigin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheOrigin) ProtoMessage() {}
+
+func (x *CacheOrigin) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheOrigin.ProtoReflect.Descriptor instead.
+func (*CacheOrigin) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *CacheOrigin) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *CacheOrigin) GetNumerics() string {
+	if x != nil {
+		return x.Numerics
+	}
+	return ""
+}
+
+func (x *CacheOrigin) GetLayout() string {
+	if x != nil {
+		return x.Layout
+	}
+	return ""
+}
+
+// CacheFile is a block on the disk, of which it takes bytes.
+type CacheFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheFile) Reset() {
+	*x = CacheFile{}
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheFile) ProtoMessage() {}
+
+func (x *CacheFile) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheFile.ProtoReflect.Descriptor instead.
+func (*CacheFile) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *CacheFile) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *CacheFile) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// CacheCounters count blocks, where not said otherwise, since the engine's start:
+// persisted + queued + dropped + failed = accepted.
+type CacheCounters struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Accepted    int64                  `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	Queued      int64                  `protobuf:"varint,2,opt,name=queued,proto3" json:"queued,omitempty"`
+	QueuedBytes int64                  `protobuf:"varint,3,opt,name=queued_bytes,json=queuedBytes,proto3" json:"queued_bytes,omitempty"`
+	Persisted   int64                  `protobuf:"varint,4,opt,name=persisted,proto3" json:"persisted,omitempty"`
+	// persisted_bytes of the disk hold payload_bytes.
+	PersistedBytes int64 `protobuf:"varint,5,opt,name=persisted_bytes,json=persistedBytes,proto3" json:"persisted_bytes,omitempty"`
+	PayloadBytes   int64 `protobuf:"varint,6,opt,name=payload_bytes,json=payloadBytes,proto3" json:"payload_bytes,omitempty"`
+	// dropped, by site.
+	Dropped map[string]int64 `protobuf:"bytes,7,rep,name=dropped,proto3" json:"dropped,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// failed, of which full_disk for want of space.
+	Failed   int64 `protobuf:"varint,8,opt,name=failed,proto3" json:"failed,omitempty"`
+	FullDisk int64 `protobuf:"varint,9,opt,name=full_disk,json=fullDisk,proto3" json:"full_disk,omitempty"`
+	// written_bytes to the disk, copied_bytes into the queue.
+	WrittenBytes int64 `protobuf:"varint,10,opt,name=written_bytes,json=writtenBytes,proto3" json:"written_bytes,omitempty"`
+	CopiedBytes  int64 `protobuf:"varint,11,opt,name=copied_bytes,json=copiedBytes,proto3" json:"copied_bytes,omitempty"`
+	// known ones were there already.
+	Known int64 `protobuf:"varint,12,opt,name=known,proto3" json:"known,omitempty"`
+	// read, pending of them from the queue; missed and damaged ones were not.
+	Read          int64 `protobuf:"varint,13,opt,name=read,proto3" json:"read,omitempty"`
+	Pending       int64 `protobuf:"varint,14,opt,name=pending,proto3" json:"pending,omitempty"`
+	Missed        int64 `protobuf:"varint,15,opt,name=missed,proto3" json:"missed,omitempty"`
+	Damaged       int64 `protobuf:"varint,16,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheCounters) Reset() {
+	*x = CacheCounters{}
+	mi := &file_metal_wire_wire_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheCounters) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheCounters) ProtoMessage() {}
+
+func (x *CacheCounters) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheCounters.ProtoReflect.Descriptor instead.
+func (*CacheCounters) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *CacheCounters) GetAccepted() int64 {
+	if x != nil {
+		return x.Accepted
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetQueued() int64 {
+	if x != nil {
+		return x.Queued
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetQueuedBytes() int64 {
+	if x != nil {
+		return x.QueuedBytes
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetPersisted() int64 {
+	if x != nil {
+		return x.Persisted
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetPersistedBytes() int64 {
+	if x != nil {
+		return x.PersistedBytes
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetPayloadBytes() int64 {
+	if x != nil {
+		return x.PayloadBytes
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetDropped() map[string]int64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return nil
+}
+
+func (x *CacheCounters) GetFailed() int64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetFullDisk() int64 {
+	if x != nil {
+		return x.FullDisk
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetWrittenBytes() int64 {
+	if x != nil {
+		return x.WrittenBytes
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetCopiedBytes() int64 {
+	if x != nil {
+		return x.CopiedBytes
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetKnown() int64 {
+	if x != nil {
+		return x.Known
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetRead() int64 {
+	if x != nil {
+		return x.Read
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetPending() int64 {
+	if x != nil {
+		return x.Pending
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetMissed() int64 {
+	if x != nil {
+		return x.Missed
+	}
+	return 0
+}
+
+func (x *CacheCounters) GetDamaged() int64 {
+	if x != nil {
+		return x.Damaged
+	}
+	return 0
+}
+
 type AbortRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// reason is a sentence for the clients.
@@ -2422,7 +2924,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2434,7 +2936,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2447,7 +2949,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AbortRequest) GetReason() string {
@@ -2467,7 +2969,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2479,7 +2981,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2492,7 +2994,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AbortResponse) GetAborted() int64 {
@@ -2512,7 +3014,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2524,7 +3026,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2537,7 +3039,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ShutdownRequest) GetDrainMilliseconds() int64 {
@@ -2557,7 +3059,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	mi := &file_metal_wire_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2569,7 +3071,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	mi := &file_metal_wire_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2582,7 +3084,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{32}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ShutdownResponse) GetCancelled() int64 {
@@ -2762,7 +3264,57 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\fprefix_cache\x18\x01 \x01(\bR\vprefixCache\"m\n" +
 	"\fTrimResponse\x12'\n" +
 	"\x0fbytes_reclaimed\x18\x01 \x01(\x03R\x0ebytesReclaimed\x124\n" +
-	"\x06memory\x18\x02 \x01(\v2\x1c.metalfleet.engine.v1.MemoryR\x06memory\"&\n" +
+	"\x06memory\x18\x02 \x01(\v2\x1c.metalfleet.engine.v1.MemoryR\x06memory\"\x95\x01\n" +
+	"\n" +
+	"CacheLease\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\tR\x05epoch\x12#\n" +
+	"\rgranted_bytes\x18\x03 \x01(\x03R\fgrantedBytes\x12\x14\n" +
+	"\x05final\x18\x04 \x01(\bR\x05final\x12\x18\n" +
+	"\aanswers\x18\x05 \x01(\x03R\aanswers\"\xa7\x03\n" +
+	"\vCacheReport\x129\n" +
+	"\x06origin\x18\x01 \x01(\v2!.metalfleet.engine.v1.CacheOriginR\x06origin\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\tR\x05epoch\x12=\n" +
+	"\tpersisted\x18\x04 \x03(\v2\x1f.metalfleet.engine.v1.CacheFileR\tpersisted\x12\x1f\n" +
+	"\vspent_bytes\x18\x05 \x01(\x03R\n" +
+	"spentBytes\x12\x18\n" +
+	"\atouched\x18\x06 \x03(\fR\atouched\x12\x18\n" +
+	"\adamaged\x18\a \x03(\fR\adamaged\x12!\n" +
+	"\fwanted_bytes\x18\b \x01(\x03R\vwantedBytes\x12\x1f\n" +
+	"\vleast_bytes\x18\t \x01(\x03R\n" +
+	"leastBytes\x12?\n" +
+	"\bcounters\x18\n" +
+	" \x01(\v2#.metalfleet.engine.v1.CacheCountersR\bcounters\x12\x12\n" +
+	"\x04last\x18\v \x01(\bR\x04last\"W\n" +
+	"\vCacheOrigin\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1a\n" +
+	"\bnumerics\x18\x02 \x01(\tR\bnumerics\x12\x16\n" +
+	"\x06layout\x18\x03 \x01(\tR\x06layout\"3\n" +
+	"\tCacheFile\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"\xcd\x04\n" +
+	"\rCacheCounters\x12\x1a\n" +
+	"\baccepted\x18\x01 \x01(\x03R\baccepted\x12\x16\n" +
+	"\x06queued\x18\x02 \x01(\x03R\x06queued\x12!\n" +
+	"\fqueued_bytes\x18\x03 \x01(\x03R\vqueuedBytes\x12\x1c\n" +
+	"\tpersisted\x18\x04 \x01(\x03R\tpersisted\x12'\n" +
+	"\x0fpersisted_bytes\x18\x05 \x01(\x03R\x0epersistedBytes\x12#\n" +
+	"\rpayload_bytes\x18\x06 \x01(\x03R\fpayloadBytes\x12J\n" +
+	"\adropped\x18\a \x03(\v20.metalfleet.engine.v1.CacheCounters.DroppedEntryR\adropped\x12\x16\n" +
+	"\x06failed\x18\b \x01(\x03R\x06failed\x12\x1b\n" +
+	"\tfull_disk\x18\t \x01(\x03R\bfullDisk\x12#\n" +
+	"\rwritten_bytes\x18\n" +
+	" \x01(\x03R\fwrittenBytes\x12!\n" +
+	"\fcopied_bytes\x18\v \x01(\x03R\vcopiedBytes\x12\x14\n" +
+	"\x05known\x18\f \x01(\x03R\x05known\x12\x12\n" +
+	"\x04read\x18\r \x01(\x03R\x04read\x12\x18\n" +
+	"\apending\x18\x0e \x01(\x03R\apending\x12\x16\n" +
+	"\x06missed\x18\x0f \x01(\x03R\x06missed\x12\x18\n" +
+	"\adamaged\x18\x10 \x01(\x03R\adamaged\x1a:\n" +
+	"\fDroppedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"&\n" +
 	"\fAbortRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\")\n" +
 	"\rAbortResponse\x12\x18\n" +
@@ -2798,7 +3350,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x0eCODE_CANCELLED\x10\x06\x12\x11\n" +
 	"\rCODE_INTERNAL\x10\a\x12\x10\n" +
 	"\fCODE_ABORTED\x10\b\x12\x10\n" +
-	"\fCODE_NO_ROOM\x10\t2\xf8\x05\n" +
+	"\fCODE_NO_ROOM\x10\t2\xca\x06\n" +
 	"\x06Engine\x12P\n" +
 	"\x05Hello\x12\".metalfleet.engine.v1.HelloRequest\x1a#.metalfleet.engine.v1.HelloResponse\x12K\n" +
 	"\x05Watch\x12\".metalfleet.engine.v1.WatchRequest\x1a\x1c.metalfleet.engine.v1.Status0\x01\x12X\n" +
@@ -2807,6 +3359,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x06Rerank\x12#.metalfleet.engine.v1.RerankRequest\x1a$.metalfleet.engine.v1.RerankResponse\x12R\n" +
 	"\tSetLimits\x12\x1c.metalfleet.engine.v1.Limits\x1a'.metalfleet.engine.v1.SetLimitsResponse\x12M\n" +
 	"\x04Trim\x12!.metalfleet.engine.v1.TrimRequest\x1a\".metalfleet.engine.v1.TrimResponse\x12P\n" +
+	"\x05Cache\x12 .metalfleet.engine.v1.CacheLease\x1a!.metalfleet.engine.v1.CacheReport(\x010\x01\x12P\n" +
 	"\x05Abort\x12\".metalfleet.engine.v1.AbortRequest\x1a#.metalfleet.engine.v1.AbortResponse\x12Y\n" +
 	"\bShutdown\x12%.metalfleet.engine.v1.ShutdownRequest\x1a&.metalfleet.engine.v1.ShutdownResponseB&Z$metalfleet.dev/metalfleet/metal/wireb\x06proto3"
 
@@ -2823,7 +3376,7 @@ func file_metal_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_metal_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_metal_wire_wire_proto_goTypes = []any{
 	(State)(0),                // 0: metalfleet.engine.v1.State
 	(Task)(0),                 // 1: metalfleet.engine.v1.Task
@@ -2858,10 +3411,16 @@ var file_metal_wire_wire_proto_goTypes = []any{
 	(*SetLimitsResponse)(nil), // 30: metalfleet.engine.v1.SetLimitsResponse
 	(*TrimRequest)(nil),       // 31: metalfleet.engine.v1.TrimRequest
 	(*TrimResponse)(nil),      // 32: metalfleet.engine.v1.TrimResponse
-	(*AbortRequest)(nil),      // 33: metalfleet.engine.v1.AbortRequest
-	(*AbortResponse)(nil),     // 34: metalfleet.engine.v1.AbortResponse
-	(*ShutdownRequest)(nil),   // 35: metalfleet.engine.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),  // 36: metalfleet.engine.v1.ShutdownResponse
+	(*CacheLease)(nil),        // 33: metalfleet.engine.v1.CacheLease
+	(*CacheReport)(nil),       // 34: metalfleet.engine.v1.CacheReport
+	(*CacheOrigin)(nil),       // 35: metalfleet.engine.v1.CacheOrigin
+	(*CacheFile)(nil),         // 36: metalfleet.engine.v1.CacheFile
+	(*CacheCounters)(nil),     // 37: metalfleet.engine.v1.CacheCounters
+	(*AbortRequest)(nil),      // 38: metalfleet.engine.v1.AbortRequest
+	(*AbortResponse)(nil),     // 39: metalfleet.engine.v1.AbortResponse
+	(*ShutdownRequest)(nil),   // 40: metalfleet.engine.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),  // 41: metalfleet.engine.v1.ShutdownResponse
+	nil,                       // 42: metalfleet.engine.v1.CacheCounters.DroppedEntry
 }
 var file_metal_wire_wire_proto_depIdxs = []int32{
 	0,  // 0: metalfleet.engine.v1.Status.state:type_name -> metalfleet.engine.v1.State
@@ -2887,29 +3446,35 @@ var file_metal_wire_wire_proto_depIdxs = []int32{
 	22, // 20: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
 	9,  // 21: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
 	9,  // 22: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	4,  // 23: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
-	6,  // 24: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
-	13, // 25: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
-	24, // 26: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
-	27, // 27: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
-	29, // 28: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
-	31, // 29: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
-	33, // 30: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
-	35, // 31: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
-	5,  // 32: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
-	7,  // 33: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
-	18, // 34: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
-	25, // 35: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
-	28, // 36: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
-	30, // 37: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
-	32, // 38: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
-	34, // 39: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
-	36, // 40: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
-	32, // [32:41] is the sub-list for method output_type
-	23, // [23:32] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	35, // 23: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
+	36, // 24: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
+	37, // 25: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
+	42, // 26: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
+	4,  // 27: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
+	6,  // 28: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
+	13, // 29: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
+	24, // 30: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
+	27, // 31: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
+	29, // 32: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
+	31, // 33: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
+	33, // 34: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
+	38, // 35: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
+	40, // 36: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
+	5,  // 37: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
+	7,  // 38: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
+	18, // 39: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
+	25, // 40: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
+	28, // 41: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
+	30, // 42: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
+	32, // 43: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
+	34, // 44: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
+	39, // 45: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
+	41, // 46: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
+	37, // [37:47] is the sub-list for method output_type
+	27, // [27:37] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_metal_wire_wire_proto_init() }
@@ -2934,7 +3499,7 @@ func file_metal_wire_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metal_wire_wire_proto_rawDesc), len(file_metal_wire_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   33,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	Engine_Rerank_FullMethodName    = "/metalfleet.engine.v1.Engine/Rerank"
 	Engine_SetLimits_FullMethodName = "/metalfleet.engine.v1.Engine/SetLimits"
 	Engine_Trim_FullMethodName      = "/metalfleet.engine.v1.Engine/Trim"
+	Engine_Cache_FullMethodName     = "/metalfleet.engine.v1.Engine/Cache"
 	Engine_Abort_FullMethodName     = "/metalfleet.engine.v1.Engine/Abort"
 	Engine_Shutdown_FullMethodName  = "/metalfleet.engine.v1.Engine/Shutdown"
 )
@@ -63,6 +64,14 @@ type EngineClient interface {
 	// request says so. The answer comes once it
 	// was returned to the system, between two steps of the engine's own thread.
 	Trim(ctx context.Context, in *TrimRequest, opts ...grpc.CallOption) (*TrimResponse, error)
+	// Cache gives the engine leave to keep what it computed of prompts on this
+	// Mac's disk. The agent, which owns the folder, opens it; a new call ends the one
+	// before. The engine says its origin first, once its model is there, and then
+	// reports what is new, never again before its last report was answered. The
+	// agent sends a lease at once, one for each report, and others at any time. With
+	// the stream the lease ends. The engine's last report comes when it stops, after
+	// what it had queued; then the agent closes the stream.
+	Cache(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CacheLease, CacheReport], error)
 	// Abort ends every running and waiting request with a terminal error of
 	// CODE_ABORTED; the engine goes on. The answer comes once their memory is back.
 	Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*AbortResponse, error)
@@ -168,6 +177,19 @@ func (c *engineClient) Trim(ctx context.Context, in *TrimRequest, opts ...grpc.C
 	return out, nil
 }
 
+func (c *engineClient) Cache(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CacheLease, CacheReport], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Engine_ServiceDesc.Streams[2], Engine_Cache_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CacheLease, CacheReport]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Engine_CacheClient = grpc.BidiStreamingClient[CacheLease, CacheReport]
+
 func (c *engineClient) Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*AbortResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AbortResponse)
@@ -217,6 +239,14 @@ type EngineServer interface {
 	// request says so. The answer comes once it
 	// was returned to the system, between two steps of the engine's own thread.
 	Trim(context.Context, *TrimRequest) (*TrimResponse, error)
+	// Cache gives the engine leave to keep what it computed of prompts on this
+	// Mac's disk. The agent, which owns the folder, opens it; a new call ends the one
+	// before. The engine says its origin first, once its model is there, and then
+	// reports what is new, never again before its last report was answered. The
+	// agent sends a lease at once, one for each report, and others at any time. With
+	// the stream the lease ends. The engine's last report comes when it stops, after
+	// what it had queued; then the agent closes the stream.
+	Cache(grpc.BidiStreamingServer[CacheLease, CacheReport]) error
 	// Abort ends every running and waiting request with a terminal error of
 	// CODE_ABORTED; the engine goes on. The answer comes once their memory is back.
 	Abort(context.Context, *AbortRequest) (*AbortResponse, error)
@@ -254,6 +284,9 @@ func (UnimplementedEngineServer) SetLimits(context.Context, *Limits) (*SetLimits
 }
 func (UnimplementedEngineServer) Trim(context.Context, *TrimRequest) (*TrimResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Trim not implemented")
+}
+func (UnimplementedEngineServer) Cache(grpc.BidiStreamingServer[CacheLease, CacheReport]) error {
+	return status.Error(codes.Unimplemented, "method Cache not implemented")
 }
 func (UnimplementedEngineServer) Abort(context.Context, *AbortRequest) (*AbortResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Abort not implemented")
@@ -394,6 +427,13 @@ func _Engine_Trim_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Engine_Cache_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(EngineServer).Cache(&grpc.GenericServerStream[CacheLease, CacheReport]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Engine_CacheServer = grpc.BidiStreamingServer[CacheLease, CacheReport]
+
 func _Engine_Abort_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AbortRequest)
 	if err := dec(in); err != nil {
@@ -476,6 +516,12 @@ var Engine_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Generate",
 			Handler:       _Engine_Generate_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Cache",
+			Handler:       _Engine_Cache_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "metal/wire/wire.proto",

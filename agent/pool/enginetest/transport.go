@@ -303,3 +303,8 @@ func (c *twinConn) Embed(ctx context.Context, r *wire.EmbedRequest, opts ...grpc
 func (c *twinConn) Rerank(ctx context.Context, r *wire.RerankRequest, opts ...grpc.CallOption) (*wire.RerankResponse, error) {
 	return unary(ctx, c, opts, func(ctx context.Context, e *fake) (*wire.RerankResponse, error) { return e.Rerank(ctx, r) })
 }
+
+// Cache of an engine without one on disk.
+func (c *twinConn) Cache(context.Context, ...grpc.CallOption) (grpc.BidiStreamingClient[wire.CacheLease, wire.CacheReport], error) {
+	return nil, status.Error(codes.Unimplemented, "this engine keeps nothing on disk")
+}

@@ -47,6 +47,8 @@ type service struct {
 	wire.UnimplementedEngineServer
 	engine *engine.Engine
 	id     Identity
+	// cache on disk; nil where the engine has none.
+	cache *Cache
 	// asked is closed by the first Shutdown call.
 	asked     chan struct{}
 	askedOnce sync.Once
@@ -78,14 +80,19 @@ func Listen(path string) (net.Listener, error) {
 }
 
 // Serve answers calls on l until the engine has ended and the last answers are
-// out. When ctx ends, the engine is stopped without waiting for requests.
-func Serve(ctx context.Context, l net.Listener, e *engine.Engine, id Identity) error {
-	s := &service{engine: e, id: id, asked: make(chan struct{}), over: make(chan struct{})}
+// out. When ctx ends, the engine is stopped without waiting for requests. A cache
+// on disk, which may be nil, is closed between the two.
+func Serve(ctx context.Context, l net.Listener, e *engine.Engine, id Identity, cache *Cache) error {
+	s := &service{engine: e, id: id, cache: cache, asked: make(chan struct{}), over: make(chan struct{})}
 	g := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxMessageBytes), grpc.MaxSendMsgSize(wire.MaxMessageBytes), grpc.WaitForHandlers(true))
 	wire.RegisterEngineServer(g, s)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(wire.OwnUser(l)) }()
 	err := s.await(ctx, served)
+	if cache != nil {
+		<-e.Done() // nothing is put any more
+		cache.close()
+	}
 	close(s.over)
 	s.answering.Wait()
 	force := time.AfterFunc(goodbye, g.Stop)

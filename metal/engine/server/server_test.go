@@ -36,6 +36,15 @@ type served struct {
 // serve starts an engine on a short socket path.
 func serve(t *testing.T, o engine.Options) *served {
 	t.Helper()
+	return serveWith(t, o, nil)
+}
+
+// serveWith starts one with a cache on disk, unless that is nil.
+func serveWith(t *testing.T, o engine.Options, cache *server.Cache) *served {
+	t.Helper()
+	if cache != nil {
+		o.Below = cache.Below
+	}
 	dir, err := os.MkdirTemp("", "e")
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +65,7 @@ func serve(t *testing.T, o engine.Options) *served {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
 	go func() {
-		s.done <- server.Serve(ctx, l, engine.Start(o), server.Identity{Version: "v1", ReplicaUID: "uid", Epoch: 7, ConfigHash: "hash", Backend: "ref"})
+		s.done <- server.Serve(ctx, l, engine.Start(o), server.Identity{Version: "v1", ReplicaUID: "uid", Epoch: 7, ConfigHash: "hash", Backend: "ref"}, cache)
 	}()
 	conn, err := wire.Dial(s.socket)
 	if err != nil {

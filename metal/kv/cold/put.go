@@ -35,7 +35,6 @@ func (t *Tier) Put(key kv.Key, payload []byte) kv.Saved {
 		case fits:
 			t.enqueue(key, payload)
 			t.mu.Unlock()
-			t.poke()
 			return kv.Queued
 		case held:
 			t.counts.Known++
@@ -63,6 +62,53 @@ func (t *Tier) Put(key kv.Key, payload []byte) kv.Saved {
 			return kv.Dropped
 		}
 	}
+}
+
+// Offer implements kv.Tier: fill writes into the queue what has room there and
+// under the grant now. Whether the disk has it already is looked at by the
+// writer.
+func (t *Tier) Offer(key kv.Key, n int64, fill func([]byte) error) (kv.Saved, error) {
+	t.mu.Lock()
+	v, site := t.judge(key, n)
+	switch v {
+	case held:
+		t.counts.Known++
+		t.mu.Unlock()
+		return kv.Held, nil
+	case wait, drop:
+		t.lose(site)
+		t.mu.Unlock()
+		return kv.Dropped, nil
+	}
+	it := t.book(key, n)
+	t.mu.Unlock()
+	it.unseen, it.payload = true, make([]byte, n)
+	err := fill(it.payload)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case err != nil:
+		t.forget(it, n)
+		t.counts.Accepted--
+		t.broadcast()
+		return kv.Dropped, err
+	case t.closing:
+		t.forget(it, n)
+		t.counts.Dropped[AtShutdown]++
+		return kv.Dropped, nil
+	case it.lease.Epoch != t.lease.Epoch || it.lease.Dir != t.lease.Dir:
+		t.forget(it, n)
+		t.counts.Dropped[AtFence]++
+		return kv.Dropped, nil
+	case t.pending[key] != nil: // somebody put it meanwhile
+		t.forget(it, n)
+		t.counts.Accepted--
+		t.counts.Known++
+		t.broadcast()
+		return kv.Held, nil
+	}
+	t.line(it)
+	return kv.Queued, nil
 }
 
 // lose counts a block that is dropped on arrival; the caller holds the lock.
@@ -99,12 +145,27 @@ func (t *Tier) judge(key kv.Key, payload int64) (verdict, Site) {
 
 // enqueue copies a block into the queue; the caller holds the lock.
 func (t *Tier) enqueue(key kv.Key, payload []byte) {
-	it := &item{key: key, payload: bytes.Clone(payload), takes: Takes(FileBytes(int64(len(payload)))), lease: t.lease}
-	t.queue = append(t.queue, it)
-	t.pending[key] = it
+	it := t.book(key, int64(len(payload)))
+	it.payload = bytes.Clone(payload)
+	t.line(it)
+}
+
+// book takes room of the queue and of the grant for n bytes; the caller holds
+// the lock.
+func (t *Tier) book(key kv.Key, n int64) *item {
+	it := &item{key: key, takes: Takes(FileBytes(n)), lease: t.lease}
 	t.owed += it.takes
 	t.counts.Accepted++
 	t.counts.Queued++
-	t.counts.QueuedBytes += int64(len(payload))
-	t.counts.CopiedBytes += int64(len(payload))
+	t.counts.QueuedBytes += n
+	return it
+}
+
+// line lets a block that was booked wait for the writer; the caller holds the
+// lock.
+func (t *Tier) line(it *item) {
+	t.queue = append(t.queue, it)
+	t.pending[it.key] = it
+	t.counts.CopiedBytes += int64(len(it.payload))
+	t.poke()
 }

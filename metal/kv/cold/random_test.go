@@ -68,6 +68,10 @@ func history(t *testing.T, r *rand.Rand) cold.Counters {
 					if err := reads(t, tier, n, 500*n); err != nil && !errors.Is(err, kv.ErrAbsent) && !errors.Is(err, kv.ErrCorrupt) {
 						t.Errorf("read: %v", err)
 					}
+				} else if chance(3) {
+					if _, err := tier.Offer(key(n), int64(500*n), filling(n, 500*n)); err != nil {
+						t.Error(err)
+					}
 				} else {
 					tier.Put(key(n), payload(n, 500*n))
 				}

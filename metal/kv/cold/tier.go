@@ -77,6 +77,8 @@ type item struct {
 	payload []byte
 	takes   int64
 	lease   Lease
+	// unseen: nobody looked yet whether the disk has it already.
+	unseen bool
 }
 
 // Open starts a tier that has no disk yet. Close ends it.
@@ -131,12 +133,32 @@ func (t *Tier) Attach(l Lease) error {
 	return nil
 }
 
+// Await implements kv.Tier: it waits until the owner gave leave to write, or the
+// tier closes.
+func (t *Tier) Await(ctx context.Context) error {
+	for {
+		t.mu.Lock()
+		taken, changed := t.lease.Epoch != "" || t.closing, t.changed
+		t.mu.Unlock()
+		if taken {
+			return ctx.Err()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 // Detach ends the leave to write, and its epoch with it. What is on the disk can still be read.
 func (t *Tier) Detach() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.dropQueue(AtDetached)
-	t.ended = t.lease.Epoch
+	if t.lease.Epoch != "" {
+		t.ended = t.lease.Epoch
+	}
 	t.lease = Lease{Dir: t.lease.Dir}
 	t.spent, t.owed = 0, 0
 	t.report = Report{}
@@ -169,19 +191,20 @@ func (t *Tier) Close(ctx context.Context) error {
 // is no longer in the queue, and ends by itself.
 func (t *Tier) dropQueue(at Site) {
 	for _, it := range t.queue {
-		t.forget(it)
+		t.forget(it, int64(len(it.payload)))
 		t.counts.Dropped[at]++
 	}
 	t.queue = nil
 }
 
-// forget takes a block out of the books of the queue; the caller holds the lock.
-func (t *Tier) forget(it *item) {
+// forget takes a block of n bytes out of the books of the queue; the caller holds
+// the lock.
+func (t *Tier) forget(it *item, n int64) {
 	if t.pending[it.key] == it {
 		delete(t.pending, it.key)
 	}
 	t.counts.Queued--
-	t.counts.QueuedBytes -= int64(len(it.payload))
+	t.counts.QueuedBytes -= n
 	if it.lease.Epoch == t.lease.Epoch {
 		t.owed -= it.takes
 	}

@@ -36,6 +36,7 @@ func (t *Tier) write() {
 		closing := t.closing
 		t.mu.Unlock()
 		switch {
+		case it != nil && it.unseen && t.there(it):
 		case it != nil:
 			path := Path(it.lease.Dir, t.ns, it.key)
 			written, left, err := t.persist(it, path)
@@ -54,6 +55,23 @@ func (t *Tier) write() {
 			<-t.wake
 		}
 	}
+}
+
+// there says whether the disk has a block already, which is then done with.
+func (t *Tier) there(it *item) bool {
+	r, _, err := t.open(it.key)
+	if err != nil {
+		return false
+	}
+	_ = r.Close() // nothing was written
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.forget(it, int64(len(it.payload)))
+	t.counts.Accepted--
+	t.counts.Known++
+	t.touch(it.key)
+	t.broadcast()
+	return true
 }
 
 // persist writes a file beside, makes its bytes durable, and then gives it its
@@ -127,7 +145,7 @@ func writeAll(w io.Writer, parts ...[]byte) (written int64, err error) {
 func (t *Tier) settle(it *item, written int64, left bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget(it)
+	t.forget(it, int64(len(it.payload)))
 	current := it.lease.Epoch == t.lease.Epoch
 	t.counts.WrittenBytes += written
 	switch {

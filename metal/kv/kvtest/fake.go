@@ -18,6 +18,7 @@ type Fake struct {
 	full    bool
 	corrupt map[kv.Key]bool
 	gate    chan struct{}
+	away    chan struct{}
 }
 
 // NewFake makes an empty one.
@@ -75,12 +76,57 @@ func (f *Fake) Put(key kv.Key, payload []byte) kv.Saved {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.take(key, slices.Clone(payload))
+}
+
+// take is called with mu held.
+func (f *Fake) take(key kv.Key, payload []byte) kv.Saved {
 	f.puts = append(f.puts, key)
 	if f.full {
 		return kv.Dropped
 	}
-	f.held[key] = slices.Clone(payload)
+	f.held[key] = payload
 	return kv.Held
+}
+
+// Offer implements kv.Tier.
+func (f *Fake) Offer(key kv.Key, n int64, fill func([]byte) error) (kv.Saved, error) {
+	payload := make([]byte, n)
+	if err := fill(payload); err != nil {
+		return kv.Dropped, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.take(key, payload), nil
+}
+
+// Leave makes Await wait, as if the owner were away, until back is called.
+func (f *Fake) Leave() (back func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.away = make(chan struct{})
+	return sync.OnceFunc(func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		close(f.away)
+		f.away = nil
+	})
+}
+
+// Await implements kv.Tier.
+func (f *Fake) Await(ctx context.Context) error {
+	f.mu.Lock()
+	away := f.away
+	f.mu.Unlock()
+	if away == nil {
+		return ctx.Err()
+	}
+	select {
+	case <-away:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Size implements kv.Tier.

@@ -29,6 +29,7 @@ const Room = 1 << 20
 // closes with t.Cleanup.
 func Run(t *testing.T, open func(*testing.T) kv.Tier) {
 	t.Run("what was put is read back", func(t *testing.T) { readBack(t, open(t)) })
+	t.Run("what was offered is read back", func(t *testing.T) { offered(t, open(t)) })
 	t.Run("what nobody put is absent", func(t *testing.T) { absent(t, open(t)) })
 	t.Run("what is put again is the same", func(t *testing.T) { again(t, open(t)) })
 	t.Run("a read that nobody waits for any more ends", func(t *testing.T) { ended(t, open(t)) })
@@ -90,6 +91,24 @@ func readBack(t *testing.T, tier kv.Tier) {
 	for i, n := range []int{1, 3, 4096, 65_537} {
 		Must(t, tier, KeyOf(i), Payload(i, n))
 	}
+}
+
+func offered(t *testing.T, tier kv.Tier) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := tier.Await(ctx); err != nil {
+		t.Fatal(err)
+	}
+	want := Payload(1, 1000)
+	if saved, err := tier.Offer(KeyOf(1), 1000, func(dst []byte) error { copy(dst, want); return nil }); err != nil || saved == kv.Dropped {
+		t.Fatalf("Offer: %v, %v", saved, err)
+	}
+	Must(t, tier, KeyOf(1), want)
+	failed := errors.New("the bytes cannot be had")
+	if saved, err := tier.Offer(KeyOf(2), 1000, func([]byte) error { return failed }); !errors.Is(err, failed) || saved != kv.Dropped {
+		t.Errorf("Offer without bytes: %v, %v", saved, err)
+	}
+	Lacks(t, tier, KeyOf(2))
 }
 
 func absent(t *testing.T, tier kv.Tier) {

@@ -1,0 +1,96 @@
+package stream
+
+import (
+	"fmt"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+func toLease(l cold.Lease, answers int64) *wire.CacheLease {
+	return &wire.CacheLease{Directory: l.Dir, Epoch: l.Epoch, GrantedBytes: l.GrantedBytes, Final: l.Final, Answers: answers}
+}
+
+func toReport(r cold.Report, sequence int64, last bool) *wire.CacheReport {
+	m := &wire.CacheReport{
+		Sequence: sequence, Epoch: r.Epoch, SpentBytes: r.SpentBytes, Touched: toKeys(r.Touched), Damaged: toKeys(r.Damaged),
+		WantedBytes: r.WantedBytes, LeastBytes: r.LeastBytes, Counters: toCounters(r.Counters), Last: last,
+	}
+	for _, f := range r.Persisted {
+		m.Persisted = append(m.Persisted, &wire.CacheFile{Key: f.Key[:], Bytes: f.Bytes})
+	}
+	return m
+}
+
+// fromReport refuses keys that are none.
+func fromReport(m *wire.CacheReport) (cold.Report, error) {
+	r := cold.Report{
+		Epoch: m.GetEpoch(), SpentBytes: m.GetSpentBytes(), WantedBytes: m.GetWantedBytes(), LeastBytes: m.GetLeastBytes(),
+		Counters: fromCounters(m.GetCounters()),
+	}
+	for _, f := range m.GetPersisted() {
+		key, err := fromKey(f.GetKey())
+		if err != nil {
+			return r, err
+		}
+		r.Persisted = append(r.Persisted, cold.File{Key: key, Bytes: max(0, f.GetBytes())})
+	}
+	var err error
+	if r.Touched, err = fromKeys(m.GetTouched()); err != nil {
+		return r, err
+	}
+	r.Damaged, err = fromKeys(m.GetDamaged())
+	return r, err
+}
+
+func toKeys(keys []kv.Key) (all [][]byte) {
+	for _, k := range keys {
+		all = append(all, k[:])
+	}
+	return all
+}
+
+func fromKeys(all [][]byte) (keys []kv.Key, err error) {
+	for _, b := range all {
+		k, err := fromKey(b)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, k)
+	}
+	return keys, nil
+}
+
+func fromKey(b []byte) (kv.Key, error) {
+	if len(b) != len(kv.Key{}) {
+		return kv.Key{}, fmt.Errorf("a key of %d bytes, want %d", len(b), len(kv.Key{}))
+	}
+	return kv.Key(b), nil
+}
+
+func toCounters(c cold.Counters) *wire.CacheCounters {
+	m := &wire.CacheCounters{
+		Accepted: c.Accepted, Queued: c.Queued, QueuedBytes: c.QueuedBytes, Persisted: c.Persisted, PersistedBytes: c.PersistedBytes,
+		PayloadBytes: c.PayloadBytes, Dropped: map[string]int64{}, Failed: c.Failed, FullDisk: c.FullDisk, WrittenBytes: c.WrittenBytes,
+		CopiedBytes: c.CopiedBytes, Known: c.Known, Read: c.Read, Pending: c.Pending, Missed: c.Missed, Damaged: c.Damaged,
+	}
+	for _, site := range cold.Sites() {
+		if n := c.Dropped[site]; n > 0 {
+			m.Dropped[site.String()] = n
+		}
+	}
+	return m
+}
+
+func fromCounters(m *wire.CacheCounters) cold.Counters {
+	c := cold.Counters{
+		Accepted: m.GetAccepted(), Queued: m.GetQueued(), QueuedBytes: m.GetQueuedBytes(), Persisted: m.GetPersisted(), PersistedBytes: m.GetPersistedBytes(),
+		PayloadBytes: m.GetPayloadBytes(), Failed: m.GetFailed(), FullDisk: m.GetFullDisk(), WrittenBytes: m.GetWrittenBytes(),
+		CopiedBytes: m.GetCopiedBytes(), Known: m.GetKnown(), Read: m.GetRead(), Pending: m.GetPending(), Missed: m.GetMissed(), Damaged: m.GetDamaged(),
+	}
+	for _, site := range cold.Sites() {
+		c.Dropped[site] = m.GetDropped()[site.String()]
+	}
+	return c
+}

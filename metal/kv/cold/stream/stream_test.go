@@ -1,0 +1,323 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+	"metalfleet.dev/metalfleet/metal/kv/cold/stream"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// patience is what a slow machine may need.
+const patience = time.Minute
+
+var origin = kv.Origin{Model: "sha256:ab", Numerics: "ref 1", Layout: "16 tokens"}
+
+func key(n int32) kv.Key { return kv.Root(origin, nil).Next([]int32{n}) }
+
+// end is the engine's end of a stream.
+type end func(grpc.BidiStreamingServer[wire.CacheLease, wire.CacheReport]) error
+
+type service struct {
+	wire.UnimplementedEngineServer
+	end end
+}
+
+func (s service) Cache(out wire.Engine_CacheServer) error { return s.end(out) }
+
+// dial starts an engine that is nothing but an end.
+func dial(t *testing.T, e end) wire.EngineClient {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer()
+	wire.RegisterEngineServer(g, service{end: e})
+	served := make(chan struct{})
+	go func() { defer close(served); _ = g.Serve(l) }() // it ends with Stop
+	conn, err := wire.Dial(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(); g.Stop(); <-served })
+	return wire.NewEngineClient(conn)
+}
+
+// lease is what a test's owner grants: as much as is wanted.
+type lease struct {
+	dir     string
+	changed chan struct{}
+
+	mu      sync.Mutex
+	now     cold.Lease
+	reports []cold.Report
+	ended   int
+}
+
+// newLease makes the folders of an epoch.
+func newLease(t *testing.T, dir, epoch string) *lease {
+	t.Helper()
+	for _, s := range cold.Shards() {
+		if err := (disk.OS{}).MkdirAll(filepath.Join(cold.Folder(dir, cold.NamespaceOf(origin)), s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := (disk.OS{}).MkdirAll(cold.EpochFolder(dir, cold.NamespaceOf(origin), epoch)); err != nil {
+		t.Fatal(err)
+	}
+	return &lease{dir: dir, changed: make(chan struct{}, 1), now: cold.Lease{Dir: dir, Epoch: epoch}}
+}
+
+func (l *lease) Current() cold.Lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now
+}
+
+func (l *lease) Changed() <-chan struct{} { return l.changed }
+
+func (l *lease) Report(r cold.Report) cold.Lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reports = append(l.reports, r)
+	l.now.GrantedBytes += r.WantedBytes
+	return l.now
+}
+
+func (l *lease) End() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended++
+}
+
+func (l *lease) told() ([]cold.Report, int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reports, l.ended
+}
+
+// follow is Follow in a goroutine.
+func follow(t *testing.T, c wire.EngineClient, l *lease) (stop context.CancelFunc, ended chan error) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	ended = make(chan error, 1)
+	go func() {
+		ended <- stream.Follow(ctx, c, func(o kv.Origin) (stream.Lease, error) {
+			if o != origin {
+				t.Errorf("origin %+v", o)
+			}
+			return l, nil
+		})
+	}()
+	return cancel, ended
+}
+
+func wait(t *testing.T, tier *cold.Tier) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := tier.Await(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestK13LeasesAndReportsTravel: an engine that was given leave writes, the owner
+// hears of each block, and of the last ones before the stream ends.
+func TestK13LeasesAndReportsTravel(t *testing.T) {
+	tier := cold.Open(cold.Options{FS: disk.OS{}, Origin: origin, QueueBytes: 1 << 20, PutWait: patience})
+	over := make(chan struct{})
+	c := dial(t, func(s grpc.BidiStreamingServer[wire.CacheLease, wire.CacheReport]) error {
+		return stream.Serve(s.Context(), s, tier, origin, over)
+	})
+	l := newLease(t, t.TempDir(), "e1")
+	_, ended := follow(t, c, l)
+	wait(t, tier)
+	for n := range int32(20) {
+		if got := tier.Put(key(n), make([]byte, 1000)); got != kv.Queued {
+			t.Fatalf("block %d: %v", n, got)
+		}
+	}
+	if err := tier.Read(t.Context(), key(3), make([]byte, 1000)); err != nil {
+		t.Error(err)
+	}
+	if err := tier.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	close(over)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	reports, ends := l.told()
+	files := map[kv.Key]int64{}
+	for _, r := range reports {
+		for _, f := range r.Persisted {
+			files[f.Key] += f.Bytes
+		}
+		if r.SpentBytes > l.Current().GrantedBytes || r.Epoch != "e1" {
+			t.Errorf("%+v", r)
+		}
+	}
+	last := reports[len(reports)-1]
+	if len(files) != 20 || files[key(7)] != 4096 || ends != 1 || last.Counters != tier.Counters() || last.Counters.Persisted != 20 || last.WantedBytes != 0 {
+		t.Errorf("%d blocks, ended %d times, last %+v", len(files), ends, last)
+	}
+}
+
+// TestB4AStreamThatEndsDetaches, and one that comes again goes on; what is on the
+// disk is read in between.
+func TestB4AStreamThatEndsDetaches(t *testing.T) {
+	tier := cold.Open(cold.Options{FS: disk.OS{}, Origin: origin, QueueBytes: 1 << 20, PutWait: patience})
+	defer tier.Close(context.Background())
+	served := make(chan error, 1)
+	c := dial(t, func(s grpc.BidiStreamingServer[wire.CacheLease, wire.CacheReport]) error {
+		served <- stream.Serve(s.Context(), s, tier, origin, nil)
+		return nil
+	})
+	dir := t.TempDir()
+	first := newLease(t, dir, "e1")
+	stop, ended := follow(t, c, first)
+	wait(t, tier)
+	tier.Put(key(1), make([]byte, 1000))
+	for tier.Counters().Persisted == 0 {
+		<-time.After(time.Millisecond)
+	}
+	stop()
+	if err := <-ended; status.Code(err) != codes.Canceled && !errors.Is(err, context.Canceled) {
+		t.Errorf("Follow: %v", err)
+	}
+	<-served
+	if _, ends := first.told(); ends != 1 {
+		t.Errorf("the lease ended %d times", ends)
+	}
+	if got := tier.Put(key(2), make([]byte, 1000)); got != kv.Dropped {
+		t.Errorf("without a stream: %v", got)
+	}
+	if err := tier.Read(t.Context(), key(1), make([]byte, 1000)); err != nil {
+		t.Error(err)
+	}
+	follow(t, c, newLease(t, dir, "e2"))
+	wait(t, tier)
+	if got := tier.Put(key(3), make([]byte, 1000)); got != kv.Queued {
+		t.Errorf("with another stream: %v", got)
+	}
+}
+
+// TestALeaseThatIsNoneDetaches: an owner whose disk makes no epoch has nothing to
+// grant for now.
+func TestALeaseThatIsNoneDetaches(t *testing.T) {
+	tier := cold.Open(cold.Options{FS: disk.OS{}, Origin: origin, QueueBytes: 1 << 20})
+	defer tier.Close(context.Background())
+	c := dial(t, func(s grpc.BidiStreamingServer[wire.CacheLease, wire.CacheReport]) error {
+		return stream.Serve(s.Context(), s, tier, origin, nil)
+	})
+	l := newLease(t, t.TempDir(), "e1")
+	follow(t, c, l)
+	wait(t, tier)
+	l.mu.Lock()
+	l.now.Epoch = ""
+	l.mu.Unlock()
+	l.changed <- struct{}{}
+	for tier.Put(key(1), nil) != kv.Dropped || tier.Counters().Dropped[cold.AtDetached] == 0 {
+		<-time.After(time.Millisecond)
+	}
+}
+
+// TestFollowRefusesWhatAnEngineMayNotSay. Each lease ends.
+func TestFollowRefusesWhatAnEngineMayNotSay(t *testing.T) {
+	said := &wire.CacheOrigin{Model: origin.Model, Numerics: origin.Numerics, Layout: origin.Layout}
+	for name, c := range map[string]struct {
+		messages []*wire.CacheReport
+		want     string
+		ends     int
+	}{
+		"no origin":               {[]*wire.CacheReport{{}}, "does not say what its blocks depend on", 0},
+		"an origin with a gap":    {[]*wire.CacheReport{{Origin: &wire.CacheOrigin{Model: "m", Layout: "l"}}}, "does not say what its blocks depend on", 0},
+		"a report out of turn":    {[]*wire.CacheReport{{Origin: said}, {Sequence: 2}}, "report 2 came behind 0", 1},
+		"a key that is none":      {[]*wire.CacheReport{{Origin: said}, {Sequence: 1, Touched: [][]byte{{1}}}}, "a key of 1 bytes", 1},
+		"a damaged key":           {[]*wire.CacheReport{{Origin: said}, {Sequence: 1, Damaged: [][]byte{{1, 2}}}}, "a key of 2 bytes", 1},
+		"a file without a key":    {[]*wire.CacheReport{{Origin: said}, {Sequence: 1, Persisted: []*wire.CacheFile{{Bytes: 1}}}}, "a key of 0 bytes", 1},
+		"an end before an origin": {nil, "EOF", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := dial(t, func(s grpc.BidiStreamingServer[wire.CacheLease, wire.CacheReport]) error {
+				for _, m := range c.messages {
+					if err := s.Send(m); err != nil {
+						return err
+					}
+				}
+				if len(c.messages) > 1 {
+					<-s.Context().Done()
+				}
+				return nil
+			})
+			l := newLease(t, t.TempDir(), "e1")
+			_, ended := follow(t, client, l)
+			if err := <-ended; err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if _, ends := l.told(); ends != c.ends {
+				t.Errorf("the lease ended %d times, want %d", ends, c.ends)
+			}
+		})
+	}
+}
+
+// TestAnOwnerThatHasNoLeaseSaysWhy to whoever follows.
+func TestAnOwnerThatHasNoLeaseSaysWhy(t *testing.T) {
+	c := dial(t, func(s grpc.BidiStreamingServer[wire.CacheLease, wire.CacheReport]) error {
+		if err := s.Send(&wire.CacheReport{Origin: &wire.CacheOrigin{Model: "m", Numerics: "n", Layout: "l"}}); err != nil {
+			return err
+		}
+		<-s.Context().Done()
+		return nil
+	})
+	no := errors.New("the disk is gone")
+	if err := stream.Follow(t.Context(), c, func(kv.Origin) (stream.Lease, error) { return nil, no }); !errors.Is(err, no) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestNothingOfAReportIsLostOnItsWay: every field of a report, by reflection.
+func TestNothingOfAReportIsLostOnItsWay(t *testing.T) {
+	var counters cold.Counters
+	number := int64(1)
+	v := reflect.ValueOf(&counters).Elem()
+	for i := range v.NumField() {
+		f := v.Field(i)
+		if f.Kind() == reflect.Array {
+			for j := range f.Len() {
+				f.Index(j).SetInt(number)
+				number++
+			}
+			continue
+		}
+		f.SetInt(number)
+		number++
+	}
+	want := cold.Report{Epoch: "e", Persisted: []cold.File{{Key: key(1), Bytes: 2}}, SpentBytes: 3, Touched: []kv.Key{key(2)}, Damaged: []kv.Key{key(3)},
+		WantedBytes: 4, LeastBytes: 5, Counters: counters}
+	for i, r := 0, reflect.ValueOf(want); i < r.NumField(); i++ {
+		if r.Field(i).IsZero() {
+			t.Fatalf("this test leaves %s out", r.Type().Field(i).Name)
+		}
+	}
+	got, err := stream.Through(want)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v:\n%+v, want\n%+v", err, got, want)
+	}
+}
