@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"metalfleet.dev/metalfleet/agent/cold"
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/agent/inspect"
@@ -40,6 +41,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/store"
 	"metalfleet.dev/metalfleet/agent/upgrade"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/kv"
 )
 
 // Orders says what this Mac is to do. Run delivers whenever that changes, and
@@ -126,6 +128,9 @@ type Config struct {
 	// DownloadsAtOnce their number; 0 means no bound, and the store's own.
 	DownloadRate    int64
 	DownloadsAtOnce int
+	// Cache is where engines keep what they computed of prompts, and how much of
+	// the disk they may take; nil means nowhere.
+	Cache *cold.Options
 	// Listener is the one port; Address is how gateways reach it.
 	Listener net.Listener
 	Address  v1alpha1.MacAddress
@@ -156,6 +161,7 @@ type Agent struct {
 	inspector *inspect.Inspector
 	pool      *pool.Pool
 	metrics   *metrics
+	cache     *diskCache // nil where there is none
 	changes   chan struct{}
 	accepting atomic.Pointer[acceptance]
 	fetching  context.CancelFunc
@@ -212,8 +218,14 @@ func (a *Agent) open() error {
 	if err := a.openStore(); err != nil {
 		return err
 	}
+	ordered := func() *journal.Orders { return a.journal.Snapshot().Orders }
+	var leases func(kv.Origin, func() int64) (pool.CacheLease, error)
+	if a.Cache != nil {
+		a.cache = &diskCache{options: *a.Cache, log: a.Log.WithName("cache"), metrics: a.metrics.registry, orders: ordered}
+		leases = a.cache.lease
+	}
 	a.pool, err = pool.New(pool.Config{
-		Log: a.Log.WithName("pool"), Journal: a.journal, Ledger: memory.NewLedger(), Probe: a.Probe,
+		Log: a.Log.WithName("pool"), Journal: a.journal, Ledger: memory.NewLedger(), Probe: a.Probe, Cache: leases,
 		Weights: weights{a.store}, Engine: a.Engine, EngineEnv: a.EngineEnv, StateDir: a.StateDir,
 		Timing: a.Timing, Changed: a.changed, Reclaimed: a.metrics.reclaimed, Fault: a.Fault,
 	})
@@ -227,7 +239,7 @@ func (a *Agent) open() error {
 	if err != nil {
 		return err
 	}
-	a.metrics.watch(a.pool.Snapshot, func() *journal.Orders { return a.journal.Snapshot().Orders })
+	a.metrics.watch(a.pool.Snapshot, ordered)
 	return nil
 }
 
@@ -317,6 +329,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if a.Links.Access != nil {
 		parts["access"] = a.Links.Access.Run
+	}
+	if a.cache != nil {
+		parts["cache"] = a.cache.run
 	}
 	var rooms sync.WaitGroup
 	for name, run := range parts {

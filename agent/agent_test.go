@@ -24,6 +24,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"metalfleet.dev/metalfleet/agent/cold"
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/identity"
 	"metalfleet.dev/metalfleet/agent/inspect"
@@ -126,6 +127,8 @@ type mac struct {
 
 	// launched says who starts the agent; nil: nobody.
 	launched *upgrade.Launched
+	// cache on disk; nil: none.
+	cache *cold.Options
 
 	agent   *Agent
 	orders  *memoryOrders
@@ -266,7 +269,7 @@ func (m *mac) config(log logr.Logger, links Links) Config {
 		Engine: engineProgram, EngineEnv: os.Environ(), Listener: l, Links: links, HubEndpoint: m.hub, Sources: m.sources,
 		Address: v1alpha1.MacAddress{Host: "127.0.0.1", Port: int32(l.Addr().(*net.TCPAddr).Port)},
 		Probe:   probe.NewDeclared(probe.Declaration{Chip: "M2Ultra", Memory: 192 << 30}, probe.NewSystem()),
-		Timing:  pool.Timing{Poll: 50 * time.Millisecond}, Launched: m.launched,
+		Timing:  pool.Timing{Poll: 50 * time.Millisecond}, Launched: m.launched, Cache: m.cache,
 	}
 }
 
@@ -396,11 +399,17 @@ func (m *mac) giveIdentity() {
 // ask sends a question as a gateway does.
 func (m *mac) ask(t *testing.T, name string, header http.Header) string {
 	t.Helper()
+	return m.say(t, name, "hello", header)
+}
+
+// say sends words.
+func (m *mac) say(t *testing.T, name, words string, header http.Header) string {
+	t.Helper()
 	c := &http.Client{Transport: &http.Transport{
 		TLSClientConfig: agentapi.ClientTLS(m.authority.Gateway().Pair(t), m.authority.Roots(), "m1"), ForceAttemptHTTP2: true,
 	}}
 	defer c.CloseIdleConnections()
-	body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"hello"}],"max_tokens":8,"temperature":0}`, name)
+	body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}],"max_tokens":8,"temperature":0}`, name, words)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+m.agent.Listener.Addr().String()+"/v1/chat/completions", bytes.NewReader([]byte(body)))
 	if err != nil {
 		t.Fatal(err)

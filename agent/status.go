@@ -43,7 +43,7 @@ func (a *Agent) status() *v1alpha1.MacNodeStatus {
 		Conditions: append([]metav1.Condition{accepting.condition()}, p.Conditions...),
 	}
 	s.AgentUpgrade = a.upgrader.Status()
-	s.Disk.WeightsBytes = a.store.WeightsBytes()
+	s.Disk.WeightsBytes, s.Disk.Cache = a.store.WeightsBytes(), a.cache.status()
 	if free, err := a.store.FreeBytes(); err == nil {
 		s.Disk.FreeBytes = free
 	}

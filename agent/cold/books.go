@@ -1,12 +1,16 @@
 package cold
 
 import (
+	"metalfleet.dev/metalfleet/metal/kv"
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
 )
 
 // account is what one engine was granted in its epoch.
 type account struct {
 	namespace blocks.Namespace
+	// model whose blocks may take most bytes; nil: no bound of its own.
+	model string
+	most  func() int64
 	// epoch that is open; empty while the disk refuses to open one.
 	epoch string
 	// granted bytes of this epoch, all in all, of which so many are known to be persisted: the
@@ -28,7 +32,9 @@ func (a *account) charge() int64 { return max(0, a.granted-a.persisted) }
 // books are what is on the disk, what was promised of it, and what may be. They
 // decide and do nothing.
 type books struct {
-	budget   blocks.Budget
+	budget blocks.Budget
+	// origins say whose the namespaces are; the owner keeps them.
+	origins  map[blocks.Namespace]kv.Origin
 	index    *blocks.Index
 	room     blocks.Room
 	accounts map[*account]chan struct{}
@@ -39,8 +45,8 @@ type books struct {
 	problem                                 string
 }
 
-func newBooks(b blocks.Budget) *books {
-	return &books{budget: b, index: blocks.NewIndex(), accounts: map[*account]chan struct{}{}}
+func newBooks(b blocks.Budget, origins map[blocks.Namespace]kv.Origin) *books {
+	return &books{budget: b, origins: origins, index: blocks.NewIndex(), accounts: map[*account]chan struct{}{}}
 }
 
 // limit of all bytes on the disk, at this moment.
@@ -65,22 +71,79 @@ func (b *books) wish(a *account) int64 {
 	if a.ending || a.epoch == "" || a.wanted == 0 {
 		return 0
 	}
-	fair := b.limit()/int64(4*max(1, len(b.accounts))) - a.charge()
-	return max(0, min(a.wanted, max(fair, a.least)))
+	limit, left := b.limit(), a.wanted
+	if s, bounded := b.share(a); bounded {
+		limit, left = min(limit, s.most), min(left, s.most-s.charged)
+	}
+	fair := limit/int64(4*max(1, len(b.accounts))) - a.charge()
+	return max(0, min(left, max(fair, a.least)))
 }
 
 // target is how many bytes of files may stay for an account's wish to be
 // granted.
 func (b *books) target(a *account) int64 { return b.limit() - b.charged() - b.wish(a) }
 
+// share is what a model may take of the disk: most bytes, of which blocks take so
+// many and its engines may still write what is charged.
+type share struct{ most, taken, charged int64 }
+
+// share of an account's model; bounded is false where the budget alone says.
+func (b *books) share(a *account) (s share, bounded bool) {
+	for o := range b.accounts {
+		switch {
+		case o.model != a.model:
+		case o.most == nil:
+			return share{}, false
+		default:
+			s.most = max(s.most, o.most())
+			s.charged += o.charge()
+		}
+	}
+	for n, o := range b.origins {
+		if o.Model == a.model {
+			s.taken += b.index.Sum(n).Bytes
+		}
+	}
+	return s, true
+}
+
+// ofModel are the blocks of an account's model that go for its wish or because
+// they are too many, those whose last use is oldest, and at most so many files.
+func (b *books) ofModel(a *account, files int) (out []blocks.Entry) {
+	s, bounded := b.share(a)
+	if !bounded {
+		return nil
+	}
+	wish := b.wish(a)
+	if wish < a.least { // nothing that goes would be enough
+		wish = 0
+	}
+	over := s.taken + s.charged + wish - s.most
+	b.index.Each(func(e blocks.Entry) bool {
+		if over <= 0 || len(out) >= files {
+			return false
+		}
+		if e.Foreign == "" && b.origins[e.ID.Namespace].Model == a.model {
+			over -= e.Bytes
+			out = append(out, e)
+		}
+		return true
+	})
+	return out
+}
+
 // grant gives an account what there is room for.
 func (b *books) grant(a *account) {
 	wish := b.wish(a)
-	room := b.limit() - b.charged() - b.index.Total()
+	free := b.limit() - b.charged() // were there no files
+	room := free - b.index.Total()
+	if s, bounded := b.share(a); bounded {
+		free, room = min(free, s.most-s.charged), min(room, s.most-s.charged-s.taken)
+	}
 	give := min(wish, room)
 	if give < max(1, a.least) {
 		// Final where removing files would not help.
-		a.final = wish > 0 && b.limit()-b.charged() < max(1, a.least)
+		a.final = wish > 0 && free < max(1, a.least)
 		return
 	}
 	a.granted += give

@@ -225,7 +225,7 @@ func life(t *testing.T, f *faultfs.FS) {
 		return
 	}
 	for _, model := range []string{"a", "b"} {
-		l, err := w.Lease(origin(model))
+		l, err := w.Lease(origin(model), nil)
 		if err != nil {
 			return
 		}

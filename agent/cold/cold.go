@@ -66,7 +66,8 @@ func Open(o Options) (*Owner, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	w := &Owner{opt: o, work: make(chan struct{}, 1), books: newBooks(o.Budget), origins: map[blocks.Namespace]kv.Origin{}}
+	w := &Owner{opt: o, work: make(chan struct{}, 1), origins: map[blocks.Namespace]kv.Origin{}}
+	w.books = newBooks(o.Budget, w.origins)
 	w.lock()
 	defer w.unlock()
 	if err := w.possess(); err != nil {
@@ -117,12 +118,14 @@ type Lease struct {
 	changed chan struct{}
 }
 
-// Lease makes an engine's folders and opens an epoch in them. End ends it.
-func (w *Owner) Lease(o kv.Origin) (*Lease, error) {
+// Lease makes an engine's folders and opens an epoch in them. End ends it. most
+// says how many bytes blocks of its model may take, nil for no bound but the
+// budget; where engines of one model differ, the largest counts.
+func (w *Owner) Lease(o kv.Origin, most func() int64) (*Lease, error) {
 	w.lock()
 	defer w.unlock()
 	defer w.publish()
-	l := &Lease{w: w, account: &account{namespace: blocks.NamespaceOf(o)}, changed: make(chan struct{}, 1)}
+	l := &Lease{w: w, account: &account{namespace: blocks.NamespaceOf(o), model: o.Model, most: most}, changed: make(chan struct{}, 1)}
 	if err := w.note(o); err != nil {
 		return nil, fmt.Errorf("lease on cache %s: %w", w.opt.Dir, err)
 	}
@@ -227,6 +230,7 @@ func (w *Owner) touched(n blocks.Namespace, keys []kv.Key) {
 func (w *Owner) grant(a *account, most int) int {
 	w.measure()
 	went := w.evict(w.books.target(a), most)
+	went += w.remove(w.books.ofModel(a, most-went))
 	w.books.grant(a)
 	return went
 }
@@ -250,8 +254,13 @@ func (w *Owner) measure() {
 // evict removes what is used least so that at most target bytes stay, and no
 // more than most files. It says how many went.
 func (w *Owner) evict(target int64, most int) int {
+	return w.remove(blocks.Plan(w.books.index, target, most))
+}
+
+// remove removes files that make room for others, and says how many went.
+func (w *Owner) remove(entries []blocks.Entry) int {
 	before := w.books.evictions
-	for _, e := range blocks.Plan(w.books.index, target, most) {
+	for _, e := range entries {
 		bytes, ok := w.unlink(e)
 		if ok {
 			w.books.evictions++

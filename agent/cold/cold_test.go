@@ -62,7 +62,7 @@ func newMac(t testing.TB, f *faultfs.FS, b blocks.Budget) *mac {
 
 func (m *mac) engine(model string) *engine {
 	m.t.Helper()
-	l, err := m.w.Lease(origin(model))
+	l, err := m.w.Lease(origin(model), nil)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -519,7 +519,7 @@ func TestTheSystemsDiskHoldsWhatIsSaved(t *testing.T) {
 	}
 	w := open()
 	save := func(from, to int) {
-		l, err := w.Lease(origin("a"))
+		l, err := w.Lease(origin("a"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -118,7 +118,7 @@ func (s *soak) open() {
 
 // start starts an engine of a model, with somebody who carries its reports.
 func (s *soak) start(n int) {
-	l, err := s.owner().Lease(soakOrigin(n))
+	l, err := s.owner().Lease(soakOrigin(n), nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -118,6 +118,8 @@ func check(a *v1alpha1.Assignment) error {
 		return fmt.Errorf("%d bytes reserved: unknown is never zero", a.ReservedBytes)
 	case a.Context.Tokens < 1 || a.Context.Sequences < 1 || a.Context.CacheTokens < a.Context.Tokens:
 		return fmt.Errorf("context of %d tokens for %d sequences with %d cache tokens cannot be served", a.Context.Tokens, a.Context.Sequences, a.Context.CacheTokens)
+	case a.Cache.SSDBytes < 0 || a.Cache.QueueBytes < 0 || a.Cache.SSDBytes > 0 && a.Cache.QueueBytes == 0:
+		return fmt.Errorf("cache of %d bytes on disk behind a queue of %d cannot be kept", a.Cache.SSDBytes, a.Cache.QueueBytes)
 	case a.DrainSeconds < 0 || a.DrainSeconds > 86400:
 		return fmt.Errorf("drainSeconds %d, want 0 to 86400", a.DrainSeconds)
 	}

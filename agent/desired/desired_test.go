@@ -37,6 +37,8 @@ func TestOrdersAreCheckedAgain(t *testing.T) {
 		"no epoch":                        {func(a *v1alpha1.Assignment) { a.Epoch = 0 }, "epoch 0"},
 		"nothing reserved":                {func(a *v1alpha1.Assignment) { a.ReservedBytes = 0 }, "never zero"},
 		"a context that cannot be served": {func(a *v1alpha1.Assignment) { a.Context.CacheTokens = 1 }, "cannot be served"},
+		"a cache without a queue":         {func(a *v1alpha1.Assignment) { a.Cache.SSDBytes = 1 << 30 }, "queue"},
+		"a queue below nothing":           {func(a *v1alpha1.Assignment) { a.Cache.QueueBytes = -1 }, "queue"},
 		"a drain of years":                {func(a *v1alpha1.Assignment) { a.DrainSeconds = 1 << 30 }, "drainSeconds"},
 		"on demand": {func(a *v1alpha1.Assignment) {
 			a.Residency = v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 60, Priority: -1}

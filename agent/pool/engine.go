@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -165,6 +166,9 @@ func (p *Pool) talk(ctx context.Context, e *entry, g *engine) {
 		return
 	}
 	p.change(func() { p.backend = h.GetBackend() })
+	var granting sync.WaitGroup
+	defer granting.Wait()
+	granting.Go(func() { p.grantDisk(ctx, e, g) })
 	for {
 		p.watch(ctx, e, g)
 		select {

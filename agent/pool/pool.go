@@ -18,6 +18,7 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/kv"
 )
 
 // Weights brings the files of a model to this Mac's disk.
@@ -40,6 +41,9 @@ type Config struct {
 	EngineEnv []string
 	// Engines starts and dials engines; nil means processes of this machine.
 	Engines process.Engines
+	// Cache opens an engine's leave to keep blocks of its model on this Mac's disk,
+	// which may take so many bytes there; nil where this Mac keeps none.
+	Cache func(o kv.Origin, most func() int64) (CacheLease, error)
 	// StateDir holds logs and, where the path is short enough, sockets.
 	StateDir string
 	Timing   Timing

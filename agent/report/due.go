@@ -87,7 +87,7 @@ func progressMoved(sent, next *v1alpha1.MacNodeStatus) bool {
 // wordsChanged sees what has no size: sentences of the Mac's conditions, the
 // term that binds, the machine's warmth.
 func wordsChanged(sent, next *v1alpha1.MacNodeStatus) bool {
-	return !sameWords(sent.Conditions, next.Conditions) || sent.Memory.EffectiveCeilingTerm != next.Memory.EffectiveCeilingTerm ||
+	return !sameWords(sent.Conditions, next.Conditions) || sent.Disk.Cache.Message != next.Disk.Cache.Message || sent.Memory.EffectiveCeilingTerm != next.Memory.EffectiveCeilingTerm ||
 		sent.Memory.ThermalState != next.Memory.ThermalState
 }
 
@@ -108,7 +108,8 @@ func figuresMoved(sent, next *v1alpha1.MacNodeStatus) bool {
 func figures(s *v1alpha1.MacNodeStatus) []int64 {
 	mac := &s.Memory
 	f := []int64{mac.FootprintBytes, mac.ForeignBytes, mac.FreeBytes, mac.DynamicCeilingBytes, mac.EffectiveCeilingBytes,
-		mac.ActiveBytes, mac.AccountedBytes, mac.PooledBytes, mac.StrandedBytes, mac.SwapUsedBytes, s.Disk.FreeBytes, s.Disk.WeightsBytes}
+		mac.ActiveBytes, mac.AccountedBytes, mac.PooledBytes, mac.StrandedBytes, mac.SwapUsedBytes, s.Disk.FreeBytes, s.Disk.WeightsBytes,
+		s.Disk.Cache.Bytes, s.Disk.Cache.LimitBytes, s.Disk.Cache.WrittenBytes, s.Disk.Cache.Hits, s.Disk.Cache.Dropped}
 	for i := range s.Assignments {
 		m := &s.Assignments[i].Memory
 		f = append(f, m.FootprintBytes, m.WeightsBytes, m.KVInUseBytes, m.ActiveBytes, m.AccountedBytes, m.PooledBytes)

@@ -118,6 +118,7 @@ const (
 	ReasonInvalidModel      = "InvalidModel"
 	ReasonUnsupportedModel  = "UnsupportedModel"
 	ReasonContextTooLong    = "ContextTooLong"
+	ReasonCacheUseless      = "CacheUseless"     // cache.ssd for a model that remembers no prompts
 	ReasonLimitTooSmall     = "LimitTooSmall"    // memory.limit is less than what the model needs
 	ReasonInspectionFailed  = "InspectionFailed" // a Mac gave a reason that is not one of these
 	// What a hub says of a token; also of a download.

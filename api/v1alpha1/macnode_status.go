@@ -207,6 +207,33 @@ type MacDisk struct {
 	// weightsBytes that the store holds.
 	// +optional
 	WeightsBytes int64 `json:"weightsBytes,omitempty"`
+	// cache of what engines computed of prompts.
+	// +optional
+	Cache MacCache `json:"cache,omitzero"`
+}
+
+// MacCache are the figures of a Mac's cache on disk. Counts are since its agent
+// started.
+type MacCache struct {
+	// bytes that it holds, of limitBytes that all models together may take now.
+	// +optional
+	Bytes int64 `json:"bytes,omitempty"`
+	// limitBytes follows the disk's free space.
+	// +optional
+	LimitBytes int64 `json:"limitBytes,omitempty"`
+	// writtenBytes to the disk.
+	// +optional
+	WrittenBytes int64 `json:"writtenBytes,omitempty"`
+	// hits are blocks that were read and did not have to be computed again.
+	// +optional
+	Hits int64 `json:"hits,omitempty"`
+	// dropped blocks had no room, or came too fast for the disk.
+	// +optional
+	Dropped int64 `json:"dropped,omitempty"`
+	// message says what is wrong with it; empty while nothing is.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }
 
 // StoredWeights are complete, verified files on a Mac's disk.

@@ -62,6 +62,9 @@ type ModelDeploymentSpec struct {
 	// memory overrides what is computed from the model.
 	// +optional
 	Memory MemorySpec `json:"memory,omitzero"`
+	// cache says where what was computed of earlier prompts is kept beside memory.
+	// +optional
+	Cache CacheSpec `json:"cache,omitzero"`
 	// residency says when the model is in memory.
 	// +optional
 	Residency ResidencySpec `json:"residency,omitzero"`
@@ -159,6 +162,34 @@ type MemorySpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="memory.limit must be more than zero, such as 8Gi"
 	Limit *resource.Quantity `json:"limit,omitempty"`
+}
+
+// CacheSpec says where what was computed of earlier prompts is kept. In memory it
+// always is, in the KV that was promised and no request holds.
+type CacheSpec struct {
+	// ssd is the most that blocks of this model take of the disk of each Mac that
+	// holds it: a prompt that was computed before its engine was unloaded, or ended
+	// otherwise, is not computed again. Deployments of the same model share them,
+	// and the largest figure counts; all models of a Mac together stay within what
+	// its agent allows. Some memory is reserved for what waits to be written.
+	// Default: nothing is kept on disk.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0 && quantity(string(self)).compareTo(quantity('1Pi')) <= 0",message="cache.ssd must be from 64Mi to 1Pi, such as 50Gi; leave it out to keep nothing on disk"
+	SSD *resource.Quantity `json:"ssd,omitempty"`
+}
+
+// CacheLimits is the resolved form that replicas and Macs are given.
+type CacheLimits struct {
+	// ssdBytes that blocks of the model may take of a Mac's disk. It may change
+	// under a running replica.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	SSDBytes int64 `json:"ssdBytes,omitempty"`
+	// queueBytes of memory may hold what waits to be written there; 0: nothing is
+	// kept on disk.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	QueueBytes int64 `json:"queueBytes,omitempty"`
 }
 
 // ResidencyPolicy says when an engine is in memory.

@@ -84,6 +84,9 @@ type ModelReplicaSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
+	// cache of what was computed of earlier prompts, on disk.
+	// +optional
+	Cache CacheLimits `json:"cache,omitzero"`
 	// residency says when its engine is in memory. It may change under a running replica.
 	// +optional
 	Residency Residency `json:"residency,omitzero"`

@@ -34,6 +34,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent"
 	"metalfleet.dev/metalfleet/agent/account"
+	"metalfleet.dev/metalfleet/agent/cold"
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/agent/pool"
@@ -43,6 +44,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 )
 
 // version is set by the linker.
@@ -71,7 +73,7 @@ func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 type flags struct {
 	name, kubeconfig, namespace, state, modelRoot, engine string
 	listen, advertise, mac, metrics, sources, hub         string
-	downloadRate                                          string
+	downloadRate, cacheDir, cacheLimit, cacheFree         string
 	downloadsAtOnce                                       int
 	probeInterval, grace                                  time.Duration
 	verbose, version, upgrades                            bool
@@ -96,6 +98,9 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.hub, "hub-endpoint", hub.DefaultEndpoint, "`URL` of the hub or mirror that hf:// sources mean")
 	set.StringVar(&f.downloadRate, "download-rate", "", "the most `bytes` per second that all downloads take together, such as 50M or 20Mi; no bound without it")
 	set.IntVar(&f.downloadsAtOnce, "downloads-at-once", store.FetchesAtOnce, "how many models are downloaded at a time, 1 to 16")
+	set.StringVar(&f.cacheDir, "cache-dir", "", "`folder` where engines keep what they computed of prompts, for deployments with cache.ssd; default: kv in the folder of --state; off: nowhere")
+	set.StringVar(&f.cacheLimit, "cache-limit", "", "the most `bytes` of the disk that all of it may take, such as 200Gi; no bound but the free space without it")
+	set.StringVar(&f.cacheFree, "cache-free", "10Gi", "`bytes` of that disk that stay free")
 	set.DurationVar(&f.probeInterval, "probe-interval", time.Second, "how often footprints are measured while an engine runs")
 	set.DurationVar(&f.grace, "grace", agent.DefaultGrace, "how long running answers may go on after SIGTERM")
 	set.BoolVar(&f.upgrades, "upgrades", true, "run another version of this agent when the cluster's administrator orders it")
@@ -139,6 +144,9 @@ func (f flags) check() error {
 		return fmt.Errorf("--downloads-at-once %d, want 1 to 16", f.downloadsAtOnce)
 	}
 	if _, err := f.rate(); err != nil {
+		return err
+	}
+	if _, err := f.cache(); err != nil {
 		return err
 	}
 	if u, err := url.Parse(f.hub); err != nil || download.CheckURL(u) != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -246,6 +254,9 @@ func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config
 	if c.Engine, err = filepath.Abs(f.engine); err != nil {
 		return c, fmt.Errorf("--engine: %w", err)
 	}
+	if c.Cache, err = f.cache(); err != nil {
+		return c, err
+	}
 	c.DownloadsAtOnce, c.NoUpgrades, c.Launched = f.downloadsAtOnce, !f.upgrades, launched
 	if c.DownloadRate, err = f.rate(); err != nil {
 		return c, err
@@ -329,6 +340,39 @@ func (f flags) rate() (int64, error) {
 		return 0, fmt.Errorf("--download-rate %q, want bytes per second, at least %d, such as 50M or 20Mi", f.downloadRate, download.MinRate)
 	}
 	return q.Value(), nil
+}
+
+// cacheOff is the folder that is none.
+const cacheOff = "off"
+
+// cache is where engines keep blocks on disk; nil for nowhere. The folder is
+// looked at when the agent runs: a disk that is away stops no engine.
+func (f flags) cache() (*cold.Options, error) {
+	o := &cold.Options{FS: disk.OS{}, Dir: f.cacheDir}
+	for _, size := range []struct {
+		name, said string
+		to         *int64
+	}{{"--cache-limit", f.cacheLimit, &o.Budget.LimitBytes}, {"--cache-free", f.cacheFree, &o.Budget.FloorBytes}} {
+		if size.said == "" {
+			continue
+		}
+		q, err := resource.ParseQuantity(size.said)
+		if err != nil || q.Value() < 0 || q.Value() == 0 && size.to == &o.Budget.LimitBytes {
+			return nil, fmt.Errorf("%s %q, want bytes, such as 50Gi; --cache-dir %s keeps nothing", size.name, size.said, cacheOff)
+		}
+		*size.to = q.Value()
+	}
+	switch f.cacheDir {
+	case cacheOff:
+		return nil, nil
+	case "":
+		o.Dir = filepath.Join(f.state, "kv")
+	}
+	var err error
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+		return nil, fmt.Errorf("--cache-dir: %w", err)
+	}
+	return o, nil
 }
 
 func (f flags) policy() (download.Policy, error) {

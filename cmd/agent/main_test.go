@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,6 +30,9 @@ func TestBadFlagsSayWhatToDo(t *testing.T) {
 		"a rate that is none":             {[]string{"--download-rate=fast"}, "--download-rate"},
 		"a rate that stands still":        {[]string{"--download-rate=1k"}, "--download-rate"},
 		"no downloads at all":             {[]string{"--downloads-at-once=0"}, "--downloads-at-once"},
+		"a cache of some size":            {[]string{"--cache-limit=some"}, "--cache-limit"},
+		"a cache of nothing":              {[]string{"--cache-limit=0"}, "--cache-dir off keeps nothing"},
+		"less than nothing stays free":    {[]string{"--cache-free=-1Gi"}, "--cache-free"},
 		"a block that is none":            {[]string{"--allow-source-cidr=10.0.0.0"}, "--allow-source-cidr"},
 		"figures for everybody":           {[]string{"--metrics=0.0.0.0:1"}, "not a loopback address"},
 		"a measuring that would not rest": {[]string{"--probe-interval=1us"}, "--probe-interval"},
@@ -40,6 +44,37 @@ func TestBadFlagsSayWhatToDo(t *testing.T) {
 			err := run(t.Context(), append(append([]string{"run"}, good...), tc.flags...), &out, &out)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestTheCacheLiesInTheStateFolder unless it is told otherwise.
+func TestTheCacheLiesInTheStateFolder(t *testing.T) {
+	for name, tc := range map[string]struct {
+		flags       []string
+		dir         string
+		limit, free int64
+	}{
+		"nothing said":  {nil, "/s/kv", 0, 10 << 30},
+		"all of it":     {[]string{"--cache-dir=/fast/kv", "--cache-limit=200Gi", "--cache-free=0"}, "/fast/kv", 200 << 30, 0},
+		"turned off":    {[]string{"--cache-dir=off"}, "", 0, 0},
+		"off but bound": {[]string{"--cache-dir=off", "--cache-limit=1Gi"}, "", 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := parse(append([]string{"--state=/s"}, tc.flags...), io.Discard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o, err := f.cache()
+			if tc.dir == "" {
+				if o != nil || err != nil {
+					t.Errorf("%+v, %v", o, err)
+				}
+				return
+			}
+			if err != nil || o.Dir != tc.dir || o.Budget.LimitBytes != tc.limit || o.Budget.FloorBytes != tc.free || o.FS == nil {
+				t.Errorf("%+v, %v", o, err)
 			}
 		})
 	}

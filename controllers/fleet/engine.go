@@ -31,6 +31,10 @@ type Engine struct {
 	Model model.Record `json:"model"`
 	// Context with its defaults resolved.
 	Context v1alpha1.ContextLimits `json:"context"`
+	// CacheQueueBytes of memory hold what waits to be written to a Mac's disk; 0
+	// where cache.ssd is not given. How much the disk may hold is not part of the
+	// engine: the agent grants it.
+	CacheQueueBytes int64 `json:"cacheQueueBytes,omitempty"`
 	// LimitBytes is memory.limit, or 0.
 	LimitBytes int64 `json:"limitBytes,omitempty"`
 }
@@ -62,6 +66,17 @@ func Resolve(spec *v1alpha1.ModelDeploymentSpec, record model.Record) (Engine, *
 			"context.tokens is %d, but the model was trained for %d; lower context.tokens to at most %d", t, trained, trained)}
 	}
 	e.Context = resolveContext(spec.Context, trained)
+	if spec.Cache.SSD != nil {
+		if task := record.Facts.TaskOf(); task != model.Generate {
+			return e, &Refusal{v1alpha1.ReasonCacheUseless, fmt.Sprintf(
+				"cache.ssd is for models that write text, which this one does not (task %s): it remembers no prompts; leave cache.ssd out", task)}
+		}
+		queue, err := footprint.CacheQueue(record.Facts)
+		if err != nil {
+			return e, &Refusal{v1alpha1.ReasonUnknownSize, err.Error()}
+		}
+		e.CacheQueueBytes = queue
+	}
 	if spec.Memory.Limit != nil {
 		e.LimitBytes = spec.Memory.Limit.Value()
 	}
@@ -96,10 +111,25 @@ func resolveContext(c v1alpha1.ContextSpec, trained int64) v1alpha1.ContextLimit
 	return out
 }
 
+// Cache is what a replica of the engine is given, of a deployment that allows so
+// much of the disk now.
+func (e Engine) Cache(s v1alpha1.CacheSpec) v1alpha1.CacheLimits {
+	return Cache(s, v1alpha1.CacheLimits{QueueBytes: e.CacheQueueBytes})
+}
+
+// Cache is what a replica is given that was given old before: what the disk may
+// hold follows the deployment, where the replica's engine uses it at all.
+func Cache(s v1alpha1.CacheSpec, old v1alpha1.CacheLimits) v1alpha1.CacheLimits {
+	if s.SSD != nil && old.QueueBytes > 0 {
+		old.SSDBytes = s.SSD.Value()
+	}
+	return old
+}
+
 // Estimate is what the engine needs, computed from the file headers.
 func (e Engine) Estimate() (int64, error) {
 	terms, err := footprint.Estimate(e.Model.Facts, footprint.Context{
-		Tokens: e.Context.Tokens, Sequences: e.Context.Sequences, CacheTokens: e.Context.CacheTokens})
+		Tokens: e.Context.Tokens, Sequences: e.Context.Sequences, CacheTokens: e.Context.CacheTokens, CacheQueue: e.CacheQueueBytes})
 	if err != nil {
 		return 0, err
 	}

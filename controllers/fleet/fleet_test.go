@@ -261,6 +261,55 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+// TestACacheOnDiskIsPromisedItsMemory: what waits for the disk is in the
+// reservation; how much the disk may hold is no part of the engine, so that another
+// figure replaces no replica.
+func TestACacheOnDiskIsPromisedItsMemory(t *testing.T) {
+	q := func(s string) *resource.Quantity { x := resource.MustParse(s); return &x }
+	resolve := func(ssd *resource.Quantity, r model.Record) (Engine, *Refusal) {
+		return Resolve(&v1alpha1.ModelDeploymentSpec{Cache: v1alpha1.CacheSpec{SSD: ssd}}, r)
+	}
+	hash := func(e Engine) string {
+		h, err := e.Hash()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	without, refusal := resolve(nil, record)
+	if refusal != nil || without.CacheQueueBytes != 0 || without.Cache(v1alpha1.CacheSpec{SSD: q("1Gi")}) != (v1alpha1.CacheLimits{}) {
+		t.Errorf("without one: %+v, %v", without, refusal)
+	}
+	with, refusal := resolve(q("50Gi"), record)
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	need, _ := with.Estimate()
+	bare, _ := without.Estimate()
+	if with.CacheQueueBytes < 32<<20 || need < bare+with.CacheQueueBytes {
+		t.Errorf("%d bytes may wait, %d are promised, %d without", with.CacheQueueBytes, need, bare)
+	}
+	more, _ := resolve(q("80Gi"), record)
+	if hash(more) != hash(with) || hash(with) == hash(without) {
+		t.Error("another size is another engine, or a cache is none")
+	}
+	given := with.Cache(v1alpha1.CacheSpec{SSD: q("50Gi")})
+	if given.SSDBytes != 50<<30 || given.QueueBytes != with.CacheQueueBytes {
+		t.Errorf("a replica is given %+v", given)
+	}
+	if followed := Cache(v1alpha1.CacheSpec{SSD: q("80Gi")}, given); followed.SSDBytes != 80<<30 || followed.QueueBytes != given.QueueBytes {
+		t.Errorf("it follows to %+v", followed)
+	}
+	if followed := Cache(v1alpha1.CacheSpec{}, given); followed != given {
+		t.Errorf("a replica that is to be replaced follows to %+v", followed)
+	}
+	reads := record
+	reads.Facts.Task = model.Embed
+	if _, refusal := resolve(q("50Gi"), reads); refusal == nil || refusal.Reason != v1alpha1.ReasonCacheUseless {
+		t.Errorf("a model that remembers nothing: %v", refusal)
+	}
+}
+
 // Editing some spec fields did nothing elsewhere, because the hashed fields
 // were a list kept by hand. Here every field of the engine changes the hash.
 func TestEveryFieldOfTheEngineChangesItsHash(t *testing.T) {

@@ -56,6 +56,7 @@ func assignment(r *v1alpha1.ModelReplica, names []string, tokenRef string) v1alp
 		Context:       r.Spec.Context,
 		ReservedBytes: r.Spec.ReservedBytes,
 		DrainSeconds:  r.Spec.DrainSeconds,
+		Cache:         r.Spec.Cache,
 		Residency:     r.Spec.Residency,
 		Desired:       r.Spec.Desired,
 	}

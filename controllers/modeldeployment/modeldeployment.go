@@ -154,13 +154,13 @@ func (r *Reconciler) follow(ctx context.Context, s *scope) error {
 	for i := range s.replicas {
 		replica := &s.replicas[i]
 		placement, drain := s.deployment.Spec.Placement, drainSeconds(s.deployment)
-		residency := fleet.Residency(s.deployment.Spec.Residency)
-		if !replica.DeletionTimestamp.IsZero() || replica.Spec.DrainSeconds == drain && replica.Spec.Residency == residency &&
+		residency, cache := fleet.Residency(s.deployment.Spec.Residency), fleet.Cache(s.deployment.Spec.Cache, replica.Spec.Cache)
+		if !replica.DeletionTimestamp.IsZero() || replica.Spec.DrainSeconds == drain && replica.Spec.Residency == residency && replica.Spec.Cache == cache &&
 			status.Equal(replica.Spec.Placement, placement) {
 			continue
 		}
 		before := replica.DeepCopy()
-		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Placement = drain, residency, placement
+		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Placement, replica.Spec.Cache = drain, residency, placement, cache
 		if err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 			return fmt.Errorf("update replica %s: %w", replica.Name, err)
 		}
@@ -228,6 +228,7 @@ func newReplica(s *scope, b birth) (*v1alpha1.ModelReplica, error) {
 			Context:       e.Context,
 			ReservedBytes: reserved,
 			DrainSeconds:  drainSeconds(d),
+			Cache:         e.Cache(d.Spec.Cache),
 			Residency:     fleet.Residency(d.Spec.Residency),
 			Placement:     d.Spec.Placement,
 			Avoid:         b.avoid,

@@ -97,7 +97,6 @@ var memoryWords = map[string]word{
 	"M7":  {construction, "an engine is one process with one guard of its own type: nothing wraps it"},
 	"G8":  {deferred, "no model reads images yet"},
 	"G9":  {deferred, "the routes whose tools differ come with the other APIs; today one function writes tools for check and answer alike"},
-	"K16": {partly, "the pool and what lies in memory; engines are not given the tier on disk yet"},
 	"G5":  {partly, "chat and completions; messages and responses come with their routes"},
 }
 
@@ -142,14 +141,5 @@ var cacheRows = []row{
 	{"Invariant15", "a cancelled identity never affects the next use of it"},
 }
 
-// unwired is why rows that need an agent and an engine are shown in part.
-const unwired = "agent and engines do not speak of the disk to each other yet"
-
 // cacheWords are the answers that are not tests.
-var cacheWords = map[string]word{
-	"K13":         {partly, unwired},
-	"K14":         {partly, unwired},
-	"B4":          {partly, unwired},
-	"B6":          {partly, unwired},
-	"Invariant11": {partly, unwired},
-}
+var cacheWords = map[string]word{}

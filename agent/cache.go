@@ -1,0 +1,148 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"metalfleet.dev/metalfleet/agent/cold"
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/pool"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/kv"
+)
+
+const (
+	// cacheAgain is when a cache that could not be opened is tried again.
+	cacheAgain = 30 * time.Second
+	// sweepEvery is how often blocks of models that nobody orders are looked for,
+	// and keptFor how long they stay behind the last order: a replica that is
+	// replaced is not ordered for a moment.
+	sweepEvery = time.Minute
+	keptFor    = time.Hour
+)
+
+// errNoCache says that engines are given no disk yet.
+var errNoCache = errors.New("this Mac's cache on disk is not open")
+
+// diskCache is this Mac's cache on disk, once its folder could be opened: a disk
+// that fails makes prompts slower and stops nothing.
+type diskCache struct {
+	options cold.Options
+	log     logr.Logger
+	metrics prometheus.Registerer
+	// orders as last read; nil before that.
+	orders func() *journal.Orders
+
+	owner   atomic.Pointer[cold.Owner]
+	trouble atomic.Pointer[string]
+}
+
+// run opens the folder, and keeps it until ctx ends.
+func (c *diskCache) run(ctx context.Context) error {
+	owner := c.open(ctx)
+	if owner == nil {
+		return ctx.Err()
+	}
+	c.metrics.MustRegister(owner.Collector())
+	c.owner.Store(owner)
+	var sweeping sync.WaitGroup
+	defer sweeping.Wait()
+	sweeping.Go(func() { c.sweep(ctx, owner) })
+	return owner.Run(ctx)
+}
+
+// open tries until it succeeds; nil once ctx ended.
+func (c *diskCache) open(ctx context.Context) *cold.Owner {
+	for {
+		owner, err := cold.Open(c.options)
+		if err == nil {
+			c.trouble.Store(nil)
+			return owner
+		}
+		why := err.Error()
+		if old := c.trouble.Swap(&why); old == nil || *old != why {
+			c.log.Error(err, "The cache on disk cannot be opened; prompts are computed instead")
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(cacheAgain):
+		}
+	}
+}
+
+// sweep removes blocks of models that nobody orders any more (requirement K14).
+func (c *diskCache) sweep(ctx context.Context, owner *cold.Owner) {
+	ordered := map[string]time.Time{}
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		if o := c.orders(); o != nil {
+			if models, known := wanted(ordered, o, time.Now()); known {
+				if freed, err := owner.Keep(models); err != nil {
+					c.log.Error(err, "Blocks of models that nobody orders stay on the disk")
+				} else if freed > 0 {
+					c.log.Info("Blocks of models that nobody orders are removed", "bytes", freed)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// wanted are the models whose blocks stay, by digest, and notes when each was
+// ordered last. It does not know while an order cannot be read: that may be one.
+func wanted(ordered map[string]time.Time, o *journal.Orders, now time.Time) (models map[string]bool, known bool) {
+	for i := range o.Assignments {
+		ordered[o.Assignments[i].Model.Digest] = now
+	}
+	maps.DeleteFunc(ordered, func(_ string, last time.Time) bool { return now.Sub(last) >= keptFor })
+	models = map[string]bool{}
+	for digest := range ordered {
+		models[digest] = true
+	}
+	return models, len(o.Invalid) == 0
+}
+
+// lease is what the pool asks for.
+func (c *diskCache) lease(o kv.Origin, most func() int64) (pool.CacheLease, error) {
+	owner := c.owner.Load()
+	if owner == nil {
+		return nil, errNoCache
+	}
+	l, err := owner.Lease(o, most)
+	if err != nil {
+		return nil, err // a nil *Lease would not be a nil Lease
+	}
+	return l, nil
+}
+
+// status is what is reported; a nil cache has none.
+func (c *diskCache) status() (s v1alpha1.MacCache) {
+	if c == nil {
+		return s
+	}
+	if why := c.trouble.Load(); why != nil {
+		s.Message = clip(*why, 1024)
+	}
+	owner := c.owner.Load()
+	if owner == nil {
+		return s
+	}
+	now := owner.Snapshot()
+	return v1alpha1.MacCache{
+		Bytes: now.UsedBytes, LimitBytes: now.LimitBytes, WrittenBytes: now.Blocks.WrittenBytes, Hits: now.Blocks.Read,
+		Dropped: now.Blocks.DroppedTotal(), Message: clip(now.Problem, 1024),
+	}
+}

@@ -1,0 +1,307 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"metalfleet.dev/metalfleet/agent/cold"
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+)
+
+// newCachingMac has a cache on disk, of so many bytes.
+func newCachingMac(t *testing.T, limit int64) *mac {
+	m := newMac(t, tinymodel.Default())
+	m.giveIdentity()
+	m.cache = &cold.Options{FS: disk.OS{}, Dir: filepath.Join(m.state, "kv")}
+	m.cache.Budget.LimitBytes = limit
+	return m
+}
+
+// caching is an assignment with a cache on disk.
+func (m *mac) caching() v1alpha1.Assignment {
+	a := m.assignment()
+	a.Cache = v1alpha1.CacheLimits{SSDBytes: 64 << 20, QueueBytes: 8 << 20}
+	return a
+}
+
+// words are a prompt of some blocks that begins like no other.
+func words(of string) string { return strings.Repeat(of+" is what I want to know. ", 8) }
+
+// told is what a person sees of an answer.
+type told struct {
+	Choices []struct {
+		Message struct{ Content string }
+	}
+	Usage struct {
+		PromptTokens int64 `json:"prompt_tokens"`
+		Details      struct {
+			Cached int64 `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	}
+}
+
+func (m *mac) told(t *testing.T, of string) (text string, cached int64) {
+	t.Helper()
+	var a told
+	if err := json.Unmarshal([]byte(m.say(t, "tiny", words(of), nil)), &a); err != nil || len(a.Choices) != 1 {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if a.Usage.PromptTokens < 140 {
+		t.Fatalf("a prompt of %d tokens fills too few blocks", a.Usage.PromptTokens)
+	}
+	return a.Choices[0].Message.Content, a.Usage.Details.Cached
+}
+
+// computed asks something new, and waits until as many blocks as it fills are on
+// the disk.
+func (m *mac) computed(t *testing.T, of string) string {
+	t.Helper()
+	before := m.books(t).Blocks.Persisted
+	text, cached := m.told(t, of)
+	if cached != 0 {
+		t.Errorf("%s: %d tokens of a prompt that nobody asked were restored", of, cached)
+	}
+	poll(t, func() error {
+		if s := m.books(t); s.Blocks.Persisted < before+2 || s.Blocks.Queued > 0 {
+			return fmt.Errorf("nothing comes to the disk: %+v", s)
+		}
+		return nil
+	})
+	return text
+}
+
+// restored asks again and wants the same answer, begun with restored tokens.
+func (m *mac) restored(t *testing.T, when, of, want string) {
+	t.Helper()
+	if text, cached := m.told(t, of); text != want || cached < 128 {
+		t.Errorf("%s: %d tokens were restored and %q is the answer, which was %q", when, cached, text, want)
+	}
+}
+
+// books are the owner's, once the folder is open.
+func (m *mac) books(t *testing.T) *cold.Snapshot {
+	t.Helper()
+	var s *cold.Snapshot
+	poll(t, func() error {
+		w := m.agent.cache.owner.Load()
+		if w == nil {
+			return errNoCache
+		}
+		s = w.Snapshot()
+		return nil
+	})
+	return s
+}
+
+// another waits until the replica is served by another process.
+func (m *mac) another(t *testing.T, than int64) int64 {
+	t.Helper()
+	var pid int64
+	poll(t, func() error {
+		s := m.reports.status()
+		if condition(s, v1alpha1.ConditionServing) != "True/Serving" || s.Assignments[0].PID == than || s.Assignments[0].PID == 0 {
+			return fmt.Errorf("no other process serves: %+v", s.Assignments)
+		}
+		pid = s.Assignments[0].PID
+		return nil
+	})
+	return pid
+}
+
+// unload takes the engine away and brings it back.
+func (m *mac) unload(t *testing.T, generation int64, a v1alpha1.Assignment, pid int64) int64 {
+	t.Helper()
+	a.Desired = v1alpha1.DesiredDownloaded
+	m.orders.next <- ordersOf(generation, a)
+	poll(t, func() error {
+		if alive(pid) {
+			return fmt.Errorf("process %d lives", pid)
+		}
+		return nil
+	})
+	a.Desired = v1alpha1.DesiredRunning
+	m.orders.next <- ordersOf(generation+1, a)
+	return m.another(t, pid)
+}
+
+// TestB4B6K13WhatWasComputedSurvives an unload, a killed engine and an agent that
+// ends: asked again, the same answer begins with restored tokens.
+func TestB4B6K13WhatWasComputedSurvives(t *testing.T) {
+	m := newCachingMac(t, 64<<20)
+	m.boot()
+	a := m.caching()
+	m.orders.next <- ordersOf(1, a)
+	pid := m.another(t, 0)
+	first := m.computed(t, "The first")
+	pid = m.unload(t, 2, a, pid)
+	m.restored(t, "after an unload", "The first", first)
+
+	second := m.computed(t, "Another")
+	if err := syscall.Kill(int(pid), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	pid = m.another(t, pid)
+	m.restored(t, "after the engine was killed", "The first", first)
+	m.restored(t, "after the engine was killed", "Another", second)
+
+	m.halt()
+	m.boot()
+	m.orders.next <- ordersOf(4, a)
+	if now := m.another(t, 0); now != pid {
+		t.Errorf("process %d was not adopted, %d serves", pid, now)
+	}
+	third := m.computed(t, "What comes")
+	if err := syscall.Kill(int(pid), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	pid = m.another(t, pid)
+	m.restored(t, "after the agent ended and its engine was killed", "Another", second)
+	m.restored(t, "after the agent ended and its engine was killed", "What comes", third)
+
+	for _, at := range m.blocks(t) {
+		flip(t, at)
+	}
+	m.unload(t, 5, a, pid)
+	if text, cached := m.told(t, "Another"); cached != 0 || text != second {
+		t.Errorf("of damaged blocks %d tokens were restored and %q is the answer, which was %q", cached, text, second)
+	}
+	poll(t, func() error {
+		if s := m.books(t); s.Blocks.Damaged == 0 || s.Blocks.Accepted != s.Blocks.Persisted+s.Blocks.Queued+s.Blocks.DroppedTotal()+s.Blocks.Failed {
+			return fmt.Errorf("%+v", s.Blocks)
+		}
+		return nil
+	})
+	poll(t, func() error {
+		if c := m.reports.status().Disk.Cache; c.Bytes == 0 || c.LimitBytes == 0 || c.WrittenBytes == 0 || c.Hits == 0 || c.Message != "" {
+			return fmt.Errorf("reported is %+v", c)
+		}
+		return nil
+	})
+}
+
+// blocks are the paths of all files of the cache.
+func (m *mac) blocks(t *testing.T) []string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(m.state, "kv", "*", "?", "*.kv"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("%v, %v", paths, err)
+	}
+	return paths
+}
+
+// flip damages the middle of a file.
+func flip(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 1
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAFailingDiskMakesPromptsSlowerAndNothingWrong: a folder that cannot be
+// opened, and a disk with no room.
+func TestAFailingDiskMakesPromptsSlowerAndNothingWrong(t *testing.T) {
+	answers := map[string]string{}
+	for name, prepare := range map[string]func(*mac){
+		"a disk with room": func(*mac) {},
+		"no room":          func(m *mac) { m.cache.Budget.LimitBytes = 1 },
+		"a folder that is a file": func(m *mac) {
+			if err := os.WriteFile(m.cache.Dir, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newCachingMac(t, 64<<20)
+			prepare(m)
+			m.boot()
+			m.orders.next <- ordersOf(1, m.caching())
+			pid := m.another(t, 0)
+			answers[name], _ = m.told(t, "The first")
+			m.unload(t, 2, m.caching(), pid)
+			text, cached := m.told(t, "The first")
+			if text != answers[name] || name != "a disk with room" && cached != 0 {
+				t.Errorf("%d tokens were restored and %q is the answer, which was %q", cached, text, answers[name])
+			}
+			if name == "a folder that is a file" {
+				poll(t, func() error {
+					if c := m.agent.cache.status(); !strings.Contains(c.Message, m.cache.Dir) {
+						return fmt.Errorf("reported is %+v", c)
+					}
+					return nil
+				})
+			}
+		})
+	}
+	for name, text := range answers {
+		if text != answers["no room"] {
+			t.Errorf("%s: %q, want %q", name, text, answers["no room"])
+		}
+	}
+}
+
+// TestAMacWithoutACacheReportsNone, and gives no lease.
+func TestAMacWithoutACacheReportsNone(t *testing.T) {
+	var c *diskCache
+	if s := c.status(); s != (v1alpha1.MacCache{}) {
+		t.Errorf("%+v", s)
+	}
+	c = &diskCache{options: cold.Options{FS: disk.OS{}, Dir: t.TempDir()}, log: logr.Discard(), metrics: prometheus.NewRegistry()}
+	if l, err := c.lease(kv.Origin{Model: "m"}, nil); err != errNoCache || l != nil {
+		t.Errorf("%v, %v", l, err)
+	}
+}
+
+// TestK14BlocksStayWhileTheirModelIsWanted, and a while longer; an order that
+// cannot be read may be of any model.
+func TestK14BlocksStayWhileTheirModelIsWanted(t *testing.T) {
+	of := func(digests ...string) *journal.Orders {
+		o := &journal.Orders{}
+		for _, d := range digests {
+			o.Assignments = append(o.Assignments, v1alpha1.Assignment{Model: model.Record{Digest: d}})
+		}
+		return o
+	}
+	now := time.Now()
+	ordered := map[string]time.Time{}
+	for _, step := range []struct {
+		after  time.Duration
+		orders *journal.Orders
+		want   []string
+		known  bool
+	}{
+		{0, of("a", "b"), []string{"a", "b"}, true},
+		{time.Minute, of("a"), []string{"a", "b"}, true},
+		{keptFor - time.Second, of("a"), []string{"a", "b"}, true},
+		{keptFor, of("a"), []string{"a"}, true},
+		{2 * keptFor, &journal.Orders{Invalid: []journal.InvalidOrder{{}}}, nil, false},
+	} {
+		models, known := wanted(ordered, step.orders, now.Add(step.after))
+		want := map[string]bool{}
+		for _, d := range step.want {
+			want[d] = true
+		}
+		if known != step.known || !reflect.DeepEqual(models, want) {
+			t.Errorf("after %s: %v, %v, want %v", step.after, models, known, want)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/cold/stream"
+)
+
+// diskAgain is the pause before the stream of an engine's cache is opened again.
+const diskAgain = 100 * time.Millisecond
+
+// CacheLease is an engine's leave to use the disk, as its owner keeps it.
+type CacheLease = stream.Lease
+
+// grantDisk gives an engine leave to use this Mac's disk, where it is to, again
+// and again until ctx ends or the engine stops.
+func (p *Pool) grantDisk(ctx context.Context, e *entry, g *engine) {
+	if p.Cache == nil || g.config.CacheQueueBytes == 0 {
+		return
+	}
+	said := ""
+	for {
+		err := stream.Follow(ctx, g.client, func(o kv.Origin) (CacheLease, error) {
+			if o.Model != g.config.ModelDigest {
+				return nil, fmt.Errorf("the engine says that its blocks are of model %q, want %q", o.Model, g.config.ModelDigest)
+			}
+			return p.Cache(o, func() int64 { return p.diskOf(e) })
+		})
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if why := err.Error(); why != said {
+			said = why
+			p.Log.Info("The engine keeps nothing on disk for now", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", why)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(diskAgain):
+		}
+	}
+}
+
+// diskOf is how much of the disk blocks of an entry's model may take, as it is
+// ordered now.
+func (p *Pool) diskOf(e *entry) (most int64) {
+	p.read(func() { most = e.order.Cache.SSDBytes })
+	return most
+}

@@ -1,0 +1,134 @@
+package pool
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// talker is an engine that speaks of its cache alone.
+type talker struct {
+	wire.UnimplementedEngineServer
+	model string
+	// calls count streams; each ends by itself, the last with the engine's last
+	// word, once go on is closed.
+	calls atomic.Int64
+	goOn  chan struct{}
+}
+
+func (e *talker) Cache(s wire.Engine_CacheServer) error {
+	n := e.calls.Add(1)
+	if err := s.Send(&wire.CacheReport{Origin: &wire.CacheOrigin{Model: e.model, Numerics: "ref 1", Layout: "l"}}); err != nil {
+		return err
+	}
+	if _, err := s.Recv(); err != nil || n == 1 { // the first stream breaks
+		return err
+	}
+	<-e.goOn
+	if err := s.Send(&wire.CacheReport{Sequence: 1, Last: true}); err != nil {
+		return err
+	}
+	_, err := s.Recv()
+	return err
+}
+
+// open serves an engine, and makes a pool that knows it.
+func (e *talker) open(t *testing.T) (*Pool, *entry, *engine) {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer()
+	wire.RegisterEngineServer(g, e)
+	served := make(chan struct{})
+	go func() { defer close(served); _ = g.Serve(l) }() // it ends with Stop
+	conn, err := wire.Dial(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(); g.Stop(); <-served })
+	of := &engine{config: wire.Config{ModelDigest: "sha256:aa", CacheQueueBytes: 1 << 20}, client: dialled{wire.NewEngineClient(conn)}}
+	return &Pool{Config: Config{Log: logr.Discard()}}, &entry{}, of
+}
+
+type dialled struct{ wire.EngineClient }
+
+func (dialled) Close() error { return nil }
+
+// paper is a lease that counts its end.
+type paper struct{ ended *atomic.Int64 }
+
+func (paper) Current() cold.Lease           { return cold.Lease{} }
+func (paper) Changed() <-chan struct{}      { return nil }
+func (paper) Report(cold.Report) cold.Lease { return cold.Lease{} }
+func (p paper) End()                        { p.ended.Add(1) }
+
+// TestB4AnEngineIsGivenTheDiskAgain after its stream broke, until it says that it
+// stops; each lease ends. What it may take follows the order.
+func TestB4AnEngineIsGivenTheDiskAgain(t *testing.T) {
+	e := &talker{model: "sha256:aa", goOn: make(chan struct{})}
+	p, entry, g := e.open(t)
+	var ended atomic.Int64
+	bounds := make(chan func() int64, 2)
+	p.Config.Cache = func(o kv.Origin, most func() int64) (CacheLease, error) {
+		if o != (kv.Origin{Model: "sha256:aa", Numerics: "ref 1", Layout: "l"}) {
+			t.Errorf("origin %+v", o)
+		}
+		bounds <- most
+		return paper{&ended}, nil
+	}
+	done := make(chan struct{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	go func() { defer close(done); p.grantDisk(ctx, entry, g) }()
+	<-bounds
+	most := <-bounds
+	for _, want := range []int64{5, 7} {
+		p.mu.Lock()
+		entry.order.Cache.SSDBytes = want
+		p.mu.Unlock()
+		if got := most(); got != want {
+			t.Errorf("%d bytes may be taken, want %d", got, want)
+		}
+	}
+	close(e.goOn)
+	<-done
+	if ctx.Err() != nil || e.calls.Load() != 2 || ended.Load() != 2 {
+		t.Errorf("%d streams, %d leases ended, %v", e.calls.Load(), ended.Load(), ctx.Err())
+	}
+}
+
+// TestAnEngineIsGivenNoDiskOfAnotherModel, nor one that keeps nothing there.
+func TestAnEngineIsGivenNoDiskOfAnotherModel(t *testing.T) {
+	e := &talker{model: "sha256:ab"}
+	p, entry, g := e.open(t)
+	p.Config.Cache = func(o kv.Origin, _ func() int64) (CacheLease, error) {
+		t.Errorf("a lease for %+v", o)
+		return paper{new(atomic.Int64)}, nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); p.grantDisk(ctx, entry, g) }()
+	for e.calls.Load() < 2 {
+		<-time.After(time.Millisecond)
+	}
+	cancel()
+	<-done
+	before := e.calls.Load()
+	g.config.CacheQueueBytes = 0
+	p.grantDisk(t.Context(), entry, g)
+	if e.calls.Load() != before {
+		t.Error("an engine without a cache was asked for it")
+	}
+}
