@@ -114,7 +114,7 @@ bench-engine: build mlx ## SmolLM2 on two cores beside llama.cpp and mlx-lm (bui
 	go run ./hack/bench/engine
 
 .PHONY: bench-cache
-bench-cache: build mlx ## the first token of a known prompt of 4,096 tokens and 16 new ones beside computing all of it, on ref and MLX on a processor
+bench-cache: build mlx ## the first token of a known prompt of 4,096 tokens and 16 new ones, in memory and on disk after a load, beside computing all of it, on ref and MLX on a processor
 	bash hack/models/fetch.sh smollm2 | sed '$$d' # the last line is the path
 	go run ./hack/bench/cache
 

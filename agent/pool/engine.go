@@ -3,7 +3,6 @@ package pool
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -166,9 +165,7 @@ func (p *Pool) talk(ctx context.Context, e *entry, g *engine) {
 		return
 	}
 	p.change(func() { p.backend = h.GetBackend() })
-	var granting sync.WaitGroup
-	defer granting.Wait()
-	granting.Go(func() { p.grantDisk(ctx, e, g) })
+	p.tasks.Go(func() { p.grantDisk(ctx, e, g) }) // not waited for here: the end of a process is seen whatever the disk does
 	for {
 		p.watch(ctx, e, g)
 		select {

@@ -41,6 +41,9 @@ type Model struct {
 	DrainSeconds int32
 	// Chips of the Macs that may hold it; none means any.
 	Chips []string
+	// SSD is how much of each Mac's disk what it computed of prompts may take, as
+	// cache.ssd says it; empty: nothing.
+	SSD string
 }
 
 // Deployment is the object to create.
@@ -62,6 +65,10 @@ func (m Model) Deployment() *v1alpha1.ModelDeployment {
 	}
 	if m.Sequences > 0 {
 		md.Spec.Context.Sequences = m.Sequences
+	}
+	if m.SSD != "" {
+		ssd := resource.MustParse(m.SSD)
+		md.Spec.Cache.SSD = &ssd
 	}
 	if m.OnDemand {
 		md.Spec.Residency = v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: &m.IdleSeconds}

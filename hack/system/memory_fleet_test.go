@@ -24,6 +24,7 @@ const (
 	pond, pondChip     = "pond", "M1Max"
 	ward, wardChip     = "ward", "M2"
 	street, streetChip = "street", "M2Max"
+	attic, atticChip   = "attic", "M3"
 )
 
 // Words in the names of model files that make engine.sh do more than start.
@@ -105,11 +106,11 @@ func startMemoryFleet(t *testing.T) (*memorySuite, error) {
 	if err := os.WriteFile(engine, []byte(script), 0o755); err != nil {
 		return nil, err
 	}
-	flags := []string{"--engine=" + engine, "--allow-source-cidr=127.0.0.1/32"}
+	flags := []string{"--cache-free=0", "--engine=" + engine, "--allow-source-cidr=127.0.0.1/32"}
 	// What an engine that does not answer is waited for; the defaults take minutes.
 	env := []string{"SSL_CERT_FILE=" + s.slow.roots, "METALFLEET_TEST=1", "METALFLEET_TEST_TIMING=stop=2s,term=1s,silence=5s"}
 	options := fleet.Options{Root: root, Dir: filepath.Join(scratch, "run"), ModelRoot: s.models}
-	for name, chip := range map[string]string{shelf: shelfChip, pond: pondChip, ward: wardChip, street: streetChip} {
+	for name, chip := range map[string]string{shelf: shelfChip, pond: pondChip, ward: wardChip, street: streetChip, attic: atticChip} {
 		options.Macs = append(options.Macs, fleet.Mac{Name: name, Chip: chip, Memory: "64Gi", Flags: flags, Env: env})
 	}
 	ctx := context.WithoutCancel(t.Context())

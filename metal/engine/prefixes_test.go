@@ -1,9 +1,12 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +18,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 	"metalfleet.dev/metalfleet/metal/kv/kvtest"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
@@ -190,22 +195,29 @@ func TestPreemptedRequestsGoOnFromWhatTheySaved(t *testing.T) {
 }
 
 // TestB1X1ALongPromptResumesFromItsLastBoundary: 8,000 tokens in blocks of their
-// full size, ended by a cancel past the middle; of 90,000, keys alone in metal/kv.
+// full size, ended by a cancel past the middle, in memory and, by another engine,
+// on disk; of 90,000, keys alone in metal/kv.
 func TestB1X1ALongPromptResumesFromItsLastBoundary(t *testing.T) {
 	for name, c := range map[string]struct {
 		path string
 		// saved is how many blocks and states there are when it is cancelled.
 		saved int64
 		want  int
+		disk  bool
 	}{
-		"plain":  {model(t, lengthy(tinymodel.Default())), 20, 20 * 256},
-		"hybrid": {hybridOf(t, lengthy(tinymodel.Default())), 2 * 2, 2 * 2048},
+		"plain":           {model(t, lengthy(tinymodel.Default())), 20, 20 * 256, false},
+		"plain, on disk":  {model(t, lengthy(tinymodel.Default())), 20, 20 * 256, true},
+		"hybrid":          {hybridOf(t, lengthy(tinymodel.Default())), 2 * 2, 2 * 2048, false},
+		"hybrid, on disk": {hybridOf(t, lengthy(tinymodel.Default())), 2 * 2, 2 * 2048, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tokens := tokensOf(1, 8000, 400)
 			var serving atomic.Pointer[engine.Engine]
 			reached, cancelled := make(chan struct{}), make(chan struct{})
-			e := ready(t, engine.Options{ModelPath: c.path, CacheMemory: 512 << 20}, ref.Options{Fault: func(op string) error {
+			o := engine.Options{ModelPath: c.path, CacheMemory: 512 << 20, ModelDigest: "sha256:aa", Numerics: "ref 1"}
+			dir := t.TempDir()
+			below := onDisk(t, dir, "e1", &o)
+			e := ready(t, o, ref.Options{Fault: func(op string) error {
 				if e := serving.Load(); op == "Embed" && e != nil && e.Status().Prefixes.Saved >= c.saved {
 					serving.Store(nil)
 					close(reached)
@@ -224,11 +236,49 @@ func TestB1X1ALongPromptResumesFromItsLastBoundary(t *testing.T) {
 			if a := collect(t, s); a.finished.Err == nil || a.finished.Err.Kind != engine.Cancelled {
 				t.Fatalf("a cancelled prompt ended with %+v", a.finished)
 			}
-			a := ask(t, e, engine.Request{Tokens: tokens, Sampling: draws(1), MaxTokens: 1})
+			r := engine.Request{Tokens: tokens, Sampling: draws(1), MaxTokens: 1}
+			if c.disk {
+				stop(e)
+				below()
+				below = onDisk(t, dir, "e2", &o)
+				e = ready(t, o, ref.Options{})
+			}
+			a := ask(t, e, r)
 			if got := a.finished.Usage.Cached; got != c.want {
 				t.Errorf("%d tokens were restored, want %d", got, c.want)
 			}
+			sameButCached(t, name, []answer{a}, []answer{ask(t, ready(t, engine.Options{ModelPath: c.path}, ref.Options{}), r)})
+			stop(e)
+			below()
 		})
+	}
+}
+
+// onDisk gives an engine a tier in a folder, with a lease of its own; below closes
+// the tier and says whether every block is somewhere.
+func onDisk(t *testing.T, dir, epoch string, o *engine.Options) (below func()) {
+	t.Helper()
+	var tier *cold.Tier
+	o.Below = func(origin kv.Origin) kv.Tier {
+		tier = cold.Open(cold.Options{FS: disk.OS{}, Origin: origin, QueueBytes: 64 << 20, PutWait: time.Minute})
+		for _, folder := range append(cold.Shards(), filepath.Join(cold.Temporary, epoch)) {
+			if err := (disk.OS{}).MkdirAll(filepath.Join(cold.Folder(dir, tier.Namespace()), folder)); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := tier.Attach(cold.Lease{Dir: dir, Epoch: epoch, GrantedBytes: 1 << 30}); err != nil {
+			t.Error(err)
+		}
+		return tier
+	}
+	return func() {
+		t.Helper()
+		if err := tier.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if c := tier.Counters(); !c.Balanced() || c.Queued != 0 || c.DroppedTotal() != 0 {
+			t.Errorf("of what was saved %+v", c)
+		}
 	}
 }
 
@@ -356,7 +406,8 @@ func TestB5Invariant15RandomCancels(t *testing.T) {
 // computed again afterwards is what it was.
 func TestX5AFailedStepDropsWhatIsRemembered(t *testing.T) {
 	var fail atomic.Bool
-	e := ready(t, engine.Options{CacheMemory: mebi, Sequences: 2}, ref.Options{Fault: func(op string) error {
+	below := kvtest.NewFake()
+	e := ready(t, engine.Options{CacheMemory: mebi, Sequences: 2, ModelDigest: "sha256:aa", Below: func(kv.Origin) kv.Tier { return below }}, ref.Options{Fault: func(op string) error {
 		if op == "Linear" && fail.CompareAndSwap(true, false) {
 			return errors.New("the device is gone")
 		}
@@ -366,6 +417,9 @@ func TestX5AFailedStepDropsWhatIsRemembered(t *testing.T) {
 	want := ask(t, e, r)
 	if e.Status().Prefixes.Bytes == 0 {
 		t.Fatal("nothing is remembered")
+	}
+	for len(below.Puts()) < 2 {
+		<-time.After(time.Millisecond)
 	}
 	fail.Store(true)
 	if a := ask(t, e, r); a.finished.Err == nil || a.finished.Err.Kind != engine.Internal {
@@ -438,6 +492,49 @@ func TestB6WhatIsRememberedOutlivesTheEngineBelow(t *testing.T) {
 		change(&changed)
 		if got := ask(t, ready(t, changed, ref.Options{}), r).finished.Usage.Cached; got != 0 {
 			t.Errorf("%s: %d tokens were restored", name, got)
+		}
+	}
+}
+
+// onlooker notes who of an engine's own goroutine asks a tier for more than an
+// offer.
+type onlooker struct {
+	*kvtest.Fake
+	t *testing.T
+}
+
+func (w onlooker) look(call string) {
+	frames := runtime.CallersFrames(func() []uintptr { pc := make([]uintptr, 64); return pc[:runtime.Callers(3, pc)] }())
+	for f, more := frames.Next(); more; f, more = frames.Next() {
+		if strings.Contains(f.Function, "(*looping).") {
+			w.t.Errorf("%s is called by %s", call, f.Function)
+			return
+		}
+	}
+}
+
+func (w onlooker) Put(k kv.Key, p []byte) kv.Saved { w.look("Put"); return w.Fake.Put(k, p) }
+func (w onlooker) Size(k kv.Key) (int64, bool)     { w.look("Size"); return w.Fake.Size(k) }
+func (w onlooker) Await(ctx context.Context) error { w.look("Await"); return w.Fake.Await(ctx) }
+func (w onlooker) Read(ctx context.Context, k kv.Key, dst []byte) error {
+	w.look("Read")
+	return w.Fake.Read(ctx, k, dst)
+}
+
+// TestTheEnginesOwnGoroutineAsksNoDisk: whatever it saves, evicts and restores, in
+// memory that is enough and in memory that is not.
+func TestTheEnginesOwnGoroutineAsksNoDisk(t *testing.T) {
+	path := model(t, tinymodel.Default())
+	for _, budget := range []int64{1, 100 << 10, mebi} {
+		below := onlooker{kvtest.NewFake(), t}
+		o := engine.Options{ModelPath: path, CacheMemory: budget, ModelDigest: "sha256:aa", Below: func(kv.Origin) kv.Tier { return below }}
+		for range 2 {
+			e := ready(t, o, ref.Options{})
+			together(t, e, conversation(400))
+			stop(e)
+		}
+		if len(below.Puts()) == 0 {
+			t.Errorf("with %d bytes nothing was offered", budget)
 		}
 	}
 }

@@ -235,7 +235,8 @@ func (l *looping) reset(cause error) {
 	if l.prefixes == nil || errors.Is(cause, tensor.ErrMemory) {
 		return
 	}
-	bytes := l.prefixes.ram.Clear()
+	bytes := l.prefixes.ram.Bytes()
+	l.prefixes.ram.Distrust()
 	for _, a := range l.active {
 		a.mute = true
 	}

@@ -114,4 +114,7 @@ type Tier interface {
 	Size(key Key) (bytes int64, ok bool)
 	// Read fills dst, which has the size of what was put. ErrAbsent, ErrCorrupt.
 	Read(ctx context.Context, key Key, dst []byte) error
+	// Distrust forgets what was put since the tier was opened: whoever computed it
+	// has failed since.
+	Distrust()
 }

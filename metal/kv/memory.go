@@ -52,9 +52,11 @@ type Memory struct {
 	bytes, counted, budget int64
 	// epoch grows with each Clear: what began to come before it does not appear
 	// after it (requirement B4, Invariant14).
-	epoch  int64
-	closed bool
-	stats  Stats
+	epoch int64
+	// distrusts counts calls of Distrust.
+	distrusts int64
+	closed    bool
+	stats     Stats
 }
 
 // block is what lies under a key.
@@ -115,6 +117,33 @@ func (m *Memory) Offer(key Key, n int64, fill func([]byte) error) (Saved, error)
 
 // Await implements Tier: memory always takes blocks.
 func (m *Memory) Await(ctx context.Context) error { return ctx.Err() }
+
+// Distrust implements Tier: all of it goes, here and below, and what is on its way
+// down when it gets there.
+func (m *Memory) Distrust() {
+	m.Clear()
+	m.mu.Lock()
+	m.distrusts++
+	m.mu.Unlock()
+	if m.lower != nil {
+		m.lower.Distrust()
+	}
+}
+
+// down lets put take a block below.
+func (m *Memory) down(put func() Saved) Saved {
+	distrusts := func() int64 {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.distrusts
+	}
+	before := distrusts()
+	saved := put()
+	if distrusts() != before {
+		m.lower.Distrust()
+	}
+	return saved
+}
 
 // Make has fill write the n bytes of a key where they will lie. What is there
 // already is not made again. After an error of fill, nothing is there.
@@ -259,11 +288,13 @@ func (m *Memory) takeOut(b *block) {
 func (m *Memory) leave(b *block) bool {
 	kept := true
 	if m.claim(b) {
-		saved, _ := m.lower.Offer(b.key, int64(len(b.mapping)), func(dst []byte) error {
-			copy(dst, b.mapping)
-			return nil
-		})
-		kept = m.offered(saved)
+		kept = m.offered(m.down(func() Saved {
+			saved, _ := m.lower.Offer(b.key, int64(len(b.mapping)), func(dst []byte) error {
+				copy(dst, b.mapping)
+				return nil
+			})
+			return saved
+		}))
 	}
 	m.free(b)
 	return kept
@@ -564,7 +595,7 @@ func (m *Memory) behind() bool {
 	m.count(b)
 	b.readers++
 	m.mu.Unlock()
-	m.offered(m.lower.Put(b.key, b.mapping))
+	m.offered(m.down(func() Saved { return m.lower.Put(b.key, b.mapping) }))
 	m.read(b)
 	return true
 }

@@ -402,6 +402,27 @@ func TestK12WhoeverWantsMemoryWaitsForNoDisk(t *testing.T) {
 	}
 }
 
+// TestX5WhatIsOnItsWayDownIsDistrustedThere: a block that was being put below when
+// everything was distrusted is not found below afterwards.
+func TestX5WhatIsOnItsWayDownIsDistrustedThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		below := kvtest.NewFake()
+		m := kv.NewMemory(10*page, below)
+		defer m.Close(t.Context())
+		m.Put(kvtest.KeyOf(1), kvtest.Payload(1, 100))
+		open := below.Block()
+		var writing sync.WaitGroup
+		writing.Go(func() { m.BehindOnce() })
+		synctest.Wait()
+		m.Distrust()
+		open()
+		writing.Wait()
+		if _, found := m.Size(kvtest.KeyOf(1)); found || len(below.Puts()) != 1 {
+			t.Errorf("it is found: %v; %d blocks were put", found, len(below.Puts()))
+		}
+	})
+}
+
 // TestK12WhatNobodyTakesBelowStaysAndWaits: while the owner of the disk is away,
 // nothing is offered there only to be dropped.
 func TestK12WhatNobodyTakesBelowStaysAndWaits(t *testing.T) {

@@ -122,6 +122,8 @@ func TestConfigRefusesWhatCannotBeMeant(t *testing.T) {
 		"no model":                   {`"m.gguf"`, `""`},
 		"no replica":                 {`"u"`, `""`},
 		"too few cache tokens":       {`"cacheTokens":32`, `"cacheTokens":8`},
+		"a queue below nothing":      {`"limitBytes":1`, `"limitBytes":1,"cacheQueueBytes":-1`},
+		"a disk for no model":        {`"modelDigest":"d"`, `"cacheQueueBytes":1`},
 		"no limit":                   {`"limitBytes":1`, `"limitBytes":0`},
 		"a context without tokens":   {`"contextTokens":16`, `"contextTokens":0`},
 		"text that is not an object": {goodConfig, `[]`},

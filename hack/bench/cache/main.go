@@ -7,8 +7,11 @@
 //
 // It owns the measurement, its bounds and the record in docs/bench. Every round
 // has a prompt of its own, which is computed by both engines and then asked again
-// with another end; the engines take turns. It refuses a figure of a prompt of
-// which other tokens were restored than should be.
+// with another end; the engines take turns. A third engine keeps its blocks on
+// disk: it is unloaded after it computed the prompt, their pages are dropped from
+// the kernel's cache, and it is loaded again before it is asked. It refuses a
+// figure of a prompt of which other tokens were restored than should be, or whose
+// blocks were still in memory.
 //
 //	go run ./hack/bench/cache        (make bench-cache)
 //
@@ -27,8 +30,13 @@ import (
 	"syscall"
 	"time"
 
+	"metalfleet.dev/metalfleet/agent/cold"
+	"metalfleet.dev/metalfleet/hack/bench/pagecache"
 	"metalfleet.dev/metalfleet/hack/bench/served"
 	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+	"metalfleet.dev/metalfleet/metal/kv/cold/stream"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -38,6 +46,8 @@ const (
 	known, fresh = 4096, 16
 	// context holds both and an answer of one token.
 	context4k = 4352
+	// queue of what waits for the disk: any block.
+	queue = 64 << 20
 	// memory of the cache: two prompts of SmolLM2 on ref, which takes more.
 	memory = 512 << 20
 	// firstID and ids bound the tokens of prompts: plain words of the vocabulary.
@@ -119,6 +129,10 @@ type measured struct {
 	// computed without a cache, saved with one that knew nothing of the prompt,
 	// warm with one that knew all but its end.
 	computed, saved, warm []float64
+	// cold is with an engine that was loaded since, whose blocks lay on the disk
+	// and not in the kernel's memory; diskBytes of them were read for each prompt.
+	cold      []float64
+	diskBytes float64
 	// tokenBytes is what a cached token takes.
 	tokenBytes float64
 }
@@ -150,6 +164,9 @@ func measure(ctx context.Context, runs int, settings served.Options) (m measured
 			}
 			*step.into = append(*step.into, float64(took.Microseconds())/1000)
 		}
+		if err := m.fromDisk(ctx, settings, round); err != nil {
+			return m, fmt.Errorf("round %d, from the disk: %w", round+1, err)
+		}
 		if round == 0 {
 			if m.tokenBytes, err = bytesPerToken(ctx, with); err != nil {
 				return m, err
@@ -157,6 +174,64 @@ func measure(ctx context.Context, runs int, settings served.Options) (m measured
 		}
 	}
 	return m, nil
+}
+
+// fromDisk computes a round's prompt, unloads the engine, and asks another one.
+func (m *measured) fromDisk(ctx context.Context, settings served.Options, round int) (err error) {
+	dir, err := os.MkdirTemp(".cache", "bench-kv-") // beside the models: temporary folders may be memory
+	if err != nil {
+		return fmt.Errorf("folder for blocks: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if dir, err = filepath.Abs(dir); err != nil {
+		return err
+	}
+	owner, err := cold.Open(cold.Options{FS: disk.OS{}, Dir: dir})
+	if err != nil {
+		return err
+	}
+	settings.DiskQueue, settings.ModelDigest = queue, "bench"
+	settings.Disk = func(o kv.Origin) (stream.Lease, error) { return owner.Lease(o, nil) }
+	for end, cached := range []int64{0, known} {
+		e, err := served.Start(ctx, settings)
+		if err != nil {
+			return err
+		}
+		took, err := firstToken(ctx, e, prompt(round, end), cached)
+		if err := errors.Join(err, e.Stop()); err != nil {
+			return err
+		}
+		if cached > 0 {
+			m.cold = append(m.cold, float64(took.Microseconds())/1000)
+		} else if m.diskBytes, err = dropPages(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropPages drops what the kernel keeps of all blocks in memory, and says how
+// many bytes they have.
+func dropPages(dir string) (float64, error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*", "?", "*.kv"))
+	if err != nil || len(paths) == 0 {
+		return 0, fmt.Errorf("no blocks in %s: %w", dir, err)
+	}
+	var kept, all int64
+	for _, path := range paths {
+		if err := pagecache.Forget(path); err != nil {
+			return 0, err
+		}
+		in, size, err := pagecache.Resident(path)
+		if err != nil {
+			return 0, err
+		}
+		kept, all = kept+in, all+size
+	}
+	if kept > all/100 {
+		return 0, fmt.Errorf("%d of %d bytes of %s stay in the kernel's memory", kept, all, dir)
+	}
+	return float64(all), nil
 }
 
 // prompt of one round: known tokens that no other round has, and an end.

@@ -9,9 +9,12 @@ import (
 // warmBound is the most that a known prompt may take, as a part of computing it.
 const warmBound = 0.02
 
+// coldBound is that of a prompt whose blocks lie on the disk.
+const coldBound = 0.1
+
 var about = fmt.Sprintf("`make bench-cache`: the time from the call to the first token of prompts of %d tokens, whole blocks, and %d behind them,\n"+
 	"through the engine's own socket: computed by an engine without a cache, computed and saved by one with a cache, and asked\n"+
-	"again with another end. ref: SmolLM2-135M in Q4_1; mlx, without a GPU: a random model of 4 layers, 256 wide, in 4 bits.", known, fresh)
+	"again with another end; and of an engine that was loaded since, whose blocks had left the kernel's memory too. ref: SmolLM2-135M in Q4_1; mlx, without a GPU: a random model of 4 layers, 256 wide, in 4 bits.", known, fresh)
 
 // newReport judges the median of each back end's ratios.
 func newReport(all []measured) *report.Report {
@@ -20,9 +23,12 @@ func newReport(all []measured) *report.Report {
 		r.Add(m.backend+": computed, no cache", "ms", report.Bound{}, m.computed...)
 		r.Add(m.backend+": computed and saved", "ms", report.Bound{}, m.saved...)
 		r.Add(m.backend+": known, in memory", "ms", report.Bound{}, m.warm...)
+		r.Add(m.backend+": known, on disk, after a load", "ms", report.Bound{}, m.cold...)
+		r.Ratio(m.backend+": known, on disk / computed", report.AtMost(coldBound), m.cold, m.computed)
 		r.Ratio(m.backend+": known / computed", report.AtMost(warmBound), m.warm, m.computed)
 		r.Ratio(m.backend+": computed and saved / computed", report.Bound{}, m.saved, m.computed)
 		r.Add(m.backend+": a cached token", "bytes", report.Bound{}, m.tokenBytes)
+		r.Add(m.backend+": read from the disk for a prompt", "bytes", report.Bound{}, m.diskBytes)
 	}
 	return r
 }

@@ -7,18 +7,20 @@ import (
 )
 
 func TestAKnownPromptIsJudgedByItsMedian(t *testing.T) {
-	m := measured{backend: "ref", computed: []float64{1000, 1000, 1000}, saved: []float64{1010, 1000, 1020}, tokenBytes: 4}
+	m := measured{backend: "ref", computed: []float64{1000, 1000, 1000}, saved: []float64{1010, 1000, 1020}, tokenBytes: 4, diskBytes: 5}
 	for name, c := range map[string]struct {
-		warm []float64
-		ok   bool
+		warm, cold []float64
+		ok         bool
 	}{
-		"on the bound":         {[]float64{20, 20, 20}, true},
-		"one slow round":       {[]float64{500, 19, 18}, true},
-		"two slow rounds":      {[]float64{21, 22, 18}, false},
-		"a round is missing":   {[]float64{1, 1}, false},
-		"nothing was measured": {nil, false},
+		"on the bound":              {[]float64{20, 20, 20}, []float64{100, 100, 100}, true},
+		"one slow round":            {[]float64{500, 19, 18}, []float64{90, 900, 80}, true},
+		"two slow rounds":           {[]float64{21, 22, 18}, []float64{100, 100, 100}, false},
+		"two slow rounds from disk": {[]float64{20, 20, 20}, []float64{101, 102, 1}, false},
+		"a round is missing":        {[]float64{1, 1}, []float64{1, 1, 1}, false},
+		"one from disk is missing":  {[]float64{1, 1, 1}, []float64{1, 1}, false},
+		"nothing was measured":      {nil, nil, false},
 	} {
-		m.warm = c.warm
+		m.warm, m.cold = c.warm, c.cold
 		if err := newReport([]measured{m}).Judge(); (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)
 		}

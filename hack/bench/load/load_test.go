@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"metalfleet.dev/metalfleet/hack/bench/pagecache"
 )
 
 func passing() *measurements {
@@ -84,14 +86,14 @@ func TestPagesAreDroppedAndLookedFor(t *testing.T) {
 	if err := os.WriteFile(path, make([]byte, 3<<20+5), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	in, size, err := resident(path)
+	in, size, err := pagecache.Resident(path)
 	if err != nil || size != 3<<20+5 || in != size {
 		t.Errorf("just written: %d of %d bytes are resident, %v", in, size, err)
 	}
-	if _, _, err := resident(path + "x"); err == nil {
+	if _, _, err := pagecache.Resident(path + "x"); err == nil {
 		t.Error("a file that is not there has pages")
 	}
-	if err := forget(path + "x"); err == nil {
+	if err := pagecache.Forget(path + "x"); err == nil {
 		t.Error("pages of a file that is not there were dropped")
 	}
 	if n, err := available(); err != nil || n < 1<<20 {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"metalfleet.dev/metalfleet/hack/bench/pagecache"
 	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
 )
@@ -78,10 +79,10 @@ const mostLeft = 0.01
 func (m model) drop() error {
 	var left int64
 	for _, f := range m.files {
-		if err := forget(f); err != nil {
+		if err := pagecache.Forget(f); err != nil {
 			return err
 		}
-		in, _, err := resident(f)
+		in, _, err := pagecache.Resident(f)
 		if err != nil {
 			return err
 		}

@@ -19,10 +19,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/cold/stream"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -41,6 +44,11 @@ type Options struct {
 	// bytes beside that. Without either the same prompt is computed each time.
 	PrefixCache bool
 	CacheMemory int64
+	// Disk gives leave to keep blocks on disk, behind a queue of DiskQueue bytes; nil
+	// is none. ModelDigest names the model then.
+	Disk        func(kv.Origin) (stream.Lease, error)
+	DiskQueue   int64
+	ModelDigest string
 	// LimitBytes is the ceiling of the process; 0 means none that matters.
 	LimitBytes int64
 	// Started, if set, is told the process before it loads anything. It must not
@@ -65,6 +73,8 @@ type Engine struct {
 	// ended gives once how the process ended; nil before it was started.
 	ended chan error
 	close func() error
+	// granting ends with the engine, where it has a disk.
+	granting sync.WaitGroup
 }
 
 const (
@@ -97,7 +107,7 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 	}
 	cfg, err := json.Marshal(wire.Config{ReplicaUID: "bench", Epoch: 1, ModelPath: model, Backend: o.Backend,
 		ContextTokens: int64(o.ContextTokens), Sequences: int64(o.Sequences), CacheTokens: int64(cmp.Or(o.CacheTokens, o.ContextTokens*o.Sequences)),
-		LimitBytes: cmp.Or(o.LimitBytes, 1<<40)})
+		LimitBytes: cmp.Or(o.LimitBytes, 1<<40), ModelDigest: o.ModelDigest, CacheQueueBytes: o.DiskQueue})
 	if err != nil {
 		return err
 	}
@@ -132,7 +142,11 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 		return err
 	}
 	e.Client, e.close = wire.NewEngineClient(conn), conn.Close
-	return e.await(running, began, o.UntilPlaced)
+	if err := e.await(running, began, o.UntilPlaced); err != nil || o.Disk == nil {
+		return err
+	}
+	e.granting.Go(func() { _ = stream.Follow(running, e.Client, o.Disk) }) // what is not found then, benchmarks refuse
+	return nil
 }
 
 func (e *Engine) await(ctx context.Context, began time.Time, untilPlaced bool) error {
@@ -179,6 +193,7 @@ func (e *Engine) Stop() error {
 	}
 	select {
 	case err := <-e.ended:
+		e.granting.Wait()
 		return errors.Join(err, e.close(), os.RemoveAll(e.dir))
 	case <-ctx.Done():
 		return errors.Join(fmt.Errorf("the engine did not end within %s", stopLimit), e.kill())
@@ -191,5 +206,6 @@ func (e *Engine) kill() error {
 		_ = e.cmd.Process.Kill()
 		<-e.ended // says that it was killed
 	}
+	e.granting.Wait()
 	return errors.Join(e.close(), os.RemoveAll(e.dir))
 }

@@ -155,3 +155,47 @@ func TestWhoAwaitsATierGoesOnWithItsLease(t *testing.T) {
 		}
 	})
 }
+
+// TestX5WhatIsDistrustedWhileItIsWrittenGetsNoName, what waits is dropped, and the
+// owner hears of what was written before; the same blocks can be written anew.
+func TestX5WhatIsDistrustedWhileItIsWrittenGetsNoName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := faultfs.New(1 << 20)
+		tier := open(t, f, 1000, 1<<20)
+		tier.Put(key(0), payload(0, 100))
+		synctest.Wait()
+		tier.Report()
+		g := gate{make(chan struct{}), faultfs.Create}
+		f.Inject(g.fault)
+		tier.Put(key(1), payload(1, 100))
+		tier.Put(key(2), payload(2, 100))
+		synctest.Wait()
+		tier.Distrust()
+		close(g.ch)
+		synctest.Wait()
+		for n := range 3 {
+			if err := reads(t, tier, n, 100); !errors.Is(err, kv.ErrAbsent) {
+				t.Errorf("block %d: %v", n, err)
+			}
+		}
+		if _, err := f.Stat(cold.Path(dir, tier.Namespace(), key(1))); err == nil {
+			t.Error("what was being written has a name")
+		}
+		if r := tier.Report(); len(r.Damaged) != 1 || r.Damaged[0] != key(0) {
+			t.Errorf("the owner hears %+v", r)
+		}
+		if c := balanced(t, tier); c.Dropped[cold.AtFence] != 2 || c.Persisted != 1 {
+			t.Errorf("%+v", c)
+		}
+		for n := range 3 {
+			tier.Put(key(n), payload(n, 100))
+		}
+		synctest.Wait()
+		for n := range 3 {
+			if err := reads(t, tier, n, 100); err != nil {
+				t.Errorf("block %d, written anew: %v", n, err)
+			}
+		}
+		closeTier(t, tier)
+	})
+}

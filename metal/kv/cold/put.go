@@ -96,7 +96,7 @@ func (t *Tier) Offer(key kv.Key, n int64, fill func([]byte) error) (kv.Saved, er
 		t.forget(it, n)
 		t.counts.Dropped[AtShutdown]++
 		return kv.Dropped, nil
-	case it.lease.Epoch != t.lease.Epoch || it.lease.Dir != t.lease.Dir:
+	case t.past(it):
 		t.forget(it, n)
 		t.counts.Dropped[AtFence]++
 		return kv.Dropped, nil
@@ -153,12 +153,18 @@ func (t *Tier) enqueue(key kv.Key, payload []byte) {
 // book takes room of the queue and of the grant for n bytes; the caller holds
 // the lock.
 func (t *Tier) book(key kv.Key, n int64) *item {
-	it := &item{key: key, takes: Takes(FileBytes(n)), lease: t.lease}
+	it := &item{key: key, takes: Takes(FileBytes(n)), lease: t.lease, epoch: t.epoch}
 	t.owed += it.takes
 	t.counts.Accepted++
 	t.counts.Queued++
 	t.counts.QueuedBytes += n
 	return it
+}
+
+// past says that the epoch of a block ended, or that it is not to be trusted any
+// more; the caller holds the lock.
+func (t *Tier) past(it *item) bool {
+	return it.lease.Epoch != t.lease.Epoch || it.lease.Dir != t.lease.Dir || it.epoch != t.epoch
 }
 
 // line lets a block that was booked wait for the writer; the caller holds the

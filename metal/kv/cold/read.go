@@ -83,8 +83,9 @@ func (t *Tier) count(change func(*Counters)) {
 func (t *Tier) open(key kv.Key) (disk.Reader, Header, error) {
 	t.mu.Lock()
 	dir, bad := t.lease.Dir, t.bad[key]
+	_, distrusted := t.distrusted[key]
 	t.mu.Unlock()
-	if dir == "" {
+	if dir == "" || distrusted {
 		return nil, Header{}, kv.ErrAbsent
 	}
 	r, err := t.opt.FS.Open(Path(dir, t.ns, key))

@@ -58,11 +58,16 @@ type Tier struct {
 	queue   []*item
 	pending map[kv.Key]*item
 	// bad are damaged files, by the time of their last change.
-	bad     map[kv.Key]time.Time
-	report  Report
-	touched map[kv.Key]struct{}
-	counts  Counters
-	closing bool
+	bad    map[kv.Key]time.Time
+	report Report
+	// mine were persisted since the tier was opened, distrusted ones of them not
+	// anew since.
+	mine, distrusted map[kv.Key]struct{}
+	touched          map[kv.Key]struct{}
+	counts           Counters
+	closing          bool
+	// epoch grows when what was put before is not to be trusted.
+	epoch int64
 	// changed is closed and replaced when waiting may have become useless.
 	changed chan struct{}
 
@@ -77,6 +82,7 @@ type item struct {
 	payload []byte
 	takes   int64
 	lease   Lease
+	epoch   int64
 	// unseen: nobody looked yet whether the disk has it already.
 	unseen bool
 }
@@ -91,7 +97,7 @@ func Open(o Options) *Tier {
 	}
 	t := &Tier{
 		opt: o, ns: NamespaceOf(o.Origin),
-		pending: map[kv.Key]*item{}, bad: map[kv.Key]time.Time{}, touched: map[kv.Key]struct{}{},
+		pending: map[kv.Key]*item{}, bad: map[kv.Key]time.Time{}, touched: map[kv.Key]struct{}{}, mine: map[kv.Key]struct{}{}, distrusted: map[kv.Key]struct{}{},
 		changed: make(chan struct{}), wake: make(chan struct{}, 1), news: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 	go t.write()
@@ -163,6 +169,24 @@ func (t *Tier) Detach() {
 	t.spent, t.owed = 0, 0
 	t.report = Report{}
 	t.broadcast()
+}
+
+// Distrust implements kv.Tier: what waits is dropped, what is being written is
+// given no name, and the owner hears of what was written. Until it is written anew
+// none of it is found.
+func (t *Tier) Distrust() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.dropQueue(AtFence)
+	t.epoch++
+	for k := range t.mine {
+		t.distrusted[k] = struct{}{}
+		t.report.Damaged = append(t.report.Damaged, k)
+	}
+	clear(t.mine)
+	clear(t.pending) // one that is being written
+	t.broadcast()
+	t.tell()
 }
 
 // Close takes no more blocks, writes those that are queued until ctx ends, and

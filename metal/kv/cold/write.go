@@ -117,7 +117,7 @@ func removed(f disk.FS, path string) bool {
 func (t *Tier) fenced(it *item, err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if it.lease.Epoch != t.lease.Epoch || it.lease.Dir != t.lease.Dir || errors.Is(err, fs.ErrNotExist) {
+	if t.past(it) || errors.Is(err, fs.ErrNotExist) {
 		return errFenced
 	}
 	return err
@@ -157,6 +157,8 @@ func (t *Tier) settle(it *item, written int64, left bool, err error) {
 			t.spent += it.takes
 			t.report.Persisted = append(t.report.Persisted, File{it.key, it.takes})
 		}
+		t.mine[it.key] = struct{}{}
+		delete(t.distrusted, it.key)
 		delete(t.bad, it.key)
 		t.report.Damaged = slices.DeleteFunc(t.report.Damaged, func(k kv.Key) bool { return k == it.key })
 	case errors.Is(err, errFenced):

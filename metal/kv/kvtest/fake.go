@@ -129,6 +129,13 @@ func (f *Fake) Await(ctx context.Context) error {
 	}
 }
 
+// Distrust implements kv.Tier: all that it holds was put into it.
+func (f *Fake) Distrust() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.held)
+}
+
 // Size implements kv.Tier.
 func (f *Fake) Size(key kv.Key) (int64, bool) {
 	f.mu.Lock()

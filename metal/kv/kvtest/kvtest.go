@@ -30,6 +30,7 @@ const Room = 1 << 20
 func Run(t *testing.T, open func(*testing.T) kv.Tier) {
 	t.Run("what was put is read back", func(t *testing.T) { readBack(t, open(t)) })
 	t.Run("what was offered is read back", func(t *testing.T) { offered(t, open(t)) })
+	t.Run("what is distrusted is absent, until it is put again", func(t *testing.T) { distrusted(t, open(t)) })
 	t.Run("what nobody put is absent", func(t *testing.T) { absent(t, open(t)) })
 	t.Run("what is put again is the same", func(t *testing.T) { again(t, open(t)) })
 	t.Run("a read that nobody waits for any more ends", func(t *testing.T) { ended(t, open(t)) })
@@ -91,6 +92,22 @@ func readBack(t *testing.T, tier kv.Tier) {
 	for i, n := range []int{1, 3, 4096, 65_537} {
 		Must(t, tier, KeyOf(i), Payload(i, n))
 	}
+}
+
+func distrusted(t *testing.T, tier kv.Tier) {
+	want := Payload(1, 1000)
+	for range 2 {
+		if tier.Put(KeyOf(1), want) == kv.Dropped {
+			t.Fatal("it was dropped")
+		}
+		Must(t, tier, KeyOf(1), want)
+		tier.Distrust()
+		Lacks(t, tier, KeyOf(1))
+	}
+	if tier.Put(KeyOf(1), want) == kv.Dropped {
+		t.Fatal("it was dropped")
+	}
+	Must(t, tier, KeyOf(1), want)
 }
 
 func offered(t *testing.T, tier kv.Tier) {

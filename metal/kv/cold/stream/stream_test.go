@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,6 +19,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+	"metalfleet.dev/metalfleet/metal/kv/cold/faultfs"
 	"metalfleet.dev/metalfleet/metal/kv/cold/stream"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
@@ -235,6 +237,82 @@ func TestALeaseThatIsNoneDetaches(t *testing.T) {
 	for tier.Put(key(1), nil) != kv.Dropped || tier.Counters().Dropped[cold.AtDetached] == 0 {
 		<-time.After(time.Millisecond)
 	}
+	next := newLease(t, l.dir, "e2") // the same stream goes on
+	l.mu.Lock()
+	l.now = next.now
+	l.mu.Unlock()
+	l.changed <- struct{}{}
+	wait(t, tier)
+}
+
+// talk is the engine's end of a stream in memory.
+type talk struct {
+	grpc.ServerStream
+	ctx     context.Context
+	leases  chan *wire.CacheLease
+	reports chan *wire.CacheReport
+}
+
+func (s talk) Context() context.Context { return s.ctx }
+
+func (s talk) Send(r *wire.CacheReport) error {
+	s.reports <- r
+	return nil
+}
+
+func (s talk) Recv() (*wire.CacheLease, error) {
+	select {
+	case l := <-s.leases:
+		return l, nil
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	}
+}
+
+// TestK13NothingIsReportedBeforeTheLastReportWasAnswered: what an engine wants is
+// not asked for twice.
+func TestK13NothingIsReportedBeforeTheLastReportWasAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := faultfs.New(1 << 20)
+		n := cold.NamespaceOf(origin)
+		for _, folder := range append(cold.Shards(), cold.Temporary+"/e1") {
+			if err := f.MkdirAll(cold.Folder("/kv", n) + "/" + folder); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tier := cold.Open(cold.Options{FS: f, Origin: origin, QueueBytes: 1 << 20})
+		ctx, cancel := context.WithCancel(t.Context())
+		s := talk{ctx: ctx, leases: make(chan *wire.CacheLease), reports: make(chan *wire.CacheReport, 100)}
+		ended := make(chan error, 1)
+		go func() { ended <- stream.Serve(ctx, s, tier, origin, nil) }()
+		lease := &wire.CacheLease{Directory: "/kv", Epoch: "e1", GrantedBytes: 1 << 20}
+		<-s.reports // the origin
+		s.leases <- lease
+		synctest.Wait()
+		for n := range int32(5) {
+			tier.Put(key(n), make([]byte, 100))
+			synctest.Wait()
+		}
+		if got := len(s.reports); got != 1 {
+			t.Errorf("%d reports wait for an answer, want 1", got)
+		}
+		first := <-s.reports
+		s.leases <- lease // no answer
+		synctest.Wait()
+		if got := len(s.reports); got != 0 || first.GetSequence() != 1 {
+			t.Errorf("%d reports came behind %d without an answer", got, first.GetSequence())
+		}
+		lease.Answers = 1
+		s.leases <- lease
+		if second := <-s.reports; second.GetSequence() != 2 || len(second.GetPersisted())+len(first.GetPersisted()) != 5 {
+			t.Errorf("then came %v", second)
+		}
+		cancel()
+		<-ended
+		if err := tier.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestFollowRefusesWhatAnEngineMayNotSay. Each lease ends.
