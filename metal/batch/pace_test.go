@@ -173,7 +173,7 @@ func TestAPaceFollowsAMachineThatChanges(t *testing.T) {
 // TestTheFirstStepOfASizeMayCompileKernels for seconds, and the first prompt for
 // minutes: what they took does not keep later ones small.
 func TestTheFirstStepOfASizeMayCompileKernels(t *testing.T) {
-	compiled := map[int]bool{}
+	compiled := map[int]bool{0: true} // answers were there before
 	takes := func(answers, tokens int) float64 {
 		took := 6 + 0.1*float64(answers+tokens)
 		if !compiled[tokens] {
@@ -183,9 +183,7 @@ func TestTheFirstStepOfASizeMayCompileKernels(t *testing.T) {
 	}
 	var p Pace
 	prefill(&p, takes, 0, 8192, 2048)
-	prefill(&p, takes, 1, 8192, 2048)
-	steps := prefill(&p, takes, 1, 8192, 2048)
-	if most := 8192 / 24; len(steps) > most {
-		t.Errorf("a prompt takes %d steps when all is compiled, want at most %d", len(steps), most)
+	if steps, most := prefill(&p, takes, 1, 8192, 2048), 8192/24; len(steps) > most {
+		t.Errorf("a prompt takes %d steps while kernels are compiled, want at most %d", len(steps), most)
 	}
 }
