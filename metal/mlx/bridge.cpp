@@ -1105,10 +1105,28 @@ bridge_status bridge_slab_slide(uint64_t owner, bridge_slab *slab, int32_t slot,
   });
 }
 
-bridge_status bridge_slab_put(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t start, int32_t length, const uint8_t *src) {
+bridge_status bridge_slab_put(uint64_t owner, bridge_slab *slab, int32_t slot, const bridge_block *blocks, int32_t n) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
+    auto type = type_of(slab->shape.type);
+    size_t heads = static_cast<size_t>(slab->shape.kv_heads), row = static_cast<size_t>(slab->shape.size) * mx::size_of(type);
+    int32_t length = 0;
+    for (int32_t i = 0; i < n; i++) {
+      length += blocks[i].length;
+    }
+    size_t half = 0; // of the layers in every block: keys, then values
     put_layers(*slab, [&](std::optional<slab_array> &held) {
-      place(held, from_host(type_of(slab->shape.type), {1, slab->shape.kv_heads, length, slab->shape.size}, src), slot, start);
+      void *memory = nullptr;
+      auto joined = host_array(type, {1, slab->shape.kv_heads, length, slab->shape.size}, &memory);
+      auto *to = static_cast<uint8_t *>(memory);
+      for (size_t head = 0; head < heads; head++) {
+        for (int32_t i = 0; i < n; i++) {
+          size_t bytes = static_cast<size_t>(blocks[i].length) * row;
+          std::memcpy(to, blocks[i].bytes + (half * heads + head) * bytes, bytes);
+          to += bytes;
+        }
+      }
+      half++;
+      place(held, std::move(joined), slot, 0);
     });
   });
 }
