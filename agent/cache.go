@@ -80,7 +80,7 @@ func (c *diskCache) open(ctx context.Context) *cold.Owner {
 
 // sweep removes blocks of models that nobody orders any more (requirement K14).
 func (c *diskCache) sweep(ctx context.Context, owner *cold.Owner) {
-	ordered := map[string]time.Time{}
+	ordered := found(owner.Snapshot(), time.Now())
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
@@ -99,6 +99,18 @@ func (c *diskCache) sweep(ctx context.Context, owner *cold.Owner) {
 		case <-tick.C:
 		}
 	}
+}
+
+// found are the models of which blocks were there when the agent began: it does not
+// know when they were ordered last.
+func found(s *cold.Snapshot, now time.Time) map[string]time.Time {
+	ordered := map[string]time.Time{}
+	for _, n := range s.Namespaces {
+		if n.Model != "" {
+			ordered[n.Model] = now
+		}
+	}
+	return ordered
 }
 
 // wanted are the models whose blocks stay, by digest, and notes when each was

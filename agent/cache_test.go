@@ -282,7 +282,7 @@ func TestK14BlocksStayWhileTheirModelIsWanted(t *testing.T) {
 		return o
 	}
 	now := time.Now()
-	ordered := map[string]time.Time{}
+	ordered := found(&cold.Snapshot{Namespaces: []cold.Namespace{{Model: "b"}, {}}}, now.Add(time.Minute-keptFor))
 	for _, step := range []struct {
 		after  time.Duration
 		orders *journal.Orders
@@ -290,10 +290,12 @@ func TestK14BlocksStayWhileTheirModelIsWanted(t *testing.T) {
 		known  bool
 	}{
 		{0, of("a", "b"), []string{"a", "b"}, true},
-		{time.Minute, of("a"), []string{"a", "b"}, true},
-		{keptFor - time.Second, of("a"), []string{"a", "b"}, true},
-		{keptFor, of("a"), []string{"a"}, true},
-		{2 * keptFor, &journal.Orders{Invalid: []journal.InvalidOrder{{}}}, nil, false},
+		{time.Minute, of("a", "c"), []string{"a", "b", "c"}, true},
+		{time.Minute, of("a"), []string{"a", "b", "c"}, true},
+		{keptFor - time.Second, of("a"), []string{"a", "b", "c"}, true},
+		{keptFor, of("a"), []string{"a", "c"}, true},
+		{keptFor + time.Minute, of("a"), []string{"a"}, true},
+		{3 * keptFor, &journal.Orders{Invalid: []journal.InvalidOrder{{}}}, nil, false},
 	} {
 		models, known := wanted(ordered, step.orders, now.Add(step.after))
 		want := map[string]bool{}
