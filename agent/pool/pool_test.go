@@ -15,6 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -251,7 +252,11 @@ func TestAnEngineThatCannotLoadSaysWhy(t *testing.T) {
 		"hopeless, and it ignores Shutdown": {enginetest.Script{FailReason: v1alpha1.ReasonUnsupportedModel, IgnoreShutdown: true}, true, v1alpha1.ReasonUnsupportedModel},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			timing := quick()
+			if tc.script.IgnoreShutdown {
+				deafToShutdown(&timing)
+			}
+			r := newRigOf(t, timing)
 			r.script("m", tc.script)
 			r.Apply(orders(assignment("u", "m")))
 			s := r.waitFor("u", v1alpha1.ConditionLoaded, "False/"+tc.reason)
@@ -271,17 +276,23 @@ func TestAnEngineThatCannotLoadSaysWhy(t *testing.T) {
 	}
 }
 
+// deafToShutdown does not wait for an engine that does not listen.
+func deafToShutdown(t *Timing) { t.Stop = 500 * time.Millisecond }
+
 func TestTheLadderEndsWhatDoesNotListen(t *testing.T) {
 	for name, tc := range map[string]struct {
 		script enginetest.Script
+		timing func(*Timing)
 		exit   v1alpha1.ExitKind
 	}{
-		"SIGTERM":    {enginetest.Script{IgnoreShutdown: true}, v1alpha1.ExitTerminated},
-		"SIGKILL":    {enginetest.Script{IgnoreShutdown: true, IgnoreTerm: true}, v1alpha1.ExitKilled},
-		"by itself ": {enginetest.Script{}, v1alpha1.ExitClean},
+		"SIGTERM":    {enginetest.Script{IgnoreShutdown: true}, deafToShutdown, v1alpha1.ExitTerminated},
+		"SIGKILL":    {enginetest.Script{IgnoreShutdown: true, IgnoreTerm: true}, func(d *Timing) { deafToShutdown(d); d.Term = 300 * time.Millisecond }, v1alpha1.ExitKilled},
+		"by itself ": {enginetest.Script{}, func(*Timing) {}, v1alpha1.ExitClean},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			timing := quick()
+			tc.timing(&timing)
+			r := newRigOf(t, timing)
 			tc.script.HoldBytes = mib
 			r.script("m", tc.script)
 			a := assignment("u", "m")
@@ -499,7 +510,7 @@ func TestAStoppedAgentLeavesEnginesAndGoroutinesNot(t *testing.T) {
 	go func() { r.halt(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience.Of(t)):
 		t.Fatal("the pool does not end while an engine lives")
 	}
 	if !alive(s.PID) {
