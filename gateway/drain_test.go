@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,14 +119,16 @@ func TestQuietWaitsForRunningRequestsAndForALullAfterThem(t *testing.T) {
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		go func() {
+		var short sync.WaitGroup
+		short.Go(func() {
 			for ctx.Err() == nil {
 				l.begun.Add(1)
 				time.Sleep(3 * time.Millisecond) // of the test's time
 			}
-		}()
+		})
 		if err := l.quiet(ctx, 20*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("with short requests all the time: %v", err)
 		}
+		short.Wait()
 	})
 }
