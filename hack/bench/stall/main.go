@@ -61,8 +61,9 @@ func main() {
 // setting is one server and how long the prompts are that it is asked.
 type setting struct {
 	name string
-	// prompt in tokens, stream the tokens of an answer that runs alone, context
-	// the longest request.
+	// prompt in tokens, stream the tokens of an answer that runs alone: about as
+	// many as come while the prompt is computed, since later tokens look back at
+	// more. context is the longest request.
 	prompt, stream, context int
 	// ours is held to the bounds.
 	ours  bool
@@ -75,9 +76,9 @@ func settings(o options, gguf, folder string) []setting {
 	cpu := func(ctx context.Context) (string, error) { return peers.Install(ctx, ".", peers.MLXLM, os.Stderr) }
 	gpu := func(context.Context) (string, error) { return o.python, nil }
 	all := []setting{
-		{name: "ref", prompt: 2048, stream: 128, context: 4096, ours: true, start: engine(o.engine, "ref", gguf, 4096)},
-		{name: "mlx", prompt: 256, stream: 48, context: 4096, ours: true, start: engine(o.mlxEngine, "mlx", folder, 4096)},
-		{name: "mlx-lm's server", prompt: 256, stream: 48, context: 4096, start: peer(cpu, folder)},
+		{name: "ref", prompt: 2048, stream: 1024, context: 4096, ours: true, start: engine(o.engine, "ref", gguf, 4096)},
+		{name: "mlx", prompt: 256, stream: 160, context: 4096, ours: true, start: engine(o.mlxEngine, "mlx", folder, 4096)},
+		{name: "mlx-lm's server", prompt: 256, stream: 160, context: 4096, start: peer(cpu, folder)},
 	}
 	if o.model != "" {
 		all = []setting{
