@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -221,11 +222,7 @@ func TestAKilledEngineIsReportedReclaimedAndStartedAgain(t *testing.T) {
 		t.Errorf("a request on a killed engine: %v, want ErrEngineLost", err)
 	}
 	h.Release()
-	back := r.waitFor("u", v1alpha1.ConditionServing, "False/BackOff")
-	// It crashed, and the Mac is looked at before another starts.
-	if loaded := status(back, "Loaded"); back.Restarts != 1 || loaded != "False/EngineCrashed" && loaded != "False/HostUnsettled" || back.PID != 0 {
-		t.Errorf("%+v", back)
-	}
+	r.backsOff("u", s.PID)
 	if c := r.Snapshot().Reclaims[0]; c.Reason != v1alpha1.ReclaimCrashed || c.Exit != v1alpha1.ExitCrashed || c.FreedBytes == nil || *c.FreedBytes < 32*mib {
 		t.Errorf("reclaim %+v", c)
 	}
@@ -236,6 +233,26 @@ func TestAKilledEngineIsReportedReclaimedAndStartedAgain(t *testing.T) {
 	if m := r.Snapshot().Memory; m.ReservedBytes != 100*mib {
 		t.Errorf("reserved %d", m.ReservedBytes)
 	}
+}
+
+// backsOff waits for the pause of a second after a crash, or, on a machine that
+// let nobody look in that second, for what comes after it.
+func (r *rig) backsOff(uid string, crashed int64) {
+	r.t.Helper()
+	eventually(r.t, func() string {
+		back := r.report(uid)
+		if got := status(back, v1alpha1.ConditionServing); got != "False/BackOff" {
+			if back.Restarts == 1 && back.PID != 0 && back.PID != crashed {
+				return "" // it is over
+			}
+			return fmt.Sprintf("Serving is %q, want BackOff: %+v", got, back)
+		}
+		// It crashed, and the Mac is looked at before another starts.
+		if loaded := status(back, "Loaded"); back.Restarts != 1 || loaded != "False/EngineCrashed" && loaded != "False/HostUnsettled" || back.PID != 0 {
+			r.t.Errorf("%+v", back)
+		}
+		return ""
+	})
 }
 
 func TestAnEngineThatCannotLoadSaysWhy(t *testing.T) {
@@ -398,9 +415,11 @@ func TestAProgramThatDoesNotStartFailsInBounds(t *testing.T) {
 	r.halt()
 	r.boot()
 	r.Engine = "/no/such/engine"
+	began := time.Now()
 	r.Apply(orders(assignment("u", "m")))
 	s := r.waitFor("u", v1alpha1.ConditionLoaded, "False/LoadFailed")
-	if s.Restarts != 1 || len(r.Snapshot().Reclaims) != 0 {
+	again := s.Restarts > 1 && time.Since(began) > time.Second // a busy machine looked after the first pause
+	if s.Restarts != 1 && !again || len(r.Snapshot().Reclaims) != 0 {
 		t.Errorf("%+v", s)
 	}
 	if n := len(r.Journal.Snapshot().Engines); n != 0 {
