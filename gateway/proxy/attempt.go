@@ -9,8 +9,6 @@ import (
 	"mime"
 	"net/http"
 
-	"github.com/go-logr/logr"
-
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -54,11 +52,7 @@ func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, e route.
 	defer release() // also where an answer is aborted by a panic
 	upstream, cancel := context.WithCancel(ctx)
 	defer cancel() // whatever happens: the agent hears of the end
-	req, err := request(upstream, r, e, w.Header().Get(agentapi.HeaderRequestID), body)
-	if err != nil {
-		return nil, openai.Internal(err)
-	}
-	resp, err := p.macs.to(e).RoundTrip(req)
+	resp, err := p.macs.to(e).RoundTrip(request(upstream, r, e, w.Header().Get(agentapi.HeaderRequestID), body))
 	if err != nil {
 		return p.failed(ctx, fmt.Errorf("request to %s: %w", e.Mac, err))
 	}
@@ -67,10 +61,23 @@ func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, e route.
 	if resp.Header.Get(agentapi.HeaderRetryable) == "true" {
 		return refused(resp), nil
 	}
-	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err == nil && kind == "text/event-stream" {
+	if isEvents(resp.Header.Get("Content-Type")) {
 		return p.stream(ctx, w, resp, e.Mac)
 	}
 	return p.whole(ctx, w, resp, e.Mac)
+}
+
+// isEvents says that an answer is a stream. The usual types are known without
+// being parsed.
+func isEvents(contentType string) bool {
+	switch contentType {
+	case "text/event-stream":
+		return true
+	case "application/json":
+		return false
+	}
+	kind, _, err := mime.ParseMediaType(contentType)
+	return err == nil && kind == "text/event-stream"
 }
 
 // failed tells a Mac's failure from the end of the request itself.
@@ -125,7 +132,10 @@ func refused(resp *http.Response) *failure {
 
 // whole delivers an answer that is one body.
 func (p *Proxy) whole(ctx context.Context, w *reply, resp *http.Response, mac string) (*failure, error) {
-	first, err := io.ReadAll(io.LimitReader(resp.Body, wholeBytes))
+	var b bytes.Buffer
+	b.Grow(int(min(max(resp.ContentLength, 0), blockBytes)) + bytes.MinRead)
+	_, err := b.ReadFrom(io.LimitReader(resp.Body, wholeBytes))
+	first := b.Bytes()
 	if err != nil {
 		return p.failed(ctx, fmt.Errorf("read the answer: %w", err))
 	}
@@ -190,7 +200,7 @@ func (p *Proxy) breakOff(ctx context.Context, mac string, cause error) error {
 	}
 	p.metrics.broken.Inc()
 	if reasonOf(cause) == reasonConnection {
-		p.distrust(logr.FromContextOrDiscard(ctx), mac, cause)
+		p.distrust(logOf(ctx), mac, cause)
 	}
 	return &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost,
 		Cause:   fmt.Errorf("answer of Mac %s: %w", mac, cause),

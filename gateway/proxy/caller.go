@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -67,7 +65,7 @@ func (p *Proxy) denied(ctx context.Context, c caller, why keys.Reason, model str
 		name = c.key.Name
 	}
 	p.Keys.CountRefusal(c.key, why)
-	logr.FromContextOrDiscard(ctx).WithName("audit").Info("request refused", "key", name, "client", c.address, "reason", why,
+	logOf(ctx).WithName("audit").Info("request refused", "key", name, "client", c.address, "reason", why,
 		"model", openai.Shorten(model))
 }
 

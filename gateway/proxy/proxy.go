@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -118,13 +119,14 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	w.Header().Set(agentapi.HeaderRequestID, id)
 	ended := p.metrics.observe(name)
 	defer func() { w.meter.settle(w.status); ended(w.status, w.firstByte) }()
-	log := p.Log.WithValues("requestID", id, "route", name)
+	about := &scope{gateway: p.Log, id: id, route: name}
 
-	err := p.serve(logr.NewContext(r.Context(), log), handle, w, r)
-	switch {
-	case err == nil:
+	err := p.serve(context.WithValue(r.Context(), scopeKey{}, about), handle, w, r)
+	if err == nil {
 		return
-	case errors.Is(err, errClientGone):
+	}
+	log := about.log()
+	if errors.Is(err, errClientGone) {
 		log.V(1).Info("client left before its answer ended")
 		return
 	}
@@ -135,6 +137,24 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	if err := w.refuse(e); err != nil {
 		log.V(1).Info("client left before it was told of a refusal")
 	}
+}
+
+// scope is what log lines of one request begin with. Most requests write none.
+type scope struct {
+	gateway   logr.Logger
+	id, route string
+}
+
+type scopeKey struct{}
+
+func (s *scope) log() logr.Logger { return s.gateway.WithValues("requestID", s.id, "route", s.route) }
+
+// logOf is the log of a request.
+func logOf(ctx context.Context) logr.Logger {
+	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
+		return s.log()
+	}
+	return logr.Discard()
 }
 
 // handle answers one route. An error is for the client, which was not told of
@@ -244,18 +264,18 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 		return err
 	}
 	defer release()
-	name, err := openai.DecodeModel(body)
+	asked, err := openai.DecodeEnvelope(body)
 	if err != nil {
 		return err
 	}
-	model, err := p.lookup(ctx, c, name)
+	model, err := p.lookup(ctx, c, asked.Model)
 	if err != nil {
 		return err
 	}
-	if w.meter, err = p.meter(ctx, c, w, name, body); err != nil {
+	if w.meter, err = p.meter(ctx, c, w, asked.Model, body); err != nil {
 		return err
 	}
-	return p.forward(ctx, w, r, name, model, body)
+	return p.forward(ctx, w, r, asked.Model, model, body)
 }
 
 // readBody takes in a body; its room is given back by release.
@@ -264,13 +284,13 @@ func (p *Proxy) readBody(w *reply, r *http.Request) (body []byte, release func()
 		return nil, nil, err
 	}
 	if r.ContentLength > p.MaxBodyBytes {
-		_, err := openai.ReadBody(zeros{}, p.MaxBodyBytes) // refused without reading
+		_, err := openai.ReadBody(zeros{}, -1, p.MaxBodyBytes) // refused without reading
 		return nil, nil, err
 	}
 	if err := w.rc.SetReadDeadline(time.Now().Add(p.ReadTimeout)); err != nil {
 		return nil, nil, fmt.Errorf("bound the time of a request body: %w", err)
 	}
-	body, release, err = p.bodies.read(r.Body, p.MaxBodyBytes)
+	body, release, err = p.bodies.read(r.Body, r.ContentLength, p.MaxBodyBytes)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -284,7 +304,6 @@ func (p *Proxy) readBody(w *reply, r *http.Request) (body []byte, release func()
 // forward tries replicas until one answers. Each is tried once, and none after
 // the first byte went to the client.
 func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, name string, model *route.Model, body []byte) error {
-	log := logr.FromContextOrDiscard(ctx)
 	replicas, macs := map[string]bool{}, map[string]bool{}
 	var last *failure
 	var told *openai.Error
@@ -304,9 +323,9 @@ func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, name str
 		replicas[e.Replica] = true
 		if failed.reason == reasonConnection {
 			macs[e.Mac] = true
-			p.distrust(log, e.Mac, failed.err)
+			p.distrust(logOf(ctx), e.Mac, failed.err)
 		}
-		log.V(1).Info("replica did not answer", "reason", failed.reason, "MacNode", e.Mac, "replicaUID", e.Replica)
+		logOf(ctx).V(1).Info("replica did not answer", "reason", failed.reason, "MacNode", e.Mac, "replicaUID", e.Replica)
 	}
 	if told != nil {
 		return told
@@ -333,20 +352,19 @@ func (p *Proxy) distrust(log logr.Logger, mac string, cause error) {
 
 // request is what the agent gets: the client's bytes, and headers of our own
 // making. A client's credentials stay here.
-func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, body []byte) (*http.Request, error) {
-	out, err := http.NewRequestWithContext(ctx, r.Method, "https://"+e.Address+r.URL.Path, bodyReader(body))
-	if err != nil {
-		return nil, fmt.Errorf("request to %s: %w", e.Mac, err)
-	}
-	out.ContentLength = int64(len(body))
-	out.GetBody = func() (bodyCloser, error) { return bodyReader(body), nil }
-	out.Header.Set("Content-Type", "application/json")
-	out.Header.Set("User-Agent", "metalfleet-gateway")
+func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, body []byte) *http.Request {
+	out := &http.Request{Method: r.Method, URL: &url.URL{Scheme: "https", Host: e.Address, Path: r.URL.Path}, Host: e.Address,
+		Body: bodyReader(body), ContentLength: int64(len(body)),
+		GetBody: func() (bodyCloser, error) { return bodyReader(body), nil },
+		Header: http.Header{
+			"Content-Type":           {"application/json"},
+			"User-Agent":             {"metalfleet-gateway"},
+			agentapi.HeaderReplica:   {e.Replica},
+			agentapi.HeaderEpoch:     {strconv.FormatInt(e.Epoch, 10)},
+			agentapi.HeaderRequestID: {id},
+		}}
 	if accept := r.Header.Values("Accept"); len(accept) > 0 {
 		out.Header["Accept"] = accept
 	}
-	out.Header.Set(agentapi.HeaderReplica, e.Replica)
-	out.Header.Set(agentapi.HeaderEpoch, strconv.FormatInt(e.Epoch, 10))
-	out.Header.Set(agentapi.HeaderRequestID, id)
-	return out, nil
+	return out.WithContext(ctx)
 }

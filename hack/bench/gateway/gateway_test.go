@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"strings"
@@ -36,6 +37,15 @@ func TestABoundThatIsMissedFails(t *testing.T) {
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
+	}
+}
+
+func TestRoundsArePaired(t *testing.T) {
+	if d := differences([]float64{1, 2}, []float64{1}); d != nil {
+		t.Errorf("a round that is missing made %v", d)
+	}
+	if d := cmp.Diff([]float64{0.5, -1}, differences([]float64{1, 2}, []float64{0.5, 3})); d != "" {
+		t.Error(d)
 	}
 }
 
@@ -143,6 +153,10 @@ func TestAnotherAnswerIsNotMeasured(t *testing.T) {
 	}
 	if err := dial().whole(w.direct.request([]byte(`{"user":"other"}`)), len(w.agent.short)); err == nil {
 		t.Error("a refusal was measured")
+	}
+	refusal := &conn{in: bufio.NewReader(strings.NewReader("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 3\r\n\r\nno\n"))}
+	if _, err := refusal.head(); err == nil {
+		t.Error("a refusal of the right length was measured")
 	}
 	if err := dial().whole(w.direct.request(question(askShort, 1)), len(w.agent.short)+1); err == nil {
 		t.Error("a shorter answer was measured")
