@@ -8,10 +8,10 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
-	"metalfleet.dev/metalfleet/gateway/route"
 )
 
 // Reasons of a failed attempt, which are labels too.
@@ -19,6 +19,7 @@ const (
 	reasonConnection = "connection" // the Mac cannot be reached, or was lost
 	reasonStream     = "stream"     // the Mac broke off this request alone
 	reasonRefused    = "refused"    // the agent says that another may be tried
+	reasonTimeout    = "timeout"    // it took longer than one try may
 )
 
 // failure is an attempt of which nothing reached the client.
@@ -45,15 +46,28 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
+var (
+	// errTry says that a replica took longer to begin than one try may.
+	errTry = errors.New("no answer began in the time of one try")
+	// errTotal is the cause with which a request is cancelled that took too long.
+	errTotal = errors.New("the answer did not end in time")
+)
+
 // attempt sends the request to one replica and delivers its answer. A failure
 // means that nothing was sent to the client. Without one the request has
 // ended, with an error if nobody was there to be told. It releases the endpoint.
-func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, e route.Endpoint, release func(), body []byte) (*failure, error) {
-	defer release() // also where an answer is aborted by a panic
-	upstream, cancel := context.WithCancel(ctx)
-	defer cancel() // whatever happens: the agent hears of the end
+func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, g grant, body []byte) (*failure, error) {
+	defer g.release() // also where an answer is aborted by a panic
+	e := g.Endpoint
+	upstream, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil) // whatever happens: the agent hears of the end
+	begun := p.bounded(cancel)
 	resp, err := p.macs.to(e).RoundTrip(request(upstream, r, e, w.Header().Get(agentapi.HeaderRequestID), body))
+	begun()
 	if err != nil {
+		if errors.Is(context.Cause(upstream), errTry) {
+			err = errTry
+		}
 		return p.failed(ctx, fmt.Errorf("request to %s: %w", e.Mac, err))
 	}
 	defer resp.Body.Close() //nolint:errcheck // cancelled above, read to its end or broken
@@ -65,6 +79,14 @@ func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, e route.
 		return p.stream(ctx, w, resp, e.Mac)
 	}
 	return p.whole(ctx, w, resp, e.Mac)
+}
+
+// bounded ends a try whose answer does not begin in time.
+func (p *Proxy) bounded(cancel context.CancelCauseFunc) (begun func() bool) {
+	if p.TryTimeout <= 0 {
+		return func() bool { return true }
+	}
+	return time.AfterFunc(p.TryTimeout, func() { cancel(errTry) }).Stop
 }
 
 // isEvents says that an answer is a stream. The usual types are known without
@@ -90,6 +112,10 @@ func (p *Proxy) failed(ctx context.Context, err error) (*failure, error) {
 
 // ended is why a request was cancelled.
 func ended(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), errTotal) {
+		return &openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeUnavailable, Code: openai.CodeTimeout,
+			Message: "The answer did not end in the time that the request may take. Ask for less, or allow more time.", Cause: errTotal}
+	}
 	if errors.Is(context.Cause(ctx), ErrShuttingDown) {
 		return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: "shutting_down",
 			RetryAfter: noEndpointRetry, Message: "The gateway is shutting down. Send the request again.", Cause: ErrShuttingDown}
@@ -113,6 +139,9 @@ var errCut = errors.New("the stream ended without [DONE]")
 // reasonOf tells a stream that was reset or cut from a connection that failed:
 // only the second says something of the Mac.
 func reasonOf(err error) string {
+	if errors.Is(err, errTry) {
+		return reasonTimeout
+	}
 	var reset streamError
 	if errors.As(err, &reset) || errors.Is(err, errCut) {
 		return reasonStream

@@ -23,6 +23,14 @@ func (c caller) may(name string, m *route.Model) bool {
 	return c.key == nil || c.key.Allows(name, m.Key)
 }
 
+// name of the key; empty where none is asked.
+func (c caller) name() string {
+	if c.key == nil {
+		return ""
+	}
+	return c.key.Name
+}
+
 // admit finds whose request this is, and claims one of what its key may ask in
 // a minute. It reads headers alone: a stranger's body stays unread.
 func (p *Proxy) admit(ctx context.Context, w *reply, r *http.Request) (caller, error) {

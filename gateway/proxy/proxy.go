@@ -2,8 +2,8 @@
 // forwarding bytes to the agent of a Mac.
 //
 // It owns the way of a request through the gateway: find the model, choose a
-// replica, forward, try another one as long as nothing was sent to the client,
-// and end every answer exactly once. It keeps the body until the first byte of
+// replica or wait for one, forward, try another one as long as nothing was sent
+// to the client, and end every answer exactly once. It keeps the body until the first byte of
 // the answer, and what it learned of Macs that failed. It refuses what no
 // agent needs to see: unknown routes and models, malformed, oversized and
 // compressed bodies, more of them at once than it has room for, models without
@@ -14,8 +14,8 @@
 // speaks the same API. What it adds are its own errors and the names of Mac
 // and request.
 //
-// Start reading at Proxy.text and Proxy.forward; caller.go and meter.go have
-// what concerns keys, bodies.go the room for bodies.
+// Start reading at Proxy.text and Proxy.forward; wait.go has the waiting room,
+// caller.go and meter.go what concerns keys, bodies.go the room for bodies.
 package proxy
 
 import (
@@ -35,7 +35,9 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
 // ErrShuttingDown is the cause with which requests are cancelled when the
@@ -50,11 +52,13 @@ const (
 	pathChat        = "/v1/chat/completions"
 	pathCompletions = "/v1/completions"
 
-	// maxTries bounds how many replicas one request is sent to.
+	// maxTries bounds how many replicas one request is sent to in one round.
 	maxTries = 5
 	// unreadTime is how long the rest of a body may keep the answer of a request
 	// waiting that was refused without it.
 	unreadTime = 2 * time.Second
+	// maxTimeout is the longest that a client may ask for.
+	maxTimeout = 24 * time.Hour
 	// noEndpointRetry is what Retry-After says while no replica is ready.
 	noEndpointRetry = 2 * time.Second
 )
@@ -80,6 +84,14 @@ type Config struct {
 	// WriteTimeout is how long one write waits for a client that does not
 	// read; 0 means 30 s.
 	WriteTimeout time.Duration
+	// Waiting bounds the requests that wait for a replica; without a count nobody
+	// waits, and who finds none is refused.
+	Waiting waiting.Limits
+	// KeepAlive is how long a stream that waits may be silent; 0 means 10 s.
+	KeepAlive time.Duration
+	// TryTimeout is how long one replica may take to begin its answer, and
+	// RequestTimeout how long all may take; 0 is without end.
+	TryTimeout, RequestTimeout time.Duration
 }
 
 // Proxy is the front as a handler.
@@ -105,7 +117,12 @@ func New(c Config) *Proxy {
 	if c.WriteTimeout == 0 {
 		c.WriteTimeout = 30 * time.Second
 	}
-	return &Proxy{Config: c, book: newBook(), macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
+	if c.KeepAlive == 0 {
+		c.KeepAlive = 10 * time.Second
+	}
+	b := newBook(c.Waiting)
+	c.Registry.MustRegister(&census{b})
+	return &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
 }
 
 // Close ends idle connections to Macs.
@@ -275,7 +292,36 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 	if w.meter, err = p.meter(ctx, c, w, asked.Model, body); err != nil {
 		return err
 	}
-	return p.forward(ctx, w, r, asked.Model, model, body)
+	ctx, cancel, deadline, err := p.bound(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	w.streams = asked.Stream
+	return p.forward(ctx, w, r, &query{name: asked.Model, model: model, body: body, prefix: prefixOf(asked),
+		waiter: &waiting.Waiter{Model: model.Key.String(), Key: c.name(), Bytes: int64(len(body)), Deadline: deadline}})
+}
+
+// bound limits how long a request may take in all, as the gateway is told and as
+// its client asks. Without a limit there is no deadline.
+func (p *Proxy) bound(ctx context.Context, r *http.Request) (bounded context.Context, cancel context.CancelFunc, deadline time.Time, err error) {
+	most := p.RequestTimeout
+	if text := r.Header.Get(agentapi.HeaderTimeout); text != "" {
+		seconds, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(seconds > 0 && seconds <= maxTimeout.Seconds()) {
+			return nil, nil, time.Time{}, &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest, Code: openai.CodeInvalidValue,
+				Message: fmt.Sprintf("The header %s must be seconds, from above 0 to %d, not %q.", agentapi.HeaderTimeout, int(maxTimeout.Seconds()), openai.Shorten(text))}
+		}
+		if asked := time.Duration(seconds * float64(time.Second)); most == 0 || asked < most {
+			most = asked
+		}
+	}
+	if most == 0 {
+		return ctx, func() {}, time.Time{}, nil
+	}
+	deadline = time.Now().Add(most)
+	bounded, cancel = context.WithDeadlineCause(ctx, deadline, errTotal)
+	return bounded, cancel, deadline, nil
 }
 
 // readBody takes in a body; its room is given back by release.
@@ -301,36 +347,109 @@ func (p *Proxy) readBody(w *reply, r *http.Request) (body []byte, release func()
 	return body, release, nil
 }
 
-// forward tries replicas until one answers. Each is tried once, and none after
-// the first byte went to the client.
-func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, name string, model *route.Model, body []byte) error {
-	replicas, macs := map[string]bool{}, map[string]bool{}
-	var last *failure
-	var told *openai.Error
-	for range maxTries {
-		e, release, ok := p.book.take(model.Endpoints(), func(e route.Endpoint) bool { return replicas[e.Replica] || macs[e.Mac] })
-		if !ok {
-			break
+// query is a request for a model on its way to a replica.
+type query struct {
+	name  string
+	model *route.Model
+	body  []byte
+	// prefix of its prompt, by which replicas that remember it are found.
+	prefix pick.Prefix
+	// waiter is its place in the waiting room, should it need one.
+	waiter *waiting.Waiter
+
+	tries          int             // of this round
+	replicas, macs map[string]bool // that failed in it
+	last           *failure
+	told           *openai.Error // by an agent that refused
+}
+
+func (q *query) excluded(e route.Endpoint) bool { return q.replicas[e.Replica] || q.macs[e.Mac] }
+
+// failed leaves out what failed.
+func (q *query) failed(e route.Endpoint, f *failure) {
+	if q.replicas == nil {
+		q.replicas, q.macs = map[string]bool{}, map[string]bool{}
+	}
+	q.tries++
+	q.last, q.told = f, better(q.told, f.refusal)
+	q.replicas[e.Replica] = true
+	if f.reason == reasonConnection {
+		q.macs[e.Mac] = true
+	}
+}
+
+// again begins a new round, after a while.
+func (q *query) again(now time.Time) {
+	after := againMin
+	if q.told != nil {
+		after = min(max(q.told.RetryAfter, againMin), againMax)
+	}
+	q.waiter.NotBefore = now.Add(after)
+	q.tries, q.replicas, q.macs = 0, nil, nil
+}
+
+// forward tries replicas until one answers. In one round each is tried once, and
+// none after the first byte went to the client.
+func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, q *query) error {
+	p.book.asked(q.model.Key)
+	for {
+		g, err := p.endpoint(ctx, w, q)
+		if err != nil {
+			return err
 		}
-		if last != nil {
-			p.metrics.retries.WithLabelValues(last.reason).Inc()
+		if q.last != nil {
+			p.metrics.retries.WithLabelValues(q.last.reason).Inc()
 		}
-		failed, err := p.attempt(ctx, w, r, e, release, body)
+		failed, err := p.attempt(ctx, w, r, g, q.body)
+		p.judge(ctx, g.Endpoint, w.status, failed, err)
 		if failed == nil {
 			return err
 		}
-		last, told = failed, better(told, failed.refusal)
-		replicas[e.Replica] = true
+		q.failed(g.Endpoint, failed)
 		if failed.reason == reasonConnection {
-			macs[e.Mac] = true
-			p.distrust(logOf(ctx), e.Mac, failed.err)
+			p.distrust(logOf(ctx), g.Mac, failed.err)
 		}
-		logOf(ctx).V(1).Info("replica did not answer", "reason", failed.reason, "MacNode", e.Mac, "replicaUID", e.Replica)
+		logOf(ctx).V(1).Info("replica did not answer", "reason", failed.reason, "MacNode", g.Mac, "replicaUID", g.Replica)
 	}
-	if told != nil {
-		return told
+}
+
+// endpoint finds where to send a request next: at once, as long as it and its
+// model may be tried, or after a wait.
+func (p *Proxy) endpoint(ctx context.Context, w *reply, q *query) (grant, error) {
+	if q.last == nil || q.tries < maxTries && p.book.mayRetry(q.model.Key) {
+		if g, ok := p.book.take(q); ok {
+			return g, nil
+		}
 	}
-	return openai.NoEndpoint(name, noEndpointRetry)
+	switch {
+	case q.told != nil && (p.Waiting.Count == 0 || q.told.RetryAfter == 0): // waiting does not help
+		return grant{}, q.told
+	case p.Waiting.Count == 0:
+		return grant{}, openai.NoEndpoint(q.name, noEndpointRetry)
+	case q.tries > 0:
+		q.again(time.Now())
+	}
+	return p.wait(ctx, w, q)
+}
+
+// judge notes how a request ended at a replica. What a client did wrong, or an
+// agent refused before it did anything, says nothing of it.
+func (p *Proxy) judge(ctx context.Context, e route.Endpoint, status int, failed *failure, err error) {
+	bad := failed != nil && (failed.reason != reasonRefused || failed.refusal.Code == agentapi.CodeEngineLost) ||
+		failed == nil && (err == nil && status >= http.StatusInternalServerError || broken(err))
+	if !bad && (failed != nil || err != nil) {
+		return
+	}
+	if p.book.ended(e.Replica, bad) {
+		p.metrics.ejected.Inc()
+		logOf(ctx).Info("requests to a replica fail; others are preferred for a while", "MacNode", e.Mac, "replicaUID", e.Replica)
+	}
+}
+
+// broken says that an answer had begun and was lost.
+func broken(err error) bool {
+	var e *openai.Error
+	return errors.As(err, &e) && e.Code == agentapi.CodeEngineLost
 }
 
 // better is what the client is told of two refusals: the later one, save that a

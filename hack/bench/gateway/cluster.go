@@ -69,8 +69,8 @@ func (w *world) newGateway(ctx context.Context, upstream *net.TCPAddr) (*target,
 		"--api-keys-namespace=" + keysNamespace, "--listen=" + address, "--health=" + health, "--drain-timeout=0s"}, answers("http://"+health+"/readyz")), nil
 }
 
-// write has one model served by one replica on the scripted agent, and makes an
-// API key for it.
+// write has one model served by replicas on the scripted agent, and makes an API
+// key for it.
 func (c *cluster) write(ctx context.Context, certificate certificates, upstream *net.TCPAddr) (key string, err error) {
 	secret, err := gatewaySecret(certificate)
 	if err != nil {
@@ -91,14 +91,18 @@ func (c *cluster) write(ctx context.Context, certificate certificates, upstream 
 			return "", fmt.Errorf("create %T %s: %w", o, o.GetName(), err)
 		}
 	}
-	mr := replica(md)
-	if err := c.Create(ctx, mr); err != nil {
-		return "", fmt.Errorf("create the replica: %w", err)
+	status := []client.Object{mac, md}
+	for n := range replicas {
+		mr := replica(md, n)
+		if err := c.Create(ctx, mr); err != nil {
+			return "", fmt.Errorf("create a replica: %w", err)
+		}
+		mr.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Bench", LastTransitionTime: metav1.Now()}}
+		status = append(status, mr)
 	}
 	mac.Status.Address = &v1alpha1.MacAddress{Host: upstream.IP.String(), Port: int32(upstream.Port)}
 	md.Status.ServedNames = []string{"bench", "default/bench"}
-	mr.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Bench", LastTransitionTime: metav1.Now()}}
-	for _, o := range []client.Object{mac, md, mr} {
+	for _, o := range status {
 		if err := c.Status().Update(ctx, o); err != nil {
 			return "", fmt.Errorf("status of %T: %w", o, err)
 		}
@@ -119,12 +123,16 @@ func gatewaySecret(c certificates) (*corev1.Secret, error) {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: identity.SecretName}, Data: data}, nil
 }
 
-func replica(md *v1alpha1.ModelDeployment) *v1alpha1.ModelReplica {
+// replicas of the model, which are enough for all streams that wait: nobody
+// queues for one.
+const replicas = 4
+
+func replica(md *v1alpha1.ModelDeployment, n int) *v1alpha1.ModelReplica {
 	zeros := strings.Repeat("0", 64)
-	return &v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: md.Namespace, Name: "bench-0"}, Spec: v1alpha1.ModelReplicaSpec{
+	return &v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: md.Namespace, Name: fmt.Sprint("bench-", n)}, Spec: v1alpha1.ModelReplicaSpec{
 		DeploymentRef: v1alpha1.DeploymentReference{Name: md.Name, UID: string(md.UID)},
 		Revision:      "bench-1", Epoch: 1, ReservedBytes: 1, Desired: v1alpha1.DesiredRunning, NodeName: macName,
-		Context: v1alpha1.ContextLimits{Tokens: 16, Sequences: 1, CacheTokens: 32},
+		Context: v1alpha1.ContextLimits{Tokens: 16, Sequences: 256, CacheTokens: 4096},
 		Model: model.Record{Source: "file://bench.gguf", Format: "gguf", Digest: "sha256:" + zeros, Facts: model.Facts{Architecture: "llama"},
 			Files: []model.File{{Path: "bench.gguf", Bytes: 1, SHA256: zeros}}},
 	}}
