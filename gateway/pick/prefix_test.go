@@ -33,6 +33,8 @@ func TestAHashIsTheSameForeverAndTellsPartsApart(t *testing.T) {
 	}
 }
 
+// TestConversationsStayAndGatewaysAgree, and every replica is the home of as many
+// as any other (KubeAI #447: few virtual nodes).
 func TestConversationsStayAndGatewaysAgree(t *testing.T) {
 	c := replicas(8, 8)
 	homes := map[int]int{}
@@ -119,7 +121,7 @@ func TestABusyHomeIsPassedOver(t *testing.T) {
 	}
 }
 
-// TestAHotPrefixUsesTheWholeFleet, as evenly as least load would within a
+// TestAHotPrefixUsesTheWholeFleet (KubeAI #519, #528; AIBrix #842), as evenly as least load would within a
 // quarter, and most conversations still find their home.
 func TestAHotPrefixUsesTheWholeFleet(t *testing.T) {
 	const conversations = 80

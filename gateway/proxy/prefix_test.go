@@ -3,6 +3,7 @@ package proxy
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/pick"
@@ -73,5 +74,45 @@ func TestWhatEndedIsNotCounted(t *testing.T) {
 	second.release()
 	if l := b.models[key]; l.inFlight != 0 || len(l.prefixes) != 0 || b.replicas["r"].inFlight != 0 {
 		t.Errorf("none runs: %+v", l)
+	}
+}
+
+// TestASilentRequestStaysCounted (llm-d-router #2295, #2137), however long it takes and whatever else is
+// forgotten meanwhile.
+func TestASilentRequestStaysCounted(t *testing.T) {
+	table := route.NewTable()
+	key := route.Key{Namespace: "ns", Name: "m"}
+	table.SetDeployment(route.Deployment{Key: key, UID: "1", Names: "m"})
+	table.SetMac(route.Mac{Name: "a", Address: "h:1", Open: true})
+	for _, uid := range []string{"silent", "idle"} {
+		table.SetReplica(route.Replica{UID: uid, Deployment: key, DeploymentUID: "1", Mac: "a", Ready: true})
+	}
+	model, _ := table.Lookup("m")
+	b := newBook(waiting.Limits{})
+	now := time.Now()
+	b.now = func() time.Time { return now }
+	only := func(uid string) grant {
+		g, ok := b.take(&query{model: model, replicas: map[string]bool{"silent": uid != "silent", "idle": uid != "idle"}})
+		if !ok || g.Replica != uid {
+			t.Fatalf("took %+v, want %s", g, uid)
+		}
+		return g
+	}
+	silent := only("silent")
+	only("idle").release()
+	now = now.Add(time.Hour)
+	b.pruneAt = 0
+	b.prune(now)
+	if l := b.replicas["silent"]; l == nil || l.inFlight != 1 || b.models[key].inFlight != 1 {
+		t.Errorf("the silent request is not counted: %+v, %+v", l, b.models[key])
+	}
+	if b.replicas["idle"] != nil {
+		t.Error("what is long idle is remembered")
+	}
+	silent.release()
+	b.pruneAt = 0
+	b.prune(now.Add(time.Hour))
+	if len(b.replicas) != 0 || len(b.models) != 0 {
+		t.Errorf("%d replicas and %d models are remembered", len(b.replicas), len(b.models))
 	}
 }

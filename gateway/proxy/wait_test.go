@@ -98,7 +98,8 @@ func (l *later) want(t *testing.T, status int, part string) {
 	}
 }
 
-// TestAWaiterGetsTheEndpointThatAppearsLater, which none had when it came.
+// TestAWaiterGetsTheEndpointThatAppearsLater (GIE #2117): there was none when it
+// came.
 func TestAWaiterGetsTheEndpointThatAppearsLater(t *testing.T) {
 	w := newWorld(t, room(10))
 	w.addMac("a", say(`"late"`))
