@@ -410,3 +410,31 @@ func TestWithoutARoomReplicasQueueForThemselves(t *testing.T) {
 		l.want(t, 200, "{}")
 	}
 }
+
+// TestWhatWaitingDoesNotHelpIsToldAtOnce, and what it may help is tried again.
+func TestWhatWaitingDoesNotHelpIsToldAtOnce(t *testing.T) {
+	w := newWorld(t, room(10))
+	m := w.addMac("a", refuse(openai.InsufficientMemory(openai.Memory{Used: 1, Needed: 2, Limit: 3})))
+	w.wantRefusal(w.chat(), refusal{507, openai.CodeInsufficientMemory, ""})
+	if m.requests.Load() != 1 || w.waits("late")+w.waits("served") != 0 {
+		t.Errorf("%d tries of what cannot be", m.requests.Load())
+	}
+
+	w = newWorld(t, room(10))
+	loading := openai.NoRoomNow(openai.Memory{Used: 1, Needed: 2, Limit: 3}, time.Second)
+	first := true
+	m = w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+		if first {
+			first = false
+			refuse(loading)(rw, r)
+			return
+		}
+		say(`"loaded"`)(rw, r)
+	})
+	if got := read(t, w.chat()); got != `"loaded"` || m.requests.Load() != 2 {
+		t.Errorf("%s after %d tries", got, m.requests.Load())
+	}
+	if w.waits("served") != 1 || w.counter("retries_total") != 1 {
+		t.Error("the second try is not counted")
+	}
+}
