@@ -432,11 +432,11 @@ func (p *Proxy) endpoint(ctx context.Context, w *reply, q *query) (grant, error)
 	return p.wait(ctx, w, q)
 }
 
-// judge notes how a request ended at a replica. What a client did wrong, or an
-// agent refused before it did anything, says nothing of it.
+// judge notes how a request ended at a replica. What a client did wrong, an agent
+// refused before it did anything, or found no memory for, says nothing of it.
 func (p *Proxy) judge(ctx context.Context, e route.Endpoint, status int, failed *failure, err error) {
 	bad := failed != nil && (failed.reason != reasonRefused || failed.refusal.Code == agentapi.CodeEngineLost) ||
-		failed == nil && (err == nil && status >= http.StatusInternalServerError || broken(err))
+		failed == nil && (err == nil && (status == http.StatusInternalServerError || status == http.StatusBadGateway) || broken(err))
 	if !bad && (failed != nil || err != nil) {
 		return
 	}

@@ -178,11 +178,16 @@ func (p *Proxy) sit(ctx context.Context, w *reply, s *seat) (grant, error) {
 				return p.quit(s, waiting.ErrLate)
 			}
 		}
-		if w.streams && time.Since(silent) >= p.KeepAlive {
-			silent = time.Now()
-			if err := w.keepAlive(p.book.where(s)); err != nil {
-				return p.quit(s, fmt.Errorf("%w: %w", errClientGone, err))
-			}
+		if !w.streams || time.Since(silent) < p.KeepAlive {
+			continue
+		}
+		silent = time.Now()
+		at := p.book.where(s)
+		if at.position == 0 {
+			continue // it was served just now
+		}
+		if err := w.keepAlive(at); err != nil {
+			return p.quit(s, fmt.Errorf("%w: %w", errClientGone, err))
 		}
 	}
 }
