@@ -149,14 +149,14 @@ func TestWhoLeavesTheQueueLeavesNothing(t *testing.T) {
 
 func TestAWaitIsOverInTime(t *testing.T) {
 	w := newWorld(t, room(10, func(c *proxy.Config) { c.Waiting.Age = 50 * time.Millisecond }))
-	m := w.addMac("a", say("{}"))
+	w.addMac("a", say("{}"))
 	w.setReady("a", false)
 	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
 	if w.waits("late") != 1 {
 		t.Error("not counted as late")
 	}
 	w = newWorld(t, room(10))
-	m = w.addMac("a", say("{}"))
+	m := w.addMac("a", say("{}"))
 	w.setReady("a", false)
 	w.wantRefusal(w.do("POST", chatPath, chatBody, agentapi.HeaderTimeout, "0.05"), refusal{503, openai.CodeNoEndpoint, "2"})
 	for _, bad := range []string{"soon", "0", "-1", "NaN", "86401"} {

@@ -29,10 +29,7 @@ const (
 
 // cluster is the API server that the gateway reads, and what the operator and an
 // agent would have written there.
-type cluster struct {
-	env *testenv.Env
-	client.Client
-}
+type cluster struct{ client.Client }
 
 // newGateway is the gateway's program, on the proxies' core.
 func (w *world) newGateway(ctx context.Context, upstream *net.TCPAddr) (*target, error) {
@@ -45,7 +42,7 @@ func (w *world) newGateway(ctx context.Context, upstream *net.TCPAddr) (*target,
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	c := &cluster{env: env}
+	c := &cluster{}
 	if c.Client, err = client.New(env.Config(), client.Options{Scheme: scheme}); err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}

@@ -35,7 +35,6 @@ type world struct {
 	dir, core    string
 	agent        *agent
 	certificate  certificates
-	cluster      *cluster
 	nginxVersion string
 
 	direct, nginx, ours *target
