@@ -78,13 +78,13 @@ func (r *record) note(failed bool) {
 	r.failed++
 }
 
+// Any says whether anything is remembered against any replica.
+func (o *Outliers) Any() bool { return len(o.replicas) > 0 }
+
 // Ejected says, for each of a model's replicas, whether it is left alone now: at
 // most half of them, those that come back last.
 func (o *Outliers) Ejected(replicas []string, now time.Time) []bool {
 	out := make([]bool, len(replicas))
-	if len(o.replicas) == 0 {
-		return out
-	}
 	var bad []int
 	for i, uid := range replicas {
 		if r := o.replicas[uid]; r != nil && now.Before(r.until) {

@@ -103,16 +103,13 @@ func (b *book) take(q *query) (g grant, ok bool) {
 func (b *book) choose(q *query, now time.Time) (grant, bool) {
 	m, of := q.model, b.model(q.model.Key)
 	endpoints := m.Endpoints()
-	candidates, uids := make([]pick.Candidate, len(endpoints)), make([]string, len(endpoints))
+	candidates := make([]pick.Candidate, len(endpoints))
 	loads := b.loads(endpoints)
 	for i, e := range endpoints {
-		uids[i] = e.Replica
 		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Total: loads[i].total, Excluded: q.excluded(e),
 			Most: b.ahead * int(e.Sequences), Slots: int(e.Sequences), Suspect: now.Before(b.macs[e.Mac].until), Cold: e.Cold}
 	}
-	for i, ejected := range b.outliers.Ejected(uids, now) {
-		candidates[i].Suspect = candidates[i].Suspect || ejected
-	}
+	b.suspectOutliers(endpoints, candidates, now)
 	prefix := q.prefix
 	prefix.InFlight = of.prefixes[prefix.Shared]
 	i, ok := pick.Choose(candidates, prefix, b.turn)
@@ -132,6 +129,20 @@ func (b *book) choose(q *query, now time.Time) (grant, bool) {
 		of.add(prefix.Shared, -1)
 		b.serve(m, b.now())
 	})}, true
+}
+
+// suspectOutliers marks the replicas whose requests fail.
+func (b *book) suspectOutliers(endpoints []route.Endpoint, candidates []pick.Candidate, now time.Time) {
+	if !b.outliers.Any() {
+		return
+	}
+	uids := make([]string, len(endpoints))
+	for i, e := range endpoints {
+		uids[i] = e.Replica
+	}
+	for i, ejected := range b.outliers.Ejected(uids, now) {
+		candidates[i].Suspect = candidates[i].Suspect || ejected
+	}
 }
 
 func (b *book) model(key route.Key) *modelLoad {
