@@ -134,6 +134,11 @@ bench-batch: build mlx ## 1, 4 and 8 streams on MLX beside mlx-lm's server, and 
 bench-load: build mlx ## load a random model of 4 GB from the disk beside plainly reading it (Linux; keeps the model in .cache)
 	go run ./hack/bench/load
 
+.PHONY: bench-gateway
+bench-gateway: kube build ## what the gateway costs beside nginx (installed once), each on a core of its own; PEERS=name=url=pid,... beside (Linux)
+	bash hack/bench/gateway/nginx.sh
+	go run ./hack/bench/gateway
+
 .PHONY: bench-footprint
 bench-footprint: build mlx ## what engine footprint says beside the most that a served model ever held, its cache filled (Linux; keeps models in .cache)
 	go run ./hack/bench/footprint

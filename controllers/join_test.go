@@ -197,6 +197,29 @@ func TestAMacThatNeverSaysSoHasItsTokenBurned(t *testing.T) {
 	})
 }
 
+// TestAMacHasItsTimeToCollectByTheOperatorsClock, where the API server's is far
+// behind: its token is not burned before it has what it came for.
+func TestAMacHasItsTimeToCollectByTheOperatorsClock(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(gib))
+	w.clock.jump(10 * time.Minute)
+	c := w.as(w.mint("mac-1").Credential)
+	_, request := w.request("mac-1")
+	w.create(c, asked("join-mac-1", request))
+	csr, reason := w.outcome("metalfleet-join-mac-1")
+	if reason != "" {
+		t.Fatal(reason)
+	}
+	for _, condition := range csr.Status.Conditions {
+		if ago := w.clock.Now().Sub(condition.LastUpdateTime.Time); ago > 5*time.Minute {
+			t.Errorf("%s since %s, when it was asked for just now", condition.Type, ago)
+		}
+	}
+	w.eventually("the Mac reads its Secret", func() error {
+		return c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: "join-mac-1"}, &corev1.Secret{})
+	})
+}
+
 func TestMintSaysWhatIsWrong(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(gib))

@@ -36,6 +36,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
 // Options of a gateway.
@@ -49,6 +50,11 @@ type Options struct {
 	KeysNamespace string
 	// Front takes clients, Health metrics and probes. Run closes both.
 	Front, Health net.Listener
+	// Waiting bounds the requests that wait for a replica.
+	Waiting waiting.Limits
+	// TryTimeout is how long one replica may take to begin an answer, and
+	// RequestTimeout how long a request may take in all; 0 is without end.
+	TryTimeout, RequestTimeout time.Duration
 	// Drain is how long running answers may go on after the end was ordered.
 	Drain time.Duration
 	// Log of the gateway.
@@ -89,7 +95,8 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return errors.Join(err, o.Front.Close(), o.Health.Close())
 	}
-	front := proxy.New(proxy.Config{Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log})
+	front := proxy.New(proxy.Config{Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log,
+		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout})
 	defer front.Close()
 	s := newServers(o, front, registry, func() bool {
 		return table.Synced() && ids.Current() != nil && (store == nil || store.Synced())

@@ -193,7 +193,7 @@ func (h *handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, erro
 	if err := rc.SetReadDeadline(time.Now().Add(h.ReadTimeout)); err != nil {
 		return nil, fmt.Errorf("bound the time of a request body: %w", err)
 	}
-	body, err := openai.ReadBody(r.Body, h.MaxBodyBytes)
+	body, err := openai.ReadBody(r.Body, r.ContentLength, h.MaxBodyBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -43,6 +43,15 @@ const (
 	// HeaderRetryable on an error answer says that nothing was done and another
 	// replica may be tried: "true" or absent.
 	HeaderRetryable = "X-Metalfleet-Retryable"
+	// HeaderQueuePosition and HeaderQueueETA (seconds) on an answer say where its
+	// request stood in the gateway's waiting room when it entered, and how long
+	// that was thought to take; HeaderQueueSeconds how long it took.
+	HeaderQueuePosition = "X-Metalfleet-Queue-Position"
+	HeaderQueueETA      = "X-Metalfleet-Queue-Eta"
+	HeaderQueueSeconds  = "X-Metalfleet-Queue-Seconds"
+	// HeaderTimeout on a client's request says in how many seconds its answer must
+	// have ended.
+	HeaderTimeout = "X-Metalfleet-Timeout"
 	// HeaderTokens on a whole answer, and in the trailer of a stream, counts its
 	// prompt and its text, as "12+34", whether the client asked for usage or not.
 	HeaderTokens = "X-Metalfleet-Tokens"

@@ -18,10 +18,18 @@ import (
 // parameter already.
 type field func(param string, raw json.RawMessage) error
 
+// promisedBytes of a body are made room for before any has come.
+const promisedBytes = 64 << 10
+
 // ReadBody reads a request body of at most limit bytes; a longer one is
-// refused with 413.
-func ReadBody(r io.Reader, limit int64) ([]byte, error) {
-	body, err := io.ReadAll(io.LimitReader(r, limit+1))
+// refused with 413. promised is the length that its head says, or below zero.
+func ReadBody(r io.Reader, promised, limit int64) ([]byte, error) {
+	var b bytes.Buffer
+	if promised >= 0 {
+		b.Grow(int(min(promised, promisedBytes)) + bytes.MinRead) // else it grows to find the end
+	}
+	_, err := b.ReadFrom(io.LimitReader(r, limit+1))
+	body := b.Bytes()
 	if err != nil {
 		return nil, &Error{Status: 400, Type: TypeInvalidRequest, Message: "The request body could not be read to its end.", Cause: err}
 	}
@@ -41,35 +49,6 @@ func PlainBody(h http.Header) error {
 		}
 	}
 	return nil
-}
-
-// DecodeModel reads the model out of the body of any request that names one,
-// for a program that forwards the bytes and leaves their check to who answers.
-// Its error is an *Error.
-func DecodeModel(body []byte) (string, error) {
-	if err := checkJSON(body); err != nil {
-		return "", err
-	}
-	if kind(body) != "object" {
-		return "", wrongKind("", "an object", body)
-	}
-	// A map and not a struct: encoding/json would take "Model" for "model".
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(body, &members); err != nil {
-		return "", malformed(body, 0, err.Error())
-	}
-	raw, ok := members["model"]
-	if !ok {
-		return "", required("model")
-	}
-	var name string
-	if err := stringInto(&name)("model", raw); err != nil {
-		return "", err
-	}
-	if name == "" {
-		return "", required("model")
-	}
-	return name, nil
 }
 
 // checkJSON refuses what is not one JSON value in UTF-8, with its position.

@@ -1,11 +1,13 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -216,9 +218,18 @@ func TestCompletionPrompts(t *testing.T) {
 	}
 }
 
-func TestDecodeModelReadsTheModelAlone(t *testing.T) {
-	if m, err := DecodeModel([]byte(` {"messages":3,"Model":"other","model":"a/b","new_field":{}}`)); err != nil || m != "a/b" {
-		t.Errorf("model = %q, %v", m, err)
+func TestTheEnvelopeIsReadAndNothingElse(t *testing.T) {
+	for body, want := range map[string]Envelope{
+		` {"messages":3,"Model":"other","model":"a/b","new_field":{}}`:                           {Model: "a/b", Messages: json.RawMessage("3")},
+		`{ "stream" : true , "model" : "m" , "prompt" : "a \\\" , } b" , "x" : [ { } , "]" ] }`:  {Model: "m", Stream: true, Prompt: json.RawMessage(`"a \\\" , } b"`)},
+		`{"mod\u0065l":"m\u0021","stream":1,"tools":[{"a":{"model":"inner","stream":true}}]}`:    {Model: "m!", Tools: json.RawMessage(`[{"a":{"model":"inner","stream":true}}]`)},
+		"{\"model\":\"first\",\n\t\"messages\":[1,-2.5e3,null,\"\\\\\"],\r\n\"model\":\"last\"}": {Model: "last", Messages: json.RawMessage(`[1,-2.5e3,null,"\\"]`)},
+	} {
+		if e, err := DecodeEnvelope([]byte(body)); err != nil {
+			t.Errorf("%s: %v", body, err)
+		} else if d := cmp.Diff(want, e); d != "" {
+			t.Errorf("%s: %s", body, d)
+		}
 	}
 	bad := map[string]struct{ body, param, code, message string }{
 		"malformed":    {`{"model":"m"`, "", CodeMalformedJSON, "unexpected end"},
@@ -230,17 +241,17 @@ func TestDecodeModelReadsTheModelAlone(t *testing.T) {
 	}
 	for name, tc := range bad {
 		t.Run(name, func(t *testing.T) {
-			_, err := DecodeModel([]byte(tc.body))
+			_, err := DecodeEnvelope([]byte(tc.body))
 			wantError(t, err, 400, tc.param, tc.code, tc.message)
 		})
 	}
 }
 
 func TestReadBodyRefusesWhatIsTooLarge(t *testing.T) {
-	if b, err := ReadBody(strings.NewReader("12345"), 5); err != nil || string(b) != "12345" {
+	if b, err := ReadBody(strings.NewReader("12345"), 3, 5); err != nil || string(b) != "12345" {
 		t.Errorf("at the limit: %q, %v", b, err)
 	}
-	_, err := ReadBody(strings.NewReader("123456"), 5)
+	_, err := ReadBody(strings.NewReader("123456"), -1, 5)
 	wantError(t, err, 413, "", CodeBodyTooLarge, "5 bytes")
 }
 
@@ -259,6 +270,41 @@ func wantError(t *testing.T, err error, status int, param, code, message string)
 	if e.Status != status || e.Param != param || e.Code != code || !strings.Contains(e.Message, message) {
 		t.Errorf("error = %d param %q code %q: %s\nwant %d param %q code %q: ...%s...", e.Status, e.Param, e.Code, e.Message, status, param, code, message)
 	}
+}
+
+// FuzzTheEnvelope: what is passed over is as long as encoding/json finds it.
+func FuzzTheEnvelope(f *testing.F) {
+	f.Add([]byte(`{"model":"m","a":[1,{"b":"\\\""},[]],"stream":false, "messages" : [ {"role":"user"} ,2] }`))
+	f.Add([]byte(`{"":{},"model":"","x":-0.5e-7}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		e, err := DecodeEnvelope(body)
+		var want map[string]json.RawMessage
+		if json.Unmarshal(body, &want) != nil || !utf8.Valid(body) || want == nil {
+			if err == nil {
+				t.Fatalf("%q is taken", body)
+			}
+			return
+		}
+		got := map[string]json.RawMessage{}
+		for name, value := range Members(body) {
+			got[string(name)] = value
+			var all, each []json.RawMessage
+			if json.Unmarshal(value, &all) == nil {
+				for one := range Elements(value) {
+					each = append(each, one)
+				}
+				if len(all) != len(each) {
+					t.Fatalf("%q has %d elements, not %d", value, len(all), len(each))
+				}
+			}
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Fatal(d)
+		}
+		if err == nil && !bytes.Equal(e.Messages, want["messages"]) {
+			t.Fatalf("messages %q", e.Messages)
+		}
+	})
 }
 
 func FuzzDecodeRequests(f *testing.F) {

@@ -40,6 +40,7 @@ const (
 	CodeEngineFailed          = "engine_failed"
 	CodeNoEndpoint            = "no_ready_endpoint"
 	CodeOverloaded            = "overloaded"
+	CodeTimeout               = "timeout"
 	CodeInsufficientMemory    = "insufficient_memory"
 	CodeAborted               = "aborted_for_memory"
 )

@@ -42,6 +42,7 @@ func bench(ctx context.Context, e *env, args []string) error {
 	runs := f.Int("runs", 1, "how often to compute a prompt at least; with 2 or more there is a warm-up")
 	asJSON := f.Bool("json", false, "print a JSON array")
 	lines := f.Bool("lines", false, `measure what each line of standard input asks for ("STREAMS PROMPT-TOKENS TOKENS") and print a line of JSON for it`)
+	profiled := f.Bool("profile", false, "print what each operation takes of one chunk of a prompt, and of one step of the first number of streams, instead")
 	bf := addBackend(f)
 	if err := parse(f, args, "model"); err != nil {
 		return err
@@ -56,6 +57,9 @@ func bench(ctx context.Context, e *env, args []string) error {
 			return usagef("--streams %q is not a list of numbers", *streams)
 		}
 		counts = append(counts, n)
+	}
+	if *profiled {
+		return benchProfile(ctx, e, *modelPath, bf, profileOf{counts[0], *prompt, *tokens, *asJSON})
 	}
 	s, err := openSession(ctx, *modelPath, bf)
 	if err != nil {
@@ -104,10 +108,7 @@ func benchLines(ctx context.Context, e *env, s *engine.Session) error {
 
 func benchStreams(ctx context.Context, s *engine.Session, streams, prompt, tokens, runs int) (measured, error) {
 	m := measured{Backend: s.Backend(), Streams: streams, PromptTokens: prompt, Tokens: tokens, WeightBytes: s.Memory().Weights}
-	ids := make([]int32, prompt)
-	for i := range ids {
-		ids[i] = int32((i*7919 + 13) % s.Vocabulary())
-	}
+	ids := arbitrary(s, prompt)
 	if runs > 1 { // the first use of a kernel may compile it
 		if _, err := s.Evaluate(ctx, ids); err != nil {
 			return m, err

@@ -144,6 +144,7 @@ func TestJSONShapes(t *testing.T) {
 		t.Errorf("bench printed %q (%v), %q", out, err, stderr)
 	}
 	var line measured
+	wantProfile(t, m)
 	out, stderr, code = runProgram(t, "2 20 3\n0 20 3\n", "bench", "--model", m, "--lines")
 	if err := json.Unmarshal([]byte(out), &line); code != exitUsage || err != nil || line.Streams != 2 || line.PromptTokens != 20 || !strings.Contains(stderr, `"0 20 3"`) {
 		t.Errorf("bench --lines printed %q (%v), then exit code %d, %q", out, err, code, stderr)
@@ -313,5 +314,35 @@ func TestInspectSaysWhatIsConverted(t *testing.T) {
 	}
 	if c := said.Converted[0]; c.Type != "Q6_K" || c.Tensors != 3 || !(c.Worst > 0) || c.Worst > c.Largest/50 || c.HeldBytes <= c.FileBytes {
 		t.Errorf("it says %+v", c)
+	}
+}
+
+// wantProfile wants the operations of a chunk and of a step, as JSON and as a
+// table.
+func wantProfile(t *testing.T, model string) {
+	t.Helper()
+	args := []string{"bench", "--profile", "--model", model, "--prompt-tokens", "20", "--tokens", "3", "--streams", "2"}
+	out, stderr, code := runProgram(t, "", append(args, "--json")...)
+	var phases []phase
+	if err := json.Unmarshal([]byte(out), &phases); code != exitOK || err != nil || len(phases) != 2 {
+		t.Fatalf("bench --profile printed %q (%v), %q", out, err, stderr)
+	}
+	for i, want := range []phase{{Phase: "prefill", Rows: 20}, {Phase: "decode", Rows: 2, Context: 20}} {
+		p, share := phases[i], 0.0
+		calls := map[string]int64{}
+		for _, o := range p.Operations {
+			calls[o.Name] = o.Calls
+			share += o.Share
+		}
+		if p.Phase != want.Phase || p.Rows != want.Rows || p.Context != want.Context || p.Milliseconds <= 0 || p.Measured <= 0 || share < 0.999 || share > 1.001 {
+			t.Errorf("%+v", p)
+		}
+		if calls["AppendAttend"] != 2 || calls["Embed"] != 1 || calls["Linear"] == 0 || calls["Argmax"] != int64(i) {
+			t.Errorf("%s has the calls %v", p.Phase, calls)
+		}
+	}
+	out, stderr, code = runProgram(t, "", args...)
+	if code != exitOK || !strings.Contains(out, "decode on ") || !strings.Contains(out, "AppendAttend") || !strings.Contains(out, "GB/s") {
+		t.Errorf("bench --profile printed %q, %q", out, stderr)
 	}
 }

@@ -28,6 +28,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"metalfleet.dev/metalfleet/gateway"
+	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
 // version is set by the linker.
@@ -44,7 +45,8 @@ func main() {
 
 type flags struct {
 	kubeconfig, namespace, keysNamespace, listen, health string
-	drain                                                time.Duration
+	drain, tryTimeout, requestTimeout                    time.Duration
+	waiting                                              waiting.Limits
 	verbose, version                                     bool
 }
 
@@ -58,6 +60,11 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.listen, "listen", ":8080", "`address` for clients")
 	set.StringVar(&f.health, "health", ":8081", "`address` of /metrics, /healthz and /readyz")
 	set.DurationVar(&f.drain, "drain-timeout", 5*time.Minute, "how long running answers may go on after SIGTERM")
+	set.IntVar(&f.waiting.Count, "queue-requests", 1000, "how many requests may wait for a replica at once; 0 refuses those that find none")
+	set.Int64Var(&f.waiting.Bytes, "queue-bytes", 64<<20, "how many `bytes` of bodies they may have together")
+	set.DurationVar(&f.waiting.Age, "queue-timeout", 5*time.Minute, "how long one may wait, where its client did not say less in X-Metalfleet-Timeout")
+	set.DurationVar(&f.tryTimeout, "try-timeout", 0, "how long a replica may take to begin its answer before another one is tried; 0 is without end, as loading a model may take minutes")
+	set.DurationVar(&f.requestTimeout, "request-timeout", 0, "how long a request may take in all; 0 is without end")
 	set.BoolVar(&f.verbose, "verbose", false, "log details that help to debug")
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if err := set.Parse(args); err != nil {
@@ -66,8 +73,13 @@ func parse(args []string, out io.Writer) (flags, error) {
 	if set.NArg() > 0 {
 		return f, fmt.Errorf("unexpected argument %q; gateway takes flags only", set.Arg(0))
 	}
-	if f.drain < 0 {
-		return f, fmt.Errorf("--drain-timeout %s is negative", f.drain)
+	for name, d := range map[string]time.Duration{"drain-timeout": f.drain, "try-timeout": f.tryTimeout, "request-timeout": f.requestTimeout} {
+		if d < 0 {
+			return f, fmt.Errorf("--%s %s is negative", name, d)
+		}
+	}
+	if w := f.waiting; w.Count < 0 || w.Count > 0 && (w.Bytes < 1 || w.Age <= 0) {
+		return f, fmt.Errorf("--queue-requests %d with --queue-bytes %d and --queue-timeout %s lets nobody wait; say --queue-requests=0 where that is meant", w.Count, w.Bytes, w.Age)
 	}
 	if f.keysNamespace != "" && f.keysNamespace == f.namespace {
 		return f, fmt.Errorf("--api-keys-namespace %s is the gateway's own: whoever may write keys there would also write its identity; name another one", f.keysNamespace)
@@ -109,7 +121,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return errors.Join(fmt.Errorf("listen for probes (--health): %w", err), front.Close())
 	}
 	log.Info("gateway starts", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
-	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health, Drain: f.drain, Log: log})
+	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health,
+		Waiting: f.waiting, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, Drain: f.drain, Log: log})
 }
 
 func newLogger(to io.Writer, verbose bool) logr.Logger {

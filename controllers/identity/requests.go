@@ -128,10 +128,10 @@ func (r *Requests) refuse(ctx context.Context, csr *certificatesv1.CertificateSi
 	log := ctrl.LoggerFrom(ctx).WithValues("CertificateSigningRequest", csr.Name, "requester", csr.Spec.Username)
 	var err error
 	if has(csr, certificatesv1.CertificateApproved) {
-		setCondition(csr, certificatesv1.CertificateFailed, no.reason, no.message)
+		r.setCondition(csr, certificatesv1.CertificateFailed, no.reason, no.message)
 		err = r.Client.Status().Update(ctx, csr)
 	} else {
-		setCondition(csr, certificatesv1.CertificateDenied, no.reason, no.message)
+		r.setCondition(csr, certificatesv1.CertificateDenied, no.reason, no.message)
 		err = r.Client.SubResource("approval").Update(ctx, csr)
 	}
 	if err != nil {
@@ -151,7 +151,7 @@ func (r *Requests) grant(ctx context.Context, p petition, key *ecdsa.PublicKey) 
 	}
 	csr := p.request
 	if !has(csr, certificatesv1.CertificateApproved) {
-		setCondition(csr, certificatesv1.CertificateApproved, join.ReasonIssued, "asked for by the account of Mac "+p.from.mac)
+		r.setCondition(csr, certificatesv1.CertificateApproved, join.ReasonIssued, "asked for by the account of Mac "+p.from.mac)
 		if err := r.Client.SubResource("approval").Update(ctx, csr); err != nil {
 			return fmt.Errorf("approve request %s: %w", csr.Name, err)
 		}
@@ -267,8 +267,10 @@ func has(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.Requ
 	return false
 }
 
-func setCondition(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType, reason, message string) {
+// setCondition says when by our own clock, by which burnCollected counts; the API
+// server's may be ahead or behind.
+func (r *Requests) setCondition(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType, reason, message string) {
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message,
+		Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastUpdateTime: metav1.NewTime(r.Issuer.Clock.Now()),
 	})
 }

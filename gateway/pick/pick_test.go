@@ -21,6 +21,8 @@ func TestBest(t *testing.T) {
 		"then in turn, first":                 {[]c{{}, {InFlight: 1}, {}}, 4, 0},
 		"then in turn, second":                {[]c{{}, {InFlight: 1}, {}}, 5, 2},
 		"the excluded does not count":         {[]c{{Excluded: true}, {InFlight: 7}}, 0, 1},
+		"the full does not count":             {[]c{{InFlight: 2, Most: 2}, {InFlight: 7, Most: 8}}, 0, 1},
+		"all full":                            {[]c{{InFlight: 2, Most: 2}, {InFlight: 9, Most: 8}}, 0, -1},
 		"a loaded one before one on demand":   {[]c{{Cold: true}, {InFlight: 3, Total: 9}}, 0, 1},
 		"until too many wait there":           {[]c{{Cold: true}, {InFlight: 4, Total: 9}}, 0, 0},
 		"one on demand before a suspect":      {[]c{{Cold: true}, {Suspect: true}}, 0, 0},

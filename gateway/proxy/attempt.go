@@ -8,12 +8,10 @@ import (
 	"io"
 	"mime"
 	"net/http"
-
-	"github.com/go-logr/logr"
+	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
-	"metalfleet.dev/metalfleet/gateway/route"
 )
 
 // Reasons of a failed attempt, which are labels too.
@@ -21,6 +19,7 @@ const (
 	reasonConnection = "connection" // the Mac cannot be reached, or was lost
 	reasonStream     = "stream"     // the Mac broke off this request alone
 	reasonRefused    = "refused"    // the agent says that another may be tried
+	reasonTimeout    = "timeout"    // it took longer than one try may
 )
 
 // failure is an attempt of which nothing reached the client.
@@ -47,19 +46,28 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
+var (
+	// errTry says that a replica took longer to begin than one try may.
+	errTry = errors.New("no answer began in the time of one try")
+	// errTotal is the cause with which a request is cancelled that took too long.
+	errTotal = errors.New("the answer did not end in time")
+)
+
 // attempt sends the request to one replica and delivers its answer. A failure
 // means that nothing was sent to the client. Without one the request has
 // ended, with an error if nobody was there to be told. It releases the endpoint.
-func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, e route.Endpoint, release func(), body []byte) (*failure, error) {
-	defer release() // also where an answer is aborted by a panic
-	upstream, cancel := context.WithCancel(ctx)
-	defer cancel() // whatever happens: the agent hears of the end
-	req, err := request(upstream, r, e, w.Header().Get(agentapi.HeaderRequestID), body)
+func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, g grant, body []byte) (*failure, error) {
+	defer g.release() // also where an answer is aborted by a panic
+	e := g.Endpoint
+	upstream, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil) // whatever happens: the agent hears of the end
+	begun := p.bounded(cancel)
+	resp, err := p.macs.to(e).RoundTrip(request(upstream, r, e, w.Header().Get(agentapi.HeaderRequestID), body))
+	begun()
 	if err != nil {
-		return nil, openai.Internal(err)
-	}
-	resp, err := p.macs.to(e).RoundTrip(req)
-	if err != nil {
+		if errors.Is(context.Cause(upstream), errTry) {
+			err = errTry
+		}
 		return p.failed(ctx, fmt.Errorf("request to %s: %w", e.Mac, err))
 	}
 	defer resp.Body.Close() //nolint:errcheck // cancelled above, read to its end or broken
@@ -67,10 +75,31 @@ func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, e route.
 	if resp.Header.Get(agentapi.HeaderRetryable) == "true" {
 		return refused(resp), nil
 	}
-	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err == nil && kind == "text/event-stream" {
+	if isEvents(resp.Header.Get("Content-Type")) {
 		return p.stream(ctx, w, resp, e.Mac)
 	}
 	return p.whole(ctx, w, resp, e.Mac)
+}
+
+// bounded ends a try whose answer does not begin in time.
+func (p *Proxy) bounded(cancel context.CancelCauseFunc) (begun func() bool) {
+	if p.TryTimeout <= 0 {
+		return func() bool { return true }
+	}
+	return time.AfterFunc(p.TryTimeout, func() { cancel(errTry) }).Stop
+}
+
+// isEvents says that an answer is a stream. The usual types are known without
+// being parsed.
+func isEvents(contentType string) bool {
+	switch contentType {
+	case "text/event-stream":
+		return true
+	case "application/json":
+		return false
+	}
+	kind, _, err := mime.ParseMediaType(contentType)
+	return err == nil && kind == "text/event-stream"
 }
 
 // failed tells a Mac's failure from the end of the request itself.
@@ -83,6 +112,10 @@ func (p *Proxy) failed(ctx context.Context, err error) (*failure, error) {
 
 // ended is why a request was cancelled.
 func ended(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), errTotal) {
+		return &openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeUnavailable, Code: openai.CodeTimeout,
+			Message: "The answer did not end in the time that the request may take. Ask for less, or allow more time.", Cause: errTotal}
+	}
 	if errors.Is(context.Cause(ctx), ErrShuttingDown) {
 		return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: "shutting_down",
 			RetryAfter: noEndpointRetry, Message: "The gateway is shutting down. Send the request again.", Cause: ErrShuttingDown}
@@ -106,6 +139,9 @@ var errCut = errors.New("the stream ended without [DONE]")
 // reasonOf tells a stream that was reset or cut from a connection that failed:
 // only the second says something of the Mac.
 func reasonOf(err error) string {
+	if errors.Is(err, errTry) {
+		return reasonTimeout
+	}
 	var reset streamError
 	if errors.As(err, &reset) || errors.Is(err, errCut) {
 		return reasonStream
@@ -125,7 +161,10 @@ func refused(resp *http.Response) *failure {
 
 // whole delivers an answer that is one body.
 func (p *Proxy) whole(ctx context.Context, w *reply, resp *http.Response, mac string) (*failure, error) {
-	first, err := io.ReadAll(io.LimitReader(resp.Body, wholeBytes))
+	var b bytes.Buffer
+	b.Grow(int(min(max(resp.ContentLength, 0), blockBytes)) + bytes.MinRead)
+	_, err := b.ReadFrom(io.LimitReader(resp.Body, wholeBytes))
+	first := b.Bytes()
 	if err != nil {
 		return p.failed(ctx, fmt.Errorf("read the answer: %w", err))
 	}
@@ -190,7 +229,7 @@ func (p *Proxy) breakOff(ctx context.Context, mac string, cause error) error {
 	}
 	p.metrics.broken.Inc()
 	if reasonOf(cause) == reasonConnection {
-		p.distrust(logr.FromContextOrDiscard(ctx), mac, cause)
+		p.distrust(logOf(ctx), mac, cause)
 	}
 	return &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost,
 		Cause:   fmt.Errorf("answer of Mac %s: %w", mac, cause),

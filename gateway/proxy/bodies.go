@@ -32,9 +32,9 @@ type bodies struct {
 
 // read takes a body of at most limit bytes in. Its room is counted as the bytes
 // come, so that a promised length holds nothing, and given back by release.
-func (b *bodies) read(from io.Reader, limit int64) (body []byte, release func(), err error) {
+func (b *bodies) read(from io.Reader, promised, limit int64) (body []byte, release func(), err error) {
 	k := &kept{bodies: b, from: from}
-	body, err = openai.ReadBody(k, limit)
+	body, err = openai.ReadBody(k, promised, limit)
 	if err != nil {
 		k.release()
 		if errors.Is(err, errCrowded) {

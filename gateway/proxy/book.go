@@ -4,8 +4,10 @@ import (
 	"sync"
 	"time"
 
+	"metalfleet.dev/metalfleet/gateway/health"
 	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
 const (
@@ -16,22 +18,54 @@ const (
 	suspicionMax = 16 * time.Second
 )
 
+// aheadOf is how many requests this gateway sends to a replica for each that
+// runs there at once: as many again are there when one ends. The rest wait here,
+// where turns are fair.
+const aheadOf = 2
+
 // book is what this gateway itself knows of replicas and Macs: what it sent
-// where, and who failed.
+// where, who failed, and who waits. Counts of what runs are given back by the
+// end of a request and by nothing else, however long it takes.
 type book struct {
 	now func() time.Time
 
 	mu       sync.Mutex // guards all below
 	replicas map[string]*load
 	macs     map[string]suspicion
+	models   map[route.Key]*modelLoad
+	outliers health.Outliers
+	room     *waiting.Room
+	seats    map[*waiting.Waiter]*seat
 	turn     uint64
 	pruneAt  int
+	// ahead is aheadOf; 0 where nobody can wait here: then replicas' own queues
+	// take what they do.
+	ahead int
 }
 
 type load struct {
+	id       uint64
 	inFlight int
 	total    uint64
 	used     time.Time
+}
+
+// modelLoad is what this gateway knows of a deployment.
+type modelLoad struct {
+	inFlight int
+	prefixes map[uint64]int // in flight, by what their prompts begin with
+	budget   health.Budget
+}
+
+// add counts requests that begin, or that end.
+func (l *modelLoad) add(prefix uint64, n int) {
+	l.inFlight += n
+	if prefix == 0 {
+		return
+	}
+	if l.prefixes[prefix] += n; l.prefixes[prefix] == 0 {
+		delete(l.prefixes, prefix)
+	}
 }
 
 type suspicion struct {
@@ -39,37 +73,107 @@ type suspicion struct {
 	last  time.Duration
 }
 
-func newBook() *book {
-	return &book{now: time.Now, replicas: map[string]*load{}, macs: map[string]suspicion{}, pruneAt: 1024}
+func newBook(l waiting.Limits) *book {
+	ahead := aheadOf
+	if l.Count == 0 {
+		ahead = 0
+	}
+	return &book{ahead: ahead, now: time.Now, replicas: map[string]*load{}, macs: map[string]suspicion{}, models: map[route.Key]*modelLoad{},
+		room: waiting.New(l), seats: map[*waiting.Waiter]*seat{}, pruneAt: 1024}
 }
 
-// take chooses an endpoint and counts the request there until release. ok is
-// false when every one is excluded.
-func (b *book) take(endpoints []route.Endpoint, excluded func(route.Endpoint) bool) (e route.Endpoint, release func(), ok bool) {
+// grant is an endpoint on which a request is counted until release.
+type grant struct {
+	route.Endpoint
+	release func()
+}
+
+// take chooses an endpoint now, and counts the request there. ok is false when
+// every one is excluded or busy. Those who wait come first.
+func (b *book) take(q *query) (g grant, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.now()
 	b.prune(now)
+	b.serve(q.model, now)
+	return b.choose(q, now)
+}
+
+// choose is take; the lock is held.
+func (b *book) choose(q *query, now time.Time) (grant, bool) {
+	m, of := q.model, b.model(q.model.Key)
+	endpoints := m.Endpoints()
 	candidates := make([]pick.Candidate, len(endpoints))
 	loads := b.loads(endpoints)
 	for i, e := range endpoints {
-		candidates[i] = pick.Candidate{InFlight: loads[i].inFlight, Total: loads[i].total, Excluded: excluded(e),
-			Suspect: now.Before(b.macs[e.Mac].until), Cold: e.Cold}
+		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Total: loads[i].total, Excluded: q.excluded(e),
+			Most: b.ahead * int(e.Sequences), Slots: int(e.Sequences), Suspect: now.Before(b.macs[e.Mac].until), Cold: e.Cold}
 	}
-	i, ok := pick.Best(candidates, b.turn)
+	b.suspectOutliers(endpoints, candidates, now)
+	prefix := q.prefix
+	prefix.InFlight = of.prefixes[prefix.Shared]
+	i, ok := pick.Choose(candidates, prefix, b.turn)
 	if !ok {
-		return route.Endpoint{}, nil, false
+		return grant{}, false
 	}
 	b.turn++
 	l := loads[i]
 	l.inFlight++
 	l.total++
 	l.used = now
-	return endpoints[i], sync.OnceFunc(func() {
+	of.add(prefix.Shared, 1)
+	return grant{endpoints[i], sync.OnceFunc(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		l.inFlight--
-	}), true
+		of.add(prefix.Shared, -1)
+		b.serve(m, b.now())
+	})}, true
+}
+
+// suspectOutliers marks the replicas whose requests fail.
+func (b *book) suspectOutliers(endpoints []route.Endpoint, candidates []pick.Candidate, now time.Time) {
+	if !b.outliers.Any() {
+		return
+	}
+	uids := make([]string, len(endpoints))
+	for i, e := range endpoints {
+		uids[i] = e.Replica
+	}
+	for i, ejected := range b.outliers.Ejected(uids, now) {
+		candidates[i].Suspect = candidates[i].Suspect || ejected
+	}
+}
+
+func (b *book) model(key route.Key) *modelLoad {
+	l := b.models[key]
+	if l == nil {
+		l = &modelLoad{prefixes: map[uint64]int{}}
+		b.models[key] = l
+	}
+	return l
+}
+
+// asked counts a request's first try.
+func (b *book) asked(key route.Key) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.model(key).budget.Request(b.now())
+}
+
+// mayRetry counts another try, or says that there were too many.
+func (b *book) mayRetry(key route.Key) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.model(key).budget.Retry(b.now())
+}
+
+// ended notes how a request ended at a replica, and says whether others are
+// preferred from now on.
+func (b *book) ended(replica string, failed bool) (ejected bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.outliers.Ended(replica, failed, b.now())
 }
 
 // loads finds each endpoint's count. A new one starts at the least total of
@@ -84,7 +188,7 @@ func (b *book) loads(endpoints []route.Endpoint) []*load {
 	}
 	for i, e := range endpoints {
 		if out[i] == nil {
-			out[i] = &load{total: least, used: b.now()}
+			out[i] = &load{id: pick.Hash([]byte(e.Replica)), total: least, used: b.now()}
 			b.replicas[e.Replica] = out[i]
 		}
 	}
@@ -101,6 +205,12 @@ func (b *book) prune(now time.Time) {
 			delete(b.replicas, uid)
 		}
 	}
+	for key, l := range b.models {
+		if l.inFlight == 0 && b.room.Len(key.String()) == 0 {
+			delete(b.models, key)
+		}
+	}
+	b.outliers.Prune(now)
 	b.pruneAt = max(1024, 2*len(b.replicas))
 }
 

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -23,6 +21,14 @@ type caller struct {
 // may says whether the caller may ask a model by that name.
 func (c caller) may(name string, m *route.Model) bool {
 	return c.key == nil || c.key.Allows(name, m.Key)
+}
+
+// name of the key; empty where none is asked.
+func (c caller) name() string {
+	if c.key == nil {
+		return ""
+	}
+	return c.key.Name
 }
 
 // admit finds whose request this is, and claims one of what its key may ask in
@@ -67,7 +73,7 @@ func (p *Proxy) denied(ctx context.Context, c caller, why keys.Reason, model str
 		name = c.key.Name
 	}
 	p.Keys.CountRefusal(c.key, why)
-	logr.FromContextOrDiscard(ctx).WithName("audit").Info("request refused", "key", name, "client", c.address, "reason", why,
+	logOf(ctx).WithName("audit").Info("request refused", "key", name, "client", c.address, "reason", why,
 		"model", openai.Shorten(model))
 }
 

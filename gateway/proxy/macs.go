@@ -86,9 +86,9 @@ func (m *macs) newTransport(mac string) *http.Transport {
 			}
 			ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 			defer cancel()
-			c := tls.Client(raw, m.identity().ClientTLS(mac))
+			c := tls.Client(gather(raw), m.identity().ClientTLS(mac))
 			if err := c.HandshakeContext(ctx); err != nil {
-				return nil, errors.Join(err, raw.Close())
+				return nil, errors.Join(err, c.Close())
 			}
 			return c, nil
 		},

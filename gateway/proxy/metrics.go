@@ -18,6 +18,9 @@ type metrics struct {
 	retries   *prometheus.CounterVec
 	broken    prometheus.Counter
 	suspected prometheus.Counter
+	ejected   prometheus.Counter
+	waits     *prometheus.CounterVec
+	waited    prometheus.Histogram
 }
 
 var seconds = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
@@ -34,13 +37,19 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "requests_in_flight",
 			Help: "Requests that run now."}),
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "retries_total",
-			Help: "Tries of another replica, by the reason the one before failed: connection, stream, refused."}, []string{"reason"}),
+			Help: "Tries of another replica, by the reason the one before failed: connection, stream, refused, timeout."}, []string{"reason"}),
 		broken: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "answers_broken_off_total",
 			Help: "Answers that had begun and ended with an error."}),
 		suspected: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "macs_suspected_total",
 			Help: "Times a Mac was left alone because its connection failed."}),
+		ejected: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "replicas_ejected_total",
+			Help: "Times a replica was left alone because its requests failed."}),
+		waits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "waits_total",
+			Help: "Waits for a replica that ended, by outcome: served, full, share, late, left, gone."}, []string{"outcome"}),
+		waited: prometheus.NewHistogram(prometheus.HistogramOpts{Name: prefix + "wait_seconds",
+			Help: "Time that requests waited for a replica, of those that were let into the waiting room.", Buckets: seconds}),
 	}
-	r.MustRegister(m.requests, m.firstByte, m.duration, m.inFlight, m.retries, m.broken, m.suspected)
+	r.MustRegister(m.ejected, m.waits, m.waited, m.requests, m.firstByte, m.duration, m.inFlight, m.retries, m.broken, m.suspected)
 	m.begin()
 	return m
 }
@@ -54,8 +63,11 @@ func (m *metrics) begin() {
 		m.duration.WithLabelValues(route)
 		m.firstByte.WithLabelValues(route)
 	}
-	for _, reason := range []string{reasonConnection, reasonStream, reasonRefused} {
+	for _, reason := range []string{reasonConnection, reasonStream, reasonRefused, reasonTimeout} {
 		m.retries.WithLabelValues(reason)
+	}
+	for _, outcome := range []string{waitServed, waitFull, waitShare, waitLate, waitLeft, waitGone} {
+		m.waits.WithLabelValues(outcome)
 	}
 }
 
@@ -76,4 +88,53 @@ func (m *metrics) observe(route string) (ended func(status int, firstByte time.T
 			m.firstByte.WithLabelValues(route).Observe(firstByte.Sub(begun).Seconds())
 		}
 	}
+}
+
+// census counts requests by model when it is asked. Its labels are names of
+// deployments that this gateway was asked for. Autoscaling reads it; the names
+// of the first two are those of vLLM, which other tools know.
+type census struct{ *book }
+
+var (
+	runningDesc = prometheus.NewDesc("vllm:num_requests_running", "Requests that this gateway has sent to replicas and that have not ended, by deployment.", []string{"model_name"}, nil)
+	waitingDesc = prometheus.NewDesc("vllm:num_requests_waiting", "Requests that wait at this gateway for a replica, by deployment.", []string{"model_name"}, nil)
+	oldestDesc  = prometheus.NewDesc("metalfleet_gateway_queue_oldest_seconds", "How long the request has waited that waits longest, by deployment.", []string{"model_name"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (census) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{runningDesc, waitingDesc, oldestDesc} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c census) Collect(to chan<- prometheus.Metric) {
+	for name, f := range c.figures() {
+		to <- prometheus.MustNewConstMetric(runningDesc, prometheus.GaugeValue, float64(f.running), name)
+		to <- prometheus.MustNewConstMetric(waitingDesc, prometheus.GaugeValue, float64(f.waiting), name)
+		to <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, f.oldest.Seconds(), name)
+	}
+}
+
+type modelFigures struct {
+	running, waiting int
+	oldest           time.Duration
+}
+
+// figures of every model that this gateway was asked for.
+func (b *book) figures() map[string]modelFigures {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	out := map[string]modelFigures{}
+	for key, l := range b.models {
+		out[key.String()] = modelFigures{running: l.inFlight}
+	}
+	for _, q := range b.room.Queues() {
+		f := out[q.Model]
+		f.waiting, f.oldest = q.Count, now.Sub(q.Oldest)
+		out[q.Model] = f
+	}
+	return out
 }

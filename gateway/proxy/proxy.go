@@ -2,8 +2,8 @@
 // forwarding bytes to the agent of a Mac.
 //
 // It owns the way of a request through the gateway: find the model, choose a
-// replica, forward, try another one as long as nothing was sent to the client,
-// and end every answer exactly once. It keeps the body until the first byte of
+// replica or wait for one, forward, try another one as long as nothing was sent
+// to the client, and end every answer exactly once. It keeps the body until the first byte of
 // the answer, and what it learned of Macs that failed. It refuses what no
 // agent needs to see: unknown routes and models, malformed, oversized and
 // compressed bodies, more of them at once than it has room for, models without
@@ -14,8 +14,8 @@
 // speaks the same API. What it adds are its own errors and the names of Mac
 // and request.
 //
-// Start reading at Proxy.text and Proxy.forward; caller.go and meter.go have
-// what concerns keys, bodies.go the room for bodies.
+// Start reading at Proxy.text and Proxy.forward; wait.go has the waiting room,
+// caller.go and meter.go what concerns keys, bodies.go the room for bodies.
 package proxy
 
 import (
@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -34,7 +35,9 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
 // ErrShuttingDown is the cause with which requests are cancelled when the
@@ -49,11 +52,13 @@ const (
 	pathChat        = "/v1/chat/completions"
 	pathCompletions = "/v1/completions"
 
-	// maxTries bounds how many replicas one request is sent to.
+	// maxTries bounds how many replicas one request is sent to in one round.
 	maxTries = 5
 	// unreadTime is how long the rest of a body may keep the answer of a request
 	// waiting that was refused without it.
 	unreadTime = 2 * time.Second
+	// maxTimeout is the longest that a client may ask for.
+	maxTimeout = 24 * time.Hour
 	// noEndpointRetry is what Retry-After says while no replica is ready.
 	noEndpointRetry = 2 * time.Second
 )
@@ -79,6 +84,14 @@ type Config struct {
 	// WriteTimeout is how long one write waits for a client that does not
 	// read; 0 means 30 s.
 	WriteTimeout time.Duration
+	// Waiting bounds the requests that wait for a replica; without a count nobody
+	// waits, and who finds none is refused.
+	Waiting waiting.Limits
+	// KeepAlive is how long a stream that waits may be silent; 0 means 10 s.
+	KeepAlive time.Duration
+	// TryTimeout is how long one replica may take to begin its answer, and
+	// RequestTimeout how long all may take; 0 is without end.
+	TryTimeout, RequestTimeout time.Duration
 }
 
 // Proxy is the front as a handler.
@@ -104,7 +117,12 @@ func New(c Config) *Proxy {
 	if c.WriteTimeout == 0 {
 		c.WriteTimeout = 30 * time.Second
 	}
-	return &Proxy{Config: c, book: newBook(), macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
+	if c.KeepAlive == 0 {
+		c.KeepAlive = 10 * time.Second
+	}
+	b := newBook(c.Waiting)
+	c.Registry.MustRegister(&census{b})
+	return &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
 }
 
 // Close ends idle connections to Macs.
@@ -118,13 +136,14 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	w.Header().Set(agentapi.HeaderRequestID, id)
 	ended := p.metrics.observe(name)
 	defer func() { w.meter.settle(w.status); ended(w.status, w.firstByte) }()
-	log := p.Log.WithValues("requestID", id, "route", name)
+	about := &scope{gateway: p.Log, id: id, route: name}
 
-	err := p.serve(logr.NewContext(r.Context(), log), handle, w, r)
-	switch {
-	case err == nil:
+	err := p.serve(context.WithValue(r.Context(), scopeKey{}, about), handle, w, r)
+	if err == nil {
 		return
-	case errors.Is(err, errClientGone):
+	}
+	log := about.log()
+	if errors.Is(err, errClientGone) {
 		log.V(1).Info("client left before its answer ended")
 		return
 	}
@@ -135,6 +154,24 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	if err := w.refuse(e); err != nil {
 		log.V(1).Info("client left before it was told of a refusal")
 	}
+}
+
+// scope is what log lines of one request begin with. Most requests write none.
+type scope struct {
+	gateway   logr.Logger
+	id, route string
+}
+
+type scopeKey struct{}
+
+func (s *scope) log() logr.Logger { return s.gateway.WithValues("requestID", s.id, "route", s.route) }
+
+// logOf is the log of a request.
+func logOf(ctx context.Context) logr.Logger {
+	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
+		return s.log()
+	}
+	return logr.Discard()
 }
 
 // handle answers one route. An error is for the client, which was not told of
@@ -244,18 +281,47 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 		return err
 	}
 	defer release()
-	name, err := openai.DecodeModel(body)
+	asked, err := openai.DecodeEnvelope(body)
 	if err != nil {
 		return err
 	}
-	model, err := p.lookup(ctx, c, name)
+	model, err := p.lookup(ctx, c, asked.Model)
 	if err != nil {
 		return err
 	}
-	if w.meter, err = p.meter(ctx, c, w, name, body); err != nil {
+	if w.meter, err = p.meter(ctx, c, w, asked.Model, body); err != nil {
 		return err
 	}
-	return p.forward(ctx, w, r, name, model, body)
+	ctx, cancel, deadline, err := p.bound(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	w.streams = asked.Stream
+	return p.forward(ctx, w, r, &query{name: asked.Model, model: model, body: body, prefix: prefixOf(asked),
+		waiter: &waiting.Waiter{Model: model.Key.String(), Key: c.name(), Bytes: int64(len(body)), Deadline: deadline}})
+}
+
+// bound limits how long a request may take in all, as the gateway is told and as
+// its client asks. Without a limit there is no deadline.
+func (p *Proxy) bound(ctx context.Context, r *http.Request) (bounded context.Context, cancel context.CancelFunc, deadline time.Time, err error) {
+	most := p.RequestTimeout
+	if text := r.Header.Get(agentapi.HeaderTimeout); text != "" {
+		seconds, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(seconds > 0 && seconds <= maxTimeout.Seconds()) {
+			return nil, nil, time.Time{}, &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest, Code: openai.CodeInvalidValue,
+				Message: fmt.Sprintf("The header %s must be seconds, from above 0 to %d, not %q.", agentapi.HeaderTimeout, int(maxTimeout.Seconds()), openai.Shorten(text))}
+		}
+		if asked := time.Duration(seconds * float64(time.Second)); most == 0 || asked < most {
+			most = asked
+		}
+	}
+	if most == 0 {
+		return ctx, func() {}, time.Time{}, nil
+	}
+	deadline = time.Now().Add(most)
+	bounded, cancel = context.WithDeadlineCause(ctx, deadline, errTotal)
+	return bounded, cancel, deadline, nil
 }
 
 // readBody takes in a body; its room is given back by release.
@@ -264,13 +330,13 @@ func (p *Proxy) readBody(w *reply, r *http.Request) (body []byte, release func()
 		return nil, nil, err
 	}
 	if r.ContentLength > p.MaxBodyBytes {
-		_, err := openai.ReadBody(zeros{}, p.MaxBodyBytes) // refused without reading
+		_, err := openai.ReadBody(zeros{}, -1, p.MaxBodyBytes) // refused without reading
 		return nil, nil, err
 	}
 	if err := w.rc.SetReadDeadline(time.Now().Add(p.ReadTimeout)); err != nil {
 		return nil, nil, fmt.Errorf("bound the time of a request body: %w", err)
 	}
-	body, release, err = p.bodies.read(r.Body, p.MaxBodyBytes)
+	body, release, err = p.bodies.read(r.Body, r.ContentLength, p.MaxBodyBytes)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -281,37 +347,109 @@ func (p *Proxy) readBody(w *reply, r *http.Request) (body []byte, release func()
 	return body, release, nil
 }
 
-// forward tries replicas until one answers. Each is tried once, and none after
-// the first byte went to the client.
-func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, name string, model *route.Model, body []byte) error {
-	log := logr.FromContextOrDiscard(ctx)
-	replicas, macs := map[string]bool{}, map[string]bool{}
-	var last *failure
-	var told *openai.Error
-	for range maxTries {
-		e, release, ok := p.book.take(model.Endpoints(), func(e route.Endpoint) bool { return replicas[e.Replica] || macs[e.Mac] })
-		if !ok {
-			break
+// query is a request for a model on its way to a replica.
+type query struct {
+	name  string
+	model *route.Model
+	body  []byte
+	// prefix of its prompt, by which replicas that remember it are found.
+	prefix pick.Prefix
+	// waiter is its place in the waiting room, should it need one.
+	waiter *waiting.Waiter
+
+	tries          int             // of this round
+	replicas, macs map[string]bool // that failed in it
+	last           *failure
+	told           *openai.Error // by an agent that refused
+}
+
+func (q *query) excluded(e route.Endpoint) bool { return q.replicas[e.Replica] || q.macs[e.Mac] }
+
+// failed leaves out what failed.
+func (q *query) failed(e route.Endpoint, f *failure) {
+	if q.replicas == nil {
+		q.replicas, q.macs = map[string]bool{}, map[string]bool{}
+	}
+	q.tries++
+	q.last, q.told = f, better(q.told, f.refusal)
+	q.replicas[e.Replica] = true
+	if f.reason == reasonConnection {
+		q.macs[e.Mac] = true
+	}
+}
+
+// again begins a new round, after a while.
+func (q *query) again(now time.Time) {
+	after := againMin
+	if q.told != nil {
+		after = min(max(q.told.RetryAfter, againMin), againMax)
+	}
+	q.waiter.NotBefore = now.Add(after)
+	q.tries, q.replicas, q.macs = 0, nil, nil
+}
+
+// forward tries replicas until one answers. In one round each is tried once, and
+// none after the first byte went to the client.
+func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, q *query) error {
+	p.book.asked(q.model.Key)
+	for {
+		g, err := p.endpoint(ctx, w, q)
+		if err != nil {
+			return err
 		}
-		if last != nil {
-			p.metrics.retries.WithLabelValues(last.reason).Inc()
+		if q.last != nil {
+			p.metrics.retries.WithLabelValues(q.last.reason).Inc()
 		}
-		failed, err := p.attempt(ctx, w, r, e, release, body)
+		failed, err := p.attempt(ctx, w, r, g, q.body)
+		p.judge(ctx, g.Endpoint, w.status, failed, err)
 		if failed == nil {
 			return err
 		}
-		last, told = failed, better(told, failed.refusal)
-		replicas[e.Replica] = true
+		q.failed(g.Endpoint, failed)
 		if failed.reason == reasonConnection {
-			macs[e.Mac] = true
-			p.distrust(log, e.Mac, failed.err)
+			p.distrust(logOf(ctx), g.Mac, failed.err)
 		}
-		log.V(1).Info("replica did not answer", "reason", failed.reason, "MacNode", e.Mac, "replicaUID", e.Replica)
+		logOf(ctx).V(1).Info("replica did not answer", "reason", failed.reason, "MacNode", g.Mac, "replicaUID", g.Replica)
 	}
-	if told != nil {
-		return told
+}
+
+// endpoint finds where to send a request next: at once, as long as it and its
+// model may be tried, or after a wait.
+func (p *Proxy) endpoint(ctx context.Context, w *reply, q *query) (grant, error) {
+	if q.last == nil || q.tries < maxTries && p.book.mayRetry(q.model.Key) {
+		if g, ok := p.book.take(q); ok {
+			return g, nil
+		}
 	}
-	return openai.NoEndpoint(name, noEndpointRetry)
+	switch {
+	case q.told != nil && (p.Waiting.Count == 0 || q.told.RetryAfter == 0): // waiting does not help
+		return grant{}, q.told
+	case p.Waiting.Count == 0:
+		return grant{}, openai.NoEndpoint(q.name, noEndpointRetry)
+	case q.tries > 0:
+		q.again(time.Now())
+	}
+	return p.wait(ctx, w, q)
+}
+
+// judge notes how a request ended at a replica. What a client did wrong, an agent
+// refused before it did anything, or found no memory for, says nothing of it.
+func (p *Proxy) judge(ctx context.Context, e route.Endpoint, status int, failed *failure, err error) {
+	bad := failed != nil && (failed.reason != reasonRefused || failed.refusal.Code == agentapi.CodeEngineLost) ||
+		failed == nil && (err == nil && (status == http.StatusInternalServerError || status == http.StatusBadGateway) || broken(err))
+	if !bad && (failed != nil || err != nil) {
+		return
+	}
+	if p.book.ended(e.Replica, bad) {
+		p.metrics.ejected.Inc()
+		logOf(ctx).Info("requests to a replica fail; others are preferred for a while", "MacNode", e.Mac, "replicaUID", e.Replica)
+	}
+}
+
+// broken says that an answer had begun and was lost.
+func broken(err error) bool {
+	var e *openai.Error
+	return errors.As(err, &e) && e.Code == agentapi.CodeEngineLost
 }
 
 // better is what the client is told of two refusals: the later one, save that a
@@ -333,20 +471,19 @@ func (p *Proxy) distrust(log logr.Logger, mac string, cause error) {
 
 // request is what the agent gets: the client's bytes, and headers of our own
 // making. A client's credentials stay here.
-func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, body []byte) (*http.Request, error) {
-	out, err := http.NewRequestWithContext(ctx, r.Method, "https://"+e.Address+r.URL.Path, bodyReader(body))
-	if err != nil {
-		return nil, fmt.Errorf("request to %s: %w", e.Mac, err)
-	}
-	out.ContentLength = int64(len(body))
-	out.GetBody = func() (bodyCloser, error) { return bodyReader(body), nil }
-	out.Header.Set("Content-Type", "application/json")
-	out.Header.Set("User-Agent", "metalfleet-gateway")
+func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, body []byte) *http.Request {
+	out := &http.Request{Method: r.Method, URL: &url.URL{Scheme: "https", Host: e.Address, Path: r.URL.Path}, Host: e.Address,
+		Body: bodyReader(body), ContentLength: int64(len(body)),
+		GetBody: func() (bodyCloser, error) { return bodyReader(body), nil },
+		Header: http.Header{
+			"Content-Type":           {"application/json"},
+			"User-Agent":             {"metalfleet-gateway"},
+			agentapi.HeaderReplica:   {e.Replica},
+			agentapi.HeaderEpoch:     {strconv.FormatInt(e.Epoch, 10)},
+			agentapi.HeaderRequestID: {id},
+		}}
 	if accept := r.Header.Values("Accept"); len(accept) > 0 {
 		out.Header["Accept"] = accept
 	}
-	out.Header.Set(agentapi.HeaderReplica, e.Replica)
-	out.Header.Set(agentapi.HeaderEpoch, strconv.FormatInt(e.Epoch, 10))
-	out.Header.Set(agentapi.HeaderRequestID, id)
-	return out, nil
+	return out.WithContext(ctx)
 }

@@ -20,6 +20,7 @@ type reply struct {
 	status    int
 	firstByte time.Time
 	meter     *meter // of the answer
+	streams   bool   // events were asked for
 }
 
 func newReply(w http.ResponseWriter, timeout time.Duration) *reply {
@@ -82,7 +83,8 @@ func (w *reply) json(v any) error {
 // ours are headers that the gateway sets itself, and those that concern one
 // connection only.
 var ours = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Date",
-	agentapi.HeaderRetryable, agentapi.HeaderMac, agentapi.HeaderRequestID, agentapi.HeaderTokens}
+	agentapi.HeaderRetryable, agentapi.HeaderMac, agentapi.HeaderRequestID, agentapi.HeaderTokens,
+	agentapi.HeaderQueuePosition, agentapi.HeaderQueueETA, agentapi.HeaderQueueSeconds}
 
 // begun says that the head is out: from here errors are told inside the stream.
 func (w *reply) begun() bool { return w.status != 0 }

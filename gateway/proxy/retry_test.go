@@ -68,7 +68,7 @@ func TestAnotherMacTakesOverAStreamOfCommentsOnly(t *testing.T) {
 	w.addMac("a-bad", silent)
 	w.addMac("good", events(nil, "x", "[DONE]"))
 	const comment = ": keep-alive\n\n"
-	for range 4 {
+	for range 2 { // not so often that the bad one is left alone
 		if got := strings.ReplaceAll(read(t, w.chat()), comment, ""); got != "data: {\"text\":\"x\"}\n\ndata: [DONE]\n\n" {
 			t.Errorf("stream %q", got)
 		}

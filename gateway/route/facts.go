@@ -32,7 +32,8 @@ func ReplicaOf(r *v1alpha1.ModelReplica) Replica {
 		Mac:           r.Spec.NodeName,
 		Ready: r.DeletionTimestamp.IsZero() && r.Spec.Desired == v1alpha1.DesiredRunning &&
 			meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady),
-		Cold: saysNo(r.Status.Conditions, v1alpha1.ConditionLoaded),
+		Cold:      saysNo(r.Status.Conditions, v1alpha1.ConditionLoaded),
+		Sequences: r.Spec.Context.Sequences,
 	}
 }
 

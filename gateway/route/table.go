@@ -45,6 +45,7 @@ type Replica struct {
 	Mac           string
 	Ready         bool
 	Cold          bool // an OnDemand replica whose model is not in memory
+	Sequences     int64
 }
 
 // Mac is what the table needs of a MacNode.
@@ -62,6 +63,8 @@ type Endpoint struct {
 	Address string
 	// Cold: its model is not in memory; the next request there loads it.
 	Cold bool
+	// Sequences is how many requests run there at once; 0 where nobody said.
+	Sequences int64
 }
 
 // Model is one deployment as clients see it.
@@ -69,6 +72,34 @@ type Model struct {
 	Key
 	Created   int64
 	endpoints atomic.Pointer[[]Endpoint]
+	changed   atomic.Pointer[chan struct{}]
+	gone      atomic.Bool
+}
+
+func newModel(d Deployment) *Model {
+	m := &Model{Key: d.Key, Created: d.Created}
+	first := make(chan struct{})
+	m.changed.Store(&first)
+	return m
+}
+
+// Changed is closed when the endpoints change, or the deployment goes. Who
+// waits takes it before looking.
+func (m *Model) Changed() <-chan struct{} { return *m.changed.Load() }
+
+// Gone says that the deployment was deleted: it gets no endpoint any more.
+func (m *Model) Gone() bool { return m.gone.Load() }
+
+// end says that the deployment was deleted.
+func (m *Model) end() {
+	m.gone.Store(true)
+	m.tell()
+}
+
+// tell wakes those who wait for a change.
+func (m *Model) tell() {
+	next := make(chan struct{})
+	close(*m.changed.Swap(&next))
 }
 
 // Endpoints are the ready replicas, in the order of their UIDs. The caller
@@ -138,9 +169,12 @@ func (t *Table) SetDeployment(d Deployment) {
 	if known && old.Deployment == d {
 		return
 	}
-	e := &entry{Deployment: d, model: &Model{Key: d.Key, Created: d.Created}}
-	if known && old.UID == d.UID {
+	e := &entry{Deployment: d, model: newModel(d)}
+	switch {
+	case known && old.UID == d.UID:
 		e.model = old.model
+	case known:
+		old.model.end()
 	}
 	t.deployments[d.Key] = e
 	t.refresh(d.Key)
@@ -151,10 +185,12 @@ func (t *Table) SetDeployment(d Deployment) {
 func (t *Table) DeleteDeployment(key Key, uid string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e, known := t.deployments[key]; !known || e.UID != uid {
+	e, known := t.deployments[key]
+	if !known || e.UID != uid {
 		return
 	}
 	delete(t.deployments, key)
+	e.model.end()
 	t.rename()
 }
 
@@ -247,7 +283,9 @@ func (t *Table) refresh(key Key) {
 		return
 	}
 	endpoints := endpointsOf(e.UID, t.members[key], t.macs)
-	e.model.endpoints.Store(&endpoints)
+	if old := e.model.endpoints.Swap(&endpoints); old == nil || !slices.Equal(*old, endpoints) {
+		e.model.tell()
+	}
 }
 
 // endpointsOf are the replicas of a deployment that may be picked: ready, of
@@ -258,7 +296,7 @@ func endpointsOf(deploymentUID string, replicas map[string]Replica, macs map[str
 	for _, r := range replicas {
 		mac := macs[r.Mac]
 		if r.Ready && r.DeploymentUID == deploymentUID && mac.Open && mac.Address != "" {
-			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address, Cold: r.Cold})
+			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address, Cold: r.Cold, Sequences: r.Sequences})
 		}
 	}
 	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(a.Replica, b.Replica) })

@@ -44,7 +44,7 @@ func (w world) want() map[string][]route.Endpoint {
 			r := w.replicas[uid]
 			m := w.macs[r.Mac]
 			if r.Deployment == d.Key && r.DeploymentUID == d.UID && r.Ready && m.Open && m.Address != "" {
-				out[name] = append(out[name], route.Endpoint{Replica: uid, Epoch: r.Epoch, Mac: r.Mac, Address: m.Address, Cold: r.Cold})
+				out[name] = append(out[name], route.Endpoint{Replica: uid, Epoch: r.Epoch, Mac: r.Mac, Address: m.Address, Cold: r.Cold, Sequences: r.Sequences})
 			}
 		}
 	}
@@ -96,7 +96,8 @@ func change(rng *rand.Rand, table *route.Table, w world) {
 		table.DeleteDeployment(key, uid)
 	case 3, 4:
 		r := route.Replica{UID: pick("r0", "r1", "r2", "r3", "r4"), Epoch: int64(rng.IntN(3)), Deployment: key,
-			DeploymentUID: pick("u1", "u2"), Mac: pick("", "m0", "m1"), Ready: rng.IntN(4) > 0, Cold: rng.IntN(2) == 0}
+			DeploymentUID: pick("u1", "u2"), Mac: pick("", "m0", "m1"), Ready: rng.IntN(4) > 0, Cold: rng.IntN(2) == 0,
+			Sequences: int64(rng.IntN(2))}
 		w.replicas[r.UID] = r
 		table.SetReplica(r)
 	case 5:
@@ -112,6 +113,47 @@ func change(rng *rand.Rand, table *route.Table, w world) {
 		}
 		w.macs[m.Name] = m
 		table.SetMac(m)
+	}
+}
+
+func TestWhoWaitsIsToldOfEveryChangeAndOfTheEnd(t *testing.T) {
+	table := route.NewTable()
+	key := route.Key{Namespace: "ns", Name: "m"}
+	table.SetDeployment(route.Deployment{Key: key, UID: "1", Names: "m"})
+	m, _ := table.Lookup("m")
+	told := func(what string, want bool, change func()) {
+		t.Helper()
+		changed := m.Changed()
+		change()
+		select {
+		case <-changed:
+			if !want {
+				t.Errorf("%s: told of nothing", what)
+			}
+		default:
+			if want {
+				t.Errorf("%s: not told", what)
+			}
+		}
+	}
+	replica := route.Replica{UID: "r", Deployment: key, DeploymentUID: "1", Mac: "a"}
+	told("a replica that is not ready", false, func() { table.SetReplica(replica) })
+	told("a Mac", false, func() { table.SetMac(route.Mac{Name: "a", Address: "h:1", Open: true}) })
+	replica.Ready = true
+	told("ready", true, func() { table.SetReplica(replica) })
+	told("the same again", false, func() { table.SetReplica(replica) })
+	told("the Mac closes", true, func() { table.SetMac(route.Mac{Name: "a", Address: "h:1"}) })
+	if m.Gone() {
+		t.Error("gone before its end")
+	}
+	told("made again under its name", true, func() { table.SetDeployment(route.Deployment{Key: key, UID: "2", Names: "m"}) })
+	if !m.Gone() {
+		t.Error("another deployment has its name, and it is not gone")
+	}
+	m, _ = table.Lookup("m")
+	told("deleted", true, func() { table.DeleteDeployment(key, "2") })
+	if !m.Gone() {
+		t.Error("deleted, and not gone")
 	}
 }
 

@@ -31,7 +31,8 @@ func slim(in any) (any, error) {
 		o.Status = v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames}
 	case *v1alpha1.ModelReplica:
 		o.ManagedFields, o.Annotations = nil, nil
-		o.Spec = v1alpha1.ModelReplicaSpec{DeploymentRef: o.Spec.DeploymentRef, Epoch: o.Spec.Epoch, NodeName: o.Spec.NodeName, Desired: o.Spec.Desired}
+		o.Spec = v1alpha1.ModelReplicaSpec{DeploymentRef: o.Spec.DeploymentRef, Epoch: o.Spec.Epoch, NodeName: o.Spec.NodeName, Desired: o.Spec.Desired,
+			Context: v1alpha1.ContextLimits{Sequences: o.Spec.Context.Sequences}}
 		o.Status = v1alpha1.ModelReplicaStatus{Conditions: o.Status.Conditions}
 	case *v1alpha1.MacNode:
 		o.ManagedFields, o.Annotations = nil, nil

@@ -20,6 +20,8 @@ type Question struct {
 	Model  string
 	Text   string
 	Stream bool
+	// Patience is how long the gateway may take; 0 leaves it to the gateway.
+	Patience time.Duration
 	// MaxTokens of the answer; 0 leaves it to the server.
 	MaxTokens int
 	// OnText, if set, is told each piece of a streamed answer.
@@ -66,6 +68,9 @@ func Post(ctx context.Context, url string, body []byte, q Question) (Answer, err
 		return Answer{}, fmt.Errorf("question: %w", err)
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if q.Patience > 0 {
+		req.Header.Set(agentapi.HeaderTimeout, fmt.Sprint(q.Patience.Seconds()))
+	}
 	began := time.Now()
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

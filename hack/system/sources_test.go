@@ -255,7 +255,7 @@ func (s *suite) badRequests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			eventually(t, "the gateway refuses it rightly", patience, func(ctx context.Context) error {
-				_, err := fleet.Post(ctx, s.URL+"/v1/chat/completions", []byte(test.body), fleet.Question{})
+				_, err := fleet.Post(ctx, s.URL+"/v1/chat/completions", []byte(test.body), fleet.Question{Patience: time.Second})
 				var refusal *openai.Error
 				if !errors.As(err, &refusal) {
 					return fmt.Errorf("answer %w, want an error of the API", err)

@@ -42,8 +42,10 @@ type Pace struct {
 	alone map[int]*window
 	// extra is how much longer steps with pieces of each size took.
 	extra []size
-	// speed is what tokens of prompts took without answers, in seconds each.
-	speed window
+	// speed is what tokens of prompts took without answers, in seconds each, in
+	// pieces of sizes that were computed before.
+	speed    window
+	computed uint64 // a bit for each size
 	// mixed counts steps with prompts and answers; since is that of those after
 	// the last step without prompts.
 	mixed, since int
@@ -70,6 +72,10 @@ func (p *Pace) Took(answers, tokens int, d time.Duration) {
 		p.alone[answers].add(took)
 		p.since = 0
 	case answers == 0:
+		if k := sizeOf(tokens); p.computed&(1<<k) == 0 {
+			p.computed |= 1 << k // its first step may have compiled kernels
+			break
+		}
 		p.speed.add(took / float64(tokens))
 	case p.alone[answers] != nil:
 		p.mixed++

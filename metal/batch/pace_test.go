@@ -113,12 +113,15 @@ func TestAPaceBeginsCarefullyAndMeasuresAnswersAlone(t *testing.T) {
 	if n := p.Tokens(0, 512); n != firstTokens {
 		t.Errorf("the first piece has %d tokens, want %d", n, firstTokens)
 	}
-	p.Took(0, 128, time.Second)
-	if n := p.Tokens(0, 512); n != 128 {
-		t.Errorf("at 128 tokens a second a piece has %d", n)
+	for range 2 {
+		p.Took(0, 64, time.Second)
 	}
-	p.Took(0, 1, time.Hour)
-	p.Took(0, 1, time.Hour)
+	if n := p.Tokens(0, 512); n != 64 {
+		t.Errorf("at 64 tokens a second a piece has %d", n)
+	}
+	for range 3 {
+		p.Took(0, 1, time.Hour)
+	}
 	if n := p.Tokens(0, 512); n != 1 {
 		t.Errorf("at a token an hour a piece has %d", n)
 	}
@@ -177,13 +180,26 @@ func TestTheFirstStepOfASizeMayCompileKernels(t *testing.T) {
 	takes := func(answers, tokens int) float64 {
 		took := 6 + 0.1*float64(answers+tokens)
 		if !compiled[tokens] {
-			compiled[tokens], took = true, took+20_000
+			compiled[tokens], took = true, took+20_000 // whatever size it is
 		}
 		return took
 	}
 	var p Pace
-	prefill(&p, takes, 0, 8192, 2048)
+	for _, prompt := range []int{200, 24, 8192, 24} {
+		prefill(&p, takes, 0, prompt, 2048)
+	}
 	if steps, most := prefill(&p, takes, 1, 8192, 2048), 8192/24; len(steps) > most {
 		t.Errorf("a prompt takes %d steps while kernels are compiled, want at most %d", len(steps), most)
+	}
+}
+
+func TestTheFirstPiecesOfPromptsDoNotSayHowQuickTheyAre(t *testing.T) {
+	var p Pace
+	for _, tokens := range []int{128, 64, 24} {
+		p.Took(0, tokens, 20*time.Second)
+	}
+	p.Took(0, 128, 10*time.Millisecond)
+	if n := p.Tokens(0, 2048); n != 2048 {
+		t.Errorf("a piece has %d tokens, want 2048", n)
 	}
 }

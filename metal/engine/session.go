@@ -85,6 +85,9 @@ func (s *Session) Backend() string { return s.backend.Name() }
 // Memory is the back end's own account.
 func (s *Session) Memory() tensor.Memory { return s.backend.Memory() }
 
+// Chunk is how many tokens of a prompt one step takes at most.
+func (s *Session) Chunk() int { return s.backend.Chunk() }
+
 // Vocabulary is the number of logits.
 func (s *Session) Vocabulary() int { return s.vocab }
 

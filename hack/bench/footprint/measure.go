@@ -24,7 +24,7 @@ const (
 	look = 20 * time.Millisecond
 	// leastChunk is how few tokens of a prompt the engine computes in one step
 	// beside running answers, and lead how long a short answer is.
-	leastChunk, lead = 8, 16
+	leastChunk, lead = 2, 16
 	// shortPrompt is the longest of the prompts that come first. An engine that
 	// knows nothing of its speed computes 128 tokens of it at once, as a quick
 	// machine always does: what is measured must not depend on how busy this one

@@ -1,0 +1,172 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"unicode/utf8"
+)
+
+// Envelope is what a program that forwards a request reads of it: where it goes,
+// and what its prompt begins with.
+type Envelope struct {
+	Model string
+	// Stream says that the answer is wanted as events.
+	Stream bool
+	// Messages, Prompt and Tools are as they were sent; nil where they are not.
+	Messages, Prompt, Tools json.RawMessage
+}
+
+// DecodeEnvelope reads the body of any request that names a model, for a program
+// that forwards the bytes and leaves their check to who answers. Its error is an
+// *Error. Of a member that is given twice the last counts, which whoever answers
+// refuses anyhow.
+func DecodeEnvelope(body []byte) (Envelope, error) {
+	var e Envelope
+	if !utf8.Valid(body) || !json.Valid(body) {
+		return e, checkJSON(body)
+	}
+	if kind(body) != "object" {
+		return e, wrongKind("", "an object", body)
+	}
+	var model json.RawMessage
+	for name, value := range members(body) {
+		switch string(name) {
+		case "model":
+			model = value
+		case "stream":
+			e.Stream = string(value) == "true"
+		case "messages":
+			e.Messages = value
+		case "prompt":
+			e.Prompt = value
+		case "tools":
+			e.Tools = value
+		}
+	}
+	if model == nil {
+		return e, required("model")
+	}
+	if err := stringInto(&e.Model)("model", model); err != nil {
+		return e, err
+	}
+	if e.Model == "" {
+		return e, required("model")
+	}
+	return e, nil
+}
+
+// Elements are those of a valid JSON array; of anything else there are none.
+func Elements(array json.RawMessage) func(yield func(json.RawMessage) bool) {
+	return func(yield func(json.RawMessage) bool) {
+		if kind(array) != "array" {
+			return
+		}
+		rest := skipSpace(skipSpace(array)[1:])
+		for len(rest) > 0 && rest[0] != ']' {
+			n := valueEnd(rest)
+			if !yield(json.RawMessage(rest[:n])) {
+				return
+			}
+			rest = afterComma(rest[n:])
+		}
+	}
+}
+
+// Members are those of a valid JSON object; of anything else there are none.
+func Members(object json.RawMessage) func(yield func(name []byte, value json.RawMessage) bool) {
+	if kind(object) != "object" {
+		return func(func([]byte, json.RawMessage) bool) {}
+	}
+	return members(object)
+}
+
+// members reads an object that is known to be one, and valid: its values are
+// passed over and not decoded.
+func members(object []byte) func(yield func(name []byte, value json.RawMessage) bool) {
+	return func(yield func([]byte, json.RawMessage) bool) {
+		rest := skipSpace(skipSpace(object)[1:])
+		for len(rest) > 0 && rest[0] == '"' {
+			n := valueEnd(rest)
+			name := plainName(rest[:n])
+			rest = skipSpace(skipSpace(rest[n:])[1:]) // the colon
+			n = valueEnd(rest)
+			if !yield(name, json.RawMessage(rest[:n])) {
+				return
+			}
+			rest = afterComma(rest[n:])
+		}
+	}
+}
+
+// plainName is a quoted name without its quotes and escapes.
+func plainName(quoted []byte) []byte {
+	inner := quoted[1 : len(quoted)-1]
+	if bytes.IndexByte(inner, '\\') < 0 {
+		return inner
+	}
+	var name string
+	if json.Unmarshal(quoted, &name) != nil {
+		return nil // it was valid before
+	}
+	return []byte(name)
+}
+
+func afterComma(rest []byte) []byte {
+	rest = skipSpace(rest)
+	if len(rest) > 0 && rest[0] == ',' {
+		rest = skipSpace(rest[1:])
+	}
+	return rest
+}
+
+func skipSpace(b []byte) []byte { return bytes.TrimLeft(b, " \t\r\n") }
+
+// valueEnd is where the value ends that b begins with.
+func valueEnd(b []byte) int {
+	depth := 0
+	for i := 0; i < len(b); i++ {
+		switch b[i] {
+		case '"':
+			i += stringEnd(b[i:]) - 1
+		case '{', '[':
+			depth++
+			continue
+		case '}', ']':
+			if depth == 0 {
+				return i
+			}
+			depth--
+		default:
+			if depth > 0 {
+				continue
+			}
+			if n := bytes.IndexAny(b[i:], ",]} \t\r\n"); n >= 0 {
+				return i + n
+			}
+			return len(b)
+		}
+		if depth == 0 {
+			return i + 1
+		}
+	}
+	return len(b)
+}
+
+// stringEnd is where the quoted string ends that b begins with.
+func stringEnd(b []byte) int {
+	for i := 1; i < len(b); i++ {
+		n := bytes.IndexByte(b[i:], '"')
+		if n < 0 {
+			return len(b)
+		}
+		i += n
+		escapes := 0
+		for b[i-1-escapes] == '\\' {
+			escapes++
+		}
+		if escapes%2 == 0 {
+			return i + 1
+		}
+	}
+	return len(b)
+}

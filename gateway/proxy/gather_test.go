@@ -1,0 +1,114 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"testing"
+	"testing/synctest"
+)
+
+// slow is a connection whose writes are seen and let go one by one.
+type slow struct {
+	net.Conn
+	wrote  chan []byte
+	let    chan error
+	closed chan struct{}
+}
+
+func newSlow() *slow {
+	return &slow{wrote: make(chan []byte), let: make(chan error), closed: make(chan struct{})}
+}
+
+func (s *slow) Write(p []byte) (int, error) {
+	select {
+	case s.wrote <- bytes.Clone(p):
+	case <-s.closed:
+		return 0, net.ErrClosed
+	}
+	select {
+	case err := <-s.let:
+		return len(p), err
+	case <-s.closed:
+		return 0, net.ErrClosed
+	}
+}
+
+func (s *slow) Close() error { close(s.closed); return nil }
+
+func write(t *testing.T, g *gathered, text string) {
+	t.Helper()
+	if n, err := g.Write([]byte(text)); n != len(text) || err != nil {
+		t.Fatalf("write %q: %d, %v", text, n, err)
+	}
+}
+
+func TestWhatIsWrittenMeanwhileGoesOutAtOnceInItsOrder(t *testing.T) {
+	s := newSlow()
+	g := gather(s)
+	defer g.Close()
+	write(t, g, "one ")
+	if got := string(<-s.wrote); got != "one " {
+		t.Errorf("first %q", got)
+	}
+	for _, text := range []string{"two ", "three ", "four"} { // the first is still on its way
+		write(t, g, text)
+	}
+	s.let <- nil
+	if got := string(<-s.wrote); got != "two three four" {
+		t.Errorf("then %q", got)
+	}
+	s.let <- nil
+	write(t, g, "five")
+	if got := string(<-s.wrote); got != "five" {
+		t.Errorf("last %q", got)
+	}
+}
+
+func TestAWriteThatFailedIsToldToTheNext(t *testing.T) {
+	s := newSlow()
+	g := gather(s)
+	write(t, g, "lost")
+	<-s.wrote
+	broken := errors.New("broken")
+	s.let <- broken
+	<-g.ended
+	if _, err := g.Write([]byte("more")); !errors.Is(err, broken) {
+		t.Errorf("the next write says %v", err)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWhatWaitsToBeSentIsBounded: a Mac that takes nothing holds its writers up,
+// and closing lets them go.
+func TestWhatWaitsToBeSentIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlow()
+		g := gather(s)
+		write(t, g, "x")
+		<-s.wrote // and it is not let go
+		write(t, g, string(make([]byte, gatherBytes)))
+		held := make(chan error, 1)
+		go func() {
+			_, err := g.Write([]byte("y"))
+			held <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-held:
+			t.Errorf("there was room for more: %v", err)
+		default:
+		}
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-held; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("the writer that waited was told %v", err)
+		}
+		if _, err := g.Write([]byte("z")); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("a write after the end says %v", err)
+		}
+	})
+}

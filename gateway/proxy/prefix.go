@@ -1,0 +1,62 @@
+package proxy
+
+import (
+	"encoding/json"
+
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/pick"
+)
+
+// What is looked at of a prompt that does not say where its parts are: so much
+// is likely to be shared, and so much to be a conversation's own.
+const (
+	sharedBytes = 512
+	ownBytes    = 2 << 10
+)
+
+// prefixOf is where a request's prompt begins. Of a chat, what it shares with
+// others are its tools and its system prompt, and its conversation is told by
+// the first message after them: both stay as they are from turn to turn.
+func prefixOf(e openai.Envelope) pick.Prefix {
+	if e.Messages == nil {
+		return prefixOfText(e.Prompt)
+	}
+	shared := [][]byte{e.Tools}
+	for message := range openai.Elements(e.Messages) {
+		if setsUp(message) {
+			shared = append(shared, message)
+			continue
+		}
+		own := pick.Hash(append(shared, message)...)
+		if len(shared) == 1 && len(e.Tools) == 0 {
+			shared = [][]byte{message[:min(len(message), sharedBytes)]}
+		}
+		return pick.Prefix{Shared: pick.Hash(shared...), Own: own}
+	}
+	if len(shared) == 1 {
+		return pick.Prefix{} // there is no message
+	}
+	return pick.Prefix{Shared: pick.Hash(shared...)}
+}
+
+// setsUp says that a message is of those before a conversation.
+func setsUp(message json.RawMessage) bool {
+	for name, value := range openai.Members(message) {
+		if string(name) == "role" {
+			return string(value) == `"system"` || string(value) == `"developer"`
+		}
+	}
+	return false
+}
+
+// prefixOfText is that of a prompt which is one text.
+func prefixOfText(prompt []byte) pick.Prefix {
+	if len(prompt) == 0 {
+		return pick.Prefix{}
+	}
+	p := pick.Prefix{Shared: pick.Hash(prompt[:min(len(prompt), sharedBytes)])}
+	if len(prompt) >= ownBytes {
+		p.Own = pick.Hash(prompt[:ownBytes])
+	}
+	return p
+}

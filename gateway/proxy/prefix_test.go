@@ -1,0 +1,118 @@
+package proxy
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/pick"
+	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/gateway/waiting"
+)
+
+func prefixIn(t *testing.T, members string) pick.Prefix {
+	t.Helper()
+	e, err := openai.DecodeEnvelope([]byte(`{"model":"m",` + members + `}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return prefixOf(e)
+}
+
+func TestWhereAPromptBegins(t *testing.T) {
+	const system, one = `{"role":"system","content":"be kind"}`, `{"role":"user","content":"one"}`
+	first := prefixIn(t, `"messages":[`+system+`,`+one+`]`)
+	for what, c := range map[string]struct {
+		members     string
+		shared, own bool // the same as first's
+	}{
+		"the next turn":         {`"messages": [ ` + system + ` , ` + one + `,{"role":"assistant","content":"1"},{"role":"user","content":"two"}]`, true, true},
+		"another parameter":     {`"temperature":0.5,"messages":[` + system + `,` + one + `]`, true, true},
+		"another conversation":  {`"messages":[` + system + `,{"role":"user","content":"two"}]`, true, false},
+		"another system prompt": {`"messages":[{"role":"system","content":"be brief"},` + one + `]`, false, false},
+		"a second one":          {`"messages":[` + system + `,{"role":"developer","content":"x"},` + one + `]`, false, false},
+		"tools":                 {`"tools":[{}],"messages":[` + system + `,` + one + `]`, false, false},
+		"no system prompt":      {`"messages":[` + one + `]`, false, false},
+	} {
+		p := prefixIn(t, c.members)
+		if p.Shared == 0 || p.Own == 0 || (p.Shared == first.Shared) != c.shared || (p.Own == first.Own) != c.own {
+			t.Errorf("%s: %+v beside %+v", what, p, first)
+		}
+	}
+	for _, none := range []string{`"messages":[]`, `"messages":"x"`, `"input":"x"`} {
+		if p := prefixIn(t, none); p != (pick.Prefix{}) {
+			t.Errorf("%s begins with %+v", none, p)
+		}
+	}
+	long, other := strings.Repeat("x", 1000), strings.Repeat("y", 2000)
+	a, b := prefixIn(t, `"prompt":"`+long+other+`"`), prefixIn(t, `"prompt":"`+long+long+long+`"`)
+	if a.Shared != b.Shared || a.Own == b.Own || a.Own == 0 {
+		t.Errorf("two texts with one beginning: %+v and %+v", a, b)
+	}
+	if p := prefixIn(t, `"prompt":"short"`); p.Shared == 0 || p.Own != 0 {
+		t.Errorf("a short text: %+v", p)
+	}
+}
+
+func TestWhatEndedIsNotCounted(t *testing.T) {
+	table := route.NewTable()
+	key := route.Key{Namespace: "ns", Name: "m"}
+	table.SetDeployment(route.Deployment{Key: key, UID: "1", Names: "m"})
+	table.SetMac(route.Mac{Name: "a", Address: "h:1", Open: true})
+	table.SetReplica(route.Replica{UID: "r", Deployment: key, DeploymentUID: "1", Mac: "a", Ready: true})
+	model, _ := table.Lookup("m")
+	b := newBook(waiting.Limits{})
+	q := &query{model: model, prefix: pick.Prefix{Shared: 7, Own: 8}}
+	first, _ := b.take(q)
+	second, _ := b.take(q)
+	if l := b.models[key]; l.inFlight != 2 || l.prefixes[7] != 2 {
+		t.Errorf("two run: %+v", l)
+	}
+	first.release()
+	first.release() // once is enough
+	second.release()
+	if l := b.models[key]; l.inFlight != 0 || len(l.prefixes) != 0 || b.replicas["r"].inFlight != 0 {
+		t.Errorf("none runs: %+v", l)
+	}
+}
+
+// TestASilentRequestStaysCounted (llm-d-router #2295, #2137), however long it takes and whatever else is
+// forgotten meanwhile.
+func TestASilentRequestStaysCounted(t *testing.T) {
+	table := route.NewTable()
+	key := route.Key{Namespace: "ns", Name: "m"}
+	table.SetDeployment(route.Deployment{Key: key, UID: "1", Names: "m"})
+	table.SetMac(route.Mac{Name: "a", Address: "h:1", Open: true})
+	for _, uid := range []string{"silent", "idle"} {
+		table.SetReplica(route.Replica{UID: uid, Deployment: key, DeploymentUID: "1", Mac: "a", Ready: true})
+	}
+	model, _ := table.Lookup("m")
+	b := newBook(waiting.Limits{})
+	now := time.Now()
+	b.now = func() time.Time { return now }
+	only := func(uid string) grant {
+		g, ok := b.take(&query{model: model, replicas: map[string]bool{"silent": uid != "silent", "idle": uid != "idle"}})
+		if !ok || g.Replica != uid {
+			t.Fatalf("took %+v, want %s", g, uid)
+		}
+		return g
+	}
+	silent := only("silent")
+	only("idle").release()
+	now = now.Add(time.Hour)
+	b.pruneAt = 0
+	b.prune(now)
+	if l := b.replicas["silent"]; l == nil || l.inFlight != 1 || b.models[key].inFlight != 1 {
+		t.Errorf("the silent request is not counted: %+v, %+v", l, b.models[key])
+	}
+	if b.replicas["idle"] != nil {
+		t.Error("what is long idle is remembered")
+	}
+	silent.release()
+	b.pruneAt = 0
+	b.prune(now.Add(time.Hour))
+	if len(b.replicas) != 0 || len(b.models) != 0 {
+		t.Errorf("%d replicas and %d models are remembered", len(b.replicas), len(b.models))
+	}
+}

@@ -1,0 +1,440 @@
+package proxy_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/proxy"
+	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/gateway/waiting"
+)
+
+// room lets requests wait.
+func room(count int, change ...func(*proxy.Config)) func(*proxy.Config) {
+	return func(c *proxy.Config) {
+		c.Waiting = waiting.Limits{Count: count, Bytes: 1 << 20, Age: time.Minute}
+		for _, f := range change {
+			f(c)
+		}
+	}
+}
+
+// gauge is one figure of the model "m".
+func (w *world) gauge(name string) float64 {
+	w.t.Helper()
+	families, err := w.metrics.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && len(m.GetLabel()) == 1 && m.GetLabel()[0].GetValue() == "ns/m" {
+				return m.GetGauge().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+func (w *world) waiting(n float64) {
+	w.t.Helper()
+	eventually(w.t, fmt.Sprint(n, " requests wait"), func() bool { return w.gauge("vllm:num_requests_waiting") == n })
+}
+
+// waits is a counter's value for one outcome.
+func (w *world) waits(outcome string) float64 {
+	w.t.Helper()
+	families, err := w.metrics.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "metalfleet_gateway_waits_total" && m.GetLabel()[0].GetValue() == outcome {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+// later is a request that goes on while the test does.
+type later struct {
+	done chan struct{}
+	resp *http.Response
+	body string
+	err  error
+}
+
+func (w *world) later(ctx context.Context, body string, headers ...string) *later {
+	l := &later{done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		if l.resp, l.err = w.try(ctx, "POST", chatPath, body, headers...); l.err == nil {
+			var b strings.Builder
+			_, l.err = bufio.NewReader(l.resp.Body).WriteTo(&b)
+			l.body = b.String()
+		}
+	}()
+	w.t.Cleanup(func() { <-l.done })
+	return l
+}
+
+func (l *later) want(t *testing.T, status int, part string) {
+	t.Helper()
+	<-l.done
+	if l.err != nil || l.resp.StatusCode != status || !strings.Contains(l.body, part) {
+		t.Errorf("answer %+v %q, %v; want %d with %q", l.resp, l.body, l.err, status, part)
+	}
+}
+
+// TestAWaiterGetsTheEndpointThatAppearsLater (GIE #2117): there was none when it
+// came.
+func TestAWaiterGetsTheEndpointThatAppearsLater(t *testing.T) {
+	w := newWorld(t, room(10))
+	w.addMac("a", say(`"late"`))
+	w.setReady("a", false)
+	l := w.later(t.Context(), chatBody)
+	w.waiting(1)
+	if w.gauge("metalfleet_gateway_queue_oldest_seconds") <= 0 {
+		t.Error("nothing is said of the time that it has waited")
+	}
+	w.setReady("a", true)
+	l.want(t, 200, `"late"`)
+	if h := l.resp.Header; h.Get(agentapi.HeaderQueuePosition) != "1" || h.Get(agentapi.HeaderQueueSeconds) == "" || h.Get(agentapi.HeaderMac) != "a" {
+		t.Errorf("headers %v", h)
+	}
+	w.waiting(0)
+	if w.waits("served") != 1 {
+		t.Error("not counted as served")
+	}
+}
+
+// TestWaitersOutliveADeadMac: none was ready when it came back for another try.
+func TestWaitersOutliveADeadMac(t *testing.T) {
+	w := newWorld(t, room(10))
+	w.addMac("dead", say(`"dead"`)).kill()
+	l := w.later(t.Context(), chatBody)
+	eventually(t, "it was tried, and waits", func() bool { return w.counter("macs_suspected_total") > 0 && w.gauge("vllm:num_requests_waiting") == 1 })
+	w.addMac("new", say(`"new"`))
+	l.want(t, 200, `"new"`)
+}
+
+func TestWhoLeavesTheQueueLeavesNothing(t *testing.T) {
+	w := newWorld(t, room(10))
+	m := w.addMac("a", say("{}"))
+	w.setReady("a", false)
+	ctx, hangUp := context.WithCancel(t.Context())
+	gone := w.later(ctx, chatBody)
+	w.waiting(1)
+	hangUp()
+	<-gone.done
+	w.waiting(0)
+	w.idle()
+	w.setReady("a", true)
+	if read(t, w.chat()); m.requests.Load() != 1 || w.waits("left") != 1 {
+		t.Errorf("the Mac saw %d requests, want the second one alone", m.requests.Load())
+	}
+}
+
+func TestAWaitIsOverInTime(t *testing.T) {
+	w := newWorld(t, room(10, func(c *proxy.Config) { c.Waiting.Age = 50 * time.Millisecond }))
+	w.addMac("a", say("{}"))
+	w.setReady("a", false)
+	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
+	if w.waits("late") != 1 {
+		t.Error("not counted as late")
+	}
+	w = newWorld(t, room(10))
+	m := w.addMac("a", say("{}"))
+	w.setReady("a", false)
+	w.wantRefusal(w.do("POST", chatPath, chatBody, agentapi.HeaderTimeout, "0.05"), refusal{503, openai.CodeNoEndpoint, "2"})
+	for _, bad := range []string{"soon", "0", "-1", "NaN", "86401"} {
+		w.wantRefusal(w.do("POST", chatPath, chatBody, agentapi.HeaderTimeout, bad), refusal{400, openai.CodeInvalidValue, ""})
+	}
+	// A model that is deleted gets no replica any more, and a gateway that ends no answer.
+	l := w.later(t.Context(), chatBody)
+	w.waiting(1)
+	w.table.DeleteDeployment(route.Key{Namespace: "ns", Name: "m"}, "m")
+	l.want(t, 404, openai.CodeModelNotFound)
+	w.deployment("m", "m")
+	l = w.later(t.Context(), chatBody)
+	w.waiting(1)
+	w.stop(proxy.ErrShuttingDown)
+	l.want(t, 503, "shutting_down")
+	if m.requests.Load() != 0 {
+		t.Error("the Mac saw a request")
+	}
+}
+
+// TestA4AStreamThatWaitsIsKeptOpen by comments, which other answers cannot have.
+func TestA4AStreamThatWaitsIsKeptOpen(t *testing.T) {
+	w := newWorld(t, room(10, func(c *proxy.Config) { c.KeepAlive = 20 * time.Millisecond }))
+	w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(agentapi.HeaderRequestID) == "whole" {
+			say(`"whole"`)(rw, r)
+			return
+		}
+		events(nil, "x", "[DONE]")(rw, r)
+	})
+	w.setReady("a", false)
+	whole := w.later(t.Context(), chatBody, agentapi.HeaderRequestID, "whole")
+	w.waiting(1)
+	resp := w.do("POST", chatPath, `{"model":"m","stream":true}`)
+	in := bufio.NewReader(resp.Body)
+	for range 3 {
+		for _, want := range []string{": keep-alive, position 2\n", "\n"} {
+			if line, err := in.ReadString('\n'); err != nil || line != want {
+				t.Fatalf("line %q, %v, want %q", line, err, want)
+			}
+		}
+	}
+	if resp.Header.Get("Content-Type") != "text/event-stream" || resp.Header.Get(agentapi.HeaderQueuePosition) != "2" {
+		t.Errorf("headers %v", resp.Header)
+	}
+	w.setReady("a", true)
+	var rest strings.Builder
+	if _, err := in.WriteTo(&rest); err != nil || !strings.HasSuffix(rest.String(), "data: {\"text\":\"x\"}\n\ndata: [DONE]\n\n") {
+		t.Errorf("the stream goes on with %q, %v", rest.String(), err)
+	}
+	whole.want(t, 200, `"whole"`)
+	if whole.body != `"whole"` {
+		t.Errorf("what is no stream has %q", whole.body)
+	}
+}
+
+// busy is a Mac that runs one request at a time; answers end when they may.
+func (w *world) busy() (m *mac, end chan struct{}, order *[]string) {
+	end, order = make(chan struct{}), &[]string{}
+	var mu sync.Mutex
+	m = w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		*order = append(*order, r.Header.Get(agentapi.HeaderRequestID))
+		mu.Unlock()
+		select {
+		case <-end:
+			say("{}")(rw, r)
+		case <-r.Context().Done():
+		}
+	})
+	w.table.SetReplica(route.Replica{UID: "replica-a", Epoch: 3, Deployment: route.Key{Namespace: "ns", Name: "m"},
+		DeploymentUID: "m", Mac: "a", Ready: true, Sequences: 1})
+	return m, end, order
+}
+
+// TestKeysHaveTurnsAtABusyReplica: it is sent one request beyond what it runs,
+// and those that wait are not served in the order in which they came.
+func TestKeysHaveTurnsAtABusyReplica(t *testing.T) {
+	l := newLocked(t, room(10))
+	grant := keys.Grant{Models: []string{"*"}}
+	tokens := map[string]string{"a": l.key("greedy", grant), "b": l.key("modest", grant)}
+	m, end, order := l.busy()
+	var all []*later
+	ask := func(id string) {
+		all = append(all, l.later(t.Context(), chatBody, agentapi.HeaderRequestID, id, "Authorization", "Bearer "+tokens[id[:1]]))
+		eventually(t, id+" has come", func() bool { return m.requests.Load()+int64(l.gauge("vllm:num_requests_waiting")) == int64(len(all)) })
+	}
+	for _, id := range []string{"a1", "a2", "a3", "a4", "a5", "b1", "b2"} {
+		ask(id)
+	}
+	if running := l.gauge("vllm:num_requests_running"); running != 2 || m.requests.Load() != 2 {
+		t.Errorf("%v run, the Mac saw %d, want 2", running, m.requests.Load())
+	}
+	for n := range all {
+		end <- struct{}{}
+		want := min(int64(n)+3, int64(len(all)))
+		eventually(t, "the next has its turn", func() bool { return m.requests.Load() == want })
+	}
+	for _, one := range all {
+		one.want(t, 200, "{}")
+	}
+	if got := strings.Join(*order, " "); got != "a1 a2 a3 b1 a4 b2 a5" {
+		t.Errorf("served in the order %s", got)
+	}
+	l.idle()
+	if l.gauge("vllm:num_requests_running") != 0 {
+		t.Error("requests are counted that have ended")
+	}
+}
+
+func TestAFullRoomSaysSo(t *testing.T) {
+	w := newWorld(t, room(1))
+	w.addMac("a", say("{}"))
+	w.setReady("a", false)
+	ctx, hangUp := context.WithCancel(t.Context())
+	defer hangUp()
+	w.later(ctx, chatBody)
+	w.waiting(1)
+	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
+
+	l := newLocked(t, room(2))
+	grant := keys.Grant{Models: []string{"*"}}
+	greedy, modest := l.key("greedy", grant), l.key("modest", grant)
+	l.addMac("a", say("{}"))
+	l.setReady("a", false)
+	first := l.later(t.Context(), chatBody, "Authorization", "Bearer "+greedy)
+	l.waiting(1)
+	second := l.later(t.Context(), chatBody, "Authorization", "Bearer "+greedy)
+	l.waiting(2)
+	l.wantRefusal(l.ask(greedy), refusal{429, openai.CodeRateLimitExceeded, "2"})
+	third := l.later(t.Context(), chatBody, "Authorization", "Bearer "+modest)
+	second.want(t, 429, "greedy") // the newest of the key that has the most
+	l.setReady("a", true)
+	first.want(t, 200, "{}")
+	third.want(t, 200, "{}")
+}
+
+func TestATryAndARequestAreBounded(t *testing.T) {
+	w := newWorld(t, func(c *proxy.Config) { c.TryTimeout = 100 * time.Millisecond })
+	w.addMac("hangs", func(_ http.ResponseWriter, r *http.Request) { untilGone(r) })
+	w.addMac("good", say(`"good"`))
+	for range 4 {
+		if got := read(t, w.chat()); got != `"good"` {
+			t.Error(got)
+		}
+	}
+	if w.counter("retries_total") == 0 || w.counter("macs_suspected_total") != 0 {
+		t.Error("a try that took long says nothing of the connection")
+	}
+
+	w = newWorld(t, func(c *proxy.Config) { c.RequestTimeout = 150 * time.Millisecond })
+	w.addMac("hangs", func(_ http.ResponseWriter, r *http.Request) { untilGone(r) })
+	w.wantRefusal(w.chat(), refusal{504, openai.CodeTimeout, ""})
+	w = newWorld(t)
+	m := w.addMac("slow", events(untilGone, "x"))
+	stream := openai.NewEventReader(w.do("POST", chatPath, chatBody, agentapi.HeaderTimeout, "0.2").Body)
+	if _, err := stream.Next(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := stream.Next()
+	var told *openai.Error
+	if !errors.As(err, &told) || told.Code != openai.CodeTimeout {
+		t.Errorf("end of stream: %v", err)
+	}
+	<-m.left
+}
+
+func TestAReplicaWhoseRequestsFailIsLeftAlone(t *testing.T) {
+	w := newWorld(t)
+	bad := w.addMac("bad", func(rw http.ResponseWriter, _ *http.Request) { _ = openai.WriteError(rw, openai.EngineFailed(nil)) })
+	w.addMac("good", say(`"good"`))
+	for range 40 {
+		if w.counter("replicas_ejected_total") > 0 {
+			break
+		}
+		read(t, w.chat())
+	}
+	if n := bad.requests.Load(); n != 5 {
+		t.Fatalf("ejected after %d requests, want 5", n)
+	}
+	for range 10 {
+		if got := read(t, w.chat()); got != `"good"` {
+			t.Error(got)
+		}
+	}
+	w.setReady("good", false) // the only one is asked whatever it did
+	if resp := w.chat(); resp.StatusCode != 500 {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+}
+
+// TestRetriesHaveABudget: a fleet that refuses everything is not asked five
+// times over.
+func TestRetriesHaveABudget(t *testing.T) {
+	w := newWorld(t)
+	var macs []*mac
+	for i := range 6 {
+		macs = append(macs, w.addMac(fmt.Sprint("m", i), refuse(notReady)))
+	}
+	const requests = 60
+	for range requests {
+		w.wantRefusal(w.chat(), refusal{503, agentapi.CodeReplicaNotReady, "3"})
+	}
+	tries := int64(0)
+	for _, m := range macs {
+		tries += m.requests.Load()
+	}
+	if tries < requests || tries >= 5*requests {
+		t.Errorf("%d tries for %d requests", tries, requests)
+	}
+}
+
+// TestOneConversationStaysWithOneMac, as long as others are not less busy.
+func TestOneConversationStaysWithOneMac(t *testing.T) {
+	w := newWorld(t)
+	for i := range 4 {
+		w.addMac(fmt.Sprint("m", i), say("{}"))
+	}
+	homes := map[string]bool{}
+	for n := range 24 {
+		macs := map[string]bool{}
+		turns := fmt.Sprintf(`{"role":"user","content":"question %d"}`, n)
+		for range 4 {
+			resp := w.do("POST", chatPath, `{"model":"m","messages":[`+turns+`]}`)
+			read(t, resp)
+			macs[resp.Header.Get(agentapi.HeaderMac)] = true
+			homes[resp.Header.Get(agentapi.HeaderMac)] = true
+			turns += `,{"role":"assistant","content":"{}"},{"role":"user","content":"and then?"}`
+		}
+		if len(macs) != 1 {
+			t.Errorf("conversation %d was answered by %v", n, macs)
+		}
+	}
+	if len(homes) != 4 {
+		t.Errorf("all conversations are at home on %v", homes)
+	}
+}
+
+// TestWithoutARoomReplicasQueueForThemselves: what a gateway would have to refuse
+// they may still take.
+func TestWithoutARoomReplicasQueueForThemselves(t *testing.T) {
+	w := newWorld(t)
+	m, end, _ := w.busy()
+	var all []*later
+	for range 4 {
+		all = append(all, w.later(t.Context(), chatBody))
+	}
+	eventually(t, "all have come", func() bool { return m.requests.Load() == 4 })
+	close(end)
+	for _, l := range all {
+		l.want(t, 200, "{}")
+	}
+}
+
+// TestWhatWaitingDoesNotHelpIsToldAtOnce, and what it may help is tried again.
+func TestWhatWaitingDoesNotHelpIsToldAtOnce(t *testing.T) {
+	w := newWorld(t, room(10))
+	m := w.addMac("a", refuse(openai.InsufficientMemory(openai.Memory{Used: 1, Needed: 2, Limit: 3})))
+	w.wantRefusal(w.chat(), refusal{507, openai.CodeInsufficientMemory, ""})
+	if m.requests.Load() != 1 || w.waits("late")+w.waits("served") != 0 {
+		t.Errorf("%d tries of what cannot be", m.requests.Load())
+	}
+
+	w = newWorld(t, room(10))
+	loading := openai.NoRoomNow(openai.Memory{Used: 1, Needed: 2, Limit: 3}, time.Second)
+	first := true
+	m = w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+		if first {
+			first = false
+			refuse(loading)(rw, r)
+			return
+		}
+		say(`"loaded"`)(rw, r)
+	})
+	if got := read(t, w.chat()); got != `"loaded"` || m.requests.Load() != 2 {
+		t.Errorf("%s after %d tries", got, m.requests.Load())
+	}
+	if w.waits("served") != 1 || w.counter("retries_total") != 1 {
+		t.Error("the second try is not counted")
+	}
+}
