@@ -2,6 +2,7 @@ package cold_test
 
 import (
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
@@ -91,5 +92,29 @@ func TestK13AModelKeepsWithinItsShare(t *testing.T) {
 		twin.stop()
 		a.stop()
 		other.stop()
+	})
+}
+
+// TestK13AModelWhoseBlocksStayIsGrantedNoMore: where the disk removes nothing, its
+// share is not exceeded either.
+func TestK13AModelWhoseBlocksStayIsGrantedNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMac(t, faultfs.New(4<<20), blocks.Budget{})
+		const most = 8 * fileBytes
+		a := m.bounded("a", "ref 1", func() int64 { return most })
+		m.f.Inject(func(op faultfs.Op) faultfs.Fault {
+			if op.Kind == faultfs.Remove {
+				return faultfs.Fault{Err: syscall.EIO}
+			}
+			return faultfs.Fault{}
+		})
+		for n := range 20 {
+			a.put(n)
+		}
+		if taken := m.of("a"); taken > most || taken == 0 {
+			t.Errorf("%d bytes of a model that may have %d", taken, most)
+		}
+		m.f.Inject(nil)
+		a.stop()
 	})
 }
