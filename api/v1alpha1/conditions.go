@@ -124,6 +124,8 @@ const (
 	ReasonGatedModel   = "GatedModel"   // its licence is to be accepted on the hub
 	ReasonTokenRefused = "TokenRefused" // the token is wrong, expired or may not read
 	ReasonTokenMissing = "TokenMissing" // it has not reached the Mac
+	// ReasonPriorityClassNotFound: priorityClassName names no PriorityClass.
+	ReasonPriorityClassNotFound = "PriorityClassNotFound"
 	// What the operator finds behind model.secretRef.
 	ReasonSecretNotFound  = "SecretNotFound"
 	ReasonSecretInvalid   = "SecretInvalid"   // no key token, or another kind of Secret
@@ -137,6 +139,16 @@ const (
 	ReasonPlaced       = "Placed"
 	ReasonNoRoom       = "NoRoom"
 	ReasonNoCandidates = "NoCandidates"
+	// ReasonOverQuota: the administrator's rules let the namespace promise no more.
+	ReasonOverQuota = "OverQuota"
+	// ReasonPriorityForbidden: the rules keep its PriorityClass from the namespace.
+	ReasonPriorityForbidden = "PriorityForbidden"
+	// ReasonInvalidRules: the rules cannot be read, so nothing new is placed.
+	ReasonInvalidRules = "InvalidRules"
+	// ReasonPreempting: replicas of a lower priority drain for this one.
+	ReasonPreempting = "Preempting"
+	// ReasonPreempted: its room goes to a replica of a higher priority.
+	ReasonPreempted = "Preempted"
 )
 
 // Reasons of the five conditions of an assignment, Progressing and Degraded.
