@@ -84,6 +84,7 @@ const (
 	ReasonScaledToZero   = "ScaledToZero"
 	ReasonMacSilent      = "MacSilent"      // the Mac's Lease was not renewed for 30 s
 	ReasonMacGone        = "MacGone"        // the MacNode was deleted, or silent for 180 s
+	ReasonBrakeHeld      = "BrakeHeld"      // more than half of the fleet fell silent at once: nothing is moved
 	ReasonNeverHeardFrom = "NeverHeardFrom" // the Mac's agent has not joined yet
 	ReasonHeardFrom      = "HeardFrom"
 	ReasonDraining       = "Draining"
@@ -183,6 +184,9 @@ const (
 	LabelDeployment = "metalfleet.dev/deployment"
 	// LabelRevision on a replica names its revision.
 	LabelRevision = "metalfleet.dev/revision"
+	// AnnotationLost on a MacNode, "true": an administrator gave it up, and the
+	// brake does not hold it.
+	AnnotationLost = "metalfleet.dev/lost"
 	// LabelMac on what the operator makes for a Mac names it.
 	LabelMac = "metalfleet.dev/mac"
 	// FinalizerReplicas on a deployment: its replicas are not released yet.
