@@ -39,11 +39,26 @@ type Sight struct {
 func SightOf(mac *v1alpha1.MacNode, p Pulse, now time.Time) Sight {
 	before := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
 	return Sight{
-		Pulse: p, Before: before,
-		Back: before != nil && before.Status == metav1.ConditionTrue && now.Sub(before.LastTransitionTime.Time) < brakeWindow &&
-			before.LastTransitionTime.Sub(mac.CreationTimestamp.Time) > brakeWindow,
+		Pulse: p, Before: before, Back: back(before, p, now.Sub(mac.CreationTimestamp.Time), now),
 		Announced: meta.IsStatusConditionFalse(mac.Status.Conditions, v1alpha1.ConditionAccepting),
 		Lost:      mac.Annotations[v1alpha1.AnnotationLost] == "true",
+	}
+}
+
+// back says that a Mac was heard again within the window, or is at this moment
+// and was not judged anew. One that has just joined was never away.
+func back(before *metav1.Condition, p Pulse, age time.Duration, now time.Time) bool {
+	if before == nil {
+		return false
+	}
+	since := now.Sub(before.LastTransitionTime.Time)
+	switch before.Reason {
+	case v1alpha1.ReasonHeardFrom:
+		return since < brakeWindow && age-since > brakeWindow
+	case v1alpha1.ReasonMacSilent, v1alpha1.ReasonBrakeHeld:
+		return p.Heard && p.Silence < silentAfter
+	default:
+		return false
 	}
 }
 
@@ -73,11 +88,11 @@ type Brake struct {
 // Holds says whether nothing may be moved.
 func (b Brake) Holds() bool { return b.Fleet >= brakeFleet && 2*b.Silent > b.Fleet }
 
-// Look counts. Those that are just back count as silent: the others come in the
-// same minute, and are not to be moved in the middle of it. The fleet are the Macs that joined and were not gone before: one
-// that is given up meanwhile must not let the others go with it. Of
-// those that are silent and said nothing, the most that fell silent within the
-// window.
+// Look counts. The fleet are the Macs that joined and were not gone before; one
+// that was given up stays in it, so that it lets no other go. Of those that are
+// silent and said nothing, the most that fell silent within the window count,
+// and while there are any, those that are just back: the others come in the
+// same minute, and are not to be moved in the middle of it.
 func Look(macs []Sight) Brake {
 	var b Brake
 	var silent []time.Duration

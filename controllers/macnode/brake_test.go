@@ -122,22 +122,28 @@ func TestRandomSilencesAgreeWithCountingEveryWindow(t *testing.T) {
 }
 
 func TestAMacIsBackForAMinuteAfterASilence(t *testing.T) {
-	mac := func(age, since time.Duration, status metav1.ConditionStatus) *v1alpha1.MacNode {
+	mac := func(age, since time.Duration, reason string) *v1alpha1.MacNode {
 		m := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "m", CreationTimestamp: metav1.NewTime(start.Add(-age))}}
-		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: status, LastTransitionTime: metav1.NewTime(start.Add(-since))}}
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Reason: reason, LastTransitionTime: metav1.NewTime(start.Add(-since))}}
 		return m
 	}
+	const heard, silent, held = v1alpha1.ReasonHeardFrom, v1alpha1.ReasonMacSilent, v1alpha1.ReasonBrakeHeld
 	for name, tc := range map[string]struct {
-		mac  *v1alpha1.MacNode
-		want bool
+		mac   *v1alpha1.MacNode
+		pulse Pulse
+		want  bool
 	}{
-		"heard again 59 s ago":   {mac(time.Hour, 59*time.Second, metav1.ConditionTrue), true},
-		"a minute ago":           {mac(time.Hour, time.Minute, metav1.ConditionTrue), false},
-		"silent since 59 s":      {mac(time.Hour, 59*time.Second, metav1.ConditionUnknown), false},
-		"it has just joined":     {mac(50*time.Second, 40*time.Second, metav1.ConditionTrue), false},
-		"it was not judged ever": {&v1alpha1.MacNode{}, false},
+		"heard again 59 s ago":       {mac(time.Hour, 59*time.Second, heard), Pulse{}, true},
+		"a minute ago":               {mac(time.Hour, time.Minute, heard), Pulse{}, false},
+		"silent still":               {mac(time.Hour, 59*time.Second, silent), Pulse{Heard: true, Silence: silentAfter}, false},
+		"heard, and not judged anew": {mac(time.Hour, time.Hour, silent), Pulse{Heard: true}, true},
+		"the same under the brake":   {mac(time.Hour, time.Hour, held), Pulse{Heard: true}, true},
+		"a restart hears nothing":    {mac(time.Hour, time.Hour, held), Pulse{}, false},
+		"it was gone":                {mac(time.Hour, time.Hour, v1alpha1.ReasonMacGone), Pulse{Heard: true}, false},
+		"it has just joined":         {mac(50*time.Second, 40*time.Second, heard), Pulse{}, false},
+		"it was not judged ever":     {&v1alpha1.MacNode{}, Pulse{}, false},
 	} {
-		if got := SightOf(tc.mac, Pulse{}, start).Back; got != tc.want {
+		if got := SightOf(tc.mac, tc.pulse, start).Back; got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -9,8 +9,8 @@
 // more than half of a fleet falls silent at once (Brake). It sends no orders of
 // its own making: they are derived by package fleet.
 //
-// Start reading at Judge, then Sight.Judge in brake.go, Watchdog and the four reconcilers: Heartbeat,
-// Orders, Reclaims and Alarms.
+// Start reading at Judge, then Sight.Judge in brake.go, Watchdog and the four
+// reconcilers: Heartbeat, Orders, Reclaims and Alarms.
 package macnode
 
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch;patch

@@ -46,8 +46,8 @@ func TestTheSameSeedTellsTheSameStory(t *testing.T) {
 // every event.
 func TestNothingBreaksWhateverHappens(t *testing.T) {
 	happened := map[string]int{}
-	for seed := range uint64(12) {
-		o := options{seed: 100 + seed, macs: 12 + int(seed)*4, hours: 1, deployments: 24, quiet: true}
+	for seed := range uint64(6) {
+		o := options{seed: 100 + seed, macs: 12 + int(seed)*6, hours: 1, deployments: 24, quiet: true}
 		var out bytes.Buffer
 		w := newWorld(o, &out)
 		for w.step() {
