@@ -1,5 +1,5 @@
-// Command sim runs a fleet on virtual time: hours of thousands of Macs in
-// seconds, the same for a seed.
+// Command sim runs a fleet on virtual time: hours of thousands of Macs in some
+// minutes, the same for a seed.
 //
 // The decisions are the operator's own: which replicas a deployment gets and
 // which of them a new revision replaces (modeldeployment.Rehearsal), where they
