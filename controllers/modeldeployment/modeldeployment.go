@@ -39,6 +39,7 @@ import (
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups=scheduling.k8s.io,resources=priorityclasses,verbs=get;list;watch
 
 // Reconciler keeps one deployment's replicas as wished.
 type Reconciler struct {
@@ -154,13 +155,13 @@ func (r *Reconciler) follow(ctx context.Context, s *scope) error {
 	for i := range s.replicas {
 		replica := &s.replicas[i]
 		placement, drain := s.deployment.Spec.Placement, drainSeconds(s.deployment)
-		residency := fleet.Residency(s.deployment.Spec.Residency)
+		residency, priority := fleet.Residency(s.deployment.Spec.Residency), s.priority(replica.Spec.Priority)
 		if !replica.DeletionTimestamp.IsZero() || replica.Spec.DrainSeconds == drain && replica.Spec.Residency == residency &&
-			status.Equal(replica.Spec.Placement, placement) {
+			replica.Spec.Priority == priority && status.Equal(replica.Spec.Placement, placement) {
 			continue
 		}
 		before := replica.DeepCopy()
-		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Placement = drain, residency, placement
+		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Placement, replica.Spec.Priority = drain, residency, placement, priority
 		if err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 			return fmt.Errorf("update replica %s: %w", replica.Name, err)
 		}
@@ -230,6 +231,7 @@ func newReplica(s *scope, b birth) (*v1alpha1.ModelReplica, error) {
 			DrainSeconds:  drainSeconds(d),
 			Residency:     fleet.Residency(d.Spec.Residency),
 			Placement:     d.Spec.Placement,
+			Priority:      s.priority(v1alpha1.Priority{}),
 			Avoid:         b.avoid,
 			Desired:       v1alpha1.DesiredRunning,
 		},
