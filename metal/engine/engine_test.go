@@ -153,7 +153,7 @@ func requests() []engine.Request {
 func greedily(rs []engine.Request) []engine.Request {
 	for i := range rs {
 		p := sample.Greedy()
-		rs[i].Sampling = &p
+		rs[i].Sampling, rs[i].Logprobs = &p, nil
 	}
 	return rs
 }

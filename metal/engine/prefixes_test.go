@@ -72,7 +72,7 @@ func sameButCached(t *testing.T, what string, got, want []answer) {
 
 // alike says that the same tokens are told of, and are as likely but for rounding.
 func alike(a, b []sample.Ranked) bool {
-	near := func(a, b sample.Likely) bool { return a.ID == b.ID && math.Abs(a.Logprob-b.Logprob) < 1e-4 }
+	near := func(a, b sample.Likely) bool { return a.ID == b.ID && math.Abs(a.Logprob-b.Logprob) < 1e-3 }
 	return slices.EqualFunc(a, b, func(a, b sample.Ranked) bool {
 		return near(a.Chosen, b.Chosen) && slices.EqualFunc(a.Top, b.Top, near)
 	})
