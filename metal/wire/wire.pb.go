@@ -716,9 +716,11 @@ type PrefixCache struct {
 	RestoredTokens int64 `protobuf:"varint,6,opt,name=restored_tokens,json=restoredTokens,proto3" json:"restored_tokens,omitempty"`
 	// saved blocks were taken in, dropped ones had no room, evicted ones left for
 	// others.
-	Saved         int64 `protobuf:"varint,7,opt,name=saved,proto3" json:"saved,omitempty"`
-	Dropped       int64 `protobuf:"varint,8,opt,name=dropped,proto3" json:"dropped,omitempty"`
-	Evicted       int64 `protobuf:"varint,9,opt,name=evicted,proto3" json:"evicted,omitempty"`
+	Saved   int64 `protobuf:"varint,7,opt,name=saved,proto3" json:"saved,omitempty"`
+	Dropped int64 `protobuf:"varint,8,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	Evicted int64 `protobuf:"varint,9,opt,name=evicted,proto3" json:"evicted,omitempty"`
+	// queried_tokens of prompts were looked for, each time that their request began.
+	QueriedTokens int64 `protobuf:"varint,10,opt,name=queried_tokens,json=queriedTokens,proto3" json:"queried_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -812,6 +814,13 @@ func (x *PrefixCache) GetDropped() int64 {
 func (x *PrefixCache) GetEvicted() int64 {
 	if x != nil {
 		return x.Evicted
+	}
+	return 0
+}
+
+func (x *PrefixCache) GetQueriedTokens() int64 {
+	if x != nil {
+		return x.QueriedTokens
 	}
 	return 0
 }
@@ -2777,7 +2786,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x0fkv_in_use_bytes\x18\x02 \x01(\x03R\fkvInUseBytes\x12!\n" +
 	"\factive_bytes\x18\x03 \x01(\x03R\vactiveBytes\x12!\n" +
 	"\fpooled_bytes\x18\x04 \x01(\x03R\vpooledBytes\x12,\n" +
-	"\x12prefix_cache_bytes\x18\x05 \x01(\x03R\x10prefixCacheBytes\"\xfd\x01\n" +
+	"\x12prefix_cache_bytes\x18\x05 \x01(\x03R\x10prefixCacheBytes\"\xa4\x02\n" +
 	"\vPrefixCache\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12!\n" +
 	"\fbudget_bytes\x18\x02 \x01(\x03R\vbudgetBytes\x12\x16\n" +
@@ -2787,7 +2796,9 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x0frestored_tokens\x18\x06 \x01(\x03R\x0erestoredTokens\x12\x14\n" +
 	"\x05saved\x18\a \x01(\x03R\x05saved\x12\x18\n" +
 	"\adropped\x18\b \x01(\x03R\adropped\x12\x18\n" +
-	"\aevicted\x18\t \x01(\x03R\aevicted\"\xb8\x01\n" +
+	"\aevicted\x18\t \x01(\x03R\aevicted\x12%\n" +
+	"\x0equeried_tokens\x18\n" +
+	" \x01(\x03R\rqueriedTokens\"\xb8\x01\n" +
 	"\bActivity\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\x03R\arunning\x12\x16\n" +
 	"\x06queued\x18\x02 \x01(\x03R\x06queued\x12\x14\n" +

@@ -28,7 +28,7 @@ var samples = map[string]proto.Message{
 		Activity:    &Activity{Running: 1, Queued: 2, Steps: 3, PromptTokensTotal: 4, GeneratedTokensTotal: 5},
 		Guard:       &Guard{Active: true, InactiveReason: "i", LimitsSequence: 1, HeadroomRequest: 2, HeadroomBytes: 3, ThrottledChunks: 4, RefusedRequests: 5, AbortedPrefills: 6},
 		Task:        Task_TASK_RERANK,
-		PrefixCache: &PrefixCache{Bytes: 1, BudgetBytes: 2, Blocks: 3, Hits: 4, Misses: 5, RestoredTokens: 6, Saved: 7, Dropped: 8, Evicted: 9}},
+		PrefixCache: &PrefixCache{Bytes: 1, BudgetBytes: 2, Blocks: 3, Hits: 4, Misses: 5, RestoredTokens: 6, Saved: 7, Dropped: 8, Evicted: 9, QueriedTokens: 10}},
 	"embed-request":   &EmbedRequest{Id: "i", Texts: []string{"a", "b"}, Prompt: "p", Instruction: "n", Truncate: true},
 	"embed-response":  &EmbedResponse{Vectors: []*Vector{{Values: []float32{0.5, 1}}}, Usage: &Usage{PromptTokens: 1}},
 	"rerank-request":  &RerankRequest{Id: "i", Query: "q", Documents: []string{"a", "b"}, Instruction: "n", Truncate: true},

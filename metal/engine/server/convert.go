@@ -52,7 +52,8 @@ func toPrefixCache(p engine.PrefixStatus) *wire.PrefixCache {
 		return nil
 	}
 	return &wire.PrefixCache{Bytes: p.Bytes, BudgetBytes: p.Budget, Blocks: int64(p.Blocks), Hits: p.Hits, Misses: p.Misses, RestoredTokens: p.Restored,
-		Saved: p.Saved, Dropped: p.Dropped, Evicted: p.Evicted}
+		QueriedTokens: p.Queried,
+		Saved:         p.Saved, Dropped: p.Dropped, Evicted: p.Evicted}
 }
 
 // mostRanked bounds the log-probabilities in one message: an event that nobody
