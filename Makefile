@@ -166,6 +166,10 @@ soak-cold: ## HOURS (24) of virtual traffic over the cache on disk: limit, backl
 bench-gpu: ## the engine on an NVIDIA GPU beside mlx-lm; where there is none, says how to take it to one
 	bash hack/bench/gpu/run.sh
 
+.PHONY: bench-gpu-serve
+bench-gpu-serve: ## bench-stall, bench-batch and bench-cache on an NVIDIA GPU, mlx-lm's server beside; where there is none, says how to take it to one
+	bash hack/bench/gpu/serve.sh
+
 .PHONY: test-hub
 test-hub: ## the hub of our tests speaks the real protocol: Hugging Face's own client downloads from it
 	bash hack/hub/run.sh

@@ -134,8 +134,10 @@ func (p *Pace) explored() int {
 	return -1
 }
 
+// known says that a size was measured lately, and more than once: its first
+// step may have compiled kernels.
 func (p *Pace) known(k int) bool {
-	return k < len(p.extra) && p.extra[k].n > 0 && p.mixed-p.extra[k].seen < stale
+	return k < len(p.extra) && p.extra[k].n > 1 && p.mixed-p.extra[k].seen < stale
 }
 
 // estimate is how much longer a step with a piece of a size takes: what was
@@ -199,12 +201,13 @@ func (w *window) add(v float64) {
 	w.n = min(w.n+1, len(w.values))
 }
 
-// median of what was measured; 0 where nothing was.
+// median of what was measured, the lower of two in the middle; 0 where nothing
+// was.
 func (w *window) median() float64 {
 	if w.n == 0 {
 		return 0
 	}
 	sorted := w.values
 	slices.Sort(sorted[:w.n])
-	return sorted[w.n/2]
+	return sorted[(w.n-1)/2]
 }

@@ -169,3 +169,21 @@ func TestAPaceFollowsAMachineThatChanges(t *testing.T) {
 		t.Error("an estimate is not a number")
 	}
 }
+
+// TestTheFirstStepOfASizeMayCompileKernels for seconds, and the first prompt for
+// minutes: what they took does not keep later ones small.
+func TestTheFirstStepOfASizeMayCompileKernels(t *testing.T) {
+	compiled := map[int]bool{0: true} // answers were there before
+	takes := func(answers, tokens int) float64 {
+		took := 6 + 0.1*float64(answers+tokens)
+		if !compiled[tokens] {
+			compiled[tokens], took = true, took+20_000
+		}
+		return took
+	}
+	var p Pace
+	prefill(&p, takes, 0, 8192, 2048)
+	if steps, most := prefill(&p, takes, 1, 8192, 2048), 8192/24; len(steps) > most {
+		t.Errorf("a prompt takes %d steps while kernels are compiled, want at most %d", len(steps), most)
+	}
+}

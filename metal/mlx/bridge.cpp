@@ -155,6 +155,19 @@ template <class F> bridge_made making(uint64_t owner, F &&f) noexcept {
 
 bool on_gpu() { return mx::default_device() == mx::Device::gpu; }
 
+// Operations element by element, of shapes that broadcast: one kernel on a GPU;
+// elsewhere compiling would call a C++ compiler. Constants are operands:
+// compiled, they would be kept for ever.
+template <std::vector<mx::array> (*f)(const std::vector<mx::array> &)> std::vector<mx::array> fused(const std::vector<mx::array> &in) {
+  if (!on_gpu()) {
+    return f(in);
+  }
+  static thread_local auto compiled = mx::compile(f, true);
+  return compiled(in);
+}
+
+mx::array wide(const mx::array &x) { return mx::astype(x, mx::float32); }
+
 mx::Shape shape_of(const int32_t *shape, int32_t dims) { return mx::Shape(shape, shape + dims); }
 
 mx::Dtype type_of(int32_t type) {
@@ -631,7 +644,7 @@ bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, in
 }
 
 // The place of a largest number, or -1 where that is none: of numbers, places,
-// infinity and -1. Compiled, it would keep constants of its own for ever.
+// infinity and -1.
 static std::vector<mx::array> place_of(const std::vector<mx::array> &in) {
   return {mx::where(mx::less(mx::abs(in[0]), in[2]), mx::astype(in[1], mx::int32), in[3])};
 }
@@ -641,11 +654,7 @@ bridge_made bridge_argmax(uint64_t owner, bridge_array *x, int32_t width) {
     auto first = mx::slice(flat(x), {0, 0}, {x->value.shape(0), width});
     auto infinity = mx::array(std::numeric_limits<float>::infinity(), first.dtype());
     std::vector<mx::array> largest{mx::max(first, -1), mx::argmax(first, -1), infinity, mx::array(-1)}; // a NaN is the largest
-    if (!on_gpu()) {
-      return place_of(largest)[0];
-    }
-    static thread_local auto fused = mx::compile(place_of, true); // one kernel in place of eight
-    return fused(largest)[0];
+    return fused<place_of>(largest)[0];
   });
 }
 
@@ -661,11 +670,10 @@ bridge_made bridge_add_bias(uint64_t owner, bridge_array *x, bridge_array *bias)
   return making(owner, [&] { return mx::add(flat(x), bias->value); });
 }
 
+static std::vector<mx::array> silu(const std::vector<mx::array> &in) { return {mx::multiply(in[0], mx::sigmoid(in[0]))}; }
+
 bridge_made bridge_silu(uint64_t owner, bridge_array *x) {
-  return making(owner, [&] {
-    auto in = flat(x);
-    return mx::multiply(in, mx::sigmoid(in));
-  });
+  return making(owner, [&] { return fused<silu>({flat(x)})[0]; });
 }
 
 static std::vector<mx::array> swiglu(const std::vector<mx::array> &in) {
@@ -673,13 +681,7 @@ static std::vector<mx::array> swiglu(const std::vector<mx::array> &in) {
 }
 
 bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up) {
-  return making(owner, [&] {
-    if (!on_gpu()) { // there, compiling would call a C++ compiler
-      return swiglu({flat(gate), flat(up)})[0];
-    }
-    static thread_local auto fused = mx::compile(swiglu, true);
-    return fused({flat(gate), flat(up)})[0];
-  });
+  return making(owner, [&] { return fused<swiglu>({flat(gate), flat(up)})[0]; });
 }
 
 // As mlx.nn's gelu_approx, whose constants have the type of their operand.
@@ -692,23 +694,21 @@ static std::vector<mx::array> geglu(const std::vector<mx::array> &in) {
 }
 
 bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up) {
-  return making(owner, [&] {
-    if (!on_gpu()) { // there, compiling would call a C++ compiler
-      return geglu({flat(gate), flat(up)})[0];
-    }
-    static thread_local auto fused = mx::compile(geglu, true);
-    return fused({flat(gate), flat(up)})[0];
-  });
+  return making(owner, [&] { return fused<geglu>({flat(gate), flat(up)})[0]; });
 }
 
-// As mlx-lm's swiglu_oai, whose constants have the type of their operand.
+// As mlx-lm's swiglu_oai: of gate, up, the limit, the limit below, one and alpha.
+static std::vector<mx::array> clamped_swiglu(const std::vector<mx::array> &in) {
+  auto gate = mx::minimum(in[0], in[2]), up = mx::minimum(mx::maximum(in[1], in[3]), in[2]);
+  return {mx::multiply(mx::add(up, in[4]), mx::multiply(gate, mx::sigmoid(mx::multiply(in[5], gate))))};
+}
+
+// Constants have the type of their operand.
 bridge_made bridge_clamped_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up, float alpha, float limit) {
   return making(owner, [&] {
-    auto g = flat(gate), u = flat(up);
+    auto g = flat(gate);
     auto number = [&](float v) { return mx::array(v, g.dtype()); };
-    g = mx::minimum(g, number(limit));
-    u = mx::minimum(mx::maximum(u, number(-limit)), number(limit));
-    return mx::multiply(mx::add(u, number(1)), mx::multiply(g, mx::sigmoid(mx::multiply(number(alpha), g))));
+    return fused<clamped_swiglu>({g, flat(up), number(limit), number(-limit), number(1), number(alpha)})[0];
   });
 }
 
@@ -750,14 +750,18 @@ bridge_made bridge_sigmoid_gate(uint64_t owner, bridge_array *x, bridge_array *g
 }
 
 // Rounded where mlx-lm 0.32.2 rounds (models/activations.py, precise_swiglu).
+// A number times the SiLU of its gate, computed in float32.
+static std::vector<mx::array> gated(const std::vector<mx::array> &in) {
+  auto by = wide(in[1]);
+  return {mx::astype(mx::multiply(mx::multiply(by, mx::sigmoid(by)), wide(in[0])), in[0].dtype())};
+}
+
 bridge_made bridge_rms_norm_gate(uint64_t owner, bridge_array *x, bridge_array *gate, bridge_array *weight, float eps) {
   return making(owner, [&] {
     auto in = flat(x);
     int rows = in.shape(0), width = weight->value.shape(0);
     auto normed = mx::fast::rms_norm(mx::reshape(in, {rows, in.shape(1) / width, width}), mx::astype(weight->value, in.dtype()), eps);
-    auto by = mx::astype(flat(gate), mx::float32);
-    auto gated = mx::multiply(mx::multiply(by, mx::sigmoid(by)), mx::astype(mx::reshape(normed, in.shape()), mx::float32));
-    return mx::astype(gated, in.dtype());
+    return fused<gated>({mx::reshape(normed, in.shape()), flat(gate)})[0];
   });
 }
 
@@ -1101,10 +1105,28 @@ bridge_status bridge_slab_slide(uint64_t owner, bridge_slab *slab, int32_t slot,
   });
 }
 
-bridge_status bridge_slab_put(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t start, int32_t length, const uint8_t *src) {
+bridge_status bridge_slab_put(uint64_t owner, bridge_slab *slab, int32_t slot, const bridge_block *blocks, int32_t n) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
+    auto type = type_of(slab->shape.type);
+    size_t heads = static_cast<size_t>(slab->shape.kv_heads), row = static_cast<size_t>(slab->shape.size) * mx::size_of(type);
+    int32_t length = 0;
+    for (int32_t i = 0; i < n; i++) {
+      length += blocks[i].length;
+    }
+    size_t half = 0; // of the layers in every block: keys, then values
     put_layers(*slab, [&](std::optional<slab_array> &held) {
-      place(held, from_host(type_of(slab->shape.type), {1, slab->shape.kv_heads, length, slab->shape.size}, src), slot, start);
+      void *memory = nullptr;
+      auto joined = host_array(type, {1, slab->shape.kv_heads, length, slab->shape.size}, &memory);
+      auto *to = static_cast<uint8_t *>(memory);
+      for (size_t head = 0; head < heads; head++) {
+        for (int32_t i = 0; i < n; i++) {
+          size_t bytes = static_cast<size_t>(blocks[i].length) * row;
+          std::memcpy(to, blocks[i].bytes + (half * heads + head) * bytes, bytes);
+          to += bytes;
+        }
+      }
+      half++;
+      place(held, std::move(joined), slot, 0);
     });
   });
 }
@@ -1292,36 +1314,62 @@ bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, brid
 
 namespace {
 
+// The logarithm of what stays of a state, and the part that is written: of
+// decay, bias, rate, beta and zero.
+std::vector<mx::array> gates_of(const std::vector<mx::array> &in) {
+  auto soft = mx::logaddexp(mx::add(wide(in[0]), wide(in[1])), in[4]);
+  return {mx::negative(mx::multiply(mx::exp(wide(in[2])), soft)), mx::sigmoid(wide(in[3]))};
+}
+
+// SiLU of a convolution, and its last operand in float32: of the rows that meet
+// each tap, and as many taps.
+std::vector<mx::array> convolution_of(const std::vector<mx::array> &in) {
+  size_t taps = in.size() / 2;
+  auto last = wide(in[taps - 1]);
+  auto sum = mx::multiply(taps > 1 ? wide(in[0]) : last, in[taps]);
+  for (size_t j = 1; j < taps; j++) {
+    sum = mx::add(sum, mx::multiply(j + 1 < taps ? wide(in[j]) : last, in[taps + j]));
+  }
+  return {mx::multiply(sum, mx::sigmoid(sum)), last};
+}
+
+// What a row writes: of its values, what the state says, decay and beta.
+std::vector<mx::array> news_of(const std::vector<mx::array> &in) {
+  return {mx::multiply(mx::subtract(in[0], mx::multiply(in[1], mx::exp(in[2]))), in[3])};
+}
+
+// A state behind a row: of the state, decay, the key and what is written.
+std::vector<mx::array> state_of(const std::vector<mx::array> &in) {
+  return {mx::add(mx::multiply(in[0], mx::exp(in[1])), mx::multiply(in[2], in[3]))};
+}
+
 // One recurrent layer of a step, in float32.
 struct recurrence {
   const bridge_state_shape *shape;
-  mx::array mixed;       // queries, keys and values of all rows: [T, channels]
+  mx::array mixed;       // queries, keys and values of all rows: [T, channels], in their own type
   mx::array decay, beta; // [T, value_heads]; decay is its logarithm
   mx::array taps;        // [taps, channels]
 
   int channels() const { return 2 * shape->key_heads * shape->key_size + shape->value_heads * shape->value_size; }
 
   recurrence(const bridge_recur_operands *in, const bridge_state_shape *of)
-      : shape(of), mixed(0.0f), decay(0.0f), beta(0.0f), taps(0.0f) {
-    auto wide = [](const bridge_array *a) { return mx::astype(flat(a), mx::float32); };
-    mixed = mx::astype(mx::concatenate({flat(in->q), flat(in->k), flat(in->v)}, 1), mx::float32);
-    auto soft = mx::logaddexp(mx::add(wide(in->decay), wide(in->bias)), mx::array(0.0f));
-    decay = mx::negative(mx::multiply(mx::exp(wide(in->rate)), soft));
-    beta = mx::sigmoid(wide(in->beta));
-    taps = mx::transpose(mx::reshape(wide(in->kernel), {channels(), of->taps}));
+      : shape(of), mixed(mx::concatenate({flat(in->q), flat(in->k), flat(in->v)}, 1)), decay(0.0f), beta(0.0f),
+        taps(mx::transpose(mx::reshape(wide(flat(in->kernel)), {channels(), of->taps}))) {
+    auto gates = fused<gates_of>({flat(in->decay), flat(in->bias), flat(in->rate), flat(in->beta), mx::array(0.0f)});
+    decay = gates[0], beta = gates[1];
   }
 
   // Of the convolution's result [T, channels]: the heads of queries, keys or
   // values, [T, value_heads, size]; queries and keys have a length of 1, and
   // queries are divided by the root of their size.
-  mx::array queries(const mx::array &x) const {
-    return mx::multiply(keys(x, 0), mx::array(1 / std::sqrt(static_cast<float>(shape->key_size))));
-  }
-  mx::array keys(const mx::array &x) const { return keys(x, shape->key_heads * shape->key_size); }
-  mx::array keys(const mx::array &x, int from) const {
+  mx::array queries(const mx::array &x) const { return units(x, 0, 1 / static_cast<float>(shape->key_size)); }
+  mx::array keys(const mx::array &x) const { return units(x, shape->key_heads * shape->key_size, 1 / std::sqrt(static_cast<float>(shape->key_size))); }
+  // The norm's mean is the square of the length by the size, and so is what is
+  // added to it.
+  mx::array units(const mx::array &x, int from, float scale) const {
     int rows = x.shape(0), width = shape->key_heads * shape->key_size;
     auto all = mx::reshape(mx::slice(x, {0, from}, {rows, from + width}), {rows, shape->key_heads, shape->key_size});
-    auto unit = mx::multiply(all, mx::rsqrt(mx::add(mx::sum(mx::square(all), -1, true), mx::array(1e-6f))));
+    auto unit = mx::fast::rms_norm(all, mx::broadcast_to(mx::array(scale), {shape->key_size}), 1e-6f / static_cast<float>(shape->key_size));
     int times = shape->value_heads / shape->key_heads;
     return times == 1 ? unit : mx::repeat(unit, times, 1);
   }
@@ -1331,7 +1379,13 @@ struct recurrence {
   }
 };
 
-mx::array silu(const mx::array &x) { return mx::multiply(x, mx::sigmoid(x)); }
+// Rows that meet each tap and the taps, as convolution_of wants them.
+std::vector<mx::array> convolved(const recurrence &r, std::vector<mx::array> rows) {
+  for (int j = 0, taps = static_cast<int>(rows.size()); j < taps; j++) {
+    rows.push_back(mx::slice(r.taps, {j, 0}, {j + 1, r.channels()}));
+  }
+  return fused<convolution_of>(rows);
+}
 
 // What is read behind rows, and the state then.
 struct recurred {
@@ -1341,17 +1395,22 @@ struct recurred {
 // One row of each of n states: out is [n, value_heads*value_size].
 recurred recur_once(const recurrence &r, const mx::array &rows, const mx::array &decay, const mx::array &beta, const mx::array &seen, const mx::array &matrix) {
   const auto *shape = r.shape;
-  int n = rows.shape(0), heads = shape->value_heads, k = shape->key_size, v = shape->value_size, width = r.channels();
-  auto window = mx::concatenate({seen, mx::reshape(rows, {n, 1, 1, width})}, 2);
-  auto mixed = silu(mx::reshape(mx::sum(mx::multiply(window, r.taps), 2), {n, width}));
+  int n = rows.shape(0), heads = shape->value_heads, k = shape->key_size, v = shape->value_size, width = r.channels(), before = shape->taps - 1;
+  std::vector<mx::array> meet;
+  for (int j = 0; j < before; j++) {
+    meet.push_back(mx::squeeze(mx::slice(seen, {0, 0, j, 0}, {n, 1, j + 1, width}), {1, 2}));
+  }
+  meet.push_back(rows);
+  auto both = convolved(r, meet);
+  auto &mixed = both[0];
   auto key = r.keys(mixed);
   mx::Shape by_head{n, heads, 1, 1};
-  auto kept = mx::multiply(matrix, mx::reshape(mx::exp(decay), by_head));
-  auto said = mx::matmul(mx::reshape(key, {n, heads, 1, k}), kept);
-  auto news = mx::multiply(mx::subtract(mx::reshape(r.values(mixed), {n, heads, 1, v}), said), mx::reshape(beta, by_head));
-  auto state = mx::add(kept, mx::multiply(mx::reshape(key, {n, heads, k, 1}), news));
+  auto past = mx::reshape(decay, by_head);
+  auto said = mx::matmul(mx::reshape(key, {n, heads, 1, k}), matrix);
+  auto news = fused<news_of>({mx::reshape(r.values(mixed), {n, heads, 1, v}), said, past, mx::reshape(beta, by_head)})[0];
+  auto state = fused<state_of>({matrix, past, mx::reshape(key, {n, heads, k, 1}), news})[0];
   auto out = mx::matmul(mx::reshape(r.queries(mixed), {n, heads, 1, k}), state);
-  auto last = mx::contiguous(mx::slice(window, {0, 0, 1, 0}, window.shape()));
+  auto last = before == 0 ? seen : mx::concatenate({mx::slice(seen, {0, 0, 1, 0}, seen.shape()), mx::reshape(both[1], {n, 1, 1, width})}, 2);
   return {mx::reshape(out, {n, heads * v}), last, state};
 }
 
@@ -1433,14 +1492,14 @@ std::pair<mx::array, mx::array> delta_rule(const recurrence &r, const mx::array 
 // All rows of one sequence, whose state is [1, ...].
 recurred recur_all(const recurrence &r, const mx::array &rows, const mx::array &decay, const mx::array &beta, const mx::array &seen, const mx::array &matrix) {
   int n = rows.shape(0), width = r.channels(), taps = r.shape->taps;
-  auto window = mx::concatenate({mx::reshape(seen, {taps - 1, width}), rows}, 0);
-  std::optional<mx::array> sum;
+  auto window = mx::concatenate({mx::reshape(seen, {taps - 1, width}), wide(rows)}, 0);
+  std::vector<mx::array> meet;
   for (int j = 0; j < taps; j++) {
-    auto part = mx::multiply(rows_of(window, j, j + n), mx::slice(r.taps, {j, 0}, {j + 1, width}));
-    sum = sum ? mx::add(*sum, part) : part;
+    meet.push_back(rows_of(window, j, j + n));
   }
+  auto mixed = convolved(r, meet)[0];
   auto state = mx::reshape(matrix, {matrix.shape(1), matrix.shape(2), matrix.shape(3)});
-  auto [out, after] = delta_rule(r, silu(*sum), decay, beta, state);
+  auto [out, after] = delta_rule(r, mixed, decay, beta, state);
   auto last = mx::contiguous(mx::reshape(rows_of(window, n, n + taps - 1), {1, 1, taps - 1, width}));
   return {out, last, mx::reshape(after, matrix.shape())};
 }

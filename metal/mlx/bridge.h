@@ -135,10 +135,14 @@ bridge_status bridge_slab_remove(uint64_t owner, bridge_slab *slab, int32_t slot
 bridge_status bridge_slab_slide(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t from, int32_t length);
 bridge_status bridge_type(uint64_t owner, bridge_array *a, int32_t *type);
 // Save copies tokens [first, last) of a slot, layer by layer keys then values,
-// each [kvHeads, tokens, size], once they are computed; put writes so many from
-// start on, and computes them.
+// each [kvHeads, tokens, size], once they are computed; put writes such blocks,
+// one behind another from the first token on, and computes them.
 bridge_status bridge_slab_save(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last, uint8_t *dst);
-bridge_status bridge_slab_put(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t start, int32_t length, const uint8_t *src);
+typedef struct {
+  const uint8_t *bytes;
+  int32_t length;
+} bridge_block;
+bridge_status bridge_slab_put(uint64_t owner, bridge_slab *slab, int32_t slot, const bridge_block *blocks, int32_t n);
 typedef struct {
   bridge_slab *slab;
   // The segment has length tokens from start on.

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"unsafe"
 
@@ -169,13 +170,11 @@ func (c *cache) restore(id tensor.RequestID, tokens int, blocks [][]byte, state 
 			return err
 		}
 	}
-	for i, p := range blocks {
-		start := i * c.spec.BlockTokens
-		if err := c.write(&h.grown, start, min(c.spec.BlockTokens, tokens-start), p); err != nil {
-			return err
-		}
+	if err := c.write(&h.grown, tokens, c.spec.BlockTokens, blocks...); err != nil {
+		return err
 	}
-	if err := c.write(&h.rotated, 0, c.saved.BehindOf(tokens), windows); err != nil {
+	behind := c.saved.BehindOf(tokens)
+	if err := c.write(&h.rotated, behind, behind, windows); err != nil {
 		return err
 	}
 	for i := range h.lengths {
@@ -187,13 +186,21 @@ func (c *cache) restore(id tensor.RequestID, tokens int, blocks [][]byte, state 
 	return nil
 }
 
-// write copies so many tokens into a slot.
-func (c *cache) write(at *spot, start, n int, p []byte) error {
-	if len(p) == 0 {
+// write copies so many tokens, in blocks of so many, into a slot.
+func (c *cache) write(at *spot, tokens, block int, from ...[]byte) error {
+	if tokens == 0 || len(from) == 0 || len(from[0]) == 0 {
 		return nil
 	}
+	var pins runtime.Pinner // C reads them through a list
+	defer pins.Unpin()
+	list := make([]C.bridge_block, len(from))
+	for i, p := range from {
+		bytes := unsafe.SliceData(p)
+		pins.Pin(bytes)
+		list[i] = C.bridge_block{bytes: (*C.uint8_t)(bytes), length: C.int32_t(min(block, tokens-i*block))}
+	}
 	return c.put(at.slab, func() C.bridge_status {
-		return C.bridge_slab_put(c.b.token(), at.slab.row, C.int32_t(at.slot), C.int32_t(start), C.int32_t(n), (*C.uint8_t)(unsafe.SliceData(p)))
+		return C.bridge_slab_put(c.b.token(), at.slab.row, C.int32_t(at.slot), unsafe.SliceData(list), C.int32_t(len(list)))
 	})
 }
 

@@ -12,35 +12,49 @@ import (
 	"metalfleet.dev/metalfleet/hack/bench/traffic"
 )
 
-func measured() *measurements {
-	m := &measurements{}
+func measured(l load) *measurements {
+	m := &measurements{o: options{load: l}, words: func(tokens int) int { return tokens }}
 	for i := range m.speed {
-		m.speed[i] = map[int][]float64{1: {10}, 4: {20}, 8: {30}}
+		m.speed[i] = map[int][]float64{}
+		for _, count := range l.streams {
+			m.speed[i][count] = []float64{10}
+			if i == 0 {
+				m.speed[i][count][0] *= l.least[count]
+			}
+		}
 		m.arrivals[i] = []arrival{{Rate: 1, Figures: traffic.Figures{TTFT: traffic.Spread{P50: 5, P90: 6, P99: 7}, InterToken: traffic.Spread{P90: 3}, TokensPerSecond: 9}}}
 	}
+	m.arrivals[1][0].TTFT.P90 *= 2
 	return m
 }
 
 func TestEveryNumberOfStreamsIsHeldToTheBound(t *testing.T) {
 	judge := func(m *measurements) error {
-		r := newReport()
+		r := newReport(m.o)
 		m.fill(r)
 		return r.Judge()
 	}
-	if err := judge(measured()); err != nil {
-		t.Error(err)
-	}
-	for _, count := range streams {
-		m := measured()
-		m.speed[0][count][0] *= 0.94
-		if err := judge(m); err == nil || !strings.Contains(err.Error(), "ours / mlx-lm's server") {
-			t.Errorf("%d streams are slower: %v", count, err)
+	for name, l := range map[string]load{"processor": onProcessor, "GPU": onGPU} {
+		if err := judge(measured(l)); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
+		for _, count := range l.streams {
+			m := measured(l)
+			m.speed[0][count][0] *= 0.99
+			if err := judge(m); err == nil || !strings.Contains(err.Error(), "ours / mlx-lm's server") {
+				t.Errorf("%s: %d streams are slower: %v", name, count, err)
+			}
+		}
+	}
+	m := measured(onGPU)
+	m.arrivals[1][0].TTFT.P90 *= 0.99
+	if err := judge(m); err == nil || !strings.Contains(err.Error(), "first token at the last rate") {
+		t.Errorf("the peer holds the last rate as well: %v", err)
 	}
 }
 
 func TestArrivalsAreKeptWithTheirPlot(t *testing.T) {
-	m := measured()
+	m := measured(onProcessor)
 	m.o.out = t.TempDir()
 	if err := m.keep(); err != nil {
 		t.Fatal(err)
@@ -71,8 +85,7 @@ func (q quick) Ask(_ context.Context, r traffic.Request, each func()) (int, int,
 }
 
 func TestBothAreAskedTheSameAndTheFirstChanges(t *testing.T) {
-	m := measured()
-	m.o.prompt, m.o.tokens = 4, 2
+	m := measured(onProcessor)
 	var order []string
 	targets := [2]traffic.Target{quick{"ours", &order}, quick{"theirs", &order}}
 	for n := range 3 {

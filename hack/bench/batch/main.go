@@ -6,7 +6,7 @@
 // included. Both servers stay loaded and are asked in turns; ratios are taken
 // within a turn. It fails when a bound is missed, or when a peer is.
 //
-//	go run ./hack/bench/batch        (make bench-batch)
+//	go run ./hack/bench/batch        (make bench-batch; hack/bench/gpu/run.sh on a GPU)
 //
 // Start reading at run.
 package main
@@ -32,22 +32,21 @@ import (
 
 // options are the flags.
 type options struct {
-	engine, program, backend, model, out string
-	prompt, tokens, requests, runs       int
-	limit                                time.Duration
+	engine, program, model, python, out string
+	requests, runs                      int
+	limit                               time.Duration
+	load                                load
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.engine, "engine", filepath.Join("bin", "engine"), "engine program that converts the model (make build builds it)")
 	flag.StringVar(&o.program, "program", filepath.Join("bin", "mlx", "engine"), "engine program that is measured (make mlx builds it)")
-	flag.StringVar(&o.backend, "backend", "mlx", "its back end")
-	flag.StringVar(&o.model, "model", "", "folder that both read; empty converts SmolLM2")
-	flag.IntVar(&o.prompt, "prompt", 16, "tokens of a prompt")
-	flag.IntVar(&o.tokens, "tokens", 16, "tokens of an answer")
-	flag.IntVar(&o.requests, "requests", 16, "requests at each rate")
+	flag.StringVar(&o.model, "model", "", "folder to serve on a GPU; empty measures SmolLM2 on the processor")
+	flag.StringVar(&o.python, "python", "python3", "Python that has mlx-lm for the GPU")
+	flag.IntVar(&o.requests, "requests", 16, "requests at each rate, or three times the streams on a GPU")
 	flag.IntVar(&o.runs, "runs", 3, "rounds of streams")
-	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for batch.json, batch.md, arrivals.json and arrivals.svg; empty writes none")
+	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for batch.json, batch.md, arrivals.json and arrivals.svg (batch-gpu, arrivals-gpu); empty writes none")
 	flag.DurationVar(&o.limit, "limit", 60*time.Minute, "most that everything may take")
 	flag.Parse()
 	if err := run(o); err != nil {
@@ -64,7 +63,9 @@ func run(o options) error {
 	if o.runs < 1 || o.requests < 1 {
 		return fmt.Errorf("%d runs and %d requests, want at least 1", o.runs, o.requests)
 	}
+	o.load = onGPU
 	if o.model == "" {
+		o.load = onProcessor
 		work, err := os.MkdirTemp("", "mf-")
 		if err != nil {
 			return fmt.Errorf("scratch folder: %w", err)
@@ -84,7 +85,7 @@ func run(o options) error {
 			return err
 		}
 	}
-	r := newReport()
+	r := newReport(o)
 	m.fill(r)
 	return r.Finish(o.out)
 }
@@ -103,11 +104,32 @@ func convert(ctx context.Context, engine, folder string) error {
 	return nil
 }
 
-// streams at once; the rates are multiples of what the peer does with the last.
+// load is what a machine is asked, and what must hold there.
+type load struct {
+	// suffix of the record's names.
+	suffix string
+	// context is the longest request, prompt and tokens those of each.
+	context, prompt, tokens int
+	// streams at once, and how many tokens a second ours must have at least with
+	// so many, in those of the peer.
+	streams []int
+	least   map[int]float64
+	// rates are multiples of what the peer does with the most streams.
+	rates []float64
+	// sooner is how much sooner than the peer's the first token must come at the
+	// last rate, in the nine tenths that come first; 0 asks nothing.
+	sooner float64
+}
+
 var (
-	streams = []int{1, 4, 8}
-	rates   = []float64{0.5, 0.8, 1.1}
+	onProcessor = load{context: 512, prompt: 16, tokens: 16, streams: []int{1, 4, 8}, least: map[int]float64{1: 0.95, 4: 0.95, 8: 0.95}, rates: []float64{0.5, 0.8, 1.1}}
+	onGPU       = load{
+		suffix: "-gpu", context: 1024, prompt: 128, tokens: 64,
+		streams: []int{1, 8, 16, 32}, least: map[int]float64{1: 1, 8: 2, 16: 3.5, 32: 4}, rates: []float64{0.5, 1, 2, 3}, sooner: 2,
+	}
 )
+
+func (l load) most() int { return l.streams[len(l.streams)-1] }
 
 // measurements are those of both servers, ours first.
 type measurements struct {
@@ -116,7 +138,9 @@ type measurements struct {
 	speed [2]map[int][]float64
 	// arrivals are the figures at each rate.
 	arrivals [2][]arrival
-	seed     uint64
+	// words that have about so many tokens.
+	words func(tokens int) int
+	seed  uint64
 }
 
 // arrival is a load at one rate.
@@ -129,36 +153,50 @@ type arrival struct {
 var names = [2]string{"ours", "mlx-lm's server"}
 
 func (m *measurements) measure(ctx context.Context) (err error) {
-	most := streams[len(streams)-1]
-	e, err := served.Start(ctx, served.Options{Program: m.o.program, Backend: m.o.backend, Model: m.o.model, ContextTokens: 512, Sequences: most})
+	l := m.o.load
+	e, err := served.Start(ctx, served.Options{Program: m.o.program, Backend: "mlx", Model: m.o.model, ContextTokens: l.context, Sequences: l.most()})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Stop()) }()
-	python, err := peers.Install(ctx, ".", peers.MLXLM, os.Stderr)
-	if err != nil {
-		return err
+	python := m.o.python
+	if l.suffix == "" {
+		if python, err = peers.Install(ctx, ".", peers.MLXLM, os.Stderr); err != nil {
+			return err
+		}
 	}
-	peer, err := traffic.StartMLXLM(ctx, python, m.o.model, most)
+	peer, err := traffic.StartMLXLM(ctx, python, m.o.model, l.most())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, peer.Stop()) }()
 	targets := [2]traffic.Target{traffic.Engine{Client: e.Client}, peer}
+	if m.words, err = traffic.Words(ctx, targets[0]); err != nil {
+		return err
+	}
 	m.speed = [2]map[int][]float64{{}, {}}
 	for n := range m.o.runs {
-		for _, count := range streams {
+		for _, count := range l.streams {
 			if err := m.turn(ctx, targets, n, count); err != nil {
 				return fmt.Errorf("%d streams, round %d: %w", count, n+1, err)
 			}
 		}
 		fmt.Fprintf(os.Stderr, "round %d of %d done, tokens a second by streams: %s %v, %s %v\n", n+1, m.o.runs, names[0], m.speed[0], names[1], m.speed[1])
 	}
-	capacity := median(m.speed[1][most]) / float64(m.o.tokens)
-	for _, share := range rates {
+	return m.arrive(ctx, targets)
+}
+
+// arrive asks both at each rate, at the same times.
+func (m *measurements) arrive(ctx context.Context, targets [2]traffic.Target) error {
+	l, count := m.o.load, m.o.requests
+	if l.suffix != "" {
+		count = 3 * l.most()
+	}
+	capacity := median(m.speed[1][l.most()]) / float64(l.tokens)
+	for _, share := range l.rates {
 		for i, t := range targets {
-			rs := m.requests(m.o.requests)
-			f, err := traffic.Sum(traffic.OpenLoop(ctx, t, rs, traffic.Poisson(share*capacity, len(rs), uint64(m.o.requests))))
+			rs := m.requests(count)
+			f, err := traffic.Sum(traffic.OpenLoop(ctx, t, rs, traffic.Poisson(share*capacity, len(rs), uint64(count))))
 			if err != nil {
 				return fmt.Errorf("%s at %.2f requests a second: %w", names[i], share*capacity, err)
 			}
@@ -188,7 +226,7 @@ func (m *measurements) requests(count int) []traffic.Request {
 	rs := make([]traffic.Request, count)
 	for i := range rs {
 		m.seed++
-		rs[i] = traffic.Request{Prompt: traffic.Prompt(m.o.prompt, m.seed), MaxTokens: m.o.tokens}
+		rs[i] = traffic.Request{Prompt: traffic.Prompt(m.words(m.o.load.prompt), m.seed), MaxTokens: m.o.load.tokens}
 	}
 	return rs
 }
@@ -212,7 +250,7 @@ func (m *measurements) keep() error {
 		return fmt.Errorf("keep the arrivals: %w", err)
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(m.o.out, "arrivals.json"), append(b, '\n'), 0o644),
-		os.WriteFile(filepath.Join(m.o.out, "arrivals.svg"), []byte(svg), 0o644),
+		os.WriteFile(filepath.Join(m.o.out, "arrivals"+m.o.load.suffix+".json"), append(b, '\n'), 0o644),
+		os.WriteFile(filepath.Join(m.o.out, "arrivals"+m.o.load.suffix+".svg"), []byte(svg), 0o644),
 	)
 }

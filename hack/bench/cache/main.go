@@ -3,14 +3,15 @@
 // that the same prompt takes an engine without a cache, on ref and on MLX.
 //
 // On ref the weights are real. MLX without a GPU takes many minutes for such a
-// prompt of theirs, and so has a random model of its own.
+// prompt of theirs, and so has a random model of its own. With -gpu it is MLX
+// on a GPU, with the weights of a real shape.
 //
 // It owns the measurement, its bounds and the record in docs/bench. Every round
 // has a prompt of its own, which is computed by both engines and then asked again
 // with another end; the engines take turns. It refuses a figure of a prompt of
 // which other tokens were restored than should be.
 //
-//	go run ./hack/bench/cache        (make bench-cache)
+//	go run ./hack/bench/cache        (make bench-cache; hack/bench/gpu/run.sh on a GPU)
 //
 // Start reading at measure.
 package main
@@ -28,6 +29,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/hack/bench/served"
+	"metalfleet.dev/metalfleet/hack/bench/traffic"
 	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -38,17 +40,18 @@ const (
 	known, fresh = 4096, 16
 	// context holds both and an answer of one token.
 	context4k = 4352
-	// memory of the cache: two prompts of SmolLM2 on ref, which takes more.
-	memory = 512 << 20
+	// memory of the cache: two prompts of SmolLM2 on ref, which takes more; and of
+	// a model of 8 billion weights.
+	memory, memoryOnGPU = 512 << 20, 2 << 30
 	// firstID and ids bound the tokens of prompts: plain words of the vocabulary.
 	firstID, ids = 1000, 20_000
 )
 
 // options are the flags.
 type options struct {
-	root, dir, model, out, only string
-	runs                        int
-	limit                       time.Duration
+	root, dir, model, out, only, gpu string
+	runs                             int
+	limit                            time.Duration
 }
 
 func main() {
@@ -58,6 +61,7 @@ func main() {
 	flag.StringVar(&o.dir, "dir", filepath.Join(".cache", "bench", "cache"), "folder for the random model, which is kept")
 	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for cache.json and cache.md; empty writes none")
 	flag.StringVar(&o.only, "only", "", "one back end alone: ref or mlx")
+	flag.StringVar(&o.gpu, "gpu", "", "folder to serve on a GPU; empty measures on the processor")
 	flag.IntVar(&o.runs, "runs", 5, "prompts for each back end")
 	flag.DurationVar(&o.limit, "limit", time.Hour, "most that everything may take")
 	flag.Parse()
@@ -78,6 +82,13 @@ func run(o options) error {
 	if o.only != "" && o.only != "ref" && o.only != "mlx" {
 		return fmt.Errorf("--only is %q, want ref or mlx", o.only)
 	}
+	if o.gpu != "" {
+		m, err := measure(ctx, o.runs, memoryOnGPU, served.Options{Program: filepath.Join(o.root, "bin", "mlx", "engine"), Backend: "mlx", Model: o.gpu, ContextTokens: context4k, Sequences: 1})
+		if err != nil {
+			return err
+		}
+		return newGPUReport(filepath.Base(o.gpu), m).Finish(o.out)
+	}
 	var all []measured
 	random, err := randomModel(o.dir)
 	if err != nil {
@@ -89,7 +100,7 @@ func run(o options) error {
 		if o.only != "" && o.only != b.name {
 			continue
 		}
-		m, err := measure(ctx, o.runs, served.Options{Program: filepath.Join(o.root, b.program), Backend: b.name, Model: b.model, ContextTokens: context4k, Sequences: 1})
+		m, err := measure(ctx, o.runs, memory, served.Options{Program: filepath.Join(o.root, b.program), Backend: b.name, Model: b.model, ContextTokens: context4k, Sequences: 1})
 		if err != nil {
 			return fmt.Errorf("%s: %w", b.name, err)
 		}
@@ -117,14 +128,14 @@ func randomModel(dir string) (string, error) {
 type measured struct {
 	backend string
 	// computed without a cache, saved with one that knew nothing of the prompt,
-	// warm with one that knew all but its end.
-	computed, saved, warm []float64
+	// warm with one that knew all but its end; step is the median of decoding.
+	computed, saved, warm, step []float64
 	// tokenBytes is what a cached token takes.
 	tokenBytes float64
 }
 
 // measure runs the rounds on two engines, one of them with a cache.
-func measure(ctx context.Context, runs int, settings served.Options) (m measured, err error) {
+func measure(ctx context.Context, runs int, memory int64, settings served.Options) (m measured, err error) {
 	m.backend = settings.Backend
 	without, err := served.Start(ctx, settings)
 	if err != nil {
@@ -150,6 +161,11 @@ func measure(ctx context.Context, runs int, settings served.Options) (m measured
 			}
 			*step.into = append(*step.into, float64(took.Microseconds())/1000)
 		}
+		step, err := decodeStep(ctx, with)
+		if err != nil {
+			return m, fmt.Errorf("round %d: %w", round+1, err)
+		}
+		m.step = append(m.step, step)
 		if round == 0 {
 			if m.tokenBytes, err = bytesPerToken(ctx, with); err != nil {
 				return m, err
@@ -203,6 +219,15 @@ func firstToken(ctx context.Context, e *served.Engine, tokens []int32, cached in
 			return took, nil
 		}
 	}
+}
+
+// stepTokens is how many steps a decode step is the median of.
+const stepTokens = 32
+
+// decodeStep is the median time between two tokens of an answer, in milliseconds.
+func decodeStep(ctx context.Context, e *served.Engine) (float64, error) {
+	a := traffic.Ask(ctx, traffic.Engine{Client: e.Client}, traffic.Request{Prompt: traffic.Prompt(fresh, 1), MaxTokens: stepTokens})
+	return float64(traffic.Percentile(a.Gaps, 50).Microseconds()) / 1000, a.Err
 }
 
 // bytesPerToken of what is held after one prompt, all of whose blocks are.

@@ -26,3 +26,33 @@ func newReport(all []measured) *report.Report {
 	}
 	return r
 }
+
+// copied is the least speed, in bytes a second, at which what is known comes
+// back to a GPU: half of what a PCIe link of the third generation moves.
+const copied = 8e9
+
+const aboutGPU = "`hack/bench/gpu/run.sh`: the time from the call to the first token of prompts of %d tokens, whole blocks, and %d behind them, through the\n" +
+	"engine's own socket: computed by an engine without a cache, computed and saved by one with a cache in memory, and asked again with another end.\n" +
+	"MLX on an NVIDIA GPU, random weights of the shape %s in 4 bits. The bound is two steps of decoding and the copy of what is known at %g GB/s."
+
+// newGPUReport judges the median of the known prompts beside steps of decoding.
+func newGPUReport(shape string, m measured) *report.Report {
+	r := report.New("cache-gpu", "The first token of a known prompt on a GPU", fmt.Sprintf(aboutGPU, known, fresh, shape, copied/1e9))
+	bytes := m.tokenBytes * known
+	r.Add("computed, no cache", "ms", report.Bound{}, m.computed...)
+	r.Add("computed and saved", "ms", report.Bound{}, m.saved...)
+	r.Add("a step of decoding", "ms", report.Bound{}, m.step...)
+	r.Add("known, in memory", "ms", report.Bound{}, m.warm...)
+	var copies, rates []float64
+	if len(m.step) == len(m.warm) {
+		for i, warm := range m.warm {
+			beyond := warm - 2*m.step[i]
+			copies, rates = append(copies, beyond), append(rates, bytes/1e6/max(beyond, 1e-3))
+		}
+	}
+	r.Add("known, beyond two steps", "ms", report.AtMost(1000*bytes/copied), copies...)
+	r.Add("that is a copy at", "GB/s", report.Bound{}, rates...)
+	r.Ratio("known / computed", report.Bound{}, m.warm, m.computed)
+	r.Add("a cached token", "bytes", report.Bound{}, m.tokenBytes)
+	return r
+}

@@ -28,8 +28,12 @@ rm -rf "$out"
 mkdir -p "$out/wheels"
 cp "$cache"/mlx-"$mlx"-cp"${python/./}"-*.whl "$cache"/mlx_lm-"$mlx_lm"-*.whl "$out/wheels/"
 python3 hack/bench/gpu/slim.py "$cache"/mlx_cuda_13-"$mlx"-*.whl "$capability" "$out/cuda"
-bash hack/mlx/go.sh build -trimpath -ldflags '-s -w' -o "$out/engine" ./cmd/engine
-CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$out/tinymodel" ./hack/tinymodel/cmd
-CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$out/bench" ./hack/bench/gpu
-cp hack/bench/gpu/peer.py "$out/"
+programs=$(mktemp -d)
+trap 'rm -rf "$programs"' EXIT
+bash hack/mlx/go.sh build -trimpath -ldflags '-s -w' -o "$programs/engine" ./cmd/engine
+CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$programs/tinymodel" ./hack/tinymodel/cmd
+CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$programs/bench" ./hack/bench/gpu
+CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$programs/" ./hack/bench/stall ./hack/bench/batch ./hack/bench/cache
+cp hack/bench/gpu/peer.py "$programs/"
+tar -C "$programs" -cJf "$out/programs.tar.xz" .
 du -sh "$out"

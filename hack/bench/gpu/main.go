@@ -33,7 +33,7 @@ func main() {
 	flag.StringVar(&o.engine, "engine", "bin/gpu/engine", "engine linked against MLX")
 	flag.StringVar(&o.peer, "peer", "hack/bench/gpu/peer.py", "mlx-lm's side")
 	flag.StringVar(&o.models, "models", ".cache/gpu/work", "folder with a model of each shape")
-	flag.StringVar(&o.shapes, "shapes", strings.Join(shapes(), ","), "which to measure; the record is of these alone")
+	flag.StringVar(&o.shapes, "shapes", strings.Join(shapes(), ","), "which to measure; the record keeps what it has of others")
 	flag.StringVar(&o.out, "out", "docs/bench", "folder for gpu.json and gpu.md")
 	list := flag.Bool("list", false, "say the shapes, one in a line, and end")
 	flag.IntVar(&o.rounds, "rounds", 15, "how often both sides measure each thing")
@@ -52,9 +52,13 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
-	r := report{Date: time.Now().UTC().Format(time.DateOnly), Tokens: o.tokens, Rounds: o.rounds}
-	var err error
-	if r.GPU, err = gpu(ctx); err != nil {
+	r, err := recorded(o.out)
+	if err != nil {
+		return err
+	}
+	r.Tokens, r.Rounds = o.tokens, o.rounds
+	device, err := gpu(ctx)
+	if err != nil {
 		return err
 	}
 	for shape := range strings.SplitSeq(o.shapes, ",") {
@@ -65,7 +69,8 @@ func run(ctx context.Context, o options) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", shape, err)
 		}
-		r.Models = append(r.Models, m)
+		m.Date, m.GPU = time.Now().UTC().Format(time.DateOnly), device
+		r.keep(m)
 		fmt.Fprintf(os.Stderr, "%s: measured\n", shape)
 		if err := r.write(o.out); err != nil { // what is measured stays, whatever comes
 			return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,8 +25,6 @@ func leastStreams() map[int]float64 { return map[int]float64{8: 2, 16: 3.5} }
 
 // report is what gpu.json holds.
 type report struct {
-	Date   string  `json:"date"`
-	GPU    string  `json:"gpu"`
 	Tokens int     `json:"tokens"`
 	Rounds int     `json:"rounds"`
 	Models []model `json:"models"`
@@ -33,7 +32,10 @@ type report struct {
 
 // model is all figures of one shape.
 type model struct {
-	Shape   string   `json:"shape"`
+	Shape string `json:"shape"`
+	// Date and GPU are when and where it was measured.
+	Date    string   `json:"date"`
+	GPU     string   `json:"gpu"`
 	Peer    string   `json:"peer"`
 	Figures []figure `json:"figures"`
 	options options
@@ -56,6 +58,29 @@ type figure struct {
 	// Bound is what the median ratio must meet, as a sentence; Met says if it does.
 	Bound string `json:"bound,omitempty"`
 	Met   bool   `json:"met"`
+}
+
+// recorded is the report that a folder holds, empty where there is none.
+func recorded(folder string) (r report, err error) {
+	raw, err := os.ReadFile(filepath.Join(folder, "gpu.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return r, fmt.Errorf("%s/gpu.json: %w", folder, err)
+	}
+	return r, nil
+}
+
+// keep puts a model where it was before, or at its place among the shapes.
+func (r *report) keep(m model) {
+	r.Models = append(slices.DeleteFunc(r.Models, func(old model) bool { return old.Shape == m.Shape }), m)
+	slices.SortFunc(r.Models, func(a, b model) int {
+		return cmp.Compare(slices.Index(shapes(), a.Shape), slices.Index(shapes(), b.Shape))
+	})
 }
 
 func median(v []float64) float64 {
@@ -199,10 +224,10 @@ func (f figure) cells() []string {
 func heads() []string { return []string{"figure", "unit", "ours", "peer", "ratio", "bound", ""} }
 
 func (r report) markdown(w io.Writer) {
-	fmt.Fprintf(w, "# The engine on an NVIDIA GPU\n\nWritten by `make bench-gpu` on %s: %s. Random weights, affine 4 bits, groups of 64, bfloat16; both sides\n", r.Date, r.GPU)
+	fmt.Fprintf(w, "# The engine on an NVIDIA GPU\n\nWritten by `make bench-gpu`. Random weights, affine 4 bits, groups of 64, bfloat16; both sides\n")
 	fmt.Fprintf(w, "have the same files loaded at once and measure in turns, up to %d rounds of a few tenths of a second each (steps of several\nrows in every third). Decoding begins behind %d tokens and takes %d; a step is built on the tokens of the one before while\nthat still computes, on both sides. Prefill is the time to the first token. Median (smallest to largest) of the rounds.\nThe GPU's figures say that the bridge and its layout are right, not how fast a Mac is.\n", r.Rounds, behind, r.Tokens)
 	for _, m := range r.Models {
-		fmt.Fprintf(w, "\n## %s beside %s\n\n| %s |\n|%s\n", m.Shape, m.Peer, strings.Join(heads(), " | "), strings.Repeat("---|", len(heads())))
+		fmt.Fprintf(w, "\n## %s beside %s\n\n%s, %s.\n\n| %s |\n|%s\n", m.Shape, m.Peer, m.GPU, m.Date, strings.Join(heads(), " | "), strings.Repeat("---|", len(heads())))
 		for _, f := range m.Figures {
 			fmt.Fprintf(w, "| %s |\n", strings.Join(f.cells(), " | "))
 		}

@@ -81,3 +81,26 @@ func TestAMixtureReadsTheExpertsOfItsToken(t *testing.T) {
 		}
 	}
 }
+
+func TestAShapeIsMeasuredAnewAndTheOthersStay(t *testing.T) {
+	folder := t.TempDir()
+	r, err := recorded(folder)
+	if err != nil || len(r.Models) > 0 {
+		t.Fatalf("an empty folder: %v, %v", r, err)
+	}
+	for _, m := range []model{{Shape: "qwen3-8b", Date: "first"}, {Shape: "qwen3-0.6b", Date: "first"}, {Shape: "qwen3-8b", Date: "second"}} {
+		r.keep(m)
+	}
+	if err := r.write(folder); err != nil {
+		t.Fatal(err)
+	}
+	if r, err = recorded(folder); err != nil || len(r.Models) != 2 || r.Models[0].Shape != "qwen3-0.6b" || r.Models[1].Date != "second" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "gpu.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := recorded(folder); err == nil {
+		t.Error("half a record is taken for one")
+	}
+}

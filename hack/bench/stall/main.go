@@ -1,15 +1,14 @@
 // Command stall measures what a long prompt does to an answer that is already
 // streaming, and the answer to the prompt: on the reference, on MLX's processor
-// back end, and on mlx-lm's server beside it with the same weights.
+// back end, and on mlx-lm's server beside it with the same weights; or, with
+// -model, on MLX's GPU back end and mlx-lm's server on the same GPU.
 //
 // It owns the measurement, its bounds and the record in docs/bench. In each round
 // a stream runs alone, a prompt runs alone, and then the same kind of prompt
 // comes while such a stream is under way. It refuses a stream that ends before
 // the prompt is computed. The peer's figures are beside ours without a bound.
 //
-//	go run ./hack/bench/stall        (make bench-stall)
-//
-// A back end on another machine is one more setting.
+//	go run ./hack/bench/stall        (make bench-stall; hack/bench/gpu/run.sh on a GPU)
 //
 // Start reading at setting.round.
 package main
@@ -23,6 +22,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -36,6 +36,7 @@ import (
 // options are the flags.
 type options struct {
 	engine, mlxEngine, out, only string
+	model, python                string
 	runs                         int
 	limit                        time.Duration
 }
@@ -45,6 +46,8 @@ func main() {
 	flag.StringVar(&o.engine, "engine", filepath.Join("bin", "engine"), "engine program (make build builds it)")
 	flag.StringVar(&o.mlxEngine, "mlx-engine", filepath.Join("bin", "mlx", "engine"), "engine program with MLX (make mlx builds it)")
 	flag.StringVar(&o.only, "only", "", "measure this one alone: ref, mlx or mlx-lm's server")
+	flag.StringVar(&o.model, "model", "", "folder to serve on a GPU; empty measures SmolLM2 on the processor")
+	flag.StringVar(&o.python, "python", "python3", "Python that has mlx-lm for the GPU")
 	flag.IntVar(&o.runs, "runs", 3, "rounds")
 	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for stall.json and stall.md; empty writes none")
 	flag.DurationVar(&o.limit, "limit", 60*time.Minute, "most that everything may take")
@@ -58,40 +61,57 @@ func main() {
 // setting is one server and how long the prompts are that it is asked.
 type setting struct {
 	name string
-	// prompt in tokens, stream the tokens of an answer that runs alone.
-	prompt, stream int
+	// prompt in tokens, stream the tokens of an answer that runs alone: about as
+	// many as come while the prompt is computed, since later tokens look back at
+	// more. context is the longest request.
+	prompt, stream, context int
 	// ours is held to the bounds.
 	ours  bool
-	start func(ctx context.Context) (traffic.Target, func() error, error)
+	start starter
+	// words that have about so many tokens.
+	words func(tokens int) int
 }
 
-// context is the longest request of all settings.
-const contextTokens = 4096
-
 func settings(o options, gguf, folder string) []setting {
-	engine := func(program, backend, model string) func(ctx context.Context) (traffic.Target, func() error, error) {
-		return func(ctx context.Context) (traffic.Target, func() error, error) {
-			e, err := served.Start(ctx, served.Options{Program: program, Backend: backend, Model: model, ContextTokens: contextTokens, Sequences: 4})
-			if err != nil {
-				return nil, nil, err
-			}
-			return traffic.Engine{Client: e.Client}, e.Stop, nil
+	cpu := func(ctx context.Context) (string, error) { return peers.Install(ctx, ".", peers.MLXLM, os.Stderr) }
+	gpu := func(context.Context) (string, error) { return o.python, nil }
+	all := []setting{
+		{name: "ref", prompt: 2048, stream: 1024, context: 4096, ours: true, start: engine(o.engine, "ref", gguf, 4096)},
+		{name: "mlx", prompt: 256, stream: 160, context: 4096, ours: true, start: engine(o.mlxEngine, "mlx", folder, 4096)},
+		{name: "mlx-lm's server", prompt: 256, stream: 160, context: 4096, start: peer(cpu, folder)},
+	}
+	if o.model != "" {
+		all = []setting{
+			{name: "mlx", prompt: 8192, stream: 512, context: 16384, ours: true, start: engine(o.mlxEngine, "mlx", o.model, 16384)},
+			{name: "mlx-lm's server", prompt: 8192, stream: 512, context: 16384, start: peer(gpu, o.model)},
 		}
 	}
-	return []setting{
-		{name: "ref", prompt: 2048, stream: 128, ours: true, start: engine(o.engine, "ref", gguf)},
-		{name: "mlx", prompt: 256, stream: 48, ours: true, start: engine(o.mlxEngine, "mlx", folder)},
-		{name: "mlx-lm's server", prompt: 256, stream: 48, start: func(ctx context.Context) (traffic.Target, func() error, error) {
-			python, err := peers.Install(ctx, ".", peers.MLXLM, os.Stderr)
-			if err != nil {
-				return nil, nil, err
-			}
-			m, err := traffic.StartMLXLM(ctx, python, folder, 4)
-			if err != nil {
-				return nil, nil, err
-			}
-			return m, m.Stop, nil
-		}},
+	return slices.DeleteFunc(all, func(s setting) bool { return o.only != "" && o.only != s.name })
+}
+
+type starter func(ctx context.Context) (traffic.Target, func() error, error)
+
+func engine(program, backend, model string, tokens int) starter {
+	return func(ctx context.Context) (traffic.Target, func() error, error) {
+		e, err := served.Start(ctx, served.Options{Program: program, Backend: backend, Model: model, ContextTokens: tokens, Sequences: 4})
+		if err != nil {
+			return nil, nil, err
+		}
+		return traffic.Engine{Client: e.Client}, e.Stop, nil
+	}
+}
+
+func peer(python func(ctx context.Context) (string, error), folder string) starter {
+	return func(ctx context.Context) (traffic.Target, func() error, error) {
+		program, err := python(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		m, err := traffic.StartMLXLM(ctx, program, folder, 4)
+		if err != nil {
+			return nil, nil, err
+		}
+		return m, m.Stop, nil
 	}
 }
 
@@ -103,26 +123,20 @@ func run(o options) error {
 	if o.runs < 1 {
 		return fmt.Errorf("%d runs, want at least 1", o.runs)
 	}
-	fetched, err := exec.CommandContext(ctx, "bash", filepath.Join("hack", "models", "fetch.sh"), "smollm2").Output()
-	if err != nil {
-		return fmt.Errorf("fetch the model: %w", err)
-	}
-	lines := strings.Split(strings.TrimSpace(string(fetched)), "\n")
-	gguf := lines[len(lines)-1]
-	work, err := os.MkdirTemp("", "mf-")
-	if err != nil {
-		return fmt.Errorf("scratch folder: %w", err)
-	}
-	defer os.RemoveAll(work)
-	folder := filepath.Join(work, "model")
-	if out, err := exec.CommandContext(ctx, o.engine, "convert", "--model", gguf, "--out", folder).CombinedOutput(); err != nil {
-		return fmt.Errorf("convert %s: %w\n%s", gguf, err, out)
-	}
-	r := newReport()
-	for _, s := range settings(o, gguf, folder) {
-		if o.only != "" && o.only != s.name {
-			continue
+	gguf, folder := "", ""
+	if o.model == "" {
+		work, err := os.MkdirTemp("", "mf-")
+		if err != nil {
+			return fmt.Errorf("scratch folder: %w", err)
 		}
+		defer os.RemoveAll(work)
+		folder = filepath.Join(work, "model")
+		if gguf, err = smollm2(ctx, o.engine, folder); err != nil {
+			return err
+		}
+	}
+	r := newReport(o.model)
+	for _, s := range settings(o, gguf, folder) {
 		f, err := s.measure(ctx, o.runs)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -130,6 +144,20 @@ func run(o options) error {
 		f.fill(r, s)
 	}
 	return r.Finish(o.out)
+}
+
+// smollm2 fetches the model, a GGUF file, and writes it as a folder too.
+func smollm2(ctx context.Context, engine, folder string) (string, error) {
+	fetched, err := exec.CommandContext(ctx, "bash", filepath.Join("hack", "models", "fetch.sh"), "smollm2").Output()
+	if err != nil {
+		return "", fmt.Errorf("fetch the model: %w", err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(fetched)), "\n")
+	gguf := lines[len(lines)-1]
+	if out, err := exec.CommandContext(ctx, engine, "convert", "--model", gguf, "--out", folder).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("convert %s: %w\n%s", gguf, err, out)
+	}
+	return gguf, nil
 }
 
 // figures have one value per round, in milliseconds.
@@ -144,8 +172,8 @@ func (s setting) measure(ctx context.Context, rounds int) (f figures, err error)
 		return f, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if a := traffic.Ask(ctx, t, s.asked(8, 2, 0)); a.Err != nil {
-		return f, fmt.Errorf("the first request: %w", a.Err)
+	if s.words, err = traffic.Words(ctx, t); err != nil {
+		return f, err
 	}
 	for n := range rounds {
 		if err := s.round(ctx, t, uint64(n+1), &f); err != nil {
@@ -157,7 +185,7 @@ func (s setting) measure(ctx context.Context, rounds int) (f figures, err error)
 }
 
 func (s setting) asked(prompt, tokens int, seed uint64) traffic.Request {
-	return traffic.Request{Prompt: traffic.Prompt(prompt, seed), MaxTokens: tokens}
+	return traffic.Request{Prompt: traffic.Prompt(s.words(prompt), seed), MaxTokens: tokens}
 }
 
 // streamPrompt is what the stream continues, in tokens.
@@ -195,10 +223,10 @@ func (s setting) round(ctx context.Context, t traffic.Target, n uint64, f *figur
 func (s setting) both(ctx context.Context, t traffic.Target, n uint64) (gaps []time.Duration, prompt traffic.Answer, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	pieces := make(chan time.Time, contextTokens)
+	pieces := make(chan time.Time, s.context)
 	ended := make(chan error, 1)
 	go func() { // until the stream ends or is cancelled: awaited below
-		_, tokens, err := t.Ask(ctx, s.asked(streamPrompt, contextTokens/2, 100*n+2), func() { pieces <- time.Now() })
+		_, tokens, err := t.Ask(ctx, s.asked(streamPrompt, s.context/2, 100*n+2), func() { pieces <- time.Now() })
 		close(pieces)
 		ended <- fmt.Errorf("the stream ended after %d tokens, before the prompt was computed: %w", tokens, errors.Join(err, errStream))
 	}()
@@ -246,13 +274,22 @@ const (
 	mostPrefill = 3
 )
 
-const about = "`make bench-stall`: SmolLM2-135M-Instruct in 4 bits (the GGUF file in Q4_1 on ref; `engine convert` of it for MLX and mlx-lm), served by the engine over\n" +
+const aboutProcessor = "`make bench-stall`: SmolLM2-135M-Instruct in 4 bits (the GGUF file in Q4_1 on ref; `engine convert` of it for MLX and mlx-lm), served by the engine over\n" +
 	"its socket and by mlx-lm's server over HTTP. A stream runs alone, then a prompt alone (2,048 tokens on ref, 256 where MLX computes on the\n" +
 	"processor), then such a prompt comes when the eighth token of such a stream has come. Inter-token time is between two pieces of the stream; beside the\n" +
 	"prompt those count that lie between its sending and its first token. Prompts are random words, others each time, so that nobody has them cached."
 
-func newReport() *report.Report {
-	return report.New("stall", "A stream beside a long prompt", about)
+const aboutGPU = "`hack/bench/gpu/run.sh`: random weights of the shape %s in 4 bits, served by the engine over its socket and by mlx-lm's server over HTTP, each alone on\n" +
+	"an NVIDIA GPU. A stream runs alone, then a prompt of 8,192 tokens alone, then such a prompt comes when the eighth token of such a stream has come.\n" +
+	"Inter-token time is between two pieces of the stream; beside the prompt those count that lie between its sending and its first token. Prompts are\n" +
+	"random words, others each time, so that nobody has them cached."
+
+// newReport of the processor, or of a model on a GPU.
+func newReport(model string) *report.Report {
+	if model != "" {
+		return report.New("stall-gpu", "A stream beside a long prompt on a GPU", fmt.Sprintf(aboutGPU, filepath.Base(model)))
+	}
+	return report.New("stall", "A stream beside a long prompt", aboutProcessor)
 }
 
 // fill adds every figure, with its bound where it is ours.

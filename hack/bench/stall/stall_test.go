@@ -47,9 +47,11 @@ func (p *paced) Ask(ctx context.Context, r traffic.Request, each func()) (int, i
 	return 1, r.MaxTokens, nil
 }
 
+func same(tokens int) int { return tokens }
+
 func TestGapsBesideAPromptAreThoseOfTheStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := setting{prompt: 200, stream: 20}
+		s := setting{prompt: 200, stream: 20, context: 4096, words: same}
 		var f figures
 		if err := s.round(t.Context(), &paced{}, 1, &f); err != nil {
 			t.Fatal(err)
@@ -67,7 +69,7 @@ func TestAStreamThatEndsEarlyIsNotMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f figures
 		for _, ends := range []int{3, 12} { // before the prompt is sent, and before it is computed
-			err := setting{prompt: 200, stream: 20}.round(t.Context(), &paced{ends: ends}, 1, &f)
+			err := setting{prompt: 200, stream: 20, context: 4096, words: same}.round(t.Context(), &paced{ends: ends}, 1, &f)
 			if err == nil || !strings.Contains(err.Error(), "the stream ended after") || len(f.beside.p99) > 0 {
 				t.Errorf("of %d pieces: %v, %+v", ends, err, f)
 			}
@@ -80,7 +82,7 @@ func TestOursIsHeldToTheBoundsAndThePeerIsNot(t *testing.T) {
 	f.alone.median, f.alone.p99, f.alone.prefill = []float64{1}, []float64{1}, []float64{1}
 	f.beside.median, f.beside.p99, f.beside.prefill = []float64{1}, []float64{1.9}, []float64{3}
 	judge := func(ours bool) error {
-		r := newReport()
+		r := newReport("")
 		f.fill(r, setting{name: "x", ours: ours})
 		return r.Judge()
 	}

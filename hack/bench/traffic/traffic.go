@@ -137,6 +137,22 @@ func Prompt(tokens int, seed uint64) string {
 	return b.String()
 }
 
+// calibration is a prompt long enough to say how many tokens words have.
+const calibration = 64
+
+// Words asks a server how many tokens it makes of plain words, and returns how
+// many of them have about so many tokens. The request warms the server, too.
+func Words(ctx context.Context, t Target) (func(tokens int) int, error) {
+	a := Ask(ctx, t, Request{Prompt: Prompt(calibration, 0), MaxTokens: 2})
+	if a.Err != nil {
+		return nil, fmt.Errorf("the first request: %w", a.Err)
+	}
+	if a.Prompt < calibration {
+		return nil, fmt.Errorf("%d words have %d tokens: the server does not say what it counts", calibration, a.Prompt)
+	}
+	return func(tokens int) int { return max(1, (tokens*calibration+a.Prompt/2)/a.Prompt) }, nil
+}
+
 // Percentile of durations, by the nearest rank; 0 of none.
 func Percentile(of []time.Duration, p float64) time.Duration {
 	if len(of) == 0 {

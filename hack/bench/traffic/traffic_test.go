@@ -117,3 +117,21 @@ func TestAPlotIsWellFormed(t *testing.T) {
 		t.Errorf("%d points in %s", circles, svg)
 	}
 }
+
+// wordy says that a word has three tokens, or what it is told.
+type wordy struct{ each int }
+
+func (w wordy) Ask(_ context.Context, r Request, each func()) (int, int, error) {
+	each()
+	return w.each * len(strings.Fields(r.Prompt)), r.MaxTokens, nil
+}
+
+func TestWordsAreCountedByTheServer(t *testing.T) {
+	words, err := Words(t.Context(), wordy{3})
+	if err != nil || words(8192) != 2731 || words(1) != 1 {
+		t.Errorf("%v: 8192 tokens are %d words, one is %d, want 2731 and 1", err, words(8192), words(1))
+	}
+	if _, err := Words(t.Context(), wordy{0}); err == nil || !strings.Contains(err.Error(), "does not say what it counts") {
+		t.Errorf("no tokens: %v", err)
+	}
+}
