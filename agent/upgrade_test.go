@@ -11,6 +11,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/upgrade"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/hack/tinymodel"
 )
 
@@ -71,7 +72,7 @@ func TestAnAgentOnTrialTakesNoRequestBeforeItProvedItself(t *testing.T) {
 		if err != nil || m.agent.Upgrading() {
 			t.Errorf("ended with %v, for an upgrade: %v", err, m.agent.Upgrading())
 		}
-	case <-time.After(60 * time.Second):
+	case <-time.After(patience.Of(t)):
 		t.Fatal("an agent without its launcher goes on")
 	}
 }
@@ -87,7 +88,7 @@ func TestAnAgentMakesWayOnceItIsDrained(t *testing.T) {
 		if err != nil || !m.agent.Upgrading() {
 			t.Errorf("ended with %v, for an upgrade: %v", err, m.agent.Upgrading())
 		}
-	case <-time.After(60 * time.Second):
+	case <-time.After(patience.Of(t)):
 		t.Fatal("it does not end")
 	}
 	if got := accepting(*m.reports.said); got != "False/AgentUpgrading" {

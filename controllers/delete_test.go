@@ -59,7 +59,7 @@ func TestDeleteADeploymentOfADeadMac(t *testing.T) {
 	dead := w.mac("mac-1", holding(60*gib))
 	d := w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	w.must(dead.Edit(w.ctx, mute))
+	w.play(dead, mute)
 	last := w.watchReplica(w.replicas("small")[0].Name)
 	w.must(w.c.Delete(w.ctx, d))
 	w.endsInTime(d)
@@ -79,16 +79,17 @@ func TestDeleteWhileAReplicaDrains(t *testing.T) {
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	w.must(w.c.Delete(w.ctx, d))
 	w.eventually("the Mac drains it", func() error {
-		if stage := w.replicas("small")[0].Status.Progress.Stage; stage != v1alpha1.StageDraining {
-			return fmt.Errorf("stage %s", stage)
+		r, err := alone(w.replicas("small"))
+		if err == nil && r.Status.Progress.Stage != v1alpha1.StageDraining {
+			err = fmt.Errorf("stage %s", r.Status.Progress.Stage)
 		}
-		return nil
+		return err
 	})
 	w.pass(60 * time.Second)
 	if len(w.replicas("small")) != 1 {
 		t.Fatal("a replica that drains was let go")
 	}
-	w.must(dead.Edit(w.ctx, mute))
+	w.play(dead, mute)
 	w.endsInTime(d)
 }
 
@@ -108,7 +109,7 @@ func TestDeleteANamespaceWhoseSecretsWentFirst(t *testing.T) {
 		w.withToken(name, mac, "hub")
 		w.deployment(name, v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	}
-	w.must(dead.Edit(w.ctx, mute))
+	w.play(dead, mute)
 	w.must(w.c.Delete(w.ctx, secret))
 	for _, name := range []string{"alive", "dead"} {
 		w.deployment(name, v1alpha1.ConditionAccepted, v1alpha1.ReasonSecretNotFound)
@@ -136,6 +137,7 @@ func TestDeleteAMacTakesAllOfItBack(t *testing.T) {
 	w := newWorld(t)
 	first := w.mac("mac-1", holding(100*gib))
 	w.mac("mac-2", holding(60*gib))
+	w.looked()
 	w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	old := w.replicas("small")[0]
@@ -156,11 +158,11 @@ func TestDeleteAMacTakesAllOfItBack(t *testing.T) {
 	}
 	w.wantNothingOf("mac-1")
 	w.eventually("served elsewhere", func() error {
-		rs := w.replicas("small")
-		if len(rs) != 1 || rs[0].UID == old.UID || rs[0].Spec.NodeName != "mac-2" {
-			return fmt.Errorf("%d replicas, the first on %s", len(rs), rs[0].Spec.NodeName)
+		r, err := alone(w.replicas("small"))
+		if err == nil && (r.UID == old.UID || r.Spec.NodeName != "mac-2") {
+			err = errors.New(brief(r))
 		}
-		return nil
+		return err
 	})
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 
@@ -217,7 +219,7 @@ func TestDeleteIsNotOverWhenAnotherEpochWasReleased(t *testing.T) {
 	d := w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	replica := w.replicas("small")[0]
-	w.must(mac.Edit(w.ctx, mute))
+	w.play(mac, mute)
 	w.must(w.c.Delete(w.ctx, d))
 	is := func(kind string) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "Forged", LastTransitionTime: metav1.Now()}
@@ -251,7 +253,7 @@ func TestDeleteAndAMacThatComesBack(t *testing.T) {
 	d := w.deploy("first", func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("36Gi") })
 	w.deployment("first", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	old := w.replicas("first")[0]
-	w.must(mac.Edit(w.ctx, mute))
+	w.play(mac, mute)
 	w.must(w.c.Delete(w.ctx, d))
 	w.endsInTime(d)
 	w.deploy("second", func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("36Gi") })
@@ -261,7 +263,7 @@ func TestDeleteAndAMacThatComesBack(t *testing.T) {
 			t.Fatal("a Mac that is gone was given work")
 		}
 	}
-	w.must(mac.Edit(w.ctx, func(s *fleettest.Script) { s.Mute = false }))
+	w.play(mac, func(s *fleettest.Script) { s.Mute = false })
 	w.deployment("second", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	w.eventually("the Mac stopped what it held", func() error {
 		var m v1alpha1.MacNode

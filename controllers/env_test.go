@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -32,15 +34,17 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers"
+	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
+	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/hack/testenv"
 )
 
 // system is the operator's namespace; its Role is made for this one.
 const system = controllers.DefaultNamespace
 
-// patience bounds every wait: ten times what a busy machine was seen to take.
-const patience = 30 * time.Second
+// testLimit bounds one test with all its waits.
+const testLimit = 8 * time.Minute
 
 // env is one control plane for all tests of this package; they run in sequence.
 var env *testenv.Env
@@ -116,7 +120,7 @@ func installRBAC() error {
 // learns of policies by a watch: one that was made after all others, and
 // refuses, says that the others are known.
 func awaitPolicies(c client.Client) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.Most)
 	defer cancel()
 	const name = "the-last-policy"
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -176,6 +180,10 @@ func (c *jumpClock) NewTicker(time.Duration) clock.Ticker {
 	return c.RealClock.NewTicker(50 * time.Millisecond)
 }
 
+// authoritySpread is how long gateways are given to read a new root: much
+// longer than what a test does meanwhile takes.
+const authoritySpread = 3 * time.Minute
+
 // world is one test's operator, Macs and namespace.
 type world struct {
 	t     *testing.T
@@ -192,7 +200,7 @@ type world struct {
 // everything back and fails if something stays.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testLimit)
 	t.Cleanup(cancel)
 	c, err := client.NewWithWatch(env.Config(), client.Options{Scheme: controllers.Scheme()})
 	if err != nil {
@@ -220,7 +228,7 @@ func (w *world) startOperator() {
 	w.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	w.must(controllers.Setup(ctx, mgr, controllers.Config{Namespace: system, Clock: w.clock, CertificateLife: controllers.DefaultCertificateLife,
-		AuthoritySpread: time.Minute, Metrics: prometheus.NewRegistry()}))
+		AuthoritySpread: authoritySpread, Metrics: prometheus.NewRegistry()}))
 	w.mgr = mgr
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
@@ -244,7 +252,7 @@ func (w *world) end() {
 		w.must(client.IgnoreNotFound(w.c.Delete(w.ctx, &list.Items[i])))
 	}
 	for _, a := range w.macs {
-		w.must(a.Edit(w.ctx, func(s *fleettest.Script) { s.Behave, s.Mute = nil, false }))
+		w.play(a, func(s *fleettest.Script) { s.Behave, s.Mute = nil, false })
 	}
 	w.eventually("every replica is gone", func() error {
 		var replicas v1alpha1.ModelReplicaList
@@ -297,8 +305,9 @@ func (w *world) must(err error) {
 // eventually asks until there is no complaint.
 func (w *world) eventually(what string, complaint func() error) {
 	w.t.Helper()
-	if err := w.within(patience, complaint); err != nil {
-		w.t.Fatalf("%s: not within %s: %v", what, patience, err)
+	limit := patience.Of(w.t)
+	if err := w.within(limit, complaint); err != nil {
+		w.t.Fatalf("%s: not within %s: %v", what, limit, err)
 	}
 }
 
@@ -336,6 +345,13 @@ func (w *world) mac(name string, s fleettest.Script) *fleettest.Agent {
 		return w.macCondition(name, v1alpha1.ReasonHeardFrom)
 	})
 	return a
+}
+
+// play changes a Mac's script. The operator writes the same MacNode, so that a
+// report may meet a conflict and is tried again.
+func (w *world) play(a *fleettest.Agent, change func(*fleettest.Script)) {
+	w.t.Helper()
+	w.eventually(a.Name+" plays another script", func() error { return a.Edit(w.ctx, change) })
 }
 
 func (w *world) macCondition(name, reason string) error {
@@ -385,11 +401,61 @@ func (w *world) deploy(name string, change func(*v1alpha1.ModelDeploymentSpec)) 
 // edit changes a deployment's spec, whatever else changes it meanwhile.
 func (w *world) edit(name string, change func(*v1alpha1.ModelDeploymentSpec)) {
 	w.t.Helper()
-	w.eventually("edit "+name, func() error {
-		d := w.get(name)
-		change(&d.Spec)
-		return w.c.Update(w.ctx, d)
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name}}
+	w.change(d, func() { change(&d.Spec) })
+}
+
+// change makes a change to an object that the operator, or a controller of the
+// cluster, may write as well: it is read and written until nobody came between.
+func (w *world) change(o client.Object, do func()) {
+	w.t.Helper()
+	key := client.ObjectKeyFromObject(o)
+	w.eventually(fmt.Sprintf("change %T %s", o, key), func() error {
+		reflect.ValueOf(o).Elem().SetZero() // nothing of an earlier try
+		if err := w.c.Get(w.ctx, key, o); err != nil {
+			return err
+		}
+		do()
+		return w.c.Update(w.ctx, o)
 	})
+}
+
+// wake has the operator look at an object sooner than by its own timers.
+// Something else may have woken it before, and the object may be gone already.
+func (w *world) wake(o client.Object) {
+	w.t.Helper()
+	woken := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"woken":"yes"}}}`))
+	w.must(client.IgnoreNotFound(w.c.Patch(w.ctx, o, woken)))
+}
+
+// alone is the one replica that a list holds.
+func alone(replicas []v1alpha1.ModelReplica) (*v1alpha1.ModelReplica, error) {
+	if len(replicas) != 1 {
+		return nil, fmt.Errorf("%d replicas, want 1", len(replicas))
+	}
+	return &replicas[0], nil
+}
+
+// looked waits until every Mac has told what it finds behind the small model's
+// source. Whichever finds the weights first may get a replica; after this none
+// is first.
+func (w *world) looked() {
+	w.t.Helper()
+	scout := w.deploy("scout", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](0) })
+	for _, a := range w.macs {
+		w.eventually(a.Name+" has looked at "+source, func() error {
+			var mac v1alpha1.MacNode
+			if err := w.c.Get(w.ctx, client.ObjectKey{Name: a.Name}, &mac); err != nil {
+				return err
+			}
+			for _, i := range mac.Status.Inspections {
+				if i.ID == fleet.InspectionID(scout) && i.State == v1alpha1.InspectionResolved {
+					return nil
+				}
+			}
+			return fmt.Errorf("inspections %+v", mac.Status.Inspections)
+		})
+	}
 }
 
 func (w *world) get(name string) *v1alpha1.ModelDeployment {

@@ -33,7 +33,7 @@ func TestReplicaDeletedWhileItsMacIsDeadIsReleasedOnceFenced(t *testing.T) {
 	mac := w.mac("mac-1", holding(60*gib))
 	w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	w.must(mac.Edit(w.ctx, mute))
+	w.play(mac, mute)
 	w.pass(60 * time.Second)
 	w.eventually("the silence is told", func() error { return w.macCondition("mac-1", v1alpha1.ReasonMacSilent) })
 	d := w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonMacSilent)
@@ -80,17 +80,17 @@ func TestKubectlWaitSeesAMacsState(t *testing.T) {
 	mac := w.mac("mac-1", holding(60*gib))
 	w.deploy("small", nil)
 	d := w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	w.kubectl("wait", "--for=condition=Ready", "--timeout=20s", "mac/mac-1")
+	w.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "mac/mac-1")
 	var before v1alpha1.MacNode
 	w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &before))
 	if c := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionReady); c.ObservedGeneration != 0 {
 		t.Errorf("Ready is of generation %d: each order would cost another write", c.ObservedGeneration)
 	}
 
-	w.must(mac.Edit(w.ctx, mute))
+	w.play(mac, mute)
 	w.pass(60 * time.Second)
 	w.eventually("the silence is told", func() error { return w.macCondition("mac-1", v1alpha1.ReasonMacSilent) })
-	w.kubectl("wait", "--for=condition=Ready=Unknown", "--timeout=20s", "mac/mac-1")
+	w.kubectl("wait", "--for=condition=Ready=Unknown", "--timeout=60s", "mac/mac-1")
 	w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &before))
 
 	w.must(w.c.Delete(w.ctx, d))
@@ -102,7 +102,7 @@ func TestKubectlWaitSeesAMacsState(t *testing.T) {
 		return fmt.Errorf("the generation is still %d", now.Generation)
 	})
 	w.pass(10 * time.Second)
-	w.kubectl("wait", "--for=condition=Ready=Unknown", "--timeout=20s", "mac/mac-1")
+	w.kubectl("wait", "--for=condition=Ready=Unknown", "--timeout=60s", "mac/mac-1")
 }
 
 // kubectl runs the real one.
@@ -148,24 +148,25 @@ func TestReplicasOfAGoneMacAreMadeElsewhere(t *testing.T) {
 	w := newWorld(t)
 	dead := w.mac("mac-1", holding(100*gib))
 	w.mac("mac-2", holding(60*gib))
+	w.looked()
 	w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	first := w.replicas("small")[0]
 	if first.Spec.NodeName != "mac-1" {
 		t.Fatalf("placed on %s", first.Spec.NodeName)
 	}
-	w.must(dead.Edit(w.ctx, mute))
+	w.play(dead, mute)
 	w.pass(100 * time.Second)
 	if rs := w.replicas("small"); len(rs) != 1 || rs[0].UID != first.UID || rs[0].DeletionTimestamp != nil {
 		t.Fatal("moved while the Mac was only silent")
 	}
 	w.pass(120 * time.Second)
 	w.eventually("served elsewhere", func() error {
-		rs := w.replicas("small")
-		if len(rs) != 1 || rs[0].UID == first.UID || rs[0].Spec.NodeName != "mac-2" {
-			return fmt.Errorf("%d replicas, the first on %s", len(rs), rs[0].Spec.NodeName)
+		r, err := alone(w.replicas("small"))
+		if err == nil && (r.UID == first.UID || r.Spec.NodeName != "mac-2") {
+			err = errors.New(brief(r))
 		}
-		return nil
+		return err
 	})
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	if err := w.macCondition("mac-2", v1alpha1.ReasonHeardFrom); err != nil {
@@ -180,7 +181,7 @@ func TestReplicasOfAGoneMacAreMadeElsewhere(t *testing.T) {
 		}
 		return nil
 	})
-	w.must(dead.Edit(w.ctx, func(s *fleettest.Script) { s.Mute = false }))
+	w.play(dead, func(s *fleettest.Script) { s.Mute = false })
 	w.eventually("the Mac is back and has reported what it stopped", func() error {
 		var mac v1alpha1.MacNode
 		w.must(w.c.Get(w.ctx, client.ObjectKey{Name: "mac-1"}, &mac))
@@ -195,6 +196,7 @@ func TestReplicasOfADeletedMacAreMadeElsewhere(t *testing.T) {
 	w := newWorld(t)
 	first := w.mac("mac-1", holding(100*gib))
 	w.mac("mac-2", holding(60*gib))
+	w.looked()
 	w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	w.deleteMac(first)
@@ -217,7 +219,7 @@ func TestNamespaceDeletionFinishes(t *testing.T) {
 	dead := w.mac("mac-2", holding(60*gib))
 	w.deploy("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	w.must(dead.Edit(w.ctx, mute))
+	w.play(dead, mute)
 	w.pass(200 * time.Second)
 	ns := &corev1.Namespace{}
 	ns.Name = w.ns
@@ -252,6 +254,10 @@ func (w *world) versions() map[string]string {
 	}
 	return out
 }
+
+// stillness says that the operator has done all it was to do: a busy machine
+// may let it wait in the midst of that.
+const stillness = 3 * time.Second
 
 // settled waits until nothing changed for a while, and returns the versions.
 func (w *world) settled(quiet time.Duration) map[string]string {
@@ -296,9 +302,11 @@ func TestIdleFleetAndRestartWriteNothing(t *testing.T) {
 	w.deployment("gone", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	w.deployment("never", v1alpha1.ConditionFits, v1alpha1.ReasonTooLarge)
 	// One reclaim with its Events is part of the world.
-	w.must(w.c.Delete(w.ctx, w.get("gone")))
+	gone := w.get("gone")
+	w.must(w.c.Delete(w.ctx, gone))
+	w.eventually("a deployment is gone", func() error { return w.gone(gone) })
 	w.wantReclaimEvents(1)
-	before := w.settled(time.Second)
+	before := w.settled(stillness)
 	w.pass(60 * time.Second)
 	w.wantUnchanged(before, "an idle minute")
 	w.stop()
@@ -312,7 +320,7 @@ func TestAPIServerPauseMovesNothing(t *testing.T) {
 	w.mac("mac-1", holding(60*gib))
 	w.deploy("small", nil)
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-	before := w.settled(time.Second)
+	before := w.settled(stillness)
 	w.must(env.StopAPIServer())
 	// Time goes by while nobody can renew. The watchdog notices at its own pace.
 	for range 20 {
@@ -322,7 +330,7 @@ func TestAPIServerPauseMovesNothing(t *testing.T) {
 	w.must(env.StartAPIServer(w.ctx))
 	w.eventually("the agent renews again", func() error {
 		n := w.macs[0].Renewals()
-		return w.within(time.Second, func() error {
+		return w.within(5*time.Second, func() error {
 			if w.macs[0].Renewals() <= n {
 				return errors.New("it does not")
 			}

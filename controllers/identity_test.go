@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -28,6 +27,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers"
 	"metalfleet.dev/metalfleet/controllers/identity"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 // asAgent is a client with a token of a Mac's ServiceAccount.
@@ -35,7 +35,7 @@ func (w *world) asAgent(mac string) client.WithWatch {
 	w.t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: v1alpha1.AgentObjectName(mac)}}
 	token := &authenticationv1.TokenRequest{}
-	w.must(w.c.SubResource("token").Create(w.ctx, account, token))
+	w.eventually("the account of "+mac+" gives a token", func() error { return w.c.SubResource("token").Create(w.ctx, account, token) })
 	return w.as(token.Status.Token)
 }
 
@@ -229,7 +229,7 @@ func TestCertificatesSpeakForTheirNameAlone(t *testing.T) {
 }
 
 func ask(config *tls.Config, addr net.Addr) error {
-	c := http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	c := http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: patience.Most}
 	r, err := c.Get("https://" + addr.String() + "/")
 	if err != nil {
 		return err
@@ -265,10 +265,8 @@ func TestIdentityIsKeptAndTakenBack(t *testing.T) {
 		}
 		return nil
 	})
-	var role rbacv1.Role
-	w.must(w.c.Get(w.ctx, key, &role))
-	role.Rules[1].ResourceNames = nil
-	w.must(w.c.Update(w.ctx, &role))
+	role := rbacv1.Role{ObjectMeta: objectOf("mac-1")}
+	w.change(&role, func() { role.Rules[1].ResourceNames = nil })
 	w.eventually("the Role is narrow again", func() error {
 		w.must(w.c.Get(w.ctx, key, &role))
 		if len(role.Rules[1].ResourceNames) != 1 {

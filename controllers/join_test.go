@@ -188,9 +188,7 @@ func TestAMacThatNeverSaysSoHasItsTokenBurned(t *testing.T) {
 		t.Errorf("used by %q, want %q", anchor.Data[join.KeyRequest], csr.UID)
 	}
 	w.clock.jump(3 * time.Minute)
-	// The operator waits by its own timers; a change of the Secret wakes it sooner.
-	anchor.Annotations = map[string]string{"woken": "yes"}
-	w.must(w.c.Update(w.ctx, &anchor))
+	w.wake(&anchor)
 	w.eventually("the join token is burned", func() error {
 		if err := w.c.Get(w.ctx, key, &anchor); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("its Secret is there (%w)", err)

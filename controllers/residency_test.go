@@ -61,10 +61,10 @@ func TestP10AnOnDemandModelIsReadyComesAndGoes(t *testing.T) {
 	asked := func(yes bool) func(*fleettest.Script) {
 		return func(s *fleettest.Script) { s.Asked = func(v1alpha1.Assignment) bool { return yes } }
 	}
-	w.must(mac.Edit(w.ctx, asked(true)))
+	w.play(mac, asked(true))
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	w.summary("small", "Serving", "152.3 MiB", "0")
-	w.must(mac.Edit(w.ctx, asked(false)))
+	w.play(mac, asked(false))
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonOnDemand)
 	w.summary("small", "On demand, not loaded", "0", "152.3 MiB")
 	w.wantReclaimEvents(1)
@@ -117,11 +117,11 @@ func TestAnOnDemandReplicaThatIsRefusedWaitsWhereItIs(t *testing.T) {
 	w.mac("mac-2", holding(60*gib)) // not before: whichever Mac finds the weights first gets the replica
 	before := uids(w.replicas("small"))
 	w.pass(time.Minute)
-	if rs := w.replicas("small"); !slices.Equal(before, uids(rs)) || rs[0].Spec.NodeName != "mac-1" || rs[0].Spec.Epoch != 1 {
-		t.Errorf("%d replicas: %s", len(rs), brief(&rs[0]))
+	if r, err := alone(w.replicas("small")); err != nil || string(r.UID) != before[0] || r.Spec.NodeName != "mac-1" || r.Spec.Epoch != 1 {
+		t.Errorf("%v (%v)", r, err)
 	}
 	// There is room: the same replica goes on.
-	w.must(first.Edit(w.ctx, func(s *fleettest.Script) { s.Behave = nil }))
+	w.play(first, func(s *fleettest.Script) { s.Behave = nil })
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonOnDemand)
 	if after := uids(w.replicas("small")); !slices.Equal(before, after) {
 		t.Errorf("replicas %v became %v", before, after)
@@ -177,10 +177,10 @@ func TestK18AMacWithStrandedMemoryIsSkippedAndTold(t *testing.T) {
 		return nil
 	})
 	// It was rebooted.
-	w.must(mac.Edit(w.ctx, func(s *fleettest.Script) {
+	w.play(mac, func(s *fleettest.Script) {
 		s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionWiredStranded, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNothingWired,
 			Message: "nothing", LastTransitionTime: metav1.Now()}}
-	}))
+	})
 	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	w.eventually("the operator's other conditions stay", func() error {
 		var node v1alpha1.MacNode

@@ -44,17 +44,8 @@ func freshAuthority(t *testing.T) {
 // and any change wakes it sooner.
 func (w *world) touch(key, value string) {
 	w.t.Helper()
-	w.eventually("annotate the authority", func() error {
-		var s corev1.Secret
-		if err := w.c.Get(w.ctx, client.ObjectKey{Namespace: system, Name: identity.SecretCA}, &s); err != nil {
-			return err
-		}
-		if s.Annotations == nil {
-			s.Annotations = map[string]string{}
-		}
-		s.Annotations[key] = value
-		return w.c.Update(w.ctx, &s)
-	})
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: identity.SecretCA}}
+	w.change(s, func() { metav1.SetMetaDataAnnotation(&s.ObjectMeta, key, value) })
 }
 
 // rotationSays waits for the sentence about the rotation.
@@ -118,7 +109,7 @@ func (w *world) signedBy(leaf *x509.Certificate) string {
 
 func (w *world) confirm(a *fleettest.Agent, roots []string) {
 	w.t.Helper()
-	w.must(a.Edit(w.ctx, func(s *fleettest.Script) { s.Roots = slices.Clone(roots) }))
+	w.play(a, func(s *fleettest.Script) { s.Roots = slices.Clone(roots) })
 }
 
 func (w *world) forgetMac(name string) {
@@ -161,7 +152,7 @@ func TestTheAuthorityRotates(t *testing.T) {
 	}
 
 	// 2. Macs that live are waited for, one by one, by whichever operator.
-	w.pass(80 * time.Second)
+	w.pass(authoritySpread + 20*time.Second)
 	w.touch("test/wake", "1")
 	w.rotationSays("Spreading", "mac-1, mac-2")
 	w.stop()

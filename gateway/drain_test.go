@@ -6,7 +6,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr/testr"
@@ -103,25 +105,30 @@ func TestAKeptConnectionLosesNoRequestWhenTheGatewayEnds(t *testing.T) {
 }
 
 func TestQuietWaitsForRunningRequestsAndForALullAfterThem(t *testing.T) {
-	l := &lastRequests{}
-	l.running.Store(1)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := l.quiet(ctx, 10*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("with a request that runs: %v", err)
-	}
-	l.running.Store(0)
-	if err := l.quiet(t.Context(), 10*time.Millisecond); err != nil {
-		t.Errorf("with none: %v", err)
-	}
-	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	go func() {
-		for ctx.Err() == nil {
-			l.begun.Add(1)
+	synctest.Test(t, func(t *testing.T) {
+		l := &lastRequests{}
+		l.running.Store(1)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if err := l.quiet(ctx, 10*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with a request that runs: %v", err)
 		}
-	}()
-	if err := l.quiet(ctx, 20*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("with short requests all the time: %v", err)
-	}
+		l.running.Store(0)
+		if err := l.quiet(t.Context(), 10*time.Millisecond); err != nil {
+			t.Errorf("with none: %v", err)
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		var short sync.WaitGroup
+		short.Go(func() {
+			for ctx.Err() == nil {
+				l.begun.Add(1)
+				time.Sleep(3 * time.Millisecond) // of the test's time
+			}
+		})
+		if err := l.quiet(ctx, 20*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with short requests all the time: %v", err)
+		}
+		short.Wait()
+	})
 }

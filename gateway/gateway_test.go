@@ -31,12 +31,12 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/gateway"
 	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/hack/testenv"
 )
 
 const (
 	namespace = "metalfleet-system"
-	patience  = 60 * time.Second
 )
 
 // cluster is a real API server with one Mac that serves "m".
@@ -245,7 +245,7 @@ func (f *front) readyz() int {
 
 func (c *cluster) eventually(what string, ok func() bool) {
 	c.t.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(patience.Of(c.t))
 	defer deadline.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -302,14 +302,14 @@ func TestStopLetsRunningAnswersEndWithinABound(t *testing.T) {
 	c.create(c.secret())
 	c.serve()
 
-	patient := c.start(patience)
+	patient := c.start(patience.Most)
 	c.eventually("served", func() bool { return patient.readyz() == 200 && patient.status("m") == 200 })
 	_, running := patient.ask("m")
 	if _, err := running.Next(); err != nil {
 		t.Fatal(err)
 	}
 	hasty := c.start(10 * time.Millisecond)
-	c.eventually("served", func() bool { return hasty.readyz() == 200 })
+	c.eventually("served", func() bool { return hasty.readyz() == 200 && hasty.status("m") == 200 })
 	_, cut := hasty.ask("m")
 	if _, err := cut.Next(); err != nil {
 		t.Fatal(err)

@@ -230,7 +230,7 @@ func TestStandstillEndsARequest(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(srv.Close)
-	c := NewClient(Policy{Allow: loopback, Roots: rootsOf(srv), Stall: 200 * time.Millisecond})
+	c := NewClient(Policy{Allow: loopback, Roots: rootsOf(srv), Stall: time.Second})
 	t.Cleanup(c.Close)
 	resp, err := c.Get(t.Context(), srv.URL, nil)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 func fetcher(t *testing.T, o *origin) (*Fetcher, Target) {
@@ -316,7 +317,7 @@ func TestFetchEndsWithItsContextAndKeepsThePart(t *testing.T) {
 	}
 	select {
 	case <-released:
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience.Of(t)):
 		t.Fatal("the connection is still open")
 	}
 	if !exists(tg.Root, tg.Name) {

@@ -91,7 +91,7 @@ func rootsOf(srv *httptest.Server) *x509.CertPool {
 }
 
 func clientFor(t *testing.T, srv *httptest.Server) *Client {
-	c := NewClient(Policy{Allow: loopback, Roots: rootsOf(srv), Stall: 5 * time.Second})
+	c := NewClient(Policy{Allow: loopback, Roots: rootsOf(srv), Stall: 20 * time.Second})
 	t.Cleanup(c.Close)
 	return c
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 // line is a connection that stays open: what is sent comes back.
@@ -64,7 +65,7 @@ func dial(t *testing.T, i *Identity, gateway material) *line {
 func (l *line) echo(what string) {
 	l.t.Helper()
 	b := []byte("x")
-	_ = l.conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = l.conn.SetDeadline(time.Now().Add(patience.Of(l.t)))
 	if _, err := l.conn.Write(b); err != nil {
 		l.t.Fatalf("%s: %v", what, err)
 	}

@@ -21,18 +21,11 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// adoptLimit bounds the whole adoption: an engine that does not answer in time
-// is still ours, and is dealt with later.
-const adoptLimit = 4 * time.Second
-
-// strayLimit bounds the wait for an engine whose process id is not known.
-const strayLimit = 2 * time.Second
-
 // Adopt takes over the engines that outlived an earlier agent and reclaims
 // those that did not. It is called once, before Run and Apply.
 func (p *Pool) Adopt(ctx context.Context) {
 	p.look()
-	ctx, cancel := context.WithTimeout(ctx, adoptLimit)
+	ctx, cancel := context.WithTimeout(ctx, p.Timing.Adopt)
 	defer cancel()
 	records := p.Journal.Snapshot().Engines
 	var wg sync.WaitGroup
@@ -179,7 +172,7 @@ func readStray(f engineFiles, name string) (journal.Engine, error) {
 // identify asks the engine on a socket for its process; the socket lies in a
 // folder that only this user may write.
 func (p *Pool) identify(ctx context.Context, r *journal.Engine) bool {
-	ctx, cancel := context.WithTimeout(ctx, strayLimit)
+	ctx, cancel := context.WithTimeout(ctx, p.Timing.Stray)
 	defer cancel()
 	conn, err := p.Engines.Dial(r.Socket)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 // agentVariable makes the test program play an agent that is killed at a fault
@@ -59,7 +60,7 @@ func playAgent(encoded string) int {
 	p.Adopt(context.Background())
 	go func() { _ = p.Run(context.Background()) }()
 	p.Apply(plan.First)
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience.Most); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		for _, a := range p.Snapshot().Assignments {
 			if status(a, v1alpha1.ConditionServing) == "True/Serving" {
 				p.Apply(plan.Then)

@@ -19,6 +19,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -43,6 +44,7 @@ type rig struct {
 	*Pool
 	t       *testing.T
 	dir     string
+	timing  Timing
 	weights *scripts
 	host    *probe.Declared
 	stop    context.CancelFunc
@@ -70,18 +72,29 @@ func (s *scripts) fail(err error) {
 	s.err = err
 }
 
-// quick are delays for tests; what they bound takes milliseconds.
+// quick are delays for tests. What Hello, Stop and Term bound takes milliseconds,
+// and much longer on a machine with much else to do; where a test has an engine
+// that never does it, it bounds that by itself. Stray is waited for in full
+// wherever an agent died before it had started an engine.
 func quick() Timing {
-	return Timing{Poll: 20 * time.Millisecond, LoadedPoll: 20 * time.Millisecond, IdlePoll: 20 * time.Millisecond, Hello: 5 * time.Second, Stop: 500 * time.Millisecond, Term: 300 * time.Millisecond, Settle: 10 * time.Millisecond}
+	const poll = 20 * time.Millisecond
+	return Timing{Poll: poll, LoadedPoll: poll, IdlePoll: poll, Settle: 10 * time.Millisecond,
+		Hello: patience.Most, Stop: patience.Most, Term: patience.Most, Adopt: patience.Most, Stray: 15 * time.Second}
 }
 
 func newRig(t *testing.T) *rig {
+	t.Helper()
+	return newRigOf(t, quick())
+}
+
+// newRigOf is one with delays of its own.
+func newRigOf(t *testing.T, timing Timing) *rig {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "mf-pool-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, dir: dir, weights: &scripts{dir: dir}, started: map[int64]string{}}
+	r := &rig{t: t, dir: dir, timing: timing, weights: &scripts{dir: dir}, started: map[int64]string{}}
 	t.Cleanup(func() {
 		r.killEngines()
 		_ = os.RemoveAll(dir)
@@ -100,7 +113,7 @@ func (r *rig) boot() {
 	r.host = probe.NewDeclared(probe.Declaration{Chip: "M4", Memory: 16 << 30}, probe.NewSystem())
 	r.Pool, err = New(Config{
 		Log: testr.New(r.t), Journal: j, Ledger: memory.NewLedger(), Probe: r.host, Weights: r.weights,
-		Engine: os.Args[0], EngineEnv: enginetest.Env(), StateDir: r.dir, Timing: quick(),
+		Engine: os.Args[0], EngineEnv: enginetest.Env(), StateDir: r.dir, Timing: r.timing,
 	})
 	if err != nil {
 		r.t.Fatal(err)
@@ -183,7 +196,7 @@ func status(a v1alpha1.AssignmentStatus, kind string) string {
 func eventually(t *testing.T, ok func() string) {
 	t.Helper()
 	var last string
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(patience.Of(t)); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 		if last = ok(); last == "" {
 			return
 		}

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -220,11 +222,7 @@ func TestAKilledEngineIsReportedReclaimedAndStartedAgain(t *testing.T) {
 		t.Errorf("a request on a killed engine: %v, want ErrEngineLost", err)
 	}
 	h.Release()
-	back := r.waitFor("u", v1alpha1.ConditionServing, "False/BackOff")
-	// It crashed, and the Mac is looked at before another starts.
-	if loaded := status(back, "Loaded"); back.Restarts != 1 || loaded != "False/EngineCrashed" && loaded != "False/HostUnsettled" || back.PID != 0 {
-		t.Errorf("%+v", back)
-	}
+	r.backsOff("u", s.PID)
 	if c := r.Snapshot().Reclaims[0]; c.Reason != v1alpha1.ReclaimCrashed || c.Exit != v1alpha1.ExitCrashed || c.FreedBytes == nil || *c.FreedBytes < 32*mib {
 		t.Errorf("reclaim %+v", c)
 	}
@@ -235,6 +233,26 @@ func TestAKilledEngineIsReportedReclaimedAndStartedAgain(t *testing.T) {
 	if m := r.Snapshot().Memory; m.ReservedBytes != 100*mib {
 		t.Errorf("reserved %d", m.ReservedBytes)
 	}
+}
+
+// backsOff waits for the pause of a second after a crash, or, on a machine that
+// let nobody look in that second, for what comes after it.
+func (r *rig) backsOff(uid string, crashed int64) {
+	r.t.Helper()
+	eventually(r.t, func() string {
+		back := r.report(uid)
+		if got := status(back, v1alpha1.ConditionServing); got != "False/BackOff" {
+			if back.Restarts == 1 && back.PID != 0 && back.PID != crashed {
+				return "" // it is over
+			}
+			return fmt.Sprintf("Serving is %q, want BackOff: %+v", got, back)
+		}
+		// It crashed, and the Mac is looked at before another starts.
+		if loaded := status(back, "Loaded"); back.Restarts != 1 || loaded != "False/EngineCrashed" && loaded != "False/HostUnsettled" || back.PID != 0 {
+			r.t.Errorf("%+v", back)
+		}
+		return ""
+	})
 }
 
 func TestAnEngineThatCannotLoadSaysWhy(t *testing.T) {
@@ -251,7 +269,11 @@ func TestAnEngineThatCannotLoadSaysWhy(t *testing.T) {
 		"hopeless, and it ignores Shutdown": {enginetest.Script{FailReason: v1alpha1.ReasonUnsupportedModel, IgnoreShutdown: true}, true, v1alpha1.ReasonUnsupportedModel},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			timing := quick()
+			if tc.script.IgnoreShutdown {
+				deafToShutdown(&timing)
+			}
+			r := newRigOf(t, timing)
 			r.script("m", tc.script)
 			r.Apply(orders(assignment("u", "m")))
 			s := r.waitFor("u", v1alpha1.ConditionLoaded, "False/"+tc.reason)
@@ -271,17 +293,23 @@ func TestAnEngineThatCannotLoadSaysWhy(t *testing.T) {
 	}
 }
 
+// deafToShutdown does not wait for an engine that does not listen.
+func deafToShutdown(t *Timing) { t.Stop = 500 * time.Millisecond }
+
 func TestTheLadderEndsWhatDoesNotListen(t *testing.T) {
 	for name, tc := range map[string]struct {
 		script enginetest.Script
+		timing func(*Timing)
 		exit   v1alpha1.ExitKind
 	}{
-		"SIGTERM":    {enginetest.Script{IgnoreShutdown: true}, v1alpha1.ExitTerminated},
-		"SIGKILL":    {enginetest.Script{IgnoreShutdown: true, IgnoreTerm: true}, v1alpha1.ExitKilled},
-		"by itself ": {enginetest.Script{}, v1alpha1.ExitClean},
+		"SIGTERM":    {enginetest.Script{IgnoreShutdown: true}, deafToShutdown, v1alpha1.ExitTerminated},
+		"SIGKILL":    {enginetest.Script{IgnoreShutdown: true, IgnoreTerm: true}, func(d *Timing) { deafToShutdown(d); d.Term = 300 * time.Millisecond }, v1alpha1.ExitKilled},
+		"by itself ": {enginetest.Script{}, func(*Timing) {}, v1alpha1.ExitClean},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			timing := quick()
+			tc.timing(&timing)
+			r := newRigOf(t, timing)
 			tc.script.HoldBytes = mib
 			r.script("m", tc.script)
 			a := assignment("u", "m")
@@ -387,9 +415,11 @@ func TestAProgramThatDoesNotStartFailsInBounds(t *testing.T) {
 	r.halt()
 	r.boot()
 	r.Engine = "/no/such/engine"
+	began := time.Now()
 	r.Apply(orders(assignment("u", "m")))
 	s := r.waitFor("u", v1alpha1.ConditionLoaded, "False/LoadFailed")
-	if s.Restarts != 1 || len(r.Snapshot().Reclaims) != 0 {
+	again := s.Restarts > 1 && time.Since(began) > time.Second // a busy machine looked after the first pause
+	if s.Restarts != 1 && !again || len(r.Snapshot().Reclaims) != 0 {
 		t.Errorf("%+v", s)
 	}
 	if n := len(r.Journal.Snapshot().Engines); n != 0 {
@@ -499,7 +529,7 @@ func TestAStoppedAgentLeavesEnginesAndGoroutinesNot(t *testing.T) {
 	go func() { r.halt(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience.Of(t)):
 		t.Fatal("the pool does not end while an engine lives")
 	}
 	if !alive(s.PID) {

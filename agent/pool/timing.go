@@ -14,6 +14,11 @@ type Timing struct {
 	// Hello is how long an engine may take to answer its first call, and any
 	// other that asks for an answer at once.
 	Hello time.Duration
+	// Adopt bounds the whole adoption: an engine that does not answer in time
+	// is still ours, and is dealt with later.
+	Adopt time.Duration
+	// Stray bounds the wait for an engine whose process id is not known.
+	Stray time.Duration
 	// Stop, StopPerGiB: how long an engine may take after Shutdown.
 	Stop, StopPerGiB time.Duration
 	// Term is how long it may take after SIGTERM, beside StopPerGiB.
@@ -38,7 +43,8 @@ func (t Timing) withDefaults() Timing {
 	return Timing{
 		Poll: cmp.Or(t.Poll, time.Second), LoadedPoll: cmp.Or(t.LoadedPoll, 10*time.Second), IdlePoll: cmp.Or(t.IdlePoll, 30*time.Second),
 		Hello: cmp.Or(t.Hello, 15*time.Second),
-		Stop:  cmp.Or(t.Stop, time.Minute), StopPerGiB: cmp.Or(t.StopPerGiB, 500*time.Millisecond),
+		Adopt: cmp.Or(t.Adopt, 4*time.Second), Stray: cmp.Or(t.Stray, 2*time.Second),
+		Stop: cmp.Or(t.Stop, time.Minute), StopPerGiB: cmp.Or(t.StopPerGiB, 500*time.Millisecond),
 		Term: cmp.Or(t.Term, 10*time.Second), Settle: cmp.Or(t.Settle, 500*time.Millisecond),
 		LoadStall: cmp.Or(t.LoadStall, 2*time.Minute), Silence: cmp.Or(t.Silence, time.Minute),
 		LoadWait: cmp.Or(t.LoadWait, 10*time.Minute), RoomRetry: cmp.Or(t.RoomRetry, time.Second),

@@ -9,11 +9,13 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/agent/probe/probetest"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 const childVariable = "METALFLEET_PROBE_CHILD"
@@ -118,7 +120,7 @@ func TestAZombieIsGone(t *testing.T) {
 		t.Fatal("true wrote something")
 	}
 	gone := false
-	for range 100_000 {
+	for deadline := time.Now().Add(patience.Of(t)); time.Now().Before(deadline); {
 		if _, err := probe.NewSystem().StartTime(cmd.Process.Pid); errors.Is(err, probe.ErrGone) {
 			gone = true
 			break

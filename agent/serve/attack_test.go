@@ -22,6 +22,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -49,7 +50,7 @@ func (v visitor) ask(t *testing.T, addr string) error {
 		d := tls.Dialer{Config: config} // the transport would send the address where no name is given
 		return d.DialContext(ctx, "tcp", addr)
 	}
-	c := &http.Client{Transport: &http.Transport{DialTLSContext: dial, DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	c := &http.Client{Transport: &http.Transport{DialTLSContext: dial, DisableKeepAlives: true}, Timeout: patience.Most}
 	resp, err := c.Post("https://mac/v1/completions", "application/json", strings.NewReader(question))
 	if err != nil {
 		return err

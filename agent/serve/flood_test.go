@@ -21,6 +21,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 // raw is an HTTP/2 connection of a gateway that went over to the enemy.
@@ -159,7 +160,7 @@ func TestAttackRapidResets(t *testing.T) {
 		if r.away != http2.ErrCodeEnhanceYourCalm && r.away != http2.ErrCodeNo {
 			t.Errorf("the connection ended with %v", r.away)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(patience.Of(t)):
 		t.Errorf("after %d resets the connection goes on", flood)
 	}
 	if n := engines.count(); n > most {
@@ -172,7 +173,7 @@ func TestAttackRapidResets(t *testing.T) {
 // time, or never, holds each of them for a bounded time.
 func TestAttackSlowBodies(t *testing.T) {
 	a := startAgent(t, servetest.Say("x"), time.Second, func(c *serve.Config) { c.ReadTimeout = 100 * time.Millisecond })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // of patience
+	ctx, cancel := context.WithTimeout(t.Context(), patience.Of(t))
 	defer cancel()
 	body, never := io.Pipe()
 	defer never.Close()

@@ -24,6 +24,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
@@ -88,7 +89,7 @@ func read(t *testing.T, r *http.Response) string {
 // eventually polls a condition about the world.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
+	deadline := time.NewTimer(patience.Of(t))
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -451,7 +452,7 @@ func TestHangUpCancelsTheEngineAndReleasesTheHold(t *testing.T) {
 }
 
 func TestClientThatNeverReadsIsBounded(t *testing.T) {
-	p := newPort(t, servetest.Endless(strings.Repeat("x", 64<<10)), func(c *serve.Config) { c.WriteTimeout = 100 * time.Millisecond })
+	p := newPort(t, servetest.Endless(strings.Repeat("x", 64<<10)), func(c *serve.Config) { c.WriteTimeout = 500 * time.Millisecond })
 	resp := p.do("POST", "/v1/completions", `{"model":"m","prompt":"x","stream":true}`)
 	if resp.StatusCode != 200 {
 		t.Fatal(resp.Status)

@@ -130,7 +130,7 @@ func TestAConnectionOfARootThatLeftTakesNoMoreRequests(t *testing.T) {
 }
 
 func TestHTTP2ClientThatNeverReadsIsBounded(t *testing.T) {
-	a := startAgent(t, servetest.Endless(strings.Repeat("x", 64<<10)), time.Second, func(c *serve.Config) { c.WriteTimeout = 100 * time.Millisecond })
+	a := startAgent(t, servetest.Endless(strings.Repeat("x", 64<<10)), time.Second, func(c *serve.Config) { c.WriteTimeout = 500 * time.Millisecond })
 	a.stream(t) // nobody reads
 	eventually(t, "request ended and hold released", func() bool {
 		holds, ended := a.fake.Holds(here)
@@ -140,13 +140,13 @@ func TestHTTP2ClientThatNeverReadsIsBounded(t *testing.T) {
 
 func TestHTTP2StreamThatWaitsForTheEngineOutlivesTheWriteTimeout(t *testing.T) {
 	a := startAgent(t, servetest.Hang(servetest.Admit(), servetest.Text("x")), time.Second, func(c *serve.Config) {
-		c.WriteTimeout, c.KeepAlive = 30*time.Millisecond, time.Hour
+		c.WriteTimeout, c.KeepAlive = 300*time.Millisecond, time.Hour
 	})
 	events := openai.NewEventReader(a.stream(t).Body)
 	if _, err := events.Next(); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(150 * time.Millisecond) // several write timeouts
+	<-time.After(time.Second) // several write timeouts
 	if holds, _ := a.fake.Holds(here); holds != 1 {
 		t.Error("the stream was ended while it waited for the engine")
 	}

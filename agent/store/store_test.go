@@ -186,7 +186,7 @@ func TestEnsureReportsProgressInBytes(t *testing.T) {
 	var last v1alpha1.Progress
 	var open sync.Once
 	path, err := s.Ensure(t.Context(), recordOf(w.source(), w.content), func(p v1alpha1.Progress) {
-		if last = p; p.Stage == v1alpha1.StageDownloading {
+		if last = p; p.Stage == v1alpha1.StageDownloading && p.BytesDone > 0 {
 			open.Do(func() { close(w.gate) })
 		}
 	})
@@ -341,9 +341,10 @@ func TestShutdownKeepsThePartForAResume(t *testing.T) {
 	s, stop := w.start()
 	rec := recordOf(w.source(), w.content)
 	stopped := make(chan struct{})
+	var once sync.Once
 	_, err := s.Ensure(t.Context(), rec, func(p v1alpha1.Progress) {
-		if p.BytesDone > 0 {
-			go func() { stop(); close(stopped) }()
+		if p.BytesDone > 0 { // which it may say more than once before it ends
+			once.Do(func() { go func() { stop(); close(stopped) }() })
 		}
 	})
 	if err == nil {

@@ -20,6 +20,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 // follower is an upgrader of version v1 beside a server that has v2.
@@ -89,7 +90,7 @@ func (f *follower) order(change func(*v1alpha1.AgentOrder)) {
 func (f *follower) waitPhase(want v1alpha1.AgentUpgradePhase, says string) {
 	f.t.Helper()
 	var got *v1alpha1.AgentUpgrade
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience.Of(f.t)); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if got = f.u.Status(); got != nil && got.Phase == want && strings.Contains(got.Message, says) {
 			return
 		}
@@ -106,7 +107,7 @@ func TestAGoodArchiveIsReadyAndTheAgentDrained(t *testing.T) {
 		if most != 30*time.Second {
 			t.Errorf("requests have %s, ordered were 30s", most)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience.Of(t)):
 		t.Fatal("nothing is drained")
 	}
 	if !f.u.Ready() {

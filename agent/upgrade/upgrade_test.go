@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 // enterVariable makes this test's program one that enters as version v1 does.
@@ -198,7 +199,7 @@ cat <&4 > /dev/null; echo orphaned > "$UPGRADE_TEST_ENTER/orphaned"`, nil)
 
 func await(t *testing.T, path string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience.Of(t)); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(path); err == nil {
 			return
 		}

@@ -11,6 +11,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 // authority is a throw-away CA.
@@ -77,7 +79,7 @@ func handshake(t *testing.T, server, client *tls.Config) error {
 			return
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(5 * time.Second))
+		c.SetDeadline(time.Now().Add(patience.Of(t)))
 		_, err = tls.Server(c, server).Write([]byte("x"))
 		served <- err
 	}()
@@ -86,7 +88,7 @@ func handshake(t *testing.T, server, client *tls.Config) error {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
+	c.SetDeadline(time.Now().Add(patience.Of(t)))
 	_, clientErr := tls.Client(c, client).Read(make([]byte, 1))
 	c.Close()
 	if serverErr := <-served; serverErr != nil {

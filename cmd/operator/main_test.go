@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,23 +22,21 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers"
+	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/hack/testenv"
 )
 
-const patience = 30 * time.Second
-
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := testenv.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
 func get(url string) (string, error) {
-	c := http.Client{Timeout: time.Second}
+	c := http.Client{Timeout: 10 * time.Second}
 	r, err := c.Get(url)
 	if err != nil {
 		return "", err
@@ -54,7 +51,8 @@ func get(url string) (string, error) {
 
 func eventually(t *testing.T, what string, complaint func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	limit := patience.Of(t)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -65,7 +63,7 @@ func eventually(t *testing.T, what string, complaint func() error) {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %s: %v", what, patience, err)
+			t.Fatalf("%s: not within %s: %v", what, limit, err)
 		case <-tick.C:
 		}
 	}
@@ -122,7 +120,7 @@ func TestOperator(t *testing.T) {
 // guardsTheUninstall: while a ModelDeployment exists the chart must stay.
 func guardsTheUninstall(t *testing.T, c client.Client, s settings) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.Of(t))
 	defer cancel()
 	s.mayUninstall = true
 	if err := run(ctx, logr.Discard(), s); err != nil {
@@ -147,7 +145,7 @@ func guardsTheUninstall(t *testing.T, c client.Client, s settings) {
 
 func refusesToStart(t *testing.T, env *testenv.Env, c client.Client, s settings) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.Of(t))
 	defer cancel()
 	want := func(s settings, parts ...string) {
 		t.Helper()
@@ -222,6 +220,7 @@ func TestLostLeadershipStartsOver(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
+			_ = p.Process.Kill()
 			t.Log(out.String())
 		}
 	})

@@ -80,7 +80,7 @@ func (r *Alarms) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		if c == nil || !r.newsworthy(c, before[kind], met, next[kind]) {
 			continue
 		}
-		if _, err := r.notice(c).post(ctx, r.Client, mac.Name, referenceTo(&mac)); err != nil {
+		if _, err := r.notice(&mac, c).post(ctx, r.Client, mac.Name, referenceTo(&mac)); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -101,14 +101,14 @@ func (r *Alarms) newsworthy(c *metav1.Condition, before string, met bool, next s
 // wasAlarm reads what alarms wrote.
 func wasAlarm(before string) bool { return strings.HasPrefix(before, string(metav1.ConditionTrue)+" ") }
 
-// notice is the Event of a condition as it is now. Its id has the time of the
-// transition only roughly, so that a Mac that swings between two levels is told
+// notice is the Event of a condition as it is now. A Mac that was made anew under
+// its old name is another one. The id has the time of the transition only roughly, so that a Mac that swings between two levels is told
 // of once in a while and not at every swing. The sentence is the Mac's: it says
 // the next step.
-func (r *Alarms) notice(c *metav1.Condition) notice {
+func (r *Alarms) notice(mac *v1alpha1.MacNode, c *metav1.Condition) notice {
 	window := c.LastTransitionTime.Truncate(alarmEvery).Unix()
 	return notice{
-		id:     fmt.Sprintf("%s %s %s %d", c.Type, c.Status, c.Reason, window),
+		id:     fmt.Sprintf("%s %s %s %s %d", mac.UID, c.Type, c.Status, c.Reason, window),
 		reason: c.Type, warning: c.Status == metav1.ConditionTrue, now: r.Clock.Now(),
 		message: c.Reason + ": " + c.Message,
 	}

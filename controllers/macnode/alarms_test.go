@@ -1,6 +1,7 @@
 package macnode
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -124,6 +125,25 @@ func TestARestartedOperatorTellsWhatHoldsOnce(t *testing.T) {
 	b := newAlarmRoom(t)
 	b.say(v1alpha1.ConditionGuardInactive, "True", v1alpha1.ReasonProbeFails, start.Add(-2*time.Hour))
 	b.want()
+}
+
+// TestK18AMacThatWasMadeAnewIsToldOf though one of its name was told of a moment
+// before.
+func TestK18AMacThatWasMadeAnewIsToldOf(t *testing.T) {
+	a := newAlarmRoom(t)
+	a.say(v1alpha1.ConditionWiredStranded, "True", v1alpha1.ReasonWiredUnowned, start)
+	var old v1alpha1.MacNode
+	if err := a.c.Get(t.Context(), request.NamespacedName, &old); err != nil {
+		t.Fatal(err)
+	}
+	next := aMac()
+	next.UID = "another"
+	if err := errors.Join(a.c.Delete(t.Context(), &old), a.c.Create(t.Context(), next)); err != nil {
+		t.Fatal(err)
+	}
+	a.restart()
+	a.say(v1alpha1.ConditionWiredStranded, "True", v1alpha1.ReasonWiredUnowned, start)
+	a.want("Warning WiredStranded: WiredUnowned", "Warning WiredStranded: WiredUnowned")
 }
 
 func TestK18AnAlarmSaysWhatItsMacSays(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 func mac(ready metav1.ConditionStatus) client.Object {
@@ -112,19 +113,32 @@ func TestTheHopThatFailsIsNamed(t *testing.T) {
 				defer s.Close()
 				c.url = s.URL
 			}
-			asked = nil
-			var out strings.Builder
-			err := Walk(t.Context(), Options{URL: c.url, Model: c.model, Key: c.key, Patience: 50 * time.Millisecond, Out: &out, Resolver: nowhere,
-				Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(c.objects...).Build()})
-			var failed *Error
-			if errors.As(err, &failed) != (c.hop != "") || c.hop == "" && err != nil || failed != nil && failed.Hop != c.hop {
-				t.Fatalf("error %v, want one of hop %q", err, c.hop)
+			reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(c.objects...).Build()
+			walk := func(limit time.Duration) error {
+				asked = nil
+				var out strings.Builder
+				err := Walk(t.Context(), Options{URL: c.url, Model: c.model, Key: c.key, Patience: limit, Out: &out, Resolver: nowhere, Reader: reader})
+				var failed *Error
+				if errors.As(err, &failed) != (c.hop != "") || c.hop == "" && err != nil || failed != nil && failed.Hop != c.hop {
+					return fmt.Errorf("error %w, want one of hop %q", err, c.hop)
+				}
+				if told := fmt.Sprint(out.String(), err); !strings.Contains(told, c.says) {
+					return fmt.Errorf("told %q, want %q", told, c.says)
+				}
+				if name == "all is well" && (len(asked) != 1 || asked[0] != "apps/b") {
+					return fmt.Errorf("asked %v", asked)
+				}
+				return nil
 			}
-			if told := fmt.Sprint(out.String(), err); !strings.Contains(told, c.says) {
-				t.Errorf("told %q, want %q", told, c.says)
+			// A hop that fails is tried until its time is over, and a busy machine
+			// takes its own: there is more until it was enough.
+			limit := 100 * time.Millisecond
+			err := walk(limit)
+			for ; err != nil && limit < patience.Of(t)/4; err = walk(limit) {
+				limit *= 4
 			}
-			if name == "all is well" && (len(asked) != 1 || asked[0] != "apps/b") {
-				t.Errorf("asked %v", asked)
+			if err != nil {
+				t.Fatal(err)
 			}
 		})
 	}
@@ -147,7 +161,7 @@ func TestAHopIsGivenTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	o := Options{URL: s.URL, Patience: 20 * time.Second, Out: &out, Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(mac(metav1.ConditionTrue)).Build()}
+	o := Options{URL: s.URL, Patience: patience.Of(t), Out: &out, Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(mac(metav1.ConditionTrue)).Build()}
 	if err := Walk(t.Context(), o); err != nil {
 		t.Error(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 // blanks never end.
@@ -118,7 +119,7 @@ func TestAttackManyBodies(t *testing.T) {
 		if resp != nil && resp.StatusCode == http.StatusOK {
 			break
 		}
-		if time.Since(began) > 20*time.Second {
+		if time.Since(began) > patience.Of(t) {
 			t.Fatal("large requests are not taken again")
 		}
 		if resp == nil {
@@ -139,7 +140,7 @@ func TestAttackABodyThatStopsWhenItIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil { // of patience
+	if err := conn.SetDeadline(time.Now().Add(patience.Of(t))); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n%s\r\n", chatPath, strings.Repeat(" ", 2000))

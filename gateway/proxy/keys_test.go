@@ -22,6 +22,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 // lines is a log that is written to by many.
@@ -181,7 +182,7 @@ func TestAttackAStrangersBodyIsNotAwaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil { // of patience
+	if err := conn.SetDeadline(time.Now().Add(patience.Of(t))); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 1000\r\n\r\n{", chatPath, keys.NewToken("x"))

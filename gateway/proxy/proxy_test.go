@@ -23,6 +23,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 // world is a gateway in front of scripted Macs, over real TLS on loopback.
@@ -241,7 +242,7 @@ func refuse(e *openai.Error) http.HandlerFunc {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
+	deadline := time.NewTimer(patience.Of(t))
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

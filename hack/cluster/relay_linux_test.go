@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 // network is a namespace that lasts as long as the test: a thread stays in it.
@@ -84,13 +86,13 @@ func TestARelayReachesALoopbackFromItsOwnNetworkAlone(t *testing.T) {
 	}
 	var c net.Conn
 	if err := within(network, func() (err error) {
-		c, err = net.DialTimeout("tcp", address, 5*time.Second)
+		c, err = net.DialTimeout("tcp", address, patience.Of(t))
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience.Of(t))); err != nil {
 		t.Fatal(err)
 	}
 	word := make([]byte, 5)
@@ -109,7 +111,7 @@ func TestARelayReachesALoopbackFromItsOwnNetworkAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if c, err := net.DialTimeout("tcp", l.Addr().String(), time.Second); err != nil {
+	if c, err := net.DialTimeout("tcp", l.Addr().String(), patience.Of(t)); err != nil {
 		t.Error(err)
 	} else {
 		c.Close()

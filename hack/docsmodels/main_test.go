@@ -90,10 +90,12 @@ func TestRecordsAndTolerancesComeFromTheTree(t *testing.T) {
 		"metal/a/one_test.go":         "const tolerance = 0.5\n",
 		"metal/b/testdata/other.json": `{"mlx": "0.32", "cases": [{"mode": "mxfp4"}]}`,
 		"metal/c/testdata/list.json":  `[1, 2]`,
+		"metal/e/testdata/half.json":  `{"madeBy": "z 3", "cases": [{"name": "qwen3_5/hf bfloat16", "sha256": "02"}]}`,
+		"metal/e/half_test.go":        "const tolerance = 2e-3\nconst fromFloat32 = 1.5 // seen: 1\n",
 		"metal/d/testdata/two.json":   `{"madeBy": "y 2", "cases": [{"name": "bert mean", "sha256": "ef"}]}`,
 	})
 	r, err := readRecords(dir)
-	if err != nil || len(r) != 3 {
+	if err != nil || len(r) != 4 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if c := r.of("llama"); len(c) != 1 || c[0].files != 2 || c[0].tolerance != "0.5 or 3e-5" || c[0].reference != "x 1" || c[0].where != "metal/a/testdata/one.json" {
@@ -101,6 +103,9 @@ func TestRecordsAndTolerancesComeFromTheTree(t *testing.T) {
 	}
 	if c := r.of("qwen3_next"); len(c) != 1 || c[0].tolerance != "2.5 x 0.5 or 3e-5" {
 		t.Errorf("a hybrid is %+v", c)
+	}
+	if c := r.of("qwen3_5"); len(c) != 1 || c[0].tolerance != "1.5 x the reference's own distance from float32" {
+		t.Errorf("a hybrid in half precision is %+v", c)
 	}
 	if c := r.of("bert"); len(c) != 1 || c[0].tolerance != "as the tests say" {
 		t.Errorf("bert is %+v", c)

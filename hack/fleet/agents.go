@@ -22,6 +22,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/identity/jointoken"
 	"metalfleet.dev/metalfleet/hack/process"
+	"metalfleet.dev/metalfleet/hack/testenv"
 )
 
 // tokenSeconds is how long the credentials of a fleet's programs are good for:
@@ -75,7 +76,7 @@ func (f *Fleet) join(ctx context.Context, m Mac) error {
 	if err := f.joinToken(ctx, a); err != nil {
 		return err
 	}
-	port, err := freePort()
+	port, err := testenv.FreePort()
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -42,9 +41,9 @@ import (
 // Namespace is where the operator keeps what belongs to no user.
 const Namespace = "metalfleet-system"
 
-// Ready bounds each wait for a program: three times what a busy two-core
-// machine was seen to take.
-const Ready = 60 * time.Second
+// Ready bounds each wait for a program: much longer than a busy two-core machine
+// was seen to take, because a wait costs nothing where things work.
+const Ready = 2 * time.Minute
 
 // Options say what to run and where.
 type Options struct {
@@ -248,19 +247,6 @@ func get(ctx context.Context, c *http.Client, url string) error {
 		return fmt.Errorf("%s answers %s", url, resp.Status)
 	}
 	return nil
-}
-
-// freePort finds a port of the loopback interface that nobody listens on.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("free port: %w", err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	if err := l.Close(); err != nil {
-		return 0, fmt.Errorf("free port: %w", err)
-	}
-	return port, nil
 }
 
 // createNamespace makes one, and is content with one that exists.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"metalfleet.dev/metalfleet/hack/process"
+	"metalfleet.dev/metalfleet/hack/testenv"
 )
 
 // Ports of operator and gateway on 127.0.0.1, chosen at the first start and
@@ -19,7 +20,7 @@ func (f *Fleet) startOperatorFirst(ctx context.Context) error {
 	if err := f.kubeconfigOf(ctx, "metalfleet-operator", kubeconfig); err != nil {
 		return err
 	}
-	port, err := freePort()
+	port, err := testenv.FreePort()
 	if err != nil {
 		return err
 	}
@@ -54,11 +55,11 @@ func (f *Fleet) startGatewayFirst(ctx context.Context) error {
 	p := ports{serve: f.options.GatewayPort}
 	var err error
 	if p.serve == 0 {
-		if p.serve, err = freePort(); err != nil {
+		if p.serve, err = testenv.FreePort(); err != nil {
 			return err
 		}
 	}
-	if p.health, err = freePort(); err != nil {
+	if p.health, err = testenv.FreePort(); err != nil {
 		return err
 	}
 	f.URL = fmt.Sprintf("http://127.0.0.1:%d", p.serve)

@@ -27,7 +27,7 @@ type room struct {
 const bridge = "metal/mlx"
 
 // testOnly are the packages under hack that _test.go files may import.
-func testOnly() []string { return []string{"hack/testenv", "hack/tinymodel"} }
+func testOnly() []string { return []string{"hack/patience", "hack/testenv", "hack/tinymodel"} }
 
 // goLibs are the libraries metal may use beside the standard library.
 func goLibs() []string {
@@ -195,7 +195,7 @@ func refuseOwn(r room, f file, own string) string {
 		if f.test && matchAny(testOnly(), own) {
 			return ""
 		}
-		return "nobody imports hack (testenv and tinymodel: _test.go files only)"
+		return "nobody imports hack (patience, testenv and tinymodel: _test.go files only)"
 	}
 	if matchAny(r.own, own) {
 		return ""

@@ -22,6 +22,8 @@ def load(path):
     config = json.loads((Path(path) / "config.json").read_text())
     if config["model_type"] == "mistral" or config["model_type"] in ("gemma3_text", "llama", "qwen2", "qwen3_moe") and "rope_parameters" in config:
         return None  # mlx-lm sees neither sliding_window nor rope_parameters in them
+    if config["model_type"] == "gemma3" and "rope_parameters" in config["text_config"]:
+        return None  # nor do the newer names of its tensors mean anything to it
     scaling = config.get("rope_scaling")
     if config["model_type"] == "gpt_oss" and (scaling is None or not scaling["truncate"]):
         return None  # mlx-lm sees neither rope_parameters nor that edges stay between pairs

@@ -2,6 +2,7 @@ package system
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -218,6 +219,18 @@ func (h *history) any(name string, so func(v1alpha1.ModelReplica) bool) bool {
 		}
 	}
 	return false
+}
+
+// wait wants the replica of that name to have been seen so. The watch may be a
+// moment behind what the test has read already.
+func (h *history) wait(t *testing.T, name, what string, so func(v1alpha1.ModelReplica) bool) {
+	t.Helper()
+	eventually(t, "replica "+name+" was seen "+what, patience, func(context.Context) error {
+		if !h.any(name, so) {
+			return errors.New("it was not")
+		}
+		return nil
+	})
 }
 
 // namespace makes one for a test.

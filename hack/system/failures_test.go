@@ -22,10 +22,6 @@ import (
 // outageLasts is how long operator and API server are away.
 const outageLasts = 60 * time.Second
 
-// adoptionLimit is how long after its return an agent may take to serve again
-// with the engines that outlived it.
-const adoptionLimit = 5 * time.Second
-
 func containsWords(s, words string) bool { return strings.Contains(s, words) }
 
 func jsonBody(t *testing.T, v any) io.Reader {
@@ -99,9 +95,7 @@ func (s *suite) engineKilled(t *testing.T) {
 		t.Fatal("the running request does not end")
 	}
 	s.waitRestarted(t, replica, engine)
-	if !seen.any(replica.Name, func(r v1alpha1.ModelReplica) bool { return !ready(r) }) {
-		t.Error("the replica was never seen not ready")
-	}
+	seen.wait(t, replica.Name, "not ready", func(r v1alpha1.ModelReplica) bool { return !ready(r) })
 	if _, err := s.ask(t.Context(), "fragile", false); err != nil {
 		t.Errorf("after the restart: %v", err)
 	}
@@ -144,7 +138,7 @@ func (s *suite) agentKilled(t *testing.T) {
 	if !engine.Alive() {
 		t.Fatal("the engine died with its agent")
 	}
-	s.returnsWithin(t, before.Name, "adopted")
+	s.returns(t, before.Name, "adopted")
 	if !engine.Alive() || s.engineOf(t, replica).PID != engine.PID {
 		t.Errorf("the engine was not adopted: %d lives: %v", engine.PID, engine.Alive())
 	}
@@ -165,14 +159,13 @@ func (s *suite) agentKilled(t *testing.T) {
 	s.remove(t, md)
 }
 
-// returnsWithin starts an agent and wants an answer of a model that only its
-// Mac holds.
-func (s *suite) returnsWithin(t *testing.T, mac, model string) {
+// returns starts an agent and wants an answer of a model that only its Mac holds.
+func (s *suite) returns(t *testing.T, mac, model string) {
 	t.Helper()
 	if err := s.StartAgent(mac); err != nil {
 		t.Fatal(err)
 	}
-	took := eventually(t, "Mac "+mac+" answers for "+model+" again", adoptionLimit, func(ctx context.Context) error {
+	took := eventually(t, "Mac "+mac+" answers for "+model+" again", patience, func(ctx context.Context) error {
 		_, err := s.ask(ctx, model, false)
 		return err
 	})
@@ -362,9 +355,7 @@ func (s *suite) deadMac(t *testing.T) {
 		return r.Status.Freed.HostCheck == v1alpha1.HostCheckIndeterminate && r.Status.Freed.Bytes == nil &&
 			meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReleased)
 	}
-	if !seen.any(replica.Name, unknown) {
-		t.Error("the replica went without saying that what it freed is Indeterminate")
-	}
+	seen.wait(t, replica.Name, "to say that what it freed is Indeterminate", unknown)
 	if err := s.SweepMac(t.Context(), small); err != nil {
 		t.Error(err)
 	}

@@ -107,7 +107,7 @@ func startMemoryFleet(t *testing.T) (*memorySuite, error) {
 	}
 	flags := []string{"--engine=" + engine, "--allow-source-cidr=127.0.0.1/32"}
 	// What an engine that does not answer is waited for; the defaults take minutes.
-	env := []string{"SSL_CERT_FILE=" + s.slow.roots, "METALFLEET_TEST=1", "METALFLEET_TEST_TIMING=stop=2s,term=1s,silence=5s"}
+	env := []string{"SSL_CERT_FILE=" + s.slow.roots, "METALFLEET_TEST=1", "METALFLEET_TEST_TIMING=stop=6s,term=2s,silence=12s"}
 	options := fleet.Options{Root: root, Dir: filepath.Join(scratch, "run"), ModelRoot: s.models}
 	for name, chip := range map[string]string{shelf: shelfChip, pond: pondChip, ward: wardChip, street: streetChip} {
 		options.Macs = append(options.Macs, fleet.Mac{Name: name, Chip: chip, Memory: "64Gi", Flags: flags, Env: env})
@@ -240,7 +240,7 @@ func (s *memorySuite) withdrawn(t *testing.T, mac string) {
 	})
 }
 
-// noHold deletes a model that may drain for a minute and wants it gone long
+// noHold deletes a model that may drain for drainSeconds and wants it gone long
 // before: the drain waits for holds, and there is none (Invariant 2).
 func (s *memorySuite) noHold(t *testing.T, name string) v1alpha1.Reclaim {
 	t.Helper()
@@ -259,7 +259,7 @@ func (s *memorySuite) noHold(t *testing.T, name string) v1alpha1.Reclaim {
 }
 
 // drainSeconds is far more than any drain without a hold takes.
-const drainSeconds = 60
+const drainSeconds = 300
 
 // says wants a condition of a replica to give a reason.
 func (s *memorySuite) says(t *testing.T, model, kind, reason string) {

@@ -246,7 +246,7 @@ func stoppedProcess(pid int) error {
 }
 
 // TestP6Invariant2Invariant7WhateverClientsDoTheirHoldsEnd: after each no hold
-// is left, which the drain of a minute shows by being short.
+// is left, which a drain that may be long shows by being short.
 func TestP6Invariant2Invariant7WhateverClientsDoTheirHoldsEnd(t *testing.T) {
 	t.Parallel()
 	s := remembering(t)

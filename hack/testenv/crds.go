@@ -22,7 +22,7 @@ import (
 // with has whole seconds.
 const settle = 2 * time.Second
 
-const crdTimeout = 30 * time.Second
+const crdTimeout = readyTimeout
 
 // CRDsVariable names a glob that stands in for this module's config/crd:
 // hack/mutants weakens a rule that way without touching the tree.

@@ -98,10 +98,10 @@ func (e *Env) startControllers() error {
 	return nil
 }
 
-// freePort finds a port below those that the kernel gives to outgoing
-// connections, so that nobody's connection takes it while the API server is
-// stopped for a test.
-func freePort() (int, error) {
+// FreePort finds a port of the loopback interface that nobody listens on, below
+// those that the kernel gives to outgoing connections: nobody's connection takes
+// it before a program listens there, or while that is stopped for a test.
+func FreePort() (int, error) {
 	const first, count = 20000, 12000
 	for range 100 {
 		port := first + rand.IntN(count)

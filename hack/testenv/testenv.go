@@ -39,9 +39,9 @@ import (
 	"metalfleet.dev/metalfleet/hack/process"
 )
 
-// readyTimeout bounds each wait for a program to answer: three times what a
-// busy two-core machine was seen to take.
-const readyTimeout = 90 * time.Second
+// readyTimeout bounds each wait for a program to answer: much longer than a busy
+// two-core machine was seen to take.
+const readyTimeout = 3 * time.Minute
 
 // Options says what to run and where. The zero value runs etcd and
 // kube-apiserver with the CRDs of this module in a folder that Stop removes.
@@ -171,7 +171,7 @@ func (e *Env) firstAPIServer(ctx context.Context, port int) error {
 	for range attempts {
 		e.port = port
 		if port == 0 {
-			if e.port, err = freePort(); err != nil {
+			if e.port, err = FreePort(); err != nil {
 				return err
 			}
 		}

@@ -91,7 +91,23 @@ func Cases() []Case {
 	for i := range out {
 		out[i].Config.Seed = uint64(i + 1)
 	}
-	return append(append(out, hybridCases()...), blockFileCases()...)
+	return append(append(append(out, hybridCases()...), blockFileCases()...), groupCases()...)
+}
+
+// groupSeeds are where the seeds of those cases begin, apart from others.
+const groupSeeds = 3001
+
+// groupCases are the affine formats that affineCases leaves out.
+func groupCases() []Case {
+	var out []Case
+	for i, f := range []quant.Format{
+		quant.AffineOf(2, 64, quant.Float32), quant.AffineOf(3, 32, quant.BFloat16), quant.AffineOf(5, 128, quant.BFloat16), quant.AffineOf(8, 128, quant.Float16),
+	} {
+		c := folderCase(Llama, fmt.Sprintf("%d bits by %d %v", f.Bits, f.Group, f.Type), f)
+		c.Config.Seed = groupSeeds + uint64(i)
+		out = append(out, c)
+	}
+	return out
 }
 
 // blockFileSeeds are where the seeds of those cases begin, apart from others.
@@ -336,7 +352,7 @@ func floatCases(family Family) []Case {
 }
 
 // affineCases are folders in MLX's layout: every number of bits and every size
-// of group at least twice, with scales of every type.
+// of group at least twice (groupCases are the rest), with scales of every type.
 func affineCases(family Family) []Case {
 	var out []Case
 	for i, f := range []quant.Format{

@@ -32,12 +32,12 @@ type Reader struct {
 	Tanh, Old bool
 	// Prompts by name.
 	Prompts map[string]string
-	// Size of an encoder; the zero value is tiny.
+	// Size for measurements; the zero value is tiny.
 	Size Size
 }
 
-// Size of an encoder, for measurements; Vocabulary of its tokenizer is filled up
-// with pieces that no text has.
+// Size of a reader; Vocabulary of its tokenizer is filled up with pieces that no
+// text has, or that are merged.
 type Size struct{ Hidden, Inner, Heads, Layers, Positions, Vocabulary int }
 
 // size is that of the reader: tiny where nothing is said.
@@ -382,6 +382,10 @@ func (r Reader) writeQwen(dir string) error {
 	c := Default()
 	c.Family, c.Hidden, c.FeedForward, c.QueryHeads, c.KVHeads, c.HeadSize, c.Layers = Qwen3, readerHidden, readerInner, readerHeads, 2, 32, readerLayers
 	c.Name, c.Seed, c.NormSpread, c.Context = "tiny "+r.Name, 12, 0.5, 1024
+	if z := r.Size; z != (Size{}) {
+		c.Hidden, c.FeedForward, c.QueryHeads, c.HeadSize, c.Layers = z.Hidden, z.Inner, z.Heads, z.Hidden/z.Heads, z.Layers
+		c.Context, c.Vocabulary, c.Merged = z.Positions, z.Vocabulary, !r.Rerank // whose two words stand among the reserved
+	}
 	if err := WriteFolder(dir, c, Layout{Matrices: quant.DenseOf(r.Type), Bare: !r.Rerank, Modern: true}); err != nil {
 		return err
 	}

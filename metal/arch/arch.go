@@ -63,6 +63,9 @@ func encoders() map[string]func(context.Context, *nn.Loader, weights.Dimensions)
 	}
 }
 
+// Encodes says that a family is an encoder, and so continues no text.
+func Encodes(family string) bool { return encoders()[family] != nil }
+
 // LoadEncoder is Load for a model that is an encoder (weights.Dimensions.Encoder).
 func LoadEncoder(ctx context.Context, b tensor.Backend, f *weights.File, progress func(int64)) (Encoder, error) {
 	load, ok := encoders()[f.Dim.Architecture]

@@ -73,7 +73,7 @@ func TestP12APassOfAnEncoderTakesWhatItsFootprintSays(t *testing.T) {
 // estimate, and no less than half of it.
 func TestP12AStepTakesWhatItsFootprintSays(t *testing.T) {
 	const length = 128
-	for _, family := range []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3, tinymodel.GPTOSS, tinymodel.Qwen3Next, tinymodel.Qwen35} {
+	for _, family := range families() {
 		t.Run(string(family), func(t *testing.T) {
 			c := ofFamily(family)
 			c.Hidden, c.FeedForward, c.QueryHeads, c.KVHeads, c.HeadSize = 256, 512, 8, 4, 32

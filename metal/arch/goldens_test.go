@@ -155,7 +155,7 @@ func valuesDigest(t *testing.T, path string) string {
 func TestLogitsEqualTheReferences(t *testing.T) {
 	all := records(t)
 	for _, b := range backends() {
-		worst := map[string]float64{}
+		worst, made := map[string]float64{}, matrix{}
 		for i, c := range tinymodel.Cases() {
 			if i%everyCase != 0 {
 				continue
@@ -176,16 +176,22 @@ func TestLogitsEqualTheReferences(t *testing.T) {
 				g := &comparison{n: n, t: t, tolerance: tolerance}
 				for _, name := range []string{"mlx-lm", "transformers"} {
 					if want, ok := all[name][c.Name]; ok {
-						g.name, g.want = name, want
+						g.name, g.want, g.made = name, want, made.of(n.family)
 						g.run()
 					}
 				}
+				made.of(n.family)[aModel]++
 				kind, _, _ := strings.Cut(c.Name, " ")
 				worst[kind] = max(worst[kind], g.worst)
 			})
 		}
 		for _, kind := range slices.Sorted(maps.Keys(worst)) {
 			t.Logf("%s: %s is off by %.1e of the largest logit at most", b.name, kind, worst[kind])
+		}
+		if made.models() == len(tinymodel.Cases()) { // not where some alone are asked for
+			for _, lack := range made.lacks(decoders(t)) {
+				t.Errorf("%s: %s", b.name, lack)
+			}
 		}
 	}
 }
@@ -203,18 +209,40 @@ type comparison struct {
 	want      recorded
 	tolerance float64
 	worst     float64
+	// made counts what was compared.
+	made map[check]int
 }
 
 func (g *comparison) run() {
 	g.t.Helper()
 	long := g.want.Prompts[0]
-	for _, chunk := range []int{len(long), 7} {
+	for chunk, what := range map[int]check{len(long): atOnce, 7: inChunks} {
 		got := g.n.all(1, long, chunk)
 		g.near(fmt.Sprintf("chunks of %d", chunk), got[len(got)-g.n.vocab:], g.want.Logits[0])
+		g.made[what]++
 	}
 	g.greedy()
 	g.ragged()
+	g.restored()
 	g.hidden()
+}
+
+// restored goes on with a prompt from what was saved of its beginning.
+func (g *comparison) restored() {
+	g.t.Helper()
+	const from, to = 7, 8
+	long := g.want.Prompts[0]
+	before := len(long) - 9
+	g.n.prefill(from, long[:before], 11)
+	slices, state := g.n.save(from, before)
+	g.n.cache.Drop(from)
+	if err := g.n.cache.Restore(to, before, slices, state); err != nil {
+		g.t.Fatal(err)
+	}
+	got := g.n.from(to, long, before, 4)
+	g.n.cache.Drop(to)
+	g.near("behind what was restored", got[len(got)-g.n.vocab:], g.want.Logits[0])
+	g.made[afterRestore]++
 }
 
 // near compares numbers with the record's, which may hold only every
@@ -252,6 +280,9 @@ func (g *comparison) greedy() {
 		}
 		if best != want {
 			g.t.Fatalf("%s: greedy token %d is %d, want %d by a margin of %v", g.name, i, best, want, g.want.Margins[i])
+		}
+		if i > 0 { // the first comes of the prompt
+			g.made[byToken]++
 		}
 		start += len(tokens)
 		tokens = []int32{best}
@@ -297,6 +328,7 @@ func (g *comparison) ragged() {
 	for id := range tensor.RequestID(3) {
 		g.n.cache.Drop(a + id)
 	}
+	g.made[inCompany]++
 }
 
 // hidden compares the states of the second prompt.
@@ -325,6 +357,7 @@ func (g *comparison) hidden() {
 	g.near("the first state", values[:width], g.want.Hidden.First)
 	g.near("the last state", values[len(values)-width:], g.want.Hidden.Last)
 	g.near("the mean of states", pooled, g.want.Hidden.Mean)
+	g.made[hiddenStates]++
 }
 
 // TestEveryFormatComputesTheSameBitsInAnyChunksAndThreads runs all cases on

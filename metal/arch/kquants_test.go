@@ -53,7 +53,7 @@ func TestBlockTypesComputeTheLogitsOfTheirFiles(t *testing.T) {
 					t.Fatalf("mlx-lm read another file; run hack/goldens/kquants/make.sh (%v)", err)
 				}
 				n := loadOn(t, path, b.open(t))
-				g := &comparison{n: n, t: t, name: "mlx-lm", want: want, tolerance: max(b.tolerance[n.precision], blockTolerance(c.Config))}
+				g := &comparison{n: n, t: t, name: "mlx-lm", want: want, made: map[check]int{}, tolerance: max(b.tolerance[n.precision], blockTolerance(c.Config))}
 				g.run()
 				t.Logf("off by %.1e of the largest logit at most", g.worst)
 			})

@@ -44,9 +44,9 @@ func ahead(fromHost *atomic.Int64) ref.Options {
 // waitFor is for what the loop does after a client has its answer.
 func waitFor(t *testing.T, what string, there func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !there(); runtime.Gosched() {
+	for end := time.Now().Add(patience); !there(); runtime.Gosched() {
 		if time.Now().After(end) {
-			t.Fatalf("%s did not come in 30 s", what)
+			t.Fatalf("%s did not come in %s", what, patience)
 		}
 	}
 }
@@ -146,8 +146,7 @@ func TestAFaultAheadEndsItsRequestsAndTheEngineGoesOn(t *testing.T) {
 }
 
 func TestAShutdownAheadOfAStepLeavesNothing(t *testing.T) {
-	var fromHost atomic.Int64
-	e := ready(t, engine.Options{Sequences: 2}, ahead(&fromHost))
+	e := ready(t, engine.Options{Sequences: 2}, ref.Options{Ahead: true, Fault: paced})
 	text, p := "Tell me more", sample.Greedy()
 	s, err := e.Generate(context.Background(), engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 400})
 	if err != nil {

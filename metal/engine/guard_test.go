@@ -422,7 +422,7 @@ func TestG12AnAnswerThatMeetsTheLimitEndsAlone(t *testing.T) {
 	if want.finished.Usage.Generated < 30 {
 		t.Fatalf("the answer is too short for this test: %+v", want.finished)
 	}
-	e := ready(t, engine.WithEstimator(engine.Options{ModelPath: path, ContextTokens: 2000, Sequences: 2}, &believed{}), ref.Options{})
+	e := ready(t, engine.WithEstimator(engine.Options{ModelPath: path, ContextTokens: 2000, Sequences: 2}, &believed{}), ref.Options{Fault: paced})
 	// Two blocks each are wanted, and there is room for three, and for a step.
 	publisher(e)(engine.Limits{Memory: e.Status().Memory.Active() + engine.Overhead(e) + 15<<20})
 	first, err := e.Generate(t.Context(), rs[0])

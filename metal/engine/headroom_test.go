@@ -97,7 +97,7 @@ func TestG14NobodyIsAskedWhoCannotHelp(t *testing.T) {
 		if r := refusalOf(t, e, engine.Request{Tokens: []int32{30}}); r.Kind != engine.OutOfMemory {
 			t.Errorf("%s: %+v", name, r)
 		}
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > 9*time.Second { // an answer is waited for longer
 			t.Errorf("%s: the refusal took %v", name, took)
 		}
 	}

@@ -821,11 +821,7 @@ bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *position
   return making(owner, [&] {
     int tokens = x->value.shape(0), heads = static_cast<int>(x->value.size()) / tokens / spec->head;
     auto in = mx::reshape(x->value, {tokens, heads, 1, spec->head});
-    if (growth != nullptr) { // turning is linear: before is as good as after
-      auto factors = mx::array(growth, mx::Shape{tokens, 1, 1, 1}, mx::float32);
-      in = mx::multiply(in, mx::astype(factors, in.dtype()));
-    }
-    if (spec->magnitude != 1) { // likewise
+    if (spec->magnitude != 1) { // turning is linear: before is as good as after
       auto m = mx::array(spec->magnitude, in.dtype());
       if (spec->size == spec->head) {
         in = mx::multiply(in, m);
@@ -845,18 +841,25 @@ bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *position
     auto turn = [&](const mx::array &rows, const mx::array &offsets) {
       return mx::fast::rope(rows, spec->size, false, base, spec->scale, offsets, freqs);
     };
+    auto grown = [&](mx::array turned) { // behind, as mlx-lm rounds it
+      if (growth == nullptr) {
+        return turned;
+      }
+      auto factors = mx::array(growth, mx::Shape{tokens, 1, 1, 1}, mx::float32);
+      return mx::multiply(turned, mx::astype(factors, turned.dtype()));
+    };
     const auto &offsets = list_of({positions, positions + tokens});
     // CUDA's grid has at most 65,535 blocks in the dimension that holds rows.
     const int most = std::max(1, 65535 / ((heads + 3) / 4));
     if (tokens <= most) {
-      return turn(in, offsets);
+      return grown(turn(in, offsets));
     }
     std::vector<mx::array> parts;
     for (int at = 0; at < tokens; at += most) {
       int end = std::min(tokens, at + most);
       parts.push_back(turn(mx::slice(in, {at, 0, 0, 0}, {end, heads, 1, spec->head}), mx::slice(offsets, {at}, {end})));
     }
-    return mx::concatenate(std::move(parts), 0);
+    return grown(mx::concatenate(std::move(parts), 0));
   });
 }
 

@@ -21,7 +21,7 @@ type Experts struct {
 	SharedGate Linear
 }
 
-// Apply runs the mixture on x [T, D].
+// Apply runs the mixture on x [T, D]. What is only passed on goes at once.
 func (e *Experts) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	scores := e.Router.Apply(s, x)
 	chosen, shares := s.Route(scores, e.PerToken, e.Normalized)
@@ -31,11 +31,14 @@ func (e *Experts) Apply(s tensor.Scope, x tensor.Array) tensor.Array {
 	s.Release(gu[0])
 	s.Release(gu[1])
 	down := s.LinearOf(inner, chosen, e.Count, e.Down.Matrix)[0]
+	s.Release(inner)
+	s.Release(chosen)
 	out := s.Combine(down, shares)
+	s.Release(shares)
+	s.Release(down)
 	if e.Shared == nil {
 		return out
 	}
-	s.Release(down)
 	shared, gate := e.Shared.Apply(s, x), e.SharedGate.Apply(s, x)
 	gated := s.SigmoidGate(shared, gate)
 	s.Release(shared)

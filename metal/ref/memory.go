@@ -19,12 +19,18 @@ const defaultPooled = 32 << 20
 // smallest mapping; also a page on every system we run on.
 const minClass = 16 << 10
 
+// spare is what may be pooled beside the most that arrays took at once: the
+// small arrays of one token come and go without the system.
+const spare = 1 << 20
+
 // memory hands out anonymous mappings. Arrays come in power-of-two classes and
-// are pooled; weights and KV blocks have their exact size and are not.
+// are pooled; weights and KV blocks have their exact size and are not. Every byte
+// is promised once: mappings in use and pooled ones are together never more than
+// those in use were at once, but for spare, whatever classes they are of.
 type memory struct {
 	weights, kv, arrays, pooled, live atomic.Int64
-	// peak is the most that was active at once.
-	peak atomic.Int64
+	// peak is the most that was active at once, most the most that arrays took.
+	peak, most atomic.Int64
 	// activeLimit 0 means none was set.
 	activeLimit, pooledLimit atomic.Int64
 	poison                   bool
@@ -82,6 +88,7 @@ func (m *memory) take(n int64) ([]byte, error) {
 		m.charge(size)
 		return p, nil
 	}
+	m.makeWay(size)
 	p, err := mapAnonymous(size)
 	if err != nil {
 		return nil, err
@@ -90,17 +97,27 @@ func (m *memory) take(n int64) ([]byte, error) {
 	return p, nil
 }
 
+// makeWay gives back pooled mappings for a new one of so many bytes: what a
+// recurrent layer leaves is of other classes than what the experts behind it
+// take, and would lie beside it.
+func (m *memory) makeWay(size int64) {
+	used := m.arrays.Load() + size
+	m.trim(max(m.most.Load(), used) + spare - used)
+}
+
 func (m *memory) charge(size int64) {
-	m.arrays.Add(size)
+	raise(&m.most, m.arrays.Add(size))
 	m.live.Add(1)
 	m.notePeak()
 }
 
-func (m *memory) notePeak() {
-	active := m.gauges().Active()
+func (m *memory) notePeak() { raise(&m.peak, m.gauges().Active()) }
+
+// raise is for a gauge that only grows.
+func raise(gauge *atomic.Int64, to int64) {
 	for {
-		peak := m.peak.Load()
-		if active <= peak || m.peak.CompareAndSwap(peak, active) {
+		was := gauge.Load()
+		if to <= was || gauge.CompareAndSwap(was, to) {
 			return
 		}
 	}

@@ -60,6 +60,39 @@ func TestPooledBytesStayUnderTheirLimit(t *testing.T) {
 	}
 }
 
+// TestEveryByteOfThePoolIsPromisedOnce: arrays of other sizes take the place of
+// those before them, and do not come to lie beside them. Small ones may.
+func TestEveryByteOfThePoolIsPromisedOnce(t *testing.T) {
+	b := New(Options{Threads: 1})
+	defer b.Close()
+	const most = 8 << 20
+	use := func(n, elements int) {
+		t.Helper()
+		sc := b.NewScope(context.Background())
+		for range n {
+			sc.From(make([]float32, elements), elements)
+		}
+		if m := b.Memory(); sc.Err() != nil || m.Arrays+m.Pooled > most+spare {
+			t.Errorf("%d arrays of %d: %+v (%v)", n, elements, m, sc.Err())
+		}
+		sc.Close()
+	}
+	use(4, most/16)
+	use(8, 4096)
+	if m := b.Memory(); m.Pooled != most+8*minClass {
+		t.Errorf("small arrays drove large ones out: %+v", m)
+	}
+	for range 3 { // a layer that recurs, its experts, a short chunk, and so on
+		use(7, most/32)
+		use(15, most/64)
+		use(100, 4096)
+		use(4, most/16)
+	}
+	if m := b.Memory(); m.Pooled < most/2 {
+		t.Errorf("the next layer finds nothing pooled: %+v", m)
+	}
+}
+
 func TestEveryTaskRunsOnce(t *testing.T) {
 	for _, size := range []int{1, 2, 7} {
 		w := startWorkers(size)

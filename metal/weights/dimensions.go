@@ -2,6 +2,8 @@ package weights
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/quant"
@@ -69,6 +71,11 @@ func ggufFamilies() map[string]string {
 	return map[string]string{"gemma3": familyGemma3, "gpt-oss": familyGPTOSS, "llama": familyLlama, "qwen2": familyQwen2, "qwen3": familyQwen3, "qwen3moe": familyQwen3MoE}
 }
 
+// GGUFArchitectures lists the families that are read from GGUF files too.
+func GGUFArchitectures() []string {
+	return slices.Sorted(maps.Values(ggufFamilies()))
+}
+
 // Dimensions reads and checks the numbers of the model's family.
 func (h *Header) Dimensions() (Dimensions, error) {
 	arch, ok := h.Text("general.architecture")
@@ -77,7 +84,7 @@ func (h *Header) Dimensions() (Dimensions, error) {
 	}
 	family, ok := ggufFamilies()[arch]
 	if !ok {
-		return Dimensions{}, &UnsupportedError{"architecture", arch, sortedKeys(ggufFamilies())}
+		return Dimensions{}, unknownInGGUF(arch)
 	}
 	r := keyReader{h: h, prefix: arch + "."}
 	d := Dimensions{
@@ -122,6 +129,17 @@ func (h *Header) Dimensions() (Dimensions, error) {
 		return Dimensions{}, invalidf("%d tokens but only %d embeddings", len(tokens), d.Vocabulary)
 	}
 	return d, nil
+}
+
+// unknownInGGUF refuses a family. Hybrids are read from folders alone: llama.cpp
+// rewrites what their recurrent layers hold (decays in place of their logarithms,
+// heads in another order), of which no golden is at hand.
+func unknownInGGUF(arch string) error {
+	switch arch {
+	case "qwen3next", "qwen35", "qwen35moe":
+		return &UnsupportedError{"GGUF file of a hybrid,", arch, []string{"its folder of safetensors, from Hugging Face or mlx-lm"}}
+	}
+	return &UnsupportedError{"architecture", arch, sortedKeys(ggufFamilies())}
 }
 
 // consistent checks the numbers against one another.

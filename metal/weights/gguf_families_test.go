@@ -40,6 +40,19 @@ func TestQwen3InGGUF(t *testing.T) {
 	matrixOf(t, f, "model.layers.0.self_attn.q_proj.weight") // wants rows in order
 }
 
+// TestAHybridInGGUFIsRefusedWithWhatToUse, which is its folder; any other unknown
+// family with the names of those that are read.
+func TestAHybridInGGUFIsRefusedWithWhatToUse(t *testing.T) {
+	for arch, want := range map[string]string{"qwen3next": "folder of safetensors", "qwen35": "folder of safetensors", "qwen35moe": "folder of safetensors", "mamba": "gemma3, gpt-oss, llama, qwen2, qwen3, qwen3moe"} {
+		h := &weights.Header{Metadata: map[string]any{"general.architecture": arch}}
+		_, err := h.Facts()
+		var unsupported *weights.UnsupportedError
+		if !errors.As(err, &unsupported) || unsupported.Value != arch || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want it to name %q", arch, err, want)
+		}
+	}
+}
+
 // TestQwen2HasBiases in files of both kinds, with rows in order.
 func TestQwen2HasBiases(t *testing.T) {
 	c := tinymodel.Default()

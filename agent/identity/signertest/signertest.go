@@ -16,6 +16,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
@@ -35,6 +36,8 @@ type Signer struct {
 
 	mu     sync.Mutex // guards signed
 	signed int
+
+	judged map[types.UID]bool // by Before; of run alone
 }
 
 // Signed counts the certificates.
@@ -47,7 +50,7 @@ func (s *Signer) Signed() int {
 // Start signs until the test ends. c may approve and sign; it knows the kind.
 func Start(t *testing.T, c client.Client, ca *agentapitest.CA, before func(*certificatesv1.CertificateSigningRequest) error) *Signer {
 	t.Helper()
-	s := &Signer{Before: before, t: t, c: c, ca: ca}
+	s := &Signer{Before: before, t: t, c: c, ca: ca, judged: map[types.UID]bool{}}
 	ctx, stop := context.WithCancel(context.Background())
 	var loop sync.WaitGroup
 	loop.Go(func() { s.run(ctx) })
@@ -69,7 +72,7 @@ func (s *Signer) run(ctx context.Context) {
 			continue // the API server is away
 		}
 		for i := range list.Items {
-			if r := &list.Items[i]; r.Spec.SignerName == join.Signer && len(r.Status.Conditions) == 0 {
+			if r := &list.Items[i]; r.Spec.SignerName == join.Signer && open(r) {
 				if err := s.sign(ctx, r); err != nil && ctx.Err() == nil {
 					s.t.Logf("sign %s: %v", r.Name, err) // taken away meanwhile, or the API server is
 				}
@@ -78,15 +81,38 @@ func (s *Signer) run(ctx context.Context) {
 	}
 }
 
-func (s *Signer) sign(ctx context.Context, r *certificatesv1.CertificateSigningRequest) error {
+// open requests are neither denied nor signed. One may be approved: the API
+// server went away between the two.
+func open(r *certificatesv1.CertificateSigningRequest) bool {
+	for _, c := range r.Status.Conditions {
+		if c.Type != certificatesv1.CertificateApproved {
+			return false
+		}
+	}
+	return len(r.Status.Certificate) == 0
+}
+
+// approve answers a request that nobody has answered; it says whether it may be
+// signed.
+func (s *Signer) approve(ctx context.Context, r *certificatesv1.CertificateSigningRequest) (bool, error) {
+	if len(r.Status.Conditions) > 0 {
+		return true, nil
+	}
 	c := certificatesv1.CertificateSigningRequestCondition{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: join.ReasonIssued, Message: "by a test"}
-	if s.Before != nil {
+	if s.Before != nil && !s.judged[r.UID] {
 		if err := s.Before(r); err != nil {
 			c.Type, c.Reason = certificatesv1.CertificateDenied, err.Error()
+		} else {
+			s.judged[r.UID] = true
 		}
 	}
 	r.Status.Conditions = append(r.Status.Conditions, c)
-	if err := s.c.SubResource("approval").Update(ctx, r); err != nil || c.Type == certificatesv1.CertificateDenied {
+	err := s.c.SubResource("approval").Update(ctx, r)
+	return err == nil && c.Type == certificatesv1.CertificateApproved, err
+}
+
+func (s *Signer) sign(ctx context.Context, r *certificatesv1.CertificateSigningRequest) error {
+	if ok, err := s.approve(ctx, r); err != nil || !ok {
 		return err
 	}
 	account := strings.TrimPrefix(r.Name, join.RequestName(""))
@@ -96,11 +122,16 @@ func (s *Signer) sign(ctx context.Context, r *certificatesv1.CertificateSigningR
 		return err
 	}
 	r.Status.Certificate = s.ca.MacFor(mac, key)
+	s.count(1) // before anybody can have it
 	if err := s.c.Status().Update(ctx, r); err != nil {
+		s.count(-1)
 		return err
 	}
+	return nil
+}
+
+func (s *Signer) count(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.signed++
-	return nil
+	s.signed += n
 }

@@ -42,7 +42,7 @@ func InTwin(t *Twin, modelPath string) Program {
 	return Program{ModelPath: modelPath, Context: 512, Slow: 10_000, begin: t.begin}
 }
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // Run checks what the pool relies on.
 func Run(t *testing.T, p Program) {

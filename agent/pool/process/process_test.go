@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 func start(t *testing.T, ctx context.Context, args ...string) *Process {
@@ -27,7 +28,7 @@ func waitDone(t *testing.T, p *Process) {
 	t.Helper()
 	select {
 	case <-p.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience.Of(t)):
 		t.Fatal("the end of the process was not seen")
 	}
 }
@@ -97,7 +98,7 @@ func TestAChildThatIsAdoptedLeavesNothingBehind(t *testing.T) {
 				if err := cmd.Process.Kill(); err != nil {
 					t.Fatal(err)
 				}
-				for deadline := time.Now().Add(10 * time.Second); !errors.Is(gone(pid), probe.ErrGone); time.Sleep(time.Millisecond) {
+				for deadline := time.Now().Add(patience.Of(t)); !errors.Is(gone(pid), probe.ErrGone); time.Sleep(time.Millisecond) {
 					if time.Now().After(deadline) {
 						t.Fatal("it does not end")
 					}

@@ -23,7 +23,7 @@ type Subject struct {
 }
 
 // patience bounds every wait of the suite.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // Run is what every implementation of serve.Engines must hold to.
 func Run(t *testing.T, s Subject) {

@@ -108,7 +108,8 @@ func (a *Agent) Stop() {
 	a.stopped = true
 }
 
-// Edit changes the script and plays on.
+// Edit changes the script and plays on. An error says that the new script was
+// not reported yet, as when the operator wrote at the same moment.
 func (a *Agent) Edit(ctx context.Context, change func(*Script)) error {
 	a.renewing.Lock()
 	a.mu.Lock()
@@ -148,11 +149,24 @@ func (a *Agent) follow(ctx context.Context) {
 			continue
 		}
 		for range w.ResultChan() {
-			if err := a.play(ctx); err != nil && ctx.Err() == nil {
-				a.note(err)
-			}
+			a.insist(ctx)
 		}
 		w.Stop()
+	}
+}
+
+// insist plays until the report has arrived: no other change of the orders may
+// come that would have it sent again.
+func (a *Agent) insist(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := a.play(ctx)
+		if ctx.Err() == nil {
+			a.note(err)
+		}
+		if err == nil {
+			return
+		}
+		pause(ctx, 100*time.Millisecond)
 	}
 }
 

@@ -44,7 +44,7 @@ func main() {
 	flag.StringVar(&o.program, "program", filepath.Join("bin", "mlx", "engine"), "engine program that is measured (make mlx builds it)")
 	flag.StringVar(&o.model, "model", "", "folder to serve on a GPU; empty measures SmolLM2 on the processor")
 	flag.StringVar(&o.python, "python", "python3", "Python that has mlx-lm for the GPU")
-	flag.IntVar(&o.requests, "requests", 16, "requests at each rate, or three times the streams on a GPU")
+	flag.IntVar(&o.requests, "requests", 16, "requests at each rate, or twice the streams on a GPU")
 	flag.IntVar(&o.runs, "runs", 3, "rounds of streams")
 	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for batch.json, batch.md, arrivals.json and arrivals.svg (batch-gpu, arrivals-gpu); empty writes none")
 	flag.DurationVar(&o.limit, "limit", 60*time.Minute, "most that everything may take")
@@ -125,7 +125,7 @@ var (
 	onProcessor = load{context: 512, prompt: 16, tokens: 16, streams: []int{1, 4, 8}, least: map[int]float64{1: 0.95, 4: 0.95, 8: 0.95}, rates: []float64{0.5, 0.8, 1.1}}
 	onGPU       = load{
 		suffix: "-gpu", context: 1024, prompt: 128, tokens: 64,
-		streams: []int{1, 8, 16, 32}, least: map[int]float64{1: 1, 8: 2, 16: 3.5, 32: 4}, rates: []float64{0.5, 1, 2, 3}, sooner: 2,
+		streams: []int{1, 8, 16, 32}, least: map[int]float64{1: 1, 8: 2, 16: 3.5, 32: 4}, rates: []float64{1, 2, 3}, sooner: 2,
 	}
 )
 
@@ -190,7 +190,7 @@ func (m *measurements) measure(ctx context.Context) (err error) {
 func (m *measurements) arrive(ctx context.Context, targets [2]traffic.Target) error {
 	l, count := m.o.load, m.o.requests
 	if l.suffix != "" {
-		count = 3 * l.most()
+		count = 2 * l.most()
 	}
 	capacity := median(m.speed[1][l.most()]) / float64(l.tokens)
 	for _, share := range l.rates {

@@ -16,7 +16,7 @@ const aboutProcessor = "`make bench-batch`: SmolLM2-135M-Instruct in 4 bits, as 
 
 const aboutGPU = "`hack/bench/gpu/run.sh`: random weights of the shape %s in 4 bits, served by the engine over its socket and by mlx-lm's server over HTTP, both on one\n" +
 	"NVIDIA GPU, both loaded, asked in turns. So many streams begin at once, with prompts of about 128 tokens and answers of 64, greedy; a rate is\n" +
-	"all tokens of the answers by the time until the last. Then 96 requests arrive at random times (Poisson, the same for both) at 0.5, 1, 2 and 3 times\n" +
+	"all tokens of the answers by the time until the last. Then 64 requests arrive at random times (Poisson, the same for both) at 1, 2 and 3 times\n" +
 	"the requests a second that the peer did with 32 streams; time to the first token counts from the time a request was due.\n" +
 	"![Time to the first token, by rate of arrivals](arrivals-gpu.svg)"
 

@@ -57,17 +57,16 @@ func run(o options) error {
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
-	models, err := prepare(ctx, o)
-	if err != nil {
-		return err
+	if err := os.MkdirAll(o.dir, 0o755); err != nil {
+		return fmt.Errorf("folder of models: %w", err)
 	}
 	var all []measured
-	for _, m := range models {
+	for _, m := range models(o) {
 		for _, b := range o.backends() {
 			if !only.MatchString(m.name + " on " + b.name) {
 				continue
 			}
-			got, err := measure(ctx, m, b)
+			got, err := measureReady(ctx, m, b)
 			if err != nil {
 				return fmt.Errorf("%s on %s: %w", m.name, b.name, err)
 			}
@@ -75,7 +74,16 @@ func run(o options) error {
 			all = append(all, got)
 		}
 	}
-	return newReport(all).Finish(o.out)
+	return newReport(all, models(o)).Finish(o.out)
+}
+
+// measureReady makes a model ready and measures it.
+func measureReady(ctx context.Context, m model, b backend) (measured, error) {
+	path, err := m.open(ctx)
+	if err != nil {
+		return measured{}, err
+	}
+	return measure(ctx, m, path, b)
 }
 
 // backend is a program and what it computes with.

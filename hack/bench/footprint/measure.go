@@ -68,8 +68,8 @@ func (m measured) String() string {
 }
 
 // ask has the engine say what a model would take.
-func ask(ctx context.Context, m model, b backend, p promise) (e estimated, err error) {
-	cmd := exec.CommandContext(ctx, b.program, "footprint", "--json", "--model", m.path, "--backend", b.arithmetic,
+func ask(ctx context.Context, path string, b backend, p promise) (e estimated, err error) {
+	cmd := exec.CommandContext(ctx, b.program, "footprint", "--json", "--model", path, "--backend", b.arithmetic,
 		"--context", strconv.Itoa(p.tokens), "--sequences", strconv.Itoa(p.sequences), "--cache-tokens", strconv.Itoa(p.tokens*p.sequences))
 	out, err := cmd.Output()
 	if err != nil {
@@ -86,18 +86,18 @@ func ask(ctx context.Context, m model, b backend, p promise) (e estimated, err e
 }
 
 // measure serves a model under its estimate and fills what was promised.
-func measure(ctx context.Context, m model, b backend) (out measured, err error) {
+func measure(ctx context.Context, m model, path string, b backend) (out measured, err error) {
 	p := m.quick
 	if b.slow {
 		p = m.slow
 	}
 	out = measured{name: m.name + " on " + b.name, promise: p}
-	if out.estimate, err = ask(ctx, m, b, p); err != nil {
+	if out.estimate, err = ask(ctx, path, b, p); err != nil {
 		return out, err
 	}
 	var w watching
 	e, err := served.Start(ctx, served.Options{
-		Program: b.program, Backend: b.name, Model: m.path, ContextTokens: p.tokens, Sequences: p.sequences,
+		Program: b.program, Backend: b.name, Model: path, ContextTokens: p.tokens, Sequences: p.sequences,
 		LimitBytes: out.estimate.Limit, Started: w.start,
 	})
 	if err != nil {

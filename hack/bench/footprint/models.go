@@ -17,66 +17,82 @@ import (
 
 // model is one to measure.
 type model struct {
-	name, path string
+	name string
+	// family of metal/arch whose code it runs, and also who else runs that code:
+	// what holds for the row holds for them.
+	family, also string
 	// quick is what is promised on a quick back end, slow on a slow one: MLX on a
 	// processor computes a token a second or two where numbers have 16 bits.
 	quick, slow promise
 	// reads says that it reads texts and writes none.
 	reads bool
+	// ready fetches, converts or writes it, unless it is there, and returns its
+	// path.
+	ready func(context.Context) (string, error)
 }
 
 // promise is a context that is promised and filled.
 type promise struct{ tokens, sequences int }
 
-// prepare fetches, converts and writes the models that are not there yet.
-func prepare(ctx context.Context, o options) ([]model, error) {
-	if err := os.MkdirAll(o.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("folder of models: %w", err)
-	}
-	smol, err := fetch(ctx, "smollm2")
-	if err != nil {
-		return nil, err
-	}
-	minilm, err := fetch(ctx, "minilm")
-	if err != nil {
-		return nil, err
-	}
-	long := promise{512, 2}
-	out := []model{{name: "SmolLM2-135M Q4_1", path: smol, quick: long, slow: promise{256, 1}}}
-	for _, c := range []struct {
-		name string
-		args []string
-		slow promise
-	}{
-		{"SmolLM2-135M 4-bit", []string{"--quantize", "4", "--dtype", "bfloat16"}, promise{64, 1}},
-		{"SmolLM2-135M bfloat16", []string{"--dtype", "bfloat16"}, promise{32, 1}},
-	} {
-		path := filepath.Join(o.dir, strings.ReplaceAll(c.name, " ", "-"))
-		if err := convert(ctx, o.engine, smol, path, c.args); err != nil {
-			return nil, err
-		}
-		out = append(out, model{name: c.name, path: path, quick: long, slow: c.slow})
-	}
+// models lists what is measured: every family of metal/arch at least once.
+func models(o options) []model {
+	out := realModels(o)
 	for _, r := range random() {
 		path := filepath.Join(o.dir, r.config.Name)
-		if err := r.write(path); err != nil {
-			return nil, err
-		}
-		out = append(out, model{name: r.config.Name, path: path, quick: r.quick, slow: r.slow})
+		out = append(out, model{
+			name: r.config.Name, family: string(r.config.Family), also: r.also, quick: r.quick, slow: r.slow,
+			ready: func(context.Context) (string, error) { return path, r.write(path) },
+		})
+	}
+	for _, r := range readers() {
+		path := filepath.Join(o.dir, r.reader.Name)
+		out = append(out, model{
+			name: r.reader.Name, family: r.reader.Family, also: r.also, quick: r.quick, slow: r.slow, reads: true,
+			ready: func(context.Context) (string, error) { return path, r.write(path) },
+		})
+	}
+	return out
+}
+
+// realModels are those that people serve, as they are and converted.
+func realModels(o options) []model {
+	long := promise{512, 2}
+	smol := func(ctx context.Context) (string, error) { return fetch(ctx, "smollm2") }
+	converted := func(name string, slow promise, args ...string) model {
+		path := filepath.Join(o.dir, strings.ReplaceAll(name, " ", "-"))
+		return model{name: name, family: "llama", quick: long, slow: slow, ready: func(ctx context.Context) (string, error) {
+			from, err := smol(ctx)
+			if err != nil {
+				return "", err
+			}
+			return path, convert(ctx, o.engine, from, path, args)
+		}}
 	}
 	read := promise{256, 4} // it reads no more of a text
-	out = append(out, model{name: "all-MiniLM-L6-v2", path: minilm, quick: read, slow: read, reads: true})
-	for _, r := range encoders() {
-		path := filepath.Join(o.dir, r.reader.Name)
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			fmt.Fprintln(os.Stderr, "writing", path)
-			if err := r.reader.Write(path); err != nil {
-				return nil, err
-			}
-		}
-		out = append(out, model{name: r.reader.Name, path: path, quick: r.quick, slow: r.slow, reads: true})
+	return []model{
+		{name: "SmolLM2-135M Q4_1", family: "llama", also: "Llama 2 and 3, Mistral", quick: long, slow: promise{256, 1}, ready: smol},
+		converted("SmolLM2-135M 4-bit", promise{64, 1}, "--quantize", "4", "--dtype", "bfloat16"),
+		converted("SmolLM2-135M bfloat16", promise{32, 1}, "--dtype", "bfloat16"),
+		{name: "all-MiniLM-L6-v2", family: "bert", quick: read, slow: read, reads: true,
+			ready: func(ctx context.Context) (string, error) { return fetch(ctx, "minilm") }},
 	}
-	return out, nil
+}
+
+// open makes a model ready and wants it to be of the family that its row says.
+func (m model) open(ctx context.Context) (string, error) {
+	path, err := m.ready(ctx)
+	if err != nil {
+		return "", err
+	}
+	f, err := weights.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if f.Dim.Architecture != m.family {
+		return "", fmt.Errorf("%s is a %s, its row says %s", path, f.Dim.Architecture, m.family)
+	}
+	return path, nil
 }
 
 // fetch gets the real weights and returns their path.
@@ -109,6 +125,7 @@ type written struct {
 	config      tinymodel.Config
 	layout      *tinymodel.Layout // nil for a GGUF file
 	quick, slow promise
+	also        string
 }
 
 func (w written) write(path string) error {
@@ -157,36 +174,55 @@ func random() []written {
 	}
 	mixture := deep(of("qwen3-moe-32000-heads-of-128-4-bit", tinymodel.Qwen3MoE, 8, 2, 128))
 	mixture.Experts = tinymodel.Experts{Count: 8, PerToken: 2, FeedForward: 512}
+	both := recurrent(of("qwen3-next-32000-states-of-128-4-bit", tinymodel.Qwen3Next, 4, 1, 256))
+	both.Experts = tinymodel.Experts{Count: 8, PerToken: 2, FeedForward: 512, Shared: 512}
 	window := deep(of("gemma3-32000-windows-of-256-4-bit", tinymodel.Gemma3, 4, 1, 256))
 	window.Window = 256
 	quick, slow, half, brief := promise{1024, 1}, promise{256, 1}, promise{64, 1}, promise{32, 1}
+	packed := folder(quant.AffineOf(4, 64, quant.BFloat16))
 	return []written{
-		{of("llama-32000-heads-of-64-bfloat16", tinymodel.Llama, 8, 8, 64), folder(quant.DenseOf(quant.BFloat16)), quick, half},
-		{deep(of("llama-32000-heads-of-80-6-bit", tinymodel.Llama, 8, 2, 80)), folder(quant.AffineOf(6, 64, quant.BFloat16)), quick, half},
-		{gguf(of("llama-32000-heads-of-96-Q8_0.gguf", tinymodel.Llama, 6, 3, 96), weights.Q8_0), nil, quick, slow},
-		{deep(of("qwen3-32000-heads-of-256-4-bit-bfloat16", tinymodel.Qwen3, 4, 1, 256)), folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, brief},
-		{of("qwen2-32000-heads-of-64-8-bit", tinymodel.Qwen2, 8, 2, 64), folder(quant.AffineOf(8, 64, quant.BFloat16)), quick, brief},
-		{mixture, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, brief},
-		{window, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, brief},
-		{wide, folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, half},
-		{experts, folder(quant.DenseOf(quant.BFloat16)), quick, half},
-		{recurrent(of("qwen3.5-32000-states-of-128-4-bit", tinymodel.Qwen35, 4, 1, 256)), folder(quant.AffineOf(4, 64, quant.BFloat16)), quick, half},
-		{large, folder(quant.DenseOf(quant.Float32)), promise{256, 1}, promise{256, 1}},
+		{of("llama-32000-heads-of-64-bfloat16", tinymodel.Llama, 8, 8, 64), folder(quant.DenseOf(quant.BFloat16)), quick, half, "Mistral Small 3 and Ministral 3, whose decoder it is"},
+		{deep(of("llama-32000-heads-of-80-6-bit", tinymodel.Llama, 8, 2, 80)), folder(quant.AffineOf(6, 64, quant.BFloat16)), quick, half, ""},
+		{gguf(of("llama-32000-heads-of-96-Q8_0.gguf", tinymodel.Llama, 6, 3, 96), weights.Q8_0), nil, quick, slow, ""},
+		{deep(of("qwen3-32000-heads-of-256-4-bit-bfloat16", tinymodel.Qwen3, 4, 1, 256)), packed, quick, brief, ""},
+		{of("qwen2-32000-heads-of-64-8-bit", tinymodel.Qwen2, 8, 2, 64), folder(quant.AffineOf(8, 64, quant.BFloat16)), quick, brief, "Qwen2.5"},
+		{mixture, packed, quick, brief, ""},
+		{window, packed, quick, brief, "Gemma 3 inside a model that sees"},
+		{wide, packed, quick, half, ""},
+		{experts, folder(quant.DenseOf(quant.BFloat16)), quick, half, ""},
+		{recurrent(of("qwen3.5-32000-states-of-128-4-bit", tinymodel.Qwen35, 4, 1, 256)), packed, quick, half, "Qwen3.5 inside a model that sees; with experts it runs those of Qwen3-Next"},
+		{both, packed, quick, half, ""},
+		{large, folder(quant.DenseOf(quant.Float32)), promise{256, 1}, promise{256, 1}, ""},
 	}
 }
 
-// encoder is a random model that reads.
-type encoder struct {
+// reader is a random model that reads.
+type reader struct {
 	reader      tinymodel.Reader
 	quick, slow promise
+	also        string
 }
 
-// encoders are one of each family beside the real one, in float32 with the
-// vocabulary of XLM-RoBERTa, and in half precision with a head.
-func encoders() []encoder {
+func (r reader) write(path string) error {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "writing", path)
+	return r.reader.Write(path)
+}
+
+// readers are one of each family beside the real one: an encoder in float32 with
+// the vocabulary of XLM-RoBERTa, one in half precision with a head, and a decoder
+// that makes vectors, whose texts lie in its cache while they are read.
+func readers() []reader {
 	many := tinymodel.Reader{Name: "xlm-roberta-250002-float32", Family: "xlm-roberta", Pooling: "mean",
 		Size: tinymodel.Size{Hidden: 256, Inner: 1024, Heads: 8, Layers: 12, Positions: 512, Vocabulary: 250_002}}
 	half := tinymodel.Reader{Name: "bert-30522-rerank-bfloat16", Family: "bert", Rerank: true, Type: quant.BFloat16,
 		Size: tinymodel.Size{Hidden: 512, Inner: 2048, Heads: 8, Layers: 12, Positions: 512, Vocabulary: 30_522}}
-	return []encoder{{many, promise{512, 4}, promise{512, 1}}, {half, promise{512, 4}, promise{64, 1}}}
+	decoder := tinymodel.Reader{Name: "qwen3-embedding-32000-bfloat16", Family: "qwen3", Pooling: "lasttoken", Type: quant.BFloat16,
+		Size: tinymodel.Size{Hidden: 512, Inner: 2048, Heads: 8, Layers: 12, Positions: 4096, Vocabulary: 32_000}}
+	return []reader{
+		{many, promise{512, 4}, promise{512, 1}, "BGE-M3 and its reranker"}, {half, promise{512, 4}, promise{64, 1}, "cross-encoders of MiniLM"},
+		{decoder, promise{512, 1}, promise{32, 1}, "Qwen3-Reranker, which scores what a decoder reads"},
+	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"metalfleet.dev/metalfleet/hack/bench/report"
 )
@@ -16,8 +17,18 @@ const about = "`make bench-footprint`: `engine footprint` beside the most that `
 	"on a Mac's GPU is not measured by this. Weights and KV are exact on both sides; the figures beside them are one step's\n" +
 	"arrays, what the back end keeps pooled, and the process itself."
 
-func newReport(all []measured) *report.Report {
-	r := report.New("footprint", "What a model takes, estimated and measured", about)
+// rows says which row speaks for which family, and for whom else.
+func rows(list []model) string {
+	var b strings.Builder
+	b.WriteString("\n\n| family | row | runs the same code |\n|---|---|---|\n")
+	for _, m := range list {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", m.family, m.name, m.also)
+	}
+	return b.String() + "\n"
+}
+
+func newReport(all []measured, list []model) *report.Report {
+	r := report.New("footprint", "What a model takes, estimated and measured", about+rows(list))
 	mb := func(n int64) float64 { return float64(n) / 1e6 }
 	none := report.Bound{}
 	for _, m := range all {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 func TestAnEngineThatEndsSaysWhatItLogged(t *testing.T) {
@@ -24,7 +26,7 @@ func TestAnEngineThatEndsSaysWhatItLogged(t *testing.T) {
 		"a program that is not":   {program + "x", "no such file"},
 		"the model is named, too": {program, "some.gguf"},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience.Of(t))
 		_, err := Start(ctx, Options{Program: c.program, Model: "some.gguf", ContextTokens: 8, Sequences: 1})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", says, err)

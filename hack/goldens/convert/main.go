@@ -16,7 +16,9 @@ import (
 	"path/filepath"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
 	"metalfleet.dev/metalfleet/metal/weights/convert"
@@ -32,6 +34,12 @@ type converted struct {
 	Group int `json:"group"`
 	// Type is empty where it was kept.
 	Type string `json:"type"`
+	// As is the plan of a model that check.py asks for logits, which are Logits
+	// behind Prompt on our own engine; Bound is how far quantising may move them.
+	As     string    `json:"as,omitempty"`
+	Bound  float64   `json:"bound,omitempty"`
+	Prompt []int32   `json:"prompt,omitempty"`
+	Logits []float32 `json:"logits,omitempty"`
 }
 
 func main() {
@@ -59,7 +67,11 @@ func run(ctx context.Context, smollm2, dir, texts string) error {
 	if err != nil {
 		return err
 	}
-	all = append(all, made...)
+	planned, err := families(dir)
+	if err != nil {
+		return err
+	}
+	all = append(append(all, made...), planned...)
 	for i := range all {
 		all[i].Out = filepath.Join(dir, all[i].Name)
 		if err := all[i].run(ctx); err != nil {
@@ -135,7 +147,7 @@ func decoders(dir string) ([]converted, error) {
 	return all, nil
 }
 
-func (c converted) run(ctx context.Context) error {
+func (c *converted) run(ctx context.Context) error {
 	f, err := weights.Open(c.Source)
 	if err != nil {
 		return err
@@ -149,8 +161,27 @@ func (c converted) run(ctx context.Context) error {
 		t := quant.Float16
 		o.Type = &t
 	}
-	_, err = convert.Run(ctx, f, o)
+	if c.As != "" {
+		o.Plan.Again = true
+		if o.Plan.Rest, err = convert.ParseTarget(c.As); err != nil {
+			return err
+		}
+	}
+	if _, err := convert.Run(ctx, f, o); err != nil || c.Prompt == nil {
+		return err
+	}
+	c.Logits, err = logits(ctx, c.Out, c.Prompt)
 	return err
+}
+
+// logits behind a prompt, as our engine computes them from a folder.
+func logits(ctx context.Context, folder string, prompt []int32) ([]float32, error) {
+	s, err := engine.OpenSession(ctx, folder, ref.New(ref.Options{}))
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return s.Evaluate(ctx, prompt)
 }
 
 // tokenizers converts the vocabulary of a file under each pre-tokenizer, and

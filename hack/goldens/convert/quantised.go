@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"metalfleet.dev/metalfleet/metal/engine"
-	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/weights"
 	"metalfleet.dev/metalfleet/metal/weights/convert"
 )
@@ -88,17 +86,12 @@ func (q *quantisation) run(ctx context.Context, model string, prompts [][]int32)
 		return err
 	}
 	q.BitsPerWeight = report.BitsPerWeight()
-	s, err := engine.OpenSession(ctx, q.Out, ref.New(ref.Options{}))
-	if err != nil {
-		return err
-	}
-	defer s.Close()
 	for _, p := range prompts {
-		logits, err := s.Evaluate(ctx, p)
+		got, err := logits(ctx, q.Out, p)
 		if err != nil {
 			return err
 		}
-		q.Logits = append(q.Logits, logits)
+		q.Logits = append(q.Logits, got)
 	}
 	return nil
 }

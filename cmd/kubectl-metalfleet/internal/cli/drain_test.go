@@ -160,7 +160,7 @@ func TestDrainMovesWhatIsOnAMac(t *testing.T) {
 	two := p.deploys(ns, "two", 2)
 	p.ready(two, 2)
 
-	out, errs := p.wants(ExitOK, "drain", "mac-1", "--timeout", "1m")
+	out, errs := p.wants(ExitOK, "drain", "mac-1", "--timeout", "4m")
 	golden(t, "drain", replicaOf.ReplaceAllString(waiting.ReplaceAllString(out, ""), "${1}0a1b2c3d"))
 	if errs != "" {
 		t.Errorf("standard error: %s", errs)
@@ -177,7 +177,7 @@ func TestDrainMovesWhatIsOnAMac(t *testing.T) {
 	contains(t, "why", out, "is ready: 2/2 replicas ready, stage: serving", "mac-1  cordoned")
 
 	// The other Mac: nowhere to go, and nothing is touched.
-	_, errs = p.wants(ExitFailed, "drain", "mac-2", "--timeout", "1m")
+	_, errs = p.wants(ExitFailed, "drain", "mac-2", "--timeout", "4m")
 	contains(t, "drain", errs, "a person has to decide", "no other Mac can hold it: 1 Mac: 1 cordoned", "it stays cordoned")
 	p.ready(two, 2)
 	p.asksWhy(t, ns)
@@ -214,7 +214,7 @@ func TestTheOnlyReplicaStaysUnlessAPersonAllows(t *testing.T) {
 	_, errs := p.wants(ExitFailed, "drain", "mac-1")
 	contains(t, "drain", errs, "no other replica of one is ready", "kubectl scale md one -n team-e --replicas=2", "kubectl metalfleet uncordon mac-1")
 	p.ready(one, 1)
-	out, _ := p.wants(ExitOK, "drain", "mac-1", "--allow-unserved", "--timeout", "1m")
+	out, _ := p.wants(ExitOK, "drain", "mac-1", "--allow-unserved", "--timeout", "4m")
 	contains(t, "drain", out, "Mac mac-1 is drained: 1 replica moved, 10.0 GiB freed")
 }
 
@@ -229,10 +229,12 @@ func TestDrainGivesUpInTime(t *testing.T) {
 	p.ready(one, 1)
 	p.joined("mac-2", holding(64*gib))
 	// The replica never finishes its requests.
-	_, errs := p.wants(ExitFailed, "drain", "mac-1", "--allow-unserved", "--timeout", "10s")
+	_, errs := p.wants(ExitFailed, "drain", "mac-1", "--allow-unserved", "--timeout", "20s")
 	contains(t, "drain", errs, "gave up waiting (--timeout)", "drains: running requests end within 1 s")
-	p.must(agent.Edit(context.Background(), func(s *fleettest.Script) { s.Behave = nil }))
-	out, _ := p.wants(ExitOK, "drain", "mac-1", "--timeout", "1m")
+	p.eventually("the Mac ends them", func() error {
+		return agent.Edit(context.Background(), func(s *fleettest.Script) { s.Behave = nil })
+	})
+	out, _ := p.wants(ExitOK, "drain", "mac-1", "--timeout", "4m")
 	if !strings.HasPrefix(out, "Mac mac-1 is cordoned already\n") {
 		t.Errorf("the second run: %s", out)
 	}

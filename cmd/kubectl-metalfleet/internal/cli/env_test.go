@@ -18,13 +18,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/hack/testenv"
 )
 
 var update = flag.Bool("update", false, "write the golden files, and the examples of docs/kubectl-plugin.md")
-
-// patience bounds every wait: ten times what a busy machine was seen to take.
-const patience = 30 * time.Second
 
 // env is one control plane for all tests of this package; they run in sequence.
 var env *testenv.Env
@@ -72,7 +70,7 @@ func newPerson(t *testing.T) *person {
 // run is one command line; the kubeconfig is added.
 func (p *person) run(args ...string) (code int, out, errs string) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	return p.runIn(ctx, args...)
 }
@@ -122,7 +120,8 @@ func (p *person) must(err error) {
 // eventually asks until there is no complaint.
 func (p *person) eventually(what string, complaint func() error) {
 	p.t.Helper()
-	deadline := time.NewTimer(patience)
+	limit := patience.Of(p.t)
+	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -133,7 +132,7 @@ func (p *person) eventually(what string, complaint func() error) {
 		}
 		select {
 		case <-deadline.C:
-			p.t.Fatalf("%s: not within %s: %v", what, patience, err)
+			p.t.Fatalf("%s: not within %s: %v", what, limit, err)
 		case <-tick.C:
 		}
 	}

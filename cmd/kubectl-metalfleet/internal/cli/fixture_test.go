@@ -85,8 +85,9 @@ func (p *person) serving(r *v1alpha1.ModelReplica) {
 // one that is cordoned and one that never reported.
 func (p *person) office() {
 	p.t.Helper()
-	// Objects are made within seconds, and ages of minutes do not show them.
-	p.now = time.Now().Add(15*time.Minute + 30*time.Second)
+	// Objects are made within seconds, and ages of minutes do not show them: 15m
+	// until the last of them is made.
+	p.now = time.Now().Add(15*time.Minute + 55*time.Second)
 	ns := p.namespace("team-a")
 	p.mac("mac-studio-1", 192*gib, func(m *v1alpha1.MacNode) {
 		m.Status.Memory.ReservedBytes, m.Status.Memory.FootprintBytes, m.Status.Memory.FreedBytesTotal = 12*gib, 10*gib+200<<20, 31*gib

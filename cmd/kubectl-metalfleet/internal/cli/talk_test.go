@@ -17,6 +17,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/load"
+	"metalfleet.dev/metalfleet/hack/patience"
 )
 
 // parrot answers as a gateway does, with the API's own writer: it repeats the
@@ -110,7 +111,7 @@ func TestChatThroughTheAPIServer(t *testing.T) {
 	}
 	// Word by word, not at the end.
 	m.hold = make(chan struct{})
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	ctx, stop := context.WithTimeout(context.Background(), patience.Of(t))
 	defer stop()
 	var o, e lockedBuffer
 	ended := make(chan int, 1)
