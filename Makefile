@@ -122,6 +122,14 @@ bench-cache: build mlx ## the first token of a known prompt of 4,096 tokens and 
 bench-sched: ## what a step of 64 rows costs the scheduler, and what its heap keeps
 	go run ./hack/bench/sched
 
+.PHONY: bench-plan
+bench-plan: ## what a pass of placement costs with 1,000 Macs and 10,000 replicas, and what it keeps
+	go run ./hack/bench/plan
+
+.PHONY: sim
+sim: ## a fleet on virtual time, by the operator's own decisions, with what must hold checked after each event; ARGS="-macs 2000 -hours 6 -seed 1 -svg memory.svg"
+	go run ./hack/sim $(ARGS)
+
 .PHONY: bench-stall
 bench-stall: build mlx ## a stream beside a long prompt, on ref and MLX, mlx-lm's server beside (installed once)
 	go run ./hack/bench/stall

@@ -25,6 +25,12 @@ func (m *metrics) watch(snapshot func() *pool.Snapshot, orders func() *journal.O
 			[]string{"namespace", "replica", "term"}, nil),
 		guard: prometheus.NewDesc("metalfleet_agent_guard_events_total",
 			"What the prefill guard of one replica's engine did, since that engine started.", []string{"namespace", "replica", "event"}, nil),
+		queries: prometheus.NewDesc("metalfleet_agent_prefix_cache_queries_total",
+			"Prompt tokens of one replica that were looked for in its prefix cache in memory, as vllm:prefix_cache_queries counts them.", []string{"namespace", "replica"}, nil),
+		hits: prometheus.NewDesc("metalfleet_agent_prefix_cache_hits_total",
+			"Prompt tokens of one replica that its prefix cache had, so that they were not computed, as vllm:prefix_cache_hits counts them.", []string{"namespace", "replica"}, nil),
+		cached: prometheus.NewDesc("metalfleet_agent_prefix_cache_bytes",
+			"Memory of one replica's prefix cache: held is the engine's figure, budget a bound. Absent while no engine of it has one.", []string{"namespace", "replica", "term"}, nil),
 	})
 }
 
@@ -33,12 +39,12 @@ type gauges struct {
 	snapshot func() *pool.Snapshot
 	orders   func() *journal.Orders
 
-	memory, pressure, condition, replica, guard *prometheus.Desc
+	memory, pressure, condition, replica, guard, queries, hits, cached *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.memory, g.pressure, g.condition, g.replica, g.guard} {
+	for _, d := range []*prometheus.Desc{g.memory, g.pressure, g.condition, g.replica, g.guard, g.queries, g.hits, g.cached} {
 		out <- d
 	}
 }
@@ -63,6 +69,7 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	names := namesOf(g.orders())
 	g.collectReplicas(s, names, out)
 	g.collectGuards(s, names, out)
+	g.collectRemembered(s, names, out)
 }
 
 func (g *gauges) collectReplicas(s *pool.Snapshot, names map[string]replicaName, out chan<- prometheus.Metric) {
@@ -90,6 +97,23 @@ func (g *gauges) collectGuards(s *pool.Snapshot, names map[string]replicaName, o
 			"throttled_chunk": c.ThrottledChunks, "refused_request": c.RefusedRequests, "aborted_prefill": c.AbortedPrefills,
 		} {
 			out <- prometheus.MustNewConstMetric(g.guard, prometheus.CounterValue, float64(count), n.namespace, n.name, event)
+		}
+	}
+}
+
+func (g *gauges) collectRemembered(s *pool.Snapshot, names map[string]replicaName, out chan<- prometheus.Metric) {
+	told := map[string]bool{} // a series told twice would spoil the whole scrape
+	for _, r := range s.Remembered {
+		n, known := names[r.UID]
+		if !known || told[r.UID] {
+			continue
+		}
+		told[r.UID] = true
+		out <- prometheus.MustNewConstMetric(g.queries, prometheus.CounterValue, float64(r.QueriedTokens), n.namespace, n.name)
+		out <- prometheus.MustNewConstMetric(g.hits, prometheus.CounterValue, float64(r.RestoredTokens), n.namespace, n.name)
+		if r.Held {
+			out <- prometheus.MustNewConstMetric(g.cached, prometheus.GaugeValue, float64(r.Bytes), n.namespace, n.name, "held")
+			out <- prometheus.MustNewConstMetric(g.cached, prometheus.GaugeValue, float64(r.BudgetBytes), n.namespace, n.name, "budget")
 		}
 	}
 }

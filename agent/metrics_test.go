@@ -98,8 +98,10 @@ func TestEachReplicasMemoryIsScrapedByItsName(t *testing.T) {
 		},
 		Guards: []pool.GuardCounters{{UID: "u", ThrottledChunks: 11, RefusedRequests: 12, AbortedPrefills: 13}, {UID: "nobody's", ThrottledChunks: 99},
 			{UID: "u", ThrottledChunks: 99}}, // an engine of an older epoch that still ends
+		Remembered: []pool.Remembered{{UID: "u", Held: true, Bytes: 21, BudgetBytes: 22, QueriedTokens: 23, RestoredTokens: 24},
+			{UID: "nobody's", Held: true, Bytes: 99}, {UID: "u", QueriedTokens: 99}, {UID: "v", QueriedTokens: 25}},
 	}
-	orders := &journal.Orders{Assignments: []v1alpha1.Assignment{{ReplicaUID: "u", Namespace: "ns", Name: "chat-1"}}}
+	orders := &journal.Orders{Assignments: []v1alpha1.Assignment{{ReplicaUID: "u", Namespace: "ns", Name: "chat-1"}, {ReplicaUID: "v", Namespace: "ns", Name: "chat-2"}}}
 	m.watch(func() *pool.Snapshot { return snapshot }, func() *journal.Orders { return orders })
 	text := scrape(t, m)
 	for term, want := range map[string]string{"footprint": "1", "limit": "2", "reserved": "3", "weights": "4", "kv": "5", "active": "6", "accounted": "7", "pooled": "8"} {
@@ -107,6 +109,13 @@ func TestEachReplicasMemoryIsScrapedByItsName(t *testing.T) {
 	}
 	for event, want := range map[string]string{"throttled_chunk": "11", "refused_request": "12", "aborted_prefill": "13"} {
 		wantLines(t, text, `metalfleet_agent_guard_events_total{event="`+event+`",namespace="ns",replica="chat-1"} `+want)
+	}
+	of := `{namespace="ns",replica="chat-1"`
+	wantLines(t, text, "metalfleet_agent_prefix_cache_queries_total"+of+"} 23", "metalfleet_agent_prefix_cache_hits_total"+of+"} 24",
+		"metalfleet_agent_prefix_cache_bytes"+of+`,term="held"} 21`, "metalfleet_agent_prefix_cache_bytes"+of+`,term="budget"} 22`,
+		`metalfleet_agent_prefix_cache_queries_total{namespace="ns",replica="chat-2"} 25`)
+	if strings.Contains(text, `prefix_cache_bytes{namespace="ns",replica="chat-2"`) {
+		t.Error("a cache that no engine has was scraped")
 	}
 	if strings.Contains(text, " 99\n") {
 		t.Error("a replica without a name was scraped")

@@ -37,7 +37,6 @@ import (
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/agentupgrade"
-	"metalfleet.dev/metalfleet/controllers/agentupgrade/turn"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/hubtoken"
 	"metalfleet.dev/metalfleet/controllers/identity"
@@ -106,8 +105,9 @@ func cacheOptions(namespace string) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Secret{}:             {Namespaces: here},
-			&corev1.ConfigMap{}:          {Namespaces: here, Field: fields.OneTermEqualSelector("metadata.name", turn.ConfigMapName)},
+			&corev1.Secret{}: {Namespaces: here},
+			// The wish for agents and the rules of placement; whatever else lies there is little.
+			&corev1.ConfigMap{}:          {Namespaces: here},
 			&corev1.ServiceAccount{}:     {Namespaces: here},
 			&rbacv1.Role{}:               {Namespaces: here},
 			&rbacv1.RoleBinding{}:        {Namespaces: here},
@@ -157,7 +157,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 	}{
 		{"modeldeployment", 4, &modeldeployment.Reconciler{Client: mgr.GetClient(), Clock: c.Clock, Secrets: secrets}},
 		{"modelreplica", 4, &modelreplica.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
-		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
+		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace, Clock: c.Clock}},
 		{"macnode heartbeat", 2, &macnode.Heartbeat{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: c.Namespace, Clock: c.Clock}},
 		{"macnode orders", 2, &macnode.Orders{Client: mgr.GetClient()}},
 		{"macnode alarms", 1, &macnode.Alarms{Client: mgr.GetClient(), Clock: c.Clock}},

@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -190,6 +191,54 @@ func TestReplicasOfAGoneMacAreMadeElsewhere(t *testing.T) {
 		}
 		return w.macCondition("mac-1", v1alpha1.ReasonHeardFrom)
 	})
+}
+
+// TestTheBrakeMovesNothing: three of four Macs fall silent at once and stay so;
+// nothing is moved but what an administrator gives up, until they are back.
+func TestTheBrakeMovesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-4", holding(20*gib))
+	var dead []*fleettest.Agent
+	for _, name := range []string{"mac-1", "mac-2", "mac-3"} {
+		dead = append(dead, w.mac(name, holding(60*gib)))
+	}
+	w.deploy("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Placement.NodeSelector = map[string]string{"name": "mac-1"} })
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	first := w.replicas("small")[0]
+	for _, a := range dead {
+		w.must(a.Edit(w.ctx, mute))
+	}
+	w.pass(240 * time.Second)
+	held := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			w.eventually(name+" is held by the brake", func() error { return w.macCondition(name, v1alpha1.ReasonBrakeHeld) })
+		}
+	}
+	held("mac-1", "mac-2", "mac-3")
+	if rs := w.replicas("small"); len(rs) != 1 || rs[0].UID != first.UID || rs[0].DeletionTimestamp != nil {
+		t.Fatalf("%d replicas: moved while the brake holds", len(rs))
+	}
+
+	lost := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: "mac-1"}}
+	w.must(w.c.Patch(w.ctx, lost, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationLost+`":"true"}}}`))))
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Placement = v1alpha1.PlacementSpec{} })
+	w.pass(20 * time.Second)
+	w.eventually("what was given up is served elsewhere", func() error {
+		rs := w.replicas("small")
+		if len(rs) != 1 || rs[0].Spec.NodeName != "mac-4" {
+			return fmt.Errorf("%d replicas, the first on %s", len(rs), rs[0].Spec.NodeName)
+		}
+		return w.macCondition("mac-1", v1alpha1.ReasonMacGone)
+	})
+	held("mac-2", "mac-3")
+
+	w.must(dead[1].Edit(w.ctx, func(s *fleettest.Script) { s.Mute = false }))
+	w.eventually("mac-2 is back", func() error { return w.macCondition("mac-2", v1alpha1.ReasonHeardFrom) })
+	w.pass(20 * time.Second)
+	held("mac-3") // mac-2 is just back
+	w.pass(60 * time.Second)
+	w.eventually("half are heard, and the brake lets mac-3 go", func() error { return w.macCondition("mac-3", v1alpha1.ReasonMacGone) })
 }
 
 func TestReplicasOfADeletedMacAreMadeElsewhere(t *testing.T) {

@@ -42,8 +42,9 @@ type entry struct {
 	short     *memory.NoRoomError
 	roomAgain time.Time
 	awaits    *entry // whose engine goes for it
-	// guards are what the guards of earlier engines counted.
-	guards GuardCounters
+	// guards and remembered are what earlier engines counted.
+	guards     GuardCounters
+	remembered Remembered
 
 	conditions []metav1.Condition // as last published, for their transition times
 }

@@ -86,6 +86,7 @@ func (p *Pool) lastWord(g *engine) {
 func (p *Pool) vacate(e *entry) {
 	if g := e.engine; g != nil {
 		e.guards = e.guards.plus(g.status.GetGuard())
+		e.remembered = e.remembered.plus(g.status.GetPrefixCache())
 		p.answerHeadroom(g)
 	}
 	other := e.engine != nil && e.engine.record.Reserved != e.order.ReservedBytes // the next engine needs another promise

@@ -29,6 +29,8 @@ type Snapshot struct {
 	Conditions []metav1.Condition
 	// Guards of the replicas that have or had an engine in this agent's life.
 	Guards []GuardCounters
+	// Remembered by these replicas of prompts.
+	Remembered []Remembered
 }
 
 // GuardCounters are what the guards of a replica's engines did since this
@@ -106,7 +108,7 @@ func (p *Pool) publish() {
 func (p *Pool) build(now time.Time) *Snapshot {
 	s := &Snapshot{Generation: p.generation, Reclaims: p.reclaims, Host: p.host, Backend: p.backend, Memory: p.memory()}
 	p.conditions = transition(p.conditions, p.macConditions(), now)
-	s.Conditions, s.Guards = slices.Clone(p.conditions), p.guards()
+	s.Conditions, s.Guards, s.Remembered = slices.Clone(p.conditions), p.guards(), p.remembered()
 	for _, e := range p.entries {
 		if e.want == wantUnknown && e.engine == nil {
 			continue // remembered, and nobody asked for it yet

@@ -31,12 +31,14 @@ type answer struct {
 // nothing was written.
 func (a answer) whole(ctx context.Context, door admission.Door) error {
 	var text strings.Builder
+	var ranked []openai.Ranked
 	for {
 		more, end, err := a.admitted.Next()
 		if err != nil {
 			return ended(ctx, err)
 		}
-		text.WriteString(more)
+		text.WriteString(more.GetText())
+		ranked = append(ranked, rankedOf(more)...)
 		if end == nil {
 			continue
 		}
@@ -46,13 +48,13 @@ func (a answer) whole(ctx context.Context, door admission.Door) error {
 		}
 		w, usage := door.Open(a.admitted), usageOf(end.GetUsage())
 		agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
-		return writeJSON(w, a.form.whole(text.String(), reason, usage))
+		return writeJSON(w, a.form.whole(piece{text.String(), ranked}, reason, usage))
 	}
 }
 
 // event is what one Next returned.
 type event struct {
-	text string
+	more *wire.Delta
 	end  *wire.Finished
 	err  error
 }
@@ -86,10 +88,11 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 			if e.end != nil {
 				return a.finish(ctx, out, e.end)
 			}
-			if e.text == "" {
+			p := piece{e.more.GetText(), rankedOf(e.more)}
+			if p.text == "" && p.ranked == nil {
 				continue // a character is not whole yet
 			}
-			if err := out.send(a.form.text(e.text)); err != nil {
+			if err := out.send(a.form.text(p)); err != nil {
 				return fmt.Errorf("%w: %w", errClientGone, err)
 			}
 		}
@@ -100,7 +103,7 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 func (a answer) read(ctx context.Context, events chan<- event) {
 	for {
 		var e event
-		e.text, e.end, e.err = a.admitted.Next()
+		e.more, e.end, e.err = a.admitted.Next()
 		select {
 		case events <- e:
 		case <-ctx.Done():

@@ -20,10 +20,17 @@ type request struct {
 type form interface {
 	// opening is nil where the route has no first chunk of its own.
 	opening() any
-	text(string) any
+	text(piece) any
 	finish(reason string) any
 	usage(openai.Usage) any
-	whole(text, reason string, u openai.Usage) any
+	whole(p piece, reason string, u openai.Usage) any
+}
+
+// piece is text of an answer, and how likely its tokens were where that is
+// wanted.
+type piece struct {
+	text   string
+	ranked []openai.Ranked
 }
 
 func decodeChat(body []byte) (*request, error) {
@@ -34,6 +41,10 @@ func decodeChat(body []byte) (*request, error) {
 	g := generation(&r.Parameters)
 	limit, _ := r.TokenLimit()
 	g.MaxTokens = int64(limit)
+	if n, ok := r.TopLogprobsWanted(); ok {
+		top := int32(n)
+		g.TopLogprobs = &top
+	}
 	chat := &wire.Chat{}
 	for _, m := range r.Messages {
 		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: templateRole(m.Role), Content: m.Content.Text(), Name: m.Name})
@@ -41,7 +52,7 @@ func decodeChat(body []byte) (*request, error) {
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
 	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g,
 		answer: func(created int64) form {
-			return chatForm{openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()}}
+			return chatForm{openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()}, r.Logprobs}
 		}}, nil
 }
 
@@ -52,6 +63,14 @@ func decodeCompletion(body []byte) (*request, error) {
 	}
 	g := generation(&r.Parameters)
 	g.MaxTokens = int64(r.TokenLimit())
+	if r.Logprobs != nil {
+		top := int32(*r.Logprobs)
+		g.TopLogprobs = &top
+	}
+	echo := ""
+	if r.Echo {
+		echo = r.Prompt.Text
+	}
 	if r.Prompt.Tokens != nil {
 		g.Input = &wire.GenerateRequest_Tokens{Tokens: &wire.TokenList{Ids: r.Prompt.Tokens}}
 	} else {
@@ -59,7 +78,8 @@ func decodeCompletion(body []byte) (*request, error) {
 	}
 	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g,
 		answer: func(created int64) form {
-			return completionForm{openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()}}
+			return &completionForm{a: openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()},
+				logprobs: r.Logprobs != nil, echo: echo}
 		}}, nil
 }
 
@@ -77,6 +97,12 @@ func generation(p *openai.Parameters) *wire.GenerateRequest {
 	if p.TopK != nil {
 		k := int32(max(*p.TopK, 0)) // -1 says what 0 says: all of them
 		s.TopK = &k
+	}
+	for id, v := range p.LogitBias {
+		if s.LogitBias == nil {
+			s.LogitBias = map[int32]float32{}
+		}
+		s.LogitBias[id] = float32(v)
 	}
 	return &wire.GenerateRequest{Sampling: s, Stop: p.Stop}
 }
@@ -107,18 +133,72 @@ func reasonOf(f *wire.Finished) (reason string, ok bool) {
 	return "", false
 }
 
-type chatForm struct{ a openai.ChatAnswer }
+// rankedOf is how likely the tokens behind a piece of text were.
+func rankedOf(d *wire.Delta) []openai.Ranked {
+	var out []openai.Ranked
+	likely := func(l *wire.Logprob) openai.Likely { return openai.Likely{Bytes: l.GetText(), Logprob: l.GetLogprob()} }
+	for _, t := range d.GetLogprobs() {
+		r := openai.Ranked{Likely: likely(t.GetChosen())}
+		for _, l := range t.GetTop() {
+			r.Top = append(r.Top, likely(l))
+		}
+		out = append(out, r)
+	}
+	return out
+}
 
-func (f chatForm) opening() any                               { return f.a.Opening() }
-func (f chatForm) text(t string) any                          { return f.a.Text(t) }
-func (f chatForm) finish(reason string) any                   { return f.a.Finish(reason) }
-func (f chatForm) usage(u openai.Usage) any                   { return f.a.Usage(u) }
-func (f chatForm) whole(t, reason string, u openai.Usage) any { return f.a.Whole(t, reason, u) }
+type chatForm struct {
+	a        openai.ChatAnswer
+	logprobs bool // wanted
+}
 
-type completionForm struct{ a openai.CompletionAnswer }
+func (f chatForm) opening() any             { return f.a.Opening() }
+func (f chatForm) finish(reason string) any { return f.a.Finish(reason) }
+func (f chatForm) usage(u openai.Usage) any { return f.a.Usage(u) }
 
-func (f completionForm) opening() any                               { return nil }
-func (f completionForm) text(t string) any                          { return f.a.Text(t) }
-func (f completionForm) finish(reason string) any                   { return f.a.Finish(reason) }
-func (f completionForm) usage(u openai.Usage) any                   { return f.a.Usage(u) }
-func (f completionForm) whole(t, reason string, u openai.Usage) any { return f.a.Whole(t, reason, u) }
+func (f chatForm) text(p piece) any {
+	c := f.a.Text(p.text)
+	if f.logprobs {
+		c.Choices[0].Logprobs = openai.NewChatLogprobs(p.ranked)
+	}
+	return c
+}
+
+func (f chatForm) whole(p piece, reason string, u openai.Usage) any {
+	c := f.a.Whole(p.text, reason, u)
+	if f.logprobs {
+		c.Choices[0].Logprobs = openai.NewChatLogprobs(p.ranked)
+	}
+	return c
+}
+
+type completionForm struct {
+	a        openai.CompletionAnswer
+	logprobs bool // wanted
+	offsets  openai.CompletionOffsets
+	// echo stands in front of the answer.
+	echo string
+}
+
+func (f *completionForm) opening() any {
+	if f.echo == "" {
+		return nil
+	}
+	return f.a.Text(f.echo)
+}
+
+func (f *completionForm) finish(reason string) any { return f.a.Finish(reason) }
+func (f *completionForm) usage(u openai.Usage) any { return f.a.Usage(u) }
+
+func (f *completionForm) text(p piece) any { return f.tell(f.a.Text(p.text), p) }
+
+func (f *completionForm) whole(p piece, reason string, u openai.Usage) any {
+	return f.tell(f.a.Whole(f.echo+p.text, reason, u), p)
+}
+
+func (f *completionForm) tell(c openai.Completion, p piece) openai.Completion {
+	if f.logprobs {
+		c.Choices[0].Logprobs = f.offsets.Logprobs(p.ranked)
+	}
+	return c
+}

@@ -182,6 +182,70 @@ func TestRequestsReachTheEngineWhole(t *testing.T) {
 	}
 }
 
+// ranked is an event that tells how likely its tokens were.
+func ranked(text string, tokens ...string) *wire.GenerateEvent {
+	d := &wire.Delta{Text: text}
+	for _, token := range tokens {
+		one := &wire.Logprob{Logprob: -0.5, Text: []byte(token)}
+		d.Logprobs = append(d.Logprobs, &wire.TokenLogprobs{Chosen: one, Top: []*wire.Logprob{one}})
+	}
+	return &wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: d}}
+}
+
+func TestLogprobsAreToldOnBothRoutesStreamedAndWhole(t *testing.T) {
+	p := newPort(t, servetest.Events(servetest.Admit(), ranked(""), ranked("é", "\xc3", "\xa9"), ranked("", "!"), servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 3)))
+	token := func(text, bytes string) string {
+		one := `"token":"` + text + `","logprob":-0.5,"bytes":[` + bytes + `]`
+		return `{` + one + `,"top_logprobs":[{` + one + `}]}`
+	}
+	first, second, third := token(`\\xc3`, "195"), token(`\\xa9`, "169"), token("!", "33")
+	got := normal(read(t, p.chat(`,"logprobs":true,"top_logprobs":1`)))
+	if want := `"logprobs":{"content":[` + first + `,` + second + `,` + third + `],"refusal":null},"finish_reason":"stop"`; !strings.Contains(got, want) {
+		t.Errorf("%s\nhas no\n%s", got, want)
+	}
+	r := <-p.seen
+	if r.TopLogprobs == nil || r.GetTopLogprobs() != 1 {
+		t.Errorf("the engine is asked for %v", r.TopLogprobs)
+	}
+	chunk := func(delta, logprobs, finish string) string {
+		return `data: {"id":"chatcmpl-X","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":` + delta + `,"logprobs":` + logprobs + `,"finish_reason":` + finish + "}]}\n\n"
+	}
+	want := chunk(`{"role":"assistant","content":""}`, "null", "null") +
+		chunk(`{"content":"é"}`, `{"content":[`+first+`,`+second+`],"refusal":null}`, "null") +
+		chunk(`{"content":""}`, `{"content":[`+third+`],"refusal":null}`, "null") + chunk(`{}`, "null", `"stop"`) + "data: [DONE]\n\n"
+	if d := cmp.Diff(want, normal(read(t, p.chat(`,"logprobs":true,"stream":true`)))); d != "" {
+		t.Error(d)
+	}
+	if r := <-p.seen; r.TopLogprobs == nil || r.GetTopLogprobs() != 0 {
+		t.Errorf("the engine is asked for %v", r.TopLogprobs)
+	}
+	got = normal(read(t, p.do("POST", "/v1/completions", `{"model":"m","prompt":"x","logprobs":1}`)))
+	want = `"text":"é","logprobs":{"tokens":["bytes:\\xc3","bytes:\\xa9","!"],"token_logprobs":[-0.5,-0.5,-0.5],"top_logprobs":[{"bytes:\\xc3":-0.5},{"bytes:\\xa9":-0.5},{"!":-0.5}],"text_offset":[0,0,1]}`
+	if !strings.Contains(got, want) {
+		t.Errorf("%s\nhas no\n%s", got, want)
+	}
+	got = normal(read(t, p.do("POST", "/v1/completions", `{"model":"m","prompt":"x","logprobs":1,"stream":true}`)))
+	if want := `"text":"","logprobs":{"tokens":["!"],"token_logprobs":[-0.5],"top_logprobs":[{"!":-0.5}],"text_offset":[1]}`; !strings.Contains(got, want) {
+		t.Errorf("%s\nhas no\n%s", got, want)
+	}
+}
+
+func TestBiasReachesTheEngineAndAnEchoStandsInFront(t *testing.T) {
+	p := newPort(t, servetest.Say(" b"))
+	got := read(t, p.do("POST", "/v1/completions", `{"model":"m","prompt":"a","echo":true,"logit_bias":{"5":-100,"6":1.5}}`))
+	if !strings.Contains(got, `"text":"a b","logprobs":null`) {
+		t.Errorf("whole: %s", got)
+	}
+	r := <-p.seen
+	if d := cmp.Diff(map[int32]float32{5: -100, 6: 1.5}, r.GetSampling().GetLogitBias()); d != "" || r.TopLogprobs != nil {
+		t.Errorf("%s, alternatives %v", d, r.TopLogprobs)
+	}
+	got = read(t, p.do("POST", "/v1/completions", `{"model":"m","prompt":"a","echo":true,"stream":true}`))
+	if a, b := strings.Index(got, `"text":"a"`), strings.Index(got, `"text":" b"`); a < 0 || b < a {
+		t.Errorf("streamed: %s", got)
+	}
+}
+
 // refusal is what a client is told before the first byte.
 type refusal struct {
 	status    int

@@ -32,8 +32,8 @@ func DecodeChatRequest(body []byte) (*ChatRequest, error) {
 		"parallel_tool_calls":    idle("true", "false"),
 		"functions":              idle("[]"),
 		"function_call":          idle(`"none"`, `"auto"`),
-		"logprobs":               idle("false"),
-		"top_logprobs":           idle("0"),
+		"logprobs":               optional(boolInto(&r.Logprobs)),
+		"top_logprobs":           optional(intInto(&r.TopLogprobs, 0, maxTopLogprobs)),
 		"response_format":        idle(`{"type":"text"}`),
 		"modalities":             idle(`["text"]`),
 		"audio":                  idle(),
@@ -67,6 +67,9 @@ func (r *ChatRequest) check() error {
 	if len(r.Messages) == 0 {
 		return required("messages")
 	}
+	if err := r.checkLogprobs(); err != nil {
+		return err
+	}
 	a, b := r.MaxTokens, r.MaxCompletionTokens
 	if a != nil && b != nil && *a != *b {
 		return Invalid("max_tokens", "'max_tokens' (%d) and 'max_completion_tokens' (%d) are the same limit. Send one of them.", *a, *b)
@@ -99,7 +102,7 @@ func (p *Parameters) fields() map[string]field {
 		"presence_penalty":  optional(floatInto(&p.PresencePenalty, -2, 2)),
 
 		"n":          idle("1"),
-		"logit_bias": idle("{}"),
+		"logit_bias": optional(p.decodeBias),
 	}
 }
 

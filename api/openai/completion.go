@@ -17,9 +17,9 @@ func DecodeCompletionRequest(body []byte) (*CompletionRequest, error) {
 	maps.Copy(fields, map[string]field{
 		"prompt":   r.Prompt.decode,
 		"suffix":   idle(`""`),
-		"echo":     idle("false"),
+		"echo":     optional(boolInto(&r.Echo)),
 		"best_of":  idle("1"),
-		"logprobs": idle(),
+		"logprobs": optional(intInto(&r.Logprobs, 0, maxLogprobs)),
 	})
 	if err := decodeObject(body, "", fields); err != nil {
 		return nil, err
@@ -29,6 +29,9 @@ func DecodeCompletionRequest(body []byte) (*CompletionRequest, error) {
 	}
 	if r.Prompt.Text == "" && r.Prompt.Tokens == nil {
 		return nil, required("prompt")
+	}
+	if err := r.checkEcho(); err != nil {
+		return nil, err
 	}
 	return r, nil
 }

@@ -90,6 +90,18 @@ func malformed(body []byte, offset int64, what string) error {
 // without one is refused, as is a member that occurs twice. within is the
 // path of the object, empty at the top.
 func decodeObject(raw []byte, within string, fields map[string]field) error {
+	return decodeMembers(raw, within, func(name string) (field, error) {
+		decode, known := fields[name]
+		if !known {
+			return nil, unknownParameter(join(within, name))
+		}
+		return decode, nil
+	})
+}
+
+// decodeMembers hands every member of a JSON object to the field of its name,
+// each name once.
+func decodeMembers(raw []byte, within string, of func(name string) (field, error)) error {
 	if kind(raw) != "object" {
 		return wrongKind(within, "an object", raw)
 	}
@@ -113,9 +125,9 @@ func decodeObject(raw []byte, within string, fields map[string]field) error {
 			return Invalid(param, "The parameter '%s' is given twice.", Shorten(param))
 		}
 		seen[name] = true
-		decode, known := fields[name]
-		if !known {
-			return unknownParameter(param)
+		decode, err := of(name)
+		if err != nil {
+			return err
 		}
 		if err := decode(param, value); err != nil {
 			return err

@@ -38,6 +38,9 @@ type Parameters struct {
 	FrequencyPenalty *float64 `json:"frequency_penalty,omitempty"`
 	PresencePenalty  *float64 `json:"presence_penalty,omitempty"`
 
+	// LogitBias is added to the logits of tokens, by their ids.
+	LogitBias map[int32]float64 `json:"logit_bias,omitempty"`
+
 	Stop          []string       `json:"stop,omitempty"`
 	Stream        bool           `json:"stream,omitempty"`
 	StreamOptions *StreamOptions `json:"stream_options,omitempty"`
@@ -60,6 +63,10 @@ type ChatRequest struct {
 	// MaxCompletionTokens is the newer name of MaxTokens; see TokenLimit.
 	MaxCompletionTokens *int      `json:"max_completion_tokens,omitempty"`
 	Messages            []Message `json:"messages"`
+	// Logprobs asks for the log-probability of each token, TopLogprobs for those
+	// of so many alternatives.
+	Logprobs    bool `json:"logprobs,omitempty"`
+	TopLogprobs *int `json:"top_logprobs,omitempty"`
 }
 
 // TokenLimit is the most tokens the answer may have; ok is false where the
@@ -126,6 +133,11 @@ func (c Content) MarshalJSON() ([]byte, error) {
 type CompletionRequest struct {
 	Parameters
 	Prompt Prompt `json:"prompt"`
+	// Logprobs asks for the log-probability of each token, and those of so many
+	// alternatives.
+	Logprobs *int `json:"logprobs,omitempty"`
+	// Echo puts the prompt, a text, in front of the answer.
+	Echo bool `json:"echo,omitempty"`
 }
 
 // TokenLimit is the most tokens the answer may have.

@@ -53,7 +53,7 @@ type ChatCompletion struct {
 type ChatChoice struct {
 	Index        int           `json:"index"`
 	Message      AnswerMessage `json:"message"`
-	Logprobs     *struct{}     `json:"logprobs"`
+	Logprobs     *ChatLogprobs `json:"logprobs"`
 	FinishReason string        `json:"finish_reason"`
 }
 
@@ -76,10 +76,10 @@ type ChatCompletionChunk struct {
 
 // ChatChunkChoice is what a chunk adds to one answer.
 type ChatChunkChoice struct {
-	Index        int       `json:"index"`
-	Delta        Delta     `json:"delta"`
-	Logprobs     *struct{} `json:"logprobs"`
-	FinishReason *string   `json:"finish_reason"`
+	Index        int           `json:"index"`
+	Delta        Delta         `json:"delta"`
+	Logprobs     *ChatLogprobs `json:"logprobs"`
+	FinishReason *string       `json:"finish_reason"`
 }
 
 // Delta is what a chunk adds to a message.
@@ -101,10 +101,10 @@ type Completion struct {
 
 // CompletionChoice is one answer, or what a chunk adds to it.
 type CompletionChoice struct {
-	Index        int       `json:"index"`
-	Text         string    `json:"text"`
-	Logprobs     *struct{} `json:"logprobs"`
-	FinishReason *string   `json:"finish_reason"`
+	Index        int                 `json:"index"`
+	Text         string              `json:"text"`
+	Logprobs     *CompletionLogprobs `json:"logprobs"`
+	FinishReason *string             `json:"finish_reason"`
 }
 
 // ChunkUsage is the usage member of a stream's chunk, which has three states:

@@ -84,6 +84,7 @@ const (
 	ReasonScaledToZero   = "ScaledToZero"
 	ReasonMacSilent      = "MacSilent"      // the Mac's Lease was not renewed for 30 s
 	ReasonMacGone        = "MacGone"        // the MacNode was deleted, or silent for 180 s
+	ReasonBrakeHeld      = "BrakeHeld"      // more than half of the fleet fell silent at once: nothing is moved
 	ReasonNeverHeardFrom = "NeverHeardFrom" // the Mac's agent has not joined yet
 	ReasonHeardFrom      = "HeardFrom"
 	ReasonDraining       = "Draining"
@@ -125,6 +126,8 @@ const (
 	ReasonGatedModel   = "GatedModel"   // its licence is to be accepted on the hub
 	ReasonTokenRefused = "TokenRefused" // the token is wrong, expired or may not read
 	ReasonTokenMissing = "TokenMissing" // it has not reached the Mac
+	// ReasonPriorityClassNotFound: priorityClassName names no PriorityClass.
+	ReasonPriorityClassNotFound = "PriorityClassNotFound"
 	// What the operator finds behind model.secretRef.
 	ReasonSecretNotFound  = "SecretNotFound"
 	ReasonSecretInvalid   = "SecretInvalid"   // no key token, or another kind of Secret
@@ -138,6 +141,16 @@ const (
 	ReasonPlaced       = "Placed"
 	ReasonNoRoom       = "NoRoom"
 	ReasonNoCandidates = "NoCandidates"
+	// ReasonOverQuota: the administrator's rules let the namespace promise no more.
+	ReasonOverQuota = "OverQuota"
+	// ReasonPriorityForbidden: the rules keep its PriorityClass from the namespace.
+	ReasonPriorityForbidden = "PriorityForbidden"
+	// ReasonInvalidRules: the rules cannot be read, so nothing new is placed.
+	ReasonInvalidRules = "InvalidRules"
+	// ReasonPreempting: replicas of a lower priority drain for this one.
+	ReasonPreempting = "Preempting"
+	// ReasonPreempted: its room goes to a replica of a higher priority.
+	ReasonPreempted = "Preempted"
 )
 
 // Reasons of the five conditions of an assignment, Progressing and Degraded.
@@ -172,6 +185,9 @@ const (
 	LabelDeployment = "metalfleet.dev/deployment"
 	// LabelRevision on a replica names its revision.
 	LabelRevision = "metalfleet.dev/revision"
+	// AnnotationLost on a MacNode, "true": an administrator gave it up, and the
+	// brake does not hold it.
+	AnnotationLost = "metalfleet.dev/lost"
 	// LabelMac on what the operator makes for a Mac names it.
 	LabelMac = "metalfleet.dev/mac"
 	// FinalizerReplicas on a deployment: its replicas are not released yet.

@@ -1,7 +1,6 @@
 package v1alpha1
 
 import (
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -71,6 +70,14 @@ type ModelDeploymentSpec struct {
 	// placement says which Macs may be used.
 	// +optional
 	Placement PlacementSpec `json:"placement,omitzero"`
+	// priorityClassName names a PriorityClass of the cluster. Where no Mac has
+	// room for a replica, replicas of a lower priority are drained for it,
+	// unless the class says preemptionPolicy Never. Default: priority 0.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="priorityClassName must be the name of a PriorityClass: lower-case letters, digits, '-' and '.'; `kubectl get priorityclass` lists them"
+	PriorityClassName string `json:"priorityClassName,omitempty"`
 	// rollout says how a change reaches the replicas.
 	// +optional
 	Rollout RolloutSpec `json:"rollout,omitzero"`
@@ -243,26 +250,6 @@ type Residency struct {
 
 // OnDemand reports whether the first request loads it.
 func (r Residency) OnDemand() bool { return r.Policy == ResidencyOnDemand }
-
-// PlacementSpec says which Macs may hold a replica.
-type PlacementSpec struct {
-	// nodeSelector are labels that the MacNode must carry.
-	// +optional
-	// +kubebuilder:validation:MaxProperties=16
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-	// tolerations for taints of the MacNode.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=16
-	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
-	// chips that may be used, as the MacNode reports them ("M2Ultra"). Without any, all.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MinLength=1
-	// +kubebuilder:validation:items:MaxLength=32
-	Chips []string `json:"chips,omitempty"`
-}
 
 // RolloutSpec says how a new revision replaces the old one.
 // +kubebuilder:validation:XValidation:rule="!(has(self.maxSurge) && self.maxSurge == 0 && (!has(self.maxUnavailable) || self.maxUnavailable == 0))",message="maxSurge and maxUnavailable cannot both be zero: no replica could ever be replaced"

@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/model"
@@ -93,6 +94,10 @@ type ModelReplicaSpec struct {
 	// placement says which Macs may hold it.
 	// +optional
 	Placement PlacementSpec `json:"placement,omitzero"`
+	// priority among all replicas: those without a Mac are placed in its order,
+	// and one without room may take that of a lower one.
+	// +optional
+	Priority Priority `json:"priority,omitzero"`
 	// avoid lists Macs that refused or failed its predecessor, until a time.
 	// +optional
 	// +listType=map
@@ -108,6 +113,24 @@ type ModelReplicaSpec struct {
 	// +required
 	Desired DesiredState `json:"desired"`
 }
+
+// Priority is what a PriorityClass says, as it was when it was read.
+type Priority struct {
+	// className of the PriorityClass; empty for none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	ClassName string `json:"className,omitempty"`
+	// value of it, higher before lower; 0 without a class.
+	// +optional
+	Value int32 `json:"value,omitempty"`
+	// preemptionPolicy Never waits for room and takes nobody's.
+	// +optional
+	// +kubebuilder:validation:Enum=Never;PreemptLowerPriority
+	PreemptionPolicy corev1.PreemptionPolicy `json:"preemptionPolicy,omitempty"`
+}
+
+// Preempts says whether a replica may take the room of one with a lower priority.
+func (p Priority) Preempts() bool { return p.PreemptionPolicy != corev1.PreemptNever }
 
 // DeploymentReference names the owning deployment.
 type DeploymentReference struct {

@@ -6,13 +6,11 @@
 // effects: it writes nothing and asks no clock. Reconcilers never import one
 // another; they meet here and in conditions.
 //
-// Start reading at StateOf, then Engine in engine.go, Residency and Promised in
+// Start reading at StateOf, then Eligibility in eligible.go, Engine in engine.go, Residency and Promise in
 // residency.go, Assignments in orders.go and Inspect in inspection.go.
 package fleet
 
 import (
-	"slices"
-
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -90,23 +88,4 @@ func Refused(r *v1alpha1.ModelReplica) (string, bool) {
 		return "", false
 	}
 	return c.Message, true
-}
-
-// Eligible says whether a Mac satisfies what a placement asks of it for good:
-// labels, taints and chip. Whether it is alive or has room is another question.
-func Eligible(mac *v1alpha1.MacNode, p v1alpha1.PlacementSpec) (rejection string, ok bool) {
-	for k, v := range p.NodeSelector {
-		if got, has := mac.Labels[k]; !has || got != v {
-			return "not matching the node selector", false
-		}
-	}
-	if len(p.Chips) > 0 && !slices.Contains(p.Chips, mac.Status.Chip) {
-		return "with another chip", false
-	}
-	for i := range mac.Spec.Taints {
-		if !tolerated(&mac.Spec.Taints[i], p.Tolerations) {
-			return "tainted", false
-		}
-	}
-	return "", true
 }

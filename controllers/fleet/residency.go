@@ -66,14 +66,3 @@ func (p *Promise) OnDemandBytes() int64 {
 	}
 	return sum
 }
-
-// Promised adds up the replicas that are bound to a Mac and not released.
-func Promised(mac string, replicas []v1alpha1.ModelReplica) Promise {
-	var p Promise
-	for i := range replicas {
-		if replicas[i].Spec.NodeName == mac && !Released(&replicas[i]) {
-			p.Add(&replicas[i])
-		}
-	}
-	return p
-}

@@ -45,7 +45,12 @@ func TestP12WhatIsPromisedIsToldApart(t *testing.T) {
 		bound("a", "m", 1, v1alpha1.ResidencyAlways), bound("b", "m", 2, v1alpha1.ResidencyOnDemand), bound("c", "m", 4, ""),
 		draining, released, bound("f", "other", 50, v1alpha1.ResidencyAlways), bound("g", "m", 8, v1alpha1.ResidencyOnDemand),
 	}
-	p := Promised("m", all)
+	var p Promise
+	for i := range all {
+		if all[i].Spec.NodeName == "m" && !Released(&all[i]) {
+			p.Add(&all[i])
+		}
+	}
 	if d := cmp.Diff(Promise{Always: 12, OnDemand: []int64{2, 8}}, p); d != "" {
 		t.Error(d)
 	}

@@ -85,13 +85,20 @@ func (h *Heartbeat) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{}, err
 	}
 	before := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
-	next := h.judge(mac.Name, before)
+	next := h.judge(&mac, Brake{})
 	if worse(before, next) {
 		// Our own watch may be the one that is silent: look past the cache.
 		if err := h.observe(ctx, h.Live, mac.Name); err != nil {
 			return reconcile.Result{}, err
 		}
-		next = h.judge(mac.Name, before)
+		next = h.judge(&mac, Brake{})
+	}
+	if next.Reason == v1alpha1.ReasonMacGone {
+		brake, err := h.look(ctx)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		next = h.judge(&mac, brake)
 	}
 	return reconcile.Result{}, client.IgnoreNotFound(h.report(ctx, &mac, next))
 }
@@ -111,9 +118,30 @@ func (h *Heartbeat) observe(ctx context.Context, from client.Reader, mac string)
 	return nil
 }
 
-func (h *Heartbeat) judge(mac string, before *metav1.Condition) status.Condition {
-	p, _ := h.pulses.Of(mac, h.Clock.Now())
-	return Judge(before, p)
+func (h *Heartbeat) judge(mac *v1alpha1.MacNode, b Brake) status.Condition {
+	now := h.Clock.Now()
+	p, _ := h.pulses.Of(mac.Name, now)
+	return SightOf(mac, p, now).Judge(b)
+}
+
+// look counts all Macs for the brake.
+func (h *Heartbeat) look(ctx context.Context) (Brake, error) {
+	var macs v1alpha1.MacNodeList
+	if err := h.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
+		return Brake{}, fmt.Errorf("list Macs: %w", err)
+	}
+	return h.brake(macs.Items), nil
+}
+
+func (h *Heartbeat) brake(macs []v1alpha1.MacNode) Brake {
+	now := h.Clock.Now()
+	sights := make([]Sight, 0, len(macs))
+	for i := range macs {
+		if p, known := h.pulses.Of(macs[i].Name, now); known && macs[i].DeletionTimestamp.IsZero() {
+			sights = append(sights, SightOf(&macs[i], p, now))
+		}
+	}
+	return Look(sights)
 }
 
 // worse says that a Mac that was heard from is to be called silent, or a silent
@@ -188,10 +216,11 @@ func (w *Watchdog) look(ctx context.Context) {
 	if err := h.Client.List(ctx, &macs, client.DisableReadYourWritesConsistency); err != nil {
 		return
 	}
+	brake := h.brake(macs.Items)
 	for i := range macs.Items {
 		mac := &macs.Items[i]
 		before := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
-		if p, known := h.pulses.Of(mac.Name, h.Clock.Now()); !known || stands(mac, before, Judge(before, p)) {
+		if _, known := h.pulses.Of(mac.Name, h.Clock.Now()); !known || stands(mac, before, h.judge(mac, brake)) {
 			continue
 		}
 		select {

@@ -42,7 +42,7 @@ func Judge(before *metav1.Condition, p Pulse) status.Condition {
 	case p.Silence >= goneAfter || stays(v1alpha1.ReasonMacGone):
 		return status.False(is, v1alpha1.ReasonMacGone,
 			fmt.Sprintf("not heard from for %d s; its replicas are made elsewhere", v1alpha1.MacGoneSeconds))
-	case p.Silence >= silentAfter || stays(v1alpha1.ReasonMacSilent):
+	case p.Silence >= silentAfter || stays(v1alpha1.ReasonMacSilent) || stays(v1alpha1.ReasonBrakeHeld):
 		return status.Unknown(is, v1alpha1.ReasonMacSilent,
 			fmt.Sprintf("not heard from for %d s; its engines may well serve; after %d s its replicas are made elsewhere", v1alpha1.MacSilentSeconds, v1alpha1.MacGoneSeconds))
 	default:

@@ -5,11 +5,12 @@
 // and the Events of reclaims and of memory conditions. It refuses to believe a Mac's clock (only a
 // change of the Lease that the operator itself saw counts) and its own watch
 // (before a Mac is called silent its Lease is read once more, and time during
-// which the API server did not answer does not count). It sends no orders of
+// which the API server did not answer does not count). It moves nothing where
+// more than half of a fleet falls silent at once (Brake). It sends no orders of
 // its own making: they are derived by package fleet.
 //
-// Start reading at Judge, then Watchdog and the four reconcilers: Heartbeat,
-// Orders, Reclaims and Alarms.
+// Start reading at Judge, then Sight.Judge in brake.go, Watchdog and the four
+// reconcilers: Heartbeat, Orders, Reclaims and Alarms.
 package macnode
 
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch;patch

@@ -36,6 +36,9 @@ func accept(s *scope) verdict {
 		}
 		return no(status.False, *r)
 	}
+	if _, refusal := fleet.PriorityOf(&s.deployment.Spec, s.class); refusal != nil {
+		return no(status.False, *refusal)
+	}
 	record, finding := findRecord(s)
 	switch {
 	case finding.Refusal != nil:

@@ -39,6 +39,7 @@ import (
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups=scheduling.k8s.io,resources=priorityclasses,verbs=get;list;watch
 
 // Reconciler keeps one deployment's replicas as wished.
 type Reconciler struct {
@@ -154,13 +155,15 @@ func (r *Reconciler) follow(ctx context.Context, s *scope) error {
 	for i := range s.replicas {
 		replica := &s.replicas[i]
 		placement, drain := s.deployment.Spec.Placement, drainSeconds(s.deployment)
-		residency, cache := fleet.Residency(s.deployment.Spec.Residency), fleet.Cache(s.deployment.Spec.Cache, replica.Spec.Cache)
+		residency, priority := fleet.Residency(s.deployment.Spec.Residency), s.priority(replica.Spec.Priority)
+		cache := fleet.Cache(s.deployment.Spec.Cache, replica.Spec.Cache)
 		if !replica.DeletionTimestamp.IsZero() || replica.Spec.DrainSeconds == drain && replica.Spec.Residency == residency && replica.Spec.Cache == cache &&
-			status.Equal(replica.Spec.Placement, placement) {
+			replica.Spec.Priority == priority && status.Equal(replica.Spec.Placement, placement) {
 			continue
 		}
 		before := replica.DeepCopy()
-		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Placement, replica.Spec.Cache = drain, residency, placement, cache
+		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Placement, replica.Spec.Priority = drain, residency, placement, priority
+		replica.Spec.Cache = cache
 		if err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 			return fmt.Errorf("update replica %s: %w", replica.Name, err)
 		}
@@ -231,6 +234,7 @@ func newReplica(s *scope, b birth) (*v1alpha1.ModelReplica, error) {
 			Cache:         e.Cache(d.Spec.Cache),
 			Residency:     fleet.Residency(d.Spec.Residency),
 			Placement:     d.Spec.Placement,
+			Priority:      s.priority(v1alpha1.Priority{}),
 			Avoid:         b.avoid,
 			Desired:       v1alpha1.DesiredRunning,
 		},

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/model"
@@ -23,6 +24,9 @@ type Rehearsal struct {
 	Macs        []v1alpha1.MacNode
 	// Revisions of this deployment.
 	Revisions []appsv1.ControllerRevision
+	// Class is the PriorityClass that the deployment names; nil where the
+	// cluster holds none of that name.
+	Class *schedulingv1.PriorityClass
 	// Record stands in for what an inspection would find; nil: what is known.
 	Record *model.Record
 }
@@ -45,8 +49,9 @@ func (r Rehearsal) Accept() (Outcome, error) {
 	}
 	v := accept(s)
 	out := Outcome{Status: v.condition.Status, Reason: v.condition.Reason, Message: v.condition.Message, Engine: v.engine}
-	// A name that is taken outweighs all else: no other record changes it.
-	if r.Record != nil && v.condition.Reason != v1alpha1.ReasonNameConflict {
+	// A name that is taken outweighs all else, and so does a class that is not
+	// there: no other record changes it.
+	if r.Record != nil && v.condition.Reason != v1alpha1.ReasonNameConflict && v.condition.Reason != v1alpha1.ReasonPriorityClassNotFound {
 		out = resolved(&r.Deployment.Spec, *r.Record)
 	}
 	if out.Engine == nil {
@@ -70,7 +75,7 @@ func (r Rehearsal) scope() (*scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &scope{now: r.Now, deployment: r.Deployment, deployments: r.Deployments, macs: r.Macs, revisions: revisions}, nil
+	return &scope{now: r.Now, deployment: r.Deployment, deployments: r.Deployments, macs: r.Macs, revisions: revisions, class: r.Class}, nil
 }
 
 // revisionOf finds the revision that holds an engine, or names the one that
@@ -95,7 +100,7 @@ func (r Rehearsal) Step(o Outcome, existing []v1alpha1.ModelReplica) (create []v
 		return nil, nil, fmt.Errorf("rehearse %s/%s: it is not accepted (%s)", r.Deployment.Namespace, r.Deployment.Name, o.Reason)
 	}
 	object := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: o.Revision}}
-	s := &scope{now: r.Now, deployment: r.Deployment, current: &revision{object: object, engine: *o.Engine}}
+	s := &scope{now: r.Now, deployment: r.Deployment, class: r.Class, current: &revision{object: object, engine: *o.Engine}}
 	c := plan(s.wish(), existing, r.Now)
 	for _, b := range c.create {
 		replica, err := newReplica(s, b)

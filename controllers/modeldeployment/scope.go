@@ -7,6 +7,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -33,6 +35,8 @@ type scope struct {
 	revisions []revision
 	// noToken says why there is no hub token where the spec names a Secret.
 	noToken *fleet.Refusal
+	// class is the PriorityClass that the spec names; nil where there is none.
+	class *schedulingv1.PriorityClass
 
 	verdict verdict
 	current *revision
@@ -63,10 +67,40 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 			return nil, err
 		}
 	}
+	if err := r.readClass(ctx, s); err != nil {
+		return nil, err
+	}
 	if err := r.readOwned(ctx, s); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// readClass reads the PriorityClass that the spec names.
+func (r *Reconciler) readClass(ctx context.Context, s *scope) error {
+	name := s.deployment.Spec.PriorityClassName
+	if name == "" {
+		return nil
+	}
+	class := &schedulingv1.PriorityClass{}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, class)
+	switch {
+	case err == nil:
+		s.class = class
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("read PriorityClass %s: %w", name, err)
+	}
+	return nil
+}
+
+// priority of the replicas: one that cannot be told is no reason to change that
+// of those that live.
+func (s *scope) priority(before v1alpha1.Priority) v1alpha1.Priority {
+	p, refusal := fleet.PriorityOf(&s.deployment.Spec, s.class)
+	if refusal != nil {
+		return before
+	}
+	return p
 }
 
 // again is when to look at the deployment's Secret again: nothing tells of it.

@@ -185,7 +185,7 @@ func fitsCondition(living []*v1alpha1.ModelReplica) status.Condition {
 		case c == nil:
 		case c.Reason == v1alpha1.ReasonTooLarge:
 			return status.False(is, v1alpha1.ReasonTooLarge, c.Message)
-		case c.Reason == v1alpha1.ReasonPlaced || c.Reason == v1alpha1.ReasonNoRoom:
+		case c.Reason == v1alpha1.ReasonPlaced || c.Reason == v1alpha1.ReasonNoRoom || c.Reason == v1alpha1.ReasonPreempting:
 			fits = true
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1 "k8s.io/api/apps/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -29,6 +30,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(claimsChanged())).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.inspectedBy), builder.WithPredicates(inspectionChanged())).
+		Watches(&schedulingv1.PriorityClass{}, handler.EnqueueRequestsFromMapFunc(r.ofClass)).
 		Complete(r)
 }
 
@@ -57,6 +59,11 @@ func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Re
 			client.MatchingFields{fleet.IndexClaim: name})...)
 	}
 	return out
+}
+
+// ofClass are the deployments that name a PriorityClass.
+func (r *Reconciler) ofClass(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return d.Spec.PriorityClassName == o.GetName() })
 }
 
 // inspectionChanged passes what decides about a source: what a Mac found, and

@@ -1,22 +1,25 @@
 // Package placement binds replicas to Macs. One reconciler looks at all
-// unplaced replicas together, because reservations are cumulative.
+// unplaced replicas together, because reservations are cumulative: those of the
+// highest priority first, and of these the oldest.
 //
-// It owns spec.nodeName of a replica (bound once) and its condition Placed. It
-// refuses to decide: package plan does, on a snapshot; a choice is assumed
-// there first and taken back if it cannot be persisted. It never moves a bound
-// replica: its deployment makes another.
+// It owns spec.nodeName of a replica (bound once), its condition Placed, and the
+// deletion of replicas whose room goes to one of a higher priority. It refuses
+// to decide: package plan does, on a snapshot, by the rules of an administrator
+// (plan.Rules); a choice is assumed there first and taken back if it cannot be
+// persisted. It never moves a bound replica: its deployment makes another.
 //
 // Start reading at Reconciler.Reconcile.
 package placement
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
@@ -36,13 +39,16 @@ import (
 )
 
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=macnodes,verbs=get;list;watch
-// +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas/status,verbs=get;patch
+// +kubebuilder:rbac:groups="",resources=configmaps,namespace=metalfleet-system,verbs=get;list;watch
 
 // Reconciler places all unplaced replicas in one pass.
 type Reconciler struct {
 	Client client.Client
-	Clock  clock.PassiveClock
+	// Namespace of the ConfigMap with the administrator's rules.
+	Namespace string
+	Clock     clock.PassiveClock
 }
 
 // pass is the one request of this reconciler: the whole fleet.
@@ -56,6 +62,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 	return ctrl.NewControllerManagedBy(mgr).Named("placement").WithOptions(o).
 		Watches(&v1alpha1.ModelReplica{}, always, builder.WithPredicates(replicaMatters())).
 		Watches(&v1alpha1.MacNode{}, always, builder.WithPredicates(macMatters())).
+		Watches(&corev1.ConfigMap{}, always, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+			return client.ObjectKeyFromObject(o) == r.rulesKey()
+		}))).
 		Complete(r)
 }
 
@@ -91,11 +100,12 @@ func view(m *v1alpha1.MacNode) any {
 		Taints        any
 		Unschedulable bool
 		Capacity      int64
+		DiskKnown     bool
 		Chip          string
 		Weights       []v1alpha1.StoredWeights
 		Inspections   []v1alpha1.InspectionStatus
 	}{fleet.StateOf(m), !meta.IsStatusConditionFalse(m.Status.Conditions, v1alpha1.ConditionAccepting), plan.Skewed(m), plan.Stranded(m), m.Labels, m.Spec.Taints,
-		m.Spec.Unschedulable, m.Status.Memory.CapacityBytes, m.Status.Chip, m.Status.Weights, m.Status.Inspections}
+		m.Spec.Unschedulable, m.Status.Memory.CapacityBytes, m.Status.Disk.FreeBytes > 0, m.Status.Chip, m.Status.Weights, m.Status.Inspections}
 }
 
 func placedTrue(r *v1alpha1.ModelReplica) bool {
@@ -104,15 +114,13 @@ func placedTrue(r *v1alpha1.ModelReplica) bool {
 
 // Reconcile makes one pass over all replicas.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	var macs v1alpha1.MacNodeList
-	var replicas v1alpha1.ModelReplicaList
-	if err := errors.Join(r.Client.List(ctx, &macs), r.Client.List(ctx, &replicas)); err != nil {
-		return reconcile.Result{}, fmt.Errorf("read the fleet: %w", err)
+	snapshot, replicas, err := r.read(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	snapshot := plan.NewSnapshot(macs.Items, replicas.Items, r.Clock.Now())
 	var errs []error
 	var wait time.Duration
-	for _, replica := range open(replicas.Items) {
+	for _, replica := range open(replicas) {
 		d := plan.Decision{Mac: replica.Spec.NodeName, Reason: v1alpha1.ReasonPlaced, Message: "on " + replica.Spec.NodeName}
 		if replica.Spec.NodeName == "" {
 			d = snapshot.Pick(replica)
@@ -127,12 +135,40 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err := errors.Join(errs...); err != nil {
 		return reconcile.Result{}, err
 	}
-	// What no watch tells: the end of the time for which a Mac is avoided, or waited for.
+	// What no watch tells: the end of the time for which a Mac is avoided, or
+	// waited for, and a disk with room again.
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
+// read takes a snapshot of the fleet. What it holds is the cache's own and is
+// not changed: thousands of copies would cost more than the decisions.
+func (r *Reconciler) read(ctx context.Context) (*plan.Snapshot, []v1alpha1.ModelReplica, error) {
+	var macs v1alpha1.MacNodeList
+	var replicas v1alpha1.ModelReplicaList
+	if err := errors.Join(r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy), r.Client.List(ctx, &replicas, client.UnsafeDisableDeepCopy)); err != nil {
+		return nil, nil, fmt.Errorf("read the fleet: %w", err)
+	}
+	var rules *corev1.ConfigMap
+	cm := &corev1.ConfigMap{}
+	switch err := r.Client.Get(ctx, r.rulesKey(), cm); {
+	case err == nil:
+		rules = cm
+	case !apierrors.IsNotFound(err):
+		return nil, nil, fmt.Errorf("read the rules of placement: %w", err)
+	}
+	read := plan.ReadRules(rules)
+	if err := read.Err(); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "The rules of placement cannot be read; nothing new is placed")
+	}
+	return plan.NewSnapshot(macs.Items, replicas.Items, r.Clock.Now()).Under(read), replicas.Items, nil
+}
+
+func (r *Reconciler) rulesKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: r.Namespace, Name: plan.ConfigMapName}
+}
+
 // open are the replicas that placement owes something: a Mac, or the word that
-// they have one. The oldest come first.
+// they have one. The highest priority comes first, then the oldest.
 func open(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	var out []*v1alpha1.ModelReplica
 	for i := range replicas {
@@ -140,28 +176,52 @@ func open(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 			out = append(out, r)
 		}
 	}
-	slices.SortFunc(out, func(a, b *v1alpha1.ModelReplica) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
-			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(out, plan.Before)
 	return out
 }
 
 // carryOut assumes the choice, persists it, and forgets it if that fails.
 func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, replica *v1alpha1.ModelReplica, d plan.Decision) error {
+	own := replica.DeepCopy() // an answer of the API server is written into it
 	condition := status.False(v1alpha1.ConditionPlaced, d.Reason, d.Message)
-	if d.Mac != "" {
+	switch {
+	case d.Mac != "":
 		condition = status.True(v1alpha1.ConditionPlaced, d.Reason, d.Message)
 		if replica.Spec.NodeName == "" {
 			undo := s.Assume(replica, d.Mac)
-			if err := r.bind(ctx, replica, d.Mac); err != nil {
+			if err := r.bind(ctx, own, d.Mac); err != nil {
 				undo()
 				return err
 			}
 			ctrl.LoggerFrom(ctx).Info("Replica placed", "ModelReplica", client.ObjectKeyFromObject(replica), "MacNode", d.Mac)
 		}
+	case d.Awaits != "":
+		undo := s.Claim(replica, d)
+		if err := r.preempt(ctx, replica, d); err != nil {
+			undo()
+			return err
+		}
 	}
-	return r.report(ctx, replica, condition)
+	return r.report(ctx, own, condition)
+}
+
+// preempt tells the victims why, and deletes them: they drain as any replica
+// does, and their deployments make others, which wait for room.
+func (r *Reconciler) preempt(ctx context.Context, replica *v1alpha1.ModelReplica, d plan.Decision) error {
+	for _, v := range d.Victims {
+		victim := v.DeepCopy()
+		why := fmt.Sprintf("its room on %s goes to a replica of a higher priority: %d, and its own is %d", d.Awaits, replica.Spec.Priority.Value, v.Spec.Priority.Value)
+		err := r.report(ctx, victim, status.False(v1alpha1.ConditionPlaced, v1alpha1.ReasonPreempted, why))
+		if err == nil {
+			err = r.Client.Delete(ctx, victim, client.Preconditions{UID: &victim.UID})
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("preempt %s: %w", client.ObjectKeyFromObject(victim), err)
+		}
+		ctrl.LoggerFrom(ctx).Info("Replica preempted", "ModelReplica", client.ObjectKeyFromObject(victim), "MacNode", d.Awaits,
+			"for", client.ObjectKeyFromObject(replica))
+	}
+	return nil
 }
 
 // bind writes nodeName. The write is locked, so that a replica which is being

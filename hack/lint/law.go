@@ -100,7 +100,7 @@ func reconcilers() []room {
 	})
 	return append(rooms, room{
 		path: "controllers/placement/plan", own: []string{"controllers/placement/plan/...", "controllers/fleet", "api/...", "metal/footprint"},
-		kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/core/v1"},
+		kube: []string{"k8s.io/apimachinery/...", "k8s.io/api/core/v1", "sigs.k8s.io/yaml"},
 		why:  "placement/plan is pure: it reads a snapshot and speaks to nobody",
 	})
 }

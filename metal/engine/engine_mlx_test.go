@@ -47,6 +47,29 @@ func TestMLXAnswersAsRefDoes(t *testing.T) {
 	same(t, "with mlx", together(t, e, greedily(requests())), want)
 }
 
+// Whose log-probabilities are told is read by the host, and those beside them with
+// it; all choose as they do alone.
+func TestMLXTellsTheLogprobsThatRefDoes(t *testing.T) {
+	rs := greedily(requests())
+	for i := range rs {
+		if i%2 == 1 {
+			rs[i].Logprobs = alternatives(i)
+		}
+		if i%3 == 1 {
+			rs[i].Sampling.Bias = map[int32]float32{int32(40 + i): 3, 70: -100}
+		}
+	}
+	want := together(t, ready(t, engine.Options{Sequences: 4}, ref.Options{}), rs)
+	e, _ := onMLX(t, engine.Options{Sequences: 4, ModelPath: model(t, tinymodel.Default())})
+	got := together(t, e, rs)
+	for i, r := range rs {
+		if (len(got[i].logprobs) > 0) != (r.Logprobs != nil) {
+			t.Errorf("request %d: %d log-probabilities", i, len(got[i].logprobs))
+		}
+	}
+	sameButCached(t, "with mlx", got, want)
+}
+
 func TestMLXAnswersAsRefDoesWithAHybrid(t *testing.T) {
 	path := hybrid(t)
 	want := together(t, ready(t, engine.Options{ModelPath: path, Sequences: 4}, ref.Options{}), greedily(requests()))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -91,6 +92,7 @@ func paced(op string) error {
 type answer struct {
 	text     string
 	tokens   []int32
+	logprobs []sample.Ranked
 	finished engine.Finished
 }
 
@@ -109,6 +111,7 @@ func collect(t *testing.T, s *engine.Stream) answer {
 		}
 		a.text += ev.Text
 		a.tokens = append(a.tokens, ev.Tokens...)
+		a.logprobs = append(a.logprobs, ev.Logprobs...)
 		if ev.Finished != nil {
 			a.finished = *ev.Finished
 			return a
@@ -134,6 +137,9 @@ func draws(seed uint64) *sample.Params {
 	return &p
 }
 
+// alternatives asks for log-probabilities.
+func alternatives(n int) *int { return &n }
+
 // requests are of many lengths, long enough to be cut into chunks.
 func requests() []engine.Request {
 	var out []engine.Request
@@ -147,7 +153,7 @@ func requests() []engine.Request {
 func greedily(rs []engine.Request) []engine.Request {
 	for i := range rs {
 		p := sample.Greedy()
-		rs[i].Sampling = &p
+		rs[i].Sampling, rs[i].Logprobs = &p, nil
 	}
 	return rs
 }
@@ -170,7 +176,19 @@ func same(t *testing.T, what string, got, want []answer) {
 		if !slices.Equal(got[i].tokens, want[i].tokens) || got[i].text != want[i].text || got[i].finished != want[i].finished {
 			t.Errorf("%s: request %d gave %d tokens %q, alone %d tokens %q", what, i, len(got[i].tokens), got[i].text, len(want[i].tokens), want[i].text)
 		}
+		if !reflect.DeepEqual(got[i].logprobs, want[i].logprobs) {
+			t.Errorf("%s: request %d has other log-probabilities, the first at token %d", what, i, firstOther(got[i].logprobs, want[i].logprobs))
+		}
 	}
+}
+
+func firstOther(a, b []sample.Ranked) int {
+	for i := range min(len(a), len(b)) {
+		if !reflect.DeepEqual(a[i], b[i]) {
+			return i
+		}
+	}
+	return min(len(a), len(b))
 }
 
 func TestARequestGetsTheSameAnswerAloneAndInCompany(t *testing.T) {
@@ -202,26 +220,32 @@ func TestA28EachRowHasItsOwnSampler(t *testing.T) {
 		func(p *sample.Params) { p.MinP = 0.2; p.Temperature = 0.7 },
 		func(p *sample.Params) { p.FrequencyPenalty = 1.5 },
 		func(p *sample.Params) { p.PresencePenalty = -1.5; p.Temperature = 0 },
+		func(p *sample.Params) { p.Bias = map[int32]float32{40: 4, 70: -100} },
 		func(p *sample.Params) { p.Seed = 0 },
+		func(p *sample.Params) { p.Temperature = 0 },
 	} {
 		p := *draws(uint64(i))
 		change(&p)
 		rs = append(rs, engine.Request{Prompt: &text, Sampling: &p, MaxTokens: 170})
 	}
+	rs[8].Logprobs, rs[9].Logprobs = alternatives(3), alternatives(0)
 	e := ready(t, engine.Options{ModelPath: path, Sequences: len(rs)}, ref.Options{})
 	var alone []answer
 	for _, r := range rs {
 		alone = append(alone, ask(t, e, r))
 	}
-	for i := range alone[:7] {
+	for i := range alone[:8] {
 		for j := range i {
 			if slices.Equal(alone[i].tokens, alone[j].tokens) {
 				t.Fatalf("requests %d and %d give the same: their samplers could be mixed up unseen", i, j)
 			}
 		}
 	}
-	if !slices.Equal(alone[0].tokens, alone[7].tokens) {
-		t.Error("the same request twice gives two answers")
+	if !slices.Equal(alone[0].tokens, alone[8].tokens) || !slices.Equal(alone[1].tokens, alone[9].tokens) {
+		t.Error("the same request twice gives two answers, or another one for telling its log-probabilities")
+	}
+	if len(alone[0].logprobs) > 0 || len(alone[8].logprobs) != len(alone[8].tokens) || len(alone[9].logprobs) != len(alone[9].tokens) {
+		t.Errorf("%d, %d and %d log-probabilities are told", len(alone[0].logprobs), len(alone[8].logprobs), len(alone[9].logprobs))
 	}
 	same(t, "in company", together(t, e, rs), alone)
 	tight := ready(t, engine.Options{ModelPath: path, Sequences: len(rs), CacheTokens: 1024}, ref.Options{})
@@ -318,6 +342,11 @@ func TestRequestsThatCannotBeMeantAreRefusedBeforeAnything(t *testing.T) {
 		"negative max_tokens":  {engine.Request{Prompt: prompt("a"), MaxTokens: -1}, engine.Invalid, "max_tokens"},
 		"too many stops":       {engine.Request{Prompt: prompt("a"), Stop: make([]string, 17)}, engine.Invalid, "stop"},
 		"temperature":          {engine.Request{Prompt: prompt("a"), Sampling: hot(func(p *sample.Params) { p.Temperature = -1 })}, engine.Invalid, "temperature"},
+		"alternatives":         {engine.Request{Prompt: prompt("a"), Logprobs: alternatives(21)}, engine.Invalid, "top_logprobs"},
+		"fewer than none":      {engine.Request{Prompt: prompt("a"), Logprobs: alternatives(-1)}, engine.Invalid, "top_logprobs"},
+		"bias too large":       {engine.Request{Prompt: prompt("a"), Sampling: hot(func(p *sample.Params) { p.Bias = map[int32]float32{1: 101} })}, engine.Invalid, "logit_bias"},
+		"bias of no token":     {engine.Request{Prompt: prompt("a"), Sampling: hot(func(p *sample.Params) { p.Bias = map[int32]float32{512: 1} })}, engine.Invalid, "logit_bias"},
+		"bias below tokens":    {engine.Request{Prompt: prompt("a"), Sampling: hot(func(p *sample.Params) { p.Bias = map[int32]float32{-1: 1} })}, engine.Invalid, "logit_bias"},
 		"top_p":                {engine.Request{Prompt: prompt("a"), Sampling: hot(func(p *sample.Params) { p.TopP = 2 })}, engine.Invalid, "top_p"},
 		"prompt too long":      {engine.Request{Prompt: &long}, engine.ContextLength, "messages"},
 		"answer too long":      {engine.Request{Prompt: prompt("a"), MaxTokens: 512}, engine.ContextLength, "messages"},

@@ -29,6 +29,10 @@ type active struct {
 	counts    sample.Counts
 	decoder   *tokenizer.Decoder
 	stops     *sample.StopMatcher
+	// logprobs wanted beside each token; nil where none are. untold ones wait for
+	// the text of their tokens.
+	logprobs *int
+	untold   untold
 	// asked says that the host was asked for room once, weighed that the guard
 	// let its prompt begin.
 	asked, weighed bool
@@ -202,7 +206,8 @@ func (l *looping) stepFailed(step batch.Step, err error) error {
 
 // take adds a token to an answer and streams what it shows; alive says whether
 // the answer goes on.
-func (l *looping) take(a *active, token int32) (alive bool) {
+func (l *looping) take(a *active, p picked) (alive bool) {
+	token := p.token
 	a.tokens = append(a.tokens, token)
 	a.counts.Add(token)
 	l.e.generatedTotals.Add(1)
@@ -217,7 +222,8 @@ func (l *looping) take(a *active, token int32) (alive bool) {
 		return false
 	}
 	shown, stopped := a.stops.Push(text)
-	a.stream.push(shown, token)
+	a.untold.add(p.ranked, len(text))
+	a.stream.push(shown, token, a.untold.shows(len(shown)))
 	if stopped {
 		l.end(a, Finished{Reason: Stop})
 		return false
@@ -232,11 +238,13 @@ func (l *looping) take(a *active, token int32) (alive bool) {
 
 // flush shows what decoder and stop strings held back.
 func (l *looping) flush(a *active) {
-	shown, stopped := a.stops.Push(a.decoder.Flush())
-	if !stopped {
-		shown += a.stops.Flush()
+	text := a.decoder.Flush()
+	shown, stopped := a.stops.Push(text)
+	if stopped {
+		a.stream.pushText(shown, a.untold.shows(len(shown)))
+		return
 	}
-	a.stream.pushText(shown)
+	a.stream.pushText(shown+a.stops.Flush(), a.untold.all())
 }
 
 // end finishes a request and returns its memory; while a step that computes it

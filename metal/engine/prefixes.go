@@ -35,7 +35,7 @@ type prefixes struct {
 	// stop ends the writing to the tier below, and waits for it.
 	stop func()
 
-	hits, misses, restored atomic.Int64
+	hits, misses, queried, restored atomic.Int64
 }
 
 // PrefixStatus is what an engine remembers of prompts; all 0 where it does not.
@@ -44,8 +44,9 @@ type PrefixStatus struct {
 	Bytes, Budget int64
 	Blocks        int
 	// Hits began with restored tokens, Misses with none; both count again what was
-	// preempted. Restored tokens did not have to be computed.
-	Hits, Misses, Restored int64
+	// preempted. Of Queried tokens, those of these requests, Restored ones did not
+	// have to be computed.
+	Hits, Misses, Queried, Restored int64
 	// Saved blocks were taken in, Dropped ones had no room, Evicted ones left for
 	// others.
 	Saved, Dropped, Evicted int64
@@ -57,7 +58,8 @@ func (p *prefixes) status() PrefixStatus {
 	}
 	s := p.ram.Stats()
 	return PrefixStatus{
-		Bytes: s.Bytes, Budget: s.Budget, Blocks: s.Blocks, Hits: p.hits.Load(), Misses: p.misses.Load(), Restored: p.restored.Load(),
+		Bytes: s.Bytes, Budget: s.Budget, Blocks: s.Blocks, Hits: p.hits.Load(), Misses: p.misses.Load(),
+		Queried: p.queried.Load(), Restored: p.restored.Load(),
 		Saved: s.Held, Dropped: s.Dropped, Evicted: s.Evicted,
 	}
 }

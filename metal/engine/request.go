@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/model"
@@ -36,6 +38,9 @@ type Request struct {
 	Stop []string
 	// Priority: higher ones are admitted first; 0 is everybody's.
 	Priority int
+	// Logprobs is how many alternatives are told beside the log-probability of
+	// each token, as sample.Rank has them; nil tells none of it.
+	Logprobs *int
 }
 
 // Generate checks a request whole and queues it. The error is a *Refusal.
@@ -105,6 +110,12 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 		}
 		return nil, refusal
 	}
+	if refusal := s.checkBias(params.Bias); refusal != nil {
+		return nil, refusal
+	}
+	if n := r.Logprobs; n != nil && (*n < 0 || *n > sample.MostAlternatives) {
+		return nil, invalid("top_logprobs", "%d alternatives are wanted of each token, want 0 to %d", *n, sample.MostAlternatives)
+	}
 	if refusal := checkStops(r.Stop); refusal != nil {
 		return nil, refusal
 	}
@@ -120,8 +131,8 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 		return nil, s.tooLong(fmt.Sprintf("the prompt has %d tokens and max_tokens is %d", len(tokens), r.MaxTokens))
 	}
 	a := &active{
-		tokens: tokens, prompt: len(tokens), maxTokens: r.MaxTokens, priority: r.Priority, params: params,
-		decoder: s.tok.NewDecoder(true), stops: sample.NewStopMatcher(r.Stop), stream: newStream(tokens[:len(tokens):len(tokens)]),
+		tokens: tokens, prompt: len(tokens), maxTokens: r.MaxTokens, priority: r.Priority, params: params, logprobs: r.Logprobs,
+		decoder: s.tok.NewDecoder(true), stops: sample.NewStopMatcher(r.Stop), stream: newStream(tokens[:len(tokens):len(tokens)], s.tok.Bytes),
 	}
 	if a.maxTokens == 0 {
 		a.maxTokens = room
@@ -136,6 +147,17 @@ func checkStops(stops []string) *Refusal {
 	for _, s := range stops {
 		if len(s) > maxStopBytes {
 			return invalid("stop", "a stop string has %d bytes, want at most %d", len(s), maxStopBytes)
+		}
+	}
+	return nil
+}
+
+// checkBias refuses tokens that the model does not have: a bias of theirs would be
+// dropped.
+func (s *serving) checkBias(bias map[int32]float32) *Refusal {
+	for _, id := range slices.Sorted(maps.Keys(bias)) {
+		if id < 0 || int(id) >= s.tok.Size() {
+			return invalid("logit_bias", "logit_bias names token %d, the vocabulary has tokens 0 to %d", id, s.tok.Size()-1)
 		}
 	}
 	return nil

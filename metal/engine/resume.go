@@ -61,6 +61,7 @@ func (l *looping) resume(a *active) (done bool) {
 // resumed notes from where a request goes on, and what it counts on from now on.
 func (l *looping) resumed(a *active, point kv.Point) {
 	p := l.prefixes
+	p.queried.Add(int64(len(a.tokens)))
 	if point.Tokens > 0 {
 		p.hits.Add(1)
 		p.restored.Add(int64(point.Tokens))

@@ -123,7 +123,7 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 		n += r.Length
 		if r.Sample {
 			last = append(last, n-1)
-			f.argmax = f.argmax && a.params.Argmax()
+			f.argmax = f.argmax && a.params.Argmax() && a.logprobs == nil
 		}
 	}
 	l.e.steps.Add(1)
@@ -213,12 +213,12 @@ func (l *looping) timed(f *flight) {
 
 // deliver gives a request the token of its row.
 func (l *looping) deliver(a *active, f *flight, pick picker, row int) {
-	token, err := pick(a, row)
+	p, err := pick(a, row)
 	if err != nil {
 		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: "the model's output cannot be sampled: " + err.Error()}})
 		return
 	}
-	if !l.take(a, token) || f.counted {
+	if !l.take(a, p) || f.counted {
 		return
 	}
 	if err := l.sched.Grow(a.id); err != nil {
@@ -226,8 +226,14 @@ func (l *looping) deliver(a *active, f *flight, pick picker, row int) {
 	}
 }
 
+// picked is a token, and how likely it was where its request wants to know.
+type picked struct {
+	token  int32
+	ranked *sample.Ranked
+}
+
 // picker chooses the token of a sampled row.
-type picker func(a *active, row int) (int32, error)
+type picker func(a *active, row int) (picked, error)
 
 // read waits for the results of a step.
 func (l *looping) read(f *flight) (picker, error) {
@@ -239,11 +245,11 @@ func (l *looping) read(f *flight) (picker, error) {
 	if f.argmax {
 		ids := make([]int32, shape[0])
 		f.scope.ReadIDs(f.out, ids)
-		return func(_ *active, row int) (int32, error) {
+		return func(_ *active, row int) (picked, error) {
 			if ids[row] < 0 {
-				return 0, fmt.Errorf("the largest logit is not a finite number: %w", sample.ErrLogits)
+				return picked{}, fmt.Errorf("the largest logit is not a finite number: %w", sample.ErrLogits)
 			}
-			return ids[row], nil
+			return picked{token: ids[row]}, nil
 		}, f.scope.Err()
 	}
 	width, use := shape[1], l.vocabulary(f.out)
@@ -252,9 +258,17 @@ func (l *looping) read(f *flight) (picker, error) {
 	}
 	flat := l.logits[:shape[0]*width]
 	f.scope.Read(f.out, flat)
-	return func(a *active, row int) (int32, error) {
-		return l.sampler.Token(a.params, flat[row*width:][:use], uint64(a.generated()), &a.counts)
-	}, f.scope.Err()
+	return func(a *active, row int) (picked, error) { return l.pick(a, flat[row*width:][:use]) }, f.scope.Err()
+}
+
+// pick chooses a token from logits on the host.
+func (l *looping) pick(a *active, logits []float32) (picked, error) {
+	token, err := l.sampler.Token(a.params, logits, uint64(a.generated()), &a.counts)
+	if err != nil || a.logprobs == nil {
+		return picked{token: token}, err
+	}
+	ranked, err := sample.Rank(logits, token, *a.logprobs)
+	return picked{token: token, ranked: &ranked}, err
 }
 
 // abandon gives up the step under way.

@@ -5,6 +5,8 @@ import (
 	"io"
 	"slices"
 	"sync"
+
+	"metalfleet.dev/metalfleet/metal/sample"
 )
 
 // FinishReason says why an answer ended.
@@ -39,6 +41,10 @@ type Event struct {
 	// Tokens are those behind Text and any text still held back. The token
 	// that ends a turn is not among them.
 	Tokens []int32
+	// Logprobs, where they are wanted, of the tokens that Text shows: of each once
+	// the first of its text is shown. What belongs to a stop string alone, or ends
+	// a turn, has none.
+	Logprobs []sample.Ranked
 	// Finished is set on the last event.
 	Finished *Finished
 }
@@ -50,6 +56,7 @@ type Stream struct {
 	PromptTokens int
 
 	prompt []int32
+	spell  func(token int32) []byte
 	ready  chan struct{}
 	cancel func()
 
@@ -57,17 +64,22 @@ type Stream struct {
 	// All below are guarded by mu.
 	text      []byte
 	tokens    []int32
+	ranked    []sample.Ranked
 	finished  *Finished
 	delivered bool
 	after     func()
 }
 
-func newStream(prompt []int32) *Stream {
-	return &Stream{PromptTokens: len(prompt), prompt: prompt, ready: make(chan struct{}, 1)}
+func newStream(prompt []int32, spell func(token int32) []byte) *Stream {
+	return &Stream{PromptTokens: len(prompt), prompt: prompt, spell: spell, ready: make(chan struct{}, 1)}
 }
 
 // Prompt returns the ids of the prompt.
 func (s *Stream) Prompt() []int32 { return slices.Clone(s.prompt) }
+
+// Spell returns the bytes that a token stands for behind others, which need not
+// be whole characters. The caller must not change them.
+func (s *Stream) Spell(token int32) []byte { return s.spell(token) }
 
 // Next waits for the next piece. After the event with Finished set it returns
 // io.EOF.
@@ -97,27 +109,29 @@ func (s *Stream) take() (ev Event, ok, over bool) {
 	if s.delivered {
 		return Event{}, false, true
 	}
-	if len(s.text) == 0 && len(s.tokens) == 0 && s.finished == nil {
+	if len(s.text) == 0 && len(s.tokens) == 0 && len(s.ranked) == 0 && s.finished == nil {
 		return Event{}, false, false
 	}
-	ev = Event{Text: string(s.text), Tokens: s.tokens, Finished: s.finished}
-	s.text, s.tokens = nil, nil
+	ev = Event{Text: string(s.text), Tokens: s.tokens, Logprobs: s.ranked, Finished: s.finished}
+	s.text, s.tokens, s.ranked = nil, nil, nil
 	s.delivered = s.finished != nil
 	return ev, true, false
 }
 
-func (s *Stream) push(text string, token int32) {
+func (s *Stream) push(text string, token int32, ranked []sample.Ranked) {
 	s.mu.Lock()
 	s.text = append(s.text, text...)
 	s.tokens = append(s.tokens, token)
+	s.ranked = append(s.ranked, ranked...)
 	s.mu.Unlock()
 	s.notify()
 }
 
 // pushText adds text that was held back.
-func (s *Stream) pushText(text string) {
+func (s *Stream) pushText(text string, ranked []sample.Ranked) {
 	s.mu.Lock()
 	s.text = append(s.text, text...)
+	s.ranked = append(s.ranked, ranked...)
 	s.mu.Unlock()
 }
 

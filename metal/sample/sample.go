@@ -1,24 +1,26 @@
 // Package sample decides the next token and where a text ends.
 //
 // It owns the sampling parameters of a request, the choice of one token from
-// one row of logits, the uniform numbers behind that choice, and the matching
-// of stop strings in streamed text. It refuses parameters that cannot be meant
+// one row of logits, the uniform numbers behind that choice, how likely a token
+// was, and the matching of stop strings in streamed text. It refuses parameters that cannot be meant
 // and logits that are not numbers. It knows nothing of tensors, requests or
 // vocabularies; back ends that sample on their device follow the same rules.
 //
-// The rules, in order: penalties are taken off the logits; temperature 0 takes
-// the largest (the lowest id on ties); otherwise top-p, min-p and top-k are
+// The rules, in order: a bias is added to the logits and penalties are taken off
+// them; temperature 0 takes the largest (the lowest id on ties); otherwise top-p, min-p and top-k are
 // applied to the untempered probabilities, the temperature comes last, and one
 // uniform number, a function of seed and token index alone, picks among what
 // is left in order of ids.
 //
-// Start reading at Params and Sampler.Token.
+// Start reading at Params and Sampler.Token; log-probabilities are in likely.go.
 package sample
 
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 )
 
 // ErrLogits is returned for a row without a finite largest value.
@@ -59,7 +61,16 @@ type Params struct {
 	PresencePenalty  float64
 	// Seed chooses the sequence of uniform numbers.
 	Seed uint64
+	// Bias is added to the logits of tokens.
+	Bias map[int32]float32
 }
+
+const (
+	// mostBias is how many tokens may have a bias, each from -biasBound to
+	// biasBound: OpenAI's bounds.
+	mostBias  = 300
+	biasBound = 100
+)
 
 // Neutral samples from the model's own distribution.
 func Neutral() Params { return Params{Temperature: 1, TopP: 1} }
@@ -69,7 +80,7 @@ func Greedy() Params { return Params{Temperature: 0, TopP: 1} }
 
 // Argmax reports whether sampling is to take the largest logit as it is, so
 // that the device may do it.
-func (p Params) Argmax() bool { return p.Temperature == 0 && !p.penalised() }
+func (p Params) Argmax() bool { return p.Temperature == 0 && !p.penalised() && len(p.Bias) == 0 }
 
 // Validate refuses what cannot be meant; its error is a *ParamError.
 func (p Params) Validate() error {
@@ -89,6 +100,18 @@ func (p Params) Validate() error {
 	for _, c := range checks {
 		if !(c.v >= c.low && c.v <= c.high) { // NaN too
 			return &ParamError{Param: c.name, Value: c.v, Want: c.want}
+		}
+	}
+	return p.validateBias()
+}
+
+func (p Params) validateBias() error {
+	if n := len(p.Bias); n > mostBias {
+		return &ParamError{Param: "logit_bias", Value: float64(n), Want: fmt.Sprintf("at most %d tokens", mostBias)}
+	}
+	for _, id := range slices.Sorted(maps.Keys(p.Bias)) {
+		if v := p.Bias[id]; !(v >= -biasBound && v <= biasBound) { // NaN too
+			return &ParamError{Param: "logit_bias", Value: float64(v), Want: fmt.Sprintf("a number from %d to %d for token %d", -biasBound, biasBound, id)}
 		}
 	}
 	return nil
@@ -115,7 +138,7 @@ func (c *Counts) Add(token int32) {
 // Sampler holds the scratch memory for rows of one vocabulary, so that a token
 // costs no allocation. It is for one goroutine.
 type Sampler struct {
-	row     []float32 // logits after penalties
+	row     []float32 // logits after bias and penalties
 	weights []float64 // of the tokens that are kept, by id
 	heap    []int32   // ids
 }
@@ -136,8 +159,8 @@ func (s *Sampler) Token(p Params, logits []float32, index uint64, counts *Counts
 	if len(logits) == 0 || len(logits) > len(s.row) {
 		return 0, fmt.Errorf("sample from %d logits with room for %d: %w", len(logits), len(s.row), ErrLogits)
 	}
-	if p.penalised() && counts != nil {
-		logits = s.penalise(p, logits, counts)
+	if len(p.Bias) > 0 || p.penalised() && counts != nil {
+		logits = s.adjust(p, logits, counts)
 	}
 	best, err := Argmax(logits)
 	if err != nil {
@@ -167,9 +190,18 @@ func Argmax(logits []float32) (int32, error) {
 	return int32(best), nil
 }
 
-func (s *Sampler) penalise(p Params, logits []float32, counts *Counts) []float32 {
+// adjust adds the bias and takes penalties off, each token by itself.
+func (s *Sampler) adjust(p Params, logits []float32, counts *Counts) []float32 {
 	row := s.row[:len(logits)]
 	copy(row, logits)
+	for id, v := range p.Bias {
+		if int(id) < len(row) && id >= 0 {
+			row[id] += v
+		}
+	}
+	if !p.penalised() || counts == nil {
+		return row
+	}
 	for id, n := range counts.n {
 		if int(id) < len(row) && id >= 0 {
 			row[id] -= float32(p.FrequencyPenalty*float64(n) + p.PresencePenalty)

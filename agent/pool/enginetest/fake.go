@@ -61,6 +61,9 @@ type fake struct {
 	stopped bool
 }
 
+// QueriedTokens and RestoredTokens are what an engine with a prefix cache counted.
+const QueriedTokens, RestoredTokens = 100, 60
+
 func newFake(c wire.Config, s Script, w world) *fake {
 	e := &fake{config: c, script: s, world: w, life: context.Background(), over: make(chan struct{}), state: wire.State_STATE_LOADING, changed: make(chan struct{})}
 	e.work, e.cancel = context.WithCancel(context.Background())
@@ -173,6 +176,9 @@ func (e *fake) status() (*wire.Status, <-chan struct{}) {
 		State: e.state, Task: e.task(), Load: &wire.LoadProgress{BytesDone: e.loaded, BytesTotal: e.script.HoldBytes},
 		Memory: e.memory(), Activity: &wire.Activity{Running: e.running},
 		Guard: &wire.Guard{Active: e.limits != nil, LimitsSequence: e.limits.GetSequence(), HeadroomRequest: e.asked},
+	}
+	if e.script.PrefixCacheBytes > 0 {
+		s.PrefixCache = &wire.PrefixCache{Bytes: s.Memory.PrefixCacheBytes, BudgetBytes: e.script.PrefixCacheBytes, QueriedTokens: QueriedTokens, RestoredTokens: RestoredTokens}
 	}
 	if !s.Guard.Active {
 		s.Guard.InactiveReason = "no limits were published"

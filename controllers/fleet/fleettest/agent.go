@@ -53,6 +53,8 @@ type Script struct {
 	Sources map[string]Source
 	// Footprint of every engine, and what it frees.
 	Footprint int64
+	// DiskUsed is what others take of the Mac's disk of one TiB.
+	DiskUsed int64
 	// Behave by the namespace/name prefix "NAMESPACE/DEPLOYMENT"; nil serves.
 	Behave func(v1alpha1.Assignment) Behaviour
 	// Asked says which OnDemand replicas clients ask for now: those are loaded,
@@ -67,6 +69,8 @@ type Script struct {
 	// Mute: no report and no renewal, as a Mac that is cut off.
 	Mute bool
 }
+
+const diskFree = int64(1) << 40
 
 // Agent plays one Mac until Stop.
 type Agent struct {
@@ -255,6 +259,7 @@ func (a *Agent) report(mac *v1alpha1.MacNode) v1alpha1.MacNodeStatus {
 		ObservedGeneration: mac.Generation, AgentVersion: "script", BootID: "script", Chip: a.script.Chip, Backend: "ref", Simulated: true,
 		Address:    &v1alpha1.MacAddress{Host: "127.0.0.1", Port: 7443},
 		Memory:     v1alpha1.MacMemory{TotalBytes: a.script.Capacity, CeilingBytes: a.script.Capacity, CapacityBytes: a.script.Capacity, PressureLevel: a.script.Pressure},
+		Disk:       v1alpha1.MacDisk{FreeBytes: diskFree - a.script.DiskUsed},
 		Conditions: a.script.Conditions, TrustedRoots: a.script.Roots,
 	}
 	for _, order := range mac.Spec.Inspections {

@@ -24,12 +24,13 @@ type Candidate struct {
 // a replica, by the same filter. One that Pick waits for does not fit yet.
 func (s *Snapshot) Candidates(r *v1alpha1.ModelReplica) []Candidate {
 	out := make([]Candidate, 0, len(s.macs))
-	for _, st := range s.macs {
-		c := Candidate{Mac: st.mac.Name, FreeBytes: max(0, st.mac.Status.Memory.CapacityBytes-st.promise.Always)}
-		rejected, ok := s.filter(st, r)
+	v := s.view(r)
+	for i, st := range s.macs {
+		c := Candidate{Mac: st.mac.Name, FreeBytes: max(0, st.capacity-st.promise.Always)}
+		rejected, ok := v.filter(i)
 		if ok {
 			c.Fits = true
-			c.Why = fmt.Sprintf("%s of %s are promised there", v1alpha1.FormatBytes(st.promise.Always), v1alpha1.FormatBytes(st.mac.Status.Memory.CapacityBytes))
+			c.Why = fmt.Sprintf("%s of %s are promised there", v1alpha1.FormatBytes(st.promise.Always), v1alpha1.FormatBytes(st.capacity))
 		} else {
 			c.Why = rejected.alone(r)
 		}
@@ -46,6 +47,8 @@ func (r rejection) alone(replica *v1alpha1.ModelReplica) string {
 		return fmt.Sprintf("too small even when empty (need %s, capacity %s)", need, v1alpha1.FormatBytes(r.bytes))
 	case short:
 		return fmt.Sprintf("short of memory (need %s, free %s)", need, v1alpha1.FormatBytes(r.bytes))
+	case noDisk:
+		return fmt.Sprintf("without room on disk for the model (need %s, free %s)", v1alpha1.FormatBytes(replica.Spec.Model.Bytes()), v1alpha1.FormatBytes(r.bytes))
 	case avoided:
 		why := fmt.Sprintf("avoided after a refusal, for %s more", r.left.Round(time.Second))
 		for _, a := range replica.Spec.Avoid {

@@ -1,22 +1,27 @@
 // Package plan chooses a Mac for a replica: filter, score, pick, with a reason
-// for every Mac that was rejected.
+// for every Mac that was rejected, and where none has room the replicas of a
+// lower priority that would have to go.
 //
 // It owns the decision and nothing else: it is pure, it sees a snapshot and
-// returns data. It refuses to guess: a Mac whose capacity is unknown holds
-// nothing, and reservations are cumulative, so that what was promised counts
-// whether or not it is used yet. Only replicas that stay in memory are promised
-// it for good: OnDemand ones share what those leave, each alone has to fit into
-// it, and they do not count against one another.
+// returns data. It refuses to guess: a Mac whose capacity or disk is unknown
+// holds nothing, and reservations are cumulative, so that what was promised
+// counts whether or not it is used yet. Only replicas that stay in memory are
+// promised it for good: OnDemand ones share what those leave, each alone has to
+// fit into it, and they do not count against one another, unless the
+// administrator's rules bound what they may share.
 //
-// Start reading at Snapshot.Pick.
+// Start reading at Snapshot.Pick, then view in view.go (filter and score),
+// preempt.go and rules.go.
 package plan
 
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -24,150 +29,236 @@ import (
 
 // Snapshot is the fleet at one moment, with trial placements on top.
 type Snapshot struct {
-	now  time.Time
-	macs []*state
+	now   time.Time
+	rules Rules
+	macs  []*state
+	index map[string]int // of macs, by name
+	// kin are the living replicas of a deployment, by its UID.
+	kin map[string][]place
+	// reserved is what stays in memory of each namespace.
+	reserved map[string]int64
+	// doomed are the replicas that a decision of this pass sends away.
+	doomed  map[types.UID]bool
+	classes map[classKey]*class
+}
+
+// place is where a living replica is.
+type place struct {
+	mac      int
+	revision string
 }
 
 // state is one Mac in a snapshot.
 type state struct {
-	mac     *v1alpha1.MacNode
-	promise fleet.Promise
+	mac      *v1alpha1.MacNode
+	capacity int64
+	promise  fleet.Promise
+	onDemand int64 // the sum over promise.OnDemand
 	// replicas counts what is bound here, released or not: each has an order.
 	replicas int
-	// siblings counts the living replicas here, by UID of their deployment.
-	siblings map[string]int
+	// bound are those that hold what was promised to them.
+	bound []*v1alpha1.ModelReplica
+	// leaving is the part of promise.Always that drains, and claimed what
+	// replicas of a higher priority wait for here.
+	leaving, claimed int64
+	// fetching is what is still to be downloaded here, by digest.
+	fetching map[string]int64
 }
 
-// NewSnapshot reads all Macs and all replicas.
+// NewSnapshot reads all Macs and all replicas. It keeps them and changes
+// neither.
 func NewSnapshot(macs []v1alpha1.MacNode, replicas []v1alpha1.ModelReplica, now time.Time) *Snapshot {
-	s := &Snapshot{now: now}
-	byName := map[string]*state{}
+	s := &Snapshot{
+		now: now, macs: make([]*state, 0, len(macs)), index: make(map[string]int, len(macs)), kin: map[string][]place{},
+		reserved: map[string]int64{}, doomed: map[types.UID]bool{}, classes: map[classKey]*class{},
+	}
 	for i := range macs {
-		st := &state{mac: &macs[i], siblings: map[string]int{}, promise: fleet.Promised(macs[i].Name, replicas)}
-		byName[macs[i].Name] = st
-		s.macs = append(s.macs, st)
+		s.macs = append(s.macs, &state{mac: &macs[i], capacity: macs[i].Status.Memory.CapacityBytes})
 	}
 	slices.SortFunc(s.macs, func(a, b *state) int { return cmp.Compare(a.mac.Name, b.mac.Name) })
+	for i, st := range s.macs {
+		s.index[st.mac.Name] = i
+	}
 	for i := range replicas {
-		st := byName[replicas[i].Spec.NodeName]
-		if st == nil {
-			continue
-		}
-		st.replicas++
-		if replicas[i].DeletionTimestamp.IsZero() {
-			st.siblings[replicas[i].Spec.DeploymentRef.UID]++
-		}
+		s.note(&replicas[i])
 	}
 	return s
 }
 
-// Assume places a replica in the snapshot and returns what takes it back.
+// Under has a snapshot keep the administrator's rules.
+func (s *Snapshot) Under(rules Rules) *Snapshot {
+	s.rules = rules
+	return s
+}
+
+// note counts a replica that is bound.
+func (s *Snapshot) note(r *v1alpha1.ModelReplica) {
+	if r.Spec.NodeName == "" {
+		return
+	}
+	released, living := fleet.Released(r), r.DeletionTimestamp.IsZero()
+	if !released && !r.Spec.Residency.OnDemand() {
+		s.reserved[r.Namespace] += r.Spec.ReservedBytes
+	}
+	i, has := s.index[r.Spec.NodeName]
+	if !has {
+		return
+	}
+	st := s.macs[i]
+	st.replicas++
+	if living {
+		uid := r.Spec.DeploymentRef.UID
+		s.kin[uid] = append(s.kin[uid], place{i, r.Spec.Revision})
+	}
+	if released {
+		return
+	}
+	st.hold(r)
+	if !living && !r.Spec.Residency.OnDemand() {
+		st.leaving += r.Spec.ReservedBytes
+	}
+	if living && !meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionDownloaded) && downloads(r) && !fleet.HasWeights(st.mac, r.Spec.Model.Digest) {
+		st.fetch(r.Spec.Model.Digest, max(0, r.Spec.Model.Bytes()-fetched(r)))
+	}
+}
+
+// downloads says that a Mac has to fetch a replica's files: those of a file://
+// source are used where they lie.
+func downloads(r *v1alpha1.ModelReplica) bool {
+	return !strings.HasPrefix(r.Spec.Model.Source, fleet.FileScheme)
+}
+
+// fetched is what of a download is on the disk already, as the Mac last said.
+func fetched(r *v1alpha1.ModelReplica) int64 {
+	if r.Status.Progress.Stage != v1alpha1.StageDownloading {
+		return 0
+	}
+	return r.Status.Progress.BytesDone
+}
+
+func (st *state) fetch(digest string, bytes int64) {
+	if st.fetching == nil {
+		st.fetching = map[string]int64{}
+	}
+	st.fetching[digest] = max(st.fetching[digest], bytes)
+}
+
+// hold promises a replica what it needs.
+func (st *state) hold(r *v1alpha1.ModelReplica) {
+	st.promise.Add(r)
+	if r.Spec.Residency.OnDemand() {
+		st.onDemand += r.Spec.ReservedBytes
+	}
+	st.bound = append(st.bound, r)
+}
+
+// free is what nobody who stays in memory was promised, or waits for with a
+// higher priority; what drains for the latter is free to nobody else.
+func (st *state) free() int64 {
+	return st.capacity - st.promise.Always - max(0, st.claimed-st.leaving)
+}
+
+// Assume places a replica in the snapshot and returns what takes it back, the
+// last assumption first.
 func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
-	i := slices.IndexFunc(s.macs, func(st *state) bool { return st.mac.Name == mac })
-	if i < 0 {
+	i, has := s.index[mac]
+	if !has {
 		return func() {}
 	}
-	st, owner := s.macs[i], r.Spec.DeploymentRef.UID
-	st.promise.Add(r)
+	st, owner, digest := s.macs[i], r.Spec.DeploymentRef.UID, r.Spec.Model.Digest
+	before, fetches := st.fetching[digest]
+	st.hold(r)
 	st.replicas++
-	st.siblings[owner]++
+	s.kin[owner] = append(s.kin[owner], place{i, r.Spec.Revision})
+	if downloads(r) && !fleet.HasWeights(st.mac, digest) {
+		st.fetch(digest, r.Spec.Model.Bytes())
+	}
+	if !r.Spec.Residency.OnDemand() {
+		s.reserved[r.Namespace] += r.Spec.ReservedBytes
+	}
 	return func() {
 		st.promise.Remove(r)
+		if r.Spec.Residency.OnDemand() {
+			st.onDemand -= r.Spec.ReservedBytes
+		} else {
+			s.reserved[r.Namespace] -= r.Spec.ReservedBytes
+		}
+		st.bound = slices.DeleteFunc(st.bound, func(x *v1alpha1.ModelReplica) bool { return x == r })
 		st.replicas--
-		st.siblings[owner]--
+		if at := slices.Index(s.kin[owner], place{i, r.Spec.Revision}); at >= 0 {
+			s.kin[owner] = slices.Delete(s.kin[owner], at, at+1)
+		}
+		if delete(st.fetching, digest); fetches {
+			st.fetching[digest] = before
+		}
 	}
+}
+
+// Before orders replicas as they are to be placed: the highest priority first,
+// then the oldest.
+func Before(a, b *v1alpha1.ModelReplica) int {
+	if c := cmp.Compare(b.Spec.Priority.Value, a.Spec.Priority.Value); c != 0 {
+		return c
+	}
+	return older(a, b)
+}
+
+// older orders replicas by age, and by name within a second.
+func older(a, b *v1alpha1.ModelReplica) int {
+	if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // Decision is where a replica goes, or why it goes nowhere.
 type Decision struct {
 	// Mac that was picked; empty if none.
 	Mac string
-	// Reason of the condition Placed: Placed, NoRoom, TooLarge or NoCandidates.
+	// Reason of the condition Placed: Placed, NoRoom, TooLarge, NoCandidates,
+	// Waiting, Preempting, OverQuota, PriorityForbidden or InvalidRules.
 	Reason string
 	// Message for people: the choice, or the reasons of all Macs compactly.
 	Message string
-	// RetryAfter is when a Mac that is avoided today may be chosen; 0 means
-	// that only a change of the fleet can help.
+	// Awaits is the Mac on which replicas of a lower priority make room, and
+	// Victims those of them that were not told yet.
+	Awaits  string
+	Victims []*v1alpha1.ModelReplica
+	// RetryAfter is when a Mac that is avoided today may be chosen, or is looked
+	// at again; 0 means that only a change of the fleet can help.
 	RetryAfter time.Duration
 }
 
 // Pick decides for one replica.
 func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
-	var rejected []rejection
-	var best *state
-	var bestScore int64
-	for _, st := range s.macs {
-		if why, ok := s.filter(st, r); !ok {
-			rejected = append(rejected, why)
+	if reason, message := s.rules.refuse(r, s.reserved[r.Namespace]); reason != "" {
+		return Decision{Reason: reason, Message: message}
+	}
+	v := s.view(r)
+	best, bestScore, looks := -1, int64(0), false
+	for i := range s.macs {
+		why, ok := v.fits(i)
+		if !ok {
+			looks = looks || why == looking
 			continue
 		}
 		// Sorted by name: the first of equals wins, the same in every pass.
-		if score := st.score(r); best == nil || score > bestScore {
-			best, bestScore = st, score
+		if score := v.score(i); best < 0 || score > bestScore {
+			best, bestScore = i, score
 		}
 	}
-	if best == nil {
-		return s.explain(r, rejected)
+	if best < 0 {
+		if d, ok := v.preempt(); ok {
+			return d
+		}
+		return v.explain()
 	}
-	if wait := s.patience(r, best, rejected); wait > 0 {
+	st := s.macs[best]
+	if wait := v.patience(best, looks); wait > 0 {
 		return Decision{Reason: v1alpha1.ReasonWaiting, RetryAfter: wait,
-			Message: "a replica of this deployment is on " + best.mac.Name + "; waiting for another Mac that still looks for the model's files"}
+			Message: "a replica of this deployment is on " + st.mac.Name + "; waiting for another Mac that still looks for the model's files"}
 	}
-	return Decision{Mac: best.mac.Name, Reason: v1alpha1.ReasonPlaced, Message: best.chosen(r)}
-}
-
-// filter says why a Mac cannot hold a replica. What never changes comes first
-// (constraints, size of the empty Mac), so that "too large" is not hidden by
-// "not ready".
-func (s *Snapshot) filter(st *state, r *v1alpha1.ModelReplica) (rejection, bool) {
-	reject := func(k kind, figure int64) (rejection, bool) {
-		return rejection{mac: st.mac.Name, kind: k, bytes: figure}, false
-	}
-	if why, ok := fleet.Eligible(st.mac, r.Spec.Placement); !ok {
-		return rejection{mac: st.mac.Name, kind: constraint, text: why}, false
-	}
-	capacity := st.mac.Status.Memory.CapacityBytes
-	if capacity > 0 && r.Spec.ReservedBytes > capacity {
-		return reject(tooSmall, capacity)
-	}
-	if fleet.StateOf(st.mac) != fleet.MacReady {
-		return reject(notReady, 0)
-	}
-	if st.mac.Spec.Unschedulable {
-		return reject(cordoned, 0)
-	}
-	if !accepting(st.mac) {
-		return reject(shuttingDown, 0)
-	}
-	if Stranded(st.mac) {
-		return reject(stranded, 0)
-	}
-	if Skewed(st.mac) {
-		return reject(skewed, 0)
-	}
-	if left := s.avoided(st.mac.Name, r); left > 0 {
-		why, _ := reject(avoided, 0)
-		why.left = left
-		return why, false
-	}
-	holds := fleet.HoldsSource(st.mac, &r.Spec.Model)
-	if !holds && !fleet.StillLooks(st.mac, r.Spec.Model.Source) {
-		return reject(withoutFiles, 0)
-	}
-	if capacity <= 0 {
-		return reject(unknownCapacity, 0)
-	}
-	if st.replicas >= fleet.MaxAssignments {
-		return reject(full, 0)
-	}
-	if free := capacity - st.promise.Always; free < r.Spec.ReservedBytes {
-		return reject(short, max(0, free))
-	}
-	if !holds {
-		// Last, so that only a Mac with room is waited for.
-		return reject(looking, 0)
-	}
-	return rejection{}, true
+	return Decision{Mac: st.mac.Name, Reason: v1alpha1.ReasonPlaced, Message: st.chosen(r)}
 }
 
 // spreadPatience is how long a replica waits for a Mac of its own. It is never
@@ -176,12 +267,11 @@ const spreadPatience = 30 * time.Second
 
 // patience says how much longer a replica waits rather than share a Mac with a
 // sibling, while another Mac may yet become a candidate.
-func (s *Snapshot) patience(r *v1alpha1.ModelReplica, best *state, rejected []rejection) time.Duration {
-	isLooking := func(x rejection) bool { return x.kind == looking }
-	if best.siblings[r.Spec.DeploymentRef.UID] == 0 || !slices.ContainsFunc(rejected, isLooking) {
+func (v *view) patience(best int, looks bool) time.Duration {
+	if v.siblings[best] == 0 || !looks {
 		return 0
 	}
-	return max(0, spreadPatience-max(0, s.now.Sub(r.CreationTimestamp.Time)))
+	return max(0, spreadPatience-max(0, v.s.now.Sub(v.r.CreationTimestamp.Time)))
 }
 
 // accepting is false only where the agent says so: one that says nothing is judged by its Lease.
@@ -200,56 +290,4 @@ func Stranded(mac *v1alpha1.MacNode) bool {
 func Skewed(mac *v1alpha1.MacNode) bool {
 	c := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionAgentCurrent)
 	return c != nil && (c.Reason == v1alpha1.ReasonAgentTooOld || c.Reason == v1alpha1.ReasonAgentTooNew)
-}
-
-// avoided says how much longer a replica keeps away from a Mac.
-func (s *Snapshot) avoided(mac string, r *v1alpha1.ModelReplica) time.Duration {
-	for _, a := range r.Spec.Avoid {
-		if a.Name == mac {
-			return max(0, a.Until.Sub(s.now))
-		}
-	}
-	return 0
-}
-
-// Weights of the score. Spreading a deployment over Macs outweighs all else:
-// two replicas on one Mac fall together. An OnDemand model that could never be
-// loaded again outweighs a download. Weights on disk outweigh balance: a
-// download takes longer than anything that balance gains. Of two Macs with the
-// same room the one with fewer OnDemand bytes evicts less often.
-const (
-	perSibling       = -1000
-	perStarved       = -400
-	perPreference    = -300
-	weightsHere      = 200
-	perFreeShare     = 100
-	perOnDemandShare = -50
-)
-
-// score is higher for a better Mac.
-func (st *state) score(r *v1alpha1.ModelReplica) int64 {
-	score := perSibling * int64(st.siblings[r.Spec.DeploymentRef.UID])
-	score += perPreference * int64(fleet.Preferences(st.mac, r.Spec.Placement))
-	if fleet.HasWeights(st.mac, r.Spec.Model.Digest) {
-		score += weightsHere
-	}
-	capacity := st.mac.Status.Memory.CapacityBytes
-	free := capacity - st.promise.Always - r.Spec.ReservedBytes
-	if !r.Spec.Residency.OnDemand() {
-		score += perStarved * int64(starved(st.promise, free))
-	}
-	score += int64(perOnDemandShare * min(2, float64(st.promise.OnDemandBytes())/float64(capacity)))
-	return score + int64(perFreeShare*float64(free)/float64(capacity))
-}
-
-// starved counts the OnDemand replicas that would fit no more where only free
-// bytes are left to them.
-func starved(p fleet.Promise, free int64) int {
-	n := 0
-	for _, need := range p.OnDemand {
-		if need > free {
-			n++
-		}
-	}
-	return min(n, 2) // beyond that it may not outweigh a sibling
 }

@@ -20,7 +20,7 @@ var now = time.Unix(1_800_000_000, 0)
 
 func mac(name string, capacity int64, change ...func(*v1alpha1.MacNode)) v1alpha1.MacNode {
 	m := v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"room": "a"}}}
-	m.Status.Chip, m.Status.Memory.CapacityBytes = "M2Ultra", capacity
+	m.Status.Chip, m.Status.Memory.CapacityBytes, m.Status.Disk.FreeBytes = "M2Ultra", capacity, 1<<40
 	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom}}
 	for _, c := range change {
 		c(&m)
@@ -224,7 +224,7 @@ func TestAnAssumedOnDemandReplicaIsTakenBackWhole(t *testing.T) {
 		t.Errorf("with the first on a: %s", d.Message)
 	}
 	undo()
-	if d := s.Pick(&second); d.Mac != "a" || s.macs[0].promise.OnDemandBytes() != 0 || s.macs[0].promise.Always != 0 {
+	if d := s.Pick(&second); d.Mac != "a" || s.macs[0].onDemand != 0 || s.macs[0].promise.Always != 0 {
 		t.Errorf("after the undo: %s, promised %+v", d.Message, s.macs[0].promise)
 	}
 }

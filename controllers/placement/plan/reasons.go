@@ -16,6 +16,9 @@ type kind int
 const (
 	tooSmall kind = iota
 	short
+	overcommitted
+	noDisk
+	uneven
 	cordoned
 	notReady
 	shuttingDown
@@ -33,22 +36,36 @@ const (
 type rejection struct {
 	mac  string
 	kind kind
-	// bytes is the Mac's capacity (tooSmall) or what is left of it beside what
-	// stays in memory there (short).
+	// bytes is the Mac's capacity (tooSmall), what is left of it beside what
+	// stays in memory there (short), or what its disk takes (noDisk).
 	bytes int64
-	// text of a constraint.
+	// text of a constraint, or the label over which replicas would be uneven.
 	text string
 	// left is how much longer the Mac is avoided.
 	left time.Duration
 }
 
+// diskAgain is when a disk that was full is looked at again: its figures alone
+// wake nobody.
+const diskAgain = time.Minute
+
 // explain turns the rejections of all Macs into a decision.
-func (s *Snapshot) explain(r *v1alpha1.ModelReplica, rejected []rejection) Decision {
+func (v *view) explain() Decision {
+	r := v.r
+	rejected := make([]rejection, 0, len(v.s.macs))
+	for i := range v.s.macs {
+		if why, ok := v.filter(i); !ok {
+			rejected = append(rejected, why)
+		}
+	}
 	if len(rejected) == 0 {
 		return Decision{Reason: v1alpha1.ReasonNoCandidates, Message: "there is no MacNode yet; join a Mac"}
 	}
-	d := Decision{Reason: reasonOf(rejected), Message: Compact(r.Spec.ReservedBytes, rejected)}
-	if slices.ContainsFunc(rejected, func(x rejection) bool { return x.kind == stranded }) {
+	has := func(k kind) bool {
+		return slices.ContainsFunc(rejected, func(x rejection) bool { return x.kind == k })
+	}
+	d := Decision{Reason: reasonOf(rejected), Message: Compact(r, rejected)}
+	if has(stranded) {
 		d.Message += "; reboot the Mac whose condition WiredStranded is True: `kubectl describe mac` says which bytes nobody owns"
 	}
 	for _, x := range rejected {
@@ -56,12 +73,19 @@ func (s *Snapshot) explain(r *v1alpha1.ModelReplica, rejected []rejection) Decis
 			d.RetryAfter = x.left
 		}
 	}
-	switch d.Reason {
-	case v1alpha1.ReasonTooLarge:
+	if has(noDisk) && (d.RetryAfter == 0 || d.RetryAfter > diskAgain) {
+		d.RetryAfter = diskAgain
+	}
+	switch {
+	case d.Reason == v1alpha1.ReasonTooLarge:
 		d.Message += eachCapacity(r.Spec.ReservedBytes, rejected) +
 			"; lower context.cacheTokens or context.sequences, use a smaller quantization, or add a larger Mac"
-	case v1alpha1.ReasonNoRoom:
+	case has(short) || has(overcommitted):
 		d.Message += "; scale down or delete another deployment, let one that is seldom used load on demand (residency.policy), or add a Mac"
+	case has(noDisk):
+		d.Message += "; free disk space there, or delete models it no longer needs"
+	case has(uneven):
+		d.Message += "; add a Mac to the domain with the fewest replicas, raise maxSkew, or set whenUnsatisfiable: ScheduleAnyway"
 	}
 	return d
 }
@@ -76,7 +100,7 @@ func reasonOf(rejected []rejection) string {
 	switch {
 	case count[tooSmall] > 0 && count[tooSmall]+count[constraint] == len(rejected):
 		return v1alpha1.ReasonTooLarge
-	case count[short] > 0:
+	case count[short]+count[overcommitted]+count[noDisk] > 0:
 		return v1alpha1.ReasonNoRoom
 	default:
 		return v1alpha1.ReasonNoCandidates
@@ -85,10 +109,10 @@ func reasonOf(rejected []rejection) string {
 
 // Compact tells all rejections in one line: "3 Macs: 2 short of memory (need
 // 41.2 GiB, largest free 37.9 GiB), 1 cordoned".
-func Compact(need int64, rejected []rejection) string {
+func Compact(r *v1alpha1.ModelReplica, rejected []rejection) string {
 	groups := map[string][]rejection{}
-	for _, r := range rejected {
-		groups[r.words()] = append(groups[r.words()], r)
+	for _, x := range rejected {
+		groups[x.words()] = append(groups[x.words()], x)
 	}
 	keys := make([]string, 0, len(groups))
 	for k := range groups {
@@ -99,7 +123,7 @@ func Compact(need int64, rejected []rejection) string {
 	})
 	parts := make([]string, 0, len(keys))
 	for _, k := range keys {
-		parts = append(parts, fmt.Sprintf("%d %s%s", len(groups[k]), k, figures(need, groups[k])))
+		parts = append(parts, fmt.Sprintf("%d %s%s", len(groups[k]), k, figures(r, groups[k])))
 	}
 	noun := "Macs"
 	if len(rejected) == 1 {
@@ -114,6 +138,12 @@ func (r rejection) words() string {
 		return "too small even when empty"
 	case short:
 		return "short of memory"
+	case overcommitted:
+		return "sharing all that the administrator's onDemandOvercommit allows"
+	case noDisk:
+		return "without room on disk for the model"
+	case uneven:
+		return "where topologySpread over " + r.text + " allows no more"
 	case cordoned:
 		return "cordoned"
 	case notReady:
@@ -140,16 +170,19 @@ func (r rejection) words() string {
 }
 
 // figures adds the bytes of a group, if its reason has any.
-func figures(need int64, group []rejection) string {
+func figures(r *v1alpha1.ModelReplica, group []rejection) string {
+	need := r.Spec.ReservedBytes
 	var largest int64
-	for _, r := range group {
-		largest = max(largest, r.bytes)
+	for _, x := range group {
+		largest = max(largest, x.bytes)
 	}
 	switch group[0].kind {
 	case tooSmall:
 		return fmt.Sprintf(" (need %s, largest capacity %s)", v1alpha1.FormatBytes(need), v1alpha1.FormatBytes(largest))
 	case short:
 		return fmt.Sprintf(" (need %s, largest free %s)", v1alpha1.FormatBytes(need), v1alpha1.FormatBytes(largest))
+	case noDisk:
+		return fmt.Sprintf(" (need %s, largest free %s)", v1alpha1.FormatBytes(r.Spec.Model.Bytes()), v1alpha1.FormatBytes(largest))
 	default:
 		return ""
 	}
@@ -176,7 +209,7 @@ func eachCapacity(need int64, rejected []rejection) string {
 
 // chosen says what was chosen and what is promised there now.
 func (st *state) chosen(r *v1alpha1.ModelReplica) string {
-	need, capacity := v1alpha1.FormatBytes(r.Spec.ReservedBytes), v1alpha1.FormatBytes(st.mac.Status.Memory.CapacityBytes)
+	need, capacity := v1alpha1.FormatBytes(r.Spec.ReservedBytes), v1alpha1.FormatBytes(st.capacity)
 	before := v1alpha1.FormatBytes(st.promise.Always)
 	if r.Spec.Residency.OnDemand() {
 		return fmt.Sprintf("on %s: needs %s when loaded, an estimate; %s of %s are promised there to what stays in memory, the rest is shared with %d more on demand",

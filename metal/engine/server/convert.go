@@ -52,7 +52,37 @@ func toPrefixCache(p engine.PrefixStatus) *wire.PrefixCache {
 		return nil
 	}
 	return &wire.PrefixCache{Bytes: p.Bytes, BudgetBytes: p.Budget, Blocks: int64(p.Blocks), Hits: p.Hits, Misses: p.Misses, RestoredTokens: p.Restored,
-		Saved: p.Saved, Dropped: p.Dropped, Evicted: p.Evicted}
+		QueriedTokens: p.Queried,
+		Saved:         p.Saved, Dropped: p.Dropped, Evicted: p.Evicted}
+}
+
+// mostRanked bounds the log-probabilities in one message: an event that nobody
+// read for a while holds those of a whole answer.
+const mostRanked = 256
+
+// toDeltas is one message, or several where it holds many log-probabilities.
+func toDeltas(ev engine.Event, spell func(int32) []byte) []*wire.Delta {
+	first := &wire.Delta{Text: ev.Text, Tokens: ev.Tokens}
+	out := []*wire.Delta{first}
+	for i, r := range ev.Logprobs {
+		if i > 0 && i%mostRanked == 0 {
+			out = append(out, new(wire.Delta))
+		}
+		last := out[len(out)-1]
+		last.Logprobs = append(last.Logprobs, toLogprobs(r, spell))
+	}
+	return out
+}
+
+func toLogprobs(r sample.Ranked, spell func(int32) []byte) *wire.TokenLogprobs {
+	one := func(l sample.Likely) *wire.Logprob {
+		return &wire.Logprob{Token: l.ID, Logprob: float32(l.Logprob), Text: spell(l.ID)}
+	}
+	out := &wire.TokenLogprobs{Chosen: one(r.Chosen)}
+	for _, l := range r.Top {
+		out.Top = append(out.Top, one(l))
+	}
+	return out
 }
 
 func toFinished(f *engine.Finished) *wire.Finished {
@@ -102,6 +132,10 @@ func fromRequest(r *wire.GenerateRequest) (engine.Request, *engine.Refusal) {
 		return out, &engine.Refusal{Kind: engine.Invalid, Param: "prompt", Message: fmt.Sprintf("request %q has neither messages nor prompt nor tokens", r.GetId())}
 	}
 	out.Sampling = fromSampling(r.GetSampling())
+	if r.TopLogprobs != nil {
+		n := int(r.GetTopLogprobs())
+		out.Logprobs = &n
+	}
 	return out, nil
 }
 
@@ -129,5 +163,6 @@ func fromSampling(s *wire.Sampling) *sample.Params {
 	if s.Seed != nil {
 		p.Seed = uint64(*s.Seed)
 	}
+	p.Bias = s.GetLogitBias()
 	return &p
 }

@@ -189,9 +189,11 @@ func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServ
 		if err != nil {
 			return err
 		}
-		if ev.Text != "" || len(ev.Tokens) > 0 {
-			if err := out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: &wire.Delta{Text: ev.Text, Tokens: ev.Tokens}}}); err != nil {
-				return err
+		if ev.Text != "" || len(ev.Tokens) > 0 || len(ev.Logprobs) > 0 {
+			for _, d := range toDeltas(ev, stream.Spell) {
+				if err := out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: d}}); err != nil {
+					return err
+				}
 			}
 		}
 		if ev.Finished != nil {

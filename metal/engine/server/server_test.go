@@ -419,7 +419,7 @@ func TestK16WhatIsRememberedTravelsWhole(t *testing.T) {
 	}
 	st := s.await(t, wire.State_STATE_READY)
 	c, m := st.GetPrefixCache(), st.GetMemory()
-	if c.GetBytes() == 0 || c.GetBlocks() != 1 || c.GetHits() != 1 || c.GetMisses() != 1 || c.GetRestoredTokens() != 128 || c.GetSaved() != 1 ||
+	if c.GetBytes() == 0 || c.GetBlocks() != 1 || c.GetHits() != 1 || c.GetMisses() != 1 || c.GetRestoredTokens() != 128 || c.GetQueriedTokens() != 400 || c.GetSaved() != 1 ||
 		m.GetPrefixCacheBytes() != c.GetBytes() || m.GetActiveBytes() < m.GetWeightsBytes()+c.GetBytes() {
 		t.Errorf("status %v, %v", c, m)
 	}

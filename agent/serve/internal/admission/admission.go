@@ -50,27 +50,27 @@ func Await(s Stream) (*Admitted, error) {
 	return &Admitted{stream: s}, nil
 }
 
-// Next returns either more text or the end, which comes exactly once. An error
-// means that the answer is not whole.
-func (a *Admitted) Next() (text string, end *wire.Finished, err error) {
+// Next returns either more of the answer or the end, which comes exactly once. An
+// error means that the answer is not whole.
+func (a *Admitted) Next() (more *wire.Delta, end *wire.Finished, err error) {
 	if a.finished {
-		return "", nil, fmt.Errorf("%w: read after Finished", ErrOrder)
+		return nil, nil, fmt.Errorf("%w: read after Finished", ErrOrder)
 	}
 	event, err := a.stream.Recv()
 	if errors.Is(err, io.EOF) {
-		return "", nil, fmt.Errorf("%w: the stream ended before Finished", ErrOrder)
+		return nil, nil, fmt.Errorf("%w: the stream ended before Finished", ErrOrder)
 	}
 	if err != nil {
-		return "", nil, err
+		return nil, nil, err
 	}
 	switch e := event.GetEvent().(type) {
 	case *wire.GenerateEvent_Delta:
-		return e.Delta.GetText(), nil, nil
+		return e.Delta, nil, nil
 	case *wire.GenerateEvent_Finished:
 		a.finished = true
-		return "", e.Finished, nil
+		return nil, e.Finished, nil
 	}
-	return "", nil, fmt.Errorf("%w: %T after Admitted", ErrOrder, event.GetEvent())
+	return nil, nil, fmt.Errorf("%w: %T after Admitted", ErrOrder, event.GetEvent())
 }
 
 // Door stands before the response to a request. Refusals are written by whoever

@@ -31,6 +31,7 @@ func (p *person) mac(name string, memory int64, change func(*v1alpha1.MacNode)) 
 	m.Status = v1alpha1.MacNodeStatus{
 		AgentVersion: "v1.2.0", Chip: "M2Ultra", Conditions: []metav1.Condition{p.is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonHeardFrom, "heard from lately", time.Hour)},
 		Memory: v1alpha1.MacMemory{TotalBytes: memory, CeilingBytes: memory - 6*gib, CapacityBytes: memory - 10*gib, PressureLevel: v1alpha1.PressureNormal},
+		Disk:   v1alpha1.MacDisk{FreeBytes: 1 << 40},
 	}
 	if change != nil {
 		change(m)

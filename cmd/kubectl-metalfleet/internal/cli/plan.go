@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -23,6 +25,7 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/rehearse"
+	"metalfleet.dev/metalfleet/controllers/placement/plan"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
@@ -35,7 +38,8 @@ reason.
 The dimensions of the model come from what the fleet knows of that source. Where
 nobody looked at it yet, --model names the model's files on this machine, of
 which the headers alone are read; without it the answer is "not known", never a
-guess. Disk space of Macs is not judged.
+guess. Disk space is judged where the fleet knows the files, as each Mac last
+reported it.
 
 Exit codes: 0 it fits, 1 an error (a manifest that is refused too), 3 it does
 not fit, 4 it is not known. Several deployments are judged one by one, each
@@ -173,6 +177,9 @@ func (a *app) planOne(ctx context.Context, c *cluster, manifest *unstructured.Un
 	if err != nil {
 		return rehearse.Answer{}, err
 	}
+	if err := a.class(ctx, c, d, &w); err != nil {
+		return rehearse.Answer{}, err
+	}
 	q.Deployment, q.Exists = d, exists
 	return rehearse.Ask(w, q)
 }
@@ -192,7 +199,41 @@ func (a *app) world(ctx context.Context, c client.Reader) (rehearse.World, error
 		return w, a.apiError("list revisions", err)
 	}
 	w.Deployments, w.Revisions = deployments.Items, revisions.Items
-	return w, nil
+	return w, a.rules(ctx, c, &w)
+}
+
+// class reads the PriorityClass that a deployment names; one that there is not
+// is for the operator's own decision.
+func (a *app) class(ctx context.Context, c client.Reader, d *v1alpha1.ModelDeployment, w *rehearse.World) error {
+	name := d.Spec.PriorityClassName
+	if name == "" {
+		return nil
+	}
+	class := &schedulingv1.PriorityClass{}
+	err := c.Get(ctx, client.ObjectKey{Name: name}, class)
+	switch {
+	case err == nil:
+		w.Class = class
+	case !apierrors.IsNotFound(err):
+		return a.apiError("read PriorityClass "+name, err)
+	}
+	return nil
+}
+
+// rules reads the rules of placement. Who may not read them is told that they
+// were left out.
+func (a *app) rules(ctx context.Context, c client.Reader, w *rehearse.World) error {
+	cm := &corev1.ConfigMap{}
+	err := c.Get(ctx, client.ObjectKey{Namespace: a.flags.system, Name: plan.ConfigMapName}, cm)
+	switch {
+	case err == nil:
+		w.Rules = plan.ReadRules(cm)
+	case apierrors.IsForbidden(err):
+		w.NoRules = fmt.Sprintf("you may not read the ConfigMap %s/%s: bounds that an administrator may have set for this namespace are left out", a.flags.system, plan.ConfigMapName)
+	case !apierrors.IsNotFound(err):
+		return a.apiError("read the rules of placement", err)
+	}
+	return nil
 }
 
 // dryRun has the API server validate a manifest, fill its defaults and merge it

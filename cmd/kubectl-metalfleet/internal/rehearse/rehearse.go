@@ -18,6 +18,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -47,6 +48,13 @@ type World struct {
 	Replicas    []v1alpha1.ModelReplica
 	Deployments []v1alpha1.ModelDeployment
 	Revisions   []appsv1.ControllerRevision
+	// Class is the PriorityClass that the deployment names; nil where there is
+	// none.
+	Class *schedulingv1.PriorityClass
+	// Rules of placement that an administrator set; NoRules says why they are
+	// not known.
+	Rules   plan.Rules
+	NoRules string
 }
 
 // Question is one deployment as it would be stored.
@@ -78,6 +86,9 @@ type Answer struct {
 	Replicas []Replica `json:"replicas"`
 	// Removed are the replicas that would go, in this order.
 	Removed []string `json:"removed,omitempty"`
+	// Preempted are the replicas of others that would give their room, as
+	// NAMESPACE/NAME.
+	Preempted []string `json:"preempted,omitempty"`
 	// Macs and what each says to the first replica without a Mac, or, while the
 	// source is unknown, what is free there.
 	Macs  []Mac    `json:"macs"`
@@ -130,7 +141,10 @@ type Mac struct {
 func Ask(w World, q Question) (Answer, error) {
 	d := q.Deployment
 	a := Answer{Namespace: d.Namespace, Name: d.Name, Exists: q.Exists, Verdict: DoesNotFit, Replicas: []Replica{}, Macs: []Mac{}}
-	r := modeldeployment.Rehearsal{Now: w.Now, Deployment: d, Deployments: w.Deployments, Macs: w.Macs, Revisions: revisionsOf(d, w.Revisions)}
+	r := modeldeployment.Rehearsal{Now: w.Now, Deployment: d, Deployments: w.Deployments, Macs: w.Macs, Revisions: revisionsOf(d, w.Revisions), Class: w.Class}
+	if w.NoRules != "" {
+		a.Notes = append(a.Notes, w.NoRules)
+	}
 	outcome, err := r.Accept()
 	if err != nil {
 		return a, err

@@ -22,6 +22,9 @@ type stage struct {
 	others []v1alpha1.ModelReplica
 	own    []v1alpha1.ModelReplica
 	now    time.Time
+	rules  plan.Rules
+	// preempted are those of others that give their room.
+	preempted []string
 	// revision that all of them are to have.
 	revision string
 	// filesUnknown: the record is of local headers, so that it is not known which
@@ -35,7 +38,7 @@ type stage struct {
 // anything: a replica that has a Mac is taken to become ready there, one that
 // is removed to be released.
 func (a *Answer) settle(w World, q Question, r modeldeployment.Rehearsal, o modeldeployment.Outcome) error {
-	st := &stage{macs: w.Macs, now: w.Now, revision: o.Revision, filesUnknown: o.Engine.Model.Digest == "", last: map[string]plan.Decision{}}
+	st := &stage{macs: w.Macs, now: w.Now, rules: w.Rules, revision: o.Revision, filesUnknown: o.Engine.Model.Digest == "", last: map[string]plan.Decision{}}
 	stays := map[string]bool{}
 	for _, x := range w.Replicas {
 		switch {
@@ -82,9 +85,12 @@ func (st *stage) place() (changed bool) {
 			continue
 		}
 		asked := st.patient(r)
-		snapshot := plan.NewSnapshot(st.macs, slices.Concat(st.others, st.own), st.now)
-		d := snapshot.Pick(&asked)
+		d := st.snapshot().Pick(&asked)
 		st.last[r.Name] = d
+		if d.Awaits != "" && st.evict(&asked, d) {
+			d = st.snapshot().Pick(&asked)
+			st.last[r.Name] = d
+		}
 		if d.Mac == "" {
 			continue
 		}
@@ -93,6 +99,26 @@ func (st *stage) place() (changed bool) {
 		changed = true
 	}
 	return changed
+}
+
+func (st *stage) snapshot() *plan.Snapshot {
+	return plan.NewSnapshot(st.macs, slices.Concat(st.others, st.own), st.now).Under(st.rules)
+}
+
+// evict has those of a lower priority that drain on a Mac, or would, be gone.
+func (st *stage) evict(r *v1alpha1.ModelReplica, d plan.Decision) (changed bool) {
+	goes := func(x v1alpha1.ModelReplica) bool {
+		return x.Spec.NodeName == d.Awaits && x.Spec.Priority.Value < r.Spec.Priority.Value && (!x.DeletionTimestamp.IsZero() ||
+			slices.ContainsFunc(d.Victims, func(v *v1alpha1.ModelReplica) bool { return v.UID == x.UID }))
+	}
+	for _, x := range st.others {
+		if goes(x) && x.DeletionTimestamp.IsZero() {
+			st.preempted = append(st.preempted, x.Namespace+"/"+x.Name)
+		}
+	}
+	before := len(st.others)
+	st.others = slices.DeleteFunc(slices.Clone(st.others), goes)
+	return len(st.others) < before
 }
 
 // patient is a replica as placement sees it in the end: it waited long enough
@@ -121,10 +147,11 @@ func (a *Answer) conclude(st *stage, stays map[string]bool, q Question) {
 		if out.Mac == "" && a.Verdict == Fits {
 			a.Verdict, a.Reason, a.Message = DoesNotFit, out.Reason, out.Message
 			asked := st.patient(r)
-			a.Macs = macs(plan.NewSnapshot(st.macs, slices.Concat(st.others, st.own), st.now), &asked)
+			a.Macs = macs(st.snapshot(), &asked)
 		}
 		a.Replicas = append(a.Replicas, out)
 	}
+	a.Preempted = st.preempted
 	a.remark(st, q)
 }
 
@@ -134,6 +161,9 @@ func (a *Answer) remark(st *stage, q Question) {
 	}
 	if st.filesUnknown && strings.HasPrefix(q.Deployment.Spec.Model.Source, fleet.FileScheme) {
 		a.Notes = append(a.Notes, "which Macs hold the files is not known before they looked: memory, labels, taints and chips alone were judged")
+	}
+	if len(st.preempted) > 0 {
+		a.Notes = append(a.Notes, "replicas of a lower priority would give their room: "+strings.Join(st.preempted, ", "))
 	}
 	if q.Facts != nil && !st.filesUnknown {
 		a.Notes = append(a.Notes, "--model was not needed: the fleet knows the record of this source")

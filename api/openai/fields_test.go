@@ -1,0 +1,183 @@
+package openai
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// What becomes of a documented field: it changes the request, or the request is
+// refused with a sentence that names the field.
+const (
+	honoured = "honoured"
+	refused  = "refused"
+)
+
+type documented struct{ value, verdict string }
+
+// chatFields are the fields of openai-python 3.54.0,
+// types/chat/completion_create_params.py, each with a value that means something.
+var chatFields = map[string]documented{
+	"messages":               {`[{"role":"user","content":"other"}]`, honoured},
+	"model":                  {`"other"`, honoured},
+	"audio":                  {`{"format":"wav","voice":"alloy"}`, refused},
+	"frequency_penalty":      {`0.5`, honoured},
+	"function_call":          {`{"name":"f"}`, refused},
+	"functions":              {`[{"name":"f"}]`, refused},
+	"logit_bias":             {`{"5":-1.5}`, honoured},
+	"logprobs":               {`true`, honoured},
+	"max_completion_tokens":  {`5`, honoured},
+	"max_tokens":             {`5`, honoured},
+	"metadata":               {`{"a":"b"}`, refused},
+	"modalities":             {`["audio"]`, refused},
+	"moderation":             {`{"model":"m"}`, refused},
+	"n":                      {`2`, refused},
+	"parallel_tool_calls":    {`true`, ""}, // nothing to say where there are no tools
+	"prediction":             {`{"type":"content","content":"x"}`, refused},
+	"presence_penalty":       {`0.5`, honoured},
+	"prompt_cache_key":       {`"k"`, refused},
+	"prompt_cache_options":   {`{"mode":"implicit"}`, refused},
+	"prompt_cache_retention": {`"24h"`, refused},
+	"reasoning_effort":       {`"low"`, refused},
+	"response_format":        {`{"type":"json_object"}`, refused},
+	"safety_identifier":      {`"k"`, refused},
+	"seed":                   {`5`, honoured},
+	"service_tier":           {`"priority"`, refused},
+	"stop":                   {`["x"]`, honoured},
+	"store":                  {`true`, refused},
+	"stream":                 {`true`, honoured},
+	"stream_options":         {`{"include_usage":true},"stream":true`, honoured},
+	"temperature":            {`0.5`, honoured},
+	"tool_choice":            {`"required"`, refused},
+	"tools":                  {`[{"type":"function","function":{"name":"f"}}]`, refused},
+	"top_logprobs":           {`5,"logprobs":true`, honoured},
+	"top_p":                  {`0.5`, honoured},
+	"user":                   {`"u"`, honoured},
+	"verbosity":              {`"low"`, refused},
+	"web_search_options":     {`{}`, refused},
+}
+
+// completionFields are those of types/completion_create_params.py.
+var completionFields = map[string]documented{
+	"model":             {`"other"`, honoured},
+	"prompt":            {`"other"`, honoured},
+	"best_of":           {`2`, refused},
+	"echo":              {`true`, honoured},
+	"frequency_penalty": {`0.5`, honoured},
+	"logit_bias":        {`{"5":1}`, honoured},
+	"logprobs":          {`0`, honoured},
+	"max_tokens":        {`5`, honoured},
+	"n":                 {`2`, refused},
+	"presence_penalty":  {`0.5`, honoured},
+	"seed":              {`5`, honoured},
+	"stop":              {`"x"`, honoured},
+	"stream":            {`true`, honoured},
+	"stream_options":    {`{"include_usage":true},"stream":true`, honoured},
+	"suffix":            {`"x"`, refused},
+	"temperature":       {`0.5`, honoured},
+	"top_p":             {`0.5`, honoured},
+	"user":              {`"u"`, honoured},
+}
+
+func TestEveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
+	for _, route := range []struct {
+		name   string
+		fields map[string]documented
+		base   map[string]string
+		decode func([]byte) (any, error)
+	}{
+		{"chat", chatFields, map[string]string{"model": `"m"`, "messages": `[{"role":"user","content":"hi"}]`},
+			func(b []byte) (any, error) { return DecodeChatRequest(b) }},
+		{"completions", completionFields, map[string]string{"model": `"m"`, "prompt": `"hi"`},
+			func(b []byte) (any, error) { return DecodeCompletionRequest(b) }},
+	} {
+		without, err := route.decode(body(route.base, "", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range slices.Sorted(maps.Keys(route.fields)) {
+			t.Run(route.name+" "+name, func(t *testing.T) {
+				f := route.fields[name]
+				got, err := route.decode(body(route.base, name, f.value))
+				var e *Error
+				switch {
+				case f.verdict == refused:
+					if !errors.As(err, &e) || e.Param != name || e.Code != CodeUnsupportedParameter || !strings.Contains(e.Message, "'"+name+"'") {
+						t.Errorf("want a refusal of it, got %v", err)
+					}
+				case err != nil:
+					t.Errorf("refused: %v", err)
+				case cmp.Equal(got, without) != (f.verdict == ""):
+					t.Errorf("it leaves the request as it was: %v", cmp.Equal(got, without))
+				}
+			})
+		}
+	}
+}
+
+// body is the base with one member more, or another one.
+func body(base map[string]string, name, value string) []byte {
+	members := maps.Clone(base)
+	if name != "" {
+		members[name] = value
+	}
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(members)) {
+		quoted, _ := json.Marshal(k)
+		out = append(out, string(quoted)+":"+members[k])
+	}
+	return []byte("{" + strings.Join(out, ",") + "}")
+}
+
+func TestBiasAndLogprobsAreRefusedOutsideTheirBounds(t *testing.T) {
+	tests := map[string]struct{ body, param, message string }{
+		"bias too large":            {chatBody(`"logit_bias":{"5":100.5}`), "logit_bias.5", "between -100 and 100"},
+		"bias too small":            {chatBody(`"logit_bias":{"5":-101}`), "logit_bias.5", "between -100 and 100"},
+		"bias of a word":            {chatBody(`"logit_bias":{"the":1}`), "logit_bias", "by their ids"},
+		"bias of a negative id":     {chatBody(`"logit_bias":{"-1":1}`), "logit_bias", "by their ids"},
+		"bias of an id in disguise": {chatBody(`"logit_bias":{"05":1}`), "logit_bias", "by their ids"},
+		"bias of a large id":        {chatBody(`"logit_bias":{"2147483648":1}`), "logit_bias", "by their ids"},
+		"bias twice":                {chatBody(`"logit_bias":{"5":1,"5":2}`), "logit_bias.5", "given twice"},
+		"bias a list":               {chatBody(`"logit_bias":[1]`), "logit_bias", "must be an object, not array"},
+		"bias a string":             {chatBody(`"logit_bias":{"5":"1"}`), "logit_bias.5", "must be a number"},
+		"too many biases":           {chatBody(`"logit_bias":` + biases(maxBiased+1)), "logit_bias", "at most 300 tokens"},
+		"too many alternatives":     {chatBody(`"logprobs":true,"top_logprobs":21`), "top_logprobs", "between 0 and 20"},
+		"fewer than none":           {chatBody(`"logprobs":true,"top_logprobs":-1`), "top_logprobs", "between 0 and 20"},
+		"alternatives of nothing":   {chatBody(`"top_logprobs":1`), "top_logprobs", "only allowed when 'logprobs' is true"},
+		"a number in chats":         {chatBody(`"logprobs":3`), "logprobs", "true or false"},
+		"true in completions":       {completionBody(`"logprobs":true`), "logprobs", "whole number"},
+		"six alternatives":          {completionBody(`"logprobs":6`), "logprobs", "between 0 and 5"},
+		"echo and logprobs":         {completionBody(`"logprobs":1,"echo":true`), "echo", "together with 'logprobs'"},
+		"echo of tokens":            {`{"model":"m","prompt":[1,2],"echo":true}`, "echo", "a prompt of tokens"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			decode := func(b []byte) error { _, err := DecodeChatRequest(b); return err }
+			if strings.Contains(tc.body, `"prompt"`) {
+				decode = func(b []byte) error { _, err := DecodeCompletionRequest(b); return err }
+			}
+			wantError(t, decode([]byte(tc.body)), 400, tc.param, CodeInvalidValue, tc.message)
+		})
+	}
+	r, err := DecodeChatRequest([]byte(chatBody(`"logit_bias":` + biases(maxBiased) + `,"logprobs":false,"top_logprobs":0`)))
+	if err != nil || len(r.LogitBias) != maxBiased {
+		t.Errorf("%v", err)
+	}
+	if _, wanted := r.TopLogprobsWanted(); wanted {
+		t.Error("log-probabilities are told though nobody asked")
+	}
+}
+
+func biases(n int) string {
+	m := map[int]float64{}
+	for id := range n {
+		m[id] = -100
+	}
+	raw, _ := json.Marshal(m)
+	return string(raw)
+}

@@ -1,0 +1,210 @@
+package openai
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// maxTopLogprobs bounds top_logprobs of a chat, maxLogprobs logprobs of a
+	// completion, which asks for the same.
+	maxTopLogprobs = 20
+	maxLogprobs    = 5
+	// maxBiased is how many tokens logit_bias may name, each with a bias of
+	// -maxBias to maxBias.
+	maxBiased = 300
+	maxBias   = 100
+)
+
+// unlikely is written for a token that cannot be: JSON has no infinity.
+const unlikely = -9999
+
+// Likely is a token as an engine spells it, and the natural logarithm of its
+// probability.
+type Likely struct {
+	Bytes   []byte
+	Logprob float32
+}
+
+// Ranked is a token of an answer, and what else was likely there, the most likely
+// first.
+type Ranked struct {
+	Likely
+	Top []Likely
+}
+
+// ChatLogprobs are the log-probabilities of a chat's choice, or of what a chunk
+// adds to it.
+type ChatLogprobs struct {
+	Content []ChatLogprob `json:"content"`
+	Refusal []ChatLogprob `json:"refusal"`
+}
+
+// ChatLogprob is one token of an answer.
+type ChatLogprob struct {
+	TokenLogprob
+	TopLogprobs []TokenLogprob `json:"top_logprobs"`
+}
+
+// TokenLogprob is a token and its log-probability. Bytes are there for tokens
+// that are not whole characters: those of several tokens together are the text.
+type TokenLogprob struct {
+	Token   string  `json:"token"`
+	Logprob float32 `json:"logprob"`
+	Bytes   []int   `json:"bytes"`
+}
+
+// NewChatLogprobs writes log-probabilities as chats have them; none make an empty
+// list, not null.
+func NewChatLogprobs(ranked []Ranked) *ChatLogprobs {
+	out := &ChatLogprobs{Content: []ChatLogprob{}}
+	for _, r := range ranked {
+		one := ChatLogprob{TokenLogprob: tokenLogprob(r.Likely), TopLogprobs: []TokenLogprob{}}
+		for _, l := range r.Top {
+			one.TopLogprobs = append(one.TopLogprobs, tokenLogprob(l))
+		}
+		out.Content = append(out.Content, one)
+	}
+	return out
+}
+
+func tokenLogprob(l Likely) TokenLogprob {
+	t := TokenLogprob{Token: written(l.Bytes, ""), Logprob: finite(l.Logprob), Bytes: []int{}}
+	for _, b := range l.Bytes {
+		t.Bytes = append(t.Bytes, int(b))
+	}
+	return t
+}
+
+func finite(v float32) float32 { return max(v, unlikely) }
+
+// written is the text of a token. What is not whole characters is written as
+// OpenAI does it: \x and two digits for each byte of them, in completions behind
+// "bytes:".
+func written(token []byte, mark string) string {
+	if utf8.Valid(token) {
+		return string(token)
+	}
+	var b strings.Builder
+	b.WriteString(mark)
+	for len(token) > 0 {
+		r, n := utf8.DecodeRune(token)
+		if r == utf8.RuneError && n == 1 {
+			fmt.Fprintf(&b, `\x%02x`, token[0])
+		} else {
+			b.Write(token[:n])
+		}
+		token = token[n:]
+	}
+	return b.String()
+}
+
+// CompletionLogprobs are the log-probabilities of a completion's choice, or of
+// what a chunk adds to it: lists with an element for each token.
+type CompletionLogprobs struct {
+	Tokens        []string  `json:"tokens"`
+	TokenLogprobs []float32 `json:"token_logprobs"`
+	// TopLogprobs hold the most likely tokens by their text, and the one that was
+	// drawn.
+	TopLogprobs []map[string]float32 `json:"top_logprobs"`
+	// TextOffset is how many characters of the choice's text stand before a token.
+	TextOffset []int `json:"text_offset"`
+}
+
+// CompletionOffsets count characters through the chunks of one choice. The zero
+// value begins.
+type CompletionOffsets struct {
+	characters int
+	open       []byte // of a character that is not whole
+}
+
+// Logprobs writes log-probabilities as completions have them.
+func (o *CompletionOffsets) Logprobs(ranked []Ranked) *CompletionLogprobs {
+	out := &CompletionLogprobs{Tokens: []string{}, TokenLogprobs: []float32{}, TopLogprobs: []map[string]float32{}, TextOffset: []int{}}
+	for _, r := range ranked {
+		text := written(r.Bytes, "bytes:")
+		out.Tokens = append(out.Tokens, text)
+		out.TokenLogprobs = append(out.TokenLogprobs, finite(r.Logprob))
+		top := map[string]float32{text: finite(r.Logprob)}
+		for _, l := range r.Top {
+			// Of two tokens with one text the more likely counts.
+			name := written(l.Bytes, "bytes:")
+			if known, ok := top[name]; !ok || l.Logprob > known {
+				top[name] = finite(l.Logprob)
+			}
+		}
+		out.TopLogprobs = append(out.TopLogprobs, top)
+		out.TextOffset = append(out.TextOffset, o.characters)
+		o.pass(r.Bytes)
+	}
+	return out
+}
+
+// pass counts the characters that are whole with these bytes.
+func (o *CompletionOffsets) pass(bytes []byte) {
+	o.open = append(o.open, bytes...)
+	for len(o.open) > 0 && utf8.FullRune(o.open) {
+		_, n := utf8.DecodeRune(o.open)
+		o.open = o.open[n:]
+		o.characters++
+	}
+}
+
+// decodeBias takes an object of token ids and numbers.
+func (p *Parameters) decodeBias(param string, raw json.RawMessage) error {
+	p.LogitBias = map[int32]float64{}
+	return decodeMembers(raw, param, func(name string) (field, error) {
+		id, err := strconv.ParseInt(name, 10, 32)
+		if err != nil || id < 0 || strconv.FormatInt(id, 10) != name {
+			return nil, Invalid(param, "'%s' must name tokens by their ids, whole numbers from 0, not '%s'.", param, Shorten(name))
+		}
+		if len(p.LogitBias) == maxBiased {
+			return nil, Invalid(param, "'%s' may name at most %d tokens.", param, maxBiased)
+		}
+		return func(param string, raw json.RawMessage) error {
+			var v *float64
+			if err := floatInto(&v, -maxBias, maxBias)(param, raw); err != nil {
+				return err
+			}
+			p.LogitBias[int32(id)] = *v
+			return nil
+		}, nil
+	})
+}
+
+// TopLogprobsWanted says how many alternatives are told beside the
+// log-probability of each token; ok is false where none is wanted.
+func (r *ChatRequest) TopLogprobsWanted() (n int, ok bool) {
+	if r.TopLogprobs != nil {
+		n = *r.TopLogprobs
+	}
+	return n, r.Logprobs
+}
+
+func (r *ChatRequest) checkLogprobs() error {
+	if !r.Logprobs && r.TopLogprobs != nil && *r.TopLogprobs > 0 {
+		return Invalid("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true.")
+	}
+	return nil
+}
+
+// checkEcho refuses what an echo would have to be computed for.
+func (r *CompletionRequest) checkEcho() error {
+	switch {
+	case r.Echo && r.Logprobs != nil:
+		return Invalid("echo", "'echo' together with 'logprobs' is not supported: log-probabilities of a prompt are not computed. Send one of them.")
+	case r.Echo && r.Prompt.Tokens != nil:
+		return Invalid("echo", "'echo' is not supported with a prompt of tokens. Send the prompt as text, or leave 'echo' out.")
+	}
+	return nil
+}
+
+func intInto(to **int, low, high int64) field {
+	return integer(low, high, func(v int64) {
+		n := int(v)
+		*to = &n
+	})
+}

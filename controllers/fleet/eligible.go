@@ -1,0 +1,118 @@
+package fleet
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Eligibility is what a placement asks of a Mac for good, read once for many
+// Macs: labels, taints and chip. Whether a Mac is alive or has room is another
+// question.
+type Eligibility struct {
+	spec      v1alpha1.PlacementSpec
+	required  *nodeaffinity.NodeSelector
+	preferred *nodeaffinity.PreferredSchedulingTerms
+	weights   int64 // the sum over all preferred terms
+	err       error // of an affinity that cannot be read
+}
+
+// NewEligibility reads a placement. One whose affinity cannot be read lets no
+// Mac in.
+func NewEligibility(p v1alpha1.PlacementSpec) *Eligibility {
+	e := &Eligibility{spec: p}
+	if p.Affinity == nil || p.Affinity.NodeAffinity == nil {
+		return e
+	}
+	a := p.Affinity.NodeAffinity
+	if required := a.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+		var terms []corev1.NodeSelectorTerm
+		for _, t := range required.NodeSelectorTerms {
+			terms = append(terms, term(t))
+		}
+		e.required, e.err = nodeaffinity.NewNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: terms})
+		if e.err != nil {
+			return e
+		}
+	}
+	var preferred []corev1.PreferredSchedulingTerm
+	for _, t := range a.PreferredDuringSchedulingIgnoredDuringExecution {
+		preferred = append(preferred, corev1.PreferredSchedulingTerm{Weight: t.Weight, Preference: term(t.Preference)})
+		e.weights += int64(t.Weight)
+	}
+	e.preferred, e.err = nodeaffinity.NewPreferredSchedulingTerms(preferred)
+	return e
+}
+
+func term(t v1alpha1.NodeSelectorTerm) corev1.NodeSelectorTerm {
+	requirements := func(in []v1alpha1.NodeSelectorRequirement) []corev1.NodeSelectorRequirement {
+		var out []corev1.NodeSelectorRequirement
+		for _, r := range in {
+			out = append(out, corev1.NodeSelectorRequirement{Key: r.Key, Operator: r.Operator, Values: r.Values})
+		}
+		return out
+	}
+	return corev1.NodeSelectorTerm{MatchExpressions: requirements(t.MatchExpressions), MatchFields: requirements(t.MatchFields)}
+}
+
+// node is a Mac as the scheduler's helpers know one.
+func node(mac *v1alpha1.MacNode) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: mac.Name, Labels: mac.Labels}}
+}
+
+// Of says whether a Mac satisfies the placement, or what it lacks.
+func (e *Eligibility) Of(mac *v1alpha1.MacNode) (rejection string, ok bool) {
+	if e.err != nil {
+		return "not told apart: the affinity cannot be read: " + e.err.Error(), false
+	}
+	for k, v := range e.spec.NodeSelector {
+		if got, has := mac.Labels[k]; !has || got != v {
+			return "not matching the node selector", false
+		}
+	}
+	if e.required != nil && !e.required.Match(node(mac)) {
+		return "not matching the affinity", false
+	}
+	if len(e.spec.Chips) > 0 && !slices.Contains(e.spec.Chips, mac.Status.Chip) {
+		return "with another chip", false
+	}
+	if _, tainted := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), mac.Spec.Taints, e.spec.Tolerations, keepsAway, false); tainted {
+		return "tainted", false
+	}
+	return "", true
+}
+
+// keepsAway says that a taint does more than prefer.
+func keepsAway(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
+
+// Untolerated counts the taints of a Mac that would rather not have a replica.
+func (e *Eligibility) Untolerated(mac *v1alpha1.MacNode) int {
+	n := 0
+	for i := range mac.Spec.Taints {
+		t := &mac.Spec.Taints[i]
+		if !keepsAway(t) && !corev1helpers.TolerationsTolerateTaint(klog.Background(), e.spec.Tolerations, t, false) {
+			n++
+		}
+	}
+	return n
+}
+
+// Preferred is the share, 0 to 1, of the weights of the preferred affinity that
+// a Mac matches.
+func (e *Eligibility) Preferred(mac *v1alpha1.MacNode) float64 {
+	if e.err != nil || e.weights == 0 {
+		return 0
+	}
+	return float64(e.preferred.Score(node(mac))) / float64(e.weights)
+}
+
+// Eligible says whether a Mac satisfies what a placement asks of it for good.
+func Eligible(mac *v1alpha1.MacNode, p v1alpha1.PlacementSpec) (rejection string, ok bool) {
+	return NewEligibility(p).Of(mac)
+}

@@ -1,0 +1,28 @@
+package fleet
+
+import (
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/utils/ptr"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// PriorityOf resolves spec.priorityClassName; class is what the cluster holds
+// under that name, nil where it holds none. Without a name the priority is 0:
+// a default that others set for Pods says nothing of models.
+func PriorityOf(spec *v1alpha1.ModelDeploymentSpec, class *schedulingv1.PriorityClass) (v1alpha1.Priority, *Refusal) {
+	switch {
+	case spec.PriorityClassName == "":
+		return v1alpha1.Priority{}, nil
+	case class == nil:
+		return v1alpha1.Priority{}, &Refusal{v1alpha1.ReasonPriorityClassNotFound,
+			"there is no PriorityClass " + spec.PriorityClassName + "; `kubectl get priorityclass` lists those that there are"}
+	}
+	p := v1alpha1.Priority{ClassName: class.Name, Value: class.Value}
+	if ptr.Deref(class.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever {
+		p.PreemptionPolicy = corev1.PreemptNever
+	}
+	return p, nil
+}

@@ -1,0 +1,154 @@
+package plan
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// class is what does not change about all Macs, for all replicas that ask for
+// the same, while a snapshot lives: a fleet of a thousand Macs is read once for
+// a deployment and not once for each of its replicas.
+type class struct {
+	of      *v1alpha1.ModelReplica
+	fixed   []fixed // by the index of the Mac
+	spreads []spread
+}
+
+// fixed is one Mac for a class.
+type fixed struct {
+	// no says why the Mac can hold none of the class; nil where it may.
+	no *rejection
+	// score is the part that does not move.
+	score int64
+	// holds says that the files are there or can be fetched; fetch is how many
+	// bytes that takes.
+	holds bool
+	fetch int64
+}
+
+// spread is one constraint over the domains of a label.
+type spread struct {
+	key    string
+	most   int32
+	hard   bool
+	domain []int32 // of each Mac; noDomain where it has no such label
+	// counted are the domains with a Mac that may be used, of all.
+	counted []bool
+}
+
+const noDomain = -1
+
+// classKey finds a class; sameClass says whether it is really the one.
+type classKey struct {
+	uid, revision string
+}
+
+// maxClasses bounds what a snapshot remembers.
+const maxClasses = 64
+
+// sameClass says that two replicas ask for the same of every Mac.
+func sameClass(a, b *v1alpha1.ModelReplica) bool {
+	return a.Spec.ReservedBytes == b.Spec.ReservedBytes && a.Spec.Residency == b.Spec.Residency &&
+		a.Spec.Model.Source == b.Spec.Model.Source && a.Spec.Model.Digest == b.Spec.Model.Digest &&
+		slices.Equal(a.Spec.Avoid, b.Spec.Avoid) && equality.Semantic.DeepEqual(a.Spec.Placement, b.Spec.Placement)
+}
+
+// class finds or makes the class of a replica.
+func (s *Snapshot) class(r *v1alpha1.ModelReplica) *class {
+	key := classKey{r.Spec.DeploymentRef.UID, r.Spec.Revision}
+	if c := s.classes[key]; c != nil && sameClass(c.of, r) {
+		return c
+	}
+	c := &class{of: r, fixed: make([]fixed, len(s.macs))}
+	asks := fleet.NewEligibility(r.Spec.Placement)
+	for i, st := range s.macs {
+		c.fixed[i] = s.fix(st, r, asks)
+	}
+	for _, t := range r.Spec.Placement.TopologySpread {
+		c.spreads = append(c.spreads, s.spreadOver(c, t))
+	}
+	if len(s.classes) >= maxClasses {
+		clear(s.classes)
+	}
+	s.classes[key] = c
+	return c
+}
+
+// fix reads one Mac for a class.
+func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibility) fixed {
+	no := func(k kind, figure int64) fixed {
+		return fixed{no: &rejection{mac: st.mac.Name, kind: k, bytes: figure}}
+	}
+	if why, ok := asks.Of(st.mac); !ok {
+		return fixed{no: &rejection{mac: st.mac.Name, kind: constraint, text: why}}
+	}
+	// What never changes comes first (constraints, size of the empty Mac), so
+	// that "too large" is not hidden by "not ready".
+	if st.capacity > 0 && r.Spec.ReservedBytes > st.capacity {
+		return no(tooSmall, st.capacity)
+	}
+	if fleet.StateOf(st.mac) != fleet.MacReady {
+		return no(notReady, 0)
+	}
+	if st.mac.Spec.Unschedulable {
+		return no(cordoned, 0)
+	}
+	if !accepting(st.mac) {
+		return no(shuttingDown, 0)
+	}
+	if Stranded(st.mac) {
+		return no(stranded, 0)
+	}
+	if Skewed(st.mac) {
+		return no(skewed, 0)
+	}
+	if i := slices.IndexFunc(r.Spec.Avoid, func(a v1alpha1.AvoidedMac) bool { return a.Name == st.mac.Name }); i >= 0 {
+		if left := r.Spec.Avoid[i].Until.Sub(s.now); left > 0 {
+			return fixed{no: &rejection{mac: st.mac.Name, kind: avoided, left: left}}
+		}
+	}
+	out := fixed{holds: fleet.HoldsSource(st.mac, &r.Spec.Model)}
+	if !out.holds && !fleet.StillLooks(st.mac, r.Spec.Model.Source) {
+		return no(withoutFiles, 0)
+	}
+	if st.capacity <= 0 {
+		return no(unknownCapacity, 0)
+	}
+	out.score = perPreference*int64(asks.Untolerated(st.mac)) + int64(perAffinity*asks.Preferred(st.mac))
+	if fleet.HasWeights(st.mac, r.Spec.Model.Digest) {
+		out.score += weightsHere
+	} else if downloads(r) {
+		out.fetch = r.Spec.Model.Bytes()
+	}
+	return out
+}
+
+// spreadOver numbers the domains of a constraint. Only Macs that the placement
+// lets in, and that are not gone, make a domain: one that no replica could ever
+// be in must not hold the others back.
+func (s *Snapshot) spreadOver(c *class, t v1alpha1.TopologySpreadConstraint) spread {
+	out := spread{key: t.TopologyKey, most: max(1, t.MaxSkew), hard: t.WhenUnsatisfiable != corev1.ScheduleAnyway, domain: make([]int32, len(s.macs))}
+	ids := map[string]int32{}
+	for i, st := range s.macs {
+		value, has := st.mac.Labels[t.TopologyKey]
+		if !has {
+			out.domain[i] = noDomain
+			continue
+		}
+		id, known := ids[value]
+		if !known {
+			id = int32(len(ids))
+			ids[value] = id
+			out.counted = append(out.counted, false)
+		}
+		out.domain[i] = id
+		lets := c.fixed[i].no == nil || c.fixed[i].no.kind != constraint
+		out.counted[id] = out.counted[id] || lets && fleet.StateOf(st.mac) != fleet.MacGone
+	}
+	return out
+}

@@ -1,0 +1,112 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// ConfigMapName is the ConfigMap in the operator's namespace whose key
+// RulesKey holds the administrator's rules.
+const (
+	ConfigMapName = "metalfleet-placement"
+	RulesKey      = "rules"
+)
+
+// Rules are what an administrator lets placement do. The zero value bounds
+// nothing.
+type Rules struct {
+	// OnDemandOvercommit bounds the OnDemand replicas of a Mac: together they may
+	// need at most so many times what those that stay in memory leave. 1 has all
+	// of them fit at once; 0 is no bound.
+	OnDemandOvercommit float64 `json:"onDemandOvercommit,omitempty"`
+	// Default holds for namespaces that are not listed.
+	Default NamespaceRules `json:"default,omitzero"`
+	// Namespaces by their name.
+	Namespaces map[string]NamespaceRules `json:"namespaces,omitempty"`
+
+	// unreadable says why there are no rules to go by.
+	unreadable error
+}
+
+// NamespaceRules bound one namespace.
+type NamespaceRules struct {
+	// Memory is the most that its replicas may have promised to them for good,
+	// over all Macs; absent is no bound.
+	Memory *resource.Quantity `json:"memory,omitempty"`
+	// PriorityClasses that it may use; absent lets it use all, and an empty list
+	// none.
+	PriorityClasses *[]string `json:"priorityClasses,omitempty"`
+}
+
+// ReadRules reads the rules; nil where there is no ConfigMap. What it cannot
+// read lets nothing new be placed: a bound was meant.
+func ReadRules(cm *corev1.ConfigMap) Rules {
+	if cm == nil {
+		return Rules{}
+	}
+	var r Rules
+	if err := r.read(cm); err != nil {
+		return Rules{unreadable: fmt.Errorf("ConfigMap %s/%s: %w", cm.Namespace, cm.Name, err)}
+	}
+	return r
+}
+
+func (r *Rules) read(cm *corev1.ConfigMap) error {
+	for key := range cm.Data {
+		if key != RulesKey {
+			return fmt.Errorf("unknown key %q, want %q alone", key, RulesKey)
+		}
+	}
+	if err := yaml.UnmarshalStrict([]byte(cm.Data[RulesKey]), r); err != nil {
+		return fmt.Errorf("%s: %w", RulesKey, err)
+	}
+	if r.OnDemandOvercommit != 0 && r.OnDemandOvercommit < 1 {
+		return fmt.Errorf("%s: onDemandOvercommit is %v, want at least 1, or leave it out", RulesKey, r.OnDemandOvercommit)
+	}
+	if err := r.Default.check(); err != nil {
+		return fmt.Errorf("%s: default: %w", RulesKey, err)
+	}
+	for name, n := range r.Namespaces {
+		if err := n.check(); err != nil {
+			return fmt.Errorf("%s: namespace %s: %w", RulesKey, name, err)
+		}
+	}
+	return nil
+}
+
+func (n NamespaceRules) check() error {
+	if n.Memory != nil && n.Memory.Sign() < 0 {
+		return fmt.Errorf("memory is %s, want 0 or more", n.Memory)
+	}
+	return nil
+}
+
+// Err says why the rules cannot be read; nil where they can.
+func (r Rules) Err() error { return r.unreadable }
+
+// refuse says why the rules let a replica go nowhere; reserved is what its
+// namespace was promised already.
+func (r Rules) refuse(replica *v1alpha1.ModelReplica, reserved int64) (reason, message string) {
+	if r.unreadable != nil {
+		return v1alpha1.ReasonInvalidRules, r.unreadable.Error() + "; an administrator has to mend it, and nothing new is placed before"
+	}
+	bounds, listed := r.Namespaces[replica.Namespace]
+	if !listed {
+		bounds = r.Default
+	}
+	if class := replica.Spec.Priority.ClassName; class != "" && bounds.PriorityClasses != nil && !slices.Contains(*bounds.PriorityClasses, class) {
+		return v1alpha1.ReasonPriorityForbidden, fmt.Sprintf("the namespace %s may not use the PriorityClass %s; choose another, or ask an administrator", replica.Namespace, class)
+	}
+	need := replica.Spec.ReservedBytes
+	if bounds.Memory != nil && !replica.Spec.Residency.OnDemand() && reserved+need > bounds.Memory.Value() {
+		return v1alpha1.ReasonOverQuota, fmt.Sprintf("the namespace %s may reserve %s; %s are reserved and this replica needs %s: scale down another deployment there, let it load on demand (residency.policy), or ask an administrator for more",
+			replica.Namespace, v1alpha1.FormatBytes(bounds.Memory.Value()), v1alpha1.FormatBytes(reserved), v1alpha1.FormatBytes(need))
+	}
+	return "", ""
+}

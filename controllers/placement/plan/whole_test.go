@@ -1,0 +1,363 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+func in(room string) func(*v1alpha1.MacNode) {
+	return func(m *v1alpha1.MacNode) { m.Labels = map[string]string{"room": room} }
+}
+
+func disk(free int64) func(*v1alpha1.MacNode) {
+	return func(m *v1alpha1.MacNode) { m.Status.Disk.FreeBytes = free }
+}
+
+// weighs gives a replica's model files of so many bytes.
+func weighs(digest string, bytes int64) func(*v1alpha1.ModelReplica) {
+	return func(r *v1alpha1.ModelReplica) {
+		r.Spec.Model.Digest, r.Spec.Model.Files = digest, []model.File{{Path: "m.gguf", Bytes: bytes}}
+	}
+}
+
+func priority(value int32) func(*v1alpha1.ModelReplica) {
+	return func(r *v1alpha1.ModelReplica) { r.Spec.Priority.Value = value }
+}
+
+func revision(name string) func(*v1alpha1.ModelReplica) {
+	return func(r *v1alpha1.ModelReplica) { r.Spec.Revision = name }
+}
+
+func leaving(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = &metav1.Time{Time: now} }
+
+func spreadOver(key string, skew int32, action corev1.UnsatisfiableConstraintAction) func(*v1alpha1.ModelReplica) {
+	return func(r *v1alpha1.ModelReplica) {
+		r.Spec.Placement.TopologySpread = append(r.Spec.Placement.TopologySpread, v1alpha1.TopologySpreadConstraint{TopologyKey: key, MaxSkew: skew, WhenUnsatisfiable: action})
+	}
+}
+
+func expression(key string, op corev1.NodeSelectorOperator, values ...string) v1alpha1.NodeSelectorTerm {
+	return v1alpha1.NodeSelectorTerm{MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: key, Operator: op, Values: values}}}
+}
+
+func requires(terms ...v1alpha1.NodeSelectorTerm) func(*v1alpha1.ModelReplica) {
+	return func(r *v1alpha1.ModelReplica) {
+		r.Spec.Placement.Affinity = &v1alpha1.Affinity{NodeAffinity: &v1alpha1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &v1alpha1.NodeSelector{NodeSelectorTerms: terms}}}
+	}
+}
+
+func prefers(weight int32, term v1alpha1.NodeSelectorTerm) func(*v1alpha1.ModelReplica) {
+	return func(r *v1alpha1.ModelReplica) {
+		r.Spec.Placement.Affinity = &v1alpha1.Affinity{NodeAffinity: &v1alpha1.NodeAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []v1alpha1.PreferredSchedulingTerm{{Weight: weight, Preference: term}}}}
+	}
+}
+
+func packs(r *v1alpha1.ModelReplica) { r.Spec.Placement.Strategy = v1alpha1.PlacementBinPack }
+
+func TestWhatAPlacementAsks(t *testing.T) {
+	const hard, soft = corev1.DoNotSchedule, corev1.ScheduleAnyway
+	type macs = []v1alpha1.MacNode
+	type replicas = []v1alpha1.ModelReplica
+	rooms := macs{mac("a1", 100*gib, in("a")), mac("a2", 100*gib, in("a")), mac("b1", 10*gib, in("b"))}
+	oneInA := replicas{replica("s", gib, on("a1"), of("d"), revision("v2"))}
+	for name, tc := range map[string]struct {
+		macs     macs
+		existing replicas
+		replica  v1alpha1.ModelReplica
+		mac      string
+		reason   string
+		message  string
+	}{
+		"an affinity chooses": {macs{mac("a", 9*gib), mac("b", 9*gib, in("b"))}, nil,
+			replica("r", gib, requires(expression("room", "In", "b", "c"))), "b", v1alpha1.ReasonPlaced, ""},
+		"any of its terms": {macs{mac("a", 9*gib), mac("b", 9*gib, in("b"))}, nil,
+			replica("r", gib, requires(expression("nowhere", "Exists"), expression("room", "NotIn", "a"))), "b", v1alpha1.ReasonPlaced, ""},
+		"by its name": {macs{mac("a", 9*gib), mac("b", 9*gib)}, nil,
+			replica("r", gib, requires(v1alpha1.NodeSelectorTerm{MatchFields: []v1alpha1.NodeSelectorRequirement{{Key: "metadata.name", Operator: "In", Values: []string{"b"}}}})),
+			"b", v1alpha1.ReasonPlaced, ""},
+		"an affinity that nobody matches": {macs{mac("a", 9*gib)}, nil,
+			replica("r", gib, requires(expression("room", "In", "b"))), "", v1alpha1.ReasonNoCandidates, "1 not matching the affinity"},
+		"an affinity that cannot be read lets nobody in": {macs{mac("a", 9*gib)}, nil,
+			replica("r", gib, requires(expression("room", "Is", "a"))), "", v1alpha1.ReasonNoCandidates, "the affinity cannot be read"},
+		"a preference outweighs weights on disk": {macs{mac("a", 9*gib, withWeights), mac("b", 9*gib, in("b"))}, nil,
+			replica("r", gib, prefers(1, expression("room", "In", "b"))), "b", v1alpha1.ReasonPlaced, ""},
+		"but no sibling": {macs{mac("a", 9*gib), mac("b", 9*gib, in("b"))}, replicas{replica("s", gib, on("b"), of("d"))},
+			replica("r", gib, of("d"), prefers(100, expression("room", "In", "b"))), "a", v1alpha1.ReasonPlaced, ""},
+
+		"the fullest that has room, where memory is packed": {macs{mac("a", 10*gib), mac("b", 10*gib)}, replicas{replica("s", 4*gib, on("b"))},
+			replica("r", 4*gib, packs), "b", v1alpha1.ReasonPlaced, ""},
+		"packed, and siblings still apart": {macs{mac("a", 10*gib), mac("b", 10*gib)}, replicas{replica("s", 4*gib, on("b"), of("d"))},
+			replica("r", 4*gib, packs, of("d")), "a", v1alpha1.ReasonPlaced, ""},
+
+		"the disk must take the model": {macs{mac("a", 90*gib, disk(4*gib)), mac("b", 9*gib)}, nil,
+			replica("r", gib, weighs("sha256:w", 4*gib)), "b", v1alpha1.ReasonPlaced, ""},
+		"a margin stays free": {macs{mac("a", 9*gib, disk(4*gib+diskMargin-1))}, nil,
+			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "1 Mac: 1 without room on disk for the model (need 4.0 GiB, largest free 4.0 GiB); free disk space there"},
+		"an exact fit on disk fits": {macs{mac("a", 9*gib, disk(4*gib+diskMargin))}, nil, replica("r", gib, weighs("sha256:w", 4*gib)), "a", v1alpha1.ReasonPlaced, ""},
+		"an unknown disk holds nothing": {macs{mac("a", 9*gib, disk(0))}, nil,
+			replica("r", gib, weighs("sha256:w", 1)), "", v1alpha1.ReasonNoRoom, "without room on disk"},
+		"what lies there needs no disk": {macs{mac("a", 9*gib, disk(0), withWeights)}, nil, replica("r", gib, weighs("sha256:d", 4*gib)), "a", v1alpha1.ReasonPlaced, ""},
+		"downloads add up": {macs{mac("a", 9*gib, disk(7*gib))}, replicas{replica("s", gib, on("a"), weighs("sha256:x", 4*gib))},
+			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "largest free 2.9 GiB"},
+		"what was fetched of one is on the disk already": {macs{mac("a", 9*gib, disk(7*gib))}, replicas{replica("s", gib, on("a"), weighs("sha256:x", 4*gib), func(r *v1alpha1.ModelReplica) {
+			r.Status.Progress = v1alpha1.Progress{Stage: v1alpha1.StageDownloading, BytesDone: 2 * gib, BytesTotal: 4 * gib}
+		})}, replica("r", gib, weighs("sha256:w", 4*gib)), "a", v1alpha1.ReasonPlaced, ""},
+		"the same files are fetched once": {macs{mac("a", 9*gib, disk(5*gib))}, replicas{replica("s", gib, on("a"), weighs("sha256:w", 4*gib))},
+			replica("r", gib, weighs("sha256:w", 4*gib)), "a", v1alpha1.ReasonPlaced, ""},
+
+		"domains are kept even": {rooms, oneInA, replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), "b1", v1alpha1.ReasonPlaced, ""},
+		"an uneven domain is refused": {macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), cordonedMac)}, oneInA,
+			replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), "", v1alpha1.ReasonNoCandidates, "2 where topologySpread over room allows no more, 1 cordoned; add a Mac to the domain"},
+		"within its skew": {macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), cordonedMac)}, oneInA,
+			replica("r", gib, of("d"), revision("v2"), spreadOver("room", 2, hard)), "a2", v1alpha1.ReasonPlaced, ""},
+		"a domain that no replica may be in holds nobody back": {macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), taintedMac(corev1.TaintEffectNoSchedule))}, oneInA,
+			replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), "a2", v1alpha1.ReasonPlaced, ""},
+		"nor does one whose Macs are gone": {macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), func(m *v1alpha1.MacNode) {
+			m.Status.Conditions[0].Status, m.Status.Conditions[0].Reason = metav1.ConditionFalse, v1alpha1.ReasonMacGone
+		})}, oneInA, replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), "a2", v1alpha1.ReasonPlaced, ""},
+		"replicas of another revision do not count": {macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), cordonedMac)}, replicas{replica("s", gib, on("a1"), of("d"), revision("v1"))},
+			replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), "a2", v1alpha1.ReasonPlaced, ""},
+		"a Mac without the label is in no domain": {macs{mac("x", 90*gib, func(m *v1alpha1.MacNode) { m.Labels = nil })}, nil,
+			replica("r", gib, spreadOver("room", 1, hard)), "", v1alpha1.ReasonNoCandidates, "1 without the label room of topologySpread"},
+		"softly, an uneven domain is only worse": {rooms, oneInA, replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, soft)), "b1", v1alpha1.ReasonPlaced, ""},
+		"softly, and better than a sibling": {macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), cordonedMac)}, oneInA,
+			replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, soft)), "a2", v1alpha1.ReasonPlaced, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := NewSnapshot(tc.macs, tc.existing, now).Pick(&tc.replica)
+			if d.Mac != tc.mac || d.Reason != tc.reason || !strings.Contains(d.Message, tc.message) {
+				t.Errorf("got %q, %s, %q", d.Mac, d.Reason, d.Message)
+			}
+		})
+	}
+}
+
+func TestAFullDiskIsLookedAtAgain(t *testing.T) {
+	r := replica("r", gib, weighs("sha256:w", 4*gib))
+	if d := NewSnapshot([]v1alpha1.MacNode{mac("a", 9*gib, disk(gib))}, nil, now).Pick(&r); d.RetryAfter != diskAgain {
+		t.Errorf("retry after %s", d.RetryAfter)
+	}
+}
+
+func rules(t *testing.T, text string) Rules {
+	t.Helper()
+	r := ReadRules(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: ConfigMapName}, Data: map[string]string{RulesKey: text}})
+	if r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	return r
+}
+
+func TestRulesBoundANamespace(t *testing.T) {
+	class := func(name string) func(*v1alpha1.ModelReplica) {
+		return func(r *v1alpha1.ModelReplica) { r.Spec.Priority.ClassName = name }
+	}
+	elsewhere := func(r *v1alpha1.ModelReplica) { r.Namespace = "other" }
+	macs := []v1alpha1.MacNode{mac("a", 100*gib), mac("b", 100*gib)}
+	existing := []v1alpha1.ModelReplica{
+		replica("s", 6*gib, on("a")), replica("t", 3*gib, on("gone")), replica("u", 50*gib, on("b"), elsewhere), replica("v", 40*gib, on("b"), onDemand),
+	}
+	for name, tc := range map[string]struct {
+		rules   string
+		replica v1alpha1.ModelReplica
+		reason  string
+		message string
+	}{
+		"no rules bound nothing":                 {"", replica("r", 40*gib, class("any")), v1alpha1.ReasonPlaced, ""},
+		"memory up to the bound":                 {"namespaces: {ns: {memory: 10Gi}}", replica("r", gib), v1alpha1.ReasonPlaced, ""},
+		"and no byte more":                       {"namespaces: {ns: {memory: 10Gi}}", replica("r", gib+1), v1alpha1.ReasonOverQuota, "the namespace ns may reserve 10.0 GiB; 9.0 GiB are reserved and this replica needs 1.0 GiB"},
+		"what is on demand reserves nothing":     {"namespaces: {ns: {memory: 1Gi}}", replica("r", 40*gib, onDemand), v1alpha1.ReasonPlaced, ""},
+		"another namespace's bound":              {"namespaces: {other: {memory: 10Gi}}", replica("r", 40*gib), v1alpha1.ReasonPlaced, ""},
+		"the default holds for those not listed": {"{default: {memory: 10Gi}, namespaces: {other: {}}}", replica("r", 2*gib), v1alpha1.ReasonOverQuota, ""},
+		"and not for those that are":             {"{default: {memory: 10Gi}, namespaces: {ns: {}}}", replica("r", 2*gib), v1alpha1.ReasonPlaced, ""},
+		"a class that may be used":               {"namespaces: {ns: {priorityClasses: [low]}}", replica("r", gib, class("low")), v1alpha1.ReasonPlaced, ""},
+		"one that may not":                       {"namespaces: {ns: {priorityClasses: [low]}}", replica("r", gib, class("high")), v1alpha1.ReasonPriorityForbidden, "may not use the PriorityClass high"},
+		"an empty list forbids all":              {"namespaces: {ns: {priorityClasses: []}}", replica("r", gib, class("low")), v1alpha1.ReasonPriorityForbidden, ""},
+		"and takes those without":                {"namespaces: {ns: {priorityClasses: []}}", replica("r", gib), v1alpha1.ReasonPlaced, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := NewSnapshot(macs, existing, now).Under(rules(t, tc.rules)).Pick(&tc.replica)
+			if d.Reason != tc.reason || !strings.Contains(d.Message, tc.message) {
+				t.Errorf("got %q, %s, %q", d.Mac, d.Reason, d.Message)
+			}
+		})
+	}
+}
+
+func TestP12OvercommitOfWhatIsOnDemandIsAnExplicitFactor(t *testing.T) {
+	macs := []v1alpha1.MacNode{mac("a", 20*gib)}
+	existing := []v1alpha1.ModelReplica{replica("s", 10*gib, on("a")), replica("t", 9*gib, on("a"), onDemand), replica("u", 5*gib, on("a"), onDemand)}
+	for text, want := range map[string]string{
+		"":                        v1alpha1.ReasonPlaced,
+		"onDemandOvercommit: 2":   v1alpha1.ReasonPlaced, // 14 + 6 of 2 x 10
+		"onDemandOvercommit: 1.9": v1alpha1.ReasonNoRoom,
+		"onDemandOvercommit: 1":   v1alpha1.ReasonNoRoom,
+	} {
+		r := replica("r", 6*gib, onDemand)
+		d := NewSnapshot(macs, existing, now).Under(rules(t, text)).Pick(&r)
+		if d.Reason != want {
+			t.Errorf("%q: %s, %s", text, d.Reason, d.Message)
+		}
+		stays := replica("stays", 6*gib)
+		if d := NewSnapshot(macs, existing, now).Under(rules(t, text)).Pick(&stays); d.Mac != "a" {
+			t.Errorf("%q: what stays in memory shares nothing: %s", text, d.Message)
+		}
+	}
+}
+
+func TestRulesThatCannotBeReadPlaceNothing(t *testing.T) {
+	for name, data := range map[string]map[string]string{
+		"an unknown key":       {"rule": ""},
+		"an unknown field":     {RulesKey: "overcommit: 2"},
+		"a bound below zero":   {RulesKey: "namespaces: {ns: {memory: -1}}"},
+		"a default below zero": {RulesKey: "default: {memory: -1}"},
+		"a factor below one":   {RulesKey: "onDemandOvercommit: 0.5"},
+		"no YAML":              {RulesKey: "{"},
+	} {
+		got := ReadRules(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "sys", Name: ConfigMapName}, Data: data})
+		r := replica("r", gib)
+		d := NewSnapshot([]v1alpha1.MacNode{mac("a", 9*gib)}, nil, now).Under(got).Pick(&r)
+		if d.Mac != "" || d.Reason != v1alpha1.ReasonInvalidRules || !strings.Contains(d.Message, "ConfigMap sys/metalfleet-placement") {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+	if r := ReadRules(nil); r.Err() != nil || r.OnDemandOvercommit != 0 {
+		t.Errorf("without a ConfigMap: %+v", r)
+	}
+	if got := rules(t, "namespaces: {ns: {memory: 1Gi}}").Namespaces["ns"].Memory; got.Cmp(resource.MustParse("1Gi")) != 0 {
+		t.Errorf("read %s", got)
+	}
+}
+
+func ready(r *v1alpha1.ModelReplica) {
+	r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady})
+}
+
+func TestPreemption(t *testing.T) {
+	never := func(r *v1alpha1.ModelReplica) { r.Spec.Priority.PreemptionPolicy = corev1.PreemptNever }
+	type replicas = []v1alpha1.ModelReplica
+	two := []v1alpha1.MacNode{mac("a", 10*gib), mac("b", 10*gib)}
+	for name, tc := range map[string]struct {
+		existing replicas
+		replica  v1alpha1.ModelReplica
+		awaits   string
+		victims  string
+		reason   string
+	}{
+		"nobody goes where there is room": {replicas{replica("s", 9*gib, on("a"))}, replica("r", 9*gib, priority(5)), "", "", v1alpha1.ReasonPlaced},
+		"one of a lower priority goes":    {replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"), priority(9))}, replica("r", 9*gib, priority(5)), "a", "s", v1alpha1.ReasonPreempting},
+		"nobody of the same":              {replicas{replica("s", 9*gib, on("a"), priority(5)), replica("t", 9*gib, on("b"), priority(5))}, replica("r", 9*gib, priority(5)), "", "", v1alpha1.ReasonNoRoom},
+		"nobody for one that never does":  {replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"))}, replica("r", 9*gib, priority(5), never), "", "", v1alpha1.ReasonNoRoom},
+		"the lowest first":                {replicas{replica("s", 9*gib, on("a"), priority(3)), replica("t", 9*gib, on("b"), priority(2))}, replica("r", 9*gib, priority(5)), "b", "t", v1alpha1.ReasonPreempting},
+		"the fewest": {replicas{replica("s", 5*gib, on("a")), replica("t", 5*gib, on("a")), replica("u", 9*gib, on("b"))},
+			replica("r", 9*gib, priority(5)), "b", "u", v1alpha1.ReasonPreempting},
+		"no more than it takes": {replicas{replica("s", 5*gib, on("a")), replica("t", 5*gib, on("a"), priority(1)), replica("u", 9*gib, on("b"), priority(9))},
+			replica("r", 5*gib, priority(5)), "a", "s", v1alpha1.ReasonPreempting},
+		"one that serves is spared": {replicas{replica("s", 5*gib, on("a"), ready), replica("t", 5*gib, on("a")), replica("u", 9*gib, on("b"), priority(9))},
+			replica("r", 5*gib, priority(5)), "a", "t", v1alpha1.ReasonPreempting},
+		"nobody where all of them are not enough": {replicas{replica("s", 5*gib, on("a")), replica("t", 5*gib, on("a"), priority(9)), replica("u", 9*gib, on("b"), priority(9))},
+			replica("r", 6*gib, priority(5)), "", "", v1alpha1.ReasonNoRoom},
+		"who drains already is enough": {replicas{replica("s", 9*gib, on("a"), leaving), replica("t", 9*gib, on("b"))},
+			replica("r", 9*gib, priority(5)), "a", "", v1alpha1.ReasonPreempting},
+		"models on demand are in nobody's way": {replicas{replica("s", 9*gib, on("a"), onDemand), replica("t", 9*gib, on("b"), onDemand)},
+			replica("r", 9*gib, priority(5)), "", "", v1alpha1.ReasonPlaced},
+		"nobody goes from a Mac that may not be used": {replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"), priority(9))},
+			replica("r", 9*gib, priority(5), requires(expression("room", "In", "z"))), "", "", v1alpha1.ReasonNoCandidates},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := NewSnapshot(two, tc.existing, now).Pick(&tc.replica)
+			var victims []string
+			for _, v := range d.Victims {
+				victims = append(victims, v.Name)
+			}
+			if d.Awaits != tc.awaits || strings.Join(victims, " ") != tc.victims || d.Reason != tc.reason {
+				t.Errorf("awaits %q, victims %v, %s: %s", d.Awaits, victims, d.Reason, d.Message)
+			}
+			if again := NewSnapshot(two, tc.existing, now).Pick(&tc.replica); again.Message != d.Message || again.Awaits != d.Awaits {
+				t.Errorf("the same fleet, another decision: %s", again.Message)
+			}
+		})
+	}
+}
+
+// TestNobodyGetsTheRoomThatIsBeingMade: neither does a smaller replica slip
+// into what the first victim left, nor is the same room promised twice.
+func TestNobodyGetsTheRoomThatIsBeingMade(t *testing.T) {
+	macs := []v1alpha1.MacNode{mac("a", 10*gib)}
+	first := replica("s", 5*gib, on("a"), leaving)
+	first.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReleased, Status: metav1.ConditionTrue}}
+	s := NewSnapshot(macs, []v1alpha1.ModelReplica{first, replica("t", 5*gib, on("a"), leaving)}, now)
+	large := replica("large", 9*gib, priority(5))
+	d := s.Pick(&large)
+	if d.Awaits != "a" || len(d.Victims) != 0 {
+		t.Fatalf("got %+v", d)
+	}
+	undo := s.Claim(&large, d)
+	small, other := replica("small", gib), replica("other", 2*gib, priority(4))
+	if got := s.Pick(&small); got.Mac != "a" {
+		t.Errorf("what is left beside the claim is free: %s", got.Message)
+	}
+	s.Assume(&small, "a")
+	if got := s.Pick(&other); got.Mac != "" || got.Awaits != "" {
+		t.Errorf("promised twice: %+v", got)
+	}
+	undo()
+	if got := s.Pick(&other); got.Mac != "a" {
+		t.Errorf("after the claim was taken back: %s", got.Message)
+	}
+}
+
+func TestTwoWhoPreemptShareNoVictim(t *testing.T) {
+	macs := []v1alpha1.MacNode{mac("a", 10*gib), mac("b", 10*gib)}
+	s := NewSnapshot(macs, []v1alpha1.ModelReplica{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"))}, now)
+	gone := map[types.UID]bool{}
+	for i := range 3 {
+		r := replica(fmt.Sprint("r", i), 9*gib, priority(5))
+		d := s.Pick(&r)
+		if i == 2 {
+			if d.Awaits != "" {
+				t.Errorf("the third has nobody left to preempt: %+v", d)
+			}
+			break
+		}
+		for _, v := range d.Victims {
+			if gone[v.UID] {
+				t.Errorf("%s goes twice", v.Name)
+			}
+			gone[v.UID] = true
+		}
+		s.Claim(&r, d)
+	}
+	if len(gone) != 2 {
+		t.Errorf("%d victims", len(gone))
+	}
+}
+
+func TestTheHighestPriorityIsPlacedFirst(t *testing.T) {
+	all := []v1alpha1.ModelReplica{replica("c", 1), replica("b", 1, priority(1)), replica("a", 1), replica("d", 1, priority(-1)), replica("e", 1, priority(9))}
+	for i := range all {
+		all[i].CreationTimestamp = metav1.NewTime(now)
+	}
+	all[0].CreationTimestamp = metav1.NewTime(now.Add(-time.Second))
+	slices.SortFunc(all, func(a, b v1alpha1.ModelReplica) int { return Before(&a, &b) })
+	var order string
+	for _, r := range all {
+		order += r.Name
+	}
+	if order != "ebcad" {
+		t.Errorf("order %s", order)
+	}
+}

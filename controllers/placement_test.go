@@ -1,0 +1,112 @@
+package controllers_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
+	"metalfleet.dev/metalfleet/controllers/placement/plan"
+)
+
+// shared makes an object that belongs to the whole cluster, or to the operator,
+// and takes it back.
+func (w *world) shared(o client.Object) {
+	w.t.Helper()
+	w.must(w.c.Create(w.ctx, o))
+	w.t.Cleanup(func() { _ = w.c.Delete(context.Background(), o) })
+}
+
+// TestAReplicaOfAHigherPriorityTakesTheRoomOfALowerOne: it drains as any
+// replica does and is told why, waits for room of its own, and comes back.
+func TestAReplicaOfAHigherPriorityTakesTheRoomOfALowerOne(t *testing.T) {
+	w := newWorld(t)
+	busy := holding(40 * gib)
+	busy.Behave = func(a v1alpha1.Assignment) fleettest.Behaviour {
+		if strings.HasPrefix(a.Name, "low-") {
+			return fleettest.KeepsBusy
+		}
+		return fleettest.Serve
+	}
+	mac := w.mac("mac-1", busy)
+	thirty := func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("30Gi") }
+	w.deploy("low", thirty)
+	w.deployment("low", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	victim := w.replicas("low")[0].Name
+
+	class := "high-" + w.ns
+	w.deploy("high", func(s *v1alpha1.ModelDeploymentSpec) {
+		thirty(s)
+		s.PriorityClassName = class
+	})
+	d := w.deployment("high", v1alpha1.ConditionAccepted, v1alpha1.ReasonPriorityClassNotFound)
+	wantContains(t, "Accepted", message(d.Status.Conditions, v1alpha1.ConditionAccepted), "there is no PriorityClass "+class, "kubectl get priorityclass")
+	w.shared(&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Value: 1000})
+
+	d = w.deployment("high", v1alpha1.ConditionPlaced, v1alpha1.ReasonPreempting)
+	wantContains(t, "Placed", message(d.Status.Conditions, v1alpha1.ConditionPlaced), "a lower priority than 1000", "on mac-1")
+	w.eventually("the victim is told why", func() error {
+		var r v1alpha1.ModelReplica
+		w.must(w.c.Get(w.ctx, client.ObjectKey{Namespace: w.ns, Name: victim}, &r))
+		return wantReason(r.Status.Conditions, v1alpha1.ConditionPlaced, v1alpha1.ReasonPreempted)
+	})
+	for _, r := range w.replicas("high") {
+		if r.Spec.NodeName != "" || r.Spec.Priority.Value != 1000 {
+			t.Errorf("%s is on %q with priority %d before its room is free", r.Name, r.Spec.NodeName, r.Spec.Priority.Value)
+		}
+	}
+	w.must(mac.Edit(w.ctx, func(s *fleettest.Script) { s.Behave = nil }))
+	w.deployment("high", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	w.deployment("low", v1alpha1.ConditionPlaced, v1alpha1.ReasonNoRoom)
+	w.must(w.c.Delete(w.ctx, w.get("high")))
+	w.deployment("low", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+}
+
+// TestTheRulesOfAnAdministratorBoundANamespace: they take effect, and are
+// followed when they change; what cannot be read places nothing.
+func TestTheRulesOfAnAdministratorBoundANamespace(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(100*gib))
+	rules := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: plan.ConfigMapName},
+		Data: map[string]string{plan.RulesKey: "namespaces: {" + w.ns + ": {memory: 20Gi}}"}}
+	w.shared(rules)
+	known := func() {
+		t.Helper()
+		w.eventually("the operator knows the rules", func() error {
+			var seen corev1.ConfigMap
+			if err := w.mgr.GetClient().Get(w.ctx, client.ObjectKeyFromObject(rules), &seen); err != nil {
+				return err
+			}
+			if seen.Data[plan.RulesKey] != rules.Data[plan.RulesKey] {
+				return errors.New(seen.Data[plan.RulesKey])
+			}
+			return nil
+		})
+	}
+	known()
+	w.deploy("big", func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = quantity("30Gi") })
+	d := w.deployment("big", v1alpha1.ConditionPlaced, v1alpha1.ReasonOverQuota)
+	wantContains(t, "Placed", message(d.Status.Conditions, v1alpha1.ConditionPlaced), "the namespace "+w.ns+" may reserve 20.0 GiB")
+	change := func(text string) {
+		t.Helper()
+		before := rules.DeepCopy()
+		rules.Data = map[string]string{plan.RulesKey: text}
+		w.must(w.c.Patch(w.ctx, rules, client.MergeFrom(before)))
+		known()
+	}
+	change("namespaces: {" + w.ns + ": {memory: 30Gi}}")
+	w.deployment("big", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	change("namespaces: [")
+	w.deploy("small", nil)
+	w.deployment("small", v1alpha1.ConditionPlaced, v1alpha1.ReasonInvalidRules)
+	w.deployment("big", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	w.must(w.c.Delete(w.ctx, rules))
+	w.deployment("small", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+}

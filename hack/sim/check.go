@@ -1,0 +1,195 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/placement/plan"
+)
+
+// What must hold after every event, counted anew and by other means than the
+// decisions use.
+
+// broken notes the first breach.
+func (w *world) broken(format string, args ...any) {
+	if w.breach == nil {
+		w.breach = fmt.Errorf(format, args...)
+	}
+}
+
+// promised is what on a Mac stays in memory until it is released.
+func (w *world) promised(m *mac) int64 {
+	var sum int64
+	for _, r := range w.replicas {
+		if r.Spec.NodeName == m.node.Name && !r.gone && !r.Spec.Residency.OnDemand() {
+			sum += r.Spec.ReservedBytes
+		}
+	}
+	return sum
+}
+
+// check counts all Macs and namespaces.
+func (w *world) check() {
+	always, team0 := map[string]int64{}, int64(0)
+	slots := map[string]bool{}
+	for _, r := range w.replicas {
+		if r.gone {
+			continue
+		}
+		if r.DeletionTimestamp.IsZero() {
+			slot := fmt.Sprintf("%s/%s/%d", r.Spec.DeploymentRef.UID, r.Spec.Revision, r.Spec.Slot)
+			if slots[slot] {
+				w.broken("two living replicas have the slot %s", slot)
+			}
+			slots[slot] = true
+		}
+		if r.Spec.NodeName == "" || r.Spec.Residency.OnDemand() {
+			continue
+		}
+		always[r.Spec.NodeName] += r.Spec.ReservedBytes
+		if r.Namespace == "team-0" {
+			team0 += r.Spec.ReservedBytes
+		}
+	}
+	for _, m := range w.macs {
+		capacity, used := m.node.Status.Memory.CapacityBytes, always[m.node.Name]
+		if used > capacity {
+			w.broken("%s promises %s of %s", m.node.Name, v1alpha1.FormatBytes(used), v1alpha1.FormatBytes(capacity))
+		}
+		for r := range m.loaded {
+			used += r.Spec.ReservedBytes
+		}
+		if used > capacity && !w.makingRoom(m, used-capacity) {
+			w.broken("%s holds %s of %s", m.node.Name, v1alpha1.FormatBytes(used), v1alpha1.FormatBytes(capacity))
+		}
+		if m.node.Status.Disk.FreeBytes < 0 {
+			w.broken("the disk of %s is overrun by %d bytes", m.node.Name, -m.node.Status.Disk.FreeBytes)
+		}
+	}
+	if bound := w.rules.Namespaces["team-0"].Memory.Value(); team0 > bound {
+		w.broken("team-0 reserves %s of %s", v1alpha1.FormatBytes(team0), v1alpha1.FormatBytes(bound))
+	}
+}
+
+// makingRoom: an OnDemand model goes when one that stays is placed beside it;
+// an agent evicts it before it loads the other.
+func (w *world) makingRoom(m *mac, over int64) bool {
+	for r := range m.loaded {
+		over -= r.Spec.ReservedBytes
+	}
+	if over > 0 {
+		return false
+	}
+	clear(m.loaded)
+	w.counts["evictions for what stays"]++
+	return true
+}
+
+// checkBind: a replica goes only to a Mac that is ready and may take it, and
+// keeps its revision even.
+func (w *world) checkBind(r *replica, m *mac) {
+	if _, ok := fleet.Eligible(&m.node, r.Spec.Placement); !ok || fleet.StateOf(&m.node) != fleet.MacReady || m.node.Spec.Unschedulable {
+		w.broken("%s was placed on %s, which may not take it", r.Name, m.node.Name)
+	}
+	for _, c := range r.Spec.Placement.TopologySpread {
+		rooms := map[string]int{}
+		for _, x := range w.macs {
+			if fleet.StateOf(&x.node) != fleet.MacGone {
+				rooms[x.node.Labels[c.TopologyKey]] = 0
+			}
+		}
+		for _, x := range w.replicas {
+			if x.Spec.NodeName != "" && x.DeletionTimestamp.IsZero() && x.Spec.Revision == r.Spec.Revision && x.Spec.DeploymentRef.UID == r.Spec.DeploymentRef.UID {
+				rooms[w.byName[x.Spec.NodeName].node.Labels[c.TopologyKey]]++
+			}
+		}
+		fewest := len(w.replicas)
+		for _, n := range rooms {
+			fewest = min(fewest, n)
+		}
+		if n := rooms[m.node.Labels[c.TopologyKey]]; n-fewest > int(c.MaxSkew) {
+			w.broken("%s makes a room have %d replicas where another has %d", r.Name, n, fewest)
+		}
+	}
+}
+
+// checkVictim: nobody gives room to an equal.
+func (w *world) checkVictim(r, victim *replica) {
+	if victim == nil || victim.gone || !victim.DeletionTimestamp.IsZero() || victim.Spec.Priority.Value >= r.Spec.Priority.Value {
+		w.broken("%s preempts what it may not", r.Name)
+	}
+	w.counts["preemptions"]++
+}
+
+// settles is how long it may take until the operator has heard that most are
+// away: a silence of 30 s, and a look every 5 s, after Leases of up to 12 s.
+const settles = time.Minute
+
+// checkMove: while most of the fleet is away for the same cause, no replica of
+// a silent Mac is given up. The count is of the Macs as they are, not of what
+// the operator heard.
+func (w *world) checkMove(m *mac, r *replica) {
+	if readyReason(r) != v1alpha1.ReasonMacGone {
+		return
+	}
+	w.counts["moved from a Mac that is gone"]++
+	if !w.dark.IsZero() && w.now.Sub(w.dark) > settles {
+		w.broken("%s is moved from %s, and most Macs are away since %s", r.Name, m.node.Name, w.dark.Sub(epoch))
+	}
+}
+
+// lights notes since when more than half of the Macs are away.
+func (w *world) lights() {
+	away := 0
+	for _, m := range w.macs {
+		if !m.alive {
+			away++
+		}
+	}
+	switch {
+	case 2*away <= len(w.macs):
+		w.dark = time.Time{}
+	case w.dark.IsZero():
+		w.dark = w.now
+	}
+}
+
+func readyReason(r *replica) string {
+	for _, c := range r.Status.Conditions {
+		if c.Type == v1alpha1.ConditionReady {
+			return c.Reason
+		}
+	}
+	return ""
+}
+
+// settled: at the end nobody is without a Mac who could have one.
+func (w *world) settled() error {
+	w.pass()
+	if w.breach != nil {
+		return w.breach
+	}
+	macs := make([]v1alpha1.MacNode, 0, len(w.macs))
+	for _, m := range w.macs {
+		macs = append(macs, m.node)
+	}
+	all := make([]v1alpha1.ModelReplica, 0, len(w.replicas))
+	for _, r := range w.replicas {
+		all = append(all, r.ModelReplica)
+	}
+	s := plan.NewSnapshot(macs, all, w.now).Under(w.rules)
+	waiting := 0
+	for _, r := range w.replicas {
+		if r.Spec.NodeName != "" || !r.DeletionTimestamp.IsZero() {
+			continue
+		}
+		waiting++
+		if d := s.Pick(&r.ModelReplica); d.Mac != "" {
+			return fmt.Errorf("%s waits and fits on %s", r.Name, d.Mac)
+		}
+	}
+	w.counts["without a Mac at the end"] = waiting
+	return nil
+}

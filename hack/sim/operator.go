@@ -1,0 +1,227 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/modeldeployment"
+	"metalfleet.dev/metalfleet/controllers/placement/plan"
+)
+
+// deployment is one with what was found behind its source.
+type deployment struct {
+	v1alpha1.ModelDeployment
+	priority v1alpha1.Priority
+	record   model.Record
+	outcome  *modeldeployment.Outcome // of its spec as it is
+}
+
+func byName(a, b *replica) int { return cmp.Compare(a.Name, b.Name) }
+
+func mapKeys[K comparable, V any](m map[K]V) iter.Seq[K] { return maps.Keys(m) }
+
+func readyReplica(r *replica) bool { return fleet.ReplicaReady(&r.ModelReplica) }
+
+// due has the operator look soon; several reasons are one pass.
+func (w *world) due() {
+	if !w.pending {
+		w.pending = true
+		w.in(200*time.Millisecond, w.pass)
+	}
+}
+
+// pass is one of the operator's: deployments first, then placement.
+func (w *world) pass() {
+	w.pending = false
+	w.counts["passes"]++
+	own := map[string][]v1alpha1.ModelReplica{}
+	for _, r := range w.replicas {
+		own[r.Spec.DeploymentRef.UID] = append(own[r.Spec.DeploymentRef.UID], r.ModelReplica)
+	}
+	for _, d := range w.deployments {
+		w.reconcile(d, own[string(d.UID)])
+	}
+	w.place()
+	w.sweep()
+}
+
+// reconcile does what the deployment's reconciler would.
+func (w *world) reconcile(d *deployment, own []v1alpha1.ModelReplica) {
+	rehearsal := modeldeployment.Rehearsal{Now: w.now, Deployment: &d.ModelDeployment, Record: &d.record}
+	if d.outcome == nil {
+		o, err := rehearsal.Accept()
+		if err != nil || o.Engine == nil {
+			w.broken("deployment %s is not accepted: %s %v", d.Name, o.Message, err)
+			return
+		}
+		d.outcome = &o
+	}
+	create, remove, err := rehearsal.Step(*d.outcome, own)
+	if err != nil {
+		w.broken("deployment %s: %v", d.Name, err)
+		return
+	}
+	for i := range create {
+		w.born++
+		r := &replica{ModelReplica: create[i]}
+		r.UID, r.Spec.Priority = types.UID(fmt.Sprintf("uid-%09d", w.born)), d.priority
+		w.replicas = append(w.replicas, r)
+		w.counts["replicas made"]++
+	}
+	for _, old := range remove {
+		if r := w.find(old.UID); r != nil {
+			w.remove(r)
+		}
+	}
+	if len(create)+len(remove) > 0 {
+		w.due() // level, not edge: what this changed may ask for more
+	}
+}
+
+func (w *world) find(uid types.UID) *replica {
+	for _, r := range w.replicas {
+		if r.UID == uid {
+			return r
+		}
+	}
+	return nil
+}
+
+// place does what placement's reconciler would.
+func (w *world) place() {
+	macs := make([]v1alpha1.MacNode, 0, len(w.macs))
+	for _, m := range w.macs {
+		macs = append(macs, m.node)
+	}
+	all := make([]v1alpha1.ModelReplica, 0, len(w.replicas))
+	var open []*replica
+	for _, r := range w.replicas {
+		all = append(all, r.ModelReplica)
+		if r.Spec.NodeName == "" && r.DeletionTimestamp.IsZero() {
+			open = append(open, r)
+		}
+	}
+	s := plan.NewSnapshot(macs, all, w.now).Under(w.rules)
+	slices.SortFunc(open, func(a, b *replica) int { return plan.Before(&a.ModelReplica, &b.ModelReplica) })
+	for _, r := range open {
+		d := s.Pick(&r.ModelReplica)
+		w.counts["decisions "+d.Reason]++
+		switch {
+		case d.Mac != "":
+			s.Assume(&r.ModelReplica, d.Mac)
+			w.bind(r, w.byName[d.Mac])
+		case d.Awaits != "":
+			s.Claim(&r.ModelReplica, d)
+			for _, v := range d.Victims {
+				victim := w.find(v.UID)
+				w.checkVictim(r, victim)
+				w.tell("%s (priority %d) preempts %s (%d) on %s", r.Name, r.Spec.Priority.Value, victim.Name, victim.Spec.Priority.Value, d.Awaits)
+				w.remove(victim)
+			}
+		}
+		if d.RetryAfter > 0 {
+			w.in(d.RetryAfter, w.due)
+		}
+	}
+}
+
+// bind gives a replica its Mac, which downloads and loads it.
+func (w *world) bind(r *replica, m *mac) {
+	r.Spec.NodeName = m.node.Name
+	w.checkBind(r, m)
+	w.counts["placed"]++
+	load := time.Duration(float64(r.Spec.ReservedBytes) / 2e9 * float64(time.Second))
+	fetch := time.Duration(0)
+	if !fleet.HasWeights(&m.node, r.Spec.Model.Digest) {
+		fetch = time.Duration(float64(r.Spec.Model.Bytes()) / 500e6 * float64(time.Second))
+	}
+	w.when(fetch, m, r, func() {
+		r.set(v1alpha1.ConditionDownloaded, v1alpha1.ReasonVerified)
+		if !fleet.HasWeights(&m.node, r.Spec.Model.Digest) {
+			m.node.Status.Weights = append(m.node.Status.Weights, v1alpha1.StoredWeights{Digest: r.Spec.Model.Digest, Bytes: r.Spec.Model.Bytes()})
+			m.node.Status.Disk.FreeBytes -= r.Spec.Model.Bytes()
+		}
+		w.when(load, m, r, func() {
+			r.set(v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+			w.due()
+		})
+	})
+}
+
+// when has a Mac do something for a replica after a while: later where it is
+// away, and not at all where the replica goes.
+func (w *world) when(d time.Duration, m *mac, r *replica, do func()) {
+	w.in(d, func() {
+		switch {
+		case r.gone || !r.DeletionTimestamp.IsZero() || readyReason(r) == v1alpha1.ReasonMacGone:
+		case !m.alive || fleet.StateOf(&m.node) != fleet.MacReady:
+			w.when(10*time.Second, m, r, do)
+		default:
+			do()
+		}
+	})
+}
+
+func (r *replica) set(kind, reason string) {
+	meta.SetStatusCondition(&r.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason})
+}
+
+// remove deletes a replica: its Mac drains it, or it is fenced.
+func (w *world) remove(r *replica) {
+	if !r.DeletionTimestamp.IsZero() {
+		return
+	}
+	r.DeletionTimestamp = &metav1.Time{Time: w.now}
+	m := w.byName[r.Spec.NodeName]
+	if m == nil {
+		r.gone = true
+		return
+	}
+	w.checkMove(m, r)
+	w.in(time.Duration(1+w.rng.IntN(120))*time.Second, func() { w.release(m, r) })
+}
+
+// release ends a drain; a Mac that does not answer is waited for until it is gone.
+func (w *world) release(m *mac, r *replica) {
+	switch {
+	case r.gone:
+		return
+	case m.alive || fleet.StateOf(&m.node) == fleet.MacGone:
+		delete(m.loaded, r)
+		r.set(v1alpha1.ConditionReleased, v1alpha1.ReasonReleased)
+		r.gone = true
+		w.due()
+	default:
+		w.in(10*time.Second, func() { w.release(m, r) })
+	}
+}
+
+// sweep forgets what is gone.
+func (w *world) sweep() {
+	w.replicas = slices.DeleteFunc(w.replicas, func(r *replica) bool { return r.gone })
+}
+
+// lose is what follows from a Mac that is gone: its replicas say so, and their
+// deployments make others.
+func (w *world) lose(m *mac) {
+	n := 0
+	for _, r := range w.replicas {
+		if r.Spec.NodeName == m.node.Name && !r.gone {
+			meta.SetStatusCondition(&r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMacGone})
+			delete(m.loaded, r)
+			n++
+		}
+	}
+	w.tell("%s is gone with %d replicas", m.node.Name, n)
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// script is what people and accidents do, by chance.
+func (w *world) script() {
+	length := w.end.Sub(epoch)
+	at := func(from, to float64) time.Duration {
+		return time.Duration((from + w.rng.Float64()*(to-from)) * float64(length))
+	}
+	for i := range w.o.deployments {
+		w.in(at(0, 0.5), func() { w.apply(i) })
+	}
+	for range w.o.deployments / 2 {
+		w.in(at(0.2, 0.9), w.edit)
+	}
+	for range max(1, w.o.macs/40) {
+		w.in(at(0.1, 0.9), func() { w.kill(w.macs[w.rng.IntN(len(w.macs))], time.Duration(w.rng.IntN(1200))*time.Second) })
+	}
+	for range max(1, w.o.macs/40) {
+		w.in(at(0.1, 0.9), func() {
+			m := w.macs[w.rng.IntN(len(w.macs))]
+			m.node.Spec.Unschedulable = !m.node.Spec.Unschedulable
+			w.due()
+		})
+	}
+	// One cut of the network: most Macs vanish within some seconds, for ten minutes.
+	w.in(at(0.55, 0.65), func() {
+		w.tell("a switch fails")
+		for _, m := range w.macs {
+			if w.rng.IntN(100) < 70 {
+				w.in(time.Duration(w.rng.IntN(20))*time.Second, func() { w.kill(m, 10*time.Minute) })
+			}
+		}
+	})
+}
+
+// kill has a Mac vanish, and come back after a while.
+func (w *world) kill(m *mac, back time.Duration) {
+	if !m.alive {
+		return
+	}
+	w.beats(m)
+	m.alive = false
+	clear(m.loaded)
+	w.counts["Macs that vanish"]++
+	w.lights()
+	w.in(back, func() {
+		w.beats(m)
+		m.alive, m.renewed = true, w.now
+		w.lights()
+		w.due()
+	})
+}
+
+// apply makes a deployment.
+func (w *world) apply(i int) {
+	d := &deployment{}
+	d.Namespace, d.Name, d.UID = fmt.Sprintf("team-%d", i%8), fmt.Sprintf("model-%04d", i), types.UID(fmt.Sprintf("deployment-%04d", i))
+	d.CreationTimestamp = metav1.NewTime(w.now)
+	weights := int64(1+w.rng.IntN(40)) * gib
+	d.Spec.Model.Source = fmt.Sprintf("hf://org/model-%04d", i)
+	d.record = record(d.Spec.Model.Source, i, weights)
+	n := int32(1 + w.rng.IntN(8))
+	d.Spec.Replicas = &n
+	d.Spec.Context = v1alpha1.ContextSpec{Tokens: 4096, Sequences: 4, CacheTokens: 8192}
+	switch i % 5 {
+	case 0:
+		d.Spec.Residency.Policy = v1alpha1.ResidencyOnDemand
+	case 1:
+		d.Spec.Placement.TopologySpread = []v1alpha1.TopologySpreadConstraint{{TopologyKey: "example.com/room", MaxSkew: 1, WhenUnsatisfiable: corev1.DoNotSchedule}}
+	case 2:
+		d.Spec.Placement.Strategy = v1alpha1.PlacementBinPack
+	case 3:
+		d.priority = v1alpha1.Priority{ClassName: "high", Value: 1000}
+	}
+	w.deployments = append(w.deployments, d)
+	w.tell("%s/%s is applied: %d replicas of %d GiB of weights, priority %d", d.Namespace, d.Name, n, weights/gib, d.priority.Value)
+	w.due()
+}
+
+// edit changes the scale or the engine of a deployment.
+func (w *world) edit() {
+	if len(w.deployments) == 0 {
+		return
+	}
+	d := w.deployments[w.rng.IntN(len(w.deployments))]
+	if w.rng.IntN(2) == 0 {
+		n := int32(w.rng.IntN(10))
+		w.tell("%s/%s is scaled from %d to %d", d.Namespace, d.Name, *d.Spec.Replicas, n)
+		d.Spec.Replicas = &n
+	} else {
+		d.Spec.Context.CacheTokens += 4096
+		d.outcome = nil
+		w.tell("%s/%s gets another engine", d.Namespace, d.Name)
+	}
+	w.due()
+}
+
+// record is a model of so many bytes, with the dimensions of a small Llama.
+func record(source string, i int, weights int64) model.Record {
+	r := model.Record{Source: source, Format: model.FormatGGUF,
+		Files: []model.File{{Path: "model.gguf", Bytes: weights, SHA256: fmt.Sprintf("%064x", i+1)}},
+		Facts: model.Facts{
+			Architecture: "llama", Quantization: "Q4_1", Layers: 32, GrowingLayers: 32, HiddenSize: 4096, FeedForwardSize: 14336,
+			QueryHeads: 32, KeyValueHeads: 8, HeadSize: 128, VocabularySize: 128256, ContextTokens: 8192, KeyValueElementBytes: 2, WeightBytes: weights,
+		}}
+	r.Digest = model.DigestOf(r.Files)
+	return r
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+func story(t *testing.T, o options) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := run(o, &out); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	return out.String()
+}
+
+func TestTheSameSeedTellsTheSameStory(t *testing.T) {
+	o := options{seed: 3, macs: 30, hours: 1}
+	first := story(t, o)
+	if again := story(t, o); again != first {
+		t.Error("another story")
+	}
+	o.seed = 4
+	if other := story(t, o); other == first {
+		t.Error("another seed, and the same story")
+	}
+	for _, part := range []string{"a switch fails", "brake holds: true", "brake holds: false", "is applied", "gets another engine", "is scaled from"} {
+		if !strings.Contains(first, part) {
+			t.Errorf("nobody tells %q", part)
+		}
+	}
+}
+
+// TestNothingBreaksWhateverHappens runs many fleets, with every check after
+// every event.
+func TestNothingBreaksWhateverHappens(t *testing.T) {
+	happened := map[string]int{}
+	for seed := range uint64(6) {
+		o := options{seed: 100 + seed, macs: 12 + int(seed)*6, hours: 1, deployments: 24, quiet: true}
+		var out bytes.Buffer
+		w := newWorld(o, &out)
+		for w.step() {
+			if w.breach != nil {
+				t.Fatalf("seed %d, %s: %v", o.seed, w.clock(), w.breach)
+			}
+		}
+		if err := w.settled(); err != nil {
+			t.Fatalf("seed %d: %v", o.seed, err)
+		}
+		for k, n := range w.counts {
+			happened[k] += n
+		}
+	}
+	for _, k := range []string{"preemptions", "evictions", "loads", "moved from a Mac that is gone", "judgements BrakeHeld", "judgements MacGone", "decisions NoRoom", "decisions Placed"} {
+		if happened[k] == 0 {
+			t.Errorf("%q never happened: %v", k, happened)
+		}
+	}
+}
+
+// settle is a small fleet with replicas on Macs.
+func settle(t *testing.T) (*world, *replica) {
+	t.Helper()
+	w := newWorld(options{seed: 5, macs: 12, hours: 1, deployments: 12, quiet: true}, io.Discard)
+	for w.step() {
+		for _, r := range w.replicas {
+			if r.Spec.NodeName != "" && !r.Spec.Residency.OnDemand() && r.DeletionTimestamp.IsZero() {
+				return w, r
+			}
+		}
+	}
+	t.Fatal("nothing was placed")
+	return nil, nil
+}
+
+func TestABreachIsSeen(t *testing.T) {
+	for name, breaks := range map[string]func(*world, *replica){
+		"bytes that are promised twice": func(w *world, r *replica) { r.Spec.ReservedBytes += 1 << 50 },
+		"a slot with two replicas": func(w *world, r *replica) {
+			twin := *r
+			w.replicas = append(w.replicas, &twin)
+			w.byName[r.Spec.NodeName].node.Status.Memory.CapacityBytes = 1 << 60
+		},
+		"a namespace above its bound": func(w *world, r *replica) {
+			r.Namespace, r.Spec.ReservedBytes = "team-0", 1<<50
+			w.byName[r.Spec.NodeName].node.Status.Memory.CapacityBytes = 1 << 60
+		},
+		"a disk that is overrun": func(w *world, r *replica) { w.macs[0].node.Status.Disk.FreeBytes = -1 },
+		"a Mac that may not take it": func(w *world, r *replica) {
+			m := w.byName[r.Spec.NodeName]
+			m.node.Spec.Unschedulable = true
+			w.checkBind(r, m)
+		},
+		"a victim of the same priority": func(w *world, r *replica) { w.checkVictim(r, r) },
+		"a move while most are away": func(w *world, r *replica) {
+			for _, m := range w.macs {
+				m.alive = false
+			}
+			w.lights()
+			w.now = w.now.Add(settles + 1)
+			r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Reason: v1alpha1.ReasonMacGone}}
+			w.checkMove(w.byName[r.Spec.NodeName], r)
+		},
+	} {
+		w, r := settle(t)
+		w.check()
+		if w.breach != nil {
+			t.Fatalf("before: %v", w.breach)
+		}
+		breaks(w, r)
+		w.check()
+		if w.breach == nil {
+			t.Errorf("%s: nobody noticed", name)
+		}
+	}
+}
+
+func TestThePictureIsDrawn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "memory.svg")
+	story(t, options{seed: 1, macs: 20, hours: 0.5, quiet: true, svg: path})
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cells := 0
+	for d := xml.NewDecoder(bytes.NewReader(b)); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "rect" {
+			cells++
+		}
+	}
+	if cells < 20*200 || !strings.Contains(string(b), "Memory of 20 Macs") {
+		t.Errorf("%d cells", cells)
+	}
+	if err := draw(io.Discard, nil, time.Hour); err == nil {
+		t.Error("a picture of nothing")
+	}
+}
+
+func TestWhatCannotBeMeantIsRefused(t *testing.T) {
+	for _, o := range []options{{macs: 3, hours: 1}, {macs: 9}, {macs: 9, hours: 1, deployments: -1}} {
+		if err := run(o, io.Discard); err == nil || !strings.Contains(err.Error(), "want at least 4 Macs") {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}

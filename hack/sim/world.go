@@ -1,0 +1,267 @@
+package main
+
+import (
+	"container/heap"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/macnode"
+	"metalfleet.dev/metalfleet/controllers/placement/plan"
+)
+
+const gib = int64(1) << 30
+
+// epoch is when virtual time begins.
+var epoch = time.Unix(1_800_000_000, 0)
+
+// world is a fleet and its operator.
+type world struct {
+	o    options
+	out  io.Writer
+	rng  *rand.Rand
+	now  time.Time
+	end  time.Time
+	next events
+	born int64 // numbers events, replicas and deployments
+
+	macs        []*mac
+	byName      map[string]*mac
+	deployments []*deployment
+	replicas    []*replica
+	rules       plan.Rules
+	pulses      macnode.Pulses
+	braking     bool
+	dark        time.Time // since when most Macs are away
+	pending     bool      // a pass is due
+
+	counts  map[string]int
+	samples []sample
+	breach  error
+}
+
+// mac is one Mac as it is, beside what the operator knows of it.
+type mac struct {
+	node    v1alpha1.MacNode
+	alive   bool
+	renewed time.Time // by its own clock
+	beat    time.Time // the next renewal, if it lives
+	// loaded are the OnDemand models in its memory, with their last request.
+	loaded map[*replica]time.Time
+}
+
+// replica is one, with what its Mac does about it.
+type replica struct {
+	v1alpha1.ModelReplica
+	gone bool
+}
+
+// event is something that happens once.
+type event struct {
+	at    time.Time
+	order int64
+	do    func()
+}
+
+type events []event
+
+func (e events) Len() int      { return len(e) }
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e events) Less(i, j int) bool {
+	if !e[i].at.Equal(e[j].at) {
+		return e[i].at.Before(e[j].at)
+	}
+	return e[i].order < e[j].order
+}
+func (e *events) Push(x any) { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+func newWorld(o options, out io.Writer) *world {
+	w := &world{o: o, out: out, rng: rand.New(rand.NewPCG(o.seed, 77)), now: epoch, byName: map[string]*mac{}, counts: map[string]int{}}
+	w.end = epoch.Add(time.Duration(o.hours * float64(time.Hour)))
+	w.rules = plan.ReadRules(&corev1.ConfigMap{Data: map[string]string{plan.RulesKey: fmt.Sprintf("{onDemandOvercommit: 4, namespaces: {team-0: {memory: %dGi}}}", 8*o.macs)}})
+	sizes := []int64{16, 24, 48, 96, 128, 192, 512}
+	for i := range o.macs {
+		m := &mac{alive: true, loaded: map[*replica]time.Time{}, renewed: epoch, beat: epoch.Add(time.Duration(w.rng.IntN(10000)) * time.Millisecond)}
+		m.node.Name = fmt.Sprintf("mac-%05d", i)
+		m.node.Labels = map[string]string{"example.com/room": fmt.Sprintf("room-%02d", i%12)}
+		m.node.Status.Memory.CapacityBytes = sizes[w.rng.IntN(len(sizes))] * gib * 3 / 4
+		m.node.Status.Disk.FreeBytes = int64(400+w.rng.IntN(1600)) * gib
+		w.macs = append(w.macs, m)
+		w.byName[m.node.Name] = m
+	}
+	w.script()
+	w.every(5*time.Second, w.watch)
+	w.every(10*time.Second, w.traffic)
+	w.every(w.end.Sub(epoch)/240, w.sample)
+	return w
+}
+
+// in has something happen after a while.
+func (w *world) in(d time.Duration, do func()) {
+	w.born++
+	heap.Push(&w.next, event{w.now.Add(d), w.born, do})
+}
+
+func (w *world) every(d time.Duration, do func()) {
+	var again func()
+	again = func() {
+		do()
+		w.in(d, again)
+	}
+	w.in(d, again)
+}
+
+// step lets the next thing happen and checks what must hold; false at the end.
+func (w *world) step() bool {
+	if len(w.next) == 0 || w.next[0].at.After(w.end) {
+		return false
+	}
+	e := heap.Pop(&w.next).(event)
+	w.now = e.at
+	e.do()
+	w.counts["events"]++
+	w.check()
+	return true
+}
+
+// clock is the virtual time since the beginning.
+func (w *world) clock() string {
+	d := w.now.Sub(epoch)
+	return fmt.Sprintf("%02d:%02d:%02d", int(d.Hours()), int(d.Minutes())%60, int(d.Seconds())%60)
+}
+
+// tell prints a line of the timeline.
+func (w *world) tell(format string, args ...any) {
+	if !w.o.quiet {
+		fmt.Fprintf(w.out, "%s  %s\n", w.clock(), fmt.Sprintf(format, args...))
+	}
+}
+
+// sums prints what happened in all.
+func (w *world) sums() {
+	fmt.Fprintf(w.out, "seed %d: %d Macs, %s", w.o.seed, len(w.macs), w.clock())
+	keys := make([]string, 0, len(w.counts))
+	for k := range w.counts {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		fmt.Fprintf(w.out, "; %s %d", k, w.counts[k])
+	}
+	fmt.Fprintln(w.out)
+}
+
+// beats renews a Mac's Lease every 10 s, jittered, up to now.
+func (w *world) beats(m *mac) {
+	for !m.beat.After(w.now) {
+		if m.alive {
+			m.renewed = m.beat
+		}
+		m.beat = m.beat.Add(time.Duration(8000+w.rng.IntN(4000)) * time.Millisecond)
+	}
+}
+
+// watch is the operator's watchdog: it reads every Lease and judges every Mac.
+func (w *world) watch() {
+	sights := make([]macnode.Sight, 0, len(w.macs))
+	for _, m := range w.macs {
+		w.beats(m)
+		w.pulses.Observe(m.node.Name, m.renewed, w.now)
+		p, _ := w.pulses.Of(m.node.Name, w.now)
+		sights = append(sights, macnode.SightOf(&m.node, p, w.now))
+	}
+	brake := macnode.Look(sights)
+	if brake.Holds() != w.braking {
+		w.braking = brake.Holds()
+		w.tell("brake holds: %v (%d of %d silent)", w.braking, brake.Silent, brake.Fleet)
+	}
+	for i, m := range w.macs {
+		c := sights[i].Judge(brake)
+		before := sights[i].Before
+		if before != nil && before.Reason == c.Reason {
+			continue
+		}
+		m.node.Status.Conditions = []metav1.Condition{{Type: c.Type, Status: c.Status, Reason: c.Reason, LastTransitionTime: transition(before, c.Status, w.now)}}
+		w.counts["judgements "+c.Reason]++
+		if c.Reason == v1alpha1.ReasonMacGone {
+			w.lose(m)
+		}
+		w.due()
+	}
+}
+
+// transition keeps the time of a condition whose status stays.
+func transition(before *metav1.Condition, status metav1.ConditionStatus, now time.Time) metav1.Time {
+	if before != nil && before.Status == status {
+		return before.LastTransitionTime
+	}
+	return metav1.NewTime(now)
+}
+
+// traffic has clients ask for OnDemand models, more by day than by night, and
+// what nobody asked for goes after ten minutes.
+func (w *world) traffic() {
+	for _, m := range w.macs {
+		for _, r := range slices.SortedFunc(mapKeys(m.loaded), byName) {
+			if w.now.Sub(m.loaded[r]) >= 10*time.Minute {
+				delete(m.loaded, r)
+			}
+		}
+	}
+	for _, r := range w.replicas {
+		if r.gone || !r.Spec.Residency.OnDemand() || !readyReplica(r) || w.rng.IntN(100) >= w.busy() {
+			continue
+		}
+		w.counts["requests on demand"]++
+		w.load(w.byName[r.Spec.NodeName], r)
+	}
+}
+
+// busy is how many of a hundred models are asked for in ten seconds.
+func (w *world) busy() int { return 1 + int(w.now.Sub(epoch).Hours())%12/2 }
+
+// load brings an OnDemand model into memory, as an agent does: idle ones go
+// for it, the longest idle first; where that is not enough it waits.
+func (w *world) load(m *mac, r *replica) {
+	if _, has := m.loaded[r]; has {
+		m.loaded[r] = w.now
+		return
+	}
+	idle := slices.SortedFunc(mapKeys(m.loaded), func(a, b *replica) int {
+		if c := m.loaded[a].Compare(m.loaded[b]); c != 0 {
+			return c
+		}
+		return byName(a, b)
+	})
+	for w.used(m)+r.Spec.ReservedBytes > m.node.Status.Memory.CapacityBytes {
+		if len(idle) == 0 {
+			w.counts["loads that wait"]++
+			return
+		}
+		delete(m.loaded, idle[0])
+		w.counts["evictions"]++
+		idle = idle[1:]
+	}
+	m.loaded[r] = w.now
+	w.counts["loads"]++
+}
+
+// used is what of a Mac's memory is promised for good or loaded.
+func (w *world) used(m *mac) int64 {
+	var sum int64
+	for r := range m.loaded {
+		sum += r.Spec.ReservedBytes
+	}
+	return sum + w.promised(m)
+}
