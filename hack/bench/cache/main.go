@@ -233,8 +233,11 @@ func (m *measured) fromDisk(ctx context.Context, folder string, settings served.
 // many bytes they have.
 func dropPages(dir string) (float64, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*", "?", "*.kv"))
-	if err != nil || len(paths) == 0 {
-		return 0, fmt.Errorf("no blocks in %s: %w", dir, err)
+	if err == nil && len(paths) == 0 {
+		err = errors.New("there are none")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("blocks in %s: %w", dir, err)
 	}
 	var kept, all int64
 	for _, path := range paths {

@@ -145,7 +145,7 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 	if err := e.await(running, began, o.UntilPlaced); err != nil || o.Disk == nil {
 		return err
 	}
-	e.granting.Go(func() { _ = stream.Follow(running, e.Client, o.Disk) }) // what is not found then, benchmarks refuse
+	e.granting.Go(func() { _ = stream.Follow(ctx, e.Client, o.Disk) }) // it ends with the engine; what is not found then, benchmarks refuse
 	return nil
 }
 
