@@ -397,19 +397,14 @@ func (a *Agent) servePort(ctx context.Context) error {
 			stopServing()
 		}
 	})
-	announced := make(chan struct{})
-	unannounced := context.AfterFunc(serving, func() {
-		defer close(announced)
+	waiting.Go(func() { // also when the port fails by itself
+		<-serving.Done()
 		a.announceEnd()
 	})
-	err := serve.Serve(serving, a.Listener, a.Links.Identity.ServerTLS(), serve.Config{
+	return serve.Serve(serving, a.Listener, a.Links.Identity.ServerTLS(), serve.Config{
 		Engines: engines{a.pool}, Mac: a.Name, Accepting: func() bool { return a.accepting.Load().yes },
 		Trusts: a.Links.Identity.Trusts, Log: a.Log.WithName("serve"),
 	}, func() (context.Context, context.CancelFunc) { return a.drainUntil(ctx) })
-	if !unannounced() {
-		<-announced
-	}
-	return err
 }
 
 // drainUntil is how long running requests may go on: the grace period after the
