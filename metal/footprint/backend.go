@@ -108,7 +108,7 @@ func mlxKernels(fusions []Fusion, scoreCopies, beside int64) Kernels {
 		Fusions: fusions, ScoreBytes: 4, ScoreCopies: scoreCopies, MaskBytes: 6, BlockTokens: blockTokens,
 		GrowLayers: 4, GrowWhole: 64 * MiB, GrowMost: 4 * GiB, LogitBytes: 3 * 4, LayersAhead: 4, EncoderAhead: 2,
 		Rotates: true, RotatesBeside: beside,
-		RecurrentCopies: 6, // windows and taps, heads of queries, keys and values in several forms, squares of blocks (bridge.cpp, delta_rule)
+		RecurrentCopies: 14, // windows and taps, heads of queries, keys and values in several forms, what is written and read, squares of blocks (bridge.cpp, delta_rule)
 	}
 }
 
