@@ -89,7 +89,7 @@ func grant(s grpc.BidiStreamingClient[wire.CacheLease, wire.CacheReport], lease 
 	now := lease.Current()
 	for {
 		if err := s.Send(toLease(now, answers)); err != nil {
-			return fmt.Errorf("tell the engine its lease: %w", err)
+			return fmt.Errorf("tell the engine its lease: %w", reason(err, reports, broken))
 		}
 		select {
 		case r := <-reports:
@@ -106,6 +106,21 @@ func grant(s grpc.BidiStreamingClient[wire.CacheLease, wire.CacheReport], lease 
 			}
 		case <-lease.Changed():
 			now = lease.Current()
+		case err := <-broken:
+			return err
+		}
+	}
+}
+
+// reason is why a stream broke. Send says no more than io.EOF of a stream that has
+// ended already: the reason is what the receiving side ends with.
+func reason(err error, reports <-chan *wire.CacheReport, broken <-chan error) error {
+	if !errors.Is(err, io.EOF) {
+		return err
+	}
+	for {
+		select {
+		case <-reports: // nobody is left to be answered
 		case err := <-broken:
 			return err
 		}

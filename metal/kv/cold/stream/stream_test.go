@@ -3,6 +3,7 @@ package stream_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"path/filepath"
 	"reflect"
@@ -352,6 +353,49 @@ func TestFollowRefusesWhatAnEngineMayNotSay(t *testing.T) {
 				t.Errorf("the lease ended %d times, want %d", ends, c.ends)
 			}
 		})
+	}
+}
+
+// broken is an owner's end of a stream that breaks under its first lease: as gRPC
+// does, Send says io.EOF, and the reason comes from Recv, behind what had come.
+type broken struct {
+	grpc.BidiStreamingClient[wire.CacheLease, wire.CacheReport]
+	said chan *wire.CacheReport
+	why  error
+}
+
+func (b broken) Send(*wire.CacheLease) error { return io.EOF }
+
+func (b broken) Recv() (*wire.CacheReport, error) {
+	if r, ok := <-b.said; ok {
+		return r, nil
+	}
+	return nil, b.why
+}
+
+type breaking struct {
+	wire.EngineClient
+	stream broken
+}
+
+func (b breaking) Cache(context.Context, ...grpc.CallOption) (grpc.BidiStreamingClient[wire.CacheLease, wire.CacheReport], error) {
+	return b.stream, nil
+}
+
+// TestAStreamThatBreaksSaysWhy, not that it is at its end.
+func TestAStreamThatBreaksSaysWhy(t *testing.T) {
+	why := status.Error(codes.Unavailable, "the engine is gone")
+	b := breaking{stream: broken{said: make(chan *wire.CacheReport, 2), why: why}}
+	b.stream.said <- &wire.CacheReport{Origin: &wire.CacheOrigin{Model: origin.Model, Numerics: origin.Numerics, Layout: origin.Layout}}
+	b.stream.said <- &wire.CacheReport{Sequence: 1}
+	close(b.stream.said)
+	l := newLease(t, t.TempDir(), "e1")
+	_, ended := follow(t, b, l)
+	if err := <-ended; !errors.Is(err, why) {
+		t.Errorf("got %v, want %v", err, why)
+	}
+	if reports, ends := l.told(); ends != 1 || len(reports) != 0 {
+		t.Errorf("the lease ended %d times, with %d reports", ends, len(reports))
 	}
 }
 
