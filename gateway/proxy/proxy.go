@@ -122,7 +122,9 @@ func New(c Config) *Proxy {
 	}
 	b := newBook(c.Waiting)
 	c.Registry.MustRegister(&census{b})
-	return &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
+	p := &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
+	p.macs.lost = func(mac string) { p.distrust(p.Log, mac, errSilent) }
+	return p
 }
 
 // Close ends idle connections to Macs.

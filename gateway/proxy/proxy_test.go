@@ -35,6 +35,7 @@ type world struct {
 	url     string
 	stop    context.CancelCauseFunc // ends all requests, as a drain does
 	metrics *prometheus.Registry
+	proxy   *proxy.Proxy
 }
 
 func newWorld(t *testing.T, change ...func(*proxy.Config)) *world {
@@ -47,6 +48,7 @@ func newWorld(t *testing.T, change ...func(*proxy.Config)) *world {
 		f(&c)
 	}
 	p := proxy.New(c)
+	w.proxy = p
 	requests, stop := context.WithCancelCause(context.Background())
 	w.stop = stop
 	s := httptest.NewUnstartedServer(p)

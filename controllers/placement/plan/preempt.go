@@ -129,9 +129,11 @@ func (s *Snapshot) Claim(r *v1alpha1.ModelReplica, d Decision) (undo func()) {
 		s.doomed[v.UID] = true
 		leaving += v.Spec.ReservedBytes
 	}
+	s.version++
 	st.claimed += r.Spec.ReservedBytes
 	st.leaving += leaving
 	return func() {
+		s.version++
 		st.claimed -= r.Spec.ReservedBytes
 		st.leaving -= leaving
 		for _, v := range d.Victims {

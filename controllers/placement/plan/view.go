@@ -116,12 +116,9 @@ func (v *view) filter(i int) (rejection, bool) {
 // disk is what a Mac's disk takes for the replica, beside what is already to be
 // fetched for others.
 func (v *view) disk(st *state) int64 {
-	free := st.mac.Status.Disk.FreeBytes - diskMargin
-	for digest, bytes := range st.fetching {
-		if digest == v.r.Spec.Model.Digest {
-			return math.MaxInt64 // fetched once for all
-		}
-		free -= bytes
+	free := st.mac.Status.Disk.FreeBytes - diskMargin - st.fetchBytes
+	if free < v.r.Spec.Model.Bytes() && st.fetches(v.r.Spec.Model.Digest) >= 0 {
+		return math.MaxInt64 // fetched once for all
 	}
 	return free
 }
