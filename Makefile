@@ -126,6 +126,10 @@ bench-sched: ## what a step of 64 rows costs the scheduler, and what its heap ke
 bench-plan: ## what a pass of placement costs with 1,000 Macs and 10,000 replicas, and what it keeps
 	go run ./hack/bench/plan
 
+.PHONY: bench-fleet
+bench-fleet: kube build ## 1,000 agents without engines against a real API server and operator: writes while idle, memory, 100 replicas placed
+	go run ./hack/bench/fleet
+
 .PHONY: sim
 sim: ## a fleet on virtual time, by the operator's own decisions, with what must hold checked after each event; ARGS="-macs 2000 -hours 6 -seed 1 -svg memory.svg"
 	go run ./hack/sim $(ARGS)
@@ -203,6 +207,14 @@ test-embed-engine: ## vectors of all-MiniLM-L6-v2, and of tiny embedders and rer
 .PHONY: test-failover
 test-failover: kube build ## two streams from two Macs through the gateway, one Mac is killed
 	bash hack/failover/run.sh
+
+.PHONY: chaos
+chaos: kube build ## under constant load parts of a fleet are killed, cut off, filled up, set back, in random order, for CHAOS (5m); SEED repeats one (Linux, root)
+	go run ./hack/chaos -for $(or $(CHAOS),5m) -seed $(or $(SEED),0)
+
+.PHONY: test-peers-bugs
+test-peers-bugs: kube build ## each defect of others in docs/peers-bugs.md has a test, and these pass
+	go run ./hack/peersbugs
 
 .PHONY: bench-reclaim
 bench-reclaim: kube build mlx ## what an eviction gives back and costs others: 600 MB beside a stream, on ref and MLX (Linux; keeps models in .cache)

@@ -83,7 +83,7 @@ const (
 	ReasonNotReady       = "NotReady"
 	ReasonScaledToZero   = "ScaledToZero"
 	ReasonMacSilent      = "MacSilent"      // the Mac's Lease was not renewed for 30 s
-	ReasonMacGone        = "MacGone"        // the MacNode was deleted, or silent for 180 s, or said that it sleeps or powers off
+	ReasonMacGone        = "MacGone"        // the MacNode was deleted, or silent for 180 s
 	ReasonBrakeHeld      = "BrakeHeld"      // more than half of the fleet fell silent at once: nothing is moved
 	ReasonNeverHeardFrom = "NeverHeardFrom" // the Mac's agent has not joined yet
 	ReasonHeardFrom      = "HeardFrom"
@@ -177,8 +177,6 @@ const (
 	ReasonRollingOut       = "RollingOut"
 	ReasonStable           = "Stable"
 	ReasonShuttingDown     = "ShuttingDown"
-	ReasonMacSleeps        = "MacSleeps"    // Accepting: the Mac goes to sleep, and its engines with it
-	ReasonMacPowersOff     = "MacPowersOff" // Accepting: the Mac shuts down or restarts, and its engines end
 )
 
 // Labels, annotations, finalizers and field managers.

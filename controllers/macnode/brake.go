@@ -29,8 +29,6 @@ type Sight struct {
 	Before *metav1.Condition
 	// Announced says that its agent said it would stop.
 	Announced bool
-	// Away says that its engines stop with it: it sleeps, or powers off.
-	Away bool
 	// Back says that it was heard again lately, after a silence.
 	Back bool
 	// Lost says that an administrator gave it up.
@@ -40,12 +38,9 @@ type Sight struct {
 // SightOf reads what a MacNode says itself.
 func SightOf(mac *v1alpha1.MacNode, p Pulse, now time.Time) Sight {
 	before := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
-	accepting := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionAccepting)
-	no := accepting != nil && accepting.Status == metav1.ConditionFalse
 	return Sight{
 		Pulse: p, Before: before, Back: back(before, p, now.Sub(mac.CreationTimestamp.Time), now),
-		Announced: no,
-		Away:      no && (accepting.Reason == v1alpha1.ReasonMacSleeps || accepting.Reason == v1alpha1.ReasonMacPowersOff),
+		Announced: meta.IsStatusConditionFalse(mac.Status.Conditions, v1alpha1.ConditionAccepting),
 		Lost:      mac.Annotations[v1alpha1.AnnotationLost] == "true",
 	}
 }
@@ -68,13 +63,8 @@ func back(before *metav1.Condition, p Pulse, age time.Duration, now time.Time) b
 }
 
 // Judge is the judgement of a Mac among all others: one that would be gone
-// stays silent while the brake holds, unless it was announced or given up. One
-// that said that it sleeps or powers off is gone at once, though it still renews
-// its Lease for a moment: nobody waits for what will not be answered.
+// stays silent while the brake holds, unless it was announced or given up.
 func (s Sight) Judge(b Brake) status.Condition {
-	if s.Away && !s.Renewed.IsZero() {
-		return status.False(v1alpha1.ConditionReady, v1alpha1.ReasonMacGone, "it said that it sleeps or powers off; its replicas are made elsewhere")
-	}
 	c := Judge(s.Before, s.Pulse)
 	if c.Reason != v1alpha1.ReasonMacGone || s.gone() || s.Announced || s.Lost || !b.Holds() {
 		return c

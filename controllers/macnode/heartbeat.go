@@ -59,12 +59,11 @@ func (h *Heartbeat) SetupWithManager(mgr ctrl.Manager, o controller.Options) err
 	return mgr.Add(&Watchdog{heartbeat: h})
 }
 
-// readyChanged drops the figures that an agent reports all the time, and passes
-// what it says of its own end.
+// readyChanged drops the figures that an agent reports all the time.
 func readyChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		ready := func(o client.Object) []metav1.Condition {
-			return status.Pick(o.(*v1alpha1.MacNode).Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionAccepting)
+			return status.Pick(o.(*v1alpha1.MacNode).Status.Conditions, v1alpha1.ConditionReady)
 		}
 		return !status.Equal(ready(e.ObjectOld), ready(e.ObjectNew))
 	}}

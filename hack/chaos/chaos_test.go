@@ -75,7 +75,7 @@ func TestRequestsAreJudgedByWhatWasDone(t *testing.T) {
 		{agentKilled, "mac-1", at(10), at(20)}, {gatewayKilled, "gateway-1", at(10), at(20)},
 		{diskFull, "mac-2", at(10), at(20)}, {macLost, "mac-3", at(10), time.Time{}},
 	}
-	base := request{stream: true, text: true, gateway: "gateway-2", mac: "mac-1", begun: at(12), ended: at(15), err: lost}
+	base := request{stream: true, first: true, gateway: "gateway-2", mac: "mac-1", begun: at(12), ended: at(15), err: lost}
 	for name, c := range map[string]struct {
 		change func(*request)
 		want   verdict
@@ -90,7 +90,7 @@ func TestRequestsAreJudgedByWhatWasDone(t *testing.T) {
 		"a stream of another Mac":                    {func(r *request) { r.mac = "mac-4" }, failed},
 		"a disk that is full ends nothing":           {func(r *request) { r.mac = "mac-2" }, failed},
 		"another error inside a stream":              {func(r *request) { r.err = &openai.Error{Code: "x"} }, failed},
-		"an error before the first token":            {func(r *request) { r.text = false }, failed},
+		"an error before the first byte":             {func(r *request) { r.first = false }, failed},
 		"an error where nothing streams":             {func(r *request) { r.stream = false }, failed},
 		"a connection that broke with its gateway":   {func(r *request) { r.err, r.gateway = broke, "gateway-1" }, cutGateway},
 		"a connection that broke though nobody died": {func(r *request) { r.err = broke }, failed},

@@ -41,8 +41,8 @@ type request struct {
 	mac     string // that answered; empty where none had begun to
 	begun   time.Time
 	ended   time.Time
-	moved   int // to another gateway, after its own was gone
-	text    bool
+	moved   int  // to another gateway, after its own was gone
+	first   bool // the first byte of its stream came: from there on nobody tries again
 	finish  string
 	tokens  int
 	err     error
@@ -76,7 +76,7 @@ func judge(r request, asked int, outages []outage) (verdict, error) {
 		return whole, nil
 	case r.err == nil:
 		return failed, fmt.Errorf("half an answer that looked whole: finish %q after %d of %d tokens", r.finish, r.tokens, asked)
-	case !r.stream || !r.text:
+	case !r.stream || !r.first:
 		return failed, fmt.Errorf("nothing had been sent, another try would have saved it: %w", r.err)
 	case errors.As(r.err, &typed):
 		if typed.Code != agentapi.CodeEngineLost {

@@ -112,9 +112,9 @@ func (t *traffic) ask(ctx context.Context, c asker, text string) request {
 		}
 		a, err := fleet.Ask(ctx, t.gateways[i].URL, fleet.Question{Model: c.model, Text: text, Stream: c.stream, MaxTokens: c.tokens})
 		r.err, r.mac, r.finish, r.tokens, r.ended = err, a.Mac, a.Finish, a.Usage.CompletionTokens, time.Now()
-		r.text = c.stream && a.Text != ""
+		r.first = c.stream && a.Begun
 		var typed *openai.Error
-		if err == nil || r.text || ctx.Err() != nil || errors.As(err, &typed) {
+		if err == nil || r.first || ctx.Err() != nil || errors.As(err, &typed) {
 			return r
 		}
 		r.moved++

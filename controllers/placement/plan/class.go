@@ -25,7 +25,7 @@ type class struct {
 type stuck struct {
 	decided  bool
 	version  int // of the snapshot
-	priority int32
+	priority v1alpha1.Priority
 	decision Decision
 }
 

@@ -303,13 +303,13 @@ func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
 // the same are told the same, as long as nothing changed between.
 func (v *view) stuck() Decision {
 	last := &v.c.stuck
-	if last.decided && last.version == v.s.version && last.priority == v.r.Spec.Priority.Value {
+	if last.decided && last.version == v.s.version && last.priority == v.r.Spec.Priority {
 		return last.decision
 	}
 	if d, ok := v.preempt(); ok {
 		return d
 	}
-	*last = stuck{decided: true, version: v.s.version, priority: v.r.Spec.Priority.Value, decision: v.explain()}
+	*last = stuck{decided: true, version: v.s.version, priority: v.r.Spec.Priority, decision: v.explain()}
 	return last.decision
 }
 

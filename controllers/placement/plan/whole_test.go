@@ -361,3 +361,26 @@ func TestTheHighestPriorityIsPlacedFirst(t *testing.T) {
 		t.Errorf("order %s", order)
 	}
 }
+
+// TestWhatChangedMeanwhileIsSeenByASiblingThatWasStuck: what one replica was told
+// is told again only where it still holds, and to those that may do no more.
+func TestWhatChangedMeanwhileIsSeenByASiblingThatWasStuck(t *testing.T) {
+	s := NewSnapshot([]v1alpha1.MacNode{mac("a", 10*gib)}, []v1alpha1.ModelReplica{replica("s", 3*gib, on("a"))}, now)
+	x := replica("x", 2*gib)
+	undo := s.Assume(&x, "a")
+	sibling := func(change ...func(*v1alpha1.ModelReplica)) Decision {
+		r := replica("r", 8*gib, change...)
+		return s.Pick(&r)
+	}
+	before, again := sibling(), sibling()
+	if !strings.Contains(before.Message, "largest free 5.0 GiB") || again.Message != before.Message {
+		t.Errorf("beside x: %q, then %q", before.Message, again.Message)
+	}
+	undo()
+	if d := sibling(); !strings.Contains(d.Message, "largest free 7.0 GiB") {
+		t.Errorf("without x: %q", d.Message)
+	}
+	if d := sibling(priority(5)); d.Awaits != "a" {
+		t.Errorf("a sibling of a higher priority: %+v", d)
+	}
+}
