@@ -275,7 +275,11 @@ func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
 	if reason, message := s.rules.refuse(r, s.reserved[r.Namespace]); reason != "" {
 		return Decision{Reason: reason, Message: message}
 	}
-	v := s.view(r)
+	c := s.class(r)
+	if d, known := s.stillStuck(c, r); known {
+		return d
+	}
+	v := s.viewOf(c, r)
 	best, bestScore, looks := -1, int64(0), false
 	for i := range s.macs {
 		why, ok := v.fits(i)
@@ -299,18 +303,21 @@ func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
 	return Decision{Mac: st.mac.Name, Reason: v1alpha1.ReasonPlaced, Message: st.chosen(r)}
 }
 
-// stuck decides for a replica that no Mac can hold now. Its siblings that ask for
-// the same are told the same, as long as nothing changed between.
+// stillStuck says what a replica is told because a sibling that asks for the same
+// was told so, and nothing changed since.
+func (s *Snapshot) stillStuck(c *class, r *v1alpha1.ModelReplica) (Decision, bool) {
+	last := &c.stuck
+	return last.decision, last.decided && last.version == s.version && last.priority == r.Spec.Priority
+}
+
+// stuck decides for a replica that no Mac can hold now.
 func (v *view) stuck() Decision {
-	last := &v.c.stuck
-	if last.decided && last.version == v.s.version && last.priority == v.r.Spec.Priority {
-		return last.decision
-	}
 	if d, ok := v.preempt(); ok {
 		return d
 	}
-	*last = stuck{decided: true, version: v.s.version, priority: v.r.Spec.Priority, decision: v.explain()}
-	return last.decision
+	d := v.explain()
+	v.c.stuck = stuck{decided: true, version: v.s.version, priority: v.r.Spec.Priority, decision: d}
+	return d
 }
 
 // spreadPatience is how long a replica waits for a Mac of its own. It is never

@@ -20,8 +20,10 @@ type view struct {
 	lower []*v1alpha1.ModelReplica // room for evict
 }
 
-func (s *Snapshot) view(r *v1alpha1.ModelReplica) *view {
-	v := &view{s: s, r: r, c: s.class(r), siblings: make([]int32, len(s.macs))}
+func (s *Snapshot) view(r *v1alpha1.ModelReplica) *view { return s.viewOf(s.class(r), r) }
+
+func (s *Snapshot) viewOf(c *class, r *v1alpha1.ModelReplica) *view {
+	v := &view{s: s, r: r, c: c, siblings: make([]int32, len(s.macs))}
 	kin := s.kin[r.Spec.DeploymentRef.UID]
 	for _, p := range kin {
 		v.siblings[p.mac]++
@@ -65,7 +67,7 @@ func (v *view) fits(i int) (kind, bool) {
 		return f.no.kind, false
 	case st.replicas >= fleet.MaxAssignments:
 		return full, false
-	case f.fetch > 0 && f.fetch > v.disk(st):
+	case f.fetch > 0 && f.fetch > v.disk(st, f.fetch):
 		return noDisk, false
 	}
 	if n := v.unevenIn(i); n >= 0 {
@@ -104,7 +106,7 @@ func (v *view) filter(i int) (rejection, bool) {
 	case short:
 		out.bytes = max(0, st.free())
 	case noDisk:
-		out.bytes = max(0, v.disk(st))
+		out.bytes = max(0, v.disk(st, v.c.fixed[i].fetch))
 	case uneven:
 		out.text = v.c.spreads[v.unevenIn(i)].key
 	case constraint:
@@ -114,10 +116,10 @@ func (v *view) filter(i int) (rejection, bool) {
 }
 
 // disk is what a Mac's disk takes for the replica, beside what is already to be
-// fetched for others.
-func (v *view) disk(st *state) int64 {
+// fetched for others; need is what it would fetch.
+func (v *view) disk(st *state, need int64) int64 {
 	free := st.mac.Status.Disk.FreeBytes - diskMargin - st.fetchBytes
-	if free < v.r.Spec.Model.Bytes() && st.fetches(v.r.Spec.Model.Digest) >= 0 {
+	if free < need && st.fetches(v.r.Spec.Model.Digest) >= 0 {
 		return math.MaxInt64 // fetched once for all
 	}
 	return free
