@@ -51,7 +51,7 @@ func bugs() []bug {
 		{rollout, "LLMKube", "some fields changed nothing: a list of hashed fields kept by hand", []string{"controllers/fleet.TestEveryFieldOfTheEngineChangesItsHash", "metal/wire.TestConfigHashSeesEveryField"}, ""},
 		{rollout, "ollama-operator #77", "fields that override were ignored", []string{"controllers.TestChangeRollsOutByRevision", "controllers.TestResidencyReachesARunningReplicaWhereItIs"}, ""},
 		{rollout, "LWS #280, #508", "a group was updated by half; a group that lost a host was not rebuilt", nil, "not built yet: an engine is one process on one Mac, there are no groups"},
-		{rollout, "LWS #724, KAITO #1132", "an update in place took the only replica away", nil, "not built yet: surge and swap are tested by `make test-rollout` when it is there"},
+		{rollout, "LWS #724, KAITO #1132", "an update in place took the only replica away", nil, "not built yet: surge and swap under load come with the rollout"},
 
 		{engines, "mlx-lm #983, #1129, #1255", "HTTP was answered and nothing was generated", []string{"agent/pool.TestAnEngineThatHangsCountsAsBusyAndIsThenDealtWith", "agent/pool.TestALoadThatStopsIsGivenUp"}, ""},
 		{engines, "mlx-lm #1390", "a cache of prompts grew until memory was out", []string{"agent/pool.TestM5HardPressureTakesWhatIsRememberedOfPrompts", "metal/engine.TestM1TheBudgetOfPrefixesIsNotTheBackEnds"}, ""},

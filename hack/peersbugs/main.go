@@ -115,7 +115,12 @@ func page(list []bug) []byte {
 		}
 		answer := x.word
 		if len(x.tests) > 0 {
-			answer = "`" + strings.Join(x.tests, "`, `") + "`"
+			var named []string
+			for _, t := range x.tests {
+				folder, name, _ := strings.Cut(t, ".")
+				named = append(named, "`"+name+"` ("+folder+")")
+			}
+			answer = strings.Join(named, "; ")
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", x.saw, x.what, answer)
 	}
