@@ -62,8 +62,9 @@ func TestTheOrderIsTheSeedsAlone(t *testing.T) {
 		s := newSchedule(seed)
 		return fmt.Sprint(s.next(), s.next())
 	}
-	if order(7) != order(7) || order(7) == order(8) {
-		t.Error(order(7), order(8))
+	once, again, other := order(7), order(7), order(8)
+	if once != again || once == other {
+		t.Error(once, again, other)
 	}
 }
 
