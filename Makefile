@@ -171,6 +171,10 @@ test-cache: kube build ## the map of required behaviour of batching and caches h
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^Test([KBX][0-9]|A2[89]|Invariant([78]|1[1-5]))' $$(grep -rlE '^func Test([KBX][0-9]|A2[89]|Invariant([78]|1[1-5]))' --include='*_test.go' \
 		agent api controllers gateway metal cmd hack | grep -v /testdata/ | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
+.PHONY: test-replay
+test-replay: ## a prompt of 90,000 tokens, cancelled and resumed on disk by another engine from its last boundary, against computing all of it
+	GOEXPERIMENT=simd go test -count=1 -timeout $(TEST_TIMEOUT) -tags replay -v -run TestB1AReplayOf90000TokensResumesOnDisk ./metal/engine
+
 .PHONY: soak-pool
 soak-pool: ## STEPS (10,000,000) of random histories against the plain model of the pool; SEED repeats one
 	go test -count=1 -timeout 0 -v -run RandomHistories ./agent/history -steps $(or $(STEPS),10000000) -seed $(or $(SEED),0)

@@ -11,6 +11,10 @@ type request struct {
 	stream       bool
 	includeUsage bool
 	wire         *wire.GenerateRequest
+	// priority that the request names, nil where it names none.
+	priority *int
+	// choices is how many answers are wanted; 0 is one.
+	choices int
 	// answer makes the responses of this route.
 	answer func(created int64) form
 }
@@ -50,7 +54,7 @@ func decodeChat(body []byte) (*request, error) {
 		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: templateRole(m.Role), Content: m.Content.Text(), Name: m.Name})
 	}
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
-	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g,
+	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
 		answer: func(created int64) form {
 			return chatForm{openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()}, r.Logprobs}
 		}}, nil
@@ -76,7 +80,7 @@ func decodeCompletion(body []byte) (*request, error) {
 	} else {
 		g.Input = &wire.GenerateRequest_Prompt{Prompt: r.Prompt.Text}
 	}
-	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g,
+	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
 		answer: func(created int64) form {
 			return &completionForm{a: openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()},
 				logprobs: r.Logprobs != nil, echo: echo}
@@ -94,6 +98,7 @@ func templateRole(role string) string {
 
 func generation(p *openai.Parameters) *wire.GenerateRequest {
 	s := &wire.Sampling{Temperature: float(p.Temperature), TopP: float(p.TopP), MinP: float(p.MinP), Seed: p.Seed}
+	s.FrequencyPenalty, s.PresencePenalty = float(p.FrequencyPenalty), float(p.PresencePenalty)
 	if p.TopK != nil {
 		k := int32(max(*p.TopK, 0)) // -1 says what 0 says: all of them
 		s.TopK = &k
@@ -172,6 +177,21 @@ func (f chatForm) whole(p piece, reason string, u openai.Usage) any {
 	return c
 }
 
+func (f chatForm) choice(i int) form {
+	f.a.Index = i
+	return f
+}
+
+func (f chatForm) join(all []choice, u openai.Usage) any {
+	var out openai.ChatCompletion
+	for i, c := range all {
+		one := f.choice(i).whole(c.piece, c.reason, u).(openai.ChatCompletion)
+		one.Choices = append(out.Choices, one.Choices...)
+		out = one
+	}
+	return out
+}
+
 type completionForm struct {
 	a        openai.CompletionAnswer
 	logprobs bool // wanted
@@ -201,4 +221,20 @@ func (f *completionForm) tell(c openai.Completion, p piece) openai.Completion {
 		c.Choices[0].Logprobs = f.offsets.Logprobs(p.ranked)
 	}
 	return c
+}
+
+func (f *completionForm) choice(i int) form {
+	one := &completionForm{a: f.a, logprobs: f.logprobs, echo: f.echo}
+	one.a.Index = i
+	return one
+}
+
+func (f *completionForm) join(all []choice, u openai.Usage) any {
+	var out openai.Completion
+	for i, c := range all {
+		one := f.choice(i).whole(c.piece, c.reason, u).(openai.Completion)
+		one.Choices = append(out.Choices, one.Choices...)
+		out = one
+	}
+	return out
 }

@@ -161,10 +161,12 @@ func TestRequestsReachTheEngineWhole(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	read(t, p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"developer","content":"be"},
 		{"role":"user","name":"n","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],
-		"temperature":0,"top_p":0.5,"min_p":0.25,"top_k":-1,"seed":-3,"stop":["u","v"],"max_completion_tokens":9}`, agentapi.HeaderRequestID, "r1"))
+		"temperature":0,"top_p":0.5,"min_p":0.25,"top_k":-1,"seed":-3,"stop":["u","v"],"max_completion_tokens":9,
+		"frequency_penalty":0.5,"presence_penalty":-1}`, agentapi.HeaderRequestID, "r1"))
 	k := int32(0)
 	want := &wire.GenerateRequest{Id: "r1", MaxTokens: 9, Stop: []string{"u", "v"},
-		Sampling: &wire.Sampling{Temperature: proto.Float32(0), TopP: proto.Float32(0.5), MinP: proto.Float32(0.25), TopK: &k, Seed: proto.Int64(-3)},
+		Sampling: &wire.Sampling{Temperature: proto.Float32(0), TopP: proto.Float32(0.5), MinP: proto.Float32(0.25), TopK: &k, Seed: proto.Int64(-3),
+			FrequencyPenalty: proto.Float32(0.5), PresencePenalty: proto.Float32(-1)},
 		Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{Messages: []*wire.ChatMessage{
 			{Role: "system", Content: "be"}, {Role: "user", Name: "n", Content: "ab"}}}}}
 	if d := cmp.Diff(want, <-p.seen, protocmp.Transform()); d != "" {

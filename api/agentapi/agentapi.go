@@ -52,6 +52,9 @@ const (
 	// HeaderTimeout on a client's request says in how many seconds its answer must
 	// have ended.
 	HeaderTimeout = "X-Metalfleet-Timeout"
+	// HeaderPriority is the most urgent priority that the request may have, and
+	// its own where its body names none: that of the client's API key.
+	HeaderPriority = "X-Metalfleet-Priority"
 	// HeaderTokens on a whole answer, and in the trailer of a stream, counts its
 	// prompt and its text, as "12+34", whether the client asked for usage or not.
 	HeaderTokens = "X-Metalfleet-Tokens"

@@ -9,6 +9,12 @@ import (
 // maxTokensBound keeps a limit inside what every back end counts in.
 const maxTokensBound = math.MaxInt32
 
+// MostPriority bounds a priority, either way.
+const MostPriority = 1000
+
+// maxChoices is how many answers a request may want: OpenAI's bound.
+const maxChoices = 128
+
 // maxStops is how many stop strings a request may name.
 const maxStops = 4
 
@@ -101,7 +107,8 @@ func (p *Parameters) fields() map[string]field {
 		"frequency_penalty": optional(floatInto(&p.FrequencyPenalty, -2, 2)),
 		"presence_penalty":  optional(floatInto(&p.PresencePenalty, -2, 2)),
 
-		"n":          idle("1"),
+		"priority":   optional(intInto(&p.Priority, -MostPriority, MostPriority)),
+		"n":          optional(intInto(&p.N, 1, maxChoices)),
 		"logit_bias": optional(p.decodeBias),
 	}
 }

@@ -36,7 +36,7 @@ var chatFields = map[string]documented{
 	"metadata":               {`{"a":"b"}`, refused},
 	"modalities":             {`["audio"]`, refused},
 	"moderation":             {`{"model":"m"}`, refused},
-	"n":                      {`2`, refused},
+	"n":                      {`2`, honoured},
 	"parallel_tool_calls":    {`true`, ""}, // nothing to say where there are no tools
 	"prediction":             {`{"type":"content","content":"x"}`, refused},
 	"presence_penalty":       {`0.5`, honoured},
@@ -72,7 +72,7 @@ var completionFields = map[string]documented{
 	"logit_bias":        {`{"5":1}`, honoured},
 	"logprobs":          {`0`, honoured},
 	"max_tokens":        {`5`, honoured},
-	"n":                 {`2`, refused},
+	"n":                 {`2`, honoured},
 	"presence_penalty":  {`0.5`, honoured},
 	"seed":              {`5`, honoured},
 	"stop":              {`"x"`, honoured},

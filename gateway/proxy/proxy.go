@@ -291,6 +291,7 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 	if err != nil {
 		return err
 	}
+	c.rank(r.Header)
 	if w.meter, err = p.meter(ctx, c, w, asked.Model, body); err != nil {
 		return err
 	}
@@ -484,6 +485,9 @@ func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, 
 			agentapi.HeaderEpoch:     {strconv.FormatInt(e.Epoch, 10)},
 			agentapi.HeaderRequestID: {id},
 		}}
+	if allowed := r.Header.Values(agentapi.HeaderPriority); len(allowed) > 0 {
+		out.Header[agentapi.HeaderPriority] = allowed
+	}
 	if accept := r.Header.Values("Accept"); len(accept) > 0 {
 		out.Header["Accept"] = accept
 	}

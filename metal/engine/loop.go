@@ -176,6 +176,13 @@ func (l *looping) budget() int {
 func (l *looping) publish() {
 	l.e.running.Store(int64(l.sched.Running()))
 	l.e.queued.Store(int64(l.sched.Waiting()))
+	var unread int64
+	for _, a := range l.active {
+		if a.logprobs != nil {
+			unread += a.stream.unreadBytes()
+		}
+	}
+	l.e.unread.Store(unread)
 }
 
 // stepFailed ends the requests of a step that the back end could not compute;

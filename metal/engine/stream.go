@@ -65,6 +65,7 @@ type Stream struct {
 	text      []byte
 	tokens    []int32
 	ranked    []sample.Ranked
+	unread    int64 // bytes of ranked
 	finished  *Finished
 	delivered bool
 	after     func()
@@ -113,7 +114,7 @@ func (s *Stream) take() (ev Event, ok, over bool) {
 		return Event{}, false, false
 	}
 	ev = Event{Text: string(s.text), Tokens: s.tokens, Logprobs: s.ranked, Finished: s.finished}
-	s.text, s.tokens, s.ranked = nil, nil, nil
+	s.text, s.tokens, s.ranked, s.unread = nil, nil, nil, 0
 	s.delivered = s.finished != nil
 	return ev, true, false
 }
@@ -123,8 +124,19 @@ func (s *Stream) push(text string, token int32, ranked []sample.Ranked) {
 	s.text = append(s.text, text...)
 	s.tokens = append(s.tokens, token)
 	s.ranked = append(s.ranked, ranked...)
+	for _, r := range ranked {
+		s.unread += r.Bytes()
+	}
 	s.mu.Unlock()
 	s.notify()
+}
+
+// unreadBytes are what the log-probabilities take that nobody read yet: of all
+// that waits for a reader they alone are as much as a prompt's keys and values.
+func (s *Stream) unreadBytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unread
 }
 
 // pushText adds text that was held back.
