@@ -104,7 +104,27 @@ func generation(p *openai.Parameters) *wire.GenerateRequest {
 		}
 		s.LogitBias[id] = float32(v)
 	}
-	return &wire.GenerateRequest{Sampling: s, Stop: p.Stop}
+	return &wire.GenerateRequest{Sampling: s, Stop: p.Stop, Constraint: constraintOf(p.Constraint)}
+}
+
+func constraintOf(c *openai.Constraint) *wire.Constraint {
+	if c == nil {
+		return nil
+	}
+	out := &wire.Constraint{Param: c.Param}
+	switch c.Kind {
+	case openai.ConstraintObject:
+		out.Form = &wire.Constraint_JsonObject{JsonObject: true}
+	case openai.ConstraintSchema:
+		out.Form = &wire.Constraint_JsonSchema{JsonSchema: c.Text}
+	case openai.ConstraintRegex:
+		out.Form = &wire.Constraint_Regex{Regex: c.Text}
+	case openai.ConstraintGrammar:
+		out.Form = &wire.Constraint_Grammar{Grammar: c.Text}
+	case openai.ConstraintChoice:
+		out.Form = &wire.Constraint_Choice{Choice: &wire.Choice{Texts: c.Choices}}
+	}
+	return out
 }
 
 func float(v *float64) *float32 {

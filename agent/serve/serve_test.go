@@ -246,6 +246,25 @@ func TestBiasReachesTheEngineAndAnEchoStandsInFront(t *testing.T) {
 	}
 }
 
+func TestAFormReachesTheEngineWithTheNameOfItsField(t *testing.T) {
+	p := newPort(t, servetest.Say("b"))
+	for _, c := range []struct{ path, body, want string }{
+		{"/v1/chat/completions", `"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{ "type": "object" }}}`,
+			`json_schema:"{\"type\":\"object\"}" param:"response_format.json_schema.schema"`},
+		{"/v1/chat/completions", `"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"}`, `json_object:true param:"response_format"`},
+		{"/v1/completions", `"prompt":"a","structured_outputs":{"choice":["a","b"]}`, `choice:{texts:"a" texts:"b"} param:"structured_outputs.choice"`},
+		{"/v1/completions", `"prompt":"a","guided_regex":"a+"`, `regex:"a+" param:"guided_regex"`},
+		{"/v1/completions", `"prompt":"a","structured_outputs":{"grammar":"root ::= \"a\""}`, `grammar:"root ::= \"a\"" param:"structured_outputs.grammar"`},
+		{"/v1/completions", `"prompt":"a"`, `<nil>`},
+	} {
+		read(t, p.do("POST", c.path, `{"model":"m",`+c.body+`}`))
+		got := strings.Join(strings.Fields((<-p.seen).GetConstraint().String()), " ")
+		if strings.ReplaceAll(got, "{ ", "{") != c.want {
+			t.Errorf("%s: the engine is told %s, want %s", c.body, got, c.want)
+		}
+	}
+}
+
 // refusal is what a client is told before the first byte.
 type refusal struct {
 	status    int

@@ -20,6 +20,7 @@ func DecodeChatRequest(body []byte) (*ChatRequest, error) {
 	}
 	r := new(ChatRequest)
 	fields := r.fields()
+	maps.Copy(fields, r.constraintFields())
 	maps.Copy(fields, map[string]field{
 		"messages": r.decodeMessages,
 		"max_completion_tokens": optional(integer(1, maxTokensBound, func(v int64) {
@@ -34,7 +35,7 @@ func DecodeChatRequest(body []byte) (*ChatRequest, error) {
 		"function_call":          idle(`"none"`, `"auto"`),
 		"logprobs":               optional(boolInto(&r.Logprobs)),
 		"top_logprobs":           optional(intInto(&r.TopLogprobs, 0, maxTopLogprobs)),
-		"response_format":        idle(`{"type":"text"}`),
+		"response_format":        optional(r.decodeResponseFormat),
 		"modalities":             idle(`["text"]`),
 		"audio":                  idle(),
 		"prediction":             idle(),

@@ -82,7 +82,6 @@ func TestUnsupportedParametersPassOnlyWithTheirNeutralValue(t *testing.T) {
 		{"functions", `[ ]`, `[{"name":"f"}]`},
 		{"function_call", `"none"`, `{"name":"f"}`},
 		{"n", `1`, `2`},
-		{"response_format", `{ "type": "text" }`, `{"type":"json_schema","json_schema":{"name":"x"}}`},
 		{"modalities", `["text"]`, `["text","audio"]`},
 		{"metadata", `{}`, `{"a":"b"}`},
 		{"store", `false`, `true`},

@@ -41,6 +41,9 @@ type Parameters struct {
 	// LogitBias is added to the logits of tokens, by their ids.
 	LogitBias map[int32]float64 `json:"logit_bias,omitempty"`
 
+	// Constraint is the form of the answer; nil is any.
+	Constraint *Constraint `json:"constraint,omitempty"`
+
 	Stop          []string       `json:"stop,omitempty"`
 	Stream        bool           `json:"stream,omitempty"`
 	StreamOptions *StreamOptions `json:"stream_options,omitempty"`

@@ -33,6 +33,8 @@ type active struct {
 	// the text of their tokens.
 	logprobs *int
 	untold   untold
+	// constraint that the answer is held to; nil is none.
+	constraint *constrained
 	// asked says that the host was asked for room once, weighed that the guard
 	// let its prompt begin.
 	asked, weighed bool
@@ -57,6 +59,8 @@ type looping struct {
 	sampler *sample.Sampler
 	active  map[batch.ID]*active
 	logits  []float32
+	// allowed are the logits of one row that is held to a form.
+	allowed []float32
 	// flight is a step that was started and not read; nil where the back end
 	// does not compute ahead.
 	flight *flight
@@ -225,6 +229,16 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 	a.untold.add(p.ranked, len(text))
 	a.stream.push(shown, token, a.untold.shows(len(shown)))
 	if stopped {
+		l.end(a, Finished{Reason: Stop})
+		return false
+	}
+	done, err := a.constraint.took(token)
+	if err != nil {
+		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
+		return false
+	}
+	if done {
+		l.flush(a)
 		l.end(a, Finished{Reason: Stop})
 		return false
 	}

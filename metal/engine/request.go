@@ -38,6 +38,8 @@ type Request struct {
 	Stop []string
 	// Priority: higher ones are admitted first; 0 is everybody's.
 	Priority int
+	// Constraint is the form of the answer; nil is any.
+	Constraint *Constraint
 	// Logprobs is how many alternatives are told beside the log-probability of
 	// each token, as sample.Rank has them; nil tells none of it.
 	Logprobs *int
@@ -136,6 +138,9 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 	}
 	if a.maxTokens == 0 {
 		a.maxTokens = room
+	}
+	if a.constraint, refusal = s.constrain(ctx, r, tokens); refusal != nil {
+		return nil, refusal
 	}
 	return a, nil
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/batch"
@@ -123,7 +124,8 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 		n += r.Length
 		if r.Sample {
 			last = append(last, n-1)
-			f.argmax = f.argmax && a.params.Argmax() && a.logprobs == nil
+			f.argmax = f.argmax && a.params.Argmax() && a.logprobs == nil && a.constraint == nil
+			a.constraint.prepare()
 		}
 	}
 	l.e.steps.Add(1)
@@ -263,7 +265,15 @@ func (l *looping) read(f *flight) (picker, error) {
 
 // pick chooses a token from logits on the host.
 func (l *looping) pick(a *active, logits []float32) (picked, error) {
-	token, err := l.sampler.Token(a.params, logits, uint64(a.generated()), &a.counts)
+	from := logits
+	if a.constraint != nil {
+		l.allowed = slices.Grow(l.allowed[:0], len(logits))[:len(logits)]
+		from = l.allowed
+		if err := a.constraint.apply(logits, from); err != nil {
+			return picked{}, err
+		}
+	}
+	token, err := l.sampler.Token(a.params, from, uint64(a.generated()), &a.counts)
 	if err != nil || a.logprobs == nil {
 		return picked{token: token}, err
 	}
