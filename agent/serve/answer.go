@@ -30,7 +30,7 @@ type answer struct {
 // whole collects the answer and writes it as one body. An error means that
 // nothing was written.
 func (a answer) whole(ctx context.Context, door admission.Door) error {
-	var text strings.Builder
+	var text, thoughts strings.Builder
 	var ranked []openai.Ranked
 	for {
 		more, end, err := a.admitted.Next()
@@ -38,6 +38,7 @@ func (a answer) whole(ctx context.Context, door admission.Door) error {
 			return ended(ctx, err)
 		}
 		text.WriteString(more.GetText())
+		thoughts.WriteString(more.GetReasoning())
 		ranked = append(ranked, rankedOf(more)...)
 		if end == nil {
 			continue
@@ -48,6 +49,9 @@ func (a answer) whole(ctx context.Context, door admission.Door) error {
 		}
 		w, usage := door.Open(a.admitted), usageOf(end.GetUsage())
 		agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
+		if f, ok := a.form.(thinker); ok {
+			f.thought(thoughts.String())
+		}
 		return writeJSON(w, a.form.whole(piece{text.String(), ranked}, reason, usage))
 	}
 }
@@ -87,6 +91,11 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 			}
 			if e.end != nil {
 				return a.finish(ctx, out, e.end)
+			}
+			if f, ok := a.form.(thinker); ok && e.more.GetReasoning() != "" {
+				if err := out.send(f.thinks(e.more.GetReasoning())); err != nil {
+					return fmt.Errorf("%w: %w", errClientGone, err)
+				}
 			}
 			p := piece{e.more.GetText(), rankedOf(e.more)}
 			if p.text == "" && p.ranked == nil {

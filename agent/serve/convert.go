@@ -45,14 +45,14 @@ func decodeChat(body []byte) (*request, error) {
 		top := int32(n)
 		g.TopLogprobs = &top
 	}
-	chat := &wire.Chat{}
+	chat := &wire.Chat{SplitReasoning: true}
 	for _, m := range r.Messages {
-		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: templateRole(m.Role), Content: m.Content.Text(), Name: m.Name})
+		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: templateRole(m.Role), Content: m.Content.Text(), Name: m.Name, ExtraJson: extraOf(m)})
 	}
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
 	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g,
 		answer: func(created int64) form {
-			return chatForm{openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()}, r.Logprobs}
+			return &chatForm{a: openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()}, logprobs: r.Logprobs}
 		}}, nil
 }
 
@@ -167,16 +167,40 @@ func rankedOf(d *wire.Delta) []openai.Ranked {
 	return out
 }
 
+// thinker is a form that tells what the model thinks before it answers.
+type thinker interface {
+	form
+	// thinks makes a chunk of thoughts; thought is told all of them before whole.
+	thinks(text string) any
+	thought(all string)
+}
+
+// extraOf are the members of a message that some templates read.
+func extraOf(m openai.Message) string {
+	if m.Reasoning == "" {
+		return ""
+	}
+	text, err := openai.Marshal(map[string]string{"reasoning_content": m.Reasoning})
+	if err != nil {
+		return "" // a map of strings is JSON
+	}
+	return string(text)
+}
+
 type chatForm struct {
 	a        openai.ChatAnswer
 	logprobs bool // wanted
+	thoughts string
 }
 
-func (f chatForm) opening() any             { return f.a.Opening() }
-func (f chatForm) finish(reason string) any { return f.a.Finish(reason) }
-func (f chatForm) usage(u openai.Usage) any { return f.a.Usage(u) }
+func (f *chatForm) thinks(text string) any { return f.a.Reasoning(text) }
+func (f *chatForm) thought(all string)     { f.thoughts = all }
 
-func (f chatForm) text(p piece) any {
+func (f *chatForm) opening() any             { return f.a.Opening() }
+func (f *chatForm) finish(reason string) any { return f.a.Finish(reason) }
+func (f *chatForm) usage(u openai.Usage) any { return f.a.Usage(u) }
+
+func (f *chatForm) text(p piece) any {
 	c := f.a.Text(p.text)
 	if f.logprobs {
 		c.Choices[0].Logprobs = openai.NewChatLogprobs(p.ranked)
@@ -184,8 +208,9 @@ func (f chatForm) text(p piece) any {
 	return c
 }
 
-func (f chatForm) whole(p piece, reason string, u openai.Usage) any {
+func (f *chatForm) whole(p piece, reason string, u openai.Usage) any {
 	c := f.a.Whole(p.text, reason, u)
+	c.Choices[0].Message.ReasoningContent = f.thoughts
 	if f.logprobs {
 		c.Choices[0].Logprobs = openai.NewChatLogprobs(p.ranked)
 	}

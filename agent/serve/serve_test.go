@@ -165,7 +165,7 @@ func TestRequestsReachTheEngineWhole(t *testing.T) {
 	k := int32(0)
 	want := &wire.GenerateRequest{Id: "r1", MaxTokens: 9, Stop: []string{"u", "v"},
 		Sampling: &wire.Sampling{Temperature: proto.Float32(0), TopP: proto.Float32(0.5), MinP: proto.Float32(0.25), TopK: &k, Seed: proto.Int64(-3)},
-		Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{Messages: []*wire.ChatMessage{
+		Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{SplitReasoning: true, Messages: []*wire.ChatMessage{
 			{Role: "system", Content: "be"}, {Role: "user", Name: "n", Content: "ab"}}}}}
 	if d := cmp.Diff(want, <-p.seen, protocmp.Transform()); d != "" {
 		t.Error(d)
@@ -262,6 +262,39 @@ func TestAFormReachesTheEngineWithTheNameOfItsField(t *testing.T) {
 		if strings.ReplaceAll(got, "{ ", "{") != c.want {
 			t.Errorf("%s: the engine is told %s, want %s", c.body, got, c.want)
 		}
+	}
+}
+
+func TestThoughtsComeApartFromTheAnswerStreamedAndWhole(t *testing.T) {
+	say := servetest.Say("b")
+	p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send func(*wire.GenerateEvent) error) error {
+		return say(ctx, r, func(e *wire.GenerateEvent) error {
+			if err := send(e); err != nil || e.GetAdmitted() == nil {
+				return err
+			}
+			for _, d := range []*wire.Delta{{Reasoning: "Hm"}, {Reasoning: "m.", Text: "a"}} {
+				if err := send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: d}}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	got := read(t, p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y","reasoning_content":"<z>"},{"role":"user","content":"x"}]}`))
+	if want := `"message":{"role":"assistant","content":"ab","refusal":null,"reasoning_content":"Hmm."}`; !strings.Contains(got, want) {
+		t.Errorf("%s\nhas no\n%s", got, want)
+	}
+	if chat := (<-p.seen).GetChat(); !chat.GetSplitReasoning() || chat.GetMessages()[1].GetExtraJson() != `{"reasoning_content":"<z>"}` || chat.GetMessages()[0].GetExtraJson() != "" {
+		t.Errorf("the engine is told %v", chat)
+	}
+	got = read(t, p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true}`))
+	at := 0
+	for _, want := range []string{`"delta":{"role":"assistant","content":""}`, `"delta":{"reasoning_content":"Hm"}`, `"delta":{"reasoning_content":"m."}`, `"delta":{"content":"a"}`, `"delta":{"content":"b"}`} {
+		n := strings.Index(got[at:], want)
+		if n < 0 {
+			t.Fatalf("%s\nhas no %s behind what came before it", got, want)
+		}
+		at += n
 	}
 }
 

@@ -172,6 +172,8 @@ func decodeMessage(param string, raw json.RawMessage) (Message, error) {
 		"name":    optional(stringInto(&m.Name)),
 		"content": optional(m.Content.decode),
 
+		"reasoning_content": optional(stringInto(&m.Reasoning)),
+
 		// What an assistant's answer holds when a client sends it back whole.
 		"refusal":       idle(),
 		"annotations":   idle("[]"),
@@ -192,6 +194,9 @@ func decodeMessage(param string, raw json.RawMessage) (Message, error) {
 			Message: "Messages of the role '" + m.Role + "' are not supported yet."}
 	default:
 		return m, Invalid(param+".role", "'%s' must be one of system, developer, user, assistant, not '%s'.", param+".role", Shorten(m.Role))
+	}
+	if m.Reasoning != "" && m.Role != RoleAssistant {
+		return m, Invalid(param+".reasoning_content", "'%s' belongs to messages of the role assistant.", param+".reasoning_content")
 	}
 	if len(m.Content.Parts) == 0 {
 		return m, required(param + ".content")

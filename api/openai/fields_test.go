@@ -182,6 +182,15 @@ func biases(n int) string {
 	return string(raw)
 }
 
+func TestReasoningOfEarlierTurnsIsTaken(t *testing.T) {
+	r, err := DecodeChatRequest([]byte(`{"model":"m","messages":[{"role":"assistant","content":"a","reasoning_content":"b"},{"role":"assistant","content":"a","reasoning_content":null}]}`))
+	if err != nil || r.Messages[0].Reasoning != "b" || r.Messages[1].Reasoning != "" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	_, err = DecodeChatRequest([]byte(`{"model":"m","messages":[{"role":"user","content":"a","reasoning_content":"b"}]}`))
+	wantError(t, err, 400, "messages[0].reasoning_content", CodeInvalidValue, "role assistant")
+}
+
 func TestTheFormOfAnAnswerIsReadOrRefused(t *testing.T) {
 	for body, want := range map[string]*Constraint{
 		`"response_format":{"type":"text"}`:        nil,

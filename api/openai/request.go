@@ -90,6 +90,9 @@ type Message struct {
 	Content Content `json:"content"`
 	// Name tells speakers of one role apart; chat templates may use it.
 	Name string `json:"name,omitempty"`
+	// Reasoning of an assistant's turn; most templates leave out that of earlier
+	// turns.
+	Reasoning string `json:"reasoning_content,omitempty"`
 }
 
 // Content is what a message says: a string, or a list of parts.

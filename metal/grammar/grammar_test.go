@@ -363,6 +363,9 @@ func TestAGrammarOfTooManyReadingsEndsInAnErrorNotAHang(t *testing.T) {
 		if !m.Advance([]byte("x")) {
 			return
 		}
+		if n := len(m.s.items); n > maxItems {
+			t.Fatalf("a state has %d items", n)
+		}
 		if _, err := m.Mask(); err != nil {
 			return
 		}

@@ -1369,9 +1369,12 @@ type Chat struct {
 	// ("enable_thinking": false); empty means none.
 	TemplateArgumentsJson string `protobuf:"bytes,2,opt,name=template_arguments_json,json=templateArgumentsJson,proto3" json:"template_arguments_json,omitempty"`
 	// tools_json is a JSON array of tool definitions; empty means none.
-	ToolsJson     string `protobuf:"bytes,3,opt,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ToolsJson string `protobuf:"bytes,3,opt,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
+	// split_reasoning: what the model thinks before it answers comes in
+	// Delta.reasoning, not in its text.
+	SplitReasoning bool `protobuf:"varint,4,opt,name=split_reasoning,json=splitReasoning,proto3" json:"split_reasoning,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Chat) Reset() {
@@ -1423,6 +1426,13 @@ func (x *Chat) GetToolsJson() string {
 		return x.ToolsJson
 	}
 	return ""
+}
+
+func (x *Chat) GetSplitReasoning() bool {
+	if x != nil {
+		return x.SplitReasoning
+	}
+	return false
 }
 
 type ChatMessage struct {
@@ -1800,7 +1810,10 @@ type Delta struct {
 	Tokens []int32 `protobuf:"varint,2,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
 	// logprobs, where they were asked for, of the tokens that text shows: of each
 	// once its text begins to be shown. Tokens of a stop string have none.
-	Logprobs      []*TokenLogprobs `protobuf:"bytes,3,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
+	Logprobs []*TokenLogprobs `protobuf:"bytes,3,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
+	// reasoning is whole characters of what the model thinks, where it was asked to
+	// be split off. Its tokens have no logprobs.
+	Reasoning     string `protobuf:"bytes,4,opt,name=reasoning,proto3" json:"reasoning,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1854,6 +1867,13 @@ func (x *Delta) GetLogprobs() []*TokenLogprobs {
 		return x.Logprobs
 	}
 	return nil
+}
+
+func (x *Delta) GetReasoning() string {
+	if x != nil {
+		return x.Reasoning
+	}
+	return ""
 }
 
 // TokenLogprobs say how likely a token was, before bias, penalties, filters and
@@ -3544,12 +3564,13 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x05param\x18\x06 \x01(\tR\x05paramB\x06\n" +
 	"\x04form\"\x1e\n" +
 	"\x06Choice\x12\x14\n" +
-	"\x05texts\x18\x01 \x03(\tR\x05texts\"\x9c\x01\n" +
+	"\x05texts\x18\x01 \x03(\tR\x05texts\"\xc5\x01\n" +
 	"\x04Chat\x12=\n" +
 	"\bmessages\x18\x01 \x03(\v2!.metalfleet.engine.v1.ChatMessageR\bmessages\x126\n" +
 	"\x17template_arguments_json\x18\x02 \x01(\tR\x15templateArgumentsJson\x12\x1d\n" +
 	"\n" +
-	"tools_json\x18\x03 \x01(\tR\ttoolsJson\"n\n" +
+	"tools_json\x18\x03 \x01(\tR\ttoolsJson\x12'\n" +
+	"\x0fsplit_reasoning\x18\x04 \x01(\bR\x0esplitReasoning\"n\n" +
 	"\vChatMessage\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\tR\acontent\x12\x12\n" +
@@ -3585,11 +3606,12 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x05event\"T\n" +
 	"\bAdmitted\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x03R\fpromptTokens\x12#\n" +
-	"\rcached_tokens\x18\x02 \x01(\x03R\fcachedTokens\"t\n" +
+	"\rcached_tokens\x18\x02 \x01(\x03R\fcachedTokens\"\x92\x01\n" +
 	"\x05Delta\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\x05R\x06tokens\x12?\n" +
-	"\blogprobs\x18\x03 \x03(\v2#.metalfleet.engine.v1.TokenLogprobsR\blogprobs\"w\n" +
+	"\blogprobs\x18\x03 \x03(\v2#.metalfleet.engine.v1.TokenLogprobsR\blogprobs\x12\x1c\n" +
+	"\treasoning\x18\x04 \x01(\tR\treasoning\"w\n" +
 	"\rTokenLogprobs\x125\n" +
 	"\x06chosen\x18\x01 \x01(\v2\x1d.metalfleet.engine.v1.LogprobR\x06chosen\x12/\n" +
 	"\x03top\x18\x02 \x03(\v2\x1d.metalfleet.engine.v1.LogprobR\x03top\"M\n" +

@@ -63,7 +63,7 @@ const mostRanked = 256
 
 // toDeltas is one message, or several where it holds many log-probabilities.
 func toDeltas(ev engine.Event, spell func(int32) []byte) []*wire.Delta {
-	first := &wire.Delta{Text: ev.Text, Tokens: ev.Tokens}
+	first := &wire.Delta{Text: ev.Text, Reasoning: ev.Reasoning, Tokens: ev.Tokens}
 	out := []*wire.Delta{first}
 	for i, r := range ev.Logprobs {
 		if i > 0 && i%mostRanked == 0 {
@@ -128,7 +128,7 @@ func fromRequest(r *wire.GenerateRequest) (engine.Request, *engine.Refusal) {
 		for _, m := range in.Chat.GetMessages() {
 			conv.Messages = append(conv.Messages, chat.Message{Role: m.GetRole(), Content: m.GetContent(), Name: m.GetName(), Extra: []byte(m.GetExtraJson())})
 		}
-		out.Chat = conv
+		out.Chat, out.SplitReasoning = conv, in.Chat.GetSplitReasoning()
 	default:
 		return out, &engine.Refusal{Kind: engine.Invalid, Param: "prompt", Message: fmt.Sprintf("request %q has neither messages nor prompt nor tokens", r.GetId())}
 	}
