@@ -137,6 +137,16 @@ func (c *constrained) finish() {
 	c.release()
 }
 
+// allow are the logits of a request's next token: those of the model, or of them
+// what its form allows, until the next call.
+func (l *looping) allow(a *active, logits []float32) ([]float32, error) {
+	if a.constraint == nil {
+		return logits, nil
+	}
+	l.allowed = slices.Grow(l.allowed[:0], len(logits))[:len(logits)]
+	return l.allowed, a.constraint.apply(logits, l.allowed)
+}
+
 // apply writes the logits of what may come next, all others are minus infinity.
 func (c *constrained) apply(logits, out []float32) error {
 	never := float32(math.Inf(-1))

@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/batch"
@@ -265,19 +264,16 @@ func (l *looping) read(f *flight) (picker, error) {
 
 // pick chooses a token from logits on the host.
 func (l *looping) pick(a *active, logits []float32) (picked, error) {
-	from := logits
-	if a.constraint != nil {
-		l.allowed = slices.Grow(l.allowed[:0], len(logits))[:len(logits)]
-		from = l.allowed
-		if err := a.constraint.apply(logits, from); err != nil {
-			return picked{}, err
-		}
+	model := logits
+	logits, err := l.allow(a, logits)
+	if err != nil {
+		return picked{}, err
 	}
-	token, err := l.sampler.Token(a.params, from, uint64(a.generated()), &a.counts)
+	token, err := l.sampler.Token(a.params, logits, uint64(a.generated()), &a.counts)
 	if err != nil || a.logprobs == nil {
 		return picked{token: token}, err
 	}
-	ranked, err := sample.Rank(logits, token, *a.logprobs)
+	ranked, err := sample.Rank(model, token, *a.logprobs)
 	return picked{token: token, ranked: &ranked}, err
 }
 

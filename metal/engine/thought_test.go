@@ -10,6 +10,7 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/folder"
 	"metalfleet.dev/metalfleet/metal/grammar"
+	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 )
@@ -183,4 +184,19 @@ func TestConstraintsAreLetGoOfHoweverARequestEnds(t *testing.T) {
 		t.Errorf("released %d times", released)
 	}
 	e.letGo(&active{}) // one without a constraint
+}
+
+func TestWhatConstraintsTakeCountsAsHeld(t *testing.T) {
+	tok := thinker(t, false)
+	s := &serving{tok: tok, ends: map[int32]bool{tokEnd: true}}
+	before := held(tensor.Memory{}, 0, s, &publication{})
+	s.grammars = grammar.NewCache(tok.Size(), s.spellShown, 1<<20)
+	_, release, err := s.grammars.Table(context.Background(), grammar.Spec{Kind: grammar.JSONObject})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if more := held(tensor.Memory{}, 0, s, &publication{}) - before; more != s.grammars.Bytes() || more == 0 {
+		t.Errorf("%d bytes more are held, constraints take %d", more, s.grammars.Bytes())
+	}
 }

@@ -295,6 +295,26 @@ func TestNestingEndsBeforeItIsTooDeepAndNeverInADeadEnd(t *testing.T) {
 	}
 }
 
+// To end takes calls here, two deep.
+func TestNestingEndsBeforeItIsTooDeepToBeClosedByCalls(t *testing.T) {
+	tab := table(t, Spec{Kind: EBNF, Source: "root ::= \"(\" root? close \".\"\nclose ::= last \";\"\nlast ::= \")\""})
+	m := tab.Match(false)
+	depth := 0
+	for m.Advance([]byte("(")) {
+		if depth++; depth > 2*maxDepth {
+			t.Fatal("it nests without end")
+		}
+	}
+	for range depth {
+		if !m.Advance([]byte(");.")) {
+			t.Fatalf("what was opened %d deep cannot be closed", depth)
+		}
+	}
+	if depth < 50 || !m.Accepting() {
+		t.Errorf("%d deep, at its end: %v", depth, m.Accepting())
+	}
+}
+
 func TestBehindReasoningBlankLinesMayComeFirst(t *testing.T) {
 	tab := table(t, Spec{Kind: Choice, Choices: []string{"a"}})
 	for text, behind := range map[string]bool{"\n\na": true, "a": true} {

@@ -195,7 +195,7 @@ func (t *Table) call(e edge, stack *cell) {
 	if stack != nil {
 		depth = stack.depth + 1
 	}
-	if depth+t.g.nodes[first].need > maxDepth || depth-1+to.need > maxDepth {
+	if depth-1+to.need > maxDepth { // reach looks at what is called
 		return
 	}
 	t.reach(item{first, t.push(e.to, stack)})
