@@ -208,6 +208,16 @@ test-embed-engine: ## vectors of all-MiniLM-L6-v2, and of tiny embedders and rer
 	bash hack/mlx/go.sh run ./hack/goldens/readers
 	bash hack/mlx/go.sh test -count=1 -v -run 'TestA8|TestPrompts|TestALongInput|TestAnInput' ./metal/embed
 
+.PHONY: test-grammar
+test-grammar: ## structured output: the official suite of JSON Schema, and 10,000 answers of a random model to random schemas, judged by jsonschema
+	bash hack/grammar/install.sh
+	go run ./hack/grammar
+
+.PHONY: bench-grammar
+bench-grammar: ## the masks of structured output over 151,936 tokens beside llguidance's (installed once)
+	bash hack/grammar/install.sh
+	go run ./hack/grammar -bench
+
 .PHONY: test-failover
 test-failover: kube build ## two streams from two Macs through the gateway, one Mac is killed
 	bash hack/failover/run.sh

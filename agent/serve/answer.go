@@ -34,7 +34,8 @@ type answer struct {
 func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admission.Door) error {
 	events, stop := a.begin(ctx, cancel)
 	defer stop()
-	texts, all, u := make([]strings.Builder, len(a.forms)), make([]choice, len(a.forms)), used{}
+	texts, thoughts := make([]strings.Builder, len(a.forms)), make([]strings.Builder, len(a.forms))
+	all, u := make([]choice, len(a.forms)), used{}
 	for {
 		var e event
 		select {
@@ -47,6 +48,7 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		}
 		c := &all[e.choice]
 		texts[e.choice].WriteString(e.more.GetText())
+		thoughts[e.choice].WriteString(e.more.GetReasoning())
 		c.ranked = append(c.ranked, rankedOf(e.more)...)
 		if e.end == nil {
 			continue
@@ -55,7 +57,7 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		if !ok {
 			return ended(ctx, failure(e.end))
 		}
-		c.text, c.reason = texts[e.choice].String(), reason
+		c.text, c.thoughts, c.reason = texts[e.choice].String(), thoughts[e.choice].String(), reason
 		if u.add(e); u.ended < len(all) {
 			continue
 		}
@@ -93,7 +95,12 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 				}
 				continue
 			}
-			p := piece{e.more.GetText(), rankedOf(e.more)}
+			if f, ok := a.forms[e.choice].(thinker); ok && e.more.GetReasoning() != "" {
+				if err := out.send(e.choice, f.thinks(e.more.GetReasoning())); err != nil {
+					return fmt.Errorf("%w: %w", errClientGone, err)
+				}
+			}
+			p := piece{text: e.more.GetText(), ranked: rankedOf(e.more)}
 			if p.text == "" && p.ranked == nil {
 				continue // a character is not whole yet
 			}

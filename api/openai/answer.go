@@ -28,6 +28,11 @@ func (a ChatAnswer) Text(text string) ChatCompletionChunk {
 	return a.chunk(ChatChunkChoice{Index: a.Index, Delta: Delta{Content: &text}})
 }
 
+// Reasoning is a chunk that adds to what the model thinks.
+func (a ChatAnswer) Reasoning(text string) ChatCompletionChunk {
+	return a.chunk(ChatChunkChoice{Delta: Delta{ReasoningContent: text}})
+}
+
 // Finish is the last chunk with a choice.
 func (a ChatAnswer) Finish(reason string) ChatCompletionChunk {
 	return a.chunk(ChatChunkChoice{Index: a.Index, FinishReason: &reason})

@@ -26,6 +26,7 @@ func DecodeChatRequest(body []byte) (*ChatRequest, error) {
 	}
 	r := new(ChatRequest)
 	fields := r.fields()
+	maps.Copy(fields, r.constraintFields())
 	maps.Copy(fields, map[string]field{
 		"messages": r.decodeMessages,
 		"max_completion_tokens": optional(integer(1, maxTokensBound, func(v int64) {
@@ -40,7 +41,7 @@ func DecodeChatRequest(body []byte) (*ChatRequest, error) {
 		"function_call":          idle(`"none"`, `"auto"`),
 		"logprobs":               optional(boolInto(&r.Logprobs)),
 		"top_logprobs":           optional(intInto(&r.TopLogprobs, 0, maxTopLogprobs)),
-		"response_format":        idle(`{"type":"text"}`),
+		"response_format":        optional(r.decodeResponseFormat),
 		"modalities":             idle(`["text"]`),
 		"audio":                  idle(),
 		"prediction":             idle(),
@@ -178,6 +179,8 @@ func decodeMessage(param string, raw json.RawMessage) (Message, error) {
 		"name":    optional(stringInto(&m.Name)),
 		"content": optional(m.Content.decode),
 
+		"reasoning_content": optional(stringInto(&m.Reasoning)),
+
 		// What an assistant's answer holds when a client sends it back whole.
 		"refusal":       idle(),
 		"annotations":   idle("[]"),
@@ -198,6 +201,9 @@ func decodeMessage(param string, raw json.RawMessage) (Message, error) {
 			Message: "Messages of the role '" + m.Role + "' are not supported yet."}
 	default:
 		return m, Invalid(param+".role", "'%s' must be one of system, developer, user, assistant, not '%s'.", param+".role", Shorten(m.Role))
+	}
+	if m.Reasoning != "" && m.Role != RoleAssistant {
+		return m, Invalid(param+".reasoning_content", "'%s' belongs to messages of the role assistant.", param+".reasoning_content")
 	}
 	if len(m.Content.Parts) == 0 {
 		return m, required(param + ".content")

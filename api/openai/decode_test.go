@@ -81,7 +81,6 @@ func TestUnsupportedParametersPassOnlyWithTheirNeutralValue(t *testing.T) {
 		{"tool_choice", `"auto"`, `"required"`},
 		{"functions", `[ ]`, `[{"name":"f"}]`},
 		{"function_call", `"none"`, `{"name":"f"}`},
-		{"response_format", `{ "type": "text" }`, `{"type":"json_schema","json_schema":{"name":"x"}}`},
 		{"modalities", `["text"]`, `["text","audio"]`},
 		{"metadata", `{}`, `{"a":"b"}`},
 		{"store", `false`, `true`},

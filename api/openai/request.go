@@ -48,6 +48,9 @@ type Parameters struct {
 	// N is how many answers are wanted to the same prompt; see Choices.
 	N *int `json:"n,omitempty"`
 
+	// Constraint is the form of the answer; nil is any.
+	Constraint *Constraint `json:"constraint,omitempty"`
+
 	Stop          []string       `json:"stop,omitempty"`
 	Stream        bool           `json:"stream,omitempty"`
 	StreamOptions *StreamOptions `json:"stream_options,omitempty"`
@@ -102,6 +105,9 @@ type Message struct {
 	Content Content `json:"content"`
 	// Name tells speakers of one role apart; chat templates may use it.
 	Name string `json:"name,omitempty"`
+	// Reasoning of an assistant's turn; most templates leave out that of earlier
+	// turns.
+	Reasoning string `json:"reasoning_content,omitempty"`
 }
 
 // Content is what a message says: a string, or a list of parts.

@@ -166,7 +166,7 @@ func (e *Engine) overhead() int64 {
 }
 
 // held is what the process holds, without what is pooled: the largest of the
-// back end's account and what comes on top by arithmetic, of that account and
+// back end's account and what comes on top by arithmetic, constraints included, of that account and
 // what the kernel's footprint showed on top, and of what is accounted for
 // (requirement M1); and the kept bytes of earlier prompts and of what nobody read
 // yet. The footprint counts
@@ -174,7 +174,7 @@ func (e *Engine) overhead() int64 {
 // publication, the back end's is of now.
 func held(m tensor.Memory, kept int64, s *serving, p *publication) int64 {
 	accounted := s.facts.WeightBytes + m.KV
-	return kept + max(m.Active()+max(s.overhead, p.beyond), accounted)
+	return kept + max(m.Active()+max(s.overhead+s.grammars.Bytes(), p.beyond), accounted)
 }
 
 // room is what the guard weighs at one moment, in bytes.

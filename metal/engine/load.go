@@ -11,6 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/arch"
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
@@ -33,6 +34,8 @@ type serving struct {
 	conventions *embed.Conventions
 	// estimator of what prompts take.
 	estimator estimator
+	// grammars that answers are held to.
+	grammars *grammar.Cache
 }
 
 // loadedModel is what the loop computes with.
@@ -214,6 +217,7 @@ func (s *serving) openText(ctx context.Context, f *weights.File) error {
 		s.ends[id] = true
 	}
 	if s.task == model.Generate {
+		s.grammars = grammar.NewCache(s.tok.Size(), s.spellShown, grammarBytes)
 		return nil
 	}
 	if s.conventions, err = embed.ConventionsOf(f, s.tok, s.task); err != nil {
@@ -221,6 +225,14 @@ func (s *serving) openText(ctx context.Context, f *weights.File) error {
 	}
 	s.conventions.Limit = min(s.conventions.Limit, s.context)
 	return nil
+}
+
+// spellShown is what a token shows; one that shows nothing has no bytes.
+func (s *serving) spellShown(id int32) []byte {
+	if s.ends[id] || s.tok.IsControl(id) {
+		return nil
+	}
+	return s.tok.Bytes(id)
 }
 
 // canary computes one token: a model that loads and cannot step is not ready.
