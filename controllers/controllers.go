@@ -37,6 +37,9 @@ import (
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/agentupgrade"
+	"metalfleet.dev/metalfleet/controllers/autoscaler"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/scale"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/hubtoken"
 	"metalfleet.dev/metalfleet/controllers/identity"
@@ -77,6 +80,9 @@ type Config struct {
 	CertificateLife time.Duration
 	// AuthoritySpread is how long gateways get to read a new root before it signs.
 	AuthoritySpread time.Duration
+	// DemandAddress is where gateways tell what is asked of each model; empty or
+	// "0" is nowhere, and nothing is scaled by it.
+	DemandAddress string
 	// Metrics receives the operator's own metrics.
 	Metrics prometheus.Registerer
 }
@@ -137,6 +143,24 @@ func options(concurrent int) controller.Options {
 	}
 }
 
+// setupDemand has the operator that leads told by gateways what is asked.
+func setupDemand(mgr ctrl.Manager, c Config, issuer *identity.Issuer, metrics *signal.Metrics) (*autoscaler.Reconciler, error) {
+	ledger := demand.NewLedger(c.Clock.Now)
+	scaler := autoscaler.New(mgr.GetClient(), c.Clock, ledger, metrics)
+	if err := metrics.Demand(c.Metrics, ledger.Gateways, scale.Changes()...); err != nil {
+		return nil, err
+	}
+	if c.DemandAddress == "" || c.DemandAddress == "0" {
+		return scaler, nil
+	}
+	server := &identity.Server{Issuer: issuer}
+	err := mgr.Add(&demand.Server{Ledger: ledger, Address: c.DemandAddress, TLS: server.TLS, Urgent: scaler.Urgent, Log: mgr.GetLogger().WithName("demand")})
+	if err != nil {
+		return nil, fmt.Errorf("figures of gateways: %w", err)
+	}
+	return scaler, nil
+}
+
 // Setup adds every controller of the operator to the manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 	if err := fleet.AddIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
@@ -148,6 +172,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 	}
 	issuer := &identity.Issuer{Client: mgr.GetClient(), Namespace: c.Namespace, Clock: c.Clock, Life: c.CertificateLife}
 	secrets := &hubsecret.Reader{Live: mgr.GetAPIReader(), Clock: c.Clock}
+	scaler, err := setupDemand(mgr, c, issuer, metrics)
+	if err != nil {
+		return err
+	}
 	for _, x := range []struct {
 		name       string
 		concurrent int
@@ -165,6 +193,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"hub tokens of Macs", 2, &hubtoken.Reconciler{Client: mgr.GetClient(), Secrets: secrets, Namespace: c.Namespace}},
 		{"identity of Macs", 2, &identity.Macs{Client: mgr.GetClient(), Issuer: issuer}},
 		{"identity requests", 2, &identity.Requests{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Issuer: issuer}},
+		{"autoscaler", 2, scaler},
 		{"agent upgrade", 1, &agentupgrade.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace, Version: c.Version, Clock: c.Clock}},
 		{"identity of gateways", 1, &identity.Gateway{Issuer: issuer}},
 		{"rotation of the authority", 1, &identity.Rotation{Client: mgr.GetClient(), Issuer: issuer, Spread: c.AuthoritySpread, Metrics: metrics}},

@@ -202,6 +202,8 @@ const (
 	ManagerOrders = "metalfleet-orders"
 	// ManagerOperator is the operator's field manager of everything else.
 	ManagerOperator = "metalfleet-operator"
+	// ManagerAutoscaler is the operator's field manager of status.autoscaling.
+	ManagerAutoscaler = "metalfleet-autoscaler"
 	// ManagerUpgrades is the operator's field manager of spec.agent and AgentCurrent.
 	ManagerUpgrades = "metalfleet-upgrades"
 	// ManagerPlacement is the operator's field manager of nodeName and Placed.

@@ -20,12 +20,18 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Key names a deployment.
 type Key struct{ Namespace, Name string }
 
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
+
+// Compare orders keys.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.Name, o.Name))
+}
 
 // Deployment is what the table needs of a ModelDeployment.
 type Deployment struct {
@@ -34,6 +40,8 @@ type Deployment struct {
 	Created int64 // seconds since 1970
 	// Names that it owns by its status, NAMESPACE/NAME among them or not.
 	Names string // joined by newlines, so that values compare
+	// Start is what the last start of a replica took; 0 where nobody knows.
+	Start time.Duration
 }
 
 // Replica is what the table needs of a ModelReplica.
@@ -74,6 +82,7 @@ type Model struct {
 	endpoints atomic.Pointer[[]Endpoint]
 	changed   atomic.Pointer[chan struct{}]
 	gone      atomic.Bool
+	start     atomic.Int64 // a time.Duration
 }
 
 func newModel(d Deployment) *Model {
@@ -86,6 +95,9 @@ func newModel(d Deployment) *Model {
 // Changed is closed when the endpoints change, or the deployment goes. Who
 // waits takes it before looking.
 func (m *Model) Changed() <-chan struct{} { return *m.changed.Load() }
+
+// StartTime is what the last start of a replica took; 0 where nobody knows.
+func (m *Model) StartTime() time.Duration { return time.Duration(m.start.Load()) }
 
 // Gone says that the deployment was deleted: it gets no endpoint any more.
 func (m *Model) Gone() bool { return m.gone.Load() }
@@ -176,7 +188,11 @@ func (t *Table) SetDeployment(d Deployment) {
 	case known:
 		old.model.end()
 	}
+	e.model.start.Store(int64(d.Start))
 	t.deployments[d.Key] = e
+	if known && old.UID == d.UID && old.Created == d.Created && old.Names == d.Names {
+		return // names and endpoints are as they were
+	}
 	t.refresh(d.Key)
 	t.rename()
 }

@@ -28,7 +28,11 @@ func slim(in any) (any, error) {
 	case *v1alpha1.ModelDeployment:
 		o.ManagedFields, o.Annotations = nil, nil
 		o.Spec = v1alpha1.ModelDeploymentSpec{}
-		o.Status = v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames}
+		status := v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames}
+		if a := o.Status.Autoscaling; a != nil {
+			status.Autoscaling = &v1alpha1.AutoscalingStatus{StartSeconds: a.StartSeconds}
+		}
+		o.Status = status
 	case *v1alpha1.ModelReplica:
 		o.ManagedFields, o.Annotations = nil, nil
 		o.Spec = v1alpha1.ModelReplicaSpec{DeploymentRef: o.Spec.DeploymentRef, Epoch: o.Spec.Epoch, NodeName: o.Spec.NodeName, Desired: o.Spec.Desired,

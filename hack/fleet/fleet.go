@@ -80,6 +80,7 @@ type Fleet struct {
 
 	operator, gateway             *process.Program
 	operatorHealth, gatewayHealth string // URLs
+	demand                        string // where the operator is told what is asked
 
 	mu      sync.Mutex // guards stopped
 	stopped bool
