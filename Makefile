@@ -200,6 +200,10 @@ test-embed-engine: ## vectors of all-MiniLM-L6-v2, and of tiny embedders and rer
 	bash hack/mlx/go.sh run ./hack/goldens/readers
 	bash hack/mlx/go.sh test -count=1 -v -run 'TestA8|TestPrompts|TestALongInput|TestAnInput' ./metal/embed
 
+.PHONY: test-scaling
+test-scaling: kube build ## a deployment scales itself: to zero, from zero, up under load, down again; the operator is killed in between
+	go run ./hack/scaling
+
 .PHONY: test-failover
 test-failover: kube build ## two streams from two Macs through the gateway, one Mac is killed
 	bash hack/failover/run.sh

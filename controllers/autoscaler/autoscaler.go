@@ -9,14 +9,17 @@
 //
 // A deployment is looked at every second, from the cache and from memory, and at
 // once when a gateway has a request wait. What is written is what changes the
-// number, and little else: see worth.
+// number, and little else: see worth. A replica that would go and is busy gets an
+// annotation by which gateways prefer others.
 //
 // Start reading at Reconciler.Reconcile.
 package autoscaler
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,7 +48,7 @@ import (
 
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments,verbs=get;list;watch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments/status,verbs=get;patch
-// +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 
 // every is how often a deployment is looked at.
@@ -116,10 +119,31 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		decision.Message += ": " + why
 	}
 	k.memory = decision.Memory
-	if err := r.write(ctx, &d, k, decision, now); err != nil {
+	if err := errors.Join(r.mark(ctx, own.Items, decision.Retire), r.write(ctx, &d, k, decision, now)); err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: every}, nil // figures are of the moment
+}
+
+// mark has gateways prefer other replicas than those that are to go, and takes
+// it back from the rest.
+func (r *Reconciler) mark(ctx context.Context, own []v1alpha1.ModelReplica, retire []string) error {
+	for i := range own {
+		replica := &own[i]
+		is, want := replica.Annotations[v1alpha1.AnnotationRetiring] != "", slices.Contains(retire, string(replica.UID))
+		if is == want || !replica.DeletionTimestamp.IsZero() {
+			continue
+		}
+		before := replica.DeepCopy()
+		if delete(replica.Annotations, v1alpha1.AnnotationRetiring); want {
+			metav1.SetMetaDataAnnotation(&replica.ObjectMeta, v1alpha1.AnnotationRetiring, "true")
+		}
+		err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerAutoscaler))
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("mark replica %s: %w", replica.Name, err)
+		}
+	}
+	return nil
 }
 
 // figures are what the gateways say now, and why they are not whole.
@@ -163,7 +187,7 @@ func (r *Reconciler) retire(ctx context.Context, d *v1alpha1.ModelDeployment) er
 // once that is stored.
 func (r *Reconciler) write(ctx context.Context, d *v1alpha1.ModelDeployment, k *known, decision scale.Decision, now time.Time) error {
 	before := d.Status.Autoscaling
-	next := statusOf(decision, k.starts.last, now)
+	next := Record(decision, k.starts.last, now)
 	if !worth(before, next, k.written, now) {
 		return nil
 	}

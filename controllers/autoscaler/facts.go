@@ -56,7 +56,8 @@ func Replicas(d *v1alpha1.ModelDeployment, own []v1alpha1.ModelReplica, busy fun
 		}
 		out = append(out, scale.Replica{
 			UID: string(r.UID), Placed: r.Spec.NodeName != "", Stuck: stuck(r), Ready: fleet.ReplicaReady(r), Busy: busy(string(r.UID)),
-			Old: d.Status.CurrentRevision != "" && r.Spec.Revision != d.Status.CurrentRevision,
+			Retiring: r.Annotations[v1alpha1.AnnotationRetiring] != "",
+			Old:      d.Status.CurrentRevision != "" && r.Spec.Revision != d.Status.CurrentRevision,
 		})
 	}
 	return out
@@ -83,9 +84,9 @@ func Recall(a *v1alpha1.AutoscalingStatus) scale.Memory {
 	return m
 }
 
-// statusOf is a decision as it is written down. A delay that has just begun is
+// Record is a decision as it is written down. A delay that has just begun is
 // left out: most end at once, and one that is forgotten begins anew.
-func statusOf(d scale.Decision, start time.Duration, now time.Time) v1alpha1.AutoscalingStatus {
+func Record(d scale.Decision, start time.Duration, now time.Time) v1alpha1.AutoscalingStatus {
 	out := v1alpha1.AutoscalingStatus{
 		DesiredReplicas: int32(d.Desired), RecommendedReplicas: int32(min(d.Wanted, math.MaxInt32)), Reason: d.Reason, Message: d.Message,
 		LastScaleTime: stamp(d.Changed), StartSeconds: int32(math.Ceil(start.Seconds())),
@@ -138,13 +139,19 @@ type starts struct {
 	// weights; zero once it served.
 	since map[types.UID]time.Time
 	has   map[types.UID]bool
+	// looked is when this process looked last; what it had not seen then began since.
+	looked time.Time
 }
 
 func (s *starts) look(replicas []v1alpha1.ModelReplica, now time.Time) {
 	since, has := map[types.UID]time.Time{}, map[types.UID]bool{}
 	for i := range replicas {
 		r := &replicas[i]
-		began, met := s.since[r.UID]
+		began, seen := s.since[r.UID]
+		met := seen
+		if !seen && !s.looked.IsZero() {
+			began, met = s.looked, true
+		}
 		has[r.UID] = meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionDownloaded)
 		switch {
 		case fleet.ReplicaReady(r):
@@ -152,11 +159,11 @@ func (s *starts) look(replicas []v1alpha1.ModelReplica, now time.Time) {
 				s.last = now.Sub(began)
 			}
 			since[r.UID] = time.Time{}
-		case !met || !began.IsZero() && has[r.UID] && !s.has[r.UID]:
+		case !met || seen && !began.IsZero() && has[r.UID] && !s.has[r.UID]:
 			since[r.UID] = now
 		default:
 			since[r.UID] = began
 		}
 	}
-	s.since, s.has = since, has
+	s.since, s.has, s.looked = since, has, now
 }

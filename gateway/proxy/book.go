@@ -109,7 +109,7 @@ func (b *book) choose(q *query, now time.Time) (grant, bool) {
 	loads := b.loads(endpoints)
 	for i, e := range endpoints {
 		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Total: loads[i].total, Excluded: q.excluded(e),
-			Most: b.ahead * int(e.Sequences), Slots: int(e.Sequences), Suspect: now.Before(b.macs[e.Mac].until), Cold: e.Cold}
+			Most: b.ahead * int(e.Sequences), Slots: int(e.Sequences), Suspect: now.Before(b.macs[e.Mac].until), Cold: e.Cold, Retiring: e.Retiring}
 	}
 	b.suspectOutliers(endpoints, candidates, now)
 	prefix := q.prefix

@@ -33,7 +33,14 @@ func TestTheOperatorIsToldWhatRunsAndWaits(t *testing.T) {
 	w.setReady("a", false)
 	waits := w.later(t.Context(), chatBody)
 	w.waiting(1)
-	<-w.proxy.Wakes()
+	eventually(t, "the operator is to be told", func() bool {
+		select {
+		case <-w.proxy.Wakes():
+			return true
+		default:
+			return false
+		}
+	})
 	eventually(t, "it has waited", func() bool { return report().Models[0].OldestMillis > 0 })
 	m := report().Models[0]
 	if m.Namespace != "ns" || m.Name != "m" || m.Running != 1 || m.Waiting != 1 || m.Begun != 2 || len(report().Replicas) != 1 {

@@ -38,6 +38,7 @@ func ReplicaOf(r *v1alpha1.ModelReplica) Replica {
 		Ready: r.DeletionTimestamp.IsZero() && r.Spec.Desired == v1alpha1.DesiredRunning &&
 			meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady),
 		Cold:      saysNo(r.Status.Conditions, v1alpha1.ConditionLoaded),
+		Retiring:  r.Annotations[v1alpha1.AnnotationRetiring] != "",
 		Sequences: r.Spec.Context.Sequences,
 	}
 }

@@ -53,6 +53,7 @@ type Replica struct {
 	Mac           string
 	Ready         bool
 	Cold          bool // an OnDemand replica whose model is not in memory
+	Retiring      bool // others are preferred, so that it may go
 	Sequences     int64
 }
 
@@ -71,6 +72,8 @@ type Endpoint struct {
 	Address string
 	// Cold: its model is not in memory; the next request there loads it.
 	Cold bool
+	// Retiring: others are preferred, so that it may go.
+	Retiring bool
 	// Sequences is how many requests run there at once; 0 where nobody said.
 	Sequences int64
 }
@@ -312,7 +315,7 @@ func endpointsOf(deploymentUID string, replicas map[string]Replica, macs map[str
 	for _, r := range replicas {
 		mac := macs[r.Mac]
 		if r.Ready && r.DeploymentUID == deploymentUID && mac.Open && mac.Address != "" {
-			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address, Cold: r.Cold, Sequences: r.Sequences})
+			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address, Cold: r.Cold, Retiring: r.Retiring, Sequences: r.Sequences})
 		}
 	}
 	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(a.Replica, b.Replica) })

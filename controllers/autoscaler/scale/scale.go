@@ -98,6 +98,8 @@ type Replica struct {
 	Ready         bool
 	// Busy: it runs requests, or nobody knows.
 	Busy bool
+	// Retiring: gateways were told to prefer others.
+	Retiring bool
 	// Old: of another revision than the wanted one.
 	Old bool
 }
@@ -129,6 +131,9 @@ type Decision struct {
 	Wanted int
 	// Remove are the UIDs of the replicas that may go.
 	Remove []string
+	// Retire are those that are busy and would go: gateways prefer others, so that
+	// they come to be idle. It is taken back when more are wanted again.
+	Retire []string
 	// Reason and Message say why.
 	Reason, Message string
 }
@@ -149,6 +154,8 @@ func Decide(p Policy, m Memory, f Figures, replicas []Replica, now time.Time) De
 		c.up()
 	case c.Wanted < c.Desired || c.Desired > p.Max:
 		c.down()
+	case c.stuck() > 0:
+		c.noRoom()
 	default:
 		c.say(Steady, "")
 	}
@@ -258,24 +265,32 @@ func (c *choice) remember() {
 	}
 }
 
-// up asks for more.
-func (c *choice) up() {
-	stuck, loading := 0, 0
+// stuck is how many of those that were asked for have no Mac with room.
+func (c *choice) stuck() int {
+	n := 0
 	for _, r := range c.replicas {
 		if r.Stuck {
-			stuck++
-		} else if !r.Ready {
-			loading++
+			n++
 		}
 	}
+	return n
+}
+
+func (c *choice) noRoom() {
+	c.say(NoRoom, fmt.Sprintf("%d are wanted, and no Mac has room for %d of those that were asked for; free memory, add a Mac, or lower maxReplicas", c.Wanted, c.stuck()))
+}
+
+// up asks for more.
+func (c *choice) up() {
+	loading := slices.ContainsFunc(c.replicas, func(r Replica) bool { return !r.Ready })
 	switch {
-	case stuck > 0:
-		c.say(NoRoom, fmt.Sprintf("%d are wanted, and no Mac has room for %d of those that were asked for; free memory, add a Mac, or lower maxReplicas", c.Wanted, stuck))
+	case c.stuck() > 0:
+		c.noRoom()
 		return
 	case c.Desired > 0 && c.now.Sub(c.HighSince) < c.UpDelay:
 		c.say(Delayed, fmt.Sprintf("%d are wanted; more come after %s", c.Wanted, c.UpDelay))
 		return
-	case c.Desired > 0 && loading > 0 && c.now.Sub(c.Changed) < step:
+	case c.Desired > 0 && loading && c.now.Sub(c.Changed) < step:
 		c.say(Delayed, fmt.Sprintf("%d are wanted; those that were asked for a moment ago begin first", c.Wanted))
 		return
 	}
@@ -319,19 +334,21 @@ func (c *choice) down() {
 		c.say(RollingOut, "replicas are being replaced; none is taken away meanwhile")
 		return
 	}
+	to = max(to, c.Desired/2)
+	idle := c.idleOnes(len(c.replicas) - to)
+	c.Retire = c.busyOnes(len(c.replicas)-to-len(idle), idle)
 	if c.now.Sub(c.Changed) < step && !forced {
 		c.say(Delayed, fmt.Sprintf("%d would be enough; the next ones go in a moment", c.Wanted))
 		return
 	}
-	c.lower(max(to, c.Desired/2), forced)
+	c.lower(to, len(idle), forced)
 }
 
 // lower takes away what is idle, down to a number.
-func (c *choice) lower(to int, forced bool) {
-
-	next := max(to, len(c.replicas)-len(c.idleOnes(len(c.replicas)-to)))
+func (c *choice) lower(to, idle int, forced bool) {
+	next := max(to, len(c.replicas)-idle)
 	if next >= c.Desired {
-		c.say(Busy, fmt.Sprintf("%d would be enough; all %d replicas run requests, and none is taken away from them", c.Wanted, len(c.replicas)))
+		c.say(Busy, fmt.Sprintf("%d would be enough; all %d replicas run requests; new ones go to others first, and one that is idle goes", c.Wanted, len(c.replicas)))
 		return
 	}
 	switch {
@@ -342,6 +359,31 @@ func (c *choice) lower(to int, forced bool) {
 	default:
 		c.set(next, LowDemand, fmt.Sprintf("%d were enough for %s", max(c.Low, c.Wanted), c.DownDelay))
 	}
+}
+
+// busyOnes are at most n of the others: the same as before, as far as they are
+// there, so that they come to their end.
+func (c *choice) busyOnes(n int, idle []string) []string {
+	var may []Replica
+	for _, r := range c.replicas {
+		if !slices.Contains(idle, r.UID) {
+			may = append(may, r)
+		}
+	}
+	slices.SortStableFunc(may, func(a, b Replica) int {
+		switch {
+		case a.Retiring == b.Retiring:
+			return cmp.Compare(a.UID, b.UID)
+		case a.Retiring:
+			return -1
+		}
+		return 1
+	})
+	var out []string
+	for _, r := range may[:min(len(may), max(0, n))] {
+		out = append(out, r.UID)
+	}
+	return out
 }
 
 // idleOnes are at most n replicas that may go, those first that are missed least.

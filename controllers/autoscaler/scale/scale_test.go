@@ -55,6 +55,9 @@ func (f *fleet) look(g scale.Figures) scale.Decision {
 		}
 		f.replicas = slices.Delete(f.replicas, i, i+1)
 	}
+	for i := range f.replicas {
+		f.replicas[i].Retiring = slices.Contains(d.Retire, f.replicas[i].UID)
+	}
 	for len(f.replicas) < d.Desired {
 		f.born++
 		uid := fmt.Sprintf("r%03d", f.born)
@@ -168,6 +171,16 @@ func TestABusyReplicaIsNeverTakenAway(t *testing.T) {
 	}
 	f.pass(20*time.Minute, running(3))
 	f.want(3, scale.Busy)
+	// Others are preferred to two of them, always the same, so that they come to
+	// be idle; until more are wanted again.
+	first := slices.Clone(f.last.Retire)
+	if len(first) != 2 || !slices.Equal(f.look(running(3)).Retire, first) {
+		t.Errorf("retire %v, then %v, want the same two", first, f.last.Retire)
+	}
+	if d := f.look(running(12)); len(d.Retire) > 0 {
+		t.Errorf("retire %v, though all are wanted", d.Retire)
+	}
+	f.pass(20*time.Minute, running(3))
 	f.replicas[1].Busy = false
 	idle := f.replicas[1].UID
 	d := f.look(running(3))
@@ -177,6 +190,19 @@ func TestABusyReplicaIsNeverTakenAway(t *testing.T) {
 	}
 	f.pass(20*time.Minute, running(3))
 	f.want(2, scale.Busy)
+}
+
+func TestTheSameRetireAsBefore(t *testing.T) {
+	p := policy()
+	p.DownDelay = 0
+	replicas := []scale.Replica{{UID: "a"}, {UID: "b", Retiring: true}}
+	for i := range replicas {
+		replicas[i].Placed, replicas[i].Ready, replicas[i].Busy = true, true, true
+	}
+	m := scale.Memory{Decided: true, Desired: 2, Changed: epoch.Add(-time.Hour), LowSince: epoch.Add(-time.Hour), Low: 1, Seen: epoch}
+	if d := scale.Decide(p, m, running(2), replicas, epoch.Add(time.Second)); !slices.Equal(d.Retire, []string{"b"}) || len(d.Remove) > 0 {
+		t.Errorf("retire %v, remove %v; want b to retire on", d.Retire, d.Remove)
+	}
 }
 
 func TestNothingIsTakenAwayByFiguresThatAreNotWhole(t *testing.T) {
@@ -288,6 +314,8 @@ func TestNoMoreAreAskedForThanFit(t *testing.T) {
 	f.pass(2*time.Minute, running(32))
 	f.want(4, scale.NoRoom) // one step too many; from there it waits for room
 	f.pass(time.Hour, running(32))
+	f.want(4, scale.NoRoom)
+	f.look(running(16)) // as many as were asked for
 	f.want(4, scale.NoRoom)
 	f.room = 8
 	f.pass(2*time.Minute, running(32))
