@@ -95,6 +95,9 @@ func (p *Publisher) rest(ctx context.Context, d time.Duration) {
 
 // tell sends one report to all operators. It is told if one took it.
 func (p *Publisher) tell(ctx context.Context, last bool) {
+	if p.Identity() == nil {
+		return // it comes a moment after the start
+	}
 	err := p.try(ctx, last)
 	if (err != nil) == p.failing || ctx.Err() != nil {
 		return
@@ -107,9 +110,7 @@ func (p *Publisher) tell(ctx context.Context, last bool) {
 }
 
 func (p *Publisher) try(ctx context.Context, last bool) error {
-	if err := p.connect(); err != nil {
-		return err
-	}
+	p.connect()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := p.resolve(ctx); err != nil {
@@ -139,19 +140,15 @@ func (p *Publisher) try(ctx context.Context, last bool) error {
 }
 
 // connect makes a client of the identity of now.
-func (p *Publisher) connect() error {
+func (p *Publisher) connect() {
 	id := p.Identity()
-	switch {
-	case id == nil:
-		return errors.New("the gateway has no certificate yet")
-	case id == p.used:
-		return nil
+	if id == p.used {
+		return
 	}
 	p.closeIdle()
 	p.used = id
 	p.client = &http.Client{Transport: &http.Transport{TLSClientConfig: id.OperatorTLS(), ForceAttemptHTTP2: true,
 		TLSHandshakeTimeout: patience, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 1}}
-	return nil
 }
 
 func (p *Publisher) closeIdle() {

@@ -72,8 +72,8 @@ func New(registry prometheus.Registerer, reader client.Reader) (*Metrics, error)
 
 // Demand has the reasons of scaling begin at 0, and the gateways that report
 // counted when it is asked.
-func (m *Metrics) Demand(registry prometheus.Registerer, gateways func() int, reasons ...string) error {
-	for _, r := range reasons {
+func (m *Metrics) Demand(registry prometheus.Registerer, gateways func() int, whys ...string) error {
+	for _, r := range whys {
 		m.scaled.WithLabelValues(r)
 	}
 	g := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
