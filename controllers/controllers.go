@@ -18,6 +18,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -113,11 +114,13 @@ func cacheOptions(namespace string) cache.Options {
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}: {Namespaces: here},
 			// The wish for agents and the rules of placement; whatever else lies there is little.
-			&corev1.ConfigMap{}:          {Namespaces: here},
-			&corev1.ServiceAccount{}:     {Namespaces: here},
-			&rbacv1.Role{}:               {Namespaces: here},
-			&rbacv1.RoleBinding{}:        {Namespaces: here},
-			&coordinationv1.Lease{}:      {Namespaces: here},
+			&corev1.ConfigMap{}:      {Namespaces: here},
+			&corev1.ServiceAccount{}: {Namespaces: here},
+			&rbacv1.Role{}:           {Namespaces: here},
+			&rbacv1.RoleBinding{}:    {Namespaces: here},
+			&coordinationv1.Lease{}:  {Namespaces: here},
+			// The gateways' Service and its headless twin; whatever else lies there is little.
+			&discoveryv1.EndpointSlice{}: {Namespaces: here},
 			&rbacv1.ClusterRole{}:        {Label: having(v1alpha1.LabelMac)},
 			&rbacv1.ClusterRoleBinding{}: {Label: having(v1alpha1.LabelMac)},
 			&appsv1.ControllerRevision{}: {Label: having(v1alpha1.LabelDeployment)},
@@ -146,7 +149,7 @@ func options(concurrent int) controller.Options {
 // setupDemand has the operator that leads told by gateways what is asked.
 func setupDemand(mgr ctrl.Manager, c Config, issuer *identity.Issuer, metrics *signal.Metrics) (*autoscaler.Reconciler, error) {
 	ledger := demand.NewLedger(c.Clock.Now)
-	scaler := autoscaler.New(mgr.GetClient(), c.Clock, ledger, metrics)
+	scaler := autoscaler.New(mgr.GetClient(), c.Clock, c.Namespace, ledger, metrics)
 	if err := metrics.Demand(c.Metrics, ledger.Gateways, scale.Changes()...); err != nil {
 		return nil, err
 	}

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -50,16 +51,22 @@ import (
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments/status,verbs=get;patch
 // +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,namespace=metalfleet-system,verbs=get;list;watch
+
+// GatewayService is the Service of the gateways, in the operator's namespace.
+const GatewayService = "metalfleet-gateway"
 
 // every is how often a deployment is looked at.
 const every = time.Second
 
 // Reconciler decides for one deployment at a time.
 type Reconciler struct {
-	Client  client.Client
-	Clock   clock.PassiveClock
-	Ledger  *demand.Ledger
-	Metrics *signal.Metrics
+	Client client.Client
+	Clock  clock.PassiveClock
+	Ledger *demand.Ledger
+	// Namespace of the gateways' Service.
+	Namespace string
+	Metrics   *signal.Metrics
 
 	urgent chan event.GenericEvent
 	mu     sync.Mutex // guards known
@@ -75,8 +82,8 @@ type known struct {
 }
 
 // New makes a reconciler.
-func New(c client.Client, clock clock.PassiveClock, l *demand.Ledger, m *signal.Metrics) *Reconciler {
-	return &Reconciler{Client: c, Clock: clock, Ledger: l, Metrics: m, urgent: make(chan event.GenericEvent, 1024), known: map[types.UID]*known{}}
+func New(c client.Client, clock clock.PassiveClock, namespace string, l *demand.Ledger, m *signal.Metrics) *Reconciler {
+	return &Reconciler{Client: c, Clock: clock, Namespace: namespace, Ledger: l, Metrics: m, urgent: make(chan event.GenericEvent, 1024), known: map[types.UID]*known{}}
 }
 
 // Urgent has a deployment looked at now. One that cannot be noted is looked at
@@ -113,7 +120,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	k, now := r.of(&d), r.Clock.Now()
 	k.starts.look(own.Items, now)
-	figures, why := r.figures(req.NamespacedName, k.memory.Seen)
+	serve, err := r.gateways(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	figures, why := r.figures(req.NamespacedName, k.memory.Seen, serve)
 	decision := scale.Decide(Policy(&d), k.memory, figures, Replicas(&d, own.Items, r.Ledger.Busy), now)
 	if decision.Reason == scale.Unheard {
 		decision.Message += ": " + why
@@ -146,10 +157,21 @@ func (r *Reconciler) mark(ctx context.Context, own []v1alpha1.ModelReplica, reti
 	return nil
 }
 
+// gateways is how many take requests, by the endpoints of their Service; 0 where
+// they run elsewhere.
+func (r *Reconciler) gateways(ctx context.Context) (int, error) {
+	var slices discoveryv1.EndpointSliceList
+	err := r.Client.List(ctx, &slices, client.InNamespace(r.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: GatewayService})
+	if err != nil {
+		return 0, fmt.Errorf("list endpoints of gateways: %w", err)
+	}
+	return Serving(slices.Items), nil
+}
+
 // figures are what the gateways say now, and why they are not whole.
-func (r *Reconciler) figures(key types.NamespacedName, seen time.Time) (scale.Figures, string) {
+func (r *Reconciler) figures(key types.NamespacedName, seen time.Time, serve int) (scale.Figures, string) {
 	f := r.Ledger.Of(key)
-	whole, why := r.Ledger.Whole()
+	whole, why := r.Ledger.Whole(serve)
 	return scale.Figures{Requests: f.Running + f.Waiting, Waiting: f.Waiting, Oldest: f.Oldest,
 		Asked: !f.Asked.IsZero() && !f.Asked.Before(seen), Complete: whole}, why
 }

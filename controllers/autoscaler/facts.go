@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +27,26 @@ const (
 	// old one must be to be written at all.
 	rememberEvery = 30 * time.Second
 )
+
+// Serving counts the endpoints that take requests, those that end and still do
+// among them; one with two addresses of different kinds stands in two slices, and
+// counts once.
+func Serving(of []discoveryv1.EndpointSlice) int {
+	serving := map[types.UID]bool{}
+	unnamed := 0
+	for i := range of {
+		for _, e := range of[i].Endpoints {
+			switch {
+			case !ptr.Deref(e.Conditions.Serving, ptr.Deref(e.Conditions.Ready, true)):
+			case e.TargetRef != nil && e.TargetRef.UID != "":
+				serving[e.TargetRef.UID] = true
+			default:
+				unnamed++
+			}
+		}
+	}
+	return len(serving) + unnamed
+}
 
 // Policy resolves what a user wrote.
 func Policy(d *v1alpha1.ModelDeployment) scale.Policy {

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -129,6 +131,25 @@ func TestAReplicaThatNoMacHasRoomForIsStuck(t *testing.T) {
 		if got := stuck(&r); got != want {
 			t.Errorf("%s: stuck = %v", reason, got)
 		}
+	}
+}
+
+func TestWhichGatewaysServe(t *testing.T) {
+	endpoint := func(uid string, ready, serving *bool) discoveryv1.Endpoint {
+		e := discoveryv1.Endpoint{Conditions: discoveryv1.EndpointConditions{Ready: ready, Serving: serving}}
+		if uid != "" {
+			e.TargetRef = &corev1.ObjectReference{UID: types.UID(uid)}
+		}
+		return e
+	}
+	yes, no := ptr.To(true), ptr.To(false)
+	v4 := discoveryv1.EndpointSlice{Endpoints: []discoveryv1.Endpoint{endpoint("a", yes, yes), endpoint("ends", no, yes), endpoint("starts", no, no)}}
+	v6 := discoveryv1.EndpointSlice{Endpoints: []discoveryv1.Endpoint{endpoint("a", yes, yes), endpoint("", nil, nil), endpoint("", no, nil)}}
+	if n := Serving([]discoveryv1.EndpointSlice{v4, v6}); n != 3 {
+		t.Errorf("%d serve, want a, the one that ends and the one without a name", n)
+	}
+	if n := Serving(nil); n != 0 {
+		t.Errorf("%d of none serve", n)
 	}
 }
 

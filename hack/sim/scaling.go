@@ -157,7 +157,7 @@ func (w *world) decide(s *scaled) {
 	}
 	key := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
 	f := w.ledger.Of(key)
-	whole, _ := w.ledger.Whole()
+	whole, _ := w.ledger.Whole(gateways)
 	before := s.memory
 	d := scale.Decide(autoscaler.Policy(&s.ModelDeployment), s.memory, scale.Figures{Requests: f.Running + f.Waiting, Waiting: f.Waiting, Oldest: f.Oldest,
 		Asked: !f.Asked.IsZero() && !f.Asked.Before(s.memory.Seen), Complete: whole},

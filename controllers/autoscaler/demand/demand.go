@@ -136,20 +136,24 @@ func (l *Ledger) Of(key types.NamespacedName) Figures {
 	return f
 }
 
-// Whole says whether the sums are those of every gateway, and if not, why.
-func (l *Ledger) Whole() (whole bool, why string) {
+// Whole says whether the sums are those of every gateway, and if not, why. serve
+// is how many gateways take requests by what the cluster says, 0 where it does
+// not say: one that was never heard is known by that alone.
+func (l *Ledger) Whole(serve int) (whole bool, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
 	l.prune(now)
-	silent, young := 0, 0
+	silent, young, heard := 0, 0, 0
 	for _, g := range l.gateways {
 		switch {
 		case now.Sub(g.at) > fresh:
 			silent++
+			continue
 		case now.Sub(g.born) < warm:
 			young++
 		}
+		heard++
 	}
 	switch {
 	case l.started.IsZero():
@@ -158,6 +162,8 @@ func (l *Ledger) Whole() (whole bool, why string) {
 		return false, "no gateway reports what is asked; is it started with --operator, and does it reach that address?"
 	case silent > 0:
 		return false, fmt.Sprintf("%d of %d gateways are silent", silent, len(l.gateways))
+	case heard < serve:
+		return false, fmt.Sprintf("%d gateways take requests, and %d report them; do all reach the operator?", serve, heard)
 	case now.Sub(l.started) < warm:
 		return false, "the operator has just started, and does not know yet which gateways there are"
 	case young > 0:

@@ -48,7 +48,12 @@ func (r *room) report(gateway string, running, waiting int, begun uint64) []type
 
 func (r *room) whole(want bool, because string) {
 	r.t.Helper()
-	if whole, why := r.l.Whole(); whole != want || !strings.Contains(why, because) {
+	r.wholeOf(0, want, because)
+}
+
+func (r *room) wholeOf(serve int, want bool, because string) {
+	r.t.Helper()
+	if whole, why := r.l.Whole(serve); whole != want || !strings.Contains(why, because) {
 		r.t.Errorf("whole = %v (%s), want %v (%s)", whole, why, want, because)
 	}
 }
@@ -76,6 +81,18 @@ func TestSeveralGatewaysSumUp(t *testing.T) {
 	if other := r.l.Of(types.NamespacedName{Namespace: "other", Name: "chat"}); other.Running+other.Waiting > 0 {
 		t.Errorf("another namespace's: %+v", other)
 	}
+}
+
+// TestAGatewayThatWasNeverHeardIsKnown: the cluster says that it takes requests.
+func TestAGatewayThatWasNeverHeardIsKnown(t *testing.T) {
+	r := newRoom(t)
+	r.l.Listen()
+	r.now = r.now.Add(time.Minute)
+	r.report("a", 1, 0, 1)
+	r.wholeOf(1, true, "")
+	r.wholeOf(2, false, "2 gateways take requests, and 1 report them")
+	r.report("b", 0, 0, 0)
+	r.wholeOf(2, true, "")
 }
 
 func TestASilentGatewayIsNoZero(t *testing.T) {
