@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -70,6 +71,14 @@ func TestADeploymentScalesItself(t *testing.T) {
 		}
 		return nil
 	})
+	w.stop() // and what gateways were told by then is taken back
+	for _, r := range w.replicas("chat") {
+		w.must(w.c.Patch(w.ctx, &r, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationRetiring+`":"true"}}}`))))
+	}
 	w.edit("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Autoscaling, s.Replicas = nil, ptr.To[int32](1) })
+	w.startOperator()
 	w.wantScaled("chat", 1, "")
+	if r := w.replicas("chat")[0]; r.Annotations[v1alpha1.AnnotationRetiring] != "" {
+		t.Error("the replica that stays is still the last that gateways choose")
+	}
 }

@@ -113,24 +113,23 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		r.forget(d.UID)
 		return reconcile.Result{}, r.retire(ctx, &d)
 	}
-	var own v1alpha1.ModelReplicaList
-	err := r.Client.List(ctx, &own, client.InNamespace(d.Namespace), client.MatchingFields{fleet.IndexOwner: string(d.UID)})
+	own, err := r.replicas(ctx, &d)
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("list replicas: %w", err)
+		return reconcile.Result{}, err
 	}
 	k, now := r.of(&d), r.Clock.Now()
-	k.starts.look(own.Items, now)
+	k.starts.look(own, now)
 	serve, err := r.gateways(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	figures, why := r.figures(req.NamespacedName, k.memory.Seen, serve)
-	decision := scale.Decide(Policy(&d), k.memory, figures, Replicas(&d, own.Items, r.Ledger.Busy), now)
+	decision := scale.Decide(Policy(&d), k.memory, figures, Replicas(&d, own, r.Ledger.Busy), now)
 	if decision.Reason == scale.Unheard {
 		decision.Message += ": " + why
 	}
 	k.memory = decision.Memory
-	if err := errors.Join(r.mark(ctx, own.Items, decision.Retire), r.write(ctx, &d, k, decision, now)); err != nil {
+	if err := errors.Join(r.mark(ctx, own, decision.Retire), r.write(ctx, &d, k, decision, now)); err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: every}, nil // figures are of the moment
@@ -202,7 +201,20 @@ func (r *Reconciler) retire(ctx context.Context, d *v1alpha1.ModelDeployment) er
 	if d.Status.Autoscaling == nil || !d.DeletionTimestamp.IsZero() {
 		return nil
 	}
+	own, err := r.replicas(ctx, d)
+	if err := errors.Join(err, r.mark(ctx, own, nil)); err != nil {
+		return err
+	}
 	return status.Apply(ctx, r.Client, status.Document{Object: d, Manager: v1alpha1.ManagerAutoscaler, Status: struct{}{}})
+}
+
+func (r *Reconciler) replicas(ctx context.Context, d *v1alpha1.ModelDeployment) ([]v1alpha1.ModelReplica, error) {
+	var own v1alpha1.ModelReplicaList
+	err := r.Client.List(ctx, &own, client.InNamespace(d.Namespace), client.MatchingFields{fleet.IndexOwner: string(d.UID)})
+	if err != nil {
+		return nil, fmt.Errorf("list replicas: %w", err)
+	}
+	return own.Items, nil
 }
 
 // write stores a decision that is worth it, and tells of a number that changed
