@@ -95,6 +95,8 @@ func TestAGatewayThatWasNeverHeardIsKnown(t *testing.T) {
 	r.wholeOf(2, true, "")
 }
 
+// TestASilentGatewayIsNoZero: of what nobody knows the replicas count as busy, and
+// the sum as a part (LLMKube #1543: unknown idle counts as busy).
 func TestASilentGatewayIsNoZero(t *testing.T) {
 	r := newRoom(t)
 	r.l.Listen()
@@ -114,6 +116,7 @@ func TestASilentGatewayIsNoZero(t *testing.T) {
 	}
 }
 
+// TestAGatewayThatRestartsIsNoZero: its clients are about to come back.
 func TestAGatewayThatRestartsIsNoZero(t *testing.T) {
 	r := newRoom(t)
 	r.l.Listen()

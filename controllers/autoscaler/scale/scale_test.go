@@ -220,6 +220,8 @@ func TestNothingIsTakenAwayByFiguresThatAreNotWhole(t *testing.T) {
 	f.want(2, scale.Demand)
 }
 
+// TestTheDelaySurvivesARestart: it neither begins anew with each operator, nor
+// runs on while nobody looked (LWS #225: a restart changes nothing by itself).
 func TestTheDelaySurvivesARestart(t *testing.T) {
 	restart := func(f *fleet, away time.Duration) {
 		m := f.memory // as it is written down, to the second, up to 30 s ago
