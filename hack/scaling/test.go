@@ -201,17 +201,11 @@ func (s *story) upAndDown(ctx context.Context) error {
 		return err
 	}
 	one := s.start(ctx, 1)
-	low := s.until(ctx, "fewer replicas would be enough", func(md *v1alpha1.ModelDeployment) error {
-		if a := md.Status.Autoscaling; a.DesiredReplicas != 3 && a.DesiredReplicas != 2 {
-			return fmt.Errorf("%+v", a)
-		}
-		return nil
-	})
 	killed := s.KillOperator()
 	s.say("the operator is killed")
 	again := s.StartOperator(ctx)
 	down := s.ready(ctx, 1)
-	return errors.Join(low, killed, again, down, one.end())
+	return errors.Join(killed, again, down, one.end())
 }
 
 // told wants an Event for each direction and reason.
