@@ -218,6 +218,10 @@ bench-grammar: ## the masks of structured output over 151,936 tokens beside llgu
 	bash hack/grammar/install.sh
 	go run ./hack/grammar -bench
 
+.PHONY: test-scaling
+test-scaling: kube build ## a deployment scales itself: to zero, from zero, up under load, down again; the operator is killed in between
+	go run ./hack/scaling
+
 .PHONY: test-failover
 test-failover: kube build ## two streams from two Macs through the gateway, one Mac is killed
 	bash hack/failover/run.sh

@@ -120,6 +120,14 @@ func TestDeploymentSchema(t *testing.T) {
 		"no replica":                    {spec: "model: {source: 'file://a.gguf'}\n  replicas: 0"},
 		"fewer than none":               {spec: "model: {source: 'file://a.gguf'}\n  replicas: -1", sentence: "greater than or equal to 0"},
 		"more than the bound":           {spec: "model: {source: 'file://a.gguf'}\n  replicas: 1001", sentence: "less than or equal to 1000"},
+		"autoscaling":                   {spec: "model: {source: 'file://a.gguf'}\n  autoscaling: {maxReplicas: 4}"},
+		"autoscaling, all of it":        {spec: "model: {source: 'file://a.gguf'}\n  autoscaling: {minReplicas: 0, maxReplicas: 4, targetInFlight: 8, maxQueueSeconds: 0, scaleUpDelaySeconds: 5, scaleDownDelaySeconds: 0, idleSeconds: 60}"},
+		"autoscaling without a most":    {spec: "model: {source: 'file://a.gguf'}\n  autoscaling: {minReplicas: 1}", sentence: "autoscaling.maxReplicas"},
+		"autoscaling to none at most":   {spec: "model: {source: 'file://a.gguf'}\n  autoscaling: {maxReplicas: 0}", sentence: "greater than or equal to 1"},
+		"a least above the most":        {spec: "model: {source: 'file://a.gguf'}\n  autoscaling: {minReplicas: 3, maxReplicas: 2}", sentence: "autoscaling.minReplicas must not exceed autoscaling.maxReplicas"},
+		"replicas and autoscaling":      {spec: "model: {source: 'file://a.gguf'}\n  replicas: 2\n  autoscaling: {maxReplicas: 4}", sentence: "replicas and autoscaling exclude one another"},
+		"none and autoscaling":          {spec: "model: {source: 'file://a.gguf'}\n  replicas: 0\n  autoscaling: {minReplicas: 0, maxReplicas: 4}", sentence: "replicas and autoscaling exclude one another"},
+		"an idle time and a last one":   {spec: "model: {source: 'file://a.gguf'}\n  autoscaling: {maxReplicas: 4, idleSeconds: 60}", sentence: "autoscaling.idleSeconds needs autoscaling.minReplicas 0"},
 		"cache tokens as tokens":        {spec: "model: {source: 'file://a.gguf'}\n  context: {tokens: 64, cacheTokens: 64}"},
 		"cache tokens below tokens":     {spec: "model: {source: 'file://a.gguf'}\n  context: {tokens: 64, cacheTokens: 63}", sentence: "context.cacheTokens must be at least context.tokens"},
 		"a context of one token":        {spec: "model: {source: 'file://a.gguf'}\n  context: {tokens: 1}", sentence: "greater than or equal to 16"},
@@ -252,6 +260,13 @@ func TestScaleSubresource(t *testing.T) {
 	if d.Spec.Replicas == nil || *d.Spec.Replicas != 3 {
 		t.Errorf("replicas %v after scaling to 3", d.Spec.Replicas)
 	}
+	// Whoever scales by this and the autoscaler would undo one another's work.
+	scaled := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "scaled"},
+		Spec: v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: source}, Autoscaling: &v1alpha1.AutoscalingSpec{MaxReplicas: 4}}}
+	s.want(s.c.Create(s.ctx, scaled), "")
+	scale = s.object("apiVersion: autoscaling/v1\nkind: Scale\nmetadata: {namespace: NS, name: scaled}\nspec: {replicas: 3}")
+	s.want(s.c.SubResource("scale").Update(s.ctx, scaled, client.WithSubResourceBody(scale)), "replicas and autoscaling exclude one another")
+	_ = s.c.Delete(s.ctx, scaled)
 	_ = s.c.Delete(s.ctx, d)
 }
 

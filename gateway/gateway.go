@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/gateway/demand"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/proxy"
@@ -55,6 +56,9 @@ type Options struct {
 	// TryTimeout is how long one replica may take to begin an answer, and
 	// RequestTimeout how long a request may take in all; 0 is without end.
 	TryTimeout, RequestTimeout time.Duration
+	// Operator is the HOST:PORT at which the operator takes what is asked of this
+	// gateway; empty tells nobody, and nothing is scaled by it.
+	Operator string
 	// Drain is how long running answers may go on after the end was ordered.
 	Drain time.Duration
 	// Log of the gateway.
@@ -98,6 +102,10 @@ func Run(ctx context.Context, o Options) error {
 	front := proxy.New(proxy.Config{Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log,
 		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout})
 	defer front.Close()
+	if o.Operator != "" {
+		p := demand.Publisher{Operator: o.Operator, Identity: ids.Current, Figures: front.Demand, Wakes: front.Wakes(), Log: o.Log.WithName("demand")}
+		wg.Go(func() { p.Run(watching) }) // to the last answer, and a last word
+	}
 	s := newServers(o, front, registry, func() bool {
 		return table.Synced() && ids.Current() != nil && (store == nil || store.Synced())
 	})

@@ -188,6 +188,9 @@ const (
 	// AnnotationLost on a MacNode, "true": an administrator gave it up, and the
 	// brake does not hold it.
 	AnnotationLost = "metalfleet.dev/lost"
+	// AnnotationRetiring on a ModelReplica, "true": it goes once it is idle, and
+	// gateways prefer others. The autoscaler sets it and takes it back.
+	AnnotationRetiring = "metalfleet.dev/retiring"
 	// LabelMac on what the operator makes for a Mac names it.
 	LabelMac = "metalfleet.dev/mac"
 	// FinalizerReplicas on a deployment: its replicas are not released yet.
@@ -202,6 +205,8 @@ const (
 	ManagerOrders = "metalfleet-orders"
 	// ManagerOperator is the operator's field manager of everything else.
 	ManagerOperator = "metalfleet-operator"
+	// ManagerAutoscaler is the operator's field manager of status.autoscaling.
+	ManagerAutoscaler = "metalfleet-autoscaler"
 	// ManagerUpgrades is the operator's field manager of spec.agent and AgentCurrent.
 	ManagerUpgrades = "metalfleet-upgrades"
 	// ManagerPlacement is the operator's field manager of nodeName and Placed.

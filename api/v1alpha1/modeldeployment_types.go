@@ -35,6 +35,7 @@ type ModelDeployment struct {
 
 // ModelDeploymentSpec is what a user wants served.
 // +kubebuilder:validation:XValidation:rule="!self.model.source.startsWith('https://') || has(self.model.sha256)",message="model.sha256 is required for an https:// source: what is downloaded must be provable; write the hex SHA-256 of the file"
+// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || !has(self.replicas) || self.replicas == 1",message="replicas and autoscaling exclude one another: leave replicas out, or remove autoscaling where you, an HPA or KEDA set the number"
 type ModelDeploymentSpec struct {
 	// model is where the weights come from.
 	// +required
@@ -49,12 +50,18 @@ type ModelDeploymentSpec struct {
 	// +kubebuilder:validation:items:MaxLength=128
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?$`
 	ServedNames []string `json:"servedNames,omitempty"`
-	// replicas is how many copies are served, each on a Mac of its own choice of placement.
+	// replicas is how many copies are served, each on a Mac of its own choice of
+	// placement. An HPA or KEDA sets it by the scale subresource. With autoscaling
+	// it is left out, and reads as 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Replicas *int32 `json:"replicas,omitempty"`
+	// autoscaling has the operator choose the number of replicas itself, by the
+	// requests that run and wait.
+	// +optional
+	Autoscaling *AutoscalingSpec `json:"autoscaling,omitempty"`
 	// context bounds the length and number of requests; memory is reserved for it.
 	// +optional
 	Context ContextSpec `json:"context,omitzero"`
@@ -295,6 +302,9 @@ type ModelDeploymentStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Selector string `json:"selector,omitempty"`
+	// autoscaling is what the autoscaler decided; absent without spec.autoscaling.
+	// +optional
+	Autoscaling *AutoscalingStatus `json:"autoscaling,omitempty"`
 	// currentRevision is the name of the ControllerRevision that is wanted.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253

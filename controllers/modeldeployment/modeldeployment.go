@@ -174,8 +174,9 @@ func (r *Reconciler) follow(ctx context.Context, s *scope) error {
 // report writes the status if it changed. The write is locked: the account of
 // freed bytes adds up only if nobody else wrote it since it was read.
 func (r *Reconciler) report(ctx context.Context, s *scope) error {
-	next := deriveStatus(s)
-	if status.Equal(s.deployment.Status, next) {
+	next, before := deriveStatus(s), s.deployment.Status
+	before.Autoscaling = nil // another controller's, under its own field manager
+	if status.Equal(before, next) {
 		return nil
 	}
 	return status.Apply(ctx, r.Client, status.Document{

@@ -23,6 +23,8 @@ type wish struct {
 	// avoid is for how long the successor of a refused replica keeps away from
 	// the Mac that refused.
 	avoid time.Duration
+	// mayRemove says whether one of too many may go; nil: any may.
+	mayRemove func(*v1alpha1.ModelReplica) bool
 }
 
 // birth is a replica to create.
@@ -63,8 +65,9 @@ func plan(w wish, existing []v1alpha1.ModelReplica, now time.Time) changes {
 	sortForRemoval(current)
 	sortForRemoval(old)
 	if surplus := len(current) - w.count; surplus > 0 {
-		out.remove = append(out.remove, current[:surplus]...)
-		current = current[surplus:]
+		gone := removable(w, current, surplus)
+		out.remove = append(out.remove, gone...)
+		current = slices.DeleteFunc(current, func(r *v1alpha1.ModelReplica) bool { return slices.Contains(gone, r) })
 	}
 	removedOld := retire(w, current, old)
 	out.remove = append(out.remove, removedOld...)
@@ -74,6 +77,18 @@ func plan(w wish, existing []v1alpha1.ModelReplica, now time.Time) changes {
 		room = min(room, w.count+w.surge-len(current)-(len(old)-len(removedOld)))
 	}
 	out.create = births(w, room, current, existing, now)
+	return out
+}
+
+// removable picks, of replicas in the order of their removal, as many as are too
+// many and may go.
+func removable(w wish, current []*v1alpha1.ModelReplica, surplus int) []*v1alpha1.ModelReplica {
+	var out []*v1alpha1.ModelReplica
+	for _, r := range current {
+		if len(out) < surplus && (w.mayRemove == nil || w.mayRemove(r)) {
+			out = append(out, r)
+		}
+	}
 	return out
 }
 

@@ -105,6 +105,21 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestABusyReplicaIsNotRemovedByANumber: of too many, those go that may, and as
+// long as none may there are too many.
+func TestABusyReplicaIsNotRemovedByANumber(t *testing.T) {
+	existing := []v1alpha1.ModelReplica{have("new#0 ready"), have("new#1 ready"), have("new#2 ready")}
+	idle := ""
+	w := wish{revision: "new", count: 1, surge: 1, mayRemove: func(r *v1alpha1.ModelReplica) bool { return r.Name == idle }}
+	if c := plan(w, existing, now); len(c.create)+len(c.remove) > 0 {
+		t.Errorf("%+v, and all are busy", c)
+	}
+	idle = "new#0 ready"
+	if c := plan(w, existing, now); len(c.create) > 0 || len(c.remove) != 1 || c.remove[0].Name != idle {
+		t.Errorf("%+v, want the idle one removed alone", c)
+	}
+}
+
 // A plan that is carried out leads to the wish, and then plans nothing more.
 func TestPlanConverges(t *testing.T) {
 	for name, w := range map[string]wish{

@@ -148,10 +148,11 @@ func (s *scope) wish() wish {
 	rollout := s.deployment.Spec.Rollout
 	return wish{
 		revision:    s.current.object.Name,
-		count:       int(ptr.Deref(s.deployment.Spec.Replicas, 1)),
+		count:       int(fleet.Wanted(s.deployment)),
 		surge:       int(ptr.Deref(rollout.MaxSurge, 1)),
 		unavailable: int(ptr.Deref(rollout.MaxUnavailable, 0)),
 		avoid:       avoidFor,
+		mayRemove:   func(r *v1alpha1.ModelReplica) bool { return fleet.MayRemove(s.deployment, r) },
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -46,7 +45,7 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 	next.RetiredFreedBytes, next.Accounted = account(d.Status, s.replicas)
 	next.FreedBytesTotal = next.RetiredFreedBytes + liveFreed(s.replicas, next.Accounted)
 	next.Summary = v1alpha1.DeploymentSummary{
-		Ready:  fmt.Sprintf("%d/%d", next.ReadyReplicas, ptr.Deref(d.Spec.Replicas, 1)),
+		Ready:  fmt.Sprintf("%d/%d", next.ReadyReplicas, fleet.Wanted(d)),
 		Memory: v1alpha1.FormatBytes(next.FootprintBytes),
 		Freed:  v1alpha1.FormatBytes(next.FreedBytesTotal),
 	}
@@ -150,7 +149,7 @@ func living(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 }
 
 func readyCondition(s *scope, next v1alpha1.ModelDeploymentStatus, accepted, placed status.Condition, living []*v1alpha1.ModelReplica) status.Condition {
-	wanted := ptr.Deref(s.deployment.Spec.Replicas, 1)
+	wanted := fleet.Wanted(s.deployment)
 	is := v1alpha1.ConditionReady
 	progress := fmt.Sprintf("%d of %d replicas are ready", next.ReadyReplicas, wanted)
 	switch {
@@ -209,7 +208,7 @@ func placedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Condition
 	switch {
 	case len(living) > 0:
 		return status.True(is, v1alpha1.ReasonPlaced, "every replica has a Mac")
-	case ptr.Deref(s.deployment.Spec.Replicas, 1) == 0:
+	case fleet.Wanted(s.deployment) == 0:
 		return status.True(is, v1alpha1.ReasonScaledToZero, "no replica is wanted")
 	default:
 		return status.Unknown(is, v1alpha1.ReasonPending, "there is no replica yet")

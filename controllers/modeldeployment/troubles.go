@@ -6,7 +6,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -15,7 +14,7 @@ import (
 
 func progressingCondition(s *scope, next v1alpha1.ModelDeploymentStatus, living []*v1alpha1.ModelReplica) status.Condition {
 	is := v1alpha1.ConditionProgressing
-	wanted := ptr.Deref(s.deployment.Spec.Replicas, 1)
+	wanted := fleet.Wanted(s.deployment)
 	switch {
 	case next.UpdatedReplicas != next.Replicas:
 		return status.True(is, v1alpha1.ReasonRollingOut, fmt.Sprintf("%d of %d replicas have the revision %s", next.UpdatedReplicas, wanted, next.CurrentRevision))

@@ -34,10 +34,18 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Complete(r)
 }
 
-// specChanged drops our own status writes.
+// specChanged drops our own status writes, and passes what the autoscaler decided.
 func specChanged() predicate.Predicate {
+	decided := func(o client.Object) any {
+		a := o.(*v1alpha1.ModelDeployment).Status.Autoscaling
+		if a == nil {
+			return nil
+		}
+		return v1alpha1.AutoscalingStatus{DesiredReplicas: a.DesiredReplicas, Removable: a.Removable}
+	}
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+		return !status.Equal(decided(e.ObjectOld), decided(e.ObjectNew)) ||
+			e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
 			e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
 			!slices.Equal(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers())
 	}}

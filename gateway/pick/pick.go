@@ -2,7 +2,8 @@
 //
 // It owns the choice and nothing else: it is pure, and knows no network, no
 // clock and no other gateway. It refuses candidates that are excluded or full,
-// and takes suspects only when there is no other.
+// and takes suspects only when there is no other, and before them those that
+// retire.
 //
 // A request whose prompt begins as others' did goes where theirs went, as long
 // as that replica is not much busier than the rest; the others go to the least
@@ -36,6 +37,8 @@ type Candidate struct {
 	Slots int
 	// Suspect: its Mac failed a moment ago.
 	Suspect bool
+	// Retiring: it goes once it is idle, so others are preferred.
+	Retiring bool
 	// Cold: its model is not in memory, and the request would load it.
 	Cold bool
 }
@@ -97,6 +100,9 @@ func less(a, b Candidate) bool {
 	if a.Suspect != b.Suspect {
 		return b.Suspect
 	}
+	if a.Retiring != b.Retiring {
+		return b.Retiring
+	}
 	if a.busy() != b.busy() {
 		return a.busy() < b.busy()
 	}
@@ -122,7 +128,7 @@ func (c Candidate) bound(total, replicas int) int {
 func home(candidates []Candidate, p Prefix) (int, bool) {
 	total, usable := 0, make([]int, 0, len(candidates))
 	for i, c := range candidates {
-		if c.Suspect {
+		if c.Suspect || c.Retiring {
 			continue
 		}
 		total += c.InFlight

@@ -99,6 +99,7 @@ func TestABusyHomeIsPassedOver(t *testing.T) {
 	}
 	for what, change := range map[string]func(*pick.Candidate){
 		"excluded": func(c *pick.Candidate) { c.Excluded = true },
+		"retiring": func(c *pick.Candidate) { c.Retiring = true },
 		"full":     func(c *pick.Candidate) { c.Most = 4 },
 		"suspect":  func(c *pick.Candidate) { c.Suspect = true },
 		"cold":     func(c *pick.Candidate) { c.Cold = true },

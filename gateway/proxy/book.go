@@ -36,6 +36,7 @@ type book struct {
 	outliers health.Outliers
 	room     *waiting.Room
 	seats    map[*waiting.Waiter]*seat
+	wakes    chan struct{} // of one: somebody began to wait
 	turn     uint64
 	pruneAt  int
 	// ahead is aheadOf; 0 where nobody can wait here: then replicas' own queues
@@ -53,6 +54,7 @@ type load struct {
 // modelLoad is what this gateway knows of a deployment.
 type modelLoad struct {
 	inFlight int
+	begun    uint64         // requests that ever came
 	prefixes map[uint64]int // in flight, by what their prompts begin with
 	budget   health.Budget
 }
@@ -79,7 +81,7 @@ func newBook(l waiting.Limits) *book {
 		ahead = 0
 	}
 	return &book{ahead: ahead, now: time.Now, replicas: map[string]*load{}, macs: map[string]suspicion{}, models: map[route.Key]*modelLoad{},
-		room: waiting.New(l), seats: map[*waiting.Waiter]*seat{}, pruneAt: 1024}
+		room: waiting.New(l), seats: map[*waiting.Waiter]*seat{}, wakes: make(chan struct{}, 1), pruneAt: 1024}
 }
 
 // grant is an endpoint on which a request is counted until release.
@@ -107,7 +109,7 @@ func (b *book) choose(q *query, now time.Time) (grant, bool) {
 	loads := b.loads(endpoints)
 	for i, e := range endpoints {
 		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Total: loads[i].total, Excluded: q.excluded(e),
-			Most: b.ahead * int(e.Sequences), Slots: int(e.Sequences), Suspect: now.Before(b.macs[e.Mac].until), Cold: e.Cold}
+			Most: b.ahead * int(e.Sequences), Slots: int(e.Sequences), Suspect: now.Before(b.macs[e.Mac].until), Cold: e.Cold, Retiring: e.Retiring}
 	}
 	b.suspectOutliers(endpoints, candidates, now)
 	prefix := q.prefix
@@ -158,7 +160,9 @@ func (b *book) model(key route.Key) *modelLoad {
 func (b *book) asked(key route.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.model(key).budget.Request(b.now())
+	l := b.model(key)
+	l.begun++
+	l.budget.Request(b.now())
 }
 
 // mayRetry counts another try, or says that there were too many.

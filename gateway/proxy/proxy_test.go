@@ -55,7 +55,7 @@ func newWorld(t *testing.T, change ...func(*proxy.Config)) *world {
 	s.Config.BaseContext = func(net.Listener) context.Context { return requests }
 	s.Start()
 	t.Cleanup(func() { stop(nil); s.Close(); p.Close() })
-	w.url = s.URL
+	w.url, w.proxy = s.URL, p
 	return w
 }
 

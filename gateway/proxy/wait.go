@@ -64,13 +64,17 @@ func (b *book) enter(s *seat) (place, error) {
 		return place{}, err
 	}
 	b.seats[s.Waiter] = s
+	b.begunToWait()
 	p := b.placeOf(s, now)
 	b.serve(s.model, now)
 	return p, nil
 }
 
 func (b *book) placeOf(s *seat, now time.Time) place {
-	eta, known := b.room.ETA(s.Waiter, now)
+	eta, known := b.startsIn(s.model, now)
+	if !known {
+		eta, known = b.room.ETA(s.Waiter, now)
+	}
 	return place{b.room.Position(s.Waiter), eta, known}
 }
 

@@ -4,6 +4,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,12 +14,16 @@ import (
 
 // DeploymentOf reads what the table needs.
 func DeploymentOf(d *v1alpha1.ModelDeployment) Deployment {
-	return Deployment{
+	out := Deployment{
 		Key:     Key{d.Namespace, d.Name},
 		UID:     string(d.UID),
 		Created: d.CreationTimestamp.Unix(),
 		Names:   strings.Join(d.Status.ServedNames, "\n"),
 	}
+	if a := d.Status.Autoscaling; a != nil {
+		out.Start = time.Duration(a.StartSeconds) * time.Second
+	}
+	return out
 }
 
 // ReplicaOf reads what the table needs. A replica that is going, or was told
@@ -33,6 +38,7 @@ func ReplicaOf(r *v1alpha1.ModelReplica) Replica {
 		Ready: r.DeletionTimestamp.IsZero() && r.Spec.Desired == v1alpha1.DesiredRunning &&
 			meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady),
 		Cold:      saysNo(r.Status.Conditions, v1alpha1.ConditionLoaded),
+		Retiring:  r.Annotations[v1alpha1.AnnotationRetiring] != "",
 		Sequences: r.Spec.Context.Sequences,
 	}
 }

@@ -20,12 +20,18 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Key names a deployment.
 type Key struct{ Namespace, Name string }
 
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
+
+// Compare orders keys.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.Name, o.Name))
+}
 
 // Deployment is what the table needs of a ModelDeployment.
 type Deployment struct {
@@ -34,6 +40,8 @@ type Deployment struct {
 	Created int64 // seconds since 1970
 	// Names that it owns by its status, NAMESPACE/NAME among them or not.
 	Names string // joined by newlines, so that values compare
+	// Start is what the last start of a replica took; 0 where nobody knows.
+	Start time.Duration
 }
 
 // Replica is what the table needs of a ModelReplica.
@@ -45,6 +53,7 @@ type Replica struct {
 	Mac           string
 	Ready         bool
 	Cold          bool // an OnDemand replica whose model is not in memory
+	Retiring      bool // others are preferred, so that it may go
 	Sequences     int64
 }
 
@@ -63,6 +72,8 @@ type Endpoint struct {
 	Address string
 	// Cold: its model is not in memory; the next request there loads it.
 	Cold bool
+	// Retiring: others are preferred, so that it may go.
+	Retiring bool
 	// Sequences is how many requests run there at once; 0 where nobody said.
 	Sequences int64
 }
@@ -74,6 +85,7 @@ type Model struct {
 	endpoints atomic.Pointer[[]Endpoint]
 	changed   atomic.Pointer[chan struct{}]
 	gone      atomic.Bool
+	start     atomic.Int64 // a time.Duration
 }
 
 func newModel(d Deployment) *Model {
@@ -86,6 +98,9 @@ func newModel(d Deployment) *Model {
 // Changed is closed when the endpoints change, or the deployment goes. Who
 // waits takes it before looking.
 func (m *Model) Changed() <-chan struct{} { return *m.changed.Load() }
+
+// StartTime is what the last start of a replica took; 0 where nobody knows.
+func (m *Model) StartTime() time.Duration { return time.Duration(m.start.Load()) }
 
 // Gone says that the deployment was deleted: it gets no endpoint any more.
 func (m *Model) Gone() bool { return m.gone.Load() }
@@ -176,7 +191,11 @@ func (t *Table) SetDeployment(d Deployment) {
 	case known:
 		old.model.end()
 	}
+	e.model.start.Store(int64(d.Start))
 	t.deployments[d.Key] = e
+	if known && old.UID == d.UID && old.Created == d.Created && old.Names == d.Names {
+		return // names and endpoints are as they were
+	}
 	t.refresh(d.Key)
 	t.rename()
 }
@@ -296,7 +315,7 @@ func endpointsOf(deploymentUID string, replicas map[string]Replica, macs map[str
 	for _, r := range replicas {
 		mac := macs[r.Mac]
 		if r.Ready && r.DeploymentUID == deploymentUID && mac.Open && mac.Address != "" {
-			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address, Cold: r.Cold, Sequences: r.Sequences})
+			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address, Cold: r.Cold, Retiring: r.Retiring, Sequences: r.Sequences})
 		}
 	}
 	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(a.Replica, b.Replica) })

@@ -83,6 +83,7 @@ type Fleet struct {
 	operator, gateway             *process.Program
 	more                          []*Gateway // beside the first
 	operatorHealth, gatewayHealth string     // URLs
+	demand                        string     // where the operator is told what is asked
 
 	mu      sync.Mutex // guards stopped
 	stopped bool

@@ -28,9 +28,15 @@ func (f *Fleet) startOperatorFirst(ctx context.Context) error {
 		return err
 	}
 	f.operatorHealth = fmt.Sprintf("http://127.0.0.1:%d/readyz", port)
+	demand, err := testenv.FreePort()
+	if err != nil {
+		return err
+	}
+	f.demand = fmt.Sprintf("127.0.0.1:%d", demand)
 	f.operator = process.New("operator", f.bin("operator"), f.LogDir(),
 		"--kubeconfig="+kubeconfig, "--namespace="+Namespace,
-		fmt.Sprintf("--health-bind-address=127.0.0.1:%d", port), "--metrics-bind-address=0")
+		fmt.Sprintf("--health-bind-address=127.0.0.1:%d", port), "--metrics-bind-address=0",
+		"--demand-bind-address="+f.demand)
 	return f.StartOperator(ctx)
 }
 
@@ -83,7 +89,7 @@ func (f *Fleet) newGateway(name string, port int) (*Gateway, error) {
 	g.program = process.New(name, f.bin("gateway"), f.LogDir(),
 		"--kubeconfig="+f.gatewayKubeconfig(), "--namespace="+Namespace, "--api-keys-namespace="+f.options.KeysNamespace,
 		fmt.Sprintf("--listen=127.0.0.1:%d", p.serve), fmt.Sprintf("--health=127.0.0.1:%d", p.health),
-		"--drain-timeout=3s")
+		"--operator="+f.demand, "--drain-timeout=3s")
 	return g, nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
 // script is what people and accidents do, by chance.
@@ -83,9 +84,11 @@ func (w *world) apply(i int) {
 		d.Spec.Placement.Strategy = v1alpha1.PlacementBinPack
 	case 3:
 		d.priority = v1alpha1.Priority{ClassName: "high", Value: 1000}
+	case 4:
+		w.scales(d, i)
 	}
 	w.deployments = append(w.deployments, d)
-	w.tell("%s/%s is applied: %d replicas of %d GiB of weights, priority %d", d.Namespace, d.Name, n, weights/gib, d.priority.Value)
+	w.tell("%s/%s is applied: %d replicas of %d GiB of weights, priority %d", d.Namespace, d.Name, fleet.Wanted(&d.ModelDeployment), weights/gib, d.priority.Value)
 	w.due()
 }
 
@@ -97,6 +100,11 @@ func (w *world) edit() {
 	d := w.deployments[w.rng.IntN(len(w.deployments))]
 	if w.rng.IntN(2) == 0 {
 		n := int32(w.rng.IntN(10))
+		if a := d.Spec.Autoscaling; a != nil {
+			w.tell("%s/%s may scale to %d", d.Namespace, d.Name, max(1, n))
+			a.MaxReplicas = max(1, n)
+			return
+		}
 		w.tell("%s/%s is scaled from %d to %d", d.Namespace, d.Name, *d.Spec.Replicas, n)
 		d.Spec.Replicas = &n
 	} else {

@@ -112,7 +112,7 @@ func Deployment(d *v1alpha1.ModelDeployment, w World) Story {
 		}
 		s.Replicas = append(s.Replicas, replica(r))
 	}
-	s.Count = fmt.Sprintf("%d/%d", ready, ptr.Deref(d.Spec.Replicas, 1))
+	s.Count = fmt.Sprintf("%d/%d", ready, fleet.Wanted(d))
 	s.Ready = meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionReady) && d.DeletionTimestamp.IsZero()
 	s.Stage, s.Holdup = stage(d, s.Replicas, own)
 	s.Notes = notes(d, s.Stage)
@@ -162,7 +162,7 @@ func stage(d *v1alpha1.ModelDeployment, stories []Replica, own []*v1alpha1.Model
 		return StageDraining, leaving(d, own)
 	case accepted == nil || d.Status.ObservedGeneration < d.Generation:
 		return StageOperator, unseen(d)
-	case ptr.Deref(d.Spec.Replicas, 1) == 0 && len(living) == 0:
+	case fleet.Wanted(d) == 0 && len(living) == 0:
 		return StageZero, nil
 	case accepted.Status != metav1.ConditionTrue && len(living) == 0:
 		return StageSource, holdup("", accepted)
