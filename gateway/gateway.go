@@ -34,6 +34,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
 	"metalfleet.dev/metalfleet/gateway/waiting"
@@ -55,6 +56,8 @@ type Options struct {
 	// TryTimeout is how long one replica may take to begin an answer, and
 	// RequestTimeout how long a request may take in all; 0 is without end.
 	TryTimeout, RequestTimeout time.Duration
+	// Pick chooses among replicas; nil means pick.Choose.
+	Pick pick.Policy
 	// Drain is how long running answers may go on after the end was ordered.
 	Drain time.Duration
 	// Log of the gateway.
@@ -95,7 +98,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return errors.Join(err, o.Front.Close(), o.Health.Close())
 	}
-	front := proxy.New(proxy.Config{Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log,
+	front := proxy.New(proxy.Config{Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
 		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout})
 	defer front.Close()
 	s := newServers(o, front, registry, func() bool {

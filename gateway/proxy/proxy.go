@@ -71,6 +71,8 @@ type Config struct {
 	Identity func() *identity.Identity
 	// Keys that clients must bring; nil asks for none.
 	Keys *keys.Store
+	// Pick chooses among replicas; nil means pick.Choose.
+	Pick pick.Policy
 	// Registry takes the metrics.
 	Registry prometheus.Registerer
 	// Log of failures; never of prompts or answers.
@@ -120,7 +122,11 @@ func New(c Config) *Proxy {
 	if c.KeepAlive == 0 {
 		c.KeepAlive = 10 * time.Second
 	}
+	if c.Pick == nil {
+		c.Pick = pick.Choose
+	}
 	b := newBook(c.Waiting)
+	b.pick = c.Pick
 	c.Registry.MustRegister(&census{b})
 	return &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
 }
