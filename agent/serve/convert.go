@@ -11,8 +11,8 @@ type request struct {
 	stream       bool
 	includeUsage bool
 	wire         *wire.GenerateRequest
-	// answer makes the responses of this route.
-	answer func(created int64) form
+	// answer makes the responses of this route, which call the model so.
+	answer func(model string, created int64) form
 }
 
 // form makes the bodies of one route; chat and completions differ in nothing
@@ -51,8 +51,8 @@ func decodeChat(body []byte) (*request, error) {
 	}
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
 	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g,
-		answer: func(created int64) form {
-			return chatForm{openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()}, r.Logprobs}
+		answer: func(model string, created int64) form {
+			return chatForm{openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: model, IncludeUsage: r.IncludeUsage()}, r.Logprobs}
 		}}, nil
 }
 
@@ -77,8 +77,8 @@ func decodeCompletion(body []byte) (*request, error) {
 		g.Input = &wire.GenerateRequest_Prompt{Prompt: r.Prompt.Text}
 	}
 	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g,
-		answer: func(created int64) form {
-			return &completionForm{a: openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()},
+		answer: func(model string, created int64) form {
+			return &completionForm{a: openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: model, IncludeUsage: r.IncludeUsage()},
 				logprobs: r.Logprobs != nil, echo: echo}
 		}}, nil
 }

@@ -16,6 +16,7 @@ package route
 import (
 	"cmp"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -33,7 +34,24 @@ type Deployment struct {
 	UID     string
 	Created int64 // seconds since 1970
 	// Names that it owns by its status, NAMESPACE/NAME among them or not.
-	Names string // joined by newlines, so that values compare
+	Names string // joined by newlines
+	// Routing of requests for its bare names; nil where it answers them itself.
+	Routing *Routing
+}
+
+// same says that two say the same.
+func (d Deployment) same(o Deployment) bool {
+	return d.Key == o.Key && d.UID == o.UID && d.Created == o.Created && d.Names == o.Names && reflect.DeepEqual(d.Routing, o.Routing)
+}
+
+// shown is what answers call it: its first bare name, or its full one.
+func (d Deployment) shown() string {
+	for name := range strings.SplitSeq(d.Names, "\n") {
+		if name != "" && !strings.Contains(name, "/") {
+			return name
+		}
+	}
+	return d.Key.String()
 }
 
 // Replica is what the table needs of a ModelReplica.
@@ -74,7 +92,12 @@ type Model struct {
 	endpoints atomic.Pointer[[]Endpoint]
 	changed   atomic.Pointer[chan struct{}]
 	gone      atomic.Bool
+	routing   atomic.Pointer[Routing]
+	shown     atomic.Pointer[string]
 }
+
+// Shown is what answers call it that were asked of another name.
+func (m *Model) Shown() string { return *m.shown.Load() }
 
 func newModel(d Deployment) *Model {
 	m := &Model{Key: d.Key, Created: d.Created}
@@ -166,7 +189,7 @@ func (t *Table) SetDeployment(d Deployment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old, known := t.deployments[d.Key]
-	if known && old.Deployment == d {
+	if known && old.Deployment.same(d) {
 		return
 	}
 	e := &entry{Deployment: d, model: newModel(d)}
@@ -176,6 +199,9 @@ func (t *Table) SetDeployment(d Deployment) {
 	case known:
 		old.model.end()
 	}
+	shown := d.shown()
+	e.model.routing.Store(d.Routing)
+	e.model.shown.Store(&shown)
 	t.deployments[d.Key] = e
 	t.refresh(d.Key)
 	t.rename()

@@ -27,7 +27,7 @@ func slim(in any) (any, error) {
 	switch o := in.(type) {
 	case *v1alpha1.ModelDeployment:
 		o.ManagedFields, o.Annotations = nil, nil
-		o.Spec = v1alpha1.ModelDeploymentSpec{}
+		o.Spec = v1alpha1.ModelDeploymentSpec{Routing: o.Spec.Routing}
 		o.Status = v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames}
 	case *v1alpha1.ModelReplica:
 		o.ManagedFields, o.Annotations = nil, nil

@@ -168,7 +168,7 @@ func (f *fleet) open(choose pick.Policy) (*door, error) {
 		return nil, err
 	}
 	p := proxy.New(proxy.Config{Table: f.table, Identity: func() *identity.Identity { return f.identity }, Registry: prometheus.NewRegistry(), Log: logr.Discard(),
-		Pick: choose, Waiting: waiting.Limits{Count: 10_000, Bytes: 1 << 30, Age: 10 * time.Minute}})
+		Pick: choose, KeepAlive: time.Hour /* so that every head says which Mac it is of */, Waiting: waiting.Limits{Count: 10_000, Bytes: 1 << 30, Age: 10 * time.Minute}})
 	d := &door{url: "http://" + l.Addr().String(), server: &http.Server{Handler: p, ReadHeaderTimeout: 10 * time.Second}, proxy: p,
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}}
 	go func() { _ = d.server.Serve(l) }() // until close

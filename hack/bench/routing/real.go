@@ -20,7 +20,7 @@ import (
 
 const (
 	// Of each engine: the longest request, and what it remembers of all.
-	contextTokens, cacheTokens = 2048, 8192
+	contextTokens, cacheTokens = 2048, 6144
 	sequences                  = 4
 	// answerTokens are few: the time to the first token is looked at.
 	answerTokens = 4
@@ -31,7 +31,7 @@ const (
 
 // chats is the trace for real engines; its rate follows from their speed.
 func chats(requests int) shape {
-	return shape{groups: 24, skew: 0.9, system: 1024, turns: 3, question: 96, reply: 64, think: 4 * time.Second, requests: requests}
+	return shape{groups: 24, skew: 0.9, system: 512, turns: 3, question: 96, reply: 64, think: 4 * time.Second, requests: requests}
 }
 
 // measure asks real engines the same under each policy, in turns.
@@ -73,14 +73,14 @@ func measure(ctx context.Context, o options) (c comparison, err error) {
 // randomModel is small, so that 8 engines on a few cores have something to say,
 // and computes a prompt for much longer than anything else takes.
 func randomModel(dir string) (string, error) {
-	path := filepath.Join(dir, "random")
+	path := filepath.Join(dir, "random-4x256")
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("folder for the model: %w", err)
 	}
-	c := tinymodel.Config{Seed: 1, Name: "bench-routing", Family: tinymodel.Qwen3, Layers: 6, Hidden: 256, FeedForward: 1024, QueryHeads: 4, KVHeads: 2, HeadSize: 64,
+	c := tinymodel.Config{Seed: 1, Name: "bench-routing", Family: tinymodel.Qwen3, Layers: 4, Hidden: 256, FeedForward: 1024, QueryHeads: 4, KVHeads: 2, HeadSize: 64,
 		Context: 4096, Vocabulary: 512, NormEps: 1e-6, Theta: 1e6, Endless: true}
 	return path, tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.AffineOf(4, 64, quant.BFloat16)})
 }
