@@ -156,11 +156,7 @@ func (p *Proxy) sit(ctx context.Context, w *reply, s *seat) (grant, error) {
 		p.book.wake(s.model)
 		now := time.Now()
 		next := s.Deadline
-		due := []time.Time{s.NotBefore}
-		if w.streams {
-			due = append(due, later(silent.Add(p.KeepAlive), now.Add(soon)))
-		}
-		for _, other := range due {
+		for _, other := range []time.Time{s.NotBefore, later(silent.Add(p.KeepAlive), now.Add(soon))} {
 			if other.After(now) && other.Before(next) {
 				next = other
 			}
@@ -182,10 +178,13 @@ func (p *Proxy) sit(ctx context.Context, w *reply, s *seat) (grant, error) {
 				return p.quit(s, waiting.ErrLate)
 			}
 		}
-		if !w.streams || time.Since(silent) < p.KeepAlive {
+		if time.Since(silent) < p.KeepAlive {
 			continue
 		}
 		silent = time.Now()
+		if !w.streams {
+			continue
+		}
 		at := p.book.where(s)
 		if at.position == 0 {
 			continue // it was served just now

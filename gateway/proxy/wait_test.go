@@ -367,9 +367,10 @@ func TestAFullRoomSaysSo(t *testing.T) {
 }
 
 func TestATryAndARequestAreBounded(t *testing.T) {
-	w := newWorld(t, func(c *proxy.Config) { c.TryTimeout = 100 * time.Millisecond })
-	w.addMac("hangs", func(_ http.ResponseWriter, r *http.Request) { untilGone(r) })
+	w := newWorld(t, func(c *proxy.Config) { c.TryTimeout = 250 * time.Millisecond })
 	w.addMac("good", say(`"good"`))
+	eventually(t, "there is a connection to the good one, which may take longer than a try", func() bool { return read(t, w.chat()) == `"good"` })
+	w.addMac("hangs", func(_ http.ResponseWriter, r *http.Request) { untilGone(r) })
 	for range 4 {
 		if got := read(t, w.chat()); got != `"good"` {
 			t.Error(got)
@@ -378,7 +379,6 @@ func TestATryAndARequestAreBounded(t *testing.T) {
 	if w.counter("retries_total") == 0 || w.counter("macs_suspected_total") != 0 {
 		t.Error("a try that took long says nothing of the connection")
 	}
-
 	w = newWorld(t, func(c *proxy.Config) { c.RequestTimeout = 150 * time.Millisecond })
 	w.addMac("hangs", func(_ http.ResponseWriter, r *http.Request) { untilGone(r) })
 	w.wantRefusal(w.chat(), refusal{504, openai.CodeTimeout, ""})
