@@ -37,7 +37,6 @@ type book struct {
 	outliers health.Outliers
 	room     *waiting.Room
 	seats    map[*waiting.Waiter]*seat
-	turn     uint64
 	begun    pick.Recent // what prompts began with lately, of all models
 	pruneAt  int
 	// ahead is aheadOf; 0 where nobody can wait here: then replicas' own queues
@@ -57,6 +56,7 @@ type modelLoad struct {
 	inFlight int
 	prefixes map[uint64]int // in flight, by what their prompts begin with
 	budget   health.Budget
+	turn     uint64 // requests that were given a replica
 }
 
 // add counts requests that begin, or that end.
@@ -114,11 +114,11 @@ func (b *book) choose(q *query, now time.Time) (grant, bool) {
 	b.suspectOutliers(endpoints, candidates, now)
 	prefix := q.prefix
 	prefix.InFlight, prefix.Known = of.prefixes[prefix.Shared], b.begun.Has(prefix.Shared)
-	i, ok := b.pick(candidates, prefix, b.turn)
+	i, ok := b.pick(candidates, prefix, of.turn)
 	if !ok {
 		return grant{}, false
 	}
-	b.turn++
+	of.turn++
 	l := loads[i]
 	l.inFlight++
 	l.total++

@@ -10,6 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
@@ -242,4 +243,18 @@ func TestAKeyMayAskWhateverStandsBehindAName(t *testing.T) {
 	l.wantRefusal(ask(alias, "ns/second"), refusal{404, openai.CodeModelNotFound, ""})
 	l.wantAnswer(ask(target, "second"), `"second"`, "")
 	l.wantRefusal(ask(target, "m"), refusal{404, openai.CodeModelNotFound, ""})
+}
+
+// TestEachModelHasItsOwnTurns: where two are asked by turns, each still goes round.
+func TestEachModelHasItsOwnTurns(t *testing.T) {
+	w := newWorld(t, func(c *proxy.Config) { c.Pick = pick.RoundRobin })
+	a, b := w.addMac("a", say("{}")), w.addMac("b", say("{}"))
+	w.addBeside("other", say("{}"))
+	for range 4 {
+		read(t, w.chat())
+		read(t, w.do("POST", chatPath, `{"model":"other","messages":[]}`))
+	}
+	if x, y := a.requests.Load(), b.requests.Load(); x != 2 || y != 2 {
+		t.Errorf("the two replicas got %d and %d of 4", x, y)
+	}
 }

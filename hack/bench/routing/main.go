@@ -40,7 +40,7 @@ func main() {
 	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for routing.json and routing.md; empty writes none")
 	flag.IntVar(&o.seeds, "seeds", 5, "runs of each simulated trace, each with a seed of its own")
 	flag.IntVar(&o.runs, "runs", 3, "runs of each policy with real engines")
-	flag.IntVar(&o.requests, "requests", 160, "requests of a run with real engines")
+	flag.IntVar(&o.requests, "requests", 240, "requests of a run with real engines")
 	flag.BoolVar(&o.simulated, "simulated", false, "leave real engines out")
 	flag.Parse()
 	if err := run(o); err != nil {

@@ -26,7 +26,7 @@ const (
 	answerTokens = 4
 	// load is how much is asked, beside what the cores could compute if nothing
 	// were remembered.
-	load = 1.1
+	load = 0.9
 )
 
 // chats is the trace for real engines; its rate follows from their speed.
@@ -160,8 +160,7 @@ func sum(answers []answer, err error) (outcome, error) {
 	o := outcome{answers: make([]int, replicas)}
 	for i, a := range answers {
 		if a.err != nil {
-			err = errors.Join(err, fmt.Errorf("request %d: %w", i, a.err))
-			continue
+			return o, errors.Join(fmt.Errorf("request %d: %w", i, a.err), err)
 		}
 		o.prompt, o.cached = o.prompt+a.prompt, o.cached+a.cached
 		o.first = append(o.first, a.first)
