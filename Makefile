@@ -151,6 +151,10 @@ bench-gateway: kube build ## what the gateway costs beside nginx (installed once
 	bash hack/bench/gateway/nginx.sh
 	go run ./hack/bench/gateway
 
+.PHONY: bench-routing
+bench-routing: build ## prefix affinity beside least load and round robin: hit rate and time to first token, simulated and with 8 engines on ref
+	go run ./hack/bench/routing
+
 .PHONY: bench-footprint
 bench-footprint: build mlx ## what engine footprint says beside the most that a served model ever held, its cache filled (Linux; keeps models in .cache)
 	go run ./hack/bench/footprint

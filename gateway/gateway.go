@@ -35,6 +35,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/demand"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
 	"metalfleet.dev/metalfleet/gateway/waiting"
@@ -59,6 +60,8 @@ type Options struct {
 	// Operator is the HOST:PORT at which the operator takes what is asked of this
 	// gateway; empty tells nobody, and nothing is scaled by it.
 	Operator string
+	// Pick chooses among replicas; nil means pick.Choose.
+	Pick pick.Policy
 	// Drain is how long running answers may go on after the end was ordered.
 	Drain time.Duration
 	// Log of the gateway.
@@ -99,7 +102,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return errors.Join(err, o.Front.Close(), o.Health.Close())
 	}
-	front := proxy.New(proxy.Config{Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log,
+	front := proxy.New(proxy.Config{Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
 		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout})
 	defer front.Close()
 	if o.Operator != "" {

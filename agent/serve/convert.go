@@ -15,8 +15,8 @@ type request struct {
 	priority *int
 	// choices is how many answers are wanted; 0 is one.
 	choices int
-	// answer makes the responses of this route.
-	answer func(created int64) form
+	// answer makes the responses of this route, which call the model so.
+	answer func(model string, created int64) form
 }
 
 // form makes the bodies of one route; chat and completions differ in nothing
@@ -57,8 +57,8 @@ func decodeChat(body []byte) (*request, error) {
 	}
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
 	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
-		answer: func(created int64) form {
-			return &chatForm{a: openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()}, logprobs: r.Logprobs}
+		answer: func(model string, created int64) form {
+			return &chatForm{a: openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: model, IncludeUsage: r.IncludeUsage()}, logprobs: r.Logprobs}
 		}}, nil
 }
 
@@ -83,8 +83,8 @@ func decodeCompletion(body []byte) (*request, error) {
 		g.Input = &wire.GenerateRequest_Prompt{Prompt: r.Prompt.Text}
 	}
 	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
-		answer: func(created int64) form {
-			return &completionForm{a: openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()},
+		answer: func(model string, created int64) form {
+			return &completionForm{a: openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: model, IncludeUsage: r.IncludeUsage()},
 				logprobs: r.Logprobs != nil, echo: echo}
 		}}, nil
 }

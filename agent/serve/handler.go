@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,7 +170,7 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request, tar
 	if err != nil {
 		return ended(ctx, err)
 	}
-	a := answer{handler: h, admitted: admitted, form: req.answer(time.Now().Unix()), id: req.wire.Id}
+	a := answer{handler: h, admitted: admitted, form: req.answer(cmp.Or(r.Header.Get(agentapi.HeaderModel), req.model), time.Now().Unix()), id: req.wire.Id}
 	a.forms, a.ask = formsOf(a.form, req.choices), func(i int) (*admission.Admitted, error) {
 		stream, err := hold.Generate(ctx, req.another(i))
 		if err != nil {

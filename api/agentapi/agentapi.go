@@ -43,6 +43,10 @@ const (
 	// HeaderRetryable on an error answer says that nothing was done and another
 	// replica may be tried: "true" or absent.
 	HeaderRetryable = "X-Metalfleet-Retryable"
+	// HeaderModel on a request to an agent is what its answer is to call the model,
+	// where its client asked for the names of another deployment; on a client's
+	// answer it is the deployment that answered then, as NAMESPACE/NAME.
+	HeaderModel = "X-Metalfleet-Model"
 	// HeaderQueuePosition and HeaderQueueETA (seconds) on an answer say where its
 	// request stood in the gateway's waiting room when it entered, and how long
 	// that was thought to take; HeaderQueueSeconds how long it took.

@@ -10,7 +10,7 @@ import (
 //
 //	on          condition                                          writer
 //	deployment  Ready Accepted Fits Placed Downloaded              operator (modeldeployment)
-//	            Progressing Degraded
+//	            Progressing Degraded Routed
 //	replica     Placed                                             operator (placement)
 //	            Ready, and copies of the Mac's five                operator (modelreplica)
 //	assignment  Downloaded Admitted Loaded Serving Released        agent
@@ -34,6 +34,8 @@ const (
 	ConditionProgressing = "Progressing"
 	// ConditionDegraded: something failed and is tried again.
 	ConditionDegraded = "Degraded"
+	// ConditionRouted: every deployment that routing names is there.
+	ConditionRouted = "Routed"
 	// ConditionAdmitted: the Mac's ledger reserved the memory.
 	ConditionAdmitted = "Admitted"
 	// ConditionLoaded: the engine holds the model.
@@ -132,6 +134,12 @@ const (
 	ReasonSecretNotFound  = "SecretNotFound"
 	ReasonSecretInvalid   = "SecretInvalid"   // no key token, or another kind of Secret
 	ReasonSecretForbidden = "SecretForbidden" // the operator may not read it
+)
+
+// Reasons of Routed.
+const (
+	ReasonTargetsFound   = "TargetsFound"
+	ReasonTargetNotFound = "TargetNotFound" // routing names a deployment that is not in the namespace
 )
 
 // Reasons of Fits and Placed.

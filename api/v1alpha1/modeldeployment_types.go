@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -20,6 +22,8 @@ import (
 // +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="bytes measured as freed so far"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52",message="metadata.name may have at most 52 characters, because replica names are made from it"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.routing) || !has(self.spec.routing.split) || !self.spec.routing.split.exists(s, s.deployment == self.metadata.name)",message="routing.split names this deployment itself: what others do not get stays here, leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.routing) || !has(self.spec.routing.fallbacks) || !self.spec.routing.fallbacks.exists(f, f == self.metadata.name)",message="routing.fallbacks names this deployment itself: leave it out"
 type ModelDeployment struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object metadata.
@@ -88,6 +92,85 @@ type ModelDeploymentSpec struct {
 	// rollout says how a change reaches the replicas.
 	// +optional
 	Rollout RolloutSpec `json:"rollout,omitzero"`
+	// routing says which other deployments answer requests for the served names
+	// of this one. "NAMESPACE/NAME" always means this one alone.
+	// +optional
+	Routing RoutingSpec `json:"routing,omitzero"`
+}
+
+// RoutingSpec gives requests for a deployment's served names to others of its
+// namespace: a part of them always, or all of them where this one cannot answer.
+// What those say of routing themselves does not count.
+// +kubebuilder:validation:XValidation:rule="!has(self.split) || self.split.map(s, s.percent).sum() <= 100",message="the percents of routing.split may be 100 together; what is left of 100 stays with this deployment"
+// +kubebuilder:validation:XValidation:rule="!has(self.sticky) || has(self.split)",message="routing.sticky says how routing.split is kept to; leave it out, or add a split"
+// +kubebuilder:validation:XValidation:rule="!has(self.fallbackSeconds) || has(self.fallbacks)",message="routing.fallbackSeconds needs routing.fallbacks: there is nobody to fall back to"
+type RoutingSpec struct {
+	// split gives a part of the requests to other deployments, such as 10 percent
+	// to a canary. One that has no ready replica gets none.
+	// +optional
+	// +listType=map
+	// +listMapKey=deployment
+	// +kubebuilder:validation:MaxItems=8
+	Split []RoutingShare `json:"split,omitempty"`
+	// sticky says what stays with one deployment while the split stays the same:
+	// each Conversation (told by how it begins), everything of one APIKey, or None
+	// (each request is given by chance). Default: Conversation.
+	// +optional
+	Sticky RoutingSticky `json:"sticky,omitempty"`
+	// fallbacks are deployments that answer, the first that can, where this one has
+	// no ready replica, refuses, or would let a request wait for longer than
+	// fallbackSeconds.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=52
+	Fallbacks []string `json:"fallbacks,omitempty"`
+	// fallbackSeconds is how long a request waits for a busy deployment before the
+	// next one is asked. Default: 5.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=3600
+	FallbackSeconds *int32 `json:"fallbackSeconds,omitempty"`
+}
+
+// RoutingSticky is what a split keeps together.
+// +kubebuilder:validation:Enum=Conversation;APIKey;None
+type RoutingSticky string
+
+// The ways to keep to a split.
+const (
+	StickyConversation RoutingSticky = "Conversation"
+	StickyAPIKey       RoutingSticky = "APIKey"
+	StickyNone         RoutingSticky = "None"
+)
+
+// RoutingShare is a part of the requests.
+type RoutingShare struct {
+	// deployment of this namespace that gets it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=52
+	Deployment string `json:"deployment"`
+	// percent of the requests.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Percent int32 `json:"percent"`
+}
+
+// Targets are the other deployments that a routing names, each once.
+func (r RoutingSpec) Targets() []string {
+	var out []string
+	for _, s := range r.Split {
+		out = append(out, s.Deployment)
+	}
+	for _, name := range r.Fallbacks {
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // ModelSource names the files of a model.
@@ -344,7 +427,8 @@ type ModelDeploymentStatus struct {
 	// summary holds rounded figures for people.
 	// +optional
 	Summary DeploymentSummary `json:"summary,omitzero"`
-	// conditions: Ready, Accepted, Fits, Placed, Downloaded, Progressing, Degraded.
+	// conditions: Ready, Accepted, Fits, Placed, Downloaded, Progressing, Degraded,
+	// and Routed where routing names others.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -28,6 +28,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"metalfleet.dev/metalfleet/gateway"
+	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
@@ -47,6 +48,7 @@ type flags struct {
 	kubeconfig, namespace, keysNamespace, listen, health, operator string
 	drain, tryTimeout, requestTimeout                              time.Duration
 	waiting                                                        waiting.Limits
+	pick                                                           pick.Policy
 	verbose, version                                               bool
 }
 
@@ -66,6 +68,11 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.DurationVar(&f.waiting.Age, "queue-timeout", 5*time.Minute, "how long one may wait, where its client did not say less in X-Metalfleet-Timeout")
 	set.DurationVar(&f.tryTimeout, "try-timeout", 0, "how long a replica may take to begin its answer before another one is tried; 0 is without end, as loading a model may take minutes")
 	set.DurationVar(&f.requestTimeout, "request-timeout", 0, "how long a request may take in all; 0 is without end")
+	f.pick = pick.Choose
+	set.Func("pick", "how a replica is chosen: prefix (where others with its beginning went, unless that is much busier; the default), least-load or round-robin", func(name string) (err error) {
+		f.pick, err = pick.PolicyNamed(name)
+		return err
+	})
 	set.BoolVar(&f.verbose, "verbose", false, "log details that help to debug")
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if err := set.Parse(args); err != nil {
@@ -126,7 +133,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	log.Info("gateway starts", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
 	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health,
-		Operator: f.operator, Waiting: f.waiting, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, Drain: f.drain, Log: log})
+		Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, Drain: f.drain, Log: log})
 }
 
 func newLogger(to io.Writer, verbose bool) logr.Logger {

@@ -35,6 +35,8 @@ type scope struct {
 	revisions []revision
 	// noToken says why there is no hub token where the spec names a Secret.
 	noToken *fleet.Refusal
+	// missing are the deployments that routing names and that are not there.
+	missing []string
 	// class is the PriorityClass that the spec names; nil where there is none.
 	class *schedulingv1.PriorityClass
 
@@ -70,6 +72,9 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 	if err := r.readClass(ctx, s); err != nil {
 		return nil, err
 	}
+	if err := r.readTargets(ctx, s); err != nil {
+		return nil, err
+	}
 	if err := r.readOwned(ctx, s); err != nil {
 		return nil, err
 	}
@@ -89,6 +94,21 @@ func (r *Reconciler) readClass(ctx context.Context, s *scope) error {
 		s.class = class
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("read PriorityClass %s: %w", name, err)
+	}
+	return nil
+}
+
+// readTargets looks for the deployments that routing names.
+func (r *Reconciler) readTargets(ctx context.Context, s *scope) error {
+	for _, name := range s.deployment.Spec.Routing.Targets() {
+		var target v1alpha1.ModelDeployment
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.deployment.Namespace, Name: name}, &target)
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && !target.DeletionTimestamp.IsZero():
+			s.missing = append(s.missing, name)
+		case err != nil:
+			return fmt.Errorf("read deployment %s that routing names: %w", name, err)
+		}
 	}
 	return nil
 }

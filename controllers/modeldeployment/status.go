@@ -3,6 +3,7 @@ package modeldeployment
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -105,7 +106,8 @@ func liveFreed(replicas []v1alpha1.ModelReplica, accounted []string) int64 {
 	return sum
 }
 
-// conditions derives all seven, in the order in which things happen.
+// conditions derives all seven, in the order in which things happen, and Routed
+// where others are named.
 func conditions(s *scope, next v1alpha1.ModelDeploymentStatus) []status.Condition {
 	living := living(s.replicas)
 	accepted := s.verdict.condition
@@ -116,6 +118,9 @@ func conditions(s *scope, next v1alpha1.ModelDeploymentStatus) []status.Conditio
 	out := []status.Condition{
 		readyCondition(s, next, accepted, placed, living), accepted, fitsCondition(living), placed,
 		downloadedCondition(living), progressingCondition(s, next, living), degradedCondition(s, living),
+	}
+	if targets := s.deployment.Spec.Routing.Targets(); len(targets) > 0 {
+		out = append(out, routedCondition(targets, s.missing))
 	}
 	return out
 }
@@ -230,4 +235,14 @@ func downloadedCondition(living []*v1alpha1.ModelReplica) status.Condition {
 		}
 	}
 	return status.True(is, v1alpha1.ReasonVerified, "every replica has its weights on disk")
+}
+
+// routedCondition says whether everybody that routing names is there. Who is not
+// gets no request, and the others do.
+func routedCondition(targets, missing []string) status.Condition {
+	if len(missing) == 0 {
+		return status.True(v1alpha1.ConditionRouted, v1alpha1.ReasonTargetsFound, "routing names "+strings.Join(targets, ", "))
+	}
+	return status.False(v1alpha1.ConditionRouted, v1alpha1.ReasonTargetNotFound, fmt.Sprintf(
+		"no ModelDeployment %s in this namespace; it gets no request. Create it, or take it out of spec.routing", strings.Join(missing, ", ")))
 }

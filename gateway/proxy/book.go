@@ -27,7 +27,8 @@ const aheadOf = 2
 // where, who failed, and who waits. Counts of what runs are given back by the
 // end of a request and by nothing else, however long it takes.
 type book struct {
-	now func() time.Time
+	now  func() time.Time
+	pick pick.Policy
 
 	mu       sync.Mutex // guards all below
 	replicas map[string]*load
@@ -37,7 +38,7 @@ type book struct {
 	room     *waiting.Room
 	seats    map[*waiting.Waiter]*seat
 	wakes    chan struct{} // of one: somebody began to wait
-	turn     uint64
+	begun    pick.Recent   // what prompts began with lately, of all models
 	pruneAt  int
 	// ahead is aheadOf; 0 where nobody can wait here: then replicas' own queues
 	// take what they do.
@@ -57,6 +58,7 @@ type modelLoad struct {
 	begun    uint64         // requests that ever came
 	prefixes map[uint64]int // in flight, by what their prompts begin with
 	budget   health.Budget
+	turn     uint64 // requests that were given a replica
 }
 
 // add counts requests that begin, or that end.
@@ -80,7 +82,7 @@ func newBook(l waiting.Limits) *book {
 	if l.Count == 0 {
 		ahead = 0
 	}
-	return &book{ahead: ahead, now: time.Now, replicas: map[string]*load{}, macs: map[string]suspicion{}, models: map[route.Key]*modelLoad{},
+	return &book{ahead: ahead, now: time.Now, pick: pick.Choose, replicas: map[string]*load{}, macs: map[string]suspicion{}, models: map[route.Key]*modelLoad{},
 		room: waiting.New(l), seats: map[*waiting.Waiter]*seat{}, wakes: make(chan struct{}, 1), pruneAt: 1024}
 }
 
@@ -113,17 +115,20 @@ func (b *book) choose(q *query, now time.Time) (grant, bool) {
 	}
 	b.suspectOutliers(endpoints, candidates, now)
 	prefix := q.prefix
-	prefix.InFlight = of.prefixes[prefix.Shared]
-	i, ok := pick.Choose(candidates, prefix, b.turn)
+	prefix.InFlight, prefix.Known = of.prefixes[prefix.Shared], b.begun.Has(prefix.Shared)
+	i, ok := b.pick(candidates, prefix, of.turn)
 	if !ok {
 		return grant{}, false
 	}
-	b.turn++
+	of.turn++
 	l := loads[i]
 	l.inFlight++
 	l.total++
 	l.used = now
 	of.add(prefix.Shared, 1)
+	if prefix.Shared != 0 {
+		b.begun.Add(prefix.Shared)
+	}
 	return grant{endpoints[i], sync.OnceFunc(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()

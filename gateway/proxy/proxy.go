@@ -15,6 +15,7 @@
 // and request.
 //
 // Start reading at Proxy.text and Proxy.forward; wait.go has the waiting room,
+// stages.go whom a request is sent to that may be answered by several deployments,
 // caller.go and meter.go what concerns keys, bodies.go the room for bodies.
 package proxy
 
@@ -71,6 +72,8 @@ type Config struct {
 	Identity func() *identity.Identity
 	// Keys that clients must bring; nil asks for none.
 	Keys *keys.Store
+	// Pick chooses among replicas; nil means pick.Choose.
+	Pick pick.Policy
 	// Registry takes the metrics.
 	Registry prometheus.Registerer
 	// Log of failures; never of prompts or answers.
@@ -120,7 +123,11 @@ func New(c Config) *Proxy {
 	if c.KeepAlive == 0 {
 		c.KeepAlive = 10 * time.Second
 	}
+	if c.Pick == nil {
+		c.Pick = pick.Choose
+	}
 	b := newBook(c.Waiting)
+	b.pick = c.Pick
 	c.Registry.MustRegister(&census{b})
 	p := &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
 	p.macs.lost = func(mac string) { p.distrust(p.Log, mac, errSilent) }
@@ -301,8 +308,9 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 	}
 	defer cancel()
 	w.streams = asked.Stream
-	return p.forward(ctx, w, r, &query{name: asked.Model, model: model, body: body, prefix: prefixOf(asked),
-		waiter: &waiting.Waiter{Model: model.Key.String(), Key: c.name(), Bytes: int64(len(body)), Deadline: deadline}})
+	q := &query{name: asked.Model, body: body, prefix: prefixOf(asked), key: c.name(), deadline: deadline}
+	q.begin(p.stages(model, q))
+	return p.forward(ctx, w, r, q)
 }
 
 // bound limits how long a request may take in all, as the gateway is told and as
@@ -352,9 +360,15 @@ func (p *Proxy) readBody(w *reply, r *http.Request) (body []byte, release func()
 
 // query is a request for a model on its way to a replica.
 type query struct {
-	name  string
-	model *route.Model
-	body  []byte
+	name string
+	// model is the one that is asked now, rest those that come after it (stages.go).
+	model  *route.Model
+	rest   []*route.Model
+	routed *routed
+	body   []byte
+	// key is whose it is, deadline when its client wants to know; zero is none.
+	key      string
+	deadline time.Time
 	// prefix of its prompt, by which replicas that remember it are found.
 	prefix pick.Prefix
 	// waiter is its place in the waiting room, should it need one.
@@ -396,14 +410,14 @@ func (q *query) again(now time.Time) {
 func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, q *query) error {
 	p.book.asked(q.model.Key)
 	for {
-		g, err := p.endpoint(ctx, w, q)
+		g, err := p.nextEndpoint(ctx, w, q)
 		if err != nil {
 			return err
 		}
 		if q.last != nil {
 			p.metrics.retries.WithLabelValues(q.last.reason).Inc()
 		}
-		failed, err := p.attempt(ctx, w, r, g, q.body)
+		failed, err := p.attempt(ctx, w, r, g, q)
 		p.judge(ctx, g.Endpoint, w.status, failed, err)
 		if failed == nil {
 			return err
@@ -425,6 +439,8 @@ func (p *Proxy) endpoint(ctx context.Context, w *reply, q *query) (grant, error)
 		}
 	}
 	switch {
+	case len(q.rest) > 0 && (len(q.model.Endpoints()) == 0 || q.last != nil || p.Waiting.Count == 0 || q.routed.patience == 0):
+		return grant{}, errElsewhere
 	case q.told != nil && (p.Waiting.Count == 0 || q.told.RetryAfter == 0): // waiting does not help
 		return grant{}, q.told
 	case p.Waiting.Count == 0:
@@ -474,7 +490,8 @@ func (p *Proxy) distrust(log logr.Logger, mac string, cause error) {
 
 // request is what the agent gets: the client's bytes, and headers of our own
 // making. A client's credentials stay here.
-func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, body []byte) *http.Request {
+func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, q *query) *http.Request {
+	body := q.body
 	out := &http.Request{Method: r.Method, URL: &url.URL{Scheme: "https", Host: e.Address, Path: r.URL.Path}, Host: e.Address,
 		Body: bodyReader(body), ContentLength: int64(len(body)),
 		GetBody: func() (bodyCloser, error) { return bodyReader(body), nil },
@@ -490,6 +507,9 @@ func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, 
 	}
 	if accept := r.Header.Values("Accept"); len(accept) > 0 {
 		out.Header["Accept"] = accept
+	}
+	if q.routed != nil {
+		out.Header.Set(agentapi.HeaderModel, q.model.Shown())
 	}
 	return out.WithContext(ctx)
 }

@@ -19,9 +19,28 @@ func DeploymentOf(d *v1alpha1.ModelDeployment) Deployment {
 		UID:     string(d.UID),
 		Created: d.CreationTimestamp.Unix(),
 		Names:   strings.Join(d.Status.ServedNames, "\n"),
+		Routing: routingOf(d.Spec.Routing),
 	}
 	if a := d.Status.Autoscaling; a != nil {
 		out.Start = time.Duration(a.StartSeconds) * time.Second
+	}
+	return out
+}
+
+// patience is how long a request waits for a deployment that has a fallback,
+// where its routing does not say.
+const patience = 5 * time.Second
+
+func routingOf(r v1alpha1.RoutingSpec) *Routing {
+	if len(r.Split)+len(r.Fallbacks) == 0 {
+		return nil
+	}
+	out := &Routing{Sticky: string(r.Sticky), Fallbacks: r.Fallbacks, Patience: patience}
+	if r.FallbackSeconds != nil {
+		out.Patience = time.Duration(*r.FallbackSeconds) * time.Second
+	}
+	for _, s := range r.Split {
+		out.Split = append(out.Split, Share{s.Deployment, int(s.Percent)})
 	}
 	return out
 }

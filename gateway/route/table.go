@@ -16,6 +16,7 @@ package route
 import (
 	"cmp"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -39,9 +40,31 @@ type Deployment struct {
 	UID     string
 	Created int64 // seconds since 1970
 	// Names that it owns by its status, NAMESPACE/NAME among them or not.
-	Names string // joined by newlines, so that values compare
+	Names string // joined by newlines
 	// Start is what the last start of a replica took; 0 where nobody knows.
 	Start time.Duration
+	// Routing of requests for its bare names; nil where it answers them itself.
+	Routing *Routing
+}
+
+// servesAs says that two have the same names, endpoints and routing.
+func (d Deployment) servesAs(o Deployment) bool {
+	return d.Key == o.Key && d.UID == o.UID && d.Created == o.Created && d.Names == o.Names && reflect.DeepEqual(d.Routing, o.Routing)
+}
+
+// same says that two say the same.
+func (d Deployment) same(o Deployment) bool {
+	return d.servesAs(o) && d.Start == o.Start
+}
+
+// shown is what answers call it: its first bare name, or its full one.
+func (d Deployment) shown() string {
+	for name := range strings.SplitSeq(d.Names, "\n") {
+		if name != "" && !strings.Contains(name, "/") {
+			return name
+		}
+	}
+	return d.Key.String()
 }
 
 // Replica is what the table needs of a ModelReplica.
@@ -86,7 +109,12 @@ type Model struct {
 	changed   atomic.Pointer[chan struct{}]
 	gone      atomic.Bool
 	start     atomic.Int64 // a time.Duration
+	routing   atomic.Pointer[Routing]
+	shown     atomic.Pointer[string]
 }
+
+// Shown is what answers call it that were asked of another name.
+func (m *Model) Shown() string { return *m.shown.Load() }
 
 func newModel(d Deployment) *Model {
 	m := &Model{Key: d.Key, Created: d.Created}
@@ -181,7 +209,7 @@ func (t *Table) SetDeployment(d Deployment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old, known := t.deployments[d.Key]
-	if known && old.Deployment == d {
+	if known && old.Deployment.same(d) {
 		return
 	}
 	e := &entry{Deployment: d, model: newModel(d)}
@@ -192,8 +220,11 @@ func (t *Table) SetDeployment(d Deployment) {
 		old.model.end()
 	}
 	e.model.start.Store(int64(d.Start))
+	shown := d.shown()
+	e.model.routing.Store(d.Routing)
+	e.model.shown.Store(&shown)
 	t.deployments[d.Key] = e
-	if known && old.UID == d.UID && old.Created == d.Created && old.Names == d.Names {
+	if known && old.Deployment.servesAs(d) {
 		return // names and endpoints are as they were
 	}
 	t.refresh(d.Key)

@@ -221,6 +221,9 @@ func notes(d *v1alpha1.ModelDeployment, s Stage) []string {
 			out = append(out, fmt.Sprintf("%s (%s): %s", kind, c.Reason, c.Message))
 		}
 	}
+	if c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionRouted); c != nil && c.Status == metav1.ConditionFalse {
+		out = append(out, fmt.Sprintf("not %s (%s): %s", c.Type, c.Reason, c.Message))
+	}
 	return out
 }
 
