@@ -149,6 +149,8 @@ const (
 	ReasonInvalidRules = "InvalidRules"
 	// ReasonPreempting: replicas of a lower priority drain for this one.
 	ReasonPreempting = "Preempting"
+	// ReasonSwapping: a replica of the old revision drains for this one.
+	ReasonSwapping = "Swapping"
 	// ReasonPreempted: its room goes to a replica of a higher priority.
 	ReasonPreempted = "Preempted"
 )
@@ -174,9 +176,12 @@ const (
 	ReasonStopped          = "Stopped"
 	ReasonReleased         = "Released"
 	ReasonHeld             = "Held"
-	ReasonRollingOut       = "RollingOut"
+	ReasonCanaryFailed     = "CanaryFailed" // the engine loaded its model and generated no token
 	ReasonStable           = "Stable"
 	ReasonShuttingDown     = "ShuttingDown"
+	// Reasons of Progressing while a rollout is under way are its states; this
+	// one is of a rollout that failed or made no progress in its time.
+	ReasonProgressDeadline = "ProgressDeadlineExceeded"
 )
 
 // Labels, annotations, finalizers and field managers.
@@ -188,6 +193,9 @@ const (
 	// AnnotationLost on a MacNode, "true": an administrator gave it up, and the
 	// brake does not hold it.
 	AnnotationLost = "metalfleet.dev/lost"
+	// AnnotationSpec on a ControllerRevision holds what of the deployment's spec
+	// made it, as JSON: what an undo writes back.
+	AnnotationSpec = "metalfleet.dev/spec"
 	// LabelMac on what the operator makes for a Mac names it.
 	LabelMac = "metalfleet.dev/mac"
 	// FinalizerReplicas on a deployment: its replicas are not released yet.

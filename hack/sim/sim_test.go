@@ -62,7 +62,8 @@ func TestNothingBreaksWhateverHappens(t *testing.T) {
 			happened[k] += n
 		}
 	}
-	for _, k := range []string{"preemptions", "evictions", "loads", "moved from a Mac that is gone", "judgements BrakeHeld", "judgements MacGone", "decisions NoRoom", "decisions Placed"} {
+	for _, k := range []string{"preemptions", "evictions", "loads", "moved from a Mac that is gone", "judgements BrakeHeld", "judgements MacGone", "decisions NoRoom", "decisions Placed",
+		"rollouts Surging", "rollouts Swapping", "rollouts Paused", "rollouts Halted", "rollouts Complete", "swaps", "canaries that fail"} {
 		if happened[k] == 0 {
 			t.Errorf("%q never happened: %v", k, happened)
 		}

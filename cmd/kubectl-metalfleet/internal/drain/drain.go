@@ -167,7 +167,8 @@ func (p *pass) mayGo(r *v1alpha1.ModelReplica, d *v1alpha1.ModelDeployment) bool
 	uid := string(d.UID)
 	wanted := int(ptr.Deref(d.Spec.Replicas, 1))
 	left := p.ready[uid] - 1
-	if left >= wanted-int(ptr.Deref(d.Spec.Rollout.MaxUnavailable, 0)) {
+	_, unavailable := d.Spec.Rollout.Bounds(wanted)
+	if left >= wanted-unavailable {
 		return true
 	}
 	whole := p.ready[uid] >= min(wanted, p.before[uid])
