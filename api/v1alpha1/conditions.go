@@ -179,9 +179,11 @@ const (
 	ReasonCanaryFailed     = "CanaryFailed" // the engine loaded its model and generated no token
 	ReasonStable           = "Stable"
 	ReasonShuttingDown     = "ShuttingDown"
-	// Reasons of Progressing while a rollout is under way are its states; this
-	// one is of a rollout that failed or made no progress in its time.
-	ReasonProgressDeadline = "ProgressDeadlineExceeded"
+	ReasonSurging          = "Surging" // this and the next: states of a rollout
+	ReasonReplacing        = "Replacing"
+	ReasonPaused           = "Paused"
+	ReasonHalted           = "Halted"
+	ReasonProgressDeadline = "ProgressDeadlineExceeded" // no progress, and nothing to fall back to
 )
 
 // Labels, annotations, finalizers and field managers.

@@ -103,28 +103,31 @@ func share(v *intstr.IntOrString, of, otherwise int, round func(float64) float64
 }
 
 // RolloutState is what a rollout is doing.
-// +kubebuilder:validation:Enum=Complete;Starting;Surging;Replacing;Swapping;Waiting;Paused;Halted
+// +kubebuilder:validation:Enum=Complete;Pending;Starting;Surging;Replacing;Swapping;Waiting;Paused;Halted
 type RolloutState string
 
 const (
 	// RolloutComplete: every wanted replica is of the wanted revision and ready.
 	RolloutComplete RolloutState = "Complete"
+	// RolloutPending: what the spec names is not accepted yet, and what was
+	// accepted before goes on; the condition Accepted says why.
+	RolloutPending RolloutState = "Pending"
 	// RolloutStarting: all replicas are of the wanted revision, and not all of
 	// them serve yet.
 	RolloutStarting RolloutState = "Starting"
 	// RolloutSurging: new replicas come up beside the old ones.
-	RolloutSurging RolloutState = "Surging"
+	RolloutSurging RolloutState = ReasonSurging
 	// RolloutReplacing: old ones go before new ones come, within maxUnavailable.
-	RolloutReplacing RolloutState = "Replacing"
+	RolloutReplacing RolloutState = ReasonReplacing
 	// RolloutSwapping: there is no room beside the old ones; one after the other
 	// gives its own, and requests wait in the gateway meanwhile.
-	RolloutSwapping RolloutState = "Swapping"
+	RolloutSwapping RolloutState = ReasonSwapping
 	// RolloutWaiting: there is no room, and withoutRoom says to wait for it.
-	RolloutWaiting RolloutState = "Waiting"
+	RolloutWaiting RolloutState = ReasonWaiting
 	// RolloutPaused: spec.rollout.paused.
-	RolloutPaused RolloutState = "Paused"
+	RolloutPaused RolloutState = ReasonPaused
 	// RolloutHalted: the revision failed too often; the one before serves on.
-	RolloutHalted RolloutState = "Halted"
+	RolloutHalted RolloutState = ReasonHalted
 )
 
 // Replaces says that replicas of one revision are to replace those of another,
@@ -190,13 +193,10 @@ type RolloutHalt struct {
 	Time metav1.Time `json:"time"`
 }
 
-// Canary is the token that an engine generated before it took requests.
+// Canary is the token that an engine generated before it took requests: no engine
+// says that it is ready without.
 type Canary struct {
-	// milliseconds from the question to the token.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Milliseconds int64 `json:"milliseconds,omitempty"`
-	// time at which it came.
+	// time at which the Mac knew of it.
 	// +required
 	Time metav1.Time `json:"time"`
 }

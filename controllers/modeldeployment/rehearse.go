@@ -122,7 +122,7 @@ func (r Rehearsal) Step(o Outcome, existing []v1alpha1.ModelReplica) (Step, erro
 		s.current = &s.revisions[len(s.revisions)-1]
 	}
 	s.replicas = slices.Clone(existing)
-	s.verdict.condition = status.True(v1alpha1.ConditionAccepted, o.Reason, o.Message)
+	s.verdict.engine, s.verdict.condition = o.Engine, status.True(v1alpha1.ConditionAccepted, o.Reason, o.Message)
 	s.rollout, s.overdue = assess(s)
 	c := plan(s.wish(), existing, r.Now)
 	out := Step{Remove: c.remove, Swap: c.swap}

@@ -160,6 +160,8 @@ func stateOf(s *scope, next v1alpha1.ModelDeploymentStatus) v1alpha1.RolloutStat
 		return v1alpha1.RolloutPaused
 	case s.rollout.Halt != nil:
 		return v1alpha1.RolloutHalted
+	case s.verdict.engine == nil:
+		return v1alpha1.RolloutPending
 	case complete(s, next):
 		return v1alpha1.RolloutComplete
 	case next.UpdatedReplicas == next.Replicas && !s.swaps():

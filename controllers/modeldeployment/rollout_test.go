@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
 // planned is a plan in words.
@@ -157,7 +158,7 @@ func rolled(change func(*scope), words ...string) *scope {
 	for i, name := range []string{"older", "old", "new"} {
 		s.revisions = append(s.revisions, revision{object: &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name}, Revision: int64(i + 1)}})
 	}
-	s.current = &s.revisions[2]
+	s.current, s.verdict.engine = &s.revisions[2], &fleet.Engine{}
 	began := metav1.NewTime(now.Add(-5 * time.Minute))
 	s.deployment.Status = v1alpha1.ModelDeploymentStatus{CurrentRevision: "old", UpdateRevision: "new", UpdatedReplicas: 1,
 		Rollout: v1alpha1.RolloutStatus{State: v1alpha1.RolloutSurging, StartTime: &began, ProgressTime: &began, PlacedReplicas: 1}}
@@ -258,10 +259,11 @@ func TestARolloutSaysWhatItDoesAndWhatToDo(t *testing.T) {
 		"paused": {with(func(s *scope) { s.deployment.Spec.Rollout.Paused = true }), []string{"old#0 ready", "old#1 ready"}, v1alpha1.RolloutPaused, metav1.ConditionUnknown, "old", "rollout resume d"},
 		"halted": {with(halt("new", 0)), []string{"old#0 ready", "old#1 ready"}, v1alpha1.RolloutHalted, metav1.ConditionFalse, "old",
 			"revision new is not rolled out further (Why: because); revision old goes on serving. Correct the spec, go back with `kubectl metalfleet rollout undo d`"},
-		"complete":        {two, []string{"new#0 ready", "new#1 ready"}, v1alpha1.RolloutComplete, metav1.ConditionFalse, "new", ""},
-		"an old one left": {two, []string{"new#0 ready", "new#1 ready", "old#0 ready"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", ""},
-		"scaled up":       {with(func(s *scope) { s.deployment.Status.CurrentRevision = "new" }), []string{"new#0 ready", "new#1"}, v1alpha1.RolloutStarting, metav1.ConditionTrue, "new", ""},
-		"scaled to zero":  {func(s *scope) { s.deployment.Spec.Replicas = ptr.To[int32](0) }, nil, v1alpha1.RolloutComplete, metav1.ConditionFalse, "old", ""},
+		"complete":         {two, []string{"new#0 ready", "new#1 ready"}, v1alpha1.RolloutComplete, metav1.ConditionFalse, "new", ""},
+		"an old one left":  {two, []string{"new#0 ready", "new#1 ready", "old#0 ready"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", ""},
+		"scaled up":        {with(func(s *scope) { s.deployment.Status.CurrentRevision = "new" }), []string{"new#0 ready", "new#1"}, v1alpha1.RolloutStarting, metav1.ConditionTrue, "new", ""},
+		"not accepted yet": {with(func(s *scope) { s.verdict.engine = nil }), []string{"new#0 ready", "new#1 ready"}, v1alpha1.RolloutPending, metav1.ConditionFalse, "new", ""},
+		"scaled to zero":   {func(s *scope) { s.deployment.Spec.Replicas = ptr.To[int32](0) }, nil, v1alpha1.RolloutComplete, metav1.ConditionFalse, "old", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := rolled(tc.change, tc.have...)

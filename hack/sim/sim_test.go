@@ -103,6 +103,15 @@ func TestABreachIsSeen(t *testing.T) {
 			m.node.Spec.Unschedulable = true
 			w.checkBind(r, m)
 		},
+		"a bad revision that takes over": func(w *world, r *replica) {
+			for _, d := range w.deployments {
+				if string(d.UID) == r.Spec.DeploymentRef.UID {
+					d.Status.CurrentRevision = r.Spec.Revision
+					d.bad[r.Spec.Revision] = true
+					w.checkRollout(d)
+				}
+			}
+		},
 		"a victim of the same priority": func(w *world, r *replica) { w.checkVictim(r, r) },
 		"a move while most are away": func(w *world, r *replica) {
 			for _, m := range w.macs {

@@ -341,7 +341,7 @@ func (a *Agent) obey(order v1alpha1.Assignment) v1alpha1.AssignmentStatus {
 		a.running[order.ReplicaUID] = order
 		out.Progress.Stage = v1alpha1.StageServing
 		out.Memory.FootprintBytes = a.script.Footprint
-		out.Canary = &v1alpha1.Canary{Milliseconds: 7, Time: epoch}
+		out.Canary = &v1alpha1.Canary{Time: epoch}
 		out.Conditions = conditions(v1alpha1.ConditionServing, "")
 	}
 	if total, has := a.freed[order.ReplicaUID]; has {

@@ -127,11 +127,22 @@ func missed(a, b *v1alpha1.ModelReplica) int {
 	}
 }
 
-// compare prefers nobody, then who has the lowest priority, then the fewest,
-// then the fewest bytes, then the first name.
+// compare prefers nobody, then who has the lowest priority, then the fewest, then
+// the fewest that serve, then the fewest bytes, then the first name.
 func (e *eviction) compare(other *eviction) int {
 	return cmp.Or(cmp.Compare(min(1, len(e.victims)), min(1, len(other.victims))), cmp.Compare(e.highest(), other.highest()),
-		cmp.Compare(len(e.victims), len(other.victims)), cmp.Compare(e.bytes, other.bytes), cmp.Compare(e.mac, other.mac))
+		cmp.Compare(len(e.victims), len(other.victims)), cmp.Compare(e.serving(), other.serving()), cmp.Compare(e.bytes, other.bytes), cmp.Compare(e.mac, other.mac))
+}
+
+// serving victims.
+func (e *eviction) serving() int {
+	n := 0
+	for _, v := range e.victims {
+		if fleet.ReplicaReady(v) {
+			n++
+		}
+	}
+	return n
 }
 
 // highest priority among the victims; they are sorted by it.
