@@ -274,6 +274,10 @@ test-attacks: kube build ## every attack of docs/attacks.md is tried for real an
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestAttack' $$(grep -rlE '^func TestAttack' --include='*_test.go' \
 		agent api controllers gateway metal cmd hack | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
+.PHONY: test-rollout
+test-rollout: kube build ## new revisions under load, with and without room to surge, paused and undone: 0 failed, 0 cut; bad weights are halted and the old ones serve
+	go run ./hack/rollout
+
 .PHONY: test-delete
 test-delete: kube build ## with Macs gone for good, delete md, namespace and mac each end in 240 s; Macs that come back hold nothing
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestDelete' ./controllers ./agent/pool

@@ -157,6 +157,8 @@ const (
 	ReasonInvalidRules = "InvalidRules"
 	// ReasonPreempting: replicas of a lower priority drain for this one.
 	ReasonPreempting = "Preempting"
+	// ReasonSwapping: a replica of the old revision drains for this one.
+	ReasonSwapping = "Swapping"
 	// ReasonPreempted: its room goes to a replica of a higher priority.
 	ReasonPreempted = "Preempted"
 )
@@ -182,9 +184,14 @@ const (
 	ReasonStopped          = "Stopped"
 	ReasonReleased         = "Released"
 	ReasonHeld             = "Held"
-	ReasonRollingOut       = "RollingOut"
+	ReasonCanaryFailed     = "CanaryFailed" // the engine loaded its model and generated no token
 	ReasonStable           = "Stable"
 	ReasonShuttingDown     = "ShuttingDown"
+	ReasonSurging          = "Surging" // this and the next: states of a rollout
+	ReasonReplacing        = "Replacing"
+	ReasonPaused           = "Paused"
+	ReasonHalted           = "Halted"
+	ReasonProgressDeadline = "ProgressDeadlineExceeded" // no progress, and nothing to fall back to
 )
 
 // Labels, annotations, finalizers and field managers.
@@ -199,6 +206,9 @@ const (
 	// AnnotationRetiring on a ModelReplica, "true": it goes once it is idle, and
 	// gateways prefer others. The autoscaler sets it and takes it back.
 	AnnotationRetiring = "metalfleet.dev/retiring"
+	// AnnotationSpec on a ControllerRevision holds what of the deployment's spec
+	// made it, as JSON: what an undo writes back.
+	AnnotationSpec = "metalfleet.dev/spec"
 	// LabelMac on what the operator makes for a Mac names it.
 	LabelMac = "metalfleet.dev/mac"
 	// FinalizerReplicas on a deployment: its replicas are not released yet.

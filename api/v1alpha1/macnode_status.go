@@ -270,6 +270,9 @@ type AssignmentStatus struct {
 	// restarts of its engine.
 	// +optional
 	Restarts int32 `json:"restarts,omitempty"`
+	// canary is the token that its engine generated before it took requests.
+	// +optional
+	Canary *Canary `json:"canary,omitempty"`
 	// pid of its engine, for a person at that Mac.
 	// +optional
 	PID int64 `json:"pid,omitempty"`

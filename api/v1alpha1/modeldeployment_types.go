@@ -92,6 +92,12 @@ type ModelDeploymentSpec struct {
 	// rollout says how a change reaches the replicas.
 	// +optional
 	Rollout RolloutSpec `json:"rollout,omitzero"`
+	// revisionHistoryLimit is how many revisions are kept to go back to, beside
+	// those in use. Default: 10.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
 	// routing says which other deployments answer requests for the served names
 	// of this one. "NAMESPACE/NAME" always means this one alone.
 	// +optional
@@ -341,29 +347,6 @@ type Residency struct {
 // OnDemand reports whether the first request loads it.
 func (r Residency) OnDemand() bool { return r.Policy == ResidencyOnDemand }
 
-// RolloutSpec says how a new revision replaces the old one.
-// +kubebuilder:validation:XValidation:rule="!(has(self.maxSurge) && self.maxSurge == 0 && (!has(self.maxUnavailable) || self.maxUnavailable == 0))",message="maxSurge and maxUnavailable cannot both be zero: no replica could ever be replaced"
-type RolloutSpec struct {
-	// maxSurge is how many replicas above the wanted number may exist during a
-	// rollout. Default: 1.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=1000
-	MaxSurge *int32 `json:"maxSurge,omitempty"`
-	// maxUnavailable is how many replicas below the wanted number may be ready
-	// during a rollout. Default: 0.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=1000
-	MaxUnavailable *int32 `json:"maxUnavailable,omitempty"`
-	// drainSeconds is how long running requests may go on after a replica is
-	// told to stop. Default: 600.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=86400
-	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
-}
-
 // ModelDeploymentStatus is what is.
 type ModelDeploymentStatus struct {
 	// observedGeneration is the generation that this status describes.
@@ -378,9 +361,15 @@ type ModelDeploymentStatus struct {
 	// loadedReplicas hold their model in memory now; a ready OnDemand replica need not.
 	// +optional
 	LoadedReplicas int32 `json:"loadedReplicas,omitempty"`
-	// updatedReplicas are of the current revision.
+	// availableReplicas are ready, and their engine generated a token.
+	// +optional
+	AvailableReplicas int32 `json:"availableReplicas,omitempty"`
+	// updatedReplicas are of updateRevision.
 	// +optional
 	UpdatedReplicas int32 `json:"updatedReplicas,omitempty"`
+	// updatedAvailableReplicas are available and of updateRevision.
+	// +optional
+	UpdatedAvailableReplicas int32 `json:"updatedAvailableReplicas,omitempty"`
 	// selector of the replicas, for the scale subresource.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
@@ -388,11 +377,19 @@ type ModelDeploymentStatus struct {
 	// autoscaling is what the autoscaler decided; absent without spec.autoscaling.
 	// +optional
 	Autoscaling *AutoscalingStatus `json:"autoscaling,omitempty"`
-	// currentRevision is the name of the ControllerRevision that is wanted.
+	// currentRevision is the name of the ControllerRevision that served with all
+	// wanted replicas last; what a rollout that fails falls back to.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	CurrentRevision string `json:"currentRevision,omitempty"`
-	// modelDigest names the weights of that revision.
+	// updateRevision is the name of the ControllerRevision that is wanted.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	UpdateRevision string `json:"updateRevision,omitempty"`
+	// rollout from one to the other.
+	// +optional
+	Rollout RolloutStatus `json:"rollout,omitzero"`
+	// modelDigest names the weights of updateRevision.
 	// +optional
 	// +kubebuilder:validation:MaxLength=71
 	ModelDigest string `json:"modelDigest,omitempty"`

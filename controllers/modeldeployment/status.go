@@ -26,12 +26,12 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 		ServedNames:        s.verdict.names,
 	}
 	if s.current != nil {
-		next.CurrentRevision = s.current.object.Name
+		next.UpdateRevision = s.current.object.Name
 		next.ModelDigest = s.current.engine.Model.Digest
 		// The revision resolved before, so the estimate cannot fail; 0 says "unknown".
 		next.ReservedBytesPerReplica, _ = s.current.engine.ReservedBytes()
 	} else {
-		next.CurrentRevision, next.ModelDigest = d.Status.CurrentRevision, d.Status.ModelDigest
+		next.UpdateRevision, next.ModelDigest = d.Status.UpdateRevision, d.Status.ModelDigest
 		next.ReservedBytesPerReplica = d.Status.ReservedBytesPerReplica
 	}
 	if s.verdict.condition.Type == "" {
@@ -43,6 +43,10 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 		}
 	}
 	count(&next, s)
+	next.CurrentRevision, next.Rollout = d.Status.CurrentRevision, d.Status.Rollout
+	if s.current != nil && d.DeletionTimestamp.IsZero() {
+		describeRollout(&next, s)
+	}
 	next.RetiredFreedBytes, next.Accounted = account(d.Status, s.replicas)
 	next.FreedBytesTotal = next.RetiredFreedBytes + liveFreed(s.replicas, next.Accounted)
 	next.Summary = v1alpha1.DeploymentSummary{
@@ -52,6 +56,20 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 	}
 	next.Conditions = status.Merge(d.Status.Conditions, d.Generation, s.now, conditions(s, next)...)
 	return next
+}
+
+// describeRollout says what the rollout is doing and which revision served last.
+// One that was scaled to zero proves nothing.
+func describeRollout(next *v1alpha1.ModelDeploymentStatus, s *scope) {
+	next.CurrentRevision = s.served()
+	if complete(s, *next) && fleet.Wanted(s.deployment) > 0 {
+		next.CurrentRevision = next.UpdateRevision
+	}
+	if s.rollout.StartTime != nil { // else the pass failed before it was judged
+		next.Rollout = s.rollout
+	}
+	next.Rollout.State = stateOf(s, *next)
+	next.Rollout.ETASeconds = eta(s, *next)
 }
 
 func count(next *v1alpha1.ModelDeploymentStatus, s *scope) {
@@ -65,11 +83,17 @@ func count(next *v1alpha1.ModelDeploymentStatus, s *scope) {
 		if fleet.ReplicaReady(r) {
 			next.ReadyReplicas++
 		}
+		if available(r) {
+			next.AvailableReplicas++
+		}
 		if fleet.Loaded(r) {
 			next.LoadedReplicas++
 		}
-		if r.Spec.Revision == next.CurrentRevision {
+		if r.Spec.Revision == next.UpdateRevision {
 			next.UpdatedReplicas++
+			if available(r) {
+				next.UpdatedAvailableReplicas++
+			}
 		}
 	}
 }
@@ -189,7 +213,7 @@ func fitsCondition(living []*v1alpha1.ModelReplica) status.Condition {
 		case c == nil:
 		case c.Reason == v1alpha1.ReasonTooLarge:
 			return status.False(is, v1alpha1.ReasonTooLarge, c.Message)
-		case c.Reason == v1alpha1.ReasonPlaced || c.Reason == v1alpha1.ReasonNoRoom || c.Reason == v1alpha1.ReasonPreempting:
+		case c.Reason == v1alpha1.ReasonPlaced || c.Reason == v1alpha1.ReasonNoRoom || c.Reason == v1alpha1.ReasonPreempting || c.Reason == v1alpha1.ReasonSwapping:
 			fits = true
 		}
 	}

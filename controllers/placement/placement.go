@@ -3,7 +3,8 @@
 // highest priority first, and of these the oldest.
 //
 // It owns spec.nodeName of a replica (bound once), its condition Placed, and the
-// deletion of replicas whose room goes to one of a higher priority. It refuses
+// deletion of replicas whose room goes to one of a higher priority, or to one of
+// a new revision that may swap. It refuses
 // to decide: package plan does, on a snapshot, by the rules of an administrator
 // (plan.Rules); a choice is assumed there first, and forgotten with the snapshot
 // at the end of the pass if it could not be persisted. It never moves a bound replica: its deployment makes another.
@@ -253,7 +254,11 @@ func (r *Reconciler) preempt(ctx context.Context, replica *v1alpha1.ModelReplica
 	for _, v := range d.Victims {
 		victim := v.DeepCopy()
 		why := fmt.Sprintf("its room on %s goes to a replica of a higher priority: %d, and its own is %d", d.Awaits, replica.Spec.Priority.Value, v.Spec.Priority.Value)
-		err := r.report(ctx, victim, status.False(v1alpha1.ConditionPlaced, v1alpha1.ReasonPreempted, why))
+		reason := v1alpha1.ReasonPreempted
+		if v.Spec.DeploymentRef.UID == replica.Spec.DeploymentRef.UID {
+			reason, why = v1alpha1.ReasonSwapping, fmt.Sprintf("its room on %s goes to the revision %s", d.Awaits, replica.Spec.Revision)
+		}
+		err := r.report(ctx, victim, status.False(v1alpha1.ConditionPlaced, reason, why))
 		if err == nil {
 			err = r.Client.Delete(ctx, victim, client.Preconditions{UID: &victim.UID})
 		}

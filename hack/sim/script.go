@@ -52,7 +52,7 @@ func (w *world) kill(m *mac, back time.Duration) {
 		return
 	}
 	w.beats(m)
-	m.alive = false
+	m.alive, m.died = false, w.now
 	clear(m.loaded)
 	w.counts["Macs that vanish"]++
 	w.lights()
@@ -108,10 +108,35 @@ func (w *world) edit() {
 		w.tell("%s/%s is scaled from %d to %d", d.Namespace, d.Name, *d.Spec.Replicas, n)
 		d.Spec.Replicas = &n
 	} else {
-		d.Spec.Context.CacheTokens += 4096
-		d.outcome = nil
-		w.tell("%s/%s gets another engine", d.Namespace, d.Name)
+		w.another(d, w.rng.IntN(3) == 0)
 	}
+	w.due()
+}
+
+// another gives a deployment another engine; one that is spoilt generates no
+// token, and a person corrects it later. Some are paused for a while.
+func (w *world) another(d *deployment, spoilt bool) {
+	d.Spec.Context.CacheTokens += 4096
+	d.outcome, d.spoilt = nil, spoilt
+	w.tell("%s/%s gets another engine (spoilt: %v)", d.Namespace, d.Name, spoilt)
+	if spoilt {
+		w.in(time.Duration(10+w.rng.IntN(30))*time.Minute, func() {
+			if d.spoilt {
+				w.another(d, false)
+				w.due()
+			}
+		})
+	}
+	if w.rng.IntN(4) == 0 {
+		w.in(time.Duration(w.rng.IntN(60))*time.Second, func() { w.pause(d, true) })
+		w.in(time.Duration(5+w.rng.IntN(10))*time.Minute, func() { w.pause(d, false) })
+	}
+}
+
+// pause has nothing replaced, or goes on.
+func (w *world) pause(d *deployment, paused bool) {
+	d.Spec.Rollout.Paused = paused
+	w.tell("%s/%s is paused: %v", d.Namespace, d.Name, paused)
 	w.due()
 }
 

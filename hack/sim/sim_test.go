@@ -63,7 +63,8 @@ func TestNothingBreaksWhateverHappens(t *testing.T) {
 		}
 	}
 	for _, k := range []string{"preemptions", "evictions", "loads", "moved from a Mac that is gone", "judgements BrakeHeld", "judgements MacGone", "decisions NoRoom", "decisions Placed",
-		"scaled for Demand", "scaled for LowDemand", "scaled for FromZero", "scaled for Idle", "restarts of the operator"} {
+		"scaled for Demand", "scaled for LowDemand", "scaled for FromZero", "scaled for Idle", "restarts of the operator",
+		"rollouts Surging", "rollouts Swapping", "rollouts Paused", "rollouts Halted", "rollouts Complete", "swaps", "canaries that fail"} {
 		if happened[k] == 0 {
 			t.Errorf("%q never happened: %v", k, happened)
 		}
@@ -102,6 +103,15 @@ func TestABreachIsSeen(t *testing.T) {
 			m := w.byName[r.Spec.NodeName]
 			m.node.Spec.Unschedulable = true
 			w.checkBind(r, m)
+		},
+		"a bad revision that takes over": func(w *world, r *replica) {
+			for _, d := range w.deployments {
+				if string(d.UID) == r.Spec.DeploymentRef.UID {
+					d.Status.CurrentRevision = r.Spec.Revision
+					d.bad[r.Spec.Revision] = true
+					w.checkRollout(d)
+				}
+			}
 		},
 		"a victim of the same priority": func(w *world, r *replica) { w.checkVictim(r, r) },
 		"a move while most are away": func(w *world, r *replica) {

@@ -57,6 +57,7 @@ type world struct {
 type mac struct {
 	node    v1alpha1.MacNode
 	alive   bool
+	died    time.Time // of the last time that it went
 	renewed time.Time // by its own clock
 	beat    time.Time // the next renewal, if it lives
 	// loaded are the OnDemand models in its memory, with their last request.
@@ -67,6 +68,7 @@ type mac struct {
 type replica struct {
 	v1alpha1.ModelReplica
 	gone bool
+	bad  bool // its engine generates no token
 }
 
 // event is something that happens once.

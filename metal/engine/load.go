@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/model"
@@ -13,6 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
@@ -235,12 +237,24 @@ func (s *serving) spellShown(id int32) []byte {
 	return s.tok.Bytes(id)
 }
 
-// canary computes one token: a model that loads and cannot step is not ready.
+// errCanary: the model computes and what comes out is no answer.
+var errCanary = errors.New("the model generates no token")
+
+// canary generates one token: a model that loads and cannot step, or whose scores
+// are no numbers, is not ready. Of one that reads, it computes one vector.
 func (e *Engine) canary(m *loadedModel) error {
 	if m.reader != nil {
 		e.steps.Add(1)
-		_, err := m.reader.Compute(e.hard, []embed.Input{{IDs: []int32{0}, Types: []int32{0}}})
-		return err
+		out, err := m.reader.Compute(e.hard, []embed.Input{{IDs: []int32{0}, Types: []int32{0}}})
+		if err != nil {
+			return err
+		}
+		for _, row := range out {
+			if i := slices.IndexFunc(row, func(v float32) bool { return v-v != 0 }); i >= 0 {
+				return fmt.Errorf("%w: number %d of its vector is %v", errCanary, i, row[i])
+			}
+		}
+		return nil
 	}
 	sc := e.opts.Backend.NewScope(e.hard)
 	defer sc.Close()
@@ -252,7 +266,14 @@ func (e *Engine) canary(m *loadedModel) error {
 		}
 		return err
 	}
-	sc.Read(out, make([]float32, m.serving.facts.VocabularySize))
+	scores := make([]float32, m.serving.facts.VocabularySize)
+	sc.Read(out, scores)
 	e.steps.Add(1)
-	return sc.Err()
+	if err := sc.Err(); err != nil {
+		return err
+	}
+	if _, err := sample.Argmax(scores); err != nil {
+		return fmt.Errorf("%w: %w", errCanary, err)
+	}
+	return nil
 }

@@ -257,11 +257,12 @@ type Decision struct {
 	// Mac that was picked; empty if none.
 	Mac string
 	// Reason of the condition Placed: Placed, NoRoom, TooLarge, NoCandidates,
-	// Waiting, Preempting, OverQuota, PriorityForbidden or InvalidRules.
+	// Waiting, Preempting, Swapping, OverQuota, PriorityForbidden or InvalidRules.
 	Reason string
 	// Message for people: the choice, or the reasons of all Macs compactly.
 	Message string
-	// Awaits is the Mac on which replicas of a lower priority make room, and
+	// Awaits is the Mac on which replicas of a lower priority, or one of another
+	// revision, make room, and
 	// Victims those of them that were not told yet.
 	Awaits  string
 	Victims []*v1alpha1.ModelReplica

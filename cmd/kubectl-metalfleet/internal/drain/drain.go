@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -167,7 +166,8 @@ func (p *pass) mayGo(r *v1alpha1.ModelReplica, d *v1alpha1.ModelDeployment) bool
 	uid := string(d.UID)
 	wanted := int(fleet.Wanted(d))
 	left := p.ready[uid] - 1
-	if left >= wanted-int(ptr.Deref(d.Spec.Rollout.MaxUnavailable, 0)) {
+	_, unavailable := d.Spec.Rollout.Bounds(wanted)
+	if left >= wanted-unavailable {
 		return true
 	}
 	whole := p.ready[uid] >= min(wanted, p.before[uid])

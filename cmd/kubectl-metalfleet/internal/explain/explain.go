@@ -214,10 +214,11 @@ func notes(d *v1alpha1.ModelDeployment, s Stage) []string {
 	var out []string
 	for _, kind := range []string{v1alpha1.ConditionDegraded, v1alpha1.ConditionProgressing} {
 		c := meta.FindStatusCondition(d.Status.Conditions, kind)
-		if c == nil || c.Status != metav1.ConditionTrue || s == StageOperator {
+		if c == nil || s == StageOperator {
 			continue
 		}
-		if kind == v1alpha1.ConditionDegraded || c.Reason == v1alpha1.ReasonRollingOut || c.Reason == v1alpha1.ReasonDraining {
+		degraded := kind == v1alpha1.ConditionDegraded && c.Status == metav1.ConditionTrue
+		if degraded || v1alpha1.RolloutState(c.Reason).Replaces() || c.Reason == v1alpha1.ReasonProgressDeadline || c.Reason == v1alpha1.ReasonDraining {
 			out = append(out, fmt.Sprintf("%s (%s): %s", kind, c.Reason, c.Message))
 		}
 	}

@@ -85,6 +85,9 @@ type Answer struct {
 	Replicas []Replica `json:"replicas"`
 	// Removed are the replicas that would go, in this order.
 	Removed []string `json:"removed,omitempty"`
+	// Swaps counts those of them that give their room to the new revision, because
+	// there is none beside them.
+	Swaps int `json:"swaps,omitempty"`
 	// Preempted are the replicas of others that would give their room, as
 	// NAMESPACE/NAME.
 	Preempted []string `json:"preempted,omitempty"`
