@@ -24,8 +24,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// maxBytes is far more than any hub's token has.
-const maxBytes = 1024
+// maxBytes is far more than any hub's token has, or any bucket's access key.
+const maxBytes = 16 << 10
 
 // Tokens are the hub tokens that are known now.
 type Tokens struct {

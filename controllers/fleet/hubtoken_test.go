@@ -25,6 +25,7 @@ func TestAttackATokenOfAnotherNamespace(t *testing.T) {
 	seen := map[string]bool{}
 	for _, d := range []*v1alpha1.ModelDeployment{
 		tenant("a", "hub", "hf://o/m"), tenant("b", "hub", "hf://o/m"), tenant("a", "hub2", "hf://o/m"), tenant("ah", "ub", "hf://o/m"), tenant("", "a.hub", "hf://o/m"),
+		tenant("a", "hub", "s3://bucket/m"), tenant("b", "hub", "s3://bucket/m"),
 	} {
 		ref := TokenRef(d)
 		if len(ref) != 64 || seen[ref] {
@@ -52,6 +53,7 @@ func TestOrdersNameTheTokenThatTheyNeed(t *testing.T) {
 	}{
 		"running":           {replica("hf://o/m", v1alpha1.DesiredRunning), TokenRef(d)},
 		"drained":           {replica("hf://o/m", v1alpha1.DesiredDrained), ""},
+		"of another kind":   {replica("s3://bucket/m", v1alpha1.DesiredRunning), TokenRef(tenant("a", "hub", "s3://bucket/m"))},
 		"of another source": {replica("https://attacker.example/m.gguf", v1alpha1.DesiredRunning), ""},
 	} {
 		got := Assignments("m", []v1alpha1.ModelReplica{c.replica}, []v1alpha1.ModelDeployment{*d})
@@ -87,14 +89,53 @@ func TestAttackASecretThatIsNoHubToken(t *testing.T) {
 		"a header behind it":         {secret(corev1.SecretTypeOpaque, "token", "hf_word\r\nX-Evil: 1"), ""},
 		"with a blank":               {secret(corev1.SecretTypeOpaque, "token", "Bearer hf_word"), ""},
 		"no text":                    {secret(corev1.SecretTypeOpaque, "token", "hf_\xff\x00"), ""},
+		"what is no token's text":    {secret(corev1.SecretTypeOpaque, "token", "s3:hf_id:secret"), ""},
 		"too long to be a hub token": {secret(corev1.SecretTypeOpaque, "token", strings.Repeat("x", maxTokenBytes+1)), ""},
 	} {
-		got, refusal := HubToken(c.secret)
+		got, refusal := Credential(c.secret, "hf://o/m")
 		if string(got) != c.want || (refusal == nil) != (c.want != "") {
 			t.Errorf("%s: %q, %v", name, got, refusal)
 		}
 		if refusal != nil && (refusal.Reason != v1alpha1.ReasonSecretInvalid || strings.Contains(refusal.Message, "hf_") || strings.Contains(refusal.Message, "eyJ")) {
 			t.Errorf("%s: %v", name, refusal)
 		}
+	}
+}
+
+// TestAttackASecretThatIsNoAccessKey: a token is no access key, nor the other way
+// round, and no part of one can become another part.
+func TestAttackASecretThatIsNoAccessKey(t *testing.T) {
+	secret := func(data ...string) *corev1.Secret {
+		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s"}, Data: map[string][]byte{}}
+		for i := 0; i < len(data); i += 2 {
+			s.Data[data[i]] = []byte(data[i+1])
+		}
+		return s
+	}
+	for name, c := range map[string]struct {
+		secret *corev1.Secret
+		want   string
+	}{
+		"a key":                {secret(keyID, "AKIA", keySecret, "se/cr+et\n"), "s3:AKIA:se%2Fcr%2Bet"},
+		"of a session":         {secret(keyID, "AKIA", keySecret, "x", keySession, "tok=="), "s3:AKIA:x:tok%3D%3D"},
+		"a colon in a part":    {secret(keyID, "AKIA", keySecret, "x:y"), "s3:AKIA:x%3Ay"},
+		"a hub's token":        {secret(tokenKey, "hf_word"), ""},
+		"an id alone":          {secret(keyID, "AKIA"), ""},
+		"a secret alone":       {secret(keySecret, "secret"), ""},
+		"an empty part":        {secret(keyID, "AKIA", keySecret, "\n"), ""},
+		"a part of two lines":  {secret(keyID, "AKIA\nX", keySecret, "secret"), ""},
+		"a session with blank": {secret(keyID, "AKIA", keySecret, "secret", keySession, "a b"), ""},
+		"far too long":         {secret(keyID, "AKIA", keySecret, strings.Repeat("s", maxKeyBytes+1)), ""},
+	} {
+		got, refusal := Credential(c.secret, "s3://bucket/m")
+		if string(got) != c.want || (refusal == nil) != (c.want != "") {
+			t.Errorf("%s: %q, %v", name, got, refusal)
+		}
+		if refusal != nil && (refusal.Reason != v1alpha1.ReasonSecretInvalid || strings.Contains(refusal.Message, "AKIA") || strings.Contains(refusal.Message, "hf_")) {
+			t.Errorf("%s: %v", name, refusal)
+		}
+	}
+	if got, refusal := Credential(secret(keyID, "AKIA", keySecret, "secret"), "hf://o/m"); got != nil || refusal == nil {
+		t.Errorf("an access key is sent to a hub: %q", got)
 	}
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"slices"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -65,7 +66,7 @@ func (v *view) fits(i int) (kind, bool) {
 		return f.no.kind, false
 	case st.replicas >= fleet.MaxAssignments:
 		return full, false
-	case f.fetch > 0 && f.fetch > v.disk(st):
+	case f.fetch > 0 && f.fetch > v.disk(st, f.fetch):
 		return noDisk, false
 	}
 	if n := v.unevenIn(i); n >= 0 {
@@ -104,7 +105,7 @@ func (v *view) filter(i int) (rejection, bool) {
 	case short:
 		out.bytes = max(0, st.free())
 	case noDisk:
-		out.bytes = max(0, v.disk(st))
+		out.bytes = max(0, v.disk(st, math.MaxInt64))
 	case uneven:
 		out.text = v.c.spreads[v.unevenIn(i)].key
 	case constraint:
@@ -114,8 +115,9 @@ func (v *view) filter(i int) (rejection, bool) {
 }
 
 // disk is what a Mac's disk takes for the replica, beside what is already to be
-// fetched for others.
-func (v *view) disk(st *state) int64 {
+// fetched for others: what is free and, where that is less than it needs,
+// weights there that nobody wants.
+func (v *view) disk(st *state, need int64) int64 {
 	free := st.mac.Status.Disk.FreeBytes - diskMargin
 	for digest, bytes := range st.fetching {
 		if digest == v.r.Spec.Model.Digest {
@@ -123,7 +125,23 @@ func (v *view) disk(st *state) int64 {
 		}
 		free -= bytes
 	}
-	return free
+	if free >= need || st.mac.Status.Disk.FreeBytes <= 0 { // unknown is no room
+		return free
+	}
+	return free + st.reclaimable()
+}
+
+// reclaimable is what weights give back that neither the Mac nor a replica that
+// is to come there wants.
+func (st *state) reclaimable() (sum int64) {
+	for i := range st.mac.Status.Weights {
+		w := &st.mac.Status.Weights[i]
+		wanted := func(r *v1alpha1.ModelReplica) bool { return r.Spec.Model.Digest == w.Digest }
+		if w.ReclaimableBytes > 0 && !slices.ContainsFunc(st.bound, wanted) && !slices.Contains(st.mac.Spec.PinnedWeights, w.Digest) {
+			sum += w.ReclaimableBytes
+		}
+	}
+	return sum
 }
 
 // unevenIn is the constraint that keeps the replica out of the Mac's domains;
