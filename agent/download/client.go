@@ -186,6 +186,7 @@ func withAnswer(err error, start string, resp *http.Response) error {
 		return err
 	}
 	typed.Status, typed.Elsewhere = resp.StatusCode, originOf(resp.Request.URL) != start
+	typed.Challenge = resp.Header.Get("WWW-Authenticate")
 	switch code := resp.Header.Get("X-Error-Code"); {
 	case errorCode.MatchString(code):
 		typed.Code = code

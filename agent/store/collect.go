@@ -29,11 +29,10 @@ func (m Marks) Check() error {
 // Disk is how large the disk of the store is, and what of it is free.
 type Disk struct{ Free, Total int64 }
 
-// deficit is how much has to go; 0 below the high mark, and where the size of
-// the disk is not known.
+// deficit is how much has to go; 0 below the high mark.
 func (m Marks) deficit(d Disk) int64 {
 	used := d.Total - d.Free
-	if m.High == 0 || d.Total <= 0 || used < d.Total/100*int64(m.High) {
+	if m.High == 0 || used < d.Total/100*int64(m.High) {
 		return 0
 	}
 	return max(0, used-d.Total/100*int64(m.Low))

@@ -12,6 +12,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/agent/oci"
 	"metalfleet.dev/metalfleet/agent/s3"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -129,13 +130,13 @@ func (s *Store) bring(ctx context.Context, f *flight, rec model.Record) (string,
 	switch {
 	case strings.HasPrefix(rec.Source, "file://"):
 		return s.inPlace(ctx, rec, verifying)
-	case strings.HasPrefix(rec.Source, "https://"), strings.HasPrefix(rec.Source, hub.Scheme), strings.HasPrefix(rec.Source, s3.Scheme):
+	case strings.HasPrefix(rec.Source, "https://"), strings.HasPrefix(rec.Source, hub.Scheme), strings.HasPrefix(rec.Source, s3.Scheme), strings.HasPrefix(rec.Source, oci.Scheme):
 		if path := s.opt.Root.find(rec.Digest); path != "" {
 			return path, nil
 		}
 		return s.fetch(ctx, f, rec)
 	}
-	return "", &download.Error{Reason: v1alpha1.ReasonSourceForbidden, Message: fmt.Sprintf("source %q begins neither with file:// nor https:// nor hf:// nor s3://", rec.Source)}
+	return "", &download.Error{Reason: v1alpha1.ReasonSourceForbidden, Message: fmt.Sprintf("source %q begins neither with file:// nor https:// nor hf:// nor s3:// nor oci://", rec.Source)}
 }
 
 // inPlace verifies a file or folder of the model root, which stays where it is.
@@ -229,7 +230,7 @@ func (s *Store) fetch(ctx context.Context, f *flight, rec model.Record) (string,
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	targets, missing, err := s.stage(rec)
+	targets, missing, err := s.stage(ctx, rec)
 	if err != nil {
 		return "", err
 	}
@@ -252,7 +253,7 @@ func (s *Store) fetch(ctx context.Context, f *flight, rec model.Record) (string,
 }
 
 // stage prepares the download of what is not here, and says how much that is.
-func (s *Store) stage(rec model.Record) (targets []download.Target, missing int64, err error) {
+func (s *Store) stage(ctx context.Context, rec model.Record) (targets []download.Target, missing int64, err error) {
 	for _, f := range rec.Files {
 		url, err := s.address(rec, f)
 		if err != nil {
@@ -267,7 +268,7 @@ func (s *Store) stage(rec model.Record) (targets []download.Target, missing int6
 		} else if shared {
 			continue
 		}
-		target.Header, target.Gained = s.header(rec, url), s.gained(rec)
+		target.Header, target.Gained = s.header(ctx, rec, url), s.gained(rec)
 		targets = append(targets, target)
 		missing += f.Bytes - there
 	}

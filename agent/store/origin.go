@@ -1,11 +1,13 @@
 package store
 
 import (
+	"context"
 	"net/http"
 	"strings"
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/agent/oci"
 	"metalfleet.dev/metalfleet/agent/s3"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -17,6 +19,9 @@ func (s *Store) address(rec model.Record, f model.File) (string, error) {
 	case strings.HasPrefix(rec.Source, s3.Scheme):
 		src, err := s3.Parse(rec.Source)
 		return src.URL(f.Path), err
+	case strings.HasPrefix(rec.Source, oci.Scheme):
+		src, err := oci.Parse(rec.Source)
+		return src.BlobURL(f.SHA256), err
 	case !strings.HasPrefix(rec.Source, hub.Scheme):
 		return rec.Source, nil
 	}
@@ -31,9 +36,9 @@ func (s *Store) address(rec model.Record, f model.File) (string, error) {
 }
 
 // header is what the requests for a record's files are let in with: a hub's with
-// a token and a bucket's with a signature, if an order names what for. Others
-// are asked without anything.
-func (s *Store) header(rec model.Record, address string) func(http.Header) (http.Header, error) {
+// a token, a bucket's with a signature and a registry's as it wants, if an order
+// names what for. Others are asked without anything.
+func (s *Store) header(ctx context.Context, rec model.Record, address string) func(http.Header) (http.Header, error) {
 	switch {
 	case strings.HasPrefix(rec.Source, hub.Scheme):
 		return func(h http.Header) (http.Header, error) {
@@ -42,6 +47,18 @@ func (s *Store) header(rec model.Record, address string) func(http.Header) (http
 				err = hub.CheckToken(b)
 			}
 			return b.Header(h), err
+		}
+	case strings.HasPrefix(rec.Source, oci.Scheme):
+		return func(h http.Header) (http.Header, error) {
+			src, err := oci.Parse(rec.Source)
+			if err != nil {
+				return nil, err
+			}
+			login, err := s.login(rec)
+			if err != nil {
+				return nil, err
+			}
+			return s.registries.Header(ctx, src, login, h)
 		}
 	case strings.HasPrefix(rec.Source, s3.Scheme):
 		return func(h http.Header) (http.Header, error) {
@@ -75,6 +92,14 @@ func (s *Store) keys(rec model.Record) (s3.Keys, error) {
 	return s3.ReadKeys(b)
 }
 
+func (s *Store) login(rec model.Record) (oci.Login, error) {
+	b, err := s.token(rec)
+	if err != nil {
+		return oci.Login{}, err
+	}
+	return oci.ReadLogin(b)
+}
+
 // gained tells who counts what comes from a record's source.
 func (s *Store) gained(rec model.Record) func(int) {
 	if s.opt.Fetched == nil {
@@ -86,10 +111,10 @@ func (s *Store) gained(rec model.Record) func(int) {
 
 // mayYet says that a file was denied to us, which another token may be given.
 func (s *Store) mayYet(rec model.Record, err error) bool {
-	return s.header(rec, "") != nil && download.Denied(err)
+	return s.header(context.Background(), rec, "") != nil && download.Denied(err)
 }
 
-// explain says what a hub's or a bucket's answer means.
+// explain says what the answer of a hub, a bucket or a registry means.
 func (s *Store) explain(rec model.Record, err error) error {
 	if strings.HasPrefix(rec.Source, s3.Scheme) {
 		src, parseErr := s3.Parse(rec.Source)
@@ -98,6 +123,14 @@ func (s *Store) explain(rec model.Record, err error) error {
 			return err
 		}
 		return s3.Explain(err, src, keys)
+	}
+	if strings.HasPrefix(rec.Source, oci.Scheme) {
+		src, parseErr := oci.Parse(rec.Source)
+		login, loginErr := s.login(rec)
+		if parseErr != nil || loginErr != nil {
+			return err
+		}
+		return oci.Explain(err, src, login)
 	}
 	src, parseErr := hub.Parse(rec.Source, "")
 	if parseErr != nil {

@@ -38,6 +38,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/agent/oci"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -99,6 +100,8 @@ type Store struct {
 	lifetime context.Context
 	slots    chan struct{}
 	running  sync.WaitGroup
+	// registries remembers the tokens that registries gave.
+	registries *oci.Client
 
 	// room is held while it is decided what the disk is for.
 	room sync.Mutex
@@ -126,6 +129,9 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 	s := &Store{
 		opt: opt, shelf: sh, lifetime: ctx, slots: make(chan struct{}, cmp.Or(opt.AtOnce, FetchesAtOnce)),
 		flights: map[string]*flight{}, holds: map[string]map[*Hold]struct{}{},
+	}
+	if opt.Fetch != nil {
+		s.registries = &oci.Client{Client: opt.Fetch.Client}
 	}
 	if s.opt.Disk == nil {
 		s.opt.Disk = func() (Disk, error) { return measure(opt.Dir) }

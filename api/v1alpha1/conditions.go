@@ -225,6 +225,10 @@ const HubTokenKeyPrefix = "hub-token."
 // query. A hub's token has no colon.
 const CredentialS3 = "s3:"
 
+// CredentialOCI begins what is a login of a registry: "oci:NAME:PASSWORD", in the
+// same way.
+const CredentialOCI = "oci:"
+
 // AgentObjectName is the name of a Mac's Lease, ServiceAccount and Secret.
 func AgentObjectName(mac string) string { return "mac-" + mac }
 

@@ -2,7 +2,9 @@ package fleet
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/url"
@@ -20,6 +22,8 @@ const (
 	HubScheme = "hf://"
 	// BucketScheme begins sources that lie in a bucket.
 	BucketScheme = "s3://"
+	// RegistryScheme begins sources that lie in a registry.
+	RegistryScheme = "oci://"
 )
 
 // Keys of a user's Secret: a hub's token, and what the tools of S3 read from
@@ -56,6 +60,8 @@ func tokenRefFor(d *v1alpha1.ModelDeployment, source string) string {
 		return wholeDigest(d.Namespace, ref.Name)
 	case strings.HasPrefix(source, BucketScheme):
 		return wholeDigest(d.Namespace, ref.Name, BucketScheme)
+	case strings.HasPrefix(source, RegistryScheme):
+		return wholeDigest(d.Namespace, ref.Name, RegistryScheme, registryOf(source))
 	}
 	return ""
 }
@@ -88,6 +94,9 @@ func wholeDigest(parts ...string) string {
 // under that key: a service account's token is good for the cluster, and nobody
 // else's business.
 func Credential(s *corev1.Secret, source string) ([]byte, *Refusal) {
+	if strings.HasPrefix(source, RegistryScheme) {
+		return login(s, source)
+	}
 	if s.Type != corev1.SecretTypeOpaque && s.Type != "" {
 		return invalid(s, "is of type %s; what a model is read with lies in one of type %s: %s", s.Type, corev1.SecretTypeOpaque, makeSecret(s.Namespace, s.Name, source))
 	}
@@ -129,6 +138,58 @@ func accessKey(s *corev1.Secret, source string) ([]byte, *Refusal) {
 	return []byte(out), nil
 }
 
+// registryOf is the host of a registry's source.
+func registryOf(source string) string {
+	host, _, _ := strings.Cut(strings.TrimPrefix(source, RegistryScheme), "/")
+	return host
+}
+
+// CredentialKind is what of a source decides which part of a Secret is read for
+// it.
+func CredentialKind(source string) string {
+	if strings.HasPrefix(source, RegistryScheme) {
+		return RegistryScheme + registryOf(source)
+	}
+	scheme, _, _ := strings.Cut(source, ":")
+	return scheme
+}
+
+// login reads the login of the source's own registry out of a Secret that
+// `kubectl create secret docker-registry` makes: "oci:NAME:PASSWORD", each part
+// escaped as in a query. Those of other registries stay where they are.
+func login(s *corev1.Secret, source string) ([]byte, *Refusal) {
+	host := registryOf(source)
+	if s.Type != corev1.SecretTypeDockerConfigJson {
+		return invalid(s, "is of type %q; the login of a registry lies in one of type %s: %s", s.Type, corev1.SecretTypeDockerConfigJson, makeSecret(s.Namespace, s.Name, source))
+	}
+	var config struct {
+		Auths map[string]struct {
+			Username string `json:"username"`
+			Password string `json:"password"`
+			Auth     string `json:"auth"`
+		} `json:"auths"`
+	}
+	if err := json.Unmarshal(s.Data[corev1.DockerConfigJsonKey], &config); err != nil {
+		return invalid(s, "holds no JSON under key %q; make it anew: %s", corev1.DockerConfigJsonKey, makeSecret(s.Namespace, s.Name, source))
+	}
+	for _, key := range []string{host, "https://" + host, "https://" + host + "/v1/", "https://" + host + "/v2/", "https://index." + host + "/v1/"} {
+		auth, ok := config.Auths[key]
+		if !ok {
+			continue
+		}
+		if raw, err := base64.StdEncoding.DecodeString(auth.Auth); err == nil && auth.Username == "" {
+			auth.Username, auth.Password, _ = strings.Cut(string(raw), ":")
+		}
+		name, ok := oneLine([]byte(auth.Username), maxKeyBytes)
+		password, also := oneLine([]byte(auth.Password), maxKeyBytes)
+		if !ok || !also {
+			return invalid(s, "holds for registry %s no name and password of one line each; make it anew: %s", host, makeSecret(s.Namespace, s.Name, source))
+		}
+		return []byte(v1alpha1.CredentialOCI + url.QueryEscape(name) + ":" + url.QueryEscape(password)), nil
+	}
+	return invalid(s, "holds no login of registry %s; add it: %s", host, makeSecret(s.Namespace, s.Name, source))
+}
+
 // oneLine takes one line of printable characters without blanks.
 func oneLine(raw []byte, most int) (string, bool) {
 	text := strings.TrimRight(string(raw), "\r\n")
@@ -153,6 +214,9 @@ func UnreadableSecret(namespace, name string) *Refusal {
 }
 
 func makeSecret(namespace, name, source string) string {
+	if strings.HasPrefix(source, RegistryScheme) {
+		return fmt.Sprintf("`kubectl create secret docker-registry %s -n %s --docker-server=%s --docker-username=NAME --docker-password=PASSWORD`", name, namespace, registryOf(source))
+	}
 	from := "--from-file=" + tokenKey + "=FILE"
 	if strings.HasPrefix(source, BucketScheme) {
 		from = "--from-file=" + keyID + "=FILE --from-file=" + keySecret + "=FILE"

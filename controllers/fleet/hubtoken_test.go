@@ -26,6 +26,7 @@ func TestAttackATokenOfAnotherNamespace(t *testing.T) {
 	for _, d := range []*v1alpha1.ModelDeployment{
 		tenant("a", "hub", "hf://o/m"), tenant("b", "hub", "hf://o/m"), tenant("a", "hub2", "hf://o/m"), tenant("ah", "ub", "hf://o/m"), tenant("", "a.hub", "hf://o/m"),
 		tenant("a", "hub", "s3://bucket/m"), tenant("b", "hub", "s3://bucket/m"),
+		tenant("a", "hub", "oci://ghcr.io/o/m:1"), tenant("a", "hub", "oci://quay.io/o/m:1"),
 	} {
 		ref := TokenRef(d)
 		if len(ref) != 64 || seen[ref] {
@@ -137,5 +138,42 @@ func TestAttackASecretThatIsNoAccessKey(t *testing.T) {
 	}
 	if got, refusal := Credential(secret(keyID, "AKIA", keySecret, "secret"), "hf://o/m"); got != nil || refusal == nil {
 		t.Errorf("an access key is sent to a hub: %q", got)
+	}
+}
+
+// TestALoginIsThatOfTheSourcesOwnRegistry and no other leaves the Secret.
+func TestALoginIsThatOfTheSourcesOwnRegistry(t *testing.T) {
+	secret := func(kind corev1.SecretType, config string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s"}, Type: kind, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(config)}}
+	}
+	both := `{"auths":{"ghcr.io":{"username":"us:er","password":"p/w"},"quay.io:8443":{"auth":"cm9ib3Q6c2VjcmV0"},"https://index.docker.io/v1/":{"auth":"aHViOnB3"},"odd.io":{"username":"a b","password":"p"},"token.io":{"auth":"bmFtZTo="}}}`
+	docker := corev1.SecretTypeDockerConfigJson
+	for name, c := range map[string]struct {
+		secret       *corev1.Secret
+		source, want string
+	}{
+		"its own":               {secret(docker, both), "oci://ghcr.io/o/m:1", "oci:us%3Aer:p%2Fw"},
+		"with a port":           {secret(docker, both), "oci://quay.io:8443/o/m", "oci:robot:secret"},
+		"Docker Hub's":          {secret(docker, both), "oci://docker.io/o/m", "oci:hub:pw"},
+		"another port":          {secret(docker, both), "oci://quay.io/o/m", ""},
+		"nobody's":              {secret(docker, both), "oci://evil.example/o/m", ""},
+		"a name with a blank":   {secret(docker, both), "oci://odd.io/o/m", ""},
+		"a name alone":          {secret(docker, both), "oci://token.io/o/m", ""},
+		"another kind":          {secret(corev1.SecretTypeOpaque, both), "oci://ghcr.io/o/m", ""},
+		"no JSON":               {secret(docker, "{"), "oci://ghcr.io/o/m", ""},
+		"nothing":               {secret(docker, "{}"), "oci://ghcr.io/o/m", ""},
+		"for a hub it is none":  {secret(docker, both), "hf://o/m", ""},
+		"nor is it for buckets": {secret(docker, both), "s3://bucket/m", ""},
+	} {
+		got, refusal := Credential(c.secret, c.source)
+		if string(got) != c.want || (refusal == nil) != (c.want != "") {
+			t.Errorf("%s: %q, %v", name, got, refusal)
+		}
+		if refusal != nil && (refusal.Reason != v1alpha1.ReasonSecretInvalid || strings.Contains(refusal.Message, "p/w") || strings.Contains(refusal.Message, "secret\"")) {
+			t.Errorf("%s: %v", name, refusal)
+		}
+	}
+	if CredentialKind("oci://ghcr.io/a/b") == CredentialKind("oci://quay.io/a/b") || CredentialKind("hf://a/b") == CredentialKind("s3://a/b") {
+		t.Error("what one source is read with is remembered for another")
 	}
 }

@@ -1,5 +1,5 @@
-// Package hubsecret reads the Secrets that deployments name for their hub or
-// bucket.
+// Package hubsecret reads the Secrets that deployments name for their hub,
+// bucket or registry.
 //
 // It owns how often that is done: the operator may get such a Secret by its
 // name, and neither list nor watch Secrets outside its own namespace, so all
@@ -12,7 +12,6 @@ package hubsecret
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -63,8 +62,7 @@ type answer struct {
 // says that nothing is known.
 func (r *Reader) Read(ctx context.Context, key client.ObjectKey, source string) ([]byte, *fleet.Refusal, error) {
 	now := r.Clock.Now()
-	kind, _, _ := strings.Cut(source, ":")
-	asked := question{key, kind}
+	asked := question{key, fleet.CredentialKind(source)}
 	r.mu.Lock()
 	a, ok := r.answers[asked]
 	r.mu.Unlock()
