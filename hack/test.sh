@@ -12,20 +12,31 @@ timeout=${1:-20m}
 long='^(TestX1Invariant13RestoredAnswersAreTheComputedOnes|TestB1X1ALongPromptResumesFromItsLastBoundary)$'
 alone="./hack/leaks ./hack/macos ./hack/release ./metal/arch ./metal/chat/jinja ./metal/tokenizer"
 
+# suite AGAIN COMMAND... runs a suite of tests; AGAIN, which may be empty, runs one test of it alone: testreport looks at
+# what failed once more when all else is over.
+suite() {
+  local again=$1 status=0
+  shift
+  printf '{"Action":"suite","Output":"%s"}\n' "$again"
+  "$@" || status=$?
+  printf '{"Action":"ended","Elapsed":%d}\n' "$status"
+}
+
+within() { (cd "$1" && shift && "$@"); }
+
 everything() {
-  local status=0
   # shellcheck disable=SC2086,SC2046  # lists of packages
-  CGO_ENABLED=1 go test -race -skip "$long" -count=1 -timeout "$timeout" -json $(go list ./... | grep -vxF "$(go list $alone)") || status=1
+  suite "env CGO_ENABLED=1 go test -race -count=5 -timeout $timeout" \
+    env CGO_ENABLED=1 go test -race -skip "$long" -count=1 -timeout "$timeout" -json $(go list ./... | grep -vxF "$(go list $alone)")
   # shellcheck disable=SC2086
-  CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json $alone || status=1
-  CGO_ENABLED=0 go test -run "$long" -count=1 -timeout "$timeout" -json ./metal/engine || status=1
+  suite "" env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json $alone
+  suite "" env CGO_ENABLED=0 go test -run "$long" -count=1 -timeout "$timeout" -json ./metal/engine
   # The back end ref as make build builds it on this processor; above it has no vectors.
   [ "$(go env GOARCH)" != amd64 ] ||
-    CGO_ENABLED=0 GOEXPERIMENT=simd go test -count=1 -timeout "$timeout" -json ./metal/ref ./metal/arch ./metal/engine || status=1
+    suite "" env CGO_ENABLED=0 GOEXPERIMENT=simd go test -count=1 -timeout "$timeout" -json ./metal/ref ./metal/arch ./metal/engine
   # hack/kube has no tests of its own: hack/testenv runs what it builds.
-  (cd hack/prometheus && CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json ./...) || status=1
-  (cd hack/tools && CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json ./...) || status=1
-  return "$status"
+  suite "" within hack/prometheus env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json ./...
+  suite "" within hack/tools env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json ./...
 }
 
 mkdir -p bin

@@ -2,8 +2,13 @@
 // line per package, the whole output of each test that failed, and at the end
 // how many tests ran, so that a run that tested nothing cannot look green.
 //
+// A suite that says so has its failures looked at once more, when all else is
+// over: a test that failed in company and passes alone, five times of five, is
+// flaky. That is a defect too and is printed as one, but it does not hide that
+// everything else passed.
+//
 // It refuses (exit 1) failures, output it cannot read, and a run without any
-// test. Start reading at report.add.
+// test. Start reading at report.add, then again.go.
 package main
 
 import (
@@ -18,13 +23,15 @@ import (
 )
 
 func main() {
-	if err := run(os.Stdin, os.Stdout); err != nil {
+	if err := run(os.Stdin, os.Stdout, alone); err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 		os.Exit(1)
 	}
 }
 
-// event is one line of go test -json.
+// event is one line of go test -json, or of hack/test.sh about a suite of tests:
+// "suite" begins one, Output is the command that runs one of its tests alone, if
+// any; "ended" ends it, Elapsed is the exit status.
 type event struct {
 	Action  string
 	Package string
@@ -43,9 +50,12 @@ type report struct {
 	output                  map[string]*strings.Builder // of tests that have not ended
 	ran                     map[string]int              // tests by package
 	broken                  []string                    // names of what failed
+	again                   string                      // the command of the suite that runs
+	suite                   int                         // failures when it began
+	suspects                suspects
 }
 
-func run(in io.Reader, out io.Writer) error {
+func run(in io.Reader, out io.Writer, alone runner) error {
 	r := &report{out: out, output: map[string]*strings.Builder{}, ran: map[string]int{}}
 	lines := bufio.NewReader(in)
 	began := time.Now()
@@ -64,8 +74,9 @@ func run(in io.Reader, out io.Writer) error {
 		}
 		r.add(e)
 	}
-	fmt.Fprintf(out, "tests: %d passed, %d failed, %d skipped in %d packages (%d without tests), %s\n",
-		r.passed, r.failed, r.skipped, r.packages, r.untested, time.Since(began).Round(time.Second))
+	flaky := r.acquit(alone)
+	fmt.Fprintf(out, "tests: %d passed, %d failed, %d skipped in %d packages (%d without tests), %s%s\n",
+		r.passed, r.failed, r.skipped, r.packages, r.untested, time.Since(began).Round(time.Second), flaky)
 	switch {
 	case len(r.broken) > 0:
 		return fmt.Errorf("failed: %s", strings.Join(r.broken, ", "))
@@ -85,10 +96,18 @@ func (r *report) add(e event) {
 			r.output[key] = b
 		}
 		b.WriteString(e.Output)
+	case "suite":
+		r.again, r.suite = e.Output, len(r.broken)
+	case "ended":
+		if e.Elapsed != 0 && len(r.broken) == r.suite {
+			r.broken = append(r.broken, fmt.Sprintf("a suite of tests (it ended with status %.0f)", e.Elapsed))
+			r.suspects.guilty = true
+		}
 	case "build-output":
 		fmt.Fprint(r.out, e.Output)
 	case "build-fail":
 		r.broken = append(r.broken, e.ImportPath+" (does not compile)")
+		r.suspects.guilty = true
 	case "pass", "fail", "skip":
 		if e.Test == "" {
 			r.endPackage(e, key)
@@ -110,6 +129,7 @@ func (r *report) endTest(e event, key string) {
 	case "fail":
 		r.failed++
 		r.broken = append(r.broken, e.Test)
+		r.suspects.add(r.again, e, r.output[key])
 		r.print(key)
 	}
 }
@@ -127,9 +147,11 @@ func (r *report) endPackage(e event, key string) {
 		for name, b := range r.output {
 			if strings.HasPrefix(name, e.Package+" ") && name != key {
 				fmt.Fprintf(r.out, "did not end: %s\n%s", name, b)
+				r.suspects.guilty = true
 			}
 		}
 		r.broken = append(r.broken, e.Package)
+		r.suspects.addPackage(e, n, r.output[key])
 	}
 	fmt.Fprintf(r.out, "%-4s %4d tests %7.1f s  %s\n", e.Action, n, e.Elapsed, e.Package)
 }
