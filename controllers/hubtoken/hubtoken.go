@@ -1,4 +1,5 @@
-// Package hubtoken hands the hub tokens of users to the Macs that need them.
+// Package hubtoken hands the hub tokens of users to the Macs that need them, and
+// in the same way access keys of buckets and logins of registries.
 //
 // It owns the keys "hub-token.REF" in each Mac's Secret: one for each tokenRef
 // that the Mac's orders name, no other. A token goes from the Secret that a
