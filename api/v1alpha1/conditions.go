@@ -243,6 +243,15 @@ const (
 // follows is the tokenRef that orders name.
 const HubTokenKeyPrefix = "hub-token."
 
+// CredentialS3 begins, in a Mac's Secret, what is an access key of a bucket and
+// no token: "s3:ID:SECRET" or "s3:ID:SECRET:SESSION", each part escaped as in a
+// query. A hub's token has no colon.
+const CredentialS3 = "s3:"
+
+// CredentialOCI begins what is a login of a registry: "oci:NAME:PASSWORD", in the
+// same way.
+const CredentialOCI = "oci:"
+
 // AgentObjectName is the name of a Mac's Lease, ServiceAccount and Secret.
 func AgentObjectName(mac string) string { return "mac-" + mac }
 

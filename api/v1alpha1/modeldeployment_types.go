@@ -180,18 +180,23 @@ func (r RoutingSpec) Targets() []string {
 }
 
 // ModelSource names the files of a model.
-// +kubebuilder:validation:XValidation:rule="!self.source.startsWith('hf://') || !has(self.sha256)",message="sha256 is for one file (file://, https://); a hub says the digests of its files itself: leave it out, and name a commit in revision"
-// +kubebuilder:validation:XValidation:rule="self.source.startsWith('hf://') || !has(self.revision) && !has(self.files)",message="revision and files are for hf:// sources; leave them out"
-// +kubebuilder:validation:XValidation:rule="self.source.startsWith('hf://') || !has(self.secretRef)",message="secretRef is for hf:// sources: a token is sent to the hub alone; leave it out"
+// +kubebuilder:validation:XValidation:rule="self.source.startsWith('file://') || self.source.startsWith('https://') || !has(self.sha256)",message="sha256 is for one file (file://, https://); a hub, a bucket and a registry say the digests of their files themselves: leave it out"
+// +kubebuilder:validation:XValidation:rule="self.source.startsWith('hf://') || !has(self.revision)",message="revision is for hf:// sources; leave it out"
+// +kubebuilder:validation:XValidation:rule="self.source.startsWith('hf://') || self.source.startsWith('s3://') || self.source.startsWith('oci://') || !has(self.files)",message="files is for hf://, s3:// and oci:// sources; leave it out"
+// +kubebuilder:validation:XValidation:rule="self.source.startsWith('hf://') || self.source.startsWith('s3://') || self.source.startsWith('oci://') || !has(self.secretRef)",message="secretRef is for hf://, s3:// and oci:// sources: others are read without credentials; leave it out"
 type ModelSource struct {
 	// source of the weights: "file://PATH" is a path below the model root of
 	// each Mac (a GGUF file, or a folder), "https://HOST/PATH" one GGUF file that is downloaded,
 	// "hf://OWNER/NAME" a repository of the Hugging Face Hub or its mirror, of
-	// which "hf://OWNER/NAME/PATH" is one file or folder.
+	// which "hf://OWNER/NAME/PATH" is one file or folder, and "s3://BUCKET/PREFIX"
+	// a folder or a GGUF file in a bucket of Amazon S3, or with
+	// "?endpoint=https://HOST" behind it of another server that speaks its
+	// protocol; "region=REGION" names the region. "oci://REGISTRY/REPOSITORY:TAG"
+	// (or @sha256:DIGEST) is an artifact whose layers are the model's files.
 	// +required
 	// +kubebuilder:validation:MinLength=8
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self.startsWith('file://') || self.startsWith('https://') || self.startsWith('hf://')",message="source must begin with file:// (a path below the Mac's model root), https:// (one GGUF file) or hf:// (a repository of a hub)"
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('file://') || self.startsWith('https://') || self.startsWith('hf://') || self.startsWith('s3://') || self.startsWith('oci://')",message="source must begin with file:// (a path below the Mac's model root), https:// (one GGUF file), hf:// (a repository of a hub), s3:// (a folder in a bucket) or oci:// (an artifact in a registry)"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('[\\\\s\\\\x00-\\\\x1f]')",message="source must not contain spaces or control characters; percent-encode them"
 	Source string `json:"source"`
 	// revision of a hub's repository: a branch, a tag or a commit. What it means
@@ -203,7 +208,7 @@ type ModelSource struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][A-Za-z0-9._/-]*$')",message="revision must be a branch, a tag or a commit: letters, digits, and . _ / - behind the first"
 	Revision string `json:"revision,omitempty"`
 	// files are patterns such as "*Q8_0.gguf" that choose the weights of a hub's
-	// repository, where it holds several models. Without any, the choice must be
+	// repository, a bucket's folder or an artifact, where it holds several models. Without any, the choice must be
 	// clear.
 	// +optional
 	// +listType=set
@@ -212,10 +217,13 @@ type ModelSource struct {
 	// +kubebuilder:validation:items:MaxLength=256
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([^\\\\[\\\\]\\\\\\\\]|\\\\[[^\\\\[\\\\]\\\\\\\\]+\\\\])+$') && !self.startsWith('/') && !self.split('/').exists(p, p == '..')",message="a pattern of files is a path in the repository or a file's name, with *, ? and [a-z] for what may differ, such as '*Q8_0.gguf' or '4bit/*'"
 	Files []string `json:"files,omitempty"`
-	// secretRef names the Secret, in this object's namespace, whose key "token"
-	// holds a token of the hub: for repositories that not everybody may read. It
-	// reaches only the Macs that look at the model or hold it, and no host but
-	// the hub.
+	// secretRef names the Secret, in this object's namespace, that the source is
+	// read with: for hf:// its key "token" holds a token of the hub, which is sent
+	// to no other host; for s3:// its keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
+	// and, if there is one, AWS_SESSION_TOKEN hold an access key, which signs
+	// requests and is sent to nobody; for oci:// it is of type
+	// kubernetes.io/dockerconfigjson, of which the login of that registry is used.
+	// It reaches only the Macs that look at the model or hold it.
 	// +optional
 	SecretRef *SecretReference `json:"secretRef,omitempty"`
 	// sha256 is the hex SHA-256 that the file must have. Required for https://.
@@ -226,7 +234,7 @@ type ModelSource struct {
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// SecretReference names a Secret of type Opaque in the same namespace.
+// SecretReference names a Secret in the same namespace.
 type SecretReference struct {
 	// name of the Secret.
 	// +required

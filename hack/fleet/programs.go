@@ -155,5 +155,6 @@ func (f *Fleet) agentFlags(a *agent, port int) []string {
 		"--model-root=" + f.options.ModelRoot,
 		"--engine=" + f.bin("engine"),
 		"--grace=2s",
+		"--disk-high-percent=0", // whatever else lies on this machine's disk
 	}, a.mac.Flags...)
 }

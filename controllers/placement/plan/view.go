@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"slices"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -106,7 +107,7 @@ func (v *view) filter(i int) (rejection, bool) {
 	case short:
 		out.bytes = max(0, st.free())
 	case noDisk:
-		out.bytes = max(0, v.disk(st, v.c.fixed[i].fetch))
+		out.bytes = max(0, v.disk(st, math.MaxInt64))
 	case uneven:
 		out.text = v.c.spreads[v.unevenIn(i)].key
 	case constraint:
@@ -116,13 +117,30 @@ func (v *view) filter(i int) (rejection, bool) {
 }
 
 // disk is what a Mac's disk takes for the replica, beside what is already to be
-// fetched for others; need is what it would fetch.
+// fetched for others: what is free and, where that is less than it needs,
+// weights there that nobody wants.
 func (v *view) disk(st *state, need int64) int64 {
 	free := st.mac.Status.Disk.FreeBytes - diskMargin - st.fetchBytes
 	if free < need && st.fetches(v.r.Spec.Model.Digest) >= 0 {
 		return math.MaxInt64 // fetched once for all
 	}
-	return free
+	if free >= need || st.mac.Status.Disk.FreeBytes <= 0 { // unknown is no room
+		return free
+	}
+	return free + st.reclaimable()
+}
+
+// reclaimable is what weights give back that neither the Mac nor a replica that
+// is to come there wants.
+func (st *state) reclaimable() (sum int64) {
+	for i := range st.mac.Status.Weights {
+		w := &st.mac.Status.Weights[i]
+		wanted := func(r *v1alpha1.ModelReplica) bool { return r.Spec.Model.Digest == w.Digest }
+		if w.ReclaimableBytes > 0 && !slices.ContainsFunc(st.bound, wanted) && !slices.Contains(st.mac.Spec.PinnedWeights, w.Digest) {
+			sum += w.ReclaimableBytes
+		}
+	}
+	return sum
 }
 
 // unevenIn is the constraint that keeps the replica out of the Mac's domains;
