@@ -87,7 +87,13 @@ func TestAPromptAloneTakesWhatItsModelSays(t *testing.T) {
 
 func TestMemoryForgetsTheEndOfWhatWasUsedLongestAgo(t *testing.T) {
 	of := func(n int) []key { return []key{{of: n}, {of: n, at: 1}, {of: n, at: 2}} }
-	m := memory{most: 6}
+	m := memory{most: 3}
+	m.add(of(1))
+	m.add([]key{{of: 2}})
+	if a, b := m.match(of(1)), m.match(of(2)); a != 2 || b != 1 {
+		t.Errorf("known %d and %d blocks of what was added; want 2, 1", a, b)
+	}
+	m = memory{most: 6}
 	m.add(of(1))
 	m.add(of(2))
 	if m.match(of(1)) != 3 || m.match(of(2)) != 3 || m.match(of(3)) != 0 {
