@@ -123,7 +123,7 @@ type query struct {
 	q, out, scores []float32
 	first, end     int
 	head           int
-	top, sum       float32
+	sum            float32
 }
 
 // attention is one look under way.
