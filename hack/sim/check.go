@@ -117,23 +117,28 @@ func (w *world) checkBind(r *replica, m *mac) {
 }
 
 // checkRollout: a revision that generates no token never takes over, nothing of
-// it serves, and there are never more replicas than wanted and the surge.
+// it serves, and there are never more replicas than wanted, or busy, and the
+// surge.
 func (w *world) checkRollout(d *deployment) {
 	if d.bad[d.Status.CurrentRevision] {
 		w.broken("%s/%s: the revision %s took over and generates no token", d.Namespace, d.Name, d.Status.CurrentRevision)
 	}
-	surge, _ := d.Spec.Rollout.Bounds(int(*d.Spec.Replicas))
-	living := 0
+	wanted := int(fleet.Wanted(&d.ModelDeployment))
+	surge, _ := d.Spec.Rollout.Bounds(wanted)
+	living, stay := 0, 0
 	for _, r := range w.replicas {
 		if r.Spec.DeploymentRef.UID == string(d.UID) && !r.gone && r.DeletionTimestamp.IsZero() {
 			living++
+			if !fleet.MayRemove(&d.ModelDeployment, &r.ModelReplica) {
+				stay++
+			}
 			if r.bad && readyReplica(r) {
 				w.broken("%s serves and generates no token", r.Name)
 			}
 		}
 	}
-	if living > int(*d.Spec.Replicas)+surge {
-		w.broken("%s/%s has %d replicas of %d with a surge of %d", d.Namespace, d.Name, living, *d.Spec.Replicas, surge)
+	if living > max(wanted, stay)+surge {
+		w.broken("%s/%s has %d replicas of %d with a surge of %d, and %d may not go", d.Namespace, d.Name, living, wanted, surge, stay)
 	}
 }
 

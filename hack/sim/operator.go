@@ -103,7 +103,9 @@ func (w *world) reconcile(d *deployment, own []v1alpha1.ModelReplica) {
 		w.counts["rollouts "+string(step.Status.Rollout.State)]++
 		w.tell("%s/%s: %s, was %s", d.Namespace, d.Name, step.Status.Rollout.State, before)
 	}
+	decided := d.Status.Autoscaling // another's field
 	d.Status = step.Status
+	d.Status.Autoscaling = decided
 	for _, x := range own {
 		if r := w.find(x.UID); r != nil && r.Spec.NodeName == "" && r.Spec.Swap != (r.UID == step.Swap) {
 			r.Spec.Swap = r.UID == step.Swap

@@ -152,9 +152,6 @@ func (w *world) decide(s *scaled) {
 			own = append(own, r.ModelReplica)
 		}
 	}
-	if s.outcome != nil {
-		s.Status.CurrentRevision = s.outcome.Revision
-	}
 	key := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
 	f := w.ledger.Of(key)
 	whole, _ := w.ledger.Whole(gateways)
