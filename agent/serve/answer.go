@@ -47,6 +47,7 @@ func (a answer) whole(ctx context.Context, door admission.Door) error {
 			return ended(ctx, failure(end))
 		}
 		w, usage := door.Open(a.admitted), usageOf(end.GetUsage())
+		a.stopped(end)
 		agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
 		return writeJSON(w, a.form.whole(piece{text.String(), ranked}, reason, usage))
 	}
@@ -122,18 +123,45 @@ func (a answer) finish(ctx context.Context, out *eventStream, end *wire.Finished
 		return a.fail(ctx, out, failure(end))
 	}
 	usage := usageOf(end.GetUsage())
+	a.stopped(end)
 	agentapi.SetTokens(out.header, http.TrailerPrefix+agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
 	err := out.send(a.form.finish(reason))
 	if err == nil && a.includeUsage {
 		err = out.send(a.form.usage(usage))
 	}
 	if err == nil {
-		err = out.Done()
+		err = a.close(out)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
 	return nil
+}
+
+// stopped tells a form that wants to know by what the text was ended.
+func (a answer) stopped(end *wire.Finished) {
+	if t, ok := a.form.(teller); ok {
+		t.stopped(end.GetStop())
+	}
+}
+
+// close ends a stream whose last chunk was sent.
+func (a answer) close(out *eventStream) error {
+	if _, named := a.form.(teller); named {
+		out.End()
+		return nil
+	}
+	return out.Done()
+}
+
+// breakOff ends a stream that had begun with an error, in the form's own words.
+func (a answer) breakOff(out *eventStream, e *openai.Error) error {
+	t, named := a.form.(teller)
+	if !named {
+		return out.Fail(e)
+	}
+	defer out.End()
+	return out.one(t.failed(e, a.id))
 }
 
 // fail ends a stream with an error event, which no client takes for the end of
@@ -146,7 +174,7 @@ func (a answer) fail(ctx context.Context, out *eventStream, cause error) error {
 	}
 	e, _ := refused(err)
 	a.Log.Info("stream broken off", "requestID", a.id, "reason", e.Error())
-	if err := out.Fail(e); err != nil {
+	if err := a.breakOff(out, e); err != nil {
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
 	return nil
@@ -170,12 +198,26 @@ type eventStream struct {
 
 func (s *eventStream) send(chunk any) error {
 	if s.opening != nil {
-		if err := s.Send(s.opening); err != nil {
+		if err := s.one(s.opening); err != nil {
 			return err
 		}
 		s.opening = nil
 	}
-	return s.Send(chunk)
+	return s.one(chunk)
+}
+
+// one sends a chunk, or what a form with named events made of it.
+func (s *eventStream) one(chunk any) error {
+	events, named := chunk.([]openai.NamedEvent)
+	if !named {
+		return s.Send(chunk)
+	}
+	for _, e := range events {
+		if err := s.Event(e.Name, e.Data); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *eventStream) comment() error { return s.Comment(openai.KeepAlive) }

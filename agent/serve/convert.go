@@ -13,6 +13,9 @@ type request struct {
 	wire         *wire.GenerateRequest
 	// answer makes the responses of this route.
 	answer func(created int64) form
+	// count, where there is one, makes the response of a route that asks for no
+	// text, only for how many tokens the prompt has.
+	count func(promptTokens int) any
 }
 
 // form makes the bodies of one route; chat and completions differ in nothing
@@ -24,6 +27,18 @@ type form interface {
 	finish(reason string) any
 	usage(openai.Usage) any
 	whole(p piece, reason string, u openai.Usage) any
+}
+
+// teller is a form whose stream is of named events, the last of which ends it.
+// Its finish and usage make one end, so usage is always included.
+type teller interface {
+	form
+	// admitted is told first how many tokens the prompt has, stopped before the
+	// end which stop string came, if one did.
+	admitted(promptTokens int)
+	stopped(by string)
+	// failed ends a stream that had begun.
+	failed(e *openai.Error, requestID string) any
 }
 
 // piece is text of an answer, and how likely its tokens were where that is

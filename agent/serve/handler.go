@@ -11,6 +11,8 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/anthropic"
+	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
@@ -21,9 +23,9 @@ var errClientGone = errors.New("client is gone")
 var errShuttingDown = errors.New("agent is shutting down")
 
 const (
-	pathModels      = "/v1/models"
-	pathChat        = "/v1/chat/completions"
-	pathCompletions = "/v1/completions"
+	pathModels      = dialect.PathModels
+	pathChat        = dialect.PathChat
+	pathCompletions = dialect.PathCompletions
 )
 
 type handler struct{ Config }
@@ -37,6 +39,9 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	w := newBoundedWriter(plain, h.WriteTimeout)
 	w.Header().Set(agentapi.HeaderRequestID, id)
 	w.Header().Set(agentapi.HeaderMac, h.Mac)
+	if dialect.Of(r.URL.Path) == dialect.Anthropic {
+		w.Header().Set(anthropic.HeaderRequestID, id)
+	}
 	if !h.Trusts(r.TLS) {
 		// In HTTP/2 too: those that run end, and the client opens another one.
 		w.Header().Set("Connection", "close")
@@ -57,7 +62,7 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	if retryable {
 		w.Header().Set(agentapi.HeaderRetryable, "true")
 	}
-	if err := openai.WriteError(w, e); err != nil {
+	if err := dialect.Of(r.URL.Path).WriteError(w, e, id); err != nil {
 		log.V(1).Info("client left before it was told of a refusal")
 	}
 }
@@ -66,8 +71,10 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error {
 	path := r.URL.Path
 	switch {
-	case path == pathChat || path == pathCompletions:
+	case decoders[path] != nil:
 		return h.text(w, r, id)
+	case path == dialect.PathEmbeddings || path == dialect.PathRerank || path == dialect.PathRerankV2:
+		return h.read(w, r, id)
 	case path == pathModels || strings.HasPrefix(path, pathModels+"/"):
 		return h.models(w, r)
 	case path == agentapi.PathHealth:
@@ -119,6 +126,9 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	if err := wantMethod(w, r, http.MethodPost); err != nil {
 		return err
 	}
+	if err := anthropicVersion(r); err != nil {
+		return err
+	}
 	body, err := h.readBody(w, r)
 	if err != nil {
 		return err
@@ -127,31 +137,25 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 }
 
 func (h *handler) admit(door admission.Door, r *http.Request, id string, body []byte) error {
-	decode := decodeChat
-	if r.URL.Path == pathCompletions {
-		decode = decodeCompletion
-	}
-	req, err := decode(body)
+	req, err := decoders[r.URL.Path](body)
 	if err != nil {
 		return err
 	}
 	req.wire.Id = id
-	target, err := h.target(r, req.model)
-	if err != nil {
-		return err
-	}
-	if !h.Accepting() {
-		return fmt.Errorf("%w: the agent takes no requests now", ErrNotReady)
-	}
-	return h.answer(door, r, req, target)
+	return h.answer(door, r, req)
+}
+
+// decoders read the bodies of text routes.
+var decoders = map[string]func([]byte) (*request, error){
+	pathChat: decodeChat, pathCompletions: decodeCompletion, dialect.PathMessages: decodeMessage, dialect.PathCountTokens: decodeCount,
 }
 
 // answer holds the engine, which may have to be loaded first, and writes what it
 // says. The hold waits as long as the client does.
-func (h *handler) answer(door admission.Door, r *http.Request, req *request, target Target) error {
-	hold, err := h.Engines.Acquire(r.Context(), target)
+func (h *handler) answer(door admission.Door, r *http.Request, req *request) error {
+	hold, err := h.acquire(r, req.model)
 	if err != nil {
-		return ended(r.Context(), err)
+		return err
 	}
 	defer hold.Release()
 	// Cancelled before the release: whatever happens below, the engine works
@@ -166,7 +170,13 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request, tar
 	if err != nil {
 		return ended(ctx, err)
 	}
+	if req.count != nil {
+		return writeJSON(door.Open(admitted), req.count(admitted.PromptTokens()))
+	}
 	a := answer{handler: h, admitted: admitted, form: req.answer(time.Now().Unix()), id: req.wire.Id}
+	if t, named := a.form.(teller); named {
+		t.admitted(admitted.PromptTokens())
+	}
 	if !req.stream {
 		return a.whole(ctx, door)
 	}

@@ -63,6 +63,10 @@ type Hold interface {
 	// by wire.RefusalOf; ErrEngineLost and a broken connection mean that the
 	// engine ended.
 	Generate(ctx context.Context, r *wire.GenerateRequest) (Stream, error)
+	// Embed makes vectors and Rerank scores, with one answer and the errors of
+	// Generate and its stream.
+	Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error)
+	Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error)
 	// Release gives the claim back; more than once is the same as once.
 	Release()
 }

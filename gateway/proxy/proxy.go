@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +33,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/anthropic"
+	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/keys"
@@ -48,9 +51,8 @@ var ErrShuttingDown = errors.New("gateway is shutting down")
 var errClientGone = errors.New("client is gone")
 
 const (
-	pathModels      = "/v1/models"
-	pathChat        = "/v1/chat/completions"
-	pathCompletions = "/v1/completions"
+	pathModels = dialect.PathModels
+	pathChat   = dialect.PathChat
 
 	// maxTries bounds how many replicas one request is sent to in one round.
 	maxTries = 5
@@ -133,7 +135,11 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	name, handle := p.route(r)
 	id := agentapi.RequestID(r.Header.Get(agentapi.HeaderRequestID))
 	w := newReply(plain, p.WriteTimeout)
+	w.dialect = dialect.Of(r.URL.Path)
 	w.Header().Set(agentapi.HeaderRequestID, id)
+	if w.dialect == dialect.Anthropic {
+		w.Header().Set(anthropic.HeaderRequestID, id)
+	}
 	ended := p.metrics.observe(name)
 	defer func() { w.meter.settle(w.status); ended(w.status, w.firstByte) }()
 	about := &scope{gateway: p.Log, id: id, route: name}
@@ -195,7 +201,7 @@ func (p *Proxy) serve(ctx context.Context, h handle, w *reply, r *http.Request) 
 func (p *Proxy) route(r *http.Request) (string, handle) {
 	path := r.URL.Path
 	switch {
-	case path == pathChat || path == pathCompletions:
+	case slices.Contains(forwarded, path):
 		return path, only(http.MethodPost, p.text)
 	case path == pathModels:
 		return path, only(http.MethodGet, p.models)
@@ -206,6 +212,11 @@ func (p *Proxy) route(r *http.Request) (string, handle) {
 		return openai.RouteNotFound(r.Method, path)
 	}
 }
+
+// forwarded are the routes whose requests name a model and go to one of its
+// replicas.
+var forwarded = []string{pathChat, dialect.PathCompletions, dialect.PathEmbeddings, dialect.PathRerank, dialect.PathRerankV2,
+	dialect.PathMessages, dialect.PathCountTokens}
 
 func only(method string, h handle) handle {
 	return func(ctx context.Context, c caller, w *reply, r *http.Request) error {
@@ -482,8 +493,10 @@ func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, 
 			agentapi.HeaderEpoch:     {strconv.FormatInt(e.Epoch, 10)},
 			agentapi.HeaderRequestID: {id},
 		}}
-	if accept := r.Header.Values("Accept"); len(accept) > 0 {
-		out.Header["Accept"] = accept
+	for _, name := range []string{"Accept", anthropic.HeaderVersion} {
+		if values := r.Header.Values(name); len(values) > 0 {
+			out.Header[name] = values
+		}
 	}
 	return out.WithContext(ctx)
 }

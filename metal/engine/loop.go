@@ -213,7 +213,7 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 	l.e.generatedTotals.Add(1)
 	if l.model.serving.ends[token] {
 		l.flush(a)
-		l.end(a, Finished{Reason: Stop})
+		l.end(a, Finished{Reason: Stop, Stop: a.stops.Matched()})
 		return false
 	}
 	text, err := a.decoder.Push(token)
@@ -225,7 +225,7 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 	a.untold.add(p.ranked, len(text))
 	a.stream.push(shown, token, a.untold.shows(len(shown)))
 	if stopped {
-		l.end(a, Finished{Reason: Stop})
+		l.end(a, Finished{Reason: Stop, Stop: a.stops.Matched()})
 		return false
 	}
 	if a.generated() >= a.maxTokens {

@@ -1775,10 +1775,13 @@ func (x *Logprob) GetText() []byte {
 }
 
 type Finished struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Reason        FinishReason           `protobuf:"varint,1,opt,name=reason,proto3,enum=metalfleet.engine.v1.FinishReason" json:"reason,omitempty"`
-	Usage         *Usage                 `protobuf:"bytes,2,opt,name=usage,proto3" json:"usage,omitempty"`
-	Error         *Refusal               `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Reason FinishReason           `protobuf:"varint,1,opt,name=reason,proto3,enum=metalfleet.engine.v1.FinishReason" json:"reason,omitempty"`
+	Usage  *Usage                 `protobuf:"bytes,2,opt,name=usage,proto3" json:"usage,omitempty"`
+	Error  *Refusal               `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// stop is the stop string that ended the text; empty where the model ended its
+	// turn.
+	Stop          string `protobuf:"bytes,5,opt,name=stop,proto3" json:"stop,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1832,6 +1835,13 @@ func (x *Finished) GetError() *Refusal {
 		return x.Error
 	}
 	return nil
+}
+
+func (x *Finished) GetStop() string {
+	if x != nil {
+		return x.Stop
+	}
+	return ""
 }
 
 type Usage struct {
@@ -1996,7 +2006,7 @@ type EmbedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// id names the request in logs and errors.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// texts, 1 to 2048 of them.
+	// texts, 1 to 2048 of them, where there are no token_lists.
 	Texts []string `protobuf:"bytes,2,rep,name=texts,proto3" json:"texts,omitempty"`
 	// prompt is the name of one of the model's prompts, which is put before each
 	// text ("query"); instruction says in words what a query is for, where the model
@@ -2005,7 +2015,10 @@ type EmbedRequest struct {
 	Instruction string `protobuf:"bytes,4,opt,name=instruction,proto3" json:"instruction,omitempty"`
 	// truncate cuts what is longer than the model reads; without it, that is
 	// refused.
-	Truncate      bool `protobuf:"varint,5,opt,name=truncate,proto3" json:"truncate,omitempty"`
+	Truncate bool `protobuf:"varint,5,opt,name=truncate,proto3" json:"truncate,omitempty"`
+	// token_lists, 1 to 2048 of them, are texts as the model's own tokens, without
+	// what its tokenizer puts around a text. No prompt is put before them.
+	TokenLists    []*TokenList `protobuf:"bytes,6,rep,name=token_lists,json=tokenLists,proto3" json:"token_lists,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2073,6 +2086,13 @@ func (x *EmbedRequest) GetTruncate() bool {
 		return x.Truncate
 	}
 	return false
+}
+
+func (x *EmbedRequest) GetTokenLists() []*TokenList {
+	if x != nil {
+		return x.TokenLists
+	}
+	return nil
 }
 
 type EmbedResponse struct {
@@ -3380,11 +3400,12 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\aLogprob\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x05R\x05token\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x02R\alogprob\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\fR\x04text\"\xae\x01\n" +
+	"\x04text\x18\x03 \x01(\fR\x04text\"\xc2\x01\n" +
 	"\bFinished\x12:\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\".metalfleet.engine.v1.FinishReasonR\x06reason\x121\n" +
 	"\x05usage\x18\x02 \x01(\v2\x1b.metalfleet.engine.v1.UsageR\x05usage\x123\n" +
-	"\x05error\x18\x03 \x01(\v2\x1d.metalfleet.engine.v1.RefusalR\x05error\"|\n" +
+	"\x05error\x18\x03 \x01(\v2\x1d.metalfleet.engine.v1.RefusalR\x05error\x12\x12\n" +
+	"\x04stop\x18\x05 \x01(\tR\x04stop\"|\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x03R\fpromptTokens\x12)\n" +
 	"\x10generated_tokens\x18\x02 \x01(\x03R\x0fgeneratedTokens\x12#\n" +
@@ -3398,13 +3419,15 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\vlimit_bytes\x18\x05 \x01(\x03R\n" +
 	"limitBytes\x128\n" +
 	"\x18retry_after_milliseconds\x18\x06 \x01(\x03R\x16retryAfterMilliseconds\x12\x14\n" +
-	"\x05param\x18\a \x01(\tR\x05param\"\x8a\x01\n" +
+	"\x05param\x18\a \x01(\tR\x05param\"\xcc\x01\n" +
 	"\fEmbedRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05texts\x18\x02 \x03(\tR\x05texts\x12\x16\n" +
 	"\x06prompt\x18\x03 \x01(\tR\x06prompt\x12 \n" +
 	"\vinstruction\x18\x04 \x01(\tR\vinstruction\x12\x1a\n" +
-	"\btruncate\x18\x05 \x01(\bR\btruncate\"z\n" +
+	"\btruncate\x18\x05 \x01(\bR\btruncate\x12@\n" +
+	"\vtoken_lists\x18\x06 \x03(\v2\x1f.metalfleet.engine.v1.TokenListR\n" +
+	"tokenLists\"z\n" +
 	"\rEmbedResponse\x126\n" +
 	"\avectors\x18\x01 \x03(\v2\x1c.metalfleet.engine.v1.VectorR\avectors\x121\n" +
 	"\x05usage\x18\x02 \x01(\v2\x1b.metalfleet.engine.v1.UsageR\x05usage\" \n" +
@@ -3620,40 +3643,41 @@ var file_metal_wire_wire_proto_depIdxs = []int32{
 	24, // 19: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
 	25, // 20: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
 	3,  // 21: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
-	28, // 22: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
-	24, // 23: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	24, // 24: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	9,  // 25: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	9,  // 26: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	37, // 27: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
-	38, // 28: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
-	39, // 29: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
-	45, // 30: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
-	4,  // 31: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
-	6,  // 32: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
-	13, // 33: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
-	26, // 34: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
-	29, // 35: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
-	31, // 36: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
-	33, // 37: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
-	35, // 38: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
-	40, // 39: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
-	42, // 40: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
-	5,  // 41: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
-	7,  // 42: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
-	18, // 43: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
-	27, // 44: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
-	30, // 45: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
-	32, // 46: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
-	34, // 47: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
-	36, // 48: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
-	41, // 49: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
-	43, // 50: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
-	41, // [41:51] is the sub-list for method output_type
-	31, // [31:41] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	16, // 22: metalfleet.engine.v1.EmbedRequest.token_lists:type_name -> metalfleet.engine.v1.TokenList
+	28, // 23: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
+	24, // 24: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	24, // 25: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	9,  // 26: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	9,  // 27: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	37, // 28: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
+	38, // 29: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
+	39, // 30: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
+	45, // 31: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
+	4,  // 32: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
+	6,  // 33: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
+	13, // 34: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
+	26, // 35: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
+	29, // 36: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
+	31, // 37: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
+	33, // 38: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
+	35, // 39: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
+	40, // 40: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
+	42, // 41: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
+	5,  // 42: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
+	7,  // 43: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
+	18, // 44: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
+	27, // 45: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
+	30, // 46: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
+	32, // 47: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
+	34, // 48: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
+	36, // 49: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
+	41, // 50: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
+	43, // 51: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
+	42, // [42:52] is the sub-list for method output_type
+	32, // [32:42] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_metal_wire_wire_proto_init() }
