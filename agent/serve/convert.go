@@ -33,10 +33,12 @@ type form interface {
 // Its finish and usage make one end, so usage is always included.
 type teller interface {
 	form
-	// admitted is told first how many tokens the prompt has, stopped before the
-	// end which stop string came, if one did.
-	admitted(promptTokens int)
+	// admitted is told first how many tokens the prompt has and how to cancel the
+	// answer, stopped before the end which stop string came, if one did, and over
+	// that nothing more comes, however it ended.
+	admitted(promptTokens int, cancel func())
 	stopped(by string)
+	over()
 	// failed ends a stream that had begun.
 	failed(e *openai.Error, requestID string) any
 }

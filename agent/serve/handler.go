@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
+	"metalfleet.dev/metalfleet/agent/serve/internal/shelf"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/anthropic"
 	"metalfleet.dev/metalfleet/api/dialect"
@@ -28,10 +29,19 @@ const (
 	pathCompletions = dialect.PathCompletions
 )
 
-type handler struct{ Config }
+// errCancelled is why a response is cancelled that its client ended by its id.
+var errCancelled = errors.New("response was cancelled")
+
+type handler struct {
+	Config
+	shelf *shelf.Shelf
+}
 
 // NewHandler is the agent's port as a handler; Serve puts TLS around it.
-func NewHandler(c Config) http.Handler { return &handler{c.withDefaults()} }
+func NewHandler(c Config) http.Handler {
+	c = c.withDefaults()
+	return &handler{c, &shelf.Shelf{Bytes: c.ResponsesBytes, Age: c.ResponsesAge}}
+}
 
 // ServeHTTP answers one request, exactly once.
 func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
@@ -71,7 +81,9 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error {
 	path := r.URL.Path
 	switch {
-	case decoders[path] != nil:
+	case strings.HasPrefix(path, dialect.PathResponses+"/"):
+		return h.kept(w, r)
+	case decoders[path] != nil || path == dialect.PathResponses:
 		return h.text(w, r, id)
 	case path == dialect.PathEmbeddings || path == dialect.PathRerank || path == dialect.PathRerankV2:
 		return h.read(w, r, id)
@@ -137,7 +149,11 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 }
 
 func (h *handler) admit(door admission.Door, r *http.Request, id string, body []byte) error {
-	req, err := decoders[r.URL.Path](body)
+	decode := decoders[r.URL.Path]
+	if decode == nil {
+		decode = func(body []byte) (*request, error) { return h.decodeResponse(body, r.Header.Get(agentapi.HeaderOwner)) }
+	}
+	req, err := decode(body)
 	if err != nil {
 		return err
 	}
@@ -160,7 +176,8 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	defer hold.Release()
 	// Cancelled before the release: whatever happens below, the engine works
 	// on this request no longer than the hold lasts.
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, end := context.WithCancelCause(r.Context())
+	cancel := func() { end(nil) }
 	defer cancel()
 	stream, err := hold.Generate(ctx, req.wire)
 	if err != nil {
@@ -175,7 +192,8 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	}
 	a := answer{handler: h, admitted: admitted, form: req.answer(time.Now().Unix()), id: req.wire.Id}
 	if t, named := a.form.(teller); named {
-		t.admitted(admitted.PromptTokens())
+		t.admitted(admitted.PromptTokens(), func() { end(errCancelled) })
+		defer t.over()
 	}
 	if !req.stream {
 		return a.whole(ctx, door)
@@ -191,6 +209,8 @@ func ended(ctx context.Context, err error) error {
 		return err
 	case errors.Is(context.Cause(ctx), errShuttingDown):
 		return fmt.Errorf("%w: %w", ErrNotReady, errShuttingDown)
+	case errors.Is(context.Cause(ctx), errCancelled):
+		return &openai.Error{Status: http.StatusConflict, Type: openai.TypeInvalidRequest, Code: codeCancelled, Message: "The response was cancelled by its id."}
 	}
 	return fmt.Errorf("%w: %w", errClientGone, err)
 }

@@ -162,11 +162,12 @@ type messageForm struct {
 	reason string
 }
 
-func (f *messageForm) admitted(n int)      { f.a.PromptTokens = n }
-func (f *messageForm) stopped(by string)   { f.stop.Sequence = by }
-func (f *messageForm) opening() any        { return f.a.Opening() }
-func (f *messageForm) text(p piece) any    { return f.a.Text(p.text) }
-func (f *messageForm) finish(r string) any { f.reason = r; return []openai.NamedEvent(nil) }
+func (f *messageForm) admitted(n int, _ func()) { f.a.PromptTokens = n }
+func (f *messageForm) over()                    {}
+func (f *messageForm) stopped(by string)        { f.stop.Sequence = by }
+func (f *messageForm) opening() any             { return f.a.Opening() }
+func (f *messageForm) text(p piece) any         { return f.a.Text(p.text) }
+func (f *messageForm) finish(r string) any      { f.reason = r; return []openai.NamedEvent(nil) }
 func (f *messageForm) usage(u openai.Usage) any {
 	return f.a.Finish(f.ending(f.reason), messageUsage(u))
 }

@@ -98,6 +98,10 @@ type Config struct {
 	// KeepAlive is how long a stream may be silent before a comment keeps it
 	// open; 0 means 10 s.
 	KeepAlive time.Duration
+	// ResponsesBytes and ResponsesAge bound what is kept of responses to be asked
+	// for again; 0 means 64 MiB and a day.
+	ResponsesBytes int64
+	ResponsesAge   time.Duration
 }
 
 func (c Config) withDefaults() Config {
@@ -118,6 +122,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.KeepAlive == 0 {
 		c.KeepAlive = 10 * time.Second
+	}
+	if c.ResponsesBytes == 0 {
+		c.ResponsesBytes = 64 << 20
+	}
+	if c.ResponsesAge == 0 {
+		c.ResponsesAge = 24 * time.Hour
 	}
 	return c
 }

@@ -52,6 +52,9 @@ const (
 	// HeaderTimeout on a client's request says in how many seconds its answer must
 	// have ended.
 	HeaderTimeout = "X-Metalfleet-Timeout"
+	// HeaderOwner names whose a request is, by the API key that the gateway let in;
+	// without it, it is everybody's.
+	HeaderOwner = "X-Metalfleet-Owner"
 	// HeaderTokens on a whole answer, and in the trailer of a stream, counts its
 	// prompt and its text, as "12+34", whether the client asked for usage or not.
 	HeaderTokens = "X-Metalfleet-Tokens"

@@ -164,8 +164,8 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 
 // scope is what log lines of one request begin with. Most requests write none.
 type scope struct {
-	gateway   logr.Logger
-	id, route string
+	gateway          logr.Logger
+	id, route, owner string
 }
 
 type scopeKey struct{}
@@ -178,6 +178,14 @@ func logOf(ctx context.Context) logr.Logger {
 		return s.log()
 	}
 	return logr.Discard()
+}
+
+// ownerOf is the name of the key that a request was let in with.
+func ownerOf(ctx context.Context) string {
+	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
+		return s.owner
+	}
+	return ""
 }
 
 // handle answers one route. An error is for the client, which was not told of
@@ -194,6 +202,9 @@ func (p *Proxy) serve(ctx context.Context, h handle, w *reply, r *http.Request) 
 	if err != nil {
 		return err
 	}
+	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
+		s.owner = c.name()
+	}
 	return h(ctx, c, w, r)
 }
 
@@ -203,6 +214,8 @@ func (p *Proxy) route(r *http.Request) (string, handle) {
 	switch {
 	case slices.Contains(forwarded, path):
 		return path, only(http.MethodPost, p.text)
+	case strings.HasPrefix(path, dialect.PathResponses+"/"):
+		return dialect.PathResponses, p.kept
 	case path == pathModels:
 		return path, only(http.MethodGet, p.models)
 	case strings.HasPrefix(path, pathModels+"/"):
@@ -216,7 +229,7 @@ func (p *Proxy) route(r *http.Request) (string, handle) {
 // forwarded are the routes whose requests name a model and go to one of its
 // replicas.
 var forwarded = []string{pathChat, dialect.PathCompletions, dialect.PathEmbeddings, dialect.PathRerank, dialect.PathRerankV2,
-	dialect.PathMessages, dialect.PathCountTokens}
+	dialect.PathMessages, dialect.PathCountTokens, dialect.PathResponses}
 
 func only(method string, h handle) handle {
 	return func(ctx context.Context, c caller, w *reply, r *http.Request) error {
@@ -309,7 +322,11 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 	}
 	defer cancel()
 	w.streams = asked.Stream
-	return p.forward(ctx, w, r, &query{name: asked.Model, model: model, body: body, prefix: prefixOf(asked),
+	only, err := keeper(asked, model)
+	if err != nil {
+		return err
+	}
+	return p.forward(ctx, w, r, &query{name: asked.Model, model: model, body: body, prefix: prefixOf(asked), only: only,
 		waiter: &waiting.Waiter{Model: model.Key.String(), Key: c.name(), Bytes: int64(len(body)), Deadline: deadline}})
 }
 
@@ -365,6 +382,8 @@ type query struct {
 	body  []byte
 	// prefix of its prompt, by which replicas that remember it are found.
 	prefix pick.Prefix
+	// only this Mac keeps what the request goes on from; empty where any will do.
+	only string
 	// waiter is its place in the waiting room, should it need one.
 	waiter *waiting.Waiter
 
@@ -374,7 +393,9 @@ type query struct {
 	told           *openai.Error // by an agent that refused
 }
 
-func (q *query) excluded(e route.Endpoint) bool { return q.replicas[e.Replica] || q.macs[e.Mac] }
+func (q *query) excluded(e route.Endpoint) bool {
+	return q.replicas[e.Replica] || q.macs[e.Mac] || q.only != "" && e.Mac != q.only
+}
 
 // failed leaves out what failed.
 func (q *query) failed(e route.Endpoint, f *failure) {
@@ -493,6 +514,14 @@ func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, 
 			agentapi.HeaderEpoch:     {strconv.FormatInt(e.Epoch, 10)},
 			agentapi.HeaderRequestID: {id},
 		}}
+	if e.Replica == "" { // the Mac itself is meant
+		out.Header.Del(agentapi.HeaderReplica)
+		out.Header.Del(agentapi.HeaderEpoch)
+		out.URL.RawQuery = plainQuery(r.URL.Query())
+	}
+	if owner := ownerOf(ctx); owner != "" {
+		out.Header.Set(agentapi.HeaderOwner, owner)
+	}
 	for _, name := range []string{"Accept", anthropic.HeaderVersion} {
 		if values := r.Header.Values(name); len(values) > 0 {
 			out.Header[name] = values
