@@ -126,6 +126,10 @@ bench-sched: ## what a step of 64 rows costs the scheduler, and what its heap ke
 bench-plan: ## what a pass of placement costs with 1,000 Macs and 10,000 replicas, and what it keeps
 	go run ./hack/bench/plan
 
+.PHONY: bench-fleet
+bench-fleet: kube build ## 1,000 agents without engines against a real API server and operator: writes while idle, memory, 100 replicas placed
+	go run ./hack/bench/fleet
+
 .PHONY: sim
 sim: ## a fleet on virtual time, by the operator's own decisions, with what must hold checked after each event; ARGS="-macs 2000 -hours 6 -seed 1 -svg memory.svg"
 	go run ./hack/sim $(ARGS)
@@ -147,6 +151,10 @@ bench-gateway: kube build ## what the gateway costs beside nginx (installed once
 	bash hack/bench/gateway/nginx.sh
 	go run ./hack/bench/gateway
 
+.PHONY: bench-routing
+bench-routing: build ## prefix affinity beside least load and round robin: hit rate and time to first token, simulated and with 8 engines on ref
+	go run ./hack/bench/routing
+
 .PHONY: bench-footprint
 bench-footprint: build mlx ## what engine footprint says beside the most that a served model ever held, its cache filled (Linux; keeps models in .cache)
 	go run ./hack/bench/footprint
@@ -166,6 +174,10 @@ test-cache: kube build ## the map of required behaviour of batching and caches h
 	go run ./hack/idmap
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^Test([KBX][0-9]|A2[89]|Invariant([78]|1[1-5]))' $$(grep -rlE '^func Test([KBX][0-9]|A2[89]|Invariant([78]|1[1-5]))' --include='*_test.go' \
 		agent api controllers gateway metal cmd hack | grep -v /testdata/ | xargs -n1 dirname | sort -u | sed 's|^|./|')
+
+.PHONY: test-replay
+test-replay: ## a prompt of 90,000 tokens, cancelled and resumed on disk by another engine from its last boundary, against computing all of it
+	GOEXPERIMENT=simd go test -count=1 -timeout $(TEST_TIMEOUT) -tags replay -v -run TestB1AReplayOf90000TokensResumesOnDisk ./metal/engine
 
 .PHONY: soak-pool
 soak-pool: ## STEPS (10,000,000) of random histories against the plain model of the pool; SEED repeats one
@@ -205,9 +217,31 @@ test-embed: ## embeddings and rerank through the API, straight at an agent and t
 	bash hack/models/fetch.sh minilm
 	go test -count=1 -v ./hack/embedapi -args -model "$(CURDIR)/.cache/models/minilm"
 
+.PHONY: test-grammar
+test-grammar: ## structured output: the official suite of JSON Schema, and 10,000 answers of a random model to random schemas, judged by jsonschema
+	bash hack/grammar/install.sh
+	go run ./hack/grammar
+
+.PHONY: bench-grammar
+bench-grammar: ## the masks of structured output over 151,936 tokens beside llguidance's (installed once)
+	bash hack/grammar/install.sh
+	go run ./hack/grammar -bench
+
+.PHONY: test-scaling
+test-scaling: kube build ## a deployment scales itself: to zero, from zero, up under load, down again; the operator is killed in between
+	go run ./hack/scaling
+
 .PHONY: test-failover
 test-failover: kube build ## two streams from two Macs through the gateway, one Mac is killed
 	bash hack/failover/run.sh
+
+.PHONY: chaos
+chaos: kube build ## under constant load parts of a fleet are killed, cut off, filled up, set back, in random order, for CHAOS (5m); SEED repeats one (Linux, root)
+	go run ./hack/chaos -for $(or $(CHAOS),5m) -seed $(or $(SEED),0)
+
+.PHONY: test-peers-bugs
+test-peers-bugs: kube build ## each defect of others in docs/peers-bugs.md has a test, and these pass
+	go run ./hack/peersbugs
 
 .PHONY: bench-reclaim
 bench-reclaim: kube build mlx ## what an eviction gives back and costs others: 600 MB beside a stream, on ref and MLX (Linux; keeps models in .cache)
@@ -244,6 +278,10 @@ test-chart: kube build ## the chart: lint, wrong values refused, every variant j
 test-attacks: kube build ## every attack of docs/attacks.md is tried for real and must be refused
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestAttack' $$(grep -rlE '^func TestAttack' --include='*_test.go' \
 		agent api controllers gateway metal cmd hack | xargs -n1 dirname | sort -u | sed 's|^|./|')
+
+.PHONY: test-rollout
+test-rollout: kube build ## new revisions under load, with and without room to surge, paused and undone: 0 failed, 0 cut; bad weights are halted and the old ones serve
+	go run ./hack/rollout
 
 .PHONY: test-delete
 test-delete: kube build ## with Macs gone for good, delete md, namespace and mac each end in 240 s; Macs that come back hold nothing

@@ -128,6 +128,8 @@ type Config struct {
 	// DownloadsAtOnce their number; 0 means no bound, and the store's own.
 	DownloadRate    int64
 	DownloadsAtOnce int
+	// DiskMarks are the watermarks of the disk that holds weights.
+	DiskMarks store.Marks
 	// Cache is where engines keep what they computed of prompts, and how much of
 	// the disk they may take; nil means nowhere.
 	Cache *cold.Options
@@ -258,6 +260,7 @@ func (a *Agent) openStore() error {
 	a.fetching = cancel
 	a.store, err = store.Open(ctx, store.Options{
 		Dir: dir, Root: a.root, Hub: models, Token: a.tokenFor, AtOnce: a.DownloadsAtOnce,
+		Marks: a.DiskMarks, Spared: a.spared, Collected: a.metrics.collect, Fetched: a.metrics.fetch,
 		Fetch: &download.Fetcher{Client: a.client, Limit: download.NewLimit(a.DownloadRate)}, Log: a.Log.WithName("store"),
 	})
 	if err != nil {
@@ -326,6 +329,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		"tokens":    a.followTokens,
 		"upgrade":   a.upgrader.Run,
 		"trial":     a.prove,
+		"collect":   a.collect,
 	}
 	if a.Links.Access != nil {
 		parts["access"] = a.Links.Access.Run

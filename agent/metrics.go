@@ -21,6 +21,9 @@ type metrics struct {
 	registry *prometheus.Registry
 	freed    *prometheus.CounterVec
 	reclaims *prometheus.CounterVec
+	// collected and collections are of weights that nobody wanted.
+	collected, collections *prometheus.CounterVec
+	fetched                *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -32,8 +35,17 @@ func newMetrics() *metrics {
 		reclaims: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "metalfleet_agent_reclaims_total", Help: "Engines that went.",
 		}, []string{"reason", "host_check"}),
+		collected: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "metalfleet_agent_weights_collected_bytes_total", Help: "Bytes of weights that nobody wanted and that were removed from the disk.",
+		}, []string{"reason"}),
+		collections: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "metalfleet_agent_weights_collected_total", Help: "Models that nobody wanted and that were removed from the disk.",
+		}, []string{"reason"}),
+		fetched: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "metalfleet_agent_weights_fetched_bytes_total", Help: "Bytes of weights that came over the network, by the kind of their source.",
+		}, []string{"source"}),
 	}
-	m.registry.MustRegister(m.freed, m.reclaims, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.freed, m.reclaims, m.collected, m.collections, m.fetched, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -43,6 +55,14 @@ func (m *metrics) reclaimed(r v1alpha1.Reclaim) {
 		m.freed.WithLabelValues(string(r.Reason)).Add(float64(*r.FreedBytes))
 	}
 }
+
+func (m *metrics) collect(c v1alpha1.Collection) {
+	m.collections.WithLabelValues(string(c.Reason)).Inc()
+	m.collected.WithLabelValues(string(c.Reason)).Add(float64(c.Bytes))
+}
+
+// fetch counts bytes of a source; its scheme is one of those that the store knows.
+func (m *metrics) fetch(scheme string, n int) { m.fetched.WithLabelValues(scheme).Add(float64(n)) }
 
 // serveMetrics answers scrapes until ctx ends.
 func (a *Agent) serveMetrics(ctx context.Context) error {

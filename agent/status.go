@@ -43,10 +43,8 @@ func (a *Agent) status() *v1alpha1.MacNodeStatus {
 		Conditions: append([]metav1.Condition{accepting.condition()}, p.Conditions...),
 	}
 	s.AgentUpgrade = a.upgrader.Status()
-	s.Disk.WeightsBytes, s.Disk.Cache = a.store.WeightsBytes(), a.cache.status()
-	if free, err := a.store.FreeBytes(); err == nil {
-		s.Disk.FreeBytes = free
-	}
+	s.Disk = a.store.Status()
+	s.Disk.Cache = a.cache.status()
 	s.Summary = v1alpha1.MacSummary{
 		Memory: v1alpha1.FormatBytes(s.Memory.TotalBytes), Ceiling: v1alpha1.FormatBytes(s.Memory.CeilingBytes),
 		Reserved: v1alpha1.FormatBytes(s.Memory.ReservedBytes), Used: v1alpha1.FormatBytes(s.Memory.FootprintBytes),

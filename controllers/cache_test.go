@@ -38,7 +38,7 @@ func TestTheShareOfTheDiskReachesARunningReplicaWhereItIs(t *testing.T) {
 		return node.Spec.Assignments[0]
 	}
 	first := given(1 << 30)
-	if d := w.get("small"); d.Status.CurrentRevision == bare.Status.CurrentRevision || first.Cache.QueueBytes < 32<<20 ||
+	if d := w.get("small"); d.Status.UpdateRevision == bare.Status.UpdateRevision || first.Cache.QueueBytes < 32<<20 ||
 		first.ReservedBytes < bare.Status.ReservedBytesPerReplica+first.Cache.QueueBytes {
 		t.Errorf("%d bytes are promised for a queue of %d, %d without", first.ReservedBytes, first.Cache.QueueBytes, bare.Status.ReservedBytesPerReplica)
 	}

@@ -18,6 +18,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -37,6 +38,9 @@ import (
 	"metalfleet.dev/metalfleet/api/join"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/agentupgrade"
+	"metalfleet.dev/metalfleet/controllers/autoscaler"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/scale"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/hubtoken"
 	"metalfleet.dev/metalfleet/controllers/identity"
@@ -77,6 +81,9 @@ type Config struct {
 	CertificateLife time.Duration
 	// AuthoritySpread is how long gateways get to read a new root before it signs.
 	AuthoritySpread time.Duration
+	// DemandAddress is where gateways tell what is asked of each model; empty or
+	// "0" is nowhere, and nothing is scaled by it.
+	DemandAddress string
 	// Metrics receives the operator's own metrics.
 	Metrics prometheus.Registerer
 }
@@ -107,11 +114,13 @@ func cacheOptions(namespace string) cache.Options {
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}: {Namespaces: here},
 			// The wish for agents and the rules of placement; whatever else lies there is little.
-			&corev1.ConfigMap{}:          {Namespaces: here},
-			&corev1.ServiceAccount{}:     {Namespaces: here},
-			&rbacv1.Role{}:               {Namespaces: here},
-			&rbacv1.RoleBinding{}:        {Namespaces: here},
-			&coordinationv1.Lease{}:      {Namespaces: here},
+			&corev1.ConfigMap{}:      {Namespaces: here},
+			&corev1.ServiceAccount{}: {Namespaces: here},
+			&rbacv1.Role{}:           {Namespaces: here},
+			&rbacv1.RoleBinding{}:    {Namespaces: here},
+			&coordinationv1.Lease{}:  {Namespaces: here},
+			// The gateways' Service and its headless twin; whatever else lies there is little.
+			&discoveryv1.EndpointSlice{}: {Namespaces: here},
 			&rbacv1.ClusterRole{}:        {Label: having(v1alpha1.LabelMac)},
 			&rbacv1.ClusterRoleBinding{}: {Label: having(v1alpha1.LabelMac)},
 			&appsv1.ControllerRevision{}: {Label: having(v1alpha1.LabelDeployment)},
@@ -137,6 +146,24 @@ func options(concurrent int) controller.Options {
 	}
 }
 
+// setupDemand has the operator that leads told by gateways what is asked.
+func setupDemand(mgr ctrl.Manager, c Config, issuer *identity.Issuer, metrics *signal.Metrics) (*autoscaler.Reconciler, error) {
+	ledger := demand.NewLedger(c.Clock.Now)
+	scaler := autoscaler.New(mgr.GetClient(), c.Clock, c.Namespace, ledger, metrics)
+	if err := metrics.Demand(c.Metrics, ledger.Gateways, scale.Changes()...); err != nil {
+		return nil, err
+	}
+	if c.DemandAddress == "" || c.DemandAddress == "0" {
+		return scaler, nil
+	}
+	server := &identity.Server{Issuer: issuer}
+	err := mgr.Add(&demand.Server{Ledger: ledger, Address: c.DemandAddress, TLS: server.TLS, Urgent: scaler.Urgent, Log: mgr.GetLogger().WithName("demand")})
+	if err != nil {
+		return nil, fmt.Errorf("figures of gateways: %w", err)
+	}
+	return scaler, nil
+}
+
 // Setup adds every controller of the operator to the manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 	if err := fleet.AddIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
@@ -148,6 +175,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 	}
 	issuer := &identity.Issuer{Client: mgr.GetClient(), Namespace: c.Namespace, Clock: c.Clock, Life: c.CertificateLife}
 	secrets := &hubsecret.Reader{Live: mgr.GetAPIReader(), Clock: c.Clock}
+	scaler, err := setupDemand(mgr, c, issuer, metrics)
+	if err != nil {
+		return err
+	}
 	for _, x := range []struct {
 		name       string
 		concurrent int
@@ -165,6 +196,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"hub tokens of Macs", 2, &hubtoken.Reconciler{Client: mgr.GetClient(), Secrets: secrets, Namespace: c.Namespace}},
 		{"identity of Macs", 2, &identity.Macs{Client: mgr.GetClient(), Issuer: issuer}},
 		{"identity requests", 2, &identity.Requests{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Issuer: issuer}},
+		{"autoscaler", 2, scaler},
 		{"agent upgrade", 1, &agentupgrade.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace, Version: c.Version, Clock: c.Clock}},
 		{"identity of gateways", 1, &identity.Gateway{Issuer: issuer}},
 		{"rotation of the authority", 1, &identity.Rotation{Client: mgr.GetClient(), Issuer: issuer, Spread: c.AuthoritySpread, Metrics: metrics}},

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -82,6 +83,37 @@ func TestNameConflictNamesTheOwner(t *testing.T) {
 	}
 	w.must(w.c.Delete(w.ctx, first))
 	w.deployment("second", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+}
+
+// TestRoutingSaysWhoIsMissing, and hears of who comes and goes.
+func TestRoutingSaysWhoIsMissing(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	w.deploy("stable", func(s *v1alpha1.ModelDeploymentSpec) {
+		s.Routing = v1alpha1.RoutingSpec{Split: []v1alpha1.RoutingShare{{Deployment: "canary", Percent: 10}}, Fallbacks: []string{"small"}}
+	})
+	d := w.deployment("stable", v1alpha1.ConditionRouted, v1alpha1.ReasonTargetNotFound)
+	wantContains(t, "Routed", message(d.Status.Conditions, v1alpha1.ConditionRouted), "canary, small")
+	revision := w.deployment("stable", v1alpha1.ConditionReady, v1alpha1.ReasonReady).Status.CurrentRevision
+	canary := w.deploy("canary", func(*v1alpha1.ModelDeploymentSpec) {})
+	w.deploy("small", func(*v1alpha1.ModelDeploymentSpec) {})
+	w.deployment("stable", v1alpha1.ConditionRouted, v1alpha1.ReasonTargetsFound)
+	w.must(w.c.Delete(w.ctx, canary))
+	d = w.deployment("stable", v1alpha1.ConditionRouted, v1alpha1.ReasonTargetNotFound)
+	wantContains(t, "Routed", message(d.Status.Conditions, v1alpha1.ConditionRouted), "canary")
+	w.must(w.c.Patch(w.ctx, d, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"routing":null}}`))))
+	w.eventually("nothing is routed", func() error {
+		if err := w.c.Get(w.ctx, client.ObjectKeyFromObject(d), d); err != nil {
+			return err
+		}
+		if d.Status.ObservedGeneration != d.Generation || meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionRouted) != nil {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if d.Status.CurrentRevision != revision {
+		t.Errorf("a change of routing made the revision %s of %s", d.Status.CurrentRevision, revision)
+	}
 }
 
 func TestSourceProblemsAreReasons(t *testing.T) {

@@ -91,19 +91,24 @@ func TestDeploymentSchema(t *testing.T) {
 		"a download without a digest":   {spec: "model: {source: 'https://h/m.gguf'}", sentence: "model.sha256 is required for an https:// source"},
 		"plain http":                    {spec: "model: {source: 'http://host/m.gguf'}", sentence: "source must begin with file://"},
 		"a hub":                         {spec: "model: {source: 'hf://org/model', revision: refs/pr/1, files: ['*Q8_0.gguf']}"},
-		"a hub with a digest":           {spec: "model: {source: 'hf://org/model', sha256: " + sha + "}", sentence: "a hub says the digests of its files itself"},
+		"a hub with a digest":           {spec: "model: {source: 'hf://org/model', sha256: " + sha + "}", sentence: "a hub, a bucket and a registry say the digests of their files themselves"},
 		"a token of a hub":              {spec: "model: {source: 'hf://org/model', secretRef: {name: hub.token}}"},
-		"a token for another host":      {spec: "model: {source: 'https://h.example/m.gguf', sha256: " + sha + ", secretRef: {name: hub}}", sentence: "secretRef is for hf:// sources"},
-		"a token for a file":            {spec: "model: {source: 'file://a.gguf', secretRef: {name: hub}}", sentence: "secretRef is for hf:// sources"},
+		"a token for another host":      {spec: "model: {source: 'https://h.example/m.gguf', sha256: " + sha + ", secretRef: {name: hub}}", sentence: "secretRef is for hf://, s3:// and oci:// sources"},
+		"a token for a file":            {spec: "model: {source: 'file://a.gguf', secretRef: {name: hub}}", sentence: "secretRef is for hf://, s3:// and oci:// sources"},
+		"a bucket":                      {spec: "model: {source: 's3://bucket/m?endpoint=https://o.example&region=a', files: ['*Q8_0.gguf'], secretRef: {name: keys}}"},
+		"a bucket with a digest":        {spec: "model: {source: 's3://bucket/m', sha256: " + sha + "}", sentence: "a hub, a bucket and a registry say the digests"},
+		"a bucket with a revision":      {spec: "model: {source: 's3://bucket/m', revision: main}", sentence: "revision is for hf:// sources"},
+		"an artifact":                   {spec: "model: {source: 'oci://ghcr.io/org/m:q4', files: ['*Q8_0.gguf'], secretRef: {name: login}}"},
+		"patterns for one file":         {spec: "model: {source: 'https://h.example/m.gguf', sha256: " + sha + ", files: ['a']}", sentence: "files is for hf://, s3:// and oci:// sources"},
 		"a Secret of another namespace": {spec: "model: {source: 'hf://org/model', secretRef: {name: other/hub}}", sentence: "secretRef.name must be the name of a Secret in this namespace"},
 		"patterns of files":             {spec: "model: {source: 'hf://org/model', files: ['*Q8_0.gguf', '4bit/*', 'a[0-9]?.gguf', 'x[^a]y']}"},
 		"a pattern without its end":     {spec: "model: {source: 'hf://org/model', files: ['a\\b']}", sentence: "a pattern of files is a path"},
 		"a pattern that escapes":        {spec: "model: {source: 'hf://org/model', files: ['a\\b']}", sentence: "a pattern of files is a path"},
 		"a pattern that leaves":         {spec: "model: {source: 'hf://org/model', files: ['../*']}", sentence: "a pattern of files is a path"},
 		"a pattern from the root":       {spec: "model: {source: 'hf://org/model', files: ['/etc/*']}", sentence: "a pattern of files is a path"},
-		"a revision of no hub":          {spec: "model: {source: 'file://a.gguf', revision: main}", sentence: "revision and files are for hf:// sources"},
+		"a revision of no hub":          {spec: "model: {source: 'file://a.gguf', revision: main}", sentence: "revision is for hf:// sources"},
 		"a revision that is an option":  {spec: "model: {source: 'hf://org/model', revision: '-rf'}", sentence: "revision must be a branch"},
-		"a bucket":                      {spec: "model: {source: 's3://org/model'}", sentence: "source must begin with file://"},
+		"a bucket of another cloud":     {spec: "model: {source: 'gs://org/model'}", sentence: "source must begin with file://"},
 		"spaces in a source":            {spec: "model: {source: 'file://a b.gguf'}", sentence: "must not contain spaces"},
 		"a line break in a source":      {spec: `model: {source: "file://a\nb.gguf"}`, sentence: "must not contain spaces"},
 		"no source":                     {spec: "model: {}", sentence: "Required value"},
@@ -120,6 +125,14 @@ func TestDeploymentSchema(t *testing.T) {
 		"no replica":                    {spec: "model: {source: 'file://a.gguf'}\n  replicas: 0"},
 		"fewer than none":               {spec: "model: {source: 'file://a.gguf'}\n  replicas: -1", sentence: "greater than or equal to 0"},
 		"more than the bound":           {spec: "model: {source: 'file://a.gguf'}\n  replicas: 1001", sentence: "less than or equal to 1000"},
+		"autoscaling":                   {spec: "model: {source: 'file://a.gguf'}\n  autoscaling: {maxReplicas: 4}"},
+		"autoscaling, all of it":        {spec: "model: {source: 'file://a.gguf'}\n  autoscaling: {minReplicas: 0, maxReplicas: 4, targetInFlight: 8, maxQueueSeconds: 0, scaleUpDelaySeconds: 5, scaleDownDelaySeconds: 0, idleSeconds: 60}"},
+		"autoscaling without a most":    {spec: "model: {source: 'file://a.gguf'}\n  autoscaling: {minReplicas: 1}", sentence: "autoscaling.maxReplicas"},
+		"autoscaling to none at most":   {spec: "model: {source: 'file://a.gguf'}\n  autoscaling: {maxReplicas: 0}", sentence: "greater than or equal to 1"},
+		"a least above the most":        {spec: "model: {source: 'file://a.gguf'}\n  autoscaling: {minReplicas: 3, maxReplicas: 2}", sentence: "autoscaling.minReplicas must not exceed autoscaling.maxReplicas"},
+		"replicas and autoscaling":      {spec: "model: {source: 'file://a.gguf'}\n  replicas: 2\n  autoscaling: {maxReplicas: 4}", sentence: "replicas and autoscaling exclude one another"},
+		"none and autoscaling":          {spec: "model: {source: 'file://a.gguf'}\n  replicas: 0\n  autoscaling: {minReplicas: 0, maxReplicas: 4}", sentence: "replicas and autoscaling exclude one another"},
+		"an idle time and a last one":   {spec: "model: {source: 'file://a.gguf'}\n  autoscaling: {maxReplicas: 4, idleSeconds: 60}", sentence: "autoscaling.idleSeconds needs autoscaling.minReplicas 0"},
 		"cache tokens as tokens":        {spec: "model: {source: 'file://a.gguf'}\n  context: {tokens: 64, cacheTokens: 64}"},
 		"cache tokens below tokens":     {spec: "model: {source: 'file://a.gguf'}\n  context: {tokens: 64, cacheTokens: 63}", sentence: "context.cacheTokens must be at least context.tokens"},
 		"a context of one token":        {spec: "model: {source: 'file://a.gguf'}\n  context: {tokens: 1}", sentence: "greater than or equal to 16"},
@@ -144,6 +157,11 @@ func TestDeploymentSchema(t *testing.T) {
 		"a priority beyond the bounds":  {spec: "model: {source: 'file://a.gguf'}\n  residency: {policy: OnDemand, priority: 1001}", sentence: "less than or equal to 1000"},
 		"swap":                          {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxSurge: 0, maxUnavailable: 1}"},
 		"no way to roll out":            {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxSurge: 0, maxUnavailable: 0}", sentence: "cannot both be zero"},
+		"shares of the replicas":        {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxSurge: 150%, maxUnavailable: 25%}"},
+		"no way to roll out, in shares": {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxSurge: 0%, maxUnavailable: 0}", sentence: "cannot both be zero"},
+		"a share without its sign":      {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxSurge: '25'}", sentence: "a percentage from 0% to 1000%"},
+		"more than all missing":         {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxUnavailable: 101%}", sentence: "a percentage from 0% to 100%"},
+		"fewer than none missing":       {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxUnavailable: -1}", sentence: "a number from 0 to 1000"},
 		"no surge alone":                {spec: "model: {source: 'file://a.gguf'}\n  rollout: {maxSurge: 0}", sentence: "cannot both be zero"},
 		"a drain of two days":           {spec: "model: {source: 'file://a.gguf'}\n  rollout: {drainSeconds: 172800}", sentence: "less than or equal to 86400"},
 		"placement":                     {spec: "model: {source: 'file://a.gguf'}\n  placement: {nodeSelector: {room: a}, chips: [M2Ultra], tolerations: [{key: desk, operator: Exists}]}"},
@@ -177,6 +195,8 @@ func TestMacNodeSchema(t *testing.T) {
 		"a name of 52":             {strings.Repeat("m", 52), "{}", ""},
 		"a name of 53":             {strings.Repeat("m", 53), "{}", "a MacNode's name is a DNS label of at most 52 characters"},
 		"a name with dots":         {"mac.local", "{}", "a MacNode's name is a DNS label"},
+		"pinned weights":           {"pins", "{pinnedWeights: ['sha256:" + strings.Repeat("a", 64) + "']}", ""},
+		"pinned by a name":         {"pins-name", "{pinnedWeights: [qwen]}", "should match"},
 		"a policy":                 {"m", "{memory: {policy: Safe, ceiling: 96Gi}}", ""},
 		"a policy nobody knows":    {"m", "{memory: {policy: Reckless}}", "Unsupported value"},
 		"a ceiling of zero":        {"m", "{memory: {ceiling: '0'}}", "memory.ceiling must be more than zero"},
@@ -252,6 +272,13 @@ func TestScaleSubresource(t *testing.T) {
 	if d.Spec.Replicas == nil || *d.Spec.Replicas != 3 {
 		t.Errorf("replicas %v after scaling to 3", d.Spec.Replicas)
 	}
+	// Whoever scales by this and the autoscaler would undo one another's work.
+	scaled := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "scaled"},
+		Spec: v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: source}, Autoscaling: &v1alpha1.AutoscalingSpec{MaxReplicas: 4}}}
+	s.want(s.c.Create(s.ctx, scaled), "")
+	scale = s.object("apiVersion: autoscaling/v1\nkind: Scale\nmetadata: {namespace: NS, name: scaled}\nspec: {replicas: 3}")
+	s.want(s.c.SubResource("scale").Update(s.ctx, scaled, client.WithSubResourceBody(scale)), "replicas and autoscaling exclude one another")
+	_ = s.c.Delete(s.ctx, scaled)
 	_ = s.c.Delete(s.ctx, d)
 }
 

@@ -32,8 +32,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/gateway/demand"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
 	"metalfleet.dev/metalfleet/gateway/waiting"
@@ -55,6 +57,11 @@ type Options struct {
 	// TryTimeout is how long one replica may take to begin an answer, and
 	// RequestTimeout how long a request may take in all; 0 is without end.
 	TryTimeout, RequestTimeout time.Duration
+	// Operator is the HOST:PORT at which the operator takes what is asked of this
+	// gateway; empty tells nobody, and nothing is scaled by it.
+	Operator string
+	// Pick chooses among replicas; nil means pick.Choose.
+	Pick pick.Policy
 	// Drain is how long running answers may go on after the end was ordered.
 	Drain time.Duration
 	// Log of the gateway.
@@ -95,9 +102,13 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return errors.Join(err, o.Front.Close(), o.Health.Close())
 	}
-	front := proxy.New(proxy.Config{Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log,
+	front := proxy.New(proxy.Config{Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
 		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout})
 	defer front.Close()
+	if o.Operator != "" {
+		p := demand.Publisher{Operator: o.Operator, Identity: ids.Current, Figures: front.Demand, Wakes: front.Wakes(), Log: o.Log.WithName("demand")}
+		wg.Go(func() { p.Run(watching) }) // to the last answer, and a last word
+	}
 	s := newServers(o, front, registry, func() bool {
 		return table.Synced() && ids.Current() != nil && (store == nil || store.Synced())
 	})

@@ -69,7 +69,7 @@ var tokenRef = regexp.MustCompile(`^([0-9a-f]{64})?$`)
 
 // Read checks what a MacNode orders.
 func Read(m *v1alpha1.MacNode) journal.Orders {
-	o := journal.Orders{UID: string(m.UID), Generation: m.Generation, Memory: m.Spec.Memory}
+	o := journal.Orders{UID: string(m.UID), Generation: m.Generation, Memory: m.Spec.Memory, PinnedWeights: m.Spec.PinnedWeights}
 	seen := map[string]bool{}
 	for _, a := range m.Spec.Assignments {
 		err := check(&a)

@@ -124,3 +124,11 @@ func TestOldOrdersDoNotComeBack(t *testing.T) {
 		}
 	}
 }
+
+func TestPinnedWeightsAreTaken(t *testing.T) {
+	m := mac()
+	m.Spec.PinnedWeights = []string{"sha256:" + strings.Repeat("a", 64)}
+	if o := Read(m); len(o.PinnedWeights) != 1 || o.PinnedWeights[0] != m.Spec.PinnedWeights[0] {
+		t.Errorf("pinned are %q", o.PinnedWeights)
+	}
+}

@@ -173,7 +173,7 @@ func TestADeniedPartWaitsForARight(t *testing.T) {
 	}))
 	t.Cleanup(srv.Close)
 	f := &Fetcher{Client: clientFor(t, srv)}
-	target := Target{URL: srv.URL, Bytes: int64(len(content)), SHA256: digest(content), Root: place(t), Name: "m", Bearer: func() (Bearer, error) { return given, nil }}
+	target := Target{URL: srv.URL, Bytes: int64(len(content)), SHA256: digest(content), Root: place(t), Name: "m", Header: func(h http.Header) (http.Header, error) { return given.Header(h), nil }}
 	if err := target.Root.WriteFile("m", content[:1000], 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -186,5 +186,36 @@ func TestADeniedPartWaitsForARight(t *testing.T) {
 	given = "right"
 	if err := f.Fetch(t.Context(), target, nil); err != nil {
 		t.Errorf("with the right token: %v", err)
+	}
+}
+
+// TestASessionsTokenStaysWithItsHost: a redirect to another one takes no part of
+// a signature along.
+func TestASessionsTokenStaysWithItsHost(t *testing.T) {
+	first, _ := http.NewRequest(http.MethodGet, "https://models.example/a", nil)
+	for to, kept := range map[string]bool{"https://models.example/b": true, "https://other.example/b": false, "https://models.example:8443/b": false} {
+		next, _ := http.NewRequest(http.MethodGet, to, nil)
+		next.Header.Set("Authorization", "AWS4-HMAC-SHA256 x")
+		next.Header.Set("X-Amz-Security-Token", "session")
+		keepSecret(next, []*http.Request{first})
+		if got := next.Header.Get("Authorization") != "" || next.Header.Get("X-Amz-Security-Token") != ""; got != kept {
+			t.Errorf("%s is sent %v", to, next.Header)
+		}
+	}
+}
+
+// TestWhatABucketSaysOfAnErrorIsRead, and nothing else of what it says.
+func TestWhatABucketSaysOfAnErrorIsRead(t *testing.T) {
+	for body, want := range map[string]string{
+		`<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>m</Message></Error>`: "AccessDenied",
+		`<Error><Code>a b</Code></Error>`:                                   "",
+		`<Other><Code>AccessDenied</Code></Other>`:                          "",
+		`<Error><Code>` + strings.Repeat("a", 65) + `</Code></Error>`:       "",
+		`<Error><Code>Late</Code>` + strings.Repeat(" ", maxResponseHeader): "",
+		``: "",
+	} {
+		if got := bucketCode(strings.NewReader(body)); got != want {
+			t.Errorf("%.60s: %q", body, got)
+		}
 	}
 }

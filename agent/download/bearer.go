@@ -45,6 +45,7 @@ func keepSecret(req *http.Request, via []*http.Request) {
 	for _, r := range append(via[1:len(via):len(via)], req) {
 		if originOf(r.URL) != originOf(first) {
 			req.Header.Del(authorization)
+			req.Header.Del("X-Amz-Security-Token")
 			return
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"net/url"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -104,6 +106,19 @@ func CheckURL(u *url.URL) error {
 // Get asks for a URL. The answer has status 200, 206 or 416; everything else is
 // an *Error, or wraps the context's error. The caller closes the body.
 func (c *Client) Get(ctx context.Context, source string, header http.Header) (*http.Response, error) {
+	return c.ask(ctx, http.MethodGet, source, header)
+}
+
+// Head asks what a URL's answer says of itself.
+func (c *Client) Head(ctx context.Context, source string, header http.Header) (http.Header, error) {
+	resp, err := c.ask(ctx, http.MethodHead, source, header)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Header, resp.Body.Close()
+}
+
+func (c *Client) ask(ctx context.Context, method, source string, header http.Header) (*http.Response, error) {
 	u, err := url.Parse(source)
 	if err != nil {
 		return nil, failf(v1alpha1.ReasonSourceForbidden, "the source is not an address; write https://HOST/PATH with special characters percent-encoded")
@@ -114,7 +129,7 @@ func (c *Client) Get(ctx context.Context, source string, header http.Header) (*h
 	ctx, cancel := context.WithCancelCause(ctx)
 	watch := &stallWatch{after: c.policy.Stall, cancel: cancel}
 	watch.timer = time.AfterFunc(3*c.policy.Stall, watch.fire) // DNS, dial, handshake, headers
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		watch.stop()
 		return nil, failf(v1alpha1.ReasonSourceForbidden, "the source is not an address; write https://HOST/PATH")
@@ -133,8 +148,9 @@ func (c *Client) Get(ctx context.Context, source string, header http.Header) (*h
 	watch.alive()
 	resp.Body = &body{ReadCloser: resp.Body, ctx: ctx, watch: watch, host: u.Hostname()}
 	if err := judge(resp, u.Hostname()); err != nil {
+		err = withAnswer(err, originOf(u), resp)
 		resp.Body.Close()
-		return nil, withAnswer(err, originOf(u), resp)
+		return nil, err
 	}
 	return resp, nil
 }
@@ -162,21 +178,37 @@ func judge(resp *http.Response, host string) error {
 	}
 }
 
-// withAnswer adds what a hub said of its reasons. Of its texts one is read: the
-// Hub has no code for a token that it does not know.
+// withAnswer adds what a hub or a bucket said of its reasons. Of a hub's texts
+// one is read: the Hub has no code for a token that it does not know.
 func withAnswer(err error, start string, resp *http.Response) error {
 	var typed *Error
 	if !errors.As(err, &typed) {
 		return err
 	}
 	typed.Status, typed.Elsewhere = resp.StatusCode, originOf(resp.Request.URL) != start
+	typed.Challenge = resp.Header.Get("WWW-Authenticate")
 	switch code := resp.Header.Get("X-Error-Code"); {
 	case errorCode.MatchString(code):
 		typed.Code = code
 	case code == "" && resp.Header.Get("X-Error-Message") == invalidCredentials:
 		typed.Code = CodeInvalidToken
+	case code == "" && strings.HasSuffix(strings.TrimSpace(strings.Split(resp.Header.Get("Content-Type"), ";")[0]), "/xml"):
+		typed.Code = bucketCode(resp.Body)
 	}
 	return err
+}
+
+// bucketCode is the code of an error as S3 writes it.
+func bucketCode(body io.Reader) string {
+	var said struct {
+		XMLName xml.Name `xml:"Error"`
+		Code    string   `xml:"Code"`
+	}
+	raw, err := io.ReadAll(io.LimitReader(body, maxResponseHeader))
+	if err != nil || xml.Unmarshal(raw, &said) != nil || !errorCode.MatchString(said.Code) {
+		return ""
+	}
+	return said.Code
 }
 
 const invalidCredentials = "Invalid credentials in Authorization header"

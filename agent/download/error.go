@@ -29,6 +29,9 @@ type Error struct {
 	Code string
 	// Status is the HTTP status that was answered; 0 if it was none of one.
 	Status int
+	// Challenge is how the host that was asked wants somebody to be let in
+	// (WWW-Authenticate); empty where it did not say.
+	Challenge string
 	// Elsewhere says that a redirect led to the host that answered.
 	Elsewhere bool
 	// Err is the cause, if there is one worth keeping.

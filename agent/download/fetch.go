@@ -45,10 +45,12 @@ type Target struct {
 	// Name of the part file below Root; its notes for a resume lie beside it.
 	Root *os.Root
 	Name string
-	// Bearer is asked for before each request, nil where none is let in with one.
-	// A host that denies a request is asked again only by the next Fetch, and the
-	// part stays: somebody may yet give the right.
-	Bearer func() (Bearer, error)
+	// Header adds to each request what it is let in with, nil where that is
+	// nothing. A host that denies a request is asked again only by the next Fetch,
+	// and the part stays: somebody may yet give the right.
+	Header func(http.Header) (http.Header, error)
+	// Gained is told the bytes as they come over the network; nil: nobody is.
+	Gained func(n int)
 }
 
 // Fetcher fetches files through a client.
@@ -89,7 +91,7 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 		if ctx.Err() != nil {
 			return fmt.Errorf("fetch %s: %w", path.Base(t.Name), context.Cause(ctx))
 		}
-		if t.Bearer != nil && Denied(err) {
+		if t.Header != nil && Denied(err) {
 			return err
 		}
 		if !IsTransient(err) {
@@ -247,12 +249,11 @@ func (a *attempt) transfer(ctx context.Context, n notes) error {
 			header.Set("If-Range", n.Validator)
 		}
 	}
-	if a.t.Bearer != nil {
-		b, err := a.t.Bearer()
-		if err != nil {
+	if a.t.Header != nil {
+		var err error
+		if header, err = a.t.Header(header); err != nil {
 			return err
 		}
-		header = b.Header(header)
 	}
 	resp, err := a.f.Client.Get(ctx, a.t.URL, header)
 	if err != nil {
@@ -321,6 +322,9 @@ func (a *attempt) copy(ctx context.Context, src io.Reader) error {
 			a.sum.Write(buf[:n])
 			a.done += int64(n)
 			a.gained += int64(n)
+			if a.t.Gained != nil {
+				a.t.Gained(n)
+			}
 			a.show(false)
 			if err := a.f.Limit.took(ctx, n); err != nil {
 				return err

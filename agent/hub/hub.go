@@ -146,7 +146,7 @@ func (l *Listing) add(n node, s Source) error {
 	if n.Type != "file" || s.Path != "" && n.Path != s.Path && !strings.HasPrefix(n.Path, s.Path+"/") {
 		return nil
 	}
-	if !cleanPath(n.Path) || n.Size < 0 {
+	if !CleanPath(n.Path) || n.Size < 0 {
 		return strange(s, "lists a file that cannot be stored")
 	}
 	e := Entry{Path: n.Path, Bytes: n.Size, Blob: n.OID}
@@ -202,6 +202,15 @@ func (h *Hub) follow(from, link string, s Source) (string, error) {
 		return next.String(), nil
 	}
 	return "", nil
+}
+
+// CheckToken refuses to send a hub what is another kind of credential: those have
+// a colon, and no token of a hub has one.
+func CheckToken(b download.Bearer) error {
+	if strings.Contains(string(b), ":") {
+		return &download.Error{Reason: v1alpha1.ReasonTokenRefused, Message: "what model.secretRef names is no token of a hub; put one under the key token"}
+	}
+	return nil
 }
 
 // strange is for an answer that no hub gives.

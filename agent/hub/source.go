@@ -71,14 +71,14 @@ func Parse(source, at string) (Source, error) {
 	if !revision.MatchString(s.Revision) || strings.Contains(s.Revision, "..") || strings.Contains(s.Revision, "//") {
 		return Source{}, fail("%.64q is no revision; name a branch, a tag or a commit", s.Revision)
 	}
-	if s.Path = strings.Trim(path, "/"); s.Path != "" && !cleanPath(s.Path) {
+	if s.Path = strings.Trim(path, "/"); s.Path != "" && !CleanPath(s.Path) {
 		return Source{}, fail("the source's path %.64q leaves the repository; write it without . and ..", s.Path)
 	}
 	return s, nil
 }
 
-// cleanPath reports whether a path may become one below a folder of ours.
-func cleanPath(p string) bool {
+// CleanPath reports whether a path may become one below a folder of ours.
+func CleanPath(p string) bool {
 	if p == "" || len(p) > 512 || strings.ContainsAny(p, "\\\x00") || strings.HasPrefix(p, "/") {
 		return false
 	}

@@ -1,4 +1,5 @@
-// Package hubtoken is which hub tokens this Mac was given.
+// Package hubtoken is which hub tokens this Mac was given, and which access keys
+// of buckets and logins of registries: all are one line that an order names.
 //
 // It owns the keys "hub-token.REF" of the Secret "mac-NAME" as the agent sees
 // them, in memory alone: they are on no disk, and after a restart the Secret
@@ -24,8 +25,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// maxBytes is far more than any hub's token has.
-const maxBytes = 1024
+// maxBytes is far more than any hub's token has, or any bucket's access key.
+const maxBytes = 16 << 10
 
 // Tokens are the hub tokens that are known now.
 type Tokens struct {

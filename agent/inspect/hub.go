@@ -39,6 +39,9 @@ func (r *Resolver) fromHub(ctx context.Context, order v1alpha1.Inspection) (mode
 		return model.Record{}, err
 	}
 	token, err := r.token(order.TokenRef)
+	if err == nil {
+		err = hub.CheckToken(token)
+	}
 	if err != nil {
 		return model.Record{}, err
 	}
@@ -52,12 +55,19 @@ func (r *Resolver) fromHub(ctx context.Context, order v1alpha1.Inspection) (mode
 	if err != nil {
 		return model.Record{}, err
 	}
-	look := &hubLook{resolver: r, ctx: ctx, source: src, commit: l.Commit, token: token}
+	look := &hubLook{resolver: r, who: "the hub", get: func(e hub.Entry, header http.Header) (*http.Response, error) {
+		return r.Hub.File(ctx, src, l.Commit, e.Path, token, header)
+	}}
 	rec := model.Record{Source: order.Source, Commit: l.Commit, Format: c.Format}
+	return look.at(rec, c, l.Files)
+}
+
+// at looks at the chosen files of all, and completes the record.
+func (h *hubLook) at(rec model.Record, c hub.Choice, all []hub.Entry) (_ model.Record, err error) {
 	if c.Format == model.FormatGGUF {
-		rec.Files, rec.Facts, err = look.single(c.Files[0])
+		rec.Files, rec.Facts, err = h.single(c.Files[0])
 	} else {
-		rec.Files, rec.Facts, err = look.folder(c, l.Files)
+		rec.Files, rec.Facts, err = h.folder(c, all)
 	}
 	rec.Digest = model.DigestOf(rec.Files)
 	return rec, err
@@ -83,13 +93,12 @@ func MissingToken() error {
 		Message: "waiting for the token of model.secretRef, which the operator puts into this Mac's Secret"}
 }
 
-// hubLook is one look at a repository at a commit.
+// hubLook is one look at a repository at a commit, or at a folder of a bucket.
 type hubLook struct {
 	resolver *Resolver
-	ctx      context.Context // of this one look
-	source   hub.Source
-	commit   string
-	token    download.Bearer
+	// who is asked, and get asks for a file.
+	who string
+	get func(e hub.Entry, header http.Header) (*http.Response, error)
 	// whole is what came of files that were fetched whole.
 	whole int64
 }
@@ -108,10 +117,6 @@ func (h *hubLook) single(e hub.Entry) ([]model.File, model.Facts, error) {
 	return []model.File{{Path: e.Path, Bytes: e.Bytes, SHA256: e.SHA256}}, facts, err
 }
 
-func (h *hubLook) get(e hub.Entry, header http.Header) (*http.Response, error) {
-	return h.resolver.Hub.File(h.ctx, h.source, h.commit, e.Path, h.token, header)
-}
-
 // open reads a file from its start, and wants it to be as large as was listed.
 func (h *hubLook) open(e hub.Entry) (*remoteFile, error) {
 	f, err := openRemote(func(header http.Header) (*http.Response, error) { return h.get(e, header) }, h.resolver.mostHeader())
@@ -120,7 +125,7 @@ func (h *hubLook) open(e hub.Entry) (*remoteFile, error) {
 	}
 	if f.size != e.Bytes {
 		f.close()
-		return nil, failure(v1alpha1.ReasonSourceUnreachable, "the hub lists %s with %d bytes and serves %d; ask those who run it", e.Path, e.Bytes, f.size)
+		return nil, failure(v1alpha1.ReasonSourceUnreachable, "%s lists %s with %d bytes and serves %d; ask those who run it", h.who, e.Path, e.Bytes, f.size)
 	}
 	return f, nil
 }
@@ -281,11 +286,11 @@ func (h *hubLook) small(e hub.Entry, name string) (string, error) {
 	case err != nil:
 		return "", readFault(err)
 	case n != e.Bytes:
-		return "", failure(v1alpha1.ReasonSourceUnreachable, "the hub lists %s with %d bytes and serves others; ask those who run it", e.Path, e.Bytes)
-	case e.SHA256 == "" && hex.EncodeToString(blob.Sum(nil)) != e.Blob:
+		return "", failure(v1alpha1.ReasonSourceUnreachable, "%s lists %s with %d bytes and serves others; ask those who run it", h.who, e.Path, e.Bytes)
+	case e.SHA256 == "" && e.Blob != "" && hex.EncodeToString(blob.Sum(nil)) != e.Blob:
 		return "", failure(v1alpha1.ReasonDigestMismatch, "%s has other content than the hub's listing says (its id in git is %s); ask those who run it", e.Path, e.Blob)
 	case e.SHA256 != "" && got != e.SHA256:
-		return "", failure(v1alpha1.ReasonDigestMismatch, "%s has SHA-256 %s, the hub says %s; ask those who run it", e.Path, got, e.SHA256)
+		return "", failure(v1alpha1.ReasonDigestMismatch, "%s has SHA-256 %s, %s says %s; ask those who run it", e.Path, got, h.who, e.SHA256)
 	}
 	return got, f.Close()
 }

@@ -4,7 +4,7 @@
 //
 // It owns the order of those looks: file:// through the model root of package
 // store, https:// and hf:// by a few range requests through the guarded client
-// of package download, headers through metal/weights. It refuses to guess: a
+// of package download, s3:// and oci:// in the same way, headers through metal/weights. It refuses to guess: a
 // source that is absent, forbidden, damaged or of a kind the engine does not
 // run is a typed error with a condition reason and a sentence that says what
 // to do. It decides nothing about placement and downloads no weights.
@@ -26,6 +26,8 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/agent/oci"
+	"metalfleet.dev/metalfleet/agent/s3"
 	"metalfleet.dev/metalfleet/agent/store"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -75,8 +77,12 @@ func (r *Resolver) Resolve(ctx context.Context, order v1alpha1.Inspection) (mode
 		return r.remote(ctx, source, sha256)
 	case strings.HasPrefix(source, hub.Scheme):
 		return r.fromHub(ctx, order)
+	case strings.HasPrefix(source, s3.Scheme):
+		return r.fromBucket(ctx, order)
+	case strings.HasPrefix(source, oci.Scheme):
+		return r.fromRegistry(ctx, order)
 	}
-	return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "the source begins neither with file:// nor with https:// nor with hf://; only these are known")
+	return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "the source begins neither with file:// nor with https:// nor with hf:// nor with s3:// nor with oci://; only these are known")
 }
 
 func (r *Resolver) local(ctx context.Context, source, want string) (model.Record, error) {

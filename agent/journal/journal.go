@@ -65,6 +65,8 @@ type Orders struct {
 	Memory v1alpha1.MacMemoryPolicy `json:"memory"`
 	// Assignments that passed their checks.
 	Assignments []v1alpha1.Assignment `json:"assignments,omitempty"`
+	// PinnedWeights are digests of models whose files stay on the disk.
+	PinnedWeights []string `json:"pinnedWeights,omitempty"`
 	// Inspections that passed their checks.
 	Inspections []v1alpha1.Inspection `json:"inspections,omitempty"`
 	// Agent that this Mac is to run; nil: the one that runs. It is followed only

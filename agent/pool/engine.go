@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
@@ -215,7 +216,8 @@ func (p *Pool) observe(e *entry, g *engine, s *wire.Status) {
 		if became = became && g.stop == nil; became {
 			g.ready, g.failure = true, nil
 			e.state, e.failure = Ready, nil
-			if g.lastUse.IsZero() { // an adopted engine's may be known
+			e.canary = &v1alpha1.Canary{Time: metav1.NewTime(now.Truncate(time.Second))} // it is ready because it generated one
+			if g.lastUse.IsZero() {                                                      // an adopted engine's may be known
 				g.use(now)
 			}
 			e.grant(g)

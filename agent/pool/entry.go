@@ -31,6 +31,8 @@ type entry struct {
 	engine   *engine          // from just before its start to its observed end
 	loads    int64
 	restarts int32
+	// canary of the last engine that was ready; nil before the first.
+	canary   *v1alpha1.Canary
 	crashes  []time.Time
 	restart  time.Time // not before
 	freed    v1alpha1.Freed

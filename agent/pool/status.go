@@ -165,7 +165,7 @@ func (p *Pool) guards() (all []GuardCounters) {
 func (p *Pool) report(e *entry, now time.Time) v1alpha1.AssignmentStatus {
 	s := v1alpha1.AssignmentStatus{
 		ReplicaUID: e.key.UID, Epoch: e.key.Epoch,
-		Freed: e.freed, Restarts: e.restarts,
+		Freed: e.freed, Restarts: e.restarts, Canary: e.canary,
 	}
 	if e.reserved {
 		s.Memory.ReservedBytes = e.order.ReservedBytes

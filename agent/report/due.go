@@ -41,7 +41,7 @@ func due(sent, next *v1alpha1.MacNodeStatus) (after time.Duration, needed bool) 
 func urgent(s *v1alpha1.MacNodeStatus) *v1alpha1.MacNodeStatus {
 	u := s.DeepCopy()
 	u.Summary = v1alpha1.MacSummary{}
-	u.Disk = v1alpha1.MacDisk{}
+	u.Disk = v1alpha1.MacDisk{TotalBytes: s.Disk.TotalBytes, Collected: s.Disk.Collected}
 	u.Memory = lasting(s.Memory)
 	unsaid(u.Conditions)
 	for i := range u.Assignments {
@@ -87,7 +87,7 @@ func progressMoved(sent, next *v1alpha1.MacNodeStatus) bool {
 // wordsChanged sees what has no size: sentences of the Mac's conditions, the
 // term that binds, the machine's warmth.
 func wordsChanged(sent, next *v1alpha1.MacNodeStatus) bool {
-	return !sameWords(sent.Conditions, next.Conditions) || sent.Disk.Cache.Message != next.Disk.Cache.Message || sent.Memory.EffectiveCeilingTerm != next.Memory.EffectiveCeilingTerm ||
+	return !sameWords(sent.Conditions, next.Conditions) || sent.Disk.Cache.Message != next.Disk.Cache.Message || sent.Disk.Message != next.Disk.Message || sent.Memory.EffectiveCeilingTerm != next.Memory.EffectiveCeilingTerm ||
 		sent.Memory.ThermalState != next.Memory.ThermalState
 }
 

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
@@ -25,52 +24,57 @@ type answer struct {
 	form         form
 	includeUsage bool
 	id           string
+	// forms of all choices, of which form is the first; ask admits another one.
+	forms []form
+	ask   func(i int) (*admission.Admitted, error)
 }
 
 // whole collects the answer and writes it as one body. An error means that
 // nothing was written.
-func (a answer) whole(ctx context.Context, door admission.Door) error {
-	var text strings.Builder
-	var ranked []openai.Ranked
+func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admission.Door) error {
+	events, stop := a.begin(ctx, cancel)
+	defer stop()
+	texts, thoughts := make([]strings.Builder, len(a.forms)), make([]strings.Builder, len(a.forms))
+	all, u := make([]choice, len(a.forms)), used{}
 	for {
-		more, end, err := a.admitted.Next()
-		if err != nil {
-			return ended(ctx, err)
+		var e event
+		select {
+		case e = <-events:
+		case <-ctx.Done():
+			return ended(ctx, ctx.Err())
 		}
-		text.WriteString(more.GetText())
-		ranked = append(ranked, rankedOf(more)...)
-		if end == nil {
+		if e.err != nil {
+			return ended(ctx, e.err)
+		}
+		c := &all[e.choice]
+		texts[e.choice].WriteString(e.more.GetText())
+		thoughts[e.choice].WriteString(e.more.GetReasoning())
+		c.ranked = append(c.ranked, rankedOf(e.more)...)
+		if e.end == nil {
 			continue
 		}
-		reason, ok := reasonOf(end)
+		reason, ok := reasonOf(e.end)
 		if !ok {
-			return ended(ctx, failure(end))
+			return ended(ctx, failure(e.end))
 		}
-		w, usage := door.Open(a.admitted), usageOf(end.GetUsage())
-		a.stopped(end)
+		c.text, c.thoughts, c.reason = texts[e.choice].String(), thoughts[e.choice].String(), reason
+		if u.add(e); u.ended < len(all) {
+			continue
+		}
+		w, usage := door.Open(a.admitted), u.usage
+		a.stopped(e.end)
 		agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
-		return writeJSON(w, a.form.whole(piece{text.String(), ranked}, reason, usage))
+		return writeJSON(w, a.body(all, usage))
 	}
-}
-
-// event is what one Next returned.
-type event struct {
-	more *wire.Delta
-	end  *wire.Finished
-	err  error
 }
 
 // stream writes the answer as it comes. An error means that nothing was
 // written; once something was, errors are told inside the stream.
 func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admission.Door) error {
-	events := make(chan event)
-	var reader sync.WaitGroup
-	reader.Go(func() { a.read(ctx, events) })
-	defer reader.Wait()
-	defer cancel()
-
-	w := door.Open(a.admitted)
-	out := &eventStream{EventWriter: openai.NewEventWriter(w), header: w.Header(), opening: a.form.opening()}
+	events, stop := a.begin(ctx, cancel)
+	defer stop()
+	w, u := door.Open(a.admitted), used{}
+	out := &eventStream{EventWriter: openai.NewEventWriter(w), header: w.Header(), openings: a.openings()}
 	silence := time.NewTicker(a.KeepAlive)
 	defer silence.Stop()
 	for {
@@ -87,49 +91,46 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 				return a.fail(ctx, out, e.err)
 			}
 			if e.end != nil {
-				return a.finish(ctx, out, e.end)
+				if err := a.finish(ctx, out, e, &u); err != nil || u.ended == len(a.forms) || u.failed {
+					return err
+				}
+				continue
 			}
-			p := piece{e.more.GetText(), rankedOf(e.more)}
+			if f, ok := a.forms[e.choice].(thinker); ok && e.more.GetReasoning() != "" {
+				if err := out.send(e.choice, f.thinks(e.more.GetReasoning())); err != nil {
+					return fmt.Errorf("%w: %w", errClientGone, err)
+				}
+			}
+			p := piece{text: e.more.GetText(), ranked: rankedOf(e.more)}
 			if p.text == "" && p.ranked == nil {
 				continue // a character is not whole yet
 			}
-			if err := out.send(a.form.text(p)); err != nil {
+			if err := out.send(e.choice, a.forms[e.choice].text(p)); err != nil {
 				return fmt.Errorf("%w: %w", errClientGone, err)
 			}
 		}
 	}
 }
 
-// read hands on the engine's events until the last one or the end of ctx.
-func (a answer) read(ctx context.Context, events chan<- event) {
-	for {
-		var e event
-		e.more, e.end, e.err = a.admitted.Next()
-		select {
-		case events <- e:
-		case <-ctx.Done():
-			return
-		}
-		if e.end != nil || e.err != nil {
-			return
-		}
-	}
-}
-
-// finish ends a stream with its last chunks, or with the engine's error.
-func (a answer) finish(ctx context.Context, out *eventStream, end *wire.Finished) error {
-	reason, ok := reasonOf(end)
+// finish ends a choice with its last chunk, behind all of them the stream, or the
+// stream with the engine's error.
+func (a answer) finish(ctx context.Context, out *eventStream, e event, u *used) error {
+	reason, ok := reasonOf(e.end)
 	if !ok {
-		return a.fail(ctx, out, failure(end))
+		u.failed = true
+		return a.fail(ctx, out, failure(e.end))
 	}
-	usage := usageOf(end.GetUsage())
-	a.stopped(end)
-	agentapi.SetTokens(out.header, http.TrailerPrefix+agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
-	err := out.send(a.form.finish(reason))
-	if err == nil && a.includeUsage {
-		err = out.send(a.form.usage(usage))
+	u.add(e)
+	usage, last := u.usage, u.ended == len(a.forms)
+	if last {
+		agentapi.SetTokens(out.header, http.TrailerPrefix+agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
 	}
-	if err == nil {
+	a.stopped(e.end)
+	err := out.send(e.choice, a.forms[e.choice].finish(reason))
+	if err == nil && last && a.includeUsage {
+		err = out.send(0, a.form.usage(usage))
+	}
+	if err == nil && last {
 		err = a.close(out)
 	}
 	if err != nil {
@@ -188,20 +189,20 @@ func failure(end *wire.Finished) error {
 	return fmt.Errorf("%w: finished for the reason %s without an error", admission.ErrOrder, end.GetReason())
 }
 
-// eventStream sends the opening chunk before the first event. It waits for
-// that event: as long as nothing was sent, another Mac may take over.
+// eventStream sends the opening chunk of a choice before its first event. It waits
+// for that event: as long as nothing was sent, another Mac may take over.
 type eventStream struct {
 	*openai.EventWriter
-	header  http.Header // and trailer
-	opening any
+	header   http.Header // and trailer
+	openings []any       // nil where there is none, or it was sent
 }
 
-func (s *eventStream) send(chunk any) error {
-	if s.opening != nil {
-		if err := s.one(s.opening); err != nil {
+func (s *eventStream) send(choice int, chunk any) error {
+	if opening := s.openings[choice]; opening != nil {
+		if err := s.one(opening); err != nil {
 			return err
 		}
-		s.opening = nil
+		s.openings[choice] = nil
 	}
 	return s.one(chunk)
 }

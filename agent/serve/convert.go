@@ -11,8 +11,12 @@ type request struct {
 	stream       bool
 	includeUsage bool
 	wire         *wire.GenerateRequest
-	// answer makes the responses of this route.
-	answer func(created int64) form
+	// priority that the request names, nil where it names none.
+	priority *int
+	// choices is how many answers are wanted; 0 is one.
+	choices int
+	// answer makes the responses of this route, which call the model so.
+	answer func(model string, created int64) form
 	// count, where there is one, makes the response of a route that asks for no
 	// text, only for how many tokens the prompt has.
 	count func(promptTokens int) any
@@ -46,8 +50,10 @@ type teller interface {
 // piece is text of an answer, and how likely its tokens were where that is
 // wanted.
 type piece struct {
-	text   string
-	ranked []openai.Ranked
+	text string
+	// thoughts of the model come apart from its text.
+	thoughts string
+	ranked   []openai.Ranked
 }
 
 func decodeChat(body []byte) (*request, error) {
@@ -62,14 +68,14 @@ func decodeChat(body []byte) (*request, error) {
 		top := int32(n)
 		g.TopLogprobs = &top
 	}
-	chat := &wire.Chat{}
+	chat := &wire.Chat{SplitReasoning: true}
 	for _, m := range r.Messages {
-		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: templateRole(m.Role), Content: m.Content.Text(), Name: m.Name})
+		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: templateRole(m.Role), Content: m.Content.Text(), Name: m.Name, ExtraJson: extraOf(m)})
 	}
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
-	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g,
-		answer: func(created int64) form {
-			return chatForm{openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()}, r.Logprobs}
+	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
+		answer: func(model string, created int64) form {
+			return &chatForm{a: openai.ChatAnswer{ID: openai.NewID(openai.ChatIDPrefix), Created: created, Model: model, IncludeUsage: r.IncludeUsage()}, logprobs: r.Logprobs}
 		}}, nil
 }
 
@@ -93,9 +99,9 @@ func decodeCompletion(body []byte) (*request, error) {
 	} else {
 		g.Input = &wire.GenerateRequest_Prompt{Prompt: r.Prompt.Text}
 	}
-	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g,
-		answer: func(created int64) form {
-			return &completionForm{a: openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: r.Model, IncludeUsage: r.IncludeUsage()},
+	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
+		answer: func(model string, created int64) form {
+			return &completionForm{a: openai.CompletionAnswer{ID: openai.NewID(openai.CompletionIDPrefix), Created: created, Model: model, IncludeUsage: r.IncludeUsage()},
 				logprobs: r.Logprobs != nil, echo: echo}
 		}}, nil
 }
@@ -111,6 +117,7 @@ func templateRole(role string) string {
 
 func generation(p *openai.Parameters) *wire.GenerateRequest {
 	s := &wire.Sampling{Temperature: float(p.Temperature), TopP: float(p.TopP), MinP: float(p.MinP), Seed: p.Seed}
+	s.FrequencyPenalty, s.PresencePenalty = float(p.FrequencyPenalty), float(p.PresencePenalty)
 	if p.TopK != nil {
 		k := int32(max(*p.TopK, 0)) // -1 says what 0 says: all of them
 		s.TopK = &k
@@ -121,7 +128,27 @@ func generation(p *openai.Parameters) *wire.GenerateRequest {
 		}
 		s.LogitBias[id] = float32(v)
 	}
-	return &wire.GenerateRequest{Sampling: s, Stop: p.Stop}
+	return &wire.GenerateRequest{Sampling: s, Stop: p.Stop, Constraint: constraintOf(p.Constraint)}
+}
+
+func constraintOf(c *openai.Constraint) *wire.Constraint {
+	if c == nil {
+		return nil
+	}
+	out := &wire.Constraint{Param: c.Param}
+	switch c.Kind {
+	case openai.ConstraintObject:
+		out.Form = &wire.Constraint_JsonObject{JsonObject: true}
+	case openai.ConstraintSchema:
+		out.Form = &wire.Constraint_JsonSchema{JsonSchema: c.Text}
+	case openai.ConstraintRegex:
+		out.Form = &wire.Constraint_Regex{Regex: c.Text}
+	case openai.ConstraintGrammar:
+		out.Form = &wire.Constraint_Grammar{Grammar: c.Text}
+	case openai.ConstraintChoice:
+		out.Form = &wire.Constraint_Choice{Choice: &wire.Choice{Texts: c.Choices}}
+	}
+	return out
 }
 
 func float(v *float64) *float32 {
@@ -164,16 +191,37 @@ func rankedOf(d *wire.Delta) []openai.Ranked {
 	return out
 }
 
+// thinker is a form that tells what the model thinks before it answers.
+type thinker interface {
+	form
+	// thinks makes a chunk of thoughts.
+	thinks(text string) any
+}
+
+// extraOf are the members of a message that some templates read.
+func extraOf(m openai.Message) string {
+	if m.Reasoning == "" {
+		return ""
+	}
+	text, err := openai.Marshal(map[string]string{"reasoning_content": m.Reasoning})
+	if err != nil {
+		return "" // a map of strings is JSON
+	}
+	return string(text)
+}
+
 type chatForm struct {
 	a        openai.ChatAnswer
 	logprobs bool // wanted
 }
 
-func (f chatForm) opening() any             { return f.a.Opening() }
-func (f chatForm) finish(reason string) any { return f.a.Finish(reason) }
-func (f chatForm) usage(u openai.Usage) any { return f.a.Usage(u) }
+func (f *chatForm) thinks(text string) any { return f.a.Reasoning(text) }
 
-func (f chatForm) text(p piece) any {
+func (f *chatForm) opening() any             { return f.a.Opening() }
+func (f *chatForm) finish(reason string) any { return f.a.Finish(reason) }
+func (f *chatForm) usage(u openai.Usage) any { return f.a.Usage(u) }
+
+func (f *chatForm) text(p piece) any {
 	c := f.a.Text(p.text)
 	if f.logprobs {
 		c.Choices[0].Logprobs = openai.NewChatLogprobs(p.ranked)
@@ -181,12 +229,29 @@ func (f chatForm) text(p piece) any {
 	return c
 }
 
-func (f chatForm) whole(p piece, reason string, u openai.Usage) any {
+func (f *chatForm) whole(p piece, reason string, u openai.Usage) any {
 	c := f.a.Whole(p.text, reason, u)
+	c.Choices[0].Message.ReasoningContent = p.thoughts
 	if f.logprobs {
 		c.Choices[0].Logprobs = openai.NewChatLogprobs(p.ranked)
 	}
 	return c
+}
+
+func (f *chatForm) choice(i int) form {
+	other := *f
+	other.a.Index = i
+	return &other
+}
+
+func (f *chatForm) join(all []choice, u openai.Usage) any {
+	var out openai.ChatCompletion
+	for i, c := range all {
+		one := f.choice(i).whole(c.piece, c.reason, u).(openai.ChatCompletion)
+		one.Choices = append(out.Choices, one.Choices...)
+		out = one
+	}
+	return out
 }
 
 type completionForm struct {
@@ -218,4 +283,20 @@ func (f *completionForm) tell(c openai.Completion, p piece) openai.Completion {
 		c.Choices[0].Logprobs = f.offsets.Logprobs(p.ranked)
 	}
 	return c
+}
+
+func (f *completionForm) choice(i int) form {
+	one := &completionForm{a: f.a, logprobs: f.logprobs, echo: f.echo}
+	one.a.Index = i
+	return one
+}
+
+func (f *completionForm) join(all []choice, u openai.Usage) any {
+	var out openai.Completion
+	for i, c := range all {
+		one := f.choice(i).whole(c.piece, c.reason, u).(openai.Completion)
+		one.Choices = append(out.Choices, one.Choices...)
+		out = one
+	}
+	return out
 }

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,6 +159,9 @@ func (h *handler) admit(door admission.Door, r *http.Request, id string, body []
 		return err
 	}
 	req.wire.Id = id
+	if req.wire.Priority, err = urgency(r.Header, req.priority); err != nil {
+		return err
+	}
 	return h.answer(door, r, req)
 }
 
@@ -190,16 +194,45 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request) err
 	if req.count != nil {
 		return writeJSON(door.Open(admitted), req.count(admitted.PromptTokens()))
 	}
-	a := answer{handler: h, admitted: admitted, form: req.answer(time.Now().Unix()), id: req.wire.Id}
+	a := answer{handler: h, admitted: admitted, form: req.answer(cmp.Or(r.Header.Get(agentapi.HeaderModel), req.model), time.Now().Unix()), id: req.wire.Id}
 	if t, named := a.form.(teller); named {
 		t.admitted(admitted.PromptTokens(), func() { end(errCancelled) })
 		defer t.over()
 	}
+	a.forms, a.ask = formsOf(a.form, req.choices), func(i int) (*admission.Admitted, error) {
+		stream, err := hold.Generate(ctx, req.another(i))
+		if err != nil {
+			return nil, err
+		}
+		return admission.Await(stream)
+	}
 	if !req.stream {
-		return a.whole(ctx, door)
+		return a.whole(ctx, cancel, door)
 	}
 	a.includeUsage = req.includeUsage
 	return a.stream(ctx, cancel, door)
+}
+
+// urgency is the engine's priority, of which higher ones go first, of a request
+// that names its own or none. Nothing is more urgent than the gateway allows.
+func urgency(h http.Header, named *int) (int32, error) {
+	allowed := -openai.MostPriority
+	if said := h.Get(agentapi.HeaderPriority); said != "" {
+		n, err := strconv.Atoi(said)
+		if err != nil || n < -openai.MostPriority || n > openai.MostPriority {
+			return 0, openai.Invalid("", "The header %s must be a whole number from %d to %d.", agentapi.HeaderPriority, -openai.MostPriority, openai.MostPriority)
+		}
+		if allowed = n; named == nil {
+			return int32(-n), nil
+		}
+	}
+	switch {
+	case named == nil:
+		return 0, nil
+	case *named < allowed:
+		return 0, openai.Invalid("priority", "'priority' is %d, and the API key allows %d at best: lower ones go first. Send %d or more, or leave it out.", *named, allowed, allowed)
+	}
+	return int32(-*named), nil
 }
 
 // ended tells an error of the engine from the end of the request itself.

@@ -34,8 +34,8 @@ func decodeMessage(body []byte) (*request, error) {
 	}
 	g.MaxTokens = int64(r.MaxTokens)
 	return &request{model: r.Model, stream: r.Stream, includeUsage: true, wire: g,
-		answer: func(int64) form {
-			return &messageForm{a: anthropic.Answer{ID: anthropic.NewID(), Model: r.Model}}
+		answer: func(model string, _ int64) form {
+			return &messageForm{a: anthropic.Answer{ID: anthropic.NewID(), Model: model}}
 		}}, nil
 }
 

@@ -54,8 +54,9 @@ func (h *handler) decodeResponse(body []byte, owner string) (*request, error) {
 		g.MaxTokens = int64(*r.MaxOutputTokens)
 	}
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
-	return &request{model: r.Model, stream: r.Stream, includeUsage: true, wire: g, answer: func(created int64) form {
+	return &request{model: r.Model, stream: r.Stream, includeUsage: true, wire: g, answer: func(model string, created int64) form {
 		f := &responseForm{a: responses.NewAnswer(responses.NewID(h.Mac), created, r), entry: shelf.Entry{Owner: owner, Input: r.Input, Turns: turns}}
+		f.a.Response.Model = model
 		if r.Store {
 			f.shelf = h.shelf
 		}

@@ -113,6 +113,20 @@ func normal(s string) string {
 	})
 }
 
+// TestAnAnswerIsOfTheModelThatTheGatewaySays, where its client asked for an alias.
+func TestAnAnswerIsOfTheModelThatTheGatewaySays(t *testing.T) {
+	p := newPort(t, servetest.Say("a"))
+	for path, prompt := range map[string]string{"/v1/chat/completions": `"messages":[{"role":"user","content":"hi"}]`, "/v1/completions": `"prompt":"x"`,
+		"/v1/messages": `"max_tokens":5,"messages":[{"role":"user","content":"hi"}]`, "/v1/responses": `"input":"x"`} {
+		for _, stream := range []string{"true", "false"} {
+			got := read(t, p.do("POST", path, `{"model":"m",`+prompt+`,"stream":`+stream+`}`, agentapi.HeaderModel, "canary"))
+			if !strings.Contains(got, `"model":"canary"`) || strings.Contains(got, `"model":"m"`) {
+				t.Errorf("%s, stream %s: %s", path, stream, got)
+			}
+		}
+	}
+}
+
 func TestChatStreamIsExact(t *testing.T) {
 	p := newPort(t, servetest.Say("Par", "", "is"))
 	resp := p.chat(`,"stream":true,"stream_options":{"include_usage":true}`)
@@ -161,11 +175,13 @@ func TestRequestsReachTheEngineWhole(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	read(t, p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"developer","content":"be"},
 		{"role":"user","name":"n","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],
-		"temperature":0,"top_p":0.5,"min_p":0.25,"top_k":-1,"seed":-3,"stop":["u","v"],"max_completion_tokens":9}`, agentapi.HeaderRequestID, "r1"))
+		"temperature":0,"top_p":0.5,"min_p":0.25,"top_k":-1,"seed":-3,"stop":["u","v"],"max_completion_tokens":9,
+		"frequency_penalty":0.5,"presence_penalty":-1}`, agentapi.HeaderRequestID, "r1"))
 	k := int32(0)
 	want := &wire.GenerateRequest{Id: "r1", MaxTokens: 9, Stop: []string{"u", "v"},
-		Sampling: &wire.Sampling{Temperature: proto.Float32(0), TopP: proto.Float32(0.5), MinP: proto.Float32(0.25), TopK: &k, Seed: proto.Int64(-3)},
-		Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{Messages: []*wire.ChatMessage{
+		Sampling: &wire.Sampling{Temperature: proto.Float32(0), TopP: proto.Float32(0.5), MinP: proto.Float32(0.25), TopK: &k, Seed: proto.Int64(-3),
+			FrequencyPenalty: proto.Float32(0.5), PresencePenalty: proto.Float32(-1)},
+		Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{SplitReasoning: true, Messages: []*wire.ChatMessage{
 			{Role: "system", Content: "be"}, {Role: "user", Name: "n", Content: "ab"}}}}}
 	if d := cmp.Diff(want, <-p.seen, protocmp.Transform()); d != "" {
 		t.Error(d)
@@ -243,6 +259,58 @@ func TestBiasReachesTheEngineAndAnEchoStandsInFront(t *testing.T) {
 	got = read(t, p.do("POST", "/v1/completions", `{"model":"m","prompt":"a","echo":true,"stream":true}`))
 	if a, b := strings.Index(got, `"text":"a"`), strings.Index(got, `"text":" b"`); a < 0 || b < a {
 		t.Errorf("streamed: %s", got)
+	}
+}
+
+func TestAFormReachesTheEngineWithTheNameOfItsField(t *testing.T) {
+	p := newPort(t, servetest.Say("b"))
+	for _, c := range []struct{ path, body, want string }{
+		{"/v1/chat/completions", `"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{ "type": "object" }}}`,
+			`json_schema:"{\"type\":\"object\"}" param:"response_format.json_schema.schema"`},
+		{"/v1/chat/completions", `"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"}`, `json_object:true param:"response_format"`},
+		{"/v1/completions", `"prompt":"a","structured_outputs":{"choice":["a","b"]}`, `choice:{texts:"a" texts:"b"} param:"structured_outputs.choice"`},
+		{"/v1/completions", `"prompt":"a","guided_regex":"a+"`, `regex:"a+" param:"guided_regex"`},
+		{"/v1/completions", `"prompt":"a","structured_outputs":{"grammar":"root ::= \"a\""}`, `grammar:"root ::= \"a\"" param:"structured_outputs.grammar"`},
+		{"/v1/completions", `"prompt":"a"`, `<nil>`},
+	} {
+		read(t, p.do("POST", c.path, `{"model":"m",`+c.body+`}`))
+		got := strings.Join(strings.Fields((<-p.seen).GetConstraint().String()), " ")
+		if strings.ReplaceAll(got, "{ ", "{") != c.want {
+			t.Errorf("%s: the engine is told %s, want %s", c.body, got, c.want)
+		}
+	}
+}
+
+func TestThoughtsComeApartFromTheAnswerStreamedAndWhole(t *testing.T) {
+	say := servetest.Say("b")
+	p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send func(*wire.GenerateEvent) error) error {
+		return say(ctx, r, func(e *wire.GenerateEvent) error {
+			if err := send(e); err != nil || e.GetAdmitted() == nil {
+				return err
+			}
+			for _, d := range []*wire.Delta{{Reasoning: "Hm"}, {Reasoning: "m.", Text: "a"}} {
+				if err := send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: d}}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	got := read(t, p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y","reasoning_content":"<z>"},{"role":"user","content":"x"}]}`))
+	if want := `"message":{"role":"assistant","content":"ab","refusal":null,"reasoning_content":"Hmm."}`; !strings.Contains(got, want) {
+		t.Errorf("%s\nhas no\n%s", got, want)
+	}
+	if chat := (<-p.seen).GetChat(); !chat.GetSplitReasoning() || chat.GetMessages()[1].GetExtraJson() != `{"reasoning_content":"<z>"}` || chat.GetMessages()[0].GetExtraJson() != "" {
+		t.Errorf("the engine is told %v", chat)
+	}
+	got = read(t, p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true}`))
+	at := 0
+	for _, want := range []string{`"delta":{"role":"assistant","content":""}`, `"delta":{"reasoning_content":"Hm"}`, `"delta":{"reasoning_content":"m."}`, `"delta":{"content":"a"}`, `"delta":{"content":"b"}`} {
+		n := strings.Index(got[at:], want)
+		if n < 0 {
+			t.Fatalf("%s\nhas no %s behind what came before it", got, want)
+		}
+		at += n
 	}
 }
 

@@ -8,9 +8,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/agent/oci"
+	"metalfleet.dev/metalfleet/agent/s3"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -32,6 +35,8 @@ type flight struct {
 
 	// waiters is guarded by the store's lock; at zero the flight is given up.
 	waiters int
+	// awaits is what it still brings to the disk, of what it was promised.
+	awaits atomic.Int64
 
 	// mu guards what follows.
 	mu      sync.Mutex
@@ -87,7 +92,7 @@ func (s *Store) start(rec model.Record) *flight {
 	s.running.Add(1)
 	go func() {
 		defer s.running.Done()
-		path, err := s.bring(ctx, rec, f.report)
+		path, err := s.bring(ctx, f, rec)
 		if errors.Is(context.Cause(ctx), errUnwanted) && s.lifetime.Err() == nil {
 			err = errors.Join(err, s.shelf.dropPartial(rec.Digest))
 		}
@@ -114,9 +119,9 @@ func (s *Store) leave(f *flight) {
 }
 
 // bring returns the path of verified files.
-func (s *Store) bring(ctx context.Context, rec model.Record, report func(v1alpha1.Progress)) (string, error) {
+func (s *Store) bring(ctx context.Context, f *flight, rec model.Record) (string, error) {
 	verifying := func(done int64) {
-		report(v1alpha1.Progress{Stage: v1alpha1.StageVerifying, BytesDone: done, BytesTotal: rec.Bytes()})
+		f.report(v1alpha1.Progress{Stage: v1alpha1.StageVerifying, BytesDone: done, BytesTotal: rec.Bytes()})
 	}
 	path, err := s.shelf.find(ctx, rec.Digest, verifying)
 	if path != "" || err != nil {
@@ -125,13 +130,13 @@ func (s *Store) bring(ctx context.Context, rec model.Record, report func(v1alpha
 	switch {
 	case strings.HasPrefix(rec.Source, "file://"):
 		return s.inPlace(ctx, rec, verifying)
-	case strings.HasPrefix(rec.Source, "https://"), strings.HasPrefix(rec.Source, hub.Scheme):
+	case strings.HasPrefix(rec.Source, "https://"), strings.HasPrefix(rec.Source, hub.Scheme), strings.HasPrefix(rec.Source, s3.Scheme), strings.HasPrefix(rec.Source, oci.Scheme):
 		if path := s.opt.Root.find(rec.Digest); path != "" {
 			return path, nil
 		}
-		return s.fetch(ctx, rec, report)
+		return s.fetch(ctx, f, rec)
 	}
-	return "", &download.Error{Reason: v1alpha1.ReasonSourceForbidden, Message: fmt.Sprintf("source %q begins neither with file:// nor https:// nor hf://", rec.Source)}
+	return "", &download.Error{Reason: v1alpha1.ReasonSourceForbidden, Message: fmt.Sprintf("source %q begins neither with file:// nor https:// nor hf:// nor s3:// nor oci://", rec.Source)}
 }
 
 // inPlace verifies a file or folder of the model root, which stays where it is.
@@ -215,80 +220,25 @@ func changed(rec model.Record, how string) error {
 	}
 }
 
-// address is where one of a record's files is fetched from.
-func (s *Store) address(rec model.Record, f model.File) (string, error) {
-	if !strings.HasPrefix(rec.Source, hub.Scheme) {
-		return rec.Source, nil
-	}
-	src, err := hub.Parse(rec.Source, "")
-	if err != nil {
-		return "", err
-	}
-	if !hub.IsCommit(rec.Commit) || s.opt.Hub == nil {
-		return "", &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the order's model record names no commit; delete and apply the ModelDeployment again"}
-	}
-	return s.opt.Hub.URL(src.Repo, rec.Commit, f.Path), nil
-}
-
-// bearer is how a record's files are asked for: those of a hub with a token, if
-// an order names one, and all others without.
-func (s *Store) bearer(rec model.Record) func() (download.Bearer, error) {
-	if !strings.HasPrefix(rec.Source, hub.Scheme) {
-		return nil
-	}
-	return func() (download.Bearer, error) {
-		if s.opt.Token == nil {
-			return "", nil
-		}
-		return s.opt.Token(rec)
-	}
-}
-
-// mayYet says that a hub denied a file, which another token may be given.
-func (s *Store) mayYet(rec model.Record, err error) bool {
-	return s.bearer(rec) != nil && download.Denied(err)
-}
-
-// explain says what a hub's answer means.
-func (s *Store) explain(rec model.Record, err error) error {
-	src, parseErr := hub.Parse(rec.Source, "")
-	if parseErr != nil {
-		return err // no hub's
-	}
-	src.Revision = rec.Commit
-	token, tokenErr := s.bearer(rec)()
-	return hub.Explain(err, src, tokenErr == nil && token != "")
-}
-
 // fetch downloads the record's files, one after another, and puts them on the
 // shelf.
-func (s *Store) fetch(ctx context.Context, rec model.Record, report func(v1alpha1.Progress)) (string, error) {
-	report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
+func (s *Store) fetch(ctx context.Context, f *flight, rec model.Record) (string, error) {
+	f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	var targets []download.Target
-	missing := rec.Bytes()
-	for _, f := range rec.Files {
-		url, err := s.address(rec, f)
-		if err != nil {
-			return "", err
-		}
-		target, there, err := s.shelf.stage(rec, f, url)
-		if err != nil {
-			return "", download.DiskError(err, "make room for")
-		}
-		target.Bearer = s.bearer(rec)
-		targets = append(targets, target)
-		missing -= there
+	targets, missing, err := s.stage(ctx, rec)
+	if err != nil {
+		return "", err
 	}
-	if err := s.checkRoom(missing); err != nil {
+	if err := s.makeRoom(f, missing); err != nil {
 		return "", errors.Join(err, s.shelf.dropPartial(rec.Digest))
 	}
-	if err := s.transfer(ctx, targets, rec.Bytes(), report); err != nil {
+	defer f.awaits.Store(0)
+	if err := s.transfer(ctx, f, targets, rec.Bytes()); err != nil {
 		err = s.explain(rec, err)
 		if ctx.Err() == nil && !download.IsTransient(err) && !s.mayYet(rec, err) {
 			err = errors.Join(err, s.shelf.dropPartial(rec.Digest))
@@ -302,31 +252,46 @@ func (s *Store) fetch(ctx context.Context, rec model.Record, report func(v1alpha
 	return path, nil
 }
 
-// transfer fetches files one after another; their progress is that of all.
-func (s *Store) transfer(ctx context.Context, targets []download.Target, total int64, report func(v1alpha1.Progress)) error {
-	before := int64(0)
+// stage prepares the download of what is not here, and says how much that is.
+func (s *Store) stage(ctx context.Context, rec model.Record) (targets []download.Target, missing int64, err error) {
+	for _, f := range rec.Files {
+		url, err := s.address(rec, f)
+		if err != nil {
+			return nil, 0, err
+		}
+		target, there, err := s.shelf.stage(rec, f, url)
+		if err != nil {
+			return nil, 0, download.DiskError(err, "make room for")
+		}
+		if shared, err := s.shelf.shared(target.Name); err != nil {
+			return nil, 0, download.DiskError(err, "read")
+		} else if shared {
+			continue
+		}
+		target.Header, target.Gained = s.header(ctx, rec, url), s.gained(rec)
+		targets = append(targets, target)
+		missing += f.Bytes - there
+	}
+	return targets, missing, nil
+}
+
+// transfer fetches files one after another; their progress is that of all,
+// total bytes with those that needed no fetching.
+func (s *Store) transfer(ctx context.Context, f *flight, targets []download.Target, total int64) error {
+	before := total
 	for _, t := range targets {
-		err := s.opt.Fetch.Fetch(ctx, t, func(p download.Progress) { report(downloading(p.Within(before, total))) })
+		before -= t.Bytes
+	}
+	for _, t := range targets {
+		err := s.opt.Fetch.Fetch(ctx, t, func(p download.Progress) {
+			within := p.Within(before, total)
+			f.awaits.Store(max(0, min(f.awaits.Load(), total-within.Done)))
+			f.report(downloading(within))
+		})
 		if err != nil {
 			return err
 		}
 		before += t.Bytes
-	}
-	return nil
-}
-
-// checkRoom refuses a download that cannot end well.
-func (s *Store) checkRoom(need int64) error {
-	free, err := s.FreeBytes()
-	if err != nil {
-		return download.DiskError(err, "measure the room for")
-	}
-	if need+diskMargin > free {
-		return &download.Error{
-			Reason: v1alpha1.ReasonDiskFull,
-			Message: fmt.Sprintf("the download needs %s more disk and the Mac has %s free (%s stay free); free disk space there or delete models it no longer needs",
-				v1alpha1.FormatBytes(need), v1alpha1.FormatBytes(free), v1alpha1.FormatBytes(diskMargin)),
-		}
 	}
 	return nil
 }

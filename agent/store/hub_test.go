@@ -43,6 +43,12 @@ func repository() (*hubtest.Repo, model.Record) {
 // overHub is a store whose hub is served by a handler.
 func overHub(t *testing.T, serve http.Handler) *Store {
 	t.Helper()
+	return overDir(t, serve, filepath.Join(t.TempDir(), "weights"))
+}
+
+// overDir is overHub in a folder that may be there.
+func overDir(t *testing.T, serve http.Handler, dir string) *Store {
+	t.Helper()
 	srv := httptest.NewTLSServer(serve)
 	t.Cleanup(srv.Close)
 	pool := x509.NewCertPool()
@@ -53,7 +59,7 @@ func overHub(t *testing.T, serve http.Handler) *Store {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s, err := Open(ctx, Options{Dir: filepath.Join(t.TempDir(), "weights"), Root: root, Fetch: &download.Fetcher{Client: client, Backoff: time.Millisecond},
+	s, err := Open(ctx, Options{Dir: dir, Root: root, Fetch: &download.Fetcher{Client: client, Backoff: time.Millisecond},
 		Hub: &hub.Hub{Client: client, Endpoint: srv.URL}, Log: logr.Discard()})
 	if err != nil {
 		t.Fatal(err)

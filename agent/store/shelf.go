@@ -36,6 +36,14 @@ type shelf struct {
 	dir  string
 	root *os.Root
 	log  logr.Logger
+	// fault is told each of Points; nil in production.
+	fault func(point string)
+
+	// placing is held while weights get their final name, so that of two with a
+	// file in common the second finds that of the first.
+	placing sync.Mutex
+	// trash is held while a name in the trash goes.
+	trash sync.Mutex
 
 	// mu guards entries.
 	mu      sync.Mutex
@@ -47,14 +55,20 @@ type entry struct {
 	Version int              `json:"version"`
 	Record  model.Record     `json:"record"`
 	Stamps  map[string]stamp `json:"stamps"`
+
+	// used is when the weights were last in use: the time of record.json.
+	used time.Time
 }
+
+// usedEvery is how often a use that goes on is noted on the disk.
+const usedEvery = 10 * time.Minute
 
 var hexName = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // folder is the name under which a digest lies.
 func folder(digest string) string { return strings.TrimPrefix(digest, "sha256:") }
 
-func openShelf(dir string, log logr.Logger) (*shelf, error) {
+func openShelf(dir string, log logr.Logger, fault func(string)) (*shelf, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -66,7 +80,7 @@ func openShelf(dir string, log logr.Logger) (*shelf, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &shelf{dir: abs, root: root, log: log, entries: map[string]entry{}}
+	s := &shelf{dir: abs, root: root, log: log, fault: fault, entries: map[string]entry{}}
 	if err := s.scan(); err != nil {
 		root.Close()
 		return nil, err
@@ -140,6 +154,11 @@ func (s *shelf) read(name string) (entry, error) {
 	if e.Version != 1 || folder(e.Record.Digest) != name {
 		return entry{}, fmt.Errorf("record of version %d for %s", e.Version, e.Record.Digest)
 	}
+	info, err := s.root.Stat(path.Join(name, recordName))
+	if err != nil {
+		return entry{}, err
+	}
+	e.used = info.ModTime()
 	return e, e.Record.Validate()
 }
 
@@ -179,6 +198,7 @@ func (s *shelf) find(ctx context.Context, digest string, verifying func(int64)) 
 		return "", nil
 	}
 	if s.unchanged(e) {
+		s.use(digest, time.Now())
 		return s.filePath(e.Record), nil
 	}
 	stamps, err := s.verify(ctx, e.Record, folder(digest), verifying)
@@ -186,7 +206,7 @@ func (s *shelf) find(ctx context.Context, digest string, verifying func(int64)) 
 		return "", context.Cause(ctx)
 	}
 	if err == nil {
-		e.Stamps = stamps
+		e.Stamps, e.used = stamps, time.Now()
 		if err := s.write(folder(digest), e); err != nil {
 			return "", download.DiskError(err, "write")
 		}
@@ -194,10 +214,11 @@ func (s *shelf) find(ctx context.Context, digest string, verifying func(int64)) 
 		return s.filePath(e.Record), nil
 	}
 	s.log.Info("stored weights are damaged and fetched anew", "digest", digest, "cause", err.Error())
-	if _, err := s.takeAway(digest); err != nil {
-		return "", download.DiskError(err, "remove")
+	gone, err := s.takeAway(digest)
+	if err == nil {
+		_, err = s.destroy(gone)
 	}
-	if err := s.emptyTrash(); err != nil {
+	if err != nil {
 		return "", download.DiskError(err, "remove")
 	}
 	return "", nil
@@ -248,18 +269,28 @@ func (s *shelf) write(dir string, e entry) error {
 }
 
 // stage prepares the download of one of a model's files and says how much of
-// it is there already.
+// it is there already. A file that other weights here have is there whole.
 func (s *shelf) stage(rec model.Record, f model.File, url string) (download.Target, int64, error) {
 	name := path.Join(partialDir, folder(rec.Digest), filesDir, f.Path)
 	t := download.Target{URL: url, Bytes: f.Bytes, SHA256: f.SHA256, Root: s.root, Name: name}
 	if err := s.root.MkdirAll(path.Dir(name), 0o700); err != nil {
 		return t, 0, err
 	}
-	info, err := s.root.Stat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return t, 0, nil
+	info, err := s.root.Lstat(name)
+	if err == nil && linksOf(info) > 1 {
+		// Other weights' own file, which a download would write into.
+		if err = s.root.Remove(name); err == nil {
+			err = fs.ErrNotExist
+		}
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if s.share(rec.Digest, f, name) {
+			s.reached(PointShared)
+			return t, f.Bytes, nil
+		}
+		return t, 0, nil
+	case err != nil:
 		return t, 0, err
 	}
 	return t, min(info.Size(), f.Bytes), nil
@@ -268,10 +299,16 @@ func (s *shelf) stage(rec model.Record, f model.File, url string) (download.Targ
 // place moves a complete download, which the fetcher has just hashed, to its
 // final name.
 func (s *shelf) place(rec model.Record) (string, error) {
+	s.placing.Lock()
+	defer s.placing.Unlock()
 	dir := path.Join(partialDir, folder(rec.Digest))
-	e := entry{Record: rec, Stamps: map[string]stamp{}}
+	e := entry{Record: rec, Stamps: map[string]stamp{}, used: time.Now()}
 	for _, f := range rec.Files {
-		info, err := s.root.Lstat(path.Join(dir, filesDir, f.Path))
+		name := path.Join(dir, filesDir, f.Path)
+		if err := s.shareDownloaded(rec.Digest, f, dir, name); err != nil {
+			return "", err
+		}
+		info, err := s.root.Lstat(name)
 		if err != nil {
 			return "", err
 		}
@@ -285,9 +322,11 @@ func (s *shelf) place(rec model.Record) (string, error) {
 			return "", err
 		}
 	}
+	s.reached(PointComplete)
 	if err := s.root.Rename(dir, folder(rec.Digest)); err != nil {
 		return "", err
 	}
+	s.reached(PointPlaced)
 	s.put(e)
 	return s.filePath(rec), syncDir(s.root, ".")
 }
@@ -330,45 +369,53 @@ func (s *shelf) prunePartials(stays func(digest string) bool) error {
 }
 
 // takeAway makes weights vanish in one step; their disk comes back with
-// emptyTrash, or at the next start.
-func (s *shelf) takeAway(digest string) (int64, error) {
+// destroy, or at the next start. Where there were none, gone is empty.
+func (s *shelf) takeAway(digest string) (gone string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e, ok := s.entries[digest]
-	if !ok {
-		return 0, nil
+	if _, ok := s.entries[digest]; !ok {
+		return "", nil
 	}
-	to := path.Join(trashDir, fmt.Sprintf("%s-%d", folder(digest), time.Now().UnixNano()))
-	if err := s.root.Rename(folder(digest), to); err != nil {
-		return 0, err
+	gone = path.Join(trashDir, fmt.Sprintf("%s-%d", folder(digest), time.Now().UnixNano()))
+	if err := s.root.Rename(folder(digest), gone); err != nil {
+		return "", err
 	}
 	delete(s.entries, digest)
-	return e.Record.Bytes(), nil
+	s.reached(PointTaken)
+	return gone, nil
 }
 
-func (s *shelf) emptyTrash() error {
-	old, err := fs.ReadDir(s.root.FS(), trashDir)
-	if err != nil {
+// destroy removes what was taken away, and returns the bytes of its files that
+// no other weights have.
+func (s *shelf) destroy(gone string) (int64, error) {
+	if gone == "" {
+		return 0, nil
+	}
+	s.trash.Lock()
+	defer s.trash.Unlock()
+	var bytes int64
+	err := fs.WalkDir(s.root.FS(), path.Join(gone, filesDir), func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && linksOf(info) == 1 {
+			bytes += info.Size()
+		}
 		return err
+	})
+	if err != nil {
+		return 0, err
 	}
-	for _, o := range old {
-		err = errors.Join(err, s.root.RemoveAll(path.Join(trashDir, o.Name())))
-	}
-	return err
+	return bytes, s.root.RemoveAll(gone)
 }
 
-// list says what is there and unchanged.
+// list says what is there and unchanged, with what each gives back alone.
 func (s *shelf) list() []v1alpha1.StoredWeights {
-	s.mu.Lock()
-	all := make([]entry, 0, len(s.entries))
-	for _, e := range s.entries {
-		all = append(all, e)
-	}
-	s.mu.Unlock()
 	var out []v1alpha1.StoredWeights
-	for _, e := range all {
+	for _, e := range s.all() {
 		if s.unchanged(e) {
-			out = append(out, v1alpha1.StoredWeights{Digest: e.Record.Digest, Bytes: e.Record.Bytes()})
+			out = append(out, v1alpha1.StoredWeights{Digest: e.Record.Digest, Bytes: e.Record.Bytes(), ReclaimableBytes: own(s.links(e))})
 		}
 	}
 	return out

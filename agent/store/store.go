@@ -6,18 +6,20 @@
 // folders are used in place. It refuses to hand out a path whose bytes were not hashed since
 // they last changed, sources that leave the model root, records whose paths
 // leave their folder, and the removal of what is in use. It downloads through
-// package download and removes nothing by itself: garbage collection is its
-// caller's decision, made with Remove.
+// package download. Weights that nobody wants stay until the disk is needed, by
+// a download or above the high mark; then they go, the oldest use first. Which
+// are wanted is its caller's word, and while that is not known all of them are.
+// A file that several weights have lies here once.
 //
 // On disk, below the folder given to Open:
 //
-//	DIGEST/record.json    what lies here, and the stamps it was verified at
+//	DIGEST/record.json    what lies here, and the stamps it was verified at; its time is their last use
 //	DIGEST/files/...      the files of the model
 //	partial/DIGEST/...    downloads under way, in the same form
 //	trash/...             what is being removed
 //	model-root.json       digests of files in the model root
 //
-// Start reading at Store.Ensure.
+// Start reading at Store.Ensure, then Store.Collect.
 package store
 
 import (
@@ -36,6 +38,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/agent/oci"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -70,8 +73,20 @@ type Options struct {
 	// Token is the hub token that a record's source is read with now, empty where
 	// it needs none; nil where there are none.
 	Token func(model.Record) (download.Bearer, error)
-	// Free reads the bytes free on the disk of Dir; nil means the system's figure.
-	Free func() (int64, error)
+	// Disk measures the disk of Dir; nil means the system's figures.
+	Disk func() (Disk, error)
+	// Marks are the disk's watermarks.
+	Marks Marks
+	// Spared says which weights are wanted, claims and downloads apart, and false
+	// while that is not known. Nil: it never is.
+	Spared func() (func(digest string) bool, bool)
+	// Collected is told what was removed to make room; nil: nobody is.
+	Collected func(v1alpha1.Collection)
+	// Fetched is told the bytes that come over the network, by the scheme of their
+	// source; nil: nobody is.
+	Fetched func(scheme string, n int)
+	// Fault is told each of Points, for tests; nil in production.
+	Fault func(point string)
 	// Log takes what no caller hears.
 	Log logr.Logger
 }
@@ -85,11 +100,18 @@ type Store struct {
 	lifetime context.Context
 	slots    chan struct{}
 	running  sync.WaitGroup
+	// registries remembers the tokens that registries gave.
+	registries *oci.Client
+
+	// room is held while it is decided what the disk is for.
+	room sync.Mutex
 
 	// mu guards what follows.
-	mu      sync.Mutex
-	flights map[string]*flight
-	holds   map[string]map[*Hold]struct{}
+	mu        sync.Mutex
+	flights   map[string]*flight
+	holds     map[string]map[*Hold]struct{}
+	collected v1alpha1.Collected
+	message   string
 }
 
 // Open opens the store, clears what a crash left and checks what is there. When
@@ -97,7 +119,10 @@ type Store struct {
 // Ensure before that means the weights are no longer wanted. The caller waits
 // with Close.
 func Open(ctx context.Context, opt Options) (*Store, error) {
-	sh, err := openShelf(opt.Dir, opt.Log)
+	if err := opt.Marks.Check(); err != nil {
+		return nil, err
+	}
+	sh, err := openShelf(opt.Dir, opt.Log, opt.Fault)
 	if err != nil {
 		return nil, fmt.Errorf("open weight store %s: %w", opt.Dir, err)
 	}
@@ -105,8 +130,11 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 		opt: opt, shelf: sh, lifetime: ctx, slots: make(chan struct{}, cmp.Or(opt.AtOnce, FetchesAtOnce)),
 		flights: map[string]*flight{}, holds: map[string]map[*Hold]struct{}{},
 	}
-	if s.opt.Free == nil {
-		s.opt.Free = func() (int64, error) { return freeBytes(opt.Dir) }
+	if opt.Fetch != nil {
+		s.registries = &oci.Client{Client: opt.Fetch.Client}
+	}
+	if s.opt.Disk == nil {
+		s.opt.Disk = func() (Disk, error) { return measure(opt.Dir) }
 	}
 	return s, nil
 }
@@ -215,21 +243,25 @@ func (h *Hold) Release() {
 	}
 }
 
-// Remove deletes downloaded weights and returns the bytes that came back. What
-// is not there is no error. Files of the model root are the administrator's
-// and stay.
+// Remove deletes downloaded weights and returns the bytes that came back: what
+// other weights have as well stays. What is not there is no error. Files of the
+// model root are the administrator's and stay.
 func (s *Store) Remove(digest string) (int64, error) {
 	s.mu.Lock()
 	if len(s.holds[digest]) > 0 || s.flights[digest] != nil {
 		s.mu.Unlock()
 		return 0, fmt.Errorf("remove %s: %w", digest, ErrInUse)
 	}
-	bytes, err := s.shelf.takeAway(digest)
+	gone, err := s.shelf.takeAway(digest)
 	s.mu.Unlock()
+	var bytes int64
+	if err == nil {
+		bytes, err = s.shelf.destroy(gone)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("remove %s: %w", digest, err)
 	}
-	return bytes, s.shelf.emptyTrash()
+	return bytes, nil
 }
 
 // Prune gives back the disk of downloads that were begun, are not going on and
@@ -244,28 +276,35 @@ func (s *Store) Prune(wanted func(digest string) bool) error {
 // List says which weights are on this Mac, verified and unchanged since, in
 // the store or in the model root; sorted by digest, as many as a status takes.
 func (s *Store) List() []v1alpha1.StoredWeights {
-	all := append(s.shelf.list(), s.opt.Root.held()...)
-	slices.SortFunc(all, func(a, b v1alpha1.StoredWeights) int { return strings.Compare(a.Digest, b.Digest) })
+	stored := s.shelf.list()
+	spared, known := s.spared()
+	s.mu.Lock()
+	for i := range stored {
+		if d := stored[i].Digest; !known || spared(d) || s.inUse(d) {
+			stored[i].ReclaimableBytes = 0
+		}
+	}
+	s.mu.Unlock()
+	all := append(stored, s.opt.Root.held()...)
+	slices.SortStableFunc(all, func(a, b v1alpha1.StoredWeights) int { return strings.Compare(a.Digest, b.Digest) })
 	all = slices.CompactFunc(all, func(a, b v1alpha1.StoredWeights) bool { return a.Digest == b.Digest })
 	return all[:min(len(all), maxListed)]
 }
 
 // WeightsBytes is what downloaded weights take on disk.
-func (s *Store) WeightsBytes() int64 {
-	var sum int64
-	for _, w := range s.shelf.list() {
-		sum += w.Bytes
-	}
-	return sum
-}
+func (s *Store) WeightsBytes() int64 { return s.shelf.bytes() }
 
 // FreeBytes is what the disk of the store still takes.
-func (s *Store) FreeBytes() (int64, error) { return s.opt.Free() }
+func (s *Store) FreeBytes() (int64, error) {
+	d, err := s.opt.Disk()
+	return d.Free, err
+}
 
-func freeBytes(dir string) (int64, error) {
+// measure asks the system.
+func measure(dir string) (Disk, error) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {
-		return 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
+		return Disk{}, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	return int64(st.Bavail) * int64(st.Bsize), nil
+	return Disk{Free: int64(st.Bavail) * int64(st.Bsize), Total: int64(st.Blocks) * int64(st.Bsize)}, nil
 }

@@ -53,14 +53,27 @@ type world struct {
 	content  []byte
 	// gate, if set, holds answers after half of the content.
 	gate chan struct{}
-	free func() (int64, error)
+	// disk, marks, spared and fault are options of the store.
+	disk   func() (Disk, error)
+	marks  Marks
+	spared func() (func(string) bool, bool)
+	fault  func(string)
+	// others are served by their paths, in place of content.
+	others sync.Map
 }
+
+// serve has the origin serve other content under a path.
+func (w *world) serve(path string, content []byte) { w.others.Store(path, content) }
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, dir: filepath.Join(t.TempDir(), "weights"), models: t.TempDir(), content: blob(1 << 20)}
 	w.origin = httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.requests.Add(1)
 		rw.Header().Set("ETag", `"v"`)
+		if other, ok := w.others.Load(r.URL.Path); ok {
+			http.ServeContent(rw, r, "m", time.Time{}, bytes.NewReader(other.([]byte)))
+			return
+		}
 		if w.gate != nil && r.Header.Get("Range") == "" {
 			rw.Header().Set("Content-Length", "1048576")
 			rw.Write(w.content[:1<<19])
@@ -90,7 +103,8 @@ func (w *world) start() (s *Store, stop func()) {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s, err = Open(ctx, Options{Dir: w.dir, Root: root, Fetch: &download.Fetcher{Client: client, Backoff: time.Millisecond}, Free: w.free, Log: logr.Discard()})
+	s, err = Open(ctx, Options{Dir: w.dir, Root: root, Fetch: &download.Fetcher{Client: client, Backoff: time.Millisecond}, Log: logr.Discard(),
+		Disk: w.disk, Marks: w.marks, Spared: w.spared, Fault: w.fault})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -424,7 +438,7 @@ func TestStartClearsWhatACrashLeft(t *testing.T) {
 
 func TestFullDiskIsSaidBeforeTheDownload(t *testing.T) {
 	w := newWorld(t)
-	w.free = func() (int64, error) { return diskMargin + 1<<20 - 1, nil }
+	w.disk = func() (Disk, error) { return Disk{Free: diskMargin + 1<<20 - 1}, nil }
 	s, _ := w.start()
 	_, err := s.Ensure(t.Context(), recordOf(w.source(), w.content), nil)
 	wantReason(t, err, v1alpha1.ReasonDiskFull)

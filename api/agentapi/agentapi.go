@@ -43,6 +43,10 @@ const (
 	// HeaderRetryable on an error answer says that nothing was done and another
 	// replica may be tried: "true" or absent.
 	HeaderRetryable = "X-Metalfleet-Retryable"
+	// HeaderModel on a request to an agent is what its answer is to call the model,
+	// where its client asked for the names of another deployment; on a client's
+	// answer it is the deployment that answered then, as NAMESPACE/NAME.
+	HeaderModel = "X-Metalfleet-Model"
 	// HeaderQueuePosition and HeaderQueueETA (seconds) on an answer say where its
 	// request stood in the gateway's waiting room when it entered, and how long
 	// that was thought to take; HeaderQueueSeconds how long it took.
@@ -55,6 +59,9 @@ const (
 	// HeaderOwner names whose a request is, by the API key that the gateway let in;
 	// without it, it is everybody's.
 	HeaderOwner = "X-Metalfleet-Owner"
+	// HeaderPriority is the most urgent priority that the request may have, and
+	// its own where its body names none: that of the client's API key.
+	HeaderPriority = "X-Metalfleet-Priority"
 	// HeaderTokens on a whole answer, and in the trailer of a stream, counts its
 	// prompt and its text, as "12+34", whether the client asked for usage or not.
 	HeaderTokens = "X-Metalfleet-Tokens"

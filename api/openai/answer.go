@@ -1,8 +1,9 @@
 package openai
 
 // ChatAnswer builds the responses to one chat request, streamed or whole. All
-// of them share id, time and model.
+// of them share id, time and model. Chunks belong to the choice called Index.
 type ChatAnswer struct {
+	Index        int
 	ID           string
 	Created      int64
 	Model        string
@@ -12,24 +13,29 @@ type ChatAnswer struct {
 // Whole is the response that is not streamed.
 func (a ChatAnswer) Whole(text, finish string, usage Usage) ChatCompletion {
 	return ChatCompletion{ID: a.ID, Object: "chat.completion", Created: a.Created, Model: a.Model,
-		Choices: []ChatChoice{{Message: AnswerMessage{Role: RoleAssistant, Content: text}, FinishReason: finish}},
+		Choices: []ChatChoice{{Index: a.Index, Message: AnswerMessage{Role: RoleAssistant, Content: text}, FinishReason: finish}},
 		Usage:   &usage}
 }
 
 // Opening is the first chunk: it says who speaks.
 func (a ChatAnswer) Opening() ChatCompletionChunk {
 	empty := ""
-	return a.chunk(ChatChunkChoice{Delta: Delta{Role: RoleAssistant, Content: &empty}})
+	return a.chunk(ChatChunkChoice{Index: a.Index, Delta: Delta{Role: RoleAssistant, Content: &empty}})
 }
 
 // Text is a chunk that adds text.
 func (a ChatAnswer) Text(text string) ChatCompletionChunk {
-	return a.chunk(ChatChunkChoice{Delta: Delta{Content: &text}})
+	return a.chunk(ChatChunkChoice{Index: a.Index, Delta: Delta{Content: &text}})
+}
+
+// Reasoning is a chunk that adds to what the model thinks.
+func (a ChatAnswer) Reasoning(text string) ChatCompletionChunk {
+	return a.chunk(ChatChunkChoice{Delta: Delta{ReasoningContent: text}})
 }
 
 // Finish is the last chunk with a choice.
 func (a ChatAnswer) Finish(reason string) ChatCompletionChunk {
-	return a.chunk(ChatChunkChoice{FinishReason: &reason})
+	return a.chunk(ChatChunkChoice{Index: a.Index, FinishReason: &reason})
 }
 
 // Usage is the chunk after Finish, sent only where IncludeUsage is set.
@@ -44,8 +50,10 @@ func (a ChatAnswer) chunk(choices ...ChatChunkChoice) ChatCompletionChunk {
 		Choices: append([]ChatChunkChoice{}, choices...), Usage: ChunkUsage{Present: a.IncludeUsage}}
 }
 
-// CompletionAnswer builds the responses to one completion request.
+// CompletionAnswer builds the responses to one completion request. Chunks belong to
+// the choice called Index.
 type CompletionAnswer struct {
+	Index        int
 	ID           string
 	Created      int64
 	Model        string
@@ -54,19 +62,19 @@ type CompletionAnswer struct {
 
 // Whole is the response that is not streamed.
 func (a CompletionAnswer) Whole(text, finish string, usage Usage) Completion {
-	c := a.chunk(CompletionChoice{Text: text, FinishReason: &finish})
+	c := a.chunk(CompletionChoice{Index: a.Index, Text: text, FinishReason: &finish})
 	c.Usage = ChunkUsage{Present: true, Usage: &usage}
 	return c
 }
 
 // Text is a chunk that adds text.
 func (a CompletionAnswer) Text(text string) Completion {
-	return a.chunk(CompletionChoice{Text: text})
+	return a.chunk(CompletionChoice{Index: a.Index, Text: text})
 }
 
 // Finish is the last chunk with a choice.
 func (a CompletionAnswer) Finish(reason string) Completion {
-	return a.chunk(CompletionChoice{FinishReason: &reason})
+	return a.chunk(CompletionChoice{Index: a.Index, FinishReason: &reason})
 }
 
 // Usage is the chunk after Finish, sent only where IncludeUsage is set.

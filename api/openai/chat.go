@@ -9,6 +9,12 @@ import (
 // maxTokensBound keeps a limit inside what every back end counts in.
 const maxTokensBound = math.MaxInt32
 
+// MostPriority bounds a priority, either way.
+const MostPriority = 1000
+
+// maxChoices is how many answers a request may want: OpenAI's bound.
+const maxChoices = 128
+
 // maxStops is how many stop strings a request may name.
 const maxStops = 4
 
@@ -20,6 +26,7 @@ func DecodeChatRequest(body []byte) (*ChatRequest, error) {
 	}
 	r := new(ChatRequest)
 	fields := r.fields()
+	maps.Copy(fields, r.constraintFields())
 	maps.Copy(fields, map[string]field{
 		"messages": r.decodeMessages,
 		"max_completion_tokens": optional(integer(1, maxTokensBound, func(v int64) {
@@ -34,7 +41,7 @@ func DecodeChatRequest(body []byte) (*ChatRequest, error) {
 		"function_call":          idle(`"none"`, `"auto"`),
 		"logprobs":               optional(boolInto(&r.Logprobs)),
 		"top_logprobs":           optional(intInto(&r.TopLogprobs, 0, maxTopLogprobs)),
-		"response_format":        idle(`{"type":"text"}`),
+		"response_format":        optional(r.decodeResponseFormat),
 		"modalities":             idle(`["text"]`),
 		"audio":                  idle(),
 		"prediction":             idle(),
@@ -101,7 +108,8 @@ func (p *Parameters) fields() map[string]field {
 		"frequency_penalty": optional(floatInto(&p.FrequencyPenalty, -2, 2)),
 		"presence_penalty":  optional(floatInto(&p.PresencePenalty, -2, 2)),
 
-		"n":          idle("1"),
+		"priority":   optional(intInto(&p.Priority, -MostPriority, MostPriority)),
+		"n":          optional(intInto(&p.N, 1, maxChoices)),
 		"logit_bias": optional(p.decodeBias),
 	}
 }
@@ -171,6 +179,8 @@ func decodeMessage(param string, raw json.RawMessage) (Message, error) {
 		"name":    optional(stringInto(&m.Name)),
 		"content": optional(m.Content.decode),
 
+		"reasoning_content": optional(stringInto(&m.Reasoning)),
+
 		// What an assistant's answer holds when a client sends it back whole.
 		"refusal":       idle(),
 		"annotations":   idle("[]"),
@@ -191,6 +201,9 @@ func decodeMessage(param string, raw json.RawMessage) (Message, error) {
 			Message: "Messages of the role '" + m.Role + "' are not supported yet."}
 	default:
 		return m, Invalid(param+".role", "'%s' must be one of system, developer, user, assistant, not '%s'.", param+".role", Shorten(m.Role))
+	}
+	if m.Reasoning != "" && m.Role != RoleAssistant {
+		return m, Invalid(param+".reasoning_content", "'%s' belongs to messages of the role assistant.", param+".reasoning_content")
 	}
 	if len(m.Content.Parts) == 0 {
 		return m, required(param + ".content")

@@ -14,6 +14,7 @@ func DecodeCompletionRequest(body []byte) (*CompletionRequest, error) {
 	}
 	r := new(CompletionRequest)
 	fields := r.fields()
+	maps.Copy(fields, r.constraintFields())
 	maps.Copy(fields, map[string]field{
 		"prompt":   r.Prompt.decode,
 		"suffix":   idle(`""`),

@@ -36,7 +36,7 @@ var chatFields = map[string]documented{
 	"metadata":               {`{"a":"b"}`, refused},
 	"modalities":             {`["audio"]`, refused},
 	"moderation":             {`{"model":"m"}`, refused},
-	"n":                      {`2`, refused},
+	"n":                      {`2`, honoured},
 	"parallel_tool_calls":    {`true`, ""}, // nothing to say where there are no tools
 	"prediction":             {`{"type":"content","content":"x"}`, refused},
 	"presence_penalty":       {`0.5`, honoured},
@@ -44,7 +44,7 @@ var chatFields = map[string]documented{
 	"prompt_cache_options":   {`{"mode":"implicit"}`, refused},
 	"prompt_cache_retention": {`"24h"`, refused},
 	"reasoning_effort":       {`"low"`, refused},
-	"response_format":        {`{"type":"json_object"}`, refused},
+	"response_format":        {`{"type":"json_object"}`, honoured},
 	"safety_identifier":      {`"k"`, refused},
 	"seed":                   {`5`, honoured},
 	"service_tier":           {`"priority"`, refused},
@@ -72,7 +72,7 @@ var completionFields = map[string]documented{
 	"logit_bias":        {`{"5":1}`, honoured},
 	"logprobs":          {`0`, honoured},
 	"max_tokens":        {`5`, honoured},
-	"n":                 {`2`, refused},
+	"n":                 {`2`, honoured},
 	"presence_penalty":  {`0.5`, honoured},
 	"seed":              {`5`, honoured},
 	"stop":              {`"x"`, honoured},
@@ -191,4 +191,53 @@ func biases(n int) string {
 	}
 	raw, _ := json.Marshal(m)
 	return string(raw)
+}
+
+func TestReasoningOfEarlierTurnsIsTaken(t *testing.T) {
+	r, err := DecodeChatRequest([]byte(`{"model":"m","messages":[{"role":"assistant","content":"a","reasoning_content":"b"},{"role":"assistant","content":"a","reasoning_content":null}]}`))
+	if err != nil || r.Messages[0].Reasoning != "b" || r.Messages[1].Reasoning != "" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	_, err = DecodeChatRequest([]byte(`{"model":"m","messages":[{"role":"user","content":"a","reasoning_content":"b"}]}`))
+	wantError(t, err, 400, "messages[0].reasoning_content", CodeInvalidValue, "role assistant")
+}
+
+func TestTheFormOfAnAnswerIsReadOrRefused(t *testing.T) {
+	for body, want := range map[string]*Constraint{
+		`"response_format":{"type":"text"}`:        nil,
+		`"response_format":null`:                   nil,
+		`"response_format":{"type":"json_object"}`: {Kind: ConstraintObject, Param: "response_format"},
+		`"response_format":{"type":"json_schema","json_schema":{"name":"x","strict":false,"description":"d","schema":{"type": "null"}}}`: {Kind: ConstraintSchema, Text: `{"type":"null"}`, Param: "response_format.json_schema.schema"},
+		`"structured_outputs":{"json":{"type":"null"}}`:        {Kind: ConstraintSchema, Text: `{"type":"null"}`, Param: "structured_outputs.json"},
+		`"structured_outputs":{"json":"{\"a\":1}"}`:            {Kind: ConstraintSchema, Text: `{"a":1}`, Param: "structured_outputs.json"},
+		`"structured_outputs":{"json_object":true}`:            {Kind: ConstraintObject, Param: "structured_outputs.json_object"},
+		`"structured_outputs":{"regex":"a"}`:                   {Kind: ConstraintRegex, Text: "a", Param: "structured_outputs.regex"},
+		`"guided_grammar":"root ::= x"`:                        {Kind: ConstraintGrammar, Text: "root ::= x", Param: "guided_grammar"},
+		`"guided_choice":["a","b"],"guided_json":null`:         {Kind: ConstraintChoice, Choices: []string{"a", "b"}, Param: "guided_choice"},
+		`"guided_json":true,"response_format":{"type":"text"}`: {Kind: ConstraintSchema, Text: "true", Param: "guided_json"},
+	} {
+		r, err := DecodeChatRequest([]byte(chatBody(body)))
+		if err != nil {
+			t.Errorf("%s: %v", body, err)
+			continue
+		}
+		if d := cmp.Diff(want, r.Constraint); d != "" {
+			t.Errorf("%s: %s", body, d)
+		}
+	}
+	for body, want := range map[string]struct{ param, code, message string }{
+		`"response_format":{}`:                                                 {"response_format.type", CodeMissingParameter, "required"},
+		`"response_format":{"type":"json_schema"}`:                             {"response_format.json_schema.schema", CodeMissingParameter, "required"},
+		`"response_format":{"type":"yaml"}`:                                    {"response_format.type", CodeInvalidValue, "one of text, json_object, json_schema"},
+		`"response_format":{"type":"text","json_schema":{"schema":{}}}`:        {"response_format.json_schema", CodeInvalidValue, "only allowed"},
+		`"response_format":{"type":"json_schema","json_schema":{"schema":[]}}`: {"response_format.json_schema.schema", CodeInvalidValue, "a JSON schema"},
+		`"structured_outputs":{}`:                                              {"structured_outputs", CodeInvalidValue, "must hold one"},
+		`"structured_outputs":{"json_object":false}`:                           {"structured_outputs.json_object", CodeInvalidValue, "only be true"},
+		`"structured_outputs":{"regex":"a","choice":["a"]}`:                    {"structured_outputs.choice", CodeInvalidValue, "Send one of them"},
+		`"structured_outputs":{"whitespace_pattern":"a","regex":"a"}`:          {"structured_outputs.whitespace_pattern", CodeUnknownParameter, "not known"},
+		`"guided_regex":"a","response_format":{"type":"json_object"}`:          {"response_format", CodeInvalidValue, "Send one of them"},
+	} {
+		_, err := DecodeChatRequest([]byte(chatBody(body)))
+		wantError(t, err, 400, want.param, want.code, want.message)
+	}
 }

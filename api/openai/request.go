@@ -41,6 +41,16 @@ type Parameters struct {
 	// LogitBias is added to the logits of tokens, by their ids.
 	LogitBias map[int32]float64 `json:"logit_bias,omitempty"`
 
+	// Priority: lower ones go first, as vLLM has it; 0 is everybody's. nil where
+	// the request says nothing.
+	Priority *int `json:"priority,omitempty"`
+
+	// N is how many answers are wanted to the same prompt; see Choices.
+	N *int `json:"n,omitempty"`
+
+	// Constraint is the form of the answer; nil is any.
+	Constraint *Constraint `json:"constraint,omitempty"`
+
 	Stop          []string       `json:"stop,omitempty"`
 	Stream        bool           `json:"stream,omitempty"`
 	StreamOptions *StreamOptions `json:"stream_options,omitempty"`
@@ -55,6 +65,14 @@ type StreamOptions struct {
 // IncludeUsage says whether the stream ends with a usage chunk.
 func (p *Parameters) IncludeUsage() bool {
 	return p.StreamOptions != nil && p.StreamOptions.IncludeUsage
+}
+
+// Choices is how many answers are wanted, 1 where nothing is said.
+func (p *Parameters) Choices() int {
+	if p.N == nil {
+		return 1
+	}
+	return *p.N
 }
 
 // ChatRequest is the body of POST /v1/chat/completions.
@@ -87,6 +105,9 @@ type Message struct {
 	Content Content `json:"content"`
 	// Name tells speakers of one role apart; chat templates may use it.
 	Name string `json:"name,omitempty"`
+	// Reasoning of an assistant's turn; most templates leave out that of earlier
+	// turns.
+	Reasoning string `json:"reasoning_content,omitempty"`
 }
 
 // Content is what a message says: a string, or a list of parts.

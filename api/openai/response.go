@@ -62,6 +62,8 @@ type AnswerMessage struct {
 	Role    string  `json:"role"`
 	Content string  `json:"content"`
 	Refusal *string `json:"refusal"`
+	// ReasoningContent is what the model thought before it answered.
+	ReasoningContent string `json:"reasoning_content,omitempty"`
 }
 
 // ChatCompletionChunk is one event of a streamed chat completion.
@@ -86,6 +88,8 @@ type ChatChunkChoice struct {
 type Delta struct {
 	Role    string  `json:"role,omitempty"`
 	Content *string `json:"content,omitempty"`
+	// ReasoningContent adds to what the model thinks before it answers.
+	ReasoningContent string `json:"reasoning_content,omitempty"`
 }
 
 // Completion is the whole answer of /v1/completions, and one event of its

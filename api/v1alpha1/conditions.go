@@ -10,7 +10,7 @@ import (
 //
 //	on          condition                                          writer
 //	deployment  Ready Accepted Fits Placed Downloaded              operator (modeldeployment)
-//	            Progressing Degraded
+//	            Progressing Degraded Routed
 //	replica     Placed                                             operator (placement)
 //	            Ready, and copies of the Mac's five                operator (modelreplica)
 //	assignment  Downloaded Admitted Loaded Serving Released        agent
@@ -34,6 +34,8 @@ const (
 	ConditionProgressing = "Progressing"
 	// ConditionDegraded: something failed and is tried again.
 	ConditionDegraded = "Degraded"
+	// ConditionRouted: every deployment that routing names is there.
+	ConditionRouted = "Routed"
 	// ConditionAdmitted: the Mac's ledger reserved the memory.
 	ConditionAdmitted = "Admitted"
 	// ConditionLoaded: the engine holds the model.
@@ -134,6 +136,12 @@ const (
 	ReasonSecretForbidden = "SecretForbidden" // the operator may not read it
 )
 
+// Reasons of Routed.
+const (
+	ReasonTargetsFound   = "TargetsFound"
+	ReasonTargetNotFound = "TargetNotFound" // routing names a deployment that is not in the namespace
+)
+
 // Reasons of Fits and Placed.
 const (
 	ReasonFits         = "Fits"
@@ -149,6 +157,8 @@ const (
 	ReasonInvalidRules = "InvalidRules"
 	// ReasonPreempting: replicas of a lower priority drain for this one.
 	ReasonPreempting = "Preempting"
+	// ReasonSwapping: a replica of the old revision drains for this one.
+	ReasonSwapping = "Swapping"
 	// ReasonPreempted: its room goes to a replica of a higher priority.
 	ReasonPreempted = "Preempted"
 )
@@ -174,9 +184,14 @@ const (
 	ReasonStopped          = "Stopped"
 	ReasonReleased         = "Released"
 	ReasonHeld             = "Held"
-	ReasonRollingOut       = "RollingOut"
+	ReasonCanaryFailed     = "CanaryFailed" // the engine loaded its model and generated no token
 	ReasonStable           = "Stable"
 	ReasonShuttingDown     = "ShuttingDown"
+	ReasonSurging          = "Surging" // this and the next: states of a rollout
+	ReasonReplacing        = "Replacing"
+	ReasonPaused           = "Paused"
+	ReasonHalted           = "Halted"
+	ReasonProgressDeadline = "ProgressDeadlineExceeded" // no progress, and nothing to fall back to
 )
 
 // Labels, annotations, finalizers and field managers.
@@ -188,6 +203,12 @@ const (
 	// AnnotationLost on a MacNode, "true": an administrator gave it up, and the
 	// brake does not hold it.
 	AnnotationLost = "metalfleet.dev/lost"
+	// AnnotationRetiring on a ModelReplica, "true": it goes once it is idle, and
+	// gateways prefer others. The autoscaler sets it and takes it back.
+	AnnotationRetiring = "metalfleet.dev/retiring"
+	// AnnotationSpec on a ControllerRevision holds what of the deployment's spec
+	// made it, as JSON: what an undo writes back.
+	AnnotationSpec = "metalfleet.dev/spec"
 	// LabelMac on what the operator makes for a Mac names it.
 	LabelMac = "metalfleet.dev/mac"
 	// FinalizerReplicas on a deployment: its replicas are not released yet.
@@ -202,6 +223,8 @@ const (
 	ManagerOrders = "metalfleet-orders"
 	// ManagerOperator is the operator's field manager of everything else.
 	ManagerOperator = "metalfleet-operator"
+	// ManagerAutoscaler is the operator's field manager of status.autoscaling.
+	ManagerAutoscaler = "metalfleet-autoscaler"
 	// ManagerUpgrades is the operator's field manager of spec.agent and AgentCurrent.
 	ManagerUpgrades = "metalfleet-upgrades"
 	// ManagerPlacement is the operator's field manager of nodeName and Placed.
@@ -219,6 +242,15 @@ const (
 // HubTokenKeyPrefix begins the keys of hub tokens in a Mac's Secret; what
 // follows is the tokenRef that orders name.
 const HubTokenKeyPrefix = "hub-token."
+
+// CredentialS3 begins, in a Mac's Secret, what is an access key of a bucket and
+// no token: "s3:ID:SECRET" or "s3:ID:SECRET:SESSION", each part escaped as in a
+// query. A hub's token has no colon.
+const CredentialS3 = "s3:"
+
+// CredentialOCI begins what is a login of a registry: "oci:NAME:PASSWORD", in the
+// same way.
+const CredentialOCI = "oci:"
 
 // AgentObjectName is the name of a Mac's Lease, ServiceAccount and Secret.
 func AgentObjectName(mac string) string { return "mac-" + mac }

@@ -36,6 +36,7 @@ var writers = map[string]writer{
 	ConditionPlaced:       operator,
 	ConditionProgressing:  operator,
 	ConditionDegraded:     operator,
+	ConditionRouted:       operator,
 	ConditionAgentCurrent: operator,
 	// The operator copies these five to the replica.
 	ConditionDownloaded: agentOfOrder,

@@ -204,12 +204,71 @@ type MacDisk struct {
 	// freeBytes on it.
 	// +optional
 	FreeBytes int64 `json:"freeBytes,omitempty"`
-	// weightsBytes that the store holds.
+	// totalBytes of it.
+	// +optional
+	TotalBytes int64 `json:"totalBytes,omitempty"`
+	// weightsBytes that the store holds; a file that several models have counts
+	// once.
 	// +optional
 	WeightsBytes int64 `json:"weightsBytes,omitempty"`
+	// collected is what was removed to make room since the agent started.
+	// +optional
+	Collected Collected `json:"collected,omitzero"`
+	// message says what is wrong with the disk; empty while nothing is.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 	// cache of what engines computed of prompts.
 	// +optional
 	Cache MacCache `json:"cache,omitzero"`
+}
+
+// Collected are the weights that a Mac removed to make room: nobody wanted them.
+type Collected struct {
+	// models that were removed.
+	// +optional
+	Models int64 `json:"models,omitempty"`
+	// bytes of their files that no other model has.
+	// +optional
+	Bytes int64 `json:"bytes,omitempty"`
+	// last of them, newest first.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	Last []Collection `json:"last,omitempty"`
+}
+
+// CollectionReason is why weights that nobody wants were removed.
+// +kubebuilder:validation:Enum=HighMark;Download
+type CollectionReason string
+
+const (
+	// CollectedForMark: the disk was above its high mark.
+	CollectedForMark CollectionReason = "HighMark"
+	// CollectedForDownload: a download needed the room.
+	CollectedForDownload CollectionReason = "Download"
+)
+
+// Collection is one removal of weights that nobody wanted.
+type Collection struct {
+	// digest of the model record.
+	// +required
+	// +kubebuilder:validation:MaxLength=71
+	Digest string `json:"digest"`
+	// source that they came from.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Source string `json:"source,omitempty"`
+	// bytes of their files that no other model has.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Bytes int64 `json:"bytes"`
+	// reason of it.
+	// +required
+	Reason CollectionReason `json:"reason"`
+	// time of it.
+	// +required
+	Time metav1.Time `json:"time"`
 }
 
 // MacCache are the figures of a Mac's cache on disk. Counts are since its agent
@@ -245,6 +304,11 @@ type StoredWeights struct {
 	// bytes of its files.
 	// +required
 	Bytes int64 `json:"bytes"`
+	// reclaimableBytes come back if a download needs the room: nobody wants these
+	// weights. Files that other models have do not count.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	ReclaimableBytes int64 `json:"reclaimableBytes,omitempty"`
 }
 
 // AssignmentStatus is what a Mac reports of one assignment.
@@ -270,6 +334,9 @@ type AssignmentStatus struct {
 	// restarts of its engine.
 	// +optional
 	Restarts int32 `json:"restarts,omitempty"`
+	// canary is the token that its engine generated before it took requests.
+	// +optional
+	Canary *Canary `json:"canary,omitempty"`
 	// pid of its engine, for a person at that Mac.
 	// +optional
 	PID int64 `json:"pid,omitempty"`

@@ -51,6 +51,15 @@ type MacNodeSpec struct {
 	// memory says how much of this Mac engines may use.
 	// +optional
 	Memory MacMemoryPolicy `json:"memory,omitzero"`
+	// pinnedWeights are digests of models whose files stay on this Mac's disk once
+	// they are there, as status.weights names them, whether or not a replica
+	// needs them.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:Pattern=`^sha256:[0-9a-f]{64}$`
+	// +kubebuilder:validation:items:MaxLength=71
+	PinnedWeights []string `json:"pinnedWeights,omitempty"`
 	// assignments are the replicas this Mac is to hold. Written by the operator.
 	// +optional
 	// +listType=map

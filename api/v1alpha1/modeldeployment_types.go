@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -20,6 +22,8 @@ import (
 // +kubebuilder:printcolumn:name="Freed",type=string,JSONPath=`.status.summary.freed`,description="bytes measured as freed so far"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52",message="metadata.name may have at most 52 characters, because replica names are made from it"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.routing) || !has(self.spec.routing.split) || !self.spec.routing.split.exists(s, s.deployment == self.metadata.name)",message="routing.split names this deployment itself: what others do not get stays here, leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.routing) || !has(self.spec.routing.fallbacks) || !self.spec.routing.fallbacks.exists(f, f == self.metadata.name)",message="routing.fallbacks names this deployment itself: leave it out"
 type ModelDeployment struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object metadata.
@@ -35,6 +39,7 @@ type ModelDeployment struct {
 
 // ModelDeploymentSpec is what a user wants served.
 // +kubebuilder:validation:XValidation:rule="!self.model.source.startsWith('https://') || has(self.model.sha256)",message="model.sha256 is required for an https:// source: what is downloaded must be provable; write the hex SHA-256 of the file"
+// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || !has(self.replicas) || self.replicas == 1",message="replicas and autoscaling exclude one another: leave replicas out, or remove autoscaling where you, an HPA or KEDA set the number"
 type ModelDeploymentSpec struct {
 	// model is where the weights come from.
 	// +required
@@ -49,12 +54,18 @@ type ModelDeploymentSpec struct {
 	// +kubebuilder:validation:items:MaxLength=128
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?$`
 	ServedNames []string `json:"servedNames,omitempty"`
-	// replicas is how many copies are served, each on a Mac of its own choice of placement.
+	// replicas is how many copies are served, each on a Mac of its own choice of
+	// placement. An HPA or KEDA sets it by the scale subresource. With autoscaling
+	// it is left out, and reads as 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Replicas *int32 `json:"replicas,omitempty"`
+	// autoscaling has the operator choose the number of replicas itself, by the
+	// requests that run and wait.
+	// +optional
+	Autoscaling *AutoscalingSpec `json:"autoscaling,omitempty"`
 	// context bounds the length and number of requests; memory is reserved for it.
 	// +optional
 	Context ContextSpec `json:"context,omitzero"`
@@ -81,21 +92,111 @@ type ModelDeploymentSpec struct {
 	// rollout says how a change reaches the replicas.
 	// +optional
 	Rollout RolloutSpec `json:"rollout,omitzero"`
+	// revisionHistoryLimit is how many revisions are kept to go back to, beside
+	// those in use. Default: 10.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
+	// routing says which other deployments answer requests for the served names
+	// of this one. "NAMESPACE/NAME" always means this one alone.
+	// +optional
+	Routing RoutingSpec `json:"routing,omitzero"`
+}
+
+// RoutingSpec gives requests for a deployment's served names to others of its
+// namespace: a part of them always, or all of them where this one cannot answer.
+// What those say of routing themselves does not count.
+// +kubebuilder:validation:XValidation:rule="!has(self.split) || self.split.map(s, s.percent).sum() <= 100",message="the percents of routing.split may be 100 together; what is left of 100 stays with this deployment"
+// +kubebuilder:validation:XValidation:rule="!has(self.sticky) || has(self.split)",message="routing.sticky says how routing.split is kept to; leave it out, or add a split"
+// +kubebuilder:validation:XValidation:rule="!has(self.fallbackSeconds) || has(self.fallbacks)",message="routing.fallbackSeconds needs routing.fallbacks: there is nobody to fall back to"
+type RoutingSpec struct {
+	// split gives a part of the requests to other deployments, such as 10 percent
+	// to a canary. One that has no ready replica gets none.
+	// +optional
+	// +listType=map
+	// +listMapKey=deployment
+	// +kubebuilder:validation:MaxItems=8
+	Split []RoutingShare `json:"split,omitempty"`
+	// sticky says what stays with one deployment while the split stays the same:
+	// each Conversation (told by how it begins), everything of one APIKey, or None
+	// (each request is given by chance). Default: Conversation.
+	// +optional
+	Sticky RoutingSticky `json:"sticky,omitempty"`
+	// fallbacks are deployments that answer, the first that can, where this one has
+	// no ready replica, refuses, or would let a request wait for longer than
+	// fallbackSeconds.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=52
+	Fallbacks []string `json:"fallbacks,omitempty"`
+	// fallbackSeconds is how long a request waits for a busy deployment before the
+	// next one is asked. Default: 5.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=3600
+	FallbackSeconds *int32 `json:"fallbackSeconds,omitempty"`
+}
+
+// RoutingSticky is what a split keeps together.
+// +kubebuilder:validation:Enum=Conversation;APIKey;None
+type RoutingSticky string
+
+// The ways to keep to a split.
+const (
+	StickyConversation RoutingSticky = "Conversation"
+	StickyAPIKey       RoutingSticky = "APIKey"
+	StickyNone         RoutingSticky = "None"
+)
+
+// RoutingShare is a part of the requests.
+type RoutingShare struct {
+	// deployment of this namespace that gets it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=52
+	Deployment string `json:"deployment"`
+	// percent of the requests.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Percent int32 `json:"percent"`
+}
+
+// Targets are the other deployments that a routing names, each once.
+func (r RoutingSpec) Targets() []string {
+	var out []string
+	for _, s := range r.Split {
+		out = append(out, s.Deployment)
+	}
+	for _, name := range r.Fallbacks {
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // ModelSource names the files of a model.
-// +kubebuilder:validation:XValidation:rule="!self.source.startsWith('hf://') || !has(self.sha256)",message="sha256 is for one file (file://, https://); a hub says the digests of its files itself: leave it out, and name a commit in revision"
-// +kubebuilder:validation:XValidation:rule="self.source.startsWith('hf://') || !has(self.revision) && !has(self.files)",message="revision and files are for hf:// sources; leave them out"
-// +kubebuilder:validation:XValidation:rule="self.source.startsWith('hf://') || !has(self.secretRef)",message="secretRef is for hf:// sources: a token is sent to the hub alone; leave it out"
+// +kubebuilder:validation:XValidation:rule="self.source.startsWith('file://') || self.source.startsWith('https://') || !has(self.sha256)",message="sha256 is for one file (file://, https://); a hub, a bucket and a registry say the digests of their files themselves: leave it out"
+// +kubebuilder:validation:XValidation:rule="self.source.startsWith('hf://') || !has(self.revision)",message="revision is for hf:// sources; leave it out"
+// +kubebuilder:validation:XValidation:rule="self.source.startsWith('hf://') || self.source.startsWith('s3://') || self.source.startsWith('oci://') || !has(self.files)",message="files is for hf://, s3:// and oci:// sources; leave it out"
+// +kubebuilder:validation:XValidation:rule="self.source.startsWith('hf://') || self.source.startsWith('s3://') || self.source.startsWith('oci://') || !has(self.secretRef)",message="secretRef is for hf://, s3:// and oci:// sources: others are read without credentials; leave it out"
 type ModelSource struct {
 	// source of the weights: "file://PATH" is a path below the model root of
 	// each Mac (a GGUF file, or a folder), "https://HOST/PATH" one GGUF file that is downloaded,
 	// "hf://OWNER/NAME" a repository of the Hugging Face Hub or its mirror, of
-	// which "hf://OWNER/NAME/PATH" is one file or folder.
+	// which "hf://OWNER/NAME/PATH" is one file or folder, and "s3://BUCKET/PREFIX"
+	// a folder or a GGUF file in a bucket of Amazon S3, or with
+	// "?endpoint=https://HOST" behind it of another server that speaks its
+	// protocol; "region=REGION" names the region. "oci://REGISTRY/REPOSITORY:TAG"
+	// (or @sha256:DIGEST) is an artifact whose layers are the model's files.
 	// +required
 	// +kubebuilder:validation:MinLength=8
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self.startsWith('file://') || self.startsWith('https://') || self.startsWith('hf://')",message="source must begin with file:// (a path below the Mac's model root), https:// (one GGUF file) or hf:// (a repository of a hub)"
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('file://') || self.startsWith('https://') || self.startsWith('hf://') || self.startsWith('s3://') || self.startsWith('oci://')",message="source must begin with file:// (a path below the Mac's model root), https:// (one GGUF file), hf:// (a repository of a hub), s3:// (a folder in a bucket) or oci:// (an artifact in a registry)"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('[\\\\s\\\\x00-\\\\x1f]')",message="source must not contain spaces or control characters; percent-encode them"
 	Source string `json:"source"`
 	// revision of a hub's repository: a branch, a tag or a commit. What it means
@@ -107,7 +208,7 @@ type ModelSource struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][A-Za-z0-9._/-]*$')",message="revision must be a branch, a tag or a commit: letters, digits, and . _ / - behind the first"
 	Revision string `json:"revision,omitempty"`
 	// files are patterns such as "*Q8_0.gguf" that choose the weights of a hub's
-	// repository, where it holds several models. Without any, the choice must be
+	// repository, a bucket's folder or an artifact, where it holds several models. Without any, the choice must be
 	// clear.
 	// +optional
 	// +listType=set
@@ -116,10 +217,13 @@ type ModelSource struct {
 	// +kubebuilder:validation:items:MaxLength=256
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([^\\\\[\\\\]\\\\\\\\]|\\\\[[^\\\\[\\\\]\\\\\\\\]+\\\\])+$') && !self.startsWith('/') && !self.split('/').exists(p, p == '..')",message="a pattern of files is a path in the repository or a file's name, with *, ? and [a-z] for what may differ, such as '*Q8_0.gguf' or '4bit/*'"
 	Files []string `json:"files,omitempty"`
-	// secretRef names the Secret, in this object's namespace, whose key "token"
-	// holds a token of the hub: for repositories that not everybody may read. It
-	// reaches only the Macs that look at the model or hold it, and no host but
-	// the hub.
+	// secretRef names the Secret, in this object's namespace, that the source is
+	// read with: for hf:// its key "token" holds a token of the hub, which is sent
+	// to no other host; for s3:// its keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
+	// and, if there is one, AWS_SESSION_TOKEN hold an access key, which signs
+	// requests and is sent to nobody; for oci:// it is of type
+	// kubernetes.io/dockerconfigjson, of which the login of that registry is used.
+	// It reaches only the Macs that look at the model or hold it.
 	// +optional
 	SecretRef *SecretReference `json:"secretRef,omitempty"`
 	// sha256 is the hex SHA-256 that the file must have. Required for https://.
@@ -130,7 +234,7 @@ type ModelSource struct {
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// SecretReference names a Secret of type Opaque in the same namespace.
+// SecretReference names a Secret in the same namespace.
 type SecretReference struct {
 	// name of the Secret.
 	// +required
@@ -251,29 +355,6 @@ type Residency struct {
 // OnDemand reports whether the first request loads it.
 func (r Residency) OnDemand() bool { return r.Policy == ResidencyOnDemand }
 
-// RolloutSpec says how a new revision replaces the old one.
-// +kubebuilder:validation:XValidation:rule="!(has(self.maxSurge) && self.maxSurge == 0 && (!has(self.maxUnavailable) || self.maxUnavailable == 0))",message="maxSurge and maxUnavailable cannot both be zero: no replica could ever be replaced"
-type RolloutSpec struct {
-	// maxSurge is how many replicas above the wanted number may exist during a
-	// rollout. Default: 1.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=1000
-	MaxSurge *int32 `json:"maxSurge,omitempty"`
-	// maxUnavailable is how many replicas below the wanted number may be ready
-	// during a rollout. Default: 0.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=1000
-	MaxUnavailable *int32 `json:"maxUnavailable,omitempty"`
-	// drainSeconds is how long running requests may go on after a replica is
-	// told to stop. Default: 600.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=86400
-	DrainSeconds *int32 `json:"drainSeconds,omitempty"`
-}
-
 // ModelDeploymentStatus is what is.
 type ModelDeploymentStatus struct {
 	// observedGeneration is the generation that this status describes.
@@ -288,18 +369,35 @@ type ModelDeploymentStatus struct {
 	// loadedReplicas hold their model in memory now; a ready OnDemand replica need not.
 	// +optional
 	LoadedReplicas int32 `json:"loadedReplicas,omitempty"`
-	// updatedReplicas are of the current revision.
+	// availableReplicas are ready, and their engine generated a token.
+	// +optional
+	AvailableReplicas int32 `json:"availableReplicas,omitempty"`
+	// updatedReplicas are of updateRevision.
 	// +optional
 	UpdatedReplicas int32 `json:"updatedReplicas,omitempty"`
+	// updatedAvailableReplicas are available and of updateRevision.
+	// +optional
+	UpdatedAvailableReplicas int32 `json:"updatedAvailableReplicas,omitempty"`
 	// selector of the replicas, for the scale subresource.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Selector string `json:"selector,omitempty"`
-	// currentRevision is the name of the ControllerRevision that is wanted.
+	// autoscaling is what the autoscaler decided; absent without spec.autoscaling.
+	// +optional
+	Autoscaling *AutoscalingStatus `json:"autoscaling,omitempty"`
+	// currentRevision is the name of the ControllerRevision that served with all
+	// wanted replicas last; what a rollout that fails falls back to.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	CurrentRevision string `json:"currentRevision,omitempty"`
-	// modelDigest names the weights of that revision.
+	// updateRevision is the name of the ControllerRevision that is wanted.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	UpdateRevision string `json:"updateRevision,omitempty"`
+	// rollout from one to the other.
+	// +optional
+	Rollout RolloutStatus `json:"rollout,omitzero"`
+	// modelDigest names the weights of updateRevision.
 	// +optional
 	// +kubebuilder:validation:MaxLength=71
 	ModelDigest string `json:"modelDigest,omitempty"`
@@ -334,7 +432,8 @@ type ModelDeploymentStatus struct {
 	// summary holds rounded figures for people.
 	// +optional
 	Summary DeploymentSummary `json:"summary,omitzero"`
-	// conditions: Ready, Accepted, Fits, Placed, Downloaded, Progressing, Degraded.
+	// conditions: Ready, Accepted, Fits, Placed, Downloaded, Progressing, Degraded,
+	// and Routed where routing names others.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

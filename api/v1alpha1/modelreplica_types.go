@@ -104,6 +104,10 @@ type ModelReplicaSpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	Avoid []AvoidedMac `json:"avoid,omitempty"`
+	// swap: where no Mac has room for it, it may take that of one replica of
+	// another revision of its deployment.
+	// +optional
+	Swap bool `json:"swap,omitempty"`
 	// nodeName is the MacNode that placement chose. Bound once.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -194,6 +198,10 @@ type ModelReplicaStatus struct {
 	// restarts of the engine on this Mac.
 	// +optional
 	Restarts int32 `json:"restarts,omitempty"`
+	// canary is the token that its engine generated before it took requests;
+	// absent until then. It is of spec.revision, which never changes.
+	// +optional
+	Canary *Canary `json:"canary,omitempty"`
 	// summary holds rounded figures for people.
 	// +optional
 	Summary ReplicaSummary `json:"summary,omitzero"`

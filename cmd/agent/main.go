@@ -74,7 +74,7 @@ type flags struct {
 	name, kubeconfig, namespace, state, modelRoot, engine string
 	listen, advertise, mac, metrics, sources, hub         string
 	downloadRate, cacheDir, cacheLimit, cacheFree         string
-	downloadsAtOnce                                       int
+	downloadsAtOnce, diskHigh, diskLow                    int
 	probeInterval, grace                                  time.Duration
 	verbose, version, upgrades                            bool
 }
@@ -98,6 +98,8 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.hub, "hub-endpoint", hub.DefaultEndpoint, "`URL` of the hub or mirror that hf:// sources mean")
 	set.StringVar(&f.downloadRate, "download-rate", "", "the most `bytes` per second that all downloads take together, such as 50M or 20Mi; no bound without it")
 	set.IntVar(&f.downloadsAtOnce, "downloads-at-once", store.FetchesAtOnce, "how many models are downloaded at a time, 1 to 16")
+	set.IntVar(&f.diskHigh, "disk-high-percent", 90, "from so much of the disk in use on, weights that nobody wants are removed, the oldest use first; 0: only when a download needs the room")
+	set.IntVar(&f.diskLow, "disk-low-percent", 85, "they are removed until no more than so much of the disk is in use")
 	set.StringVar(&f.cacheDir, "cache-dir", "", "`folder` where engines keep what they computed of prompts, for deployments with cache.ssd; default: kv in the folder of --state; off: nowhere")
 	set.StringVar(&f.cacheLimit, "cache-limit", "", "the most `bytes` of the disk that all of it may take, such as 200Gi; no bound but the free space without it")
 	set.StringVar(&f.cacheFree, "cache-free", "10Gi", "`bytes` of that disk that stay free")
@@ -138,6 +140,8 @@ func (f flags) check() error {
 		return errors.New("--name is needed beside --kubeconfig, which does not say whose it is")
 	case f.probeInterval < 10*time.Millisecond || f.probeInterval > time.Minute:
 		return fmt.Errorf("--probe-interval %s, want 10ms to 1m", f.probeInterval)
+	case store.Marks{High: f.diskHigh, Low: f.diskLow}.Check() != nil:
+		return fmt.Errorf("--disk-high-percent and --disk-low-percent: %w", store.Marks{High: f.diskHigh, Low: f.diskLow}.Check())
 	case f.grace < 0:
 		return fmt.Errorf("--grace %s is negative", f.grace)
 	case f.downloadsAtOnce < 1 || f.downloadsAtOnce > 16:
@@ -257,6 +261,7 @@ func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config
 	if c.Cache, err = f.cache(); err != nil {
 		return c, err
 	}
+	c.DiskMarks = store.Marks{High: f.diskHigh, Low: f.diskLow}
 	c.DownloadsAtOnce, c.NoUpgrades, c.Launched = f.downloadsAtOnce, !f.upgrades, launched
 	if c.DownloadRate, err = f.rate(); err != nil {
 		return c, err

@@ -28,6 +28,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"metalfleet.dev/metalfleet/gateway"
+	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
@@ -44,10 +45,11 @@ func main() {
 }
 
 type flags struct {
-	kubeconfig, namespace, keysNamespace, listen, health string
-	drain, tryTimeout, requestTimeout                    time.Duration
-	waiting                                              waiting.Limits
-	verbose, version                                     bool
+	kubeconfig, namespace, keysNamespace, listen, health, operator string
+	drain, tryTimeout, requestTimeout                              time.Duration
+	waiting                                                        waiting.Limits
+	pick                                                           pick.Policy
+	verbose, version                                               bool
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -59,12 +61,18 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.keysNamespace, "api-keys-namespace", "", "ask clients for an API key; they are the Secrets of this `namespace`, which must hold no others")
 	set.StringVar(&f.listen, "listen", ":8080", "`address` for clients")
 	set.StringVar(&f.health, "health", ":8081", "`address` of /metrics, /healthz and /readyz")
+	set.StringVar(&f.operator, "operator", "", "`HOST:PORT` at which the operator takes what is asked of each model, for autoscaling; a name may stand for several addresses")
 	set.DurationVar(&f.drain, "drain-timeout", 5*time.Minute, "how long running answers may go on after SIGTERM")
 	set.IntVar(&f.waiting.Count, "queue-requests", 1000, "how many requests may wait for a replica at once; 0 refuses those that find none")
 	set.Int64Var(&f.waiting.Bytes, "queue-bytes", 64<<20, "how many `bytes` of bodies they may have together")
 	set.DurationVar(&f.waiting.Age, "queue-timeout", 5*time.Minute, "how long one may wait, where its client did not say less in X-Metalfleet-Timeout")
 	set.DurationVar(&f.tryTimeout, "try-timeout", 0, "how long a replica may take to begin its answer before another one is tried; 0 is without end, as loading a model may take minutes")
 	set.DurationVar(&f.requestTimeout, "request-timeout", 0, "how long a request may take in all; 0 is without end")
+	f.pick = pick.Choose
+	set.Func("pick", "how a replica is chosen: prefix (where others with its beginning went, unless that is much busier; the default), least-load or round-robin", func(name string) (err error) {
+		f.pick, err = pick.PolicyNamed(name)
+		return err
+	})
 	set.BoolVar(&f.verbose, "verbose", false, "log details that help to debug")
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if err := set.Parse(args); err != nil {
@@ -80,6 +88,9 @@ func parse(args []string, out io.Writer) (flags, error) {
 	}
 	if w := f.waiting; w.Count < 0 || w.Count > 0 && (w.Bytes < 1 || w.Age <= 0) {
 		return f, fmt.Errorf("--queue-requests %d with --queue-bytes %d and --queue-timeout %s lets nobody wait; say --queue-requests=0 where that is meant", w.Count, w.Bytes, w.Age)
+	}
+	if _, _, err := net.SplitHostPort(f.operator); f.operator != "" && err != nil {
+		return f, fmt.Errorf("--operator %s is not HOST:PORT: %w", f.operator, err)
 	}
 	if f.keysNamespace != "" && f.keysNamespace == f.namespace {
 		return f, fmt.Errorf("--api-keys-namespace %s is the gateway's own: whoever may write keys there would also write its identity; name another one", f.keysNamespace)
@@ -122,7 +133,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	log.Info("gateway starts", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
 	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health,
-		Waiting: f.waiting, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, Drain: f.drain, Log: log})
+		Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, Drain: f.drain, Log: log})
 }
 
 func newLogger(to io.Writer, verbose bool) logr.Logger {

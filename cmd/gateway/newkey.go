@@ -54,6 +54,7 @@ func parseNewKey(args []string, now time.Time, out io.Writer) (name, namespace s
 	expires := set.String("expires", "2160h", "how long it is good, such as 720h; or never")
 	set.Func("requests-per-minute", "`number` of requests a minute at each gateway; no limit without", positive(&g.RequestsPerMinute))
 	set.Func("tokens-per-minute", "`number` of tokens a minute at each gateway, of prompts and answers; no limit without", positive(&g.TokensPerMinute))
+	set.Int64Var(&g.Priority, "priority", 0, "most urgent `priority` that its requests may name, and theirs where they name none: lower ones go first, 0 is everybody's")
 	if err := set.Parse(args); err != nil {
 		return "", "", g, err
 	}

@@ -36,6 +36,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"metalfleet.dev/metalfleet/api/demand"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers"
 )
@@ -64,6 +65,7 @@ var errLeadLost = errors.New("leadership was lost")
 type settings struct {
 	kubeconfig, namespace string
 	health, metrics       string
+	demand                string
 	leaderElect, version  bool
 	mayUninstall          bool
 	verbose               bool
@@ -117,6 +119,7 @@ func parse(args []string, out io.Writer) (settings, error) {
 	f.StringVar(&s.namespace, "namespace", controllers.DefaultNamespace, "namespace of the operator's own objects and of those of each Mac; made if it is missing")
 	f.StringVar(&s.health, "health-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
 	f.StringVar(&s.metrics, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
+	f.StringVar(&s.demand, "demand-bind-address", fmt.Sprintf(":%d", demand.DefaultPort), "address at which gateways tell what is asked of each model, for autoscaling, once this operator leads; 0 for none")
 	f.BoolVar(&s.leaderElect, "leader-elect", true, "act only while holding a Lease, so that several operators may run")
 	f.DurationVar(&s.lease, "leader-elect-lease-duration", leaderLease, "how long the others wait for a leader that is silent")
 	f.DurationVar(&s.renew, "leader-elect-renew-deadline", leaderRenew, "how long a leader that cannot renew goes on; less than the lease duration")
@@ -185,7 +188,7 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	}
 	err = controllers.Setup(ctx, mgr, controllers.Config{
 		Namespace: s.namespace, Version: version, Clock: clock.RealClock{}, CertificateLife: s.certificateLife,
-		AuthoritySpread: s.authoritySpread, Metrics: metrics.Registry,
+		AuthoritySpread: s.authoritySpread, Metrics: metrics.Registry, DemandAddress: s.demand,
 	})
 	if err != nil {
 		return err

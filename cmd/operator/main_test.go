@@ -211,7 +211,7 @@ func TestLostLeadershipStartsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out lockedBuffer
-	p := exec.Command(os.Args[0], "--kubeconfig", env.Kubeconfig, "--health-bind-address", freeAddress(t), "--metrics-bind-address", "0",
+	p := exec.Command(os.Args[0], "--kubeconfig", env.Kubeconfig, "--health-bind-address", freeAddress(t), "--metrics-bind-address", "0", "--demand-bind-address", "0",
 		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "500ms")
 	p.Env = append(os.Environ(), asMain+"=1")
 	p.Stderr = &out

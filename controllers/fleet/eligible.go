@@ -82,6 +82,9 @@ func (e *Eligibility) Of(mac *v1alpha1.MacNode) (rejection string, ok bool) {
 	if len(e.spec.Chips) > 0 && !slices.Contains(e.spec.Chips, mac.Status.Chip) {
 		return "with another chip", false
 	}
+	if len(mac.Spec.Taints) == 0 { // as most are
+		return "", true
+	}
 	if _, tainted := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), mac.Spec.Taints, e.spec.Tolerations, keepsAway, false); tainted {
 		return "tainted", false
 	}

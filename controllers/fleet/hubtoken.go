@@ -2,9 +2,12 @@ package fleet
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -13,25 +16,54 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// HubScheme begins sources that lie on a hub.
-const HubScheme = "hf://"
+// Schemes of sources that may need a credential of a user's Secret.
+const (
+	// HubScheme begins sources that lie on a hub.
+	HubScheme = "hf://"
+	// BucketScheme begins sources that lie in a bucket.
+	BucketScheme = "s3://"
+	// RegistryScheme begins sources that lie in a registry.
+	RegistryScheme = "oci://"
+)
 
-// tokenKey is the key of a user's Secret that holds a hub token.
-const tokenKey = "token"
+// Keys of a user's Secret: a hub's token, and what the tools of S3 read from
+// their environment.
+const (
+	tokenKey   = "token"
+	keyID      = "AWS_ACCESS_KEY_ID"
+	keySecret  = "AWS_SECRET_ACCESS_KEY"
+	keySession = "AWS_SESSION_TOKEN"
+)
 
-// maxTokenBytes is far more than any hub's token has.
-const maxTokenBytes = 1024
+// maxTokenBytes is far more than any hub's token has, and maxKeyBytes than any
+// part of an access key.
+const (
+	maxTokenBytes = 1024
+	maxKeyBytes   = 4096
+)
 
-// TokenRef names the hub token that a deployment's source is read with; empty
+// TokenRef names the credential that a deployment's source is read with; empty
 // where it needs none. It says neither namespace nor Secret to the Mac that
 // reads it, and nobody can choose names so that it becomes another's: it is a
-// whole SHA-256.
-func TokenRef(d *v1alpha1.ModelDeployment) string {
-	m := d.Spec.Model
-	if m.SecretRef == nil || !strings.HasPrefix(m.Source, HubScheme) {
+// whole SHA-256. What one kind of source is read with has another name than what
+// another kind is.
+func TokenRef(d *v1alpha1.ModelDeployment) string { return tokenRefFor(d, d.Spec.Model.Source) }
+
+// tokenRefFor is TokenRef for a replica's source, which may be one that the
+// deployment had before.
+func tokenRefFor(d *v1alpha1.ModelDeployment, source string) string {
+	ref := d.Spec.Model.SecretRef
+	switch {
+	case ref == nil:
 		return ""
+	case strings.HasPrefix(source, HubScheme):
+		return wholeDigest(d.Namespace, ref.Name)
+	case strings.HasPrefix(source, BucketScheme):
+		return wholeDigest(d.Namespace, ref.Name, BucketScheme)
+	case strings.HasPrefix(source, RegistryScheme):
+		return wholeDigest(d.Namespace, ref.Name, RegistryScheme, registryOf(source))
 	}
-	return wholeDigest(d.Namespace, m.SecretRef.Name)
+	return ""
 }
 
 // TokenRefs are those that a Mac's orders name, sorted.
@@ -57,33 +89,122 @@ func wholeDigest(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// HubToken reads the token out of a user's Secret, or says why there is none.
-// A Secret of another type than Opaque holds something else under that key: a
-// service account's token is good for the cluster, and no hub's business.
-func HubToken(s *corev1.Secret) ([]byte, *Refusal) {
-	name := s.Namespace + "/" + s.Name
-	no := func(format string, args ...any) ([]byte, *Refusal) {
-		return nil, &Refusal{v1alpha1.ReasonSecretInvalid, "Secret " + name + " " + fmt.Sprintf(format, args...)}
+// Credential reads what a source is read with out of a user's Secret, or says
+// why it is not there. A Secret of another type than Opaque holds something else
+// under that key: a service account's token is good for the cluster, and nobody
+// else's business.
+func Credential(s *corev1.Secret, source string) ([]byte, *Refusal) {
+	if strings.HasPrefix(source, RegistryScheme) {
+		return login(s, source)
 	}
 	if s.Type != corev1.SecretTypeOpaque && s.Type != "" {
-		return no("is of type %s; a hub token lies in one of type %s: %s", s.Type, corev1.SecretTypeOpaque, makeSecret(s.Namespace, s.Name))
+		return invalid(s, "is of type %s; what a model is read with lies in one of type %s: %s", s.Type, corev1.SecretTypeOpaque, makeSecret(s.Namespace, s.Name, source))
+	}
+	if strings.HasPrefix(source, BucketScheme) {
+		return accessKey(s, source)
 	}
 	raw, ok := s.Data[tokenKey]
 	if !ok {
-		return no("has no key %q; put the hub token there: %s", tokenKey, makeSecret(s.Namespace, s.Name))
+		return invalid(s, "has no key %q; put the hub token there: %s", tokenKey, makeSecret(s.Namespace, s.Name, source))
 	}
-	token := strings.TrimRight(string(raw), "\r\n")
-	odd := func(r rune) bool { return r <= ' ' || r > '~' }
-	if token == "" || len(token) > maxTokenBytes || strings.ContainsFunc(token, odd) {
-		return no("holds no token under key %q: want one line of at most %d printable characters without blanks", tokenKey, maxTokenBytes)
+	token, ok := oneLine(raw, maxTokenBytes)
+	if !ok || strings.Contains(token, ":") {
+		return invalid(s, "holds no token under key %q: want one line of at most %d printable characters without blanks and colons", tokenKey, maxTokenBytes)
 	}
 	return []byte(token), nil
 }
 
+// accessKey reads a key of S3: "s3:ID:SECRET" with ":SESSION" behind it if there
+// is a session token, each part escaped as in a query.
+func accessKey(s *corev1.Secret, source string) ([]byte, *Refusal) {
+	out := v1alpha1.CredentialS3
+	for i, key := range []string{keyID, keySecret, keySession} {
+		raw, ok := s.Data[key]
+		if !ok && key == keySession {
+			break
+		}
+		if !ok {
+			return invalid(s, "has no key %q, and the source is in a bucket; put the access key there: %s", key, makeSecret(s.Namespace, s.Name, source))
+		}
+		part, ok := oneLine(raw, maxKeyBytes)
+		if !ok {
+			return invalid(s, "holds under key %q no part of an access key: want one line of at most %d printable characters without blanks", key, maxKeyBytes)
+		}
+		if i > 0 {
+			out += ":"
+		}
+		out += url.QueryEscape(part)
+	}
+	return []byte(out), nil
+}
+
+// registryOf is the host of a registry's source.
+func registryOf(source string) string {
+	host, _, _ := strings.Cut(strings.TrimPrefix(source, RegistryScheme), "/")
+	return host
+}
+
+// CredentialKind is what of a source decides which part of a Secret is read for
+// it.
+func CredentialKind(source string) string {
+	if strings.HasPrefix(source, RegistryScheme) {
+		return RegistryScheme + registryOf(source)
+	}
+	scheme, _, _ := strings.Cut(source, ":")
+	return scheme
+}
+
+// login reads the login of the source's own registry out of a Secret that
+// `kubectl create secret docker-registry` makes: "oci:NAME:PASSWORD", each part
+// escaped as in a query. Those of other registries stay where they are.
+func login(s *corev1.Secret, source string) ([]byte, *Refusal) {
+	host := registryOf(source)
+	if s.Type != corev1.SecretTypeDockerConfigJson {
+		return invalid(s, "is of type %q; the login of a registry lies in one of type %s: %s", s.Type, corev1.SecretTypeDockerConfigJson, makeSecret(s.Namespace, s.Name, source))
+	}
+	var config struct {
+		Auths map[string]struct {
+			Username string `json:"username"`
+			Password string `json:"password"`
+			Auth     string `json:"auth"`
+		} `json:"auths"`
+	}
+	if err := json.Unmarshal(s.Data[corev1.DockerConfigJsonKey], &config); err != nil {
+		return invalid(s, "holds no JSON under key %q; make it anew: %s", corev1.DockerConfigJsonKey, makeSecret(s.Namespace, s.Name, source))
+	}
+	for _, key := range []string{host, "https://" + host, "https://" + host + "/v1/", "https://" + host + "/v2/", "https://index." + host + "/v1/"} {
+		auth, ok := config.Auths[key]
+		if !ok {
+			continue
+		}
+		if raw, err := base64.StdEncoding.DecodeString(auth.Auth); err == nil && auth.Username == "" {
+			auth.Username, auth.Password, _ = strings.Cut(string(raw), ":")
+		}
+		name, ok := oneLine([]byte(auth.Username), maxKeyBytes)
+		password, also := oneLine([]byte(auth.Password), maxKeyBytes)
+		if !ok || !also {
+			return invalid(s, "holds for registry %s no name and password of one line each; make it anew: %s", host, makeSecret(s.Namespace, s.Name, source))
+		}
+		return []byte(v1alpha1.CredentialOCI + url.QueryEscape(name) + ":" + url.QueryEscape(password)), nil
+	}
+	return invalid(s, "holds no login of registry %s; add it: %s", host, makeSecret(s.Namespace, s.Name, source))
+}
+
+// oneLine takes one line of printable characters without blanks.
+func oneLine(raw []byte, most int) (string, bool) {
+	text := strings.TrimRight(string(raw), "\r\n")
+	odd := func(r rune) bool { return r <= ' ' || r > '~' }
+	return text, text != "" && len(text) <= most && !strings.ContainsFunc(text, odd)
+}
+
+func invalid(s *corev1.Secret, format string, args ...any) ([]byte, *Refusal) {
+	return nil, &Refusal{v1alpha1.ReasonSecretInvalid, "Secret " + s.Namespace + "/" + s.Name + " " + fmt.Sprintf(format, args...)}
+}
+
 // NoSecret is the refusal for a Secret that is not there.
-func NoSecret(namespace, name string) *Refusal {
+func NoSecret(namespace, name, source string) *Refusal {
 	return &Refusal{v1alpha1.ReasonSecretNotFound,
-		fmt.Sprintf("there is no Secret %s/%s, which model.secretRef names; make it: %s", namespace, name, makeSecret(namespace, name))}
+		fmt.Sprintf("there is no Secret %s/%s, which model.secretRef names; make it: %s", namespace, name, makeSecret(namespace, name, source))}
 }
 
 // UnreadableSecret is the refusal for a Secret that the operator may not read.
@@ -92,6 +213,13 @@ func UnreadableSecret(namespace, name string) *Refusal {
 		fmt.Sprintf("the operator may not read Secret %s/%s, which model.secretRef names; let its ServiceAccount get Secrets there (config/rbac/role.yaml, or a Role in that namespace)", namespace, name)}
 }
 
-func makeSecret(namespace, name string) string {
-	return fmt.Sprintf("`kubectl create secret generic %s -n %s --from-file=%s=FILE`", name, namespace, tokenKey)
+func makeSecret(namespace, name, source string) string {
+	if strings.HasPrefix(source, RegistryScheme) {
+		return fmt.Sprintf("`kubectl create secret docker-registry %s -n %s --docker-server=%s --docker-username=NAME --docker-password=PASSWORD`", name, namespace, registryOf(source))
+	}
+	from := "--from-file=" + tokenKey + "=FILE"
+	if strings.HasPrefix(source, BucketScheme) {
+		from = "--from-file=" + keyID + "=FILE --from-file=" + keySecret + "=FILE"
+	}
+	return fmt.Sprintf("`kubectl create secret generic %s -n %s %s`", name, namespace, from)
 }

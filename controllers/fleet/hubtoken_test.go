@@ -25,6 +25,8 @@ func TestAttackATokenOfAnotherNamespace(t *testing.T) {
 	seen := map[string]bool{}
 	for _, d := range []*v1alpha1.ModelDeployment{
 		tenant("a", "hub", "hf://o/m"), tenant("b", "hub", "hf://o/m"), tenant("a", "hub2", "hf://o/m"), tenant("ah", "ub", "hf://o/m"), tenant("", "a.hub", "hf://o/m"),
+		tenant("a", "hub", "s3://bucket/m"), tenant("b", "hub", "s3://bucket/m"),
+		tenant("a", "hub", "oci://ghcr.io/o/m:1"), tenant("a", "hub", "oci://quay.io/o/m:1"),
 	} {
 		ref := TokenRef(d)
 		if len(ref) != 64 || seen[ref] {
@@ -52,6 +54,7 @@ func TestOrdersNameTheTokenThatTheyNeed(t *testing.T) {
 	}{
 		"running":           {replica("hf://o/m", v1alpha1.DesiredRunning), TokenRef(d)},
 		"drained":           {replica("hf://o/m", v1alpha1.DesiredDrained), ""},
+		"of another kind":   {replica("s3://bucket/m", v1alpha1.DesiredRunning), TokenRef(tenant("a", "hub", "s3://bucket/m"))},
 		"of another source": {replica("https://attacker.example/m.gguf", v1alpha1.DesiredRunning), ""},
 	} {
 		got := Assignments("m", []v1alpha1.ModelReplica{c.replica}, []v1alpha1.ModelDeployment{*d})
@@ -87,14 +90,90 @@ func TestAttackASecretThatIsNoHubToken(t *testing.T) {
 		"a header behind it":         {secret(corev1.SecretTypeOpaque, "token", "hf_word\r\nX-Evil: 1"), ""},
 		"with a blank":               {secret(corev1.SecretTypeOpaque, "token", "Bearer hf_word"), ""},
 		"no text":                    {secret(corev1.SecretTypeOpaque, "token", "hf_\xff\x00"), ""},
+		"what is no token's text":    {secret(corev1.SecretTypeOpaque, "token", "s3:hf_id:secret"), ""},
 		"too long to be a hub token": {secret(corev1.SecretTypeOpaque, "token", strings.Repeat("x", maxTokenBytes+1)), ""},
 	} {
-		got, refusal := HubToken(c.secret)
+		got, refusal := Credential(c.secret, "hf://o/m")
 		if string(got) != c.want || (refusal == nil) != (c.want != "") {
 			t.Errorf("%s: %q, %v", name, got, refusal)
 		}
 		if refusal != nil && (refusal.Reason != v1alpha1.ReasonSecretInvalid || strings.Contains(refusal.Message, "hf_") || strings.Contains(refusal.Message, "eyJ")) {
 			t.Errorf("%s: %v", name, refusal)
 		}
+	}
+}
+
+// TestAttackASecretThatIsNoAccessKey: a token is no access key, nor the other way
+// round, and no part of one can become another part.
+func TestAttackASecretThatIsNoAccessKey(t *testing.T) {
+	secret := func(data ...string) *corev1.Secret {
+		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s"}, Data: map[string][]byte{}}
+		for i := 0; i < len(data); i += 2 {
+			s.Data[data[i]] = []byte(data[i+1])
+		}
+		return s
+	}
+	for name, c := range map[string]struct {
+		secret *corev1.Secret
+		want   string
+	}{
+		"a key":                {secret(keyID, "AKIA", keySecret, "se/cr+et\n"), "s3:AKIA:se%2Fcr%2Bet"},
+		"of a session":         {secret(keyID, "AKIA", keySecret, "x", keySession, "tok=="), "s3:AKIA:x:tok%3D%3D"},
+		"a colon in a part":    {secret(keyID, "AKIA", keySecret, "x:y"), "s3:AKIA:x%3Ay"},
+		"a hub's token":        {secret(tokenKey, "hf_word"), ""},
+		"an id alone":          {secret(keyID, "AKIA"), ""},
+		"a secret alone":       {secret(keySecret, "secret"), ""},
+		"an empty part":        {secret(keyID, "AKIA", keySecret, "\n"), ""},
+		"a part of two lines":  {secret(keyID, "AKIA\nX", keySecret, "secret"), ""},
+		"a session with blank": {secret(keyID, "AKIA", keySecret, "secret", keySession, "a b"), ""},
+		"far too long":         {secret(keyID, "AKIA", keySecret, strings.Repeat("s", maxKeyBytes+1)), ""},
+	} {
+		got, refusal := Credential(c.secret, "s3://bucket/m")
+		if string(got) != c.want || (refusal == nil) != (c.want != "") {
+			t.Errorf("%s: %q, %v", name, got, refusal)
+		}
+		if refusal != nil && (refusal.Reason != v1alpha1.ReasonSecretInvalid || strings.Contains(refusal.Message, "AKIA") || strings.Contains(refusal.Message, "hf_")) {
+			t.Errorf("%s: %v", name, refusal)
+		}
+	}
+	if got, refusal := Credential(secret(keyID, "AKIA", keySecret, "secret"), "hf://o/m"); got != nil || refusal == nil {
+		t.Errorf("an access key is sent to a hub: %q", got)
+	}
+}
+
+// TestALoginIsThatOfTheSourcesOwnRegistry and no other leaves the Secret.
+func TestALoginIsThatOfTheSourcesOwnRegistry(t *testing.T) {
+	secret := func(kind corev1.SecretType, config string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s"}, Type: kind, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(config)}}
+	}
+	both := `{"auths":{"ghcr.io":{"username":"us:er","password":"p/w"},"quay.io:8443":{"auth":"cm9ib3Q6c2VjcmV0"},"https://index.docker.io/v1/":{"auth":"aHViOnB3"},"odd.io":{"username":"a b","password":"p"},"token.io":{"auth":"bmFtZTo="}}}`
+	docker := corev1.SecretTypeDockerConfigJson
+	for name, c := range map[string]struct {
+		secret       *corev1.Secret
+		source, want string
+	}{
+		"its own":               {secret(docker, both), "oci://ghcr.io/o/m:1", "oci:us%3Aer:p%2Fw"},
+		"with a port":           {secret(docker, both), "oci://quay.io:8443/o/m", "oci:robot:secret"},
+		"Docker Hub's":          {secret(docker, both), "oci://docker.io/o/m", "oci:hub:pw"},
+		"another port":          {secret(docker, both), "oci://quay.io/o/m", ""},
+		"nobody's":              {secret(docker, both), "oci://evil.example/o/m", ""},
+		"a name with a blank":   {secret(docker, both), "oci://odd.io/o/m", ""},
+		"a name alone":          {secret(docker, both), "oci://token.io/o/m", ""},
+		"another kind":          {secret(corev1.SecretTypeOpaque, both), "oci://ghcr.io/o/m", ""},
+		"no JSON":               {secret(docker, "{"), "oci://ghcr.io/o/m", ""},
+		"nothing":               {secret(docker, "{}"), "oci://ghcr.io/o/m", ""},
+		"for a hub it is none":  {secret(docker, both), "hf://o/m", ""},
+		"nor is it for buckets": {secret(docker, both), "s3://bucket/m", ""},
+	} {
+		got, refusal := Credential(c.secret, c.source)
+		if string(got) != c.want || (refusal == nil) != (c.want != "") {
+			t.Errorf("%s: %q, %v", name, got, refusal)
+		}
+		if refusal != nil && (refusal.Reason != v1alpha1.ReasonSecretInvalid || strings.Contains(refusal.Message, "p/w") || strings.Contains(refusal.Message, "secret\"")) {
+			t.Errorf("%s: %v", name, refusal)
+		}
+	}
+	if CredentialKind("oci://ghcr.io/a/b") == CredentialKind("oci://quay.io/a/b") || CredentialKind("hf://a/b") == CredentialKind("s3://a/b") {
+		t.Error("what one source is read with is remembered for another")
 	}
 }

@@ -3,7 +3,6 @@ package fleet
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -19,11 +18,11 @@ const (
 // silence. The oldest come first and at most MaxAssignments; placement keeps
 // to that bound.
 func Assignments(mac string, replicas []v1alpha1.ModelReplica, deployments []v1alpha1.ModelDeployment) []v1alpha1.Assignment {
-	names, refs := map[string][]string{}, map[string]string{}
+	names, owners := map[string][]string{}, map[string]*v1alpha1.ModelDeployment{}
 	for i := range deployments {
 		owned, _ := Names(&deployments[i], deployments)
 		names[string(deployments[i].UID)] = owned
-		refs[string(deployments[i].UID)] = TokenRef(&deployments[i])
+		owners[string(deployments[i].UID)] = &deployments[i]
 	}
 	var bound []*v1alpha1.ModelReplica
 	for i := range replicas {
@@ -40,12 +39,12 @@ func Assignments(mac string, replicas []v1alpha1.ModelReplica, deployments []v1a
 	var out []v1alpha1.Assignment
 	for _, r := range bound {
 		uid := r.Spec.DeploymentRef.UID
-		out = append(out, assignment(r, names[uid], refs[uid]))
+		out = append(out, assignment(r, names[uid], owners[uid]))
 	}
 	return out
 }
 
-func assignment(r *v1alpha1.ModelReplica, names []string, tokenRef string) v1alpha1.Assignment {
+func assignment(r *v1alpha1.ModelReplica, names []string, owner *v1alpha1.ModelDeployment) v1alpha1.Assignment {
 	a := v1alpha1.Assignment{
 		ReplicaUID:    string(r.UID),
 		Epoch:         r.Spec.Epoch,
@@ -64,9 +63,9 @@ func assignment(r *v1alpha1.ModelReplica, names []string, tokenRef string) v1alp
 	if !r.DeletionTimestamp.IsZero() {
 		a.Desired = v1alpha1.DesiredDrained
 	}
-	// What drains fetches nothing, and what is no hub's needs no token.
-	if a.Desired != v1alpha1.DesiredDrained && strings.HasPrefix(a.Model.Source, HubScheme) {
-		a.TokenRef = tokenRef
+	// What drains fetches nothing.
+	if a.Desired != v1alpha1.DesiredDrained && owner != nil {
+		a.TokenRef = tokenRefFor(owner, a.Model.Source)
 	}
 	return a
 }

@@ -1,4 +1,5 @@
-// Package hubtoken hands the hub tokens of users to the Macs that need them.
+// Package hubtoken hands the hub tokens of users to the Macs that need them, and
+// in the same way access keys of buckets and logins of registries.
 //
 // It owns the keys "hub-token.REF" in each Mac's Secret: one for each tokenRef
 // that the Mac's orders name, no other. A token goes from the Secret that a
@@ -124,7 +125,7 @@ func (r *Reconciler) wanted(ctx context.Context, refs []string) (wants, error) {
 			continue // nobody's any more
 		}
 		d := &list.Items[0]
-		token, refusal, err := r.Secrets.Read(ctx, client.ObjectKey{Namespace: d.Namespace, Name: d.Spec.Model.SecretRef.Name})
+		token, refusal, err := r.Secrets.Read(ctx, client.ObjectKey{Namespace: d.Namespace, Name: d.Spec.Model.SecretRef.Name}, d.Spec.Model.Source)
 		switch {
 		case err != nil:
 			failures, w.unknown[ref] = append(failures, err), true

@@ -27,8 +27,9 @@ const (
 	caLife = 10 * 365 * 24 * time.Hour
 	// LongestLife is the most that a certificate of a Mac or a gateway is good for.
 	LongestLife = 90 * 24 * time.Hour
-	// backdate tolerates clocks that run behind the operator's.
-	backdate = 5 * time.Minute
+	// backdate tolerates clocks that run behind the operator's: a Mac whose clock
+	// is ten minutes slow takes a gateway's new certificate at once.
+	backdate = 15 * time.Minute
 )
 
 // renewPercent of a leaf's life is over when it is renewed.

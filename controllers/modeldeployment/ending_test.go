@@ -71,8 +71,8 @@ func TestWhatCannotBeReadIsNotMissing(t *testing.T) {
 func TestNamesFitTheirBounds(t *testing.T) {
 	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("d", 52), UID: "u"}}
 	revision := revisionName(d, "hash")
-	if len(revision) > 63 || len(replicaName(d, revision, birth{slot: 1999, epoch: 1 << 40})) > 63 {
-		t.Errorf("names of %d and %d characters, a label has at most 63", len(revision), len(replicaName(d, revision, birth{})))
+	if len(revision) > 63 || len(replicaName(d, birth{revision: revision, slot: 1999, epoch: 1 << 40})) > 63 {
+		t.Errorf("names of %d and %d characters, a label has at most 63", len(revision), len(replicaName(d, birth{revision: revision})))
 	}
 	other := d.DeepCopy()
 	other.UID = "v"

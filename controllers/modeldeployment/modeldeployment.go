@@ -6,7 +6,7 @@
 // terminating namespace, to replace an engine because of a source that cannot
 // be read just now, and to let a deployment go before each of its replicas is
 // released and what it freed is counted, once. Decisions are pure: accept
-// (source and names), plan (replicas), deriveStatus.
+// (source and names), assess (the rollout), plan (replicas), deriveStatus.
 //
 // Start reading at Reconciler.Reconcile.
 package modeldeployment
@@ -20,7 +20,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -91,6 +93,7 @@ func (r *Reconciler) act(ctx context.Context, s *scope) error {
 	if s.current == nil {
 		return nil
 	}
+	s.rollout, s.overdue = assess(s)
 	if err := r.carryOut(ctx, s, plan(s.wish(), s.replicas, s.now)); err != nil {
 		return err
 	}
@@ -114,7 +117,7 @@ func lockedMerge(before client.Object) client.Patch {
 
 // carryOut creates, removes and updates replicas.
 func (r *Reconciler) carryOut(ctx context.Context, s *scope, c changes) error {
-	if err := r.follow(ctx, s); err != nil {
+	if err := r.follow(ctx, s, c.swap); err != nil {
 		return err
 	}
 	for _, b := range c.create {
@@ -150,20 +153,25 @@ func (r *Reconciler) remove(ctx context.Context, s *scope, replicas []*v1alpha1.
 	return nil
 }
 
-// follow carries the fields that may change under a living replica.
-func (r *Reconciler) follow(ctx context.Context, s *scope) error {
+// follow carries the fields that may change under a living replica, and the leave
+// to swap.
+func (r *Reconciler) follow(ctx context.Context, s *scope, swap types.UID) error {
 	for i := range s.replicas {
 		replica := &s.replicas[i]
 		placement, drain := s.deployment.Spec.Placement, drainSeconds(s.deployment)
 		residency, priority := fleet.Residency(s.deployment.Spec.Residency), s.priority(replica.Spec.Priority)
 		cache := fleet.Cache(s.deployment.Spec.Cache, replica.Spec.Cache)
+		swaps := replica.Spec.Swap // stays as it was once there is a Mac
+		if replica.Spec.NodeName == "" {
+			swaps = replica.UID == swap
+		}
 		if !replica.DeletionTimestamp.IsZero() || replica.Spec.DrainSeconds == drain && replica.Spec.Residency == residency && replica.Spec.Cache == cache &&
-			replica.Spec.Priority == priority && status.Equal(replica.Spec.Placement, placement) {
+			replica.Spec.Priority == priority && replica.Spec.Swap == swaps && status.Equal(replica.Spec.Placement, placement) {
 			continue
 		}
 		before := replica.DeepCopy()
 		replica.Spec.DrainSeconds, replica.Spec.Residency, replica.Spec.Placement, replica.Spec.Priority = drain, residency, placement, priority
-		replica.Spec.Cache = cache
+		replica.Spec.Cache, replica.Spec.Swap = cache, swaps
 		if err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
 			return fmt.Errorf("update replica %s: %w", replica.Name, err)
 		}
@@ -174,8 +182,9 @@ func (r *Reconciler) follow(ctx context.Context, s *scope) error {
 // report writes the status if it changed. The write is locked: the account of
 // freed bytes adds up only if nobody else wrote it since it was read.
 func (r *Reconciler) report(ctx context.Context, s *scope) error {
-	next := deriveStatus(s)
-	if status.Equal(s.deployment.Status, next) {
+	next, before := deriveStatus(s), s.deployment.Status
+	before.Autoscaling = nil // another controller's, under its own field manager
+	if status.Equal(before, next) {
 		return nil
 	}
 	return status.Apply(ctx, r.Client, status.Document{
@@ -203,28 +212,32 @@ func (r *Reconciler) finish(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// newReplica is the replica of the scope's current revision for a birth.
+// newReplica is the replica of a revision of the scope for a birth.
 func newReplica(s *scope, b birth) (*v1alpha1.ModelReplica, error) {
-	e := s.current.engine
+	of := s.named(b.revision)
+	if of == nil {
+		return nil, fmt.Errorf("revision %s is not there", b.revision)
+	}
+	e := of.engine
 	reserved, err := e.ReservedBytes()
 	if err != nil {
-		return nil, fmt.Errorf("memory of revision %s: %w", s.current.object.Name, err)
+		return nil, fmt.Errorf("memory of revision %s: %w", b.revision, err)
 	}
 	d := s.deployment
 	return &v1alpha1.ModelReplica{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: d.Namespace,
-			Name:      replicaName(d, s.current.object.Name, b),
+			Name:      replicaName(d, b),
 			Labels: map[string]string{
 				v1alpha1.LabelDeployment: d.Name,
-				v1alpha1.LabelRevision:   s.current.object.Name,
+				v1alpha1.LabelRevision:   b.revision,
 			},
 			Finalizers:      []string{v1alpha1.FinalizerRelease},
 			OwnerReferences: []metav1.OwnerReference{ownerReference(d)},
 		},
 		Spec: v1alpha1.ModelReplicaSpec{
 			DeploymentRef: v1alpha1.DeploymentReference{Name: d.Name, UID: string(d.UID)},
-			Revision:      s.current.object.Name,
+			Revision:      b.revision,
 			Slot:          b.slot,
 			Epoch:         b.epoch,
 			Model:         e.Model,
@@ -243,15 +256,12 @@ func newReplica(s *scope, b birth) (*v1alpha1.ModelReplica, error) {
 
 // replicaName is made from all that tells a replica from its siblings and from
 // its predecessors.
-func replicaName(d *v1alpha1.ModelDeployment, revision string, b birth) string {
-	return d.Name + "-" + fleet.Digest(string(d.UID), revision, fmt.Sprint(b.slot), fmt.Sprint(b.epoch))[:8]
+func replicaName(d *v1alpha1.ModelDeployment, b birth) string {
+	return d.Name + "-" + fleet.Digest(string(d.UID), b.revision, fmt.Sprint(b.slot), fmt.Sprint(b.epoch))[:8]
 }
 
 func drainSeconds(d *v1alpha1.ModelDeployment) int32 {
-	if d.Spec.Rollout.DrainSeconds == nil {
-		return 600
-	}
-	return *d.Spec.Rollout.DrainSeconds
+	return ptr.Deref(d.Spec.Rollout.DrainSeconds, v1alpha1.DefaultDrainSeconds)
 }
 
 const avoidFor = v1alpha1.AvoidSeconds * time.Second

@@ -40,7 +40,8 @@ func TestAPriorityClassIsResolvedOrRefused(t *testing.T) {
 		if err != nil || o.Engine == nil {
 			t.Fatalf("%s: %+v, %v", name, o, err)
 		}
-		create, _, err := r.Step(o, nil)
+		step, err := r.Step(o, nil)
+		create := step.Create
 		if err != nil || len(create) != 2 || create[0].Spec.Priority != tc.want || tc.want.Preempts() != (tc.want.PreemptionPolicy == "") {
 			t.Errorf("%s: %+v, %v", name, create, err)
 		}

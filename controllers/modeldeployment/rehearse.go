@@ -2,15 +2,18 @@ package modeldeployment
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
 
 // Rehearsal asks what the reconciler would do with a deployment, by the same
@@ -93,22 +96,48 @@ func (r Rehearsal) revisionOf(s *scope, e fleet.Engine) (string, error) {
 	return revisionName(r.Deployment, hash), nil
 }
 
-// Step says which replicas one pass would create and remove, beside those that
-// exist.
-func (r Rehearsal) Step(o Outcome, existing []v1alpha1.ModelReplica) (create []v1alpha1.ModelReplica, remove []*v1alpha1.ModelReplica, err error) {
+// Step is what one pass would do beside the replicas that exist.
+type Step struct {
+	Create []v1alpha1.ModelReplica
+	Remove []*v1alpha1.ModelReplica
+	// Swap is the one replica that may take the room of an old one; empty: none.
+	Swap types.UID
+	// Status that the pass would write.
+	Status v1alpha1.ModelDeploymentStatus
+}
+
+// Step rehearses one pass. Revisions of the deployment that are not among
+// r.Revisions cannot be fallen back to.
+func (r Rehearsal) Step(o Outcome, existing []v1alpha1.ModelReplica) (Step, error) {
 	if o.Engine == nil {
-		return nil, nil, fmt.Errorf("rehearse %s/%s: it is not accepted (%s)", r.Deployment.Namespace, r.Deployment.Name, o.Reason)
+		return Step{}, fmt.Errorf("rehearse %s/%s: it is not accepted (%s)", r.Deployment.Namespace, r.Deployment.Name, o.Reason)
 	}
-	object := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: o.Revision}}
-	s := &scope{now: r.Now, deployment: r.Deployment, class: r.Class, current: &revision{object: object, engine: *o.Engine}}
+	s, err := r.scope()
+	if err != nil {
+		return Step{}, err
+	}
+	if s.current = s.named(o.Revision); s.current == nil {
+		object := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: o.Revision}}
+		s.revisions = append(s.revisions, revision{object: object, engine: *o.Engine})
+		s.current = &s.revisions[len(s.revisions)-1]
+	}
+	s.replicas = slices.Clone(existing)
+	s.verdict.engine, s.verdict.condition = o.Engine, status.True(v1alpha1.ConditionAccepted, o.Reason, o.Message)
+	s.rollout, s.overdue = assess(s)
 	c := plan(s.wish(), existing, r.Now)
+	out := Step{Remove: c.remove, Swap: c.swap}
 	for _, b := range c.create {
 		replica, err := newReplica(s, b)
 		if err != nil {
-			return nil, nil, err
+			return Step{}, err
 		}
-		replica.CreationTimestamp = metav1.NewTime(r.Now)
-		create = append(create, *replica)
+		replica.CreationTimestamp, replica.UID = metav1.NewTime(r.Now), types.UID("rehearsed-"+replica.Name)
+		out.Create = append(out.Create, *replica)
 	}
-	return create, c.remove, nil
+	s.replicas = append(s.replicas, out.Create...)
+	for _, gone := range c.remove {
+		s.markDeleted(gone.UID)
+	}
+	out.Status = deriveStatus(s)
+	return out, nil
 }

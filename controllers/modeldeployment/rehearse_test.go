@@ -27,7 +27,7 @@ func TestARehearsalNeverGuesses(t *testing.T) {
 	if err != nil || o.Status != metav1.ConditionUnknown || o.Engine != nil {
 		t.Fatalf("a source that nobody looked at: %+v, %v", o, err)
 	}
-	if _, _, err := r.Step(o, nil); err == nil {
+	if _, err := r.Step(o, nil); err == nil {
 		t.Error("replicas were made of a model that is not known")
 	}
 }
@@ -40,7 +40,8 @@ func TestARehearsalMakesWhatAPassWould(t *testing.T) {
 	if err != nil || o.Engine == nil {
 		t.Fatalf("got %+v, %v", o, err)
 	}
-	create, remove, err := r.Step(o, nil)
+	step, err := r.Step(o, nil)
+	create, remove := step.Create, step.Remove
 	if err != nil || len(create) != 2 || len(remove) != 0 || create[0].Spec.Revision != o.Revision || create[0].Spec.ReservedBytes <= record.Bytes() {
 		t.Fatalf("creates %+v, removes %v, %v", create, remove, err)
 	}
@@ -57,8 +58,8 @@ func TestARehearsalMakesWhatAPassWould(t *testing.T) {
 	for i := range create {
 		create[i].Spec.Revision = again.Revision
 	}
-	if create, remove, err = r.Step(again, create); err != nil || len(create)+len(remove) != 0 {
-		t.Errorf("a settled deployment: creates %d, removes %d, %v", len(create), len(remove), err)
+	if step, err = r.Step(again, create); err != nil || len(step.Create)+len(step.Remove) != 0 {
+		t.Errorf("a settled deployment: creates %d, removes %d, %v", len(step.Create), len(step.Remove), err)
 	}
 }
 

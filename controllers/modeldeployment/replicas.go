@@ -6,6 +6,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -15,19 +16,30 @@ import (
 type wish struct {
 	// revision that all of them should have.
 	revision string
+	// served is the revision that served last with all wanted replicas: revision
+	// itself, another that is there to fall back to, or empty.
+	served string
 	// count of them.
 	count int
 	// surge is how many more may exist, unavailable how many fewer may be
 	// ready, while replicas of another revision are replaced.
 	surge, unavailable int
+	// swap: where there is no room beside the old ones, one of them gives its own.
+	swap bool
+	// paused: nothing is replaced. halted: nothing is replaced, and what of the
+	// revision does not serve goes; there is another that served.
+	paused, halted bool
 	// avoid is for how long the successor of a refused replica keeps away from
 	// the Mac that refused.
 	avoid time.Duration
+	// mayRemove says whether one of too many may go; nil: any may.
+	mayRemove func(*v1alpha1.ModelReplica) bool
 }
 
 // birth is a replica to create.
 type birth struct {
-	slot int32
+	revision string
+	slot     int32
 	// epoch counts the attempts at a slot of a revision, from 1. It is part of
 	// the name, so that a successor never meets its terminating predecessor.
 	epoch int64
@@ -38,6 +50,34 @@ type birth struct {
 type changes struct {
 	create []birth
 	remove []*v1alpha1.ModelReplica
+	// swap is the one replica that may take the room of an old one; empty: none.
+	swap types.UID
+}
+
+// kinds are the living replicas of a deployment, apart.
+type kinds struct {
+	// failed never serve: they are replaced by others of their revision.
+	failed       []*v1alpha1.ModelReplica
+	current, old []*v1alpha1.ModelReplica
+}
+
+func sortOut(w wish, existing []v1alpha1.ModelReplica) kinds {
+	var k kinds
+	for i := range existing {
+		r := &existing[i]
+		switch {
+		case !r.DeletionTimestamp.IsZero():
+		case failed(r):
+			k.failed = append(k.failed, r)
+		case r.Spec.Revision == w.revision:
+			k.current = append(k.current, r)
+		default:
+			k.old = append(k.old, r)
+		}
+	}
+	sortForRemoval(k.current)
+	sortForRemoval(k.old)
+	return k
 }
 
 // plan decides which replicas to create and which to remove. It sees the world
@@ -46,59 +86,176 @@ type changes struct {
 // Order of creation and removal: successors of failed replicas are created
 // first, so that a failure in between leaves too many and not too few.
 func plan(w wish, existing []v1alpha1.ModelReplica, now time.Time) changes {
-	var out changes
-	var current, old []*v1alpha1.ModelReplica
-	for i := range existing {
-		r := &existing[i]
-		switch {
-		case !r.DeletionTimestamp.IsZero():
-		case failed(r):
-			out.remove = append(out.remove, r)
-		case r.Spec.Revision == w.revision:
-			current = append(current, r)
-		default:
-			old = append(old, r)
-		}
+	k := sortOut(w, existing)
+	if w.paused || w.halted {
+		return w.hold(k, existing, now)
 	}
-	sortForRemoval(current)
-	sortForRemoval(old)
+	out := changes{remove: k.failed}
+	current, old := k.current, k.old
 	if surplus := len(current) - w.count; surplus > 0 {
-		out.remove = append(out.remove, current[:surplus]...)
-		current = current[surplus:]
+		gone := removable(w, current, surplus)
+		out.remove = append(out.remove, gone...)
+		current = slices.DeleteFunc(current, func(r *v1alpha1.ModelReplica) bool { return slices.Contains(gone, r) })
 	}
 	removedOld := retire(w, current, old)
 	out.remove = append(out.remove, removedOld...)
+	// Fewer are wanted than when the rollout began: what does not serve yet goes.
+	for excess := len(current) + len(old) - len(removedOld) - (w.count + w.surge); excess > 0 && len(old) > 0 && len(current) > 0 && !available(current[0]); excess-- {
+		out.remove = append(out.remove, current[0])
+		current = current[1:]
+	}
 
 	room := w.count - len(current)
 	if len(old) > 0 {
 		room = min(room, w.count+w.surge-len(current)-(len(old)-len(removedOld)))
 	}
-	out.create = births(w, room, current, existing, now)
+	out.create = births(w, w.revision, room, current, existing, now)
+	under := swapUnderWay(w, existing)
+	if len(old) > len(removedOld) || under {
+		out.swap = w.mayswap(current, old, under)
+	}
 	return out
 }
 
-// retire picks the replicas of other revisions that may go: at once those that
-// are not ready, because nobody misses them; ready ones as far as enough ready
-// replicas remain.
-func retire(w wish, current, old []*v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
-	ready := 0
-	for _, r := range slices.Concat(current, old) {
-		if fleet.ReplicaReady(r) {
-			ready++
+// removable picks, of replicas in the order of their removal, as many as are too
+// many and may go.
+func removable(w wish, current []*v1alpha1.ModelReplica, surplus int) []*v1alpha1.ModelReplica {
+	var out []*v1alpha1.ModelReplica
+	for _, r := range current {
+		if len(out) < surplus && (w.mayRemove == nil || w.mayRemove(r)) {
+			out = append(out, r)
 		}
 	}
-	spare := ready - (w.count - w.unavailable)
+	return out
+}
+
+// hold keeps what is there while nothing may be replaced: replicas that are
+// missing are made of the revision that served, surplus ones go. After a halt
+// what of the failed revision does not serve goes too, and what it was to replace
+// comes back.
+func (w wish) hold(k kinds, existing []v1alpha1.ModelReplica, now time.Time) changes {
+	out := changes{remove: k.failed}
+	var living []*v1alpha1.ModelReplica
+	for _, r := range k.current {
+		if w.halted && !available(r) {
+			out.remove = append(out.remove, r)
+			continue
+		}
+		living = append(living, r)
+	}
+	living = append(living, k.old...)
+	most := w.count
+	if w.paused && !w.halted && len(k.current) > 0 && len(k.old) > 0 {
+		most += w.surge // what was begun stays where it is
+	}
+	sortForRemoval(living)
+	if surplus := len(living) - most; surplus > 0 {
+		gone := removable(w, living, surplus)
+		out.remove = append(out.remove, gone...)
+		living = slices.DeleteFunc(living, func(r *v1alpha1.ModelReplica) bool { return slices.Contains(gone, r) })
+	}
+	revision := w.served
+	if revision == "" {
+		revision = w.revision
+	}
+	if w.paused && w.served == "" && len(existing) == 0 {
+		return out // it begins when it is resumed
+	}
+	var same []*v1alpha1.ModelReplica
+	for _, r := range living {
+		if r.Spec.Revision == revision {
+			same = append(same, r)
+		}
+	}
+	out.create = births(w, revision, w.count-len(living), same, existing, now)
+	return out
+}
+
+// available says that a replica counts as one that serves.
+func available(r *v1alpha1.ModelReplica) bool { return fleet.ReplicaReady(r) }
+
+func availableOf(replicas ...*v1alpha1.ModelReplica) int {
+	n := 0
+	for _, r := range replicas {
+		if available(r) {
+			n++
+		}
+	}
+	return n
+}
+
+// retire picks the replicas of other revisions that may go: those that serve as
+// far as enough of all others do, and so those of the revision that served last,
+// or of a Mac that is not heard from, which may serve again in a moment. Others
+// go at once: nobody misses them.
+func retire(w wish, current, old []*v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
+	spare := availableOf(current...) + availableOf(old...) - (w.count - w.unavailable)
+	excess := len(current) + len(old) - (w.count + w.surge)
 	var out []*v1alpha1.ModelReplica
 	for _, r := range old {
 		switch {
-		case !fleet.ReplicaReady(r):
-			out = append(out, r)
+		case !available(r):
+			if spare >= 0 || excess > len(out) || !maybeBack(w, r) {
+				out = append(out, r)
+			}
 		case spare > 0:
 			out = append(out, r)
 			spare--
 		}
 	}
 	return out
+}
+
+// maybeBack says that a replica which does not serve is not given up.
+func maybeBack(w wish, r *v1alpha1.ModelReplica) bool {
+	admitted, ready := condition(r.Status.Conditions, v1alpha1.ConditionAdmitted), condition(r.Status.Conditions, v1alpha1.ConditionReady)
+	if admitted != nil && admitted.Status == metav1.ConditionFalse {
+		return false // its Mac starts it no more
+	}
+	return r.Spec.Revision == w.served || ready != nil && ready.Status == metav1.ConditionUnknown
+}
+
+// swapUnderWay says that a replica of another revision still holds the memory
+// that it is to give back.
+func swapUnderWay(w wish, existing []v1alpha1.ModelReplica) bool {
+	return slices.ContainsFunc(existing, func(r v1alpha1.ModelReplica) bool {
+		return !r.DeletionTimestamp.IsZero() && r.Spec.Revision != w.revision && r.Spec.NodeName != "" && !fleet.Released(&r)
+	})
+}
+
+// mayswap names the replica that may take the room of an old one. There is one
+// at a time, and none while fewer serve than may be missing: those that were
+// swapped in have to serve first. An old one that does not serve costs nothing.
+func (w wish) mayswap(current, old []*v1alpha1.ModelReplica, under bool) types.UID {
+	if !w.swap {
+		return ""
+	}
+	var next *v1alpha1.ModelReplica
+	for _, r := range current {
+		switch {
+		case r.Spec.NodeName != "":
+			if r.Spec.Swap && !available(r) {
+				return ""
+			}
+		case !withoutRoom(r):
+		case next == nil || r.Spec.Swap && !next.Spec.Swap || r.Spec.Swap == next.Spec.Swap && r.Spec.Slot < next.Spec.Slot:
+			next = r
+		}
+	}
+	if next != nil && next.Spec.Swap && under {
+		return next.UID // it waits for the room that it was given
+	}
+	serve := availableOf(old...)
+	if next == nil || under || serve == len(old) && serve+availableOf(current...) < w.count-w.unavailable {
+		return ""
+	}
+	return next.UID
+}
+
+// withoutRoom says that placement looked for a Mac and that memory is what lacks.
+func withoutRoom(r *v1alpha1.ModelReplica) bool {
+	c := condition(r.Status.Conditions, v1alpha1.ConditionPlaced)
+	return c != nil && c.Status == metav1.ConditionFalse && (c.Reason == v1alpha1.ReasonNoRoom || c.Reason == v1alpha1.ReasonSwapping)
 }
 
 // failed says that a replica will never serve: its Mac refused it for good, or
@@ -138,16 +295,16 @@ func sortForRemoval(replicas []*v1alpha1.ModelReplica) {
 	})
 }
 
-// births fills the lowest free slots. Existing replicas, terminating ones
-// included, decide the epoch.
-func births(w wish, room int, current []*v1alpha1.ModelReplica, existing []v1alpha1.ModelReplica, now time.Time) []birth {
+// births fills the lowest free slots of a revision. Existing replicas, terminating
+// ones included, decide the epoch.
+func births(w wish, revision string, room int, same []*v1alpha1.ModelReplica, existing []v1alpha1.ModelReplica, now time.Time) []birth {
 	taken := map[int32]bool{}
-	for _, r := range current {
+	for _, r := range same {
 		taken[r.Spec.Slot] = true
 	}
 	last := map[int32]int64{}
 	for i := range existing {
-		if r := &existing[i]; r.Spec.Revision == w.revision {
+		if r := &existing[i]; r.Spec.Revision == revision {
 			last[r.Spec.Slot] = max(last[r.Spec.Slot], r.Spec.Epoch)
 		}
 	}
@@ -155,7 +312,7 @@ func births(w wish, room int, current []*v1alpha1.ModelReplica, existing []v1alp
 	var out []birth
 	for slot := int32(0); len(out) < room; slot++ {
 		if !taken[slot] {
-			out = append(out, birth{slot: slot, epoch: last[slot] + 1, avoid: avoid})
+			out = append(out, birth{revision: revision, slot: slot, epoch: last[slot] + 1, avoid: avoid})
 		}
 	}
 	return out

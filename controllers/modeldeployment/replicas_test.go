@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
@@ -32,6 +33,16 @@ func have(words string) v1alpha1.ModelReplica {
 			ready.Status, ready.Reason = metav1.ConditionTrue, v1alpha1.ReasonReady
 		case "gone":
 			ready.Reason = v1alpha1.ReasonMacGone
+		case "silent":
+			ready.Status, ready.Reason = metav1.ConditionUnknown, v1alpha1.ReasonMacSilent
+		case "ended":
+			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAdmitted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonLoadFailed})
+		case "nocanary":
+			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionLoaded, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCanaryFailed, Message: "no token"})
+		case "noroom":
+			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoRoom})
+		case "swap":
+			r.Spec.Swap = true
 		case "unplaced":
 			r.Spec.NodeName = ""
 		case "deleting":
@@ -53,6 +64,11 @@ func have(words string) v1alpha1.ModelReplica {
 	}
 	r.Status.Conditions = append(r.Status.Conditions, ready)
 	return r
+}
+
+func intOrString(text string) *intstr.IntOrString {
+	v := intstr.Parse(text)
+	return &v
 }
 
 func TestPlan(t *testing.T) {
@@ -102,6 +118,21 @@ func TestPlan(t *testing.T) {
 				t.Errorf("create %v, remove %v; want %v, %v", create, remove, tc.create, tc.remove)
 			}
 		})
+	}
+}
+
+// TestABusyReplicaIsNotRemovedByANumber: of too many, those go that may, and as
+// long as none may there are too many.
+func TestABusyReplicaIsNotRemovedByANumber(t *testing.T) {
+	existing := []v1alpha1.ModelReplica{have("new#0 ready"), have("new#1 ready"), have("new#2 ready")}
+	idle := ""
+	w := wish{revision: "new", count: 1, surge: 1, mayRemove: func(r *v1alpha1.ModelReplica) bool { return r.Name == idle }}
+	if c := plan(w, existing, now); len(c.create)+len(c.remove) > 0 {
+		t.Errorf("%+v, and all are busy", c)
+	}
+	idle = "new#0 ready"
+	if c := plan(w, existing, now); len(c.create) > 0 || len(c.remove) != 1 || c.remove[0].Name != idle {
+		t.Errorf("%+v, want the idle one removed alone", c)
 	}
 }
 
@@ -183,13 +214,13 @@ func TestNamesTellSuccessorsFromPredecessors(t *testing.T) {
 	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: "d", UID: "u"}}
 	other := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: "d", UID: "v"}}
 	names := []string{
-		replicaName(d, "r1", birth{slot: 0, epoch: 1}), replicaName(d, "r1", birth{slot: 1, epoch: 1}), replicaName(d, "r1", birth{slot: 0, epoch: 2}),
-		replicaName(d, "r2", birth{slot: 0, epoch: 1}), replicaName(other, "r1", birth{slot: 0, epoch: 1}), replicaName(d, "r1", birth{slot: 11, epoch: 1}), replicaName(d, "r1", birth{slot: 1, epoch: 11}),
+		replicaName(d, birth{revision: "r1", slot: 0, epoch: 1}), replicaName(d, birth{revision: "r1", slot: 1, epoch: 1}), replicaName(d, birth{revision: "r1", slot: 0, epoch: 2}),
+		replicaName(d, birth{revision: "r2", slot: 0, epoch: 1}), replicaName(other, birth{revision: "r1", slot: 0, epoch: 1}), replicaName(d, birth{revision: "r1", slot: 11, epoch: 1}), replicaName(d, birth{revision: "r1", slot: 1, epoch: 11}),
 	}
 	if got := slices.Compact(slices.Sorted(slices.Values(names))); len(got) != len(names) {
 		t.Errorf("names collide: %v", names)
 	}
-	if names[0] != replicaName(d, "r1", birth{slot: 0, epoch: 1}) {
+	if names[0] != replicaName(d, birth{revision: "r1", slot: 0, epoch: 1}) {
 		t.Error("the same replica has two names")
 	}
 }

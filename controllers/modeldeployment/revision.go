@@ -8,15 +8,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/internal/status"
 )
-
-// historyLimit is how many revisions are kept beside those in use.
-const historyLimit = 10
 
 // revision is a ControllerRevision with the engine it holds.
 type revision struct {
@@ -70,11 +68,16 @@ func (r *Reconciler) ensureRevision(ctx context.Context, s *scope, e fleet.Engin
 	if err != nil {
 		return revision{}, err
 	}
+	spec, err := fleet.SpecOf(&s.deployment.Spec).Encode()
+	if err != nil {
+		return revision{}, err
+	}
 	name := revisionName(s.deployment, hash)
 	made := revision{engine: e, object: &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.deployment.Namespace, Name: name,
 			Labels:          map[string]string{v1alpha1.LabelDeployment: s.deployment.Name},
+			Annotations:     map[string]string{v1alpha1.AnnotationSpec: string(spec)},
 			OwnerReferences: []metav1.OwnerReference{ownerReference(s.deployment)},
 		},
 		Data:     runtime.RawExtension{Raw: data},
@@ -93,27 +96,31 @@ func revisionName(d *v1alpha1.ModelDeployment, hash string) string {
 	return d.Name + "-" + fleet.Digest(string(d.UID), hash)[:10]
 }
 
-// pruneRevisions deletes the oldest revisions beyond the history that no
-// replica uses.
+// pruneRevisions deletes the oldest revisions beyond the history.
 func (r *Reconciler) pruneRevisions(ctx context.Context, s *scope) error {
-	used := map[string]bool{}
-	for i := range s.replicas {
-		used[s.replicas[i].Spec.Revision] = true
-	}
-	excess := len(s.revisions) - 1 - historyLimit
-	for _, old := range s.revisions {
-		if excess <= 0 {
-			return nil
-		}
-		if used[old.object.Name] {
-			continue
-		}
+	for _, old := range surplusRevisions(s) {
 		if err := r.Client.Delete(ctx, old.object); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete revision %s: %w", old.object.Name, err)
 		}
-		excess--
 	}
 	return nil
+}
+
+// surplusRevisions are the oldest of those that no replica uses, nobody wants and
+// nothing falls back to, beyond as many as are kept.
+func surplusRevisions(s *scope) []revision {
+	used := map[string]bool{s.current.object.Name: true, s.served(): true}
+	for i := range s.replicas {
+		used[s.replicas[i].Spec.Revision] = true
+	}
+	var idle []revision
+	for _, have := range s.revisions {
+		if !used[have.object.Name] {
+			idle = append(idle, have)
+		}
+	}
+	excess := len(idle) - int(ptr.Deref(s.deployment.Spec.RevisionHistoryLimit, v1alpha1.DefaultRevisionHistoryLimit))
+	return idle[:max(0, excess)]
 }
 
 func ownerReference(d *v1alpha1.ModelDeployment) metav1.OwnerReference {

@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -35,11 +34,18 @@ type scope struct {
 	revisions []revision
 	// noToken says why there is no hub token where the spec names a Secret.
 	noToken *fleet.Refusal
+	// missing are the deployments that routing names and that are not there.
+	missing []string
 	// class is the PriorityClass that the spec names; nil where there is none.
 	class *schedulingv1.PriorityClass
 
 	verdict verdict
+	// current is the revision that is wanted.
 	current *revision
+	// rollout as this pass judged it, before it acted.
+	rollout v1alpha1.RolloutStatus
+	// overdue: it made no progress for longer than it may.
+	overdue bool
 	failure error
 }
 
@@ -63,11 +69,14 @@ func (r *Reconciler) read(ctx context.Context, req reconcile.Request) (*scope, e
 	}
 	if ref := s.deployment.Spec.Model.SecretRef; ref != nil {
 		var err error
-		if _, s.noToken, err = r.Secrets.Read(ctx, client.ObjectKey{Namespace: req.Namespace, Name: ref.Name}); err != nil {
+		if _, s.noToken, err = r.Secrets.Read(ctx, client.ObjectKey{Namespace: req.Namespace, Name: ref.Name}, s.deployment.Spec.Model.Source); err != nil {
 			return nil, err
 		}
 	}
 	if err := r.readClass(ctx, s); err != nil {
+		return nil, err
+	}
+	if err := r.readTargets(ctx, s); err != nil {
 		return nil, err
 	}
 	if err := r.readOwned(ctx, s); err != nil {
@@ -93,6 +102,21 @@ func (r *Reconciler) readClass(ctx context.Context, s *scope) error {
 	return nil
 }
 
+// readTargets looks for the deployments that routing names.
+func (r *Reconciler) readTargets(ctx context.Context, s *scope) error {
+	for _, name := range s.deployment.Spec.Routing.Targets() {
+		var target v1alpha1.ModelDeployment
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.deployment.Namespace, Name: name}, &target)
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && !target.DeletionTimestamp.IsZero():
+			s.missing = append(s.missing, name)
+		case err != nil:
+			return fmt.Errorf("read deployment %s that routing names: %w", name, err)
+		}
+	}
+	return nil
+}
+
 // priority of the replicas: one that cannot be told is no reason to change that
 // of those that live.
 func (s *scope) priority(before v1alpha1.Priority) v1alpha1.Priority {
@@ -103,15 +127,24 @@ func (s *scope) priority(before v1alpha1.Priority) v1alpha1.Priority {
 	return p
 }
 
-// again is when to look at the deployment's Secret again: nothing tells of it.
+// again is when to look again at what no watch tells of: the deployment's
+// Secret, and the end of the time in which a rollout has to make progress.
 func (s *scope) again() time.Duration {
-	switch {
-	case s.deployment.Spec.Model.SecretRef == nil || !s.deployment.DeletionTimestamp.IsZero():
+	if !s.deployment.DeletionTimestamp.IsZero() {
 		return 0
-	case s.noToken != nil:
-		return hubsecret.AgainMissing
 	}
-	return hubsecret.AgainGood
+	out := s.untilOverdue()
+	if s.deployment.Spec.Model.SecretRef == nil {
+		return out
+	}
+	secret := time.Duration(hubsecret.AgainGood)
+	if s.noToken != nil {
+		secret = hubsecret.AgainMissing
+	}
+	if out == 0 {
+		return secret
+	}
+	return min(out, secret)
 }
 
 // readOwned reads what belongs to the deployment, by its UID.
@@ -145,14 +178,23 @@ func (r *Reconciler) readOwned(ctx context.Context, s *scope) error {
 
 // wish is what the spec asks of the replicas.
 func (s *scope) wish() wish {
-	rollout := s.deployment.Spec.Rollout
+	rollout, count := s.deployment.Spec.Rollout, int(fleet.Wanted(s.deployment))
+	surge, unavailable := rollout.Bounds(count)
 	return wish{
-		revision:    s.current.object.Name,
-		count:       int(ptr.Deref(s.deployment.Spec.Replicas, 1)),
-		surge:       int(ptr.Deref(rollout.MaxSurge, 1)),
-		unavailable: int(ptr.Deref(rollout.MaxUnavailable, 0)),
-		avoid:       avoidFor,
+		revision: s.current.object.Name, served: s.served(), count: count, surge: surge, unavailable: unavailable,
+		swap: rollout.WithoutRoom != v1alpha1.WithoutRoomWait, paused: rollout.Paused, halted: s.rollout.Halt != nil, avoid: avoidFor,
+		mayRemove: func(r *v1alpha1.ModelReplica) bool { return fleet.MayRemove(s.deployment, r) },
 	}
+}
+
+// named finds a revision; nil where there is none of that name.
+func (s *scope) named(name string) *revision {
+	for i := range s.revisions {
+		if s.revisions[i].object.Name == name {
+			return &s.revisions[i]
+		}
+	}
+	return nil
 }
 
 // markDeleted notes in the scope that a replica is on its way out.

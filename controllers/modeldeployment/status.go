@@ -3,10 +3,10 @@ package modeldeployment
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -26,12 +26,12 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 		ServedNames:        s.verdict.names,
 	}
 	if s.current != nil {
-		next.CurrentRevision = s.current.object.Name
+		next.UpdateRevision = s.current.object.Name
 		next.ModelDigest = s.current.engine.Model.Digest
 		// The revision resolved before, so the estimate cannot fail; 0 says "unknown".
 		next.ReservedBytesPerReplica, _ = s.current.engine.ReservedBytes()
 	} else {
-		next.CurrentRevision, next.ModelDigest = d.Status.CurrentRevision, d.Status.ModelDigest
+		next.UpdateRevision, next.ModelDigest = d.Status.UpdateRevision, d.Status.ModelDigest
 		next.ReservedBytesPerReplica = d.Status.ReservedBytesPerReplica
 	}
 	if s.verdict.condition.Type == "" {
@@ -43,15 +43,33 @@ func deriveStatus(s *scope) v1alpha1.ModelDeploymentStatus {
 		}
 	}
 	count(&next, s)
+	next.CurrentRevision, next.Rollout = d.Status.CurrentRevision, d.Status.Rollout
+	if s.current != nil && d.DeletionTimestamp.IsZero() {
+		describeRollout(&next, s)
+	}
 	next.RetiredFreedBytes, next.Accounted = account(d.Status, s.replicas)
 	next.FreedBytesTotal = next.RetiredFreedBytes + liveFreed(s.replicas, next.Accounted)
 	next.Summary = v1alpha1.DeploymentSummary{
-		Ready:  fmt.Sprintf("%d/%d", next.ReadyReplicas, ptr.Deref(d.Spec.Replicas, 1)),
+		Ready:  fmt.Sprintf("%d/%d", next.ReadyReplicas, fleet.Wanted(d)),
 		Memory: v1alpha1.FormatBytes(next.FootprintBytes),
 		Freed:  v1alpha1.FormatBytes(next.FreedBytesTotal),
 	}
 	next.Conditions = status.Merge(d.Status.Conditions, d.Generation, s.now, conditions(s, next)...)
 	return next
+}
+
+// describeRollout says what the rollout is doing and which revision served last.
+// One that was scaled to zero proves nothing.
+func describeRollout(next *v1alpha1.ModelDeploymentStatus, s *scope) {
+	next.CurrentRevision = s.served()
+	if complete(s, *next) && fleet.Wanted(s.deployment) > 0 {
+		next.CurrentRevision = next.UpdateRevision
+	}
+	if s.rollout.StartTime != nil { // else the pass failed before it was judged
+		next.Rollout = s.rollout
+	}
+	next.Rollout.State = stateOf(s, *next)
+	next.Rollout.ETASeconds = eta(s, *next)
 }
 
 func count(next *v1alpha1.ModelDeploymentStatus, s *scope) {
@@ -65,11 +83,17 @@ func count(next *v1alpha1.ModelDeploymentStatus, s *scope) {
 		if fleet.ReplicaReady(r) {
 			next.ReadyReplicas++
 		}
+		if available(r) {
+			next.AvailableReplicas++
+		}
 		if fleet.Loaded(r) {
 			next.LoadedReplicas++
 		}
-		if r.Spec.Revision == next.CurrentRevision {
+		if r.Spec.Revision == next.UpdateRevision {
 			next.UpdatedReplicas++
+			if available(r) {
+				next.UpdatedAvailableReplicas++
+			}
 		}
 	}
 }
@@ -106,7 +130,8 @@ func liveFreed(replicas []v1alpha1.ModelReplica, accounted []string) int64 {
 	return sum
 }
 
-// conditions derives all seven, in the order in which things happen.
+// conditions derives all seven, in the order in which things happen, and Routed
+// where others are named.
 func conditions(s *scope, next v1alpha1.ModelDeploymentStatus) []status.Condition {
 	living := living(s.replicas)
 	accepted := s.verdict.condition
@@ -117,6 +142,9 @@ func conditions(s *scope, next v1alpha1.ModelDeploymentStatus) []status.Conditio
 	out := []status.Condition{
 		readyCondition(s, next, accepted, placed, living), accepted, fitsCondition(living), placed,
 		downloadedCondition(living), progressingCondition(s, next, living), degradedCondition(s, living),
+	}
+	if targets := s.deployment.Spec.Routing.Targets(); len(targets) > 0 {
+		out = append(out, routedCondition(targets, s.missing))
 	}
 	return out
 }
@@ -150,7 +178,7 @@ func living(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 }
 
 func readyCondition(s *scope, next v1alpha1.ModelDeploymentStatus, accepted, placed status.Condition, living []*v1alpha1.ModelReplica) status.Condition {
-	wanted := ptr.Deref(s.deployment.Spec.Replicas, 1)
+	wanted := fleet.Wanted(s.deployment)
 	is := v1alpha1.ConditionReady
 	progress := fmt.Sprintf("%d of %d replicas are ready", next.ReadyReplicas, wanted)
 	switch {
@@ -185,7 +213,7 @@ func fitsCondition(living []*v1alpha1.ModelReplica) status.Condition {
 		case c == nil:
 		case c.Reason == v1alpha1.ReasonTooLarge:
 			return status.False(is, v1alpha1.ReasonTooLarge, c.Message)
-		case c.Reason == v1alpha1.ReasonPlaced || c.Reason == v1alpha1.ReasonNoRoom || c.Reason == v1alpha1.ReasonPreempting:
+		case c.Reason == v1alpha1.ReasonPlaced || c.Reason == v1alpha1.ReasonNoRoom || c.Reason == v1alpha1.ReasonPreempting || c.Reason == v1alpha1.ReasonSwapping:
 			fits = true
 		}
 	}
@@ -209,7 +237,7 @@ func placedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Condition
 	switch {
 	case len(living) > 0:
 		return status.True(is, v1alpha1.ReasonPlaced, "every replica has a Mac")
-	case ptr.Deref(s.deployment.Spec.Replicas, 1) == 0:
+	case fleet.Wanted(s.deployment) == 0:
 		return status.True(is, v1alpha1.ReasonScaledToZero, "no replica is wanted")
 	default:
 		return status.Unknown(is, v1alpha1.ReasonPending, "there is no replica yet")
@@ -231,4 +259,14 @@ func downloadedCondition(living []*v1alpha1.ModelReplica) status.Condition {
 		}
 	}
 	return status.True(is, v1alpha1.ReasonVerified, "every replica has its weights on disk")
+}
+
+// routedCondition says whether everybody that routing names is there. Who is not
+// gets no request, and the others do.
+func routedCondition(targets, missing []string) status.Condition {
+	if len(missing) == 0 {
+		return status.True(v1alpha1.ConditionRouted, v1alpha1.ReasonTargetsFound, "routing names "+strings.Join(targets, ", "))
+	}
+	return status.False(v1alpha1.ConditionRouted, v1alpha1.ReasonTargetNotFound, fmt.Sprintf(
+		"no ModelDeployment %s in this namespace; it gets no request. Create it, or take it out of spec.routing", strings.Join(missing, ", ")))
 }

@@ -6,7 +6,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -15,10 +14,15 @@ import (
 
 func progressingCondition(s *scope, next v1alpha1.ModelDeploymentStatus, living []*v1alpha1.ModelReplica) status.Condition {
 	is := v1alpha1.ConditionProgressing
-	wanted := ptr.Deref(s.deployment.Spec.Replicas, 1)
-	switch {
-	case next.UpdatedReplicas != next.Replicas:
-		return status.True(is, v1alpha1.ReasonRollingOut, fmt.Sprintf("%d of %d replicas have the revision %s", next.UpdatedReplicas, wanted, next.CurrentRevision))
+	switch state := next.Rollout.State; {
+	case state == v1alpha1.RolloutPaused && s.deployment.DeletionTimestamp.IsZero():
+		return status.Unknown(is, string(state), fmt.Sprintf("nothing is replaced while spec.rollout.paused is set (`kubectl metalfleet rollout resume %s`); %s", s.deployment.Name, rolling(s, next)))
+	case state == v1alpha1.RolloutHalted:
+		return status.False(is, string(state), halted(s.deployment, next))
+	case s.overdue:
+		return status.False(is, v1alpha1.ReasonProgressDeadline, fmt.Sprintf("no progress for %d s; %s", int(deadline(s.deployment).Seconds()), rolling(s, next)))
+	case state == v1alpha1.RolloutSurging || state == v1alpha1.RolloutReplacing || state == v1alpha1.RolloutSwapping || state == v1alpha1.RolloutWaiting:
+		return status.True(is, string(state), rolling(s, next))
 	case len(living) != len(s.replicas):
 		return status.True(is, v1alpha1.ReasonDraining, fmt.Sprintf("%d replicas drain", len(s.replicas)-len(living)))
 	case s.verdict.condition.Status == metav1.ConditionUnknown:
@@ -47,6 +51,9 @@ func degradedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Conditi
 	if s.verdict.condition.Status == metav1.ConditionFalse && len(living) > 0 {
 		return status.True(is, s.verdict.condition.Reason, "what was accepted before goes on: "+s.verdict.condition.Message)
 	}
+	if h := s.rollout.Halt; h != nil {
+		return status.True(is, h.Reason, fmt.Sprintf("revision %s failed: %s", h.Revision, h.Message))
+	}
 	for _, r := range living {
 		if c := trouble(r); c != nil {
 			return status.True(is, c.Reason, r.Name+": "+c.Message+nextStep(r, c.Reason))
@@ -59,7 +66,7 @@ func degradedCondition(s *scope, living []*v1alpha1.ModelReplica) status.Conditi
 // failed and is tried again.
 func troubles() []string {
 	return []string{
-		v1alpha1.ReasonDownloadFailed, v1alpha1.ReasonDiskFull, v1alpha1.ReasonInsufficientRoom, v1alpha1.ReasonLoadFailed,
+		v1alpha1.ReasonDownloadFailed, v1alpha1.ReasonDiskFull, v1alpha1.ReasonInsufficientRoom, v1alpha1.ReasonLoadFailed, v1alpha1.ReasonCanaryFailed,
 		v1alpha1.ReasonEngineCrashed, v1alpha1.ReasonBackOff, v1alpha1.ReasonHostUnsettled,
 		v1alpha1.ReasonMacSilent, v1alpha1.ReasonMacGone,
 	}

@@ -27,7 +27,7 @@ func judge(r v1alpha1.ModelReplica) (v1alpha1.ModelDeploymentStatus, map[string]
 	s := &scope{now: now, deployment: &v1alpha1.ModelDeployment{}, replicas: []v1alpha1.ModelReplica{r}}
 	s.deployment.Spec.Residency.Policy = r.Spec.Residency.Policy
 	s.verdict.condition = status.True(v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, "")
-	next := v1alpha1.ModelDeploymentStatus{CurrentRevision: "now"}
+	next := v1alpha1.ModelDeploymentStatus{UpdateRevision: "now"}
 	count(&next, s)
 	out := map[string]status.Condition{}
 	for _, c := range conditions(s, next) {

@@ -29,15 +29,24 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) er
 		Owns(&v1alpha1.ModelReplica{}).
 		Owns(&appsv1.ControllerRevision{}).
 		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(claimsChanged())).
+		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.routers), builder.WithPredicates(comesOrGoes())).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.inspectedBy), builder.WithPredicates(inspectionChanged())).
 		Watches(&schedulingv1.PriorityClass{}, handler.EnqueueRequestsFromMapFunc(r.ofClass)).
 		Complete(r)
 }
 
-// specChanged drops our own status writes.
+// specChanged drops our own status writes, and passes what the autoscaler decided.
 func specChanged() predicate.Predicate {
+	decided := func(o client.Object) any {
+		a := o.(*v1alpha1.ModelDeployment).Status.Autoscaling
+		if a == nil {
+			return nil
+		}
+		return v1alpha1.AutoscalingStatus{DesiredReplicas: a.DesiredReplicas, Removable: a.Removable}
+	}
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+		return !status.Equal(decided(e.ObjectOld), decided(e.ObjectNew)) ||
+			e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
 			e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
 			!slices.Equal(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers())
 	}}
@@ -59,6 +68,19 @@ func (r *Reconciler) rivals(ctx context.Context, o client.Object) []reconcile.Re
 			client.MatchingFields{fleet.IndexClaim: name})...)
 	}
 	return out
+}
+
+// comesOrGoes passes what can change whether a deployment that others name is there.
+func comesOrGoes() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero()
+	}}
+}
+
+// routers are the deployments whose routing names this one.
+func (r *Reconciler) routers(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.find(ctx, func(d *v1alpha1.ModelDeployment) bool { return slices.Contains(d.Spec.Routing.Targets(), o.GetName()) },
+		client.InNamespace(o.GetNamespace()))
 }
 
 // ofClass are the deployments that name a PriorityClass.

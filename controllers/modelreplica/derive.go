@@ -27,11 +27,11 @@ func derive(r *v1alpha1.ModelReplica, mac *v1alpha1.MacNode, now time.Time) v1al
 	var reported []metav1.Condition
 	switch {
 	case report != nil:
-		next.Progress, next.Memory, next.Freed, next.Restarts = report.Progress, report.Memory, report.Freed, report.Restarts
+		next.Progress, next.Memory, next.Freed, next.Restarts, next.Canary = report.Progress, report.Memory, report.Freed, report.Restarts, report.Canary
 		reported = status.Pick(report.Conditions, copied...)
 	case state != fleet.MacReady:
 		// The last word of a Mac that is away stays, marked as stale.
-		next.Progress, next.Memory, next.Freed, next.Restarts = r.Status.Progress, r.Status.Memory, r.Status.Freed, r.Status.Restarts
+		next.Progress, next.Memory, next.Freed, next.Restarts, next.Canary = r.Status.Progress, r.Status.Memory, r.Status.Freed, r.Status.Restarts, r.Status.Canary
 		reported = status.Pick(r.Status.Conditions, copied...)
 	}
 	if fenced(r, state) && !meta.IsStatusConditionTrue(reported, v1alpha1.ConditionReleased) {

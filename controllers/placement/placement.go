@@ -3,10 +3,11 @@
 // highest priority first, and of these the oldest.
 //
 // It owns spec.nodeName of a replica (bound once), its condition Placed, and the
-// deletion of replicas whose room goes to one of a higher priority. It refuses
+// deletion of replicas whose room goes to one of a higher priority, or to one of
+// a new revision that may swap. It refuses
 // to decide: package plan does, on a snapshot, by the rules of an administrator
-// (plan.Rules); a choice is assumed there first and taken back if it cannot be
-// persisted. It never moves a bound replica: its deployment makes another.
+// (plan.Rules); a choice is assumed there first, and forgotten with the snapshot
+// at the end of the pass if it could not be persisted. It never moves a bound replica: its deployment makes another.
 //
 // Start reading at Reconciler.Reconcile.
 package placement
@@ -16,8 +17,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -103,9 +106,10 @@ func view(m *v1alpha1.MacNode) any {
 		DiskKnown     bool
 		Chip          string
 		Weights       []v1alpha1.StoredWeights
+		Pinned        []string
 		Inspections   []v1alpha1.InspectionStatus
 	}{fleet.StateOf(m), !meta.IsStatusConditionFalse(m.Status.Conditions, v1alpha1.ConditionAccepting), plan.Skewed(m), plan.Stranded(m), m.Labels, m.Spec.Taints,
-		m.Spec.Unschedulable, m.Status.Memory.CapacityBytes, m.Status.Disk.FreeBytes > 0, m.Status.Chip, m.Status.Weights, m.Status.Inspections}
+		m.Spec.Unschedulable, m.Status.Memory.CapacityBytes, m.Status.Disk.FreeBytes > 0, m.Status.Chip, m.Status.Weights, m.Spec.PinnedWeights, m.Status.Inspections}
 }
 
 func placedTrue(r *v1alpha1.ModelReplica) bool {
@@ -120,19 +124,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	var errs []error
 	var wait time.Duration
+	writes := newWrites()
 	for _, replica := range open(replicas) {
 		d := plan.Decision{Mac: replica.Spec.NodeName, Reason: v1alpha1.ReasonPlaced, Message: "on " + replica.Spec.NodeName}
 		if replica.Spec.NodeName == "" {
 			d = snapshot.Pick(replica)
 		}
-		if err := r.carryOut(ctx, snapshot, replica, d); err != nil {
-			errs = append(errs, client.IgnoreNotFound(err))
-		}
+		errs = append(errs, r.carryOut(ctx, snapshot, writes, replica, d))
 		if d.RetryAfter > 0 && (wait == 0 || d.RetryAfter < wait) {
 			wait = d.RetryAfter
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, writes.wait())...); err != nil {
 		return reconcile.Result{}, err
 	}
 	// What no watch tells: the end of the time for which a Mac is avoided, or
@@ -180,20 +183,51 @@ func open(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 	return out
 }
 
-// carryOut assumes the choice, persists it, and forgets it if that fails.
-func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, replica *v1alpha1.ModelReplica, d plan.Decision) error {
-	own := replica.DeepCopy() // an answer of the API server is written into it
+// writesAtOnce is how many decisions of a pass are persisted at the same time: a
+// hundred one after the other would take as long as a hundred round trips.
+const writesAtOnce = 8
+
+// writes are those of one pass that are under way. They touch no snapshot.
+type writes struct {
+	group errgroup.Group
+
+	mu   sync.Mutex // guards errs
+	errs []error
+}
+
+func newWrites() *writes {
+	w := &writes{}
+	w.group.SetLimit(writesAtOnce)
+	return w
+}
+
+func (w *writes) add(write func() error) {
+	w.group.Go(func() error {
+		if err := client.IgnoreNotFound(write()); err != nil {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.errs = append(w.errs, err)
+		}
+		return nil
+	})
+}
+
+func (w *writes) wait() error {
+	_ = w.group.Wait() // each error is kept
+	return errors.Join(w.errs...)
+}
+
+// carryOut assumes the choice and has it persisted. What fails is decided anew in
+// the next pass, on another snapshot. Victims are told before the next decision,
+// which may not count on them if that fails.
+func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, w *writes, replica *v1alpha1.ModelReplica, d plan.Decision) error {
 	condition := status.False(v1alpha1.ConditionPlaced, d.Reason, d.Message)
+	binds := d.Mac != "" && replica.Spec.NodeName == ""
 	switch {
 	case d.Mac != "":
 		condition = status.True(v1alpha1.ConditionPlaced, d.Reason, d.Message)
-		if replica.Spec.NodeName == "" {
-			undo := s.Assume(replica, d.Mac)
-			if err := r.bind(ctx, own, d.Mac); err != nil {
-				undo()
-				return err
-			}
-			ctrl.LoggerFrom(ctx).Info("Replica placed", "ModelReplica", client.ObjectKeyFromObject(replica), "MacNode", d.Mac)
+		if binds {
+			s.Assume(replica, d.Mac)
 		}
 	case d.Awaits != "":
 		undo := s.Claim(replica, d)
@@ -202,7 +236,17 @@ func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, replica *v1
 			return err
 		}
 	}
-	return r.report(ctx, own, condition)
+	w.add(func() error {
+		own := replica.DeepCopy() // an answer of the API server is written into it
+		if binds {
+			if err := r.bind(ctx, own, d.Mac); err != nil {
+				return err
+			}
+			ctrl.LoggerFrom(ctx).Info("Replica placed", "ModelReplica", client.ObjectKeyFromObject(replica), "MacNode", d.Mac)
+		}
+		return r.report(ctx, own, condition)
+	})
+	return nil
 }
 
 // preempt tells the victims why, and deletes them: they drain as any replica
@@ -211,7 +255,11 @@ func (r *Reconciler) preempt(ctx context.Context, replica *v1alpha1.ModelReplica
 	for _, v := range d.Victims {
 		victim := v.DeepCopy()
 		why := fmt.Sprintf("its room on %s goes to a replica of a higher priority: %d, and its own is %d", d.Awaits, replica.Spec.Priority.Value, v.Spec.Priority.Value)
-		err := r.report(ctx, victim, status.False(v1alpha1.ConditionPlaced, v1alpha1.ReasonPreempted, why))
+		reason := v1alpha1.ReasonPreempted
+		if v.Spec.DeploymentRef.UID == replica.Spec.DeploymentRef.UID {
+			reason, why = v1alpha1.ReasonSwapping, fmt.Sprintf("its room on %s goes to the revision %s", d.Awaits, replica.Spec.Revision)
+		}
+		err := r.report(ctx, victim, status.False(v1alpha1.ConditionPlaced, reason, why))
 		if err == nil {
 			err = r.Client.Delete(ctx, victim, client.Preconditions{UID: &victim.UID})
 		}

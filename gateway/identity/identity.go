@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/demand"
 )
 
 // SecretName is the Secret that the operator makes in its own namespace.
@@ -82,6 +83,11 @@ func (i *Identity) Succeeds(older *Identity) bool {
 // ClientTLS is how the Mac called mac is dialled.
 func (i *Identity) ClientTLS(mac string) *tls.Config {
 	return agentapi.ClientTLS(func() (*tls.Certificate, error) { return &i.certificate, nil }, i.roots, mac)
+}
+
+// OperatorTLS is how the operator is dialled.
+func (i *Identity) OperatorTLS() *tls.Config {
+	return demand.ClientTLS(func() (*tls.Certificate, error) { return &i.certificate, nil }, i.roots)
 }
 
 // Store holds the current identity.

@@ -55,6 +55,9 @@ type Grant struct {
 	Expires time.Time
 	// RequestsPerMinute and TokensPerMinute at each gateway; 0 is no limit.
 	RequestsPerMinute, TokensPerMinute int64
+	// Priority is the most urgent one that its requests may name, and theirs where
+	// they name none: lower ones go first, 0 is everybody's.
+	Priority int64
 }
 
 // Key is one key as its Secret states it, and what it has used.

@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"metalfleet.dev/metalfleet/api/openai"
 )
 
 // Type of the Secrets; no other is read.
@@ -27,6 +29,7 @@ const (
 	memberExpires         = "expires"
 	memberRequests        = "requestsPerMinute"
 	memberTokens          = "tokensPerMinute"
+	memberPriority        = "priority"
 )
 
 const (
@@ -84,6 +87,10 @@ func (k *Key) read(member, value string) (err error) {
 		k.RequestsPerMinute, err = perMinute(member, value)
 	case memberTokens:
 		k.TokensPerMinute, err = perMinute(member, value)
+	case memberPriority:
+		if k.Priority, err = strconv.ParseInt(strings.TrimSpace(value), 10, 64); err != nil {
+			err = invalid(member, "must be a whole number from %d to %d, of which lower ones go first", -openai.MostPriority, openai.MostPriority)
+		}
 	default:
 		err = invalid(member, "is not known; check its spelling or leave it out")
 	}
@@ -147,6 +154,9 @@ func (g *Grant) Check() error {
 			return invalid(member, "must be from 1 to %d", maxPerMinute)
 		}
 	}
+	if g.Priority < -openai.MostPriority || g.Priority > openai.MostPriority {
+		return invalid(memberPriority, "must be from %d to %d", -openai.MostPriority, openai.MostPriority)
+	}
 	return nil
 }
 
@@ -177,6 +187,9 @@ func NewSecret(namespace, name string, g Grant) (s *corev1.Secret, token string,
 			data[member] = strconv.FormatInt(n, 10)
 		}
 	}
+	if g.Priority != 0 {
+		data[memberPriority] = strconv.FormatInt(g.Priority, 10)
+	}
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app.kubernetes.io/part-of": "metalfleet"}},
@@ -194,7 +207,7 @@ func (g *Grant) end() string {
 
 // same says that two grants allow the same.
 func (g *Grant) same(o *Grant) bool {
-	return slices.Equal(g.Models, o.Models) && slices.Equal(g.ModelNamespaces, o.ModelNamespaces) && g.Expires.Equal(o.Expires) && g.sameLimits(o)
+	return slices.Equal(g.Models, o.Models) && slices.Equal(g.ModelNamespaces, o.ModelNamespaces) && g.Expires.Equal(o.Expires) && g.Priority == o.Priority && g.sameLimits(o)
 }
 
 func (g *Grant) sameLimits(o *Grant) bool {

@@ -2,11 +2,12 @@
 //
 // It owns the choice and nothing else: it is pure, and knows no network, no
 // clock and no other gateway. It refuses candidates that are excluded or full,
-// and takes suspects only when there is no other.
+// and takes suspects only when there is no other, and before them those that
+// retire.
 //
 // A request whose prompt begins as others' did goes where theirs went, as long
 // as that replica is not much busier than the rest; the others go to the least
-// busy. Where a prompt belongs is computed from its hash and the names of the
+// busy, and so does a beginning that nobody had lately, unless its home is idle. Where a prompt belongs is computed from its hash and the names of the
 // replicas alone (rendezvous hashing with bounded loads), so that gateways which
 // never speak with one another agree, and a replica that comes or goes moves
 // only what was or will be its own.
@@ -16,6 +17,7 @@ package pick
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 )
 
@@ -36,6 +38,8 @@ type Candidate struct {
 	Slots int
 	// Suspect: its Mac failed a moment ago.
 	Suspect bool
+	// Retiring: it goes once it is idle, so others are preferred.
+	Retiring bool
 	// Cold: its model is not in memory, and the request would load it.
 	Cold bool
 }
@@ -54,6 +58,46 @@ func (c Candidate) busy() int {
 
 // full says that it holds as many as it may.
 func (c Candidate) full() bool { return c.Most > 0 && c.InFlight >= c.Most }
+
+// Policy is a way to choose: the index of a candidate for a request, or false
+// when all are excluded or full. Choose is what a gateway uses; LeastLoad and
+// RoundRobin are there to be compared with, and for who wants no affinity.
+type Policy func(candidates []Candidate, p Prefix, turn uint64) (int, bool)
+
+// PolicyNamed finds a policy by its name.
+func PolicyNamed(name string) (Policy, error) {
+	switch name {
+	case "prefix":
+		return Choose, nil
+	case "least-load":
+		return LeastLoad, nil
+	case "round-robin":
+		return RoundRobin, nil
+	}
+	return nil, fmt.Errorf("%q is none of prefix, least-load, round-robin", name)
+}
+
+// LeastLoad is Best, whatever the prompt begins with.
+func LeastLoad(candidates []Candidate, _ Prefix, turn uint64) (int, bool) {
+	return Best(candidates, turn)
+}
+
+// RoundRobin takes the candidates in turn. It passes over those that are
+// excluded, full or suspects, and takes a suspect only when there is no other.
+func RoundRobin(candidates []Candidate, _ Prefix, turn uint64) (int, bool) {
+	suspect := -1
+	for n := range candidates {
+		i := int((turn + uint64(n)) % uint64(len(candidates)))
+		switch c := candidates[i]; {
+		case c.Excluded || c.full():
+		case !c.Suspect:
+			return i, true
+		case suspect < 0:
+			suspect = i
+		}
+	}
+	return max(suspect, 0), suspect >= 0
+}
 
 // Choose is the index of the candidate for a request: the one where its prefix
 // belongs, or the best one. It is false when all are excluded or full.
@@ -97,6 +141,9 @@ func less(a, b Candidate) bool {
 	if a.Suspect != b.Suspect {
 		return b.Suspect
 	}
+	if a.Retiring != b.Retiring {
+		return b.Retiring
+	}
 	if a.busy() != b.busy() {
 		return a.busy() < b.busy()
 	}
@@ -106,10 +153,13 @@ func less(a, b Candidate) bool {
 const (
 	// loadFactor is how much busier than the others a replica may be for the sake
 	// of what it remembers.
-	loadFactor = 1.25
+	loadFactor = 1.5
 	// alwaysFew is how many requests a replica that runs several at once may have
 	// whatever the others have: at little load an average says nothing.
 	alwaysFew = 2
+	// spread is how many times the room that requests with one beginning take, their
+	// homes have together: where homes are full, conversations find theirs taken.
+	spread = 3
 )
 
 // bound is how many requests a candidate may have, this one among them, given
@@ -122,7 +172,7 @@ func (c Candidate) bound(total, replicas int) int {
 func home(candidates []Candidate, p Prefix) (int, bool) {
 	total, usable := 0, make([]int, 0, len(candidates))
 	for i, c := range candidates {
-		if c.Suspect {
+		if c.Suspect || c.Retiring {
 			continue
 		}
 		total += c.InFlight
@@ -136,6 +186,10 @@ func home(candidates []Candidate, p Prefix) (int, bool) {
 	// All that share a beginning have as many homes as they need, and within them
 	// each conversation one of its own.
 	homes := usable[:width(candidates, usable, p, total)]
+	if !p.Known { // nobody is known to remember it: it may begin its home, and waits nowhere for it
+		c := candidates[homes[0]]
+		return homes[0], !c.Excluded && !c.full() && c.busy() == 0
+	}
 	slices.SortFunc(homes, func(a, b int) int { return closer(candidates[a].ID, candidates[b].ID, p.own()) })
 	for _, i := range usable { // beyond its homes, in the order in which they would be added
 		if c := candidates[i]; !c.Excluded && !c.full() && c.busy() < c.bound(total, replicas) {
@@ -149,7 +203,7 @@ func home(candidates []Candidate, p Prefix) (int, bool) {
 func width(candidates []Candidate, usable []int, p Prefix, total int) int {
 	room := 0
 	for n, i := range usable {
-		if room += candidates[i].bound(total, len(usable)); room > p.InFlight {
+		if room += candidates[i].bound(total, len(usable)); room > spread*p.InFlight {
 			return n + 1
 		}
 	}

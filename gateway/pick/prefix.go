@@ -10,6 +10,8 @@ type Prefix struct {
 	// Own is the hash of what all turns of one conversation begin with; 0 where
 	// nobody can say.
 	Own uint64
+	// Known: another request with that Shared came to this gateway lately.
+	Known bool
 	// InFlight requests with that Shared, of this gateway.
 	InFlight int
 }

@@ -57,14 +57,22 @@ var (
 // attempt sends the request to one replica and delivers its answer. A failure
 // means that nothing was sent to the client. Without one the request has
 // ended, with an error if nobody was there to be told. It releases the endpoint.
-func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, g grant, body []byte) (*failure, error) {
+func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, g grant, q *query) (*failure, error) {
 	defer g.release() // also where an answer is aborted by a panic
 	e := g.Endpoint
 	upstream, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil) // whatever happens: the agent hears of the end
-	begun := p.bounded(cancel)
-	resp, err := p.macs.to(e).RoundTrip(request(upstream, r, e, w.Header().Get(agentapi.HeaderRequestID), body))
+	ask := request(upstream, r, e, w.Header().Get(agentapi.HeaderRequestID), q)
+	w.model = q.answers()
+	begun, silent := p.bounded(cancel), w.keepOpen(p.KeepAlive, cancel)
+	resp, err := p.macs.to(e).RoundTrip(ask)
 	begun()
+	if gone := silent.end(); gone != nil && err == nil {
+		err = errors.Join(gone, resp.Body.Close())
+	}
+	if gone := context.Cause(upstream); errors.Is(gone, errClientGone) {
+		return nil, gone
+	}
 	if err != nil {
 		if errors.Is(context.Cause(upstream), errTry) {
 			err = errTry

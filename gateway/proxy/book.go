@@ -27,7 +27,8 @@ const aheadOf = 2
 // where, who failed, and who waits. Counts of what runs are given back by the
 // end of a request and by nothing else, however long it takes.
 type book struct {
-	now func() time.Time
+	now  func() time.Time
+	pick pick.Policy
 
 	mu       sync.Mutex // guards all below
 	replicas map[string]*load
@@ -36,7 +37,8 @@ type book struct {
 	outliers health.Outliers
 	room     *waiting.Room
 	seats    map[*waiting.Waiter]*seat
-	turn     uint64
+	wakes    chan struct{} // of one: somebody began to wait
+	begun    pick.Recent   // what prompts began with lately, of all models
 	pruneAt  int
 	// ahead is aheadOf; 0 where nobody can wait here: then replicas' own queues
 	// take what they do.
@@ -53,8 +55,10 @@ type load struct {
 // modelLoad is what this gateway knows of a deployment.
 type modelLoad struct {
 	inFlight int
+	begun    uint64         // requests that ever came
 	prefixes map[uint64]int // in flight, by what their prompts begin with
 	budget   health.Budget
+	turn     uint64 // requests that were given a replica
 }
 
 // add counts requests that begin, or that end.
@@ -78,8 +82,8 @@ func newBook(l waiting.Limits) *book {
 	if l.Count == 0 {
 		ahead = 0
 	}
-	return &book{ahead: ahead, now: time.Now, replicas: map[string]*load{}, macs: map[string]suspicion{}, models: map[route.Key]*modelLoad{},
-		room: waiting.New(l), seats: map[*waiting.Waiter]*seat{}, pruneAt: 1024}
+	return &book{ahead: ahead, now: time.Now, pick: pick.Choose, replicas: map[string]*load{}, macs: map[string]suspicion{}, models: map[route.Key]*modelLoad{},
+		room: waiting.New(l), seats: map[*waiting.Waiter]*seat{}, wakes: make(chan struct{}, 1), pruneAt: 1024}
 }
 
 // grant is an endpoint on which a request is counted until release.
@@ -107,21 +111,24 @@ func (b *book) choose(q *query, now time.Time) (grant, bool) {
 	loads := b.loads(endpoints)
 	for i, e := range endpoints {
 		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Total: loads[i].total, Excluded: q.excluded(e),
-			Most: b.ahead * int(e.Sequences), Slots: int(e.Sequences), Suspect: now.Before(b.macs[e.Mac].until), Cold: e.Cold}
+			Most: b.ahead * int(e.Sequences), Slots: int(e.Sequences), Suspect: now.Before(b.macs[e.Mac].until), Cold: e.Cold, Retiring: e.Retiring}
 	}
 	b.suspectOutliers(endpoints, candidates, now)
 	prefix := q.prefix
-	prefix.InFlight = of.prefixes[prefix.Shared]
-	i, ok := pick.Choose(candidates, prefix, b.turn)
+	prefix.InFlight, prefix.Known = of.prefixes[prefix.Shared], b.begun.Has(prefix.Shared)
+	i, ok := b.pick(candidates, prefix, of.turn)
 	if !ok {
 		return grant{}, false
 	}
-	b.turn++
+	of.turn++
 	l := loads[i]
 	l.inFlight++
 	l.total++
 	l.used = now
 	of.add(prefix.Shared, 1)
+	if prefix.Shared != 0 {
+		b.begun.Add(prefix.Shared)
+	}
 	return grant{endpoints[i], sync.OnceFunc(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -158,7 +165,9 @@ func (b *book) model(key route.Key) *modelLoad {
 func (b *book) asked(key route.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.model(key).budget.Request(b.now())
+	l := b.model(key)
+	l.begun++
+	l.budget.Request(b.now())
 }
 
 // mayRetry counts another try, or says that there were too many.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/route"
@@ -29,6 +30,15 @@ func (c caller) name() string {
 		return ""
 	}
 	return c.key.Name
+}
+
+// rank says for the agent how urgent the caller's requests may be. What a client
+// says of that itself is not passed on.
+func (c caller) rank(h http.Header) {
+	h.Del(agentapi.HeaderPriority)
+	if c.key != nil {
+		h.Set(agentapi.HeaderPriority, strconv.FormatInt(c.key.Priority, 10))
+	}
 }
 
 // admit finds whose request this is, and claims one of what its key may ask in

@@ -13,17 +13,24 @@ import (
 )
 
 // keeper is the Mac that a request has to go to, because it keeps what the
-// request goes on from. The id says which; nothing of it is known here, so a
-// gateway's restart forgets nothing.
-func keeper(asked openai.Envelope, m *route.Model) (mac string, err error) {
+// request goes on from, and of those that may answer it the ones that it serves.
+// The id says which Mac; nothing of it is known here, so a gateway's restart
+// forgets nothing.
+func keeper(asked openai.Envelope, all []*route.Model) (mac string, there []*route.Model, err error) {
 	if asked.Previous == "" {
-		return "", nil
+		return "", all, nil
 	}
-	mac, ok := responses.MacOf(asked.Previous)
-	if !ok || !slices.ContainsFunc(m.Endpoints(), func(e route.Endpoint) bool { return e.Mac == mac }) {
-		return "", responses.PreviousNotFound(asked.Previous)
+	if mac, ok := responses.MacOf(asked.Previous); ok {
+		for _, m := range all {
+			if slices.ContainsFunc(m.Endpoints(), func(e route.Endpoint) bool { return e.Mac == mac }) {
+				there = append(there, m)
+			}
+		}
+		if len(there) > 0 {
+			return mac, there, nil
+		}
 	}
-	return mac, nil
+	return "", nil, responses.PreviousNotFound(asked.Previous)
 }
 
 // plainQuery is a query without the values that are nobody's business behind the
@@ -57,7 +64,7 @@ func (p *Proxy) kept(ctx context.Context, _ caller, w *reply, r *http.Request) e
 		return err
 	}
 	defer cancel()
-	failed, err := p.attempt(ctx, w, r, grant{route.Endpoint{Mac: mac.Name, Address: mac.Address}, func() {}}, nil)
+	failed, err := p.attempt(ctx, w, r, grant{route.Endpoint{Mac: mac.Name, Address: mac.Address}, func() {}}, &query{})
 	if failed == nil {
 		return err
 	}

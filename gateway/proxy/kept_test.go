@@ -9,6 +9,7 @@ import (
 	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/responses"
 	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/route"
 )
 
 // TestA3AResponseIsAskedForWhereItIsKept: its id says where, to every gateway and
@@ -93,5 +94,23 @@ func TestA3TheAgentLearnsWhoseARequestIs(t *testing.T) {
 	open.do("POST", dialect.PathResponses, `{"model":"m","input":"x"}`, agentapi.HeaderOwner, "other")
 	if got := (<-n.seen).Header.Get(agentapi.HeaderOwner); got != "" {
 		t.Errorf("where no keys are asked the owner is %q", got)
+	}
+}
+
+// TestA3WhatGoesOnFromAFallbackGoesToIt: where several deployments answer to a
+// name, the one whose Mac keeps the response goes on with it.
+func TestA3WhatGoesOnFromAFallbackGoesToIt(t *testing.T) {
+	w := newWorld(t)
+	w.addMac("a", say(`"m"`))
+	other := w.addBeside("other", say(`"other"`))
+	w.routing(&route.Routing{Fallbacks: []string{"other"}})
+	ask := func(mac string) *http.Response {
+		return w.do("POST", dialect.PathResponses, `{"model":"m","input":"x","previous_response_id":"`+responses.NewID(mac)+`"}`)
+	}
+	w.wantAnswer(ask("mac-of-other"), `"other"`, "ns/other")
+	w.wantAnswer(ask("a"), `"m"`, "ns/m")
+	other.kill() // nobody else has what it keeps
+	if resp := ask("mac-of-other"); resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", resp.StatusCode, read(t, resp))
 	}
 }

@@ -438,3 +438,38 @@ func TestBeforeKeysAreReadNobodyIsRefused(t *testing.T) {
 	w.addMac("a", say("{}"))
 	w.wantRefusal(w.chat(), refusal{503, openai.CodeNoEndpoint, "2"})
 }
+
+// TestTheKeySaysHowUrgentARequestMayBe: the agent is told of the key's priority,
+// and never of what a client says of its own.
+func TestTheKeySaysHowUrgentARequestMayBe(t *testing.T) {
+	l := newLocked(t)
+	told := make(chan string, 1)
+	l.addMac("a", func(w http.ResponseWriter, r *http.Request) {
+		told <- strings.Join(r.Header.Values(agentapi.HeaderPriority), ",")
+		say("{}")(w, r)
+	})
+	for want, g := range map[string]keys.Grant{"0": {Models: []string{"m"}}, "-5": {Models: []string{"m"}, Priority: -5}, "9": {Models: []string{"m"}, Priority: 9}} {
+		token := l.key("k"+strings.TrimPrefix(want, "-"), g)
+		if resp := l.with(token, "POST", chatPath, chatBody, agentapi.HeaderPriority, "-999"); resp.StatusCode != 200 {
+			t.Fatalf("%d", resp.StatusCode)
+		}
+		if got := <-told; got != want {
+			t.Errorf("the agent is told %q, want %q", got, want)
+		}
+	}
+}
+
+func TestAClientsOwnRankIsNotPassedOn(t *testing.T) {
+	w := newWorld(t)
+	told := make(chan []string, 1)
+	w.addMac("a", func(w http.ResponseWriter, r *http.Request) {
+		told <- r.Header.Values(agentapi.HeaderPriority)
+		say("{}")(w, r)
+	})
+	if resp := w.do("POST", chatPath, chatBody, agentapi.HeaderPriority, "-999"); resp.StatusCode != 200 {
+		t.Fatalf("%d", resp.StatusCode)
+	}
+	if got := <-told; len(got) != 0 {
+		t.Errorf("the agent is told %q", got)
+	}
+}

@@ -17,8 +17,8 @@ const (
 	connectTimeout   = time.Second
 	handshakeTimeout = 2 * time.Second
 	// pingAfter of silence, and pingTimeout without an answer: a dead Mac is
-	// noticed within 2 s.
-	pingAfter   = time.Second
+	// noticed in under 2 s.
+	pingAfter   = 750 * time.Millisecond
 	pingTimeout = time.Second
 	// streamWindow is how much of an answer a Mac may send ahead of a client
 	// that reads slowly.
@@ -29,6 +29,9 @@ const (
 type macs struct {
 	// identity with which Macs are dialled, at each handshake the one of then.
 	identity func() *identity.Identity
+	// lost, if set, is told of a Mac whose connection fell silent, also where no
+	// request runs that would fail.
+	lost func(mac string)
 
 	mu    sync.Mutex // guards conns
 	conns map[string]*conn
@@ -86,7 +89,13 @@ func (m *macs) newTransport(mac string) *http.Transport {
 			}
 			ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 			defer cancel()
-			c := tls.Client(gather(raw), m.identity().ClientTLS(mac))
+			heard := &heard{Conn: raw, lost: func() {
+				if m.lost != nil {
+					m.lost(mac)
+				}
+			}}
+			heard.note()
+			c := tls.Client(gather(heard), m.identity().ClientTLS(mac))
 			if err := c.HandshakeContext(ctx); err != nil {
 				return nil, errors.Join(err, c.Close())
 			}

@@ -22,6 +22,7 @@ type metrics struct {
 	ejected   prometheus.Counter
 	waits     *prometheus.CounterVec
 	waited    prometheus.Histogram
+	passed    *prometheus.CounterVec
 }
 
 var seconds = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
@@ -49,8 +50,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Waits for a replica that ended, by outcome: served, full, share, late, left, gone."}, []string{"outcome"}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{Name: prefix + "wait_seconds",
 			Help: "Time that requests waited for a replica, of those that were let into the waiting room.", Buckets: seconds}),
+		passed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "fallbacks_total",
+			Help: "Times the next deployment of a routing was asked, by what was wrong with the one before: none_ready, refused, busy."}, []string{"reason"}),
 	}
-	r.MustRegister(m.ejected, m.waits, m.waited, m.requests, m.firstByte, m.duration, m.inFlight, m.retries, m.broken, m.suspected)
+	r.MustRegister(m.passed, m.ejected, m.waits, m.waited, m.requests, m.firstByte, m.duration, m.inFlight, m.retries, m.broken, m.suspected)
 	m.begin()
 	return m
 }
@@ -69,6 +72,9 @@ func (m *metrics) begin() {
 	}
 	for _, outcome := range []string{waitServed, waitFull, waitShare, waitLate, waitLeft, waitGone} {
 		m.waits.WithLabelValues(outcome)
+	}
+	for _, reason := range []string{passedNone, passedRefused, passedBusy} {
+		m.passed.WithLabelValues(reason)
 	}
 }
 

@@ -15,6 +15,7 @@
 // and request.
 //
 // Start reading at Proxy.text and Proxy.forward; wait.go has the waiting room,
+// stages.go whom a request is sent to that may be answered by several deployments,
 // caller.go and meter.go what concerns keys, bodies.go the room for bodies.
 package proxy
 
@@ -73,6 +74,8 @@ type Config struct {
 	Identity func() *identity.Identity
 	// Keys that clients must bring; nil asks for none.
 	Keys *keys.Store
+	// Pick chooses among replicas; nil means pick.Choose.
+	Pick pick.Policy
 	// Registry takes the metrics.
 	Registry prometheus.Registerer
 	// Log of failures; never of prompts or answers.
@@ -122,9 +125,15 @@ func New(c Config) *Proxy {
 	if c.KeepAlive == 0 {
 		c.KeepAlive = 10 * time.Second
 	}
+	if c.Pick == nil {
+		c.Pick = pick.Choose
+	}
 	b := newBook(c.Waiting)
+	b.pick = c.Pick
 	c.Registry.MustRegister(&census{b})
-	return &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
+	p := &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
+	p.macs.lost = func(mac string) { p.distrust(p.Log, mac, errSilent) }
+	return p
 }
 
 // Close ends idle connections to Macs.
@@ -313,6 +322,7 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 	if err != nil {
 		return err
 	}
+	c.rank(r.Header)
 	if w.meter, err = p.meter(ctx, c, w, asked.Model, body); err != nil {
 		return err
 	}
@@ -322,12 +332,13 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 	}
 	defer cancel()
 	w.streams = asked.Stream
-	only, err := keeper(asked, model)
-	if err != nil {
+	q := &query{name: asked.Model, body: body, prefix: prefixOf(asked), key: c.name(), deadline: deadline}
+	all, routed := p.stages(model, q)
+	if q.only, all, err = keeper(asked, all); err != nil {
 		return err
 	}
-	return p.forward(ctx, w, r, &query{name: asked.Model, model: model, body: body, prefix: prefixOf(asked), only: only,
-		waiter: &waiting.Waiter{Model: model.Key.String(), Key: c.name(), Bytes: int64(len(body)), Deadline: deadline}})
+	q.begin(all, routed)
+	return p.forward(ctx, w, r, q)
 }
 
 // bound limits how long a request may take in all, as the gateway is told and as
@@ -377,9 +388,15 @@ func (p *Proxy) readBody(w *reply, r *http.Request) (body []byte, release func()
 
 // query is a request for a model on its way to a replica.
 type query struct {
-	name  string
-	model *route.Model
-	body  []byte
+	name string
+	// model is the one that is asked now, rest those that come after it (stages.go).
+	model  *route.Model
+	rest   []*route.Model
+	routed *routed
+	body   []byte
+	// key is whose it is, deadline when its client wants to know; zero is none.
+	key      string
+	deadline time.Time
 	// prefix of its prompt, by which replicas that remember it are found.
 	prefix pick.Prefix
 	// only this Mac keeps what the request goes on from; empty where any will do.
@@ -425,14 +442,14 @@ func (q *query) again(now time.Time) {
 func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, q *query) error {
 	p.book.asked(q.model.Key)
 	for {
-		g, err := p.endpoint(ctx, w, q)
+		g, err := p.nextEndpoint(ctx, w, q)
 		if err != nil {
 			return err
 		}
 		if q.last != nil {
 			p.metrics.retries.WithLabelValues(q.last.reason).Inc()
 		}
-		failed, err := p.attempt(ctx, w, r, g, q.body)
+		failed, err := p.attempt(ctx, w, r, g, q)
 		p.judge(ctx, g.Endpoint, w.status, failed, err)
 		if failed == nil {
 			return err
@@ -454,6 +471,8 @@ func (p *Proxy) endpoint(ctx context.Context, w *reply, q *query) (grant, error)
 		}
 	}
 	switch {
+	case len(q.rest) > 0 && (len(q.model.Endpoints()) == 0 || q.last != nil || p.Waiting.Count == 0 || q.routed.patience == 0):
+		return grant{}, errElsewhere
 	case q.told != nil && (p.Waiting.Count == 0 || q.told.RetryAfter == 0): // waiting does not help
 		return grant{}, q.told
 	case p.Waiting.Count == 0:
@@ -503,7 +522,8 @@ func (p *Proxy) distrust(log logr.Logger, mac string, cause error) {
 
 // request is what the agent gets: the client's bytes, and headers of our own
 // making. A client's credentials stay here.
-func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, body []byte) *http.Request {
+func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, q *query) *http.Request {
+	body := q.body
 	out := &http.Request{Method: r.Method, URL: &url.URL{Scheme: "https", Host: e.Address, Path: r.URL.Path}, Host: e.Address,
 		Body: bodyReader(body), ContentLength: int64(len(body)),
 		GetBody: func() (bodyCloser, error) { return bodyReader(body), nil },
@@ -522,10 +542,13 @@ func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, 
 	if owner := ownerOf(ctx); owner != "" {
 		out.Header.Set(agentapi.HeaderOwner, owner)
 	}
-	for _, name := range []string{"Accept", anthropic.HeaderVersion} {
+	for _, name := range []string{"Accept", anthropic.HeaderVersion, agentapi.HeaderPriority} {
 		if values := r.Header.Values(name); len(values) > 0 {
 			out.Header[name] = values
 		}
+	}
+	if q.routed != nil {
+		out.Header.Set(agentapi.HeaderModel, q.model.Shown())
 	}
 	return out.WithContext(ctx)
 }

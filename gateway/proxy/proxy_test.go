@@ -35,6 +35,7 @@ type world struct {
 	url     string
 	stop    context.CancelCauseFunc // ends all requests, as a drain does
 	metrics *prometheus.Registry
+	proxy   *proxy.Proxy
 }
 
 func newWorld(t *testing.T, change ...func(*proxy.Config)) *world {
@@ -47,13 +48,14 @@ func newWorld(t *testing.T, change ...func(*proxy.Config)) *world {
 		f(&c)
 	}
 	p := proxy.New(c)
+	w.proxy = p
 	requests, stop := context.WithCancelCause(context.Background())
 	w.stop = stop
 	s := httptest.NewUnstartedServer(p)
 	s.Config.BaseContext = func(net.Listener) context.Context { return requests }
 	s.Start()
 	t.Cleanup(func() { stop(nil); s.Close(); p.Close() })
-	w.url = s.URL
+	w.url, w.proxy = s.URL, p
 	return w
 }
 

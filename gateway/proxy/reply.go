@@ -21,12 +21,15 @@ type reply struct {
 	status    int
 	firstByte time.Time
 	dialect   *dialect.Dialect
-	meter     *meter // of the answer
-	streams   bool   // events were asked for
+	began     time.Time // when the request came
+	last      time.Time // when something was written last
+	meter     *meter    // of the answer
+	streams   bool      // events were asked for
+	model     string    // that answers, where its client is told
 }
 
 func newReply(w http.ResponseWriter, timeout time.Duration) *reply {
-	return &reply{ResponseWriter: w, rc: http.NewResponseController(w), timeout: timeout}
+	return &reply{ResponseWriter: w, rc: http.NewResponseController(w), timeout: timeout, began: time.Now()}
 }
 
 // WriteHeader notes the status.
@@ -36,11 +39,12 @@ func (w *reply) WriteHeader(status int) {
 }
 
 func (w *reply) Write(p []byte) (int, error) {
-	if err := w.rc.SetWriteDeadline(time.Now().Add(w.timeout)); err != nil {
+	now := time.Now()
+	if err := w.rc.SetWriteDeadline(now.Add(w.timeout)); err != nil {
 		return 0, fmt.Errorf("bound a write: %w", err)
 	}
-	if w.firstByte.IsZero() {
-		w.firstByte = time.Now()
+	if w.last = now; w.firstByte.IsZero() {
+		w.firstByte = now
 	}
 	return w.ResponseWriter.Write(p)
 }
@@ -85,7 +89,7 @@ func (w *reply) json(v any) error {
 // ours are headers that the gateway sets itself, and those that concern one
 // connection only.
 var ours = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Date",
-	agentapi.HeaderRetryable, agentapi.HeaderMac, agentapi.HeaderRequestID, agentapi.HeaderTokens,
+	agentapi.HeaderRetryable, agentapi.HeaderMac, agentapi.HeaderModel, agentapi.HeaderRequestID, agentapi.HeaderTokens,
 	agentapi.HeaderQueuePosition, agentapi.HeaderQueueETA, agentapi.HeaderQueueSeconds}
 
 // begun says that the head is out: from here errors are told inside the stream.
@@ -102,5 +106,8 @@ func (w *reply) begin(resp *http.Response, mac string) {
 		}
 	}
 	w.Header().Set(agentapi.HeaderMac, mac)
+	if w.model != "" {
+		w.Header().Set(agentapi.HeaderModel, w.model)
+	}
 	w.WriteHeader(resp.StatusCode)
 }

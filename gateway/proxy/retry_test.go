@@ -176,6 +176,24 @@ func TestAMacThatHangsIsNoticedByPings(t *testing.T) {
 	}
 }
 
+// TestAMacThatFallsSilentIsLeftOutThoughNoRequestRuns: no request has to fail
+// first.
+func TestAMacThatFallsSilentIsLeftOutThoughNoRequestRuns(t *testing.T) {
+	w := newWorld(t)
+	hung := w.addMac("hung", say(`"hung"`))
+	freeze := newRelay(t, hung.server.Listener.Addr().String())
+	w.table.SetMac(route.Mac{Name: "hung", Address: freeze.addr, Open: true})
+	if got := read(t, w.chat()); got != `"hung"` {
+		t.Fatal(got)
+	}
+	freeze.freeze()
+	for end := time.Now().Add(patience.Of(t)); w.counter("macs_suspected_total") == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a Mac that answers no pings is not suspected")
+		}
+	}
+}
+
 func TestNothingIsTriedAgainAfterTheFirstByte(t *testing.T) {
 	w := newWorld(t)
 	bad := w.addMac("bad", events(abort, "one", "two"))
@@ -433,7 +451,12 @@ func TestAColdLoadIsWaitedFor(t *testing.T) {
 	if got := read(t, w.chat()); got != `"warm"` {
 		t.Errorf("after a cold load: %s", got)
 	}
-	if w.counter("retries_total") != 0 {
+	if w.counter("retries_total") != 0 || w.counter("macs_suspected_total") != 0 {
 		t.Error("the wait was taken for a failure")
+	}
+	// The connection was silent for long but for its pings: its end says nothing.
+	w.proxy.Close()
+	if w.counter("macs_suspected_total") != 0 {
+		t.Error("a connection that was closed was taken for a lost Mac")
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -64,13 +63,17 @@ func (b *book) enter(s *seat) (place, error) {
 		return place{}, err
 	}
 	b.seats[s.Waiter] = s
+	b.begunToWait()
 	p := b.placeOf(s, now)
 	b.serve(s.model, now)
 	return p, nil
 }
 
 func (b *book) placeOf(s *seat, now time.Time) place {
-	eta, known := b.room.ETA(s.Waiter, now)
+	eta, known := b.startsIn(s.model, now)
+	if !known {
+		eta, known = b.room.ETA(s.Waiter, now)
+	}
 	return place{b.room.Position(s.Waiter), eta, known}
 }
 
@@ -121,7 +124,8 @@ func (b *book) leave(s *seat) (g grant, granted bool) {
 }
 
 // wait has a request wait for an endpoint. In a stream that waits for long,
-// comments say so; of other answers nothing can be sent before they come.
+// comments say so; of other answers nothing can be sent before they come. One
+// that has somewhere else to go waits for as long as its routing allows.
 func (p *Proxy) wait(ctx context.Context, w *reply, q *query) (grant, error) {
 	s := &seat{Waiter: q.waiter, query: q, granted: make(chan grant, 1), sent: make(chan error, 1)}
 	began := time.Now()
@@ -145,7 +149,7 @@ func (p *Proxy) wait(ctx context.Context, w *reply, q *query) (grant, error) {
 
 // sit waits in the room until one way or another it is over.
 func (p *Proxy) sit(ctx context.Context, w *reply, s *seat) (grant, error) {
-	silent := time.Now()
+	silent := w.asked()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -156,7 +160,7 @@ func (p *Proxy) sit(ctx context.Context, w *reply, s *seat) (grant, error) {
 		p.book.wake(s.model)
 		now := time.Now()
 		next := s.Deadline
-		for _, other := range []time.Time{s.NotBefore, silent.Add(p.KeepAlive)} {
+		for _, other := range []time.Time{s.NotBefore, later(silent.Add(p.KeepAlive), now.Add(soon))} {
 			if other.After(now) && other.Before(next) {
 				next = other
 			}
@@ -178,10 +182,13 @@ func (p *Proxy) sit(ctx context.Context, w *reply, s *seat) (grant, error) {
 				return p.quit(s, waiting.ErrLate)
 			}
 		}
-		if !w.streams || time.Since(silent) < p.KeepAlive {
+		if time.Since(silent) < p.KeepAlive {
 			continue
 		}
 		silent = time.Now()
+		if !w.streams {
+			continue
+		}
 		at := p.book.where(s)
 		if at.position == 0 {
 			continue // it was served just now
@@ -190,6 +197,16 @@ func (p *Proxy) sit(ctx context.Context, w *reply, s *seat) (grant, error) {
 			return p.quit(s, fmt.Errorf("%w: %w", errClientGone, err))
 		}
 	}
+}
+
+// soon is when a comment that is due is sent.
+const soon = time.Millisecond
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // quit leaves the room. An endpoint that was just given is used, where its
@@ -230,6 +247,8 @@ func (p *Proxy) notServed(q *query, at place, why error) error {
 		after = min(max(at.eta, noEndpointRetry), retryMost)
 	}
 	switch {
+	case len(q.rest) > 0 && (errors.Is(why, waiting.ErrShare) || errors.Is(why, waiting.ErrFull) || errors.Is(why, waiting.ErrLate) || errors.Is(why, errModelGone)):
+		return errElsewhere
 	case errors.Is(why, waiting.ErrShare) && q.waiter.Key != "":
 		e := openai.RateLimited(after)
 		e.Message = fmt.Sprintf("Too many requests of the API key '%s' are waiting already. Try again in %s.", q.waiter.Key, inSeconds(after))
@@ -275,15 +294,10 @@ func seconds0(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seco
 // keepAlive says inside the stream how long it may take; a stream that has not
 // begun begins with it.
 func (w *reply) keepAlive(at place) error {
-	if !w.begun() {
-		tellPlace(w, at)
-		w.Header().Set("Content-Type", "text/event-stream")
-		w.Header().Set("Cache-Control", "no-cache")
-		w.WriteHeader(http.StatusOK)
-	}
-	text := fmt.Sprintf(": %s, position %d", openai.KeepAlive, at.position)
+	tellPlace(w, at)
+	text := fmt.Sprintf("%s, position %d", openai.KeepAlive, at.position)
 	if at.known {
 		text += ", about " + seconds0(at.eta) + " s"
 	}
-	return w.send([]byte(text + "\n\n"))
+	return w.comment(text)
 }

@@ -213,6 +213,78 @@ func TestA4AStreamThatWaitsIsKeptOpen(t *testing.T) {
 	}
 }
 
+// TestA4AStreamIsKeptOpenWhileItsReplicaIsSilent: it loads the model, or computes
+// a long prompt. What is no stream gets nothing before its answer, and what fails
+// then is told inside the stream, whose head is out.
+func TestA4AStreamIsKeptOpenWhileItsReplicaIsSilent(t *testing.T) {
+	const stream = `{"model":"m","stream":true}`
+	for name, tc := range map[string]struct {
+		end    string
+		answer http.HandlerFunc
+	}{
+		"an answer": {"data: {\"text\":\"x\"}\n\ndata: [DONE]\n\n", events(nil, "x", "[DONE]")},
+		"a refusal": {`data: {"error":{"message":"no","type":"invalid_request_error","param":"stop","code":"invalid_value"}}` + "\n\n",
+			func(rw http.ResponseWriter, _ *http.Request) { _ = openai.WriteError(rw, openai.Invalid("stop", "no")) }},
+		"nobody else may be tried": {`"code":"replica_not_ready"}}` + "\n\n", refuse(notReady)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, func(c *proxy.Config) { c.KeepAlive = 5 * time.Millisecond })
+			answer := make(chan struct{})
+			w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+				<-answer
+				if r.Header.Get(agentapi.HeaderRequestID) == "whole" {
+					say(`"whole"`)(rw, r)
+					return
+				}
+				tc.answer(rw, r)
+			})
+			whole := w.later(t.Context(), chatBody, agentapi.HeaderRequestID, "whole")
+			resp := w.do("POST", chatPath, stream)
+			in := bufio.NewReader(resp.Body)
+			for range 3 {
+				for _, want := range []string{": keep-alive\n", "\n"} {
+					if line, err := in.ReadString('\n'); err != nil || line != want {
+						t.Fatalf("line %q, %v, want %q", line, err, want)
+					}
+				}
+			}
+			close(answer)
+			var rest strings.Builder
+			if _, err := in.WriteTo(&rest); err != nil || !strings.HasSuffix(rest.String(), tc.end) || strings.Contains(rest.String(), "[DONE]") != (name == "an answer") {
+				t.Errorf("the stream goes on with %q, %v", rest.String(), err)
+			}
+			if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+				t.Errorf("%d, headers %v", resp.StatusCode, resp.Header)
+			}
+			whole.want(t, 200, `"whole"`)
+			if whole.body != `"whole"` || whole.resp.Header.Get(agentapi.HeaderMac) != "a" {
+				t.Errorf("what is no stream has %q, headers %v", whole.body, whole.resp.Header)
+			}
+		})
+	}
+}
+
+// TestWhoLeavesASilentStreamIsNoticed: the Mac hears of it, and is not blamed.
+func TestWhoLeavesASilentStreamIsNoticed(t *testing.T) {
+	w := newWorld(t, func(c *proxy.Config) { c.KeepAlive = time.Millisecond })
+	m := w.addMac("a", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	ctx, hangUp := context.WithCancel(t.Context())
+	resp, err := w.try(ctx, "POST", chatPath, `{"model":"m","stream":true}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil || line != ": keep-alive\n" {
+		t.Fatalf("line %q, %v", line, err)
+	}
+	<-m.seen
+	hangUp()
+	<-m.left
+	w.idle()
+	if w.counter("retries_total")+w.counter("macs_suspected_total") != 0 {
+		t.Error("the Mac was blamed")
+	}
+}
+
 // busy is a Mac that runs one request at a time; answers end when they may.
 func (w *world) busy() (m *mac, end chan struct{}, order *[]string) {
 	end, order = make(chan struct{}), &[]string{}
@@ -295,9 +367,10 @@ func TestAFullRoomSaysSo(t *testing.T) {
 }
 
 func TestATryAndARequestAreBounded(t *testing.T) {
-	w := newWorld(t, func(c *proxy.Config) { c.TryTimeout = 100 * time.Millisecond })
-	w.addMac("hangs", func(_ http.ResponseWriter, r *http.Request) { untilGone(r) })
+	w := newWorld(t, func(c *proxy.Config) { c.TryTimeout = 250 * time.Millisecond })
 	w.addMac("good", say(`"good"`))
+	eventually(t, "there is a connection to the good one, which may take longer than a try", func() bool { return read(t, w.chat()) == `"good"` })
+	w.addMac("hangs", func(_ http.ResponseWriter, r *http.Request) { untilGone(r) })
 	for range 4 {
 		if got := read(t, w.chat()); got != `"good"` {
 			t.Error(got)
@@ -306,7 +379,6 @@ func TestATryAndARequestAreBounded(t *testing.T) {
 	if w.counter("retries_total") == 0 || w.counter("macs_suspected_total") != 0 {
 		t.Error("a try that took long says nothing of the connection")
 	}
-
 	w = newWorld(t, func(c *proxy.Config) { c.RequestTimeout = 150 * time.Millisecond })
 	w.addMac("hangs", func(_ http.ResponseWriter, r *http.Request) { untilGone(r) })
 	w.wantRefusal(w.chat(), refusal{504, openai.CodeTimeout, ""})

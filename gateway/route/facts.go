@@ -4,6 +4,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,12 +14,35 @@ import (
 
 // DeploymentOf reads what the table needs.
 func DeploymentOf(d *v1alpha1.ModelDeployment) Deployment {
-	return Deployment{
+	out := Deployment{
 		Key:     Key{d.Namespace, d.Name},
 		UID:     string(d.UID),
 		Created: d.CreationTimestamp.Unix(),
 		Names:   strings.Join(d.Status.ServedNames, "\n"),
+		Routing: routingOf(d.Spec.Routing),
 	}
+	if a := d.Status.Autoscaling; a != nil {
+		out.Start = time.Duration(a.StartSeconds) * time.Second
+	}
+	return out
+}
+
+// patience is how long a request waits for a deployment that has a fallback,
+// where its routing does not say.
+const patience = 5 * time.Second
+
+func routingOf(r v1alpha1.RoutingSpec) *Routing {
+	if len(r.Split)+len(r.Fallbacks) == 0 {
+		return nil
+	}
+	out := &Routing{Sticky: string(r.Sticky), Fallbacks: r.Fallbacks, Patience: patience}
+	if r.FallbackSeconds != nil {
+		out.Patience = time.Duration(*r.FallbackSeconds) * time.Second
+	}
+	for _, s := range r.Split {
+		out.Split = append(out.Split, Share{s.Deployment, int(s.Percent)})
+	}
+	return out
 }
 
 // ReplicaOf reads what the table needs. A replica that is going, or was told
@@ -33,6 +57,7 @@ func ReplicaOf(r *v1alpha1.ModelReplica) Replica {
 		Ready: r.DeletionTimestamp.IsZero() && r.Spec.Desired == v1alpha1.DesiredRunning &&
 			meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady),
 		Cold:      saysNo(r.Status.Conditions, v1alpha1.ConditionLoaded),
+		Retiring:  r.Annotations[v1alpha1.AnnotationRetiring] != "",
 		Sequences: r.Spec.Context.Sequences,
 	}
 }

@@ -16,10 +16,12 @@ package route
 import (
 	"cmp"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Key names a deployment.
@@ -27,13 +29,42 @@ type Key struct{ Namespace, Name string }
 
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
 
+// Compare orders keys.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.Name, o.Name))
+}
+
 // Deployment is what the table needs of a ModelDeployment.
 type Deployment struct {
 	Key
 	UID     string
 	Created int64 // seconds since 1970
 	// Names that it owns by its status, NAMESPACE/NAME among them or not.
-	Names string // joined by newlines, so that values compare
+	Names string // joined by newlines
+	// Start is what the last start of a replica took; 0 where nobody knows.
+	Start time.Duration
+	// Routing of requests for its bare names; nil where it answers them itself.
+	Routing *Routing
+}
+
+// servesAs says that two have the same names, endpoints and routing.
+func (d Deployment) servesAs(o Deployment) bool {
+	return d.Key == o.Key && d.UID == o.UID && d.Created == o.Created && d.Names == o.Names && reflect.DeepEqual(d.Routing, o.Routing)
+}
+
+// same says that two say the same.
+func (d Deployment) same(o Deployment) bool {
+	return d.servesAs(o) && d.Start == o.Start
+}
+
+// shown is what answers call it: its first bare name, or its full one.
+func (d Deployment) shown() string {
+	for name := range strings.SplitSeq(d.Names, "\n") {
+		if name != "" && !strings.Contains(name, "/") {
+			return name
+		}
+	}
+	return d.Key.String()
 }
 
 // Replica is what the table needs of a ModelReplica.
@@ -45,6 +76,7 @@ type Replica struct {
 	Mac           string
 	Ready         bool
 	Cold          bool // an OnDemand replica whose model is not in memory
+	Retiring      bool // others are preferred, so that it may go
 	Sequences     int64
 }
 
@@ -63,6 +95,8 @@ type Endpoint struct {
 	Address string
 	// Cold: its model is not in memory; the next request there loads it.
 	Cold bool
+	// Retiring: others are preferred, so that it may go.
+	Retiring bool
 	// Sequences is how many requests run there at once; 0 where nobody said.
 	Sequences int64
 }
@@ -74,7 +108,13 @@ type Model struct {
 	endpoints atomic.Pointer[[]Endpoint]
 	changed   atomic.Pointer[chan struct{}]
 	gone      atomic.Bool
+	start     atomic.Int64 // a time.Duration
+	routing   atomic.Pointer[Routing]
+	shown     atomic.Pointer[string]
 }
+
+// Shown is what answers call it that were asked of another name.
+func (m *Model) Shown() string { return *m.shown.Load() }
 
 func newModel(d Deployment) *Model {
 	m := &Model{Key: d.Key, Created: d.Created}
@@ -86,6 +126,9 @@ func newModel(d Deployment) *Model {
 // Changed is closed when the endpoints change, or the deployment goes. Who
 // waits takes it before looking.
 func (m *Model) Changed() <-chan struct{} { return *m.changed.Load() }
+
+// StartTime is what the last start of a replica took; 0 where nobody knows.
+func (m *Model) StartTime() time.Duration { return time.Duration(m.start.Load()) }
 
 // Gone says that the deployment was deleted: it gets no endpoint any more.
 func (m *Model) Gone() bool { return m.gone.Load() }
@@ -166,7 +209,7 @@ func (t *Table) SetDeployment(d Deployment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old, known := t.deployments[d.Key]
-	if known && old.Deployment == d {
+	if known && old.Deployment.same(d) {
 		return
 	}
 	e := &entry{Deployment: d, model: newModel(d)}
@@ -176,7 +219,14 @@ func (t *Table) SetDeployment(d Deployment) {
 	case known:
 		old.model.end()
 	}
+	e.model.start.Store(int64(d.Start))
+	shown := d.shown()
+	e.model.routing.Store(d.Routing)
+	e.model.shown.Store(&shown)
 	t.deployments[d.Key] = e
+	if known && old.Deployment.servesAs(d) {
+		return // names and endpoints are as they were
+	}
 	t.refresh(d.Key)
 	t.rename()
 }
@@ -304,7 +354,7 @@ func endpointsOf(deploymentUID string, replicas map[string]Replica, macs map[str
 	for _, r := range replicas {
 		mac := macs[r.Mac]
 		if r.Ready && r.DeploymentUID == deploymentUID && mac.Open && mac.Address != "" {
-			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address, Cold: r.Cold, Sequences: r.Sequences})
+			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address, Cold: r.Cold, Retiring: r.Retiring, Sequences: r.Sequences})
 		}
 	}
 	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(a.Replica, b.Replica) })

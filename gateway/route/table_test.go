@@ -44,7 +44,8 @@ func (w world) want() map[string][]route.Endpoint {
 			r := w.replicas[uid]
 			m := w.macs[r.Mac]
 			if r.Deployment == d.Key && r.DeploymentUID == d.UID && r.Ready && m.Open && m.Address != "" {
-				out[name] = append(out[name], route.Endpoint{Replica: uid, Epoch: r.Epoch, Mac: r.Mac, Address: m.Address, Cold: r.Cold, Sequences: r.Sequences})
+				out[name] = append(out[name], route.Endpoint{Replica: uid, Epoch: r.Epoch, Mac: r.Mac, Address: m.Address, Cold: r.Cold,
+					Retiring: r.Retiring, Sequences: r.Sequences})
 			}
 		}
 	}
@@ -96,7 +97,7 @@ func change(rng *rand.Rand, table *route.Table, w world) {
 		table.DeleteDeployment(key, uid)
 	case 3, 4:
 		r := route.Replica{UID: pick("r0", "r1", "r2", "r3", "r4"), Epoch: int64(rng.IntN(3)), Deployment: key,
-			DeploymentUID: pick("u1", "u2"), Mac: pick("", "m0", "m1"), Ready: rng.IntN(4) > 0, Cold: rng.IntN(2) == 0,
+			DeploymentUID: pick("u1", "u2"), Mac: pick("", "m0", "m1"), Ready: rng.IntN(4) > 0, Cold: rng.IntN(2) == 0, Retiring: rng.IntN(3) == 0,
 			Sequences: int64(rng.IntN(2))}
 		w.replicas[r.UID] = r
 		table.SetReplica(r)
@@ -229,6 +230,22 @@ func TestAReplicaOnDemandIsPickedThoughItIsNotLoaded(t *testing.T) {
 			{Type: v1alpha1.ConditionLoaded, Status: status, Reason: v1alpha1.ReasonOnDemand}}
 		if got := route.ReplicaOf(r); !got.Ready || got.Cold != cold {
 			t.Errorf("loaded %s: %+v, want it ready, and cold %v", status, got, cold)
+		}
+	}
+}
+
+// TestWhichReplicasRetire: what is kept of a replica says so, and nothing else of
+// its annotations.
+func TestWhichReplicasRetire(t *testing.T) {
+	for value, want := range map[string]bool{"": false, "true": true} {
+		r := &v1alpha1.ModelReplica{}
+		r.Annotations = map[string]string{"example.com/long": "x", v1alpha1.AnnotationRetiring: value}
+		kept, err := route.Slim(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := route.ReplicaOf(kept.(*v1alpha1.ModelReplica)); got.Retiring != want || r.Annotations["example.com/long"] != "" {
+			t.Errorf("%q: %+v, annotations %v", value, got, r.Annotations)
 		}
 	}
 }

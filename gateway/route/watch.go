@@ -15,22 +15,30 @@ import (
 // Kinds are what Watch reads, each with the change that keeps the cache small.
 func Kinds() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{
-		&v1alpha1.ModelDeployment{}: {Transform: slim},
-		&v1alpha1.ModelReplica{}:    {Transform: slim},
-		&v1alpha1.MacNode{}:         {Transform: slim},
+		&v1alpha1.ModelDeployment{}: {Transform: Slim},
+		&v1alpha1.ModelReplica{}:    {Transform: Slim},
+		&v1alpha1.MacNode{}:         {Transform: Slim},
 	}
 }
 
-// slim drops what the table never reads: orders, reports and model records are
+// Slim drops what the table never reads: orders, reports and model records are
 // most of these objects.
-func slim(in any) (any, error) {
+func Slim(in any) (any, error) {
 	switch o := in.(type) {
 	case *v1alpha1.ModelDeployment:
 		o.ManagedFields, o.Annotations = nil, nil
-		o.Spec = v1alpha1.ModelDeploymentSpec{}
-		o.Status = v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames}
+		o.Spec = v1alpha1.ModelDeploymentSpec{Routing: o.Spec.Routing}
+		status := v1alpha1.ModelDeploymentStatus{ServedNames: o.Status.ServedNames}
+		if a := o.Status.Autoscaling; a != nil {
+			status.Autoscaling = &v1alpha1.AutoscalingStatus{StartSeconds: a.StartSeconds}
+		}
+		o.Status = status
 	case *v1alpha1.ModelReplica:
+		retiring := o.Annotations[v1alpha1.AnnotationRetiring]
 		o.ManagedFields, o.Annotations = nil, nil
+		if retiring != "" {
+			o.Annotations = map[string]string{v1alpha1.AnnotationRetiring: retiring}
+		}
 		o.Spec = v1alpha1.ModelReplicaSpec{DeploymentRef: o.Spec.DeploymentRef, Epoch: o.Spec.Epoch, NodeName: o.Spec.NodeName, Desired: o.Spec.Desired,
 			Context: v1alpha1.ContextLimits{Sequences: o.Spec.Context.Sequences}}
 		o.Status = v1alpha1.ModelReplicaStatus{Conditions: o.Status.Conditions}

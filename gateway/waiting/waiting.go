@@ -301,6 +301,25 @@ func (r *Room) Len(model string) int {
 	return 0
 }
 
+// Oldest is when the one arrived that waits longest for a model.
+func (r *Room) Oldest(model string) (at time.Time, any bool) {
+	if q := r.queues[model]; q != nil {
+		at = q.oldest()
+	}
+	return at, !at.IsZero()
+}
+
+// oldest is when the one arrived that waits longest; zero where nobody does.
+func (q *queue) oldest() time.Time {
+	var at time.Time
+	for _, f := range q.flows {
+		if len(f.waiters) > 0 && (at.IsZero() || f.waiters[0].arrived.Before(at)) {
+			at = f.waiters[0].arrived
+		}
+	}
+	return at
+}
+
 // Queue is what waits for one model.
 type Queue struct {
 	Model string
@@ -316,13 +335,7 @@ func (r *Room) Queues() []Queue {
 		if q.count == 0 {
 			continue
 		}
-		s := Queue{Model: q.model, Count: q.count}
-		for _, f := range q.flows {
-			if len(f.waiters) > 0 && (s.Oldest.IsZero() || f.waiters[0].arrived.Before(s.Oldest)) {
-				s.Oldest = f.waiters[0].arrived
-			}
-		}
-		out = append(out, s)
+		out = append(out, Queue{Model: q.model, Count: q.count, Oldest: q.oldest()})
 	}
 	slices.SortFunc(out, func(a, b Queue) int { return cmp.Compare(a.Model, b.Model) })
 	return out

@@ -16,7 +16,8 @@ const say = `[{"role":"user","content":"hi"}]`
 var text = map[string]string{
 	"model": `"other"`, "frequency_penalty": `0.5`, "logit_bias": `{"5":-1.5}`, "max_tokens": `5`, "n": `2`, "presence_penalty": `0.5`, "seed": `5`,
 	"stop": `["x"]`, "stream": `true`, "stream_options": `{"include_usage":true},"stream":true`, "temperature": `0.5`, "top_p": `0.5`, "user": `"u"`,
-	"top_k": `5`, "min_p": `0.5`,
+	"top_k": `5`, "min_p": `0.5`, "priority": `1`, "structured_outputs": `{"regex":"a"}`, "guided_json": `{"type":"object"}`, "guided_regex": `"a"`,
+	"guided_choice": `["a","b"]`, "guided_grammar": `"root ::= \"a\""`,
 }
 
 // more is a with the fields of b.

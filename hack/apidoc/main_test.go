@@ -43,7 +43,7 @@ func TestAPageThatSaysSomethingElseIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := string(got)
-	for _, want := range []string{"head\n", "tail\n", "| `n` | refused | The parameter 'n' is not supported yet.", "| `temperature` | yes | |", "| `cache_control` | yes | taken; nothing follows of it |",
+	for _, want := range []string{"head\n", "tail\n", "| `best_of` | refused | The parameter 'best_of' is not supported yet.", "| `temperature` | yes | |", "| `cache_control` | yes | taken; nothing follows of it |",
 		"| `parallel_tool_calls` | yes | taken; nothing follows of it |", "| `input` | yes | |"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page misses %q", want)

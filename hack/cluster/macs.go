@@ -25,8 +25,14 @@ const namespaces = "/run/netns"
 // mostMacs have addresses.
 const mostMacs = 60
 
-// AddMac makes a Mac; number, from 0, gives its address.
+// AddMac makes a Mac beside the cluster's node.
 func (c *Cluster) AddMac(ctx context.Context, name string, number int) (*Mac, error) {
+	return NewMac(ctx, name, number)
+}
+
+// NewMac makes a Mac in the network that this process is in, which should be one
+// of its own; number, from 0, gives its address.
+func NewMac(ctx context.Context, name string, number int) (*Mac, error) {
 	if number < 0 || number >= mostMacs {
 		return nil, fmt.Errorf("Mac %s is number %d: there are addresses for %d", name, number, mostMacs)
 	}

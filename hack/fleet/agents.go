@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,13 +39,30 @@ type Mac struct {
 	Flags []string
 	// Env of the agent beside ours, as "NAME=VALUE".
 	Env []string
+	// Address that its agent listens on; empty: 127.0.0.1.
+	Address string
+	// Inside, if set, makes of a command line one that runs it where the Mac is.
+	Inside func(program string, args ...string) (string, []string)
+	// Disk, if set, prepares the state folder before the Mac joins; what it returns
+	// takes that back after the agent has ended.
+	Disk func(state string) (undo func() error, err error)
+}
+
+// command is a command line, inside the Mac if there is such a place.
+func (m Mac) command(program string, args ...string) (string, []string) {
+	if m.Inside == nil {
+		return program, args
+	}
+	return m.Inside(program, args...)
 }
 
 // agent is one Mac's program and its folder, which outlives the program.
 type agent struct {
 	mac     Mac
 	state   string
+	flags   []string
 	program *process.Program
+	undo    func() error // what Mac.Disk returned
 }
 
 // joinAll makes the MacNodes, as an administrator may, has each Mac join with a
@@ -73,6 +91,18 @@ func (f *Fleet) join(ctx context.Context, m Mac) error {
 	if err := os.MkdirAll(a.state, 0o700); err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
+	if old := f.agents[m.Name]; old != nil {
+		a.undo = old.undo
+	} else if m.Disk != nil {
+		var err error
+		if a.undo, err = m.Disk(a.state); err != nil {
+			return fmt.Errorf("disk: %w", err)
+		}
+	}
+	f.agents[m.Name] = a // from here on Stop takes it back
+	if !slices.Contains(f.order, m.Name) {
+		f.order = append(f.order, m.Name)
+	}
 	if err := f.joinToken(ctx, a); err != nil {
 		return err
 	}
@@ -80,15 +110,29 @@ func (f *Fleet) join(ctx context.Context, m Mac) error {
 	if err != nil {
 		return err
 	}
-	a.program = process.New("agent-"+m.Name, f.bin("agent"), f.LogDir(), f.agentFlags(a, port)...)
-	a.program.Env = m.Env
-	if err := a.program.Start(); err != nil {
+	a.flags = f.agentFlags(a, port)
+	f.setProgram(a, f.bin("agent"))
+	return a.program.Start()
+}
+
+// setProgram makes another build of the agent the one that is started next.
+func (f *Fleet) setProgram(a *agent, path string) {
+	program, args := a.mac.command(path, a.flags...)
+	a.program = process.New("agent-"+a.mac.Name, program, f.LogDir(), args...)
+	a.program.Env = a.mac.Env
+}
+
+// SetAgentProgram has a Mac whose agent does not run start another build of it;
+// empty is the one in bin.
+func (f *Fleet) SetAgentProgram(name, path string) error {
+	a, err := f.agent(name)
+	if err != nil {
 		return err
 	}
-	f.agents[m.Name] = a
-	if !slices.Contains(f.order, m.Name) {
-		f.order = append(f.order, m.Name)
+	if pid := a.program.PID(); pid != 0 {
+		return fmt.Errorf("Mac %s: its agent runs as pid %d", name, pid)
 	}
+	f.setProgram(a, cmp.Or(path, f.bin("agent")))
 	return nil
 }
 

@@ -35,6 +35,8 @@ type Answer struct {
 	Usage  openai.Usage
 	// Mac that answered, as its agent says.
 	Mac string
+	// Begun says that something of a stream arrived, if only who speaks.
+	Begun bool
 	// First is the time to the first piece of text, Total to the end.
 	First, Total time.Duration
 }
@@ -126,6 +128,7 @@ func (a *Answer) readStream(r io.Reader, began time.Time, onText func(string)) e
 		if err != nil {
 			return fmt.Errorf("read stream: %w", err)
 		}
+		a.Begun = true
 		if c.Usage.Present && c.Usage.Usage != nil {
 			a.Usage = *c.Usage.Usage
 		}

@@ -60,6 +60,8 @@ type Options struct {
 	KeysNamespace string
 	// GatewayPort on 127.0.0.1; 0 takes a free one.
 	GatewayPort int
+	// Address of the API server, where Macs are elsewhere; empty: 127.0.0.1.
+	Address string
 	// Say, if set, is told each step in a few words.
 	Say func(step string)
 }
@@ -79,7 +81,9 @@ type Fleet struct {
 	order   []string // names of the agents, as declared
 
 	operator, gateway             *process.Program
-	operatorHealth, gatewayHealth string // URLs
+	more                          []*Gateway // beside the first
+	operatorHealth, gatewayHealth string     // URLs
+	demand                        string     // where the operator is told what is asked
 
 	mu      sync.Mutex // guards stopped
 	stopped bool
@@ -103,7 +107,7 @@ func (f *Fleet) start(ctx context.Context) error {
 	}
 	f.say("control plane")
 	var err error
-	f.Env, err = testenv.Start(ctx, testenv.Options{Dir: filepath.Join(f.dir, "kube"), Controllers: testenv.HasControllers()})
+	f.Env, err = testenv.Start(ctx, testenv.Options{Dir: filepath.Join(f.dir, "kube"), Address: f.options.Address, Controllers: testenv.HasControllers()})
 	if err != nil {
 		return err
 	}
@@ -181,9 +185,21 @@ func (f *Fleet) Stop(hurry context.Context) error {
 	for _, name := range f.order {
 		agents = append(agents, f.agents[name].program)
 	}
+	fronts := []*process.Program{f.gateway, f.operator}
+	for _, g := range f.more {
+		fronts = append(fronts, g.program)
+	}
 	errs := []error{
-		process.StopTogether(hurry, []*process.Program{f.gateway, f.operator}),
+		process.StopTogether(hurry, fronts),
 		process.StopTogether(hurry, agents),
+	}
+	for _, name := range f.order {
+		a := f.agents[name]
+		if a.undo == nil {
+			continue
+		}
+		errs = append(errs, Sweep(hurry, a.state), a.undo())
+		a.undo = nil
 	}
 	if f.Env != nil {
 		errs = append(errs, f.Env.Stop())
@@ -264,6 +280,9 @@ func (f *Fleet) Failed() error {
 	errs := []error{f.operator.Failed(), f.gateway.Failed()}
 	for _, name := range f.order {
 		errs = append(errs, f.agents[name].program.Failed())
+	}
+	for _, g := range f.more {
+		errs = append(errs, g.program.Failed())
 	}
 	return errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -115,12 +116,49 @@ func (w *world) checkBind(r *replica, m *mac) {
 	}
 }
 
-// checkVictim: nobody gives room to an equal.
+// checkRollout: a revision that generates no token never takes over, nothing of
+// it serves, and there are never more replicas than wanted and the surge.
+func (w *world) checkRollout(d *deployment) {
+	if d.bad[d.Status.CurrentRevision] {
+		w.broken("%s/%s: the revision %s took over and generates no token", d.Namespace, d.Name, d.Status.CurrentRevision)
+	}
+	surge, _ := d.Spec.Rollout.Bounds(int(*d.Spec.Replicas))
+	living := 0
+	for _, r := range w.replicas {
+		if r.Spec.DeploymentRef.UID == string(d.UID) && !r.gone && r.DeletionTimestamp.IsZero() {
+			living++
+			if r.bad && readyReplica(r) {
+				w.broken("%s serves and generates no token", r.Name)
+			}
+		}
+	}
+	if living > int(*d.Spec.Replicas)+surge {
+		w.broken("%s/%s has %d replicas of %d with a surge of %d", d.Namespace, d.Name, living, *d.Spec.Replicas, surge)
+	}
+}
+
+// checkVictim: nobody gives room to an equal, but to its successor.
 func (w *world) checkVictim(r, victim *replica) {
+	if victim != nil && victim.Spec.DeploymentRef.UID == r.Spec.DeploymentRef.UID && r.Spec.Swap && victim.Spec.Revision != r.Spec.Revision && !victim.gone && victim.DeletionTimestamp.IsZero() {
+		w.checkSwap(r)
+		return
+	}
 	if victim == nil || victim.gone || !victim.DeletionTimestamp.IsZero() || victim.Spec.Priority.Value >= r.Spec.Priority.Value {
 		w.broken("%s preempts what it may not", r.Name)
 	}
 	w.counts["preemptions"]++
+}
+
+// checkSwap: no second replica gives its room before the first one's successor
+// serves.
+func (w *world) checkSwap(r *replica) {
+	for _, x := range w.replicas {
+		if x != r && x.Spec.DeploymentRef.UID == r.Spec.DeploymentRef.UID && x.Spec.Revision == r.Spec.Revision && x.Spec.Swap && !x.gone && x.DeletionTimestamp.IsZero() &&
+			x.Spec.NodeName != "" && !readyReplica(x) && readyReason(x) != v1alpha1.ReasonMacSilent && w.byName[x.Spec.NodeName].alive {
+			w.broken("%s swaps while %s does not serve yet", r.Name, x.Name)
+		}
+	}
+	w.counts["swaps"]++
 }
 
 // settles is how long it may take until the operator has heard that most are
@@ -140,16 +178,27 @@ func (w *world) checkMove(m *mac, r *replica) {
 	}
 }
 
-// lights notes since when more than half of the Macs are away.
+// together is how close in time Macs go away that have one cause, as the brake has it.
+const together = time.Minute
+
+// lights notes since when more than half of the Macs are away that went together.
 func (w *world) lights() {
-	away := 0
+	var went []time.Time
 	for _, m := range w.macs {
 		if !m.alive {
-			away++
+			went = append(went, m.died)
 		}
 	}
+	slices.SortFunc(went, time.Time.Compare)
+	most, from := 0, 0
+	for i, at := range went {
+		for at.Sub(went[from]) > together {
+			from++
+		}
+		most = max(most, i-from+1)
+	}
 	switch {
-	case 2*away <= len(w.macs):
+	case 2*most <= len(w.macs):
 		w.dark = time.Time{}
 	case w.dark.IsZero():
 		w.dark = w.now

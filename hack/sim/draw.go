@@ -14,6 +14,9 @@ import (
 type sample struct {
 	at               time.Duration
 	promised, loaded []int
+	// of the deployments that scale themselves: requests that run and wait, replicas
+	// that are wanted, and that serve.
+	requests, wanted, serving int
 }
 
 func (w *world) sample() {
@@ -36,6 +39,14 @@ func (w *world) sample() {
 		}
 		s.loaded = append(s.loaded, int(1000*used/capacity))
 	}
+	for _, d := range w.scaled {
+		s.requests += len(d.queued)
+		for _, n := range d.running {
+			s.requests += n
+		}
+		s.wanted += d.memory.Desired
+		s.serving += d.ready
+	}
 	w.samples = append(w.samples, s)
 }
 
@@ -43,8 +54,10 @@ func (w *world) sample() {
 // maxRows of them, each the mean of its neighbours in the order of the names.
 const (
 	width, height = 1200, 640
-	left, top     = 70, 50
-	maxRows       = 160
+	// below it, what the deployments that scale themselves are asked and have.
+	below     = 180
+	left, top = 70, 50
+	maxRows   = 160
 )
 
 // draw writes the picture. The darker a cell, the fuller the Mac; the bluer,
@@ -56,8 +69,8 @@ func draw(to io.Writer, samples []sample, length time.Duration) error {
 	out := bufio.NewWriter(to)
 	macs := len(samples[0].promised)
 	rows := min(maxRows, macs)
-	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">`+"\n", width, height)
-	fmt.Fprintf(out, `<rect width="%d" height="%d" fill="white"/>`+"\n", width, height)
+	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">`+"\n", width, height+below)
+	fmt.Fprintf(out, `<rect width="%d" height="%d" fill="white"/>`+"\n", width, height+below)
 	fmt.Fprintf(out, `<text x="%d" y="20" font-size="15">Memory of %d Macs over %s</text>`+"\n", left, macs, length)
 	fmt.Fprintf(out, `<text x="%d" y="38">orange: promised for good; blue: loaded on demand; the darker, the fuller; grey: away</text>`+"\n", left)
 	cw, ch := float64(width-left-20)/float64(len(samples)), float64(height-top-40)/float64(rows)
@@ -72,8 +85,33 @@ func draw(to io.Writer, samples []sample, length time.Duration) error {
 		at := length * time.Duration(i) / 6
 		fmt.Fprintf(out, `<text x="%.1f" y="%d" text-anchor="middle">%.1f h</text>`+"\n", left+float64(i)*float64(width-left-20)/6, height-18, at.Hours())
 	}
-	fmt.Fprintf(out, `<text x="8" y="%d">mac 0</text><text x="8" y="%d">mac %d</text>`+"\n</svg>\n", top+10, height-44, macs-1)
+	fmt.Fprintf(out, `<text x="8" y="%d">mac 0</text><text x="8" y="%d">mac %d</text>`+"\n", top+10, height-44, macs-1)
+	drawScaled(out, samples)
+	fmt.Fprintln(out, "</svg>")
 	return out.Flush()
+}
+
+// drawScaled draws requests, wanted and serving replicas over time, on one scale.
+func drawScaled(out io.Writer, samples []sample) {
+	most := 1
+	for _, s := range samples {
+		most = max(most, s.requests, s.wanted, s.serving)
+	}
+	fmt.Fprintf(out, `<text x="%d" y="%d">deployments that scale themselves; grey: requests, orange: replicas wanted, blue: replicas that serve; up to %d</text>`+"\n", left, height+10, most)
+	for _, line := range []struct {
+		colour string
+		of     func(sample) int
+	}{
+		{"#999999", func(s sample) int { return s.requests }},
+		{"#e07000", func(s sample) int { return s.wanted }},
+		{"#2060c0", func(s sample) int { return s.serving }},
+	} {
+		fmt.Fprintf(out, `<polyline fill="none" stroke="%s" points="`, line.colour)
+		for x, s := range samples {
+			fmt.Fprintf(out, "%.1f,%.1f ", left+float64(x)*float64(width-left-20)/float64(len(samples)), float64(height+below-10)-float64(line.of(s)*(below-30))/float64(most))
+		}
+		fmt.Fprintln(out, `"/>`)
+	}
 }
 
 // colour of some Macs: their mean, or grey where most are away.

@@ -4,14 +4,16 @@
 // The decisions are the operator's own: which replicas a deployment gets and
 // which of them a new revision replaces (modeldeployment.Rehearsal), where they
 // go and who makes room (placement/plan), which Mac is silent or gone and when
-// nothing is moved (macnode). What is played are the Macs: leases, downloads,
-// loads, drains, deaths and returns, and clients by a seeded trace. After every
-// event it checks what must hold whatever happens (check.go), and stops at the
+// nothing is moved (macnode), and how many replicas a fifth of the deployments
+// have, by what two gateways report (autoscaler/demand, autoscaler/scale). What is
+// played are the Macs: leases, downloads, loads, drains, deaths and returns, and
+// clients by a seeded trace, with days of an hour and bursts (scaling.go); the
+// operator restarts about once an hour, and a gateway is silent at times. After
+// every event it checks what must hold whatever happens (check.go), and stops at the
 // first breach with the seed that shows it.
 //
 // It refuses the wall clock and every effect but its output: no API server, no
-// process. Autoscaling has no decision to run yet; how many replicas are wanted
-// is part of the trace.
+// process.
 //
 //	go run ./hack/sim -macs 2000 -hours 6 -seed 1 -svg memory.svg     (make sim)
 //

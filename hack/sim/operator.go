@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +26,30 @@ type deployment struct {
 	priority v1alpha1.Priority
 	record   model.Record
 	outcome  *modeldeployment.Outcome // of its spec as it is
+	// revisions that there are, and those whose engines generate no token.
+	revisions []appsv1.ControllerRevision
+	bad       map[string]bool
+	// spoilt: the engine that its spec names is one of those.
+	spoilt bool
+}
+
+// keep makes the revision of its outcome the newest.
+func (d *deployment) keep(w *world) {
+	name := d.outcome.Revision
+	data, err := d.outcome.Engine.Encode()
+	if err != nil {
+		w.broken("revision %s: %v", name, err)
+		return
+	}
+	d.revisions = slices.DeleteFunc(d.revisions, func(r appsv1.ControllerRevision) bool { return r.Name == name })
+	w.born++
+	r := appsv1.ControllerRevision{Revision: w.born}
+	r.Name, r.Data.Raw = name, data
+	d.revisions = append(d.revisions, r)
+	if d.bad == nil {
+		d.bad = map[string]bool{}
+	}
+	d.bad[name] = d.spoilt
 }
 
 func byName(a, b *replica) int { return cmp.Compare(a.Name, b.Name) }
@@ -58,7 +83,7 @@ func (w *world) pass() {
 
 // reconcile does what the deployment's reconciler would.
 func (w *world) reconcile(d *deployment, own []v1alpha1.ModelReplica) {
-	rehearsal := modeldeployment.Rehearsal{Now: w.now, Deployment: &d.ModelDeployment, Record: &d.record}
+	rehearsal := modeldeployment.Rehearsal{Now: w.now, Deployment: &d.ModelDeployment, Record: &d.record, Revisions: d.revisions}
 	if d.outcome == nil {
 		o, err := rehearsal.Accept()
 		if err != nil || o.Engine == nil {
@@ -66,25 +91,39 @@ func (w *world) reconcile(d *deployment, own []v1alpha1.ModelReplica) {
 			return
 		}
 		d.outcome = &o
+		d.keep(w)
+		rehearsal.Revisions = d.revisions
 	}
-	create, remove, err := rehearsal.Step(*d.outcome, own)
+	step, err := rehearsal.Step(*d.outcome, own)
 	if err != nil {
 		w.broken("deployment %s: %v", d.Name, err)
 		return
 	}
-	for i := range create {
+	if before := d.Status.Rollout.State; before != step.Status.Rollout.State {
+		w.counts["rollouts "+string(step.Status.Rollout.State)]++
+		w.tell("%s/%s: %s, was %s", d.Namespace, d.Name, step.Status.Rollout.State, before)
+	}
+	d.Status = step.Status
+	for _, x := range own {
+		if r := w.find(x.UID); r != nil && r.Spec.NodeName == "" && r.Spec.Swap != (r.UID == step.Swap) {
+			r.Spec.Swap = r.UID == step.Swap
+			w.due()
+		}
+	}
+	for i := range step.Create {
 		w.born++
-		r := &replica{ModelReplica: create[i]}
+		r := &replica{ModelReplica: step.Create[i], bad: d.bad[step.Create[i].Spec.Revision]}
 		r.UID, r.Spec.Priority = types.UID(fmt.Sprintf("uid-%09d", w.born)), d.priority
 		w.replicas = append(w.replicas, r)
 		w.counts["replicas made"]++
 	}
-	for _, old := range remove {
+	for _, old := range step.Remove {
 		if r := w.find(old.UID); r != nil {
 			w.remove(r)
 		}
 	}
-	if len(create)+len(remove) > 0 {
+	w.checkRollout(d)
+	if len(step.Create)+len(step.Remove) > 0 {
 		w.due() // level, not edge: what this changed may ask for more
 	}
 }
@@ -117,6 +156,13 @@ func (w *world) place() {
 	for _, r := range open {
 		d := s.Pick(&r.ModelReplica)
 		w.counts["decisions "+d.Reason]++
+		placed := metav1.Condition{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: d.Reason}
+		if d.Mac != "" {
+			placed.Status = metav1.ConditionTrue
+		}
+		if meta.SetStatusCondition(&r.Status.Conditions, placed) {
+			w.due() // its deployment looks at what became of it
+		}
 		switch {
 		case d.Mac != "":
 			s.Assume(&r.ModelReplica, d.Mac)
@@ -126,7 +172,7 @@ func (w *world) place() {
 			for _, v := range d.Victims {
 				victim := w.find(v.UID)
 				w.checkVictim(r, victim)
-				w.tell("%s (priority %d) preempts %s (%d) on %s", r.Name, r.Spec.Priority.Value, victim.Name, victim.Spec.Priority.Value, d.Awaits)
+				w.tell("%s (priority %d) takes the room of %s (%d) on %s", r.Name, r.Spec.Priority.Value, victim.Name, victim.Spec.Priority.Value, d.Awaits)
 				w.remove(victim)
 			}
 		}
@@ -152,10 +198,22 @@ func (w *world) bind(r *replica, m *mac) {
 			m.node.Status.Weights = append(m.node.Status.Weights, v1alpha1.StoredWeights{Digest: r.Spec.Model.Digest, Bytes: r.Spec.Model.Bytes()})
 			m.node.Status.Disk.FreeBytes -= r.Spec.Model.Bytes()
 		}
-		w.when(load, m, r, func() {
+		w.start(load, m, r)
+	})
+}
+
+// start has a Mac start the engine of a replica: one that generates no token is
+// started again after a while, as an agent does.
+func (w *world) start(load time.Duration, m *mac, r *replica) {
+	w.when(load, m, r, func() {
+		w.due()
+		if !r.bad {
 			r.set(v1alpha1.ConditionReady, v1alpha1.ReasonReady)
-			w.due()
-		})
+			return
+		}
+		w.counts["canaries that fail"]++
+		r.Status.Restarts++
+		w.start(load+time.Minute, m, r)
 	})
 }
 

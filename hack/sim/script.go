@@ -10,6 +10,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
 // script is what people and accidents do, by chance.
@@ -51,7 +52,7 @@ func (w *world) kill(m *mac, back time.Duration) {
 		return
 	}
 	w.beats(m)
-	m.alive = false
+	m.alive, m.died = false, w.now
 	clear(m.loaded)
 	w.counts["Macs that vanish"]++
 	w.lights()
@@ -83,9 +84,11 @@ func (w *world) apply(i int) {
 		d.Spec.Placement.Strategy = v1alpha1.PlacementBinPack
 	case 3:
 		d.priority = v1alpha1.Priority{ClassName: "high", Value: 1000}
+	case 4:
+		w.scales(d, i)
 	}
 	w.deployments = append(w.deployments, d)
-	w.tell("%s/%s is applied: %d replicas of %d GiB of weights, priority %d", d.Namespace, d.Name, n, weights/gib, d.priority.Value)
+	w.tell("%s/%s is applied: %d replicas of %d GiB of weights, priority %d", d.Namespace, d.Name, fleet.Wanted(&d.ModelDeployment), weights/gib, d.priority.Value)
 	w.due()
 }
 
@@ -97,13 +100,43 @@ func (w *world) edit() {
 	d := w.deployments[w.rng.IntN(len(w.deployments))]
 	if w.rng.IntN(2) == 0 {
 		n := int32(w.rng.IntN(10))
+		if a := d.Spec.Autoscaling; a != nil {
+			w.tell("%s/%s may scale to %d", d.Namespace, d.Name, max(1, n))
+			a.MaxReplicas = max(1, n)
+			return
+		}
 		w.tell("%s/%s is scaled from %d to %d", d.Namespace, d.Name, *d.Spec.Replicas, n)
 		d.Spec.Replicas = &n
 	} else {
-		d.Spec.Context.CacheTokens += 4096
-		d.outcome = nil
-		w.tell("%s/%s gets another engine", d.Namespace, d.Name)
+		w.another(d, w.rng.IntN(3) == 0)
 	}
+	w.due()
+}
+
+// another gives a deployment another engine; one that is spoilt generates no
+// token, and a person corrects it later. Some are paused for a while.
+func (w *world) another(d *deployment, spoilt bool) {
+	d.Spec.Context.CacheTokens += 4096
+	d.outcome, d.spoilt = nil, spoilt
+	w.tell("%s/%s gets another engine (spoilt: %v)", d.Namespace, d.Name, spoilt)
+	if spoilt {
+		w.in(time.Duration(10+w.rng.IntN(30))*time.Minute, func() {
+			if d.spoilt {
+				w.another(d, false)
+				w.due()
+			}
+		})
+	}
+	if w.rng.IntN(4) == 0 {
+		w.in(time.Duration(w.rng.IntN(60))*time.Second, func() { w.pause(d, true) })
+		w.in(time.Duration(5+w.rng.IntN(10))*time.Minute, func() { w.pause(d, false) })
+	}
+}
+
+// pause has nothing replaced, or goes on.
+func (w *world) pause(d *deployment, paused bool) {
+	d.Spec.Rollout.Paused = paused
+	w.tell("%s/%s is paused: %v", d.Namespace, d.Name, paused)
 	w.due()
 }
 

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
 	"metalfleet.dev/metalfleet/controllers/macnode"
 	"metalfleet.dev/metalfleet/controllers/placement/plan"
 )
@@ -23,18 +24,24 @@ var epoch = time.Unix(1_800_000_000, 0)
 
 // world is a fleet and its operator.
 type world struct {
-	o    options
-	out  io.Writer
-	rng  *rand.Rand
-	now  time.Time
-	end  time.Time
-	next events
-	born int64 // numbers events, replicas and deployments
+	o   options
+	out io.Writer
+	rng *rand.Rand
+	// trace is chance of its own for requests, so that they change nothing else.
+	trace *rand.Rand
+	now   time.Time
+	end   time.Time
+	next  events
+	born  int64 // numbers events, replicas and deployments
 
 	macs        []*mac
 	byName      map[string]*mac
 	deployments []*deployment
 	replicas    []*replica
+	scaled      []*scaled
+	ledger      *demand.Ledger
+	silent      bool          // one gateway
+	waited      time.Duration // the longest that a request did
 	rules       plan.Rules
 	pulses      macnode.Pulses
 	braking     bool
@@ -50,6 +57,7 @@ type world struct {
 type mac struct {
 	node    v1alpha1.MacNode
 	alive   bool
+	died    time.Time // of the last time that it went
 	renewed time.Time // by its own clock
 	beat    time.Time // the next renewal, if it lives
 	// loaded are the OnDemand models in its memory, with their last request.
@@ -60,6 +68,7 @@ type mac struct {
 type replica struct {
 	v1alpha1.ModelReplica
 	gone bool
+	bad  bool // its engine generates no token
 }
 
 // event is something that happens once.
@@ -87,7 +96,7 @@ func (e *events) Pop() any {
 }
 
 func newWorld(o options, out io.Writer) *world {
-	w := &world{o: o, out: out, rng: rand.New(rand.NewPCG(o.seed, 77)), now: epoch, byName: map[string]*mac{}, counts: map[string]int{}}
+	w := &world{o: o, out: out, rng: rand.New(rand.NewPCG(o.seed, 77)), trace: rand.New(rand.NewPCG(o.seed, 78)), now: epoch, byName: map[string]*mac{}, counts: map[string]int{}}
 	w.end = epoch.Add(time.Duration(o.hours * float64(time.Hour)))
 	w.rules = plan.ReadRules(&corev1.ConfigMap{Data: map[string]string{plan.RulesKey: fmt.Sprintf("{onDemandOvercommit: 4, namespaces: {team-0: {memory: %dGi}}}", 8*o.macs)}})
 	sizes := []int64{16, 24, 48, 96, 128, 192, 512}
@@ -100,9 +109,12 @@ func newWorld(o options, out io.Writer) *world {
 		w.macs = append(w.macs, m)
 		w.byName[m.node.Name] = m
 	}
+	w.ledger = demand.NewLedger(func() time.Time { return w.now })
+	w.ledger.Listen()
 	w.script()
 	w.every(5*time.Second, w.watch)
 	w.every(10*time.Second, w.traffic)
+	w.every(lookEvery, w.look)
 	w.every(w.end.Sub(epoch)/240, w.sample)
 	return w
 }
@@ -159,7 +171,7 @@ func (w *world) sums() {
 	for _, k := range keys {
 		fmt.Fprintf(w.out, "; %s %d", k, w.counts[k])
 	}
-	fmt.Fprintln(w.out)
+	fmt.Fprintf(w.out, "; the longest wait %s\n", w.waited.Round(time.Second))
 }
 
 // beats renews a Mac's Lease every 10 s, jittered, up to now.

@@ -65,7 +65,7 @@ func (e *Env) apiserverFlags() []string {
 	f := e.pki.File
 	return []string{
 		"--etcd-servers=" + e.etcdSocket(),
-		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", e.port),
+		"--bind-address=" + e.address, "--advertise-address=" + e.address, fmt.Sprintf("--secure-port=%d", e.port),
 		"--tls-cert-file=" + f("apiserver.crt"), "--tls-private-key-file=" + f("apiserver.key"),
 		"--client-ca-file=" + f("ca.crt"),
 		"--service-account-issuer=https://kubernetes.default.svc",

@@ -21,6 +21,7 @@
 package testenv
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509/pkix"
 	"errors"
@@ -28,6 +29,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -50,8 +52,11 @@ type Options struct {
 	// folder that Stop removes. A named folder is kept, and its data is used
 	// again by the next Start.
 	Dir string
-	// Port is the API server's, on 127.0.0.1. 0: a free one.
+	// Port is the API server's, on Address. 0: a free one.
 	Port int
+	// Address is a numeric one of this machine that others reach the API server
+	// at; empty: 127.0.0.1.
+	Address string
 	// CRDs are globs of files with CustomResourceDefinitions. Nil: config/crd
 	// of this module. Empty but not nil: none. A glob without a match fails.
 	CRDs []string
@@ -75,6 +80,7 @@ type Env struct {
 	sockets string   // where etcd listens
 	pki     *pki.Authority
 	config  *rest.Config
+	address string
 	port    int
 
 	mu          sync.Mutex // guards the processes below
@@ -128,7 +134,11 @@ func (e *Env) start(ctx context.Context, o Options) error {
 
 // prepare makes the folders and the certificates.
 func (e *Env) prepare(o Options) error {
-	e.dir = o.Dir
+	e.dir, e.address = o.Dir, cmp.Or(o.Address, "127.0.0.1")
+	ip := net.ParseIP(e.address)
+	if ip == nil {
+		return fmt.Errorf("address of the API server: %q is no numeric one", e.address)
+	}
 	if e.dir == "" {
 		dir, err := os.MkdirTemp("", "testenv-")
 		if err != nil {
@@ -152,7 +162,7 @@ func (e *Env) prepare(o Options) error {
 		return fmt.Errorf("log folder: %w", err)
 	}
 	e.pki, err = pki.New(filepath.Join(e.dir, "pki"),
-		pki.Leaf{Name: "apiserver", Subject: pkix.Name{CommonName: "kube-apiserver"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, DNS: []string{"localhost"}},
+		pki.Leaf{Name: "apiserver", Subject: pkix.Name{CommonName: "kube-apiserver"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), ip}, DNS: []string{"localhost"}},
 		pki.Leaf{Name: "admin", Subject: pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}},
 		pki.Leaf{Name: "controllers", Subject: pkix.Name{CommonName: "system:kube-controller-manager", Organization: []string{"system:masters"}}},
 		pki.Leaf{Name: "sa", Subject: pkix.Name{CommonName: "service-accounts"}})
@@ -188,7 +198,7 @@ func (e *Env) firstAPIServer(ctx context.Context, port int) error {
 // useURL writes the administrator's kubeconfig and the client configuration
 // for the port that was chosen.
 func (e *Env) useURL() error {
-	e.URL = fmt.Sprintf("https://127.0.0.1:%d", e.port)
+	e.URL = "https://" + net.JoinHostPort(e.address, strconv.Itoa(e.port))
 	e.Kubeconfig = filepath.Join(e.dir, "kubeconfig")
 	if err := e.pki.Kubeconfig(e.Kubeconfig, e.URL, "admin"); err != nil {
 		return err
@@ -244,6 +254,14 @@ func (e *Env) StartAPIServer(ctx context.Context) error {
 		return errors.Join(err, p.Stop(ctx))
 	}
 	return nil
+}
+
+// KillAPIServer ends the API server with SIGKILL and waits for its end. etcd
+// keeps what it holds.
+func (e *Env) KillAPIServer() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.apiserver.Kill()
 }
 
 // StopAPIServer ends the API server and waits for its end. etcd keeps what it

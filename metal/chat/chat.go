@@ -103,6 +103,7 @@ type Template struct {
 	t *jinja.Template
 	// developer says that the template knows the role of that name.
 	developer bool
+	source    string
 }
 
 // Parse reads a template; its error is an ErrTemplate.
@@ -111,7 +112,7 @@ func Parse(source string) (*Template, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTemplate, err)
 	}
-	return &Template{t: t, developer: strings.Contains(source, "developer")}, nil
+	return &Template{t: t, developer: strings.Contains(source, "developer"), source: source}, nil
 }
 
 // Render writes a conversation. Its error is ErrTemplate, ErrMessages or the

@@ -57,6 +57,16 @@ func (t *Templates) Pick(tools bool) (*Template, error) {
 	return nil, t.none()
 }
 
+// Says reports whether any template that may be picked holds this text.
+func (t *Templates) Says(text string) bool {
+	for _, one := range t.parsed {
+		if strings.Contains(one.source, text) {
+			return true
+		}
+	}
+	return false
+}
+
 // Render picks a template and renders it, as Template.Render does.
 func (t *Templates) Render(ctx context.Context, messages []Message, o Options) (string, error) {
 	tools, err := o.tools()

@@ -131,6 +131,7 @@ type Engine struct {
 	// counters are read by Status while a step runs.
 	loaded, loadTotal                         atomic.Int64
 	running, queued                           atomic.Int64
+	unread                                    atomic.Int64 // bytes that wait for readers
 	steps, promptTokensTotal, generatedTotals atomic.Int64
 	preemptions                               atomic.Int64
 

@@ -4,12 +4,14 @@ package engine_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 
 	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/backends"
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -147,4 +149,23 @@ func TestInvariant13MLXGoesOnFromWhatItRestored(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Rows under a form are masked by the host, beside others that choose on the device.
+func TestA9MLXHoldsAnswersToTheirFormAsRefDoes(t *testing.T) {
+	rs := greedily(requests())
+	for i := range rs {
+		if i%2 == 0 {
+			rs[i].Constraint = form(grammar.Regex, `[a-z]{3,8}( [a-z]{1,6}){2,4}\.`)
+		}
+	}
+	want := together(t, ready(t, engine.Options{Sequences: 4}, ref.Options{}), rs)
+	e, _ := onMLX(t, engine.Options{Sequences: 4, ModelPath: model(t, tinymodel.Default())})
+	got := together(t, e, rs)
+	for i, r := range rs {
+		if r.Constraint != nil && (got[i].finished.Err != nil || strings.Trim(got[i].text, "abcdefghijklmnopqrstuvwxyz .") != "") {
+			t.Errorf("request %d: %q, %+v", i, got[i].text, got[i].finished)
+		}
+	}
+	sameButCached(t, "with mlx", got, want)
 }

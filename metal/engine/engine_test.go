@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -511,6 +512,20 @@ func TestABackEndFaultEndsItsRequestsAndTheEngineGoesOn(t *testing.T) {
 	}
 	if st := e.Status(); st.State != engine.Failed || st.Reason != "BackendFailed" {
 		t.Errorf("status is %v, %s", st.State, st.Reason)
+	}
+}
+
+// TestWeightsThatGenerateNoTokenAreNeverReady: they load, every step succeeds, and
+// what comes out are no numbers.
+func TestWeightsThatGenerateNoTokenAreNeverReady(t *testing.T) {
+	c := tinymodel.Default()
+	c.NormSpread = math.NaN()
+	e := start(t, engine.Options{ModelPath: model(t, c)}, ref.Options{})
+	if err := e.Wait(); err == nil {
+		t.Error("the engine ended without an error")
+	}
+	if st := e.Status(); st.State != engine.Failed || st.Reason != "CanaryFailed" || !strings.Contains(st.Message, "generates no token") {
+		t.Errorf("status is %v, %s: %s", st.State, st.Reason, st.Message)
 	}
 }
 

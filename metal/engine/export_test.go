@@ -78,3 +78,9 @@ func OnFinish(s *Stream, f func()) { s.onFinish(f) }
 
 // KVTokenBytes is what one token of KV takes.
 func KVTokenBytes(e *Engine) int64 { return e.prefixes.Load().tokenBytes }
+
+// Held is what the guard weighs as held now, and how much of it nobody read yet.
+func Held(e *Engine) (held, unread int64) {
+	s, _ := e.loadedServing()
+	return e.room(s).held, e.unread.Load()
+}

@@ -103,3 +103,46 @@ func TestLogprobsAreToldOfWhatIsShown(t *testing.T) {
 		t.Error("no stop string had a token of its own")
 	}
 }
+
+// TestLogprobsThatNobodyReadAreHeld stops an engine inside a step: what a client
+// that does not read has been told counts as held until it is read.
+func TestLogprobsThatNobodyReadAreHeld(t *testing.T) {
+	const steps = 12
+	embeds, stopped, again := 0, make(chan struct{}), make(chan struct{})
+	e := ready(t, engine.Options{ModelPath: model(t, tinymodel.Default())}, ref.Options{Fault: func(op string) error {
+		if op != "Embed" {
+			return nil
+		}
+		if embeds++; embeds == steps || embeds == steps+1 {
+			stopped <- struct{}{}
+			<-again
+		}
+		return nil
+	}})
+	s, err := e.Generate(t.Context(), engine.Request{Tokens: []int32{5, 6, 7}, Sampling: draws(3), MaxTokens: 40, Logprobs: alternatives(sample.MostAlternatives)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-stopped
+	before, unread := engine.Held(e)
+	m := engine.BackendOf(e).Memory()
+	if least := int64(4 * 16 * sample.MostAlternatives); unread < least {
+		t.Errorf("%d bytes are not read yet, want %d at least", unread, least)
+	}
+	if rest := m.Active() + engine.Overhead(e); before < rest+unread {
+		t.Errorf("%d bytes are held beside %d, want %d that nobody read among them", before, rest, unread)
+	}
+	if _, err := s.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again <- struct{}{}
+	<-stopped // one step later
+	if _, left := engine.Held(e); left >= unread {
+		t.Errorf("%d bytes are not read yet after all were, %d before", left, unread)
+	}
+	close(again)
+	collect(t, s)
+	if _, left := engine.Held(e); left != 0 {
+		t.Errorf("%d bytes are not read yet behind the end", left)
+	}
+}

@@ -108,7 +108,7 @@ func (e *Engine) SetLimits(l Limits) {
 // beside it, and is dropped.
 func (e *Engine) completed(l Limits) *publication {
 	p := &publication{Limits: l}
-	m, kept := e.opts.Backend.Memory(), e.prefixes.Load().bytes()
+	m, kept := e.opts.Backend.Memory(), e.prefixes.Load().bytes()+e.unread.Load()
 	if l.Footprint > 0 {
 		p.beyond = max(0, l.Footprint-m.Active()-m.Pooled-kept)
 	}
@@ -166,14 +166,15 @@ func (e *Engine) overhead() int64 {
 }
 
 // held is what the process holds, without what is pooled: the largest of the
-// back end's account and what comes on top by arithmetic, of that account and
+// back end's account and what comes on top by arithmetic, constraints included, of that account and
 // what the kernel's footprint showed on top, and of what is accounted for
-// (requirement M1); and the kept bytes of earlier prompts. The footprint counts
+// (requirement M1); and the kept bytes of earlier prompts and of what nobody read
+// yet. The footprint counts
 // as the difference that it showed: the figure itself is as old as its
 // publication, the back end's is of now.
 func held(m tensor.Memory, kept int64, s *serving, p *publication) int64 {
 	accounted := s.facts.WeightBytes + m.KV
-	return kept + max(m.Active()+max(s.overhead, p.beyond), accounted)
+	return kept + max(m.Active()+max(s.overhead+s.grammars.Bytes(), p.beyond), accounted)
 }
 
 // room is what the guard weighs at one moment, in bytes.
@@ -192,7 +193,7 @@ type room struct {
 func (e *Engine) room(s *serving) room {
 	p, m := e.limits.now(), e.opts.Backend.Memory()
 	kept := e.prefixes.Load().bytes()
-	r := room{held: held(m, kept, s, p), kept: kept, pooled: m.Pooled, own: e.ownLimit(p), canAsk: p.CanMakeRoom}
+	r := room{held: held(m, kept+e.unread.Load(), s, p), kept: kept, pooled: m.Pooled, own: e.ownLimit(p), canAsk: p.CanMakeRoom}
 	r.limit = r.own
 	if p.ceiling > 0 && (r.limit == 0 || p.ceiling < r.limit) {
 		r.limit = p.ceiling

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/arch"
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/footprint"
+	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
@@ -33,6 +36,8 @@ type serving struct {
 	conventions *embed.Conventions
 	// estimator of what prompts take.
 	estimator estimator
+	// grammars that answers are held to.
+	grammars *grammar.Cache
 }
 
 // loadedModel is what the loop computes with.
@@ -214,6 +219,7 @@ func (s *serving) openText(ctx context.Context, f *weights.File) error {
 		s.ends[id] = true
 	}
 	if s.task == model.Generate {
+		s.grammars = grammar.NewCache(s.tok.Size(), s.spellShown, grammarBytes)
 		return nil
 	}
 	if s.conventions, err = embed.ConventionsOf(f, s.tok, s.task); err != nil {
@@ -223,12 +229,32 @@ func (s *serving) openText(ctx context.Context, f *weights.File) error {
 	return nil
 }
 
-// canary computes one token: a model that loads and cannot step is not ready.
+// spellShown is what a token shows; one that shows nothing has no bytes.
+func (s *serving) spellShown(id int32) []byte {
+	if s.ends[id] || s.tok.IsControl(id) {
+		return nil
+	}
+	return s.tok.Bytes(id)
+}
+
+// errCanary: the model computes and what comes out is no answer.
+var errCanary = errors.New("the model generates no token")
+
+// canary generates one token: a model that loads and cannot step, or whose scores
+// are no numbers, is not ready. Of one that reads, it computes one vector.
 func (e *Engine) canary(m *loadedModel) error {
 	if m.reader != nil {
 		e.steps.Add(1)
-		_, err := m.reader.Compute(e.hard, []embed.Input{{IDs: []int32{0}, Types: []int32{0}}})
-		return err
+		out, err := m.reader.Compute(e.hard, []embed.Input{{IDs: []int32{0}, Types: []int32{0}}})
+		if err != nil {
+			return err
+		}
+		for _, row := range out {
+			if i := slices.IndexFunc(row, func(v float32) bool { return v-v != 0 }); i >= 0 {
+				return fmt.Errorf("%w: number %d of its vector is %v", errCanary, i, row[i])
+			}
+		}
+		return nil
 	}
 	sc := e.opts.Backend.NewScope(e.hard)
 	defer sc.Close()
@@ -240,7 +266,14 @@ func (e *Engine) canary(m *loadedModel) error {
 		}
 		return err
 	}
-	sc.Read(out, make([]float32, m.serving.facts.VocabularySize))
+	scores := make([]float32, m.serving.facts.VocabularySize)
+	sc.Read(out, scores)
 	e.steps.Add(1)
-	return sc.Err()
+	if err := sc.Err(); err != nil {
+		return err
+	}
+	if _, err := sample.Argmax(scores); err != nil {
+		return fmt.Errorf("%w: %w", errCanary, err)
+	}
+	return nil
 }

@@ -33,6 +33,10 @@ type active struct {
 	// the text of their tokens.
 	logprobs *int
 	untold   untold
+	// constraint that the answer is held to; nil is none.
+	constraint *constrained
+	// reasoner tells thoughts from the answer; nil takes all for the answer.
+	reasoner *reasoner
 	// asked says that the host was asked for room once, weighed that the guard
 	// let its prompt begin.
 	asked, weighed bool
@@ -57,6 +61,8 @@ type looping struct {
 	sampler *sample.Sampler
 	active  map[batch.ID]*active
 	logits  []float32
+	// allowed are the logits of one row that is held to a form.
+	allowed []float32
 	// flight is a step that was started and not read; nil where the back end
 	// does not compute ahead.
 	flight *flight
@@ -176,6 +182,13 @@ func (l *looping) budget() int {
 func (l *looping) publish() {
 	l.e.running.Store(int64(l.sched.Running()))
 	l.e.queued.Store(int64(l.sched.Waiting()))
+	var unread int64
+	for _, a := range l.active {
+		if a.logprobs != nil {
+			unread += a.stream.unreadBytes()
+		}
+	}
+	l.e.unread.Store(unread)
 }
 
 // stepFailed ends the requests of a step that the back end could not compute;
@@ -221,11 +234,25 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
 		return false
 	}
+	thoughts, text, counts := a.reasoner.see(token, text)
 	shown, stopped := a.stops.Push(text)
+	if !counts {
+		p.ranked = nil
+	}
 	a.untold.add(p.ranked, len(text))
-	a.stream.push(shown, token, a.untold.shows(len(shown)))
+	a.stream.push(shown, thoughts, token, a.untold.shows(len(shown)))
 	if stopped {
 		l.end(a, Finished{Reason: Stop, Stop: a.stops.Matched()})
+		return false
+	}
+	done, err := a.constraint.took(token)
+	if err != nil {
+		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
+		return false
+	}
+	if done {
+		l.flush(a)
+		l.end(a, Finished{Reason: Stop})
 		return false
 	}
 	if a.generated() >= a.maxTokens {
@@ -238,13 +265,13 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 
 // flush shows what decoder and stop strings held back.
 func (l *looping) flush(a *active) {
-	text := a.decoder.Flush()
+	thoughts, text := a.reasoner.rest(a.decoder.Flush())
 	shown, stopped := a.stops.Push(text)
 	if stopped {
-		a.stream.pushText(shown, a.untold.shows(len(shown)))
+		a.stream.pushText(shown, thoughts, a.untold.shows(len(shown)))
 		return
 	}
-	a.stream.pushText(shown+a.stops.Flush(), a.untold.all())
+	a.stream.pushText(shown+a.stops.Flush(), thoughts, a.untold.all())
 }
 
 // end finishes a request and returns its memory; while a step that computes it

@@ -203,6 +203,8 @@ func (e *Engine) recall(ctx context.Context, a *active) int {
 
 // letGo ends what a request counts on.
 func (e *Engine) letGo(a *active) {
+	a.constraint.finish()
+	a.constraint = nil
 	if p := e.prefixes.Load(); p != nil {
 		p.ram.Unhold(a.holds)
 		a.holds = nil

@@ -214,62 +214,70 @@ func TestPreemptedRequestsGoOnFromWhatTheySaved(t *testing.T) {
 
 // TestB1X1ALongPromptResumesFromItsLastBoundary: 8,000 tokens in blocks of their
 // full size, ended by a cancel past the middle, in memory and, by another engine,
-// on disk; of 90,000, keys alone in metal/kv.
+// on disk; 90,000 are in replay_test.go (make test-replay).
 func TestB1X1ALongPromptResumesFromItsLastBoundary(t *testing.T) {
-	for name, c := range map[string]struct {
-		path string
-		// saved is how many blocks and states there are when it is cancelled.
-		saved int64
-		want  int
-		disk  bool
-	}{
-		"plain":           {model(t, lengthy(tinymodel.Default())), 20, 20 * 256, false},
-		"plain, on disk":  {model(t, lengthy(tinymodel.Default())), 20, 20 * 256, true},
-		"hybrid":          {hybridOf(t, lengthy(tinymodel.Default())), 2 * 2, 2 * 2048, false},
-		"hybrid, on disk": {hybridOf(t, lengthy(tinymodel.Default())), 2 * 2, 2 * 2048, true},
+	for name, c := range map[string]brokenOff{
+		"plain":           {model(t, lengthy(tinymodel.Default())), 8000, 20, 20 * 256, false},
+		"plain, on disk":  {model(t, lengthy(tinymodel.Default())), 8000, 20, 20 * 256, true},
+		"hybrid":          {hybridOf(t, lengthy(tinymodel.Default())), 8000, 2 * 2, 2 * 2048, false},
+		"hybrid, on disk": {hybridOf(t, lengthy(tinymodel.Default())), 8000, 2 * 2, 2 * 2048, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			tokens := tokensOf(1, 8000, 400)
-			var serving atomic.Pointer[engine.Engine]
-			reached, cancelled := make(chan struct{}), make(chan struct{})
-			o := engine.Options{ModelPath: c.path, CacheMemory: 512 << 20, ModelDigest: "sha256:aa", Numerics: "ref 1"}
-			dir := t.TempDir()
-			below := onDisk(t, dir, "e1", &o)
-			e := ready(t, o, ref.Options{Fault: func(op string) error {
-				if e := serving.Load(); op == "Embed" && e != nil && e.Status().Prefixes.Saved >= c.saved {
-					serving.Store(nil)
-					close(reached)
-					<-cancelled
-				}
-				return nil
-			}})
-			serving.Store(e)
-			s, err := e.Generate(t.Context(), engine.Request{Tokens: tokens, Sampling: draws(1), MaxTokens: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			<-reached
-			s.Cancel()
-			close(cancelled)
-			if a := collect(t, s); a.finished.Err == nil || a.finished.Err.Kind != engine.Cancelled {
-				t.Fatalf("a cancelled prompt ended with %+v", a.finished)
-			}
-			r := engine.Request{Tokens: tokens, Sampling: draws(1), MaxTokens: 1}
-			if c.disk {
-				stop(e)
-				below()
-				below = onDisk(t, dir, "e2", &o)
-				e = ready(t, o, ref.Options{})
-			}
-			a := ask(t, e, r)
-			if got := a.finished.Usage.Cached; got != c.want {
-				t.Errorf("%d tokens were restored, want %d", got, c.want)
-			}
-			sameButCached(t, name, []answer{a}, []answer{ask(t, ready(t, engine.Options{ModelPath: c.path}, ref.Options{}), r)})
-			stop(e)
-			below()
-		})
+		t.Run(name, c.resumes)
 	}
+}
+
+// brokenOff is a prompt that is cancelled on its way.
+type brokenOff struct {
+	path   string
+	tokens int
+	// saved is how many blocks and states there are when it is cancelled, want how
+	// many tokens are restored when it is asked again.
+	saved int64
+	want  int
+	disk  bool
+}
+
+// resumes asks for the prompt, cancels it, asks again, of another engine where it
+// lies on disk, and wants the answer of an engine that remembers nothing.
+func (c brokenOff) resumes(t *testing.T) {
+	var serving atomic.Pointer[engine.Engine]
+	reached, cancelled := make(chan struct{}), make(chan struct{})
+	o := engine.Options{ModelPath: c.path, CacheMemory: 512 << 20, ModelDigest: "sha256:aa", Numerics: "ref 1"}
+	dir := t.TempDir()
+	below := onDisk(t, dir, "e1", &o)
+	e := ready(t, o, ref.Options{Fault: func(op string) error {
+		if e := serving.Load(); op == "Embed" && e != nil && e.Status().Prefixes.Saved >= c.saved {
+			serving.Store(nil)
+			close(reached)
+			<-cancelled
+		}
+		return nil
+	}})
+	serving.Store(e)
+	r := engine.Request{Tokens: tokensOf(1, c.tokens, 400), Sampling: draws(1), MaxTokens: 1}
+	s, err := e.Generate(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-reached
+	s.Cancel()
+	close(cancelled)
+	if a := collect(t, s); a.finished.Err == nil || a.finished.Err.Kind != engine.Cancelled {
+		t.Fatalf("a cancelled prompt ended with %+v", a.finished)
+	}
+	if c.disk {
+		stop(e)
+		below()
+		below = onDisk(t, dir, "e2", &o)
+		e = ready(t, o, ref.Options{})
+	}
+	a := ask(t, e, r)
+	if got := a.finished.Usage.Cached; got != c.want {
+		t.Errorf("%d tokens were restored, want %d", got, c.want)
+	}
+	sameButCached(t, t.Name(), []answer{a}, []answer{ask(t, ready(t, engine.Options{ModelPath: c.path}, ref.Options{}), r)})
+	stop(e)
+	below()
 }
 
 // onDisk gives an engine a tier in a folder, with a lease of its own; below closes

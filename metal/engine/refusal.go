@@ -71,6 +71,7 @@ func reasonOf(err error) string {
 		{chat.ErrTemplate, "InvalidModel"},
 		{errContext, "InvalidConfiguration"},
 		{tensor.ErrMemory, "MemoryLimit"},
+		{errCanary, "CanaryFailed"},
 		{batch.ErrTooLong, "InvalidConfiguration"},
 		{context.Canceled, "Stopped"},
 	} {

@@ -38,6 +38,11 @@ type Request struct {
 	Stop []string
 	// Priority: higher ones are admitted first; 0 is everybody's.
 	Priority int
+	// Constraint is the form of the answer; nil is any.
+	Constraint *Constraint
+	// SplitReasoning tells what a model thinks before it answers a Chat apart from
+	// the answer. Stop strings then end the answer alone.
+	SplitReasoning bool
 	// Logprobs is how many alternatives are told beside the log-probability of
 	// each token, as sample.Rank has them; nil tells none of it.
 	Logprobs *int
@@ -136,6 +141,12 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 	}
 	if a.maxTokens == 0 {
 		a.maxTokens = room
+	}
+	if r.SplitReasoning && r.Chat != nil {
+		a.reasoner = reasonerOf(s.tok, s.text.Reasoning(), tokens)
+	}
+	if a.constraint, refusal = s.constrain(ctx, r, tokens); refusal != nil {
+		return nil, refusal
 	}
 	return a, nil
 }

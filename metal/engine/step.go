@@ -123,7 +123,8 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 		n += r.Length
 		if r.Sample {
 			last = append(last, n-1)
-			f.argmax = f.argmax && a.params.Argmax() && a.logprobs == nil
+			f.argmax = f.argmax && a.params.Argmax() && a.logprobs == nil && a.constraint == nil
+			a.constraint.prepare()
 		}
 	}
 	l.e.steps.Add(1)
@@ -263,11 +264,16 @@ func (l *looping) read(f *flight) (picker, error) {
 
 // pick chooses a token from logits on the host.
 func (l *looping) pick(a *active, logits []float32) (picked, error) {
+	model := logits
+	logits, err := l.allow(a, logits)
+	if err != nil {
+		return picked{}, err
+	}
 	token, err := l.sampler.Token(a.params, logits, uint64(a.generated()), &a.counts)
 	if err != nil || a.logprobs == nil {
 		return picked{token: token}, err
 	}
-	ranked, err := sample.Rank(logits, token, *a.logprobs)
+	ranked, err := sample.Rank(model, token, *a.logprobs)
 	return picked{token: token, ranked: &ranked}, err
 }
 

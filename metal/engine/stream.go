@@ -40,7 +40,10 @@ type Finished struct {
 type Event struct {
 	// Text is whole characters; it may be empty.
 	Text string
-	// Tokens are those behind Text and any text still held back. The token
+	// Reasoning is whole characters of what the model thinks, where it was asked to
+	// be split off.
+	Reasoning string
+	// Tokens are those behind Text, Reasoning and any text still held back. The token
 	// that ends a turn is not among them.
 	Tokens []int32
 	// Logprobs, where they are wanted, of the tokens that Text shows: of each once
@@ -65,8 +68,10 @@ type Stream struct {
 	mu sync.Mutex
 	// All below are guarded by mu.
 	text      []byte
+	thoughts  []byte
 	tokens    []int32
 	ranked    []sample.Ranked
+	unread    int64 // bytes of ranked
 	finished  *Finished
 	delivered bool
 	after     func()
@@ -111,28 +116,39 @@ func (s *Stream) take() (ev Event, ok, over bool) {
 	if s.delivered {
 		return Event{}, false, true
 	}
-	if len(s.text) == 0 && len(s.tokens) == 0 && len(s.ranked) == 0 && s.finished == nil {
+	if len(s.text) == 0 && len(s.thoughts) == 0 && len(s.tokens) == 0 && len(s.ranked) == 0 && s.finished == nil {
 		return Event{}, false, false
 	}
-	ev = Event{Text: string(s.text), Tokens: s.tokens, Logprobs: s.ranked, Finished: s.finished}
-	s.text, s.tokens, s.ranked = nil, nil, nil
+	ev = Event{Text: string(s.text), Reasoning: string(s.thoughts), Tokens: s.tokens, Logprobs: s.ranked, Finished: s.finished}
+	s.text, s.thoughts, s.tokens, s.ranked, s.unread = nil, nil, nil, nil, 0
 	s.delivered = s.finished != nil
 	return ev, true, false
 }
 
-func (s *Stream) push(text string, token int32, ranked []sample.Ranked) {
+func (s *Stream) push(text, thoughts string, token int32, ranked []sample.Ranked) {
 	s.mu.Lock()
-	s.text = append(s.text, text...)
+	s.text, s.thoughts = append(s.text, text...), append(s.thoughts, thoughts...)
 	s.tokens = append(s.tokens, token)
 	s.ranked = append(s.ranked, ranked...)
+	for _, r := range ranked {
+		s.unread += r.Bytes()
+	}
 	s.mu.Unlock()
 	s.notify()
 }
 
-// pushText adds text that was held back.
-func (s *Stream) pushText(text string, ranked []sample.Ranked) {
+// unreadBytes are what the log-probabilities take that nobody read yet: of all
+// that waits for a reader they alone are as much as a prompt's keys and values.
+func (s *Stream) unreadBytes() int64 {
 	s.mu.Lock()
-	s.text = append(s.text, text...)
+	defer s.mu.Unlock()
+	return s.unread
+}
+
+// pushText adds text that was held back.
+func (s *Stream) pushText(text, thoughts string, ranked []sample.Ranked) {
+	s.mu.Lock()
+	s.text, s.thoughts = append(s.text, text...), append(s.thoughts, thoughts...)
 	s.ranked = append(s.ranked, ranked...)
 	s.mu.Unlock()
 }

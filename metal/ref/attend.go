@@ -20,30 +20,27 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	if s.failed() {
 		return out
 	}
-	rows := make([]query, 0, q.shape[0])
 	for _, g := range spec.Segments {
 		if has := c.of(g.Request).lengths[spec.Layer]; has != g.Start {
 			s.fail(fmt.Errorf("AppendAttend: request %d, layer %d holds %d tokens, segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment))
 			return out
 		}
 	}
+	row := 0
 	for _, g := range spec.Segments {
 		h, err := c.reserve(g.Request, g.Start+g.Length)
 		if err != nil {
 			s.fail(fmt.Errorf("AppendAttend: %w", err))
 			return out
 		}
-		c.append(h, spec.Layer, g.Start, k, v, len(rows), g.Length)
-		for i := range g.Length {
-			rows = append(rows, query{h, g.Start + i})
-		}
+		c.append(h, spec.Layer, g.Start, k, v, row, g.Length)
+		row += g.Length
 	}
-	heads := q.shape[1] / c.spec.HeadSize
-	s.b.workers.run(len(rows)*heads, func(worker, task int) {
-		t, head := task/heads, task%heads
-		a := attention{c: c, spec: &spec, query: rows[t], head: head, kvHead: head / (heads / c.spec.KVHeads)}
-		at := head * c.spec.HeadSize
-		a.attend(&s.b.scratch[worker], q.row(t)[at:at+c.spec.HeadSize], out.row(t)[at:at+c.spec.HeadSize])
+	looks := c.looks(spec.Segments, q.shape[1]/c.spec.HeadSize, s.b.workers.size)
+	s.b.workers.run(len(looks), func(worker, task int) {
+		a := attention{c: c, spec: &spec, look: looks[task], queries: s.b.scratch[worker].queries[:0]}
+		a.begin(&s.b.scratch[worker], q, out)
+		a.attend(&s.b.scratch[worker])
 	})
 	return out
 }
@@ -73,87 +70,202 @@ func (s *scope) attendOperands(spec tensor.AttendSpec) (q, k, v *array, c *cache
 	return q, k, v, c, nil
 }
 
-// query is one row of a step: whose, and where it stands.
+const (
+	// tile is how many positions all queries of a look meet before any meets the
+	// next: their keys, or values, stay in the nearest cache meanwhile.
+	tile = 64
+	// mostQueries look at the same keys at once, and no more than share so many
+	// scores, unless one has more by itself.
+	mostQueries, mostScores = 8, 1 << 18
+	// shares is how many tasks a worker is to get at least, so that nobody waits
+	// long for the last one.
+	shares = 4
+)
+
+// look is so many rows of one request, and so many heads of each, that see the
+// keys and values of one KV head.
+type look struct {
+	held *held
+	// row of the step that is the first, and its position.
+	row, position, rows int
+	kvHead, head, heads int
+}
+
+// looks cuts a step into tasks: those that see the same keys together, as far as
+// there remains work for everybody.
+func (c *cache) looks(segments []tensor.Segment, heads, workers int) []look {
+	most := min(mostQueries, max(1, tensor.Tokens(segments)*heads/(shares*workers)))
+	each := heads / c.spec.KVHeads
+	var all []look
+	row := 0
+	for _, g := range segments {
+		together := max(1, min(most, mostScores/max(1, g.Start+g.Length)))
+		wide := min(each, together)
+		high := max(1, together/wide)
+		for kvHead := range c.spec.KVHeads {
+			for at := 0; at < g.Length; at += high {
+				for first := 0; first < each; first += wide {
+					all = append(all, look{
+						held: c.requests[g.Request], row: row + at, position: g.Start + at, rows: min(high, g.Length-at),
+						kvHead: kvHead, head: kvHead*each + first, heads: min(wide, each-first),
+					})
+				}
+			}
+		}
+		row += g.Length
+	}
+	return all
+}
+
+// query is one row against one head: what it sees lies from position first up to
+// end.
 type query struct {
-	held     *held
-	position int
+	q, out, scores []float32
+	first, end     int
+	head           int
+	sum            float32
 }
 
-// attention is one query against one head.
+// attention is one look under way.
 type attention struct {
-	c            *cache
-	spec         *tensor.AttendSpec
-	query        query
-	head, kvHead int
+	c       *cache
+	spec    *tensor.AttendSpec
+	look    look
+	queries []query
+	vectors bool
 }
 
-// attend computes softmax(scale q k) v over the visible positions in order.
-func (a *attention) attend(sc *scratch, q, out []float32) {
-	first := 0
-	if a.spec.Window > 0 {
-		first = max(0, a.query.position+1-a.spec.Window)
-	}
-	scores := grow(&sc.scores, a.query.position+1-first)
+// begin finds every query and its place for scores.
+func (a *attention) begin(sc *scratch, q, out *array) {
 	size := a.c.spec.HeadSize
-	vectors := a.c.b.vectors && size%lanes == 0
-	a.blocks(first, func(at, n int, keys, _ []float32) {
-		if vectors {
-			vectorDotRows(scores[at:at+n], q, keys, a.spec.Scale)
-			return
+	a.vectors = a.c.b.vectors && size%lanes == 0
+	room := a.look.position + a.look.rows
+	scores := grow(&sc.scores, room*a.look.rows*a.look.heads)
+	for r := range a.look.rows {
+		for h := range a.look.heads {
+			head, end := a.look.head+h, a.look.position+r+1
+			first := 0
+			if a.spec.Window > 0 {
+				first = max(0, end-a.spec.Window)
+			}
+			from, to := head*size, (head+1)*size
+			a.queries = append(a.queries, query{
+				q: q.row(a.look.row + r)[from:to], out: out.row(a.look.row + r)[from:to], scores: scores[:end-first],
+				first: first, end: end, head: head,
+			})
+			scores = scores[room:]
 		}
-		for i := range n {
-			scores[at+i] = dot(q, keys[i*size:(i+1)*size]) * a.spec.Scale
-		}
-	})
-	top := scores[0]
-	if a.spec.Sinks != nil {
-		top = max(top, a.spec.Sinks[a.head])
-	}
-	for _, v := range scores {
-		top = max(top, v)
-	}
-	var sum float32
-	if a.spec.Sinks != nil {
-		sum = exp(a.spec.Sinks[a.head] - top)
-	}
-	if vectors {
-		vectorExp(scores, top)
-	} else {
-		exponentials(scores, top)
-	}
-	for _, e := range scores {
-		sum += e
-	}
-	clear(out)
-	a.blocks(first, func(at, n int, _, values []float32) {
-		if vectors {
-			vectorAccumulate(out, values, scores[at:at+n])
-			return
-		}
-		accumulate(out, values, scores[at:at+n])
-	})
-	inverse := 1 / sum
-	for i := range out {
-		out[i] *= inverse
 	}
 }
 
-// blocks visits the visible positions block by block, n tokens each; at counts
-// from the first visible one. Blocks begin at multiples of their size however
-// tokens lie, so that the same ones stand together in every layer and request.
-func (a *attention) blocks(first int, visit func(at, n int, keys, values []float32)) {
-	block, end := a.c.spec.BlockTokens, a.query.position+1
-	for from := first; from < end; {
-		n := min(block-from%block, end-from)
-		keys, values := a.c.tokens(a.query.held, a.spec.Layer, a.kvHead, from, n)
-		visit(from-first, n, keys, values)
-		from += n
+// attend computes softmax(scale q k) v of every query over its visible positions
+// in order: the bits are those of the query alone.
+func (a *attention) attend(sc *scratch) {
+	size := a.c.spec.HeadSize
+	a.tiles(sc, func(q *query, from, to int, keys, _ []float32) {
+		scores := q.scores[from-q.first : to-q.first]
+		if a.vectors {
+			vectorDotRows(scores, q.q, keys, a.spec.Scale)
+			return
+		}
+		for i := range scores {
+			scores[i] = dot(q.q, keys[i*size:(i+1)*size]) * a.spec.Scale
+		}
+	})
+	for i := range a.queries {
+		a.exponentials(&a.queries[i])
+	}
+	sums(a.queries)
+	a.tiles(sc, func(q *query, from, to int, _, values []float32) {
+		if p := q.scores[from-q.first : to-q.first]; a.vectors {
+			vectorAccumulate(q.out, values, p)
+		} else {
+			accumulate(q.out, values, p)
+		}
+	})
+	for i := range a.queries {
+		q := &a.queries[i]
+		inverse := 1 / q.sum
+		for j := range q.out {
+			q.out[j] *= inverse
+		}
+	}
+}
+
+// exponentials makes the scores of a query what they weigh, and begins their sum
+// with the sink.
+func (a *attention) exponentials(q *query) {
+	top := q.scores[0]
+	if a.spec.Sinks != nil {
+		top = max(top, a.spec.Sinks[q.head])
+	}
+	if a.vectors {
+		top = vectorMax(q.scores, top)
+		vectorExp(q.scores, top)
+	} else {
+		for _, v := range q.scores {
+			top = max(top, v)
+		}
+		exponentials(q.scores, top)
+	}
+	q.sum = 0
+	if a.spec.Sinks != nil {
+		q.sum = exp(a.spec.Sinks[q.head] - top)
+	}
+	clear(q.out)
+}
+
+// sums adds up what the scores of each query weigh, each in order. Four queries
+// go side by side, the last of fewer more than once: one alone would wait for
+// every addition to end.
+func sums(queries []query) {
+	for ; len(queries) > 1; queries = queries[min(4, len(queries)):] {
+		last := min(4, len(queries)) - 1
+		a, b, c, d := &queries[0], &queries[1], &queries[min(2, last)], &queries[last]
+		n := min(len(a.scores), len(b.scores), len(c.scores), len(d.scores))
+		w, x, y, z := a.scores[:n], b.scores[:n], c.scores[:n], d.scores[:n]
+		e, f, g, h := a.sum, b.sum, c.sum, d.sum
+		for i := range n {
+			e, f, g, h = e+w[i], f+x[i], g+y[i], h+z[i]
+		}
+		a.sum, b.sum, c.sum, d.sum = e, f, g, h
+		for i := range last + 1 {
+			queries[i].add(n)
+		}
+	}
+	for i := range queries {
+		queries[i].add(0)
+	}
+}
+
+// add adds up what the scores from one on weigh.
+func (q *query) add(from int) {
+	for _, e := range q.scores[from:] {
+		q.sum += e
+	}
+}
+
+// tiles visits for every query the part of each tile that it sees. Tiles begin at
+// multiples of their size, however a cache is cut into blocks.
+func (a *attention) tiles(sc *scratch, visit func(q *query, from, to int, keys, values []float32)) {
+	size := a.c.spec.HeadSize
+	first, end := a.queries[0].first, a.queries[len(a.queries)-1].end
+	for at := first; at < end; {
+		n := min(tile-at%tile, end-at)
+		keys, values := a.c.span(a.look.held, a.spec.Layer, a.look.kvHead, at, n, &sc.span)
+		for i := range a.queries {
+			q := &a.queries[i]
+			if from, to := max(at, q.first), min(at+n, q.end); from < to {
+				visit(q, from, to, keys[(from-at)*size:(to-at)*size], values[(from-at)*size:(to-at)*size])
+			}
+		}
+		at += n
 	}
 }
 
 // accumulate adds the rows of v, each times its p, to out: four rows at a time
 // and then the rest. Which rows stand together depends on the position of the
-// query alone.
+// query alone: tiles begin at the same positions wherever a block ends.
 func accumulate(out, v, p []float32) {
 	n := len(out)
 	for ; len(p) >= 4; p, v = p[4:], v[4*n:] {

@@ -220,6 +220,25 @@ func (c *cache) tokens(h *held, layer, head, from, n int) (keys, values []float3
 	return all[first : first+n*size], all[second : second+n*size]
 }
 
+// span is tokens where they need not lie in one block: where they do not, they are
+// copied beside one another.
+func (c *cache) span(h *held, layer, head, from, n int, room *[]float32) (keys, values []float32) {
+	block, size := c.spec.BlockTokens, c.spec.HeadSize
+	if c.spec.WindowOf(layer) > 0 || from%block+n <= block {
+		return c.tokens(h, layer, head, from, n)
+	}
+	both := grow(room, 2*n*size)
+	keys, values = both[:n*size], both[n*size:]
+	for at := 0; at < n; {
+		part := min(block-(from+at)%block, n-at)
+		k, v := c.tokens(h, layer, head, from+at, part)
+		copy(keys[at*size:], k)
+		copy(values[at*size:], v)
+		at += part
+	}
+	return keys, values
+}
+
 // append copies keys and values of one segment into a layer.
 func (c *cache) append(h *held, layer, start int, k, v *array, row, length int) {
 	for i := range length {

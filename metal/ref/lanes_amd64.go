@@ -47,29 +47,88 @@ func vectorDotRows(out, q, rows []float32, scale float32) {
 	archsimd.ClearAVXUpperBits()
 }
 
-// vectorAccumulate is accumulate where out is whole lanes.
+// vectorAccumulate is accumulate where out is whole lanes: four vectors of it at
+// a time, so that four sums are under way and a weight is read once for them.
 func vectorAccumulate(out, v, p []float32) {
 	n := len(out)
 	_, _ = out[:n-n%lanes], v[:n*len(p)]
-	for i := 0; i < n; i += lanes {
-		at := unsafe.Pointer(&v[i])
-		to := (*[8]float32)(out[i:])
-		sum := archsimd.LoadFloat32x8(to)
-		j := 0
-		for ; j+4 <= len(p); j += 4 {
-			f := (*[4]float32)(p[j:])
-			a, b := floatsAt(at, 0).Mul(archsimd.BroadcastFloat32x8(f[0])), floatsAt(at, n).Mul(archsimd.BroadcastFloat32x8(f[1]))
-			c, d := floatsAt(at, 2*n).Mul(archsimd.BroadcastFloat32x8(f[2])), floatsAt(at, 3*n).Mul(archsimd.BroadcastFloat32x8(f[3]))
-			sum = sum.Add(a.Add(b).Add(c.Add(d)))
-			at = unsafe.Add(at, 16*n)
-		}
-		for ; j < len(p); j++ {
-			sum = sum.Add(floatsAt(at, 0).Mul(archsimd.BroadcastFloat32x8(p[j])))
-			at = unsafe.Add(at, 4*n)
-		}
-		sum.Store(to)
+	if len(p) == 0 {
+		return
+	}
+	i := 0
+	for ; i+4*lanes <= n; i += 4 * lanes {
+		accumulateFour(out[i:], v[i:], p, n)
+	}
+	for ; i < n; i += lanes {
+		accumulateOne(out[i:], v[i:], p, n)
 	}
 	archsimd.ClearAVXUpperBits()
+}
+
+// accumulateFour is accumulate for 32 elements of rows of n.
+func accumulateFour(out, v, p []float32, n int) {
+	to, at := unsafe.Pointer((*[4 * lanes]float32)(out)), unsafe.Pointer(unsafe.SliceData(v))
+	a, b, c, d := floatsAt(to, 0), floatsAt(to, 8), floatsAt(to, 16), floatsAt(to, 24)
+	j := 0
+	for ; j+4 <= len(p); j += 4 {
+		f := (*[4]float32)(p[j:])
+		w, x, y, z := archsimd.BroadcastFloat32x8(f[0]), archsimd.BroadcastFloat32x8(f[1]), archsimd.BroadcastFloat32x8(f[2]), archsimd.BroadcastFloat32x8(f[3])
+		second, third, fourth := unsafe.Add(at, 4*n), unsafe.Add(at, 8*n), unsafe.Add(at, 12*n)
+		a = a.Add(floatsAt(at, 0).Mul(w).Add(floatsAt(second, 0).Mul(x)).Add(floatsAt(third, 0).Mul(y).Add(floatsAt(fourth, 0).Mul(z))))
+		b = b.Add(floatsAt(at, 8).Mul(w).Add(floatsAt(second, 8).Mul(x)).Add(floatsAt(third, 8).Mul(y).Add(floatsAt(fourth, 8).Mul(z))))
+		c = c.Add(floatsAt(at, 16).Mul(w).Add(floatsAt(second, 16).Mul(x)).Add(floatsAt(third, 16).Mul(y).Add(floatsAt(fourth, 16).Mul(z))))
+		d = d.Add(floatsAt(at, 24).Mul(w).Add(floatsAt(second, 24).Mul(x)).Add(floatsAt(third, 24).Mul(y).Add(floatsAt(fourth, 24).Mul(z))))
+		at = unsafe.Add(at, 16*n)
+	}
+	for ; j < len(p); j++ {
+		w := archsimd.BroadcastFloat32x8(p[j])
+		a, b = a.Add(floatsAt(at, 0).Mul(w)), b.Add(floatsAt(at, 8).Mul(w))
+		c, d = c.Add(floatsAt(at, 16).Mul(w)), d.Add(floatsAt(at, 24).Mul(w))
+		at = unsafe.Add(at, 4*n)
+	}
+	a.Store((*[8]float32)(out))
+	b.Store((*[8]float32)(out[8:]))
+	c.Store((*[8]float32)(out[16:]))
+	d.Store((*[8]float32)(out[24:]))
+}
+
+// accumulateOne is accumulate for 8 elements of rows of n.
+func accumulateOne(out, v, p []float32, n int) {
+	at, to := unsafe.Pointer(unsafe.SliceData(v)), (*[8]float32)(out)
+	sum := archsimd.LoadFloat32x8(to)
+	j := 0
+	for ; j+4 <= len(p); j += 4 {
+		f := (*[4]float32)(p[j:])
+		a, b := floatsAt(at, 0).Mul(archsimd.BroadcastFloat32x8(f[0])), floatsAt(at, n).Mul(archsimd.BroadcastFloat32x8(f[1]))
+		c, d := floatsAt(at, 2*n).Mul(archsimd.BroadcastFloat32x8(f[2])), floatsAt(at, 3*n).Mul(archsimd.BroadcastFloat32x8(f[3]))
+		sum = sum.Add(a.Add(b).Add(c.Add(d)))
+		at = unsafe.Add(at, 16*n)
+	}
+	for ; j < len(p); j++ {
+		sum = sum.Add(floatsAt(at, 0).Mul(archsimd.BroadcastFloat32x8(p[j])))
+		at = unsafe.Add(at, 4*n)
+	}
+	sum.Store(to)
+}
+
+// vectorMax is the largest of x and top; where one is not a number, what comes
+// of them is none in any case.
+func vectorMax(x []float32, top float32) float32 {
+	most := archsimd.BroadcastFloat32x8(top)
+	i := 0
+	for ; i+lanes <= len(x); i += lanes {
+		most = most.Max(archsimd.LoadFloat32x8((*[8]float32)(x[i:])))
+	}
+	var each [lanes]float32
+	most.Store(&each)
+	archsimd.ClearAVXUpperBits()
+	for _, v := range each {
+		top = max(top, v)
+	}
+	for _, v := range x[i:] {
+		top = max(top, v)
+	}
+	return top
 }
 
 // exps is exp in every lane; ok where no lane holds a number so large, or none

@@ -27,6 +27,10 @@ type scratch struct {
 	nobody    [tileRows]float32
 	dense     []float32
 	scores    []float32
+	// queries that look at the same keys, and a tile of these that lies in two
+	// blocks.
+	queries [mostQueries]query
+	span    []float32
 }
 
 func grow(p *[]float32, n int) []float32 {

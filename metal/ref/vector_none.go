@@ -31,6 +31,8 @@ func vectorDotRows([]float32, []float32, []float32, float32) { noVectors() }
 
 func vectorAccumulate([]float32, []float32, []float32) { noVectors() }
 
+func vectorMax([]float32, float32) float32 { noVectors(); return 0 }
+
 func vectorExp([]float32, float32) { noVectors() }
 
 func vectorSwiGLU([]float32, []float32, []float32) { noVectors() }

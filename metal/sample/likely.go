@@ -3,6 +3,7 @@ package sample
 import (
 	"fmt"
 	"math"
+	"unsafe"
 )
 
 // MostAlternatives is how many alternatives are told of one token at most; it is
@@ -22,6 +23,11 @@ type Ranked struct {
 	// Top are the most likely tokens, the lowest id first among equals. The
 	// chosen one is among them where it belongs there.
 	Top []Likely
+}
+
+// Bytes that it takes in memory.
+func (r Ranked) Bytes() int64 {
+	return int64(unsafe.Sizeof(r)) + int64(cap(r.Top))*int64(unsafe.Sizeof(Likely{}))
 }
 
 // Rank tells the log-probability of a token, and those of the n most likely.

@@ -133,3 +133,34 @@ func (t *Text) Render(ctx context.Context, c Chat) (string, error) {
 	o.Tools, o.Arguments = c.Tools, c.Arguments
 	return t.templates.Render(ctx, c.Messages, o)
 }
+
+// Reasoning is how a model's thoughts stand before its answer.
+type Reasoning struct {
+	// Opens and Closes stand around them; empty where the model does not think.
+	Opens, Closes string
+	// Always says that something stands before each answer, up to Closes.
+	Always bool
+}
+
+// Reasoning says how this model thinks, by what its template writes and what its
+// vocabulary has a token for.
+func (t *Text) Reasoning() Reasoning {
+	if t.templates == nil {
+		return Reasoning{}
+	}
+	all := func(texts ...string) bool {
+		for _, text := range texts {
+			if _, token := t.Tokenizer.ID(text); !token || !t.templates.Says(text) {
+				return false
+			}
+		}
+		return true
+	}
+	switch {
+	case all("<|channel|>", "<|message|>"):
+		return Reasoning{Closes: "<|channel|>final<|message|>", Always: true}
+	case all("</think>"):
+		return Reasoning{Opens: "<think>", Closes: "</think>"}
+	}
+	return Reasoning{}
+}

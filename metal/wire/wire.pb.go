@@ -1029,7 +1029,9 @@ type GenerateRequest struct {
 	Priority int32 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`
 	// top_logprobs, where present, asks for the log-probability of each token and
 	// of so many alternatives, 0 to 20.
-	TopLogprobs   *int32 `protobuf:"varint,9,opt,name=top_logprobs,json=topLogprobs,proto3,oneof" json:"top_logprobs,omitempty"`
+	TopLogprobs *int32 `protobuf:"varint,9,opt,name=top_logprobs,json=topLogprobs,proto3,oneof" json:"top_logprobs,omitempty"`
+	// constraint that the answer satisfies, behind the model's reasoning.
+	Constraint    *Constraint `protobuf:"bytes,10,opt,name=constraint,proto3" json:"constraint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1140,6 +1142,13 @@ func (x *GenerateRequest) GetTopLogprobs() int32 {
 	return 0
 }
 
+func (x *GenerateRequest) GetConstraint() *Constraint {
+	if x != nil {
+		return x.Constraint
+	}
+	return nil
+}
+
 type isGenerateRequest_Input interface {
 	isGenerateRequest_Input()
 }
@@ -1162,6 +1171,196 @@ func (*GenerateRequest_Prompt) isGenerateRequest_Input() {}
 
 func (*GenerateRequest_Tokens) isGenerateRequest_Input() {}
 
+// Constraint is the form that an answer has to have. What the engine cannot
+// enforce is refused with CODE_INVALID.
+type Constraint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Form:
+	//
+	//	*Constraint_JsonObject
+	//	*Constraint_JsonSchema
+	//	*Constraint_Regex
+	//	*Constraint_Grammar
+	//	*Constraint_Choice
+	Form isConstraint_Form `protobuf_oneof:"form"`
+	// param names the request field that it came in, for refusals.
+	Param         string `protobuf:"bytes,6,opt,name=param,proto3" json:"param,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Constraint) Reset() {
+	*x = Constraint{}
+	mi := &file_metal_wire_wire_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Constraint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Constraint) ProtoMessage() {}
+
+func (x *Constraint) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Constraint.ProtoReflect.Descriptor instead.
+func (*Constraint) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Constraint) GetForm() isConstraint_Form {
+	if x != nil {
+		return x.Form
+	}
+	return nil
+}
+
+func (x *Constraint) GetJsonObject() bool {
+	if x != nil {
+		if x, ok := x.Form.(*Constraint_JsonObject); ok {
+			return x.JsonObject
+		}
+	}
+	return false
+}
+
+func (x *Constraint) GetJsonSchema() string {
+	if x != nil {
+		if x, ok := x.Form.(*Constraint_JsonSchema); ok {
+			return x.JsonSchema
+		}
+	}
+	return ""
+}
+
+func (x *Constraint) GetRegex() string {
+	if x != nil {
+		if x, ok := x.Form.(*Constraint_Regex); ok {
+			return x.Regex
+		}
+	}
+	return ""
+}
+
+func (x *Constraint) GetGrammar() string {
+	if x != nil {
+		if x, ok := x.Form.(*Constraint_Grammar); ok {
+			return x.Grammar
+		}
+	}
+	return ""
+}
+
+func (x *Constraint) GetChoice() *Choice {
+	if x != nil {
+		if x, ok := x.Form.(*Constraint_Choice); ok {
+			return x.Choice
+		}
+	}
+	return nil
+}
+
+func (x *Constraint) GetParam() string {
+	if x != nil {
+		return x.Param
+	}
+	return ""
+}
+
+type isConstraint_Form interface {
+	isConstraint_Form()
+}
+
+type Constraint_JsonObject struct {
+	// json_object: any JSON object. It is true.
+	JsonObject bool `protobuf:"varint,1,opt,name=json_object,json=jsonObject,proto3,oneof"`
+}
+
+type Constraint_JsonSchema struct {
+	// json_schema is the text of a schema.
+	JsonSchema string `protobuf:"bytes,2,opt,name=json_schema,json=jsonSchema,proto3,oneof"`
+}
+
+type Constraint_Regex struct {
+	// regex that the whole answer matches.
+	Regex string `protobuf:"bytes,3,opt,name=regex,proto3,oneof"`
+}
+
+type Constraint_Grammar struct {
+	// grammar in EBNF as llama.cpp writes it, from the rule root.
+	Grammar string `protobuf:"bytes,4,opt,name=grammar,proto3,oneof"`
+}
+
+type Constraint_Choice struct {
+	Choice *Choice `protobuf:"bytes,5,opt,name=choice,proto3,oneof"`
+}
+
+func (*Constraint_JsonObject) isConstraint_Form() {}
+
+func (*Constraint_JsonSchema) isConstraint_Form() {}
+
+func (*Constraint_Regex) isConstraint_Form() {}
+
+func (*Constraint_Grammar) isConstraint_Form() {}
+
+func (*Constraint_Choice) isConstraint_Form() {}
+
+type Choice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// texts, of which the answer is one.
+	Texts         []string `protobuf:"bytes,1,rep,name=texts,proto3" json:"texts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Choice) Reset() {
+	*x = Choice{}
+	mi := &file_metal_wire_wire_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Choice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Choice) ProtoMessage() {}
+
+func (x *Choice) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Choice.ProtoReflect.Descriptor instead.
+func (*Choice) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Choice) GetTexts() []string {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
+}
+
 type Chat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// messages in order.
@@ -1170,14 +1369,17 @@ type Chat struct {
 	// ("enable_thinking": false); empty means none.
 	TemplateArgumentsJson string `protobuf:"bytes,2,opt,name=template_arguments_json,json=templateArgumentsJson,proto3" json:"template_arguments_json,omitempty"`
 	// tools_json is a JSON array of tool definitions; empty means none.
-	ToolsJson     string `protobuf:"bytes,3,opt,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ToolsJson string `protobuf:"bytes,3,opt,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
+	// split_reasoning: what the model thinks before it answers comes in
+	// Delta.reasoning, not in its text.
+	SplitReasoning bool `protobuf:"varint,4,opt,name=split_reasoning,json=splitReasoning,proto3" json:"split_reasoning,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Chat) Reset() {
 	*x = Chat{}
-	mi := &file_metal_wire_wire_proto_msgTypes[10]
+	mi := &file_metal_wire_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1391,7 @@ func (x *Chat) String() string {
 func (*Chat) ProtoMessage() {}
 
 func (x *Chat) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[10]
+	mi := &file_metal_wire_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1404,7 @@ func (x *Chat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chat.ProtoReflect.Descriptor instead.
 func (*Chat) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{10}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Chat) GetMessages() []*ChatMessage {
@@ -1226,6 +1428,13 @@ func (x *Chat) GetToolsJson() string {
 	return ""
 }
 
+func (x *Chat) GetSplitReasoning() bool {
+	if x != nil {
+		return x.SplitReasoning
+	}
+	return false
+}
+
 type ChatMessage struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Role    string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
@@ -1240,7 +1449,7 @@ type ChatMessage struct {
 
 func (x *ChatMessage) Reset() {
 	*x = ChatMessage{}
-	mi := &file_metal_wire_wire_proto_msgTypes[11]
+	mi := &file_metal_wire_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1252,7 +1461,7 @@ func (x *ChatMessage) String() string {
 func (*ChatMessage) ProtoMessage() {}
 
 func (x *ChatMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[11]
+	mi := &file_metal_wire_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1265,7 +1474,7 @@ func (x *ChatMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChatMessage.ProtoReflect.Descriptor instead.
 func (*ChatMessage) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{11}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ChatMessage) GetRole() string {
@@ -1305,7 +1514,7 @@ type TokenList struct {
 
 func (x *TokenList) Reset() {
 	*x = TokenList{}
-	mi := &file_metal_wire_wire_proto_msgTypes[12]
+	mi := &file_metal_wire_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1526,7 @@ func (x *TokenList) String() string {
 func (*TokenList) ProtoMessage() {}
 
 func (x *TokenList) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[12]
+	mi := &file_metal_wire_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1539,7 @@ func (x *TokenList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenList.ProtoReflect.Descriptor instead.
 func (*TokenList) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{12}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TokenList) GetIds() []int32 {
@@ -1359,7 +1568,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_metal_wire_wire_proto_msgTypes[13]
+	mi := &file_metal_wire_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1580,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[13]
+	mi := &file_metal_wire_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1593,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{13}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -1457,7 +1666,7 @@ type GenerateEvent struct {
 
 func (x *GenerateEvent) Reset() {
 	*x = GenerateEvent{}
-	mi := &file_metal_wire_wire_proto_msgTypes[14]
+	mi := &file_metal_wire_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1678,7 @@ func (x *GenerateEvent) String() string {
 func (*GenerateEvent) ProtoMessage() {}
 
 func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[14]
+	mi := &file_metal_wire_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1691,7 @@ func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateEvent.ProtoReflect.Descriptor instead.
 func (*GenerateEvent) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{14}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GenerateEvent) GetEvent() isGenerateEvent_Event {
@@ -1552,7 +1761,7 @@ type Admitted struct {
 
 func (x *Admitted) Reset() {
 	*x = Admitted{}
-	mi := &file_metal_wire_wire_proto_msgTypes[15]
+	mi := &file_metal_wire_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1564,7 +1773,7 @@ func (x *Admitted) String() string {
 func (*Admitted) ProtoMessage() {}
 
 func (x *Admitted) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[15]
+	mi := &file_metal_wire_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1577,7 +1786,7 @@ func (x *Admitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
 func (*Admitted) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{15}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Admitted) GetPromptTokens() int64 {
@@ -1601,14 +1810,17 @@ type Delta struct {
 	Tokens []int32 `protobuf:"varint,2,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
 	// logprobs, where they were asked for, of the tokens that text shows: of each
 	// once its text begins to be shown. Tokens of a stop string have none.
-	Logprobs      []*TokenLogprobs `protobuf:"bytes,3,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
+	Logprobs []*TokenLogprobs `protobuf:"bytes,3,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
+	// reasoning is whole characters of what the model thinks, where it was asked to
+	// be split off. Its tokens have no logprobs.
+	Reasoning     string `protobuf:"bytes,4,opt,name=reasoning,proto3" json:"reasoning,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_metal_wire_wire_proto_msgTypes[16]
+	mi := &file_metal_wire_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1620,7 +1832,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[16]
+	mi := &file_metal_wire_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1633,7 +1845,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{16}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Delta) GetText() string {
@@ -1657,6 +1869,13 @@ func (x *Delta) GetLogprobs() []*TokenLogprobs {
 	return nil
 }
 
+func (x *Delta) GetReasoning() string {
+	if x != nil {
+		return x.Reasoning
+	}
+	return ""
+}
+
 // TokenLogprobs say how likely a token was, before bias, penalties, filters and
 // temperature, and what else was likely, the most likely first.
 type TokenLogprobs struct {
@@ -1669,7 +1888,7 @@ type TokenLogprobs struct {
 
 func (x *TokenLogprobs) Reset() {
 	*x = TokenLogprobs{}
-	mi := &file_metal_wire_wire_proto_msgTypes[17]
+	mi := &file_metal_wire_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1900,7 @@ func (x *TokenLogprobs) String() string {
 func (*TokenLogprobs) ProtoMessage() {}
 
 func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[17]
+	mi := &file_metal_wire_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1913,7 @@ func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprobs.ProtoReflect.Descriptor instead.
 func (*TokenLogprobs) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{17}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TokenLogprobs) GetChosen() *Logprob {
@@ -1725,7 +1944,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_metal_wire_wire_proto_msgTypes[18]
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1737,7 +1956,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[18]
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1750,7 +1969,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{18}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Logprob) GetToken() int32 {
@@ -1788,7 +2007,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1800,7 +2019,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1813,7 +2032,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{19}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -1855,7 +2074,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1867,7 +2086,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1880,7 +2099,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Usage) GetPromptTokens() int64 {
@@ -1925,7 +2144,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1937,7 +2156,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1950,7 +2169,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Refusal) GetCode() Code {
@@ -2025,7 +2244,7 @@ type EmbedRequest struct {
 
 func (x *EmbedRequest) Reset() {
 	*x = EmbedRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2037,7 +2256,7 @@ func (x *EmbedRequest) String() string {
 func (*EmbedRequest) ProtoMessage() {}
 
 func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2050,7 +2269,7 @@ func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedRequest.ProtoReflect.Descriptor instead.
 func (*EmbedRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EmbedRequest) GetId() string {
@@ -2106,7 +2325,7 @@ type EmbedResponse struct {
 
 func (x *EmbedResponse) Reset() {
 	*x = EmbedResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2337,7 @@ func (x *EmbedResponse) String() string {
 func (*EmbedResponse) ProtoMessage() {}
 
 func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2350,7 @@ func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedResponse.ProtoReflect.Descriptor instead.
 func (*EmbedResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EmbedResponse) GetVectors() []*Vector {
@@ -2157,7 +2376,7 @@ type Vector struct {
 
 func (x *Vector) Reset() {
 	*x = Vector{}
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2169,7 +2388,7 @@ func (x *Vector) String() string {
 func (*Vector) ProtoMessage() {}
 
 func (x *Vector) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2182,7 +2401,7 @@ func (x *Vector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vector.ProtoReflect.Descriptor instead.
 func (*Vector) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Vector) GetValues() []float32 {
@@ -2210,7 +2429,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2222,7 +2441,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2235,7 +2454,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RerankRequest) GetId() string {
@@ -2284,7 +2503,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +2515,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +2528,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RerankResponse) GetScores() []float32 {
@@ -2353,7 +2572,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_metal_wire_wire_proto_msgTypes[27]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2365,7 +2584,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[27]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2378,7 +2597,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{27}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Limits) GetMemoryBytes() int64 {
@@ -2453,7 +2672,7 @@ type SetLimitsResponse struct {
 
 func (x *SetLimitsResponse) Reset() {
 	*x = SetLimitsResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[28]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2684,7 @@ func (x *SetLimitsResponse) String() string {
 func (*SetLimitsResponse) ProtoMessage() {}
 
 func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[28]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2697,7 @@ func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{28}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SetLimitsResponse) GetMemory() *Memory {
@@ -2498,7 +2717,7 @@ type TrimRequest struct {
 
 func (x *TrimRequest) Reset() {
 	*x = TrimRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2510,7 +2729,7 @@ func (x *TrimRequest) String() string {
 func (*TrimRequest) ProtoMessage() {}
 
 func (x *TrimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2523,7 +2742,7 @@ func (x *TrimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
 func (*TrimRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TrimRequest) GetPrefixCache() bool {
@@ -2545,7 +2764,7 @@ type TrimResponse struct {
 
 func (x *TrimResponse) Reset() {
 	*x = TrimResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2557,7 +2776,7 @@ func (x *TrimResponse) String() string {
 func (*TrimResponse) ProtoMessage() {}
 
 func (x *TrimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2570,7 +2789,7 @@ func (x *TrimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimResponse.ProtoReflect.Descriptor instead.
 func (*TrimResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TrimResponse) GetBytesReclaimed() int64 {
@@ -2608,7 +2827,7 @@ type CacheLease struct {
 
 func (x *CacheLease) Reset() {
 	*x = CacheLease{}
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2620,7 +2839,7 @@ func (x *CacheLease) String() string {
 func (*CacheLease) ProtoMessage() {}
 
 func (x *CacheLease) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2633,7 +2852,7 @@ func (x *CacheLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheLease.ProtoReflect.Descriptor instead.
 func (*CacheLease) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CacheLease) GetDirectory() string {
@@ -2698,7 +2917,7 @@ type CacheReport struct {
 
 func (x *CacheReport) Reset() {
 	*x = CacheReport{}
-	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	mi := &file_metal_wire_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2710,7 +2929,7 @@ func (x *CacheReport) String() string {
 func (*CacheReport) ProtoMessage() {}
 
 func (x *CacheReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	mi := &file_metal_wire_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2723,7 +2942,7 @@ func (x *CacheReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheReport.ProtoReflect.Descriptor instead.
 func (*CacheReport) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{32}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CacheReport) GetOrigin() *CacheOrigin {
@@ -2815,7 +3034,7 @@ type CacheOrigin struct {
 
 func (x *CacheOrigin) Reset() {
 	*x = CacheOrigin{}
-	mi := &file_metal_wire_wire_proto_msgTypes[33]
+	mi := &file_metal_wire_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2827,7 +3046,7 @@ func (x *CacheOrigin) String() string {
 func (*CacheOrigin) ProtoMessage() {}
 
 func (x *CacheOrigin) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[33]
+	mi := &file_metal_wire_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2840,7 +3059,7 @@ func (x *CacheOrigin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrigin.ProtoReflect.Descriptor instead.
 func (*CacheOrigin) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{33}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CacheOrigin) GetModel() string {
@@ -2875,7 +3094,7 @@ type CacheFile struct {
 
 func (x *CacheFile) Reset() {
 	*x = CacheFile{}
-	mi := &file_metal_wire_wire_proto_msgTypes[34]
+	mi := &file_metal_wire_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +3106,7 @@ func (x *CacheFile) String() string {
 func (*CacheFile) ProtoMessage() {}
 
 func (x *CacheFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[34]
+	mi := &file_metal_wire_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2900,7 +3119,7 @@ func (x *CacheFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheFile.ProtoReflect.Descriptor instead.
 func (*CacheFile) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{34}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CacheFile) GetKey() []byte {
@@ -2949,7 +3168,7 @@ type CacheCounters struct {
 
 func (x *CacheCounters) Reset() {
 	*x = CacheCounters{}
-	mi := &file_metal_wire_wire_proto_msgTypes[35]
+	mi := &file_metal_wire_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2961,7 +3180,7 @@ func (x *CacheCounters) String() string {
 func (*CacheCounters) ProtoMessage() {}
 
 func (x *CacheCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[35]
+	mi := &file_metal_wire_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2974,7 +3193,7 @@ func (x *CacheCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheCounters.ProtoReflect.Descriptor instead.
 func (*CacheCounters) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{35}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CacheCounters) GetAccepted() int64 {
@@ -3099,7 +3318,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[36]
+	mi := &file_metal_wire_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3111,7 +3330,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[36]
+	mi := &file_metal_wire_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3124,7 +3343,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{36}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AbortRequest) GetReason() string {
@@ -3144,7 +3363,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[37]
+	mi := &file_metal_wire_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3375,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[37]
+	mi := &file_metal_wire_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3388,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{37}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AbortResponse) GetAborted() int64 {
@@ -3189,7 +3408,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[38]
+	mi := &file_metal_wire_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3201,7 +3420,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[38]
+	mi := &file_metal_wire_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3214,7 +3433,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{38}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ShutdownRequest) GetDrainMilliseconds() int64 {
@@ -3234,7 +3453,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[39]
+	mi := &file_metal_wire_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3246,7 +3465,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[39]
+	mi := &file_metal_wire_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3259,7 +3478,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{39}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ShutdownResponse) GetCancelled() int64 {
@@ -3335,7 +3554,7 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x0eheadroom_bytes\x18\x05 \x01(\x03R\rheadroomBytes\x12)\n" +
 	"\x10throttled_chunks\x18\x06 \x01(\x03R\x0fthrottledChunks\x12)\n" +
 	"\x10refused_requests\x18\a \x01(\x03R\x0frefusedRequests\x12)\n" +
-	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xf5\x02\n" +
+	"\x10aborted_prefills\x18\b \x01(\x03R\x0fabortedPrefills\"\xb7\x03\n" +
 	"\x0fGenerateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
 	"\x04chat\x18\x02 \x01(\v2\x1a.metalfleet.engine.v1.ChatH\x00R\x04chat\x12\x18\n" +
@@ -3346,14 +3565,32 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"max_tokens\x18\x06 \x01(\x03R\tmaxTokens\x12\x12\n" +
 	"\x04stop\x18\a \x03(\tR\x04stop\x12\x1a\n" +
 	"\bpriority\x18\b \x01(\x05R\bpriority\x12&\n" +
-	"\ftop_logprobs\x18\t \x01(\x05H\x01R\vtopLogprobs\x88\x01\x01B\a\n" +
+	"\ftop_logprobs\x18\t \x01(\x05H\x01R\vtopLogprobs\x88\x01\x01\x12@\n" +
+	"\n" +
+	"constraint\x18\n" +
+	" \x01(\v2 .metalfleet.engine.v1.ConstraintR\n" +
+	"constraintB\a\n" +
 	"\x05inputB\x0f\n" +
-	"\r_top_logprobs\"\x9c\x01\n" +
+	"\r_top_logprobs\"\xdc\x01\n" +
+	"\n" +
+	"Constraint\x12!\n" +
+	"\vjson_object\x18\x01 \x01(\bH\x00R\n" +
+	"jsonObject\x12!\n" +
+	"\vjson_schema\x18\x02 \x01(\tH\x00R\n" +
+	"jsonSchema\x12\x16\n" +
+	"\x05regex\x18\x03 \x01(\tH\x00R\x05regex\x12\x1a\n" +
+	"\agrammar\x18\x04 \x01(\tH\x00R\agrammar\x126\n" +
+	"\x06choice\x18\x05 \x01(\v2\x1c.metalfleet.engine.v1.ChoiceH\x00R\x06choice\x12\x14\n" +
+	"\x05param\x18\x06 \x01(\tR\x05paramB\x06\n" +
+	"\x04form\"\x1e\n" +
+	"\x06Choice\x12\x14\n" +
+	"\x05texts\x18\x01 \x03(\tR\x05texts\"\xc5\x01\n" +
 	"\x04Chat\x12=\n" +
 	"\bmessages\x18\x01 \x03(\v2!.metalfleet.engine.v1.ChatMessageR\bmessages\x126\n" +
 	"\x17template_arguments_json\x18\x02 \x01(\tR\x15templateArgumentsJson\x12\x1d\n" +
 	"\n" +
-	"tools_json\x18\x03 \x01(\tR\ttoolsJson\"n\n" +
+	"tools_json\x18\x03 \x01(\tR\ttoolsJson\x12'\n" +
+	"\x0fsplit_reasoning\x18\x04 \x01(\bR\x0esplitReasoning\"n\n" +
 	"\vChatMessage\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\tR\acontent\x12\x12\n" +
@@ -3389,11 +3626,12 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x05event\"T\n" +
 	"\bAdmitted\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x03R\fpromptTokens\x12#\n" +
-	"\rcached_tokens\x18\x02 \x01(\x03R\fcachedTokens\"t\n" +
+	"\rcached_tokens\x18\x02 \x01(\x03R\fcachedTokens\"\x92\x01\n" +
 	"\x05Delta\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\x05R\x06tokens\x12?\n" +
-	"\blogprobs\x18\x03 \x03(\v2#.metalfleet.engine.v1.TokenLogprobsR\blogprobs\"w\n" +
+	"\blogprobs\x18\x03 \x03(\v2#.metalfleet.engine.v1.TokenLogprobsR\blogprobs\x12\x1c\n" +
+	"\treasoning\x18\x04 \x01(\tR\treasoning\"w\n" +
 	"\rTokenLogprobs\x125\n" +
 	"\x06chosen\x18\x01 \x01(\v2\x1d.metalfleet.engine.v1.LogprobR\x06chosen\x12/\n" +
 	"\x03top\x18\x02 \x03(\v2\x1d.metalfleet.engine.v1.LogprobR\x03top\"M\n" +
@@ -3571,7 +3809,7 @@ func file_metal_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_metal_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_metal_wire_wire_proto_goTypes = []any{
 	(State)(0),                // 0: metalfleet.engine.v1.State
 	(Task)(0),                 // 1: metalfleet.engine.v1.Task
@@ -3587,38 +3825,40 @@ var file_metal_wire_wire_proto_goTypes = []any{
 	(*Activity)(nil),          // 11: metalfleet.engine.v1.Activity
 	(*Guard)(nil),             // 12: metalfleet.engine.v1.Guard
 	(*GenerateRequest)(nil),   // 13: metalfleet.engine.v1.GenerateRequest
-	(*Chat)(nil),              // 14: metalfleet.engine.v1.Chat
-	(*ChatMessage)(nil),       // 15: metalfleet.engine.v1.ChatMessage
-	(*TokenList)(nil),         // 16: metalfleet.engine.v1.TokenList
-	(*Sampling)(nil),          // 17: metalfleet.engine.v1.Sampling
-	(*GenerateEvent)(nil),     // 18: metalfleet.engine.v1.GenerateEvent
-	(*Admitted)(nil),          // 19: metalfleet.engine.v1.Admitted
-	(*Delta)(nil),             // 20: metalfleet.engine.v1.Delta
-	(*TokenLogprobs)(nil),     // 21: metalfleet.engine.v1.TokenLogprobs
-	(*Logprob)(nil),           // 22: metalfleet.engine.v1.Logprob
-	(*Finished)(nil),          // 23: metalfleet.engine.v1.Finished
-	(*Usage)(nil),             // 24: metalfleet.engine.v1.Usage
-	(*Refusal)(nil),           // 25: metalfleet.engine.v1.Refusal
-	(*EmbedRequest)(nil),      // 26: metalfleet.engine.v1.EmbedRequest
-	(*EmbedResponse)(nil),     // 27: metalfleet.engine.v1.EmbedResponse
-	(*Vector)(nil),            // 28: metalfleet.engine.v1.Vector
-	(*RerankRequest)(nil),     // 29: metalfleet.engine.v1.RerankRequest
-	(*RerankResponse)(nil),    // 30: metalfleet.engine.v1.RerankResponse
-	(*Limits)(nil),            // 31: metalfleet.engine.v1.Limits
-	(*SetLimitsResponse)(nil), // 32: metalfleet.engine.v1.SetLimitsResponse
-	(*TrimRequest)(nil),       // 33: metalfleet.engine.v1.TrimRequest
-	(*TrimResponse)(nil),      // 34: metalfleet.engine.v1.TrimResponse
-	(*CacheLease)(nil),        // 35: metalfleet.engine.v1.CacheLease
-	(*CacheReport)(nil),       // 36: metalfleet.engine.v1.CacheReport
-	(*CacheOrigin)(nil),       // 37: metalfleet.engine.v1.CacheOrigin
-	(*CacheFile)(nil),         // 38: metalfleet.engine.v1.CacheFile
-	(*CacheCounters)(nil),     // 39: metalfleet.engine.v1.CacheCounters
-	(*AbortRequest)(nil),      // 40: metalfleet.engine.v1.AbortRequest
-	(*AbortResponse)(nil),     // 41: metalfleet.engine.v1.AbortResponse
-	(*ShutdownRequest)(nil),   // 42: metalfleet.engine.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),  // 43: metalfleet.engine.v1.ShutdownResponse
-	nil,                       // 44: metalfleet.engine.v1.Sampling.LogitBiasEntry
-	nil,                       // 45: metalfleet.engine.v1.CacheCounters.DroppedEntry
+	(*Constraint)(nil),        // 14: metalfleet.engine.v1.Constraint
+	(*Choice)(nil),            // 15: metalfleet.engine.v1.Choice
+	(*Chat)(nil),              // 16: metalfleet.engine.v1.Chat
+	(*ChatMessage)(nil),       // 17: metalfleet.engine.v1.ChatMessage
+	(*TokenList)(nil),         // 18: metalfleet.engine.v1.TokenList
+	(*Sampling)(nil),          // 19: metalfleet.engine.v1.Sampling
+	(*GenerateEvent)(nil),     // 20: metalfleet.engine.v1.GenerateEvent
+	(*Admitted)(nil),          // 21: metalfleet.engine.v1.Admitted
+	(*Delta)(nil),             // 22: metalfleet.engine.v1.Delta
+	(*TokenLogprobs)(nil),     // 23: metalfleet.engine.v1.TokenLogprobs
+	(*Logprob)(nil),           // 24: metalfleet.engine.v1.Logprob
+	(*Finished)(nil),          // 25: metalfleet.engine.v1.Finished
+	(*Usage)(nil),             // 26: metalfleet.engine.v1.Usage
+	(*Refusal)(nil),           // 27: metalfleet.engine.v1.Refusal
+	(*EmbedRequest)(nil),      // 28: metalfleet.engine.v1.EmbedRequest
+	(*EmbedResponse)(nil),     // 29: metalfleet.engine.v1.EmbedResponse
+	(*Vector)(nil),            // 30: metalfleet.engine.v1.Vector
+	(*RerankRequest)(nil),     // 31: metalfleet.engine.v1.RerankRequest
+	(*RerankResponse)(nil),    // 32: metalfleet.engine.v1.RerankResponse
+	(*Limits)(nil),            // 33: metalfleet.engine.v1.Limits
+	(*SetLimitsResponse)(nil), // 34: metalfleet.engine.v1.SetLimitsResponse
+	(*TrimRequest)(nil),       // 35: metalfleet.engine.v1.TrimRequest
+	(*TrimResponse)(nil),      // 36: metalfleet.engine.v1.TrimResponse
+	(*CacheLease)(nil),        // 37: metalfleet.engine.v1.CacheLease
+	(*CacheReport)(nil),       // 38: metalfleet.engine.v1.CacheReport
+	(*CacheOrigin)(nil),       // 39: metalfleet.engine.v1.CacheOrigin
+	(*CacheFile)(nil),         // 40: metalfleet.engine.v1.CacheFile
+	(*CacheCounters)(nil),     // 41: metalfleet.engine.v1.CacheCounters
+	(*AbortRequest)(nil),      // 42: metalfleet.engine.v1.AbortRequest
+	(*AbortResponse)(nil),     // 43: metalfleet.engine.v1.AbortResponse
+	(*ShutdownRequest)(nil),   // 44: metalfleet.engine.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),  // 45: metalfleet.engine.v1.ShutdownResponse
+	nil,                       // 46: metalfleet.engine.v1.Sampling.LogitBiasEntry
+	nil,                       // 47: metalfleet.engine.v1.CacheCounters.DroppedEntry
 }
 var file_metal_wire_wire_proto_depIdxs = []int32{
 	0,  // 0: metalfleet.engine.v1.Status.state:type_name -> metalfleet.engine.v1.State
@@ -3628,56 +3868,58 @@ var file_metal_wire_wire_proto_depIdxs = []int32{
 	12, // 4: metalfleet.engine.v1.Status.guard:type_name -> metalfleet.engine.v1.Guard
 	1,  // 5: metalfleet.engine.v1.Status.task:type_name -> metalfleet.engine.v1.Task
 	10, // 6: metalfleet.engine.v1.Status.prefix_cache:type_name -> metalfleet.engine.v1.PrefixCache
-	14, // 7: metalfleet.engine.v1.GenerateRequest.chat:type_name -> metalfleet.engine.v1.Chat
-	16, // 8: metalfleet.engine.v1.GenerateRequest.tokens:type_name -> metalfleet.engine.v1.TokenList
-	17, // 9: metalfleet.engine.v1.GenerateRequest.sampling:type_name -> metalfleet.engine.v1.Sampling
-	15, // 10: metalfleet.engine.v1.Chat.messages:type_name -> metalfleet.engine.v1.ChatMessage
-	44, // 11: metalfleet.engine.v1.Sampling.logit_bias:type_name -> metalfleet.engine.v1.Sampling.LogitBiasEntry
-	19, // 12: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
-	20, // 13: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
-	23, // 14: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
-	21, // 15: metalfleet.engine.v1.Delta.logprobs:type_name -> metalfleet.engine.v1.TokenLogprobs
-	22, // 16: metalfleet.engine.v1.TokenLogprobs.chosen:type_name -> metalfleet.engine.v1.Logprob
-	22, // 17: metalfleet.engine.v1.TokenLogprobs.top:type_name -> metalfleet.engine.v1.Logprob
-	2,  // 18: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
-	24, // 19: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
-	25, // 20: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
-	3,  // 21: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
-	16, // 22: metalfleet.engine.v1.EmbedRequest.token_lists:type_name -> metalfleet.engine.v1.TokenList
-	28, // 23: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
-	24, // 24: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	24, // 25: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	9,  // 26: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	9,  // 27: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	37, // 28: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
-	38, // 29: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
-	39, // 30: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
-	45, // 31: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
-	4,  // 32: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
-	6,  // 33: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
-	13, // 34: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
-	26, // 35: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
-	29, // 36: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
-	31, // 37: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
-	33, // 38: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
-	35, // 39: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
-	40, // 40: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
-	42, // 41: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
-	5,  // 42: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
-	7,  // 43: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
-	18, // 44: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
-	27, // 45: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
-	30, // 46: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
-	32, // 47: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
-	34, // 48: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
-	36, // 49: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
-	41, // 50: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
-	43, // 51: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
-	42, // [42:52] is the sub-list for method output_type
-	32, // [32:42] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	16, // 7: metalfleet.engine.v1.GenerateRequest.chat:type_name -> metalfleet.engine.v1.Chat
+	18, // 8: metalfleet.engine.v1.GenerateRequest.tokens:type_name -> metalfleet.engine.v1.TokenList
+	19, // 9: metalfleet.engine.v1.GenerateRequest.sampling:type_name -> metalfleet.engine.v1.Sampling
+	14, // 10: metalfleet.engine.v1.GenerateRequest.constraint:type_name -> metalfleet.engine.v1.Constraint
+	15, // 11: metalfleet.engine.v1.Constraint.choice:type_name -> metalfleet.engine.v1.Choice
+	17, // 12: metalfleet.engine.v1.Chat.messages:type_name -> metalfleet.engine.v1.ChatMessage
+	46, // 13: metalfleet.engine.v1.Sampling.logit_bias:type_name -> metalfleet.engine.v1.Sampling.LogitBiasEntry
+	21, // 14: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
+	22, // 15: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
+	25, // 16: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
+	23, // 17: metalfleet.engine.v1.Delta.logprobs:type_name -> metalfleet.engine.v1.TokenLogprobs
+	24, // 18: metalfleet.engine.v1.TokenLogprobs.chosen:type_name -> metalfleet.engine.v1.Logprob
+	24, // 19: metalfleet.engine.v1.TokenLogprobs.top:type_name -> metalfleet.engine.v1.Logprob
+	2,  // 20: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
+	26, // 21: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
+	27, // 22: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
+	3,  // 23: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
+	18, // 24: metalfleet.engine.v1.EmbedRequest.token_lists:type_name -> metalfleet.engine.v1.TokenList
+	30, // 25: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
+	26, // 26: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	26, // 27: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	9,  // 28: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	9,  // 29: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	39, // 30: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
+	40, // 31: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
+	41, // 32: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
+	47, // 33: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
+	4,  // 34: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
+	6,  // 35: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
+	13, // 36: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
+	28, // 37: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
+	31, // 38: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
+	33, // 39: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
+	35, // 40: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
+	37, // 41: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
+	42, // 42: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
+	44, // 43: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
+	5,  // 44: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
+	7,  // 45: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
+	20, // 46: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
+	29, // 47: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
+	32, // 48: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
+	34, // 49: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
+	36, // 50: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
+	38, // 51: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
+	43, // 52: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
+	45, // 53: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
+	44, // [44:54] is the sub-list for method output_type
+	34, // [34:44] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_metal_wire_wire_proto_init() }
@@ -3690,8 +3932,15 @@ func file_metal_wire_wire_proto_init() {
 		(*GenerateRequest_Prompt)(nil),
 		(*GenerateRequest_Tokens)(nil),
 	}
-	file_metal_wire_wire_proto_msgTypes[13].OneofWrappers = []any{}
-	file_metal_wire_wire_proto_msgTypes[14].OneofWrappers = []any{
+	file_metal_wire_wire_proto_msgTypes[10].OneofWrappers = []any{
+		(*Constraint_JsonObject)(nil),
+		(*Constraint_JsonSchema)(nil),
+		(*Constraint_Regex)(nil),
+		(*Constraint_Grammar)(nil),
+		(*Constraint_Choice)(nil),
+	}
+	file_metal_wire_wire_proto_msgTypes[15].OneofWrappers = []any{}
+	file_metal_wire_wire_proto_msgTypes[16].OneofWrappers = []any{
 		(*GenerateEvent_Admitted)(nil),
 		(*GenerateEvent_Delta)(nil),
 		(*GenerateEvent_Finished)(nil),
@@ -3702,7 +3951,7 @@ func file_metal_wire_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metal_wire_wire_proto_rawDesc), len(file_metal_wire_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   42,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -91,6 +91,9 @@ func (c *CA) Roots() *x509.CertPool {
 // Gateway issues a gateway's client certificate.
 func (c *CA) Gateway() PEM { return c.leaf(agentapi.GatewayName, x509.ExtKeyUsageClientAuth) }
 
+// Server is a server certificate for a name.
+func (c *CA) Server(dns string) PEM { return c.leaf(dns, x509.ExtKeyUsageServerAuth) }
+
 // Forged issues a gateway's client certificate after it was changed.
 func (c *CA) Forged(change func(*x509.Certificate)) PEM {
 	t := template(agentapi.GatewayName, x509.ExtKeyUsageClientAuth)

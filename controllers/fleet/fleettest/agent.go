@@ -36,6 +36,7 @@ const (
 	Refuse     Behaviour = "Refuse"     // the ledger has no room
 	KeepsBusy  Behaviour = "KeepsBusy"  // serves, and never finishes draining
 	StillLoads Behaviour = "StillLoads" // never finishes loading
+	NoCanary   Behaviour = "NoCanary"   // loads, generates no token, and was started three times
 )
 
 // Source is what lies behind a source on this Mac.
@@ -327,6 +328,9 @@ func (a *Agent) obey(order v1alpha1.Assignment) v1alpha1.AssignmentStatus {
 	case does == Refuse:
 		out.Progress.Stage = v1alpha1.StageFailed
 		out.Conditions = conditions(v1alpha1.ConditionDownloaded, v1alpha1.ReasonInsufficientRoom)
+	case does == NoCanary:
+		out.Progress.Stage, out.Restarts = v1alpha1.StageFailed, 3
+		out.Conditions = conditions(v1alpha1.ConditionAdmitted, v1alpha1.ReasonCanaryFailed)
 	case does == StillLoads:
 		out.Progress = v1alpha1.Progress{Stage: v1alpha1.StageLoading, BytesDone: 41, BytesTotal: 100, ETASeconds: ptr.To[int64](4)}
 		out.Conditions = conditions(v1alpha1.ConditionAdmitted, v1alpha1.ReasonLoading)
@@ -337,6 +341,7 @@ func (a *Agent) obey(order v1alpha1.Assignment) v1alpha1.AssignmentStatus {
 		a.running[order.ReplicaUID] = order
 		out.Progress.Stage = v1alpha1.StageServing
 		out.Memory.FootprintBytes = a.script.Footprint
+		out.Canary = &v1alpha1.Canary{Time: epoch}
 		out.Conditions = conditions(v1alpha1.ConditionServing, "")
 	}
 	if total, has := a.freed[order.ReplicaUID]; has {

@@ -1,9 +1,10 @@
-// Package hubsecret reads the Secrets that deployments name for their hub.
+// Package hubsecret reads the Secrets that deployments name for their hub,
+// bucket or registry.
 //
 // It owns how often that is done: the operator may get such a Secret by its
 // name, and neither list nor watch Secrets outside its own namespace, so all
 // who want one ask here, and an answer holds for a few seconds. It refuses to
-// hand out what is no hub token, and says why in a sentence.
+// hand out what is no credential of that kind, and says why in a sentence.
 //
 // Start reading at Reader.Read.
 package hubsecret
@@ -42,7 +43,13 @@ type Reader struct {
 
 	// mu guards what follows.
 	mu      sync.Mutex
-	answers map[client.ObjectKey]answer
+	answers map[question]answer
+}
+
+// question is a Secret, and the kind of source that it is read for.
+type question struct {
+	key  client.ObjectKey
+	kind string
 }
 
 type answer struct {
@@ -51,12 +58,13 @@ type answer struct {
 	refusal *fleet.Refusal
 }
 
-// Read returns the token, or why there is none. An error says that nothing is
-// known.
-func (r *Reader) Read(ctx context.Context, key client.ObjectKey) ([]byte, *fleet.Refusal, error) {
+// Read returns what a source is read with, or why that is not there. An error
+// says that nothing is known.
+func (r *Reader) Read(ctx context.Context, key client.ObjectKey, source string) ([]byte, *fleet.Refusal, error) {
 	now := r.Clock.Now()
+	asked := question{key, fleet.CredentialKind(source)}
 	r.mu.Lock()
-	a, ok := r.answers[key]
+	a, ok := r.answers[asked]
 	r.mu.Unlock()
 	if ok && now.Sub(a.at) < holds && !now.Before(a.at) {
 		return a.token, a.refusal, nil
@@ -66,19 +74,19 @@ func (r *Reader) Read(ctx context.Context, key client.ObjectKey) ([]byte, *fleet
 	err := r.Live.Get(ctx, key, &s)
 	switch {
 	case apierrors.IsNotFound(err):
-		a.refusal = fleet.NoSecret(key.Namespace, key.Name)
+		a.refusal = fleet.NoSecret(key.Namespace, key.Name, source)
 	case apierrors.IsForbidden(err):
 		a.refusal = fleet.UnreadableSecret(key.Namespace, key.Name)
 	case err != nil:
 		return nil, nil, fmt.Errorf("read Secret %s: %w", key, err)
 	default:
-		a.token, a.refusal = fleet.HubToken(&s)
+		a.token, a.refusal = fleet.Credential(&s, source)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.answers == nil || len(r.answers) >= maxAnswers {
-		r.answers = map[client.ObjectKey]answer{}
+		r.answers = map[question]answer{}
 	}
-	r.answers[key] = a
+	r.answers[asked] = a
 	return a.token, a.refusal, nil
 }

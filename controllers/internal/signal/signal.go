@@ -23,6 +23,7 @@ import (
 type Metrics struct {
 	reclaims *prometheus.CounterVec
 	freed    *prometheus.CounterVec
+	scaled   *prometheus.CounterVec
 	// of the authority that signs certificates
 	stage       *prometheus.GaugeVec
 	expires     prometheus.Gauge
@@ -41,6 +42,10 @@ func New(registry prometheus.Registerer, reader client.Reader) (*Metrics, error)
 			Name: "metalfleet_operator_freed_bytes_total",
 			Help: "Bytes that the Macs measured as freed.",
 		}, []string{"reason"}),
+		scaled: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "metalfleet_operator_scaled_total",
+			Help: "Times that the autoscaler changed the number of replicas of a deployment, by why.",
+		}, []string{"reason"}),
 		stage: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "metalfleet_operator_authority_stage",
 			Help: "1 for the stage that the rotation of the authority is in, 0 for the others.",
@@ -54,7 +59,7 @@ func New(registry prometheus.Registerer, reader client.Reader) (*Metrics, error)
 			Help: "Macs that live and do not say that they trust the root that signs next.",
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.reclaims, m.freed, m.stage, m.expires, m.unconfirmed, replicas{reader}} {
+	for _, c := range []prometheus.Collector{m.reclaims, m.freed, m.scaled, m.stage, m.expires, m.unconfirmed, replicas{reader}} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metric: %w", err)
 		}
@@ -64,6 +69,25 @@ func New(registry prometheus.Registerer, reader client.Reader) (*Metrics, error)
 	}
 	return m, nil
 }
+
+// Demand has the reasons of scaling begin at 0, and the gateways that report
+// counted when it is asked.
+func (m *Metrics) Demand(registry prometheus.Registerer, gateways func() int, whys ...string) error {
+	for _, r := range whys {
+		m.scaled.WithLabelValues(r)
+	}
+	g := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "metalfleet_operator_demand_gateways",
+		Help: "Gateways that report what is asked of each model to this operator, which leads.",
+	}, func() float64 { return float64(gateways()) })
+	if err := registry.Register(g); err != nil {
+		return fmt.Errorf("register metric: %w", err)
+	}
+	return nil
+}
+
+// Scaled counts a number that the autoscaler changed.
+func (m *Metrics) Scaled(reason string) { m.scaled.WithLabelValues(reason).Inc() }
 
 // reasons are all there are.
 var reasons = []v1alpha1.ReclaimReason{

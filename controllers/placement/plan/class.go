@@ -17,6 +17,16 @@ type class struct {
 	of      *v1alpha1.ModelReplica
 	fixed   []fixed // by the index of the Mac
 	spreads []spread
+	stuck   stuck
+}
+
+// stuck is the last decision for a replica of a class that no Mac could hold, and
+// where no replica of a lower priority could make room.
+type stuck struct {
+	decided  bool
+	version  int // of the snapshot
+	priority v1alpha1.Priority
+	decision Decision
 }
 
 // fixed is one Mac for a class.
@@ -92,20 +102,8 @@ func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibil
 	if st.capacity > 0 && r.Spec.ReservedBytes > st.capacity {
 		return no(tooSmall, st.capacity)
 	}
-	if fleet.StateOf(st.mac) != fleet.MacReady {
-		return no(notReady, 0)
-	}
-	if st.mac.Spec.Unschedulable {
-		return no(cordoned, 0)
-	}
-	if !accepting(st.mac) {
-		return no(shuttingDown, 0)
-	}
-	if Stranded(st.mac) {
-		return no(stranded, 0)
-	}
-	if Skewed(st.mac) {
-		return no(skewed, 0)
+	if st.closed != open {
+		return no(st.closed, 0)
 	}
 	if i := slices.IndexFunc(r.Spec.Avoid, func(a v1alpha1.AvoidedMac) bool { return a.Name == st.mac.Name }); i >= 0 {
 		if left := r.Spec.Avoid[i].Until.Sub(s.now); left > 0 {
@@ -126,6 +124,24 @@ func (s *Snapshot) fix(st *state, r *v1alpha1.ModelReplica, asks *fleet.Eligibil
 		out.fetch = r.Spec.Model.Bytes()
 	}
 	return out
+}
+
+// closedTo says why a Mac takes nobody, whatever is asked; open where it may. It
+// is read once for all classes.
+func closedTo(mac *v1alpha1.MacNode) kind {
+	switch {
+	case fleet.StateOf(mac) != fleet.MacReady:
+		return notReady
+	case mac.Spec.Unschedulable:
+		return cordoned
+	case !accepting(mac):
+		return shuttingDown
+	case Stranded(mac):
+		return stranded
+	case Skewed(mac):
+		return skewed
+	}
+	return open
 }
 
 // spreadOver numbers the domains of a constraint. Only Macs that the placement

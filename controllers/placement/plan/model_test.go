@@ -99,6 +99,13 @@ func (m *slow) diskFits(mac *v1alpha1.MacNode, r *v1alpha1.ModelReplica) bool {
 	for _, bytes := range pending {
 		free -= bytes
 	}
+	for _, w := range mac.Status.Weights { // what may go, unless somebody comes for them
+		if mac.Status.Disk.FreeBytes > 0 && !slices.ContainsFunc(m.replicas, func(o v1alpha1.ModelReplica) bool {
+			return holding(&o) && o.Spec.NodeName == mac.Name && o.Spec.Model.Digest == w.Digest
+		}) {
+			free += w.ReclaimableBytes
+		}
+	}
 	return free >= 0
 }
 
@@ -368,6 +375,11 @@ func TestRandomHistoriesAgreeWithPlainCounting(t *testing.T) {
 		m.say("seed %d", seed)
 		for i := range 2 + rng.IntN(6) {
 			x := mac(fmt.Sprint("m", i), int64(8+rng.IntN(24))*gib, in([]string{"a", "b", "c"}[rng.IntN(3)]), disk(int64(rng.IntN(8))*gib))
+			for _, digest := range []string{"sha256:1", "sha256:3", "sha256:none"} {
+				if rng.IntN(4) == 0 {
+					unwantedThere(digest, int64(1+rng.IntN(3))*gib)(&x)
+				}
+			}
 			m.macs = append(m.macs, x)
 		}
 		switch seed % 3 {

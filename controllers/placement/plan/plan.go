@@ -40,6 +40,8 @@ type Snapshot struct {
 	// doomed are the replicas that a decision of this pass sends away.
 	doomed  map[types.UID]bool
 	classes map[classKey]*class
+	// version changes with whatever a decision of this snapshot was made from.
+	version int
 }
 
 // place is where a living replica is.
@@ -52,6 +54,8 @@ type place struct {
 type state struct {
 	mac      *v1alpha1.MacNode
 	capacity int64
+	// closed says why nobody may go there, whatever it asks; open where that is not so.
+	closed   kind
 	promise  fleet.Promise
 	onDemand int64 // the sum over promise.OnDemand
 	// replicas counts what is bound here, released or not: each has an order.
@@ -61,8 +65,16 @@ type state struct {
 	// leaving is the part of promise.Always that drains, and claimed what
 	// replicas of a higher priority wait for here.
 	leaving, claimed int64
-	// fetching is what is still to be downloaded here, by digest.
-	fetching map[string]int64
+	// fetching is what is still to be downloaded here, and fetchBytes their sum.
+	fetching   []fetch
+	fetchBytes int64
+}
+
+// fetch is one download to come. There are few on a Mac: a list is found faster
+// than a map is made.
+type fetch struct {
+	digest string
+	bytes  int64
 }
 
 // NewSnapshot reads all Macs and all replicas. It keeps them and changes
@@ -72,22 +84,42 @@ func NewSnapshot(macs []v1alpha1.MacNode, replicas []v1alpha1.ModelReplica, now 
 		now: now, macs: make([]*state, 0, len(macs)), index: make(map[string]int, len(macs)), kin: map[string][]place{},
 		reserved: map[string]int64{}, doomed: map[types.UID]bool{}, classes: map[classKey]*class{},
 	}
+	states := make([]state, len(macs))
 	for i := range macs {
-		s.macs = append(s.macs, &state{mac: &macs[i], capacity: macs[i].Status.Memory.CapacityBytes})
+		states[i] = state{mac: &macs[i], capacity: macs[i].Status.Memory.CapacityBytes, closed: closedTo(&macs[i])}
+		s.macs = append(s.macs, &states[i])
 	}
 	slices.SortFunc(s.macs, func(a, b *state) int { return cmp.Compare(a.mac.Name, b.mac.Name) })
 	for i, st := range s.macs {
 		s.index[st.mac.Name] = i
 	}
+	s.makeRoom(replicas)
 	for i := range replicas {
 		s.note(&replicas[i])
 	}
 	return s
 }
 
+// makeRoom allocates once what note fills for each Mac: lists that grow one by
+// one cost more than what is in them.
+func (s *Snapshot) makeRoom(replicas []v1alpha1.ModelReplica) {
+	counts, total := make([]int, len(s.macs)), 0
+	for i := range replicas {
+		if at, has := s.index[replicas[i].Spec.NodeName]; has {
+			counts[at]++
+			total++
+		}
+	}
+	all := make([]*v1alpha1.ModelReplica, total)
+	for i, n := range counts {
+		s.macs[i].bound, all = all[:0:n], all[n:]
+	}
+}
+
 // Under has a snapshot keep the administrator's rules.
 func (s *Snapshot) Under(rules Rules) *Snapshot {
 	s.rules = rules
+	s.version++
 	return s
 }
 
@@ -137,10 +169,19 @@ func fetched(r *v1alpha1.ModelReplica) int64 {
 }
 
 func (st *state) fetch(digest string, bytes int64) {
-	if st.fetching == nil {
-		st.fetching = map[string]int64{}
+	i := st.fetches(digest)
+	if i < 0 {
+		i = len(st.fetching)
+		st.fetching = append(st.fetching, fetch{digest: digest})
 	}
-	st.fetching[digest] = max(st.fetching[digest], bytes)
+	more := max(0, bytes-st.fetching[i].bytes)
+	st.fetching[i].bytes += more
+	st.fetchBytes += more
+}
+
+// fetches is where a digest is among the downloads; -1 where it is not.
+func (st *state) fetches(digest string) int {
+	return slices.IndexFunc(st.fetching, func(f fetch) bool { return f.digest == digest })
 }
 
 // hold promises a replica what it needs.
@@ -166,7 +207,8 @@ func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
 		return func() {}
 	}
 	st, owner, digest := s.macs[i], r.Spec.DeploymentRef.UID, r.Spec.Model.Digest
-	before, fetches := st.fetching[digest]
+	s.version++
+	fetching, fetchBytes := slices.Clone(st.fetching), st.fetchBytes
 	st.hold(r)
 	st.replicas++
 	s.kin[owner] = append(s.kin[owner], place{i, r.Spec.Revision})
@@ -177,6 +219,7 @@ func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
 		s.reserved[r.Namespace] += r.Spec.ReservedBytes
 	}
 	return func() {
+		s.version++
 		st.promise.Remove(r)
 		if r.Spec.Residency.OnDemand() {
 			st.onDemand -= r.Spec.ReservedBytes
@@ -188,9 +231,7 @@ func (s *Snapshot) Assume(r *v1alpha1.ModelReplica, mac string) (undo func()) {
 		if at := slices.Index(s.kin[owner], place{i, r.Spec.Revision}); at >= 0 {
 			s.kin[owner] = slices.Delete(s.kin[owner], at, at+1)
 		}
-		if delete(st.fetching, digest); fetches {
-			st.fetching[digest] = before
-		}
+		st.fetching, st.fetchBytes = fetching, fetchBytes
 	}
 }
 
@@ -216,11 +257,12 @@ type Decision struct {
 	// Mac that was picked; empty if none.
 	Mac string
 	// Reason of the condition Placed: Placed, NoRoom, TooLarge, NoCandidates,
-	// Waiting, Preempting, OverQuota, PriorityForbidden or InvalidRules.
+	// Waiting, Preempting, Swapping, OverQuota, PriorityForbidden or InvalidRules.
 	Reason string
 	// Message for people: the choice, or the reasons of all Macs compactly.
 	Message string
-	// Awaits is the Mac on which replicas of a lower priority make room, and
+	// Awaits is the Mac on which replicas of a lower priority, or one of another
+	// revision, make room, and
 	// Victims those of them that were not told yet.
 	Awaits  string
 	Victims []*v1alpha1.ModelReplica
@@ -234,7 +276,11 @@ func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
 	if reason, message := s.rules.refuse(r, s.reserved[r.Namespace]); reason != "" {
 		return Decision{Reason: reason, Message: message}
 	}
-	v := s.view(r)
+	c := s.class(r)
+	if d, known := s.stillStuck(c, r); known {
+		return d
+	}
+	v := s.viewOf(c, r)
 	best, bestScore, looks := -1, int64(0), false
 	for i := range s.macs {
 		why, ok := v.fits(i)
@@ -248,10 +294,7 @@ func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
 		}
 	}
 	if best < 0 {
-		if d, ok := v.preempt(); ok {
-			return d
-		}
-		return v.explain()
+		return v.stuck()
 	}
 	st := s.macs[best]
 	if wait := v.patience(best, looks); wait > 0 {
@@ -259,6 +302,23 @@ func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
 			Message: "a replica of this deployment is on " + st.mac.Name + "; waiting for another Mac that still looks for the model's files"}
 	}
 	return Decision{Mac: st.mac.Name, Reason: v1alpha1.ReasonPlaced, Message: st.chosen(r)}
+}
+
+// stillStuck says what a replica is told because a sibling that asks for the same
+// was told so, and nothing changed since.
+func (s *Snapshot) stillStuck(c *class, r *v1alpha1.ModelReplica) (Decision, bool) {
+	last := &c.stuck
+	return last.decision, last.decided && last.version == s.version && last.priority == r.Spec.Priority
+}
+
+// stuck decides for a replica that no Mac can hold now.
+func (v *view) stuck() Decision {
+	if d, ok := v.preempt(); ok {
+		return d
+	}
+	d := v.explain()
+	v.c.stuck = stuck{decided: true, version: v.s.version, priority: v.r.Spec.Priority, decision: d}
+	return d
 }
 
 // spreadPatience is how long a replica waits for a Mac of its own. It is never

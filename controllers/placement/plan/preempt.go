@@ -14,14 +14,17 @@ type eviction struct {
 	mac     int
 	victims []*v1alpha1.ModelReplica
 	bytes   int64
+	// swap: a replica of another revision of the same deployment goes.
+	swap bool
 }
 
-// preempt finds the Mac where replicas of a lower priority make room: one where
+// preempt finds the Mac where replicas of a lower priority make room, or one of
+// another revision does for a replica that may swap: one where
 // enough of them drain already, else one where the fewest and least important
 // would have to. Nobody is sent away twice for the same replica: what drains is
 // seen in the next pass as well.
 func (v *view) preempt() (Decision, bool) {
-	if !v.r.Spec.Priority.Preempts() {
+	if !v.r.Spec.Priority.Preempts() && !v.r.Spec.Swap {
 		return Decision{}, false
 	}
 	var best *eviction
@@ -43,7 +46,13 @@ func (v *view) preempt() (Decision, bool) {
 	name := v.s.macs[best.mac].mac.Name
 	d := Decision{Reason: v1alpha1.ReasonPreempting, Awaits: name, Victims: best.victims,
 		Message: fmt.Sprintf("waits for room on %s, where replicas of a lower priority than %d drain", name, v.r.Spec.Priority.Value)}
-	if n := len(best.victims); n > 0 {
+	n := len(best.victims)
+	switch {
+	case best.swap && n > 0:
+		d.Reason, d.Message = v1alpha1.ReasonSwapping, fmt.Sprintf("%s of the old revision gives its room on %s", best.victims[0].Name, name)
+	case best.swap:
+		d.Reason, d.Message = v1alpha1.ReasonSwapping, fmt.Sprintf("waits for room on %s, where a replica of the old revision drains", name)
+	case n > 0:
 		d.Message = fmt.Sprintf("%d of a lower priority than %d give their room on %s", n, v.r.Spec.Priority.Value, name)
 	}
 	return d, true
@@ -56,10 +65,18 @@ func (v *view) evict(i int) (eviction, bool) {
 	st, need := v.s.macs[i], v.r.Spec.ReservedBytes
 	free := st.capacity - (st.promise.Always - st.leaving) - st.claimed
 	lower := v.lower[:0] // asked of every Mac: one list for all
-	drains := false
+	drains, swaps := false, false
+	var kin *v1alpha1.ModelReplica
 	for _, b := range st.bound {
 		switch {
-		case b.Spec.Residency.OnDemand() || b.Spec.Priority.Value >= v.r.Spec.Priority.Value:
+		case b.Spec.Residency.OnDemand():
+		case v.swapsWith(b):
+			if !b.DeletionTimestamp.IsZero() || v.s.doomed[b.UID] {
+				drains, swaps = true, true
+			} else if kin == nil || missed(kin, b) < 0 {
+				kin = b
+			}
+		case !v.r.Spec.Priority.Preempts() || b.Spec.Priority.Value >= v.r.Spec.Priority.Value:
 		case !b.DeletionTimestamp.IsZero() || v.s.doomed[b.UID]:
 			drains = true
 		default:
@@ -67,8 +84,12 @@ func (v *view) evict(i int) (eviction, bool) {
 			free += b.Spec.ReservedBytes
 		}
 	}
+	if kin != nil && free < need { // one of them, and only where the others are not enough
+		lower, swaps = append(lower, kin), true
+		free += kin.Spec.ReservedBytes
+	}
 	v.lower = lower
-	e := eviction{mac: i}
+	e := eviction{mac: i, swap: swaps}
 	if free < need || !drains && len(lower) == 0 {
 		return e, false
 	}
@@ -82,6 +103,12 @@ func (v *view) evict(i int) (eviction, bool) {
 		e.bytes += b.Spec.ReservedBytes
 	}
 	return e, true
+}
+
+// swapsWith says that another replica is of another revision of the same
+// deployment, whose room this one may have.
+func (v *view) swapsWith(b *v1alpha1.ModelReplica) bool {
+	return v.r.Spec.Swap && b.Spec.DeploymentRef.UID == v.r.Spec.DeploymentRef.UID && b.Spec.Revision != v.r.Spec.Revision
 }
 
 // missed puts first who is to be spared: the higher priority, one that serves,
@@ -100,11 +127,22 @@ func missed(a, b *v1alpha1.ModelReplica) int {
 	}
 }
 
-// compare prefers nobody, then who has the lowest priority, then the fewest,
-// then the fewest bytes, then the first name.
+// compare prefers nobody, then who has the lowest priority, then the fewest, then
+// the fewest that serve, then the fewest bytes, then the first name.
 func (e *eviction) compare(other *eviction) int {
 	return cmp.Or(cmp.Compare(min(1, len(e.victims)), min(1, len(other.victims))), cmp.Compare(e.highest(), other.highest()),
-		cmp.Compare(len(e.victims), len(other.victims)), cmp.Compare(e.bytes, other.bytes), cmp.Compare(e.mac, other.mac))
+		cmp.Compare(len(e.victims), len(other.victims)), cmp.Compare(e.serving(), other.serving()), cmp.Compare(e.bytes, other.bytes), cmp.Compare(e.mac, other.mac))
+}
+
+// serving victims.
+func (e *eviction) serving() int {
+	n := 0
+	for _, v := range e.victims {
+		if fleet.ReplicaReady(v) {
+			n++
+		}
+	}
+	return n
 }
 
 // highest priority among the victims; they are sorted by it.
@@ -129,9 +167,11 @@ func (s *Snapshot) Claim(r *v1alpha1.ModelReplica, d Decision) (undo func()) {
 		s.doomed[v.UID] = true
 		leaving += v.Spec.ReservedBytes
 	}
+	s.version++
 	st.claimed += r.Spec.ReservedBytes
 	st.leaving += leaving
 	return func() {
+		s.version++
 		st.claimed -= r.Spec.ReservedBytes
 		st.leaving -= leaving
 		for _, v := range d.Victims {

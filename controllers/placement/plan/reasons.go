@@ -14,7 +14,8 @@ import (
 type kind int
 
 const (
-	tooSmall kind = iota
+	open kind = iota - 1 // none
+	tooSmall
 	short
 	overcommitted
 	noDisk

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"slices"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -20,8 +21,10 @@ type view struct {
 	lower []*v1alpha1.ModelReplica // room for evict
 }
 
-func (s *Snapshot) view(r *v1alpha1.ModelReplica) *view {
-	v := &view{s: s, r: r, c: s.class(r), siblings: make([]int32, len(s.macs))}
+func (s *Snapshot) view(r *v1alpha1.ModelReplica) *view { return s.viewOf(s.class(r), r) }
+
+func (s *Snapshot) viewOf(c *class, r *v1alpha1.ModelReplica) *view {
+	v := &view{s: s, r: r, c: c, siblings: make([]int32, len(s.macs))}
 	kin := s.kin[r.Spec.DeploymentRef.UID]
 	for _, p := range kin {
 		v.siblings[p.mac]++
@@ -65,7 +68,7 @@ func (v *view) fits(i int) (kind, bool) {
 		return f.no.kind, false
 	case st.replicas >= fleet.MaxAssignments:
 		return full, false
-	case f.fetch > 0 && f.fetch > v.disk(st):
+	case f.fetch > 0 && f.fetch > v.disk(st, f.fetch):
 		return noDisk, false
 	}
 	if n := v.unevenIn(i); n >= 0 {
@@ -104,7 +107,7 @@ func (v *view) filter(i int) (rejection, bool) {
 	case short:
 		out.bytes = max(0, st.free())
 	case noDisk:
-		out.bytes = max(0, v.disk(st))
+		out.bytes = max(0, v.disk(st, math.MaxInt64))
 	case uneven:
 		out.text = v.c.spreads[v.unevenIn(i)].key
 	case constraint:
@@ -114,16 +117,30 @@ func (v *view) filter(i int) (rejection, bool) {
 }
 
 // disk is what a Mac's disk takes for the replica, beside what is already to be
-// fetched for others.
-func (v *view) disk(st *state) int64 {
-	free := st.mac.Status.Disk.FreeBytes - diskMargin
-	for digest, bytes := range st.fetching {
-		if digest == v.r.Spec.Model.Digest {
-			return math.MaxInt64 // fetched once for all
-		}
-		free -= bytes
+// fetched for others: what is free and, where that is less than it needs,
+// weights there that nobody wants.
+func (v *view) disk(st *state, need int64) int64 {
+	free := st.mac.Status.Disk.FreeBytes - diskMargin - st.fetchBytes
+	if free < need && st.fetches(v.r.Spec.Model.Digest) >= 0 {
+		return math.MaxInt64 // fetched once for all
 	}
-	return free
+	if free >= need || st.mac.Status.Disk.FreeBytes <= 0 { // unknown is no room
+		return free
+	}
+	return free + st.reclaimable()
+}
+
+// reclaimable is what weights give back that neither the Mac nor a replica that
+// is to come there wants.
+func (st *state) reclaimable() (sum int64) {
+	for i := range st.mac.Status.Weights {
+		w := &st.mac.Status.Weights[i]
+		wanted := func(r *v1alpha1.ModelReplica) bool { return r.Spec.Model.Digest == w.Digest }
+		if w.ReclaimableBytes > 0 && !slices.ContainsFunc(st.bound, wanted) && !slices.Contains(st.mac.Spec.PinnedWeights, w.Digest) {
+			sum += w.ReclaimableBytes
+		}
+	}
+	return sum
 }
 
 // unevenIn is the constraint that keeps the replica out of the Mac's domains;

@@ -24,6 +24,13 @@ func disk(free int64) func(*v1alpha1.MacNode) {
 	return func(m *v1alpha1.MacNode) { m.Status.Disk.FreeBytes = free }
 }
 
+// unwantedThere are weights on a Mac's disk that may go.
+func unwantedThere(digest string, bytes int64) func(*v1alpha1.MacNode) {
+	return func(m *v1alpha1.MacNode) {
+		m.Status.Weights = append(m.Status.Weights, v1alpha1.StoredWeights{Digest: digest, Bytes: bytes, ReclaimableBytes: bytes})
+	}
+}
+
 // weighs gives a replica's model files of so many bytes.
 func weighs(digest string, bytes int64) func(*v1alpha1.ModelReplica) {
 	return func(r *v1alpha1.ModelReplica) {
@@ -117,6 +124,17 @@ func TestWhatAPlacementAsks(t *testing.T) {
 		})}, replica("r", gib, weighs("sha256:w", 4*gib)), "a", v1alpha1.ReasonPlaced, ""},
 		"the same files are fetched once": {macs{mac("a", 9*gib, disk(5*gib))}, replicas{replica("s", gib, on("a"), weighs("sha256:w", 4*gib))},
 			replica("r", gib, weighs("sha256:w", 4*gib)), "a", v1alpha1.ReasonPlaced, ""},
+
+		"weights that nobody wants make room": {macs{mac("a", 9*gib, disk(gib+diskMargin), unwantedThere("sha256:x", 3*gib))}, nil,
+			replica("r", gib, weighs("sha256:w", 4*gib)), "a", v1alpha1.ReasonPlaced, ""},
+		"no more than they have": {macs{mac("a", 9*gib, disk(gib+diskMargin-1), unwantedThere("sha256:x", 3*gib))}, nil,
+			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "without room on disk"},
+		"but not those of a replica that is to come": {macs{mac("a", 9*gib, disk(gib+diskMargin), unwantedThere("sha256:x", 3*gib))}, replicas{replica("s", gib, on("a"), weighs("sha256:x", 3*gib))},
+			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "largest free 1.0 GiB"},
+		"nor those that are pinned": {macs{mac("a", 9*gib, disk(gib+diskMargin), unwantedThere("sha256:x", 3*gib), func(m *v1alpha1.MacNode) { m.Spec.PinnedWeights = []string{"sha256:x"} })}, nil,
+			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "largest free 1.0 GiB"},
+		"nor on a disk of which nothing is known": {macs{mac("a", 9*gib, disk(0), unwantedThere("sha256:x", 8*gib))}, nil,
+			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "without room on disk"},
 
 		"domains are kept even": {rooms, oneInA, replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), "b1", v1alpha1.ReasonPlaced, ""},
 		"an uneven domain is refused": {macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), cordonedMac)}, oneInA,
@@ -359,5 +377,28 @@ func TestTheHighestPriorityIsPlacedFirst(t *testing.T) {
 	}
 	if order != "ebcad" {
 		t.Errorf("order %s", order)
+	}
+}
+
+// TestWhatChangedMeanwhileIsSeenByASiblingThatWasStuck: what one replica was told
+// is told again only where it still holds, and to those that may do no more.
+func TestWhatChangedMeanwhileIsSeenByASiblingThatWasStuck(t *testing.T) {
+	s := NewSnapshot([]v1alpha1.MacNode{mac("a", 10*gib)}, []v1alpha1.ModelReplica{replica("s", 3*gib, on("a"))}, now)
+	x := replica("x", 2*gib)
+	undo := s.Assume(&x, "a")
+	sibling := func(change ...func(*v1alpha1.ModelReplica)) Decision {
+		r := replica("r", 8*gib, change...)
+		return s.Pick(&r)
+	}
+	before, again := sibling(), sibling()
+	if !strings.Contains(before.Message, "largest free 5.0 GiB") || again.Message != before.Message {
+		t.Errorf("beside x: %q, then %q", before.Message, again.Message)
+	}
+	undo()
+	if d := sibling(); !strings.Contains(d.Message, "largest free 7.0 GiB") {
+		t.Errorf("without x: %q", d.Message)
+	}
+	if d := sibling(priority(5)); d.Awaits != "a" {
+		t.Errorf("a sibling of a higher priority: %+v", d)
 	}
 }

@@ -174,6 +174,14 @@ func (m *measurements) measure(ctx context.Context) (err error) {
 	if m.words, err = traffic.Words(ctx, targets[0]); err != nil {
 		return err
 	}
+	if l.suffix != "" { // a GPU's kernels are compiled when a shape is first computed
+		m.speed = [2]map[int][]float64{{}, {}}
+		for _, count := range l.streams {
+			if err := m.turn(ctx, targets, 0, count); err != nil {
+				return fmt.Errorf("%d streams, warm-up: %w", count, err)
+			}
+		}
+	}
 	m.speed = [2]map[int][]float64{{}, {}}
 	for n := range m.o.runs {
 		for _, count := range l.streams {

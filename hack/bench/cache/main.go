@@ -93,7 +93,7 @@ func run(o options) error {
 		return fmt.Errorf("--only is %q, want ref or mlx", o.only)
 	}
 	if o.gpu != "" {
-		m, err := measure(ctx, o.runs, memoryOnGPU, "", served.Options{Program: filepath.Join(o.root, "bin", "mlx", "engine"), Backend: "mlx", Model: o.gpu, ContextTokens: context4k, Sequences: 1})
+		m, err := measure(ctx, rounds{measured: o.runs, warm: 1}, memoryOnGPU, "", served.Options{Program: filepath.Join(o.root, "bin", "mlx", "engine"), Backend: "mlx", Model: o.gpu, ContextTokens: context4k, Sequences: 1})
 		if err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func run(o options) error {
 		if o.only != "" && o.only != b.name {
 			continue
 		}
-		m, err := measure(ctx, o.runs, memory, o.dir, served.Options{Program: filepath.Join(o.root, b.program), Backend: b.name, Model: b.model, ContextTokens: context4k, Sequences: 1})
+		m, err := measure(ctx, rounds{measured: o.runs}, memory, o.dir, served.Options{Program: filepath.Join(o.root, b.program), Backend: b.name, Model: b.model, ContextTokens: context4k, Sequences: 1})
 		if err != nil {
 			return fmt.Errorf("%s: %w", b.name, err)
 		}
@@ -148,9 +148,13 @@ type measured struct {
 	tokenBytes float64
 }
 
+// rounds that are measured, and those before: a GPU's kernels are compiled when a
+// shape is first computed.
+type rounds struct{ measured, warm int }
+
 // measure runs the rounds on two engines, one of them with a cache, and on a third
 // that keeps its blocks below a folder of a disk, unless that is empty.
-func measure(ctx context.Context, runs int, memory int64, folder string, settings served.Options) (m measured, err error) {
+func measure(ctx context.Context, r rounds, memory int64, folder string, settings served.Options) (m measured, err error) {
 	m.backend = settings.Backend
 	without, err := served.Start(ctx, settings)
 	if err != nil {
@@ -163,7 +167,10 @@ func measure(ctx context.Context, runs int, memory int64, folder string, setting
 		return m, err
 	}
 	defer func() { err = errors.Join(err, with.Stop()) }()
-	for round := range runs {
+	for round := range r.warm + r.measured {
+		if round == r.warm {
+			m.computed, m.saved, m.warm, m.step, m.cold = nil, nil, nil, nil, nil
+		}
 		for _, step := range []struct {
 			engine *served.Engine
 			end    int

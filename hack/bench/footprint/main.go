@@ -40,7 +40,7 @@ func main() {
 	flag.StringVar(&o.dir, "dir", filepath.Join(".cache", "bench", "footprint"), "folder below which random models are written and kept")
 	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for footprint.json and footprint.md; empty writes none")
 	flag.StringVar(&o.only, "only", "", "regular expression of the names to measure, such as 'tiny.*ref'; empty means all")
-	flag.DurationVar(&o.limit, "limit", 60*time.Minute, "most that everything may take")
+	flag.DurationVar(&o.limit, "limit", 2*time.Hour, "most that everything may take")
 	flag.Parse()
 	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench-footprint:", err)

@@ -66,7 +66,10 @@ type setting struct {
 	// more. context is the longest request.
 	prompt, stream, context int
 	// ours is held to the bounds.
-	ours  bool
+	ours bool
+	// warm rounds come before those that are measured: a GPU's kernels are
+	// compiled when a shape is first computed.
+	warm  int
 	start starter
 	// words that have about so many tokens.
 	words func(tokens int) int
@@ -82,8 +85,8 @@ func settings(o options, gguf, folder string) []setting {
 	}
 	if o.model != "" {
 		all = []setting{
-			{name: "mlx", prompt: 8192, stream: 512, context: 16384, ours: true, start: engine(o.mlxEngine, "mlx", o.model, 16384)},
-			{name: "mlx-lm's server", prompt: 8192, stream: 512, context: 16384, start: peer(gpu, o.model)},
+			{name: "mlx", prompt: 8192, stream: 512, context: 16384, ours: true, warm: 1, start: engine(o.mlxEngine, "mlx", o.model, 16384)},
+			{name: "mlx-lm's server", prompt: 8192, stream: 512, context: 16384, warm: 1, start: peer(gpu, o.model)},
 		}
 	}
 	return slices.DeleteFunc(all, func(s setting) bool { return o.only != "" && o.only != s.name })
@@ -174,6 +177,11 @@ func (s setting) measure(ctx context.Context, rounds int) (f figures, err error)
 	defer func() { err = errors.Join(err, stop()) }()
 	if s.words, err = traffic.Words(ctx, t); err != nil {
 		return f, err
+	}
+	for n := range s.warm {
+		if err := s.round(ctx, t, uint64(rounds+n+1), new(figures)); err != nil {
+			return f, fmt.Errorf("warm-up %d: %w", n+1, err)
+		}
 	}
 	for n := range rounds {
 		if err := s.round(ctx, t, uint64(n+1), &f); err != nil {
@@ -282,7 +290,7 @@ const aboutProcessor = "`make bench-stall`: SmolLM2-135M-Instruct in 4 bits (the
 const aboutGPU = "`hack/bench/gpu/run.sh`: random weights of the shape %s in 4 bits, served by the engine over its socket and by mlx-lm's server over HTTP, each alone on\n" +
 	"an NVIDIA GPU. A stream runs alone, then a prompt of 8,192 tokens alone, then such a prompt comes when the eighth token of such a stream has come.\n" +
 	"Inter-token time is between two pieces of the stream; beside the prompt those count that lie between its sending and its first token. Prompts are\n" +
-	"random words, others each time, so that nobody has them cached."
+	"random words, others each time, so that nobody has them cached. One round before those that are measured has the kernels compiled."
 
 // newReport of the processor, or of a model on a GPU.
 func newReport(model string) *report.Report {

@@ -8,6 +8,7 @@ import (
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/wire"
@@ -62,7 +63,7 @@ const mostRanked = 256
 
 // toDeltas is one message, or several where it holds many log-probabilities.
 func toDeltas(ev engine.Event, spell func(int32) []byte) []*wire.Delta {
-	first := &wire.Delta{Text: ev.Text, Tokens: ev.Tokens}
+	first := &wire.Delta{Text: ev.Text, Reasoning: ev.Reasoning, Tokens: ev.Tokens}
 	out := []*wire.Delta{first}
 	for i, r := range ev.Logprobs {
 		if i > 0 && i%mostRanked == 0 {
@@ -127,16 +128,39 @@ func fromRequest(r *wire.GenerateRequest) (engine.Request, *engine.Refusal) {
 		for _, m := range in.Chat.GetMessages() {
 			conv.Messages = append(conv.Messages, chat.Message{Role: m.GetRole(), Content: m.GetContent(), Name: m.GetName(), Extra: []byte(m.GetExtraJson())})
 		}
-		out.Chat = conv
+		out.Chat, out.SplitReasoning = conv, in.Chat.GetSplitReasoning()
 	default:
 		return out, &engine.Refusal{Kind: engine.Invalid, Param: "prompt", Message: fmt.Sprintf("request %q has neither messages nor prompt nor tokens", r.GetId())}
 	}
 	out.Sampling = fromSampling(r.GetSampling())
+	out.Constraint = fromConstraint(r.GetConstraint())
 	if r.TopLogprobs != nil {
 		n := int(r.GetTopLogprobs())
 		out.Logprobs = &n
 	}
 	return out, nil
+}
+
+// fromConstraint reads the form of an answer; one of no known form is refused when
+// it is compiled.
+func fromConstraint(c *wire.Constraint) *engine.Constraint {
+	if c == nil {
+		return nil
+	}
+	out := &engine.Constraint{Param: c.GetParam(), Spec: grammar.Spec{Kind: -1}}
+	switch f := c.GetForm().(type) {
+	case *wire.Constraint_JsonObject:
+		out.Kind = grammar.JSONObject
+	case *wire.Constraint_JsonSchema:
+		out.Kind, out.Source = grammar.JSONSchema, f.JsonSchema
+	case *wire.Constraint_Regex:
+		out.Kind, out.Source = grammar.Regex, f.Regex
+	case *wire.Constraint_Grammar:
+		out.Kind, out.Source = grammar.EBNF, f.Grammar
+	case *wire.Constraint_Choice:
+		out.Kind, out.Choices = grammar.Choice, f.Choice.GetTexts()
+	}
+	return out
 }
 
 // fromSampling fills what is absent with neutral values and a fresh seed.

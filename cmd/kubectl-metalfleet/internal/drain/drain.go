@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -165,9 +164,10 @@ func (p *pass) mayGo(r *v1alpha1.ModelReplica, d *v1alpha1.ModelDeployment) bool
 		return true // nobody misses it; the next request loads its successor
 	}
 	uid := string(d.UID)
-	wanted := int(ptr.Deref(d.Spec.Replicas, 1))
+	wanted := int(fleet.Wanted(d))
 	left := p.ready[uid] - 1
-	if left >= wanted-int(ptr.Deref(d.Spec.Rollout.MaxUnavailable, 0)) {
+	_, unavailable := d.Spec.Rollout.Bounds(wanted)
+	if left >= wanted-unavailable {
 		return true
 	}
 	whole := p.ready[uid] >= min(wanted, p.before[uid])
@@ -188,7 +188,7 @@ func (p *pass) successors() {
 	for i := range p.w.Deployments {
 		d := &p.w.Deployments[i]
 		before, touched := p.before[string(d.UID)]
-		wanted := min(before, int(ptr.Deref(d.Spec.Replicas, 1)))
+		wanted := min(before, int(fleet.Wanted(d)))
 		if !touched || !d.DeletionTimestamp.IsZero() || readyOf(p.w.Replicas)[string(d.UID)] >= wanted {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/model"
@@ -35,7 +36,7 @@ func deployment(name string, replicas int32, change ...func(*v1alpha1.ModelDeplo
 }
 
 func mayMiss(n int32) func(*v1alpha1.ModelDeployment) {
-	return func(d *v1alpha1.ModelDeployment) { d.Spec.Rollout.MaxUnavailable = &n }
+	return func(d *v1alpha1.ModelDeployment) { d.Spec.Rollout.MaxUnavailable = ptr.To(intstr.FromInt32(n)) }
 }
 
 // replica of 8 GiB of a deployment, ready.

@@ -112,7 +112,7 @@ func Deployment(d *v1alpha1.ModelDeployment, w World) Story {
 		}
 		s.Replicas = append(s.Replicas, replica(r))
 	}
-	s.Count = fmt.Sprintf("%d/%d", ready, ptr.Deref(d.Spec.Replicas, 1))
+	s.Count = fmt.Sprintf("%d/%d", ready, fleet.Wanted(d))
 	s.Ready = meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionReady) && d.DeletionTimestamp.IsZero()
 	s.Stage, s.Holdup = stage(d, s.Replicas, own)
 	s.Notes = notes(d, s.Stage)
@@ -162,7 +162,7 @@ func stage(d *v1alpha1.ModelDeployment, stories []Replica, own []*v1alpha1.Model
 		return StageDraining, leaving(d, own)
 	case accepted == nil || d.Status.ObservedGeneration < d.Generation:
 		return StageOperator, unseen(d)
-	case ptr.Deref(d.Spec.Replicas, 1) == 0 && len(living) == 0:
+	case fleet.Wanted(d) == 0 && len(living) == 0:
 		return StageZero, nil
 	case accepted.Status != metav1.ConditionTrue && len(living) == 0:
 		return StageSource, holdup("", accepted)
@@ -214,12 +214,16 @@ func notes(d *v1alpha1.ModelDeployment, s Stage) []string {
 	var out []string
 	for _, kind := range []string{v1alpha1.ConditionDegraded, v1alpha1.ConditionProgressing} {
 		c := meta.FindStatusCondition(d.Status.Conditions, kind)
-		if c == nil || c.Status != metav1.ConditionTrue || s == StageOperator {
+		if c == nil || s == StageOperator {
 			continue
 		}
-		if kind == v1alpha1.ConditionDegraded || c.Reason == v1alpha1.ReasonRollingOut || c.Reason == v1alpha1.ReasonDraining {
+		degraded := kind == v1alpha1.ConditionDegraded && c.Status == metav1.ConditionTrue
+		if degraded || v1alpha1.RolloutState(c.Reason).Replaces() || c.Reason == v1alpha1.ReasonProgressDeadline || c.Reason == v1alpha1.ReasonDraining {
 			out = append(out, fmt.Sprintf("%s (%s): %s", kind, c.Reason, c.Message))
 		}
+	}
+	if c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionRouted); c != nil && c.Status == metav1.ConditionFalse {
+		out = append(out, fmt.Sprintf("not %s (%s): %s", c.Type, c.Reason, c.Message))
 	}
 	return out
 }

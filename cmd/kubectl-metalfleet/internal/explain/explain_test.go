@@ -133,3 +133,14 @@ func TestEveryMacSaysWhatItFound(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, "; "), want)
 	}
 }
+
+func TestWhoIsMissingOfARoutingIsNoted(t *testing.T) {
+	ready := is(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady)
+	accepted := is(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
+	for status, want := range map[metav1.ConditionStatus]int{metav1.ConditionTrue: 0, metav1.ConditionFalse: 1} {
+		s := Deployment(deployment(accepted, ready, is(v1alpha1.ConditionRouted, status, v1alpha1.ReasonTargetNotFound)), World{Now: now})
+		if len(s.Notes) != want || want == 1 && !strings.Contains(s.Notes[0], "the sentence of TargetNotFound") {
+			t.Errorf("Routed %s: notes %q", status, s.Notes)
+		}
+	}
+}

@@ -21,7 +21,6 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -86,6 +85,9 @@ type Answer struct {
 	Replicas []Replica `json:"replicas"`
 	// Removed are the replicas that would go, in this order.
 	Removed []string `json:"removed,omitempty"`
+	// Swaps counts those of them that give their room to the new revision, because
+	// there is none beside them.
+	Swaps int `json:"swaps,omitempty"`
 	// Preempted are the replicas of others that would give their room, as
 	// NAMESPACE/NAME.
 	Preempted []string `json:"preempted,omitempty"`
@@ -251,7 +253,7 @@ func macs(s *plan.Snapshot, r *v1alpha1.ModelReplica) []Mac {
 }
 
 // scaledToZero says that no replica is wanted.
-func scaledToZero(d *v1alpha1.ModelDeployment) bool { return ptr.Deref(d.Spec.Replicas, 1) == 0 }
+func scaledToZero(d *v1alpha1.ModelDeployment) bool { return fleet.Wanted(d) == 0 }
 
 // becomeReady makes a replica count as one that answers.
 func becomeReady(r *v1alpha1.ModelReplica) {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -98,7 +99,9 @@ func TestWhatAManifestWouldBecome(t *testing.T) {
 	changed := deployment("m", 2)
 	changed.Spec.Context.CacheTokens = 20000
 	inPlace := changed.DeepCopy()
-	inPlace.Spec.Rollout = v1alpha1.RolloutSpec{MaxSurge: ptr.To[int32](0), MaxUnavailable: ptr.To[int32](1)}
+	inPlace.Spec.Rollout = v1alpha1.RolloutSpec{MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromInt32(1))}
+	waits := changed.DeepCopy()
+	waits.Spec.Rollout.WithoutRoom = v1alpha1.WithoutRoomWait
 	zero := deployment("m", 0)
 	long := deployment("m", 1)
 	long.Spec.Context.Tokens = 9000
@@ -120,7 +123,8 @@ func TestWhatAManifestWouldBecome(t *testing.T) {
 		"more replicas beside those that stay":      {macs{mac("a", 30*gib), mac("b", 15*gib)}, running, deployment("m", 3), "Fits: a stays, b stays, a"},
 		"fewer replicas":                            {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, zero, "Fits: ; goes m-1, m-0"},
 		"another engine, with room beside the old":  {macs{mac("a", 30*gib), mac("b", 15*gib)}, running, changed, "Fits: a, b; goes m-1, m-0"},
-		"another engine, and no room beside":        {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, changed, "DoesNotFit: a stays, nowhere (NoRoom), b stays"},
+		"another engine, and no room beside":        {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, changed, "Fits: a, b; goes m-0, m-1"},
+		"no room beside, and it is waited for":      {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, waits, "DoesNotFit: a stays, nowhere (NoRoom), b stays"},
 		"another engine in place":                   {macs{mac("a", 15*gib), mac("b", 15*gib)}, running, inPlace, "Fits: b, a; goes m-1, m-0"},
 		"a context that the model was not made for": {macs{mac("a", 30*gib)}, nil, long, "DoesNotFit: "},
 		"a limit is what is reserved":               {macs{mac("a", 30*gib)}, nil, limit, "DoesNotFit: nowhere (TooLarge)"},

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet"
@@ -30,6 +32,8 @@ type stage struct {
 	// filesUnknown: the record is of local headers, so that it is not known which
 	// Macs hold the files.
 	filesUnknown bool
+	// swapped are the old replicas of this deployment that gave their room.
+	swapped []string
 	// last decision of each replica that is to be placed.
 	last map[string]plan.Decision
 }
@@ -50,19 +54,21 @@ func (a *Answer) settle(w World, q Question, r modeldeployment.Rehearsal, o mode
 		}
 	}
 	for changed := true; changed; {
-		create, remove, err := r.Step(o, st.own)
+		step, err := r.Step(o, st.own)
 		if err != nil {
 			return err
 		}
-		st.own = append(st.own, create...)
-		changed = st.place() || len(create) > 0
-		for _, name := range names(remove) {
+		st.own = append(st.own, step.Create...)
+		changed = st.place(step.Swap) || len(step.Create) > 0
+		for _, name := range append(names(step.Remove), st.swapped...) {
 			st.own = slices.DeleteFunc(st.own, func(x v1alpha1.ModelReplica) bool { return x.Name == name })
 			if stays[name] {
+				delete(stays, name)
 				a.Removed = append(a.Removed, name)
 				changed = true
 			}
 		}
+		st.told(a)
 	}
 	a.conclude(st, stays, q)
 	return nil
@@ -77,13 +83,24 @@ func names(replicas []*v1alpha1.ModelReplica) []string {
 	return out
 }
 
-// place gives every replica of the revision a Mac that can have one.
-func (st *stage) place() (changed bool) {
+// told notes that some replicas gave their room to others of the new revision.
+func (st *stage) told(a *Answer) {
+	if len(st.swapped) > 0 {
+		a.Swaps += len(st.swapped)
+		st.swapped = nil
+	}
+}
+
+// place gives every replica of the revision a Mac that can have one; swap may
+// have the room of an old one.
+func (st *stage) place(swap types.UID) (changed bool) {
 	for i := range st.own {
 		r := &st.own[i]
 		if r.Spec.NodeName != "" || r.Spec.Revision != st.revision {
 			continue
 		}
+		r.Spec.Swap = swap != "" && r.UID == swap
+		before := st.last[r.Name].Reason
 		asked := st.patient(r)
 		d := st.snapshot().Pick(&asked)
 		st.last[r.Name] = d
@@ -92,6 +109,8 @@ func (st *stage) place() (changed bool) {
 			st.last[r.Name] = d
 		}
 		if d.Mac == "" {
+			meta.SetStatusCondition(&r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: d.Reason})
+			changed = changed || d.Reason == v1alpha1.ReasonNoRoom && before != d.Reason
 			continue
 		}
 		r.Spec.NodeName = d.Mac
@@ -118,7 +137,13 @@ func (st *stage) evict(r *v1alpha1.ModelReplica, d plan.Decision) (changed bool)
 	}
 	before := len(st.others)
 	st.others = slices.DeleteFunc(slices.Clone(st.others), goes)
-	return len(st.others) < before
+	for i := range st.own {
+		if x := &st.own[i]; slices.ContainsFunc(d.Victims, func(v *v1alpha1.ModelReplica) bool { return v.UID == x.UID }) {
+			st.swapped = append(st.swapped, x.Name)
+			x.Spec.NodeName = "" // released
+		}
+	}
+	return len(st.others) < before || len(st.swapped) > 0
 }
 
 // patient is a replica as placement sees it in the end: it waited long enough
@@ -168,6 +193,9 @@ func (a *Answer) remark(st *stage, q Question) {
 	if q.Facts != nil && !st.filesUnknown {
 		a.Notes = append(a.Notes, "--model was not needed: the fleet knows the record of this source")
 	}
+	if a.Swaps > 0 {
+		a.Notes = append(a.Notes, fmt.Sprintf("there is no room beside the old revision: %d of its replicas would give their own, one after the other, and requests would wait meanwhile", a.Swaps))
+	}
 	left := 0
 	for i := range st.own {
 		if st.own[i].Spec.Revision != st.revision {
@@ -175,6 +203,6 @@ func (a *Answer) remark(st *stage, q Question) {
 		}
 	}
 	if a.Verdict == DoesNotFit && left > 0 {
-		a.Notes = append(a.Notes, fmt.Sprintf("%d of the old revision would go on serving; where there is no room beside them, rollout.maxSurge: 0 with maxUnavailable: 1 replaces them in place", left))
+		a.Notes = append(a.Notes, fmt.Sprintf("%d of the old revision would go on serving; where there is no room beside them, rollout.withoutRoom: Swap replaces them in place, one after the other", left))
 	}
 }

@@ -1,0 +1,51 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/journal"
+)
+
+// collectEvery is how often the disk is compared with its marks.
+const collectEvery = 30 * time.Second
+
+// collect removes weights that nobody wants while the disk is above its high
+// mark, until ctx ends.
+func (a *Agent) collect(ctx context.Context) error {
+	tick := time.NewTicker(collectEvery)
+	defer tick.Stop()
+	for {
+		if err := a.store.Collect(); err != nil {
+			a.Log.Error(err, "Weights that nobody wants stay on the disk")
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// spared are the weights that orders want, and those that an engine here was
+// started with.
+func (a *Agent) spared() (func(digest string) bool, bool) { return spared(a.journal.Snapshot()) }
+
+// spared does not know while there are no orders, or one cannot be read: that
+// may be any.
+func spared(s journal.State) (func(digest string) bool, bool) {
+	if s.Orders == nil || len(s.Orders.Invalid) > 0 {
+		return nil, false
+	}
+	wanted := map[string]bool{}
+	for i := range s.Orders.Assignments {
+		wanted[s.Orders.Assignments[i].Model.Digest] = true
+	}
+	for _, digest := range s.Orders.PinnedWeights {
+		wanted[digest] = true
+	}
+	for i := range s.Engines {
+		wanted[s.Engines[i].Config.ModelDigest] = true
+	}
+	return func(digest string) bool { return wanted[digest] }, true
+}

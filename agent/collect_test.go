@@ -1,0 +1,47 @@
+package agent
+
+import (
+	"testing"
+
+	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+func TestWhatWeightsAreSpared(t *testing.T) {
+	order := func(digest string, desired v1alpha1.DesiredState) v1alpha1.Assignment {
+		return v1alpha1.Assignment{Model: model.Record{Digest: digest}, Desired: desired}
+	}
+	orders := &journal.Orders{
+		Assignments:   []v1alpha1.Assignment{order("runs", v1alpha1.DesiredRunning), order("drains", v1alpha1.DesiredDrained)},
+		PinnedWeights: []string{"pinned"},
+	}
+	engines := []journal.Engine{{Config: wire.Config{ModelDigest: "left behind", ModelPath: "/x"}}}
+	keep, known := spared(journal.State{Orders: orders, Engines: engines})
+	if !known {
+		t.Fatal("it is not known what is wanted, although all orders were read")
+	}
+	for digest, want := range map[string]bool{"runs": true, "drains": true, "pinned": true, "left behind": true, "nobody's": false, "": false} {
+		if keep(digest) != want {
+			t.Errorf("%q is spared: %v", digest, !want)
+		}
+	}
+	if _, known := spared(journal.State{Engines: engines}); known {
+		t.Error("without orders it is known what is wanted")
+	}
+	orders.Invalid = []journal.InvalidOrder{{ReplicaUID: "u"}}
+	if _, known := spared(journal.State{Orders: orders}); known {
+		t.Error("an order that cannot be read wants nothing")
+	}
+}
+
+func TestCollectedWeightsAreCounted(t *testing.T) {
+	m := newMetrics()
+	m.collect(v1alpha1.Collection{Bytes: 40, Reason: v1alpha1.CollectedForMark})
+	m.collect(v1alpha1.Collection{Bytes: 2, Reason: v1alpha1.CollectedForMark})
+	m.fetch("hf", 3)
+	m.fetch("hf", 4)
+	wantLines(t, scrape(t, m), `metalfleet_agent_weights_collected_bytes_total{reason="HighMark"} 42`, `metalfleet_agent_weights_collected_total{reason="HighMark"} 2`,
+		`metalfleet_agent_weights_fetched_bytes_total{source="hf"} 7`)
+}

@@ -1,0 +1,183 @@
+package oci
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Login is a user's name and password at a registry. An empty one is none, for
+// what everybody may pull. It prints as no more than whether there is one.
+type Login struct{ name, password string }
+
+// ReadLogin takes what the Mac's Secret holds: NAME:PASSWORD behind the prefix,
+// each part escaped as in a query.
+func ReadLogin(b download.Bearer) (Login, error) {
+	if b == "" {
+		return Login{}, nil
+	}
+	rest, ok := strings.CutPrefix(string(b), v1alpha1.CredentialOCI)
+	name, password, two := strings.Cut(rest, ":")
+	n, nameErr := url.QueryUnescape(name)
+	p, passErr := url.QueryUnescape(password)
+	if !ok || !two || nameErr != nil || passErr != nil || n == "" || p == "" || strings.Contains(password, ":") {
+		return Login{}, &download.Error{Reason: v1alpha1.ReasonTokenRefused, Message: "what model.secretRef names holds no login of a registry; name a Secret of type kubernetes.io/dockerconfigjson"}
+	}
+	return Login{n, p}, nil
+}
+
+func (l Login) none() bool { return l == Login{} }
+
+// String hides the login from every log and error.
+func (l Login) String() string {
+	if l.none() {
+		return "no login"
+	}
+	return "a login"
+}
+
+// GoString hides it too.
+func (l Login) GoString() string { return l.String() }
+
+func (l Login) basic() string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(l.name+":"+l.password))
+}
+
+// question is what a token was given for.
+type question struct {
+	registry, repository string
+	login                Login
+}
+
+type token struct {
+	header string // empty where the registry wants none
+	until  time.Time
+}
+
+// A token without a word on how long it is good is good for a minute; one is
+// not used at its very end.
+const (
+	tokenTime = time.Minute
+	tokenLate = 10 * time.Second
+	maxToken  = 64 << 10
+	maxTokens = 64
+)
+
+// Header adds what the registry lets this login in with, which is asked for as
+// the registry says and remembered as long as it is good.
+func (c *Client) Header(ctx context.Context, s Source, login Login, header http.Header) (http.Header, error) {
+	q := question{s.Registry, s.Repository, login}
+	c.mu.Lock()
+	t, known := c.tokens[q]
+	c.mu.Unlock()
+	if !known || time.Now().After(t.until) {
+		var err error
+		if t, err = c.ask(ctx, s, login); err != nil {
+			return nil, err
+		}
+		c.mu.Lock()
+		if c.tokens == nil || len(c.tokens) >= maxTokens {
+			c.tokens = map[question]token{}
+		}
+		c.tokens[q] = t
+		c.mu.Unlock()
+	}
+	out := header.Clone()
+	if out == nil {
+		out = http.Header{}
+	}
+	if t.header != "" {
+		out.Set("Authorization", t.header)
+	}
+	return out, nil
+}
+
+// ask finds out how the registry lets somebody in.
+func (c *Client) ask(ctx context.Context, s Source, login Login) (token, error) {
+	resp, err := c.Client.Get(ctx, "https://"+s.host()+"/v2/", nil)
+	good := token{until: time.Now().Add(tokenTime)}
+	var e *download.Error
+	switch {
+	case err == nil:
+		return good, resp.Body.Close()
+	case !errors.As(err, &e) || e.Status != http.StatusUnauthorized || e.Elsewhere:
+		return token{}, Explain(err, s, login)
+	}
+	scheme, words := challenge(e.Challenge)
+	switch {
+	case scheme == "basic" && login.none():
+		return token{}, Explain(err, s, login)
+	case scheme == "basic":
+		good.header = login.basic()
+		return good, nil
+	case scheme != "bearer" || words["realm"] == "":
+		return token{}, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: "registry " + s.Registry + " does not say how to log in; check its name"}
+	}
+	return c.fetch(ctx, s, login, words)
+}
+
+// fetch asks the registry's token server.
+func (c *Client) fetch(ctx context.Context, s Source, login Login, words map[string]string) (token, error) {
+	u, err := url.Parse(words["realm"])
+	if err != nil {
+		return token{}, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: "registry " + s.Registry + " names a token server that is no address"}
+	}
+	v := u.Query()
+	v.Set("scope", "repository:"+s.Repository+":pull")
+	if words["service"] != "" {
+		v.Set("service", words["service"])
+	}
+	u.RawQuery = v.Encode()
+	header := http.Header{}
+	if !login.none() {
+		header.Set("Authorization", login.basic())
+	}
+	resp, err := c.Client.Get(ctx, u.String(), header)
+	if err != nil {
+		return token{}, Explain(err, s, login)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxToken))
+	if err != nil {
+		return token{}, err
+	}
+	var got struct {
+		Token       string `json:"token"`
+		AccessToken string `json:"access_token"`
+		ExpiresIn   int64  `json:"expires_in"`
+	}
+	_ = json.Unmarshal(raw, &got) // what is no JSON has no token
+	if got.Token == "" {
+		got.Token = got.AccessToken
+	}
+	if !tokenText.MatchString(got.Token) {
+		return token{}, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the token server of registry " + s.Registry + " gives no token; it is tried again"}
+	}
+	good := max(tokenTime, time.Duration(min(got.ExpiresIn, 3600))*time.Second)
+	return token{header: "Bearer " + got.Token, until: time.Now().Add(good - tokenLate)}, nil
+}
+
+var (
+	tokenText = regexp.MustCompile(`^[!-~]+$`)
+	word      = regexp.MustCompile(`([A-Za-z_]+)="([^"]*)"`)
+)
+
+// challenge reads a WWW-Authenticate header.
+func challenge(header string) (scheme string, words map[string]string) {
+	scheme, rest, _ := strings.Cut(header, " ")
+	words = map[string]string{}
+	for _, m := range word.FindAllStringSubmatch(rest, 32) {
+		words[strings.ToLower(m[1])] = m[2]
+	}
+	return strings.ToLower(scheme), words
+}

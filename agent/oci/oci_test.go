@@ -1,0 +1,189 @@
+package oci
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/agent/oci/ocitest"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// stand is a registry, and a client that reaches it.
+func stand(t *testing.T, r *ocitest.Registry) (*Client, string) {
+	t.Helper()
+	srv := httptest.NewTLSServer(r)
+	t.Cleanup(srv.Close)
+	pool := x509.NewCertPool()
+	pool.AddCert(srv.Certificate())
+	c := download.NewClient(download.Policy{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Roots: pool})
+	t.Cleanup(c.Close)
+	return &Client{Client: c}, strings.TrimPrefix(srv.URL, "https://")
+}
+
+func parse(t *testing.T, source string) Source {
+	t.Helper()
+	s, err := Parse(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func titled(name, content string) ocitest.Layer {
+	return ocitest.Layer{MediaType: "application/vnd.oci.image.layer.v1", Annotations: map[string]string{titleKey: name}, Content: []byte(content)}
+}
+
+func TestSourcesOfRegistries(t *testing.T) {
+	sum := "sha256:" + strings.Repeat("a", 64)
+	for source, want := range map[string]Source{
+		"oci://ghcr.io/org/model":                         {"ghcr.io", "org/model", "latest"},
+		"oci://ghcr.io/org/model:q4":                      {"ghcr.io", "org/model", "q4"},
+		"oci://registry.example:5000/model@" + sum:        {"registry.example:5000", "model", sum},
+		"oci://registry.example:5000/a/b__c-d.e:1@" + sum: {"registry.example:5000", "a/b__c-d.e", sum},
+		"oci://localhost/model:x":                         {"localhost", "model", "x"},
+	} {
+		if got := parse(t, source); got != want {
+			t.Errorf("%s is %+v, want %+v", source, got, want)
+		}
+	}
+	if got := parse(t, "oci://docker.io/ai/x").BlobURL("00"); got != "https://registry-1.docker.io/v2/ai/x/blobs/sha256:00" {
+		t.Error(got)
+	}
+	for _, source := range []string{"oci://", "oci://ghcr.io", "oci://ghcr.io/", "oci://model:tag", "oci://org/model", "oci://ghcr.io/Org/model", "oci://ghcr.io/org//model",
+		"oci://ghcr.io/../model", "oci://ghcr.io/org/model@sha256:abc", "oci://ghcr.io/org/model@md5:" + strings.Repeat("a", 64), "oci://ghcr.io/org/model:a/b", "oci://ghcr.io/org/model:",
+		"oci://user@ghcr.io/org/model", "oci://ghcr.io/org/model?x=1", "oci://ghcr.io/org/model#x", "https://ghcr.io/org/model", "oci://ghcr.io:port/model"} {
+		if s, err := Parse(source); err == nil || download.Reason(err, "") != v1alpha1.ReasonSourceForbidden {
+			t.Errorf("%s is taken for %+v (%v)", source, s, err)
+		}
+	}
+}
+
+func TestEachLayerIsAFile(t *testing.T) {
+	r := &ocitest.Registry{}
+	pack := ocitest.Layer{MediaType: "application/vnd.cncf.model.weight.v1.raw", Annotations: map[string]string{pathKey: "sub/model.safetensors", titleKey: "other"}, Content: []byte("weights")}
+	r.Push("org/model", "v1", []ocitest.Layer{titled("config.json", "{}"), pack,
+		{MediaType: ggufLayer, Content: []byte("gguf")}, {MediaType: "application/vnd.docker.ai.license", Content: []byte("text")}})
+	c, host := stand(t, r)
+	want := []hub.Entry{{Path: "config.json", Bytes: 2}, {Path: "sub/model.safetensors", Bytes: 7}, {Path: "model.gguf", Bytes: 4}}
+	for i, content := range []string{"{}", "weights", "gguf"} {
+		want[i].SHA256 = strings.TrimPrefix(ocitest.Sum([]byte(content)), "sha256:")
+	}
+	got, err := c.List(t.Context(), parse(t, "oci://"+host+"/org/model:v1"), Login{})
+	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+	resp, err := c.File(t.Context(), parse(t, "oci://"+host+"/org/model:v1"), want[1].SHA256, Login{}, http.Header{"Range": {"bytes=1-2"}})
+	if err != nil || resp.StatusCode != http.StatusPartialContent {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	resp.Body.Close()
+}
+
+func TestArtifactsThatAreNoModelAreRefused(t *testing.T) {
+	r := &ocitest.Registry{}
+	layer := func(mediaType, name string) []ocitest.Layer {
+		l := titled(name, "x")
+		l.MediaType = mediaType
+		return []ocitest.Layer{titled("config.json", "{}"), l}
+	}
+	unpacked := titled("folder", "x")
+	unpacked.Annotations[unpackKey] = "true"
+	one := r.Push("m", "good", []ocitest.Layer{titled("config.json", "{}")})
+	r.Push("m", "image", layer("application/vnd.oci.image.layer.v1.tar+gzip", ""))
+	r.Push("m", "docker", layer("application/vnd.docker.image.rootfs.diff.tar.gzip", ""))
+	r.Push("m", "pack", layer("application/vnd.cncf.model.weight.v1.tar", "model.safetensors"))
+	r.Push("m", "zip", layer("application/octet-stream+zstd", "model.safetensors"))
+	r.Push("m", "folder", []ocitest.Layer{unpacked})
+	r.Push("m", "leaves", layer("application/octet-stream", "../x"))
+	r.Push("m", "none", nil)
+	r.PushManifest("m", "index", map[string]any{"manifests": []any{map[string]any{"digest": one}, map[string]any{"digest": one}}})
+	r.PushManifest("m", "index-of-one", map[string]any{"manifests": []any{map[string]any{"digest": one}}})
+	r.PushManifest("m", "sha1", map[string]any{"layers": []any{map[string]any{"digest": "sha1:x", "size": 1, "annotations": map[string]string{titleKey: "x"}}}})
+	r.PushManifest("m", "minus", map[string]any{"layers": []any{map[string]any{"digest": one, "size": -1, "annotations": map[string]string{titleKey: "x"}}}})
+	swapped := r.Push("m", "swapped", []ocitest.Layer{titled("config.json", "{1}")})
+	r.Swap("m", swapped, []byte(`{"layers":[]}`))
+	r.Swap("m", "no-json", []byte("<html>"))
+	c, host := stand(t, r)
+	for reference, reason := range map[string]string{
+		":good": "", ":index-of-one": "", "@" + one: "", ":image": v1alpha1.ReasonUnsupportedModel, ":docker": v1alpha1.ReasonUnsupportedModel, ":pack": v1alpha1.ReasonUnsupportedModel,
+		":zip": v1alpha1.ReasonUnsupportedModel, ":folder": v1alpha1.ReasonUnsupportedModel, ":leaves": v1alpha1.ReasonInvalidModel, ":none": v1alpha1.ReasonInvalidModel,
+		":index": v1alpha1.ReasonInvalidModel, ":sha1": v1alpha1.ReasonInvalidModel, ":minus": v1alpha1.ReasonInvalidModel, "@" + swapped: v1alpha1.ReasonDigestMismatch,
+		":no-json": v1alpha1.ReasonInvalidModel, ":absent": v1alpha1.ReasonSourceNotFound,
+	} {
+		got, err := c.List(t.Context(), parse(t, "oci://"+host+"/m"+reference), Login{})
+		if download.Reason(err, "") != reason || (err == nil) != (reason == "") {
+			t.Errorf("%s: %v, %v", reference, got, err)
+		}
+	}
+}
+
+func TestTheWayToAToken(t *testing.T) {
+	right, wrong := Login{"user", "pa:ss"}, Login{"user", "other"}
+	for name, test := range map[string]struct {
+		registry *ocitest.Registry
+		login    Login
+		reason   string
+	}{
+		"open to all":               {&ocitest.Registry{}, Login{}, ""},
+		"a token for all":           {&ocitest.Registry{Auth: "Bearer"}, Login{}, ""},
+		"a token for a login":       {&ocitest.Registry{Auth: "Bearer", Name: "user", Password: "pa:ss"}, right, ""},
+		"a wrong login":             {&ocitest.Registry{Auth: "Bearer", Name: "user", Password: "pa:ss"}, wrong, v1alpha1.ReasonTokenRefused},
+		"no login":                  {&ocitest.Registry{Auth: "Bearer", Name: "user", Password: "pa:ss"}, Login{}, v1alpha1.ReasonTokenRefused},
+		"basic":                     {&ocitest.Registry{Auth: "Basic", Name: "user", Password: "pa:ss"}, right, ""},
+		"a wrong basic":             {&ocitest.Registry{Auth: "Basic", Name: "user", Password: "pa:ss"}, wrong, v1alpha1.ReasonTokenRefused},
+		"basic without a login":     {&ocitest.Registry{Auth: "Basic", Name: "user", Password: "pa:ss"}, Login{}, v1alpha1.ReasonTokenRefused},
+		"a way that nobody knows":   {&ocitest.Registry{Auth: "Negotiate"}, right, v1alpha1.ReasonSourceUnreachable},
+		"a token server in clear":   {&ocitest.Registry{Auth: "Bearer", Realm: "http://127.0.0.1:1/token"}, right, v1alpha1.ReasonSourceForbidden},
+		"a token server in private": {&ocitest.Registry{Auth: "Bearer", Realm: "https://10.0.0.1/token"}, right, v1alpha1.ReasonSourceForbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := test.registry
+			r.Push("org/m", "v1", []ocitest.Layer{titled("config.json", "{}")})
+			c, host := stand(t, r)
+			s := parse(t, "oci://"+host+"/org/m:v1")
+			for range 2 {
+				if _, err := c.List(t.Context(), s, test.login); download.Reason(err, "") != test.reason || (err == nil) != (test.reason == "") {
+					t.Errorf("%v", err)
+				}
+			}
+			if _, tokens := r.Requests(); test.reason == "" && len(tokens) > 1 {
+				t.Errorf("a token is asked for each time: %q", tokens)
+			}
+		})
+	}
+}
+
+func TestAttackWhatIsNoLogin(t *testing.T) {
+	for _, text := range []string{"hf_token", "oci:", "oci:name", "oci:name:", "oci::pass", "oci:a:b:c", "oci:a:%zz", "s3:a:b"} {
+		if l, err := ReadLogin(download.Bearer(text)); err == nil || !l.none() {
+			t.Errorf("%q is taken for a login", text)
+		}
+	}
+	l, err := ReadLogin("oci:us%3Aer:pa%2Fss")
+	if err != nil || l != (Login{"us:er", "pa/ss"}) {
+		t.Errorf("%v", err)
+	}
+	if shown := fmt.Sprintf("%v %+v %#v %s", l, l, l, struct{ L Login }{l}); strings.Contains(shown, "pa/ss") {
+		t.Errorf("it prints %s", shown)
+	}
+}
+
+func TestAManifestHasAnEnd(t *testing.T) {
+	r := &ocitest.Registry{}
+	r.Push("m", "large", []ocitest.Layer{titled("config.json", "{}")})
+	c, host := stand(t, r)
+	if _, err := c.List(t.Context(), parse(t, "oci://"+host+"/m:large"), Login{}); err != nil {
+		t.Fatal(err)
+	}
+	r.Swap("m", "large", []byte(`{"layers":[{"digest":"`+ocitest.Sum(nil)+`","size":1,"annotations":{"`+titleKey+`":"x"}}]}`+strings.Repeat(" ", maxManifest)))
+	if got, err := c.List(t.Context(), parse(t, "oci://"+host+"/m:large"), Login{}); download.Reason(err, "") != v1alpha1.ReasonInvalidModel {
+		t.Errorf("%v, %v", got, err)
+	}
+}

@@ -1,0 +1,233 @@
+package serve_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/agent/serve/servetest"
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+type send = func(*wire.GenerateEvent) error
+
+// sayOwn answers each choice with its request's number, in two pieces.
+func sayOwn() servetest.Script {
+	return func(ctx context.Context, r *wire.GenerateRequest, send send) error {
+		_, own, another := strings.Cut(r.GetId(), "-")
+		if !another {
+			return servetest.Events(servetest.Admit(), servetest.Text("0"), servetest.Text("!"), servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 2))(ctx, r, send)
+		}
+		return servetest.Events(servetest.Admit(), servetest.Text(own), servetest.Text("?"), servetest.Finish(wire.FinishReason_FINISH_REASON_LENGTH, 3))(ctx, r, send)
+	}
+}
+
+func TestEveryChoiceIsToldWholeAndItsTokensAreCounted(t *testing.T) {
+	p := newPort(t, sayOwn())
+	usage := `"usage":{"prompt_tokens":3,"completion_tokens":8,"total_tokens":11,"prompt_tokens_details":{"cached_tokens":1}}`
+	resp := p.do("POST", "/v1/chat/completions", `{"model":"m","n":3,"messages":[{"role":"user","content":"hi"}]}`, agentapi.HeaderRequestID, "r")
+	said := func(i int, text, reason string) string {
+		return fmt.Sprintf(`{"index":%d,"message":{"role":"assistant","content":"%s","refusal":null},"logprobs":null,"finish_reason":"%s"}`, i, text, reason)
+	}
+	want := `{"id":"chatcmpl-X","object":"chat.completion","created":1,"model":"m","choices":[` +
+		said(0, "0!", "stop") + "," + said(1, "1?", "length") + "," + said(2, "2?", "length") + `],` + usage + `}`
+	if d := cmp.Diff(want, normal(read(t, resp))); d != "" {
+		t.Error(d)
+	}
+	if got := resp.Header.Get(agentapi.HeaderTokens); !strings.Contains(got, "3") || !strings.Contains(got, "8") {
+		t.Errorf("tokens told to the gateway: %q", got)
+	}
+	wrote := func(i int, text, reason string) string {
+		return fmt.Sprintf(`{"index":%d,"text":"ask%s","logprobs":null,"finish_reason":"%s"}`, i, text, reason)
+	}
+	got := normal(read(t, p.do("POST", "/v1/completions", `{"model":"m","n":3,"prompt":"ask","echo":true}`, agentapi.HeaderRequestID, "r")))
+	want = `{"id":"cmpl-X","object":"text_completion","created":1,"model":"m","choices":[` +
+		wrote(0, "0!", "stop") + "," + wrote(1, "1?", "length") + "," + wrote(2, "2?", "length") + `],` + usage + `}`
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestAStreamCarriesEveryChoice reads the chunks of each choice: who speaks, its
+// text in order, its end; and behind all of them one usage and one end.
+func TestAStreamCarriesEveryChoice(t *testing.T) {
+	p := newPort(t, sayOwn())
+	resp := p.do("POST", "/v1/chat/completions", `{"model":"m","n":3,"messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":true}}`, agentapi.HeaderRequestID, "r")
+	events := strings.Split(strings.TrimSuffix(normal(read(t, resp)), "\n\n"), "\n\n")
+	lead := `data: {"id":"chatcmpl-X","object":"chat.completion.chunk","created":1,"model":"m","choices":[`
+	usage := lead + `],"usage":{"prompt_tokens":3,"completion_tokens":8,"total_tokens":11,"prompt_tokens_details":{"cached_tokens":1}}}`
+	if n := len(events); n != 3*4+2 || events[n-2] != usage || events[n-1] != "data: [DONE]" {
+		t.Fatalf("%d events, the last ones %q", n, events[max(0, n-2):])
+	}
+	for i, end := range []string{"stop", "length", "length"} {
+		var own []string
+		for _, e := range events {
+			if rest, ok := strings.CutPrefix(e, fmt.Sprintf(`%s{"index":%d,`, lead, i)); ok {
+				own = append(own, strings.TrimSuffix(rest, `],"usage":null}`))
+			}
+		}
+		mark := "?"
+		if i == 0 {
+			mark = "!"
+		}
+		open := `"logprobs":null,"finish_reason":null}`
+		want := []string{
+			`"delta":{"role":"assistant","content":""},` + open, fmt.Sprintf(`"delta":{"content":"%d"},`, i) + open,
+			`"delta":{"content":"` + mark + `"},` + open, `"delta":{},"logprobs":null,"finish_reason":"` + end + `"}`,
+		}
+		if d := cmp.Diff(want, own); d != "" {
+			t.Errorf("choice %d: %s", i, d)
+		}
+	}
+	if got := resp.Trailer.Get(agentapi.HeaderTokens); !strings.Contains(got, "3") || !strings.Contains(got, "8") {
+		t.Errorf("tokens told to the gateway: %q", got)
+	}
+}
+
+// TestEachChoiceHasItsOwnSeedAndFewRunAtOnce holds every choice until those that
+// may run beside it do.
+func TestEachChoiceHasItsOwnSeedAndFewRunAtOnce(t *testing.T) {
+	const n, together = 9, 4
+	var begun, under, most atomic.Int64
+	enough := make(chan struct{}, n)
+	say := sayOwn()
+	p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send send) error {
+		if !strings.Contains(r.GetId(), "-") {
+			return say(ctx, r, send) // the first, which the others wait for
+		}
+		begun.Add(1)
+		now := under.Add(1)
+		for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
+		}
+		select {
+		case <-enough:
+		case <-ctx.Done():
+		}
+		under.Add(-1)
+		return say(ctx, r, send)
+	})
+	done := make(chan string, 1)
+	go func() { // ends with the answer
+		done <- read(t, p.do("POST", "/v1/completions", `{"model":"m","n":9,"prompt":"x","seed":7}`, agentapi.HeaderRequestID, "id"))
+	}()
+	for i := range n - 1 {
+		eventually(t, "as many choices as may are under way", func() bool { return begun.Load() >= int64(min(n-1, together+i)) || begun.Load()-int64(i) >= together })
+		enough <- struct{}{}
+	}
+	if body := <-done; strings.Count(body, `"index"`) != n {
+		t.Errorf("want %d choices: %s", n, body)
+	}
+	if got := most.Load(); got != together {
+		t.Errorf("%d choices were under way at once, want %d", got, together)
+	}
+	seeds := map[int64]int{}
+	for range n {
+		seeds[(<-p.seen).GetSampling().GetSeed()]++
+	}
+	want := map[int64]int{}
+	for i := range int64(n) {
+		want[7+i] = 1
+	}
+	if d := cmp.Diff(want, seeds); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestAChoiceAsksAgainWhileTheQueueIsFull(t *testing.T) {
+	var refused atomic.Int64
+	say := sayOwn()
+	p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send send) error {
+		if strings.HasSuffix(r.GetId(), "-2") && refused.Add(1) <= 2 {
+			return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_QUEUE_FULL, Message: "full", RetryAfterMilliseconds: 1})
+		}
+		return say(ctx, r, send)
+	})
+	body := read(t, p.do("POST", "/v1/completions", `{"model":"m","n":3,"prompt":"x"}`, agentapi.HeaderRequestID, "r"))
+	if !strings.Contains(body, `"text":"2?"`) || refused.Load() != 3 {
+		t.Errorf("asked %d times: %s", refused.Load(), body)
+	}
+}
+
+// TestAChoiceThatFailsFailsTheRequest has the third choice refused, and broken
+// off: a whole answer is none, and a stream ends with the error.
+func TestAChoiceThatFailsFailsTheRequest(t *testing.T) {
+	memory := &wire.Refusal{Code: wire.Code_CODE_MEMORY, Message: "no memory", RetryAfterMilliseconds: 5}
+	for name, fails := range map[string]servetest.Script{
+		"refused":    servetest.Refuse(memory),
+		"broken off": servetest.Events(servetest.Admit(), servetest.Text("a"), servetest.FailWith(memory)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			say := sayOwn()
+			p := newPort(t, func(ctx context.Context, r *wire.GenerateRequest, send send) error {
+				if strings.HasSuffix(r.GetId(), "-2") {
+					return fails(ctx, r, send)
+				}
+				return say(ctx, r, send)
+			})
+			ask := func(more string) *http.Response {
+				return p.do("POST", "/v1/completions", `{"model":"m","n":3,"prompt":"x"`+more+`}`, agentapi.HeaderRequestID, "r")
+			}
+			if resp := ask(""); resp.StatusCode < 400 || strings.Contains(read(t, resp), "choices") {
+				t.Errorf("a whole answer with a choice too few: %d", resp.StatusCode)
+			}
+			body := read(t, ask(`,"stream":true`))
+			if strings.Contains(body, "[DONE]") || !strings.Contains(body, `"error"`) {
+				t.Errorf("the stream ends as if it were whole: %s", body)
+			}
+			eventually(t, "every choice is given up, and the hold given back", func() bool {
+				holds, _ := p.fake.Holds(here)
+				return holds == 0
+			})
+		})
+	}
+}
+
+// TestNoRequestIsMoreUrgentThanItsKey: what a body names counts as far as the
+// gateway allows; lower ones go first, for the engine higher ones.
+func TestNoRequestIsMoreUrgentThanItsKey(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	for name, tc := range map[string]struct {
+		allowed, named string
+		want           int32
+		refused        string
+	}{
+		"nothing is said":            {"", "", 0, ""},
+		"nobody bounds it":           {"", "-7", 7, ""},
+		"what the key has":           {"-3", "", 3, ""},
+		"a key of low rank":          {"4", "", -4, ""},
+		"less urgent than allowed":   {"-3", "5", -5, ""},
+		"as urgent as allowed":       {"-3", "-3", 3, ""},
+		"more urgent than allowed":   {"-3", "-4", 0, "priority"},
+		"more urgent than everybody": {"0", "-1", 0, "priority"},
+		"beyond all bounds":          {"", "-1001", 0, "priority"},
+		"no number":                  {"", `"high"`, 0, "priority"},
+		"a header of words":          {"urgent", "", 0, agentapi.HeaderPriority},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body, headers := `{"model":"m","prompt":"x"`, []string{}
+			if tc.named != "" {
+				body += `,"priority":` + tc.named
+			}
+			if tc.allowed != "" {
+				headers = append(headers, agentapi.HeaderPriority, tc.allowed)
+			}
+			resp := p.do("POST", "/v1/completions", body+"}", headers...)
+			said := read(t, resp)
+			if tc.refused != "" {
+				if resp.StatusCode != http.StatusBadRequest || !strings.Contains(said, tc.refused) {
+					t.Errorf("%d %s, want a refusal that names %s", resp.StatusCode, said, tc.refused)
+				}
+				return
+			}
+			if got := (<-p.seen).GetPriority(); got != tc.want {
+				t.Errorf("the engine is told %d, want %d", got, tc.want)
+			}
+		})
+	}
+}

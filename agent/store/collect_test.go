@@ -1,0 +1,501 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/hub/hubtest"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+const mib = 1 << 20
+
+func TestWatermarks(t *testing.T) {
+	for name, test := range map[string]struct {
+		marks Marks
+		disk  Disk
+		want  int64
+	}{
+		"below the high mark":            {Marks{90, 80}, Disk{Free: 11, Total: 100}, 0},
+		"at the high mark":               {Marks{90, 80}, Disk{Free: 10, Total: 100}, 10},
+		"between the marks":              {Marks{90, 80}, Disk{Free: 15, Total: 100}, 0},
+		"a full disk":                    {Marks{90, 80}, Disk{Free: 0, Total: 1000}, 200},
+		"no marks":                       {Marks{}, Disk{Free: 0, Total: 1000}, 0},
+		"a disk of which nobody knows":   {Marks{90, 80}, Disk{Free: 0}, 0},
+		"more free than there is at all": {Marks{90, 80}, Disk{Free: 200, Total: 100}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := test.marks.deficit(test.disk); got != test.want {
+				t.Errorf("%d bytes have to go, want %d", got, test.want)
+			}
+		})
+	}
+	for _, m := range []Marks{{90, 90}, {80, 90}, {101, 50}, {90, 0}, {-5, -9}} {
+		if m.Check() == nil {
+			t.Errorf("%+v is taken", m)
+		}
+	}
+	for _, m := range []Marks{{}, {100, 1}, {90, 85}} {
+		if err := m.Check(); err != nil {
+			t.Errorf("%+v: %v", m, err)
+		}
+	}
+}
+
+func TestWhatIsChosenToGo(t *testing.T) {
+	at := func(s int64) time.Time { return time.Unix(s, 0) }
+	alone := func(inode uint64, bytes int64) []linkedFile { return []linkedFile{{inode, bytes, 1}} }
+	shared := func(inode uint64, bytes int64, own ...linkedFile) []linkedFile {
+		return append(own, linkedFile{inode, bytes, 2})
+	}
+	for name, test := range map[string]struct {
+		all   []unwanted
+		need  int64
+		want  []string
+		freed int64
+	}{
+		"nothing is needed":        {[]unwanted{{digest: "a", files: alone(1, 5)}}, 0, nil, 0},
+		"the oldest use first":     {[]unwanted{{"new", "", at(9), alone(1, 5)}, {"old", "", at(1), alone(2, 5)}, {"mid", "", at(5), alone(3, 5)}}, 6, []string{"old", "mid"}, 10},
+		"no more than is needed":   {[]unwanted{{"new", "", at(9), alone(1, 5)}, {"old", "", at(1), alone(2, 5)}}, 5, []string{"old"}, 5},
+		"all, and it does not do":  {[]unwanted{{"new", "", at(9), alone(1, 5)}, {"old", "", at(1), alone(2, 5)}}, 50, []string{"old", "new"}, 10},
+		"a file that others have":  {[]unwanted{{"a", "", at(1), shared(7, 100)}, {"b", "", at(2), alone(2, 5)}}, 5, []string{"a", "b"}, 5},
+		"a file that goes in both": {[]unwanted{{"a", "", at(1), shared(7, 100, linkedFile{1, 1, 1})}, {"b", "", at(2), shared(7, 100)}}, 50, []string{"a", "b"}, 101},
+	} {
+		t.Run(name, func(t *testing.T) {
+			picked, freed := choose(test.all, test.need)
+			var got []string
+			for _, p := range picked {
+				got = append(got, p.digest)
+			}
+			if !slices.Equal(got, test.want) || freed != test.freed {
+				t.Errorf("%q go and %d bytes come back, want %q and %d", got, freed, test.want, test.freed)
+			}
+		})
+	}
+}
+
+// catalog is an origin with several models of a MiB each.
+func (w *world) catalog(n int) (recs []model.Record) {
+	for i := range n {
+		content := append(blob(mib), fmt.Sprintf("%02d", i)...)
+		w.serve(fmt.Sprintf("/m%02d", i), content)
+		recs = append(recs, recordOf(w.origin.URL+fmt.Sprintf("/m%02d", i), content))
+	}
+	return recs
+}
+
+// tight makes a disk that holds so many bytes beside the margin, all for weights.
+func (w *world) tight(bytes int64) {
+	total := bytes + diskMargin
+	w.disk = func() (Disk, error) {
+		used, err := du(w.dir)
+		return Disk{Free: total - used, Total: total}, err
+	}
+}
+
+// du is what the files of weights in a folder take, each once.
+func du(dir string) (int64, error) {
+	var sum int64
+	seen := map[uint64]bool{}
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() || !strings.Contains(p, "/"+filesDir+"/") {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && !seen[stampOf(info).Inode] {
+			seen[stampOf(info).Inode] = true
+			sum += info.Size()
+		}
+		return err
+	})
+	return sum, err
+}
+
+func wants(digests ...string) func() (func(string) bool, bool) {
+	return func() (func(string) bool, bool) {
+		return func(d string) bool { return slices.Contains(digests, d) }, true
+	}
+}
+
+func mustEnsure(t *testing.T, s *Store, recs ...model.Record) {
+	t.Helper()
+	for _, rec := range recs {
+		if _, err := s.Ensure(t.Context(), rec, nil); err != nil {
+			t.Fatalf("%s: %v", rec.Source, err)
+		}
+	}
+}
+
+// wantStored compares what is on the disk.
+func wantStored(t *testing.T, s *Store, recs ...model.Record) {
+	t.Helper()
+	var got, want []string
+	for _, l := range s.List() {
+		got = append(got, l.Digest)
+	}
+	for _, r := range recs {
+		want = append(want, r.Digest)
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("stored are %q, want %q", got, want)
+	}
+}
+
+func TestAboveTheHighMarkTheOldestUseGoesFirst(t *testing.T) {
+	w := newWorld(t)
+	r := w.catalog(5)
+	w.marks, w.spared = Marks{High: 90, Low: 50}, wants(r[1].Digest)
+	s, stop := w.start()
+	mustEnsure(t, s, r...)
+	mustEnsure(t, s, r[0]) // used again: r[2] is the oldest that nobody wants
+	held := s.Hold(r[2].Digest)
+	used := 5 * (mib + 2)
+	total := used * 100 / 95
+	s.opt.Disk = func() (Disk, error) {
+		left, err := du(w.dir)
+		return Disk{Free: int64(total) - left, Total: int64(total)}, err
+	}
+	if err := s.Collect(); err != nil {
+		t.Fatal(err)
+	}
+	// 95 % are in use and 50 % may stay: three go, of those that may: 3, 4, 0.
+	wantStored(t, s, r[1], r[2])
+	c := s.Status().Collected
+	if c.Models != 3 || c.Bytes != 3*(mib+2) || len(c.Last) != 3 || c.Last[0].Digest != r[0].Digest || c.Last[2].Digest != r[3].Digest ||
+		c.Last[0].Reason != v1alpha1.CollectedForMark || c.Last[0].Bytes != mib+2 || c.Last[0].Source != r[0].Source || c.Last[0].Time.IsZero() {
+		t.Errorf("told is %+v", c)
+	}
+	if m := s.Status().Message; m != "" {
+		t.Errorf("all is well, and it says %q", m)
+	}
+	held.Release()
+	if l := s.List(); l[0].ReclaimableBytes+l[1].ReclaimableBytes != mib+2 {
+		t.Errorf("reclaimable is %+v, want that of what nobody wants", l)
+	}
+	// The mark is passed by others' files, and all that is here is wanted.
+	s.opt.Spared = wants(r[1].Digest, r[2].Digest)
+	s.opt.Disk = func() (Disk, error) { return Disk{Free: 1, Total: 100 * mib}, nil }
+	if err := s.Collect(); err != nil {
+		t.Fatal(err)
+	}
+	wantStored(t, s, r[1], r[2])
+	if m := s.Status().Message; !strings.Contains(m, "ordered or pinned") {
+		t.Errorf("nothing can be removed, and it says %q", m)
+	}
+	stop()
+}
+
+func TestNothingGoesWhileItIsNotKnownWhatIsWanted(t *testing.T) {
+	w := newWorld(t)
+	r := w.catalog(2)
+	w.marks = Marks{High: 90, Low: 1}
+	for name, spared := range map[string]func() (func(string) bool, bool){
+		"nobody was asked":    nil,
+		"nobody knows it yet": func() (func(string) bool, bool) { return nil, false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.spared, w.disk = spared, nil
+			s, stop := w.start()
+			defer stop()
+			mustEnsure(t, s, r[0])
+			s.opt.Disk = func() (Disk, error) { return Disk{Free: 1, Total: 100 * mib}, nil }
+			if err := s.Collect(); err != nil {
+				t.Error(err)
+			}
+			_, err := s.Ensure(t.Context(), r[1], nil)
+			wantReason(t, err, v1alpha1.ReasonDiskFull)
+			wantStored(t, s, r[0])
+			if l := s.List(); l[0].ReclaimableBytes != 0 {
+				t.Errorf("promised is %+v", l)
+			}
+		})
+	}
+}
+
+func TestADownloadMakesRoomOfWhatNobodyWants(t *testing.T) {
+	w := newWorld(t)
+	r := w.catalog(4)
+	w.tight(3 * (mib + 2))
+	w.spared = wants(r[0].Digest)
+	s, _ := w.start()
+	mustEnsure(t, s, r[:3]...)
+	mustEnsure(t, s, r[3])
+	wantStored(t, s, r[0], r[2], r[3])
+	if c := s.Status().Collected; c.Models != 1 || c.Last[0].Digest != r[1].Digest || c.Last[0].Reason != v1alpha1.CollectedForDownload {
+		t.Errorf("told is %+v", c)
+	}
+}
+
+// Models that would go in vain stay.
+func TestADownloadThatCannotFitRemovesNothing(t *testing.T) {
+	w := newWorld(t)
+	r := w.catalog(3)
+	large := append(blob(2*mib), "large"...)
+	w.serve("/large", large)
+	w.tight(3*(mib+2) - 100)
+	w.spared = wants(r[0].Digest)
+	s, _ := w.start()
+	mustEnsure(t, s, r[:2]...)
+	before := w.requests.Load()
+	_, err := s.Ensure(t.Context(), recordOf(w.origin.URL+"/large", large), nil)
+	wantReason(t, err, v1alpha1.ReasonDiskFull)
+	wantStored(t, s, r[0], r[1])
+	if w.requests.Load() != before || w.partials() != 0 {
+		t.Errorf("%d requests, %d parts", w.requests.Load()-before, w.partials())
+	}
+}
+
+// TestTwoDownloadsAreNotGivenTheSameRoom: the second is refused while the first
+// has brought nothing yet.
+func TestTwoDownloadsAreNotGivenTheSameRoom(t *testing.T) {
+	w := newWorld(t)
+	w.gate = make(chan struct{})
+	w.tight(mib + mib/2)
+	w.spared = wants()
+	s, _ := w.start()
+	other := recordOf(w.origin.URL+"/other.gguf", append(blob(mib-1), 'x'))
+	var second error
+	var once sync.Once
+	mustGo := recordOf(w.source(), w.content)
+	_, err := s.Ensure(t.Context(), mustGo, func(p v1alpha1.Progress) {
+		if p.Stage == v1alpha1.StageDownloading {
+			once.Do(func() {
+				_, second = s.Ensure(t.Context(), other, nil)
+				close(w.gate)
+			})
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantReason(t, second, v1alpha1.ReasonDiskFull)
+	// What it was promised and has brought is not counted twice.
+	s.opt.Disk = func() (Disk, error) { return Disk{Free: diskMargin + mib, Total: 1 << 30}, nil }
+	if _, lacking, err := s.lacking(mib); lacking != 0 || err != nil {
+		t.Errorf("%d bytes lack although no download is under way (%v)", lacking, err)
+	}
+}
+
+func TestTheLastUseSurvivesARestart(t *testing.T) {
+	w := newWorld(t)
+	r := w.catalog(3)
+	w.spared = wants()
+	s, stop := w.start()
+	mustEnsure(t, s, r...)
+	for i, rec := range r { // long ago: 0, 1, 2
+		at := time.Now().Add(time.Duration(i-10) * time.Hour)
+		if err := os.Chtimes(filepath.Join(w.dir, folder(rec.Digest), recordName), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	s, stop = w.start()
+	mustEnsure(t, s, r[0])
+	s.opt.Spared = wants(r[1].Digest) // an order uses it until now
+	if err := s.Collect(); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	s, _ = w.start()
+	s.opt.Spared = wants()
+	s.opt.Marks = Marks{High: 99, Low: 98} // one goes
+	s.opt.Disk = func() (Disk, error) { return Disk{Free: mib, Total: 100 * mib}, nil }
+	if err := s.Collect(); err != nil {
+		t.Fatal(err)
+	}
+	wantStored(t, s, r[0], r[1])
+}
+
+// A crash at any point leaves every model whole or absent, and no disk lost.
+func TestACrashAtAnyPointLeavesAStoreThatIsRight(t *testing.T) {
+	repo, first := repository()
+	for _, point := range Points() {
+		t.Run(point, func(t *testing.T) {
+			s := overHub(t, hubOf(repo))
+			s.opt.Spared = wants()
+			second := withOther(first, repo)
+			mustEnsure(t, s, first)
+			seen := filepath.Join(t.TempDir(), "crashed")
+			var once sync.Once
+			s.shelf.fault = func(at string) {
+				if at == point {
+					once.Do(func() { // what a power failure would find
+						if out, err := exec.Command("cp", "-a", s.opt.Dir, seen).CombinedOutput(); err != nil {
+							t.Errorf("%v: %s", err, out)
+						}
+					})
+				}
+			}
+			mustEnsure(t, s, second)
+			if _, err := s.Remove(first.Digest); err != nil {
+				t.Fatal(err)
+			}
+			after := overDir(t, hubOf(repo), seen)
+			for _, l := range after.List() {
+				if l.Digest != first.Digest && l.Digest != second.Digest {
+					t.Errorf("it holds %s", l.Digest)
+				}
+			}
+			mustEnsure(t, after, first, second)
+			wantWhole(t, after, first)
+			wantWhole(t, after, second)
+			for _, rec := range []model.Record{first, second} {
+				if _, err := after.Remove(rec.Digest); err != nil {
+					t.Error(err)
+				}
+			}
+			if left, err := du(seen); left != 0 || err != nil {
+				t.Errorf("%d bytes are lost (%v)", left, err)
+			}
+		})
+	}
+}
+
+func TestAttackAPartThatIsOthersFileIsNotWrittenInto(t *testing.T) {
+	repo, rec := repository()
+	s := overHub(t, hubOf(repo))
+	mustEnsure(t, s, rec)
+	other := withOther(rec, repo)
+	// A crash left another file's name where a download would write.
+	at := filepath.Join(s.opt.Dir, partialDir, folder(other.Digest), filesDir, "4bit")
+	if err := os.MkdirAll(at, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	from := filepath.Join(s.opt.Dir, folder(rec.Digest), filesDir, rec.Files[1].Path)
+	if err := os.Link(from, filepath.Join(at, "config.json")); err != nil {
+		t.Fatal(err)
+	}
+	mustEnsure(t, s, other)
+	wantWhole(t, s, rec)
+	wantWhole(t, s, other)
+}
+
+func wantWhole(t *testing.T, s *Store, rec model.Record) {
+	t.Helper()
+	for _, f := range rec.Files {
+		got, err := os.ReadFile(filepath.Join(s.opt.Dir, folder(rec.Digest), filesDir, f.Path))
+		if err != nil || digest(got) != f.SHA256 {
+			t.Errorf("%s of %s holds %d other bytes (%v)", f.Path, rec.Digest, len(got), err)
+		}
+	}
+}
+
+func TestOneContentLiesOnceAndIsFetchedOnce(t *testing.T) {
+	repo, first := repository()
+	stand := hubOf(repo)
+	s := overHub(t, stand)
+	second := withOther(first, repo)
+	mustEnsure(t, s, first)
+	before := len(stand.Requests())
+	var last v1alpha1.Progress
+	if _, err := s.Ensure(t.Context(), second, func(p v1alpha1.Progress) { last = p }); err != nil {
+		t.Fatal(err)
+	}
+	if last.BytesDone != second.Bytes() || last.BytesTotal != second.Bytes() {
+		t.Errorf("the last progress is %+v, of %d bytes", last, second.Bytes())
+	}
+	for _, r := range stand.Requests()[before:] {
+		if strings.Contains(r, "safetensors") || strings.Contains(r, first.Files[1].SHA256) {
+			t.Errorf("%s was asked for again", r)
+		}
+	}
+	small := first.Files[0].Bytes + second.Files[0].Bytes
+	if got, want := s.WeightsBytes(), first.Bytes()+second.Bytes()-first.Files[1].Bytes-first.Files[2].Bytes; got != want {
+		t.Errorf("both take %d bytes, want %d", got, want)
+	}
+	s.opt.Spared = wants()
+	for _, l := range s.List() {
+		if l.ReclaimableBytes >= small {
+			t.Errorf("%s alone would give back %d bytes, the others' files among them", l.Digest, l.ReclaimableBytes)
+		}
+	}
+	if n, err := s.Remove(first.Digest); err != nil || n != first.Files[0].Bytes {
+		t.Errorf("%d bytes came back (%v), want %d", n, err, first.Files[0].Bytes)
+	}
+	wantWhole(t, s, second)
+	if n, err := s.Remove(second.Digest); err != nil || n != second.Bytes() {
+		t.Errorf("%d bytes came back (%v), want %d", n, err, second.Bytes())
+	}
+}
+
+// Two that were fetched beside one another lie once all the same.
+func TestOneContentThatWasFetchedTwiceLiesOnce(t *testing.T) {
+	repo, first := repository()
+	s := overHub(t, hubOf(repo))
+	second := withOther(first, repo)
+	for _, rec := range []model.Record{first, second} {
+		for _, f := range rec.Files {
+			name := filepath.Join(s.opt.Dir, partialDir, folder(rec.Digest), filesDir, f.Path)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, contentOf(repo, rec.Commit, f.Path), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, rec := range []model.Record{first, second} {
+		if _, err := s.shelf.place(rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantWhole(t, s, first)
+	wantWhole(t, s, second)
+	if got, want := s.WeightsBytes(), first.Bytes()+second.Files[0].Bytes; got != want {
+		t.Errorf("both take %d bytes, want %d", got, want)
+	}
+	wantStored(t, s, first, second)
+}
+
+// hubOf is a hub with one repository.
+func hubOf(repo *hubtest.Repo) *hubtest.Hub {
+	h := &hubtest.Hub{}
+	h.Put("org/model", repo)
+	return h
+}
+
+// withOther gives a repository a commit that has another config.json, and
+// returns its record.
+func withOther(rec model.Record, repo *hubtest.Repo) model.Record {
+	files := map[string]hubtest.File{}
+	for p, f := range repo.Commits[rec.Commit] {
+		files[p] = f
+	}
+	files["4bit/config.json"] = hubtest.File{Content: []byte(`{"a":2,"b":"longer"}`)}
+	commit := hubtest.Commit(files)
+	repo.Commits[commit] = files
+	rec.Commit, rec.Files = commit, slices.Clone(rec.Files)
+	c := files["4bit/config.json"].Content
+	rec.Files[0] = model.File{Path: "4bit/config.json", Bytes: int64(len(c)), SHA256: digest(c)}
+	rec.Digest = model.DigestOf(rec.Files)
+	return rec
+}
+
+func contentOf(repo *hubtest.Repo, commit, path string) []byte {
+	return repo.Commits[commit][path].Content
+}
+
+func TestAFileThatChangedIsNotShared(t *testing.T) {
+	repo, first := repository()
+	s := overHub(t, hubOf(repo))
+	second := withOther(first, repo)
+	mustEnsure(t, s, first)
+	damaged := filepath.Join(s.opt.Dir, folder(first.Digest), filesDir, first.Files[1].Path)
+	if err := os.WriteFile(damaged, make([]byte, first.Files[1].Bytes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	past := time.Now().Add(-time.Minute)
+	if err := os.Chtimes(damaged, past, past); err != nil {
+		t.Fatal(err)
+	}
+	mustEnsure(t, s, second)
+	wantWhole(t, s, second)
+}

@@ -1,0 +1,142 @@
+package store
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/agent/oci"
+	"metalfleet.dev/metalfleet/agent/s3"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// address is where one of a record's files is fetched from.
+func (s *Store) address(rec model.Record, f model.File) (string, error) {
+	switch {
+	case strings.HasPrefix(rec.Source, s3.Scheme):
+		src, err := s3.Parse(rec.Source)
+		return src.URL(f.Path), err
+	case strings.HasPrefix(rec.Source, oci.Scheme):
+		src, err := oci.Parse(rec.Source)
+		return src.BlobURL(f.SHA256), err
+	case !strings.HasPrefix(rec.Source, hub.Scheme):
+		return rec.Source, nil
+	}
+	src, err := hub.Parse(rec.Source, "")
+	if err != nil {
+		return "", err
+	}
+	if !hub.IsCommit(rec.Commit) || s.opt.Hub == nil {
+		return "", &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the order's model record names no commit; delete and apply the ModelDeployment again"}
+	}
+	return s.opt.Hub.URL(src.Repo, rec.Commit, f.Path), nil
+}
+
+// header is what the requests for a record's files are let in with: a hub's with
+// a token, a bucket's with a signature and a registry's as it wants, if an order
+// names what for. Others are asked without anything.
+func (s *Store) header(ctx context.Context, rec model.Record, address string) func(http.Header) (http.Header, error) {
+	switch {
+	case strings.HasPrefix(rec.Source, hub.Scheme):
+		return func(h http.Header) (http.Header, error) {
+			b, err := s.token(rec)
+			if err == nil {
+				err = hub.CheckToken(b)
+			}
+			return b.Header(h), err
+		}
+	case strings.HasPrefix(rec.Source, oci.Scheme):
+		return func(h http.Header) (http.Header, error) {
+			src, err := oci.Parse(rec.Source)
+			if err != nil {
+				return nil, err
+			}
+			login, err := s.login(rec)
+			if err != nil {
+				return nil, err
+			}
+			return s.registries.Header(ctx, src, login, h)
+		}
+	case strings.HasPrefix(rec.Source, s3.Scheme):
+		return func(h http.Header) (http.Header, error) {
+			src, err := s3.Parse(rec.Source)
+			if err != nil {
+				return nil, err
+			}
+			keys, err := s.keys(rec)
+			if err != nil {
+				return nil, err
+			}
+			return keys.Sign(http.MethodGet, address, src.Region, h)
+		}
+	}
+	return nil
+}
+
+// token is what an order names for the record's source; empty where none does.
+func (s *Store) token(rec model.Record) (download.Bearer, error) {
+	if s.opt.Token == nil {
+		return "", nil
+	}
+	return s.opt.Token(rec)
+}
+
+func (s *Store) keys(rec model.Record) (s3.Keys, error) {
+	b, err := s.token(rec)
+	if err != nil {
+		return s3.Keys{}, err
+	}
+	return s3.ReadKeys(b)
+}
+
+func (s *Store) login(rec model.Record) (oci.Login, error) {
+	b, err := s.token(rec)
+	if err != nil {
+		return oci.Login{}, err
+	}
+	return oci.ReadLogin(b)
+}
+
+// gained tells who counts what comes from a record's source.
+func (s *Store) gained(rec model.Record) func(int) {
+	if s.opt.Fetched == nil {
+		return nil
+	}
+	scheme, _, _ := strings.Cut(rec.Source, ":")
+	return func(n int) { s.opt.Fetched(scheme, n) }
+}
+
+// mayYet says that a file was denied to us, which another token may be given.
+func (s *Store) mayYet(rec model.Record, err error) bool {
+	return s.header(context.Background(), rec, "") != nil && download.Denied(err)
+}
+
+// explain says what the answer of a hub, a bucket or a registry means.
+func (s *Store) explain(rec model.Record, err error) error {
+	if strings.HasPrefix(rec.Source, s3.Scheme) {
+		src, parseErr := s3.Parse(rec.Source)
+		keys, keysErr := s.keys(rec)
+		if parseErr != nil || keysErr != nil {
+			return err
+		}
+		return s3.Explain(err, src, keys)
+	}
+	if strings.HasPrefix(rec.Source, oci.Scheme) {
+		src, parseErr := oci.Parse(rec.Source)
+		login, loginErr := s.login(rec)
+		if parseErr != nil || loginErr != nil {
+			return err
+		}
+		return oci.Explain(err, src, login)
+	}
+	src, parseErr := hub.Parse(rec.Source, "")
+	if parseErr != nil {
+		return err // no hub's
+	}
+	src.Revision = rec.Commit
+	token, tokenErr := s.token(rec)
+	return hub.Explain(err, src, tokenErr == nil && token != "")
+}

@@ -1,0 +1,161 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// ConstraintKind is what the form of an answer is written in.
+type ConstraintKind string
+
+// The kinds of forms.
+const (
+	ConstraintObject  ConstraintKind = "json_object"
+	ConstraintSchema  ConstraintKind = "json_schema"
+	ConstraintRegex   ConstraintKind = "regex"
+	ConstraintGrammar ConstraintKind = "grammar"
+	ConstraintChoice  ConstraintKind = "choice"
+)
+
+// Constraint is the form that an answer has to have.
+type Constraint struct {
+	Kind ConstraintKind `json:"kind"`
+	// Text is the schema, expression or grammar.
+	Text string `json:"text,omitempty"`
+	// Choices, of which the answer is one.
+	Choices []string `json:"choices,omitempty"`
+	// Param names the field that it came in.
+	Param string `json:"param"`
+}
+
+// constrain takes the one form of a request; a second one is refused.
+func (p *Parameters) constrain(c Constraint) error {
+	if p.Constraint != nil {
+		return Invalid(c.Param, "'%s' and '%s' both say what form the answer has. Send one of them.", p.Constraint.Param, c.Param)
+	}
+	p.Constraint = &c
+	return nil
+}
+
+// constraintFields are those of vLLM, by their new and their old names.
+func (p *Parameters) constraintFields() map[string]field {
+	return map[string]field{
+		"structured_outputs": optional(p.decodeStructured),
+		"guided_json":        optional(p.decodeSchema),
+		"guided_regex":       optional(p.textForm(ConstraintRegex)),
+		"guided_grammar":     optional(p.textForm(ConstraintGrammar)),
+		"guided_choice":      optional(p.decodeChoice),
+	}
+}
+
+func (p *Parameters) decodeStructured(param string, raw json.RawMessage) error {
+	before := p.Constraint
+	err := decodeObject(raw, param, map[string]field{
+		"json":        optional(p.decodeSchema),
+		"regex":       optional(p.textForm(ConstraintRegex)),
+		"grammar":     optional(p.textForm(ConstraintGrammar)),
+		"choice":      optional(p.decodeChoice),
+		"json_object": optional(p.decodeAnyObject),
+	})
+	if err == nil && p.Constraint == before {
+		return Invalid(param, "'%s' must hold one of json, regex, grammar, choice and json_object.", param)
+	}
+	return err
+}
+
+func (p *Parameters) decodeAnyObject(param string, raw json.RawMessage) error {
+	var on bool
+	if err := boolInto(&on)(param, raw); err != nil {
+		return err
+	}
+	if !on {
+		return Invalid(param, "'%s' can only be true; leave it out for any answer.", param)
+	}
+	return p.constrain(Constraint{Kind: ConstraintObject, Param: param})
+}
+
+// decodeSchema takes a schema, or a string that holds one.
+func (p *Parameters) decodeSchema(param string, raw json.RawMessage) error {
+	c := Constraint{Kind: ConstraintSchema, Param: param}
+	switch kind(raw) {
+	case "object", "boolean":
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, raw); err != nil {
+			return malformed(raw, 0, err.Error())
+		}
+		c.Text = compact.String()
+	case "string":
+		if err := json.Unmarshal(raw, &c.Text); err != nil {
+			return malformed(raw, 0, err.Error())
+		}
+	default:
+		return wrongKind(param, "a JSON schema", raw)
+	}
+	return p.constrain(c)
+}
+
+func (p *Parameters) textForm(k ConstraintKind) field {
+	return func(param string, raw json.RawMessage) error {
+		c := Constraint{Kind: k, Param: param}
+		if err := stringInto(&c.Text)(param, raw); err != nil {
+			return err
+		}
+		return p.constrain(c)
+	}
+}
+
+func (p *Parameters) decodeChoice(param string, raw json.RawMessage) error {
+	c := Constraint{Kind: ConstraintChoice, Param: param}
+	err := decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+		var text string
+		if err := stringInto(&text)(param, raw); err != nil {
+			return err
+		}
+		c.Choices = append(c.Choices, text)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return p.constrain(c)
+}
+
+// decodeResponseFormat reads what OpenAI defines. A schema is enforced whether it
+// is called strict or not.
+func (r *ChatRequest) decodeResponseFormat(param string, raw json.RawMessage) error {
+	var form string
+	var schema json.RawMessage
+	given := false
+	err := decodeObject(raw, param, map[string]field{
+		"type": stringInto(&form),
+		"json_schema": optional(func(param string, raw json.RawMessage) error {
+			given = true
+			return decodeObject(raw, param, map[string]field{
+				"name":        optional(stringInto(new(string))),
+				"description": optional(stringInto(new(string))),
+				"strict":      optional(boolInto(new(bool))),
+				"schema": func(_ string, raw json.RawMessage) error {
+					schema = raw
+					return nil
+				},
+			})
+		}),
+	})
+	switch {
+	case err != nil:
+		return err
+	case form == "":
+		return required(param + ".type")
+	case form != "json_schema" && given:
+		return Invalid(param+".json_schema", "'%s' is only allowed when '%s' is json_schema.", param+".json_schema", param+".type")
+	case form == "text":
+		return nil
+	case form == "json_object":
+		return r.constrain(Constraint{Kind: ConstraintObject, Param: param})
+	case form != "json_schema":
+		return Invalid(param+".type", "'%s' must be one of text, json_object, json_schema, not '%s'.", param+".type", Shorten(form))
+	case schema == nil:
+		return required(param + ".json_schema.schema")
+	}
+	return r.decodeSchema(param+".json_schema.schema", schema)
+}

@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// TestRolloutIsShownPausedResumedAndUndone against an API server: the status is
+// written by the test, as the operator would.
+func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
+	p := newPerson(t)
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "rollout-"}}
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	d.Spec.Model = v1alpha1.ModelSource{Source: "hf://o/n", Revision: "v2"}
+	d.Spec.Context.Tokens = 512
+	if err := p.c.Create(t.Context(), ns); err != nil {
+		t.Fatal(err)
+	}
+	d.Namespace = ns.Name
+	if err := p.c.Create(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.c.Delete(t.Context(), ns) })
+	for i, spec := range []v1alpha1.ModelDeploymentSpec{{Model: v1alpha1.ModelSource{Source: "hf://o/n", Revision: "v1"}}, d.Spec} {
+		text, err := fleet.SpecOf(&spec).Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := fleet.Engine{Source: spec.Model.Source, Revision: spec.Model.Revision, Context: v1alpha1.ContextLimits{Tokens: 512, Sequences: 4, CacheTokens: 1024}}.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: fmt.Sprintf("m-%d", i+1),
+			Labels: map[string]string{v1alpha1.LabelDeployment: "m"}, Annotations: map[string]string{v1alpha1.AnnotationSpec: string(text)},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, v1alpha1.GroupVersion.WithKind("ModelDeployment"))}},
+			Revision: int64(i + 1), Data: runtime.RawExtension{Raw: data}}
+		if err := p.c.Create(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report := func(change func(*v1alpha1.ModelDeploymentStatus)) {
+		t.Helper()
+		if err := p.c.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
+			t.Fatal(err)
+		}
+		d.Status.ObservedGeneration, d.Status.CurrentRevision, d.Status.UpdateRevision = d.Generation, "m-1", "m-2"
+		change(&d.Status)
+		if err := p.c.Status().Update(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(code int, says string, args ...string) {
+		t.Helper()
+		got, out, errs := p.run(append([]string{"-n", d.Namespace, "rollout"}, args...)...)
+		if got != code || !strings.Contains(out+errs, says) {
+			t.Errorf("%q: exit code %d, want %d and %q:\n%s%s", args, got, code, says, out, errs)
+		}
+	}
+	want(ExitOK, "has not seen this spec yet", "status", "m", "--watch=false")
+	halt := &v1alpha1.RolloutHalt{Revision: "m-2", Reason: v1alpha1.ReasonCanaryFailed, Message: "no token", Time: metav1.Now()}
+	report(func(s *v1alpha1.ModelDeploymentStatus) {
+		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutHalted, Halt: halt}
+		s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProgressing, Status: metav1.ConditionFalse, Reason: "Halted", Message: "m-2 fails", LastTransitionTime: metav1.Now()}}
+	})
+	want(ExitFailed, "Halted: m-2 fails", "status", "m")
+	want(ExitOK, "1         serves  0         hf://o/n@v1", "history", "m")
+	want(ExitOK, "2         halted  0         hf://o/n@v2", "history", "m")
+	want(ExitOK, "is tried again (attempt 1)", "resume", "m")
+	want(ExitOK, "is paused", "pause", "m")
+	want(ExitOK, "is paused already", "pause", "m")
+	want(ExitFailed, "resume it first", "undo", "m")
+	want(ExitOK, "goes on", "resume", "m")
+	want(ExitOK, "is neither paused nor halted", "resume", "m")
+	want(ExitFailed, "no revision 9", "undo", "m", "--to-revision", "9")
+	want(ExitUsage, "--to-revision is -1", "undo", "m", "--to-revision=-1")
+	want(ExitUsage, "no command", "undoo", "m")
+	want(ExitOK, "goes back to revision 1 (hf://o/n@v1)", "undo", "m")
+	if err := p.c.Get(t.Context(), client.ObjectKeyFromObject(d), d); err != nil {
+		t.Fatal(err)
+	}
+	if d.Spec.Model.Revision != "v1" || d.Spec.Context.Tokens != 0 || ptr.Deref(d.Spec.Replicas, 0) != 1 || d.Spec.Rollout.Attempt != 1 {
+		t.Errorf("after the undo: %+v", d.Spec)
+	}
+	report(func(s *v1alpha1.ModelDeploymentStatus) {
+		s.CurrentRevision, s.Replicas, s.UpdatedAvailableReplicas = "m-2", 1, 1
+		s.Rollout = v1alpha1.RolloutStatus{State: v1alpha1.RolloutComplete}
+	})
+	want(ExitOK, "Complete: 1 of 1 replicas", "status", "m")
+}

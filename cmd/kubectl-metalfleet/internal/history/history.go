@@ -1,0 +1,117 @@
+// Package history reads the revisions of a deployment: which there are, which
+// one serves, and to which one an undo goes.
+//
+// It owns the choice and nothing else: it is pure. It refuses to guess at a
+// revision that does not say what made it.
+//
+// Start reading at Of.
+package history
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// Revision is one line of a history.
+type Revision struct {
+	Number  int64     `json:"revision"`
+	Name    string    `json:"name"`
+	Created time.Time `json:"created"`
+	Source  string    `json:"source,omitempty"`
+	Context string    `json:"context,omitempty"`
+	// Replicas of it that live.
+	Replicas int `json:"replicas"`
+	// State: "serves" (it did last with all wanted replicas), "wanted", "halted",
+	// or empty.
+	State string `json:"state,omitempty"`
+
+	spec *fleet.Spec
+}
+
+// History of a deployment, the oldest first.
+type History []Revision
+
+// Of reads the revisions of a deployment among all.
+func Of(d *v1alpha1.ModelDeployment, all []appsv1.ControllerRevision, replicas []v1alpha1.ModelReplica) History {
+	var out History
+	for i := range all {
+		r := &all[i]
+		if len(r.OwnerReferences) != 1 || r.OwnerReferences[0].UID != d.UID {
+			continue
+		}
+		line := Revision{Number: r.Revision, Name: r.Name, Created: r.CreationTimestamp.Time, State: stateOf(d, r.Name)}
+		if e, err := fleet.DecodeEngine(r.Data.Raw); err == nil {
+			line.Source, line.Context = e.Source, fmt.Sprintf("%d tokens, %d at once, %d shared", e.Context.Tokens, e.Context.Sequences, e.Context.CacheTokens)
+			if e.Revision != "" {
+				line.Source += "@" + e.Revision
+			}
+		}
+		if text, has := r.Annotations[v1alpha1.AnnotationSpec]; has {
+			if spec, err := fleet.DecodeSpec(text); err == nil {
+				line.spec = &spec
+			}
+		}
+		for j := range replicas {
+			if x := &replicas[j]; x.Spec.DeploymentRef.UID == string(d.UID) && x.Spec.Revision == r.Name && x.DeletionTimestamp.IsZero() {
+				line.Replicas++
+			}
+		}
+		out = append(out, line)
+	}
+	slices.SortFunc(out, func(a, b Revision) int { return int(a.Number - b.Number) })
+	return out
+}
+
+func stateOf(d *v1alpha1.ModelDeployment, name string) string {
+	halt := d.Status.Rollout.Halt
+	switch {
+	case halt != nil && halt.Revision == name:
+		return "halted"
+	case name == d.Status.CurrentRevision:
+		return "serves"
+	case name == d.Status.UpdateRevision:
+		return "wanted"
+	}
+	return ""
+}
+
+// Undo changes a spec back to a revision: to the one of that number, or with 0
+// to the one that served before what is wanted now.
+func (h History) Undo(d *v1alpha1.ModelDeployment, number int64) (Revision, error) {
+	to, err := h.target(d, number)
+	if err != nil {
+		return to, err
+	}
+	if to.spec == nil {
+		return to, fmt.Errorf("revision %d (%s) does not say which spec made it: set spec.model and spec.context by hand", to.Number, to.Name)
+	}
+	to.spec.WriteTo(&d.Spec)
+	return to, nil
+}
+
+func (h History) target(d *v1alpha1.ModelDeployment, number int64) (Revision, error) {
+	if d.Spec.Rollout.Paused {
+		return Revision{}, fmt.Errorf("the rollout of %s is paused: resume it first with `kubectl metalfleet rollout resume %s`", d.Name, d.Name)
+	}
+	if number > 0 {
+		i := slices.IndexFunc(h, func(r Revision) bool { return r.Number == number })
+		if i < 0 {
+			return Revision{}, fmt.Errorf("%s has no revision %d; `kubectl metalfleet rollout history %s` lists those it has", d.Name, number, d.Name)
+		}
+		return h[i], nil
+	}
+	// In the middle of a rollout, what serves; else the newest before that.
+	served, wanted := d.Status.CurrentRevision, d.Status.UpdateRevision
+	for _, r := range slices.Backward(h) {
+		if r.Name != wanted && (r.Name == served || served == wanted) {
+			return r, nil
+		}
+	}
+	return Revision{}, fmt.Errorf("%s has no earlier revision to go back to", d.Name)
+}

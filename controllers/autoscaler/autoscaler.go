@@ -1,0 +1,259 @@
+// Package autoscaler keeps the number of replicas of each deployment that asks
+// for it at what its requests need.
+//
+// It owns status.autoscaling, under a field manager of its own: the number, why
+// it is that one, and what the next operator has to know. It refuses to decide:
+// package scale does, by what package demand was told by the gateways. It makes
+// and removes no replica: modeldeployment does, by the number and by the names of
+// those that may go.
+//
+// A deployment is looked at every second, from the cache and from memory, and at
+// once when a gateway has a request wait. What is written is what changes the
+// number, and little else: see worth. A replica that would go and is busy gets an
+// annotation by which gateways prefer others.
+//
+// Start reading at Reconciler.Reconcile.
+package autoscaler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/scale"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/internal/signal"
+	"metalfleet.dev/metalfleet/controllers/internal/status"
+)
+
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments,verbs=get;list;watch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modeldeployments/status,verbs=get;patch
+// +kubebuilder:rbac:groups=metalfleet.dev,resources=modelreplicas,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,namespace=metalfleet-system,verbs=get;list;watch
+
+// GatewayService is the Service of the gateways, in the operator's namespace.
+const GatewayService = "metalfleet-gateway"
+
+// every is how often a deployment is looked at.
+const every = time.Second
+
+// Reconciler decides for one deployment at a time.
+type Reconciler struct {
+	Client client.Client
+	Clock  clock.PassiveClock
+	Ledger *demand.Ledger
+	// Namespace of the gateways' Service.
+	Namespace string
+	Metrics   *signal.Metrics
+
+	urgent chan event.GenericEvent
+	mu     sync.Mutex // guards known
+	known  map[types.UID]*known
+}
+
+// known is what this process remembers of a deployment. One key is reconciled by
+// one worker at a time.
+type known struct {
+	memory  scale.Memory
+	starts  starts
+	written time.Time
+}
+
+// New makes a reconciler.
+func New(c client.Client, clock clock.PassiveClock, namespace string, l *demand.Ledger, m *signal.Metrics) *Reconciler {
+	return &Reconciler{Client: c, Clock: clock, Namespace: namespace, Ledger: l, Metrics: m, urgent: make(chan event.GenericEvent, 1024), known: map[types.UID]*known{}}
+}
+
+// Urgent has a deployment looked at now. One that cannot be noted is looked at
+// within a second anyway.
+func (r *Reconciler) Urgent(key types.NamespacedName) {
+	select {
+	case r.urgent <- event.GenericEvent{Object: &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}}:
+	default:
+	}
+}
+
+// SetupWithManager starts the reconciler with its watches.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, o controller.Options) error {
+	return ctrl.NewControllerManagedBy(mgr).Named("autoscaler").WithOptions(o).
+		For(&v1alpha1.ModelDeployment{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Channel(r.urgent, &handler.EnqueueRequestForObject{})).
+		Complete(r)
+}
+
+// Reconcile reads, decides and writes what is worth it.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var d v1alpha1.ModelDeployment
+	if err := r.Client.Get(ctx, req.NamespacedName, &d); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !d.DeletionTimestamp.IsZero() || d.Spec.Autoscaling == nil {
+		r.forget(d.UID)
+		return reconcile.Result{}, r.retire(ctx, &d)
+	}
+	own, err := r.replicas(ctx, &d)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	k, now := r.of(&d), r.Clock.Now()
+	k.starts.look(own, now)
+	serve, err := r.gateways(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	figures, why := r.figures(req.NamespacedName, k.memory.Seen, serve)
+	decision := scale.Decide(Policy(&d), k.memory, figures, Replicas(&d, own, r.Ledger.Busy), now)
+	if decision.Reason == scale.Unheard {
+		decision.Message += ": " + why
+	}
+	k.memory = decision.Memory
+	if err := errors.Join(r.mark(ctx, own, decision.Retire), r.write(ctx, &d, k, decision, now)); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: every}, nil // figures are of the moment
+}
+
+// mark has gateways prefer other replicas than those that are to go, and takes
+// it back from the rest.
+func (r *Reconciler) mark(ctx context.Context, own []v1alpha1.ModelReplica, retire []string) error {
+	for i := range own {
+		replica := &own[i]
+		is, want := replica.Annotations[v1alpha1.AnnotationRetiring] != "", slices.Contains(retire, string(replica.UID))
+		if is == want || !replica.DeletionTimestamp.IsZero() {
+			continue
+		}
+		before := replica.DeepCopy()
+		if delete(replica.Annotations, v1alpha1.AnnotationRetiring); want {
+			metav1.SetMetaDataAnnotation(&replica.ObjectMeta, v1alpha1.AnnotationRetiring, "true")
+		}
+		err := r.Client.Patch(ctx, replica, client.MergeFrom(before), client.FieldOwner(v1alpha1.ManagerAutoscaler))
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("mark replica %s: %w", replica.Name, err)
+		}
+	}
+	return nil
+}
+
+// gateways is how many take requests, by the endpoints of their Service; 0 where
+// they run elsewhere.
+func (r *Reconciler) gateways(ctx context.Context) (int, error) {
+	var slices discoveryv1.EndpointSliceList
+	err := r.Client.List(ctx, &slices, client.InNamespace(r.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: GatewayService})
+	if err != nil {
+		return 0, fmt.Errorf("list endpoints of gateways: %w", err)
+	}
+	return Serving(slices.Items), nil
+}
+
+// figures are what the gateways say now, and why they are not whole.
+func (r *Reconciler) figures(key types.NamespacedName, seen time.Time, serve int) (scale.Figures, string) {
+	f := r.Ledger.Of(key)
+	whole, why := r.Ledger.Whole(serve)
+	return scale.Figures{Requests: f.Running + f.Waiting, Waiting: f.Waiting, Oldest: f.Oldest,
+		Asked: !f.Asked.IsZero() && !f.Asked.Before(seen), Complete: whole}, why
+}
+
+// of is what is remembered, by this process or by the one before it.
+func (r *Reconciler) of(d *v1alpha1.ModelDeployment) *known {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.known[d.UID]
+	if k == nil {
+		k = &known{memory: Recall(d.Status.Autoscaling)}
+		if a := d.Status.Autoscaling; a != nil {
+			k.starts.last = time.Duration(a.StartSeconds) * time.Second
+		}
+		r.known[d.UID] = k
+	}
+	return k
+}
+
+func (r *Reconciler) forget(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.known, uid)
+}
+
+// retire takes back what was written of a deployment that is scaled by others.
+func (r *Reconciler) retire(ctx context.Context, d *v1alpha1.ModelDeployment) error {
+	if d.Status.Autoscaling == nil || !d.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	own, err := r.replicas(ctx, d)
+	if err := errors.Join(err, r.mark(ctx, own, nil)); err != nil {
+		return err
+	}
+	return status.Apply(ctx, r.Client, status.Document{Object: d, Manager: v1alpha1.ManagerAutoscaler, Status: struct{}{}})
+}
+
+func (r *Reconciler) replicas(ctx context.Context, d *v1alpha1.ModelDeployment) ([]v1alpha1.ModelReplica, error) {
+	var own v1alpha1.ModelReplicaList
+	err := r.Client.List(ctx, &own, client.InNamespace(d.Namespace), client.MatchingFields{fleet.IndexOwner: string(d.UID)})
+	if err != nil {
+		return nil, fmt.Errorf("list replicas: %w", err)
+	}
+	return own.Items, nil
+}
+
+// write stores a decision that is worth it, and tells of a number that changed
+// once that is stored.
+func (r *Reconciler) write(ctx context.Context, d *v1alpha1.ModelDeployment, k *known, decision scale.Decision, now time.Time) error {
+	before := d.Status.Autoscaling
+	next := Record(decision, k.starts.last, now)
+	if !worth(before, next, k.written, now) {
+		return nil
+	}
+	doc := map[string]any{"autoscaling": next}
+	if err := status.Apply(ctx, r.Client, status.Document{Object: d, Manager: v1alpha1.ManagerAutoscaler, Status: doc}); err != nil {
+		return err
+	}
+	k.written = now
+	if before == nil || before.DesiredReplicas == next.DesiredReplicas {
+		return nil
+	}
+	r.Metrics.Scaled(next.Reason)
+	ctrl.LoggerFrom(ctx).Info("Deployment scaled", "from", before.DesiredReplicas, "to", next.DesiredReplicas, "reason", next.Reason, "message", next.Message)
+	return r.tell(ctx, d, before.DesiredReplicas, next, now)
+}
+
+// tell writes the Event of a decision. Its name is made from the decision, so
+// that one decision is one Event.
+func (r *Reconciler) tell(ctx context.Context, d *v1alpha1.ModelDeployment, from int32, to v1alpha1.AutoscalingStatus, now time.Time) error {
+	at := metav1.NewTime(now)
+	e := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name + "." + fleet.Digest(string(d.UID), fmt.Sprint(from, to.DesiredReplicas, to.LastScaleTime))},
+		InvolvedObject: corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ModelDeployment",
+			Namespace: d.Namespace, Name: d.Name, UID: d.UID},
+		Type: corev1.EventTypeNormal, Reason: "Scaled",
+		Message:        fmt.Sprintf("from %d to %d replicas (%s): %s", from, to.DesiredReplicas, to.Reason, to.Message),
+		Source:         corev1.EventSource{Component: "metalfleet-operator"},
+		FirstTimestamp: at, LastTimestamp: at, Count: 1,
+	}
+	err := r.Client.Create(ctx, e, client.DisableReadYourWritesConsistency)
+	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return fmt.Errorf("event %s/%s: %w", e.Namespace, e.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package demand_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	api "metalfleet.dev/metalfleet/api/demand"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
+)
+
+// room is a ledger on virtual time.
+type room struct {
+	t   *testing.T
+	now time.Time
+	l   *demand.Ledger
+	up  map[string]time.Time
+}
+
+func newRoom(t *testing.T) *room {
+	r := &room{t: t, now: time.Unix(1_800_000_000, 0), up: map[string]time.Time{}}
+	r.l = demand.NewLedger(func() time.Time { return r.now })
+	return r
+}
+
+var key = types.NamespacedName{Namespace: "ns", Name: "chat"}
+
+// report has a gateway that is long up say how many run at replica r1 and wait.
+func (r *room) report(gateway string, running, waiting int, begun uint64) []types.NamespacedName {
+	r.t.Helper()
+	if r.up[gateway].IsZero() {
+		r.up[gateway] = r.now.Add(-time.Hour)
+	}
+	m := api.Model{Namespace: "ns", Name: "chat", Running: running, Waiting: waiting, Begun: begun}
+	if waiting > 0 {
+		m.OldestMillis = 1500
+	}
+	urgent, err := r.l.Take(&api.Report{Gateway: gateway, UpMillis: r.now.Sub(r.up[gateway]).Milliseconds(), Models: []api.Model{m}, Replicas: map[string]int{"r1": running}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return urgent
+}
+
+func (r *room) whole(want bool, because string) {
+	r.t.Helper()
+	r.wholeOf(0, want, because)
+}
+
+func (r *room) wholeOf(serve int, want bool, because string) {
+	r.t.Helper()
+	if whole, why := r.l.Whole(serve); whole != want || !strings.Contains(why, because) {
+		r.t.Errorf("whole = %v (%s), want %v (%s)", whole, why, want, because)
+	}
+}
+
+func (r *room) sum(running, waiting int) {
+	r.t.Helper()
+	if f := r.l.Of(key); f.Running != running || f.Waiting != waiting || (f.Oldest == 1500*time.Millisecond) != (waiting > 0) {
+		r.t.Errorf("%+v, want %d running and %d waiting", f, running, waiting)
+	}
+}
+
+func TestSeveralGatewaysSumUp(t *testing.T) {
+	r := newRoom(t)
+	r.whole(false, "does not listen")
+	r.l.Listen()
+	r.whole(false, "no gateway")
+	r.report("a", 3, 1, 9)
+	r.report("b", 2, 0, 4)
+	r.sum(5, 1)
+	r.whole(false, "operator has just started")
+	r.now = r.now.Add(16 * time.Second)
+	r.report("a", 3, 1, 9)
+	r.report("b", 2, 0, 4)
+	r.whole(true, "")
+	if other := r.l.Of(types.NamespacedName{Namespace: "other", Name: "chat"}); other.Running+other.Waiting > 0 {
+		t.Errorf("another namespace's: %+v", other)
+	}
+}
+
+// TestAGatewayThatWasNeverHeardIsKnown: the cluster says that it takes requests.
+func TestAGatewayThatWasNeverHeardIsKnown(t *testing.T) {
+	r := newRoom(t)
+	r.l.Listen()
+	r.now = r.now.Add(time.Minute)
+	r.report("a", 1, 0, 1)
+	r.wholeOf(1, true, "")
+	r.wholeOf(2, false, "2 gateways take requests, and 1 report them")
+	r.report("b", 0, 0, 0)
+	r.wholeOf(2, true, "")
+}
+
+// TestASilentGatewayIsNoZero: of what nobody knows the replicas count as busy, and
+// the sum as a part (LLMKube #1543: unknown idle counts as busy).
+func TestASilentGatewayIsNoZero(t *testing.T) {
+	r := newRoom(t)
+	r.l.Listen()
+	r.report("a", 3, 0, 3)
+	r.now = r.now.Add(20 * time.Second)
+	r.report("b", 0, 1, 1)
+	r.whole(false, "1 of 2 gateways are silent")
+	r.sum(0, 1) // what it said long ago is not said again
+	if !r.l.Busy("r1") {
+		t.Error("the replica where it had requests is taken for idle")
+	}
+	r.now = r.now.Add(2 * time.Minute)
+	r.report("b", 0, 0, 1)
+	r.whole(true, "") // it is gone for good
+	if r.l.Busy("r1") {
+		t.Error("a gateway that is gone keeps a replica busy")
+	}
+}
+
+// TestAGatewayThatRestartsIsNoZero: its clients are about to come back.
+func TestAGatewayThatRestartsIsNoZero(t *testing.T) {
+	r := newRoom(t)
+	r.l.Listen()
+	r.now = r.now.Add(time.Minute)
+	r.report("a", 3, 0, 3)
+	r.whole(true, "")
+	if _, err := r.l.Take(&api.Report{Gateway: "a", Last: true}); err != nil {
+		t.Fatal(err)
+	}
+	r.whole(false, "no gateway")
+	r.up["a2"] = r.now
+	r.report("a2", 0, 0, 0)
+	r.whole(false, "1 of 1 gateways have just started")
+	r.now = r.now.Add(16 * time.Second)
+	r.report("a2", 0, 0, 0)
+	r.whole(true, "")
+}
+
+func TestWhoBeginsToWaitIsToldAtOnce(t *testing.T) {
+	r := newRoom(t)
+	if u := r.report("a", 1, 0, 1); len(u) > 0 {
+		t.Errorf("%v are urgent", u)
+	}
+	if u := r.report("a", 1, 1, 2); !slices.Equal(u, []types.NamespacedName{key}) {
+		t.Errorf("%v are urgent, want %v", u, key)
+	}
+	if u := r.report("a", 1, 2, 3); len(u) > 0 {
+		t.Errorf("%v are urgent again", u)
+	}
+}
+
+func TestARequestBetweenTwoReportsIsSeen(t *testing.T) {
+	r := newRoom(t)
+	asked := func(want bool) {
+		t.Helper()
+		if got := r.l.Of(key).Asked.Equal(r.now); got != want {
+			t.Errorf("asked now: %v, want %v", got, want)
+		}
+	}
+	r.report("a", 0, 0, 7)
+	asked(false) // an operator that starts learns what was asked before it
+	r.now = r.now.Add(time.Second)
+	r.report("a", 0, 0, 7)
+	asked(false)
+	r.now = r.now.Add(time.Second)
+	r.report("a", 0, 0, 8)
+	asked(true)
+	r.now = r.now.Add(time.Second)
+	r.report("a", 0, 0, 8)
+	asked(false)
+	r.up["young"] = r.now
+	r.report("young", 0, 0, 1)
+	asked(true)
+}
+
+func TestWhatCannotBeTrueIsRefused(t *testing.T) {
+	for name, bad := range map[string]api.Report{
+		"nobody's":               {},
+		"fewer than none run":    {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m", Running: -1}}, Replicas: map[string]int{"r": -1}},
+		"fewer than none wait":   {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m", Waiting: -1}}},
+		"nobody waits for long":  {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m", OldestMillis: 5}}},
+		"more than anybody has":  {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m", Waiting: 1 << 30}}},
+		"a model twice":          {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m"}, {Namespace: "ns", Name: "m"}}},
+		"a model without a name": {Gateway: "a", Models: []api.Model{{Namespace: "ns"}}},
+		"sums that differ":       {Gateway: "a", Models: []api.Model{{Namespace: "ns", Name: "m"}}, Replicas: map[string]int{"r": 1}},
+		"born in the future":     {Gateway: "a", UpMillis: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRoom(t)
+			if _, err := r.l.Take(&bad); !errors.Is(err, api.ErrInvalid) {
+				t.Errorf("Take = %v", err)
+			}
+			if r.l.Gateways() > 0 {
+				t.Error("and it was taken")
+			}
+		})
+	}
+}

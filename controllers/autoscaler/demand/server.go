@@ -1,0 +1,86 @@
+package demand
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"metalfleet.dev/metalfleet/api/demand"
+)
+
+// endTime is how long requests may take once the operator ends.
+const endTime = 2 * time.Second
+
+// Server takes the reports of gateways, at the operator that leads.
+type Server struct {
+	Ledger *Ledger
+	// Address to listen at.
+	Address string
+	// TLS by which only gateways are let in.
+	TLS func() *tls.Config
+	// Urgent is told of deployments that are to be looked at now.
+	Urgent func(types.NamespacedName)
+	Log    logr.Logger
+}
+
+// NeedLeaderElection says that only who decides listens: a gateway tries every
+// operator there is.
+func (*Server) NeedLeaderElection() bool { return true }
+
+// Start listens until ctx ends.
+func (s *Server) Start(ctx context.Context) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
+	if err != nil {
+		return fmt.Errorf("listen for the figures of gateways (--demand-bind-address): %w", err)
+	}
+	s.Ledger.Listen()
+	h := &http.Server{Handler: s, TLSConfig: s.TLS(), ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(s.Log), slog.LevelDebug)}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		<-ctx.Done()
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+		defer cancel()
+		if h.Shutdown(ending) != nil {
+			_ = h.Close()
+		}
+	}()
+	if err := h.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the figures of gateways: %w", err)
+	}
+	<-ended
+	return nil
+}
+
+// ServeHTTP takes one report.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost || r.URL.Path != demand.Path {
+		http.Error(w, "POST "+demand.Path+" is all there is", http.StatusNotFound)
+		return
+	}
+	var report demand.Report
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, demand.MaxBytes)).Decode(&report); err != nil {
+		http.Error(w, "not a report: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	urgent, err := s.Ledger.Take(&report)
+	if err != nil {
+		s.Log.Info("A gateway's report is refused; nothing is taken away meanwhile", "reason", err.Error())
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	for _, key := range urgent {
+		s.Urgent(key)
+	}
+	w.WriteHeader(http.StatusNoContent)
+}

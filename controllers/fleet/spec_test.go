@@ -1,0 +1,134 @@
+package fleet_test
+
+import (
+	"reflect"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
+)
+
+// Every field of a deployment's spec, by its path, and a value that is not what
+// the test begins with. A field that is in neither list fails the test: who adds
+// one says whether it makes another engine.
+var (
+	makesAnother = map[string]func(*v1alpha1.ModelDeploymentSpec){
+		"Model.Source":        func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = "hf://other/name" },
+		"Model.Revision":      func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Revision = "v2" },
+		"Model.Files":         func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Files = []string{"*Q8_0.gguf"} },
+		"Model.SHA256":        func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SHA256 = "00ff" },
+		"Context.Tokens":      func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 512 },
+		"Context.Sequences":   func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Sequences = 2 },
+		"Context.CacheTokens": func(s *v1alpha1.ModelDeploymentSpec) { s.Context.CacheTokens = 20000 },
+		"Memory.Limit":        func(s *v1alpha1.ModelDeploymentSpec) { s.Memory.Limit = ptr.To(resource.MustParse("40Gi")) },
+		// Whether there is a cache on disk reserves memory; how large it is does not.
+		"Cache.SSD": func(s *v1alpha1.ModelDeploymentSpec) { s.Cache.SSD = ptr.To(resource.MustParse("1Gi")) },
+	}
+	makesNone = map[string]func(*v1alpha1.ModelDeploymentSpec){
+		"Model.SecretRef":      func(s *v1alpha1.ModelDeploymentSpec) { s.Model.SecretRef = &v1alpha1.SecretReference{Name: "token"} },
+		"ServedNames":          func(s *v1alpha1.ModelDeploymentSpec) { s.ServedNames = []string{"chat"} },
+		"Replicas":             func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](7) },
+		"Residency":            func(s *v1alpha1.ModelDeploymentSpec) { s.Residency.Policy = v1alpha1.ResidencyOnDemand },
+		"Placement":            func(s *v1alpha1.ModelDeploymentSpec) { s.Placement.Chips = []string{"M4Max"} },
+		"PriorityClassName":    func(s *v1alpha1.ModelDeploymentSpec) { s.PriorityClassName = "high" },
+		"Rollout":              func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.Paused, s.Rollout.Attempt = true, 3 },
+		"Autoscaling":          func(s *v1alpha1.ModelDeploymentSpec) { s.Autoscaling = &v1alpha1.AutoscalingSpec{} },
+		"Routing":              func(s *v1alpha1.ModelDeploymentSpec) { s.Routing.Fallbacks = []string{"other"} },
+		"RevisionHistoryLimit": func(s *v1alpha1.ModelDeploymentSpec) { s.RevisionHistoryLimit = ptr.To[int32](2) },
+	}
+)
+
+func TestEveryFieldOfTheSpecMakesAnotherEngineOrNone(t *testing.T) {
+	record := fleettest.Model("hf://o/n", "m", 98_000_000)
+	hash := func(change func(*v1alpha1.ModelDeploymentSpec)) string {
+		t.Helper()
+		spec := v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: "hf://o/n"}}
+		if change != nil {
+			change(&spec)
+		}
+		e, refusal := fleet.Resolve(&spec, record)
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		out, err := e.Hash()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	base := hash(nil)
+	known := map[string]bool{}
+	for field, change := range makesAnother {
+		known[field] = true
+		if hash(change) == base {
+			t.Errorf("%s is changed, and the engine is the same", field)
+		}
+	}
+	for field, change := range makesNone {
+		known[field] = true
+		if hash(change) != base {
+			t.Errorf("%s is changed, and every engine would be replaced", field)
+		}
+	}
+	unclassified(t, reflect.TypeFor[v1alpha1.ModelDeploymentSpec](), "", known)
+	for field := range known {
+		t.Errorf("the spec has no field %s", field)
+	}
+}
+
+// unclassified walks a struct down to what is known, and takes that out.
+func unclassified(t *testing.T, of reflect.Type, path string, known map[string]bool) {
+	t.Helper()
+	for f := range of.Fields() {
+		name := path + f.Name
+		switch {
+		case known[name]:
+			delete(known, name)
+		case f.Type.Kind() == reflect.Struct:
+			unclassified(t, f.Type, name+".", known)
+		default:
+			t.Errorf("nobody says whether %s makes another engine: add it to makesAnother or makesNone", name)
+		}
+	}
+}
+
+// TestAnUndoWritesWhatMadeTheEngine: the part of a spec that a revision keeps
+// gives the same engine again, whatever the spec became meanwhile.
+func TestAnUndoWritesWhatMadeTheEngine(t *testing.T) {
+	record := fleettest.Model("hf://o/n", "m", 98_000_000)
+	for field, change := range makesAnother {
+		spec := v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: "hf://o/n", SecretRef: &v1alpha1.SecretReference{Name: "token"}}}
+		change(&spec)
+		text, err := fleet.SpecOf(&spec).Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept, err := fleet.DecodeSpec(string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := v1alpha1.ModelDeploymentSpec{Model: v1alpha1.ModelSource{Source: "hf://x/y", Revision: "z"}, Replicas: ptr.To[int32](4)}
+		other.Cache.SSD, other.Memory.Limit, other.Context.Tokens = ptr.To(resource.MustParse("3Gi")), ptr.To(resource.MustParse("50Gi")), 100
+		kept.WriteTo(&other)
+		before, refusal := fleet.Resolve(&spec, record)
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		after, refusal := fleet.Resolve(&other, record)
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		a, _ := before.Hash()
+		b, _ := after.Hash()
+		if a != b || *other.Replicas != 4 || other.Model.SecretRef == nil {
+			t.Errorf("%s: %+v became %+v", field, spec, other)
+		}
+	}
+	if _, err := fleet.DecodeSpec("{"); err == nil {
+		t.Error("half a spec is read")
+	}
+}

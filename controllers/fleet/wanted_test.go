@@ -1,0 +1,69 @@
+package fleet_test
+
+import (
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+func TestHowManyReplicasAreWanted(t *testing.T) {
+	scaled := func(least *int32, most int32, decided ...int32) *v1alpha1.ModelDeployment {
+		d := &v1alpha1.ModelDeployment{}
+		d.Spec.Replicas = ptr.To[int32](1) // what an absent one reads as
+		d.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MinReplicas: least, MaxReplicas: most}
+		if len(decided) > 0 {
+			d.Status.Autoscaling = &v1alpha1.AutoscalingStatus{DesiredReplicas: decided[0]}
+		}
+		return d
+	}
+	fixed := func(n *int32) *v1alpha1.ModelDeployment {
+		d := &v1alpha1.ModelDeployment{Status: v1alpha1.ModelDeploymentStatus{Autoscaling: &v1alpha1.AutoscalingStatus{DesiredReplicas: 9}}}
+		d.Spec.Replicas = n
+		return d
+	}
+	for name, tc := range map[string]struct {
+		d    *v1alpha1.ModelDeployment
+		want int32
+	}{
+		"as its user says":                     {fixed(ptr.To[int32](3)), 3},
+		"as its user does not say":             {fixed(nil), 1},
+		"before a decision, from zero":         {scaled(ptr.To[int32](0), 4), 1},
+		"before a decision, from three":        {scaled(ptr.To[int32](3), 4), 3},
+		"as decided":                           {scaled(nil, 4, 3), 3},
+		"zero":                                 {scaled(ptr.To[int32](0), 4, 0), 0},
+		"no fewer than are allowed":            {scaled(nil, 4, 0), 1},
+		"no more than are allowed, since then": {scaled(nil, 2, 4), 2},
+	} {
+		if got := fleet.Wanted(tc.d); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+}
+
+func TestWhichOfTooManyMayGo(t *testing.T) {
+	d := &v1alpha1.ModelDeployment{}
+	r := &v1alpha1.ModelReplica{}
+	r.UID, r.Spec.NodeName = "r1", "mac-1"
+	if !fleet.MayRemove(d, r) {
+		t.Error("its user said fewer, and it may not go")
+	}
+	d.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MaxReplicas: 3}
+	if fleet.MayRemove(d, r) {
+		t.Error("nobody decided, and it may go")
+	}
+	d.Status.Autoscaling = &v1alpha1.AutoscalingStatus{Removable: []string{"r2"}}
+	if fleet.MayRemove(d, r) {
+		t.Error("another one is idle, and it may go")
+	}
+	d.Status.Autoscaling.Removable = []string{"r2", "r1"}
+	if !fleet.MayRemove(d, r) {
+		t.Error("it is idle, and may not go")
+	}
+	d.Status.Autoscaling, r.Spec.NodeName = nil, ""
+	if !fleet.MayRemove(d, r) {
+		t.Error("it has no Mac, and may not go")
+	}
+}

@@ -1,0 +1,65 @@
+package identity
+
+import (
+	"crypto/tls"
+	"net"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/demand"
+)
+
+// TestTheOperatorProvesItselfToGatewaysAndLetsNobodyElseIn: by a certificate of
+// its own, which is made once and renewed in time.
+func TestTheOperatorProvesItselfToGatewaysAndLetsNobodyElseIn(t *testing.T) {
+	d := newDrama(t)
+	s := &Server{Issuer: d.issuer()}
+	pairOf := func(secret string) func() (*tls.Certificate, error) {
+		held, _ := d.secret(secret)
+		pair, err := tls.X509KeyPair(held.Data["tls.crt"], held.Data["tls.key"])
+		d.must(err)
+		return func() (*tls.Certificate, error) { return &pair, nil }
+	}
+	roots, _, err := agentapi.Roots(d.authority().bundle)
+	d.must(err)
+	dial := func(as func() (*tls.Certificate, error)) ([]byte, error) {
+		near, far := net.Pipe()
+		defer near.Close()
+		defer far.Close()
+		server, client := s.TLS(), demand.ClientTLS(as, roots)
+		server.Time, client.Time = d.clock.Now, d.clock.Now
+		of := server.GetConfigForClient
+		server.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+			c, err := of(h)
+			if c != nil {
+				c.Time = d.clock.Now
+			}
+			return c, err
+		}
+		listens := tls.Server(far, server)
+		ended := make(chan error, 1)
+		go func() { ended <- listens.HandshakeContext(t.Context()) }()
+		c := tls.Client(near, client)
+		if err := c.HandshakeContext(t.Context()); err != nil {
+			near.Close()
+			<-ended
+			return nil, err
+		}
+		serial := c.ConnectionState().PeerCertificates[0].SerialNumber.Bytes()
+		near.Close()
+		return serial, <-ended
+	}
+	first, err := dial(pairOf(SecretGateway))
+	d.must(err)
+	if again, err := dial(pairOf(SecretGateway)); err != nil || string(again) != string(first) {
+		t.Errorf("a certificate for each handshake (%v)", err)
+	}
+	d.clock.SetTime(d.clock.Now().Add(d.life * renewPercent / 100).Add(time.Minute))
+	if later, err := dial(pairOf(SecretGateway)); err != nil || string(later) == string(first) {
+		t.Errorf("not renewed in time (%v)", err)
+	}
+	if _, err := dial(func() (*tls.Certificate, error) { return &tls.Certificate{}, nil }); err == nil {
+		t.Error("who has no certificate is let in")
+	}
+}

@@ -1,0 +1,255 @@
+package modeldeployment
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// maxFailures is how often engines of a revision may fail before it is halted,
+// while others serve. Where none does, every request waits, and one is enough.
+const maxFailures = 3
+
+// served is the revision that served last with all wanted replicas, if it is
+// still there; where nobody wrote that down, the one other than the wanted that
+// most of the available replicas have. Empty: there is nothing to fall back to.
+func (s *scope) served() string {
+	if name := s.deployment.Status.CurrentRevision; s.named(name) != nil {
+		return name
+	}
+	count, best := map[string]int{}, ""
+	for i := range s.replicas {
+		r := &s.replicas[i]
+		name := r.Spec.Revision
+		if name == s.current.object.Name || !available(r) || s.named(name) == nil {
+			continue
+		}
+		if count[name]++; best == "" || count[name] > count[best] || count[name] == count[best] && name < best {
+			best = name
+		}
+	}
+	return best
+}
+
+// figures of the replicas of the wanted revision.
+type figures struct {
+	placed, available, total int32
+	bytes                    int64
+	// loads: one has a Mac and does not serve yet.
+	loads bool
+	// failures of engines that do not serve, and the first of their replicas.
+	failures int32
+	failing  *v1alpha1.ModelReplica
+	// serving replicas of any revision.
+	serving int
+}
+
+func (s *scope) figures() figures {
+	var f figures
+	for i := range s.replicas {
+		r := &s.replicas[i]
+		if available(r) {
+			f.serving++
+		}
+		if !r.DeletionTimestamp.IsZero() || r.Spec.Revision != s.current.object.Name {
+			continue
+		}
+		f.total++
+		if r.Spec.NodeName != "" {
+			f.placed++
+		}
+		if available(r) {
+			f.available++
+			continue
+		}
+		f.loads = f.loads || r.Spec.NodeName != ""
+		f.bytes += r.Status.Progress.BytesDone
+		if n := r.Status.Restarts; n > 0 {
+			f.failures += n
+			if f.failing == nil || r.Spec.Slot < f.failing.Spec.Slot {
+				f.failing = r
+			}
+		}
+	}
+	return f
+}
+
+// assess says how far the rollout is and whether it is halted, from what was seen
+// and what was written down of it. A halt is remembered until another revision or
+// another attempt is wanted: the replicas that showed it are gone by then.
+func assess(s *scope) (next v1alpha1.RolloutStatus, overdue bool) {
+	d, before := s.deployment, s.deployment.Status.Rollout
+	rollout, wanted := d.Spec.Rollout, s.current.object.Name
+	f := s.figures()
+	next = v1alpha1.RolloutStatus{StartTime: before.StartTime, ProgressTime: before.ProgressTime, PlacedReplicas: f.placed, BytesDone: f.bytes}
+	now := metav1.NewTime(s.now.Truncate(time.Second))
+	if h := before.Halt; h != nil && h.Revision == wanted && h.Attempt == rollout.Attempt {
+		next.Halt = h
+		return next, false
+	}
+	if next.StartTime == nil || d.Status.UpdateRevision != wanted || before.Halt != nil {
+		next.StartTime, next.ProgressTime = &now, &now
+	}
+	moved := f.placed != before.PlacedReplicas || f.bytes != before.BytesDone || f.available != d.Status.UpdatedAvailableReplicas || f.total != d.Status.UpdatedReplicas
+	if moved || before.State == v1alpha1.RolloutPaused && !rollout.Paused || next.ProgressTime == nil {
+		next.ProgressTime = &now
+	}
+	if rollout.Paused {
+		return next, false
+	}
+	overdue = f.loads && s.now.Sub(next.ProgressTime.Time) >= deadline(d)
+	if served := s.served(); served != "" && served != wanted {
+		next.Halt = s.halt(f, overdue, now)
+	}
+	return next, overdue
+}
+
+// halt says why the wanted revision is given up; nil while it is not.
+func (s *scope) halt(f figures, overdue bool, now metav1.Time) *v1alpha1.RolloutHalt {
+	h := &v1alpha1.RolloutHalt{Revision: s.current.object.Name, Attempt: s.deployment.Spec.Rollout.Attempt, Time: now}
+	most := int32(maxFailures)
+	if f.serving == 0 {
+		most = 1
+	}
+	switch {
+	case f.failures >= most:
+		h.Reason, h.Message = v1alpha1.ReasonLoadFailed, "its engine fails"
+		if c := trouble(f.failing); c != nil {
+			h.Reason, h.Message = c.Reason, c.Message
+		}
+		h.Message = shorten(fmt.Sprintf("%s on %s, after %d failures: %s", f.failing.Name, f.failing.Spec.NodeName, f.failures, h.Message), 2048)
+	case overdue:
+		h.Reason = v1alpha1.ReasonProgressDeadline
+		h.Message = fmt.Sprintf("no progress for %d s (rollout.progressDeadlineSeconds)", int(deadline(s.deployment).Seconds()))
+	default:
+		return nil
+	}
+	return h
+}
+
+func deadline(d *v1alpha1.ModelDeployment) time.Duration {
+	return time.Duration(ptr.Deref(d.Spec.Rollout.ProgressDeadlineSeconds, v1alpha1.DefaultProgressDeadlineSeconds)) * time.Second
+}
+
+// untilOverdue is when a rollout that makes no progress is to be looked at again;
+// 0 where nothing is to be waited for.
+func (s *scope) untilOverdue() time.Duration {
+	if s.current == nil || s.rollout.ProgressTime == nil || s.rollout.Halt != nil || s.overdue || s.deployment.Spec.Rollout.Paused || !s.figures().loads {
+		return 0
+	}
+	return max(time.Second, deadline(s.deployment)-s.now.Sub(s.rollout.ProgressTime.Time))
+}
+
+// complete says that every wanted replica is of the wanted revision and serves,
+// and no other is left.
+func complete(s *scope, next v1alpha1.ModelDeploymentStatus) bool {
+	return next.UpdatedReplicas == next.Replicas && next.UpdatedAvailableReplicas >= fleet.Wanted(s.deployment)
+}
+
+// stateOf says what the rollout is doing, after the pass acted.
+func stateOf(s *scope, next v1alpha1.ModelDeploymentStatus) v1alpha1.RolloutState {
+	rollout := s.deployment.Spec.Rollout
+	surge, _ := rollout.Bounds(int(fleet.Wanted(s.deployment)))
+	switch {
+	case rollout.Paused:
+		return v1alpha1.RolloutPaused
+	case s.rollout.Halt != nil:
+		return v1alpha1.RolloutHalted
+	case s.verdict.engine == nil:
+		return v1alpha1.RolloutPending
+	case complete(s, next):
+		return v1alpha1.RolloutComplete
+	case next.UpdatedReplicas == next.Replicas && !s.swaps():
+		return v1alpha1.RolloutStarting
+	case s.swaps():
+		return v1alpha1.RolloutSwapping
+	case s.waits():
+		return v1alpha1.RolloutWaiting
+	case surge > 0:
+		return v1alpha1.RolloutSurging
+	}
+	return v1alpha1.RolloutReplacing
+}
+
+// swaps: a replica of the wanted revision takes, or took, the room of an old one
+// and does not serve yet.
+func (s *scope) swaps() bool {
+	return s.some(func(r *v1alpha1.ModelReplica) bool { return r.Spec.Swap && !available(r) })
+}
+
+func (s *scope) waits() bool {
+	return s.some(func(r *v1alpha1.ModelReplica) bool { return r.Spec.NodeName == "" && withoutRoom(r) })
+}
+
+// some asks the living replicas of the wanted revision.
+func (s *scope) some(so func(*v1alpha1.ModelReplica) bool) bool {
+	for i := range s.replicas {
+		r := &s.replicas[i]
+		if r.DeletionTimestamp.IsZero() && s.current != nil && r.Spec.Revision == s.current.object.Name && so(r) {
+			return true
+		}
+	}
+	return false
+}
+
+// eta is when the rollout may be done: by the pace of the replicas that serve
+// already, or before the first by what their Macs expect of them.
+func eta(s *scope, next v1alpha1.ModelDeploymentStatus) *int64 {
+	count := fleet.Wanted(s.deployment)
+	left := count - next.UpdatedAvailableReplicas
+	switch next.Rollout.State {
+	case v1alpha1.RolloutSurging, v1alpha1.RolloutReplacing, v1alpha1.RolloutSwapping, v1alpha1.RolloutStarting:
+	default:
+		return nil
+	}
+	if left <= 0 {
+		return nil
+	}
+	if done := next.UpdatedAvailableReplicas; done > 0 && next.Rollout.State != v1alpha1.RolloutStarting {
+		return ptr.To(int64(s.now.Sub(next.Rollout.StartTime.Time).Seconds()) * int64(left) / int64(done))
+	}
+	var longest *int64
+	s.some(func(r *v1alpha1.ModelReplica) bool {
+		if e := r.Status.Progress.ETASeconds; e != nil && !available(r) && (longest == nil || *e > *longest) {
+			longest = e
+		}
+		return false
+	})
+	if longest == nil {
+		return nil
+	}
+	surge, unavailable := s.deployment.Spec.Rollout.Bounds(int(count))
+	batch := int64(max(1, surge+unavailable))
+	if next.Rollout.State == v1alpha1.RolloutSwapping {
+		batch = 1
+	}
+	return ptr.To(*longest * ((int64(left) + batch - 1) / batch))
+}
+
+// rolling is the sentence of a rollout for people.
+func rolling(s *scope, next v1alpha1.ModelDeploymentStatus) string {
+	out := fmt.Sprintf("%d of %d replicas have the revision %s and are available", next.UpdatedAvailableReplicas, fleet.Wanted(s.deployment), next.UpdateRevision)
+	switch next.Rollout.State {
+	case v1alpha1.RolloutSwapping:
+		out += "; there is no room beside the old ones: one after the other gives its own, and requests wait meanwhile"
+	case v1alpha1.RolloutWaiting:
+		out += "; there is no room beside the old ones: add a Mac, set rollout.withoutRoom to Swap, or raise rollout.maxUnavailable"
+	}
+	if e := next.Rollout.ETASeconds; e != nil {
+		out += fmt.Sprintf("; about %d s", *e)
+	}
+	return out
+}
+
+// halted is the sentence of a halt, with what may be done.
+func halted(d *v1alpha1.ModelDeployment, next v1alpha1.ModelDeploymentStatus) string {
+	h := next.Rollout.Halt
+	return fmt.Sprintf("revision %s is not rolled out further (%s: %s); revision %s goes on serving. Correct the spec, go back with `kubectl metalfleet rollout undo %s`, or try again with `kubectl metalfleet rollout resume %s`",
+		h.Revision, h.Reason, h.Message, cmp.Or(next.CurrentRevision, "before it"), d.Name, d.Name)
+}

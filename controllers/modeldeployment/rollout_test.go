@@ -1,0 +1,302 @@
+package modeldeployment
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
+)
+
+// planned is a plan in words.
+func planned(w wish, words ...string) string {
+	var existing []v1alpha1.ModelReplica
+	for _, x := range words {
+		existing = append(existing, have(x))
+	}
+	if w.revision == "" {
+		w.revision = "new"
+	}
+	w.avoid = avoidFor
+	c := plan(w, existing, now)
+	var out []string
+	for _, b := range c.create {
+		out = append(out, fmt.Sprintf("+%s#%d/%d", b.revision, b.slot, b.epoch))
+	}
+	for _, r := range c.remove {
+		out = append(out, "-"+strings.Fields(r.Name)[0])
+	}
+	if c.swap != "" {
+		out = append(out, "swap "+strings.Fields(string(c.swap))[0])
+	}
+	return strings.Join(out, " ")
+}
+
+func TestPausedReplacesNothing(t *testing.T) {
+	w := wish{count: 2, surge: 1, paused: true, served: "old"}
+	for name, tc := range map[string]struct {
+		have []string
+		want string
+	}{
+		"before it begins":                       {[]string{"old#0 ready", "old#1 ready"}, ""},
+		"in the middle":                          {[]string{"old#0 ready", "old#1 ready", "new#0"}, ""},
+		"a new one that is ready stays":          {[]string{"old#0 ready", "new#0 ready"}, ""},
+		"what is missing is of the old revision": {[]string{"old#0 ready"}, "+old#1/1"},
+		"one on a Mac that is gone comes back":   {[]string{"old#0 ready", "old#1 gone"}, "+old#1/2 -old#1"},
+		"more than wanted go":                    {[]string{"old#0 ready", "old#1 ready", "old#2 ready"}, "-old#2"},
+		"more than wanted and the surge go":      {[]string{"old#0 ready", "old#1 ready", "new#0", "new#1"}, "-new#1"},
+	} {
+		if got := planned(w, tc.have...); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+	if got := planned(wish{count: 2, surge: 1, paused: true}); got != "" {
+		t.Errorf("one that never began: %q", got)
+	}
+}
+
+func TestAHaltedRevisionGivesWay(t *testing.T) {
+	w := wish{count: 2, surge: 1, halted: true, served: "old"}
+	for name, tc := range map[string]struct {
+		have []string
+		want string
+	}{
+		"the surge goes":                          {[]string{"old#0 ready", "old#1 ready", "new#0"}, "-new#0"},
+		"what was swapped out comes back":         {[]string{"old#0 ready", "new#0", "old#1 ready deleting"}, "+old#1/2 -new#0"},
+		"one of it that serves stays":             {[]string{"old#0 ready", "new#0 ready"}, ""},
+		"and is the first to go where too many":   {[]string{"old#0 ready", "old#1 ready", "new#2 ready"}, "-new#2"},
+		"the old one that does not serve stays":   {[]string{"old#0 ready", "old#1"}, ""},
+		"all of the old are there":                {[]string{"old#0 ready", "old#1 ready"}, ""},
+		"the only one, swapped out and gone":      {nil, "+old#0/1 +old#1/1"},
+		"a Mac that refused is avoided, not kept": {[]string{"old#0 ready", "old#1 refused"}, "+old#1/2 -old#1"},
+	} {
+		if got := planned(w, tc.have...); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func TestWithoutRoomOneAfterTheOtherIsSwapped(t *testing.T) {
+	w := wish{count: 2, surge: 1, swap: true, served: "old"}
+	for name, tc := range map[string]struct {
+		have []string
+		want string
+	}{
+		"placement did not look yet":         {[]string{"old#0 ready", "old#1 ready", "new#0 unplaced"}, ""},
+		"there is no room":                   {[]string{"old#0 ready", "old#1 ready", "new#0 unplaced noroom"}, "swap new#0"},
+		"the old one drains":                 {[]string{"old#0 ready", "old#1 ready deleting", "new#0 unplaced noroom swap"}, "+new#1/1 swap new#0"},
+		"the last old one drains":            {[]string{"old#1 ready deleting", "new#1 ready", "new#0 unplaced noroom swap"}, "swap new#0"},
+		"the first does not serve yet":       {[]string{"old#0 ready", "new#0 swap", "new#1 unplaced noroom"}, ""},
+		"it serves":                          {[]string{"old#0 ready", "new#0 ready swap", "new#1 unplaced noroom"}, "swap new#1"},
+		"fewer serve than wanted":            {[]string{"old#0 ready", "new#1 unplaced noroom"}, "+new#0/1"},
+		"an old one that is down costs none": {[]string{"old#0 ready", "old#1", "new#0 unplaced noroom"}, "swap new#0"},
+		"another drains for another reason":  {[]string{"old#0 ready", "old#1 ready deleting", "new#0 unplaced noroom", "new#1 ready"}, ""},
+	} {
+		if got := planned(w, tc.have...); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+	two := w
+	two.surge = 2
+	if got := planned(two, "old#0 ready", "old#1 ready", "new#1 unplaced noroom", "new#0 unplaced noroom"); got != "swap new#0" {
+		t.Errorf("one at a time, the lowest slot: %q", got)
+	}
+	w.swap = false
+	if got := planned(w, "old#0 ready", "old#1 ready", "new#0 unplaced noroom"); got != "" {
+		t.Errorf("it is to wait: %q", got)
+	}
+}
+
+// TestWhatServedLastIsNotGivenUpForOneThatDoesNotServe: an engine of the old
+// revision that crashed in the middle of a rollout is started again by its Mac.
+func TestWhatServedLastIsNotGivenUpForOneThatDoesNotServe(t *testing.T) {
+	w := wish{count: 1, surge: 1, served: "old"}
+	for name, tc := range map[string]struct {
+		have []string
+		want string
+	}{
+		"it crashed, and the new one loads":    {[]string{"old#0", "new#0"}, ""},
+		"its Mac is silent":                    {[]string{"old#0 silent", "new#0"}, ""},
+		"the new one serves":                   {[]string{"old#0", "new#0 ready"}, "-old#0"},
+		"its Mac starts it no more":            {[]string{"old#0 ended", "new#0"}, "-old#0"},
+		"one that never served goes":           {[]string{"other#0", "new#0"}, "-other#0"},
+		"one of a silent Mac that never did":   {[]string{"other#0 silent", "new#0"}, ""},
+		"more than wanted and the surge do go": {[]string{"old#0 silent", "old#1 silent", "old#2 silent", "new#0"}, "-old#2 -old#1"},
+	} {
+		if got := planned(w, tc.have...); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// TestFewerAreWantedInTheMiddleOfARollout: what is above the number and the surge
+// goes, first what does not serve.
+func TestFewerAreWantedInTheMiddleOfARollout(t *testing.T) {
+	w := wish{count: 2, surge: 1, served: "old"}
+	for words, want := range map[string]string{
+		"old#0 ready,old#1 ready,new#0,new#1":       "-new#1",
+		"old#0 ready,old#1 ready,new#0 ready,new#1": "-old#1",
+		"new#0 ready,new#1 ready,new#2 ready":       "-new#2",
+	} {
+		if got := planned(w, strings.Split(words, ",")...); got != want {
+			t.Errorf("%s: %q, want %q", words, got, want)
+		}
+	}
+}
+
+// rolled is a deployment in the middle of a rollout from old to new.
+func rolled(change func(*scope), words ...string) *scope {
+	s := &scope{now: now, deployment: &v1alpha1.ModelDeployment{}}
+	s.deployment.Name = "d"
+	for i, name := range []string{"older", "old", "new"} {
+		s.revisions = append(s.revisions, revision{object: &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name}, Revision: int64(i + 1)}})
+	}
+	s.current, s.verdict.engine = &s.revisions[2], &fleet.Engine{}
+	began := metav1.NewTime(now.Add(-5 * time.Minute))
+	s.deployment.Status = v1alpha1.ModelDeploymentStatus{CurrentRevision: "old", UpdateRevision: "new", UpdatedReplicas: 1,
+		Rollout: v1alpha1.RolloutStatus{State: v1alpha1.RolloutSurging, StartTime: &began, ProgressTime: &began, PlacedReplicas: 1}}
+	for _, x := range words {
+		s.replicas = append(s.replicas, have(x))
+	}
+	if change != nil {
+		change(s)
+	}
+	return s
+}
+
+func TestARevisionThatFailsIsHalted(t *testing.T) {
+	fails := func(n int32, at int) func(*scope) {
+		return func(s *scope) { s.replicas[at].Status.Restarts = n }
+	}
+	late := func(s *scope) { s.now = now.Add(5 * time.Minute) }
+	for name, tc := range map[string]struct {
+		change func(*scope)
+		have   []string
+		reason string
+	}{
+		"it loads":                           {nil, []string{"old#0 ready", "new#0"}, ""},
+		"two failures are not enough":        {fails(2, 1), []string{"old#0 ready", "new#0"}, ""},
+		"three are":                          {fails(3, 1), []string{"old#0 ready", "new#0 nocanary"}, v1alpha1.ReasonCanaryFailed},
+		"one is where nobody serves":         {fails(1, 0), []string{"new#0"}, v1alpha1.ReasonLoadFailed},
+		"one that serves again is forgiven":  {fails(9, 1), []string{"old#0 ready", "new#0 ready"}, ""},
+		"failures of the old are not its":    {fails(9, 0), []string{"old#0", "new#0"}, ""},
+		"one that goes is not counted":       {fails(9, 1), []string{"old#0 ready", "new#0 deleting", "new#1"}, ""},
+		"no progress in ten minutes":         {late, []string{"old#0 ready", "new#0"}, v1alpha1.ReasonProgressDeadline},
+		"bytes are progress":                 {func(s *scope) { late(s); s.replicas[1].Status.Progress.BytesDone = 7 }, []string{"old#0 ready", "new#0"}, ""},
+		"one more that has a Mac is":         {late, []string{"old#0 ready", "new#0", "new#1"}, ""},
+		"one that waits for room is no load": {late, []string{"old#0 ready", "new#0 unplaced noroom"}, ""},
+		"a pause stops the clock":            {func(s *scope) { late(s); s.deployment.Spec.Rollout.Paused = true }, []string{"old#0 ready", "new#0"}, ""},
+		"its end starts it again":            {func(s *scope) { late(s); s.deployment.Status.Rollout.State = v1alpha1.RolloutPaused }, []string{"old#0 ready", "new#0"}, ""},
+		"another revision starts it again":   {func(s *scope) { late(s); s.deployment.Status.UpdateRevision = "older" }, []string{"old#0 ready", "new#0"}, ""},
+		"a deadline of its own": {func(s *scope) { s.deployment.Spec.Rollout.ProgressDeadlineSeconds = ptr.To[int32](60) },
+			[]string{"old#0 ready", "new#0"}, v1alpha1.ReasonProgressDeadline},
+		"nothing served before":      {func(s *scope) { late(s); fails(9, 0)(s); s.deployment.Status.CurrentRevision = "" }, []string{"new#0"}, ""},
+		"what served is not there":   {func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "pruned" }, []string{"new#0"}, ""},
+		"what serves is fallen to":   {func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "" }, []string{"new#0", "older#0 ready"}, v1alpha1.ReasonLoadFailed},
+		"the revision that served":   {func(s *scope) { fails(9, 0)(s); s.deployment.Status.CurrentRevision = "new" }, []string{"new#0", "old#0"}, ""},
+		"a halt is remembered":       {halt("new", 0), []string{"old#0 ready"}, "Why"},
+		"until another is wanted":    {halt("older", 0), []string{"old#0 ready", "new#0"}, ""},
+		"or another attempt is":      {func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.Attempt = 1; late(s) }, []string{"old#0 ready", "new#0"}, ""},
+		"which may fail in its turn": {func(s *scope) { halt("new", 0)(s); s.deployment.Spec.Rollout.Attempt = 1; fails(3, 1)(s) }, []string{"old#0 ready", "new#0"}, v1alpha1.ReasonLoadFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := rolled(tc.change, tc.have...)
+			next, _ := assess(s)
+			reason := ""
+			if next.Halt != nil {
+				reason = next.Halt.Reason
+				if next.Halt.Revision != "new" || next.Halt.Attempt != s.deployment.Spec.Rollout.Attempt || next.Halt.Message == "" {
+					t.Errorf("halt %+v", next.Halt)
+				}
+			}
+			if reason != tc.reason {
+				t.Errorf("halted for %q, want %q: %+v", reason, tc.reason, next)
+			}
+		})
+	}
+}
+
+func halt(revision string, attempt int64) func(*scope) {
+	return func(s *scope) {
+		s.deployment.Status.Rollout.Halt = &v1alpha1.RolloutHalt{Revision: revision, Attempt: attempt, Reason: "Why", Message: "because", Time: metav1.NewTime(now)}
+	}
+}
+
+func TestARolloutSaysWhatItDoesAndWhatToDo(t *testing.T) {
+	two := func(s *scope) { s.deployment.Spec.Replicas = ptr.To[int32](2) }
+	with := func(changes ...func(*scope)) func(*scope) {
+		return func(s *scope) {
+			for _, c := range append([]func(*scope){two}, changes...) {
+				c(s)
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		change  func(*scope)
+		have    []string
+		state   v1alpha1.RolloutState
+		status  metav1.ConditionStatus
+		current string
+		says    string
+	}{
+		"surging":         {two, []string{"old#0 ready", "old#1 ready", "new#0"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", "0 of 2 replicas have the revision new"},
+		"the pace so far": {two, []string{"old#0 ready", "new#0 ready", "new#1"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", "1 of 2 replicas have the revision new and are available; about 300 s"},
+		"what its Mac expects": {with(func(s *scope) { s.replicas[2].Status.Progress.ETASeconds = ptr.To[int64](20) }),
+			[]string{"old#0 ready", "old#1 ready", "new#0"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", "about 40 s"},
+		"within what may be missing": {with(func(s *scope) {
+			s.deployment.Spec.Rollout = v1alpha1.RolloutSpec{MaxSurge: intOrString("0"), MaxUnavailable: intOrString("50%")}
+		}), []string{"old#0 ready", "new#0"}, v1alpha1.RolloutReplacing, metav1.ConditionTrue, "old", ""},
+		"swapping": {two, []string{"old#0 ready", "old#1 ready deleting", "new#0 unplaced noroom swap"}, v1alpha1.RolloutSwapping, metav1.ConditionTrue, "old", "requests wait meanwhile"},
+		"waiting": {with(func(s *scope) { s.deployment.Spec.Rollout.WithoutRoom = v1alpha1.WithoutRoomWait }),
+			[]string{"old#0 ready", "old#1 ready", "new#0 unplaced noroom"}, v1alpha1.RolloutWaiting, metav1.ConditionTrue, "old", "add a Mac, set rollout.withoutRoom to Swap"},
+		"paused": {with(func(s *scope) { s.deployment.Spec.Rollout.Paused = true }), []string{"old#0 ready", "old#1 ready"}, v1alpha1.RolloutPaused, metav1.ConditionUnknown, "old", "rollout resume d"},
+		"halted": {with(halt("new", 0)), []string{"old#0 ready", "old#1 ready"}, v1alpha1.RolloutHalted, metav1.ConditionFalse, "old",
+			"revision new is not rolled out further (Why: because); revision old goes on serving. Correct the spec, go back with `kubectl metalfleet rollout undo d`"},
+		"complete":         {two, []string{"new#0 ready", "new#1 ready"}, v1alpha1.RolloutComplete, metav1.ConditionFalse, "new", ""},
+		"an old one left":  {two, []string{"new#0 ready", "new#1 ready", "old#0 ready"}, v1alpha1.RolloutSurging, metav1.ConditionTrue, "old", ""},
+		"scaled up":        {with(func(s *scope) { s.deployment.Status.CurrentRevision = "new" }), []string{"new#0 ready", "new#1"}, v1alpha1.RolloutStarting, metav1.ConditionTrue, "new", ""},
+		"not accepted yet": {with(func(s *scope) { s.verdict.engine = nil }), []string{"new#0 ready", "new#1 ready"}, v1alpha1.RolloutPending, metav1.ConditionFalse, "new", ""},
+		"scaled to zero":   {func(s *scope) { s.deployment.Spec.Replicas = ptr.To[int32](0) }, nil, v1alpha1.RolloutComplete, metav1.ConditionFalse, "old", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := rolled(tc.change, tc.have...)
+			s.rollout, s.overdue = assess(s)
+			next := deriveStatus(s)
+			c := condition(next.Conditions, v1alpha1.ConditionProgressing)
+			if next.Rollout.State != tc.state || next.CurrentRevision != tc.current || next.UpdateRevision != "new" || c.Status != tc.status {
+				t.Errorf("%s, current %s, Progressing %+v", next.Rollout.State, next.CurrentRevision, c)
+			}
+			if tc.state.Replaces() && c.Reason != string(tc.state) || !strings.Contains(c.Message, tc.says) {
+				t.Errorf("Progressing %+v does not say %q", c, tc.says)
+			}
+		})
+	}
+}
+
+// TestTheHistoryIsBoundedAndKeepsWhatIsNeeded: what is used, wanted or fallen back
+// to is kept beside it.
+func TestTheHistoryIsBoundedAndKeepsWhatIsNeeded(t *testing.T) {
+	s := rolled(nil, "old#0 ready", "new#0")
+	s.revisions = nil
+	for _, name := range []string{"a", "b", "old", "c", "new"} {
+		s.revisions = append(s.revisions, revision{object: &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name}}})
+	}
+	s.current = &s.revisions[4]
+	for limit, want := range map[int32][]string{0: {"a", "b", "c"}, 1: {"a", "b"}, 2: {"a"}, 3: nil, 9: nil} {
+		s.deployment.Spec.RevisionHistoryLimit = &limit
+		var got []string
+		for _, r := range surplusRevisions(s) {
+			got = append(got, r.object.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("limit %d: %v go, want %v", limit, got, want)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package plan
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+func revised(name string) func(*v1alpha1.ModelReplica) {
+	return func(r *v1alpha1.ModelReplica) { r.Spec.Revision = name }
+}
+
+func swaps(r *v1alpha1.ModelReplica) { r.Spec.Swap = true }
+
+// TestASwapTakesTheRoomOfOneOldReplica of the same deployment, where there is none
+// beside it.
+func TestASwapTakesTheRoomOfOneOldReplica(t *testing.T) {
+	drains := func(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = &metav1.Time{Time: now} }
+	old := func(name, mac string, change ...func(*v1alpha1.ModelReplica)) v1alpha1.ModelReplica {
+		return replica(name, 9*gib, append([]func(*v1alpha1.ModelReplica){on(mac), of("d"), revised("old")}, change...)...)
+	}
+	two := []v1alpha1.MacNode{mac("a", 10*gib), mac("b", 10*gib)}
+	type replicas = []v1alpha1.ModelReplica
+	for name, tc := range map[string]struct {
+		existing                replicas
+		replica                 v1alpha1.ModelReplica
+		awaits, victims, reason string
+	}{
+		"one goes, that does not serve before one that does": {replicas{old("s", "a", ready), old("t", "b")},
+			replica("r", 9*gib, of("d"), revised("new"), swaps), "b", "t", v1alpha1.ReasonSwapping},
+		"nobody where it may not": {replicas{old("s", "a"), old("t", "b")},
+			replica("r", 9*gib, of("d"), revised("new")), "", "", v1alpha1.ReasonNoRoom},
+		"nobody of another deployment": {replicas{replica("s", 9*gib, on("a"), of("e"), revised("old")), old("t", "b")},
+			replica("r", 9*gib, of("d"), revised("new"), swaps), "b", "t", v1alpha1.ReasonSwapping},
+		"nobody of its own revision": {replicas{replica("s", 9*gib, on("a"), of("d"), revised("new")), replica("t", 9*gib, on("b"), of("d"), revised("new"))},
+			replica("r", 9*gib, of("d"), revised("new"), swaps), "", "", v1alpha1.ReasonNoRoom},
+		"nobody where there is room": {replicas{old("s", "a")},
+			replica("r", 9*gib, of("d"), revised("new"), swaps), "", "", v1alpha1.ReasonPlaced},
+		"nobody else while one drains": {replicas{old("s", "a", drains), old("t", "b")},
+			replica("r", 9*gib, of("d"), revised("new"), swaps), "a", "", v1alpha1.ReasonSwapping},
+		"never two": {replicas{replica("s", 5*gib, on("a"), of("d"), revised("old")), replica("t", 5*gib, on("a"), of("d"), revised("old")), replica("u", 9*gib, on("b"), of("e"))},
+			replica("r", 9*gib, of("d"), revised("new"), swaps), "", "", v1alpha1.ReasonNoRoom},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := NewSnapshot(two, tc.existing, now).Pick(&tc.replica)
+			var victims []string
+			for _, v := range d.Victims {
+				victims = append(victims, v.Name)
+			}
+			if d.Awaits != tc.awaits || strings.Join(victims, " ") != tc.victims || d.Reason != tc.reason {
+				t.Errorf("awaits %q, victims %v, %s: %s", d.Awaits, victims, d.Reason, d.Message)
+			}
+		})
+	}
+}

@@ -1,0 +1,146 @@
+package controllers_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
+)
+
+// spoilt generates no token with 512 tokens of context.
+func spoilt(s *fleettest.Script) {
+	s.Behave = func(a v1alpha1.Assignment) fleettest.Behaviour {
+		if a.Context.Tokens == 512 {
+			return fleettest.NoCanary
+		}
+		return fleettest.Serve
+	}
+}
+
+// rollout waits until a deployment's rollout is in a state.
+func (w *world) rollout(name string, state v1alpha1.RolloutState) *v1alpha1.ModelDeployment {
+	w.t.Helper()
+	var d *v1alpha1.ModelDeployment
+	w.eventually(fmt.Sprintf("the rollout of %s is %s", name, state), func() error {
+		if d = w.get(name); d.Status.ObservedGeneration != d.Generation || d.Status.Rollout.State != state {
+			return errors.New(brief(d))
+		}
+		return nil
+	})
+	return d
+}
+
+// TestABadRevisionIsHaltedAndTheOldOneServes, also where it had to give its room
+// for it; a spec that is corrected goes on.
+func TestABadRevisionIsHaltedAndTheOldOneServes(t *testing.T) {
+	w := newWorld(t)
+	roomy, tight := holding(60*gib), holding(3*gib)
+	spoilt(&roomy)
+	spoilt(&tight)
+	w.mac("roomy", roomy)
+	w.mac("tight", tight)
+	w.looked()
+	for _, mac := range []string{"roomy", "tight"} {
+		w.deploy(mac, func(s *v1alpha1.ModelDeploymentSpec) {
+			s.Placement.NodeSelector = map[string]string{"name": mac}
+			if mac == "tight" {
+				s.Memory.Limit = quantity("2Gi")
+			}
+		})
+	}
+	for _, name := range []string{"roomy", "tight"} {
+		first := w.rollout(name, v1alpha1.RolloutComplete)
+		old := w.replicas(name)[0]
+		if old.Status.Canary == nil || first.Status.CurrentRevision != old.Spec.Revision || first.Status.AvailableReplicas != 1 {
+			t.Errorf("%s: canary %+v, status %+v", name, old.Status.Canary, first.Status)
+		}
+		w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 512 })
+		halted := w.rollout(name, v1alpha1.RolloutHalted)
+		h := halted.Status.Rollout.Halt
+		if h == nil || h.Reason != v1alpha1.ReasonCanaryFailed || h.Revision != halted.Status.UpdateRevision || halted.Status.CurrentRevision != first.Status.CurrentRevision {
+			t.Fatalf("%s: %s", name, brief(halted))
+		}
+		wantContains(t, "Progressing", message(halted.Status.Conditions, v1alpha1.ConditionProgressing), "rollout undo "+name, "goes on serving")
+		w.eventually(name+": the old revision serves, and nothing of the new one is left", func() error {
+			d, all := w.get(name), w.replicas(name)
+			if len(all) != 1 || all[0].Spec.Revision != first.Status.CurrentRevision || d.Status.ReadyReplicas != 1 {
+				return errors.New(brief(d))
+			}
+			if name == "roomy" && all[0].UID != old.UID {
+				t.Errorf("the old replica was replaced although there was room beside it")
+			}
+			return nil
+		})
+		// The same spec again is the same halt; another one goes on.
+		w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.DrainSeconds = ptr.To[int32](2) })
+		w.rollout(name, v1alpha1.RolloutHalted)
+		w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 1024 })
+		w.eventually(name+": the corrected spec serves", func() error {
+			d, all := w.get(name), w.replicas(name)
+			if d.Status.Rollout.State != v1alpha1.RolloutComplete || d.Status.Rollout.Halt != nil || len(all) != 1 || all[0].Spec.Context.Tokens != 1024 {
+				return errors.New(brief(d))
+			}
+			return nil
+		})
+	}
+}
+
+// TestWithoutRoomTheRolloutSwaps one replica after the other, or waits where it
+// is told to.
+func TestWithoutRoomTheRolloutSwaps(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"mac-1", "mac-2"} {
+		w.mac(name, holding(3*gib))
+	}
+	w.looked()
+	w.deploy("small", func(s *v1alpha1.ModelDeploymentSpec) {
+		s.Replicas, s.Memory.Limit, s.Rollout.WithoutRoom = ptr.To[int32](2), quantity("2Gi"), v1alpha1.WithoutRoomWait
+	})
+	first := w.rollout("small", v1alpha1.RolloutComplete)
+	before := uids(w.replicas("small"))
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens = 512 })
+	d := w.rollout("small", v1alpha1.RolloutWaiting)
+	if d.Status.ReadyReplicas != 2 {
+		t.Errorf("%d are ready while there is no room, want both", d.Status.ReadyReplicas)
+	}
+	for _, uid := range before {
+		if !strings.Contains(fmt.Sprint(uids(w.replicas("small"))), uid) {
+			t.Errorf("replica %s went before there was room", uid)
+		}
+	}
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.WithoutRoom = v1alpha1.WithoutRoomSwap })
+	d = w.rollout("small", v1alpha1.RolloutComplete)
+	if d.Status.CurrentRevision == first.Status.CurrentRevision || d.Status.UpdatedAvailableReplicas != 2 {
+		t.Errorf("after the swap: %s", brief(d))
+	}
+}
+
+// TestAPausedRolloutReplacesNothingUntilItIsResumed.
+func TestAPausedRolloutReplacesNothingUntilItIsResumed(t *testing.T) {
+	w := newWorld(t)
+	w.mac("mac-1", holding(60*gib))
+	w.deploy("small", nil)
+	w.rollout("small", v1alpha1.RolloutComplete)
+	before := uids(w.replicas("small"))
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Context.Tokens, s.Rollout.Paused = 512, true })
+	w.rollout("small", v1alpha1.RolloutPaused)
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](2) })
+	w.eventually("the number still follows", func() error {
+		if d := w.get("small"); d.Status.ReadyReplicas != 2 || d.Status.UpdatedReplicas != 0 || d.Status.Rollout.State != v1alpha1.RolloutPaused {
+			return errors.New(brief(d))
+		}
+		return nil
+	})
+	if !strings.Contains(fmt.Sprint(uids(w.replicas("small"))), before[0]) {
+		t.Error("a replica was replaced")
+	}
+	w.edit("small", func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.Paused = false })
+	if d := w.rollout("small", v1alpha1.RolloutComplete); d.Status.UpdatedReplicas != 2 {
+		t.Error(brief(d))
+	}
+}

@@ -1,0 +1,23 @@
+package pick
+
+import "testing"
+
+func TestRecentKeepsTheLastOnesAndIsBounded(t *testing.T) {
+	var r Recent
+	if r.Has(0) {
+		t.Error("nothing was added")
+	}
+	for n := range uint64(10 * recentMost) {
+		r.Add(n)
+		if !r.Has(n) || n >= recentMost && !r.Has(n-recentMost+1) {
+			t.Fatalf("after %d: one of the last %d is forgotten", n, recentMost)
+		}
+		if len(r.young)+len(r.old) > 2*recentMost {
+			t.Fatalf("after %d: %d are kept", n, len(r.young)+len(r.old))
+		}
+		r.Add(1 << 40) // one that is asked again and again
+	}
+	if r.Has(0) || !r.Has(1<<40) {
+		t.Error("the first is known, or what was added all the time is not")
+	}
+}

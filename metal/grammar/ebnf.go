@@ -1,0 +1,313 @@
+package grammar
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// ebnf reads grammars as llama.cpp writes them (GBNF):
+//
+//	root ::= "yes" | [0-9]+ other{2,3} # a remark
+type ebnf struct {
+	b     *builder
+	in    string
+	at    int
+	rules map[string]ref
+	begun map[string]bool // defined
+	order []string
+	depth int
+}
+
+const (
+	ebnfRoot     = "root"
+	maxEBNFDepth = 200
+	maxEBNFTimes = 10_000
+)
+
+func compileEBNF(b *builder, source string) (expr, error) {
+	p := &ebnf{b: b, in: source, rules: map[string]ref{}, begun: map[string]bool{}}
+	if !utf8.ValidString(source) {
+		return nil, p.wrong("the grammar is not UTF-8")
+	}
+	for p.blank(true); p.at < len(p.in); p.blank(true) {
+		if err := p.rule(); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range p.order {
+		if !p.begun[name] {
+			return nil, &Error{kind: ErrInvalid, Keyword: name, Message: fmt.Sprintf("the grammar names the rule %s and does not define it", name)}
+		}
+	}
+	root, ok := p.rules[ebnfRoot]
+	if !ok {
+		return nil, &Error{kind: ErrInvalid, Keyword: ebnfRoot, Message: "the grammar has no rule named root, where an answer begins"}
+	}
+	return root, nil
+}
+
+func (p *ebnf) wrong(format string, args ...any) error {
+	line := strings.Count(p.in[:min(p.at, len(p.in))], "\n") + 1
+	return &Error{kind: ErrInvalid, Keyword: "grammar", Message: fmt.Sprintf("line %d of the grammar: %s", line, fmt.Sprintf(format, args...))}
+}
+
+// blank skips blanks and remarks, and line ends where these mean nothing.
+func (p *ebnf) blank(lines bool) {
+	for p.at < len(p.in) {
+		switch c := p.in[p.at]; {
+		case c == ' ' || c == '\t' || lines && (c == '\n' || c == '\r'):
+			p.at++
+		case c == '#':
+			for p.at < len(p.in) && p.in[p.at] != '\n' {
+				p.at++
+			}
+		default:
+			return
+		}
+	}
+}
+
+func (p *ebnf) peek() byte {
+	if p.at < len(p.in) {
+		return p.in[p.at]
+	}
+	return 0
+}
+
+func (p *ebnf) name() string {
+	from := p.at
+	for p.at < len(p.in) {
+		c := p.in[p.at]
+		if c != '-' && c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
+			break
+		}
+		p.at++
+	}
+	return p.in[from:p.at]
+}
+
+func (p *ebnf) reference(name string) ref {
+	r, ok := p.rules[name]
+	if !ok {
+		r = ref(p.b.rule())
+		p.rules[name] = r
+		p.order = append(p.order, name)
+	}
+	return r
+}
+
+func (p *ebnf) rule() error {
+	name := p.name()
+	if name == "" {
+		return p.wrong("want the name of a rule, found %q", p.peek())
+	}
+	p.blank(false)
+	if !strings.HasPrefix(p.in[p.at:], "::=") {
+		return p.wrong("want ::= behind the name %s", name)
+	}
+	p.at += 3
+	if p.begun[name] {
+		return p.wrong("the rule %s is defined twice", name)
+	}
+	p.begun[name] = true
+	r := p.reference(name)
+	e, err := p.alternatives(false)
+	if err != nil {
+		return err
+	}
+	p.b.fill(int32(r), e)
+	if c := p.peek(); p.at < len(p.in) && c != '\n' && c != '\r' {
+		return p.wrong("%q cannot stand here", c)
+	}
+	return p.b.err
+}
+
+// alternatives reads to the end of the rule, or of the group that is open.
+func (p *ebnf) alternatives(group bool) (expr, error) {
+	if p.depth++; p.depth > maxEBNFDepth {
+		return nil, tooLarge("groups in one another", maxEBNFDepth)
+	}
+	defer func() { p.depth-- }()
+	var all alt
+	for {
+		s, err := p.sequence(group)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+		if p.peek() != '|' {
+			return all, nil
+		}
+		p.at++
+	}
+}
+
+func (p *ebnf) sequence(group bool) (expr, error) {
+	var out seq
+	// A line may end behind ::= and behind |.
+	for p.blank(true); ; p.blank(group) {
+		at := p.at
+		var e expr
+		var err error
+		switch c := p.peek(); {
+		case c == '"':
+			e, err = p.text()
+		case c == '[':
+			e, err = p.class()
+		case c == '.':
+			p.at++
+			e = runes(anyRune())
+		case c == '(':
+			p.at++
+			if e, err = p.alternatives(true); err == nil && p.peek() != ')' {
+				err = p.wrong("a group ( has no end")
+			}
+			p.at++
+		default:
+			name := p.name()
+			if name == "" || p.defines() {
+				p.at = at
+				return out, nil
+			}
+			e = p.reference(name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if e, err = p.times(e); err != nil {
+			return nil, err
+		}
+		out = append(out, e)
+	}
+}
+
+// defines says that what was read is the name of the next rule.
+func (p *ebnf) defines() bool {
+	return strings.HasPrefix(strings.TrimLeft(p.in[p.at:], " \t"), "::=")
+}
+
+// times reads what may stand behind a thing: * + ? {m} {m,} {m,n}.
+func (p *ebnf) times(e expr) (expr, error) {
+	for {
+		switch p.peek() {
+		case '*':
+			e = repeat{p.b.define(e), 0, -1}
+		case '+':
+			e = repeat{p.b.define(e), 1, -1}
+		case '?':
+			e = repeat{e, 0, 1}
+		case '{':
+			end := strings.IndexByte(p.in[p.at:], '}')
+			if end < 0 {
+				return nil, p.wrong("{ has no end")
+			}
+			low, high, two := strings.Cut(p.in[p.at+1:p.at+end], ",")
+			least, err := strconv.Atoi(strings.TrimSpace(low))
+			most := least
+			if high = strings.TrimSpace(high); err == nil && two && high == "" {
+				most = -1
+			} else if err == nil && two {
+				most, err = strconv.Atoi(high)
+			}
+			if err != nil || least < 0 || two && high != "" && most < least {
+				return nil, p.wrong("{%s} is no number of times", p.in[p.at+1:p.at+end])
+			}
+			if max(least, most) > maxEBNFTimes {
+				return nil, tooLarge("times of one thing", maxEBNFTimes)
+			}
+			e = repeat{p.b.define(e), least, most}
+			p.at += end
+		default:
+			return e, nil
+		}
+		p.at++
+	}
+}
+
+// character reads one, or what a backslash and it stand for.
+func (p *ebnf) character() (rune, error) {
+	if p.at >= len(p.in) {
+		return 0, p.wrong("it ends too early")
+	}
+	c, n := utf8.DecodeRuneInString(p.in[p.at:])
+	p.at += n
+	if c != '\\' {
+		return c, nil
+	}
+	if p.at >= len(p.in) {
+		return 0, p.wrong("it ends with a backslash")
+	}
+	c = rune(p.in[p.at])
+	p.at++
+	switch c {
+	case 'n':
+		return '\n', nil
+	case 'r':
+		return '\r', nil
+	case 't':
+		return '\t', nil
+	case '"', '\\', '[', ']', '-', '^':
+		return c, nil
+	}
+	digits, known := map[rune]int{'x': 2, 'u': 4, 'U': 8}[c]
+	if !known || p.at+digits > len(p.in) {
+		return 0, p.wrong("\\%c is not known", c)
+	}
+	v, err := strconv.ParseUint(p.in[p.at:p.at+digits], 16, 32)
+	if err != nil || v > utf8.MaxRune || v >= 0xd800 && v <= 0xdfff {
+		return 0, p.wrong("\\%c wants %d hexadecimal digits of a character", c, digits)
+	}
+	p.at += digits
+	return rune(v), nil
+}
+
+func (p *ebnf) text() (expr, error) {
+	p.at++
+	var out strings.Builder
+	for p.peek() != '"' {
+		if p.peek() == '\n' {
+			return nil, p.wrong("a text has no end")
+		}
+		c, err := p.character()
+		if err != nil {
+			return nil, err
+		}
+		out.WriteRune(c)
+	}
+	p.at++
+	return literal(out.String()), nil
+}
+
+func (p *ebnf) class() (expr, error) {
+	p.at++
+	negated := p.peek() == '^'
+	if negated {
+		p.at++
+	}
+	var ranges []runeRange
+	for p.peek() != ']' {
+		lo, err := p.character()
+		if err != nil {
+			return nil, err
+		}
+		hi := lo
+		if p.peek() == '-' && !strings.HasPrefix(p.in[p.at:], "-]") {
+			p.at++
+			if hi, err = p.character(); err != nil {
+				return nil, err
+			}
+		}
+		if hi < lo {
+			return nil, p.wrong("the range from %q to %q is the wrong way round", lo, hi)
+		}
+		ranges = append(ranges, runeRange{lo, hi})
+	}
+	p.at++
+	s := newRuneSet(ranges...)
+	if negated {
+		s = s.not()
+	}
+	return runes(s), nil
+}

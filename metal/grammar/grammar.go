@@ -1,0 +1,522 @@
+// Package grammar says which tokens may come next where an answer has to have a
+// form: JSON of a schema, a regular expression, a grammar, one of some texts.
+//
+// It owns the compilers of these four into one automaton over bytes with a stack
+// (Grammar), its states, made as they are met, and the masks over a vocabulary,
+// found by walking the tokens as a trie and kept with each state. It refuses
+// what it cannot enforce, with a sentence that names the keyword, and whatever
+// exceeds its bounds of size: a constraint is never dropped, and never a hang.
+// What it lets through may be less than what a constraint allows (members of
+// objects come in the order of the schema, blanks are bounded), never more, and
+// from wherever an answer has got to, some way leads to its end.
+//
+// It knows no requests and no logits: whoever samples asks a Matcher for the mask
+// and tells it the token. Start reading at Compile, then state.go and mask.go.
+package grammar
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Errors of constraints. Each says in its text what to do.
+var (
+	// ErrInvalid: it is no schema, expression or grammar, or nothing satisfies it.
+	ErrInvalid = errors.New("the constraint is invalid")
+	// ErrUnsupported: it says something that is not enforced here.
+	ErrUnsupported = errors.New("the constraint is not supported")
+	// ErrLimit: it is larger than what is compiled.
+	ErrLimit = errors.New("the constraint is too large")
+)
+
+// Error is what is wrong with a constraint, and where.
+type Error struct {
+	// Keyword at fault, or the rule of a grammar; may be empty.
+	Keyword string
+	// Path of the schema, as a JSON pointer; empty elsewhere.
+	Path string
+	// Message is a sentence for the client.
+	Message string
+	kind    error
+}
+
+func (e *Error) Error() string {
+	if e.Path == "" {
+		return e.Message
+	}
+	return fmt.Sprintf("%s (at %s of the schema)", e.Message, e.Path)
+}
+
+// Is tells the three kinds apart.
+func (e *Error) Is(target error) bool { return target == e.kind }
+
+// Bounds of what is compiled.
+const (
+	maxSource = 256 << 10
+	maxNodes  = 200_000
+	// maxDepth of calls: JSON nested deeper cannot be said.
+	maxDepth = 256
+)
+
+func tooLarge(what string, most int) *Error {
+	return &Error{kind: ErrLimit, Message: fmt.Sprintf("the constraint is too large: it needs more than %d %s; simplify it", most, what)}
+}
+
+// Kind is what a constraint is written in.
+type Kind int
+
+// The kinds of constraints.
+const (
+	// JSONObject is any JSON object; Source is not read.
+	JSONObject Kind = iota
+	// JSONSchema of the dialect 2020-12 or 7.
+	JSONSchema
+	// Regex that the whole answer matches.
+	Regex
+	// EBNF as llama.cpp writes it (GBNF), from the rule root.
+	EBNF
+	// Choice of the texts of Spec.Choices.
+	Choice
+)
+
+// Spec is a constraint as a client gives it.
+type Spec struct {
+	Kind    Kind
+	Source  string
+	Choices []string
+}
+
+// Grammar is a compiled constraint: rules whose nodes are joined by bytes, by
+// nothing, and by calls of rules. It does not change.
+type Grammar struct {
+	nodes []node
+	rules []int32 // first node of each
+	// start is the rule of an answer, behind that of one that follows reasoning.
+	start, behind int32
+	// class of each byte: bytes of one class are alike to every edge; sample is
+	// one byte of each.
+	class   [256]uint8
+	classes int
+	sample  []byte
+}
+
+type edgeKind uint8
+
+const (
+	edgeEmpty edgeKind = iota
+	edgeBytes
+	edgeCall
+)
+
+type edge struct {
+	kind   edgeKind
+	lo, hi byte
+	rule   int32
+	to     int32
+}
+
+type node struct {
+	edges []edge
+	// final ends the rule.
+	final bool
+	// need is how many calls deep the shortest way to the end of the rule goes, and
+	// unreachable where there is none.
+	need int32
+}
+
+const unreachable = 1 << 30
+
+// Compile makes the automaton of a constraint. The error is an *Error.
+func Compile(s Spec) (*Grammar, error) {
+	if len(s.Source) > maxSource {
+		return nil, tooLarge("bytes of source", maxSource)
+	}
+	b := &builder{sets: map[string]int32{}}
+	e, err := b.compile(s)
+	if err != nil {
+		return nil, err
+	}
+	start, behind := b.rule(), b.rule()
+	b.fill(start, e)
+	b.fill(behind, seq{repeat{literal("\n"), 0, 2}, ref(start)})
+	if s.Kind == JSONObject || s.Kind == JSONSchema {
+		// Models begin JSON with a blank at times.
+		first := b.rule()
+		b.fill(first, seq{alt{literal(""), literal(" "), literal("\n")}, ref(start)})
+		start = first
+	}
+	if b.err != nil {
+		return nil, b.err
+	}
+	return b.finish(start, behind)
+}
+
+func (b *builder) compile(s Spec) (expr, error) {
+	switch s.Kind {
+	case JSONObject:
+		return compileSchema(b, `{"type":"object"}`)
+	case JSONSchema:
+		return compileSchema(b, s.Source)
+	case Regex:
+		return compileRegex(b, s.Source)
+	case EBNF:
+		return compileEBNF(b, s.Source)
+	case Choice:
+		return compileChoice(s.Choices)
+	}
+	return nil, &Error{kind: ErrInvalid, Message: fmt.Sprintf("a constraint of the kind %d is not known", s.Kind)}
+}
+
+const (
+	maxChoices     = 1024
+	maxChoiceBytes = 64 << 10
+)
+
+func compileChoice(choices []string) (expr, error) {
+	if len(choices) == 0 {
+		return nil, &Error{kind: ErrInvalid, Keyword: "choice", Message: "a choice names no text; name one at least"}
+	}
+	all := 0
+	var out alt
+	for _, c := range choices {
+		if c == "" {
+			return nil, &Error{kind: ErrInvalid, Keyword: "choice", Message: "a choice is empty; an answer has one character at least"}
+		}
+		all += len(c)
+		out = append(out, literal(c))
+	}
+	if len(choices) > maxChoices || all > maxChoiceBytes {
+		return nil, &Error{kind: ErrLimit, Keyword: "choice", Message: fmt.Sprintf("the choices are too many: at most %d of %d bytes in all are taken", maxChoices, maxChoiceBytes)}
+	}
+	return out, nil
+}
+
+// expr is a piece of a grammar before it has nodes.
+type expr interface{}
+
+type (
+	literal string
+	// runes are characters, as UTF-8.
+	runes runeSet
+	seq   []expr
+	alt   []expr
+	// repeat has no upper bound where max is below 0.
+	repeat struct {
+		of       expr
+		min, max int
+	}
+	ref int32
+)
+
+// builder makes nodes. Its first error stays; what follows does nothing.
+type builder struct {
+	nodes []node
+	rules []int32
+	err   error
+	// sets are the rules of character classes that were made already.
+	sets map[string]int32
+}
+
+func (b *builder) fail(err error) {
+	if b.err == nil {
+		b.err = err
+	}
+}
+
+func (b *builder) node() int32 {
+	if len(b.nodes) >= maxNodes {
+		b.fail(tooLarge("states", maxNodes))
+		return 0
+	}
+	b.nodes = append(b.nodes, node{})
+	return int32(len(b.nodes) - 1)
+}
+
+func (b *builder) join(from int32, e edge) {
+	if b.err == nil {
+		b.nodes[from].edges = append(b.nodes[from].edges, e)
+	}
+}
+
+func (b *builder) empty(from, to int32) { b.join(from, edge{kind: edgeEmpty, to: to}) }
+
+// rule makes a rule that is filled later.
+func (b *builder) rule() int32 {
+	b.rules = append(b.rules, b.node())
+	return int32(len(b.rules) - 1)
+}
+
+func (b *builder) fill(rule int32, e expr) {
+	end := b.emit(e, b.rules[rule])
+	if b.err == nil {
+		b.nodes[end].final = true
+	}
+}
+
+// define makes a rule of an expression.
+func (b *builder) define(e expr) ref {
+	r := b.rule()
+	b.fill(r, e)
+	return ref(r)
+}
+
+// emit adds an expression behind a node and returns where it ends, a node that
+// nothing else leads away from.
+func (b *builder) emit(e expr, from int32) int32 {
+	if b.err != nil {
+		return 0
+	}
+	switch e := e.(type) {
+	case literal:
+		for i := range len(e) {
+			to := b.node()
+			b.join(from, edge{kind: edgeBytes, lo: e[i], hi: e[i], to: to})
+			from = to
+		}
+		end := b.node()
+		b.empty(from, end)
+		return end
+	case runes:
+		end := b.node()
+		b.emitRunes(runeSet(e), from, end)
+		return end
+	case seq:
+		for _, part := range e {
+			from = b.emit(part, from)
+		}
+		end := b.node()
+		b.empty(from, end)
+		return end
+	case alt:
+		end := b.node()
+		for _, part := range e {
+			first := b.node()
+			b.empty(from, first)
+			b.empty(b.emit(part, first), end)
+		}
+		return end
+	case repeat:
+		return b.emitRepeat(e, from)
+	case ref:
+		end := b.node()
+		b.join(from, edge{kind: edgeCall, rule: int32(e), to: end})
+		return end
+	}
+	panic(fmt.Sprintf("expression of type %T", e))
+}
+
+func (b *builder) emitRepeat(e repeat, from int32) int32 {
+	of := e.of
+	if e.min > 1 || e.max > 1 {
+		of = b.define(of) // each copy is then one edge
+	}
+	for range e.min {
+		if from = b.emit(of, from); b.err != nil {
+			return 0
+		}
+	}
+	end := b.node()
+	if e.max < 0 {
+		loop := b.node()
+		b.empty(from, loop)
+		b.empty(b.emit(of, loop), loop)
+		b.empty(loop, end)
+		return end
+	}
+	for range e.max - e.min {
+		b.empty(from, end)
+		if from = b.emit(of, from); b.err != nil {
+			return 0
+		}
+	}
+	b.empty(from, end)
+	return end
+}
+
+// finish drops what leads nowhere and refuses what cannot be walked.
+func (b *builder) finish(start, behind int32) (*Grammar, error) {
+	g := &Grammar{nodes: b.nodes, rules: b.rules, start: start, behind: behind}
+	g.measure()
+	if g.nodes[g.rules[start]].need >= unreachable {
+		return nil, &Error{kind: ErrInvalid, Message: "nothing satisfies the constraint: its parts exclude one another"}
+	}
+	if g.nodes[g.rules[start]].need > maxDepth/2 {
+		return nil, tooLarge("levels of nesting", maxDepth/2)
+	}
+	if err := g.refuseLeftRecursion(); err != nil {
+		return nil, err
+	}
+	g.classify()
+	return g, nil
+}
+
+// measure finds for each node how deep the shortest way to its rule's end goes,
+// and drops edges that lead to no end.
+func (g *Grammar) measure() {
+	into := make([][]int32, len(g.nodes)) // who is looked at again when this changes
+	for i := range g.nodes {
+		n := &g.nodes[i]
+		n.need = unreachable
+		for _, e := range n.edges {
+			into[e.to] = append(into[e.to], int32(i))
+			if e.kind == edgeCall {
+				into[g.rules[e.rule]] = append(into[g.rules[e.rule]], int32(i))
+			}
+		}
+	}
+	var work []int32
+	for i := range g.nodes {
+		if g.nodes[i].final {
+			g.nodes[i].need = 0
+			work = append(work, into[i]...)
+		}
+	}
+	for len(work) > 0 {
+		i := work[len(work)-1]
+		work = work[:len(work)-1]
+		best := g.nodes[i].need
+		for _, e := range g.nodes[i].edges {
+			best = min(best, g.edgeNeed(e))
+		}
+		if best < g.nodes[i].need {
+			g.nodes[i].need = best
+			work = append(work, into[i]...)
+		}
+	}
+	for i := range g.nodes {
+		n := &g.nodes[i]
+		n.edges = slices.DeleteFunc(n.edges, func(e edge) bool { return g.edgeNeed(e) >= unreachable })
+	}
+}
+
+// edgeNeed is how deep the shortest way to the rule's end goes that begins with
+// an edge.
+func (g *Grammar) edgeNeed(e edge) int32 {
+	need := g.nodes[e.to].need
+	if e.kind == edgeCall {
+		need = max(need, g.nodes[g.rules[e.rule]].need+1)
+	}
+	return min(need, unreachable)
+}
+
+// refuseLeftRecursion refuses a rule that calls itself before any byte: its
+// states would never end.
+func (g *Grammar) refuseLeftRecursion() error {
+	empty := g.emptyRules()
+	const (
+		fresh = iota
+		open
+		done
+	)
+	state := make([]uint8, len(g.rules))
+	type visit struct {
+		rule   int32
+		called []int32
+	}
+	for r := range g.rules {
+		if state[r] != fresh {
+			continue
+		}
+		state[r] = open
+		stack := []visit{{int32(r), g.firstCalls(int32(r), empty)}}
+		for len(stack) > 0 {
+			top := &stack[len(stack)-1]
+			if len(top.called) == 0 {
+				state[top.rule] = done
+				stack = stack[:len(stack)-1]
+				continue
+			}
+			next := top.called[0]
+			top.called = top.called[1:]
+			switch state[next] {
+			case open:
+				return &Error{kind: ErrUnsupported, Keyword: "recursion", Message: "a rule of the constraint begins with itself (left recursion, or $ref in a circle), which cannot be followed; put something in front of it"}
+			case fresh:
+				state[next] = open
+				stack = append(stack, visit{next, g.firstCalls(next, empty)})
+			}
+		}
+	}
+	return nil
+}
+
+// emptyRules are those that may match nothing.
+func (g *Grammar) emptyRules() []bool {
+	empty := make([]bool, len(g.rules))
+	for changed := true; changed; {
+		changed = false
+		for r := range g.rules {
+			if empty[r] {
+				continue
+			}
+			g.nothing(int32(r), empty, func(n int32) {
+				if g.nodes[n].final {
+					empty[r], changed = true, true
+				}
+			})
+		}
+	}
+	return empty
+}
+
+// nothing visits what a rule reaches without a byte.
+func (g *Grammar) nothing(rule int32, empty []bool, visit func(n int32)) {
+	seen := map[int32]bool{g.rules[rule]: true}
+	work := []int32{g.rules[rule]}
+	for len(work) > 0 {
+		n := work[len(work)-1]
+		work = work[:len(work)-1]
+		visit(n)
+		for _, e := range g.nodes[n].edges {
+			if (e.kind == edgeEmpty || e.kind == edgeCall && empty[e.rule]) && !seen[e.to] {
+				seen[e.to] = true
+				work = append(work, e.to)
+			}
+		}
+	}
+}
+
+func (g *Grammar) firstCalls(rule int32, empty []bool) []int32 {
+	var calls []int32
+	g.nothing(rule, empty, func(n int32) {
+		for _, e := range g.nodes[n].edges {
+			if e.kind == edgeCall && !slices.Contains(calls, e.rule) {
+				calls = append(calls, e.rule)
+			}
+		}
+	})
+	return calls
+}
+
+// classify puts bytes that no edge tells apart into one class.
+func (g *Grammar) classify() {
+	var cut [257]bool
+	cut[0] = true
+	for _, b := range []int{0x20, '"', '"' + 1, '\\', '\\' + 1, 0x80, 0xc0, 0xc2, 0xe0, 0xe1, 0xed, 0xee, 0xf0, 0xf1, 0xf4, 0xf5, 0x90, 0xa0} {
+		cut[b] = true // what safe text is made of, see run
+	}
+	for i := range g.nodes {
+		for _, e := range g.nodes[i].edges {
+			if e.kind == edgeBytes {
+				cut[e.lo], cut[int(e.hi)+1] = true, true
+			}
+		}
+	}
+	for b := range 256 {
+		if cut[b] {
+			g.classes++
+			g.sample = append(g.sample, byte(b))
+		}
+		g.class[b] = uint8(g.classes - 1)
+	}
+}
+
+// Bytes that the grammar itself takes, about.
+func (g *Grammar) Bytes() int64 {
+	n := int64(len(g.nodes))*40 + int64(len(g.rules))*4
+	for i := range g.nodes {
+		n += int64(len(g.nodes[i].edges)) * 12
+	}
+	return n
+}

@@ -1,0 +1,219 @@
+package grammar
+
+import (
+	"encoding/json"
+	"slices"
+)
+
+// satisfies says whether a value that a schema lists satisfies a whole case.
+func (s *schemas) satisfies(v value, c oneCase) (bool, error) {
+	if s.work++; s.work > maxWork {
+		return false, tooLarge("steps to compile", maxWork)
+	}
+	kinds, err := s.typesOf(c)
+	if err != nil || kinds&typeOfValue(v) == 0 {
+		return false, err
+	}
+	for _, o := range c {
+		if want, ok := o.get("const"); ok && !equal(want, v) {
+			return false, nil
+		}
+		if list, ok := o.get("enum"); ok {
+			all, _ := list.([]value)
+			if !slices.ContainsFunc(all, func(e value) bool { return equal(e, v) }) {
+				return false, nil
+			}
+		}
+	}
+	switch v := v.(type) {
+	case string:
+		return s.fitsString(v, c)
+	case json.Number:
+		return s.fitsNumber(v, c)
+	case []value:
+		return s.fitsArray(v, c)
+	case *members:
+		return s.fitsObject(v, c)
+	}
+	return true, nil
+}
+
+func typeOfValue(v value) types {
+	switch v := v.(type) {
+	case nil:
+		return typeNull
+	case bool:
+		return typeBool
+	case string:
+		return typeString
+	case []value:
+		return typeArray
+	case *members:
+		return typeObject
+	case json.Number:
+		if r, ok := exact(v); ok && r.IsInt() {
+			return typeInteger
+		}
+	}
+	return typeFraction
+}
+
+func (s *schemas) satisfiesGoal(v value, g goal) (bool, error) {
+	cases, err := s.open(g, nil)
+	for _, c := range cases {
+		if ok, failed := s.satisfies(v, c); ok || failed != nil {
+			return ok, failed
+		}
+	}
+	return false, err
+}
+
+func (s *schemas) fitsArray(v []value, c oneCase) (bool, error) {
+	least, err := s.whole(c, "minItems", 0, larger)
+	if err != nil {
+		return false, err
+	}
+	most, err := s.whole(c, "maxItems", -1, smaller)
+	if err != nil || len(v) < least || most >= 0 && len(v) > most {
+		return false, err
+	}
+	for i, e := range v {
+		g, err := s.item(c, i)
+		if err != nil {
+			return false, err
+		}
+		if ok, err := s.satisfiesGoal(e, g); !ok {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func (s *schemas) fitsObject(v *members, c oneCase) (bool, error) {
+	sh, err := s.membersOf(c)
+	if err != nil {
+		return false, err
+	}
+	least, err := s.whole(c, "minProperties", 0, larger)
+	if err != nil {
+		return false, err
+	}
+	most, err := s.whole(c, "maxProperties", -1, smaller)
+	if err != nil || len(v.names) < least || most >= 0 && len(v.names) > most {
+		return false, err
+	}
+	for name := range sh.required {
+		if _, there := v.of[name]; !there {
+			return false, nil
+		}
+	}
+	for _, name := range v.names {
+		g, err := s.member(c, name, true, s.matchesName(c, name))
+		if err != nil {
+			return false, err
+		}
+		if ok, err := s.satisfiesGoal(v.of[name], g); !ok {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// apartAll says that no value satisfies a case of one and a case of the other, as
+// far as can be told.
+func (s *schemas) apartAll(a, b []oneCase) bool { return s.apartWithin(a, b, 0) }
+
+const maxApart = 4
+
+func (s *schemas) apartWithin(a, b []oneCase, depth int) bool {
+	for _, x := range a {
+		for _, y := range b {
+			if !s.apart(x, y, depth) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// apart tells two cases apart by their types, by values that they list, by the
+// ranges of their numbers, and by members that both require.
+func (s *schemas) apart(a, b oneCase, depth int) bool {
+	if s.work++; s.work > maxWork || depth > maxApart {
+		return false
+	}
+	x, errX := s.typesOf(a)
+	y, errY := s.typesOf(b)
+	if errX != nil || errY != nil {
+		return false
+	}
+	for _, way := range [][2]oneCase{{a, b}, {b, a}} {
+		values, listed, err := s.listed(way[0])
+		if err != nil {
+			return false
+		}
+		none := listed && !slices.ContainsFunc(values, func(v value) bool {
+			fits, err := s.satisfies(v, way[1])
+			return fits || err != nil
+		})
+		if none {
+			return true
+		}
+	}
+	shared := x & y
+	if shared&(typeInteger|typeFraction) != 0 && s.rangesApart(a, b) {
+		shared &^= typeInteger | typeFraction
+	}
+	if shared&typeObject != 0 && s.objectsApart(a, b, depth) {
+		shared &^= typeObject
+	}
+	return shared == 0
+}
+
+func (s *schemas) rangesApart(a, b oneCase) bool {
+	lowA, highA, errA := s.bounds(a)
+	lowB, highB, errB := s.bounds(b)
+	below := func(high, low bound) bool {
+		if high.at == nil || low.at == nil {
+			return false
+		}
+		d := high.at.Cmp(low.at)
+		return d < 0 || d == 0 && (high.strict || low.strict)
+	}
+	return errA == nil && errB == nil && (below(highA, lowB) || below(highB, lowA))
+}
+
+func (s *schemas) objectsApart(a, b oneCase, depth int) bool {
+	x, errX := s.membersOf(a)
+	y, errY := s.membersOf(b)
+	if errX != nil || errY != nil {
+		return false
+	}
+	for _, name := range slices.Concat(x.names, y.names) {
+		if !x.required[name] && !y.required[name] {
+			continue
+		}
+		gx, errX := s.member(a, name, true, s.matchesName(a, name))
+		gy, errY := s.member(b, name, true, s.matchesName(b, name))
+		if errX != nil || errY != nil {
+			return false
+		}
+		if !x.required[name] || !y.required[name] {
+			// One alone requires it: the other has to forbid it.
+			other := gx
+			if x.required[name] {
+				other = gy
+			}
+			if slices.ContainsFunc(other, func(p place) bool { return p.of == false }) {
+				return true
+			}
+			continue
+		}
+		cx, errX := s.open(gx, nil)
+		cy, errY := s.open(gy, nil)
+		if errX == nil && errY == nil && s.apartWithin(cx, cy, depth+1) {
+			return true
+		}
+	}
+	return false
+}

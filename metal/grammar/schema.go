@@ -1,0 +1,506 @@
+package grammar
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// A value has to satisfy several schemas at once wherever $ref, allOf, anyOf and
+// oneOf stand beside other keywords or in one another. A goal is such a list of
+// schemas. It is opened into cases, of which one has to hold; a case is a list of
+// objects whose own keywords all have to hold. Each goal becomes one rule, made
+// once, so that a schema may lead back to itself.
+
+// place is a schema and where it stands.
+type place struct {
+	of   value // bool or *members
+	path string
+}
+
+// goal is schemas that all hold.
+type goal []place
+
+// object is a schema whose own keywords hold.
+type object struct {
+	*members
+	path string
+}
+
+// oneCase is objects that all hold.
+type oneCase []object
+
+const (
+	maxCases = 256
+	maxWork  = 100_000
+	maxGoal  = 64
+)
+
+// schemas compiles one document.
+type schemas struct {
+	b     *builder
+	root  value
+	rules map[string]ref
+	todo  []func() error
+	work  int
+	// tools of all documents, made once.
+	space, char ref
+	// patterns that were parsed already.
+	patterns map[string]*regular
+}
+
+func compileSchema(b *builder, source string) (expr, error) {
+	root, err := parseValue(source)
+	if err != nil {
+		return nil, &Error{kind: ErrInvalid, Message: fmt.Sprintf("the schema is not JSON: %v", err)}
+	}
+	s := &schemas{b: b, root: root, rules: map[string]ref{}, patterns: map[string]*regular{}}
+	s.common()
+	top, err := s.rule(goal{{root, ""}})
+	if err != nil {
+		return nil, err
+	}
+	for len(s.todo) > 0 {
+		next := s.todo[0]
+		s.todo = s.todo[1:]
+		if err := next(); err != nil {
+			return nil, err
+		}
+		if b.err != nil {
+			return nil, b.err
+		}
+	}
+	return top, nil
+}
+
+// common are the rules that every schema needs: bounded blanks between tokens,
+// and a character of a string, escaped or not.
+func (s *schemas) common() {
+	s.space = s.b.define(alt{literal(""), literal(" "), seq{literal("\n"), alt{repeat{literal(" "), 0, 32}, repeat{literal("\t"), 0, 16}}}})
+	hex := runes(newRuneSet(runeRange{'0', '9'}, runeRange{'a', 'f'}, runeRange{'A', 'F'}))
+	pick := func(set string) expr {
+		var ranges []runeRange
+		for _, c := range set {
+			ranges = append(ranges, runeRange{c, c})
+		}
+		return runes(newRuneSet(ranges...))
+	}
+	plain := newRuneSet(runeRange{0x20, 0x21}, runeRange{0x23, 0x5b}, runeRange{0x5d, utf8.MaxRune})
+	s.char = s.b.define(alt{
+		runes(plain),
+		seq{literal(`\`), pick(`"\/bfnrt`)},
+		seq{literal(`\u`), alt{
+			seq{pick("0123456789abcefABCEF"), hex, hex, hex},
+			seq{pick("dD"), pick("01234567"), hex, hex},
+			seq{pick("dD"), pick("89abAB"), hex, hex, literal(`\u`), pick("dD"), pick("cdefCDEF"), hex, hex},
+		}},
+	})
+}
+
+func (s *schemas) unsupported(keyword, path, format string, args ...any) error {
+	return &Error{kind: ErrUnsupported, Keyword: keyword, Path: path, Message: fmt.Sprintf("the keyword %q is not enforced: ", keyword) + fmt.Sprintf(format, args...)}
+}
+
+func (s *schemas) malformed(keyword, path, want string) error {
+	return &Error{kind: ErrInvalid, Keyword: keyword, Path: path, Message: fmt.Sprintf("the keyword %q must be %s", keyword, want)}
+}
+
+// rule of a goal; what it is made of comes later.
+func (s *schemas) rule(g goal) (ref, error) {
+	var keep goal
+	var paths []string
+	for _, p := range g {
+		if p.of == true || slices.Contains(paths, p.path) {
+			continue
+		}
+		keep = append(keep, p)
+		paths = append(paths, p.path)
+	}
+	if len(keep) > maxGoal {
+		return 0, tooLarge("schemas of one value", maxGoal)
+	}
+	sorted := slices.Clone(paths)
+	slices.Sort(sorted)
+	key := strings.Join(sorted, "\x00")
+	if len(keep) == 0 {
+		key = "\x00any"
+	}
+	if r, ok := s.rules[key]; ok {
+		return r, nil
+	}
+	r := s.b.rule()
+	s.rules[key] = ref(r)
+	s.todo = append(s.todo, func() error {
+		cases, err := s.open(keep, nil)
+		if err != nil {
+			return err
+		}
+		var all alt
+		for _, c := range cases {
+			e, err := s.emitCase(c)
+			if err != nil {
+				return err
+			}
+			all = append(all, e)
+		}
+		s.b.fill(r, all)
+		return nil
+	})
+	return ref(r), nil
+}
+
+// open finds the cases of a goal. following are the references on the way.
+func (s *schemas) open(g goal, following []string) ([]oneCase, error) {
+	all := []oneCase{{}}
+	for _, p := range g {
+		more, err := s.openOne(p, following)
+		if err != nil {
+			return nil, err
+		}
+		if all, err = product(all, more); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// product is each of one with each of the other.
+func product(a, b []oneCase) ([]oneCase, error) {
+	if len(a)*len(b) > maxCases {
+		return nil, tooLarge("alternatives of one value", maxCases)
+	}
+	var out []oneCase
+	for _, x := range a {
+		for _, y := range b {
+			joined := slices.Clone(x)
+			for _, o := range y {
+				if !slices.ContainsFunc(joined, func(have object) bool { return have.path == o.path }) {
+					joined = append(joined, o)
+				}
+			}
+			out = append(out, joined)
+		}
+	}
+	return out, nil
+}
+
+func (s *schemas) openOne(p place, following []string) ([]oneCase, error) {
+	if s.work++; s.work > maxWork {
+		return nil, tooLarge("steps to compile", maxWork)
+	}
+	switch of := p.of.(type) {
+	case bool:
+		if of {
+			return []oneCase{{}}, nil
+		}
+		return nil, nil
+	case *members:
+		if err := s.checkKeywords(of, p.path); err != nil {
+			return nil, err
+		}
+		return s.openObject(object{of, p.path}, following)
+	}
+	return nil, &Error{kind: ErrInvalid, Path: p.path, Message: "a schema is an object, true or false"}
+}
+
+func (s *schemas) openObject(o object, following []string) ([]oneCase, error) {
+	all := []oneCase{{o}}
+	var err error
+	add := func(more []oneCase, failed error) {
+		if err = failed; err == nil {
+			all, err = product(all, more)
+		}
+	}
+	if v, ok := o.get("$ref"); ok {
+		target, found := s.resolve(v, o.path)
+		if found != nil {
+			return nil, found
+		}
+		if slices.Contains(following, target.path) {
+			return nil, &Error{kind: ErrUnsupported, Keyword: "$ref", Path: o.path, Message: `the keyword "$ref" leads back to itself with no value in between`}
+		}
+		add(s.openOne(target, append(slices.Clone(following), target.path)))
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, keyword := range []string{"allOf", "anyOf", "oneOf"} {
+		v, ok := o.get(keyword)
+		if !ok {
+			continue
+		}
+		list, isList := v.([]value)
+		if !isList || len(list) == 0 {
+			return nil, s.malformed(keyword, o.path, "a list of schemas that is not empty")
+		}
+		add(s.openList(keyword, list, o.path, following))
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// openList opens allOf, anyOf and oneOf.
+func (s *schemas) openList(keyword string, list []value, path string, following []string) ([]oneCase, error) {
+	each := make([][]oneCase, len(list))
+	for i, of := range list {
+		var err error
+		if each[i], err = s.openOne(place{of, fmt.Sprintf("%s/%s/%d", path, keyword, i)}, following); err != nil {
+			return nil, err
+		}
+	}
+	if keyword == "allOf" {
+		all := []oneCase{{}}
+		for _, cases := range each {
+			var err error
+			if all, err = product(all, cases); err != nil {
+				return nil, err
+			}
+		}
+		return all, nil
+	}
+	var all []oneCase
+	for i, cases := range each {
+		if keyword == "oneOf" {
+			for j := range i {
+				if !s.apartAll(each[j], cases) {
+					return nil, s.unsupported("oneOf", path, "its alternatives %d and %d may both hold, as far as can be told; use anyOf, or give each a const that tells them apart", j, i)
+				}
+			}
+		}
+		all = append(all, cases...)
+	}
+	if len(all) > maxCases {
+		return nil, tooLarge("alternatives of one value", maxCases)
+	}
+	return all, nil
+}
+
+// resolve finds what a reference within the document names.
+func (s *schemas) resolve(v value, path string) (place, error) {
+	text, ok := v.(string)
+	if !ok {
+		return place{}, s.malformed("$ref", path, "a string")
+	}
+	pointer, local := strings.CutPrefix(text, "#")
+	if !local {
+		return place{}, s.unsupported("$ref", path, "%q is not in this schema; put what it names under $defs and name it as #/$defs/NAME", text)
+	}
+	if pointer, err := url.PathUnescape(pointer); err == nil && (pointer == "" || pointer[0] == '/') {
+		at, found := s.root, true
+		canonical := ""
+		for i, part := range strings.Split(pointer, "/") {
+			if i == 0 {
+				continue
+			}
+			part = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
+			canonical += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(part)
+			switch of := at.(type) {
+			case *members:
+				at, found = of.get(part)
+			case []value:
+				n, err := strconv.Atoi(part)
+				if found = err == nil && n >= 0 && n < len(of); found {
+					at = of[n]
+				}
+			default:
+				found = false
+			}
+			if !found {
+				break
+			}
+		}
+		if found {
+			return place{at, canonical}, nil
+		}
+	}
+	return place{}, &Error{kind: ErrInvalid, Keyword: "$ref", Path: path, Message: fmt.Sprintf(`the keyword "$ref" names %q, which is not there; references are #, or # and a JSON pointer`, text)}
+}
+
+// keywords that are enforced, or say nothing about a value.
+var keywords = map[string]bool{
+	"$schema": true, "$defs": true, "definitions": true, "$comment": true, "title": true, "description": true, "default": true,
+	"examples": true, "example": true, "deprecated": true, "readOnly": true, "writeOnly": true, "contentEncoding": true, "contentMediaType": true,
+	"discriminator": true, "nullable": false,
+	"type": true, "enum": true, "const": true, "$ref": true, "allOf": true, "anyOf": true, "oneOf": true,
+	"properties": true, "patternProperties": true, "additionalProperties": true, "required": true, "minProperties": true, "maxProperties": true,
+	"items": true, "prefixItems": true, "additionalItems": true, "minItems": true, "maxItems": true,
+	"minimum": true, "maximum": true, "exclusiveMinimum": true, "exclusiveMaximum": true,
+	"minLength": true, "maxLength": true, "pattern": true, "format": true,
+}
+
+// Keyword says whether a keyword of JSON Schema is taken.
+func Keyword(name string) bool { return keywords[name] }
+
+func (s *schemas) checkKeywords(m *members, path string) error {
+	for _, name := range m.names {
+		v := m.of[name]
+		switch {
+		case keywords[name] || strings.HasPrefix(name, "x-"):
+		case name == "uniqueItems" && v == false:
+		case name == "multipleOf" && v == json.Number("1"):
+		case name == "uniqueItems":
+			return s.unsupported(name, path, "an automaton cannot remember all items; leave it out and check the answer, or list the values as an enum of arrays")
+		case name == "multipleOf":
+			return s.unsupported(name, path, "only 1 is; list the values as an enum, or leave it out and check the answer")
+		default:
+			return s.unsupported(name, path, "leave it out and check the answer")
+		}
+	}
+	if v, ok := m.get("$schema"); ok && path == "" {
+		if text, _ := v.(string); !strings.Contains(text, "2020-12") && !strings.Contains(text, "2019-09") && !strings.Contains(text, "draft-07") && !strings.Contains(text, "draft-06") {
+			return s.unsupported("$schema", path, "the dialect %s is not known; write the schema in 2020-12", written(v))
+		}
+	}
+	return nil
+}
+
+// types of values; integer and fraction together are number.
+type types uint8
+
+const (
+	typeNull types = 1 << iota
+	typeBool
+	typeInteger
+	typeFraction
+	typeString
+	typeArray
+	typeObject
+	typeAny = 1<<iota - 1
+)
+
+func typeOf(name string) (types, bool) {
+	t, ok := map[string]types{"null": typeNull, "boolean": typeBool, "integer": typeInteger, "number": typeInteger | typeFraction,
+		"string": typeString, "array": typeArray, "object": typeObject}[name]
+	return t, ok
+}
+
+// typesOf a case are what all its objects allow.
+func (s *schemas) typesOf(c oneCase) (types, error) {
+	all := types(typeAny)
+	for _, o := range c {
+		if v, ok := o.get("multipleOf"); ok && v != nil {
+			all &^= typeFraction // it is 1
+		}
+		v, ok := o.get("type")
+		if !ok {
+			continue
+		}
+		list, isList := v.([]value)
+		if !isList {
+			list = []value{v}
+		}
+		here := types(0)
+		for _, e := range list {
+			name, _ := e.(string)
+			t, known := typeOf(name)
+			if !known {
+				return 0, s.malformed("type", o.path, "null, boolean, integer, number, string, array or object, or a list of these")
+			}
+			here |= t
+		}
+		all &= here
+	}
+	return all, nil
+}
+
+// emitCase is all values of a case.
+func (s *schemas) emitCase(c oneCase) (expr, error) {
+	kinds, err := s.typesOf(c)
+	if err != nil {
+		return nil, err
+	}
+	if values, listed, err := s.listed(c); err != nil {
+		return nil, err
+	} else if listed {
+		var all alt
+		for _, v := range values {
+			ok, err := s.satisfies(v, c)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				all = append(all, literal(written(v)))
+			}
+		}
+		return all, nil
+	}
+	var all alt
+	if kinds&typeNull != 0 {
+		all = append(all, literal("null"))
+	}
+	if kinds&typeBool != 0 {
+		all = append(all, literal("true"), literal("false"))
+	}
+	for _, part := range []struct {
+		of   types
+		emit func(oneCase, types) (expr, error)
+	}{{typeInteger | typeFraction, s.emitNumber}, {typeString, s.emitString}, {typeArray, s.emitArray}, {typeObject, s.emitObject}} {
+		if kinds&part.of == 0 {
+			continue
+		}
+		e, err := part.emit(c, kinds)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// listed are the values of the first enum or const; satisfies looks at the others.
+func (s *schemas) listed(c oneCase) ([]value, bool, error) {
+	for _, o := range c {
+		if v, ok := o.get("const"); ok {
+			return []value{v}, true, nil
+		}
+		if v, ok := o.get("enum"); ok {
+			list, isList := v.([]value)
+			if !isList {
+				return nil, false, s.malformed("enum", o.path, "a list of values")
+			}
+			return list, true, nil
+		}
+	}
+	return nil, false, nil
+}
+
+// beyond is more than any context holds: such a limit is none.
+var beyond = big.NewRat(1<<30, 1)
+
+// whole reads a keyword that counts; absent is what it is without one.
+func (s *schemas) whole(c oneCase, keyword string, absent int, pick func(a, b int) int) (int, error) {
+	n, found := absent, false
+	for _, o := range c {
+		v, ok := o.get(keyword)
+		if !ok {
+			continue
+		}
+		number, isNumber := v.(json.Number)
+		r, inBounds := exact(number)
+		if !isNumber || !inBounds || !r.IsInt() || r.Sign() < 0 {
+			return 0, s.malformed(keyword, o.path, "a whole number that is not negative")
+		}
+		if !r.Num().IsInt64() || r.Num().Int64() > maxNodes {
+			if strings.HasPrefix(keyword, "max") && r.Cmp(beyond) > 0 {
+				continue
+			}
+			return 0, tooLarge("items, characters or members", maxNodes)
+		}
+		if k := int(r.Num().Int64()); found {
+			n = pick(n, k)
+		} else {
+			n, found = k, true
+		}
+	}
+	return n, nil
+}
+
+func larger(a, b int) int  { return max(a, b) }
+func smaller(a, b int) int { return min(a, b) }

@@ -1,0 +1,344 @@
+package grammar
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"sync"
+)
+
+// ErrAmbiguous says that a grammar can be read in too many ways at once to be
+// followed further.
+var ErrAmbiguous = errors.New("the constraint can be read in too many ways at once; make it less ambiguous")
+
+// cell is one return address; equal stacks are one cell.
+type cell struct {
+	ret    int32
+	depth  int32
+	parent *cell
+	id     uint64
+}
+
+// item is a node and where to go when its rule ends; a nil stack is the end of
+// all.
+type item struct {
+	node  int32
+	stack *cell
+}
+
+// state is where an answer has got to: all ways to read it. It is made once and
+// then only its caches change.
+type state struct {
+	items     []item
+	accepting bool
+	next      []*state // by class; nil is not known yet
+	mask      []uint64
+	// uniform is the one state that every safe character leads to, nil if there is
+	// none; run says that it is known.
+	uniform *state
+	run     bool
+	// round of the table in which its caches were made.
+	round uint64
+}
+
+const (
+	// maxItems of one state.
+	maxItems = 4096
+	// tableBytes of states and masks are kept for one grammar; then all of them
+	// are made anew as they are met.
+	tableBytes = 24 << 20
+	// mostBytes end a constraint that makes so many states in one step.
+	mostBytes = 3 * tableBytes
+)
+
+type cellKey struct {
+	ret    int32
+	parent uint64
+}
+
+// Table holds the states of one grammar and their masks over one vocabulary. Any
+// number of matchers may use it, from any goroutine.
+type Table struct {
+	g     *Grammar
+	vocab *Vocabulary
+
+	mu sync.Mutex
+	// All below are guarded by mu.
+	states map[string]*state
+	cells  map[cellKey]*cell
+	made   uint64 // cells ever
+	bytes  int64
+	dead   *state
+	key    []byte
+	work   []item
+	seen   map[item]bool
+	// strays are states of earlier rounds that matchers still hold and that have
+	// caches again; rounds counts how often all was forgotten.
+	strays []*state
+	rounds uint64
+	// tooMany says that a state had too many items, or that there were too many of
+	// them.
+	tooMany bool
+	path    []*state // of a walk, by depth
+}
+
+// NewTable makes an empty one.
+func NewTable(g *Grammar, v *Vocabulary) *Table {
+	t := &Table{g: g, vocab: v, dead: &state{}}
+	t.forget()
+	return t
+}
+
+// Bytes that grammar, states and masks take now, about.
+func (t *Table) Bytes() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.g.Bytes() + t.bytes
+}
+
+// forget drops all states; those that matchers hold find their way again.
+func (t *Table) forget() {
+	for _, s := range t.states {
+		s.next, s.mask, s.uniform, s.run = nil, nil, nil, false
+	}
+	for _, s := range t.strays {
+		s.next, s.mask, s.uniform, s.run = nil, nil, nil, false
+	}
+	t.strays, t.tooMany = nil, false
+	t.rounds++
+	t.states, t.cells, t.seen, t.bytes = map[string]*state{}, map[cellKey]*cell{}, map[item]bool{}, 0
+}
+
+// begin is the first state of a rule.
+func (t *Table) begin(rule int32) *state { return t.settle([]item{{t.g.rules[rule], nil}}) }
+
+func (t *Table) push(ret int32, parent *cell) *cell {
+	k := cellKey{ret: ret}
+	depth := int32(1)
+	if parent != nil {
+		k.parent, depth = parent.id, parent.depth+1
+	}
+	if c := t.cells[k]; c != nil {
+		return c
+	}
+	t.made++
+	c := &cell{ret: ret, depth: depth, parent: parent, id: t.made}
+	t.cells[k] = c
+	t.bytes += 96
+	return c
+}
+
+// settle follows whatever takes no byte, and returns the one state of what is
+// reached; the dead one where that is nothing.
+func (t *Table) settle(from []item) *state {
+	clear(t.seen)
+	t.work = t.work[:0]
+	for _, it := range from {
+		t.reach(it)
+	}
+	var kept []item
+	accepting := false
+	for len(t.work) > 0 {
+		it := t.work[len(t.work)-1]
+		t.work = t.work[:len(t.work)-1]
+		if len(t.seen) > maxItems {
+			t.tooMany = true
+			return t.dead
+		}
+		n := &t.g.nodes[it.node]
+		bytes := false
+		for _, e := range n.edges {
+			switch e.kind {
+			case edgeEmpty:
+				t.reach(item{e.to, it.stack})
+			case edgeCall:
+				t.call(e, it.stack)
+			default:
+				bytes = true
+			}
+		}
+		if bytes {
+			kept = append(kept, it)
+		}
+		if n.final && it.stack == nil {
+			accepting = true
+		} else if n.final {
+			t.reach(item{it.stack.ret, it.stack.parent})
+		}
+	}
+	return t.intern(kept, accepting)
+}
+
+// reach looks at an item once, and only where its end can be reached within the
+// depth that is allowed: what is begun can then always be ended.
+func (t *Table) reach(it item) {
+	depth := int32(0)
+	if it.stack != nil {
+		depth = it.stack.depth
+	}
+	if t.seen[it] || depth+t.g.nodes[it.node].need > maxDepth {
+		return
+	}
+	t.seen[it] = true
+	t.work = append(t.work, it)
+}
+
+// call enters a rule; a call that nothing follows leaves no return address.
+func (t *Table) call(e edge, stack *cell) {
+	to := &t.g.nodes[e.to]
+	first := t.g.rules[e.rule]
+	if to.final && len(to.edges) == 0 {
+		t.reach(item{first, stack})
+		return
+	}
+	depth := int32(1)
+	if stack != nil {
+		depth = stack.depth + 1
+	}
+	if depth-1+to.need > maxDepth { // reach looks at what is called
+		return
+	}
+	t.reach(item{first, t.push(e.to, stack)})
+}
+
+// intern returns the one state of these items.
+func (t *Table) intern(items []item, accepting bool) *state {
+	if len(items) == 0 && !accepting {
+		return t.dead
+	}
+	id := func(it item) uint64 {
+		if it.stack == nil {
+			return 0
+		}
+		return it.stack.id
+	}
+	slices.SortFunc(items, func(a, b item) int {
+		if a.node != b.node {
+			return int(a.node) - int(b.node)
+		}
+		if x, y := id(a), id(b); x < y {
+			return -1
+		} else if x > y {
+			return 1
+		}
+		return 0
+	})
+	t.key = t.key[:0]
+	if accepting {
+		t.key = append(t.key, 1)
+	}
+	for _, it := range items {
+		t.key = binary.AppendUvarint(t.key, uint64(it.node))
+		t.key = binary.AppendUvarint(t.key, id(it))
+	}
+	if s := t.states[string(t.key)]; s != nil {
+		return s
+	}
+	if t.bytes > mostBytes {
+		t.tooMany = true
+		return t.dead
+	}
+	s := &state{items: slices.Clone(items), accepting: accepting, round: t.rounds}
+	t.states[string(t.key)] = s
+	t.bytes += int64(len(t.key)) + int64(len(items))*16 + 192
+	return s
+}
+
+// step is the state behind a byte of a class; the dead one where it must not come.
+func (t *Table) step(s *state, class uint8) *state {
+	if s.next == nil {
+		s.next = make([]*state, t.g.classes)
+		t.bytes += int64(t.g.classes) * 8
+	} else if to := s.next[class]; to != nil {
+		return to
+	}
+	b := t.g.sample[class]
+	var moved []item
+	for _, it := range s.items {
+		for _, e := range t.g.nodes[it.node].edges {
+			if e.kind == edgeBytes && e.lo <= b && b <= e.hi {
+				moved = append(moved, item{e.to, it.stack})
+			}
+		}
+	}
+	to := t.dead
+	if len(moved) > 0 {
+		to = t.settle(moved)
+	}
+	if !t.tooMany {
+		s.next[class] = to
+	}
+	return to
+}
+
+// follow goes along bytes.
+func (t *Table) follow(s *state, text []byte) *state {
+	for _, b := range text {
+		if s = t.step(s, t.g.class[b]); s == t.dead {
+			break
+		}
+	}
+	return s
+}
+
+// Matcher follows one answer. Copies of it go on from where it was. It is for one
+// goroutine at a time.
+type Matcher struct {
+	t *Table
+	s *state
+}
+
+// Match begins an answer; behind says that it follows reasoning, where blank
+// lines come first at times.
+func (t *Table) Match(behind bool) Matcher {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rule := t.g.start
+	if behind {
+		rule = t.g.behind
+	}
+	return Matcher{t, t.begin(rule)}
+}
+
+// Behind begins the answer again, behind reasoning.
+func (m *Matcher) Behind() Matcher { return m.t.Match(true) }
+
+// Advance takes the bytes of a token; false says that they must not come, and
+// leaves the matcher as it was.
+func (m *Matcher) Advance(text []byte) bool {
+	m.t.mu.Lock()
+	defer m.t.mu.Unlock()
+	m.t.makeRoom(m.s)
+	s := m.t.follow(m.s, text)
+	if s == m.t.dead {
+		return false
+	}
+	m.s = s
+	return true
+}
+
+// Accepting says whether the answer may end here.
+func (m *Matcher) Accepting() bool { return m.s.accepting }
+
+// Ended says that nothing may follow.
+func (m *Matcher) Ended() bool { return len(m.s.items) == 0 }
+
+// Mask is a bit for each token of the vocabulary that may come next; tokens that
+// end the answer are not among them. It must not be changed, and stays as it is.
+func (m *Matcher) Mask() ([]uint64, error) {
+	m.t.mu.Lock()
+	defer m.t.mu.Unlock()
+	m.t.makeRoom(m.s)
+	return m.t.mask(m.s)
+}
+
+// makeRoom forgets the states where they take too much, before one is used.
+func (t *Table) makeRoom(s *state) {
+	if t.bytes > tableBytes || t.tooMany {
+		t.forget()
+	}
+	if s.round != t.rounds {
+		s.round = t.rounds
+		t.strays = append(t.strays, s)
+	}
+}

@@ -1,0 +1,185 @@
+package grammar
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/big"
+	"slices"
+	"strings"
+)
+
+// value of JSON: nil, bool, json.Number, string, []value or *members.
+type value any
+
+// members of an object, in their order.
+type members struct {
+	names []string
+	of    map[string]value
+}
+
+func (m *members) get(name string) (value, bool) {
+	v, ok := m.of[name]
+	return v, ok
+}
+
+const maxValueDepth = 128
+
+// parseValue reads one JSON value.
+func parseValue(source string) (value, error) {
+	dec := json.NewDecoder(strings.NewReader(source))
+	dec.UseNumber()
+	v, err := readValue(dec, 0)
+	if err == nil {
+		if _, more := dec.Token(); more != io.EOF {
+			err = fmt.Errorf("something stands behind the value")
+		}
+	}
+	return v, err
+}
+
+func readValue(dec *json.Decoder, depth int) (value, error) {
+	if depth > maxValueDepth {
+		return nil, fmt.Errorf("it is nested deeper than %d", maxValueDepth)
+	}
+	tok, err := dec.Token()
+	if err != nil {
+		return nil, err
+	}
+	d, ok := tok.(json.Delim)
+	if !ok {
+		return tok, nil
+	}
+	if d == '[' {
+		out := []value{}
+		for dec.More() {
+			v, err := readValue(dec, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, v)
+		}
+		_, err := dec.Token()
+		return out, err
+	}
+	out := &members{of: map[string]value{}}
+	for dec.More() {
+		name, err := dec.Token()
+		if err != nil {
+			return nil, err
+		}
+		key, _ := name.(string)
+		if _, twice := out.of[key]; twice {
+			return nil, fmt.Errorf("the member %q comes twice", key)
+		}
+		v, err := readValue(dec, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		out.names = append(out.names, key)
+		out.of[key] = v
+	}
+	_, err = dec.Token()
+	return out, err
+}
+
+// written is the value as compact JSON.
+func written(v value) string {
+	switch v := v.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return fmt.Sprint(v)
+	case json.Number:
+		return v.String()
+	case string:
+		return quoted(v)
+	case []value:
+		parts := make([]string, len(v))
+		for i, e := range v {
+			parts[i] = written(e)
+		}
+		return "[" + strings.Join(parts, ",") + "]"
+	case *members:
+		parts := make([]string, len(v.names))
+		for i, n := range v.names {
+			parts[i] = quoted(n) + ":" + written(v.of[n])
+		}
+		return "{" + strings.Join(parts, ",") + "}"
+	}
+	panic(fmt.Sprintf("JSON value of type %T", v))
+}
+
+// quoted is a text as JSON has it, with nothing escaped that need not be.
+func quoted(s string) string {
+	var b bytes.Buffer
+	b.WriteByte('"')
+	for _, c := range s {
+		short, ok := shortEscapes[c]
+		switch {
+		case ok:
+			b.WriteByte('\\')
+			b.WriteByte(short)
+		case c < 0x20:
+			fmt.Fprintf(&b, `\u%04x`, c)
+		default:
+			b.WriteRune(c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// maxExponent of numbers that schemas compare.
+const maxExponent = 400
+
+// exact is a number without rounding; ok is false where it is out of bounds.
+func exact(n json.Number) (*big.Rat, bool) {
+	if len(n) > 1000 {
+		return nil, false
+	}
+	if at := strings.IndexAny(string(n), "eE"); at >= 0 {
+		var e int
+		if _, err := fmt.Sscan(strings.TrimPrefix(string(n)[at+1:], "+"), &e); err != nil || e > maxExponent || e < -maxExponent {
+			return nil, false
+		}
+	}
+	return new(big.Rat).SetString(string(n))
+}
+
+// equal compares as JSON Schema does: numbers by value, objects whatever their
+// order.
+func equal(a, b value) bool {
+	switch a := a.(type) {
+	case json.Number:
+		b, ok := b.(json.Number)
+		if !ok {
+			return false
+		}
+		x, okx := exact(a)
+		y, oky := exact(b)
+		return okx && oky && x.Cmp(y) == 0 || a == b
+	case []value:
+		b, ok := b.([]value)
+		return ok && slices.EqualFunc(a, b, func(x, y value) bool { return equal(x, y) })
+	case *members:
+		b, ok := b.(*members)
+		if !ok || len(a.names) != len(b.names) {
+			return false
+		}
+		for _, n := range a.names {
+			v, there := b.of[n]
+			if !there || !equal(a.of[n], v) {
+				return false
+			}
+		}
+		return true
+	case nil, bool, string:
+		switch b.(type) {
+		case nil, bool, string:
+			return a == b
+		}
+	}
+	return false
+}
