@@ -212,6 +212,11 @@ test-embed-engine: ## vectors of all-MiniLM-L6-v2, and of tiny embedders and rer
 	bash hack/mlx/go.sh run ./hack/goldens/readers
 	bash hack/mlx/go.sh test -count=1 -v -run 'TestA8|TestPrompts|TestALongInput|TestAnInput' ./metal/embed
 
+.PHONY: test-embed
+test-embed: ## embeddings and rerank through the API, straight at an agent and through a gateway: the engine's own numbers, of all-MiniLM-L6-v2 and tiny models
+	bash hack/models/fetch.sh minilm
+	go test -count=1 -v ./hack/embedapi -args -model "$(CURDIR)/.cache/models/minilm"
+
 .PHONY: test-grammar
 test-grammar: ## structured output: the official suite of JSON Schema, and 10,000 answers of a random model to random schemas, judged by jsonschema
 	bash hack/grammar/install.sh

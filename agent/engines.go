@@ -80,6 +80,16 @@ func (h hold) Generate(ctx context.Context, r *wire.GenerateRequest) (serve.Stre
 	return stream{s}, nil
 }
 
+func (h hold) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+	out, err := h.hold.Embed(ctx, r)
+	return out, translate(err)
+}
+
+func (h hold) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+	out, err := h.hold.Rerank(ctx, r)
+	return out, translate(err)
+}
+
 type stream struct{ stream *pool.Stream }
 
 func (s stream) Recv() (*wire.GenerateEvent, error) {

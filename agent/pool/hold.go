@@ -188,6 +188,32 @@ func (h *Hold) Generate(ctx context.Context, r *wire.GenerateRequest) (*Stream, 
 	return stream, nil
 }
 
+// Embed runs one request for vectors under the hold, until ctx ends or the hold
+// is released. Its errors are those of Stream.Recv.
+func (h *Hold) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+	return once(ctx, h, func(ctx context.Context) (*wire.EmbedResponse, error) { return h.engine.client.Embed(ctx, r) })
+}
+
+// Rerank runs one request for scores, as Embed does.
+func (h *Hold) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+	return once(ctx, h, func(ctx context.Context) (*wire.RerankResponse, error) { return h.engine.client.Rerank(ctx, r) })
+}
+
+// once runs a call that has one answer.
+func once[T any](ctx context.Context, h *Hold, call func(context.Context) (*T, error)) (*T, error) {
+	if h.ctx.Err() != nil {
+		return nil, ErrReleased
+	}
+	bounded, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(h.ctx, cancel)()
+	out, err := call(bounded)
+	if err != nil {
+		return nil, (&Stream{over: func() error { return cmp.Or(ctx.Err(), h.ctx.Err()) }}).explain(err)
+	}
+	return out, nil
+}
+
 // Recv returns the next event, io.EOF behind Finished, a gRPC status with a
 // wire.Refusal where the engine refused, the context's error where the client
 // went, or ErrEngineLost.

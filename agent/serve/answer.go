@@ -62,6 +62,7 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 			continue
 		}
 		w, usage := door.Open(a.admitted), u.usage
+		a.stopped(e.end)
 		agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
 		return writeJSON(w, a.body(all, usage))
 	}
@@ -124,17 +125,44 @@ func (a answer) finish(ctx context.Context, out *eventStream, e event, u *used) 
 	if last {
 		agentapi.SetTokens(out.header, http.TrailerPrefix+agentapi.HeaderTokens, usage.PromptTokens, usage.CompletionTokens)
 	}
+	a.stopped(e.end)
 	err := out.send(e.choice, a.forms[e.choice].finish(reason))
 	if err == nil && last && a.includeUsage {
 		err = out.send(0, a.form.usage(usage))
 	}
 	if err == nil && last {
-		err = out.Done()
+		err = a.close(out)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
 	return nil
+}
+
+// stopped tells a form that wants to know by what the text was ended.
+func (a answer) stopped(end *wire.Finished) {
+	if t, ok := a.form.(teller); ok {
+		t.stopped(end.GetStop())
+	}
+}
+
+// close ends a stream whose last chunk was sent.
+func (a answer) close(out *eventStream) error {
+	if _, named := a.form.(teller); named {
+		out.End()
+		return nil
+	}
+	return out.Done()
+}
+
+// breakOff ends a stream that had begun with an error, in the form's own words.
+func (a answer) breakOff(out *eventStream, e *openai.Error) error {
+	t, named := a.form.(teller)
+	if !named {
+		return out.Fail(e)
+	}
+	defer out.End()
+	return out.one(t.failed(e, a.id))
 }
 
 // fail ends a stream with an error event, which no client takes for the end of
@@ -147,7 +175,7 @@ func (a answer) fail(ctx context.Context, out *eventStream, cause error) error {
 	}
 	e, _ := refused(err)
 	a.Log.Info("stream broken off", "requestID", a.id, "reason", e.Error())
-	if err := out.Fail(e); err != nil {
+	if err := a.breakOff(out, e); err != nil {
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
 	return nil
@@ -171,12 +199,26 @@ type eventStream struct {
 
 func (s *eventStream) send(choice int, chunk any) error {
 	if opening := s.openings[choice]; opening != nil {
-		if err := s.Send(opening); err != nil {
+		if err := s.one(opening); err != nil {
 			return err
 		}
 		s.openings[choice] = nil
 	}
-	return s.Send(chunk)
+	return s.one(chunk)
+}
+
+// one sends a chunk, or what a form with named events made of it.
+func (s *eventStream) one(chunk any) error {
+	events, named := chunk.([]openai.NamedEvent)
+	if !named {
+		return s.Send(chunk)
+	}
+	for _, e := range events {
+		if err := s.Event(e.Name, e.Data); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *eventStream) comment() error { return s.Comment(openai.KeepAlive) }

@@ -17,6 +17,9 @@ type request struct {
 	choices int
 	// answer makes the responses of this route, which call the model so.
 	answer func(model string, created int64) form
+	// count, where there is one, makes the response of a route that asks for no
+	// text, only for how many tokens the prompt has.
+	count func(promptTokens int) any
 }
 
 // form makes the bodies of one route; chat and completions differ in nothing
@@ -28,6 +31,20 @@ type form interface {
 	finish(reason string) any
 	usage(openai.Usage) any
 	whole(p piece, reason string, u openai.Usage) any
+}
+
+// teller is a form whose stream is of named events, the last of which ends it.
+// Its finish and usage make one end, so usage is always included.
+type teller interface {
+	form
+	// admitted is told first how many tokens the prompt has and how to cancel the
+	// answer, stopped before the end which stop string came, if one did, and over
+	// that nothing more comes, however it ended.
+	admitted(promptTokens int, cancel func())
+	stopped(by string)
+	over()
+	// failed ends a stream that had begun.
+	failed(e *openai.Error, requestID string) any
 }
 
 // piece is text of an answer, and how likely its tokens were where that is

@@ -11,7 +11,10 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
+	"metalfleet.dev/metalfleet/agent/serve/internal/shelf"
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/anthropic"
+	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
@@ -22,15 +25,24 @@ var errClientGone = errors.New("client is gone")
 var errShuttingDown = errors.New("agent is shutting down")
 
 const (
-	pathModels      = "/v1/models"
-	pathChat        = "/v1/chat/completions"
-	pathCompletions = "/v1/completions"
+	pathModels      = dialect.PathModels
+	pathChat        = dialect.PathChat
+	pathCompletions = dialect.PathCompletions
 )
 
-type handler struct{ Config }
+// errCancelled is why a response is cancelled that its client ended by its id.
+var errCancelled = errors.New("response was cancelled")
+
+type handler struct {
+	Config
+	shelf *shelf.Shelf
+}
 
 // NewHandler is the agent's port as a handler; Serve puts TLS around it.
-func NewHandler(c Config) http.Handler { return &handler{c.withDefaults()} }
+func NewHandler(c Config) http.Handler {
+	c = c.withDefaults()
+	return &handler{c, &shelf.Shelf{Bytes: c.ResponsesBytes, Age: c.ResponsesAge}}
+}
 
 // ServeHTTP answers one request, exactly once.
 func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
@@ -38,6 +50,9 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	w := newBoundedWriter(plain, h.WriteTimeout)
 	w.Header().Set(agentapi.HeaderRequestID, id)
 	w.Header().Set(agentapi.HeaderMac, h.Mac)
+	if dialect.Of(r.URL.Path) == dialect.Anthropic {
+		w.Header().Set(anthropic.HeaderRequestID, id)
+	}
 	if !h.Trusts(r.TLS) {
 		// In HTTP/2 too: those that run end, and the client opens another one.
 		w.Header().Set("Connection", "close")
@@ -58,7 +73,7 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	if retryable {
 		w.Header().Set(agentapi.HeaderRetryable, "true")
 	}
-	if err := openai.WriteError(w, e); err != nil {
+	if err := dialect.Of(r.URL.Path).WriteError(w, e, id); err != nil {
 		log.V(1).Info("client left before it was told of a refusal")
 	}
 }
@@ -67,8 +82,12 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 func (h *handler) route(w http.ResponseWriter, r *http.Request, id string) error {
 	path := r.URL.Path
 	switch {
-	case path == pathChat || path == pathCompletions:
+	case strings.HasPrefix(path, dialect.PathResponses+"/"):
+		return h.kept(w, r)
+	case decoders[path] != nil || path == dialect.PathResponses:
 		return h.text(w, r, id)
+	case path == dialect.PathEmbeddings || path == dialect.PathRerank || path == dialect.PathRerankV2:
+		return h.read(w, r, id)
 	case path == pathModels || strings.HasPrefix(path, pathModels+"/"):
 		return h.models(w, r)
 	case path == agentapi.PathHealth:
@@ -120,6 +139,9 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 	if err := wantMethod(w, r, http.MethodPost); err != nil {
 		return err
 	}
+	if err := anthropicVersion(r); err != nil {
+		return err
+	}
 	body, err := h.readBody(w, r)
 	if err != nil {
 		return err
@@ -128,9 +150,9 @@ func (h *handler) text(w http.ResponseWriter, r *http.Request, id string) error 
 }
 
 func (h *handler) admit(door admission.Door, r *http.Request, id string, body []byte) error {
-	decode := decodeChat
-	if r.URL.Path == pathCompletions {
-		decode = decodeCompletion
+	decode := decoders[r.URL.Path]
+	if decode == nil {
+		decode = func(body []byte) (*request, error) { return h.decodeResponse(body, r.Header.Get(agentapi.HeaderOwner)) }
 	}
 	req, err := decode(body)
 	if err != nil {
@@ -140,27 +162,26 @@ func (h *handler) admit(door admission.Door, r *http.Request, id string, body []
 	if req.wire.Priority, err = urgency(r.Header, req.priority); err != nil {
 		return err
 	}
-	target, err := h.target(r, req.model)
-	if err != nil {
-		return err
-	}
-	if !h.Accepting() {
-		return fmt.Errorf("%w: the agent takes no requests now", ErrNotReady)
-	}
-	return h.answer(door, r, req, target)
+	return h.answer(door, r, req)
+}
+
+// decoders read the bodies of text routes.
+var decoders = map[string]func([]byte) (*request, error){
+	pathChat: decodeChat, pathCompletions: decodeCompletion, dialect.PathMessages: decodeMessage, dialect.PathCountTokens: decodeCount,
 }
 
 // answer holds the engine, which may have to be loaded first, and writes what it
 // says. The hold waits as long as the client does.
-func (h *handler) answer(door admission.Door, r *http.Request, req *request, target Target) error {
-	hold, err := h.Engines.Acquire(r.Context(), target)
+func (h *handler) answer(door admission.Door, r *http.Request, req *request) error {
+	hold, err := h.acquire(r, req.model)
 	if err != nil {
-		return ended(r.Context(), err)
+		return err
 	}
 	defer hold.Release()
 	// Cancelled before the release: whatever happens below, the engine works
 	// on this request no longer than the hold lasts.
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, end := context.WithCancelCause(r.Context())
+	cancel := func() { end(nil) }
 	defer cancel()
 	stream, err := hold.Generate(ctx, req.wire)
 	if err != nil {
@@ -170,7 +191,14 @@ func (h *handler) answer(door admission.Door, r *http.Request, req *request, tar
 	if err != nil {
 		return ended(ctx, err)
 	}
+	if req.count != nil {
+		return writeJSON(door.Open(admitted), req.count(admitted.PromptTokens()))
+	}
 	a := answer{handler: h, admitted: admitted, form: req.answer(cmp.Or(r.Header.Get(agentapi.HeaderModel), req.model), time.Now().Unix()), id: req.wire.Id}
+	if t, named := a.form.(teller); named {
+		t.admitted(admitted.PromptTokens(), func() { end(errCancelled) })
+		defer t.over()
+	}
 	a.forms, a.ask = formsOf(a.form, req.choices), func(i int) (*admission.Admitted, error) {
 		stream, err := hold.Generate(ctx, req.another(i))
 		if err != nil {
@@ -214,6 +242,8 @@ func ended(ctx context.Context, err error) error {
 		return err
 	case errors.Is(context.Cause(ctx), errShuttingDown):
 		return fmt.Errorf("%w: %w", ErrNotReady, errShuttingDown)
+	case errors.Is(context.Cause(ctx), errCancelled):
+		return &openai.Error{Status: http.StatusConflict, Type: openai.TypeInvalidRequest, Code: codeCancelled, Message: "The response was cancelled by its id."}
 	}
 	return fmt.Errorf("%w: %w", errClientGone, err)
 }

@@ -63,6 +63,10 @@ type Hold interface {
 	// by wire.RefusalOf; ErrEngineLost and a broken connection mean that the
 	// engine ended.
 	Generate(ctx context.Context, r *wire.GenerateRequest) (Stream, error)
+	// Embed makes vectors and Rerank scores, with one answer and the errors of
+	// Generate and its stream.
+	Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error)
+	Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error)
 	// Release gives the claim back; more than once is the same as once.
 	Release()
 }
@@ -94,6 +98,10 @@ type Config struct {
 	// KeepAlive is how long a stream may be silent before a comment keeps it
 	// open; 0 means 10 s.
 	KeepAlive time.Duration
+	// ResponsesBytes and ResponsesAge bound what is kept of responses to be asked
+	// for again; 0 means 64 MiB and a day.
+	ResponsesBytes int64
+	ResponsesAge   time.Duration
 }
 
 func (c Config) withDefaults() Config {
@@ -114,6 +122,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.KeepAlive == 0 {
 		c.KeepAlive = 10 * time.Second
+	}
+	if c.ResponsesBytes == 0 {
+		c.ResponsesBytes = 64 << 20
+	}
+	if c.ResponsesAge == 0 {
+		c.ResponsesAge = 24 * time.Hour
 	}
 	return c
 }

@@ -116,7 +116,8 @@ func normal(s string) string {
 // TestAnAnswerIsOfTheModelThatTheGatewaySays, where its client asked for an alias.
 func TestAnAnswerIsOfTheModelThatTheGatewaySays(t *testing.T) {
 	p := newPort(t, servetest.Say("a"))
-	for path, prompt := range map[string]string{"/v1/chat/completions": `"messages":[{"role":"user","content":"hi"}]`, "/v1/completions": `"prompt":"x"`} {
+	for path, prompt := range map[string]string{"/v1/chat/completions": `"messages":[{"role":"user","content":"hi"}]`, "/v1/completions": `"prompt":"x"`,
+		"/v1/messages": `"max_tokens":5,"messages":[{"role":"user","content":"hi"}]`, "/v1/responses": `"input":"x"`} {
 		for _, stream := range []string{"true", "false"} {
 			got := read(t, p.do("POST", path, `{"model":"m",`+prompt+`,"stream":`+stream+`}`, agentapi.HeaderModel, "canary"))
 			if !strings.Contains(got, `"model":"canary"`) || strings.Contains(got, `"model":"m"`) {

@@ -56,6 +56,9 @@ const (
 	// HeaderTimeout on a client's request says in how many seconds its answer must
 	// have ended.
 	HeaderTimeout = "X-Metalfleet-Timeout"
+	// HeaderOwner names whose a request is, by the API key that the gateway let in;
+	// without it, it is everybody's.
+	HeaderOwner = "X-Metalfleet-Owner"
 	// HeaderPriority is the most urgent priority that the request may have, and
 	// its own where its body names none: that of the client's API key.
 	HeaderPriority = "X-Metalfleet-Priority"

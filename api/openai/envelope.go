@@ -14,6 +14,10 @@ type Envelope struct {
 	Stream bool
 	// Messages, Prompt and Tools are as they were sent; nil where they are not.
 	Messages, Prompt, Tools json.RawMessage
+	// System is the system prompt where it stands beside the messages, and Previous
+	// the id of the response that the request goes on from.
+	System   json.RawMessage
+	Previous string
 }
 
 // DecodeEnvelope reads the body of any request that names a model, for a program
@@ -41,6 +45,14 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 			e.Prompt = value
 		case "tools":
 			e.Tools = value
+		case "system", "instructions":
+			e.System = value
+		case "input":
+			if isItems(value) {
+				e.Messages = value
+			}
+		case "previous_response_id":
+			_ = json.Unmarshal(value, &e.Previous) // what is no string, whoever answers refuses
 		}
 	}
 	if model == nil {
@@ -53,6 +65,14 @@ func DecodeEnvelope(body []byte) (Envelope, error) {
 		return e, required("model")
 	}
 	return e, nil
+}
+
+// isItems says that an input is a conversation, and not texts to embed.
+func isItems(input json.RawMessage) bool {
+	for first := range Elements(input) {
+		return kind(first) == "object"
+	}
+	return false
 }
 
 // Elements are those of a valid JSON array; of anything else there are none.

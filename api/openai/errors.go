@@ -120,7 +120,7 @@ func ContextLengthExceeded(prompt, limit int) *Error {
 // Unauthorized is a 401.
 func Unauthorized() *Error {
 	return &Error{Status: http.StatusUnauthorized, Type: TypeAuthentication, Code: CodeInvalidAPIKey,
-		Message: "The API key is missing or not valid. Send it as 'Authorization: Bearer KEY'."}
+		Message: "The API key is missing or not valid. Send it as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'."}
 }
 
 // ExpiredKey is a 401 to the holder of a key that was good until then.

@@ -84,6 +84,15 @@ var completionFields = map[string]documented{
 	"user":              {`"u"`, honoured},
 }
 
+// embeddingFields are those of types/embedding_create_params.py.
+var embeddingFields = map[string]documented{
+	"input":           {`"other"`, honoured},
+	"model":           {`"other"`, honoured},
+	"dimensions":      {`2`, honoured},
+	"encoding_format": {`"base64"`, honoured},
+	"user":            {`"u"`, honoured},
+}
+
 func TestEveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
 	for _, route := range []struct {
 		name   string
@@ -95,6 +104,8 @@ func TestEveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
 			func(b []byte) (any, error) { return DecodeChatRequest(b) }},
 		{"completions", completionFields, map[string]string{"model": `"m"`, "prompt": `"hi"`},
 			func(b []byte) (any, error) { return DecodeCompletionRequest(b) }},
+		{"embeddings", embeddingFields, map[string]string{"model": `"m"`, "input": `"hi"`},
+			func(b []byte) (any, error) { return DecodeEmbeddingRequest(b) }},
 	} {
 		without, err := route.decode(body(route.base, "", ""))
 		if err != nil {

@@ -51,6 +51,25 @@ func (e *EventWriter) Send(v any) error {
 	return e.write("data: ", data)
 }
 
+// NamedEvent is one of a stream whose events have names.
+type NamedEvent struct {
+	Name string
+	Data any
+}
+
+// Event writes v as one event that has a name.
+func (e *EventWriter) Event(name string, v any) error {
+	data, err := Marshal(v)
+	if err != nil {
+		return err
+	}
+	return e.write("event: "+name+"\ndata: ", data)
+}
+
+// End says that the last event was sent, of a stream that does not end with
+// [DONE].
+func (e *EventWriter) End() { e.ended = true }
+
 // Comment writes a comment, which clients skip. Newlines in it are dropped.
 func (e *EventWriter) Comment(text string) error {
 	text = strings.NewReplacer("\n", " ", "\r", " ").Replace(text)

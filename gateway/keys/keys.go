@@ -29,6 +29,7 @@ import (
 	"strings"
 	"time"
 
+	"metalfleet.dev/metalfleet/api/anthropic"
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
@@ -83,10 +84,14 @@ func (k *Key) Allows(name string, of route.Key) bool {
 // found again from the Secret.
 func NewToken(name string) string { return prefix + name + "_" + rand.Text() }
 
-// Bearer is the key in the headers of a request, as OpenAI's clients send it;
-// empty where there is none, or more than one.
+// Bearer is the key in the headers of a request, as OpenAI's clients send it, or
+// where they do not say Authorization, as Anthropic's do; empty where there is
+// none, or more than one.
 func Bearer(h http.Header) string {
 	given := h.Values("Authorization")
+	if other := h.Values(anthropic.HeaderKey); len(given) == 0 && len(other) == 1 {
+		return strings.Trim(other[0], " ")
+	}
 	if len(given) != 1 {
 		return ""
 	}

@@ -192,6 +192,19 @@ func TestBearer(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
+	for name, tc := range map[string]struct {
+		header http.Header
+		want   string
+	}{
+		"as Anthropic's clients send it":  {http.Header{"X-Api-Key": {"mf_k_X "}}, "mf_k_X"},
+		"both, of which one is meant":     {http.Header{"X-Api-Key": {"mf_k_X"}, "Authorization": {"Bearer mf_k_Y"}}, "mf_k_Y"},
+		"two of them":                     {http.Header{"X-Api-Key": {"mf_k_X", "mf_k_Y"}}, ""},
+		"an unfit one is not passed over": {http.Header{"X-Api-Key": {"mf_k_X"}, "Authorization": {"Basic mf_k_Y"}}, ""},
+	} {
+		if got := Bearer(tc.header); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
 }
 
 // clock stands still until it is told.

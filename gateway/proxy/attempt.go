@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
@@ -142,7 +143,7 @@ type streamError struct {
 func (e streamError) Error() string { return fmt.Sprintf("stream reset with code %d", e.Code) }
 
 // errCut is an orderly end where the answer had none.
-var errCut = errors.New("the stream ended without [DONE]")
+var errCut = errors.New("the stream ended without its last event")
 
 // reasonOf tells a stream that was reset or cut from a connection that failed:
 // only the second says something of the Mac.
@@ -163,7 +164,7 @@ func refused(resp *http.Response) *failure {
 	if err != nil {
 		return &failure{reason: reasonOf(err), err: fmt.Errorf("read a refusal: %w", err)}
 	}
-	e := openai.ParseError(resp.StatusCode, resp.Header, body)
+	e := dialect.ParseError(resp.StatusCode, resp.Header, body)
 	return &failure{reason: reasonRefused, err: e, refusal: e}
 }
 
@@ -177,7 +178,7 @@ func (p *Proxy) whole(ctx context.Context, w *reply, resp *http.Response, mac st
 		return p.failed(ctx, fmt.Errorf("read the answer: %w", err))
 	}
 	if w.begun() { // a stream has, with comments alone: what is told now is told inside it
-		return nil, openai.ParseError(resp.StatusCode, resp.Header, first)
+		return nil, dialect.ParseError(resp.StatusCode, resp.Header, first)
 	}
 	w.meter.hear(resp.Header)
 	w.begin(resp, mac)
@@ -199,7 +200,7 @@ func (p *Proxy) whole(ctx context.Context, w *reply, resp *http.Response, mac st
 // breaks off ends with an error event, which no client takes for the end; as
 // long as only comments were sent, another Mac can take over instead.
 func (p *Proxy) stream(ctx context.Context, w *reply, resp *http.Response, mac string) (*failure, error) {
-	events := newBlocks(resp.Body)
+	events := newBlocks(resp.Body, w.dialect)
 	defer events.free()
 	resp.Header.Del("Content-Length")
 	answered := false

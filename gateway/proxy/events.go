@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"sync"
+
+	"metalfleet.dev/metalfleet/api/dialect"
 )
 
 // blocks cuts a stream of events into blocks of whole events, one for each
@@ -12,6 +14,7 @@ import (
 // event would spoil the error that follows it.
 type blocks struct {
 	from io.Reader
+	of   *dialect.Dialect
 	buf  *[]byte
 	sent int // bytes at the front that were returned
 	held int // bytes read; those from sent on are not returned yet
@@ -31,7 +34,9 @@ var errEventTooLong = errors.New("event is too long")
 // buffers are shared by streams: pure memory, no state.
 var buffers = sync.Pool{New: func() any { b := make([]byte, blockBytes); return &b }}
 
-func newBlocks(from io.Reader) *blocks { return &blocks{from: from, buf: buffers.Get().(*[]byte)} }
+func newBlocks(from io.Reader, of *dialect.Dialect) *blocks {
+	return &blocks{from: from, of: of, buf: buffers.Get().(*[]byte)}
+}
 
 // free gives the buffer back; no block may be used after it.
 func (b *blocks) free() {
@@ -76,25 +81,18 @@ func (b *blocks) grow() error {
 	return nil
 }
 
-var (
-	doneEvent  = []byte("data: [DONE]")
-	errorEvent = []byte(`data: {"error":`)
-)
-
 // note remembers how the last event of a block begins.
 func (b *blocks) note(block []byte) {
 	event := block[:len(block)-2]
 	if i := bytes.LastIndex(event, []byte("\n\n")); i >= 0 {
 		event = event[i+2:]
 	}
-	b.last = append(b.last[:0], event[:min(len(event), len(errorEvent))]...)
+	b.last = append(b.last[:0], event[:min(len(event), dialect.EndBytes)]...)
 }
 
-// ended says that the stream told its own end: [DONE], or an error event. Half
-// an event after it means that something was cut.
-func (b *blocks) ended() bool {
-	return b.held == b.sent && (bytes.HasPrefix(b.last, doneEvent) || bytes.HasPrefix(b.last, errorEvent))
-}
+// ended says that the stream told its own end, or an error. Half an event after
+// it means that something was cut.
+func (b *blocks) ended() bool { return b.held == b.sent && b.of.Ends(b.last) }
 
 // onlyComments says that a block holds nothing of an answer: agents send
 // comments to keep a silent stream open.

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -61,7 +62,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 // count the value that a series begins with. Other statuses begin with their
 // first request.
 func (m *metrics) begin() {
-	for _, route := range []string{pathChat, pathCompletions, pathModels} {
+	for _, route := range append(slices.Clone(forwarded), pathModels) {
 		m.requests.WithLabelValues(route, strconv.Itoa(http.StatusOK))
 		m.duration.WithLabelValues(route)
 		m.firstByte.WithLabelValues(route)

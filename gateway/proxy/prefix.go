@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"encoding/json"
+	"slices"
 
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/pick"
@@ -21,14 +22,15 @@ func prefixOf(e openai.Envelope) pick.Prefix {
 	if e.Messages == nil {
 		return prefixOfText(e.Prompt)
 	}
-	shared := [][]byte{e.Tools}
+	setUp := slices.Concat(e.Tools, e.System)
+	shared := [][]byte{setUp}
 	for message := range openai.Elements(e.Messages) {
 		if setsUp(message) {
 			shared = append(shared, message)
 			continue
 		}
 		own := pick.Hash(append(shared, message)...)
-		if len(shared) == 1 && len(e.Tools) == 0 {
+		if len(shared) == 1 && len(setUp) == 0 {
 			shared = [][]byte{message[:min(len(message), sharedBytes)]}
 		}
 		return pick.Prefix{Shared: pick.Hash(shared...), Own: own}

@@ -55,6 +55,26 @@ func TestWhereAPromptBegins(t *testing.T) {
 	}
 }
 
+// TestWherePromptsOfOtherAPIsBegin: Anthropic's and Responses have the system
+// prompt beside the messages; what is embedded is no conversation.
+func TestWherePromptsOfOtherAPIsBegin(t *testing.T) {
+	const one, two = `{"role":"user","content":"one"}`, `{"role":"user","content":"two"}`
+	for name, c := range map[string]struct{ first, turn, other, system string }{
+		"messages":  {`"system":"s","messages":[` + one + `]`, `"system":"s","messages":[` + one + `,` + two + `]`, `"system":"s","messages":[` + two + `]`, `"system":"t","messages":[` + one + `]`},
+		"responses": {`"instructions":"s","input":[` + one + `]`, `"instructions":"s","input":[` + one + `,` + two + `]`, `"instructions":"s","input":[` + two + `]`, `"instructions":"t","input":[` + one + `]`},
+	} {
+		first, turn, other, system := prefixIn(t, c.first), prefixIn(t, c.turn), prefixIn(t, c.other), prefixIn(t, c.system)
+		if first.Shared == 0 || turn != first || other.Shared != first.Shared || other.Own == first.Own || system.Shared == first.Shared || system.Own == first.Own {
+			t.Errorf("%s: %+v, the next turn %+v, another conversation %+v, another system prompt %+v", name, first, turn, other, system)
+		}
+	}
+	for _, none := range []string{`"input":["a","b"]`, `"input":[1,2]`, `"input":[[1],[2]]`, `"input":[]`} {
+		if p := prefixIn(t, none); p != (pick.Prefix{}) {
+			t.Errorf("%s begins with %+v", none, p)
+		}
+	}
+}
+
 func TestWhatEndedIsNotCounted(t *testing.T) {
 	table := route.NewTable()
 	key := route.Key{Namespace: "ns", Name: "m"}

@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,6 +34,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/anthropic"
+	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/keys"
@@ -49,9 +52,8 @@ var ErrShuttingDown = errors.New("gateway is shutting down")
 var errClientGone = errors.New("client is gone")
 
 const (
-	pathModels      = "/v1/models"
-	pathChat        = "/v1/chat/completions"
-	pathCompletions = "/v1/completions"
+	pathModels = dialect.PathModels
+	pathChat   = dialect.PathChat
 
 	// maxTries bounds how many replicas one request is sent to in one round.
 	maxTries = 5
@@ -142,7 +144,11 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	name, handle := p.route(r)
 	id := agentapi.RequestID(r.Header.Get(agentapi.HeaderRequestID))
 	w := newReply(plain, p.WriteTimeout)
+	w.dialect = dialect.Of(r.URL.Path)
 	w.Header().Set(agentapi.HeaderRequestID, id)
+	if w.dialect == dialect.Anthropic {
+		w.Header().Set(anthropic.HeaderRequestID, id)
+	}
 	ended := p.metrics.observe(name)
 	defer func() { w.meter.settle(w.status); ended(w.status, w.firstByte) }()
 	about := &scope{gateway: p.Log, id: id, route: name}
@@ -167,8 +173,8 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 
 // scope is what log lines of one request begin with. Most requests write none.
 type scope struct {
-	gateway   logr.Logger
-	id, route string
+	gateway          logr.Logger
+	id, route, owner string
 }
 
 type scopeKey struct{}
@@ -181,6 +187,14 @@ func logOf(ctx context.Context) logr.Logger {
 		return s.log()
 	}
 	return logr.Discard()
+}
+
+// ownerOf is the name of the key that a request was let in with.
+func ownerOf(ctx context.Context) string {
+	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
+		return s.owner
+	}
+	return ""
 }
 
 // handle answers one route. An error is for the client, which was not told of
@@ -197,6 +211,9 @@ func (p *Proxy) serve(ctx context.Context, h handle, w *reply, r *http.Request) 
 	if err != nil {
 		return err
 	}
+	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
+		s.owner = c.name()
+	}
 	return h(ctx, c, w, r)
 }
 
@@ -204,8 +221,10 @@ func (p *Proxy) serve(ctx context.Context, h handle, w *reply, r *http.Request) 
 func (p *Proxy) route(r *http.Request) (string, handle) {
 	path := r.URL.Path
 	switch {
-	case path == pathChat || path == pathCompletions:
+	case slices.Contains(forwarded, path):
 		return path, only(http.MethodPost, p.text)
+	case strings.HasPrefix(path, dialect.PathResponses+"/"):
+		return dialect.PathResponses, p.kept
 	case path == pathModels:
 		return path, only(http.MethodGet, p.models)
 	case strings.HasPrefix(path, pathModels+"/"):
@@ -215,6 +234,11 @@ func (p *Proxy) route(r *http.Request) (string, handle) {
 		return openai.RouteNotFound(r.Method, path)
 	}
 }
+
+// forwarded are the routes whose requests name a model and go to one of its
+// replicas.
+var forwarded = []string{pathChat, dialect.PathCompletions, dialect.PathEmbeddings, dialect.PathRerank, dialect.PathRerankV2,
+	dialect.PathMessages, dialect.PathCountTokens, dialect.PathResponses}
 
 func only(method string, h handle) handle {
 	return func(ctx context.Context, c caller, w *reply, r *http.Request) error {
@@ -309,7 +333,11 @@ func (p *Proxy) text(ctx context.Context, c caller, w *reply, r *http.Request) e
 	defer cancel()
 	w.streams = asked.Stream
 	q := &query{name: asked.Model, body: body, prefix: prefixOf(asked), key: c.name(), deadline: deadline}
-	q.begin(p.stages(model, q))
+	all, routed := p.stages(model, q)
+	if q.only, all, err = keeper(asked, all); err != nil {
+		return err
+	}
+	q.begin(all, routed)
 	return p.forward(ctx, w, r, q)
 }
 
@@ -371,6 +399,8 @@ type query struct {
 	deadline time.Time
 	// prefix of its prompt, by which replicas that remember it are found.
 	prefix pick.Prefix
+	// only this Mac keeps what the request goes on from; empty where any will do.
+	only string
 	// waiter is its place in the waiting room, should it need one.
 	waiter *waiting.Waiter
 
@@ -380,7 +410,9 @@ type query struct {
 	told           *openai.Error // by an agent that refused
 }
 
-func (q *query) excluded(e route.Endpoint) bool { return q.replicas[e.Replica] || q.macs[e.Mac] }
+func (q *query) excluded(e route.Endpoint) bool {
+	return q.replicas[e.Replica] || q.macs[e.Mac] || q.only != "" && e.Mac != q.only
+}
 
 // failed leaves out what failed.
 func (q *query) failed(e route.Endpoint, f *failure) {
@@ -502,11 +534,18 @@ func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, 
 			agentapi.HeaderEpoch:     {strconv.FormatInt(e.Epoch, 10)},
 			agentapi.HeaderRequestID: {id},
 		}}
-	if allowed := r.Header.Values(agentapi.HeaderPriority); len(allowed) > 0 {
-		out.Header[agentapi.HeaderPriority] = allowed
+	if e.Replica == "" { // the Mac itself is meant
+		out.Header.Del(agentapi.HeaderReplica)
+		out.Header.Del(agentapi.HeaderEpoch)
+		out.URL.RawQuery = plainQuery(r.URL.Query())
 	}
-	if accept := r.Header.Values("Accept"); len(accept) > 0 {
-		out.Header["Accept"] = accept
+	if owner := ownerOf(ctx); owner != "" {
+		out.Header.Set(agentapi.HeaderOwner, owner)
+	}
+	for _, name := range []string{"Accept", anthropic.HeaderVersion, agentapi.HeaderPriority} {
+		if values := r.Header.Values(name); len(values) > 0 {
+			out.Header[name] = values
+		}
 	}
 	if q.routed != nil {
 		out.Header.Set(agentapi.HeaderModel, q.model.Shown())

@@ -312,7 +312,7 @@ func TestWhatNoAgentNeedsToSee(t *testing.T) {
 	w.wantRefusal(w.do("POST", chatPath, `{"model":"m"`), refusal{400, openai.CodeMalformedJSON, ""})
 	w.wantRefusal(w.do("POST", chatPath, `{}`), refusal{400, openai.CodeMissingParameter, ""})
 	w.wantRefusal(w.do("POST", chatPath, `{"model":"m","x":"`+strings.Repeat("x", 300)+`"}`), refusal{413, openai.CodeBodyTooLarge, ""})
-	w.wantRefusal(w.do("POST", "/v1/embeddings", `{"model":"m"}`), refusal{404, openai.CodeRouteNotFound, ""})
+	w.wantRefusal(w.do("POST", "/v1/images/generations", `{"model":"m"}`), refusal{404, openai.CodeRouteNotFound, ""})
 	w.wantRefusal(w.do("GET", "/v1/models/nobody", ""), refusal{404, openai.CodeModelNotFound, ""})
 	for path, allowed := range map[string]string{chatPath: "POST", "/v1/completions": "POST", "/v1/models": "GET", "/v1/models/m": "GET"} {
 		r := w.do("DELETE", path, "")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
@@ -19,6 +20,7 @@ type reply struct {
 	timeout   time.Duration
 	status    int
 	firstByte time.Time
+	dialect   *dialect.Dialect
 	began     time.Time // when the request came
 	last      time.Time // when something was written last
 	meter     *meter    // of the answer
@@ -57,17 +59,17 @@ func (w *reply) send(p []byte) error {
 }
 
 // refuse tells the client of an error: as the answer, or where a stream has
-// begun as its last event. No [DONE] follows, so that nobody takes the answer
-// for whole.
+// begun as its last event, after which nobody takes the answer for whole.
 func (w *reply) refuse(e *openai.Error) error {
+	id := w.Header().Get(agentapi.HeaderRequestID)
 	if !w.begun() {
-		return openai.WriteError(w, e)
+		return w.dialect.WriteError(w, e, id)
 	}
-	data, err := e.MarshalJSON()
+	event, err := w.dialect.ErrorEvent(e, id)
 	if err != nil {
 		return err
 	}
-	return w.send([]byte("data: " + string(data) + "\n\n"))
+	return w.send(event)
 }
 
 func (w *reply) json(v any) error {

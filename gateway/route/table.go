@@ -288,6 +288,14 @@ func (t *Table) SetMac(m Mac) {
 	t.refreshMac(m.Name)
 }
 
+// Mac finds one that can be reached, whether it takes new requests or not.
+func (t *Table) Mac(name string) (Mac, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m, ok := t.macs[name]
+	return m, ok && m.Address != ""
+}
+
 // DeleteMac forgets one.
 func (t *Table) DeleteMac(name string) {
 	t.mu.Lock()

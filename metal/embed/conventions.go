@@ -181,6 +181,21 @@ func (c *Conventions) Text(tok *tokenizer.Tokenizer, text string, o Options) (In
 	return c.around(tok, c.Limit, o.Truncate, ids)
 }
 
+// Tokens takes a text that its sender has tokenized, without what the tokenizer
+// puts around one. Nothing is put before it: a prompt is text. Errors are those
+// of Text.
+func (c *Conventions) Tokens(tok *tokenizer.Tokenizer, ids []int32, o Options) (Input, error) {
+	if o.Prompt != "" || o.Instruction != "" {
+		return Input{}, fmt.Errorf("%w: a prompt or an instruction goes before a text, and the input is tokens", ErrPrompt)
+	}
+	for i, id := range ids {
+		if id < 0 || int(id) >= tok.Size() {
+			return Input{}, fmt.Errorf("token %d is %d, the vocabulary has %d", i, id, tok.Size())
+		}
+	}
+	return c.around(tok, c.Limit, o.Truncate, ids)
+}
+
 // Pair writes a query and a document to be scored.
 func (c *Conventions) Pair(tok *tokenizer.Tokenizer, query, document string, o Options) (Input, error) {
 	if c.judge != nil {

@@ -265,6 +265,47 @@ func TestWhatIsTooLongIsRefusedUnlessItMayBeCut(t *testing.T) {
 	}
 }
 
+// TestA5TokensAreATextWithoutWhatIsPutAroundIt: who tokenizes by itself gets the
+// vector of the text, cut as the text is, and cannot say what only a text has.
+func TestA5TokensAreATextWithoutWhatIsPutAroundIt(t *testing.T) {
+	for _, c := range tinymodel.Readers() {
+		if c.Rerank {
+			continue
+		}
+		r := openReader(t, write(t, c), ref.New(ref.Options{}))
+		for _, text := range append(tinymodel.ReaderTexts(), strings.Repeat("long ", 300)) {
+			want, err := r.Text(r.tok, text, embed.Options{Truncate: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			prompt := r.Prompts[r.Default]
+			ids, err := r.tok.Encode(prompt+text, tokenizer.EncodeOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := r.Tokens(r.tok, ids, embed.Options{Truncate: true})
+			if err != nil || !slices.Equal(got.IDs, want.IDs) || !slices.Equal(got.Types, want.Types) {
+				t.Fatalf("%s: %q as tokens is %v, %v; want %v", c.Name, text, got, err, want)
+			}
+		}
+		for name, try := range map[string]struct {
+			ids []int32
+			o   embed.Options
+			err error
+		}{
+			"too many":        {slices.Repeat([]int32{7}, 10_000), embed.Options{}, embed.ErrTooLong},
+			"a prompt":        {[]int32{7}, embed.Options{Prompt: "query"}, embed.ErrPrompt},
+			"an instruction":  {[]int32{7}, embed.Options{Instruction: "find"}, embed.ErrPrompt},
+			"beyond the last": {[]int32{7, int32(r.tok.Size())}, embed.Options{}, nil},
+			"below the first": {[]int32{-1}, embed.Options{}, nil},
+		} {
+			if _, err := r.Tokens(r.tok, try.ids, try.o); err == nil || try.err != nil && !errors.Is(err, try.err) {
+				t.Errorf("%s, %s: %v", c.Name, name, err)
+			}
+		}
+	}
+}
+
 func TestPromptsAndInstructions(t *testing.T) {
 	readers := map[string]*reader{}
 	for _, c := range tinymodel.Readers() {

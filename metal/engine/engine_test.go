@@ -415,15 +415,15 @@ func TestOlderLimitsAreIgnored(t *testing.T) {
 func TestStopStringsAndLengthEndTheText(t *testing.T) {
 	e := ready(t, engine.Options{}, ref.Options{})
 	whole := ask(t, e, engine.Request{Prompt: prompt("The capital"), Sampling: draws(3), MaxTokens: 60})
-	if whole.finished.Reason != engine.Length || whole.finished.Usage.Generated != 60 || whole.finished.Usage.Prompt == 0 {
+	if whole.finished.Reason != engine.Length || whole.finished.Stop != "" || whole.finished.Usage.Generated != 60 || whole.finished.Usage.Prompt == 0 {
 		t.Fatalf("an answer of 60 tokens ended with %+v", whole.finished)
 	}
 	runes := []rune(whole.text)
 	stopAt := string(runes[len(runes)/2 : len(runes)/2+3])
 	cut := ask(t, e, engine.Request{Prompt: prompt("The capital"), Sampling: draws(3), MaxTokens: 60, Stop: []string{stopAt, "never seen here"}})
 	want, _, _ := strings.Cut(whole.text, stopAt)
-	if cut.finished.Reason != engine.Stop || cut.text != want {
-		t.Errorf("with stop %q the text is %q (%v), want %q", stopAt, cut.text, cut.finished.Reason, want)
+	if cut.finished.Reason != engine.Stop || cut.finished.Stop != stopAt || cut.text != want {
+		t.Errorf("with stop %q the text is %q (%v, by %q), want %q", stopAt, cut.text, cut.finished.Reason, cut.finished.Stop, want)
 	}
 }
 

@@ -226,7 +226,7 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 	l.e.generatedTotals.Add(1)
 	if l.model.serving.ends[token] {
 		l.flush(a)
-		l.end(a, Finished{Reason: Stop})
+		l.end(a, Finished{Reason: Stop, Stop: a.stops.Matched()})
 		return false
 	}
 	text, err := a.decoder.Push(token)
@@ -242,7 +242,7 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 	a.untold.add(p.ranked, len(text))
 	a.stream.push(shown, thoughts, token, a.untold.shows(len(shown)))
 	if stopped {
-		l.end(a, Finished{Reason: Stop})
+		l.end(a, Finished{Reason: Stop, Stop: a.stops.Matched()})
 		return false
 	}
 	done, err := a.constraint.took(token)

@@ -13,9 +13,11 @@ import (
 // maxInputs of one request.
 const maxInputs = 2048
 
-// EmbedRequest asks for a vector of each text.
+// EmbedRequest asks for a vector of each text, or of each list of tokens where
+// there are no texts.
 type EmbedRequest struct {
 	Texts   []string
+	Tokens  [][]int32
 	Options embed.Options
 }
 
@@ -56,9 +58,7 @@ func (e *Engine) Embed(ctx context.Context, r EmbedRequest) (*Embedded, error) {
 	if refusal != nil {
 		return nil, refusal
 	}
-	out, tokens, refusal := e.readAll(ctx, s, "input", r.Texts, func(text string) (embed.Input, error) {
-		return s.conventions.Text(s.tok, text, r.Options)
-	})
+	out, tokens, refusal := e.readAll(ctx, s, inputsOf(s, r))
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -74,9 +74,9 @@ func (e *Engine) Rerank(ctx context.Context, r RerankRequest) (*Reranked, error)
 	if n := len(r.Query); n > s.conventions.Limit*bytesPerToken {
 		return nil, s.tooLongToRead("query", fmt.Sprintf("the query has %d bytes", n))
 	}
-	out, tokens, refusal := e.readAll(ctx, s, "documents", r.Documents, func(document string) (embed.Input, error) {
-		return s.conventions.Pair(s.tok, r.Query, document, r.Options)
-	})
+	out, tokens, refusal := e.readAll(ctx, s, texts{"documents", len(r.Documents), func(i int) int { return len(r.Documents[i]) }, func(i int) (embed.Input, error) {
+		return s.conventions.Pair(s.tok, r.Query, r.Documents[i], r.Options)
+	}})
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -91,9 +91,29 @@ func (s *serving) tooLongToRead(param, detail string) *Refusal {
 	return &Refusal{Kind: ContextLength, Param: param, Message: fmt.Sprintf("%s, but the model reads %d tokens; shorten it, or have it truncated", detail, s.conventions.Limit)}
 }
 
+// texts are what a request wants to be read.
+type texts struct {
+	param string
+	count int
+	// bytes of one that its tokenizer would look at.
+	bytes func(i int) int
+	write func(i int) (embed.Input, error)
+}
+
+func inputsOf(s *serving, r EmbedRequest) texts {
+	if len(r.Texts) == 0 {
+		return texts{"input", len(r.Tokens), func(int) int { return 0 }, func(i int) (embed.Input, error) {
+			return s.conventions.Tokens(s.tok, r.Tokens[i], r.Options)
+		}}
+	}
+	return texts{"input", len(r.Texts), func(i int) int { return len(r.Texts[i]) }, func(i int) (embed.Input, error) {
+		return s.conventions.Text(s.tok, r.Texts[i], r.Options)
+	}}
+}
+
 // readAll writes inputs, weighs and queues them, and waits for their end.
-func (e *Engine) readAll(ctx context.Context, s *serving, param string, texts []string, write func(string) (embed.Input, error)) ([][]float32, int, *Refusal) {
-	r, refusal := s.written(ctx, param, texts, write)
+func (e *Engine) readAll(ctx context.Context, s *serving, all texts) ([][]float32, int, *Refusal) {
+	r, refusal := s.written(ctx, all)
 	if refusal != nil {
 		return nil, 0, refusal
 	}
@@ -102,7 +122,7 @@ func (e *Engine) readAll(ctx context.Context, s *serving, param string, texts []
 		tokens += len(in.IDs)
 	}
 	if refusal := e.checkMemory(ctx, s, &active{prompt: e.passTokens(r.inputs)}, 0); refusal != nil {
-		refusal.Param = param
+		refusal.Param = all.param
 		return nil, 0, refusal
 	}
 	if refusal := e.admitReading(r, tokens); refusal != nil {
@@ -120,24 +140,24 @@ func (e *Engine) readAll(ctx context.Context, s *serving, param string, texts []
 }
 
 // written is everything that can be refused about texts by themselves.
-func (s *serving) written(ctx context.Context, param string, texts []string, write func(string) (embed.Input, error)) (*reading, *Refusal) {
-	if len(texts) == 0 || len(texts) > maxInputs {
-		return nil, invalid(param, "%d texts, want 1 to %d", len(texts), maxInputs)
+func (s *serving) written(ctx context.Context, all texts) (*reading, *Refusal) {
+	if all.count == 0 || all.count > maxInputs {
+		return nil, invalid(all.param, "%d texts, want 1 to %d", all.count, maxInputs)
 	}
-	r := &reading{inputs: make([]embed.Input, len(texts)), ended: make(chan *Refusal, 1)}
-	for i, text := range texts {
+	r := &reading{inputs: make([]embed.Input, all.count), ended: make(chan *Refusal, 1)}
+	for i := range all.count {
 		if ctx.Err() != nil {
 			return nil, &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
 		}
-		if len(text) > s.conventions.Limit*bytesPerToken {
-			return nil, s.tooLongToRead(param, fmt.Sprintf("text %d has %d bytes", i, len(text)))
+		if n := all.bytes(i); n > s.conventions.Limit*bytesPerToken {
+			return nil, s.tooLongToRead(all.param, fmt.Sprintf("text %d has %d bytes", i, n))
 		}
 		var err error
-		switch r.inputs[i], err = write(text); {
+		switch r.inputs[i], err = all.write(i); {
 		case errors.Is(err, embed.ErrTooLong):
-			return nil, s.tooLongToRead(param, fmt.Sprintf("text %d: %v", i, err))
+			return nil, s.tooLongToRead(all.param, fmt.Sprintf("text %d: %v", i, err))
 		case err != nil:
-			return nil, invalid(param, "text %d: %v", i, err)
+			return nil, invalid(all.param, "text %d: %v", i, err)
 		}
 	}
 	return r, nil

@@ -29,7 +29,9 @@ type Usage struct{ Prompt, Generated, Cached int }
 // Finished is the last event of every stream.
 type Finished struct {
 	Reason FinishReason
-	Usage  Usage
+	// Stop is the stop string that ended the text, if one did.
+	Stop  string
+	Usage Usage
 	// Err is set when the answer did not come to its end.
 	Err *Refusal
 }

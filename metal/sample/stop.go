@@ -9,6 +9,7 @@ type StopMatcher struct {
 	stops   []stopString
 	held    []byte
 	stopped bool
+	matched string
 }
 
 // stopString is one stop string and how much of it the text ends with.
@@ -44,7 +45,9 @@ func (m *StopMatcher) Push(text string) (show string, stopped bool) {
 		longest := 0
 		for j := range m.stops {
 			if m.stops[j].push(text[i]) {
-				longest = max(longest, len(m.stops[j].text))
+				if n := len(m.stops[j].text); n > longest {
+					longest, m.matched = n, m.stops[j].text
+				}
 			}
 		}
 		if longest > 0 {
@@ -63,6 +66,9 @@ func (m *StopMatcher) Push(text string) (show string, stopped bool) {
 	m.held = append(m.held[:0], m.held[n:]...)
 	return show, false
 }
+
+// Matched is the stop string that ended the text; empty while none has.
+func (m *StopMatcher) Matched() string { return m.matched }
 
 // Flush ends the text without a stop string and returns what was held back.
 func (m *StopMatcher) Flush() string {

@@ -57,6 +57,19 @@ func TestStopStringsAcrossPieces(t *testing.T) {
 	}
 }
 
+func TestTheStopStringThatEndedATextIsKnown(t *testing.T) {
+	for text, want := range map[string]string{"a b": "", "a end": "end", "an ending": "ending", "<x": "<"} {
+		m := NewStopMatcher([]string{"end", "ding", "ending", "<"})
+		if text == "an ending" { // several end at once: the longest
+			m = NewStopMatcher([]string{"ding", "ending", "ing"})
+		}
+		m.Push(text)
+		if got := m.Matched(); got != want {
+			t.Errorf("%q: %q ended it, want %q", text, got, want)
+		}
+	}
+}
+
 func TestFlushReturnsWhatWasHeld(t *testing.T) {
 	m := NewStopMatcher([]string{"<end>"})
 	if s, _ := m.Push("a<en"); s != "a" {

@@ -1994,10 +1994,13 @@ func (x *Logprob) GetText() []byte {
 }
 
 type Finished struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Reason        FinishReason           `protobuf:"varint,1,opt,name=reason,proto3,enum=metalfleet.engine.v1.FinishReason" json:"reason,omitempty"`
-	Usage         *Usage                 `protobuf:"bytes,2,opt,name=usage,proto3" json:"usage,omitempty"`
-	Error         *Refusal               `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Reason FinishReason           `protobuf:"varint,1,opt,name=reason,proto3,enum=metalfleet.engine.v1.FinishReason" json:"reason,omitempty"`
+	Usage  *Usage                 `protobuf:"bytes,2,opt,name=usage,proto3" json:"usage,omitempty"`
+	Error  *Refusal               `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// stop is the stop string that ended the text; empty where the model ended its
+	// turn.
+	Stop          string `protobuf:"bytes,5,opt,name=stop,proto3" json:"stop,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2051,6 +2054,13 @@ func (x *Finished) GetError() *Refusal {
 		return x.Error
 	}
 	return nil
+}
+
+func (x *Finished) GetStop() string {
+	if x != nil {
+		return x.Stop
+	}
+	return ""
 }
 
 type Usage struct {
@@ -2215,7 +2225,7 @@ type EmbedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// id names the request in logs and errors.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// texts, 1 to 2048 of them.
+	// texts, 1 to 2048 of them, where there are no token_lists.
 	Texts []string `protobuf:"bytes,2,rep,name=texts,proto3" json:"texts,omitempty"`
 	// prompt is the name of one of the model's prompts, which is put before each
 	// text ("query"); instruction says in words what a query is for, where the model
@@ -2224,7 +2234,10 @@ type EmbedRequest struct {
 	Instruction string `protobuf:"bytes,4,opt,name=instruction,proto3" json:"instruction,omitempty"`
 	// truncate cuts what is longer than the model reads; without it, that is
 	// refused.
-	Truncate      bool `protobuf:"varint,5,opt,name=truncate,proto3" json:"truncate,omitempty"`
+	Truncate bool `protobuf:"varint,5,opt,name=truncate,proto3" json:"truncate,omitempty"`
+	// token_lists, 1 to 2048 of them, are texts as the model's own tokens, without
+	// what its tokenizer puts around a text. No prompt is put before them.
+	TokenLists    []*TokenList `protobuf:"bytes,6,rep,name=token_lists,json=tokenLists,proto3" json:"token_lists,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2292,6 +2305,13 @@ func (x *EmbedRequest) GetTruncate() bool {
 		return x.Truncate
 	}
 	return false
+}
+
+func (x *EmbedRequest) GetTokenLists() []*TokenList {
+	if x != nil {
+		return x.TokenLists
+	}
+	return nil
 }
 
 type EmbedResponse struct {
@@ -3618,11 +3638,12 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\aLogprob\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x05R\x05token\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x02R\alogprob\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\fR\x04text\"\xae\x01\n" +
+	"\x04text\x18\x03 \x01(\fR\x04text\"\xc2\x01\n" +
 	"\bFinished\x12:\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\".metalfleet.engine.v1.FinishReasonR\x06reason\x121\n" +
 	"\x05usage\x18\x02 \x01(\v2\x1b.metalfleet.engine.v1.UsageR\x05usage\x123\n" +
-	"\x05error\x18\x03 \x01(\v2\x1d.metalfleet.engine.v1.RefusalR\x05error\"|\n" +
+	"\x05error\x18\x03 \x01(\v2\x1d.metalfleet.engine.v1.RefusalR\x05error\x12\x12\n" +
+	"\x04stop\x18\x05 \x01(\tR\x04stop\"|\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x03R\fpromptTokens\x12)\n" +
 	"\x10generated_tokens\x18\x02 \x01(\x03R\x0fgeneratedTokens\x12#\n" +
@@ -3636,13 +3657,15 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\vlimit_bytes\x18\x05 \x01(\x03R\n" +
 	"limitBytes\x128\n" +
 	"\x18retry_after_milliseconds\x18\x06 \x01(\x03R\x16retryAfterMilliseconds\x12\x14\n" +
-	"\x05param\x18\a \x01(\tR\x05param\"\x8a\x01\n" +
+	"\x05param\x18\a \x01(\tR\x05param\"\xcc\x01\n" +
 	"\fEmbedRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05texts\x18\x02 \x03(\tR\x05texts\x12\x16\n" +
 	"\x06prompt\x18\x03 \x01(\tR\x06prompt\x12 \n" +
 	"\vinstruction\x18\x04 \x01(\tR\vinstruction\x12\x1a\n" +
-	"\btruncate\x18\x05 \x01(\bR\btruncate\"z\n" +
+	"\btruncate\x18\x05 \x01(\bR\btruncate\x12@\n" +
+	"\vtoken_lists\x18\x06 \x03(\v2\x1f.metalfleet.engine.v1.TokenListR\n" +
+	"tokenLists\"z\n" +
 	"\rEmbedResponse\x126\n" +
 	"\avectors\x18\x01 \x03(\v2\x1c.metalfleet.engine.v1.VectorR\avectors\x121\n" +
 	"\x05usage\x18\x02 \x01(\v2\x1b.metalfleet.engine.v1.UsageR\x05usage\" \n" +
@@ -3862,40 +3885,41 @@ var file_metal_wire_wire_proto_depIdxs = []int32{
 	26, // 21: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
 	27, // 22: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
 	3,  // 23: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
-	30, // 24: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
-	26, // 25: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	26, // 26: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	9,  // 27: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	9,  // 28: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	39, // 29: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
-	40, // 30: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
-	41, // 31: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
-	47, // 32: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
-	4,  // 33: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
-	6,  // 34: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
-	13, // 35: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
-	28, // 36: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
-	31, // 37: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
-	33, // 38: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
-	35, // 39: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
-	37, // 40: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
-	42, // 41: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
-	44, // 42: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
-	5,  // 43: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
-	7,  // 44: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
-	20, // 45: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
-	29, // 46: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
-	32, // 47: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
-	34, // 48: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
-	36, // 49: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
-	38, // 50: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
-	43, // 51: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
-	45, // 52: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
-	43, // [43:53] is the sub-list for method output_type
-	33, // [33:43] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	18, // 24: metalfleet.engine.v1.EmbedRequest.token_lists:type_name -> metalfleet.engine.v1.TokenList
+	30, // 25: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
+	26, // 26: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	26, // 27: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	9,  // 28: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	9,  // 29: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	39, // 30: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
+	40, // 31: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
+	41, // 32: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
+	47, // 33: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
+	4,  // 34: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
+	6,  // 35: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
+	13, // 36: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
+	28, // 37: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
+	31, // 38: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
+	33, // 39: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
+	35, // 40: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
+	37, // 41: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
+	42, // 42: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
+	44, // 43: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
+	5,  // 44: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
+	7,  // 45: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
+	20, // 46: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
+	29, // 47: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
+	32, // 48: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
+	34, // 49: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
+	36, // 50: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
+	38, // 51: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
+	43, // 52: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
+	45, // 53: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
+	44, // [44:54] is the sub-list for method output_type
+	34, // [34:44] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_metal_wire_wire_proto_init() }

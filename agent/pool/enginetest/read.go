@@ -34,7 +34,11 @@ func (e *fake) fits(asked wire.Task) error {
 
 // Embed makes of each text a vector of how many words it has.
 func (e *fake) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
-	words, usage, err := e.read(ctx, wire.Task_TASK_EMBED, "input", r.GetTexts())
+	texts := r.GetTexts()
+	for _, l := range r.GetTokenLists() { // a word for each token
+		texts = append(texts, strings.Repeat("w ", len(l.GetIds())))
+	}
+	words, usage, err := e.read(ctx, wire.Task_TASK_EMBED, "input", texts)
 	if err != nil {
 		return nil, err
 	}

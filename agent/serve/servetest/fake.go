@@ -29,8 +29,15 @@ type Fake struct {
 	names    map[string]serve.Target
 }
 
+// Reader answers requests for vectors and scores.
+type Reader struct {
+	Embed  func(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error)
+	Rerank func(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error)
+}
+
 type replica struct {
 	script Script
+	reader Reader
 	ready  bool
 	lost   chan struct{} // closed when the engine ends
 	lose   sync.Once
@@ -49,6 +56,14 @@ func (f *Fake) Add(name string, t serve.Target, s Script) {
 	defer f.mu.Unlock()
 	f.replicas[t] = &replica{script: s, ready: true, lost: make(chan struct{})}
 	f.names[name] = t
+}
+
+// AddReader puts a ready replica under a name that reads and does not write.
+func (f *Fake) AddReader(name string, t serve.Target, r Reader) {
+	f.Add(name, t, Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Param: "model", Message: "this model writes no text"}))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.replicas[t].reader = r
 }
 
 // SetReady changes whether holds are given.
@@ -133,6 +148,22 @@ func (h *hold) Generate(ctx context.Context, r *wire.GenerateRequest) (serve.Str
 		close(s.ended)
 	}()
 	return s, nil
+}
+
+var unread = &wire.Refusal{Code: wire.Code_CODE_INVALID, Param: "model", Message: "this model does not do that"}
+
+func (h *hold) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+	if h.replica.reader.Embed == nil {
+		return nil, wire.Refuse(unread)
+	}
+	return h.replica.reader.Embed(ctx, r)
+}
+
+func (h *hold) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+	if h.replica.reader.Rerank == nil {
+		return nil, wire.Refuse(unread)
+	}
+	return h.replica.reader.Rerank(ctx, r)
 }
 
 // stream hands over one event at a time, as a slow connection would.

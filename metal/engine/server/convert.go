@@ -90,7 +90,7 @@ func toFinished(f *engine.Finished) *wire.Finished {
 	reason := map[engine.FinishReason]wire.FinishReason{
 		engine.Stop: wire.FinishReason_FINISH_REASON_STOP, engine.Length: wire.FinishReason_FINISH_REASON_LENGTH, engine.Error: wire.FinishReason_FINISH_REASON_ERROR,
 	}
-	out := &wire.Finished{Reason: reason[f.Reason], Usage: &wire.Usage{PromptTokens: int64(f.Usage.Prompt), GeneratedTokens: int64(f.Usage.Generated), CachedTokens: int64(f.Usage.Cached)}}
+	out := &wire.Finished{Reason: reason[f.Reason], Stop: f.Stop, Usage: &wire.Usage{PromptTokens: int64(f.Usage.Prompt), GeneratedTokens: int64(f.Usage.Generated), CachedTokens: int64(f.Usage.Cached)}}
 	if f.Err != nil {
 		out.Error = toRefusal(f.Err)
 	}

@@ -204,8 +204,11 @@ func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServ
 
 // Embed makes vectors.
 func (s *service) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+	if len(r.GetTexts()) > 0 && len(r.GetTokenLists()) > 0 {
+		return nil, wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Param: "input", Message: "input is texts or tokens, not both"})
+	}
 	got, err := s.engine.Embed(ctx, engine.EmbedRequest{
-		Texts: r.GetTexts(), Options: embed.Options{Prompt: r.GetPrompt(), Instruction: r.GetInstruction(), Truncate: r.GetTruncate()},
+		Texts: r.GetTexts(), Tokens: fromLists(r.GetTokenLists()), Options: embed.Options{Prompt: r.GetPrompt(), Instruction: r.GetInstruction(), Truncate: r.GetTruncate()},
 	})
 	if err != nil {
 		return nil, refuse(err)
@@ -215,6 +218,14 @@ func (s *service) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedR
 		out.Vectors = append(out.Vectors, &wire.Vector{Values: v})
 	}
 	return out, nil
+}
+
+func fromLists(lists []*wire.TokenList) [][]int32 {
+	var out [][]int32
+	for _, l := range lists {
+		out = append(out, l.GetIds())
+	}
+	return out
 }
 
 // Rerank scores documents.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -231,6 +232,10 @@ func TestVectorsAndScoresTravelWhole(t *testing.T) {
 	if n := plain.GetUsage().GetPromptTokens(); prompted.GetUsage().GetPromptTokens() <= n || worded.GetUsage().GetPromptTokens() <= n {
 		t.Error("prompt and instruction do not stand before the text")
 	}
+	listed := embed(&wire.EmbedRequest{TokenLists: []*wire.TokenList{{Ids: []int32{7, 8}}, {Ids: []int32{7}}}})
+	if len(listed.GetVectors()) != 2 || slices.Equal(listed.GetVectors()[0].GetValues(), listed.GetVectors()[1].GetValues()) {
+		t.Errorf("vectors of tokens %v", listed)
+	}
 	scores, err := pairs.client.Rerank(deadline(t), &wire.RerankRequest{Query: "a", Documents: []string{"b", "c d e"}})
 	if err != nil || len(scores.GetScores()) != 2 || scores.GetUsage().GetPromptTokens() == 0 {
 		t.Errorf("scores %v, %v", scores, err)
@@ -247,6 +252,10 @@ func TestVectorsAndScoresTravelWhole(t *testing.T) {
 			_, err := pairs.client.Rerank(deadline(t), &wire.RerankRequest{Query: "a", Documents: []string{long}})
 			return err
 		}, wire.Code_CODE_CONTEXT_LENGTH},
+		"texts and tokens": {func() error {
+			_, err := vectors.client.Embed(deadline(t), &wire.EmbedRequest{Texts: []string{"a"}, TokenLists: []*wire.TokenList{{Ids: []int32{7}}}})
+			return err
+		}, wire.Code_CODE_INVALID},
 		"no texts": {func() error { _, err := vectors.client.Embed(deadline(t), &wire.EmbedRequest{}); return err }, wire.Code_CODE_INVALID},
 		"another kind": {func() error {
 			_, err := pairs.client.Embed(deadline(t), &wire.EmbedRequest{Texts: []string{"a"}})

@@ -31,9 +31,13 @@ type Stream interface {
 // Admitted is a request that passed every check of the engine. Only Await
 // makes one, and its answer can be read from it alone.
 type Admitted struct {
-	stream   Stream
-	finished bool
+	stream       Stream
+	promptTokens int
+	finished     bool
 }
+
+// PromptTokens are those that the engine counted.
+func (a *Admitted) PromptTokens() int { return a.promptTokens }
 
 // Await waits for the engine's word. Its error is the engine's, or ErrOrder.
 func Await(s Stream) (*Admitted, error) {
@@ -47,7 +51,7 @@ func Await(s Stream) (*Admitted, error) {
 	if event.GetAdmitted() == nil {
 		return nil, fmt.Errorf("%w: %T before Admitted", ErrOrder, event.GetEvent())
 	}
-	return &Admitted{stream: s}, nil
+	return &Admitted{stream: s, promptTokens: int(event.GetAdmitted().GetPromptTokens())}, nil
 }
 
 // Next returns either more of the answer or the end, which comes exactly once. An

@@ -1,0 +1,183 @@
+// Package shelf keeps the responses of this Mac, so that clients can ask for them
+// again and go on from them.
+//
+// It owns how long that is: at most an age, and as many bytes as it may hold; the
+// oldest go first. What a response takes is counted by its texts. It refuses to
+// tell one owner of another's responses: they are as if they did not exist. It
+// keeps nothing on a disk, so an agent's restart forgets all of them.
+//
+// Start reading at Shelf.
+package shelf
+
+import (
+	"container/list"
+	"sync"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/responses"
+)
+
+// entryBytes is about what an entry takes beside its texts.
+const entryBytes = 4 << 10
+
+// Turn is one of a conversation.
+type Turn struct{ Role, Text string }
+
+// Entry is one response.
+type Entry struct {
+	Owner string
+	// Response as a client sees it, and Input what it answered to.
+	Response responses.Response
+	Input    []responses.Item
+	// Turns are the whole conversation up to and with the answer, without the
+	// instructions, which are those of one response.
+	Turns []Turn
+	// Cancel ends a response in progress.
+	Cancel func()
+}
+
+func (e *Entry) bytes() int64 {
+	n := int64(entryBytes)
+	for _, i := range e.Input {
+		n += entryBytes/16 + int64(len(i.Text()))
+	}
+	for _, i := range e.Response.Output {
+		n += int64(len(i.Text()))
+	}
+	for _, t := range e.Turns {
+		n += entryBytes/64 + int64(len(t.Text))
+	}
+	if e.Response.Instructions != nil {
+		n += int64(len(*e.Response.Instructions))
+	}
+	return n
+}
+
+// Shelf is for many goroutines. The zero value keeps nothing.
+type Shelf struct {
+	// Bytes and Age that are kept at most.
+	Bytes int64
+	Age   time.Duration
+	// Now tells the time; nil means time.Now.
+	Now func() time.Time
+
+	mu    sync.Mutex // guards all below
+	byID  map[string]*list.Element
+	order list.List // of *kept, the oldest first
+	held  int64
+}
+
+type kept struct {
+	id    string
+	entry Entry
+	bytes int64
+	since time.Time
+}
+
+func (s *Shelf) now() time.Time {
+	if s.Now == nil {
+		return time.Now()
+	}
+	return s.Now()
+}
+
+// Put keeps a new response. It says whether there is room for it at all.
+func (s *Shelf) Put(e Entry) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.put(e, s.now())
+}
+
+// End keeps a response as it ended, if it is still kept and in progress: who
+// deleted or cancelled it meanwhile meant it.
+func (s *Shelf) End(e Entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if before, ok := s.byID[e.Response.ID]; ok && before.Value.(*kept).entry.Response.Status == responses.StatusInProgress {
+		s.drop(before)
+		s.put(e, before.Value.(*kept).since)
+	}
+}
+
+// Cancel ends an owner's response in progress. One that has ended stays as it is.
+func (s *Shelf) Cancel(id, owner string) (e Entry, found, cancelled bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trim()
+	at, ok := s.byID[id]
+	if !ok || at.Value.(*kept).entry.Owner != owner {
+		return Entry{}, false, false
+	}
+	k := at.Value.(*kept)
+	if k.entry.Response.Status != responses.StatusInProgress {
+		return k.entry, true, false
+	}
+	k.entry.Response.Status = responses.StatusCancelled
+	return k.entry, true, true
+}
+
+// put is Put; the lock is held.
+func (s *Shelf) put(e Entry, since time.Time) bool {
+	id := e.Response.ID
+	k := &kept{id, e, e.bytes(), since}
+	if k.bytes > s.Bytes {
+		return false
+	}
+	if s.byID == nil {
+		s.byID = map[string]*list.Element{}
+	}
+	s.byID[id] = s.order.PushBack(k)
+	s.held += k.bytes
+	s.trim()
+	return true
+}
+
+// trim lets the oldest go; the lock is held.
+func (s *Shelf) trim() {
+	for e := s.order.Front(); e != nil; {
+		next := e.Next()
+		k := e.Value.(*kept)
+		if s.held > s.Bytes || s.now().Sub(k.since) >= s.Age {
+			s.drop(e)
+		}
+		e = next
+	}
+}
+
+func (s *Shelf) drop(e *list.Element) {
+	k := s.order.Remove(e).(*kept)
+	delete(s.byID, k.id)
+	s.held -= k.bytes
+}
+
+// Get finds an owner's response.
+func (s *Shelf) Get(id, owner string) (Entry, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trim()
+	e, ok := s.byID[id]
+	if !ok || e.Value.(*kept).entry.Owner != owner {
+		return Entry{}, false
+	}
+	return e.Value.(*kept).entry, true
+}
+
+// Delete forgets an owner's response.
+func (s *Shelf) Delete(id, owner string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.byID[id]
+	if !ok || e.Value.(*kept).entry.Owner != owner {
+		return false
+	}
+	s.drop(e)
+	return true
+}
+
+// Held are the bytes that are kept, and how many responses.
+func (s *Shelf) Held() (bytes int64, count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trim()
+	return s.held, len(s.byID)
+}

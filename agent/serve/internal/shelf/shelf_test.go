@@ -1,0 +1,90 @@
+package shelf
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/responses"
+)
+
+func entry(id, owner, status string, text string) Entry {
+	return Entry{Owner: owner, Response: responses.Response{ID: id, Status: status}, Turns: []Turn{{"user", text}}}
+}
+
+func has(s *Shelf, id, owner string) bool { _, ok := s.Get(id, owner); return ok }
+
+func TestTheOldestGoesForWantOfRoom(t *testing.T) {
+	const most = 10 * (entryBytes + 2000)
+	s := &Shelf{Bytes: most, Age: time.Hour}
+	for i := range 100 {
+		if !s.Put(entry(fmt.Sprint(i), "", responses.StatusCompleted, strings.Repeat("x", 1000))) {
+			t.Fatal("no room")
+		}
+		if held, _ := s.Held(); held > most {
+			t.Fatalf("%d bytes are held", held)
+		}
+	}
+	held, n := s.Held()
+	if n < 10 || n > 12 || !has(s, "99", "") || has(s, "50", "") || held < n64(n)*entryBytes {
+		t.Errorf("%d kept, %d bytes", n, held)
+	}
+	if s.Put(entry("huge", "", "", strings.Repeat("x", most))) || has(s, "huge", "") || !has(s, "99", "") {
+		t.Error("what can never fit made others go")
+	}
+}
+
+func n64(n int) int64 { return int64(n) }
+
+func TestAgeEndsWhatIsKept(t *testing.T) {
+	now := time.Unix(1000, 0)
+	s := &Shelf{Bytes: 1 << 20, Age: time.Minute, Now: func() time.Time { return now }}
+	s.Put(entry("a", "", responses.StatusInProgress, ""))
+	now = now.Add(59 * time.Second)
+	s.End(entry("a", "", responses.StatusCompleted, "")) // its age is that of its beginning
+	if !has(s, "a", "") {
+		t.Error("gone early")
+	}
+	now = now.Add(time.Second)
+	if has(s, "a", "") {
+		t.Error("kept for too long")
+	}
+	if held, n := s.Held(); held != 0 || n != 0 {
+		t.Errorf("%d bytes of %d are held", held, n)
+	}
+}
+
+func TestOwnersAreApart(t *testing.T) {
+	s := &Shelf{Bytes: 1 << 20, Age: time.Minute}
+	s.Put(entry("a", "team", responses.StatusInProgress, ""))
+	if has(s, "a", "") || has(s, "a", "other") || s.Delete("a", "other") {
+		t.Error("another's is seen")
+	}
+	if _, found, _ := s.Cancel("a", "other"); found {
+		t.Error("another's is cancelled")
+	}
+	if !has(s, "a", "team") || !s.Delete("a", "team") || has(s, "a", "team") {
+		t.Error("the owner does not see it")
+	}
+}
+
+func TestWhatWasCancelledOrDeletedStaysSo(t *testing.T) {
+	s := &Shelf{Bytes: 1 << 20, Age: time.Minute}
+	s.Put(entry("a", "", responses.StatusInProgress, ""))
+	if e, found, ok := s.Cancel("a", ""); !found || !ok || e.Response.Status != responses.StatusCancelled {
+		t.Errorf("%+v %v %v", e, found, ok)
+	}
+	s.End(entry("a", "", responses.StatusCompleted, ""))
+	if e, _ := s.Get("a", ""); e.Response.Status != responses.StatusCancelled {
+		t.Errorf("it is %s", e.Response.Status)
+	}
+	if _, found, ok := s.Cancel("a", ""); !found || ok {
+		t.Error("cancelled twice")
+	}
+	s.Delete("a", "")
+	s.End(entry("a", "", responses.StatusCompleted, ""))
+	if has(s, "a", "") {
+		t.Error("it came back")
+	}
+}

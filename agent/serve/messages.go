@@ -1,0 +1,200 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"metalfleet.dev/metalfleet/api/anthropic"
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// anthropicVersion refuses a version of that API that is not spoken here. A
+// client that names none means this one.
+func anthropicVersion(r *http.Request) error {
+	given := r.Header.Get(anthropic.HeaderVersion)
+	if dialect.Of(r.URL.Path) != dialect.Anthropic || given == "" || given == anthropic.Version {
+		return nil
+	}
+	return openai.Invalid("anthropic-version", "The header 'anthropic-version' is %s, and %s is spoken here.", openai.Shorten(given), anthropic.Version)
+}
+
+// decodeMessage reads a request of Anthropic's.
+func decodeMessage(body []byte) (*request, error) {
+	r, err := anthropic.Decode(body)
+	if err != nil {
+		return nil, err
+	}
+	g, err := messageRequest(r)
+	if err != nil {
+		return nil, err
+	}
+	g.MaxTokens = int64(r.MaxTokens)
+	return &request{model: r.Model, stream: r.Stream, includeUsage: true, wire: g,
+		answer: func(model string, _ int64) form {
+			return &messageForm{a: anthropic.Answer{ID: anthropic.NewID(), Model: model}}
+		}}, nil
+}
+
+// decodeCount reads a request that asks how long its prompt is. An engine says
+// that when it takes a request; this one is cancelled then.
+func decodeCount(body []byte) (*request, error) {
+	r, err := anthropic.DecodeCount(body)
+	if err != nil {
+		return nil, err
+	}
+	g, err := messageRequest(r)
+	if err != nil {
+		return nil, err
+	}
+	g.MaxTokens = 1
+	return &request{model: r.Model, wire: g, count: func(n int) any { return anthropic.CountAnswer{InputTokens: n} }}, nil
+}
+
+// noThinking is what a template that can have the model think first is told: in
+// this API it does so only where the request says so.
+const noThinking = `{"enable_thinking":false}`
+
+// messageRequest is what an engine is asked.
+func messageRequest(r *anthropic.Request) (*wire.GenerateRequest, error) {
+	if last := r.Messages[len(r.Messages)-1]; last.Role == openai.RoleAssistant {
+		return nil, openai.Unsupported("messages", "The last of them is the assistant's, and an answer that has begun is not continued. End with a message of the user.")
+	}
+	chat := &wire.Chat{TemplateArgumentsJson: noThinking}
+	if r.System != "" {
+		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: openai.RoleSystem, Content: r.System})
+	}
+	tools := map[string]string{} // names by the ids of their uses
+	for _, m := range r.Messages {
+		turns, err := turnsOf(m, tools)
+		if err != nil {
+			return nil, err
+		}
+		chat.Messages = append(chat.Messages, turns...)
+	}
+	g := generation(&openai.Parameters{Temperature: r.Temperature, TopP: r.TopP, TopK: r.TopK, Stop: r.Stop})
+	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
+	return g, nil
+}
+
+// toolCall is a tool's use as chat templates know it.
+type toolCall struct {
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	Function struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+	} `json:"function"`
+}
+
+// extra is what a message has beside its text.
+type extra struct {
+	Reasoning  string     `json:"reasoning_content,omitempty"`
+	ToolCalls  []toolCall `json:"tool_calls,omitempty"`
+	ToolCallID string     `json:"tool_call_id,omitempty"`
+}
+
+// turnsOf are the turns that a template sees of one message: results of tools are
+// turns of their own, before what the user says to them.
+func turnsOf(m anthropic.Message, tools map[string]string) ([]*wire.ChatMessage, error) {
+	var out []*wire.ChatMessage
+	var texts, thoughts []string
+	var beside extra
+	for _, b := range m.Blocks {
+		switch b.Type {
+		case anthropic.BlockText:
+			texts = append(texts, b.Text)
+		case anthropic.BlockThinking:
+			thoughts = append(thoughts, b.Text)
+		case anthropic.BlockToolUse:
+			call := toolCall{ID: b.ID, Type: "function"}
+			call.Function.Name, call.Function.Arguments = b.Name, b.Input
+			beside.ToolCalls = append(beside.ToolCalls, call)
+			tools[b.ID] = b.Name
+		case anthropic.BlockToolResult:
+			result, err := resultOf(b, tools)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, result)
+		}
+	}
+	beside.Reasoning = strings.Join(thoughts, "\n\n")
+	if len(texts) == 0 && len(beside.ToolCalls) == 0 && beside.Reasoning == "" {
+		return out, nil
+	}
+	turn := &wire.ChatMessage{Role: m.Role, Content: strings.Join(texts, "\n\n")}
+	return append(out, turn), beside.into(turn)
+}
+
+// resultOf is the turn of a tool.
+func resultOf(b anthropic.Block, tools map[string]string) (*wire.ChatMessage, error) {
+	name, ok := tools[b.ID]
+	if !ok {
+		return nil, openai.Invalid("messages", "A block 'tool_result' names the 'tool_use_id' %s, and no block 'tool_use' before it has that id.", openai.Shorten(b.ID))
+	}
+	turn := &wire.ChatMessage{Role: "tool", Name: name, Content: b.Text}
+	if b.Failed {
+		turn.Content = "Error: " + b.Text
+	}
+	return turn, extra{ToolCallID: b.ID}.into(turn)
+}
+
+func (e extra) into(turn *wire.ChatMessage) error {
+	if e.Reasoning == "" && e.ToolCalls == nil && e.ToolCallID == "" {
+		return nil
+	}
+	raw, err := openai.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("what a message has beside its text: %w", err)
+	}
+	turn.ExtraJson = string(raw)
+	return nil
+}
+
+// messageForm makes Anthropic's bodies.
+type messageForm struct {
+	a      anthropic.Answer
+	stop   anthropic.Stop
+	reason string
+}
+
+func (f *messageForm) admitted(n int, _ func()) { f.a.PromptTokens = n }
+func (f *messageForm) over()                    {}
+func (f *messageForm) stopped(by string)        { f.stop.Sequence = by }
+func (f *messageForm) opening() any             { return f.a.Opening() }
+func (f *messageForm) text(p piece) any         { return f.a.Text(p.text) }
+func (f *messageForm) finish(r string) any      { f.reason = r; return []openai.NamedEvent(nil) }
+func (f *messageForm) usage(u openai.Usage) any {
+	return f.a.Finish(f.ending(f.reason), messageUsage(u))
+}
+
+func (f *messageForm) whole(p piece, reason string, u openai.Usage) any {
+	return f.a.Whole(p.text, f.ending(reason), messageUsage(u))
+}
+
+func (f *messageForm) failed(e *openai.Error, id string) any {
+	body, err := anthropic.ErrorBody(e, id)
+	if err != nil {
+		return []openai.NamedEvent(nil)
+	}
+	return []openai.NamedEvent{{Name: "error", Data: json.RawMessage(body)}}
+}
+
+// ending is Anthropic's word for why an answer ended.
+func (f *messageForm) ending(reason string) anthropic.Stop {
+	switch {
+	case reason == openai.FinishLength:
+		return anthropic.Stop{Reason: anthropic.StopMaxTokens}
+	case f.stop.Sequence != "":
+		return anthropic.Stop{Reason: anthropic.StopSequence, Sequence: f.stop.Sequence}
+	}
+	return anthropic.Stop{Reason: anthropic.StopEndTurn}
+}
+
+func messageUsage(u openai.Usage) anthropic.Usage {
+	return anthropic.NewUsage(u.PromptTokens, u.PromptTokensDetails.CachedTokens, u.CompletionTokens)
+}

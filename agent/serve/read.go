@@ -1,0 +1,116 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/rerank"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// reading is a decoded request of a route that reads texts and writes none.
+type reading struct {
+	model string
+	// ask has the engine answer; tokens of the prompt are counted.
+	ask func(ctx context.Context, hold Hold) (body any, tokens int, err error)
+}
+
+// decodeReading reads the body of such a route.
+func decodeReading(path, id string, body []byte) (*reading, error) {
+	switch path {
+	case dialect.PathRerank:
+		return decodeRerank(id, body, rerank.V1)
+	case dialect.PathRerankV2:
+		return decodeRerank(id, body, rerank.V2)
+	}
+	r, err := openai.DecodeEmbeddingRequest(body)
+	if err != nil {
+		return nil, err
+	}
+	w := &wire.EmbedRequest{Id: id, Texts: r.Input.Texts, Prompt: r.Prompt, Instruction: r.Instruction, Truncate: r.Truncate}
+	for _, ids := range r.Input.Tokens {
+		w.TokenLists = append(w.TokenLists, &wire.TokenList{Ids: ids})
+	}
+	return &reading{r.Model, func(ctx context.Context, hold Hold) (any, int, error) {
+		got, err := hold.Embed(ctx, w)
+		if err != nil {
+			return nil, 0, err
+		}
+		vectors := make([][]float32, len(got.GetVectors()))
+		for i, v := range got.GetVectors() {
+			vectors[i] = v.GetValues()
+		}
+		if want := len(w.Texts) + len(w.TokenLists); len(vectors) != want {
+			return nil, 0, fmt.Errorf("the engine made %d vectors of %d inputs", len(vectors), want)
+		}
+		tokens := int(got.GetUsage().GetPromptTokens())
+		list, err := r.Embeddings(vectors, tokens)
+		return list, tokens, err
+	}}, nil
+}
+
+func decodeRerank(id string, body []byte, v rerank.Version) (*reading, error) {
+	r, err := rerank.Decode(body, v)
+	if err != nil {
+		return nil, err
+	}
+	w := &wire.RerankRequest{Id: id, Query: r.Query, Documents: r.Documents, Instruction: r.Instruction, Truncate: r.Truncate}
+	return &reading{r.Model, func(ctx context.Context, hold Hold) (any, int, error) {
+		got, err := hold.Rerank(ctx, w)
+		if err != nil {
+			return nil, 0, err
+		}
+		if len(got.GetScores()) != len(r.Documents) {
+			return nil, 0, fmt.Errorf("the engine made %d scores of %d documents", len(got.GetScores()), len(r.Documents))
+		}
+		tokens := int(got.GetUsage().GetPromptTokens())
+		return r.Answer(got.GetScores(), tokens), tokens, nil
+	}}, nil
+}
+
+// read answers a route that reads texts: decode, find the replica, hold its
+// engine, and write what it made, whole.
+func (h *handler) read(w http.ResponseWriter, r *http.Request, id string) error {
+	if err := wantMethod(w, r, http.MethodPost); err != nil {
+		return err
+	}
+	body, err := h.readBody(w, r)
+	if err != nil {
+		return err
+	}
+	req, err := decodeReading(r.URL.Path, id, body)
+	if err != nil {
+		return err
+	}
+	hold, err := h.acquire(r, req.model)
+	if err != nil {
+		return err
+	}
+	defer hold.Release()
+	made, tokens, err := req.ask(r.Context(), hold)
+	if err != nil {
+		return ended(r.Context(), err)
+	}
+	agentapi.SetTokens(w.Header(), agentapi.HeaderTokens, tokens, 0)
+	return writeJSON(w, made)
+}
+
+// acquire holds the engine that a request means, if requests are taken at all.
+func (h *handler) acquire(r *http.Request, model string) (Hold, error) {
+	target, err := h.target(r, model)
+	if err != nil {
+		return nil, err
+	}
+	if !h.Accepting() {
+		return nil, fmt.Errorf("%w: the agent takes no requests now", ErrNotReady)
+	}
+	hold, err := h.Engines.Acquire(r.Context(), target)
+	if err != nil {
+		return nil, ended(r.Context(), err)
+	}
+	return hold, nil
+}

@@ -1,0 +1,178 @@
+package serve_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"metalfleet.dev/metalfleet/agent/serve"
+	"metalfleet.dev/metalfleet/agent/serve/servetest"
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+var reading = serve.Target{ReplicaUID: "uid-r", Epoch: 1}
+
+// readerPort is a port with a replica "r" that reads.
+func readerPort(t *testing.T, r servetest.Reader) *port {
+	p := newPort(t, servetest.Say("x"))
+	p.fake.AddReader("r", reading, r)
+	return p
+}
+
+func TestA5EmbeddingsReachTheEngineAndComeBack(t *testing.T) {
+	asked := make(chan *wire.EmbedRequest, 1)
+	p := readerPort(t, servetest.Reader{Embed: func(_ context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+		asked <- r
+		out := &wire.EmbedResponse{Usage: &wire.Usage{PromptTokens: 4}}
+		for i := range len(r.GetTexts()) + len(r.GetTokenLists()) {
+			out.Vectors = append(out.Vectors, &wire.Vector{Values: []float32{float32(i), 0.5}})
+		}
+		return out, nil
+	}})
+	const usage = `"model":"r","usage":{"prompt_tokens":4,"total_tokens":4}}`
+	for name, tc := range map[string]struct {
+		body string
+		want *wire.EmbedRequest
+		says string
+	}{
+		"texts": {`"input":["a","b"],"truncate":true,"prompt_name":"query"`,
+			&wire.EmbedRequest{Texts: []string{"a", "b"}, Prompt: "query", Truncate: true},
+			`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0,0.5]},{"object":"embedding","index":1,"embedding":[1,0.5]}],` + usage},
+		"tokens": {`"input":[[1,2],[3]],"instruction":"find","dimensions":1`,
+			&wire.EmbedRequest{TokenLists: []*wire.TokenList{{Ids: []int32{1, 2}}, {Ids: []int32{3}}}, Instruction: "find"},
+			`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0]},{"object":"embedding","index":1,"embedding":[1]}],` + usage},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp := p.do("POST", dialect.PathEmbeddings, `{"model":"r",`+tc.body+`}`, agentapi.HeaderRequestID, "id-1")
+			tc.want.Id = "id-1"
+			if d := cmp.Diff(tc.want, <-asked, protocmp.Transform()); d != "" {
+				t.Error(d)
+			}
+			if d := cmp.Diff(tc.says, read(t, resp)); resp.StatusCode != 200 || d != "" || resp.Header.Get(agentapi.HeaderTokens) != "4+0" || resp.Header.Get(agentapi.HeaderMac) != "mac-a" {
+				t.Errorf("%d %v %s", resp.StatusCode, resp.Header, d)
+			}
+		})
+	}
+	if holds, _ := p.fake.Holds(reading); holds != 0 {
+		t.Errorf("%d holds are left", holds)
+	}
+}
+
+func TestA6RerankReachesTheEngineAndComesBack(t *testing.T) {
+	asked := make(chan *wire.RerankRequest, 1)
+	p := readerPort(t, servetest.Reader{Rerank: func(_ context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+		asked <- r
+		return &wire.RerankResponse{Scores: []float32{0.25, 0.75}, Usage: &wire.Usage{PromptTokens: 7}}, nil
+	}})
+	for path, echo := range map[string]string{dialect.PathRerank: `,"document":{"text":"b"}`, dialect.PathRerankV2: ""} {
+		resp := p.do("POST", path, `{"model":"r","query":"q","documents":["a","b"],"top_n":1,"truncate":false}`, agentapi.HeaderRequestID, "id-1")
+		want := &wire.RerankRequest{Id: "id-1", Query: "q", Documents: []string{"a", "b"}}
+		if d := cmp.Diff(want, <-asked, protocmp.Transform()); d != "" {
+			t.Error(d)
+		}
+		says := `"results":[{"index":1,"relevance_score":0.75` + echo + `}],"usage":{"prompt_tokens":7,"total_tokens":7}`
+		if got := read(t, resp); resp.StatusCode != 200 || !strings.Contains(got, says) || resp.Header.Get(agentapi.HeaderTokens) != "7+0" {
+			t.Errorf("%s: %d %s", path, resp.StatusCode, got)
+		}
+	}
+}
+
+func TestReadingsThatFailAreRefusedInTheirOwnShape(t *testing.T) {
+	refusal := func(r *wire.Refusal) error { return wire.Refuse(r) }
+	for name, tc := range map[string]struct {
+		err       error
+		status    int
+		code      string
+		retryable bool
+	}{
+		"too long":                {refusal(&wire.Refusal{Code: wire.Code_CODE_CONTEXT_LENGTH, Message: "too long", Param: "input"}), 400, "context_length_exceeded", false},
+		"the queue is full":       {refusal(&wire.Refusal{Code: wire.Code_CODE_QUEUE_FULL, Message: "full"}), 503, agentapi.CodeQueueFull, true},
+		"memory":                  {refusal(&wire.Refusal{Code: wire.Code_CODE_MEMORY, Message: "no", NeededBytes: 1, LimitBytes: 1}), 413, "prefill_memory_exceeded", false},
+		"the engine ended":        {fmt.Errorf("call: %w", serve.ErrEngineLost), 502, agentapi.CodeEngineLost, true},
+		"fewer results than sent": {nil, 500, "engine_failed", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := readerPort(t, servetest.Reader{
+				Embed: func(context.Context, *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+					return &wire.EmbedResponse{}, tc.err
+				},
+				Rerank: func(context.Context, *wire.RerankRequest) (*wire.RerankResponse, error) {
+					return &wire.RerankResponse{}, tc.err
+				},
+			})
+			for path, body := range map[string]string{
+				dialect.PathEmbeddings: `{"model":"r","input":"a"}`,
+				dialect.PathRerank:     `{"model":"r","query":"q","documents":["a"]}`,
+			} {
+				resp := p.do("POST", path, body)
+				got := read(t, resp)
+				e := dialect.ParseError(resp.StatusCode, resp.Header, []byte(got))
+				if e.Status != tc.status || e.Code != tc.code || (resp.Header.Get(agentapi.HeaderRetryable) == "true") != tc.retryable {
+					t.Errorf("%s: %v, %s", path, e, got)
+				}
+				if strings.Contains(got, `"detail"`) != (path == dialect.PathRerank) {
+					t.Errorf("%s has another shape: %s", path, got)
+				}
+			}
+			if holds, _ := p.fake.Holds(reading); holds != 0 {
+				t.Errorf("%d holds are left", holds)
+			}
+		})
+	}
+}
+
+func TestReadingsOfOtherModelsAndMethodsAreRefused(t *testing.T) {
+	p := readerPort(t, servetest.Reader{})
+	for name, tc := range map[string]struct {
+		method, path, body string
+		status             int
+	}{
+		"a model that writes": {"POST", dialect.PathEmbeddings, `{"model":"m","input":"a"}`, 400},
+		"an unknown model":    {"POST", dialect.PathEmbeddings, `{"model":"nobody","input":"a"}`, 404},
+		"another method":      {"GET", dialect.PathRerank, "", 405},
+		"an unknown field":    {"POST", dialect.PathRerank, `{"model":"r","query":"q","documents":["a"],"x":1}`, 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if resp := p.do(tc.method, tc.path, tc.body); resp.StatusCode != tc.status {
+				t.Errorf("%d %s", resp.StatusCode, read(t, resp))
+			}
+		})
+	}
+	closed := newPort(t, servetest.Say("x"), func(c *serve.Config) { c.Accepting = func() bool { return false } })
+	closed.fake.AddReader("r", reading, servetest.Reader{})
+	if resp := closed.do("POST", dialect.PathEmbeddings, `{"model":"r","input":"a"}`); resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("an agent that takes no requests: %d", resp.StatusCode)
+	}
+}
+
+func TestAReadingWhoseClientWentEnds(t *testing.T) {
+	begun, ended := make(chan bool, 1), make(chan error, 1)
+	p := readerPort(t, servetest.Reader{Embed: func(ctx context.Context, _ *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+		begun <- true
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return nil, ctx.Err()
+	}})
+	ctx, leave := context.WithCancel(t.Context())
+	go func() { <-begun; leave() }()
+	r, err := http.NewRequestWithContext(ctx, "POST", p.url+dialect.PathEmbeddings, strings.NewReader(`{"model":"r","input":"a"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := http.DefaultClient.Do(r); err == nil {
+		resp.Body.Close()
+		t.Errorf("answered %d", resp.StatusCode)
+	}
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	eventually(t, "the hold is given back", func() bool { holds, _ := p.fake.Holds(reading); return holds == 0 })
+}

@@ -1,0 +1,234 @@
+package serve
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"metalfleet.dev/metalfleet/agent/serve/internal/shelf"
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/responses"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+const (
+	codeCancelled = "response_cancelled"
+	// itemsDefault and itemsMost are how many input items a page has.
+	itemsDefault, itemsMost = 20, 100
+)
+
+// decodeResponse reads a request for a response. What it goes on from has to be
+// its owner's, and kept here.
+func (h *handler) decodeResponse(body []byte, owner string) (*request, error) {
+	r, err := responses.Decode(body)
+	if err != nil {
+		return nil, err
+	}
+	var turns []shelf.Turn
+	if r.Previous != "" {
+		before, ok := h.shelf.Get(r.Previous, owner)
+		if !ok {
+			return nil, responses.PreviousNotFound(r.Previous)
+		}
+		if before.Response.Status != responses.StatusCompleted && before.Response.Status != responses.StatusIncomplete {
+			return nil, openai.Invalid("previous_response_id", "The response in 'previous_response_id' is %s, and has no answer to go on from.", before.Response.Status)
+		}
+		turns = slices.Clone(before.Turns)
+	}
+	for _, i := range r.Input {
+		turns = append(turns, shelf.Turn{Role: templateRole(i.Role), Text: i.Text()})
+	}
+	chat := &wire.Chat{}
+	if r.Instructions != nil && *r.Instructions != "" {
+		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: openai.RoleSystem, Content: *r.Instructions})
+	}
+	for _, t := range turns {
+		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: t.Role, Content: t.Text})
+	}
+	g := generation(&openai.Parameters{Temperature: r.Temperature, TopP: r.TopP})
+	if r.MaxOutputTokens != nil {
+		g.MaxTokens = int64(*r.MaxOutputTokens)
+	}
+	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
+	return &request{model: r.Model, stream: r.Stream, includeUsage: true, wire: g, answer: func(model string, created int64) form {
+		f := &responseForm{a: responses.NewAnswer(responses.NewID(h.Mac), created, r), entry: shelf.Entry{Owner: owner, Input: r.Input, Turns: turns}}
+		f.a.Response.Model = model
+		if r.Store {
+			f.shelf = h.shelf
+		}
+		return f
+	}}, nil
+}
+
+// responseForm makes the bodies of a response, and keeps it.
+type responseForm struct {
+	a     *responses.Answer
+	shelf *shelf.Shelf // nil where nothing is to be kept
+	entry shelf.Entry
+	limit bool
+	ended bool
+}
+
+func (f *responseForm) admitted(_ int, cancel func()) {
+	f.entry.Response, f.entry.Cancel = f.a.Response, cancel
+	if f.shelf != nil {
+		f.shelf.Put(f.entry)
+	}
+}
+
+// keep has the shelf know how the response ended.
+func (f *responseForm) keep() {
+	f.ended = true
+	f.entry.Response, f.entry.Cancel = f.a.Response, nil
+	for _, o := range f.a.Response.Output {
+		f.entry.Turns = append(f.entry.Turns, shelf.Turn{Role: o.Role, Text: o.Text()})
+	}
+	if f.shelf != nil {
+		f.shelf.End(f.entry)
+	}
+}
+
+// over forgets a response that nobody was told the end of, save one that was
+// cancelled by its id.
+func (f *responseForm) over() {
+	if f.ended || f.shelf == nil {
+		return
+	}
+	if e, ok := f.shelf.Get(f.entry.Response.ID, f.entry.Owner); ok && e.Response.Status == responses.StatusInProgress {
+		f.shelf.Delete(f.entry.Response.ID, f.entry.Owner)
+	}
+}
+
+func (f *responseForm) stopped(string)   {}
+func (f *responseForm) opening() any     { return f.a.Opening() }
+func (f *responseForm) text(p piece) any { return f.a.Text(p.text) }
+func (f *responseForm) finish(r string) any {
+	f.limit = r == openai.FinishLength
+	return []openai.NamedEvent(nil)
+}
+
+func (f *responseForm) usage(u openai.Usage) any {
+	events := f.a.Finish(f.limit, responses.NewUsage(u))
+	f.keep() // before the client knows of the end, and goes on from it
+	return events
+}
+
+func (f *responseForm) whole(p piece, reason string, u openai.Usage) any {
+	body := f.a.Whole(p.text, reason == openai.FinishLength, responses.NewUsage(u))
+	f.keep()
+	return body
+}
+
+func (f *responseForm) failed(e *openai.Error, _ string) any {
+	status := responses.StatusFailed
+	if e.Code == codeCancelled {
+		status = responses.StatusCancelled
+	}
+	events := f.a.Fail(status, e)
+	f.keep()
+	return events
+}
+
+// kept answers what is asked of a response that was given: itself, what it
+// answered to, its deletion, its end.
+func (h *handler) kept(w http.ResponseWriter, r *http.Request) error {
+	id, what, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, dialect.PathResponses+"/"), "/")
+	owner := r.Header.Get(agentapi.HeaderOwner)
+	switch {
+	case what == "" && r.Method == http.MethodDelete:
+		if !h.shelf.Delete(id, owner) {
+			return responses.NotFound(id)
+		}
+		return writeJSON(w, responses.Deleted{ID: id, Object: "response", Deleted: true})
+	case what == "" && r.Method != http.MethodGet:
+		w.Header().Set("Allow", "GET, DELETE")
+		return openai.MethodNotAllowed(r.Method, r.URL.Path, "GET or DELETE")
+	case what == "cancel":
+		if err := wantMethod(w, r, http.MethodPost); err != nil {
+			return err
+		}
+	case what == "input_items":
+		if err := wantMethod(w, r, http.MethodGet); err != nil {
+			return err
+		}
+	case what != "":
+		return openai.RouteNotFound(r.Method, r.URL.Path)
+	}
+	if what == "cancel" {
+		return h.cancel(w, id, owner)
+	}
+	e, ok := h.shelf.Get(id, owner)
+	if !ok {
+		return responses.NotFound(id)
+	}
+	if what == "input_items" {
+		return items(w, e.Input, r.URL.Query())
+	}
+	if err := known(r.URL.Query()); err != nil {
+		return err
+	}
+	return writeJSON(w, e.Response)
+}
+
+// known refuses parameters of a query that nothing follows of.
+func known(query url.Values, names ...string) error {
+	for name := range query {
+		if !slices.Contains(names, name) {
+			return openai.Unsupported(name, "Leave it out.")
+		}
+	}
+	return nil
+}
+
+// cancel ends a response in progress.
+func (h *handler) cancel(w http.ResponseWriter, id, owner string) error {
+	e, found, cancelled := h.shelf.Cancel(id, owner)
+	switch {
+	case !found:
+		return responses.NotFound(id)
+	case !cancelled:
+		return openai.Invalid("", "The response is %s; only one in progress can be cancelled.", e.Response.Status)
+	}
+	e.Cancel()
+	return writeJSON(w, e.Response)
+}
+
+// items writes a page of what a response answered to, the newest first unless
+// another order is asked.
+func items(w http.ResponseWriter, all []responses.Item, query url.Values) error {
+	if err := known(query, responses.ItemsQuery...); err != nil {
+		return err
+	}
+	limit := itemsDefault
+	if text := query.Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > itemsMost {
+			return openai.Invalid("limit", "'limit' must be between 1 and %d, not %s.", itemsMost, openai.Shorten(text))
+		}
+		limit = n
+	}
+	all = slices.Clone(all)
+	switch order := query.Get("order"); order {
+	case "", "desc":
+		slices.Reverse(all)
+	case "asc":
+	default:
+		return openai.Invalid("order", "'order' must be asc or desc, not %s.", openai.Shorten(order))
+	}
+	if after := query.Get("after"); after != "" {
+		i := slices.IndexFunc(all, func(i responses.Item) bool { return i.ID == after })
+		if i < 0 {
+			return openai.Invalid("after", "'after' names no item of this response: %s.", openai.Shorten(after))
+		}
+		all = all[i+1:]
+	}
+	list := responses.ItemList{Object: "list", Data: append([]responses.Item{}, all[:min(limit, len(all))]...), HasMore: len(all) > limit}
+	if n := len(list.Data); n > 0 {
+		list.FirstID, list.LastID = &list.Data[0].ID, &list.Data[n-1].ID
+	}
+	return writeJSON(w, list)
+}

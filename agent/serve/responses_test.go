@@ -1,0 +1,247 @@
+package serve_test
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"metalfleet.dev/metalfleet/agent/serve"
+	"metalfleet.dev/metalfleet/agent/serve/servetest"
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/responses"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+var responseVarying = regexp.MustCompile(`(resp|msg)_[0-9A-Za-z_-]+|"created_at":[0-9]+`)
+
+func settled(s string) string {
+	return responseVarying.ReplaceAllStringFunc(s, func(m string) string {
+		if strings.HasPrefix(m, `"`) {
+			return `"created_at":1`
+		}
+		return m[:strings.Index(m, "_")+1] + "X"
+	})
+}
+
+// respond asks for a response, and gives its id and status.
+func (p *port) respond(extra string, headers ...string) responses.Response {
+	p.t.Helper()
+	resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi"`+extra+`}`, headers...)
+	body := read(p.t, resp)
+	var r responses.Response
+	if err := json.Unmarshal([]byte(body), &r); err != nil || resp.StatusCode != 200 {
+		p.t.Fatalf("%d %s", resp.StatusCode, body)
+	}
+	return r
+}
+
+func (p *port) kept(method, rest string, want int, headers ...string) string {
+	p.t.Helper()
+	resp := p.do(method, dialect.PathResponses+"/"+rest, "", headers...)
+	body := read(p.t, resp)
+	if resp.StatusCode != want {
+		p.t.Errorf("%s %s: %d %s, want %d", method, rest, resp.StatusCode, body, want)
+	}
+	return body
+}
+
+// TestA3ResponsesStreamIsExact: the documented events in their order.
+func TestA3ResponsesStreamIsExact(t *testing.T) {
+	p := newPort(t, servetest.Say("Par", "is"))
+	got := settled(read(t, p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","stream":true,"store":false}`)))
+	response := func(status, output, usage string) string {
+		return `{"id":"resp_X","object":"response","created_at":1,"status":"` + status + `","background":false,"error":null,"incomplete_details":null,"instructions":null,` +
+			`"max_output_tokens":null,"metadata":{},"model":"m","output":[` + output + `],"parallel_tool_calls":true,"previous_response_id":null,` +
+			`"reasoning":{"effort":null,"summary":null},"service_tier":"default","store":false,"temperature":null,"text":{"format":{"type":"text"}},"tool_choice":"auto",` +
+			`"tools":[],"top_p":null,"truncation":"disabled","usage":` + usage + `,"user":null}`
+	}
+	event := func(name, n, rest string) string {
+		return "event: " + name + "\ndata: {\"type\":\"" + name + `","sequence_number":` + n + "," + rest + "}\n\n"
+	}
+	const at = `"item_id":"msg_X","output_index":0,"content_index":0,`
+	part := func(text string) string {
+		return `{"type":"output_text","text":"` + text + `","annotations":[],"logprobs":[]}`
+	}
+	item := `{"id":"msg_X","type":"message","role":"assistant","status":"completed","content":[` + part("Paris") + `]}`
+	want := event("response.created", "0", `"response":`+response("in_progress", "", "null")) +
+		event("response.in_progress", "1", `"response":`+response("in_progress", "", "null")) +
+		event("response.output_item.added", "2", `"output_index":0,"item":{"id":"msg_X","type":"message","role":"assistant","status":"in_progress","content":[]}`) +
+		event("response.content_part.added", "3", at+`"part":`+part("")) +
+		event("response.output_text.delta", "4", at+`"delta":"Par","logprobs":[]`) +
+		event("response.output_text.delta", "5", at+`"delta":"is","logprobs":[]`) +
+		event("response.output_text.done", "6", at+`"text":"Paris","logprobs":[]`) +
+		event("response.content_part.done", "7", at+`"part":`+part("Paris")) +
+		event("response.output_item.done", "8", `"output_index":0,"item":`+item) +
+		event("response.completed", "9", `"response":`+response("completed", item,
+			`{"input_tokens":3,"input_tokens_details":{"cached_tokens":1},"output_tokens":2,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":5}`))
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestA3AResponseIsKeptContinuedAndDeleted: what was asked and said is the
+// beginning of what follows; instructions are not.
+func TestA3AResponseIsKeptContinuedAndDeleted(t *testing.T) {
+	p := newPort(t, servetest.Say("Par", "is"))
+	first := p.respond(`,"instructions":"be brief","metadata":{"a":"b"}`)
+	if mac, ok := responses.MacOf(first.ID); !ok || mac != "mac-a" || first.Status != responses.StatusCompleted || first.Output[0].Text() != "Paris" {
+		t.Errorf("%+v", first)
+	}
+	<-p.seen
+	got := p.kept("GET", first.ID, 200)
+	var again responses.Response
+	if err := json.Unmarshal([]byte(got), &again); err != nil || cmp.Diff(first, again) != "" {
+		t.Errorf("kept is %s (%v)", got, err)
+	}
+	second := p.respond(`,"previous_response_id":"` + first.ID + `","stream":false,"temperature":0.5,"max_output_tokens":7`)
+	asked, half := <-p.seen, float32(0.5)
+	want := &wire.GenerateRequest{Id: asked.GetId(), MaxTokens: 7, Sampling: &wire.Sampling{Temperature: &half}, Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{Messages: []*wire.ChatMessage{
+		{Role: "user", Content: "hi"}, {Role: "assistant", Content: "Paris"}, {Role: "user", Content: "hi"}}}}}
+	if d := cmp.Diff(want, asked, protocmp.Transform()); d != "" || *second.PreviousResponseID != first.ID {
+		t.Error(d)
+	}
+	if got := p.kept("DELETE", first.ID, 200); got != `{"id":"`+first.ID+`","object":"response","deleted":true}` {
+		t.Error(got)
+	}
+	p.kept("GET", first.ID, 404)
+	p.kept("DELETE", first.ID, 404)
+	resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","previous_response_id":"`+first.ID+`"}`)
+	if got := read(t, resp); resp.StatusCode != 400 || !strings.Contains(got, `"param":"previous_response_id","code":"previous_response_not_found"`) {
+		t.Errorf("%d %s", resp.StatusCode, got)
+	}
+	p.kept("GET", second.ID, 200) // what went on from it is whole
+}
+
+func TestA3OneOwnerDoesNotSeeTheResponsesOfAnother(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	mine := p.respond("", agentapi.HeaderOwner, "team-a")
+	for _, other := range [][]string{{agentapi.HeaderOwner, "team-b"}, nil} {
+		p.kept("GET", mine.ID, 404, other...)
+		p.kept("DELETE", mine.ID, 404, other...)
+		p.kept("POST", mine.ID+"/cancel", 404, other...)
+		p.kept("GET", mine.ID+"/input_items", 404, other...)
+		resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","previous_response_id":"`+mine.ID+`"}`, other...)
+		if resp.StatusCode != 400 {
+			t.Errorf("another goes on from it: %d", resp.StatusCode)
+		}
+	}
+	p.kept("GET", mine.ID, 200, agentapi.HeaderOwner, "team-a")
+}
+
+func TestA3WhatIsNotToBeStoredIsNot(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	p.kept("GET", p.respond(`,"store":false`).ID, 404)
+}
+
+func TestA3InputItemsComeInPages(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":[{"role":"user","content":"a"},{"type":"message","role":"assistant","content":[{"type":"output_text","text":"b","annotations":[]}]},{"role":"user","content":[{"type":"input_text","text":"c"}]}]}`)
+	var r responses.Response
+	if err := json.Unmarshal([]byte(read(t, resp)), &r); err != nil {
+		t.Fatal(err)
+	}
+	page := func(query string, want ...string) responses.ItemList {
+		var l responses.ItemList
+		if err := json.Unmarshal([]byte(p.kept("GET", r.ID+"/input_items"+query, 200)), &l); err != nil {
+			t.Fatal(err)
+		}
+		var texts []string
+		for _, i := range l.Data {
+			texts = append(texts, i.Text())
+		}
+		if d := cmp.Diff(want, texts); d != "" {
+			t.Errorf("%q: %s", query, d)
+		}
+		return l
+	}
+	page("", "c", "b", "a")
+	first := page("?order=asc&limit=2", "a", "b")
+	if !first.HasMore || *first.LastID != first.Data[1].ID || *first.FirstID != first.Data[0].ID {
+		t.Errorf("%+v", first)
+	}
+	if last := page("?order=asc&after="+*first.LastID, "c"); last.HasMore {
+		t.Errorf("%+v", last)
+	}
+	for _, query := range []string{"?limit=0", "?limit=101", "?order=up", "?after=msg_1", "?include=x"} {
+		p.kept("GET", r.ID+"/input_items"+query, 400)
+	}
+	p.kept("GET", r.ID+"?stream=true", 400)
+}
+
+// TestA3AStreamIsCancelledByItsID: its client is told, the engine stops, and what
+// is kept says so.
+func TestA3AStreamIsCancelledByItsID(t *testing.T) {
+	p := newPort(t, servetest.Hang(servetest.Admit(), servetest.Text("a")))
+	resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","stream":true}`)
+	var id string
+	buf := make([]byte, 4096)
+	n, err := resp.Body.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id = regexp.MustCompile(`resp_[0-9A-Za-z_-]+`).FindString(string(buf[:n]))
+	if got := p.kept("GET", id, 200); !strings.Contains(got, `"status":"in_progress"`) {
+		t.Error(got)
+	}
+	if got := p.kept("POST", id+"/cancel", 200); !strings.Contains(got, `"status":"cancelled"`) {
+		t.Error(got)
+	}
+	if rest := read(t, resp); !strings.Contains(rest, "event: response.failed\n") || !strings.Contains(rest, `"status":"cancelled"`) || !strings.Contains(rest, "response_cancelled") {
+		t.Errorf("the stream's client is told %q", rest)
+	}
+	eventually(t, "the engine's request ended", func() bool { holds, ended := p.fake.Holds(here); return holds == 0 && ended == 1 })
+	if got := p.kept("GET", id, 200); !strings.Contains(got, `"status":"cancelled"`) {
+		t.Error(got)
+	}
+	p.kept("POST", id+"/cancel", 400)
+	if resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","previous_response_id":"`+id+`"}`); resp.StatusCode != 400 {
+		t.Errorf("gone on from: %d", resp.StatusCode)
+	}
+}
+
+func TestA3AResponseWhoseEndNobodyWasToldIsForgotten(t *testing.T) {
+	p := newPort(t, servetest.Hang(servetest.Admit(), servetest.Text("a")))
+	resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","stream":true}`)
+	buf := make([]byte, 4096)
+	n, err := resp.Body.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := regexp.MustCompile(`resp_[0-9A-Za-z_-]+`).FindString(string(buf[:n]))
+	resp.Body.Close()
+	eventually(t, "the response is forgotten", func() bool {
+		return p.do("GET", dialect.PathResponses+"/"+id, "").StatusCode == 404
+	})
+}
+
+func TestA3ResponsesThatBreakOrReachTheirLimit(t *testing.T) {
+	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("a"), servetest.Finish(wire.FinishReason_FINISH_REASON_LENGTH, 1)))
+	if r := p.respond(""); r.Status != responses.StatusIncomplete || r.IncompleteDetails.Reason != "max_output_tokens" {
+		t.Errorf("%+v", r)
+	}
+	if got := read(t, p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","stream":true}`)); !strings.Contains(got, "event: response.incomplete\n") {
+		t.Error(got)
+	}
+	p = newPort(t, servetest.Events(servetest.Admit(), servetest.Text("a"), servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_ABORTED, Message: "short"})))
+	got := read(t, p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","stream":true}`))
+	if !strings.Contains(got, "event: response.failed\n") || strings.Contains(got, "response.completed") {
+		t.Error(got)
+	}
+	p.kept("GET", regexp.MustCompile(`resp_[0-9A-Za-z_-]+`).FindString(got), 200)
+}
+
+func TestA3WhatIsKeptIsBounded(t *testing.T) {
+	p := newPort(t, servetest.Say("x"), func(c *serve.Config) { c.ResponsesBytes = 3 << 12 })
+	first := p.respond("")
+	p.respond("")
+	p.respond("")
+	p.kept("GET", first.ID, 404)
+	p.kept("PUT", first.ID, 405)
+	p.kept("GET", first.ID+"/other", 404)
+	p.kept("GET", "nonsense", 404)
+}

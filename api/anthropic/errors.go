@@ -1,0 +1,53 @@
+package anthropic
+
+import (
+	"net/http"
+
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+// errorBody is an error as Anthropic's clients know it.
+type errorBody struct {
+	Type      string      `json:"type"`
+	Error     errorDetail `json:"error"`
+	RequestID *string     `json:"request_id"`
+}
+
+type errorDetail struct {
+	Type    string `json:"type"`
+	Message string `json:"message"`
+}
+
+// errorType is Anthropic's word for a status.
+func errorType(status int) string {
+	switch status {
+	case http.StatusUnauthorized:
+		return "authentication_error"
+	case http.StatusForbidden:
+		return "permission_error"
+	case http.StatusNotFound:
+		return "not_found_error"
+	case http.StatusRequestEntityTooLarge:
+		return "request_too_large"
+	case http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case http.StatusGatewayTimeout:
+		return "timeout_error"
+	case http.StatusServiceUnavailable, http.StatusInsufficientStorage, 529:
+		return "overloaded_error"
+	}
+	if status >= http.StatusInternalServerError {
+		return "api_error"
+	}
+	return "invalid_request_error"
+}
+
+// ErrorBody is the body of an answer that is an error; id is the request's, and
+// may be unknown.
+func ErrorBody(e *openai.Error, id string) ([]byte, error) {
+	b := errorBody{Type: "error", Error: errorDetail{Type: errorType(e.Status), Message: e.Message}}
+	if id != "" {
+		b.RequestID = &id
+	}
+	return openai.Marshal(b)
+}

@@ -1,0 +1,314 @@
+package anthropic
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"strings"
+
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+const (
+	// maxTokensBound keeps a limit inside what every back end counts in.
+	maxTokensBound = math.MaxInt32
+	// maxStops is how many stop sequences an engine looks for.
+	maxStops = 16
+)
+
+// Types of blocks.
+const (
+	BlockText       = "text"
+	BlockThinking   = "thinking"
+	BlockToolUse    = "tool_use"
+	BlockToolResult = "tool_result"
+)
+
+// Request is the body of POST /v1/messages, and of .../count_tokens, which has
+// no MaxTokens.
+type Request struct {
+	Model     string
+	MaxTokens int
+	// System is the system prompt; empty for none.
+	System   string
+	Messages []Message
+	// Stop sequences end the text.
+	Stop              []string
+	Stream            bool
+	Temperature, TopP *float64
+	TopK              *int
+	UserID            string
+
+	counts bool // tokens alone
+}
+
+// Message is one turn.
+type Message struct {
+	// Role is user or assistant.
+	Role   string
+	Blocks []Block
+}
+
+// Block is one piece of a turn. What of it is set goes by its type.
+type Block struct {
+	Type string
+	// Text of a text, of thinking, or of a tool's result.
+	Text string
+	// ID of a tool's use, which its result names too; Name and Input (a JSON
+	// object) are the tool's.
+	ID, Name string
+	Input    json.RawMessage
+	// Failed says that a tool's result is an error.
+	Failed bool
+}
+
+// Decode reads the body of POST /v1/messages. Its error is an *openai.Error.
+func Decode(body []byte) (*Request, error) { return decode(body, &Request{}) }
+
+// DecodeCount reads the body of POST /v1/messages/count_tokens. Its error is an
+// *openai.Error.
+func DecodeCount(body []byte) (*Request, error) { return decode(body, &Request{counts: true}) }
+
+func decode(body []byte, r *Request) (*Request, error) {
+	if err := openai.CheckJSON(body); err != nil {
+		return nil, err
+	}
+	fields := map[string]openai.Field{
+		"model":         openai.String(&r.Model),
+		"messages":      r.decodeMessages,
+		"system":        openai.Optional(r.decodeSystem),
+		"tools":         openai.Idle("[]"),
+		"tool_choice":   openai.Idle(`{"type":"auto"}`, `{"type":"none"}`),
+		"thinking":      openai.Idle(`{"type":"disabled"}`),
+		"cache_control": openai.Optional(cacheControl),
+		"mcp_servers":   openai.Idle("[]"),
+		"output_config": openai.Idle("{}"),
+		"output_format": openai.Idle(),
+	}
+	if !r.counts {
+		maps.Copy(fields, r.settings())
+	}
+	if err := openai.Object(body, "", fields); err != nil {
+		return nil, err
+	}
+	switch {
+	case r.Model == "":
+		return nil, openai.Required("model")
+	case len(r.Messages) == 0:
+		return nil, openai.Required("messages")
+	case r.MaxTokens == 0 && !r.counts:
+		return nil, openai.Required("max_tokens")
+	}
+	return r, nil
+}
+
+// settings are the fields of a request that is to be answered.
+func (r *Request) settings() map[string]openai.Field {
+	return map[string]openai.Field{
+		"max_tokens":         maxTokens(&r.MaxTokens),
+		"stop_sequences":     openai.Optional(r.decodeStops),
+		"stream":             openai.Optional(openai.Bool(&r.Stream)),
+		"temperature":        openai.Optional(openai.Float(&r.Temperature, 0, 1)),
+		"top_p":              openai.Optional(openai.Float(&r.TopP, 0, 1)),
+		"top_k":              openai.Optional(openai.Int(&r.TopK, 0, math.MaxInt32)),
+		"metadata":           openai.Optional(r.decodeMetadata),
+		"service_tier":       openai.Idle(`"auto"`, `"standard_only"`),
+		"container":          openai.Idle(),
+		"context_management": openai.Idle(),
+		"inference_geo":      openai.Idle(),
+	}
+}
+
+func maxTokens(to *int) openai.Field {
+	return func(param string, raw json.RawMessage) error {
+		var n *int
+		if err := openai.Int(&n, 1, maxTokensBound)(param, raw); err != nil {
+			return err
+		}
+		*to = *n
+		return nil
+	}
+}
+
+// cacheControl says where what was computed should be remembered. It is,
+// everywhere and for as long as there is room, so nothing follows of it.
+func cacheControl(param string, raw json.RawMessage) error {
+	var kind, ttl string
+	err := openai.Object(raw, param, map[string]openai.Field{"type": openai.String(&kind), "ttl": openai.Optional(openai.String(&ttl))})
+	switch {
+	case err != nil:
+		return err
+	case kind != "ephemeral":
+		return openai.Invalid(param+".type", "'%s.type' must be ephemeral, not '%s'.", param, openai.Shorten(kind))
+	case ttl != "" && ttl != "5m" && ttl != "1h":
+		return openai.Invalid(param+".ttl", "'%s.ttl' must be 5m or 1h, not '%s'.", param, openai.Shorten(ttl))
+	}
+	return nil
+}
+
+func (r *Request) decodeStops(param string, raw json.RawMessage) error {
+	return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
+		var s string
+		if err := openai.String(&s)(at, raw); err != nil {
+			return err
+		}
+		if strings.TrimSpace(s) == "" {
+			return openai.Invalid(at, "'%s' must hold more than white space.", at)
+		}
+		if len(r.Stop) == maxStops {
+			return openai.Invalid(param, "'%s' may name at most %d strings.", param, maxStops)
+		}
+		r.Stop = append(r.Stop, s)
+		return nil
+	})
+}
+
+func (r *Request) decodeMetadata(param string, raw json.RawMessage) error {
+	return openai.Object(raw, param, map[string]openai.Field{"user_id": openai.Optional(openai.String(&r.UserID))})
+}
+
+// decodeSystem takes a string, or blocks of text, which follow one another with
+// an empty line between.
+func (r *Request) decodeSystem(param string, raw json.RawMessage) error {
+	blocks, err := decodeContent(param, raw, "system")
+	if err != nil {
+		return err
+	}
+	r.System = joined(blocks, "\n\n")
+	return nil
+}
+
+func joined(blocks []Block, between string) string {
+	var texts []string
+	for _, b := range blocks {
+		texts = append(texts, b.Text)
+	}
+	return strings.Join(texts, between)
+}
+
+func (r *Request) decodeMessages(param string, raw json.RawMessage) error {
+	return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
+		var m Message
+		var content json.RawMessage
+		err := openai.Object(raw, at, map[string]openai.Field{"role": openai.String(&m.Role), "content": openai.Raw(&content)})
+		switch {
+		case err != nil:
+			return err
+		case m.Role != openai.RoleUser && m.Role != openai.RoleAssistant:
+			return openai.Invalid(at+".role", "'%s.role' must be user or assistant, not '%s'. A system prompt belongs into 'system'.", at, openai.Shorten(m.Role))
+		case content == nil:
+			return openai.Required(at + ".content")
+		}
+		m.Blocks, err = decodeContent(at+".content", content, m.Role)
+		if err == nil && len(m.Blocks) == 0 {
+			return openai.Invalid(at+".content", "'%s.content' must not be empty.", at)
+		}
+		r.Messages = append(r.Messages, m)
+		return err
+	})
+}
+
+// decodeContent takes a string or a list of blocks that may stand with a role.
+func decodeContent(param string, raw json.RawMessage, role string) ([]Block, error) {
+	if openai.Kind(raw) == "string" {
+		b := Block{Type: BlockText}
+		if err := openai.String(&b.Text)(param, raw); err != nil || b.Text == "" {
+			return nil, err
+		}
+		return []Block{b}, nil
+	}
+	if openai.Kind(raw) != "array" {
+		return nil, openai.WrongKind(param, "a string or a list of blocks", raw)
+	}
+	var out []Block
+	err := openai.Array(param, raw, func(at string, raw json.RawMessage) error {
+		b, err := decodeBlock(at, raw, role)
+		out = append(out, b)
+		return err
+	})
+	return out, err
+}
+
+// blocksOf are the types of blocks that may stand with a role.
+var blocksOf = map[string][]string{
+	"system":             {BlockText},
+	openai.RoleUser:      {BlockText, BlockToolResult},
+	openai.RoleAssistant: {BlockText, BlockThinking, BlockToolUse},
+	BlockToolResult:      {BlockText},
+}
+
+// decodeBlock reads a block by its type.
+func decodeBlock(param string, raw json.RawMessage, role string) (Block, error) {
+	var b Block
+	if openai.Kind(raw) != "object" {
+		return b, openai.WrongKind(param, "an object", raw)
+	}
+	for name, value := range openai.Members(raw) {
+		if string(name) == "type" {
+			if err := openai.String(&b.Type)(param+".type", value); err != nil {
+				return b, err
+			}
+		}
+	}
+	if b.Type == "" {
+		return b, openai.Required(param + ".type")
+	}
+	allowed := false
+	for _, t := range blocksOf[role] {
+		allowed = allowed || t == b.Type
+	}
+	if !allowed {
+		return b, openai.Unsupported(param+".type", fmt.Sprintf("A block of the type '%s' cannot be read here; what can: %s.",
+			openai.Shorten(b.Type), strings.Join(blocksOf[role], ", ")))
+	}
+	return b, b.decode(param, raw)
+}
+
+func (b *Block) decode(param string, raw json.RawMessage) error {
+	var skip string
+	fields := map[string]openai.Field{"type": openai.String(&skip), "cache_control": openai.Optional(cacheControl)}
+	need := map[string]*string{}
+	switch b.Type {
+	case BlockText:
+		fields["text"], fields["citations"] = openai.String(&b.Text), openai.Idle("[]")
+		need["text"] = &b.Text
+	case BlockThinking:
+		// The signature is how Anthropic finds that a client changed the text.
+		fields["thinking"], fields["signature"] = openai.String(&b.Text), openai.String(&skip)
+	case BlockToolUse:
+		fields["id"], fields["name"], fields["input"] = openai.String(&b.ID), openai.String(&b.Name), b.decodeInput
+		fields["caller"] = openai.Idle(`{"type":"direct"}`)
+		need["id"], need["name"] = &b.ID, &b.Name
+	case BlockToolResult:
+		fields["tool_use_id"], fields["content"] = openai.String(&b.ID), openai.Optional(b.decodeResult)
+		fields["is_error"] = openai.Optional(openai.Bool(&b.Failed))
+		need["tool_use_id"] = &b.ID
+	}
+	if err := openai.Object(raw, param, fields); err != nil {
+		return err
+	}
+	for _, name := range []string{"text", "id", "name", "tool_use_id"} {
+		if value, ok := need[name]; ok && *value == "" {
+			return openai.Required(param + "." + name)
+		}
+	}
+	if b.Type == BlockToolUse && b.Input == nil {
+		return openai.Required(param + ".input")
+	}
+	return nil
+}
+
+func (b *Block) decodeInput(param string, raw json.RawMessage) error {
+	if openai.Kind(raw) != "object" {
+		return openai.WrongKind(param, "an object", raw)
+	}
+	b.Input = raw
+	return nil
+}
+
+func (b *Block) decodeResult(param string, raw json.RawMessage) error {
+	blocks, err := decodeContent(param, raw, BlockToolResult)
+	b.Text = joined(blocks, "\n")
+	return err
+}

@@ -1,0 +1,155 @@
+// Package dialect tells the APIs apart that one port speaks: by the path of a
+// request, how its errors look, how its stream of events ends, and how such a
+// stream tells an error.
+//
+// It owns that list for gateway and agent alike, so that an error has one shape
+// wherever it was made. It refuses to know more of a route: bodies belong to
+// packages openai, anthropic, responses and rerank. A program that is mounted
+// below another path than the root is not served: the paths here are whole ones.
+//
+// Start reading at Of.
+package dialect
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"metalfleet.dev/metalfleet/api/anthropic"
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/rerank"
+	"metalfleet.dev/metalfleet/api/responses"
+)
+
+// Paths of the routes.
+const (
+	PathModels      = "/v1/models"
+	PathChat        = "/v1/chat/completions"
+	PathCompletions = "/v1/completions"
+	PathEmbeddings  = "/v1/embeddings"
+	PathRerank      = "/v1/rerank"
+	PathRerankV2    = "/v2/rerank"
+	PathMessages    = "/v1/messages"
+	PathCountTokens = "/v1/messages/count_tokens"
+	PathResponses   = "/v1/responses"
+)
+
+// HeaderCode carries the code of an error whose body has no place for it.
+const HeaderCode = "X-Metalfleet-Error-Code"
+
+// Dialect is one API.
+type Dialect struct {
+	// Name of the API.
+	Name string
+	// body of an error to the request of that id.
+	body func(e *openai.Error, id string) ([]byte, error)
+	// event is an error inside a stream: its name, empty for none, and its data.
+	event func(e *openai.Error, id string) (name string, data []byte, err error)
+	// ends begin the last event of a stream.
+	ends [][]byte
+}
+
+func plain(e *openai.Error, _ string) ([]byte, error) { return e.MarshalJSON() }
+
+func unnamed(e *openai.Error, _ string) (string, []byte, error) {
+	data, err := e.MarshalJSON()
+	return "", data, err
+}
+
+// The dialects.
+var (
+	OpenAI = &Dialect{Name: "OpenAI", body: plain, event: unnamed,
+		ends: [][]byte{[]byte("data: [DONE]"), []byte(`data: {"error":`)}}
+	Rerank = &Dialect{Name: "rerank", event: unnamed,
+		body: func(e *openai.Error, _ string) ([]byte, error) { return rerank.ErrorBody(e) }}
+	Anthropic = &Dialect{Name: "Anthropic", body: anthropic.ErrorBody,
+		event: func(e *openai.Error, id string) (string, []byte, error) {
+			data, err := anthropic.ErrorBody(e, id)
+			return "error", data, err
+		},
+		ends: [][]byte{[]byte("event: message_stop\n"), []byte("event: error\n")}}
+	Responses = &Dialect{Name: "Responses", body: plain,
+		event: func(e *openai.Error, _ string) (string, []byte, error) {
+			data, err := responses.ErrorEvent(e)
+			return "error", data, err
+		},
+		ends: [][]byte{[]byte("event: response.completed\n"), []byte("event: response.incomplete\n"),
+			[]byte("event: response.failed\n"), []byte("event: error\n")}}
+)
+
+// Of is the dialect of a path. What no API has is answered as OpenAI's is.
+func Of(path string) *Dialect {
+	switch {
+	case path == PathRerank || path == PathRerankV2:
+		return Rerank
+	case path == PathMessages || strings.HasPrefix(path, PathMessages+"/"):
+		return Anthropic
+	case path == PathResponses || strings.HasPrefix(path, PathResponses+"/"):
+		return Responses
+	}
+	return OpenAI
+}
+
+// WriteError answers a request that nothing was written to yet. Its own error
+// means that the client is gone.
+func (d *Dialect) WriteError(w http.ResponseWriter, err error, id string) error {
+	e := openai.AsError(err)
+	if d == OpenAI || d == Responses {
+		return openai.WriteError(w, e)
+	}
+	body, err := d.body(e, id)
+	if err != nil {
+		return err
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if e.Code != "" {
+		h.Set(HeaderCode, e.Code)
+	}
+	if e.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.FormatInt(int64((e.RetryAfter+time.Second-1)/time.Second), 10))
+	}
+	w.WriteHeader(e.Status)
+	_, err = w.Write(body)
+	return err
+}
+
+// ErrorEvent is an error as the last event of a stream, whole. No client takes
+// the answer before it for the end of one.
+func (d *Dialect) ErrorEvent(err error, id string) ([]byte, error) {
+	name, data, err := d.event(openai.AsError(err), id)
+	if err != nil {
+		return nil, err
+	}
+	if name != "" {
+		return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, data), nil
+	}
+	return fmt.Appendf(nil, "data: %s\n\n", data), nil
+}
+
+// ParseError reads the error out of an answer of any dialect.
+func ParseError(status int, h http.Header, body []byte) *openai.Error {
+	e := openai.ParseError(status, h, body)
+	if e.Code == "" {
+		e.Code = h.Get(HeaderCode)
+	}
+	return e
+}
+
+// EndBytes are as many of an event's first bytes as Ends looks at.
+const EndBytes = 64
+
+// Ends says that an event is the last one of its stream, an error or not; of
+// the event its first EndBytes are enough.
+func (d *Dialect) Ends(event []byte) bool {
+	for _, end := range d.ends {
+		if bytes.HasPrefix(event, end) {
+			return true
+		}
+	}
+	return false
+}

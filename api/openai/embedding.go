@@ -1,0 +1,233 @@
+package openai
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"math"
+)
+
+const (
+	// maxInputs is how many texts a request for embeddings may have.
+	maxInputs = 2048
+	// maxDimensions bounds what may be asked for; models have fewer.
+	maxDimensions = 1 << 20
+	// encodings of a vector.
+	encodeFloat  = "float"
+	encodeBase64 = "base64"
+)
+
+// EmbeddingRequest is the body of POST /v1/embeddings. Its fields behind User are
+// not OpenAI's.
+type EmbeddingRequest struct {
+	Model string
+	Input EmbeddingInput
+	// Dimensions, where not 0, is how many numbers of each vector are wanted.
+	Dimensions int
+	// Base64 says that vectors are wanted as their bytes.
+	Base64 bool
+	User   string
+	// Truncate cuts what is longer than the model reads, which is refused
+	// otherwise.
+	Truncate bool
+	// Prompt is the name of one of the model's prompts; Instruction says in words
+	// what a query is for.
+	Prompt, Instruction string
+}
+
+// EmbeddingInput is texts or lists of tokens, never both.
+type EmbeddingInput struct {
+	Texts  []string
+	Tokens [][]int32
+}
+
+// DecodeEmbeddingRequest reads the body of POST /v1/embeddings. Its error is an
+// *Error.
+func DecodeEmbeddingRequest(body []byte) (*EmbeddingRequest, error) {
+	if err := checkJSON(body); err != nil {
+		return nil, err
+	}
+	r := new(EmbeddingRequest)
+	err := decodeObject(body, "", map[string]field{
+		"model":           stringInto(&r.Model),
+		"input":           r.Input.decode,
+		"dimensions":      optional(integer(1, maxDimensions, func(v int64) { r.Dimensions = int(v) })),
+		"encoding_format": optional(r.decodeEncoding),
+		"user":            optional(stringInto(&r.User)),
+		"truncate":        optional(boolInto(&r.Truncate)),
+		"prompt_name":     optional(stringInto(&r.Prompt)),
+		"instruction":     optional(stringInto(&r.Instruction)),
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Model == "":
+		return nil, required("model")
+	case r.Input.Texts == nil && r.Input.Tokens == nil:
+		return nil, required("input")
+	}
+	return r, nil
+}
+
+func (r *EmbeddingRequest) decodeEncoding(param string, raw json.RawMessage) error {
+	var name string
+	if err := stringInto(&name)(param, raw); err != nil {
+		return err
+	}
+	if name != encodeFloat && name != encodeBase64 {
+		return Invalid(param, "'%s' must be float or base64, not '%s'.", param, Shorten(name))
+	}
+	r.Base64 = name == encodeBase64
+	return nil
+}
+
+// decode takes a string, a list of strings, a list of tokens, or a list of lists
+// of tokens.
+func (in *EmbeddingInput) decode(param string, raw json.RawMessage) error {
+	switch kind(raw) {
+	case "null":
+		return required(param)
+	case "string":
+		return in.decodeText(param, raw)
+	case "array":
+		return in.decodeList(param, raw)
+	}
+	return wrongKind(param, "a string or a list", raw)
+}
+
+func (in *EmbeddingInput) decodeText(param string, raw json.RawMessage) error {
+	var text string
+	if err := stringInto(&text)(param, raw); err != nil {
+		return err
+	}
+	if text == "" {
+		return Invalid(param, "'%s' must not be empty.", param)
+	}
+	in.Texts = append(in.Texts, text)
+	return nil
+}
+
+func (in *EmbeddingInput) decodeList(param string, raw json.RawMessage) error {
+	var first string
+	count := 0
+	err := decodeArray(param, raw, func(at string, raw json.RawMessage) error {
+		k := kind(raw)
+		if first == "" {
+			first = k
+		}
+		if count++; k != first {
+			return Invalid(param, "'%s' must be strings, tokens, or lists of tokens, and not a mixture of them.", param)
+		}
+		if count > maxInputs && k != "number" {
+			return Invalid(param, "'%s' may have at most %d entries. Send several requests.", param, maxInputs)
+		}
+		switch k {
+		case "string":
+			return in.decodeText(at, raw)
+		case "number":
+			return in.decodeTokens(param, raw, count > 1)
+		case "array":
+			in.Tokens = append(in.Tokens, nil)
+			if err := decodeArray(at, raw, func(at string, raw json.RawMessage) error { return in.decodeTokens(at, raw, true) }); err != nil {
+				return err
+			}
+			if in.Tokens[len(in.Tokens)-1] == nil {
+				return Invalid(at, "'%s' must not be empty.", at)
+			}
+			return nil
+		}
+		return wrongKind(at, "a string or a token", raw)
+	})
+	if err == nil && count == 0 {
+		return Invalid(param, "'%s' must not be empty.", param)
+	}
+	return err
+}
+
+// decodeTokens adds a token to the last list, or begins one.
+func (in *EmbeddingInput) decodeTokens(param string, raw json.RawMessage, more bool) error {
+	if !more {
+		in.Tokens = append(in.Tokens, nil)
+	}
+	last := &in.Tokens[len(in.Tokens)-1]
+	return integer(0, math.MaxInt32, func(v int64) { *last = append(*last, int32(v)) })(param, raw)
+}
+
+// EmbeddingList is the answer of /v1/embeddings.
+type EmbeddingList struct {
+	Object string         `json:"object"`
+	Data   []Embedding    `json:"data"`
+	Model  string         `json:"model"`
+	Usage  EmbeddingUsage `json:"usage"`
+}
+
+// EmbeddingUsage counts tokens of an answer that has no text.
+type EmbeddingUsage struct {
+	PromptTokens int `json:"prompt_tokens"`
+	TotalTokens  int `json:"total_tokens"`
+}
+
+// Embedding is the vector of one input.
+type Embedding struct {
+	Object    string `json:"object"`
+	Index     int    `json:"index"`
+	Embedding Vector `json:"embedding"`
+}
+
+// Vector is written as numbers, or as the base64 of its little-endian bytes.
+type Vector struct {
+	Values []float32
+	Base64 bool
+}
+
+// MarshalJSON writes it.
+func (v Vector) MarshalJSON() ([]byte, error) {
+	if !v.Base64 {
+		return json.Marshal(v.Values)
+	}
+	b := make([]byte, 0, 4*len(v.Values))
+	for _, x := range v.Values {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
+	}
+	return json.Marshal(base64.StdEncoding.EncodeToString(b))
+}
+
+// unitSlack is how far from 1 the length of a vector is that was made 1.
+const unitSlack = 1e-3
+
+// Shorter is the first numbers of a vector. What had a length of 1 gets it
+// again, as models that may be cut are meant to be.
+func Shorter(v []float32, dimensions int) []float32 {
+	out := append([]float32(nil), v[:dimensions]...)
+	length := norm(v)
+	if short := norm(out); math.Abs(length-1) < unitSlack && short > 0 && dimensions < len(v) {
+		for i := range out {
+			out[i] = float32(float64(out[i]) / short)
+		}
+	}
+	return out
+}
+
+func norm(v []float32) float64 {
+	var squares float64
+	for _, x := range v {
+		squares += float64(x) * float64(x)
+	}
+	return math.Sqrt(squares)
+}
+
+// Embeddings is the answer to the request. It refuses more dimensions than the
+// model has.
+func (r *EmbeddingRequest) Embeddings(vectors [][]float32, promptTokens int) (EmbeddingList, error) {
+	list := EmbeddingList{Object: "list", Model: r.Model, Data: []Embedding{}, Usage: EmbeddingUsage{promptTokens, promptTokens}}
+	for i, v := range vectors {
+		if r.Dimensions > len(v) {
+			return list, Invalid("dimensions", "'dimensions' is %d, and the vectors of this model have %d.", r.Dimensions, len(v))
+		}
+		if r.Dimensions > 0 {
+			v = Shorter(v, r.Dimensions)
+		}
+		list.Data = append(list.Data, Embedding{Object: "embedding", Index: i, Embedding: Vector{v, r.Base64}})
+	}
+	return list, nil
+}

@@ -1,0 +1,108 @@
+package openai
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestA5InputsOfEmbeddings(t *testing.T) {
+	for name, tc := range map[string]struct {
+		input string
+		want  EmbeddingInput
+	}{
+		"a text":           {`"a"`, EmbeddingInput{Texts: []string{"a"}}},
+		"texts":            {`["a","b"]`, EmbeddingInput{Texts: []string{"a", "b"}}},
+		"tokens":           {`[5,6]`, EmbeddingInput{Tokens: [][]int32{{5, 6}}}},
+		"lists of tokens":  {`[[5,6],[7]]`, EmbeddingInput{Tokens: [][]int32{{5, 6}, {7}}}},
+		"the largest list": {"[" + strings.Repeat(`"a",`, maxInputs-1) + `"a"]`, EmbeddingInput{Texts: slices.Repeat([]string{"a"}, maxInputs)}},
+		"many tokens":      {"[" + strings.Repeat(`7,`, 3*maxInputs) + `7]`, EmbeddingInput{Tokens: [][]int32{slices.Repeat([]int32{7}, 3*maxInputs+1)}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := DecodeEmbeddingRequest([]byte(`{"model":"m","input":` + tc.input + `}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(tc.want, r.Input); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestA5WhatIsNoRequestForEmbeddingsIsRefusedByName(t *testing.T) {
+	for name, tc := range map[string]struct{ body, param, code, message string }{
+		"no input":             {`{"model":"m"}`, "input", CodeMissingParameter, "required"},
+		"null":                 {`{"model":"m","input":null}`, "input", CodeMissingParameter, "required"},
+		"no model":             {`{"input":"a"}`, "model", CodeMissingParameter, "required"},
+		"an empty text":        {`{"model":"m","input":""}`, "input", CodeInvalidValue, "must not be empty"},
+		"an empty list":        {`{"model":"m","input":[]}`, "input", CodeInvalidValue, "must not be empty"},
+		"an empty text within": {`{"model":"m","input":["a",""]}`, "input[1]", CodeInvalidValue, "must not be empty"},
+		"empty tokens":         {`{"model":"m","input":[[]]}`, "input[0]", CodeInvalidValue, "must not be empty"},
+		"texts and tokens":     {`{"model":"m","input":["a",5]}`, "input", CodeInvalidValue, "not a mixture"},
+		"tokens and a list":    {`{"model":"m","input":[5,[6]]}`, "input", CodeInvalidValue, "not a mixture"},
+		"a token below zero":   {`{"model":"m","input":[-5]}`, "input", CodeInvalidValue, "between 0 and"},
+		"an object":            {`{"model":"m","input":{}}`, "input", CodeInvalidValue, "a string or a list"},
+		"a list of objects":    {`{"model":"m","input":[{}]}`, "input[0]", CodeInvalidValue, "a string or a token"},
+		"too many":             {`{"model":"m","input":[` + strings.Repeat(`"a",`, maxInputs) + `"a"]}`, "input", CodeInvalidValue, "at most 2048"},
+		"another encoding":     {`{"model":"m","input":"a","encoding_format":"hex"}`, "encoding_format", CodeInvalidValue, "float or base64"},
+		"no dimensions":        {`{"model":"m","input":"a","dimensions":0}`, "dimensions", CodeInvalidValue, "between 1 and"},
+		"an unknown field":     {`{"model":"m","input":"a","task":"x"}`, "task", CodeUnknownParameter, "not known"},
+		"no JSON":              {`{`, "", CodeMalformedJSON, "not valid JSON"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := DecodeEmbeddingRequest([]byte(tc.body))
+			wantError(t, err, 400, tc.param, tc.code, tc.message)
+		})
+	}
+}
+
+func TestA5VectorsAreNumbersOrTheirBytes(t *testing.T) {
+	r := &EmbeddingRequest{Model: "m"}
+	for _, tc := range []struct {
+		base64 bool
+		want   string
+	}{
+		{false, `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.1,-2]},{"object":"embedding","index":1,"embedding":[1,0]}],"model":"m","usage":{"prompt_tokens":5,"total_tokens":5}}`},
+		// 0.1 and -2 are cdcccc3d and 000000c0 in little-endian bytes.
+		{true, `{"object":"list","data":[{"object":"embedding","index":0,"embedding":"zczMPQAAAMA="},{"object":"embedding","index":1,"embedding":"AACAPwAAAAA="}],"model":"m","usage":{"prompt_tokens":5,"total_tokens":5}}`},
+	} {
+		r.Base64 = tc.base64
+		list, err := r.Embeddings([][]float32{{0.1, -2}, {1, 0}}, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(tc.want, string(got)); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+func TestA5FewerDimensionsKeepAUnitLength(t *testing.T) {
+	r := &EmbeddingRequest{Model: "m", Dimensions: 2}
+	list, err := r.Embeddings([][]float32{{0.6, 0, 0.8}, {3, 4, 12}, {0, 0, 1}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := [][]float32{{1, 0}, {3, 4}, {0, 0}} // what had another length keeps its numbers
+	for i, w := range want {
+		if d := cmp.Diff(w, list.Data[i].Embedding.Values); d != "" {
+			t.Errorf("vector %d: %s", i, d)
+		}
+	}
+	whole := []float32{0.6, 0, float32(math.Sqrt(1 - 0.36))}
+	r.Dimensions = 3
+	if list, err = r.Embeddings([][]float32{whole}, 1); err != nil || !slices.Equal(list.Data[0].Embedding.Values, whole) {
+		t.Errorf("all dimensions: %v, %v; want the bits of the model", list.Data, err)
+	}
+	r.Dimensions = 4
+	_, err = r.Embeddings([][]float32{whole}, 1)
+	wantError(t, err, 400, "dimensions", CodeInvalidValue, "have 3")
+}

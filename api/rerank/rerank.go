@@ -1,0 +1,192 @@
+// Package rerank holds the wire types of reranking as Cohere's and Jina's clients
+// speak it: POST /v1/rerank and POST /v2/rerank.
+//
+// It owns the strict decoding of requests, the order of the results, and the
+// shape of errors, in which each of those clients finds the sentence. It refuses
+// to drop anything silently, as package openai does, and scores nothing.
+//
+// Start reading at Decode and Request.Answer.
+package rerank
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"math"
+	"slices"
+
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+// maxDocuments is how many documents a request may have.
+const maxDocuments = 2048
+
+// Version of the API that a path names.
+type Version int
+
+// The versions. Jina's is V1 too.
+const (
+	V1 Version = 1
+	V2 Version = 2
+)
+
+// Request is the body of both routes. Its fields Truncate and Instruction are
+// neither Cohere's nor Jina's.
+type Request struct {
+	Model     string
+	Query     string
+	Documents []string
+	// TopN, where there is one, is how many results are wanted.
+	TopN *int
+	// Echo says that results are wanted with their documents.
+	Echo bool
+	// Truncate cuts what is longer than the model reads, as both do where nobody
+	// says otherwise.
+	Truncate bool
+	// Instruction says in words what the query is for.
+	Instruction string
+
+	version Version
+}
+
+// Decode reads a body. Its error is an *openai.Error.
+func Decode(body []byte, v Version) (*Request, error) {
+	if err := openai.CheckJSON(body); err != nil {
+		return nil, err
+	}
+	r := &Request{Echo: v == V1, Truncate: true, version: v}
+	err := openai.Object(body, "", map[string]openai.Field{
+		"model":            openai.String(&r.Model),
+		"query":            openai.String(&r.Query),
+		"documents":        r.decodeDocuments,
+		"top_n":            openai.Optional(openai.Int(&r.TopN, 1, math.MaxInt32)),
+		"return_documents": openai.Optional(openai.Bool(&r.Echo)),
+		"truncate":         openai.Optional(openai.Bool(&r.Truncate)),
+		"instruction":      openai.Optional(openai.String(&r.Instruction)),
+
+		"max_chunks_per_doc": openai.Idle("1"),
+		"max_tokens_per_doc": openai.Idle(),
+		"rank_fields":        openai.Idle(`["text"]`),
+		"priority":           openai.Idle("0"),
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Model == "":
+		return nil, openai.Required("model")
+	case r.Query == "":
+		return nil, openai.Required("query")
+	case len(r.Documents) == 0:
+		return nil, openai.Required("documents")
+	}
+	return r, nil
+}
+
+// decodeDocuments takes strings, and objects with a text.
+func (r *Request) decodeDocuments(param string, raw json.RawMessage) error {
+	return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
+		if len(r.Documents) == maxDocuments {
+			return openai.Invalid(param, "'%s' may have at most %d entries. Send several requests.", param, maxDocuments)
+		}
+		var text string
+		decode := openai.String(&text)
+		if openai.Kind(raw) == "object" {
+			decode = func(at string, raw json.RawMessage) error {
+				text = ""
+				return openai.Object(raw, at, map[string]openai.Field{"text": openai.String(&text)})
+			}
+		}
+		if err := decode(at, raw); err != nil {
+			return err
+		}
+		if text == "" {
+			return openai.Invalid(at, "'%s' must be a text or an object with one, and not be empty.", at)
+		}
+		r.Documents = append(r.Documents, text)
+		return nil
+	})
+}
+
+// Answer is what both routes say: Cohere's clients read id and meta, Jina's model
+// and usage.
+type Answer struct {
+	ID      string                `json:"id"`
+	Model   string                `json:"model"`
+	Results []Result              `json:"results"`
+	Usage   openai.EmbeddingUsage `json:"usage"`
+	Meta    Meta                  `json:"meta"`
+}
+
+// Result is the score of one document; Index is its place in the request.
+type Result struct {
+	Index          int       `json:"index"`
+	RelevanceScore float32   `json:"relevance_score"`
+	Document       *Document `json:"document,omitempty"`
+}
+
+// Document is one that was sent.
+type Document struct {
+	Text string `json:"text"`
+}
+
+// Meta is what Cohere tells of a request.
+type Meta struct {
+	APIVersion struct {
+		Version string `json:"version"`
+	} `json:"api_version"`
+	BilledUnits struct {
+		SearchUnits int `json:"search_units"`
+	} `json:"billed_units"`
+	Tokens struct {
+		InputTokens int `json:"input_tokens"`
+	} `json:"tokens"`
+}
+
+// Answer orders scores, which stand as the documents do: the best first, and of
+// two alike the one that was sent first.
+func (r *Request) Answer(scores []float32, promptTokens int) Answer {
+	a := Answer{ID: newID(), Model: r.Model, Results: []Result{}, Usage: openai.EmbeddingUsage{PromptTokens: promptTokens, TotalTokens: promptTokens}}
+	a.Meta.APIVersion.Version = string(rune('0' + r.version))
+	a.Meta.BilledUnits.SearchUnits = 1
+	a.Meta.Tokens.InputTokens = promptTokens
+	for i, s := range scores {
+		a.Results = append(a.Results, Result{Index: i, RelevanceScore: s})
+	}
+	slices.SortStableFunc(a.Results, func(x, y Result) int { return cmp.Compare(y.RelevanceScore, x.RelevanceScore) })
+	if r.TopN != nil {
+		a.Results = a.Results[:min(*r.TopN, len(a.Results))]
+	}
+	for i := range a.Results {
+		if r.Echo {
+			a.Results[i].Document = &Document{r.Documents[a.Results[i].Index]}
+		}
+	}
+	return a
+}
+
+// newID makes the id of an answer.
+func newID() string {
+	var b [4]byte
+	rand.Read(b[:]) // never fails since Go 1.24
+	return "rerank-" + hex.EncodeToString(b[:])
+}
+
+// ErrorBody is an error as clients of these routes look for it: Cohere's in
+// message, Jina's in detail, all others in error.
+func ErrorBody(e *openai.Error) ([]byte, error) {
+	inner, err := e.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	var body struct {
+		Error   json.RawMessage `json:"error"`
+		Message string          `json:"message"`
+		Detail  string          `json:"detail"`
+	}
+	if err := json.Unmarshal(inner, &body); err != nil {
+		return nil, err
+	}
+	body.Message, body.Detail = e.Message, e.Message
+	return openai.Marshal(body)
+}

@@ -1,0 +1,146 @@
+package responses
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+func TestA3AnIDSaysWhereItsResponseIs(t *testing.T) {
+	seen := map[string]bool{}
+	for _, mac := range []string{"a", "studio-1.office", strings.Repeat("m", 63)} {
+		id := NewID(mac)
+		if got, ok := MacOf(id); !ok || got != mac || seen[id] || IDOf("/v1/responses/"+id+"/cancel") != id || strings.Trim(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" {
+			t.Errorf("%q is of %q, %v", id, got, ok)
+		}
+		seen[id] = true
+	}
+	for _, id := range []string{"", "resp_", "resp_" + strings.Repeat("0", 32), "msg_" + strings.Repeat("0", 40), "resp_" + strings.Repeat("0", 32) + "!", NewID(strings.Repeat("m", 300))} {
+		if mac, ok := MacOf(id); ok {
+			t.Errorf("%q is of %q", id, mac)
+		}
+	}
+}
+
+const (
+	honoured = "honoured"
+	refused  = "refused"
+)
+
+// documentedFields are those of openai-python 3.54.0,
+// types/responses/response_create_params.py, each with a value that means
+// something. One without a verdict changes nothing.
+var documentedFields = map[string]struct{ value, verdict string }{
+	"background":             {`true`, refused},
+	"context_management":     {`[{"type":"compaction"}]`, refused},
+	"conversation":           {`"conv_1"`, refused},
+	"include":                {`["message.output_text.logprobs"]`, refused},
+	"input":                  {`"other"`, honoured},
+	"instructions":           {`"i"`, honoured},
+	"max_output_tokens":      {`5`, honoured},
+	"max_tool_calls":         {`5`, refused},
+	"metadata":               {`{"a":"b"}`, honoured},
+	"model":                  {`"other"`, honoured},
+	"moderation":             {`{"model":"m"}`, refused},
+	"parallel_tool_calls":    {`true`, ""}, // nothing to say where there are no tools
+	"previous_response_id":   {`"resp_1"`, honoured},
+	"prompt":                 {`{"id":"p"}`, refused},
+	"prompt_cache_key":       {`"k"`, refused},
+	"prompt_cache_options":   {`{"mode":"implicit"}`, refused},
+	"prompt_cache_retention": {`"24h"`, refused},
+	"reasoning":              {`{"effort":"low"}`, refused},
+	"safety_identifier":      {`"k"`, refused},
+	"service_tier":           {`"priority"`, refused},
+	"store":                  {`false`, honoured},
+	"stream":                 {`true`, honoured},
+	"stream_options":         {`{"include_obfuscation":true}`, refused},
+	"temperature":            {`0.5`, honoured},
+	"text":                   {`{"format":{"type":"json_object"}}`, refused},
+	"tool_choice":            {`"required"`, refused},
+	"tools":                  {`[{"type":"function","name":"f"}]`, refused},
+	"top_logprobs":           {`5`, refused},
+	"top_p":                  {`0.5`, honoured},
+	"truncation":             {`"auto"`, refused},
+	"user":                   {`"u"`, honoured},
+}
+
+func body(base map[string]string, name, value string) []byte {
+	members := maps.Clone(base)
+	if name != "" {
+		members[name] = value
+	}
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(members)) {
+		out = append(out, `"`+k+`":`+members[k])
+	}
+	return []byte("{" + strings.Join(out, ",") + "}")
+}
+
+var sameIDs = cmpopts.IgnoreFields(Item{}, "ID")
+
+func TestA3EveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
+	base := map[string]string{"model": `"m"`, "input": `"hi"`}
+	without, err := Decode(body(base, "", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range documentedFields {
+		got, err := Decode(body(base, name, f.value))
+		var e *openai.Error
+		switch {
+		case f.verdict == refused:
+			if !errors.As(err, &e) || !strings.HasPrefix(e.Param, name) || e.Code != openai.CodeUnsupportedParameter || !strings.Contains(e.Message, "'"+name) {
+				t.Errorf("%s: want a refusal of it, got %v", name, err)
+			}
+		case err != nil:
+			t.Errorf("%s is refused: %v", name, err)
+		case cmp.Equal(got, without, sameIDs) != (f.verdict == ""):
+			t.Errorf("%s leaves the request as it was, or does not", name)
+		}
+	}
+}
+
+func TestA3WhatCannotBeMeantIsRefusedByItsPath(t *testing.T) {
+	input := func(items string) string { return `{"model":"m","input":` + items + `}` }
+	for name, tc := range map[string]struct{ body, param string }{
+		"no model":                   {`{"input":"a"}`, "model"},
+		"no input":                   {`{"model":"m"}`, "input"},
+		"an empty list":              {input(`[]`), "input"},
+		"an empty text":              {input(`""`), "input"},
+		"a number":                   {input(`5`), "input"},
+		"a number within":            {input(`[5]`), "input[0]"},
+		"a call of a tool":           {input(`[{"type":"function_call","call_id":"c"}]`), "input[0].type"},
+		"a reference":                {input(`[{"type":"item_reference","id":"m"}]`), "input[0].type"},
+		"no role":                    {input(`[{"content":"a"}]`), "input[0].role"},
+		"another role":               {input(`[{"role":"tool","content":"a"}]`), "input[0].role"},
+		"no content":                 {input(`[{"role":"user"}]`), "input[0].content"},
+		"empty content":              {input(`[{"role":"user","content":[]}]`), "input[0].content"},
+		"empty text of a message":    {input(`[{"role":"user","content":""}]`), "input[0].content"},
+		"an image":                   {input(`[{"role":"user","content":[{"type":"input_image","image_url":"u"}]}]`), "input[0].content[0].type"},
+		"what the assistant says":    {input(`[{"role":"user","content":[{"type":"output_text","text":"a"}]}]`), "input[0].content[0].type"},
+		"what the assistant is told": {input(`[{"role":"assistant","content":[{"type":"input_text","text":"a"}]}]`), "input[0].content[0].type"},
+		"a part without text":        {input(`[{"role":"user","content":[{"type":"input_text"}]}]`), "input[0].content[0].text"},
+		"a part without type":        {input(`[{"role":"user","content":[{"text":"a"}]}]`), "input[0].content[0].type"},
+		"annotations":                {input(`[{"role":"assistant","content":[{"type":"output_text","text":"a","annotations":[{}]}]}]`), "input[0].content[0].annotations"},
+		"metadata that is no text":   {`{"model":"m","input":"a","metadata":{"a":1}}`, "metadata.a"},
+		"metadata that is too long":  {`{"model":"m","input":"a","metadata":{"a":"` + strings.Repeat("x", 513) + `"}}`, "metadata"},
+		"a field that nobody knows":  {`{"model":"m","input":"a","n":2}`, "n"},
+		"a field of another API":     {`{"model":"m","input":"a","max_tokens":2}`, "max_tokens"},
+		"no tokens":                  {`{"model":"m","input":"a","max_output_tokens":0}`, "max_output_tokens"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Decode([]byte(tc.body))
+			var e *openai.Error
+			if !errors.As(err, &e) || e.Status != 400 || e.Param != tc.param {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}

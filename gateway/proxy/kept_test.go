@@ -1,0 +1,116 @@
+package proxy_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/dialect"
+	"metalfleet.dev/metalfleet/api/responses"
+	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/gateway/route"
+)
+
+// TestA3AResponseIsAskedForWhereItIsKept: its id says where, to every gateway and
+// after every restart.
+func TestA3AResponseIsAskedForWhereItIsKept(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.addMac("mac-a", say(`{"of":"a"}`)), w.addMac("mac-b", say(`{"of":"b"}`))
+	id := responses.NewID("mac-b")
+	for _, call := range []struct{ method, rest string }{
+		{"GET", ""}, {"DELETE", ""}, {"POST", "/cancel"}, {"GET", "/input_items?limit=5&order=asc"}, {"GET", "?api_key=secret"},
+	} {
+		resp := w.do(call.method, dialect.PathResponses+"/"+id+call.rest, "")
+		if got := read(t, resp); resp.StatusCode != 200 || got != `{"of":"b"}` || resp.Header.Get(agentapi.HeaderMac) != "mac-b" {
+			t.Errorf("%s%s: %d %s", call.method, call.rest, resp.StatusCode, got)
+		}
+		seen := <-b.seen
+		if want := dialect.PathResponses + "/" + id + strings.TrimSuffix(call.rest, "secret"); seen.Method != call.method || seen.URL.RequestURI() != want || seen.Header.Get(agentapi.HeaderReplica) != "" {
+			t.Errorf("the agent sees %s %s, %v; want %s", seen.Method, seen.URL.RequestURI(), seen.Header, want)
+		}
+	}
+	w.setReady("mac-b", false) // what it keeps, it keeps
+	if resp := w.do("GET", dialect.PathResponses+"/"+id, ""); resp.StatusCode != 200 {
+		t.Errorf("a Mac without a ready replica: %d", resp.StatusCode)
+	}
+	for name, other := range map[string]string{"an unknown Mac": responses.NewID("mac-z"), "nonsense": "resp_1", "": ""} {
+		if resp := w.do("GET", dialect.PathResponses+"/"+other, ""); resp.StatusCode != 404 {
+			t.Errorf("%s: %d", name, resp.StatusCode)
+		}
+	}
+	b.kill()
+	if resp := w.do("GET", dialect.PathResponses+"/"+id, ""); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("a Mac that is gone: %d", resp.StatusCode)
+	}
+	if a.requests.Load() != 0 {
+		t.Errorf("another Mac was asked %d times", a.requests.Load())
+	}
+}
+
+func TestA3WhatGoesOnFromAResponseGoesToItsMac(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.addMac("mac-a", say("{}")), w.addMac("mac-b", say("{}"))
+	ask := func(id string) *http.Response {
+		return w.do("POST", dialect.PathResponses, `{"model":"m","input":"x","previous_response_id":"`+id+`"}`)
+	}
+	for range 10 {
+		if resp := ask(responses.NewID("mac-b")); resp.StatusCode != 200 {
+			t.Fatal(read(t, resp))
+		}
+	}
+	if a.requests.Load() != 0 || b.requests.Load() != 10 {
+		t.Errorf("%d and %d requests", a.requests.Load(), b.requests.Load())
+	}
+	for _, id := range []string{responses.NewID("mac-z"), "resp_1", "other"} {
+		resp := ask(id)
+		if got := read(t, resp); resp.StatusCode != 400 || !strings.Contains(got, responses.CodePreviousNotFound) {
+			t.Errorf("%s: %d %s", id, resp.StatusCode, got)
+		}
+	}
+}
+
+// TestA3TheAgentLearnsWhoseARequestIs: by the key's name, never by what a client
+// says of itself.
+func TestA3TheAgentLearnsWhoseARequestIs(t *testing.T) {
+	l := newLocked(t)
+	token := l.key("team", keys.Grant{Models: []string{"*"}})
+	m := l.addMac("mac-a", say("{}"))
+	for _, call := range []struct{ method, path, body string }{
+		{"POST", dialect.PathResponses, `{"model":"m","input":"x"}`}, {"GET", dialect.PathResponses + "/" + responses.NewID("mac-a"), ""},
+	} {
+		if resp := l.with(token, call.method, call.path, call.body, agentapi.HeaderOwner, "other"); resp.StatusCode != 200 {
+			t.Fatal(read(t, resp))
+		}
+		if got := (<-m.seen).Header.Values(agentapi.HeaderOwner); len(got) != 1 || got[0] != "team" {
+			t.Errorf("%s: the owner is %q", call.method, got)
+		}
+	}
+	if resp := l.with("", "GET", dialect.PathResponses+"/"+responses.NewID("mac-a"), ""); resp.StatusCode != 401 {
+		t.Errorf("without a key: %d", resp.StatusCode)
+	}
+	open := newWorld(t)
+	n := open.addMac("mac-a", say("{}"))
+	open.do("POST", dialect.PathResponses, `{"model":"m","input":"x"}`, agentapi.HeaderOwner, "other")
+	if got := (<-n.seen).Header.Get(agentapi.HeaderOwner); got != "" {
+		t.Errorf("where no keys are asked the owner is %q", got)
+	}
+}
+
+// TestA3WhatGoesOnFromAFallbackGoesToIt: where several deployments answer to a
+// name, the one whose Mac keeps the response goes on with it.
+func TestA3WhatGoesOnFromAFallbackGoesToIt(t *testing.T) {
+	w := newWorld(t)
+	w.addMac("a", say(`"m"`))
+	other := w.addBeside("other", say(`"other"`))
+	w.routing(&route.Routing{Fallbacks: []string{"other"}})
+	ask := func(mac string) *http.Response {
+		return w.do("POST", dialect.PathResponses, `{"model":"m","input":"x","previous_response_id":"`+responses.NewID(mac)+`"}`)
+	}
+	w.wantAnswer(ask("mac-of-other"), `"other"`, "ns/other")
+	w.wantAnswer(ask("a"), `"m"`, "ns/m")
+	other.kill() // nobody else has what it keeps
+	if resp := ask("mac-of-other"); resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", resp.StatusCode, read(t, resp))
+	}
+}

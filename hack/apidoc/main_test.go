@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestThePageIsWhatTheDecodersSay(t *testing.T) {
+	if err := run(filepath.Join("..", ".."), false); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAPageThatSaysSomethingElseIsFound(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "docs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(root, "docs", "api.md")
+	write := func(s string) {
+		if err := os.WriteFile(path, []byte(s), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("no marks")
+	if err := run(root, true); err == nil {
+		t.Error("a page without marks is taken")
+	}
+	write("head\n" + begin + "old\n" + end + "tail\n")
+	if err := run(root, false); err == nil {
+		t.Error("an old page is taken")
+	}
+	if err := run(root, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(root, false); err != nil {
+		t.Error(err)
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(got)
+	for _, want := range []string{"head\n", "tail\n", "| `best_of` | refused | The parameter 'best_of' is not supported yet.", "| `temperature` | yes | |", "| `cache_control` | yes | taken; nothing follows of it |",
+		"| `parallel_tool_calls` | yes | taken; nothing follows of it |", "| `input` | yes | |"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page misses %q", want)
+		}
+	}
+}
