@@ -153,6 +153,12 @@ func (e engineOf) Acquire(_ context.Context, t serve.Target) (serve.Hold, error)
 func (e engineOf) Generate(ctx context.Context, r *wire.GenerateRequest) (serve.Stream, error) {
 	return e.client.Generate(ctx, r)
 }
+func (e engineOf) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
+	return e.client.Embed(ctx, r)
+}
+func (e engineOf) Rerank(ctx context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
+	return e.client.Rerank(ctx, r)
+}
 
 // door is a gateway's front under one policy.
 type door struct {
