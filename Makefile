@@ -75,6 +75,7 @@ lint: ## go vet, staticcheck, the import law and the house rules, shellcheck for
 	go vet ./...
 	GOEXPERIMENT=$(ENGINE_EXPERIMENT) go vet ./metal/ref
 	$(TOOL) staticcheck ./...
+	go vet -C hack/clients/openaigo ./...
 	go vet -C hack/kube ./...
 	go vet -C hack/prometheus ./...
 	go vet -C hack/tools ./...
@@ -155,6 +156,10 @@ bench-gateway: kube build ## what the gateway costs beside nginx (installed once
 bench-routing: build ## prefix affinity beside least load and round robin: hit rate and time to first token, simulated and with 8 engines on ref
 	go run ./hack/bench/routing
 
+.PHONY: bench-ttft
+bench-ttft: kube build ## what the gateway adds to the first token of a stream, beside asking the agent straight
+	go run ./hack/bench/ttft
+
 .PHONY: bench-footprint
 bench-footprint: build mlx ## what engine footprint says beside the most that a served model ever held, its cache filled (Linux; keeps models in .cache)
 	go run ./hack/bench/footprint
@@ -217,6 +222,21 @@ test-embed: ## embeddings and rerank through the API, straight at an agent and t
 	bash hack/models/fetch.sh minilm
 	go test -count=1 -v ./hack/embedapi -args -model "$(CURDIR)/.cache/models/minilm"
 
+.PHONY: fuzz-api
+fuzz-api: kube build ## requests made of the OpenAPI documents in api/openapi, and hostile ones, to a gateway and an agent, for FUZZ (3m); SEED repeats one (Linux)
+	bash hack/fuzzapi/install.sh
+	go run ./hack/fuzzapi -schemathesis "$(CURDIR)/.cache/fuzzapi/bin/schemathesis" -for $(or $(FUZZ),3m) -seed $(or $(SEED),0)
+
+.PHONY: test-clients
+test-clients: kube build ## the official clients of the OpenAI and Anthropic APIs play the conformance table, at a gateway and straight at an agent
+	bash hack/clients/install.sh
+	go run ./hack/clients
+
+.PHONY: test-programs
+test-programs: kube build ## programs of others (llm, LlamaIndex, LiteLLM, Pydantic AI), pinned, work at a gateway and straight at an agent as docs/programs.md shows
+	bash hack/programs/install.sh
+	go run ./hack/programs
+
 .PHONY: test-grammar
 test-grammar: ## structured output: the official suite of JSON Schema, and 10,000 answers of a random model to random schemas, judged by jsonschema
 	bash hack/grammar/install.sh
@@ -230,6 +250,10 @@ bench-grammar: ## the masks of structured output over 151,936 tokens beside llgu
 .PHONY: test-scaling
 test-scaling: kube build ## a deployment scales itself: to zero, from zero, up under load, down again; the operator is killed in between
 	go run ./hack/scaling
+
+.PHONY: test-tunnel
+test-tunnel: kube build ## two Macs behind NAT open tunnels to two gateways; links, a gateway and an agent go and come back under load (Linux, root)
+	go run ./hack/tunnel
 
 .PHONY: test-failover
 test-failover: kube build ## two streams from two Macs through the gateway, one Mac is killed
@@ -273,6 +297,11 @@ docs-install: cluster build ## the same story, written into docs/install.md; a P
 test-chart: kube build ## the chart: lint, wrong values refused, every variant judged by a real API server, a sentence for each field
 	bash hack/helm.sh
 	go run ./hack/chart
+
+.PHONY: test-keda
+test-keda: kube build ## KEDA's own operator, its metrics server and Kubernetes' own HPA scale a ModelDeployment to none and back (builds KEDA once)
+	bash hack/keda/build.sh
+	go run ./hack/keda
 
 .PHONY: test-attacks
 test-attacks: kube build ## every attack of docs/attacks.md is tried for real and must be refused

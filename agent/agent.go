@@ -13,10 +13,8 @@ package agent
 import (
 	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,18 +22,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"metalfleet.dev/metalfleet/agent/cold"
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
 	"metalfleet.dev/metalfleet/agent/inspect"
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/agent/neighbour"
 	"metalfleet.dev/metalfleet/agent/pool"
-	"metalfleet.dev/metalfleet/agent/probe"
+	"metalfleet.dev/metalfleet/agent/power"
 	"metalfleet.dev/metalfleet/agent/register"
 	"metalfleet.dev/metalfleet/agent/serve"
 	"metalfleet.dev/metalfleet/agent/store"
@@ -43,114 +40,6 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/kv"
 )
-
-// Orders says what this Mac is to do. Run delivers whenever that changes, and
-// nothing while it is not known.
-type Orders interface {
-	Run(ctx context.Context, deliver func(journal.Orders)) error
-}
-
-// Reports takes what this Mac reports. Offer and Again do not wait.
-type Reports interface {
-	Run(ctx context.Context) error
-	Offer(*v1alpha1.MacNodeStatus)
-	// Again has the status written although it did not change.
-	Again()
-	// Last writes one status at the end.
-	Last(ctx context.Context, s *v1alpha1.MacNodeStatus) error
-}
-
-// Identity is how this Mac proves who it is.
-type Identity interface {
-	Run(ctx context.Context) error
-	ServerTLS() *tls.Config
-	// TrustedRoots are the fingerprints of the roots that gateways are checked
-	// against at the next handshake.
-	TrustedRoots() []string
-	// Changed receives after other roots are trusted.
-	Changed() <-chan struct{}
-	// Trusts says whether the root under which a connection was opened is still
-	// trusted.
-	Trusts(*tls.ConnectionState) bool
-}
-
-// Heartbeat says that this Mac lives.
-type Heartbeat interface {
-	Run(ctx context.Context) error
-}
-
-// Tokens are the hub tokens that this Mac was given.
-type Tokens interface {
-	Run(ctx context.Context) error
-	// Of is the token that an order's tokenRef names, if it is here.
-	Of(ref string) (download.Bearer, bool)
-	// Changed receives after tokens changed.
-	Changed() <-chan struct{}
-}
-
-// Access is this Mac's way into the API, which Run keeps open.
-type Access interface {
-	Run(ctx context.Context) error
-}
-
-// Links are the agent's ways to the rest of the world.
-type Links struct {
-	Orders    Orders
-	Reports   Reports
-	Identity  Identity
-	Heartbeat Heartbeat
-	// Tokens may be nil: then there are none.
-	Tokens Tokens
-	// Access may be nil: then the links need nothing kept open.
-	Access Access
-}
-
-// Config is what an agent is made of.
-type Config struct {
-	Log  logr.Logger
-	Name string
-	// Version of the program.
-	Version string
-	// BootID tells this start from others.
-	BootID string
-	// StateDir holds journal, weights, identity, sockets and logs.
-	StateDir string
-	// ModelRoot is where file:// sources lie; empty means that there is none.
-	ModelRoot string
-	// Engine is the program, and EngineEnv its environment.
-	Engine    string
-	EngineEnv []string
-	Probe     probe.Probe
-	Sources   download.Policy
-	// HubEndpoint is where hf:// sources lie; empty means the Hugging Face Hub.
-	HubEndpoint string
-	// DownloadRate bounds all downloads together, in bytes per second, and
-	// DownloadsAtOnce their number; 0 means no bound, and the store's own.
-	DownloadRate    int64
-	DownloadsAtOnce int
-	// DiskMarks are the watermarks of the disk that holds weights.
-	DiskMarks store.Marks
-	// Cache is where engines keep what they computed of prompts, and how much of
-	// the disk they may take; nil means nowhere.
-	Cache *cold.Options
-	// Listener is the one port; Address is how gateways reach it.
-	Listener net.Listener
-	Address  v1alpha1.MacAddress
-	// Metrics is where figures are scraped from without TLS; nil means nowhere.
-	Metrics net.Listener
-	// Grace is how long running requests may go on after the agent was told to stop.
-	Grace  time.Duration
-	Timing pool.Timing
-	// Launched says who started this agent, and whether it is on trial; nil:
-	// nobody and no.
-	Launched *upgrade.Launched
-	// NoUpgrades refuses orders to run another agent.
-	NoUpgrades bool
-	// Fault is told each point of pool.FaultPoints, for tests that end the
-	// program there; nil in production.
-	Fault func(point string)
-	Links Links
-}
 
 // Agent is one Mac's agent.
 type Agent struct {
@@ -160,14 +49,18 @@ type Agent struct {
 	root      *store.Root
 	store     *store.Store
 	client    *download.Client
+	asker     *neighbour.Asker
 	inspector *inspect.Inspector
 	pool      *pool.Pool
 	metrics   *metrics
 	cache     *diskCache // nil where there is none
 	changes   chan struct{}
-	accepting atomic.Pointer[acceptance]
-	fetching  context.CancelFunc
-	upgrader  *upgrade.Upgrader
+	// ordered and settled receive after orders were taken: one for each reader.
+	ordered, settled chan struct{}
+	inForce          atomic.Pointer[v1alpha1.SettingsInForce] // as followed now
+	accepting        atomic.Pointer[acceptance]
+	fetching         context.CancelFunc
+	upgrader         *upgrade.Upgrader
 	// replaced is how long requests may go on for an upgrade; nil: none waits.
 	replaced atomic.Pointer[time.Duration]
 	drained  chan time.Duration // how long requests may go on before an upgrade
@@ -176,11 +69,17 @@ type Agent struct {
 // acceptance is whether orders are taken, and since when.
 type acceptance struct {
 	yes, replaced bool
-	since         time.Time
+	// leaves is why the Mac itself goes away, a reason of Accepting; empty: it
+	// stays.
+	leaves string
+	since  time.Time
 }
 
 func (a *acceptance) condition() metav1.Condition {
-	if a.replaced {
+	switch {
+	case a.leaves != "":
+		return register.Leaving(a.leaves, a.since)
+	case a.replaced:
 		return register.Replaced(a.since)
 	}
 	return register.Accepting(a.yes, a.since)
@@ -194,7 +93,7 @@ var ErrRunning = errors.New("another agent runs over this state folder")
 
 // New takes up what lies in the state folder. Close gives it back.
 func New(c Config) (*Agent, error) {
-	a := &Agent{Config: c, changes: make(chan struct{}, 1), metrics: newMetrics(), drained: make(chan time.Duration, 1)}
+	a := &Agent{Config: c, changes: make(chan struct{}, 1), ordered: make(chan struct{}, 1), settled: make(chan struct{}, 1), metrics: newMetrics(), drained: make(chan time.Duration, 1)}
 	// One on trial takes no request that it might be killed over.
 	a.setAccepting(!c.Launched.OnTrial(), c.Launched.OnTrial())
 	if err := a.open(); err != nil {
@@ -223,7 +122,7 @@ func (a *Agent) open() error {
 	ordered := func() *journal.Orders { return a.journal.Snapshot().Orders }
 	var leases func(kv.Origin, func() int64) (pool.CacheLease, error)
 	if a.Cache != nil {
-		a.cache = &diskCache{options: *a.Cache, log: a.Log.WithName("cache"), metrics: a.metrics.registry, orders: ordered}
+		a.cache = &diskCache{options: *a.Cache, log: a.Log.WithName("cache"), metrics: a.metrics.registry, orders: ordered, tried: make(chan struct{})}
 		leases = a.cache.lease
 	}
 	a.pool, err = pool.New(pool.Config{
@@ -241,6 +140,7 @@ func (a *Agent) open() error {
 	if err != nil {
 		return err
 	}
+	a.setNow()
 	a.metrics.watch(a.pool.Snapshot, ordered)
 	return nil
 }
@@ -256,11 +156,12 @@ func (a *Agent) openStore() error {
 	}
 	a.client = download.NewClient(a.Sources)
 	models := &hub.Hub{Client: a.client, Endpoint: a.HubEndpoint}
+	a.asker = a.newAsker()
 	ctx, cancel := context.WithCancel(context.Background())
 	a.fetching = cancel
 	a.store, err = store.Open(ctx, store.Options{
-		Dir: dir, Root: a.root, Hub: models, Token: a.tokenFor, AtOnce: a.DownloadsAtOnce,
-		Marks: a.DiskMarks, Spared: a.spared, Collected: a.metrics.collect, Fetched: a.metrics.fetch,
+		Dir: dir, Root: a.root, Hub: models, Token: a.tokenFor, AtOnce: a.DownloadsAtOnce, Neighbours: a.asker,
+		Marks: a.DiskMarks, Spared: a.spared, Ahead: a.ahead, Collected: a.metrics.collect, Fetched: a.metrics.fetch,
 		Fetch: &download.Fetcher{Client: a.client, Limit: download.NewLimit(a.DownloadRate)}, Log: a.Log.WithName("store"),
 	})
 	if err != nil {
@@ -294,6 +195,7 @@ func (a *Agent) Close() error {
 	}
 	if a.client != nil {
 		a.client.Close()
+		a.asker.Close()
 	}
 	if a.root != nil {
 		errs = append(errs, a.root.Close())
@@ -330,12 +232,20 @@ func (a *Agent) Run(ctx context.Context) error {
 		"upgrade":   a.upgrader.Run,
 		"trial":     a.prove,
 		"collect":   a.collect,
+		"clear":     a.clear,
+		"settings":  a.set,
+	}
+	if a.Power != nil {
+		parts["power"] = func(ctx context.Context) error { return a.Power(ctx, a.hear) }
 	}
 	if a.Links.Access != nil {
 		parts["access"] = a.Links.Access.Run
 	}
 	if a.cache != nil {
 		parts["cache"] = a.cache.run
+	}
+	if a.Tunnels != nil {
+		parts["tunnels"] = func(ctx context.Context) error { a.Tunnels.Run(ctx); return ctx.Err() }
 	}
 	var rooms sync.WaitGroup
 	for name, run := range parts {
@@ -407,7 +317,7 @@ func (a *Agent) servePort(ctx context.Context) error {
 	})
 	return serve.Serve(serving, a.Listener, a.Links.Identity.ServerTLS(), serve.Config{
 		Engines: engines{a.pool}, Mac: a.Name, Accepting: func() bool { return a.accepting.Load().yes },
-		Trusts: a.Links.Identity.Trusts, Log: a.Log.WithName("serve"),
+		Trusts: a.Links.Identity.Trusts, Weights: a.newGiver(), Log: a.Log.WithName("serve"),
 	}, func() (context.Context, context.CancelFunc) { return a.drainUntil(ctx) })
 }
 
@@ -443,13 +353,37 @@ func StopLimit(grace time.Duration) time.Duration {
 }
 
 func (a *Agent) announceEnd() {
-	a.setAccepting(false, a.Upgrading())
+	if a.accepting.Load().leaves == "" { // else more was said already
+		a.setAccepting(false, a.Upgrading())
+	}
+	a.announce()
+}
+
+// announce writes at once what this agent takes.
+func (a *Agent) announce() {
 	a.changed()
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()
 	if err := a.Links.Reports.Last(ctx, a.status()); err != nil {
 		a.Log.Info("The stop could not be announced", "reason", err.Error())
 	}
+}
+
+// hear says that the Mac goes away, before it does, or that it is back.
+func (a *Agent) hear(n power.Notice) {
+	before := a.accepting.Load()
+	switch {
+	case n == power.Sleeps:
+		a.accepting.Store(&acceptance{leaves: v1alpha1.ReasonMacSleeps, since: time.Now()})
+	case n == power.ShutsDown:
+		a.accepting.Store(&acceptance{leaves: v1alpha1.ReasonMacShutsDown, since: time.Now()})
+	case before.leaves == "":
+		return // it never went
+	default:
+		a.setAccepting(true, false)
+	}
+	a.Log.Info("This Mac's power", "leaves", a.accepting.Load().leaves)
+	a.announce()
 }
 
 func (a *Agent) setAccepting(yes, replaced bool) {
@@ -469,6 +403,12 @@ func (a *Agent) take(o journal.Orders) {
 		a.Log.Info("An order cannot be followed", "replicaUID", bad.ReplicaUID, "epoch", bad.Epoch, "reason", bad.Message)
 	}
 	a.follow(o)
+	for _, reader := range []chan struct{}{a.ordered, a.settled} {
+		select {
+		case reader <- struct{}{}:
+		default:
+		}
+	}
 	a.upgrader.Set(o.Agent)
 	a.prune(o)
 }

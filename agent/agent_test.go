@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,8 +30,10 @@ import (
 	"metalfleet.dev/metalfleet/agent/identity"
 	"metalfleet.dev/metalfleet/agent/inspect"
 	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/agent/neighbour"
 	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/agent/power"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/agent/serve"
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
@@ -116,6 +119,7 @@ func TestP3EnginesThatReadPassTheSuite(t *testing.T) {
 // mac is one agent under test, with its links in memory.
 type mac struct {
 	t         *testing.T
+	name      string // m1 where none is said
 	state     string
 	root      string
 	authority *agentapitest.CA
@@ -130,6 +134,9 @@ type mac struct {
 	launched *upgrade.Launched
 	// cache on disk; nil: none.
 	cache *cold.Options
+	power func(context.Context, func(power.Notice)) error
+	// logDebug is told how much the agent is to log; nil: nobody is.
+	logDebug func(bool)
 
 	agent   *Agent
 	orders  *memoryOrders
@@ -241,7 +248,7 @@ func killEngines(state string) {
 // boot starts an agent in this process.
 func (m *mac) boot() {
 	m.t.Helper()
-	id, err := identity.Open(m.state, "m1", logr.Discard())
+	id, err := identity.Open(m.state, m.called(), logr.Discard())
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -257,6 +264,8 @@ func (m *mac) boot() {
 	m.t.Cleanup(func() { m.halt() })
 }
 
+func (m *mac) called() string { return cmp.Or(m.name, "m1") }
+
 func (m *mac) config(log logr.Logger, links Links) Config {
 	if !m.log.IsZero() {
 		log = m.log
@@ -266,11 +275,12 @@ func (m *mac) config(log logr.Logger, links Links) Config {
 		m.t.Fatal(err)
 	}
 	return Config{
-		Log: log, Name: "m1", Version: "test", BootID: NewBootID(), StateDir: m.state, ModelRoot: m.root,
+		Log: log, Name: m.called(), Version: "test", BootID: NewBootID(), StateDir: m.state, ModelRoot: m.root,
 		Engine: engineProgram, EngineEnv: os.Environ(), Listener: l, Links: links, HubEndpoint: m.hub, Sources: m.sources,
 		Address: v1alpha1.MacAddress{Host: "127.0.0.1", Port: int32(l.Addr().(*net.TCPAddr).Port)},
 		Probe:   probe.NewDeclared(probe.Declaration{Chip: "M2Ultra", Memory: 192 << 30}, probe.NewSystem()),
-		Timing:  pool.Timing{Poll: 50 * time.Millisecond}, Launched: m.launched, Cache: m.cache,
+		Timing:  pool.Timing{Poll: 50 * time.Millisecond}, Launched: m.launched, Cache: m.cache, Power: m.power, LogDebug: m.logDebug,
+		GivesAtOnce: 1, NeighbourPace: neighbour.Pace{Look: 10 * time.Millisecond, Begin: time.Minute},
 	}
 }
 
@@ -387,7 +397,7 @@ func TestOneOrderIsServedMeasuredAndFreed(t *testing.T) {
 
 func (m *mac) giveIdentity() {
 	m.t.Helper()
-	pem := m.authority.Mac("m1")
+	pem := m.authority.Mac(m.called())
 	b, err := json.Marshal(map[string][]byte{"certificate": pem.Certificate, "key": pem.Key, "authority": pem.CA})
 	if err != nil {
 		m.t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/metal/kv"
+	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
 )
 
 const (
@@ -42,6 +43,11 @@ type diskCache struct {
 
 	owner   atomic.Pointer[cold.Owner]
 	trouble atomic.Pointer[string]
+	// wish is the budget that was set since; nil: that of options.
+	wish atomic.Pointer[blocks.Budget]
+	// tried is closed once the folder was opened, or could not be.
+	tried chan struct{}
+	first sync.Once
 }
 
 // run opens the folder, and keeps it until ctx ends.
@@ -51,11 +57,37 @@ func (c *diskCache) run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	c.metrics.MustRegister(owner.Collector())
-	c.owner.Store(owner)
+	c.took(owner)
 	var sweeping sync.WaitGroup
 	defer sweeping.Wait()
 	sweeping.Go(func() { c.sweep(ctx, owner) })
 	return owner.Run(ctx)
+}
+
+// took has everybody use the folder that was opened.
+func (c *diskCache) took(owner *cold.Owner) {
+	c.owner.Store(owner)
+	owner.SetBudget(c.budget) // it may have been set meanwhile
+	c.first.Do(func() { close(c.tried) })
+}
+
+// budget that holds now.
+func (c *diskCache) budget() blocks.Budget {
+	if b := c.wish.Load(); b != nil {
+		return *b
+	}
+	return c.options.Budget
+}
+
+// setBudget changes it. It waits for the disk while the folder's owner works.
+func (c *diskCache) setBudget(b blocks.Budget) {
+	if b == c.budget() {
+		return
+	}
+	c.wish.Store(&b)
+	if owner := c.owner.Load(); owner != nil {
+		owner.SetBudget(c.budget)
+	}
 }
 
 // open tries until it succeeds; nil once ctx ended.
@@ -70,6 +102,7 @@ func (c *diskCache) open(ctx context.Context) *cold.Owner {
 		if old := c.trouble.Swap(&why); old == nil || *old != why {
 			c.log.Error(err, "The cache on disk cannot be opened; prompts are computed instead")
 		}
+		c.first.Do(func() { close(c.tried) })
 		select {
 		case <-ctx.Done():
 			return nil
@@ -125,6 +158,21 @@ func wanted(ordered map[string]time.Time, o *journal.Orders, now time.Time) (mod
 		models[digest] = true
 	}
 	return models, len(o.Invalid) == 0
+}
+
+// clear removes all that lies on the disk, and says how many bytes came back. It
+// waits until opening the folder was tried once.
+func (c *diskCache) clear(ctx context.Context) (freed int64, err error) {
+	select {
+	case <-c.tried:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	owner := c.owner.Load()
+	if owner == nil {
+		return 0, errNoCache
+	}
+	return owner.ClearAll()
 }
 
 // lease is what the pool asks for.

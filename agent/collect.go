@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/journal"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
 // collectEvery is how often the disk is compared with its marks.
@@ -48,4 +49,24 @@ func spared(s journal.State) (func(digest string) bool, bool) {
 		wanted[s.Engines[i].Config.ModelDigest] = true
 	}
 	return func(digest string) bool { return wanted[digest] }, true
+}
+
+// ahead says that orders want weights on the disk and nothing that runs with them.
+func (a *Agent) ahead(digest string) bool { return ahead(a.journal.Snapshot(), digest) }
+
+func ahead(s journal.State, digest string) (only bool) {
+	if s.Orders == nil {
+		return false
+	}
+	for i := range s.Orders.Assignments {
+		o := &s.Orders.Assignments[i]
+		switch {
+		case o.Model.Digest != digest:
+		case o.Desired == v1alpha1.DesiredRunning:
+			return false
+		case o.Desired == v1alpha1.DesiredDownloaded:
+			only = true
+		}
+	}
+	return only
 }

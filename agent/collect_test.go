@@ -36,6 +36,24 @@ func TestWhatWeightsAreSpared(t *testing.T) {
 	}
 }
 
+func TestWhatIsOnlyFetchedIsAhead(t *testing.T) {
+	order := func(digest string, desired v1alpha1.DesiredState) v1alpha1.Assignment {
+		return v1alpha1.Assignment{Model: model.Record{Digest: digest}, Desired: desired}
+	}
+	s := journal.State{Orders: &journal.Orders{Assignments: []v1alpha1.Assignment{
+		order("ahead", v1alpha1.DesiredDownloaded), order("drains too", v1alpha1.DesiredDrained), order("drains too", v1alpha1.DesiredDownloaded),
+		order("runs", v1alpha1.DesiredRunning), order("both", v1alpha1.DesiredDownloaded), order("both", v1alpha1.DesiredRunning), order("drains", v1alpha1.DesiredDrained),
+	}}}
+	for digest, want := range map[string]bool{"ahead": true, "drains too": true, "runs": false, "both": false, "drains": false, "nobody's": false} {
+		if ahead(s, digest) != want {
+			t.Errorf("%q is ahead: %v", digest, !want)
+		}
+	}
+	if ahead(journal.State{}, "ahead") {
+		t.Error("without orders something is ahead")
+	}
+}
+
 func TestCollectedWeightsAreCounted(t *testing.T) {
 	m := newMetrics()
 	m.collect(v1alpha1.Collection{Bytes: 40, Reason: v1alpha1.CollectedForMark})

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
@@ -77,8 +78,12 @@ type followed struct {
 
 func (f followed) Run(ctx context.Context) error { return f.run(ctx) }
 func (f followed) ServerTLS() *tls.Config        { return f.identity.ServerTLS() }
-func (f followed) TrustedRoots() []string        { return f.identity.TrustedRoots() }
-func (f followed) Changed() <-chan struct{}      { return f.identity.Changed() }
+func (f followed) Roots() []*x509.Certificate    { return f.identity.Roots() }
+func (f followed) WeightsTLS(mac string) (*tls.Config, error) {
+	return f.identity.WeightsTLS(mac)
+}
+func (f followed) TrustedRoots() []string   { return f.identity.TrustedRoots() }
+func (f followed) Changed() <-chan struct{} { return f.identity.Changed() }
 func (f followed) Trusts(s *tls.ConnectionState) bool {
 	return f.identity.Trusts(s)
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/pool"
@@ -44,19 +46,41 @@ func better(a, b *pool.Endpoint) bool {
 	return a.Holds < b.Holds
 }
 
-// Models lists the names that Resolve knows, each once.
-func (e engines) Models() []openai.Model {
-	var out []openai.Model
-	seen := map[string]bool{}
-	for _, p := range e.pool.Endpoints() {
-		for _, name := range p.ServedNames {
-			if !seen[name] {
-				seen[name] = true
-				out = append(out, openai.NewModel(name, 0, p.Namespace))
-			}
+// unknownAge is when a model was made, which no order says.
+const unknownAge = 0
+
+// Models lists what is served here as a gateway lists it.
+func (e engines) Models() []openai.Model { return listed(e.pool.Endpoints()) }
+
+// listed has each name once, in their order: NAMESPACE/NAME, which always is a
+// model's own, only where it has no shorter one.
+func listed(all []pool.Endpoint) []openai.Model {
+	owners := map[string]string{}
+	for _, p := range all {
+		full := func(name string) bool { return strings.Contains(name, "/") }
+		names := slices.DeleteFunc(slices.Clone(p.ServedNames), full)
+		if len(names) == 0 {
+			names = p.ServedNames
+		}
+		for _, name := range names {
+			owners[name] = p.Namespace
 		}
 	}
+	var out []openai.Model
+	for _, name := range slices.Sorted(maps.Keys(owners)) {
+		out = append(out, openai.NewModel(name, unknownAge, owners[name]))
+	}
 	return out
+}
+
+// Model is one of any name that Resolve knows.
+func (e engines) Model(name string) (openai.Model, bool) {
+	for _, p := range e.pool.Endpoints() {
+		if slices.Contains(p.ServedNames, name) {
+			return openai.NewModel(name, unknownAge, p.Namespace), true
+		}
+	}
+	return openai.Model{}, false
 }
 
 // Acquire takes a hold.

@@ -6,12 +6,28 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool"
 	"metalfleet.dev/metalfleet/agent/serve"
+	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/wire"
 )
+
+// TestA1AnAgentListsModelsAsAGatewayDoes: each of two replicas of one model has
+// the same names, and the full name stands where there is no other.
+func TestA1AnAgentListsModelsAsAGatewayDoes(t *testing.T) {
+	got := listed([]pool.Endpoint{
+		{UID: "1", Namespace: "b", ServedNames: []string{"two", "b/two"}}, {UID: "2", Namespace: "b", ServedNames: []string{"two", "b/two"}},
+		{UID: "3", Namespace: "a", ServedNames: []string{"x", "one", "a/one"}}, {UID: "4", Namespace: "c", ServedNames: []string{"c/two"}}, {UID: "5", Namespace: "d"},
+	})
+	want := []openai.Model{openai.NewModel("c/two", 0, "c"), openai.NewModel("one", 0, "a"), openai.NewModel("two", 0, "b"), openai.NewModel("x", 0, "a")}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
 
 // TestP12ALoadWithoutRoomNamesCeilingInUseAndNeeded, in the words of the wire:
 // with the time to come again where waiting helps.

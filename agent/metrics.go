@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"metalfleet.dev/metalfleet/agent/neighbour"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
@@ -24,6 +25,9 @@ type metrics struct {
 	// collected and collections are of weights that nobody wanted.
 	collected, collections *prometheus.CounterVec
 	fetched                *prometheus.CounterVec
+	// given is what other Macs copied from here, and blamed why they gave nothing.
+	given  prometheus.Counter
+	blamed *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -44,8 +48,17 @@ func newMetrics() *metrics {
 		fetched: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "metalfleet_agent_weights_fetched_bytes_total", Help: "Bytes of weights that came over the network, by the kind of their source.",
 		}, []string{"source"}),
+		given: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "metalfleet_agent_weights_given_bytes_total", Help: "Bytes of weights that other Macs copied from this one.",
+		}),
+		blamed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "metalfleet_agent_neighbour_failures_total", Help: "Copies that another Mac did not give, by why: lied, slow, refused, gone.",
+		}, []string{"reason"}),
 	}
-	m.registry.MustRegister(m.freed, m.reclaims, m.collected, m.collections, m.fetched, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, r := range neighbour.Reasons() {
+		m.blamed.WithLabelValues(r)
+	}
+	m.registry.MustRegister(m.given, m.blamed, m.freed, m.reclaims, m.collected, m.collections, m.fetched, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -63,6 +76,10 @@ func (m *metrics) collect(c v1alpha1.Collection) {
 
 // fetch counts bytes of a source; its scheme is one of those that the store knows.
 func (m *metrics) fetch(scheme string, n int) { m.fetched.WithLabelValues(scheme).Add(float64(n)) }
+
+// give counts bytes that another Mac got, and blame one that gave none.
+func (m *metrics) give(n int)          { m.given.Add(float64(n)) }
+func (m *metrics) blame(reason string) { m.blamed.WithLabelValues(reason).Inc() }
 
 // serveMetrics answers scrapes until ctx ends.
 func (a *Agent) serveMetrics(ctx context.Context) error {

@@ -42,6 +42,8 @@ func (a *Agent) status() *v1alpha1.MacNodeStatus {
 		Inspections: a.inspector.Snapshot(), Reclaims: p.Reclaims,
 		Conditions: append([]metav1.Condition{accepting.condition()}, p.Conditions...),
 	}
+	s.Settings = *a.inForce.Load()
+	s.CacheCleared = a.journal.Snapshot().CacheCleared
 	s.AgentUpgrade = a.upgrader.Status()
 	s.Disk = a.store.Status()
 	s.Disk.Cache = a.cache.status()

@@ -321,6 +321,8 @@ func TestAttackAnAgentWithTooManyRights(t *testing.T) {
 	for what, do := range map[string]func() error{
 		"write another Mac's status": func() error { return a.Status().Patch(w.ctx, mac("mac-ab"), figure) },
 		"write its own spec":         func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"unschedulable":true}}`)) },
+		"clear its own caches":       func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"clearCache":{"request":"r"}}}`)) },
+		"change its own settings":    func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"spec":{"settings":{"logLevel":"Debug"}}}`)) },
 		"label its MacNode":          func() error { return a.Patch(w.ctx, mac("mac-a"), merge(`{"metadata":{"labels":{"x":"y"}}}`)) },
 		"make a MacNode":             func() error { return a.Create(w.ctx, mac("mac-z")) },
 		"delete its MacNode":         func() error { return a.Delete(w.ctx, mac("mac-a")) },

@@ -10,6 +10,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -40,6 +41,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers/agentupgrade"
 	"metalfleet.dev/metalfleet/controllers/autoscaler"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/external"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/keda"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/scale"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/hubtoken"
@@ -66,6 +69,9 @@ const DefaultCertificateLife = 24 * time.Hour
 // LongestCertificateLife is the most that it may be.
 const LongestCertificateLife = identity.LongestLife
 
+// DefaultKEDANamespace is where KEDA runs, if nobody says otherwise.
+const DefaultKEDANamespace = keda.DefaultNamespace
+
 // DefaultAuthoritySpread is how long gateways get to read a new root before it signs.
 const DefaultAuthoritySpread = time.Hour
 
@@ -84,6 +90,12 @@ type Config struct {
 	// DemandAddress is where gateways tell what is asked of each model; empty or
 	// "0" is nowhere, and nothing is scaled by it.
 	DemandAddress string
+	// MetricsAPIAddress is where the API server asks for external metrics; empty or
+	// "0" is nowhere.
+	MetricsAPIAddress string
+	// KEDAAddress is where KEDA asks for figures; empty or "0" is nowhere. In
+	// KEDANamespace lies the Secret by which it proves itself.
+	KEDAAddress, KEDANamespace string
 	// Metrics receives the operator's own metrics.
 	Metrics prometheus.Registerer
 }
@@ -161,7 +173,48 @@ func setupDemand(mgr ctrl.Manager, c Config, issuer *identity.Issuer, metrics *s
 	if err != nil {
 		return nil, fmt.Errorf("figures of gateways: %w", err)
 	}
-	return scaler, nil
+	source := &external.Source{Client: mgr.GetClient(), Figures: scaler.Figures, Now: c.Clock.Now}
+	return scaler, errors.Join(setupExternal(mgr, c, issuer, source), setupKEDA(mgr, c, issuer, source))
+}
+
+// setupExternal has the API server find what is asked of deployments, for those
+// that scale them from outside.
+func setupExternal(mgr ctrl.Manager, c Config, issuer *identity.Issuer, source *external.Source) error {
+	if c.MetricsAPIAddress == "" || c.MetricsAPIAddress == "0" {
+		return nil
+	}
+	log := mgr.GetLogger().WithName("external")
+	vouched := &external.Vouched{Live: mgr.GetAPIReader(), Now: c.Clock.Now}
+	own := &identity.Server{Issuer: issuer, Name: external.ServiceName(c.Namespace)}
+	handler := &external.Handler{Source: *source, Allow: vouched.Caller, May: external.Reviewed(mgr.GetClient()), Log: log}
+	err := mgr.Add(&external.Server{Handler: handler, Vouched: vouched, Address: c.MetricsAPIAddress, Certificate: own.Certificate, Authority: own.Authority,
+		Client: mgr.GetClient(), Log: log})
+	if err != nil {
+		return fmt.Errorf("external metrics: %w", err)
+	}
+	return nil
+}
+
+// setupKEDA has KEDA told the same figures.
+func setupKEDA(mgr ctrl.Manager, c Config, issuer *identity.Issuer, source *external.Source) error {
+	if c.KEDAAddress == "" || c.KEDAAddress == "0" {
+		return nil
+	}
+	// The manager's own client reads Secrets of this namespace alone, from its cache.
+	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient()})
+	if err != nil {
+		return fmt.Errorf("client for KEDA's Secret: %w", err)
+	}
+	log := mgr.GetLogger().WithName("keda")
+	own := &identity.Server{Issuer: issuer, Name: keda.ServiceName(c.Namespace)}
+	pass := &keda.Pass{Client: direct, Namespace: c.KEDANamespace, Authority: own.Authority, Clock: c.Clock}
+	scaler := &keda.Scaler{Source: source, Clock: c.Clock}
+	err = errors.Join(mgr.Add(&keda.Server{Scaler: scaler, Pass: pass, Address: c.KEDAAddress, Certificate: own.Certificate, Log: log}),
+		mgr.Add(&keda.Keeper{Pass: pass, Log: log}))
+	if err != nil {
+		return fmt.Errorf("figures for KEDA: %w", err)
+	}
+	return nil
 }
 
 // Setup adds every controller of the operator to the manager.
@@ -190,7 +243,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c Config) error {
 		{"modelreplica", 4, &modelreplica.Reconciler{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"placement", 1, &placement.Reconciler{Client: mgr.GetClient(), Namespace: c.Namespace, Clock: c.Clock}},
 		{"macnode heartbeat", 2, &macnode.Heartbeat{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: c.Namespace, Clock: c.Clock}},
-		{"macnode orders", 2, &macnode.Orders{Client: mgr.GetClient()}},
+		{"macnode orders", 2, &macnode.Orders{Client: mgr.GetClient(), Clock: c.Clock, Grants: issuer}},
 		{"macnode alarms", 1, &macnode.Alarms{Client: mgr.GetClient(), Clock: c.Clock}},
 		{"macnode reclaims", 1, &macnode.Reclaims{Client: mgr.GetClient(), Clock: c.Clock, Metrics: metrics}},
 		{"hub tokens of Macs", 2, &hubtoken.Reconciler{Client: mgr.GetClient(), Secrets: secrets, Namespace: c.Namespace}},

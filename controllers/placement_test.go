@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -67,6 +69,33 @@ func TestAReplicaOfAHigherPriorityTakesTheRoomOfALowerOne(t *testing.T) {
 	w.deployment("low", v1alpha1.ConditionPlaced, v1alpha1.ReasonNoRoom)
 	w.must(w.c.Delete(w.ctx, w.get("high")))
 	w.deployment("low", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+}
+
+// TestAReplicaIsBoundBeforeAnythingIsSaidOfIt: its Mac begins sooner, and no word
+// makes the binding, which is locked, fail.
+func TestAReplicaIsBoundBeforeAnythingIsSaidOfIt(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"mac-1", "mac-2", "mac-3"} {
+		w.mac(name, holding(64*gib))
+	}
+	events, err := w.c.Watch(w.ctx, &v1alpha1.ModelReplicaList{}, client.InNamespace(w.ns))
+	w.must(err)
+	defer events.Stop()
+	const replicas = 8
+	w.deploy("chat", func(s *v1alpha1.ModelDeploymentSpec) { s.Replicas = ptr.To[int32](replicas) })
+	for bound := map[string]bool{}; len(bound) < replicas; {
+		e := <-events.ResultChan()
+		r, is := e.Object.(*v1alpha1.ModelReplica)
+		switch {
+		case !is:
+			t.Fatalf("%v after %d bindings", e, len(bound))
+		case r.Spec.NodeName != "":
+			bound[r.Name] = true
+		case e.Type == watch.Modified:
+			t.Fatalf("%s has no Mac, and is told of: %+v", r.Name, r.Status)
+		}
+	}
+	w.deployment("chat", v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 }
 
 // TestTheRulesOfAnAdministratorBoundANamespace: they take effect, and are

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
@@ -143,4 +144,97 @@ func TestAPausedRolloutReplacesNothingUntilItIsResumed(t *testing.T) {
 	if d := w.rollout("small", v1alpha1.RolloutComplete); d.Status.UpdatedReplicas != 2 {
 		t.Error(brief(d))
 	}
+}
+
+// swapped deploys a model of a hub on a Mac of its own without room for two, and
+// changes its weights, which the Mac does not get.
+func (w *world) swapped(name, why string, old fleettest.Behaviour) *fleettest.Agent {
+	w.t.Helper()
+	const one, two = "hf://org/one", "hf://org/two"
+	script := holding(3 * gib)
+	for _, s := range []string{one, two} {
+		m := fleettest.Model(s, s, 200<<20)
+		script.Sources[s] = fleettest.Source{Model: &m}
+	}
+	script.Ahead = func(v1alpha1.Assignment) string { return why }
+	script.Behave = func(a v1alpha1.Assignment) fleettest.Behaviour {
+		if a.Model.Source == one {
+			return old
+		}
+		return fleettest.Serve
+	}
+	mac := w.mac(name, script)
+	w.deploy(name, func(s *v1alpha1.ModelDeploymentSpec) {
+		s.Model.Source, s.Memory.Limit, s.Placement.NodeSelector = one, quantity("2Gi"), map[string]string{"name": name}
+	})
+	w.rollout(name, v1alpha1.RolloutComplete)
+	w.edit(name, func(s *v1alpha1.ModelDeploymentSpec) { s.Model.Source = two })
+	return mac
+}
+
+// ordered waits until a Mac has such orders.
+func (w *world) ordered(mac, want string) {
+	w.t.Helper()
+	w.eventually("the orders of "+mac, func() error {
+		var m v1alpha1.MacNode
+		if err := w.c.Get(w.ctx, client.ObjectKey{Name: mac}, &m); err != nil {
+			return err
+		}
+		got := ""
+		for _, a := range m.Spec.Assignments {
+			got += a.Model.Source + " " + string(a.Desired) + "; "
+		}
+		if got != want {
+			return fmt.Errorf("%q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
+// TestWeightsAreFetchedBeforeASwap: the old replica serves until they lie there,
+// whatever fails meanwhile; a pause lets go of the order.
+func TestWeightsAreFetchedBeforeASwap(t *testing.T) {
+	w := newWorld(t)
+	mac := w.swapped("tight", v1alpha1.ReasonDownloading, fleettest.Serve)
+	const serves, fetches = "hf://org/one Running; ", "hf://org/two Downloaded; "
+	d := w.rollout("tight", v1alpha1.RolloutPrefetching)
+	wantContains(t, "Progressing", message(d.Status.Conditions, v1alpha1.ConditionProgressing), "fetched on tight before a replica of the old revision gives its room")
+	w.ordered("tight", serves+fetches)
+
+	w.edit("tight", func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.Paused = true })
+	w.rollout("tight", v1alpha1.RolloutPaused)
+	w.ordered("tight", serves)
+	w.edit("tight", func(s *v1alpha1.ModelDeploymentSpec) { s.Rollout.Paused = false })
+	w.rollout("tight", v1alpha1.RolloutPrefetching)
+	w.ordered("tight", serves+fetches)
+
+	play := func(why string) {
+		w.eventually("the Mac says "+why, func() error {
+			return mac.Edit(w.ctx, func(s *fleettest.Script) { s.Ahead = func(v1alpha1.Assignment) string { return why } })
+		})
+	}
+	play(v1alpha1.ReasonDownloadFailed)
+	d = w.deployment("tight", v1alpha1.ConditionDegraded, v1alpha1.ReasonDownloadFailed)
+	if d.Status.Rollout.State != v1alpha1.RolloutPrefetching || d.Status.ReadyReplicas != 1 {
+		t.Errorf("while the download fails: %s", brief(d))
+	}
+	play("")
+	d = w.rollout("tight", v1alpha1.RolloutComplete)
+	w.ordered("tight", "hf://org/two Running; ")
+	if d.Status.ReadyReplicas != 1 || w.replicas("tight")[0].Spec.PrefetchNodeName != "" {
+		t.Errorf("after the swap: %s", brief(d))
+	}
+}
+
+// TestASwapGoesOnWhereTheWeightsDoNotFitBefore, and says so.
+func TestASwapGoesOnWhereTheWeightsDoNotFitBefore(t *testing.T) {
+	w := newWorld(t)
+	w.swapped("full", v1alpha1.ReasonDiskFull, fleettest.KeepsBusy)
+	w.eventually("the swap says that nothing is fetched before", func() error {
+		d := w.get("full")
+		if d.Status.Rollout.State != v1alpha1.RolloutSwapping || !strings.Contains(message(d.Status.Conditions, v1alpha1.ConditionProgressing), "they do not fit on its disk beside the old ones") {
+			return errors.New(brief(d))
+		}
+		return nil
+	})
 }

@@ -2,7 +2,7 @@
 // table of replicas, the gateway's identity, the proxy and its two listeners.
 //
 // It owns the order of start and stop: health first, so that a kubelet can
-// ask; requests as soon as the port is open, refused with 503 until table,
+// ask, and whether or not an API server answers; requests as soon as the port is open, refused with 503 until table,
 // identity and, where they are asked, API keys were read once; at the end running
 // answers first, the watches last.
 // It refuses nothing itself and writes nothing to the API server.
@@ -26,7 +26,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,6 +54,9 @@ type Options struct {
 	KeysNamespace string
 	// Front takes clients, Health metrics and probes. Run closes both.
 	Front, Health net.Listener
+	// Tunnels takes connections of Macs that gateways cannot reach; nil takes none.
+	// Run closes it.
+	Tunnels net.Listener
 	// Waiting bounds the requests that wait for a replica.
 	Waiting waiting.Limits
 	// TryTimeout is how long one replica may take to begin an answer, and
@@ -79,17 +84,17 @@ func Run(ctx context.Context, o Options) error {
 
 	informers, err := newCache(o)
 	if err != nil {
-		return errors.Join(err, o.Front.Close(), o.Health.Close())
+		return o.end(err)
 	}
 	table, ids := route.NewTable(), &identity.Store{}
-	failed := make(chan error, 5) // one for each that may fail
+	failed := make(chan error, 6) // one for each that may fail
 	wg.Go(func() {
 		if err := informers.Start(watching); err != nil {
 			failed <- fmt.Errorf("watch the API server: %w", err)
 		}
 	})
 	if err := identity.Watch(watching, informers, ids, o.Log); err != nil {
-		return errors.Join(err, o.Front.Close(), o.Health.Close())
+		return o.end(err)
 	}
 	wg.Go(func() {
 		if err := route.Watch(watching, informers, table); err != nil && watching.Err() == nil {
@@ -100,19 +105,34 @@ func Run(ctx context.Context, o Options) error {
 	registry := newRegistry()
 	store, err := watchKeys(watching, o, registry, wg.Go, failed)
 	if err != nil {
-		return errors.Join(err, o.Front.Close(), o.Health.Close())
+		return o.end(err)
 	}
-	front := proxy.New(proxy.Config{Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
+	front := proxy.New(proxy.Config{TakesTunnels: o.Tunnels != nil, Table: table, Identity: ids.Current, Keys: store, Registry: registry, Log: o.Log, Pick: o.Pick,
 		Waiting: o.Waiting, TryTimeout: o.TryTimeout, RequestTimeout: o.RequestTimeout})
 	defer front.Close()
 	if o.Operator != "" {
 		p := demand.Publisher{Operator: o.Operator, Identity: ids.Current, Figures: front.Demand, Wakes: front.Wakes(), Log: o.Log.WithName("demand")}
 		wg.Go(func() { p.Run(watching) }) // to the last answer, and a last word
 	}
+	if o.Tunnels != nil {
+		wg.Go(func() {
+			if err := front.Tunnels().Serve(watching, o.Tunnels); err != nil {
+				failed <- err
+			}
+		})
+	}
 	s := newServers(o, front, registry, func() bool {
 		return table.Synced() && ids.Current() != nil && (store == nil || store.Synced())
 	})
 	return s.run(ctx, failed)
+}
+
+// end closes what was to be served, because of an error.
+func (o Options) end(err error) error {
+	if o.Tunnels != nil {
+		err = errors.Join(err, o.Tunnels.Close())
+	}
+	return errors.Join(err, o.Front.Close(), o.Health.Close())
 }
 
 // watchKeys has API keys read by informers of their own: no Secret of theirs
@@ -125,7 +145,7 @@ func watchKeys(ctx context.Context, o Options, r prometheus.Registerer, run func
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
-	informers, err := cache.New(o.REST, cache.Options{Scheme: scheme, ReaderFailOnMissingInformer: true,
+	informers, err := cache.New(o.REST, cache.Options{Scheme: scheme, Mapper: mapper(), ReaderFailOnMissingInformer: true,
 		ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: keys.Kind(o.KeysNamespace)}})
 	if err != nil {
 		return nil, fmt.Errorf("watch API keys: %w", err)
@@ -151,11 +171,23 @@ func newCache(o Options) (cache.Cache, error) {
 	}
 	kinds := route.Kinds()
 	kinds[client.Object(&corev1.Secret{})] = identity.Kind(o.Namespace)
-	informers, err := cache.New(o.REST, cache.Options{Scheme: scheme, ByObject: kinds, ReaderFailOnMissingInformer: true})
+	informers, err := cache.New(o.REST, cache.Options{Scheme: scheme, Mapper: mapper(), ByObject: kinds, ReaderFailOnMissingInformer: true})
 	if err != nil {
 		return nil, fmt.Errorf("watch the API server: %w", err)
 	}
 	return informers, nil
+}
+
+// mapper knows where the kinds lie that gateways watch, so that no API server has
+// to be asked before one begins: it starts while none is there, and its watches go
+// on trying.
+func mapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{v1alpha1.GroupVersion, corev1.SchemeGroupVersion})
+	m.Add(v1alpha1.GroupVersion.WithKind("ModelDeployment"), meta.RESTScopeNamespace)
+	m.Add(v1alpha1.GroupVersion.WithKind("ModelReplica"), meta.RESTScopeNamespace)
+	m.Add(v1alpha1.GroupVersion.WithKind("MacNode"), meta.RESTScopeRoot)
+	m.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+	return m
 }
 
 func newRegistry() *prometheus.Registry {

@@ -15,8 +15,8 @@ need() {
 
 wire() {
   need metal/wire "wire code"
-  protos=$(find api metal -name '*.proto' | LC_ALL=C sort)
-  [ -n "$protos" ] || { echo "generate: no .proto file under api/ or metal/" >&2; exit 1; }
+  protos=$(find api controllers metal -name '*.proto' | LC_ALL=C sort)
+  [ -n "$protos" ] || { echo "generate: no .proto file under api/, controllers/ or metal/" >&2; exit 1; }
   # shellcheck disable=SC2086  # one argument per file
   go run -C hack/tools ./protogen -root "$PWD" $protos
 }

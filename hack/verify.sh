@@ -13,7 +13,7 @@ complain() {
 # Compared with what stood in the tree before, so that it also answers in a tree with other work in it.
 generated() {
   {
-    find api metal -name 'zz_generated.*.go' -o -name '*.pb.go'
+    find api controllers metal -name 'zz_generated.*.go' -o -name '*.pb.go'
     find config/crd config/rbac charts/metalfleet/files/crds charts/metalfleet/files/rbac -type f 2>/dev/null || true
   } | LC_ALL=C sort | while read -r f; do echo "$(git hash-object "$f") $f"; done
 }
@@ -25,7 +25,7 @@ if [ "$before" != "$after" ]; then
   diff <(echo "$before") <(echo "$after") | sed -n 's/^[<>] [0-9a-f]* /  /p' | LC_ALL=C sort -u >&2
 fi
 # On a clean checkout nothing may differ from the commit either: this is what CI relies on.
-untracked=$(git ls-files --others --exclude-standard -- api metal/wire config charts)
+untracked=$(git ls-files --others --exclude-standard -- api controllers/autoscaler/keda/externalscaler metal/wire config charts)
 [ -z "$untracked" ] || complain "generated files nobody committed: $untracked"
 changed=$(git diff --name-only HEAD -- '*.pb.go' '*zz_generated*' config/crd config/rbac charts/metalfleet/files/crds charts/metalfleet/files/rbac)
 [ -z "$changed" ] || complain "generated files that differ from the commit: $changed"
@@ -33,7 +33,7 @@ changed=$(git diff --name-only HEAD -- '*.pb.go' '*zz_generated*' config/crd con
 unformatted=$(git ls-files --cached --others --exclude-standard -- '*.go' | while read -r f; do [ ! -f "$f" ] || gofmt -l "$f"; done)
 [ -z "$unformatted" ] || complain "not gofmt'ed: $unformatted"
 
-for module in . hack/kube hack/prometheus hack/tools; do
+for module in . hack/clients/openaigo hack/kube hack/prometheus hack/tools; do
   (cd "$module" && go mod tidy -diff) >&2 || complain "$module/go.mod is not tidy: run go mod tidy there"
 done
 [ "$failed" -eq 0 ] && echo "verify: generated files, format and modules are as committed"

@@ -83,6 +83,17 @@ func Open(o Options) (*Owner, error) {
 	return w, nil
 }
 
+// SetBudget changes the bounds of all that lies on the disk to those of now, which
+// is asked once the owner has nothing else to do: of two callers the last one
+// reads the newest. What is too much then goes bit by bit, as Tick has it, and
+// nothing is granted before.
+func (w *Owner) SetBudget(now func() blocks.Budget) {
+	w.lock()
+	defer w.unlock()
+	defer w.publish()
+	w.books.budget = now()
+}
+
 func (w *Owner) lock()   { w.work <- struct{}{} }
 func (w *Owner) unlock() { <-w.work }
 

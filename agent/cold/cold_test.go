@@ -292,6 +292,28 @@ func TestK5Invariant11ABacklogDrainsThirtyTwoFilesAtATime(t *testing.T) {
 	})
 }
 
+// TestA16K13ANewBudgetHoldsAtOnce: what is too much goes, and comes back never.
+func TestA16K13ANewBudgetHoldsAtOnce(t *testing.T) {
+	play(t, 1<<20, blocks.Budget{LimitBytes: 20 * fileBytes}, func(t *testing.T, m *mac) {
+		e := m.engine("a")
+		for n := range 10 {
+			if got := e.put(n); got != kv.Queued {
+				t.Fatalf("block %d: %v", n, got)
+			}
+		}
+		e.stop()
+		m.w.SetBudget(func() blocks.Budget { return blocks.Budget{LimitBytes: 4 * fileBytes} })
+		if s := m.w.Snapshot(); s.LimitBytes != 4*fileBytes || s.BacklogBytes != 6*fileBytes || !s.Waiting {
+			t.Errorf("before anything went: %+v", s)
+		}
+		m.w.Tick()
+		if s := m.w.Snapshot(); s.Files != 4 || s.BacklogBytes != 0 {
+			t.Errorf("after it went: %+v", s)
+		}
+		m.check()
+	})
+}
+
 func TestK3TheFloorOfFreeSpaceStays(t *testing.T) {
 	play(t, 100*fileBytes, blocks.Budget{LimitBytes: 1 << 40, FloorBytes: 60 * fileBytes}, func(t *testing.T, m *mac) {
 		e := m.engine("a")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/agent/journal"
@@ -83,6 +84,10 @@ func Read(m *v1alpha1.MacNode) journal.Orders {
 		seen[a.ReplicaUID] = true
 		o.Assignments = append(o.Assignments, a)
 	}
+	o.Settings, o.SettingsRefused = checkSettings(m.Spec.Settings)
+	if c := m.Spec.ClearCache; c != nil && checkClear(c) {
+		o.ClearCache = c.DeepCopy()
+	}
 	if a := m.Spec.Agent; a != nil && checkAgent(a) {
 		o.Agent = a.DeepCopy()
 	}
@@ -100,6 +105,42 @@ var (
 	agentVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
 	agentDigest  = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
+
+// checkSettings leaves out what cannot be meant, so that the agent stays as it was
+// started there, and names it.
+func checkSettings(s v1alpha1.AgentSettings) (good v1alpha1.AgentSettings, refused string) {
+	var wrong []string
+	switch s.LogLevel {
+	case "", v1alpha1.LogInfo, v1alpha1.LogDebug:
+		good.LogLevel = s.LogLevel
+	default:
+		wrong = append(wrong, fmt.Sprintf("logLevel %q is unknown to this agent, it knows Info and Debug", s.LogLevel))
+	}
+	if q := s.CacheLimit; q != nil && q.Value() < 1 {
+		wrong = append(wrong, fmt.Sprintf("cacheLimit %s, want more than zero", q))
+	} else if q != nil {
+		good.CacheLimit = ptr.To(q.DeepCopy())
+	}
+	if q := s.CacheFree; q != nil && q.Value() < 0 {
+		wrong = append(wrong, fmt.Sprintf("cacheFree %s, want zero or more", q))
+	} else if q != nil {
+		good.CacheFree = ptr.To(q.DeepCopy())
+	}
+	return good, strings.Join(wrong, "; ")
+}
+
+// clearRequest is what an order to clear caches may be called.
+var clearRequest = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+// checkClear refuses an order to clear caches whose tier is not known: all would
+// be more than was meant.
+func checkClear(c *v1alpha1.CacheClear) bool {
+	switch c.Tier {
+	case "", v1alpha1.CacheTierAll, v1alpha1.CacheTierMemory, v1alpha1.CacheTierDisk:
+		return clearRequest.MatchString(c.Request)
+	}
+	return false
+}
 
 // checkAgent refuses an order of an agent that cannot be followed.
 func checkAgent(a *v1alpha1.AgentOrder) bool {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -130,5 +132,58 @@ func TestPinnedWeightsAreTaken(t *testing.T) {
 	m.Spec.PinnedWeights = []string{"sha256:" + strings.Repeat("a", 64)}
 	if o := Read(m); len(o.PinnedWeights) != 1 || o.PinnedWeights[0] != m.Spec.PinnedWeights[0] {
 		t.Errorf("pinned are %q", o.PinnedWeights)
+	}
+}
+
+// TestA16WhatCannotBeSetIsRefusedByName, and the rest is followed.
+func TestA16WhatCannotBeSetIsRefusedByName(t *testing.T) {
+	quantity := func(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
+	m := mac()
+	m.Spec.Settings = v1alpha1.AgentSettings{LogLevel: v1alpha1.LogDebug, CacheLimit: quantity("1Gi"), CacheFree: quantity("0")}
+	if o := Read(m); !equality.Semantic.DeepEqual(o.Settings, m.Spec.Settings) || o.SettingsRefused != "" {
+		t.Errorf("%+v, %q", o.Settings, o.SettingsRefused)
+	}
+	for said, change := range map[string]func(*v1alpha1.AgentSettings){
+		`logLevel "Trace" is unknown to this agent`: func(s *v1alpha1.AgentSettings) { s.LogLevel = "Trace" },
+		"cacheLimit 0, want more than zero":         func(s *v1alpha1.AgentSettings) { s.CacheLimit = quantity("0") },
+		"cacheFree -1, want zero or more":           func(s *v1alpha1.AgentSettings) { s.CacheFree = quantity("-1") },
+	} {
+		bad := m.DeepCopy()
+		change(&bad.Spec.Settings)
+		o := Read(bad)
+		if !strings.Contains(o.SettingsRefused, said) {
+			t.Errorf("%q, want %q", o.SettingsRefused, said)
+		}
+		kept := 0
+		for _, is := range []bool{o.Settings.LogLevel != "", o.Settings.CacheLimit != nil, o.Settings.CacheFree != nil} {
+			if is {
+				kept++
+			}
+		}
+		if kept != 2 {
+			t.Errorf("%s: %+v is followed, want the two others", said, o.Settings)
+		}
+	}
+}
+
+// TestA15AnOrderToClearIsCheckedAgain: a tier that this agent does not know is not
+// taken for all of them.
+func TestA15AnOrderToClearIsCheckedAgain(t *testing.T) {
+	for _, tc := range []struct {
+		order v1alpha1.CacheClear
+		good  bool
+	}{
+		{v1alpha1.CacheClear{Request: "2026-11-23.1"}, true},
+		{v1alpha1.CacheClear{Request: "r", Tier: v1alpha1.CacheTierDisk}, true},
+		{v1alpha1.CacheClear{Request: "r", Tier: "Weights"}, false},
+		{v1alpha1.CacheClear{Request: ""}, false},
+		{v1alpha1.CacheClear{Request: "../r"}, false},
+		{v1alpha1.CacheClear{Request: strings.Repeat("r", 64)}, false},
+	} {
+		m := mac()
+		m.Spec.ClearCache = &tc.order
+		if got := Read(m).ClearCache; (got != nil) != tc.good || tc.good && *got != tc.order {
+			t.Errorf("%+v is read as %+v", tc.order, got)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package download
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -51,6 +52,17 @@ type Target struct {
 	Header func(http.Header) (http.Header, error)
 	// Gained is told the bytes as they come over the network; nil: nobody is.
 	Gained func(n int)
+	// Get asks for the URL; nil means the fetcher's client.
+	Get func(ctx context.Context, url string, header http.Header) (*http.Response, error)
+	// Tries is after how many attempts without a byte gained Fetch gives up; 0
+	// means six.
+	Tries int
+}
+
+// Begun says that a part of the target lies there that Fetch would go on with.
+func Begun(t Target) bool {
+	info, err := t.Root.Stat(t.Name)
+	return err == nil && info.Size() > 0 && readNotes(t).match(t)
 }
 
 // Fetcher fetches files through a client.
@@ -101,7 +113,7 @@ func (f *Fetcher) Fetch(ctx context.Context, t Target, report func(Progress)) er
 		if a.gained > 0 {
 			fruitless, wait = 0, first
 		}
-		if fruitless >= fruitlessTries {
+		if fruitless >= cmp.Or(t.Tries, fruitlessTries) {
 			return err
 		}
 		if err := pause(ctx, max(wait+rand.N(wait/2+1), retryAfter(err))); err != nil {
@@ -255,7 +267,11 @@ func (a *attempt) transfer(ctx context.Context, n notes) error {
 			return err
 		}
 	}
-	resp, err := a.f.Client.Get(ctx, a.t.URL, header)
+	get := a.t.Get
+	if get == nil {
+		get = a.f.Client.Get
+	}
+	resp, err := get(ctx, a.t.URL, header)
 	if err != nil {
 		return err
 	}

@@ -56,6 +56,9 @@ type current struct {
 	material material
 	leaf     *x509.Certificate
 	config   *tls.Config
+	// pair and roots are what config is made of, for other Macs as well.
+	pair  *tls.Certificate
+	roots *x509.CertPool
 	// vouched: a trusted root has signed the certificate.
 	vouched bool
 	// since is when this process began to use the certificate; fresh: it was
@@ -145,7 +148,7 @@ func (i *Identity) use(m material, fresh bool) error {
 	if err := verify(&cert, roots, i.mac, time.Now()); err != nil {
 		return err
 	}
-	i.set(&current{material: m, leaf: cert.Leaf, config: serverTLS(&cert, roots), vouched: true, since: time.Now(), fresh: fresh})
+	i.set(&current{material: m, leaf: cert.Leaf, config: serverTLS(&cert, roots), pair: &cert, roots: roots, vouched: true, since: time.Now(), fresh: fresh})
 	i.trust(fingerprints)
 	return nil
 }
@@ -229,17 +232,20 @@ func (i *Identity) Known() bool { return i.current.Load() != nil }
 
 // ServerTLS is how the agent listens, with the identity of each moment.
 func (i *Identity) ServerTLS() *tls.Config {
-	now := func() (*tls.Config, error) {
+	now := func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		c := i.current.Load()
 		if c == nil {
 			return nil, ErrNone
+		}
+		if slices.Contains(hello.SupportedProtos, agentapi.ProtoWeights) {
+			return agentapi.WeightsServerTLS(c.certificate, c.roots), nil
 		}
 		return c.config, nil
 	}
 	// The outer configuration never completes a handshake itself; it is as
 	// strict as the inner ones in case it did.
 	outer := agentapi.ServerTLS(func() (*tls.Certificate, error) { return nil, ErrNone }, x509.NewCertPool())
-	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return now() }
+	outer.GetConfigForClient = now
 	return outer
 }
 

@@ -82,7 +82,7 @@ func (i *Identity) follow(c *current, authority []byte, roots *x509.CertPool) {
 	if !vouched {
 		i.log.Info("No trusted root has signed the certificate in use; another one is asked for")
 	}
-	i.set(&current{material: m, leaf: cert.Leaf, config: serverTLS(&cert, roots), vouched: vouched})
+	i.set(&current{material: m, leaf: cert.Leaf, config: serverTLS(&cert, roots), pair: &cert, roots: roots, vouched: vouched})
 	if err := i.keep(m); err != nil {
 		i.log.Error(err, "The roots to trust are used but not remembered")
 	}

@@ -50,6 +50,8 @@ type State struct {
 	FreedBytesTotal int64 `json:"freedBytesTotal,omitempty"`
 	// IndeterminateReclaims counts those whose effect on the host could not be attributed.
 	IndeterminateReclaims int64 `json:"indeterminateReclaims,omitempty"`
+	// CacheCleared is the last order to clear caches that was carried out.
+	CacheCleared *v1alpha1.CacheCleared `json:"cacheCleared,omitempty"`
 	// Unsettled: an engine ended uncleanly, and the host's memory was not found
 	// in order twice since.
 	Unsettled bool `json:"unsettled,omitempty"`
@@ -67,6 +69,11 @@ type Orders struct {
 	Assignments []v1alpha1.Assignment `json:"assignments,omitempty"`
 	// PinnedWeights are digests of models whose files stay on the disk.
 	PinnedWeights []string `json:"pinnedWeights,omitempty"`
+	// Settings that passed their checks, and what is to be said of the others.
+	Settings        v1alpha1.AgentSettings `json:"settings"`
+	SettingsRefused string                 `json:"settingsRefused,omitempty"`
+	// ClearCache is the last order to clear caches; nil: there is none.
+	ClearCache *v1alpha1.CacheClear `json:"clearCache,omitempty"`
 	// Inspections that passed their checks.
 	Inspections []v1alpha1.Inspection `json:"inspections,omitempty"`
 	// Agent that this Mac is to run; nil: the one that runs. It is followed only
@@ -128,6 +135,8 @@ type Replica struct {
 	Crashes []time.Time `json:"crashes,omitempty"`
 	// Restarts counts all crashes and failed loads.
 	Restarts int32 `json:"restarts,omitempty"`
+	// LastFailure is what the last of them was for.
+	LastFailure *v1alpha1.EngineFailure `json:"lastFailure,omitempty"`
 	// Refused is why it was not admitted, or failed for good; final for that replica.
 	Refused *Refusal `json:"refused,omitempty"`
 	// Freed so far.

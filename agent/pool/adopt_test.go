@@ -114,11 +114,14 @@ func TestAnEngineThatEndedMeanwhileIsReclaimedOnce(t *testing.T) {
 		t.Fatalf("%+v", c)
 	}
 	again := r.serving("u")
-	if again.PID == s.PID || again.Restarts != 1 {
+	if again.PID == s.PID || again.Restarts != 1 || again.LastFailure == nil {
 		t.Errorf("%+v", again)
 	}
 	r.halt()
 	r.boot()
+	if s := r.report("u"); s.LastFailure == nil || *s.LastFailure != *again.LastFailure {
+		t.Errorf("after another restart its last failure is %v", s.LastFailure)
+	}
 	if n := len(r.Snapshot().Reclaims); n != 1 {
 		t.Errorf("%d reclaims after another restart", n)
 	}

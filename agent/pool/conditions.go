@@ -177,6 +177,14 @@ func (e *entry) releasedCondition() metav1.Condition {
 	return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "its engine is gone and held %s", v1alpha1.FormatBytes(*e.freed.Bytes))
 }
 
+// asReason is an engine's or a store's word, where the API takes it.
+func asReason(s string) string {
+	if isReason(s) {
+		return s
+	}
+	return v1alpha1.ReasonLoadFailed
+}
+
 // isReason reports whether the API takes s as a reason: with anything else the
 // whole report would be refused. It is asked for every condition of every
 // snapshot, so it is no regular expression: ^[A-Za-z]([A-Za-z0-9_]{0,62}[A-Za-z0-9])?$
@@ -209,9 +217,7 @@ func transition(old, next []metav1.Condition, now time.Time) []metav1.Condition 
 			c.LastTransitionTime = old[j].LastTransitionTime
 		}
 		c.Message = bounded(c.Message)
-		if !isReason(c.Reason) { // an engine's or a store's word
-			c.Reason = v1alpha1.ReasonLoadFailed
-		}
+		c.Reason = asReason(c.Reason)
 	}
 	return next
 }

@@ -31,6 +31,8 @@ type entry struct {
 	engine   *engine          // from just before its start to its observed end
 	loads    int64
 	restarts int32
+	// lastFailure is what the last of the restarts was for.
+	lastFailure *v1alpha1.EngineFailure
 	// canary of the last engine that was ready; nil before the first.
 	canary   *v1alpha1.Canary
 	crashes  []time.Time
@@ -67,7 +69,7 @@ type download struct {
 
 // remember takes what the journal knows of a replica.
 func (e *entry) remember(r journal.Replica) {
-	e.loads, e.restarts, e.crashes = r.Loads, r.Restarts, r.Crashes
+	e.loads, e.restarts, e.lastFailure, e.crashes = r.Loads, r.Restarts, r.LastFailure, r.Crashes
 	e.refused, e.freed, e.released = r.Refused, r.Freed, r.Released
 	switch {
 	case e.refused != nil:
@@ -85,6 +87,9 @@ func (e *entry) take(a v1alpha1.Assignment) {
 	}
 	switch a.Desired {
 	case v1alpha1.DesiredRunning:
+		if e.want == wantDownloaded && e.download.failure != nil && !e.download.failure.Final {
+			e.download.notBefore = time.Time{} // requests wait for it now, and more of the disk may be its
+		}
 		e.want = wantRunning
 	case v1alpha1.DesiredDownloaded:
 		e.want = wantDownloaded

@@ -6,6 +6,8 @@ import (
 	"os"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/agent/pool/process"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -112,6 +114,7 @@ func (p *Pool) fail(e *entry, why journal.Refusal, now time.Time) {
 	recent, wait, again := afterCrash(e.crashes, now)
 	e.crashes = recent
 	e.restarts++
+	e.lastFailure = &v1alpha1.EngineFailure{Reason: asReason(why.Reason), Message: bounded(why.Message), Time: metav1.NewTime(now.Truncate(time.Second))}
 	if again && !hopeless(why.Reason) {
 		e.restart, e.state = now.Add(wait), Reserved
 		return
@@ -149,7 +152,7 @@ func hopeless(reason string) bool {
 // persist writes what is remembered of the entry; the caller holds mu.
 func (e *entry) persist(s *journal.State) {
 	r := s.Replica(e.key.UID, e.key.Epoch)
-	r.Loads, r.Restarts, r.Crashes, r.Refused, r.Freed = e.loads, e.restarts, e.crashes, e.refused, e.freed
+	r.Loads, r.Restarts, r.LastFailure, r.Crashes, r.Refused, r.Freed = e.loads, e.restarts, e.lastFailure, e.crashes, e.refused, e.freed
 }
 
 // writeConfig writes the configuration file that an engine is started with.

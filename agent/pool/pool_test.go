@@ -248,6 +248,9 @@ func (r *rig) backsOff(uid string, crashed int64) {
 			return fmt.Sprintf("Serving is %q, want BackOff: %+v", got, back)
 		}
 		// It crashed, and the Mac is looked at before another starts.
+		if back.LastFailure == nil || back.LastFailure.Reason != v1alpha1.ReasonEngineCrashed || back.LastFailure.Time.IsZero() {
+			r.t.Errorf("%+v", back.LastFailure)
+		}
 		if loaded := status(back, "Loaded"); back.Restarts != 1 || loaded != "False/EngineCrashed" && loaded != "False/HostUnsettled" || back.PID != 0 {
 			r.t.Errorf("%+v", back)
 		}
@@ -407,6 +410,32 @@ func TestWeightsAloneAreKeptWithoutAnEngine(t *testing.T) {
 	s := r.waitFor("u", v1alpha1.ConditionDownloaded, "True/Verified")
 	if len(r.engines()) != 0 || s.Memory.ReservedBytes != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestWeightsThatFoundNoRoomAheadAreTriedAtOnceWhenTheyAreNeeded: the pause after
+// failures was that of an order nobody waited for.
+func TestWeightsThatFoundNoRoomAheadAreTriedAtOnceWhenTheyAreNeeded(t *testing.T) {
+	later := time.Now().Add(time.Hour)
+	for name, tc := range map[string]struct {
+		before v1alpha1.DesiredState
+		final  bool
+		waits  bool
+	}{
+		"ahead":                   {v1alpha1.DesiredDownloaded, false, false},
+		"ahead, and it cannot be": {v1alpha1.DesiredDownloaded, true, true},
+		"it was needed before":    {v1alpha1.DesiredRunning, false, true},
+	} {
+		e := &entry{}
+		a := assignment("u", "m")
+		a.Desired = tc.before
+		e.take(a)
+		e.download.failure, e.download.notBefore = &DownloadError{Reason: v1alpha1.ReasonDiskFull, Final: tc.final}, later
+		a.Desired = v1alpha1.DesiredRunning
+		e.take(a)
+		if waits := e.download.notBefore.Equal(later); waits != tc.waits {
+			t.Errorf("%s: it waits: %v", name, waits)
+		}
 	}
 }
 

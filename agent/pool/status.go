@@ -165,7 +165,7 @@ func (p *Pool) guards() (all []GuardCounters) {
 func (p *Pool) report(e *entry, now time.Time) v1alpha1.AssignmentStatus {
 	s := v1alpha1.AssignmentStatus{
 		ReplicaUID: e.key.UID, Epoch: e.key.Epoch,
-		Freed: e.freed, Restarts: e.restarts, Canary: e.canary,
+		Freed: e.freed, Restarts: e.restarts, LastFailure: e.lastFailure, Canary: e.canary,
 	}
 	if e.reserved {
 		s.Memory.ReservedBytes = e.order.ReservedBytes
@@ -180,6 +180,7 @@ func (p *Pool) report(e *entry, now time.Time) v1alpha1.AssignmentStatus {
 		s.Memory.WeightsBytes, s.Memory.KVInUseBytes = m.GetWeightsBytes(), m.GetKvInUseBytes()
 		s.Memory.ActiveBytes, s.Memory.PooledBytes = m.GetActiveBytes(), m.GetPooledBytes()
 		s.Memory.AccountedBytes = accounted(m)
+		s.Activity = activityOf(g.status)
 		if !g.measured.IsZero() {
 			at := metav1.NewTime(g.measured)
 			s.Memory.MeasuredAt = &at
@@ -221,4 +222,16 @@ func progressOf(stage v1alpha1.Stage, done, total int64, took time.Duration) v1a
 		p.ETASeconds = &eta
 	}
 	return p
+}
+
+// activityOf is what an engine works on; nil while it has not said.
+func activityOf(s *wire.Status) *v1alpha1.EngineActivity {
+	a := s.GetActivity()
+	if a == nil {
+		return nil
+	}
+	return &v1alpha1.EngineActivity{
+		Running: max(0, a.GetRunning()), Queued: max(0, a.GetQueued()), CacheBytes: max(0, s.GetMemory().GetPrefixCacheBytes()),
+		PromptTokensTotal: max(0, a.GetPromptTokensTotal()), GeneratedTokensTotal: max(0, a.GetGeneratedTokensTotal()),
+	}
 }

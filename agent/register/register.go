@@ -160,6 +160,17 @@ func Replaced(since time.Time) metav1.Condition {
 	return c
 }
 
+// Leaving is the condition Accepting of an agent whose Mac is about to go away:
+// v1alpha1.ReasonMacSleeps or ReasonMacShutsDown.
+func Leaving(reason string, since time.Time) metav1.Condition {
+	c := Accepting(false, since)
+	c.Reason, c.Message = reason, "the Mac is about to sleep"
+	if reason == v1alpha1.ReasonMacShutsDown {
+		c.Message = "the Mac is about to shut down or to restart"
+	}
+	return c
+}
+
 // Accepting is the condition of a MacNode by which its agent says whether it
 // takes orders; since is when that changed.
 func Accepting(yes bool, since time.Time) metav1.Condition {

@@ -48,6 +48,7 @@ func urgent(s *v1alpha1.MacNodeStatus) *v1alpha1.MacNodeStatus {
 		a := &u.Assignments[i]
 		a.Progress = v1alpha1.Progress{Stage: a.Progress.Stage}
 		a.Memory = v1alpha1.EngineMemory{ReservedBytes: a.Memory.ReservedBytes, LimitBytes: a.Memory.LimitBytes}
+		a.Activity = nil
 		unsaid(a.Conditions)
 	}
 	return u
@@ -113,8 +114,17 @@ func figures(s *v1alpha1.MacNodeStatus) []int64 {
 	for i := range s.Assignments {
 		m := &s.Assignments[i].Memory
 		f = append(f, m.FootprintBytes, m.WeightsBytes, m.KVInUseBytes, m.ActiveBytes, m.AccountedBytes, m.PooledBytes)
+		f = append(f, activity(s.Assignments[i].Activity)...)
 	}
 	return f
+}
+
+// activity as figures; one that is not known is told from one of zero.
+func activity(a *v1alpha1.EngineActivity) []int64 {
+	if a == nil {
+		return []int64{-1, 0, 0, 0, 0}
+	}
+	return []int64{a.Running, a.Queued, a.PromptTokensTotal, a.GeneratedTokensTotal, a.CacheBytes}
 }
 
 // moved by more than 1 % or more than 64 MiB.

@@ -68,6 +68,8 @@ func TestWhatIsDueWhen(t *testing.T) {
 		"a dynamic ceiling that moves":       {func(s *mac, _ *one) { s.Memory.DynamicCeilingBytes = 9 << 30 }, figuresEvery, true},
 		"swap":                               {func(s *mac, _ *one) { s.Memory.SwapUsedBytes = 65 * mib }, figuresEvery, true},
 		"accounted bytes of an engine":       {func(_ *mac, a *one) { a.Memory.AccountedBytes = 65 * mib }, figuresEvery, true},
+		"a request that runs":                {func(_ *mac, a *one) { a.Activity = &v1alpha1.EngineActivity{Running: 1} }, figuresEvery, true},
+		"caches that were cleared":           {func(s *mac, _ *one) { s.CacheCleared = &v1alpha1.CacheCleared{Request: "r"} }, 0, true},
 		"a rounded figure alone":             {func(s *mac, _ *one) { s.Summary.Used = "1 GiB" }, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/serve/internal/admission"
@@ -34,7 +33,7 @@ type answer struct {
 func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admission.Door) error {
 	events, stop := a.begin(ctx, cancel)
 	defer stop()
-	texts, thoughts := make([]strings.Builder, len(a.forms)), make([]strings.Builder, len(a.forms))
+	got := make([]gathered, len(a.forms))
 	all, u := make([]choice, len(a.forms)), used{}
 	for {
 		var e event
@@ -46,10 +45,7 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		if e.err != nil {
 			return ended(ctx, e.err)
 		}
-		c := &all[e.choice]
-		texts[e.choice].WriteString(e.more.GetText())
-		thoughts[e.choice].WriteString(e.more.GetReasoning())
-		c.ranked = append(c.ranked, rankedOf(e.more)...)
+		got[e.choice].add(e.more)
 		if e.end == nil {
 			continue
 		}
@@ -57,7 +53,7 @@ func (a answer) whole(ctx context.Context, cancel context.CancelFunc, door admis
 		if !ok {
 			return ended(ctx, failure(e.end))
 		}
-		c.text, c.thoughts, c.reason = texts[e.choice].String(), thoughts[e.choice].String(), reason
+		all[e.choice] = choice{got[e.choice].piece(), reason}
 		if u.add(e); u.ended < len(all) {
 			continue
 		}
@@ -96,20 +92,41 @@ func (a answer) stream(ctx context.Context, cancel context.CancelFunc, door admi
 				}
 				continue
 			}
-			if f, ok := a.forms[e.choice].(thinker); ok && e.more.GetReasoning() != "" {
-				if err := out.send(e.choice, f.thinks(e.more.GetReasoning())); err != nil {
-					return fmt.Errorf("%w: %w", errClientGone, err)
-				}
-			}
-			p := piece{text: e.more.GetText(), ranked: rankedOf(e.more)}
-			if p.text == "" && p.ranked == nil {
-				continue // a character is not whole yet
-			}
-			if err := out.send(e.choice, a.forms[e.choice].text(p)); err != nil {
+			if err := a.more(out, e); err != nil {
 				return fmt.Errorf("%w: %w", errClientGone, err)
 			}
 		}
 	}
+}
+
+// more writes what a choice brought: thoughts, text behind them, calls behind that.
+func (a answer) more(out *eventStream, e event) error {
+	f := a.forms[e.choice]
+	if t, ok := f.(thinker); ok && e.more.GetReasoning() != "" {
+		if chunk := t.thinks(e.more.GetReasoning()); chunk != nil {
+			if err := out.send(e.choice, chunk); err != nil {
+				return err
+			}
+		}
+	}
+	p := piece{text: e.more.GetText(), ranked: rankedOf(e.more)}
+	if p.text != "" || p.ranked != nil { // else a character is not whole yet
+		if err := out.send(e.choice, f.text(p)); err != nil {
+			return err
+		}
+	}
+	for _, c := range e.more.GetCalls() {
+		t, ok := f.(caller)
+		if !ok {
+			return fmt.Errorf("%w: calls of tools, which nobody asked for", admission.ErrOrder)
+		}
+		if chunk := t.calls(c); chunk != nil {
+			if err := out.send(e.choice, chunk); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // finish ends a choice with its last chunk, behind all of them the stream, or the

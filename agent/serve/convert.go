@@ -54,6 +54,8 @@ type piece struct {
 	// thoughts of the model come apart from its text.
 	thoughts string
 	ranked   []openai.Ranked
+	// parts are text and calls in their order; text joins those of text.
+	parts []part
 }
 
 func decodeChat(body []byte) (*request, error) {
@@ -68,9 +70,16 @@ func decodeChat(body []byte) (*request, error) {
 		top := int32(n)
 		g.TopLogprobs = &top
 	}
-	chat := &wire.Chat{SplitReasoning: true}
+	chat := &wire.Chat{SplitReasoning: true, ReasoningEffort: r.Effort}
+	if err := offer(chat, &r.ToolUse); err != nil {
+		return nil, err
+	}
 	for _, m := range r.Messages {
-		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: templateRole(m.Role), Content: m.Content.Text(), Name: m.Name, ExtraJson: extraOf(m)})
+		turn := &wire.ChatMessage{Role: templateRole(m.Role), Content: m.Content.Text(), Name: m.Name}
+		if err := extraOf(m).into(turn); err != nil {
+			return nil, err
+		}
+		chat.Messages = append(chat.Messages, turn)
 	}
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
 	return &request{model: r.Model, stream: r.Stream, includeUsage: r.IncludeUsage(), wire: g, priority: r.Priority, choices: r.Choices(),
@@ -198,27 +207,33 @@ type thinker interface {
 	thinks(text string) any
 }
 
-// extraOf are the members of a message that some templates read.
-func extraOf(m openai.Message) string {
-	if m.Reasoning == "" {
-		return ""
-	}
-	text, err := openai.Marshal(map[string]string{"reasoning_content": m.Reasoning})
-	if err != nil {
-		return "" // a map of strings is JSON
-	}
-	return string(text)
-}
-
 type chatForm struct {
 	a        openai.ChatAnswer
 	logprobs bool // wanted
+	// begun counts calls; callable says that one of them was whole.
+	begun    int
+	callable bool
 }
 
 func (f *chatForm) thinks(text string) any { return f.a.Reasoning(text) }
 
 func (f *chatForm) opening() any             { return f.a.Opening() }
-func (f *chatForm) finish(reason string) any { return f.a.Finish(reason) }
+func (f *chatForm) finish(reason string) any { return f.a.Finish(calling(reason, f.callable)) }
+
+// calls makes a chunk of a piece of a call.
+func (f *chatForm) calls(c *wire.CallDelta) any {
+	if c.GetEnded() && c.GetWritten() == "" {
+		f.callable = true
+	}
+	switch {
+	case c.GetName() != "":
+		f.begun++
+		return f.a.Call(f.begun-1, c.GetName(), c.GetArguments())
+	case c.GetArguments() != "":
+		return f.a.Arguments(f.begun-1, c.GetArguments())
+	}
+	return nil
+}
 func (f *chatForm) usage(u openai.Usage) any { return f.a.Usage(u) }
 
 func (f *chatForm) text(p piece) any {
@@ -231,7 +246,17 @@ func (f *chatForm) text(p piece) any {
 
 func (f *chatForm) whole(p piece, reason string, u openai.Usage) any {
 	c := f.a.Whole(p.text, reason, u)
-	c.Choices[0].Message.ReasoningContent = p.thoughts
+	m := &c.Choices[0].Message
+	m.ReasoningContent = p.thoughts
+	for _, one := range p.parts {
+		if one.call != nil {
+			m.ToolCalls = append(m.ToolCalls, openai.NewToolCall(one.call.name, one.call.arguments))
+		}
+	}
+	if len(m.ToolCalls) > 0 && p.text == "" {
+		m.Content = nil
+	}
+	c.Choices[0].FinishReason = calling(reason, len(m.ToolCalls) > 0)
 	if f.logprobs {
 		c.Choices[0].Logprobs = openai.NewChatLogprobs(p.ranked)
 	}

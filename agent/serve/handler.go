@@ -46,6 +46,10 @@ func NewHandler(c Config) http.Handler {
 
 // ServeHTTP answers one request, exactly once.
 func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
+	if _, mac := agentapi.OverWeights(r); mac {
+		h.weights(plain, r)
+		return
+	}
 	id := agentapi.RequestID(r.Header.Get(agentapi.HeaderRequestID))
 	w := newBoundedWriter(plain, h.WriteTimeout)
 	w.Header().Set(agentapi.HeaderRequestID, id)
@@ -75,6 +79,20 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	}
 	if err := dialect.Of(r.URL.Path).WriteError(w, e, id); err != nil {
 		log.V(1).Info("client left before it was told of a refusal")
+	}
+}
+
+// weights answers another Mac. It gets nothing that is a gateway's, and no
+// gateway gets here.
+func (h *handler) weights(plain http.ResponseWriter, r *http.Request) {
+	if h.Weights == nil {
+		http.Error(plain, "this Mac gives no weights", http.StatusNotFound)
+		return
+	}
+	w := newBoundedWriter(plain, h.WriteTimeout)
+	h.Weights.ServeHTTP(w, r)
+	if err := w.FlushError(); err != nil {
+		h.Log.V(1).Info("a Mac left before its copy ended", "address", r.RemoteAddr)
 	}
 }
 
@@ -119,15 +137,12 @@ func (h *handler) models(w http.ResponseWriter, r *http.Request) error {
 	if err := wantMethod(w, r, http.MethodGet); err != nil {
 		return err
 	}
-	models := h.Engines.Models()
 	if r.URL.Path == pathModels {
-		return writeJSON(w, openai.NewModelList(models...))
+		return writeJSON(w, openai.NewModelList(h.Engines.Models()...))
 	}
 	name := strings.TrimPrefix(r.URL.Path, pathModels+"/")
-	for _, m := range models {
-		if m.ID == name {
-			return writeJSON(w, m)
-		}
+	if m, ok := h.Engines.Model(name); ok {
+		return writeJSON(w, m)
 	}
 	return openai.ModelNotFound(name)
 }

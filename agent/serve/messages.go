@@ -2,7 +2,6 @@ package serve
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strings"
 
@@ -16,10 +15,10 @@ import (
 // client that names none means this one.
 func anthropicVersion(r *http.Request) error {
 	given := r.Header.Get(anthropic.HeaderVersion)
-	if dialect.Of(r.URL.Path) != dialect.Anthropic || given == "" || given == anthropic.Version {
+	if dialect.Of(r.URL.Path) != dialect.Anthropic || given == "" || given == anthropic.Version || given == anthropic.VersionNext {
 		return nil
 	}
-	return openai.Invalid("anthropic-version", "The header 'anthropic-version' is %s, and %s is spoken here.", openai.Shorten(given), anthropic.Version)
+	return openai.Invalid("anthropic-version", "The header 'anthropic-version' is %s, and %s and %s are spoken here.", openai.Shorten(given), anthropic.Version, anthropic.VersionNext)
 }
 
 // decodeMessage reads a request of Anthropic's.
@@ -35,7 +34,7 @@ func decodeMessage(body []byte) (*request, error) {
 	g.MaxTokens = int64(r.MaxTokens)
 	return &request{model: r.Model, stream: r.Stream, includeUsage: true, wire: g,
 		answer: func(model string, _ int64) form {
-			return &messageForm{a: anthropic.Answer{ID: anthropic.NewID(), Model: model}}
+			return &messageForm{a: anthropic.Answer{ID: anthropic.NewID(), Model: model}, thinking: r.Thinking}
 		}}, nil
 }
 
@@ -56,14 +55,23 @@ func decodeCount(body []byte) (*request, error) {
 
 // noThinking is what a template that can have the model think first is told: in
 // this API it does so only where the request says so.
-const noThinking = `{"enable_thinking":false}`
+const (
+	noThinking   = `{"enable_thinking":false}`
+	withThinking = `{"enable_thinking":true}`
+)
 
 // messageRequest is what an engine is asked.
 func messageRequest(r *anthropic.Request) (*wire.GenerateRequest, error) {
 	if last := r.Messages[len(r.Messages)-1]; last.Role == openai.RoleAssistant {
 		return nil, openai.Unsupported("messages", "The last of them is the assistant's, and an answer that has begun is not continued. End with a message of the user.")
 	}
-	chat := &wire.Chat{TemplateArgumentsJson: noThinking}
+	chat := &wire.Chat{TemplateArgumentsJson: noThinking, SplitReasoning: true}
+	if r.Thinking {
+		chat.TemplateArgumentsJson = withThinking
+	}
+	if err := offer(chat, &r.Use); err != nil {
+		return nil, err
+	}
 	if r.System != "" {
 		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: openai.RoleSystem, Content: r.System})
 	}
@@ -80,23 +88,6 @@ func messageRequest(r *anthropic.Request) (*wire.GenerateRequest, error) {
 	return g, nil
 }
 
-// toolCall is a tool's use as chat templates know it.
-type toolCall struct {
-	ID       string `json:"id"`
-	Type     string `json:"type"`
-	Function struct {
-		Name      string          `json:"name"`
-		Arguments json.RawMessage `json:"arguments"`
-	} `json:"function"`
-}
-
-// extra is what a message has beside its text.
-type extra struct {
-	Reasoning  string     `json:"reasoning_content,omitempty"`
-	ToolCalls  []toolCall `json:"tool_calls,omitempty"`
-	ToolCallID string     `json:"tool_call_id,omitempty"`
-}
-
 // turnsOf are the turns that a template sees of one message: results of tools are
 // turns of their own, before what the user says to them.
 func turnsOf(m anthropic.Message, tools map[string]string) ([]*wire.ChatMessage, error) {
@@ -110,9 +101,7 @@ func turnsOf(m anthropic.Message, tools map[string]string) ([]*wire.ChatMessage,
 		case anthropic.BlockThinking:
 			thoughts = append(thoughts, b.Text)
 		case anthropic.BlockToolUse:
-			call := toolCall{ID: b.ID, Type: "function"}
-			call.Function.Name, call.Function.Arguments = b.Name, b.Input
-			beside.ToolCalls = append(beside.ToolCalls, call)
+			beside.ToolCalls = append(beside.ToolCalls, newToolCall(b.ID, b.Name, b.Input))
 			tools[b.ID] = b.Name
 		case anthropic.BlockToolResult:
 			result, err := resultOf(b, tools)
@@ -143,23 +132,35 @@ func resultOf(b anthropic.Block, tools map[string]string) (*wire.ChatMessage, er
 	return turn, extra{ToolCallID: b.ID}.into(turn)
 }
 
-func (e extra) into(turn *wire.ChatMessage) error {
-	if e.Reasoning == "" && e.ToolCalls == nil && e.ToolCallID == "" {
-		return nil
-	}
-	raw, err := openai.Marshal(e)
-	if err != nil {
-		return fmt.Errorf("what a message has beside its text: %w", err)
-	}
-	turn.ExtraJson = string(raw)
-	return nil
-}
-
 // messageForm makes Anthropic's bodies.
 type messageForm struct {
 	a      anthropic.Answer
 	stop   anthropic.Stop
 	reason string
+	// thinking says that thoughts are told; callable that a call was whole.
+	thinking, callable bool
+}
+
+func (f *messageForm) thinks(text string) any {
+	if !f.thinking {
+		return nil
+	}
+	return f.a.Thinking(text)
+}
+
+func (f *messageForm) calls(c *wire.CallDelta) any {
+	var out []openai.NamedEvent
+	if c.GetName() != "" {
+		out = f.a.Call(c.GetName())
+	}
+	if c.GetArguments() != "" {
+		out = append(out, f.a.Input(c.GetArguments())...)
+	}
+	f.callable = f.callable || c.GetEnded() && c.GetWritten() == ""
+	if out == nil {
+		return nil
+	}
+	return out
 }
 
 func (f *messageForm) admitted(n int, _ func()) { f.a.PromptTokens = n }
@@ -173,7 +174,19 @@ func (f *messageForm) usage(u openai.Usage) any {
 }
 
 func (f *messageForm) whole(p piece, reason string, u openai.Usage) any {
-	return f.a.Whole(p.text, f.ending(reason), messageUsage(u))
+	var blocks []anthropic.AnswerBlock
+	if p.thoughts != "" && f.thinking {
+		blocks = append(blocks, anthropic.ThinkingBlock(p.thoughts))
+	}
+	for _, one := range p.parts {
+		if one.call == nil {
+			blocks = append(blocks, anthropic.TextBlock(one.text))
+			continue
+		}
+		f.callable = true
+		blocks = append(blocks, anthropic.ToolUseBlock(one.call.name, json.RawMessage(one.call.arguments)))
+	}
+	return f.a.Whole(blocks, f.ending(reason), messageUsage(u))
 }
 
 func (f *messageForm) failed(e *openai.Error, id string) any {
@@ -191,6 +204,8 @@ func (f *messageForm) ending(reason string) anthropic.Stop {
 		return anthropic.Stop{Reason: anthropic.StopMaxTokens}
 	case f.stop.Sequence != "":
 		return anthropic.Stop{Reason: anthropic.StopSequence, Sequence: f.stop.Sequence}
+	case f.callable:
+		return anthropic.Stop{Reason: anthropic.StopToolUse}
 	}
 	return anthropic.Stop{Reason: anthropic.StopEndTurn}
 }

@@ -106,7 +106,7 @@ func TestA2AConversationReachesTheTemplate(t *testing.T) {
 		{"role":"user","content":[{"type":"tool_result","tool_use_id":"t2","is_error":true,"content":"no"}]}]}`, agentapi.HeaderRequestID, "id-1")
 	hot, k := float32(0.5), int32(4)
 	want := &wire.GenerateRequest{Id: "id-1", MaxTokens: 9, Stop: []string{"E"}, Sampling: &wire.Sampling{Temperature: &hot, TopK: &k},
-		Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{TemplateArgumentsJson: `{"enable_thinking":false}`, Messages: []*wire.ChatMessage{
+		Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{SplitReasoning: true, TemplateArgumentsJson: `{"enable_thinking":false}`, Messages: []*wire.ChatMessage{
 			{Role: "system", Content: "s"},
 			{Role: "user", Content: "a\n\nb"},
 			{Role: "assistant", Content: "c", ExtraJson: `{"reasoning_content":"hm","tool_calls":[{"id":"t1","type":"function","function":{"name":"f","arguments":{"q":"<"}}}]}`},
@@ -143,7 +143,7 @@ func TestA2RefusalsHaveAnthropicsShape(t *testing.T) {
 		t.Errorf("headers %v", h)
 	}
 	for name, tc := range map[string]struct{ extra, version, says string }{
-		"another version":        {"", "2023-01-01", "2023-06-01 is spoken here"},
+		"another version":        {"", "2023-01-01", "2023-06-01 and 2026-10-21 are spoken here"},
 		"a turn to be continued": {`,"messages":[{"role":"assistant","content":"a"}]`, "", "not continued"},
 		"a result of no tool":    {`,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t9"}]}]`, "", "t9"},
 	} {
@@ -164,5 +164,15 @@ func TestA2AStreamThatBreaksEndsWithAnErrorEvent(t *testing.T) {
 	const end = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"The request was ended: the Mac is short of memory. Send it again.\"},\"request_id\":\"id-1\"}\n\n"
 	if !strings.HasSuffix(got, end) || strings.Contains(got, "message_stop") || strings.Contains(got, "message_delta") {
 		t.Errorf("%s", got)
+	}
+}
+
+func TestBothVersionsOfAnthropicsAPIAreSpoken(t *testing.T) {
+	for _, version := range []string{"", anthropic.Version, anthropic.VersionNext} {
+		p := newPort(t, servetest.Say("a"))
+		resp := p.do("POST", dialect.PathMessages, `{"model":"m","max_tokens":9,"temperature":0.5,"messages":[{"role":"user","content":"hi"}]}`, anthropic.HeaderVersion, version)
+		if got := read(t, resp); resp.StatusCode != 200 {
+			t.Errorf("version %q: %d %s", version, resp.StatusCode, got)
+		}
 	}
 }

@@ -28,7 +28,7 @@ func (h *handler) decodeResponse(body []byte, owner string) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	var turns []shelf.Turn
+	var talk []responses.Item
 	if r.Previous != "" {
 		before, ok := h.shelf.Get(r.Previous, owner)
 		if !ok {
@@ -37,25 +37,28 @@ func (h *handler) decodeResponse(body []byte, owner string) (*request, error) {
 		if before.Response.Status != responses.StatusCompleted && before.Response.Status != responses.StatusIncomplete {
 			return nil, openai.Invalid("previous_response_id", "The response in 'previous_response_id' is %s, and has no answer to go on from.", before.Response.Status)
 		}
-		turns = slices.Clone(before.Turns)
+		talk = slices.Clone(before.Talk)
 	}
-	for _, i := range r.Input {
-		turns = append(turns, shelf.Turn{Role: templateRole(i.Role), Text: i.Text()})
+	talk = append(talk, r.Input...)
+	chat := &wire.Chat{SplitReasoning: true, ReasoningEffort: r.Effort}
+	if err := offer(chat, &r.Use); err != nil {
+		return nil, err
 	}
-	chat := &wire.Chat{}
 	if r.Instructions != nil && *r.Instructions != "" {
 		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: openai.RoleSystem, Content: *r.Instructions})
 	}
-	for _, t := range turns {
-		chat.Messages = append(chat.Messages, &wire.ChatMessage{Role: t.Role, Content: t.Text})
+	turns, err := talkOf(talk)
+	if err != nil {
+		return nil, err
 	}
+	chat.Messages = append(chat.Messages, turns...)
 	g := generation(&openai.Parameters{Temperature: r.Temperature, TopP: r.TopP})
 	if r.MaxOutputTokens != nil {
 		g.MaxTokens = int64(*r.MaxOutputTokens)
 	}
 	g.Input = &wire.GenerateRequest_Chat{Chat: chat}
 	return &request{model: r.Model, stream: r.Stream, includeUsage: true, wire: g, answer: func(model string, created int64) form {
-		f := &responseForm{a: responses.NewAnswer(responses.NewID(h.Mac), created, r), entry: shelf.Entry{Owner: owner, Input: r.Input, Turns: turns}}
+		f := &responseForm{a: responses.NewAnswer(responses.NewID(h.Mac), created, r), entry: shelf.Entry{Owner: owner, Input: r.Input, Talk: talk}}
 		f.a.Response.Model = model
 		if r.Store {
 			f.shelf = h.shelf
@@ -84,9 +87,7 @@ func (f *responseForm) admitted(_ int, cancel func()) {
 func (f *responseForm) keep() {
 	f.ended = true
 	f.entry.Response, f.entry.Cancel = f.a.Response, nil
-	for _, o := range f.a.Response.Output {
-		f.entry.Turns = append(f.entry.Turns, shelf.Turn{Role: o.Role, Text: o.Text()})
-	}
+	f.entry.Talk = append(f.entry.Talk, f.a.Response.Output...)
 	if f.shelf != nil {
 		f.shelf.End(f.entry)
 	}
@@ -106,6 +107,23 @@ func (f *responseForm) over() {
 func (f *responseForm) stopped(string)   {}
 func (f *responseForm) opening() any     { return f.a.Opening() }
 func (f *responseForm) text(p piece) any { return f.a.Text(p.text) }
+
+func (f *responseForm) thinks(text string) any { return f.a.Thinking(text) }
+
+func (f *responseForm) calls(c *wire.CallDelta) any {
+	var out []openai.NamedEvent
+	if c.GetName() != "" {
+		out = f.a.Call(c.GetName())
+	}
+	if c.GetArguments() != "" {
+		out = append(out, f.a.Arguments(c.GetArguments())...)
+	}
+	if c.GetEnded() {
+		out = append(out, f.a.EndCall(c.GetWritten() == "")...)
+	}
+	return out
+}
+
 func (f *responseForm) finish(r string) any {
 	f.limit = r == openai.FinishLength
 	return []openai.NamedEvent(nil)
@@ -118,9 +136,21 @@ func (f *responseForm) usage(u openai.Usage) any {
 }
 
 func (f *responseForm) whole(p piece, reason string, u openai.Usage) any {
-	body := f.a.Whole(p.text, reason == openai.FinishLength, responses.NewUsage(u))
+	if p.thoughts != "" {
+		f.a.Thinking(p.thoughts)
+	}
+	for _, one := range p.parts {
+		if one.call == nil {
+			f.a.Text(one.text)
+			continue
+		}
+		f.a.Call(one.call.name)
+		f.a.Arguments(one.call.arguments)
+		f.a.EndCall(true)
+	}
+	f.a.Finish(reason == openai.FinishLength, responses.NewUsage(u))
 	f.keep()
-	return body
+	return f.a.Response
 }
 
 func (f *responseForm) failed(e *openai.Error, _ string) any {
@@ -137,14 +167,8 @@ func (f *responseForm) failed(e *openai.Error, _ string) any {
 // answered to, its deletion, its end.
 func (h *handler) kept(w http.ResponseWriter, r *http.Request) error {
 	id, what, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, dialect.PathResponses+"/"), "/")
-	owner := r.Header.Get(agentapi.HeaderOwner)
 	switch {
-	case what == "" && r.Method == http.MethodDelete:
-		if !h.shelf.Delete(id, owner) {
-			return responses.NotFound(id)
-		}
-		return writeJSON(w, responses.Deleted{ID: id, Object: "response", Deleted: true})
-	case what == "" && r.Method != http.MethodGet:
+	case what == "" && r.Method != http.MethodGet && r.Method != http.MethodDelete:
 		w.Header().Set("Allow", "GET, DELETE")
 		return openai.MethodNotAllowed(r.Method, r.URL.Path, "GET or DELETE")
 	case what == "cancel":
@@ -158,6 +182,27 @@ func (h *handler) kept(w http.ResponseWriter, r *http.Request) error {
 	case what != "":
 		return openai.RouteNotFound(r.Method, r.URL.Path)
 	}
+	query, err := responses.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return err
+	}
+	if what != "input_items" {
+		if err := known(query); err != nil {
+			return err
+		}
+	}
+	return h.ofKept(w, r, id, what, query)
+}
+
+// ofKept does what is asked of the response with an id.
+func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string, query url.Values) error {
+	owner := r.Header.Get(agentapi.HeaderOwner)
+	if r.Method == http.MethodDelete {
+		if !h.shelf.Delete(id, owner) {
+			return responses.NotFound(id)
+		}
+		return writeJSON(w, responses.Deleted{ID: id, Object: "response", Deleted: true})
+	}
 	if what == "cancel" {
 		return h.cancel(w, id, owner)
 	}
@@ -166,10 +211,7 @@ func (h *handler) kept(w http.ResponseWriter, r *http.Request) error {
 		return responses.NotFound(id)
 	}
 	if what == "input_items" {
-		return items(w, e.Input, r.URL.Query())
-	}
-	if err := known(r.URL.Query()); err != nil {
-		return err
+		return items(w, e.Input, query)
 	}
 	return writeJSON(w, e.Response)
 }
@@ -204,7 +246,8 @@ func items(w http.ResponseWriter, all []responses.Item, query url.Values) error 
 		return err
 	}
 	limit := itemsDefault
-	if text := query.Get("limit"); text != "" {
+	if query.Has("limit") {
+		text := query.Get("limit")
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > itemsMost {
 			return openai.Invalid("limit", "'limit' must be between 1 and %d, not %s.", itemsMost, openai.Shorten(text))
@@ -212,14 +255,14 @@ func items(w http.ResponseWriter, all []responses.Item, query url.Values) error 
 		limit = n
 	}
 	all = slices.Clone(all)
-	switch order := query.Get("order"); order {
-	case "", "desc":
+	switch order := query.Get("order"); {
+	case order == "desc" || !query.Has("order"):
 		slices.Reverse(all)
-	case "asc":
-	default:
+	case order != "asc":
 		return openai.Invalid("order", "'order' must be asc or desc, not %s.", openai.Shorten(order))
 	}
-	if after := query.Get("after"); after != "" {
+	if query.Has("after") {
+		after := query.Get("after")
 		i := slices.IndexFunc(all, func(i responses.Item) bool { return i.ID == after })
 		if i < 0 {
 			return openai.Invalid("after", "'after' names no item of this response: %s.", openai.Shorten(after))

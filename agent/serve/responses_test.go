@@ -17,7 +17,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-var responseVarying = regexp.MustCompile(`(resp|msg)_[0-9A-Za-z_-]+|"created_at":[0-9]+`)
+var responseVarying = regexp.MustCompile(`\b(resp|msg|fc|fco|rs|call)_[0-9A-Za-z_-]{16,}|"created_at":[0-9]+`)
 
 func settled(s string) string {
 	return responseVarying.ReplaceAllStringFunc(s, func(m string) string {
@@ -78,7 +78,7 @@ func TestA3ResponsesStreamIsExact(t *testing.T) {
 		event("response.content_part.done", "7", at+`"part":`+part("Paris")) +
 		event("response.output_item.done", "8", `"output_index":0,"item":`+item) +
 		event("response.completed", "9", `"response":`+response("completed", item,
-			`{"input_tokens":3,"input_tokens_details":{"cached_tokens":1},"output_tokens":2,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":5}`))
+			`{"input_tokens":3,"input_tokens_details":{"cache_write_tokens":0,"cached_tokens":1},"output_tokens":2,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":5}`))
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -100,7 +100,7 @@ func TestA3AResponseIsKeptContinuedAndDeleted(t *testing.T) {
 	}
 	second := p.respond(`,"previous_response_id":"` + first.ID + `","stream":false,"temperature":0.5,"max_output_tokens":7`)
 	asked, half := <-p.seen, float32(0.5)
-	want := &wire.GenerateRequest{Id: asked.GetId(), MaxTokens: 7, Sampling: &wire.Sampling{Temperature: &half}, Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{Messages: []*wire.ChatMessage{
+	want := &wire.GenerateRequest{Id: asked.GetId(), MaxTokens: 7, Sampling: &wire.Sampling{Temperature: &half}, Input: &wire.GenerateRequest_Chat{Chat: &wire.Chat{SplitReasoning: true, Messages: []*wire.ChatMessage{
 		{Role: "user", Content: "hi"}, {Role: "assistant", Content: "Paris"}, {Role: "user", Content: "hi"}}}}}
 	if d := cmp.Diff(want, asked, protocmp.Transform()); d != "" || *second.PreviousResponseID != first.ID {
 		t.Error(d)
@@ -167,10 +167,28 @@ func TestA3InputItemsComeInPages(t *testing.T) {
 	if last := page("?order=asc&after="+*first.LastID, "c"); last.HasMore {
 		t.Errorf("%+v", last)
 	}
-	for _, query := range []string{"?limit=0", "?limit=101", "?order=up", "?after=msg_1", "?include=x"} {
+	for _, query := range []string{"?limit=0", "?limit=101", "?limit=", "?order=up", "?order=", "?after=msg_1", "?after=", "?include=x"} {
 		p.kept("GET", r.ID+"/input_items"+query, 400)
 	}
 	p.kept("GET", r.ID+"?stream=true", 400)
+}
+
+// TestA3AQueryIsReadWholeOrRefused: what cannot be read, a second value, and any query
+// behind DELETE and cancel were dropped once.
+func TestA3AQueryIsReadWholeOrRefused(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	id := p.respond("").ID
+	for _, query := range []string{"?limit=1;x", "?limit=%zz", "?limit=1&limit=2"} {
+		p.kept("GET", id+"/input_items"+query, 400)
+		p.kept("GET", id+query, 400)
+	}
+	p.kept("DELETE", id+"?limit=1", 400)
+	p.kept("DELETE", id+"?a=1;b", 400)
+	if said := p.kept("POST", id+"/cancel?force=true", 400); !strings.Contains(said, `"force"`) {
+		t.Errorf("another refusal: %s", said)
+	}
+	p.kept("GET", id, 200) // nothing of it was done
+	p.kept("DELETE", id, 200)
 }
 
 // TestA3AStreamIsCancelledByItsID: its client is told, the engine stops, and what
@@ -191,7 +209,7 @@ func TestA3AStreamIsCancelledByItsID(t *testing.T) {
 	if got := p.kept("POST", id+"/cancel", 200); !strings.Contains(got, `"status":"cancelled"`) {
 		t.Error(got)
 	}
-	if rest := read(t, resp); !strings.Contains(rest, "event: response.failed\n") || !strings.Contains(rest, `"status":"cancelled"`) || !strings.Contains(rest, "response_cancelled") {
+	if rest := read(t, resp); !strings.Contains(rest, "event: response.failed\n") || !strings.Contains(rest, `"status":"cancelled"`) || !strings.Contains(rest, `"error":null,"incomplete_details":null`) {
 		t.Errorf("the stream's client is told %q", rest)
 	}
 	eventually(t, "the engine's request ended", func() bool { holds, ended := p.fake.Holds(here); return holds == 0 && ended == 1 })

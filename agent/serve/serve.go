@@ -17,6 +17,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -42,8 +43,10 @@ var (
 type Engines interface {
 	// Resolve finds the replica behind a name that clients use.
 	Resolve(model string) (Target, bool)
-	// Models lists those names.
+	// Models lists what is served, as a gateway lists it: not every name.
 	Models() []openai.Model
+	// Model is the one behind a name that Resolve knows.
+	Model(name string) (openai.Model, bool)
 	// Acquire takes a hold on a replica's engine, or fails with ErrNotHere,
 	// ErrNotReady or a refusal. Where the first request loads the model it waits
 	// for the load, until ctx ends at the latest. The caller releases the hold.
@@ -86,6 +89,9 @@ type Config struct {
 	// trusted; nil means always. One that is not takes no more requests after
 	// that which finds it so.
 	Trusts func(*tls.ConnectionState) bool
+	// Weights answers other Macs, which speak agentapi.ProtoWeights and nothing
+	// else; nil: none is answered.
+	Weights http.Handler
 	// Log of failures; never of prompts or answers.
 	Log logr.Logger
 	// MaxBodyBytes bounds a request; 0 means agentapi.MaxBodyBytes.

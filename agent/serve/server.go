@@ -38,6 +38,8 @@ func Serve(ctx context.Context, listener net.Listener, config *tls.Config, c Con
 			// A gateway that vanished must not hold engines for long.
 			SendPingTimeout: 5 * time.Second,
 			PingTimeout:     5 * time.Second,
+			// Ids and dates are others in each answer: see gateway/proxy.
+			MaxEncoderHeaderTableSize: 1,
 		},
 	}
 	served := make(chan error, 1)

@@ -38,6 +38,14 @@ func (m Marks) deficit(d Disk) int64 {
 	return max(0, used-d.Total/100*int64(m.Low))
 }
 
+// above is by how much more bytes would take the disk over the high mark.
+func (m Marks) above(d Disk, more int64) int64 {
+	if m.High == 0 {
+		return 0
+	}
+	return max(0, d.Total-d.Free+more-d.Total/100*int64(m.High))
+}
+
 // unwanted are weights that may go.
 type unwanted struct {
 	digest string
@@ -118,17 +126,18 @@ func (s *Store) Collect() error {
 
 // makeRoom sees to it that a download finds its place on the disk, beside what
 // other downloads still bring, and promises it that. Where all that may go would
-// not do, nothing goes.
+// not do, nothing goes. What is fetched ahead finds it below the high mark.
 func (s *Store) makeRoom(f *flight, need int64) error {
 	s.room.Lock()
 	defer s.room.Unlock()
-	d, lacking, err := s.lacking(need)
+	ahead := s.opt.Ahead != nil && s.opt.Ahead(f.digest)
+	d, lacking, err := s.lacking(need, ahead)
 	var can int64
 	if err == nil && lacking > 0 {
 		var picked []unwanted
 		if picked, can = choose(s.unwanted(), lacking); can >= lacking {
 			if err = s.discard(picked, v1alpha1.CollectedForDownload); err == nil {
-				d, lacking, err = s.lacking(need)
+				d, lacking, err = s.lacking(need, ahead)
 			}
 		}
 	}
@@ -136,10 +145,14 @@ func (s *Store) makeRoom(f *flight, need int64) error {
 		return download.DiskError(err, "make room for")
 	}
 	if lacking > 0 {
+		above := ""
+		if ahead {
+			above = fmt.Sprintf(", and what is fetched ahead may use no more than %d percent of the disk", s.opt.Marks.High)
+		}
 		return &download.Error{
 			Reason: v1alpha1.ReasonDiskFull,
-			Message: fmt.Sprintf("the download needs %s more disk and the Mac has %s free (%s stay free, other downloads take %s, and weights that nobody wants would give back %s); free disk space there or delete models it no longer needs",
-				v1alpha1.FormatBytes(need), v1alpha1.FormatBytes(d.Free), v1alpha1.FormatBytes(diskMargin), v1alpha1.FormatBytes(s.promised()), v1alpha1.FormatBytes(can)),
+			Message: fmt.Sprintf("the download needs %s more disk and the Mac has %s free (%s stay free, other downloads take %s, and weights that nobody wants would give back %s%s); free disk space there or delete models it no longer needs",
+				v1alpha1.FormatBytes(need), v1alpha1.FormatBytes(d.Free), v1alpha1.FormatBytes(diskMargin), v1alpha1.FormatBytes(s.promised()), v1alpha1.FormatBytes(can), above),
 		}
 	}
 	f.awaits.Store(need)
@@ -147,10 +160,14 @@ func (s *Store) makeRoom(f *flight, need int64) error {
 }
 
 // lacking is what the disk has too little for a download that was promised
-// nothing yet.
-func (s *Store) lacking(need int64) (Disk, int64, error) {
+// nothing yet; one ahead may not take it over the high mark either.
+func (s *Store) lacking(need int64, ahead bool) (Disk, int64, error) {
 	d, err := s.opt.Disk()
-	return d, max(0, need+diskMargin+s.promised()-d.Free), err
+	out := max(0, need+diskMargin+s.promised()-d.Free)
+	if ahead {
+		out = max(out, s.opt.Marks.above(d, need+s.promised()))
+	}
+	return d, out, err
 }
 
 // promised is what downloads under way still bring.

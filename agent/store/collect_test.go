@@ -256,6 +256,54 @@ func TestADownloadThatCannotFitRemovesNothing(t *testing.T) {
 	}
 }
 
+// TestWhatIsFetchedAheadStaysBelowTheHighMark: it finds room there, or makes it of
+// what nobody wants; a download that is needed now may go above.
+func TestWhatIsFetchedAheadStaysBelowTheHighMark(t *testing.T) {
+	const size, marks = mib + 2, 500 // of each model, and models below the mark
+	for name, tc := range map[string]struct {
+		high   int
+		others int64 // take the room of so many models
+		ahead  bool
+		stay   []int // of three, the third is fetched
+		fails  bool
+	}{
+		"below":                   {50, marks - 3, true, []int{0, 1, 2}, false},
+		"in place of what may go": {50, marks - 2, true, []int{0, 2}, false},
+		"above, whatever goes":    {50, marks - 1, true, []int{0, 1}, true},
+		"above, and needed now":   {50, marks - 1, false, []int{0, 1, 2}, false},
+		"above, where is no mark": {0, marks - 1, true, []int{0, 1, 2}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			r := w.catalog(3)
+			w.disk = func() (Disk, error) {
+				used, err := du(w.dir)
+				return Disk{Free: (2*marks-tc.others)*size - used, Total: 2 * marks * size}, err
+			}
+			w.marks = Marks{High: tc.high, Low: min(tc.high, 1)}
+			w.spared = wants(r[0].Digest)
+			s, _ := w.start()
+			mustEnsure(t, s, r[:2]...)
+			s.opt.Ahead = func(digest string) bool { return tc.ahead && digest == r[2].Digest }
+			_, err := s.Ensure(t.Context(), r[2], nil)
+			if (err != nil) != tc.fails {
+				t.Fatal(err)
+			}
+			if tc.fails {
+				wantReason(t, err, v1alpha1.ReasonDiskFull)
+				if !strings.Contains(err.Error(), "no more than 50 percent of the disk") {
+					t.Errorf("%v", err)
+				}
+			}
+			var left []model.Record
+			for _, at := range tc.stay {
+				left = append(left, r[at])
+			}
+			wantStored(t, s, left...)
+		})
+	}
+}
+
 // TestTwoDownloadsAreNotGivenTheSameRoom: the second is refused while the first
 // has brought nothing yet.
 func TestTwoDownloadsAreNotGivenTheSameRoom(t *testing.T) {
@@ -282,7 +330,7 @@ func TestTwoDownloadsAreNotGivenTheSameRoom(t *testing.T) {
 	wantReason(t, second, v1alpha1.ReasonDiskFull)
 	// What it was promised and has brought is not counted twice.
 	s.opt.Disk = func() (Disk, error) { return Disk{Free: diskMargin + mib, Total: 1 << 30}, nil }
-	if _, lacking, err := s.lacking(mib); lacking != 0 || err != nil {
+	if _, lacking, err := s.lacking(mib, false); lacking != 0 || err != nil {
 		t.Errorf("%d bytes lack although no download is under way (%v)", lacking, err)
 	}
 }

@@ -27,6 +27,7 @@ const diskMargin = 64 << 20
 // flight is the work of bringing one content here, shared by all who ask.
 type flight struct {
 	digest string
+	source string
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 	// path and err are set before done closes.
@@ -87,7 +88,7 @@ func (s *Store) join(ctx context.Context, rec model.Record) (*flight, error) {
 // start is called with the lock held.
 func (s *Store) start(rec model.Record) *flight {
 	ctx, cancel := context.WithCancelCause(s.lifetime)
-	f := &flight{digest: rec.Digest, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}), waiters: 1}
+	f := &flight{digest: rec.Digest, source: rec.Source, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}), waiters: 1}
 	s.flights[rec.Digest] = f
 	s.running.Add(1)
 	go func() {
@@ -224,6 +225,7 @@ func changed(rec model.Record, how string) error {
 // shelf.
 func (s *Store) fetch(ctx context.Context, f *flight, rec model.Record) (string, error) {
 	f.report(v1alpha1.Progress{Stage: v1alpha1.StageQueued, BytesTotal: rec.Bytes()})
+	near := s.near(ctx, rec)
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
@@ -238,7 +240,7 @@ func (s *Store) fetch(ctx context.Context, f *flight, rec model.Record) (string,
 		return "", errors.Join(err, s.shelf.dropPartial(rec.Digest))
 	}
 	defer f.awaits.Store(0)
-	if err := s.transfer(ctx, f, targets, rec.Bytes()); err != nil {
+	if err := s.transfer(ctx, f, rec, targets, near); err != nil {
 		err = s.explain(rec, err)
 		if ctx.Err() == nil && !download.IsTransient(err) && !s.mayYet(rec, err) {
 			err = errors.Join(err, s.shelf.dropPartial(rec.Digest))
@@ -277,17 +279,22 @@ func (s *Store) stage(ctx context.Context, rec model.Record) (targets []download
 
 // transfer fetches files one after another; their progress is that of all,
 // total bytes with those that needed no fetching.
-func (s *Store) transfer(ctx context.Context, f *flight, targets []download.Target, total int64) error {
+func (s *Store) transfer(ctx context.Context, f *flight, rec model.Record, targets []download.Target, near []Neighbour) error {
+	total := rec.Bytes()
 	before := total
 	for _, t := range targets {
 		before -= t.Bytes
 	}
 	for _, t := range targets {
-		err := s.opt.Fetch.Fetch(ctx, t, func(p download.Progress) {
+		show := func(p download.Progress) {
 			within := p.Within(before, total)
 			f.awaits.Store(max(0, min(f.awaits.Load(), total-within.Done)))
 			f.report(downloading(within))
-		})
+		}
+		copied, err := s.copyNear(ctx, rec, t, near, show)
+		if err == nil && !copied {
+			err = s.opt.Fetch.Fetch(ctx, t, show)
+		}
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,9 @@
 // package download. Weights that nobody wants stay until the disk is needed, by
 // a download or above the high mark; then they go, the oldest use first. Which
 // are wanted is its caller's word, and while that is not known all of them are.
-// A file that several weights have lies here once.
+// A file that several weights have lies here once. Another Mac of the site that
+// has what is to be fetched is asked before the source; package neighbour knows
+// which, and gives away in turn.
 //
 // On disk, below the folder given to Open:
 //
@@ -73,6 +75,8 @@ type Options struct {
 	// Token is the hub token that a record's source is read with now, empty where
 	// it needs none; nil where there are none.
 	Token func(model.Record) (download.Bearer, error)
+	// Neighbours are asked before a source is; nil where there are none.
+	Neighbours Neighbours
 	// Disk measures the disk of Dir; nil means the system's figures.
 	Disk func() (Disk, error)
 	// Marks are the disk's watermarks.
@@ -80,10 +84,13 @@ type Options struct {
 	// Spared says which weights are wanted, claims and downloads apart, and false
 	// while that is not known. Nil: it never is.
 	Spared func() (func(digest string) bool, bool)
+	// Ahead says that weights are fetched before anything may run with them: they
+	// may not take the disk over its high mark. Nil: none are.
+	Ahead func(digest string) bool
 	// Collected is told what was removed to make room; nil: nobody is.
 	Collected func(v1alpha1.Collection)
 	// Fetched is told the bytes that come over the network, by the scheme of their
-	// source; nil: nobody is.
+	// source, or FromNeighbour; nil: nobody is.
 	Fetched func(scheme string, n int)
 	// Fault is told each of Points, for tests; nil in production.
 	Fault func(point string)

@@ -4,11 +4,12 @@
 //
 // It owns who may speak to whom: an agent proves with a server certificate
 // that it is the Mac of that name; a gateway proves with a client certificate
-// that it is a gateway; no certificate is good for both. It refuses nothing
+// that it is a gateway; no certificate is good for both. What Macs copy from one
+// another has a protocol of its own, and needs the operator's grant. It refuses nothing
 // itself: the standard library's TLS does, with the configurations made here.
 // The bodies on this port are those of package openai.
 //
-// Start reading at ServerTLS and ClientTLS.
+// Start reading at ServerTLS and ClientTLS, then Grant.
 package agentapi
 
 import (
@@ -112,7 +113,7 @@ const (
 const GatewayName = "gateway.metalfleet.dev"
 
 // MacServerName is the DNS name in the certificate of the Mac called name.
-func MacServerName(name string) string { return name + ".mac.metalfleet.dev" }
+func MacServerName(name string) string { return name + macDomain }
 
 // ServerTLS is how an agent listens: TLS 1.3, its own certificate for clients
 // that mean this Mac, and client certificates of roots that name a gateway.
@@ -179,25 +180,38 @@ const MaxRoots = 8
 // are told apart. A bundle that holds anything else, or nothing, is refused: who
 // trusts a part of what was meant would refuse others later, one by one.
 func Roots(bundle []byte) (*x509.CertPool, []string, error) {
+	certs, err := RootCertificates(bundle)
+	if err != nil {
+		return nil, nil, err
+	}
 	pool, fingerprints := x509.NewCertPool(), []string(nil)
+	for _, c := range certs {
+		pool.AddCert(c)
+		fingerprints = append(fingerprints, Fingerprint(c))
+	}
+	return pool, fingerprints, nil
+}
+
+// RootCertificates are the roots of Roots themselves, each once.
+func RootCertificates(bundle []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
 	for rest := bytes.TrimSpace(bundle); len(rest) > 0; rest = bytes.TrimSpace(rest) {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
-			return nil, nil, errors.New("the roots to trust hold something that is no certificate")
+			return nil, errors.New("the roots to trust hold something that is no certificate")
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, nil, fmt.Errorf("a root to trust: %w", err)
+			return nil, fmt.Errorf("a root to trust: %w", err)
 		}
-		if f := Fingerprint(cert); !slices.Contains(fingerprints, f) {
-			fingerprints = append(fingerprints, f)
-			pool.AddCert(cert)
+		if !slices.ContainsFunc(certs, cert.Equal) {
+			certs = append(certs, cert)
 		}
 	}
-	if n := len(fingerprints); n == 0 || n > MaxRoots {
-		return nil, nil, fmt.Errorf("there are %d roots to trust, want 1 to %d", n, MaxRoots)
+	if n := len(certs); n == 0 || n > MaxRoots {
+		return nil, fmt.Errorf("there are %d roots to trust, want 1 to %d", n, MaxRoots)
 	}
-	return pool, fingerprints, nil
+	return certs, nil
 }
 
 // Fingerprint is the SHA-256 of a certificate, in hex.

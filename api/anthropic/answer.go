@@ -3,6 +3,7 @@ package anthropic
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 
 	"metalfleet.dev/metalfleet/api/openai"
 )
@@ -12,6 +13,7 @@ const (
 	StopEndTurn   = "end_turn"
 	StopMaxTokens = "max_tokens"
 	StopSequence  = "stop_sequence"
+	StopToolUse   = "tool_use"
 )
 
 // Usage counts the tokens of a message. Those that came out of a cache are not
@@ -31,20 +33,41 @@ func NewUsage(prompt, cached, output int) Usage {
 
 // MessageAnswer is the whole answer of /v1/messages.
 type MessageAnswer struct {
-	ID           string      `json:"id"`
-	Type         string      `json:"type"`
-	Role         string      `json:"role"`
-	Model        string      `json:"model"`
-	Content      []TextBlock `json:"content"`
-	StopReason   *string     `json:"stop_reason"`
-	StopSequence *string     `json:"stop_sequence"`
-	Usage        Usage       `json:"usage"`
+	ID           string        `json:"id"`
+	Type         string        `json:"type"`
+	Role         string        `json:"role"`
+	Model        string        `json:"model"`
+	Content      []AnswerBlock `json:"content"`
+	StopReason   *string       `json:"stop_reason"`
+	StopSequence *string       `json:"stop_sequence"`
+	Usage        Usage         `json:"usage"`
 }
 
-// TextBlock is a block of an answer.
-type TextBlock struct {
-	Type string `json:"type"`
-	Text string `json:"text"`
+// AnswerBlock is a block of an answer, or what is added to one.
+type AnswerBlock struct {
+	Type      string          `json:"type"`
+	Text      *string         `json:"text,omitempty"`
+	Thinking  *string         `json:"thinking,omitempty"`
+	Signature *string         `json:"signature,omitempty"`
+	ID        string          `json:"id,omitempty"`
+	Name      string          `json:"name,omitempty"`
+	Input     json.RawMessage `json:"input,omitempty"`
+	// PartialJSON adds to the input.
+	PartialJSON *string `json:"partial_json,omitempty"`
+}
+
+// TextBlock, ThinkingBlock and ToolUseBlock are the blocks of an answer. What a
+// model thinks is not signed.
+func TextBlock(text string) AnswerBlock { return AnswerBlock{Type: BlockText, Text: &text} }
+
+// ThinkingBlock is what the model thought.
+func ThinkingBlock(text string) AnswerBlock {
+	return AnswerBlock{Type: BlockThinking, Thinking: &text, Signature: new(string)}
+}
+
+// ToolUseBlock is a call of a tool with an id of its own.
+func ToolUseBlock(name string, input json.RawMessage) AnswerBlock {
+	return AnswerBlock{Type: BlockToolUse, ID: newID("toolu_"), Name: name, Input: input}
 }
 
 // CountAnswer is the answer of /v1/messages/count_tokens.
@@ -53,20 +76,24 @@ type CountAnswer struct {
 }
 
 // NewID makes the id of an answer.
-func NewID() string {
+func NewID() string { return newID("msg_") }
+
+func newID(prefix string) string {
 	var b [12]byte
 	rand.Read(b[:]) // never fails since Go 1.24
-	return "msg_" + hex.EncodeToString(b[:])
+	return prefix + hex.EncodeToString(b[:])
 }
 
 // Answer builds the responses to one request, streamed or whole. The events of a
-// stream come in this order: Opening once, Text for each piece, Finish once. It is
-// for one stream.
+// stream come in this order: Opening once; Text, Thinking, Call and Input for each
+// piece; Finish once. It is for one stream.
 type Answer struct {
 	ID, Model string
 	// PromptTokens are known before the answer begins.
 	PromptTokens int
-	open         bool // a block is
+	// open is the type of the block under way, which is that of index.
+	open  string
+	index int
 }
 
 // Stop is why an answer ended: Reason, and for StopSequence which one it was.
@@ -79,19 +106,16 @@ func (s Stop) sequence() *string {
 	return &s.Sequence
 }
 
-// Whole is the response that is not streamed. An answer without a text has no
-// block: a client could not send an empty one back.
-func (a *Answer) Whole(text string, stop Stop, u Usage) MessageAnswer {
+// Whole is the response that is not streamed.
+func (a *Answer) Whole(blocks []AnswerBlock, stop Stop, u Usage) MessageAnswer {
 	m := a.message(u)
-	if text != "" {
-		m.Content = append(m.Content, TextBlock{BlockText, text})
-	}
+	m.Content = append(m.Content, blocks...)
 	m.StopReason, m.StopSequence = &stop.Reason, stop.sequence()
 	return m
 }
 
 func (a *Answer) message(u Usage) MessageAnswer {
-	return MessageAnswer{ID: a.ID, Type: "message", Role: openai.RoleAssistant, Model: a.Model, Content: []TextBlock{}, Usage: u}
+	return MessageAnswer{ID: a.ID, Type: "message", Role: openai.RoleAssistant, Model: a.Model, Content: []AnswerBlock{}, Usage: u}
 }
 
 type messageStart struct {
@@ -100,15 +124,15 @@ type messageStart struct {
 }
 
 type blockStart struct {
-	Type         string    `json:"type"`
-	Index        int       `json:"index"`
-	ContentBlock TextBlock `json:"content_block"`
+	Type         string      `json:"type"`
+	Index        int         `json:"index"`
+	ContentBlock AnswerBlock `json:"content_block"`
 }
 
 type blockDelta struct {
-	Type  string    `json:"type"`
-	Index int       `json:"index"`
-	Delta TextBlock `json:"delta"`
+	Type  string      `json:"type"`
+	Index int         `json:"index"`
+	Delta AnswerBlock `json:"delta"`
 }
 
 type blockStop struct {
@@ -139,20 +163,50 @@ func (a *Answer) Opening() []openai.NamedEvent {
 
 // Text adds text.
 func (a *Answer) Text(text string) []openai.NamedEvent {
-	var out []openai.NamedEvent
-	if !a.open {
-		a.open = true
-		out = append(out, openai.NamedEvent{Name: "content_block_start", Data: blockStart{"content_block_start", 0, TextBlock{Type: BlockText}}})
+	return append(a.begin(TextBlock("")), a.adds(AnswerBlock{Type: "text_delta", Text: &text}))
+}
+
+// Thinking adds to what the model thinks.
+func (a *Answer) Thinking(text string) []openai.NamedEvent {
+	return append(a.begin(ThinkingBlock("")), a.adds(AnswerBlock{Type: "thinking_delta", Thinking: &text}))
+}
+
+// Call begins a call of a tool.
+func (a *Answer) Call(name string) []openai.NamedEvent {
+	return a.begin(ToolUseBlock(name, json.RawMessage("{}")))
+}
+
+// Input adds to the input of the call that began last.
+func (a *Answer) Input(text string) []openai.NamedEvent {
+	return []openai.NamedEvent{a.adds(AnswerBlock{Type: "input_json_delta", PartialJSON: &text})}
+}
+
+// begin begins a block, unless one of its type is under way that it goes on.
+func (a *Answer) begin(b AnswerBlock) []openai.NamedEvent {
+	if a.open == b.Type && b.Type != BlockToolUse {
+		return nil
 	}
-	return append(out, openai.NamedEvent{Name: "content_block_delta", Data: blockDelta{"content_block_delta", 0, TextBlock{"text_delta", text}}})
+	out := a.close()
+	a.open = b.Type
+	return append(out, openai.NamedEvent{Name: "content_block_start", Data: blockStart{"content_block_start", a.index, b}})
+}
+
+func (a *Answer) adds(delta AnswerBlock) openai.NamedEvent {
+	return openai.NamedEvent{Name: "content_block_delta", Data: blockDelta{"content_block_delta", a.index, delta}}
+}
+
+// close ends the block under way.
+func (a *Answer) close() []openai.NamedEvent {
+	if a.open == "" {
+		return nil
+	}
+	a.open = ""
+	a.index++
+	return []openai.NamedEvent{{Name: "content_block_stop", Data: blockStop{"content_block_stop", a.index - 1}}}
 }
 
 // Finish ends a stream.
 func (a *Answer) Finish(stop Stop, u Usage) []openai.NamedEvent {
-	var out []openai.NamedEvent
-	if a.open {
-		out = append(out, openai.NamedEvent{Name: "content_block_stop", Data: blockStop{"content_block_stop", 0}})
-	}
-	return append(out, openai.NamedEvent{Name: "message_delta", Data: messageDelta{"message_delta", stopDelta{stop.Reason, stop.sequence()}, u}},
+	return append(a.close(), openai.NamedEvent{Name: "message_delta", Data: messageDelta{"message_delta", stopDelta{stop.Reason, stop.sequence()}, u}},
 		openai.NamedEvent{Name: "message_stop", Data: bare{"message_stop"}})
 }

@@ -57,9 +57,9 @@ var documentedFields = map[string]struct{ value, verdict string }{
 	"top_p":              {`0.5`, honoured},
 	"metadata":           {`{"user_id":"u"}`, honoured},
 	"cache_control":      {`{"type":"ephemeral"}`, ""},
-	"tools":              {`[{"name":"f","input_schema":{"type":"object"}}]`, refused},
-	"tool_choice":        {`{"type":"any"}`, refused},
-	"thinking":           {`{"type":"enabled","budget_tokens":1024}`, refused},
+	"tools":              {`[{"name":"f","input_schema":{"type":"object"}}]`, honoured},
+	"tool_choice":        {`{"type":"none"}`, honoured},
+	"thinking":           {`{"type":"enabled","budget_tokens":1024}`, honoured},
 	"service_tier":       {`"standard_only"`, ""}, // there is one tier
 	"container":          {`"c"`, refused},
 	"inference_geo":      {`"eu"`, refused},

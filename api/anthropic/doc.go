@@ -14,6 +14,10 @@ package anthropic
 const (
 	HeaderVersion = "Anthropic-Version"
 	Version       = "2023-06-01"
+	// VersionNext is what the official clients of October 2026 and later send. Of
+	// what it changed, a request that is taken shows nothing: it took sampling
+	// parameters away, which stay honoured here.
+	VersionNext = "2026-10-21"
 	// HeaderRequestID on an answer is how Anthropic's clients find the request's id.
 	HeaderRequestID = "Request-Id"
 	// HeaderKey carries an API key, as Anthropic's clients send it.

@@ -39,6 +39,10 @@ type Request struct {
 	Temperature, TopP *float64
 	TopK              *int
 	UserID            string
+	// Use is what the model may do with tools.
+	Use openai.ToolUse
+	// Thinking says that the model is to think first, where it can.
+	Thinking bool
 
 	counts bool // tokens alone
 }
@@ -78,9 +82,9 @@ func decode(body []byte, r *Request) (*Request, error) {
 		"model":         openai.String(&r.Model),
 		"messages":      r.decodeMessages,
 		"system":        openai.Optional(r.decodeSystem),
-		"tools":         openai.Idle("[]"),
-		"tool_choice":   openai.Idle(`{"type":"auto"}`, `{"type":"none"}`),
-		"thinking":      openai.Idle(`{"type":"disabled"}`),
+		"tools":         openai.Optional(r.decodeTools),
+		"tool_choice":   openai.Optional(r.decodeChoice),
+		"thinking":      openai.Optional(r.decodeThinking),
 		"cache_control": openai.Optional(cacheControl),
 		"mcp_servers":   openai.Idle("[]"),
 		"output_config": openai.Idle("{}"),
@@ -100,7 +104,7 @@ func decode(body []byte, r *Request) (*Request, error) {
 	case r.MaxTokens == 0 && !r.counts:
 		return nil, openai.Required("max_tokens")
 	}
-	return r, nil
+	return r, r.Use.Check()
 }
 
 // settings are the fields of a request that is to be answered.

@@ -13,7 +13,7 @@ type ChatAnswer struct {
 // Whole is the response that is not streamed.
 func (a ChatAnswer) Whole(text, finish string, usage Usage) ChatCompletion {
 	return ChatCompletion{ID: a.ID, Object: "chat.completion", Created: a.Created, Model: a.Model,
-		Choices: []ChatChoice{{Index: a.Index, Message: AnswerMessage{Role: RoleAssistant, Content: text}, FinishReason: finish}},
+		Choices: []ChatChoice{{Index: a.Index, Message: AnswerMessage{Role: RoleAssistant, Content: &text}, FinishReason: finish}},
 		Usage:   &usage}
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
+	"slices"
+	"strings"
 )
 
 // maxTokensBound keeps a limit inside what every back end counts in.
@@ -27,6 +29,7 @@ func DecodeChatRequest(body []byte) (*ChatRequest, error) {
 	r := new(ChatRequest)
 	fields := r.fields()
 	maps.Copy(fields, r.constraintFields())
+	maps.Copy(fields, r.toolFields())
 	maps.Copy(fields, map[string]field{
 		"messages": r.decodeMessages,
 		"max_completion_tokens": optional(integer(1, maxTokensBound, func(v int64) {
@@ -34,9 +37,6 @@ func DecodeChatRequest(body []byte) (*ChatRequest, error) {
 			r.MaxCompletionTokens = &n
 		})),
 
-		"tools":                  idle("[]"),
-		"tool_choice":            idle(`"none"`, `"auto"`),
-		"parallel_tool_calls":    idle("true", "false"),
 		"functions":              idle("[]"),
 		"function_call":          idle(`"none"`, `"auto"`),
 		"logprobs":               optional(boolInto(&r.Logprobs)),
@@ -45,7 +45,7 @@ func DecodeChatRequest(body []byte) (*ChatRequest, error) {
 		"modalities":             idle(`["text"]`),
 		"audio":                  idle(),
 		"prediction":             idle(),
-		"reasoning_effort":       idle(),
+		"reasoning_effort":       optional(Effort(&r.Effort)),
 		"verbosity":              idle(`"medium"`),
 		"web_search_options":     idle(),
 		"moderation":             idle(),
@@ -75,6 +75,12 @@ func (r *ChatRequest) check() error {
 		return required("messages")
 	}
 	if err := r.checkLogprobs(); err != nil {
+		return err
+	}
+	if err := r.ToolUse.Check(); err != nil {
+		return err
+	}
+	if err := checkResults(r.Messages); err != nil {
 		return err
 	}
 	a, b := r.MaxTokens, r.MaxCompletionTokens
@@ -186,30 +192,60 @@ func decodeMessage(param string, raw json.RawMessage) (Message, error) {
 		"annotations":   idle("[]"),
 		"audio":         idle(),
 		"function_call": idle(),
-		"tool_calls":    idle("[]"),
-		"tool_call_id":  idle(),
+		"tool_calls":    optional(m.decodeCalls),
+		"tool_call_id":  optional(stringInto(&m.CallID)),
+		// LiteLLM's clients send back what of an answer it had no place for.
+		"provider_specific_fields": idle("{}", `{"refusal":null}`),
 	})
 	if err != nil {
 		return m, err
 	}
-	switch m.Role {
-	case RoleSystem, RoleDeveloper, RoleUser, RoleAssistant:
-	case "":
-		return m, required(param + ".role")
-	case "tool", "function":
-		return m, &Error{Status: 400, Type: TypeInvalidRequest, Param: param + ".role", Code: CodeUnsupportedParameter,
-			Message: "Messages of the role '" + m.Role + "' are not supported yet."}
-	default:
-		return m, Invalid(param+".role", "'%s' must be one of system, developer, user, assistant, not '%s'.", param+".role", Shorten(m.Role))
-	}
-	if m.Reasoning != "" && m.Role != RoleAssistant {
-		return m, Invalid(param+".reasoning_content", "'%s' belongs to messages of the role assistant.", param+".reasoning_content")
-	}
-	if len(m.Content.Parts) == 0 {
-		return m, required(param + ".content")
-	}
-	return m, nil
+	return m, m.checkRole(param)
 }
+
+// checkRole refuses roles that are not known, and members that do not belong to a
+// role.
+func (m *Message) checkRole(param string) error {
+	switch m.Role {
+	case RoleSystem, RoleDeveloper, RoleUser, RoleAssistant, RoleTool:
+	case "":
+		return required(param + ".role")
+	case "function":
+		return &Error{Status: 400, Type: TypeInvalidRequest, Param: param + ".role", Code: CodeUnsupportedParameter,
+			Message: "Messages of the role 'function' are not supported yet; send the role tool."}
+	default:
+		return Invalid(param+".role", "'%s' must be one of system, developer, user, assistant, tool, not '%s'.", param+".role", Shorten(m.Role))
+	}
+	switch {
+	case len(m.Calls) > 0 && m.Role != RoleAssistant:
+		return Invalid(param+".tool_calls", "'%s' belongs to messages of the role assistant.", param+".tool_calls")
+	case m.Role == RoleTool && m.CallID == "":
+		return required(param + ".tool_call_id")
+	case m.CallID != "" && m.Role != RoleTool:
+		return Invalid(param+".tool_call_id", "'%s' belongs to messages of the role tool.", param+".tool_call_id")
+	case m.Reasoning != "" && m.Role != RoleAssistant:
+		return Invalid(param+".reasoning_content", "'%s' belongs to messages of the role assistant.", param+".reasoning_content")
+	case len(m.Content.Parts) == 0 && len(m.Calls) == 0:
+		return required(param + ".content")
+	}
+	return nil
+}
+
+// Effort takes OpenAI's words for how much to think; which of them a model takes,
+// its template says.
+func Effort(to *string) Field {
+	return func(param string, raw json.RawMessage) error {
+		if err := stringInto(to)(param, raw); err != nil {
+			return err
+		}
+		if !slices.Contains(efforts, *to) {
+			return Invalid(param, "'%s' must be one of %s, not '%s'.", param, strings.Join(efforts, ", "), Shorten(*to))
+		}
+		return nil
+	}
+}
+
+var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
 func (c *Content) decode(param string, raw json.RawMessage) error {
 	switch kind(raw) {

@@ -32,7 +32,7 @@ func TestChatRequestHonoursEveryField(t *testing.T) {
 	body := `{"model":"m","messages":[
 		{"role":"system","content":"be brief"},
 		{"role":"user","name":"ann","content":[{"type":"text","text":"a"},{"text":"b","type":"text"}]},
-		{"role":"assistant","content":"c","refusal":null,"annotations":[],"audio":null,"function_call":null,"tool_calls":null}],
+		{"role":"assistant","content":"c","refusal":null,"annotations":[],"audio":null,"function_call":null,"tool_calls":null,"provider_specific_fields":{"refusal": null}}],
 		"max_completion_tokens":7,"temperature":0,"top_p":0.5,"top_k":-1,"min_p":0.05,"frequency_penalty":-2,"presence_penalty":0.5,"seed":-9223372036854775808,
 		"stop":["x","y"],"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false},"user":"u"}`
 	got, err := DecodeChatRequest([]byte(body))
@@ -77,15 +77,12 @@ func TestUnsupportedParametersPassOnlyWithTheirNeutralValue(t *testing.T) {
 		name, neutral, other string
 	}
 	rows := []row{
-		{"tools", `[]`, `[{"type":"function","function":{"name":"f"}}]`},
-		{"tool_choice", `"auto"`, `"required"`},
 		{"functions", `[ ]`, `[{"name":"f"}]`},
 		{"function_call", `"none"`, `{"name":"f"}`},
 		{"modalities", `["text"]`, `["text","audio"]`},
 		{"metadata", `{}`, `{"a":"b"}`},
 		{"store", `false`, `true`},
 		{"service_tier", `"default"`, `"flex"`},
-		{"reasoning_effort", `null`, `"low"`},
 		{"verbosity", `"medium"`, `"high"`},
 		{"audio", `null`, `{"voice":"v","format":"wav"}`},
 		{"prediction", `null`, `{"type":"content","content":"x"}`},
@@ -129,8 +126,6 @@ func TestBadChatRequestsAreRefusedWithASentence(t *testing.T) {
 		"messages not a list":          {`{"model":"m","messages":"x"}`, "messages", CodeInvalidValue, "must be a list, not string"},
 		"no role":                      {`{"model":"m","messages":[{"content":"x"}]}`, "messages[0].role", CodeMissingParameter, "required"},
 		"unknown role":                 {`{"model":"m","messages":[{"role":"boss","content":"x"}]}`, "messages[0].role", CodeInvalidValue, "not 'boss'"},
-		"tool role":                    {`{"model":"m","messages":[{"role":"tool","content":"x"}]}`, "messages[0].role", CodeUnsupportedParameter, "not supported yet"},
-		"tool calls":                   {`{"model":"m","messages":[{"role":"assistant","content":"x","tool_calls":[{}]}]}`, "messages[0].tool_calls", CodeUnsupportedParameter, "not supported yet"},
 		"no content":                   {`{"model":"m","messages":[{"role":"user"}]}`, "messages[0].content", CodeMissingParameter, "required"},
 		"empty list of parts":          {`{"model":"m","messages":[{"role":"user","content":[]}]}`, "messages[0].content", CodeMissingParameter, "required"},
 		"content a number":             {`{"model":"m","messages":[{"role":"user","content":3}]}`, "messages[0].content", CodeInvalidValue, "a string or a list of parts"},

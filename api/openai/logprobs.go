@@ -40,7 +40,8 @@ type Ranked struct {
 // adds to it.
 type ChatLogprobs struct {
 	Content []ChatLogprob `json:"content"`
-	Refusal []ChatLogprob `json:"refusal"`
+	// Refusal is always null: no model refuses in a field of its own.
+	Refusal *[]ChatLogprob `json:"refusal"`
 }
 
 // ChatLogprob is one token of an answer.

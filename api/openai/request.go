@@ -11,12 +11,14 @@ const (
 	RoleDeveloper = "developer"
 	RoleUser      = "user"
 	RoleAssistant = "assistant"
+	RoleTool      = "tool"
 )
 
 // Finish reasons of a choice.
 const (
 	FinishStop   = "stop"
 	FinishLength = "length"
+	FinishCalls  = "tool_calls"
 )
 
 // DefaultCompletionTokens is how many tokens /v1/completions makes when the
@@ -85,6 +87,9 @@ type ChatRequest struct {
 	// of so many alternatives.
 	Logprobs    bool `json:"logprobs,omitempty"`
 	TopLogprobs *int `json:"top_logprobs,omitempty"`
+	ToolUse
+	// Effort is how much the model is to think; empty says nothing of it.
+	Effort string `json:"reasoning_effort,omitempty"`
 }
 
 // TokenLimit is the most tokens the answer may have; ok is false where the
@@ -108,6 +113,10 @@ type Message struct {
 	// Reasoning of an assistant's turn; most templates leave out that of earlier
 	// turns.
 	Reasoning string `json:"reasoning_content,omitempty"`
+	// Calls of tools by an assistant's turn, and of a tool's turn the call that it
+	// answers.
+	Calls  []Call `json:"-"`
+	CallID string `json:"tool_call_id,omitempty"`
 }
 
 // Content is what a message says: a string, or a list of parts.

@@ -60,10 +60,11 @@ type ChatChoice struct {
 // AnswerMessage is what the assistant said.
 type AnswerMessage struct {
 	Role    string  `json:"role"`
-	Content string  `json:"content"`
+	Content *string `json:"content"` // null where there are only calls
 	Refusal *string `json:"refusal"`
 	// ReasoningContent is what the model thought before it answered.
-	ReasoningContent string `json:"reasoning_content,omitempty"`
+	ReasoningContent string     `json:"reasoning_content,omitempty"`
+	ToolCalls        []ToolCall `json:"tool_calls,omitempty"`
 }
 
 // ChatCompletionChunk is one event of a streamed chat completion.
@@ -89,7 +90,8 @@ type Delta struct {
 	Role    string  `json:"role,omitempty"`
 	Content *string `json:"content,omitempty"`
 	// ReasoningContent adds to what the model thinks before it answers.
-	ReasoningContent string `json:"reasoning_content,omitempty"`
+	ReasoningContent string     `json:"reasoning_content,omitempty"`
+	ToolCalls        []ToolCall `json:"tool_calls,omitempty"`
 }
 
 // Completion is the whole answer of /v1/completions, and one event of its

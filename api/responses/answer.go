@@ -1,6 +1,8 @@
 package responses
 
 import (
+	"net/http"
+
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
@@ -34,12 +36,13 @@ type Response struct {
 	Store              bool              `json:"store"`
 	Temperature        *float64          `json:"temperature"`
 	Text               textFormat        `json:"text"`
-	ToolChoice         string            `json:"tool_choice"`
-	Tools              []any             `json:"tools"`
-	TopP               *float64          `json:"top_p"`
-	Truncation         string            `json:"truncation"`
-	Usage              *Usage            `json:"usage"`
-	User               *string           `json:"user"`
+	// ToolChoice is a word, or an object that names a function.
+	ToolChoice any        `json:"tool_choice"`
+	Tools      []function `json:"tools"`
+	TopP       *float64   `json:"top_p"`
+	Truncation string     `json:"truncation"`
+	Usage      *Usage     `json:"usage"`
+	User       *string    `json:"user"`
 }
 
 // Failure is why a response has no end.
@@ -68,7 +71,9 @@ type textFormat struct {
 type Usage struct {
 	InputTokens        int `json:"input_tokens"`
 	InputTokensDetails struct {
-		CachedTokens int `json:"cached_tokens"`
+		// CacheWriteTokens is always 0: what is kept for later costs nobody anything.
+		CacheWriteTokens int `json:"cache_write_tokens"`
+		CachedTokens     int `json:"cached_tokens"`
 	} `json:"input_tokens_details"`
 	OutputTokens        int `json:"output_tokens"`
 	OutputTokensDetails struct {
@@ -103,54 +108,44 @@ type ItemList struct {
 }
 
 // Answer builds the response to one request, whole or as events, which come in
-// this order: Opening once, Text for each piece, then Finish or Fail once. It is
-// for one stream.
+// this order: Opening once, then Thinking, Text, and Call, Arguments and EndCall for
+// the pieces as they come, then Finish or Fail once. It is for one stream.
 type Answer struct {
 	Response Response
 
 	sequence int
-	item     string // id of the output's one message
-	text     []byte
-	open     bool // its item is
+	// items are those that are whole; item is the one under way, whose text or
+	// arguments are text.
+	items []Item
+	item  *Item
+	text  []byte
 }
 
 // NewAnswer begins a response in progress.
 func NewAnswer(id string, created int64, r *Request) *Answer {
-	a := &Answer{item: newItemID(), Response: Response{ID: id, Object: "response", CreatedAt: created, Status: StatusInProgress,
+	a := &Answer{Response: Response{ID: id, Object: "response", CreatedAt: created, Status: StatusInProgress,
 		Instructions: r.Instructions, MaxOutputTokens: r.MaxOutputTokens, Metadata: r.Metadata, Model: r.Model, Output: []Item{},
-		ParallelToolCalls: true, ServiceTier: "default", Store: r.Store, Temperature: r.Temperature, ToolChoice: "auto", Tools: []any{},
+		ParallelToolCalls: !r.Use.Single, ServiceTier: "default", Store: r.Store, Temperature: r.Temperature, ToolChoice: choiceOf(r.Use), Tools: toolsOf(r.Use),
 		TopP: r.TopP, Truncation: "disabled", User: r.User}}
 	if r.Previous != "" {
 		a.Response.PreviousResponseID = &r.Previous
+	}
+	if r.Effort != "" {
+		a.Response.Reasoning.Effort = &r.Effort
 	}
 	a.Response.Text.Format.Type = "text"
 	return a
 }
 
-func outputText(text string) Part {
-	return Part{Type: "output_text", Text: text, Annotations: &[]any{}, Logprobs: &[]any{}}
-}
+// partThought is the type of a part that holds thoughts.
+const partThought = "reasoning_text"
 
-func (a *Answer) message(status string, parts ...Part) Item {
-	return Item{ID: a.item, Type: "message", Role: openai.RoleAssistant, Status: status, Content: append([]Part{}, parts...)}
-}
-
-// end sets how a response ended that came to its end; limit says that the limit
-// of tokens ended it.
-func (a *Answer) end(limit bool, u *Usage) {
-	r := &a.Response
-	r.Status, r.Usage = StatusCompleted, u
-	if limit {
-		r.Status, r.IncompleteDetails = StatusIncomplete, &Incomplete{"max_output_tokens"}
+// partOf is a part of an item of this type.
+func partOf(kind, text string) Part {
+	if kind == ItemReasoning {
+		return Part{Type: partThought, Text: text}
 	}
-	r.Output = []Item{a.message(r.Status, outputText(string(a.text)))}
-}
-
-// Whole ends a response that is not streamed.
-func (a *Answer) Whole(text string, limit bool, u *Usage) Response {
-	a.text = []byte(text)
-	a.end(limit, u)
-	return a.Response
+	return Part{Type: "output_text", Text: text, Annotations: &[]any{}, Logprobs: &[]any{}}
 }
 
 type responseEvent struct {
@@ -183,7 +178,18 @@ type textEvent struct {
 	ContentIndex   int     `json:"content_index"`
 	Delta          *string `json:"delta,omitempty"`
 	Text           *string `json:"text,omitempty"`
-	Logprobs       []any   `json:"logprobs"`
+	// Logprobs of output_text are always there, and empty.
+	Logprobs []any `json:"logprobs,omitzero"`
+}
+
+type argumentsEvent struct {
+	Type           string  `json:"type"`
+	SequenceNumber int     `json:"sequence_number"`
+	ItemID         string  `json:"item_id"`
+	OutputIndex    int     `json:"output_index"`
+	Delta          *string `json:"delta,omitempty"`
+	Name           string  `json:"name,omitempty"`
+	Arguments      *string `json:"arguments,omitempty"`
 }
 
 // next is the number of the next event.
@@ -196,16 +202,24 @@ func (a *Answer) whole(name string) openai.NamedEvent {
 	return openai.NamedEvent{Name: name, Data: responseEvent{name, a.next(), a.Response}}
 }
 
-func (a *Answer) itemIs(name string, item Item) openai.NamedEvent {
-	return openai.NamedEvent{Name: name, Data: itemEvent{name, a.next(), 0, item}}
+func (a *Answer) itemIs(name string) openai.NamedEvent {
+	return openai.NamedEvent{Name: name, Data: itemEvent{name, a.next(), len(a.items), *a.item}}
 }
 
 func (a *Answer) part(name, text string) openai.NamedEvent {
-	return openai.NamedEvent{Name: name, Data: partEvent{name, a.next(), a.item, 0, 0, outputText(text)}}
+	return openai.NamedEvent{Name: name, Data: partEvent{name, a.next(), a.item.ID, len(a.items), 0, partOf(a.item.Type, text)}}
 }
 
-func (a *Answer) said(name string, delta, text *string) openai.NamedEvent {
-	return openai.NamedEvent{Name: name, Data: textEvent{name, a.next(), a.item, 0, 0, delta, text, []any{}}}
+// said tells text of the item under way: a piece of it, or all.
+func (a *Answer) said(delta, text *string) openai.NamedEvent {
+	name, likely := "response.output_text", []any{}
+	if a.item.Type == ItemReasoning {
+		name, likely = "response.reasoning_text", nil
+	}
+	if name += ".delta"; delta == nil {
+		name = name[:len(name)-len("delta")] + "done"
+	}
+	return openai.NamedEvent{Name: name, Data: textEvent{name, a.next(), a.item.ID, len(a.items), 0, delta, text, likely}}
 }
 
 // Opening begins a stream.
@@ -213,35 +227,116 @@ func (a *Answer) Opening() []openai.NamedEvent {
 	return []openai.NamedEvent{a.whole("response.created"), a.whole("response.in_progress")}
 }
 
-func (a *Answer) begin() []openai.NamedEvent {
-	if a.open {
+// begin has an item of this type under way.
+func (a *Answer) begin(kind string) []openai.NamedEvent {
+	if a.item != nil && a.item.Type == kind {
 		return nil
 	}
-	a.open = true
-	return []openai.NamedEvent{a.itemIs("response.output_item.added", a.message(StatusInProgress)), a.part("response.content_part.added", "")}
+	out := a.close(StatusCompleted)
+	i := newItem(kind)
+	i.Status, i.Content = StatusInProgress, []Part{}
+	if kind == ItemMessage {
+		i.Role = openai.RoleAssistant
+	} else {
+		i.Summary = []Part{}
+	}
+	a.item, a.text = &i, nil
+	return append(out, a.itemIs("response.output_item.added"), a.part("response.content_part.added", ""))
+}
+
+// close ends the item under way.
+func (a *Answer) close(status string) []openai.NamedEvent {
+	if a.item == nil {
+		return nil
+	}
+	a.item.Status = status
+	text := string(a.text)
+	var out []openai.NamedEvent
+	if a.item.Type == ItemCall {
+		const name = "response.function_call_arguments.done"
+		a.item.Arguments = &text
+		out = append(out, openai.NamedEvent{Name: name, Data: argumentsEvent{Type: name, SequenceNumber: a.next(), ItemID: a.item.ID, OutputIndex: len(a.items), Name: a.item.Name, Arguments: &text}})
+	} else {
+		out = append(out, a.said(nil, &text), a.part("response.content_part.done", text))
+		a.item.Content = []Part{partOf(a.item.Type, text)}
+	}
+	out = append(out, a.itemIs("response.output_item.done"))
+	a.items = append(a.items, *a.item)
+	a.item, a.text = nil, nil
+	return out
 }
 
 // Text adds text.
-func (a *Answer) Text(text string) []openai.NamedEvent {
-	out := a.begin()
+func (a *Answer) Text(text string) []openai.NamedEvent { return a.say(ItemMessage, text) }
+
+// Thinking adds thoughts.
+func (a *Answer) Thinking(text string) []openai.NamedEvent { return a.say(ItemReasoning, text) }
+
+func (a *Answer) say(kind, text string) []openai.NamedEvent {
+	out := a.begin(kind)
 	a.text = append(a.text, text...)
-	return append(out, a.said("response.output_text.delta", &text, nil))
+	return append(out, a.said(&text, nil))
 }
 
-// Finish ends a stream.
+// Call begins a call.
+func (a *Answer) Call(name string) []openai.NamedEvent {
+	out := a.close(StatusCompleted)
+	i := newItem(ItemCall)
+	i.Status, i.CallID, i.Name, i.Arguments = StatusInProgress, openai.NewID(openai.CallIDPrefix), name, new(string)
+	a.item = &i
+	return append(out, a.itemIs("response.output_item.added"))
+}
+
+// Arguments adds to the call that is under way.
+func (a *Answer) Arguments(text string) []openai.NamedEvent {
+	const name = "response.function_call_arguments.delta"
+	a.text = append(a.text, text...)
+	return []openai.NamedEvent{{Name: name, Data: argumentsEvent{Type: name, SequenceNumber: a.next(), ItemID: a.item.ID, OutputIndex: len(a.items), Delta: &text}}}
+}
+
+// EndCall ends the call under way; one that is not whole cannot be made.
+func (a *Answer) EndCall(whole bool) []openai.NamedEvent {
+	if whole {
+		return a.close(StatusCompleted)
+	}
+	return a.close(StatusIncomplete)
+}
+
+// Finish ends a response that came to its end; limit says that the limit of tokens
+// ended it.
 func (a *Answer) Finish(limit bool, u *Usage) []openai.NamedEvent {
-	out := a.begin()
-	a.end(limit, u)
-	text, name := string(a.text), "response.completed"
+	r, name := &a.Response, "response.completed"
+	r.Status, r.Usage = StatusCompleted, u
 	if limit {
 		name = "response.incomplete"
+		r.Status, r.IncompleteDetails = StatusIncomplete, &Incomplete{"max_output_tokens"}
 	}
-	return append(out, a.said("response.output_text.done", nil, &text), a.part("response.content_part.done", text),
-		a.itemIs("response.output_item.done", a.Response.Output[0]), a.whole(name))
+	var out []openai.NamedEvent
+	if len(a.items) == 0 && a.item == nil {
+		out = a.begin(ItemMessage)
+	}
+	out = append(out, a.close(r.Status)...)
+	r.Output = a.items
+	return append(out, a.whole(name))
 }
 
 // Fail ends a response that did not come to its end: it failed, or was cancelled.
 func (a *Answer) Fail(status string, e *openai.Error) []openai.NamedEvent {
-	a.Response.Status, a.Response.Error = status, &Failure{e.Code, e.Message}
+	a.Response.Status, a.Response.Error = status, nil
+	if status != StatusCancelled {
+		a.Response.Error = &Failure{failureCode(e), e.Message}
+	}
 	return []openai.NamedEvent{a.whole("response.failed")}
+}
+
+// failureCode is the word for an error that this API has: of a closed list, which
+// clients take nothing beside.
+func failureCode(e *openai.Error) string {
+	switch {
+	case e.Status == http.StatusTooManyRequests:
+		return "rate_limit_exceeded"
+	case e.Status >= http.StatusInternalServerError:
+		return "server_error"
+	}
+	return "invalid_prompt"
 }

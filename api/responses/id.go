@@ -4,7 +4,10 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
+	"maps"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 
 	"metalfleet.dev/metalfleet/api/openai"
@@ -54,6 +57,21 @@ func PreviousNotFound(id string) *openai.Error {
 
 // ItemsQuery are the parameters by which a page of input items is asked for.
 var ItemsQuery = []string{"limit", "order", "after"}
+
+// ParseQuery reads the query of a request that asks for a response. What cannot be
+// read, or is there twice, is refused: a part of it would be dropped otherwise.
+func ParseQuery(raw string) (url.Values, error) {
+	query, err := url.ParseQuery(raw)
+	if err != nil { // which may quote a key
+		return nil, openai.Invalid("", "The query behind '?' cannot be read. Write NAME=VALUE, pairs apart by '&', and other characters as %%XX.")
+	}
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if len(query[name]) > 1 {
+			return nil, openai.Invalid(openai.Shorten(name), "The parameter '%s' is given twice.", openai.Shorten(name))
+		}
+	}
+	return query, nil
+}
 
 // IDOf is the id in the path of a request that asks for a response.
 func IDOf(path string) string {

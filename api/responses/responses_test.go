@@ -49,13 +49,13 @@ var documentedFields = map[string]struct{ value, verdict string }{
 	"metadata":               {`{"a":"b"}`, honoured},
 	"model":                  {`"other"`, honoured},
 	"moderation":             {`{"model":"m"}`, refused},
-	"parallel_tool_calls":    {`true`, ""}, // nothing to say where there are no tools
+	"parallel_tool_calls":    {`false`, honoured},
 	"previous_response_id":   {`"resp_1"`, honoured},
 	"prompt":                 {`{"id":"p"}`, refused},
 	"prompt_cache_key":       {`"k"`, refused},
 	"prompt_cache_options":   {`{"mode":"implicit"}`, refused},
 	"prompt_cache_retention": {`"24h"`, refused},
-	"reasoning":              {`{"effort":"low"}`, refused},
+	"reasoning":              {`{"effort":"low"}`, honoured},
 	"safety_identifier":      {`"k"`, refused},
 	"service_tier":           {`"priority"`, refused},
 	"store":                  {`false`, honoured},
@@ -63,8 +63,8 @@ var documentedFields = map[string]struct{ value, verdict string }{
 	"stream_options":         {`{"include_obfuscation":true}`, refused},
 	"temperature":            {`0.5`, honoured},
 	"text":                   {`{"format":{"type":"json_object"}}`, refused},
-	"tool_choice":            {`"required"`, refused},
-	"tools":                  {`[{"type":"function","name":"f"}]`, refused},
+	"tool_choice":            {`"none"`, honoured},
+	"tools":                  {`[{"type":"function","name":"f"}]`, honoured},
 	"top_logprobs":           {`5`, refused},
 	"top_p":                  {`0.5`, honoured},
 	"truncation":             {`"auto"`, refused},
@@ -116,7 +116,27 @@ func TestA3WhatCannotBeMeantIsRefusedByItsPath(t *testing.T) {
 		"an empty text":              {input(`""`), "input"},
 		"a number":                   {input(`5`), "input"},
 		"a number within":            {input(`[5]`), "input[0]"},
-		"a call of a tool":           {input(`[{"type":"function_call","call_id":"c"}]`), "input[0].type"},
+		"a call of another kind":     {input(`[{"type":"custom_tool_call","call_id":"c"}]`), "input[0].type"},
+		"a call without an id":       {input(`[{"type":"function_call","name":"f","arguments":"{}"}]`), "input[0].call_id"},
+		"a call without a name":      {input(`[{"type":"function_call","call_id":"c","arguments":"{}"}]`), "input[0].name"},
+		"a call without arguments":   {input(`[{"type":"function_call","call_id":"c","name":"f"}]`), "input[0].arguments"},
+		"arguments that broke off":   {input(`[{"type":"function_call","call_id":"c","name":"f","arguments":"{\"a"}]`), "input[0].arguments"},
+		"an output without an id":    {input(`[{"type":"function_call_output","output":"a"}]`), "input[0].call_id"},
+		"an output of nothing":       {input(`[{"type":"function_call_output","call_id":"c"}]`), "input[0].output"},
+		"an output with an image":    {input(`[{"type":"function_call_output","call_id":"c","output":[{"type":"input_image","image_url":"u"}]}]`), "input[0].output[0].type"},
+		"thoughts that are hidden":   {input(`[{"type":"reasoning","id":"r","summary":[],"encrypted_content":"x"}]`), "input[0].encrypted_content"},
+		"a summary of thoughts":      {input(`[{"type":"reasoning","summary":[{"type":"summary_text","text":"a"}]}]`), "input[0].summary"},
+		"thoughts of another type":   {input(`[{"type":"reasoning","content":[{"type":"text","text":"a"}]}]`), "input[0].content[0].type"},
+		"a tool that is run there":   {`{"model":"m","input":"a","tools":[{"type":"web_search","filters":{}}]}`, "tools[0].type"},
+		"a tool without a type":      {`{"model":"m","input":"a","tools":[{"name":"f"}]}`, "tools[0].type"},
+		"a tool without a name":      {`{"model":"m","input":"a","tools":[{"type":"function"}]}`, "tools[0].name"},
+		"two tools of one name":      {`{"model":"m","input":"a","tools":[{"type":"function","name":"f"},{"type":"function","name":"f"}]}`, "tools"},
+		"a choice of a hosted tool":  {`{"model":"m","input":"a","tools":[{"type":"function","name":"f"}],"tool_choice":{"type":"file_search"}}`, "tool_choice.type"},
+		"a choice of no name":        {`{"model":"m","input":"a","tools":[{"type":"function","name":"f"}],"tool_choice":{"type":"function"}}`, "tool_choice.name"},
+		"a choice of another name":   {`{"model":"m","input":"a","tools":[{"type":"function","name":"f"}],"tool_choice":{"type":"function","name":"g"}}`, "tool_choice"},
+		"a choice of nothing":        {`{"model":"m","input":"a","tool_choice":"required"}`, "tool_choice"},
+		"an effort of no name":       {`{"model":"m","input":"a","reasoning":{"effort":"huge"}}`, "reasoning.effort"},
+		"a summary":                  {`{"model":"m","input":"a","reasoning":{"summary":"auto"}}`, "reasoning.summary"},
 		"a reference":                {input(`[{"type":"item_reference","id":"m"}]`), "input[0].type"},
 		"no role":                    {input(`[{"content":"a"}]`), "input[0].role"},
 		"another role":               {input(`[{"role":"tool","content":"a"}]`), "input[0].role"},
@@ -130,6 +150,7 @@ func TestA3WhatCannotBeMeantIsRefusedByItsPath(t *testing.T) {
 		"a part without type":        {input(`[{"role":"user","content":[{"text":"a"}]}]`), "input[0].content[0].type"},
 		"annotations":                {input(`[{"role":"assistant","content":[{"type":"output_text","text":"a","annotations":[{}]}]}]`), "input[0].content[0].annotations"},
 		"metadata that is no text":   {`{"model":"m","input":"a","metadata":{"a":1}}`, "metadata.a"},
+		"metadata given twice":       {`{"model":"m","input":"a","metadata":{"a":"1","\u0061":"2"}}`, "metadata.a"},
 		"metadata that is too long":  {`{"model":"m","input":"a","metadata":{"a":"` + strings.Repeat("x", 513) + `"}}`, "metadata"},
 		"a field that nobody knows":  {`{"model":"m","input":"a","n":2}`, "n"},
 		"a field of another API":     {`{"model":"m","input":"a","max_tokens":2}`, "max_tokens"},
@@ -142,5 +163,43 @@ func TestA3WhatCannotBeMeantIsRefusedByItsPath(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+func TestAQueryIsReadWholeOrRefused(t *testing.T) {
+	for raw, param := range map[string]string{"limit=1;x": "", "limit=%zz": "", "limit=1&limit=2": "limit", "limit=1&limi%74=2": "limit"} {
+		_, err := ParseQuery(raw)
+		var e *openai.Error
+		if !errors.As(err, &e) || e.Status != 400 || e.Param != param || strings.Contains(e.Message, "zz") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	got, err := ParseQuery("limit=1&order=asc")
+	if err != nil || got.Get("limit") != "1" || got.Get("order") != "asc" {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// TestAFailureHasACodeOfTheClientsOwnList: the official clients' types have a
+// closed list of codes, and a response that was cancelled did not fail.
+func TestAFailureHasACodeOfTheClientsOwnList(t *testing.T) {
+	for code, tc := range map[string]struct {
+		status string
+		err    *openai.Error
+	}{
+		"rate_limit_exceeded": {StatusFailed, &openai.Error{Status: 429, Code: "queue_full"}},
+		"server_error":        {StatusFailed, &openai.Error{Status: 503, Code: "engine_failed"}},
+		"invalid_prompt":      {StatusFailed, &openai.Error{Status: 400, Code: "invalid_value"}},
+		"":                    {StatusCancelled, &openai.Error{Status: 409, Code: "response_cancelled"}},
+	} {
+		a := NewAnswer("resp_1", 1, &Request{Model: "m"})
+		a.Fail(tc.status, tc.err)
+		got := ""
+		if a.Response.Error != nil {
+			got = a.Response.Error.Code
+		}
+		if got != code || a.Response.Status != tc.status {
+			t.Errorf("%s: %q, want %q", a.Response.Status, got, code)
+		}
 	}
 }

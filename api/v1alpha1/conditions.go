@@ -157,6 +157,9 @@ const (
 	ReasonInvalidRules = "InvalidRules"
 	// ReasonPreempting: replicas of a lower priority drain for this one.
 	ReasonPreempting = "Preempting"
+	// ReasonPrefetching: its weights are fetched where a replica of the old
+	// revision is to drain for this one.
+	ReasonPrefetching = "Prefetching"
 	// ReasonSwapping: a replica of the old revision drains for this one.
 	ReasonSwapping = "Swapping"
 	// ReasonPreempted: its room goes to a replica of a higher priority.
@@ -187,7 +190,9 @@ const (
 	ReasonCanaryFailed     = "CanaryFailed" // the engine loaded its model and generated no token
 	ReasonStable           = "Stable"
 	ReasonShuttingDown     = "ShuttingDown"
-	ReasonSurging          = "Surging" // this and the next: states of a rollout
+	ReasonMacSleeps        = "MacSleeps"    // the Mac said that it is about to
+	ReasonMacShutsDown     = "MacShutsDown" // or to restart
+	ReasonSurging          = "Surging"      // this and the next: states of a rollout
 	ReasonReplacing        = "Replacing"
 	ReasonPaused           = "Paused"
 	ReasonHalted           = "Halted"

@@ -60,6 +60,14 @@ type MacNodeSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^sha256:[0-9a-f]{64}$`
 	// +kubebuilder:validation:items:MaxLength=71
 	PinnedWeights []string `json:"pinnedWeights,omitempty"`
+	// settings of the agent that change while it runs. What is absent is as the
+	// agent was started.
+	// +optional
+	Settings AgentSettings `json:"settings,omitzero"`
+	// clearCache has this Mac give back what its caches hold, once for each value
+	// of request.
+	// +optional
+	ClearCache *CacheClear `json:"clearCache,omitempty"`
 	// assignments are the replicas this Mac is to hold. Written by the operator.
 	// +optional
 	// +listType=map
@@ -139,6 +147,14 @@ type Assignment struct {
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	// +kubebuilder:validation:MaxLength=64
 	TokenRef string `json:"tokenRef,omitempty"`
+	// neighbours are Macs of the same site that the weights may be copied from,
+	// the best first, before their source is asked. Those that are being fetched
+	// there are waited for.
+	// +optional
+	// +listType=map
+	// +listMapKey=mac
+	// +kubebuilder:validation:MaxItems=4
+	Neighbours []Neighbour `json:"neighbours,omitempty"`
 	// context to serve it with.
 	// +required
 	Context ContextLimits `json:"context"`
@@ -160,6 +176,24 @@ type Assignment struct {
 	// desired state.
 	// +required
 	Desired DesiredState `json:"desired"`
+}
+
+// Neighbour is a Mac that another one may copy weights from.
+type Neighbour struct {
+	// mac is its name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=52
+	Mac string `json:"mac"`
+	// address of its agent's port.
+	// +required
+	Address MacAddress `json:"address"`
+	// grant is the operator's signed word that this Mac may read these weights
+	// there, for some hours. It is of no use to another Mac.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	Grant string `json:"grant"`
 }
 
 // Inspection is the order to look at a source and report what it holds.

@@ -108,6 +108,12 @@ type ModelReplicaSpec struct {
 	// another revision of its deployment.
 	// +optional
 	Swap bool `json:"swap,omitempty"`
+	// prefetchNodeName is the MacNode that fetches its weights, or keeps them,
+	// while it has none of its own: there a replica of another revision gives it
+	// its room once they lie there. Placement sets it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	PrefetchNodeName string `json:"prefetchNodeName,omitempty"`
 	// nodeName is the MacNode that placement chose. Bound once.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -198,6 +204,9 @@ type ModelReplicaStatus struct {
 	// restarts of the engine on this Mac.
 	// +optional
 	Restarts int32 `json:"restarts,omitempty"`
+	// lastFailure is what the last of the restarts was for; it stays when the engine serves again.
+	// +optional
+	LastFailure *EngineFailure `json:"lastFailure,omitempty"`
 	// canary is the token that its engine generated before it took requests;
 	// absent until then. It is of spec.revision, which never changes.
 	// +optional

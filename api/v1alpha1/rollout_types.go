@@ -40,7 +40,8 @@ type RolloutSpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^[0-9]{1,3}%$') && int(self.replace('%', '')) <= 100 : self >= 0 && self <= 1000",message="maxUnavailable must be a number from 0 to 1000, or a percentage from 0% to 100%"
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 	// withoutRoom says what happens where no Mac has room for a replica of the new
-	// revision beside the old ones. Swap: one of the old drains, unloads, and the
+	// revision beside the old ones. Swap: the weights are fetched where one of the
+	// old serves, if the disk takes both; then that one drains, unloads, and the
 	// new one takes its room, one after the other, below maxUnavailable if it must
 	// be; requests wait in the gateway meanwhile. Wait: the old ones serve until
 	// there is room. Default: Swap.
@@ -103,7 +104,7 @@ func share(v *intstr.IntOrString, of, otherwise int, round func(float64) float64
 }
 
 // RolloutState is what a rollout is doing.
-// +kubebuilder:validation:Enum=Complete;Pending;Starting;Surging;Replacing;Swapping;Waiting;Paused;Halted
+// +kubebuilder:validation:Enum=Complete;Pending;Starting;Surging;Replacing;Prefetching;Swapping;Waiting;Paused;Halted
 type RolloutState string
 
 const (
@@ -119,6 +120,9 @@ const (
 	RolloutSurging RolloutState = ReasonSurging
 	// RolloutReplacing: old ones go before new ones come, within maxUnavailable.
 	RolloutReplacing RolloutState = ReasonReplacing
+	// RolloutPrefetching: there is no room beside the old ones, and the weights
+	// are fetched before one of them gives its own.
+	RolloutPrefetching RolloutState = ReasonPrefetching
 	// RolloutSwapping: there is no room beside the old ones; one after the other
 	// gives its own, and requests wait in the gateway meanwhile.
 	RolloutSwapping RolloutState = ReasonSwapping
@@ -134,7 +138,7 @@ const (
 // whether that goes on, waits or was stopped.
 func (s RolloutState) Replaces() bool {
 	switch s {
-	case RolloutSurging, RolloutReplacing, RolloutSwapping, RolloutWaiting, RolloutPaused, RolloutHalted:
+	case RolloutSurging, RolloutReplacing, RolloutPrefetching, RolloutSwapping, RolloutWaiting, RolloutPaused, RolloutHalted:
 		return true
 	}
 	return false

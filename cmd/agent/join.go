@@ -55,7 +55,7 @@ func runJoin(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	}
 	log := logr.Discard()
 	if *verbose {
-		log = newLogger(stderr, true)
+		log, _ = newLogger(stderr, true)
 	}
 	klog.SetLogger(log)
 	ctrllog.SetLogger(log)

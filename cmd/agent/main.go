@@ -37,9 +37,12 @@ import (
 	"metalfleet.dev/metalfleet/agent/cold"
 	"metalfleet.dev/metalfleet/agent/download"
 	"metalfleet.dev/metalfleet/agent/hub"
+	"metalfleet.dev/metalfleet/agent/neighbour"
 	"metalfleet.dev/metalfleet/agent/pool"
+	"metalfleet.dev/metalfleet/agent/power"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/agent/store"
+	"metalfleet.dev/metalfleet/agent/tunnel"
 	"metalfleet.dev/metalfleet/agent/upgrade"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/join"
@@ -73,8 +76,10 @@ func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 type flags struct {
 	name, kubeconfig, namespace, state, modelRoot, engine string
 	listen, advertise, mac, metrics, sources, hub         string
+	tunnels                                               []string
 	downloadRate, cacheDir, cacheLimit, cacheFree         string
-	downloadsAtOnce, diskHigh, diskLow                    int
+	giveRate                                              string
+	downloadsAtOnce, diskHigh, diskLow, givesAtOnce       int
 	probeInterval, grace                                  time.Duration
 	verbose, version, upgrades                            bool
 }
@@ -84,6 +89,13 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set := flag.NewFlagSet("agent", flag.ContinueOnError)
 	set.SetOutput(out)
 	set.StringVar(&f.name, "name", "", "`name` of this Mac's MacNode; default: the one that it joined as")
+	set.Func("tunnel", "open a connection to each gateway behind this `host:port`, for gateways that cannot reach this Mac; may be given more than once. With --advertise gateways come directly while that works", func(gateway string) error {
+		if host, port, err := net.SplitHostPort(gateway); err != nil || host == "" || port == "" {
+			return fmt.Errorf("%q is no address such as gateways.example.com:7444", gateway)
+		}
+		f.tunnels = append(f.tunnels, gateway)
+		return nil
+	})
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` that says how the API server is reached, in place of what joining left; its credentials are not renewed")
 	set.StringVar(&f.namespace, "namespace", "", "namespace of this Mac's Lease and Secret; default: the one that it joined, or metalfleet-system")
 	set.StringVar(&f.state, "state", "", "`folder` for journal, weights, sockets and logs")
@@ -98,6 +110,8 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.hub, "hub-endpoint", hub.DefaultEndpoint, "`URL` of the hub or mirror that hf:// sources mean")
 	set.StringVar(&f.downloadRate, "download-rate", "", "the most `bytes` per second that all downloads take together, such as 50M or 20Mi; no bound without it")
 	set.IntVar(&f.downloadsAtOnce, "downloads-at-once", store.FetchesAtOnce, "how many models are downloaded at a time, 1 to 16")
+	set.IntVar(&f.givesAtOnce, "give-at-once", neighbour.GivesAtOnce, "how many other Macs of the site copy weights from this one at a time, 0 to 16; 0: none does")
+	set.StringVar(&f.giveRate, "give-rate", "200M", "the most `bytes` per second that all of them together get")
 	set.IntVar(&f.diskHigh, "disk-high-percent", 90, "from so much of the disk in use on, weights that nobody wants are removed, the oldest use first; 0: only when a download needs the room")
 	set.IntVar(&f.diskLow, "disk-low-percent", 85, "they are removed until no more than so much of the disk is in use")
 	set.StringVar(&f.cacheDir, "cache-dir", "", "`folder` where engines keep what they computed of prompts, for deployments with cache.ssd; default: kv in the folder of --state; off: nowhere")
@@ -146,6 +160,11 @@ func (f flags) check() error {
 		return fmt.Errorf("--grace %s is negative", f.grace)
 	case f.downloadsAtOnce < 1 || f.downloadsAtOnce > 16:
 		return fmt.Errorf("--downloads-at-once %d, want 1 to 16", f.downloadsAtOnce)
+	case f.givesAtOnce < 0 || f.givesAtOnce > 16:
+		return fmt.Errorf("--give-at-once %d, want 0 to 16", f.givesAtOnce)
+	}
+	if _, err := rate("--give-rate", f.giveRate); err != nil {
+		return err
 	}
 	if _, err := f.rate(); err != nil {
 		return err
@@ -183,7 +202,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		_, err := fmt.Fprintln(stdout, "agent", version)
 		return err
 	}
-	log := newLogger(stderr, f.verbose)
+	log, debug := newLogger(stderr, f.verbose)
 	program, launched, err := f.enter(log, args)
 	if err != nil {
 		return err
@@ -197,6 +216,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	c.Verbose, c.LogDebug = f.verbose, debug
 	if err := testHooks(&c, os.Getenv); err != nil {
 		return err
 	}
@@ -240,12 +260,17 @@ func (f flags) enter(log logr.Logger, args []string) (upgrade.Program, *upgrade.
 	return p, launched, err
 }
 
-func newLogger(to io.Writer, verbose bool) logr.Logger {
-	level := slog.LevelInfo
-	if verbose {
-		level = slog.LevelDebug
+// newLogger also returns what turns details on and off.
+func newLogger(to io.Writer, verbose bool) (logr.Logger, func(debug bool)) {
+	level := &slog.LevelVar{}
+	set := func(debug bool) {
+		level.Set(slog.LevelInfo)
+		if debug {
+			level.Set(slog.LevelDebug)
+		}
 	}
-	return logr.FromSlogHandler(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level}))
+	set(verbose)
+	return logr.FromSlogHandler(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level})), set
 }
 
 // config turns flags into what an agent is made of; it opens the ports last.
@@ -262,8 +287,13 @@ func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config
 		return c, err
 	}
 	c.DiskMarks = store.Marks{High: f.diskHigh, Low: f.diskLow}
+	c.Power = power.Watch
 	c.DownloadsAtOnce, c.NoUpgrades, c.Launched = f.downloadsAtOnce, !f.upgrades, launched
 	if c.DownloadRate, err = f.rate(); err != nil {
+		return c, err
+	}
+	c.GivesAtOnce = f.givesAtOnce
+	if c.GiveRate, err = rate("--give-rate", f.giveRate); err != nil {
 		return c, err
 	}
 	if c.Probe, err = f.probe(); err != nil {
@@ -292,7 +322,13 @@ func (f flags) config(log logr.Logger, launched *upgrade.Launched) (agent.Config
 			return c, fmt.Errorf("--metrics: %w", err)
 		}
 	}
-	c.Address, err = address(f.advertise, c.Listener.Addr())
+	if c.Address, err = address(f.advertise, c.Listener.Addr()); err == nil && len(f.tunnels) > 0 {
+		if c.Address.Reach = v1alpha1.ReachTunnel; f.advertise != "" {
+			c.Address.Reach = v1alpha1.ReachDirectOrTunnel
+		}
+		c.Tunnels = tunnel.Listen(c.Listener, tunnel.Options{Mac: c.Name, Gateways: f.tunnels, Log: log.WithName("tunnel")})
+		c.Listener = c.Tunnels
+	}
 	return c, err
 }
 
@@ -336,13 +372,15 @@ func (f flags) probe() (probe.Probe, error) {
 }
 
 // rate is the bound of all downloads in bytes per second, 0 for none.
-func (f flags) rate() (int64, error) {
-	if f.downloadRate == "" {
+func (f flags) rate() (int64, error) { return rate("--download-rate", f.downloadRate) }
+
+func rate(name, said string) (int64, error) {
+	if said == "" {
 		return 0, nil
 	}
-	q, err := resource.ParseQuantity(f.downloadRate)
+	q, err := resource.ParseQuantity(said)
 	if err != nil || q.Value() < download.MinRate {
-		return 0, fmt.Errorf("--download-rate %q, want bytes per second, at least %d, such as 50M or 20Mi", f.downloadRate, download.MinRate)
+		return 0, fmt.Errorf("%s %q, want bytes per second, at least %d, such as 50M or 20Mi", name, said, download.MinRate)
 	}
 	return q.Value(), nil
 }

@@ -26,6 +26,7 @@ func serve(ctx context.Context, e *env, args []string) error {
 	configPath := f.String("config", "", "configuration file, JSON (required)")
 	cacheMemory := f.Int64("cache-memory", 0, "bytes of memory that may hold what was computed of earlier prompts, beside what requests leave of the KV that was promised to them")
 	prefixCache := f.Bool("prefix-cache", true, "remember what was computed of earlier prompts in the KV that was promised and no request holds")
+	steps := f.Bool("log-steps", false, "log what each step computed and how long it took, in microseconds")
 	leak := hiddenLeak(f)
 	if err := parse(f, args, "socket", "config"); err != nil {
 		return err
@@ -49,7 +50,11 @@ func serve(ctx context.Context, e *env, args []string) error {
 		_ = backend.Close() // nothing was computed
 		return err
 	}
-	log := slog.New(slog.NewJSONHandler(e.stderr, nil)).With("replicaUID", cfg.ReplicaUID, "epoch", cfg.Epoch)
+	level := slog.LevelInfo
+	if *steps {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewJSONHandler(e.stderr, &slog.HandlerOptions{Level: level})).With("replicaUID", cfg.ReplicaUID, "epoch", cfg.Epoch)
 	log.Info("engine started", "version", version, "pid", os.Getpid(), "backend", backend.Name())
 	var cache *server.Cache
 	var below func(kv.Origin) kv.Tier

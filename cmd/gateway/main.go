@@ -45,11 +45,11 @@ func main() {
 }
 
 type flags struct {
-	kubeconfig, namespace, keysNamespace, listen, health, operator string
-	drain, tryTimeout, requestTimeout                              time.Duration
-	waiting                                                        waiting.Limits
-	pick                                                           pick.Policy
-	verbose, version                                               bool
+	kubeconfig, namespace, keysNamespace, listen, health, operator, tunnels string
+	drain, tryTimeout, requestTimeout                                       time.Duration
+	waiting                                                                 waiting.Limits
+	pick                                                                    pick.Policy
+	verbose, version                                                        bool
 }
 
 func parse(args []string, out io.Writer) (flags, error) {
@@ -62,6 +62,7 @@ func parse(args []string, out io.Writer) (flags, error) {
 	set.StringVar(&f.listen, "listen", ":8080", "`address` for clients")
 	set.StringVar(&f.health, "health", ":8081", "`address` of /metrics, /healthz and /readyz")
 	set.StringVar(&f.operator, "operator", "", "`HOST:PORT` at which the operator takes what is asked of each model, for autoscaling; a name may stand for several addresses")
+	set.StringVar(&f.tunnels, "tunnels", "", "`address` for connections that Macs behind NAT open; empty takes none")
 	set.DurationVar(&f.drain, "drain-timeout", 5*time.Minute, "how long running answers may go on after SIGTERM")
 	set.IntVar(&f.waiting.Count, "queue-requests", 1000, "how many requests may wait for a replica at once; 0 refuses those that find none")
 	set.Int64Var(&f.waiting.Bytes, "queue-bytes", 64<<20, "how many `bytes` of bodies they may have together")
@@ -131,8 +132,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen for probes (--health): %w", err), front.Close())
 	}
+	var tunnels net.Listener
+	if f.tunnels != "" {
+		if tunnels, err = net.Listen("tcp", f.tunnels); err != nil {
+			return errors.Join(fmt.Errorf("listen for tunnels (--tunnels): %w", err), front.Close(), health.Close())
+		}
+	}
 	log.Info("gateway starts", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
-	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health,
+	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health, Tunnels: tunnels,
 		Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, Drain: f.drain, Log: log})
 }
 

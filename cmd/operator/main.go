@@ -46,16 +46,20 @@ var version = "unversioned"
 
 // Leader election. A pause of the API server shorter than the renew deadline
 // costs nothing; after a longer one the program starts over by itself. Nothing
-// in the data path waits for a leader.
+// in the data path waits for a leader, but a Mac that dies does: its silence is
+// counted once somebody leads, so that the successor of an operator that was
+// killed has to lead well before a Mac would be called silent. One that is asked
+// to end gives its Lease back.
 const (
-	leaderLease   = 40 * time.Second
-	leaderRenew   = 30 * time.Second
-	leaderRetry   = 3 * time.Second
+	leaderLease   = 15 * time.Second
+	leaderRenew   = 10 * time.Second
+	leaderRetry   = 2 * time.Second
 	leaderElector = "metalfleet-operator"
 )
 
-// settleTimeout is how long an API server that answers may lack our kinds: one
-// that has just started serves them a moment later.
+// settleTimeout is how long an API server that answers may lack our kinds, and
+// refuse whoever asks: one that has just started knows neither kinds nor roles
+// before a moment later.
 const settleTimeout = 5 * time.Second
 
 // errLeadLost says that the manager ended though nobody asked for it. What it
@@ -65,7 +69,8 @@ var errLeadLost = errors.New("leadership was lost")
 type settings struct {
 	kubeconfig, namespace string
 	health, metrics       string
-	demand                string
+	demand, metricsAPI    string
+	keda, kedaNamespace   string
 	leaderElect, version  bool
 	mayUninstall          bool
 	verbose               bool
@@ -120,6 +125,9 @@ func parse(args []string, out io.Writer) (settings, error) {
 	f.StringVar(&s.health, "health-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
 	f.StringVar(&s.metrics, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
 	f.StringVar(&s.demand, "demand-bind-address", fmt.Sprintf(":%d", demand.DefaultPort), "address at which gateways tell what is asked of each model, for autoscaling, once this operator leads; 0 for none")
+	f.StringVar(&s.metricsAPI, "metrics-api-bind-address", "0", "address at which the API server asks for external metrics of deployments, for an HPA (docs/autoscaling.md); 0 for none; it needs --demand-bind-address")
+	f.StringVar(&s.keda, "keda-bind-address", "0", "address at which KEDA asks for the same figures, as an external scaler (docs/autoscaling.md); 0 for none; it needs --demand-bind-address")
+	f.StringVar(&s.kedaNamespace, "keda-namespace", controllers.DefaultKEDANamespace, "namespace of KEDA, where the Secret lies by which it proves itself")
 	f.BoolVar(&s.leaderElect, "leader-elect", true, "act only while holding a Lease, so that several operators may run")
 	f.DurationVar(&s.lease, "leader-elect-lease-duration", leaderLease, "how long the others wait for a leader that is silent")
 	f.DurationVar(&s.renew, "leader-elect-renew-deadline", leaderRenew, "how long a leader that cannot renew goes on; less than the lease duration")
@@ -135,7 +143,24 @@ func parse(args []string, out io.Writer) (settings, error) {
 		fmt.Fprintf(out, "operator: unexpected argument %q; all settings are flags\n", f.Arg(0))
 		return s, errors.New("unexpected argument")
 	}
+	if err := s.checkFigures(out); err != nil {
+		return s, err
+	}
 	return s, s.checkAuthority(out)
+}
+
+// checkFigures refuses to tell figures that nobody hears of.
+func (s settings) checkFigures(out io.Writer) error {
+	off := func(address string) bool { return address == "" || address == "0" }
+	if off(s.demand) && !(off(s.metricsAPI) && off(s.keda)) {
+		fmt.Fprintln(out, "operator: --metrics-api-bind-address and --keda-bind-address need --demand-bind-address, where gateways tell what is asked")
+		return errors.New("no figures to tell")
+	}
+	if !off(s.keda) && s.kedaNamespace == "" {
+		fmt.Fprintln(out, "operator: --keda-namespace is empty; name the namespace of KEDA")
+		return errors.New("no namespace of KEDA")
+	}
+	return nil
 }
 
 func (s settings) checkAuthority(out io.Writer) error {
@@ -188,7 +213,8 @@ func run(ctx context.Context, log logr.Logger, s settings) error {
 	}
 	err = controllers.Setup(ctx, mgr, controllers.Config{
 		Namespace: s.namespace, Version: version, Clock: clock.RealClock{}, CertificateLife: s.certificateLife,
-		AuthoritySpread: s.authoritySpread, Metrics: metrics.Registry, DemandAddress: s.demand,
+		AuthoritySpread: s.authoritySpread, Metrics: metrics.Registry, DemandAddress: s.demand, MetricsAPIAddress: s.metricsAPI,
+		KEDAAddress: s.keda, KEDANamespace: s.kedaNamespace,
 	})
 	if err != nil {
 		return err
@@ -247,7 +273,7 @@ func prepare(ctx context.Context, log logr.Logger, config *rest.Config, namespac
 	for waits := false; ; {
 		err := check(ctx, config, namespace)
 		switch {
-		case errors.Is(err, errNoKinds) && (answered.IsZero() || time.Since(answered) < settleTimeout):
+		case unsettled(err) && (answered.IsZero() || time.Since(answered) < settleTimeout):
 			if answered.IsZero() {
 				answered = time.Now()
 			}
@@ -266,6 +292,11 @@ func prepare(ctx context.Context, log logr.Logger, config *rest.Config, namespac
 		case <-tick.C:
 		}
 	}
+}
+
+// unsettled says that an API server may answer so before it has started.
+func unsettled(err error) bool {
+	return errors.Is(err, errNoKinds) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInternalError(err)
 }
 
 // unreachable says that nobody answered, or only that it cannot answer now.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -14,14 +16,22 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/keda"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/keda/externalscaler"
 	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/hack/testenv"
 )
@@ -69,9 +79,9 @@ func eventually(t *testing.T, what string, complaint func() error) {
 	}
 }
 
-// TestOperator runs the program against a real API server: it makes its
-// namespace, leads, answers for its health, counts, and ends when told.
-func TestOperator(t *testing.T) {
+// cluster is a real API server, until the test ends.
+func cluster(t *testing.T) *testenv.Env {
+	t.Helper()
 	env, err := testenv.Start(t.Context(), testenv.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -81,12 +91,25 @@ func TestOperator(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return env
+}
+
+// TestOperator runs the program against a real API server: it makes its
+// namespace, leads, answers for its health, counts, and ends when told.
+func TestOperator(t *testing.T) {
+	env := cluster(t)
 	c, err := client.New(env.Config(), client.Options{Scheme: controllers.Scheme()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := settings{kubeconfig: env.Kubeconfig, namespace: "fleet-system", health: freeAddress(t), metrics: freeAddress(t), leaderElect: true,
+		demand: freeAddress(t), keda: freeAddress(t), kedaNamespace: "default",
+		certificateLife: controllers.DefaultCertificateLife, authoritySpread: controllers.DefaultAuthoritySpread,
 		lease: leaderLease, renew: leaderRenew, retry: leaderRetry}
+	pass := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.kedaNamespace, Name: keda.Secret}} // the chart's
+	if err := c.Create(t.Context(), pass); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, logr.Discard(), s) }()
@@ -109,12 +132,38 @@ func TestOperator(t *testing.T) {
 		}
 		return err
 	})
+	eventually(t, "it answers KEDA, by the pass that it made", func() error { return asKEDA(ctx, c, s) })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("ended with %v", err)
 	}
 	guardsTheUninstall(t, c, s)
 	refusesToStart(t, env, c, s)
+}
+
+// asKEDA asks for a deployment that there is not, with what KEDA's Secret holds.
+func asKEDA(ctx context.Context, c client.Client, s settings) error {
+	var of corev1.Secret
+	if err := c.Get(ctx, client.ObjectKey{Namespace: s.kedaNamespace, Name: keda.Secret}, &of); err != nil {
+		return err
+	}
+	pair, err := tls.X509KeyPair(of.Data[corev1.TLSCertKey], of.Data[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(of.Data["ca.crt"])
+	conn, err := grpc.NewClient(s.keda, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: keda.ServiceName(s.namespace)})))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = externalscaler.NewExternalScalerClient(conn).IsActive(ctx, &externalscaler.ScaledObjectRef{Name: "object", Namespace: "default", ScalerMetadata: map[string]string{"deployment": "none"}})
+	if status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "the trigger of ScaledObject object names") {
+		return fmt.Errorf("answers %w", err)
+	}
+	return nil
 }
 
 // guardsTheUninstall: while a ModelDeployment exists the chart must stay.
@@ -197,15 +246,7 @@ func TestMain(m *testing.M) {
 // TestLostLeadershipStartsOver stops the API server for longer than a leader
 // may go on: the same process leads again afterwards.
 func TestLostLeadershipStartsOver(t *testing.T) {
-	env, err := testenv.Start(t.Context(), testenv.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	env := cluster(t)
 	c, err := client.New(env.Config(), client.Options{Scheme: controllers.Scheme()})
 	if err != nil {
 		t.Fatal(err)
@@ -254,6 +295,30 @@ func TestLostLeadershipStartsOver(t *testing.T) {
 	if err := p.Wait(); err != nil {
 		t.Errorf("it did not end well: %v", err)
 	}
+	var lease coordinationv1.Lease
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: controllers.DefaultNamespace, Name: leaderElector}, &lease); err != nil {
+		t.Fatal(err)
+	}
+	if holder := ptr.Deref(lease.Spec.HolderIdentity, ""); holder != "" {
+		t.Errorf("after it was asked to end %q holds the Lease: its successor waits for nobody", holder)
+	}
+}
+
+// TestASuccessorLeadsBeforeAMacIsCalledSilent, also of an operator that was
+// killed and gave nothing back.
+func TestASuccessorLeadsBeforeAMacIsCalledSilent(t *testing.T) {
+	s, err := parse(nil, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It looks every 1 to 2.2 times the retry period, and has to see the Lease
+	// unchanged for its length.
+	if most := s.lease + 2*s.retry*22/10; most >= v1alpha1.MacSilentSeconds*time.Second {
+		t.Errorf("a successor leads after up to %s", most)
+	}
+	if s.renew >= s.lease || 3*s.retry > s.renew {
+		t.Errorf("lease %s, renewal %s, retry %s: a leader has to give up before another one leads, and after a few tries", s.lease, s.renew, s.retry)
+	}
 }
 
 // lockedBuffer collects what a process writes while a test reads it.
@@ -298,5 +363,24 @@ func TestFlags(t *testing.T) {
 	s, err = parse(nil, os.Stderr)
 	if err != nil || s.namespace != "metalfleet-system" || !s.leaderElect || s.certificateLife != 24*time.Hour || s.authoritySpread != time.Hour {
 		t.Errorf("defaults: %+v, %v", s, err)
+	}
+}
+
+// TestFiguresThatNobodyHearsOfAreNotTold, and KEDA's namespace is somewhere.
+func TestFiguresThatNobodyHearsOfAreNotTold(t *testing.T) {
+	for _, args := range [][]string{
+		{"--demand-bind-address=0", "--keda-bind-address=:9443"},
+		{"--demand-bind-address=", "--metrics-api-bind-address=:6443"},
+		{"--keda-bind-address=:9443", "--keda-namespace="},
+	} {
+		var said strings.Builder
+		if _, err := parse(args, &said); err == nil || !strings.Contains(said.String(), "--keda-") {
+			t.Errorf("%v is taken, or refused without a reason: %q", args, said.String())
+		}
+	}
+	for _, args := range [][]string{{"--demand-bind-address=0"}, {"--keda-bind-address=:9443"}, {"--demand-bind-address=0", "--keda-namespace="}} {
+		if _, err := parse(args, io.Discard); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
 	}
 }

@@ -167,6 +167,18 @@ func (r *Reconciler) gateways(ctx context.Context) (int, error) {
 	return Serving(slices.Items), nil
 }
 
+// Figures are the sum for one deployment, and why they are not whole; empty where
+// they are.
+func (r *Reconciler) Figures(ctx context.Context, key types.NamespacedName) (f demand.Figures, part string, err error) {
+	serve, err := r.gateways(ctx)
+	if err != nil {
+		return f, "", err
+	}
+	f = r.Ledger.Of(key)
+	_, part = r.Ledger.Whole(serve)
+	return f, part, nil
+}
+
 // figures are what the gateways say now, and why they are not whole.
 func (r *Reconciler) figures(key types.NamespacedName, seen time.Time, serve int) (scale.Figures, string) {
 	f := r.Ledger.Of(key)

@@ -201,6 +201,32 @@ func TestAssignmentsFollowFromReplicas(t *testing.T) {
 	}
 }
 
+// TestWeightsAreOrderedAheadOfABinding, after all that is bound, and let go with
+// the replica.
+func TestWeightsAreOrderedAheadOfABinding(t *testing.T) {
+	ahead := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "ahead", CreationTimestamp: metav1.Unix(1, 0)}}
+	ahead.Spec.PrefetchNodeName, ahead.Spec.Desired, ahead.Spec.Epoch = "m", v1alpha1.DesiredRunning, 3
+	ahead.Spec.Model.Digest = "sha256:new"
+	bound := v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "bound", CreationTimestamp: metav1.Unix(2, 0)}}
+	bound.Spec.NodeName, bound.Spec.PrefetchNodeName, bound.Spec.Desired = "m", "elsewhere", v1alpha1.DesiredRunning
+	told := func(mac string) (out string) {
+		for _, a := range Assignments(mac, []v1alpha1.ModelReplica{ahead, bound}, nil) {
+			out += fmt.Sprintf("%s/%d %s; ", a.ReplicaUID, a.Epoch, a.Desired)
+		}
+		return out
+	}
+	if got, want := told("m"), "bound/0 Running; ahead/3 Downloaded; "; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := told("elsewhere"); got != "" {
+		t.Errorf("a Mac that it is not bound to is told %q", got)
+	}
+	ahead.DeletionTimestamp = &metav1.Time{Time: time.Unix(3, 0)}
+	if got, want := told("m"), "bound/0 Running; "; got != want {
+		t.Errorf("deleted: %q, want %q", got, want)
+	}
+}
+
 func TestInspectionsAreBoundedAndOldestFirst(t *testing.T) {
 	var all []v1alpha1.ModelDeployment
 	for i := range 100 {

@@ -13,8 +13,8 @@ import (
 
 // Field indexes of the operator's cache.
 const (
-	// IndexNode finds replicas by the Mac they are bound to.
-	IndexNode = "spec.nodeName"
+	// IndexNode finds replicas by the Mac that has an order for them.
+	IndexNode = "orderedOn"
 	// IndexOwner finds replicas and revisions by the UID of their deployment.
 	IndexOwner = "ownerUID"
 	// IndexInspection finds deployments by the id of their inspection.
@@ -33,7 +33,7 @@ func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		extract client.IndexerFunc
 	}{
 		{&v1alpha1.ModelReplica{}, IndexNode, func(o client.Object) []string {
-			return nonEmpty(o.(*v1alpha1.ModelReplica).Spec.NodeName)
+			return nonEmpty(OrderedOn(o.(*v1alpha1.ModelReplica)))
 		}},
 		{&v1alpha1.ModelReplica{}, IndexOwner, func(o client.Object) []string {
 			return nonEmpty(o.(*v1alpha1.ModelReplica).Spec.DeploymentRef.UID)

@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -46,21 +47,45 @@ func Asked(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) []*v1alpha1.Mac
 		return eligible
 	}
 	id := InspectionID(d)
-	slices.SortFunc(eligible, func(a, b *v1alpha1.MacNode) int {
-		return cmp.Compare(Digest(id, a.Name), Digest(id, b.Name))
-	})
+	eligible = slices.DeleteFunc(eligible, func(m *v1alpha1.MacNode) bool { return StateOf(m) != MacReady })
 	var asked []*v1alpha1.MacNode
-	for _, mac := range eligible {
-		if StateOf(mac) != MacReady {
-			continue
-		}
+	for len(eligible) > 0 { // mostly once
+		first := foremost(id, eligible)
+		mac := eligible[first]
 		asked = append(asked, mac)
 		if r := inspectionOf(mac, id); r == nil || r.State != v1alpha1.InspectionFailed || r.Reason != v1alpha1.ReasonSourceUnreachable {
 			break
 		}
+		eligible = slices.Delete(eligible, first, first+1)
 	}
 	slices.SortFunc(asked, byName)
 	return asked
+}
+
+// foremost is the index of the Mac with the least hash of its name and what is to
+// be inspected: a fleet asks this for each of its Macs, so it is a quick hash.
+func foremost(id string, macs []*v1alpha1.MacNode) int {
+	first, least := 0, uint64(math.MaxUint64)
+	for i, mac := range macs {
+		if h := spread(id, mac.Name); h < least {
+			first, least = i, h
+		}
+	}
+	return first
+}
+
+// spread is FNV-1a of both, finished as SplitMix64 is, so that names that differ
+// in their last letter lie far apart.
+func spread(id, name string) uint64 {
+	h := uint64(14695981039346656037)
+	for _, part := range [...]string{id, "\x00", name} {
+		for i := range len(part) {
+			h = (h ^ uint64(part[i])) * 1099511628211
+		}
+	}
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
 }
 
 func inspectionOf(mac *v1alpha1.MacNode, id string) *v1alpha1.InspectionStatus {

@@ -13,10 +13,20 @@ const (
 	MaxInspections = 64
 )
 
+// OrderedOn is the Mac that has an order for a replica: the one that it is bound
+// to, else the one that fetches its weights before it swaps. What is being
+// deleted and was never bound has none: what was fetched is the store's to keep.
+func OrderedOn(r *v1alpha1.ModelReplica) string {
+	if r.Spec.NodeName == "" && r.DeletionTimestamp.IsZero() {
+		return r.Spec.PrefetchNodeName
+	}
+	return r.Spec.NodeName
+}
+
 // Assignments are the orders that follow from the replicas bound to a Mac: each
 // one until it is gone from the API, so that a Mac hears Drained and not
 // silence. The oldest come first and at most MaxAssignments; placement keeps
-// to that bound.
+// to that bound. Those whose weights the Mac only fetches come last.
 func Assignments(mac string, replicas []v1alpha1.ModelReplica, deployments []v1alpha1.ModelDeployment) []v1alpha1.Assignment {
 	names, owners := map[string][]string{}, map[string]*v1alpha1.ModelDeployment{}
 	for i := range deployments {
@@ -26,12 +36,12 @@ func Assignments(mac string, replicas []v1alpha1.ModelReplica, deployments []v1a
 	}
 	var bound []*v1alpha1.ModelReplica
 	for i := range replicas {
-		if replicas[i].Spec.NodeName == mac {
+		if OrderedOn(&replicas[i]) == mac {
 			bound = append(bound, &replicas[i])
 		}
 	}
 	slices.SortFunc(bound, func(a, b *v1alpha1.ModelReplica) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+		return cmp.Or(cmp.Compare(b.Spec.NodeName, a.Spec.NodeName), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 	})
 	if len(bound) > MaxAssignments {
 		bound = bound[:MaxAssignments]
@@ -58,6 +68,9 @@ func assignment(r *v1alpha1.ModelReplica, names []string, owner *v1alpha1.ModelD
 		Cache:         r.Spec.Cache,
 		Residency:     r.Spec.Residency,
 		Desired:       r.Spec.Desired,
+	}
+	if r.Spec.NodeName == "" {
+		a.Desired = v1alpha1.DesiredDownloaded
 	}
 	// A replica that is being deleted drains, whether or not its spec says so yet.
 	if !r.DeletionTimestamp.IsZero() {

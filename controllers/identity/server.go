@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -14,9 +15,11 @@ import (
 )
 
 // Server is the operator's own certificate, with which it listens for gateways.
-// It lies in no Secret: the operator that leads makes one when it is asked.
+// It lies in no Secret: each operator makes one when it is asked.
 type Server struct {
 	Issuer *Issuer
+	// Name in the certificate; empty means that which gateways want.
+	Name string
 
 	mu   sync.Mutex // guards held
 	held map[string][]byte
@@ -37,11 +40,26 @@ func (s *Server) TLS() *tls.Config {
 	}
 }
 
+// Certificate is the one of now.
+func (s *Server) Certificate(ctx context.Context) (*tls.Certificate, error) {
+	certificate, _, err := s.current(ctx)
+	return certificate, err
+}
+
+// Authority is the bundle of roots by which its certificate is known, in PEM.
+func (s *Server) Authority(ctx context.Context) ([]byte, error) {
+	ca, err := s.Issuer.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return ca.bundle, nil
+}
+
 // current is the certificate of now, made anew where it is due.
 func (s *Server) current(ctx context.Context) (*tls.Certificate, *x509.CertPool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := leaf{dnsName: demand.OperatorName, usage: x509.ExtKeyUsageServerAuth}
+	l := leaf{dnsName: cmp.Or(s.Name, demand.OperatorName), usage: x509.ExtKeyUsageServerAuth}
 	ca, err := s.Issuer.load(ctx)
 	if err != nil {
 		return nil, nil, err

@@ -29,6 +29,8 @@ type Sight struct {
 	Before *metav1.Condition
 	// Announced says that its agent said it would stop.
 	Announced bool
+	// Leaving is why the Mac itself goes away, as its agent said; empty: it stays.
+	Leaving string
 	// Back says that it was heard again lately, after a silence.
 	Back bool
 	// Lost says that an administrator gave it up.
@@ -40,9 +42,20 @@ func SightOf(mac *v1alpha1.MacNode, p Pulse, now time.Time) Sight {
 	before := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionReady)
 	return Sight{
 		Pulse: p, Before: before, Back: back(before, p, now.Sub(mac.CreationTimestamp.Time), now),
+		Leaving:   leaving(mac),
 		Announced: meta.IsStatusConditionFalse(mac.Status.Conditions, v1alpha1.ConditionAccepting),
 		Lost:      mac.Annotations[v1alpha1.AnnotationLost] == "true",
 	}
+}
+
+// leaving reads why a Mac said that it goes away. It stands until its agent says
+// that it takes orders again.
+func leaving(mac *v1alpha1.MacNode) string {
+	c := meta.FindStatusCondition(mac.Status.Conditions, v1alpha1.ConditionAccepting)
+	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonMacSleeps && c.Reason != v1alpha1.ReasonMacShutsDown {
+		return ""
+	}
+	return c.Message
 }
 
 // back says that a Mac was heard again within the window, or is at this moment
@@ -66,6 +79,9 @@ func back(before *metav1.Condition, p Pulse, age time.Duration, now time.Time) b
 // stays silent while the brake holds, unless it was announced or given up.
 func (s Sight) Judge(b Brake) status.Condition {
 	c := Judge(s.Before, s.Pulse)
+	if s.Leaving != "" && c.Reason != v1alpha1.ReasonNeverHeardFrom {
+		return status.False(v1alpha1.ConditionReady, v1alpha1.ReasonMacGone, s.Leaving+"; its replicas are made elsewhere at once")
+	}
 	if c.Reason != v1alpha1.ReasonMacGone || s.gone() || s.Announced || s.Lost || !b.Holds() {
 		return c
 	}

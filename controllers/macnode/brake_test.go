@@ -66,6 +66,29 @@ func TestTheBrakeHoldsWhereMoreThanHalfFallSilentAtOnce(t *testing.T) {
 	}
 }
 
+func leaves(s *Sight) { s.Leaving = "the Mac is about to sleep" }
+
+// TestWhatAMacSaysOfItsPower: an agent that stops is no Mac that goes.
+func TestWhatAMacSaysOfItsPower(t *testing.T) {
+	for reason, want := range map[string]bool{
+		v1alpha1.ReasonMacSleeps: true, v1alpha1.ReasonMacShutsDown: true, v1alpha1.ReasonShuttingDown: false, v1alpha1.ReasonAgentUpgrading: false,
+	} {
+		mac := &v1alpha1.MacNode{}
+		mac.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccepting, Status: metav1.ConditionFalse, Reason: reason, Message: "said"}}
+		if got := SightOf(mac, Pulse{}, start).Leaving != ""; got != want {
+			t.Errorf("%s: leaving %v", reason, got)
+		}
+		mac.Status.Conditions[0].Status = metav1.ConditionTrue
+		if SightOf(mac, Pulse{}, start).Leaving != "" {
+			t.Errorf("%s: leaving while it takes orders", reason)
+		}
+	}
+	never := Sight{Leaving: "said"}
+	if c := never.Judge(Brake{}); c.Reason != v1alpha1.ReasonNeverHeardFrom {
+		t.Errorf("one that never joined: %s", c.Reason)
+	}
+}
+
 func TestTheBrakeKeepsAMacFromBeingGone(t *testing.T) {
 	holds, free := Brake{Silent: 3, Fleet: 4}, Brake{Silent: 2, Fleet: 4}
 	for name, tc := range map[string]struct {
@@ -81,6 +104,9 @@ func TestTheBrakeKeepsAMacFromBeingGone(t *testing.T) {
 		"heard is heard":                  {seen(time.Second, was(v1alpha1.ReasonBrakeHeld)), holds, v1alpha1.ReasonHeardFrom},
 		"given up, it is gone":            {seen(180*time.Second, lost), holds, v1alpha1.ReasonMacGone},
 		"announced, it is gone":           {seen(180*time.Second, announced), holds, v1alpha1.ReasonMacGone},
+		"it said that it sleeps":          {seen(time.Second, leaves), holds, v1alpha1.ReasonMacGone},
+		"and the operator restarts":       {seen(time.Second, leaves, notHeard), free, v1alpha1.ReasonMacGone},
+		"it is awake again":               {seen(time.Second, was(v1alpha1.ReasonMacGone)), free, v1alpha1.ReasonHeardFrom},
 		"gone before, it stays gone":      {seen(999*time.Second, was(v1alpha1.ReasonMacGone)), holds, v1alpha1.ReasonMacGone},
 		"held, and the operator restarts": {seen(time.Second, was(v1alpha1.ReasonBrakeHeld), notHeard), holds, v1alpha1.ReasonMacSilent},
 	} {

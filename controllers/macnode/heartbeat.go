@@ -63,7 +63,7 @@ func (h *Heartbeat) SetupWithManager(mgr ctrl.Manager, o controller.Options) err
 func readyChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		ready := func(o client.Object) []metav1.Condition {
-			return status.Pick(o.(*v1alpha1.MacNode).Status.Conditions, v1alpha1.ConditionReady)
+			return status.Pick(o.(*v1alpha1.MacNode).Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionAccepting)
 		}
 		return !status.Equal(ready(e.ObjectOld), ready(e.ObjectNew))
 	}}

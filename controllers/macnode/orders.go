@@ -3,8 +3,11 @@ package macnode
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +25,9 @@ import (
 // Orders writes the whole list of orders of each Mac.
 type Orders struct {
 	Client client.Client
+	Clock  clock.PassiveClock
+	// Grants signs what Macs may read of one another; nil: nobody copies.
+	Grants Granter
 }
 
 // orders are the fields of a MacNode's spec that this reconciler owns.
@@ -44,8 +50,9 @@ func (r *Orders) SetupWithManager(mgr ctrl.Manager, o controller.Options) error 
 	return ctrl.NewControllerManagedBy(mgr).Named("macnode-orders").WithOptions(o).
 		For(&v1alpha1.MacNode{}, builder.WithPredicates(ordersChanged())).
 		Watches(&v1alpha1.ModelReplica{}, handler.EnqueueRequestsFromMapFunc(holder), builder.WithPredicates(specChanged())).
-		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.everyMac), builder.WithPredicates(specChanged())).
+		Watches(&v1alpha1.ModelDeployment{}, handler.EnqueueRequestsFromMapFunc(r.concerned), builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), builder.WithPredicates(askableChanged())).
+		Watches(&v1alpha1.MacNode{}, handler.EnqueueRequestsFromMapFunc(r.site), builder.WithPredicates(siteChanged())).
 		Complete(r)
 }
 
@@ -81,43 +88,90 @@ func askable(o client.Object) string {
 	return b.String()
 }
 
-// holder is the Mac that a replica is bound to.
+// holder is the Mac that has an order for a replica.
 func holder(_ context.Context, o client.Object) []reconcile.Request {
-	mac := o.(*v1alpha1.ModelReplica).Spec.NodeName
+	mac := fleet.OrderedOn(o.(*v1alpha1.ModelReplica))
 	if mac == "" {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: mac}}}
 }
 
-// everyMac: a deployment may concern any of them.
-func (r *Orders) everyMac(ctx context.Context, _ client.Object) []reconcile.Request {
-	var macs v1alpha1.MacNodeList
-	if err := r.Client.List(ctx, &macs, client.DisableReadYourWritesConsistency); err != nil {
+// concerned are the Macs whose orders a deployment is in, or will be: those that
+// hold a replica of it, that are asked for its source, or that were. After an
+// update, it is asked for the old deployment as well.
+func (r *Orders) concerned(ctx context.Context, o client.Object) []reconcile.Request {
+	d := o.(*v1alpha1.ModelDeployment)
+	macs, err := r.listMacs(ctx)
+	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list Macs")
 		return nil
 	}
-	out := make([]reconcile.Request, 0, len(macs.Items))
-	for i := range macs.Items {
-		out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: macs.Items[i].Name}})
+	var replicas v1alpha1.ModelReplicaList
+	if err := r.Client.List(ctx, &replicas, client.InNamespace(d.Namespace), client.DisableReadYourWritesConsistency); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list replicas")
+		return nil
 	}
-	return out
+	names := askedNames(d, macs)
+	for i := range replicas.Items {
+		if mac := fleet.OrderedOn(&replicas.Items[i]); mac != "" && replicas.Items[i].Spec.DeploymentRef.Name == d.Name {
+			names[mac] = true
+		}
+	}
+	return requests(names)
 }
 
 // neighbours: where one Mac is asked on behalf of all, a change of one changes
 // who is asked.
-func (r *Orders) neighbours(ctx context.Context, o client.Object) []reconcile.Request {
+func (r *Orders) neighbours(ctx context.Context, _ client.Object) []reconcile.Request {
 	var deployments v1alpha1.ModelDeploymentList
 	if err := r.Client.List(ctx, &deployments, client.DisableReadYourWritesConsistency); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Cannot list deployments")
 		return nil
 	}
-	for i := range deployments.Items {
-		if !strings.HasPrefix(deployments.Items[i].Spec.Model.Source, fleet.FileScheme) {
-			return r.everyMac(ctx, o)
+	ofOne := slices.DeleteFunc(deployments.Items, func(d v1alpha1.ModelDeployment) bool { return strings.HasPrefix(d.Spec.Model.Source, fleet.FileScheme) })
+	if len(ofOne) == 0 {
+		return nil
+	}
+	macs, err := r.listMacs(ctx)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Cannot list Macs")
+		return nil
+	}
+	names := map[string]bool{}
+	for i := range ofOne {
+		maps.Copy(names, askedNames(&ofOne[i], macs))
+	}
+	return requests(names)
+}
+
+func (r *Orders) listMacs(ctx context.Context) ([]v1alpha1.MacNode, error) {
+	var macs v1alpha1.MacNodeList
+	err := r.Client.List(ctx, &macs, client.DisableReadYourWritesConsistency, client.UnsafeDisableDeepCopy)
+	return macs.Items, err
+}
+
+// askedNames are those of the Macs that are asked for a deployment's source, or
+// have an order from when they were.
+func askedNames(d *v1alpha1.ModelDeployment, macs []v1alpha1.MacNode) map[string]bool {
+	names, id := map[string]bool{}, fleet.InspectionID(d)
+	for _, mac := range fleet.Asked(d, macs) {
+		names[mac.Name] = true
+	}
+	for i := range macs {
+		if slices.ContainsFunc(macs[i].Spec.Inspections, func(in v1alpha1.Inspection) bool { return in.ID == id }) {
+			names[macs[i].Name] = true
 		}
 	}
-	return nil
+	return names
+}
+
+func requests(names map[string]bool) []reconcile.Request {
+	out := make([]reconcile.Request, 0, len(names))
+	for name := range names {
+		out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})
+	}
+	return out
 }
 
 // Reconcile derives the orders of one Mac and writes them if they changed.
@@ -129,32 +183,39 @@ func (r *Orders) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if !mac.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	wanted, err := r.derive(ctx, &mac)
+	wanted, copies, err := r.derive(ctx, &mac)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	var again reconcile.Result
+	if copies { // a grant is due after half its life
+		again.RequeueAfter = renewGrant
+	}
 	if status.Equal(wanted, orders{mac.Spec.Assignments, mac.Spec.Inspections}) {
-		return reconcile.Result{}, nil
+		return again, nil
 	}
 	err = status.Apply(ctx, r.Client, status.Document{Object: &mac, Manager: v1alpha1.ManagerOrders, Spec: wanted.whole()})
-	return reconcile.Result{}, client.IgnoreNotFound(err)
+	return again, client.IgnoreNotFound(err)
 }
 
-func (r *Orders) derive(ctx context.Context, mac *v1alpha1.MacNode) (orders, error) {
+// derive also says whether the Mac is to copy from others.
+func (r *Orders) derive(ctx context.Context, mac *v1alpha1.MacNode) (orders, bool, error) {
 	var replicas v1alpha1.ModelReplicaList
 	var deployments v1alpha1.ModelDeploymentList
 	var macs v1alpha1.MacNodeList
 	if err := r.Client.List(ctx, &replicas, client.MatchingFields{fleet.IndexNode: mac.Name}); err != nil {
-		return orders{}, fmt.Errorf("list replicas of %s: %w", mac.Name, err)
+		return orders{}, false, fmt.Errorf("list replicas of %s: %w", mac.Name, err)
 	}
 	if err := r.Client.List(ctx, &deployments); err != nil {
-		return orders{}, fmt.Errorf("list deployments: %w", err)
+		return orders{}, false, fmt.Errorf("list deployments: %w", err)
 	}
-	if err := r.Client.List(ctx, &macs); err != nil {
-		return orders{}, fmt.Errorf("list Macs: %w", err)
+	if err := r.Client.List(ctx, &macs, client.UnsafeDisableDeepCopy); err != nil { // all of them, and only read
+		return orders{}, false, fmt.Errorf("list Macs: %w", err)
 	}
-	return orders{
+	out := orders{
 		Assignments: fleet.Assignments(mac.Name, replicas.Items, deployments.Items),
 		Inspections: fleet.Inspections(mac.Name, deployments.Items, macs.Items),
-	}, nil
+	}
+	copies, err := r.introduce(ctx, mac, out.Assignments, macs.Items)
+	return out, copies, err
 }

@@ -2,7 +2,15 @@ package macnode
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
 // TestEmptyOrdersNameBothLists: without them the API server makes null of a
@@ -11,5 +19,47 @@ func TestEmptyOrdersNameBothLists(t *testing.T) {
 	b, err := json.Marshal(orders{}.whole())
 	if want := `{"assignments":[],"inspections":[]}`; err != nil || string(b) != want {
 		t.Errorf("%s (%v), want %s", b, err, want)
+	}
+}
+
+// TestADeploymentConcernsFewMacs: in a large fleet, each deployment that comes has
+// the orders of a few Macs derived anew, not those of all.
+func TestADeploymentConcernsFewMacs(t *testing.T) {
+	hub := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hub"}}
+	hub.Spec.Model.Source = "hf://org/model"
+	local := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "local"}}
+	local.Spec.Model.Source = "file://model"
+	var all []client.Object
+	for i := range 40 {
+		m := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("mac-%02d", i)}}
+		m.Status.Chip = "M2Ultra"
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeardFrom}}
+		if i == 7 { // was asked before another one became ready
+			m.Spec.Inspections = []v1alpha1.Inspection{{ID: fleet.InspectionID(hub)}}
+		}
+		all = append(all, m)
+	}
+	holds := &v1alpha1.ModelReplica{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "hub-0"}, Spec: v1alpha1.ModelReplicaSpec{
+		DeploymentRef: v1alpha1.DeploymentReference{Name: "hub"}, NodeName: "mac-11", Desired: v1alpha1.DesiredRunning, Epoch: 1}}
+	others := holds.DeepCopy()
+	others.Name, others.Spec.DeploymentRef.Name, others.Spec.NodeName = "else-0", "else", "mac-12"
+	r := &Orders{Client: objects(t, append(all, hub, local, holds, others)...)}
+
+	names := func(d *v1alpha1.ModelDeployment) (out []string) {
+		for _, q := range r.concerned(t.Context(), d) {
+			out = append(out, q.Name)
+		}
+		slices.Sort(out)
+		return out
+	}
+	got := names(hub)
+	if len(got) != 3 || !slices.Contains(got, "mac-07") || !slices.Contains(got, "mac-11") {
+		t.Errorf("a deployment of a hub concerns %v, want the Mac that is asked, mac-07 that was, and mac-11 that holds a replica", got)
+	}
+	if got := names(local); len(got) != 40 {
+		t.Errorf("a deployment of files of Macs concerns %d Macs, want all 40: each has files of its own", len(got))
+	}
+	if got := r.neighbours(t.Context(), all[3]); len(got) != 2 {
+		t.Errorf("a Mac that changed concerns %v, want the one that is asked for the hub's model, and the one that was", got)
 	}
 }

@@ -237,7 +237,7 @@ func (w wish) mayswap(current, old []*v1alpha1.ModelReplica, under bool) types.U
 			if r.Spec.Swap && !available(r) {
 				return ""
 			}
-		case !withoutRoom(r):
+		case !withoutRoom(r) && !prefetches(r):
 		case next == nil || r.Spec.Swap && !next.Spec.Swap || r.Spec.Swap == next.Spec.Swap && r.Spec.Slot < next.Spec.Slot:
 			next = r
 		}
@@ -255,7 +255,16 @@ func (w wish) mayswap(current, old []*v1alpha1.ModelReplica, under bool) types.U
 // withoutRoom says that placement looked for a Mac and that memory is what lacks.
 func withoutRoom(r *v1alpha1.ModelReplica) bool {
 	c := condition(r.Status.Conditions, v1alpha1.ConditionPlaced)
-	return c != nil && c.Status == metav1.ConditionFalse && (c.Reason == v1alpha1.ReasonNoRoom || c.Reason == v1alpha1.ReasonSwapping)
+	return c != nil && c.Status == metav1.ConditionFalse &&
+		(c.Reason == v1alpha1.ReasonNoRoom || c.Reason == v1alpha1.ReasonPrefetching || c.Reason == v1alpha1.ReasonSwapping)
+}
+
+// prefetches says that a Mac fetches the weights of a replica before one of the
+// old revision gives it its room there, or is to and is away.
+func prefetches(r *v1alpha1.ModelReplica) bool {
+	c := condition(r.Status.Conditions, v1alpha1.ConditionPlaced)
+	return r.Spec.NodeName == "" && r.Spec.Swap && r.Spec.PrefetchNodeName != "" && c != nil &&
+		(c.Reason == v1alpha1.ReasonPrefetching || c.Reason == v1alpha1.ReasonNoCandidates)
 }
 
 // failed says that a replica will never serve: its Mac refused it for good, or

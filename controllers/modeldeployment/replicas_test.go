@@ -41,6 +41,15 @@ func have(words string) v1alpha1.ModelReplica {
 			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionLoaded, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCanaryFailed, Message: "no token"})
 		case "noroom":
 			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoRoom})
+		case "fetches", "away":
+			reason := map[string]string{"fetches": v1alpha1.ReasonPrefetching, "away": v1alpha1.ReasonNoCandidates}[w]
+			r.Spec.PrefetchNodeName = "mac-" + fmt.Sprint(slot)
+			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: reason, Message: "its weights are fetched"})
+		case "nocandidates":
+			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionPlaced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoCandidates})
+		case "nofetch":
+			ready.Reason, ready.Message = v1alpha1.ReasonDownloadFailed, "the hub is away"
+			r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionDownloaded, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonDownloadFailed, Message: "the hub is away"})
 		case "swap":
 			r.Spec.Swap = true
 		case "unplaced":

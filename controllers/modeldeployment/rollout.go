@@ -41,8 +41,10 @@ func (s *scope) served() string {
 type figures struct {
 	placed, available, total int32
 	bytes                    int64
-	// loads: one has a Mac and does not serve yet.
+	// loads: one has a Mac and does not serve yet, or fetches.
 	loads bool
+	// fetches: the weights of one are fetched before it swaps.
+	fetches bool
 	// failures of engines that do not serve, and the first of their replicas.
 	failures int32
 	failing  *v1alpha1.ModelReplica
@@ -68,7 +70,8 @@ func (s *scope) figures() figures {
 			f.available++
 			continue
 		}
-		f.loads = f.loads || r.Spec.NodeName != ""
+		f.loads = f.loads || r.Spec.NodeName != "" || prefetches(r)
+		f.fetches = f.fetches || prefetches(r)
 		f.bytes += r.Status.Progress.BytesDone
 		if n := r.Status.Restarts; n > 0 {
 			f.failures += n
@@ -97,7 +100,8 @@ func assess(s *scope) (next v1alpha1.RolloutStatus, overdue bool) {
 		next.StartTime, next.ProgressTime = &now, &now
 	}
 	moved := f.placed != before.PlacedReplicas || f.bytes != before.BytesDone || f.available != d.Status.UpdatedAvailableReplicas || f.total != d.Status.UpdatedReplicas
-	if moved || before.State == v1alpha1.RolloutPaused && !rollout.Paused || next.ProgressTime == nil {
+	begins := f.fetches && before.State != v1alpha1.RolloutPrefetching // it may have waited for long before
+	if moved || begins || before.State == v1alpha1.RolloutPaused && !rollout.Paused || next.ProgressTime == nil {
 		next.ProgressTime = &now
 	}
 	if rollout.Paused {
@@ -120,7 +124,10 @@ func (s *scope) halt(f figures, overdue bool, now metav1.Time) *v1alpha1.Rollout
 	switch {
 	case f.failures >= most:
 		h.Reason, h.Message = v1alpha1.ReasonLoadFailed, "its engine fails"
-		if c := trouble(f.failing); c != nil {
+		// A Mac that starts it again at once says no more in its conditions what failed.
+		if last := f.failing.Status.LastFailure; last != nil {
+			h.Reason, h.Message = last.Reason, last.Message
+		} else if c := trouble(f.failing); c != nil {
 			h.Reason, h.Message = c.Reason, c.Message
 		}
 		h.Message = shorten(fmt.Sprintf("%s on %s, after %d failures: %s", f.failing.Name, f.failing.Spec.NodeName, f.failures, h.Message), 2048)
@@ -165,6 +172,8 @@ func stateOf(s *scope, next v1alpha1.ModelDeploymentStatus) v1alpha1.RolloutStat
 		return v1alpha1.RolloutPending
 	case complete(s, next):
 		return v1alpha1.RolloutComplete
+	case s.some(prefetches):
+		return v1alpha1.RolloutPrefetching
 	case next.UpdatedReplicas == next.Replicas && !s.swaps():
 		return v1alpha1.RolloutStarting
 	case s.swaps():
@@ -204,7 +213,7 @@ func eta(s *scope, next v1alpha1.ModelDeploymentStatus) *int64 {
 	count := fleet.Wanted(s.deployment)
 	left := count - next.UpdatedAvailableReplicas
 	switch next.Rollout.State {
-	case v1alpha1.RolloutSurging, v1alpha1.RolloutReplacing, v1alpha1.RolloutSwapping, v1alpha1.RolloutStarting:
+	case v1alpha1.RolloutSurging, v1alpha1.RolloutReplacing, v1alpha1.RolloutPrefetching, v1alpha1.RolloutSwapping, v1alpha1.RolloutStarting:
 	default:
 		return nil
 	}
@@ -226,7 +235,7 @@ func eta(s *scope, next v1alpha1.ModelDeploymentStatus) *int64 {
 	}
 	surge, unavailable := s.deployment.Spec.Rollout.Bounds(int(count))
 	batch := int64(max(1, surge+unavailable))
-	if next.Rollout.State == v1alpha1.RolloutSwapping {
+	if next.Rollout.State == v1alpha1.RolloutPrefetching || next.Rollout.State == v1alpha1.RolloutSwapping {
 		batch = 1
 	}
 	return ptr.To(*longest * ((int64(left) + batch - 1) / batch))
@@ -236,14 +245,32 @@ func eta(s *scope, next v1alpha1.ModelDeploymentStatus) *int64 {
 func rolling(s *scope, next v1alpha1.ModelDeploymentStatus) string {
 	out := fmt.Sprintf("%d of %d replicas have the revision %s and are available", next.UpdatedAvailableReplicas, fleet.Wanted(s.deployment), next.UpdateRevision)
 	switch next.Rollout.State {
+	case v1alpha1.RolloutPrefetching:
+		out += "; there is no room beside the old ones: one after the other will give its own" + s.swapping()
 	case v1alpha1.RolloutSwapping:
-		out += "; there is no room beside the old ones: one after the other gives its own, and requests wait meanwhile"
+		out += "; there is no room beside the old ones: one after the other gives its own, and requests wait meanwhile" + s.swapping()
 	case v1alpha1.RolloutWaiting:
 		out += "; there is no room beside the old ones: add a Mac, set rollout.withoutRoom to Swap, or raise rollout.maxUnavailable"
 	}
 	if e := next.Rollout.ETASeconds; e != nil {
 		out += fmt.Sprintf("; about %d s", *e)
 	}
+	return out
+}
+
+// swapping is what placement, and the Mac that fetches, say of the replica that
+// waits to swap.
+func (s *scope) swapping() (out string) {
+	s.some(func(r *v1alpha1.ModelReplica) bool {
+		placed, fetched := condition(r.Status.Conditions, v1alpha1.ConditionPlaced), condition(r.Status.Conditions, v1alpha1.ConditionDownloaded)
+		if r.Spec.NodeName != "" || !r.Spec.Swap || placed == nil {
+			return false
+		}
+		if out = "; " + r.Name + ": " + placed.Message; fetched != nil && fetched.Status == metav1.ConditionFalse {
+			out += " (" + cmp.Or(r.Status.Summary.Progress, fetched.Reason) + ": " + fetched.Message + ")"
+		}
+		return true
+	})
 	return out
 }
 

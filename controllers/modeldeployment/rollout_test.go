@@ -91,6 +91,9 @@ func TestWithoutRoomOneAfterTheOtherIsSwapped(t *testing.T) {
 	}{
 		"placement did not look yet":         {[]string{"old#0 ready", "old#1 ready", "new#0 unplaced"}, ""},
 		"there is no room":                   {[]string{"old#0 ready", "old#1 ready", "new#0 unplaced noroom"}, "swap new#0"},
+		"its weights are fetched":            {[]string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, "swap new#0"},
+		"its Mac is away meanwhile":          {[]string{"old#0 ready", "old#1 ready", "new#0 unplaced away swap"}, "swap new#0"},
+		"no Mac may ever have it":            {[]string{"old#0 ready", "old#1 ready", "new#0 unplaced nocandidates swap"}, ""},
 		"the old one drains":                 {[]string{"old#0 ready", "old#1 ready deleting", "new#0 unplaced noroom swap"}, "+new#1/1 swap new#0"},
 		"the last old one drains":            {[]string{"old#1 ready deleting", "new#1 ready", "new#0 unplaced noroom swap"}, "swap new#0"},
 		"the first does not serve yet":       {[]string{"old#0 ready", "new#0 swap", "new#1 unplaced noroom"}, ""},
@@ -176,21 +179,35 @@ func TestARevisionThatFailsIsHalted(t *testing.T) {
 		return func(s *scope) { s.replicas[at].Status.Restarts = n }
 	}
 	late := func(s *scope) { s.now = now.Add(5 * time.Minute) }
+	unfetched := func(s *scope) {
+		late(s)
+		s.deployment.Status.Rollout.State, s.deployment.Status.Rollout.PlacedReplicas = v1alpha1.RolloutPrefetching, 0
+	}
 	for name, tc := range map[string]struct {
 		change func(*scope)
 		have   []string
 		reason string
 	}{
-		"it loads":                           {nil, []string{"old#0 ready", "new#0"}, ""},
-		"two failures are not enough":        {fails(2, 1), []string{"old#0 ready", "new#0"}, ""},
-		"three are":                          {fails(3, 1), []string{"old#0 ready", "new#0 nocanary"}, v1alpha1.ReasonCanaryFailed},
-		"one is where nobody serves":         {fails(1, 0), []string{"new#0"}, v1alpha1.ReasonLoadFailed},
-		"one that serves again is forgiven":  {fails(9, 1), []string{"old#0 ready", "new#0 ready"}, ""},
-		"failures of the old are not its":    {fails(9, 0), []string{"old#0", "new#0"}, ""},
-		"one that goes is not counted":       {fails(9, 1), []string{"old#0 ready", "new#0 deleting", "new#1"}, ""},
-		"no progress in ten minutes":         {late, []string{"old#0 ready", "new#0"}, v1alpha1.ReasonProgressDeadline},
-		"bytes are progress":                 {func(s *scope) { late(s); s.replicas[1].Status.Progress.BytesDone = 7 }, []string{"old#0 ready", "new#0"}, ""},
-		"one more that has a Mac is":         {late, []string{"old#0 ready", "new#0", "new#1"}, ""},
+		"it loads":                    {nil, []string{"old#0 ready", "new#0"}, ""},
+		"two failures are not enough": {fails(2, 1), []string{"old#0 ready", "new#0"}, ""},
+		"three are":                   {fails(3, 1), []string{"old#0 ready", "new#0 nocanary"}, v1alpha1.ReasonCanaryFailed},
+		"one is where nobody serves":  {fails(1, 0), []string{"new#0"}, v1alpha1.ReasonLoadFailed},
+		"its Mac starts it again meanwhile": {func(s *scope) {
+			fails(3, 1)(s)
+			s.replicas[1].Status.LastFailure = &v1alpha1.EngineFailure{Reason: v1alpha1.ReasonCanaryFailed, Message: "no token"}
+		},
+			[]string{"old#0 ready", "new#0"}, v1alpha1.ReasonCanaryFailed},
+		"one that serves again is forgiven": {fails(9, 1), []string{"old#0 ready", "new#0 ready"}, ""},
+		"failures of the old are not its":   {fails(9, 0), []string{"old#0", "new#0"}, ""},
+		"one that goes is not counted":      {fails(9, 1), []string{"old#0 ready", "new#0 deleting", "new#1"}, ""},
+		"no progress in ten minutes":        {late, []string{"old#0 ready", "new#0"}, v1alpha1.ReasonProgressDeadline},
+		"bytes are progress":                {func(s *scope) { late(s); s.replicas[1].Status.Progress.BytesDone = 7 }, []string{"old#0 ready", "new#0"}, ""},
+		"one more that has a Mac is":        {late, []string{"old#0 ready", "new#0", "new#1"}, ""},
+		"weights that do not come are":      {unfetched, []string{"old#0 ready", "new#0 unplaced fetches swap"}, v1alpha1.ReasonProgressDeadline},
+		"bytes of them are progress":        {func(s *scope) { unfetched(s); s.replicas[1].Status.Progress.BytesDone = 7 }, []string{"old#0 ready", "new#0 unplaced fetches swap"}, ""},
+		"a fetch that begins late is not": {func(s *scope) { unfetched(s); s.deployment.Status.Rollout.State = v1alpha1.RolloutWaiting },
+			[]string{"old#0 ready", "new#0 unplaced fetches swap"}, ""},
+		"also where their Mac is away":       {unfetched, []string{"old#0 ready", "new#0 unplaced away swap"}, v1alpha1.ReasonProgressDeadline},
 		"one that waits for room is no load": {late, []string{"old#0 ready", "new#0 unplaced noroom"}, ""},
 		"a pause stops the clock":            {func(s *scope) { late(s); s.deployment.Spec.Rollout.Paused = true }, []string{"old#0 ready", "new#0"}, ""},
 		"its end starts it again":            {func(s *scope) { late(s); s.deployment.Status.Rollout.State = v1alpha1.RolloutPaused }, []string{"old#0 ready", "new#0"}, ""},
@@ -253,7 +270,12 @@ func TestARolloutSaysWhatItDoesAndWhatToDo(t *testing.T) {
 		"within what may be missing": {with(func(s *scope) {
 			s.deployment.Spec.Rollout = v1alpha1.RolloutSpec{MaxSurge: intOrString("0"), MaxUnavailable: intOrString("50%")}
 		}), []string{"old#0 ready", "new#0"}, v1alpha1.RolloutReplacing, metav1.ConditionTrue, "old", ""},
-		"swapping": {two, []string{"old#0 ready", "old#1 ready deleting", "new#0 unplaced noroom swap"}, v1alpha1.RolloutSwapping, metav1.ConditionTrue, "old", "requests wait meanwhile"},
+		"prefetching":            {two, []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, v1alpha1.RolloutPrefetching, metav1.ConditionTrue, "old", "one after the other will give its own; new#0 unplaced fetches swap: its weights are fetched"},
+		"prefetching that fails": {two, []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches nofetch swap"}, v1alpha1.RolloutPrefetching, metav1.ConditionTrue, "old", "(DownloadFailed: the hub is away)"},
+		"how long that takes": {with(func(s *scope) { s.replicas[2].Status.Progress.ETASeconds = ptr.To[int64](20) }),
+			[]string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, v1alpha1.RolloutPrefetching, metav1.ConditionTrue, "old", "about 40 s"},
+		"paused while it prefetches": {with(func(s *scope) { s.deployment.Spec.Rollout.Paused = true }), []string{"old#0 ready", "old#1 ready", "new#0 unplaced fetches swap"}, v1alpha1.RolloutPaused, metav1.ConditionUnknown, "old", ""},
+		"swapping":                   {two, []string{"old#0 ready", "old#1 ready deleting", "new#0 unplaced noroom swap"}, v1alpha1.RolloutSwapping, metav1.ConditionTrue, "old", "requests wait meanwhile"},
 		"waiting": {with(func(s *scope) { s.deployment.Spec.Rollout.WithoutRoom = v1alpha1.WithoutRoomWait }),
 			[]string{"old#0 ready", "old#1 ready", "new#0 unplaced noroom"}, v1alpha1.RolloutWaiting, metav1.ConditionTrue, "old", "add a Mac, set rollout.withoutRoom to Swap"},
 		"paused": {with(func(s *scope) { s.deployment.Spec.Rollout.Paused = true }), []string{"old#0 ready", "old#1 ready"}, v1alpha1.RolloutPaused, metav1.ConditionUnknown, "old", "rollout resume d"},

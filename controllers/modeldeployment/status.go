@@ -213,7 +213,8 @@ func fitsCondition(living []*v1alpha1.ModelReplica) status.Condition {
 		case c == nil:
 		case c.Reason == v1alpha1.ReasonTooLarge:
 			return status.False(is, v1alpha1.ReasonTooLarge, c.Message)
-		case c.Reason == v1alpha1.ReasonPlaced || c.Reason == v1alpha1.ReasonNoRoom || c.Reason == v1alpha1.ReasonPreempting || c.Reason == v1alpha1.ReasonSwapping:
+		case c.Reason == v1alpha1.ReasonPlaced || c.Reason == v1alpha1.ReasonNoRoom || c.Reason == v1alpha1.ReasonPreempting ||
+			c.Reason == v1alpha1.ReasonPrefetching || c.Reason == v1alpha1.ReasonSwapping:
 			fits = true
 		}
 	}

@@ -21,7 +21,7 @@ func progressingCondition(s *scope, next v1alpha1.ModelDeploymentStatus, living 
 		return status.False(is, string(state), halted(s.deployment, next))
 	case s.overdue:
 		return status.False(is, v1alpha1.ReasonProgressDeadline, fmt.Sprintf("no progress for %d s; %s", int(deadline(s.deployment).Seconds()), rolling(s, next)))
-	case state == v1alpha1.RolloutSurging || state == v1alpha1.RolloutReplacing || state == v1alpha1.RolloutSwapping || state == v1alpha1.RolloutWaiting:
+	case state == v1alpha1.RolloutSurging || state == v1alpha1.RolloutReplacing || state == v1alpha1.RolloutPrefetching || state == v1alpha1.RolloutSwapping || state == v1alpha1.RolloutWaiting:
 		return status.True(is, string(state), rolling(s, next))
 	case len(living) != len(s.replicas):
 		return status.True(is, v1alpha1.ReasonDraining, fmt.Sprintf("%d replicas drain", len(s.replicas)-len(living)))

@@ -26,12 +26,20 @@ func derive(r *v1alpha1.ModelReplica, mac *v1alpha1.MacNode, now time.Time) v1al
 	report := fleet.Report(mac, r)
 	var reported []metav1.Condition
 	switch {
+	case r.Spec.NodeName == "":
+		// Its Mac only fetches the weights, or none does.
+		next.Freed = r.Status.Freed
+		if report != nil {
+			next.Progress, reported = report.Progress, status.Pick(report.Conditions, v1alpha1.ConditionDownloaded)
+		}
 	case report != nil:
-		next.Progress, next.Memory, next.Freed, next.Restarts, next.Canary = report.Progress, report.Memory, report.Freed, report.Restarts, report.Canary
+		next.Progress, next.Memory, next.Freed, next.Canary = report.Progress, report.Memory, report.Freed, report.Canary
+		next.Restarts, next.LastFailure = report.Restarts, report.LastFailure
 		reported = status.Pick(report.Conditions, copied...)
 	case state != fleet.MacReady:
 		// The last word of a Mac that is away stays, marked as stale.
-		next.Progress, next.Memory, next.Freed, next.Restarts, next.Canary = r.Status.Progress, r.Status.Memory, r.Status.Freed, r.Status.Restarts, r.Status.Canary
+		next.Progress, next.Memory, next.Freed, next.Canary = r.Status.Progress, r.Status.Memory, r.Status.Freed, r.Status.Canary
+		next.Restarts, next.LastFailure = r.Status.Restarts, r.Status.LastFailure
 		reported = status.Pick(r.Status.Conditions, copied...)
 	}
 	if fenced(r, state) && !meta.IsStatusConditionTrue(reported, v1alpha1.ConditionReleased) {
@@ -79,6 +87,9 @@ func readiness(r *v1alpha1.ModelReplica, state fleet.MacState, released bool, re
 		return not(v1alpha1.ReasonReleased, "the replica is released")
 	case !r.DeletionTimestamp.IsZero() || r.Spec.Desired == v1alpha1.DesiredDrained:
 		return not(v1alpha1.ReasonDraining, "running requests finish, then the engine stops")
+	case r.Spec.NodeName == "" && meta.IsStatusConditionFalse(reported, v1alpha1.ConditionDownloaded):
+		c := meta.FindStatusCondition(reported, v1alpha1.ConditionDownloaded)
+		return not(c.Reason, "its weights are fetched on "+r.Spec.PrefetchNodeName+" first: "+c.Message)
 	case r.Spec.NodeName == "":
 		return not(v1alpha1.ReasonPending, "waiting for a Mac; the condition Placed says why")
 	case state == fleet.MacGone:

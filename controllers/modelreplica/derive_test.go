@@ -113,6 +113,41 @@ func TestM1EveryFigureOfTheMacIsCopied(t *testing.T) {
 	if got := derive(bound(), m, now).Memory; got != want {
 		t.Errorf("copied %+v, want %+v", got, want)
 	}
+	failure := &v1alpha1.EngineFailure{Reason: v1alpha1.ReasonCanaryFailed, Message: "no token"}
+	m.Status.Assignments[0].LastFailure = failure
+	next := derive(bound(), m, now)
+	if next.LastFailure != failure {
+		t.Errorf("its last failure is %v", next.LastFailure)
+	}
+	r := bound()
+	r.Status = next
+	if got := derive(r, mac(v1alpha1.ReasonMacSilent), now).LastFailure; got != failure {
+		t.Errorf("of a silent Mac it is %v", got)
+	}
+}
+
+// TestAReplicaTellsOfWeightsThatAreFetchedBeforeItHasAMac, and of nothing else
+// that the Mac says; once that is let go, nothing of it is left.
+func TestAReplicaTellsOfWeightsThatAreFetchedBeforeItHasAMac(t *testing.T) {
+	r := bound()
+	r.Spec.NodeName, r.Spec.PrefetchNodeName = "", "m"
+	failed := mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionDownloaded, "False", v1alpha1.ReasonDownloadFailed), is(v1alpha1.ConditionServing, "True", v1alpha1.ReasonServing),
+		is(v1alpha1.ConditionReleased, "True", v1alpha1.ReasonReleased))
+	next := derive(r, failed, now)
+	ready, downloaded := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady), meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionDownloaded)
+	if ready.Status != "False" || ready.Reason != v1alpha1.ReasonDownloadFailed || !strings.Contains(ready.Message, "on m first: says the Mac") ||
+		downloaded == nil || len(next.Conditions) != 2 || next.Progress.Stage != v1alpha1.StageServing || next.Memory.FootprintBytes != 0 {
+		t.Errorf("%+v", next)
+	}
+	next = derive(r, mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionDownloaded, "True", v1alpha1.ReasonVerified)), now)
+	if c := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady); c.Reason != v1alpha1.ReasonPending {
+		t.Errorf("fetched: %+v", c)
+	}
+	r.Status, r.Spec.PrefetchNodeName = next, ""
+	next = derive(r, nil, now)
+	if meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionDownloaded) != nil || next.Progress.Stage != "" {
+		t.Errorf("let go: %+v", next)
+	}
 }
 
 func TestReleaseIsTheMacsWordOrTheFence(t *testing.T) {

@@ -121,6 +121,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.drain(ctx, &replica); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
+	if unspoken(&replica) {
+		return reconcile.Result{}, nil
+	}
 	next := derive(&replica, mac, r.Clock.Now())
 	if err := r.report(ctx, &replica, next); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -128,19 +131,27 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, client.IgnoreNotFound(r.release(ctx, &replica))
 }
 
-// mac reads the Mac a replica is bound to; nil when there is none.
+// unspoken says that placement has not looked at a replica yet. Nothing is to be
+// said of it before: a word would only get in the way of the binding, which is
+// locked.
+func unspoken(replica *v1alpha1.ModelReplica) bool {
+	return replica.DeletionTimestamp.IsZero() && replica.Spec.NodeName == "" && len(replica.Status.Conditions) == 0
+}
+
+// mac reads the Mac that has an order for a replica; nil when there is none.
 func (r *Reconciler) mac(ctx context.Context, replica *v1alpha1.ModelReplica) (*v1alpha1.MacNode, error) {
-	if replica.Spec.NodeName == "" {
+	name := fleet.OrderedOn(replica)
+	if name == "" {
 		return nil, nil
 	}
 	var mac v1alpha1.MacNode
-	err := r.Client.Get(ctx, client.ObjectKey{Name: replica.Spec.NodeName}, &mac)
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &mac)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
 		// A Mac that could not be read is not a Mac that is gone.
-		return nil, fmt.Errorf("read Mac %s: %w", replica.Spec.NodeName, err)
+		return nil, fmt.Errorf("read Mac %s: %w", name, err)
 	}
 	return &mac, nil
 }

@@ -2,7 +2,7 @@
 // unplaced replicas together, because reservations are cumulative: those of the
 // highest priority first, and of these the oldest.
 //
-// It owns spec.nodeName of a replica (bound once), its condition Placed, and the
+// It owns spec.nodeName of a replica (bound once), spec.prefetchNodeName until then, its condition Placed, and the
 // deletion of replicas whose room goes to one of a higher priority, or to one of
 // a new revision that may swap. It refuses
 // to decide: package plan does, on a snapshot, by the rules of an administrator
@@ -138,6 +138,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err := errors.Join(append(errs, writes.wait())...); err != nil {
 		return reconcile.Result{}, err
 	}
+	if writes.bound && (wait == 0 || wait > sayAfter) {
+		wait = sayAfter // a binding calls for the next pass by its watch; this is for one that met nobody
+	}
 	// What no watch tells: the end of the time for which a Mac is avoided, or
 	// waited for, and a disk with room again.
 	return reconcile.Result{RequeueAfter: wait}, nil
@@ -187,9 +190,17 @@ func open(replicas []v1alpha1.ModelReplica) []*v1alpha1.ModelReplica {
 // hundred one after the other would take as long as a hundred round trips.
 const writesAtOnce = 8
 
-// writes are those of one pass that are under way. They touch no snapshot.
+// sayAfter is when, at the latest, a pass follows one that only bound.
+const sayAfter = time.Second
+
+// writes are those of one pass. Orders are under way at once; words are for
+// people, and a pass that binds leaves them to the next one: a Mac begins to
+// fetch and load when it is told, and nothing begins by a word. They touch no
+// snapshot.
 type writes struct {
 	group errgroup.Group
+	words []func() error
+	bound bool
 
 	mu   sync.Mutex // guards errs
 	errs []error
@@ -201,7 +212,8 @@ func newWrites() *writes {
 	return w
 }
 
-func (w *writes) add(write func() error) {
+// order has a write made now.
+func (w *writes) order(write func() error) {
 	w.group.Go(func() error {
 		if err := client.IgnoreNotFound(write()); err != nil {
 			w.mu.Lock()
@@ -212,8 +224,18 @@ func (w *writes) add(write func() error) {
 	})
 }
 
+// say has a write made after all orders, if nothing is bound meanwhile.
+func (w *writes) say(write func() error) { w.words = append(w.words, write) }
+
+// wait ends the pass.
 func (w *writes) wait() error {
 	_ = w.group.Wait() // each error is kept
+	if !w.bound && len(w.errs) == 0 {
+		for _, word := range w.words {
+			w.order(word)
+		}
+		_ = w.group.Wait()
+	}
 	return errors.Join(w.errs...)
 }
 
@@ -224,11 +246,10 @@ func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, w *writes, 
 	condition := status.False(v1alpha1.ConditionPlaced, d.Reason, d.Message)
 	binds := d.Mac != "" && replica.Spec.NodeName == ""
 	switch {
+	case binds:
+		s.Assume(replica, d.Mac)
 	case d.Mac != "":
 		condition = status.True(v1alpha1.ConditionPlaced, d.Reason, d.Message)
-		if binds {
-			s.Assume(replica, d.Mac)
-		}
 	case d.Awaits != "":
 		undo := s.Claim(replica, d)
 		if err := r.preempt(ctx, replica, d); err != nil {
@@ -236,16 +257,18 @@ func (r *Reconciler) carryOut(ctx context.Context, s *plan.Snapshot, w *writes, 
 			return err
 		}
 	}
-	w.add(func() error {
-		own := replica.DeepCopy() // an answer of the API server is written into it
-		if binds {
-			if err := r.bind(ctx, own, d.Mac); err != nil {
-				return err
-			}
-			ctrl.LoggerFrom(ctx).Info("Replica placed", "ModelReplica", client.ObjectKeyFromObject(replica), "MacNode", d.Mac)
-		}
-		return r.report(ctx, own, condition)
-	})
+	ahead := d.FetchesOn(replica)
+	s.Fetch(replica, ahead)
+	switch {
+	case binds:
+		w.bound = true
+		w.order(func() error { return r.bind(ctx, replica.DeepCopy(), d.Mac) }) // an answer of the API server is written into it
+	case d.Mac == "" && ahead != replica.Spec.PrefetchNodeName:
+		w.order(func() error { return r.prefetch(ctx, replica.DeepCopy(), ahead) })
+	}
+	if !binds {
+		w.say(func() error { return r.report(ctx, replica.DeepCopy(), condition) })
+	}
 	return nil
 }
 
@@ -275,10 +298,24 @@ func (r *Reconciler) preempt(ctx context.Context, replica *v1alpha1.ModelReplica
 // bind writes nodeName. The write is locked, so that a replica which is being
 // deleted and let go at this moment is not bound.
 func (r *Reconciler) bind(ctx context.Context, replica *v1alpha1.ModelReplica, mac string) error {
-	return status.Apply(ctx, r.Client, status.Document{
+	if err := status.Apply(ctx, r.Client, status.Document{
 		Object: replica, Manager: v1alpha1.ManagerPlacement, Locked: true,
 		Spec: map[string]any{"nodeName": mac},
-	})
+	}); err != nil {
+		return err
+	}
+	ctrl.LoggerFrom(ctx).Info("Replica placed", "ModelReplica", client.ObjectKeyFromObject(replica), "MacNode", mac)
+	return nil
+}
+
+// prefetch writes which Mac fetches the weights, or that none does. A binding
+// leaves it out.
+func (r *Reconciler) prefetch(ctx context.Context, replica *v1alpha1.ModelReplica, mac string) error {
+	spec := map[string]any{}
+	if mac != "" {
+		spec["prefetchNodeName"] = mac
+	}
+	return status.Apply(ctx, r.Client, status.Document{Object: replica, Manager: v1alpha1.ManagerPlacement, Spec: spec})
 }
 
 func (r *Reconciler) report(ctx context.Context, replica *v1alpha1.ModelReplica, c status.Condition) error {

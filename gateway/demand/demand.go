@@ -3,7 +3,7 @@
 //
 // It owns when that is told, and to whom: every second, at once when a request
 // begins to wait, and a last time when the gateway ends; to each address behind
-// the operator's name, of which the one that leads listens. It keeps nothing and
+// the operator's name, all of which listen. It keeps nothing and
 // tries nothing twice: the next report says all there is. It refuses to let a
 // failed report touch a request.
 //
@@ -133,7 +133,7 @@ func (p *Publisher) try(ctx context.Context, last bool) error {
 		}
 	}
 	if len(errs) < len(p.targets) {
-		return nil // the one that leads has it
+		return nil // the others are told again in a second
 	}
 	p.resolved = time.Time{} // it may have moved
 	return errors.Join(errs...)

@@ -65,7 +65,7 @@ func (p *Proxy) attempt(ctx context.Context, w *reply, r *http.Request, g grant,
 	ask := request(upstream, r, e, w.Header().Get(agentapi.HeaderRequestID), q)
 	w.model = q.answers()
 	begun, silent := p.bounded(cancel), w.keepOpen(p.KeepAlive, cancel)
-	resp, err := p.macs.to(e).RoundTrip(ask)
+	resp, err := p.macs.way(e).RoundTrip(ask)
 	begun()
 	if gone := silent.end(); gone != nil && err == nil {
 		err = errors.Join(gone, resp.Body.Close())

@@ -29,6 +29,8 @@ const aheadOf = 2
 type book struct {
 	now  func() time.Time
 	pick pick.Policy
+	// has says that there is a way to an endpoint; nil: there always is.
+	has func(route.Endpoint) bool
 
 	mu       sync.Mutex // guards all below
 	replicas map[string]*load
@@ -110,7 +112,7 @@ func (b *book) choose(q *query, now time.Time) (grant, bool) {
 	candidates := make([]pick.Candidate, len(endpoints))
 	loads := b.loads(endpoints)
 	for i, e := range endpoints {
-		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Total: loads[i].total, Excluded: q.excluded(e),
+		candidates[i] = pick.Candidate{ID: loads[i].id, InFlight: loads[i].inFlight, Total: loads[i].total, Excluded: q.excluded(e) || b.has != nil && !b.has(e),
 			Most: b.ahead * int(e.Sequences), Slots: int(e.Sequences), Suspect: now.Before(b.macs[e.Mac].until), Cold: e.Cold, Retiring: e.Retiring}
 	}
 	b.suspectOutliers(endpoints, candidates, now)

@@ -50,6 +50,9 @@ func (p *Proxy) kept(ctx context.Context, _ caller, w *reply, r *http.Request) e
 	if err := p.ready(); err != nil {
 		return err
 	}
+	if _, err := responses.ParseQuery(r.URL.RawQuery); err != nil {
+		return err // the agent is sent what could be read of it
+	}
 	id := responses.IDOf(r.URL.Path)
 	name, ok := responses.MacOf(id)
 	if !ok {
@@ -64,7 +67,7 @@ func (p *Proxy) kept(ctx context.Context, _ caller, w *reply, r *http.Request) e
 		return err
 	}
 	defer cancel()
-	failed, err := p.attempt(ctx, w, r, grant{route.Endpoint{Mac: mac.Name, Address: mac.Address}, func() {}}, &query{})
+	failed, err := p.attempt(ctx, w, r, grant{route.Endpoint{Mac: mac.Name, Address: mac.Address, Reach: mac.Reach}, func() {}}, &query{})
 	if failed == nil {
 		return err
 	}

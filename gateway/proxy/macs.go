@@ -4,13 +4,16 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/gateway/tunnel"
 )
 
 const (
@@ -25,6 +28,16 @@ const (
 	streamWindow = 128 << 10
 )
 
+// watched is how every connection to a Mac is, whoever opened it.
+var watched = http.HTTP2Config{
+	SendPingTimeout:           pingAfter,
+	PingTimeout:               pingTimeout,
+	MaxReceiveBufferPerStream: streamWindow,
+	// Ids are others in each request: to remember them for the compression of
+	// later heads costs more than it saves.
+	MaxEncoderHeaderTableSize: 1,
+}
+
 // macs holds one HTTP/2 connection for each Mac that is used.
 type macs struct {
 	// identity with which Macs are dialled, at each handshake the one of then.
@@ -32,6 +45,10 @@ type macs struct {
 	// lost, if set, is told of a Mac whose connection fell silent, also where no
 	// request runs that would fail.
 	lost func(mac string)
+	// tunnels are the connections that Macs opened; nil takes none.
+	tunnels *tunnel.Hub
+
+	looks sync.WaitGroup // for what works again
 
 	mu    sync.Mutex // guards conns
 	conns map[string]*conn
@@ -43,33 +60,38 @@ type conn struct {
 	identity *identity.Identity
 	address  string
 	*http.Transport
+
+	failed atomic.Bool  // it did, and was not seen to work since
+	looked atomic.Int64 // when that was last looked for, in Unix nanoseconds
 }
 
 // to is the connection to an endpoint's Mac. It outlives a certificate that is
 // renewed and a root that comes to be trusted. When the address changed, or a
 // root is trusted no more, the next request opens another one, and those that
 // run end on the old one.
-func (m *macs) to(e route.Endpoint) *http.Transport {
+func (m *macs) to(e route.Endpoint) *conn {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	id, c := m.identity(), m.conns[e.Mac] // under the lock: never an older one than before
 	if c != nil && id.Succeeds(c.identity) && c.address == e.Address {
 		c.identity = id
-		return c.Transport
+		return c
 	}
 	if c != nil {
 		c.CloseIdleConnections()
 	}
-	c = &conn{identity: id, address: e.Address, Transport: m.newTransport(e.Mac)}
+	c = &conn{identity: id, address: e.Address}
+	c.Transport = m.newTransport(c, e.Mac)
 	if m.conns == nil {
 		m.conns = map[string]*conn{}
 	}
 	m.conns[e.Mac] = c
-	return c.Transport
+	return c
 }
 
 // close ends the connections that nothing runs on.
 func (m *macs) close() {
+	m.looks.Wait()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range m.conns {
@@ -77,7 +99,8 @@ func (m *macs) close() {
 	}
 }
 
-func (m *macs) newTransport(mac string) *http.Transport {
+func (m *macs) newTransport(c *conn, mac string) *http.Transport {
+	config := watched
 	var http2 http.Protocols
 	http2.SetHTTP2(true)
 	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: -1} // the pings below do more
@@ -85,29 +108,26 @@ func (m *macs) newTransport(mac string) *http.Transport {
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			raw, err := dialer.DialContext(ctx, network, address)
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("%w: %w", errNotReached, err)
 			}
 			ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 			defer cancel()
 			heard := &heard{Conn: raw, lost: func() {
-				if m.lost != nil {
+				c.failed.Store(true)
+				if m.lost != nil && m.tunnel(mac) == nil { // a tunnel has pings of its own
 					m.lost(mac)
 				}
 			}}
 			heard.note()
-			c := tls.Client(gather(heard), m.identity().ClientTLS(mac))
-			if err := c.HandshakeContext(ctx); err != nil {
-				return nil, errors.Join(err, c.Close())
+			secure := tls.Client(gather(heard), m.identity().ClientTLS(mac))
+			if err := secure.HandshakeContext(ctx); err != nil {
+				return nil, fmt.Errorf("%w: %w", errNotReached, errors.Join(err, secure.Close()))
 			}
-			return c, nil
+			return secure, nil
 		},
 		DisableCompression: true,
 		IdleConnTimeout:    5 * time.Minute,
 		Protocols:          &http2,
-		HTTP2: &http.HTTP2Config{
-			SendPingTimeout:           pingAfter,
-			PingTimeout:               pingTimeout,
-			MaxReceiveBufferPerStream: streamWindow,
-		},
+		HTTP2:              &config,
 	}
 }

@@ -14,7 +14,7 @@
 // speaks the same API. What it adds are its own errors and the names of Mac
 // and request.
 //
-// Start reading at Proxy.text and Proxy.forward; wait.go has the waiting room,
+// Start reading at Proxy.text, then forward.go; wait.go has the waiting room,
 // stages.go whom a request is sent to that may be answered by several deployments,
 // caller.go and meter.go what concerns keys, bodies.go the room for bodies.
 package proxy
@@ -23,8 +23,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,6 +41,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/route"
+	"metalfleet.dev/metalfleet/gateway/tunnel"
 	"metalfleet.dev/metalfleet/gateway/waiting"
 )
 
@@ -72,6 +73,8 @@ type Config struct {
 	Table *route.Table
 	// Identity with which Macs are dialled; nil until it is known.
 	Identity func() *identity.Identity
+	// TakesTunnels says that Macs may open connections, which Tunnels takes.
+	TakesTunnels bool
 	// Keys that clients must bring; nil asks for none.
 	Keys *keys.Store
 	// Pick chooses among replicas; nil means pick.Choose.
@@ -133,8 +136,17 @@ func New(c Config) *Proxy {
 	c.Registry.MustRegister(&census{b})
 	p := &Proxy{Config: c, book: b, macs: macs{identity: c.Identity}, bodies: bodies{most: c.MaxHeldBytes}, metrics: newMetrics(c.Registry)}
 	p.macs.lost = func(mac string) { p.distrust(p.Log, mac, errSilent) }
+	b.has = p.macs.has
+	if c.TakesTunnels {
+		p.macs.tunnels = tunnel.New(tunnel.Options{Identity: c.Identity, HTTP2: watched, Wrap: func(c net.Conn) net.Conn { return gather(c) },
+			Changed: func(string) { b.wakeAll() }, Log: c.Log.WithName("tunnel")})
+		c.Registry.MustRegister(newTunnels(p.macs.tunnels))
+	}
 	return p
 }
+
+// Tunnels takes connections of Macs; nil where none are taken.
+func (p *Proxy) Tunnels() *tunnel.Hub { return p.macs.tunnels }
 
 // Close ends idle connections to Macs.
 func (p *Proxy) Close() { p.macs.close() }
@@ -203,9 +215,13 @@ type handle func(context.Context, caller, *reply, *http.Request) error
 
 // serve lets a request in, and has it answered. The server reads on for a while
 // where a body was left unread, and until readBody says more it has little time.
+// Where there is no body the server reads already, to hear of a client that leaves:
+// a time that ends there ends this request, and all that come after it.
 func (p *Proxy) serve(ctx context.Context, h handle, w *reply, r *http.Request) error {
-	if err := w.rc.SetReadDeadline(time.Now().Add(min(unreadTime, p.ReadTimeout))); err != nil {
-		return fmt.Errorf("bound the time of an unread body: %w", err)
+	if r.Body != http.NoBody {
+		if err := w.rc.SetReadDeadline(time.Now().Add(min(unreadTime, p.ReadTimeout))); err != nil {
+			return fmt.Errorf("bound the time of an unread body: %w", err)
+		}
 	}
 	c, err := p.admit(ctx, w, r)
 	if err != nil {
@@ -384,171 +400,4 @@ func (p *Proxy) readBody(w *reply, r *http.Request) (body []byte, release func()
 		return nil, nil, fmt.Errorf("bound the time of a request body: %w", err)
 	}
 	return body, release, nil
-}
-
-// query is a request for a model on its way to a replica.
-type query struct {
-	name string
-	// model is the one that is asked now, rest those that come after it (stages.go).
-	model  *route.Model
-	rest   []*route.Model
-	routed *routed
-	body   []byte
-	// key is whose it is, deadline when its client wants to know; zero is none.
-	key      string
-	deadline time.Time
-	// prefix of its prompt, by which replicas that remember it are found.
-	prefix pick.Prefix
-	// only this Mac keeps what the request goes on from; empty where any will do.
-	only string
-	// waiter is its place in the waiting room, should it need one.
-	waiter *waiting.Waiter
-
-	tries          int             // of this round
-	replicas, macs map[string]bool // that failed in it
-	last           *failure
-	told           *openai.Error // by an agent that refused
-}
-
-func (q *query) excluded(e route.Endpoint) bool {
-	return q.replicas[e.Replica] || q.macs[e.Mac] || q.only != "" && e.Mac != q.only
-}
-
-// failed leaves out what failed.
-func (q *query) failed(e route.Endpoint, f *failure) {
-	if q.replicas == nil {
-		q.replicas, q.macs = map[string]bool{}, map[string]bool{}
-	}
-	q.tries++
-	q.last, q.told = f, better(q.told, f.refusal)
-	q.replicas[e.Replica] = true
-	if f.reason == reasonConnection {
-		q.macs[e.Mac] = true
-	}
-}
-
-// again begins a new round, after a while.
-func (q *query) again(now time.Time) {
-	after := againMin
-	if q.told != nil {
-		after = min(max(q.told.RetryAfter, againMin), againMax)
-	}
-	q.waiter.NotBefore = now.Add(after)
-	q.tries, q.replicas, q.macs = 0, nil, nil
-}
-
-// forward tries replicas until one answers. In one round each is tried once, and
-// none after the first byte went to the client.
-func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, q *query) error {
-	p.book.asked(q.model.Key)
-	for {
-		g, err := p.nextEndpoint(ctx, w, q)
-		if err != nil {
-			return err
-		}
-		if q.last != nil {
-			p.metrics.retries.WithLabelValues(q.last.reason).Inc()
-		}
-		failed, err := p.attempt(ctx, w, r, g, q)
-		p.judge(ctx, g.Endpoint, w.status, failed, err)
-		if failed == nil {
-			return err
-		}
-		q.failed(g.Endpoint, failed)
-		if failed.reason == reasonConnection {
-			p.distrust(logOf(ctx), g.Mac, failed.err)
-		}
-		logOf(ctx).V(1).Info("replica did not answer", "reason", failed.reason, "MacNode", g.Mac, "replicaUID", g.Replica)
-	}
-}
-
-// endpoint finds where to send a request next: at once, as long as it and its
-// model may be tried, or after a wait.
-func (p *Proxy) endpoint(ctx context.Context, w *reply, q *query) (grant, error) {
-	if q.last == nil || q.tries < maxTries && p.book.mayRetry(q.model.Key) {
-		if g, ok := p.book.take(q); ok {
-			return g, nil
-		}
-	}
-	switch {
-	case len(q.rest) > 0 && (len(q.model.Endpoints()) == 0 || q.last != nil || p.Waiting.Count == 0 || q.routed.patience == 0):
-		return grant{}, errElsewhere
-	case q.told != nil && (p.Waiting.Count == 0 || q.told.RetryAfter == 0): // waiting does not help
-		return grant{}, q.told
-	case p.Waiting.Count == 0:
-		return grant{}, openai.NoEndpoint(q.name, noEndpointRetry)
-	case q.tries > 0:
-		q.again(time.Now())
-	}
-	return p.wait(ctx, w, q)
-}
-
-// judge notes how a request ended at a replica. What a client did wrong, an agent
-// refused before it did anything, or found no memory for, says nothing of it.
-func (p *Proxy) judge(ctx context.Context, e route.Endpoint, status int, failed *failure, err error) {
-	bad := failed != nil && (failed.reason != reasonRefused || failed.refusal.Code == agentapi.CodeEngineLost) ||
-		failed == nil && (err == nil && (status == http.StatusInternalServerError || status == http.StatusBadGateway) || broken(err))
-	if !bad && (failed != nil || err != nil) {
-		return
-	}
-	if p.book.ended(e.Replica, bad) {
-		p.metrics.ejected.Inc()
-		logOf(ctx).Info("requests to a replica fail; others are preferred for a while", "MacNode", e.Mac, "replicaUID", e.Replica)
-	}
-}
-
-// broken says that an answer had begun and was lost.
-func broken(err error) bool {
-	var e *openai.Error
-	return errors.As(err, &e) && e.Code == agentapi.CodeEngineLost
-}
-
-// better is what the client is told of two refusals: the later one, save that a
-// Mac where waiting helps says more than one where it does not.
-func better(a, b *openai.Error) *openai.Error {
-	if b == nil || a != nil && a.RetryAfter > 0 && b.RetryAfter == 0 {
-		return a
-	}
-	return b
-}
-
-// distrust leaves a Mac alone for a while.
-func (p *Proxy) distrust(log logr.Logger, mac string, cause error) {
-	if p.book.suspect(mac) {
-		p.metrics.suspected.Inc()
-		log.Info("connection to a Mac failed; others are preferred for a while", "MacNode", mac, "reason", cause.Error())
-	}
-}
-
-// request is what the agent gets: the client's bytes, and headers of our own
-// making. A client's credentials stay here.
-func request(ctx context.Context, r *http.Request, e route.Endpoint, id string, q *query) *http.Request {
-	body := q.body
-	out := &http.Request{Method: r.Method, URL: &url.URL{Scheme: "https", Host: e.Address, Path: r.URL.Path}, Host: e.Address,
-		Body: bodyReader(body), ContentLength: int64(len(body)),
-		GetBody: func() (bodyCloser, error) { return bodyReader(body), nil },
-		Header: http.Header{
-			"Content-Type":           {"application/json"},
-			"User-Agent":             {"metalfleet-gateway"},
-			agentapi.HeaderReplica:   {e.Replica},
-			agentapi.HeaderEpoch:     {strconv.FormatInt(e.Epoch, 10)},
-			agentapi.HeaderRequestID: {id},
-		}}
-	if e.Replica == "" { // the Mac itself is meant
-		out.Header.Del(agentapi.HeaderReplica)
-		out.Header.Del(agentapi.HeaderEpoch)
-		out.URL.RawQuery = plainQuery(r.URL.Query())
-	}
-	if owner := ownerOf(ctx); owner != "" {
-		out.Header.Set(agentapi.HeaderOwner, owner)
-	}
-	for _, name := range []string{"Accept", anthropic.HeaderVersion, agentapi.HeaderPriority} {
-		if values := r.Header.Values(name); len(values) > 0 {
-			out.Header[name] = values
-		}
-	}
-	if q.routed != nil {
-		out.Header.Set(agentapi.HeaderModel, q.model.Shown())
-	}
-	return out.WithContext(ctx)
 }

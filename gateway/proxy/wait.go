@@ -91,6 +91,19 @@ func (b *book) wake(m *route.Model) {
 	b.serve(m, b.now())
 }
 
+// wakeAll serves whoever waits and now can be.
+func (b *book) wakeAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	waits := map[*route.Model]bool{}
+	for _, s := range b.seats {
+		waits[s.model] = true
+	}
+	for m := range waits {
+		b.serve(m, b.now())
+	}
+}
+
 // serve is wake; the lock is held.
 func (b *book) serve(m *route.Model, now time.Time) {
 	name := m.Key.String()

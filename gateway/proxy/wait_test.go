@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -508,5 +509,30 @@ func TestWhatWaitingDoesNotHelpIsToldAtOnce(t *testing.T) {
 	}
 	if w.waits("served") != 1 || w.counter("retries_total") != 1 {
 		t.Error("the second try is not counted")
+	}
+}
+
+// TestAnEngineThatEndsIsWaitedForOnce: a model's only engine was killed before it
+// said anything, and is started again. A request that ends engines is told so.
+func TestAnEngineThatEndsIsWaitedForOnce(t *testing.T) {
+	ended := &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost, Message: "The engine ended."}
+	w := newWorld(t, room(10))
+	var asked atomic.Int64
+	w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 1 {
+			refuse(ended)(rw, r)
+			return
+		}
+		say(`"again"`)(rw, r)
+	})
+	if got := read(t, w.chat()); got != `"again"` || asked.Load() != 2 {
+		t.Errorf("%s after %d tries", got, asked.Load())
+	}
+
+	w = newWorld(t, room(10))
+	m := w.addMac("a", refuse(ended))
+	w.wantRefusal(w.chat(), refusal{http.StatusBadGateway, agentapi.CodeEngineLost, ""})
+	if n := m.requests.Load(); n != 2 {
+		t.Errorf("%d engines ended under it", n)
 	}
 }

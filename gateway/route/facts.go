@@ -68,7 +68,7 @@ func MacOf(m *v1alpha1.MacNode) Mac {
 	out := Mac{Name: m.Name, Open: m.DeletionTimestamp.IsZero() && !saysNo(m.Status.Conditions, v1alpha1.ConditionReady) &&
 		!saysNo(m.Status.Conditions, v1alpha1.ConditionAccepting)}
 	if a := m.Status.Address; a != nil {
-		out.Address = net.JoinHostPort(a.Host, strconv.Itoa(int(a.Port)))
+		out.Address, out.Reach = net.JoinHostPort(a.Host, strconv.Itoa(int(a.Port))), a.Reach
 	}
 	return out
 }

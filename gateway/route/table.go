@@ -22,6 +22,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
 // Key names a deployment.
@@ -83,8 +85,9 @@ type Replica struct {
 // Mac is what the table needs of a MacNode.
 type Mac struct {
 	Name    string
-	Address string // host:port; empty when unknown
-	Open    bool   // takes requests
+	Address string            // host:port; empty when unknown
+	Open    bool              // takes requests
+	Reach   v1alpha1.MacReach // empty is directly
 }
 
 // Endpoint is one ready replica and where to reach it.
@@ -93,6 +96,8 @@ type Endpoint struct {
 	Epoch   int64
 	Mac     string
 	Address string
+	// Reach is how: directly where it is empty.
+	Reach v1alpha1.MacReach
 	// Cold: its model is not in memory; the next request there loads it.
 	Cold bool
 	// Retiring: others are preferred, so that it may go.
@@ -354,7 +359,7 @@ func endpointsOf(deploymentUID string, replicas map[string]Replica, macs map[str
 	for _, r := range replicas {
 		mac := macs[r.Mac]
 		if r.Ready && r.DeploymentUID == deploymentUID && mac.Open && mac.Address != "" {
-			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address, Cold: r.Cold, Retiring: r.Retiring, Sequences: r.Sequences})
+			out = append(out, Endpoint{Replica: r.UID, Epoch: r.Epoch, Mac: r.Mac, Address: mac.Address, Reach: mac.Reach, Cold: r.Cold, Retiring: r.Retiring, Sequences: r.Sequences})
 		}
 	}
 	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(a.Replica, b.Replica) })

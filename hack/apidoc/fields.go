@@ -12,8 +12,8 @@ import (
 
 const say = `[{"role":"user","content":"hi"}]`
 
-// text are the fields of both of OpenAI's text routes.
-var text = map[string]string{
+// textFields are the fields of both of OpenAI's text routes.
+var textFields = map[string]string{
 	"model": `"other"`, "frequency_penalty": `0.5`, "logit_bias": `{"5":-1.5}`, "max_tokens": `5`, "n": `2`, "presence_penalty": `0.5`, "seed": `5`,
 	"stop": `["x"]`, "stream": `true`, "stream_options": `{"include_usage":true},"stream":true`, "temperature": `0.5`, "top_p": `0.5`, "user": `"u"`,
 	"top_k": `5`, "min_p": `0.5`, "priority": `1`, "structured_outputs": `{"regex":"a"}`, "guided_json": `{"type":"object"}`, "guided_regex": `"a"`,
@@ -31,22 +31,22 @@ func more(a, b map[string]string) map[string]string {
 // references of Cohere and Jina document, and those of our own.
 func routes() []route {
 	return []route{
-		{"POST " + dialect.PathChat, map[string]string{"model": `"m"`, "messages": say}, more(text, chat),
+		{"POST " + dialect.PathChat, map[string]string{"model": `"m"`, "messages": say}, more(textFields, chat), chatSchemas,
 			func(b []byte) (any, error) { return openai.DecodeChatRequest(b) }},
 		{"POST " + dialect.PathCompletions, map[string]string{"model": `"m"`, "prompt": `"hi"`},
-			more(text, map[string]string{"prompt": `"other"`, "best_of": `2`, "echo": `true`, "logprobs": `0`, "suffix": `"x"`}),
+			more(textFields, map[string]string{"prompt": `"other"`, "best_of": `2`, "echo": `true`, "logprobs": `0`, "suffix": `"x"`}), completionSchemas,
 			func(b []byte) (any, error) { return openai.DecodeCompletionRequest(b) }},
 		{"POST " + dialect.PathEmbeddings, map[string]string{"model": `"m"`, "input": `"hi"`},
 			map[string]string{"input": `[[1,2]]`, "model": `"other"`, "dimensions": `2`, "encoding_format": `"base64"`, "user": `"u"`,
-				"truncate": `true`, "prompt_name": `"query"`, "instruction": `"find"`},
+				"truncate": `true`, "prompt_name": `"query"`, "instruction": `"find"`}, embeddingSchemas,
 			func(b []byte) (any, error) { return openai.DecodeEmbeddingRequest(b) }},
 		{"POST " + dialect.PathRerank + ", POST " + dialect.PathRerankV2, map[string]string{"model": `"m"`, "query": `"q"`, "documents": `["a"]`},
 			map[string]string{"model": `"other"`, "query": `"other"`, "documents": `[{"text":"b"}]`, "top_n": `1`, "return_documents": `false`,
-				"truncate": `false`, "instruction": `"find"`, "max_chunks_per_doc": `10`, "max_tokens_per_doc": `512`, "rank_fields": `["title"]`, "priority": `1`},
+				"truncate": `false`, "instruction": `"find"`, "max_chunks_per_doc": `10`, "max_tokens_per_doc": `512`, "rank_fields": `["title"]`, "priority": `1`}, rerankSchemas,
 			func(b []byte) (any, error) { return rerank.Decode(b, rerank.V1) }},
-		{"POST " + dialect.PathMessages, map[string]string{"model": `"m"`, "messages": say, "max_tokens": `9`}, message,
+		{"POST " + dialect.PathMessages, map[string]string{"model": `"m"`, "messages": say, "max_tokens": `9`}, message, messageSchemas,
 			func(b []byte) (any, error) { return anthropic.Decode(b) }},
-		{"POST " + dialect.PathResponses, map[string]string{"model": `"m"`, "input": `"hi"`}, response,
+		{"POST " + dialect.PathResponses, map[string]string{"model": `"m"`, "input": `"hi"`}, response, responseSchemas,
 			func(b []byte) (any, error) { return responses.Decode(b) }},
 	}
 }
@@ -56,14 +56,14 @@ var chat = map[string]string{
 	"logprobs": `true`, "max_completion_tokens": `5`, "metadata": `{"a":"b"}`, "modalities": `["audio"]`, "moderation": `{"model":"m"}`,
 	"parallel_tool_calls": `true`, "prediction": `{"type":"content","content":"x"}`, "prompt_cache_key": `"k"`, "prompt_cache_options": `{"mode":"implicit"}`,
 	"prompt_cache_retention": `"24h"`, "reasoning_effort": `"low"`, "response_format": `{"type":"json_object"}`, "safety_identifier": `"k"`,
-	"service_tier": `"priority"`, "store": `true`, "tool_choice": `"required"`, "tools": `[{"type":"function","function":{"name":"f"}}]`,
+	"service_tier": `"priority"`, "store": `true`, "tool_choice": `"none","tools":[{"type":"function","function":{"name":"f"}}]`, "tools": `[{"type":"function","function":{"name":"f"}}]`,
 	"top_logprobs": `5,"logprobs":true`, "verbosity": `"low"`, "web_search_options": `{}`, "chat_template_kwargs": `{"a":1}`,
 }
 
 var message = map[string]string{
 	"model": `"other"`, "messages": `[{"role":"user","content":"other"}]`, "max_tokens": `5`, "system": `"s"`, "stop_sequences": `["x"]`, "stream": `true`,
 	"temperature": `0.5`, "top_k": `5`, "top_p": `0.5`, "metadata": `{"user_id":"u"}`, "cache_control": `{"type":"ephemeral"}`,
-	"tools": `[{"name":"f","input_schema":{"type":"object"}}]`, "tool_choice": `{"type":"any"}`, "thinking": `{"type":"enabled","budget_tokens":1024}`,
+	"tools": `[{"name":"f","input_schema":{"type":"object"}}]`, "tool_choice": `{"type":"none"},"tools":[{"name":"f","input_schema":{"type":"object"}}]`, "thinking": `{"type":"enabled","budget_tokens":1024}`,
 	"service_tier": `"standard_only"`, "container": `"c"`, "inference_geo": `"eu"`, "mcp_servers": `[{"type":"url"}]`, "context_management": `{"edits":[]}`,
 	"output_config": `{"effort":"low"}`, "output_format": `{"type":"json_schema"}`,
 }
@@ -71,9 +71,9 @@ var message = map[string]string{
 var response = map[string]string{
 	"background": `true`, "context_management": `[{"type":"compaction"}]`, "conversation": `"conv_1"`, "include": `["message.output_text.logprobs"]`,
 	"input": `"other"`, "instructions": `"i"`, "max_output_tokens": `5`, "max_tool_calls": `5`, "metadata": `{"a":"b"}`, "model": `"other"`,
-	"moderation": `{"model":"m"}`, "parallel_tool_calls": `true`, "previous_response_id": `"resp_1"`, "prompt": `{"id":"p"}`, "prompt_cache_key": `"k"`,
+	"moderation": `{"model":"m"}`, "parallel_tool_calls": `false`, "previous_response_id": `"resp_1"`, "prompt": `{"id":"p"}`, "prompt_cache_key": `"k"`,
 	"prompt_cache_options": `{"mode":"implicit"}`, "prompt_cache_retention": `"24h"`, "reasoning": `{"effort":"low"}`, "safety_identifier": `"k"`,
 	"service_tier": `"priority"`, "store": `false`, "stream": `true`, "stream_options": `{"include_obfuscation":true}`, "temperature": `0.5`,
-	"text": `{"format":{"type":"json_object"}}`, "tool_choice": `"required"`, "tools": `[{"type":"function","name":"f"}]`, "top_logprobs": `5`, "top_p": `0.5`,
+	"text": `{"format":{"type":"json_object"}}`, "tool_choice": `"none","tools":[{"type":"function","name":"f"}]`, "tools": `[{"type":"function","name":"f"}]`, "top_logprobs": `5`, "top_p": `0.5`,
 	"truncation": `"auto"`, "user": `"u"`,
 }

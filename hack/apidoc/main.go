@@ -1,12 +1,15 @@
 // Command apidoc writes the tables of docs/api.md: of every field that the
 // references of the APIs document, whether it is honoured, changes nothing, or is
-// refused, and with which sentence. The decoders themselves are asked.
+// refused, and with which sentence; and the OpenAPI documents in api/openapi. The
+// decoders themselves are asked. Before the fields stands the conformance table of
+// package hack/clients/table.
 //
-//	go run ./hack/apidoc            checks the page
-//	go run ./hack/apidoc -write     writes it
+//	go run ./hack/apidoc            checks the page and the documents
+//	go run ./hack/apidoc -write     writes them
 //
 // It owns the list of documented fields (fields.go), each with a value that means
-// something. Start reading at table.
+// something, and their schemas (schemas.go). Answers are described from the types
+// that are written. Start reading at table and at document.render.
 package main
 
 import (
@@ -23,12 +26,18 @@ import (
 	"strings"
 
 	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/hack/clients/table"
 )
 
 const (
 	pagePath = "docs/api.md"
-	begin    = "<!-- fields: written by `go run ./hack/apidoc -write` -->\n"
-	end      = "<!-- end of fields -->\n"
+	// documentPath is where the OpenAPI documents lie.
+	documentPath = "api/openapi/"
+	begin        = "<!-- fields: written by `go run ./hack/apidoc -write` -->\n"
+	end          = "<!-- end of fields -->\n"
+
+	beginRows = "<!-- rows: written by `go run ./hack/apidoc -write` -->\n"
+	endRows   = "<!-- end of rows -->\n"
 )
 
 func main() {
@@ -42,28 +51,118 @@ func main() {
 }
 
 func run(root string, write bool) error {
+	files, err := wanted(root)
+	if err != nil {
+		return err
+	}
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		if err := settle(root, path, files[path], write); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle has a file be what it is to be, or says that it is not.
+func settle(root, name string, want []byte, write bool) error {
+	path := filepath.Join(root, filepath.FromSlash(name))
+	if got, err := os.ReadFile(path); err == nil && bytes.Equal(got, want) {
+		return nil
+	}
+	if !write {
+		return fmt.Errorf("%s is not what the decoders say: go run ./hack/apidoc -write", name)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, want, 0o644)
+}
+
+// wanted are all files by their paths, as they are to be.
+func wanted(root string) (map[string][]byte, error) {
+	page, err := wantedPage(root)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{pagePath: page}
+	for _, d := range documents() {
+		if files[documentPath+d.file], err = d.render(); err != nil {
+			return nil, fmt.Errorf("%s: %w", d.file, err)
+		}
+	}
+	return files, nil
+}
+
+func wantedPage(root string) ([]byte, error) {
 	path := filepath.Join(root, filepath.FromSlash(pagePath))
 	page, err := os.ReadFile(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	tables, err := all()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	head, rest, found := strings.Cut(string(page), begin)
+	rows, err := conformance()
+	if err != nil {
+		return nil, err
+	}
+	text, err := between(string(page), begin, end, tables)
+	if err == nil {
+		text, err = between(text, beginRows, endRows, rows)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []byte(text), nil
+}
+
+// between replaces what stands between two marks.
+func between(page, begin, end, what string) (string, error) {
+	head, rest, found := strings.Cut(page, begin)
 	_, tail, closed := strings.Cut(rest, end)
 	if !found || !closed {
-		return fmt.Errorf("%s misses the marks between which the tables stand", pagePath)
+		return "", fmt.Errorf("%s misses the marks %q and %q, between which a table stands", pagePath, strings.TrimSpace(begin), strings.TrimSpace(end))
 	}
-	want := []byte(head + begin + tables + end + tail)
-	switch {
-	case bytes.Equal(page, want):
-		return nil
-	case write:
-		return os.WriteFile(path, want, 0o644)
+	return head + begin + what + end + tail, nil
+}
+
+// conformance is the table that make test-clients has the official clients play.
+func conformance() (string, error) {
+	rows, err := table.Rows()
+	if err != nil {
+		return "", err
 	}
-	return fmt.Errorf("%s is not what the decoders say: go run ./hack/apidoc -write", pagePath)
+	var out strings.Builder
+	for _, api := range []string{"openai", "anthropic"} {
+		head, line := "\n| request | what must hold |", "|---|---|"
+		var clients []table.Client
+		for _, c := range table.Clients() {
+			if c.API == api {
+				clients = append(clients, c)
+				head, line = head+" "+c.Name+" |", line+"---|"
+			}
+		}
+		out.WriteString(head + "\n" + line + "\n")
+		for _, r := range rows {
+			if r.API != api {
+				continue
+			}
+			fmt.Fprintf(&out, "| %s | %s |", r.Name, r.Says)
+			for _, c := range clients {
+				verdict := "yes"
+				if r.Refused() {
+					verdict = "refused"
+				}
+				if !r.For(c) {
+					verdict = "not sent: " + r.Why
+				}
+				out.WriteString(" " + verdict + " |")
+			}
+			out.WriteString("\n")
+		}
+	}
+	return out.String(), nil
 }
 
 // all tables, one for each route.
@@ -84,7 +183,9 @@ type route struct {
 	name   string
 	base   map[string]string // a body that is taken
 	fields map[string]string // documented ones, each with a value that means something
-	decode func([]byte) (any, error)
+	// schemas of the fields that are taken, and of others.
+	schemas map[string]string
+	decode  func([]byte) (any, error)
 }
 
 // table says what becomes of each field.

@@ -29,8 +29,17 @@ func TestAPageThatSaysSomethingElseIsFound(t *testing.T) {
 		t.Error("a page without marks is taken")
 	}
 	write("head\n" + begin + "old\n" + end + "tail\n")
-	if err := run(root, false); err == nil {
-		t.Error("an old page is taken")
+	if err := run(root, true); err == nil {
+		t.Error("a page without the rows' marks is taken")
+	}
+	old := "head\n" + beginRows + endRows + begin + "old\n" + end + "tail\n"
+	write(old)
+	if err := run(root, true); err != nil { // the documents too
+		t.Fatal(err)
+	}
+	write(old)
+	if err := run(root, false); err == nil || !strings.Contains(err.Error(), pagePath+" is not") {
+		t.Errorf("an old page is taken: %v", err)
 	}
 	if err := run(root, true); err != nil {
 		t.Fatal(err)
@@ -44,7 +53,8 @@ func TestAPageThatSaysSomethingElseIsFound(t *testing.T) {
 	}
 	page := string(got)
 	for _, want := range []string{"head\n", "tail\n", "| `best_of` | refused | The parameter 'best_of' is not supported yet.", "| `temperature` | yes | |", "| `cache_control` | yes | taken; nothing follows of it |",
-		"| `parallel_tool_calls` | yes | taken; nothing follows of it |", "| `input` | yes | |"} {
+		"| `parallel_tool_calls` | yes | taken; nothing follows of it |", "| `input` | yes | |",
+		"| request | what must hold | openai-python | openai-javascript | openai-go |", "| not sent: the client in Go has no such helper |", "without `stream` is refused | refused | refused | refused |"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page misses %q", want)
 		}

@@ -29,6 +29,7 @@ import (
 
 	"metalfleet.dev/metalfleet/hack/bench/report"
 	"metalfleet.dev/metalfleet/hack/fleet"
+	"metalfleet.dev/metalfleet/hack/netns"
 	"metalfleet.dev/metalfleet/hack/tinymodel"
 )
 
@@ -55,7 +56,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if err := sandboxed(ctx, func(ctx context.Context) error { return run(ctx, o) }); err != nil {
+	if err := netns.Sandboxed(ctx, func(ctx context.Context) error { return run(ctx, o) }); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(1)
 	}
@@ -100,7 +101,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	fo := fleet.Options{Root: root, ModelRoot: models, Macs: macs, Address: serverAddress, Say: func(s string) { fmt.Println("  ", s) }}
+	fo := fleet.Options{Root: root, ModelRoot: models, Macs: macs, Address: netns.Address, Say: func(s string) { fmt.Println("  ", s) }}
 	return fleet.With(ctx, fo, o.keep, func(ctx context.Context, f *fleet.Fleet) error {
 		c := newChaos(f, links, skewed)
 		return c.run(ctx, o)

@@ -10,11 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/hack/fleet"
 )
 
-const serverAddress = ""
-
 var errLinux = errors.New("chaos needs the network namespaces of Linux")
-
-func sandboxed(context.Context, func(context.Context) error) error { return errLinux }
 
 func newMacs(context.Context) ([]fleet.Mac, map[string]*cluster.Mac, error) {
 	return nil, nil, errLinux

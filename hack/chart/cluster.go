@@ -34,9 +34,9 @@ type cluster struct {
 	client.Client
 }
 
-// monitoringKinds are those of the Prometheus operator, which this API server
-// does not serve: that they are rendered is all that is known of them here.
-var monitoringKinds = []string{"ServiceMonitor", "PrometheusRule"}
+// foreignKinds are those of the Prometheus operator and of KEDA, which this API
+// server does not serve: that they are rendered is all that is known of them here.
+var foreignKinds = []string{"ServiceMonitor", "PrometheusRule", "ClusterTriggerAuthentication"}
 
 func newCluster(ctx context.Context, root string) (*cluster, error) {
 	env, err := testenv.Start(ctx, testenv.Options{CRDs: []string{}})
@@ -49,6 +49,7 @@ func newCluster(ctx context.Context, root string) (*cluster, error) {
 			c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}),
 			// Nothing is kept here, and what lies in a namespace of the chart's own wants to find it.
 			c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "metalfleet-api-keys"}}),
+			c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: scalers}}),
 			c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: restricted, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}),
 		)
 		// Admission wants to see the accounts of Pods, and nothing is kept here.
@@ -78,7 +79,7 @@ func (c *cluster) judge(ctx context.Context, v variant, text []byte) (string, er
 	var plain [][]byte
 	for _, o := range objects {
 		names = append(names, o.GetKind()+"/"+o.GetName())
-		if slices.Contains(monitoringKinds, o.GetKind()) {
+		if slices.Contains(foreignKinds, o.GetKind()) {
 			continue
 		}
 		b, err := yaml.Marshal(o.Object)

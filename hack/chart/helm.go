@@ -16,6 +16,9 @@ type helm struct{ program, chart, root string }
 
 const namespace = "metalfleet-system"
 
+// scalers is where KEDA runs.
+const scalers = "scalers"
+
 // variant is a set of values and what must come of it.
 type variant struct {
 	name string
@@ -38,12 +41,20 @@ func variants() []variant {
 			"ClusterRole/metalfleet-view", "ClusterRole/metalfleet-edit", "Job/metalfleet-uninstall-guard", "Pod/metalfleet-test",
 			"ValidatingAdmissionPolicy/metalfleet-agent-writes", "ValidatingAdmissionPolicyBinding/metalfleet-agent-writes",
 			"ValidatingAdmissionPolicy/metalfleet-agent-requests", "ValidatingAdmissionPolicyBinding/metalfleet-agent-tokens",
-		}, lacks: []string{"NetworkPolicy/metalfleet-gateway", "ServiceMonitor/metalfleet-gateway", "Namespace/metalfleet-api-keys", "Role/metalfleet-gateway-api-keys"}},
+		}, lacks: []string{"NetworkPolicy/metalfleet-gateway", "ServiceMonitor/metalfleet-gateway", "Namespace/metalfleet-api-keys", "Role/metalfleet-gateway-api-keys",
+			"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-keda", "ClusterTriggerAuthentication/metalfleet"}},
 		{name: "everything", set: everything, has: []string{
 			"NetworkPolicy/metalfleet-gateway", "NetworkPolicy/metalfleet-operator", "ServiceMonitor/metalfleet-gateway", "ServiceMonitor/metalfleet-operator",
 			"PrometheusRule/metalfleet", "ConfigMap/metalfleet-dashboard-fleet",
 			"Namespace/metalfleet-api-keys", "Role/metalfleet-gateway-api-keys", "RoleBinding/metalfleet-gateway-api-keys",
 		}},
+		{name: "metrics", set: []string{"operator.externalMetrics.enabled=true", "networkPolicies.enabled=true"}, has: []string{
+			"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-metrics-api", "ClusterRole/metalfleet-operator-external-metrics",
+		}, lacks: []string{"Service/metalfleet-operator-keda", "Secret/metalfleet-keda"}},
+		{name: "keda", set: []string{"operator.keda.enabled=true", "operator.keda.namespace=" + scalers, "networkPolicies.enabled=true"}, has: []string{
+			"Service/metalfleet-operator-keda", "Secret/metalfleet-keda", "Role/metalfleet-operator-keda", "RoleBinding/metalfleet-operator-keda",
+			"ClusterTriggerAuthentication/metalfleet",
+		}, lacks: []string{"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-metrics-api"}},
 		{name: "least", set: []string{
 			"crds.install=false", "uninstallGuard.enabled=false", "aggregatedRoles.enabled=false", "gateway.podDisruptionBudget.enabled=false",
 			"operator.replicas=1", "gateway.replicas=1",
@@ -63,21 +74,23 @@ func variants() []variant {
 // refused are values that must not be taken, and what the refusal names.
 func refused() map[string]string {
 	return map[string]string{
-		"gateway.replica=2":                                              "replica",
-		"gateway.replicas=0":                                             "replicas",
-		"gateway.replicas=many":                                          "replicas",
-		"gateway.service.type=Public":                                    "type",
-		"gateway.service.port=99999":                                     "port",
-		"operator.extraArgs={-x}":                                        "extraArgs",
-		"operator.certificateLife=a day":                                 "certificateLife",
-		"operator.authoritySpread=":                                      "authoritySpread",
-		"monitoring.serviceMonitors.interval=often":                      "interval",
-		"networkPolicies=true":                                           "networkPolicies",
-		"image.pullPolicy=Sometimes":                                     "pullPolicy",
-		"gateway.drainSeconds=-1":                                        "drainSeconds",
-		"gateway.apiKeys.enabled=yes":                                    "enabled",
-		"gateway.apiKeys.namespace=Keys":                                 "namespace",
-		"gateway.apiKeys.enabled=true,gateway.apiKeys.namespace=default": "release's own",
+		"gateway.replica=2":                                                "replica",
+		"gateway.replicas=0":                                               "replicas",
+		"gateway.replicas=many":                                            "replicas",
+		"gateway.service.type=Public":                                      "type",
+		"gateway.service.port=99999":                                       "port",
+		"operator.extraArgs={-x}":                                          "extraArgs",
+		"operator.certificateLife=a day":                                   "certificateLife",
+		"operator.authoritySpread=":                                        "authoritySpread",
+		"monitoring.serviceMonitors.interval=often":                        "interval",
+		"networkPolicies=true":                                             "networkPolicies",
+		"image.pullPolicy=Sometimes":                                       "pullPolicy",
+		"gateway.drainSeconds=-1":                                          "drainSeconds",
+		"gateway.apiKeys.enabled=yes":                                      "enabled",
+		"gateway.apiKeys.namespace=Keys":                                   "namespace",
+		"operator.keda.namespace=Keda":                                     "namespace",
+		"operator.keda.enabled=true,operator.externalMetrics.enabled=true": "exclude one another",
+		"gateway.apiKeys.enabled=true,gateway.apiKeys.namespace=default":   "release's own",
 	}
 }
 

@@ -116,6 +116,9 @@ func (s *served) Resolve(name string) (serve.Target, bool) {
 	return serve.Target{ReplicaUID: "uid", Epoch: 1}, name == "m"
 }
 func (s *served) Models() []openai.Model { return []openai.Model{openai.NewModel("m", 0, "ns")} }
+func (s *served) Model(name string) (openai.Model, bool) {
+	return openai.NewModel(name, 0, "ns"), name == "m"
+}
 func (s *served) Acquire(context.Context, serve.Target) (serve.Hold, error) {
 	return hold{s.EngineClient}, nil
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,23 +45,7 @@ func makeKeys(ctx context.Context, f *fleet.Fleet) (held, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
 	defer cancel()
-	return k, fleet.Poll(ctx, 50*time.Millisecond, "the gateway knows the keys", func(ctx context.Context) error { return listModels(ctx, f.URL, k.good) })
-}
-
-func listModels(ctx context.Context, url, key string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/models", nil)
-	if err != nil {
-		return err
-	}
-	r.Header.Set("Authorization", "Bearer "+key)
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		err = errors.New(resp.Status)
-	}
-	return errors.Join(err, resp.Body.Close())
+	return k, fleet.Poll(ctx, 50*time.Millisecond, "the gateway knows the keys", func(ctx context.Context) error { return fleet.KnowsKey(ctx, f.URL, k.good) })
 }
 
 // wanted is what the official client has to make of each case.

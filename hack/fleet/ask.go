@@ -104,7 +104,10 @@ func (a *Answer) readWhole(r io.Reader) error {
 	if len(c.Choices) != 1 {
 		return fmt.Errorf("answer has %d choices, want 1", len(c.Choices))
 	}
-	a.Text, a.Finish = c.Choices[0].Message.Content, c.Choices[0].FinishReason
+	if text := c.Choices[0].Message.Content; text != nil {
+		a.Text = *text
+	}
+	a.Finish = c.Choices[0].FinishReason
 	if c.Usage == nil {
 		return errors.New("answer has no usage")
 	}

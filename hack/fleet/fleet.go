@@ -60,6 +60,9 @@ type Options struct {
 	KeysNamespace string
 	// GatewayPort on 127.0.0.1; 0 takes a free one.
 	GatewayPort int
+	// GatewayFlags of each gateway beside those that every one gets, by its name;
+	// that of the first is "gateway".
+	GatewayFlags map[string][]string
 	// Address of the API server, where Macs are elsewhere; empty: 127.0.0.1.
 	Address string
 	// Say, if set, is told each step in a few words.

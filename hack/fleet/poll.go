@@ -2,7 +2,9 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"time"
 )
 
@@ -26,4 +28,22 @@ func Poll(ctx context.Context, every time.Duration, what string, ask func(contex
 		case <-tick.C:
 		}
 	}
+}
+
+// KnowsKey asks a gateway for its models with a client's key: nil once the gateway
+// takes it.
+func KnowsKey(ctx context.Context, url, key string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/models", nil)
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Authorization", "Bearer "+key)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		err = errors.New(resp.Status)
+	}
+	return errors.Join(err, resp.Body.Close())
 }

@@ -86,10 +86,10 @@ func (f *Fleet) newGateway(name string, port int) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{URL: fmt.Sprintf("http://127.0.0.1:%d", p.serve), health: fmt.Sprintf("http://127.0.0.1:%d/readyz", p.health)}
-	g.program = process.New(name, f.bin("gateway"), f.LogDir(),
-		"--kubeconfig="+f.gatewayKubeconfig(), "--namespace="+Namespace, "--api-keys-namespace="+f.options.KeysNamespace,
+	g.program = process.New(name, f.bin("gateway"), f.LogDir(), append([]string{
+		"--kubeconfig=" + f.gatewayKubeconfig(), "--namespace=" + Namespace, "--api-keys-namespace=" + f.options.KeysNamespace,
 		fmt.Sprintf("--listen=127.0.0.1:%d", p.serve), fmt.Sprintf("--health=127.0.0.1:%d", p.health),
-		"--operator="+f.demand, "--drain-timeout=3s")
+		"--operator=" + f.demand, "--drain-timeout=3s"}, f.options.GatewayFlags[name]...)...)
 	return g, nil
 }
 

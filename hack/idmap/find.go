@@ -15,8 +15,8 @@ import (
 // named is the beginning of a test's name that holds ids: TestP4..., or
 // TestP9P10... for several.
 var (
-	named = regexp.MustCompile(`^Test((?:(?:[PMGKBX][0-9]{1,2}|A2[89]|Invariant[0-9]{1,2}))+)(?:[A-Z_]|$)`)
-	each  = regexp.MustCompile(`[PMGKBX][0-9]{1,2}|A2[89]|Invariant[0-9]{1,2}`)
+	named = regexp.MustCompile(`^Test((?:(?:[PMGKBX][0-9]{1,2}|A1[4-8]|A2[89]|Invariant[0-9]{1,2}))+)(?:[A-Z_]|$)`)
+	each  = regexp.MustCompile(`[PMGKBX][0-9]{1,2}|A1[4-8]|A2[89]|Invariant[0-9]{1,2}`)
 )
 
 // rooms are the folders whose tests are looked at.

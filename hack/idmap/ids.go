@@ -16,6 +16,22 @@ type row struct{ id, what string }
 var pages = []page{
 	{"docs/memory.md", memoryRows, memoryWords},
 	{"docs/cache.md", cacheRows, cacheWords},
+	{"docs/admin.md", adminRows, adminWords},
+}
+
+// adminRows are the behaviours of what a person asks of one Mac.
+var adminRows = []row{
+	{"A14", "status: what is loaded, its bytes, what runs and waits, the pressure, each model's activity"},
+	{"A15", "clearing caches, in memory and on the disk: each engine's, then what nobody owns"},
+	{"A16", "settings are read back as they were written; what is absent is the default, what is unknown is refused"},
+	{"A17", "settings of one model"},
+	{"A18", "hardware: chip, memory, the framework's counters, what it can do"},
+}
+
+// adminWords are the answers that are not tests.
+var adminWords = map[string]word{
+	"A17": {superseded, "a model's settings are its ModelDeployment, whose schema refuses what is unknown; there are no profiles that could change them behind its back"},
+	"A18": {partly, "chip, memory and each engine's counters; what the framework's build can do is named by the back end alone"},
 }
 
 // memoryRows are the behaviours of memory: pool, gauges and enforcer, prefill
@@ -96,7 +112,6 @@ var memoryWords = map[string]word{
 	"P22": {superseded, "a bare name belongs to the oldest deployment that claims it, and anything else is a 404 with the names that exist"},
 	"M7":  {construction, "an engine is one process with one guard of its own type: nothing wraps it"},
 	"G8":  {deferred, "no model reads images yet"},
-	"G9":  {deferred, "the routes whose tools differ come with the other APIs; today one function writes tools for check and answer alike"},
 	"G5":  {partly, "chat and completions; messages and responses come with their routes"},
 }
 

@@ -1,5 +1,5 @@
-// Command idmap makes the maps of required behaviour that docs/memory.md and
-// docs/cache.md hold: for each row of the catalogue which tests show it, or why
+// Command idmap makes the maps of required behaviour that docs/memory.md,
+// docs/cache.md and docs/admin.md hold: for each row of the catalogue which tests show it, or why
 // none is needed.
 //
 // It owns the lists of rows that have to be answered (ids.go, one for each page)

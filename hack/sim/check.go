@@ -143,9 +143,10 @@ func (w *world) checkRollout(d *deployment) {
 }
 
 // checkVictim: nobody gives room to an equal, but to its successor.
-func (w *world) checkVictim(r, victim *replica) {
+func (w *world) checkVictim(r, victim *replica, m *mac) {
 	if victim != nil && victim.Spec.DeploymentRef.UID == r.Spec.DeploymentRef.UID && r.Spec.Swap && victim.Spec.Revision != r.Spec.Revision && !victim.gone && victim.DeletionTimestamp.IsZero() {
 		w.checkSwap(r)
+		w.checkAhead(r, m)
 		return
 	}
 	if victim == nil || victim.gone || !victim.DeletionTimestamp.IsZero() || victim.Spec.Priority.Value >= r.Spec.Priority.Value {
@@ -165,6 +166,33 @@ func (w *world) checkSwap(r *replica) {
 	}
 	w.counts["swaps"]++
 }
+
+// checkAhead: nobody gives its room before the weights of its successor lie
+// there, unless the disk does not take them beside what is there or comes there.
+func (w *world) checkAhead(r *replica, m *mac) {
+	lies := map[string]bool{}
+	for _, x := range m.node.Status.Weights {
+		lies[x.Digest] = true
+	}
+	if lies[r.Spec.Model.Digest] {
+		return
+	}
+	free := m.node.Status.Disk.FreeBytes
+	for _, x := range w.replicas {
+		comes := x.Spec.NodeName == m.node.Name || x.Spec.NodeName == "" && x.Spec.PrefetchNodeName == m.node.Name
+		if d := x.Spec.Model.Digest; x != r && comes && !x.gone && x.DeletionTimestamp.IsZero() && !lies[d] {
+			lies[d] = true
+			free -= x.Spec.Model.Bytes()
+		}
+	}
+	if free-r.Spec.Model.Bytes() > diskSpare {
+		w.broken("%s takes a room on %s before its weights lie there, and %s of disk are free", r.Name, m.node.Name, v1alpha1.FormatBytes(free))
+	}
+	w.counts["swaps without their weights"]++
+}
+
+// diskSpare is what a Mac's disk may lack of being full and still take no more.
+const diskSpare = int64(1) << 30
 
 // settles is how long it may take until the operator has heard that most are
 // away: a silence of 30 s, and a look every 5 s, after Leases of up to 12 s.

@@ -173,10 +173,15 @@ func (w *world) place() {
 			s.Claim(&r.ModelReplica, d)
 			for _, v := range d.Victims {
 				victim := w.find(v.UID)
-				w.checkVictim(r, victim)
+				w.checkVictim(r, victim, w.byName[d.Awaits])
 				w.tell("%s (priority %d) takes the room of %s (%d) on %s", r.Name, r.Spec.Priority.Value, victim.Name, victim.Spec.Priority.Value, d.Awaits)
 				w.remove(victim)
 			}
+		}
+		if d.Mac == "" {
+			ahead := d.FetchesOn(&r.ModelReplica)
+			s.Fetch(&r.ModelReplica, ahead)
+			w.ahead(r, ahead)
 		}
 		if d.RetryAfter > 0 {
 			w.in(d.RetryAfter, w.due)
@@ -184,22 +189,57 @@ func (w *world) place() {
 	}
 }
 
+// ahead has a Mac fetch the weights of a replica that is to swap there, or stop.
+func (w *world) ahead(r *replica, mac string) {
+	if r.Spec.PrefetchNodeName == mac {
+		return
+	}
+	r.Spec.PrefetchNodeName = mac
+	m := w.byName[mac]
+	if m == nil || fleet.HasWeights(&m.node, r.Spec.Model.Digest) {
+		return
+	}
+	w.counts["weights ordered ahead"]++
+	var arrive func()
+	arrive = func() {
+		switch {
+		case r.gone || r.Spec.NodeName != "" || !r.DeletionTimestamp.IsZero() || r.Spec.PrefetchNodeName != mac:
+			w.counts["weights ahead let go"]++
+		case !m.alive:
+			w.in(10*time.Second, arrive)
+		default:
+			m.arrive(r)
+			w.due()
+		}
+	}
+	w.in(r.fetchTime(), arrive)
+}
+
+func (r *replica) fetchTime() time.Duration {
+	return time.Duration(float64(r.Spec.Model.Bytes()) / 500e6 * float64(time.Second))
+}
+
+// arrive has the weights of a replica lie on a Mac's disk.
+func (m *mac) arrive(r *replica) {
+	if !fleet.HasWeights(&m.node, r.Spec.Model.Digest) {
+		m.node.Status.Weights = append(m.node.Status.Weights, v1alpha1.StoredWeights{Digest: r.Spec.Model.Digest, Bytes: r.Spec.Model.Bytes()})
+		m.node.Status.Disk.FreeBytes -= r.Spec.Model.Bytes()
+	}
+}
+
 // bind gives a replica its Mac, which downloads and loads it.
 func (w *world) bind(r *replica, m *mac) {
-	r.Spec.NodeName = m.node.Name
+	r.Spec.NodeName, r.Spec.PrefetchNodeName = m.node.Name, ""
 	w.checkBind(r, m)
 	w.counts["placed"]++
 	load := time.Duration(float64(r.Spec.ReservedBytes) / 2e9 * float64(time.Second))
 	fetch := time.Duration(0)
 	if !fleet.HasWeights(&m.node, r.Spec.Model.Digest) {
-		fetch = time.Duration(float64(r.Spec.Model.Bytes()) / 500e6 * float64(time.Second))
+		fetch = r.fetchTime()
 	}
 	w.when(fetch, m, r, func() {
 		r.set(v1alpha1.ConditionDownloaded, v1alpha1.ReasonVerified)
-		if !fleet.HasWeights(&m.node, r.Spec.Model.Digest) {
-			m.node.Status.Weights = append(m.node.Status.Weights, v1alpha1.StoredWeights{Digest: r.Spec.Model.Digest, Bytes: r.Spec.Model.Bytes()})
-			m.node.Status.Disk.FreeBytes -= r.Spec.Model.Bytes()
-		}
+		m.arrive(r)
 		w.start(load, m, r)
 	})
 }

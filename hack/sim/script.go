@@ -114,9 +114,13 @@ func (w *world) edit() {
 }
 
 // another gives a deployment another engine; one that is spoilt generates no
-// token, and a person corrects it later. Some are paused for a while.
+// token, and a person corrects it later. Every other one has weights of its own.
+// Some are paused for a while.
 func (w *world) another(d *deployment, spoilt bool) {
 	d.Spec.Context.CacheTokens += 4096
+	if d.Spec.Context.CacheTokens/4096%2 == 1 {
+		d.record = record(d.Spec.Model.Source, 1_000_000+int(w.born), d.record.Bytes())
+	}
 	d.outcome, d.spoilt = nil, spoilt
 	w.tell("%s/%s gets another engine (spoilt: %v)", d.Namespace, d.Name, spoilt)
 	if spoilt {

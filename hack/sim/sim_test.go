@@ -64,7 +64,7 @@ func TestNothingBreaksWhateverHappens(t *testing.T) {
 	}
 	for _, k := range []string{"preemptions", "evictions", "loads", "moved from a Mac that is gone", "judgements BrakeHeld", "judgements MacGone", "decisions NoRoom", "decisions Placed",
 		"scaled for Demand", "scaled for LowDemand", "scaled for FromZero", "scaled for Idle", "restarts of the operator",
-		"rollouts Surging", "rollouts Swapping", "rollouts Paused", "rollouts Halted", "rollouts Complete", "swaps", "canaries that fail"} {
+		"rollouts Surging", "rollouts Prefetching", "rollouts Swapping", "rollouts Paused", "rollouts Halted", "rollouts Complete", "swaps", "weights ordered ahead", "canaries that fail"} {
 		if happened[k] == 0 {
 			t.Errorf("%q never happened: %v", k, happened)
 		}
@@ -113,7 +113,13 @@ func TestABreachIsSeen(t *testing.T) {
 				}
 			}
 		},
-		"a victim of the same priority": func(w *world, r *replica) { w.checkVictim(r, r) },
+		"a victim of the same priority": func(w *world, r *replica) { w.checkVictim(r, r, w.macs[0]) },
+		"a swap before the weights lie there": func(w *world, r *replica) {
+			next := *r
+			next.Spec.Revision, next.Spec.NodeName, next.Spec.Swap = "another", "", true
+			next.Spec.Model = record("hf://org/another", 77, gib)
+			w.checkVictim(&next, r, w.byName[r.Spec.NodeName])
+		},
 		"a move while most are away": func(w *world, r *replica) {
 			for _, m := range w.macs {
 				m.alive = false

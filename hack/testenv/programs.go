@@ -63,7 +63,7 @@ func (e *Env) startEtcd(ctx context.Context) error {
 
 func (e *Env) apiserverFlags() []string {
 	f := e.pki.File
-	return []string{
+	flags := []string{
 		"--etcd-servers=" + e.etcdSocket(),
 		"--bind-address=" + e.address, "--advertise-address=" + e.address, fmt.Sprintf("--secure-port=%d", e.port),
 		"--tls-cert-file=" + f("apiserver.crt"), "--tls-private-key-file=" + f("apiserver.key"),
@@ -75,6 +75,12 @@ func (e *Env) apiserverFlags() []string {
 		"--endpoint-reconciler-type=none", // 127.0.0.1 may not be an endpoint
 		"--enable-priority-and-fairness=false", "--profiling=false",
 	}
+	if e.scaling {
+		flags = append(flags, "--requestheader-client-ca-file="+f("ca.crt"), "--requestheader-allowed-names=front-proxy",
+			"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+			"--proxy-client-cert-file="+f("proxy.crt"), "--proxy-client-key-file="+f("proxy.key"))
+	}
+	return flags
 }
 
 func (e *Env) startControllers() error {
@@ -83,8 +89,13 @@ func (e *Env) startControllers() error {
 		return err
 	}
 	f := e.pki.File
+	kept := keptControllers
+	if e.scaling {
+		kept += ",horizontal-pod-autoscaler-controller"
+	}
 	p, err := e.launch(e.assets.controllers,
-		"--kubeconfig="+kubeconfig, "--controllers="+keptControllers,
+		"--kubeconfig="+kubeconfig, "--controllers="+kept, "--horizontal-pod-autoscaler-sync-period=1s",
+		"--horizontal-pod-autoscaler-downscale-stabilization=1s",
 		"--leader-elect=false", "--secure-port=0", "--controller-start-interval=0s",
 		"--service-account-private-key-file="+f("sa.key"), "--root-ca-file="+f("ca.crt"),
 		"--kube-api-qps=200", "--kube-api-burst=400",

@@ -63,6 +63,9 @@ type Options struct {
 	// Controllers asks for kube-controller-manager with the controllers that
 	// owner references, namespaces and service accounts need.
 	Controllers bool
+	// Autoscaling adds the controller of HorizontalPodAutoscalers, looking each
+	// second, and an API server that hands requests on to others (APIService).
+	Autoscaling bool
 }
 
 // Env is a running control plane.
@@ -75,6 +78,7 @@ type Env struct {
 	LogDir string
 
 	assets  assets
+	scaling bool // Options.Autoscaling
 	dir     string
 	scratch []string // folders that Stop removes
 	sockets string   // where etcd listens
@@ -134,6 +138,7 @@ func (e *Env) start(ctx context.Context, o Options) error {
 
 // prepare makes the folders and the certificates.
 func (e *Env) prepare(o Options) error {
+	e.scaling = o.Autoscaling
 	e.dir, e.address = o.Dir, cmp.Or(o.Address, "127.0.0.1")
 	ip := net.ParseIP(e.address)
 	if ip == nil {
@@ -165,6 +170,7 @@ func (e *Env) prepare(o Options) error {
 		pki.Leaf{Name: "apiserver", Subject: pkix.Name{CommonName: "kube-apiserver"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), ip}, DNS: []string{"localhost"}},
 		pki.Leaf{Name: "admin", Subject: pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}},
 		pki.Leaf{Name: "controllers", Subject: pkix.Name{CommonName: "system:kube-controller-manager", Organization: []string{"system:masters"}}},
+		pki.Leaf{Name: "proxy", Subject: pkix.Name{CommonName: "front-proxy"}},
 		pki.Leaf{Name: "sa", Subject: pkix.Name{CommonName: "service-accounts"}})
 	return err
 }

@@ -68,6 +68,9 @@ func WriteFolder(dir string, c Config, l Layout) error {
 		return err
 	}
 	vocab.fill(c)
+	if c.Script != nil {
+		return errors.New("tiny model: one with a script is a GGUF file")
+	}
 	if c.RopeFactors {
 		return errors.New("tiny model: a folder has no tensor of rope factors")
 	}

@@ -165,7 +165,7 @@ func (c Config) vocabularyMetadata(h *header, v *vocabulary, pre string) {
 	h.number("tokenizer.ggml.unknown_token_id", 0)
 	h.number("tokenizer.ggml.padding_token_id", 2)
 	h.flag("tokenizer.ggml.add_bos_token", false)
-	h.text("tokenizer.chat_template", Template)
+	h.text("tokenizer.chat_template", c.template())
 }
 
 // block is a tensor as GGUF stores it.
@@ -230,6 +230,9 @@ func (b block) write(w io.Writer, seed uint64) error {
 			return err
 		}
 		fill = b.values.floats(f.Type, &rng)
+	}
+	if b.ones != nil {
+		fill = b.among(fill)
 	}
 	err := stream(w, b.count(), b.rowBytes(), b.silent, fill)
 	if err != nil {

@@ -32,6 +32,8 @@ type tensor struct {
 	published bool
 	// table is how many vectors it is, each an expert's; 0 means one.
 	table int
+	// ones are the numbers of it that its values are not.
+	ones []one
 }
 
 func (t tensor) suffix() string {
@@ -86,6 +88,9 @@ func (c Config) tensors() []tensor {
 	out = append(out, c.norm("model.norm", "output_norm", c.Hidden))
 	if c.Untied {
 		out = append(out, matrix("lm_head", "output", c.Vocabulary, c.Hidden, 3))
+	}
+	if c.Script != nil {
+		c.Script.play(out, c.endOfTurn(), c.Hidden)
 	}
 	return out
 }

@@ -111,6 +111,8 @@ type Config struct {
 	// NormSpread makes norm weights uniform in 1-NormSpread to 1+NormSpread, and
 	// is the deviation of biases; 0 makes them all 1, and 0.
 	NormSpread float64
+	// Script is what the model says; nil leaves that to random weights.
+	Script *Script
 }
 
 // Experts are those of every Step-th layer (0: of every one) but the Dense ones.
@@ -207,7 +209,7 @@ func (c Config) validate(vocabulary int) error {
 	case c.Endless && c.Untied:
 		return errors.New("tiny model: one without end needs a tied head")
 	}
-	return nil
+	return c.validScript()
 }
 
 // Write writes a GGUF file to path, whole or not at all.
@@ -283,7 +285,14 @@ func (c Config) endOfTurn() int {
 	return 2 // <|im_end|>
 }
 
-// Template is the ChatML template the models carry.
+func (c Config) template() string {
+	if c.Script != nil {
+		return c.Script.Template
+	}
+	return Template
+}
+
+// Template is the ChatML template the models carry, but those with a script.
 const Template = `{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system
 You are a tiny model.<|im_end|>
 ' }}{% endif %}{{ '<|im_start|>' + message['role'] + '

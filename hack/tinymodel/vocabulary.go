@@ -67,6 +67,9 @@ func (v *vocabulary) fill(c Config) {
 	if c.Merged {
 		v.lengthen(c.Vocabulary - 1)
 	}
+	if c.Script != nil {
+		c.Script.add(v)
+	}
 	v.reserve(c.Vocabulary)
 }
 

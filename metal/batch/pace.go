@@ -12,11 +12,23 @@ const (
 	// stall is how long it may take, a little under the twofold that nobody who
 	// reads an answer is to notice.
 	stall = 1.85
-	// most is how long it may take where prompts would otherwise fall behind.
-	most = 4.0
+	// most is how long it may take where prompts would otherwise fall behind, and
+	// far where even that would leave them behind: on a device whose steps with
+	// prompts cost as much again whatever their size, many small pieces hold up
+	// answers longer than a few large ones.
+	most, far = 4.0, 12.0
+	// nearly: a larger piece has to bring more than a tenth more of the prompt in
+	// the same time, or answers would wait for nothing.
+	nearly = 0.9
+	// ahead: so many sizes above the largest that was measured is the next that is
+	// tried, four times as many tokens.
+	ahead = 4
+	// rare is how long it may take where answers have to wait anyway, and do so more
+	// rarely; enough: a quarter more than the least is not worth larger pieces.
+	rare, enough = 6.0, 1.25
 	// behind is how much slower than alone a prompt may become, a little under
-	// the threefold that is promised.
-	behind = 2.75
+	// what is promised.
+	behind, promised = 2.75, 3.0
 )
 
 const (
@@ -27,6 +39,9 @@ const (
 	// probe: after so many steps with prompts comes one without, which says what
 	// the answers take alone.
 	probe = 32
+	// guess: after so many where that was never measured for so many answers, and
+	// is guessed from another number of them.
+	guess = 8
 	// stale: what pieces of a size took is forgotten after so many steps with
 	// prompts that had none of it, so that a size is tried again, rarely.
 	stale = 256
@@ -35,8 +50,9 @@ const (
 // Pace says how many tokens of prompts a step may take, from how long steps
 // took before. Beside answers, a step is to take less than twice as long as
 // without prompts. Where that would leave prompts less than a third of the speed
-// that they have alone, steps become longer, up to four times. The zero value is
-// ready.
+// that they have alone, steps become longer, up to four times, or twelve where
+// nothing less would do; up to six where answers then wait more rarely and less
+// in all. The zero value is ready.
 type Pace struct {
 	// alone is what steps of so many answers took without prompts.
 	alone map[int]*window
@@ -46,9 +62,20 @@ type Pace struct {
 	// pieces of sizes that were computed before.
 	speed    window
 	computed uint64 // a bit for each size
+	// lone are the last of these by size, the oldest overwritten; quickest is what
+	// they say a token takes in pieces of the size that suits the machine best.
+	lone     [16]lone
+	loneAt   int
+	quickest float64
 	// mixed counts steps with prompts and answers; since is that of those after
 	// the last step without prompts.
 	mixed, since int
+}
+
+// lone is what a token took, in a piece of a size without answers; 0 for nothing.
+type lone struct {
+	size  int
+	token float64
 }
 
 // size is what pieces of about so many tokens took.
@@ -72,12 +99,16 @@ func (p *Pace) Took(answers, tokens int, d time.Duration) {
 		p.alone[answers].add(took)
 		p.since = 0
 	case answers == 0:
-		if k := sizeOf(tokens); p.computed&(1<<k) == 0 {
+		k := sizeOf(tokens)
+		if p.computed&(1<<k) == 0 {
 			p.computed |= 1 << k // its first step may have compiled kernels
 			break
 		}
 		p.speed.add(took / float64(tokens))
-	case p.alone[answers] != nil:
+		p.lone[p.loneAt] = lone{k, took / float64(tokens)}
+		p.loneAt = (p.loneAt + 1) % len(p.lone)
+		p.quickest = p.least()
+	case p.step(answers) > 0:
 		p.mixed++
 		p.since++
 		k := sizeOf(tokens)
@@ -85,7 +116,7 @@ func (p *Pace) Took(answers, tokens int, d time.Duration) {
 			p.extra = append(p.extra, size{})
 		}
 		e := &p.extra[k]
-		e.add(max(0, took-p.alone[answers].median()) * float64(tokensOf(k)) / float64(tokens))
+		e.add(max(0, took-p.step(answers)) * float64(tokensOf(k)) / float64(tokens))
 		e.seen = p.mixed
 	default:
 		p.since++
@@ -101,33 +132,122 @@ func (p *Pace) Tokens(answers, limit int) int {
 		}
 		return max(1, min(limit, int(loneSlice.Seconds()/p.speed.median())))
 	}
-	if p.alone[answers] == nil || p.since >= probe {
+	step := p.step(answers)
+	if step == 0 || p.since >= probe || p.alone[answers] == nil && p.since >= guess {
 		return 0
 	}
-	step := p.alone[answers].median()
-	top := min(sizeOf(max(1, limit)), p.explored()+2)
-	best := 0
-	for k := 1; k <= top; k++ {
-		if step+p.estimate(k) <= stall*step {
-			best = k
+	top := min(sizeOf(max(1, limit)), p.explored()+ahead)
+	k := p.keepUp(p.gentlest(top, step), top, step)
+	if step+p.estimate(k) > stall*step {
+		k = p.fewer(k, top, step)
+	}
+	return min(limit, tokensOf(k))
+}
+
+// gentlest is the smallest size that brings prompts on nearly as quickly as any
+// with which answers are quick enough.
+func (p *Pace) gentlest(top int, step float64) int {
+	speed := func(k int) float64 {
+		if t := step + p.estimate(k); k == 0 || t <= stall*step {
+			return float64(tokensOf(k)) / t
+		}
+		return 0
+	}
+	quickest := 0.0
+	for k := range top + 1 {
+		quickest = max(quickest, speed(k))
+	}
+	k := 0
+	for speed(k) < nearly*quickest {
+		k++
+	}
+	return k
+}
+
+// step is what a step of so many answers takes without prompts, at least: as it
+// was measured, or that of the nearest number that is no less than half or more
+// than twice as many; 0 where none is.
+func (p *Pace) step(answers int) float64 {
+	if w := p.alone[answers]; w != nil {
+		return w.median()
+	}
+	for d := 1; d <= answers; d++ {
+		if w := p.alone[answers-d]; w != nil && 2*(answers-d) >= answers {
+			return w.median()
+		}
+		if w := p.alone[answers+d]; w != nil {
+			return w.median() * float64(answers) / float64(answers+d)
 		}
 	}
-	return min(limit, tokensOf(p.keepUp(best, top, step)))
+	return 0
 }
 
 // keepUp is the smallest size, best or above, with which prompts do not fall
-// behind, as far as steps do not take too long.
+// behind, in a step that takes as little too long as it can; where there is none,
+// the largest whose step does not take much too long.
 func (p *Pace) keepUp(best, top int, step float64) int {
 	if p.speed.n == 0 {
 		return best
 	}
-	wanted := 1 / (behind * p.speed.median()) // tokens a second
-	for k := best; ; k++ {
-		enough := float64(tokensOf(k)) >= wanted*(step+p.estimate(k))
-		if enough || k >= top || step+p.estimate(k+1) > most*step {
-			return k
+	near, quick := p.within(most, best, top, step)
+	if quick*behind*p.quickest >= 1 {
+		return near
+	}
+	// What is nearly enough is not worth longer steps.
+	if further, quicker := p.within(far, best, top, step); quick*promised*p.quickest < 1 && quicker > quick {
+		return further
+	}
+	return near
+}
+
+// within is the smallest size, best or above, with which prompts do not fall
+// behind in a step of at most bound times what it takes without, or the largest,
+// and how many tokens a second that is.
+func (p *Pace) within(bound float64, best, top int, step float64) (size int, quick float64) {
+	for k := best; k <= top; k++ {
+		t := step + p.estimate(k)
+		if t > bound*step && k > best {
+			continue
+		}
+		if size, quick = k, float64(tokensOf(k))/t; quick*behind*p.quickest >= 1 {
+			break
 		}
 	}
+	return size, quick
+}
+
+// least is what a token of a prompt takes alone, in seconds, by the size of pieces
+// with which that is least, of those measured lately.
+func (p *Pace) least() float64 {
+	least := p.speed.median()
+	for _, of := range p.lone {
+		if of.token == 0 {
+			continue
+		}
+		var same window
+		for _, l := range p.lone {
+			if l.size == of.size && l.token > 0 {
+				same.add(l.token)
+			}
+		}
+		least = min(least, same.median())
+	}
+	return least
+}
+
+// fewer is a size, k or above, for answers that have to wait anyway: so much
+// larger that they wait more rarely and less in all. What the largest size makes
+// them wait for each token of the prompt, it does by a quarter more at most.
+func (p *Pace) fewer(k, top int, step float64) int {
+	cost := func(k int) float64 { return p.estimate(k) / float64(tokensOf(k)) }
+	least := cost(k)
+	for l := k + 1; l <= top && step+p.estimate(l) <= rare*step; l++ {
+		least = min(least, cost(l))
+	}
+	for cost(k) > enough*least {
+		k++
+	}
+	return k
 }
 
 // explored is the largest size that was measured lately, -1 where none was.

@@ -32,6 +32,18 @@ var machines = map[string]struct {
 			return 46 + 21*31 + 13.6*float64(n-32)
 		}
 	}, 512, [2]float64{2, most}},
+	// The same with SmolLM2: three rows cost little more than one, further ones
+	// half a step each, so that nothing is gained by more.
+	"ref on a small model": {func(answers, tokens int) float64 {
+		switch n := float64(answers + tokens); {
+		case n <= 3:
+			return 13.8 + 1.65*(n-1)
+		case n <= 24:
+			return 17.1 + 7*(n-3)
+		default:
+			return 164 + 2.9*(n-24)
+		}
+	}, 128, [2]float64{1.9, rare}},
 	// MLX on a processor: rows cost nearly as much together as one by one.
 	"mlx on a processor": {func(answers, tokens int) float64 { return 40 + 100*float64(answers+tokens) }, 256, [2]float64{2, 2}},
 	// A device that is as quick with 32 rows as with one.
@@ -43,7 +55,19 @@ var machines = map[string]struct {
 			return 15.5 + 0.08*float64(n-8)
 		}
 		return 6 + float64(answers+tokens-1)
-	}, 2048, [2]float64{most, most}},
+	}, 2048, [2]float64{rare, rare}},
+	// An H100 with 36 layers: a step with prompts keeps host and device busy for as
+	// long as two without, and beyond 64 rows for three and a half.
+	"a device that works in large tiles": {func(answers, tokens int) float64 {
+		switch n := float64(answers + tokens); {
+		case tokens == 0:
+			return 12
+		case n <= 64:
+			return 16 + 0.2*n
+		default:
+			return 33 + 0.12*n
+		}
+	}, 2048, [2]float64{rare, rare}},
 }
 
 // prefill computes a prompt beside answers and returns what each step took.
@@ -201,5 +225,92 @@ func TestTheFirstPiecesOfPromptsDoNotSayHowQuickTheyAre(t *testing.T) {
 	p.Took(0, 128, 10*time.Millisecond)
 	if n := p.Tokens(0, 2048); n != 2048 {
 		t.Errorf("a piece has %d tokens, want 2048", n)
+	}
+}
+
+// TestALargerPieceHasToBringMore: four tokens take as much longer than three as
+// they are more, so answers do not wait for them.
+func TestALargerPieceHasToBringMore(t *testing.T) {
+	p := Pace{}
+	p.Took(1, 0, 10*time.Millisecond)
+	for tokens, ms := range map[int]float64{1: 11.8, 2: 12.8, 3: 14, 4: 17.8} {
+		for range 3 {
+			p.Took(1, tokens, time.Duration(ms*1e6))
+		}
+	}
+	if n := p.Tokens(1, 512); n != 3 {
+		t.Errorf("a piece has %d tokens, want 3", n)
+	}
+}
+
+// TestAnswersThatWaitAnywayWaitRarely: where no piece is small enough for answers
+// not to notice, and a few tokens cost nearly as much as many, pieces are large,
+// whether small ones would be enough for the prompts or not.
+func TestAnswersThatWaitAnywayWaitRarely(t *testing.T) {
+	m := machines["a device that works in large tiles"]
+	for name, alone := range map[string][]int{
+		// Small ones do not say what the machine can do.
+		"long prompts before": {2048, 2048, 2048, 100, 150, 128, 90, 128, 130, 170, 70},
+		"short ones alone":    {500, 500, 500, 500},
+	} {
+		for _, answers := range []int{4, 16} {
+			p := Pace{}
+			for _, prompt := range alone {
+				prefill(&p, m.takes, 0, prompt, m.limit)
+			}
+			for range 9 {
+				p.Took(answers, 0, time.Duration(m.takes(answers, 0)*1e6))
+			}
+			prefill(&p, m.takes, answers, 2048, m.limit) // sizes are tried
+			steps := prefill(&p, m.takes, answers, 4096, m.limit)
+			if most := 4096 / 120; len(steps) > most {
+				t.Errorf("%s: beside %d answers a prompt of 4096 tokens takes %d steps, want at most %d", name, answers, len(steps), most)
+			}
+			waited := sum(steps) - float64(len(steps))*m.takes(answers, 0)
+			if most := 4096 * 0.3; waited > most {
+				t.Errorf("%s: %d answers wait for %.0f ms in all, want at most %.0f", name, answers, waited, most)
+			}
+		}
+	}
+}
+
+// TestAnotherAnswerDoesNotStopThePrompts: while a burst of prompts turns into
+// answers, one by one, steps without prompts are rare.
+func TestAnotherAnswerDoesNotStopThePrompts(t *testing.T) {
+	m := machines["a wide device"]
+	p := Pace{}
+	prefill(&p, m.takes, 0, 1024, m.limit)
+	without, with := 0, 0
+	for answers := 1; answers <= 32; answers++ {
+		for prompt := 128; prompt > 0; {
+			n := min(prompt, p.Tokens(answers, m.limit))
+			if n == 0 {
+				without++
+			} else {
+				with++
+			}
+			p.Took(answers, n, time.Duration(m.takes(answers, n)*1e6))
+			prompt -= n
+		}
+	}
+	if without > with/4 {
+		t.Errorf("%d steps without prompts, %d with", without, with)
+	}
+	// What was never measured is not guessed from far away.
+	p = Pace{}
+	p.Took(1, 0, time.Millisecond)
+	if n := p.Tokens(3, 512); n != 0 {
+		t.Errorf("3 answers take %d tokens of prompts beside them, and only 1 was measured", n)
+	}
+	if n := p.Tokens(2, 512); n == 0 {
+		t.Error("2 answers are not guessed from 1")
+	}
+	steps := 0
+	for n := p.Tokens(2, 512); n > 0 && steps < probe; n = p.Tokens(2, 512) {
+		p.Took(2, n, 2*time.Millisecond)
+		steps++
+	}
+	if steps == 0 || steps > guess {
+		t.Errorf("a guess held for %d steps, at most %d are right", steps, guess)
 	}
 }

@@ -4,8 +4,8 @@
 // It owns where a model's folder keeps its templates and special tokens, the
 // variables that templates see and the meaning of their errors; the language
 // of templates is in jinja. It refuses templates that are none,
-// and conversations that the template itself refuses. Tool calls and
-// reasoning, in and out, belong here too.
+// and conversations that the template itself refuses. What a
+// model writes of calls is read in toolcall.
 //
 // Start reading at ReadFolder, Parse and Template.Render.
 package chat

@@ -31,6 +31,8 @@ type constrained struct {
 	ends    map[int32]bool
 	// thought is where the model's reasoning has got to.
 	thought thought
+	// marks are control tokens that stand for their text where calls are read.
+	marks map[int32]string
 	// begun says that a token of the answer came.
 	begun bool
 	// coming is the mask of the next token while it is made beside the step.
@@ -65,6 +67,9 @@ func (s *serving) constrain(ctx context.Context, r Request, prompt []int32) (*co
 		return nil, invalid(r.Constraint.Param, "%v", err)
 	}
 	c := &constrained{release: release, tok: s.tok, ends: s.ends}
+	if calls := r.Constraint.Calls; calls != nil {
+		c.begun = calls.Free // any text may begin so, shown or not
+	}
 	if r.Chat != nil {
 		c.thought = thoughtOf(s.tok, s.text.Reasoning(), prompt)
 	}
@@ -139,12 +144,12 @@ func (c *constrained) finish() {
 
 // allow are the logits of a request's next token: those of the model, or of them
 // what its form allows, until the next call.
-func (l *looping) allow(a *active, logits []float32) ([]float32, error) {
+func (h *hand) allow(a *active, logits []float32) ([]float32, error) {
 	if a.constraint == nil {
 		return logits, nil
 	}
-	l.allowed = slices.Grow(l.allowed[:0], len(logits))[:len(logits)]
-	return l.allowed, a.constraint.apply(logits, l.allowed)
+	h.allowed = slices.Grow(h.allowed[:0], len(logits))[:len(logits)]
+	return h.allowed, a.constraint.apply(logits, h.allowed)
 }
 
 // apply writes the logits of what may come next, all others are minus infinity.
@@ -191,18 +196,29 @@ func (c *constrained) apply(logits, out []float32) error {
 	if !c.begun {
 		c.forbidOtherwiseShown(m.bits, out)
 	}
+	c.control(allow)
+	if !slices.ContainsFunc(out, func(v float32) bool { return v > never }) {
+		return errors.New("no token of the vocabulary can go on from here in the form that is asked for")
+	}
+	return nil
+}
+
+// control allows what shows nothing and may come: the end of the answer, a mark, the
+// beginning of a thought.
+func (c *constrained) control(allow func(id int32)) {
 	if c.matcher.Accepting() {
 		for id := range c.ends {
+			allow(id)
+		}
+	}
+	for id, mark := range c.marks {
+		if m := c.matcher; m.Advance([]byte(mark)) {
 			allow(id)
 		}
 	}
 	if c.thought.may {
 		allow(c.thought.opens)
 	}
-	if !slices.ContainsFunc(out, func(v float32) bool { return v > never }) {
-		return errors.New("no token of the vocabulary can go on from here in the form that is asked for")
-	}
-	return nil
 }
 
 // forbidOtherwiseShown leaves out what would be shown otherwise at the start of a

@@ -94,6 +94,7 @@ type answer struct {
 	text     string
 	tokens   []int32
 	logprobs []sample.Ranked
+	calls    []engine.Call
 	finished engine.Finished
 }
 
@@ -113,6 +114,7 @@ func collect(t *testing.T, s *engine.Stream) answer {
 		a.text += ev.Text
 		a.tokens = append(a.tokens, ev.Tokens...)
 		a.logprobs = append(a.logprobs, ev.Logprobs...)
+		a.calls = append(a.calls, ev.Calls...)
 		if ev.Finished != nil {
 			a.finished = *ev.Finished
 			return a

@@ -37,6 +37,8 @@ type active struct {
 	constraint *constrained
 	// reasoner tells thoughts from the answer; nil takes all for the answer.
 	reasoner *reasoner
+	// caller reads calls of tools in the answer; nil takes all for text.
+	caller *caller
 	// asked says that the host was asked for room once, weighed that the guard
 	// let its prompt begin.
 	asked, weighed bool
@@ -55,14 +57,12 @@ func (a *active) generated() int { return len(a.tokens) - a.prompt }
 
 // looping is what the loop alone touches.
 type looping struct {
-	e       *Engine
-	model   *loadedModel
-	sched   *batch.Scheduler
-	sampler *sample.Sampler
-	active  map[batch.ID]*active
-	logits  []float32
-	// allowed are the logits of one row that is held to a form.
-	allowed []float32
+	e      *Engine
+	model  *loadedModel
+	sched  *batch.Scheduler
+	hands  []*hand
+	active map[batch.ID]*active
+	logits []float32
 	// flight is a step that was started and not read; nil where the back end
 	// does not compute ahead.
 	flight *flight
@@ -95,7 +95,7 @@ func (e *Engine) serve(m *loadedModel) error {
 	if err != nil {
 		return err
 	}
-	l := &looping{e: e, model: m, sched: sched, sampler: sample.New(m.serving.tok.Size()), active: map[batch.ID]*active{}, prefixes: e.prefixes.Load()}
+	l := &looping{e: e, model: m, sched: sched, hands: newHands(m.serving.tok.Size()), active: map[batch.ID]*active{}, prefixes: e.prefixes.Load()}
 	for {
 		more, err := l.turn()
 		if err != nil {
@@ -224,7 +224,7 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 	a.tokens = append(a.tokens, token)
 	a.counts.Add(token)
 	l.e.generatedTotals.Add(1)
-	if l.model.serving.ends[token] {
+	if l.model.serving.ends[token] || a.caller.ended(token) {
 		l.flush(a)
 		l.end(a, Finished{Reason: Stop, Stop: a.stops.Matched()})
 		return false
@@ -234,13 +234,14 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
 		return false
 	}
-	thoughts, text, counts := a.reasoner.see(token, text)
-	shown, stopped := a.stops.Push(text)
+	thoughts, text, counts := a.reasoner.see(token, a.caller.shown(token, text, a.decoder))
 	if !counts {
 		p.ranked = nil
 	}
-	a.untold.add(p.ranked, len(text))
-	a.stream.push(shown, thoughts, token, a.untold.shows(len(shown)))
+	a.untold.add(p.ranked, 0)
+	a.stream.push(token, thoughts)
+	stopped := l.tell(a, a.caller.read(text))
+	a.stream.notify()
 	if stopped {
 		l.end(a, Finished{Reason: Stop, Stop: a.stops.Matched()})
 		return false
@@ -266,12 +267,16 @@ func (l *looping) take(a *active, p picked) (alive bool) {
 // flush shows what decoder and stop strings held back.
 func (l *looping) flush(a *active) {
 	thoughts, text := a.reasoner.rest(a.decoder.Flush())
-	shown, stopped := a.stops.Push(text)
-	if stopped {
-		a.stream.pushText(shown, thoughts, a.untold.shows(len(shown)))
+	a.stream.pushText("", thoughts, nil)
+	if l.tell(a, append(a.caller.read(text), a.caller.rest()...)) {
 		return
 	}
-	a.stream.pushText(shown+a.stops.Flush(), thoughts, a.untold.all())
+	held := a.stops.Flush()
+	last := a.untold.shows(len(held))
+	if !a.caller.called() {
+		last = append(last, a.untold.all()...)
+	}
+	a.stream.pushText(held, "", last)
 }
 
 // end finishes a request and returns its memory; while a step that computes it

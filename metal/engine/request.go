@@ -43,6 +43,8 @@ type Request struct {
 	// SplitReasoning tells what a model thinks before it answers a Chat apart from
 	// the answer. Stop strings then end the answer alone.
 	SplitReasoning bool
+	// Calls tells calls of the Chat's tools apart from the answer; nil has none.
+	Calls *Calls
 	// Logprobs is how many alternatives are told beside the log-probability of
 	// each token, as sample.Rank has them; nil tells none of it.
 	Logprobs *int
@@ -145,8 +147,18 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 	if r.SplitReasoning && r.Chat != nil {
 		a.reasoner = reasonerOf(s.tok, s.text.Reasoning(), tokens)
 	}
+	if a.caller, refusal = s.callsOf(r); refusal != nil {
+		return nil, refusal
+	}
+	if a.caller != nil && reasonsIn(s.text) {
+		a.reasoner = nil
+	}
+	r.Constraint = a.caller.holds(r.Constraint)
 	if a.constraint, refusal = s.constrain(ctx, r, tokens); refusal != nil {
 		return nil, refusal
+	}
+	if a.constraint != nil && a.caller != nil {
+		a.constraint.marks = a.caller.hidden
 	}
 	return a, nil
 }
@@ -188,7 +200,10 @@ func (s *serving) tokens(ctx context.Context, r Request) ([]int32, *Refusal) {
 			return nil, s.tooLong(fmt.Sprintf("the messages have %d bytes", n))
 		}
 		rendered, err := s.text.Render(ctx, *r.Chat)
-		if err != nil {
+		switch {
+		case errors.Is(err, text.ErrEffort):
+			return nil, invalid("reasoning_effort", "%v", err)
+		case err != nil:
 			return nil, invalid("messages", "%v", err)
 		}
 		written, opts = rendered, tokenizer.EncodeOptions{ParseSpecial: true}

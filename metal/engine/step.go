@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/batch"
@@ -22,7 +24,10 @@ type flight struct {
 	// nil where no row samples.
 	out    tensor.Array
 	argmax bool
-	began  time.Time
+	// began is when it was built, started when the back end had all of it; ahead
+	// says that the step before it was not read by then.
+	began, started time.Time
+	ahead          bool
 	// counted says that the scheduler knows the tokens of this step already,
 	// because the next one was built on them.
 	counted bool
@@ -109,7 +114,7 @@ func (l *looping) count(f *flight) error {
 // yields. Handles of everything but the result are gone when it returns.
 func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 	l.makeWay()
-	f := &flight{step: step, began: time.Now(), argmax: true}
+	f := &flight{step: step, began: time.Now(), argmax: true, ahead: before != nil}
 	var ids []int32
 	var segments []tensor.Segment
 	var last []int
@@ -156,6 +161,7 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 		f.scope.Close()
 		return nil, err
 	}
+	f.started = time.Now()
 	return f, nil
 }
 
@@ -200,21 +206,41 @@ func (l *looping) land(f *flight) error {
 	return nil
 }
 
-// timed tells the pace how long a step took: from the end of the one before it,
-// where it was started ahead.
+// timed tells the pace, and the log where it wants steps, how long a step took.
 func (l *looping) timed(f *flight) {
-	now, from := time.Now(), f.began
-	if l.landed.After(from) {
-		from = l.landed
-	}
+	now := time.Now()
+	took := f.took(l.landed, now, l.flight)
 	l.landed = now
 	answers := f.step.Decodes()
-	l.pace.Took(answers, f.step.Tokens()-answers, now.Sub(from))
+	l.pace.Took(answers, f.step.Tokens()-answers, took)
+	if l.e.log.Enabled(context.Background(), slog.LevelDebug) {
+		l.e.log.Debug("step", "answers", answers, "promptTokens", f.step.Tokens()-answers, "prompts", len(f.step.Rows)-answers, "waiting", l.sched.Waiting(),
+			"ahead", f.ahead, "built", f.built().Microseconds(), "took", took.Microseconds())
+	}
+}
+
+// built is how long the host took to hand a step to the back end.
+func (f *flight) built() time.Duration { return f.started.Sub(f.began) }
+
+// took is how long a step that lands now would have taken by itself, again and
+// again: landed is when the one before it did, next the one that was built on it,
+// if any. The first step of several waited while the next was built; the last was
+// built while the one before it computed, and seems to take no time.
+func (f *flight) took(landed, now time.Time, next *flight) time.Duration {
+	switch {
+	case f.ahead && next != nil:
+		return now.Sub(landed)
+	case f.ahead:
+		return max(now.Sub(landed), f.built())
+	case next != nil:
+		return now.Sub(f.began) - next.built()
+	}
+	return now.Sub(f.began)
 }
 
 // deliver gives a request the token of its row.
 func (l *looping) deliver(a *active, f *flight, pick picker, row int) {
-	p, err := pick(a, row)
+	p, err := pick(row)
 	if err != nil {
 		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: "the model's output cannot be sampled: " + err.Error()}})
 		return
@@ -234,7 +260,7 @@ type picked struct {
 }
 
 // picker chooses the token of a sampled row.
-type picker func(a *active, row int) (picked, error)
+type picker func(row int) (picked, error)
 
 // read waits for the results of a step.
 func (l *looping) read(f *flight) (picker, error) {
@@ -246,7 +272,7 @@ func (l *looping) read(f *flight) (picker, error) {
 	if f.argmax {
 		ids := make([]int32, shape[0])
 		f.scope.ReadIDs(f.out, ids)
-		return func(_ *active, row int) (picked, error) {
+		return func(row int) (picked, error) {
 			if ids[row] < 0 {
 				return picked{}, fmt.Errorf("the largest logit is not a finite number: %w", sample.ErrLogits)
 			}
@@ -259,22 +285,10 @@ func (l *looping) read(f *flight) (picker, error) {
 	}
 	flat := l.logits[:shape[0]*width]
 	f.scope.Read(f.out, flat)
-	return func(a *active, row int) (picked, error) { return l.pick(a, flat[row*width:][:use]) }, f.scope.Err()
-}
-
-// pick chooses a token from logits on the host.
-func (l *looping) pick(a *active, logits []float32) (picked, error) {
-	model := logits
-	logits, err := l.allow(a, logits)
-	if err != nil {
-		return picked{}, err
+	if err := f.scope.Err(); err != nil {
+		return nil, err
 	}
-	token, err := l.sampler.Token(a.params, logits, uint64(a.generated()), &a.counts)
-	if err != nil || a.logprobs == nil {
-		return picked{token: token}, err
-	}
-	ranked, err := sample.Rank(model, token, *a.logprobs)
-	return picked{token: token, ranked: &ranked}, err
+	return l.draw(f.step, func(row int) []float32 { return flat[row*width:][:use] }), nil
 }
 
 // abandon gives up the step under way.

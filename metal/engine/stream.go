@@ -43,7 +43,9 @@ type Event struct {
 	// Reasoning is whole characters of what the model thinks, where it was asked to
 	// be split off.
 	Reasoning string
-	// Tokens are those behind Text, Reasoning and any text still held back. The token
+	// Calls are pieces of calls of tools, behind Text and Reasoning.
+	Calls []Call
+	// Tokens are those behind all that and any text still held back. The token
 	// that ends a turn is not among them.
 	Tokens []int32
 	// Logprobs, where they are wanted, of the tokens that Text shows: of each once
@@ -72,6 +74,8 @@ type Stream struct {
 	tokens    []int32
 	ranked    []sample.Ranked
 	unread    int64 // bytes of ranked
+	calls     []Call
+	before    []Event // whole ones, that are read first
 	finished  *Finished
 	delivered bool
 	after     func()
@@ -116,25 +120,57 @@ func (s *Stream) take() (ev Event, ok, over bool) {
 	if s.delivered {
 		return Event{}, false, true
 	}
-	if len(s.text) == 0 && len(s.thoughts) == 0 && len(s.tokens) == 0 && len(s.ranked) == 0 && s.finished == nil {
+	if len(s.before) > 0 {
+		ev, s.before = s.before[0], s.before[1:]
+		return ev, true, false
+	}
+	if len(s.calls) == 0 && len(s.text) == 0 && len(s.thoughts) == 0 && len(s.tokens) == 0 && len(s.ranked) == 0 && s.finished == nil {
 		return Event{}, false, false
 	}
-	ev = Event{Text: string(s.text), Reasoning: string(s.thoughts), Tokens: s.tokens, Logprobs: s.ranked, Finished: s.finished}
-	s.text, s.thoughts, s.tokens, s.ranked, s.unread = nil, nil, nil, nil, 0
+	ev = s.cut()
+	s.unread = 0
+	ev.Finished = s.finished
 	s.delivered = s.finished != nil
 	return ev, true, false
 }
 
-func (s *Stream) push(text, thoughts string, token int32, ranked []sample.Ranked) {
+// cut is what came since the last cut; it is called with mu held.
+func (s *Stream) cut() Event {
+	ev := Event{Text: string(s.text), Reasoning: string(s.thoughts), Calls: s.calls, Tokens: s.tokens, Logprobs: s.ranked}
+	s.text, s.thoughts, s.calls, s.tokens, s.ranked = nil, nil, nil, nil, nil
+	return ev
+}
+
+// push adds a token and what it adds to the thoughts; the reader is told of it by
+// notify.
+func (s *Stream) push(token int32, thoughts string) {
 	s.mu.Lock()
-	s.text, s.thoughts = append(s.text, text...), append(s.thoughts, thoughts...)
+	defer s.mu.Unlock()
+	s.order(thoughts != "")
+	s.thoughts = append(s.thoughts, thoughts...)
 	s.tokens = append(s.tokens, token)
-	s.ranked = append(s.ranked, ranked...)
-	for _, r := range ranked {
-		s.unread += r.Bytes()
+}
+
+// order keeps what comes behind a call behind it; it is called with mu held.
+func (s *Stream) order(behind bool) {
+	if behind && len(s.calls) > 0 {
+		s.before = append(s.before, s.cut())
 	}
-	s.mu.Unlock()
-	s.notify()
+}
+
+// pushCalls adds pieces of calls.
+func (s *Stream) pushCalls(calls []Call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range calls {
+		last := len(s.calls) - 1
+		if last >= 0 && c.Name == "" && !s.calls[last].Ended {
+			s.calls[last].Arguments += c.Arguments
+			s.calls[last].Ended, s.calls[last].Written = c.Ended, c.Written
+			continue
+		}
+		s.calls = append(s.calls, c)
+	}
 }
 
 // unreadBytes are what the log-probabilities take that nobody read yet: of all
@@ -145,12 +181,16 @@ func (s *Stream) unreadBytes() int64 {
 	return s.unread
 }
 
-// pushText adds text that was held back.
+// pushText adds text, and thoughts before it.
 func (s *Stream) pushText(text, thoughts string, ranked []sample.Ranked) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.order(text != "" || thoughts != "")
 	s.text, s.thoughts = append(s.text, text...), append(s.thoughts, thoughts...)
 	s.ranked = append(s.ranked, ranked...)
-	s.mu.Unlock()
+	for _, r := range ranked {
+		s.unread += r.Bytes()
+	}
 }
 
 // finish ends the stream; only the first call counts.

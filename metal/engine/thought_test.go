@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"metalfleet.dev/metalfleet/metal/folder"
@@ -58,10 +59,16 @@ func thinker(t *testing.T, drop bool) *tokenizer.Tokenizer {
 // under is an answer of thinker under an expression.
 func under(t *testing.T, expression string, drop bool, th thought) *constrained {
 	t.Helper()
+	return inForm(t, grammar.Spec{Kind: grammar.Regex, Source: expression}, drop, th)
+}
+
+// inForm is an answer of thinker in a form.
+func inForm(t *testing.T, form grammar.Spec, drop bool, th thought) *constrained {
+	t.Helper()
 	tok := thinker(t, drop)
 	s := &serving{tok: tok, ends: map[int32]bool{tokEnd: true}}
 	s.grammars = grammar.NewCache(tok.Size(), s.spellShown, 1<<20)
-	c, refusal := s.constrain(context.Background(), Request{Constraint: &Constraint{Spec: grammar.Spec{Kind: grammar.Regex, Source: expression}}}, nil)
+	c, refusal := s.constrain(context.Background(), Request{Constraint: &Constraint{Spec: form}}, nil)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
@@ -129,6 +136,28 @@ func TestThinkingIsFreeAndTheFormBeginsBehindIt(t *testing.T) {
 	c = under(t, "ab", false, thought{may: true, opens: tokOpens, closes: []int32{tokCloses}})
 	takes(t, c, tokA)
 	wantMay(t, c, tokB)
+}
+
+// TestA1WhatIsCalledIsFreeToBeThoughtOfFirst: a call that has to be begins behind thoughts;
+// where none has to be, text may begin with a blank that is not shown.
+func TestA1WhatIsCalledIsFreeToBeThoughtOfFirst(t *testing.T) {
+	calls := func(free bool) grammar.Spec {
+		return grammar.Spec{Kind: grammar.Functions, Calls: &grammar.Calls{Begin: "ab", Free: free, Ways: []grammar.Way{{Name: "f", Open: "b", Schema: "true"}}}}
+	}
+	thinks := thought{may: true, opens: tokOpens, closes: []int32{tokCloses}}
+	c := inForm(t, calls(false), true, thinks)
+	wantMay(t, c, tokA, tokOpens)
+	takes(t, c, tokOpens, tokB, tokCloses)
+	wantMay(t, c, tokA, tokLine)
+	takes(t, c, tokA, tokB)
+	wantMay(t, c, tokB, tokLine)
+
+	c = inForm(t, calls(true), true, thinks)
+	if !slices.Contains(may(t, c), tokBlankA) {
+		t.Errorf("the first word must not come with its blank: %v", may(t, c))
+	}
+	takes(t, c, tokBlankA, tokB)
+	wantMay(t, c, tokB, tokLine)
 }
 
 func TestWhetherAModelThinksIsReadInItsPrompt(t *testing.T) {

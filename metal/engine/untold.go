@@ -1,6 +1,10 @@
 package engine
 
-import "metalfleet.dev/metalfleet/metal/sample"
+import (
+	"slices"
+
+	"metalfleet.dev/metalfleet/metal/sample"
+)
 
 // untold are log-probabilities of tokens whose text was not shown yet: a
 // character is not whole, or may belong to a stop string. What is told then adds
@@ -23,7 +27,15 @@ func (u *untold) add(ranked *sample.Ranked, bytes int) {
 	if ranked != nil {
 		u.waiting = append(u.waiting, unshown{u.decoded, *ranked})
 	}
-	u.decoded += bytes
+	u.decodes(bytes)
+}
+
+// decodes takes note of text of tokens that were added before.
+func (u *untold) decodes(bytes int) { u.decoded += bytes }
+
+// drop forgets the tokens that brought no text: they are of a call.
+func (u *untold) drop() {
+	u.waiting = slices.DeleteFunc(u.waiting, func(w unshown) bool { return w.at >= u.decoded })
 }
 
 // shows takes note that so many more bytes are shown, and returns the tokens

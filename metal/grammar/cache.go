@@ -146,6 +146,14 @@ func (s Spec) key() (k [sha256.Size]byte) {
 	fmt.Fprintf(h, "%d %d ", s.Kind, len(s.Choices))
 	text(s.Source)
 	text(s.Choices...)
+	if c := s.Calls; c != nil {
+		fmt.Fprintf(h, " %v %v %d ", c.Many, c.Free, len(c.Ways))
+		text(c.Begin, c.End, c.Between)
+		for _, w := range c.Ways {
+			fmt.Fprintf(h, "%v", w.Loose)
+			text(w.Name, w.Open, w.Schema, w.Close)
+		}
+	}
 	h.Sum(k[:0])
 	return k
 }

@@ -6,18 +6,21 @@
 
 #include "bridge.h"
 #include "few_rows.h"
+#include "ragged.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
 #include <exception>
 #include <limits>
 #include <map>
 #include <new>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -73,6 +76,9 @@ struct thread_state {
   std::optional<mx::array> frequencies;
   // From how many weights on a product is computed on two streams.
   int64_t halved_from = 1 << 24;
+  // So many bytes of what is restored come as they are, to be taken apart on the
+  // device; 0 where the host takes them apart.
+  int64_t whole = 0;
 
   void forget() {
     lists.clear();
@@ -155,6 +161,20 @@ template <class F> bridge_made making(uint64_t owner, F &&f) noexcept {
 
 bool on_gpu() { return mx::default_device() == mx::Device::gpu; }
 
+// Whether kernels of ours run here: what they ask of the tensor cores.
+bool runs_kernels() {
+  static const bool able = [] {
+    if (!on_gpu() || !mx::cu::is_available()) {
+      return false;
+    }
+    auto facts = mx::device_info();
+    auto found = facts.find("compute_capability_major");
+    const auto *major = found == facts.end() ? nullptr : std::get_if<size_t>(&found->second);
+    return major != nullptr && *major >= 8;
+  }();
+  return able;
+}
+
 // Operations element by element, of shapes that broadcast: one kernel on a GPU;
 // elsewhere compiling would call a C++ compiler. Constants are operands:
 // compiled, they would be kept for ever.
@@ -234,6 +254,10 @@ extern "C" {
 
 bridge_attached bridge_attach(void) {
   return guarded<bridge_attached>(become_owner(), [](bridge_attached &out) {
+    // Where nobody said otherwise, CUDA's work is launched as it comes: a graph of
+    // it saves nothing where every step has other lengths, and costs the host more
+    // than the launches (H100, 16 answers beside prompts: 38 ms a step, 28 without).
+    setenv("MLX_USE_CUDA_GRAPHS", "0", 0);
     mx::default_stream(mx::default_device()); // this thread's own
     out.gpu = on_gpu();
     out.cuda = mx::cu::is_available();
@@ -468,20 +492,7 @@ bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, 
 
 // Whether few_rows.h has a kernel for products with a matrix [out, in].
 static bool has_few_rows(mx::Dtype type, int32_t group, int32_t bits, int32_t out, int32_t in) {
-  static const bool able = [] {
-    if (!on_gpu() || !mx::cu::is_available()) {
-      return false;
-    }
-    auto facts = mx::device_info();
-    auto found = facts.find("compute_capability_major");
-    const auto *major = found == facts.end() ? nullptr : std::get_if<size_t>(&found->second);
-    return major != nullptr && *major >= 8;
-  }();
-  return able && type == mx::bfloat16 && bits == 4 && group == 64 && out % few_rows_outputs == 0 && in % few_rows_columns == 0;
-}
-
-bridge_status bridge_few_rows(uint64_t owner, int32_t type, int32_t group, int32_t bits, int32_t out, int32_t in, int32_t *has) {
-  return guarded<bridge_status>(owner, [&](bridge_status &) { *has = has_few_rows(type_of(type), group, bits, out, in); });
+  return runs_kernels() && type == mx::bfloat16 && bits == 4 && group == 64 && out % few_rows_outputs == 0 && in % few_rows_columns == 0;
 }
 
 // Biases where there are any.
@@ -494,7 +505,32 @@ static bool suits_few_rows(const mx::array &x, const mx::array &w, const mx::arr
 static mx::array multiply_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, const mx::array &biases) {
   static thread_local const auto kernel = mx::fast::cuda_kernel("few_rows", {"x", "w", "scales", "biases"}, {"y"}, few_rows_source, std::string(few_rows_product) + few_rows_numbers);
   int rows = x.shape(0), out = w.shape(0), threads = 32 * std::min(few_rows_warps, x.shape(1) / few_rows_columns);
-  return kernel({x, w, scales, biases}, {mx::Shape{rows, out}}, {x.dtype()}, {out / few_rows_outputs * threads, 1, 1}, {threads, 1, 1}, {{"TILES", rows > 8 ? 2 : 1}}, std::nullopt, false, {})[0];
+  return kernel({x, w, scales, biases}, {mx::Shape{rows, out}}, {x.dtype()}, {out / few_rows_outputs * threads, 1, 1}, {threads, 1, 1}, {{"TILES", rows <= 32 ? (rows + 7) / 8 : 8}}, std::nullopt, false, {})[0];
+}
+
+// Compiles the kernel for each number of tiles, some seconds each, which would
+// otherwise be a pause in the middle of an answer.
+static void compile_few_rows() {
+  static thread_local bool done = false;
+  if (std::exchange(done, true)) {
+    return;
+  }
+  std::vector<mx::array> made;
+  for (int rows : {1, 9, 17, 25, 33}) {
+    auto number = [](mx::Shape shape) { return mx::zeros(std::move(shape), mx::bfloat16); };
+    auto w = mx::zeros({few_rows_outputs, few_rows_columns / 8}, mx::uint32);
+    made.push_back(multiply_few_rows(number({rows, few_rows_columns}), w, number({few_rows_outputs, few_rows_columns / 64}), number({few_rows_outputs, few_rows_columns / 64})));
+  }
+  mx::eval(std::move(made));
+}
+
+bridge_status bridge_few_rows(uint64_t owner, int32_t type, int32_t group, int32_t bits, int32_t out, int32_t in, int32_t *has) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    *has = has_few_rows(type_of(type), group, bits, out, in);
+    if (*has) {
+      compile_few_rows();
+    }
+  });
 }
 
 bridge_status bridge_halve(uint64_t owner, int64_t from) {
@@ -1033,27 +1069,109 @@ void place(std::optional<slab_array> &held, mx::array fresh, int first, int star
   held = {mx::slice_update(in_place(*held), std::move(fresh), std::move(from), std::move(to)), true};
 }
 
+// The CUDA driver's own copies. The framework would move a buffer that the host
+// reads or writes to memory that both share, page by page (H100: half a gigabyte a
+// second).
+struct driver_copies {
+  int (*to_host)(void *, unsigned long long, size_t);
+  int (*to_device)(unsigned long long, const void *, size_t);
+};
+
+const driver_copies *driver() {
+  static const driver_copies found = [] {
+    driver_copies out{};
+    if (void *library = on_gpu() && mx::cu::is_available() ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) : nullptr) {
+      out.to_host = reinterpret_cast<decltype(out.to_host)>(dlsym(library, "cuMemcpyDtoH_v2"));
+      out.to_device = reinterpret_cast<decltype(out.to_device)>(dlsym(library, "cuMemcpyHtoD_v2"));
+    }
+    return out;
+  }();
+  return found.to_host != nullptr && found.to_device != nullptr ? &found : nullptr;
+}
+
+// Where the numbers of an array that was computed lie on a device of CUDA's, as
+// MLX 0.32.4 has it (backend/cuda/allocator.h).
+unsigned long long on_device(const mx::array &a) {
+  struct buffer {
+    void *data;
+    size_t size;
+    int device;
+  };
+  const auto *b = static_cast<const buffer *>(a.buffer().ptr());
+  if (b == nullptr || b->size < a.nbytes() || a.offset() != 0 || !a.flags().row_contiguous) {
+    throw std::runtime_error("an array does not lie as it is to be copied");
+  }
+  return reinterpret_cast<unsigned long long>(b->data);
+}
+
+void wants(int result) {
+  if (result != 0) {
+    throw std::runtime_error("the CUDA driver did not copy: error " + std::to_string(result));
+  }
+}
+
+// The numbers of an array that was computed, in their order, to the host.
+void copy_from(mx::array &a, uint8_t *dst) {
+  if (const auto *d = driver()) {
+    return wants(d->to_host(dst, on_device(a), a.nbytes()));
+  }
+  std::memcpy(dst, a.data<uint8_t>(), a.nbytes());
+}
+
+// An array of what lies at src, where the device reads it quickly.
+mx::array copy_in(mx::Dtype type, mx::Shape shape, const uint8_t *src) {
+  auto a = mx::zeros(std::move(shape), type);
+  mx::eval(a);
+  if (const auto *d = driver()) {
+    wants(d->to_device(on_device(a), src, a.nbytes()));
+  } else {
+    std::memcpy(a.data<uint8_t>(), src, a.nbytes());
+  }
+  return a;
+}
+
 // Copies out [first, last) of the third axis of a slot, of each array, through
-// arrays of their own: where the host reads a buffer of CUDA's, it moves all of
-// it to itself.
+// one array of their own: where the host reads a buffer of CUDA's, it moves all of
+// it to itself, some milliseconds each time.
 void copy_out(const std::vector<mx::array> &all, int slot, int first, int last, uint8_t *&dst) {
   std::vector<mx::array> parts;
+  bool alike = true;
   for (const auto &a : all) {
-    auto part = mx::slice(a, {slot, 0, first, 0}, {slot + 1, a.shape(1), last < 0 ? a.shape(2) : last, a.shape(3)});
-    parts.push_back(mx::contiguous(on_gpu() && mx::cu::is_available() ? device_copy(part) : part));
+    auto end = a.shape();
+    end[0] = slot + 1;
+    end[2] = last < 0 ? end[2] : last;
+    parts.push_back(mx::slice(a, {slot, 0, first, 0}, std::move(end)));
+    alike = alike && parts.back().shape() == parts[0].shape() && parts.back().dtype() == parts[0].dtype();
+  }
+  if (alike && parts.size() > 1) {
+    parts = {mx::concatenate(std::move(parts), 0)};
+  } else {
+    for (auto &p : parts) {
+      p = mx::contiguous(on_gpu() && mx::cu::is_available() ? device_copy(p) : p);
+    }
   }
   mx::eval(parts);
   for (auto &p : parts) {
-    std::memcpy(dst, p.data<uint8_t>(), p.nbytes());
+    copy_from(p, dst);
     dst += p.nbytes();
   }
 }
 
-// Copies out what a slot of a slab holds, some layers at a time.
+// Copies out what a slot of a slab holds, some layers at a time: on CUDA as many
+// as have so many bytes.
+constexpr size_t copied_at_once = 64 << 20;
+
 void copy_slot(const bridge_slab &slab, int slot, int first, int last, uint8_t *dst) {
-  for (size_t at = 0; at < slab.layers.size(); at += layers_at_once) {
+  size_t together = layers_at_once;
+  if (on_gpu() && mx::cu::is_available()) {
+    const auto &keys = slab.layers[0].keys->value, &values = slab.layers[0].values->value;
+    size_t tokens = static_cast<size_t>(last < 0 ? keys.shape(2) : last - first);
+    size_t layer = (keys.nbytes() + values.nbytes()) / static_cast<size_t>(keys.shape(0)) / static_cast<size_t>(keys.shape(2)) * tokens;
+    together = std::max<size_t>(1, copied_at_once / std::max<size_t>(1, layer));
+  }
+  for (size_t at = 0; at < slab.layers.size(); at += together) {
     std::vector<mx::array> all;
-    for (size_t i = at; i < std::min(at + layers_at_once, slab.layers.size()); i++) {
+    for (size_t i = at; i < std::min(at + together, slab.layers.size()); i++) {
       all.push_back(slab.layers[i].keys->value);
       all.push_back(slab.layers[i].values->value);
     }
@@ -1086,9 +1204,49 @@ template <class F> void put_layers(bridge_slab &slab, F &&put) {
   }
 }
 
+// Puts what was saved of some tokens, all layers of a block behind one another,
+// into a slot, from a token on.
+void put_blocks(bridge_slab &slab, int slot, int from, const bridge_block *blocks, int32_t n) {
+  std::vector<mx::array> whole, changed;
+  for (int32_t i = 0; i < n; i++) {
+    whole.push_back(copy_in(type_of(slab.shape.type), {2 * static_cast<int>(slab.layers.size()), slab.shape.kv_heads, blocks[i].length, slab.shape.size}, blocks[i].bytes));
+  }
+  int half = 0; // of the layers in every block: keys, then values
+  auto put = [&](std::optional<slab_array> &held) {
+    std::vector<mx::array> parts;
+    for (const auto &w : whole) {
+      parts.push_back(rows_of(w, half, half + 1));
+    }
+    half++;
+    place(held, parts.size() == 1 ? parts[0] : mx::concatenate(std::move(parts), 2), slot, from);
+    changed.push_back(held->value);
+  };
+  for (auto &layer : slab.layers) {
+    put(layer.keys);
+    put(layer.values);
+  }
+  mx::eval(std::move(changed));
+}
+
+// So many bytes of blocks at once.
+void put_whole(bridge_slab &slab, int slot, const bridge_block *blocks, int32_t n, int64_t at_once) {
+  int64_t token = 2 * static_cast<int64_t>(slab.layers.size()) * slab.shape.kv_heads * slab.shape.size * static_cast<int64_t>(mx::size_of(type_of(slab.shape.type)));
+  for (int32_t i = 0, from = 0, length = 0; i < n; from += length) {
+    int32_t first = i;
+    for (length = 0; i < n && (i == first || (length + blocks[i].length) * token <= at_once); i++) {
+      length += blocks[i].length;
+    }
+    put_blocks(slab, slot, from, blocks + first, i - first);
+  }
+}
+
 } // namespace
 
 extern "C" {
+
+bridge_status bridge_whole(uint64_t owner, int64_t bytes) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) { self.whole = bytes; });
+}
 
 bridge_status bridge_slab_save(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last, uint8_t *dst) {
   return guarded<bridge_status>(owner, [&](bridge_status &) { copy_slot(*slab, slot, first, last, dst); });
@@ -1110,6 +1268,10 @@ bridge_status bridge_slab_slide(uint64_t owner, bridge_slab *slab, int32_t slot,
 
 bridge_status bridge_slab_put(uint64_t owner, bridge_slab *slab, int32_t slot, const bridge_block *blocks, int32_t n) {
   return guarded<bridge_status>(owner, [&](bridge_status &) {
+    if (self.whole > 0) {
+      put_whole(*slab, slot, blocks, n, self.whole);
+      return;
+    }
     auto type = type_of(slab->shape.type);
     size_t heads = static_cast<size_t>(slab->shape.kv_heads), row = static_cast<size_t>(slab->shape.size) * mx::size_of(type);
     int32_t length = 0;
@@ -1151,36 +1313,135 @@ struct attention {
   int first_seen(int position) const { return spec->window > 0 ? std::max(0, position + 1 - spec->window) : 0; }
 };
 
+// A mask that every layer of a step shares.
+template <class F> const mx::array &mask_by(std::vector<int32_t> key, F &&make) {
+  auto found = self.masks.find(key);
+  if (found == self.masks.end()) {
+    found = self.masks.emplace(std::move(key), make()).first;
+  }
+  return found->second;
+}
+
+// What queries at [start, end) may see of tokens [first, end): [end-start,
+// end-first].
+const mx::array &mask_of_piece(const attention &a, int start, int first, int end) {
+  int window = a.spec->window;
+  return mask_by({-1, start, first, end, window}, [&] { // no position is -1
+    auto row = mx::expand_dims(mx::arange(start, end), 1), column = mx::expand_dims(mx::arange(first, end), 0);
+    auto mask = mx::greater_equal(row, column);
+    return window > 0 ? mx::logical_and(mask, mx::less(mx::subtract(row, column), mx::array(window))) : mask;
+  });
+}
+
+// Whether ragged.h has a kernel for keys of a type and size.
+bool has_ragged(mx::Dtype type, int size) { return runs_kernels() && type == mx::bfloat16 && (size == 64 || size == 128); }
+
+// Segments of slabs, whose keys and values come in pairs, by the kernel of
+// ragged.h: [rows, heads*size].
+mx::array multiply_ragged(const mx::array &q, const std::vector<mx::array> &slabs, const mx::array &list, int tiles, int rows, int heads) {
+  static thread_local const auto kernel = mx::fast::cuda_kernel("ragged", {"q", "tiles", "k0", "v0", "k1", "v1", "k2", "v2", "k3", "v3"}, {"y"}, ragged_source,
+                                                                std::string(few_rows_product) + ragged_rounding + ragged_numbers);
+  std::vector<mx::array> in{q, list};
+  for (size_t i = 0; i < 2 * ragged_slabs; i++) { // those that there are not are not read
+    in.push_back(slabs[i < slabs.size() ? i : i % 2]);
+  }
+  int kv_heads = slabs[0].shape(1), size = slabs[0].shape(3);
+  return kernel(in, {mx::Shape{rows, heads * size}}, {q.dtype()}, {tiles * ragged_threads, kv_heads, 1}, {ragged_threads, 1, 1}, {{"SIZE", size}}, std::nullopt, false, {})[0];
+}
+
+// Compiles the kernel, some seconds, which would otherwise be a pause in the
+// middle of an answer.
+void compile_ragged(int size) {
+  static thread_local std::set<int> done;
+  if (!done.insert(size).second) {
+    return;
+  }
+  auto nothing = mx::zeros({1, 1, 1, size}, mx::bfloat16);
+  auto list = ragged_list(1, 1, 1, {{0, 0, 1, 0, 1, 0, 0}});
+  mx::eval({multiply_ragged(nothing, {nothing, nothing}, mx::array(list.data(), mx::Shape{static_cast<int>(list.size())}, mx::int32), ragged_tiles(list), 1, 1)});
+}
+
+// Attention of a piece by products and a softmax, where the framework's own
+// kernel would be planned anew for every length: heads that share keys are rows
+// of one product.
+mx::array attend_by_products(const attention &a, const mx::array &q, const mx::array &k, const mx::array &v, const mx::array &mask) {
+  const auto *spec = a.spec;
+  int length = q.shape(2), keys = k.shape(2), group = spec->heads / spec->kv_heads;
+  auto rows = mx::reshape(mx::multiply(q, mx::array(spec->scale, q.dtype())), {spec->kv_heads, group * length, spec->size});
+  auto scores = mx::matmul(rows, mx::swapaxes(mx::squeeze(k, 0), 1, 2));
+  scores = mx::reshape(scores, {spec->kv_heads, group, length, keys});
+  scores = mx::where(mask, scores, mx::array(-std::numeric_limits<float>::infinity(), scores.dtype()));
+  if (a.sinks) {
+    auto sinks = mx::broadcast_to(mx::reshape(mx::astype(*a.sinks, scores.dtype()), {spec->kv_heads, group, 1, 1}), {spec->kv_heads, group, length, 1});
+    scores = mx::softmax(mx::concatenate({sinks, scores}, 3), 3, true);
+    scores = mx::slice(scores, {0, 0, 0, 1}, {spec->kv_heads, group, length, keys + 1});
+  } else {
+    scores = mx::softmax(scores, 3, true);
+  }
+  auto out = mx::matmul(mx::reshape(scores, {spec->kv_heads, group * length, keys}), mx::squeeze(v, 0));
+  return mx::reshape(out, {1, spec->heads, length, spec->size});
+}
+
 // One segment's queries against what its slot holds: [length, heads*size].
 mx::array attend_alone(const attention &a, const mx::array &q, const bridge_segment &seg) {
   const auto *spec = a.spec;
   int end = seg.start + seg.length, first = a.first_seen(seg.start);
-  std::string mode;
-  std::optional<mx::array> mask;
-  if (seg.length > 1 && spec->window > 0 && end > spec->window) {
-    auto row = mx::expand_dims(mx::arange(seg.start, end), 1), column = mx::expand_dims(mx::arange(first, end), 0);
-    auto distance = mx::subtract(row, column);
-    mask = mx::logical_and(mx::greater_equal(distance, mx::array(0)), mx::less(distance, mx::array(spec->window)));
-    mode = "array";
-  } else if (seg.length > 1) {
-    mode = "causal";
-  }
   auto &held = seg.slab->layers.at(static_cast<size_t>(spec->layer));
-  auto out = mx::fast::scaled_dot_product_attention(q, a.seen(held.keys->value, seg.slot, seg.slot + 1, first, end), a.seen(held.values->value, seg.slot, seg.slot + 1, first, end), spec->scale, mode, mask, a.sinks);
+  auto keys = a.seen(held.keys->value, seg.slot, seg.slot + 1, first, end), values = a.seen(held.values->value, seg.slot, seg.slot + 1, first, end);
+  auto attend = [&] {
+    if (seg.how == BRIDGE_PRODUCTS) {
+      return attend_by_products(a, q, keys, values, mask_of_piece(a, seg.start, first, end));
+    }
+    std::string mode = seg.length > 1 ? "causal" : "";
+    std::optional<mx::array> mask;
+    if (seg.length > 1 && spec->window > 0 && end > spec->window) {
+      mask = mask_of_piece(a, seg.start, first, end);
+      mode = "array";
+    }
+    return mx::fast::scaled_dot_product_attention(q, keys, values, spec->scale, mode, mask, a.sinks);
+  };
+  auto out = attend();
   if (seg.length > 1) {
     out = mx::transpose(out, {0, 2, 1, 3});
   }
   return mx::reshape(out, {seg.length, spec->heads * spec->size});
 }
 
-// Segments of one token each that fill a slab: row r of the step is in slot s
-// at position p.
+// Segments of one token each of one slab: row r of the step is in slot s at
+// position p; -1 where a slot has none. They are attended by one call from the
+// first slot that has a row to the last: a slot between them that has none asks
+// what another one asks, of a token it may see, and is not answered.
 struct together {
   bridge_slab *slab;
-  std::vector<int32_t> rows, positions; // by slot
+  std::vector<int32_t> rows, positions; // by slot, from the first
+  int first, present;
+  bool ragged; // which are attended with others of the step
+
+  std::vector<int32_t> asking() const {
+    auto out = rows;
+    std::replace(out.begin(), out.end(), -1, rows[0]);
+    return out;
+  }
+  // Slots, counted in the slab, their rows and positions, of those that have one.
+  std::vector<int32_t> slots() const {
+    std::vector<int32_t> out;
+    for (size_t s = 0; s < rows.size(); s++) {
+      if (rows[s] >= 0) {
+        out.push_back(first + static_cast<int32_t>(s));
+      }
+    }
+    return out;
+  }
+  std::vector<int32_t> of_slots(const std::vector<int32_t> &all) const {
+    std::vector<int32_t> out;
+    for (auto s : slots()) {
+      out.push_back(all[static_cast<size_t>(s - first)]);
+    }
+    return out;
+  }
 };
 
-// Rows of x in the order of slots: [slots, heads, 1, size].
+// Rows of x: [rows, heads, 1, size].
 mx::array by_slot(const mx::array &x, const std::vector<int32_t> &rows, int heads, int size) {
   int n = static_cast<int>(rows.size());
   bool follow = true;
@@ -1191,34 +1452,33 @@ mx::array by_slot(const mx::array &x, const std::vector<int32_t> &rows, int head
   return mx::reshape(taken, {n, heads, 1, size});
 }
 
-// Writes one token into every slot, each at its own position.
-void place_all(std::optional<slab_array> &held, const mx::array &fresh, const std::vector<int32_t> &positions) {
-  int n = static_cast<int>(positions.size());
-  if (std::all_of(positions.begin(), positions.end(), [&](int32_t p) { return p == positions[0]; })) {
-    place(held, fresh, 0, positions[0]);
+// Writes rows [rows, heads, 1, size], each into a slot at a position.
+void place_rows(std::optional<slab_array> &held, const mx::array &rows, const std::vector<int32_t> &slots, const std::vector<int32_t> &positions) {
+  auto updates = mx::reshape(mx::astype(rows, held->value.dtype()), {rows.shape(0), 1, rows.shape(1), 1, rows.shape(3)});
+  held = {mx::scatter(in_place(*held), {list_of(slots), list_of(positions)}, updates, {0, 2}), true};
+}
+
+// Writes one token into each slot that has a row, each at its own position.
+void place_all(std::optional<slab_array> &held, const mx::array &fresh, const together &t) {
+  auto positions = t.of_slots(t.positions);
+  bool level = std::all_of(positions.begin(), positions.end(), [&](int32_t p) { return p == positions[0]; });
+  if (level && positions.size() == t.rows.size()) {
+    place(held, fresh, t.first, positions[0]);
     return;
   }
-  std::vector<int32_t> slots(positions.size());
-  std::iota(slots.begin(), slots.end(), 0);
-  auto updates = mx::reshape(mx::astype(fresh, held->value.dtype()), {n, 1, fresh.shape(1), 1, fresh.shape(3)});
-  held = {mx::scatter(in_place(*held), {list_of(slots), list_of(positions)}, updates, {0, 2}), true};
+  place_rows(held, fresh, t.slots(), positions);
 }
 
 // What each slot may see of tokens [first, end): [slots, 1, 1, end-first].
 const mx::array &mask_of(const attention &a, const std::vector<int32_t> &positions, int first, int end) {
   auto key = positions;
   key.insert(key.end(), {a.spec->window, first, end});
-  auto found = self.masks.find(key);
-  if (found == self.masks.end()) {
+  return mask_by(std::move(key), [&] {
     auto at = mx::reshape(list_of(positions), {static_cast<int>(positions.size()), 1, 1, 1});
     auto token = mx::reshape(mx::arange(first, end), {1, 1, 1, end - first});
     auto mask = mx::less_equal(token, at);
-    if (a.spec->window > 0) {
-      mask = mx::logical_and(mask, mx::greater(token, mx::subtract(at, mx::array(a.spec->window))));
-    }
-    found = self.masks.emplace(std::move(key), std::move(mask)).first;
-  }
-  return found->second;
+    return a.spec->window > 0 ? mx::logical_and(mask, mx::greater(token, mx::subtract(at, mx::array(a.spec->window)))) : mask;
+  });
 }
 
 // Above so many tokens, rows of different lengths are attended one by one: a
@@ -1226,44 +1486,199 @@ const mx::array &mask_of(const attention &a, const std::vector<int32_t> &positio
 // rows of 8k: 543 us under a mask, 322 us one by one.
 constexpr int longest_masked = 1024;
 
-// One token of every slot against what it holds, by slot: [slots, heads*size].
+// One token of every slot that has a row against what it holds, in their order:
+// [slots, heads*size].
 mx::array attend_together(const attention &a, const mx::array &q, const together &t) {
   const auto *spec = a.spec;
   auto &held = t.slab->layers.at(static_cast<size_t>(spec->layer));
   int n = static_cast<int>(t.positions.size());
-  auto [low, high] = std::minmax_element(t.positions.begin(), t.positions.end());
+  auto positions = t.of_slots(t.positions);
+  auto [low, high] = std::minmax_element(positions.begin(), positions.end());
   int first = a.first_seen(*low), end = *high + 1;
   if (*low != *high && end - first > longest_masked) {
     std::vector<mx::array> parts;
-    for (int s = 0; s < n; s++) {
-      parts.push_back(attend_alone(a, slots_of(q, s, s + 1), {t.slab, s, t.positions[s], 1}));
+    for (auto s : t.slots()) {
+      parts.push_back(attend_alone(a, by_slot(q, {t.rows[static_cast<size_t>(s - t.first)]}, spec->heads, spec->size), {t.slab, s, t.positions[static_cast<size_t>(s - t.first)], 1, BRIDGE_FUSED}));
     }
     return mx::concatenate(std::move(parts), 0);
   }
   std::optional<mx::array> mask;
   if (*low != *high) {
-    mask = mask_of(a, t.positions, first, end);
+    auto all = t.positions;
+    std::replace(all.begin(), all.end(), -1, *low);
+    mask = mask_of(a, all, first, end);
   }
-  auto out = mx::fast::scaled_dot_product_attention(q, a.seen(held.keys->value, 0, n, first, end), a.seen(held.values->value, 0, n, first, end), spec->scale, mask ? "array" : "", mask, a.sinks);
-  return mx::reshape(out, {n, spec->heads * spec->size});
+  auto out = mx::fast::scaled_dot_product_attention(by_slot(q, t.asking(), spec->heads, spec->size), a.seen(held.keys->value, t.first, t.first + n, first, end),
+                                                    a.seen(held.values->value, t.first, t.first + n, first, end), spec->scale, mask ? "array" : "", mask, a.sinks);
+  out = mx::reshape(out, {n, spec->heads * spec->size});
+  if (t.present == n) {
+    return out;
+  }
+  auto answered = t.slots();
+  for (auto &s : answered) {
+    s -= t.first;
+  }
+  return mx::take(out, list_of(answered), 0);
 }
 
-// Slabs of which every slot has just one token in this step.
-std::map<bridge_slab *, together> gather(const bridge_segment *segments, int32_t n, size_t layer) {
+// Slabs in which several slots have just one token in this step, and at least
+// every second one between them does.
+std::map<bridge_slab *, together> gather(const bridge_segment *segments, int32_t n) {
+  std::map<bridge_slab *, std::map<int32_t, std::pair<int32_t, int32_t>>> found; // by slot: row, position
+  std::set<bridge_slab *> ragged;
+  int32_t row = 0;
+  for (int32_t i = 0; i < n; row += segments[i].length, i++) {
+    if (segments[i].length == 1) {
+      found[segments[i].slab][segments[i].slot] = {row, segments[i].start};
+      if (segments[i].how == BRIDGE_RAGGED) {
+        ragged.insert(segments[i].slab);
+      }
+    }
+  }
   std::map<bridge_slab *, together> out;
+  for (auto &[slab, slots] : found) {
+    int32_t first = slots.begin()->first, width = slots.rbegin()->first - first + 1;
+    if (slots.size() < 2 || 2 * slots.size() < static_cast<size_t>(width)) {
+      continue;
+    }
+    together t{slab, std::vector<int32_t>(static_cast<size_t>(width), -1), std::vector<int32_t>(static_cast<size_t>(width), -1), first, static_cast<int>(slots.size()), ragged.count(slab) > 0};
+    for (auto &[slot, at] : slots) {
+      std::tie(t.rows[static_cast<size_t>(slot - first)], t.positions[static_cast<size_t>(slot - first)]) = at;
+    }
+    out.emplace(slab, std::move(t));
+  }
+  return out;
+}
+
+// What a step's attention is made of: arrays, and which row of the step stands
+// in each of their rows.
+struct attended {
+  std::vector<mx::array> parts;
+  std::vector<int32_t> order;
+
+  void add(mx::array part, int first, int rows) {
+    parts.push_back(std::move(part));
+    for (int r = 0; r < rows; r++) {
+      order.push_back(first + r);
+    }
+  }
+
+  // The rows of the step, in their order.
+  mx::array all() {
+    auto out = parts.size() == 1 ? parts[0] : mx::concatenate(std::move(parts), 0);
+    if (std::is_sorted(order.begin(), order.end())) {
+      return out;
+    }
+    std::vector<int32_t> back(order.size());
+    for (size_t i = 0; i < order.size(); i++) {
+      back[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
+    }
+    return mx::take(out, list_of(back), 0);
+  }
+};
+
+// Ragged segments of some slabs by one launch, in the order of the step.
+void attend_slabs(const attention &a, const mx::array &q, const bridge_segment *segments, int32_t n, const std::vector<bridge_slab *> &slabs, attended &out) {
+  std::vector<mx::array> held;
+  for (auto *slab : slabs) {
+    const auto &layer = slab->layers.at(static_cast<size_t>(a.spec->layer));
+    held.insert(held.end(), {layer.keys->value, layer.values->value});
+  }
+  std::vector<ragged_segment> found;
+  int rows = 0, row = 0;
+  for (int32_t i = 0; i < n; row += segments[i].length, i++) {
+    const auto &seg = segments[i];
+    auto in = std::find(slabs.begin(), slabs.end(), seg.slab);
+    if (seg.how != BRIDGE_RAGGED || in == slabs.end()) {
+      continue;
+    }
+    auto at = static_cast<size_t>(in - slabs.begin());
+    found.push_back({static_cast<int32_t>(at), seg.slot, held[2 * at].shape(2), seg.start, seg.length, row, rows});
+    for (int r = 0; r < seg.length; r++) {
+      out.order.push_back(row + r);
+    }
+    rows += seg.length;
+  }
+  const auto &list = list_of(ragged_list(a.spec->heads, a.spec->kv_heads, a.spec->scale, found));
+  out.parts.push_back(multiply_ragged(q, held, list, (list.shape(0) - 4) / 8, rows, a.spec->heads));
+}
+
+// Ragged segments by the kernel, or one by one where there is none for them.
+void attend_ragged(const attention &a, const mx::array &q, const bridge_segment *segments, int32_t n, attended &out) {
+  bool has = has_ragged(q.dtype(), a.spec->size) && a.spec->window == 0 && !a.sinks;
+  std::vector<bridge_slab *> slabs;
   int row = 0;
   for (int32_t i = 0; i < n; row += segments[i].length, i++) {
     const auto &seg = segments[i];
-    size_t slots = static_cast<size_t>(seg.slab->layers.at(layer).keys->value.shape(0));
-    if (seg.length != 1 || slots == 1) {
+    if (seg.how != BRIDGE_RAGGED) {
       continue;
     }
-    auto &t = out.try_emplace(seg.slab, together{seg.slab, std::vector<int32_t>(slots, -1), std::vector<int32_t>(slots)}).first->second;
-    t.rows.at(static_cast<size_t>(seg.slot)) = row;
-    t.positions[static_cast<size_t>(seg.slot)] = seg.start;
+    if (!has || type_of(seg.slab->shape.type) != q.dtype()) {
+      out.add(attend_alone(a, by_head(q, row, seg.length, a.spec->heads, a.spec->size), seg), row, seg.length);
+    } else if (std::find(slabs.begin(), slabs.end(), seg.slab) == slabs.end()) {
+      slabs.push_back(seg.slab);
+    }
   }
-  std::erase_if(out, [](const auto &entry) { return std::count(entry.second.rows.begin(), entry.second.rows.end(), -1) > 0; });
+  for (size_t at = 0; at < slabs.size(); at += ragged_slabs) {
+    auto end = std::min(slabs.size(), at + ragged_slabs);
+    attend_slabs(a, q, segments, n, {slabs.begin() + static_cast<std::ptrdiff_t>(at), slabs.begin() + static_cast<std::ptrdiff_t>(end)}, out);
+  }
+}
+
+// Rows of ragged segments in one slab, and where they go.
+struct spread {
+  std::vector<int32_t> rows, slots, positions;
+  int segments = 0;
+};
+
+// Slabs that have several ragged segments.
+std::map<bridge_slab *, spread> spread_out(const bridge_segment *segments, int32_t n) {
+  std::map<bridge_slab *, spread> out;
+  int32_t row = 0;
+  for (int32_t i = 0; i < n; row += segments[i].length, i++) {
+    const auto &seg = segments[i];
+    if (seg.how == BRIDGE_RAGGED) {
+      auto &s = out[seg.slab];
+      s.segments++;
+      for (int32_t r = 0; r < seg.length; r++) {
+        s.rows.push_back(row + r);
+        s.slots.push_back(seg.slot);
+        s.positions.push_back(seg.start + r);
+      }
+    }
+  }
+  std::erase_if(out, [](const auto &s) { return s.second.segments < 2; });
   return out;
+}
+
+// Writes the keys and values of a step: of ragged segments in a slab together,
+// and of groups.
+void write_all(const attention &a, const mx::array &k, const mx::array &v, const std::map<bridge_slab *, together> &groups, const bridge_segment *segments, int32_t n) {
+  auto layer = static_cast<size_t>(a.spec->layer);
+  int heads = a.spec->kv_heads, size = a.spec->size;
+  auto spreads = spread_out(segments, n);
+  for (const auto &[slab, s] : spreads) {
+    auto &held = slab->layers[layer];
+    place_rows(held.keys, by_slot(k, s.rows, heads, size), s.slots, s.positions);
+    place_rows(held.values, by_slot(v, s.rows, heads, size), s.slots, s.positions);
+  }
+  for (const auto &[slab, t] : groups) {
+    if (!t.ragged) { // two of a slab are spread out
+      auto &held = slab->layers[layer];
+      place_all(held.keys, by_slot(k, t.of_slots(t.rows), heads, size), t);
+      place_all(held.values, by_slot(v, t.of_slots(t.rows), heads, size), t);
+    }
+  }
+  int row = 0;
+  for (int32_t i = 0; i < n; row += segments[i].length, i++) {
+    const auto &seg = segments[i];
+    bool done = seg.how == BRIDGE_RAGGED ? spreads.count(seg.slab) > 0 : seg.length == 1 && groups.count(seg.slab) > 0;
+    if (!done) {
+      auto &held = seg.slab->layers[layer];
+      place(held.keys, by_head(k, row, seg.length, heads, size), seg.slot, seg.start);
+      place(held.values, by_head(v, row, seg.length, heads, size), seg.slot, seg.start);
+    }
+  }
 }
 
 } // namespace
@@ -1276,40 +1691,36 @@ bridge_made bridge_attend(uint64_t owner, bridge_array *q, bridge_array *k, brid
     if (sinks != nullptr) {
       a.sinks = mx::astype(mx::array(sinks, mx::Shape{spec->heads}, mx::float32), q->value.dtype());
     }
-    auto layer = static_cast<size_t>(spec->layer);
-    auto groups = gather(segments, n, layer);
-    std::vector<mx::array> parts;
-    std::vector<int32_t> order; // row of the step that stands in each row of the parts
+    auto groups = gather(segments, n);
+    // Everything is written before anything is read: what reads an array that is
+    // then written would make the framework copy it.
+    write_all(a, k->value, v->value, groups, segments, n);
+    attended out;
     for (auto &[slab, t] : groups) {
-      auto &held = slab->layers[layer];
-      place_all(held.keys, by_slot(k->value, t.rows, spec->kv_heads, spec->size), t.positions);
-      place_all(held.values, by_slot(v->value, t.rows, spec->kv_heads, spec->size), t.positions);
-      parts.push_back(attend_together(a, by_slot(q->value, t.rows, spec->heads, spec->size), t));
-      order.insert(order.end(), t.rows.begin(), t.rows.end());
+      if (!t.ragged) {
+        out.parts.push_back(attend_together(a, q->value, t));
+        auto rows = t.of_slots(t.rows);
+        out.order.insert(out.order.end(), rows.begin(), rows.end());
+      }
     }
+    attend_ragged(a, q->value, segments, n, out);
     int row = 0;
     for (int32_t i = 0; i < n; row += segments[i].length, i++) {
       const auto &seg = segments[i];
-      if (groups.count(seg.slab) > 0) {
-        continue;
-      }
-      auto &held = seg.slab->layers[layer];
-      place(held.keys, by_head(k->value, row, seg.length, spec->kv_heads, spec->size), seg.slot, seg.start);
-      place(held.values, by_head(v->value, row, seg.length, spec->kv_heads, spec->size), seg.slot, seg.start);
-      parts.push_back(attend_alone(a, by_head(q->value, row, seg.length, spec->heads, spec->size), seg));
-      for (int r = 0; r < seg.length; r++) {
-        order.push_back(row + r);
+      if (seg.how != BRIDGE_RAGGED && (seg.length > 1 || groups.count(seg.slab) == 0)) {
+        out.add(attend_alone(a, by_head(q->value, row, seg.length, spec->heads, spec->size), seg), row, seg.length);
       }
     }
-    auto all = parts.size() == 1 ? parts[0] : mx::concatenate(std::move(parts), 0);
-    if (std::is_sorted(order.begin(), order.end())) {
-      return all;
+    return out.all();
+  });
+}
+
+bridge_status bridge_ragged(uint64_t owner, int32_t type, int32_t size, int32_t *has) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    *has = has_ragged(type_of(type), size);
+    if (*has) {
+      compile_ragged(size);
     }
-    std::vector<int32_t> back(order.size());
-    for (size_t i = 0; i < order.size(); i++) {
-      back[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
-    }
-    return mx::take(all, list_of(back), 0);
   });
 }
 

@@ -66,6 +66,7 @@ bridge_status bridge_detach(uint64_t owner);
 bridge_status bridge_check(uint64_t owner);
 uint64_t bridge_entered(void); // calls that were let in, by all threads
 bridge_status bridge_limit(uint64_t owner, int64_t memory, int64_t pooled);
+bridge_status bridge_whole(uint64_t owner, int64_t bytes);
 bridge_status bridge_halve(uint64_t owner, int64_t from);
 bridge_status bridge_trim(uint64_t owner);
 bridge_status bridge_shrink(uint64_t owner, int64_t to, int64_t limit);
@@ -143,11 +144,18 @@ typedef struct {
   int32_t length;
 } bridge_block;
 bridge_status bridge_slab_put(uint64_t owner, bridge_slab *slab, int32_t slot, const bridge_block *blocks, int32_t n);
+// How a segment is attended: as the framework does it, by products and a softmax
+// that are operations of their own, or with others by the kernel of ragged.h.
+enum { BRIDGE_FUSED, BRIDGE_PRODUCTS, BRIDGE_RAGGED };
 typedef struct {
   bridge_slab *slab;
-  // The segment has length tokens from start on.
-  int32_t slot, start, length;
+  // The segment has length tokens from start on. Of the segments of one token in
+  // a slab, all are ragged or none.
+  int32_t slot, start, length, how;
 } bridge_segment;
+// Whether the kernel of ragged.h is for keys of a type and size; if so it is
+// compiled.
+bridge_status bridge_ragged(uint64_t owner, int32_t type, int32_t size, int32_t *has);
 typedef struct {
   int32_t layer, heads, kv_heads, size, window;
   float scale;

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -27,6 +28,8 @@ type cache struct {
 	// first keys came, whose type is that of all others.
 	shape *C.bridge_kv_shape
 	saved tensor.Saved
+	// ragged says that there is a kernel for segments of these keys (ragged.h).
+	ragged bool
 	// index of each layer among those of its kind, of which so many grow and
 	// rotate; those see window tokens.
 	index             []int
@@ -76,6 +79,11 @@ func (b *Backend) NewCache(spec tensor.CacheSpec) (tensor.Cache, error) {
 	saved.TokenBytes, saved.RotatingBytes = 0, 0 // until it learns them
 	if err := b.check(); err != nil {
 		return nil, fmt.Errorf("NewCache: %w", err)
+	}
+	if b.precision == quant.BFloat16 && b.opts.Ragged >= 0 { // as most models are: compiled before it is needed
+		if _, err := b.hasRagged(C.BRIDGE_BFLOAT16, spec.HeadSize); err != nil {
+			return nil, fmt.Errorf("NewCache: %w", err)
+		}
 	}
 	b.caches++
 	c := &cache{b: b, spec: spec, saved: saved, requests: make(map[tensor.RequestID]*held)}
@@ -187,8 +195,20 @@ func (c *cache) learn(keys *array) error {
 	if err != nil {
 		return err
 	}
+	if c.ragged, err = c.b.hasRagged(shape._type, c.spec.HeadSize); err != nil {
+		return err
+	}
+	c.ragged = c.b.opts.Ragged > 0 || c.ragged && c.b.opts.Ragged == 0
 	c.shape, c.saved = &shape, saved
 	return nil
+}
+
+// hasRagged says whether there is a kernel for segments of keys of a type and
+// size.
+func (b *Backend) hasRagged(kind C.int32_t, size int) (bool, error) {
+	var has C.int32_t
+	err := fault(C.bridge_ragged(b.token(), kind, C.int32_t(size), &has))
+	return has != 0, err
 }
 
 // reserve makes room so that a request may hold n tokens. One that is new and
@@ -283,11 +303,10 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	var segments []C.bridge_segment
 	var scores int64
 	if err == nil {
-		segments, scores, err = c.extend(&spec, k)
+		segments, scores, err = c.extend(&spec, k, q.shape[1]/c.spec.HeadSize)
 	}
-	if err == nil && !s.b.gpu.Load() {
-		// A processor writes the scores of a segment out, twice.
-		err = s.b.admit(2 * scores * int64(q.shape[1]/c.spec.HeadSize) * int64(q.width()))
+	if err == nil {
+		err = s.b.admit(scores * int64(q.width()))
 	}
 	if err != nil {
 		s.fail(fmt.Errorf("%s: %w", op, err))
@@ -301,27 +320,15 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 }
 
 // extend makes room for the segments of a step in one layer and says what the
-// bridge is to do; scores is the largest number of scores of one head.
-func (c *cache) extend(spec *tensor.AttendSpec, keys *array) (out []C.bridge_segment, scores int64, err error) {
+// bridge is to do; scores is how many of them exist at once, at most.
+func (c *cache) extend(spec *tensor.AttendSpec, keys *array, heads int) (out []C.bridge_segment, scores int64, err error) {
 	if err := c.learn(keys); err != nil {
 		return nil, 0, err
 	}
-	for _, g := range spec.Segments {
-		if g.Length == 0 {
-			continue
-		}
-		has := 0
-		if h := c.requests[g.Request]; h != nil {
-			has = h.lengths[spec.Layer]
-		}
-		if has != g.Start {
-			return nil, 0, fmt.Errorf("request %d, layer %d holds %d tokens, segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment)
-		}
-		if _, err := c.reserve(g.Request, g.Start+g.Length); err != nil {
-			return nil, 0, err
-		}
-		scores = max(scores, int64(g.Length)*int64(g.Start+g.Length))
+	if err := c.room(spec); err != nil {
+		return nil, 0, err
 	}
+	var all []stretch
 	for _, g := range spec.Segments { // once all of them lie where they stay
 		if g.Length == 0 {
 			continue
@@ -333,9 +340,66 @@ func (c *cache) extend(spec *tensor.AttendSpec, keys *array) (out []C.bridge_seg
 		}
 		h.lengths[spec.Layer] += g.Length
 		c.b.pending[in.slab] = struct{}{}
-		out = append(out, C.bridge_segment{slab: in.slab.row, slot: C.int32_t(in.slot), start: C.int32_t(start), length: C.int32_t(g.Length)})
+		all = append(all, stretch{slab: in.slab, slot: in.slot, start: start, length: g.Length, seen: g.Start + g.Length})
+	}
+	if c.ragged && spec.Window == 0 && spec.Sinks == nil {
+		c.b.ragged.Add(chooseRagged(all))
+	}
+	for _, g := range all {
+		if spec.Window > 0 {
+			g.seen = min(g.seen, g.length+spec.Window-1)
+		}
+		how, written := C.int32_t(C.BRIDGE_RAGGED), int64(0)
+		if !g.ragged {
+			how, written = c.b.attends(heads, g.length, g.seen)
+		}
+		scores = max(scores, written)
+		out = append(out, C.bridge_segment{slab: g.slab.row, slot: C.int32_t(g.slot), start: C.int32_t(g.start), length: C.int32_t(g.length), how: how})
 	}
 	return out, scores, nil
+}
+
+// room makes room for the segments of a step in one layer.
+func (c *cache) room(spec *tensor.AttendSpec) error {
+	for _, g := range spec.Segments {
+		if g.Length == 0 {
+			continue
+		}
+		has := 0
+		if h := c.requests[g.Request]; h != nil {
+			has = h.lengths[spec.Layer]
+		}
+		if has != g.Start {
+			return fmt.Errorf("request %d, layer %d holds %d tokens, segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment)
+		}
+		if _, err := c.reserve(g.Request, g.Start+g.Length); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The fused attention of CUDA's framework plans, for up to a third of a second,
+// every pair of lengths of queries and keys, and keeps 256 plans. It is left to
+// pieces where both are multiples of planned, which are few, and to those with
+// more scores than written out take little memory.
+const (
+	planned      = 256
+	mostProducts = 64 << 20
+)
+
+// attends says whether a piece is attended by products and a softmax that are
+// operations of their own, or as the framework does it; and how many scores
+// exist at once, copies included.
+func (b *Backend) attends(heads, length, seen int) (how C.int32_t, scores int64) {
+	all := int64(heads) * int64(length) * int64(seen)
+	switch {
+	case !b.gpu.Load() && b.products == 0:
+		return C.BRIDGE_FUSED, 2 * all // a processor writes them out, twice
+	case length == 1 || all > b.products || length%planned == 0 && seen%planned == 0:
+		return C.BRIDGE_FUSED, 0
+	}
+	return C.BRIDGE_PRODUCTS, 3 * all
 }
 
 func (s *scope) attendOperands(op string, spec *tensor.AttendSpec) (q, k, v *array, c *cache, ok bool) {

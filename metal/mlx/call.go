@@ -9,6 +9,7 @@ package mlx
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -45,6 +46,9 @@ func fault(s C.bridge_status) error {
 
 func (b *Backend) token() C.uint64_t { return C.uint64_t(b.owner.Load()) }
 
+// wholeOnCUDA bytes of what is restored lie twice on the device meanwhile.
+const wholeOnCUDA = 128 << 20
+
 func (b *Backend) attach() error {
 	a := C.bridge_attach()
 	if err := fault(a.status); err != nil {
@@ -52,12 +56,19 @@ func (b *Backend) attach() error {
 	}
 	b.framework = int64(a.memory_limit)
 	b.gpu.Store(a.gpu != 0)
-	b.cuda.Store(a.cuda != 0)
+	b.whole = b.opts.Whole
+	if b.cuda.Store(a.cuda != 0); a.cuda != 0 {
+		b.products = mostProducts
+		b.whole = cmp.Or(b.whole, wholeOnCUDA)
+	}
 	b.owner.Store(uint64(a.owner))
 	if b.opts.HalvedFrom > 0 {
 		if err := fault(C.bridge_halve(b.token(), C.int64_t(b.opts.HalvedFrom))); err != nil {
 			return err
 		}
+	}
+	if err := fault(C.bridge_whole(b.token(), C.int64_t(b.whole))); err != nil {
+		return err
 	}
 	b.gauges.base = 0
 	if err := errors.Join(b.resetPeak(), b.measure()); err != nil {

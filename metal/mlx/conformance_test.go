@@ -26,6 +26,14 @@ func TestConformanceOfProductsInHalves(t *testing.T) {
 	tensortest.RunMatrices(t, suite(Options{HalvedFrom: 1}))
 }
 
+// What CUDA does with what is restored is right anywhere, block by block or all
+// of it at once.
+func TestConformanceOfBlocksTakenApartOnTheDevice(t *testing.T) {
+	for _, bytes := range []int64{1, 1 << 30} {
+		tensortest.Run(t, suite(Options{Whole: bytes}))
+	}
+}
+
 func suite(o Options) tensortest.Suite {
 	return tensortest.Suite{
 		New: func(*testing.T) tensor.Backend {

@@ -1,7 +1,7 @@
 // The source of a CUDA kernel, compiled by the framework when it is first used
 // (mlx::fast::cuda_kernel).
 //
-// x [tokens, in] times w [out, in] transposed: y [tokens, out], for up to 16
+// x [tokens, in] times w [out, in] transposed: y [tokens, out], for up to 64
 // tokens. w is packed as MLX does: 4 bits a number, scales and biases for each
 // group of 64. The numbers of x, the scales and the biases are bfloat16; sums
 // are float32.
@@ -10,8 +10,9 @@
 // built to keep reads under way: a block has 16 rows of w, a warp 512 columns
 // of them at a time, all of which it asks for before it computes. Products are
 // the tensor cores' (mma.m16n8k16: 16 rows of w, 8 tokens, 16 columns), so that
-// 16 tokens take hardly longer than one. A number q of 4 bits becomes 128+q by
-// setting the exponent of a bfloat16 around it; as
+// 16 tokens take hardly longer than one; the framework's own kernel, which has
+// tiles of 128, takes as long for 33 as for them all. A number q of 4 bits
+// becomes 128+q by setting the exponent of a bfloat16 around it; as
 //   sum (s q + b) x  =  s sum (128+q) x  +  (b - 128 s) sum x
 // in each group, nothing else has to be done to it. The sums of x are another
 // product, by ones.
@@ -26,7 +27,7 @@
 #ifndef METALFLEET_FEW_ROWS_H
 #define METALFLEET_FEW_ROWS_H
 
-static constexpr int few_rows = 16, few_rows_outputs = 16, few_rows_columns = 512, few_rows_warps = 8;
+static constexpr int few_rows = 64, few_rows_outputs = 16, few_rows_columns = 512, few_rows_warps = 8;
 
 // One product of the tensor cores: c += a b.
 static const char *const few_rows_product = R"(
@@ -48,7 +49,7 @@ __device__ __forceinline__ float few_rows_at(const uint4 &v, int i) {
 }
 )";
 
-// TILES is 1 for up to 8 tokens, 2 for more.
+// TILES of 8 tokens each, of which up to four are in registers at once, and two of eight.
 static const char *const few_rows_source = R"(
   __shared__ float partial[8][TILES][16 * 8];
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -59,6 +60,7 @@ static const char *const few_rows_source = R"(
   const uint4 *b0 = reinterpret_cast<const uint4 *>(biases + row * (in / 64)), *b1 = b0 + in / 64;
   const unsigned one = 0x3f803f80u;
 
+  constexpr int AT_ONCE = TILES <= 4 ? TILES : 2;
   float total[TILES][4] = {};
   for (int at = warp * 512; at < in; at += warps * 512) {
     uint2 q0[8], q1[8];
@@ -70,39 +72,43 @@ static const char *const few_rows_source = R"(
     const uint4 sa = s0[at / 512], sb = s1[at / 512], ba = b0[at / 512], bb = b1[at / 512];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-      float dot[TILES][4] = {}, sum[TILES][4] = {};
-      uint4 v[TILES][2];
-#pragma unroll
-      for (int n = 0; n < TILES; n++) {
-        v[n][0] = v[n][1] = make_uint4(0, 0, 0, 0);
-        if (n * 8 + g < tokens) {
-          const uint4 *from = reinterpret_cast<const uint4 *>(x + (size_t)(n * 8 + g) * in + at + i * 64 + t * 16);
-          v[n][0] = from[0];
-          v[n][1] = from[1];
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < 2; j++) {
-        const unsigned p = j == 0 ? q0[i].x : q0[i].y, q = j == 0 ? q1[i].x : q1[i].y;
-#pragma unroll
-        for (int n = 0; n < TILES; n++) {
-          const uint4 u = v[n][j];
-          const unsigned x04 = __byte_perm(u.x, u.z, 0x5410), x15 = __byte_perm(u.x, u.z, 0x7632);
-          const unsigned x26 = __byte_perm(u.y, u.w, 0x5410), x37 = __byte_perm(u.y, u.w, 0x7632);
-          few_rows_mma(dot[n], few_rows_pair(p, 0), few_rows_pair(q, 0), few_rows_pair(p, 1), few_rows_pair(q, 1), x04, x15);
-          few_rows_mma(dot[n], few_rows_pair(p, 2), few_rows_pair(q, 2), few_rows_pair(p, 3), few_rows_pair(q, 3), x26, x37);
-          few_rows_mma(sum[n], one, one, one, one, x04, x15);
-          few_rows_mma(sum[n], one, one, one, one, x26, x37);
-        }
-      }
       const float s = few_rows_at(sa, i), r = few_rows_at(sb, i);
       const float b = few_rows_at(ba, i) - 128.0f * s, c = few_rows_at(bb, i) - 128.0f * r;
 #pragma unroll
-      for (int n = 0; n < TILES; n++) {
-        total[n][0] += s * dot[n][0] + b * sum[n][0];
-        total[n][1] += s * dot[n][1] + b * sum[n][1];
-        total[n][2] += r * dot[n][2] + c * sum[n][2];
-        total[n][3] += r * dot[n][3] + c * sum[n][3];
+      for (int first = 0; first < TILES; first += AT_ONCE) {
+        float dot[AT_ONCE][4] = {}, sum[AT_ONCE][4] = {};
+        uint4 v[AT_ONCE][2];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+          const int token = (first + n) * 8 + g;
+          v[n][0] = v[n][1] = make_uint4(0, 0, 0, 0);
+          if (token < tokens) {
+            const uint4 *from = reinterpret_cast<const uint4 *>(x + (size_t)token * in + at + i * 64 + t * 16);
+            v[n][0] = from[0];
+            v[n][1] = from[1];
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+          const unsigned p = j == 0 ? q0[i].x : q0[i].y, q = j == 0 ? q1[i].x : q1[i].y;
+#pragma unroll
+          for (int n = 0; n < AT_ONCE; n++) {
+            const uint4 u = v[n][j];
+            const unsigned x04 = __byte_perm(u.x, u.z, 0x5410), x15 = __byte_perm(u.x, u.z, 0x7632);
+            const unsigned x26 = __byte_perm(u.y, u.w, 0x5410), x37 = __byte_perm(u.y, u.w, 0x7632);
+            few_rows_mma(dot[n], few_rows_pair(p, 0), few_rows_pair(q, 0), few_rows_pair(p, 1), few_rows_pair(q, 1), x04, x15);
+            few_rows_mma(dot[n], few_rows_pair(p, 2), few_rows_pair(q, 2), few_rows_pair(p, 3), few_rows_pair(q, 3), x26, x37);
+            few_rows_mma(sum[n], one, one, one, one, x04, x15);
+            few_rows_mma(sum[n], one, one, one, one, x26, x37);
+          }
+        }
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+          total[first + n][0] += s * dot[n][0] + b * sum[n][0];
+          total[first + n][1] += s * dot[n][1] + b * sum[n][1];
+          total[first + n][2] += r * dot[n][2] + c * sum[n][2];
+          total[first + n][3] += r * dot[n][3] + c * sum[n][3];
+        }
       }
     }
   }

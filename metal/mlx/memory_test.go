@@ -491,3 +491,20 @@ func TestAChunkWithoutLogitsIsComputedWhenItsScopeCloses(t *testing.T) {
 		}
 	}
 }
+
+// Answers go on beside pieces of prompts, and some requests of their slab wait:
+// nobody's keys are copied for that.
+func TestAStepOfAnswersAndPromptsDoesNotCopyItsCache(t *testing.T) {
+	for _, ragged := range []int{0, 1} {
+		d := newDecoding(t, open(t, Options{Ragged: ragged}), 2, 2048)
+		const requests = 6
+		for id := range tensor.RequestID(requests) {
+			d.grow(id+1, 256)
+		}
+		kv := d.cache.Bytes()
+		segments := []tensor.Segment{{Request: 5, Start: 256, Length: 8}, {Request: 1, Start: 256, Length: 1}, {Request: 2, Start: 256, Length: 4}, {Request: 6, Start: 256, Length: 1}, {Request: 4, Start: 256, Length: 1}}
+		if rise := d.rise(segments...); rise > kv/16 {
+			t.Errorf("a step took %d bytes beside a cache of %d (ragged: %d)", rise, kv, ragged)
+		}
+	}
+}

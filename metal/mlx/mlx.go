@@ -35,6 +35,14 @@ type Options struct {
 	// HalvedFrom is from how many weights on a quantised product is computed in
 	// two halves at once where one would take one core; 0 means 2^24.
 	HalvedFrom int64
+	// Ragged is who attends segments that a kernel of ours is for (ragged.h): where
+	// it is 0, the kernel if the device has it; if it is below, the framework. Above,
+	// they are chosen for the kernel wherever this runs; the bridge then attends
+	// them one by one.
+	Ragged int
+	// Whole is how many bytes of what is restored are taken apart on the device at
+	// once; 0 means 128 MB on CUDA, and elsewhere that the host does it.
+	Whole int64
 }
 
 // Backend computes through MLX. Its fields belong to the goroutine that
@@ -45,6 +53,13 @@ type Backend struct {
 	// and after Close.
 	owner     atomic.Uint64
 	gpu, cuda atomic.Bool
+	// products is how many scores a piece may have that is attended by products;
+	// 0 where the framework attends all.
+	products int64
+	// whole is Options.Whole where the device takes apart what is restored, else 0.
+	whole int64
+	// ragged counts the segments that went to the kernel of ragged.h.
+	ragged    atomic.Int64
 	gauges    gauges
 	limits    limits
 	precision quant.Type
@@ -118,6 +133,10 @@ func (b *Backend) SetLimits(active, pooled int64) {
 	b.limits.pooled.Store(max(0, pooled))
 	b.limits.changed.Store(true)
 }
+
+// Ragged is how many segments of steps, counted in each layer, were attended by
+// the kernel of ragged.h so far.
+func (b *Backend) Ragged() int64 { return b.ragged.Load() }
 
 // Trim waits for what computes and empties the framework's pool.
 func (b *Backend) Trim() error {

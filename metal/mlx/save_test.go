@@ -129,6 +129,28 @@ func TestSavingAndRestoringTakeLittleBeside(t *testing.T) {
 	}
 }
 
+// Blocks that the device takes apart lie there twice meanwhile.
+func TestBlocksOnTheDeviceAskForRoom(t *testing.T) {
+	b := open(t, Options{Whole: 1 << 30})
+	const layers, block, tokens = 16, 256, 192 // 6 MiB
+	d := newDecoding(t, b, layers, block)
+	d.grow(1, tokens)
+	slice := make([]byte, d.cache.SliceBytes(tokens))
+	if err := d.cache.Save(1, 0, tokens, slice); err != nil {
+		t.Fatal(err)
+	}
+	d.cache.Drop(1)
+	restore := func() error { return d.cache.Restore(2, tokens, [][]byte{slice}, nil) }
+	b.SetLimits(b.Memory().Active()+2*d.cache.SliceBytes(block), 0)
+	if err := restore(); !errors.Is(err, tensor.ErrMemory) {
+		t.Errorf("with room for the slab and some layers: error %v, want ErrMemory", err)
+	}
+	b.SetLimits(0, 0)
+	if err := restore(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A window takes room for itself, a step and what it is moved by, however many
 // tokens come; moving it takes no more than it has beside.
 func TestAWindowTakesNoMoreThanItsRoom(t *testing.T) {

@@ -13,21 +13,31 @@ import (
 )
 
 // TestRequestsInCompanyAttendAsAlone: whoever shares a slab, in whatever order,
-// at whatever lengths, gets what it would get alone.
+// at whatever lengths, gets what it would get alone; and a piece that is attended
+// by products gets what the framework's own kernel gives.
 func TestRequestsInCompanyAttendAsAlone(t *testing.T) {
-	for _, window := range []int{0, 5} {
-		t.Run(fmt.Sprintf("window %d", window), func(t *testing.T) {
+	for _, c := range []struct {
+		window   int
+		products int64
+		sinks    []float32
+		ragged   int
+	}{{0, 0, nil, 0}, {5, 0, []float32{0.5, -1, 2, 0}, 0}, {0, 1 << 20, nil, 0}, {5, 1 << 20, []float32{0.5, -1, 2, 0}, 0}, {0, 100, []float32{0.5, -1, 2, 0}, 0}, {0, 0, nil, 1}, {5, 0, []float32{0.5, -1, 2, 0}, 1}} {
+		t.Run(fmt.Sprintf("window %d, products %d, sinks %v, ragged %d", c.window, c.products, c.sinks, c.ragged), func(t *testing.T) {
+			window := c.window
 			rng := rand.New(rand.NewPCG(uint64(window), 9))
-			b := open(t, Options{})
+			b := open(t, Options{Ragged: c.ragged})
 			const heads, kvHeads, size, layers, requests = 4, 2, 8, 3, 5
 			shape := tensor.CacheSpec{Layers: layers, KVHeads: kvHeads, HeadSize: size, BlockTokens: 8}
 			shared, alone := newCache(t, b, shape), newCache(t, b, shape)
 			lengths := make([]int, requests)
-			attend := func(c tensor.Cache, layer int, segments []tensor.Segment, q, k, v []float32) []float32 {
+			attend := func(in tensor.Cache, layer int, segments []tensor.Segment, q, k, v []float32) []float32 {
+				if b.products = 0; in == shared {
+					b.products = c.products
+				}
 				sc := b.NewScope(t.Context())
 				defer sc.Close()
 				n := tensor.Tokens(segments)
-				out := sc.AppendAttend(tensor.AttendSpec{Cache: c, Layer: layer, Segments: segments, Window: window, Scale: 0.4,
+				out := sc.AppendAttend(tensor.AttendSpec{Cache: in, Layer: layer, Segments: segments, Window: window, Scale: 0.4, Sinks: c.sinks,
 					Q: sc.From(q, n, heads*size), K: sc.From(k, n, kvHeads*size), V: sc.From(v, n, kvHeads*size)})
 				got := make([]float32, n*heads*size)
 				sc.Read(out, got)
@@ -77,6 +87,10 @@ func TestRequestsInCompanyAttendAsAlone(t *testing.T) {
 					t.Fatalf("step %d: %d bytes in company, %d alone", step, shared.Bytes(), alone.Bytes())
 				}
 			}
+			// Where there is a window or there are sinks, the kernel takes none.
+			if got, want := b.Ragged() > 0, c.ragged > 0 && c.window == 0; got != want {
+				t.Errorf("%d segments were chosen for the kernel of ragged.h, want any: %v", b.Ragged(), want)
+			}
 		})
 	}
 }
@@ -99,4 +113,26 @@ func normal(rng *rand.Rand, n int) []float32 {
 			}
 		}
 	})
+}
+
+// TestWhatIsAttendedByProducts: a prompt's piece whose lengths the framework would
+// plan anew, if its scores are not many.
+func TestWhatIsAttendedByProducts(t *testing.T) {
+	b := open(t, Options{})
+	b.products = 1 << 20
+	for _, c := range []struct{ length, seen, products int }{
+		{1, 700, 0},    // an answer
+		{36, 700, 1},   // beside answers
+		{256, 512, 0},  // one of few pairs of lengths
+		{256, 500, 1},  // many
+		{600, 6000, 0}, // too many scores
+	} {
+		products, scores := b.attends(8, c.length, c.seen)
+		if int(products) != c.products {
+			t.Errorf("%d tokens that see %d: products %d, want %d", c.length, c.seen, products, c.products)
+		}
+		if want := int64(3 * c.products * 8 * c.length * c.seen); scores != want {
+			t.Errorf("%d tokens that see %d: room for %d scores, want %d", c.length, c.seen, scores, want)
+		}
+	}
 }

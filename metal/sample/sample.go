@@ -138,26 +138,25 @@ func (c *Counts) Add(token int32) {
 // Sampler holds the scratch memory for rows of one vocabulary, so that a token
 // costs no allocation. It is for one goroutine.
 type Sampler struct {
-	row     []float32 // logits after bias and penalties
-	weights []float64 // of the tokens that are kept, by id
-	heap    []int32   // ids
+	vocabulary int
+	row        []float32 // logits after bias and penalties
+	sums       []float64 // of the weights of tokens that are kept, by part of the row
+	heap       []int32   // ids
+	buckets    [buckets]bucket
 }
 
-// New makes a sampler for rows of vocabulary logits.
-func New(vocabulary int) *Sampler {
-	return &Sampler{
-		row:     make([]float32, vocabulary),
-		weights: make([]float64, vocabulary),
-		heap:    make([]int32, 0, vocabulary),
-	}
-}
+// part is how many tokens of a row have one sum.
+const part = 256
+
+// New makes a sampler for rows of at most so many logits.
+func New(vocabulary int) *Sampler { return &Sampler{vocabulary: vocabulary} }
 
 // Token picks the token with the given index of its request, counted from the
 // first generated one. counts may be nil where no penalty is set. The logits
 // are not changed.
 func (s *Sampler) Token(p Params, logits []float32, index uint64, counts *Counts) (int32, error) {
-	if len(logits) == 0 || len(logits) > len(s.row) {
-		return 0, fmt.Errorf("sample from %d logits with room for %d: %w", len(logits), len(s.row), ErrLogits)
+	if len(logits) == 0 || len(logits) > s.vocabulary {
+		return 0, fmt.Errorf("sample from %d logits with room for %d: %w", len(logits), s.vocabulary, ErrLogits)
 	}
 	if len(p.Bias) > 0 || p.penalised() && counts != nil {
 		logits = s.adjust(p, logits, counts)
@@ -192,8 +191,8 @@ func Argmax(logits []float32) (int32, error) {
 
 // adjust adds the bias and takes penalties off, each token by itself.
 func (s *Sampler) adjust(p Params, logits []float32, counts *Counts) []float32 {
-	row := s.row[:len(logits)]
-	copy(row, logits)
+	s.row = append(s.row[:0], logits...)
+	row := s.row
 	for id, v := range p.Bias {
 		if int(id) < len(row) && id >= 0 {
 			row[id] += v
@@ -234,70 +233,126 @@ func (s *Sampler) cut(p Params, logits []float32, top float32) edge {
 	if !p.filtered() {
 		return e
 	}
-	// A token below (1-p)/n of the mass cannot be kept by top-p: all such
-	// tokens together do not reach 1-p. Half of it leaves room for rounding.
-	floor, mass := e.logit, 0.0
-	if p.TopP < 1 {
-		for _, v := range logits {
-			mass += math.Exp(float64(v - top))
-		}
-		least := float64(top) + math.Log(mass*(1-p.TopP)/float64(2*len(logits)))
-		floor = max(floor, float32(min(least, float64(top))))
-	}
-	h := s.heap[:0]
-	for i, v := range logits {
-		if v >= floor {
-			h = append(h, int32(i))
-		}
-	}
-	return s.popEdge(p, logits, heapOf(h, logits), float64(top), mass)
-}
-
-// popEdge takes tokens from the most likely downwards until a filter is full.
-func (s *Sampler) popEdge(p Params, logits []float32, h maxHeap, top, mass float64) edge {
-	var e edge
-	limit := p.TopK
+	mass := s.sort(p, logits, top, e.logit)
+	limit, reach := p.TopK, math.Inf(1)
 	if limit <= 0 {
 		limit = math.MaxInt
 	}
-	sum := 0.0
-	for n := 0; n < limit && len(h.ids) > 0; n++ {
-		if n > 0 && p.TopP < 1 && sum >= p.TopP*mass {
-			break
+	if p.TopP < 1 {
+		reach = p.TopP * mass
+	}
+	n, sum := 0, 0.0
+	for i, b := range s.buckets {
+		if b.n > 0 && (n+b.n >= limit || sum+b.mass >= reach) {
+			return s.within(i, logits, top, e.logit, limit-n, reach-sum, n == 0)
 		}
-		id := h.pop()
-		e = edge{logit: logits[id], id: id}
+		n, sum = n+b.n, sum+b.mass
+	}
+	return e
+}
+
+// bucket counts the tokens whose logits are about as far below the largest.
+type bucket struct {
+	n    int
+	mass float64
+}
+
+const (
+	buckets = 512
+	// perUnit buckets for a logit: what is more than 32 below shares the last.
+	perUnit = 16
+)
+
+func bucketOf(below float32) int {
+	if b := below * perUnit; b < buckets-1 {
+		return int(b)
+	}
+	return buckets - 1
+}
+
+// sort counts the tokens from a logit on into buckets, in order of falling logits,
+// and sums the masses of all where top-p wants them.
+func (s *Sampler) sort(p Params, logits []float32, top, floor float32) (mass float64) {
+	s.buckets = [buckets]bucket{}
+	for _, v := range logits {
+		w := 0.0
 		if p.TopP < 1 {
-			sum += math.Exp(float64(logits[id]) - top)
+			w = exp(float64(v - top))
+			mass += w
 		}
+		if v >= floor {
+			b := &s.buckets[bucketOf(top-v)]
+			b.n++
+			b.mass += w
+		}
+	}
+	return mass
+}
+
+// within finds the edge among the tokens of a bucket: the most likely of them,
+// until there are limit, or their masses reach so much. The first of all is kept
+// in any case.
+func (s *Sampler) within(b int, logits []float32, top, floor float32, limit int, reach float64, first bool) edge {
+	h := s.heap[:0]
+	for i, v := range logits {
+		if v >= floor && bucketOf(top-v) == b {
+			h = append(h, int32(i))
+		}
+	}
+	s.heap = h
+	most := heapOf(h, logits)
+	e := edge{logit: float32(math.Inf(1)), id: -1}
+	for sum := 0.0; limit > 0 && len(most.ids) > 0 && (first || sum < reach); limit-- {
+		id := most.pop()
+		e = edge{logit: logits[id], id: id}
+		first = false
+		sum += exp(float64(logits[id] - top))
 	}
 	return e
 }
 
 // draw picks by inverse distribution among the kept tokens in order of ids.
 func (s *Sampler) draw(p Params, logits []float32, top float32, kept edge, u float64) int32 {
-	weights := s.weights[:len(logits)]
-	sum := 0.0
-	for i, v := range logits {
-		w := 0.0
-		if kept.keeps(v, int32(i)) {
-			w = math.Exp(float64(v-top) / p.Temperature)
+	weight := func(v float32, id int) float64 {
+		if !kept.keeps(v, int32(id)) {
+			return 0
 		}
-		weights[i] = w
-		sum += w
+		return exp(float64(v-top) / p.Temperature)
 	}
-	target, at, last := u*sum, 0.0, 0
-	for i, w := range weights {
+	s.sums = s.sums[:0]
+	total := 0.0
+	for from := 0; from < len(logits); from += part {
+		sum := 0.0
+		for i, v := range logits[from:min(from+part, len(logits))] {
+			sum += weight(v, from+i)
+		}
+		s.sums = append(s.sums, sum)
+		total += sum
+	}
+	target, before, last := u*total, 0.0, 0
+	for n, sum := range s.sums {
+		if sum == 0 {
+			continue
+		}
+		last = n
+		if before+sum > target {
+			break
+		}
+		before += sum
+	}
+	at, found := 0.0, 0
+	for i := last * part; i < min((last+1)*part, len(logits)); i++ {
+		w := weight(logits[i], i)
 		if w == 0 {
 			continue
 		}
 		at += w
-		last = i
-		if at > target {
+		found = i
+		if before+at > target {
 			break
 		}
 	}
-	return int32(last)
+	return int32(found)
 }
 
 // Uniform is a number in [0, 1) that depends on seed and index only, so that

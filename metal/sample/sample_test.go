@@ -293,7 +293,7 @@ func TestATokenCostsNoAllocation(t *testing.T) {
 }
 
 func BenchmarkToken(b *testing.B) {
-	const n = 49152
+	const n = 151936
 	rng := rand.New(rand.NewPCG(1, 2))
 	logits := make([]float32, n)
 	for i := range logits {
@@ -310,5 +310,35 @@ func BenchmarkToken(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+func TestTheExponentialIsPreciseEnough(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for i := range 200_000 {
+		x := -rng.Float64() * math.Pow(10, float64(i%4))
+		if x < -700 {
+			continue
+		}
+		if got, want := exp(x), math.Exp(x); math.Abs(got-want) > 5e-10*want {
+			t.Fatalf("exp(%v) is %v, want %v", x, got, want)
+		}
+	}
+	for x, want := range map[float64]float64{0: 1, -701: 0, math.Inf(-1): 0} {
+		if got := exp(x); got != want {
+			t.Errorf("exp(%v) is %v, want %v", x, got, want)
+		}
+	}
+}
+
+// Of tokens that are equally likely, a uniform number names one.
+func TestADrawFindsItsTokenInALongRow(t *testing.T) {
+	const n = 3*part + 7
+	s, logits := New(n), make([]float32, n)
+	for i := range uint64(3000) {
+		id, err := s.Token(Params{Temperature: 1, TopP: 1, Seed: 5}, logits, i, nil)
+		if want := int32(Uniform(5, i) * n); err != nil || id != want {
+			t.Fatalf("draw %d: token %d, want %d: %v", i, id, want, err)
+		}
 	}
 }

@@ -77,6 +77,14 @@ func (m *StopMatcher) Flush() string {
 	return show
 }
 
+// Break returns what was held back: no stop string goes on behind it.
+func (m *StopMatcher) Break() string {
+	for j := range m.stops {
+		m.stops[j].state = 0
+	}
+	return m.Flush()
+}
+
 // push advances by one byte and says whether the stop string is complete.
 func (s *stopString) push(b byte) bool {
 	for s.state > 0 && s.text[s.state] != b {

@@ -1,9 +1,12 @@
 package selftest
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"strconv"
 
+	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
 
@@ -14,18 +17,25 @@ type attention struct {
 	heads, kvHeads, size int
 	window               int
 	sinks                bool
-	// steps are the lengths that requests 1 and 2 grow by; 0 leaves one out.
-	steps [][2]int
+	// steps are the lengths that requests, from 1 on, grow by; 0 leaves one out.
+	steps [][]int
+	// ragged is a back end's own kernel's, if it has one: then it must be it.
+	ragged bool
 }
 
 func attentions() []attention {
-	mixed := [][2]int{{37, 0}, {1, 5}, {20, 1}, {1, 1}}
+	mixed := [][]int{{37, 0}, {1, 5}, {20, 1}, {1, 1}}
 	return []attention{
 		{name: "attention, heads of 64", heads: 8, kvHeads: 2, size: 64, steps: mixed},
 		{name: "attention, heads of 128", heads: 4, kvHeads: 4, size: 128, steps: mixed},
 		{name: "attention, window and sinks", heads: 4, kvHeads: 2, size: 64, window: 16, sinks: true, steps: mixed},
 		// Kernels that split a long cache come in past 1,024 tokens.
-		{name: "attention, 1,500 tokens", heads: 4, kvHeads: 2, size: 64, steps: [][2]int{{700, 0}, {700, 0}, {99, 3}, {1, 1}}},
+		{name: "attention, 1,500 tokens", heads: 4, kvHeads: 2, size: 64, steps: [][]int{{700, 0}, {700, 0}, {99, 3}, {1, 1}}},
+		// Requests of three slabs; answers of other lengths, alone, and beside pieces.
+		{name: "attention of pieces beside answers", heads: 8, kvHeads: 2, size: 128, ragged: true,
+			steps: [][]int{{37, 0, 5, 600}, {1, 20, 1, 1}, {1, 1, 1, 0}, {64, 17, 1, 1}, {200, 1, 48, 1}, {1, 1, 1, 1}}},
+		{name: "attention of pieces beside answers, heads of 64", heads: 6, kvHeads: 6, size: 64, ragged: true,
+			steps: [][]int{{9, 0, 300}, {1, 63, 1}, {1, 1, 2}, {1, 1, 1}}},
 	}
 }
 
@@ -44,9 +54,12 @@ func (c attention) run(x *bench) {
 	if c.sinks {
 		sinks = x.random(c.heads)
 	}
-	past := [2]history{}
+	past := make([]history, len(c.steps[0]))
 	for _, lengths := range c.steps {
-		c.step(x, cache, &past, lengths, sinks)
+		c.step(x, cache, past, lengths, sinks)
+	}
+	if c.ragged {
+		x.ownKernel()
 	}
 	for i, h := range past {
 		if got := cache.Length(tensor.RequestID(i + 1)); got != len(h.k) && !x.failed() {
@@ -55,13 +68,31 @@ func (c attention) run(x *bench) {
 	}
 }
 
+// ownKernel says how much of it a kernel of the back end's own attended, and
+// wants it to be some where the device has what the kernel needs.
+func (x *bench) ownKernel() {
+	b, counts := x.b.(interface{ Ragged() int64 })
+	f, says := x.b.(framework)
+	if !counts || !says || x.failed() {
+		return
+	}
+	facts, err := f.About()
+	x.fail(err)
+	n := b.Ragged()
+	x.Note = fmt.Sprintf("%d segments by the engine's own kernel", n)
+	if major, err := strconv.Atoi(facts["compute_capability_major"]); err == nil && major >= 8 && x.mode.t == quant.BFloat16 && n == 0 {
+		x.fail(errors.New("no segment went to the engine's own kernel, which this device runs"))
+	}
+}
+
 // step appends and attends, and compares the last rows of each segment: rows
 // before them see less of the same.
-func (c attention) step(x *bench, cache tensor.Cache, past *[2]history, lengths [2]int, sinks []float32) {
+func (c attention) step(x *bench, cache tensor.Cache, past []history, lengths []int, sinks []float32) {
 	const compared = 6
-	tokens, width, kvWidth := lengths[0]+lengths[1], c.heads*c.size, c.kvHeads*c.size
+	tokens, width, kvWidth := 0, c.heads*c.size, c.kvHeads*c.size
 	var segments []tensor.Segment
 	for i, n := range lengths {
+		tokens += n
 		if n > 0 {
 			segments = append(segments, tensor.Segment{Request: tensor.RequestID(i + 1), Start: len(past[i].k), Length: n})
 		}

@@ -107,6 +107,8 @@ func TestTheFaultsOfAFrameworkAreFound(t *testing.T) {
 		"Provoke":  {"exceptions", "shapes that do not fit"},
 		"too much": {"exceptions", "a matrix of 1 TiB"},
 		"threads":  {"threads", "want ErrThread"},
+		"kernel":   {"bfloat16: attention of pieces beside answers", "no segment went"},
+		"no fault": {"bfloat16: attention of pieces beside answers", ""},
 	} {
 		got := runOnly(t, openingCalled(op), c.check)[0]
 		if got.OK != (c.says == "") || !strings.Contains(got.Error, c.says) {

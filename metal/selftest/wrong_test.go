@@ -195,7 +195,15 @@ func (b *called) About() (map[string]string, error) {
 	if b.op == "About" {
 		return nil, errors.New("it says nothing")
 	}
-	return map[string]string{"version": "1.2.3", "device": "cpu"}, nil
+	return map[string]string{"version": "1.2.3", "device": "cpu", "compute_capability_major": "9"}, nil
+}
+
+// Ragged segments are its own kernel's, unless that is the fault.
+func (b *called) Ragged() int64 {
+	if b.op == "kernel" {
+		return 0
+	}
+	return 7
 }
 
 func (b *called) Provoke() error {

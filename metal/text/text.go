@@ -14,11 +14,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
+	"metalfleet.dev/metalfleet/metal/toolcall"
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
@@ -31,6 +33,7 @@ type Text struct {
 	Tokenizer *tokenizer.Tokenizer
 	templates *chat.Templates // nil where the model has none
 	special   map[string]string
+	calls     toolcall.Format
 }
 
 // Chat is a conversation to be continued.
@@ -40,6 +43,9 @@ type Chat struct {
 	Arguments json.RawMessage
 	// Tools is a JSON array of tool definitions; empty means none.
 	Tools json.RawMessage
+	// Effort is how much the model is to think, for templates that take it; empty
+	// means what the template has.
+	Effort string
 }
 
 // Bytes of everything that came in.
@@ -64,8 +70,32 @@ func Open(ctx context.Context, f *weights.File) (*Text, error) {
 	if t.templates == nil {
 		return t, nil
 	}
-	return t, t.templates.Check(ctx, t.options())
+	if err := t.templates.Check(ctx, t.options()); err != nil {
+		return nil, err
+	}
+	t.calls, err = t.detect(ctx)
+	return t, err
 }
+
+// detect finds out how the template writes calls of tools. One that cannot write
+// a conversation with calls has no way of it.
+func (t *Text) detect(ctx context.Context) (toolcall.Format, error) {
+	messages, tools := toolcall.Probe()
+	turns, err := chat.ParseMessages(messages)
+	if err != nil {
+		return toolcall.None, err
+	}
+	o := t.options()
+	o.Tools = tools
+	written, err := t.templates.Render(ctx, turns, o)
+	if err != nil {
+		return toolcall.None, ctx.Err()
+	}
+	return toolcall.Detect(written), nil
+}
+
+// Calls says how the model writes calls of tools.
+func (t *Text) Calls() toolcall.Format { return t.calls }
 
 func read(f *weights.File) (*Text, error) {
 	if f.Folder() == nil {
@@ -131,7 +161,46 @@ func (t *Text) Render(ctx context.Context, c Chat) (string, error) {
 	}
 	o := t.options()
 	o.Tools, o.Arguments = c.Tools, c.Arguments
-	return t.templates.Render(ctx, c.Messages, o)
+	if c.Effort != "" {
+		var err error
+		if o.Arguments, err = t.effort(c); err != nil {
+			return "", err
+		}
+	}
+	messages := c.Messages
+	if t.calls == toolcall.Mistral {
+		var err error
+		if messages, err = shortIDs(messages); err != nil {
+			return "", err
+		}
+	}
+	return t.templates.Render(ctx, messages, o)
+}
+
+// ErrEffort says that a template does not take how much the model is to think.
+var ErrEffort = errors.New("reasoning_effort is not taken")
+
+// effort adds to a template's arguments how much the model is to think.
+func (t *Text) effort(c Chat) (json.RawMessage, error) {
+	all := map[string]json.RawMessage{}
+	if len(c.Arguments) > 0 {
+		if err := json.Unmarshal(c.Arguments, &all); err != nil {
+			return nil, fmt.Errorf("%w: template arguments: %w", chat.ErrMessages, err)
+		}
+	}
+	switch graded, switched := t.templates.Says("reasoning_effort"), t.templates.Says("enable_thinking"); {
+	case graded && slices.Contains([]string{"low", "medium", "high"}, c.Effort):
+		all["reasoning_effort"] = json.RawMessage(`"` + c.Effort + `"`)
+	case !graded && switched && c.Effort == "none":
+		all["enable_thinking"] = json.RawMessage("false")
+	case graded:
+		return nil, fmt.Errorf("%w: this model's template takes low, medium and high, not %q", ErrEffort, c.Effort)
+	case switched:
+		return nil, fmt.Errorf("%w: this model thinks or does not; send \"none\" to have it not think, or leave it out", ErrEffort)
+	default:
+		return nil, fmt.Errorf("%w: this model's template has no place for it; leave it out", ErrEffort)
+	}
+	return json.Marshal(all)
 }
 
 // Reasoning is how a model's thoughts stand before its answer.

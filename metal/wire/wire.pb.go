@@ -1373,8 +1373,14 @@ type Chat struct {
 	// split_reasoning: what the model thinks before it answers comes in
 	// Delta.reasoning, not in its text.
 	SplitReasoning bool `protobuf:"varint,4,opt,name=split_reasoning,json=splitReasoning,proto3" json:"split_reasoning,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// calls of the tools in tools_json come in Delta.calls. A model whose calls are
+	// not known is refused with CODE_INVALID.
+	Calls *Calls `protobuf:"bytes,5,opt,name=calls,proto3" json:"calls,omitempty"`
+	// reasoning_effort for templates that take one; empty means their own. What a
+	// template does not take is refused with CODE_INVALID.
+	ReasoningEffort string `protobuf:"bytes,6,opt,name=reasoning_effort,json=reasoningEffort,proto3" json:"reasoning_effort,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Chat) Reset() {
@@ -1435,6 +1441,94 @@ func (x *Chat) GetSplitReasoning() bool {
 	return false
 }
 
+func (x *Chat) GetCalls() *Calls {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
+func (x *Chat) GetReasoningEffort() string {
+	if x != nil {
+		return x.ReasoningEffort
+	}
+	return ""
+}
+
+// Calls is what a model may do with its tools.
+type Calls struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// required: the answer is calls and nothing else; name, where it is set, is the
+	// one function that is called. It is refused where that cannot be enforced, and so
+	// is strict.
+	Required bool   `protobuf:"varint,1,opt,name=required,proto3" json:"required,omitempty"`
+	Name     string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// single: the answer ends behind its first call.
+	Single bool `protobuf:"varint,3,opt,name=single,proto3" json:"single,omitempty"`
+	// strict functions are called with arguments of their schema or not at all.
+	Strict        bool `protobuf:"varint,4,opt,name=strict,proto3" json:"strict,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Calls) Reset() {
+	*x = Calls{}
+	mi := &file_metal_wire_wire_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Calls) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Calls) ProtoMessage() {}
+
+func (x *Calls) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Calls.ProtoReflect.Descriptor instead.
+func (*Calls) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Calls) GetRequired() bool {
+	if x != nil {
+		return x.Required
+	}
+	return false
+}
+
+func (x *Calls) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Calls) GetSingle() bool {
+	if x != nil {
+		return x.Single
+	}
+	return false
+}
+
+func (x *Calls) GetStrict() bool {
+	if x != nil {
+		return x.Strict
+	}
+	return false
+}
+
 type ChatMessage struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Role    string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
@@ -1449,7 +1543,7 @@ type ChatMessage struct {
 
 func (x *ChatMessage) Reset() {
 	*x = ChatMessage{}
-	mi := &file_metal_wire_wire_proto_msgTypes[13]
+	mi := &file_metal_wire_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1461,7 +1555,7 @@ func (x *ChatMessage) String() string {
 func (*ChatMessage) ProtoMessage() {}
 
 func (x *ChatMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[13]
+	mi := &file_metal_wire_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1474,7 +1568,7 @@ func (x *ChatMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChatMessage.ProtoReflect.Descriptor instead.
 func (*ChatMessage) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{13}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ChatMessage) GetRole() string {
@@ -1514,7 +1608,7 @@ type TokenList struct {
 
 func (x *TokenList) Reset() {
 	*x = TokenList{}
-	mi := &file_metal_wire_wire_proto_msgTypes[14]
+	mi := &file_metal_wire_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1620,7 @@ func (x *TokenList) String() string {
 func (*TokenList) ProtoMessage() {}
 
 func (x *TokenList) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[14]
+	mi := &file_metal_wire_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1633,7 @@ func (x *TokenList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenList.ProtoReflect.Descriptor instead.
 func (*TokenList) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{14}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TokenList) GetIds() []int32 {
@@ -1568,7 +1662,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_metal_wire_wire_proto_msgTypes[15]
+	mi := &file_metal_wire_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1580,7 +1674,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[15]
+	mi := &file_metal_wire_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1593,7 +1687,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{15}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -1666,7 +1760,7 @@ type GenerateEvent struct {
 
 func (x *GenerateEvent) Reset() {
 	*x = GenerateEvent{}
-	mi := &file_metal_wire_wire_proto_msgTypes[16]
+	mi := &file_metal_wire_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1678,7 +1772,7 @@ func (x *GenerateEvent) String() string {
 func (*GenerateEvent) ProtoMessage() {}
 
 func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[16]
+	mi := &file_metal_wire_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1691,7 +1785,7 @@ func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateEvent.ProtoReflect.Descriptor instead.
 func (*GenerateEvent) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{16}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GenerateEvent) GetEvent() isGenerateEvent_Event {
@@ -1761,7 +1855,7 @@ type Admitted struct {
 
 func (x *Admitted) Reset() {
 	*x = Admitted{}
-	mi := &file_metal_wire_wire_proto_msgTypes[17]
+	mi := &file_metal_wire_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +1867,7 @@ func (x *Admitted) String() string {
 func (*Admitted) ProtoMessage() {}
 
 func (x *Admitted) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[17]
+	mi := &file_metal_wire_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +1880,7 @@ func (x *Admitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
 func (*Admitted) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{17}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Admitted) GetPromptTokens() int64 {
@@ -1813,14 +1907,16 @@ type Delta struct {
 	Logprobs []*TokenLogprobs `protobuf:"bytes,3,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
 	// reasoning is whole characters of what the model thinks, where it was asked to
 	// be split off. Its tokens have no logprobs.
-	Reasoning     string `protobuf:"bytes,4,opt,name=reasoning,proto3" json:"reasoning,omitempty"`
+	Reasoning string `protobuf:"bytes,4,opt,name=reasoning,proto3" json:"reasoning,omitempty"`
+	// calls of tools, behind text and reasoning. Their tokens have no logprobs.
+	Calls         []*CallDelta `protobuf:"bytes,5,rep,name=calls,proto3" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_metal_wire_wire_proto_msgTypes[18]
+	mi := &file_metal_wire_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1928,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[18]
+	mi := &file_metal_wire_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +1941,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{18}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Delta) GetText() string {
@@ -1876,6 +1972,87 @@ func (x *Delta) GetReasoning() string {
 	return ""
 }
 
+func (x *Delta) GetCalls() []*CallDelta {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
+// CallDelta is a piece of a call.
+type CallDelta struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name of the function; set where a call begins.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// arguments is the next piece of a JSON object.
+	Arguments string `protobuf:"bytes,2,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	// ended: the arguments are whole, or written says that they never will be.
+	Ended bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
+	// written is all that the model wrote of a call that is broken; it is text of the
+	// answer for whoever has not passed the call on.
+	Written       string `protobuf:"bytes,4,opt,name=written,proto3" json:"written,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallDelta) Reset() {
+	*x = CallDelta{}
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallDelta) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallDelta) ProtoMessage() {}
+
+func (x *CallDelta) ProtoReflect() protoreflect.Message {
+	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallDelta.ProtoReflect.Descriptor instead.
+func (*CallDelta) Descriptor() ([]byte, []int) {
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *CallDelta) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CallDelta) GetArguments() string {
+	if x != nil {
+		return x.Arguments
+	}
+	return ""
+}
+
+func (x *CallDelta) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+func (x *CallDelta) GetWritten() string {
+	if x != nil {
+		return x.Written
+	}
+	return ""
+}
+
 // TokenLogprobs say how likely a token was, before bias, penalties, filters and
 // temperature, and what else was likely, the most likely first.
 type TokenLogprobs struct {
@@ -1888,7 +2065,7 @@ type TokenLogprobs struct {
 
 func (x *TokenLogprobs) Reset() {
 	*x = TokenLogprobs{}
-	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +2077,7 @@ func (x *TokenLogprobs) String() string {
 func (*TokenLogprobs) ProtoMessage() {}
 
 func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[19]
+	mi := &file_metal_wire_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +2090,7 @@ func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprobs.ProtoReflect.Descriptor instead.
 func (*TokenLogprobs) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{19}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TokenLogprobs) GetChosen() *Logprob {
@@ -1944,7 +2121,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1956,7 +2133,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[20]
+	mi := &file_metal_wire_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1969,7 +2146,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{20}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Logprob) GetToken() int32 {
@@ -2007,7 +2184,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2196,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[21]
+	mi := &file_metal_wire_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2209,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{21}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -2074,7 +2251,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2086,7 +2263,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[22]
+	mi := &file_metal_wire_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2099,7 +2276,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{22}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Usage) GetPromptTokens() int64 {
@@ -2144,7 +2321,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2333,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[23]
+	mi := &file_metal_wire_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2346,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{23}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Refusal) GetCode() Code {
@@ -2244,7 +2421,7 @@ type EmbedRequest struct {
 
 func (x *EmbedRequest) Reset() {
 	*x = EmbedRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2433,7 @@ func (x *EmbedRequest) String() string {
 func (*EmbedRequest) ProtoMessage() {}
 
 func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[24]
+	mi := &file_metal_wire_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2446,7 @@ func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedRequest.ProtoReflect.Descriptor instead.
 func (*EmbedRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{24}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *EmbedRequest) GetId() string {
@@ -2325,7 +2502,7 @@ type EmbedResponse struct {
 
 func (x *EmbedResponse) Reset() {
 	*x = EmbedResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2337,7 +2514,7 @@ func (x *EmbedResponse) String() string {
 func (*EmbedResponse) ProtoMessage() {}
 
 func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[25]
+	mi := &file_metal_wire_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2350,7 +2527,7 @@ func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedResponse.ProtoReflect.Descriptor instead.
 func (*EmbedResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{25}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EmbedResponse) GetVectors() []*Vector {
@@ -2376,7 +2553,7 @@ type Vector struct {
 
 func (x *Vector) Reset() {
 	*x = Vector{}
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2388,7 +2565,7 @@ func (x *Vector) String() string {
 func (*Vector) ProtoMessage() {}
 
 func (x *Vector) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[26]
+	mi := &file_metal_wire_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2401,7 +2578,7 @@ func (x *Vector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vector.ProtoReflect.Descriptor instead.
 func (*Vector) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{26}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Vector) GetValues() []float32 {
@@ -2429,7 +2606,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[27]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2441,7 +2618,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[27]
+	mi := &file_metal_wire_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2454,7 +2631,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{27}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RerankRequest) GetId() string {
@@ -2503,7 +2680,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[28]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2515,7 +2692,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[28]
+	mi := &file_metal_wire_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2528,7 +2705,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{28}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RerankResponse) GetScores() []float32 {
@@ -2572,7 +2749,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2584,7 +2761,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[29]
+	mi := &file_metal_wire_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2597,7 +2774,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{29}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Limits) GetMemoryBytes() int64 {
@@ -2672,7 +2849,7 @@ type SetLimitsResponse struct {
 
 func (x *SetLimitsResponse) Reset() {
 	*x = SetLimitsResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +2861,7 @@ func (x *SetLimitsResponse) String() string {
 func (*SetLimitsResponse) ProtoMessage() {}
 
 func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[30]
+	mi := &file_metal_wire_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2697,7 +2874,7 @@ func (x *SetLimitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLimitsResponse.ProtoReflect.Descriptor instead.
 func (*SetLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{30}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SetLimitsResponse) GetMemory() *Memory {
@@ -2717,7 +2894,7 @@ type TrimRequest struct {
 
 func (x *TrimRequest) Reset() {
 	*x = TrimRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +2906,7 @@ func (x *TrimRequest) String() string {
 func (*TrimRequest) ProtoMessage() {}
 
 func (x *TrimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[31]
+	mi := &file_metal_wire_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +2919,7 @@ func (x *TrimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
 func (*TrimRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{31}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TrimRequest) GetPrefixCache() bool {
@@ -2764,7 +2941,7 @@ type TrimResponse struct {
 
 func (x *TrimResponse) Reset() {
 	*x = TrimResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	mi := &file_metal_wire_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2776,7 +2953,7 @@ func (x *TrimResponse) String() string {
 func (*TrimResponse) ProtoMessage() {}
 
 func (x *TrimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[32]
+	mi := &file_metal_wire_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2789,7 +2966,7 @@ func (x *TrimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimResponse.ProtoReflect.Descriptor instead.
 func (*TrimResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{32}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *TrimResponse) GetBytesReclaimed() int64 {
@@ -2827,7 +3004,7 @@ type CacheLease struct {
 
 func (x *CacheLease) Reset() {
 	*x = CacheLease{}
-	mi := &file_metal_wire_wire_proto_msgTypes[33]
+	mi := &file_metal_wire_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2839,7 +3016,7 @@ func (x *CacheLease) String() string {
 func (*CacheLease) ProtoMessage() {}
 
 func (x *CacheLease) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[33]
+	mi := &file_metal_wire_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2852,7 +3029,7 @@ func (x *CacheLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheLease.ProtoReflect.Descriptor instead.
 func (*CacheLease) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{33}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CacheLease) GetDirectory() string {
@@ -2917,7 +3094,7 @@ type CacheReport struct {
 
 func (x *CacheReport) Reset() {
 	*x = CacheReport{}
-	mi := &file_metal_wire_wire_proto_msgTypes[34]
+	mi := &file_metal_wire_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2929,7 +3106,7 @@ func (x *CacheReport) String() string {
 func (*CacheReport) ProtoMessage() {}
 
 func (x *CacheReport) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[34]
+	mi := &file_metal_wire_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2942,7 +3119,7 @@ func (x *CacheReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheReport.ProtoReflect.Descriptor instead.
 func (*CacheReport) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{34}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CacheReport) GetOrigin() *CacheOrigin {
@@ -3034,7 +3211,7 @@ type CacheOrigin struct {
 
 func (x *CacheOrigin) Reset() {
 	*x = CacheOrigin{}
-	mi := &file_metal_wire_wire_proto_msgTypes[35]
+	mi := &file_metal_wire_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3046,7 +3223,7 @@ func (x *CacheOrigin) String() string {
 func (*CacheOrigin) ProtoMessage() {}
 
 func (x *CacheOrigin) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[35]
+	mi := &file_metal_wire_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3059,7 +3236,7 @@ func (x *CacheOrigin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrigin.ProtoReflect.Descriptor instead.
 func (*CacheOrigin) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{35}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CacheOrigin) GetModel() string {
@@ -3094,7 +3271,7 @@ type CacheFile struct {
 
 func (x *CacheFile) Reset() {
 	*x = CacheFile{}
-	mi := &file_metal_wire_wire_proto_msgTypes[36]
+	mi := &file_metal_wire_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3106,7 +3283,7 @@ func (x *CacheFile) String() string {
 func (*CacheFile) ProtoMessage() {}
 
 func (x *CacheFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[36]
+	mi := &file_metal_wire_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3119,7 +3296,7 @@ func (x *CacheFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheFile.ProtoReflect.Descriptor instead.
 func (*CacheFile) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{36}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CacheFile) GetKey() []byte {
@@ -3168,7 +3345,7 @@ type CacheCounters struct {
 
 func (x *CacheCounters) Reset() {
 	*x = CacheCounters{}
-	mi := &file_metal_wire_wire_proto_msgTypes[37]
+	mi := &file_metal_wire_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3180,7 +3357,7 @@ func (x *CacheCounters) String() string {
 func (*CacheCounters) ProtoMessage() {}
 
 func (x *CacheCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[37]
+	mi := &file_metal_wire_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3193,7 +3370,7 @@ func (x *CacheCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheCounters.ProtoReflect.Descriptor instead.
 func (*CacheCounters) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{37}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CacheCounters) GetAccepted() int64 {
@@ -3318,7 +3495,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[38]
+	mi := &file_metal_wire_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3330,7 +3507,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[38]
+	mi := &file_metal_wire_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3343,7 +3520,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{38}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AbortRequest) GetReason() string {
@@ -3363,7 +3540,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[39]
+	mi := &file_metal_wire_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3375,7 +3552,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[39]
+	mi := &file_metal_wire_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3388,7 +3565,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{39}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AbortResponse) GetAborted() int64 {
@@ -3408,7 +3585,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_metal_wire_wire_proto_msgTypes[40]
+	mi := &file_metal_wire_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3420,7 +3597,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[40]
+	mi := &file_metal_wire_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3433,7 +3610,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{40}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ShutdownRequest) GetDrainMilliseconds() int64 {
@@ -3453,7 +3630,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_metal_wire_wire_proto_msgTypes[41]
+	mi := &file_metal_wire_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3465,7 +3642,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metal_wire_wire_proto_msgTypes[41]
+	mi := &file_metal_wire_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3478,7 +3655,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_metal_wire_wire_proto_rawDescGZIP(), []int{41}
+	return file_metal_wire_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ShutdownResponse) GetCancelled() int64 {
@@ -3584,13 +3761,20 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x05param\x18\x06 \x01(\tR\x05paramB\x06\n" +
 	"\x04form\"\x1e\n" +
 	"\x06Choice\x12\x14\n" +
-	"\x05texts\x18\x01 \x03(\tR\x05texts\"\xc5\x01\n" +
+	"\x05texts\x18\x01 \x03(\tR\x05texts\"\xa3\x02\n" +
 	"\x04Chat\x12=\n" +
 	"\bmessages\x18\x01 \x03(\v2!.metalfleet.engine.v1.ChatMessageR\bmessages\x126\n" +
 	"\x17template_arguments_json\x18\x02 \x01(\tR\x15templateArgumentsJson\x12\x1d\n" +
 	"\n" +
 	"tools_json\x18\x03 \x01(\tR\ttoolsJson\x12'\n" +
-	"\x0fsplit_reasoning\x18\x04 \x01(\bR\x0esplitReasoning\"n\n" +
+	"\x0fsplit_reasoning\x18\x04 \x01(\bR\x0esplitReasoning\x121\n" +
+	"\x05calls\x18\x05 \x01(\v2\x1b.metalfleet.engine.v1.CallsR\x05calls\x12)\n" +
+	"\x10reasoning_effort\x18\x06 \x01(\tR\x0freasoningEffort\"g\n" +
+	"\x05Calls\x12\x1a\n" +
+	"\brequired\x18\x01 \x01(\bR\brequired\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06single\x18\x03 \x01(\bR\x06single\x12\x16\n" +
+	"\x06strict\x18\x04 \x01(\bR\x06strict\"n\n" +
 	"\vChatMessage\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\tR\acontent\x12\x12\n" +
@@ -3626,12 +3810,18 @@ const file_metal_wire_wire_proto_rawDesc = "" +
 	"\x05event\"T\n" +
 	"\bAdmitted\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x03R\fpromptTokens\x12#\n" +
-	"\rcached_tokens\x18\x02 \x01(\x03R\fcachedTokens\"\x92\x01\n" +
+	"\rcached_tokens\x18\x02 \x01(\x03R\fcachedTokens\"\xc9\x01\n" +
 	"\x05Delta\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\x05R\x06tokens\x12?\n" +
 	"\blogprobs\x18\x03 \x03(\v2#.metalfleet.engine.v1.TokenLogprobsR\blogprobs\x12\x1c\n" +
-	"\treasoning\x18\x04 \x01(\tR\treasoning\"w\n" +
+	"\treasoning\x18\x04 \x01(\tR\treasoning\x125\n" +
+	"\x05calls\x18\x05 \x03(\v2\x1f.metalfleet.engine.v1.CallDeltaR\x05calls\"m\n" +
+	"\tCallDelta\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\targuments\x18\x02 \x01(\tR\targuments\x12\x14\n" +
+	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x18\n" +
+	"\awritten\x18\x04 \x01(\tR\awritten\"w\n" +
 	"\rTokenLogprobs\x125\n" +
 	"\x06chosen\x18\x01 \x01(\v2\x1d.metalfleet.engine.v1.LogprobR\x06chosen\x12/\n" +
 	"\x03top\x18\x02 \x03(\v2\x1d.metalfleet.engine.v1.LogprobR\x03top\"M\n" +
@@ -3809,7 +3999,7 @@ func file_metal_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_metal_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_metal_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_metal_wire_wire_proto_goTypes = []any{
 	(State)(0),                // 0: metalfleet.engine.v1.State
 	(Task)(0),                 // 1: metalfleet.engine.v1.Task
@@ -3828,37 +4018,39 @@ var file_metal_wire_wire_proto_goTypes = []any{
 	(*Constraint)(nil),        // 14: metalfleet.engine.v1.Constraint
 	(*Choice)(nil),            // 15: metalfleet.engine.v1.Choice
 	(*Chat)(nil),              // 16: metalfleet.engine.v1.Chat
-	(*ChatMessage)(nil),       // 17: metalfleet.engine.v1.ChatMessage
-	(*TokenList)(nil),         // 18: metalfleet.engine.v1.TokenList
-	(*Sampling)(nil),          // 19: metalfleet.engine.v1.Sampling
-	(*GenerateEvent)(nil),     // 20: metalfleet.engine.v1.GenerateEvent
-	(*Admitted)(nil),          // 21: metalfleet.engine.v1.Admitted
-	(*Delta)(nil),             // 22: metalfleet.engine.v1.Delta
-	(*TokenLogprobs)(nil),     // 23: metalfleet.engine.v1.TokenLogprobs
-	(*Logprob)(nil),           // 24: metalfleet.engine.v1.Logprob
-	(*Finished)(nil),          // 25: metalfleet.engine.v1.Finished
-	(*Usage)(nil),             // 26: metalfleet.engine.v1.Usage
-	(*Refusal)(nil),           // 27: metalfleet.engine.v1.Refusal
-	(*EmbedRequest)(nil),      // 28: metalfleet.engine.v1.EmbedRequest
-	(*EmbedResponse)(nil),     // 29: metalfleet.engine.v1.EmbedResponse
-	(*Vector)(nil),            // 30: metalfleet.engine.v1.Vector
-	(*RerankRequest)(nil),     // 31: metalfleet.engine.v1.RerankRequest
-	(*RerankResponse)(nil),    // 32: metalfleet.engine.v1.RerankResponse
-	(*Limits)(nil),            // 33: metalfleet.engine.v1.Limits
-	(*SetLimitsResponse)(nil), // 34: metalfleet.engine.v1.SetLimitsResponse
-	(*TrimRequest)(nil),       // 35: metalfleet.engine.v1.TrimRequest
-	(*TrimResponse)(nil),      // 36: metalfleet.engine.v1.TrimResponse
-	(*CacheLease)(nil),        // 37: metalfleet.engine.v1.CacheLease
-	(*CacheReport)(nil),       // 38: metalfleet.engine.v1.CacheReport
-	(*CacheOrigin)(nil),       // 39: metalfleet.engine.v1.CacheOrigin
-	(*CacheFile)(nil),         // 40: metalfleet.engine.v1.CacheFile
-	(*CacheCounters)(nil),     // 41: metalfleet.engine.v1.CacheCounters
-	(*AbortRequest)(nil),      // 42: metalfleet.engine.v1.AbortRequest
-	(*AbortResponse)(nil),     // 43: metalfleet.engine.v1.AbortResponse
-	(*ShutdownRequest)(nil),   // 44: metalfleet.engine.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),  // 45: metalfleet.engine.v1.ShutdownResponse
-	nil,                       // 46: metalfleet.engine.v1.Sampling.LogitBiasEntry
-	nil,                       // 47: metalfleet.engine.v1.CacheCounters.DroppedEntry
+	(*Calls)(nil),             // 17: metalfleet.engine.v1.Calls
+	(*ChatMessage)(nil),       // 18: metalfleet.engine.v1.ChatMessage
+	(*TokenList)(nil),         // 19: metalfleet.engine.v1.TokenList
+	(*Sampling)(nil),          // 20: metalfleet.engine.v1.Sampling
+	(*GenerateEvent)(nil),     // 21: metalfleet.engine.v1.GenerateEvent
+	(*Admitted)(nil),          // 22: metalfleet.engine.v1.Admitted
+	(*Delta)(nil),             // 23: metalfleet.engine.v1.Delta
+	(*CallDelta)(nil),         // 24: metalfleet.engine.v1.CallDelta
+	(*TokenLogprobs)(nil),     // 25: metalfleet.engine.v1.TokenLogprobs
+	(*Logprob)(nil),           // 26: metalfleet.engine.v1.Logprob
+	(*Finished)(nil),          // 27: metalfleet.engine.v1.Finished
+	(*Usage)(nil),             // 28: metalfleet.engine.v1.Usage
+	(*Refusal)(nil),           // 29: metalfleet.engine.v1.Refusal
+	(*EmbedRequest)(nil),      // 30: metalfleet.engine.v1.EmbedRequest
+	(*EmbedResponse)(nil),     // 31: metalfleet.engine.v1.EmbedResponse
+	(*Vector)(nil),            // 32: metalfleet.engine.v1.Vector
+	(*RerankRequest)(nil),     // 33: metalfleet.engine.v1.RerankRequest
+	(*RerankResponse)(nil),    // 34: metalfleet.engine.v1.RerankResponse
+	(*Limits)(nil),            // 35: metalfleet.engine.v1.Limits
+	(*SetLimitsResponse)(nil), // 36: metalfleet.engine.v1.SetLimitsResponse
+	(*TrimRequest)(nil),       // 37: metalfleet.engine.v1.TrimRequest
+	(*TrimResponse)(nil),      // 38: metalfleet.engine.v1.TrimResponse
+	(*CacheLease)(nil),        // 39: metalfleet.engine.v1.CacheLease
+	(*CacheReport)(nil),       // 40: metalfleet.engine.v1.CacheReport
+	(*CacheOrigin)(nil),       // 41: metalfleet.engine.v1.CacheOrigin
+	(*CacheFile)(nil),         // 42: metalfleet.engine.v1.CacheFile
+	(*CacheCounters)(nil),     // 43: metalfleet.engine.v1.CacheCounters
+	(*AbortRequest)(nil),      // 44: metalfleet.engine.v1.AbortRequest
+	(*AbortResponse)(nil),     // 45: metalfleet.engine.v1.AbortResponse
+	(*ShutdownRequest)(nil),   // 46: metalfleet.engine.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),  // 47: metalfleet.engine.v1.ShutdownResponse
+	nil,                       // 48: metalfleet.engine.v1.Sampling.LogitBiasEntry
+	nil,                       // 49: metalfleet.engine.v1.CacheCounters.DroppedEntry
 }
 var file_metal_wire_wire_proto_depIdxs = []int32{
 	0,  // 0: metalfleet.engine.v1.Status.state:type_name -> metalfleet.engine.v1.State
@@ -3869,57 +4061,59 @@ var file_metal_wire_wire_proto_depIdxs = []int32{
 	1,  // 5: metalfleet.engine.v1.Status.task:type_name -> metalfleet.engine.v1.Task
 	10, // 6: metalfleet.engine.v1.Status.prefix_cache:type_name -> metalfleet.engine.v1.PrefixCache
 	16, // 7: metalfleet.engine.v1.GenerateRequest.chat:type_name -> metalfleet.engine.v1.Chat
-	18, // 8: metalfleet.engine.v1.GenerateRequest.tokens:type_name -> metalfleet.engine.v1.TokenList
-	19, // 9: metalfleet.engine.v1.GenerateRequest.sampling:type_name -> metalfleet.engine.v1.Sampling
+	19, // 8: metalfleet.engine.v1.GenerateRequest.tokens:type_name -> metalfleet.engine.v1.TokenList
+	20, // 9: metalfleet.engine.v1.GenerateRequest.sampling:type_name -> metalfleet.engine.v1.Sampling
 	14, // 10: metalfleet.engine.v1.GenerateRequest.constraint:type_name -> metalfleet.engine.v1.Constraint
 	15, // 11: metalfleet.engine.v1.Constraint.choice:type_name -> metalfleet.engine.v1.Choice
-	17, // 12: metalfleet.engine.v1.Chat.messages:type_name -> metalfleet.engine.v1.ChatMessage
-	46, // 13: metalfleet.engine.v1.Sampling.logit_bias:type_name -> metalfleet.engine.v1.Sampling.LogitBiasEntry
-	21, // 14: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
-	22, // 15: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
-	25, // 16: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
-	23, // 17: metalfleet.engine.v1.Delta.logprobs:type_name -> metalfleet.engine.v1.TokenLogprobs
-	24, // 18: metalfleet.engine.v1.TokenLogprobs.chosen:type_name -> metalfleet.engine.v1.Logprob
-	24, // 19: metalfleet.engine.v1.TokenLogprobs.top:type_name -> metalfleet.engine.v1.Logprob
-	2,  // 20: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
-	26, // 21: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
-	27, // 22: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
-	3,  // 23: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
-	18, // 24: metalfleet.engine.v1.EmbedRequest.token_lists:type_name -> metalfleet.engine.v1.TokenList
-	30, // 25: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
-	26, // 26: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	26, // 27: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
-	9,  // 28: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	9,  // 29: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
-	39, // 30: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
-	40, // 31: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
-	41, // 32: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
-	47, // 33: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
-	4,  // 34: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
-	6,  // 35: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
-	13, // 36: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
-	28, // 37: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
-	31, // 38: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
-	33, // 39: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
-	35, // 40: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
-	37, // 41: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
-	42, // 42: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
-	44, // 43: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
-	5,  // 44: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
-	7,  // 45: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
-	20, // 46: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
-	29, // 47: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
-	32, // 48: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
-	34, // 49: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
-	36, // 50: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
-	38, // 51: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
-	43, // 52: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
-	45, // 53: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
-	44, // [44:54] is the sub-list for method output_type
-	34, // [34:44] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	18, // 12: metalfleet.engine.v1.Chat.messages:type_name -> metalfleet.engine.v1.ChatMessage
+	17, // 13: metalfleet.engine.v1.Chat.calls:type_name -> metalfleet.engine.v1.Calls
+	48, // 14: metalfleet.engine.v1.Sampling.logit_bias:type_name -> metalfleet.engine.v1.Sampling.LogitBiasEntry
+	22, // 15: metalfleet.engine.v1.GenerateEvent.admitted:type_name -> metalfleet.engine.v1.Admitted
+	23, // 16: metalfleet.engine.v1.GenerateEvent.delta:type_name -> metalfleet.engine.v1.Delta
+	27, // 17: metalfleet.engine.v1.GenerateEvent.finished:type_name -> metalfleet.engine.v1.Finished
+	25, // 18: metalfleet.engine.v1.Delta.logprobs:type_name -> metalfleet.engine.v1.TokenLogprobs
+	24, // 19: metalfleet.engine.v1.Delta.calls:type_name -> metalfleet.engine.v1.CallDelta
+	26, // 20: metalfleet.engine.v1.TokenLogprobs.chosen:type_name -> metalfleet.engine.v1.Logprob
+	26, // 21: metalfleet.engine.v1.TokenLogprobs.top:type_name -> metalfleet.engine.v1.Logprob
+	2,  // 22: metalfleet.engine.v1.Finished.reason:type_name -> metalfleet.engine.v1.FinishReason
+	28, // 23: metalfleet.engine.v1.Finished.usage:type_name -> metalfleet.engine.v1.Usage
+	29, // 24: metalfleet.engine.v1.Finished.error:type_name -> metalfleet.engine.v1.Refusal
+	3,  // 25: metalfleet.engine.v1.Refusal.code:type_name -> metalfleet.engine.v1.Code
+	19, // 26: metalfleet.engine.v1.EmbedRequest.token_lists:type_name -> metalfleet.engine.v1.TokenList
+	32, // 27: metalfleet.engine.v1.EmbedResponse.vectors:type_name -> metalfleet.engine.v1.Vector
+	28, // 28: metalfleet.engine.v1.EmbedResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	28, // 29: metalfleet.engine.v1.RerankResponse.usage:type_name -> metalfleet.engine.v1.Usage
+	9,  // 30: metalfleet.engine.v1.SetLimitsResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	9,  // 31: metalfleet.engine.v1.TrimResponse.memory:type_name -> metalfleet.engine.v1.Memory
+	41, // 32: metalfleet.engine.v1.CacheReport.origin:type_name -> metalfleet.engine.v1.CacheOrigin
+	42, // 33: metalfleet.engine.v1.CacheReport.persisted:type_name -> metalfleet.engine.v1.CacheFile
+	43, // 34: metalfleet.engine.v1.CacheReport.counters:type_name -> metalfleet.engine.v1.CacheCounters
+	49, // 35: metalfleet.engine.v1.CacheCounters.dropped:type_name -> metalfleet.engine.v1.CacheCounters.DroppedEntry
+	4,  // 36: metalfleet.engine.v1.Engine.Hello:input_type -> metalfleet.engine.v1.HelloRequest
+	6,  // 37: metalfleet.engine.v1.Engine.Watch:input_type -> metalfleet.engine.v1.WatchRequest
+	13, // 38: metalfleet.engine.v1.Engine.Generate:input_type -> metalfleet.engine.v1.GenerateRequest
+	30, // 39: metalfleet.engine.v1.Engine.Embed:input_type -> metalfleet.engine.v1.EmbedRequest
+	33, // 40: metalfleet.engine.v1.Engine.Rerank:input_type -> metalfleet.engine.v1.RerankRequest
+	35, // 41: metalfleet.engine.v1.Engine.SetLimits:input_type -> metalfleet.engine.v1.Limits
+	37, // 42: metalfleet.engine.v1.Engine.Trim:input_type -> metalfleet.engine.v1.TrimRequest
+	39, // 43: metalfleet.engine.v1.Engine.Cache:input_type -> metalfleet.engine.v1.CacheLease
+	44, // 44: metalfleet.engine.v1.Engine.Abort:input_type -> metalfleet.engine.v1.AbortRequest
+	46, // 45: metalfleet.engine.v1.Engine.Shutdown:input_type -> metalfleet.engine.v1.ShutdownRequest
+	5,  // 46: metalfleet.engine.v1.Engine.Hello:output_type -> metalfleet.engine.v1.HelloResponse
+	7,  // 47: metalfleet.engine.v1.Engine.Watch:output_type -> metalfleet.engine.v1.Status
+	21, // 48: metalfleet.engine.v1.Engine.Generate:output_type -> metalfleet.engine.v1.GenerateEvent
+	31, // 49: metalfleet.engine.v1.Engine.Embed:output_type -> metalfleet.engine.v1.EmbedResponse
+	34, // 50: metalfleet.engine.v1.Engine.Rerank:output_type -> metalfleet.engine.v1.RerankResponse
+	36, // 51: metalfleet.engine.v1.Engine.SetLimits:output_type -> metalfleet.engine.v1.SetLimitsResponse
+	38, // 52: metalfleet.engine.v1.Engine.Trim:output_type -> metalfleet.engine.v1.TrimResponse
+	40, // 53: metalfleet.engine.v1.Engine.Cache:output_type -> metalfleet.engine.v1.CacheReport
+	45, // 54: metalfleet.engine.v1.Engine.Abort:output_type -> metalfleet.engine.v1.AbortResponse
+	47, // 55: metalfleet.engine.v1.Engine.Shutdown:output_type -> metalfleet.engine.v1.ShutdownResponse
+	46, // [46:56] is the sub-list for method output_type
+	36, // [36:46] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_metal_wire_wire_proto_init() }
@@ -3939,8 +4133,8 @@ func file_metal_wire_wire_proto_init() {
 		(*Constraint_Grammar)(nil),
 		(*Constraint_Choice)(nil),
 	}
-	file_metal_wire_wire_proto_msgTypes[15].OneofWrappers = []any{}
-	file_metal_wire_wire_proto_msgTypes[16].OneofWrappers = []any{
+	file_metal_wire_wire_proto_msgTypes[16].OneofWrappers = []any{}
+	file_metal_wire_wire_proto_msgTypes[17].OneofWrappers = []any{
 		(*GenerateEvent_Admitted)(nil),
 		(*GenerateEvent_Delta)(nil),
 		(*GenerateEvent_Finished)(nil),
@@ -3951,7 +4145,7 @@ func file_metal_wire_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metal_wire_wire_proto_rawDesc), len(file_metal_wire_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   44,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

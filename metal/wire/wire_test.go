@@ -37,6 +37,8 @@ var samples = map[string]proto.Message{
 		Sampling: &Sampling{Temperature: ptr(float32(0.5)), TopP: ptr(float32(0.9)), MinP: ptr(float32(0.1)), TopK: ptr(int32(5)), Seed: ptr(int64(7)), FrequencyPenalty: ptr(float32(0.2)), PresencePenalty: ptr(float32(0.3)),
 			LogitBias: map[int32]float32{7: -100, 8: 1.5}},
 		MaxTokens: 9, Stop: []string{"s"}, Priority: -3, TopLogprobs: ptr(int32(20))},
+	"generate-tools":  &GenerateRequest{Input: &GenerateRequest_Chat{Chat: &Chat{ToolsJson: "[]", Calls: &Calls{Required: true, Name: "n", Single: true, Strict: true}, ReasoningEffort: "low"}}},
+	"event-calls":     &GenerateEvent{Event: &GenerateEvent_Delta{Delta: &Delta{Calls: []*CallDelta{{Name: "n", Arguments: "{", Ended: true, Written: "w"}, {Arguments: "}"}}}}},
 	"generate-prompt": &GenerateRequest{Input: &GenerateRequest_Prompt{Prompt: "p"}},
 	"generate-tokens": &GenerateRequest{Input: &GenerateRequest_Tokens{Tokens: &TokenList{Ids: []int32{1, 2}}}},
 	"generate-regex":  &GenerateRequest{Constraint: &Constraint{Form: &Constraint_Regex{Regex: "r"}, Param: "p"}},

@@ -109,6 +109,12 @@ func (f *Fake) Models() []openai.Model {
 	return out
 }
 
+// Model implements serve.Engines.
+func (f *Fake) Model(name string) (openai.Model, bool) {
+	_, ok := f.Resolve(name)
+	return openai.NewModel(name, 1700000000, "metalfleet"), ok
+}
+
 // Acquire implements serve.Engines.
 func (f *Fake) Acquire(_ context.Context, t serve.Target) (serve.Hold, error) {
 	f.mu.Lock()

@@ -34,12 +34,22 @@ func Run(t *testing.T, s Subject) {
 		if _, ok := s.Engines.Resolve("nobody/serves-this"); ok {
 			t.Error("resolved a name that nothing serves")
 		}
-		for _, m := range s.Engines.Models() {
-			if m.ID == s.Model {
-				return
+		if m, ok := s.Engines.Model(s.Model); !ok || m.ID != s.Model {
+			t.Errorf("Model(%q) = %v, %v", s.Model, m, ok)
+		}
+		if _, ok := s.Engines.Model("nobody/serves-this"); ok {
+			t.Error("there is a model that nothing serves")
+		}
+		list := s.Engines.Models()
+		for _, m := range list {
+			_, leads := s.Engines.Resolve(m.ID)
+			if one, ok := s.Engines.Model(m.ID); !leads || !ok || one != m {
+				t.Errorf("Models() has %v, and by its name is %v, %v", m, one, ok)
 			}
 		}
-		t.Errorf("Models() misses %q", s.Model)
+		if len(list) == 0 {
+			t.Error("Models() is empty")
+		}
 	})
 	t.Run("what is not here or not ready gives no hold", func(t *testing.T) {
 		other := s.Ready

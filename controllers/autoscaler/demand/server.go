@@ -20,7 +20,7 @@ import (
 // endTime is how long requests may take once the operator ends.
 const endTime = 2 * time.Second
 
-// Server takes the reports of gateways, at the operator that leads.
+// Server takes the reports of gateways, at every operator.
 type Server struct {
 	Ledger *Ledger
 	// Address to listen at.
@@ -32,9 +32,10 @@ type Server struct {
 	Log    logr.Logger
 }
 
-// NeedLeaderElection says that only who decides listens: a gateway tries every
-// operator there is.
-func (*Server) NeedLeaderElection() bool { return true }
+// NeedLeaderElection says that every operator listens: a gateway tells each there
+// is, one that comes to lead knows what is asked already, and each can be asked
+// for external metrics.
+func (*Server) NeedLeaderElection() bool { return false }
 
 // Start listens until ctx ends.
 func (s *Server) Start(ctx context.Context) error {

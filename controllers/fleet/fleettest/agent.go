@@ -54,6 +54,11 @@ type Script struct {
 	Sources map[string]Source
 	// Footprint of every engine, and what it frees.
 	Footprint int64
+	// Weights are on its disk.
+	Weights []v1alpha1.StoredWeights
+	// Ahead says what becomes of weights that are only fetched: empty for those
+	// that are there, else the reason for which they are not. Nil: they are there.
+	Ahead func(v1alpha1.Assignment) string
 	// DiskUsed is what others take of the Mac's disk of one TiB.
 	DiskUsed int64
 	// Behave by the namespace/name prefix "NAMESPACE/DEPLOYMENT"; nil serves.
@@ -259,6 +264,7 @@ func (a *Agent) report(mac *v1alpha1.MacNode) v1alpha1.MacNodeStatus {
 	s := v1alpha1.MacNodeStatus{
 		ObservedGeneration: mac.Generation, AgentVersion: "script", BootID: "script", Chip: a.script.Chip, Backend: "ref", Simulated: true,
 		Address:    &v1alpha1.MacAddress{Host: "127.0.0.1", Port: 7443},
+		Weights:    a.script.Weights,
 		Memory:     v1alpha1.MacMemory{TotalBytes: a.script.Capacity, CeilingBytes: a.script.Capacity, CapacityBytes: a.script.Capacity, PressureLevel: a.script.Pressure},
 		Disk:       v1alpha1.MacDisk{FreeBytes: diskFree - a.script.DiskUsed},
 		Conditions: a.script.Conditions, TrustedRoots: a.script.Roots,
@@ -319,6 +325,8 @@ func (a *Agent) obey(order v1alpha1.Assignment) v1alpha1.AssignmentStatus {
 		out.Progress.Stage = v1alpha1.StageReleased
 		out.Conditions = append(conditions(v1alpha1.ConditionDownloaded, v1alpha1.ReasonStopped),
 			metav1.Condition{Type: v1alpha1.ConditionReleased, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReleased, LastTransitionTime: epoch})
+	case order.Desired == v1alpha1.DesiredDownloaded:
+		out.Progress, out.Conditions = a.fetch(order)
 	case order.Residency.OnDemand() && does == Serve && (a.script.Asked == nil || !a.script.Asked(order)):
 		if runs {
 			a.end(order, v1alpha1.ReclaimIdle)
@@ -330,6 +338,7 @@ func (a *Agent) obey(order v1alpha1.Assignment) v1alpha1.AssignmentStatus {
 		out.Conditions = conditions(v1alpha1.ConditionDownloaded, v1alpha1.ReasonInsufficientRoom)
 	case does == NoCanary:
 		out.Progress.Stage, out.Restarts = v1alpha1.StageFailed, 3
+		out.LastFailure = &v1alpha1.EngineFailure{Reason: v1alpha1.ReasonCanaryFailed, Message: "the model generates no token", Time: epoch}
 		out.Conditions = conditions(v1alpha1.ConditionAdmitted, v1alpha1.ReasonCanaryFailed)
 	case does == StillLoads:
 		out.Progress = v1alpha1.Progress{Stage: v1alpha1.StageLoading, BytesDone: 41, BytesTotal: 100, ETASeconds: ptr.To[int64](4)}
@@ -348,6 +357,15 @@ func (a *Agent) obey(order v1alpha1.Assignment) v1alpha1.AssignmentStatus {
 		out.Freed = v1alpha1.Freed{Bytes: ptr.To(a.script.Footprint), TotalBytes: total, Reason: v1alpha1.ReclaimDrained, HostCheck: v1alpha1.HostCheckVerified}
 	}
 	return out
+}
+
+// fetch is what becomes of weights that are to be on the disk.
+func (a *Agent) fetch(order v1alpha1.Assignment) (v1alpha1.Progress, []metav1.Condition) {
+	if a.script.Ahead == nil || a.script.Ahead(order) == "" {
+		return v1alpha1.Progress{Stage: v1alpha1.StageQueued}, conditions(v1alpha1.ConditionDownloaded, "")
+	}
+	return v1alpha1.Progress{Stage: v1alpha1.StageDownloading, BytesDone: 41, BytesTotal: 100}, []metav1.Condition{{Type: v1alpha1.ConditionDownloaded,
+		Status: metav1.ConditionFalse, Reason: a.script.Ahead(order), Message: "as the script says", LastTransitionTime: epoch}}
 }
 
 // epoch is the time of all transitions: a script's clock stands still.

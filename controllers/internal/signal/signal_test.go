@@ -17,7 +17,7 @@ import (
 // constants are the values of the API's constants called Reclaim...
 func constants(t *testing.T) map[string]bool {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "../../../api/v1alpha1/macnode_status.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "../../../api/v1alpha1/assignment_status.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

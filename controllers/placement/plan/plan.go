@@ -126,6 +126,7 @@ func (s *Snapshot) Under(rules Rules) *Snapshot {
 // note counts a replica that is bound.
 func (s *Snapshot) note(r *v1alpha1.ModelReplica) {
 	if r.Spec.NodeName == "" {
+		s.noteAhead(r)
 		return
 	}
 	released, living := fleet.Released(r), r.DeletionTimestamp.IsZero()
@@ -257,7 +258,7 @@ type Decision struct {
 	// Mac that was picked; empty if none.
 	Mac string
 	// Reason of the condition Placed: Placed, NoRoom, TooLarge, NoCandidates,
-	// Waiting, Preempting, Swapping, OverQuota, PriorityForbidden or InvalidRules.
+	// Waiting, Preempting, Prefetching, Swapping, OverQuota, PriorityForbidden or InvalidRules.
 	Reason string
 	// Message for people: the choice, or the reasons of all Macs compactly.
 	Message string
@@ -266,6 +267,9 @@ type Decision struct {
 	// Victims those of them that were not told yet.
 	Awaits  string
 	Victims []*v1alpha1.ModelReplica
+	// Prefetch is the Mac that is to fetch the weights, or to keep them, until the
+	// replica has its room there.
+	Prefetch string
 	// RetryAfter is when a Mac that is avoided today may be chosen, or is looked
 	// at again; 0 means that only a change of the fleet can help.
 	RetryAfter time.Duration
@@ -308,7 +312,7 @@ func (s *Snapshot) Pick(r *v1alpha1.ModelReplica) Decision {
 // was told so, and nothing changed since.
 func (s *Snapshot) stillStuck(c *class, r *v1alpha1.ModelReplica) (Decision, bool) {
 	last := &c.stuck
-	return last.decision, last.decided && last.version == s.version && last.priority == r.Spec.Priority
+	return last.decision, last.decided && !r.Spec.Swap && last.version == s.version && last.priority == r.Spec.Priority
 }
 
 // stuck decides for a replica that no Mac can hold now.

@@ -14,8 +14,11 @@ type eviction struct {
 	mac     int
 	victims []*v1alpha1.ModelReplica
 	bytes   int64
-	// swap: a replica of another revision of the same deployment goes.
+	// swap: a replica of another revision of the same deployment goes, kin.
 	swap bool
+	kin  *v1alpha1.ModelReplica
+	// lead of the weights, where that is so.
+	lead lead
 }
 
 // preempt finds the Mac where replicas of a lower priority make room, or one of
@@ -29,11 +32,12 @@ func (v *view) preempt() (Decision, bool) {
 	}
 	var best *eviction
 	for i := range v.s.macs {
-		if why, ok := v.fits(i); ok || why != short || !v.c.fixed[i].holds {
+		why, ok := v.fits(i)
+		if ok || why != short && !v.swapsOnFullDisk(i, why) || !v.c.fixed[i].holds {
 			continue
 		}
 		e, ok := v.evict(i)
-		if !ok {
+		if !ok || why == noDisk && !v.clears(i, &e) {
 			continue
 		}
 		if best == nil || e.compare(best) < 0 {
@@ -43,6 +47,14 @@ func (v *view) preempt() (Decision, bool) {
 	if best == nil {
 		return Decision{}, false
 	}
+	if best.waits() {
+		return v.prefetch(best), true
+	}
+	return v.order(best), true
+}
+
+// order says who goes, and for whom.
+func (v *view) order(best *eviction) Decision {
 	name := v.s.macs[best.mac].mac.Name
 	d := Decision{Reason: v1alpha1.ReasonPreempting, Awaits: name, Victims: best.victims,
 		Message: fmt.Sprintf("waits for room on %s, where replicas of a lower priority than %d drain", name, v.r.Spec.Priority.Value)}
@@ -55,7 +67,13 @@ func (v *view) preempt() (Decision, bool) {
 	case n > 0:
 		d.Message = fmt.Sprintf("%d of a lower priority than %d give their room on %s", n, v.r.Spec.Priority.Value, name)
 	}
-	return d, true
+	if best.swap {
+		d.Message += best.lead.note()
+		if best.lead == leadThere && downloads(v.r) {
+			d.Prefetch = name // nobody may collect them meanwhile
+		}
+	}
+	return d
 }
 
 // evict says who would have to go from a Mac that is short of memory: nobody
@@ -66,13 +84,13 @@ func (v *view) evict(i int) (eviction, bool) {
 	free := st.capacity - (st.promise.Always - st.leaving) - st.claimed
 	lower := v.lower[:0] // asked of every Mac: one list for all
 	drains, swaps := false, false
-	var kin *v1alpha1.ModelReplica
+	var kin, left *v1alpha1.ModelReplica
 	for _, b := range st.bound {
 		switch {
 		case b.Spec.Residency.OnDemand():
 		case v.swapsWith(b):
 			if !b.DeletionTimestamp.IsZero() || v.s.doomed[b.UID] {
-				drains, swaps = true, true
+				drains, swaps, left = true, true, b
 			} else if kin == nil || missed(kin, b) < 0 {
 				kin = b
 			}
@@ -85,11 +103,14 @@ func (v *view) evict(i int) (eviction, bool) {
 		}
 	}
 	if kin != nil && free < need { // one of them, and only where the others are not enough
-		lower, swaps = append(lower, kin), true
+		lower, swaps, left = append(lower, kin), true, kin
 		free += kin.Spec.ReservedBytes
 	}
 	v.lower = lower
-	e := eviction{mac: i, swap: swaps}
+	e := eviction{mac: i, swap: swaps, kin: left}
+	if swaps {
+		e.lead = v.lead(i)
+	}
 	if free < need || !drains && len(lower) == 0 {
 		return e, false
 	}
@@ -127,10 +148,11 @@ func missed(a, b *v1alpha1.ModelReplica) int {
 	}
 }
 
-// compare prefers nobody, then who has the lowest priority, then the fewest, then
+// compare prefers nobody, then who has the lowest priority, then the Mac that is
+// nearest to having the weights, then the fewest, then
 // the fewest that serve, then the fewest bytes, then the first name.
 func (e *eviction) compare(other *eviction) int {
-	return cmp.Or(cmp.Compare(min(1, len(e.victims)), min(1, len(other.victims))), cmp.Compare(e.highest(), other.highest()),
+	return cmp.Or(cmp.Compare(min(1, len(e.victims)), min(1, len(other.victims))), cmp.Compare(e.highest(), other.highest()), cmp.Compare(e.lead, other.lead),
 		cmp.Compare(len(e.victims), len(other.victims)), cmp.Compare(e.serving(), other.serving()), cmp.Compare(e.bytes, other.bytes), cmp.Compare(e.mac, other.mac))
 }
 

@@ -279,6 +279,7 @@ func TestPreemption(t *testing.T) {
 		"one of a lower priority goes":    {replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"), priority(9))}, replica("r", 9*gib, priority(5)), "a", "s", v1alpha1.ReasonPreempting},
 		"nobody of the same":              {replicas{replica("s", 9*gib, on("a"), priority(5)), replica("t", 9*gib, on("b"), priority(5))}, replica("r", 9*gib, priority(5)), "", "", v1alpha1.ReasonNoRoom},
 		"nobody for one that never does":  {replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"))}, replica("r", 9*gib, priority(5), never), "", "", v1alpha1.ReasonNoRoom},
+		"nobody for one that only swaps":  {replicas{replica("s", 9*gib, on("a")), replica("t", 9*gib, on("b"))}, replica("r", 9*gib, priority(5), never, swaps), "", "", v1alpha1.ReasonNoRoom},
 		"the lowest first":                {replicas{replica("s", 9*gib, on("a"), priority(3)), replica("t", 9*gib, on("b"), priority(2))}, replica("r", 9*gib, priority(5)), "b", "t", v1alpha1.ReasonPreempting},
 		"the fewest": {replicas{replica("s", 5*gib, on("a")), replica("t", 5*gib, on("a")), replica("u", 9*gib, on("b"))},
 			replica("r", 9*gib, priority(5)), "b", "u", v1alpha1.ReasonPreempting},

@@ -32,10 +32,10 @@ import (
 
 // options are the flags.
 type options struct {
-	engine, program, model, python, out string
-	requests, runs                      int
-	limit                               time.Duration
-	load                                load
+	engine, program, model, python, out, steps string
+	requests, runs                             int
+	limit                                      time.Duration
+	load                                       load
 }
 
 func main() {
@@ -44,6 +44,7 @@ func main() {
 	flag.StringVar(&o.program, "program", filepath.Join("bin", "mlx", "engine"), "engine program that is measured (make mlx builds it)")
 	flag.StringVar(&o.model, "model", "", "folder to serve on a GPU; empty measures SmolLM2 on the processor")
 	flag.StringVar(&o.python, "python", "python3", "Python that has mlx-lm for the GPU")
+	flag.StringVar(&o.steps, "steps", "", "file for the log of the engine's steps; empty writes none")
 	flag.IntVar(&o.requests, "requests", 16, "requests at each rate, or twice the streams on a GPU")
 	flag.IntVar(&o.runs, "runs", 3, "rounds of streams")
 	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for batch.json, batch.md, arrivals.json and arrivals.svg (batch-gpu, arrivals-gpu); empty writes none")
@@ -154,7 +155,7 @@ var names = [2]string{"ours", "mlx-lm's server"}
 
 func (m *measurements) measure(ctx context.Context) (err error) {
 	l := m.o.load
-	e, err := served.Start(ctx, served.Options{Program: m.o.program, Backend: "mlx", Model: m.o.model, ContextTokens: l.context, Sequences: l.most()})
+	e, err := served.Start(ctx, served.Options{Program: m.o.program, Backend: "mlx", Model: m.o.model, ContextTokens: l.context, Sequences: l.most(), PrefixCache: true, Steps: m.o.steps})
 	if err != nil {
 		return err
 	}

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,7 +19,27 @@ import (
 )
 
 // written is what an API server was asked to change since it started.
-type written struct{ all, leases float64 }
+type written struct {
+	all, leases float64
+	kinds       map[string]float64 // "VERB resource/subresource CODE" to how often
+}
+
+// since is what was asked between an earlier count and this one, the most first.
+func (w written) since(before written) []string {
+	var names []string
+	for name, n := range w.kinds {
+		if n > before.kinds[name] {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(w.kinds[b]-before.kinds[b], w.kinds[a]-before.kinds[a]), cmp.Compare(a, b))
+	})
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%.0f %s", w.kinds[name]-before.kinds[name], name)
+	}
+	return names
+}
 
 // countWrites asks the API server for its own count.
 func countWrites(ctx context.Context, f *fleet.Fleet) (written, error) {
@@ -44,7 +66,7 @@ func readWrites(metrics []byte) (written, error) {
 	if family == nil {
 		return written{}, errors.New("the API server counts no requests")
 	}
-	var w written
+	w := written{kinds: map[string]float64{}}
 	for _, m := range family.GetMetric() {
 		label := map[string]string{}
 		for _, l := range m.GetLabel() {
@@ -56,6 +78,11 @@ func readWrites(metrics []byte) (written, error) {
 			continue
 		}
 		w.all += m.GetCounter().GetValue()
+		resource := label["resource"]
+		if label["subresource"] != "" {
+			resource += "/" + label["subresource"]
+		}
+		w.kinds[label["verb"]+" "+resource+" "+label["code"]] += m.GetCounter().GetValue()
 		if label["resource"] == "leases" {
 			w.leases += m.GetCounter().GetValue()
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"metalfleet.dev/metalfleet/agent/journal"
@@ -16,8 +17,12 @@ apiserver_request_total{code="200",resource="leases",verb="PATCH"} 20
 apiserver_request_total{code="200",resource="leases",verb="PUT"} 2
 apiserver_request_total{code="409",resource="modelreplicas",verb="POST"} 1
 `))
-	if err != nil || w != (written{all: 26, leases: 22}) {
+	if err != nil || w.all != 26 || w.leases != 22 {
 		t.Error(w, err)
+	}
+	before := written{kinds: map[string]float64{"PATCH leases 200": 20, "PUT leases 200": 1}}
+	if got := w.since(before); !slices.Equal(got, []string{"3 APPLY macnodes/status 200", "1 POST modelreplicas 409", "1 PUT leases 200"}) {
+		t.Error(got)
 	}
 	if _, err := readWrites([]byte("# TYPE x counter\nx 1\n")); err == nil {
 		t.Error("an API server that counts nothing passed")

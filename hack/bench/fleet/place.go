@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,6 +23,10 @@ func deploymentName(run, n int) string { return fmt.Sprintf("model-%d-%02d", run
 
 // place creates the deployments of a run and times until each replica has a Mac.
 func place(ctx context.Context, f *fleet.Fleet, run int) (time.Duration, error) {
+	before, err := countWrites(ctx, f)
+	if err != nil {
+		return 0, err
+	}
 	began := time.Now()
 	for n := range deployments {
 		name := deploymentName(run, n)
@@ -36,25 +42,50 @@ func place(ctx context.Context, f *fleet.Fleet, run int) (time.Duration, error) 
 			return 0, fmt.Errorf("create %s: %w", name, err)
 		}
 	}
+	if err := placed(ctx, f, deployments*each); err != nil {
+		return 0, err
+	}
+	took := time.Since(began)
+	after, err := countWrites(ctx, f)
+	if err != nil {
+		return 0, err
+	}
+	fmt.Println("     ", strings.Join(after.since(before), "\n      "))
+	return took, nil
+}
+
+// placed waits until so many replicas have a Mac. It watches: one who lists them
+// again and again takes the API server's time from those who place.
+func placed(ctx context.Context, f *fleet.Fleet, wanted int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))
 	defer cancel()
-	err := fleet.Poll(ctx, 20*time.Millisecond, "each replica has a Mac", func(ctx context.Context) error {
-		var list v1alpha1.ModelReplicaList
-		if err := f.Client.List(ctx, &list, client.InNamespace("default")); err != nil {
-			return err
-		}
-		bound := 0
-		for i := range list.Items {
-			if list.Items[i].Spec.NodeName != "" && list.Items[i].DeletionTimestamp.IsZero() {
-				bound++
+	c, err := client.NewWithWatch(f.Env.Config(), client.Options{Scheme: f.Client.Scheme()})
+	if err != nil {
+		return err
+	}
+	events, err := c.Watch(ctx, &v1alpha1.ModelReplicaList{}, client.InNamespace("default"))
+	if err != nil {
+		return fmt.Errorf("watch replicas: %w", err)
+	}
+	defer events.Stop()
+	bound := map[string]bool{}
+	for len(bound) < wanted {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d replicas have a Mac: %w", len(bound), wanted, context.Cause(ctx))
+		case e, open := <-events.ResultChan():
+			replica, is := e.Object.(*v1alpha1.ModelReplica)
+			switch {
+			case !open || !is:
+				return fmt.Errorf("the watch of replicas ended: %v", e)
+			case e.Type == watch.Deleted || !replica.DeletionTimestamp.IsZero():
+				delete(bound, replica.Name)
+			case replica.Spec.NodeName != "":
+				bound[replica.Name] = true
 			}
 		}
-		if bound != deployments*each {
-			return fmt.Errorf("%d of %d replicas have one", bound, deployments*each)
-		}
-		return nil
-	})
-	return time.Since(began), err
+	}
+	return nil
 }
 
 // remove takes the deployments of a run back and waits until nothing of them is

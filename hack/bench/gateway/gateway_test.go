@@ -40,6 +40,16 @@ func TestABoundThatIsMissedFails(t *testing.T) {
 	}
 }
 
+func TestAPeerThatIsAheadFails(t *testing.T) {
+	ours := []figures{said(0.1, 30000, 10, 50)}
+	for peer, ahead := range map[float64]bool{29000: false, 31000: true} {
+		err := newReport(map[string][]figures{nameOurs: ours, nameNginx: ours, "peer": {said(0.1, peer, 10, 50)}}).Judge()
+		if (err != nil) != ahead || err != nil && !strings.Contains(err.Error(), "gateway / peer") {
+			t.Errorf("a peer with %.0f requests beside our 30000: %v", peer, err)
+		}
+	}
+}
+
 func TestRoundsArePaired(t *testing.T) {
 	if d := differences([]float64{1, 2}, []float64{1}); d != nil {
 		t.Errorf("a round that is missing made %v", d)
@@ -61,18 +71,20 @@ func TestAPeerWithoutAProcessHasWhatClientsSee(t *testing.T) {
 }
 
 func TestPeersAreNamedWithTheirAddress(t *testing.T) {
-	got, err := parsePeers("a=http://127.0.0.1:1,b-2=http://localhost:2/=77")
+	got, err := parsePeers("a=http://127.0.0.1:1,b-2=http://localhost:2/=77,c=http://localhost:3/openai/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var flat []string
 	for _, p := range got {
-		flat = append(flat, p.name+" "+p.address+" "+strings.Repeat("p", p.pid))
+		line, _, _ := strings.Cut(string(p.request(nil)), " HTTP")
+		flat = append(flat, p.name+" "+p.address+" "+line+" "+strings.Repeat("p", p.pid))
 	}
-	if d := cmp.Diff([]string{"a 127.0.0.1:1 ", "b-2 localhost:2 " + strings.Repeat("p", 77)}, flat); d != "" {
+	if d := cmp.Diff([]string{"a 127.0.0.1:1 POST /v1/chat/completions ", "b-2 localhost:2 POST /v1/chat/completions " + strings.Repeat("p", 77),
+		"c localhost:3 POST /openai/v1/chat/completions "}, flat); d != "" {
 		t.Error(d)
 	}
-	for _, bad := range []string{"a", "a=", "a=127.0.0.1:1", "a=https://h:1", "a=http://h", "a=http://h:1/v1", "=http://h:1", "nginx=http://h:1",
+	for _, bad := range []string{"a", "a=", "a=127.0.0.1:1", "a=https://h:1", "a=http://h", "a=http://h:1/v1", "a=http://h:1/x/v1/", "a=http://h:1/?q", "=http://h:1", "nginx=http://h:1",
 		"gateway=http://h:1", "a=http://h:1=x", "a=http://h:1=0", "a=http://h:1,a=http://h:2"} {
 		if _, err := parsePeers(bad); err == nil {
 			t.Errorf("%q is taken", bad)

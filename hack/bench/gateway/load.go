@@ -19,6 +19,7 @@ import (
 type target struct {
 	name    string
 	address string
+	path    string      // before /v1
 	tls     *tls.Config // nil: plain
 	key     string      // API key; empty: none
 	pid     int         // of the proxy; 0: unknown
@@ -53,7 +54,7 @@ func (t *target) dial(ctx context.Context) (*conn, error) {
 // request is the bytes of one.
 func (t *target) request(body []byte) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", t.address, len(body))
+	fmt.Fprintf(&b, "POST %s/v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", t.path, t.address, len(body))
 	if t.key != "" {
 		fmt.Fprintf(&b, "Authorization: Bearer %s\r\n", t.key)
 	}

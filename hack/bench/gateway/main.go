@@ -11,7 +11,8 @@
 //
 // PEERS=name=url=pid,... measures other routers too. They are started by whoever
 // names them and forward to the address that -upstream listens on, in plain
-// HTTP; without a pid their processor time and memory stay unknown.
+// HTTP; without a pid their processor time and memory stay unknown. A url has
+// the path that comes before /v1, if any: http://127.0.0.1:8000/openai.
 //
 //	go run ./hack/bench/gateway        (make bench-gateway)
 //

@@ -20,6 +20,7 @@ const (
 	leastRate    = 0.35 // of its requests
 	mostEvent    = 2    // times its processor time
 	mostStreamKB = 64
+	leastAhead   = 1 // of a peer's requests
 )
 
 const about = "`make bench-gateway`: the gateway's own program (API keys, metrics and retries on, its table from a real API server) beside nginx, each on one core\n" +
@@ -53,6 +54,10 @@ func newReport(m map[string][]figures) *report.Report {
 		of := m[name]
 		r.Add(name+": added to a request", "ms", report.Bound{}, pick(of, added)...)
 		for _, n := range connections() {
+			if name != nameOurs && name != nameNginx {
+				r.Ratio(fmt.Sprintf("requests by the clock on %d connections, gateway / %s", n, name), report.AtLeast(leastAhead),
+					pick(ours, func(f figures) float64 { return f.requests[n].seen }), pick(of, func(f figures) float64 { return f.requests[n].seen }))
+			}
 			if known(of) {
 				r.Add(fmt.Sprintf("%s: requests of a core, %d connections", name, n), "1/s", report.Bound{}, pick(of, func(f figures) float64 { return f.requests[n].core })...)
 			}

@@ -262,12 +262,12 @@ func parsePeers(list string) ([]*target, error) {
 		name, rest, _ := strings.Cut(entry, "=")
 		address, pid, hasPID := strings.Cut(rest, "=")
 		u, err := url.Parse(address)
-		if err != nil || u.Scheme != "http" || u.Port() == "" || strings.Trim(u.Path, "/") != "" || !peerName.MatchString(name) ||
+		if err != nil || u.Scheme != "http" || u.Port() == "" || u.RawQuery != "" || strings.HasSuffix(strings.TrimRight(u.Path, "/"), "/v1") || !peerName.MatchString(name) ||
 			name == nameOurs || name == nameNginx || slices.ContainsFunc(out, func(t *target) bool { return t.name == name }) {
-			return nil, fmt.Errorf("peer %q: write name=http://host:port or name=http://host:port=pid, each name once", entry)
+			return nil, fmt.Errorf("peer %q: write name=http://host:port or name=http://host:port=pid, each name once, with the path that comes before /v1 behind the port where there is one", entry)
 		}
 		nothing := func(context.Context) error { return nil }
-		t := &target{name: name, address: u.Host, begin: nothing, end: nothing}
+		t := &target{name: name, address: u.Host, path: strings.TrimRight(u.Path, "/"), begin: nothing, end: nothing}
 		if hasPID {
 			if t.pid, err = strconv.Atoi(pid); err != nil || t.pid < 1 {
 				return nil, fmt.Errorf("peer %q: %q is no process id", entry, pid)

@@ -143,7 +143,10 @@ func (e engineOf) Resolve(string) (serve.Target, bool) {
 	return serve.Target{ReplicaUID: e.uid, Epoch: 1}, true
 }
 func (e engineOf) Models() []openai.Model { return nil }
-func (e engineOf) Release()               {}
+func (e engineOf) Model(name string) (openai.Model, bool) {
+	return openai.NewModel(name, 0, "default"), true
+}
+func (e engineOf) Release() {}
 func (e engineOf) Acquire(_ context.Context, t serve.Target) (serve.Hold, error) {
 	if t.ReplicaUID != e.uid {
 		return nil, serve.ErrNotHere

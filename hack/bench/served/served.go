@@ -54,6 +54,9 @@ type Options struct {
 	// Started, if set, is told the process before it loads anything. It must not
 	// block.
 	Started func(*Engine)
+	// Steps is a file that the engine logs its steps to, kept when it stops; empty
+	// is none.
+	Steps string
 	// UntilPlaced makes Start return once all weights are in place, and leaves
 	// Engine.Ready at 0.
 	UntilPlaced bool
@@ -122,6 +125,15 @@ func (e *Engine) start(ctx context.Context, o Options) error {
 	defer log.Close()
 	e.cmd = exec.CommandContext(ctx, o.Program, "serve", "--socket", socket, "--config", configPath, "--cache-memory", strconv.FormatInt(o.CacheMemory, 10), "--prefix-cache="+strconv.FormatBool(o.PrefixCache))
 	e.cmd.Stdout, e.cmd.Stderr = log, log
+	if o.Steps != "" {
+		steps, err := os.Create(o.Steps)
+		if err != nil {
+			return err
+		}
+		defer steps.Close()
+		e.cmd.Args = append(e.cmd.Args, "--log-steps")
+		e.cmd.Stderr = steps
+	}
 	began := time.Now()
 	if err := e.cmd.Start(); err != nil {
 		return fmt.Errorf("start: %w", err)

@@ -36,7 +36,7 @@ import (
 // options are the flags.
 type options struct {
 	engine, mlxEngine, out, only string
-	model, python                string
+	model, python, steps         string
 	runs                         int
 	limit                        time.Duration
 }
@@ -48,6 +48,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "measure this one alone: ref, mlx or mlx-lm's server")
 	flag.StringVar(&o.model, "model", "", "folder to serve on a GPU; empty measures SmolLM2 on the processor")
 	flag.StringVar(&o.python, "python", "python3", "Python that has mlx-lm for the GPU")
+	flag.StringVar(&o.steps, "steps", "", "file for the log of the engine's steps; empty writes none")
 	flag.IntVar(&o.runs, "runs", 3, "rounds")
 	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for stall.json and stall.md; empty writes none")
 	flag.DurationVar(&o.limit, "limit", 60*time.Minute, "most that everything may take")
@@ -79,13 +80,13 @@ func settings(o options, gguf, folder string) []setting {
 	cpu := func(ctx context.Context) (string, error) { return peers.Install(ctx, ".", peers.MLXLM, os.Stderr) }
 	gpu := func(context.Context) (string, error) { return o.python, nil }
 	all := []setting{
-		{name: "ref", prompt: 2048, stream: 1024, context: 4096, ours: true, start: engine(o.engine, "ref", gguf, 4096)},
-		{name: "mlx", prompt: 256, stream: 160, context: 4096, ours: true, start: engine(o.mlxEngine, "mlx", folder, 4096)},
+		{name: "ref", prompt: 2048, stream: 1024, context: 4096, ours: true, start: o.serve(o.engine, "ref", gguf, 4096)},
+		{name: "mlx", prompt: 256, stream: 160, context: 4096, ours: true, start: o.serve(o.mlxEngine, "mlx", folder, 4096)},
 		{name: "mlx-lm's server", prompt: 256, stream: 160, context: 4096, start: peer(cpu, folder)},
 	}
 	if o.model != "" {
 		all = []setting{
-			{name: "mlx", prompt: 8192, stream: 512, context: 16384, ours: true, warm: 1, start: engine(o.mlxEngine, "mlx", o.model, 16384)},
+			{name: "mlx", prompt: 8192, stream: 512, context: 16384, ours: true, warm: 1, start: o.serve(o.mlxEngine, "mlx", o.model, 16384)},
 			{name: "mlx-lm's server", prompt: 8192, stream: 512, context: 16384, warm: 1, start: peer(gpu, o.model)},
 		}
 	}
@@ -94,9 +95,9 @@ func settings(o options, gguf, folder string) []setting {
 
 type starter func(ctx context.Context) (traffic.Target, func() error, error)
 
-func engine(program, backend, model string, tokens int) starter {
+func (o options) serve(program, backend, model string, tokens int) starter {
 	return func(ctx context.Context) (traffic.Target, func() error, error) {
-		e, err := served.Start(ctx, served.Options{Program: program, Backend: backend, Model: model, ContextTokens: tokens, Sequences: 4})
+		e, err := served.Start(ctx, served.Options{Program: program, Backend: backend, Model: model, ContextTokens: tokens, Sequences: 4, PrefixCache: true, Steps: o.steps})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -64,6 +64,9 @@ const mostRanked = 256
 // toDeltas is one message, or several where it holds many log-probabilities.
 func toDeltas(ev engine.Event, spell func(int32) []byte) []*wire.Delta {
 	first := &wire.Delta{Text: ev.Text, Reasoning: ev.Reasoning, Tokens: ev.Tokens}
+	for _, c := range ev.Calls {
+		first.Calls = append(first.Calls, &wire.CallDelta{Name: c.Name, Arguments: c.Arguments, Ended: c.Ended, Written: c.Written})
+	}
 	out := []*wire.Delta{first}
 	for i, r := range ev.Logprobs {
 		if i > 0 && i%mostRanked == 0 {
@@ -128,7 +131,8 @@ func fromRequest(r *wire.GenerateRequest) (engine.Request, *engine.Refusal) {
 		for _, m := range in.Chat.GetMessages() {
 			conv.Messages = append(conv.Messages, chat.Message{Role: m.GetRole(), Content: m.GetContent(), Name: m.GetName(), Extra: []byte(m.GetExtraJson())})
 		}
-		out.Chat, out.SplitReasoning = conv, in.Chat.GetSplitReasoning()
+		conv.Effort = in.Chat.GetReasoningEffort()
+		out.Chat, out.SplitReasoning, out.Calls = conv, in.Chat.GetSplitReasoning(), fromCalls(in.Chat.GetCalls())
 	default:
 		return out, &engine.Refusal{Kind: engine.Invalid, Param: "prompt", Message: fmt.Sprintf("request %q has neither messages nor prompt nor tokens", r.GetId())}
 	}
@@ -139,6 +143,14 @@ func fromRequest(r *wire.GenerateRequest) (engine.Request, *engine.Refusal) {
 		out.Logprobs = &n
 	}
 	return out, nil
+}
+
+// fromCalls is nil where none are wanted.
+func fromCalls(c *wire.Calls) *engine.Calls {
+	if c == nil {
+		return nil
+	}
+	return &engine.Calls{Required: c.GetRequired(), Name: c.GetName(), Single: c.GetSingle(), Strict: c.GetStrict()}
 }
 
 // fromConstraint reads the form of an answer; one of no known form is refused when

@@ -55,3 +55,16 @@ func TestWhatIsAskedOfLogprobsReachesTheEngine(t *testing.T) {
 		t.Errorf("nothing was asked for: %+v", r)
 	}
 }
+
+func TestWhatIsChosenOfToolsReachesTheEngine(t *testing.T) {
+	for _, c := range []*engine.Calls{nil, {}, {Required: true}, {Required: true, Name: "f"}, {Single: true}, {Strict: true}} {
+		in := &wire.Chat{ToolsJson: "[]"}
+		if c != nil {
+			in.Calls = &wire.Calls{Required: c.Required, Name: c.Name, Single: c.Single, Strict: c.Strict}
+		}
+		got, refusal := fromRequest(&wire.GenerateRequest{Input: &wire.GenerateRequest_Chat{Chat: in}})
+		if refusal != nil || string(got.Chat.Tools) != "[]" || (got.Calls == nil) != (c == nil) || c != nil && *got.Calls != *c {
+			t.Errorf("%+v became %+v, %v", c, got.Calls, refusal)
+		}
+	}
+}

@@ -189,7 +189,7 @@ func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServ
 		if err != nil {
 			return err
 		}
-		if ev.Text != "" || ev.Reasoning != "" || len(ev.Tokens) > 0 || len(ev.Logprobs) > 0 {
+		if ev.Text != "" || ev.Reasoning != "" || len(ev.Tokens) > 0 || len(ev.Calls) > 0 || len(ev.Logprobs) > 0 {
 			for _, d := range toDeltas(ev, stream.Spell) {
 				if err := out.Send(&wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: d}}); err != nil {
 					return err

@@ -20,18 +20,15 @@ import (
 // entryBytes is about what an entry takes beside its texts.
 const entryBytes = 4 << 10
 
-// Turn is one of a conversation.
-type Turn struct{ Role, Text string }
-
 // Entry is one response.
 type Entry struct {
 	Owner string
 	// Response as a client sees it, and Input what it answered to.
 	Response responses.Response
 	Input    []responses.Item
-	// Turns are the whole conversation up to and with the answer, without the
+	// Talk is the whole conversation up to and with the answer, without the
 	// instructions, which are those of one response.
-	Turns []Turn
+	Talk []responses.Item
 	// Cancel ends a response in progress.
 	Cancel func()
 }
@@ -39,13 +36,16 @@ type Entry struct {
 func (e *Entry) bytes() int64 {
 	n := int64(entryBytes)
 	for _, i := range e.Input {
-		n += entryBytes/16 + int64(len(i.Text()))
+		n += entryBytes/16 + i.Bytes()
 	}
 	for _, i := range e.Response.Output {
-		n += int64(len(i.Text()))
+		n += i.Bytes()
 	}
-	for _, t := range e.Turns {
-		n += entryBytes/64 + int64(len(t.Text))
+	for _, i := range e.Talk {
+		n += entryBytes/16 + i.Bytes()
+	}
+	for _, t := range e.Response.Tools {
+		n += entryBytes/16 + t.Bytes()
 	}
 	if e.Response.Instructions != nil {
 		n += int64(len(*e.Response.Instructions))

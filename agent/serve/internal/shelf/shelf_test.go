@@ -6,11 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/responses"
 )
 
 func entry(id, owner, status string, text string) Entry {
-	return Entry{Owner: owner, Response: responses.Response{ID: id, Status: status}, Turns: []Turn{{"user", text}}}
+	return Entry{Owner: owner, Response: responses.Response{ID: id, Status: status}, Talk: []responses.Item{{Role: "user", Content: []responses.Part{{Text: text}}}}}
 }
 
 func has(s *Shelf, id, owner string) bool { _, ok := s.Get(id, owner); return ok }
@@ -86,5 +87,24 @@ func TestWhatWasCancelledOrDeletedStaysSo(t *testing.T) {
 	s.End(entry("a", "", responses.StatusCompleted, ""))
 	if has(s, "a", "") {
 		t.Error("it came back")
+	}
+}
+
+// TestCallsAndToolsCount: a response of calls takes what they take.
+func TestCallsAndToolsCount(t *testing.T) {
+	const long = 100 << 10
+	text := strings.Repeat("x", long)
+	call := responses.Item{Type: responses.ItemCall, Arguments: &text}
+	output := responses.Item{Type: responses.ItemOutput, Output: &text}
+	for name, e := range map[string]Entry{
+		"a call that was made": {Response: responses.Response{Output: []responses.Item{call}}},
+		"an output":            {Input: []responses.Item{output}},
+		"the conversation":     {Talk: []responses.Item{call}},
+		"tools": {Response: responses.NewAnswer("resp_1", 1, &responses.Request{Use: openai.ToolUse{
+			Tools: []openai.Tool{{Name: "f", Parameters: []byte(`{"description":"` + text + `"}`)}}}}).Response},
+	} {
+		if n := e.bytes(); n < long || n > 2*long {
+			t.Errorf("%s: %d bytes", name, n)
+		}
 	}
 }

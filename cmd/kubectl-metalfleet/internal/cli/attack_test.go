@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/picture"
 )
 
 // evil is what a Mac, a tenant, or a server of models may have written.
@@ -45,6 +46,9 @@ func TestAttackWordsOfOthers(t *testing.T) {
 	p.mac("mac-evil", 24*gib, func(m *v1alpha1.MacNode) {
 		m.Status.AgentVersion = evil
 		m.Status.Conditions[0].Message = evil
+		m.Status.Disk.Cache.Message, m.Status.Settings.Message = evil, evil
+		m.Spec.ClearCache = &v1alpha1.CacheClear{Request: "r"}
+		m.Status.CacheCleared = &v1alpha1.CacheCleared{Request: "r", Message: evil, Time: metav1.Now()}
 	})
 	d := p.deployment(ns, "chat", func(d *v1alpha1.ModelDeployment) {
 		d.Status.Conditions = append(d.Status.Conditions, p.is(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNotReady, evil, time.Minute))
@@ -55,13 +59,19 @@ func TestAttackWordsOfOthers(t *testing.T) {
 		r.Status.Summary.Progress = evil
 	})
 	p.happens("MacNode", "", "mac-evil", "WiredUnowned", evil, time.Minute)
-	for _, args := range []string{"nodes", "top --once", "why team-evil/chat", "logs mac-evil"} {
+	for _, args := range []string{"nodes", "top --once", "status mac-evil", "why team-evil/chat", "logs mac-evil"} {
 		out, _ := p.wants(ExitOK, strings.Split(args, " ")...)
 		wantPlain(t, args, out)
 		if strings.Contains(out, "\nerror:") {
 			t.Errorf("%s: a line is forged: %q", args, out)
 		}
 	}
+	var out, errs lockedBuffer
+	e := p.env(&out, &errs)
+	a := &app{Env: &e}
+	m, err := p.macNow("mac-evil")
+	p.must(err)
+	wantPlain(t, "the answer to an order to clear", picture.Lines(a.showCleared(m.Name, m.Status.CacheCleared).Error()))
 }
 
 // TestAttackAnswersOfAModel: what a model says, or a server instead of one,

@@ -2,10 +2,10 @@
 // the API server, printing, exit codes.
 //
 // It owns the effects. What is decided or drawn is in the packages beside it,
-// each pure: inventory (nodes, top), explain (why), rehearse (plan), drain, history (rollout),
+// each pure: inventory (nodes, top), onemac (status, settings), explain (why), rehearse (plan), drain, history (rollout),
 // picture (text); front speaks to the gateway and load measures it. It refuses
 // to write anything but a Mac that is to join with its token, spec.unschedulable,
-// the agent that is wanted, what of a deployment's spec a pause or an undo changes,
+// the settings of a Mac and the order to clear its caches, the agent that is wanted, what of a deployment's spec a pause or an undo changes,
 // and the deletion of a replica that is drained, and to print any secret but
 // that token.
 //
@@ -110,7 +110,7 @@ type app struct {
 // commands is the table of all commands.
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
-		a.joinToken(), a.nodes(), a.top(), a.why(), a.plan(), a.cordon(), a.uncordon(), a.drain(), a.rollout(), a.upgradeAgents(),
+		a.joinToken(), a.nodes(), a.top(), a.why(), a.plan(), a.status(), a.settings(), a.clearCache(), a.cordon(), a.uncordon(), a.drain(), a.rollout(), a.upgradeAgents(),
 		a.chat(), a.bench(), a.logs(), a.version(),
 	}
 }

@@ -104,6 +104,11 @@ func (st *stage) place(swap types.UID) (changed bool) {
 		asked := st.patient(r)
 		d := st.snapshot().Pick(&asked)
 		st.last[r.Name] = d
+		if d.Reason == v1alpha1.ReasonPrefetching {
+			st.fetch(&asked, d.Prefetch)
+			d = st.snapshot().Pick(&asked)
+			st.last[r.Name] = d
+		}
 		if d.Awaits != "" && st.evict(&asked, d) {
 			d = st.snapshot().Pick(&asked)
 			st.last[r.Name] = d
@@ -122,6 +127,18 @@ func (st *stage) place(swap types.UID) (changed bool) {
 
 func (st *stage) snapshot() *plan.Snapshot {
 	return plan.NewSnapshot(st.macs, slices.Concat(st.others, st.own), st.now).Under(st.rules)
+}
+
+// fetch has the weights of a replica lie on a Mac.
+func (st *stage) fetch(r *v1alpha1.ModelReplica, mac string) {
+	st.macs = slices.Clone(st.macs)
+	for i := range st.macs {
+		if m := &st.macs[i]; m.Name == mac {
+			bytes := r.Spec.Model.Bytes()
+			m.Status.Weights = append(slices.Clone(m.Status.Weights), v1alpha1.StoredWeights{Digest: r.Spec.Model.Digest, Bytes: bytes})
+			m.Status.Disk.FreeBytes -= bytes
+		}
+	}
 }
 
 // evict has those of a lower priority that drain on a Mac, or would, be gone.

@@ -1,0 +1,466 @@
+package neighbour
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/agent/download"
+	"metalfleet.dev/metalfleet/agent/store"
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/hack/patience"
+)
+
+const source = "hf://org/private"
+
+var (
+	content = bytes.Repeat([]byte("weights "), 100<<10)
+	sum     = func() string { s := sha256.Sum256(content); return hex.EncodeToString(s[:]) }()
+	digest  = "sha256:" + strings.Repeat("ab", 32)
+	record  = model.Record{Source: source, Digest: digest, Files: []model.File{{Path: "m.gguf", Bytes: int64(len(content)), SHA256: sum}}}
+)
+
+// shelf has one file of one model, or fetches it.
+type shelf struct {
+	path string
+
+	mu    sync.Mutex
+	err   error // guarded by mu
+	asked int   // guarded by mu
+}
+
+func (s *shelf) Give(d, from, sha string) (*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	switch {
+	case s.err != nil:
+		return nil, s.err
+	case d != digest || from != source || sha != sum:
+		return nil, store.ErrNotHere
+	}
+	return os.Open(s.path)
+}
+
+func (s *shelf) set(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+// stand is a Mac that gives, at its own port.
+type stand struct {
+	t     *testing.T
+	ca    *agentapitest.CA
+	shelf *shelf
+	addr  v1alpha1.MacAddress
+}
+
+func newStand(t *testing.T, change func(*GiverConfig)) *stand {
+	t.Helper()
+	s := &stand{t: t, ca: agentapitest.NewCA(t), shelf: &shelf{path: filepath.Join(t.TempDir(), "m")}}
+	if err := os.WriteFile(s.shelf.path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := GiverConfig{Mac: "giver", Roots: s.ca.Certificates, Shelf: s.shelf, AtOnce: 1, Log: logr.Discard()}
+	if change != nil {
+		change(&c)
+	}
+	s.serve(NewGiver(c))
+	return s
+}
+
+// serve answers Macs that ask the giver.
+func (s *stand) serve(h http.Handler) {
+	s.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	srv := &http.Server{Handler: h, TLSConfig: agentapi.WeightsServerTLS(s.ca.Mac("giver").Pair(s.t), s.ca.Roots()), ErrorLog: nil}
+	go srv.ServeTLS(l, "", "")
+	s.t.Cleanup(func() { srv.Close() })
+	s.addr = v1alpha1.MacAddress{Host: "127.0.0.1", Port: int32(l.Addr().(*net.TCPAddr).Port)}
+}
+
+// grant is for the Mac "asker".
+func (s *stand) grant(change func(*agentapi.Grant)) string {
+	g := agentapi.Grant{Giver: "giver", Asker: "asker", Digest: digest, Source: source}
+	if change != nil {
+		change(&g)
+	}
+	return s.ca.Grant(g)
+}
+
+func (s *stand) asker(change func(*AskerConfig)) *Asker {
+	pair := s.ca.Mac("asker").Pair(s.t)
+	c := AskerConfig{
+		Ordered: func(model.Record) []v1alpha1.Neighbour {
+			return []v1alpha1.Neighbour{{Mac: "giver", Address: s.addr, Grant: s.grant(nil)}}
+		},
+		TLS:  func(mac string) (*tls.Config, error) { return agentapi.WeightsClientTLS(pair, s.ca.Roots(), mac), nil },
+		Pace: Pace{Look: time.Millisecond, Begin: time.Millisecond},
+	}
+	if change != nil {
+		change(&c)
+	}
+	a := NewAsker(c)
+	s.t.Cleanup(a.Close)
+	return a
+}
+
+// get reads the file as some Mac does with some grant, and says the status.
+func (s *stand) get(pem agentapitest.PEM, path, grant string) (int, []byte, error) {
+	client := &http.Client{Timeout: patience.Of(s.t), Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: agentapi.WeightsClientTLS(pem.Pair(s.t), s.ca.Roots(), "giver")}}
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, fmt.Sprintf("https://%s:%d%s", s.addr.Host, s.addr.Port, path), nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if grant != "" {
+		req.Header.Set(agentapi.HeaderGrant, grant)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, b, err
+}
+
+// TestAttackWeightsWithoutAGrant: what a Mac may read of another is in the
+// operator's grant, and in nothing else.
+func TestAttackWeightsWithoutAGrant(t *testing.T) {
+	s := newStand(t, nil)
+	asker, path := s.ca.Mac("asker"), agentapi.WeightsPath(digest, sum)
+	if status, b, err := s.get(asker, path, s.grant(nil)); status != http.StatusOK || !bytes.Equal(b, content) || err != nil {
+		t.Fatalf("with its grant: %d, %d bytes, %v", status, len(b), err)
+	}
+	before := s.shelf.asked
+	foreign := agentapitest.NewCA(t).Grant(agentapi.Grant{Giver: "giver", Asker: "asker", Digest: digest, Source: source})
+	good := s.grant(nil)
+	for what, v := range map[string]struct {
+		pem   agentapitest.PEM
+		path  string
+		grant string
+	}{
+		"without one":                      {asker, path, ""},
+		"with nonsense":                    {asker, path, "a.b"},
+		"with another Mac's":               {s.ca.Mac("thief"), path, good},
+		"with one for another giver":       {asker, path, s.grant(func(g *agentapi.Grant) { g.Giver = "other" })},
+		"with one for other weights":       {asker, path, s.grant(func(g *agentapi.Grant) { g.Digest = "sha256:" + strings.Repeat("cd", 32) })},
+		"with one that ended":              {asker, path, s.grant(func(g *agentapi.Grant) { g.Issued, g.Expires = time.Now().Unix()-7200, time.Now().Unix()-1 })},
+		"with one without an end":          {asker, path, s.grant(func(g *agentapi.Grant) { g.Issued, g.Expires = 1, time.Now().Add(time.Hour).Unix() })},
+		"with another operator's":          {asker, path, foreign},
+		"with one that was changed":        {asker, path, strings.Replace(good, ".", "A.", 1)},
+		"at another path":                  {asker, "/v1/models", good},
+		"at a path that leaves its folder": {asker, agentapi.PathWeights + digest + "/../../" + sum, good},
+	} {
+		status, b, err := s.get(v.pem, v.path, v.grant)
+		if status != http.StatusForbidden || err != nil || bytes.Contains(b, []byte("weights weights")) {
+			t.Errorf("%s: %d, %d bytes, %v", what, status, len(b), err)
+		}
+	}
+	if s.shelf.asked != before {
+		t.Error("the shelf was asked for weights without a grant")
+	}
+	// The grant is good, and what it says is not here.
+	for what, v := range map[string]struct{ path, grant string }{
+		"a file of no model":                              {agentapi.WeightsPath(digest, strings.Repeat("0", 64)), good},
+		"the same digest, named at a source of one's own": {path, s.grant(func(g *agentapi.Grant) { g.Source = "https://evil.example/m.gguf" })},
+	} {
+		if status, _, err := s.get(asker, v.path, v.grant); status != http.StatusNotFound || err != nil {
+			t.Errorf("%s: %d, %v", what, status, err)
+		}
+	}
+}
+
+// TestAttackWeightsByAStranger: over this protocol a Mac's certificate is asked
+// for, and over no other is it good.
+func TestAttackWeightsByAStranger(t *testing.T) {
+	s := newStand(t, nil)
+	path := agentapi.WeightsPath(digest, sum)
+	for what, pem := range map[string]agentapitest.PEM{
+		"a gateway":              s.ca.Gateway(),
+		"a Mac of another fleet": agentapitest.NewCA(t).Mac("asker"),
+		"a Mac with two names": s.ca.Forged(func(c *x509.Certificate) {
+			c.DNSNames, c.ExtKeyUsage = []string{agentapi.MacServerName("asker"), agentapi.MacServerName("b")}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		}),
+		"a Mac with an old one": s.ca.Forged(func(c *x509.Certificate) {
+			c.DNSNames, c.ExtKeyUsage, c.NotBefore, c.NotAfter = []string{agentapi.MacServerName("asker")}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
+		}),
+		"a client with a Mac's name":   s.ca.Forged(func(c *x509.Certificate) { c.DNSNames = []string{agentapi.MacServerName("asker")} }),
+		"the operator's demand server": s.ca.Server("operator.metalfleet.dev"),
+	} {
+		if status, _, err := s.get(pem, path, s.grant(nil)); err == nil {
+			t.Errorf("%s: HTTP %d", what, status)
+		}
+	}
+	if s.shelf.asked != 0 {
+		t.Error("a stranger got to the shelf")
+	}
+}
+
+// fetched copies the file through a store's fetcher.
+func fetched(t *testing.T, n store.Neighbour, tries int) ([]byte, error) {
+	t.Helper()
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	f := &download.Fetcher{Backoff: time.Millisecond}
+	err = f.Fetch(t.Context(), download.Target{
+		URL: "https://" + agentapi.MacServerName(n.Mac) + agentapi.WeightsPath(digest, sum), Bytes: int64(len(content)), SHA256: sum,
+		Root: root, Name: "part", Get: n.Get, Tries: tries,
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return root.ReadFile("part")
+}
+
+// until waits for what comes in the end.
+func until(t *testing.T, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience.Of(t)); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it did not come to that")
+		}
+	}
+}
+
+func TestACopyIsWhole(t *testing.T) {
+	s := newStand(t, nil)
+	near := s.asker(nil).Of(t.Context(), record)
+	if len(near) != 1 {
+		t.Fatalf("neighbours: %v", near)
+	}
+	if b, err := fetched(t, near[0], 1); err != nil || !bytes.Equal(b, content) {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+// TestADownloadOfANeighbourIsWaitedFor while it makes progress, and no longer.
+func TestADownloadOfANeighbourIsWaitedFor(t *testing.T) {
+	s := newStand(t, nil)
+	s.shelf.set(&store.Fetching{Done: 1})
+	asking := make(chan []store.Neighbour)
+	a := s.asker(nil)
+	go func() { asking <- a.Of(t.Context(), record) }()
+	until(t, func() bool {
+		s.shelf.mu.Lock()
+		defer s.shelf.mu.Unlock()
+		return s.shelf.asked > 2
+	})
+	s.shelf.set(nil)
+	if near := <-asking; len(near) != 1 {
+		t.Errorf("after its download: %v", near)
+	}
+	s.shelf.set(&store.Fetching{Done: 1})
+	if near := s.asker(func(c *AskerConfig) { c.Pace.Window = 20 * time.Millisecond }).Of(t.Context(), record); len(near) != 0 {
+		t.Errorf("a download that stands still: %v", near)
+	}
+}
+
+// TestANeighbourMayBeginLater: whoever is sent to the source for all may get its
+// order after those that are sent to it.
+func TestANeighbourMayBeginLater(t *testing.T) {
+	s := newStand(t, nil)
+	s.shelf.set(store.ErrNotHere)
+	asking := make(chan []store.Neighbour)
+	a := s.asker(func(c *AskerConfig) { c.Pace.Begin = patience.Of(t) })
+	go func() { asking <- a.Of(t.Context(), record) }()
+	until(t, func() bool {
+		s.shelf.mu.Lock()
+		defer s.shelf.mu.Unlock()
+		return s.shelf.asked > 2
+	})
+	s.shelf.set(nil)
+	if near := <-asking; len(near) != 1 {
+		t.Errorf("after it began: %v", near)
+	}
+	s.shelf.set(store.ErrNotHere)
+	if near := s.asker(nil).Of(t.Context(), record); len(near) != 0 {
+		t.Errorf("one that never begins: %v", near)
+	}
+}
+
+func TestHowLongADownloadIsWaitedFor(t *testing.T) {
+	p := Pace{Window: 30 * time.Second, Floor: 1 << 20}
+	began := time.Unix(1_800_000_000, 0)
+	at := func(s int) time.Time { return began.Add(time.Duration(s) * time.Second) }
+	for name, tc := range map[string]struct {
+		seen []int64 // MiB, every 10 s
+		want bool
+	}{
+		"it has just begun":                    {[]int64{0}, true},
+		"nothing for 20 s":                     {[]int64{0, 0, 0}, true},
+		"nothing for 30 s":                     {[]int64{0, 0, 0, 0}, false},
+		"a trickle":                            {[]int64{0, 1, 2, 3}, false},
+		"the pace":                             {[]int64{0, 10, 20, 30, 40, 50, 60}, true},
+		"the pace, and then nothing for 30 s":  {[]int64{0, 10, 20, 30, 30, 30, 30}, false},
+		"it begins anew, and gets nowhere new": {[]int64{100, 0, 10, 20}, false},
+	} {
+		var w wait
+		got := true
+		for i, done := range tc.seen {
+			got = w.goesOn(done<<20, at(10*i), p)
+		}
+		if got != tc.want {
+			t.Errorf("%s: waited for is %v", name, got)
+		}
+	}
+}
+
+// TestAttackALyingNeighbour: what a neighbour sends is hashed, and one that lied
+// is not asked again.
+func TestAttackALyingNeighbour(t *testing.T) {
+	s := newStand(t, nil)
+	s.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Write(bytes.Repeat([]byte("poison! "), len(content)/8))
+	}))
+	var blamed []string
+	a := s.asker(func(c *AskerConfig) { c.Blamed = func(r string) { blamed = append(blamed, r) } })
+	near := a.Of(t.Context(), record)
+	if len(near) != 1 {
+		t.Fatal(near)
+	}
+	_, err := fetched(t, near[0], 1)
+	if download.Reason(err, "") != v1alpha1.ReasonDigestMismatch {
+		t.Fatalf("other bytes: %v", err)
+	}
+	a.Failed(near[0].Mac, err)
+	if near := a.Of(t.Context(), record); len(near) != 0 || len(blamed) != 1 || blamed[0] != reasonLied {
+		t.Errorf("after it lied: %v, blamed %q", near, blamed)
+	}
+}
+
+// TestAttackAnotherAtANeighboursAddress sees no grant.
+func TestAttackAnotherAtANeighboursAddress(t *testing.T) {
+	s := newStand(t, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := make(chan *http.Request, 10)
+	srv := &http.Server{
+		TLSConfig: agentapi.WeightsServerTLS(s.ca.Mac("thief").Pair(t), s.ca.Roots()),
+		Handler:   http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- r }),
+	}
+	// It answers whoever is meant.
+	own := s.ca.Mac("thief").Pair(t)
+	srv.TLSConfig.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own() }
+	go srv.ServeTLS(l, "", "")
+	t.Cleanup(func() { srv.Close() })
+	s.addr.Port = int32(l.Addr().(*net.TCPAddr).Port)
+	if near := s.asker(nil).Of(t.Context(), record); len(near) != 0 {
+		t.Errorf("neighbours: %v", near)
+	}
+	if len(seen) > 0 {
+		t.Errorf("the stranger was sent %v", (<-seen).Header)
+	}
+}
+
+// TestASlowNeighbourIsLeft, whether it trickles or says nothing.
+func TestASlowNeighbourIsLeft(t *testing.T) {
+	for name, piece := range map[string]int{"a trickle": 100, "nothing": 0} {
+		synctest.Test(t, func(t *testing.T) {
+			r, w := io.Pipe()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			context.AfterFunc(ctx, func() { r.CloseWithError(context.Cause(ctx)) })
+			body := newWatched(r, "giver", Pace{}.withDefaults(), cancel)
+			var writing sync.WaitGroup
+			writing.Go(func() {
+				for piece > 0 && ctx.Err() == nil {
+					time.Sleep(time.Second)
+					w.Write(make([]byte, piece))
+				}
+			})
+			began := time.Now()
+			_, err := io.Copy(io.Discard, body)
+			if reason, _ := verdict(err); reason != reasonSlow || download.IsTransient(err) || time.Since(began) != 30*time.Second {
+				t.Errorf("%s: %v after %s", name, err, time.Since(began))
+			}
+			body.Close()
+			w.Close()
+			writing.Wait()
+		})
+	}
+}
+
+// TestAGiverIsBounded: in how many it gives to at a time, and in bytes per second.
+func TestAGiverIsBounded(t *testing.T) {
+	s := newStand(t, func(c *GiverConfig) { c.Rate = 1 }) // the first piece, and then for ever
+	asker, path := s.ca.Mac("asker"), agentapi.WeightsPath(digest, sum)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	near := s.asker(nil).Of(ctx, record)
+	resp, err := near[0].Get(ctx, "https://giver"+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.ReadFull(resp.Body, make([]byte, pieceBytes/2)); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, err := s.get(asker, path, s.grant(nil)); status != http.StatusServiceUnavailable || err != nil {
+		t.Errorf("a second one gets HTTP %d, %v", status, err)
+	}
+	got := make(chan int64, 1)
+	go func() {
+		n, _ := io.Copy(io.Discard, resp.Body)
+		got <- n
+	}()
+	stop()
+	if n := <-got; n > pieceBytes/2 {
+		t.Errorf("%d bytes more at one byte per second", n)
+	}
+}
+
+func TestAGiverOfNothingGivesNothing(t *testing.T) {
+	s := newStand(t, func(c *GiverConfig) { c.AtOnce = 0 })
+	if status, _, err := s.get(s.ca.Mac("asker"), agentapi.WeightsPath(digest, sum), s.grant(nil)); status != http.StatusNotFound || err != nil {
+		t.Errorf("HTTP %d, %v", status, err)
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	mismatch := &download.Error{Reason: v1alpha1.ReasonDigestMismatch}
+	for name, tc := range map[string]struct {
+		err    error
+		reason string
+		avoid  time.Duration
+	}{
+		"other bytes":     {fmt.Errorf("copy: %w", mismatch), reasonLied, 24 * time.Hour},
+		"too slow":        {&download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Err: errSlow}, reasonSlow, 10 * time.Minute},
+		"busy":            {&download.Error{Status: 503}, reasonRefused, 0},
+		"the grant ended": {&download.Error{Status: 403}, reasonRefused, time.Minute},
+		"not there":       {&download.Error{Status: 404}, reasonRefused, time.Minute},
+		"cut":             {errors.New("connection reset"), reasonGone, time.Minute},
+	} {
+		if reason, avoid := verdict(tc.err); reason != tc.reason || avoid != tc.avoid {
+			t.Errorf("%s: %s for %s", name, reason, avoid)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package pool
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/agent/memory"
+	"metalfleet.dev/metalfleet/agent/pool/enginetest"
+	"metalfleet.dev/metalfleet/agent/pool/process"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// TestA15EachEngineIsAskedAndSaysWhatItGaveBack; one that does not answer is no
+// zero, and keeps nobody from the others.
+func TestA15EachEngineIsAskedAndSaysWhatItGaveBack(t *testing.T) {
+	play(t, func(s *stage) {
+		s.follow(
+			s.model("a", enginetest.Script{HoldBytes: gib, PrefixCacheBytes: gib}),
+			s.model("b", enginetest.Script{HoldBytes: gib, IgnoreTrim: true}),
+		)
+		s.after(time.Minute)
+		bytes := int64(gib)
+		want := []v1alpha1.EngineCleared{{ReplicaUID: "a", Bytes: &bytes}, {ReplicaUID: "b"}}
+		if d := cmp.Diff(want, s.Forget(s.ctx)); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+// TestA15AnEngineThatEndsIsNotAsked: its memory comes back another way.
+func TestA15AnEngineThatEndsIsNotAsked(t *testing.T) {
+	p := &Pool{entries: map[memory.Key]*entry{}}
+	alive := struct{ process.Handle }{}
+	for uid, e := range map[string]*entry{
+		"loading": {engine: &engine{proc: alive}}, "gone": {engine: &engine{proc: alive, ready: true, gone: true}}, "none": {},
+		"ending": {engine: &engine{proc: alive, ready: true, stop: &stopping{}}}, "about to begin": {engine: &engine{ready: true}},
+	} {
+		p.entries[memory.Key{UID: uid, Epoch: 1}] = e
+	}
+	if all := p.Forget(t.Context()); len(all) != 0 {
+		t.Errorf("%+v were asked", all)
+	}
+}
+
+// TestA14ActivityIsAbsentUntilAnEngineSaidIt.
+func TestA14ActivityIsAbsentUntilAnEngineSaidIt(t *testing.T) {
+	if a := activityOf(nil); a != nil {
+		t.Errorf("%+v", a)
+	}
+	got := activityOf(&wire.Status{
+		Activity: &wire.Activity{Running: 2, Queued: 3, PromptTokensTotal: 4, GeneratedTokensTotal: 5},
+		Memory:   &wire.Memory{PrefixCacheBytes: 6},
+	})
+	want := &v1alpha1.EngineActivity{Running: 2, Queued: 3, PromptTokensTotal: 4, GeneratedTokensTotal: 5, CacheBytes: 6}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}

@@ -1,0 +1,142 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// caller is a form that tells calls of tools.
+type caller interface {
+	form
+	// calls makes a chunk of a piece of a call; nil where nothing is to be said.
+	calls(c *wire.CallDelta) any
+}
+
+// toolCall is a tool's use as chat templates know it.
+type toolCall struct {
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	Function struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+	} `json:"function"`
+}
+
+func newToolCall(id, name string, arguments json.RawMessage) toolCall {
+	c := toolCall{ID: id, Type: "function"}
+	c.Function.Name, c.Function.Arguments = name, arguments
+	return c
+}
+
+// extra is what a message has beside its text.
+type extra struct {
+	Reasoning  string     `json:"reasoning_content,omitempty"`
+	ToolCalls  []toolCall `json:"tool_calls,omitempty"`
+	ToolCallID string     `json:"tool_call_id,omitempty"`
+}
+
+// extraOf are the members of a message that templates read.
+func extraOf(m openai.Message) extra {
+	e := extra{Reasoning: m.Reasoning, ToolCallID: m.CallID}
+	for _, c := range m.Calls {
+		e.ToolCalls = append(e.ToolCalls, newToolCall(c.ID, c.Name, c.Arguments))
+	}
+	return e
+}
+
+func (e extra) into(turn *wire.ChatMessage) error {
+	if e.Reasoning == "" && e.ToolCalls == nil && e.ToolCallID == "" {
+		return nil
+	}
+	raw, err := openai.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("what a message has beside its text: %w", err)
+	}
+	turn.ExtraJson = string(raw)
+	return nil
+}
+
+// offer tells an engine of the tools that its model may call.
+func offer(chat *wire.Chat, u *openai.ToolUse) error {
+	tools := u.Offered()
+	if len(tools) == 0 {
+		return nil
+	}
+	var err error
+	chat.ToolsJson, err = openai.Definitions(tools)
+	chat.Calls = &wire.Calls{Required: u.Choice == openai.ChoiceRequired || u.Function != "", Name: u.Function, Single: u.Single, Strict: u.Strict()}
+	return err
+}
+
+// calling is why an answer ended that may have calls in it.
+func calling(reason string, calls bool) string {
+	if calls && reason == openai.FinishStop {
+		return openai.FinishCalls
+	}
+	return reason
+}
+
+// part of an answer: text, or a call.
+type part struct {
+	text string
+	call *call
+}
+
+type call struct{ name, arguments string }
+
+// gathered is an answer while it is collected.
+type gathered struct {
+	thoughts strings.Builder
+	ranked   []openai.Ranked
+	parts    []part
+	last     strings.Builder // the text under way
+	open     *call
+}
+
+func (g *gathered) add(d *wire.Delta) {
+	g.thoughts.WriteString(d.GetReasoning())
+	g.ranked = append(g.ranked, rankedOf(d)...)
+	g.last.WriteString(d.GetText())
+	for _, c := range d.GetCalls() {
+		if c.GetName() != "" {
+			g.cut()
+			g.open = &call{name: c.GetName()}
+		}
+		if g.open == nil {
+			continue
+		}
+		g.open.arguments += c.GetArguments()
+		switch {
+		case !c.GetEnded():
+			continue
+		case c.GetWritten() == "":
+			g.parts = append(g.parts, part{call: g.open})
+		default: // it is no call: what was written of it is text
+			g.last.WriteString(c.GetWritten())
+		}
+		g.open = nil
+	}
+}
+
+// cut ends the text under way.
+func (g *gathered) cut() {
+	if g.last.Len() > 0 {
+		g.parts = append(g.parts, part{text: g.last.String()})
+		g.last.Reset()
+	}
+}
+
+func (g *gathered) piece() piece {
+	g.cut()
+	p := piece{thoughts: g.thoughts.String(), ranked: g.ranked, parts: g.parts}
+	var text strings.Builder
+	for _, one := range g.parts {
+		text.WriteString(one.text)
+	}
+	p.text = text.String()
+	return p
+}

@@ -1,0 +1,248 @@
+package serve_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"metalfleet.dev/metalfleet/agent/serve/servetest"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// callOf is an event with pieces of calls behind a text.
+func callOf(text string, calls ...*wire.CallDelta) *wire.GenerateEvent {
+	e := servetest.Text(text)
+	e.GetDelta().Calls = calls
+	return e
+}
+
+// calls is an answer: text, a call in pieces, and one that came at once.
+func calls() servetest.Script {
+	return servetest.Events(servetest.Admit(), callOf("See.", &wire.CallDelta{Name: "f"}, &wire.CallDelta{Arguments: `{"a"`}),
+		callOf("", &wire.CallDelta{Arguments: `: 1}`}, &wire.CallDelta{Ended: true}), callOf("", &wire.CallDelta{Name: "g", Arguments: "{}", Ended: true}),
+		servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 3))
+}
+
+// broken is an answer with a call that never was one.
+func broken() servetest.Script {
+	return servetest.Events(servetest.Admit(), callOf("", &wire.CallDelta{Name: "f", Arguments: `{"a`}, &wire.CallDelta{Ended: true, Written: "<f>{\"a"}), servetest.Text("rest"),
+		servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 3))
+}
+
+const someTools = `,"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}},{"type":"function","function":{"name":"g"}}]`
+
+var someID = regexp.MustCompile(`(call_|toolu_|fc_|msg_|resp_)[0-9a-f]{24}`)
+
+// called is an answer with X for the ids of its calls.
+func called(s string) string { return someID.ReplaceAllString(normal(s), "${1}X") }
+
+// TestA1ChatCallsAreExact: pieces of calls as OpenAI's clients put them together.
+func TestA1ChatCallsAreExact(t *testing.T) {
+	p := newPort(t, calls())
+	chunk := func(delta, finish string) string {
+		return `data: {"id":"chatcmpl-X","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":` + delta + `,"logprobs":null,"finish_reason":` + finish + "}]}\n\n"
+	}
+	want := chunk(`{"role":"assistant","content":""}`, "null") + chunk(`{"content":"See."}`, "null") +
+		chunk(`{"tool_calls":[{"index":0,"id":"call_X","type":"function","function":{"name":"f","arguments":""}}]}`, "null") +
+		chunk(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"a\""}}]}`, "null") +
+		chunk(`{"tool_calls":[{"index":0,"function":{"arguments":": 1}"}}]}`, "null") +
+		chunk(`{"tool_calls":[{"index":1,"id":"call_X","type":"function","function":{"name":"g","arguments":"{}"}}]}`, "null") +
+		chunk(`{}`, `"tool_calls"`) + "data: [DONE]\n\n"
+	if d := cmp.Diff(want, called(read(t, p.chat(someTools+`,"stream":true`)))); d != "" {
+		t.Error(d)
+	}
+	got := called(read(t, p.chat(someTools)))
+	want = `"message":{"role":"assistant","content":"See.","refusal":null,"tool_calls":[{"id":"call_X","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}},` +
+		`{"id":"call_X","type":"function","function":{"name":"g","arguments":"{}"}}]},"logprobs":null,"finish_reason":"tool_calls"}`
+	if !strings.Contains(got, want) {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestA1ACallThatIsBrokenIsText(t *testing.T) {
+	p := newPort(t, broken())
+	if got, want := called(read(t, p.chat(someTools))), `"content":"<f>{\"arest","refusal":null},"logprobs":null,"finish_reason":"stop"`; !strings.Contains(got, want) {
+		t.Errorf("%s, want %s", got, want)
+	}
+	got := called(read(t, p.chat(someTools+`,"stream":true`)))
+	if !strings.Contains(got, `"content":"rest"`) || !strings.Contains(got, `"finish_reason":"stop"`) {
+		t.Error(got)
+	}
+	p = newPort(t, servetest.Events(servetest.Admit(), callOf("", &wire.CallDelta{Name: "g", Arguments: "{}", Ended: true}), servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 3)))
+	if got := called(read(t, p.chat(someTools))); !strings.Contains(got, `"content":null,`) {
+		t.Errorf("an answer of calls alone: %s", got)
+	}
+}
+
+// TestA1ToolsReachTheEngine: definitions, what is chosen of them, and earlier
+// calls with their results.
+func TestA1ToolsReachTheEngine(t *testing.T) {
+	const written = `[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}},{"type":"function","function":{"name":"g"}}]`
+	for extra, want := range map[string]*wire.Chat{
+		"":                             {ToolsJson: written, Calls: &wire.Calls{}},
+		`,"tool_choice":"auto"`:        {ToolsJson: written, Calls: &wire.Calls{}},
+		`,"tool_choice":"none"`:        {},
+		`,"tool_choice":"required"`:    {ToolsJson: written, Calls: &wire.Calls{Required: true}},
+		`,"parallel_tool_calls":false`: {ToolsJson: written, Calls: &wire.Calls{Single: true}},
+		`,"reasoning_effort":"low"`:    {ToolsJson: written, Calls: &wire.Calls{}, ReasoningEffort: "low"},
+		`,"tool_choice":{"type":"function","function":{"name":"g"}}`: {ToolsJson: written, Calls: &wire.Calls{Required: true, Name: "g"}},
+	} {
+		p := newPort(t, servetest.Say("x"))
+		read(t, p.chat(someTools+extra))
+		want.SplitReasoning = true
+		got := (<-p.seen).GetChat()
+		if d := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(&wire.Chat{}, "messages")); d != "" {
+			t.Errorf("%s: %s", extra, d)
+		}
+	}
+	p := newPort(t, servetest.Say("x"))
+	read(t, p.do("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"a"},
+		{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"q\": \"<\"}"}}]},
+		{"role":"tool","tool_call_id":"c1","content":"r"}]}`))
+	want := []*wire.ChatMessage{{Role: "user", Content: "a"},
+		{Role: "assistant", ExtraJson: `{"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":{"q":"<"}}}]}`},
+		{Role: "tool", Name: "f", Content: "r", ExtraJson: `{"tool_call_id":"c1"}`}}
+	if d := cmp.Diff(want, (<-p.seen).GetChat().GetMessages(), protocmp.Transform()); d != "" {
+		t.Error(d)
+	}
+}
+
+// thoughts is an event with what a model thinks.
+func thoughts(text string) *wire.GenerateEvent {
+	return &wire.GenerateEvent{Event: &wire.GenerateEvent_Delta{Delta: &wire.Delta{Reasoning: text}}}
+}
+
+const messageTools = `,"tools":[{"name":"f","description":"d","input_schema":{"type":"object"}},{"name":"g","input_schema":{"type":"object"}}]`
+
+// TestA2MessageCallsAreExact: each block begins, goes on and ends before the next.
+func TestA2MessageCallsAreExact(t *testing.T) {
+	p := newPort(t, servetest.Events(servetest.Admit(), thoughts("Hm"), callOf("See.", &wire.CallDelta{Name: "f"}, &wire.CallDelta{Arguments: `{"a": 1}`, Ended: true}),
+		callOf("", &wire.CallDelta{Name: "g", Arguments: "{}", Ended: true}), servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 3)))
+	const extra = messageTools + `,"thinking":{"type":"enabled","budget_tokens":1024}`
+	status, got := p.message(extra + `,"stream":true`)
+	got = called(got)
+	event := func(name, data string) string {
+		return "event: " + name + "\ndata: {\"type\":\"" + name + "\"," + data + "}\n\n"
+	}
+	block := func(index, start string, deltas ...string) string {
+		out := event("content_block_start", `"index":`+index+`,"content_block":{`+start+`}`)
+		for _, d := range deltas {
+			out += event("content_block_delta", `"index":`+index+`,"delta":{`+d+`}`)
+		}
+		return out + event("content_block_stop", `"index":`+index)
+	}
+	want := block("0", `"type":"thinking","thinking":"","signature":""`, `"type":"thinking_delta","thinking":"Hm"`) +
+		block("1", `"type":"text","text":""`, `"type":"text_delta","text":"See."`) +
+		block("2", `"type":"tool_use","id":"toolu_X","name":"f","input":{}`, `"type":"input_json_delta","partial_json":"{\"a\": 1}"`) +
+		block("3", `"type":"tool_use","id":"toolu_X","name":"g","input":{}`, `"type":"input_json_delta","partial_json":"{}"`) +
+		event("message_delta", `"delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"input_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":1,"output_tokens":3}`)
+	at := strings.Index(got, "event: content_block_start")
+	if at < 0 || status != 200 {
+		t.Fatalf("%d %s", status, got)
+	}
+	end := strings.Index(got, "event: message_stop")
+	if d := cmp.Diff(want, got[at:max(at, end)]); d != "" {
+		t.Error(d)
+	}
+	_, got = p.message(extra)
+	if got, want := called(got), `"content":[{"type":"thinking","thinking":"Hm","signature":""},{"type":"text","text":"See."},{"type":"tool_use","id":"toolu_X","name":"f","input":{"a":1}},`+
+		`{"type":"tool_use","id":"toolu_X","name":"g","input":{}}],"stop_reason":"tool_use"`; !strings.Contains(got, want) {
+		t.Errorf("%s, want %s", got, want)
+	}
+	_, got = p.message(messageTools)
+	if strings.Contains(got, "Hm") {
+		t.Errorf("thoughts that nobody asked for: %s", got)
+	}
+}
+
+// TestG9ToolsAreWrittenAlikeWhateverRouteTheyComeBy: so they count alike.
+func TestG9ToolsAreWrittenAlikeWhateverRouteTheyComeBy(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	read(t, p.chat(`,"tools":[{"function":{"strict":false,"parameters":{"type": "object"},"description":"d","name":"f"},"type":"function"}]`))
+	chat := (<-p.seen).GetChat()
+	const tool = `,"tools":[{"input_schema":{"type":"object"},"name":"f","description":"d"}]`
+	p.message(tool)
+	message := (<-p.seen).GetChat()
+	read(t, p.do("POST", "/v1/messages/count_tokens", `{"model":"m","messages":[{"role":"user","content":"hi"}]`+tool+`}`))
+	counted := (<-p.seen).GetChat()
+	if chat.GetToolsJson() == "" || chat.GetToolsJson() != message.GetToolsJson() || message.GetToolsJson() != counted.GetToolsJson() {
+		t.Errorf("%s\n%s\n%s", chat.GetToolsJson(), message.GetToolsJson(), counted.GetToolsJson())
+	}
+}
+
+func TestA2WhatIsChosenOfToolsReachesTheEngine(t *testing.T) {
+	for extra, want := range map[string]*wire.Calls{
+		``:                               {},
+		`,"tool_choice":{"type":"any"}`:  {Required: true},
+		`,"tool_choice":{"type":"none"}`: nil,
+		`,"tool_choice":{"type":"tool","name":"g"}`:                       {Required: true, Name: "g"},
+		`,"tool_choice":{"type":"auto","disable_parallel_tool_use":true}`: {Single: true},
+	} {
+		p := newPort(t, servetest.Say("x"))
+		p.message(messageTools + extra)
+		got := (<-p.seen).GetChat()
+		if d := cmp.Diff(want, got.GetCalls(), protocmp.Transform()); d != "" || (want == nil) != (got.GetToolsJson() == "") {
+			t.Errorf("%s: %s", extra, d)
+		}
+	}
+	for extra, param := range map[string]string{
+		messageTools + `,"tool_choice":{"type":"tool","name":"h"}`:      "tool_choice",
+		messageTools + `,"tool_choice":{"type":"tool"}`:                 "tool_choice.name",
+		messageTools + `,"tool_choice":{"type":"some"}`:                 "tool_choice.type",
+		messageTools + `,"tool_choice":{"type":"any","name":"f"}`:       "tool_choice.name",
+		`,"tools":[{"type":"web_search_20250305","name":"web_search"}]`: "tools[0].type",
+		`,"tools":[{"name":"f"}]`:                                       "tools[0].input_schema",
+		`,"thinking":{"type":"enabled"}`:                                "thinking.budget_tokens",
+		`,"thinking":{"type":"enabled","budget_tokens":5}`:              "thinking.budget_tokens",
+		`,"thinking":{"type":"much"}`:                                   "thinking.type",
+		`,"thinking":{"type":"disabled","budget_tokens":2000}`:          "thinking.budget_tokens",
+	} {
+		p := newPort(t, servetest.Say("x"))
+		if status, got := p.message(extra); status != 400 || !strings.Contains(got, param) {
+			t.Errorf("%s: %d %s", extra, status, got)
+		}
+	}
+}
+
+func TestA3WhatIsChosenOfToolsReachesTheEngine(t *testing.T) {
+	for extra, want := range map[string]*wire.Calls{
+		``:                          {},
+		`,"tool_choice":"auto"`:     {},
+		`,"tool_choice":"none"`:     nil,
+		`,"tool_choice":"required"`: {Required: true},
+		`,"tool_choice":{"type":"function","name":"g"}`: {Required: true, Name: "g"},
+		`,"parallel_tool_calls":false`:                  {Single: true},
+	} {
+		p := newPort(t, servetest.Say("x"))
+		p.respond(responseTools + extra)
+		got := (<-p.seen).GetChat()
+		if d := cmp.Diff(want, got.GetCalls(), protocmp.Transform()); d != "" || (want == nil) != (got.GetToolsJson() == "") {
+			t.Errorf("%s: %s", extra, d)
+		}
+	}
+}
+
+// TestA1A2A3StrictToolsReachTheEngine: by each route, beside what is chosen of them.
+func TestA1A2A3StrictToolsReachTheEngine(t *testing.T) {
+	p := newPort(t, servetest.Say("x"))
+	for route, ask := range map[string]func(){
+		"chat": func() {
+			read(t, p.chat(`,"tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g","strict":true,"parameters":{"type":"object"}}}]`))
+		},
+		"messages": func() {
+			p.message(`,"tool_choice":{"type":"any"},"tools":[{"name":"f","input_schema":{"type":"object"}},{"name":"g","strict":true,"input_schema":{"type":"object"}}]`)
+		},
+		"responses": func() {
+			p.respond(`,"tool_choice":"required","tools":[{"type":"function","name":"f"},{"type":"function","name":"g","strict":true,"parameters":{"type":"object"}}]`)
+		},
+	} {
+		ask()
+		got := (<-p.seen).GetChat()
+		if d := cmp.Diff(&wire.Calls{Required: true, Strict: true}, got.GetCalls(), protocmp.Transform()); d != "" || strings.Contains(got.GetToolsJson(), "strict") {
+			t.Errorf("%s: %s, %s", route, got.GetToolsJson(), d)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package serve
+
+import (
+	"encoding/json"
+
+	"metalfleet.dev/metalfleet/api/openai"
+	"metalfleet.dev/metalfleet/api/responses"
+	"metalfleet.dev/metalfleet/metal/wire"
+)
+
+// turn is what a template sees of one or several items: thoughts, text and calls
+// of the assistant that follow one another are one turn.
+type turn struct {
+	role, text, name string
+	beside           extra
+}
+
+// talkOf are the turns that a template sees of items.
+func talkOf(items []responses.Item) ([]*wire.ChatMessage, error) {
+	var turns []turn
+	names := map[string]string{} // of functions, by the ids of their calls
+	for _, i := range items {
+		switch i.Type {
+		case responses.ItemCall:
+			if i.Status != responses.StatusCompleted {
+				continue // it broke off: nobody could make it, or answer it
+			}
+			names[i.CallID] = i.Name
+			t := assistantTurn(&turns, false)
+			t.beside.ToolCalls = append(t.beside.ToolCalls, newToolCall(i.CallID, i.Name, json.RawMessage(*i.Arguments)))
+		case responses.ItemOutput:
+			name, ok := names[i.CallID]
+			if !ok {
+				return nil, openai.Invalid("input", "An item 'function_call_output' names the 'call_id' %s, and no item 'function_call' before it has that id.", openai.Shorten(i.CallID))
+			}
+			turns = append(turns, turn{role: openai.RoleTool, text: *i.Output, name: name, beside: extra{ToolCallID: i.CallID}})
+		case responses.ItemReasoning:
+			if i.Text() != "" {
+				turns = append(turns, turn{role: openai.RoleAssistant, beside: extra{Reasoning: i.Text()}})
+			}
+		default:
+			if i.Role != openai.RoleAssistant {
+				turns = append(turns, turn{role: templateRole(i.Role), text: i.Text()})
+				continue
+			}
+			assistantTurn(&turns, true).text += i.Text()
+		}
+	}
+	var out []*wire.ChatMessage
+	for _, t := range turns {
+		m := &wire.ChatMessage{Role: t.role, Content: t.text, Name: t.name}
+		if err := t.beside.into(m); err != nil {
+			return nil, err
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// assistantTurn is the assistant's turn that goes on, or a new one. Text does not
+// go on behind text alone: these are two messages.
+func assistantTurn(turns *[]turn, text bool) *turn {
+	if n := len(*turns); n > 0 {
+		last := &(*turns)[n-1]
+		said := last.text != "" && last.beside.ToolCalls == nil
+		if last.role == openai.RoleAssistant && !(text && said) {
+			return last
+		}
+	}
+	*turns = append(*turns, turn{role: openai.RoleAssistant})
+	return &(*turns)[len(*turns)-1]
+}

@@ -1,0 +1,76 @@
+package store
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/agent/hub/hubtest"
+)
+
+// TestWeightsAreGiven to another Mac only as they were verified, and only where
+// they came from the source that it was shown.
+func TestWeightsAreGiven(t *testing.T) {
+	repo, rec := repository()
+	stand := &hubtest.Hub{}
+	stand.Put("org/model", repo)
+	s := overHub(t, stand)
+	want := rec.Files[1]
+	if _, err := s.Give(rec.Digest, rec.Source, want.SHA256); !errors.Is(err, ErrNotHere) {
+		t.Errorf("before it was fetched: %v", err)
+	}
+	dir, err := s.Ensure(t.Context(), rec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := s.Give(rec.Digest, rec.Source, want.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(f)
+	f.Close()
+	if err != nil || digest(b) != want.SHA256 {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	for what, v := range map[string]struct{ digest, source, file string }{
+		"other weights":                {"sha256:" + want.SHA256, rec.Source, want.SHA256},
+		"the same from another source": {rec.Digest, "https://evil.example/4bit", want.SHA256},
+		"a file that is not of them":   {rec.Digest, rec.Source, digest([]byte("other"))},
+		"its record":                   {rec.Digest, rec.Source, "../record.json"},
+	} {
+		if _, err := s.Give(v.digest, v.source, v.file); !errors.Is(err, ErrNotHere) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	late := time.Now().Add(time.Hour)
+	if err := os.Chtimes(filepath.Join(dir, filepath.Base(want.Path)), late, late); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Give(rec.Digest, rec.Source, want.SHA256); !errors.Is(err, ErrNotHere) {
+		t.Errorf("after it was touched: %v", err)
+	}
+}
+
+// TestADownloadIsToldToWhoWaitsForIt, and to nobody who means another source.
+func TestADownloadIsToldToWhoWaitsForIt(t *testing.T) {
+	_, rec := repository()
+	s := overHub(t, &hubtest.Hub{})
+	f := &flight{digest: rec.Digest, source: rec.Source, changed: make(chan struct{})}
+	f.latest.BytesDone = 7
+	s.mu.Lock()
+	s.flights[rec.Digest] = f
+	s.mu.Unlock()
+	var fetching *Fetching
+	if _, err := s.Give(rec.Digest, rec.Source, rec.Files[0].SHA256); !errors.As(err, &fetching) || fetching.Done != 7 {
+		t.Errorf("%v", err)
+	}
+	if _, err := s.Give(rec.Digest, "https://evil.example/4bit", rec.Files[0].SHA256); !errors.Is(err, ErrNotHere) {
+		t.Errorf("of another source: %v", err)
+	}
+	s.mu.Lock()
+	delete(s.flights, rec.Digest)
+	s.mu.Unlock()
+}

@@ -1,0 +1,314 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+)
+
+// Tool is a function that a model may call.
+type Tool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Parameters  json.RawMessage `json:"parameters,omitempty"`
+	// Strict wants arguments of no other form than Parameters.
+	Strict bool `json:"-"`
+}
+
+// ToolUse is what a request says of tools; the routes differ in how they write it.
+type ToolUse struct {
+	Tools []Tool `json:"tools,omitempty"`
+	// Choice is one of auto, none and required; empty is auto. Function is the one
+	// that has to be called.
+	Choice   string `json:"tool_choice,omitempty"`
+	Function string `json:"function,omitempty"`
+	// Single says that at most one is called.
+	Single bool `json:"single,omitempty"`
+}
+
+// Choices of tools.
+const (
+	ChoiceAuto     = "auto"
+	ChoiceNone     = "none"
+	ChoiceRequired = "required"
+)
+
+// Offered are the tools that the model is told of: none, where it is not to call
+// any.
+func (u *ToolUse) Offered() []Tool {
+	if u.Choice == ChoiceNone {
+		return nil
+	}
+	return u.Tools
+}
+
+// Strict says that one of them is.
+func (u *ToolUse) Strict() bool {
+	return slices.ContainsFunc(u.Tools, func(t Tool) bool { return t.Strict })
+}
+
+// Definitions are tools as chat templates know them, written alike whatever route
+// they came by.
+func Definitions(tools []Tool) (string, error) {
+	type definition struct {
+		Type     string `json:"type"`
+		Function Tool   `json:"function"`
+	}
+	var all []definition
+	for _, t := range tools {
+		all = append(all, definition{"function", t})
+	}
+	raw, err := Marshal(all)
+	if err != nil {
+		return "", fmt.Errorf("definitions of tools: %w", err)
+	}
+	return string(raw), nil
+}
+
+// Check refuses a choice that cannot be made of the tools.
+func (u *ToolUse) Check() error {
+	for i, t := range u.Tools {
+		if slices.ContainsFunc(u.Tools[:i], func(o Tool) bool { return o.Name == t.Name }) {
+			return Invalid("tools", "Two tools are called '%s'. Each needs a name of its own.", t.Name)
+		}
+	}
+	switch {
+	case len(u.Tools) == 0 && (u.Choice == ChoiceRequired || u.Function != ""):
+		return Invalid("tool_choice", "'tool_choice' asks for a call, and 'tools' holds none.")
+	case u.Function != "" && !slices.ContainsFunc(u.Tools, func(t Tool) bool { return t.Name == u.Function }):
+		return Invalid("tool_choice", "'tool_choice' names '%s', and no tool has that name.", Shorten(u.Function))
+	}
+	return nil
+}
+
+var toolName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
+
+// CheckTool refuses what cannot be a tool's name or parameters.
+func CheckTool(param string, t Tool) error {
+	switch {
+	case t.Name == "":
+		return required(param + ".name")
+	case !toolName.MatchString(t.Name):
+		return Invalid(param+".name", "'%s' must be 1 to 128 letters, digits, dots, dashes and underscores, not '%s'.", param+".name", Shorten(t.Name))
+	}
+	return nil
+}
+
+// ToolFields are the fields of a function's definition; parameters is their name
+// for its schema.
+func (t *Tool) ToolFields(parameters string) map[string]Field {
+	return map[string]Field{
+		"name":        String(&t.Name),
+		"description": optional(stringInto(&t.Description)),
+		"strict":      optional(boolInto(&t.Strict)),
+		parameters:    optional(t.decodeParameters),
+	}
+}
+
+func (t *Tool) decodeParameters(param string, raw json.RawMessage) error {
+	if kind(raw) != "object" {
+		return wrongKind(param, "a JSON schema, which is an object", raw)
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, raw); err != nil {
+		return malformed(raw, 0, err.Error())
+	}
+	t.Parameters = compact.Bytes()
+	return nil
+}
+
+// toolFields are those of chat completions.
+func (u *ToolUse) toolFields() map[string]field {
+	return map[string]field{
+		"tools":               optional(u.decodeTools),
+		"tool_choice":         optional(u.decodeChoice),
+		"parallel_tool_calls": optional(u.Parallel),
+	}
+}
+
+// Parallel reads whether more than one may be called.
+func (u *ToolUse) Parallel(param string, raw json.RawMessage) error {
+	var parallel bool
+	err := boolInto(&parallel)(param, raw)
+	u.Single = !parallel
+	return err
+}
+
+func (u *ToolUse) decodeTools(param string, raw json.RawMessage) error {
+	return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+		var form string
+		var t Tool
+		given := false
+		err := decodeObject(raw, param, map[string]field{
+			"type": stringInto(&form),
+			"function": func(param string, raw json.RawMessage) error {
+				given = true
+				if err := decodeObject(raw, param, t.ToolFields("parameters")); err != nil {
+					return err
+				}
+				return CheckTool(param, t)
+			},
+			"custom": func(string, json.RawMessage) error { return nil }, // refused by its type
+		})
+		switch {
+		case err != nil:
+			return err
+		case form == "":
+			return required(param + ".type")
+		case form != "function":
+			return Unsupported(param+".type", fmt.Sprintf("Tools of the type '%s' are not known here; send functions.", Shorten(form)))
+		case !given:
+			return required(param + ".function")
+		}
+		u.Tools = append(u.Tools, t)
+		return nil
+	})
+}
+
+// DecodeChoice reads one of the words.
+func (u *ToolUse) DecodeChoice(param string, raw json.RawMessage) error {
+	if err := stringInto(&u.Choice)(param, raw); err != nil {
+		return err
+	}
+	if !slices.Contains([]string{ChoiceAuto, ChoiceNone, ChoiceRequired}, u.Choice) {
+		return Invalid(param, "'%s' must be auto, none, required or a function's name in an object, not '%s'.", param, Shorten(u.Choice))
+	}
+	return nil
+}
+
+func (u *ToolUse) decodeChoice(param string, raw json.RawMessage) error {
+	if kind(raw) == "string" {
+		return u.DecodeChoice(param, raw)
+	}
+	var form string
+	err := decodeObject(raw, param, map[string]field{
+		"type": stringInto(&form),
+		"function": func(param string, raw json.RawMessage) error {
+			return decodeObject(raw, param, map[string]field{"name": stringInto(&u.Function)})
+		},
+		"allowed_tools": func(string, json.RawMessage) error { return nil }, // refused by its type
+		"custom":        func(string, json.RawMessage) error { return nil },
+	})
+	switch {
+	case err != nil:
+		return err
+	case form != "function":
+		return Unsupported(param+".type", fmt.Sprintf("A choice of the type '%s' is not known here; name a function, or send auto, none or required.", Shorten(form)))
+	case u.Function == "":
+		return required(param + ".function.name")
+	}
+	return nil
+}
+
+// Call is a call of a tool in an earlier turn.
+type Call struct {
+	ID, Name string
+	// Arguments is a JSON object.
+	Arguments json.RawMessage
+}
+
+func (m *Message) decodeCalls(param string, raw json.RawMessage) error {
+	return decodeArray(param, raw, func(param string, raw json.RawMessage) error {
+		var form string
+		var c Call
+		err := decodeObject(raw, param, map[string]field{
+			"id":    stringInto(&c.ID),
+			"type":  optional(stringInto(&form)),
+			"index": optional(integer(0, maxTokensBound, func(int64) {})), // of a stream, which some send back
+			"function": func(param string, raw json.RawMessage) error {
+				return decodeObject(raw, param, map[string]field{"name": stringInto(&c.Name), "arguments": c.DecodeArguments})
+			},
+			"custom": func(string, json.RawMessage) error { return nil },
+		})
+		switch {
+		case err != nil:
+			return err
+		case form != "" && form != "function":
+			return Unsupported(param+".type", fmt.Sprintf("Calls of the type '%s' are not known here; send functions.", Shorten(form)))
+		case c.ID == "":
+			return required(param + ".id")
+		case c.Name == "":
+			return required(param + ".function.name")
+		}
+		if c.Arguments == nil {
+			c.Arguments = json.RawMessage("{}")
+		}
+		m.Calls = append(m.Calls, c)
+		return nil
+	})
+}
+
+// DecodeArguments reads an object that is written as a string, as calls have it.
+func (c *Call) DecodeArguments(param string, raw json.RawMessage) error {
+	var text string
+	if err := stringInto(&text)(param, raw); err != nil {
+		return err
+	}
+	if text == "" {
+		text = "{}"
+	}
+	if !json.Valid([]byte(text)) || kind(json.RawMessage(text)) != "object" {
+		return Invalid(param, "'%s' must hold a JSON object as a string. Leave out a call that is broken.", param)
+	}
+	c.Arguments = json.RawMessage(text)
+	return nil
+}
+
+// checkResults wants the result of a tool behind its call, and gives it the
+// function's name, which some templates read.
+func checkResults(all []Message) error {
+	names := map[string]string{}
+	for i := range all {
+		m := &all[i]
+		for _, c := range m.Calls {
+			names[c.ID] = c.Name
+		}
+		if m.Role != RoleTool {
+			continue
+		}
+		name, ok := names[m.CallID]
+		if !ok {
+			param := fmt.Sprintf("messages[%d].tool_call_id", i)
+			return Invalid(param, "'%s' is %s, and no call in 'tool_calls' before it has that id.", param, Shorten(m.CallID))
+		}
+		m.Name = name
+	}
+	return nil
+}
+
+// ToolCall is a call in an answer, or what a chunk adds to it.
+type ToolCall struct {
+	// Index is nil in an answer that is not streamed.
+	Index    *int         `json:"index,omitempty"`
+	ID       string       `json:"id,omitempty"`
+	Type     string       `json:"type,omitempty"`
+	Function ToolFunction `json:"function"`
+}
+
+// ToolFunction is what is called.
+type ToolFunction struct {
+	Name      string `json:"name,omitempty"`
+	Arguments string `json:"arguments"`
+}
+
+// CallIDPrefix of calls.
+const CallIDPrefix = "call_"
+
+// NewToolCall is a call with an id of its own.
+func NewToolCall(name, arguments string) ToolCall {
+	return ToolCall{ID: NewID(CallIDPrefix), Type: "function", Function: ToolFunction{Name: name, Arguments: arguments}}
+}
+
+// Call is a chunk that begins a call.
+func (a ChatAnswer) Call(index int, name, arguments string) ChatCompletionChunk {
+	c := NewToolCall(name, arguments)
+	c.Index = &index
+	return a.chunk(ChatChunkChoice{Index: a.Index, Delta: Delta{ToolCalls: []ToolCall{c}}})
+}
+
+// Arguments is a chunk that adds to a call.
+func (a ChatAnswer) Arguments(index int, text string) ChatCompletionChunk {
+	return a.chunk(ChatChunkChoice{Index: a.Index, Delta: Delta{ToolCalls: []ToolCall{{Index: &index, Function: ToolFunction{Arguments: text}}}}})
+}

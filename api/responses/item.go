@@ -1,0 +1,253 @@
+package responses
+
+import (
+	"encoding/json"
+	"strings"
+
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+// Types of items.
+const (
+	ItemMessage   = "message"
+	ItemCall      = "function_call"
+	ItemOutput    = "function_call_output"
+	ItemReasoning = "reasoning"
+)
+
+// Item is one of what a response answers to, or says: a message, a call of a
+// function, what the function gave, or thoughts.
+type Item struct {
+	ID     string `json:"id"`
+	Type   string `json:"type"`
+	Role   string `json:"role,omitempty"`
+	Status string `json:"status"`
+	// Summary of thoughts is always there, and empty.
+	Summary []Part `json:"summary,omitzero"`
+	Content []Part `json:"content,omitzero"`
+	// CallID is that of a call, and of what came of it.
+	CallID string `json:"call_id,omitempty"`
+	Name   string `json:"name,omitempty"`
+	// Arguments of a call are a JSON object.
+	Arguments *string `json:"arguments,omitempty"`
+	Output    *string `json:"output,omitempty"`
+}
+
+// Part is a piece of an item's content.
+type Part struct {
+	Type string `json:"type"`
+	Text string `json:"text"`
+	// Annotations and Logprobs are always there, and empty, in an output_text.
+	Annotations *[]any `json:"annotations,omitempty"`
+	Logprobs    *[]any `json:"logprobs,omitempty"`
+}
+
+// Text of all parts.
+func (i Item) Text() string {
+	var b strings.Builder
+	for _, p := range i.Content {
+		b.WriteString(p.Text)
+	}
+	return b.String()
+}
+
+// Bytes of all texts.
+func (i Item) Bytes() int64 {
+	n := len(i.Name) + len(i.CallID)
+	for _, p := range i.Content {
+		n += len(p.Text)
+	}
+	for _, text := range []*string{i.Arguments, i.Output} {
+		if text != nil {
+			n += len(*text)
+		}
+	}
+	return int64(n)
+}
+
+// prefixes of the ids of items.
+var prefixes = map[string]string{ItemMessage: "msg_", ItemCall: "fc_", ItemOutput: "fco_", ItemReasoning: "rs_"}
+
+// newItem is one that is whole.
+func newItem(kind string) Item {
+	return Item{ID: prefixes[kind] + hex16(), Type: kind, Status: StatusCompleted}
+}
+
+func message(role string, parts ...Part) Item {
+	i := newItem(ItemMessage)
+	i.Role, i.Content = role, parts
+	return i
+}
+
+func decodeItem(param string, raw json.RawMessage) (Item, error) {
+	kind := ItemMessage
+	if openai.Kind(raw) != "object" {
+		return Item{}, openai.WrongKind(param, "an object", raw)
+	}
+	for name, value := range openai.Members(raw) {
+		if string(name) == "type" {
+			if err := openai.String(&kind)(param+".type", value); err != nil {
+				return Item{}, err
+			}
+		}
+	}
+	item, skip := newItem(kind), ""
+	fields := map[string]openai.Field{"type": openai.String(&skip), "id": openai.Optional(openai.String(&skip)), "status": openai.Optional(openai.String(&skip))}
+	switch kind {
+	case ItemMessage:
+		return item, item.decodeMessage(param, raw, fields)
+	case ItemCall:
+		return item, item.decodeCall(param, raw, fields)
+	case ItemOutput:
+		return item, item.decodeOutput(param, raw, fields)
+	case ItemReasoning:
+		return item, item.decodeThoughts(param, raw, fields)
+	}
+	return item, openai.Unsupported(param+".type", "Items of the type '"+openai.Shorten(kind)+"' cannot be read; send messages, calls of functions, their outputs, and reasoning.")
+}
+
+func (i *Item) decodeMessage(param string, raw json.RawMessage, fields map[string]openai.Field) error {
+	var content json.RawMessage
+	fields["role"], fields["content"] = openai.String(&i.Role), openai.Raw(&content)
+	fields["phase"] = openai.Idle()
+	err := openai.Object(raw, param, fields)
+	switch {
+	case err != nil:
+		return err
+	case content == nil:
+		return openai.Required(param + ".content")
+	}
+	switch i.Role {
+	case openai.RoleSystem, openai.RoleDeveloper, openai.RoleUser, openai.RoleAssistant:
+	case "":
+		return openai.Required(param + ".role")
+	default:
+		return openai.Invalid(param+".role", "'%s.role' must be one of system, developer, user, assistant, not '%s'.", param, openai.Shorten(i.Role))
+	}
+	i.Content, err = decodeParts(param+".content", content, i.Role)
+	return err
+}
+
+func (i *Item) decodeCall(param string, raw json.RawMessage, fields map[string]openai.Field) error {
+	var c openai.Call
+	fields["call_id"], fields["name"], fields["arguments"] = openai.String(&i.CallID), openai.String(&i.Name), c.DecodeArguments
+	for _, name := range []string{"caller", "namespace"} {
+		fields[name] = openai.Idle()
+	}
+	fields["async"] = openai.Idle("false")
+	err := openai.Object(raw, param, fields)
+	switch {
+	case err != nil:
+		return err
+	case i.CallID == "":
+		return openai.Required(param + ".call_id")
+	case i.Name == "":
+		return openai.Required(param + ".name")
+	case c.Arguments == nil:
+		return openai.Required(param + ".arguments")
+	}
+	text := string(c.Arguments)
+	i.Arguments = &text
+	return nil
+}
+
+func (i *Item) decodeOutput(param string, raw json.RawMessage, fields map[string]openai.Field) error {
+	fields["call_id"], fields["output"] = openai.String(&i.CallID), i.takeOutput
+	for _, name := range []string{"caller", "namespace", "name"} {
+		fields[name] = openai.Idle()
+	}
+	err := openai.Object(raw, param, fields)
+	switch {
+	case err != nil:
+		return err
+	case i.CallID == "":
+		return openai.Required(param + ".call_id")
+	case i.Output == nil:
+		return openai.Required(param + ".output")
+	}
+	return nil
+}
+
+// takeOutput reads a text, or a list of them, which may be empty.
+func (i *Item) takeOutput(param string, raw json.RawMessage) error {
+	i.Output = new(string)
+	if openai.Kind(raw) == "string" {
+		return openai.String(i.Output)(param, raw)
+	}
+	return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
+		p, err := decodePart(at, raw, "input_text")
+		*i.Output += p.Text
+		return err
+	})
+}
+
+// decodeThoughts reads thoughts as an answer has them. What is encrypted elsewhere
+// cannot be read here, and a summary is not what was thought.
+func (i *Item) decodeThoughts(param string, raw json.RawMessage, fields map[string]openai.Field) error {
+	i.Summary = []Part{}
+	fields["summary"], fields["encrypted_content"] = openai.Idle("[]"), openai.Idle()
+	fields["content"] = openai.Optional(func(param string, raw json.RawMessage) error {
+		return openai.Array(param, raw, func(at string, raw json.RawMessage) error {
+			p := Part{}
+			err := openai.Object(raw, at, map[string]openai.Field{"type": openai.String(&p.Type), "text": openai.String(&p.Text)})
+			if err == nil && p.Type != partThought {
+				err = openai.Invalid(at+".type", "'%s.type' must be %s here, not '%s'.", at, partThought, openai.Shorten(p.Type))
+			}
+			i.Content = append(i.Content, p)
+			return err
+		})
+	})
+	return openai.Object(raw, param, fields)
+}
+
+func decodeParts(param string, raw json.RawMessage, role string) ([]Part, error) {
+	want := "input_text"
+	if role == openai.RoleAssistant {
+		want = "output_text"
+	}
+	if openai.Kind(raw) == "string" {
+		p := Part{Type: want}
+		err := openai.String(&p.Text)(param, raw)
+		if err == nil && p.Text == "" {
+			err = openai.Invalid(param, "'%s' must not be empty.", param)
+		}
+		return []Part{p}, err
+	}
+	var out []Part
+	err := openai.Array(param, raw, func(at string, raw json.RawMessage) error {
+		p, err := decodePart(at, raw, want)
+		out = append(out, p)
+		return err
+	})
+	if err == nil && len(out) == 0 {
+		return nil, openai.Invalid(param, "'%s' must not be empty.", param)
+	}
+	return out, err
+}
+
+func decodePart(param string, raw json.RawMessage, want string) (Part, error) {
+	var p Part
+	later := func(string, json.RawMessage) error { return nil }
+	var text *string
+	err := openai.Object(raw, param, map[string]openai.Field{
+		"type": openai.String(&p.Type),
+		"text": func(param string, raw json.RawMessage) error { text = &p.Text; return openai.String(text)(param, raw) },
+		// What an answer's part holds when a client sends it back whole.
+		"annotations": openai.Idle("[]"), "logprobs": openai.Idle("[]"),
+		// These parts are refused by type below, whatever they hold.
+		"image_url": later, "file_id": later, "detail": later, "file_data": later, "file_url": later, "filename": later, "input_audio": later, "refusal": later,
+	})
+	switch {
+	case err != nil:
+		return p, err
+	case p.Type == "":
+		return p, openai.Required(param + ".type")
+	case p.Type != "input_text" && p.Type != "output_text":
+		return p, openai.Unsupported(param+".type", "Parts of the type '"+openai.Shorten(p.Type)+"' cannot be read; send text.")
+	case p.Type != want:
+		return p, openai.Invalid(param+".type", "'%s.type' must be %s here, not %s.", param, want, p.Type)
+	case text == nil:
+		return p, openai.Required(param + ".text")
+	}
+	return p, nil
+}

@@ -1,0 +1,127 @@
+package responses
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+// function is a tool as a response shows it.
+type function struct {
+	Type        string          `json:"type"`
+	Name        string          `json:"name"`
+	Description *string         `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"`
+	Strict      bool            `json:"strict"`
+}
+
+// Bytes of its texts.
+func (f function) Bytes() int64 {
+	n := len(f.Name) + len(f.Parameters)
+	if f.Description != nil {
+		n += len(*f.Description)
+	}
+	return int64(n)
+}
+
+// named is a choice of one function.
+type named struct {
+	Type string `json:"type"`
+	Name string `json:"name"`
+}
+
+// formOf is the member type of an object, whatever else it holds.
+func formOf(param string, raw json.RawMessage) (string, error) {
+	if openai.Kind(raw) != "object" {
+		return "", openai.WrongKind(param, "an object", raw)
+	}
+	form := ""
+	for name, value := range openai.Members(raw) {
+		if string(name) == "type" {
+			if err := openai.String(&form)(param+".type", value); err != nil {
+				return "", err
+			}
+		}
+	}
+	if form == "" {
+		return "", openai.Required(param + ".type")
+	}
+	return form, nil
+}
+
+func (r *Request) decodeTools(param string, raw json.RawMessage) error {
+	return openai.Array(param, raw, func(param string, raw json.RawMessage) error {
+		form, err := formOf(param, raw)
+		switch {
+		case err != nil:
+			return err
+		case form != "function":
+			return openai.Unsupported(param+".type", fmt.Sprintf("Tools of the type '%s' are not run here; send functions, which the client runs.", openai.Shorten(form)))
+		}
+		var t openai.Tool
+		fields := t.ToolFields("parameters")
+		fields["type"] = openai.String(&form)
+		fields["async"], fields["defer_loading"] = openai.Idle("false"), openai.Idle("false")
+		fields["allowed_callers"], fields["output_schema"] = openai.Idle(`["direct"]`), openai.Idle()
+		if err := openai.Object(raw, param, fields); err != nil {
+			return err
+		}
+		r.Use.Tools = append(r.Use.Tools, t)
+		return openai.CheckTool(param, t)
+	})
+}
+
+func (r *Request) decodeChoice(param string, raw json.RawMessage) error {
+	if openai.Kind(raw) == "string" {
+		return r.Use.DecodeChoice(param, raw)
+	}
+	form, err := formOf(param, raw)
+	switch {
+	case err != nil:
+		return err
+	case form != "function":
+		return openai.Unsupported(param+".type", fmt.Sprintf("A choice of the type '%s' is not known here; name a function, or send auto, none or required.", openai.Shorten(form)))
+	}
+	err = openai.Object(raw, param, map[string]openai.Field{"type": openai.String(&form), "name": openai.String(&r.Use.Function)})
+	if err == nil && r.Use.Function == "" {
+		return openai.Required(param + ".name")
+	}
+	return err
+}
+
+// decodeReasoning reads how much to think. Thoughts are told as they are; nobody
+// here sums them up.
+func (r *Request) decodeReasoning(param string, raw json.RawMessage) error {
+	return openai.Object(raw, param, map[string]openai.Field{
+		"effort":           openai.Optional(openai.Effort(&r.Effort)),
+		"summary":          openai.Idle(),
+		"generate_summary": openai.Idle(),
+		"context":          openai.Idle(`"auto"`),
+		"mode":             openai.Idle(`"standard"`),
+	})
+}
+
+// choiceOf is the choice of tools as a response shows it.
+func choiceOf(u openai.ToolUse) any {
+	switch {
+	case u.Function != "":
+		return named{"function", u.Function}
+	case u.Choice != "":
+		return u.Choice
+	}
+	return openai.ChoiceAuto
+}
+
+// toolsOf are the tools as a response shows them.
+func toolsOf(u openai.ToolUse) []function {
+	out := []function{}
+	for _, t := range u.Tools {
+		f := function{Type: "function", Name: t.Name, Parameters: t.Parameters, Strict: t.Strict}
+		if t.Description != "" {
+			f.Description = &t.Description
+		}
+		out = append(out, f)
+	}
+	return out
+}

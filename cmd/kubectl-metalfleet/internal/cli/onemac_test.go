@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/onemac"
+)
+
+// busy is a Mac with a model that works, and one that is not loaded.
+func (p *person) busy(name string) *v1alpha1.MacNode {
+	return p.mac(name, 192*gib, func(m *v1alpha1.MacNode) {
+		order := func(uid, name string) v1alpha1.Assignment {
+			return v1alpha1.Assignment{ReplicaUID: uid, Epoch: 1, Namespace: "team-a", Name: name, Model: small, ReservedBytes: gib,
+				Context: v1alpha1.ContextLimits{Tokens: 8192, Sequences: 4, CacheTokens: 16384}, Desired: v1alpha1.DesiredRunning}
+		}
+		m.Spec.Assignments = []v1alpha1.Assignment{order("u1", "chat-0a1b2c3d"), order("u2", "coder-11112222")}
+		s := &m.Status
+		s.Backend = "mlx"
+		s.Memory.FootprintBytes, s.Memory.ActiveBytes, s.Memory.PooledBytes, s.Memory.ThermalState = 11*gib, 10*gib, gib/2, "Nominal"
+		s.Disk.Cache = v1alpha1.MacCache{Bytes: 3 * gib, LimitBytes: 50 * gib}
+		s.Settings = v1alpha1.SettingsInForce{LogLevel: v1alpha1.LogInfo}
+		s.Assignments = []v1alpha1.AssignmentStatus{
+			{ReplicaUID: "u1", Epoch: 1, Progress: v1alpha1.Progress{Stage: v1alpha1.StageServing}, Memory: v1alpha1.EngineMemory{WeightsBytes: 9 * gib, FootprintBytes: 11 * gib},
+				Activity:   &v1alpha1.EngineActivity{Running: 3, Queued: 1, PromptTokensTotal: 123456, GeneratedTokensTotal: 7890, CacheBytes: gib},
+				Conditions: []metav1.Condition{{Type: v1alpha1.ConditionLoaded, Status: metav1.ConditionTrue, Reason: v1alpha1.ConditionLoaded, LastTransitionTime: metav1.Now()}}},
+			{ReplicaUID: "u2", Epoch: 1, Progress: v1alpha1.Progress{Stage: v1alpha1.StageServing}},
+		}
+	})
+}
+
+// TestA14A18APersonSeesWhatAMacDoes: loaded, bytes, running, waiting, pressure,
+// hardware, and each model's own.
+func TestA14A18APersonSeesWhatAMacDoes(t *testing.T) {
+	p := newPerson(t)
+	p.busy("mac-studio-7")
+	out, _ := p.wants(ExitOK, "status", "mac-studio-7")
+	golden(t, "status", out)
+	out, _ = p.wants(ExitOK, "status", "mac-studio-7", "-o", "json")
+	var s onemac.Status
+	p.must(json.Unmarshal([]byte(out), &s))
+	if s.Loaded != 1 || s.Models != 2 || s.WeightsBytes != 9*gib || s.Running != 3 || s.Queued != 1 || s.Pressure != v1alpha1.PressureNormal ||
+		s.Hardware.Chip != "M2Ultra" || len(s.Engines) != 2 || s.Engines[1].Activity != nil {
+		t.Error(out)
+	}
+	_, errs := p.wants(ExitFailed, "status", "mac-nowhere")
+	contains(t, "status", errs, `there is no Mac "mac-nowhere"`)
+}
+
+// TestA16APersonsSettingsAreReadBackAsWritten through a real API server, which
+// refuses by itself what the plugin refuses before.
+func TestA16APersonsSettingsAreReadBackAsWritten(t *testing.T) {
+	p := newPerson(t)
+	p.busy("mac-set")
+	out, _ := p.wants(ExitOK, "settings", "mac-set", "settings.logLevel=Debug", "settings.cacheLimit=50Gi", "settings.cacheFree=0", "memory.ceiling=96Gi", "unschedulable=true")
+	golden(t, "settings", out)
+	written, _ := p.wants(ExitOK, "settings", "mac-set", "-o", "json")
+	p.wants(ExitOK, "settings", "mac-set", "settings.logLevel=null", "settings.cacheFree=null", "unschedulable=false", "memory.policy=Safe")
+	m, err := p.macNow("mac-set")
+	p.must(err)
+	if m.Spec.Settings.LogLevel != "" || m.Spec.Settings.CacheFree != nil || m.Spec.Settings.CacheLimit == nil || m.Spec.Unschedulable || m.Spec.Memory.Policy != v1alpha1.MemorySafe || len(m.Spec.Assignments) != 2 {
+		t.Errorf("%+v", m.Spec)
+	}
+	p.in = written
+	if out, _ := p.wants(ExitOK, "settings", "mac-set", "--from", "-", "-o", "json"); out != written {
+		t.Errorf("written was %s and %s is read back", written, out)
+	}
+	for word, want := range map[string]string{"loglevel=Debug": `there is no setting "loglevel"`, "settings.cacheLimit=0": "at least 1"} {
+		_, errs := p.wants(ExitUsage, "settings", "mac-set", word)
+		contains(t, word, errs, want)
+	}
+	p.wants(ExitUsage, "settings", "mac-set", "--from", "-", "unschedulable=true")
+	for patch, want := range map[string]string{
+		`{"spec":{"settings":{"cacheLimit":"0"}}}`:                 "settings.cacheLimit must be more than zero",
+		`{"spec":{"settings":{"cacheFree":"-1"}}}`:                 "settings.cacheFree must not be below zero",
+		`{"spec":{"settings":{"logLevel":"Trace"}}}`:               `Unsupported value: "Trace"`,
+		`{"spec":{"clearCache":{"request":"../x"}}}`:               "spec.clearCache.request",
+		`{"spec":{"clearCache":{"tier":"Disk"}}}`:                  "Required value",
+		`{"spec":{"clearCache":{"request":"r","tier":"Weights"}}}`: `Unsupported value: "Weights"`,
+	} {
+		if err := p.c.Patch(context.Background(), m, client.RawPatch(types.MergePatchType, []byte(patch))); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", patch, err, want)
+		}
+	}
+	err = p.c.Patch(context.Background(), m, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"settings":{"loglevel":"Debug"}}}`)),
+		&client.PatchOptions{Raw: &metav1.PatchOptions{FieldValidation: metav1.FieldValidationStrict}})
+	if err == nil || !strings.Contains(err.Error(), `unknown field "spec.settings.loglevel"`) {
+		t.Errorf("an unknown name, as kubectl asks: %v", err)
+	}
+}
+
+// answers plays the agent of a Mac for one order.
+func (p *person) answers(name string, answer func(*v1alpha1.CacheClear) *v1alpha1.CacheCleared) {
+	p.t.Helper()
+	p.eventually("an order to clear", func() error {
+		m, err := p.macNow(name)
+		if err != nil {
+			return err
+		}
+		if m.Spec.ClearCache == nil || m.Status.CacheCleared != nil && m.Status.CacheCleared.Request == m.Spec.ClearCache.Request {
+			return fmt.Errorf("no order yet: %+v", m.Spec.ClearCache)
+		}
+		m.Status.CacheCleared = answer(m.Spec.ClearCache)
+		m.Status.CacheCleared.Time = metav1.Now()
+		return p.c.Status().Update(context.Background(), m)
+	})
+}
+
+// TestA15K16APersonClearsCachesAndReadsWhatCameBack, and is not told that a cache is
+// clear that is not.
+func TestA15K16APersonClearsCachesAndReadsWhatCameBack(t *testing.T) {
+	p := newPerson(t)
+	p.busy("mac-full")
+	for _, tc := range []struct {
+		args   []string
+		tier   v1alpha1.CacheTier
+		answer v1alpha1.CacheCleared
+		code   int
+		says   string
+	}{
+		{nil, v1alpha1.CacheTierAll, v1alpha1.CacheCleared{MemoryBytes: ptr.To(gib), DiskBytes: ptr.To(3 * gib), Engines: []v1alpha1.EngineCleared{{ReplicaUID: "u1", Bytes: ptr.To(gib)}}},
+			ExitOK, "Mac mac-full gave back 1.0 GiB of memory from 1 engine and 3.0 GiB of disk\n"},
+		{[]string{"--tier", "disk"}, v1alpha1.CacheTierDisk, v1alpha1.CacheCleared{}, ExitOK, "gave back nothing: it keeps no cache on disk"},
+		{[]string{"--tier", "memory"}, v1alpha1.CacheTierMemory, v1alpha1.CacheCleared{MemoryBytes: ptr.To[int64](0), Engines: []v1alpha1.EngineCleared{{ReplicaUID: "u1"}}, Message: "the engine of replica u1 did not answer"},
+			ExitFailed, "not all caches of Mac mac-full are cleared: the engine of replica u1 did not answer"},
+	} {
+		var out, errs lockedBuffer
+		ended := make(chan int, 1)
+		go func() {
+			ended <- p.start(context.Background(), &out, &errs, append([]string{"clear-cache", "mac-full"}, tc.args...)...)
+		}()
+		var tier v1alpha1.CacheTier
+		p.answers("mac-full", func(order *v1alpha1.CacheClear) *v1alpha1.CacheCleared {
+			tier = order.Tier
+			a := tc.answer
+			a.Request = order.Request
+			return &a
+		})
+		if code := <-ended; code != tc.code || tier != tc.tier || !strings.Contains(out.String()+errs.String(), tc.says) {
+			t.Errorf("%q: code %d, tier %s:\n%s%s", tc.args, code, tier, out.String(), errs.String())
+		}
+	}
+	_, errs := p.wants(ExitUsage, "clear-cache", "mac-full", "--tier", "weights")
+	contains(t, "clear-cache", errs, "want all, memory or disk")
+	_, errs = p.wants(ExitFailed, "clear-cache", "mac-full", "--timeout", "1ms")
+	contains(t, "clear-cache", errs, "did not answer in time")
+	out, _ := p.wants(ExitOK, "clear-cache", "mac-full", "--timeout", "0")
+	contains(t, "clear-cache", out, "is ordered to clear its caches")
+}

@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/onemac"
+)
+
+const statusLong = `Shows what one Mac does, as it last said: its hardware, the pressure on its memory,
+which models are loaded and how large they are, what runs and waits in each of
+them, its cache on disk, and the settings that its agent follows.`
+
+func (a *app) status() *cobra.Command {
+	c := &cobra.Command{
+		Use: "status MAC", Short: "Show what one Mac does", Long: statusLong, Args: exactly(1, "one MAC"),
+		Example:           "  kubectl metalfleet status mac-mini-2\n  kubectl metalfleet status mac-mini-2 -o json",
+		ValidArgsFunction: a.complete(macNames),
+	}
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		mac, err := a.mac(cmd.Context(), cl, args[0])
+		if err != nil {
+			return err
+		}
+		s := onemac.Of(mac)
+		if a.json() {
+			return a.printJSON(s)
+		}
+		return s.Write(a.Out)
+	}
+	a.outputFlag(c)
+	return c
+}

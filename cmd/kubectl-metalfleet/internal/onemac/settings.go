@@ -1,0 +1,152 @@
+package onemac
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Null takes a setting away, so that the Mac's own default holds.
+const Null = "null"
+
+// Settings are what is said of a Mac, by the names of the fields in its spec. A
+// nil value is none: the default holds. What is not named is not touched.
+type Settings map[string]*string
+
+// setting is one that can be changed while a Mac works.
+type setting struct {
+	read  func(*v1alpha1.MacNodeSpec) string // "" is none
+	check func(string) error
+	// yes or no: the field is a boolean.
+	truth bool
+}
+
+var settings = map[string]setting{
+	"unschedulable": {func(s *v1alpha1.MacNodeSpec) string {
+		if s.Unschedulable {
+			return "true"
+		}
+		return ""
+	}, oneOf("true", "false"), true},
+	"memory.policy": {func(s *v1alpha1.MacNodeSpec) string { return string(s.Memory.Policy) },
+		oneOf(string(v1alpha1.MemorySafe), string(v1alpha1.MemoryBalanced), string(v1alpha1.MemoryAggressive), string(v1alpha1.MemoryCustom)), false},
+	"memory.ceiling":      {func(s *v1alpha1.MacNodeSpec) string { return size(s.Memory.Ceiling) }, atLeast(1), false},
+	"settings.logLevel":   {func(s *v1alpha1.MacNodeSpec) string { return string(s.Settings.LogLevel) }, oneOf(string(v1alpha1.LogInfo), string(v1alpha1.LogDebug)), false},
+	"settings.cacheLimit": {func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.CacheLimit) }, atLeast(1), false},
+	"settings.cacheFree":  {func(s *v1alpha1.MacNodeSpec) string { return size(s.Settings.CacheFree) }, atLeast(0), false},
+}
+
+// Names of all settings, sorted.
+func Names() []string { return slices.Sorted(maps.Keys(settings)) }
+
+func size(q *resource.Quantity) string {
+	if q == nil {
+		return ""
+	}
+	return q.String()
+}
+
+func oneOf(words ...string) func(string) error {
+	return func(s string) error {
+		if !slices.Contains(words, s) {
+			return fmt.Errorf("%q, want %s", s, strings.Join(words, ", "))
+		}
+		return nil
+	}
+}
+
+func atLeast(least int64) func(string) error {
+	return func(s string) error {
+		q, err := resource.ParseQuantity(s)
+		if err != nil || q.Value() < least {
+			return fmt.Errorf("%q, want bytes, at least %d, such as 96Gi", s, least)
+		}
+		return nil
+	}
+}
+
+// Read says all settings of a Mac, nil for those that nobody made.
+func Read(m *v1alpha1.MacNode) Settings {
+	all := Settings{}
+	for name, s := range settings {
+		all[name] = nil
+		if value := s.read(&m.Spec); value != "" {
+			all[name] = &value
+		}
+	}
+	return all
+}
+
+// Parse reads NAME=VALUE words; NAME=null takes one away.
+func Parse(words []string) (Settings, error) {
+	all := Settings{}
+	for _, word := range words {
+		name, value, is := strings.Cut(word, "=")
+		if !is || value == "" {
+			return nil, fmt.Errorf("%q is no setting: want NAME=VALUE, or NAME=%s for the default", word, Null)
+		}
+		if _, twice := all[name]; twice {
+			return nil, fmt.Errorf("%s is set twice", name)
+		}
+		if all[name] = nil; value != Null {
+			all[name] = &value
+		}
+	}
+	return all, all.check()
+}
+
+// Decode reads a dictionary, as Read's is printed in JSON.
+func Decode(b []byte) (Settings, error) {
+	var all Settings
+	if err := json.Unmarshal(b, &all); err != nil {
+		return nil, fmt.Errorf("settings are a JSON object of names and texts, or null for the default: %w", err)
+	}
+	return all, all.check()
+}
+
+// check refuses what is unknown, and values that cannot be meant, all at once.
+func (all Settings) check() error {
+	var wrong []error
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		s, known := settings[name]
+		switch value := all[name]; {
+		case !known:
+			wrong = append(wrong, fmt.Errorf("there is no setting %q; there are %s", name, strings.Join(Names(), ", ")))
+		case value != nil:
+			if err := s.check(*value); err != nil {
+				wrong = append(wrong, fmt.Errorf("%s is %w", name, err))
+			}
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// Patch is a JSON merge patch of a MacNode that makes them.
+func (all Settings) Patch() ([]byte, error) {
+	spec := map[string]any{}
+	for name, value := range all {
+		into, field := spec, name
+		if group, inner, nested := strings.Cut(name, "."); nested {
+			if spec[group] == nil {
+				spec[group] = map[string]any{}
+			}
+			into, field = spec[group].(map[string]any), inner
+		}
+		switch {
+		case value == nil:
+			into[field] = nil
+		case settings[name].truth:
+			into[field] = *value == "true"
+		default:
+			into[field] = *value
+		}
+	}
+	return json.Marshal(map[string]any{"spec": spec})
+}

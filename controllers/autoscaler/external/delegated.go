@@ -1,0 +1,192 @@
+package external
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metrics "k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Where an API server says how it vouches for those whose requests it hands on.
+const (
+	trustNamespace = "kube-system"
+	trustName      = "extension-apiserver-authentication"
+	keyCA          = "requestheader-client-ca-file"
+	keyNames       = "requestheader-allowed-names"
+	keyUser        = "requestheader-username-headers"
+	keyGroup       = "requestheader-group-headers"
+	keyExtra       = "requestheader-extra-headers-prefix"
+)
+
+// trustEach is how long what it says is believed.
+const trustEach = time.Minute
+
+// Caller is who asks, as the API server says.
+type Caller struct {
+	name   string
+	groups []string
+	extra  map[string]authorizationv1.ExtraValue
+}
+
+// trust is how an API server proves itself.
+type trust struct {
+	roots                 *x509.CertPool
+	names                 []string
+	users, groups, extras []string
+}
+
+// Vouched lets in an API server alone, and believes what it says of its clients.
+type Vouched struct {
+	// Live reads the API server's own word, not through a cache.
+	Live client.Reader
+	Now  func() time.Time
+
+	mu   sync.Mutex // guards what follows
+	read time.Time
+	last *trust
+}
+
+// current is the API server's word of now.
+func (v *Vouched) current(ctx context.Context) (*trust, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.last != nil && v.Now().Sub(v.read) < trustEach {
+		return v.last, nil
+	}
+	var c corev1.ConfigMap
+	if err := v.Live.Get(ctx, client.ObjectKey{Namespace: trustNamespace, Name: trustName}, &c); err != nil {
+		return nil, fmt.Errorf("how the API server proves itself (the role extension-apiserver-authentication-reader of %s lets that be read): %w", trustNamespace, err)
+	}
+	t, err := parseTrust(c.Data)
+	if err != nil {
+		return nil, err
+	}
+	v.last, v.read = t, v.Now()
+	return t, nil
+}
+
+func parseTrust(data map[string]string) (*trust, error) {
+	t := &trust{roots: x509.NewCertPool()}
+	if !t.roots.AppendCertsFromPEM([]byte(data[keyCA])) {
+		return nil, fmt.Errorf("%s/%s has no %s: this API server hands no requests on (--requestheader-client-ca-file)", trustNamespace, trustName, keyCA)
+	}
+	for key, into := range map[string]*[]string{keyNames: &t.names, keyUser: &t.users, keyGroup: &t.groups, keyExtra: &t.extras} {
+		if data[key] == "" {
+			continue
+		}
+		if err := json.Unmarshal([]byte(data[key]), into); err != nil {
+			return nil, fmt.Errorf("%s of %s/%s: %w", key, trustNamespace, trustName, err)
+		}
+	}
+	if len(t.users) == 0 {
+		return nil, fmt.Errorf("%s/%s has no %s", trustNamespace, trustName, keyUser)
+	}
+	return t, nil
+}
+
+// TLS asks for a certificate of the API server's authority for such requests. own
+// is the certificate of now.
+func (v *Vouched) TLS(own func(context.Context) (*tls.Certificate, error)) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			t, err := v.current(hello.Context())
+			if err != nil {
+				return nil, err
+			}
+			certificate, err := own(hello.Context())
+			if err != nil {
+				return nil, err
+			}
+			return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{*certificate},
+				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: t.roots, SessionTicketsDisabled: true}, nil
+		}}
+}
+
+// Caller is who asks, in the words of the API server that hands the request on. Its
+// certificate is looked at again: the authority may have been replaced since.
+func (v *Vouched) Caller(r *http.Request) (Caller, error) {
+	t, err := v.current(r.Context())
+	if err != nil {
+		return Caller{}, err
+	}
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return Caller{}, apierrors.NewUnauthorized("only the API server may ask, with its certificate")
+	}
+	leaf := r.TLS.PeerCertificates[0]
+	between := x509.NewCertPool()
+	for _, c := range r.TLS.PeerCertificates[1:] {
+		between.AddCert(c)
+	}
+	_, err = leaf.Verify(x509.VerifyOptions{Roots: t.roots, Intermediates: between, CurrentTime: v.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil {
+		return Caller{}, apierrors.NewUnauthorized("only the API server may ask: " + err.Error())
+	}
+	if len(t.names) > 0 && !slices.Contains(t.names, leaf.Subject.CommonName) {
+		return Caller{}, apierrors.NewUnauthorized("only the API server may ask, and not " + leaf.Subject.CommonName)
+	}
+	u := Caller{extra: map[string]authorizationv1.ExtraValue{}}
+	for _, h := range t.users {
+		if u.name == "" {
+			u.name = r.Header.Get(h)
+		}
+	}
+	if u.name == "" {
+		return Caller{}, apierrors.NewUnauthorized("the API server does not say who asks")
+	}
+	for _, h := range t.groups {
+		u.groups = append(u.groups, r.Header.Values(h)...)
+	}
+	for _, prefix := range t.extras {
+		for name, values := range r.Header {
+			if key, ok := cutFold(name, prefix); ok {
+				u.extra[key] = append(u.extra[key], values...)
+			}
+		}
+	}
+	return u, nil
+}
+
+// cutFold takes a prefix off, whatever its case; what is left is as the API
+// server escaped it.
+func cutFold(name, prefix string) (string, bool) {
+	if len(name) <= len(prefix) || !strings.EqualFold(name[:len(prefix)], prefix) {
+		return "", false
+	}
+	key := strings.ToLower(name[len(prefix):])
+	if plain, err := url.PathUnescape(key); err == nil {
+		key = plain
+	}
+	return key, true
+}
+
+// errReview says that the API server did not say whether somebody may read.
+var errReview = errors.New("the API server does not say whether that may be read")
+
+// Reviewed asks the API server whether a user may read a metric.
+func Reviewed(c client.Client) func(ctx context.Context, u Caller, namespace, metric string) error {
+	return func(ctx context.Context, u Caller, namespace, metric string) error {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: u.name, Groups: u.groups, Extra: u.extra,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: metrics.GroupName, Version: "v1beta1", Resource: metric, Namespace: namespace, Verb: "list"}}}
+		if err := c.Create(ctx, review); err != nil {
+			return fmt.Errorf("%w: %w", errReview, err)
+		}
+		if !review.Status.Allowed || review.Status.Denied {
+			return apierrors.NewForbidden(metrics.Resource(metric), "", fmt.Errorf("%s may not list it in %s", u.name, namespace))
+		}
+		return nil
+	}
+}

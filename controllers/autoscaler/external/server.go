@@ -1,0 +1,127 @@
+package external
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	metrics "k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// Service by which the API server reaches an operator, in its namespace.
+const Service = "metalfleet-operator-metrics-api"
+
+// ServiceName is the name in the certificate that the API server wants.
+func ServiceName(namespace string) string { return Service + "." + namespace + ".svc" }
+
+const (
+	// vouchEach is how often the API server's record of our authority is looked at.
+	vouchEach = 30 * time.Second
+	endTime   = 2 * time.Second
+)
+
+// Server listens for the API server, at every operator: whichever it asks knows
+// what gateways tell all of them. What rights it needs beside the operator's own
+// the chart gives where it is enabled.
+type Server struct {
+	Handler *Handler
+	Vouched *Vouched
+	// Address to listen at.
+	Address string
+	// Certificate of the Service's name, and Authority that signed it, in PEM.
+	Certificate func(context.Context) (*tls.Certificate, error)
+	Authority   func(context.Context) ([]byte, error)
+	// Client writes into the APIService which authority that is.
+	Client client.Client
+	Log    logr.Logger
+}
+
+// NeedLeaderElection says that every operator listens.
+func (*Server) NeedLeaderElection() bool { return false }
+
+// Start listens until ctx ends.
+func (s *Server) Start(ctx context.Context) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
+	if err != nil {
+		return fmt.Errorf("listen for questions of external metrics (--metrics-api-bind-address): %w", err)
+	}
+	h := &http.Server{Handler: s.Handler, TLSConfig: s.Vouched.TLS(s.Certificate), ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(s.Log), slog.LevelDebug)}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.keep(ctx)
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+		defer cancel()
+		if h.Shutdown(ending) != nil {
+			_ = h.Close()
+		}
+	}()
+	if err := h.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve external metrics: %w", err)
+	}
+	<-ended
+	return nil
+}
+
+// keep has the API server know our authority, until ctx ends.
+func (s *Server) keep(ctx context.Context) {
+	tick := time.NewTicker(vouchEach)
+	defer tick.Stop()
+	failing := false
+	for {
+		err := s.vouch(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			s.Log.Error(err, "The API server does not know who serves external metrics; HPA and KEDA get none")
+		}
+		failing = err != nil
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// vouch writes the authority where the APIService has another one.
+func (s *Server) vouch(ctx context.Context) error {
+	authority, err := s.Authority(ctx)
+	if err != nil {
+		return err
+	}
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"})
+	name := "v1beta1." + metrics.GroupName
+	if err := s.Client.Get(ctx, client.ObjectKey{Name: name}, u); err != nil {
+		return fmt.Errorf("APIService %s, which the chart makes: %w", name, err)
+	}
+	if to, _, _ := unstructured.NestedString(u.Object, "spec", "service", "name"); to != Service {
+		return fmt.Errorf("APIService %s belongs to the Service %q: another program serves external metrics here, and there can be one", name, to)
+	}
+	before := u.DeepCopy()
+	if err := unstructured.SetNestedField(u.Object, encode(authority), "spec", "caBundle"); err != nil {
+		return err
+	}
+	patch := client.MergeFrom(before)
+	if data, err := patch.Data(u); err != nil || string(data) == "{}" {
+		return err
+	}
+	if err := s.Client.Patch(ctx, u, patch, client.FieldOwner(v1alpha1.ManagerOperator)); err != nil {
+		return fmt.Errorf("name the authority in APIService %s: %w", name, err)
+	}
+	return nil
+}
+
+func encode(b []byte) string { return base64.StdEncoding.EncodeToString(b) }

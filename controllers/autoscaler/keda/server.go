@@ -1,0 +1,128 @@
+package keda
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"metalfleet.dev/metalfleet/controllers/autoscaler/keda/externalscaler"
+)
+
+// DefaultNamespace is KEDA's own, as its chart has it.
+const DefaultNamespace = "keda"
+
+// Service by which KEDA reaches an operator, in the operator's namespace.
+const Service = "metalfleet-operator-keda"
+
+// ServiceName is the name in the certificate that KEDA wants.
+func ServiceName(namespace string) string { return Service + "." + namespace + ".svc" }
+
+// Bounds of the port: a trigger's metadata is small, and each ScaledObject has one
+// stream.
+const (
+	mostBytes   = 64 << 10
+	mostStreams = 4096
+	handshake   = 10 * time.Second
+)
+
+// Server listens for KEDA, at every operator: whichever it asks knows what gateways
+// tell all of them.
+type Server struct {
+	Scaler *Scaler
+	Pass   *Pass
+	// Address to listen at.
+	Address string
+	// Certificate of the Service's name.
+	Certificate func(context.Context) (*tls.Certificate, error)
+	Log         logr.Logger
+}
+
+// NeedLeaderElection says that every operator listens.
+func (*Server) NeedLeaderElection() bool { return false }
+
+// Start listens until ctx ends.
+func (s *Server) Start(ctx context.Context) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
+	if err != nil {
+		return fmt.Errorf("listen for KEDA (--keda-bind-address): %w", err)
+	}
+	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(s.tls())), grpc.MaxRecvMsgSize(mostBytes), grpc.MaxConcurrentStreams(mostStreams),
+		grpc.ConnectionTimeout(handshake), grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute}), grpc.WaitForHandlers(true),
+		grpc.UnaryInterceptor(s.note))
+	externalscaler.RegisterExternalScalerServer(g, s.Scaler)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		<-ctx.Done()
+		g.Stop() // KEDA asks another operator
+	}()
+	if err := g.Serve(l); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve KEDA: %w", err)
+	}
+	<-ended
+	return nil
+}
+
+// note tells a debugger what was refused; KEDA's own log has it as well.
+func (s *Server) note(ctx context.Context, r any, info *grpc.UnaryServerInfo, answer grpc.UnaryHandler) (any, error) {
+	out, err := answer(ctx, r)
+	if err != nil {
+		s.Log.V(1).Info("KEDA is refused", "call", info.FullMethod, "reason", err.Error())
+	}
+	return out, err
+}
+
+// tls lets KEDA in alone; certificate and pass are those of each handshake.
+func (s *Server) tls() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"},
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			pass, err := s.Pass.current(hello.Context())
+			if err != nil {
+				return nil, err
+			}
+			certificate, err := s.Certificate(hello.Context())
+			if err != nil {
+				return nil, err
+			}
+			return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{*certificate},
+				// No authority signs a pass: it is compared, and TLS sees that its key is there.
+				ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true,
+				VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error { return s.Pass.check(pass, raw) }}, nil
+		}}
+}
+
+// Keeper has KEDA's Secret hold a pass, at the operator that leads.
+type Keeper struct {
+	Pass *Pass
+	Log  logr.Logger
+}
+
+// NeedLeaderElection says that one operator writes.
+func (*Keeper) NeedLeaderElection() bool { return true }
+
+// Start keeps it until ctx ends.
+func (k *Keeper) Start(ctx context.Context) error {
+	tick := k.Pass.Clock.NewTicker(passEach)
+	defer tick.Stop()
+	failing := false
+	for {
+		err := k.Pass.keep(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			k.Log.Error(err, "KEDA cannot prove itself, and gets no figures")
+		}
+		failing = err != nil
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C():
+		}
+	}
+}

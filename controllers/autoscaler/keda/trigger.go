@@ -1,0 +1,84 @@
+package keda
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/external"
+	"metalfleet.dev/metalfleet/controllers/autoscaler/keda/externalscaler"
+)
+
+// What the metadata of a trigger may say.
+const (
+	keyDeployment = "deployment" // whose figures
+	keyMetric     = "metric"     // which of them; requests if it does not say
+	keyTarget     = "target"     // how much of it one replica is for
+)
+
+// ofKEDA are the words that KEDA itself reads there.
+func ofKEDA() []string {
+	return []string{"scalerAddress", "enableTLS", "unsafeSsl", "tlsCertFile"}
+}
+
+// trigger is what a ScaledObject asks for.
+type trigger struct {
+	of     types.NamespacedName
+	metric string
+	target float64 // 0: that of the deployment
+}
+
+// parse reads what a trigger says; what it does not understand it refuses.
+func parse(ref *externalscaler.ScaledObjectRef) (trigger, error) {
+	said := ref.GetScalerMetadata()
+	t := trigger{of: types.NamespacedName{Namespace: ref.GetNamespace(), Name: said[keyDeployment]}, metric: external.Requests}
+	known := append([]string{keyDeployment, keyMetric, keyTarget}, ofKEDA()...)
+	var strange []string
+	for key := range said {
+		if !slices.Contains(known, key) {
+			strange = append(strange, key)
+		}
+	}
+	slices.Sort(strange)
+	switch {
+	case t.of.Namespace == "":
+		return t, status.Error(codes.InvalidArgument, "the ScaledObject has no namespace")
+	case t.of.Name == "":
+		return t, status.Errorf(codes.InvalidArgument, "metadata of the trigger names no %s: say which ModelDeployment it scales by", keyDeployment)
+	case len(strange) > 0:
+		return t, status.Errorf(codes.InvalidArgument, "metadata of the trigger: %s is not known; there are %s, %s and %s", strings.Join(strange, ", "), keyDeployment, keyMetric, keyTarget)
+	}
+	if metric, ok := said[keyMetric]; ok {
+		t.metric = metric
+	}
+	if !slices.Contains(external.Names(), t.metric) {
+		return t, status.Errorf(codes.InvalidArgument, "metadata of the trigger: there is no %s %q; there are %s", keyMetric, t.metric, strings.Join(external.Names(), " and "))
+	}
+	if target, ok := said[keyTarget]; ok {
+		n, err := strconv.ParseFloat(target, 64)
+		// KEDA hands thousandths to the HPA.
+		if err != nil || !(n >= 0.001 && n <= math.MaxInt32) {
+			return t, status.Errorf(codes.InvalidArgument, "metadata of the trigger: %s %q is no number from 0.001 to %d", keyTarget, target, math.MaxInt32)
+		}
+		t.target = n
+	}
+	return t, nil
+}
+
+// targetOf is how much one replica is for: by default as many requests as run in it
+// at once, as spec.autoscaling has it.
+func (t trigger) targetOf(d *v1alpha1.ModelDeployment) (float64, error) {
+	switch {
+	case t.target > 0:
+		return t.target, nil
+	case t.metric == external.Requests && d.Spec.Context.Sequences > 0:
+		return float64(d.Spec.Context.Sequences), nil
+	}
+	return 0, status.Errorf(codes.InvalidArgument, "metadata of the trigger says no %s: how much of %s one replica is for", keyTarget, t.metric)
+}

@@ -1,0 +1,155 @@
+package plan
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"metalfleet.dev/metalfleet/api/model"
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+)
+
+// carries gives a replica weights of so many bytes.
+func carries(digest string, bytes int64) func(*v1alpha1.ModelReplica) {
+	return func(r *v1alpha1.ModelReplica) {
+		r.Spec.Model = model.Record{Source: "https://host/" + digest, Digest: digest, Files: []model.File{{Bytes: bytes}}}
+	}
+}
+
+// has puts weights on a Mac, and leaves so much of its disk.
+func has(digest string, bytes, free int64) func(*v1alpha1.MacNode) {
+	return func(m *v1alpha1.MacNode) {
+		m.Status.Weights = append(m.Status.Weights, v1alpha1.StoredWeights{Digest: digest, Bytes: bytes})
+		m.Status.Disk.FreeBytes = free
+	}
+}
+
+// says reports what became of the order to fetch for replica r.
+func says(reason string) func(*v1alpha1.MacNode) {
+	return func(m *v1alpha1.MacNode) {
+		s := metav1.ConditionFalse
+		if reason == v1alpha1.ReasonVerified {
+			s = metav1.ConditionTrue
+		}
+		m.Status.Assignments = []v1alpha1.AssignmentStatus{{ReplicaUID: "r", Epoch: 1,
+			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionDownloaded, Status: s, Reason: reason}}}}
+	}
+}
+
+// TestWeightsAreFetchedBeforeARoomIsGiven on the Mac where a replica of the old
+// revision is to go, unless the disk does not take them beside the old ones.
+func TestWeightsAreFetchedBeforeARoomIsGiven(t *testing.T) {
+	type macs = []v1alpha1.MacNode
+	type change = func(*v1alpha1.ModelReplica)
+	drains := func(r *v1alpha1.ModelReplica) { r.DeletionTimestamp = &metav1.Time{Time: now} }
+	ahead := func(mac string) change { return func(r *v1alpha1.ModelReplica) { r.Spec.PrefetchNodeName = mac } }
+	pinned := func(m *v1alpha1.MacNode) { m.Spec.PinnedWeights = []string{"old"} }
+	old := func(name, mac string, more ...change) v1alpha1.ModelReplica {
+		return replica(name, 9*gib, append([]change{on(mac), of("d"), revised("old"), carries("old", 4*gib)}, more...)...)
+	}
+	a := func(free int64, more ...func(*v1alpha1.MacNode)) v1alpha1.MacNode {
+		return mac("a", 10*gib, append([]func(*v1alpha1.MacNode){has("old", 4*gib, free)}, more...)...)
+	}
+	b := func(free int64, more ...func(*v1alpha1.MacNode)) v1alpha1.MacNode {
+		m := a(free, more...)
+		m.Name = "b"
+		return m
+	}
+	here, gone := []v1alpha1.ModelReplica{old("s", "a", ready)}, []v1alpha1.ModelReplica{old("s", "a", ready, drains)}
+	const swap, fetch, noRoom = v1alpha1.ReasonSwapping, v1alpha1.ReasonPrefetching, v1alpha1.ReasonNoRoom
+	for name, tc := range map[string]struct {
+		macs     macs
+		existing []v1alpha1.ModelReplica
+		change   []change
+		// reason, the victim, the Mac that fetches then, and a part of the message.
+		reason, victim, fetches, says string
+	}{
+		"they are not there":              {macs{a(9 * gib)}, here, nil, fetch, "", "a", "its weights (5.0 GiB) are fetched on a before"},
+		"they are there, and are kept":    {macs{a(9*gib, has("new", 5*gib, 9*gib))}, here, nil, swap, "s", "a", "gives its room on a"},
+		"they come":                       {macs{a(9*gib, says(v1alpha1.ReasonDownloading))}, here, []change{ahead("a")}, fetch, "", "a", ""},
+		"they came":                       {macs{a(4*gib, has("new", 5*gib, 4*gib))}, here, []change{ahead("a")}, swap, "s", "a", ""},
+		"their Mac has them elsewhere":    {macs{a(9*gib, says(v1alpha1.ReasonVerified))}, here, []change{ahead("a")}, swap, "s", "a", ""},
+		"what it says of others is not":   {macs{a(9*gib, says(v1alpha1.ReasonVerified))}, here, nil, fetch, "", "a", ""},
+		"a download failed":               {macs{a(9*gib, says(v1alpha1.ReasonDownloadFailed))}, here, []change{ahead("a")}, fetch, "", "a", ""},
+		"the Mac has no room below":       {macs{a(9*gib, says(v1alpha1.ReasonDiskFull))}, here, []change{ahead("a")}, swap, "s", "a", "they do not fit on its disk beside the old ones"},
+		"they fit only in their place":    {macs{a(2 * gib)}, here, nil, swap, "s", "", "they do not fit on its disk beside the old ones"},
+		"and the old one drains":          {macs{a(2 * gib)}, gone, nil, swap, "", "", "they do not fit on its disk beside the old ones"},
+		"they fit not even there":         {macs{a(gib / 2)}, here, nil, noRoom, "", "", "without room on disk"},
+		"the old ones are pinned":         {macs{a(2*gib, pinned)}, here, nil, noRoom, "", "", "without room on disk"},
+		"others use the old ones":         {macs{a(2 * gib)}, append([]v1alpha1.ModelReplica{replica("t", gib/2, on("a"), carries("old", 4*gib))}, here...), nil, noRoom, "", "", "without room on disk"},
+		"nobody knows the disk":           {macs{a(0)}, here, nil, noRoom, "", "", "without room on disk"},
+		"nor whether less would fit":      {macs{a(0)}, here, []change{carries("new", 3*gib)}, noRoom, "", "", "without room on disk"},
+		"memory is not what lacks":        {macs{a(2 * gib)}, []v1alpha1.ModelReplica{old("s", "a", ready, func(r *v1alpha1.ModelReplica) { r.Spec.ReservedBytes = gib })}, nil, noRoom, "", "", "without room on disk"},
+		"files that are used in place":    {macs{a(9 * gib)}, here, []change{func(r *v1alpha1.ModelReplica) { r.Spec.Model.Source = "https://x"; r.Spec.Model.Files = nil }}, swap, "s", "a", ""},
+		"without leave to swap":           {macs{a(9 * gib)}, here, []change{ahead("a"), func(r *v1alpha1.ModelReplica) { r.Spec.Swap = false }}, noRoom, "", "", ""},
+		"a Mac that has them comes first": {macs{a(9 * gib), b(9*gib, has("new", 5*gib, 9*gib))}, []v1alpha1.ModelReplica{old("s", "a"), old("t", "b", ready)}, nil, swap, "t", "b", ""},
+		"then the one that fetches":       {macs{a(9 * gib), b(9 * gib)}, []v1alpha1.ModelReplica{old("s", "a"), old("t", "b", ready)}, []change{ahead("b")}, fetch, "", "b", ""},
+		"also where that one has no room": {macs{a(9 * gib), b(9*gib, says(v1alpha1.ReasonDiskFull))}, []v1alpha1.ModelReplica{old("s", "a"), old("t", "b", ready)}, []change{ahead("b")}, swap, "t", "b", "do not fit"},
+		"then one with room for them":     {macs{a(2 * gib), b(9 * gib)}, []v1alpha1.ModelReplica{old("s", "a"), old("t", "b", ready)}, nil, fetch, "", "b", ""},
+		"its Mac is away, and fetches on": {macs{a(9*gib, silentMac)}, here, []change{ahead("a")}, v1alpha1.ReasonNoCandidates, "", "a", ""},
+		"its Mac is away, another is not": {macs{a(9*gib, silentMac), b(9 * gib)}, []v1alpha1.ModelReplica{old("s", "a"), old("t", "b", ready)}, []change{ahead("a")}, fetch, "", "b", ""},
+		"a room elsewhere is waited for":  {macs{a(9 * gib), b(9 * gib)}, []v1alpha1.ModelReplica{old("s", "a", ready), old("t", "b", ready, drains)}, []change{ahead("a")}, swap, "", "", "waits for room on b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := replica("r", 9*gib, append([]change{of("d"), revised("new"), swaps, carries("new", 5*gib), func(r *v1alpha1.ModelReplica) { r.Spec.Epoch = 1 }}, tc.change...)...)
+			d := NewSnapshot(tc.macs, append([]v1alpha1.ModelReplica{r}, tc.existing...), now).Pick(&r)
+			victim := ""
+			for _, v := range d.Victims {
+				victim += v.Name
+			}
+			if d.Reason != tc.reason || victim != tc.victim || d.FetchesOn(&r) != tc.fetches || !strings.Contains(d.Message, tc.says) || d.Mac != "" {
+				t.Errorf("%s, victims %q, fetches on %q: %s", d.Reason, victim, d.FetchesOn(&r), d.Message)
+			}
+		})
+	}
+}
+
+// TestADiskIsNotPromisedTwiceToWhatIsFetchedAhead, in a pass and after it.
+func TestADiskIsNotPromisedTwiceToWhatIsFetchedAhead(t *testing.T) {
+	one := mac("a", 20*gib, has("old", gib, 9*gib))
+	who := func(name, mac string) v1alpha1.ModelReplica {
+		r := replica(name, 9*gib, of("d"+name), revised("new"), swaps, carries("new-"+name, 5*gib))
+		r.Spec.PrefetchNodeName = mac
+		return r
+	}
+	there := func(name string) v1alpha1.ModelReplica {
+		return replica("old-"+name, 9*gib, on("a"), of("d"+name), revised("old"), carries("old", gib), ready)
+	}
+	olds := []v1alpha1.ModelReplica{there("r"), there("s")}
+	first, second := who("r", ""), who("s", "")
+	s := NewSnapshot([]v1alpha1.MacNode{one}, olds, now)
+	d := s.Pick(&first)
+	if d.Reason != v1alpha1.ReasonPrefetching {
+		t.Fatalf("%s: %s", d.Reason, d.Message)
+	}
+	s.Fetch(&first, d.FetchesOn(&first))
+	if d := s.Pick(&second); d.Reason == v1alpha1.ReasonPrefetching || d.Awaits != "" {
+		t.Errorf("in the same pass: %s: %s", d.Reason, d.Message)
+	}
+	s = NewSnapshot([]v1alpha1.MacNode{one}, append(olds, who("r", "a")), now)
+	if d := s.Pick(&second); d.Reason == v1alpha1.ReasonPrefetching || d.Awaits != "" {
+		t.Errorf("in the next: %s: %s", d.Reason, d.Message)
+	}
+	gone := who("r", "a")
+	gone.DeletionTimestamp = &metav1.Time{Time: now}
+	s = NewSnapshot([]v1alpha1.MacNode{one}, append(olds, gone), now)
+	if d := s.Pick(&second); d.Reason != v1alpha1.ReasonPrefetching {
+		t.Errorf("once it is let go: %s: %s", d.Reason, d.Message)
+	}
+}
+
+// TestALeaveToSwapIsNotAnsweredWithASiblingsWord: what a replica without it was
+// told is not said of one that has it.
+func TestALeaveToSwapIsNotAnsweredWithASiblingsWord(t *testing.T) {
+	s := NewSnapshot([]v1alpha1.MacNode{mac("a", 10*gib)}, []v1alpha1.ModelReplica{replica("s", 9*gib, on("a"), of("d"), revised("old"))}, now)
+	sibling, r := replica("q", 9*gib, of("d"), revised("new")), replica("r", 9*gib, of("d"), revised("new"), swaps)
+	sibling.UID, r.UID = types.UID("q"), types.UID("r")
+	if d := s.Pick(&sibling); d.Reason != v1alpha1.ReasonNoRoom {
+		t.Fatalf("%s: %s", d.Reason, d.Message)
+	}
+	if d := s.Pick(&r); d.Reason != v1alpha1.ReasonSwapping {
+		t.Errorf("%s: %s", d.Reason, d.Message)
+	}
+}

@@ -1,0 +1,472 @@
+package tunnel_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
+	"metalfleet.dev/metalfleet/gateway/identity"
+	"metalfleet.dev/metalfleet/gateway/tunnel"
+	"metalfleet.dev/metalfleet/hack/patience"
+)
+
+// world is a gateway's hub, and an authority that makes Macs.
+type world struct {
+	t       *testing.T
+	ca      *agentapitest.CA
+	ids     identity.Store
+	hub     *tunnel.Hub
+	address string
+	changed chan string
+	stop    func()
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, ca: agentapitest.NewCA(t), changed: make(chan string, 100)}
+	w.ids.Set(w.identity(w.ca.Gateway()))
+	w.hub = tunnel.New(tunnel.Options{Identity: w.ids.Current, Log: logr.Discard(), Changed: func(mac string) { w.changed <- mac },
+		HTTP2: http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: time.Minute}})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.address = l.Addr().String()
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- w.hub.Serve(ctx, l) }()
+	w.stop = sync.OnceFunc(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(w.stop)
+	return w
+}
+
+func (w *world) identity(pem agentapitest.PEM) *identity.Identity {
+	w.t.Helper()
+	id, err := identity.Parse(map[string][]byte{"tls.crt": pem.Certificate, "tls.key": pem.Key, "ca.crt": pem.CA})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return id
+}
+
+// one is a listener of one connection.
+type one struct {
+	conn chan net.Conn
+	done chan struct{}
+	once sync.Once
+	at   net.Addr
+}
+
+func (o *one) Accept() (net.Conn, error) {
+	select {
+	case c := <-o.conn:
+		return c, nil
+	case <-o.done:
+		return nil, net.ErrClosed
+	}
+}
+func (o *one) Close() error   { o.once.Do(func() { close(o.done) }); return nil }
+func (o *one) Addr() net.Addr { return o.at }
+
+// dial says hello, and hears which gateway is there.
+func (w *world) dial(says string) net.Conn {
+	w.t.Helper()
+	c, err := net.Dial("tcp", w.address)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = c.Close() })
+	if err := agentapi.SayTunnel(c, says); err != nil {
+		w.t.Fatal(err)
+	}
+	if gateway, err := agentapi.HearGateway(c); err != nil || gateway == "" {
+		w.t.Fatal(gateway, err)
+	}
+	return c
+}
+
+// open opens a tunnel that says it is of one Mac, with the certificate of another
+// from an authority; ended is closed when nothing is served on it any more.
+func (w *world) open(says string, ca *agentapitest.CA, is string, answer http.HandlerFunc) (s *http.Server, ended <-chan struct{}) {
+	w.t.Helper()
+	c := w.dial(says)
+	l := &one{conn: make(chan net.Conn, 1), done: make(chan struct{}), at: c.LocalAddr()}
+	l.conn <- c
+	gone := make(chan struct{})
+	s = &http.Server{Handler: answer, TLSConfig: agentapi.ServerTLS(ca.Mac(is).Pair(w.t), w.ca.Roots()),
+		ConnState: func(_ net.Conn, s http.ConnState) {
+			if s == http.StateClosed {
+				close(gone)
+			}
+		}}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = s.ServeTLS(l, "", "") }()
+	w.t.Cleanup(func() { _ = s.Close(); <-served })
+	return s, gone
+}
+
+// mac opens a good tunnel.
+func (w *world) mac(name string, answer http.HandlerFunc) (*http.Server, <-chan struct{}) {
+	w.t.Helper()
+	return w.open(name, w.ca, name, func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != agentapi.PathHealth {
+			answer(rw, r)
+		}
+	})
+}
+
+func (w *world) ask(ctx context.Context, mac, path string) (*http.Response, error) {
+	way, ok := w.hub.To(mac)
+	if !ok {
+		return nil, tunnel.ErrNone
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+agentapi.MacServerName(mac)+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return way.RoundTrip(r)
+}
+
+func (w *world) answer(mac, path string) (string, error) {
+	resp, err := w.ask(w.t.Context(), mac, path)
+	if err != nil {
+		return "", err
+	}
+	b, err := io.ReadAll(resp.Body)
+	return string(b), errors.Join(err, resp.Body.Close())
+}
+
+func (w *world) wantChange(mac string) {
+	w.t.Helper()
+	select {
+	case got := <-w.changed:
+		if got != mac {
+			w.t.Fatalf("%s changed, want %s", got, mac)
+		}
+	case <-time.After(patience.Of(w.t)):
+		w.t.Fatalf("nothing changed")
+	}
+}
+
+func (w *world) wait(what string, ended <-chan struct{}) {
+	w.t.Helper()
+	select {
+	case <-ended:
+	case <-time.After(patience.Of(w.t)):
+		w.t.Fatalf("not seen: %s", what)
+	}
+}
+
+func TestRequestsGoThroughATunnel(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.answer("a", "/x"); !errors.Is(err, tunnel.ErrNone) {
+		t.Errorf("there is no tunnel: %v", err)
+	}
+	s, _ := w.mac("a", func(rw http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(rw, r.Proto+" "+r.URL.Path) })
+	w.wantChange("a")
+	for range 3 {
+		if got, err := w.answer("a", "/x"); err != nil || got != "HTTP/2.0 /x" {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if _, err := w.answer("b", "/x"); !errors.Is(err, tunnel.ErrNone) {
+		t.Errorf("another Mac has a tunnel: %v", err)
+	}
+	if n := w.hub.Len(); n != 1 {
+		t.Errorf("%d tunnels", n)
+	}
+	_ = s.Close()
+	w.wantChange("a")
+	if _, err := w.answer("a", "/x"); !errors.Is(err, tunnel.ErrNone) {
+		t.Errorf("the tunnel was closed: %v", err)
+	}
+}
+
+// TestAttackATunnelOfAnotherMac: whatever it says, a tunnel is of the Mac that its
+// certificate names.
+func TestAttackATunnelOfAnotherMac(t *testing.T) {
+	w := newWorld(t)
+	none := func(http.ResponseWriter, *http.Request) {}
+	_, another := w.open("a", w.ca, "b", none)
+	_, foreign := w.open("a", agentapitest.NewCA(t), "a", none)
+	w.wait("another Mac's tunnel ends", another)
+	w.wait("a foreign tunnel ends", foreign)
+	w.mac("c", none)
+	w.wantChange("c")
+	for _, mac := range []string{"a", "b"} {
+		if _, ok := w.hub.To(mac); ok {
+			t.Errorf("%s has a tunnel", mac)
+		}
+	}
+}
+
+// TestAttackATunnelWithAGatewaysCertificate: nobody who took a gateway's key can
+// be a Mac.
+func TestAttackATunnelWithAGatewaysCertificate(t *testing.T) {
+	w := newWorld(t)
+	c := w.dial("a")
+	config := agentapi.ServerTLS(w.ca.Gateway().Pair(t), w.ca.Roots())
+	l := &one{conn: make(chan net.Conn, 1), done: make(chan struct{}), at: c.LocalAddr()}
+	l.conn <- c
+	gone := make(chan struct{})
+	s := &http.Server{TLSConfig: config, Handler: http.NotFoundHandler(), ConnState: func(_ net.Conn, s http.ConnState) {
+		if s == http.StateClosed {
+			close(gone)
+		}
+	}}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = s.ServeTLS(l, "", "") }()
+	t.Cleanup(func() { _ = s.Close(); <-served })
+	w.wait("its tunnel ends", gone)
+	if _, ok := w.hub.To("a"); ok {
+		t.Error("a gateway is a Mac")
+	}
+}
+
+func TestAttackNoTunnel(t *testing.T) {
+	w := newWorld(t)
+	for _, hello := range []string{"GET / HTTP/1.1\r\n\r\n", "studio\n", "metalfleet-tunnel/1 A\n", "metalfleet-tunnel/1 \n", "metalfleet-tunnel/2 a\n",
+		"metalfleet-tunnel/1 " + strings.Repeat("a", 100)} {
+		c, err := net.Dial("tcp", w.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(c, hello)
+		if err := c.SetReadDeadline(time.Now().Add(patience.Of(t))); err != nil {
+			t.Fatal(err)
+		}
+		var timeout net.Error
+		if _, err := c.Read(make([]byte, 1)); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
+			t.Errorf("%q was answered or is waited for: %v", hello, err)
+		}
+		_ = c.Close()
+	}
+}
+
+// TestAttackStrangersFillTheRoom: those of one address that say nothing take a
+// share of it and no more, and it is given back.
+func TestAttackStrangersFillTheRoom(t *testing.T) {
+	w := newWorld(t)
+	var silent []net.Conn
+	for range 64 {
+		silent = append(silent, w.dial("a")) // heard: so it is inside
+	}
+	c, err := net.Dial("tcp", w.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // refused
+	if err := agentapi.SayTunnel(c, "b"); err == nil {
+		if gateway, err := agentapi.HearGateway(c); err == nil {
+			t.Errorf("one stranger more than its share came in to %s", gateway)
+		}
+	}
+	for _, c := range silent {
+		_ = c.Close()
+	}
+	for end := time.Now().Add(patience.Of(t)); ; {
+		c, err := net.Dial("tcp", w.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = agentapi.SayTunnel(c, "b")
+		_, err = agentapi.HearGateway(c)
+		_ = c.Close()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the room is not given back")
+		}
+	}
+}
+
+// stream answers in two parts, the second when more is closed.
+func stream(more <-chan struct{}) http.HandlerFunc {
+	return func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(rw, "first\n")
+		_ = http.NewResponseController(rw).Flush()
+		<-more
+		_, _ = io.WriteString(rw, "last\n")
+	}
+}
+
+func (w *world) begin(mac string) (*http.Response, *bufio.Reader) {
+	w.t.Helper()
+	resp, err := w.ask(w.t.Context(), mac, "/stream")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	in := bufio.NewReader(resp.Body)
+	if line, err := in.ReadString('\n'); err != nil || line != "first\n" {
+		w.t.Fatal(line, err)
+	}
+	return resp, in
+}
+
+// TestASecondTunnelTakesOver, the answers on the first go on, and then it ends.
+func TestASecondTunnelTakesOver(t *testing.T) {
+	w := newWorld(t)
+	more := make(chan struct{})
+	_, ended := w.mac("a", stream(more))
+	w.wantChange("a")
+	resp, in := w.begin("a")
+	w.mac("a", func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "second") })
+	w.wantChange("a")
+	if got, err := w.answer("a", "/x"); err != nil || got != "second" {
+		t.Errorf("%q, %v", got, err)
+	}
+	close(more)
+	if rest, err := io.ReadAll(in); err != nil || string(rest) != "last\n" {
+		t.Errorf("the first answer goes on with %q, %v", rest, err)
+	}
+	_ = resp.Body.Close()
+	w.wait("the first tunnel ends", ended)
+	if got, err := w.answer("a", "/x"); err != nil || got != "second" {
+		t.Errorf("after the first one ended: %q, %v", got, err)
+	}
+}
+
+// TestATunnelOfARootThatIsTrustedNoMoreIsNotUsed, and its answers go on.
+func TestATunnelOfARootThatIsTrustedNoMoreIsNotUsed(t *testing.T) {
+	w := newWorld(t)
+	more := make(chan struct{})
+	w.mac("a", stream(more))
+	w.wantChange("a")
+	resp, in := w.begin("a")
+	w.ids.Set(w.identity(agentapitest.NewCA(t).Gateway()))
+	if _, ok := w.hub.To("a"); ok {
+		t.Error("it is used")
+	}
+	close(more)
+	if rest, err := io.ReadAll(in); err != nil || string(rest) != "last\n" {
+		t.Errorf("the answer goes on with %q, %v", rest, err)
+	}
+	_ = resp.Body.Close()
+}
+
+// TestAMacThatDrainsGetsNoMoreRequests through its tunnel, and what runs goes on.
+func TestAMacThatDrainsGetsNoMoreRequests(t *testing.T) {
+	w := newWorld(t)
+	more := make(chan struct{})
+	s, _ := w.mac("a", stream(more))
+	w.wantChange("a")
+	resp, in := w.begin("a")
+	ended := make(chan error, 1)
+	go func() { ended <- s.Shutdown(context.Background()) }()
+	for end := time.Now().Add(patience.Of(t)); ; {
+		if _, ok := w.hub.To("a"); !ok {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("requests are still sent there")
+		}
+	}
+	close(more)
+	if rest, err := io.ReadAll(in); err != nil || string(rest) != "last\n" {
+		t.Errorf("the answer goes on with %q, %v", rest, err)
+	}
+	_ = resp.Body.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	w.wantChange("a")
+}
+
+// TestACancelledStreamEndsAtTheMac, and the tunnel lives on.
+func TestACancelledStreamEndsAtTheMac(t *testing.T) {
+	w := newWorld(t)
+	cancelled := make(chan struct{})
+	w.mac("a", func(rw http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(rw).Flush()
+		if r.URL.Path == "/stream" {
+			<-r.Context().Done()
+			close(cancelled)
+		}
+	})
+	w.wantChange("a")
+	ctx, cancel := context.WithCancel(t.Context())
+	resp, err := w.ask(ctx, "a", "/stream")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	w.wait("the request ends", cancelled)
+	_ = resp.Body.Close()
+	if _, err := w.answer("a", "/x"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestASlowStreamHoldsUpNoOther: one that nobody reads, and many that are.
+func TestASlowStreamHoldsUpNoOther(t *testing.T) {
+	w := newWorld(t)
+	block := make([]byte, 1<<20)
+	stuck := make(chan struct{})
+	w.mac("a", func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			defer close(stuck)
+			for r.Context().Err() == nil {
+				if _, err := rw.Write(block); err != nil {
+					return
+				}
+			}
+			return
+		}
+		_, _ = rw.Write(block)
+	})
+	w.wantChange("a")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	slow, err := w.ask(ctx, "a", "/slow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Body.Close() //nolint:errcheck // cancelled
+	errs := make(chan error)
+	for range 8 {
+		go func() {
+			got, err := w.answer("a", "/x")
+			if err == nil && len(got) != len(block) {
+				err = fmt.Errorf("%d bytes", len(got))
+			}
+			errs <- err
+		}()
+	}
+	for range 8 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	cancel()
+	w.wait("the slow stream ends", stuck)
+}
+
+// TestTunnelsEndWithTheGateway.
+func TestTunnelsEndWithTheGateway(t *testing.T) {
+	w := newWorld(t)
+	_, ended := w.mac("a", func(http.ResponseWriter, *http.Request) {})
+	w.wantChange("a")
+	w.stop()
+	w.wait("the tunnel ends", ended)
+	if _, ok := w.hub.To("a"); ok {
+		t.Error("it is used")
+	}
+}

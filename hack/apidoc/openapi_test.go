@@ -1,0 +1,182 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+// bodies are the operations that take one.
+func bodies() map[string]route {
+	out := map[string]route{}
+	for _, d := range documents() {
+		for _, o := range d.operations {
+			if o.body != nil {
+				out[o.method+" "+o.path] = *o.body
+			}
+		}
+	}
+	return out
+}
+
+func TestDocumentsSayWhatTheDecodersTake(t *testing.T) {
+	if len(bodies()) != 8 {
+		t.Errorf("%d operations take a body, want 8", len(bodies()))
+	}
+	for name, r := range bodies() {
+		t.Run(name, func(t *testing.T) {
+			s, refused, err := r.schema()
+			if err != nil {
+				t.Fatal(err)
+			}
+			properties := s["properties"].(schema)
+			if !slices.Equal(slices.Sorted(maps.Keys(properties)), slices.Sorted(maps.Keys(r.fields))) {
+				t.Errorf("the document has %v, the references %v", slices.Sorted(maps.Keys(properties)), slices.Sorted(maps.Keys(r.fields)))
+			}
+			for field, property := range properties {
+				for value, ok := range probes(t, property) {
+					if field == "top_logprobs" && properties["logprobs"] != nil {
+						value += `,"logprobs":true` // which it is allowed with alone
+					}
+					if r.takes(field, value) != ok {
+						t.Errorf("%s: %.60s is taken: %t, and the document says the opposite", field, value, !ok)
+					}
+				}
+				if _, is := refused[field]; is && r.takes(field, r.fields[field]) {
+					t.Errorf("%s is said to be refused, and is taken", field)
+				}
+			}
+			for _, field := range s["required"].([]string) {
+				without := maps.Clone(r.base)
+				delete(without, field)
+				if _, err := r.decode(body(without, "", "")); err == nil {
+					t.Errorf("%s is said to be required, and is not", field)
+				}
+			}
+			var e *openai.Error
+			if _, err := r.decode(body(r.base, "no_such_field", "1")); !errors.As(err, &e) || e.Code != openai.CodeUnknownParameter {
+				t.Errorf("the document takes no other fields, and the decoder says %v", err)
+			}
+		})
+	}
+}
+
+// probes of a field's schema: values, and whether the schema takes them.
+func probes(t *testing.T, property any) map[string]bool {
+	t.Helper()
+	whole, err := json.Marshal(property)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s struct {
+		AnyOf            []json.RawMessage
+		Type             any
+		Enum             []json.RawMessage
+		Minimum, Maximum *json.Number
+		MinLength        int
+		MaxItems         int
+		Items            *struct {
+			Type string
+		}
+	}
+	if err := json.Unmarshal(whole, &s); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]bool{}
+	if len(s.AnyOf) == 2 && string(s.AnyOf[1]) == `{"type":"null"}` {
+		out = probes(t, s.AnyOf[0])
+		out["null"] = true
+		return out
+	}
+	for _, v := range s.Enum {
+		out[string(v)] = true
+		out[`"no such value"`] = false
+	}
+	for kind, value := range map[string]string{"string": `"xa"`, "boolean": "true", "object": `{"no":{}}`, "array": "[{}]", "number": "0.25"} {
+		if s.Type != nil && s.Type != kind && (s.Type != "integer" || kind != "number") {
+			out[value] = false
+		}
+	}
+	if s.Type == "integer" {
+		out["0.25"] = false
+	}
+	if s.Minimum != nil {
+		out[s.Minimum.String()], out[beyond(*s.Minimum, -1)] = true, false
+		out[s.Maximum.String()], out[beyond(*s.Maximum, 1)] = true, false
+	}
+	if s.MinLength > 0 {
+		out[`""`], out[`"x"`] = false, true
+	}
+	if s.MaxItems > 0 && s.Items != nil && s.Items.Type == "string" {
+		list := func(n int) string { return "[" + strings.Repeat(`"a",`, n-1) + `"a"]` }
+		out[list(s.MaxItems)], out[list(s.MaxItems+1)] = true, false
+	}
+	return out
+}
+
+// beyond is a number that is farther out; of the largest whole ones, whose
+// neighbours do not fit, one with a digit more.
+func beyond(n json.Number, by int64) string {
+	v, err := n.Int64()
+	if err != nil || v+by < v != (by < 0) {
+		return n.String() + "0"
+	}
+	return fmt.Sprint(v + by)
+}
+
+func TestADocumentThatSaysSomethingElseIsFound(t *testing.T) {
+	root := t.TempDir()
+	if err := os.CopyFS(filepath.Join(root, "docs"), os.DirFS(filepath.Join("..", "..", "docs"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(root, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range documents() {
+		path := filepath.Join(root, "api", "openapi", d.file)
+		good, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, append(good, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := run(root, false); err == nil || !strings.Contains(err.Error(), d.file) {
+			t.Errorf("another %s is taken: %v", d.file, err)
+		}
+		if err := run(root, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := run(root, false); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAFieldThatIsTakenNeedsASchema(t *testing.T) {
+	r := bodies()["post /v1/rerank"]
+	r.schemas = maps.Clone(r.schemas)
+	delete(r.schemas, "top_n")
+	if _, _, err := r.schema(); err == nil || !strings.Contains(err.Error(), "top_n") {
+		t.Errorf("a field without a schema is written: %v", err)
+	}
+}
+
+func TestWhatARefusalOffersIsTaken(t *testing.T) {
+	r := bodies()["post /v1/rerank"]
+	if _, err := r.harmless("rank_fields", `Leave it out or send ["other"].`); err == nil {
+		t.Error("a refusal offers what is refused too")
+	}
+	got, err := r.harmless("rank_fields", `Leave it out or send ["text"].`)
+	if err != nil || len(got) != 2 {
+		t.Errorf("offered are %v, %v", got, err)
+	}
+}

@@ -1,0 +1,133 @@
+package main
+
+// The schemas of documented fields, as the references of the APIs have them and
+// within what is supported here. A field that is refused has one too where its
+// reference was read already: it is written once the decoder takes the field.
+const (
+	anyText   = `{"type":"string"}`
+	someText  = `{"type":"string","minLength":1}`
+	yesOrNo   = `{"type":"boolean"}`
+	anyObject = `{"type":"object"}`
+	token     = `{"type":"integer","minimum":0,"maximum":2147483647}`
+	limit     = `{"type":"integer","minimum":1,"maximum":2147483647}`
+	penalty   = `{"type":"number","minimum":-2,"maximum":2}`
+	share     = `{"type":"number","minimum":0,"maximum":1}`
+	jsonForm  = `{"anyOf":[{"type":"object"},{"type":"boolean"},{"type":"string"}]}`
+	choices   = `{"type":"array","items":{"type":"string"}}`
+	// form is one of the ways to say what form an answer has.
+	form = `{"type":"object","minProperties":1,"maxProperties":1,"additionalProperties":false,"properties":{"json":` + jsonForm + `,"regex":{"type":"string"},` +
+		`"grammar":{"type":"string"},"choice":` + choices + `,"json_object":{"const":true}}}`
+	textPart = `{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"text"},"text":{"type":"string"}}}`
+	said     = `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":` + textPart + `}]}`
+	// chatMessages, of which an assistant's may hold what it thought.
+	chatMessages = `{"type":"array","minItems":1,"items":{"anyOf":[` +
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"enum":["system","developer","user"]},"name":{"type":["string","null"]},"content":` + said + `}},` +
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},"name":{"type":["string","null"]},"content":` + said + `,` +
+		`"reasoning_content":{"type":["string","null"]},"refusal":{"type":"null"},"annotations":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]},"audio":{"type":"null"},"provider_specific_fields":{"enum":[null,{},{"refusal":null}]},` +
+		`"function_call":{"type":"null"},"tool_calls":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}}},` +
+		`{"type":"object","required":["role","tool_calls"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},"content":{"type":"null"},"tool_calls":{"type":"array","minItems":1,"maxItems":1,"items":{"type":"object",` +
+		`"required":["id","function"],"additionalProperties":false,"properties":{"id":{"const":"call_1"},"type":{"const":"function"},"function":{"type":"object","required":["name","arguments"],"additionalProperties":false,` +
+		`"properties":{"name":` + toolName + `,"arguments":{"enum":["{}"]}}}}}}}}]}}`
+	answerFormat = `{"anyOf":[{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"enum":["text","json_object"]}}},` +
+		`{"type":"object","required":["type","json_schema"],"additionalProperties":false,"properties":{"type":{"const":"json_schema"},"json_schema":{"type":"object","required":["schema"],` +
+		`"additionalProperties":false,"properties":{"name":{"type":["string","null"]},"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"schema":` + jsonForm + `}}}}]}`
+	stops         = `{"anyOf":[{"type":"string","minLength":1},{"type":"array","maxItems":4,"items":{"type":"string","minLength":1}}]}`
+	streamOptions = `{"type":"object","additionalProperties":false,"properties":{"include_usage":{"type":["boolean","null"]},"include_obfuscation":{"enum":[false,null]}}}`
+	bias          = `{"type":"object","maxProperties":300,"propertyNames":{"pattern":"^(0|[1-9][0-9]{0,8})$"},"additionalProperties":{"type":"number","minimum":-100,"maximum":100}}`
+	toolName      = `{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,64}$"}`
+	chatTools     = `{"type":"array","maxItems":1,"items":{"type":"object","required":["type","function"],"additionalProperties":false,"properties":{"type":{"const":"function"},"function":{"type":"object",` +
+		`"required":["name"],"additionalProperties":false,"properties":{"name":` + toolName + `,"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"parameters":{"type":["object","null"]}}}}}}`
+	// Anthropic's tools.
+	messageTools = `{"type":"array","maxItems":1,"items":{"type":"object","required":["name","input_schema"],"additionalProperties":false,"properties":{"type":{"enum":["custom",null]},"name":` + toolName +
+		`,"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"input_schema":{"type":"object"},"cache_control":` + cacheMark + `}}}`
+	messageChoice = `{"anyOf":[{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"enum":["auto","any","none"]},"disable_parallel_tool_use":{"type":["boolean","null"]}}},` +
+		`{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"tool"},"name":` + toolName + `,"disable_parallel_tool_use":{"type":["boolean","null"]}}}]}`
+	thinking = `{"anyOf":[{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"enum":["adaptive","disabled"]},"budget_tokens":{"type":"null"}}},` +
+		`{"type":"object","required":["type","budget_tokens"],"additionalProperties":false,"properties":{"type":{"const":"enabled"},"budget_tokens":{"type":"integer","minimum":1024,"maximum":2147483647}}}]}`
+	chatChoice = `{"anyOf":[{"enum":["auto","none","required"]},{"type":"object","required":["type","function"],"additionalProperties":false,"properties":{"type":{"const":"function"},` +
+		`"function":{"type":"object","required":["name"],"additionalProperties":false,"properties":{"name":` + toolName + `}}}}]}`
+	whole64 = `{"type":"integer","minimum":-9223372036854775808,"maximum":9223372036854775807}`
+)
+
+// textSchemas are those of both of OpenAI's text routes.
+var textSchemas = map[string]string{
+	"model": someText, "frequency_penalty": penalty, "logit_bias": bias, "max_tokens": limit, "n": `{"type":"integer","minimum":1,"maximum":128}`,
+	"presence_penalty": penalty, "seed": whole64, "stop": stops, "stream": yesOrNo, "stream_options": streamOptions,
+	"temperature": `{"type":"number","minimum":0,"maximum":2}`, "top_p": share, "user": anyText, "top_k": `{"type":"integer","minimum":-1,"maximum":2147483647}`, "min_p": share,
+	"priority": `{"type":"integer","minimum":-1000,"maximum":1000}`, "structured_outputs": form, "guided_json": jsonForm, "guided_regex": anyText,
+	"guided_choice": choices, "guided_grammar": anyText,
+}
+
+var chatSchemas = more(textSchemas, map[string]string{
+	"messages": chatMessages, "logprobs": yesOrNo, "max_completion_tokens": limit, "response_format": answerFormat,
+	"top_logprobs": `{"type":"integer","minimum":0,"maximum":20}`, "parallel_tool_calls": yesOrNo, "tools": chatTools, "tool_choice": chatChoice,
+	"reasoning_effort": `{"enum":["none","minimal","low","medium","high","xhigh","max"]}`,
+})
+
+var completionSchemas = more(textSchemas, map[string]string{
+	"prompt": `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"maxItems":1,"items":` + someText + `},{"type":"array","minItems":1,"items":` + token + `},` +
+		`{"type":"array","minItems":1,"maxItems":1,"items":{"type":"array","minItems":1,"items":` + token + `}}]}`,
+	"echo": yesOrNo, "logprobs": `{"type":"integer","minimum":0,"maximum":5}`,
+})
+
+var embeddingSchemas = map[string]string{
+	"model": someText, "dimensions": `{"type":"integer","minimum":1,"maximum":1048576}`, "encoding_format": `{"enum":["float","base64"]}`, "user": anyText,
+	"input": `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"maxItems":2048,"items":` + someText + `},{"type":"array","minItems":1,"items":` + token + `},` +
+		`{"type":"array","minItems":1,"maxItems":2048,"items":{"type":"array","minItems":1,"items":` + token + `}}]}`,
+	"truncate": yesOrNo, "prompt_name": anyText, "instruction": anyText,
+}
+
+var rerankSchemas = map[string]string{
+	"model": someText, "query": someText, "top_n": limit, "return_documents": yesOrNo, "truncate": yesOrNo, "instruction": anyText,
+	"documents": `{"type":"array","minItems":1,"maxItems":2048,"items":{"anyOf":[` + someText +
+		`,{"type":"object","required":["text"],"additionalProperties":false,"properties":{"text":` + someText + `}}]}}`,
+}
+
+// What Anthropic's blocks are.
+const (
+	cacheMark  = `{"anyOf":[{"type":"null"},{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"ephemeral"},"ttl":{"enum":["5m","1h",null]}}}]}`
+	textBlock  = `{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"text"},"text":{"type":"string","minLength":1},"cache_control":` + cacheMark + `,"citations":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}}}`
+	textBlocks = `{"anyOf":[{"type":"string"},{"type":"array","items":` + textBlock + `}]}`
+	resultOf   = `{"type":"object","required":["type","tool_use_id"],"additionalProperties":false,"properties":{"type":{"const":"tool_result"},"tool_use_id":{"type":"string","minLength":1},"is_error":{"type":["boolean","null"]},"cache_control":` + cacheMark + `,"content":{"anyOf":[{"type":"null"},` + textBlocks + `]}}}`
+	useOf      = `{"type":"object","required":["type","id","name","input"],"additionalProperties":false,"properties":{"type":{"const":"tool_use"},"id":{"type":"string","minLength":1},"name":{"type":"string","minLength":1},"input":{"type":"object"},"cache_control":` + cacheMark + `,"caller":{"anyOf":[{"type":"null"},{"const":{"type":"direct"}}]}}}`
+	thoughtOf  = `{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"thinking"},"thinking":{"type":"string"},"signature":{"type":"string"},"cache_control":` + cacheMark + `}}`
+)
+
+var messageSchemas = map[string]string{
+	"model": someText, "max_tokens": limit, "system": textBlocks, "stop_sequences": `{"type":"array","maxItems":16,"items":{"type":"string","pattern":"[A-Za-z0-9]"}}`,
+	"stream": yesOrNo, "temperature": share, "top_k": `{"type":"integer","minimum":0,"maximum":2147483647}`, "top_p": share, "cache_control": cacheMark,
+	"metadata": `{"type":"object","additionalProperties":false,"properties":{"user_id":{"type":["string","null"]}}}`,
+	"tools":    messageTools, "tool_choice": messageChoice, "thinking": thinking,
+	"service_tier": `{"enum":["auto","standard_only"]}`,
+	"messages": `{"type":"array","minItems":1,"items":{"anyOf":[` +
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"user"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":{"anyOf":[` + textBlock + `,` + resultOf + `]}}]}}},` +
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},"content":{"anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":{"anyOf":[` + textBlock + `,` + thoughtOf + `,` + useOf + `]}}]}}}]}}`,
+}
+
+// Items and parts of responses.
+const (
+	inputParts  = `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"input_text"},"text":{"type":"string"}}}}]}`
+	outputParts = `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"output_text"},"text":{"type":"string"},` +
+		`"annotations":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]},"logprobs":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}}}}]}`
+	itemOf     = `"id":{"type":["string","null"]},"status":{"type":["string","null"]}`
+	itemFields = `"type":{"const":"message"},` + itemOf
+	// A call that nobody answered; an output needs its call before it, which a schema cannot say.
+	callItem    = `{"type":"object","required":["type","call_id","name","arguments"],"additionalProperties":false,"properties":{"type":{"const":"function_call"},` + itemOf + `,"call_id":{"const":"call_1"},"name":` + toolName + `,"arguments":{"enum":["{}"]}}}`
+	thoughtItem = `{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"reasoning"},` + itemOf + `,"summary":{"type":"array","maxItems":0},"encrypted_content":{"type":"null"},` +
+		`"content":{"type":"array","items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"reasoning_text"},"text":{"type":"string"}}}}}}`
+	responseTools = `{"type":"array","maxItems":1,"items":{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"function"},"name":` + toolName +
+		`,"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"parameters":{"type":["object","null"]}}}}`
+	responseChoice = `{"anyOf":[{"enum":["auto","none","required"]},{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"function"},"name":` + toolName + `}}]}`
+	reasoningOf    = `{"type":"object","additionalProperties":false,"properties":{"effort":{"enum":["none","minimal","low","medium","high","xhigh","max",null]},"summary":{"type":"null"},"generate_summary":{"type":"null"},` +
+		`"context":{"enum":["auto",null]},"mode":{"enum":["standard",null]}}}`
+)
+
+var responseSchemas = map[string]string{
+	"model": someText, "instructions": anyText, "max_output_tokens": limit, "previous_response_id": anyText, "store": yesOrNo, "stream": yesOrNo,
+	"temperature": `{"type":"number","minimum":0,"maximum":2}`, "top_p": share, "user": anyText, "parallel_tool_calls": yesOrNo,
+	"tools": responseTools, "tool_choice": responseChoice, "reasoning": reasoningOf,
+	"metadata": `{"type":"object","maxProperties":16,"propertyNames":{"maxLength":16},"additionalProperties":{"type":"string","maxLength":128}}`,
+	"input": `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"anyOf":[` +
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"enum":["system","developer","user"]},` + itemFields + `,"content":` + inputParts + `}},` +
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},` + itemFields + `,"content":` + outputParts + `}},` + callItem + `,` + thoughtItem + `]}}]}`,
+}

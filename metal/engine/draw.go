@@ -1,0 +1,89 @@
+package engine
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"metalfleet.dev/metalfleet/metal/batch"
+	"metalfleet.dev/metalfleet/metal/sample"
+)
+
+// mostHands draw the tokens of a step at once, where the host has as many
+// processors: each row is a pass or two over a vocabulary.
+const mostHands = 8
+
+// hand draws tokens for one goroutine.
+type hand struct {
+	sampler *sample.Sampler
+	// allowed are the logits of one row that is held to a form.
+	allowed []float32
+}
+
+func newHands(vocabulary int) []*hand {
+	hands := make([]*hand, min(mostHands, runtime.GOMAXPROCS(0)))
+	for i := range hands {
+		hands[i] = &hand{sampler: sample.New(vocabulary)}
+	}
+	return hands
+}
+
+// drawn is what became of a row.
+type drawn struct {
+	picked
+	err error
+}
+
+// draw chooses a token for every row of a step that samples and whose request
+// goes on. What a request draws depends on its own row, seed and counts alone, so
+// rows are drawn side by side.
+func (l *looping) draw(step batch.Step, logits func(row int) []float32) picker {
+	var wanted []int
+	var of []*active
+	for _, r := range step.Rows {
+		if !r.Sample {
+			continue
+		}
+		if a := l.active[r.ID]; a != nil {
+			wanted = append(wanted, len(of))
+		}
+		of = append(of, l.active[r.ID])
+	}
+	all := make([]drawn, len(of))
+	l.share(len(wanted), func(h *hand, i int) {
+		row := wanted[i]
+		all[row].picked, all[row].err = h.pick(of[row], logits(row))
+	})
+	return func(row int) (picked, error) { return all[row].picked, all[row].err }
+}
+
+// share has as many hands as are of use do n things, and waits for them.
+func (l *looping) share(n int, do func(h *hand, i int)) {
+	var next atomic.Int64
+	work := func(h *hand) {
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			do(h, i)
+		}
+	}
+	var others sync.WaitGroup
+	for _, h := range l.hands[1:max(1, min(n, len(l.hands)))] {
+		others.Go(func() { work(h) })
+	}
+	work(l.hands[0])
+	others.Wait()
+}
+
+// pick chooses a token from logits on the host.
+func (h *hand) pick(a *active, logits []float32) (picked, error) {
+	model := logits
+	logits, err := h.allow(a, logits)
+	if err != nil {
+		return picked{}, err
+	}
+	token, err := h.sampler.Token(a.params, logits, uint64(a.generated()), &a.counts)
+	if err != nil || a.logprobs == nil {
+		return picked{token: token}, err
+	}
+	ranked, err := sample.Rank(model, token, *a.logprobs)
+	return picked{token: token, ranked: &ranked}, err
+}

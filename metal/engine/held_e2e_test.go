@@ -1,0 +1,247 @@
+package engine_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/metal/sample"
+)
+
+// llama is a template that writes calls as Llama 3's do; mistral as Mistral's.
+const (
+	llama = `{% for tool in tools or [] %}{{ tool | tojson }}
+{% endfor %}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>
+{{ m.content }}{% for call in m.tool_calls or [] %}<|python_tag|>{"name": "{{ call.function.name }}", "parameters": {{ call.function.arguments | tojson }}}{% endfor %}
+{% endfor %}<|start_header_id|>assistant<|end_header_id|>
+`
+	mistral = `{% for tool in tools or [] %}{{ tool | tojson }}
+{% endfor %}{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}[TOOL_CALLS]{{ call.function.name }}[ARGS]{{ call.function.arguments | tojson }}{% endfor %}
+{% endfor %}`
+)
+
+// brief leaves the schemas of tools out of prompts, for which a tiny context has no room.
+func brief(template string) string {
+	return strings.Replace(template, "tool | tojson", "tool.function.name ~ tool.function.description", 1)
+}
+
+// Two tools whose arguments are short: one with a schema, one without any.
+const weatherAndNow = `[{"type":"function","function":{"name":"weather","description":"d","parameters":{"type":"object","properties":` +
+	`{"city":{"type":"string","maxLength":6},"days":{"type":"integer","minimum":1,"maximum":9},"unit":{"enum":["c","f"]}},"required":["city","days","unit"],"additionalProperties":false}}},` +
+	`{"type":"function","function":{"name":"now","description":"d"}}]`
+
+// fits says whether arguments are what weatherAndNow declares.
+func fits(name, arguments string) bool {
+	var got map[string]any
+	if json.Unmarshal([]byte(arguments), &got) != nil {
+		return false
+	}
+	if name == "now" {
+		return len(got) == 0
+	}
+	city, isText := got["city"].(string)
+	days, isNumber := got["days"].(float64)
+	return name == "weather" && len(got) == 3 && isText && len([]rune(city)) <= 6 && isNumber && days >= 1 && days <= 9 && days == float64(int(days)) && (got["unit"] == "c" || got["unit"] == "f")
+}
+
+// tokenOf is the token of one letter: the bytes stand behind three control tokens.
+func tokenOf(letter byte) int32 { return 3 + int32(letter) }
+
+// made are the calls of an answer that are whole, and whether all are.
+func made(a answer) (calls [][2]string, whole bool) {
+	whole = true
+	for _, c := range a.calls {
+		if c.Name != "" {
+			calls = append(calls, [2]string{c.Name, ""})
+		}
+		calls[len(calls)-1][1] += c.Arguments
+		whole = c.Ended && c.Written == ""
+	}
+	return calls, whole
+}
+
+// cut leaves out the beginning of a call that the limit cut before its arguments.
+func cut(a answer, begin string) string {
+	if at := strings.LastIndex(a.text, begin); at >= 0 && a.finished.Reason == engine.Length {
+		return a.text[:at]
+	}
+	return a.text
+}
+
+func heldTo(change func(*engine.Calls), p *sample.Params) engine.Request {
+	return asking(func(r *engine.Request) {
+		r.Chat.Tools, r.Sampling, r.MaxTokens = []byte(weatherAndNow), p, 250
+		change(r.Calls)
+	})
+}
+
+// TestA1ACallThatHasToBeIsOneOfTheToolsWithArgumentsThatFit: a random model would
+// never write one by itself.
+func TestA1ACallThatHasToBeIsOneOfTheToolsWithArgumentsThatFit(t *testing.T) {
+	opening := map[string]string{"hermes": "<tool_call>", "llama": `{"name"`}
+	for family, template := range map[string]string{"hermes": hermes, "llama": llama} {
+		e := ready(t, engine.Options{ModelPath: templated(t, brief(template)), Sequences: 4}, ref.Options{})
+		for name, c := range map[string]struct {
+			change func(*engine.Calls)
+			most   int
+			only   string
+		}{
+			"required":           {func(c *engine.Calls) { c.Required = true }, 99, ""},
+			"required, strict":   {func(c *engine.Calls) { c.Required, c.Strict = true, true }, 99, ""},
+			"required, one":      {func(c *engine.Calls) { c.Required, c.Single = true, true }, 1, ""},
+			"a function by name": {func(c *engine.Calls) { c.Required, c.Name = true, "weather" }, 1, "weather"},
+		} {
+			t.Run(family+", "+name, func(t *testing.T) {
+				ended, names := 0, map[string]bool{}
+				for seed := range uint64(2) {
+					p := draws(seed)
+					if seed%2 == 1 {
+						p.Bias = map[int32]float32{tokenOf('w'): 6} // the model likes n more
+					}
+					a := ask(t, e, heldTo(c.change, p))
+					calls, whole := made(a)
+					if a.finished.Reason == engine.Stop {
+						ended++
+					} else if len(calls) > 0 && !whole {
+						calls = calls[:len(calls)-1] // the limit cut it
+					}
+					if strings.TrimSpace(cut(a, opening[family])) != "" || a.finished.Reason == engine.Stop && (!whole || len(calls) == 0) || len(calls) > c.most {
+						t.Errorf("seed %d: %q and %q, %+v", seed, a.text, calls, a.finished)
+					}
+					for _, call := range calls {
+						names[call[0]] = true
+						if !fits(call[0], call[1]) || c.only != "" && call[0] != c.only {
+							t.Errorf("seed %d: %q", seed, call)
+						}
+					}
+				}
+				if ended == 0 || c.only == "" && len(names) != 2 {
+					t.Errorf("%d answers ended, %v was called", ended, names)
+				}
+			})
+		}
+	}
+}
+
+// marked is a folder whose vocabulary has a token for <tool_call>, a control token
+// maybe, and that token.
+func marked(t *testing.T, dir string, control bool) int32 {
+	t.Helper()
+	path := filepath.Join(dir, "tokenizer.json")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config map[string]any
+	if err := json.Unmarshal(raw, &config); err != nil {
+		t.Fatal(err)
+	}
+	vocab := config["model"].(map[string]any)["vocab"].(map[string]any)
+	last := ""
+	for token, id := range vocab {
+		if last == "" || id.(float64) > vocab[last].(float64) {
+			last = token
+		}
+	}
+	id := vocab[last]
+	delete(vocab, last)
+	vocab["<tool_call>"] = id
+	config["added_tokens"] = append(config["added_tokens"].([]any), map[string]any{"id": id, "content": "<tool_call>", "special": control, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false})
+	if raw, err = json.Marshal(config); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return int32(id.(float64))
+}
+
+// TestA1AStrictCallFitsWhereverItBegins: the model may say what it wants; what it calls
+// has the arguments that were declared.
+func TestA1AStrictCallFitsWhereverItBegins(t *testing.T) {
+	for name, control := range map[string]bool{"a mark that is shown": false, "a mark that is a control token": true} {
+		t.Run(name, func(t *testing.T) { strictlyCalled(t, control) })
+	}
+}
+
+func strictlyCalled(t *testing.T, control bool) {
+	t.Helper()
+	dir := templated(t, brief(hermes))
+	opens := marked(t, dir, control)
+	e := ready(t, engine.Options{ModelPath: dir}, ref.Options{})
+	texts, ended := 0, 0
+	for seed := range uint64(4) {
+		p := draws(seed)
+		p.Bias = map[int32]float32{opens: 4} // it calls often
+		a := ask(t, e, heldTo(func(c *engine.Calls) { c.Strict = true }, p))
+		calls, whole := made(a)
+		if a.finished.Reason != engine.Stop && len(calls) > 0 && !whole {
+			calls = calls[:len(calls)-1]
+		}
+		text := cut(a, "<tool_call>")
+		if strings.Contains(text, "<tool_call>") {
+			t.Errorf("seed %d: a call that is none in %q", seed, text)
+		}
+		if strings.TrimSpace(text) != "" {
+			texts++
+		}
+		ended += len(calls)
+		for _, call := range calls {
+			if !fits(call[0], call[1]) {
+				t.Errorf("seed %d: %q", seed, call)
+			}
+		}
+	}
+	if texts == 0 || ended == 0 {
+		t.Errorf("%d answers have text, %d calls are whole: the test wants both", texts, ended)
+	}
+}
+
+// TestA1WhatAFamilyIsNotHeldToIsRefused: with what to send instead.
+func TestA1WhatAFamilyIsNotHeldToIsRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		template string
+		calls    engine.Calls
+		param    string
+		says     string
+	}{
+		"a call of Mistral's":      {mistral, engine.Calls{Required: true}, "tool_choice", "auto or none"},
+		"a schema of Mistral's":    {mistral, engine.Calls{Strict: true}, "tools", "without strict"},
+		"a schema of a free Llama": {llama, engine.Calls{Strict: true}, "tools", "tool_choice required"},
+	} {
+		e := ready(t, engine.Options{ModelPath: templated(t, c.template)}, ref.Options{})
+		_, err := e.Generate(context.Background(), asking(func(r *engine.Request) { r.Calls = &c.calls }))
+		if r := new(engine.Refusal); !errors.As(err, &r) || r.Kind != engine.Invalid || r.Param != c.param || !strings.Contains(r.Message, c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestA1ASchemaThatCannotBeEnforced: strict refuses it by its keyword; a call that has
+// to be is any object then.
+func TestA1ASchemaThatCannotBeEnforced(t *testing.T) {
+	e := ready(t, engine.Options{ModelPath: templated(t, hermes)}, ref.Options{})
+	odd := func(c engine.Calls) engine.Request {
+		return asking(func(r *engine.Request) {
+			r.Calls, r.Sampling, r.MaxTokens = &c, draws(3), 120
+			r.Chat.Tools = []byte(`[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","not":{"required":["a"]}}}}]`)
+		})
+	}
+	for _, c := range []engine.Calls{{Strict: true}, {Strict: true, Required: true}} {
+		_, err := e.Generate(context.Background(), odd(c))
+		if r := new(engine.Refusal); !errors.As(err, &r) || r.Param != "tools" || !strings.Contains(r.Message, `"not"`) || !strings.Contains(r.Message, `"f"`) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	a := ask(t, e, odd(engine.Calls{Required: true}))
+	if a.finished.Err != nil || len(a.calls) == 0 || !regexp.MustCompile(`^\{`).MatchString(a.calls[0].Arguments+a.calls[min(1, len(a.calls)-1)].Arguments) {
+		t.Errorf("%q and %+v, %+v", a.text, a.calls, a.finished)
+	}
+}

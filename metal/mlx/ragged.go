@@ -1,0 +1,75 @@
+//go:build mlx
+
+package mlx
+
+// stretch is a segment of a step where it lies: so many tokens of a slot from
+// start on, of which the last sees so many.
+type stretch struct {
+	slab                      *slab
+	slot, start, length, seen int
+	// ragged says that the kernel of ragged.h attends it.
+	ragged bool
+}
+
+// The kernel of ragged.h has a block of the device go through all that a segment
+// has behind it, for each head of keys. That is as quick as memory where many
+// segments are attended; few that are long leave the device idle, and the
+// framework's kernel for one answer does not. It is worth while up to
+// longestRagged tokens for an answer or for those that the framework attends
+// together; and up to as many for each where it would attend them one by one.
+// Pieces have up to mostRagged tokens: longer ones fill the device.
+const (
+	mostRagged    = 64
+	longestRagged = 2048
+)
+
+// answers are those of a step in one slab, one token each.
+type answers struct {
+	number, longest, first, last, start int
+	uneven                              bool
+}
+
+// chooseRagged marks the segments of a step that go to the kernel of ragged.h,
+// and counts them: all that it takes, so that they need not be joined to others,
+// unless one call of the framework does for the whole step.
+func chooseRagged(all []stretch) (chosen int64) {
+	slabs := make(map[*slab]*answers)
+	pieces := false
+	for _, g := range all {
+		if g.length > 1 {
+			pieces = true
+			continue
+		}
+		in := slabs[g.slab]
+		if in == nil {
+			in = &answers{start: g.start, first: g.slot, last: g.slot}
+			slabs[g.slab] = in
+		}
+		in.number++
+		in.longest = max(in.longest, g.seen)
+		in.first, in.last = min(in.first, g.slot), max(in.last, g.slot)
+		in.uneven = in.uneven || g.start != in.start
+	}
+	if len(slabs) == 1 && !pieces && slabs[all[0].slab].oneCall() {
+		return 0
+	}
+	for i := range all {
+		g := &all[i]
+		if g.ragged = g.length <= mostRagged && (g.length > 1 || slabs[g.slab].suit()); g.ragged {
+			chosen++
+		}
+	}
+	return chosen
+}
+
+// oneCall says whether the framework attends them by one call: side by side and
+// equally long.
+func (a *answers) oneCall() bool { return !a.uneven && a.last-a.first+1 == a.number }
+
+// suit says whether the kernel attends them sooner than the framework.
+func (a *answers) suit() bool {
+	if a.uneven {
+		return a.longest <= longestRagged*a.number
+	}
+	return a.longest <= longestRagged
+}

@@ -1,0 +1,51 @@
+package toolcall
+
+import (
+	"regexp"
+	"strings"
+)
+
+// Names that are looked for in what a template writes.
+const (
+	probeFunction    = "probe_function"
+	probeDescription = "A tool that is looked for."
+)
+
+// Probe is a conversation in which a tool was called, and the definition of that
+// tool, both as JSON. What a template writes of it shows how calls are written.
+func Probe() (messages, tools []byte) {
+	return []byte(`[{"role":"user","content":"first"},` +
+			`{"role":"assistant","content":"","tool_calls":[{"id":"call00001","type":"function","function":{"name":"` + probeFunction + `","arguments":{"probe_argument":"probe value"}}}]},` +
+			`{"role":"tool","tool_call_id":"call00001","name":"` + probeFunction + `","content":"done"}]`),
+		[]byte(`[{"type":"function","function":{"name":"` + probeFunction + `","description":"` + probeDescription + `",` +
+			`"parameters":{"type":"object","properties":{"probe_argument":{"type":"string","description":"A value."}},"required":["probe_argument"]}}}]`)
+}
+
+// shapes of a call in what a template wrote.
+var shapes = []struct {
+	format Format
+	shape  *regexp.Regexp
+}{
+	{QwenXML, regexp.MustCompile(`<tool_call>\s*<function=probe_function>\s*<parameter=probe_argument>\s*probe value\s*</parameter>\s*</function>\s*</tool_call>`)},
+	{Hermes, regexp.MustCompile(`<tool_call>\s*\{\s*"name":\s*"probe_function",\s*"arguments":\s*\{"probe_argument":\s*"probe value"\}\s*\}\s*</tool_call>`)},
+	{Hermes, regexp.MustCompile(`<tool_call>\s*\{\s*"arguments":\s*\{"probe_argument":\s*"probe value"\},\s*"name":\s*"probe_function"\s*\}\s*</tool_call>`)},
+	{Mistral, regexp.MustCompile(`\[TOOL_CALLS\]\s*\[\s*\{[^{}]*"probe_function"[^{}]*"arguments":\s*\{"probe_argument":\s*"probe value"\}`)},
+	{Mistral, regexp.MustCompile(`\[TOOL_CALLS\]\s*probe_function(\[CALL_ID\]\w+)?(\[ARGS\])?\s*\{"probe_argument":\s*"probe value"\}`)},
+	{Harmony, regexp.MustCompile(`to=functions\.probe_function[^{}]*<\|message\|>\s*\{"probe_argument":\s*"probe value"\}`)},
+	{Llama, regexp.MustCompile(`(<\|end_header_id\|>|<\|python_tag\|>)\s*\{"name":\s*"probe_function",\s*"parameters":\s*\{"probe_argument":\s*"probe value"\}\}`)},
+}
+
+// Detect says how calls are written by the template that wrote the probe so; None
+// where that is not known, or where it left out the definition of the tool.
+func Detect(written string) Format {
+	// Templates write definitions in their own ways, but all tell what a tool does.
+	if !strings.Contains(written, probeDescription) {
+		return None
+	}
+	for _, s := range shapes {
+		if s.shape.MatchString(written) {
+			return s.format
+		}
+	}
+	return None
+}
