@@ -11,6 +11,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -151,6 +152,8 @@ func TestAMacJoinsAndItsTokenBurns(t *testing.T) {
 		return nil
 	})
 
+	w.eventually("the rights of its join token end with it", func() error { return w.joinRights("new", false) })
+
 	// It goes on by itself: with its own account, under another name.
 	own := w.as(j.access.Token)
 	w.eventually("it reads its MacNode", func() error { return own.Get(w.ctx, client.ObjectKey{Name: "new"}, &mac) })
@@ -168,6 +171,20 @@ func TestAMacJoinsAndItsTokenBurns(t *testing.T) {
 		t.Errorf("it asked for 10 minutes and got %s", life)
 	}
 	w.must(own.Delete(w.ctx, csr))
+}
+
+// joinRights wants all or none of the rights of the account that a Mac's join
+// tokens speak for. The account itself stays: a token is asked of it.
+func (w *world) joinRights(mac string, want bool) error {
+	here := client.ObjectKey{Namespace: system, Name: "join-" + mac}
+	everywhere := client.ObjectKey{Name: "metalfleet-join-" + mac}
+	for o, key := range map[client.Object]client.ObjectKey{&rbacv1.Role{}: here, &rbacv1.RoleBinding{}: here,
+		&rbacv1.ClusterRole{}: everywhere, &rbacv1.ClusterRoleBinding{}: everywhere} {
+		if err := w.c.Get(w.ctx, key, o); client.IgnoreNotFound(err) != nil || (err == nil) != want {
+			return fmt.Errorf("%T %s is there: %t, want %t (%w)", o, key.Name, err == nil, want, err)
+		}
+	}
+	return w.c.Get(w.ctx, here, &corev1.ServiceAccount{})
 }
 
 // TestAMacThatNeverSaysSoHasItsTokenBurned after the time to collect.

@@ -29,9 +29,14 @@ type requester struct {
 	joins bool
 }
 
+// userOf is the name by which the API server knows an account.
+func userOf(namespace, account string) string {
+	return "system:serviceaccount:" + namespace + ":" + account
+}
+
 // requesterOf reads the user name that the API server stamped on a request.
 func requesterOf(namespace, username string) (requester, bool) {
-	account, ok := strings.CutPrefix(username, "system:serviceaccount:"+namespace+":")
+	account, ok := strings.CutPrefix(username, userOf(namespace, ""))
 	if !ok {
 		return requester{}, false
 	}

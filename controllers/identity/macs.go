@@ -113,7 +113,42 @@ func (r *Macs) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 			return reconcile.Result{}, err
 		}
 	}
+	if err := r.letIn(ctx, mac.Name); err != nil {
+		return reconcile.Result{}, err
+	}
 	return reconcile.Result{}, r.Issuer.tell(ctx, mac.Name)
+}
+
+// letIn gives the account that join tokens speak for its rights, for as long as
+// there is a token. The API server reads the bindings of all accounts for each
+// request of anybody, so that those of no use are a cost, too.
+func (r *Macs) letIn(ctx context.Context, mac string) error {
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Issuer.Namespace, Name: join.Account(mac)}, &corev1.Secret{})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("look for a join token of Mac %s: %w", mac, err)
+	}
+	for _, o := range r.joinRights(mac) {
+		if err == nil {
+			if err := r.ensure(ctx, o); err != nil {
+				return err
+			}
+		} else if err := r.withdraw(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withdraw deletes an object, if there is one.
+func (r *Macs) withdraw(ctx context.Context, o client.Object) error {
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(o), o)
+	if err == nil {
+		err = r.Client.Delete(ctx, o)
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("withdraw %T %s: %w", o, o.GetName(), err)
+	}
+	return nil
 }
 
 func (r *Macs) patch(ctx context.Context, mac, before *v1alpha1.MacNode) error {
@@ -132,7 +167,7 @@ func (r *Macs) takeBack(ctx context.Context, mac *v1alpha1.MacNode) error {
 	if !controllerutil.ContainsFinalizer(mac, v1alpha1.FinalizerIdentity) {
 		return nil
 	}
-	objects := r.objects(mac.Name)
+	objects := append(r.objects(mac.Name), r.joinRights(mac.Name)...)
 	for _, account := range []string{v1alpha1.AgentObjectName(mac.Name), join.Account(mac.Name)} {
 		objects = append(objects, secret(client.ObjectKey{Namespace: r.Issuer.Namespace, Name: account}, nil, nil),
 			&certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: join.RequestName(account)}})
@@ -189,17 +224,9 @@ func labels(mac string) map[string]string { return map[string]string{v1alpha1.La
 
 // objects are what a Mac's agent needs in the API, without its Secret.
 func (r *Macs) objects(mac string) []client.Object {
-	own, joins := v1alpha1.AgentObjectName(mac), join.Account(mac)
-	fleet, certificates := v1alpha1.GroupVersion.Group, certificatesv1.GroupName
+	own, fleet := v1alpha1.AgentObjectName(mac), v1alpha1.GroupVersion.Group
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: own, Labels: labels(mac)},
 		Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: ptr.To[int32](v1alpha1.MacSilentSeconds)}}
-	// create cannot be held to a name here; the admission policy and judge do that.
-	requests := func(account string) []rbacv1.PolicyRule {
-		return []rbacv1.PolicyRule{
-			{APIGroups: []string{certificates}, Resources: []string{"certificatesigningrequests"}, Verbs: []string{"create"}},
-			rule(certificates, "certificatesigningrequests", join.RequestName(account), "get", "delete"),
-		}
-	}
 	global := append([]rbacv1.PolicyRule{
 		rule(fleet, "macnodes", mac, "get", "list", "watch"),
 		rule(fleet, "macnodes/status", mac, "patch", "update"),
@@ -209,24 +236,44 @@ func (r *Macs) objects(mac string) []client.Object {
 		rule("", "secrets", own, "get", "list", "watch"),
 		rule("", "serviceaccounts/token", own, "create"),
 	}
-	objects := append([]client.Object{lease}, r.account(mac, own, global, local)...)
-	return append(objects, r.account(mac, joins, requests(joins), []rbacv1.PolicyRule{rule("", "secrets", joins, "get")})...)
+	objects := []client.Object{lease, r.account(mac, own), r.account(mac, join.Account(mac))}
+	return append(objects, r.rights(mac, own, global, local)...)
+}
+
+// joinRights are what the account may that a Mac's join tokens speak for.
+func (r *Macs) joinRights(mac string) []client.Object {
+	joins := join.Account(mac)
+	return r.rights(mac, joins, requests(joins), []rbacv1.PolicyRule{rule("", "secrets", joins, "get")})
+}
+
+// requests are the rights to a certificate. To create cannot be held to a name
+// here; the admission policy and judge do that.
+func requests(account string) []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{certificatesv1.GroupName}, Resources: []string{"certificatesigningrequests"}, Verbs: []string{"create"}},
+		rule(certificatesv1.GroupName, "certificatesigningrequests", join.RequestName(account), "get", "delete"),
+	}
 }
 
 func rule(group, resource, name string, verbs ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, ResourceNames: []string{name}, Verbs: verbs}
 }
 
-// account is a ServiceAccount with its rights in the cluster and in our namespace.
-func (r *Macs) account(mac, name string, global, local []rbacv1.PolicyRule) []client.Object {
-	here := metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: name, Labels: labels(mac)}
-	everywhere := metav1.ObjectMeta{Name: "metalfleet-" + name, Labels: labels(mac)}
-	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: here.Namespace, Name: name}}
+func (r *Macs) account(mac, name string) client.Object {
+	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: name, Labels: labels(mac)}, AutomountServiceAccountToken: ptr.To(false)}
+}
+
+// rights are those of an account in the cluster and in our namespace. The account
+// is bound as the user that it is to the API server, which compares that with who
+// asks at less cost than namespace and name, for each binding and request.
+func (r *Macs) rights(mac, account string, global, local []rbacv1.PolicyRule) []client.Object {
+	here := metav1.ObjectMeta{Namespace: r.Issuer.Namespace, Name: account, Labels: labels(mac)}
+	everywhere := metav1.ObjectMeta{Name: "metalfleet-" + account, Labels: labels(mac)}
+	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: userOf(here.Namespace, account)}}
 	roleRef := func(kind, name string) rbacv1.RoleRef {
 		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 	}
 	return []client.Object{
-		&corev1.ServiceAccount{ObjectMeta: here, AutomountServiceAccountToken: ptr.To(false)},
 		&rbacv1.ClusterRole{ObjectMeta: everywhere, Rules: global},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: everywhere, Subjects: subjects, RoleRef: roleRef("ClusterRole", everywhere.Name)},
 		&rbacv1.Role{ObjectMeta: here, Rules: local},
