@@ -170,8 +170,9 @@ func refused(resp *http.Response) *failure {
 
 // whole delivers an answer that is one body.
 func (p *Proxy) whole(ctx context.Context, w *reply, resp *http.Response, mac string) (*failure, error) {
-	var b bytes.Buffer
-	b.Grow(int(min(max(resp.ContentLength, 0), blockBytes)) + bytes.MinRead)
+	block := buffers.Get().(*[]byte)
+	defer buffers.Put(block)
+	b := bytes.NewBuffer((*block)[:0])
 	_, err := b.ReadFrom(io.LimitReader(resp.Body, wholeBytes))
 	first := b.Bytes()
 	if err != nil {

@@ -31,7 +31,7 @@ const (
 
 var errEventTooLong = errors.New("event is too long")
 
-// buffers are shared by streams: pure memory, no state.
+// buffers are shared by answers: pure memory, no state.
 var buffers = sync.Pool{New: func() any { b := make([]byte, blockBytes); return &b }}
 
 func newBlocks(from io.Reader, of *dialect.Dialect) *blocks {

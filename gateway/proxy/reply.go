@@ -102,7 +102,7 @@ func (w *reply) begin(resp *http.Response, mac string) {
 	}
 	for name, values := range resp.Header {
 		if !slices.Contains(ours, name) {
-			w.Header()[name] = slices.Clone(values)
+			w.Header()[name] = values // nobody else has the answer
 		}
 	}
 	w.Header().Set(agentapi.HeaderMac, mac)
