@@ -28,6 +28,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"metalfleet.dev/metalfleet/gateway"
+	"metalfleet.dev/metalfleet/gateway/heap"
 	"metalfleet.dev/metalfleet/gateway/pick"
 	"metalfleet.dev/metalfleet/gateway/waiting"
 )
@@ -124,6 +125,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	heap.Keep()
 	front, err := net.Listen("tcp", f.listen)
 	if err != nil {
 		return fmt.Errorf("listen for clients (--listen): %w", err)

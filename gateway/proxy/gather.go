@@ -6,8 +6,13 @@ import (
 	"sync"
 )
 
-// gatherBytes may wait to be sent on one connection; who would add more waits.
-const gatherBytes = 256 << 10
+const (
+	// flushBytes are sent by whoever wrote the last of them: the heads and bodies of
+	// some requests. A Mac so begins with the first of many while others are read.
+	flushBytes = 2 << 10
+	// gatherBytes may wait to be sent on one connection; who would add more waits.
+	gatherBytes = 256 << 10
+)
 
 // gathered sends what is written to a connection by a goroutine of its own, so
 // that what several requests write at the same time goes out at once. HTTP/2
@@ -23,6 +28,8 @@ type gathered struct {
 	mu      sync.Mutex // guards what follows
 	changed sync.Cond
 	pending []byte
+	spare   []byte // memory for what comes next
+	sending bool   // somebody does
 	err     error
 	closed  bool
 }
@@ -51,52 +58,49 @@ func (g *gathered) Write(p []byte) (int, error) {
 		g.changed.Broadcast()
 	}
 	g.pending = append(g.pending, p...)
+	if len(g.pending) >= flushBytes && !g.sending {
+		g.flush()
+	}
 	return len(p), nil
 }
 
-// send sends until the connection is closed or a write failed.
+// send sends until the connection is closed or a write failed. Whoever is about
+// to write more may do so first.
 func (g *gathered) send() {
 	defer close(g.ended)
-	var spare []byte
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for {
-		batch := g.take(spare)
-		if batch == nil {
-			return
+		for (len(g.pending) == 0 || g.sending) && g.err == nil && !g.closed {
+			g.changed.Wait()
 		}
-		if _, err := g.Conn.Write(batch); err != nil {
-			g.fail(err)
+		g.mu.Unlock()
+		runtime.Gosched()
+		g.mu.Lock()
+		switch {
+		case g.err != nil || g.closed:
 			return
-		}
-		if spare = batch[:0]; cap(spare) > streamWindow {
-			spare = nil
+		case len(g.pending) > 0 && !g.sending:
+			g.flush()
 		}
 	}
 }
 
-// take waits for something to send; nil is the end. Whoever is about to write
-// more may do so first.
-func (g *gathered) take(spare []byte) []byte {
-	g.mu.Lock()
-	for len(g.pending) == 0 && !g.closed {
-		g.changed.Wait()
-	}
-	g.mu.Unlock()
-	runtime.Gosched()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return nil
-	}
+// flush sends what waits, under the lock but while it sends. One does at a time,
+// so that all goes out in its order.
+func (g *gathered) flush() {
 	batch := g.pending
-	g.pending = spare
-	g.changed.Broadcast()
-	return batch
-}
-
-func (g *gathered) fail(err error) {
+	g.pending, g.spare, g.sending = g.spare, nil, true
+	g.mu.Unlock()
+	_, err := g.Conn.Write(batch)
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.err, g.pending = err, nil
+	g.sending = false
+	if cap(batch) <= streamWindow {
+		g.spare = batch[:0]
+	}
+	if err != nil {
+		g.err, g.pending = err, nil
+	}
 	g.changed.Broadcast()
 }
 

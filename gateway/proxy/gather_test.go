@@ -39,7 +39,7 @@ func (s *slow) Close() error { close(s.closed); return nil }
 func write(t *testing.T, g *gathered, text string) {
 	t.Helper()
 	if n, err := g.Write([]byte(text)); n != len(text) || err != nil {
-		t.Fatalf("write %q: %d, %v", text, n, err)
+		t.Errorf("write %d bytes: %d, %v", len(text), n, err)
 	}
 }
 
@@ -63,6 +63,30 @@ func TestWhatIsWrittenMeanwhileGoesOutAtOnceInItsOrder(t *testing.T) {
 	if got := string(<-s.wrote); got != "five" {
 		t.Errorf("last %q", got)
 	}
+}
+
+// TestMuchIsSentByItsWriter: nobody else has to have run before.
+func TestMuchIsSentByItsWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlow()
+		g := &gathered{Conn: s, ended: make(chan struct{})} // whose own goroutine never runs
+		g.changed.L = &g.mu
+		write(t, g, string(make([]byte, flushBytes-2)))
+		write(t, g, "x") // still too little
+		done := make(chan struct{})
+		go func() { defer close(done); write(t, g, "yz") }()
+		if got := <-s.wrote; len(got) != flushBytes+1 {
+			t.Errorf("%d bytes were sent, want all %d", len(got), flushBytes+1)
+		}
+		write(t, g, string(make([]byte, flushBytes))) // waits for the one that is on its way, and holds nobody up
+		s.let <- nil
+		<-done
+		go write(t, g, "more")
+		if got := <-s.wrote; len(got) != flushBytes+4 {
+			t.Errorf("then %d bytes were sent, want %d", len(got), flushBytes+4)
+		}
+		s.let <- nil
+	})
 }
 
 func TestAWriteThatFailedIsToldToTheNext(t *testing.T) {
