@@ -125,7 +125,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	heap.Keep()
+	heap.Keep(ctx)
 	front, err := net.Listen("tcp", f.listen)
 	if err != nil {
 		return fmt.Errorf("listen for clients (--listen): %w", err)

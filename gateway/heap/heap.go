@@ -3,18 +3,21 @@
 // a second, and each collection costs as much as some hundred of them.
 //
 // It owns the process's GC percent, and refuses to where GOGC says one. It sets no
-// limit: a heap of more than the floor is collected as any other.
+// limit: a heap of more than the floor is collected as any other. What was left by
+// a busy time is given back when it is over.
 //
 // Start reading at Keep.
 package heap
 
 import (
+	"context"
 	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"sync/atomic"
+	"time"
 )
 
 const (
@@ -22,29 +25,76 @@ const (
 	Floor = 48 << 20
 	// usual is the percent that Go has by itself.
 	usual = 100
-	// live is what the last collection left, in bytes.
-	live = "/gc/heap/live:bytes"
+	// lookEvery is how often it is looked whether the program is quiet: it allocates
+	// less than quietBytes in that time. leftBytes since the last collection are
+	// worth another one then.
+	lookEvery  = time.Second
+	quietBytes = 1 << 20
+	leftBytes  = 4 << 20
+
+	// In bytes: what the last collection left, what there is now with what is dead,
+	// and all that ever was.
+	live    = "/gc/heap/live:bytes"
+	objects = "/memory/classes/heap/objects:bytes"
+	allocs  = "/gc/heap/allocs:bytes"
 )
 
 // Keep has the heap collected at Floor or at twice what is alive, whichever is
-// more, from the next collection on.
-func Keep() {
+// more, from the next collection on, and when the program falls quiet, until ctx
+// ends.
+func Keep(ctx context.Context) {
 	if os.Getenv("GOGC") == "" {
-		watch(new(atomic.Int64))
+		watch(&percents{until: ctx})
+		go giveBack(ctx)
 	}
 }
 
+// giveBack collects when the program is quiet, and returns to the system what is
+// free then.
+func giveBack(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	sample := []metrics.Sample{{Name: allocs}, {Name: objects}, {Name: live}}
+	metrics.Read(sample)
+	for before := sample[0].Value.Uint64(); ; before = sample[0].Value.Uint64() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		metrics.Read(sample)
+		if quiet(sample[0].Value.Uint64()-before, sample[1].Value.Uint64(), sample[2].Value.Uint64()) {
+			debug.FreeOSMemory()
+		}
+	}
+}
+
+// quiet says that a collection disturbs nobody and is worth its while, of bytes
+// that were allocated lately, that are there and that the last one left.
+func quiet(lately, there, left uint64) bool {
+	return lately < quietBytes && there > left+leftBytes
+}
+
+// percents remembers which one was set last.
+type percents struct {
+	until context.Context // ends, nothing is set
+	last  atomic.Int64
+}
+
 // watch sets the percent after each collection: what nobody holds is gone then.
-func watch(set *atomic.Int64) {
+func watch(p *percents) {
 	mark := new([8]*byte) // a small one without pointers shares its memory with others
-	runtime.AddCleanup(mark, func(set *atomic.Int64) {
+	runtime.AddCleanup(mark, func(p *percents) {
+		if p.until.Err() != nil {
+			return
+		}
 		sample := []metrics.Sample{{Name: live}}
 		metrics.Read(sample)
-		if p := percent(sample[0].Value.Uint64()); set.Swap(int64(p)) != int64(p) {
-			debug.SetGCPercent(p)
+		if now := percent(sample[0].Value.Uint64()); p.last.Swap(int64(now)) != int64(now) {
+			debug.SetGCPercent(now)
 		}
-		watch(set)
-	}, set)
+		watch(p)
+	}, p)
 }
 
 // percent is how much may be added to what is alive, in hundredths of it: as

@@ -1,6 +1,7 @@
 package heap
 
 import (
+	"context"
 	"math"
 	"runtime"
 	"runtime/debug"
@@ -27,6 +28,17 @@ func now() uint64 {
 	return sample[0].Value.Uint64()
 }
 
+// keep keeps the heap until the test ends.
+func keep(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		cancel()
+		runtime.GC()
+		time.Sleep(10 * time.Millisecond) // a collection may be about to call
+	})
+	Keep(ctx)
+}
+
 // collected wants a percent after some collections.
 func collected(t *testing.T, what string, good func(uint64) bool) {
 	t.Helper()
@@ -44,7 +56,7 @@ func TestKeepFollowsWhatIsAlive(t *testing.T) {
 	t.Setenv("GOGC", "")
 	before := debug.SetGCPercent(100)
 	defer debug.SetGCPercent(before)
-	Keep()
+	keep(t)
 	collected(t, "little is alive", func(p uint64) bool { return p > 200 })
 	much := make([]byte, Floor)
 	collected(t, "more than the floor is alive", func(p uint64) bool { return p == 100 })
@@ -53,11 +65,49 @@ func TestKeepFollowsWhatIsAlive(t *testing.T) {
 	collected(t, "little is alive again", func(p uint64) bool { return p > 200 })
 }
 
+func TestQuiet(t *testing.T) {
+	for name, tc := range map[string]struct {
+		lately, there, left uint64
+		want                bool
+	}{
+		"after a busy time":  {0, 40 << 20, 10 << 20, true},
+		"in a busy time":     {quietBytes, 40 << 20, 10 << 20, false},
+		"nothing to be had":  {0, 10<<20 + leftBytes, 10 << 20, false},
+		"just collected":     {0, 9 << 20, 10 << 20, false},
+		"a little, and long": {quietBytes - 1, 10<<20 + leftBytes + 1, 10 << 20, true},
+	} {
+		if got := quiet(tc.lately, tc.there, tc.left); got != tc.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+var garbage []byte
+
+func TestWhatABusyTimeLeftIsGivenBack(t *testing.T) {
+	t.Setenv("GOGC", "")
+	before := debug.SetGCPercent(1000)
+	defer debug.SetGCPercent(before)
+	runtime.GC()
+	sample := []metrics.Sample{{Name: objects}, {Name: live}}
+	garbage = make([]byte, 5*leftBytes)
+	garbage = nil
+	keep(t)
+	for range 1000 { // it takes two looks
+		metrics.Read(sample)
+		if sample[0].Value.Uint64() < sample[1].Value.Uint64()+leftBytes {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("%d bytes are there, and %d were left by the last collection", sample[0].Value.Uint64(), sample[1].Value.Uint64())
+}
+
 func TestGOGCIsObeyed(t *testing.T) {
 	t.Setenv("GOGC", "150")
 	before := debug.SetGCPercent(150)
 	defer debug.SetGCPercent(before)
-	Keep()
+	keep(t)
 	for range 30 { // what would set another runs some time after a collection
 		runtime.GC()
 		time.Sleep(5 * time.Millisecond)

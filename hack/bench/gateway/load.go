@@ -29,6 +29,9 @@ type target struct {
 
 const patience = 20 * time.Second
 
+// settle is how long streams have waited when their memory is read.
+const settle = 3 * time.Second
+
 // conn is a client's connection. It reads no more of an answer than it must, so
 // that clients cost little beside what is measured.
 type conn struct {
@@ -237,7 +240,8 @@ func (c *conn) events(request []byte, most time.Duration, want int) (int, error)
 	return count, nil
 }
 
-// idleStreams is what the proxy's memory grows by for a stream that waits.
+// idleStreams is what the proxy's memory grows by for a stream that waits, some
+// time after it began to.
 func (w *world) idleStreams(ctx context.Context, t *target) (kib float64, err error) {
 	before, err := t.memory()
 	if err != nil {
@@ -251,6 +255,13 @@ func (w *world) idleStreams(ctx context.Context, t *target) (kib float64, err er
 	request := t.request(question(askIdle, 16))
 	if _, err := each(conns, func(c *conn) (int, error) { return 1, c.first(request) }); err != nil {
 		return 0, err
+	}
+	timer := time.NewTimer(settle) // streams that wait have waited for a while
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return 0, ctx.Err()
 	}
 	after, err := t.memory()
 	if err != nil || t.pid == 0 {

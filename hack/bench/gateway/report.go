@@ -28,7 +28,7 @@ const about = "`make bench-gateway`: the gateway's own program (API keys, metric
 	"mutual TLS 1.3, the gateway in HTTP/2, nginx in HTTP/1.1 on connections that it keeps. Added time is the median of requests one after the other, less\n" +
 	"that of requests which reach the agent without a proxy. Requests by the clock are what clients saw, where clients and agent on the other core may be slower\n" +
 	"than a proxy: nginx is never busy then. Requests of a core are those of a second of the proxy's own processor time, which says what it could do. An event\n" +
-	"is one of 64 streams with 50 a second each; a stream that waits has sent one event and nothing since, and counts what its proxy's memory (PSS) grew by."
+	"is one of 64 streams with 50 a second each; a stream that waits has sent one event and nothing in 3 s since, and counts what its proxy's memory (PSS) grew by."
 
 // newReport judges ours, beside nginx, round by round.
 func newReport(m map[string][]figures) *report.Report {
