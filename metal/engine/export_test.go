@@ -84,3 +84,12 @@ func Held(e *Engine) (held, unread int64) {
 	s, _ := e.loadedServing()
 	return e.room(s).held, e.unread.Load()
 }
+
+// Prepared is for how many blocks room was made ahead.
+func Prepared(e *Engine) int64 { return e.prefixes.Load().ram.Stats().Prepared }
+
+// BlockBytes are what a whole block of a prompt has.
+func BlockBytes(e *Engine) int64 {
+	p := e.prefixes.Load()
+	return p.tokenBytes * int64(p.shape.Block)
+}

@@ -136,6 +136,7 @@ func (l *looping) turn() (more bool, err error) {
 		return false, nil
 	}
 	if len(step.Preempted) == 0 {
+		l.prepare()
 		<-l.e.wake
 	}
 	return true, nil

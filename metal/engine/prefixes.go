@@ -93,6 +93,34 @@ func (l *looping) makeWay() {
 	}
 }
 
+// mostPrepared blocks are made room for ahead, and soon is how many tokens before
+// an answer fills one.
+const (
+	mostPrepared = 8
+	soon         = 32
+)
+
+// prepare has room made for the blocks that requests are about to fill, while
+// steps are computed.
+func (l *looping) prepare() {
+	p := l.prefixes
+	if p == nil || p.shape.Bare {
+		return
+	}
+	count, block := 0, p.shape.Block
+	for _, a := range l.active {
+		n := l.sched.InKV(a.id)
+		switch left := a.prompt - n; {
+		case a.mute:
+		case left >= block-n%block:
+			count += (n%block + left) / block
+		case n > 0 && block-n%block <= soon:
+			count++
+		}
+	}
+	p.ram.Prepare(l.model.cache.SliceBytes(block), min(count, mostPrepared))
+}
+
 // cutAt is where a model's prompts are cut, and in how many tokens its cache has
 // to be kept so that blocks are whole ones of it.
 func cutAt(spec tensor.CacheSpec, context int) (kv.Shape, int, error) {

@@ -17,8 +17,8 @@ type Stats struct {
 	Blocks        int
 	// Hits and Misses of View and Read.
 	Hits, Misses int64
-	// Held were taken in, Dropped had no room.
-	Held, Dropped int64
+	// Held were taken in, Dropped had no room; for Prepared ones it was made ahead.
+	Held, Dropped, Prepared int64
 	// Fetched came from the tier below, Damaged were found corrupt there.
 	Fetched, Damaged int64
 	// Evicted made room for others or for a smaller budget.
@@ -57,6 +57,7 @@ type Memory struct {
 	distrusts int64
 	closed    bool
 	stats     Stats
+	ahead     ahead
 }
 
 // block is what lies under a key.
@@ -223,9 +224,17 @@ func (m *Memory) past(key Key, n int64, fill func([]byte) error, dirty bool) (Sa
 	return saved, nil
 }
 
-// room takes n bytes of the budget, for which others leave. It evicts nothing
-// where that would not be enough.
+// room takes n bytes of the budget: what was made ahead, or fresh ones.
 func (m *Memory) room(n int64) ([]byte, bool) {
+	if spare := m.spare(n); spare != nil {
+		return spare, true
+	}
+	return m.fresh(n)
+}
+
+// fresh takes n bytes of the budget, for which others leave. It evicts nothing
+// where that would not be enough.
+func (m *Memory) fresh(n int64) ([]byte, bool) {
 	if n <= 0 {
 		return nil, false
 	}
@@ -241,6 +250,11 @@ func (m *Memory) room(n int64) ([]byte, bool) {
 			m.mu.Unlock()
 			break
 		}
+		if len(m.ahead.spares) > 0 {
+			m.mu.Unlock()
+			m.giveSpare()
+			continue
+		}
 		victim := m.victim(false)
 		m.mu.Unlock()
 		if victim == nil { // what is leaving already would make room
@@ -255,6 +269,7 @@ func (m *Memory) room(n int64) ([]byte, bool) {
 		m.mu.Unlock()
 		return nil, false
 	}
+	pages.PreferLarge(mapping)
 	return mapping, true
 }
 
@@ -321,13 +336,7 @@ func (m *Memory) offered(saved Saved) bool {
 }
 
 // free gives the memory of a block back.
-func (m *Memory) free(b *block) {
-	size := b.size()
-	pages.Unmap(b.mapping)
-	m.mu.Lock()
-	m.bytes -= size
-	m.mu.Unlock()
-}
+func (m *Memory) free(b *block) { m.unmap(b.mapping) }
 
 // Size implements Tier.
 func (m *Memory) Size(key Key) (int64, bool) {
@@ -517,6 +526,11 @@ func (m *Memory) shrinkTo(target int64) int64 {
 			m.mu.Unlock()
 			return freed
 		}
+		if len(m.ahead.spares) > 0 {
+			m.mu.Unlock()
+			freed += m.giveSpare()
+			continue
+		}
 		b := m.victim(false)
 		if b == nil {
 			b = m.victim(true)
@@ -553,11 +567,17 @@ func (m *Memory) Clear() int64 {
 			out = append(out, b)
 		}
 	}
+	m.ahead.count = 0
+	spares := m.ahead.spares
+	m.ahead.spares = nil
 	m.mu.Unlock()
 	freed := int64(0)
 	for _, b := range out {
 		freed += b.size()
 		m.free(b)
+	}
+	for _, spare := range spares {
+		freed += m.unmap(spare)
 	}
 	return freed
 }
@@ -617,4 +637,5 @@ func (m *Memory) Close(ctx context.Context) {
 	for ctx.Err() == nil && m.behind() {
 	}
 	m.Clear()
+	m.ahead.done.Wait()
 }

@@ -499,24 +499,31 @@ static bool has_few_rows(mx::Dtype type, int32_t group, int32_t bits, int32_t ou
 static std::optional<mx::array> beside_scales(const bridge_array *biases) { return biases == nullptr ? std::nullopt : std::optional(biases->value); }
 
 static bool suits_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, int32_t group, int32_t bits) {
-  return x.shape(0) <= few_rows && w.ndim() == 2 && x.dtype() == scales.dtype() && has_few_rows(scales.dtype(), group, bits, w.shape(0), x.shape(1));
+  return x.shape(0) <= some_rows && w.ndim() == 2 && x.dtype() == scales.dtype() && has_few_rows(scales.dtype(), group, bits, w.shape(0), x.shape(1));
 }
 
 static mx::array multiply_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, const mx::array &biases) {
-  static thread_local const auto kernel = mx::fast::cuda_kernel("few_rows", {"x", "w", "scales", "biases"}, {"y"}, few_rows_source, std::string(few_rows_product) + few_rows_numbers);
+  static thread_local const auto few = mx::fast::cuda_kernel("few_rows", {"x", "w", "scales", "biases"}, {"y"}, few_rows_source, std::string(few_rows_product) + few_rows_numbers);
+  static thread_local const auto some =
+      mx::fast::cuda_kernel("some_rows", {"x", "w", "scales", "biases"}, {"y"}, some_rows_source, std::string(few_rows_product) + some_rows_machine + some_rows_numbers);
   int rows = x.shape(0), out = w.shape(0), threads = 32 * std::min(few_rows_warps, x.shape(1) / few_rows_columns);
-  return kernel({x, w, scales, biases}, {mx::Shape{rows, out}}, {x.dtype()}, {out / few_rows_outputs * threads, 1, 1}, {threads, 1, 1}, {{"TILES", rows <= 32 ? (rows + 7) / 8 : 8}}, std::nullopt, false, {})[0];
+  mx::Shape y{rows, out};
+  if (rows > few_rows) {
+    int blocks = (out + some_rows_outputs - 1) / some_rows_outputs, tiles = (rows + some_rows_at_once - 1) / some_rows_at_once;
+    return some({x, w, scales, biases}, {y}, {x.dtype()}, {blocks * some_rows_threads, tiles, 1}, {some_rows_threads, 1, 1}, {}, std::nullopt, false, {})[0];
+  }
+  return few({x, w, scales, biases}, {y}, {x.dtype()}, {out / few_rows_outputs * threads, 1, 1}, {threads, 1, 1}, {{"TILES", (rows + 7) / 8}}, std::nullopt, false, {})[0];
 }
 
-// Compiles the kernel for each number of tiles, some seconds each, which would
-// otherwise be a pause in the middle of an answer.
+// Compiles the kernels, and one for each number of tiles, some seconds each, which
+// would otherwise be a pause in the middle of an answer.
 static void compile_few_rows() {
   static thread_local bool done = false;
   if (std::exchange(done, true)) {
     return;
   }
   std::vector<mx::array> made;
-  for (int rows : {1, 9, 17, 25, 33}) {
+  for (int rows : {1, 9, 17}) {
     auto number = [](mx::Shape shape) { return mx::zeros(std::move(shape), mx::bfloat16); };
     auto w = mx::zeros({few_rows_outputs, few_rows_columns / 8}, mx::uint32);
     made.push_back(multiply_few_rows(number({rows, few_rows_columns}), w, number({few_rows_outputs, few_rows_columns / 64}), number({few_rows_outputs, few_rows_columns / 64})));

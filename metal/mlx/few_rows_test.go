@@ -8,19 +8,29 @@ import (
 )
 
 func TestFewRowsKernelOnTheProcessor(t *testing.T) {
-	lines := runKernel(t, "few_rows", fewRowsHeader, "few_rows_numbers", "few_rows_source")
-	if len(lines) != 33 {
-		t.Errorf("%d cases were run, want 33: %q", len(lines), lines)
-	}
-	for _, line := range lines {
-		var tokens, in int
-		var worst float64
-		if _, err := fmt.Sscanf(line, "%d %d %f", &tokens, &in, &worst); err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		// A result is rounded to 8 bits, and is a few times that root at most.
-		if worst > 0.016 || worst == 0 {
-			t.Errorf("%d tokens by %d columns: off by %v of the root of the sum of squares, want at most 0.016", tokens, in, worst)
-		}
+	// A result is rounded to 8 bits, and is a few times that root at most; weights
+	// of some_rows are rounded, too.
+	for _, kernel := range []struct {
+		name  string
+		cases int
+		limit float64
+	}{{"few_rows", 15, 0.016}, {"some_rows", 16, 0.02}} {
+		t.Run(kernel.name, func(t *testing.T) {
+			t.Parallel()
+			lines := runKernel(t, kernel.name, fewRowsHeader, kernel.name+"_numbers", kernel.name+"_source")
+			if len(lines) != kernel.cases {
+				t.Errorf("%d cases were run, want %d: %q", len(lines), kernel.cases, lines)
+			}
+			for _, line := range lines {
+				var tokens, in, out int
+				var worst float64
+				if _, err := fmt.Sscanf(line, "%d %d %d %f", &tokens, &in, &out, &worst); err != nil {
+					t.Fatalf("%q: %v", line, err)
+				}
+				if worst > kernel.limit || worst == 0 {
+					t.Errorf("%d tokens by %d columns and %d rows: off by %v of the root of the sum of squares, want at most %v", tokens, in, out, worst, kernel.limit)
+				}
+			}
+		})
 	}
 }

@@ -33,3 +33,11 @@ func Unmap(p []byte) {
 		panic("pages: a mapping of its own cannot be unmapped: " + err.Error())
 	}
 }
+
+// Touch makes a mapping resident that was not written yet; it stays zero. Its
+// first writer then waits for no page.
+func Touch(p []byte) {
+	for i := 0; i < len(p); i += os.Getpagesize() {
+		p[i] = 0
+	}
+}

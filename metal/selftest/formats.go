@@ -27,17 +27,17 @@ func formats() []check {
 }
 
 // fewRows are what a decode step multiplies, in the format that models mostly
-// have: as many rows as a back end may have a kernel of its own for, and one
+// have: as many rows as a back end may have kernels of its own for, and one
 // more; columns for one and for several parts of a device, and more than its
 // parts take at once.
 func fewRows(x *bench) {
 	f := quant.AffineOf(4, 64, x.mode.t)
-	shapes := []struct{ out, in int }{{16, 512}, {48, 1536}}
+	shapes := []struct{ out, in int }{{16, 512}, {80, 1536}}
 	if x.mode.t == quant.BFloat16 { // float16 is not meant for sums of so many
 		shapes = append(shapes, struct{ out, in int }{32, 4608})
 	}
 	for _, c := range shapes {
-		x.multiply(f, c.out, c.in, 1, 2, 8, 9, 17, 32, 33)
+		x.multiply(f, c.out, c.in, 1, 2, 8, 9, 16, 17, 33, 128, 129)
 	}
 }
 

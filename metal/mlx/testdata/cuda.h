@@ -17,6 +17,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <ucontext.h>
@@ -114,6 +115,39 @@ inline void few_rows_mma(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, u
   }
 }
 
+inline unsigned some_rows_fma(unsigned a, unsigned b, unsigned c) {
+  auto one = [&](int i) { return static_cast<unsigned>(__float2bfloat16(std::fma(half_of(a, i), half_of(b, i), half_of(c, i)))); };
+  return one(0) | one(1) << 16;
+}
+
+// Bytes on their way come when they are waited for, and not before.
+struct asked { uint4 *to; uint4 bytes; };
+struct asking { std::vector<std::vector<asked>> begun; std::vector<asked> now; };
+inline std::vector<asking> askings;
+
+inline void some_rows_ask(uint4 *to, const void *from, bool there) {
+  uint4 bytes = {0, 0, 0, 0};
+  if (there) {
+    std::memcpy(&bytes, from, sizeof bytes);
+  }
+  askings[static_cast<size_t>(threadIdx.x)].now.push_back({to, bytes});
+}
+
+inline void some_rows_begin() {
+  auto &own = askings[static_cast<size_t>(threadIdx.x)];
+  own.begun.push_back(std::exchange(own.now, {}));
+}
+
+template <int N> void some_rows_wait() {
+  auto &begun = askings[static_cast<size_t>(threadIdx.x)].begun;
+  while (begun.size() > N) {
+    for (const auto &a : begun.front()) {
+      *a.to = a.bytes;
+    }
+    begun.erase(begun.begin());
+  }
+}
+
 inline void enter_lane() {
   (*body)();
   wait(place::end);
@@ -160,6 +194,7 @@ inline void run_block(int x, int y, int threads, const std::function<void()> &ca
   body = &call;
   lanes.resize(static_cast<size_t>(threads));
   registers.resize(static_cast<size_t>(threads / 32));
+  askings.assign(static_cast<size_t>(threads), {});
   for (auto &l : lanes) {
     l.at = place::start;
   }

@@ -1,0 +1,43 @@
+package engine_test
+
+import (
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/pages"
+	"metalfleet.dev/metalfleet/metal/ref"
+)
+
+// TestK16RoomIsMadeWhileStepsAreComputed: for the blocks of prompts and for those
+// that answers fill, and none is held once nobody asks.
+func TestK16RoomIsMadeWhileStepsAreComputed(t *testing.T) {
+	for name, r := range map[string]engine.Request{
+		"a prompt":  {Tokens: tokensOf(1, 500, 400), Sampling: draws(1), MaxTokens: 1},
+		"an answer": {Tokens: tokensOf(2, 60, 400), Sampling: draws(2), MaxTokens: 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := ready(t, engine.Options{ModelPath: model(t, tinymodel.Default()), Sequences: 2, CacheMemory: mebi}, ref.Options{})
+			for asked := 0; engine.Prepared(e) == 0; asked++ {
+				if asked == 100 {
+					t.Fatal("no room was made ahead for the blocks of 100 requests")
+				}
+				r.Tokens = tokensOf(uint64(100+asked), len(r.Tokens), 400)
+				ask(t, e, greedily([]engine.Request{r})[0])
+			}
+			held := func() (bytes, blocks int64) {
+				p := e.Status().Prefixes
+				return p.Bytes, int64(p.Blocks)
+			}
+			block := pages.Held(engine.BlockBytes(e))
+			bytes, blocks := held()
+			for deadline := time.Now().Add(10 * time.Second); bytes != blocks*block; bytes, blocks = held() {
+				if time.Now().After(deadline) {
+					t.Fatalf("%d bytes are held for %d blocks of %d", bytes, blocks, block)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+}

@@ -1,0 +1,151 @@
+package kv_test
+
+import (
+	"bytes"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/metal/kv/kvtest"
+)
+
+// prepared waits until so many bytes are held.
+func prepared(t *testing.T, m *kv.Memory, want int64) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); m.Bytes() != want; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes are held, want %d", m.Bytes(), want)
+		}
+	}
+}
+
+func TestK16WhatIsPreparedIsPartOfTheBudget(t *testing.T) {
+	m := kv.NewMemory(3*page, nil)
+	m.Prepare(page, 2)
+	prepared(t, m, 2*page)
+	for key, want := range []int64{2 * page, 2 * page, 3 * page} { // the third is mapped for its block
+		if got := m.Put(kvtest.KeyOf(key), kvtest.Payload(key, int(page))); got != kv.Held {
+			t.Fatalf("block %d: %v", key, got)
+		}
+		if got := m.Bytes(); got != want {
+			t.Errorf("%d bytes are held with block %d, want %d", got, key, want)
+		}
+	}
+	if got := m.Stats().Prepared; got != 2 {
+		t.Errorf("room for %d blocks was made ahead, want 2", got)
+	}
+	m.Prepare(page, 5) // for which the oldest leave, as for blocks
+	prepared(t, m, 3*page)
+	if m.Close(t.Context()); m.Bytes() != 0 {
+		t.Errorf("%d bytes are held after Close", m.Bytes())
+	}
+	m.Prepare(page, 1)
+	if m.Close(t.Context()); m.Bytes() != 0 {
+		t.Errorf("%d bytes were prepared after Close", m.Bytes())
+	}
+}
+
+func TestK16WhatIsPreparedGoesBeforeAnyBlock(t *testing.T) {
+	for name, want := range map[string]func(t *testing.T, m *kv.Memory){
+		"a block of another size": func(t *testing.T, m *kv.Memory) {
+			if got := m.Put(kvtest.KeyOf(1), kvtest.Payload(1, int(2*page))); got != kv.Held || m.Bytes() != 3*page {
+				t.Errorf("%v, and %d bytes are held, want 3 pages", got, m.Bytes())
+			}
+		},
+		"a smaller budget": func(t *testing.T, m *kv.Memory) {
+			if got := m.Resize(page); got != 2*page || m.Bytes() != page {
+				t.Errorf("%d bytes came back and %d are held, want 2 pages and 1", got, m.Bytes())
+			}
+		},
+		"bytes wanted elsewhere": func(t *testing.T, m *kv.Memory) {
+			if got := m.Shed(1); got != page || m.Bytes() != 2*page {
+				t.Errorf("%d bytes came back and %d are held, want 1 page and 2", got, m.Bytes())
+			}
+		},
+		"nobody wants it": func(t *testing.T, m *kv.Memory) {
+			if m.Prepare(page, 0); m.Bytes() != page {
+				t.Errorf("%d bytes are held, want 1 page", m.Bytes())
+			}
+		},
+		"another size is wanted": func(t *testing.T, m *kv.Memory) {
+			m.Prepare(2*page, 1)
+			prepared(t, m, 3*page)
+			if got := m.Put(kvtest.KeyOf(1), kvtest.Payload(1, int(2*page))); got != kv.Held || m.Bytes() != 3*page {
+				t.Errorf("%v, and %d bytes are held, want 3 pages", got, m.Bytes())
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := kv.NewMemory(3*page, nil)
+			defer m.Close(t.Context())
+			m.Put(kvtest.KeyOf(0), kvtest.Payload(0, int(page)))
+			m.Prepare(page, 2)
+			prepared(t, m, 3*page)
+			want(t, m)
+			if !m.Has(kvtest.KeyOf(0)) {
+				t.Error("the block left for what nobody wrote")
+			}
+		})
+	}
+	m := kv.NewMemory(3*page, nil)
+	m.Prepare(page, 2)
+	prepared(t, m, 2*page)
+	if got := m.Clear(); got != 2*page || m.Bytes() != 0 {
+		t.Errorf("Clear gave %d bytes back and %d are held, want 2 pages and none", got, m.Bytes())
+	}
+}
+
+// TestWhatIsPreparedIsResident: its writer waits for no page.
+func TestWhatIsPreparedIsResident(t *testing.T) {
+	if _, err := os.Stat("/proc/self/statm"); err != nil {
+		t.Skipf("only Linux says how much of a process is resident, in /proc/self/statm: %v", err)
+	}
+	const size = 64 << 20
+	m := kv.NewMemory(size, nil)
+	defer m.Close(t.Context())
+	before := resident(t)
+	m.Prepare(size, 1)
+	for deadline := time.Now().Add(10 * time.Second); resident(t)-before < size*9/10; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes more are resident, want %d", resident(t)-before, size)
+		}
+	}
+}
+
+// TestK16PreparingBesideAllElse: what is held never exceeds the budget, what is
+// read is what was put, and nothing is left.
+func TestK16PreparingBesideAllElse(t *testing.T) {
+	m := kv.NewMemory(20*page, kvtest.NewFake())
+	var all sync.WaitGroup
+	for g := range 4 {
+		all.Go(func() {
+			for i := range 500 {
+				switch key := g*500 + i; i % 10 {
+				case 0:
+					m.Prepare(page*int64(1+i/10%2), i/10%4)
+				case 5:
+					m.Resize(int64(10+i%10) * page)
+				case 7:
+					m.Clear()
+				default:
+					m.Put(kvtest.KeyOf(key), kvtest.Payload(key, int(page)))
+					if v, err := m.View(kvtest.KeyOf(key)); err == nil {
+						if !bytes.Equal(v.Bytes(), kvtest.Payload(key, int(page))) {
+							t.Errorf("block %d is another", key)
+						}
+						v.Close()
+					}
+				}
+				if got := m.Bytes(); got > 20*page {
+					t.Errorf("%d bytes are held, the budget never was more than %d", got, 20*page)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if m.Close(t.Context()); m.Bytes() != 0 {
+		t.Errorf("%d bytes are held after Close", m.Bytes())
+	}
+}
