@@ -10,8 +10,9 @@ import (
 // of the same answers alone.
 const (
 	// stall is how long it may take, a little under the twofold that nobody who
-	// reads an answer is to notice.
-	stall = 1.85
+	// reads an answer is to notice; calm leaves room below it for what some steps
+	// do beside, as growing a cache and saving what it holds.
+	stall, calm = 1.85, 1.6
 	// most is how long it may take where prompts would otherwise fall behind, and
 	// far where even that would leave them behind: on a device whose steps with
 	// prompts cost as much again whatever their size, many small pieces hold up
@@ -148,7 +149,7 @@ func (p *Pace) Tokens(answers, limit int) int {
 // with which answers are quick enough.
 func (p *Pace) gentlest(top int, step float64) int {
 	speed := func(k int) float64 {
-		if t := step + p.estimate(k); k == 0 || t <= stall*step {
+		if t := step + p.estimate(k); k == 0 || t <= calm*step {
 			return float64(tokensOf(k)) / t
 		}
 		return 0

@@ -182,7 +182,6 @@ func (l *looping) land(f *flight) error {
 		return l.stepFailed(f.step, err)
 	}
 	l.failures, l.relieved = 0, false
-	l.timed(f)
 	row := -1
 	for _, r := range f.step.Rows {
 		if r.Sample {
@@ -204,10 +203,12 @@ func (l *looping) land(f *flight) error {
 			l.deliver(a, f, pick, row)
 		}
 	}
+	l.timed(f)
 	return nil
 }
 
-// timed tells the pace, and the log where it wants steps, how long a step took.
+// timed tells the pace, and the log where it wants steps, how long a step took,
+// what is saved of it included.
 func (l *looping) timed(f *flight) {
 	now := time.Now()
 	took := f.took(l.landed, now, l.flight)

@@ -57,8 +57,8 @@ func (m *Memory) prepare() {
 			return
 		}
 		m.mu.Unlock()
-		mapping, ok := m.fresh(n)
-		if ok {
+		mapping, resident, ok := m.found(n)
+		if ok && !resident {
 			pages.Touch(mapping)
 		}
 		m.mu.Lock()

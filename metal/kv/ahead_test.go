@@ -97,6 +97,34 @@ func TestK16WhatIsPreparedGoesBeforeAnyBlock(t *testing.T) {
 	}
 }
 
+// TestK16TheRoomOfOthersIsTakenAsItIs: a full memory neither gives any back nor
+// takes any for a block that is as large as the one that leaves.
+func TestK16TheRoomOfOthersIsTakenAsItIs(t *testing.T) {
+	below := kvtest.NewFake()
+	m := kv.NewMemory(2*page, below)
+	defer m.Close(t.Context())
+	at := map[*byte]bool{}
+	for key := range 6 {
+		if got := m.Put(kvtest.KeyOf(key), kvtest.Payload(key, int(page))); got != kv.Held || m.Bytes() > 2*page {
+			t.Fatalf("block %d: %v, %d bytes are held", key, got, m.Bytes())
+		}
+		v, err := m.View(kvtest.KeyOf(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at[&v.Bytes()[0]] = true; !bytes.Equal(v.Bytes(), kvtest.Payload(key, int(page))) {
+			t.Errorf("block %d is another", key)
+		}
+		v.Close()
+	}
+	if len(at) != 2 {
+		t.Errorf("6 blocks lay in %d places, want 2", len(at))
+	}
+	for key := range 4 { // what left was offered first
+		kvtest.Must(t, below, kvtest.KeyOf(key), kvtest.Payload(key, int(page)))
+	}
+}
+
 // TestWhatIsPreparedIsResident: its writer waits for no page.
 func TestWhatIsPreparedIsResident(t *testing.T) {
 	if _, err := os.Stat("/proc/self/statm"); err != nil {

@@ -224,31 +224,34 @@ func (m *Memory) past(key Key, n int64, fill func([]byte) error, dirty bool) (Sa
 	return saved, nil
 }
 
-// room takes n bytes of the budget: what was made ahead, or fresh ones.
+// room takes n bytes of the budget: what was made ahead, or others' or fresh ones.
 func (m *Memory) room(n int64) ([]byte, bool) {
 	if spare := m.spare(n); spare != nil {
 		return spare, true
 	}
-	return m.fresh(n)
+	mapping, _, ok := m.found(n)
+	return mapping, ok
 }
 
-// fresh takes n bytes of the budget, for which others leave. It evicts nothing
-// where that would not be enough.
-func (m *Memory) fresh(n int64) ([]byte, bool) {
+// found takes n bytes of the budget, for which others leave: the memory of one
+// that is as large as it is, where it was resident already, or fresh. It evicts
+// nothing where that would not be enough.
+func (m *Memory) found(n int64) (mapping []byte, resident, ok bool) {
 	if n <= 0 {
-		return nil, false
+		return nil, false, false
 	}
 	size := pages.Held(n)
 	for {
 		m.mu.Lock()
 		if m.closed || size > m.budget-m.counted {
 			m.mu.Unlock()
-			return nil, false
+			return nil, false, false
 		}
 		if size <= m.budget-m.bytes {
 			m.bytes += size
 			m.mu.Unlock()
-			break
+			mapping, ok = m.mapped(n)
+			return mapping, false, ok
 		}
 		if len(m.ahead.spares) > 0 {
 			m.mu.Unlock()
@@ -256,16 +259,25 @@ func (m *Memory) fresh(n int64) ([]byte, bool) {
 			continue
 		}
 		victim := m.victim(false)
+		reuse := victim != nil && int64(len(victim.mapping)) == n && m.bytes <= m.budget
 		m.mu.Unlock()
-		if victim == nil { // what is leaving already would make room
-			return nil, false
+		switch {
+		case victim == nil: // what is leaving already would make room
+			return nil, false, false
+		case reuse:
+			m.offer(victim)
+			return victim.mapping, true, true
 		}
 		m.leave(victim)
 	}
+}
+
+// mapped maps n bytes that the budget counts already.
+func (m *Memory) mapped(n int64) ([]byte, bool) {
 	mapping, err := pages.Map(n)
 	if err != nil {
 		m.mu.Lock()
-		m.bytes -= size
+		m.bytes -= pages.Held(n)
 		m.mu.Unlock()
 		return nil, false
 	}
@@ -297,22 +309,27 @@ func (m *Memory) takeOut(b *block) {
 	b.gone = true
 }
 
-// leave offers a block that was taken out below if that was not done yet, and
-// gives its memory back (requirement K12). It says whether it went without loss.
-// Whoever wants the memory waits for no disk.
+// leave offers a block that was taken out below, and gives its memory back
+// (requirement K12). It says whether it went without loss.
 func (m *Memory) leave(b *block) bool {
-	kept := true
-	if m.claim(b) {
-		kept = m.offered(m.down(func() Saved {
-			saved, _ := m.lower.Offer(b.key, int64(len(b.mapping)), func(dst []byte) error {
-				copy(dst, b.mapping)
-				return nil
-			})
-			return saved
-		}))
-	}
+	kept := m.offer(b)
 	m.free(b)
 	return kept
+}
+
+// offer offers a block that was taken out below if that was not done yet, and says
+// whether it went without loss. Whoever wants the memory waits for no disk.
+func (m *Memory) offer(b *block) bool {
+	if !m.claim(b) {
+		return true
+	}
+	return m.offered(m.down(func() Saved {
+		saved, _ := m.lower.Offer(b.key, int64(len(b.mapping)), func(dst []byte) error {
+			copy(dst, b.mapping)
+			return nil
+		})
+		return saved
+	}))
 }
 
 // claim says that whoever calls is the one to offer a block.
