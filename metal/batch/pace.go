@@ -318,7 +318,7 @@ func sizeOf(tokens int) int {
 
 // window holds the last measurements of one thing.
 type window struct {
-	values [7]float64
+	values [15]float64
 	n, at  int
 }
 

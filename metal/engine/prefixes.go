@@ -158,6 +158,9 @@ func (e *Engine) remember(m *loadedModel) {
 		extra: e.opts.CacheMemory, stop: func() {},
 	}
 	p.ram = kv.NewMemory(e.opts.budget(p, m.cacheTokens), below)
+	if pinner, ok := e.opts.Backend.(tensor.Pinner); ok {
+		p.ram.PinBy(pinner.Pin)
+	}
 	if below != nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})

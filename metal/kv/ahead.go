@@ -112,6 +112,13 @@ func (m *Memory) giveSpare() int64 {
 // unmap gives memory back that the budget counts.
 func (m *Memory) unmap(mapping []byte) int64 {
 	size := pages.Held(int64(len(mapping)))
+	m.mu.Lock()
+	unpin := m.pinned[&mapping[0]]
+	delete(m.pinned, &mapping[0])
+	m.mu.Unlock()
+	if unpin != nil {
+		unpin()
+	}
 	pages.Unmap(mapping)
 	m.mu.Lock()
 	m.bytes -= size

@@ -125,6 +125,43 @@ func TestK16TheRoomOfOthersIsTakenAsItIs(t *testing.T) {
 	}
 }
 
+// TestMemoryIsPinnedForAsLongAsItIsHeld, once, whoever's block lies in it; and what
+// cannot be pinned is held all the same.
+func TestMemoryIsPinnedForAsLongAsItIsHeld(t *testing.T) {
+	var mu sync.Mutex
+	pinned, times := map[*byte]int{}, 0
+	m := kv.NewMemory(2*page, nil)
+	m.PinBy(func(p []byte) func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if times++; times%3 == 0 {
+			return nil
+		}
+		pinned[&p[0]] += len(p)
+		return func() {
+			mu.Lock()
+			defer mu.Unlock()
+			p[0] = 1 // it is there still
+			delete(pinned, &p[0])
+		}
+	})
+	for key := range 6 {
+		m.Put(kvtest.KeyOf(key), kvtest.Payload(key, int(page)))
+	}
+	if times != 2 || len(pinned) != 2 {
+		t.Errorf("6 blocks in the room of 2: %d times pinned, %d places are", times, len(pinned))
+	}
+	m.Clear()
+	m.Prepare(page, 2)
+	prepared(t, m, 2*page)
+	if len(pinned) != 1 {
+		t.Errorf("%d places are pinned of 2, one of which cannot be", len(pinned))
+	}
+	if m.Close(t.Context()); len(pinned) != 0 {
+		t.Errorf("%d places are pinned after Close", len(pinned))
+	}
+}
+
 // TestWhatIsPreparedIsResident: its writer waits for no page.
 func TestWhatIsPreparedIsResident(t *testing.T) {
 	if _, err := os.Stat("/proc/self/statm"); err != nil {

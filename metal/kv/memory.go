@@ -58,6 +58,10 @@ type Memory struct {
 	closed    bool
 	stats     Stats
 	ahead     ahead
+	// pin makes memory quick to copy, and pinned undoes it, by where the memory
+	// begins.
+	pin    func([]byte) (unpin func())
+	pinned map[*byte]func()
 }
 
 // block is what lies under a key.
@@ -77,6 +81,12 @@ func (b *block) size() int64 { return pages.Held(int64(len(b.mapping))) }
 // NewMemory makes an empty tier of so many bytes over lower, which may be nil.
 func NewMemory(budget int64, lower Tier) *Memory {
 	return &Memory{lower: lower, budget: max(0, budget), held: map[Key]*block{}, used: list.New(), dirtied: make(chan struct{}, 1)}
+}
+
+// PinBy has memory pinned by whoever copies blocks from and to it, before it holds
+// any.
+func (m *Memory) PinBy(pin func([]byte) (unpin func())) {
+	m.pin, m.pinned = pin, map[*byte]func(){}
 }
 
 // Stats reads the counters.
@@ -282,6 +292,13 @@ func (m *Memory) mapped(n int64) ([]byte, bool) {
 		return nil, false
 	}
 	pages.PreferLarge(mapping)
+	if m.pin != nil {
+		if unpin := m.pin(mapping); unpin != nil {
+			m.mu.Lock()
+			m.pinned[&mapping[0]] = unpin
+			m.mu.Unlock()
+		}
+	}
 	return mapping, true
 }
 

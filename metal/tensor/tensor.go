@@ -80,6 +80,15 @@ type Memory struct {
 // Active is everything in use.
 func (m Memory) Active() int64 { return m.Weights + m.KV + m.Arrays }
 
+// Pinner is a back end whose device copies between itself and the host's memory
+// sooner where that is pinned.
+type Pinner interface {
+	// Pin makes memory such, which then is resident. Whoever has it calls unpin
+	// before it is given back; nil where it is not pinned, and copied as any other.
+	// Both may be called from anywhere.
+	Pin(memory []byte) (unpin func())
+}
+
 // Backend is one way to compute. The goroutine that called Attach uses it, and
 // no other; Name, Memory and SetLimits alone may be called from anywhere.
 type Backend interface {
