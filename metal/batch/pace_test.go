@@ -175,7 +175,7 @@ func TestAPaceFollowsAMachineThatChanges(t *testing.T) {
 	var p Pace
 	p.Took(1, 0, 10*time.Millisecond)
 	prefill(&p, takes, 1, 400, 512)
-	if n := p.Tokens(1, 512); n != 8 && n != 6 {
+	if n := p.Tokens(1, 512); n != 6 && n != 4 { // 8 would leave no room for what is saved
 		t.Errorf("at a millisecond a token beside 10 a step has %d", n)
 	}
 	before := p.Tokens(1, 512)

@@ -293,6 +293,7 @@ func (m *Memory) mapped(n int64) ([]byte, bool) {
 	}
 	pages.PreferLarge(mapping)
 	if m.pin != nil {
+		pages.Touch(mapping) // a driver that finds pages missing lets others wait for them
 		if unpin := m.pin(mapping); unpin != nil {
 			m.mu.Lock()
 			m.pinned[&mapping[0]] = unpin

@@ -1111,34 +1111,6 @@ unsigned long long on_device(const mx::array &a) {
   return reinterpret_cast<unsigned long long>(b->data);
 }
 
-// What the driver pins memory with, in the context that the framework has.
-struct driver_pins {
-  int (*context)(void **, int);
-  int (*enter)(void *);
-  int (*pin)(void *, size_t, unsigned);
-  int (*unpin)(void *);
-  void *of = nullptr;
-};
-
-const driver_pins *pins() {
-  static const driver_pins found = [] {
-    driver_pins out{};
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    if (library == nullptr) {
-      return out;
-    }
-    out.context = reinterpret_cast<decltype(out.context)>(dlsym(library, "cuDevicePrimaryCtxRetain"));
-    out.enter = reinterpret_cast<decltype(out.enter)>(dlsym(library, "cuCtxSetCurrent"));
-    out.pin = reinterpret_cast<decltype(out.pin)>(dlsym(library, "cuMemHostRegister_v2"));
-    out.unpin = reinterpret_cast<decltype(out.unpin)>(dlsym(library, "cuMemHostUnregister"));
-    if (out.context == nullptr || out.enter == nullptr || out.pin == nullptr || out.unpin == nullptr || out.context(&out.of, 0) != 0) {
-      out.of = nullptr;
-    }
-    return out;
-  }();
-  return found.of != nullptr && found.enter(found.of) == 0 ? &found : nullptr;
-}
-
 void wants(int result) {
   if (result != 0) {
     throw std::runtime_error("the CUDA driver did not copy: error " + std::to_string(result));
@@ -1281,18 +1253,6 @@ extern "C" {
 
 bridge_status bridge_whole(uint64_t owner, int64_t bytes) {
   return guarded<bridge_status>(owner, [&](bridge_status &) { self.whole = bytes; });
-}
-
-int32_t bridge_pin(uint8_t *memory, int64_t bytes) {
-  constexpr unsigned by_every_context = 1;
-  const auto *p = pins();
-  return p != nullptr && p->pin(memory, static_cast<size_t>(bytes), by_every_context) == 0;
-}
-
-void bridge_unpin(uint8_t *memory) {
-  if (const auto *p = pins()) {
-    p->unpin(memory);
-  }
 }
 
 bridge_status bridge_slab_save(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last, uint8_t *dst) {

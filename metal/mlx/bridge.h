@@ -139,10 +139,6 @@ bridge_status bridge_type(uint64_t owner, bridge_array *a, int32_t *type);
 // each [kvHeads, tokens, size], once they are computed; put writes such blocks,
 // one behind another from the first token on, and computes them.
 bridge_status bridge_slab_save(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last, uint8_t *dst);
-// Pins memory of the host for CUDA's copies, and undoes it; any thread may. Says
-// whether it did: not 0.
-int32_t bridge_pin(uint8_t *memory, int64_t bytes);
-void bridge_unpin(uint8_t *memory);
 typedef struct {
   const uint8_t *bytes;
   int32_t length;

@@ -129,18 +129,6 @@ func (c *cache) mayRead(s *slab, bytes, layers int) error {
 	return c.b.admit(int64(bytes / layers * min(layersAtOnce, layers)))
 }
 
-// Pin implements tensor.Pinner on CUDA, whose driver copies pageable memory
-// through pages of its own (H100: a block of 38 MB in 3.2 ms to the host and 5.4
-// to the device; in 0.7 each where it is pinned). Memory that others share with
-// the device, as a Mac's, is not pinned.
-func (b *Backend) Pin(memory []byte) (unpin func()) {
-	at := (*C.uint8_t)(unsafe.SliceData(memory))
-	if !b.cuda.Load() || len(memory) == 0 || C.bridge_pin(at, C.int64_t(len(memory))) == 0 {
-		return nil
-	}
-	return func() { C.bridge_unpin(at) }
-}
-
 // Restore makes a request hold what was saved.
 func (c *cache) Restore(id tensor.RequestID, tokens int, blocks [][]byte, state []byte) error {
 	err := c.mayRestore(id, tokens, blocks, state)
