@@ -112,12 +112,12 @@ func (p *Pace) Took(answers, tokens int, d time.Duration) {
 	case p.step(answers) > 0:
 		p.mixed++
 		p.since++
-		k := sizeOf(tokens)
+		k := sizeBeside(answers, tokens)
 		for len(p.extra) <= k {
 			p.extra = append(p.extra, size{})
 		}
 		e := &p.extra[k]
-		e.add(max(0, took-p.step(answers)) * float64(tokensOf(k)) / float64(tokens))
+		e.add(max(0, took-p.step(answers)) * float64(beside(answers, k)) / float64(tokens))
 		e.seen = p.mixed
 	default:
 		p.since++
@@ -137,20 +137,55 @@ func (p *Pace) Tokens(answers, limit int) int {
 	if step == 0 || p.since >= probe || p.alone[answers] == nil && p.since >= guess {
 		return 0
 	}
+	b := pieces{p, answers, step}
 	top := min(sizeOf(max(1, limit)), p.explored()+ahead)
-	k := p.keepUp(p.gentlest(top, step), top, step)
-	if step+p.estimate(k) > stall*step {
-		k = p.fewer(k, top, step)
+	k := b.keepUp(b.gentlest(top), top)
+	if b.takes(k) > stall*step {
+		k = b.fewer(k, top)
 	}
-	return min(limit, tokensOf(k))
+	return min(limit, beside(answers, k))
 }
+
+// beside is how many tokens a piece of a size has beside answers: with them as
+// many rows as the size has, as devices compute rows in tiles of 8, 32 and more, so
+// that a piece of 32 beside an answer would take as long as one of 63. Where
+// answers would be an eighth of these rows, the piece has them all.
+func beside(answers, k int) int {
+	if n := tokensOf(k); 8*answers < n {
+		return n - answers
+	}
+	return tokensOf(k)
+}
+
+// sizeBeside is the largest size of which a piece of so many tokens is one.
+func sizeBeside(answers, tokens int) int {
+	k := sizeOf(tokens)
+	for beside(answers, k+1) <= tokens {
+		k++
+	}
+	return k
+}
+
+// pieces are those that a step may have beside so many answers, which alone take
+// step.
+type pieces struct {
+	*Pace
+	answers int
+	step    float64
+}
+
+// tokens that a piece of a size has.
+func (b pieces) tokens(k int) float64 { return float64(beside(b.answers, k)) }
+
+// takes is how long a step with a piece of a size takes.
+func (b pieces) takes(k int) float64 { return b.step + b.estimate(k) }
 
 // gentlest is the smallest size that brings prompts on nearly as quickly as any
 // with which answers are quick enough.
-func (p *Pace) gentlest(top int, step float64) int {
+func (b pieces) gentlest(top int) int {
 	speed := func(k int) float64 {
-		if t := step + p.estimate(k); k == 0 || t <= calm*step {
-			return float64(tokensOf(k)) / t
+		if t := b.takes(k); k == 0 || t <= calm*b.step {
+			return b.tokens(k) / t
 		}
 		return 0
 	}
@@ -186,16 +221,16 @@ func (p *Pace) step(answers int) float64 {
 // keepUp is the smallest size, best or above, with which prompts do not fall
 // behind, in a step that takes as little too long as it can; where there is none,
 // the largest whose step does not take much too long.
-func (p *Pace) keepUp(best, top int, step float64) int {
-	if p.speed.n == 0 {
+func (b pieces) keepUp(best, top int) int {
+	if b.speed.n == 0 {
 		return best
 	}
-	near, quick := p.within(most, best, top, step)
-	if quick*behind*p.quickest >= 1 {
+	near, quick := b.within(most, best, top)
+	if quick*behind*b.quickest >= 1 {
 		return near
 	}
 	// What is nearly enough is not worth longer steps.
-	if further, quicker := p.within(far, best, top, step); quick*promised*p.quickest < 1 && quicker > quick {
+	if further, quicker := b.within(far, best, top); quick*promised*b.quickest < 1 && quicker > quick {
 		return further
 	}
 	return near
@@ -204,13 +239,13 @@ func (p *Pace) keepUp(best, top int, step float64) int {
 // within is the smallest size, best or above, with which prompts do not fall
 // behind in a step of at most bound times what it takes without, or the largest,
 // and how many tokens a second that is.
-func (p *Pace) within(bound float64, best, top int, step float64) (size int, quick float64) {
+func (b pieces) within(bound float64, best, top int) (size int, quick float64) {
 	for k := best; k <= top; k++ {
-		t := step + p.estimate(k)
-		if t > bound*step && k > best {
+		t := b.takes(k)
+		if t > bound*b.step && k > best {
 			continue
 		}
-		if size, quick = k, float64(tokensOf(k))/t; quick*behind*p.quickest >= 1 {
+		if size, quick = k, b.tokens(k)/t; quick*behind*b.quickest >= 1 {
 			break
 		}
 	}
@@ -239,10 +274,10 @@ func (p *Pace) least() float64 {
 // fewer is a size, k or above, for answers that have to wait anyway: so much
 // larger that they wait more rarely and less in all. What the largest size makes
 // them wait for each token of the prompt, it does by a quarter more at most.
-func (p *Pace) fewer(k, top int, step float64) int {
-	cost := func(k int) float64 { return p.estimate(k) / float64(tokensOf(k)) }
+func (b pieces) fewer(k, top int) int {
+	cost := func(k int) float64 { return b.estimate(k) / b.tokens(k) }
 	least := cost(k)
-	for l := k + 1; l <= top && step+p.estimate(l) <= rare*step; l++ {
+	for l := k + 1; l <= top && b.takes(l) <= rare*b.step; l++ {
 		least = min(least, cost(l))
 	}
 	for cost(k) > enough*least {
@@ -270,27 +305,26 @@ func (p *Pace) known(k int) bool {
 // estimate is how much longer a step with a piece of a size takes: what was
 // measured; beyond the next smaller one that was, at best as much more as its
 // further tokens take alone; below the smallest one, its share.
-func (p *Pace) estimate(k int) float64 {
-	tokens := float64(tokensOf(k))
+func (b pieces) estimate(k int) float64 {
 	for j := k; j >= 0; j-- {
-		if p.known(j) {
-			return p.extra[j].median() + p.beyond(j, tokens-float64(tokensOf(j)))
+		if b.known(j) {
+			return b.extra[j].median() + b.beyond(j, b.tokens(k)-b.tokens(j))
 		}
 	}
-	for j := k + 1; j < len(p.extra); j++ {
-		if p.known(j) {
-			return p.extra[j].median() * tokens / float64(tokensOf(j))
+	for j := k + 1; j < len(b.extra); j++ {
+		if b.known(j) {
+			return b.extra[j].median() * b.tokens(k) / b.tokens(j)
 		}
 	}
-	return p.speed.median() * tokens
+	return b.speed.median() * b.tokens(k)
 }
 
 // beyond is what so many tokens more than a size take.
-func (p *Pace) beyond(j int, tokens float64) float64 {
-	if p.speed.n > 0 {
-		return p.speed.median() * tokens
+func (b pieces) beyond(j int, tokens float64) float64 {
+	if b.speed.n > 0 {
+		return b.speed.median() * tokens
 	}
-	return p.extra[j].median() * tokens / float64(tokensOf(j))
+	return b.extra[j].median() * tokens / b.tokens(j)
 }
 
 // tokensOf are the sizes 1, 2, 3, 4, 6, 8, 12, 16 and so on.
