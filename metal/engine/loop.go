@@ -136,7 +136,7 @@ func (l *looping) turn() (more bool, err error) {
 		return false, nil
 	}
 	if len(step.Preempted) == 0 {
-		l.prepare()
+		l.prepare(nil)
 		<-l.e.wake
 	}
 	return true, nil

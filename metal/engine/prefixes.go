@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -100,21 +101,23 @@ const (
 	soon         = 32
 )
 
-// prepare has room made for the blocks that requests are about to fill, while
-// steps are computed.
-func (l *looping) prepare() {
+// prepare has room made for the blocks that the requests of a step are about to
+// fill, while it is computed.
+func (l *looping) prepare(rows []batch.Row) {
 	p := l.prefixes
 	if p == nil || p.shape.Bare {
 		return
 	}
 	count, block := 0, p.shape.Block
-	for _, a := range l.active {
-		n := l.sched.InKV(a.id)
-		switch left := a.prompt - n; {
-		case a.mute:
-		case left >= block-n%block:
-			count += (n%block + left) / block
-		case n > 0 && block-n%block <= soon:
+	for _, r := range rows {
+		a := l.active[r.ID]
+		if a == nil || a.mute {
+			continue
+		}
+		switch held, left := r.Start%block, a.prompt-r.Start; {
+		case held+left >= block:
+			count += (held + left) / block
+		case block-held <= soon:
 			count++
 		}
 	}

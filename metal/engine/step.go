@@ -114,7 +114,7 @@ func (l *looping) count(f *flight) error {
 // yields. Handles of everything but the result are gone when it returns.
 func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 	l.makeWay()
-	l.prepare()
+	l.prepare(step.Rows)
 	f := &flight{step: step, began: time.Now(), argmax: true, ahead: before != nil}
 	var ids []int32
 	var segments []tensor.Segment

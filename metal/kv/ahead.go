@@ -57,7 +57,7 @@ func (m *Memory) prepare() {
 			return
 		}
 		m.mu.Unlock()
-		mapping, resident, ok := m.found(n)
+		mapping, resident, ok := m.found(n, false)
 		if ok && !resident {
 			pages.Touch(mapping)
 		}

@@ -11,12 +11,13 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv/kvtest"
 )
 
-// prepared waits until so many bytes are held.
-func prepared(t *testing.T, m *kv.Memory, want int64) {
+// prepared waits until so many bytes are held, and there is room for so many
+// blocks.
+func prepared(t *testing.T, m *kv.Memory, want int64, spares int) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); m.Bytes() != want; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); m.Bytes() != want || m.Spares() != spares; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d bytes are held, want %d", m.Bytes(), want)
+			t.Fatalf("%d bytes are held, %d of it room, want %d and %d", m.Bytes(), m.Spares(), want, spares)
 		}
 	}
 }
@@ -24,7 +25,7 @@ func prepared(t *testing.T, m *kv.Memory, want int64) {
 func TestK16WhatIsPreparedIsPartOfTheBudget(t *testing.T) {
 	m := kv.NewMemory(3*page, nil)
 	m.Prepare(page, 2)
-	prepared(t, m, 2*page)
+	prepared(t, m, 2*page, 2)
 	for key, want := range []int64{2 * page, 2 * page, 3 * page} { // the third is mapped for its block
 		if got := m.Put(kvtest.KeyOf(key), kvtest.Payload(key, int(page))); got != kv.Held {
 			t.Fatalf("block %d: %v", key, got)
@@ -37,7 +38,13 @@ func TestK16WhatIsPreparedIsPartOfTheBudget(t *testing.T) {
 		t.Errorf("room for %d blocks was made ahead, want 2", got)
 	}
 	m.Prepare(page, 5) // for which the oldest leave, as for blocks
-	prepared(t, m, 3*page)
+	prepared(t, m, 3*page, 3)
+	for key := range 3 {
+		m.Put(kvtest.KeyOf(10+key), kvtest.Payload(key, int(page)))
+	}
+	if got := m.Stats(); got.Prepared != 5 || got.Bytes != 3*page {
+		t.Errorf("room for %d blocks was made ahead and %d bytes are held, want 5 and 3 pages", got.Prepared, got.Bytes)
+	}
 	if m.Close(t.Context()); m.Bytes() != 0 {
 		t.Errorf("%d bytes are held after Close", m.Bytes())
 	}
@@ -71,7 +78,7 @@ func TestK16WhatIsPreparedGoesBeforeAnyBlock(t *testing.T) {
 		},
 		"another size is wanted": func(t *testing.T, m *kv.Memory) {
 			m.Prepare(2*page, 1)
-			prepared(t, m, 3*page)
+			prepared(t, m, 3*page, 1)
 			if got := m.Put(kvtest.KeyOf(1), kvtest.Payload(1, int(2*page))); got != kv.Held || m.Bytes() != 3*page {
 				t.Errorf("%v, and %d bytes are held, want 3 pages", got, m.Bytes())
 			}
@@ -82,7 +89,7 @@ func TestK16WhatIsPreparedGoesBeforeAnyBlock(t *testing.T) {
 			defer m.Close(t.Context())
 			m.Put(kvtest.KeyOf(0), kvtest.Payload(0, int(page)))
 			m.Prepare(page, 2)
-			prepared(t, m, 3*page)
+			prepared(t, m, 3*page, 2)
 			want(t, m)
 			if !m.Has(kvtest.KeyOf(0)) {
 				t.Error("the block left for what nobody wrote")
@@ -91,7 +98,7 @@ func TestK16WhatIsPreparedGoesBeforeAnyBlock(t *testing.T) {
 	}
 	m := kv.NewMemory(3*page, nil)
 	m.Prepare(page, 2)
-	prepared(t, m, 2*page)
+	prepared(t, m, 2*page, 2)
 	if got := m.Clear(); got != 2*page || m.Bytes() != 0 {
 		t.Errorf("Clear gave %d bytes back and %d are held, want 2 pages and none", got, m.Bytes())
 	}
@@ -153,7 +160,7 @@ func TestMemoryIsPinnedForAsLongAsItIsHeld(t *testing.T) {
 	}
 	m.Clear()
 	m.Prepare(page, 2)
-	prepared(t, m, 2*page)
+	prepared(t, m, 2*page, 2)
 	if len(pinned) != 1 {
 		t.Errorf("%d places are pinned of 2, one of which cannot be", len(pinned))
 	}

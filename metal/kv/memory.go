@@ -239,14 +239,15 @@ func (m *Memory) room(n int64) ([]byte, bool) {
 	if spare := m.spare(n); spare != nil {
 		return spare, true
 	}
-	mapping, _, ok := m.found(n)
+	mapping, _, ok := m.found(n, true)
 	return mapping, ok
 }
 
 // found takes n bytes of the budget, for which others leave: the memory of one
-// that is as large as it is, where it was resident already, or fresh. It evicts
-// nothing where that would not be enough.
-func (m *Memory) found(n int64) (mapping []byte, resident, ok bool) {
+// that is as large as it is, where it was resident already, or fresh. Room that
+// was made ahead goes first, where it may. It evicts nothing where that would not
+// be enough.
+func (m *Memory) found(n int64, spares bool) (mapping []byte, resident, ok bool) {
 	if n <= 0 {
 		return nil, false, false
 	}
@@ -263,7 +264,7 @@ func (m *Memory) found(n int64) (mapping []byte, resident, ok bool) {
 			mapping, ok = m.mapped(n)
 			return mapping, false, ok
 		}
-		if len(m.ahead.spares) > 0 {
+		if spares && len(m.ahead.spares) > 0 {
 			m.mu.Unlock()
 			m.giveSpare()
 			continue
