@@ -26,18 +26,33 @@ func TestK16RoomIsMadeWhileStepsAreComputed(t *testing.T) {
 				r.Tokens = tokensOf(uint64(100+asked), len(r.Tokens), 400)
 				ask(t, e, greedily([]engine.Request{r})[0])
 			}
-			held := func() (bytes, blocks int64) {
-				p := e.Status().Prefixes
-				return p.Bytes, int64(p.Blocks)
-			}
-			block := pages.Held(engine.BlockBytes(e))
-			bytes, blocks := held()
-			for deadline := time.Now().Add(10 * time.Second); bytes != blocks*block; bytes, blocks = held() {
-				if time.Now().After(deadline) {
-					t.Fatalf("%d bytes are held for %d blocks of %d", bytes, blocks, block)
-				}
-				time.Sleep(time.Millisecond)
-			}
+			noRoomIsHeld(t, e)
 		})
+	}
+}
+
+// TestK16RoomThatNobodyTookGoes: an answer ends before it fills a block.
+func TestK16RoomThatNobodyTookGoes(t *testing.T) {
+	e := ready(t, engine.Options{ModelPath: model(t, tinymodel.Default()), Sequences: 2, CacheMemory: mebi}, ref.Options{})
+	for i := range 5 {
+		ask(t, e, greedily([]engine.Request{{Tokens: tokensOf(uint64(i), 60, 400), Sampling: draws(1), MaxTokens: 60}})[0])
+		noRoomIsHeld(t, e)
+	}
+}
+
+// noRoomIsHeld waits until all bytes are those of blocks.
+func noRoomIsHeld(t *testing.T, e *engine.Engine) {
+	t.Helper()
+	held := func() (bytes, blocks int64) {
+		p := e.Status().Prefixes
+		return p.Bytes, int64(p.Blocks)
+	}
+	block := pages.Held(engine.BlockBytes(e))
+	bytes, blocks := held()
+	for deadline := time.Now().Add(10 * time.Second); bytes != blocks*block; bytes, blocks = held() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes are held for %d blocks of %d", bytes, blocks, block)
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
