@@ -108,20 +108,3 @@ func (m *Memory) giveSpare() int64 {
 	m.mu.Unlock()
 	return m.unmap(spare)
 }
-
-// unmap gives memory back that the budget counts.
-func (m *Memory) unmap(mapping []byte) int64 {
-	size := pages.Held(int64(len(mapping)))
-	m.mu.Lock()
-	unpin := m.pinned[&mapping[0]]
-	delete(m.pinned, &mapping[0])
-	m.mu.Unlock()
-	if unpin != nil {
-		unpin()
-	}
-	pages.Unmap(mapping)
-	m.mu.Lock()
-	m.bytes -= size
-	m.mu.Unlock()
-	return size
-}

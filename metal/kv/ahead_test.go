@@ -2,7 +2,6 @@ package kv_test
 
 import (
 	"bytes"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -166,23 +165,6 @@ func TestMemoryIsPinnedForAsLongAsItIsHeld(t *testing.T) {
 	}
 	if m.Close(t.Context()); len(pinned) != 0 {
 		t.Errorf("%d places are pinned after Close", len(pinned))
-	}
-}
-
-// TestWhatIsPreparedIsResident: its writer waits for no page.
-func TestWhatIsPreparedIsResident(t *testing.T) {
-	if _, err := os.Stat("/proc/self/statm"); err != nil {
-		t.Skipf("only Linux says how much of a process is resident, in /proc/self/statm: %v", err)
-	}
-	const size = 64 << 20
-	m := kv.NewMemory(size, nil)
-	defer m.Close(t.Context())
-	before := resident(t)
-	m.Prepare(size, 1)
-	for deadline := time.Now().Add(10 * time.Second); resident(t)-before < size*9/10; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d bytes more are resident, want %d", resident(t)-before, size)
-		}
 	}
 }
 

@@ -3,10 +3,11 @@
 // It owns the words that the tiers of the cache share: Key, which says what a
 // block is the KV of and of nothing else, and Tier, which keeps bytes under
 // keys; where prompts are cut (Shape) and from which points they can go on
-// (Chain); and the tier in RAM (Memory). It refuses to guess: a key is made of
-// everything that the bytes depend on, so that a change of weights, numerics,
-// layout or an earlier token never finds them, and a point is one only if every
-// layer can be restored there. It sees no tensor, no file and no clock.
+// (Chain); and the tier in RAM (Memory), whose room is taken and given back in
+// room.go, and made before it is wanted in ahead.go. It refuses to guess: a key
+// is made of everything that the bytes depend on, so that a change of weights,
+// numerics, layout or an earlier token never finds them, and a point is one only
+// if every layer can be restored there. It sees no tensor, no file and no clock.
 //
 // Start reading at Root and Key.Next, then Chain.Find, then Memory.
 package kv

@@ -59,7 +59,7 @@ type Memory struct {
 	stats     Stats
 	ahead     ahead
 	// pin makes memory quick to copy, and pinned undoes it, by where the memory
-	// begins.
+	// begins. The latter is guarded by mu, the former never changes.
 	pin    func([]byte) (unpin func())
 	pinned map[*byte]func()
 }
@@ -81,12 +81,6 @@ func (b *block) size() int64 { return pages.Held(int64(len(b.mapping))) }
 // NewMemory makes an empty tier of so many bytes over lower, which may be nil.
 func NewMemory(budget int64, lower Tier) *Memory {
 	return &Memory{lower: lower, budget: max(0, budget), held: map[Key]*block{}, used: list.New(), dirtied: make(chan struct{}, 1)}
-}
-
-// PinBy has memory pinned by whoever copies blocks from and to it, before it holds
-// any.
-func (m *Memory) PinBy(pin func([]byte) (unpin func())) {
-	m.pin, m.pinned = pin, map[*byte]func(){}
 }
 
 // Stats reads the counters.
@@ -232,76 +226,6 @@ func (m *Memory) past(key Key, n int64, fill func([]byte) error, dirty bool) (Sa
 		m.stats.Dropped++
 	}
 	return saved, nil
-}
-
-// room takes n bytes of the budget: what was made ahead, or others' or fresh ones.
-func (m *Memory) room(n int64) ([]byte, bool) {
-	if spare := m.spare(n); spare != nil {
-		return spare, true
-	}
-	mapping, _, ok := m.found(n, true)
-	return mapping, ok
-}
-
-// found takes n bytes of the budget, for which others leave: the memory of one
-// that is as large as it is, where it was resident already, or fresh. Room that
-// was made ahead goes first, where it may. It evicts nothing where that would not
-// be enough.
-func (m *Memory) found(n int64, spares bool) (mapping []byte, resident, ok bool) {
-	if n <= 0 {
-		return nil, false, false
-	}
-	size := pages.Held(n)
-	for {
-		m.mu.Lock()
-		if m.closed || size > m.budget-m.counted {
-			m.mu.Unlock()
-			return nil, false, false
-		}
-		if size <= m.budget-m.bytes {
-			m.bytes += size
-			m.mu.Unlock()
-			mapping, ok = m.mapped(n)
-			return mapping, false, ok
-		}
-		if spares && len(m.ahead.spares) > 0 {
-			m.mu.Unlock()
-			m.giveSpare()
-			continue
-		}
-		victim := m.victim(false)
-		reuse := victim != nil && int64(len(victim.mapping)) == n && m.bytes <= m.budget
-		m.mu.Unlock()
-		switch {
-		case victim == nil: // what is leaving already would make room
-			return nil, false, false
-		case reuse:
-			m.offer(victim)
-			return victim.mapping, true, true
-		}
-		m.leave(victim)
-	}
-}
-
-// mapped maps n bytes that the budget counts already.
-func (m *Memory) mapped(n int64) ([]byte, bool) {
-	mapping, err := pages.Map(n)
-	if err != nil {
-		m.mu.Lock()
-		m.bytes -= pages.Held(n)
-		m.mu.Unlock()
-		return nil, false
-	}
-	pages.PreferLarge(mapping)
-	if m.pin != nil {
-		pages.Touch(mapping) // a driver that finds pages missing lets others wait for them
-		if unpin := m.pin(mapping); unpin != nil {
-			m.mu.Lock()
-			m.pinned[&mapping[0]] = unpin
-			m.mu.Unlock()
-		}
-	}
-	return mapping, true
 }
 
 // victim takes out the least recently used block that nobody reads, and that no

@@ -15,7 +15,7 @@
 // closes.
 //
 // Where the framework is slow and a Mac is not concerned, there is something
-// beside it: on NVIDIA GPUs a kernel for a few rows (few_rows.h) and one for
+// beside it: on NVIDIA GPUs kernels for a few rows (few_rows.h) and one for
 // attention of pieces and answers of a step (ragged.h, ragged.go), on a processor
 // a second core for large products (bridge.cpp, multiply_in_halves).
 //

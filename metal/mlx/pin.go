@@ -53,9 +53,9 @@ var driver = sync.OnceValue(func() bool { return C.driver_found() != 0 })
 
 // Pin implements tensor.Pinner on CUDA, whose driver copies pageable memory
 // through pages of its own (H100: a block of 38 MB in 3.2 ms to the host and 5.4
-// to the device; in 0.7 each where it is pinned). While it pins, nothing is
-// launched: 2 ms where the memory is resident, 11 and more where it is not. Memory
-// that host and device share, as a Mac's, is not pinned.
+// to the device; in 0.7 each where it is pinned). Launches wait for it: 11 ms and
+// more were seen where the memory was not resident; where it is, pinning takes 2.
+// Memory that host and device share, as a Mac's, is not pinned.
 func (b *Backend) Pin(memory []byte) (unpin func()) {
 	at := unsafe.Pointer(unsafe.SliceData(memory))
 	if !b.cuda.Load() || len(memory) == 0 || !driver() || C.driver_pin(at, C.size_t(len(memory))) == 0 {

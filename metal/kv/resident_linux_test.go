@@ -1,0 +1,22 @@
+package kv_test
+
+import (
+	"testing"
+	"time"
+
+	"metalfleet.dev/metalfleet/metal/kv"
+)
+
+// TestWhatIsPreparedIsResident: its writer waits for no page.
+func TestWhatIsPreparedIsResident(t *testing.T) {
+	const size = 64 << 20
+	m := kv.NewMemory(size, nil)
+	defer m.Close(t.Context())
+	before := resident(t)
+	m.Prepare(size, 1)
+	for deadline := time.Now().Add(10 * time.Second); resident(t)-before < size*9/10; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes more are resident, want %d", resident(t)-before, size)
+		}
+	}
+}
