@@ -2,7 +2,8 @@
 // where it can make machines with links that it cuts.
 //
 // It owns the start inside, the loopback there and the address at which machines
-// reach this one. It refuses whoever is not root, and any system but Linux.
+// reach this one. It refuses whoever is not root, a machine that lacks a program
+// which the sandbox runs, and any system but Linux.
 //
 // Start reading at Sandboxed.
 package netns
@@ -37,6 +38,13 @@ func Sandboxed(ctx context.Context, story func(context.Context) error) error {
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("it makes machines and cuts their links in namespaces of its own, which needs root")
+	}
+	// Some have a PATH that leaves out where Debian keeps ip and nft.
+	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin"); err != nil {
+		return err
+	}
+	if err := equipped(); err != nil {
+		return err
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -94,7 +102,6 @@ func Inside(name, program string, args ...string) (string, []string) {
 // Run runs a command, and says what it said where it fails.
 func Run(ctx context.Context, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, out)
 	}
