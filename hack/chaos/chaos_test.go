@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -162,5 +165,27 @@ func TestTheClockOfThisGoCanBeSetOff(t *testing.T) {
 	}
 	if _, err := skewedSource("package time"); err == nil {
 		t.Error("another Go's time.Now was taken for the known one")
+	}
+}
+
+// TestAnOperatorLeadsThatSaysSoNow: a Lease that is over still names its holder.
+func TestAnOperatorLeadsThatSaysSoNow(t *testing.T) {
+	since := time.Now()
+	lease := func(holder string, at time.Time) *coordinationv1.Lease {
+		return &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &metav1.MicroTime{Time: at}}}
+	}
+	for name, c := range map[string]struct {
+		lease *coordinationv1.Lease
+		leads bool
+	}{
+		"renewed since":     {lease("one", since.Add(time.Millisecond)), true},
+		"renewed before":    {lease("one", since.Add(-time.Second)), false},
+		"given back":        {lease("", since.Add(time.Second)), false},
+		"nobody ever led":   {&coordinationv1.Lease{}, false},
+		"renewed just then": {lease("one", since), false},
+	} {
+		if err := leads(c.lease, since); (err == nil) != c.leads {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

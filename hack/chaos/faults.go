@@ -24,7 +24,12 @@ func (c *chaos) inject(ctx context.Context, f fault) (heal, string, error) {
 			return errors.Join(c.StartOperator(ctx), c.awaitLeader(ctx, before))
 		})
 	case serverKilled:
-		return c.taken("", f.kind, c.Env.KillAPIServer, c.Env.StartAPIServer)
+		return c.taken("", f.kind, c.Env.KillAPIServer, func(ctx context.Context) error {
+			if err := c.Env.StartAPIServer(ctx); err != nil {
+				return err
+			}
+			return c.awaitLead(ctx, time.Now())
+		})
 	case gatewayKilled:
 		names := make([]string, len(c.gateways))
 		for i := range names {

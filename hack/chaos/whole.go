@@ -163,6 +163,29 @@ func (c *chaos) awaitLeader(ctx context.Context, before string) error {
 	})
 }
 
+// awaitLead waits until an operator has said since a moment that it leads: one that
+// could not while the API server was away has begun anew, and waits for its own
+// Lease. Until then nobody judges any Mac, and the silence of one begins then.
+func (c *chaos) awaitLead(ctx context.Context, since time.Time) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, wholeMost, fmt.Errorf("not within %s", wholeMost))
+	defer cancel()
+	return world.Poll(ctx, 100*time.Millisecond, "an operator leads", func(ctx context.Context) error {
+		lease := &coordinationv1.Lease{}
+		if err := c.Client.Get(ctx, client.ObjectKey{Namespace: world.Namespace, Name: leaderElection}, lease); err != nil {
+			return err
+		}
+		return leads(lease, since)
+	})
+}
+
+// leads wants a Lease to be held by somebody who said so since a moment.
+func leads(lease *coordinationv1.Lease, since time.Time) error {
+	if holder, renewed := ptr.Deref(lease.Spec.HolderIdentity, ""), lease.Spec.RenewTime; holder == "" || renewed == nil || !renewed.After(since) {
+		return fmt.Errorf("%q said so at %v, want it after %v", holder, renewed, since)
+	}
+	return nil
+}
+
 // awaitEngine waits until a replica has another engine than it had, or is gone.
 func (c *chaos) awaitEngine(ctx context.Context, mac string, before v1alpha1.AssignmentStatus) error {
 	return c.WaitMac(ctx, mac, "another engine runs on "+mac, wholeMost, func(node *v1alpha1.MacNode) error {
