@@ -73,6 +73,9 @@ type Request struct {
 	Prompt int
 	// Priority: higher ones go first.
 	Priority int
+	// Tokens that it grows by at most: once it has them, no plan has it any more. 0
+	// means that only Remove ends it.
+	Tokens int
 }
 
 // Row is one request's part of a step.
@@ -120,9 +123,10 @@ type request struct {
 	priority int
 	// arrival numbers requests; a preempted one keeps its own.
 	arrival int64
-	// known tokens are prompt and answer so far, computed of them are in KV.
-	known, computed int
-	blocks          int
+	// known tokens are prompt and answer so far, computed of them are in KV; it ends
+	// with most of them, where that is not 0.
+	known, computed, most int
+	blocks                int
 	// overtaken counts the younger ones that were admitted while it waited.
 	overtaken int
 	running   bool
@@ -134,7 +138,10 @@ type request struct {
 func (r *request) left() int { return r.known - r.computed }
 
 // answers reports whether only its newest token is to be computed.
-func (r *request) answers() bool { return r.computed > 0 && r.left() == 1 }
+func (r *request) answers() bool { return r.computed > 0 && r.left() == 1 && !r.done() }
+
+// done reports whether it has all its tokens.
+func (r *request) done() bool { return r.most > 0 && r.known >= r.most }
 
 // order is that of priority, then of arrival.
 func order(a, b *request) int {
@@ -179,6 +186,9 @@ func (s *Scheduler) Submit(r Request) error {
 	}
 	s.arrivals++
 	n := &request{id: r.ID, priority: r.Priority, arrival: s.arrivals, known: r.Prompt}
+	if r.Tokens > 0 {
+		n.most = r.Prompt + r.Tokens
+	}
 	s.all[r.ID] = n
 	s.waiting = insert(s.waiting, n)
 	return nil
@@ -339,7 +349,7 @@ func (s *Scheduler) underWay() *request {
 	s.prompts = s.prompts[:0]
 	oldest := 0
 	for _, r := range s.running {
-		if r.answers() {
+		if r.answers() || r.done() {
 			continue
 		}
 		s.prompts = append(s.prompts, r)
@@ -390,6 +400,9 @@ func (s *Scheduler) Plan(pieces ...Row) Step {
 	step := Step{Rows: make([]Row, 0, len(s.running))}
 	for i := 0; i < len(s.running); i++ {
 		r := s.running[i]
+		if r.done() {
+			continue
+		}
 		// A prompt has blocks for all it knows, unless it was an answer whose KV
 		// was forgotten.
 		if !s.extend(r, r.known, &step) {
@@ -442,26 +455,58 @@ func (s *Scheduler) preempt(r *request, step *Step) {
 	step.Preempted = append(step.Preempted, r.id)
 }
 
-// Steady reports whether the next plan, once each row of step has grown by one
-// token, is the same rows again: all of them answers, nobody can be admitted,
-// no prompt is under way, no blocks have to be taken from anybody and nothing is
-// to be saved at a boundary first.
+// Steady reports whether the answers of the next plan, once step is computed and
+// each row of it that samples has grown by one token, are those that it samples and
+// that do not end with that, in this order, and there are some: so the next step may be built before they are known. No blocks have
+// to be taken from anybody, and nothing is to be saved at a boundary first. Whoever
+// is admitted meanwhile, once step is recorded, changes nothing of that, unless it
+// is an answer at once: Answers says so.
 func (s *Scheduler) Steady(step Step) bool {
-	if len(step.Rows) != len(s.running) || len(step.Preempted) > 0 || s.next() >= 0 {
+	if len(step.Preempted) > 0 {
 		return false
 	}
-	need := 0
-	for i, row := range step.Rows {
-		r := s.running[i]
-		if r.id != row.ID || !row.Sample || r.known+1 > s.limits.ContextTokens {
-			return false
-		}
-		if b := s.limits.Boundary; b > 0 && (row.Start+row.Length)%b == 0 {
-			return false
-		}
-		need += max(0, s.blocksFor(r.known+1)-r.blocks)
+	if b := s.limits.Boundary; b > 0 && slices.ContainsFunc(step.Rows, func(r Row) bool { return (r.Start+r.Length)%b == 0 }) {
+		return false
 	}
-	return len(step.Rows) > 0 && need <= s.freeBlocks
+	need, at, on := 0, 0, 0 // blocks, the rows that were passed, and those that go on
+	for _, r := range s.running {
+		known := r.known
+		switch sampled := step.sampled(at); {
+		case sampled < len(step.Rows) && step.Rows[sampled].ID == r.id:
+			at, known = sampled+1, r.known+1
+			if known > s.limits.ContextTokens {
+				return false
+			}
+			if known == r.most {
+				continue
+			}
+			on++
+		case r.done():
+			continue
+		case r.empty || r.left()-step.of(r.id) <= 1:
+			return false // it would be an answer whose token is known
+		}
+		need += max(0, s.blocksFor(known)-r.blocks)
+	}
+	return on > 0 && step.sampled(at) == len(step.Rows) && need <= s.freeBlocks
+}
+
+// sampled is the first row from at on that samples, or their number.
+func (s Step) sampled(at int) int {
+	for at < len(s.Rows) && !s.Rows[at].Sample {
+		at++
+	}
+	return at
+}
+
+// of a request, so many tokens are in rows.
+func (s Step) of(id ID) int {
+	for _, r := range s.Rows {
+		if r.ID == id {
+			return r.Length
+		}
+	}
+	return 0
 }
 
 // Computed records that a row of a step is in KV.

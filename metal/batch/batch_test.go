@@ -391,46 +391,76 @@ func TestInvariant15ANameThatWasCancelledBeginsAgain(t *testing.T) {
 	}
 }
 
-// TestSteadySaysWhatTheNextPlanIs: whenever Steady says so, the next plan is the same rows, one
-// token on, and nobody was preempted.
+// TestSteadySaysWhatTheNextPlanIs: whenever Steady says so, the answers of the next plan
+// are those that the step sampled and that have not all their tokens by then, one token
+// on and in its order, and nobody was preempted; pieces of prompts go on behind them,
+// and others are admitted.
 func TestSteadySaysWhatTheNextPlanIs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
-	said := 0
-	for round := range 400 {
+	seen := map[string]int{}
+	for round := range 600 {
 		s, err := New(Limits{ContextTokens: 24, CacheTokens: 40, BlockTokens: 4, Sequences: 3, Queue: 8})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for id := range ID(1 + rng.IntN(5)) {
-			if err := s.Submit(Request{ID: id, Prompt: 1 + rng.IntN(9)}); err != nil {
-				t.Fatal(err)
+		wants := map[ID]int{} // tokens yet to come
+		submit := func(id ID) {
+			r := Request{ID: id, Prompt: 1 + rng.IntN(9), Priority: rng.IntN(2), Tokens: 1 + rng.IntN(9)}
+			if wants[id] = r.Tokens; s.Submit(r) != nil { // the queue may be full
+				delete(wants, id)
 			}
 		}
+		for id := range ID(1 + rng.IntN(5)) {
+			submit(id)
+		}
+		step := plan(s, 1+rng.IntN(6))
+		var ended []ID
 		for range 30 {
-			step := plan(s, 1+rng.IntN(6))
 			if rng.IntN(8) == 0 {
-				_ = s.Submit(Request{ID: ID(100 + rng.IntN(1e9)), Prompt: 1 + rng.IntN(9)}) // the queue may be full
+				submit(ID(100 + rng.IntN(1e9)))
 			}
-			steady := s.Steady(step)
+			steady, running := s.Steady(step), s.Running()
 			grow(t, s, step)
-			if !steady {
+			for _, id := range ended { // one step after their last token
+				s.Remove(id)
+			}
+			var answers []Row
+			ended = ended[:0]
+			for _, r := range step.Rows {
+				if !r.Sample {
+					continue
+				}
+				if wants[r.ID]--; wants[r.ID] == 0 {
+					ended = append(ended, r.ID)
+					continue
+				}
+				answers = append(answers, Row{ID: r.ID, Start: r.Start + r.Length, Length: 1, Sample: true})
+			}
+			was := s.Answers()
+			s.Admit()
+			more := s.Answers() != was // one is an answer at once
+			step = plan(s, 1+rng.IntN(6))
+			if slices.ContainsFunc(step.Rows, func(r Row) bool { return slices.Contains(ended, r.ID) }) {
+				t.Fatalf("round %d: %v have all their tokens, and are in %+v", round, ended, step)
+			}
+			if !steady || more {
 				continue
 			}
-			said++
-			next := plan(s, 5)
-			if len(next.Preempted) > 0 || len(next.Rows) != len(step.Rows) {
-				t.Fatalf("round %d: steady after %+v, then came %+v", round, step, next)
+			n := step.Decodes()
+			if len(step.Preempted) > 0 || n == 0 || !slices.Equal(step.Rows[:n], answers) {
+				t.Fatalf("round %d: steady, and %+v were to come, then came %+v", round, answers, step)
 			}
-			for i, r := range next.Rows {
-				if was := step.Rows[i]; r.ID != was.ID || r.Start != was.Start+was.Length || r.Length != 1 || !r.Sample {
-					t.Fatalf("round %d: steady after %+v, then came %+v", round, step, next)
+			for what, is := range map[string]bool{"steady": true, "beside a prompt": n < len(step.Rows), "after an admission": s.Running() > running, "without one that ended": len(ended) > 0} {
+				if is {
+					seen[what]++
 				}
 			}
-			grow(t, s, next)
 		}
 	}
-	if said < 1000 {
-		t.Errorf("only %d steps were steady", said)
+	for what, least := range map[string]int{"steady": 1000, "beside a prompt": 200, "after an admission": 50, "without one that ended": 100} {
+		if seen[what] < least {
+			t.Errorf("only %d steps were %s, want %d at least", seen[what], what, least)
+		}
 	}
 }
 

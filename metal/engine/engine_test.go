@@ -49,7 +49,9 @@ func start(t *testing.T, o engine.Options, r ref.Options) *engine.Engine {
 	if r.Threads == 0 {
 		r.Threads = 2
 	}
-	o.Backend = ref.New(r)
+	if o.Backend == nil {
+		o.Backend = ref.New(r)
+	}
 	e := engine.Start(o)
 	t.Cleanup(func() {
 		stop(e)

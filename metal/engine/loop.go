@@ -46,9 +46,11 @@ type active struct {
 	// chain of keys, where prompts are remembered, and what the request counts on.
 	chain *kv.Chain
 	holds []kv.Holding
-	// saved whole blocks; mute says that no more are. began says that the first
+	// saved whole blocks, and the next ones are staged; mute says that no more are.
+	// began says that the first
 	// look for what is remembered is over, which found cached tokens.
 	saved       int
+	staged      bool
 	mute, began bool
 	cached      int
 }
@@ -122,7 +124,8 @@ func (l *looping) turn() (more bool, err error) {
 		return true, l.advance()
 	}
 	l.reap()
-	step := l.sched.Plan(l.prefill()...)
+	pieces, needed := l.prefill()
+	step := l.sched.Plan(pieces...)
 	for _, id := range step.Preempted {
 		l.active[id].weighed = false
 		l.model.cache.Drop(tensor.RequestID(id))
@@ -130,13 +133,13 @@ func (l *looping) turn() (more bool, err error) {
 	}
 	l.publish()
 	if len(step.Rows) > 0 {
-		return true, l.begin(step)
+		return true, l.begin(step, needed)
 	}
 	if draining && len(l.active) == 0 {
 		return false, nil
 	}
 	if len(step.Preempted) == 0 {
-		l.prepare(nil)
+		l.prepare()
 		<-l.e.wake
 	}
 	return true, nil
@@ -153,7 +156,7 @@ func (l *looping) takeInbox() (draining, aborting bool) {
 	e.mu.Unlock()
 	l.sched.PausePrefill(e.limits.now().PausePrefill && !draining)
 	for _, a := range inbox {
-		if err := l.sched.Submit(batch.Request{ID: a.id, Prompt: a.prompt, Priority: a.priority}); err != nil {
+		if err := l.sched.Submit(batch.Request{ID: a.id, Prompt: a.prompt, Priority: a.priority, Tokens: a.maxTokens}); err != nil {
 			e.letGo(a)
 			a.stream.finish(Finished{Err: &Refusal{Kind: Internal, Message: err.Error()}})
 			continue
@@ -284,7 +287,7 @@ func (l *looping) flush(a *active) {
 // is under way, the memory stays until that step has landed.
 func (l *looping) end(a *active, f Finished) {
 	if l.flight != nil {
-		l.flight.ended = append(l.flight.ended, a.id)
+		l.flight.ended = append(l.flight.ended, a)
 	} else {
 		l.forget(a.id)
 	}

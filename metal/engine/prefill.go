@@ -11,8 +11,9 @@ import (
 
 // piece is the next part of a prompt, as the guard decides about it.
 type piece struct {
-	// rest of the prompt in tokens, start of them computed already.
-	rest, start int64
+	// rest of the prompt in tokens, start of them computed already; there is room
+	// for so many in the cache.
+	rest, start, room int64
 	// chunk is what the back end would take at once, full what time allows.
 	chunk, full int64
 	// first says that the request was not weighed since it was admitted.
@@ -46,7 +47,7 @@ func decide(r room, p piece, est estimator) (verdict, error) {
 	if r.limit == 0 {
 		return verdict{tokens: p.full}, nil
 	}
-	prompt := footprint.Prefill{New: p.rest, Cached: p.start, Chunk: p.chunk}
+	prompt := footprint.Prefill{New: p.rest, Cached: p.start, Room: p.room, Chunk: p.chunk}
 	whole, err := est.peak(prompt)
 	if err != nil {
 		return verdict{}, err
@@ -86,14 +87,15 @@ type holding struct {
 	timer    *time.Timer
 }
 
-// prefill admits what may run and says which pieces of prompts this step takes.
-// Prompts that do not fit any more are ended here, one by one.
-func (l *looping) prefill() []batch.Row {
+// prefill admits what may run and says which pieces of prompts this step takes,
+// and how many bytes these need. Prompts that do not fit any more are ended here,
+// one by one.
+func (l *looping) prefill() (pieces []batch.Row, needed int64) {
 	for {
 		l.admit()
 		pieces := l.cutPieces(l.sched.Prompts(l.budget()))
 		if len(pieces) == 0 || l.onHold(pieces[0].ID) {
-			return nil
+			return nil, 0
 		}
 		first := l.active[pieces[0].ID]
 		v, refusal := l.portion(first, pieces[0])
@@ -102,21 +104,35 @@ func (l *looping) prefill() []batch.Row {
 			continue
 		}
 		if v.tokens == 0 {
-			return nil // it waits for room, and whoever is younger with it
+			return nil, 0 // it waits for room, and whoever is younger with it
 		}
 		cut := v.tokens < int64(pieces[0].Length)
 		pieces[0].Length = int(v.tokens)
 		if cut {
-			return pieces[:1]
+			return pieces[:1], v.needed
 		}
-		return append(pieces[:1], l.beside(pieces[1:], v.needed)...)
+		others, needed := l.beside(pieces[1:], v.needed)
+		return append(pieces[:1], others...), needed
 	}
 }
 
+// following admits what may run and says which pieces of prompts a step takes that
+// is built on one under way, whose pieces need their bytes at the same time. It
+// reports false where that is to be decided once the latter has landed.
+func (l *looping) following(f *flight) (pieces []batch.Row, needed int64, ok bool) {
+	before := l.sched.Answers()
+	if l.admit(); len(l.fresh) > 0 || l.sched.Answers() != before {
+		return nil, 0, false // an answer more, whose token is known
+	}
+	proposed := l.cutPieces(l.sched.Prompts(l.budget()))
+	pieces, both := l.beside(proposed, f.needed)
+	return pieces, both - f.needed, len(pieces) == len(proposed)
+}
+
 // beside is which of further pieces fit into the step as well, beside what
-// those before them need. Nobody is asked for room, cut or ended for them: each
-// will be the first.
-func (l *looping) beside(pieces []batch.Row, taken int64) []batch.Row {
+// those before them need, and what all need. Nobody is asked for room, cut or ended
+// for them: each will be the first.
+func (l *looping) beside(pieces []batch.Row, taken int64) ([]batch.Row, int64) {
 	for i, row := range pieces {
 		a := l.active[row.ID]
 		r := l.e.room(l.model.serving)
@@ -124,12 +140,12 @@ func (l *looping) beside(pieces []batch.Row, taken int64) []batch.Row {
 		p := l.piece(a, row)
 		v, err := decide(r, p, l.model.serving.estimator)
 		if err != nil || v.tokens < p.full {
-			return pieces[:i]
+			return pieces[:i], taken
 		}
 		a.weighed = true
 		taken += v.needed
 	}
-	return pieces
+	return pieces, taken
 }
 
 // onHold says whether the prompt waits for the agent's answer.
@@ -150,7 +166,7 @@ func (l *looping) onHold(id batch.ID) bool {
 func (l *looping) piece(a *active, row batch.Row) piece {
 	rest := len(a.tokens) - row.Start
 	return piece{
-		rest: int64(rest), start: int64(row.Start), first: !a.weighed, asked: a.asked,
+		rest: int64(rest), start: int64(row.Start), room: int64(l.model.cache.Room(tensor.RequestID(row.ID))), first: !a.weighed, asked: a.asked,
 		chunk: int64(min(l.e.opts.Backend.Chunk(), rest)), full: int64(row.Length),
 	}
 }

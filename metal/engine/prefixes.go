@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"metalfleet.dev/metalfleet/metal/batch"
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/tensor"
 )
@@ -30,6 +29,9 @@ type prefixes struct {
 	tokenBytes  int64
 	// extra is the part of the budget that does not depend on requests.
 	extra int64
+	// apart says that requests hold their KV in a device's memory, which is not the
+	// host's: what they take of it is not taken from what is remembered.
+	apart bool
 	// attached is closed once the tier below can be asked, or was waited for in
 	// vain; nil where there is none.
 	attached chan struct{}
@@ -89,7 +91,7 @@ func (o Options) budget(p *prefixes, free int) int64 {
 // they do, and takes what they left: so every byte is promised once. What was
 // just restored lies twice until here; there was room for that (roomToRestore).
 func (l *looping) makeWay() {
-	if p := l.prefixes; p != nil {
+	if p := l.prefixes; p != nil && !p.apart {
 		p.ram.Resize(l.e.opts.budget(p, l.sched.FreeTokens()))
 	}
 }
@@ -101,24 +103,17 @@ const (
 	soon         = 32
 )
 
-// prepare has room made for the blocks that the requests of a step are about to
-// fill, while it is computed.
-func (l *looping) prepare(rows []batch.Row) {
+// prepare has room made for the blocks that requests are about to fill, while a step
+// is computed.
+func (l *looping) prepare() {
 	p := l.prefixes
 	if p == nil || p.shape.Bare {
 		return
 	}
 	count, block := 0, p.shape.Block
-	for _, r := range rows {
-		a := l.active[r.ID]
-		if a == nil || a.mute {
-			continue
-		}
-		switch held, left := r.Start%block, a.prompt-r.Start; {
-		case held+left >= block:
-			count += (held + left) / block
-		case block-held <= soon:
-			count++
+	for _, a := range l.active {
+		if a.began && !a.mute {
+			count += max(0, max(a.prompt, l.sched.InKV(a.id)+soon)/block-a.saved)
 		}
 	}
 	p.ram.Prepare(l.model.cache.SliceBytes(block), min(count, mostPrepared))
@@ -161,8 +156,9 @@ func (e *Engine) remember(m *loadedModel) {
 		extra: e.opts.CacheMemory, stop: func() {},
 	}
 	p.ram = kv.NewMemory(e.opts.budget(p, m.cacheTokens), below)
-	if pinner, ok := e.opts.Backend.(tensor.Pinner); ok {
+	if pinner, ok := e.opts.Backend.(tensor.Pinner); ok && pinner.Apart() {
 		p.ram.PinBy(pinner.Pin)
+		p.apart = true
 	}
 	if below != nil {
 		ctx, cancel := context.WithCancel(context.Background())

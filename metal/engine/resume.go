@@ -13,6 +13,11 @@ import (
 // What has no room for that yet is tried again before the next step.
 func (l *looping) admit() {
 	admitted := l.sched.Admit()
+	for _, id := range admitted {
+		if a := l.active[id]; a != nil {
+			l.model.cache.Expect(tensor.RequestID(id), len(a.tokens))
+		}
+	}
 	if l.prefixes == nil {
 		return
 	}
@@ -147,6 +152,7 @@ func (l *looping) cut(point kv.Point, views []*kv.View) (slices [][]byte, state 
 // room, what would follow it is worth nothing, and no more is saved.
 func (l *looping) keep(a *active) {
 	p := l.prefixes
+	a.staged = false
 	if p == nil || a.mute {
 		return
 	}
@@ -161,6 +167,48 @@ func (l *looping) keep(a *active) {
 	}
 	if n > 0 && p.shape.Stop(n-1, a.prompt) == n {
 		l.save(a, a.chain.State(a.tokens, n), n/block*block, n, true)
+	}
+}
+
+// due reports whether a request has blocks that are full and not saved.
+func (l *looping) due(a *active) bool {
+	p := l.prefixes
+	return p != nil && !a.mute && (a.saved+1)*p.shape.Block <= l.sched.InKV(a.id)
+}
+
+// keepLate saves blocks while the next step, which was built on the one that filled
+// them, is computed: what is written of a token stays as it is. All answers have
+// their tokens by then. The back end begins to copy them, and when the next step has
+// landed, they are saved.
+func (l *looping) keepLate(filled []*active) {
+	for _, a := range filled {
+		if a.staged {
+			l.keep(a)
+		} else {
+			l.stage(a)
+		}
+	}
+}
+
+// keepLast saves what was staged of a request that ended since.
+func (l *looping) keepLast(a *active) {
+	l.keep(a)
+	l.e.letGo(a) // it counts on nothing any more
+}
+
+// stage has the back end begin to copy blocks that will be saved.
+func (l *looping) stage(a *active) {
+	p := l.prefixes
+	n, block := l.sched.InKV(a.id), p.shape.Block
+	a.chain.Grow(a.tokens[:n])
+	a.staged = true
+	for at := a.saved; (at+1)*block <= n && !p.shape.Bare; at++ {
+		if p.ram.Has(a.chain.Keys()[at]) {
+			continue
+		}
+		for first, last := at*block, (at+1)*block; first < last; first += p.blockTokens {
+			l.model.cache.Stage(tensor.RequestID(a.id), first, min(first+p.blockTokens, last))
+		}
 	}
 }
 
@@ -214,14 +262,15 @@ func (l *looping) cutPieces(pieces []batch.Row) []batch.Row {
 	return pieces
 }
 
-// fills reports whether a step fills a block of one of its requests, which is
-// saved before the next step is built on it.
-func (l *looping) fills(step batch.Step) bool {
+// stops reports whether a step ends where a state of one of its requests is saved,
+// which happens before the next step is built on it.
+func (l *looping) stops(step batch.Step) bool {
 	if l.prefixes == nil {
 		return false
 	}
 	for _, r := range step.Rows {
-		if (r.Start+r.Length)%l.prefixes.shape.Block == 0 {
+		a, end := l.active[r.ID], r.Start+r.Length
+		if a != nil && l.prefixes.shape.Stop(end-1, a.prompt) == end {
 			return true
 		}
 	}

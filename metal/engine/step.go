@@ -28,19 +28,25 @@ type flight struct {
 	// says that the step before it was not read by then.
 	began, started time.Time
 	ahead          bool
+	// sampled requests are those whose rows yield a token.
+	sampled []batch.ID
+	// needed bytes of its pieces of prompts, as the guard estimates them.
+	needed int64
 	// counted says that the scheduler knows the tokens of this step already,
 	// because the next one was built on them.
 	counted bool
 	// ended requests have a row here and no longer want it.
-	ended []batch.ID
+	ended []*active
 }
 
-// begin computes a step, or starts it where the next may be built on it.
-func (l *looping) begin(step batch.Step) error {
+// begin computes a step whose pieces of prompts need so many bytes, or starts it
+// where the next may be built on it.
+func (l *looping) begin(step batch.Step, needed int64) error {
 	f, err := l.launch(step, nil)
 	if err != nil {
 		return l.notLaunched(step, err)
 	}
+	f.needed = needed
 	if l.steady(f) {
 		l.flight = f
 		return nil
@@ -60,15 +66,21 @@ func (l *looping) advance() error {
 		f.scope.Close()
 		return err
 	}
-	next, err := l.launch(l.sched.Plan(), f)
+	pieces, needed, ok := l.following(f)
+	if !ok {
+		return l.land(f)
+	}
+	step := l.sched.Plan(pieces...)
+	next, err := l.launch(step, f)
 	if err == nil {
+		next.needed = needed
 		l.flight = next
 		return l.land(f)
 	}
 	if landed := l.land(f); landed != nil {
 		return landed
 	}
-	return l.notLaunched(f.step, err)
+	return l.notLaunched(step, err)
 }
 
 // notLaunched deals with a step that could not be built.
@@ -80,16 +92,21 @@ func (l *looping) notLaunched(step batch.Step, err error) error {
 	return l.stepFailed(step, err)
 }
 
-// steady reports whether the next step is the same rows again, whatever the
-// tokens of this one are, unless one of them is an end.
+// steady reports whether the next step's answers are those that this one yields and
+// that are not known to end with it, whatever their tokens are; one that is an end is
+// computed once more for nothing. Nothing else waits for this step to land: a cancel, what is remembered of a prompt, an answer of the
+// agent, a state that is to be saved before it moves on.
 func (l *looping) steady(f *flight) bool {
-	if !l.e.opts.Backend.Ahead() || !f.argmax || !l.sched.Steady(f.step) || l.fills(f.step) {
+	if !l.e.opts.Backend.Ahead() || !f.argmax || f.out == nil || len(l.fresh) > 0 || l.hold != nil || !l.sched.Steady(f.step) || l.stops(f.step) {
 		return false
 	}
 	for _, r := range f.step.Rows {
-		a := l.active[r.ID]
-		// A nil one ended while this step was under way.
-		if a == nil || a.cancelled.Load() || a.generated()+1 >= a.maxTokens {
+		if l.active[r.ID] == nil { // it ended while this step was under way
+			return false
+		}
+	}
+	for _, a := range l.active {
+		if a.cancelled.Load() {
 			return false
 		}
 	}
@@ -103,6 +120,9 @@ func (l *looping) count(f *flight) error {
 		if err := l.sched.Computed(r); err != nil {
 			return err
 		}
+		if !r.Sample {
+			continue
+		}
 		if err := l.sched.Grow(r.ID); err != nil {
 			return err
 		}
@@ -114,7 +134,7 @@ func (l *looping) count(f *flight) error {
 // yields. Handles of everything but the result are gone when it returns.
 func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 	l.makeWay()
-	l.prepare(step.Rows)
+	l.prepare()
 	f := &flight{step: step, began: time.Now(), argmax: true, ahead: before != nil}
 	var ids []int32
 	var segments []tensor.Segment
@@ -122,12 +142,13 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 	n := 0
 	for _, r := range step.Rows {
 		a := l.active[r.ID]
-		if before == nil {
+		if before == nil || !r.Decode() { // else the step before yields it
 			ids = append(ids, a.tokens[r.Start:r.Start+r.Length]...)
 		}
 		segments = append(segments, tensor.Segment{Request: tensor.RequestID(r.ID), Start: r.Start, Length: r.Length})
 		n += r.Length
 		if r.Sample {
+			f.sampled = append(f.sampled, r.ID)
 			last = append(last, n-1)
 			f.argmax = f.argmax && a.params.Argmax() && a.logprobs == nil && a.constraint == nil
 			a.constraint.prepare()
@@ -138,13 +159,7 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 	f.scope = l.e.opts.Backend.NewScope(l.e.hard)
 	inner := f.scope.Child()
 	defer inner.Close()
-	input := tensor.Array(nil)
-	if before != nil {
-		input = before.out
-	} else {
-		input = inner.IDs(ids)
-	}
-	out := l.model.model.Step(inner, l.model.cache, input, segments, last)
+	out := l.model.model.Step(inner, l.model.cache, before.followed(inner, step, ids), segments, last)
 	if inner.Err() != nil {
 		out = nil
 	}
@@ -166,6 +181,24 @@ func (l *looping) launch(step batch.Step, before *flight) (*flight, error) {
 	return f, nil
 }
 
+// followed are the token ids of a step: what the step before it yields for answers
+// that go on, if it is built on one, and known ones behind them.
+func (f *flight) followed(s tensor.Scope, step batch.Step, ids []int32) tensor.Array {
+	if f == nil {
+		return s.IDs(ids)
+	}
+	var rows []int
+	for at, id := range f.sampled {
+		if len(rows) < len(step.Rows) && step.Rows[len(rows)].ID == id {
+			rows = append(rows, at)
+		}
+	}
+	if len(ids) == 0 && len(rows) == len(f.sampled) {
+		return f.out
+	}
+	return s.JoinIDs(f.out, rows, ids)
+}
+
 // vocabulary is how many of the logits stand for tokens.
 func (l *looping) vocabulary(logits tensor.Array) int {
 	return min(logits.Shape()[1], l.model.serving.tok.Size())
@@ -175,14 +208,18 @@ func (l *looping) vocabulary(logits tensor.Array) int {
 func (l *looping) land(f *flight) error {
 	defer f.scope.Close()
 	pick, err := l.read(f)
-	for _, id := range f.ended {
-		l.forget(id)
+	for _, a := range f.ended {
+		if err == nil && a.staged {
+			l.keepLast(a)
+		}
+		l.forget(a.id)
 	}
 	if err != nil {
 		return l.stepFailed(f.step, err)
 	}
 	l.failures, l.relieved = 0, false
 	row := -1
+	var late []*active
 	for _, r := range f.step.Rows {
 		if r.Sample {
 			row++
@@ -198,11 +235,14 @@ func (l *looping) land(f *flight) error {
 		}
 		if l.flight == nil {
 			l.keep(a)
+		} else if l.due(a) {
+			late = append(late, a)
 		}
 		if r.Sample {
 			l.deliver(a, f, pick, row)
 		}
 	}
+	l.keepLate(late)
 	l.timed(f)
 	return nil
 }
@@ -226,14 +266,19 @@ func (f *flight) built() time.Duration { return f.started.Sub(f.began) }
 
 // took is how long a step that lands now would have taken by itself, again and
 // again: landed is when the one before it did, next the one that was built on it,
-// if any. The first step of several waited while the next was built; the last was
-// built while the one before it computed, and seems to take no time.
+// if any. Where the device was done by the time that was built, it is not the next
+// one's building that counts but its own. The first step of several waited while the
+// next was built; the last was built while the one before it computed, and seems to
+// take no time.
 func (f *flight) took(landed, now time.Time, next *flight) time.Duration {
+	between := now.Sub(landed)
 	switch {
+	case f.ahead && next != nil && 8*now.Sub(next.started) < between:
+		return between - next.built() + f.built()
 	case f.ahead && next != nil:
-		return now.Sub(landed)
+		return between
 	case f.ahead:
-		return max(now.Sub(landed), f.built())
+		return max(between, f.built())
 	case next != nil:
 		return now.Sub(f.began) - next.built()
 	}
@@ -301,7 +346,7 @@ func (l *looping) abandon() {
 	}
 	l.flight = nil
 	f.scope.Close()
-	for _, id := range f.ended {
-		l.forget(id)
+	for _, a := range f.ended {
+		l.forget(a.id)
 	}
 }

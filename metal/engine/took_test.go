@@ -21,12 +21,13 @@ func TestWhatAStepTookIsWhatItWouldTakeAgain(t *testing.T) {
 		next        *flight
 		want        int
 	}{
-		"alone":                            {step(100, false), 90, 109, nil, 9},
-		"the first of several":             {first, -50, 16, second, 8},
-		"one of several":                   {second, 16, 24, last, 8},
-		"the last of several":              {last, 24, 25, nil, 8},
-		"one, where the device waits":      {&flight{began: at(2), started: at(3), ahead: true}, 10, 30, step(11, true), 20},
-		"the last, and the device is slow": {&flight{began: at(2), started: at(3), ahead: true}, 10, 30, nil, 20},
+		"alone":                       {step(100, false), 90, 109, nil, 9},
+		"the first of several":        {first, -50, 16, second, 8},
+		"one of several":              {second, 16, 24, last, 8},
+		"the last of several":         {last, 24, 25, nil, 8},
+		"one, where the device waits": {&flight{began: at(2), started: at(3), ahead: true}, 10, 30, step(11, true), 20},
+		"one, where the host takes longer over the next": {second, 16, 34, &flight{began: at(16), started: at(34)}, 8},
+		"the last, and the device is slow":               {&flight{began: at(2), started: at(3), ahead: true}, 10, 30, nil, 20},
 	} {
 		if got := c.f.took(at(c.landed), at(c.now), c.next); got != time.Duration(c.want)*time.Millisecond {
 			t.Errorf("%s took %v, want %d ms", name, got, c.want)

@@ -15,6 +15,9 @@ type Prefill struct {
 	// Restored of the Cached ones are copied into the cache first, where they take
 	// what computed ones do.
 	Restored int64
+	// Room is for how many tokens of the prompt the cache has made room already, which
+	// is in use then; fewer than Cached count as those.
+	Room int64
 	// Chunk of them are computed in one step at most; 0 or less: all at once.
 	Chunk int64
 }
@@ -139,7 +142,11 @@ func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
 	if p.Chunk > 0 && f.EncoderLayers == 0 { // an encoder reads a text whole
 		chunk = min(chunk, p.Chunk)
 	}
-	before, after := k.held(f, 1, p.Cached-min(max(0, p.Restored), p.Cached)), k.held(f, 1, p.Cached+p.New)
+	made := p.Cached - min(max(0, p.Restored), p.Cached)
+	if !k.Rotates || f.WindowLayers == 0 { // room for windows is made as they grow
+		made = max(made, min(p.Room, p.Cached+p.New))
+	}
+	before, after := k.held(f, 1, made), k.held(f, 1, p.Cached+p.New)
 	attention, activations := k.attention(f, chunk, p.New+p.Cached), k.activations(f, chunk)
 	logits := k.logits(f, 1)
 	if err := check("a prompt", p.New, before, after, attention, activations, logits); err != nil {

@@ -143,6 +143,37 @@ func TestG4OnlyLayersThatGrowAreCharged(t *testing.T) {
 	}
 }
 
+// TestG4RoomThatIsThereIsNotChargedAgain: a cache that makes room for a whole prompt
+// when it begins holds it from then on; one whose windows rotate makes that as they
+// grow.
+func TestG4RoomThatIsThereIsNotChargedAgain(t *testing.T) {
+	kv := func(k Kernels, f model.Facts, p Prefill) int64 {
+		t.Helper()
+		got, err := PrefillPeak(f, k, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.KV
+	}
+	p := Prefill{New: 3000, Cached: 1000, Chunk: 512}
+	rest := kv(plainKernels, hybrid, p)
+	for room, want := range map[int64]int64{0: rest, 500: rest, 1000: rest, 2500: rest / 2, 4000: 0, 9000: 0} {
+		p.Room = room
+		if got := kv(plainKernels, hybrid, p); got != want {
+			t.Errorf("with room for %d tokens the rest takes %d, want %d", room, got, want)
+		}
+	}
+	windows := hybrid
+	windows.GrowingLayers, windows.WindowLayers, windows.WindowTokens, windows.RecurrentLayers, windows.RecurrentStateBytes = 8, 32, 1024, 0, 0
+	rotating := Kernels{ScoreBytes: 4, Rotates: true}
+	p.Room = 0
+	want := kv(rotating, windows, p)
+	p.Room = 4000
+	if got := kv(rotating, windows, p); got != want {
+		t.Errorf("beside windows the rest takes %d, want %d", got, want)
+	}
+}
+
 func TestG4AStateIsChargedOnce(t *testing.T) {
 	f := hybrid
 	f.RecurrentStateBytes = 7 * MiB

@@ -344,6 +344,17 @@ bridge_made bridge_ids(uint64_t owner, const int32_t *ids, int32_t n) {
   return making(owner, [&] { return mx::array(ids, mx::Shape{n}, mx::int32); });
 }
 
+bridge_made bridge_join_ids(uint64_t owner, bridge_array *a, const int32_t *rows, int32_t wanted, const int32_t *ids, int32_t n) {
+  return making(owner, [&] {
+    bool all = wanted == a->value.shape(0);
+    for (int32_t i = 0; i < wanted && all; i++) {
+      all = rows[i] == i;
+    }
+    auto first = all ? a->value : mx::take(a->value, mx::array(rows, mx::Shape{wanted}, mx::int32), 0);
+    return n == 0 ? first : mx::concatenate({first, mx::array(ids, mx::Shape{n}, mx::int32)}, 0);
+  });
+}
+
 // Memory that any thread may fill before the array is first used.
 bridge_made bridge_raw(uint64_t owner, int32_t type, const int32_t *shape, int32_t dims, void **memory) {
   return making(owner, [&] { return host_array(type_of(type), shape_of(shape, dims), memory); });
@@ -1069,10 +1080,14 @@ const mx::array &in_place(slab_array &held) {
 
 // Writes fresh rows [slots, heads, length, size] into the slots from first on,
 // from a token on. The old handle goes before anything is computed, so that
-// its buffer is reused.
+// its buffer is reused. Where all of a slab is written, the framework would give the
+// fresh rows back themselves, whose buffer others may own, and in another order.
 void place(std::optional<slab_array> &held, mx::array fresh, int first, int start) {
   mx::Shape from{first, 0, start, 0}, to{first + fresh.shape(0), fresh.shape(1), start + fresh.shape(2), fresh.shape(3)};
   fresh = mx::astype(std::move(fresh), held->value.dtype());
+  if (fresh.shape() == held->value.shape()) {
+    fresh = mx::contiguous(device_copy(fresh));
+  }
   held = {mx::slice_update(in_place(*held), std::move(fresh), std::move(from), std::move(to)), true};
 }
 
@@ -1257,6 +1272,31 @@ bridge_status bridge_whole(uint64_t owner, int64_t bytes) {
 
 bridge_status bridge_slab_save(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last, uint8_t *dst) {
   return guarded<bridge_status>(owner, [&](bridge_status &) { copy_slot(*slab, slot, first, last, dst); });
+}
+
+bridge_made bridge_slab_stage(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last) {
+  return making(owner, [&] {
+    std::vector<mx::array> parts;
+    for (const auto &layer : slab->layers) {
+      for (const auto *a : {&layer.keys->value, &layer.values->value}) {
+        parts.push_back(mx::slice(*a, {slot, 0, first, 0}, {slot + 1, a->shape(1), last, a->shape(3)}));
+      }
+    }
+    auto out = mx::concatenate(std::move(parts), 0);
+    if (on_gpu()) {
+      mx::async_eval({out});
+    } else { // a copy of the processor's looks for its source when it runs (in_place)
+      mx::eval({out});
+    }
+    return out;
+  });
+}
+
+bridge_status bridge_staged(uint64_t owner, bridge_array *a, uint8_t *dst) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    mx::eval({a->value});
+    copy_from(a->value, dst);
+  });
 }
 
 bridge_status bridge_slab_slide(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t from, int32_t length) {

@@ -76,6 +76,7 @@ bridge_status bridge_reset_peak(uint64_t owner);
 // Arrays from and to the host.
 bridge_made bridge_floats(uint64_t owner, const float *values, const int32_t *shape, int32_t dims);
 bridge_made bridge_ids(uint64_t owner, const int32_t *ids, int32_t n);
+bridge_made bridge_join_ids(uint64_t owner, bridge_array *a, const int32_t *rows, int32_t wanted, const int32_t *ids, int32_t n);
 bridge_made bridge_raw(uint64_t owner, int32_t type, const int32_t *shape, int32_t dims, void **memory);
 bridge_made bridge_settle(uint64_t owner, bridge_array *a, int32_t parts);
 bridge_made bridge_join(uint64_t owner, bridge_array **parts, int32_t n);
@@ -139,6 +140,9 @@ bridge_status bridge_type(uint64_t owner, bridge_array *a, int32_t *type);
 // each [kvHeads, tokens, size], once they are computed; put writes such blocks,
 // one behind another from the first token on, and computes them.
 bridge_status bridge_slab_save(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last, uint8_t *dst);
+// stage starts such a copy into one array of the device's, and staged copies that out.
+bridge_made bridge_slab_stage(uint64_t owner, bridge_slab *slab, int32_t slot, int32_t first, int32_t last);
+bridge_status bridge_staged(uint64_t owner, bridge_array *a, uint8_t *dst);
 typedef struct {
   const uint8_t *bytes;
   int32_t length;

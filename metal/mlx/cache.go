@@ -37,7 +37,12 @@ type cache struct {
 	window            int
 	states            []*states
 	requests          map[tensor.RequestID]*held
-	released          bool
+	// expected tokens of requests, those that hold nothing yet among them.
+	expected map[tensor.RequestID]int
+	// staged copies on the device, of so many bytes in all.
+	staged      map[stage]handle
+	stagedBytes int64
+	released    bool
 }
 
 // layers are those of one kind, and the slabs that have their keys and values.
@@ -113,9 +118,29 @@ func (c *cache) Length(id tensor.RequestID) int {
 	return slices.Min(append(h.recurred, h.lengths...))
 }
 
+// Expect notes how many tokens a request is to hold: growing copies a slab.
+func (c *cache) Expect(id tensor.RequestID, tokens int) {
+	if c.expected == nil {
+		c.expected = map[tensor.RequestID]int{}
+	}
+	c.expected[id] = tokens
+}
+
+// Room is that of the slot in which layers grow; where none does, what is held.
+func (c *cache) Room(id tensor.RequestID) int {
+	if h := c.requests[id]; h != nil && h.grown.slab != nil {
+		return h.grown.slab.capacity
+	}
+	return c.Length(id)
+}
+
 // Drop returns what a request holds. What a foreign thread drops stays, and
 // Close says so.
 func (c *cache) Drop(id tensor.RequestID) {
+	if c.b.check() == nil {
+		delete(c.expected, id)
+		c.unstage(id)
+	}
 	h := c.requests[id]
 	if h == nil || c.b.check() != nil {
 		return
@@ -135,6 +160,7 @@ func (c *cache) Truncate(id tensor.RequestID, tokens int) {
 	if h == nil || c.b.check() != nil {
 		return
 	}
+	c.unstage(id)
 	tokens = max(0, tokens)
 	if _, most := c.rotated(h); most > tokens && !h.at.Holds(tokens, c.window) {
 		tokens = 0
@@ -167,6 +193,9 @@ func (c *cache) Bytes() int64 {
 func (c *cache) Release() {
 	if c.released || c.b.check() != nil {
 		return
+	}
+	for id := range c.requests {
+		c.unstage(id)
 	}
 	clear(c.requests)
 	for _, of := range []*layers{&c.growing, &c.rotating} {
@@ -224,7 +253,7 @@ func (c *cache) reserve(id tensor.RequestID, n int) (*held, error) {
 			return nil, fmt.Errorf("request %d was lost in an earlier step: %w", id, s.broken)
 		}
 	}
-	err := c.grow(h, n)
+	err := c.grow(h, n, c.expected[id])
 	if err == nil && c.rotating.number > 0 {
 		least, _ := c.rotated(h)
 		err = c.rotate(h, h.at.For(least, n, c.window, c.spec.BlockTokens))
@@ -238,12 +267,13 @@ func (c *cache) reserve(id tensor.RequestID, n int) (*held, error) {
 	return h, nil
 }
 
-// grow makes room in layers that grow.
-func (c *cache) grow(h *held, n int) error {
-	blocks := (n + c.spec.BlockTokens - 1) / c.spec.BlockTokens
-	if c.growing.number == 0 || h.grown.slab != nil && blocks*c.spec.BlockTokens <= h.grown.slab.capacity {
+// grow makes room in layers that grow: for n tokens, and for those that are expected
+// where there is no room for n.
+func (c *cache) grow(h *held, n, expected int) error {
+	if c.growing.number == 0 || h.grown.slab != nil && n <= h.grown.slab.capacity {
 		return nil
 	}
+	blocks := (max(n, expected) + c.spec.BlockTokens - 1) / c.spec.BlockTokens
 	to, err := c.slabFor(&c.growing, blocks*c.spec.BlockTokens, c.saved.TokenBytes)
 	if err != nil {
 		return err

@@ -56,10 +56,11 @@ func (b *Backend) attach() error {
 	}
 	b.framework = int64(a.memory_limit)
 	b.gpu.Store(a.gpu != 0)
-	b.whole = b.opts.Whole
+	b.whole, b.staged = b.opts.Whole, b.opts.Staged
 	if b.cuda.Store(a.cuda != 0); a.cuda != 0 {
 		b.products = mostProducts
 		b.whole = cmp.Or(b.whole, wholeOnCUDA)
+		b.staged = cmp.Or(b.staged, copiedAtOnce)
 	}
 	b.owner.Store(uint64(a.owner))
 	if b.opts.HalvedFrom > 0 {

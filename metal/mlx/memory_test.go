@@ -73,6 +73,21 @@ func (d *decoding) rise(segments ...tensor.Segment) int64 {
 	return d.b.Peak() - before
 }
 
+// TestASlabThatOneStepFillsIsItsOwn: keys and values that came as one array do not
+// share a buffer from then on.
+func TestASlabThatOneStepFillsIsItsOwn(t *testing.T) {
+	b := open(t, Options{})
+	d := newDecoding(t, b, 1, 32)
+	for range 3 {
+		d.grow(1, 32)
+		d.cache.Truncate(1, 16)
+	}
+	d.grow(1, 33)
+	if n := d.cache.Length(1); n != 33 {
+		t.Errorf("%d tokens are held, want 33", n)
+	}
+}
+
 // A handle that is alive while computing makes the framework copy what it
 // could have overwritten.
 func TestADecodeStepDoesNotCopyItsCache(t *testing.T) {

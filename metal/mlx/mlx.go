@@ -43,6 +43,9 @@ type Options struct {
 	// Whole is how many bytes of what is restored are taken apart on the device at
 	// once; 0 means 128 MB on CUDA, and elsewhere that the host does it.
 	Whole int64
+	// Staged is how many bytes of what is to be saved are copied on the device first,
+	// so that saving waits for no step; 0 means 64 MB on CUDA, and elsewhere none.
+	Staged int64
 }
 
 // Backend computes through MLX. Its fields belong to the goroutine that
@@ -58,6 +61,8 @@ type Backend struct {
 	products int64
 	// whole is Options.Whole where the device takes apart what is restored, else 0.
 	whole int64
+	// staged is Options.Staged, or what the device is best with.
+	staged int64
 	// ragged counts the segments that went to the kernel of ragged.h.
 	ragged    atomic.Int64
 	gauges    gauges

@@ -51,6 +51,9 @@ import (
 // framework's context, from any thread; nothing of the framework is called.
 var driver = sync.OnceValue(func() bool { return C.driver_found() != 0 })
 
+// Apart implements tensor.Pinner: a Mac's memory is one, and so is a processor's.
+func (b *Backend) Apart() bool { return b.cuda.Load() }
+
 // Pin implements tensor.Pinner on CUDA, whose driver copies pageable memory
 // through pages of its own (H100: a block of 38 MB in 3.2 ms to the host and 5.4
 // to the device; in 0.7 each where it is pinned). Launches wait for it: 11 ms and

@@ -27,6 +27,10 @@ func (c *cache) Save(id tensor.RequestID, first, last int, dst []byte) error {
 		if err := c.saved.FitsSave(c.Length(id), first, last, len(dst)); err != nil {
 			return err
 		}
+		if a, ok := c.take(stage{id, first, last}); ok {
+			defer c.drop(a)
+			return fault(C.bridge_staged(c.b.token(), a, (*C.uint8_t)(unsafe.SliceData(dst))))
+		}
 		return c.read(&h.grown, first, last, dst)
 	})
 }

@@ -285,11 +285,39 @@ func (s *scope) IDs(ids []int32) tensor.Array {
 		return &array{}
 	}
 	a := s.made(op, C.bridge_ids(s.b.token(), (*C.int32_t)(unsafe.SliceData(ids)), C.int32_t(len(ids))), len(ids))
-	a.bound = int(slices.Max(ids)) + 1
-	if slices.Min(ids) < 0 {
-		a.bound = maxDimension // fits no matrix
-	}
+	a.bound = boundOf(ids)
 	return a
+}
+
+// JoinIDs is rows of token ids and known ones behind them.
+func (s *scope) JoinIDs(ta tensor.Array, rows []int, ids []int32) tensor.Array {
+	const op = "JoinIDs"
+	in, ok := s.idOperand(op, ta)
+	switch {
+	case !ok || !s.begin(op):
+		return &array{}
+	case len(rows) == 0 || slices.Min(rows) < 0 || slices.Max(rows) >= in.shape[0]:
+		return s.misfit(op, "rows %v of %d", rows, in.shape[0])
+	}
+	n := len(rows) + len(ids)
+	if !s.fits(op, 4*int64(n)) {
+		return &array{}
+	}
+	wanted := numbers(rows)
+	a := s.made(op, C.bridge_join_ids(s.b.token(), in.h, unsafe.SliceData(wanted), C.int32_t(len(wanted)), (*C.int32_t)(unsafe.SliceData(ids)), C.int32_t(len(ids))), n)
+	a.bound = max(in.bound, boundOf(ids))
+	return a
+}
+
+// boundOf ids is one more than the largest, or what fits no matrix; 0 of none.
+func boundOf(ids []int32) int {
+	switch {
+	case len(ids) == 0:
+		return 0
+	case slices.Min(ids) < 0:
+		return maxDimension
+	}
+	return int(slices.Max(ids)) + 1
 }
 
 // Read computes an array and copies it out.

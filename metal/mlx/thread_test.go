@@ -90,6 +90,7 @@ func foreignCalls(t *testing.T) map[string]func(owned) error {
 		"LoadVector":    func(o owned) error { _, err := o.b.LoadVector(quant.Float32, make([]byte, 8)); return err },
 		"From":          in(func(o owned) { o.s.From([]float32{1}, 1) }),
 		"IDs":           in(func(o owned) { o.s.IDs([]int32{1}) }),
+		"JoinIDs":       in(func(o owned) { o.s.JoinIDs(o.ids, []int{0}, []int32{1}) }),
 		"Read":          in(func(o owned) { o.s.Read(o.a, make([]float32, 4)) }),
 		"ReadIDs":       in(func(o owned) { o.s.ReadIDs(o.ids, make([]int32, 1)) }),
 		"Start":         in(func(o owned) { o.s.Start(o.a) }),

@@ -16,7 +16,7 @@ import (
 // unmeasured are the methods of a scope that compute nothing, or that wait for
 // what others do.
 func unmeasured() []string {
-	return []string{"Child", "Close", "Err", "From", "IDs", "Keep", "Read", "ReadIDs", "Release", "Start", "Wait"}
+	return []string{"Child", "Close", "Err", "From", "IDs", "JoinIDs", "Keep", "Read", "ReadIDs", "Release", "Start", "Wait"}
 }
 
 // TestEveryOperationIsMeasuredAndDoesWhatItDid: the suite of all back ends passes

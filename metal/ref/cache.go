@@ -79,6 +79,16 @@ func (c *cache) Length(id tensor.RequestID) int {
 	return n
 }
 
+// Expect changes nothing: blocks are taken as they are needed, without a copy.
+func (c *cache) Expect(tensor.RequestID, int) {}
+
+// Room is what a request holds: its last block may have room for more, which nobody
+// counts on.
+func (c *cache) Room(id tensor.RequestID) int { return c.Length(id) }
+
+// Stage does nothing: whatever a step wrote is there when it returns.
+func (c *cache) Stage(tensor.RequestID, int, int) {}
+
 // Drop returns the blocks of a request.
 func (c *cache) Drop(id tensor.RequestID) {
 	h := c.requests[id]

@@ -3,6 +3,7 @@ package ref
 import (
 	"fmt"
 	"math"
+	"slices"
 	"unsafe"
 
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -41,6 +42,29 @@ func (s *scope) IDs(ids []int32) tensor.Array {
 	if !s.failed() {
 		copy(out.ids, ids)
 	}
+	return out
+}
+
+// JoinIDs copies rows of token ids, and known ones behind them, into a new array.
+func (s *scope) JoinIDs(ta tensor.Array, rows []int, ids []int32) tensor.Array {
+	const op = "JoinIDs"
+	a, ok := s.idOperand(op, ta)
+	if !ok {
+		return &array{}
+	}
+	if len(rows) == 0 || slices.Min(rows) < 0 || slices.Max(rows) >= len(a.ids) || len(ids) > 0 && slices.Min(ids) < 0 {
+		s.fail(&tensor.ShapeError{Op: op, Detail: fmt.Sprintf("rows %v of %d ids and %d behind them, want rows and no id below 0", rows, len(a.ids), len(ids))})
+		return &array{}
+	}
+	out := s.idArray(op, len(rows)+len(ids))
+	if s.failed() {
+		return out
+	}
+	for i, r := range rows {
+		out.ids[i] = a.ids[r]
+	}
+	copy(out.ids[len(rows):], ids)
+	out.chosen = a.chosen
 	return out
 }
 

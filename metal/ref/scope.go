@@ -13,7 +13,7 @@ type array struct {
 	shape []int
 	data  []float32
 	ids   []int32
-	// chosen ids come from Argmax.
+	// chosen ids come from Argmax, some of them at least.
 	chosen bool
 	mem    []byte
 	scope  *scope

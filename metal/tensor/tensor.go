@@ -52,8 +52,8 @@ func (e *ShapeError) Unwrap() error { return ErrShape }
 
 // Array is an array that a back end holds, perhaps not computed yet. Its scope
 // owns it. Arrays hold real numbers, in float32 or in the type that the
-// model's weights promote to, as the back end sees fit; those made by IDs and
-// Argmax hold token ids and serve Embed and ReadIDs alone.
+// model's weights promote to, as the back end sees fit; those made by IDs,
+// JoinIDs and Argmax hold token ids and serve Embed and ReadIDs alone.
 type Array interface {
 	// Shape has the outermost dimension first. Callers do not change it.
 	Shape() []int
@@ -83,6 +83,10 @@ func (m Memory) Active() int64 { return m.Weights + m.KV + m.Arrays }
 // Pinner is a back end whose device copies between itself and the host's memory
 // sooner where that is pinned.
 type Pinner interface {
+	// Apart says that the device has memory of its own, so that what is held there
+	// takes nothing of the host's. Where it has not, nothing is pinned. The back end is
+	// attached.
+	Apart() bool
 	// Pin makes memory such, which then is resident. Whoever has it calls unpin
 	// before it is given back; nil where it is not pinned, and copied as any other.
 	// Both may be called from anywhere.
@@ -187,6 +191,17 @@ type RequestID int64
 type Cache interface {
 	// Length is how many tokens of a request every layer holds.
 	Length(RequestID) int
+	// Expect says how many tokens a request is to hold at least, before it holds any
+	// or later: a cache that makes room by copying makes it for all of them when the
+	// first are to be held. Nothing is taken before that. Drop forgets it.
+	Expect(id RequestID, tokens int)
+	// Room is for how many tokens a request has room; 0 for unknown ones.
+	Room(id RequestID) int
+	// Stage says that tokens [first, last) of a request will be saved after a later
+	// step: a cache of a device that computes behind its caller begins to copy them, so
+	// that Save has not to wait for that step. It may as well do nothing, as for what
+	// cannot be saved. Drop, Truncate and Save end it.
+	Stage(id RequestID, first, last int)
 	// Drop returns the blocks of a request; unknown requests are ignored.
 	Drop(RequestID)
 	// Truncate forgets what any layer holds of a request past its first tokens:
@@ -360,6 +375,9 @@ type Scope interface {
 	Read(a Array, dst []float32)
 	// IDs copies token ids into a new array [n].
 	IDs(ids []int32) Array
+	// JoinIDs is rows of the token ids a [n], which need not be computed yet, and known
+	// ids behind them: [len(rows)+len(ids)], of which the former are not 0.
+	JoinIDs(a Array, rows []int, ids []int32) Array
 	// ReadIDs computes an array of token ids and copies it out.
 	ReadIDs(a Array, dst []int32)
 	// Start begins to compute arrays, and what caches were given since the last

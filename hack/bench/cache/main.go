@@ -48,14 +48,16 @@ const (
 	known, fresh = 4096, 16
 	// context holds both and an answer of one token.
 	context4k = 4352
-	// queue of what waits for the disk: any block.
-	queue = 64 << 20
-	// memory of the cache: two prompts of SmolLM2 on ref, which takes more; and of
-	// a model of 8 billion weights.
-	memory, memoryOnGPU = 512 << 20, 2 << 30
 	// firstID and ids bound the tokens of prompts: plain words of the vocabulary.
 	firstID, ids = 1000, 20_000
 )
+
+// room is memory for the cache, and the queue of what waits for the disk.
+type room struct{ memory, queue int64 }
+
+// Rooms for two prompts of SmolLM2 on ref, which takes more, and any block of it; and
+// for three of a model of 8 billion weights, and a whole prompt.
+var onProcessor, onGPU = room{512 << 20, 64 << 20}, room{2 << 30, 1 << 30}
 
 // options are the flags.
 type options struct {
@@ -93,7 +95,10 @@ func run(o options) error {
 		return fmt.Errorf("--only is %q, want ref or mlx", o.only)
 	}
 	if o.gpu != "" {
-		m, err := measure(ctx, rounds{measured: o.runs, warm: 1}, memoryOnGPU, "", served.Options{Program: filepath.Join(o.root, "bin", "mlx", "engine"), Backend: "mlx", Model: o.gpu, ContextTokens: context4k, Sequences: 1})
+		if err := os.MkdirAll(o.dir, 0o755); err != nil {
+			return fmt.Errorf("folder for blocks: %w", err)
+		}
+		m, err := measure(ctx, rounds{measured: o.runs, warm: 1}, onGPU, o.dir, served.Options{Program: filepath.Join(o.root, "bin", "mlx", "engine"), Backend: "mlx", Model: o.gpu, ContextTokens: context4k, Sequences: 1})
 		if err != nil {
 			return err
 		}
@@ -110,7 +115,7 @@ func run(o options) error {
 		if o.only != "" && o.only != b.name {
 			continue
 		}
-		m, err := measure(ctx, rounds{measured: o.runs}, memory, o.dir, served.Options{Program: filepath.Join(o.root, b.program), Backend: b.name, Model: b.model, ContextTokens: context4k, Sequences: 1})
+		m, err := measure(ctx, rounds{measured: o.runs}, onProcessor, o.dir, served.Options{Program: filepath.Join(o.root, b.program), Backend: b.name, Model: b.model, ContextTokens: context4k, Sequences: 1})
 		if err != nil {
 			return fmt.Errorf("%s: %w", b.name, err)
 		}
@@ -153,15 +158,15 @@ type measured struct {
 type rounds struct{ measured, warm int }
 
 // measure runs the rounds on two engines, one of them with a cache, and on a third
-// that keeps its blocks below a folder of a disk, unless that is empty.
-func measure(ctx context.Context, r rounds, memory int64, folder string, settings served.Options) (m measured, err error) {
+// that keeps its blocks below a folder of a disk.
+func measure(ctx context.Context, r rounds, room room, folder string, settings served.Options) (m measured, err error) {
 	m.backend = settings.Backend
 	without, err := served.Start(ctx, settings)
 	if err != nil {
 		return m, err
 	}
 	defer func() { err = errors.Join(err, without.Stop()) }()
-	settings.CacheMemory = memory
+	settings.CacheMemory = room.memory
 	with, err := served.Start(ctx, settings)
 	if err != nil {
 		return m, err
@@ -183,10 +188,8 @@ func measure(ctx context.Context, r rounds, memory int64, folder string, setting
 			}
 			*step.into = append(*step.into, float64(took.Microseconds())/1000)
 		}
-		if folder != "" {
-			if err := m.fromDisk(ctx, folder, settings, round); err != nil {
-				return m, fmt.Errorf("round %d, from the disk: %w", round+1, err)
-			}
+		if err := m.fromDisk(ctx, folder, room, settings, round); err != nil {
+			return m, fmt.Errorf("round %d, from the disk: %w", round+1, err)
 		}
 		step, err := decodeStep(ctx, with)
 		if err != nil {
@@ -203,7 +206,7 @@ func measure(ctx context.Context, r rounds, memory int64, folder string, setting
 }
 
 // fromDisk computes a round's prompt, unloads the engine, and asks another one.
-func (m *measured) fromDisk(ctx context.Context, folder string, settings served.Options, round int) (err error) {
+func (m *measured) fromDisk(ctx context.Context, folder string, room room, settings served.Options, round int) (err error) {
 	dir, err := os.MkdirTemp(folder, "kv-") // temporary folders may be memory
 	if err != nil {
 		return fmt.Errorf("folder for blocks: %w", err)
@@ -216,7 +219,7 @@ func (m *measured) fromDisk(ctx context.Context, folder string, settings served.
 	if err != nil {
 		return err
 	}
-	settings.DiskQueue, settings.ModelDigest = queue, "bench"
+	settings.DiskQueue, settings.ModelDigest = room.queue, "bench"
 	settings.Disk = func(o kv.Origin) (stream.Lease, error) { return owner.Lease(o, nil) }
 	for end, cached := range []int64{0, known} {
 		e, err := served.Start(ctx, settings)

@@ -38,8 +38,8 @@ func newReport(all []measured) *report.Report {
 const copied = 8e9
 
 const aboutGPU = "`hack/bench/gpu/run.sh`: the time from the call to the first token of prompts of %d tokens, whole blocks, and %d behind them, through the\n" +
-	"engine's own socket: computed by an engine without a cache, computed and saved by one with a cache in memory, and asked again with another end.\n" +
-	"MLX on an NVIDIA GPU, random weights of the shape %s in 4 bits. The bound is two steps of decoding and the copy of what is known at %g GB/s."
+	"engine's own socket: computed by an engine without a cache, computed and saved by one with a cache in memory, and asked again with another end;\n" +
+	"and of an engine that was loaded since, whose blocks had left the kernel's memory too. MLX on an NVIDIA GPU, random weights of the shape %s in 4 bits. The bound is two steps of decoding and the copy of what is known at %g GB/s."
 
 // newGPUReport judges the median of the known prompts beside steps of decoding.
 func newGPUReport(shape string, m measured) *report.Report {
@@ -59,6 +59,14 @@ func newGPUReport(shape string, m measured) *report.Report {
 	r.Add("known, beyond two steps", "ms", report.AtMost(1000*bytes/copied), copies...)
 	r.Add("that is a copy at", "GB/s", report.Bound{}, rates...)
 	r.Ratio("known / computed", report.Bound{}, m.warm, m.computed)
+	r.Add("known, on disk, after a load", "ms", report.Bound{}, m.cold...)
+	r.Ratio("known, on disk / computed", report.Bound{}, m.cold, m.computed)
+	var read []float64
+	for _, took := range m.cold {
+		read = append(read, m.diskBytes/1e6/took)
+	}
+	r.Add("read from the disk for a prompt", "bytes", report.Bound{}, m.diskBytes)
+	r.Add("that is, first token included", "GB/s", report.Bound{}, read...)
 	r.Add("a cached token", "bytes", report.Bound{}, m.tokenBytes)
 	return r
 }

@@ -43,15 +43,20 @@ func TestPromptsShareTheirBlocksWithinARoundAlone(t *testing.T) {
 }
 
 func TestOnAGPUAKnownPromptTakesTwoStepsAndTheCopy(t *testing.T) {
-	m := measured{computed: []float64{500}, saved: []float64{510}, step: []float64{4}, tokenBytes: copied / known / 10} // a tenth of a second
+	m := measured{computed: []float64{500}, saved: []float64{510}, step: []float64{4}, cold: []float64{900}, diskBytes: 5, tokenBytes: copied / known / 10} // a tenth of a second
 	for warm, ok := range map[float64]bool{107.9: true, 108.1: false} {
 		m.warm = []float64{warm}
 		if err := newGPUReport("it", m).Judge(); (err == nil) != ok {
 			t.Errorf("%v ms: %v", warm, err)
 		}
 	}
-	m.warm = nil
-	if err := newGPUReport("it", m).Judge(); err == nil {
+	none := m
+	none.warm = nil
+	if err := newGPUReport("it", none).Judge(); err == nil {
 		t.Error("nothing was measured, and it passes")
+	}
+	m.warm, m.cold = []float64{100}, nil
+	if err := newGPUReport("it", m).Judge(); err == nil {
+		t.Error("nothing came from the disk, and it passes")
 	}
 }

@@ -64,7 +64,8 @@ type setting struct {
 	name string
 	// prompt in tokens, stream the tokens of an answer that runs alone: about as
 	// many as come while the prompt is computed, since later tokens look back at
-	// more. context is the longest request.
+	// more, and one gap in a hundred is the second or the fifth longest. context is
+	// the longest request.
 	prompt, stream, context int
 	// ours is held to the bounds.
 	ours bool
@@ -86,8 +87,8 @@ func settings(o options, gguf, folder string) []setting {
 	}
 	if o.model != "" {
 		all = []setting{
-			{name: "mlx", prompt: 8192, stream: 512, context: 16384, ours: true, warm: 1, start: o.serve(o.mlxEngine, "mlx", o.model, 16384)},
-			{name: "mlx-lm's server", prompt: 8192, stream: 512, context: 16384, warm: 1, start: peer(gpu, o.model)},
+			{name: "mlx", prompt: 8192, stream: 192, context: 16384, ours: true, warm: 1, start: o.serve(o.mlxEngine, "mlx", o.model, 16384)},
+			{name: "mlx-lm's server", prompt: 8192, stream: 192, context: 16384, warm: 1, start: peer(gpu, o.model)},
 		}
 	}
 	return slices.DeleteFunc(all, func(s setting) bool { return o.only != "" && o.only != s.name })

@@ -3,6 +3,7 @@ package tensortest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -79,6 +80,45 @@ func (s Suite) chosen(t *testing.T) {
 	s.near(t, "last", got[2*64:], values[4])
 }
 
+// joined are ids that nobody read and known ones behind them: a step that is built
+// ahead, with a piece of a prompt.
+func (s Suite) joined(t *testing.T) {
+	x := s.open(t)
+	m, values := x.matrix(quant.AffineOf(4, 64, quant.BFloat16), 11, 64)
+	scores := x.random(3 * 11)
+	scores[0*11+10], scores[1*11+4], scores[2*11+6] = 20, 20, 20
+	for name, c := range map[string]struct {
+		rows []int
+		ids  []int32
+		want []int32
+	}{
+		"all and some":     {[]int{0, 1, 2}, []int32{7, 0, 10}, []int32{10, 4, 6, 7, 0, 10}},
+		"some without one": {[]int{0, 2}, []int32{3}, []int32{10, 6, 3}},
+		"another order":    {[]int{2, 0, 2}, nil, []int32{6, 10, 6}},
+		"all alone":        {[]int{0, 1, 2}, nil, []int32{10, 4, 6}},
+	} {
+		rows, given := slices.Clone(c.rows), slices.Clone(c.ids)
+		ids := x.s.JoinIDs(x.s.Argmax(x.s.From(scores, 3, 11), 11), rows, given)
+		clear(rows) // they were copied
+		clear(given)
+		got := x.read(x.s.Embed(m, ids))
+		for i, row := range c.want {
+			s.near(t, fmt.Sprintf("%s: row %d", name, i), got[i*64:][:64], values[row])
+		}
+		if got := x.readIDs(ids); !slices.Equal(got, c.want) || !slices.Equal(ids.Shape(), []int{len(c.want)}) {
+			t.Errorf("%s: ids of shape %v read %v, want %v", name, ids.Shape(), got, c.want)
+		}
+	}
+	for name, known := range map[string][]int32{"too large": {1, 11}, "negative": {-1, 1}} {
+		sc := x.b.NewScope(context.Background())
+		sc.Embed(m, sc.JoinIDs(sc.IDs([]int32{1}), []int{0}, known))
+		if err := sc.Err(); !errors.Is(err, tensor.ErrShape) {
+			t.Errorf("an id that is %s: error %v, want ErrShape", name, err)
+		}
+		sc.Close()
+	}
+}
+
 // kinds of arrays do not mix.
 func (s Suite) kinds(t *testing.T) {
 	x := s.open(t)
@@ -92,6 +132,10 @@ func (s Suite) kinds(t *testing.T) {
 	for name, run := range map[string]func(sc tensor.Scope, ids, numbers tensor.Array){
 		"Read of ids":       func(sc tensor.Scope, ids, _ tensor.Array) { sc.Read(ids, make([]float32, 1)) },
 		"ReadIDs of floats": func(sc tensor.Scope, _, numbers tensor.Array) { sc.ReadIDs(numbers, make([]int32, 8)) },
+		"JoinIDs of floats": func(sc tensor.Scope, _, numbers tensor.Array) { sc.JoinIDs(numbers, []int{0}, []int32{1}) },
+		"JoinIDs of none":   func(sc tensor.Scope, ids, _ tensor.Array) { sc.JoinIDs(ids, nil, []int32{1}) },
+		"JoinIDs past them": func(sc tensor.Scope, ids, _ tensor.Array) { sc.JoinIDs(ids, []int{ids.Shape()[0]}, nil) },
+		"JoinIDs before":    func(sc tensor.Scope, ids, _ tensor.Array) { sc.JoinIDs(ids, []int{-1}, nil) },
 		"Embed of floats":   func(sc tensor.Scope, _, numbers tensor.Array) { sc.Embed(m, numbers) },
 		"Linear of ids":     func(sc tensor.Scope, ids, _ tensor.Array) { sc.Linear(ids, m) },
 		"Argmax of ids":     func(sc tensor.Scope, ids, _ tensor.Array) { sc.Argmax(ids, 1) },

@@ -36,7 +36,7 @@ func Run(t *testing.T, s Suite) {
 	}{
 		{"Elementwise", s.elementwise}, {"SwiGLU", s.swiglu}, {"GeGLU", s.geglu}, {"ClampedSwiGLU", s.clampedSwiGLU}, {"ScaleShift", s.scaleShift}, {"RMSNorm", s.rmsNorm}, {"Rope", s.rope},
 		{"Rows", s.rows}, {"Mean", s.mean}, {"Unit", s.unit},
-		{"IDs", s.ids}, {"Argmax", s.argmax}, {"EmbedWhatWasChosen", s.chosen}, {"IDsAndNumbers", s.kinds}, {"Start", s.start},
+		{"IDs", s.ids}, {"Argmax", s.argmax}, {"EmbedWhatWasChosen", s.chosen}, {"JoinIDs", s.joined}, {"IDsAndNumbers", s.kinds}, {"Start", s.start},
 		{"LinearBias", s.linearBias}, {"Route", s.route}, {"RouteTop", s.routeTop}, {"LinearOf", s.linearOf}, {"LinearOfRowsAreIndependent", s.independentOf}, {"Combine", s.combine},
 		{"LinearAndEmbed", s.linear}, {"LinearRowsAreIndependent", s.independent}, {"DenseWeightsThatAreNotFinite", s.special},
 		{"ConcurrentLoad", s.concurrent}, {"Vectors", s.vectors}, {"MatrixErrors", s.matrixErrors},
@@ -44,7 +44,7 @@ func Run(t *testing.T, s Suite) {
 		{"RecurHistories", s.recur}, {"RecurInAnyChunks", s.recurChunks}, {"RecurErrors", s.recurErrors}, {"RecurForgets", s.recurForgets},
 		{"Rotating", s.rotating}, {"RotatingForgets", s.rotatingForgets}, {"RotatingErrors", s.rotatingErrors},
 		{"SavedIsRestored", s.savedIsRestored}, {"SavedRanges", s.savedRanges}, {"SavedInCompany", s.savedInCompany}, {"SavedWhileComputing", s.savedWhileComputing},
-		{"SaveErrors", s.saveErrors}, {"HalfAStepIsNotSaved", s.halfAStepIsNotSaved}, {"RestoreUnderALimit", s.restoreUnderALimit},
+		{"SaveErrors", s.saveErrors}, {"HalfAStepIsNotSaved", s.halfAStepIsNotSaved}, {"RestoreUnderALimit", s.restoreUnderALimit}, {"Staged", s.staged}, {"Expected", s.expected},
 		{"Split", s.split}, {"SigmoidGate", s.sigmoidGate}, {"RMSNormGate", s.rmsNormGate},
 		{"AttendAll", s.attendAll}, {"LayerNorm", s.layerNorm}, {"GELU", s.gelu}, {"EncoderShapes", s.encoderShapes},
 		{"ScopeLifetime", s.lifetime}, {"ShapeErrors", s.shapeErrors}, {"UseAfterRelease", s.released},
