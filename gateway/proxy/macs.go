@@ -20,8 +20,8 @@ const (
 	connectTimeout   = time.Second
 	handshakeTimeout = 2 * time.Second
 	// pingAfter of silence, and pingTimeout without an answer: a dead Mac is
-	// noticed in under 2 s.
-	pingAfter   = 750 * time.Millisecond
+	// noticed in under 2 s, also where machines are busy.
+	pingAfter   = 500 * time.Millisecond
 	pingTimeout = time.Second
 	// streamWindow is how much of an answer a Mac may send ahead of a client
 	// that reads slowly.
