@@ -457,10 +457,10 @@ func (s *Scheduler) preempt(r *request, step *Step) {
 
 // Steady reports whether the answers of the next plan, once step is computed and
 // each row of it that samples has grown by one token, are those that it samples and
-// that do not end with that, in this order, and there are some: so the next step may be built before they are known. No blocks have
-// to be taken from anybody, and nothing is to be saved at a boundary first. Whoever
-// is admitted meanwhile, once step is recorded, changes nothing of that, unless it
-// is an answer at once: Answers says so.
+// that do not end with that, in this order, and there are some: so the next step may
+// be built before they are known. No blocks have to be taken from anybody, and nothing
+// is to be saved at a boundary first. Whoever is admitted meanwhile, once step is
+// recorded, changes nothing of that, unless it is an answer at once: Answers says so.
 func (s *Scheduler) Steady(step Step) bool {
 	if len(step.Preempted) > 0 {
 		return false

@@ -47,8 +47,8 @@ type active struct {
 	chain *kv.Chain
 	holds []kv.Holding
 	// saved whole blocks, and the next ones are staged; mute says that no more are.
-	// began says that the first
-	// look for what is remembered is over, which found cached tokens.
+	// began says that the first look for what is remembered is over, which found cached
+	// tokens.
 	saved       int
 	staged      bool
 	mute, began bool
