@@ -1,16 +1,22 @@
 #!/bin/bash
 # Runs every test, and those of hack/prometheus and hack/tools; says how many ran. The race detector is on for all
-# packages but those of "alone": four compute for minutes under it, and what they call at once from several goroutines
-# (metal/ref and the engine) has tests of its own with it; hack/macos starts its test program thousands of times, as
-# commands of a Mac, and hack/release packs archives dozens of times, in one goroutine. The tests of "long" compute whole
-# conversations of every family, and prompts of thousands of tokens: they run without it.
+# packages but those of "alone", which compute for minutes under it, in one goroutine; hack/macos starts its test program
+# thousands of times, as commands of a Mac, and hack/release packs archives dozens of times. What it would cost most is the
+# loops of the back end ref, fourfold to tenfold, and they have no goroutine but the workers of a job. So others' tests run
+# beside a ref without the detector, and "kernels" and "meeting" run with it everywhere: the first are what ref's workers
+# share, the second what an engine and those that load, save and cut beside it share with ref.
+# Three packages run at once, on two cores too: many of them wait for a cluster most of their time.
+# The tests of "long" compute whole conversations of every family, and prompts of thousands of tokens: they run without it.
 # usage: hack/test.sh [TIMEOUT]   (make test, which first builds what the tests start)
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 export GOFLAGS=-trimpath
 timeout=${1:-20m}
+atonce=$(($(getconf _NPROCESSORS_ONLN) + 1))
 long='^(TestX1Invariant13RestoredAnswersAreTheComputedOnes|TestB1X1ALongPromptResumesFromItsLastBoundary)$'
-alone="./hack/leaks ./hack/macos ./hack/release ./metal/arch ./metal/chat/jinja ./metal/tokenizer"
+alone="./hack/leaks ./hack/macos ./hack/release ./metal/arch ./metal/chat/jinja ./metal/ref ./metal/tokenizer"
+kernels='^(TestConformance|TestEveryTaskRunsOnce|TestAttentionHasTheSameBitsHoweverItIsCut|TestRowsInAnyOrderOpenFewBlocks|TestEveryByteOfThePoolIsPromisedOnce)$/^(threads=5)?$'
+meeting='^(TestTheEnginesOwnGoroutineAsksNoDisk|TestStepsAheadGiveTheSameAnswers|TestPromptsComeAndGoWithoutABreakOfTheStepsAhead|TestM8LimitsAreSeenWholeOrNotAtAll)$'
 
 # suite AGAIN COMMAND... runs a suite of tests; AGAIN, which may be empty, runs one test of it alone: testreport looks at
 # what failed once more when all else is over.
@@ -27,7 +33,10 @@ within() { (cd "$1" && shift && "$@"); }
 everything() {
   # shellcheck disable=SC2086,SC2046  # lists of packages
   suite "env CGO_ENABLED=1 go test -race -count=5 -timeout $timeout" \
-    env CGO_ENABLED=1 go test -race -skip "$long" -count=1 -timeout "$timeout" -json $(go list ./... | grep -vxF "$(go list $alone)")
+    env CGO_ENABLED=1 go test -p "$atonce" -race "-gcflags=$(go list ./metal/ref)=-race=false" -skip "$long" -count=1 -timeout "$timeout" -json \
+    $(go list ./... | grep -vxF "$(go list $alone)")
+  suite "" env CGO_ENABLED=1 go test -race -run "$kernels" -count=1 -timeout "$timeout" -json ./metal/ref
+  suite "" env CGO_ENABLED=1 go test -race -run "$meeting" -count=1 -timeout "$timeout" -json ./metal/engine
   # shellcheck disable=SC2086
   suite "" env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json $alone
   suite "" env CGO_ENABLED=0 go test -run "$long" -count=1 -timeout "$timeout" -json ./metal/engine

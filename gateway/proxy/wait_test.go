@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -286,13 +287,20 @@ func TestWhoLeavesASilentStreamIsNoticed(t *testing.T) {
 	}
 }
 
-// busy is a Mac that runs one request at a time; answers end when they may.
-func (w *world) busy() (m *mac, end chan struct{}, order *[]string) {
-	end, order = make(chan struct{}), &[]string{}
+// busy is a Mac that runs one request at a time; answers end when they may. Its
+// order is that in which requests have come to it.
+func (w *world) busy() (m *mac, end chan struct{}, order func() []string) {
+	end = make(chan struct{})
 	var mu sync.Mutex
+	var came []string
+	order = func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(came)
+	}
 	m = w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
 		mu.Lock()
-		*order = append(*order, r.Header.Get(agentapi.HeaderRequestID))
+		came = append(came, r.Header.Get(agentapi.HeaderRequestID))
 		mu.Unlock()
 		select {
 		case <-end:
@@ -315,7 +323,7 @@ func TestKeysHaveTurnsAtABusyReplica(t *testing.T) {
 	var all []*later
 	ask := func(id string) {
 		all = append(all, l.later(t.Context(), chatBody, agentapi.HeaderRequestID, id, "Authorization", "Bearer "+tokens[id[:1]]))
-		eventually(t, id+" has come", func() bool { return m.requests.Load()+int64(l.gauge("vllm:num_requests_waiting")) == int64(len(all)) })
+		eventually(t, id+" has come", func() bool { return len(order())+int(l.gauge("vllm:num_requests_waiting")) == len(all) })
 	}
 	for _, id := range []string{"a1", "a2", "a3", "a4", "a5", "b1", "b2"} {
 		ask(id)
@@ -325,13 +333,12 @@ func TestKeysHaveTurnsAtABusyReplica(t *testing.T) {
 	}
 	for n := range all {
 		end <- struct{}{}
-		want := min(int64(n)+3, int64(len(all)))
-		eventually(t, "the next has its turn", func() bool { return m.requests.Load() == want })
+		eventually(t, "the next has its turn", func() bool { return len(order()) == min(n+3, len(all)) })
 	}
 	for _, one := range all {
 		one.want(t, 200, "{}")
 	}
-	if got := strings.Join(*order, " "); got != "a1 a2 a3 b1 a4 b2 a5" {
+	if got := strings.Join(order(), " "); got != "a1 a2 a3 b1 a4 b2 a5" {
 		t.Errorf("served in the order %s", got)
 	}
 	l.idle()

@@ -42,9 +42,11 @@ func TestSoManyAtOnceAndNoMore(t *testing.T) {
 		t.Errorf("%d answers, %d at once", len(got), most.Load())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	sent := Run(ctx, 1000, 2, func(_ context.Context, i int) Sample {
+	sent := Run(ctx, 1000, 2, func(ctx context.Context, i int) Sample {
 		if i == 3 {
 			cancel()
+		} else if i > 3 {
+			<-ctx.Done() // the other stream may have taken one more by then
 		}
 		return Sample{}
 	})
