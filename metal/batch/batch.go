@@ -20,9 +20,10 @@
 // not wait for a long one, and the long one takes at most twice its time.
 //
 // Each turn of the caller: Admit, and Restored for what a cache holds; Prompts,
-// of which whoever guards memory may cut or hold back any; Plan.
+// of which whoever guards memory may cut or hold back any; Plan. Where Steady
+// says so, the next step may be built while one is under way.
 //
-// Start reading at Scheduler.Plan.
+// Start reading at Scheduler.Plan; steady.go looks one step ahead.
 package batch
 
 import (
@@ -453,60 +454,6 @@ func (s *Scheduler) preempt(r *request, step *Step) {
 	r.blocks, r.computed, r.running, r.empty = 0, 0, false, false
 	s.waiting = insert(s.waiting, r)
 	step.Preempted = append(step.Preempted, r.id)
-}
-
-// Steady reports whether the answers of the next plan, once step is computed and
-// each row of it that samples has grown by one token, are those that it samples and
-// that do not end with that, in this order, and there are some: so the next step may
-// be built before they are known. No blocks have to be taken from anybody, and nothing
-// is to be saved at a boundary first. Whoever is admitted meanwhile, once step is
-// recorded, changes nothing of that, unless it is an answer at once: Answers says so.
-func (s *Scheduler) Steady(step Step) bool {
-	if len(step.Preempted) > 0 {
-		return false
-	}
-	if b := s.limits.Boundary; b > 0 && slices.ContainsFunc(step.Rows, func(r Row) bool { return (r.Start+r.Length)%b == 0 }) {
-		return false
-	}
-	need, at, on := 0, 0, 0 // blocks, the rows that were passed, and those that go on
-	for _, r := range s.running {
-		known := r.known
-		switch sampled := step.sampled(at); {
-		case sampled < len(step.Rows) && step.Rows[sampled].ID == r.id:
-			at, known = sampled+1, r.known+1
-			if known > s.limits.ContextTokens {
-				return false
-			}
-			if known == r.most {
-				continue
-			}
-			on++
-		case r.done():
-			continue
-		case r.empty || r.left()-step.of(r.id) <= 1:
-			return false // it would be an answer whose token is known
-		}
-		need += max(0, s.blocksFor(known)-r.blocks)
-	}
-	return on > 0 && step.sampled(at) == len(step.Rows) && need <= s.freeBlocks
-}
-
-// sampled is the first row from at on that samples, or their number.
-func (s Step) sampled(at int) int {
-	for at < len(s.Rows) && !s.Rows[at].Sample {
-		at++
-	}
-	return at
-}
-
-// of a request, so many tokens are in rows.
-func (s Step) of(id ID) int {
-	for _, r := range s.Rows {
-		if r.ID == id {
-			return r.Length
-		}
-	}
-	return 0
 }
 
 // Computed records that a row of a step is in KV.

@@ -16,7 +16,12 @@
 //
 // What was computed of prompts is remembered where it is told to: a request goes
 // on from the longest prefix that is known (package kv), and blocks that it fills
-// are saved between two steps.
+// are saved as soon as the step that filled them is over.
+//
+// While a device computes a step, the next one is built on it, with its pieces of
+// prompts, as long as batch.Scheduler.Steady says that the answers do not change
+// their rows; others are admitted, answers come to their known ends and blocks are
+// saved meanwhile.
 //
 // Start reading at Start and Engine.Generate; the loop is in loop.go, the guard
 // in guard.go and prefill.go, what it weighs in limits.go, what is remembered in
