@@ -5,7 +5,7 @@
 # loops of the back end ref, fourfold to tenfold, and they have no goroutine but the workers of a job. So others' tests run
 # beside a ref without the detector, and "kernels" and "meeting" run with it everywhere: the first are what ref's workers
 # share, the second what an engine and those that load, save and cut beside it share with ref.
-# Three packages run at once, on two cores too: many of them wait for a cluster most of their time.
+# On two cores three packages run at once, and the slowest begin first: they wait for a cluster most of their time.
 # The tests of "long" compute whole conversations of every family, and prompts of thousands of tokens: they run without it.
 # usage: hack/test.sh [TIMEOUT]   (make test, which first builds what the tests start)
 set -eu -o pipefail
@@ -34,7 +34,7 @@ everything() {
   # shellcheck disable=SC2086,SC2046  # lists of packages
   suite "env CGO_ENABLED=1 go test -race -count=5 -timeout $timeout" \
     env CGO_ENABLED=1 go test -p "$atonce" -race "-gcflags=$(go list ./metal/ref)=-race=false" -skip "$long" -count=1 -timeout "$timeout" -json \
-    $(go list ./... | grep -vxF "$(go list $alone)")
+    $(go list ./hack/system ./controllers; go list ./... | grep -vxF "$(go list $alone)")
   suite "" env CGO_ENABLED=1 go test -race -run "$kernels" -count=1 -timeout "$timeout" -json ./metal/ref
   suite "" env CGO_ENABLED=1 go test -race -run "$meeting" -count=1 -timeout "$timeout" -json ./metal/engine
   # shellcheck disable=SC2086
