@@ -37,21 +37,3 @@ func (s *Scheduler) Steady(step Step) bool {
 	}
 	return on > 0 && step.sampled(at) == len(step.Rows) && need <= s.freeBlocks
 }
-
-// sampled is the first row from at on that samples, or their number.
-func (s Step) sampled(at int) int {
-	for at < len(s.Rows) && !s.Rows[at].Sample {
-		at++
-	}
-	return at
-}
-
-// of a request, so many tokens are in rows.
-func (s Step) of(id ID) int {
-	for _, r := range s.Rows {
-		if r.ID == id {
-			return r.Length
-		}
-	}
-	return 0
-}
