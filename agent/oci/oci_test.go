@@ -161,7 +161,7 @@ func TestTheWayToAToken(t *testing.T) {
 }
 
 func TestAttackWhatIsNoLogin(t *testing.T) {
-	for _, text := range []string{"hf_token", "oci:", "oci:name", "oci:name:", "oci::pass", "oci:a:b:c", "oci:a:%zz", "s3:a:b"} {
+	for _, text := range []string{"hf_token", "oci:", "oci:name", "oci:name:", "oci::pass", "oci:a:b:c", "oci:a:%zz", "s3:a", "s3:a:b"} {
 		if l, err := ReadLogin(download.Bearer(text)); err == nil || !l.none() {
 			t.Errorf("%q is taken for a login", text)
 		}

@@ -4,8 +4,9 @@
 //
 // It owns that list's format and the verdicts. It never writes into the tree:
 // the compiler is given the changed file as an overlay. It refuses a list with
-// an entry whose old text is gone or not unique, a change that does not
-// compile, and a test that fails, or does not run, without the change.
+// an entry whose old text is gone or not unique, or whose change does not
+// compile, whichever part is tried, and a test that fails, or does not run,
+// without the change.
 //
 // Start reading at run.
 package main
@@ -64,9 +65,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.list, err)
 	}
-	// Every entry is looked at, also those of other shards: a list that no
-	// longer fits the sources should be found by whoever changed them.
-	if err := check(root, all); err != nil {
+	if err := look(ctx, root, all, out); err != nil {
 		return fmt.Errorf("%s: %w", o.list, err)
 	}
 	p, err := choosePart(ctx, o.part, root, len(all))
@@ -91,6 +90,26 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return fmt.Errorf("%d of %d guards are not guarded", bad, len(chosen))
 	case len(chosen) == 0:
 		return errors.New("no entry to try")
+	}
+	return nil
+}
+
+// look reads every entry, also those of other parts: a list that no longer fits
+// the sources, or does not compile, should be found by whoever changed them.
+func look(ctx context.Context, root string, all []entry, out io.Writer) error {
+	if err := check(root, all); err != nil {
+		return err
+	}
+	c, err := newChecker(ctx, root)
+	if err != nil {
+		return err
+	}
+	unknown, err := c.all(ctx, all)
+	if err != nil {
+		return err
+	}
+	if len(all) > 0 {
+		fmt.Fprintf(out, "mutants: %d of %d entries compile; of the others no compiler here sees the file\n", len(all)-unknown, len(all))
 	}
 	return nil
 }

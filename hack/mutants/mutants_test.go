@@ -210,6 +210,36 @@ func TestARunFailsForOneGuardThatIsNotGuarded(t *testing.T) {
 	}
 }
 
+// TestAChangeThatDoesNotCompileIsFoundWhicheverPartIsTried: a run of one part
+// failed on an entry that no run before had come by.
+func TestAChangeThatDoesNotCompileIsFoundWhicheverPartIsTried(t *testing.T) {
+	t.Setenv("CGO_ENABLED", "0")
+	const list = "name: large\nfile: guard/guard.go\ntest: ./guard -run TestLarge\nold: |\n  n > Limit\nnew: |\n  false\n" +
+		"---\nname: rule\nfile: config/crd/guard.yaml\ntest: ./guard -run TestRuleOfTheCRD\nold: |\n  10\nnew: |\n  11\n"
+	cases := map[string]struct{ change, says string }{
+		"what is not declared":      {"n > Limits", "undefined: Limits"},
+		"what is not used any more": {"y := n; n > Limit", "declared and not used: y"},
+		"what cannot be read":       {"n > (Limit", "expected"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "list.txt")
+			text := list + "---\nname: large again\nfile: guard/guard.go\ntest: ./guard -run TestLarge\nold: |\n  n > Limit\nnew: |\n  " + c.change + "\n"
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var out strings.Builder
+			err := run(t.Context(), options{list: path, root: "testdata/module", part: "1/3", jobs: 1}, &out)
+			if err == nil || !strings.Contains(err.Error(), "large again: does not compile") || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("error %v, want one of the third entry with %q", err, c.says)
+			}
+			if out.Len() > 0 {
+				t.Errorf("it went on: %s", out.String())
+			}
+		})
+	}
+}
+
 func TestEveryEntryIsInExactlyOnePart(t *testing.T) {
 	all := make([]entry, 11)
 	for i := range all {
