@@ -97,7 +97,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 // look reads every entry, also those of other parts: a list that no longer fits
 // the sources, or does not compile, should be found by whoever changed them.
 func look(ctx context.Context, root string, all []entry, out io.Writer) error {
-	if err := check(root, all); err != nil {
+	if err := errors.Join(check(root, all), named(root, all)); err != nil {
 		return err
 	}
 	c, err := newChecker(ctx, root)

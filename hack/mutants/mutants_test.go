@@ -66,7 +66,7 @@ func TestListsFitTheSources(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", list, err)
 		}
-		if err := check(filepath.Join("..", ".."), all); err != nil {
+		if err := errors.Join(check(filepath.Join("..", ".."), all), named(filepath.Join("..", ".."), all)); err != nil {
 			t.Errorf("%s: %v", list, err)
 		}
 	}
@@ -235,6 +235,25 @@ func TestAChangeThatDoesNotCompileIsFoundWhicheverPartIsTried(t *testing.T) {
 			}
 			if out.Len() > 0 {
 				t.Errorf("it went on: %s", out.String())
+			}
+		})
+	}
+}
+
+func TestATestThatAnEntryNamesIsThere(t *testing.T) {
+	cases := map[string]struct{ run, says string }{
+		"its name":           {"TestLarge", ""},
+		"a part of it":       {"Lar", ""},
+		"a case of it":       {"TestLarge/eleven", ""},
+		"one of two":         {"TestGone|TestBlind", ""},
+		"none":               {"TestGone", "has no test called TestGone"},
+		"what is no pattern": {"Test(", "missing closing"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			err := named("testdata/module", []entry{change(c.run, "a", "b")})
+			if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+				t.Errorf("error %v, want %q", err, c.says)
 			}
 		})
 	}
