@@ -1,12 +1,16 @@
 package engine_test
 
 import (
+	"context"
+	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/engine"
+	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
 )
@@ -171,4 +175,74 @@ func TestWhatADeviceHoldsTakesNothingOfWhatTheHostRemembers(t *testing.T) {
 	}
 	stop(e)
 	waitFor(t, "the end of all pins", func() bool { return b.unpinned.Load() == b.pinned.Load() })
+}
+
+// flat is an estimator by which each piece of a prompt takes as much, whatever its
+// size.
+type flat struct{ cost int64 }
+
+func (f flat) Peak(footprint.Prefill) (int64, error) { return f.cost, nil }
+
+func (f flat) Fit(p footprint.Prefill, room, _ int64) (int64, bool) { return p.Chunk, f.cost <= room }
+
+// piecesSeen follows the engine's log of steps: how many had pieces of prompts, and
+// how many of these were built while another's were computed.
+type piecesSeen struct {
+	slog.Handler
+	mu            sync.Mutex // guards what follows
+	all, together int
+	last          bool // the step before had some
+}
+
+func (p *piecesSeen) Enabled(context.Context, slog.Level) bool { return true }
+
+func (p *piecesSeen) Handle(_ context.Context, r slog.Record) error {
+	if r.Message != "step" {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pieces, ahead := false, false
+	r.Attrs(func(a slog.Attr) bool {
+		pieces = pieces || a.Key == "promptTokens" && a.Value.Int64() > 0
+		ahead = ahead || a.Key == "ahead" && a.Value.Bool()
+		return true
+	})
+	if pieces {
+		p.all++
+	}
+	if pieces && ahead && p.last {
+		p.together++
+	}
+	p.last = pieces
+	return nil
+}
+
+// TestG7PiecesOfTwoStepsUnderWayFitTogether, or the second waits for the first.
+func TestG7PiecesOfTwoStepsUnderWayFitTogether(t *testing.T) {
+	const cost = 64 << 20
+	for fits, name := range map[int64]string{1: "room for one", 2: "room for two"} {
+		t.Run(name, func(t *testing.T) {
+			seen := &piecesSeen{Handler: slog.DiscardHandler}
+			o := engine.WithEstimator(engine.Options{Sequences: 2, Log: slog.New(seen)}, flat{cost})
+			e := ready(t, o, ref.Options{Ahead: true, Fault: paced})
+			s := streaming(t, e, 5)
+			held, _ := engine.Held(e)
+			publisher(e)(engine.Limits{Memory: (held + fits*cost + cost/2) * 10 / 9})
+			p := sample.Greedy()
+			for i := range 4 {
+				a := ask(t, e, engine.Request{Tokens: tokensOf(uint64(90+i), 300, 400), Sampling: &p, MaxTokens: 1})
+				if a.finished.Err != nil {
+					t.Errorf("prompt %d: %v", i, a.finished.Err)
+				}
+			}
+			s.Cancel()
+			collect(t, s)
+			seen.mu.Lock()
+			defer seen.mu.Unlock()
+			if seen.all < 8 || (seen.together > 0) != (fits == 2) {
+				t.Errorf("of %d steps with pieces %d were under way with another", seen.all, seen.together)
+			}
+		})
+	}
 }

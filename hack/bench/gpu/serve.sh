@@ -3,7 +3,7 @@
 # which has an NVIDIA GPU, with random weights of one shape. All that are asked
 # for run, whatever becomes of the one before.
 # usage: hack/bench/gpu/serve.sh [folder for models and libraries]; BENCHES="stall batch" runs these alone, SHAPE=qwen3-0.6b another shape, STEPS=folder logs
-# the engine's steps
+# the engine's steps, ROUNDS=9 has more rounds of stall
 set -eu -o pipefail
 cd "$(dirname "$0")/../../.."
 # shellcheck source=hack/bench/gpu/prepare.sh
@@ -17,7 +17,7 @@ missed=
 for bench in ${BENCHES:-cache stall batch}; do
   case "$bench" in
     cache) set -- -root "$work/root" -gpu "$work/$shape" ;;
-    stall) set -- -mlx-engine "$bundle/engine" -model "$work/$shape" -steps "${STEPS:+$STEPS/stall.log}" ;;
+    stall) set -- -mlx-engine "$bundle/engine" -model "$work/$shape" -runs "${ROUNDS:-5}" -steps "${STEPS:+$STEPS/stall.log}" ;;
     batch) set -- -program "$bundle/engine" -model "$work/$shape" -steps "${STEPS:+$STEPS/batch.log}" ;;
     *)
       echo "bench-gpu-serve: $bench is not one of cache, stall, batch" >&2
