@@ -67,7 +67,7 @@ generate: ## write the generated files: wire code, deep copies, CRDs, RBAC
 	@bash hack/generate.sh
 
 .PHONY: verify
-verify: ## regenerate and fail on drift; gofmt; go.mod files tidy
+verify: ## regenerate and fail on drift; gofmt; go.mod files tidy; the maps of tests in docs
 	@bash hack/verify.sh
 
 .PHONY: lint
