@@ -23,9 +23,9 @@ import (
 
 // listed is what go list says of a package.
 type listed struct {
-	ImportPath, Dir, Export    string
-	GoFiles, CgoFiles, Imports []string
-	ImportMap                  map[string]string
+	ImportPath, Dir, Export string
+	GoFiles, CgoFiles       []string
+	ImportMap               map[string]string
 }
 
 // checker checks the types of packages with one file changed, against what the
@@ -39,7 +39,7 @@ type checker struct {
 // newChecker lists and compiles the module's packages.
 func newChecker(ctx context.Context, root string) (*checker, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-export", "-deps",
-		"-json=ImportPath,Dir,Export,GoFiles,CgoFiles,Imports,ImportMap", "./...")
+		"-json=ImportPath,Dir,Export,GoFiles,CgoFiles,ImportMap", "./...")
 	cmd.Dir = root
 	var said bytes.Buffer
 	cmd.Stderr = &said
