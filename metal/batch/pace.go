@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -24,12 +25,16 @@ const (
 	// ahead: so many sizes above the largest that was measured is the next that is
 	// tried, four times as many tokens.
 	ahead = 4
-	// rare is how long it may take where answers have to wait anyway, and do so more
-	// rarely; enough: a quarter more than the least is not worth larger pieces.
-	rare, enough = 6.0, 1.25
+	// noticed is where answers have to wait anyway: from there on they had better do
+	// so more rarely, and then rare is how long a step may take; enough: less than half
+	// of what they wait is not worth larger pieces. It is above stall: a step that is a
+	// little longer than that is not to become one of several times as long.
+	noticed, rare, enough = 2.5, 6.0, 2.0
 	// behind is how much slower than alone a prompt may become, a little under
-	// what is promised.
+	// what is promised; saving, as long as answers hardly notice, which is credit for
+	// later; spending, where they would, as long as there is credit.
 	behind, promised = 2.75, 3.0
+	saving, spending = 2.25, 3.5
 )
 
 const (
@@ -46,14 +51,23 @@ const (
 	// stale: what pieces of a size took is forgotten after so many steps with
 	// prompts that had none of it, so that a size is tried again, rarely.
 	stale = 256
+	// few steps say little of a size: while a prompt is read in, others keep the
+	// machine busy.
+	few = 5
+	// counting: a size that has less than an eighth of the tokens that were computed
+	// without answers does not say how quick that is.
+	counting = 8
+	// saved: credit is at most what so many steps of the answers take alone.
+	saved = 256
 )
 
 // Pace says how many tokens of prompts a step may take, from how long steps
 // took before. Beside answers, a step is to take less than twice as long as
 // without prompts. Where that would leave prompts less than a third of the speed
 // that they have alone, steps become longer, up to four times, or twelve where
-// nothing less would do; up to six where answers then wait more rarely and less
-// in all. The zero value is ready.
+// nothing less would do; up to six where answers then wait half of it in all. What
+// came sooner than that is credit, of which later steps are kept short. The zero
+// value is ready.
 type Pace struct {
 	// alone is what steps of so many answers took without prompts.
 	alone map[int]*window
@@ -68,15 +82,19 @@ type Pace struct {
 	lone     [16]lone
 	loneAt   int
 	quickest float64
+	// credit is how much sooner than they have to prompts came so far, in seconds: a
+	// prompt's first pieces look back at little and take less than its last.
+	credit float64
 	// mixed counts steps with prompts and answers; since is that of those after
 	// the last step without prompts.
 	mixed, since int
 }
 
-// lone is what a token took, in a piece of a size without answers; 0 for nothing.
+// lone is what a token took, in a piece of so many without answers; none for
+// nothing.
 type lone struct {
-	size  int
-	token float64
+	size, tokens int
+	token        float64
 }
 
 // size is what pieces of about so many tokens took.
@@ -106,7 +124,7 @@ func (p *Pace) Took(answers, tokens int, d time.Duration) {
 			break
 		}
 		p.speed.add(took / float64(tokens))
-		p.lone[p.loneAt] = lone{k, took / float64(tokens)}
+		p.lone[p.loneAt] = lone{k, tokens, took / float64(tokens)}
 		p.loneAt = (p.loneAt + 1) % len(p.lone)
 		p.quickest = p.least()
 	case p.step(answers) > 0:
@@ -117,8 +135,13 @@ func (p *Pace) Took(answers, tokens int, d time.Duration) {
 			p.extra = append(p.extra, size{})
 		}
 		e := &p.extra[k]
+		if p.outdated(k) {
+			e.window = window{}
+		}
 		e.add(max(0, took-p.step(answers)) * float64(beside(answers, k)) / float64(tokens))
 		e.seen = p.mixed
+		p.credit += float64(tokens)*behind*p.quickest - took
+		p.credit = min(max(p.credit, 0), saved*p.step(answers))
 	default:
 		p.since++
 	}
@@ -137,10 +160,19 @@ func (p *Pace) Tokens(answers, limit int) int {
 	if step == 0 || p.since >= probe || p.alone[answers] == nil && p.since >= guess {
 		return 0
 	}
-	b := pieces{p, answers, step}
+	b := pieces{p, answers, step, saving}
 	top := min(sizeOf(max(1, limit)), p.explored()+ahead)
-	k := b.keepUp(b.gentlest(top), top)
+	best := b.gentlest(top)
+	k := b.keepUp(best, top)
 	if b.takes(k) > stall*step {
+		b.slower = behind
+		k = b.keepUp(best, top)
+	}
+	if b.takes(k) > noticed*step && p.credit > 0 {
+		b.slower = spending
+		k = b.keepUp(best, top)
+	}
+	if b.takes(k) > noticed*step {
 		k = b.fewer(k, top)
 	}
 	return min(limit, beside(answers, k))
@@ -172,6 +204,7 @@ type pieces struct {
 	*Pace
 	answers int
 	step    float64
+	slower  float64 // how much than alone a prompt may become
 }
 
 // tokens that a piece of a size has.
@@ -226,7 +259,7 @@ func (b pieces) keepUp(best, top int) int {
 		return best
 	}
 	near, quick := b.within(most, best, top)
-	if quick*behind*b.quickest >= 1 {
+	if b.keepsUp(near) {
 		return near
 	}
 	// What is nearly enough is not worth longer steps.
@@ -235,6 +268,9 @@ func (b pieces) keepUp(best, top int) int {
 	}
 	return near
 }
+
+// keepsUp says whether a prompt that comes in pieces of a size does not fall behind.
+func (b pieces) keepsUp(k int) bool { return b.takes(k) <= b.tokens(k)*b.slower*b.quickest }
 
 // within is the smallest size, best or above, with which prompts do not fall
 // behind in a step of at most bound times what it takes without, or the largest,
@@ -245,7 +281,7 @@ func (b pieces) within(bound float64, best, top int) (size int, quick float64) {
 		if t > bound*b.step && k > best {
 			continue
 		}
-		if size, quick = k, b.tokens(k)/t; quick*behind*b.quickest >= 1 {
+		if size, quick = k, b.tokens(k)/t; b.keepsUp(k) {
 			break
 		}
 	}
@@ -253,27 +289,33 @@ func (b pieces) within(bound float64, best, top int) (size int, quick float64) {
 }
 
 // least is what a token of a prompt takes alone, in seconds, by the size of pieces
-// with which that is least, of those measured lately.
+// with which that is least, of those measured lately. A size that has a small part
+// of their tokens does not count: short prompts look back at little, and would have
+// long ones keep up with them.
 func (p *Pace) least() float64 {
-	least := p.speed.median()
+	least, all := p.speed.median(), 0
 	for _, of := range p.lone {
-		if of.token == 0 {
-			continue
-		}
+		all += of.tokens
+	}
+	for _, of := range p.lone {
 		var same window
+		tokens := 0
 		for _, l := range p.lone {
-			if l.size == of.size && l.token > 0 {
+			if l.size == of.size && l.tokens > 0 {
 				same.add(l.token)
+				tokens += l.tokens
 			}
 		}
-		least = min(least, same.median())
+		if counting*tokens >= all && tokens > 0 {
+			least = min(least, same.median())
+		}
 	}
 	return least
 }
 
 // fewer is a size, k or above, for answers that have to wait anyway: so much
 // larger that they wait more rarely and less in all. What the largest size makes
-// them wait for each token of the prompt, it does by a quarter more at most.
+// them wait for each token of the prompt, it does twice at most.
 func (b pieces) fewer(k, top int) int {
 	cost := func(k int) float64 { return b.estimate(k) / b.tokens(k) }
 	least := cost(k)
@@ -299,24 +341,63 @@ func (p *Pace) explored() int {
 // known says that a size was measured lately, and more than once: its first
 // step may have compiled kernels.
 func (p *Pace) known(k int) bool {
-	return k < len(p.extra) && p.extra[k].n > 1 && p.mixed-p.extra[k].seen < stale
+	return k < len(p.extra) && p.extra[k].n > 1 && !p.aged(k)
+}
+
+// aged says that a size was measured long ago.
+func (p *Pace) aged(k int) bool { return p.mixed-p.extra[k].seen >= stale }
+
+// believed says that a size was measured, lately, and that this is no accident: a
+// few steps that took longer than those of a larger size are one.
+func (b pieces) believed(k int) bool {
+	return b.known(k) && !b.outdated(k) && (b.extra[k].n >= few || b.extra[k].median() <= b.larger(k))
+}
+
+// outdated says that what was measured of a size is no longer true: it was long ago,
+// or a larger size took less meanwhile, as where a prompt's last pieces looked back at
+// more than the next one's first.
+func (p *Pace) outdated(k int) bool {
+	e := &p.extra[k]
+	if e.n == 0 || p.aged(k) {
+		return true
+	}
+	return slices.ContainsFunc(p.extra[k+1:], func(l size) bool {
+		return l.n > 1 && l.seen-e.seen > probe && l.median() < e.median()
+	})
+}
+
+// larger is the least of what larger sizes than k take, infinite where none was
+// measured.
+func (b pieces) larger(k int) float64 {
+	least := math.Inf(1)
+	for j := k + 1; j < len(b.extra); j++ {
+		if b.known(j) {
+			least = min(least, b.extra[j].median())
+		}
+	}
+	return least
 }
 
 // estimate is how much longer a step with a piece of a size takes: what was
 // measured; beyond the next smaller one that was, at best as much more as its
-// further tokens take alone; below the smallest one, its share.
+// further tokens take alone; below the smallest one, the least share of a larger
+// one, so that it is tried where it may be quick.
 func (b pieces) estimate(k int) float64 {
 	for j := k; j >= 0; j-- {
-		if b.known(j) {
+		if b.believed(j) {
 			return b.extra[j].median() + b.beyond(j, b.tokens(k)-b.tokens(j))
 		}
 	}
+	share := math.Inf(1)
 	for j := k + 1; j < len(b.extra); j++ {
-		if b.known(j) {
-			return b.extra[j].median() * b.tokens(k) / b.tokens(j)
+		if b.believed(j) {
+			share = min(share, b.extra[j].median()*b.tokens(k)/b.tokens(j))
 		}
 	}
-	return b.speed.median() * b.tokens(k)
+	if math.IsInf(share, 1) {
+		return b.speed.median() * b.tokens(k)
+	}
+	return share
 }
 
 // beyond is what so many tokens more than a size take.
@@ -354,21 +435,18 @@ func sizeOf(tokens int) int {
 type window struct {
 	values [15]float64
 	n, at  int
+	middle float64
 }
 
 func (w *window) add(v float64) {
 	w.values[w.at] = v
 	w.at = (w.at + 1) % len(w.values)
 	w.n = min(w.n+1, len(w.values))
+	sorted := w.values
+	slices.Sort(sorted[:w.n])
+	w.middle = sorted[(w.n-1)/2]
 }
 
 // median of what was measured, the lower of two in the middle; 0 where nothing
 // was.
-func (w *window) median() float64 {
-	if w.n == 0 {
-		return 0
-	}
-	sorted := w.values
-	slices.Sort(sorted[:w.n])
-	return sorted[(w.n-1)/2]
-}
+func (w *window) median() float64 { return w.middle }

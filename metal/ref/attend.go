@@ -76,10 +76,10 @@ const (
 	tile = 64
 	// mostQueries look at the same keys at once, and no more than share so many
 	// scores, unless one has more by itself.
-	mostQueries, mostScores = 8, 1 << 18
+	mostQueries, mostScores = 12, 1 << 18
 	// shares is how many tasks a worker is to get at least, so that nobody waits
 	// long for the last one.
-	shares = 4
+	shares = 2
 )
 
 // look is so many rows of one request, and so many heads of each, that see the
