@@ -23,7 +23,8 @@
 // of which whoever guards memory may cut or hold back any; Plan. Where Steady
 // says so, the next step may be built while one is under way.
 //
-// Start reading at Scheduler.Plan; steady.go looks one step ahead.
+// Start reading at Scheduler.Plan; steady.go looks one step ahead. Pace.Tokens plans
+// how prompts go on beside answers, from what measured.go knows of steps.
 package batch
 
 import (
@@ -120,10 +121,11 @@ type Scheduler struct {
 	paused           bool
 	// turn is 0 and 1 in turn: whose is the odd token of a step that two share.
 	turn int
-	// scratch of Admit and Prompts.
+	// scratch of Admit, Prompts and Work.
 	admitted []ID
 	prompts  []*request
 	pieces   []Row
+	spans    []Span
 }
 
 // New makes an empty scheduler.
@@ -173,6 +175,27 @@ func (s *Scheduler) Answers() int {
 		}
 	}
 	return n
+}
+
+// Work is what the next plan computes a part of; its prompts are good until the next
+// call.
+func (s *Scheduler) Work() Work {
+	w := Work{Prompts: s.spans[:0]}
+	for _, r := range s.running {
+		if r.answers() {
+			w.Answers++
+			w.Seen += r.computed
+		}
+	}
+	if oldest := s.underWay(); oldest != nil && !s.paused {
+		w.Oldest = oldest.id
+		w.Prompts = append(w.Prompts, Span{oldest.computed, oldest.known})
+		for _, r := range s.prompts {
+			w.Prompts = append(w.Prompts, Span{r.computed, r.known})
+		}
+	}
+	s.spans = w.Prompts
+	return w
 }
 
 // FreeTokens is how many tokens of the KV that was promised nobody holds.

@@ -3,6 +3,7 @@ package batch
 import (
 	"errors"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 )
@@ -62,6 +63,35 @@ func TestALongPromptNeverStallsRunningAnswers(t *testing.T) {
 	}
 	if last := plan(s, 64).Rows[1]; last.Length != 500-7*64 || !last.Sample {
 		t.Errorf("last chunk is %+v, want the rest with a sample", last)
+	}
+}
+
+// TestWorkIsWhatThereIsToCompute, and a step's load the part of it that it computes.
+func TestWorkIsWhatThereIsToCompute(t *testing.T) {
+	s := scheduler(t, Limits{ContextTokens: 1000, CacheTokens: 4000, BlockTokens: 16, Sequences: 4, Queue: 4})
+	submit := func(id ID, n int) {
+		t.Helper()
+		if err := s.Submit(Request{ID: id, Prompt: n}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	submit(1, 3)
+	run(t, s, plan(s, 64))
+	submit(2, 500)
+	submit(3, 100)
+	submit(4, 50)
+	run(t, s, plan(s, 64)) // 32 of the oldest, 32 of the shortest
+	want := Work{Answers: 1, Seen: 4, Oldest: 2, Prompts: []Span{{32, 500}, {32, 50}, {0, 100}}}
+	if got := s.Work(); !reflect.DeepEqual(got, want) {
+		t.Errorf("work is %+v, want %+v", got, want)
+	}
+	step := plan(s, 40) // 20 each, of which the shortest wants 18
+	if got, want := step.Load(), (Load{Answers: 1, Seen: 4, Tokens: 40, Past: (20*32 + 20*20/2) + (18*32 + 18*18/2) + 2*2/2}); got != want {
+		t.Errorf("a step of %+v is a load of %+v, want %+v", step.Rows, got, want)
+	}
+	s.PausePrefill(true)
+	if got := s.Work(); len(got.Prompts) > 0 || got.Answers != 1 {
+		t.Errorf("with prompts held back, work is %+v", got)
 	}
 }
 

@@ -43,7 +43,7 @@ var machines = map[string]struct {
 		default:
 			return 164 + 2.9*(n-24)
 		}
-	}, 128, [2]float64{1.9, rare}},
+	}, 128, [2]float64{1.9, 6}},
 	// MLX on a processor: rows cost nearly as much together as one by one.
 	"mlx on a processor": {func(answers, tokens int) float64 { return 40 + 100*float64(answers+tokens) }, 256, [2]float64{2, 2}},
 	// A device that is as quick with 32 rows as with one.
@@ -55,7 +55,7 @@ var machines = map[string]struct {
 			return 15.5 + 0.08*float64(n-8)
 		}
 		return 6 + float64(answers+tokens-1)
-	}, 2048, [2]float64{rare, rare}},
+	}, 2048, [2]float64{6, 6}},
 	// An H100 with 36 layers: a step with prompts keeps host and device busy for as
 	// long as two without, and beyond 64 rows for three and a half.
 	"a device that works in large tiles": {func(answers, tokens int) float64 {
@@ -67,16 +67,18 @@ var machines = map[string]struct {
 		default:
 			return 33 + 0.12*n
 		}
-	}, 2048, [2]float64{rare, rare}},
+	}, 2048, [2]float64{6, 6}},
 }
 
 // prefill computes a prompt beside answers and returns what each step took.
 func prefill(p *Pace, takes func(answers, tokens int) float64, answers, prompt, limit int) []float64 {
 	var steps []float64
+	w := Work{Answers: answers, Oldest: p.oldest + 1}
 	for prompt > 0 {
-		n := min(prompt, p.Tokens(answers, limit))
+		w.Prompts = []Span{{0, prompt}}
+		n := min(prompt, p.Tokens(w, limit))
 		took := takes(answers, n)
-		p.Took(answers, n, time.Duration(took*1e6))
+		p.Took(Load{Answers: answers, Tokens: n}, time.Duration(took*1e6))
 		steps = append(steps, took)
 		prompt -= n
 		if len(steps) > 1e6 {
@@ -84,6 +86,21 @@ func prefill(p *Pace, takes func(answers, tokens int) float64, answers, prompt, 
 		}
 	}
 	return steps
+}
+
+// ask for a step beside so many answers, of a prompt that is long.
+func ask(p *Pace, answers, limit int) int {
+	return p.Tokens(Work{Answers: answers, Prompts: []Span{{0, 4096}}, Oldest: p.oldest}, limit)
+}
+
+// longer is how much longer than an answer alone a step takes with so many tokens, in
+// seconds.
+func longer(p *Pace, tokens int) float64 {
+	var sizes []float64
+	for k := range sizeOf(tokens) + 1 {
+		sizes = append(sizes, float64(tokensOf(k)))
+	}
+	return p.estimates(sizes, 1, 0, nil)[sizeOf(tokens)]
 }
 
 func sum(values []float64) (s float64) {
@@ -107,7 +124,7 @@ func TestAnswersHardlyNoticeAPromptAndThePromptKeepsAThirdOfItsSpeed(t *testing.
 				prompt := 4 * m.limit
 				alone := sum(prefill(&p, takes, 0, prompt, m.limit))
 				for range 9 { // answers alone before
-					p.Took(answers, 0, time.Duration(takes(answers, 0)*1e6))
+					p.Took(Load{Answers: answers, Tokens: 0}, time.Duration(takes(answers, 0)*1e6))
 				}
 				steps := prefill(&p, takes, answers, prompt, m.limit)
 				sorted := slices.Sorted(slices.Values(steps))
@@ -129,9 +146,9 @@ func TestAPieceFillsItsRowsWithTheAnswers(t *testing.T) {
 	takes := func(answers, tokens int) float64 { return 6 + 6*float64((answers+tokens-1)/32) }
 	for answers, want := range map[int]int{1: 31, 2: 30, 3: 29} {
 		p := Pace{}
-		p.Took(answers, 0, 6*time.Millisecond)
+		p.Took(Load{Answers: answers, Tokens: 0}, 6*time.Millisecond)
 		prefill(&p, takes, answers, 2000, 512)
-		if n := p.Tokens(answers, 512); n != want && n != 0 {
+		if n := ask(&p, answers, 512); n != want && n != 0 {
 			t.Errorf("beside %d answers a piece has %d tokens, want %d", answers, n, want)
 		}
 	}
@@ -155,36 +172,36 @@ func TestSizesAreCountedUpAndDown(t *testing.T) {
 
 func TestAPaceBeginsCarefullyAndMeasuresAnswersAlone(t *testing.T) {
 	var p Pace
-	if n := p.Tokens(0, 512); n != firstTokens {
+	if n := ask(&p, 0, 512); n != firstTokens {
 		t.Errorf("the first piece has %d tokens, want %d", n, firstTokens)
 	}
 	for range 2 {
-		p.Took(0, 64, time.Second)
+		p.Took(Load{Answers: 0, Tokens: 64}, time.Second)
 	}
-	if n := p.Tokens(0, 512); n != 64 {
+	if n := ask(&p, 0, 512); n != 64 {
 		t.Errorf("at 64 tokens a second a piece has %d", n)
 	}
 	for range 3 {
-		p.Took(0, 1, time.Hour)
+		p.Took(Load{Answers: 0, Tokens: 1}, time.Hour)
 	}
-	if n := p.Tokens(0, 512); n != 1 {
+	if n := ask(&p, 0, 512); n != 1 {
 		t.Errorf("at a token an hour a piece has %d", n)
 	}
-	if n := p.Tokens(2, 512); n != 0 {
+	if n := ask(&p, 2, 512); n != 0 {
 		t.Errorf("before it is known what two answers take, a step has %d tokens of prompts", n)
 	}
-	p.Took(2, 0, 50*time.Millisecond)
+	p.Took(Load{Answers: 2, Tokens: 0}, 50*time.Millisecond)
 	for i := range probe {
-		if n := p.Tokens(2, 512); n < 1 {
+		if n := ask(&p, 2, 512); n < 1 {
 			t.Fatalf("step %d has no tokens of prompts", i)
 		}
-		p.Took(2, 1, 60*time.Millisecond)
+		p.Took(Load{Answers: 2, Tokens: 1}, 60*time.Millisecond)
 	}
-	if n := p.Tokens(2, 512); n != 0 {
+	if n := ask(&p, 2, 512); n != 0 {
 		t.Errorf("after %d steps with prompts comes one with %d tokens, want one without", probe, n)
 	}
-	p.Took(2, 0, 50*time.Millisecond)
-	if n := p.Tokens(2, 512); n < 1 {
+	p.Took(Load{Answers: 2, Tokens: 0}, 50*time.Millisecond)
+	if n := ask(&p, 2, 512); n < 1 {
 		t.Error("after a step without prompts none are computed")
 	}
 }
@@ -194,26 +211,26 @@ func TestAPaceFollowsAMachineThatChanges(t *testing.T) {
 	factor := 1.0
 	takes := func(answers, tokens int) float64 { return 10 + factor*float64(tokens) }
 	var p Pace
-	p.Took(1, 0, 10*time.Millisecond)
+	p.Took(Load{Answers: 1, Tokens: 0}, 10*time.Millisecond)
 	prefill(&p, takes, 1, 400, 512)
-	if n := p.Tokens(1, 512); n != 6 && n != 4 { // 8 would leave no room for what is saved
+	if n := ask(&p, 1, 512); n != 6 && n != 4 { // 8 would leave no room for what is saved
 		t.Errorf("at a millisecond a token beside 10 a step has %d", n)
 	}
-	before := p.Tokens(1, 512)
-	if p.Took(1, before, time.Minute); p.Tokens(1, 512) != before && p.since < probe {
-		t.Errorf("after a single slow step the next has %d tokens, before %d", p.Tokens(1, 512), before)
+	before := ask(&p, 1, 512)
+	if p.Took(Load{Answers: 1, Tokens: before}, time.Minute); ask(&p, 1, 512) != before && p.since < probe {
+		t.Errorf("after a single slow step the next has %d tokens, before %d", ask(&p, 1, 512), before)
 	}
 	factor = 4
 	prefill(&p, takes, 1, 400, 512)
-	if n := p.Tokens(1, 512); n != 1 && n != 0 {
+	if n := ask(&p, 1, 512); n != 1 && n != 0 {
 		t.Errorf("at four milliseconds a token a step has %d", n)
 	}
 	factor = 0.25
 	prefill(&p, takes, 1, 12000, 512)
-	if n := p.Tokens(1, 512); n < 23 && n != 0 {
+	if n := ask(&p, 1, 512); n < 23 && n != 0 {
 		t.Errorf("at four tokens a millisecond a step has %d", n)
 	}
-	if math.IsNaN((pieces{&p, 1, p.step(1), behind}).estimate(3)) {
+	if math.IsNaN(longer(&p, 4)) {
 		t.Error("an estimate is not a number")
 	}
 }
@@ -241,10 +258,10 @@ func TestTheFirstStepOfASizeMayCompileKernels(t *testing.T) {
 func TestTheFirstPiecesOfPromptsDoNotSayHowQuickTheyAre(t *testing.T) {
 	var p Pace
 	for _, tokens := range []int{128, 64, 24} {
-		p.Took(0, tokens, 20*time.Second)
+		p.Took(Load{Answers: 0, Tokens: tokens}, 20*time.Second)
 	}
-	p.Took(0, 128, 10*time.Millisecond)
-	if n := p.Tokens(0, 2048); n != 2048 {
+	p.Took(Load{Answers: 0, Tokens: 128}, 10*time.Millisecond)
+	if n := ask(&p, 0, 2048); n != 2048 {
 		t.Errorf("a piece has %d tokens, want 2048", n)
 	}
 }
@@ -253,13 +270,13 @@ func TestTheFirstPiecesOfPromptsDoNotSayHowQuickTheyAre(t *testing.T) {
 // they are more, so answers do not wait for them.
 func TestALargerPieceHasToBringMore(t *testing.T) {
 	p := Pace{}
-	p.Took(1, 0, 10*time.Millisecond)
+	p.Took(Load{Answers: 1, Tokens: 0}, 10*time.Millisecond)
 	for tokens, ms := range map[int]float64{1: 11, 2: 11.8, 3: 12.6, 4: 15.8} {
 		for range 3 {
-			p.Took(1, tokens, time.Duration(ms*1e6))
+			p.Took(Load{Answers: 1, Tokens: tokens}, time.Duration(ms*1e6))
 		}
 	}
-	if n := p.Tokens(1, 512); n != 3 {
+	if n := ask(&p, 1, 512); n != 3 {
 		t.Errorf("a piece has %d tokens, want 3", n)
 	}
 }
@@ -280,7 +297,7 @@ func TestAnswersThatWaitAnywayWaitRarely(t *testing.T) {
 				prefill(&p, m.takes, 0, prompt, m.limit)
 			}
 			for range 9 {
-				p.Took(answers, 0, time.Duration(m.takes(answers, 0)*1e6))
+				p.Took(Load{Answers: answers, Tokens: 0}, time.Duration(m.takes(answers, 0)*1e6))
 			}
 			prefill(&p, m.takes, answers, 2048, m.limit) // sizes are tried
 			steps := prefill(&p, m.takes, answers, 4096, m.limit)
@@ -299,14 +316,14 @@ func TestAnswersThatWaitAnywayWaitRarely(t *testing.T) {
 // do.
 func TestAFewSlowStepsSayLittle(t *testing.T) {
 	p := Pace{}
-	p.Took(1, 0, 10*time.Millisecond)
+	p.Took(Load{Answers: 1, Tokens: 0}, 10*time.Millisecond)
 	took := func(times, tokens, ms int) {
 		for range times {
-			p.Took(1, tokens, time.Duration(ms)*time.Millisecond)
+			p.Took(Load{Answers: 1, Tokens: tokens}, time.Duration(ms)*time.Millisecond)
 		}
 	}
 	takes := func(tokens int) float64 {
-		return math.Round(1e3 * (pieces{&p, 1, p.step(1), behind}).takes(sizeOf(tokens)))
+		return math.Round(1e3 * (p.step(1, 0) + longer(&p, tokens)))
 	}
 	took(2, 4, 40)
 	if got := takes(4); got != 40 {
@@ -332,16 +349,16 @@ func TestAFewSlowStepsSayLittle(t *testing.T) {
 func TestShortPromptsDoNotSayHowQuickLongOnesAre(t *testing.T) {
 	p := Pace{}
 	for range 16 {
-		p.Took(0, 128, 448*time.Millisecond)
+		p.Took(Load{Answers: 0, Tokens: 128}, 448*time.Millisecond)
 	}
 	for range 3 {
-		p.Took(0, 24, 48*time.Millisecond)
+		p.Took(Load{Answers: 0, Tokens: 24}, 48*time.Millisecond)
 	}
 	if got := 1e3 * p.quickest; math.Abs(got-3.5) > 0.01 {
 		t.Errorf("a token takes %.2f ms at best, want 3.5", got)
 	}
 	for range 13 {
-		p.Took(0, 24, 48*time.Millisecond)
+		p.Took(Load{Answers: 0, Tokens: 24}, 48*time.Millisecond)
 	}
 	if got := 1e3 * p.quickest; math.Abs(got-2) > 0.01 {
 		t.Errorf("where all prompts are short a token takes %.2f ms at best, want 2", got)
@@ -350,10 +367,11 @@ func TestShortPromptsDoNotSayHowQuickLongOnesAre(t *testing.T) {
 
 // TestALongPromptThatLooksBackIsPacedToItsEnd on a small machine, again and again: a
 // token costs the more the more it looks back at, the first steps with a prompt take
-// longer as it is read in beside them, and short prompts are quick. The bounds are
-// those of bench-stall, the stream alone as long as there.
+// longer as it is read in beside them, short prompts are quick, and now and then others
+// keep the machine busy. The bounds are those of bench-stall, the stream alone as long as
+// there.
 func TestALongPromptThatLooksBackIsPacedToItsEnd(t *testing.T) {
-	for _, noise := range []float64{0.03, 0.1} {
+	for noise, most := range map[float64]float64{0: 1.85, 0.03: 1.85, 0.1: 1.95} {
 		for seed := range uint64(4) {
 			m := lookingBack{rng: rand.New(rand.NewPCG(seed, 6)), noise: noise}
 			m.round() // sizes are tried
@@ -364,7 +382,7 @@ func TestALongPromptThatLooksBackIsPacedToItsEnd(t *testing.T) {
 			}
 			slices.Sort(worst)
 			slices.Sort(slower)
-			if worst[1] >= 2 || slower[1] > 2.7 {
+			if worst[1] >= most || slower[1] > 2.85 {
 				t.Errorf("noise %v, seed %d: the slowest step in a hundred takes %.2f times as long, and the prompt %.2f times", noise, seed, worst, slower)
 			}
 		}
@@ -376,12 +394,21 @@ type lookingBack struct {
 	p     Pace
 	rng   *rand.Rand
 	noise float64
+	// busy with something else for so many steps.
+	busy int
 }
 
 // step tells the pace of a step that takes so many milliseconds, about.
-func (m *lookingBack) step(answers, tokens int, ms float64) float64 {
+func (m *lookingBack) step(l Load, ms float64) float64 {
 	ms *= max(0.8, 1+m.noise*m.rng.NormFloat64())
-	m.p.Took(answers, tokens, time.Duration(ms*1e6))
+	if m.rng.Float64() < m.noise/20 {
+		m.busy = 20
+	}
+	if m.busy > 0 {
+		ms *= 1.4
+		m.busy--
+	}
+	m.p.Took(l, time.Duration(ms*1e6))
 	return ms
 }
 
@@ -391,31 +418,173 @@ func (m *lookingBack) step(answers, tokens int, ms float64) float64 {
 func (m *lookingBack) round() (worst, slower float64) {
 	const prompt, chunk = 2048, 128
 	decode := func(at int) float64 { return 10 + 0.009*float64(at) }
+	piece := func(at, n int) Load { return Load{Tokens: n, Past: n*at + n*n/2} }
 	slowest := func(steps []float64) float64 { slices.Sort(steps); return steps[len(steps)*99/100] }
 	var stream, alone, beside []float64
-	m.step(0, 24, 60)
+	m.p.Tokens(Work{Prompts: []Span{{0, 24}}}, chunk)
+	m.step(piece(0, 24), 60)
 	for at := range 1024 {
-		stream = append(stream, m.step(1, 0, decode(at)))
+		m.p.Tokens(Work{Answers: 1, Seen: at}, chunk)
+		stream = append(stream, m.step(Load{Answers: 1, Seen: at}, decode(at)))
 	}
 	for at := 0; at < prompt; at += chunk {
-		alone = append(alone, m.step(0, chunk, chunk*(2.9+0.0009*float64(at))))
+		m.p.Tokens(Work{Prompts: []Span{{at, prompt}}, Oldest: 1}, chunk)
+		alone = append(alone, m.step(piece(at, chunk), chunk*(2.9+0.0009*float64(at))))
 	}
-	m.step(0, 24, 60)
-	m.step(1, 0, decode(0))
+	m.p.Tokens(Work{Prompts: []Span{{0, 24}}}, chunk)
+	m.step(piece(0, 24), 60)
+	m.p.Tokens(Work{Answers: 1}, chunk)
+	m.step(Load{Answers: 1}, decode(0))
 	for at, n := 0, 0; at < prompt; at += n {
-		n = min(m.p.Tokens(1, chunk), prompt-at)
-		takes := decode(len(beside)) + float64(n)*(3.2+0.0016*float64(at))
+		seen := len(beside)
+		n = min(m.p.Tokens(Work{Answers: 1, Seen: seen, Prompts: []Span{{at, prompt}}, Oldest: 2}, chunk), prompt-at)
+		takes := decode(seen) + float64(n)*(3.2+0.0016*float64(at))
 		if at < 9 {
 			takes += 15
 		}
-		beside = append(beside, m.step(1, n, takes))
+		l := piece(at, n)
+		l.Answers, l.Seen = 1, seen
+		beside = append(beside, m.step(l, takes))
 	}
 	slower = sum(beside) / sum(alone)
 	return slowest(beside) / slowest(stream), slower
 }
 
+// TestWhatOnePromptSavedIsNotTheNextOnes: one that was computed alone came early, and
+// its successor has no more than three times its own time.
+func TestWhatOnePromptSavedIsNotTheNextOnes(t *testing.T) {
+	m := machines["a device that works in large tiles"]
+	for _, answers := range []int{1, 4} {
+		p := Pace{}
+		alone := sum(prefill(&p, m.takes, 0, 8192, m.limit))
+		for range 9 {
+			p.Took(Load{Answers: answers}, time.Duration(m.takes(answers, 0)*1e6))
+		}
+		if slower := sum(prefill(&p, m.takes, answers, 8192, m.limit)) / alone; slower > 2.85 {
+			t.Errorf("beside %d answers the second prompt takes %.2f times as long as the first, which was alone", answers, slower)
+		}
+	}
+}
+
+// TestStepsAreAsShortAsTheTimeOfThePromptAllows: three sizes, of which a larger one
+// always brings more.
+func TestStepsAreAsShortAsTheTimeOfThePromptAllows(t *testing.T) {
+	for _, c := range []struct {
+		lone, spent, worth float64
+		want               int // size
+	}{
+		{lone: 570, want: 0},                         // 2.7 times that are more than the 1,500 of the smallest size
+		{lone: 400, want: 1},                         // 875 of the next
+		{lone: 300, want: 1},                         // three times 300 are enough where more would take ten times as long
+		{lone: 280, want: 2},                         // and that is not
+		{lone: 50, want: 2},                          // nothing is
+		{lone: 450, spent: 200, worth: 250, want: 0}, // it is early
+		{lone: 570, spent: 300, worth: 50, want: 1},  // it is late
+		{lone: 400, spent: 4000, want: 1},            // but nobody rushes
+		{lone: 300, worth: 4000, want: 1},            // nor has it all the time in the world
+	} {
+		b := outlook{step: 1, tokens: []float64{1, 4, 32}, extra: []float64{0.5, 2.5, 9}, parts: []part{{1000, 0}}, lone: c.lone}
+		if got := b.under(b.bound(c.spent, c.worth), 0, b.step); got != c.want {
+			t.Errorf("%+v: size %d", c, got)
+		}
+	}
+}
+
+// TestAPlanKnowsThatStepsGrow as answers and prompts become longer.
+func TestAPlanKnowsThatStepsGrow(t *testing.T) {
+	b := outlook{step: 10, growth: 0.01, tokens: []float64{1}, extra: []float64{2}, deeper: 0.001, depth: 100, parts: []part{{100, 100}, {100, 1100}}}
+	// 100 steps of 12, and 100 whose answer takes 1 more and whose token 1.
+	if got := b.finish(100); math.Abs(got-2600) > 1e-9 {
+		t.Errorf("prompts take %v, want 2600", got)
+	}
+	b.depth = 10100
+	if got := b.at(0, 100); got != 0.5 {
+		t.Errorf("a token that looks back at less takes %v, want a quarter of 2", got)
+	}
+}
+
+// TestALatePromptIsNotRushed: after a pause of the machine the rest goes on nearly as
+// it would have.
+func TestALatePromptIsNotRushed(t *testing.T) {
+	p := Pace{}
+	takes := func(answers, tokens int) float64 { return 10 + 2*float64(tokens) }
+	prefill(&p, func(_, tokens int) float64 { return 2 * float64(tokens) }, 0, 512, 128)
+	p.Took(Load{Answers: 1}, 10*time.Millisecond)
+	prefill(&p, takes, 1, 2048, 128)
+	w := Work{Answers: 1, Prompts: []Span{{0, 2048}}, Oldest: 9}
+	before := p.Tokens(w, 128)
+	p.Took(Load{Answers: 1, Tokens: before, Past: before * before / 2}, time.Hour)
+	w.Prompts[0].From = before
+	if n := p.Tokens(w, 128); n < before || n > 2*before {
+		t.Errorf("after an hour's pause a step has %d tokens, before %d", n, before)
+	}
+}
+
+// TestATrendIsFound though measurements are noisy, some are accidents, and groups
+// differ the other way; not where all are of one depth, and never downwards.
+func TestATrendIsFound(t *testing.T) {
+	for seed := range uint64(8) {
+		of := func(slope, span, noise float64) float64 {
+			var tr trend
+			rng := rand.New(rand.NewPCG(seed, 4))
+			for i := range 2000 {
+				x := span * float64(i%400) / 400
+				group := i % 400 / 134
+				y := 5 - float64(group) + slope*x + noise*rng.NormFloat64()
+				if i%97 == 0 {
+					y *= 100
+				}
+				tr.add(group, x, y)
+			}
+			return tr.slope()
+		}
+		if got := of(0.0016, 2000, 0.3); math.Abs(got-0.0016) > 0.0004 {
+			t.Errorf("seed %d: a token costs %.5f more for each it looks back at, want 0.0016", seed, got)
+		}
+		if got := of(0, 4, 1); got > 0.001 {
+			t.Errorf("seed %d: where nothing is known it costs %.5f more", seed, got)
+		}
+		if got := of(-0.001, 2000, 0.1); got != 0 {
+			t.Errorf("seed %d: a trend downwards is %.5f, want none", seed, got)
+		}
+	}
+}
+
+// TestSizesMeasuredDeepInAPromptAreNotHeldAgainstTheNext.
+func TestSizesMeasuredDeepInAPromptAreNotHeldAgainstTheNext(t *testing.T) {
+	p := Pace{}
+	p.Took(Load{Answers: 1}, 10*time.Millisecond)
+	for range 2 {
+		for at := 0; at < 2000; at += 4 {
+			ms := 10 + 4*(3+0.0016*float64(at+2))
+			p.Took(Load{Answers: 1, Tokens: 4, Past: 4*at + 8}, time.Duration(1e6*ms))
+		}
+	}
+	for depth, want := range map[float64]float64{0: 12, 1000: 18.4, 2000: 24.8} {
+		if got := 1e3 * p.longer(1, depth)[sizeOf(4)]; math.Abs(got-want) > 0.05*want {
+			t.Errorf("at depth %v a step with 4 tokens takes %.1f ms longer, want %.1f", depth, got, want)
+		}
+	}
+}
+
+// TestWhatIsMeasuredAtOneDepthSaysWhatToExpectAtAnother.
+func TestWhatIsMeasuredAtOneDepthSaysWhatToExpectAtAnother(t *testing.T) {
+	var w window
+	for _, y := range []float64{4, 5, 60} {
+		w.add(1000, y)
+	}
+	for x, want := range map[float64]float64{1000: 5, 2000: 7, 500: 4, 0: 3, -2000: 1.25} {
+		if got := w.at(x, 0.002); math.Abs(got-want) > 1e-9 {
+			t.Errorf("at %v the median is %v, want %v", x, got, want)
+		}
+	}
+	if got := new(window).at(1, 1); got != 0 {
+		t.Errorf("nothing that was measured takes %v", got)
+	}
+}
+
 // TestAnotherAnswerDoesNotStopThePrompts: while a burst of prompts turns into
-// answers, one by one, steps without prompts are rare.
+// answers, one by one, steps without prompts are 6.
 func TestAnotherAnswerDoesNotStopThePrompts(t *testing.T) {
 	m := machines["a wide device"]
 	p := Pace{}
@@ -423,13 +592,13 @@ func TestAnotherAnswerDoesNotStopThePrompts(t *testing.T) {
 	without, with := 0, 0
 	for answers := 1; answers <= 32; answers++ {
 		for prompt := 128; prompt > 0; {
-			n := min(prompt, p.Tokens(answers, m.limit))
+			n := min(prompt, ask(&p, answers, m.limit))
 			if n == 0 {
 				without++
 			} else {
 				with++
 			}
-			p.Took(answers, n, time.Duration(m.takes(answers, n)*1e6))
+			p.Took(Load{Answers: answers, Tokens: n}, time.Duration(m.takes(answers, n)*1e6))
 			prompt -= n
 		}
 	}
@@ -438,16 +607,16 @@ func TestAnotherAnswerDoesNotStopThePrompts(t *testing.T) {
 	}
 	// What was never measured is not guessed from far away.
 	p = Pace{}
-	p.Took(1, 0, time.Millisecond)
-	if n := p.Tokens(3, 512); n != 0 {
+	p.Took(Load{Answers: 1, Tokens: 0}, time.Millisecond)
+	if n := ask(&p, 3, 512); n != 0 {
 		t.Errorf("3 answers take %d tokens of prompts beside them, and only 1 was measured", n)
 	}
-	if n := p.Tokens(2, 512); n == 0 {
+	if n := ask(&p, 2, 512); n == 0 {
 		t.Error("2 answers are not guessed from 1")
 	}
 	steps := 0
-	for n := p.Tokens(2, 512); n > 0 && steps < probe; n = p.Tokens(2, 512) {
-		p.Took(2, n, 2*time.Millisecond)
+	for n := ask(&p, 2, 512); n > 0 && steps < probe; n = ask(&p, 2, 512) {
+		p.Took(Load{Answers: 2, Tokens: n}, 2*time.Millisecond)
 		steps++
 	}
 	if steps == 0 || steps > guess {

@@ -180,7 +180,7 @@ func (l *looping) reap() {
 // budget is how many prompt tokens the next step may take, within what the back
 // end takes at once.
 func (l *looping) budget() int {
-	return l.pace.Tokens(l.sched.Answers(), l.e.opts.Backend.Chunk())
+	return l.pace.Tokens(l.sched.Work(), l.e.opts.Backend.Chunk())
 }
 
 func (l *looping) publish() {

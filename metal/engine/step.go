@@ -253,10 +253,10 @@ func (l *looping) timed(f *flight) {
 	now := time.Now()
 	took := f.took(l.landed, now, l.flight)
 	l.landed = now
-	answers := f.step.Decodes()
-	l.pace.Took(answers, f.step.Tokens()-answers, took)
+	load := f.step.Load()
+	l.pace.Took(load, took)
 	if l.e.log.Enabled(context.Background(), slog.LevelDebug) {
-		l.e.log.Debug("step", "answers", answers, "promptTokens", f.step.Tokens()-answers, "prompts", len(f.step.Rows)-answers, "waiting", l.sched.Waiting(),
+		l.e.log.Debug("step", "answers", load.Answers, "promptTokens", load.Tokens, "prompts", len(f.step.Rows)-load.Answers, "seen", load.Seen, "past", load.Past, "waiting", l.sched.Waiting(),
 			"ahead", f.ahead, "built", f.built().Microseconds(), "took", took.Microseconds())
 	}
 }

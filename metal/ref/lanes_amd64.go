@@ -145,15 +145,19 @@ func exps(x archsimd.Float32x8) (e archsimd.Float32x8, ok bool) {
 	p = p.Mul(r).Add(archsimd.BroadcastFloat32x8(1.6666665459e-1))
 	p = p.Mul(r).Add(archsimd.BroadcastFloat32x8(5.0000001201e-1))
 	p = p.Mul(r).Mul(r).Add(r).Add(one)
-	power := n.ConvertToInt32().Add(archsimd.BroadcastInt32x8(127)).ShiftAllLeft(23).AsFloat32x8()
-	e = p.Mul(power).Masked(x.GreaterEqual(archsimd.BroadcastFloat32x8(leastExp)))
+	e = p.Mul(powers(n)).Masked(x.GreaterEqual(archsimd.BroadcastFloat32x8(leastExp)))
 	return e, x.LessEqual(archsimd.BroadcastFloat32x8(plainExp)).ToBits() == 0xff
 }
 
 // vectorExp makes every x exp(x - top).
 func vectorExp(x []float32, top float32) {
-	from := archsimd.BroadcastFloat32x8(top)
 	i := 0
+	for ; i+4*lanes <= len(x); i += 4 * lanes {
+		if to := (*[4 * lanes]float32)(x[i:]); !expFour(to, top) {
+			exponentials(to[:], top)
+		}
+	}
+	from := archsimd.BroadcastFloat32x8(top)
 	for ; i+lanes <= len(x); i += lanes {
 		to := (*[8]float32)(x[i:])
 		e, ok := exps(archsimd.LoadFloat32x8(to).Sub(from))
@@ -165,6 +169,49 @@ func vectorExp(x []float32, top float32) {
 	}
 	archsimd.ClearAVXUpperBits()
 	exponentials(x[i:], top)
+}
+
+// expFour is exps of four vectors at once, of which none waits for another, and whose
+// constants are read once; it changes nothing where one is not ok.
+func expFour(to *[4 * lanes]float32, top float32) bool {
+	p := unsafe.Pointer(to)
+	from := archsimd.BroadcastFloat32x8(top)
+	a, b, c, d := floatsAt(p, 0).Sub(from), floatsAt(p, 8).Sub(from), floatsAt(p, 16).Sub(from), floatsAt(p, 24).Sub(from)
+	plain := archsimd.BroadcastFloat32x8(plainExp)
+	if a.LessEqual(plain).And(b.LessEqual(plain)).And(c.LessEqual(plain).And(d.LessEqual(plain))).ToBits() != 0xff {
+		return false
+	}
+	k, magic := archsimd.BroadcastFloat32x8(1.44269504), archsimd.BroadcastFloat32x8(0x1.8p23)
+	nA, nB, nC, nD := a.Mul(k).Add(magic).Sub(magic), b.Mul(k).Add(magic).Sub(magic), c.Mul(k).Add(magic).Sub(magic), d.Mul(k).Add(magic).Sub(magic)
+	k = archsimd.BroadcastFloat32x8(0.693359375)
+	a, b, c, d = a.Sub(nA.Mul(k)), b.Sub(nB.Mul(k)), c.Sub(nC.Mul(k)), d.Sub(nD.Mul(k))
+	k = archsimd.BroadcastFloat32x8(-2.12194440e-4)
+	a, b, c, d = a.Sub(nA.Mul(k)), b.Sub(nB.Mul(k)), c.Sub(nC.Mul(k)), d.Sub(nD.Mul(k))
+	pA := archsimd.BroadcastFloat32x8(1.9875691500e-4)
+	pB, pC, pD := pA, pA, pA
+	k = archsimd.BroadcastFloat32x8(1.3981999507e-3)
+	pA, pB, pC, pD = pA.Mul(a).Add(k), pB.Mul(b).Add(k), pC.Mul(c).Add(k), pD.Mul(d).Add(k)
+	k = archsimd.BroadcastFloat32x8(8.3334519073e-3)
+	pA, pB, pC, pD = pA.Mul(a).Add(k), pB.Mul(b).Add(k), pC.Mul(c).Add(k), pD.Mul(d).Add(k)
+	k = archsimd.BroadcastFloat32x8(4.1665795894e-2)
+	pA, pB, pC, pD = pA.Mul(a).Add(k), pB.Mul(b).Add(k), pC.Mul(c).Add(k), pD.Mul(d).Add(k)
+	k = archsimd.BroadcastFloat32x8(1.6666665459e-1)
+	pA, pB, pC, pD = pA.Mul(a).Add(k), pB.Mul(b).Add(k), pC.Mul(c).Add(k), pD.Mul(d).Add(k)
+	k = archsimd.BroadcastFloat32x8(5.0000001201e-1)
+	pA, pB, pC, pD = pA.Mul(a).Add(k), pB.Mul(b).Add(k), pC.Mul(c).Add(k), pD.Mul(d).Add(k)
+	k = archsimd.BroadcastFloat32x8(1)
+	pA, pB, pC, pD = pA.Mul(a).Mul(a).Add(a).Add(k), pB.Mul(b).Mul(b).Add(b).Add(k), pC.Mul(c).Mul(c).Add(c).Add(k), pD.Mul(d).Mul(d).Add(d).Add(k)
+	least := archsimd.BroadcastFloat32x8(leastExp)
+	pA.Mul(powers(nA)).Masked(floatsAt(p, 0).Sub(from).GreaterEqual(least)).Store((*[8]float32)(to[:]))
+	pB.Mul(powers(nB)).Masked(floatsAt(p, 8).Sub(from).GreaterEqual(least)).Store((*[8]float32)(to[8:]))
+	pC.Mul(powers(nC)).Masked(floatsAt(p, 16).Sub(from).GreaterEqual(least)).Store((*[8]float32)(to[16:]))
+	pD.Mul(powers(nD)).Masked(floatsAt(p, 24).Sub(from).GreaterEqual(least)).Store((*[8]float32)(to[24:]))
+	return true
+}
+
+// powers are 2 to the n of each lane, which is whole.
+func powers(n archsimd.Float32x8) archsimd.Float32x8 {
+	return n.ConvertToInt32().Add(archsimd.BroadcastInt32x8(127)).ShiftAllLeft(23).AsFloat32x8()
 }
 
 // vectorSwiGLU is swiglu.

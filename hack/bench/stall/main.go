@@ -49,7 +49,7 @@ func main() {
 	flag.StringVar(&o.model, "model", "", "folder to serve on a GPU; empty measures SmolLM2 on the processor")
 	flag.StringVar(&o.python, "python", "python3", "Python that has mlx-lm for the GPU")
 	flag.StringVar(&o.steps, "steps", "", "file for the log of the engine's steps; empty writes none")
-	flag.IntVar(&o.runs, "runs", 3, "rounds")
+	flag.IntVar(&o.runs, "runs", 5, "rounds")
 	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for stall.json and stall.md; empty writes none")
 	flag.DurationVar(&o.limit, "limit", 60*time.Minute, "most that everything may take")
 	flag.Parse()
