@@ -13,6 +13,8 @@ const (
 	// few steps say little of a size: while a prompt is read in, others keep the
 	// machine busy.
 	few = 5
+	// later: what a larger size took so many steps after a smaller one says more.
+	later = 32
 	// counting: a size that has less than an eighth of the tokens that were computed
 	// without answers does not say how quick that is.
 	counting = 8
@@ -84,7 +86,7 @@ func (m *measured) add(l Load, took float64) {
 			m.extra = append(m.extra, size{})
 		}
 		e := &m.extra[k]
-		if e.n > 0 && m.mixed-e.seen > probe && m.outdated(k, m.longer(l.Answers, l.depth())) {
+		if e.n > 0 && m.mixed-e.seen > later && m.outdated(k, m.longer(l.Answers, l.depth())) {
 			e.window = window{}
 		}
 		token := max(0, took-step) / float64(l.Tokens)
@@ -200,7 +202,7 @@ func (m *measured) longer(answers int, depth float64) []float64 {
 // outdated says that what was measured of a size is no longer true: it was long ago,
 // or a larger size took less meanwhile.
 func (m *measured) outdated(k int, longer []float64) bool {
-	return m.aged(k) || m.less(k, probe, longer)
+	return m.aged(k) || m.less(k, later, longer)
 }
 
 // believed says that a size was measured, lately, and that this is no accident: a
@@ -210,9 +212,9 @@ func (m *measured) believed(k int, longer []float64) bool {
 }
 
 // less says that a larger size than k took less, more than so many steps later.
-func (m *measured) less(k, later int, longer []float64) bool {
+func (m *measured) less(k, than int, longer []float64) bool {
 	for j := k + 1; j < len(longer); j++ {
-		if longer[j] < longer[k] && m.extra[j].seen-m.extra[k].seen > later {
+		if longer[j] < longer[k] && m.extra[j].seen-m.extra[k].seen > than {
 			return true
 		}
 	}

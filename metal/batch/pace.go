@@ -33,9 +33,10 @@ const (
 	firstTokens = 128
 	// loneSlice is how late a cancel is seen while prompts are computed alone.
 	loneSlice = time.Second
-	// probe: after so many steps with prompts comes one without, which says what
-	// the answers take alone.
-	probe = 32
+	// probe: after so many steps with prompts comes one without, which says what the
+	// answers take alone. It is less than one in a hundred: a GPU that has to make its
+	// graphs anew takes twice as long for it.
+	probe = 128
 	// guess: after so many where that was never measured for so many answers, and
 	// is guessed from another number of them.
 	guess = 8
@@ -91,6 +92,7 @@ type Pace struct {
 	// stretch is the bound of a step against what its answers take alone, which was
 	// planned so often.
 	stretch, planned float64
+	size             int  // of the last step
 	busy             bool // prompts are under way
 	outlook          outlook
 }
@@ -134,7 +136,8 @@ func (p *Pace) Tokens(w Work, limit int) int {
 	b.look(&p.measured, w, step, min(sizeOf(max(1, limit)), p.explored()+ahead))
 	p.stretch += (b.bound(p.spent, p.worth)/step - p.stretch) / min(patience, 1+p.planned/8)
 	p.planned++
-	return min(limit, int(b.tokens[b.under(p.stretch*step, b.depth, step)]))
+	p.size = b.near(p.size, p.stretch*step)
+	return min(limit, int(b.tokens[p.size]))
 }
 
 // outlook is how prompts could go on beside the answers.
@@ -200,6 +203,16 @@ func (b *outlook) under(bound, depth, step float64) int {
 		quickest = max(quickest, speed)
 	}
 	return slices.IndexFunc(b.speeds, func(speed float64) bool { return speed >= nearly*quickest })
+}
+
+// near is the size of the next step, of at most bound: the last one's where that is
+// nearly as good, because a GPU makes graphs for every other size.
+func (b *outlook) near(last int, bound float64) int {
+	k := b.under(bound, b.depth, b.step)
+	if last < len(b.extra) && b.step+b.extra[last] <= bound && b.tokens[last]/(b.step+b.extra[last]) >= nearly*b.speeds[k] {
+		return last
+	}
+	return k
 }
 
 // finish is how long prompts take with steps of at most bound.

@@ -338,7 +338,7 @@ func TestAFewSlowStepsSayLittle(t *testing.T) {
 		t.Errorf("after five steps of 40 ms 4 tokens take %v ms", got)
 	}
 	// What was true of a prompt's end is not true of the next one's beginning.
-	took(probe+2, 6, 16)
+	took(later+2, 6, 16)
 	took(2, 4, 14)
 	if got := takes(4); got != 14 {
 		t.Errorf("4 tokens take %v ms, want the 14 that they took last", got)
@@ -371,20 +371,20 @@ func TestShortPromptsDoNotSayHowQuickLongOnesAre(t *testing.T) {
 // keep the machine busy. The bounds are those of bench-stall, the stream alone as long as
 // there.
 func TestALongPromptThatLooksBackIsPacedToItsEnd(t *testing.T) {
-	for noise, most := range map[float64]float64{0: 1.85, 0.03: 1.85, 0.1: 1.95} {
-		for seed := range uint64(4) {
+	for noise, most := range map[float64]float64{0: 1.75, 0.03: 1.8, 0.1: 1.85} {
+		var worst, slower []float64
+		for seed := range uint64(8) {
 			m := lookingBack{rng: rand.New(rand.NewPCG(seed, 6)), noise: noise}
 			m.round() // sizes are tried
-			var worst, slower []float64
 			for range 3 {
 				w, s := m.round()
 				worst, slower = append(worst, w), append(slower, s)
 			}
-			slices.Sort(worst)
-			slices.Sort(slower)
-			if worst[1] >= most || slower[1] > 2.85 {
-				t.Errorf("noise %v, seed %d: the slowest step in a hundred takes %.2f times as long, and the prompt %.2f times", noise, seed, worst, slower)
-			}
+		}
+		slices.Sort(worst)
+		slices.Sort(slower)
+		if half := len(worst) / 2; worst[half] >= most || slower[half] > 2.8 {
+			t.Errorf("noise %v: the slowest step in a hundred takes %.2f times as long, and the prompt %.2f times", noise, worst, slower)
 		}
 	}
 }
@@ -485,6 +485,27 @@ func TestStepsAreAsShortAsTheTimeOfThePromptAllows(t *testing.T) {
 	} {
 		b := outlook{step: 1, tokens: []float64{1, 4, 32}, extra: []float64{0.5, 2.5, 9}, parts: []part{{1000, 0}}, lone: c.lone}
 		if got := b.under(b.bound(c.spent, c.worth), 0, b.step); got != c.want {
+			t.Errorf("%+v: size %d", c, got)
+		}
+	}
+}
+
+// TestTheNextStepIsOfTheLastOnesSize where that is within the bound and nearly as good.
+func TestTheNextStepIsOfTheLastOnesSize(t *testing.T) {
+	// 1.9, 2.8, 2.9 and 3.2 tokens a millisecond.
+	b := outlook{step: 5, tokens: []float64{15, 31, 47, 63}, extra: []float64{3, 6, 11, 15}}
+	for _, c := range []struct {
+		last, want int
+		bound      float64
+	}{
+		{last: 1, want: 1, bound: 16},
+		{last: 2, want: 2, bound: 16}, // though 1 is as good
+		{last: 2, want: 1, bound: 15}, // it takes too long
+		{last: 0, want: 1, bound: 16}, // it is too slow
+		{last: 3, want: 3, bound: 21},
+		{last: 9, want: 1, bound: 16}, // it is too large by now
+	} {
+		if got := b.near(c.last, c.bound); got != c.want {
 			t.Errorf("%+v: size %d", c, got)
 		}
 	}
