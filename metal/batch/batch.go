@@ -24,7 +24,8 @@
 // says so, the next step may be built while one is under way.
 //
 // Start reading at Scheduler.Plan; steady.go looks one step ahead. Pace.Tokens plans
-// how prompts go on beside answers, from what measured.go knows of steps.
+// how prompts go on beside answers, from what measured.go knows of steps; work.go
+// has what both are told.
 package batch
 
 import (
@@ -175,27 +176,6 @@ func (s *Scheduler) Answers() int {
 		}
 	}
 	return n
-}
-
-// Work is what the next plan computes a part of; its prompts are good until the next
-// call.
-func (s *Scheduler) Work() Work {
-	w := Work{Prompts: s.spans[:0]}
-	for _, r := range s.running {
-		if r.answers() {
-			w.Answers++
-			w.Seen += r.computed
-		}
-	}
-	if oldest := s.underWay(); oldest != nil && !s.paused {
-		w.Oldest = oldest.id
-		w.Prompts = append(w.Prompts, Span{oldest.computed, oldest.known})
-		for _, r := range s.prompts {
-			w.Prompts = append(w.Prompts, Span{r.computed, r.known})
-		}
-	}
-	s.spans = w.Prompts
-	return w
 }
 
 // FreeTokens is how many tokens of the KV that was promised nobody holds.

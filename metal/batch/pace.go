@@ -52,32 +52,12 @@ const (
 	patience = 32
 )
 
-// Load is what a step computes.
-type Load struct {
-	// Answers of one token each, which look back at Seen tokens in all.
-	Answers, Seen int
-	// Tokens of prompts, which look back at Past tokens in all.
-	Tokens, Past int
-}
-
-// Work is what there is to compute.
-type Work struct {
-	// Answers, whose next tokens look back at Seen tokens in all.
-	Answers, Seen int
-	// Prompts under way, in the order in which they advance; Oldest is that of the first.
-	Prompts []Span
-	Oldest  ID
-}
-
-// Span are the tokens of a prompt from one position up to another.
-type Span struct{ From, To int }
-
 // Pace says how many tokens of prompts a step may take, from how long steps
 // took before.
 //
 // Prompts beside answers have 2.75 times the time that they would take alone, less
-// than the threefold that is promised. Within that, the longest step is
-// to be as short as can be: a token costs the more the more it looks back at, so a
+// than the threefold that is promised. Within that, the longest step is to be as
+// short as can be: a token costs the more the more it looks back at, so a
 // prompt's first steps have more tokens than its last, and about the same length.
 // Where that would take steps of more than four times what the answers take alone,
 // prompts may take three times as long; where that is not enough either, steps
@@ -109,9 +89,6 @@ func (p *Pace) Took(l Load, d time.Duration) {
 		p.worth += float64(l.Tokens) * p.token(l.depth())
 	}
 }
-
-// depth is how many tokens a token of a prompt looks back at, in the mean.
-func (l Load) depth() float64 { return float64(l.Past) / float64(max(1, l.Tokens)) }
 
 // Tokens of prompts for the next step, at most limit; 0 where the step is to
 // show what its answers take alone, or where there is no prompt.

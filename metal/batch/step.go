@@ -40,20 +40,6 @@ func (s Step) Decodes() int {
 	return n
 }
 
-// Load is what the step computes, and what that looks back at.
-func (s Step) Load() (l Load) {
-	for _, r := range s.Rows {
-		if r.Decode() {
-			l.Answers++
-			l.Seen += r.Start
-			continue
-		}
-		l.Tokens += r.Length
-		l.Past += r.Length * (2*r.Start + r.Length) / 2
-	}
-	return l
-}
-
 // sampled is the first row from at on that samples, or their number.
 func (s Step) sampled(at int) int {
 	for at < len(s.Rows) && !s.Rows[at].Sample {
