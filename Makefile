@@ -1,6 +1,6 @@
 # Works with GNU make 3.81 (the one on a Mac) and bash 3.2. `make help` lists what there is.
-# Every build uses the same flags, so that the build cache is shared: without cgo for programs, tools and
-# mutants, with cgo for the race detector alone.
+# Every build uses the same flags, so that the build cache is shared: without cgo for programs and
+# tools, with cgo for the race detector alone.
 
 SHELL := /bin/bash
 export CGO_ENABLED := 0
@@ -15,8 +15,6 @@ PROGRAMS = $(notdir $(wildcard cmd/*))
 TOOL := go tool -modfile=hack/tools/go.mod
 # Arguments for quickstart, for example ARGS=--once.
 ARGS ?=
-# Which part of the mutants: all, or a shard as i/n, or "shard" for one chosen by the commit.
-MUTANTS ?= all
 # Three times what a slow run was seen to take.
 TEST_TIMEOUT ?= 20m
 
@@ -67,7 +65,7 @@ generate: ## write the generated files: wire code, deep copies, CRDs, RBAC
 	@bash hack/generate.sh
 
 .PHONY: verify
-verify: ## regenerate and fail on drift; gofmt; go.mod files tidy; the maps of tests in docs
+verify: ## regenerate and fail on drift; gofmt; go.mod files tidy
 	@bash hack/verify.sh
 
 .PHONY: lint
@@ -89,14 +87,6 @@ test: kube build ## every test, with the race detector: units, API server, the w
 .PHONY: test-mlx
 test-mlx: ## the tests of all that runs on a back end, on MLX too: the suite, model families, the engine
 	bash hack/mlx/test.sh $(TEST_TIMEOUT)
-
-.PHONY: mutants-mlx
-mutants-mlx: ## the same with the guards of hack/mutants-mlx.txt, whose tests need MLX
-	bash hack/mlx/mutants.sh '$(MUTANTS)'
-
-.PHONY: mutants
-mutants: ## break each guard of hack/mutants.txt and want its test red (MUTANTS=all, shard or i/n)
-	go run ./hack/mutants -part '$(MUTANTS)'
 
 .PHONY: fuzz
 fuzz: ## every fuzz target of the module, one after the other, each for FUZZTIME (30s); findings go to testdata/fuzz
@@ -167,18 +157,6 @@ bench-footprint: build mlx ## what engine footprint says beside the most that a 
 .PHONY: test-leaks
 test-leaks: ## memory that is not given back: 10,000 passes, a fault at every operation, 1,000 cancelled requests (MLX=1: on MLX too)
 	$(if $(MLX),bash hack/mlx/go.sh,go) run ./test/leaks
-
-.PHONY: test-memory
-test-memory: kube build ## the map of required behaviour of memory has no gap, and every test that it names
-	go run ./hack/idmap
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^Test([PMGK][0-9]|Invariant[0-9])' $$(grep -rlE '^func Test([PMGK][0-9]|Invariant[0-9])' --include='*_test.go' \
-		agent api controllers gateway metal cmd hack | grep -v /testdata/ | xargs -n1 dirname | sort -u | sed 's|^|./|')
-
-.PHONY: test-cache
-test-cache: kube build ## the map of required behaviour of batching and caches has no gap, and every test that it names
-	go run ./hack/idmap
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^Test([KBX][0-9]|A2[89]|Invariant([78]|1[1-5]))' $$(grep -rlE '^func Test([KBX][0-9]|A2[89]|Invariant([78]|1[1-5]))' --include='*_test.go' \
-		agent api controllers gateway metal cmd hack | grep -v /testdata/ | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 .PHONY: test-replay
 test-replay: ## a prompt of 90,000 tokens, cancelled and resumed on disk by another engine from its last boundary, against computing all of it
@@ -262,10 +240,6 @@ test-failover: kube build ## two streams from two Macs through the gateway, one 
 .PHONY: chaos
 chaos: kube build ## under constant load parts of a fleet are killed, cut off, filled up, set back, in random order, for CHAOS (5m); SEED repeats one (Linux, root)
 	go run ./test/chaos -for $(or $(CHAOS),5m) -seed $(or $(SEED),0)
-
-.PHONY: test-peers-bugs
-test-peers-bugs: kube build ## each defect of others in docs/peers-bugs.md has a test, and these pass
-	go run ./hack/peersbugs
 
 .PHONY: bench-reclaim
 bench-reclaim: kube build mlx ## what an eviction gives back and costs others: 600 MB beside a stream, on ref and MLX (Linux; keeps models in .cache)

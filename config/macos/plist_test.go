@@ -1,7 +1,6 @@
 package macos
 
 import (
-	"cmp"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -59,11 +58,8 @@ func readPlist(t *testing.T, path string) daemonPlist {
 	return p
 }
 
-// config is a file of config/macos. MACOS_CONFIG has them read from a folder of
-// its own.
-func config(name string) string {
-	return filepath.Join(cmp.Or(os.Getenv("MACOS_CONFIG"), "."), name)
-}
+// config is a file of config/macos.
+func config(name string) string { return name }
 
 const agentPlist = "dev.metalfleet.agent.plist"
 
