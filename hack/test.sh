@@ -14,7 +14,7 @@ export GOFLAGS=-trimpath
 timeout=${1:-20m}
 atonce=$(($(getconf _NPROCESSORS_ONLN) + 1))
 long='^(TestRestoredAnswersEqualComputedOnes|TestLongPromptResumesFromItsLastBoundary)$'
-alone="./hack/leaks ./hack/macos ./hack/release ./metal/arch ./metal/chat/jinja ./metal/ref ./metal/tokenizer"
+alone="./test/leaks ./config/macos ./hack/release ./metal/arch ./metal/chat/jinja ./metal/ref ./metal/tokenizer"
 plainref="-gcflags=$(go list ./metal/ref)=-race=false"
 kernels='^(TestConformance|TestEveryTaskRunsOnce|TestAttentionHasTheSameBitsHoweverItIsCut|TestRowsInAnyOrderOpenFewBlocks|TestEveryByteOfThePoolIsPromisedOnce)$/^(threads=5)?$'
 meeting='^(TestTheEnginesOwnGoroutineAsksNoDisk|TestStepsAheadGiveTheSameAnswers|TestPromptsComeAndGoWithoutABreakOfTheStepsAhead|TestLimitsAreReadAtomically)$'
@@ -26,7 +26,7 @@ within() { (cd "$1" && shift && "$@"); }
 
 # shellcheck disable=SC2086,SC2046  # lists of packages
 suite env CGO_ENABLED=1 go test -p "$atonce" -race "$plainref" -skip "$long" -count=1 -timeout "$timeout" \
-  $(go list ./hack/system ./controllers; go list ./... | grep -vxF "$(go list $alone)")
+  $(go list ./test/system ./controllers; go list ./... | grep -vxF "$(go list $alone)")
 suite env CGO_ENABLED=1 go test -race -run "$kernels" -count=1 -timeout "$timeout" ./metal/ref
 suite env CGO_ENABLED=1 go test -race -run "$meeting" -count=1 -timeout "$timeout" ./metal/engine
 # shellcheck disable=SC2086
@@ -35,7 +35,7 @@ suite env CGO_ENABLED=0 go test -run "$long" -count=1 -timeout "$timeout" ./meta
 # The back end ref as make build builds it on this processor; above it has no vectors.
 [ "$(go env GOARCH)" != amd64 ] ||
   suite env CGO_ENABLED=0 GOEXPERIMENT=simd go test -count=1 -timeout "$timeout" ./metal/ref ./metal/arch ./metal/engine
-# hack/kube has no tests of its own: hack/testenv runs what it builds.
-suite within hack/prometheus env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" ./...
+# hack/kube has no tests of its own: test/testenv runs what it builds.
+suite within test/prometheus env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" ./...
 suite within hack/tools env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" ./...
 exit "$failed"
