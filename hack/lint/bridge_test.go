@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// P23: no entry point of the bridge lets another thread in.
+// No entry point of the bridge lets another thread in.
 func TestEveryEntryPointOfTheBridgeIsGuarded(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(root, bridgeFile))
 	if err != nil {
@@ -31,8 +31,8 @@ func TestEveryEntryPointOfTheBridgeIsGuarded(t *testing.T) {
 	})
 }
 
-// K17: one helper synchronises and clears; nobody clears beside it.
-func TestK17ThePoolIsClearedInOnePlace(t *testing.T) {
+// One helper synchronises and clears.
+func TestPoolIsClearedInOnePlace(t *testing.T) {
 	var found []string
 	committed(t, func(name, text string) bool {
 		if strings.HasSuffix(name, ".cpp") || strings.HasSuffix(name, ".h") || strings.HasSuffix(name, ".go") {
