@@ -2,7 +2,7 @@
 // references of the APIs document, whether it is honoured, changes nothing, or is
 // refused, and with which sentence; and the OpenAPI documents in api/openapi. The
 // decoders themselves are asked. Before the fields stands the conformance table of
-// package hack/clients/table.
+// package test/oracle/clients/table.
 //
 //	go run ./hack/apidoc            checks the page and the documents
 //	go run ./hack/apidoc -write     writes them
@@ -26,7 +26,7 @@ import (
 	"strings"
 
 	"metalfleet.dev/metalfleet/api/openai"
-	"metalfleet.dev/metalfleet/hack/clients/table"
+	"metalfleet.dev/metalfleet/test/oracle/clients/table"
 )
 
 const (

@@ -2,7 +2,7 @@
 // formats, what they are compared with, and how fast they were seen to be.
 //
 // It owns the page alone. Families are those of metal/arch, formats those of
-// metal/weights and metal/quant; references are the records of hack/goldens,
+// metal/weights and metal/quant; references are the records of test/oracle/goldens,
 // tolerances stand in the tests beside them, speeds in docs/bench. It refuses
 // to guess: what no record says is not on the page. A test fails when the page
 // is not what this program writes.

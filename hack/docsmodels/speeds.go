@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // speed is a line of the last table.
