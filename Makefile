@@ -53,7 +53,7 @@ test-release: ## make a release of this commit twice, at two places: the same by
 	bash hack/release/test.sh
 
 .PHONY: kube
-kube: ## build the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
+kube: ## compile the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
 	@bash hack/kube.sh
 
 .PHONY: cluster
