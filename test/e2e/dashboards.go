@@ -109,7 +109,7 @@ func (s *story) observe(ctx context.Context) error {
 func (s *story) startObserver(dir string) error {
 	o := &observer{cmd: exec.Command(filepath.Join(s.o.root, "bin", "prometheus"),
 		"-targets="+filepath.Join(dir, "targets.json"), "-rules="+filepath.Join(dir, "rules.yaml"), "-dashboards="+filepath.Join(dir, "dashboards"),
-		"-expect="+filepath.Join(s.o.root, "hack", "e2e", "dashboards.yaml"), "-data="+filepath.Join(dir, "data"), "-out="+s.drawn())}
+		"-expect="+filepath.Join(s.o.root, "test", "e2e", "dashboards.yaml"), "-data="+filepath.Join(dir, "data"), "-out="+s.drawn())}
 	o.cmd.Stderr = os.Stderr
 	var err error
 	if o.notes, err = o.cmd.StdinPipe(); err != nil {

@@ -42,7 +42,7 @@ func (n Name) program() string {
 // Install makes a peer ready, or finds it so, and returns its Python. root is
 // the repository.
 func Install(ctx context.Context, root string, n Name, progress io.Writer) (string, error) {
-	cmd := exec.CommandContext(ctx, "bash", filepath.Join(root, "hack", "bench", "peers", "install.sh"), string(n))
+	cmd := exec.CommandContext(ctx, "bash", filepath.Join(root, "test", "bench", "peers", "install.sh"), string(n))
 	cmd.Stderr = progress
 	b, err := cmd.Output()
 	if err != nil {
@@ -106,7 +106,7 @@ func (f Figures) DecodeRate() float64 {
 
 // Start starts a peer and waits until it has loaded its model. Stop ends it.
 func Start(ctx context.Context, n Name, o Options) (*Peer, error) {
-	return start(ctx, n, o.Python, "-u", filepath.Join(o.Root, "hack", "bench", "peers", n.program()), o.Model, fmt.Sprint(o.Threads))
+	return start(ctx, n, o.Python, "-u", filepath.Join(o.Root, "test", "bench", "peers", n.program()), o.Model, fmt.Sprint(o.Threads))
 }
 
 func start(ctx context.Context, n Name, program string, args ...string) (*Peer, error) {

@@ -71,7 +71,7 @@ func Page(root string, said map[string]string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		script, err := os.ReadFile(filepath.Join(root, "hack", "programs", "run", p.Script))
+		script, err := os.ReadFile(filepath.Join(root, "test", "oracle", "programs", "run", p.Script))
 		if err != nil {
 			return nil, err
 		}
@@ -83,7 +83,7 @@ func Page(root string, said map[string]string) ([]byte, error) {
 
 // versionOf a program, as it is pinned.
 func versionOf(root string, p Program) (string, error) {
-	raw, err := os.ReadFile(filepath.Join(root, "hack", "programs", "pins", p.Pins+".txt"))
+	raw, err := os.ReadFile(filepath.Join(root, "test", "oracle", "programs", "pins", p.Pins+".txt"))
 	if err != nil {
 		return "", err
 	}
