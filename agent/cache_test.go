@@ -18,9 +18,9 @@ import (
 	"metalfleet.dev/metalfleet/agent/journal"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // newCachingMac has a cache on disk, of so many bytes.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds the programs that package cluster runs, beside the control plane, into bin/kube: kubelet, kube-proxy and
 # scheduler, CoreDNS, containerd with runc, the CNI plugins, Helm, and the process of an empty Pod.
-# usage: hack/cluster.sh   (make cluster)
+# usage: test/cluster.sh   (make cluster)
 # Needs gcc and the headers of libseccomp (Debian: libseccomp-dev); to run: root, ip, nsenter, nft.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
@@ -31,5 +31,5 @@ go build -tags 'no_btrfs no_zfs no_devmapper no_tracing' -ldflags "$plain" -o "$
 CGO_ENABLED=1 go build -tags 'netgo osusergo seccomp' -ldflags "$plain -linkmode external -extldflags -static" \
   -o "$out/runc" github.com/opencontainers/runc
 cd ../..
-go build -ldflags "$plain" -o "$out/pause" ./hack/cluster/pause
+go build -ldflags "$plain" -o "$out/pause" ./test/cluster/pause
 echo "cluster: programs of a node in bin/kube after $(($(date +%s) - began)) s"

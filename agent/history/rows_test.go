@@ -2,8 +2,7 @@ package history
 
 import "testing"
 
-// The histories that show rows of required behaviour; hack/idmap finds the ids
-// in the names. TestHistories plays the others.
+// The histories of one behaviour each. TestHistories plays the others.
 
 func TestP1P4HundredRequestsCauseOneLoad(t *testing.T) { play(t, "p1_hundred_requests_one_load") }
 

@@ -35,8 +35,8 @@ import (
 	"metalfleet.dev/metalfleet/agent/register"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	contract "metalfleet.dev/metalfleet/api/join"
-	"metalfleet.dev/metalfleet/hack/patience"
-	"metalfleet.dev/metalfleet/hack/testenv"
+	"metalfleet.dev/metalfleet/test/patience"
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 const namespace = "metalfleet-system"

@@ -16,8 +16,8 @@ import (
 	"metalfleet.dev/metalfleet/agent/memory"
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/metal/wire"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 func TestFakeEnginePassesTheSuite(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/agent/probe/probetest"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 const childVariable = "METALFLEET_PROBE_CHILD"

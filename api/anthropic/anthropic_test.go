@@ -131,6 +131,7 @@ func TestA2WhatCannotBeMeantIsRefusedByItsPath(t *testing.T) {
 		"a result of nothing":          {block(`{"type":"tool_result"}`), "messages[0].content[0].tool_use_id"},
 		"a result that is an image":    {block(`{"type":"tool_result","tool_use_id":"a","content":[{"type":"image"}]}`), "messages[0].content[0].content[0].type"},
 		"a cache of another kind":      {block(`{"type":"text","text":"a","cache_control":{"type":"forever"}}`), "messages[0].content[0].cache_control.type"},
+		"a cache for no time":          {block(`{"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":""}}`), "messages[0].content[0].cache_control.ttl"},
 		"a cache for another time":     {block(`{"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":"2h"}}`), "messages[0].content[0].cache_control.ttl"},
 		"a blank stop":                 {`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"stop_sequences":[" "]}`, "stop_sequences[0]"},
 		"too many stops":               {`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"a"}],"stop_sequences":["a"` + strings.Repeat(`,"a"`, 16) + `]}`, "stop_sequences"},

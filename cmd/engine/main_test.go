@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
 	"metalfleet.dev/metalfleet/metal/wire"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // TestMain lets the test binary stand in for the program.

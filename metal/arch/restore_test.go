@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // families are all that attend to what they computed before.

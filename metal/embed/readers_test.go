@@ -13,16 +13,16 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/api/model"
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
-// recordedReader is what hack/goldens/readers wrote of one tiny model.
+// recordedReader is what test/oracle/goldens/readers wrote of one tiny model.
 type recordedReader struct {
 	Name, SHA256 string
 	IDs          [][]int32
@@ -46,7 +46,7 @@ func recordedReaders(t *testing.T) map[string]recordedReader {
 		out[c.Name] = c
 	}
 	if len(out) != len(tinymodel.Readers()) {
-		t.Fatalf("%d readers are recorded, there are %d; run hack/goldens/readers/make.sh tiny", len(out), len(tinymodel.Readers()))
+		t.Fatalf("%d readers are recorded, there are %d; run test/oracle/goldens/readers/make.sh tiny", len(out), len(tinymodel.Readers()))
 	}
 	return out
 }
@@ -159,7 +159,7 @@ func TestA8VectorsAndScoresEqualTheReference(t *testing.T) {
 			t.Run(b.name+"/"+c.Name, func(t *testing.T) {
 				dir, want := write(t, c), all[c.Name]
 				if sum, err := tinymodel.Digest(dir); err != nil || sum != want.SHA256 {
-					t.Fatalf("the reference read another model (%v); run hack/goldens/readers/make.sh tiny", err)
+					t.Fatalf("the reference read another model (%v); run test/oracle/goldens/readers/make.sh tiny", err)
 				}
 				r := openReader(t, dir, b.open(t))
 				inputs := r.inputs(c.Rerank)

@@ -9,12 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/grammar"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // hermes is a template that writes tools and calls as Qwen's do, and takes how

@@ -17,13 +17,13 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // patience is what a slow machine under the race detector may need.

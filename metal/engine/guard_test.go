@@ -11,12 +11,12 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // wide is a model of 4 kB of KV a token: 256 tokens take a block of 1 MiB.

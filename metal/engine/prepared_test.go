@@ -4,10 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/pages"
 	"metalfleet.dev/metalfleet/metal/ref"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // TestK16RoomIsMadeWhileStepsAreComputed: for the blocks of prompts and for those

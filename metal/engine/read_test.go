@@ -13,11 +13,11 @@ import (
 	"time"
 
 	facts "metalfleet.dev/metalfleet/api/model"
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // readerModel writes a tiny reader.

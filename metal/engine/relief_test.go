@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // TestK16WhatATrimReturnsIsMeasured: as much as the pool held, and nothing the

@@ -5,7 +5,7 @@ package engine_test
 import (
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // TestB1AReplayOf90000TokensResumesOnDisk is the replay at its full length: a

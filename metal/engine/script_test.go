@@ -5,11 +5,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/chat"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/text"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // TestA1AScriptedModelCallsItsToolAndReadsTheResult shows the way from a prompt

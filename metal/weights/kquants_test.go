@@ -13,13 +13,13 @@ import (
 	"strings"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/float16"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
-// recordedBlocks is what the gguf package read (hack/goldens/kquants).
+// recordedBlocks is what the gguf package read (test/oracle/goldens/kquants).
 type recordedBlocks struct {
 	Type        string
 	Raw, Values []byte

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/engine/server"
 	"metalfleet.dev/metalfleet/metal/kv"
@@ -21,6 +20,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv/cold/disk"
 	"metalfleet.dev/metalfleet/metal/kv/cold/stream"
 	"metalfleet.dev/metalfleet/metal/wire"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // grants is an owner that grants whatever is wanted, one epoch for each lease.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 func target(t *testing.T, text string) Target {

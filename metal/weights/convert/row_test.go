@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 func TestMatricesAreQuantised(t *testing.T) {

@@ -1,0 +1,185 @@
+// Command programs is make test-programs: programs of others, as they are on a
+// package index and pinned, work with a gateway and straight at an agent, of a
+// real system with tiny models.
+//
+// It owns the list of programs, how each is run, and the page that shows what
+// each was told and what it said, docs/programs.md. It refuses a step that is
+// missing, a program that ends badly, two doors that are told apart, and a page
+// that shows something else. What a program does is in its script in run; the
+// words of the model are those of tinymodel.Caller.
+//
+//	go run ./test/oracle/programs [-only NAME] [-write]
+//
+// Start reading at play, then Page.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"metalfleet.dev/metalfleet/test/fleet"
+	"metalfleet.dev/metalfleet/test/oracle/clients/tinyfleet"
+)
+
+type options struct {
+	root, installed, only string
+	write                 bool
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.root, "root", ".", "folder of the sources, whose bin holds the programs")
+	flag.StringVar(&o.installed, "installed", filepath.Join(".cache", "programs"), "folder that test/oracle/programs/install.sh filled")
+	flag.StringVar(&o.only, "only", "", "programs whose name holds this; the page is then not judged")
+	flag.BoolVar(&o.write, "write", false, "write the page in place of judging it")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "test-programs:", err)
+		os.Exit(1)
+	}
+}
+
+// openAIsEmbedder is the name that a program knows for a model that makes
+// vectors, and that a deployment here has.
+const openAIsEmbedder = "text-embedding-3-small"
+
+func run(ctx context.Context, o options) error {
+	chosen := slices.DeleteFunc(Programs(), func(p Program) bool { return !strings.Contains(p.Name, o.only) })
+	if len(chosen) == 0 {
+		return fmt.Errorf("no program's name holds %q", o.only)
+	}
+	began, said := time.Now(), map[string]string{}
+	err := tinyfleet.With(ctx, o.root, filepath.Join(".run", "programs-failed"), func(ctx context.Context, w *tinyfleet.World) error {
+		if err := w.Deploy(ctx, fleet.Model{Name: openAIsEmbedder, File: tinyfleet.Embedder, Tokens: 40}); err != nil {
+			return err
+		}
+		var errs []error
+		for _, p := range chosen {
+			errs = append(errs, playDoors(ctx, o, p, w.Doors(), said))
+		}
+		return errors.Join(errs...)
+	})
+	fmt.Printf("   %d programs, %.0f s\n", len(chosen), time.Since(began).Seconds())
+	if err != nil || o.only != "" {
+		return err
+	}
+	return judgePage(o, said)
+}
+
+// judgePage compares the page with what was said, or writes it.
+func judgePage(o options, said map[string]string) error {
+	want, err := Page(o.root, said)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(o.root, "docs", "programs.md")
+	if o.write {
+		return os.WriteFile(path, want, 0o644)
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("page: %w", err)
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("%s does not show what the programs said; look at what they say now and, if it is right, run test/oracle/programs with -write", path)
+	}
+	return nil
+}
+
+// playDoors runs a program at each door, and keeps what it said.
+func playDoors(ctx context.Context, o options, p Program, doors []tinyfleet.Door, said map[string]string) error {
+	var errs []error
+	for _, d := range doors {
+		began := time.Now()
+		got, err := play(ctx, o, p, d.URL+"/v1")
+		if err == nil {
+			err = heard(p, got, said)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s, %s: %w", p.Name, d.Name, err))
+		}
+		fmt.Printf("   %-24s %-20s %d steps, %.1f s\n", p.Name, d.Name, len(steps(got)), time.Since(began).Seconds())
+	}
+	return errors.Join(errs...)
+}
+
+// heard wants every step, and at each door the same words.
+func heard(p Program, got string, said map[string]string) error {
+	if !slices.Equal(steps(got), p.Steps) || len(p.Steps) == 0 {
+		return fmt.Errorf("its steps were %q, want %q", steps(got), p.Steps)
+	}
+	if first, ok := said[p.Name]; ok && first != got {
+		return fmt.Errorf("it said\n%s\nand before\n%s", got, first)
+	}
+	said[p.Name] = got
+	return nil
+}
+
+// stepMark begins the line that a script writes before each step.
+const stepMark = "== "
+
+// steps are those that something follows.
+func steps(transcript string) (out []string) {
+	for _, part := range strings.Split("\n"+transcript, "\n"+stepMark)[1:] {
+		name, rest, _ := strings.Cut(part, "\n")
+		if strings.TrimSpace(rest) != "" {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// patience bounds one run of one program.
+const patience = 4 * time.Minute
+
+// play runs a program's script, and gives what it wrote.
+func play(ctx context.Context, o options, p Program, base string) (string, error) {
+	bin, err := filepath.Abs(filepath.Join(o.installed, p.Pins, "bin"))
+	if err != nil {
+		return "", err
+	}
+	line := []string{filepath.Join(bin, "python"), filepath.Join(o.root, "hack", "programs", "run", p.Script)}
+	if _, err := os.Stat(line[0]); err != nil {
+		return "", fmt.Errorf("it is not installed: %w; run test/oracle/programs/install.sh", err)
+	}
+	if strings.HasSuffix(p.Script, ".sh") {
+		line[0] = "bash"
+	}
+	home, err := os.MkdirTemp("", "mf-program-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(home)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it took more than %s", patience))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
+	cmd.Env = []string{"BASE_URL=" + base, "HOME=" + home, "PATH=" + bin + ":" + os.Getenv("PATH"), "TMPDIR=" + home,
+		"LANG=C.UTF-8", "PYTHONWARNINGS=ignore", "PYTHONDONTWRITEBYTECODE=1", "LITELLM_LOCAL_MODEL_COST_MAP=True"}
+	var out, side bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &side
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
+	if err := cmd.Run(); err != nil {
+		return out.String(), errors.Join(err, context.Cause(ctx), fmt.Errorf("it wrote\n%s%s", out.String(), lastOf(side.String())))
+	}
+	return out.String(), nil
+}
+
+// lastOf is the end of what a program complained of.
+func lastOf(s string) string {
+	const most = 2000
+	return s[max(0, len(s)-most):]
+}
