@@ -16,7 +16,7 @@ import (
 // kind is one CRD and how deep its fields are listed: those of a user in full,
 // those that programs write for each other by their top level.
 type kind struct {
-	file  string
+	file string
 	// depth is how many levels are listed under a path; the longest prefix applies.
 	depth map[string]int
 }
