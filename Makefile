@@ -75,7 +75,6 @@ lint: ## go vet, staticcheck, the import law and the house rules, shellcheck for
 	$(TOOL) staticcheck ./...
 	go vet -C test/oracle/clients/openaigo ./...
 	go vet -C hack/kube ./...
-	go vet -C test/prometheus ./...
 	go vet -C hack/tools ./...
 	go test -count=1 ./hack/lint/...
 	bash hack/lint/shellcheck.sh
@@ -211,7 +210,7 @@ test-clients: kube build ## the official clients of the OpenAI and Anthropic API
 	go run ./test/oracle/clients
 
 .PHONY: test-programs
-test-programs: kube build ## programs of others (llm, LlamaIndex, LiteLLM, Pydantic AI), pinned, work at a gateway and straight at an agent as docs/programs.md shows
+test-programs: kube build ## programs of others (llm, LlamaIndex, LiteLLM, Pydantic AI), pinned, work at a gateway and straight at an agent as docs/how-to/serve.md shows
 	bash test/oracle/programs/install.sh
 	go run ./test/oracle/programs
 
@@ -257,16 +256,6 @@ e2e-rolling: cluster build ## gateways, operators, the chart, agents and the aut
 	go build -ldflags '-X main.version=e2e-next' -o bin/e2e-next/ ./cmd/agent
 	go run ./test/e2e -rolling
 
-.PHONY: docs-models
-docs-models: ## docs/models.md from the code's own tables and records; a test fails when it is stale
-	go run ./hack/docsmodels
-
-.PHONY: docs-install
-docs-install: cluster build ## the same story, written into docs/install.md; a Prometheus beside it draws docs/dashboards.md
-	bash test/client.sh
-	go build -C test/prometheus -o $(CURDIR)/bin/prometheus .
-	go run ./test/e2e -docs docs
-
 .PHONY: test-chart
 test-chart: kube build ## the chart: lint, wrong values refused, every variant judged by a real API server, a sentence for each field
 	bash hack/helm.sh
@@ -278,7 +267,7 @@ test-keda: kube build ## KEDA's own operator, its metrics server and Kubernetes'
 	go run ./test/keda
 
 .PHONY: test-attacks
-test-attacks: kube build ## every attack of docs/attacks.md is tried for real and must be refused
+test-attacks: kube build ## every attack of SECURITY.md is tried for real and must be refused
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestAttack' $$(grep -rlE '^func TestAttack' --include='*_test.go' \
 		agent api controllers gateway metal cmd hack | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
