@@ -73,7 +73,7 @@ func Walk(ctx context.Context, o Options) error {
 	}{
 		{"DNS", "look at the cluster's DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns", func(ctx context.Context) (string, error) { return o.resolve(ctx, u.Hostname()) }},
 		{"gateway", "look at its Pods: kubectl get pods -l app.kubernetes.io/component=gateway, and their logs", o.models},
-		{"Mac", "look at the Macs: kubectl get mac, and let one join (docs/install.md)", o.mac},
+		{"Mac", "look at the Macs: kubectl get mac, and let one join (docs/how-to/macs.md)", o.mac},
 		{"model", "look at its conditions: kubectl describe md", o.answer},
 	} {
 		said, err := o.patiently(ctx, hop.walk)

@@ -2,15 +2,15 @@
 // package index and pinned, work with a gateway and straight at an agent, of a
 // real system with tiny models.
 //
-// It owns the list of programs, how each is run, and the page that shows what
-// each was told and what it said, docs/programs.md. It refuses a step that is
-// missing, a program that ends badly, two doors that are told apart, and a page
-// that shows something else. What a program does is in its script in run; the
-// words of the model are those of tinymodel.Caller.
+// It owns the list of programs, how each is run, and what each is known to say
+// (said). It refuses a step that is missing, a program that ends badly, a gateway
+// and an agent that answer differently, and anything new that a program says.
+// What a program does is in its script in run; the words of the model are those
+// of tinymodel.Caller.
 //
 //	go run ./test/oracle/programs [-only NAME] [-write]
 //
-// Start reading at play, then Page.
+// Start reading at play, then judge.
 package main
 
 import (
@@ -41,8 +41,8 @@ func main() {
 	var o options
 	flag.StringVar(&o.root, "root", ".", "folder of the sources, whose bin holds the programs")
 	flag.StringVar(&o.installed, "installed", filepath.Join(".cache", "programs"), "folder that test/oracle/programs/install.sh filled")
-	flag.StringVar(&o.only, "only", "", "programs whose name holds this; the page is then not judged")
-	flag.BoolVar(&o.write, "write", false, "write the page in place of judging it")
+	flag.StringVar(&o.only, "only", "", "run only programs whose name contains this")
+	flag.BoolVar(&o.write, "write", false, "write what the programs say in place of comparing it")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -73,30 +73,26 @@ func run(ctx context.Context, o options) error {
 		return errors.Join(errs...)
 	})
 	fmt.Printf("   %d programs, %.0f s\n", len(chosen), time.Since(began).Seconds())
-	if err != nil || o.only != "" {
-		return err
-	}
-	return judgePage(o, said)
+	return errors.Join(err, judge(o, chosen, said))
 }
 
-// judgePage compares the page with what was said, or writes it.
-func judgePage(o options, said map[string]string) error {
-	want, err := Page(o.root, said)
-	if err != nil {
-		return err
+// judge compares what the programs said with what they are known to say, or
+// writes it.
+func judge(o options, programs []Program, said map[string]string) error {
+	var errs []error
+	for _, p := range programs {
+		path := saidPath(o.root, p)
+		if o.write {
+			errs = append(errs, os.WriteFile(path, []byte(said[p.Name]), 0o644))
+			continue
+		}
+		known, err := os.ReadFile(path)
+		if err == nil && string(known) != said[p.Name] {
+			err = fmt.Errorf("%s said something else than %s; look at it and, if it is right, run test/oracle/programs with -write:\n%s", p.Name, path, said[p.Name])
+		}
+		errs = append(errs, err)
 	}
-	path := filepath.Join(o.root, "docs", "programs.md")
-	if o.write {
-		return os.WriteFile(path, want, 0o644)
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("page: %w", err)
-	}
-	if !bytes.Equal(got, want) {
-		return fmt.Errorf("%s does not show what the programs said; look at what they say now and, if it is right, run test/oracle/programs with -write", path)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // playDoors runs a program at each door, and keeps what it said.
