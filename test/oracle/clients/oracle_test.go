@@ -9,9 +9,9 @@ import (
 )
 
 var (
-	only   = flag.String("only", "", "play only rows whose name contains this; the number of rows is then not checked")
-	client = flag.String("client", "", "play only this client; the number of rows is then not checked")
-	show   = flag.Bool("show", false, "print every reply")
+	only    = flag.String("only", "", "play only rows whose name contains this; the number of rows is then not checked")
+	client  = flag.String("client", "", "play only this client; the number of rows is then not checked")
+	verbose = flag.Bool("show", false, "print every reply")
 )
 
 func TestOfficialClientsPlayTheConformanceTable(t *testing.T) {
@@ -19,7 +19,7 @@ func TestOfficialClientsPlayTheConformanceTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := options{root: root, installed: filepath.Join(root, ".cache", "oracle", "clients"), only: *only, client: *client, verbose: *show}
+	o := options{root: root, installed: filepath.Join(root, ".cache", "oracle", "clients"), only: *only, client: *client, verbose: *verbose}
 	if err := run(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
