@@ -58,7 +58,7 @@ kube: ## compile the local Kubernetes into bin/kube (nothing where KUBEBUILDER_A
 
 .PHONY: cluster
 cluster: ## build what a node of the end-to-end cluster runs, and Helm, into bin/kube (Linux; needs gcc, libseccomp-dev)
-	bash test/cluster.sh
+	bash hack/cluster.sh
 
 .PHONY: generate
 generate: ## write the generated files: wire code, deep copies, CRDs, RBAC
