@@ -80,13 +80,13 @@ func (w *Owner) Collector() prometheus.Collector {
 	return &series{
 		w:         w,
 		bytes:     desc("bytes", "The cache on this Mac's disk by term: limit, used, granted, free, backlog.", "term"),
-		files:     desc("files", "Files of the cache: blocks, and foreign ones that go first.", "kind"),
-		evictions: desc("evictions_total", "Files of the cache that made room for others."),
-		evicted:   desc("evicted_bytes_total", "Bytes of files that made room for others."),
-		failures:  desc("unlink_failures_total", "Files of the cache that could not be removed."),
-		ended:     desc("blocks_total", "Blocks that engines saved, by what became of them.", "result"),
-		written:   desc("written_bytes_total", "Bytes that engines wrote to the cache: all, and payloads that were persisted.", "kind"),
-		reads:     desc("reads_total", "Blocks that engines looked for, by what they found.", "result"),
+		files:     desc("files", "Files in the cache: blocks, and foreign files, which are evicted first.", "kind"),
+		evictions: desc("evictions_total", "Files evicted from the cache to make room."),
+		evicted:   desc("evicted_bytes_total", "Bytes of files evicted from the cache to make room."),
+		failures:  desc("unlink_failures_total", "Cache files that could not be removed."),
+		ended:     desc("blocks_total", "Blocks that engines saved, by outcome.", "result"),
+		written:   desc("written_bytes_total", "Bytes that engines wrote to the cache: total, and payloads that were persisted.", "kind"),
+		reads:     desc("reads_total", "Blocks that engines looked up, by result.", "result"),
 	}
 }
 
