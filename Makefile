@@ -53,12 +53,12 @@ test-release: ## make a release of this commit twice, at two places: the same by
 	bash hack/release/test.sh
 
 .PHONY: kube
-kube: ## build the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
+kube: ## compile the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
 	@bash hack/kube.sh
 
 .PHONY: cluster
 cluster: ## build what a node of the end-to-end cluster runs, and Helm, into bin/kube (Linux; needs gcc, libseccomp-dev)
-	bash test/cluster.sh
+	bash hack/cluster.sh
 
 .PHONY: generate
 generate: ## write the generated files: wire code, deep copies, CRDs, RBAC
@@ -75,7 +75,6 @@ lint: ## go vet, staticcheck, the import law and the house rules, shellcheck for
 	$(TOOL) staticcheck ./...
 	go vet -C test/oracle/clients/openaigo ./...
 	go vet -C hack/kube ./...
-	go vet -C test/prometheus ./...
 	go vet -C hack/tools ./...
 	go test -count=1 ./hack/lint/...
 	bash hack/lint/shellcheck.sh
@@ -160,7 +159,7 @@ test-leaks: ## memory that is not given back: 10,000 passes, a fault at every op
 
 .PHONY: test-replay
 test-replay: ## a prompt of 90,000 tokens, cancelled and resumed on disk by another engine from its last boundary, against computing all of it
-	GOEXPERIMENT=simd go test -count=1 -timeout $(TEST_TIMEOUT) -tags replay -v -run TestB1AReplayOf90000TokensResumesOnDisk ./metal/engine
+	GOEXPERIMENT=simd go test -count=1 -timeout $(TEST_TIMEOUT) -tags replay -v -run TestReplayOf90000TokensResumesOnDisk ./metal/engine
 
 .PHONY: soak-pool
 soak-pool: ## STEPS (10,000,000) of random histories against the plain model of the pool; SEED repeats one
@@ -168,7 +167,7 @@ soak-pool: ## STEPS (10,000,000) of random histories against the plain model of 
 
 .PHONY: soak-cold
 soak-cold: ## HOURS (24) of virtual traffic over the cache on disk: limit, backlog and counters at every operation; SEED repeats one
-	go test -count=1 -timeout 0 -v -run ADayOfTraffic ./agent/cold -soak $(or $(HOURS),24)h -seed $(or $(SEED),0)
+	go test -count=1 -timeout 0 -v -run DayOfTraffic ./agent/cold -soak $(or $(HOURS),24)h -seed $(or $(SEED),0)
 
 .PHONY: bench-gpu
 bench-gpu: ## the engine on an NVIDIA GPU beside mlx-lm; where there is none, says how to take it to one
@@ -193,7 +192,7 @@ test-goldens: ## real weights, tokenizer and templates against references we did
 test-embed-engine: ## vectors of all-MiniLM-L6-v2, and of tiny embedders and rerankers, against sentence-transformers' record, on ref and MLX
 	bash hack/models/fetch.sh minilm
 	bash hack/mlx/go.sh run ./test/oracle/goldens/readers
-	bash hack/mlx/go.sh test -count=1 -v -run 'TestA8|TestPrompts|TestALongInput|TestAnInput' ./metal/embed
+	bash hack/mlx/go.sh test -count=1 -v -run 'TestVectorsAndScores|TestPrompts|TestALongInput|TestAnInput' ./metal/embed
 
 .PHONY: test-embed
 test-embed: ## embeddings and rerank through the API, straight at an agent and through a gateway: the engine's own numbers, of all-MiniLM-L6-v2 and tiny models
@@ -211,7 +210,7 @@ test-clients: kube build ## the official clients of the OpenAI and Anthropic API
 	go run ./test/oracle/clients
 
 .PHONY: test-programs
-test-programs: kube build ## programs of others (llm, LlamaIndex, LiteLLM, Pydantic AI), pinned, work at a gateway and straight at an agent as docs/programs.md shows
+test-programs: kube build ## programs of others (llm, LlamaIndex, LiteLLM, Pydantic AI), pinned, work at a gateway and straight at an agent as docs/how-to/serve.md shows
 	bash test/oracle/programs/install.sh
 	go run ./test/oracle/programs
 
@@ -257,16 +256,6 @@ e2e-rolling: cluster build ## gateways, operators, the chart, agents and the aut
 	go build -ldflags '-X main.version=e2e-next' -o bin/e2e-next/ ./cmd/agent
 	go run ./test/e2e -rolling
 
-.PHONY: docs-models
-docs-models: ## docs/models.md from the code's own tables and records; a test fails when it is stale
-	go run ./hack/docsmodels
-
-.PHONY: docs-install
-docs-install: cluster build ## the same story, written into docs/install.md; a Prometheus beside it draws docs/dashboards.md
-	bash test/client.sh
-	go build -C test/prometheus -o $(CURDIR)/bin/prometheus .
-	go run ./test/e2e -docs docs
-
 .PHONY: test-chart
 test-chart: kube build ## the chart: lint, wrong values refused, every variant judged by a real API server, a sentence for each field
 	bash hack/helm.sh
@@ -278,7 +267,7 @@ test-keda: kube build ## KEDA's own operator, its metrics server and Kubernetes'
 	go run ./test/keda
 
 .PHONY: test-attacks
-test-attacks: kube build ## every attack of docs/attacks.md is tried for real and must be refused
+test-attacks: kube build ## every attack of SECURITY.md is tried for real and must be refused
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestAttack' $$(grep -rlE '^func TestAttack' --include='*_test.go' \
 		agent api controllers gateway metal cmd hack | xargs -n1 dirname | sort -u | sed 's|^|./|')
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs every test, and those of hack/prometheus and hack/tools. The race detector is on for all
+# Runs every test, and those of hack/tools. The race detector is on for all
 # packages but those of "alone": most compute for minutes under it, in one goroutine; hack/macos starts its test program
 # thousands of times, as commands of a Mac, and hack/release packs archives dozens of times. What it would cost most is the
 # loops of the back end ref, fourfold to tenfold, and they have no goroutine but the workers of a job. So others' tests run
@@ -13,11 +13,11 @@ cd "$(dirname "$0")/.."
 export GOFLAGS=-trimpath
 timeout=${1:-20m}
 atonce=$(($(getconf _NPROCESSORS_ONLN) + 1))
-long='^(TestX1Invariant13RestoredAnswersAreTheComputedOnes|TestB1X1ALongPromptResumesFromItsLastBoundary)$'
+long='^(TestRestoredAnswersEqualComputedOnes|TestLongPromptResumesFromItsLastBoundary)$'
 alone="./test/leaks ./config/macos ./hack/release ./metal/arch ./metal/chat/jinja ./metal/ref ./metal/tokenizer"
 plainref="-gcflags=$(go list ./metal/ref)=-race=false"
 kernels='^(TestConformance|TestEveryTaskRunsOnce|TestAttentionHasTheSameBitsHoweverItIsCut|TestRowsInAnyOrderOpenFewBlocks|TestEveryByteOfThePoolIsPromisedOnce)$/^(threads=5)?$'
-meeting='^(TestTheEnginesOwnGoroutineAsksNoDisk|TestStepsAheadGiveTheSameAnswers|TestPromptsComeAndGoWithoutABreakOfTheStepsAhead|TestM8LimitsAreSeenWholeOrNotAtAll)$'
+meeting='^(TestTheEnginesOwnGoroutineAsksNoDisk|TestStepsAheadGiveTheSameAnswers|TestPromptsComeAndGoWithoutABreakOfTheStepsAhead|TestLimitsAreReadAtomically)$'
 
 failed=0
 suite() { "$@" || failed=1; }
@@ -36,6 +36,5 @@ suite env CGO_ENABLED=0 go test -run "$long" -count=1 -timeout "$timeout" ./meta
 [ "$(go env GOARCH)" != amd64 ] ||
   suite env CGO_ENABLED=0 GOEXPERIMENT=simd go test -count=1 -timeout "$timeout" ./metal/ref ./metal/arch ./metal/engine
 # hack/kube has no tests of its own: test/testenv runs what it builds.
-suite within test/prometheus env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" ./...
 suite within hack/tools env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" ./...
 exit "$failed"
