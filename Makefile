@@ -53,7 +53,7 @@ test-release: ## make a release of this commit twice, at two places: the same by
 	bash hack/release/test.sh
 
 .PHONY: kube
-kube: ## build the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
+kube: ## compile the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
 	@bash hack/kube.sh
 
 .PHONY: cluster
@@ -159,7 +159,7 @@ test-leaks: ## memory that is not given back: 10,000 passes, a fault at every op
 
 .PHONY: test-replay
 test-replay: ## a prompt of 90,000 tokens, cancelled and resumed on disk by another engine from its last boundary, against computing all of it
-	GOEXPERIMENT=simd go test -count=1 -timeout $(TEST_TIMEOUT) -tags replay -v -run TestB1AReplayOf90000TokensResumesOnDisk ./metal/engine
+	GOEXPERIMENT=simd go test -count=1 -timeout $(TEST_TIMEOUT) -tags replay -v -run TestReplayOf90000TokensResumesOnDisk ./metal/engine
 
 .PHONY: soak-pool
 soak-pool: ## STEPS (10,000,000) of random histories against the plain model of the pool; SEED repeats one
@@ -167,7 +167,7 @@ soak-pool: ## STEPS (10,000,000) of random histories against the plain model of 
 
 .PHONY: soak-cold
 soak-cold: ## HOURS (24) of virtual traffic over the cache on disk: limit, backlog and counters at every operation; SEED repeats one
-	go test -count=1 -timeout 0 -v -run ADayOfTraffic ./agent/cold -soak $(or $(HOURS),24)h -seed $(or $(SEED),0)
+	go test -count=1 -timeout 0 -v -run DayOfTraffic ./agent/cold -soak $(or $(HOURS),24)h -seed $(or $(SEED),0)
 
 .PHONY: bench-gpu
 bench-gpu: ## the engine on an NVIDIA GPU beside mlx-lm; where there is none, says how to take it to one
@@ -192,7 +192,7 @@ test-goldens: ## real weights, tokenizer and templates against references we did
 test-embed-engine: ## vectors of all-MiniLM-L6-v2, and of tiny embedders and rerankers, against sentence-transformers' record, on ref and MLX
 	bash hack/models/fetch.sh minilm
 	bash hack/mlx/go.sh run ./test/oracle/goldens/readers
-	bash hack/mlx/go.sh test -count=1 -v -run 'TestA8|TestPrompts|TestALongInput|TestAnInput' ./metal/embed
+	bash hack/mlx/go.sh test -count=1 -v -run 'TestVectorsAndScores|TestPrompts|TestALongInput|TestAnInput' ./metal/embed
 
 .PHONY: test-embed
 test-embed: ## embeddings and rerank through the API, straight at an agent and through a gateway: the engine's own numbers, of all-MiniLM-L6-v2 and tiny models

@@ -111,7 +111,7 @@ func (c *diskCache) open(ctx context.Context) *cold.Owner {
 	}
 }
 
-// sweep removes blocks of models that nobody orders any more (requirement K14).
+// sweep removes blocks of models that nobody orders any more.
 func (c *diskCache) sweep(ctx context.Context, owner *cold.Owner) {
 	ordered := found(owner.Snapshot(), time.Now())
 	tick := time.NewTicker(sweepEvery)

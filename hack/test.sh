@@ -13,11 +13,11 @@ cd "$(dirname "$0")/.."
 export GOFLAGS=-trimpath
 timeout=${1:-20m}
 atonce=$(($(getconf _NPROCESSORS_ONLN) + 1))
-long='^(TestX1Invariant13RestoredAnswersAreTheComputedOnes|TestB1X1ALongPromptResumesFromItsLastBoundary)$'
+long='^(TestRestoredAnswersEqualComputedOnes|TestLongPromptResumesFromItsLastBoundary)$'
 alone="./test/leaks ./config/macos ./hack/release ./metal/arch ./metal/chat/jinja ./metal/ref ./metal/tokenizer"
 plainref="-gcflags=$(go list ./metal/ref)=-race=false"
 kernels='^(TestConformance|TestEveryTaskRunsOnce|TestAttentionHasTheSameBitsHoweverItIsCut|TestRowsInAnyOrderOpenFewBlocks|TestEveryByteOfThePoolIsPromisedOnce)$/^(threads=5)?$'
-meeting='^(TestTheEnginesOwnGoroutineAsksNoDisk|TestStepsAheadGiveTheSameAnswers|TestPromptsComeAndGoWithoutABreakOfTheStepsAhead|TestM8LimitsAreSeenWholeOrNotAtAll)$'
+meeting='^(TestTheEnginesOwnGoroutineAsksNoDisk|TestStepsAheadGiveTheSameAnswers|TestPromptsComeAndGoWithoutABreakOfTheStepsAhead|TestLimitsAreReadAtomically)$'
 
 failed=0
 suite() { "$@" || failed=1; }

@@ -135,8 +135,8 @@ func TestPinnedWeightsAreTaken(t *testing.T) {
 	}
 }
 
-// TestA16WhatCannotBeSetIsRefusedByName, and the rest is followed.
-func TestA16WhatCannotBeSetIsRefusedByName(t *testing.T) {
+// Valid settings of the same object still apply.
+func TestInvalidSettingsAreRefusedByName(t *testing.T) {
 	quantity := func(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
 	m := mac()
 	m.Spec.Settings = v1alpha1.AgentSettings{LogLevel: v1alpha1.LogDebug, CacheLimit: quantity("1Gi"), CacheFree: quantity("0")}
@@ -166,9 +166,8 @@ func TestA16WhatCannotBeSetIsRefusedByName(t *testing.T) {
 	}
 }
 
-// TestA15AnOrderToClearIsCheckedAgain: a tier that this agent does not know is not
-// taken for all of them.
-func TestA15AnOrderToClearIsCheckedAgain(t *testing.T) {
+// An unknown tier must not be taken for all tiers.
+func TestClearRequestIsValidatedByTheAgent(t *testing.T) {
 	for _, tc := range []struct {
 		order v1alpha1.CacheClear
 		good  bool

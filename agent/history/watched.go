@@ -89,10 +89,10 @@ func (w *World) began(c wire.Config, pid int, socket string) {
 	w.tally.sockets[socket] = c.ReplicaUID
 	w.tally.start(&life{uid: c.ReplicaUID, epoch: c.Epoch, load: load, pid: pid, limit: c.LimitBytes, began: time.Now()}, w.mac.tells())
 	if alive > 1 {
-		w.tally.fault("Invariant3: %d processes of %s live at once", alive, c.ReplicaUID)
+		w.tally.fault("reservations: %d processes of %s live at once", alive, c.ReplicaUID)
 	}
 	if !promised {
-		w.tally.fault("Invariant3: process %d of %s was started without a reservation", pid, c.ReplicaUID)
+		w.tally.fault("reservations: process %d of %s was started without a reservation", pid, c.ReplicaUID)
 	}
 	strands := w.models[filepath.Base(c.ModelPath)].strands
 	w.mu.Unlock()

@@ -59,10 +59,10 @@ func (e *NoRoomError) Error() string {
 	return fmt.Sprintf("%s, but %s of %s are promised already %s", needs, v1alpha1.FormatBytes(e.Reserved), v1alpha1.FormatBytes(e.Capacity), bound)
 }
 
-// Admit gives memory to load a model: it promises it, if the key has no
-// promise yet, and looks whether the Mac has it now. It returns a *NoRoomError
-// and leaves the ledger as it was where there is none (P12 P13 M13). Whoever
-// holds a promise and is not among the reading's engines is about to load.
+// Admit gives memory to load a model: it promises it, if the key has no promise
+// yet, and looks whether the Mac has it now. It returns a *NoRoomError and
+// leaves the ledger as it was where there is none. Whoever holds a promise and
+// is not among the reading's engines is about to load.
 func (l *Ledger) Admit(w Want, r Reading) error {
 	if w.Bytes < 1 {
 		return fmt.Errorf("admit %d bytes for replica %s: unknown is never zero", w.Bytes, w.Key.UID)
@@ -104,7 +104,7 @@ func (l *Ledger) promise(w Want, engines []EngineReading) error {
 }
 
 // give checks what the Mac has now: bytes that no engine owns are gone for a
-// load (M13), and so is what other loads will still take; the caller holds mu.
+// load, and so is what other loads will still take; the caller holds mu.
 func (l *Ledger) give(w Want, r Reading) error {
 	short := &NoRoomError{Needed: w.Bytes, Reserved: l.sum(), InUse: use(r.Engines), Capacity: l.limits.Capacity, Limits: l.limits, Term: footprint.Dynamic}
 	switch {

@@ -60,8 +60,8 @@ func noRoom(t *testing.T, err error) *NoRoomError {
 	return short
 }
 
-// TestP12TooLargeAloneIsNotNoRoomNow: the two are told apart, with figures.
-func TestP12TooLargeAloneIsNotNoRoomNow(t *testing.T) {
+// The two refusals are distinct errors, with figures.
+func TestTooLargeDiffersFromNoRoomNow(t *testing.T) {
 	r := mac(106, 0, with(engine("pinned", 60, 9), always)) // ceiling 100, capacity 90
 	l := ledgerFor(r)
 	now := noRoom(t, l.Admit(want(60), r))
@@ -83,7 +83,7 @@ func TestP12TooLargeAloneIsNotNoRoomNow(t *testing.T) {
 	}
 }
 
-func TestP12ARefusalLeavesTheLedgerAsItWas(t *testing.T) {
+func TestRefusalLeavesTheLedgerUnchanged(t *testing.T) {
 	r := mac(64, 60)
 	l := ledgerFor(r)
 	if err := l.Admit(want(10), r); err == nil {
@@ -94,7 +94,7 @@ func TestP12ARefusalLeavesTheLedgerAsItWas(t *testing.T) {
 	}
 }
 
-func TestP12IdleEnginesGoFirst(t *testing.T) {
+func TestIdleEnginesAreEvictedToAdmit(t *testing.T) {
 	for name, tc := range map[string]struct {
 		engines []EngineReading
 		want    []Key
@@ -114,9 +114,7 @@ func TestP12IdleEnginesGoFirst(t *testing.T) {
 	}
 }
 
-// TestP13AnIdleModelThatGaugesDoNotSeeCounts: live gauges read 0, and 60 are
-// accounted for.
-func TestP13AnIdleModelThatGaugesDoNotSeeCounts(t *testing.T) {
+func TestReservationCountsWhenGaugesReadZero(t *testing.T) {
 	unseen := with(engine("pinned", 60, 9), func(e *EngineReading) { always(e); e.Active, e.Footprint = 0, 0 })
 	r := mac(106, 0, unseen)
 	if short := noRoom(t, ledgerFor(r).Admit(want(60), r)); short.Reserved != 60*gib {
@@ -131,7 +129,7 @@ func TestP13AnIdleModelThatGaugesDoNotSeeCounts(t *testing.T) {
 	}
 }
 
-func TestP12WhatAnEngineUsesBeyondItsReservationIsGone(t *testing.T) {
+func TestUseBeyondTheReservationCounts(t *testing.T) {
 	leaking := with(engine("leaking", 30, 9), func(e *EngineReading) { always(e); e.Reserved = 20 * gib })
 	r := mac(64, 0, leaking) // capacity 52.2
 	l := ledgerFor(r)
@@ -143,9 +141,7 @@ func TestP12WhatAnEngineUsesBeyondItsReservationIsGone(t *testing.T) {
 	}
 }
 
-// TestM13BytesThatNobodyOwnsCountAgainstALoad: 64 GiB, 40 of them held by none
-// of our engines.
-func TestM13BytesThatNobodyOwnsCountAgainstALoad(t *testing.T) {
+func TestForeignMemoryCountsAgainstALoad(t *testing.T) {
 	r := mac(64, 40) // 24 are free or inactive: soft mark 21.6
 	l := ledgerFor(r)
 	short := noRoom(t, l.Admit(want(22), r))
@@ -164,7 +160,7 @@ func TestM13BytesThatNobodyOwnsCountAgainstALoad(t *testing.T) {
 	}
 }
 
-func TestM13ALoadCountsNothingOfActivePages(t *testing.T) {
+func TestActivePagesAreNotAvailableToALoad(t *testing.T) {
 	r := mac(64, 40)
 	r.Policy = footprint.Aggressive // 0.8 of the active pages count for pressure
 	if c := CeilingOf(r); c.Term != footprint.Dynamic || c.Bytes < 55*gib {
@@ -175,7 +171,7 @@ func TestM13ALoadCountsNothingOfActivePages(t *testing.T) {
 	}
 }
 
-func TestM13IdleEnginesGoFirstForALoadToo(t *testing.T) {
+func TestIdleEnginesAreEvictedForALoad(t *testing.T) {
 	r := mac(64, 30, engine("idle", 20, 9)) // 14 left
 	short := noRoom(t, ledgerFor(r).Admit(want(20), r))
 	if want := []Key{{"idle", 1}}; !cmp.Equal(short.Victims, want) || short.Term != footprint.Dynamic {
@@ -191,8 +187,8 @@ func TestM13IdleEnginesGoFirstForALoadToo(t *testing.T) {
 	}
 }
 
-// TestM13TwoLoadsAreNotGivenTheSameFreeMemory: the first has not taken it yet.
-func TestM13TwoLoadsAreNotGivenTheSameFreeMemory(t *testing.T) {
+// The first load has not taken its memory yet.
+func TestTwoLoadsDoNotShareTheSameFreeMemory(t *testing.T) {
 	first := with(engine("first", 1, 0), func(e *EngineReading) { loading(e); e.Reserved = 15 * gib })
 	r := mac(64, 39, first) // 24 left, of which 14 are still to be taken
 	if err := ledgerFor(r).Admit(want(10), r); err == nil {
@@ -210,7 +206,7 @@ func TestM13TwoLoadsAreNotGivenTheSameFreeMemory(t *testing.T) {
 	}
 }
 
-func TestM13AKeyThatHasAPromiseIsStillGated(t *testing.T) {
+func TestReservedLoadStillNeedsFreeMemory(t *testing.T) {
 	r := mac(64, 40)
 	l := ledgerFor(r)
 	l.Restore(Key{"new", 1}, 30*gib)
@@ -226,7 +222,7 @@ func TestM13AKeyThatHasAPromiseIsStillGated(t *testing.T) {
 	}
 }
 
-func TestM13WhatTheSystemSaysHoldsALoadBack(t *testing.T) {
+func TestSystemPressureDelaysALoad(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(r *Reading)
 		want   string
@@ -253,8 +249,7 @@ func TestAdmitRefusesAnUnknownSize(t *testing.T) {
 	}
 }
 
-// TestM11TheTermThatBindsIsSaid over policies and free memory.
-func TestM11TheTermThatBindsIsSaid(t *testing.T) {
+func TestCeilingNamesTheBindingTerm(t *testing.T) {
 	for name, tc := range map[string]struct {
 		policy  footprint.Policy
 		foreign float64

@@ -11,7 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-// residueBound is what may be left where no model is loaded: near zero (K18).
+// residueBound is what may be left where no model is loaded: near zero.
 const residueBound = footprint.GiB
 
 // Residue is what is left where no engine has a process, in bytes.
@@ -36,8 +36,8 @@ func GaugeBound(gauge int64) int64 {
 	return min(5*footprint.GiB, max(footprint.GiB, gauge/10))
 }
 
-// Observe judges one reading (M1 K18 P26); what lasts for 10 s is said. It is
-// an incident to show, never an input of admission or pressure.
+// Observe judges one reading; what lasts for 10 s is said. It is an incident to
+// show, never an input of admission or pressure.
 func (d *Divergence) Observe(r Reading, left Residue) Finding {
 	since := map[Key]time.Time{}
 	var found []string

@@ -37,7 +37,7 @@ const (
 // Enforcer derives from each poll what is to be done. It is not safe for
 // concurrent use, has no clock and does nothing itself.
 type Enforcer struct {
-	// Pause between two victims; 0 takes all that are needed at once (M12).
+	// Pause between two victims; 0 takes all that are needed at once.
 	Pause time.Duration
 
 	poll    int64
@@ -176,7 +176,7 @@ func rank(l v1alpha1.PressureLevel) int {
 	return 0
 }
 
-// judge sets the level and says why (M3).
+// judge sets the level and says why.
 func (e *Enforcer) judge(s sight) string {
 	e.count(s)
 	want, because := e.want(s)

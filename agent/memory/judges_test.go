@@ -11,7 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-func TestP17AHostHasSettled(t *testing.T) {
+func TestSettledHost(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before, now, freed int64
 		want               bool
@@ -36,7 +36,7 @@ func wired(seconds int, gibs, footprints float64, engines int) WiredReading {
 		Footprints: int64(footprints * float64(gib)), Engines: engines, Total: 64 * gib}
 }
 
-func TestK18WiredMemoryWithoutAnOwner(t *testing.T) {
+func TestStrandedWiredMemory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		seen   []WiredReading
 		status metav1.ConditionStatus
@@ -108,7 +108,7 @@ func TestNothingStartsAfterAnUncleanExitBeforeTheCheckPassedTwice(t *testing.T) 
 	}
 }
 
-func TestM1GaugesThatDiverge(t *testing.T) {
+func TestDivergingGauges(t *testing.T) {
 	gauges := func(held, active, pooled, accounted float64) EngineReading {
 		return with(engine("a", held, 1), func(e *EngineReading) {
 			e.Active, e.Pooled, e.Accounted = int64(active*float64(gib)), int64(pooled*float64(gib)), int64(accounted*float64(gib))
@@ -155,8 +155,7 @@ func TestM1GaugesThatDiverge(t *testing.T) {
 	}
 }
 
-// TestK18P26AnEmptyPoolIsEmpty, or a condition says what is left.
-func TestK18P26AnEmptyPoolIsEmpty(t *testing.T) {
+func TestResidueOfAnEmptyPool(t *testing.T) {
 	observe := func(left Residue, engines ...EngineReading) (f Finding) {
 		d := &Divergence{}
 		for s := range 11 {

@@ -38,7 +38,7 @@ func (d *deeds) all() []Action {
 
 func (d *deeds) has(k Key) bool { return slices.Contains(d.done, k) }
 
-// act climbs the ladder: ask first, then look, then act (M4 M5).
+// act climbs the ladder: ask first, then look, then act.
 func (e *Enforcer) act(s sight) []Action {
 	d := &deeds{size: e.compared}
 	if e.level == v1alpha1.PressureEmergency {
@@ -301,7 +301,7 @@ func (e EngineReading) excess() int64 {
 }
 
 // headroom makes room for prompts whose guard asked, from idle engines of no
-// higher priority, never from the one that asks (G13).
+// higher priority, never from the one that asks.
 func (e *Enforcer) headroom(s sight, d *deeds) {
 	for _, g := range s.Engines {
 		if g.HeadroomWanted <= 0 || g.Stopping {

@@ -16,8 +16,8 @@ type trimming struct {
 }
 
 // enforce polls until the pool's life ends: every Poll while an engine works,
-// LoadedPoll while engines are there and idle, IdlePoll while there is none;
-// at once after a load, an unload and a request (M2 M9).
+// LoadedPoll while engines are there and idle, IdlePoll while there is none; at
+// once after a load, an unload and a request.
 func (p *Pool) enforce() {
 	for p.life.Err() == nil {
 		p.poll()

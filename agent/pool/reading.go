@@ -88,7 +88,7 @@ func (p *Pool) engineReading(e *entry, g *engine, known bool, reserved int64, no
 		HeadroomWanted: g.wanted(),
 	}
 	if r.Holds+r.Requests > 0 {
-		g.use(now) // an engine in use does not age (P10)
+		g.use(now) // an engine in use does not age
 	}
 	r.LastUse = g.lastUse
 	if r.OnDemand {

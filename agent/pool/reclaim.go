@@ -59,7 +59,7 @@ func (p *Pool) collect(e *entry, g *engine) {
 	p.Log.Info("Engine ended", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "reason", r.Reason, "exit", r.Exit, "freedBytes", orUnknown(how.freed))
 	p.Reclaimed(r)
 	p.wake()
-	p.poke() // an unload always ends with a look at the Mac (M9)
+	p.poke() // an unload always ends with a look at the Mac
 }
 
 // lastWord waits for the return of a Shutdown that is under way: the answer and

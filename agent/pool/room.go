@@ -74,7 +74,7 @@ func (p *Pool) awaiting(e *entry) (yes bool) {
 }
 
 // evict unloads an engine that is OnDemand and that nothing uses: a hold that
-// was taken meanwhile keeps it (P4). It reports whether an unload began.
+// was taken meanwhile keeps it. It reports whether an unload began.
 func (p *Pool) evict(k memory.Key, why v1alpha1.ReclaimReason) bool {
 	var e *entry
 	p.read(func() { e = p.entries[k] })

@@ -11,9 +11,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// unload is the one way an engine is ended, whatever the reason (P14). It marks
-// the engine, unless it goes already or only says no under the lock, and climbs
-// the ladder in a goroutine; collect does the rest once the process was seen to
+// unload is the one way an engine is ended, whatever the reason. It marks the
+// engine, unless it goes already or only says no under the lock, and climbs the
+// ladder in a goroutine; collect does the rest once the process was seen to
 // end. It reports whether it began.
 func (p *Pool) unload(e *entry, reason v1alpha1.ReclaimReason, only func(*engine) bool) bool {
 	var g *engine

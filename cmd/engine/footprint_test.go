@@ -10,7 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-func TestP12FootprintPrintsEachTermAsAnEstimate(t *testing.T) {
+func TestFootprintPrintsEachTermAsAnEstimate(t *testing.T) {
 	m := tinyModel(t)
 	args := []string{"footprint", "--model", m, "--context", "256", "--sequences", "2", "--cache-tokens", "512", "--cache-memory", "1000000"}
 	stdout, stderr, code := runProgram(t, "", append(args, "--backend", "ref", "--json")...)
@@ -34,7 +34,7 @@ func TestP12FootprintPrintsEachTermAsAnEstimate(t *testing.T) {
 	}
 }
 
-func TestP12FootprintTakesWhatServingWouldTake(t *testing.T) {
+func TestFootprintTakesTheFlagsOfServe(t *testing.T) {
 	var out footprintOutput
 	stdout, stderr, code := runProgram(t, "", "footprint", "--model", tinyModel(t), "--sequences", "3", "--json")
 	if code != exitOK || json.Unmarshal([]byte(stdout), &out) != nil || out.Context != 512 || out.CacheTokens != 3*512 || out.Backend != "largest" {

@@ -149,9 +149,9 @@ func (r *reader) inputs(rerank bool) []embed.Input {
 	return out
 }
 
-// TestA8VectorsAndScoresEqualTheReference computes every recorded reader on every
-// back end: all inputs in company, and each alone.
-func TestA8VectorsAndScoresEqualTheReference(t *testing.T) {
+// Every recorded model on every back end: all inputs in one batch, and each
+// alone.
+func TestVectorsAndScoresEqualTheReference(t *testing.T) {
 	const tolerance = 2e-5 // of the largest number; scores are numbers themselves
 	all := recordedReaders(t)
 	for _, b := range backends() {
@@ -265,9 +265,9 @@ func TestWhatIsTooLongIsRefusedUnlessItMayBeCut(t *testing.T) {
 	}
 }
 
-// TestA5TokensAreATextWithoutWhatIsPutAroundIt: who tokenizes by itself gets the
-// vector of the text, cut as the text is, and cannot say what only a text has.
-func TestA5TokensAreATextWithoutWhatIsPutAroundIt(t *testing.T) {
+// A client that tokenizes gets the vector of the text, truncated as the text
+// is.
+func TestTokensEqualTheirText(t *testing.T) {
 	for _, c := range tinymodel.Readers() {
 		if c.Rerank {
 			continue

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// safePermille of the limit is where prompts begin to be cut into smaller
-	// chunks, floorChunk tokens the smallest of them (requirement G11).
+	// safePermille of the limit is where prompts begin to be cut into
+	// smaller chunks, floorChunk tokens the smallest of them.
 	safePermille = 900
 	floorChunk   = 32
 	// headroomPatience is how long a prompt waits for the agent to make room.
@@ -102,9 +102,8 @@ func (e *Engine) inactive(p *publication) string {
 	return ""
 }
 
-// noteInactive logs once for each reason why the guard cannot act (requirement
-// A30). An engine that nobody supervises and that was given no limit has none
-// to keep.
+// noteInactive logs once for each reason why the guard cannot act. An engine
+// that nobody supervises and that was given no limit has none to keep.
 func (e *Engine) noteInactive(p *publication) {
 	reason := e.inactive(p)
 	if reason == "" || !e.opts.Supervised && e.ownLimit(p) == 0 {
@@ -168,10 +167,10 @@ func (e *Engine) awaitHeadroom(ctx context.Context, bytes int64) {
 }
 
 // checkMemory refuses a prompt whose prefill would not fit under the limit
-// beside what is held now, before the request is admitted (requirements G5,
-// G6). Tokens that can be restored are not computed, and take KV all the same
-// (X3). What is remembered of other prompts makes way when it is computed. Where
-// the host could make room it is asked once (G13).
+// beside what is held now, before the request is admitted. Tokens that can be
+// restored are not computed, and take KV all the same. What is remembered of
+// other prompts makes way when it is computed. Where the host could make room
+// it is asked once.
 func (e *Engine) checkMemory(ctx context.Context, s *serving, a *active, cached int) *Refusal {
 	needed, r, refusal := e.weigh(s, a, footprint.Prefill{
 		New: int64(a.prompt - cached), Cached: int64(cached), Restored: int64(cached), Chunk: int64(e.opts.Backend.Chunk()),

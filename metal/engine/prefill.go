@@ -37,12 +37,11 @@ type verdict struct {
 }
 
 // decide says how much of a prompt to compute in the room there is. Admission
-// wants room for the whole prompt at the back end's own chunk (requirement
-// G7). After it, a chunk that would come near the limit shrinks (G11), and only
-// what does not fit at the smallest is over (G12). Before a prompt is cut or
-// given up, pooled bytes are reclaimed where they are in the way, what is
-// remembered of other prompts makes way, and the host is asked for room, each
-// once.
+// wants room for the whole prompt at the back end's own chunk. After it, a
+// chunk that would come near the limit shrinks, and only what does not fit at
+// the smallest is over. Before a prompt is cut or given up, pooled bytes are
+// reclaimed where they are in the way, what is remembered of other prompts
+// makes way, and the host is asked for room, each once.
 func decide(r room, p piece, est estimator) (verdict, error) {
 	if r.limit == 0 {
 		return verdict{tokens: p.full}, nil
@@ -233,7 +232,7 @@ func (l *looping) cutBack(a *active) {
 }
 
 // reclaim returns what the back end keeps pooled to the system and says how
-// much that was, measured (requirement K16).
+// much that was, measured.
 func (e *Engine) reclaim() (int64, error) {
 	b := e.opts.Backend
 	before := b.Memory().Pooled

@@ -183,7 +183,7 @@ func (e *Engine) remember(m *loadedModel) {
 }
 
 // closePrefixes writes down what is remembered, within its bound, and gives its
-// memory back. No request is left by then (requirement B6).
+// memory back. No request is left by then.
 func (e *Engine) closePrefixes() {
 	p := e.prefixes.Load()
 	if p == nil {
@@ -243,7 +243,7 @@ func (e *Engine) letGo(a *active) {
 
 // Forget returns what is remembered of prompts to the system, and what the back
 // end keeps pooled, between two steps, and says how many bytes that were:
-// measured, never negative (requirements K15, K16).
+// measured, never negative.
 func (e *Engine) Forget(ctx context.Context) (int64, error) {
 	var n int64
 	var failed error

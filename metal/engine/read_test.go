@@ -100,9 +100,8 @@ func TestScoresAreTheSameInAnyCompany(t *testing.T) {
 	}
 }
 
-// TestP5ARequestOfTheWrongKindLeavesNothing: a thousand of each, and what to ask
-// instead.
-func TestP5ARequestOfTheWrongKindLeavesNothing(t *testing.T) {
+// A thousand of each kind; the error names the right request.
+func TestRequestOfTheWrongKindLeavesNothing(t *testing.T) {
 	ctx := context.Background()
 	generate := func(e *engine.Engine) error {
 		_, err := e.Generate(ctx, engine.Request{Prompt: prompt("hello")})
@@ -157,9 +156,8 @@ func (h *held) fault(op string) error {
 	return nil
 }
 
-// TestP7ParallelEmbedsShowNThenZero, and one whose caller went away counts until
-// its pass has ended.
-func TestP7ParallelEmbedsShowNThenZero(t *testing.T) {
+// A request whose client left counts until its pass ends.
+func TestActiveEmbeddingsAreCounted(t *testing.T) {
 	const n = 5
 	h := holding()
 	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Sequences: 2}, ref.Options{Fault: h.fault})
@@ -202,8 +200,7 @@ func until(t *testing.T, is func() bool) {
 	}
 }
 
-// TestP8AnAbortEndsReadingsAndTheEngineGoesOn, with what they asked for back.
-func TestP8AnAbortEndsReadingsAndTheEngineGoesOn(t *testing.T) {
+func TestAbortEndsEmbeddingsAndTheEngineContinues(t *testing.T) {
 	h := holding()
 	e := ready(t, engine.Options{ModelPath: readerModel(t, "xlm-roberta cls"), Sequences: 1}, ref.Options{Fault: h.fault})
 	h.on.Store(true)
@@ -334,9 +331,9 @@ func TestTooManyReadingsAreRefused(t *testing.T) {
 	all.Wait()
 }
 
-// TestG5AReadingThatDoesNotFitUnderTheLimitIsRefused with figures, before
-// anything is computed; what waits while prompts are paused is computed after.
-func TestG5AReadingThatDoesNotFitUnderTheLimitIsRefused(t *testing.T) {
+// With figures, before anything is computed. Requests that wait while prompts
+// are paused are computed later.
+func TestEmbeddingThatDoesNotFitIsRefused(t *testing.T) {
 	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Supervised: true}, ref.Options{})
 	held := e.Status().Memory.Active() + engine.Overhead(e)
 	e.SetLimits(engine.Limits{Memory: held + 1000, Sequence: 1})
@@ -364,9 +361,8 @@ func TestG5AReadingThatDoesNotFitUnderTheLimitIsRefused(t *testing.T) {
 	}
 }
 
-// TestG7AReadingIsWeighedAgainWhenItIsComputed: what fitted when it was admitted
-// does not any more.
-func TestG7AReadingIsWeighedAgainWhenItIsComputed(t *testing.T) {
+// What fitted at admission may not fit any more.
+func TestEmbeddingIsCheckedAgainBeforeItIsComputed(t *testing.T) {
 	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Supervised: true}, ref.Options{})
 	held := e.Status().Memory.Active() + engine.Overhead(e)
 	e.SetLimits(engine.Limits{Memory: held + 1<<30, Sequence: 1, PausePrefill: true})
@@ -408,9 +404,9 @@ func TestADecoderKeepsNoMoreThanWasPromised(t *testing.T) {
 	}
 }
 
-// TestG12AReadingThatRunsOutOfMemoryEndsAlone: in a pass of two one runs into the
-// limit however small the pass is; the engine goes on.
-func TestG12AReadingThatRunsOutOfMemoryEndsAlone(t *testing.T) {
+// One of two texts in a pass hits the limit however small the pass is; the
+// engine continues.
+func TestEmbeddingThatRunsOutOfMemoryFailsAlone(t *testing.T) {
 	var full atomic.Bool
 	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean")}, ref.Options{Fault: func(op string) error {
 		if full.Load() && op == "GELU" {

@@ -148,8 +148,8 @@ func (l *looping) cut(point kv.Point, views []*kv.View) (slices [][]byte, state 
 }
 
 // keep saves what a step completed of a request: blocks that are full now, and
-// the state where prompts are cut (requirements B1, B2). Once something has no
-// room, what would follow it is worth nothing, and no more is saved.
+// the state where prompts are cut. Once something has no room, what would
+// follow it is worth nothing, and no more is saved.
 func (l *looping) keep(a *active) {
 	p := l.prefixes
 	a.staged = false
@@ -280,7 +280,7 @@ func (l *looping) stops(step batch.Step) bool {
 // reset forgets what is remembered after a step that the back end could not
 // compute: what it computed lately is not to be trusted. It comes after the
 // requests of that step have ended and before another step; of those that go on
-// nothing more is saved (requirement X5).
+// nothing more is saved.
 func (l *looping) reset(cause error) {
 	if l.prefixes == nil || errors.Is(cause, tensor.ErrMemory) {
 		return

@@ -38,8 +38,8 @@ type Context struct {
 	// Sequences that run at once at most.
 	Sequences int64
 	// CacheTokens of keys and values that all running requests share. The
-	// tokens of answers are among them, so that no decoding grows past what was
-	// promised (requirement G15).
+	// tokens of answers are among them, so that no decoding grows past what
+	// was promised.
 	CacheTokens int64
 	// PrefixCache is how many bytes may hold what was computed of earlier prompts,
 	// in memory; 0 is none.

@@ -49,9 +49,9 @@ type Shape struct {
 	Grid int
 }
 
-// ShapeOf is how a model is cut all of whose kinds of layers are given, and that
-// serves so many tokens at most: at least four blocks fit into them, so that tiny
-// contexts have any. Kinds that are not known are refused (requirement X4).
+// ShapeOf is how a model is cut all of whose kinds of layers are given, and
+// that serves so many tokens at most: at least four blocks fit into them, so
+// that tiny contexts have any. Kinds that are not known are refused.
 func ShapeOf(kept []Kept, context int) (Shape, error) {
 	s := Shape{Bare: true}
 	recurs := false
@@ -161,10 +161,10 @@ type Point struct {
 	State  bool
 }
 
-// Find is the longest point within the first most of the tokens from which every
-// layer can be restored: all blocks before it are there, and, where some layer
-// cannot be cut, so is a state at that very point (requirements X1, X2,
-// Invariant13). has is asked for a key at most once.
+// Find is the longest point within the first most of the tokens from which
+// every layer can be restored: all blocks before it are there, and, where some
+// layer cannot be cut, so is a state at that very point. has is asked for a key
+// at most once.
 //
 // Points within a block are tried from the last on: no index says where earlier
 // prompts ended, so that a tier needs none, and a file that is there is found.

@@ -116,7 +116,7 @@ func (c *cache) computed(s *slab) error {
 	return c.b.compute(nil, true)
 }
 
-// copiedAtOnce is how many bytes are copied out together on CUDA (bridge.cpp):
+// copiedAtOnce is how many bytes are copied out together on CUDA (bridge_slab.cpp):
 // each time costs milliseconds there (H100: 70 for 256 tokens of 36 layers, four
 // at a time).
 const copiedAtOnce = 64 << 20

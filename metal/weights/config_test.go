@@ -217,10 +217,9 @@ func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 	}
 }
 
-// TestG3TheDecodersOwnLayersAreCounted is row G3 of the catalogue: the layers
-// of a vision encoder were taken for those of the model, and floats and texts
-// for numbers.
-func TestG3TheDecodersOwnLayersAreCounted(t *testing.T) {
+// Regression: the layers of a vision encoder were taken for those of the model,
+// and floats and strings for integers.
+func TestDecoderLayersAreCounted(t *testing.T) {
 	text := strings.Replace(qwenConfig, `"model_type":"qwen3",`, "", 1)
 	legacy := `"n_embd":576,"n_layer":30,"n_inner":1536,"n_head":9,"n_head_kv":3,"n_vocab":49152,"rms_norm_eps":1e-05,"n_ctx":8192`
 	type counts struct{ layers, hidden, heads, kvHeads, context int }

@@ -79,7 +79,7 @@ func Lacks(t *testing.T, tier kv.Tier, key kv.Key) {
 }
 
 // readBack: at once, before anything is persisted, and whatever happens to the
-// bytes that were offered (requirement K11).
+// bytes that were offered.
 func readBack(t *testing.T, tier kv.Tier) {
 	for i, n := range []int{1, 3, 4096, 65_537} {
 		p := Payload(i, n)

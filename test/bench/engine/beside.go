@@ -15,7 +15,7 @@ import (
 
 const (
 	threads = 2
-	// decode is measured behind a short prompt, prefill on a long one.
+	// The options of ref are measured after a short prompt, prefill on a long one.
 	shortPrompt, decodeTokens = 64, 24
 	longPrompt                = 512
 	// MLX's processor back end computes some ten tokens a second: its prompts
@@ -24,6 +24,24 @@ const (
 	mlxPrompt                 = 64
 	turnsPerRound             = 3
 )
+
+// length is a prompt that ref and llama.cpp compute before they decode: its
+// tokens, how often in a round, and the least that ref must reach as a share of
+// llama.cpp. Prefill counts where it has a bound.
+type length struct {
+	prompt, turns             int
+	leastDecode, leastPrefill float64
+}
+
+func lengths() [contextLengths]length {
+	return [contextLengths]length{
+		{prompt: shortPrompt, turns: turnsPerRound, leastDecode: 0.55},
+		{prompt: longPrompt, turns: turnsPerRound, leastDecode: 1, leastPrefill: 1},
+		{prompt: 2000, turns: 1, leastDecode: 1},
+	}
+}
+
+const contextLengths = 3
 
 // streamsAtOnce are decoded in one step, which reads the weights once.
 const streamsAtOnce = 8
@@ -36,6 +54,14 @@ type figures struct{ prefill, decode float64 }
 
 func (s *side) addPrefill(f figures) { s.prefill = append(s.prefill, f.prefill) }
 func (s *side) addDecode(f figures)  { s.decode = append(s.decode, f.decode) }
+
+func (s *side) addBoth(f figures) {
+	s.addPrefill(f)
+	s.addDecode(f)
+}
+
+// pair is what ref and llama.cpp did with the same task.
+type pair struct{ ref, llama side }
 
 // contest is two programs that are asked the same, round by round, turns times
 // a round.
@@ -63,8 +89,8 @@ func (c contest) round(n int) error {
 	return nil
 }
 
-// beside measures the model alone, without queue, sampling and text, beside the
-// peers.
+// beside measures the model alone, without queue, sampling and text, and the
+// peers in the same rounds.
 func (m *measurements) beside(ctx context.Context, o options) (err error) {
 	work, err := os.MkdirTemp("", "mf-")
 	if err != nil {
@@ -80,12 +106,7 @@ func (m *measurements) beside(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, llama.Stop()) }()
-	mlxLM, err := startPeer(ctx, peers.MLXLM, folder)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, mlxLM.Stop()) }()
-	m.versions = append(llama.Versions, mlxLM.Versions...)
+	m.versions = llama.Versions
 	ref, err := load(ctx, o.engine, "ref", o.model)
 	if err != nil {
 		return err
@@ -96,13 +117,23 @@ func (m *measurements) beside(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, coarse.Stop()) }()
-	mlx, err := load(ctx, o.mlxEngine, "mlx", folder)
-	if err != nil {
-		return err
+	contests := append(m.contests(ref, llama), m.options(ref, coarse, llama)...)
+	if m.withMLX = o.mlxEngine != ""; m.withMLX {
+		mlxLM, err := startPeer(ctx, peers.MLXLM, folder)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, mlxLM.Stop()) }()
+		m.versions = append(m.versions, mlxLM.Versions...)
+		mlx, err := load(ctx, o.mlxEngine, "mlx", folder)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, mlx.Stop()) }()
+		contests = append(contests, m.mlxContests(mlx, mlxLM)...)
 	}
-	defer func() { err = errors.Join(err, mlx.Stop()) }()
 	for n := range o.runs {
-		for _, c := range append(m.contests(ref, llama, mlx, mlxLM), m.options(ref, coarse, llama)...) {
+		for _, c := range contests {
 			if err := c.round(n); err != nil {
 				return err
 			}
@@ -112,43 +143,54 @@ func (m *measurements) beside(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-// contests decode in many short turns, so that a machine that is slow for a
-// while does not decide, and compute one prompt a round.
-func (m *measurements) contests(ref *loaded, llama *peers.Peer, mlx *loaded, mlxLM *peers.Peer) []contest {
-	asks := func(us *loaded, peer *peers.Peer, prompt, tokens int) (ours, theirs func() (figures, error)) {
-		return func() (figures, error) { return us.measure(prompt, max(1, tokens)) },
-			func() (figures, error) { return peerFigures(peer, prompt, tokens) }
-	}
+// contests of ref and llama.cpp: at each length a prompt and the steps after it.
+// Short turns take turns often, so that a machine that is slow for a while does
+// not decide.
+func (m *measurements) contests(ref *loaded, llama *peers.Peer) []contest {
 	var all []contest
-	for _, c := range []struct {
-		name                         string
-		us                           *loaded
-		peer                         *peers.Peer
-		a, b                         *side
-		prompt, behind, decodeTokens int
-	}{
-		{"ref and llama.cpp", ref, llama, &m.ref, &m.llama, longPrompt, shortPrompt, decodeTokens},
-		{"mlx and mlx-lm", mlx, mlxLM, &m.mlx, &m.mlxLM, mlxPrompt, mlxShortPrompt, mlxTokens},
-	} {
-		decode := contest{name: c.name + ", decode", turns: turnsPerRound, keep: (*side).addDecode, a: c.a, b: c.b}
-		decode.ours, decode.theirs = asks(c.us, c.peer, c.behind, c.decodeTokens)
-		prefill := contest{name: c.name + ", prefill", turns: 1, keep: (*side).addPrefill, a: c.a, b: c.b}
-		prefill.ours, prefill.theirs = asks(c.us, c.peer, c.prompt, 0)
-		all = append(all, decode, prefill)
+	for i, l := range lengths() {
+		all = append(all, contest{
+			name: fmt.Sprintf("ref and llama.cpp, prompt of %d", l.prompt), turns: l.turns, keep: (*side).addBoth, a: &m.lengths[i].ref, b: &m.lengths[i].llama,
+			ours:   func() (figures, error) { return ref.measure(l.prompt, decodeTokens) },
+			theirs: func() (figures, error) { return peerFigures(llama, 1, l.prompt, decodeTokens) },
+		})
 	}
 	return all
 }
 
-// options of ref: activations of 8 bits beside the peer, which has no others,
-// and several streams in one step beside one.
+// mlxContests decode after a short prompt, and compute a longer one.
+func (m *measurements) mlxContests(mlx *loaded, mlxLM *peers.Peer) []contest {
+	return []contest{
+		{
+			name: "mlx and mlx-lm, decode", turns: turnsPerRound, keep: (*side).addDecode, a: &m.mlx, b: &m.mlxLM,
+			ours:   func() (figures, error) { return mlx.measure(mlxShortPrompt, mlxTokens) },
+			theirs: func() (figures, error) { return peerFigures(mlxLM, 1, mlxShortPrompt, mlxTokens) },
+		},
+		{
+			name: "mlx and mlx-lm, prefill", turns: 1, keep: (*side).addPrefill, a: &m.mlx, b: &m.mlxLM,
+			ours:   func() (figures, error) { return mlx.measure(mlxPrompt, 1) },
+			theirs: func() (figures, error) { return peerFigures(mlxLM, 1, mlxPrompt, 0) },
+		},
+	}
+}
+
+// options of ref: activations of 8 bits, which llama.cpp always has, and several
+// streams in one step, compared with llama.cpp and with one stream.
 func (m *measurements) options(ref, coarse *loaded, llama *peers.Peer) []contest {
 	decode := func(of *loaded, streams int) func() (figures, error) {
 		return func() (figures, error) { return of.measureStreams(streams, shortPrompt, decodeTokens) }
 	}
+	peer := func(streams int) func() (figures, error) {
+		return func() (figures, error) { return peerFigures(llama, streams, shortPrompt, decodeTokens) }
+	}
 	return []contest{
 		{
-			name: "ref with 8-bit activations and llama.cpp, decode", turns: turnsPerRound, keep: (*side).addDecode, a: &m.coarse, b: &m.llamaBesideCoarse,
-			ours: decode(coarse, 1), theirs: func() (figures, error) { return peerFigures(llama, shortPrompt, decodeTokens) },
+			name: "ref with 8-bit activations and llama.cpp, decode", turns: turnsPerRound, keep: (*side).addDecode, a: &m.coarse.ref, b: &m.coarse.llama,
+			ours: decode(coarse, 1), theirs: peer(1),
+		},
+		{
+			name: "ref and llama.cpp with 8 streams, decode", turns: turnsPerRound, keep: (*side).addDecode, a: &m.streams.ref, b: &m.streams.llama,
+			ours: decode(ref, streamsAtOnce), theirs: peer(streamsAtOnce),
 		},
 		{
 			name: "ref with 8 streams and one, decode", turns: turnsPerRound, keep: (*side).addDecode, a: &m.many, b: &m.one,
@@ -157,15 +199,16 @@ func (m *measurements) options(ref, coarse *loaded, llama *peers.Peer) []contest
 	}
 }
 
-// peerFigures asks a peer; without tokens there is no decode.
-func peerFigures(p *peers.Peer, prompt, tokens int) (figures, error) {
-	f, err := p.Measure(prompt, tokens)
+// peerFigures measures a peer; without tokens there is no decode. The decode rate
+// is that of all streams together.
+func peerFigures(p *peers.Peer, streams, prompt, tokens int) (figures, error) {
+	f, err := p.Measure(streams, prompt, tokens)
 	if err != nil {
 		return figures{}, err
 	}
 	out := figures{prefill: f.PrefillRate(prompt)}
 	if tokens > 0 {
-		out.decode = f.DecodeRate()
+		out.decode = float64(streams) * f.DecodeRate()
 	}
 	return out, nil
 }
@@ -194,7 +237,7 @@ func (l *loaded) measure(prompt, tokens int) (figures, error) {
 	return l.measureStreams(1, prompt, tokens)
 }
 
-// measureStreams decodes so many in one step; the rate is that of all together.
+// measureStreams decodes all streams in one step; the rate is that of all together.
 func (l *loaded) measureStreams(streams, prompt, tokens int) (figures, error) {
 	var b benched
 	if err := l.Ask(fmt.Sprintf("%d %d %d", streams, prompt, tokens), &b); err != nil {
@@ -212,7 +255,7 @@ type benched struct {
 	DecodeTokensPerSec  float64 `json:"decodeTokensPerSecond"`
 }
 
-// figures of it, held against what was asked.
+// figures of it; an error if the engine measured another task than the one requested.
 func (b benched) figures(backend string, streams, prompt int) (figures, error) {
 	if b.Backend != backend || b.Streams != streams || b.PromptTokens != prompt || b.PrefillTokensPerSec <= 0 || b.DecodeTokensPerSec <= 0 {
 		return figures{}, fmt.Errorf("the engine measured %+v, want %s with %d prompts of %d", b, backend, streams, prompt)

@@ -1,6 +1,6 @@
-// Command engine (bench) measures the engine on SmolLM2 and two cores: beside
-// llama.cpp and mlx-lm in the same run, and served, from outside, as the agent
-// asks it.
+// Command engine (bench) measures the engine on SmolLM2 and two cores:
+// compared with llama.cpp and mlx-lm in the same run, and served, from outside, as
+// the agent asks it.
 //
 // It owns the measurement, its bounds and the record in docs/bench. Every round
 // asks each program the same, one after the other and in changing order, and
@@ -38,7 +38,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.engine, "engine", filepath.Join("bin", "engine"), "engine program (make build builds it)")
-	flag.StringVar(&o.mlxEngine, "mlx-engine", filepath.Join("bin", "mlx", "engine"), "engine program with MLX (make mlx builds it)")
+	flag.StringVar(&o.mlxEngine, "mlx-engine", filepath.Join("bin", "mlx", "engine"), "engine program with MLX (make mlx builds it); empty leaves MLX and mlx-lm out, and writes no record")
 	flag.StringVar(&o.model, "model", "", "GGUF file; empty fetches SmolLM2")
 	flag.IntVar(&o.runs, "runs", 5, "rounds")
 	flag.StringVar(&o.out, "out", filepath.Join("docs", "bench"), "folder for engine.json and engine.md; empty writes none")
@@ -73,6 +73,9 @@ func run(o options) error {
 		return err
 	}
 	m.fill(r)
+	if !m.withMLX {
+		o.out = ""
+	}
 	return r.Finish(o.out)
 }
 

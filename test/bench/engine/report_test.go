@@ -11,10 +11,16 @@ import (
 
 func passing() measurements {
 	three := func(v float64) []float64 { return []float64{v, v, v} }
+	llama := side{prefill: three(100), decode: three(100)}
 	return measurements{
-		ref: side{prefill: three(35), decode: three(40)}, coarse: side{decode: three(60)}, llamaBesideCoarse: side{decode: three(100)},
-		many: side{decode: three(68)}, one: side{decode: three(40)}, llama: side{prefill: three(100), decode: three(100)},
-		mlx: side{prefill: three(9.7), decode: three(9.7)}, mlxLM: side{prefill: three(10), decode: three(10)},
+		lengths: [contextLengths]pair{
+			{ref: side{prefill: three(1), decode: three(55)}, llama: llama},
+			{ref: side{prefill: three(100), decode: three(100)}, llama: llama},
+			{ref: side{prefill: three(1), decode: three(100)}, llama: llama},
+		},
+		coarse: pair{ref: side{decode: three(60)}, llama: llama}, streams: pair{ref: side{decode: three(1)}, llama: llama},
+		many: side{decode: three(68)}, one: side{decode: three(40)},
+		mlx: side{prefill: three(9.7), decode: three(9.7)}, mlxLM: side{prefill: three(10), decode: three(10)}, withMLX: true,
 		versions: []peers.Version{{Name: "mlx-lm", Version: "1.2.3"}},
 		served: served{prefill: []float64{50, 60, 55}, decode: []float64{20, 30, 25}, firstToken: []float64{9}, ready: 1,
 			footprint: 150e6, weights: 96e6, kv: 12e6},
@@ -31,12 +37,19 @@ func TestJudgeWantsEveryBound(t *testing.T) {
 	if err := judge(passing()); err != nil {
 		t.Errorf("all bounds hold: %v", err)
 	}
+	without := passing()
+	without.withMLX, without.mlx, without.mlxLM = false, side{}, side{}
+	if err := judge(without); err != nil {
+		t.Errorf("MLX is left out: %v", err)
+	}
 	// Two of three rounds miss by a little, one is far ahead.
 	missed := func(v float64) []float64 { return []float64{v, v * 0.9999, v * 100} }
 	for says, change := range map[string]func(*measurements){
-		"decode, ref / llama.cpp":      func(m *measurements) { m.ref.decode = missed(39.99) },
-		"prefill, ref / llama.cpp":     func(m *measurements) { m.ref.prefill = missed(34.99) },
-		"decode, ref with 8-bit":       func(m *measurements) { m.coarse.decode = missed(59.99) },
+		"decode at 64, ref / llama":    func(m *measurements) { m.lengths[0].ref.decode = missed(54.99) },
+		"decode at 512, ref / llama":   func(m *measurements) { m.lengths[1].ref.decode = missed(99.99) },
+		"decode at 2000, ref / llama":  func(m *measurements) { m.lengths[2].ref.decode = missed(99.99) },
+		"prefill of 512, ref / llama":  func(m *measurements) { m.lengths[1].ref.prefill = missed(99.99) },
+		"decode, ref with 8-bit":       func(m *measurements) { m.coarse.ref.decode = missed(59.99) },
 		"decode, ref with 8 streams":   func(m *measurements) { m.many.decode = missed(67.99) },
 		"decode, mlx / mlx-lm":         func(m *measurements) { m.mlx.decode = missed(9.69) },
 		"prefill, mlx / mlx-lm":        func(m *measurements) { m.mlx.prefill = missed(9.69) },
@@ -44,7 +57,8 @@ func TestJudgeWantsEveryBound(t *testing.T) {
 		"served on ref, prefill":       func(m *measurements) { m.served.prefill = []float64{39, 39.9, 99} },
 		"served on ref, footprint":     func(m *measurements) { m.served.footprint = 1.6*96e6 + 12e6 },
 		"decode, mlx / mlx-lm: not":    func(m *measurements) { m.mlxLM.decode = m.mlxLM.decode[1:] },
-		"llama.cpp, decode: not":       func(m *measurements) { m.llama.decode = nil },
+		"llama.cpp, decode at 64: not": func(m *measurements) { m.lengths[0].llama.decode = nil },
+		"8 streams, ref / llama.cpp":   func(m *measurements) { m.streams.llama.decode = nil },
 		"mlx-lm, prefill of 64: not":   func(m *measurements) { m.mlxLM.prefill = nil },
 		"served on ref, start to read": func(m *measurements) { m.served.ready /= 0 * m.served.ready },
 	} {

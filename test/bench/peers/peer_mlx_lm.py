@@ -15,7 +15,9 @@ import spoken
 model, config = load_model(Path(sys.argv[1]))
 
 
-def measure(prompt, tokens):
+def measure(streams, prompt, tokens):
+    if streams != 1:
+        sys.exit(f"mlx-lm is measured with 1 stream, not with {streams}")
     ids = mx.array(spoken.prompt_of(prompt, config["vocab_size"]))
     times = [time.perf_counter()]
     for _ in generate_step(ids, model, max_tokens=tokens + 1):

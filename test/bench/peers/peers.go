@@ -1,11 +1,11 @@
 // Package peers runs the programs that benchmarks compare the engine with: each
-// in a process of its own, driven by a small Python program beside this file,
+// in a process of its own, driven by a small Python program in this folder,
 // and asked one thing at a time so that nothing else computes meanwhile.
 //
 // It owns their installation (install.sh), their process and the lines spoken
-// with it: a request is {"prompt": n, "tokens": n}, the answer a Figures. It
-// refuses to go on without a peer: one that cannot be installed or started is
-// an error, never a figure that is left out.
+// with it: a request is {"streams": n, "prompt": n, "tokens": n}, the answer a
+// Figures. It refuses to go on without a peer: one that cannot be installed or
+// started is an error, never a figure that is left out.
 //
 // Start reading at Start.
 package peers
@@ -42,7 +42,7 @@ func (n Name) program() string {
 // Install makes a peer ready, or finds it so, and returns its Python. root is
 // the repository.
 func Install(ctx context.Context, root string, n Name, progress io.Writer) (string, error) {
-	cmd := exec.CommandContext(ctx, "bash", filepath.Join(root, "hack", "bench", "peers", "install.sh"), string(n))
+	cmd := exec.CommandContext(ctx, "bash", filepath.Join(root, "test", "bench", "peers", "install.sh"), string(n))
 	cmd.Stderr = progress
 	b, err := cmd.Output()
 	if err != nil {
@@ -52,7 +52,7 @@ func Install(ctx context.Context, root string, n Name, progress io.Writer) (stri
 	return lines[len(lines)-1], nil
 }
 
-// Options say what a peer computes with.
+// Options are what a peer computes with.
 type Options struct {
 	// Python is what Install returned.
 	Python string
@@ -84,7 +84,7 @@ type Version struct {
 
 // Figures are what one request took.
 type Figures struct {
-	// Prefill is from the prompt to its first token, in seconds.
+	// Prefill is from a prompt to its first token, in seconds.
 	Prefill float64 `json:"prefillSeconds"`
 	// Steps are the decode steps one by one, in seconds.
 	Steps []float64 `json:"stepSeconds"`
@@ -97,7 +97,8 @@ const WarmSteps = 3
 // PrefillRate is tokens per second of a prompt.
 func (f Figures) PrefillRate(prompt int) float64 { return float64(prompt) / f.Prefill }
 
-// DecodeRate is tokens per second at the median step.
+// DecodeRate is steps per second at the median step: tokens per second of each
+// stream.
 func (f Figures) DecodeRate() float64 {
 	sorted := slices.Sorted(slices.Values(f.Steps[WarmSteps:]))
 	return 1 / sorted[len(sorted)/2]
@@ -105,7 +106,7 @@ func (f Figures) DecodeRate() float64 {
 
 // Start starts a peer and waits until it has loaded its model. Stop ends it.
 func Start(ctx context.Context, n Name, o Options) (*Peer, error) {
-	return start(ctx, n, o.Python, "-u", filepath.Join(o.Root, "hack", "bench", "peers", n.program()), o.Model, fmt.Sprint(o.Threads))
+	return start(ctx, n, o.Python, "-u", filepath.Join(o.Root, "test", "bench", "peers", n.program()), o.Model, fmt.Sprint(o.Threads))
 }
 
 func start(ctx context.Context, n Name, program string, args ...string) (*Peer, error) {
@@ -137,13 +138,15 @@ func start(ctx context.Context, n Name, program string, args ...string) (*Peer, 
 	return p, nil
 }
 
-// Measure has the peer compute a prompt and then decode tokens after it,
-// WarmSteps of them aside; tokens may be 0.
-func (p *Peer) Measure(prompt, tokens int) (Figures, error) {
+// Measure has the peer compute a prompt for each stream, one after another, and
+// then decode tokens after them, all streams in each step. WarmSteps steps come
+// before those that count; tokens may be 0.
+func (p *Peer) Measure(streams, prompt, tokens int) (Figures, error) {
 	ask := struct {
-		Prompt int `json:"prompt"`
-		Tokens int `json:"tokens"`
-	}{prompt, 0}
+		Streams int `json:"streams"`
+		Prompt  int `json:"prompt"`
+		Tokens  int `json:"tokens"`
+	}{streams, prompt, 0}
 	if tokens > 0 {
 		ask.Tokens = tokens + WarmSteps
 	}
@@ -178,7 +181,7 @@ func (p *Peer) said() []byte {
 	return b[max(0, len(b)-most):]
 }
 
-// Stop ends the peer: it goes when nobody asks any more.
+// Stop ends the peer: it exits when its input ends.
 func (p *Peer) Stop() error {
 	err := p.in.Close()
 	if werr := p.cmd.Wait(); werr != nil {

@@ -33,8 +33,8 @@ func TestAPeerIsAskedOneThingAtATime(t *testing.T) {
 	p, err := speak(t, hello+`
 while read -r ask; do
   case $ask in
-    '{"prompt":64,"tokens":5}') echo '{"prefillSeconds":2,"stepSeconds":[9,9,9,0.25,0.5]}' ;;
-    '{"prompt":512,"tokens":0}') echo '{"prefillSeconds":4,"stepSeconds":[]}' ;;
+    '{"streams":8,"prompt":64,"tokens":5}') echo '{"prefillSeconds":2,"stepSeconds":[9,9,9,0.25,0.5]}' ;;
+    '{"streams":1,"prompt":512,"tokens":0}') echo '{"prefillSeconds":4,"stepSeconds":[]}' ;;
     *) echo "asked $ask" >&2; exit 1 ;;
   esac
 done`)
@@ -44,11 +44,11 @@ done`)
 	if diff := cmp.Diff([]Version{{"it", "1.2"}}, p.Versions); diff != "" {
 		t.Error(diff)
 	}
-	f, err := p.Measure(64, 2)
+	f, err := p.Measure(8, 64, 2)
 	if err != nil || f.PrefillRate(64) != 32 || f.DecodeRate() != 2 {
 		t.Errorf("%+v, %v: the steps that warm up are not counted", f, err)
 	}
-	if f, err = p.Measure(512, 0); err != nil || f.PrefillRate(512) != 128 {
+	if f, err = p.Measure(1, 512, 0); err != nil || f.PrefillRate(512) != 128 {
 		t.Errorf("%+v, %v", f, err)
 	}
 	if err := p.Stop(); err != nil {
@@ -78,7 +78,7 @@ func TestAPeerThatFailsIsAnErrorWithItsLastWords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.Measure(64, 1); err == nil || !strings.Contains(err.Error(), "it") {
+		if _, err := p.Measure(1, 64, 1); err == nil || !strings.Contains(err.Error(), "it") {
 			t.Errorf("%s: %v", says, err)
 		}
 		_ = p.Stop() // it may have ended badly

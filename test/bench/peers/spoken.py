@@ -1,6 +1,6 @@
 """The lines that peers.go speaks: a request per line on standard input, an
-answer per line on standard output. Whatever a library prints goes to standard
-error instead."""
+answer per line on standard output. What a library prints appears on
+standard error."""
 
 import json
 import os
@@ -13,7 +13,7 @@ def prompt_of(count, vocabulary):
 
 
 def serve(versions, measure):
-    """measure(prompt, tokens) gives the seconds of the prefill and of each step."""
+    """measure(streams, prompt, tokens) gives the seconds of one prefill and of each step."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -21,9 +21,9 @@ def serve(versions, measure):
         answers.write(json.dumps(what) + "\n")
         answers.flush()
 
-    measure(32, 4)  # warm
+    measure(1, 32, 4)  # warm
     answer({"versions": [{"name": n, "version": v} for n, v in versions]})
     for line in sys.stdin:
         ask = json.loads(line)
-        prefill, steps = measure(ask["prompt"], ask["tokens"])
+        prefill, steps = measure(ask["streams"], ask["prompt"], ask["tokens"])
         answer({"prefillSeconds": prefill, "stepSeconds": steps})

@@ -147,7 +147,7 @@ func play(ctx context.Context, o options, p Program, base string) (string, error
 	if err != nil {
 		return "", err
 	}
-	line := []string{filepath.Join(bin, "python"), filepath.Join(o.root, "hack", "programs", "run", p.Script)}
+	line := []string{filepath.Join(bin, "python"), filepath.Join(o.root, "test", "oracle", "programs", "run", p.Script)}
 	if _, err := os.Stat(line[0]); err != nil {
 		return "", fmt.Errorf("it is not installed: %w; run test/oracle/programs/install.sh", err)
 	}

@@ -49,7 +49,7 @@ func TestAProgramSaysTheSameAtBothDoors(t *testing.T) {
 func TestAProgramThatEndsBadlyFails(t *testing.T) {
 	root, installed := t.TempDir(), t.TempDir()
 	p := Program{Pins: "p", Script: "p.sh"}
-	for _, dir := range []string{filepath.Join(root, "hack", "programs", "run"), filepath.Join(installed, "p", "bin")} {
+	for _, dir := range []string{filepath.Join(root, "test", "oracle", "programs", "run"), filepath.Join(installed, "p", "bin")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestAProgramThatEndsBadlyFails(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	script := filepath.Join(root, "hack", "programs", "run", "p.sh")
+	script := filepath.Join(root, "test", "oracle", "programs", "run", "p.sh")
 	put(script, "echo $BASE_URL")
 	if _, err := play(context.Background(), o, p, "u"); err == nil || !strings.Contains(err.Error(), "install.sh") {
 		t.Errorf("one that is not installed: %v", err)
