@@ -429,7 +429,7 @@ func TestAFolderThatIsNoCacheIsRefused(t *testing.T) {
 	if err := f.MkdirAll(dir + "/photos"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cold.Open(cold.Options{FS: f, Dir: dir}); err == nil || !strings.Contains(err.Error(), "not a cache of metalfleet") {
+	if _, err := cold.Open(cold.Options{FS: f, Dir: dir}); err == nil || !strings.Contains(err.Error(), "not a metalfleet cache") {
 		t.Errorf("opened: %v", err)
 	}
 	m, err := f.Create(dir + "/" + cold.Marker)

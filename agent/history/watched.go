@@ -192,7 +192,7 @@ func (l *logs) Error(err error, message string, pairs ...any) {
 // Info is one line. Unloads are judged here: this is where the pool says why.
 func (l *logs) Info(_ int, message string, pairs ...any) {
 	switch message {
-	case "Engine is unloaded":
+	case "Unloading engine":
 		l.world.unloads(value(pairs, "ModelReplica"), v1alpha1.ReclaimReason(value(pairs, "reason")))
 	case "Engine ended":
 		return // the reclaim says it, with more

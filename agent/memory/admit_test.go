@@ -68,11 +68,11 @@ func TestTooLargeDiffersFromNoRoomNow(t *testing.T) {
 	if now.Final || now.Needed != 60*gib || now.Reserved != 60*gib || now.Capacity != 90*gib || now.Available != 30*gib || len(now.Victims) > 0 || now.Pending {
 		t.Errorf("%+v", now)
 	}
-	if s := now.Error(); s != "needs 60.0 GiB, but 60.0 GiB of 90.0 GiB are promised already (ceiling 100.0 GiB, bound by Static)" {
+	if s := now.Error(); s != "needs 60.0 GiB, but 60.0 GiB of 90.0 GiB are already reserved (ceiling 100.0 GiB, bound by Static)" {
 		t.Error(s)
 	}
 	final := noRoom(t, l.Admit(want(91), r))
-	if !final.Final || !strings.Contains(final.Error(), "needs 91.0 GiB, but this Mac promises 90.0 GiB at most") || !strings.Contains(final.Error(), "even when nothing else is loaded") {
+	if !final.Final || !strings.Contains(final.Error(), "needs 91.0 GiB, but this Mac can reserve at most 90.0 GiB") || !strings.Contains(final.Error(), "even when nothing else is loaded") {
 		t.Errorf("%v", final)
 	}
 	if err := l.Admit(want(30), r); err != nil {
@@ -124,7 +124,7 @@ func TestReservationCountsWhenGaugesReadZero(t *testing.T) {
 	l := NewLedger()
 	l.limits = r.Limits
 	short := noRoom(t, l.Admit(want(60), r))
-	if short.InUse != 60*gib || short.Available != 30*gib || !strings.Contains(short.Error(), "60.0 GiB more are in use") {
+	if short.InUse != 60*gib || short.Available != 30*gib || !strings.Contains(short.Error(), "engines use 60.0 GiB more") {
 		t.Errorf("%v: %+v", short, short)
 	}
 }
@@ -148,7 +148,7 @@ func TestForeignMemoryCountsAgainstALoad(t *testing.T) {
 	if short.Term != footprint.Dynamic || short.Final || short.Ceiling != 24*gib || short.Available != footprint.SoftMark(24*gib, footprint.Balanced) {
 		t.Errorf("%+v", short)
 	}
-	if s := short.Error(); s != "needs 22.0 GiB, but the Mac's free memory leaves room for 21.6 GiB now, beside 0 in use by engines (ceiling 24.0 GiB, bound by Dynamic)" {
+	if s := short.Error(); s != "needs 22.0 GiB, but the Mac's free memory allows only 21.6 GiB now, in addition to 0 used by engines (ceiling 24.0 GiB, bound by Dynamic)" {
 		t.Error(s)
 	}
 	if err := l.Admit(want(21), r); err != nil {
@@ -228,8 +228,8 @@ func TestSystemPressureDelaysALoad(t *testing.T) {
 		want   string
 	}{
 		"its memory cannot be measured": {func(r *Reading) { r.HostKnown = false }, "could not be measured"},
-		"its memory is critical":        {func(r *Reading) { r.Host.Pressure = probe.Critical }, "memory pressure is critical"},
-		"it is critically hot":          {func(r *Reading) { r.Host.Thermal = probe.Critical }, "thermal state is critical"},
+		"its memory is critical":        {func(r *Reading) { r.Host.Pressure = probe.Critical }, "critical memory pressure"},
+		"it is critically hot":          {func(r *Reading) { r.Host.Thermal = probe.Critical }, "critical thermal state"},
 		"a warning does not":            {func(r *Reading) { r.Host.Pressure, r.Host.Thermal = probe.Warning, probe.Serious }, ""},
 		"swap in use does not":          {func(r *Reading) { r.Host.SwapUsed = 9 * gib }, ""},
 	} {
@@ -244,7 +244,7 @@ func TestSystemPressureDelaysALoad(t *testing.T) {
 
 func TestAdmitRefusesAnUnknownSize(t *testing.T) {
 	r := mac(64, 0)
-	if err := ledgerFor(r).Admit(want(0), r); err == nil || !strings.Contains(err.Error(), "unknown is never zero") {
+	if err := ledgerFor(r).Admit(want(0), r); err == nil || !strings.Contains(err.Error(), "want more than zero") {
 		t.Error(err)
 	}
 }

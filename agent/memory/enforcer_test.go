@@ -376,7 +376,7 @@ func TestFailedProbeKeepsTheLevelAndStopsNothing(t *testing.T) {
 			for range 20 {
 				d := p.Poll(r)
 				wantShort(t, name, d, v1alpha1.PressureSoft, "")
-				if d.GuardInactive != tc.want || !strings.Contains(d.Because, "kept") || !d.PausePrefill || d.Headroom != 0 {
+				if d.GuardInactive != tc.want || !strings.Contains(d.Because, "keeping the level") || !d.PausePrefill || d.Headroom != 0 {
 					t.Fatalf("%s: %+v", name, d)
 				}
 			}

@@ -120,15 +120,15 @@ func TestDivergingGauges(t *testing.T) {
 		bytes  int64
 	}{
 		"they agree":                              {gauges(20, 18, 1, 18), "", 0},
-		"bytes outside the back end":              {gauges(20, 10, 1, 10), "9.0 GiB of them outside its back end", 9},
+		"bytes outside the back end":              {gauges(20, 10, 1, 10), "9.0 GiB are outside its back end", 9},
 		"a pool is accounted for":                 {gauges(20, 10, 9, 10), "", 0},
 		"within a tenth":                          {gauges(20, 18.1, 0, 18.1), "", 0},
 		"beyond a tenth":                          {gauges(20, 17.9, 0, 17.9), "outside its back end", -1},
 		"never more than 5 GiB":                   {gauges(100, 94, 0, 94), "outside its back end", 6},
 		"a GiB of a small one":                    {gauges(2, 1.1, 0, 1.1), "", 0},
-		"active and not accounted for, when idle": {gauges(20, 20, 0, 12), "weights and KV account for 12.0 GiB", 8},
+		"active and not accounted for, when idle": {gauges(20, 20, 0, 12), "weights and KV cache account for 12.0 GiB", 8},
 		"transients of a running prompt":          {with(gauges(20, 20, 0, 12), busy), "", 0},
-		"the system's figure reads low":           {gauges(5, 20, 0, 20), "reads low", 15},
+		"the system's figure reads low":           {gauges(5, 20, 0, 20), "reports too little", 15},
 		"while it loads":                          {with(gauges(20, 10, 1, 10), loading), "", 0},
 		"while it ends":                           {with(gauges(20, 10, 1, 10), stopping), "", 0},
 		"before it said anything":                 {gauges(20, 0, 0, 0), "", 0},
@@ -174,7 +174,7 @@ func TestResidueOfAnEmptyPool(t *testing.T) {
 		"engines are there":              {Residue{Processes: 57 * gib}, []EngineReading{engine("a", 50, 1)}, 0},
 	} {
 		f := observe(tc.left, tc.engines...)
-		if (f.Status == metav1.ConditionTrue) != (tc.want > 0) || f.Bytes != tc.want*gib || tc.want > 0 && (f.Reason != v1alpha1.ReasonResidue || !strings.Contains(f.Message, "no restart is needed")) {
+		if (f.Status == metav1.ConditionTrue) != (tc.want > 0) || f.Bytes != tc.want*gib || tc.want > 0 && (f.Reason != v1alpha1.ReasonResidue || !strings.Contains(f.Message, "a restart is not needed")) {
 			t.Errorf("%s: %+v", name, f)
 		}
 	}

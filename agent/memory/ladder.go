@@ -116,7 +116,7 @@ func (e *Enforcer) ownLimits(s sight, d *deeds) {
 		case m.aborted == 0:
 			e.abort(g, d, because)
 		case e.fresh(g):
-			d.add(g, StepUnload, v1alpha1.ReclaimOverLimit, because+", and ending its requests did not help")
+			d.add(g, StepUnload, v1alpha1.ReclaimOverLimit, because+", and aborting its requests did not help")
 		}
 	}
 }
@@ -253,7 +253,7 @@ func (e *Enforcer) emergency(s sight, d *deeds) {
 	if !ok {
 		return
 	}
-	because := fmt.Sprintf("%s; this one is the worst offender with %s", e.last.Because, word(g.Gauge()))
+	because := fmt.Sprintf("%s; this engine is the worst offender with %s", e.last.Because, word(g.Gauge()))
 	switch {
 	case g.Loading && left > s.c.Fixed:
 		d.add(g, StepCancelLoad, v1alpha1.ReclaimEmergency, because)

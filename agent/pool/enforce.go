@@ -180,7 +180,7 @@ func (p *Pool) abort(g *engine, because string) {
 	if again {
 		return
 	}
-	p.Log.Info("Requests are ended for memory", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "because", because)
+	p.Log.Info("Aborting requests to free memory", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "because", because)
 	p.ask(g, "Abort", func(ctx context.Context) error {
 		_, err := g.client.Abort(ctx, &wire.AbortRequest{Reason: because})
 		return err

@@ -124,6 +124,6 @@ func (p *Pool) rememberUse(lag time.Duration) {
 		}
 	})
 	if err != nil {
-		p.Log.Error(err, "The last use of engines is not remembered")
+		p.Log.Error(err, "Failed to store when engines were last used")
 	}
 }

@@ -317,7 +317,7 @@ func (p *Pool) record(change func(*journal.State)) bool {
 		if err == nil {
 			return true
 		}
-		p.Log.Error(err, "The journal cannot be written; trying again")
+		p.Log.Error(err, "Failed to write the journal; retrying")
 		select {
 		case <-p.life.Done():
 			return false

@@ -157,6 +157,6 @@ func (p *Pool) refuse(e *entry, why error) {
 	})
 	p.Log.Info("Replica was not admitted", "ModelReplica", name, "reason", refused.Message)
 	if err := p.Journal.Update(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Refused = refused }); err != nil {
-		p.Log.Error(err, "A refusal was not remembered") // it would only be made again
+		p.Log.Error(err, "Failed to store a refusal") // it would only be made again
 	}
 }

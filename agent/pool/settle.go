@@ -78,6 +78,6 @@ func (p *Pool) watchWired(host probe.Host, known bool) {
 		p.wake() // starts waited for it
 	}
 	if err := p.Journal.Update(func(s *journal.State) { s.Unsettled = !after }); err != nil {
-		p.Log.Error(err, "Whether the host is settled is not remembered")
+		p.Log.Error(err, "Failed to store whether the host's memory is settled")
 	}
 }

@@ -142,8 +142,8 @@ func TestMessagesErrorsHaveAnthropicsShape(t *testing.T) {
 		t.Errorf("headers %v", h)
 	}
 	for name, tc := range map[string]struct{ extra, version, says string }{
-		"another version":        {"", "2023-01-01", "2023-06-01 and 2026-10-21 are spoken here"},
-		"a turn to be continued": {`,"messages":[{"role":"assistant","content":"a"}]`, "", "not continued"},
+		"another version":        {"", "2023-01-01", "this server supports 2023-06-01 and 2026-10-21"},
+		"a turn to be continued": {`,"messages":[{"role":"assistant","content":"a"}]`, "", "does not continue"},
 		"a result of no tool":    {`,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t9"}]}]`, "", "t9"},
 	} {
 		body := `{"model":"m","max_tokens":9` + tc.extra + `}`

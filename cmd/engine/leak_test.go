@@ -73,7 +73,7 @@ func TestLeakOutsideTheBackEndIsStoppedAtTheProcessLimit(t *testing.T) {
 	if err := p.cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(p.log.String(), "leaks on purpose") {
+	if !strings.Contains(p.log.String(), "leaks memory on purpose") {
 		t.Errorf("the log does not tell of the leak: %s", p.log)
 	}
 }

@@ -528,7 +528,7 @@ func TestWeightsThatGenerateNoTokenAreNeverReady(t *testing.T) {
 	if err := e.Wait(); err == nil {
 		t.Error("the engine ended without an error")
 	}
-	if st := e.Status(); st.State != engine.Failed || st.Reason != "CanaryFailed" || !strings.Contains(st.Message, "generates no token") {
+	if st := e.Status(); st.State != engine.Failed || st.Reason != "CanaryFailed" || !strings.Contains(st.Message, "cannot generate a token") {
 		t.Errorf("status is %v, %s: %s", st.State, st.Reason, st.Message)
 	}
 }

@@ -95,9 +95,9 @@ func (e *Engine) inactive(p *publication) string {
 	case blind != "":
 		return blind
 	case e.opts.Supervised && p.Sequence == 0:
-		return "the agent published no limits yet; only the ceiling of the engine's own configuration is kept"
+		return "the agent has not published limits yet; only the limit in the engine's configuration applies"
 	case e.ownLimit(p) == 0 && p.ceiling == 0:
-		return "no memory limit was set"
+		return "no memory limit is set"
 	}
 	return ""
 }
@@ -206,11 +206,11 @@ func (e *Engine) weigh(s *serving, a *active, p footprint.Prefill) (int64, room,
 	}
 	e.guard.refused.Add(1)
 	e.guard.mu.Lock()
-	e.guard.blind = "the memory of a prompt cannot be computed: " + err.Error()
+	e.guard.blind = "cannot compute the memory of a prompt: " + err.Error()
 	e.guard.mu.Unlock()
 	e.noteInactive(e.limits.now())
 	return 0, r, &Refusal{Kind: OutOfMemory, Param: "messages", Used: r.held, Limit: r.limit,
-		Message: fmt.Sprintf("the memory that a prompt of %d tokens needs cannot be computed, so it is not tried: %v", a.prompt, err)}
+		Message: fmt.Sprintf("the prompt is refused because the memory for its %d tokens cannot be computed: %v", a.prompt, err)}
 }
 
 // refuse is the typed error of a prompt that does not fit. Where it would fit
@@ -219,7 +219,7 @@ func (e *Engine) weigh(s *serving, a *active, p footprint.Prefill) (int64, room,
 func (e *Engine) refuse(a *active, needed int64, r room) *Refusal {
 	e.guard.refused.Add(1)
 	refusal := &Refusal{Kind: OutOfMemory, Param: "messages", Used: r.held, Needed: needed, Limit: r.limit,
-		Message: fmt.Sprintf("computing a prompt of %d tokens needs %d bytes beside %d in use, the limit is %d", a.prompt, needed, r.held, r.limit)}
+		Message: fmt.Sprintf("a prompt of %d tokens needs %d bytes in addition to the %d in use, but the limit is %d", a.prompt, needed, r.held, r.limit)}
 	limit := r.limit
 	if r.own > 0 {
 		limit = r.own

@@ -250,7 +250,7 @@ func TestInactiveGuardIsReported(t *testing.T) {
 	for range 3 {
 		ask(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 1})
 	}
-	if g := e.Status().Guard; g.Active || !strings.Contains(g.Inactive, "published no limits") {
+	if g := e.Status().Guard; g.Active || !strings.Contains(g.Inactive, "has not published limits") {
 		t.Errorf("without limits the guard says %+v", g)
 	}
 	if n := logs.count("memory guard is inactive"); n != 1 {
@@ -449,7 +449,7 @@ func TestOnlyATestLeaks(t *testing.T) {
 	if n := engine.Leaked(t.Context(), e); steps == 0 || n < steps<<20 {
 		t.Errorf("%d bytes leaked in %d steps of a MiB", n, steps)
 	}
-	if logs.count("this engine leaks on purpose; it is for tests alone") != 1 {
+	if logs.count("this engine leaks memory on purpose, for a test") != 1 {
 		t.Error("it was not logged")
 	}
 	if n := engine.Leaked(t.Context(), ready(t, engine.Options{}, ref.Options{})); n != 0 {

@@ -210,8 +210,8 @@ func TestUnsupportedToolChoiceIsRefused(t *testing.T) {
 		says     string
 	}{
 		"a call of Mistral's":      {mistral, engine.Calls{Required: true}, "tool_choice", "auto or none"},
-		"a schema of Mistral's":    {mistral, engine.Calls{Strict: true}, "tools", "without strict"},
-		"a schema of a free Llama": {llama, engine.Calls{Strict: true}, "tools", "tool_choice required"},
+		"a schema of Mistral's":    {mistral, engine.Calls{Strict: true}, "tools", "omit strict"},
+		"a schema of a free Llama": {llama, engine.Calls{Strict: true}, "tools", "set tool_choice to required"},
 	} {
 		e := ready(t, engine.Options{ModelPath: templated(t, c.template)}, ref.Options{})
 		_, err := e.Generate(context.Background(), asking(func(r *engine.Request) { r.Calls = &c.calls }))

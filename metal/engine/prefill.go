@@ -188,7 +188,7 @@ func (l *looping) portion(a *active, row batch.Row) (verdict, *Refusal) {
 		case v.reclaim:
 			p.reclaimed = true
 			if _, err := e.reclaim(); err != nil {
-				e.log.Error("pool is not reclaimed", "error", err.Error())
+				e.log.Error("could not free pooled memory", "error", err.Error())
 			}
 		case v.shed > 0:
 			p.shed = true
@@ -200,7 +200,7 @@ func (l *looping) portion(a *active, row batch.Row) (verdict, *Refusal) {
 		case v.over && p.first:
 			return verdict{}, e.refuse(a, v.needed, r)
 		case v.over:
-			e.log.Warn("prompt ended at the memory limit", "computed", p.start, "rest", p.rest, "used", r.held, "needed", v.needed, "limit", r.limit)
+			e.log.Warn("prompt was refused at the memory limit", "computed", p.start, "rest", p.rest, "used", r.held, "needed", v.needed, "limit", r.limit)
 			return verdict{}, e.overLimit(v.needed, r.held, r.limit)
 		default:
 			a.weighed = true
@@ -216,7 +216,7 @@ func (l *looping) portion(a *active, row batch.Row) (verdict, *Refusal) {
 func (e *Engine) overLimit(needed, used, limit int64) *Refusal {
 	e.guard.aborted.Add(1)
 	return &Refusal{Kind: OutOfMemory, Param: "messages", Used: used, Needed: needed, Limit: limit, RetryAfter: retryAfter,
-		Message: fmt.Sprintf("the memory limit was reached while computing the prompt: %d bytes are in use, %d more are needed, the limit is %d", used, needed, limit)}
+		Message: fmt.Sprintf("computing the prompt reached the memory limit: %d bytes are in use, %d more are needed, the limit is %d", used, needed, limit)}
 }
 
 // cutBack forgets what a failed step had written of a request. Where a
@@ -268,8 +268,8 @@ func (l *looping) outOfMemory(step batch.Step, cause error) {
 		}
 	}
 	r := l.e.room(l.model.serving)
-	l.e.log.Error("step is out of memory", "rows", len(step.Rows), "tokens", step.Tokens(), "used", r.held, "limit", r.limit, "error", cause.Error())
-	refusal := &Refusal{Kind: OutOfMemory, Message: "the memory limit was reached while computing the answer", Used: r.held, Limit: r.limit, RetryAfter: retryAfter}
+	l.e.log.Error("step ran out of memory", "rows", len(step.Rows), "tokens", step.Tokens(), "used", r.held, "limit", r.limit, "error", cause.Error())
+	refusal := &Refusal{Kind: OutOfMemory, Message: "computing the response reached the memory limit", Used: r.held, Limit: r.limit, RetryAfter: retryAfter}
 	if prompt {
 		refusal = l.e.overLimit(0, r.held, r.limit)
 	}

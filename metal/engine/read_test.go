@@ -120,9 +120,9 @@ func TestRequestOfTheWrongKindLeavesNothing(t *testing.T) {
 		tries map[string]func(*engine.Engine) error
 		says  string
 	}{
-		"an embedder": {readerModel(t, "bert mean"), map[string]func(*engine.Engine) error{"text": generate, "scores": scores}, "ask it for embeddings"},
-		"a reranker":  {readerModel(t, "qwen3 rerank"), map[string]func(*engine.Engine) error{"text": generate, "vectors": vectors}, "ask it for rerank"},
-		"a writer":    {"", map[string]func(*engine.Engine) error{"vectors": vectors, "scores": scores}, "ask it for chat or completions"},
+		"an embedder": {readerModel(t, "bert mean"), map[string]func(*engine.Engine) error{"text": generate, "scores": scores}, "use it for embeddings"},
+		"a reranker":  {readerModel(t, "qwen3 rerank"), map[string]func(*engine.Engine) error{"text": generate, "vectors": vectors}, "use it for rerank"},
+		"a writer":    {"", map[string]func(*engine.Engine) error{"vectors": vectors, "scores": scores}, "use it for chat or completions"},
 	} {
 		e := ready(t, engine.Options{ModelPath: c.path}, ref.Options{})
 		for asked, try := range c.tries {
@@ -295,7 +295,7 @@ func TestReadingsAreRefusedAsOtherRequestsAre(t *testing.T) {
 		"bytes":               {embedding(engine.EmbedRequest{Texts: []string{strings.Repeat("a", 1<<20)}, Options: truncated}), engine.ContextLength, "text 0 has 1048576 bytes"},
 		"a long query":        {ranking(engine.RerankRequest{Query: strings.Repeat("a", 1<<20), Documents: []string{"b"}, Options: truncated}), engine.ContextLength, "the query has 1048576 bytes"},
 		"the context promised": {ranking(engine.RerankRequest{Query: "a", Documents: []string{strings.Repeat("b ", 20)}}), engine.ContextLength,
-			"the model reads 20"},
+			"the model supports 20"},
 		"no such prompt": {embedding(engine.EmbedRequest{Texts: []string{"a"}, Options: embed.Options{Prompt: "query"}}), engine.Invalid, "the model has none"},
 	} {
 		err := c.try()

@@ -82,7 +82,7 @@ func (e *Engine) Trim(ctx context.Context) (int64, error) {
 // the system. It says how many requests there were.
 func (e *Engine) Abort(ctx context.Context, reason string) (int, error) {
 	if reason == "" {
-		reason = "this Mac is short of memory and ended the request"
+		reason = "the request was aborted because this Mac is short of memory"
 	}
 	aborted := 0
 	var failed error

@@ -50,12 +50,12 @@ func (l *looping) resume(a *active) (done bool) {
 	}
 	slices, state := l.cut(point, views)
 	if err := l.model.cache.Restore(tensor.RequestID(a.id), point.Tokens, slices, state); err != nil {
-		l.e.log.Error("prompt is not restored", "tokens", point.Tokens, "error", err.Error())
+		l.e.log.Error("could not restore a prompt from the prefix cache", "tokens", point.Tokens, "error", err.Error())
 		l.resumed(a, kv.Point{})
 		return true
 	}
 	if err := l.sched.Restored(a.id, point.Tokens); err != nil { // a fault of this package: it is computed instead
-		l.e.log.Error("prompt is not restored", "tokens", point.Tokens, "error", err.Error())
+		l.e.log.Error("could not restore a prompt from the prefix cache", "tokens", point.Tokens, "error", err.Error())
 		l.model.cache.Drop(tensor.RequestID(a.id))
 		point = kv.Point{}
 	}
@@ -239,7 +239,7 @@ func (l *looping) save(a *active, key kv.Key, first, last int, state bool) bool 
 		return cache.SaveState(id, dst)
 	})
 	if err != nil {
-		l.e.log.Error("prompt is not remembered", "tokens", last, "error", err.Error())
+		l.e.log.Error("could not save a prompt to the prefix cache", "tokens", last, "error", err.Error())
 		return false
 	}
 	if saved == kv.Dropped {
@@ -290,5 +290,5 @@ func (l *looping) reset(cause error) {
 	for _, a := range l.active {
 		a.mute = true
 	}
-	l.e.log.Warn("what was remembered of prompts is dropped: the back end failed", "bytes", bytes)
+	l.e.log.Warn("prefix cache dropped because the back end failed", "bytes", bytes)
 }

@@ -184,7 +184,7 @@ func TestEstimateRefusesImpossibleContexts(t *testing.T) {
 		"more sequences than can be":  {Tokens: 100, Sequences: 1<<20 + 1, CacheTokens: 100},
 		"more tokens than can be":     {Tokens: 100, Sequences: 1, CacheTokens: 1<<40 + 1},
 	} {
-		if _, err := Estimate(smollm2, c); err == nil || !strings.Contains(err.Error(), "cannot be served") {
+		if _, err := Estimate(smollm2, c); err == nil || !strings.Contains(err.Error(), "unsupported context") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -145,7 +145,7 @@ func (c *cache) recur(spec *tensor.RecurSpec) (out []C.bridge_segment, err error
 			}
 		}
 		if g.Length > 0 && has != g.Start {
-			return nil, fmt.Errorf("request %d, recurrent layer %d has seen %d tokens, segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment)
+			return nil, fmt.Errorf("request %d, recurrent layer %d has seen %d tokens, but the segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment)
 		}
 	}
 	for _, g := range spec.Segments {

@@ -83,7 +83,7 @@ func (c *cache) whole(h *held) []int {
 func (c *cache) save(op string, id tensor.RequestID, dst []byte, copies func(*held) error) error {
 	h, err := c.requests[id], c.mayCopy(op)
 	if err == nil && h == nil {
-		err = fmt.Errorf("nothing is held: %w", tensor.ErrSegment)
+		err = fmt.Errorf("the request has no tokens: %w", tensor.ErrSegment)
 	}
 	if err == nil {
 		err = copies(h)
@@ -153,9 +153,9 @@ func (c *cache) mayRestore(id tensor.RequestID, tokens int, blocks [][]byte, sta
 	}
 	switch {
 	case c.requests[id] != nil:
-		return fmt.Errorf("it is known: %w", tensor.ErrSegment)
+		return fmt.Errorf("the request already exists: %w", tensor.ErrSegment)
 	case c.shape == nil:
-		return fmt.Errorf("no step has said yet how wide keys are: %w", tensor.ErrUnsupported)
+		return fmt.Errorf("no step has determined the width of keys yet: %w", tensor.ErrUnsupported)
 	}
 	return c.saved.FitsRestore(tokens, c.spec.BlockTokens, blocks, state)
 }

@@ -10,7 +10,7 @@
 // process, mount, link, control group or network namespace that is there
 // afterwards and was not before fails it.
 //
-//	bash test/cluster.sh && go run ./test/e2e        (make e2e; Linux, root)
+//	bash hack/cluster.sh && go run ./test/e2e        (make e2e; Linux, root)
 //
 // Start reading at story.tell.
 package main

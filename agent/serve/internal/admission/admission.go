@@ -88,7 +88,7 @@ func NewDoor(w http.ResponseWriter) Door { return Door{w} }
 // that Await made: who calls it has no answer to write.
 func (d Door) Open(a *Admitted) http.ResponseWriter {
 	if a == nil || a.stream == nil {
-		panic("admission: a response is opened without an admitted request")
+		panic("admission: response opened without an admitted request")
 	}
 	return d.w
 }

@@ -322,9 +322,9 @@ func TestFollowRefusesWhatAnEngineMayNotSay(t *testing.T) {
 		want     string
 		ends     int
 	}{
-		"no origin":               {[]*wire.CacheReport{{}}, "does not say what its blocks depend on", 0},
-		"an origin with a gap":    {[]*wire.CacheReport{{Origin: &wire.CacheOrigin{Model: "m", Layout: "l"}}}, "does not say what its blocks depend on", 0},
-		"a report out of turn":    {[]*wire.CacheReport{{Origin: said}, {Sequence: 2}}, "report 2 came behind 0", 1},
+		"no origin":               {[]*wire.CacheReport{{}}, "incomplete block origin", 0},
+		"an origin with a gap":    {[]*wire.CacheReport{{Origin: &wire.CacheOrigin{Model: "m", Layout: "l"}}}, "incomplete block origin", 0},
+		"a report out of turn":    {[]*wire.CacheReport{{Origin: said}, {Sequence: 2}}, "report 2 after report 0", 1},
 		"a key that is none":      {[]*wire.CacheReport{{Origin: said}, {Sequence: 1, Touched: [][]byte{{1}}}}, "a key of 1 bytes", 1},
 		"a damaged key":           {[]*wire.CacheReport{{Origin: said}, {Sequence: 1, Damaged: [][]byte{{1, 2}}}}, "a key of 2 bytes", 1},
 		"a file without a key":    {[]*wire.CacheReport{{Origin: said}, {Sequence: 1, Persisted: []*wire.CacheFile{{Bytes: 1}}}}, "a key of 0 bytes", 1},

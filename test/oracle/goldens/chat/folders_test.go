@@ -1,4 +1,6 @@
-package main
+//go:build oracle
+
+package chat
 
 import (
 	"context"

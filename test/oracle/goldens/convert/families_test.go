@@ -1,4 +1,6 @@
-package main
+//go:build oracle
+
+package convert
 
 import (
 	"path/filepath"

@@ -1,15 +1,6 @@
-// Command engine (goldens) compares the engine on real weights with what
-// mlx-lm computed in float32 on the same file: token ids exact, the largest
-// logits within a tolerance, greedy tokens equal while the reference's margin
-// exceeds it. make.py beside it wrote the reference; compare.sh does all of it
-// for any prompt.
-//
-//	bash hack/models/fetch.sh smollm2
-//	go run ./test/oracle/goldens/engine
-//	bash hack/mlx/go.sh run ./test/oracle/goldens/engine -backend mlx
-//
-// Start reading at check.
-package main
+//go:build oracle
+
+package engine
 
 import (
 	"context"
@@ -22,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 
 	"metalfleet.dev/metalfleet/metal/backends"
 	"metalfleet.dev/metalfleet/metal/chat"
@@ -53,14 +45,15 @@ type goldenCase struct {
 	Margins []float64
 }
 
-func main() {
-	model := flag.String("model", ".cache/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "model file or folder (hack/models/fetch.sh smollm2 fetches it)")
-	path := flag.String("golden", "test/oracle/goldens/engine/testdata/smollm2.json", "reference")
-	backend := flag.String("backend", "ref", "back end that computes: "+strings.Join(backends.Names(), " or "))
-	flag.Parse()
-	if err := run(context.Background(), *model, *path, *backend); err != nil {
-		fmt.Fprintln(os.Stderr, "goldens:", err)
-		os.Exit(1)
+var (
+	modelPath = flag.String("model", "../../../../.cache/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "model file or folder (hack/models/fetch.sh smollm2 fetches it)")
+	record    = flag.String("golden", "testdata/smollm2.json", "what the reference computed")
+	backend   = flag.String("backend", "ref", "back end that computes: "+strings.Join(backends.Names(), " or "))
+)
+
+func TestRealWeightsGiveTheReferencesTokensAndLogits(t *testing.T) {
+	if err := run(t.Context(), *modelPath, *record, *backend); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package programs
 
 import (
 	"context"
@@ -62,7 +62,7 @@ func TestAProgramThatEndsBadlyFails(t *testing.T) {
 	}
 	script := filepath.Join(root, "test", "oracle", "programs", "run", "p.sh")
 	put(script, "echo $BASE_URL")
-	if _, err := play(context.Background(), o, p, "u"); err == nil || !strings.Contains(err.Error(), "install.sh") {
+	if _, err := play(context.Background(), o, p, "u"); err == nil || !strings.Contains(err.Error(), "make test-programs") {
 		t.Errorf("one that is not installed: %v", err)
 	}
 	put(filepath.Join(installed, "p", "bin", "python"), "")

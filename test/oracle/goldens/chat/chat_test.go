@@ -1,7 +1,6 @@
-// Command chat compares metal/chat/jinja with what jinja2 rendered: see
-// compare.py. It prints figures for each group of templates, and each
-// difference with its explanation (explained.go), and exits 1 if one has none.
-package main
+//go:build oracle
+
+package chat
 
 import (
 	"bufio"
@@ -12,22 +11,24 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"testing"
 	"time"
 
 	"metalfleet.dev/metalfleet/metal/chat/jinja"
 )
 
-func main() {
-	show := flag.Int("show", 20, "unexplained differences to show")
-	flag.Parse()
-	if flag.NArg() != 1 {
-		fmt.Fprintln(os.Stderr, "usage: chat [-show N] RENDERS.jsonl")
-		os.Exit(2)
+var (
+	renders = flag.String("renders", "", "file that compare.py wrote")
+	show    = flag.Int("show", 20, "unexplained differences to show")
+)
+
+func TestTemplatesRenderAsJinja2RendersThem(t *testing.T) {
+	if *renders == "" {
+		t.Fatal("flag -renders is missing: make test-oracle SUITE=text runs compare.py first and passes it")
 	}
 	c := &comparison{show: *show, variables: map[string]*jinja.Dict{}, groups: map[string]*tally{}, explained: map[string]int{}}
-	if err := c.run(flag.Arg(0)); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	if err := c.run(*renders); err != nil {
+		t.Fatal(err)
 	}
 }
 

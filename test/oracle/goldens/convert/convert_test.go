@@ -1,19 +1,15 @@
-// Command convert (goldens) converts models for check.py, which opens the
-// results with mlx-lm, and writes what our own tokenizer makes of some texts.
-//
-// It owns the list of conversions that are checked. It judges nothing.
-//
-//	bash test/oracle/goldens/convert/run.sh
-//
-// Start reading at run.
-package main
+//go:build oracle
+
+package convert
 
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"testing"
 
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/quant"
@@ -42,19 +38,23 @@ type converted struct {
 	Logits []float32 `json:"logits,omitempty"`
 }
 
-func main() {
-	if len(os.Args) != 5 {
-		fmt.Fprintln(os.Stderr, "usage: convert SMOLLM2.gguf FOLDER TEXTS.json RECORD.json")
-		os.Exit(2)
+var (
+	model  = flag.String("model", "", "SmolLM2 as a GGUF file")
+	folder = flag.String("folder", "", "where converted models are written")
+	texts  = flag.String("texts", "", "texts for tokenizers, which check.py chose")
+	record = flag.String("record", "../engine/testdata/smollm2.json", "prompts and logits of the reference")
+)
+
+// TestConvert writes what check.py judges: run.sh calls both.
+func TestConvert(t *testing.T) {
+	if *model == "" || *folder == "" || *texts == "" {
+		t.Fatal("flags are missing: make test-oracle SUITE=convert passes them, and has check.py judge the results")
 	}
-	ctx := context.Background()
-	err := run(ctx, os.Args[1], os.Args[2], os.Args[3])
-	if err == nil {
-		err = quantised(ctx, os.Args[1], os.Args[2], os.Args[4])
+	if err := run(t.Context(), *model, *folder, *texts); err != nil {
+		t.Fatal(err)
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "convert:", err)
-		os.Exit(1)
+	if err := quantised(t.Context(), *model, *folder, *record); err != nil {
+		t.Fatal(err)
 	}
 }
 

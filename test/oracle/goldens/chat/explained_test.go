@@ -1,4 +1,6 @@
-package main
+//go:build oracle
+
+package chat
 
 import (
 	"strings"
@@ -15,11 +17,11 @@ type difference struct {
 // In each the reference gives text, and we refuse by name.
 func differences() []difference {
 	return []difference{
-		{"a value would print as where it lies in memory, another place each time", []string{"prints as where it lies in memory"}},
+		{"a value would print as where it lies in memory, another place each time", []string{"would contain a memory address"}},
 		{"a tag, filter, function or method that has no place in a prompt", []string{"is not supported"}},
 		{"a constant that cannot be sliced: the reference folds it to Undefined, but fails for a variable of that value", []string{"cannot be sliced"}},
 		{"an argument of a wrong type that the reference would look at later, or never", []string{
-			"the width of ", "the size of ", "the count of ", "the length of ", "the base of ", "the indent of ", "truncate takes a str"}},
+			"the width of ", "the size of ", "the count of ", "the length of ", "invalid base of ", "the indent of ", "truncate requires a str"}},
 	}
 }
 

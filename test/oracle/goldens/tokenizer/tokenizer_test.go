@@ -1,20 +1,20 @@
-// Command tokenizer compares metal/tokenizer with what compare.py wrote: ids,
-// decoded texts and streams of many texts, for each tokenizer from its
-// tokenizer.json and, where it came from there, from GGUF. It exits 1 after the
-// first differences.
-package main
+//go:build oracle
+
+package tokenizer
 
 import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"hash/crc32"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"testing"
 	"unicode/utf8"
 
 	"metalfleet.dev/metalfleet/metal/folder"
@@ -22,14 +22,17 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-func main() {
-	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: tokenizer FOLDER [NAME]")
-		os.Exit(2)
+var (
+	dir  = flag.String("dir", "", "folder that compare.py wrote")
+	only = flag.String("only", "", "compare only tokenizers whose name contains this")
+)
+
+func TestTokenizersAgreeWithTheReference(t *testing.T) {
+	if *dir == "" {
+		t.Fatal("flag -dir is missing: make test-oracle SUITE=text runs compare.py first and passes it")
 	}
-	if err := run(os.Args[1], os.Args[2:]); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	if err := run(*dir, *only); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -46,7 +49,7 @@ type kit struct {
 
 const mostShown = 5 // differences of one tokenizer
 
-func run(dir string, only []string) error {
+func run(dir, only string) error {
 	texts, err := readTexts(filepath.Join(dir, "texts.json"))
 	if err != nil {
 		return err
@@ -61,7 +64,7 @@ func run(dir string, only []string) error {
 	}
 	different, compared := 0, 0
 	for _, k := range kits {
-		if len(only) > 0 && !strings.Contains(k.Name, only[0]) {
+		if !strings.Contains(k.Name, only) {
 			continue
 		}
 		n, bad, err := compareKit(dir, k, texts)

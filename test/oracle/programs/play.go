@@ -1,27 +1,23 @@
-// Command programs is make test-programs: programs of others, as they are on a
-// package index and pinned, work with a gateway and straight at an agent, of a
-// real system with tiny models.
+// Package programs shows that third-party programs, pinned and as they are on a
+// package index, work with a gateway and directly with an agent of a real system
+// with tiny models.
 //
-// It owns the list of programs, how each is run, and what each is known to say
-// (said). It refuses a step that is missing, a program that ends badly, a gateway
-// and an agent that answer differently, and anything new that a program says.
-// What a program does is in its script in run; the words of the model are those
-// of tinymodel.Caller.
+// programs.go lists the programs and how each is run; run has a script for each, and
+// said what each is known to print. A missing step, a program that fails, a gateway
+// and an agent that answer differently, and new output all fail the test. The model's
+// words are those of tinymodel.Caller.
 //
-//	go run ./test/oracle/programs [-only NAME] [-write]
-//
-// Start reading at play, then judge.
-package main
+// The test carries the build tag oracle (make test-programs). Start reading at play,
+// then judge.
+package programs
 
 import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,24 +28,10 @@ import (
 	"metalfleet.dev/metalfleet/test/oracle/clients/tinyfleet"
 )
 
+// options are what the test's flags select.
 type options struct {
 	root, installed, only string
 	write                 bool
-}
-
-func main() {
-	var o options
-	flag.StringVar(&o.root, "root", ".", "folder of the sources, whose bin holds the programs")
-	flag.StringVar(&o.installed, "installed", filepath.Join(".cache", "programs"), "folder that test/oracle/programs/install.sh filled")
-	flag.StringVar(&o.only, "only", "", "run only programs whose name contains this")
-	flag.BoolVar(&o.write, "write", false, "write what the programs say in place of comparing it")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "test-programs:", err)
-		os.Exit(1)
-	}
 }
 
 // openAIsEmbedder is the name that a program knows for a model that makes
@@ -149,7 +131,7 @@ func play(ctx context.Context, o options, p Program, base string) (string, error
 	}
 	line := []string{filepath.Join(bin, "python"), filepath.Join(o.root, "test", "oracle", "programs", "run", p.Script)}
 	if _, err := os.Stat(line[0]); err != nil {
-		return "", fmt.Errorf("it is not installed: %w; run test/oracle/programs/install.sh", err)
+		return "", fmt.Errorf("it is not installed: %w; make test-programs installs it", err)
 	}
 	if strings.HasSuffix(p.Script, ".sh") {
 		line[0] = "bash"

@@ -1,11 +1,6 @@
-// Command hub lets the official Python client of the Hugging Face Hub download
-// from agent/hub/hubtest, the hub that our tests use, and compares what it got.
-//
-// It owns the repositories of that one run and refuses a client that gets
-// other bytes, or another error, than the Hub would give it.
-//
-// Start reading at run.
-package main
+//go:build oracle
+
+package hub
 
 import (
 	"context"
@@ -19,21 +14,17 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"os/signal"
 	"slices"
-	"syscall"
+	"testing"
 
 	"metalfleet.dev/metalfleet/agent/hub/hubtest"
 )
 
-func main() {
-	python := flag.String("python", "python3", "Python with huggingface-hub")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *python); err != nil {
-		fmt.Fprintln(os.Stderr, "test-hub:", err)
-		os.Exit(1)
+var python = flag.String("python", "../../../.cache/oracle/hub/bin/python", "Python with huggingface-hub (test/oracle/install.sh hub)")
+
+func TestTheOfficialClientDownloadsFromOurHub(t *testing.T) {
+	if err := run(t.Context(), *python); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -76,7 +67,7 @@ func run(ctx context.Context, python string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	cmd := exec.CommandContext(ctx, python, "test/oracle/hub/client.py", dir)
+	cmd := exec.CommandContext(ctx, python, "client.py", dir)
 	cmd.Env = append(os.Environ(), "HF_ENDPOINT="+server.URL, "HF_HOME="+dir+"/home", "HF_HUB_DISABLE_PROGRESS_BARS=1", "HF_HUB_DISABLE_TELEMETRY=1", "HF_HUB_DISABLE_XET=1", "NO_PROXY=127.0.0.1")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()

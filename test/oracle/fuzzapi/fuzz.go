@@ -1,29 +1,27 @@
-// Command fuzzapi is the test behind make fuzz-api: requests that schemathesis makes
-// of the OpenAPI documents in api/openapi, and hostile ones beyond any schema, are
-// sent to a gateway and straight at an agent, real processes with tiny models.
+// Package fuzzapi sends requests that schemathesis derives from the OpenAPI documents
+// in api/openapi, and hostile requests beyond any schema, to a gateway and directly
+// to an agent: real processes with tiny models.
 //
-// It owns the hostile requests (hostile.go), the verdict on their answers (judge.go)
-// and on what is left afterwards (rest.go); what must hold of schemathesis' answers
-// is in hooks.py. No 5xx that is not promised, every answer in a stated time and in
-// its route's own shape; in the end no engine holds a request or a block of keys and
-// values, goroutines and open files are what they were, and each Mac's ledger is what
-// runs there. Processes and credentials are package fleet's.
+// hostile.go has the hostile requests, judge.go the verdict on their answers, rest.go
+// the check of what is left afterwards, and hooks.py what must hold for schemathesis'
+// requests. No answer is an undocumented 5xx; each arrives within a stated time and in
+// its route's own shape. In the end no engine holds a request or a block of the KV
+// cache, goroutines and open files are as before, and each Mac's ledger lists exactly
+// the engines that run there.
 //
-// Start reading at fuzz.
-package main
+// The test carries the build tag oracle. Without flags it makes the same requests each
+// time; make fuzz explores with a new seed. Start reading at fuzz.
+package fuzzapi
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"metalfleet.dev/metalfleet/test/fleet"
@@ -35,37 +33,13 @@ type options struct {
 	seed                     uint64
 }
 
-func main() {
-	var o options
-	flag.StringVar(&o.root, "root", ".", "folder of the module, whose bin holds the programs")
-	flag.StringVar(&o.keep, "logs", filepath.Join(".run", "fuzz-api-failed"), "folder for the logs of a run that failed")
-	flag.StringVar(&o.schemathesis, "schemathesis", "", "the program; test/oracle/fuzzapi/install.sh installs it and prints where")
-	flag.DurationVar(&o.length, "for", 3*time.Minute, "how long requests are made")
-	flag.Uint64Var(&o.seed, "seed", 0, "repeat a run; 0 chooses one")
-	flag.Parse()
-	if flag.NArg() > 0 || o.schemathesis == "" || o.length < time.Minute {
-		fmt.Fprintln(os.Stderr, "usage: fuzzapi -schemathesis PROGRAM [-for 3m, at least 1m] [-seed N] [-root DIR] [-logs DIR]; make fuzz-api")
-		os.Exit(2)
-	}
-	if o.seed == 0 {
-		o.seed = uint64(time.Now().UnixNano()) % 1e9
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "fuzz-api:", err)
-		os.Exit(1)
-	}
-	fmt.Println("fuzz-api: every answer was promised, in time and in shape; nothing was left behind")
-}
-
 func run(ctx context.Context, o options) (err error) {
 	fmt.Printf("   seed %d (SEED=%d repeats it)\n", o.seed, o.seed)
 	if o.root, err = filepath.Abs(o.root); err != nil {
 		return err
 	}
 	if out, err := exec.CommandContext(ctx, o.schemathesis, "--version").CombinedOutput(); err != nil {
-		return fmt.Errorf("schemathesis does not run: %w: %s; test/oracle/fuzzapi/install.sh installs it", err, out)
+		return fmt.Errorf("schemathesis does not run: %w: %s; make fuzz installs it", err, out)
 	}
 	models, err := os.MkdirTemp("", "mf-fuzz-models-")
 	if err != nil {

@@ -1,55 +1,33 @@
-// Command clients is make test-clients: the official clients of the OpenAI and
-// Anthropic APIs, each at a pinned version, send every row of the conformance
-// table to a gateway and straight to an agent, of a real system with tiny models;
-// rows of API keys go to a gateway that asks for them.
+// Package clients has the official clients of the OpenAI and Anthropic APIs, each
+// at a pinned version, send every row of the conformance table to a gateway and
+// directly to an agent of a real system with tiny models. Rows about API keys go to
+// a gateway that requires them.
 //
-// It owns the system, the two doors, the clients' runners and the verdict: every
-// row must be played by every client that it is for, at both doors, and what
-// the table says the same of all clients must be. Rows and their judgement
-// belong to package table, what a client does to its runner in sdk and openaigo.
-// It refuses to leave anything out: a client that is missing fails it.
+// Every client must play every row that is meant for it, at both doors, and values
+// that the table marks as equal must be the same for all clients. A client that is
+// not installed fails the test. Rows and their judgement belong to package table;
+// what a client does is in its runner in sdk and openaigo.
 //
-//	go run ./test/oracle/clients [-only NAME] [-client NAME] [-v]
-//
-// Start reading at play.
-package main
+// The test carries the build tag oracle (make test-clients). Start reading at play.
+package clients
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
-	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"metalfleet.dev/metalfleet/test/oracle/clients/table"
 	"metalfleet.dev/metalfleet/test/oracle/clients/tinyfleet"
 )
 
+// options are what the test's flags select.
 type options struct {
 	root, installed, only, client string
 	verbose                       bool
-}
-
-func main() {
-	var o options
-	flag.StringVar(&o.root, "root", ".", "folder whose bin holds the programs")
-	flag.StringVar(&o.installed, "installed", filepath.Join(".cache", "clients"), "folder that test/oracle/clients/install.sh filled")
-	flag.StringVar(&o.only, "only", "", "rows whose name holds this; the count is then not judged")
-	flag.StringVar(&o.client, "client", "", "this client alone; the count is then not judged")
-	flag.BoolVar(&o.verbose, "v", false, "print every reply")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "test-clients:", err)
-		os.Exit(1)
-	}
 }
 
 func run(ctx context.Context, o options) error {
