@@ -1,6 +1,6 @@
 # Works with GNU make 3.81 (the one on a Mac) and bash 3.2. `make help` lists what there is.
-# Every build uses the same flags, so that the build cache is shared: without cgo for programs, tools and
-# mutants, with cgo for the race detector alone.
+# Every build uses the same flags, so that the build cache is shared: without cgo for programs and
+# tools, with cgo for the race detector alone.
 
 SHELL := /bin/bash
 export CGO_ENABLED := 0
@@ -15,8 +15,6 @@ PROGRAMS = $(notdir $(wildcard cmd/*))
 TOOL := go tool -modfile=hack/tools/go.mod
 # Arguments for quickstart, for example ARGS=--once.
 ARGS ?=
-# Which part of the mutants: all, or a shard as i/n, or "shard" for one chosen by the commit.
-MUTANTS ?= all
 # Three times what a slow run was seen to take.
 TEST_TIMEOUT ?= 20m
 
@@ -55,19 +53,19 @@ test-release: ## make a release of this commit twice, at two places: the same by
 	bash hack/release/test.sh
 
 .PHONY: kube
-kube: ## build the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
+kube: ## compile the local Kubernetes into bin/kube (nothing where KUBEBUILDER_ASSETS names a ready one)
 	@bash hack/kube.sh
 
 .PHONY: cluster
 cluster: ## build what a node of the end-to-end cluster runs, and Helm, into bin/kube (Linux; needs gcc, libseccomp-dev)
-	bash test/cluster.sh
+	bash hack/cluster.sh
 
 .PHONY: generate
 generate: ## write the generated files: wire code, deep copies, CRDs, RBAC
 	@bash hack/generate.sh
 
 .PHONY: verify
-verify: ## regenerate and fail on drift; gofmt; go.mod files tidy; the maps of tests in docs
+verify: ## regenerate and fail on drift; gofmt; go.mod files tidy
 	@bash hack/verify.sh
 
 .PHONY: lint
@@ -77,7 +75,6 @@ lint: ## go vet, staticcheck, the import law and the house rules, shellcheck for
 	$(TOOL) staticcheck ./...
 	go vet -C test/oracle/clients/openaigo ./...
 	go vet -C hack/kube ./...
-	go vet -C test/prometheus ./...
 	go vet -C hack/tools ./...
 	go test -count=1 ./hack/lint/...
 	bash hack/lint/shellcheck.sh
@@ -90,17 +87,13 @@ test: kube build ## every test, with the race detector: units, API server, the w
 test-mlx: ## the tests of all that runs on a back end, on MLX too: the suite, model families, the engine
 	bash hack/mlx/test.sh $(TEST_TIMEOUT)
 
-.PHONY: mutants-mlx
-mutants-mlx: ## the same with the guards of hack/mutants-mlx.txt, whose tests need MLX
-	bash hack/mlx/mutants.sh '$(MUTANTS)'
-
-.PHONY: mutants
-mutants: ## break each guard of hack/mutants.txt and want its test red (MUTANTS=all, shard or i/n)
-	go run ./hack/mutants -part '$(MUTANTS)'
-
 .PHONY: fuzz
 fuzz: ## every fuzz target of the module, one after the other, each for FUZZTIME (30s); findings go to testdata/fuzz
 	go run ./hack/fuzz -time $(or $(FUZZTIME),30s)
+
+.PHONY: mutation
+mutation: ## change operators of PKG=./agent/memory/... one at a time and print those its tests do not notice (minutes; FLAGS go to gremlins)
+	@bash hack/mutation.sh '$(PKG)' $(FLAGS)
 
 .PHONY: quickstart
 quickstart: ## the whole story on this machine; ARGS=--once runs it with assertions and exits
@@ -168,21 +161,9 @@ bench-footprint: build mlx ## what engine footprint says beside the most that a 
 test-leaks: ## memory that is not given back: 10,000 passes, a fault at every operation, 1,000 cancelled requests (MLX=1: on MLX too)
 	$(if $(MLX),bash hack/mlx/go.sh,go) run ./test/leaks
 
-.PHONY: test-memory
-test-memory: kube build ## the map of required behaviour of memory has no gap, and every test that it names
-	go run ./hack/idmap
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^Test([PMGK][0-9]|Invariant[0-9])' $$(grep -rlE '^func Test([PMGK][0-9]|Invariant[0-9])' --include='*_test.go' \
-		agent api controllers gateway metal cmd hack | grep -v /testdata/ | xargs -n1 dirname | sort -u | sed 's|^|./|')
-
-.PHONY: test-cache
-test-cache: kube build ## the map of required behaviour of batching and caches has no gap, and every test that it names
-	go run ./hack/idmap
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^Test([KBX][0-9]|A2[89]|Invariant([78]|1[1-5]))' $$(grep -rlE '^func Test([KBX][0-9]|A2[89]|Invariant([78]|1[1-5]))' --include='*_test.go' \
-		agent api controllers gateway metal cmd hack | grep -v /testdata/ | xargs -n1 dirname | sort -u | sed 's|^|./|')
-
 .PHONY: test-replay
 test-replay: ## a prompt of 90,000 tokens, cancelled and resumed on disk by another engine from its last boundary, against computing all of it
-	GOEXPERIMENT=simd go test -count=1 -timeout $(TEST_TIMEOUT) -tags replay -v -run TestB1AReplayOf90000TokensResumesOnDisk ./metal/engine
+	GOEXPERIMENT=simd go test -count=1 -timeout $(TEST_TIMEOUT) -tags replay -v -run TestReplayOf90000TokensResumesOnDisk ./metal/engine
 
 .PHONY: soak-pool
 soak-pool: ## STEPS (10,000,000) of random histories against the plain model of the pool; SEED repeats one
@@ -190,7 +171,7 @@ soak-pool: ## STEPS (10,000,000) of random histories against the plain model of 
 
 .PHONY: soak-cold
 soak-cold: ## HOURS (24) of virtual traffic over the cache on disk: limit, backlog and counters at every operation; SEED repeats one
-	go test -count=1 -timeout 0 -v -run ADayOfTraffic ./agent/cold -soak $(or $(HOURS),24)h -seed $(or $(SEED),0)
+	go test -count=1 -timeout 0 -v -run DayOfTraffic ./agent/cold -soak $(or $(HOURS),24)h -seed $(or $(SEED),0)
 
 .PHONY: bench-gpu
 bench-gpu: ## the engine on an NVIDIA GPU beside mlx-lm; where there is none, says how to take it to one
@@ -215,7 +196,7 @@ test-goldens: ## real weights, tokenizer and templates against references we did
 test-embed-engine: ## vectors of all-MiniLM-L6-v2, and of tiny embedders and rerankers, against sentence-transformers' record, on ref and MLX
 	bash hack/models/fetch.sh minilm
 	bash hack/mlx/go.sh run ./test/oracle/goldens/readers
-	bash hack/mlx/go.sh test -count=1 -v -run 'TestA8|TestPrompts|TestALongInput|TestAnInput' ./metal/embed
+	bash hack/mlx/go.sh test -count=1 -v -run 'TestVectorsAndScores|TestPrompts|TestALongInput|TestAnInput' ./metal/embed
 
 .PHONY: test-embed
 test-embed: ## embeddings and rerank through the API, straight at an agent and through a gateway: the engine's own numbers, of all-MiniLM-L6-v2 and tiny models
@@ -233,7 +214,7 @@ test-clients: kube build ## the official clients of the OpenAI and Anthropic API
 	go run ./test/oracle/clients
 
 .PHONY: test-programs
-test-programs: kube build ## programs of others (llm, LlamaIndex, LiteLLM, Pydantic AI), pinned, work at a gateway and straight at an agent as docs/programs.md shows
+test-programs: kube build ## programs of others (llm, LlamaIndex, LiteLLM, Pydantic AI), pinned, work at a gateway and straight at an agent as docs/how-to/serve.md shows
 	bash test/oracle/programs/install.sh
 	go run ./test/oracle/programs
 
@@ -263,10 +244,6 @@ test-failover: kube build ## two streams from two Macs through the gateway, one 
 chaos: kube build ## under constant load parts of a fleet are killed, cut off, filled up, set back, in random order, for CHAOS (5m); SEED repeats one (Linux, root)
 	go run ./test/chaos -for $(or $(CHAOS),5m) -seed $(or $(SEED),0)
 
-.PHONY: test-peers-bugs
-test-peers-bugs: kube build ## each defect of others in docs/peers-bugs.md has a test, and these pass
-	go run ./hack/peersbugs
-
 .PHONY: bench-reclaim
 bench-reclaim: kube build mlx ## what an eviction gives back and costs others: 600 MB beside a stream, on ref and MLX (Linux; keeps models in .cache)
 	bash hack/models/fetch.sh smollm2 | sed '$$d' # the last line is the path
@@ -283,16 +260,6 @@ e2e-rolling: cluster build ## gateways, operators, the chart, agents and the aut
 	go build -ldflags '-X main.version=e2e-next' -o bin/e2e-next/ ./cmd/agent
 	go run ./test/e2e -rolling
 
-.PHONY: docs-models
-docs-models: ## docs/models.md from the code's own tables and records; a test fails when it is stale
-	go run ./hack/docsmodels
-
-.PHONY: docs-install
-docs-install: cluster build ## the same story, written into docs/install.md; a Prometheus beside it draws docs/dashboards.md
-	bash test/client.sh
-	go build -C test/prometheus -o $(CURDIR)/bin/prometheus .
-	go run ./test/e2e -docs docs
-
 .PHONY: test-chart
 test-chart: kube build ## the chart: lint, wrong values refused, every variant judged by a real API server, a sentence for each field
 	bash hack/helm.sh
@@ -304,7 +271,7 @@ test-keda: kube build ## KEDA's own operator, its metrics server and Kubernetes'
 	go run ./test/keda
 
 .PHONY: test-attacks
-test-attacks: kube build ## every attack of docs/attacks.md is tried for real and must be refused
+test-attacks: kube build ## every attack of SECURITY.md is tried for real and must be refused
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestAttack' $$(grep -rlE '^func TestAttack' --include='*_test.go' \
 		agent api controllers gateway metal cmd hack | xargs -n1 dirname | sort -u | sed 's|^|./|')
 

@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	soakFor  = flag.Duration("soak", 2*time.Hour, "how much virtual time TestInvariant11Invariant12... runs")
+	soakFor  = flag.Duration("soak", 2*time.Hour, "how much virtual time TestDayOfTrafficStaysWithinTheLimit runs")
 	soakSeed = flag.Uint64("seed", 0, "of that test's random numbers; 0 takes another each time")
 )
 
@@ -37,12 +37,11 @@ const (
 	soakOther = soakModels * (256 + soakPayload + blocks.HeaderBytes)
 )
 
-// TestInvariant11Invariant12ADayOfTrafficStaysWithinTheLimit: users come back to
-// their chats, engines come and go, the agent restarts, others fill and empty the
-// disk, it is slow, fails and rots, and somebody clears. At every operation of
-// the disk what lies there is within the limit and the declared backlog; each
-// block that is read is what was put; at the end every block is accounted for.
-func TestInvariant11Invariant12ADayOfTrafficStaysWithinTheLimit(t *testing.T) {
+// Users return to chats, engines start and stop, the agent restarts, and the
+// disk fills, slows down, fails and corrupts data. Usage stays within the limit
+// and the declared backlog at every disk operation, each block reads back as
+// written, and in the end every block is accounted for.
+func TestDayOfTrafficStaysWithinTheLimit(t *testing.T) {
 	seed := *soakSeed
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())

@@ -138,14 +138,14 @@ func maxTokens(to *int) openai.Field {
 // cacheControl says where what was computed should be remembered. It is,
 // everywhere and for as long as there is room, so nothing follows of it.
 func cacheControl(param string, raw json.RawMessage) error {
-	var kind, ttl string
+	kind, ttl := "", "5m"
 	err := openai.Object(raw, param, map[string]openai.Field{"type": openai.String(&kind), "ttl": openai.Optional(openai.String(&ttl))})
 	switch {
 	case err != nil:
 		return err
 	case kind != "ephemeral":
 		return openai.Invalid(param+".type", "'%s.type' must be ephemeral, not '%s'.", param, openai.Shorten(kind))
-	case ttl != "" && ttl != "5m" && ttl != "1h":
+	case ttl != "5m" && ttl != "1h":
 		return openai.Invalid(param+".ttl", "'%s.ttl' must be 5m or 1h, not '%s'.", param, openai.Shorten(ttl))
 	}
 	return nil

@@ -3,13 +3,14 @@ package responses
 import (
 	"encoding/json"
 	"math"
+	"unicode/utf8"
 
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
 const (
 	maxTokensBound = math.MaxInt32
-	// maxMetadata pairs, with keys and values of so many characters.
+	// maxMetadata bounds the pairs, the others the characters of a key and a value.
 	maxMetadata, maxMetadataKey, maxMetadataValue = 16, 64, 512
 )
 
@@ -108,8 +109,8 @@ func (r *Request) decodeMetadata(param string, raw json.RawMessage) error {
 			return openai.Invalid(at, "The parameter '%s' is given twice.", at)
 		}
 		r.Metadata[string(name)] = text
-		if len(r.Metadata) > maxMetadata || len(name) > maxMetadataKey || len(text) > maxMetadataValue {
-			return openai.Invalid(param, "'%s' may have %d pairs, with keys of %d bytes and values of %d.", param, maxMetadata, maxMetadataKey, maxMetadataValue)
+		if len(r.Metadata) > maxMetadata || utf8.RuneCount(name) > maxMetadataKey || utf8.RuneCountInString(text) > maxMetadataValue {
+			return openai.Invalid(param, "'%s' may have at most %d pairs, with keys of at most %d characters and values of at most %d.", param, maxMetadata, maxMetadataKey, maxMetadataValue)
 		}
 	}
 	return nil

@@ -236,7 +236,7 @@ const (
 	ManagerPlacement = "metalfleet-placement"
 )
 
-// Timers of failure detection, in seconds; design and reasons in docs/architecture.md.
+// Timers of failure detection, in seconds; design and reasons in docs/concepts/architecture.md.
 const (
 	LeaseRenewSeconds = 10
 	MacSilentSeconds  = 30

@@ -1,9 +1,7 @@
 package macos
 
 import (
-	"cmp"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -59,11 +57,8 @@ func readPlist(t *testing.T, path string) daemonPlist {
 	return p
 }
 
-// config is a file of config/macos. MACOS_CONFIG has them read from a folder of
-// its own.
-func config(name string) string {
-	return filepath.Join(cmp.Or(os.Getenv("MACOS_CONFIG"), "."), name)
-}
+// config is a file of config/macos.
+func config(name string) string { return name }
 
 const agentPlist = "dev.metalfleet.agent.plist"
 

@@ -1,5 +1,5 @@
 // Package archive packs programs as an administrator publishes them for the
-// Macs: a .tar.gz with the programs at its top (docs/upgrade.md).
+// Macs: a .tar.gz with the programs at its top (docs/how-to/macs.md).
 //
 // It owns that layout for the tests of upgrades; what a release holds is
 // hack/release's.

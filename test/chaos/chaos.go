@@ -18,7 +18,7 @@ const (
 	// picksMost is how many milliseconds a dead Mac may stay in a gateway's picks.
 	picksMost = 2000.0
 	// elsewhereMost is how many seconds after a Mac was lost its models serve
-	// elsewhere: the 180 s of docs/architecture.md, and a load on a busy machine.
+	// elsewhere: the 180 s of docs/concepts/architecture.md, and a load on a busy machine.
 	elsewhereMost = 200.0
 	// wholeMost bounds how long a fleet takes to be whole again: a wait costs
 	// nothing where things work.

@@ -116,9 +116,9 @@ func TestRequestsAreJudgedByWhatWasDone(t *testing.T) {
 }
 
 func TestAGatewayLeavesAMacOutWhenItSaysSo(t *testing.T) {
-	log := `time=2026-11-23T07:00:01.500Z level=INFO msg="connection to a Mac failed; others are preferred for a while" requestID=a MacNode=mac-1 reason=x
-time=2026-11-23T07:00:03.250Z level=INFO msg="connection to a Mac failed; others are preferred for a while" requestID=b MacNode=mac-12 reason=x
-time=2026-11-23T07:00:04.750Z level=INFO msg="connection to a Mac failed; others are preferred for a while" requestID=c MacNode=mac-1 reason=x
+	log := `time=2026-11-23T07:00:01.500Z level=INFO msg="Connection to a Mac failed; preferring others for a while" requestID=a MacNode=mac-1 reason=x
+time=2026-11-23T07:00:03.250Z level=INFO msg="Connection to a Mac failed; preferring others for a while" requestID=b MacNode=mac-12 reason=x
+time=2026-11-23T07:00:04.750Z level=INFO msg="Connection to a Mac failed; preferring others for a while" requestID=c MacNode=mac-1 reason=x
 `
 	cut := time.Date(2026, 11, 23, 7, 0, 3, 0, time.UTC)
 	at, ok := distrusted(log, "mac-1", cut)

@@ -140,7 +140,7 @@ func (t tally) err() error {
 }
 
 // distrustWords are what a gateway logs when a Mac leaves its picks.
-const distrustWords = "connection to a Mac failed; others are preferred for a while"
+const distrustWords = "Connection to a Mac failed; preferring others for a while"
 
 // distrusted finds in a gateway's log when a Mac left its picks, the first time
 // after a moment.

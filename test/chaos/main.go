@@ -5,7 +5,7 @@
 // It owns the schedule of faults, the load, and the verdict: no request fails
 // that another try could have saved, no stream ends without a word, a dead Mac
 // leaves the picks of every gateway in under two seconds, what it served is
-// served elsewhere in the time that docs/architecture.md states, and in the end
+// served elsewhere in the time that docs/concepts/architecture.md states, and in the end
 // every deployment is whole, what was promised is what the ledgers say, and
 // nothing was loaded more often than it had to be. Programs, credentials and
 // engines are package fleet's, a Mac's link is package cluster's.
@@ -126,7 +126,7 @@ func (c *chaos) tell(t tally, loaded int, o options) error {
 	r.Add("requests that clients took to the other gateway", "", report.Bound{}, float64(t.moved))
 	r.Add("the longest that a request took", "s", report.Bound{}, t.longest.Seconds())
 	r.Add("a dead Mac leaves a gateway's picks after", "ms", report.Under(picksMost).Every().Of("issue 9"), c.picks...)
-	r.Add("a lost Mac's models serve elsewhere after", "s", report.AtMost(elsewhereMost).Every().Of("docs/architecture.md"), c.elsewhere...)
+	r.Add("a lost Mac's models serve elsewhere after", "s", report.AtMost(elsewhereMost).Every().Of("docs/concepts/architecture.md"), c.elsewhere...)
 	r.Add("loads of engines", "", report.Bound{}, float64(loaded))
 	for _, k := range allKinds() {
 		if took := c.took[k]; len(took) > 0 {

@@ -14,14 +14,3 @@ func Sandbox(context.Context, string, func(context.Context) error) error {
 
 // Inside needs Linux.
 func Inside() bool { return false }
-
-// Relay needs Linux.
-type Relay struct{}
-
-// Relay needs Linux.
-func (m *Mac) Relay(_, _ string) (*Relay, error) {
-	return nil, errors.New("a Mac's network needs Linux: namespaces")
-}
-
-// Close has nothing to end.
-func (*Relay) Close() error { return nil }

@@ -64,7 +64,7 @@ func clientOf(ctx context.Context, o options) (image.Image, error) {
 		Home  string            `json:"home"`
 		Files map[string]string `json:"files"`
 	}
-	cmd := exec.CommandContext(ctx, o.python, filepath.Join(o.root, "hack", "e2e", "interpreter.py"))
+	cmd := exec.CommandContext(ctx, o.python, filepath.Join(o.root, "test", "e2e", "interpreter.py"))
 	cmd.Stderr = os.Stderr
 	b, err := cmd.Output()
 	if err != nil {
@@ -79,7 +79,7 @@ func clientOf(ctx context.Context, o options) (image.Image, error) {
 	}
 	needs.Files["/packages"] = packages[0]
 	for _, script := range []string{"ask.py", "load.py"} {
-		needs.Files["/"+script] = filepath.Join(o.root, "hack", "e2e", script)
+		needs.Files["/"+script] = filepath.Join(o.root, "test", "e2e", script)
 	}
 	return image.Image{
 		Name: clientImage, Entrypoint: []string{interpreter}, Files: needs.Files,

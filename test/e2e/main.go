@@ -2,16 +2,15 @@
 // real one-node Kubernetes without a way out, the chart installed by Helm, two
 // Macs that join, a model applied from a hub, and a Pod with the official Python
 // client that streams an answer through the Service. Then a Mac's link is cut
-// and mended, and the chart is uninstalled and installed again. With -docs the
-// run writes docs/install.md, and with a Prometheus beside it (test/prometheus)
-// docs/dashboards.md; with -rolling it is the story of story.roll.
+// and mended, and the chart is uninstalled and installed again. Commands for Helm are
+// those of docs/how-to/install.md. With -rolling it is the story of story.roll.
 //
 // It owns the story, the images, the hub and the Macs. It asserts on what users
 // see: answers, conditions, events. It refuses to leave anything behind: a
 // process, mount, link, control group or network namespace that is there
 // afterwards and was not before fails it.
 //
-//	bash test/cluster.sh && go run ./test/e2e        (make e2e; Linux, root)
+//	bash hack/cluster.sh && go run ./test/e2e        (make e2e; Linux, root)
 //
 // Start reading at story.tell.
 package main
@@ -39,7 +38,6 @@ func main() {
 	flag.StringVar(&o.root, "root", ".", "folder of the module, with programs in bin")
 	flag.StringVar(&o.dir, "dir", filepath.Join(".cache", "e2e"), "folder of images and of what runs; logs stay there")
 	flag.StringVar(&o.python, "python", filepath.Join(".cache", "client", "bin", "python"), "interpreter with the official client (test/client.sh)")
-	flag.StringVar(&o.docs, "docs", "", "folder docs, to write install.md, bench/install.json and dashboards from the run (make docs-install)")
 	flag.BoolVar(&o.rolling, "rolling", false, "tell the other story: everything is replaced under streams (make e2e-rolling)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -57,8 +55,8 @@ func main() {
 }
 
 type options struct {
-	root, dir, python, docs string
-	rolling                 bool
+	root, dir, python string
+	rolling           bool
 }
 
 // run is called outside and again inside of the sandbox.
@@ -94,9 +92,6 @@ func run(ctx context.Context, o options) error {
 			return err
 		}
 		s.say("e2e: passed in %s", time.Since(began).Round(time.Second))
-		if o.docs == "" {
-			return nil
-		}
-		return errors.Join(s.way.write(o.docs), s.publish())
+		return nil
 	})
 }

@@ -28,7 +28,8 @@ const (
 // roll is the story of make e2e-rolling: whatever is replaced, no client sees a
 // failure or half an answer.
 func (s *story) roll(ctx context.Context) error {
-	s.values = []string{"operator.certificateLife=10m", "operator.authoritySpread=10s"} // the shortest that the operator takes
+	operator := map[string]any{"certificateLife": "10m", "authoritySpread": "10s"} // the shortest that the operator takes
+	s.values = map[string]any{"operator": operator}
 	err := s.steps(ctx, []step{
 		{"a cluster", s.start},
 		{"helm install", s.install},
@@ -134,9 +135,9 @@ func (s *story) restart(program string) func(context.Context) error {
 
 // upgrade changes a value of each program, so that both are replaced at once.
 func (s *story) upgrade(ctx context.Context) error {
-	_, err := s.helm(ctx, "upgrade", "metalfleet", filepath.Join(s.o.root, "charts", "metalfleet"), "--reuse-values", "--wait", "--timeout", "3m",
-		"--set", "gateway.verbose=true", "--set", "operator.verbose=true")
-	if err != nil {
+	s.values["gateway"] = map[string]any{"drainSeconds": 30, "verbose": true}
+	s.values["operator"].(map[string]any)["verbose"] = true
+	if _, err := s.documented(ctx, "how-to/install.md", "upgrade"); err != nil {
 		return err
 	}
 	return s.through(ctx)

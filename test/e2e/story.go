@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"metalfleet.dev/metalfleet/docs"
 	"metalfleet.dev/metalfleet/test/cluster"
 	"metalfleet.dev/metalfleet/test/fleet"
 )
@@ -31,12 +32,8 @@ type story struct {
 	cluster *cluster.Cluster
 	hub     *hub
 	macs    []*mac
-	asked   int // Pods so far
-	way     record
-	values  []string // of the chart, beside those of every story
-
-	observer *observer // with -docs
-	relays   []*cluster.Relay
+	asked   int            // Pods so far
+	values  map[string]any // of the chart, in addition to those of every story
 }
 
 func (s *story) say(format string, a ...any) {
@@ -55,7 +52,6 @@ func (s *story) tell(ctx context.Context) error {
 		{"a cluster", s.start},
 		{"helm install", s.install},
 		{"two Macs join", s.join},
-		{"a Prometheus scrapes", s.observe},
 		{"a model from the hub", s.apply},
 		{"a Pod asks", s.pod},
 		{"top and why", s.look},
@@ -64,7 +60,6 @@ func (s *story) tell(ctx context.Context) error {
 		{"the link is back", s.mend},
 		{"an uninstall is refused", s.refused},
 		{"the model is deleted", s.remove},
-		{"dashboards are drawn", s.draw},
 		{"helm uninstall", s.uninstall},
 		{"installed again", s.again},
 	})
@@ -74,9 +69,6 @@ func (s *story) tell(ctx context.Context) error {
 func (s *story) steps(ctx context.Context, all []step) error {
 	for _, step := range all {
 		s.say("-- %s", step.name)
-		if err := s.observed(step.name); err != nil {
-			return err
-		}
 		if err := step.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
@@ -104,17 +96,47 @@ func (s *story) helm(ctx context.Context, args ...string) (string, error) {
 	return string(b), nil
 }
 
-// install is what the README tells a user, with the images of this build.
+// documented runs a block of commands of a page, as a user who copies it: in a
+// folder with the chart and a file values.yaml, with this build's images.
+func (s *story) documented(ctx context.Context, page, id string) (string, error) {
+	script, err := docs.Script(page, id)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(s.dir, "documented")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	if err := os.Symlink(filepath.Join(s.o.root, "charts"), filepath.Join(dir, "charts")); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	values := map[string]any{"image": map[string]any{"pullPolicy": "Never"}, "gateway": map[string]any{"drainSeconds": 30}}
+	for program, v := range s.values {
+		values[program] = v
+	}
+	text, err := json.Marshal(values)
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "values.yaml"), text, 0o644); err != nil {
+		return "", err
+	}
+	bin := filepath.Join(s.o.root, "bin")
+	home := filepath.Join(s.dir, "helm")
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(bin, "kube")+":"+bin+":"+os.Getenv("PATH"), "KUBECONFIG="+s.cluster.Kubeconfig,
+		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "REGISTRY="+registry, "TAG="+tag)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("the block %s of docs/%s: %w: %s", id, page, err, strings.TrimSpace(string(out)))
+	}
+	return string(out), err
+}
+
+// install is what the page tells a user, with the images of this build.
 func (s *story) install(ctx context.Context) error {
-	s.way.begin()
-	args := []string{"install", "metalfleet", filepath.Join(s.o.root, "charts", "metalfleet"), "--create-namespace", "--wait", "--timeout", "3m"}
-	for _, v := range append([]string{"image.registry=" + registry, "image.tag=" + tag, "image.pullPolicy=Never", "gateway.drainSeconds=30"}, s.values...) {
-		args = append(args, "--set", v)
-	}
-	_, err := s.helm(ctx, args...)
-	if err == nil {
-		s.way.mark("`helm install --wait` returns: two operators and two gateways are ready", time.Now())
-	}
+	_, err := s.documented(ctx, "how-to/install.md", "install")
 	return err
 }
 
@@ -143,7 +165,6 @@ func (s *story) apply(ctx context.Context) error {
 	if want := s.hub.commit + " " + s.hub.commit; out != want {
 		return fmt.Errorf("the replicas' commits are %q, want %q", out, want)
 	}
-	s.way.mark("the `ModelDeployment` is `Ready`: fetched, verified and loaded on two Macs", time.Now())
 	return nil
 }
 
@@ -225,7 +246,6 @@ func (s *story) pod(ctx context.Context) error {
 	if err := a.judge(); err != nil {
 		return err
 	}
-	s.way.mark("a Pod with the official Python client has the first token", time.UnixMilli(int64(1000*a.FirstAt)))
 	s.say("%d tokens in %d pieces, the first after %d ms", a.Tokens, a.Pieces, a.FirstMilliseconds)
 	return nil
 }
@@ -245,11 +265,18 @@ func (a seen) judge() error {
 
 // look is what an administrator looks at.
 func (s *story) look(ctx context.Context) error {
-	return errors.Join(s.way.picture(ctx, s, "top", "top", "--once"), s.way.picture(ctx, s, "why", "why", team+"/"+model))
+	for _, args := range [][]string{{"top", "--once"}, {"why", team + "/" + model}} {
+		cmd := exec.CommandContext(ctx, filepath.Join(s.o.root, "bin", "kubectl-metalfleet"), append(args, "--kubeconfig="+s.cluster.Kubeconfig)...)
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), declared[0].name) {
+			return fmt.Errorf("kubectl metalfleet %s (%w) prints %q, want a line about %s", strings.Join(args, " "), err, out, declared[0].name)
+		}
+	}
+	return nil
 }
 
 func (s *story) test(ctx context.Context) error {
-	out, err := s.helm(ctx, "test", "metalfleet", "--timeout", "2m")
+	out, err := s.documented(ctx, "how-to/install.md", "verify")
 	if err == nil && !strings.Contains(out, "Succeeded") {
 		err = fmt.Errorf("helm test says %q", out)
 	}
@@ -325,7 +352,7 @@ func (s *story) remove(ctx context.Context) error {
 }
 
 func (s *story) uninstall(ctx context.Context) error {
-	if _, err := s.helm(ctx, "uninstall", "metalfleet", "--wait", "--timeout", "2m"); err != nil {
+	if _, err := s.documented(ctx, "how-to/install.md", "uninstall"); err != nil {
 		return err
 	}
 	// Kinds stay, and so do Macs: an uninstall loses no data.
@@ -375,10 +402,6 @@ func (s *story) evidence() error {
 // end stops Macs and cluster.
 func (s *story) end() error {
 	var errs []error
-	s.observer.stop()
-	for _, r := range s.relays {
-		errs = append(errs, r.Close())
-	}
 	for _, m := range s.macs {
 		errs = append(errs, m.end())
 	}

@@ -116,7 +116,7 @@ func test(ctx context.Context, f *fleet.Fleet, root, python string) error {
 	if err := refusals(ctx, f.URL, root, python, k); err != nil {
 		return err
 	}
-	c, err := startClient(ctx, k.good, python, filepath.Join(root, "hack", "failover", "client.py"), f.URL, deployment)
+	c, err := startClient(ctx, k.good, python, filepath.Join(root, "test", "failover", "client.py"), f.URL, deployment)
 	if err != nil {
 		return err
 	}

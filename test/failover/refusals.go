@@ -63,7 +63,7 @@ var wanted = map[string]string{
 
 // refusals runs refusals.py.
 func refusals(ctx context.Context, url, root, python string, k held) error {
-	cmd := exec.CommandContext(ctx, python, filepath.Join(root, "hack", "failover", "refusals.py"), url, deployment)
+	cmd := exec.CommandContext(ctx, python, filepath.Join(root, "test", "failover", "refusals.py"), url, deployment)
 	cmd.Env = append(os.Environ(), "GOOD_KEY="+k.good, "NARROW_KEY="+k.narrow, "SLOW_KEY="+k.slow)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()

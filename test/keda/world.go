@@ -167,7 +167,7 @@ func (w *world) create(ctx context.Context, name string, scalesItself bool) erro
 	return w.Create(ctx, d)
 }
 
-// scale makes the ScaledObject that is in docs/autoscaling.md.
+// scale makes the ScaledObject that is in docs/how-to/serve.md.
 func (w *world) scale(ctx context.Context, name string) error {
 	so := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
 		"metadata": map[string]any{"namespace": namespace, "name": name},

@@ -15,8 +15,7 @@ import "time"
 const Most = 2 * time.Minute
 
 // Of bounds one wait of a test: Most, or a quarter of the time that the test
-// program still has, so that several waits of one test fit. hack/mutants, whose
-// tests are to fail, gives them little time.
+// program still has, so that several waits of one test fit.
 func Of(t interface{ Deadline() (time.Time, bool) }) time.Duration {
 	end, limited := t.Deadline()
 	if !limited {

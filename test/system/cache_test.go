@@ -11,12 +11,9 @@ import (
 	"metalfleet.dev/metalfleet/test/fleet"
 )
 
-// TestB4B6K13APromptIsComputedOnceForAllTheEnginesThatCome: after its engine went
-// because it was idle, after one that was killed, and after an agent that was
-// killed with it, the same question has the same answer and begins with what lies
-// on the Mac's disk. Once the model is deleted and forgotten the disk is given
-// back (that is agent/cold's to show: it takes an hour).
-func TestB4B6K13APromptIsComputedOnceForAllTheEnginesThatCome(t *testing.T) {
+// After an idle unload, a killed engine, and an engine killed together with its
+// agent, the same prompt has the same answer and restores its tokens from disk.
+func TestPromptIsComputedOnceAcrossEngineAndAgentRestarts(t *testing.T) {
 	t.Parallel()
 	s := remembering(t)
 	s.model(t, fleet.Model{Name: "recalls", File: "light.gguf", OnDemand: true, IdleSeconds: 1, DrainSeconds: 1, Chips: []string{atticChip}, SSD: "64Mi"})

@@ -210,7 +210,7 @@ func (s *memorySuite) gone(t *testing.T, r fleet.Resident) v1alpha1.Reclaim {
 }
 
 // settled wants a Mac to hold so many engines, and its ledger to be what they
-// were promised (Invariant 3).
+// were promised.
 func (s *memorySuite) settled(t *testing.T, mac string, engines int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("Mac %s holds %d engines and no more", mac, engines), patience, func(ctx context.Context) error {
@@ -242,7 +242,7 @@ func (s *memorySuite) withdrawn(t *testing.T, mac string) {
 }
 
 // noHold deletes a model that may drain for drainSeconds and wants it gone long
-// before: the drain waits for holds, and there is none (Invariant 2).
+// before: the drain waits for holds, and there is none.
 func (s *memorySuite) noHold(t *testing.T, name string) v1alpha1.Reclaim {
 	t.Helper()
 	r, err := s.Resident(t.Context(), name)

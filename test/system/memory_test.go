@@ -19,10 +19,9 @@ import (
 // storyTokens are enough for an answer of paced to outlive an eviction.
 const storyTokens = 1500
 
-// TestP9M4Invariant1TheRightEngineGoesAndNobodyElseNotices: of three idle
-// engines and one that speaks, pressure takes the longest unused that alone
-// covers what is short.
-func TestP9M4Invariant1TheRightEngineGoesAndNobodyElseNotices(t *testing.T) {
+// Of three idle engines and one that serves, the least recently used one that
+// covers the deficit alone is evicted.
+func TestPressureEvictsTheRightEngineAlone(t *testing.T) {
 	t.Parallel()
 	s := remembering(t)
 	s.model(t, fleet.Model{Name: "speaks", File: "paced.gguf", Tokens: slowContext, Chips: []string{shelfChip}})
@@ -84,9 +83,7 @@ func footprint(t *testing.T, r fleet.Resident) int64 {
 
 func near(n, own int64) bool { return 20*max(n-own, own-n) <= own }
 
-// TestM5Invariant1AnEngineThatLeaksIsStoppedAtItsOwnLimitAlone: the Mac has
-// memory enough, the engine is over what was promised to it.
-func TestM5Invariant1AnEngineThatLeaksIsStoppedAtItsOwnLimitAlone(t *testing.T) {
+func TestLeakingEngineIsStoppedAtItsOwnLimitAlone(t *testing.T) {
 	t.Parallel()
 	s := remembering(t)
 	s.model(t, fleet.Model{Name: "calm", File: "paced.gguf", Tokens: slowContext, Chips: []string{pondChip}})
@@ -120,9 +117,8 @@ func TestM5Invariant1AnEngineThatLeaksIsStoppedAtItsOwnLimitAlone(t *testing.T) 
 	}
 }
 
-// TestP8P15Invariant2Invariant3Invariant6WhateverEndsAnEngineLeavesNothing has
-// engines end in every bad way, one after the other on one Mac.
-func TestP8P15Invariant2Invariant3Invariant6WhateverEndsAnEngineLeavesNothing(t *testing.T) {
+// Engines end in every bad way, one after the other on one Mac.
+func TestFailedEnginesLeaveNothing(t *testing.T) {
 	t.Parallel()
 	s := remembering(t)
 	t.Run("killed while it speaks", s.killedWhileItSpeaks)
@@ -245,9 +241,8 @@ func stoppedProcess(pid int) error {
 	return nil
 }
 
-// TestP6Invariant2Invariant7WhateverClientsDoTheirHoldsEnd: after each no hold
-// is left, which a drain that may be long shows by being short.
-func TestP6Invariant2Invariant7WhateverClientsDoTheirHoldsEnd(t *testing.T) {
+// A drain with a long limit shows it by finishing early.
+func TestHoldsEndHoweverClientsLeave(t *testing.T) {
 	t.Parallel()
 	s := remembering(t)
 	t.Run("at once", func(t *testing.T) {

@@ -207,7 +207,7 @@ func (s *suite) encoderOfAHub(t *testing.T) {
 	if err == nil {
 		t.Error("an encoder chats")
 	} else {
-		wantWords(t, err.Error(), "400", "turns texts into vectors", "embeddings")
+		wantWords(t, err.Error(), "400", "computes embeddings", "embeddings")
 	}
 	s.remove(t, md)
 }

@@ -24,19 +24,8 @@ const settle = 2 * time.Second
 
 const crdTimeout = readyTimeout
 
-// CRDsVariable names a glob that stands in for this module's config/crd:
-// hack/mutants weakens a rule that way without touching the tree.
-const CRDsVariable = "TESTENV_CRDS"
-
-// RBACVariable names a folder that stands in for this module's config/rbac, for
-// the same reason.
-const RBACVariable = "TESTENV_RBAC"
-
 // RBACDir is the folder with the roles and policies that a test installs.
 func RBACDir() (string, error) {
-	if dir := os.Getenv(RBACVariable); dir != "" {
-		return dir, nil
-	}
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
@@ -46,9 +35,6 @@ func RBACDir() (string, error) {
 
 // readCRDs reads one CustomResourceDefinition from each file the globs name.
 func readCRDs(globs []string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	if glob := os.Getenv(CRDsVariable); globs == nil && glob != "" {
-		globs = []string{glob}
-	}
 	if globs == nil {
 		root, err := moduleRoot()
 		if err != nil {

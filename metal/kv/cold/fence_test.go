@@ -32,10 +32,9 @@ func clean(t *testing.T, f *faultfs.FS, n cold.Namespace, epoch string) {
 	}
 }
 
-// TestB4Invariant14CleaningUpIsFinalWhereverTheWriterIs: the writer is stopped
-// before each of its operations in turn, the owner cleans up, the writer goes
-// on; afterwards there is nothing, and the books are right.
-func TestB4Invariant14CleaningUpIsFinalWhereverTheWriterIs(t *testing.T) {
+// The writer is stopped before each of its operations, the owner clears, the
+// writer continues; nothing is left afterwards, and the accounting is right.
+func TestClearIsFinalWhereverTheWriterIs(t *testing.T) {
 	kinds := map[faultfs.Kind]int{}
 	for at := int64(1); ; at++ {
 		done := false
@@ -97,9 +96,9 @@ func within(at, name string) bool {
 	return false
 }
 
-// TestB4ANewEpochDropsWhatWaited: what was queued before a clear does not come
-// after it, and the new epoch's grant is whole.
-func TestB4ANewEpochDropsWhatWaited(t *testing.T) {
+// Blocks queued before a clear are not written after it, and the new epoch has
+// its whole grant.
+func TestNewEpochDropsTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1<<20, 1<<20)
@@ -136,8 +135,7 @@ func TestB4ANewEpochDropsWhatWaited(t *testing.T) {
 	})
 }
 
-// TestB6AShutdownWritesWhatIsQueuedThenNothing, and one call does both.
-func TestB6AShutdownWritesWhatIsQueuedThenNothing(t *testing.T) {
+func TestShutdownWritesTheQueueThenNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1<<20, 1<<20)
@@ -164,7 +162,7 @@ func TestB6AShutdownWritesWhatIsQueuedThenNothing(t *testing.T) {
 	})
 }
 
-func TestB6AShutdownHasABound(t *testing.T) {
+func TestShutdownIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1<<20, 1<<20)

@@ -16,11 +16,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv/cold/faultfs"
 )
 
-// TestInvariant12EveryAcceptedBlockIsSomewhere: random histories on a disk that
-// fails, is slow and rots, under an owner that grants and ends epochs. At every
-// moment the counters add up and no byte was written that was not granted;
-// nothing is ever read that was not put.
-func TestInvariant12EveryAcceptedBlockIsSomewhere(t *testing.T) {
+// Random histories on a disk that fails, is slow and corrupts data, under an
+// owner that grants and ends epochs. The counters always add up, no byte is
+// written without a grant, and no read returns what was not put.
+func TestEveryAcceptedBlockIsAccountedFor(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	var sum cold.Counters

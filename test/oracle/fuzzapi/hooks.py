@@ -61,8 +61,37 @@ def tame(body, mark):
         if name != present[mark // 8 % len(present)] or mark // 64 % 2:
             body.pop(name)
     body.pop("previous_response_id", None)
+    for number, tool in enumerate(body.get("tools") or []):
+        named = tool.get("function") if isinstance(tool.get("function"), dict) else tool
+        named["name"] = f"tool_{number}"  # two of one name are refused
+    choice = body.get("tool_choice")
+    if choice is not None and not body.get("tools"):
+        body.pop("tool_choice")
+    elif isinstance(choice, dict):
+        for named in (choice, choice.get("function")):
+            if isinstance(named, dict) and "name" in named:
+                named["name"] = "tool_0"
+    for name, call_id in (("messages", "tool_call_id"), ("input", "call_id")):
+        if isinstance(body.get(name), list):
+            body[name] = answered(body[name], call_id)
     if isinstance(body.get("dimensions"), int):
         body["dimensions"] = 1 + body["dimensions"] % 8
+
+
+def answered(turns, call_id):
+    """The turns without results of calls that nothing before them made, and with arguments that hold a JSON object."""
+    made, kept = set(), []
+    for turn in turns:
+        for call in turn.get("tool_calls") or []:
+            call["function"]["arguments"] = "{}"
+            made.add(call["id"])
+        if turn.get("type") == "function_call":
+            turn["arguments"] = "{}"
+            made.add(turn["call_id"])
+        elif call_id in turn and turn[call_id] not in made:
+            continue
+        kept.append(turn)
+    return kept or turns
 
 
 @schemathesis.hook

@@ -1,4 +1,4 @@
-package main
+package fuzzapi
 
 import (
 	"bytes"
@@ -56,7 +56,7 @@ func (f *fuzz) schemathesis(ctx context.Context, d door) error {
 func (f *fuzz) document(ctx context.Context, d door, name, phases string, length time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, length+overrun, fmt.Errorf("schemathesis has not ended %s after its time", overrun))
 	defer cancel()
-	here := filepath.Join(f.options.root, "hack", "fuzzapi")
+	here := filepath.Join(f.options.root, "test", "oracle", "fuzzapi")
 	counts := filepath.Join(f.Dir(), fmt.Sprintf("tally-%s-%s-%s.json", d.name, name, phases))
 	cmd := exec.CommandContext(ctx, f.options.schemathesis, "--config-file", filepath.Join(here, "schemathesis.toml"), "run", filepath.Join(f.options.root, "api", "openapi", name+".json"), "--url", d.url,
 		"--seed", fmt.Sprint(f.options.seed), "--max-time", fmt.Sprint(max(1, int(length.Seconds()))), "--checks", checks, "--phases", phases,

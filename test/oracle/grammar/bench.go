@@ -17,7 +17,7 @@ const (
 	// benchWords is the vocabulary of Qwen3.
 	benchWords = 151_936
 	// decodeStep is the fastest step that we know of: a row of Qwen3-8B in 4 bits on
-	// an H100 took 6.2 ms (docs/bench/gpu.md). A Mac's are longer.
+	// an H100 took 6.2 ms (docs/reference/performance.md). A Mac's are longer.
 	decodeStep = 6200.0 // microseconds
 	// atMost of a step may go to the mask.
 	atMost = 0.05

@@ -123,7 +123,7 @@ func random(o options) error {
 
 // ask runs one of our scripts.
 func (o options) ask(script string, in *bytes.Buffer, out any) error {
-	cmd := exec.Command(o.python(), filepath.Join("hack", "grammar", script))
+	cmd := exec.Command(o.python(), filepath.Join("test", "oracle", "grammar", script))
 	cmd.Stdin, cmd.Stderr = bufio.NewReader(in), os.Stderr
 	raw, err := cmd.Output()
 	if err != nil {

@@ -73,7 +73,7 @@ func suites(o options) error {
 func (t *tally) judge(file string, g group) {
 	t.groups++
 	compiled, err := grammar.Compile(grammar.Spec{Kind: grammar.JSONSchema, Source: string(g.Schema)})
-	unsatisfiable := err != nil && strings.Contains(err.Error(), "nothing satisfies")
+	unsatisfiable := err != nil && strings.Contains(err.Error(), "cannot be satisfied")
 	if err != nil && !unsatisfiable {
 		t.refused++
 		keyword := "other"
