@@ -5,7 +5,8 @@
 #
 # The tool is gremlins, pinned in hack/tools/go.mod: it needs no change of the tests, reads modules, has releases for the
 # current Go, and works on a copy. It copies the whole module, so it gets a copy of what git knows, without bin and .cache.
-# -count=1 keeps the test cache out of the time it multiplies to bound each mutant, -vet=off what vet finds out of the kills.
+# -count=1 keeps the test cache out of the time it multiplies to bound each mutant, -vet=off what vet finds out of the kills;
+# -ldflags=-s links faster.
 # usage: hack/mutation.sh ./PACKAGE/... [gremlins flag...]   (make mutation PKG=./PACKAGE/...)
 #        FLAGS of interest: --exclude-files REGEXP to take a sample, --output FILE for JSON, --timeout-coefficient N
 set -eu -o pipefail
@@ -27,5 +28,5 @@ git ls-files -co --exclude-standard -z | while IFS= read -r -d '' f; do [ ! -f "
 export KUBEBUILDER_ASSETS=${KUBEBUILDER_ASSETS:-$root/bin/kube}
 ulimit -v $((8 << 20)) 2>/dev/null || true
 cd "$copy"
-GOFLAGS="$GOFLAGS -count=1 -vet=off" "$gremlins" unleash "$pkg" --workers 1 --timeout-coefficient 15 \
+GOFLAGS="$GOFLAGS -count=1 -vet=off -ldflags=-s" "$gremlins" unleash "$pkg" --workers 1 --timeout-coefficient 15 \
   --invert-logical --invert-loopctrl --invert-assignments "$@"
