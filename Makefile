@@ -91,6 +91,10 @@ test-mlx: ## the tests of all that runs on a back end, on MLX too: the suite, mo
 fuzz: ## every fuzz target of the module, one after the other, each for FUZZTIME (30s); findings go to testdata/fuzz
 	go run ./hack/fuzz -time $(or $(FUZZTIME),30s)
 
+.PHONY: mutation
+mutation: ## change operators of PKG=./agent/memory/... one at a time and print those its tests do not notice (minutes; FLAGS go to gremlins)
+	@bash hack/mutation.sh '$(PKG)' $(FLAGS)
+
 .PHONY: quickstart
 quickstart: ## the whole story on this machine; ARGS=--once runs it with assertions and exits
 	bash hack/quickstart/run.sh $(ARGS)

@@ -125,6 +125,19 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	}
 }
 
+func TestEveryErrorCodeIsListed(t *testing.T) {
+	all := constants(t, "api/openai/errors.go", "Code")
+	if len(all) < 15 {
+		t.Fatalf("only %d codes were found", len(all))
+	}
+	text := section(t, "docs/reference/api.md", "## Errors")
+	for _, code := range append(all, constants(t, "api/agentapi/agentapi.go", "Code")...) {
+		if !strings.Contains(text, "`"+code+"`") {
+			t.Errorf("docs/reference/api.md does not list the error code %s", code)
+		}
+	}
+}
+
 // section is the part of a page under a heading.
 func section(t *testing.T, page, heading string) string {
 	t.Helper()

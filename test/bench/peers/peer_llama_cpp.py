@@ -1,5 +1,5 @@
-"""llama.cpp as a peer, through the C functions that llama-cpp-python binds;
-its defaults, but for the number of threads and that nothing is offloaded.
+"""llama.cpp as a peer, through the C functions that llama-cpp-python binds, with its defaults except for the number of
+threads and that nothing is offloaded.
 usage: peer_llama_cpp.py GGUF THREADS"""
 
 import functools
@@ -10,7 +10,7 @@ import llama_cpp
 import numpy as np
 from llama_cpp import llama_cpp as c
 
-import spoken
+import protocol
 
 # Tokens of one stream: a single one can be long, several are short.
 CONTEXT, SHARED_CONTEXT = 2048, 512
@@ -53,7 +53,7 @@ def step(context, rows, wanted):
 
 
 def measure(streams, prompt, tokens):
-    ids = spoken.prompt_of(prompt, vocabulary)
+    ids = protocol.prompt_of(prompt, vocabulary)
     context = context_of(streams)
     c.llama_memory_clear(c.llama_get_memory(context), True)
     began = time.perf_counter()
@@ -66,7 +66,10 @@ def measure(streams, prompt, tokens):
     return prefill, [after - before for before, after in zip(times, times[1:])]
 
 
-spoken.serve(
-    [("llama-cpp-python", llama_cpp.__version__), ("llama.cpp with", c.llama_print_system_info().decode().strip(" |"))],
+protocol.serve(
+    [
+        {"name": "llama-cpp-python", "version": llama_cpp.__version__},
+        {"name": "llama.cpp with", "version": c.llama_print_system_info().decode().strip(" |")},
+    ],
     measure,
 )
