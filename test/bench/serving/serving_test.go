@@ -22,19 +22,19 @@ type paced struct {
 	most int
 }
 
-func (p *paced) Ask(ctx context.Context, r traffic.Request, each func()) (int, int, error) {
+func (p *paced) Ask(ctx context.Context, r traffic.Request, each func()) (traffic.Usage, error) {
 	if r.MaxTokens == 1 {
 		p.prompts.Add(1)
 		defer p.prompts.Add(-1)
 		time.Sleep(time.Duration(1+min(p.streams.Load(), 1)) * time.Second)
 		each()
-		return len(strings.Fields(r.Prompt)), 1, nil
+		return traffic.Usage{Prompt: len(strings.Fields(r.Prompt))}, nil
 	}
 	p.streams.Add(1)
 	defer p.streams.Add(-1)
 	for n := range r.MaxTokens {
 		if n == p.most && n > 0 {
-			return 1, n, nil
+			return traffic.Usage{Generated: n}, nil
 		}
 		gap := 10 * time.Millisecond
 		if p.prompts.Load() > 0 {
@@ -44,10 +44,10 @@ func (p *paced) Ask(ctx context.Context, r traffic.Request, each func()) (int, i
 		case <-time.After(gap):
 			each()
 		case <-ctx.Done():
-			return 1, n, ctx.Err()
+			return traffic.Usage{}, ctx.Err()
 		}
 	}
-	return 1, r.MaxTokens, nil
+	return traffic.Usage{Generated: r.MaxTokens}, nil
 }
 
 func same(tokens int) int { return tokens }
@@ -130,10 +130,10 @@ type quick struct {
 	log  *[]string
 }
 
-func (q quick) Ask(_ context.Context, r traffic.Request, each func()) (int, int, error) {
+func (q quick) Ask(_ context.Context, r traffic.Request, each func()) (traffic.Usage, error) {
 	*q.log = append(*q.log, q.name+" "+r.Prompt)
 	each()
-	return 1, r.MaxTokens, nil
+	return traffic.Usage{Generated: r.MaxTokens}, nil
 }
 
 func TestBothServersGetTheSamePromptsInTurns(t *testing.T) {

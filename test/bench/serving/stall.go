@@ -159,9 +159,9 @@ func (s stall) both(ctx context.Context, a asker) (gaps []time.Duration, prompt 
 	pieces := make(chan time.Time, s.context)
 	ended := make(chan error, 1)
 	go func() { // until the stream ends or is cancelled, which both waits for
-		_, tokens, err := a.Ask(ctx, a.request(2, streamPrompt, s.context/2), func() { pieces <- time.Now() })
+		u, err := a.Ask(ctx, a.request(2, streamPrompt, s.context/2), func() { pieces <- time.Now() })
 		close(pieces)
-		ended <- errors.Join(fmt.Errorf("the stream ended after %d tokens, before the prompt was computed", tokens), err)
+		ended <- errors.Join(fmt.Errorf("the stream ended after %d tokens, before the prompt was computed", u.Generated), err)
 	}()
 	var last time.Time
 	for range underway {
