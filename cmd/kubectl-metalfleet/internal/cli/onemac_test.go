@@ -80,8 +80,8 @@ func TestA16APersonsSettingsAreReadBackAsWritten(t *testing.T) {
 	}
 	p.wants(ExitUsage, "settings", "mac-set", "--from", "-", "unschedulable=true")
 	for patch, want := range map[string]string{
-		`{"spec":{"settings":{"cacheLimit":"0"}}}`:                 "settings.cacheLimit must be more than zero",
-		`{"spec":{"settings":{"cacheFree":"-1"}}}`:                 "settings.cacheFree must not be below zero",
+		`{"spec":{"settings":{"cacheLimit":"0"}}}`:                 "settings.cacheLimit must be greater than zero",
+		`{"spec":{"settings":{"cacheFree":"-1"}}}`:                 "settings.cacheFree must not be negative",
 		`{"spec":{"settings":{"logLevel":"Trace"}}}`:               `Unsupported value: "Trace"`,
 		`{"spec":{"clearCache":{"request":"../x"}}}`:               "spec.clearCache.request",
 		`{"spec":{"clearCache":{"tier":"Disk"}}}`:                  "Required value",
