@@ -99,7 +99,7 @@ func TestTheHopThatFailsIsNamed(t *testing.T) {
 		"no model at all":              {gateway: answering(&asked), objects: []client.Object{mac(yes)}, says: "nothing was asked"},
 		"a key is wanted":              {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, says: "wants an API key"},
 		"no key to ask a model with":   {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, says: "METALFLEET_API_KEY is not set"},
-		"a key that is not good":       {gateway: locked(&asked), key: "bad", objects: []client.Object{mac(yes)}, hop: "gateway", says: "not valid"},
+		"a key that is not good":       {gateway: locked(&asked), key: "bad", objects: []client.Object{mac(yes)}, hop: "gateway", says: "API key is missing or invalid"},
 		"a key that is good":           {gateway: locked(&asked), key: "good", objects: []client.Object{mac(yes), deployment("a", yes)}, says: "apps/a answers"},
 		"all is well":                  {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no), deployment("b", yes)}, says: "apps/b answers"},
 	} {

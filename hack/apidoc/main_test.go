@@ -52,7 +52,7 @@ func TestAPageThatSaysSomethingElseIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := string(got)
-	for _, want := range []string{"head\n", "tail\n", "| `best_of` | refused | The parameter 'best_of' is not supported yet.", "| `temperature` | yes | |", "| `cache_control` | yes | taken; nothing follows of it |",
+	for _, want := range []string{"head\n", "tail\n", "| `best_of` | refused | The parameter 'best_of' is not supported.", "| `temperature` | yes | |", "| `cache_control` | yes | taken; nothing follows of it |",
 		"| `parallel_tool_calls` | yes | taken; nothing follows of it |", "| `input` | yes | |",
 		"| request | what must hold | openai-python | openai-javascript | openai-go |", "| not sent: the client in Go has no such helper |", "without `stream` is refused | refused | refused | refused |"} {
 		if !strings.Contains(page, want) {
