@@ -258,7 +258,7 @@ func TestMintSaysWhatIsWrong(t *testing.T) {
 	}
 	insecure := env.Config()
 	insecure.Insecure, insecure.CAData = true, nil
-	if _, _, err := jointoken.Endpoint(insecure); err == nil || !says(err, "without checking") {
+	if _, _, err := jointoken.Endpoint(insecure); err == nil || !says(err, "does not verify the certificate") {
 		t.Errorf("an API server that nobody checks: %v", err)
 	}
 	var none corev1.Secret
