@@ -9,7 +9,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/power"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // TestAMacSaysThatItGoesAndThatItIsBack before the sleep begins, at once, and

@@ -19,7 +19,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
-	"metalfleet.dev/metalfleet/hack/testenv"
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 // deleteLimit is how long a delete may take, whatever died: the 180 s after

@@ -36,8 +36,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers"
 	"metalfleet.dev/metalfleet/controllers/fleet"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
-	"metalfleet.dev/metalfleet/hack/patience"
-	"metalfleet.dev/metalfleet/hack/testenv"
+	"metalfleet.dev/metalfleet/test/patience"
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 // system is the operator's namespace; its Role is made for this one.

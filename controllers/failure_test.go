@@ -24,7 +24,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/fleet/fleettest"
-	"metalfleet.dev/metalfleet/hack/testenv"
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 func mute(s *fleettest.Script) { s.Mute = true }

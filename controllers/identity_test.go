@@ -27,7 +27,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers"
 	"metalfleet.dev/metalfleet/controllers/identity"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // asAgent is a client with a token of a Mac's ServiceAccount.

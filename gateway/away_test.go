@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/gateway"
-	"metalfleet.dev/metalfleet/hack/testenv"
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 // TestAGatewayBeginsWhileTheAPIServerIsAway: where both were killed at once, the

@@ -31,8 +31,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/gateway"
 	"metalfleet.dev/metalfleet/gateway/identity"
-	"metalfleet.dev/metalfleet/hack/patience"
-	"metalfleet.dev/metalfleet/hack/testenv"
+	"metalfleet.dev/metalfleet/test/patience"
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 const (

@@ -31,5 +31,5 @@ go build -tags 'no_btrfs no_zfs no_devmapper no_tracing' -ldflags "$plain" -o "$
 CGO_ENABLED=1 go build -tags 'netgo osusergo seccomp' -ldflags "$plain -linkmode external -extldflags -static" \
   -o "$out/runc" github.com/opencontainers/runc
 cd ../..
-go build -ldflags "$plain" -o "$out/pause" ./hack/cluster/pause
+go build -ldflags "$plain" -o "$out/pause" ./test/cluster/pause
 echo "cluster: programs of a node in bin/kube after $(($(date +%s) - began)) s"

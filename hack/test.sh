@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs every test, and those of hack/prometheus and hack/tools; says how many ran. The race detector is on for all
+# Runs every test, and those of hack/tools. The race detector is on for all
 # packages but those of "alone": most compute for minutes under it, in one goroutine; hack/macos starts its test program
 # thousands of times, as commands of a Mac, and hack/release packs archives dozens of times. What it would cost most is the
 # loops of the back end ref, fourfold to tenfold, and they have no goroutine but the workers of a job. So others' tests run
@@ -13,42 +13,28 @@ cd "$(dirname "$0")/.."
 export GOFLAGS=-trimpath
 timeout=${1:-20m}
 atonce=$(($(getconf _NPROCESSORS_ONLN) + 1))
-long='^(TestX1Invariant13RestoredAnswersAreTheComputedOnes|TestB1X1ALongPromptResumesFromItsLastBoundary)$'
-alone="./hack/leaks ./hack/macos ./hack/release ./metal/arch ./metal/chat/jinja ./metal/ref ./metal/tokenizer"
+long='^(TestRestoredAnswersEqualComputedOnes|TestLongPromptResumesFromItsLastBoundary)$'
+alone="./test/leaks ./config/macos ./hack/release ./metal/arch ./metal/chat/jinja ./metal/ref ./metal/tokenizer"
 plainref="-gcflags=$(go list ./metal/ref)=-race=false"
 kernels='^(TestConformance|TestEveryTaskRunsOnce|TestAttentionHasTheSameBitsHoweverItIsCut|TestRowsInAnyOrderOpenFewBlocks|TestEveryByteOfThePoolIsPromisedOnce)$/^(threads=5)?$'
-meeting='^(TestTheEnginesOwnGoroutineAsksNoDisk|TestStepsAheadGiveTheSameAnswers|TestPromptsComeAndGoWithoutABreakOfTheStepsAhead|TestM8LimitsAreSeenWholeOrNotAtAll)$'
+meeting='^(TestTheEnginesOwnGoroutineAsksNoDisk|TestStepsAheadGiveTheSameAnswers|TestPromptsComeAndGoWithoutABreakOfTheStepsAhead|TestLimitsAreReadAtomically)$'
 
-# suite AGAIN COMMAND... runs a suite of tests; AGAIN, which may be empty, runs one test of it alone: testreport looks at
-# what failed once more when all else is over.
-suite() {
-  local again=$1 status=0
-  shift
-  printf '{"Action":"suite","Output":"%s"}\n' "$again"
-  "$@" || status=$?
-  printf '{"Action":"ended","Elapsed":%d}\n' "$status"
-}
+failed=0
+suite() { "$@" || failed=1; }
 
 within() { (cd "$1" && shift && "$@"); }
 
-everything() {
-  # shellcheck disable=SC2086,SC2046  # lists of packages
-  suite "env CGO_ENABLED=1 go test -race $plainref -count=5 -timeout $timeout" \
-    env CGO_ENABLED=1 go test -p "$atonce" -race "$plainref" -skip "$long" -count=1 -timeout "$timeout" -json \
-    $(go list ./hack/system ./controllers; go list ./... | grep -vxF "$(go list $alone)")
-  suite "" env CGO_ENABLED=1 go test -race -run "$kernels" -count=1 -timeout "$timeout" -json ./metal/ref
-  suite "" env CGO_ENABLED=1 go test -race -run "$meeting" -count=1 -timeout "$timeout" -json ./metal/engine
-  # shellcheck disable=SC2086
-  suite "" env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json $alone
-  suite "" env CGO_ENABLED=0 go test -run "$long" -count=1 -timeout "$timeout" -json ./metal/engine
-  # The back end ref as make build builds it on this processor; above it has no vectors.
-  [ "$(go env GOARCH)" != amd64 ] ||
-    suite "" env CGO_ENABLED=0 GOEXPERIMENT=simd go test -count=1 -timeout "$timeout" -json ./metal/ref ./metal/arch ./metal/engine
-  # hack/kube has no tests of its own: hack/testenv runs what it builds.
-  suite "" within hack/prometheus env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json ./...
-  suite "" within hack/tools env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" -json ./...
-}
-
-mkdir -p bin
-CGO_ENABLED=0 go build -o bin/testreport ./hack/testreport
-everything | bin/testreport
+# shellcheck disable=SC2086,SC2046  # lists of packages
+suite env CGO_ENABLED=1 go test -p "$atonce" -race "$plainref" -skip "$long" -count=1 -timeout "$timeout" \
+  $(go list ./test/system ./controllers; go list ./... | grep -vxF "$(go list $alone)")
+suite env CGO_ENABLED=1 go test -race -run "$kernels" -count=1 -timeout "$timeout" ./metal/ref
+suite env CGO_ENABLED=1 go test -race -run "$meeting" -count=1 -timeout "$timeout" ./metal/engine
+# shellcheck disable=SC2086
+suite env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" $alone
+suite env CGO_ENABLED=0 go test -run "$long" -count=1 -timeout "$timeout" ./metal/engine
+# The back end ref as make build builds it on this processor; above it has no vectors.
+[ "$(go env GOARCH)" != amd64 ] ||
+  suite env CGO_ENABLED=0 GOEXPERIMENT=simd go test -count=1 -timeout "$timeout" ./metal/ref ./metal/arch ./metal/engine
+# hack/kube has no tests of its own: test/testenv runs what it builds.
+suite within hack/tools env CGO_ENABLED=0 go test -count=1 -timeout "$timeout" ./...
+exit "$failed"

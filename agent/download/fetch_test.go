@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 func fetcher(t *testing.T, o *origin) (*Fetcher, Target) {

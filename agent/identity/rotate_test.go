@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // line is a connection that stays open: what is sent comes back.

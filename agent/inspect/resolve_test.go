@@ -26,7 +26,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/store"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 func tiny(t testing.TB) []byte {

@@ -19,7 +19,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/pool/enginetest"
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // agentVariable makes the test program play an agent that is killed at a fault

@@ -19,8 +19,8 @@ import (
 	"metalfleet.dev/metalfleet/agent/probe"
 	"metalfleet.dev/metalfleet/api/model"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/metal/wire"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // TestMain lets the test program play the engine, or an agent that is killed.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // TestEachSignalHasItsMeaning: they come to this very process.

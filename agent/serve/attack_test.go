@@ -22,8 +22,8 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/api/openai"
-	"metalfleet.dev/metalfleet/hack/patience"
 	"metalfleet.dev/metalfleet/metal/wire"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 const question = `{"model":"m","prompt":"x"}`

@@ -21,7 +21,7 @@ import (
 	"metalfleet.dev/metalfleet/agent/serve/servetest"
 	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/openai"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // raw is an HTTP/2 connection of a gateway that went over to the enemy.

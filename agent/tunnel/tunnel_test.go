@@ -14,7 +14,7 @@ import (
 
 	"metalfleet.dev/metalfleet/agent/tunnel"
 	"metalfleet.dev/metalfleet/api/agentapi"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // gateways are behind one address, each connection at the next of them.

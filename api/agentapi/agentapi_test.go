@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // authority is a throw-away CA.

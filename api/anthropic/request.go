@@ -139,14 +139,14 @@ func maxTokens(to *int) openai.Field {
 // cacheControl accepts a cache breakpoint. Prompts are always cached while
 // there is room, so it has no effect.
 func cacheControl(param string, raw json.RawMessage) error {
-	var kind, ttl string
+	kind, ttl := "", "5m"
 	err := openai.Object(raw, param, map[string]openai.Field{"type": openai.String(&kind), "ttl": openai.Optional(openai.String(&ttl))})
 	switch {
 	case err != nil:
 		return err
 	case kind != "ephemeral":
 		return openai.Invalid(param+".type", "'%s.type' must be ephemeral, not '%s'.", param, openai.Shorten(kind))
-	case ttl != "" && ttl != "5m" && ttl != "1h":
+	case ttl != "5m" && ttl != "1h":
 		return openai.Invalid(param+".ttl", "'%s.ttl' must be 5m or 1h, not '%s'.", param, openai.Shorten(ttl))
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestA5InputsOfEmbeddings(t *testing.T) {
+func TestEmbeddingInputs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		input string
 		want  EmbeddingInput
@@ -33,7 +33,7 @@ func TestA5InputsOfEmbeddings(t *testing.T) {
 	}
 }
 
-func TestA5WhatIsNoRequestForEmbeddingsIsRefusedByName(t *testing.T) {
+func TestInvalidEmbeddingRequestIsRefusedByName(t *testing.T) {
 	for name, tc := range map[string]struct{ body, param, code, message string }{
 		"no input":             {`{"model":"m"}`, "input", CodeMissingParameter, "required"},
 		"null":                 {`{"model":"m","input":null}`, "input", CodeMissingParameter, "required"},
@@ -60,7 +60,7 @@ func TestA5WhatIsNoRequestForEmbeddingsIsRefusedByName(t *testing.T) {
 	}
 }
 
-func TestA5VectorsAreNumbersOrTheirBytes(t *testing.T) {
+func TestEmbeddingsAreFloatsOrBase64(t *testing.T) {
 	r := &EmbeddingRequest{Model: "m"}
 	for _, tc := range []struct {
 		base64 bool
@@ -85,7 +85,7 @@ func TestA5VectorsAreNumbersOrTheirBytes(t *testing.T) {
 	}
 }
 
-func TestA5FewerDimensionsKeepAUnitLength(t *testing.T) {
+func TestFewerDimensionsKeepUnitLength(t *testing.T) {
 	r := &EmbeddingRequest{Model: "m", Dimensions: 2}
 	list, err := r.Embeddings([][]float32{{0.6, 0, 0.8}, {3, 4, 12}, {0, 0, 1}}, 1)
 	if err != nil {

@@ -3,14 +3,15 @@ package responses
 import (
 	"encoding/json"
 	"math"
+	"unicode/utf8"
 
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
 const (
 	maxTokensBound = math.MaxInt32
-	// Maximum number of metadata pairs, and maximum size of their keys and
-	// values.
+	// Maximum number of metadata pairs, and maximum number of characters of their
+	// keys and values.
 	maxMetadata, maxMetadataKey, maxMetadataValue = 16, 64, 512
 )
 
@@ -111,8 +112,8 @@ func (r *Request) decodeMetadata(param string, raw json.RawMessage) error {
 			return openai.Invalid(at, "The parameter '%s' appears twice.", at)
 		}
 		r.Metadata[string(name)] = text
-		if len(r.Metadata) > maxMetadata || len(name) > maxMetadataKey || len(text) > maxMetadataValue {
-			return openai.Invalid(param, "'%s' must have at most %d pairs, with keys of at most %d bytes and values of at most %d bytes.", param, maxMetadata, maxMetadataKey, maxMetadataValue)
+		if len(r.Metadata) > maxMetadata || utf8.RuneCount(name) > maxMetadataKey || utf8.RuneCountInString(text) > maxMetadataValue {
+			return openai.Invalid(param, "'%s' must have at most %d pairs, with keys of at most %d characters and values of at most %d characters.", param, maxMetadata, maxMetadataKey, maxMetadataValue)
 		}
 	}
 	return nil

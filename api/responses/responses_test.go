@@ -2,6 +2,7 @@ package responses
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -13,7 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-func TestA3AnIDSaysWhereItsResponseIs(t *testing.T) {
+func TestIDNamesTheReplicaThatStoresTheResponse(t *testing.T) {
 	seen := map[string]bool{}
 	for _, mac := range []string{"a", "studio-1.office", strings.Repeat("m", 63)} {
 		id := NewID(mac)
@@ -85,7 +86,7 @@ func body(base map[string]string, name, value string) []byte {
 
 var sameIDs = cmpopts.IgnoreFields(Item{}, "ID")
 
-func TestA3EveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
+func TestEveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
 	base := map[string]string{"model": `"m"`, "input": `"hi"`}
 	without, err := Decode(body(base, "", ""))
 	if err != nil {
@@ -107,7 +108,7 @@ func TestA3EveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
 	}
 }
 
-func TestA3WhatCannotBeMeantIsRefusedByItsPath(t *testing.T) {
+func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 	input := func(items string) string { return `{"model":"m","input":` + items + `}` }
 	for name, tc := range map[string]struct{ body, param string }{
 		"no model":                   {`{"input":"a"}`, "model"},
@@ -151,7 +152,9 @@ func TestA3WhatCannotBeMeantIsRefusedByItsPath(t *testing.T) {
 		"annotations":                {input(`[{"role":"assistant","content":[{"type":"output_text","text":"a","annotations":[{}]}]}]`), "input[0].content[0].annotations"},
 		"metadata that is no text":   {`{"model":"m","input":"a","metadata":{"a":1}}`, "metadata.a"},
 		"metadata given twice":       {`{"model":"m","input":"a","metadata":{"a":"1","\u0061":"2"}}`, "metadata.a"},
-		"metadata that is too long":  {`{"model":"m","input":"a","metadata":{"a":"` + strings.Repeat("x", 513) + `"}}`, "metadata"},
+		"a value that is too long":   {metadata(`"a":"` + strings.Repeat("é", 513) + `"`), "metadata"},
+		"a key that is too long":     {metadata(`"` + strings.Repeat("é", 65) + `":"a"`), "metadata"},
+		"too many pairs":             {metadata(pairs(17)), "metadata"},
 		"a field that nobody knows":  {`{"model":"m","input":"a","n":2}`, "n"},
 		"a field of another API":     {`{"model":"m","input":"a","max_tokens":2}`, "max_tokens"},
 		"no tokens":                  {`{"model":"m","input":"a","max_output_tokens":0}`, "max_output_tokens"},
@@ -164,6 +167,37 @@ func TestA3WhatCannotBeMeantIsRefusedByItsPath(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMetadataIsCountedInCharacters: the API states its bounds in characters, as
+// JSON Schema counts them, not in bytes.
+func TestMetadataIsCountedInCharacters(t *testing.T) {
+	key, value := strings.Repeat("😀", 64), strings.Repeat("😀", 512)
+	for name, members := range map[string]string{
+		"the longest key and value": `"` + key + `":"` + value + `"`,
+		"the most pairs":            pairs(16),
+	} {
+		r, err := Decode([]byte(metadata(members)))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if name == "the longest key and value" && r.Metadata[key] != value {
+			t.Errorf("%s: read as %q", name, r.Metadata)
+		}
+	}
+}
+
+func metadata(members string) string {
+	return `{"model":"m","input":"a","metadata":{` + members + `}}`
+}
+
+func pairs(n int) string {
+	var out []string
+	for i := range n {
+		out = append(out, fmt.Sprintf(`"k%d":"v"`, i))
+	}
+	return strings.Join(out, ",")
 }
 
 func TestAQueryIsReadWholeOrRefused(t *testing.T) {

@@ -252,7 +252,7 @@ const (
 	ManagerPlacement = "metalfleet-placement"
 )
 
-// Timeouts of failure detection, in seconds; docs/architecture.md explains
+// Timeouts of failure detection, in seconds; docs/concepts/architecture.md explains
 // them.
 const (
 	LeaseRenewSeconds = 10

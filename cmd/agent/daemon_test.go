@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -15,8 +13,7 @@ import (
 // On a Mac, launchd kills what has not ended after ExitTimeOut: running answers
 // would be cut, and the stop not announced.
 func TestTheMacsDaemonMayFinishWhatItBegan(t *testing.T) {
-	// hack/mutants has it read from a folder of its own.
-	b, err := os.ReadFile(filepath.Join(cmp.Or(os.Getenv("MACOS_CONFIG"), "../../config/macos"), "dev.metalfleet.agent.plist"))
+	b, err := os.ReadFile("../../config/macos/dev.metalfleet.agent.plist")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 func reader(t *testing.T, name string) string {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"metalfleet.dev/metalfleet/gateway/keys"
-	"metalfleet.dev/metalfleet/hack/testenv"
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 // TestANewKeyOpensOnceItIsApplied, as an administrator does it: the manifest

@@ -32,8 +32,8 @@ import (
 	"metalfleet.dev/metalfleet/controllers"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/keda"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/keda/externalscaler"
-	"metalfleet.dev/metalfleet/hack/patience"
-	"metalfleet.dev/metalfleet/hack/testenv"
+	"metalfleet.dev/metalfleet/test/patience"
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 func freeAddress(t *testing.T) string {

@@ -14,7 +14,7 @@ umask 022
 label=dev.metalfleet.agent
 limit_label=dev.metalfleet.wired-limit
 account=_metalfleet
-# MLX's kernels are built for this macOS; hack/macos compares it with the wheel's and the engine's.
+# MLX's kernels are built for this macOS; config/macos compares it with the wheel's and the engine's.
 oldest=14
 # What the programs take twice, for an upgrade keeps the version before.
 needed_mib=1024

@@ -14,7 +14,7 @@ import (
 )
 
 // Keys of the authority's Secret, beside tls.crt and tls.key of the root that
-// signs. docs/authority.md explains them to an administrator.
+// signs. SECURITY.md explains them to an administrator.
 const (
 	keyIssuedUntil = "issued-until" // no certificate of tls.crt ends later
 	keyNext        = "next.crt"     // the root that signs next, and its key

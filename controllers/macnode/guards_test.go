@@ -152,7 +152,7 @@ func TestEachReclaimIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestP14EachReasonOfAReclaimSaysWhatFollows(t *testing.T) {
+func TestEachReclaimReasonNamesTheNextStep(t *testing.T) {
 	for reason, want := range map[v1alpha1.ReclaimReason]struct{ kind, step string }{
 		v1alpha1.ReclaimDrained:       {corev1.EventTypeNormal, ""},
 		v1alpha1.ReclaimReplaced:      {corev1.EventTypeNormal, ""},
@@ -203,7 +203,7 @@ func eventsOf(t *testing.T, mac *v1alpha1.MacNode) []corev1.Event {
 	return events.Items
 }
 
-func TestP20AReclaimThatNobodyCouldMeasureHasNoFigure(t *testing.T) {
+func TestUnmeasuredReclaimHasNoFigure(t *testing.T) {
 	mac := aMac()
 	r := reclaim("u/1/1", start)
 	r.FreedBytes, r.HostCheck = nil, v1alpha1.HostCheckStranded

@@ -106,7 +106,7 @@ func TestAReplicaOnDemandSaysWhetherItIsLoaded(t *testing.T) {
 	}
 }
 
-func TestM1EveryFigureOfTheMacIsCopied(t *testing.T) {
+func TestEveryFigureOfTheMacIsCopied(t *testing.T) {
 	m := mac(v1alpha1.ReasonHeardFrom, is(v1alpha1.ConditionServing, "True", v1alpha1.ReasonServing))
 	want := v1alpha1.EngineMemory{ReservedBytes: 1, LimitBytes: 2, FootprintBytes: 3, WeightsBytes: 4, KVInUseBytes: 5, ActiveBytes: 6, AccountedBytes: 7, PooledBytes: 8}
 	m.Status.Assignments[0].Memory = want

@@ -20,7 +20,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // blanks never end.

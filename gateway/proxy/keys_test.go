@@ -22,7 +22,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/keys"
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // lines is a log that is written to by many.

@@ -15,7 +15,7 @@ import (
 	"metalfleet.dev/metalfleet/gateway/proxy"
 	"metalfleet.dev/metalfleet/gateway/route"
 	"metalfleet.dev/metalfleet/gateway/waiting"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // tunnelled is a gateway that takes tunnels.

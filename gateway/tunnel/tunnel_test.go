@@ -19,7 +19,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/tunnel"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // world is a gateway's hub, and an authority that makes Macs.

@@ -153,7 +153,7 @@ func (d document) render() ([]byte, error) {
 	for _, status := range faults() {
 		replies[strconv.Itoa(status)] = schema{"description": http.StatusText(status), "content": schema{"application/json": schema{"schema": schema{"$ref": "#/components/schemas/Error"}}}}
 	}
-	whole := schema{"openapi": "3.1.0", "info": schema{"title": "metalfleet: " + d.title, "version": "v1", "description": "Written by `go run ./hack/apidoc -write`; docs/api.md says what becomes of each field."},
+	whole := schema{"openapi": "3.1.0", "info": schema{"title": "metalfleet: " + d.title, "version": "v1", "description": "Written by `go run ./hack/apidoc -write`; docs/reference/api.md lists what happens to each field."},
 		"paths": paths, "components": schema{"schemas": schema{"Error": d.fault}, "responses": replies}}
 	b, err := json.MarshalIndent(whole, "", " ")
 	return append(b, '\n'), err

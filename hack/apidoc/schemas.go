@@ -17,28 +17,40 @@ const (
 	// form is one of the ways to say what form an answer has.
 	form = `{"type":"object","minProperties":1,"maxProperties":1,"additionalProperties":false,"properties":{"json":` + jsonForm + `,"regex":{"type":"string"},` +
 		`"grammar":{"type":"string"},"choice":` + choices + `,"json_object":{"const":true}}}`
-	textPart = `{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"text"},"text":{"type":"string"}}}`
-	said     = `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":` + textPart + `}]}`
-	// chatMessages, of which an assistant's may hold what it thought.
+	textPart  = `{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"text"},"text":{"type":"string"}}}`
+	said      = `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":` + textPart + `}]}`
+	maybeText = `{"type":["string","null"]}`
+	empty     = `{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}`
+	// arguments of a call hold a JSON object; of a string's content a schema is a
+	// remark, which validators do not check.
+	arguments = `{"type":"string","contentMediaType":"application/json","contentSchema":{"type":"object"}}`
+	// callOf is a call in an earlier turn.
+	callOf = `{"type":"object","required":["id","function"],"additionalProperties":false,"properties":{"id":` + someText + `,"type":{"enum":["function","",null]},` +
+		`"index":{"type":["integer","null"],"minimum":0,"maximum":2147483647},"function":{"type":"object","required":["name"],"additionalProperties":false,"properties":{"name":` + someText + `,"arguments":` + arguments + `}}}}`
+	// answerOf are the other members that an assistant's message may have.
+	answerOf = `"role":{"const":"assistant"},"name":` + maybeText + `,"reasoning_content":` + maybeText + `,"refusal":{"type":"null"},"annotations":` + empty +
+		`,"audio":{"type":"null"},"provider_specific_fields":{"enum":[null,{},{"refusal":null}]},"function_call":{"type":"null"}`
+	// chatMessages: a tool's message answers a call of an earlier message, which a
+	// schema cannot state.
 	chatMessages = `{"type":"array","minItems":1,"items":{"anyOf":[` +
-		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"enum":["system","developer","user"]},"name":{"type":["string","null"]},"content":` + said + `}},` +
-		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},"name":{"type":["string","null"]},"content":` + said + `,` +
-		`"reasoning_content":{"type":["string","null"]},"refusal":{"type":"null"},"annotations":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]},"audio":{"type":"null"},"provider_specific_fields":{"enum":[null,{},{"refusal":null}]},` +
-		`"function_call":{"type":"null"},"tool_calls":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}}},` +
-		`{"type":"object","required":["role","tool_calls"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},"content":{"type":"null"},"tool_calls":{"type":"array","minItems":1,"maxItems":1,"items":{"type":"object",` +
-		`"required":["id","function"],"additionalProperties":false,"properties":{"id":{"const":"call_1"},"type":{"const":"function"},"function":{"type":"object","required":["name","arguments"],"additionalProperties":false,` +
-		`"properties":{"name":` + toolName + `,"arguments":{"enum":["{}"]}}}}}}}}]}}`
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"enum":["system","developer","user"]},"name":` + maybeText + `,"content":` + said + `}},` +
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{` + answerOf + `,"content":` + said + `,"tool_calls":` + empty + `}},` +
+		`{"type":"object","required":["role","tool_calls"],"additionalProperties":false,"properties":{` + answerOf + `,"content":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"},` + said + `]},` +
+		`"tool_calls":{"type":"array","minItems":1,"items":` + callOf + `}}},` +
+		`{"type":"object","required":["role","content","tool_call_id"],"additionalProperties":false,"properties":{"role":{"const":"tool"},"name":` + maybeText + `,"content":` + said + `,"tool_call_id":` + someText + `}}]}}`
 	answerFormat = `{"anyOf":[{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"enum":["text","json_object"]}}},` +
 		`{"type":"object","required":["type","json_schema"],"additionalProperties":false,"properties":{"type":{"const":"json_schema"},"json_schema":{"type":"object","required":["schema"],` +
 		`"additionalProperties":false,"properties":{"name":{"type":["string","null"]},"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"schema":` + jsonForm + `}}}}]}`
 	stops         = `{"anyOf":[{"type":"string","minLength":1},{"type":"array","maxItems":4,"items":{"type":"string","minLength":1}}]}`
 	streamOptions = `{"type":"object","additionalProperties":false,"properties":{"include_usage":{"type":["boolean","null"]},"include_obfuscation":{"enum":[false,null]}}}`
-	bias          = `{"type":"object","maxProperties":300,"propertyNames":{"pattern":"^(0|[1-9][0-9]{0,8})$"},"additionalProperties":{"type":"number","minimum":-100,"maximum":100}}`
-	toolName      = `{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,64}$"}`
-	chatTools     = `{"type":"array","maxItems":1,"items":{"type":"object","required":["type","function"],"additionalProperties":false,"properties":{"type":{"const":"function"},"function":{"type":"object",` +
+	// tokenID is a whole number from 0 to 2147483647, in digits.
+	tokenID   = `^(0|[1-9][0-9]{0,8}|1[0-9]{9}|20[0-9]{8}|21[0-3][0-9]{7}|214[0-6][0-9]{6}|2147[0-3][0-9]{5}|21474[0-7][0-9]{4}|214748[0-2][0-9]{3}|2147483[0-5][0-9]{2}|21474836[0-3][0-9]|214748364[0-7])$`
+	bias      = `{"type":"object","maxProperties":300,"propertyNames":{"pattern":"` + tokenID + `"},"additionalProperties":{"type":"number","minimum":-100,"maximum":100}}`
+	toolName  = `{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,128}$"}`
+	chatTools = `{"type":"array","items":{"type":"object","required":["type","function"],"additionalProperties":false,"properties":{"type":{"const":"function"},"function":{"type":"object",` +
 		`"required":["name"],"additionalProperties":false,"properties":{"name":` + toolName + `,"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"parameters":{"type":["object","null"]}}}}}}`
 	// Anthropic's tools.
-	messageTools = `{"type":"array","maxItems":1,"items":{"type":"object","required":["name","input_schema"],"additionalProperties":false,"properties":{"type":{"enum":["custom",null]},"name":` + toolName +
+	messageTools = `{"type":"array","items":{"type":"object","required":["name","input_schema"],"additionalProperties":false,"properties":{"type":{"enum":["custom",null]},"name":` + toolName +
 		`,"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"input_schema":{"type":"object"},"cache_control":` + cacheMark + `}}}`
 	messageChoice = `{"anyOf":[{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"enum":["auto","any","none"]},"disable_parallel_tool_use":{"type":["boolean","null"]}}},` +
 		`{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"tool"},"name":` + toolName + `,"disable_parallel_tool_use":{"type":["boolean","null"]}}}]}`
@@ -85,6 +97,8 @@ var rerankSchemas = map[string]string{
 
 // What Anthropic's blocks are.
 const (
+	// visible is a character that is not white space.
+	visible    = `[^\t\n\u000b\f\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]`
 	cacheMark  = `{"anyOf":[{"type":"null"},{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"ephemeral"},"ttl":{"enum":["5m","1h",null]}}}]}`
 	textBlock  = `{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"text"},"text":{"type":"string","minLength":1},"cache_control":` + cacheMark + `,"citations":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}}}`
 	textBlocks = `{"anyOf":[{"type":"string"},{"type":"array","items":` + textBlock + `}]}`
@@ -94,7 +108,7 @@ const (
 )
 
 var messageSchemas = map[string]string{
-	"model": someText, "max_tokens": limit, "system": textBlocks, "stop_sequences": `{"type":"array","maxItems":16,"items":{"type":"string","pattern":"[A-Za-z0-9]"}}`,
+	"model": someText, "max_tokens": limit, "system": textBlocks, "stop_sequences": `{"type":"array","maxItems":16,"items":{"type":"string","pattern":"` + visible + `"}}`,
 	"stream": yesOrNo, "temperature": share, "top_k": `{"type":"integer","minimum":0,"maximum":2147483647}`, "top_p": share, "cache_control": cacheMark,
 	"metadata": `{"type":"object","additionalProperties":false,"properties":{"user_id":{"type":["string","null"]}}}`,
 	"tools":    messageTools, "tool_choice": messageChoice, "thinking": thinking,
@@ -110,12 +124,15 @@ const (
 	outputParts = `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"output_text"},"text":{"type":"string"},` +
 		`"annotations":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]},"logprobs":{"anyOf":[{"type":"array","maxItems":0},{"type":"null"}]}}}}]}`
 	itemOf     = `"id":{"type":["string","null"]},"status":{"type":["string","null"]}`
-	itemFields = `"type":{"const":"message"},` + itemOf
-	// A call that nobody answered; an output needs its call before it, which a schema cannot say.
-	callItem    = `{"type":"object","required":["type","call_id","name","arguments"],"additionalProperties":false,"properties":{"type":{"const":"function_call"},` + itemOf + `,"call_id":{"const":"call_1"},"name":` + toolName + `,"arguments":{"enum":["{}"]}}}`
-	thoughtItem = `{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"reasoning"},` + itemOf + `,"summary":{"type":"array","maxItems":0},"encrypted_content":{"type":"null"},` +
-		`"content":{"type":"array","items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"reasoning_text"},"text":{"type":"string"}}}}}}`
-	responseTools = `{"type":"array","maxItems":1,"items":{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"function"},"name":` + toolName +
+	itemFields = `"type":{"const":"message"},"phase":{"type":"null"},` + itemOf
+	callFields = itemOf + `,"caller":{"type":"null"},"namespace":{"type":"null"},"call_id":` + someText
+	// An output answers a call before it, which a schema cannot state.
+	callItem   = `{"type":"object","required":["type","call_id","name","arguments"],"additionalProperties":false,"properties":{"type":{"const":"function_call"},` + callFields + `,"async":{"enum":[false,null]},"name":` + someText + `,"arguments":` + arguments + `}}`
+	outputItem = `{"type":"object","required":["type","call_id","output"],"additionalProperties":false,"properties":{"type":{"const":"function_call_output"},` + callFields + `,"name":{"type":"null"},"output":{"anyOf":[{"type":"string"},` +
+		`{"type":"array","items":{"type":"object","required":["type","text"],"additionalProperties":false,"properties":{"type":{"const":"input_text"},"text":{"type":"string"}}}}]}}}`
+	thoughtItem = `{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"reasoning"},` + itemOf + `,"summary":` + empty + `,"encrypted_content":{"type":"null"},` +
+		`"content":{"anyOf":[{"type":"null"},{"type":"array","items":{"type":"object","required":["type"],"additionalProperties":false,"properties":{"type":{"const":"reasoning_text"},"text":{"type":"string"}}}}]}}}`
+	responseTools = `{"type":"array","items":{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"function"},"name":` + toolName +
 		`,"description":{"type":["string","null"]},"strict":{"type":["boolean","null"]},"parameters":{"type":["object","null"]}}}}`
 	responseChoice = `{"anyOf":[{"enum":["auto","none","required"]},{"type":"object","required":["type","name"],"additionalProperties":false,"properties":{"type":{"const":"function"},"name":` + toolName + `}}]}`
 	reasoningOf    = `{"type":"object","additionalProperties":false,"properties":{"effort":{"enum":["none","minimal","low","medium","high","xhigh","max",null]},"summary":{"type":"null"},"generate_summary":{"type":"null"},` +
@@ -126,8 +143,8 @@ var responseSchemas = map[string]string{
 	"model": someText, "instructions": anyText, "max_output_tokens": limit, "previous_response_id": anyText, "store": yesOrNo, "stream": yesOrNo,
 	"temperature": `{"type":"number","minimum":0,"maximum":2}`, "top_p": share, "user": anyText, "parallel_tool_calls": yesOrNo,
 	"tools": responseTools, "tool_choice": responseChoice, "reasoning": reasoningOf,
-	"metadata": `{"type":"object","maxProperties":16,"propertyNames":{"maxLength":16},"additionalProperties":{"type":"string","maxLength":128}}`,
+	"metadata": `{"type":"object","maxProperties":16,"propertyNames":{"maxLength":64},"additionalProperties":{"type":"string","maxLength":512}}`,
 	"input": `{"anyOf":[` + someText + `,{"type":"array","minItems":1,"items":{"anyOf":[` +
 		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"enum":["system","developer","user"]},` + itemFields + `,"content":` + inputParts + `}},` +
-		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},` + itemFields + `,"content":` + outputParts + `}},` + callItem + `,` + thoughtItem + `]}}]}`,
+		`{"type":"object","required":["role","content"],"additionalProperties":false,"properties":{"role":{"const":"assistant"},` + itemFields + `,"content":` + outputParts + `}},` + callItem + `,` + outputItem + `,` + thoughtItem + `]}}]}`,
 }

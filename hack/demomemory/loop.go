@@ -12,7 +12,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/hack/fleet"
+	"metalfleet.dev/metalfleet/test/fleet"
 )
 
 // manifest is what the user applies.

@@ -25,8 +25,8 @@ import (
 	"syscall"
 	"time"
 
-	"metalfleet.dev/metalfleet/hack/fleet"
-	"metalfleet.dev/metalfleet/hack/testenv"
+	"metalfleet.dev/metalfleet/test/fleet"
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 const (

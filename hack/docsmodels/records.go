@@ -23,7 +23,7 @@ type compared struct {
 // records are those of all packages, in the order of their files.
 type records []compared
 
-// readRecords finds what hack/goldens wrote: any testdata/*.json of metal that
+// readRecords finds what test/oracle/goldens wrote: any testdata/*.json of metal that
 // says who made it and lists cases called "family/source format …" or "family …".
 func readRecords(root string) (records, error) {
 	paths, err := filepath.Glob(filepath.Join(root, "metal", "*", "testdata", "*.json"))

@@ -26,8 +26,8 @@ type room struct {
 // bridge is the only package with C in it.
 const bridge = "metal/mlx"
 
-// testOnly are the packages under hack that _test.go files may import.
-func testOnly() []string { return []string{"hack/patience", "hack/testenv", "hack/tinymodel"} }
+// testOnly are the packages under test that _test.go files elsewhere may import.
+func testOnly() []string { return []string{"test/patience", "test/seed", "test/testenv", "test/tinymodel"} }
 
 // goLibs are the libraries metal may use beside the standard library.
 func goLibs() []string {
@@ -57,6 +57,10 @@ func law() []room {
 			why: "a program's own packages are its own"},
 		{path: "hack", own: every, kube: every, libs: every,
 			why: "programs are not libraries"},
+		{path: "test", own: every, kube: every, libs: every,
+			why: "programs are not libraries"},
+		{path: "config", own: []string{"metal/footprint"}, libs: every,
+			why: "config holds manifests and scripts; their tests compare them with metal/footprint only"},
 		{path: "docs",
 			why: "docs holds documents and what reads them: the standard library only"},
 	}
@@ -191,17 +195,24 @@ func refuseOwn(r room, f file, own string) string {
 	if match("cmd/...", own) && !sameProgram(f.pkg, own) {
 		return "programs are not libraries: nobody imports cmd"
 	}
-	if match("hack/...", own) && !match("hack/...", f.pkg) {
+	if match("hack/...", own) && !isTooling(f.pkg) {
+		return "only hack and test import hack"
+	}
+	if match("test/...", own) && !isTooling(f.pkg) {
 		if f.test && matchAny(testOnly(), own) {
 			return ""
 		}
-		return "nobody imports hack (patience, testenv and tinymodel: _test.go files only)"
+		return "only hack and test import test (patience, seed, testenv and tinymodel: _test.go files everywhere)"
 	}
 	if matchAny(r.own, own) {
 		return ""
 	}
 	return r.why
 }
+
+// isTooling reports whether a package is outside of the product: tests that need
+// more than one package, and the tools of the repository.
+func isTooling(pkg string) bool { return match("hack/...", pkg) || match("test/...", pkg) }
 
 // sameProgram: cmd/x may import cmd/x/internal.
 func sameProgram(pkg, own string) bool {

@@ -21,7 +21,7 @@ import (
 	"sync"
 	"syscall"
 
-	"metalfleet.dev/metalfleet/hack/fleet"
+	"metalfleet.dev/metalfleet/test/fleet"
 )
 
 func main() {

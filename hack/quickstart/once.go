@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/hack/fleet"
+	"metalfleet.dev/metalfleet/test/fleet"
 )
 
 // tolerance is how far freed bytes may lie from what /proc said just before.

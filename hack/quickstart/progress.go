@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
-	"metalfleet.dev/metalfleet/hack/fleet"
+	"metalfleet.dev/metalfleet/test/fleet"
 )
 
 // readyTimeout bounds the way from a manifest to a ready model: three times

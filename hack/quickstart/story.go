@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"metalfleet.dev/metalfleet/hack/fleet"
-	"metalfleet.dev/metalfleet/hack/testenv"
+	"metalfleet.dev/metalfleet/test/fleet"
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 // question and the word that its answer holds.

@@ -215,7 +215,7 @@ func (c *checker) mac() {
 	}
 }
 
-// oldest macOS for which install.sh installs; a test of hack/macos compares that
+// oldest macOS for which install.sh installs; a test of config/macos compares that
 // with MLX's wheel, and one here with install.sh.
 const oldest = 14
 

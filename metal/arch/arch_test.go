@@ -9,12 +9,12 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/arch"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // network is a tiny model loaded on a back end of its own.

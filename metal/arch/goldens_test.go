@@ -15,14 +15,14 @@ import (
 	"strings"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
-// record is what a reference computed; hack/goldens/tiny wrote it.
+// record is what a reference computed; test/oracle/goldens/tiny wrote it.
 type record struct {
 	MadeBy string
 	// Stride: only every so-manieth number is kept, but for the logits behind
@@ -97,7 +97,7 @@ func TestEveryCaseIsRecorded(t *testing.T) {
 			switch {
 			case !ok:
 			case want.SHA256 != sum:
-				t.Errorf("%s: %s read another file; run hack/goldens/tiny/make.sh", c.Name, name)
+				t.Errorf("%s: %s read another file; run test/oracle/goldens/tiny/make.sh", c.Name, name)
 			case want.Weights != values:
 				t.Errorf("%s: the values that package weights reads are not those that the reference read", c.Name)
 			}

@@ -5,8 +5,8 @@ import (
 	"os"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // blockTolerance is the largest error of a logit of a model with so converted
@@ -23,7 +23,7 @@ func blockTolerance(c tinymodel.Config) float64 {
 
 // TestBlockTypesComputeTheLogitsOfTheirFiles wants the logits that mlx-lm
 // computes in float32 from the values that the gguf package reads
-// (hack/goldens/kquants), on every back end.
+// (test/oracle/goldens/kquants), on every back end.
 func TestBlockTypesComputeTheLogitsOfTheirFiles(t *testing.T) {
 	b, err := os.ReadFile("testdata/kquants.json")
 	if err != nil {
@@ -50,7 +50,7 @@ func TestBlockTypesComputeTheLogitsOfTheirFiles(t *testing.T) {
 				}
 				want, ok := recorded[c.Name]
 				if sum, err := tinymodel.Digest(path); err != nil || !ok || sum != want.SHA256 {
-					t.Fatalf("mlx-lm read another file; run hack/goldens/kquants/make.sh (%v)", err)
+					t.Fatalf("mlx-lm read another file; run test/oracle/goldens/kquants/make.sh (%v)", err)
 				}
 				n := loadOn(t, path, b.open(t))
 				g := &comparison{n: n, t: t, name: "mlx-lm", want: want, made: map[check]int{}, tolerance: max(b.tolerance[n.precision], blockTolerance(c.Config))}

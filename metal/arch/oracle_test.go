@@ -8,10 +8,10 @@ import (
 	"slices"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // oracle is all families once more, in float64, one token at a time, in the

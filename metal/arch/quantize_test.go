@@ -6,17 +6,17 @@ import (
 	"path/filepath"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
 	"metalfleet.dev/metalfleet/metal/weights/convert"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // TestQuantisedModelsStayNearTheirSource: how far the logits behind a prompt
 // move, as a part of the source's, both as root mean squares. The model is
 // random, so nothing in it is redundant:
 // bounds are a third above what is seen on both back ends. Of a real model
-// hack/goldens/convert states them.
+// test/oracle/goldens/convert states them.
 func TestQuantisedModelsStayNearTheirSource(t *testing.T) {
 	c := tinymodel.BlockCases()[0].Config
 	c.Layers = 1

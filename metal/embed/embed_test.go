@@ -9,12 +9,12 @@ import (
 	"slices"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/arch"
 	"metalfleet.dev/metalfleet/metal/embed"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // pooled is a pooling in plain words and float64.

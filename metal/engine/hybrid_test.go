@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // hybrid is a model of which two layers in three are recurrent.

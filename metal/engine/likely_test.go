@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/engine"
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 func chosen(a answer) (ids []int32) {

@@ -124,9 +124,9 @@ func (k Kernels) Fused(headSize, queryTokens, group int64) bool {
 	return false
 }
 
-// PrefillPeak computes what a prompt takes at most while it is computed
-// (requirements G1, G2, G4, X3). It returns an error wrapping
-// model.ErrIncomplete when a dimension is unknown or cannot be meant.
+// PrefillPeak computes what a prompt takes at most while it is computed. It
+// returns an error wrapping model.ErrIncomplete when a dimension is unknown or
+// cannot be meant.
 func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
 	if err := f.Validate(); err != nil {
 		return Peak{}, err
@@ -159,9 +159,9 @@ func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
 }
 
 // FitChunk finds the largest chunk, up to that of p, with which the prompt fits
-// into room bytes (requirement G11). ok is false where not even floor tokens at
-// once fit, or where the peak cannot be computed; a prompt shorter than floor
-// needs no more than its own length.
+// into room bytes. ok is false where not even floor tokens at once fit, or
+// where the peak cannot be computed; a prompt shorter than floor needs no more
+// than its own length.
 func FitChunk(f model.Facts, k Kernels, p Prefill, room, floor int64) (chunk int64, ok bool) {
 	whole := p.Chunk
 	if whole <= 0 {

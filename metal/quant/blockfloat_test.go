@@ -16,7 +16,7 @@ import (
 )
 
 // blocks is what MLX made of one row in a format of small floats
-// (hack/goldens/quant/make.sh).
+// (test/oracle/goldens/quant/make.sh).
 type blocks struct {
 	Mode                  string
 	Words, Scales, Values []byte

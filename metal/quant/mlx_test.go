@@ -9,7 +9,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/quant"
 )
 
-// recorded is what MLX made of one row (hack/goldens/quant/make.sh).
+// recorded is what MLX made of one row (test/oracle/goldens/quant/make.sh).
 type recorded struct {
 	Type                          string
 	Bits, Group                   int

@@ -42,7 +42,9 @@ func vectorDotRows(out, q, rows []float32, scale float32) {
 		p = unsafe.Add(p, 4*size)
 		pairs := a.AddPairsGrouped(a)
 		pairs = pairs.AddPairsGrouped(pairs)
-		out[r] = pairs.GetLo().Add(pairs.GetHi()).Mul(by).GetElem(0)
+		// As an integer: a float32 is stored with legacy SSE.
+		bits := (*uint32)(unsafe.Pointer(&out[r]))
+		*bits = pairs.GetLo().Add(pairs.GetHi()).Mul(by).AsUint32x4().GetElem(0)
 	}
 	archsimd.ClearAVXUpperBits()
 }
@@ -151,31 +153,40 @@ func exps(x archsimd.Float32x8) (e archsimd.Float32x8, ok bool) {
 
 // vectorExp makes every x exp(x - top).
 func vectorExp(x []float32, top float32) {
-	i := 0
-	for ; i+4*lanes <= len(x); i += 4 * lanes {
-		if to := (*[4 * lanes]float32)(x[i:]); !expFour(to, top) {
-			exponentials(to[:], top)
+	for {
+		x = x[expsFirst(x, top):]
+		if len(x) < lanes {
+			exponentials(x, top)
+			return
 		}
+		exponentials(x[:lanes], top)
+		x = x[lanes:]
 	}
-	from := archsimd.BroadcastFloat32x8(top)
+}
+
+// expsFirst makes x exp(x - top) from its first element on, in whole vectors, up to
+// the first one of which exps is not ok, and returns how many elements it changed.
+func expsFirst(x []float32, top float32) int {
+	i, from := 0, archsimd.BroadcastFloat32x8(top)
+	for i+4*lanes <= len(x) && expFour((*[4 * lanes]float32)(x[i:]), from) {
+		i += 4 * lanes
+	}
 	for ; i+lanes <= len(x); i += lanes {
-		to := (*[8]float32)(x[i:])
+		to := (*[lanes]float32)(x[i:])
 		e, ok := exps(archsimd.LoadFloat32x8(to).Sub(from))
 		if !ok {
-			exponentials(to[:], top)
-			continue
+			break
 		}
 		e.Store(to)
 	}
 	archsimd.ClearAVXUpperBits()
-	exponentials(x[i:], top)
+	return i
 }
 
 // expFour is exps of four vectors at once, of which none waits for another, and whose
 // constants are read once; it changes nothing where one is not ok.
-func expFour(to *[4 * lanes]float32, top float32) bool {
+func expFour(to *[4 * lanes]float32, from archsimd.Float32x8) bool {
 	p := unsafe.Pointer(to)
-	from := archsimd.BroadcastFloat32x8(top)
 	a, b, c, d := floatsAt(p, 0).Sub(from), floatsAt(p, 8).Sub(from), floatsAt(p, 16).Sub(from), floatsAt(p, 24).Sub(from)
 	plain := archsimd.BroadcastFloat32x8(plainExp)
 	if a.LessEqual(plain).And(b.LessEqual(plain)).And(c.LessEqual(plain).And(d.LessEqual(plain))).ToBits() != 0xff {
@@ -223,6 +234,7 @@ func vectorSwiGLU(dst, gate, up []float32) {
 		v := archsimd.LoadFloat32x8((*[8]float32)(gate[i:]))
 		e, ok := exps(v.AsInt32x8().Xor(sign).AsFloat32x8())
 		if !ok {
+			archsimd.ClearAVXUpperBits()
 			swiglu(dst[i:i+lanes], gate[i:i+lanes], up[i:i+lanes])
 			continue
 		}
@@ -234,7 +246,7 @@ func vectorSwiGLU(dst, gate, up []float32) {
 
 // vectorFixed rounds a group to fixed point: the values of x times inverse,
 // and their sum.
-func vectorFixed(to *[groupSize]int32, x []float32, inverse float32) (total int32) {
+func vectorFixed(to *[groupSize]int32, x []float32, inverse float32) int32 {
 	from := (*[groupSize]float32)(x)
 	by, magic := archsimd.BroadcastFloat32x8(inverse), archsimd.BroadcastFloat32x8(0x1.8p23)
 	zero := archsimd.BroadcastInt32x8(0x4b400000)
@@ -244,10 +256,10 @@ func vectorFixed(to *[groupSize]int32, x []float32, inverse float32) (total int3
 		n.Store((*[8]int32)(to[i:]))
 		sum = sum.Add(n)
 	}
-	four := sum.GetLo().Add(sum.GetHi())
-	total = four.GetElem(0) + four.GetElem(1) + four.GetElem(2) + four.GetElem(3)
+	var four [4]int32
+	sum.GetLo().Add(sum.GetHi()).Store(&four)
 	archsimd.ClearAVXUpperBits()
-	return total
+	return four[0] + four[1] + four[2] + four[3]
 }
 
 // vectorTop is the largest magnitude of a group; what is not a number is
@@ -258,8 +270,8 @@ func vectorTop(x []float32) float32 {
 	for i := 0; i < groupSize; i += lanes {
 		top = top.Max(archsimd.LoadFloat32x8((*[8]float32)(from[i:])).AsInt32x8().And(magnitude))
 	}
-	four := top.GetLo().Max(top.GetHi())
-	bits := max(four.GetElem(0), four.GetElem(1), four.GetElem(2), four.GetElem(3))
+	var four [4]int32
+	top.GetLo().Max(top.GetHi()).Store(&four)
 	archsimd.ClearAVXUpperBits()
-	return math.Float32frombits(uint32(bits))
+	return math.Float32frombits(uint32(max(four[0], four[1], four[2], four[3])))
 }

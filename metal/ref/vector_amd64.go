@@ -44,17 +44,17 @@ func vectorDots(v *vector, words []byte, bits, lo, hi, plane int, other bool) {
 		switch bits {
 		case 4: // 16 bytes a row: four words, which hold elements of even and of odd number
 			w0, w1, w2, w3 := transposed(wordsAt(p, 0), wordsAt(p, 32), wordsAt(p, 64), wordsAt(p, 96))
-			a, b, c, d = w0.AsUint8x32(), w0.ShiftAllRight(4).AsUint8x32(), w1.AsUint8x32(), w1.ShiftAllRight(4).AsUint8x32()
-			e, f, g, h = w2.AsUint8x32(), w2.ShiftAllRight(4).AsUint8x32(), w3.AsUint8x32(), w3.ShiftAllRight(4).AsUint8x32()
+			a, b, c, d = w0.AsUint8x32(), right(w0, 4), w1.AsUint8x32(), right(w1, 4)
+			e, f, g, h = w2.AsUint8x32(), right(w2, 4), w3.AsUint8x32(), right(w3, 4)
 		case 2: // 8 bytes a row
 			r0123, r4567 := wordsAt(p, 0), wordsAt(p, 32)
-			w0, w1 := r0123.SelectFromPairGrouped(0, 2, 4, 6, r4567).AsUint16x16(), r0123.SelectFromPairGrouped(1, 3, 5, 7, r4567).AsUint16x16()
-			a, b, c, d = w0.AsUint8x32(), w0.ShiftAllRight(2).AsUint8x32(), w0.ShiftAllRight(4).AsUint8x32(), w0.ShiftAllRight(6).AsUint8x32()
-			e, f, g, h = w1.AsUint8x32(), w1.ShiftAllRight(2).AsUint8x32(), w1.ShiftAllRight(4).AsUint8x32(), w1.ShiftAllRight(6).AsUint8x32()
+			w0, w1 := r0123.SelectFromPairGrouped(0, 2, 4, 6, r4567).AsInt16x16(), r0123.SelectFromPairGrouped(1, 3, 5, 7, r4567).AsInt16x16()
+			a, b, c, d = w0.AsUint8x32(), right(w0, 2), right(w0, 4), right(w0, 6)
+			e, f, g, h = w1.AsUint8x32(), right(w1, 2), right(w1, 4), right(w1, 6)
 		default: // 4 bytes a row
-			w := wordsAt(p, 0).AsUint16x16()
-			a, b, c, d = w.AsUint8x32(), w.ShiftAllRight(1).AsUint8x32(), w.ShiftAllRight(2).AsUint8x32(), w.ShiftAllRight(3).AsUint8x32()
-			e, f, g, h = w.ShiftAllRight(4).AsUint8x32(), w.ShiftAllRight(5).AsUint8x32(), w.ShiftAllRight(6).AsUint8x32(), w.ShiftAllRight(7).AsUint8x32()
+			w := wordsAt(p, 0).AsInt16x16()
+			a, b, c, d = w.AsUint8x32(), right(w, 1), right(w, 2), right(w, 3)
+			e, f, g, h = right(w, 4), right(w, 5), right(w, 6), right(w, 7)
 		}
 		a, b, c, d, e, f, g, h = a.And(mask), b.And(mask), c.And(mask), d.And(mask), e.And(mask), f.And(mask), g.And(mask), h.And(mask)
 		p = unsafe.Add(p, lanes*4*bits)
@@ -77,11 +77,18 @@ func vectorDots(v *vector, words []byte, bits, lo, hi, plane int, other bool) {
 // transposed gathers the words of eight rows, two of which lie in each vector:
 // those that come first in every row, then those that come second, and so on.
 // Rows come to stand in the order 0 2 4 6 1 3 5 7.
-func transposed(r01, r23, r45, r67 archsimd.Uint32x8) (w0, w1, w2, w3 archsimd.Uint16x16) {
+func transposed(r01, r23, r45, r67 archsimd.Uint32x8) (w0, w1, w2, w3 archsimd.Int16x16) {
 	low0, low1 := r01.InterleaveLoGrouped(r23).AsUint64x4(), r45.InterleaveLoGrouped(r67).AsUint64x4()
 	high0, high1 := r01.InterleaveHiGrouped(r23).AsUint64x4(), r45.InterleaveHiGrouped(r67).AsUint64x4()
-	return low0.InterleaveLoGrouped(low1).AsUint16x16(), low0.InterleaveHiGrouped(low1).AsUint16x16(),
-		high0.InterleaveLoGrouped(high1).AsUint16x16(), high0.InterleaveHiGrouped(high1).AsUint16x16()
+	return low0.InterleaveLoGrouped(low1).AsInt16x16(), low0.InterleaveHiGrouped(low1).AsInt16x16(),
+		high0.InterleaveLoGrouped(high1).AsInt16x16(), high0.InterleaveHiGrouped(high1).AsInt16x16()
+}
+
+// right shifts every lane right by a constant. The shift is a signed one, of which
+// the caller masks what it carries down: Go 1.26 does not fold the constant of an
+// unsigned one but moves it into a register with an instruction of legacy SSE.
+func right(w archsimd.Int16x16, bits uint64) archsimd.Uint8x32 {
+	return w.ShiftAllRight(bits).AsUint8x32()
 }
 
 // times multiplies by one digit. A lane of 16 bits sums 16 products of at most
@@ -104,8 +111,8 @@ func wideDots(v *vector, words []byte, lo, hi, plane int) {
 	for at := lo; at < hi; at += wideLanes {
 		w0, w1, w2, w3 := wideTransposed(wideAt(p, 0), wideAt(p, 64), wideAt(p, 128), wideAt(p, 192))
 		p = unsafe.Add(p, wideLanes*16)
-		a, b, c, d := w0.AsUint8x64().And(mask), w0.ShiftAllRight(4).AsUint8x64().And(mask), w1.AsUint8x64().And(mask), w1.ShiftAllRight(4).AsUint8x64().And(mask)
-		e, f, g, h := w2.AsUint8x64().And(mask), w2.ShiftAllRight(4).AsUint8x64().And(mask), w3.AsUint8x64().And(mask), w3.ShiftAllRight(4).AsUint8x64().And(mask)
+		a, b, c, d := w0.AsUint8x64().And(mask), wideRight(w0, 4).And(mask), w1.AsUint8x64().And(mask), wideRight(w1, 4).And(mask)
+		e, f, g, h := w2.AsUint8x64().And(mask), wideRight(w2, 4).And(mask), w3.AsUint8x64().And(mask), wideRight(w3, 4).And(mask)
 		s, to := unsafe.Pointer(v.spread), unsafe.Pointer(&v.dots[plane][0][at])
 		for range v.n {
 			x := (*[digits]repeated)(s)
@@ -126,11 +133,16 @@ func wideAt(p unsafe.Pointer, at int) archsimd.Uint32x16 {
 }
 
 // wideTransposed is transposed for sixteen rows, four in each vector.
-func wideTransposed(r0, r4, r8, r12 archsimd.Uint32x16) (w0, w1, w2, w3 archsimd.Uint16x32) {
+func wideTransposed(r0, r4, r8, r12 archsimd.Uint32x16) (w0, w1, w2, w3 archsimd.Int16x32) {
 	low0, low1 := r0.InterleaveLoGrouped(r4).AsUint64x8(), r8.InterleaveLoGrouped(r12).AsUint64x8()
 	high0, high1 := r0.InterleaveHiGrouped(r4).AsUint64x8(), r8.InterleaveHiGrouped(r12).AsUint64x8()
-	return low0.InterleaveLoGrouped(low1).AsUint16x32(), low0.InterleaveHiGrouped(low1).AsUint16x32(),
-		high0.InterleaveLoGrouped(high1).AsUint16x32(), high0.InterleaveHiGrouped(high1).AsUint16x32()
+	return low0.InterleaveLoGrouped(low1).AsInt16x32(), low0.InterleaveHiGrouped(low1).AsInt16x32(),
+		high0.InterleaveLoGrouped(high1).AsInt16x32(), high0.InterleaveHiGrouped(high1).AsInt16x32()
+}
+
+// wideRight is right for sixteen rows.
+func wideRight(w archsimd.Int16x32, bits uint64) archsimd.Uint8x64 {
+	return w.ShiftAllRight(bits).AsUint8x64()
 }
 
 // wideTimes is times for sixteen rows.

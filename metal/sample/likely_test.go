@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// golden is what numpy and mlx-lm made of a row (hack/goldens/sample).
+// golden is what numpy and mlx-lm made of a row (test/oracle/goldens/sample).
 type golden struct {
 	Name     string
 	Logits   string

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// golden is what hack/goldens/tokenizer/generate.py wrote.
+// golden is what test/oracle/goldens/tokenizer/generate.py wrote.
 type golden struct {
 	Texts  [][]byte
 	Models map[string]map[string]any
@@ -187,7 +187,7 @@ func TestIDsAndTextEqualTheReference(t *testing.T) {
 	}
 }
 
-// compareKit compares checksums; hack/goldens/tokenizer shows what was wanted.
+// compareKit compares checksums; test/oracle/goldens/tokenizer shows what was wanted.
 func compareKit(t *testing.T, g *golden, k goldenKit, tok *Tokenizer) {
 	t.Helper()
 	want := func(i int) uint32 { return binary.LittleEndian.Uint32(k.Sums[4*i:]) }

@@ -13,9 +13,9 @@ import (
 	"testing"
 
 	"metalfleet.dev/metalfleet/api/model"
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // mixture is a Qwen3 of which the second layer has experts.

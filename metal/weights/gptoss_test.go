@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // published is a GPT-OSS as OpenAI published it, whose configuration a test
@@ -129,7 +129,7 @@ func TestGPTOSSThatComputesSomethingElseIsRefused(t *testing.T) {
 		"no window":                 {drop("sliding_window"), weights.ErrMissing, "sliding_window"},
 		"no experts":                {drop("num_local_experts"), weights.ErrMissing, "num_local_experts"},
 		"no count of chosen ones":   {drop("num_experts_per_tok"), weights.ErrMissing, "num_experts_per_tok"},
-		"more chosen than there":    {set("num_experts_per_tok", 5), weights.ErrInvalid, "5 of 4 experts"},
+		"more chosen than there":    {set("num_experts_per_tok", 5), weights.ErrInvalid, "5 experts, but there are only 4"},
 		"no stretching":             {drop("rope_scaling"), weights.ErrMissing, "rope_scaling"},
 		"no theta":                  {drop("rope_theta"), weights.ErrMissing, "rope_theta"},
 		"layers of another kind":    {set("layer_types", []string{"full_attention", "chunked_attention", "full_attention"}), weights.ErrUnsupported, "chunked_attention"},
@@ -222,11 +222,11 @@ func TestHostilePublishedTensorsAreTypedErrors(t *testing.T) {
 		"blocks of eight bytes":     {reshaped(experts+"gate_up_proj_blocks", "U8", 2, 64, 4, 8), weights.ErrInvalid, "blocks of 16"},
 		"blocks without dimensions": {reshaped(experts+"gate_up_proj_blocks", "U8", 16), weights.ErrInvalid, "blocks of 16"},
 		"blocks of words":           {reshaped(experts+"gate_up_proj_blocks", "U32", 2, 64, 2, 16), weights.ErrInvalid, "blocks of 16"},
-		"blocks of a flat tensor":   {reshaped(experts+"gate_up_proj_blocks", "U8", 128, 2, 16), weights.ErrInvalid, "of words"},
-		"fewer blocks":              {reshaped(experts+"down_proj_blocks", "U8", 2, 63, 1, 16), weights.ErrInvalid, "of words"},
+		"blocks of a flat tensor":   {reshaped(experts+"gate_up_proj_blocks", "U8", 128, 2, 16), weights.ErrInvalid, "want words of shape"},
+		"fewer blocks":              {reshaped(experts+"down_proj_blocks", "U8", 2, 63, 1, 16), weights.ErrInvalid, "want words of shape"},
 		"more blocks":               {reshaped(experts+"down_proj_blocks", "U8", 2, 64, 2, 16), weights.ErrInvalid, "shapes of mxfp8"},
 		"no scales":                 {gone(experts + "gate_up_proj_scales"), weights.ErrInvalid, "gate_up_proj"},
-		"scales of fewer experts":   {reshaped(experts+"gate_up_proj_scales", "U8", 1, 64, 2), weights.ErrInvalid, "of words"},
+		"scales of fewer experts":   {reshaped(experts+"gate_up_proj_scales", "U8", 1, 64, 2), weights.ErrInvalid, "want words of shape"},
 		"scales that are floats":    {reshaped(experts+"gate_up_proj_scales", "F32", 2, 64, 2), weights.ErrMissing, "biases"},
 		"no blocks":                 {gone(experts + "down_proj_blocks"), weights.ErrMissing, "down_proj.weight"},
 		"no gates":                  {gone(experts + "gate_up_proj_blocks"), weights.ErrMissing, "gate_up_proj.weight"},

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 func TestHostileFoldersAreTypedErrors(t *testing.T) {
@@ -81,21 +81,21 @@ func TestHostileFoldersAreTypedErrors(t *testing.T) {
 		}, weights.ErrUnsupported, "awq"},
 		"a mode that nobody knows":              {affine(quantization(map[string]any{"group_size": 32, "bits": 4, "mode": "mxfp6"})), weights.ErrUnsupported, `mode "mxfp6"`},
 		"a mode of a layer that nobody knows":   {affine(quantization(map[string]any{"group_size": 32, "bits": 4, down: map[string]any{"mode": "int4"}})), weights.ErrUnsupported, `mode "int4"`},
-		"small floats that are affine":          {affine(quantization(map[string]any{"group_size": 32, "bits": 4, down: map[string]any{"mode": "mxfp4", "bits": 4, "group_size": 32}})), weights.ErrInvalid, `mode "mxfp4", but its scales are of type F16`},
-		"words that are a stack of one":         {affine(shaped(down+".weight", "U32", 1, tinyHidden, tinyInner/8)), weights.ErrInvalid, "of words"},
+		"small floats that are affine":          {affine(quantization(map[string]any{"group_size": 32, "bits": 4, down: map[string]any{"mode": "mxfp4", "bits": 4, "group_size": 32}})), weights.ErrInvalid, `mode "mxfp4", but its scales have type F16`},
+		"words that are a stack of one":         {affine(shaped(down+".weight", "U32", 1, tinyHidden, tinyInner/8)), weights.ErrInvalid, "want words of shape"},
 		"scales of eight bits":                  {affine(shaped(down+".scales", "U8", tinyHidden, tinyInner/64)), weights.ErrUnsupported, "mxfp4, mxfp8, nvfp4"},
 		"small floats without quantisation":     {small(quantization(nil)), weights.ErrInvalid, "no quantization"},
 		"small floats that are named as dense":  {small(quantization(map[string]any{"group_size": 32, "bits": 4, "mode": "mxfp4", down: false})), weights.ErrInvalid, "not quantised"},
-		"small floats that are named otherwise": {small(quantization(map[string]any{"group_size": 32, "bits": 4, "mode": "mxfp4", down: map[string]any{"mode": "nvfp4"}})), weights.ErrInvalid, `mode "nvfp4" with 4 bits in groups of 16`},
-		"small floats that are named affine":    {small(quantization(map[string]any{"group_size": 32, "bits": 4, "mode": "mxfp4", down: map[string]any{"group_size": 32, "bits": 4}})), weights.ErrInvalid, "its shapes and its scales of a byte are mxfp4"},
+		"small floats that are named otherwise": {small(quantization(map[string]any{"group_size": 32, "bits": 4, "mode": "mxfp4", down: map[string]any{"mode": "nvfp4"}})), weights.ErrInvalid, `mode "nvfp4", 4 bits and groups of 16`},
+		"small floats that are named affine":    {small(quantization(map[string]any{"group_size": 32, "bits": 4, "mode": "mxfp4", down: map[string]any{"group_size": 32, "bits": 4}})), weights.ErrInvalid, "its shapes and its one-byte scales match mxfp4"},
 		"small floats with biases":              {small(shaped(down+".biases", "F16", tinyHidden, tinyInner/32)), weights.ErrInvalid, "down_proj.biases"},
 		"small floats of half words":            {small(shaped(down+".weight", "I32", tinyHidden, tinyInner/8)), weights.ErrUnsupported, "I32"},
 		"small floats of no columns":            {small(shaped(down+".weight", "U32", tinyHidden, 0)), weights.ErrInvalid, "words of shape"},
 		"small floats of more words":            {small(shaped(down+".weight", "U32", tinyHidden, tinyInner+1)), weights.ErrInvalid, "words of shape"},
 		"small floats of a few words more":      {small(shaped(down+".weight", "U32", tinyHidden, tinyInner/8+1)), weights.ErrInvalid, "of mxfp4"},
 		"small floats of five bits":             {small(shaped(down+".weight", "U32", tinyHidden, tinyInner/32*5)), weights.ErrUnsupported, "5 bits in groups of 32"},
-		"small floats with more rows":           {small(shaped(down+".weight", "U32", tinyHidden+1, tinyInner/8)), weights.ErrInvalid, "of words"},
-		"small floats with more scales":         {small(shaped(down+".scales", "U8", tinyHidden+1, tinyInner/32)), weights.ErrInvalid, "of words"},
+		"small floats with more rows":           {small(shaped(down+".weight", "U32", tinyHidden+1, tinyInner/8)), weights.ErrInvalid, "want words of shape"},
+		"small floats with more scales":         {small(shaped(down+".scales", "U8", tinyHidden+1, tinyInner/32)), weights.ErrInvalid, "want words of shape"},
 		"small floats with scales of no use":    {small(shaped(down+".scales", "U8", tinyHidden, 0)), weights.ErrInvalid, "scales of shape"},
 		"small floats with uneven scales":       {small(shaped(down+".scales", "U8", tinyHidden, tinyInner/32-1)), weights.ErrUnsupported, "groups of 42"},
 		"small floats with scales of one":       {small(shaped(down+".scales", "U8", tinyHidden)), weights.ErrInvalid, "scales of shape"},
@@ -127,19 +127,19 @@ func TestHostileFoldersAreTypedErrors(t *testing.T) {
 		}, weights.ErrInvalid, "model.norm"},
 
 		"an index without its file":     {sharded(func(m *modelFolder) { delete(m.files, second) }), weights.ErrMissing, second},
-		"a file that the index forgot":  {sharded(func(m *modelFolder) { m.files["model-3.safetensors"] = nil }), weights.ErrInvalid, "does not name model-3"},
-		"an index with a missing entry": {sharded(func(m *modelFolder) { delete(m.index, "model.norm.weight") }), weights.ErrInvalid, "does not have it"},
+		"a file that the index forgot":  {sharded(func(m *modelFolder) { m.files["model-3.safetensors"] = nil }), weights.ErrInvalid, "does not list model-3"},
+		"an index with a missing entry": {sharded(func(m *modelFolder) { delete(m.index, "model.norm.weight") }), weights.ErrInvalid, "is not in it"},
 		"an index with one too many":    {sharded(func(m *modelFolder) { m.index["model.more.weight"] = first }), weights.ErrMissing, "model.more.weight"},
 		"an index that is wrong": {sharded(func(m *modelFolder) {
 			for name, file := range m.index {
 				m.index[name] = map[string]string{first: second, second: first}[file]
 			}
-		}), weights.ErrInvalid, "it is in"},
+		}), weights.ErrInvalid, "the tensor is in"},
 		"an index that is not JSON":       {sharded(func(m *modelFolder) { m.literal["model.safetensors.index.json"] = "[" }), weights.ErrInvalid, "index.json"},
-		"an index that leads out":         {sharded(func(m *modelFolder) { m.index["a"] = "../model-other.safetensors" }), weights.ErrInvalid, "beside it"},
-		"an index with a path":            {sharded(func(m *modelFolder) { m.index["a"] = "model/x.safetensors" }), weights.ErrInvalid, "beside it"},
-		"an index with an absolute path":  {sharded(func(m *modelFolder) { m.index["a"] = "/etc/passwd" }), weights.ErrInvalid, "beside it"},
-		"an index with another extension": {sharded(func(m *modelFolder) { m.index["a"] = "model.bin" }), weights.ErrInvalid, "beside it"},
+		"an index that leads out":         {sharded(func(m *modelFolder) { m.index["a"] = "../model-other.safetensors" }), weights.ErrInvalid, "in the same folder"},
+		"an index with a path":            {sharded(func(m *modelFolder) { m.index["a"] = "model/x.safetensors" }), weights.ErrInvalid, "in the same folder"},
+		"an index with an absolute path":  {sharded(func(m *modelFolder) { m.index["a"] = "/etc/passwd" }), weights.ErrInvalid, "in the same folder"},
+		"an index with another extension": {sharded(func(m *modelFolder) { m.index["a"] = "model.bin" }), weights.ErrInvalid, "in the same folder"},
 		"a tensor in two files": {func(m *modelFolder) {
 			m.files["model-2.safetensors"] = map[string]stored{"model.norm.weight": m.files[oneFile]["model.norm.weight"]}
 		}, weights.ErrInvalid, "is also in"},

@@ -4,9 +4,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // TestTheFactsOfAHybrid: keys and values for the layers that attend, one state

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"metalfleet.dev/metalfleet/agent/probe"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 func start(t *testing.T, ctx context.Context, args ...string) *Process {

@@ -16,7 +16,7 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	api "metalfleet.dev/metalfleet/api/demand"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
-	"metalfleet.dev/metalfleet/hack/testenv"
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 // TestOnlyGatewaysAreHeard: a report over the wire is taken from who proves to be

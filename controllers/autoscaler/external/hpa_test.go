@@ -25,8 +25,8 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/demand"
-	"metalfleet.dev/metalfleet/hack/patience"
-	"metalfleet.dev/metalfleet/hack/testenv"
+	"metalfleet.dev/metalfleet/test/patience"
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 // scaled is a cluster with Kubernetes' own HPA, and a deployment.

@@ -24,8 +24,8 @@ import (
 	"metalfleet.dev/metalfleet/api/agentapi/agentapitest"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/external"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/keda/externalscaler"
-	"metalfleet.dev/metalfleet/hack/patience"
-	"metalfleet.dev/metalfleet/hack/testenv"
+	"metalfleet.dev/metalfleet/test/patience"
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
 // passed is KEDA's Secret, as the chart makes it, with a pass that is kept.

@@ -215,7 +215,7 @@ func TestRulesBoundANamespace(t *testing.T) {
 	}
 }
 
-func TestP12OvercommitOfWhatIsOnDemandIsAnExplicitFactor(t *testing.T) {
+func TestOnDemandOvercommitIsAnExplicitFactor(t *testing.T) {
 	macs := []v1alpha1.MacNode{mac("a", 20*gib)}
 	existing := []v1alpha1.ModelReplica{replica("s", 10*gib, on("a")), replica("t", 9*gib, on("a"), onDemand), replica("u", 5*gib, on("a"), onDemand)}
 	for text, want := range map[string]string{

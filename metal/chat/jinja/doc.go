@@ -7,7 +7,7 @@
 // 4,300 digits, Python's way to print, format and compare values. The reference
 // is jinja2's ImmutableSandboxedEnvironment with the additions of transformers
 // 5.23.0 (tojson, raise_exception, strftime_now, namespace, dict, loop controls,
-// generation blocks); hack/goldens/chat compares with it. What is lazy there is
+// generation blocks); test/oracle/goldens/chat compares with it. What is lazy there is
 // lazy here. Nothing reaches outside the template's own values, and no value
 // can be changed.
 //

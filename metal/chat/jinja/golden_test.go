@@ -31,7 +31,7 @@ func (o outcome) equal(p outcome) bool {
 	return same(o.Text, p.Text) && same(o.Raised, p.Raised) && (o.Error == nil) == (p.Error == nil)
 }
 
-// golden is what hack/goldens/chat/generate.py wrote.
+// golden is what test/oracle/goldens/chat/generate.py wrote.
 type golden struct {
 	Variables json.RawMessage `json:"variables"`
 	Snippets  []struct {

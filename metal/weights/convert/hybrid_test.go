@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 // hybrids of both families, with and without experts and eyes.

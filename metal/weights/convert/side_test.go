@@ -15,10 +15,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"metalfleet.dev/metalfleet/hack/tinymodel"
 	"metalfleet.dev/metalfleet/metal/quant"
 	"metalfleet.dev/metalfleet/metal/tokenizer"
 	"metalfleet.dev/metalfleet/metal/weights"
+	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
 func configOf(t *testing.T, f *weights.File) map[string]any {
@@ -194,7 +194,7 @@ func TestTheTokenizerOfAFileReadsTheSame(t *testing.T) {
 }
 
 // TestTheTokenizerIsWrittenInItsOwnComponents: some of what makes pieces shows
-// only with a large vocabulary; hack/goldens/convert reads texts with one.
+// only with a large vocabulary; test/oracle/goldens/convert reads texts with one.
 func TestTheTokenizerIsWrittenInItsOwnComponents(t *testing.T) {
 	type parts struct {
 		Normalizer *struct{ Type string }

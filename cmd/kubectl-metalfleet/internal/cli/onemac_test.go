@@ -38,9 +38,7 @@ func (p *person) busy(name string) *v1alpha1.MacNode {
 	})
 }
 
-// TestA14A18APersonSeesWhatAMacDoes: loaded, bytes, running, waiting, pressure,
-// hardware, and each model's own.
-func TestA14A18APersonSeesWhatAMacDoes(t *testing.T) {
+func TestMacStatusShowsModelsMemoryAndHardware(t *testing.T) {
 	p := newPerson(t)
 	p.busy("mac-studio-7")
 	out, _ := p.wants(ExitOK, "status", "mac-studio-7")
@@ -56,9 +54,8 @@ func TestA14A18APersonSeesWhatAMacDoes(t *testing.T) {
 	contains(t, "status", errs, `there is no Mac "mac-nowhere"`)
 }
 
-// TestA16APersonsSettingsAreReadBackAsWritten through a real API server, which
-// refuses by itself what the plugin refuses before.
-func TestA16APersonsSettingsAreReadBackAsWritten(t *testing.T) {
+// Against a real API server, which by itself refuses what the plugin refuses.
+func TestSettingsAreReadBackAsWritten(t *testing.T) {
 	p := newPerson(t)
 	p.busy("mac-set")
 	out, _ := p.wants(ExitOK, "settings", "mac-set", "settings.logLevel=Debug", "settings.cacheLimit=50Gi", "settings.cacheFree=0", "memory.ceiling=96Gi", "unschedulable=true")
@@ -115,9 +112,8 @@ func (p *person) answers(name string, answer func(*v1alpha1.CacheClear) *v1alpha
 	})
 }
 
-// TestA15K16APersonClearsCachesAndReadsWhatCameBack, and is not told that a cache is
-// clear that is not.
-func TestA15K16APersonClearsCachesAndReadsWhatCameBack(t *testing.T) {
+// A cache that was not cleared is not reported as clear.
+func TestClearCachePrintsTheBytesFreed(t *testing.T) {
 	p := newPerson(t)
 	p.busy("mac-full")
 	for _, tc := range []struct {

@@ -8,9 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
@@ -87,10 +89,27 @@ func (a *app) rolloutChange(verb, short string, change func(*v1alpha1.ModelDeplo
 	return c
 }
 
-// writeSpec writes what changed, if nobody else changed the deployment meanwhile.
+// writeSpec writes what changed, unless the spec has changed since it was read. A
+// status that the operator writes meanwhile is no conflict.
 func (a *app) writeSpec(ctx context.Context, cl *cluster, before, after *v1alpha1.ModelDeployment) error {
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := cl.Patch(ctx, after, patch, client.FieldOwner(fieldManager)); err != nil {
+	base := before.DeepCopy()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
+		err := cl.Patch(ctx, after.DeepCopy(), patch, client.FieldOwner(fieldManager))
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		var now v1alpha1.ModelDeployment
+		if readErr := cl.Get(ctx, client.ObjectKeyFromObject(before), &now); readErr != nil {
+			return readErr
+		}
+		if now.Generation != before.Generation {
+			return fmt.Errorf("its spec was changed meanwhile; look at it and try again: %s", err.Error()) // no conflict to retry
+		}
+		base.ResourceVersion = now.ResourceVersion
+		return err
+	})
+	if err != nil {
 		return a.apiError("change ModelDeployment "+before.Namespace+"/"+before.Name, err)
 	}
 	return nil

@@ -98,3 +98,43 @@ func TestRolloutIsShownPausedResumedAndUndone(t *testing.T) {
 	})
 	want(ExitOK, "Complete: 1 of 1 replicas", "status", "m")
 }
+
+// TestAStatusThatChangesMeanwhileIsNoConflict: the operator writes it all the
+// time. Another spec is one.
+func TestAStatusThatChangesMeanwhileIsNoConflict(t *testing.T) {
+	p := newPerson(t)
+	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Name: "meanwhile", Namespace: p.namespace("meanwhile")}}
+	d.Spec.Model = v1alpha1.ModelSource{Source: "hf://o/n"}
+	p.make(d)
+	read := func() *v1alpha1.ModelDeployment {
+		now := &v1alpha1.ModelDeployment{}
+		p.must(p.c.Get(t.Context(), client.ObjectKeyFromObject(d), now))
+		return now
+	}
+	var o, e lockedBuffer
+	environment := p.env(&o, &e)
+	a, cl := &app{Env: &environment, flags: &clusterFlags{}}, &cluster{WithWatch: p.c}
+
+	before := read()
+	after := before.DeepCopy()
+	after.Spec.Rollout.Paused = true
+	written := read()
+	written.Status.ReadyReplicas = 1
+	p.must(p.c.Status().Update(t.Context(), written))
+	if err := a.writeSpec(t.Context(), cl, before, after); err != nil {
+		t.Errorf("a status that was written meanwhile: %v", err)
+	}
+	if now := read(); !now.Spec.Rollout.Paused || now.Status.ReadyReplicas != 1 {
+		t.Errorf("paused %v, %d replicas ready", now.Spec.Rollout.Paused, now.Status.ReadyReplicas)
+	}
+
+	before = read()
+	after = before.DeepCopy()
+	after.Spec.Rollout.Paused = false
+	other := read()
+	other.Spec.Rollout.Attempt = 7
+	p.must(p.c.Update(t.Context(), other))
+	if err := a.writeSpec(t.Context(), cl, before, after); err == nil {
+		t.Error("a spec that somebody else changed meanwhile was overwritten")
+	}
+}

@@ -17,7 +17,7 @@ import (
 
 	"metalfleet.dev/metalfleet/api/openai"
 	"metalfleet.dev/metalfleet/cmd/kubectl-metalfleet/internal/load"
-	"metalfleet.dev/metalfleet/hack/patience"
+	"metalfleet.dev/metalfleet/test/patience"
 )
 
 // parrot answers as a gateway does, with the API's own writer: it repeats the

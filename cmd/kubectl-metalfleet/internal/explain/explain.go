@@ -3,7 +3,7 @@
 //
 // It owns the walk over the conditions of a deployment, its replicas and its
 // Macs, as a pure function. It refuses words of its own for reasons: meaning
-// and next step come from docs/troubleshooting.md, and why a Mac was not chosen
+// and next step come from docs/how-to/troubleshoot.md, and why a Mac was not chosen
 // from placement's own filter.
 //
 // Start reading at Deployment.

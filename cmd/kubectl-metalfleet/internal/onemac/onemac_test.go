@@ -12,9 +12,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// TestA16SettingsGoToADictionaryAndBack: what is written is what was read, none is
-// null, and what is not named is not in the patch.
-func TestA16SettingsGoToADictionaryAndBack(t *testing.T) {
+// None is null, and a patch has only the settings that were named.
+func TestSettingsRoundTrip(t *testing.T) {
 	m := &v1alpha1.MacNode{}
 	if d := cmp.Diff(Settings{"unschedulable": nil, "memory.policy": nil, "memory.ceiling": nil, "settings.logLevel": nil, "settings.cacheLimit": nil, "settings.cacheFree": nil}, Read(m)); d != "" {
 		t.Errorf("of a Mac that nobody set: %s", d)
@@ -53,9 +52,7 @@ func TestA16SettingsGoToADictionaryAndBack(t *testing.T) {
 	}
 }
 
-// TestA16EverySettingOfAnAgentHasAName: one that a later version adds is not
-// forgotten here.
-func TestA16EverySettingOfAnAgentHasAName(t *testing.T) {
+func TestEverySettingHasAName(t *testing.T) {
 	b, err := json.Marshal(v1alpha1.AgentSettings{LogLevel: v1alpha1.LogInfo, CacheLimit: &resource.Quantity{}, CacheFree: &resource.Quantity{}})
 	if err != nil {
 		t.Fatal(err)
@@ -77,8 +74,8 @@ func TestA16EverySettingOfAnAgentHasAName(t *testing.T) {
 	}
 }
 
-// TestA16WhatIsUnknownIsRefusedByName, with the names that there are.
-func TestA16WhatIsUnknownIsRefusedByName(t *testing.T) {
+// The error lists the known names.
+func TestUnknownSettingIsRefusedByName(t *testing.T) {
 	for word, want := range map[string]string{
 		"loglevel=Debug":            `there is no setting "loglevel"; there are memory.ceiling`,
 		"settings.logLevel=Trace":   `settings.logLevel is "Trace", want Info, Debug`,
@@ -110,8 +107,7 @@ func TestA16WhatIsUnknownIsRefusedByName(t *testing.T) {
 	}
 }
 
-// TestA14OfAMacThatNeverReportedNothingIsZero.
-func TestA14OfAMacThatNeverReportedNothingIsZero(t *testing.T) {
+func TestMacThatNeverReportedShowsNoZeros(t *testing.T) {
 	m := &v1alpha1.MacNode{}
 	m.Name = "m1"
 	s := Of(m)

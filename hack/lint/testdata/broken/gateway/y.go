@@ -1,5 +1,6 @@
 package gateway
 
 import (
-	_ "metalfleet.dev/metalfleet/hack/testenv"
+	_ "metalfleet.dev/metalfleet/hack/release"
+	_ "metalfleet.dev/metalfleet/test/testenv"
 )

@@ -1,6 +1,0 @@
-package main
-
-import (
-	_ "metalfleet.dev/metalfleet/cmd/agent"
-	_ "metalfleet.dev/metalfleet/hack/testenv"
-)

@@ -1,3 +1,0 @@
-module example.test/guarded
-
-go 1.26.0

@@ -1,0 +1,172 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"metalfleet.dev/metalfleet/test/bench/scenario"
+	"metalfleet.dev/metalfleet/test/bench/scenario/boundtest"
+)
+
+// proxied are the samples of a proxy in three rounds.
+func proxied(name string, p50, requests, event, stream float64) boundtest.Values {
+	three := func(v float64) []float64 { return []float64{v, v, v} }
+	v := boundtest.Values{name + "/p50": three(p50), name + "/event": three(event), name + "/stream": three(stream)}
+	for _, n := range connections {
+		v[name+seen(n)], v[name+core(n)] = three(requests/4), three(requests)
+	}
+	return v
+}
+
+func together(all ...boundtest.Values) boundtest.Values {
+	out := boundtest.Values{nameAgent + "/p50": {0.1, 0.1, 0.1}}
+	for _, v := range all {
+		for key, runs := range v {
+			out[key] = runs
+		}
+	}
+	return out
+}
+
+func TestBoundsNextToNginx(t *testing.T) {
+	good := together(proxied(nameOurs, 0.35, 11000, 19, 63), proxied(nameNginx, 0.2, 30000, 10, 50))
+	figures := boundtest.Figures(proxyFigures(nil)...)
+	boundtest.Check(t, good, figures, map[string]boundtest.Values{
+		"added to a request, gateway - nginx":                         {"gateway/p50": {0.35, 0.41, 0.41}},
+		"requests by the clock on 256 connections, gateway / nginx":   {"gateway" + seen(256): {11000, 2500, 2500}},
+		"processor time of an event, gateway / nginx":                 {"gateway/event": {19, 21, 21}},
+		"memory of a waiting stream, gateway":                         {"gateway/stream": {63, 65, 65}},
+		"nginx: requests of a core, 32 connections: not measured":     {"nginx" + core(32): nil},
+		"requests by the clock on 32 connections, gateway / nginx: n": {"nginx" + seen(32): nil},
+	})
+	if got := boundtest.Verdict(good, boundtest.Values{"gateway/p50": {0.35, 3, 0.35}}, figures); got != "" {
+		t.Errorf("one slow round: %s", got)
+	}
+}
+
+func TestAnotherProxyMayNotBeAhead(t *testing.T) {
+	ours := together(proxied(nameOurs, 0.2, 30000, 10, 50), proxied(nameNginx, 0.2, 30000, 10, 50))
+	known, unknown := &target{name: "known", pid: 7}, &target{name: "unknown"}
+	good := together(ours, proxied("known", 1, 29000, 9, 9), proxied("unknown", 1, 29000, 9, 9))
+	boundtest.Check(t, good, boundtest.Figures(proxyFigures([]*target{known, unknown})...), map[string]boundtest.Values{
+		"gateway / known": {"known" + seen(32): {31000}}, "gateway / unknown": {"unknown" + seen(256): {31000}},
+	})
+	names := map[string]bool{}
+	for _, f := range proxyFigures([]*target{known, unknown}) {
+		names[f.Name] = true
+	}
+	for name, want := range map[string]bool{"unknown: added to a request": true, "unknown: requests by the clock, 32 connections": true,
+		"unknown: requests of a core, 32 connections": false, "unknown: memory of a waiting stream": false, "known: memory of a waiting stream": true} {
+		if names[name] != want {
+			t.Errorf("a figure %q: %v, want %v", name, names[name], want)
+		}
+	}
+}
+
+func TestPeersAreParsed(t *testing.T) {
+	got, err := parsePeers("a=http://127.0.0.1:1,b-2=http://localhost:2/=77,c=http://localhost:3/openai/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var flat []string
+	for _, p := range got {
+		line, _, _ := strings.Cut(string(p.request(nil)), " HTTP")
+		flat = append(flat, p.name+" "+p.address+" "+line+" "+strings.Repeat("p", p.pid))
+	}
+	if d := cmp.Diff([]string{"a 127.0.0.1:1 POST /v1/chat/completions ", "b-2 localhost:2 POST /v1/chat/completions " + strings.Repeat("p", 77),
+		"c localhost:3 POST /openai/v1/chat/completions "}, flat); d != "" {
+		t.Error(d)
+	}
+	for _, bad := range []string{"a", "a=", "a=127.0.0.1:1", "a=https://h:1", "a=http://h", "a=http://h:1/v1", "a=http://h:1/x/v1/", "a=http://h:1/?q", "=http://h:1", "nginx=http://h:1",
+		"gateway=http://h:1", "agent=http://h:1", "a=http://h:1=x", "a=http://h:1=0", "a=http://h:1,a=http://h:2"} {
+		if _, err := parsePeers(bad); err == nil {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+// scripted is the scripted agent over TLS, without a proxy.
+func scripted(t *testing.T) *world {
+	t.Helper()
+	w := &world{proxyOptions: proxyOptions{short: 20 * time.Millisecond, events: 100 * time.Millisecond, idle: 3, streams: 3}, agent: &agent{short: shortAnswer()}}
+	t.Cleanup(func() {
+		if err := w.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	var err error
+	if w.certificates, err = newCertificates(t.TempDir(), macName); err != nil {
+		t.Fatal(err)
+	}
+	at, err := w.listen("127.0.0.1:0", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.direct, err = w.straight(at); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func TestTheClientMeasuresTheScriptedAgent(t *testing.T) {
+	w := scripted(t)
+	if d, err := w.latency(t.Context(), w.direct); err != nil || d <= 0 {
+		t.Errorf("latency %s, %v", d, err)
+	}
+	v := scenario.Values{}
+	for name, measure := range map[string]func() error{
+		"short answers": func() error { return w.shortAnswers(t.Context(), w.direct, 4, v) },
+		"events":        func() error { return w.eventStreams(t.Context(), w.direct, v) },
+		"idle":          func() error { return w.idleStreams(t.Context(), w.direct, v) },
+	} {
+		if err := measure(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if len(v) != 1 || v["seen 4"] <= 0 { // the process of the agent is unknown
+		t.Errorf("values %v", v)
+	}
+}
+
+// A proxy that refuses is fast.
+func TestAnUnexpectedAnswerIsNotMeasured(t *testing.T) {
+	w := scripted(t)
+	dial := func() *conn {
+		c, err := w.direct.dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	if err := dial().whole(w.direct.request([]byte(`{"user":"other"}`)), len(w.agent.short)); err == nil {
+		t.Error("a refusal was measured")
+	}
+	refusal := &conn{in: bufio.NewReader(strings.NewReader("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 3\r\n\r\nno\n"))}
+	if _, err := refusal.head(); err == nil {
+		t.Error("a refusal of the right length was measured")
+	}
+	if err := dial().whole(w.direct.request(question(askShort, 1)), len(w.agent.short)+1); err == nil {
+		t.Error("a shorter answer was measured")
+	}
+	if _, err := dial().events(w.direct.request(question(askEvents, 2)), patience, 3); err == nil {
+		t.Error("a shorter stream was measured")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := w.latency(ctx, w.direct); err == nil {
+		t.Error("measured after the end")
+	}
+}
+
+func TestBoundsOfTheFirstToken(t *testing.T) {
+	boundtest.Check(t, boundtest.Values{"gateway/p50": {2, 9, 2}, "agent/p50": {1, 1, 1}}, boundtest.Figures(firstTokenFigures...), map[string]boundtest.Values{
+		"added to the first token, p50: median":       {"gateway/p50": {2.1, 2.1, 1}},
+		"added to the first token, p50: not measured": {"agent/p50": nil},
+	})
+}

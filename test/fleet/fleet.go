@@ -1,0 +1,291 @@
+// Package fleet runs the whole of metalfleet on this machine as real
+// processes: a control plane, operator, gateway and one agent for each
+// declared Mac, each with the rights and credentials it has in a cluster.
+//
+// It owns the processes it starts, their ports, and everything below its run
+// directory, and takes all of it back: on Stop, and when Start fails half-way.
+// Engines run in their own session and outlive their agent by design, so Stop
+// ends them by pid after the agents.
+//
+// It refuses to build anything: programs come from bin/ and, through package
+// testenv, from bin/kube; a missing one is an error that names the make target.
+//
+// The quickstart, the whole-system test, the failover test and bench-ready use
+// it. Start reading at Start; agents.go joins a Mac as an administrator would.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"metalfleet.dev/metalfleet/api/v1alpha1"
+	"metalfleet.dev/metalfleet/test/process"
+	"metalfleet.dev/metalfleet/test/testenv"
+)
+
+// Namespace is where the operator keeps what belongs to no user.
+const Namespace = "metalfleet-system"
+
+// Ready bounds each wait for a program: much longer than a busy two-core machine
+// was seen to take, because a wait costs nothing where things work.
+const Ready = 2 * time.Minute
+
+// Options say what to run and where.
+type Options struct {
+	// Root is the folder of the module; programs are taken from its bin.
+	Root string
+	// Dir is the run directory; it must not exist, and Stop removes it.
+	Dir string
+	// ModelRoot is the folder that file:// sources are below, on every Mac.
+	ModelRoot string
+	// Macs to declare, each with an agent.
+	Macs []Mac
+	// KeysNamespace has the gateway ask for API keys that lie there; empty asks
+	// for none.
+	KeysNamespace string
+	// GatewayPort on 127.0.0.1; 0 takes a free one.
+	GatewayPort int
+	// GatewayFlags of each gateway beside those that every one gets, by its name;
+	// that of the first is "gateway".
+	GatewayFlags map[string][]string
+	// Address of the API server, where Macs are elsewhere; empty: 127.0.0.1.
+	Address string
+	// Say, if set, is told each step in a few words.
+	Say func(step string)
+}
+
+// Fleet is what Start started.
+type Fleet struct {
+	// Client has the rights of a cluster administrator.
+	Client client.WithWatch
+	// Env is the control plane.
+	Env *testenv.Env
+	// URL is the gateway's, without a path.
+	URL string
+
+	options Options
+	dir     string
+	agents  map[string]*agent
+	order   []string // names of the agents, as declared
+
+	operator, gateway             *process.Program
+	more                          []*Gateway // beside the first
+	operatorHealth, gatewayHealth string     // URLs
+	demand                        string     // where the operator is told what is asked
+
+	mu      sync.Mutex // guards stopped
+	stopped bool
+}
+
+// Start brings everything up and returns when operator and gateway are ready
+// and every Mac is. The context bounds the start alone.
+func Start(ctx context.Context, o Options) (*Fleet, error) {
+	f := &Fleet{options: o, agents: map[string]*agent{}}
+	if err := f.start(ctx); err != nil {
+		hurry, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		defer cancel()
+		return nil, errors.Join(err, f.Stop(hurry))
+	}
+	return f, nil
+}
+
+func (f *Fleet) start(ctx context.Context) error {
+	if err := f.prepare(); err != nil {
+		return err
+	}
+	f.say("control plane")
+	var err error
+	f.Env, err = testenv.Start(ctx, testenv.Options{Dir: filepath.Join(f.dir, "kube"), Address: f.options.Address, Controllers: testenv.HasControllers()})
+	if err != nil {
+		return err
+	}
+	if f.Client, err = newClient(f.Env); err != nil {
+		return err
+	}
+	if err := f.installConfig(ctx); err != nil {
+		return err
+	}
+	f.say("operator")
+	if err := f.startOperatorFirst(ctx); err != nil {
+		return err
+	}
+	f.say(fmt.Sprintf("%d Macs and the gateway", len(f.options.Macs)))
+	if err := f.joinAll(ctx); err != nil {
+		return err
+	}
+	if err := f.startGatewayFirst(ctx); err != nil {
+		return err
+	}
+	return f.waitMacs(ctx)
+}
+
+// prepare checks the programs and makes the folders.
+func (f *Fleet) prepare() error {
+	for _, name := range []string{"operator", "gateway", "agent", "engine"} {
+		if _, err := os.Stat(f.bin(name)); err != nil {
+			return fmt.Errorf("program %s is not built, run `make build`: %w", name, err)
+		}
+	}
+	dir, err := filepath.Abs(f.options.Dir)
+	if err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	f.dir = dir // from here on it is ours to remove
+	if err := os.Mkdir(f.LogDir(), 0o700); err != nil {
+		return fmt.Errorf("logs: %w", err)
+	}
+	return nil
+}
+
+func (f *Fleet) bin(name string) string { return filepath.Join(f.options.Root, "bin", name) }
+
+// LogDir holds one log for each program.
+func (f *Fleet) LogDir() string { return filepath.Join(f.dir, "logs") }
+
+// Dir is the run directory.
+func (f *Fleet) Dir() string { return f.dir }
+
+// Kubeconfig is a file with the rights of a cluster administrator.
+func (f *Fleet) Kubeconfig() string { return f.Env.Kubeconfig }
+
+func (f *Fleet) say(step string) {
+	if f.options.Say != nil {
+		f.options.Say(step)
+	}
+}
+
+// Stop ends everything in order: gateway and operator, agents, the control
+// plane, the engines; then it removes the run directory. When hurry is done it
+// kills what it would have waited for. It may be called twice.
+func (f *Fleet) Stop(hurry context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped || f.dir == "" {
+		return nil
+	}
+	var agents []*process.Program
+	for _, name := range f.order {
+		agents = append(agents, f.agents[name].program)
+	}
+	fronts := []*process.Program{f.gateway, f.operator}
+	for _, g := range f.more {
+		fronts = append(fronts, g.program)
+	}
+	errs := []error{
+		process.StopTogether(hurry, fronts),
+		process.StopTogether(hurry, agents),
+	}
+	for _, name := range f.order {
+		a := f.agents[name]
+		if a.undo == nil {
+			continue
+		}
+		errs = append(errs, Sweep(hurry, a.state), a.undo())
+		a.undo = nil
+	}
+	if f.Env != nil {
+		errs = append(errs, f.Env.Stop())
+	}
+	errs = append(errs, Remove(hurry, f.dir))
+	err := errors.Join(errs...)
+	f.stopped = err == nil
+	return err
+}
+
+// KeepLogs copies the logs out of the run directory before Stop removes it.
+func (f *Fleet) KeepLogs(to string) error {
+	if err := os.RemoveAll(to); err != nil {
+		return fmt.Errorf("old logs: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return fmt.Errorf("keep logs: %w", err)
+	}
+	err := os.CopyFS(to, os.DirFS(f.LogDir()))
+	if f.Env != nil {
+		err = errors.Join(err, os.CopyFS(filepath.Join(to, "kube"), os.DirFS(f.Env.LogDir)))
+	}
+	if err != nil {
+		return fmt.Errorf("keep logs: %w", err)
+	}
+	return nil
+}
+
+func newClient(e *testenv.Env) (client.WithWatch, error) {
+	log.SetLogger(logr.Discard()) // else the library asks for one, on the terminal, after 30 s
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("kinds: %w", err)
+	}
+	c, err := client.NewWithWatch(e.Config(), client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	return c, nil
+}
+
+// waitHTTP waits until url answers with a 2xx, or its program ends.
+func waitHTTP(ctx context.Context, p *process.Program, url string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, Ready, fmt.Errorf("not within %s", Ready))
+	defer cancel()
+	httpClient := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	return p.Ready(ctx, func(ctx context.Context) error { return get(ctx, httpClient, url) })
+}
+
+func get(ctx context.Context, c *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("%s answers %s", url, resp.Status)
+	}
+	return nil
+}
+
+// createNamespace makes one, and is content with one that exists.
+func (f *Fleet) createNamespace(ctx context.Context, name string) error {
+	err := f.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// Failed says which program has ended by itself, if one has. Programs that the
+// caller stopped count as well, so ask only while none should be down.
+func (f *Fleet) Failed() error {
+	errs := []error{f.operator.Failed(), f.gateway.Failed()}
+	for _, name := range f.order {
+		errs = append(errs, f.agents[name].program.Failed())
+	}
+	for _, g := range f.more {
+		errs = append(errs, g.program.Failed())
+	}
+	return errors.Join(errs...)
+}
