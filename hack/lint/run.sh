@@ -7,7 +7,7 @@ export CGO_ENABLED=0 GOFLAGS=-trimpath
 tags=stories,e2e,oracle
 failed=
 
-# check NAME COMMAND... goes on after a failure, so that one run shows all of them.
+# check NAME COMMAND... continues after a failure, so that one run shows all of them.
 check() {
   local name=$1 began
   began=$(date +%s)

@@ -23,7 +23,7 @@ func newSchema(rng *rand.Rand) any {
 	return s
 }
 
-// one is a schema with so many levels below it, which may refer to refs others.
+// one returns a schema with depth levels under it, which may refer to refs others.
 func one(rng *rand.Rand, depth, refs int) any {
 	if refs > 0 && rng.IntN(6) == 0 {
 		return m{"$ref": fmt.Sprintf("#/$defs/d%d", rng.IntN(refs))}
@@ -141,7 +141,7 @@ func either(rng *rand.Rand, depth, refs int) m {
 	return m{"anyOf": []any{one(rng, depth, refs), one(rng, depth, refs)}}
 }
 
-// oneOf has alternatives that a const tells apart.
+// oneOf has alternatives that a const distinguishes.
 func oneOf(rng *rand.Rand, depth, refs int) m {
 	kind := func(n int) m {
 		return m{"type": "object", "properties": m{"kind": m{"const": n}, "v": one(rng, depth, refs)}, "required": []string{"kind"}}
