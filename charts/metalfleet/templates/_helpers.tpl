@@ -10,7 +10,7 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .name }}
 {{- end }}
 
-{{/* Labels of everything of a program. */}}
+{{/* Labels of all objects of a program. */}}
 {{- define "metalfleet.labels" -}}
 {{ include "metalfleet.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -19,7 +19,7 @@ app.kubernetes.io/part-of: metalfleet
 helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}
 
-{{/* What the restricted Pod security standard asks of a Pod. */}}
+{{/* Pod security context for the restricted Pod Security Standard. */}}
 {{- define "metalfleet.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -27,14 +27,14 @@ runAsGroup: 65532
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
-{{/* What it asks of a container. */}}
+{{/* Container security context for the same standard. */}}
 {{- define "metalfleet.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Where Pods of a program run: (dict "root" $ "name" "gateway" "values" .Values.gateway). */}}
+{{/* Scheduling of the Pods of a program: (dict "root" $ "name" "gateway" "values" .Values.gateway). */}}
 {{- define "metalfleet.scheduling" -}}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
