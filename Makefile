@@ -303,10 +303,6 @@ test-crash: kube build ## the agent is killed at each step of a load and of an u
 test-upgrade: kube build ## agents of two Macs are replaced under 20 streams, by a build that works and two that do not (Linux)
 	go run ./test/upgrade
 
-.PHONY: demo-memory
-demo-memory: kube build ## a ceiling lowered, a model evicted, its bytes told, its return, as kubectl shows them (Linux)
-	bash hack/demomemory/run.sh
-
 .PHONY: clean
 clean: ## remove what was built (the build cache stays)
 	rm -rf bin
