@@ -261,12 +261,6 @@ e2e-rolling: cluster build ## gateways, operators, the chart, agents and the aut
 docs-models: ## docs/models.md from the code's own tables and records; a test fails when it is stale
 	go run ./hack/docsmodels
 
-.PHONY: docs-install
-docs-install: cluster build ## the same story, written into docs/install.md; a Prometheus beside it draws docs/dashboards.md
-	bash test/client.sh
-	go build -C test/prometheus -o $(CURDIR)/bin/prometheus .
-	go run ./test/e2e -docs docs
-
 .PHONY: test-chart
 test-chart: kube build ## the chart: lint, wrong values refused, every variant judged by a real API server, a sentence for each field
 	bash hack/helm.sh

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs every test, and those of hack/prometheus and hack/tools. The race detector is on for all
+# Runs every test, and those of test/prometheus and hack/tools. The race detector is on for all
 # packages but those of "alone": most compute for minutes under it, in one goroutine; hack/macos starts its test program
 # thousands of times, as commands of a Mac, and hack/release packs archives dozens of times. What it would cost most is the
 # loops of the back end ref, fourfold to tenfold, and they have no goroutine but the workers of a job. So others' tests run
