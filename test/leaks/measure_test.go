@@ -1,13 +1,14 @@
-package main
+package leaks
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
 	"math/bits"
 	"os"
 	"os/exec"
 	"runtime/debug"
 	"strconv"
+	"strings"
 
 	"metalfleet.dev/metalfleet/metal/footprint"
 	"metalfleet.dev/metalfleet/metal/tensor"
@@ -22,32 +23,18 @@ const growth = 16 << 20
 // gave back what it does not use.
 func resident() (int64, error) {
 	debug.FreeOSMemory()
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return residentByPS()
+	text, err := os.ReadFile("/proc/self/statm")
+	unit, field := int64(os.Getpagesize()), 1
+	if errors.Is(err, os.ErrNotExist) { // not Linux
+		text, err = exec.Command("ps", "-o", "rss=", "-p", strconv.Itoa(os.Getpid())).Output()
+		unit, field = 1<<10, 0
 	}
-	for line := range bytes.Lines(status) {
-		if rest, ok := bytes.CutPrefix(line, []byte("VmRSS:")); ok {
-			return kibibytes(bytes.TrimSuffix(bytes.TrimSpace(rest), []byte(" kB")))
-		}
+	fields := strings.Fields(string(text))
+	if err != nil || len(fields) <= field {
+		return 0, fmt.Errorf("memory of the process: %q, %w", text, err)
 	}
-	return 0, fmt.Errorf("memory of the process: no VmRSS in /proc/self/status")
-}
-
-func residentByPS() (int64, error) {
-	out, err := exec.Command("ps", "-o", "rss=", "-p", strconv.Itoa(os.Getpid())).Output()
-	if err != nil {
-		return 0, fmt.Errorf("memory of the process: %w", err)
-	}
-	return kibibytes(bytes.TrimSpace(out))
-}
-
-func kibibytes(text []byte) (int64, error) {
-	n, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("memory of the process: %w", err)
-	}
-	return n << 10, nil
+	n, err := strconv.ParseInt(fields[field], 10, 64)
+	return n * unit, err
 }
 
 // settle takes what the process holds as what it should stay at.
@@ -60,7 +47,8 @@ func (s *subject) settle() error {
 	return err
 }
 
-// grown says what the process holds beside what it did, and refuses too much.
+// grown describes what the process holds, and fails if that is too much more than
+// when it had settled.
 func (s *subject) grown() (string, error) {
 	now, err := resident()
 	if err != nil {
@@ -85,8 +73,8 @@ func unchanged(before, after tensor.Memory) error {
 // peaker is a back end that remembers the most it held at once, in bytes.
 type peaker interface{ Peak() int64 }
 
-// bound is the most a back end may hold while it computes a step of so many
-// tokens and sampled rows: the resting memory (weights and vectors), what the
+// bound is the most a back end may hold while it computes a step of that
+// many tokens and sampled rows: the resting memory (weights and vectors), what the
 // caches hold, and the arrays of one layer, which are there until it ends:
 //
 //	7 of the hidden size (what came in, two norms, two projections, two sums),
@@ -96,9 +84,9 @@ type peaker interface{ Peak() int64 }
 //
 // or those of the head. Each array of ref is a power of two of at least 16 KiB.
 //
-// A framework that computes late has, beside them, the scores of attention
+// A framework that computes late also has the scores of attention
 // (heads x tokens x context, twice), one layer's cache that is copied while it
-// grows, and the arrays of the layers that it is told of ahead: on two
+// grows, and the arrays of the layers that it queues ahead: on two
 // processors that others use as well, MLX was seen to hold all it may.
 func bound(name string, c tinymodel.Config, rest, kv int64, tokens, rows int) int64 {
 	array := func(rows, width int) int64 {

@@ -1,4 +1,4 @@
-package main
+package leaks
 
 import (
 	"context"
@@ -27,7 +27,7 @@ const (
 	patience = 20 * time.Second
 )
 
-// alarms cancel requests after so many operations of the back end, which is
+// alarms cancel requests after a number of operations of the back end, which is
 // the only clock here: it stands still when nothing is computed.
 type alarms struct {
 	mu sync.Mutex
@@ -127,7 +127,7 @@ func (s *subject) cancelAll(ctx context.Context, e *engine.Engine, clock *alarms
 		return fmt.Errorf("requests: %w", err)
 	}
 	st := e.Status()
-	s.say("requests", "%d cancelled (%d queued, %d before the first token, %d while answering), %d stopped, %d completed, %d preempted: %d arrays and %d bytes at rest, KV %d; %s",
+	s.t.Logf("requests: %d cancelled (%d queued, %d before the first token, %d while answering), %d stopped, %d completed, %d preempted: %d arrays and %d bytes at rest, KV %d; %s",
 		t.cancelled(), t.queued.Load(), t.prefill.Load(), t.decode.Load(), stopped, t.completed.Load(), st.Preemptions, st.Memory.Live, st.Memory.Active(), st.Memory.KV, held)
 	if least := int64(want / 100); t.queued.Load() < least || t.prefill.Load() < least || t.decode.Load() < least {
 		return fmt.Errorf("fewer than %d requests were cancelled in one of the three places", least)
@@ -181,8 +181,8 @@ func one(ctx context.Context, e *engine.Engine, clock *alarms, rng *rand.Rand, t
 }
 
 // stops asks for answers, and again with a stop string that ends them half
-// way: an end that nobody can know before the token is there, while the next
-// step may be under way already.
+// way: the engine cannot foresee that end, and may have dispatched the next step
+// already.
 func stops(ctx context.Context, e *engine.Engine, n int, t *tally) (stopped int, err error) {
 	greedy := sample.Greedy()
 	for i := range n {
@@ -233,7 +233,7 @@ func answer(ctx context.Context, e *engine.Engine, r engine.Request) (string, en
 	}
 }
 
-// rests waits until the engine has landed what was under way, and wants the
+// rests waits until the engine has completed what it had dispatched, and wants the
 // back end to hold what it held before.
 func rests(ctx context.Context, e *engine.Engine, before tensor.Memory) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -1,4 +1,4 @@
-package main
+package leaks
 
 import (
 	"context"
@@ -29,7 +29,7 @@ type network struct {
 	// running requests, and the next to come.
 	running []tensor.RequestID
 	next    tensor.RequestID
-	// kv is the most the cache held behind a pass.
+	// kv is the most the cache held after a pass.
 	tokens, kv int64
 }
 
@@ -105,7 +105,7 @@ func (s *subject) network(ctx context.Context, a amounts) (err error) {
 	if err != nil {
 		return fmt.Errorf("faults: %w", err)
 	}
-	s.say("faults", "one at each of %d operations of a pass: nothing left; %s", failAt-1, held)
+	s.t.Logf("faults: one at each of %d operations of a pass: nothing left; %s", failAt-1, held)
 	if failAt < 10*s.config.Layers {
 		return fmt.Errorf("a pass of %d layers asked for faults %d times: they are not where operations are", s.config.Layers, failAt-1)
 	}
@@ -128,7 +128,7 @@ func (s *subject) passes(ctx context.Context, n *network, a amounts) error {
 			if err != nil {
 				return fmt.Errorf("after pass %d: %w", i, err)
 			}
-			s.say("passes", "%d: %s", i+1, held)
+			s.t.Logf("passes: %d: %s", i+1, held)
 		}
 	}
 	n.dropAll()
@@ -141,7 +141,7 @@ func (s *subject) passes(ctx context.Context, n *network, a amounts) error {
 		return err
 	}
 	m := n.b.Memory()
-	s.say("passes", "%d with %d tokens: %d arrays and %d bytes at rest, KV %d, %s; %s", a.passes, n.tokens, m.Live, m.Active(), m.KV, peak, held)
+	s.t.Logf("passes: %d with %d tokens: %d arrays and %d bytes at rest, KV %d, %s; %s", a.passes, n.tokens, m.Live, m.Active(), m.KV, peak, held)
 	return nil
 }
 
