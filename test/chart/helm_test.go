@@ -1,25 +1,32 @@
-package main
+//go:build stories
+
+package chart
 
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-// helm is the program and the chart.
-type helm struct{ program, chart, root string }
+// root is the folder of the module, whose bin has the programs.
+const root = "../.."
+
+var chartDir = filepath.Join(root, "charts", "metalfleet")
 
 const namespace = "metalfleet-system"
 
 // scalers is where KEDA runs.
 const scalers = "scalers"
 
-// variant is a set of values and what must come of it.
+// variant is a set of values and what it must render.
 type variant struct {
 	name string
 	set  []string
@@ -94,64 +101,75 @@ func refused() map[string]string {
 	}
 }
 
-// refusals has every wrong value refused, by name.
-func (h helm) refusals(ctx context.Context) (string, error) {
-	var wrong []error
+func TestWrongValuesAreRefusedByName(t *testing.T) {
 	for set, name := range refused() {
-		_, err := h.run(ctx, "template", "metalfleet", h.chart, "--set", set)
-		if err == nil || !strings.Contains(err.Error(), name) {
-			wrong = append(wrong, fmt.Errorf("--set %s: %v, want a refusal that names %s", set, err, name))
-		}
-	}
-	if _, err := h.run(ctx, "template", "metalfleet", h.chart, "--kube-version", "1.31.0"); err == nil || !strings.Contains(err.Error(), "1.32") {
-		wrong = append(wrong, fmt.Errorf("version 1.31 of Kubernetes: %v, want a refusal that names 1.32", err))
-	}
-	return fmt.Sprintf("%d wrong ones are refused by name, and Kubernetes 1.31", len(refused())), errors.Join(wrong...)
-}
-
-func (v variant) flags() []string {
-	var out []string
-	for _, s := range v.set {
-		out = append(out, "--set", s)
-	}
-	return out
-}
-
-// render is the variant's objects, as YAML.
-func (h helm) render(ctx context.Context, v variant) ([]byte, error) {
-	if _, err := h.run(ctx, append([]string{"lint", "--strict", "--quiet", h.chart}, v.flags()...)...); err != nil {
-		return nil, err
-	}
-	return h.run(ctx, append([]string{"template", "metalfleet", h.chart, "--namespace", namespace, "--kube-version", "1.32.0"}, v.flags()...)...)
-}
-
-// variants renders all of them and shows each to the API server.
-func (h helm) variants(ctx context.Context) error {
-	c, err := newCluster(ctx, h.root)
-	if err != nil {
-		return err
-	}
-	var failed error
-	for _, v := range variants() {
-		failed = errors.Join(failed, step(v.name, func() (string, error) {
-			text, err := h.render(ctx, v)
-			if err != nil {
-				return "", err
+		t.Run(set, func(t *testing.T) {
+			_, err := helm(t.Context(), "template", "metalfleet", chartDir, "--set", set)
+			if err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("error %v, want a refusal that names %s", err, name)
 			}
-			return c.judge(ctx, v, text)
-		}))
+		})
 	}
-	return errors.Join(failed, c.stop())
+	if _, err := helm(t.Context(), "template", "metalfleet", chartDir, "--kube-version", "1.31.0"); err == nil || !strings.Contains(err.Error(), "1.32") {
+		t.Errorf("Kubernetes 1.31: error %v, want a refusal that names 1.32", err)
+	}
 }
 
-func (h helm) run(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, h.program, args...)
-	scratch := filepath.Join(h.root, ".cache", "helm") // nothing of the user's own is read or written
+// TestEveryVariantIsValid lints and renders each variant and has the API server
+// validate every object.
+func TestEveryVariantIsValid(t *testing.T) {
+	c := newCluster(t)
+	for _, v := range variants() {
+		t.Run(v.name, func(t *testing.T) { c.judge(t, v, v.render(t)) })
+	}
+}
+
+// TestConfigIsWhatTheChartRenders: both ways of installing make the same objects.
+func TestConfigIsWhatTheChartRenders(t *testing.T) {
+	assets, err := testenv.AssetsDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kustomized, err := output(exec.CommandContext(t.Context(), filepath.Join(assets, "kubectl"), "kustomize", filepath.Join(root, "config")))
+	if err != nil {
+		t.Fatalf("%v; make kube builds kubectl", err)
+	}
+	same, err := compare(kustomized, variants()[0].render(t))
+	if err != nil || same < 10 {
+		t.Errorf("%d objects are the same: %v", same, err)
+	}
+}
+
+// render returns the variant's objects as YAML.
+func (v variant) render(t *testing.T) []byte {
+	t.Helper()
+	var flags []string
+	for _, s := range v.set {
+		flags = append(flags, "--set", s)
+	}
+	if _, err := helm(t.Context(), append([]string{"lint", "--strict", "--quiet", chartDir}, flags...)...); err != nil {
+		t.Fatal(err)
+	}
+	text, err := helm(t.Context(), append([]string{"template", "metalfleet", chartDir, "--namespace", namespace, "--kube-version", "1.32.0"}, flags...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// helm runs Helm without the user's own configuration.
+func helm(ctx context.Context, args ...string) ([]byte, error) {
+	program := filepath.Join(root, "bin", "kube", "helm")
+	if _, err := os.Stat(program); err != nil {
+		return nil, fmt.Errorf("helm is not built, run hack/helm.sh: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	scratch := filepath.Join(root, ".cache", "helm")
 	cmd.Env = slices.Concat(cmd.Environ(), []string{"HELM_CACHE_HOME=" + scratch, "HELM_CONFIG_HOME=" + scratch, "HELM_DATA_HOME=" + scratch})
 	return output(cmd)
 }
 
-// output is what a program printed; what it complained of is in the error.
+// output returns what a program printed; its error has what it complained of.
 func output(cmd *exec.Cmd) ([]byte, error) {
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint

@@ -1,4 +1,6 @@
-package main
+//go:build stories
+
+package chart
 
 import (
 	"bytes"
@@ -10,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -29,52 +32,57 @@ const restricted = "restricted"
 
 // cluster is a real API server that judges rendered objects.
 type cluster struct {
-	root string
-	env  *testenv.Env
+	env *testenv.Env
 	client.Client
 }
 
 // foreignKinds are those of the Prometheus operator and of KEDA, which this API
-// server does not serve: that they are rendered is all that is known of them here.
+// server does not serve: the tests only see that they are rendered.
 var foreignKinds = []string{"ServiceMonitor", "PrometheusRule", "ClusterTriggerAuthentication"}
 
-func newCluster(ctx context.Context, root string) (*cluster, error) {
-	env, err := testenv.Start(ctx, testenv.Options{CRDs: []string{}})
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	env, err := testenv.Start(t.Context(), testenv.Options{CRDs: []string{}})
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
-	c := &cluster{root: root, env: env}
-	if c.Client, err = client.New(env.Config(), client.Options{}); err == nil {
-		err = errors.Join(
-			c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}),
-			// Nothing is kept here, and what lies in a namespace of the chart's own wants to find it.
-			c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "metalfleet-api-keys"}}),
-			c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: scalers}}),
-			c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: restricted, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}),
-		)
-		// Admission wants to see the accounts of Pods, and nothing is kept here.
-		for _, account := range []metav1.ObjectMeta{
-			{Namespace: namespace, Name: "metalfleet-operator"}, {Namespace: namespace, Name: "metalfleet-gateway"}, {Namespace: restricted, Name: "default"},
-		} {
-			err = errors.Join(err, c.Create(ctx, &corev1.ServiceAccount{ObjectMeta: account}))
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	c := &cluster{env: env}
+	if c.Client, err = client.New(env.Config(), client.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	objects := []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		// Dry runs store nothing, and objects of the chart's other namespaces need those.
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "metalfleet-api-keys"}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: scalers}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: restricted, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}},
+	}
+	for _, account := range []metav1.ObjectMeta{ // admission looks up the accounts of Pods
+		{Namespace: namespace, Name: "metalfleet-operator"}, {Namespace: namespace, Name: "metalfleet-gateway"}, {Namespace: restricted, Name: "default"},
+	} {
+		objects = append(objects, &corev1.ServiceAccount{ObjectMeta: account})
+	}
+	for _, o := range objects {
+		if err := c.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if err != nil {
-		return nil, errors.Join(err, c.stop())
-	}
-	return c, nil
+	return c
 }
 
-func (c *cluster) stop() error { return c.env.Stop() }
-
-// judge has the API server validate every object strictly, without keeping it,
-// and looks at what must be there.
-func (c *cluster) judge(ctx context.Context, v variant, text []byte) (string, error) {
+// judge has the API server validate every object strictly, without storing it,
+// and wants the objects that the variant must have and lack.
+func (c *cluster) judge(t *testing.T, v variant, text []byte) {
+	t.Helper()
 	objects, err := parse(text)
 	if err != nil {
-		return "", err
+		t.Fatal(err)
 	}
-	var wrong []error
 	var names []string
 	var plain [][]byte
 	for _, o := range objects {
@@ -84,39 +92,26 @@ func (c *cluster) judge(ctx context.Context, v variant, text []byte) (string, er
 		}
 		b, err := yaml.Marshal(o.Object)
 		if err != nil {
-			return "", err
+			t.Fatal(err)
 		}
 		plain = append(plain, b)
-		wrong = append(wrong, c.check(ctx, v, o))
+		if err := c.check(t.Context(), v, o); err != nil {
+			t.Errorf("%s/%s: %v", o.GetKind(), o.GetName(), err)
+		}
 	}
 	for _, n := range v.has {
 		if !slices.Contains(names, n) {
-			wrong = append(wrong, fmt.Errorf("there is no %s", n))
+			t.Errorf("there is no %s", n)
 		}
 	}
 	for _, n := range v.lacks {
 		if slices.Contains(names, n) {
-			wrong = append(wrong, fmt.Errorf("there is %s", n))
+			t.Errorf("there is %s", n)
 		}
 	}
-	if err := c.dryRun(ctx, bytes.Join(plain, []byte("---\n"))); err != nil {
-		wrong = append(wrong, err)
+	if err := c.dryRun(t.Context(), bytes.Join(plain, []byte("---\n"))); err != nil {
+		t.Error(err)
 	}
-	return fmt.Sprintf("%d objects are valid", len(objects)), errors.Join(wrong...)
-}
-
-func parse(text []byte) ([]*unstructured.Unstructured, error) {
-	var out []*unstructured.Unstructured
-	for _, doc := range strings.Split("\n"+string(text), "\n---") {
-		var o unstructured.Unstructured
-		if err := yaml.UnmarshalStrict([]byte(doc), &o.Object); err != nil {
-			return nil, fmt.Errorf("rendered text is no YAML: %w\n%s", err, doc)
-		}
-		if len(o.Object) > 0 {
-			out = append(out, &o)
-		}
-	}
-	return out, nil
 }
 
 // dryRun shows objects to the API server as kubectl would apply them.
@@ -131,40 +126,38 @@ func (c *cluster) dryRun(ctx context.Context, text []byte) error {
 	return err
 }
 
-// check looks at one object as the programs and the cluster would.
+// check judges one object as the programs and the cluster would.
 func (c *cluster) check(ctx context.Context, v variant, o *unstructured.Unstructured) error {
-	at := func(err error) error {
-		if err != nil {
-			return fmt.Errorf("%s/%s: %w", o.GetKind(), o.GetName(), err)
-		}
-		return nil
-	}
+	var spec corev1.PodSpec
 	convert := runtime.DefaultUnstructuredConverter.FromUnstructured
 	switch o.GetKind() {
 	case "CustomResourceDefinition":
 		if o.GetAnnotations()["helm.sh/resource-policy"] != "keep" {
-			return at(errors.New("it would go with the chart, and all models with it"))
+			return errors.New("an uninstall would delete it, and all models with it")
 		}
+		return nil
 	case "Deployment":
 		var d appsv1.Deployment
 		if err := convert(o.Object, &d); err != nil {
-			return at(err)
+			return err
 		}
-		return at(c.pod(ctx, v, d.Spec.Template.Spec))
+		spec = d.Spec.Template.Spec
 	case "Job":
 		var j batchv1.Job
 		if err := convert(o.Object, &j); err != nil {
-			return at(err)
+			return err
 		}
-		return at(c.pod(ctx, v, j.Spec.Template.Spec))
+		spec = j.Spec.Template.Spec
 	case "Pod":
 		var p corev1.Pod
 		if err := convert(o.Object, &p); err != nil {
-			return at(err)
+			return err
 		}
-		return at(c.pod(ctx, v, p.Spec))
+		spec = p.Spec
+	default:
+		return nil
 	}
-	return nil
+	return c.pod(ctx, v, spec)
 }
 
 // pod has a Pod judged by the restricted standard, and its command line by the
@@ -179,16 +172,16 @@ func (c *cluster) pod(ctx context.Context, v variant, spec corev1.PodSpec) error
 	}
 	for _, k := range spec.Containers {
 		name := filepath.Base(strings.SplitN(k.Image, ":", 2)[0])
-		program := filepath.Join(c.root, "bin", name)
+		program := filepath.Join(root, "bin", name)
 		if _, err := os.Stat(program); err != nil {
-			return fmt.Errorf("image %s has no program here: %w", k.Image, err)
+			return fmt.Errorf("image %s has no program in bin, run make build: %w", k.Image, err)
 		}
-		// The program reads all flags before it says what it thinks of them.
+		// The program parses all flags before it prints its help.
 		if _, err := output(exec.CommandContext(ctx, program, append(slices.Clone(k.Args), "--help")...)); err != nil {
 			return fmt.Errorf("its command line %v is refused: %w", k.Args, err)
 		}
 		if slices.Contains(v.set, "image.tag=v1") != strings.HasPrefix(k.Image, "registry.example/fleet/") {
-			return fmt.Errorf("image %s is not what the values say", k.Image)
+			return fmt.Errorf("image %s is not that of the values", k.Image)
 		}
 	}
 	return nil
