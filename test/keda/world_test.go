@@ -1,4 +1,6 @@
-package main
+//go:build stories
+
+package keda
 
 import (
 	"context"
@@ -10,7 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
+	"testing"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -21,7 +23,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"metalfleet.dev/metalfleet/api/agentapi"
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/controllers/autoscaler/keda/externalscaler"
 	"metalfleet.dev/metalfleet/test/pki"
@@ -36,52 +37,67 @@ const (
 	namespace     = "default"
 )
 
-// scalerAddress is what triggers say, as in a cluster.
+// scalerAddress is that of triggers, as in a cluster.
 const scalerAddress = "metalfleet-operator-keda." + ownNamespace + ".svc:9443"
+
+// root is the folder of the module, whose bin has the programs.
+const root = "../.."
 
 // world is the cluster and what runs in it.
 type world struct {
 	client.Client
-	root, scratch string
-	env           *testenv.Env
-	ports         map[string]int
-	proxy         *proxy
-	programs      []*process.Program
-	keda          *process.Program
-	gateway       *gateway
+	env      *testenv.Env
+	logs     string
+	ports    map[string]int
+	programs []*process.Program
+	keda     *process.Program
+	gateway  *gateway
 }
 
-// newWorld brings everything up. What it returns with an error is to be stopped.
-func newWorld(ctx context.Context, root, scratch string) (*world, error) {
-	w := &world{root: root, scratch: scratch, ports: map[string]int{}}
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(root, "bin", "keda", "stamp")); err != nil {
+		t.Fatalf("KEDA is not built, run make test-keda: %v", err)
+	}
+	w := &world{ports: map[string]int{}, logs: t.TempDir()}
+	var err error
 	for _, name := range []string{"demand", "scaler", "health", "kedaHealth", "kedaService", "adapter", "adapterMetrics"} {
-		port, err := testenv.FreePort()
-		if err != nil {
-			return w, err
+		if w.ports[name], err = testenv.FreePort(); err != nil {
+			t.Fatal(err)
 		}
-		w.ports[name] = port
 	}
 	crds := []string{filepath.Join(root, "config", "crd", "*.yaml"), filepath.Join(root, "bin", "keda", "crds", "*.yaml")}
-	var err error
-	if w.env, err = testenv.Start(ctx, testenv.Options{CRDs: crds, Controllers: true, Autoscaling: true}); err != nil {
-		return w, err
+	if w.env, err = testenv.Start(t.Context(), testenv.Options{CRDs: crds, Controllers: true, Autoscaling: true}); err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { w.stop(t) })
 	s := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
-		return w, err
+		t.Fatal(err)
 	}
 	if w.Client, err = client.New(w.env.Config(), client.Options{Scheme: s}); err != nil {
-		return w, err
+		t.Fatal(err)
 	}
-	if w.proxy, err = newProxy(map[string]string{scalerAddress: w.at("scaler")}); err != nil {
-		return w, err
+	if err := w.prepare(t.Context()); err != nil {
+		t.Fatal(err)
 	}
-	for _, start := range []func(context.Context) error{w.prepare, w.startOperator, w.startKEDA, w.startGateway} {
-		if err := start(ctx); err != nil {
-			return w, err
+	w.startOperator(t)
+	w.startKEDA(t)
+	w.startGateway(t)
+	return w
+}
+
+// stop ends every program and shows the logs of a test that failed.
+func (w *world) stop(t *testing.T) {
+	err := errors.Join(process.StopTogether(context.Background(), w.programs), w.env.Stop())
+	if err != nil {
+		t.Error(err)
+	}
+	for _, p := range w.programs {
+		if t.Failed() {
+			t.Logf("%s ends:\n%s", p.Log, process.Tail(p.Log))
 		}
 	}
-	return w, nil
 }
 
 func (w *world) at(name string) string {
@@ -114,61 +130,63 @@ func (w *world) prepare(ctx context.Context) error {
 }
 
 // launch starts a program that ends with the test.
-func (w *world) launch(name, path string, env []string, args ...string) (*process.Program, error) {
-	p := process.New(name, path, w.scratch, args...)
+func (w *world) launch(t *testing.T, name, path string, env []string, args ...string) *process.Program {
+	t.Helper()
+	p := process.New(name, path, w.logs, args...)
 	p.SetEnv(append([]string{"KUBECONFIG=" + w.env.Kubeconfig}, env...)...)
 	if err := p.Start(); err != nil {
-		return nil, err
+		t.Fatalf("%v; make build and make test-keda build it", err)
 	}
 	w.programs = append(w.programs, p)
-	return p, nil
+	return p
 }
 
-// startOperator starts our own, for gateways and KEDA.
-func (w *world) startOperator(context.Context) error {
-	_, err := w.launch("operator", filepath.Join(w.root, "bin", "operator"), nil, "--namespace="+ownNamespace, "--leader-elect=false", "--verbose",
+// startOperator starts ours, with addresses for gateways and KEDA.
+func (w *world) startOperator(t *testing.T) {
+	t.Helper()
+	w.launch(t, "operator", filepath.Join(root, "bin", "operator"), nil, "--namespace="+ownNamespace, "--leader-elect=false", "--verbose",
 		"--metrics-bind-address=0", "--health-bind-address="+w.at("health"), "--demand-bind-address="+w.at("demand"),
 		"--keda-bind-address="+w.at("scaler"), "--keda-namespace="+kedaNamespace)
-	return err
 }
 
-// startKEDA starts both of its programs. They find the operator's Service by a
-// proxy, as a cluster's DNS would have them find it.
-func (w *world) startKEDA(context.Context) error {
-	certificates := filepath.Join(w.scratch, "keda-certificates")
+// startKEDA starts both of its programs. They reach the operator's Service
+// through a proxy, in place of a cluster's DNS.
+func (w *world) startKEDA(t *testing.T) {
+	t.Helper()
+	certificates := t.TempDir()
 	_, err := pki.New(certificates, pki.Leaf{Name: "tls", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, DNS: []string{"localhost"}})
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
 	env := []string{"WATCH_NAMESPACE=", "POD_NAMESPACE=" + kedaNamespace, "KEDA_CLUSTER_OBJECT_NAMESPACE=" + kedaNamespace,
-		"HTTPS_PROXY=http://" + w.proxy.address, "NO_PROXY=127.0.0.1,localhost"}
-	folder := filepath.Join(w.root, "bin", "keda")
-	w.keda, err = w.launch("keda-operator", filepath.Join(folder, "operator"), env, "--metrics-bind-address=0", "--zap-log-level=debug",
+		"HTTPS_PROXY=" + proxy(t, map[string]string{scalerAddress: w.at("scaler")}), "NO_PROXY=127.0.0.1,localhost"}
+	folder := filepath.Join(root, "bin", "keda")
+	w.keda = w.launch(t, "keda-operator", filepath.Join(folder, "operator"), env, "--metrics-bind-address=0", "--zap-log-level=debug",
 		"--health-probe-bind-address="+w.at("kedaHealth"), "--metrics-service-bind-address="+w.at("kedaService"), "--cert-dir="+certificates)
-	if err != nil {
-		return err
-	}
-	_, err = w.launch("keda-adapter", filepath.Join(folder, "adapter"), env, "--secure-port="+strconv.Itoa(w.ports["adapter"]), "--bind-address=127.0.0.1",
+	w.launch(t, "keda-adapter", filepath.Join(folder, "adapter"), env, "--secure-port="+strconv.Itoa(w.ports["adapter"]), "--bind-address=127.0.0.1",
 		"--port="+strconv.Itoa(w.ports["adapterMetrics"]), "--cert-dir="+certificates,
 		"--tls-cert-file="+filepath.Join(certificates, "tls.crt"), "--tls-private-key-file="+filepath.Join(certificates, "tls.key"),
 		"--authentication-kubeconfig="+w.env.Kubeconfig, "--authorization-kubeconfig="+w.env.Kubeconfig, "--lister-kubeconfig="+w.env.Kubeconfig,
 		"--metrics-service-address="+w.at("kedaService"))
-	return err
 }
 
 // create makes a deployment.
-func (w *world) create(ctx context.Context, name string, scalesItself bool) error {
+func (w *world) create(t *testing.T, name string, scalesItself bool) {
+	t.Helper()
 	d := &v1alpha1.ModelDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	d.Spec.Model.Source = "file://x.gguf"
 	d.Spec.Context = v1alpha1.ContextSpec{Tokens: 256, Sequences: 1}
 	if scalesItself {
 		d.Spec.Autoscaling = &v1alpha1.AutoscalingSpec{MaxReplicas: 1}
 	}
-	return w.Create(ctx, d)
+	if err := w.Create(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
 }
 
-// scale makes the ScaledObject that is in docs/autoscaling.md.
-func (w *world) scale(ctx context.Context, name string) error {
+// scale makes the ScaledObject that the documentation shows.
+func (w *world) scale(t *testing.T, name string) {
+	t.Helper()
 	so := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
 		"metadata": map[string]any{"namespace": namespace, "name": name},
 		"spec": map[string]any{
@@ -178,54 +196,32 @@ func (w *world) scale(ctx context.Context, name string) error {
 				"metadata":          map[string]any{"scalerAddress": scalerAddress, "deployment": name, "target": "4"},
 				"authenticationRef": map[string]any{"kind": "ClusterTriggerAuthentication", "name": "metalfleet"}}},
 		}}}
-	return w.Create(ctx, so)
-}
-
-// until asks until the answer is nil.
-func (w *world) until(ctx context.Context, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		err := ask(ctx)
-		if died := w.failed(); err == nil || died != nil {
-			return died
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(100 * time.Millisecond):
-		}
+	if err := w.Create(t.Context(), so); err != nil {
+		t.Fatal(err)
 	}
 }
 
-func (w *world) replicas(ctx context.Context, name string) (int32, error) {
-	var d v1alpha1.ModelDeployment
-	err := w.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &d)
-	return ptr.Deref(d.Spec.Replicas, 1), err
-}
-
+// wants is a condition: a deployment's desired number of replicas.
 func (w *world) wants(name string, n int32) func(context.Context) error {
 	return func(ctx context.Context) error {
-		have, err := w.replicas(ctx, name)
-		if err == nil && have != n {
+		var d v1alpha1.ModelDeployment
+		err := w.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &d)
+		if have := ptr.Deref(d.Spec.Replicas, 1); err == nil && have != n {
 			err = fmt.Errorf("%s has %d replicas, want %d", name, have, n)
 		}
 		return err
 	}
 }
 
-// whole wants figures of a deployment, and asks as KEDA does.
-func (w *world) whole(name string) func(context.Context) error {
+// complete is a condition: the operator answers with figures of a deployment,
+// asked as KEDA does.
+func (w *world) complete(name string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var s corev1.Secret
 		if err := w.Get(ctx, client.ObjectKey{Namespace: kedaNamespace, Name: "metalfleet-keda"}, &s); err != nil {
 			return err
 		}
-		pair, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
-		if err != nil {
-			return err
-		}
-		roots, _, err := agentapi.Roots(s.Data["ca.crt"])
+		pair, roots, err := credentialsOf(&s)
 		if err != nil {
 			return err
 		}
@@ -241,32 +237,8 @@ func (w *world) whole(name string) func(context.Context) error {
 	}
 }
 
-// byThePush wants that KEDA was told before it looked: what it finds when it looks
-// it says in its log.
-func (w *world) byThePush() error {
-	b, err := os.ReadFile(w.keda.Log)
-	if err != nil {
-		return err
-	}
-	before, _, _ := strings.Cut(string(b), "Successfully updated ScaleTarget")
-	if strings.Contains(before, `"activity":true`) {
-		return errors.New("KEDA looked, and found it active, before the push told it")
-	}
-	return nil
-}
-
-// holds wants a number of replicas at every look.
-func (w *world) holds(ctx context.Context, name string, n int32, long time.Duration) error {
-	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if err := w.wants(name, n)(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// partIsSaid wants the HPA that KEDA made to have no figures.
-func (w *world) partIsSaid(name string) func(context.Context) error {
+// incomplete is a condition: the HPA that KEDA made has no figures.
+func (w *world) incomplete(name string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		hpa := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}}
 		if err := w.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "keda-hpa-" + name}, hpa); err != nil {
@@ -275,58 +247,20 @@ func (w *world) partIsSaid(name string) func(context.Context) error {
 		conditions, _, _ := unstructured.NestedSlice(hpa.Object, "status", "conditions")
 		for _, c := range conditions {
 			if c := c.(map[string]any); c["type"] == "ScalingActive" && c["status"] == "False" {
-				return w.kedaSays("not whole")(ctx)
+				return w.kedaLogs("not whole")(ctx)
 			}
 		}
-		return fmt.Errorf("the HPA goes on: %v", conditions)
+		return fmt.Errorf("the HPA is active: %v", conditions)
 	}
 }
 
-// kedaSays wants words in the log of KEDA's operator.
-func (w *world) kedaSays(words string) func(context.Context) error {
+// kedaLogs is a condition: the log of KEDA's operator contains some words.
+func (w *world) kedaLogs(words string) func(context.Context) error {
 	return func(context.Context) error {
 		b, err := os.ReadFile(w.keda.Log)
 		if err == nil && !strings.Contains(string(b), words) {
-			err = fmt.Errorf("KEDA's log does not say %q; it ends:\n%s", words, process.Tail(w.keda.Log))
+			err = fmt.Errorf("KEDA's log lacks %q; it ends:\n%s", words, process.Tail(w.keda.Log))
 		}
 		return err
 	}
-}
-
-// failed names a program that ended by itself.
-func (w *world) failed() error {
-	var errs []error
-	for _, p := range w.programs {
-		errs = append(errs, p.Failed())
-	}
-	return errors.Join(errs...)
-}
-
-// keep copies logs to a folder.
-func (w *world) keep(folder string) error {
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	var errs []error
-	for _, p := range w.programs {
-		b, err := os.ReadFile(p.Log)
-		errs = append(errs, err, os.WriteFile(filepath.Join(folder, filepath.Base(p.Log)), b, 0o644))
-	}
-	return errors.Join(errs...)
-}
-
-// stop ends everything.
-func (w *world) stop() error {
-	var errs []error
-	if w.gateway != nil {
-		w.gateway.stop()
-	}
-	errs = append(errs, process.StopTogether(context.Background(), w.programs))
-	if w.proxy != nil {
-		errs = append(errs, w.proxy.stop())
-	}
-	if w.env != nil {
-		errs = append(errs, w.env.Stop())
-	}
-	return errors.Join(errs...)
 }
