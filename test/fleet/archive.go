@@ -1,9 +1,4 @@
-// Package archive packs programs as an administrator publishes them for the
-// Macs: a .tar.gz with the programs at its top (docs/upgrade.md).
-//
-// It owns that layout for the tests of upgrades; what a release holds is
-// hack/release's.
-package archive
+package fleet
 
 import (
 	"archive/tar"

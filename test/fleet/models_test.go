@@ -7,7 +7,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-func TestTheLedgerIsWhatItsResidentsWerePromised(t *testing.T) {
+func TestTheLedgerMatchesItsResidents(t *testing.T) {
 	resident := func(uid string, pid, reserved int64) v1alpha1.AssignmentStatus {
 		return v1alpha1.AssignmentStatus{ReplicaUID: uid, PID: pid, Memory: v1alpha1.EngineMemory{ReservedBytes: reserved}}
 	}
@@ -21,10 +21,10 @@ func TestTheLedgerIsWhatItsResidentsWerePromised(t *testing.T) {
 		"two residents":            {[]v1alpha1.AssignmentStatus{resident("a", 1, 10), resident("b", 2, 20)}, 30, []int{1, 2}, []string{"a/1/1", "a/1/2"}, ""},
 		"one that sleeps":          {[]v1alpha1.AssignmentStatus{resident("a", 0, 0)}, 0, nil, nil, ""},
 		"one that will be loaded":  {[]v1alpha1.AssignmentStatus{resident("a", 0, 10)}, 10, nil, nil, ""},
-		"promised and to nobody":   {[]v1alpha1.AssignmentStatus{resident("a", 1, 10)}, 15, []int{1}, nil, "15 bytes are reserved"},
-		"a process that is gone":   {[]v1alpha1.AssignmentStatus{resident("a", 1, 10)}, 10, nil, nil, "does not live"},
-		"a process of nobody":      {[]v1alpha1.AssignmentStatus{resident("a", 1, 10)}, 10, []int{1, 2}, nil, "no assignment reports"},
-		"an engine not promised":   {[]v1alpha1.AssignmentStatus{resident("a", 1, 0)}, 0, []int{1}, nil, "no reservation"},
+		"reserved for none":        {[]v1alpha1.AssignmentStatus{resident("a", 1, 10)}, 15, []int{1}, nil, "15 bytes are reserved"},
+		"a process that ended":     {[]v1alpha1.AssignmentStatus{resident("a", 1, 10)}, 10, nil, nil, "does not live"},
+		"a process without one":    {[]v1alpha1.AssignmentStatus{resident("a", 1, 10)}, 10, []int{1, 2}, nil, "no assignment reports"},
+		"an engine without one":    {[]v1alpha1.AssignmentStatus{resident("a", 1, 0)}, 0, []int{1}, nil, "no reservation"},
 		"an end that counts twice": {nil, 0, nil, []string{"a/1/1", "a/1/1"}, "reported twice"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -84,11 +84,11 @@ func (c *Cluster) runtime(ctx context.Context) error {
 		return err
 	}
 	c.containerd = p
-	if err := c.await(ctx, p, func(ctx context.Context) error { return c.ctr(ctx, "version") }); err != nil {
+	if err := c.await(ctx, p, func(ctx context.Context) error { _, err := c.ctr(ctx, "version"); return err }); err != nil {
 		return err
 	}
 	for _, image := range c.o.Images {
-		if err := c.ctr(ctx, "images", "import", image); err != nil {
+		if _, err := c.ctr(ctx, "images", "import", image); err != nil {
 			return err
 		}
 	}
@@ -96,18 +96,8 @@ func (c *Cluster) runtime(ctx context.Context) error {
 	return nil
 }
 
-func (c *Cluster) ctr(ctx context.Context, args ...string) error {
-	_, err := c.ctrOutput(ctx, args...)
-	return err
-}
-
-func (c *Cluster) ctrOutput(ctx context.Context, args ...string) (string, error) {
+func (c *Cluster) ctr(ctx context.Context, args ...string) (string, error) {
 	return output(ctx, c.bin("ctr"), append([]string{"-a", socket, "-n", "k8s.io"}, args...)...)
-}
-
-// Import adds an image to those that Pods may use.
-func (c *Cluster) Import(ctx context.Context, archive string) error {
-	return c.ctr(ctx, "images", "import", archive)
 }
 
 // node starts kubelet, kube-proxy and CoreDNS.
@@ -168,7 +158,7 @@ func dials(ctx context.Context, network, address string) error {
 // endContainers kills every container and waits for their shims.
 func (c *Cluster) endContainers(ctx context.Context) error {
 	for {
-		out, err := c.ctrOutput(ctx, "tasks", "ls", "-q")
+		out, err := c.ctr(ctx, "tasks", "ls", "-q")
 		if err != nil {
 			return err
 		}
@@ -177,7 +167,7 @@ func (c *Cluster) endContainers(ctx context.Context) error {
 			return nil
 		}
 		for _, t := range tasks {
-			_ = c.ctr(ctx, "tasks", "rm", "-f", t) // one may have ended by itself: the next turn tells
+			_, _ = c.ctr(ctx, "tasks", "rm", "-f", t) // it may have ended by itself: the next pass lists what is left
 		}
 		select {
 		case <-ctx.Done():

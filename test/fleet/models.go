@@ -1,13 +1,12 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -22,40 +21,45 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// Model is a deployment of one replica in the namespace default, with what
-// programs about memory change.
+// Model is a deployment of one replica, with the fields that tests change.
 type Model struct {
-	// Name of the deployment, and File below the model root.
+	// Namespace of the deployment; empty: default.
+	Namespace string
+	// Name of the deployment, and File in the model root.
 	Name, File string
-	// Served is another name that clients may use beside "default/NAME"; empty:
-	// the deployment's.
+	// Mac is the only one that may hold it, by the label LabelRoom; empty: any.
+	Mac string
+	// Served is a further name that clients may use; empty: the deployment's.
 	Served string
 	// OnDemand models are loaded by their first request and may be evicted.
 	OnDemand bool
-	// IdleSeconds until an OnDemand one goes by itself; 0: never.
+	// IdleSeconds until an OnDemand one is unloaded; 0: never.
 	IdleSeconds int32
 	// Tokens, Sequences and CacheTokens of its context; 0 means 256, 2 and what
 	// the operator makes of them.
 	Tokens, Sequences, CacheTokens int64
-	// DrainSeconds that running requests may go on.
+	// DrainSeconds that running requests may take to end.
 	DrainSeconds int32
 	// Chips of the Macs that may hold it; none means any.
 	Chips []string
-	// SSD is how much of each Mac's disk what it computed of prompts may take, as
-	// cache.ssd says it; empty: nothing.
+	// SSD is cache.ssd, the disk that the prefix cache may use on each Mac; empty:
+	// none.
 	SSD string
 }
 
 // Deployment is the object to create.
 func (m Model) Deployment() *v1alpha1.ModelDeployment {
 	md := &v1alpha1.ModelDeployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: m.Name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: cmp.Or(m.Namespace, "default"), Name: m.Name},
 		Spec: v1alpha1.ModelDeploymentSpec{
 			Model:     v1alpha1.ModelSource{Source: "file://" + m.File},
 			Context:   v1alpha1.ContextSpec{Tokens: 256, Sequences: 2, CacheTokens: m.CacheTokens},
 			Placement: v1alpha1.PlacementSpec{Chips: m.Chips},
 			Rollout:   v1alpha1.RolloutSpec{DrainSeconds: &m.DrainSeconds},
 		},
+	}
+	if m.Mac != "" {
+		md.Spec.Placement.NodeSelector = map[string]string{LabelRoom: m.Mac}
 	}
 	if m.Served != "" {
 		md.Spec.ServedNames = []string{m.Served}
@@ -101,7 +105,7 @@ func (f *Fleet) WaitDeployed(ctx context.Context, name string) error {
 	})
 }
 
-// Undeploy deletes a model and waits until everything of it is released.
+// Undeploy deletes a model and waits until all of its memory is released.
 func (f *Fleet) Undeploy(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*Ready, fmt.Errorf("not within %s", 2*Ready))
 	defer cancel()
@@ -121,7 +125,7 @@ func (f *Fleet) Undeploy(ctx context.Context, name string) error {
 	})
 }
 
-// SetCeiling makes bytes the administrator's promise for a Mac; 0 takes it back.
+// SetCeiling sets the memory ceiling of a Mac; 0 removes it.
 func (f *Fleet) SetCeiling(ctx context.Context, mac string, bytes int64) error {
 	var ceiling any
 	if bytes > 0 {
@@ -147,7 +151,7 @@ func (f *Fleet) Mac(ctx context.Context, name string) (*v1alpha1.MacNode, error)
 	return node, nil
 }
 
-// WaitMac waits until ask has no objection to what a MacNode says.
+// WaitMac waits until ask returns nil for a MacNode.
 func (f *Fleet) WaitMac(ctx context.Context, name, what string, limit time.Duration, ask func(*v1alpha1.MacNode) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
 	defer cancel()
@@ -167,16 +171,20 @@ type Resident struct {
 	Engine  Engine
 }
 
-// ErrNotResident says that a model has no engine that lives and is reported.
+// ErrNotResident is the error of a model without a living engine.
 var ErrNotResident = errors.New("model has no engine")
 
-// Resident finds the engine of a model with one replica by the process id that
-// its Mac reports.
+// Resident finds the engine of a model with one replica.
 func (f *Fleet) Resident(ctx context.Context, model string) (Resident, error) {
 	replica, err := f.Replica(ctx, model)
 	if err != nil {
 		return Resident{}, err
 	}
+	return f.ResidentOf(ctx, replica)
+}
+
+// ResidentOf finds the engine of a replica by the process id that its Mac reports.
+func (f *Fleet) ResidentOf(ctx context.Context, replica v1alpha1.ModelReplica) (Resident, error) {
 	r := Resident{Replica: replica}
 	node, err := f.Mac(ctx, replica.Spec.NodeName)
 	if err != nil {
@@ -184,7 +192,7 @@ func (f *Fleet) Resident(ctx context.Context, model string) (Resident, error) {
 	}
 	i := slices.IndexFunc(node.Status.Assignments, func(a v1alpha1.AssignmentStatus) bool { return a.ReplicaUID == string(replica.UID) })
 	if i < 0 || node.Status.Assignments[i].PID == 0 {
-		return r, fmt.Errorf("%s: %w: Mac %s reports none", model, ErrNotResident, node.Name)
+		return r, fmt.Errorf("%s: %w: Mac %s reports none", replica.Name, ErrNotResident, node.Name)
 	}
 	r.Report = node.Status.Assignments[i]
 	engines, err := f.MacEngines(node.Name)
@@ -197,7 +205,7 @@ func (f *Fleet) Resident(ctx context.Context, model string) (Resident, error) {
 			return r, nil
 		}
 	}
-	return r, fmt.Errorf("%s: %w: no process %d", model, ErrNotResident, r.Report.PID)
+	return r, fmt.Errorf("%s: %w: no process %d", replica.Name, ErrNotResident, r.Report.PID)
 }
 
 // Replica is the one replica of a model.
@@ -229,7 +237,7 @@ func (f *Fleet) Rouse(ctx context.Context, model string, limit time.Duration) (R
 			return err
 		}
 		if err != nil {
-			cancel() // nothing that waiting helps
+			cancel() // waiting does not help
 		}
 		return err
 	})
@@ -244,9 +252,9 @@ func (f *Fleet) Rouse(ctx context.Context, model string, limit time.Duration) (R
 	return r, err
 }
 
-// CheckLedger wants a Mac's promises to be exactly those of its residents: each
-// assignment with an engine has a reservation and a living process, no other
-// process is there, and no engine was counted twice.
+// CheckLedger wants a Mac's reservations to be exactly those of its residents:
+// each assignment with an engine has a reservation and a living process, no other
+// engine lives, and no reclaim is reported twice.
 func (f *Fleet) CheckLedger(ctx context.Context, mac string) error {
 	node, err := f.Mac(ctx, mac)
 	if err != nil {
@@ -280,7 +288,7 @@ func checkLedger(node *v1alpha1.MacNode, engines []Engine) error {
 		errs = append(errs, fmt.Errorf("%d engines live that no assignment reports: %v", len(pids), engines))
 	}
 	if m := node.Status.Memory; m.ReservedBytes != reserved {
-		errs = append(errs, fmt.Errorf("%d bytes are reserved, the assignments say %d", m.ReservedBytes, reserved))
+		errs = append(errs, fmt.Errorf("%d bytes are reserved, the assignments add up to %d", m.ReservedBytes, reserved))
 	}
 	seen := map[string]bool{}
 	for _, r := range node.Status.Reclaims {
@@ -292,7 +300,7 @@ func checkLedger(node *v1alpha1.MacNode, engines []Engine) error {
 	return errors.Join(errs...)
 }
 
-// CheckEmpty wants a Mac to have no engine, no promise and no byte of one.
+// CheckEmpty wants a Mac to have no engine, no reservation and no memory in use.
 func (f *Fleet) CheckEmpty(ctx context.Context, mac string) error {
 	if err := f.CheckLedger(ctx, mac); err != nil {
 		return err
@@ -309,44 +317,4 @@ func (f *Fleet) CheckEmpty(ctx context.Context, mac string) error {
 		return fmt.Errorf("Mac %s is not empty: %d engines, %d bytes reserved, %d bytes in use", mac, len(engines), m.ReservedBytes, m.FootprintBytes)
 	}
 	return nil
-}
-
-// AgentPID is the process of a Mac's agent, or 0.
-func (f *Fleet) AgentPID(name string) (int, error) {
-	a, err := f.agent(name)
-	if err != nil {
-		return 0, err
-	}
-	return a.program.PID(), nil
-}
-
-// SetAgentEnv gives a Mac's agent other variables, as "NAME=VALUE", from its
-// next start on.
-func (f *Fleet) SetAgentEnv(name string, env ...string) error {
-	a, err := f.agent(name)
-	if err != nil {
-		return err
-	}
-	a.program.SetEnv(env...)
-	return nil
-}
-
-// With runs use on a fleet in a short scratch folder, and takes everything
-// back. Where it fails, the logs stay in keep, if that is not empty.
-func With(ctx context.Context, o Options, keep string, use func(context.Context, *Fleet) error) (err error) {
-	scratch, err := os.MkdirTemp("", "mf-")
-	if err != nil {
-		return fmt.Errorf("scratch folder: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	o.Dir = filepath.Join(scratch, "run")
-	f, err := Start(ctx, o)
-	if err != nil {
-		return err
-	}
-	err = use(ctx, f)
-	if err != nil && ctx.Err() == nil && keep != "" {
-		err = errors.Join(err, f.KeepLogs(keep), fmt.Errorf("the logs are in %s", keep))
-	}
-	return errors.Join(err, f.Stop(context.WithoutCancel(ctx)))
 }

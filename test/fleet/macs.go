@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,29 +28,33 @@ import (
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-// tokenSeconds is how long the credentials of a fleet's programs are good for:
-// longer than anybody leaves a quickstart running.
+// tokenSeconds is the lifetime of the credentials of a fleet's programs: longer
+// than a quickstart runs.
 const tokenSeconds = 7 * 24 * 3600
+
+// LabelRoom is the label of a Mac by which Model.Mac selects it: its name, unless
+// a test changes it.
+const LabelRoom = "test/room"
 
 // Mac is a declared Mac.
 type Mac struct {
 	Name string
 	// Chip and Memory as `agent --mac chip=M2Ultra,memory=192Gi` takes them.
 	Chip, Memory string
-	// Flags of the agent beside those that every agent gets.
+	// Flags are further flags of the agent.
 	Flags []string
-	// Env of the agent beside ours, as "NAME=VALUE".
+	// Env has further variables of the agent, as "NAME=VALUE".
 	Env []string
 	// Address that its agent listens on; empty: 127.0.0.1.
 	Address string
-	// Inside, if set, makes of a command line one that runs it where the Mac is.
+	// Inside, if set, wraps a command line so that it runs on the Mac's machine.
 	Inside func(program string, args ...string) (string, []string)
-	// Disk, if set, prepares the state folder before the Mac joins; what it returns
-	// takes that back after the agent has ended.
+	// Disk, if set, prepares the state folder before the Mac joins, and returns what
+	// undoes that after the agent has ended.
 	Disk func(state string) (undo func() error, err error)
 }
 
-// command is a command line, inside the Mac if there is such a place.
+// command is a command line on the Mac's machine.
 func (m Mac) command(program string, args ...string) (string, []string) {
 	if m.Inside == nil {
 		return program, args
@@ -65,46 +71,46 @@ type agent struct {
 	undo    func() error // what Mac.Disk returned
 }
 
-// joinAll makes the MacNodes, as an administrator may, has each Mac join with a
-// token of its own and starts its agent.
-func (f *Fleet) joinAll(ctx context.Context) error {
-	for _, m := range f.options.Macs {
-		node := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
-		if err := f.Client.Create(ctx, node); err != nil {
-			return fmt.Errorf("MacNode %s: %w", m.Name, err)
-		}
+// Add adds a Mac to a running fleet and waits until it is ready.
+func (f *Fleet) Add(ctx context.Context, m Mac) error {
+	if err := f.add(ctx, m); err != nil {
+		return err
 	}
-	for _, m := range f.options.Macs {
-		if err := f.join(ctx, m); err != nil {
-			return fmt.Errorf("Mac %s: %w", m.Name, err)
-		}
-	}
-	return nil
+	return f.WaitMacReady(ctx, m.Name)
 }
 
-// Join adds a Mac to a running fleet. One that joined before, and whose agent
-// was stopped, joins again over its state folder.
-func (f *Fleet) Join(ctx context.Context, m Mac) error { return f.join(ctx, m) }
+// add makes the MacNode, as an administrator may, has the Mac join and starts its
+// agent.
+func (f *Fleet) add(ctx context.Context, m Mac) error {
+	node := &v1alpha1.MacNode{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Labels: map[string]string{LabelRoom: m.Name}}}
+	if err := f.Client.Create(ctx, node); err != nil {
+		return fmt.Errorf("MacNode %s: %w", m.Name, err)
+	}
+	return f.Join(ctx, m)
+}
 
-func (f *Fleet) join(ctx context.Context, m Mac) error {
+// Join has a Mac join with a token of its own and starts its agent. One that
+// joined before, and whose agent was stopped, joins again over its state folder.
+func (f *Fleet) Join(ctx context.Context, m Mac) error {
 	a := &agent{mac: m, state: filepath.Join(f.dir, m.Name)}
 	if err := os.MkdirAll(a.state, 0o700); err != nil {
-		return fmt.Errorf("state: %w", err)
+		return fmt.Errorf("state of Mac %s: %w", m.Name, err)
 	}
-	if old := f.agents[m.Name]; old != nil {
+	if old, err := f.agent(m.Name); err == nil {
 		a.undo = old.undo
 	} else if m.Disk != nil {
-		var err error
 		if a.undo, err = m.Disk(a.state); err != nil {
-			return fmt.Errorf("disk: %w", err)
+			return fmt.Errorf("disk of Mac %s: %w", m.Name, err)
 		}
 	}
-	f.agents[m.Name] = a // from here on Stop takes it back
+	f.mu.Lock()
+	f.agents[m.Name] = a // from here on Stop removes it
 	if !slices.Contains(f.order, m.Name) {
 		f.order = append(f.order, m.Name)
 	}
+	f.mu.Unlock()
 	if err := f.joinToken(ctx, a); err != nil {
-		return err
+		return fmt.Errorf("Mac %s: %w", m.Name, err)
 	}
 	port, err := testenv.FreePort()
 	if err != nil {
@@ -115,15 +121,29 @@ func (f *Fleet) join(ctx context.Context, m Mac) error {
 	return a.program.Start()
 }
 
-// setProgram makes another build of the agent the one that is started next.
+// agentFlags are those of every agent, and the Mac's own.
+func (f *Fleet) agentFlags(a *agent, port int) []string {
+	return append([]string{
+		"--name=" + a.mac.Name,
+		fmt.Sprintf("--mac=chip=%s,memory=%s", a.mac.Chip, a.mac.Memory),
+		"--listen=" + net.JoinHostPort(cmp.Or(a.mac.Address, "127.0.0.1"), strconv.Itoa(port)),
+		"--state=" + a.state,
+		"--model-root=" + f.options.ModelRoot,
+		"--engine=" + f.bin("engine"),
+		"--grace=2s",
+		"--disk-high-percent=0", // the disk is this machine's
+	}, a.mac.Flags...)
+}
+
+// setProgram sets the build of the agent that is started next.
 func (f *Fleet) setProgram(a *agent, path string) {
 	program, args := a.mac.command(path, a.flags...)
 	a.program = process.New("agent-"+a.mac.Name, program, f.LogDir(), args...)
 	a.program.Env = a.mac.Env
 }
 
-// SetAgentProgram has a Mac whose agent does not run start another build of it;
-// empty is the one in bin.
+// SetAgentProgram sets the build of the agent that a Mac starts next, and needs its
+// agent not to run; empty is the one in bin.
 func (f *Fleet) SetAgentProgram(name, path string) error {
 	a, err := f.agent(name)
 	if err != nil {
@@ -157,7 +177,7 @@ func (f *Fleet) joinToken(ctx context.Context, a *agent) error {
 }
 
 // kubeconfigOf writes a kubeconfig with a token of a ServiceAccount in the
-// system namespace. It waits until the account is there.
+// system namespace. It waits until the account exists.
 func (f *Fleet) kubeconfigOf(ctx context.Context, account, path string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, Ready, fmt.Errorf("not within %s", Ready))
 	defer cancel()
@@ -190,23 +210,16 @@ func (f *Fleet) writeKubeconfig(path, token string) error {
 	return nil
 }
 
-// waitMacs waits until every Mac is ready.
-func (f *Fleet) waitMacs(ctx context.Context) error {
-	for _, name := range f.order {
-		if err := f.WaitMacReady(ctx, name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// WaitMacReady waits until the Mac's agent was heard from.
+// WaitMacReady waits until the operator has heard from the Mac's agent.
 func (f *Fleet) WaitMacReady(ctx context.Context, name string) error {
+	a, err := f.agent(name)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, Ready, fmt.Errorf("not within %s", Ready))
 	defer cancel()
-	a := f.agents[name]
 	var died error
-	err := Poll(ctx, 20*time.Millisecond, "Mac "+name+" is ready", func(ctx context.Context) error {
+	err = Poll(ctx, 20*time.Millisecond, "Mac "+name+" is ready", func(ctx context.Context) error {
 		if died = a.program.Failed(); died != nil {
 			return nil
 		}
@@ -237,7 +250,7 @@ func (f *Fleet) KillAgent(name string) error {
 	return a.program.Kill()
 }
 
-// StopAgent ends a Mac's agent as its supervisor would; its engines live on.
+// StopAgent ends a Mac's agent with SIGTERM; its engines live on.
 func (f *Fleet) StopAgent(ctx context.Context, name string) error {
 	a, err := f.agent(name)
 	if err != nil {
@@ -253,6 +266,26 @@ func (f *Fleet) StartAgent(name string) error {
 		return err
 	}
 	return a.program.Start()
+}
+
+// AgentPID is the process of a Mac's agent, or 0.
+func (f *Fleet) AgentPID(name string) (int, error) {
+	a, err := f.agent(name)
+	if err != nil {
+		return 0, err
+	}
+	return a.program.PID(), nil
+}
+
+// SetAgentEnv sets the variables of a Mac's agent, as "NAME=VALUE", from its next
+// start on.
+func (f *Fleet) SetAgentEnv(name string, env ...string) error {
+	a, err := f.agent(name)
+	if err != nil {
+		return err
+	}
+	a.program.SetEnv(env...)
+	return nil
 }
 
 // MacEngines are the living engines of one Mac.
@@ -277,6 +310,8 @@ func (f *Fleet) SweepMac(hurry context.Context, name string) error {
 }
 
 func (f *Fleet) agent(name string) (*agent, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	a, ok := f.agents[name]
 	if !ok {
 		return nil, fmt.Errorf("no Mac %s in this fleet", name)

@@ -2,7 +2,7 @@ package cluster
 
 import "fmt"
 
-// containerdConfig keeps everything below the state folder. Control groups of
+// containerdConfig keeps everything in the state folder. Control groups of
 // version 1 have no hugetlb controller on small machines, and a machine without
 // CAP_SYS_RESOURCE cannot lower a score of the kernel's out-of-memory killer.
 func (c *Cluster) containerdConfig() string {
@@ -36,7 +36,7 @@ const bridge = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
 ]}
 `
 
-// kubeletConfig: a kubelet refuses control groups of version 1 unless told.
+// kubeletConfig: a kubelet refuses control groups of version 1 by default.
 func (c *Cluster) kubeletConfig() string {
 	f := c.pki.File
 	return fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1

@@ -1,4 +1,4 @@
-package netns
+package sandbox
 
 import (
 	"os"
@@ -7,9 +7,7 @@ import (
 	"testing"
 )
 
-// TestMissingToolsAreSaidAtTheStart: five minutes of a run were lost to an nft
-// that nobody had installed.
-func TestMissingToolsAreSaidAtTheStart(t *testing.T) {
+func TestMissingToolsAreNamedAtTheStart(t *testing.T) {
 	folder := t.TempDir()
 	t.Setenv("PATH", folder)
 	add := func(program string) {

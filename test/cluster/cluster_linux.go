@@ -17,14 +17,14 @@ import (
 
 	"metalfleet.dev/metalfleet/test/pki"
 	"metalfleet.dev/metalfleet/test/process"
+	"metalfleet.dev/metalfleet/test/sandbox"
 )
 
-// Addresses inside; none is routed anywhere else. Documentation networks
-// (RFC 5737) stand for the node and for Macs.
+// Addresses inside; none is routed anywhere else.
 const (
 	nodeName    = "node-1"
-	nodeAddress = "192.0.2.10"
-	nodeRouter  = "192.0.2.1" // nobody is there
+	nodeAddress = sandbox.Address
+	nodeRouter  = "192.0.2.1" // no machine has it
 	services    = "10.96.0.0/16"
 	firstIP     = "10.96.0.1"
 	dnsAddress  = "10.96.0.10"
@@ -35,7 +35,7 @@ const (
 // machine was seen to take.
 const Ready = 90 * time.Second
 
-// Options say what to run and where.
+// Options configure a cluster.
 type Options struct {
 	// Bin is the folder of the programs (bin/kube).
 	Bin string
@@ -44,7 +44,7 @@ type Options struct {
 	// Images are archives to import, by path. Those of pause and CoreDNS are
 	// among them: PauseImage, DNSImage.
 	Images []string
-	// Say, if set, is told each step.
+	// Say, if set, is called with each step.
 	Say func(step string)
 }
 
@@ -93,22 +93,17 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.node(context.WithoutCancel(ctx))
 }
 
-// prepare makes folders, the node's network and everybody's certificates.
+// prepare makes folders, the node's network and all certificates.
 func (c *Cluster) prepare(ctx context.Context) error {
 	for _, dir := range []string{"log", "etcd", "containerd", "cni", "kubelet"} {
 		if err := os.MkdirAll(c.file(dir), 0o755); err != nil {
 			return fmt.Errorf("folder of the cluster: %w", err)
 		}
 	}
-	for _, line := range []string{
-		"link set lo up",
-		// One end of a pair stands for the uplink; the other leads nowhere.
-		"link add up0 type veth peer name up1", "addr add " + nodeAddress + "/24 dev up0",
-		"link set up0 up", "link set up1 up", "route add default via " + nodeRouter,
-	} {
-		if err := run(ctx, "ip", strings.Fields(line)...); err != nil {
-			return err
-		}
+	// One end of a pair is the uplink; the other leads nowhere.
+	if err := sandbox.IP(ctx, "link add up0 type veth peer name up1", "addr add "+nodeAddress+"/24 dev up0",
+		"link set up0 up", "link set up1 up", "route add default via "+nodeRouter); err != nil {
+		return err
 	}
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644); err != nil {
 		return fmt.Errorf("forward packets: %w", err)
@@ -165,7 +160,7 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return output(ctx, c.bin("kubectl"), append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
 }
 
-// Failed says which program has ended by itself, if one has.
+// Failed is an error for each program that has ended by itself.
 func (c *Cluster) Failed() error {
 	var errs []error
 	for _, p := range c.programs {
@@ -190,14 +185,8 @@ func (c *Cluster) Stop() error {
 	return errors.Join(errs...)
 }
 
-// run runs a program to its end; its words are the error.
-func run(ctx context.Context, program string, args ...string) error {
-	_, err := output(ctx, program, args...)
-	return err
-}
-
-// output is what a program writes to its standard output; its errors say what
-// it wrote to the other one.
+// output is what a program writes to its standard output; its error has what it
+// wrote to the other one.
 func output(ctx context.Context, program string, args ...string) (string, error) {
 	var warnings bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, args...)

@@ -1,4 +1,4 @@
-package netns
+package sandbox
 
 import (
 	"fmt"
@@ -13,8 +13,8 @@ var tools = []struct{ program, pkg string }{
 	{"nft", "nftables"},
 }
 
-// equipped says what to install where a program that a sandbox runs is not in
-// the folders of PATH: found out at the start, not at the first cut link.
+// equipped is an error with what to install if a program that a sandbox runs is
+// not in PATH: at the start, not at the first link that is cut.
 func equipped() error {
 	var programs, packages []string
 	for _, t := range tools {
