@@ -89,7 +89,7 @@ func (a *acceptance) condition() metav1.Condition {
 func NewBootID() string { return rand.Text() }
 
 // ErrRunning says that another agent uses the state folder.
-var ErrRunning = errors.New("another agent runs over this state folder")
+var ErrRunning = errors.New("another agent is already running on this state folder")
 
 // New takes up what lies in the state folder. Close gives it back.
 func New(c Config) (*Agent, error) {
@@ -104,7 +104,7 @@ func New(c Config) (*Agent, error) {
 
 func (a *Agent) open() error {
 	if err := os.MkdirAll(a.StateDir, 0o700); err != nil {
-		return fmt.Errorf("make state folder: %w", err)
+		return fmt.Errorf("create state folder: %w", err)
 	}
 	var err error
 	if a.lock, err = Lock(a.StateDir); err != nil {
@@ -114,7 +114,7 @@ func (a *Agent) open() error {
 		return err
 	}
 	if aside := a.journal.SetAside(); aside != "" {
-		a.Log.Info("The journal was damaged and is set aside; engines are found by their sockets", "file", aside)
+		a.Log.Info("The journal was damaged and has been set aside; finding engines by their sockets", "file", aside)
 	}
 	if err := a.openStore(); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (a *Agent) open() error {
 func (a *Agent) openStore() error {
 	dir := filepath.Join(a.StateDir, "weights")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make weight store: %w", err)
+		return fmt.Errorf("open weight store: %w", err)
 	}
 	var err error
 	if a.root, err = store.OpenRoot(a.ModelRoot, filepath.Join(dir, "model-root.json"), a.Log.WithName("store")); err != nil {
@@ -251,16 +251,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	for name, run := range parts {
 		rooms.Go(func() {
 			if err := run(work); work.Err() == nil {
-				a.Log.Error(err, "A part of the agent ended by itself", "part", name)
+				a.Log.Error(err, "An agent component stopped unexpectedly", "part", name)
 			}
 		})
 	}
-	a.Log.Info("Agent serves", "address", a.Listener.Addr().String(), "MacNode", a.Name, "bootID", a.BootID)
+	a.Log.Info("Agent is serving", "address", a.Listener.Addr().String(), "MacNode", a.Name, "bootID", a.BootID)
 	ctx, orphaned := context.WithCancel(ctx)
 	defer orphaned()
 	rooms.Go(func() {
 		if a.Launched.Orphaned(work) {
-			a.Log.Info("The launcher of this agent has ended, so the agent ends, too; its engines go on")
+			a.Log.Info("The launcher of this agent exited; the agent exits too, its engines keep running")
 			orphaned()
 		}
 	})
@@ -283,7 +283,7 @@ func (a *Agent) Restart(p upgrade.Program) (exit int, err error) {
 // prove opens the port's gate once a trial went well.
 func (a *Agent) prove(ctx context.Context) error {
 	if a.Launched.OnTrial() && a.Launched.Prove(ctx) {
-		a.Log.Info("This agent proved itself and takes requests", "version", a.Version)
+		a.Log.Info("The new agent passed its trial and accepts requests", "version", a.Version)
 		a.setAccepting(true, false)
 		a.upgrader.Proved()
 	}
@@ -365,7 +365,7 @@ func (a *Agent) announce() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()
 	if err := a.Links.Reports.Last(ctx, a.status()); err != nil {
-		a.Log.Info("The stop could not be announced", "reason", err.Error())
+		a.Log.Info("Failed to announce the shutdown", "reason", err.Error())
 	}
 }
 
@@ -382,7 +382,7 @@ func (a *Agent) hear(n power.Notice) {
 	default:
 		a.setAccepting(true, false)
 	}
-	a.Log.Info("This Mac's power", "leaves", a.accepting.Load().leaves)
+	a.Log.Info("Mac power state changed", "leaves", a.accepting.Load().leaves)
 	a.announce()
 }
 
@@ -394,13 +394,13 @@ func (a *Agent) setAccepting(yes, replaced bool) {
 func (a *Agent) take(o journal.Orders) {
 	before := a.journal.Snapshot().Orders
 	if err := a.journal.Update(func(s *journal.State) { s.Orders = &o }); err != nil {
-		a.Log.Error(err, "Orders are followed but not remembered")
+		a.Log.Error(err, "Desired state is applied but could not be stored")
 	}
 	if before != nil && before.UID != o.UID {
 		a.Links.Reports.Again()
 	}
 	for _, bad := range o.Invalid {
-		a.Log.Info("An order cannot be followed", "replicaUID", bad.ReplicaUID, "epoch", bad.Epoch, "reason", bad.Message)
+		a.Log.Info("Cannot apply the desired state of a replica", "replicaUID", bad.ReplicaUID, "epoch", bad.Epoch, "reason", bad.Message)
 	}
 	a.follow(o)
 	for _, reader := range []chan struct{}{a.ordered, a.settled} {
@@ -424,7 +424,7 @@ func (a *Agent) prune(o journal.Orders) {
 		wanted[o.Assignments[i].Model.Digest] = o.Assignments[i].Desired != v1alpha1.DesiredDrained || wanted[o.Assignments[i].Model.Digest]
 	}
 	if err := a.store.Prune(func(digest string) bool { return wanted[digest] }); err != nil {
-		a.Log.Error(err, "Parts of downloads that nobody wants stay on the disk")
+		a.Log.Error(err, "Failed to remove unused partial downloads")
 	}
 }
 

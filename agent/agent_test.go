@@ -84,8 +84,8 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// TestP3TheRealEnginePassesTheSuite that the fake one passes too.
-func TestP3TheRealEnginePassesTheSuite(t *testing.T) {
+// The same suite runs against the fake engine.
+func TestRealEnginePassesTheEngineSuite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "slow.gguf")
 	c := tinymodel.Default()
 	c.Layers, c.Hidden, c.FeedForward, c.Context = 8, 256, 1024, 4096
@@ -95,9 +95,8 @@ func TestP3TheRealEnginePassesTheSuite(t *testing.T) {
 	enginetest.Run(t, enginetest.Program{Path: engineProgram, Env: os.Environ(), ModelPath: path, Context: 4096, Slow: 4000})
 }
 
-// TestP3EnginesThatReadPassTheSuite: vectors by an encoder and a decoder, and
-// scores by both.
-func TestP3EnginesThatReadPassTheSuite(t *testing.T) {
+// Embeddings by an encoder and a decoder, and rerank scores by both.
+func TestEmbeddingAndRerankEnginesPassTheEngineSuite(t *testing.T) {
 	for _, r := range tinymodel.Readers() {
 		if !slices.Contains([]string{"bert mean", "qwen3 embed", "xlm-roberta rerank", "qwen3 rerank"}, r.Name) {
 			continue

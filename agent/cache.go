@@ -30,7 +30,7 @@ const (
 )
 
 // errNoCache says that engines are given no disk yet.
-var errNoCache = errors.New("this Mac's cache on disk is not open")
+var errNoCache = errors.New("this Mac's disk cache is not open")
 
 // diskCache is this Mac's cache on disk, once its folder could be opened: a disk
 // that fails makes prompts slower and stops nothing.
@@ -100,7 +100,7 @@ func (c *diskCache) open(ctx context.Context) *cold.Owner {
 		}
 		why := err.Error()
 		if old := c.trouble.Swap(&why); old == nil || *old != why {
-			c.log.Error(err, "The cache on disk cannot be opened; prompts are computed instead")
+			c.log.Error(err, "Failed to open the disk cache; computing all prompts instead")
 		}
 		c.first.Do(func() { close(c.tried) })
 		select {
@@ -111,7 +111,7 @@ func (c *diskCache) open(ctx context.Context) *cold.Owner {
 	}
 }
 
-// sweep removes blocks of models that nobody orders any more (requirement K14).
+// sweep removes blocks of models that nobody orders any more.
 func (c *diskCache) sweep(ctx context.Context, owner *cold.Owner) {
 	ordered := found(owner.Snapshot(), time.Now())
 	tick := time.NewTicker(sweepEvery)
@@ -120,9 +120,9 @@ func (c *diskCache) sweep(ctx context.Context, owner *cold.Owner) {
 		if o := c.orders(); o != nil {
 			if models, known := wanted(ordered, o, time.Now()); known {
 				if freed, err := owner.Keep(models); err != nil {
-					c.log.Error(err, "Blocks of models that nobody orders stay on the disk")
+					c.log.Error(err, "Failed to remove cached blocks of unassigned models")
 				} else if freed > 0 {
-					c.log.Info("Blocks of models that nobody orders are removed", "bytes", freed)
+					c.log.Info("Removed cached blocks of unassigned models", "bytes", freed)
 				}
 			}
 		}

@@ -139,9 +139,8 @@ func (m *mac) unload(t *testing.T, generation int64, a v1alpha1.Assignment, pid 
 	return m.another(t, pid)
 }
 
-// TestB4B6K13WhatWasComputedSurvives an unload, a killed engine and an agent that
-// ends: asked again, the same answer begins with restored tokens.
-func TestB4B6K13WhatWasComputedSurvives(t *testing.T) {
+// Asked again, the engine restores tokens from disk and gives the same answer.
+func TestCachedPromptSurvivesUnloadCrashAndAgentRestart(t *testing.T) {
 	m := newCachingMac(t, 64<<20)
 	m.boot()
 	a := m.caching()
@@ -271,9 +270,9 @@ func TestAMacWithoutACacheReportsNone(t *testing.T) {
 	}
 }
 
-// TestK14BlocksStayWhileTheirModelIsWanted, and a while longer; an order that
-// cannot be read may be of any model.
-func TestK14BlocksStayWhileTheirModelIsWanted(t *testing.T) {
+// Blocks also stay for a grace period, and while an assignment that cannot be
+// parsed might need them.
+func TestCacheBlocksAreKeptWhileTheirModelIsAssigned(t *testing.T) {
 	of := func(digests ...string) *journal.Orders {
 		o := &journal.Orders{}
 		for _, d := range digests {

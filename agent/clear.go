@@ -32,7 +32,7 @@ func (a *Agent) clear(ctx context.Context) error {
 		var again <-chan time.Time
 		if order != nil {
 			if err := a.journal.Update(func(s *journal.State) { s.CacheCleared = done }); err != nil {
-				a.Log.Error(err, "Caches were cleared, and that is not noted yet", "request", done.Request)
+				a.Log.Error(err, "Caches were cleared, but this could not be stored yet", "request", done.Request)
 				again = time.After(clearAgain)
 			} else {
 				a.changed()
@@ -84,7 +84,7 @@ func (a *Agent) clearOnce(ctx context.Context, order v1alpha1.CacheClear) *v1alp
 	}
 	slices.Sort(left)
 	c.Message, c.Time = clip(strings.Join(left, "; "), 1024), metav1.Now()
-	a.Log.Info("Caches are cleared", "request", c.Request, "memoryBytes", bytesOf(c.MemoryBytes), "diskBytes", bytesOf(c.DiskBytes), "problem", c.Message)
+	a.Log.Info("Caches cleared", "request", c.Request, "memoryBytes", bytesOf(c.MemoryBytes), "diskBytes", bytesOf(c.DiskBytes), "problem", c.Message)
 	return c
 }
 

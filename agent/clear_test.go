@@ -44,9 +44,9 @@ func (m *mac) onDisk(t *testing.T) (n int) {
 	return len(paths)
 }
 
-// TestA15K16ClearingCachesGivesBackMemoryThenTheDisk, says how many bytes, and is
-// done once for each order, by whichever agent reads it.
-func TestA15K16ClearingCachesGivesBackMemoryThenTheDisk(t *testing.T) {
+// The result states the freed bytes, and each request is executed once, even if
+// the agent restarts.
+func TestClearingCachesFreesMemoryThenDisk(t *testing.T) {
 	m := newCachingMac(t, 64<<20)
 	m.boot()
 	a := m.caching()
@@ -94,8 +94,8 @@ func TestA15K16ClearingCachesGivesBackMemoryThenTheDisk(t *testing.T) {
 	}
 }
 
-// TestA15AFolderThatCannotBeOpenedIsSaid: nothing is called cleared that is not.
-func TestA15AFolderThatCannotBeOpenedIsSaid(t *testing.T) {
+// A cache that was not cleared must not be reported as cleared.
+func TestClearingReportsAFolderThatCannotBeOpened(t *testing.T) {
 	m := newCachingMac(t, 64<<20)
 	if err := os.WriteFile(m.cache.Dir, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -107,9 +107,7 @@ func TestA15AFolderThatCannotBeOpenedIsSaid(t *testing.T) {
 	}
 }
 
-// TestA14A18StatusSaysWhatAMacDoes: what is loaded, its bytes, what each model did,
-// the pressure and the machine.
-func TestA14A18StatusSaysWhatAMacDoes(t *testing.T) {
+func TestStatusShowsModelsMemoryPressureAndHardware(t *testing.T) {
 	m := newCachingMac(t, 64<<20)
 	m.boot()
 	m.orders.next <- ordersOf(1, m.caching())
@@ -134,8 +132,8 @@ func TestA14A18StatusSaysWhatAMacDoes(t *testing.T) {
 	})
 }
 
-// TestA15AClearWaitsUntilTheFolderWasTried: an order may be older than the agent.
-func TestA15AClearWaitsUntilTheFolderWasTried(t *testing.T) {
+// A request can be older than the agent that reads it.
+func TestClearRequestWaitsUntilTheCacheFolderIsOpened(t *testing.T) {
 	c := &diskCache{tried: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()

@@ -18,7 +18,7 @@ func (a *Agent) collect(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		if err := a.store.Collect(); err != nil {
-			a.Log.Error(err, "Weights that nobody wants stay on the disk")
+			a.Log.Error(err, "Failed to remove unused weights")
 		}
 		select {
 		case <-ctx.Done():

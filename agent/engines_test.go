@@ -16,9 +16,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// TestA1AnAgentListsModelsAsAGatewayDoes: each of two replicas of one model has
-// the same names, and the full name stands where there is no other.
-func TestA1AnAgentListsModelsAsAGatewayDoes(t *testing.T) {
+// Two replicas of one model share their names; the full name is listed where no
+// served name is set.
+func TestAgentListsModelsLikeTheGateway(t *testing.T) {
 	got := listed([]pool.Endpoint{
 		{UID: "1", Namespace: "b", ServedNames: []string{"two", "b/two"}}, {UID: "2", Namespace: "b", ServedNames: []string{"two", "b/two"}},
 		{UID: "3", Namespace: "a", ServedNames: []string{"x", "one", "a/one"}}, {UID: "4", Namespace: "c", ServedNames: []string{"c/two"}}, {UID: "5", Namespace: "d"},
@@ -29,9 +29,8 @@ func TestA1AnAgentListsModelsAsAGatewayDoes(t *testing.T) {
 	}
 }
 
-// TestP12ALoadWithoutRoomNamesCeilingInUseAndNeeded, in the words of the wire:
-// with the time to come again where waiting helps.
-func TestP12ALoadWithoutRoomNamesCeilingInUseAndNeeded(t *testing.T) {
+// The response has Retry-After where waiting can help.
+func TestRefusedLoadNamesCeilingUsedAndNeededBytes(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  *pool.RoomError
 		want *wire.Refusal

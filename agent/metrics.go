@@ -34,25 +34,25 @@ func newMetrics() *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		freed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "metalfleet_agent_freed_bytes_total", Help: "Bytes that engines held just before their observed exit, measured.",
+			Name: "metalfleet_agent_freed_bytes_total", Help: "Bytes that engines held just before they exited, as measured.",
 		}, []string{"reason"}),
 		reclaims: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "metalfleet_agent_reclaims_total", Help: "Engines that went.",
+			Name: "metalfleet_agent_reclaims_total", Help: "Engines that ended.",
 		}, []string{"reason", "host_check"}),
 		collected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "metalfleet_agent_weights_collected_bytes_total", Help: "Bytes of weights that nobody wanted and that were removed from the disk.",
+			Name: "metalfleet_agent_weights_collected_bytes_total", Help: "Bytes of unused weights removed from the disk.",
 		}, []string{"reason"}),
 		collections: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "metalfleet_agent_weights_collected_total", Help: "Models that nobody wanted and that were removed from the disk.",
+			Name: "metalfleet_agent_weights_collected_total", Help: "Unused models removed from the disk.",
 		}, []string{"reason"}),
 		fetched: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "metalfleet_agent_weights_fetched_bytes_total", Help: "Bytes of weights that came over the network, by the kind of their source.",
+			Name: "metalfleet_agent_weights_fetched_bytes_total", Help: "Bytes of weights downloaded over the network, by kind of source.",
 		}, []string{"source"}),
 		given: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "metalfleet_agent_weights_given_bytes_total", Help: "Bytes of weights that other Macs copied from this one.",
 		}),
 		blamed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "metalfleet_agent_neighbour_failures_total", Help: "Copies that another Mac did not give, by why: lied, slow, refused, gone.",
+			Name: "metalfleet_agent_neighbour_failures_total", Help: "Copies that another Mac failed to provide, by reason: lied, slow, refused, gone.",
 		}, []string{"reason"}),
 	}
 	for _, r := range neighbour.Reasons() {

@@ -56,7 +56,7 @@ func TestFreedBytesAreCountedByReason(t *testing.T) {
 		`metalfleet_agent_reclaims_total{host_check="Indeterminate",reason="MadeRoom"} 1`)
 }
 
-func TestM1EachTermOfTheLedgerIsScraped(t *testing.T) {
+func TestMetricsExposeEveryLedgerTerm(t *testing.T) {
 	m := newMetrics()
 	memory := v1alpha1.MacMemory{
 		TotalBytes: 1, CeilingBytes: 2, DynamicCeilingBytes: 3, EffectiveCeilingBytes: 4, CapacityBytes: 5, ReservedBytes: 6, FootprintBytes: 7,

@@ -39,9 +39,8 @@ func (m *mac) limited(t *testing.T, most int64) {
 	})
 }
 
-// TestA16SettingsAreReadBackAsTheyWereWritten, hold at once, survive an agent, and
-// are the agent's flags again where they are taken away: absent is not zero.
-func TestA16SettingsAreReadBackAsTheyWereWritten(t *testing.T) {
+// Removing a setting restores the agent's flag; absent is not zero.
+func TestSettingsApplyAndSurviveARestart(t *testing.T) {
 	m := newCachingMac(t, 64<<20)
 	var debug atomic.Bool
 	m.logDebug = debug.Store
@@ -80,16 +79,14 @@ func TestA16SettingsAreReadBackAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-// TestA16AMacWithoutACacheHasNoSettingsOfOne.
-func TestA16AMacWithoutACacheHasNoSettingsOfOne(t *testing.T) {
+func TestMacWithoutACacheHasNoCacheSettings(t *testing.T) {
 	s := (&Agent{Config: Config{Verbose: true}}).defaults()
 	if d := cmp.Diff(v1alpha1.SettingsInForce{LogLevel: v1alpha1.LogDebug}, s.with(v1alpha1.AgentSettings{CacheLimit: ptr.To(resource.MustParse("1Gi"))}).inForce(false, "")); d != "" {
 		t.Error(d)
 	}
 }
 
-// TestA16ABudgetThatWasSetBeforeTheFolderWasOpenedHolds.
-func TestA16ABudgetThatWasSetBeforeTheFolderWasOpenedHolds(t *testing.T) {
+func TestCacheBudgetSetBeforeTheFolderIsOpenedApplies(t *testing.T) {
 	c := &diskCache{options: cold.Options{FS: disk.OS{}, Dir: t.TempDir()}, log: logr.Discard(), metrics: prometheus.NewRegistry(), tried: make(chan struct{})}
 	b := c.options.Budget
 	b.LimitBytes = 1 << 20

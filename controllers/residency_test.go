@@ -39,7 +39,7 @@ func (w *world) summary(name, progress, memory, freed string) {
 	})
 }
 
-func TestP10AnOnDemandModelIsReadyComesAndGoes(t *testing.T) {
+func TestOnDemandModelLoadsAndUnloads(t *testing.T) {
 	w := newWorld(t)
 	mac := w.mac("mac-1", holding(60*gib))
 	w.deploy("small", onDemand)
@@ -113,7 +113,7 @@ func TestAnOnDemandReplicaThatIsRefusedWaitsWhereItIs(t *testing.T) {
 	first := w.mac("mac-1", refuse)
 	w.deploy("small", onDemand)
 	d := w.deployment("small", v1alpha1.ConditionDegraded, v1alpha1.ReasonInsufficientRoom)
-	wantContains(t, "Degraded", message(d.Status.Conditions, v1alpha1.ConditionDegraded), "scale down a model that stays loaded on that Mac")
+	wantContains(t, "Degraded", message(d.Status.Conditions, v1alpha1.ConditionDegraded), "scale down an Always model on that Mac")
 	w.mac("mac-2", holding(60*gib)) // not before: whichever Mac finds the weights first gets the replica
 	before := uids(w.replicas("small"))
 	w.pass(time.Minute)
@@ -128,9 +128,9 @@ func TestAnOnDemandReplicaThatIsRefusedWaitsWhereItIs(t *testing.T) {
 	}
 }
 
-// Five models of 36 GiB share a Mac of 64 GiB on demand; one that stays in
-// memory is promised its bytes beside them, a second one is not.
-func TestP12OnDemandModelsShareWhatIsNotPromised(t *testing.T) {
+// Five on-demand models of 36 GiB share a Mac of 64 GiB; one always-resident
+// model gets a reservation there, a second does not.
+func TestOnDemandModelsShareUnreservedMemory(t *testing.T) {
 	w := newWorld(t)
 	w.mac("mac-1", holding(64*gib))
 	for i := range 5 {
@@ -150,7 +150,7 @@ func TestP12OnDemandModelsShareWhatIsNotPromised(t *testing.T) {
 	wantContains(t, "Placed", message(d.Status.Conditions, v1alpha1.ConditionPlaced), "1 short of memory (need 50.0 GiB, largest free 44.0 GiB)", "residency.policy")
 }
 
-func TestK18AMacWithStrandedMemoryIsSkippedAndTold(t *testing.T) {
+func TestMacWithStrandedMemoryIsSkippedAndReported(t *testing.T) {
 	w := newWorld(t)
 	stranded := holding(60 * gib)
 	stranded.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionWiredStranded, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonWiredUnowned,

@@ -66,7 +66,7 @@ func (s *servers) drain() {
 	if s.requests.quiet(draining, lull) == nil && s.front.Shutdown(draining) == nil {
 		return
 	}
-	s.Log.Info("drain is over; the answers that still run are broken off")
+	s.Log.Info("Drain timeout is over; aborting the responses that still run")
 	s.cancelRequests(proxy.ErrShuttingDown)
 	telling, done := context.WithTimeout(context.Background(), tellTime)
 	defer done()

@@ -1,15 +1,27 @@
 #!/bin/bash
-# Builds the local Kubernetes into bin/kube: one program, and a link to it for each component.
-# usage: hack/kube.sh   (make kube)
-# Where KUBEBUILDER_ASSETS names a folder with ready programs it builds nothing.
+# Puts the local Kubernetes into bin/kube: released programs where they can be fetched, else programs compiled here.
+# usage: hack/kube.sh [--without-controllers] [--no-compile]   (make kube)
+#   --without-controllers  etcd, kube-apiserver and kubectl suffice. Some tests need kube-controller-manager too, of which no
+#                          release is pinned: then everything is compiled.
+#   --no-compile           fail where nothing can be fetched, after a line that names the reason
+# KUBE_MIRROR=URL fetches from a mirror, KUBE_MIRROR=none never fetches. Where KUBEBUILDER_ASSETS names a folder with ready
+# programs nothing is done.
 set -eu
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0 GOFLAGS=-trimpath
-out=$PWD/bin/kube
-components="etcd kube-apiserver kube-controller-manager kubectl"
+programs="etcd kube-apiserver kubectl"
+controllers=kube-controller-manager
+compile=yes
+for argument; do
+  case $argument in
+    --without-controllers) controllers= ;;
+    --no-compile) compile= ;;
+    *) echo "make kube: $argument is not known; usage: hack/kube.sh [--without-controllers] [--no-compile]" >&2; exit 2 ;;
+  esac
+done
 
 if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
-  for c in etcd kube-apiserver kubectl; do
+  for c in $programs; do
     [ -x "$KUBEBUILDER_ASSETS/$c" ] || {
       echo "make kube: KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS holds no program $c; unset it to build one" >&2
       exit 1
@@ -19,49 +31,18 @@ if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
   exit 0
 fi
 
-version=$(bash hack/kube/stamp.sh version)
-stamp=$(bash hack/kube/stamp.sh)
-
-mkdir -p "$out"
-log=$(mktemp)
-build=
-finish() {
-  [ -z "$build" ] || kill "$build" 2>/dev/null || true
-  rm -f "$log"
+fetch() {
+  mkdir -p bin/kube
+  go build -o bin/kube/.kubefetch ./hack/kubefetch || return 1
+  # shellcheck disable=SC2086  # one argument per program
+  bin/kube/.kubefetch -out bin/kube $programs $controllers
 }
-trap finish EXIT
-trap 'exit 130' INT TERM
 
-began=$(date +%s)
-# What the build cache lacks: so many packages are to be compiled.
-stale=$(cd hack/kube && go list -deps -f '{{if .Stale}}{{.ImportPath}}{{end}}' . | grep -c . || true)
-if [ "$stale" -gt 1 ]; then
-  echo "kube: compiling $stale packages of Kubernetes $version; minutes, once"
+trap 'exit 130' INT
+trap 'exit 143' TERM
+# Where it was compiled before, compiling takes seconds and fetching would lose kube-controller-manager.
+if [ ! -x bin/kube/kube ]; then
+  fetch && exit 0
+  [ -n "$compile" ] || exit 1
 fi
-# -v names each package as it is compiled.
-(cd hack/kube && exec go build -v -ldflags "$stamp" -o "$out/kube" .) >"$log" 2>&1 &
-build=$!
-
-# A line every 15 s: how far, and what is left at this pace.
-said=0
-while sleep 1 && kill -0 "$build" 2>/dev/null; do
-  seconds=$(($(date +%s) - began))
-  [ $((seconds - said)) -ge 15 ] || continue
-  said=$seconds
-  compiled=$(grep -c -v '^go: ' "$log" || true)
-  if [ "$compiled" -ge "$stale" ] || [ "$compiled" -eq 0 ]; then
-    echo "kube: linking, $seconds s so far"
-  else
-    echo "kube: $compiled of $stale packages in $seconds s, about $((seconds * (stale - compiled) / compiled + 10)) s left"
-  fi
-done
-status=0
-wait "$build" || status=$?
-build=
-if [ "$status" -ne 0 ]; then
-  cat "$log" >&2
-  echo "make kube: go build failed" >&2
-  exit "$status"
-fi
-for c in $components; do ln -sf kube "$out/$c"; done
-echo "kube: Kubernetes $version in bin/kube after $(($(date +%s) - began)) s"
+exec bash hack/kube/compile.sh

@@ -36,9 +36,9 @@ import (
 // Errors of Open.
 var (
 	// ErrNone says that this Mac has not joined.
-	ErrNone = errors.New("this Mac has not joined: make a token with `kubectl metalfleet join-token NAME`, then `agent join --token-file FILE --state DIR` here")
+	ErrNone = errors.New("this Mac has not joined: create a token with `kubectl metalfleet join-token NAME`, then run `agent join --token-file FILE --state DIR` on this Mac")
 	// ErrOpen says that others may read the token.
-	ErrOpen = errors.New("may be read by others: take it back with chmod 600, and have the Mac join again if somebody may have read it")
+	ErrOpen = errors.New("can be read by other users: restrict it with chmod 600, and join this Mac again if another user may have read it")
 )
 
 const fileName = "account.json"
@@ -85,7 +85,7 @@ func Open(dir string, log logr.Logger) (*Account, error) {
 	}
 	var c Credentials
 	if err := json.Unmarshal(b, &c); err != nil || c.Server == "" || c.Token == "" || c.Mac == "" || c.Namespace == "" {
-		return nil, fmt.Errorf("%s is damaged; have the Mac join again: its models stay", a.path)
+		return nil, fmt.Errorf("%s is damaged: join this Mac again (its models are kept)", a.path)
 	}
 	a.current.Store(&c)
 	return a, nil
@@ -173,7 +173,7 @@ func (a *Account) Run(ctx context.Context, c client.Client) error {
 				failures, wait = 0, leastPause
 			default:
 				if failures == 0 {
-					a.log.Error(err, "The API token is not renewed; trying again", "expires", a.current.Load().Expires)
+					a.log.Error(err, "Failed to renew the API token; retrying", "expires", a.current.Load().Expires)
 				}
 				wait = min(retryMost, retryFirst<<min(failures, 20))
 				failures++
@@ -190,7 +190,7 @@ func (a *Account) Run(ctx context.Context, c client.Client) error {
 }
 
 // errAgain says what an administrator has to do.
-var errAgain = errors.New("the API server does not know this Mac's token any more: it expired while the Mac was off, or the MacNode was deleted; have the Mac join again with a new join token")
+var errAgain = errors.New("the API server no longer accepts this Mac's token: it expired while the Mac was off, or the MacNode was deleted; join this Mac again with a new join token")
 
 func (a *Account) renew(ctx context.Context, c client.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -208,7 +208,7 @@ func (a *Account) renew(ctx context.Context, c client.Client) error {
 	now.Token, now.Issued, now.Expires = request.Status.Token, time.Now(), request.Status.ExpirationTimestamp.Time
 	a.current.Store(&now)
 	if err := Save(filepath.Dir(a.path), now); err != nil {
-		a.log.Error(err, "The new API token is used but not remembered")
+		a.log.Error(err, "The new API token is in use but could not be stored")
 	}
 	return nil
 }

@@ -53,8 +53,8 @@ func TestTheFileIsThisUsersAlone(t *testing.T) {
 		t.Errorf("it says %s in %s", a.Mac(), a.Namespace())
 	}
 	for name, spoil := range map[string]func() error{
-		"may be read by others": func() error { return os.Chmod(path, 0o640) },
-		"is damaged":            func() error { return errors.Join(os.Chmod(path, 0o600), os.WriteFile(path, []byte("{torn"), 0o600)) },
+		"can be read by other users": func() error { return os.Chmod(path, 0o640) },
+		"is damaged":                 func() error { return errors.Join(os.Chmod(path, 0o600), os.WriteFile(path, []byte("{torn"), 0o600)) },
 	} {
 		if err := Save(dir, credentials(time.Now())); err != nil {
 			t.Fatal(err)
@@ -207,7 +207,7 @@ func TestAnExpiredTokenSaysToJoinAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		log := run(t, dir, s, time.Hour)
-		if strings.Count(log, "join again") != 1 || strings.Contains(log, "secret") {
+		if strings.Count(log, "join this Mac again") != 1 || strings.Contains(log, "secret") {
 			t.Errorf("the log says %q, want once that it joins again", log)
 		}
 		if n := len(s.asked); n < 12 || n > 25 {

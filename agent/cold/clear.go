@@ -30,7 +30,7 @@ func (w *Owner) end(a *account) {
 		err = w.rescan(a.namespace)
 	}
 	if err != nil {
-		w.problem("What an engine left in the cache could not be cleaned up", err)
+		w.problem("Failed to clean up what an engine left in the cache", err)
 		return
 	}
 	w.books.close(a)
@@ -148,7 +148,7 @@ func (w *Owner) Keep(models map[string]bool) (freed int64, err error) {
 		bytes, failed := w.clear(n)
 		freed, err = freed+bytes, errors.Join(err, failed)
 		if failed != nil {
-			w.problem("Blocks of a model that is gone could not be removed", failed)
+			w.problem("Failed to remove cached blocks of a deleted model", failed)
 		}
 	}
 	return freed, err

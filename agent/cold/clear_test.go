@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -17,10 +16,10 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 	blocks "metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/faultfs"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
-// TestK16AClearSaysHowManyBytesCameBack, and it is what the disk says.
-func TestK16AClearSaysHowManyBytesCameBack(t *testing.T) {
+func TestClearReportsTheBytesFreedOnDisk(t *testing.T) {
 	play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {
 		a, b := m.engine("a"), m.engine("b")
 		for n := range 7 {
@@ -49,10 +48,9 @@ func TestK16AClearSaysHowManyBytesCameBack(t *testing.T) {
 	})
 }
 
-// TestB4Invariant14AClearIsFinalWhileAnEngineWrites: what was queued or being
-// written does not appear, the engine goes on in a new epoch, and what it says
-// of the old one is not believed.
-func TestB4Invariant14AClearIsFinalWhileAnEngineWrites(t *testing.T) {
+// Queued and half-written blocks do not reappear, the engine continues in a new
+// epoch, and its reports about the old epoch are ignored.
+func TestClearIsFinalWhileAnEngineWrites(t *testing.T) {
 	for _, kind := range []faultfs.Kind{faultfs.Create, faultfs.Write, faultfs.Sync, faultfs.Rename} {
 		t.Run(string(kind), func(t *testing.T) {
 			play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {
@@ -96,9 +94,9 @@ func TestB4Invariant14AClearIsFinalWhileAnEngineWrites(t *testing.T) {
 	}
 }
 
-// TestB4AnEngineThatWasKilledLeavesNothingHalf: its lease ends, its temporary
-// files go, and what it named without a word is found.
-func TestB4AnEngineThatWasKilledLeavesNothingHalf(t *testing.T) {
+// Its lease ends, its temporary files are deleted, and blocks it renamed
+// without reporting are found.
+func TestKilledEngineLeavesNoPartialFiles(t *testing.T) {
 	play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {
 		e := m.engine("a")
 		e.put(0)
@@ -129,8 +127,8 @@ func TestB4AnEngineThatWasKilledLeavesNothingHalf(t *testing.T) {
 	})
 }
 
-// TestB4AnEndThatTheDiskRefusesIsTriedAgain, and charged until it is done.
-func TestB4AnEndThatTheDiskRefusesIsTriedAgain(t *testing.T) {
+// The bytes stay charged until the deletion succeeds.
+func TestFailedDeletionIsRetried(t *testing.T) {
 	play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {
 		e := m.engine("a")
 		e.put(0)
@@ -153,9 +151,9 @@ func TestB4AnEndThatTheDiskRefusesIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestK14WhatNobodyOwnsIsFoundAndFreed: namespaces of models that are gone, once
-// it is known which are not, and never one that an engine writes to.
-func TestK14WhatNobodyOwnsIsFoundAndFreed(t *testing.T) {
+// A namespace is deleted once its model is known to be gone and no engine
+// writes to it.
+func TestOrphanedNamespacesAreDeleted(t *testing.T) {
 	play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {
 		for _, model := range []string{"gone", "kept", "unnamed"} {
 			e := m.engine(model)
@@ -193,8 +191,7 @@ func TestK14WhatNobodyOwnsIsFoundAndFreed(t *testing.T) {
 // TestTheOwnerComesBackAfterACrashAtEveryOperation of itself or of an engine:
 // what is on the disk is in the books, nothing half is, and a block is whole.
 func TestTheOwnerComesBackAfterACrashAtEveryOperation(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seed.Of(t)
 	for at := int64(1); !t.Failed(); at++ {
 		crashed := false
 		synctest.Test(t, func(t *testing.T) {

@@ -112,7 +112,7 @@ func (w *Owner) possess() error {
 		return nil
 	}
 	if len(infos) > 0 {
-		return fmt.Errorf("%s is not a cache of metalfleet and not empty: name an empty folder, or make an empty file %s in this one to have its content removed", dir, Marker)
+		return fmt.Errorf("%s is not empty and is not a metalfleet cache: name an empty folder, or create an empty file %s in this one to let the agent delete its contents", dir, Marker)
 	}
 	m, err := f.Create(filepath.Join(dir, Marker))
 	if err != nil {
@@ -230,7 +230,7 @@ func (w *Owner) touched(n blocks.Namespace, keys []kv.Key) {
 	for _, k := range keys {
 		if w.books.index.Touch(blocks.ID{Namespace: n, Key: k}) {
 			if err := w.opt.FS.SetTime(blocks.Path(w.opt.Dir, n, k), now); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				w.problem("The use of a cached block could not be noted", err)
+				w.problem("Failed to record the use of a cached block", err)
 			}
 		}
 	}
@@ -256,7 +256,7 @@ func (w *Owner) measure() {
 	free, err := w.opt.FS.Free(w.opt.Dir)
 	if err != nil {
 		w.books.room = blocks.Room{}
-		w.problem("The free space of the cache's disk is unknown", err)
+		w.problem("Cannot determine the free space of the cache's disk", err)
 		return
 	}
 	w.books.room = blocks.RoomOf(w.books.index.Total(), free, now)
@@ -291,7 +291,7 @@ func (w *Owner) unlink(e blocks.Entry) (int64, bool) {
 	if err := w.opt.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		w.books.unlinkFailures++
 		w.books.index.Defer(e)
-		w.problem("A file of the cache could not be removed", err)
+		w.problem("Failed to remove a file from the cache", err)
 		return 0, false
 	}
 	return w.books.index.Forget(e) + w.books.index.RemoveForeign(path), true

@@ -188,9 +188,7 @@ func TestBlocksSurviveEngineAndAgent(t *testing.T) {
 	})
 }
 
-// TestK13Invariant11AllEnginesShareOneBudget: no engine has a view of its own of
-// how much there is.
-func TestK13Invariant11AllEnginesShareOneBudget(t *testing.T) {
+func TestAllEnginesShareOneDiskBudget(t *testing.T) {
 	play(t, 1<<30, blocks.Budget{LimitBytes: 20 * fileBytes}, func(t *testing.T, m *mac) {
 		engines := []*engine{m.engine("a"), m.engine("b"), m.engine("b"), m.engine("a"), m.engine("a"), m.engine("a")}
 		for n := range 60 {
@@ -227,9 +225,8 @@ func TestK13Invariant11AllEnginesShareOneBudget(t *testing.T) {
 	})
 }
 
-// TestK4EvictionIsDoneBeforeTheGrant: who saves finds room made, and nothing of
-// it stands in any queue.
-func TestK4EvictionIsDoneBeforeTheGrant(t *testing.T) {
+// A writer finds the space free; no deletion waits in a queue.
+func TestEvictionFinishesBeforeSpaceIsGranted(t *testing.T) {
 	play(t, 1<<30, blocks.Budget{LimitBytes: 4 * fileBytes}, func(t *testing.T, m *mac) {
 		e := m.engine("a")
 		for n := range 4 {
@@ -248,9 +245,8 @@ func TestK4EvictionIsDoneBeforeTheGrant(t *testing.T) {
 	})
 }
 
-// TestK5Invariant11ABacklogDrainsThirtyTwoFilesAtATime: when the limit falls,
-// nothing is granted until what is too much is gone.
-func TestK5Invariant11ABacklogDrainsThirtyTwoFilesAtATime(t *testing.T) {
+// When the limit falls, nothing is granted until the excess is deleted.
+func TestBacklogDrains32FilesAtATime(t *testing.T) {
 	play(t, 1000*fileBytes, blocks.Budget{FloorBytes: 150 * fileBytes}, func(t *testing.T, m *mac) {
 		e := m.engine("a")
 		for n := range 300 {
@@ -292,8 +288,7 @@ func TestK5Invariant11ABacklogDrainsThirtyTwoFilesAtATime(t *testing.T) {
 	})
 }
 
-// TestA16K13ANewBudgetHoldsAtOnce: what is too much goes, and comes back never.
-func TestA16K13ANewBudgetHoldsAtOnce(t *testing.T) {
+func TestNewBudgetAppliesImmediately(t *testing.T) {
 	play(t, 1<<20, blocks.Budget{LimitBytes: 20 * fileBytes}, func(t *testing.T, m *mac) {
 		e := m.engine("a")
 		for n := range 10 {
@@ -314,7 +309,7 @@ func TestA16K13ANewBudgetHoldsAtOnce(t *testing.T) {
 	})
 }
 
-func TestK3TheFloorOfFreeSpaceStays(t *testing.T) {
+func TestFreeSpaceFloorIsKept(t *testing.T) {
 	play(t, 100*fileBytes, blocks.Budget{LimitBytes: 1 << 40, FloorBytes: 60 * fileBytes}, func(t *testing.T, m *mac) {
 		e := m.engine("a")
 		for n := range 100 {
@@ -329,9 +324,8 @@ func TestK3TheFloorOfFreeSpaceStays(t *testing.T) {
 	})
 }
 
-// TestK8AFullDiskIsLookedAtAgain: the figure of 30 seconds ago is forgotten as
-// soon as an engine met the end of the disk.
-func TestK8AFullDiskIsLookedAtAgain(t *testing.T) {
+// The cached figure is dropped as soon as an engine runs out of disk space.
+func TestFreeSpaceIsReadAgainAfterDiskFull(t *testing.T) {
 	play(t, 100*fileBytes, blocks.Budget{}, func(t *testing.T, m *mac) {
 		e := m.engine("a")
 		e.put(0)
@@ -372,8 +366,7 @@ func TestAnUnknownFreeSpaceAllowsNothing(t *testing.T) {
 	})
 }
 
-// TestK2TheOrderOfUseSurvivesAnAgent: what was read last stays longest.
-func TestK2TheOrderOfUseSurvivesAnAgent(t *testing.T) {
+func TestOrderOfUseSurvivesAgentRestart(t *testing.T) {
 	play(t, 1<<30, blocks.Budget{}, func(t *testing.T, m *mac) {
 		e := m.engine("a")
 		for n := range 8 {
@@ -436,7 +429,7 @@ func TestAFolderThatIsNoCacheIsRefused(t *testing.T) {
 	if err := f.MkdirAll(dir + "/photos"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cold.Open(cold.Options{FS: f, Dir: dir}); err == nil || !strings.Contains(err.Error(), "not a cache of metalfleet") {
+	if _, err := cold.Open(cold.Options{FS: f, Dir: dir}); err == nil || !strings.Contains(err.Error(), "not a metalfleet cache") {
 		t.Errorf("opened: %v", err)
 	}
 	m, err := f.Create(dir + "/" + cold.Marker)

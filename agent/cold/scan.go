@@ -130,7 +130,7 @@ func (w *Owner) foreign(path string) []found {
 	}
 	infos, err := w.opt.FS.ReadDir(path)
 	if err != nil {
-		w.problem("A folder in the cache cannot be read", err)
+		w.problem("Cannot read a folder in the cache", err)
 	}
 	var all []found
 	for _, i := range infos {
@@ -182,7 +182,7 @@ func (w *Owner) note(o kv.Origin) error {
 		return err
 	}
 	if len(b) > maxOriginBytes {
-		return fmt.Errorf("an origin of %d bytes, want at most %d", len(b), maxOriginBytes)
+		return fmt.Errorf("origin file has %d bytes, want at most %d", len(b), maxOriginBytes)
 	}
 	folder := blocks.Folder(w.opt.Dir, n)
 	if err := w.opt.FS.MkdirAll(folder); err != nil {
@@ -209,7 +209,7 @@ func (w *Owner) readOrigin(n blocks.Namespace) (kv.Origin, error) {
 	defer r.Close()
 	i, err := r.Stat()
 	if err != nil || !i.Mode.IsRegular() || i.Bytes > maxOriginBytes {
-		return kv.Origin{}, fmt.Errorf("%s of namespace %s cannot be used: %w", blocks.OriginFile, n, err)
+		return kv.Origin{}, fmt.Errorf("cannot use %s of namespace %s: %w", blocks.OriginFile, n, err)
 	}
 	b := make([]byte, i.Bytes)
 	if m, err := r.ReadAt(b, 0); m < len(b) {
@@ -220,7 +220,7 @@ func (w *Owner) readOrigin(n blocks.Namespace) (kv.Origin, error) {
 		return kv.Origin{}, err
 	}
 	if blocks.NamespaceOf(o) != n {
-		return kv.Origin{}, fmt.Errorf("%s of namespace %s is another's", blocks.OriginFile, n)
+		return kv.Origin{}, fmt.Errorf("%s of namespace %s belongs to another namespace", blocks.OriginFile, n)
 	}
 	return o, nil
 }

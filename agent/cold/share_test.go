@@ -37,10 +37,9 @@ func (m *mac) of(model string) (bytes int64) {
 	return bytes
 }
 
-// TestK13AModelKeepsWithinItsShare of the one budget, over all its versions; its
-// oldest blocks go and nobody else's. The largest figure of its engines counts,
-// as it is now.
-func TestK13AModelKeepsWithinItsShare(t *testing.T) {
+// The share covers all versions of a model; only its own oldest blocks are
+// evicted. The largest current share among its engines counts.
+func TestModelStaysWithinItsShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMac(t, faultfs.New(4<<20), blocks.Budget{})
 		other := m.engine("b")
@@ -95,9 +94,7 @@ func TestK13AModelKeepsWithinItsShare(t *testing.T) {
 	})
 }
 
-// TestK13AModelWhoseBlocksStayIsGrantedNoMore: where the disk removes nothing, its
-// share is not exceeded either.
-func TestK13AModelWhoseBlocksStayIsGrantedNoMore(t *testing.T) {
+func TestShareHoldsWhileBlocksCannotBeDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMac(t, faultfs.New(4<<20), blocks.Budget{})
 		const most = 8 * fileBytes

@@ -73,20 +73,17 @@ type series struct {
 
 // Collector reads the owner's metrics at each scrape.
 func (w *Owner) Collector() prometheus.Collector {
-	const name = "metalfleet_agent_cache_"
-	desc := func(n, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name+n, help, labels, nil)
-	}
+	const prefix = "metalfleet_agent_cache_"
 	return &series{
 		w:         w,
-		bytes:     desc("bytes", "The cache on this Mac's disk by term: limit, used, granted, free, backlog.", "term"),
-		files:     desc("files", "Files of the cache: blocks, and foreign ones that go first.", "kind"),
-		evictions: desc("evictions_total", "Files of the cache that made room for others."),
-		evicted:   desc("evicted_bytes_total", "Bytes of files that made room for others."),
-		failures:  desc("unlink_failures_total", "Files of the cache that could not be removed."),
-		ended:     desc("blocks_total", "Blocks that engines saved, by what became of them.", "result"),
-		written:   desc("written_bytes_total", "Bytes that engines wrote to the cache: all, and payloads that were persisted.", "kind"),
-		reads:     desc("reads_total", "Blocks that engines looked for, by what they found.", "result"),
+		bytes:     prometheus.NewDesc(prefix+"bytes", "The cache on this Mac's disk by term: limit, used, granted, free, backlog.", []string{"term"}, nil),
+		files:     prometheus.NewDesc(prefix+"files", "Files in the cache: blocks, and foreign files, which are evicted first.", []string{"kind"}, nil),
+		evictions: prometheus.NewDesc(prefix+"evictions_total", "Files evicted from the cache to make room.", nil, nil),
+		evicted:   prometheus.NewDesc(prefix+"evicted_bytes_total", "Bytes of files evicted from the cache to make room.", nil, nil),
+		failures:  prometheus.NewDesc(prefix+"unlink_failures_total", "Cache files that could not be removed.", nil, nil),
+		ended:     prometheus.NewDesc(prefix+"blocks_total", "Blocks that engines saved, by outcome.", []string{"result"}, nil),
+		written:   prometheus.NewDesc(prefix+"written_bytes_total", "Bytes that engines wrote to the cache: total, and payloads that were persisted.", []string{"kind"}, nil),
+		reads:     prometheus.NewDesc(prefix+"reads_total", "Blocks that engines looked up, by result.", []string{"result"}, nil),
 	}
 }
 

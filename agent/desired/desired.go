@@ -75,7 +75,7 @@ func Read(m *v1alpha1.MacNode) journal.Orders {
 	for _, a := range m.Spec.Assignments {
 		err := check(&a)
 		if err == nil && seen[a.ReplicaUID] {
-			err = fmt.Errorf("replica %s is ordered twice", a.ReplicaUID)
+			err = fmt.Errorf("replica %s is assigned twice", a.ReplicaUID)
 		}
 		if err != nil {
 			o.Invalid = append(o.Invalid, journal.InvalidOrder{ReplicaUID: a.ReplicaUID, Epoch: max(1, a.Epoch), Message: err.Error()})
@@ -114,15 +114,15 @@ func checkSettings(s v1alpha1.AgentSettings) (good v1alpha1.AgentSettings, refus
 	case "", v1alpha1.LogInfo, v1alpha1.LogDebug:
 		good.LogLevel = s.LogLevel
 	default:
-		wrong = append(wrong, fmt.Sprintf("logLevel %q is unknown to this agent, it knows Info and Debug", s.LogLevel))
+		wrong = append(wrong, fmt.Sprintf("unknown logLevel %q: this agent supports Info and Debug", s.LogLevel))
 	}
 	if q := s.CacheLimit; q != nil && q.Value() < 1 {
-		wrong = append(wrong, fmt.Sprintf("cacheLimit %s, want more than zero", q))
+		wrong = append(wrong, fmt.Sprintf("cacheLimit is %s, want more than zero", q))
 	} else if q != nil {
 		good.CacheLimit = ptr.To(q.DeepCopy())
 	}
 	if q := s.CacheFree; q != nil && q.Value() < 0 {
-		wrong = append(wrong, fmt.Sprintf("cacheFree %s, want zero or more", q))
+		wrong = append(wrong, fmt.Sprintf("cacheFree is %s, want zero or more", q))
 	} else if q != nil {
 		good.CacheFree = ptr.To(q.DeepCopy())
 	}
@@ -152,30 +152,30 @@ func checkAgent(a *v1alpha1.AgentOrder) bool {
 func check(a *v1alpha1.Assignment) error {
 	switch {
 	case !safeID.MatchString(a.ReplicaUID):
-		return fmt.Errorf("replica UID %q is not one", a.ReplicaUID)
+		return fmt.Errorf("replica UID %q is not a valid UID", a.ReplicaUID)
 	case a.Epoch < 1:
-		return fmt.Errorf("epoch %d, want at least 1", a.Epoch)
+		return fmt.Errorf("epoch is %d, want at least 1", a.Epoch)
 	case a.ReservedBytes < 1:
-		return fmt.Errorf("%d bytes reserved: unknown is never zero", a.ReservedBytes)
+		return fmt.Errorf("reservation is %d bytes, want more than zero", a.ReservedBytes)
 	case a.Context.Tokens < 1 || a.Context.Sequences < 1 || a.Context.CacheTokens < a.Context.Tokens:
-		return fmt.Errorf("context of %d tokens for %d sequences with %d cache tokens cannot be served", a.Context.Tokens, a.Context.Sequences, a.Context.CacheTokens)
+		return fmt.Errorf("cannot serve a context of %d tokens for %d sequences with %d cache tokens", a.Context.Tokens, a.Context.Sequences, a.Context.CacheTokens)
 	case a.Cache.SSDBytes < 0 || a.Cache.QueueBytes < 0 || a.Cache.SSDBytes > 0 && a.Cache.QueueBytes == 0:
-		return fmt.Errorf("cache of %d bytes on disk behind a queue of %d cannot be kept", a.Cache.SSDBytes, a.Cache.QueueBytes)
+		return fmt.Errorf("cannot keep a disk cache of %d bytes with a write queue of %d", a.Cache.SSDBytes, a.Cache.QueueBytes)
 	case a.DrainSeconds < 0 || a.DrainSeconds > 86400:
-		return fmt.Errorf("drainSeconds %d, want 0 to 86400", a.DrainSeconds)
+		return fmt.Errorf("drainSeconds is %d, want 0 to 86400", a.DrainSeconds)
 	}
 	switch a.Desired {
 	case v1alpha1.DesiredDrained:
 		return nil // whatever else it says, it may always go
 	case v1alpha1.DesiredRunning, v1alpha1.DesiredDownloaded:
 	default:
-		return fmt.Errorf("desired state %q is unknown to this agent", a.Desired)
+		return fmt.Errorf("this agent does not support the desired state %q", a.Desired)
 	}
 	if err := checkResidency(a.Residency); err != nil {
 		return err
 	}
 	if !tokenRef.MatchString(a.TokenRef) {
-		return fmt.Errorf("tokenRef %q is not one", a.TokenRef)
+		return fmt.Errorf("tokenRef %q is not a valid reference", a.TokenRef)
 	}
 	if err := a.Model.Validate(); err != nil {
 		return err
@@ -192,10 +192,10 @@ func checkResidency(r v1alpha1.Residency) error {
 	switch r.Policy {
 	case "", v1alpha1.ResidencyAlways, v1alpha1.ResidencyOnDemand:
 	default:
-		return fmt.Errorf("residency policy %q is unknown to this agent, it knows %s and %s", r.Policy, v1alpha1.ResidencyAlways, v1alpha1.ResidencyOnDemand)
+		return fmt.Errorf("unknown residency policy %q: this agent supports %s and %s", r.Policy, v1alpha1.ResidencyAlways, v1alpha1.ResidencyOnDemand)
 	}
 	if r.IdleSeconds < 0 || r.IdleSeconds > maxIdleSeconds {
-		return fmt.Errorf("residency idleSeconds %d, want 0 to %d", r.IdleSeconds, maxIdleSeconds)
+		return fmt.Errorf("residency idleSeconds is %d, want 0 to %d", r.IdleSeconds, maxIdleSeconds)
 	}
 	return nil
 }

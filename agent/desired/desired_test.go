@@ -35,24 +35,24 @@ func TestOrdersAreCheckedAgain(t *testing.T) {
 		want   string
 	}{
 		"a good one passes":               {func(*v1alpha1.Assignment) {}, ""},
-		"a UID that leaves its folder":    {func(a *v1alpha1.Assignment) { a.ReplicaUID = "../../x" }, "is not one"},
-		"no epoch":                        {func(a *v1alpha1.Assignment) { a.Epoch = 0 }, "epoch 0"},
-		"nothing reserved":                {func(a *v1alpha1.Assignment) { a.ReservedBytes = 0 }, "never zero"},
-		"a context that cannot be served": {func(a *v1alpha1.Assignment) { a.Context.CacheTokens = 1 }, "cannot be served"},
+		"a UID that leaves its folder":    {func(a *v1alpha1.Assignment) { a.ReplicaUID = "../../x" }, "not a valid UID"},
+		"no epoch":                        {func(a *v1alpha1.Assignment) { a.Epoch = 0 }, "epoch is 0"},
+		"nothing reserved":                {func(a *v1alpha1.Assignment) { a.ReservedBytes = 0 }, "want more than zero"},
+		"a context that cannot be served": {func(a *v1alpha1.Assignment) { a.Context.CacheTokens = 1 }, "cannot serve"},
 		"a cache without a queue":         {func(a *v1alpha1.Assignment) { a.Cache.SSDBytes = 1 << 30 }, "queue"},
 		"a queue below nothing":           {func(a *v1alpha1.Assignment) { a.Cache.QueueBytes = -1 }, "queue"},
 		"a drain of years":                {func(a *v1alpha1.Assignment) { a.DrainSeconds = 1 << 30 }, "drainSeconds"},
 		"on demand": {func(a *v1alpha1.Assignment) {
 			a.Residency = v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 60, Priority: -1}
 		}, ""},
-		"an unknown residency":              {func(a *v1alpha1.Assignment) { a.Residency.Policy = "Sometimes" }, `residency policy "Sometimes" is unknown to this agent, it knows Always and OnDemand`},
-		"an idle time below zero":           {func(a *v1alpha1.Assignment) { a.Residency.IdleSeconds = -1 }, "idleSeconds -1"},
+		"an unknown residency":              {func(a *v1alpha1.Assignment) { a.Residency.Policy = "Sometimes" }, `unknown residency policy "Sometimes": this agent supports Always and OnDemand`},
+		"an idle time below zero":           {func(a *v1alpha1.Assignment) { a.Residency.IdleSeconds = -1 }, "idleSeconds is -1"},
 		"an idle time of years":             {func(a *v1alpha1.Assignment) { a.Residency.IdleSeconds = 1 << 30 }, "idleSeconds"},
 		"an unknown residency, but drained": {func(a *v1alpha1.Assignment) { a.Residency.Policy, a.Desired = "Sometimes", v1alpha1.DesiredDrained }, ""},
 		"the name of a token":               {func(a *v1alpha1.Assignment) { a.TokenRef = strings.Repeat("0a", 32) }, ""},
-		"a tokenRef that is another key":    {func(a *v1alpha1.Assignment) { a.TokenRef = "../tls.key" }, "is not one"},
-		"an unknown state":                  {func(a *v1alpha1.Assignment) { a.Desired = "Frozen" }, "unknown to this agent"},
-		"a file that leaves its folder":     {func(a *v1alpha1.Assignment) { a.Model.Files[0].Path = "../m.gguf" }, "leaves the model's folder"},
+		"a tokenRef that is another key":    {func(a *v1alpha1.Assignment) { a.TokenRef = "../tls.key" }, "not a valid reference"},
+		"an unknown state":                  {func(a *v1alpha1.Assignment) { a.Desired = "Frozen" }, "does not support"},
+		"a file that leaves its folder":     {func(a *v1alpha1.Assignment) { a.Model.Files[0].Path = "../m.gguf" }, "outside the model's folder"},
 		"a digest that is not its files'":   {func(a *v1alpha1.Assignment) { a.Model.Digest = "sha256:00" }, "does not match"},
 		"unknown dimensions":                {func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize = 0 }, "headSize"},
 		"unknown dimensions, but drained":   {func(a *v1alpha1.Assignment) { a.Model.Facts.HeadSize, a.Desired = 0, v1alpha1.DesiredDrained }, ""},
@@ -135,8 +135,8 @@ func TestPinnedWeightsAreTaken(t *testing.T) {
 	}
 }
 
-// TestA16WhatCannotBeSetIsRefusedByName, and the rest is followed.
-func TestA16WhatCannotBeSetIsRefusedByName(t *testing.T) {
+// Valid settings of the same object still apply.
+func TestInvalidSettingsAreRefusedByName(t *testing.T) {
 	quantity := func(s string) *resource.Quantity { q := resource.MustParse(s); return &q }
 	m := mac()
 	m.Spec.Settings = v1alpha1.AgentSettings{LogLevel: v1alpha1.LogDebug, CacheLimit: quantity("1Gi"), CacheFree: quantity("0")}
@@ -144,9 +144,9 @@ func TestA16WhatCannotBeSetIsRefusedByName(t *testing.T) {
 		t.Errorf("%+v, %q", o.Settings, o.SettingsRefused)
 	}
 	for said, change := range map[string]func(*v1alpha1.AgentSettings){
-		`logLevel "Trace" is unknown to this agent`: func(s *v1alpha1.AgentSettings) { s.LogLevel = "Trace" },
-		"cacheLimit 0, want more than zero":         func(s *v1alpha1.AgentSettings) { s.CacheLimit = quantity("0") },
-		"cacheFree -1, want zero or more":           func(s *v1alpha1.AgentSettings) { s.CacheFree = quantity("-1") },
+		`unknown logLevel "Trace"`:             func(s *v1alpha1.AgentSettings) { s.LogLevel = "Trace" },
+		"cacheLimit is 0, want more than zero": func(s *v1alpha1.AgentSettings) { s.CacheLimit = quantity("0") },
+		"cacheFree is -1, want zero or more":   func(s *v1alpha1.AgentSettings) { s.CacheFree = quantity("-1") },
 	} {
 		bad := m.DeepCopy()
 		change(&bad.Spec.Settings)
@@ -166,9 +166,8 @@ func TestA16WhatCannotBeSetIsRefusedByName(t *testing.T) {
 	}
 }
 
-// TestA15AnOrderToClearIsCheckedAgain: a tier that this agent does not know is not
-// taken for all of them.
-func TestA15AnOrderToClearIsCheckedAgain(t *testing.T) {
+// An unknown tier must not be taken for all tiers.
+func TestClearRequestIsValidatedByTheAgent(t *testing.T) {
 	for _, tc := range []struct {
 		order v1alpha1.CacheClear
 		good  bool

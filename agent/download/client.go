@@ -83,7 +83,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) > maxRedirects {
-		return failf(v1alpha1.ReasonSourceUnreachable, "host %s redirects more than %d times; name the file's final address as the source", via[0].URL.Hostname(), maxRedirects)
+		return failf(v1alpha1.ReasonSourceUnreachable, "host %s redirects more than %d times; use the file's final address as the source", via[0].URL.Hostname(), maxRedirects)
 	}
 	keepSecret(req, via)
 	return CheckURL(req.URL)
@@ -94,11 +94,11 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 func CheckURL(u *url.URL) error {
 	switch {
 	case u.Scheme != "https":
-		return failf(v1alpha1.ReasonSourceForbidden, "the source leads to %q; only https:// is fetched", u.Scheme+"://")
+		return failf(v1alpha1.ReasonSourceForbidden, "the source leads to %q, but only https:// is allowed", u.Scheme+"://")
 	case u.Hostname() == "" || u.Opaque != "":
-		return failf(v1alpha1.ReasonSourceForbidden, "the source names no host; write https://HOST/PATH")
+		return failf(v1alpha1.ReasonSourceForbidden, "the source has no host; write https://HOST/PATH")
 	case u.User != nil:
-		return failf(v1alpha1.ReasonSourceForbidden, "the source carries a user or password, which would stand readable in the manifest; remove it")
+		return failf(v1alpha1.ReasonSourceForbidden, "the source contains a user or password, which anyone who can read the manifest would see; remove it")
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (c *Client) Head(ctx context.Context, source string, header http.Header) (h
 func (c *Client) ask(ctx context.Context, method, source string, header http.Header) (*http.Response, error) {
 	u, err := url.Parse(source)
 	if err != nil {
-		return nil, failf(v1alpha1.ReasonSourceForbidden, "the source is not an address; write https://HOST/PATH with special characters percent-encoded")
+		return nil, failf(v1alpha1.ReasonSourceForbidden, "the source is not a valid URL; write https://HOST/PATH with special characters percent-encoded")
 	}
 	if err := CheckURL(u); err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (c *Client) ask(ctx context.Context, method, source string, header http.Hea
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		watch.stop()
-		return nil, failf(v1alpha1.ReasonSourceForbidden, "the source is not an address; write https://HOST/PATH")
+		return nil, failf(v1alpha1.ReasonSourceForbidden, "the source is not a valid URL; write https://HOST/PATH")
 	}
 	req.URL.Fragment = ""
 	for k, v := range header {
@@ -160,21 +160,21 @@ func judge(resp *http.Response, host string) error {
 	switch code := resp.StatusCode; {
 	case code == http.StatusOK || code == http.StatusPartialContent || code == http.StatusRequestedRangeNotSatisfiable:
 		if e := resp.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-			return failf(v1alpha1.ReasonSourceUnreachable, "host %s sends the file with encoding %.32q; serve it as it is", host, e)
+			return failf(v1alpha1.ReasonSourceUnreachable, "host %s sends the file with content encoding %.32q; serve the file unencoded", host, e)
 		}
 		return nil
 	case code == http.StatusNotFound || code == http.StatusGone:
 		return failf(v1alpha1.ReasonSourceNotFound, "host %s has no such file (HTTP %d); check the path of the source", host, code)
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
-		return failf(v1alpha1.ReasonSourceForbidden, "host %s refuses the file (HTTP %d); the source must be readable without credentials", host, code)
+		return failf(v1alpha1.ReasonSourceForbidden, "host %s denied access to the file (HTTP %d); the source must be readable without credentials", host, code)
 	case code == http.StatusTooManyRequests || code == http.StatusRequestTimeout || code == http.StatusTooEarly || code >= 500:
-		e := transientf(nil, "host %s answers HTTP %d; it is tried again", host, code)
+		e := transientf(nil, "host %s returned HTTP %d; retrying", host, code)
 		if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
 			e.RetryAfter = min(time.Duration(min(s, 86400))*time.Second, maxRetryAfter)
 		}
 		return e
 	default:
-		return failf(v1alpha1.ReasonSourceUnreachable, "host %s answers HTTP %d, want 200; check the source", host, code)
+		return failf(v1alpha1.ReasonSourceUnreachable, "host %s returned HTTP %d, want 200; check the source", host, code)
 	}
 }
 
@@ -225,10 +225,10 @@ type stallWatch struct {
 	cancel context.CancelCauseFunc
 }
 
-var errStalled = errors.New("no byte came in time")
+var errStalled = errors.New("no data received in time")
 
 func (w *stallWatch) fire() {
-	w.cancel(transientf(errStalled, "the connection stood still; it is tried again"))
+	w.cancel(transientf(errStalled, "the connection stalled; retrying"))
 }
 func (w *stallWatch) alive() { w.timer.Reset(w.after) }
 func (w *stallWatch) stop() {
@@ -274,18 +274,18 @@ func ParseContentRange(s string) (ContentRange, error) {
 	var r ContentRange
 	var total string
 	if n, err := fmt.Sscanf(s, "bytes %d-%d/%s", &r.First, &r.Last, &total); err != nil || n != 3 {
-		return r, fmt.Errorf("content range %.64q is not understood", s)
+		return r, fmt.Errorf("cannot parse content range %.64q", s)
 	}
 	r.Total = -1
 	if total != "*" {
 		v, err := strconv.ParseInt(total, 10, 64)
 		if err != nil {
-			return r, fmt.Errorf("content range %.64q is not understood", s)
+			return r, fmt.Errorf("cannot parse content range %.64q", s)
 		}
 		r.Total = v
 	}
 	if r.First < 0 || r.Last < r.First || r.Total >= 0 && r.Last >= r.Total {
-		return r, fmt.Errorf("content range %.64q contradicts itself", s)
+		return r, fmt.Errorf("content range %.64q is inconsistent", s)
 	}
 	return r, nil
 }

@@ -108,7 +108,7 @@ func explain(ctx context.Context, host string, err error) error {
 	}
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {
-		return transientf(nil, "host %s has no address; check the name in the source", host)
+		return transientf(nil, "host %s does not resolve to an address; check the host name in the source", host)
 	}
-	return transientf(err, "host %s cannot be reached; it is tried again", host)
+	return transientf(err, "cannot reach host %s; retrying", host)
 }

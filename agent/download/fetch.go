@@ -196,9 +196,9 @@ func (a *attempt) mismatch(got string) error {
 		if err := a.restart(); err != nil {
 			return err
 		}
-		return transientf(nil, "the resumed file had SHA-256 %s instead of %s; it is fetched anew", got, a.t.SHA256)
+		return transientf(nil, "the resumed file had SHA-256 %s instead of %s; downloading it again", got, a.t.SHA256)
 	}
-	return failf(v1alpha1.ReasonDigestMismatch, "the file has SHA-256 %s, the order says %s; correct model.sha256 or the source", got, a.t.SHA256)
+	return failf(v1alpha1.ReasonDigestMismatch, "the file has SHA-256 %s, but the expected SHA-256 is %s; correct model.sha256 or the source", got, a.t.SHA256)
 }
 
 func (a *attempt) open() (File, error) {
@@ -304,22 +304,22 @@ func (a *attempt) accept(resp *http.Response) error {
 			return a.wrongLength(r.Total)
 		}
 		if r.First != a.done {
-			return failf(v1alpha1.ReasonSourceUnreachable, "host %s was asked for bytes from %d and sends those from %d", host, a.done, r.First)
+			return failf(v1alpha1.ReasonSourceUnreachable, "host %s was asked for bytes from %d but sent bytes from %d", host, a.done, r.First)
 		}
 		return nil
 	}
 	// 416: the file there ends before our part does.
 	if a.done == 0 {
-		return failf(v1alpha1.ReasonSourceUnreachable, "host %s answers HTTP %d to a request without a range", host, resp.StatusCode)
+		return failf(v1alpha1.ReasonSourceUnreachable, "host %s returned HTTP %d to a request without a range", host, resp.StatusCode)
 	}
 	if err := a.restart(); err != nil {
 		return err
 	}
-	return transientf(nil, "host %s cannot resume the file; it is fetched anew", host)
+	return transientf(nil, "host %s cannot resume the file; downloading it again", host)
 }
 
 func (a *attempt) wrongLength(got int64) error {
-	return failf(v1alpha1.ReasonDigestMismatch, "the file at the source has %d bytes, at its inspection it had %d; correct the source or model.sha256", got, a.t.Bytes)
+	return failf(v1alpha1.ReasonDigestMismatch, "the file at the source has %d bytes, but had %d when it was inspected; correct the source or model.sha256", got, a.t.Bytes)
 }
 
 // copy appends the body, and one byte more than wanted at most.
@@ -353,7 +353,7 @@ func (a *attempt) copy(ctx context.Context, src io.Reader) error {
 			return nil
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return transientf(nil, "the connection to %s ended %d bytes early; it is resumed", hostOf(a.t.URL), a.t.Bytes-a.done)
+			return transientf(nil, "the connection to %s ended %d bytes early; resuming", hostOf(a.t.URL), a.t.Bytes-a.done)
 		}
 		return err
 	}
@@ -380,7 +380,7 @@ func hostOf(source string) string {
 // DiskError turns a failed file operation into an *Error.
 func DiskError(err error, verb string) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return &Error{Reason: v1alpha1.ReasonDiskFull, Message: "the Mac's disk is full; free disk space there or delete models it no longer needs", Err: err}
+		return &Error{Reason: v1alpha1.ReasonDiskFull, Message: "the Mac's disk is full; free disk space on it or delete models it no longer needs", Err: err}
 	}
 	return &Error{Reason: v1alpha1.ReasonDownloadFailed, Message: "the Mac cannot " + verb + " the file on its disk", Err: err}
 }

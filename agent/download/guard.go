@@ -75,7 +75,7 @@ func (p Policy) checkAddress(host string, a netip.Addr) error {
 		}
 	}
 	return failf(v1alpha1.ReasonSourceForbidden,
-		"host %s has a %s address, and sources may only lie on public ones; use another source, or let an administrator of the Mac start its agent with --allow-source-cidr", host, kind)
+		"host %s has a %s address, but sources must have public addresses; use another source, or have an administrator of the Mac start its agent with --allow-source-cidr", host, kind)
 }
 
 type hostKey struct{}
@@ -86,7 +86,7 @@ func (p Policy) control(ctx context.Context, _, address string, _ syscall.RawCon
 	host, _ := ctx.Value(hostKey{}).(string)
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return failf(v1alpha1.ReasonSourceForbidden, "host %s has an address that cannot be judged", host)
+		return failf(v1alpha1.ReasonSourceForbidden, "host %s has an address that the agent cannot classify", host)
 	}
 	return p.checkAddress(host, ap.Addr())
 }

@@ -3,7 +3,6 @@ package history
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -49,14 +48,10 @@ func play(t *testing.T, name string) {
 	})
 }
 
-// TestHistories plays every file that no test below claims by its ids.
+// TestHistories plays every file of testdata: its name is the behaviour it shows.
 func TestHistories(t *testing.T) {
-	names := files(t)
-	claimed := claims(t)
-	for _, name := range names {
-		if !claimed[name] {
-			t.Run(name, func(t *testing.T) { play(t, name) })
-		}
+	for _, name := range files(t) {
+		t.Run(name, func(t *testing.T) { play(t, name) })
 	}
 }
 
@@ -70,18 +65,4 @@ func files(t *testing.T) (names []string) {
 		names = append(names, strings.TrimSuffix(filepath.Base(p), ".txt"))
 	}
 	return names
-}
-
-// claims are the files that tests of this folder play by name.
-func claims(t *testing.T) map[string]bool {
-	t.Helper()
-	out := map[string]bool{}
-	b, err := os.ReadFile("rows_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range regexp.MustCompile(`play\(t, "([^"]+)"\)`).FindAllSubmatch(b, -1) {
-		out[string(m[1])] = true
-	}
-	return out
 }

@@ -59,11 +59,11 @@ func (t *tally) fault(format string, args ...any) {
 func (t *tally) start(l *life, tells bool) {
 	id := reclaimID(l.uid, l.epoch, l.load)
 	if t.lives[id] != nil {
-		t.fault("Invariant3: %s was started twice", id)
+		t.fault("reservations: %s was started twice", id)
 	}
 	t.lives[id] = l
 	if since := l.began.Sub(t.unclean); tells && !t.unclean.IsZero() && since > 0 && since < 10*time.Second {
-		t.fault("Invariant6: %s was started %v after an unclean end, before the Mac was looked at twice", id, since)
+		t.fault("empty Mac: %s was started %v after an unclean end, before the Mac was looked at twice", id, since)
 	}
 }
 
@@ -112,11 +112,11 @@ func (w *World) unloads(uid string, reason v1alpha1.ReclaimReason) {
 		return
 	}
 	if ordered && !order.Residency.OnDemand() {
-		w.tally.fault("Invariant1: %s is always resident and was chosen for %s", uid, reason)
+		w.tally.fault("evictions: %s is always resident and was chosen for %s", uid, reason)
 	}
 	for _, r := range w.requests {
 		if r.held && r.pool == w.pool && r.pid == l.pid {
-			w.tally.fault("Invariant1: %s was chosen for %s while %s held it", uid, reason, r.id)
+			w.tally.fault("evictions: %s was chosen for %s while %s held it", uid, reason, r.id)
 		}
 	}
 }
@@ -150,17 +150,17 @@ func (w *World) reclaimed(r v1alpha1.Reclaim) {
 		return // it ended before the pool had its handle
 	}
 	if l.reclaimed {
-		t.fault("Invariant5: %s was reclaimed twice", r.ID)
+		t.fault("freed bytes: %s was reclaimed twice", r.ID)
 	}
 	l.reclaimed = true
 	if w.procs.engine(l.pid) != nil {
-		t.fault("Invariant3: %s was reclaimed and process %d lives", r.ID, l.pid)
+		t.fault("reservations: %s was reclaimed and process %d lives", r.ID, l.pid)
 	}
 	if r.FreedBytes != nil {
 		of.bytes += *r.FreedBytes
 		t.freed += *r.FreedBytes
 		if n := *r.FreedBytes; n < 0 || n > w.mac.peak(l.pid) {
-			t.fault("Invariant5: %s freed %d bytes, and process %d never held more than %d", r.ID, n, l.pid, w.mac.peak(l.pid))
+			t.fault("freed bytes: %s freed %d bytes, and process %d never held more than %d", r.ID, n, l.pid, w.mac.peak(l.pid))
 		}
 	}
 }
@@ -183,8 +183,8 @@ func (w *World) Check() error {
 	return fmt.Errorf("%w: %s", ErrBroken, strings.Join(w.tally.faults, "; "))
 }
 
-// checkHolds: the pool counts what the clients hold (Invariant2), and no
-// request ended twice (Invariant7).
+// checkHolds: the pool counts what the clients hold, and no request ended
+// twice.
 func (w *World) checkHolds() {
 	held := map[int]int{} // by process
 	for _, r := range w.requests {
@@ -192,7 +192,7 @@ func (w *World) checkHolds() {
 			held[r.pid]++
 		}
 		if r.ends > 1 {
-			w.tally.fault("Invariant7: %s ended %d times", r.id, r.ends)
+			w.tally.fault("requests: %s ended %d times", r.id, r.ends)
 		}
 	}
 	for _, e := range w.pool.Endpoints() {
@@ -203,23 +203,23 @@ func (w *World) checkHolds() {
 			}
 		}
 		if e.Holds != want {
-			w.tally.fault("Invariant2: %s has %d holds, its clients have %d", e.UID, e.Holds, want)
+			w.tally.fault("holds: %s has %d holds, its clients have %d", e.UID, e.Holds, want)
 		}
 	}
 }
 
 // checkBytes: every process has its promise and only one, promises fit, and
-// sums are sums (Invariant3); what was freed is counted once (Invariant5).
+// sums are sums; what was freed is counted once.
 func (w *World) checkBytes() {
 	s, a := w.pool.Snapshot(), w.ledger.Account()
 	seen := map[string]bool{}
 	for _, e := range w.twin.Engines() {
 		c := e.Config()
 		if _, ok := a.Holders[memory.Key{UID: c.ReplicaUID, Epoch: c.Epoch}]; !ok {
-			w.tally.fault("Invariant3: process %d of %s lives without a reservation", e.PID(), c.ReplicaUID)
+			w.tally.fault("reservations: process %d of %s lives without a reservation", e.PID(), c.ReplicaUID)
 		}
 		if seen[c.ReplicaUID] {
-			w.tally.fault("Invariant3: two processes of %s live", c.ReplicaUID)
+			w.tally.fault("reservations: two processes of %s live", c.ReplicaUID)
 		}
 		seen[c.ReplicaUID] = true
 	}
@@ -231,18 +231,18 @@ func (w *World) checkBytes() {
 		accounted += r.Memory.AccountedBytes
 		held += r.Memory.FootprintBytes
 		if r.Memory.AccountedBytes < 0 || r.Memory.FootprintBytes < 0 || r.Freed.TotalBytes < 0 {
-			w.tally.fault("Invariant3: figures of %s are negative", r.ReplicaUID)
+			w.tally.fault("reservations: figures of %s are negative", r.ReplicaUID)
 		}
 	}
 	switch m := s.Memory; {
 	case sum != a.Reserved || sum != m.ReservedBytes:
-		w.tally.fault("Invariant3: %d bytes are promised, the status says %d", sum, m.ReservedBytes)
+		w.tally.fault("reservations: %d bytes are promised, the status says %d", sum, m.ReservedBytes)
 	case a.Limits.Ceiling > 0 && sum > max(a.Limits.Capacity, w.tally.reserved):
-		w.tally.fault("Invariant3: %d bytes are promised of a capacity of %d", sum, a.Limits.Capacity)
+		w.tally.fault("reservations: %d bytes are promised of a capacity of %d", sum, a.Limits.Capacity)
 	case !w.older() && (accounted != m.AccountedBytes || held != m.FootprintBytes):
-		w.tally.fault("Invariant3: residents account for %d and hold %d, the status says %d and %d", accounted, held, m.AccountedBytes, m.FootprintBytes)
+		w.tally.fault("reservations: residents account for %d and hold %d, the status says %d and %d", accounted, held, m.AccountedBytes, m.FootprintBytes)
 	case m.FreedBytesTotal != w.tally.freed:
-		w.tally.fault("Invariant5: reclaims freed %d bytes, the status says %d", w.tally.freed, m.FreedBytesTotal)
+		w.tally.fault("freed bytes: reclaims freed %d bytes, the status says %d", w.tally.freed, m.FreedBytesTotal)
 	}
 	w.tally.reserved = sum
 }
@@ -258,7 +258,7 @@ func (w *World) older() bool {
 	return false
 }
 
-// checkWaits: unloads and loads end within their bounds (Invariant4).
+// checkWaits: unloads and loads end within their bounds.
 func (w *World) checkWaits() {
 	now := time.Now()
 	for id, l := range w.tally.lives {
@@ -269,12 +269,12 @@ func (w *World) checkWaits() {
 		// engine may have grown since it was asked, if it ignores that.
 		allowed := l.drain + 72*time.Second + time.Duration(w.mac.peak(l.pid)/footprint.GiB+1)*time.Second
 		if now.Sub(l.unloaded) > allowed && w.procs.engine(l.pid) != nil {
-			w.tally.fault("Invariant4: %s is unloaded for %v, of %v that it may take", id, now.Sub(l.unloaded), allowed)
+			w.tally.fault("waits: %s is unloaded for %v, of %v that it may take", id, now.Sub(l.unloaded), allowed)
 		}
 	}
 	for _, r := range w.requests {
 		if r.ends == 0 && !r.held && now.Sub(r.began) > longestLoad {
-			w.tally.fault("Invariant4: %s waits for %v", r.id, now.Sub(r.began))
+			w.tally.fault("waits: %s waits for %v", r.id, now.Sub(r.began))
 		}
 	}
 }
@@ -283,7 +283,7 @@ func (w *World) checkWaits() {
 const longestLoad = 10*time.Minute + time.Second
 
 // Finish ends all that goes on and waits until the Mac must be empty, then
-// checks that it is (Invariant6), and that every request ended once (Invariant7).
+// checks that it is, and that every request ended once.
 func (w *World) Finish() error {
 	w.hangUpAll()
 	w.mac.fail(nil, nil)
@@ -320,17 +320,17 @@ func (w *World) Finish() error {
 func (w *World) checkEmpty() {
 	s, a := w.pool.Snapshot(), w.ledger.Account()
 	if n := len(w.twin.Engines()); n > 0 || a.Reserved != 0 || s.Memory.FootprintBytes != 0 || s.Memory.AccountedBytes != 0 || len(s.Assignments) > 0 {
-		w.tally.fault("Invariant6: all orders are withdrawn and %d processes live, %d bytes are promised, %d held, %d replicas reported",
+		w.tally.fault("empty Mac: all orders are withdrawn and %d processes live, %d bytes are promised, %d held, %d replicas reported",
 			n, a.Reserved, s.Memory.FootprintBytes, len(s.Assignments))
 	}
 	for id, l := range w.tally.lives {
 		if !l.reclaimed {
-			w.tally.fault("Invariant6: %s ended and was never reclaimed", id)
+			w.tally.fault("empty Mac: %s ended and was never reclaimed", id)
 		}
 	}
 	for _, r := range w.requests {
 		if r.ends != 1 {
-			w.tally.fault("Invariant7: %s ended %d times", r.id, r.ends)
+			w.tally.fault("requests: %s ended %d times", r.id, r.ends)
 		}
 	}
 }

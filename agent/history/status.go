@@ -114,7 +114,7 @@ func (w *World) limits(a *arguments) (string, error) {
 	for _, e := range w.twin.Engines() {
 		l := e.Limits()
 		if l == nil {
-			out = append(out, e.Config().ReplicaUID+": was told none")
+			out = append(out, e.Config().ReplicaUID+": no limits received")
 			continue
 		}
 		out = append(out, fmt.Sprintf("%s: memory %s, cache %s, headroom %s (known %t), footprint %s, pause %t, can make room %t",

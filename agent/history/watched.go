@@ -89,10 +89,10 @@ func (w *World) began(c wire.Config, pid int, socket string) {
 	w.tally.sockets[socket] = c.ReplicaUID
 	w.tally.start(&life{uid: c.ReplicaUID, epoch: c.Epoch, load: load, pid: pid, limit: c.LimitBytes, began: time.Now()}, w.mac.tells())
 	if alive > 1 {
-		w.tally.fault("Invariant3: %d processes of %s live at once", alive, c.ReplicaUID)
+		w.tally.fault("reservations: %d processes of %s live at once", alive, c.ReplicaUID)
 	}
 	if !promised {
-		w.tally.fault("Invariant3: process %d of %s was started without a reservation", pid, c.ReplicaUID)
+		w.tally.fault("reservations: process %d of %s was started without a reservation", pid, c.ReplicaUID)
 	}
 	strands := w.models[filepath.Base(c.ModelPath)].strands
 	w.mu.Unlock()
@@ -192,7 +192,7 @@ func (l *logs) Error(err error, message string, pairs ...any) {
 // Info is one line. Unloads are judged here: this is where the pool says why.
 func (l *logs) Info(_ int, message string, pairs ...any) {
 	switch message {
-	case "Engine is unloaded":
+	case "Unloading engine":
 		l.world.unloads(value(pairs, "ModelReplica"), v1alpha1.ReclaimReason(value(pairs, "reason")))
 	case "Engine ended":
 		return // the reclaim says it, with more

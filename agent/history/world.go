@@ -208,7 +208,7 @@ func together(lines []line) (out []line) {
 // in the order in which it happened.
 func rank(text string) int {
 	for i, prefix := range [][]string{
-		{"Engine is unloaded", "Requests are ended"}, {"Trim:", "Abort:", "Shutdown:"}, {"Engine does not end", "signal:"}, {"reclaimed:"}, {"started"},
+		{"Unloading engine", "Aborting requests"}, {"Trim:", "Abort:", "Shutdown:"}, {"Engine does not exit", "signal:"}, {"reclaimed:"}, {"started"},
 	} {
 		for _, p := range prefix {
 			if strings.HasPrefix(text, p) {

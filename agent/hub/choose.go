@@ -75,7 +75,7 @@ func (c Choice) settle() error {
 		}
 	}
 	if len(c.Files) > maxFiles {
-		return unclear(fmt.Sprintf("the model has %d files, at most %d are taken", len(c.Files), maxFiles), nil)
+		return unclear(fmt.Sprintf("the model has %d files; at most %d are supported", len(c.Files), maxFiles), nil)
 	}
 	return nil
 }
@@ -102,22 +102,22 @@ func Choose(files []Entry, globs []string) (Choice, error) {
 	}
 	switch {
 	case len(ggufs) == 0 && len(tensors) == 0:
-		return Choice{}, unclear("there is neither a .gguf file nor a model*.safetensors file", files)
+		return Choice{}, unclear("the source contains neither a .gguf file nor a model*.safetensors file", files)
 	case len(ggufs) > 0 && len(tensors) > 0:
-		return Choice{}, unclear("there are .gguf and .safetensors files; name those that are meant in model.files", append(ggufs, tensors...))
+		return Choice{}, unclear("the source contains both .gguf and .safetensors files; list the files to use in model.files", append(ggufs, tensors...))
 	case len(ggufs) > 1:
-		return Choice{}, unclear("there are several .gguf files; name the one that is meant in model.files", ggufs)
+		return Choice{}, unclear("the source contains several .gguf files; name the one to use in model.files", ggufs)
 	case len(ggufs) == 1:
 		return Choice{Format: model.FormatGGUF, Files: ggufs}, nil
 	}
 	folder, tensors := modelFolder(tensors, files)
 	for _, t := range tensors {
 		if folderOf(t) != folder {
-			return Choice{}, unclear("there are .safetensors files in several folders; name one of them behind the source, or its files in model.files, such as \"FOLDER/*\"", tensors)
+			return Choice{}, unclear("several folders contain .safetensors files; append one folder to the source, or list its files in model.files, such as \"FOLDER/*\"", tensors)
 		}
 	}
 	if forms := formsOf(tensors); len(forms) > 1 {
-		return Choice{}, unclear(fmt.Sprintf("there are the weights in %d forms; name the files of one in model.files", len(forms)), tensors)
+		return Choice{}, unclear(fmt.Sprintf("the source contains the weights in %d variants; list the files of one in model.files", len(forms)), tensors)
 	}
 	c := Choice{Format: model.FormatSafetensors, Folder: folder, Files: tensors}
 	for _, f := range files {
@@ -126,7 +126,7 @@ func Choose(files []Entry, globs []string) (Choice, error) {
 		}
 	}
 	if !slices.ContainsFunc(c.Files, func(f Entry) bool { return path.Base(f.Path) == "config.json" }) {
-		return Choice{}, unclear("there is no config.json beside the .safetensors files", files)
+		return Choice{}, unclear("there is no config.json next to the .safetensors files", files)
 	}
 	return c, c.settle()
 }
@@ -181,7 +181,7 @@ func matches(p string, globs []string) (bool, error) {
 	for _, g := range globs {
 		whole, err := path.Match(g, p)
 		if err != nil {
-			return false, fail("model.files has %.64q, which is no pattern; use *, ? and [a-z]", g)
+			return false, fail("model.files contains %.64q, which is not a valid pattern; use *, ? and [a-z]", g)
 		}
 		if last, _ := path.Match(g, path.Base(p)); whole || last {
 			return true, nil
@@ -202,7 +202,7 @@ func unclear(why string, files []Entry) *download.Error {
 	if len(names) > most {
 		names, more = names[:most], ", …"
 	}
-	said := "no model can be chosen: " + why
+	said := "cannot choose a model: " + why
 	if len(names) > 0 {
 		said += " (" + strings.Join(names, ", ") + more + ")"
 	}

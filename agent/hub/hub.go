@@ -104,13 +104,13 @@ func (h *Hub) List(ctx context.Context, s Source, token download.Bearer) (Listin
 		return Listing{}, err
 	}
 	if !IsCommit(info.SHA) || IsCommit(s.Revision) && info.SHA != s.Revision {
-		return Listing{}, strange(s, "names no commit for the revision")
+		return Listing{}, strange(s, "returned no commit for the revision")
 	}
 	l := Listing{Commit: info.SHA}
 	next := api + "/tree/" + l.Commit + "?recursive=true"
 	for page := 0; next != ""; page++ {
 		if page == maxPages || len(l.Files) > maxEntries {
-			return Listing{}, fail("repository %s lists more than %d pages or %d files; use one that holds fewer", s.Repo, maxPages, maxEntries)
+			return Listing{}, fail("repository %s has more than %d pages or %d files; use a smaller one", s.Repo, maxPages, maxEntries)
 		}
 		var nodes []node
 		link, err := h.get(ctx, next, s, token, &nodes)
@@ -158,7 +158,7 @@ func (l *Listing) add(n node, s Source) error {
 		}
 	}
 	if n.LFS == nil && !IsCommit(e.Blob) {
-		return strange(s, "lists a file without its id in git")
+		return strange(s, "lists a file without its git object ID")
 	}
 	l.Files = append(l.Files, e)
 	return nil
@@ -176,9 +176,9 @@ func (h *Hub) get(ctx context.Context, address string, s Source, token download.
 	case err != nil:
 		return "", err
 	case len(raw) > maxPage:
-		return "", strange(s, fmt.Sprintf("sends more than %d MiB for a listing", maxPage>>20))
+		return "", strange(s, fmt.Sprintf("sent a listing of more than %d MiB", maxPage>>20))
 	case json.Unmarshal(raw, into) != nil:
-		return "", strange(s, "answers no JSON")
+		return "", strange(s, "did not return JSON")
 	}
 	return resp.Header.Get("Link"), nil
 }
@@ -193,11 +193,11 @@ func (h *Hub) follow(from, link string, s Source) (string, error) {
 		target = strings.TrimSpace(target)
 		base, err := url.Parse(from)
 		if err != nil {
-			return "", strange(s, "names a next page that is no address")
+			return "", strange(s, "returned an invalid URL for the next page")
 		}
 		next, err := base.Parse(strings.TrimSuffix(strings.TrimPrefix(target, "<"), ">"))
 		if err != nil || next.Host != base.Host || next.Scheme != base.Scheme {
-			return "", strange(s, "names a next page on another host")
+			return "", strange(s, "returned a next page on another host")
 		}
 		return next.String(), nil
 	}
@@ -208,7 +208,7 @@ func (h *Hub) follow(from, link string, s Source) (string, error) {
 // a colon, and no token of a hub has one.
 func CheckToken(b download.Bearer) error {
 	if strings.Contains(string(b), ":") {
-		return &download.Error{Reason: v1alpha1.ReasonTokenRefused, Message: "what model.secretRef names is no token of a hub; put one under the key token"}
+		return &download.Error{Reason: v1alpha1.ReasonTokenRefused, Message: "the Secret of model.secretRef has no hub token; put one under the key token"}
 	}
 	return nil
 }
@@ -216,7 +216,7 @@ func CheckToken(b download.Bearer) error {
 // strange is for an answer that no hub gives.
 func strange(s Source, how string) *download.Error {
 	return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable,
-		Message: fmt.Sprintf("what answers for repository %s %s; check the hub's endpoint of the Mac's agent", s.Repo, how)}
+		Message: fmt.Sprintf("the server that answers for repository %s %s; check the hub endpoint of this Mac's agent", s.Repo, how)}
 }
 
 // Explain says what the hub's answer means for the user who asked with a token,
@@ -235,21 +235,21 @@ func Explain(err error, s Source, token bool) error {
 	case e.Status == 0:
 		return err // nobody answered
 	case e.Elsewhere && download.Denied(err): // an address that was good for a while
-		return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the hub's storage refuses the address that the hub gave; it is asked again", Status: e.Status}
+		return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the hub's storage rejected the download URL that the hub issued; requesting a new one", Status: e.Status}
 	case e.Code == "GatedRepo" && token:
-		return no(v1alpha1.ReasonGatedModel, "repository %s is gated, and the account of model.secretRef's token may not read it: accept its licence on the hub with that account, and let the token read gated repositories; it is tried again", s.Repo)
+		return no(v1alpha1.ReasonGatedModel, "repository %s is gated, and the account of the token in model.secretRef may not read it: accept its licence on the hub with that account, and allow the token to read gated repositories; retrying", s.Repo)
 	case e.Code == "GatedRepo":
-		return no(v1alpha1.ReasonGatedModel, "repository %s is gated, and it was asked without a token: accept its licence on the hub, and name a Secret with a token of that account in model.secretRef", s.Repo)
+		return no(v1alpha1.ReasonGatedModel, "repository %s is gated, and no token is set: accept its licence on the hub, and reference a Secret with a token of that account in model.secretRef", s.Repo)
 	case e.Code == download.CodeInvalidToken:
-		return no(v1alpha1.ReasonTokenRefused, "the hub does not know the token of model.secretRef: it is wrong, expired or revoked; put a valid one into the Secret")
+		return no(v1alpha1.ReasonTokenRefused, "the hub rejected the token of model.secretRef: it is wrong, expired or revoked; put a valid one into the Secret")
 	case e.Code == "RevisionNotFound":
-		return no(v1alpha1.ReasonSourceNotFound, "repository %s has no revision %.64q; name a branch, a tag or a commit that it has", s.Repo, s.Revision)
+		return no(v1alpha1.ReasonSourceNotFound, "repository %s has no revision %.64q; use an existing branch, tag or commit", s.Repo, s.Revision)
 	case unseen && token && e.Status == http.StatusForbidden:
-		return no(v1alpha1.ReasonTokenRefused, "the token of model.secretRef may not read repository %s; give it the right to read it on the hub, or put another one into the Secret", s.Repo)
+		return no(v1alpha1.ReasonTokenRefused, "the token of model.secretRef may not read repository %s; grant it read access on the hub, or put another token into the Secret", s.Repo)
 	case unseen && token:
-		return no(v1alpha1.ReasonSourceNotFound, "the hub has no repository %s that the token of model.secretRef may read; check the name, and what the token's account may read", s.Repo)
+		return no(v1alpha1.ReasonSourceNotFound, "the hub has no repository %s that the token of model.secretRef may read; check the name and the access rights of the token's account", s.Repo)
 	case unseen:
-		return no(v1alpha1.ReasonSourceNotFound, "the hub has no repository %s that everybody may read; check the name (it was asked without a token: for a private one, name a Secret with a token in model.secretRef)", s.Repo)
+		return no(v1alpha1.ReasonSourceNotFound, "the hub has no public repository %s; check the name (no token was sent: for a private repository, reference a Secret with a token in model.secretRef)", s.Repo)
 	}
 	return err
 }

@@ -61,7 +61,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s is %+v (%v), want an error that says %s", source, got, err, says)
 		}
 	}
-	if _, err := Parse("hf://org/model@v1", "v2"); err == nil || !strings.Contains(err.Error(), "keep one") {
+	if _, err := Parse("hf://org/model@v1", "v2"); err == nil || !strings.Contains(err.Error(), "keep only one") {
 		t.Errorf("two revisions: %v", err)
 	}
 }
@@ -96,7 +96,7 @@ func TestChoose(t *testing.T) {
 		"no config":               {files: []string{"model.safetensors"}, says: "config.json"},
 		"what is beside shards":   {files: []string{"config.json", "model.safetensors", "consolidated.safetensors"}, format: model.FormatSafetensors, want: []string{"config.json", "model.safetensors"}},
 		"weights of another name": {files: []string{"config.json", "weights.safetensors"}, says: "model*.safetensors"},
-		"two forms":               {files: []string{"config.json", "model.safetensors", "model.fp16.safetensors"}, says: "2 forms"},
+		"two forms":               {files: []string{"config.json", "model.safetensors", "model.fp16.safetensors"}, says: "2 variants"},
 		"one file and several":    {files: []string{"config.json", "model.safetensors", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}, says: "model.files"},
 		"one of two forms":        {files: []string{"config.json", "model.safetensors", "model.fp16.safetensors"}, globs: []string{"model.fp16.safetensors"}, format: model.FormatSafetensors, want: []string{"config.json", "model.fp16.safetensors"}},
 		"a part of another name":  {files: []string{"config.json", "model-00001-of-00001.safetensors", "model_mtp.safetensors"}, format: model.FormatSafetensors, want: []string{"config.json", "model-00001-of-00001.safetensors", "model_mtp.safetensors"}},
@@ -236,7 +236,7 @@ func TestAListingWithAToken(t *testing.T) {
 		"private, without":                 {"org/private", "", v1alpha1.ReasonSourceNotFound, "model.secretRef"},
 		"private, with another's":          {"org/private", "secret-2", v1alpha1.ReasonSourceNotFound, "that the token of model.secretRef may read"},
 		"private, with none that is known": {"org/private", "secret-9", v1alpha1.ReasonTokenRefused, "put a valid one into the Secret"},
-		"gated, without":                   {"org/gated", "", v1alpha1.ReasonGatedModel, "accept its licence on the hub, and name a Secret"},
+		"gated, without":                   {"org/gated", "", v1alpha1.ReasonGatedModel, "accept its licence on the hub, and reference a Secret"},
 		"gated, not accepted":              {"org/gated", "secret-1", v1alpha1.ReasonGatedModel, "accept its licence on the hub with that account"},
 		"gated, accepted":                  {"org/gated", "secret-2", "", ""},
 	} {
@@ -257,7 +257,7 @@ func TestAListingWithAToken(t *testing.T) {
 func TestAFineTokenWithoutTheRight(t *testing.T) {
 	h := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
 	_, err := h.List(t.Context(), Source{Repo: "o/m", Revision: "main"}, "secret-1")
-	if download.Reason(err, "") != v1alpha1.ReasonTokenRefused || !download.Denied(err) || !strings.Contains(err.Error(), "give it the right") {
+	if download.Reason(err, "") != v1alpha1.ReasonTokenRefused || !download.Denied(err) || !strings.Contains(err.Error(), "grant it read access") {
 		t.Errorf("%v", err)
 	}
 }
@@ -375,8 +375,8 @@ func TestWhatTheHubRefusesIsSaid(t *testing.T) {
 		source Source
 		says   string
 	}{
-		"no repository":    {Source{Repo: "org/none", Revision: "main"}, "no repository org/none"},
-		"private":          {Source{Repo: "org/private", Revision: "main"}, "without a token"},
+		"no repository":    {Source{Repo: "org/none", Revision: "main"}, "no public repository org/none"},
+		"private":          {Source{Repo: "org/private", Revision: "main"}, "no token was sent"},
 		"no such revision": {Source{Repo: "org/public", Revision: "v9"}, `no revision "v9"`},
 	} {
 		t.Run(name, func(t *testing.T) {

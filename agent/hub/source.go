@@ -43,7 +43,7 @@ func IsCommit(rev string) bool { return commit.MatchString(rev) }
 func Parse(source, at string) (Source, error) {
 	rest, ok := strings.CutPrefix(source, Scheme)
 	if !ok {
-		return Source{}, fail("the source does not begin with %s", Scheme)
+		return Source{}, fail("the source does not start with %s", Scheme)
 	}
 	owner, rest, _ := strings.Cut(rest, "/")
 	name, path, _ := strings.Cut(rest, "/")
@@ -52,16 +52,16 @@ func Parse(source, at string) (Source, error) {
 		// A revision with a slash is written with %2F, or beside the source.
 		plain, err := url.PathUnescape(rev)
 		if err != nil || plain == "" {
-			return Source{}, fail("the revision after @ cannot be read; write it as model.revision")
+			return Source{}, fail("cannot parse the revision after @; set it in model.revision")
 		}
 		if at != "" && at != plain {
-			return Source{}, fail("the source names revision %.64q and model.revision %.64q; keep one of them", plain, at)
+			return Source{}, fail("the source specifies revision %.64q and model.revision specifies %.64q; keep only one", plain, at)
 		}
 		name, s.Revision = n, plain
 	}
 	for _, part := range []string{owner, name} {
 		if !repoPart.MatchString(part) || strings.Contains(part, "--") || strings.Contains(part, "..") {
-			return Source{}, fail("the source names no repository; write hf://OWNER/NAME")
+			return Source{}, fail("the source has no repository; write hf://OWNER/NAME")
 		}
 	}
 	s.Repo = owner + "/" + name
@@ -69,7 +69,7 @@ func Parse(source, at string) (Source, error) {
 		s.Revision = DefaultRevision
 	}
 	if !revision.MatchString(s.Revision) || strings.Contains(s.Revision, "..") || strings.Contains(s.Revision, "//") {
-		return Source{}, fail("%.64q is no revision; name a branch, a tag or a commit", s.Revision)
+		return Source{}, fail("%.64q is not a valid revision; use a branch, a tag or a commit", s.Revision)
 	}
 	if s.Path = strings.Trim(path, "/"); s.Path != "" && !CleanPath(s.Path) {
 		return Source{}, fail("the source's path %.64q leaves the repository; write it without . and ..", s.Path)

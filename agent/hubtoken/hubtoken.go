@@ -59,7 +59,7 @@ func (t *Tokens) take(data map[string][]byte) {
 		switch {
 		case !ours:
 		case !usable(v):
-			t.log.Info("A hub token in the Secret is not used: it is not one line of printable characters", "tokenRef", ref)
+			t.log.Info("Ignoring a hub token in the Secret: it is not one line of printable characters", "tokenRef", ref)
 		default:
 			next[ref] = download.Bearer(v)
 		}
@@ -71,7 +71,7 @@ func (t *Tokens) take(data map[string][]byte) {
 	if same {
 		return
 	}
-	t.log.Info("Hub tokens are taken from the Secret", "tokens", len(next))
+	t.log.Info("Loaded hub tokens from the Secret", "tokens", len(next))
 	select {
 	case t.changed <- struct{}{}:
 	default:

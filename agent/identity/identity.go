@@ -96,7 +96,7 @@ func Open(dir, mac string, log logr.Logger) (*Identity, error) {
 		err = i.use(m, false)
 	}
 	if err != nil { // another one is asked for
-		log.Error(err, "The stored identity is not used", "file", i.path)
+		log.Error(err, "Ignoring the stored identity", "file", i.path)
 	}
 	return i, nil
 }

@@ -53,7 +53,7 @@ func (i *Identity) Run(ctx context.Context, c client.WithWatch, namespace string
 func (i *Identity) learn(authority []byte) {
 	roots, fingerprints, err := agentapi.Roots(authority)
 	if err != nil {
-		i.log.Error(err, "The Secret names no authority; the last known one holds")
+		i.log.Error(err, "The Secret contains no authority; keeping the last known one")
 		return
 	}
 	i.mu.Lock()
@@ -75,16 +75,16 @@ func (i *Identity) follow(c *current, authority []byte, roots *x509.CertPool) {
 	m.Authority = authority
 	cert, err := tls.X509KeyPair(m.Certificate, m.Key)
 	if err != nil { // it was read before
-		i.log.Error(err, "The certificate in use cannot be read")
+		i.log.Error(err, "Cannot read the certificate in use")
 		return
 	}
 	vouched := verify(&cert, roots, i.mac, time.Now()) == nil
 	if !vouched {
-		i.log.Info("No trusted root has signed the certificate in use; another one is asked for")
+		i.log.Info("No trusted root signed the certificate in use; requesting another one")
 	}
 	i.set(&current{material: m, leaf: cert.Leaf, config: serverTLS(&cert, roots), pair: &cert, roots: roots, vouched: vouched})
 	if err := i.keep(m); err != nil {
-		i.log.Error(err, "The roots to trust are used but not remembered")
+		i.log.Error(err, "The trusted roots are in use but could not be stored")
 	}
 }
 
@@ -132,7 +132,7 @@ func (i *Identity) renewLoop(ctx context.Context, renew func(context.Context) er
 				continue
 			}
 			if failures == 0 && ctx.Err() == nil {
-				i.log.Error(err, "No certificate; trying again")
+				i.log.Error(err, "Failed to obtain a certificate; retrying")
 			}
 			wait = min(retryMost, retryFirst<<min(failures, 20))
 			failures++
@@ -148,7 +148,7 @@ func (i *Identity) renewLoop(ctx context.Context, renew func(context.Context) er
 }
 
 // errAgain says what an administrator has to do.
-var errAgain = errors.New("the API server does not know this Mac's account any more; have the Mac join again with a new join token")
+var errAgain = errors.New("the API server no longer accepts this Mac's account; join this Mac again with a new join token")
 
 // renew makes a new key and gets it a certificate.
 func (i *Identity) renew(ctx context.Context, c client.Client) error {

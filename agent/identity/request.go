@@ -21,11 +21,11 @@ import (
 type Refused struct{ Reason, Message string }
 
 func (r *Refused) Error() string {
-	return fmt.Sprintf("the request for a certificate is refused (%s): %s", r.Reason, r.Message)
+	return fmt.Sprintf("the certificate request was denied (%s): %s", r.Reason, r.Message)
 }
 
 // ErrUnanswered says that nobody signed and nobody refused.
-var ErrUnanswered = errors.New("nobody answers the request for a certificate: does the operator run?")
+var ErrUnanswered = errors.New("the certificate request was not answered; check that the operator is running")
 
 const (
 	askFirst = 50 * time.Millisecond
@@ -48,9 +48,9 @@ func Obtain(ctx context.Context, c client.Client, account, mac string, key *ecds
 		err := c.Get(ctx, client.ObjectKey{Name: name}, &csr)
 		switch {
 		case err == nil && csr.UID != uid || apierrors.IsNotFound(err):
-			return nil, "", fmt.Errorf("request %s was taken away while it waited", name)
+			return nil, "", fmt.Errorf("certificate request %s was deleted while waiting for its approval", name)
 		case apierrors.IsUnauthorized(err):
-			return nil, "", fmt.Errorf("read request %s: %w", name, err)
+			return nil, "", fmt.Errorf("read certificate request %s: %w", name, err)
 		case err != nil:
 			last = err // away for a moment, perhaps
 		case refused(&csr) != nil:
@@ -82,7 +82,7 @@ func ask(ctx context.Context, c client.Client, account, mac string, key *ecdsa.P
 			return made.UID, nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
-			return "", fmt.Errorf("make request %s: %w", csr.Name, err)
+			return "", fmt.Errorf("create certificate request %s: %w", csr.Name, err)
 		}
 		var have certificatesv1.CertificateSigningRequest
 		err = c.Get(ctx, client.ObjectKeyFromObject(csr), &have)
@@ -93,7 +93,7 @@ func ask(ctx context.Context, c client.Client, account, mac string, key *ecdsa.P
 			err = c.Delete(ctx, &have, client.Preconditions{UID: &have.UID})
 		}
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return "", fmt.Errorf("take the place of request %s: %w", csr.Name, err)
+			return "", fmt.Errorf("replace certificate request %s: %w", csr.Name, err)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func Collected(ctx context.Context, c client.Client, account string, uid types.U
 	csr := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: join.RequestName(account)}}
 	err := c.Delete(ctx, csr, client.Preconditions{UID: &uid})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("take back request %s: %w", csr.Name, err)
+		return fmt.Errorf("delete certificate request %s: %w", csr.Name, err)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 // fromBucket looks at a folder of a bucket, or at one file in it.
 func (r *Resolver) fromBucket(ctx context.Context, order v1alpha1.Inspection) (model.Record, error) {
 	if order.SHA256 != "" {
-		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 is for one file of file:// and https://; leave it out and put a file %s beside the model", s3.SumsFile)
+		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 applies to a single file of file:// and https://; remove it and put a file %s next to the model", s3.SumsFile)
 	}
 	src, err := s3.Parse(order.Source)
 	if err != nil {

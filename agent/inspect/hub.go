@@ -32,7 +32,7 @@ const (
 // fromHub looks at a repository of a hub.
 func (r *Resolver) fromHub(ctx context.Context, order v1alpha1.Inspection) (model.Record, error) {
 	if order.SHA256 != "" {
-		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 is for one file; leave it out and name a commit in model.revision")
+		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 applies to a single file; remove it and set a commit in model.revision")
 	}
 	src, err := hub.Parse(order.Source, order.Revision)
 	if err != nil {
@@ -106,7 +106,7 @@ type hubLook struct {
 // single reads the header of one GGUF file.
 func (h *hubLook) single(e hub.Entry) ([]model.File, model.Facts, error) {
 	if e.SHA256 == "" {
-		return nil, model.Facts{}, failure(v1alpha1.ReasonInvalidModel, "the hub does not say the SHA-256 of %s, which is not in large file storage; choose another file", e.Path)
+		return nil, model.Facts{}, failure(v1alpha1.ReasonInvalidModel, "the hub does not provide the SHA-256 of %s, which is not in large file storage; choose another file", e.Path)
 	}
 	f, err := h.open(e)
 	if err != nil {
@@ -125,7 +125,7 @@ func (h *hubLook) open(e hub.Entry) (*remoteFile, error) {
 	}
 	if f.size != e.Bytes {
 		f.close()
-		return nil, failure(v1alpha1.ReasonSourceUnreachable, "%s lists %s with %d bytes and serves %d; ask those who run it", h.who, e.Path, e.Bytes, f.size)
+		return nil, failure(v1alpha1.ReasonSourceUnreachable, "%s lists %s with %d bytes but serves %d; contact its administrators", h.who, e.Path, e.Bytes, f.size)
 	}
 	return f, nil
 }
@@ -184,7 +184,7 @@ func (h *hubLook) copyTo(dir, folder string, e hub.Entry, known map[string]model
 	}
 	below, err := filepath.Rel(filepath.FromSlash(folder), filepath.FromSlash(e.Path))
 	if err != nil || !filepath.IsLocal(below) {
-		return failure(v1alpha1.ReasonInvalidModel, "%s does not lie in the model's folder", e.Path)
+		return failure(v1alpha1.ReasonInvalidModel, "%s is not in the model's folder", e.Path)
 	}
 	name := filepath.Join(dir, below)
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
@@ -224,7 +224,7 @@ func folderFacts(dir string) (model.Facts, error) {
 // alone: 8 bytes of length, then JSON (the format of safetensors).
 func (h *hubLook) header(e hub.Entry, name string) error {
 	if e.SHA256 == "" {
-		return failure(v1alpha1.ReasonInvalidModel, "the hub does not say the SHA-256 of %s, which is not in large file storage; choose another repository", e.Path)
+		return failure(v1alpha1.ReasonInvalidModel, "the hub does not provide the SHA-256 of %s, which is not in large file storage; choose another repository", e.Path)
 	}
 	f, err := h.open(e)
 	if err != nil {
@@ -237,7 +237,7 @@ func (h *hubLook) header(e hub.Entry, name string) error {
 	}
 	n := binary.LittleEndian.Uint64(length[:])
 	if n > uint64(f.most) || int64(n) > f.size-8 {
-		return failure(v1alpha1.ReasonInvalidModel, "%s has a header of %d bytes, which is not believed; choose another repository", e.Path, n)
+		return failure(v1alpha1.ReasonInvalidModel, "%s has a header of %d bytes, which is not plausible; choose another repository", e.Path, n)
 	}
 	header := make([]byte, n)
 	if _, err := f.ReadAt(header, 8); err != nil {
@@ -266,7 +266,7 @@ func sparse(name string, head []byte, size int64) error {
 // of the file must be what the hub says.
 func (h *hubLook) small(e hub.Entry, name string) (string, error) {
 	if h.whole += e.Bytes; e.Bytes > maxSmallFile || h.whole > maxSmallFiles {
-		return "", failure(v1alpha1.ReasonInvalidModel, "%s has %d bytes; beside weights, a model's files have at most %d, and %d together", e.Path, e.Bytes, maxSmallFile, maxSmallFiles)
+		return "", failure(v1alpha1.ReasonInvalidModel, "%s has %d bytes; files other than weights may have at most %d bytes each and %d in total", e.Path, e.Bytes, maxSmallFile, maxSmallFiles)
 	}
 	resp, err := h.get(e, nil)
 	if err != nil {
@@ -286,11 +286,11 @@ func (h *hubLook) small(e hub.Entry, name string) (string, error) {
 	case err != nil:
 		return "", readFault(err)
 	case n != e.Bytes:
-		return "", failure(v1alpha1.ReasonSourceUnreachable, "%s lists %s with %d bytes and serves others; ask those who run it", h.who, e.Path, e.Bytes)
+		return "", failure(v1alpha1.ReasonSourceUnreachable, "%s lists %s with %d bytes but serves another size; contact its administrators", h.who, e.Path, e.Bytes)
 	case e.SHA256 == "" && e.Blob != "" && hex.EncodeToString(blob.Sum(nil)) != e.Blob:
-		return "", failure(v1alpha1.ReasonDigestMismatch, "%s has other content than the hub's listing says (its id in git is %s); ask those who run it", e.Path, e.Blob)
+		return "", failure(v1alpha1.ReasonDigestMismatch, "the content of %s does not match the hub's listing (its git object ID is %s); contact the hub's administrators", e.Path, e.Blob)
 	case e.SHA256 != "" && got != e.SHA256:
-		return "", failure(v1alpha1.ReasonDigestMismatch, "%s has SHA-256 %s, %s says %s; ask those who run it", e.Path, got, h.who, e.SHA256)
+		return "", failure(v1alpha1.ReasonDigestMismatch, "%s has SHA-256 %s, but %s lists %s; contact its administrators", e.Path, got, h.who, e.SHA256)
 	}
 	return got, f.Close()
 }
@@ -299,6 +299,6 @@ func (h *hubLook) small(e hub.Entry, name string) (string, error) {
 func within(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, remoteTime, &download.Error{
 		Reason: v1alpha1.ReasonSourceUnreachable, Transient: true,
-		Message: fmt.Sprintf("the header did not come within %v; it is tried again", remoteTime),
+		Message: fmt.Sprintf("reading the header took longer than %v; retrying", remoteTime),
 	})
 }

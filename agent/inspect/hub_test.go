@@ -373,11 +373,11 @@ func TestModulesThatNoEngineRunsAreRefusedBeforeADownload(t *testing.T) {
 		}, v1alpha1.ReasonUnsupportedModel, `module "Dense" is not supported (supported: `},
 		"a folder outside": {func(f map[string]hubtest.File) {
 			f["modules.json"] = hubtest.File{Content: []byte(first + `{"path":"../../1_Pooling","type":"Pooling"}]`)}
-		}, v1alpha1.ReasonInvalidModel, "leads out"},
+		}, v1alpha1.ReasonInvalidModel, "not a direct subfolder"},
 		"no configuration": {func(f map[string]hubtest.File) { delete(f, "1_Pooling/config.json") }, v1alpha1.ReasonInvalidModel, "1_Pooling"},
 		"no modules":       {func(f map[string]hubtest.File) { delete(f, "modules.json") }, v1alpha1.ReasonInvalidModel, "modules.json"},
 		"empty modules":    {func(f map[string]hubtest.File) { f["modules.json"] = hubtest.File{Content: []byte{}} }, v1alpha1.ReasonInvalidModel, "modules.json"},
-		"no list":          {func(f map[string]hubtest.File) { f["modules.json"] = hubtest.File{Content: []byte("{}")} }, v1alpha1.ReasonInvalidModel, "no list"},
+		"no list":          {func(f map[string]hubtest.File) { f["modules.json"] = hubtest.File{Content: []byte("{}")} }, v1alpha1.ReasonInvalidModel, "not a list"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())

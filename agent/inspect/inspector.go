@@ -74,7 +74,7 @@ func (i *Inspector) Set(orders []v1alpha1.Inspection) {
 		}
 		i.jobs[o.ID] = &job{
 			order: o, next: time.Now(),
-			status: v1alpha1.InspectionStatus{ID: o.ID, State: v1alpha1.InspectionRunning, Message: "the source is being looked at"},
+			status: v1alpha1.InspectionStatus{ID: o.ID, State: v1alpha1.InspectionRunning, Message: "inspecting the source"},
 		}
 	}
 	for id, j := range i.jobs {

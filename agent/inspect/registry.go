@@ -14,7 +14,7 @@ import (
 // digests from now on, whatever a tag means later.
 func (r *Resolver) fromRegistry(ctx context.Context, order v1alpha1.Inspection) (model.Record, error) {
 	if order.SHA256 != "" {
-		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 is for one file of file:// and https://; leave it out and name the artifact by its digest: oci://REGISTRY/REPOSITORY@sha256:DIGEST")
+		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 applies to a single file of file:// and https://; remove it and reference the artifact by its digest: oci://REGISTRY/REPOSITORY@sha256:DIGEST")
 	}
 	src, err := oci.Parse(order.Source)
 	if err != nil {

@@ -47,7 +47,7 @@ func openRemote(get getFunc, most int64) (*remoteFile, error) {
 	}
 	if f.size > maxFileSize {
 		f.close()
-		return nil, failure(v1alpha1.ReasonInvalidModel, "the file has %d bytes; more than %d is not believed", f.size, int64(maxFileSize))
+		return nil, failure(v1alpha1.ReasonInvalidModel, "the file has %d bytes, which is not plausible: the limit is %d", f.size, int64(maxFileSize))
 	}
 	return f, nil
 }
@@ -104,7 +104,7 @@ func (f *remoteFile) load(at int64) error {
 func (f *remoteFile) partial(resp *http.Response, at, last int64) error {
 	r, err := download.ParseContentRange(resp.Header.Get("Content-Range"))
 	if err != nil || r.First != at || r.Last > last || r.Total < 0 {
-		return failure(v1alpha1.ReasonSourceUnreachable, "the host answers a range of the file without saying which, or another one than asked; use another host")
+		return failure(v1alpha1.ReasonSourceUnreachable, "the host returned a missing or wrong Content-Range for a range request; use another host")
 	}
 	if f.size >= 0 && (r.Total != f.size || resp.Header.Get("ETag") != f.etag) {
 		return f.replaced()
@@ -119,7 +119,7 @@ func (f *remoteFile) whole(resp *http.Response, at int64) error {
 	case at != 0: // it served ranges a moment ago
 		return f.replaced()
 	case resp.ContentLength < 0:
-		return failure(v1alpha1.ReasonSourceUnreachable, "the host does not say how large the file is; use a host that sends Content-Length")
+		return failure(v1alpha1.ReasonSourceUnreachable, "the host does not report the size of the file; use a host that sends Content-Length")
 	case resp.ContentLength == 0:
 		return failure(v1alpha1.ReasonInvalidModel, "the file at the source is empty; publish it again")
 	}
@@ -130,7 +130,7 @@ func (f *remoteFile) whole(resp *http.Response, at int64) error {
 // next reads on in the stream. The header reader only ever goes forward.
 func (f *remoteFile) next(at int64) error {
 	if at != f.at+int64(len(f.piece)) {
-		return failure(v1alpha1.ReasonSourceUnreachable, "the host cannot serve parts of the file; use one that answers range requests")
+		return failure(v1alpha1.ReasonSourceUnreachable, "the host cannot serve parts of the file; use one that supports range requests")
 	}
 	return f.fill(f.stream, at, min(f.ask, f.size-at))
 }
@@ -144,11 +144,11 @@ func (f *remoteFile) fill(r io.Reader, at, n int64) error {
 	got, err := io.ReadFull(r, f.piece)
 	f.piece = f.piece[:got]
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the connection ended early; it is tried again"}
+		return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the connection ended early; retrying"}
 	}
 	return err
 }
 
 func (f *remoteFile) replaced() error {
-	return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the file changed while it was looked at; it is looked at again"}
+	return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the file changed while it was being inspected; inspecting it again"}
 }

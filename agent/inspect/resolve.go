@@ -82,7 +82,7 @@ func (r *Resolver) Resolve(ctx context.Context, order v1alpha1.Inspection) (mode
 	case strings.HasPrefix(source, oci.Scheme):
 		return r.fromRegistry(ctx, order)
 	}
-	return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "the source begins neither with file:// nor with https:// nor with hf:// nor with s3:// nor with oci://; only these are known")
+	return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "unknown source scheme; use file://, https://, hf://, s3:// or oci://")
 }
 
 func (r *Resolver) local(ctx context.Context, source, want string) (model.Record, error) {
@@ -108,7 +108,7 @@ func (r *Resolver) local(ctx context.Context, source, want string) (model.Record
 		return model.Record{}, readFault(err)
 	}
 	if want != "" && got != want {
-		return model.Record{}, failure(v1alpha1.ReasonDigestMismatch, "the file on this Mac has SHA-256 %s, model.sha256 says %s; correct one of them", got, want)
+		return model.Record{}, failure(v1alpha1.ReasonDigestMismatch, "the file on this Mac has SHA-256 %s, but model.sha256 is %s; correct one of them", got, want)
 	}
 	return record(source, l.Size, got, facts), nil
 }
@@ -116,7 +116,7 @@ func (r *Resolver) local(ctx context.Context, source, want string) (model.Record
 // localFolder looks at a model in safetensors that lies in the model root.
 func (r *Resolver) localFolder(ctx context.Context, l *store.LocalFolder, source, want string) (model.Record, error) {
 	if want != "" {
-		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 is for one file, and %s is a folder; leave it out", source)
+		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "model.sha256 applies to a single file, but %s is a folder; remove model.sha256", source)
 	}
 	facts, err := folderFacts(l.Path())
 	if err != nil {
@@ -133,7 +133,7 @@ func (r *Resolver) localFolder(ctx context.Context, l *store.LocalFolder, source
 
 func (r *Resolver) remote(ctx context.Context, source, sha256 string) (model.Record, error) {
 	if sha256 == "" {
-		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "an https:// source needs model.sha256, so that what is downloaded can be proven; add the file's digest")
+		return model.Record{}, failure(v1alpha1.ReasonSourceForbidden, "an https:// source needs model.sha256 to verify the download; set it to the file's digest")
 	}
 	ctx, cancel := within(ctx)
 	defer cancel()
@@ -178,11 +178,11 @@ func explain(err error) error {
 	case errors.As(err, &typed):
 		return typed // a remote file could not be read
 	case errors.Is(err, weights.ErrUnsupported):
-		return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: "the engine cannot run this model; choose another file", Err: err}
+		return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: "the engine does not support this model; choose another file", Err: err}
 	case errors.Is(err, weights.ErrNotGGUF):
-		return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the source is no model file; name a .gguf file", Err: err}
+		return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the source is not a model file; use a .gguf file", Err: err}
 	case errors.Is(err, weights.ErrTruncated):
-		return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the model file is cut off; copy or publish it again, whole", Err: err}
+		return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the model file is truncated; copy or publish the complete file again", Err: err}
 	case errors.Is(err, weights.ErrInvalid), errors.Is(err, weights.ErrMissing), errors.Is(err, model.ErrIncomplete):
 		return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the model file is damaged or incomplete; choose another file", Err: err}
 	}
@@ -198,7 +198,7 @@ func readFault(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the source cannot be read; it is tried again", Err: err}
+	return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "cannot read the source; retrying", Err: err}
 }
 
 func failure(reason, format string, args ...any) *download.Error {

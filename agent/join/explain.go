@@ -16,11 +16,11 @@ import (
 )
 
 // errUsed says that the API server knows the account and no token for it.
-var errUsed = errors.New("the join token was used or burned")
+var errUsed = errors.New("the join token was already used or revoked")
 
 // newToken is the way out of most of it.
 func newToken(t contract.Token) string {
-	return fmt.Sprintf("make a new one with `kubectl metalfleet join-token %s`", t.Mac)
+	return fmt.Sprintf("create a new one with `kubectl metalfleet join-token %s`", t.Mac)
 }
 
 // explain turns what went wrong into what to do. It hides no cause.
@@ -38,19 +38,19 @@ func explain(err error, t contract.Token, now time.Time) error {
 	case errors.Is(err, errOtherRoots):
 		return fmt.Errorf("%w: %s", err, newToken(t))
 	case errors.As(err, &misnamed):
-		return fmt.Errorf("the API server's certificate is not for %s: have the token made with --api-server and an address that the certificate names: %w", t.Server, err)
+		return fmt.Errorf("the API server's certificate is not valid for %s: create the token with --api-server and an address that the certificate contains: %w", t.Server, err)
 	case errors.As(err, &strange), errors.As(err, &badCert):
-		return fmt.Errorf("the server at %s is not the one that the join token vouches for: something stands in between, or the API server's CA was changed since; if you trust the way, %s: %w", t.Server, newToken(t), err)
+		return fmt.Errorf("the server at %s is not the one that the join token was created for: a proxy may intercept the connection, or the API server's CA has changed; if you trust the connection, %s: %w", t.Server, newToken(t), err)
 	case apierrors.IsUnauthorized(err) && now.After(t.Expires):
-		return fmt.Errorf("the join token ended at %s: %s: %w", t.Expires.Local().Format(time.RFC1123), newToken(t), err)
+		return fmt.Errorf("the join token expired at %s: %s: %w", t.Expires.Local().Format(time.RFC1123), newToken(t), err)
 	case apierrors.IsUnauthorized(err), errors.Is(err, errUsed):
-		return fmt.Errorf("the API server does not take the join token: it was used, or burned by a newer one, or its MacNode was deleted (or this Mac's clock is behind, and it has ended): %s: %w", newToken(t), err)
+		return fmt.Errorf("the API server rejected the join token: it was used, replaced by a newer one, or its MacNode was deleted (or the token has expired and this Mac's clock is slow): %s: %w", newToken(t), err)
 	case errors.Is(err, identity.ErrUnanswered):
-		return fmt.Errorf("%w See `kubectl -n %s get deployment metalfleet-operator` and its log, then run this again with the same token", err, t.Namespace)
+		return fmt.Errorf("%w. See `kubectl -n %s get deployment metalfleet-operator` and its log, then run this command again with the same token", err, t.Namespace)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("the API server refuses what joining needs: chart or config/rbac of the fleet are older than this agent, or were changed: %w", err)
+		return fmt.Errorf("the API server denied access that joining needs: the fleet's chart or config/rbac is older than this agent, or was modified: %w", err)
 	case errors.As(err, &network), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the API server %s cannot be reached from this Mac: try `curl -k %s/version`; if Macs reach it by another address, have the token made with --api-server: %w", t.Server, t.Server, err)
+		return fmt.Errorf("cannot reach the API server %s from this Mac: try `curl -k %s/version`; if Macs reach it at another address, create the token with --api-server: %w", t.Server, t.Server, err)
 	}
 	return err
 }
@@ -60,5 +60,5 @@ func explainRefusal(no *identity.Refused, t contract.Token) error {
 	case contract.ReasonTokenUsed, contract.ReasonTokenReplaced, contract.ReasonNoMac, contract.ReasonOldAccount:
 		return fmt.Errorf("%w: %s", no, newToken(t))
 	}
-	return fmt.Errorf("%w: operator and agent differ in version, or an approver in this cluster denies it: look at `kubectl get csr %s -o yaml`", no, contract.RequestName(contract.Account(t.Mac)))
+	return fmt.Errorf("%w: operator and agent have different versions, or an approver in this cluster denied the request: see `kubectl get csr %s -o yaml`", no, contract.RequestName(contract.Account(t.Mac)))
 }

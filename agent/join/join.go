@@ -89,10 +89,10 @@ func Run(ctx context.Context, o Options) error {
 		return explain(err, token, time.Now())
 	}
 	if err := identity.Collected(ctx, c, name, uid); err != nil {
-		o.Log.Info("The operator burns the join token by itself in two minutes", "reason", err.Error())
+		o.Log.Info("The operator will revoke the join token within two minutes", "reason", err.Error())
 	}
 	if err := os.Remove(filepath.Join(o.StateDir, keyFile)); err != nil {
-		return fmt.Errorf("remove what is left of joining: %w", err)
+		return fmt.Errorf("remove temporary join files: %w", err)
 	}
 	return nil
 }
@@ -102,12 +102,12 @@ func check(o Options) error {
 	have, err := account.Open(o.StateDir, o.Log)
 	switch {
 	case err == nil && have.Mac() != o.Token.Mac:
-		return fmt.Errorf("the folder %s is that of Mac %s, and the token is for %s: name another folder with --state, or make a token for %s", o.StateDir, have.Mac(), o.Token.Mac, have.Mac())
+		return fmt.Errorf("the folder %s belongs to Mac %s, but the token is for %s: use another folder with --state, or create a token for %s", o.StateDir, have.Mac(), o.Token.Mac, have.Mac())
 	case err == nil, errors.Is(err, account.ErrNone):
 		return nil
 	}
 	// Damaged or readable by others: joining writes it anew.
-	o.Log.Info("The account of old is replaced", "reason", err.Error())
+	o.Log.Info("Replacing the existing account", "reason", err.Error())
 	return nil
 }
 
@@ -128,7 +128,7 @@ func reach(ctx context.Context, c client.Client, token contract.Token) error {
 		// The API server learns of a new account's rights within moments.
 		if !apierrors.IsForbidden(err) || !register.Sleep(ctx, pause) {
 			if apierrors.IsNotFound(err) {
-				return fmt.Errorf("%w: its Secret is gone", errUsed)
+				return fmt.Errorf("%w: its Secret does not exist", errUsed)
 			}
 			return err
 		}
@@ -168,7 +168,7 @@ func settle(ctx context.Context, o Options, c client.Client, key *ecdsa.PrivateK
 }
 
 // errOtherRoots says that the authority was changed while this Mac joined.
-var errOtherRoots = errors.New("the certificate that was issued is of none of the authority's roots: the authority was changed while this Mac joined")
+var errOtherRoots = errors.New("the issued certificate is not signed by any of the authority's roots: the authority changed while this Mac was joining")
 
 // readAuthority tries the new account at once, on the Secret that is its own,
 // until take can use what it names. A root that came to sign a moment ago may
@@ -190,7 +190,7 @@ func readAuthority(ctx context.Context, o Options, token string, take func(autho
 				return nil
 			}
 			if !errors.As(err, &strange) {
-				return fmt.Errorf("the certificate that was issued is of no use: %w", err)
+				return fmt.Errorf("the issued certificate is not usable: %w", err)
 			}
 		}
 		if register.Sleep(ctx, pause) {
@@ -200,9 +200,9 @@ func readAuthority(ctx context.Context, o Options, token string, take func(autho
 		case named:
 			return errOtherRoots
 		case err == nil:
-			err = errors.New("it names no authority")
+			err = errors.New("it contains no authority")
 		}
-		return fmt.Errorf("the Mac's own account does not get the authority from its Secret %s; does the operator run? %w", at.Name, err)
+		return fmt.Errorf("the Mac's account cannot read the authority from its Secret %s; check that the operator is running: %w", at.Name, err)
 	}
 }
 

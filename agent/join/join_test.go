@@ -282,7 +282,7 @@ func wantPrivate(t *testing.T, dir string, sent []string) {
 func TestAJoinThatBrokeOffIsTakenUp(t *testing.T) {
 	k := newCluster(t, "m2")
 	token, dir := k.token(), t.TempDir()
-	k.fails(Options{Token: token, StateDir: dir, Log: testr.New(t)}, "does the operator run?", "same token")
+	k.fails(Options{Token: token, StateDir: dir, Log: testr.New(t)}, "check that the operator is running", "same token")
 	var first certificatesv1.CertificateSigningRequest
 	if err := k.Get(t.Context(), client.ObjectKey{Name: "metalfleet-join-m2"}, &first); err != nil {
 		t.Fatal(err)
@@ -319,24 +319,24 @@ func TestWhatGoesWrongSaysWhatToDo(t *testing.T) {
 		change func(*contract.Token)
 		want   []string
 	}{
-		{"a token that ended", "", func(o *contract.Token) { o.Credential, o.Expires = "x.y.z", time.Now().Add(-time.Hour) }, []string{"ended at", "join-token m3"}},
-		{"a token that nobody knows", "", func(o *contract.Token) { o.Credential = "x.y.z" }, []string{"does not take the join token", "join-token m3"}},
+		{"a token that ended", "", func(o *contract.Token) { o.Credential, o.Expires = "x.y.z", time.Now().Add(-time.Hour) }, []string{"expired at", "join-token m3"}},
+		{"a token that nobody knows", "", func(o *contract.Token) { o.Credential = "x.y.z" }, []string{"rejected the join token", "join-token m3"}},
 		{"a burned token", "", func(o *contract.Token) {
 			if err := k.Delete(t.Context(), &corev1.Secret{ObjectMeta: k.here("join-m3")}); err != nil {
 				t.Fatal(err)
 			}
 			k.awaitBurned(*o)
-		}, []string{"it was used, or burned", "join-token m3"}},
-		{"another server", "", func(o *contract.Token) { o.Server = stranger.URL }, []string{"not the one that the join token vouches for"}},
-		{"another CA", "", func(o *contract.Token) { o.CA = k.ca.PEM() }, []string{"not the one that the join token vouches for"}},
+		}, []string{"it was used, replaced", "join-token m3"}},
+		{"another server", "", func(o *contract.Token) { o.Server = stranger.URL }, []string{"not the one that the join token was created for"}},
+		{"another CA", "", func(o *contract.Token) { o.CA = k.ca.PEM() }, []string{"not the one that the join token was created for"}},
 		{"a name that the certificate lacks", "", func(o *contract.Token) {
 			o.Server = strings.Replace(stranger.URL, "127.0.0.1", "localhost", 1)
 			o.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: stranger.Certificate().Raw})
-		}, []string{"certificate is not for", "--api-server"}},
-		{"nobody there", "", func(o *contract.Token) { o.Server = strings.Replace(closed.URL, "http:", "https:", 1) }, []string{"cannot be reached", "--api-server"}},
-		{"a folder of another Mac", joined, func(*contract.Token) {}, []string{"is that of Mac other", "--state"}},
-		{"a token that was used", "", func(*contract.Token) { deny = errors.New(contract.ReasonTokenUsed) }, []string{"refused (TokenUsed)", "join-token m3"}},
-		{"a request that is refused", "", func(*contract.Token) { deny = errors.New(contract.ReasonWrongRequest) }, []string{"refused (WrongRequest)", "metalfleet-join-m3"}},
+		}, []string{"certificate is not valid for", "--api-server"}},
+		{"nobody there", "", func(o *contract.Token) { o.Server = strings.Replace(closed.URL, "http:", "https:", 1) }, []string{"cannot reach the API server", "--api-server"}},
+		{"a folder of another Mac", joined, func(*contract.Token) {}, []string{"belongs to Mac other", "--state"}},
+		{"a token that was used", "", func(*contract.Token) { deny = errors.New(contract.ReasonTokenUsed) }, []string{"denied (TokenUsed)", "join-token m3"}},
+		{"a request that is refused", "", func(*contract.Token) { deny = errors.New(contract.ReasonWrongRequest) }, []string{"denied (WrongRequest)", "metalfleet-join-m3"}},
 	} {
 		token, dir := k.token(), tc.dir
 		if dir == "" {
@@ -369,7 +369,7 @@ func TestAMacJoinsWhileTheAuthorityRotates(t *testing.T) {
 	token, next := k.token(), agentapitest.NewCA(t) // the token was made before
 	signertest.Start(t, k, next, func(r *certificatesv1.CertificateSigningRequest) error { return k.seal(r) })
 	dir := t.TempDir()
-	k.fails(Options{Token: token, StateDir: dir, Log: testr.New(t)}, "none of the authority's roots", "join-token m5")
+	k.fails(Options{Token: token, StateDir: dir, Log: testr.New(t)}, "any of the authority's roots", "join-token m5")
 	var r certificatesv1.CertificateSigningRequest
 	if err := k.Get(t.Context(), client.ObjectKey{Name: "metalfleet-join-m5"}, &r); err != nil {
 		t.Fatal(err)

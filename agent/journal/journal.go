@@ -161,7 +161,7 @@ type Journal struct {
 }
 
 // ErrVersion says that a newer program wrote the journal.
-var ErrVersion = errors.New("journal is of a newer version")
+var ErrVersion = errors.New("journal has a newer version")
 
 // Open reads the journal in dir, or begins one. A file that cannot be
 // understood is renamed; SetAside then names it.
@@ -178,7 +178,7 @@ func Open(dir string, now time.Time) (*Journal, error) {
 	if err != nil {
 		j.setAside = fmt.Sprintf("%s.damaged-%d", j.path, now.Unix())
 		if err := os.Rename(j.path, j.setAside); err != nil {
-			return nil, fmt.Errorf("set a damaged journal aside: %w", err)
+			return nil, fmt.Errorf("set damaged journal aside: %w", err)
 		}
 		return j, nil
 	}
@@ -192,7 +192,7 @@ func decode(b []byte) (State, error) {
 		return State{}, fmt.Errorf("decode journal: %w", err)
 	}
 	if s.Version > Version {
-		return State{}, fmt.Errorf("%w: %d, this program reads up to %d", ErrVersion, s.Version, Version)
+		return State{}, fmt.Errorf("%w: %d, this program supports up to %d", ErrVersion, s.Version, Version)
 	}
 	if s.Version < 1 || s.FreedBytesTotal < 0 || s.IndeterminateReclaims < 0 {
 		return State{}, fmt.Errorf("decode journal: version %d, %d bytes freed", s.Version, s.FreedBytesTotal)

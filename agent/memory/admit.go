@@ -48,24 +48,24 @@ func (e *NoRoomError) Error() string {
 	bound := fmt.Sprintf("(ceiling %s, bound by %s)", v1alpha1.FormatBytes(e.Ceiling), e.Term)
 	switch {
 	case e.Because != "":
-		return fmt.Sprintf("%s, but no model is loaded now: %s", needs, e.Because)
+		return fmt.Sprintf("%s, but this Mac loads no models now: %s", needs, e.Because)
 	case e.Final:
-		return fmt.Sprintf("%s, but this Mac promises %s at most %s: it is too large for this Mac even when nothing else is loaded", needs, v1alpha1.FormatBytes(e.Capacity), bound)
+		return fmt.Sprintf("%s, but this Mac can reserve at most %s %s: the model is too large for this Mac even when nothing else is loaded", needs, v1alpha1.FormatBytes(e.Capacity), bound)
 	case e.Term == footprint.Dynamic:
-		return fmt.Sprintf("%s, but the Mac's free memory leaves room for %s now, beside %s in use by engines %s", needs, v1alpha1.FormatBytes(e.Available), v1alpha1.FormatBytes(e.InUse), bound)
+		return fmt.Sprintf("%s, but the Mac's free memory allows only %s now, in addition to %s used by engines %s", needs, v1alpha1.FormatBytes(e.Available), v1alpha1.FormatBytes(e.InUse), bound)
 	case e.InUse > 0:
-		return fmt.Sprintf("%s, but %s of %s are promised already and %s more are in use %s", needs, v1alpha1.FormatBytes(e.Reserved), v1alpha1.FormatBytes(e.Capacity), v1alpha1.FormatBytes(e.InUse), bound)
+		return fmt.Sprintf("%s, but %s of %s are already reserved and engines use %s more %s", needs, v1alpha1.FormatBytes(e.Reserved), v1alpha1.FormatBytes(e.Capacity), v1alpha1.FormatBytes(e.InUse), bound)
 	}
-	return fmt.Sprintf("%s, but %s of %s are promised already %s", needs, v1alpha1.FormatBytes(e.Reserved), v1alpha1.FormatBytes(e.Capacity), bound)
+	return fmt.Sprintf("%s, but %s of %s are already reserved %s", needs, v1alpha1.FormatBytes(e.Reserved), v1alpha1.FormatBytes(e.Capacity), bound)
 }
 
-// Admit gives memory to load a model: it promises it, if the key has no
-// promise yet, and looks whether the Mac has it now. It returns a *NoRoomError
-// and leaves the ledger as it was where there is none (P12 P13 M13). Whoever
-// holds a promise and is not among the reading's engines is about to load.
+// Admit gives memory to load a model: it promises it, if the key has no promise
+// yet, and looks whether the Mac has it now. It returns a *NoRoomError and
+// leaves the ledger as it was where there is none. Whoever holds a promise and
+// is not among the reading's engines is about to load.
 func (l *Ledger) Admit(w Want, r Reading) error {
 	if w.Bytes < 1 {
-		return fmt.Errorf("admit %d bytes for replica %s: unknown is never zero", w.Bytes, w.Key.UID)
+		return fmt.Errorf("admit %d bytes for replica %s: want more than zero", w.Bytes, w.Key.UID)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,7 +104,7 @@ func (l *Ledger) promise(w Want, engines []EngineReading) error {
 }
 
 // give checks what the Mac has now: bytes that no engine owns are gone for a
-// load (M13), and so is what other loads will still take; the caller holds mu.
+// load, and so is what other loads will still take; the caller holds mu.
 func (l *Ledger) give(w Want, r Reading) error {
 	short := &NoRoomError{Needed: w.Bytes, Reserved: l.sum(), InUse: use(r.Engines), Capacity: l.limits.Capacity, Limits: l.limits, Term: footprint.Dynamic}
 	switch {
@@ -112,10 +112,10 @@ func (l *Ledger) give(w Want, r Reading) error {
 		short.Because = "the memory of this Mac could not be measured"
 		return short
 	case r.Host.Pressure == probe.Critical:
-		short.Because = "the system says that memory pressure is critical"
+		short.Because = "the system reports critical memory pressure"
 		return short
 	case r.Host.Thermal == probe.Critical:
-		short.Because = "the system says that the thermal state is critical"
+		short.Because = "the system reports a critical thermal state"
 		return short
 	}
 	c := loadCeiling(r)

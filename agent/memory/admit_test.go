@@ -60,19 +60,19 @@ func noRoom(t *testing.T, err error) *NoRoomError {
 	return short
 }
 
-// TestP12TooLargeAloneIsNotNoRoomNow: the two are told apart, with figures.
-func TestP12TooLargeAloneIsNotNoRoomNow(t *testing.T) {
+// The two refusals are distinct errors, with figures.
+func TestTooLargeDiffersFromNoRoomNow(t *testing.T) {
 	r := mac(106, 0, with(engine("pinned", 60, 9), always)) // ceiling 100, capacity 90
 	l := ledgerFor(r)
 	now := noRoom(t, l.Admit(want(60), r))
 	if now.Final || now.Needed != 60*gib || now.Reserved != 60*gib || now.Capacity != 90*gib || now.Available != 30*gib || len(now.Victims) > 0 || now.Pending {
 		t.Errorf("%+v", now)
 	}
-	if s := now.Error(); s != "needs 60.0 GiB, but 60.0 GiB of 90.0 GiB are promised already (ceiling 100.0 GiB, bound by Static)" {
+	if s := now.Error(); s != "needs 60.0 GiB, but 60.0 GiB of 90.0 GiB are already reserved (ceiling 100.0 GiB, bound by Static)" {
 		t.Error(s)
 	}
 	final := noRoom(t, l.Admit(want(91), r))
-	if !final.Final || !strings.Contains(final.Error(), "needs 91.0 GiB, but this Mac promises 90.0 GiB at most") || !strings.Contains(final.Error(), "even when nothing else is loaded") {
+	if !final.Final || !strings.Contains(final.Error(), "needs 91.0 GiB, but this Mac can reserve at most 90.0 GiB") || !strings.Contains(final.Error(), "even when nothing else is loaded") {
 		t.Errorf("%v", final)
 	}
 	if err := l.Admit(want(30), r); err != nil {
@@ -83,7 +83,7 @@ func TestP12TooLargeAloneIsNotNoRoomNow(t *testing.T) {
 	}
 }
 
-func TestP12ARefusalLeavesTheLedgerAsItWas(t *testing.T) {
+func TestRefusalLeavesTheLedgerUnchanged(t *testing.T) {
 	r := mac(64, 60)
 	l := ledgerFor(r)
 	if err := l.Admit(want(10), r); err == nil {
@@ -94,7 +94,7 @@ func TestP12ARefusalLeavesTheLedgerAsItWas(t *testing.T) {
 	}
 }
 
-func TestP12IdleEnginesGoFirst(t *testing.T) {
+func TestIdleEnginesAreEvictedToAdmit(t *testing.T) {
 	for name, tc := range map[string]struct {
 		engines []EngineReading
 		want    []Key
@@ -114,9 +114,7 @@ func TestP12IdleEnginesGoFirst(t *testing.T) {
 	}
 }
 
-// TestP13AnIdleModelThatGaugesDoNotSeeCounts: live gauges read 0, and 60 are
-// accounted for.
-func TestP13AnIdleModelThatGaugesDoNotSeeCounts(t *testing.T) {
+func TestReservationCountsWhenGaugesReadZero(t *testing.T) {
 	unseen := with(engine("pinned", 60, 9), func(e *EngineReading) { always(e); e.Active, e.Footprint = 0, 0 })
 	r := mac(106, 0, unseen)
 	if short := noRoom(t, ledgerFor(r).Admit(want(60), r)); short.Reserved != 60*gib {
@@ -126,12 +124,12 @@ func TestP13AnIdleModelThatGaugesDoNotSeeCounts(t *testing.T) {
 	l := NewLedger()
 	l.limits = r.Limits
 	short := noRoom(t, l.Admit(want(60), r))
-	if short.InUse != 60*gib || short.Available != 30*gib || !strings.Contains(short.Error(), "60.0 GiB more are in use") {
+	if short.InUse != 60*gib || short.Available != 30*gib || !strings.Contains(short.Error(), "engines use 60.0 GiB more") {
 		t.Errorf("%v: %+v", short, short)
 	}
 }
 
-func TestP12WhatAnEngineUsesBeyondItsReservationIsGone(t *testing.T) {
+func TestUseBeyondTheReservationCounts(t *testing.T) {
 	leaking := with(engine("leaking", 30, 9), func(e *EngineReading) { always(e); e.Reserved = 20 * gib })
 	r := mac(64, 0, leaking) // capacity 52.2
 	l := ledgerFor(r)
@@ -143,16 +141,14 @@ func TestP12WhatAnEngineUsesBeyondItsReservationIsGone(t *testing.T) {
 	}
 }
 
-// TestM13BytesThatNobodyOwnsCountAgainstALoad: 64 GiB, 40 of them held by none
-// of our engines.
-func TestM13BytesThatNobodyOwnsCountAgainstALoad(t *testing.T) {
+func TestForeignMemoryCountsAgainstALoad(t *testing.T) {
 	r := mac(64, 40) // 24 are free or inactive: soft mark 21.6
 	l := ledgerFor(r)
 	short := noRoom(t, l.Admit(want(22), r))
 	if short.Term != footprint.Dynamic || short.Final || short.Ceiling != 24*gib || short.Available != footprint.SoftMark(24*gib, footprint.Balanced) {
 		t.Errorf("%+v", short)
 	}
-	if s := short.Error(); s != "needs 22.0 GiB, but the Mac's free memory leaves room for 21.6 GiB now, beside 0 in use by engines (ceiling 24.0 GiB, bound by Dynamic)" {
+	if s := short.Error(); s != "needs 22.0 GiB, but the Mac's free memory allows only 21.6 GiB now, in addition to 0 used by engines (ceiling 24.0 GiB, bound by Dynamic)" {
 		t.Error(s)
 	}
 	if err := l.Admit(want(21), r); err != nil {
@@ -164,7 +160,7 @@ func TestM13BytesThatNobodyOwnsCountAgainstALoad(t *testing.T) {
 	}
 }
 
-func TestM13ALoadCountsNothingOfActivePages(t *testing.T) {
+func TestActivePagesAreNotAvailableToALoad(t *testing.T) {
 	r := mac(64, 40)
 	r.Policy = footprint.Aggressive // 0.8 of the active pages count for pressure
 	if c := CeilingOf(r); c.Term != footprint.Dynamic || c.Bytes < 55*gib {
@@ -175,7 +171,7 @@ func TestM13ALoadCountsNothingOfActivePages(t *testing.T) {
 	}
 }
 
-func TestM13IdleEnginesGoFirstForALoadToo(t *testing.T) {
+func TestIdleEnginesAreEvictedForALoad(t *testing.T) {
 	r := mac(64, 30, engine("idle", 20, 9)) // 14 left
 	short := noRoom(t, ledgerFor(r).Admit(want(20), r))
 	if want := []Key{{"idle", 1}}; !cmp.Equal(short.Victims, want) || short.Term != footprint.Dynamic {
@@ -191,8 +187,8 @@ func TestM13IdleEnginesGoFirstForALoadToo(t *testing.T) {
 	}
 }
 
-// TestM13TwoLoadsAreNotGivenTheSameFreeMemory: the first has not taken it yet.
-func TestM13TwoLoadsAreNotGivenTheSameFreeMemory(t *testing.T) {
+// The first load has not taken its memory yet.
+func TestTwoLoadsDoNotShareTheSameFreeMemory(t *testing.T) {
 	first := with(engine("first", 1, 0), func(e *EngineReading) { loading(e); e.Reserved = 15 * gib })
 	r := mac(64, 39, first) // 24 left, of which 14 are still to be taken
 	if err := ledgerFor(r).Admit(want(10), r); err == nil {
@@ -210,7 +206,7 @@ func TestM13TwoLoadsAreNotGivenTheSameFreeMemory(t *testing.T) {
 	}
 }
 
-func TestM13AKeyThatHasAPromiseIsStillGated(t *testing.T) {
+func TestReservedLoadStillNeedsFreeMemory(t *testing.T) {
 	r := mac(64, 40)
 	l := ledgerFor(r)
 	l.Restore(Key{"new", 1}, 30*gib)
@@ -226,14 +222,14 @@ func TestM13AKeyThatHasAPromiseIsStillGated(t *testing.T) {
 	}
 }
 
-func TestM13WhatTheSystemSaysHoldsALoadBack(t *testing.T) {
+func TestSystemPressureDelaysALoad(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(r *Reading)
 		want   string
 	}{
 		"its memory cannot be measured": {func(r *Reading) { r.HostKnown = false }, "could not be measured"},
-		"its memory is critical":        {func(r *Reading) { r.Host.Pressure = probe.Critical }, "memory pressure is critical"},
-		"it is critically hot":          {func(r *Reading) { r.Host.Thermal = probe.Critical }, "thermal state is critical"},
+		"its memory is critical":        {func(r *Reading) { r.Host.Pressure = probe.Critical }, "critical memory pressure"},
+		"it is critically hot":          {func(r *Reading) { r.Host.Thermal = probe.Critical }, "critical thermal state"},
 		"a warning does not":            {func(r *Reading) { r.Host.Pressure, r.Host.Thermal = probe.Warning, probe.Serious }, ""},
 		"swap in use does not":          {func(r *Reading) { r.Host.SwapUsed = 9 * gib }, ""},
 	} {
@@ -248,13 +244,12 @@ func TestM13WhatTheSystemSaysHoldsALoadBack(t *testing.T) {
 
 func TestAdmitRefusesAnUnknownSize(t *testing.T) {
 	r := mac(64, 0)
-	if err := ledgerFor(r).Admit(want(0), r); err == nil || !strings.Contains(err.Error(), "unknown is never zero") {
+	if err := ledgerFor(r).Admit(want(0), r); err == nil || !strings.Contains(err.Error(), "want more than zero") {
 		t.Error(err)
 	}
 }
 
-// TestM11TheTermThatBindsIsSaid over policies and free memory.
-func TestM11TheTermThatBindsIsSaid(t *testing.T) {
+func TestCeilingNamesTheBindingTerm(t *testing.T) {
 	for name, tc := range map[string]struct {
 		policy  footprint.Policy
 		foreign float64

@@ -11,7 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-// residueBound is what may be left where no model is loaded: near zero (K18).
+// residueBound is what may be left where no model is loaded: near zero.
 const residueBound = footprint.GiB
 
 // Residue is what is left where no engine has a process, in bytes.
@@ -31,13 +31,13 @@ type Divergence struct {
 }
 
 // GaugeBound is by how much the gauges of an engine may disagree, in bytes: a
-// tenth of the largest, at least 1 GiB and at most the 5 GiB of P18.
+// tenth of the largest, at least 1 GiB and at most 5 GiB.
 func GaugeBound(gauge int64) int64 {
 	return min(5*footprint.GiB, max(footprint.GiB, gauge/10))
 }
 
-// Observe judges one reading (M1 K18 P26); what lasts for 10 s is said. It is
-// an incident to show, never an input of admission or pressure.
+// Observe judges one reading; what lasts for 10 s is said. It is an incident to
+// show, never an input of admission or pressure.
 func (d *Divergence) Observe(r Reading, left Residue) Finding {
 	since := map[Key]time.Time{}
 	var found []string
@@ -58,12 +58,12 @@ func (d *Divergence) Observe(r Reading, left Residue) Finding {
 	d.since = since
 	if len(found) > 0 {
 		return Finding{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonEngineDiverged, Bytes: bytes,
-			Message: strings.Join(found, "; ") + ". Drain the replica to get the memory back, and report the figures with its engine's log"}
+			Message: strings.Join(found, "; ") + ". Drain the replica to free the memory, and report these figures with its engine's log"}
 	}
 	if f, ok := d.left(r, left); ok {
 		return f
 	}
-	return Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonGaugesAgree, Message: "what engines hold is accounted for"}
+	return Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonGaugesAgree, Message: "all memory that engines hold is accounted for"}
 }
 
 // disagreement is by how much the gauges of an engine contradict one another,
@@ -76,14 +76,14 @@ func disagreement(e EngineReading) (int64, string) {
 	bound := GaugeBound(e.Gauge())
 	says := func(n int64) string { return v1alpha1.FormatBytes(n) }
 	if n := e.Footprint - e.Active - e.Pooled; n > bound {
-		return n, fmt.Sprintf("its process holds %s, %s of them outside its back end, which has %s active and %s pooled", says(e.Footprint), says(n), says(e.Active), says(e.Pooled))
+		return n, fmt.Sprintf("its process holds %s, of which %s are outside its back end (%s active, %s pooled)", says(e.Footprint), says(n), says(e.Active), says(e.Pooled))
 	}
 	// A running prompt has transients, which are active and not accounted for.
 	if n := e.Active - e.Accounted; n > bound && e.Idle() {
-		return n, fmt.Sprintf("it is idle and %s are active, but weights and KV account for %s", says(e.Active), says(e.Accounted))
+		return n, fmt.Sprintf("it is idle and has %s active, but weights and KV cache account for %s", says(e.Active), says(e.Accounted))
 	}
 	if n := e.Accounted - e.Footprint; n > bound {
-		return n, fmt.Sprintf("weights and KV account for %s, but its process holds %s: the system's figure reads low", says(e.Accounted), says(e.Footprint))
+		return n, fmt.Sprintf("weights and KV cache account for %s, but its process holds %s: the system reports too little", says(e.Accounted), says(e.Footprint))
 	}
 	return 0, ""
 }
@@ -101,6 +101,6 @@ func (d *Divergence) left(r Reading, left Residue) (Finding, bool) {
 		return Finding{}, false
 	}
 	return Finding{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonResidue, Bytes: max(0, left.Processes) + max(0, left.Reserved),
-		Message: fmt.Sprintf("no model is loaded, but processes of the agent hold %s and %s are still reserved: end the processes that the agent's log names; no restart is needed",
+		Message: fmt.Sprintf("no model is loaded, but processes of the agent hold %s and %s are still reserved: end the processes named in the agent's log; a restart is not needed",
 			v1alpha1.FormatBytes(left.Processes), v1alpha1.FormatBytes(left.Reserved))}, true
 }

@@ -37,7 +37,7 @@ const (
 // Enforcer derives from each poll what is to be done. It is not safe for
 // concurrent use, has no clock and does nothing itself.
 type Enforcer struct {
-	// Pause between two victims; 0 takes all that are needed at once (M12).
+	// Pause between two victims; 0 takes all that are needed at once.
 	Pause time.Duration
 
 	poll    int64
@@ -73,7 +73,7 @@ func (e *Enforcer) Poll(r Reading) Decision {
 	if why := blind(r); why != "" {
 		d := e.last
 		d.Level, d.Actions, d.Headroom, d.GuardInactive = e.level, nil, 0, why
-		d.Because = "the level is kept: " + why
+		d.Because = "keeping the level: " + why
 		return d
 	}
 	if e.between = !e.counted.IsZero() && r.Now.Sub(e.counted) < leastPause; !e.between {
@@ -176,7 +176,7 @@ func rank(l v1alpha1.PressureLevel) int {
 	return 0
 }
 
-// judge sets the level and says why (M3).
+// judge sets the level and says why.
 func (e *Enforcer) judge(s sight) string {
 	e.count(s)
 	want, because := e.want(s)
@@ -195,7 +195,7 @@ func (e *Enforcer) judge(s sight) string {
 		e.calm = 0
 		return because
 	}
-	return fmt.Sprintf("%s; %s is left once that lasts", because, e.level)
+	return fmt.Sprintf("%s; level %s ends if this lasts", because, e.level)
 }
 
 func lower(l v1alpha1.PressureLevel) v1alpha1.PressureLevel {
@@ -252,7 +252,7 @@ func (e *Enforcer) want(s sight) (v1alpha1.PressureLevel, string) {
 	case s.use > s.c.Soft:
 		return v1alpha1.PressureSoft, fmt.Sprintf("%s: over the soft mark of %s", holds, word(s.c.Soft))
 	case s.Host.Pressure == probe.Critical:
-		return v1alpha1.PressureSoft, fmt.Sprintf("%s, and the system says that memory pressure is critical (%s of swap in use)", holds, word(s.Host.SwapUsed))
+		return v1alpha1.PressureSoft, fmt.Sprintf("%s, and the system reports critical memory pressure (%s of swap in use)", holds, word(s.Host.SwapUsed))
 	}
 	return v1alpha1.PressureNormal, holds
 }

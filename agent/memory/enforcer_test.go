@@ -56,8 +56,7 @@ func wantShort(t *testing.T, when string, d Decision, level v1alpha1.PressureLev
 	}
 }
 
-// TestM1TheGaugeIsTheLargestOfThree: three fakes, the maximum wins.
-func TestM1TheGaugeIsTheLargestOfThree(t *testing.T) {
+func TestGaugeIsTheLargestOfThree(t *testing.T) {
 	for name, set := range map[string]func(e *EngineReading, n int64){
 		"active":    func(e *EngineReading, n int64) { e.Active = n },
 		"footprint": func(e *EngineReading, n int64) { e.Footprint = n },
@@ -71,8 +70,7 @@ func TestM1TheGaugeIsTheLargestOfThree(t *testing.T) {
 	}
 }
 
-// TestM3LevelsOverAScriptedGauge: both ways, with hysteresis.
-func TestM3LevelsOverAScriptedGauge(t *testing.T) {
+func TestLevelsRiseAndFallWithHysteresis(t *testing.T) {
 	const n, s, h, e = v1alpha1.PressureNormal, v1alpha1.PressureSoft, v1alpha1.PressureHard, v1alpha1.PressureEmergency
 	type step struct {
 		gibs float64
@@ -101,7 +99,7 @@ func TestM3LevelsOverAScriptedGauge(t *testing.T) {
 	}
 }
 
-func TestM3MarksOfLargeMacsAreAboveWhatIsPromised(t *testing.T) {
+func TestMarksOfLargeMacsExceedTheReservations(t *testing.T) {
 	for _, ceiling := range []int64{4, 16, 100, 240, 300, 464, 512, 2000} {
 		for _, p := range []footprint.Policy{footprint.Safe, footprint.Balanced, footprint.Aggressive, footprint.Custom} {
 			c := ceiling * gib
@@ -113,8 +111,8 @@ func TestM3MarksOfLargeMacsAreAboveWhatIsPromised(t *testing.T) {
 	}
 }
 
-// TestM4SoftPressure pauses prompts and takes idle engines, not the last.
-func TestM4SoftPressure(t *testing.T) {
+// The last engine stays.
+func TestSoftPressurePausesPromptsAndEvictsIdleEngines(t *testing.T) {
 	p := newPolls()
 	if d := p.see(0, pinned(60), engine("a", 10, 9), engine("b", 10, 1)); d.PausePrefill || d.Headroom != 15*gib {
 		t.Errorf("prompts pause below the mark, or headroom %d: %+v", d.Headroom, d)
@@ -135,13 +133,13 @@ func TestM4SoftPressure(t *testing.T) {
 	}
 }
 
-func TestM3ActionsAimBelowTheSoftMark(t *testing.T) {
+func TestEvictionAimsBelowTheSoftMark(t *testing.T) {
 	// 4 GiB are over 87.5, 1.5 over the mark: the engine of 2 is not enough.
 	d := newPolls().see(0, pinned(79.5), engine("small", 2, 9), engine("a", 5, 5), engine("b", 5, 1))
 	wantShort(t, "", d, v1alpha1.PressureSoft, "evict a")
 }
 
-func TestM4SoftPressureThatNothingCanEndDoesNotPauseForEver(t *testing.T) {
+func TestUnrelievableSoftPressureDoesNotPauseForever(t *testing.T) {
 	quiet := with(pinned(91), func(e *EngineReading) { e.Holds, e.Requests = 0, 0 })
 	p := newPolls()
 	for i := range stuckPolls - 1 {
@@ -166,9 +164,8 @@ func TestM4SoftPressureThatNothingCanEndDoesNotPauseForEver(t *testing.T) {
 	}
 }
 
-// TestM5HardLadder: idle engines, all of them; then requests of who is over
-// its limit; then loads.
-func TestM5HardLadder(t *testing.T) {
+// All idle engines, then requests of engines over their limit, then loads.
+func TestHardPressureEscalates(t *testing.T) {
 	over := func(e *EngineReading) { e.Limit = e.Gauge() - gib }
 	load := with(engine("load", 5, 0), loading)
 	for name, tc := range map[string]struct {
@@ -191,16 +188,14 @@ func TestM5HardLadder(t *testing.T) {
 	}
 }
 
-func TestP25ALoadIsCancelledWithAReason(t *testing.T) {
+func TestCancelledLoadHasAReason(t *testing.T) {
 	d := newPolls().see(0, pinned(91), with(engine("load", 5, 0), loading))
 	if len(d.Actions) != 1 || d.Actions[0].Reason != v1alpha1.ReclaimLoadCancelled || d.Actions[0].Because == "" {
 		t.Errorf("%+v", d.Actions)
 	}
 }
 
-// TestM5ADipOfTheDynamicTermEndsNoRequest: others use 104 GiB for a moment, or
-// for long.
-func TestM5ADipOfTheDynamicTermEndsNoRequest(t *testing.T) {
+func TestFallingDynamicCeilingAbortsNoRequest(t *testing.T) {
 	over := with(pinned(20), func(e *EngineReading) { e.Limit = 0; e.Requests = 9 })
 	load := with(engine("load", 2, 0), loading)
 	p := newPolls()
@@ -217,8 +212,8 @@ func TestM5ADipOfTheDynamicTermEndsNoRequest(t *testing.T) {
 	}
 }
 
-// TestM3PoolsAreAskedForBeforeAnythingElse: a pool is part of the footprint.
-func TestM3PoolsAreAskedForBeforeAnythingElse(t *testing.T) {
+// A back end's memory pool is part of its footprint.
+func TestPooledMemoryIsReclaimedFirst(t *testing.T) {
 	pooled := func(held, pool float64) EngineReading {
 		return with(engine("pinned", held, 0), func(e *EngineReading) {
 			always(e)
@@ -238,7 +233,7 @@ func TestM3PoolsAreAskedForBeforeAnythingElse(t *testing.T) {
 	wantShort(t, "asking again does not begin anew", p.see(0, pooled(76, 20), engine("a", 10, 1), with(engine("b", 10, 2), stopping)), v1alpha1.PressureHard, "")
 }
 
-func TestM3NothingIsDoneOnAReadingYoungerThanTheReturnOfAPool(t *testing.T) {
+func TestEvictionWaitsForAReadingAfterTheTrim(t *testing.T) {
 	p := newPolls()
 	acknowledged := func(ago time.Duration) EngineReading {
 		return with(engine("a", 6, 1), func(e *EngineReading) { e.TrimAcknowledged = p.now.Add(time.Second - ago) })
@@ -250,8 +245,7 @@ func TestM3NothingIsDoneOnAReadingYoungerThanTheReturnOfAPool(t *testing.T) {
 	wantShort(t, "in an emergency too", p.see(0, pinned(104), acknowledged(100*time.Millisecond)), v1alpha1.PressureEmergency, "")
 }
 
-// TestM5EmergencyEndsTheWorkOfTheWorst, and the engine only if that was not enough.
-func TestM5EmergencyEndsTheWorkOfTheWorst(t *testing.T) {
+func TestEmergencyAbortsTheWorstEngineThenStopsIt(t *testing.T) {
 	worst := with(engine("worst", 50, 0), func(e *EngineReading) { always(e); busy(e); e.Limit = 49 * gib })
 	other := with(engine("other", 53, 0), func(e *EngineReading) { always(e); busy(e) })
 	aborted := with(worst, func(e *EngineReading) { e.Requests = 0 })
@@ -271,7 +265,7 @@ func TestM5EmergencyEndsTheWorkOfTheWorst(t *testing.T) {
 	wantShort(t, "the next emergency begins with the requests", p.see(0, worst, other), v1alpha1.PressureEmergency, "abort worst")
 }
 
-func TestM5AnEmergencyWithinLimitsTakesTheLeastImportant(t *testing.T) {
+func TestEmergencyWithinLimitsTakesTheLowestPriority(t *testing.T) {
 	a := with(engine("a", 50, 0), func(e *EngineReading) { always(e); busy(e) })
 	b := with(engine("b", 30, 0), func(e *EngineReading) { busy(e) })
 	c := with(engine("c", 25, 0), func(e *EngineReading) { busy(e); e.Priority = 3 })
@@ -281,7 +275,7 @@ func TestM5AnEmergencyWithinLimitsTakesTheLeastImportant(t *testing.T) {
 	wantShort(t, "then it ends", p.see(0, a, with(b, done), c), v1alpha1.PressureEmergency, "unload b")
 }
 
-func TestM5AnEmergencyIsGivenOnePollOfGrace(t *testing.T) {
+func TestEmergencyActsAfterOnePollOfGrace(t *testing.T) {
 	pooled := with(pinned(104), func(e *EngineReading) {
 		e.Limit, e.Pooled = 0, 20*gib
 		e.Active, e.Accounted = 84*gib, 84*gib
@@ -302,16 +296,15 @@ func TestM5AnEmergencyIsGivenOnePollOfGrace(t *testing.T) {
 	wantShort(t, "nothing covers it", p.see(0, pinned(102), engine("a", 1, 1)), v1alpha1.PressureEmergency, "evict a, abort pinned")
 }
 
-func TestM5WhoDrainsInAnEmergencyNeedNotFinish(t *testing.T) {
+func TestEmergencyCutsADrainShort(t *testing.T) {
 	draining := with(with(engine("draining", 14, 1), busy), stopping)
 	p := newPolls()
 	wantShort(t, "grace", p.see(0, pinned(90), draining), v1alpha1.PressureEmergency, "")
 	wantShort(t, "then", p.see(0, pinned(90), draining), v1alpha1.PressureEmergency, "abort draining")
 }
 
-// TestM5PollsBetweenAreNotCounted: every end of an engine causes a poll, and
-// ten ends in a moment are not ten seconds.
-func TestM5PollsBetweenAreNotCounted(t *testing.T) {
+// Each engine exit triggers a poll; ten exits in a moment are not ten seconds.
+func TestExtraPollsDoNotShortenWaits(t *testing.T) {
 	p := newPolls()
 	between := func(engines ...EngineReading) Decision {
 		p.now = p.now.Add(50*time.Millisecond - time.Second)
@@ -329,9 +322,9 @@ func TestM5PollsBetweenAreNotCounted(t *testing.T) {
 	}
 }
 
-// TestM5AnEngineOverItsOwnLimitIsDealtWithAlone: asked, then its requests,
-// then itself; the Mac is at ease and nobody else notices.
-func TestM5AnEngineOverItsOwnLimitIsDealtWithAlone(t *testing.T) {
+// First a trim, then an abort of its requests, then a stop. Other engines are
+// not affected.
+func TestEngineOverItsOwnLimitIsHandledAlone(t *testing.T) {
 	leak := func(held, pool float64, requests int64) EngineReading {
 		return with(engine("leak", held, 0), func(e *EngineReading) {
 			e.Limit, e.Pooled, e.Requests, e.OnDemand = 10*gib, int64(pool*float64(gib)), requests, false
@@ -364,8 +357,7 @@ func TestM5AnEngineOverItsOwnLimitIsDealtWithAlone(t *testing.T) {
 	wantShort(t, "a load over it is cancelled", see(p, with(leak(13, 0, 0), loading)), v1alpha1.PressureNormal, "cancel leak")
 }
 
-// TestM2AFailedProbeKeepsTheLevelAndDestroysNothing, whichever fails.
-func TestM2AFailedProbeKeepsTheLevelAndDestroysNothing(t *testing.T) {
+func TestFailedProbeKeepsTheLevelAndStopsNothing(t *testing.T) {
 	idle := engine("idle", 20, 9)
 	for name, tc := range map[string]struct {
 		change func(r *Reading)
@@ -384,7 +376,7 @@ func TestM2AFailedProbeKeepsTheLevelAndDestroysNothing(t *testing.T) {
 			for range 20 {
 				d := p.Poll(r)
 				wantShort(t, name, d, v1alpha1.PressureSoft, "")
-				if d.GuardInactive != tc.want || !strings.Contains(d.Because, "kept") || !d.PausePrefill || d.Headroom != 0 {
+				if d.GuardInactive != tc.want || !strings.Contains(d.Because, "keeping the level") || !d.PausePrefill || d.Headroom != 0 {
 					t.Fatalf("%s: %+v", name, d)
 				}
 			}
@@ -395,7 +387,7 @@ func TestM2AFailedProbeKeepsTheLevelAndDestroysNothing(t *testing.T) {
 	}
 }
 
-func TestM2ABlindPollNeitherCountsNorForgets(t *testing.T) {
+func TestFailedPollKeepsTheCounters(t *testing.T) {
 	p := newPolls()
 	p.see(0, with(pinned(101), func(e *EngineReading) { e.Limit = 0 }))
 	blind := mac(total, 0, pinned(101))
@@ -406,8 +398,7 @@ func TestM2ABlindPollNeitherCountsNorForgets(t *testing.T) {
 	}
 }
 
-// TestM12PauseBetweenVictims: none by default, else one at a time.
-func TestM12PauseBetweenVictims(t *testing.T) {
+func TestPauseBetweenVictims(t *testing.T) {
 	engines := []EngineReading{pinned(70), engine("a", 9, 9), engine("b", 9, 8), engine("c", 9, 7)}
 	wantShort(t, "none", newPolls().see(0, engines...), v1alpha1.PressureHard, "evict a, evict b")
 	p := newPolls()
@@ -423,9 +414,8 @@ func TestM12PauseBetweenVictims(t *testing.T) {
 	wantShort(t, "an emergency waits for nobody", p.see(0, pinned(90), engine("a", 6, 9), engine("b", 8, 8)), v1alpha1.PressureEmergency, "evict b, evict a")
 }
 
-// TestM13WhatOthersUseCounts: the engines are within every mark, and the Mac
-// is full.
-func TestM13WhatOthersUseCounts(t *testing.T) {
+// The engines are within their limits, and the Mac is full.
+func TestForeignMemoryRaisesPressure(t *testing.T) {
 	engines := []EngineReading{pinned(20), engine("a", 10, 9), engine("b", 10, 1)}
 	p := newPolls()
 	wantShort(t, "nobody else", p.see(0, engines...), v1alpha1.PressureNormal, "")
@@ -438,8 +428,7 @@ func TestM13WhatOthersUseCounts(t *testing.T) {
 	}
 }
 
-// TestM13TheSystemsWordIsHeeded: critical is soft pressure at least.
-func TestM13TheSystemsWordIsHeeded(t *testing.T) {
+func TestSystemPressureRaisesTheLevel(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pressure, thermal string
 		level             v1alpha1.PressureLevel
@@ -465,8 +454,7 @@ func TestM13TheSystemsWordIsHeeded(t *testing.T) {
 	wantShort(t, "one at a time", p.Poll(r), v1alpha1.PressureSoft, "")
 }
 
-// TestG13RoomIsMadeForAPrompt from idle engines, never from who asks.
-func TestG13RoomIsMadeForAPrompt(t *testing.T) {
+func TestHeadroomForAPromptComesFromIdleEngines(t *testing.T) {
 	asks := func(gibs float64) EngineReading {
 		return with(pinned(60), func(e *EngineReading) { e.OnDemand, e.HeadroomWanted = true, int64(gibs*float64(gib)) })
 	}
@@ -503,9 +491,8 @@ func TestPollIsDeterministicAndKeepsNothingOfEnginesThatAreGone(t *testing.T) {
 	}
 }
 
-// TestWholeLoop: pressure up, evict, pressure down, the model returns, and
-// what was freed is what was held.
-func TestM3WholeLoop(t *testing.T) {
+// What was freed equals what was held.
+func TestPressureEvictsAndTheModelReturns(t *testing.T) {
 	p, l := newPolls(), NewLedger()
 	serving, model, spare := pinned(70), engine("model", 15, 9), engine("spare", 2, 1)
 	first := mac(total, 0, serving, model, spare)

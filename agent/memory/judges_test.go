@@ -11,7 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-func TestP17AHostHasSettled(t *testing.T) {
+func TestSettledHost(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before, now, freed int64
 		want               bool
@@ -36,7 +36,7 @@ func wired(seconds int, gibs, footprints float64, engines int) WiredReading {
 		Footprints: int64(footprints * float64(gib)), Engines: engines, Total: 64 * gib}
 }
 
-func TestK18WiredMemoryWithoutAnOwner(t *testing.T) {
+func TestStrandedWiredMemory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		seen   []WiredReading
 		status metav1.ConditionStatus
@@ -108,7 +108,7 @@ func TestNothingStartsAfterAnUncleanExitBeforeTheCheckPassedTwice(t *testing.T) 
 	}
 }
 
-func TestM1GaugesThatDiverge(t *testing.T) {
+func TestDivergingGauges(t *testing.T) {
 	gauges := func(held, active, pooled, accounted float64) EngineReading {
 		return with(engine("a", held, 1), func(e *EngineReading) {
 			e.Active, e.Pooled, e.Accounted = int64(active*float64(gib)), int64(pooled*float64(gib)), int64(accounted*float64(gib))
@@ -120,15 +120,15 @@ func TestM1GaugesThatDiverge(t *testing.T) {
 		bytes  int64
 	}{
 		"they agree":                              {gauges(20, 18, 1, 18), "", 0},
-		"bytes outside the back end":              {gauges(20, 10, 1, 10), "9.0 GiB of them outside its back end", 9},
+		"bytes outside the back end":              {gauges(20, 10, 1, 10), "9.0 GiB are outside its back end", 9},
 		"a pool is accounted for":                 {gauges(20, 10, 9, 10), "", 0},
 		"within a tenth":                          {gauges(20, 18.1, 0, 18.1), "", 0},
 		"beyond a tenth":                          {gauges(20, 17.9, 0, 17.9), "outside its back end", -1},
 		"never more than 5 GiB":                   {gauges(100, 94, 0, 94), "outside its back end", 6},
 		"a GiB of a small one":                    {gauges(2, 1.1, 0, 1.1), "", 0},
-		"active and not accounted for, when idle": {gauges(20, 20, 0, 12), "weights and KV account for 12.0 GiB", 8},
+		"active and not accounted for, when idle": {gauges(20, 20, 0, 12), "weights and KV cache account for 12.0 GiB", 8},
 		"transients of a running prompt":          {with(gauges(20, 20, 0, 12), busy), "", 0},
-		"the system's figure reads low":           {gauges(5, 20, 0, 20), "reads low", 15},
+		"the system's figure reads low":           {gauges(5, 20, 0, 20), "reports too little", 15},
 		"while it loads":                          {with(gauges(20, 10, 1, 10), loading), "", 0},
 		"while it ends":                           {with(gauges(20, 10, 1, 10), stopping), "", 0},
 		"before it said anything":                 {gauges(20, 0, 0, 0), "", 0},
@@ -155,8 +155,7 @@ func TestM1GaugesThatDiverge(t *testing.T) {
 	}
 }
 
-// TestK18P26AnEmptyPoolIsEmpty, or a condition says what is left.
-func TestK18P26AnEmptyPoolIsEmpty(t *testing.T) {
+func TestResidueOfAnEmptyPool(t *testing.T) {
 	observe := func(left Residue, engines ...EngineReading) (f Finding) {
 		d := &Divergence{}
 		for s := range 11 {
@@ -175,7 +174,7 @@ func TestK18P26AnEmptyPoolIsEmpty(t *testing.T) {
 		"engines are there":              {Residue{Processes: 57 * gib}, []EngineReading{engine("a", 50, 1)}, 0},
 	} {
 		f := observe(tc.left, tc.engines...)
-		if (f.Status == metav1.ConditionTrue) != (tc.want > 0) || f.Bytes != tc.want*gib || tc.want > 0 && (f.Reason != v1alpha1.ReasonResidue || !strings.Contains(f.Message, "no restart is needed")) {
+		if (f.Status == metav1.ConditionTrue) != (tc.want > 0) || f.Bytes != tc.want*gib || tc.want > 0 && (f.Reason != v1alpha1.ReasonResidue || !strings.Contains(f.Message, "a restart is not needed")) {
 			t.Errorf("%s: %+v", name, f)
 		}
 	}

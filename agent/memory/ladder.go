@@ -38,7 +38,7 @@ func (d *deeds) all() []Action {
 
 func (d *deeds) has(k Key) bool { return slices.Contains(d.done, k) }
 
-// act climbs the ladder: ask first, then look, then act (M4 M5).
+// act climbs the ladder: ask first, then look, then act.
 func (e *Enforcer) act(s sight) []Action {
 	d := &deeds{size: e.compared}
 	if e.level == v1alpha1.PressureEmergency {
@@ -116,7 +116,7 @@ func (e *Enforcer) ownLimits(s sight, d *deeds) {
 		case m.aborted == 0:
 			e.abort(g, d, because)
 		case e.fresh(g):
-			d.add(g, StepUnload, v1alpha1.ReclaimOverLimit, because+", and ending its requests did not help")
+			d.add(g, StepUnload, v1alpha1.ReclaimOverLimit, because+", and aborting its requests did not help")
 		}
 	}
 }
@@ -145,7 +145,7 @@ func (e *Enforcer) evict(s sight, d *deeds, reason v1alpha1.ReclaimReason) {
 	e.take(s, d, deficit, anyPriority, spare, reason, e.last.Because)
 }
 
-// take adds victims for a deficit, at most spare ones, and at the pace of M12.
+// take adds victims for a deficit, at most spare ones, one for each Pause.
 func (e *Enforcer) take(s sight, d *deeds, deficit int64, forPriority int32, spare int, reason v1alpha1.ReclaimReason, because string, protect ...Key) {
 	if paced := e.Pause > 0 && reason != v1alpha1.ReclaimEmergency; paced {
 		if !e.lastVictim.IsZero() && s.Now.Sub(e.lastVictim) < e.Pause {
@@ -253,7 +253,7 @@ func (e *Enforcer) emergency(s sight, d *deeds) {
 	if !ok {
 		return
 	}
-	because := fmt.Sprintf("%s; this one is the worst offender with %s", e.last.Because, word(g.Gauge()))
+	because := fmt.Sprintf("%s; this engine is the worst offender with %s", e.last.Because, word(g.Gauge()))
 	switch {
 	case g.Loading && left > s.c.Fixed:
 		d.add(g, StepCancelLoad, v1alpha1.ReclaimEmergency, because)
@@ -301,7 +301,7 @@ func (e EngineReading) excess() int64 {
 }
 
 // headroom makes room for prompts whose guard asked, from idle engines of no
-// higher priority, never from the one that asks (G13).
+// higher priority, never from the one that asks.
 func (e *Enforcer) headroom(s sight, d *deeds) {
 	for _, g := range s.Engines {
 		if g.HeadroomWanted <= 0 || g.Stopping {

@@ -107,7 +107,7 @@ func (l *Ledger) SetHost(h footprint.Host) {
 // what the Mac has now: a load asks Admit.
 func (l *Ledger) Reserve(key Key, bytes int64) error {
 	if bytes < 1 {
-		return fmt.Errorf("reserve %d bytes for replica %s: unknown is never zero", bytes, key.UID)
+		return fmt.Errorf("reserve %d bytes for replica %s: want more than zero", bytes, key.UID)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -52,7 +52,7 @@ type EngineReading struct {
 	HeadroomWanted int64
 }
 
-// Gauge is the largest of the three gauges of an engine (M1).
+// Gauge is the largest of the three gauges of an engine.
 func (e EngineReading) Gauge() int64 { return max(e.Active, e.Footprint, e.Accounted) }
 
 // Idle reports whether nothing uses it, positively known.

@@ -9,7 +9,7 @@ import (
 // bytes in use (wired, resident anonymous, stored by the compressor, swapped)
 // fell by freed less SettleTolerance. Both readings are of the same machine,
 // before with the engine and now without it, and nothing else loads or serves
-// (P17; a figure of the host is never given to one engine).
+// (a figure of the host is never given to one engine).
 func Settled(before, now probe.Host, freed int64) bool {
 	return before.Used-now.Used >= max(0, freed-SettleTolerance(freed))
 }

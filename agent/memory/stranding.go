@@ -70,7 +70,7 @@ func (s *Stranding) Observe(w WiredReading) Finding {
 	switch {
 	case !w.Measurable:
 		s.unclean = false // there is no check to wait for
-		return s.say(Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "this system does not tell how much memory is wired"})
+		return s.say(Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "this system does not report wired memory"})
 	case !w.Known && s.last != nil:
 		return *s.last
 	case !w.Known:
@@ -82,7 +82,7 @@ func (s *Stranding) Observe(w WiredReading) Finding {
 	}
 	if !s.BaselineKnown {
 		s.pass(w.At)
-		return s.say(Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "engines have been running since the agent started: what the system itself wires is measured once none does"})
+		return s.say(Finding{Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonNotMeasurable, Message: "engines have been running since the agent started: the system's own wired memory will be measured once none is running"})
 	}
 	return s.judge(w, max(0, rest-s.Baseline))
 }
@@ -94,21 +94,21 @@ func (s *Stranding) judge(w WiredReading, unowned int64) Finding {
 	if unowned <= StrandingBound(w.Total) {
 		s.over = time.Time{}
 		s.pass(w.At)
-		return s.say(Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNothingWired, Message: "no wired memory without an owner beyond the bound of " + v1alpha1.FormatBytes(StrandingBound(w.Total)), Bytes: unowned})
+		return s.say(Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNothingWired, Message: "unowned wired memory does not exceed the limit of " + v1alpha1.FormatBytes(StrandingBound(w.Total)), Bytes: unowned})
 	}
 	s.passed = time.Time{}
 	if s.over.IsZero() {
 		s.over = w.At
 	}
 	if w.At.Sub(s.over) < apart {
-		f := Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNothingWired, Message: "seen once, to be confirmed: " + figures, Bytes: unowned}
+		f := Finding{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNothingWired, Message: "seen once, not yet confirmed: " + figures, Bytes: unowned}
 		if s.last != nil && s.last.Status == metav1.ConditionTrue {
 			f = *s.last
 		}
 		return s.say(f)
 	}
 	return s.say(Finding{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonWiredUnowned, Bytes: unowned,
-		Message: fmt.Sprintf("%s are wired and no living process owns them (%s): nothing is started here; reboot this Mac to get them back", v1alpha1.FormatBytes(unowned), figures)})
+		Message: fmt.Sprintf("%s are wired and no living process owns them (%s): no engine is started on this Mac; reboot it to free the memory", v1alpha1.FormatBytes(unowned), figures)})
 }
 
 // pass counts a check that passed: after the second, at least 10 s later,

@@ -12,7 +12,7 @@ const anyPriority = math.MaxInt32
 // Victim picks the idle engine to unload for a deficit of bytes: the longest
 // unused one that alone covers it, else the largest, never a small one again
 // and again. Only ready OnDemand engines of at most forPriority qualify that
-// are positively known to be idle. ok is false where none does (P9 P11 P14).
+// are positively known to be idle. ok is false where none does.
 func Victim(engines []EngineReading, deficit int64, forPriority int32, protect ...Key) (key Key, ok bool) {
 	i := victim(engines, deficit, forPriority, EngineReading.Gauge, protect)
 	if i < 0 {
@@ -77,7 +77,7 @@ func victims(engines []EngineReading, deficit int64, forPriority int32, size fun
 }
 
 // Expired lists the idle OnDemand engines whose time to live has passed since
-// their last use (P10). A hold keeps an engine, and its end restarts the time.
+// their last use. A hold keeps an engine, and its end restarts the time.
 func Expired(engines []EngineReading, now time.Time) []Key {
 	var keys []Key
 	for _, e := range engines {

@@ -31,7 +31,7 @@ func loading(e *EngineReading)  { e.Loading = true }
 func stopping(e *EngineReading) { e.Stopping = true }
 func always(e *EngineReading)   { e.OnDemand = false }
 
-func TestP9P14TheVictimIs(t *testing.T) {
+func TestVictimSelection(t *testing.T) {
 	for name, tc := range map[string]struct {
 		engines []EngineReading
 		deficit int64
@@ -61,7 +61,7 @@ func TestP9P14TheVictimIs(t *testing.T) {
 	}
 }
 
-func TestP11APinnedEngineIsNeverAVictim(t *testing.T) {
+func TestPinnedEngineIsNeverAVictim(t *testing.T) {
 	pinned := with(engine("pinned", 20, 99), func(e *EngineReading) { always(e); e.IdleAfter = time.Second })
 	if key, ok := Victim([]EngineReading{pinned}, gib, anyPriority); ok {
 		t.Errorf("%v goes for others", key)
@@ -81,7 +81,7 @@ func TestP11APinnedEngineIsNeverAVictim(t *testing.T) {
 	}
 }
 
-func TestP10AnEngineExpires(t *testing.T) {
+func TestIdleEngineExpires(t *testing.T) {
 	tenMinutes := func(e *EngineReading) { e.IdleAfter = 10 * time.Minute }
 	for name, tc := range map[string]struct {
 		engine EngineReading
@@ -104,7 +104,7 @@ func TestP10AnEngineExpires(t *testing.T) {
 	}
 }
 
-func TestP14VictimsGoUntilTheDeficitIsCovered(t *testing.T) {
+func TestVictimsCoverTheDeficit(t *testing.T) {
 	engines := []EngineReading{engine("a", 4, 1), engine("b", 6, 2), engine("c", 2, 3)}
 	keys, sum := victims(engines, 9*gib, anyPriority, EngineReading.Gauge)
 	if want := []Key{{"b", 1}, {"a", 1}}; !cmp.Equal(keys, want) || sum != 10*gib {

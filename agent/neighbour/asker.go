@@ -113,7 +113,7 @@ func (a *Asker) Close() { a.http.CloseIdleConnections() }
 func (a *Asker) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	n, ok := ctx.Value(addressKey{}).(v1alpha1.Neighbour)
 	if !ok {
-		return nil, errors.New("no neighbour is meant")
+		return nil, errors.New("the request has no peer Mac")
 	}
 	config, err := a.TLS(n.Mac)
 	if err != nil {
@@ -221,7 +221,7 @@ func (a *Asker) getter(n v1alpha1.Neighbour) func(context.Context, string, http.
 			return nil, &download.Error{
 				Reason: v1alpha1.ReasonSourceUnreachable, Status: resp.StatusCode,
 				Transient: resp.StatusCode == http.StatusServiceUnavailable,
-				Message:   fmt.Sprintf("Mac %s answers HTTP %d", n.Mac, resp.StatusCode),
+				Message:   fmt.Sprintf("Mac %s returned HTTP %d", n.Mac, resp.StatusCode),
 			}
 		}
 		resp.Body = newWatched(resp.Body, n.Mac, a.Pace, cancel)
@@ -233,7 +233,7 @@ func (a *Asker) getter(n v1alpha1.Neighbour) func(context.Context, string, http.
 func (a *Asker) ask(ctx context.Context, n v1alpha1.Neighbour, method, url string, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(context.WithValue(ctx, addressKey{}, n), method, url, nil)
 	if err != nil {
-		return nil, fmt.Errorf("ask Mac %s: %w", n.Mac, err)
+		return nil, fmt.Errorf("request to Mac %s: %w", n.Mac, err)
 	}
 	for k, v := range header {
 		req.Header[k] = v
@@ -241,7 +241,7 @@ func (a *Asker) ask(ctx context.Context, n v1alpha1.Neighbour, method, url strin
 	req.Header.Set(agentapi.HeaderGrant, n.Grant)
 	resp, err := a.http.Do(req)
 	if err != nil {
-		return nil, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: fmt.Sprintf("Mac %s cannot be reached", n.Mac), Err: err}
+		return nil, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: fmt.Sprintf("cannot reach Mac %s", n.Mac), Err: err}
 	}
 	return resp, nil
 }

@@ -24,7 +24,7 @@ const (
 // Reasons are all of them.
 func Reasons() []string { return []string{reasonLied, reasonSlow, reasonRefused, reasonGone} }
 
-var errSlow = errors.New("the copy is slower than its source may be")
+var errSlow = errors.New("the copy is slower than the minimum rate")
 
 // verdict says why a copy failed and for how long its Mac is not asked.
 func verdict(err error) (reason string, avoid time.Duration) {
@@ -110,7 +110,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	case w.slow:
 		err = &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: fmt.Sprintf("Mac %s is slow", w.mac), Err: errSlow}
 	default:
-		err = &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: fmt.Sprintf("the connection to Mac %s was cut", w.mac), Err: err}
+		err = &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: fmt.Sprintf("the connection to Mac %s was lost", w.mac), Err: err}
 	}
 	return n, err
 }

@@ -73,17 +73,17 @@ func NewGiver(c GiverConfig) *Giver {
 func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	grant, sum, no := g.entitled(r, time.Now())
 	if no != nil {
-		g.log.Info("A Mac is refused weights", "address", r.RemoteAddr, "reason", no.Error())
+		g.log.Info("Refused a Mac's request for weights", "address", r.RemoteAddr, "reason", no.Error())
 		http.Error(w, no.Error(), http.StatusForbidden)
 		return
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
-		http.Error(w, "weights are read", http.StatusMethodNotAllowed)
+		http.Error(w, "weights are read-only", http.StatusMethodNotAllowed)
 		return
 	}
 	if cap(g.slots) == 0 {
-		http.Error(w, "this Mac gives no weights", http.StatusNotFound)
+		http.Error(w, "this Mac does not share weights", http.StatusNotFound)
 		return
 	}
 	file, err := g.shelf.Give(grant.Digest, grant.Source, sum)
@@ -91,7 +91,7 @@ func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case errors.As(err, &fetching):
 		w.Header().Set(agentapi.HeaderFetched, strconv.FormatInt(fetching.Done, 10))
-		http.Error(w, "the weights are being fetched", http.StatusServiceUnavailable)
+		http.Error(w, "this Mac is still downloading the weights", http.StatusServiceUnavailable)
 		return
 	case err != nil:
 		http.Error(w, store.ErrNotHere.Error(), http.StatusNotFound)
@@ -106,7 +106,7 @@ func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case g.slots <- struct{}{}:
 		defer func() { <-g.slots }()
 	default:
-		http.Error(w, "this Mac gives to others already", http.StatusServiceUnavailable)
+		http.Error(w, "this Mac is already serving as many peers as it may", http.StatusServiceUnavailable)
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -119,18 +119,18 @@ func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (g *Giver) entitled(r *http.Request, now time.Time) (agentapi.Grant, string, error) {
 	asker, ok := agentapi.OverWeights(r)
 	if !ok {
-		return agentapi.Grant{}, "", errors.New("weights are given to Macs alone")
+		return agentapi.Grant{}, "", errors.New("weights are served to Macs only")
 	}
 	digest, sum, ok := agentapi.CutWeightsPath(r.URL.Path)
 	if !ok {
-		return agentapi.Grant{}, "", errors.New("no weights lie at that path")
+		return agentapi.Grant{}, "", errors.New("there are no weights at that path")
 	}
 	grant, err := agentapi.ReadGrant(r.Header.Get(agentapi.HeaderGrant), g.roots(), now)
 	switch {
 	case err != nil:
 		return grant, "", err
 	case grant.Asker != asker:
-		return grant, "", fmt.Errorf("the grant is for Mac %q, and %q asks", grant.Asker, asker)
+		return grant, "", fmt.Errorf("the grant is for Mac %q, but %q sent it", grant.Asker, asker)
 	case grant.Giver != g.mac:
 		return grant, "", fmt.Errorf("the grant is for weights of Mac %q", grant.Giver)
 	case grant.Digest != digest:

@@ -31,7 +31,7 @@ func ReadLogin(b download.Bearer) (Login, error) {
 	n, nameErr := url.QueryUnescape(name)
 	p, passErr := url.QueryUnescape(password)
 	if !ok || !two || nameErr != nil || passErr != nil || n == "" || p == "" || strings.Contains(password, ":") {
-		return Login{}, &download.Error{Reason: v1alpha1.ReasonTokenRefused, Message: "what model.secretRef names holds no login of a registry; name a Secret of type kubernetes.io/dockerconfigjson"}
+		return Login{}, &download.Error{Reason: v1alpha1.ReasonTokenRefused, Message: "the Secret of model.secretRef contains no registry login; use a Secret of type kubernetes.io/dockerconfigjson"}
 	}
 	return Login{n, p}, nil
 }
@@ -121,7 +121,7 @@ func (c *Client) ask(ctx context.Context, s Source, login Login) (token, error) 
 		good.header = login.basic()
 		return good, nil
 	case scheme != "bearer" || words["realm"] == "":
-		return token{}, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: "registry " + s.Registry + " does not say how to log in; check its name"}
+		return token{}, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: "registry " + s.Registry + " does not offer a supported login; check its name"}
 	}
 	return c.fetch(ctx, s, login, words)
 }
@@ -130,7 +130,7 @@ func (c *Client) ask(ctx context.Context, s Source, login Login) (token, error) 
 func (c *Client) fetch(ctx context.Context, s Source, login Login, words map[string]string) (token, error) {
 	u, err := url.Parse(words["realm"])
 	if err != nil {
-		return token{}, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: "registry " + s.Registry + " names a token server that is no address"}
+		return token{}, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Message: "registry " + s.Registry + " returned an invalid URL for its token server"}
 	}
 	v := u.Query()
 	v.Set("scope", "repository:"+s.Repository+":pull")
@@ -161,7 +161,7 @@ func (c *Client) fetch(ctx context.Context, s Source, login Login, words map[str
 		got.Token = got.AccessToken
 	}
 	if !tokenText.MatchString(got.Token) {
-		return token{}, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the token server of registry " + s.Registry + " gives no token; it is tried again"}
+		return token{}, &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the token server of registry " + s.Registry + " returned no token; retrying"}
 	}
 	good := max(tokenTime, time.Duration(min(got.ExpiresIn, 3600))*time.Second)
 	return token{header: "Bearer " + got.Token, until: time.Now().Add(good - tokenLate)}, nil

@@ -86,7 +86,7 @@ func (c *Client) List(ctx context.Context, s Source, login Login) ([]hub.Entry, 
 	if len(m.Manifests) > 0 {
 		if len(m.Manifests) > 1 {
 			return nil, &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf(
-				"%s is an index of %d manifests; name the one that is meant by its digest", s, len(m.Manifests))}
+				"%s is an index of %d manifests; reference one of them by its digest", s, len(m.Manifests))}
 		}
 		if m, err = c.manifest(ctx, s, m.Manifests[0].Digest, login); err != nil {
 			return nil, err
@@ -111,13 +111,13 @@ func files(s Source, layers []descriptor) (out []hub.Entry, err error) {
 		switch {
 		case packed(l):
 			return nil, &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: fmt.Sprintf(
-				"a layer of %s packs files (%.100s), and an engine reads them as they lie; push each file as a layer of its own: `oras push`, or a ModelPack with raw layers", s, l.MediaType)}
+				"a layer of %s is an archive (%.100s), but engines need plain files; push each file as its own layer: `oras push`, or a ModelPack with raw layers", s, l.MediaType)}
 		case name == "":
 			continue // a licence or parameters without a file
 		case !digestName.MatchString(l.Digest) || l.Size < 0:
 			return nil, strange(s, "has a layer without a SHA-256 and a size")
 		case !hub.CleanPath(name):
-			return nil, &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf("a layer of %s is called %.80q, which cannot be stored; push it under another name", s, name)}
+			return nil, &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf("a layer of %s is named %.80q, which cannot be stored; push it under another name", s, name)}
 		}
 		out = append(out, hub.Entry{Path: name, Bytes: l.Size, SHA256: strings.TrimPrefix(l.Digest, "sha256:")})
 	}
@@ -150,11 +150,11 @@ func (c *Client) manifest(ctx context.Context, s Source, reference string, login
 	}
 	sum := sha256.Sum256(raw)
 	if want, ok := strings.CutPrefix(reference, "sha256:"); ok && hex.EncodeToString(sum[:]) != want {
-		return manifest{}, &download.Error{Reason: v1alpha1.ReasonDigestMismatch, Message: fmt.Sprintf("the manifest of %s has SHA-256 %x, its name says %s; ask those who run the registry", s, sum, want)}
+		return manifest{}, &download.Error{Reason: v1alpha1.ReasonDigestMismatch, Message: fmt.Sprintf("the manifest of %s has SHA-256 %x, but its reference is %s; contact the registry's administrators", s, sum, want)}
 	}
 	var m manifest
 	if json.Unmarshal(raw, &m) != nil {
-		return manifest{}, strange(s, "has a manifest that is no JSON")
+		return manifest{}, strange(s, "has a manifest that is not JSON")
 	}
 	return m, nil
 }
@@ -188,13 +188,13 @@ func Explain(err error, s Source, login Login) error {
 	}
 	switch {
 	case e.Elsewhere && download.Denied(err): // an address that was good for a while
-		return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the registry's storage refuses the address that the registry gave; it is asked again", Status: e.Status}
+		return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the registry's storage rejected the download URL that the registry issued; requesting a new one", Status: e.Status}
 	case e.Status == http.StatusNotFound:
-		return no(v1alpha1.ReasonSourceNotFound, "there is no %s; check registry, repository and tag, and what the login of model.secretRef may pull", s)
+		return no(v1alpha1.ReasonSourceNotFound, "%s does not exist; check registry, repository and tag, and what the login of model.secretRef may pull", s)
 	case download.Denied(err) && login.none():
-		return no(v1alpha1.ReasonTokenRefused, "not everybody may pull %s; name a Secret of type kubernetes.io/dockerconfigjson in model.secretRef", s)
+		return no(v1alpha1.ReasonTokenRefused, "%s is not public; reference a Secret of type kubernetes.io/dockerconfigjson in model.secretRef", s)
 	case download.Denied(err):
-		return no(v1alpha1.ReasonTokenRefused, "the login of model.secretRef may not pull %s; give it the right, or put another one into the Secret", s)
+		return no(v1alpha1.ReasonTokenRefused, "the login of model.secretRef may not pull %s; grant it access, or put another login into the Secret", s)
 	}
 	return err
 }

@@ -35,12 +35,12 @@ func Parse(source string) (Source, error) {
 	rest, ok := strings.CutPrefix(source, Scheme)
 	host, rest, named := strings.Cut(rest, "/")
 	if !ok || !named || !registryName.MatchString(host) || !strings.ContainsAny(host, ".:") && host != "localhost" {
-		return Source{}, fail("the source names no registry; write oci://REGISTRY/REPOSITORY:TAG")
+		return Source{}, fail("the source has no registry; write oci://REGISTRY/REPOSITORY:TAG")
 	}
 	s := Source{Registry: host, Reference: "latest"}
 	if name, digest, ok := strings.Cut(rest, "@"); ok {
 		if !digestName.MatchString(digest) {
-			return Source{}, fail("%.80q is no digest; write @sha256: and 64 lower-case hex digits", digest)
+			return Source{}, fail("%.80q is not a digest; write @sha256: and 64 lower-case hex digits", digest)
 		}
 		// A tag beside a digest says nothing: the digest is what is meant.
 		s.Repository, _, _ = strings.Cut(name, ":")
@@ -51,10 +51,10 @@ func Parse(source string) (Source, error) {
 		s.Repository = rest
 	}
 	if len(s.Repository) > 255 || !repositoryName.MatchString(s.Repository) {
-		return Source{}, fail("%.80q is no repository of a registry; write oci://REGISTRY/REPOSITORY:TAG, in lower case", s.Repository)
+		return Source{}, fail("%.80q is not a repository of a registry; write oci://REGISTRY/REPOSITORY:TAG, in lower case", s.Repository)
 	}
 	if !digestName.MatchString(s.Reference) && !tagName.MatchString(s.Reference) {
-		return Source{}, fail("%.80q is no tag; write letters, digits and . _ -", s.Reference)
+		return Source{}, fail("%.80q is not a tag; use letters, digits and . _ -", s.Reference)
 	}
 	return s, nil
 }

@@ -39,14 +39,14 @@ func (p *Pool) Adopt(ctx context.Context) {
 // adoptOne takes over one engine, or settles that it is gone.
 func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
 	if r.PID == 0 && !p.identify(ctx, &r) {
-		p.Log.Info("An engine was about to start and is not there", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load)
+		p.Log.Info("An engine was about to start but is not running", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load)
 		p.files.engine(memory.Key{UID: r.ReplicaUID, Epoch: r.Epoch}, r.Load).remove()
 		p.record(func(s *journal.State) { s.DropEngine(r.ReplicaUID, r.Epoch) })
 		return
 	}
 	proc, err := p.Engines.Adopt(p.life, r.PID, r.StartTime)
 	if err != nil && !errors.Is(err, probe.ErrGone) {
-		p.Log.Error(err, "An engine cannot be looked at and is taken as gone", "pid", r.PID)
+		p.Log.Error(err, "Cannot inspect an engine process; treating it as gone", "pid", r.PID)
 	}
 	if err != nil {
 		p.missed(r)
@@ -63,7 +63,7 @@ func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
 		g.lastUse, g.lastUseKept = *r.LastUse, *r.LastUse
 	}
 	if err := g.connect(p.Engines); err != nil {
-		panic("pool: a Unix socket's address is always well formed: " + err.Error())
+		panic("pool: the address of a Unix socket is always valid: " + err.Error())
 	}
 	p.Ledger.Restore(k, r.Reserved)
 	var e *entry
@@ -73,7 +73,7 @@ func (p *Pool) adoptOne(ctx context.Context, r journal.Engine) {
 		e.released, e.refused = false, nil
 	})
 	p.record(func(s *journal.State) { s.PutEngine(r) })
-	p.Log.Info("Engine is adopted", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
+	p.Log.Info("Engine adopted", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
 	if r.Stop != nil { // an agent before us began to end it: it is not ready again in between
 		p.unload(e, r.Stop.Reason, nil)
 	}
@@ -108,7 +108,7 @@ func (p *Pool) missed(r journal.Engine) {
 			p.freedTotal += *end.freed
 		}
 		if end.reason == v1alpha1.ReclaimCrashed {
-			p.fail(e, journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: "the engine ended while no agent looked"}, now)
+			p.fail(e, journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: "the engine ended while no agent was running"}, now)
 		}
 		e.reserved = false
 	})
@@ -120,7 +120,7 @@ func (p *Pool) missed(r journal.Engine) {
 			p.entry(k).persist(s)
 		})
 	})
-	p.Log.Info("Engine ended while no agent looked", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
+	p.Log.Info("Engine ended while no agent was running", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "pid", r.PID)
 	p.Reclaimed(reclaim)
 }
 
@@ -129,7 +129,7 @@ func (p *Pool) missed(r journal.Engine) {
 func (p *Pool) strays(known []journal.Engine) (found []journal.Engine) {
 	configs, err := filepath.Glob(filepath.Join(p.files.run, "*.json"))
 	if err != nil {
-		panic("pool: a constant pattern is well formed: " + err.Error())
+		panic("pool: a constant glob pattern is always valid: " + err.Error())
 	}
 	for _, path := range configs {
 		name := strings.TrimSuffix(filepath.Base(path), ".json")
@@ -139,7 +139,7 @@ func (p *Pool) strays(known []journal.Engine) (found []journal.Engine) {
 		}
 		r, err := readStray(f, name)
 		if err != nil {
-			p.Log.Error(err, "A file among the engines' is not theirs and is removed", "file", path)
+			p.Log.Error(err, "Removed an invalid engine file", "file", path)
 			f.remove()
 			continue
 		}
@@ -161,7 +161,7 @@ func readStray(f engineFiles, name string) (journal.Engine, error) {
 	_, number, _ := strings.Cut(name, "-")
 	load, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
-		return journal.Engine{}, fmt.Errorf("name of engine configuration: %w", err)
+		return journal.Engine{}, fmt.Errorf("read the name of the engine configuration: %w", err)
 	}
 	return journal.Engine{
 		ReplicaUID: c.ReplicaUID, Epoch: c.Epoch, Load: load, Config: c, Socket: f.socket,

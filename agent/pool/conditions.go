@@ -33,7 +33,7 @@ func (e *entry) asleep() bool {
 // deriveOnDemand changes what is different for an entry that the first request
 // loads: it serves without an engine, save where no request could get one.
 func (p *Pool) deriveOnDemand(e *entry, all []metav1.Condition, now time.Time) {
-	serves := condition(v1alpha1.ConditionServing, metav1.ConditionTrue, v1alpha1.ReasonOnDemand, "the first request loads it")
+	serves := condition(v1alpha1.ConditionServing, metav1.ConditionTrue, v1alpha1.ReasonOnDemand, "the first request loads the model")
 	if !e.asleep() {
 		if e.engine != nil && e.state != Ready && !e.outdated() {
 			all[3] = serves // a request waits for the load, or for the next one
@@ -41,19 +41,19 @@ func (p *Pool) deriveOnDemand(e *entry, all []metav1.Condition, now time.Time) {
 		return
 	}
 	if p.Ledger.Account().Limits.Capacity > 0 && e.order.ReservedBytes > p.spare(e.key) {
-		never := condition("", metav1.ConditionFalse, v1alpha1.ReasonInsufficientRoom, "%s are more than this Mac can promise beside what is always resident", v1alpha1.FormatBytes(e.order.ReservedBytes))
+		never := condition("", metav1.ConditionFalse, v1alpha1.ReasonInsufficientRoom, "the model needs %s, more than this Mac can reserve in addition to its always-resident models", v1alpha1.FormatBytes(e.order.ReservedBytes))
 		all[1], all[3] = named(never, v1alpha1.ConditionAdmitted), named(never, v1alpha1.ConditionServing)
-		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonOnDemand, "there is no room to load it")
+		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonOnDemand, "there is no room to load the model")
 		return
 	}
-	all[1] = condition(v1alpha1.ConditionAdmitted, metav1.ConditionUnknown, v1alpha1.ReasonOnDemand, "memory is asked for when a request loads it")
+	all[1] = condition(v1alpha1.ConditionAdmitted, metav1.ConditionUnknown, v1alpha1.ReasonOnDemand, "memory is reserved when a request loads the model")
 	switch {
 	case e.setBackNow(now): // Loaded and Serving say why, and that it is tried again
 	case e.demand != nil:
-		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonLoading, "a request waits for it")
+		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonLoading, "a request is waiting for the model to load")
 		all[3] = serves
 	default:
-		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonOnDemand, "the first request loads it")
+		all[2] = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonOnDemand, "the first request loads the model")
 		all[3] = serves
 	}
 }
@@ -72,9 +72,9 @@ func (p *Pool) heldBack(e *entry, now time.Time) *metav1.Condition {
 	case !starts:
 		return nil
 	case !p.stranding.MayStart():
-		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonHostUnsettled, "an engine ended uncleanly: the Mac's memory is looked at twice before the next start")
+		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonHostUnsettled, "an engine ended uncleanly: the next one starts after two checks of the Mac's memory")
 	case e.short != nil && !e.roomAgain.IsZero():
-		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonWaitingRoom, "%v; it is tried again when memory is given back", e.short)
+		c = condition(v1alpha1.ConditionLoaded, metav1.ConditionFalse, v1alpha1.ReasonWaitingRoom, "%v; retrying when memory is freed", e.short)
 	default:
 		return nil
 	}
@@ -101,11 +101,11 @@ func (e *entry) downloadedCondition() metav1.Condition {
 	case d.failure != nil && d.failure.Final:
 		return no(d.failure.Reason, "%s", d.failure.Message)
 	case d.failure != nil:
-		return no(d.failure.Reason, "%s; tried %d times, and again", d.failure.Message, d.attempts)
+		return no(d.failure.Reason, "%s; tried %d times, retrying", d.failure.Message, d.attempts)
 	case d.running:
-		return no(v1alpha1.ReasonDownloading, "%s to fetch", v1alpha1.FormatBytes(d.total))
+		return no(v1alpha1.ReasonDownloading, "%s to download", v1alpha1.FormatBytes(d.total))
 	}
-	return no(v1alpha1.ReasonWaiting, "not begun")
+	return no(v1alpha1.ReasonWaiting, "not started")
 }
 
 func (e *entry) admittedCondition() metav1.Condition {
@@ -117,9 +117,9 @@ func (e *entry) admittedCondition() metav1.Condition {
 	case e.reserved:
 		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonReserved, "%s are reserved", v1alpha1.FormatBytes(e.order.ReservedBytes))
 	case e.released:
-		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, v1alpha1.ReasonReleased, "the reservation was given back")
+		return condition(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, v1alpha1.ReasonReleased, "the reservation was released")
 	}
-	return condition(v1alpha1.ConditionAdmitted, metav1.ConditionUnknown, v1alpha1.ReasonWaiting, "asked once the files are on disk")
+	return condition(v1alpha1.ConditionAdmitted, metav1.ConditionUnknown, v1alpha1.ReasonWaiting, "memory is requested once the files are on disk")
 }
 
 func (e *entry) loadedCondition() metav1.Condition {
@@ -132,15 +132,15 @@ func (e *entry) loadedCondition() metav1.Condition {
 	case e.engine != nil && e.engine.failure != nil: // given up, and not gone yet
 		return no(e.engine.failure.Reason, "%s", e.engine.failure.Message)
 	case e.state == Ready, e.state == Draining, e.state == Stopping && e.engine != nil:
-		return condition(v1alpha1.ConditionLoaded, metav1.ConditionTrue, v1alpha1.ReasonLoaded, "the engine holds the model")
+		return condition(v1alpha1.ConditionLoaded, metav1.ConditionTrue, v1alpha1.ReasonLoaded, "the engine has loaded the model")
 	case e.state == Loading:
 		return no(v1alpha1.ReasonLoading, "load %d", e.loads)
 	case e.failure != nil:
 		return no(e.failure.Reason, "%s; restart %d of %d", e.failure.Message, len(e.crashes), maxCrashes)
 	case e.loads > 0:
-		return no(v1alpha1.ReasonStopped, "no engine runs")
+		return no(v1alpha1.ReasonStopped, "no engine is running")
 	}
-	return no(v1alpha1.ReasonWaiting, "not begun")
+	return no(v1alpha1.ReasonWaiting, "not started")
 }
 
 func (e *entry) servingCondition() metav1.Condition {
@@ -149,32 +149,32 @@ func (e *entry) servingCondition() metav1.Condition {
 	}
 	switch {
 	case e.state == Ready:
-		return condition(v1alpha1.ConditionServing, metav1.ConditionTrue, v1alpha1.ReasonServing, "requests are answered")
+		return condition(v1alpha1.ConditionServing, metav1.ConditionTrue, v1alpha1.ReasonServing, "the engine answers requests")
 	case e.state == Draining, e.state == Stopping:
-		return no(v1alpha1.ReasonDraining, "running requests finish, new ones go elsewhere")
+		return no(v1alpha1.ReasonDraining, "running requests finish; new requests are routed to other replicas")
 	case e.state == Loading:
-		return no(v1alpha1.ReasonLoading, "the engine loads")
+		return no(v1alpha1.ReasonLoading, "the engine is loading the model")
 	case e.refused != nil:
 		return no(e.refused.Reason, "%s", e.refused.Message)
 	case e.failure != nil:
-		return no(v1alpha1.ReasonBackOff, "%s; the engine is started again soon", e.failure.Message)
+		return no(v1alpha1.ReasonBackOff, "%s; the engine restarts soon", e.failure.Message)
 	case e.released || e.loads > 0:
-		return no(v1alpha1.ReasonStopped, "no engine runs")
+		return no(v1alpha1.ReasonStopped, "no engine is running")
 	}
-	return no(v1alpha1.ReasonWaiting, "not begun")
+	return no(v1alpha1.ReasonWaiting, "not started")
 }
 
 func (e *entry) releasedCondition() metav1.Condition {
 	if !e.released {
-		return condition(v1alpha1.ConditionReleased, metav1.ConditionFalse, v1alpha1.ReasonHeld, "ordered to this Mac")
+		return condition(v1alpha1.ConditionReleased, metav1.ConditionFalse, v1alpha1.ReasonHeld, "assigned to this Mac")
 	}
 	switch {
 	case e.loads == 0:
-		return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "it had no engine")
+		return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "the replica had no engine")
 	case e.freed.Bytes == nil:
-		return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "its engine is gone; what it held could not be measured")
+		return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "the engine has ended; the memory it held could not be measured")
 	}
-	return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "its engine is gone and held %s", v1alpha1.FormatBytes(*e.freed.Bytes))
+	return condition(v1alpha1.ConditionReleased, metav1.ConditionTrue, v1alpha1.ReasonReleased, "the engine has ended and freed %s", v1alpha1.FormatBytes(*e.freed.Bytes))
 }
 
 // asReason is an engine's or a store's word, where the API takes it.

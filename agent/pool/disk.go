@@ -25,7 +25,7 @@ func (p *Pool) grantDisk(ctx context.Context, e *entry, g *engine) {
 	for {
 		err := stream.Follow(ctx, g.client, func(o kv.Origin) (CacheLease, error) {
 			if o.Model != g.config.ModelDigest {
-				return nil, fmt.Errorf("the engine says that its blocks are of model %q, want %q", o.Model, g.config.ModelDigest)
+				return nil, fmt.Errorf("the engine's cache blocks are of model %q, want %q", o.Model, g.config.ModelDigest)
 			}
 			return p.Cache(o, func() int64 { return p.diskOf(e) })
 		})
@@ -34,7 +34,7 @@ func (p *Pool) grantDisk(ctx context.Context, e *entry, g *engine) {
 		}
 		if why := err.Error(); why != said {
 			said = why
-			p.Log.Info("The engine keeps nothing on disk for now", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", why)
+			p.Log.Info("The engine does not use the disk cache for now", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", why)
 		}
 		select {
 		case <-ctx.Done():

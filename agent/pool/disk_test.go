@@ -74,9 +74,9 @@ func (paper) Changed() <-chan struct{}      { return nil }
 func (paper) Report(cold.Report) cold.Lease { return cold.Lease{} }
 func (p paper) End()                        { p.ended.Add(1) }
 
-// TestB4AnEngineIsGivenTheDiskAgain after its stream broke, until it says that it
-// stops; each lease ends. What it may take follows the order.
-func TestB4AnEngineIsGivenTheDiskAgain(t *testing.T) {
+// After its stream broke, until it reports that it stops. Each lease ends; the
+// share follows the assignment.
+func TestEngineReattachesToTheDiskCache(t *testing.T) {
 	e := &talker{model: "sha256:aa", goOn: make(chan struct{})}
 	p, entry, g := e.open(t)
 	var ended atomic.Int64

@@ -16,8 +16,8 @@ type trimming struct {
 }
 
 // enforce polls until the pool's life ends: every Poll while an engine works,
-// LoadedPoll while engines are there and idle, IdlePoll while there is none;
-// at once after a load, an unload and a request (M2 M9).
+// LoadedPoll while engines are there and idle, IdlePoll while there is none; at
+// once after a load, an unload and a request.
 func (p *Pool) enforce() {
 	for p.life.Err() == nil {
 		p.poll()
@@ -180,7 +180,7 @@ func (p *Pool) abort(g *engine, because string) {
 	if again {
 		return
 	}
-	p.Log.Info("Requests are ended for memory", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "because", because)
+	p.Log.Info("Aborting requests to free memory", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "because", because)
 	p.ask(g, "Abort", func(ctx context.Context) error {
 		_, err := g.client.Abort(ctx, &wire.AbortRequest{Reason: because})
 		return err

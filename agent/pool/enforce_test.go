@@ -18,9 +18,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// TestM6LimitsAreOneValueForEveryEngineInEveryPoll (M8), also for one that
-// loads late, and an engine that hangs delays nobody.
-func TestM6LimitsAreOneValueForEveryEngineInEveryPoll(t *testing.T) {
+// Also to an engine that loads late; one that hangs delays no other.
+func TestEveryPollPublishesLimitsToEveryEngine(t *testing.T) {
 	play(t, func(s *stage) {
 		a, hung := s.model("a", enginetest.Script{HoldBytes: 10 * gib}), s.model("hung", enginetest.Script{HoldBytes: gib, IgnoreLimits: true})
 		s.follow(a, hung)
@@ -51,8 +50,7 @@ func TestM6LimitsAreOneValueForEveryEngineInEveryPoll(t *testing.T) {
 	})
 }
 
-// TestM2OneFailedPollDoesNotStopTheNext, and it is said.
-func TestM2OneFailedPollDoesNotStopTheNext(t *testing.T) {
+func TestFailedPollIsReportedAndRetried(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("a", enginetest.Script{HoldBytes: gib}))
 		h := s.acquire("a")
@@ -80,9 +78,7 @@ func TestM2OneFailedPollDoesNotStopTheNext(t *testing.T) {
 	})
 }
 
-// TestM9ALoadAnUnloadAndARequestWakeTheEnforcer, and nothing else makes it
-// look more often than it says.
-func TestM9ALoadAnUnloadAndARequestWakeTheEnforcer(t *testing.T) {
+func TestLoadUnloadAndRequestTriggerAPoll(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("a", enginetest.Script{HoldBytes: gib}, onDemand(0)))
 		s.after(time.Minute)
@@ -193,8 +189,8 @@ func TestTrimAndAbortReachTheEngine(t *testing.T) {
 	})
 }
 
-// TestM5HardPressureTakesWhatIsRememberedOfPrompts, and soft pressure does not.
-func TestM5HardPressureTakesWhatIsRememberedOfPrompts(t *testing.T) {
+// Soft pressure keeps them.
+func TestHardPressureDropsPromptCaches(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("a", enginetest.Script{HoldBytes: gib, PrefixCacheBytes: 2 * gib}))
 		s.after(15 * time.Second)
@@ -216,9 +212,7 @@ func TestM5HardPressureTakesWhatIsRememberedOfPrompts(t *testing.T) {
 	})
 }
 
-// TestG13AQuestionForHeadroomIsAnsweredOnce: after one idle engine went, or
-// none was found.
-func TestG13AQuestionForHeadroomIsAnsweredOnce(t *testing.T) {
+func TestHeadroomRequestIsAnsweredOnce(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("idle1", enginetest.Script{HoldBytes: 20 * gib, ShutdownMilliseconds: 3000}, onDemand(0)),
 			s.model("idle2", enginetest.Script{HoldBytes: 10 * gib}, onDemand(0)),
@@ -250,9 +244,8 @@ func TestG13AQuestionForHeadroomIsAnsweredOnce(t *testing.T) {
 	})
 }
 
-// TestG13AQuestionWaitsForAllThatIsGoing: the Mac is short of memory until they
-// are gone, and nothing else goes for it.
-func TestG13AQuestionWaitsForAllThatIsGoing(t *testing.T) {
+// Nothing else is evicted while they run.
+func TestHeadroomRequestWaitsForRunningUnloads(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("going1", enginetest.Script{HoldBytes: 10 * gib, ShutdownMilliseconds: 3000}, onDemand(0)),
 			s.model("going2", enginetest.Script{HoldBytes: 10 * gib, ShutdownMilliseconds: 5000}, onDemand(0)),
@@ -274,8 +267,7 @@ func TestG13AQuestionWaitsForAllThatIsGoing(t *testing.T) {
 	})
 }
 
-// TestP25ALoadGivenUpForMemoryLeavesNothing, and its waiters are told.
-func TestP25ALoadGivenUpForMemoryLeavesNothing(t *testing.T) {
+func TestLoadCancelledForMemoryLeavesNothing(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("a", enginetest.Script{HoldBytes: 10 * gib, LoadMilliseconds: 60_000}, onDemand(0)))
 		got := make(chan error, 1)
@@ -307,9 +299,8 @@ func TestP25ALoadGivenUpForMemoryLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestP14EveryFlavourGoesThroughOneFunnel, whose order is P15: the ledger keeps
-// the reservation until the end was observed, checked and written down.
-func TestP14EveryFlavourGoesThroughOneFunnel(t *testing.T) {
+// The reservation is kept until the exit was observed, checked and recorded.
+func TestEveryUnloadTakesOnePath(t *testing.T) {
 	act := func(step memory.Step, why v1alpha1.ReclaimReason) func(*stage, v1alpha1.Assignment) {
 		return func(s *stage, _ v1alpha1.Assignment) {
 			s.act(memory.Decision{Actions: []memory.Action{{Key: memory.Key{UID: "a", Epoch: 1}, Step: step, Reason: why}}})
@@ -340,7 +331,7 @@ func TestP14EveryFlavourGoesThroughOneFunnel(t *testing.T) {
 					}
 					order = append(order, point)
 					if held := s.Ledger.Account().Reserved; held != 6*gib && point != FaultReleased {
-						t.Errorf("P15: %d bytes are reserved at %s", held, point)
+						t.Errorf("%d bytes are reserved at %s", held, point)
 					}
 				})
 				trigger(s, a)
@@ -348,7 +339,7 @@ func TestP14EveryFlavourGoesThroughOneFunnel(t *testing.T) {
 				s.at(nil)
 				want := []string{FaultUnloadBegun, FaultUnloadRecorded, FaultUnloadDrained, FaultUnloadMeasured, FaultExitSeen, FaultExitSettled, FaultExitRecorded}
 				if len(order) < len(want) || !slices.Equal(order[:len(want)], want) {
-					t.Errorf("P15: %v", order)
+					t.Errorf("%v", order)
 				}
 				s.wantReclaims("a/" + string(why))
 				if r := s.lastReclaim(); r.FreedBytes == nil || *r.FreedBytes != 5*gib || r.Exit != v1alpha1.ExitClean {
@@ -361,9 +352,8 @@ func TestP14EveryFlavourGoesThroughOneFunnel(t *testing.T) {
 	}
 }
 
-// TestP17TheHostIsLookedAtUntilItGotItsMemoryBack: the gauge drops at the
-// fourth look; P18's reclaims are superseded, a process that ended holds nothing.
-func TestP17TheHostIsLookedAtUntilItGotItsMemoryBack(t *testing.T) {
+// The gauge falls at the fourth poll.
+func TestHostIsPolledUntilItsMemoryReturns(t *testing.T) {
 	for name, tc := range map[string]struct {
 		drops int
 		want  v1alpha1.HostCheck
@@ -404,9 +394,8 @@ func TestP17TheHostIsLookedAtUntilItGotItsMemoryBack(t *testing.T) {
 	}
 }
 
-// TestP19WhileOthersServeOneLookIsEnough (P20 P24): nobody waits, what was freed
-// is this engine's own figure and never negative, and the unload is counted.
-func TestP19WhileOthersServeOneLookIsEnough(t *testing.T) {
+// The freed bytes are the engine's own figure, never negative.
+func TestOnePollIsEnoughWhilePeersServe(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("other", enginetest.Script{HoldBytes: gib, LoadMilliseconds: 1000}), s.model("a", enginetest.Script{HoldBytes: 20 * gib}, onDemand(0)))
 		s.after(2 * time.Second)
@@ -434,7 +423,7 @@ func TestP19WhileOthersServeOneLookIsEnough(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 			if n := s.Snapshot().Memory.IndeterminateReclaims; n != i {
-				t.Errorf("P24: %d indeterminate, want %d", n, i)
+				t.Errorf("%d indeterminate, want %d", n, i)
 			}
 		}
 		s.halt()
@@ -598,9 +587,8 @@ func TestAnEngineThatEndsWhileItIsAdoptedKeepsItsFigure(t *testing.T) {
 	})
 }
 
-// TestP14OnlyTheFunnelEndsEngines: no other file asks an engine to shut down,
-// or signals it.
-func TestP14OnlyTheFunnelEndsEngines(t *testing.T) {
+// No other file asks an engine to shut down, or signals it.
+func TestOnlyUnloadStopsEngines(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)

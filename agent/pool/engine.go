@@ -117,13 +117,13 @@ func (g *engine) hello(ctx context.Context) (*wire.HelloResponse, error) {
 	}
 	switch {
 	case h.GetProtocolVersion() != wire.ProtocolVersion:
-		return nil, fmt.Errorf("engine speaks protocol %d, this agent %d", h.GetProtocolVersion(), wire.ProtocolVersion)
+		return nil, fmt.Errorf("engine speaks protocol %d, this agent speaks %d", h.GetProtocolVersion(), wire.ProtocolVersion)
 	case h.GetReplicaUid() != g.key.UID || h.GetEpoch() != g.key.Epoch:
 		return nil, fmt.Errorf("engine serves replica %s epoch %d, want %s epoch %d", h.GetReplicaUid(), h.GetEpoch(), g.key.UID, g.key.Epoch)
 	case h.GetConfigHash() != g.config.Hash():
 		return nil, fmt.Errorf("engine was started with another configuration (hash %.12s, want %.12s)", h.GetConfigHash(), g.config.Hash())
 	case h.GetPid() != int64(g.pid):
-		return nil, fmt.Errorf("engine says it is process %d, want %d", h.GetPid(), g.pid)
+		return nil, fmt.Errorf("engine reports process ID %d, want %d", h.GetPid(), g.pid)
 	}
 	return h, nil
 }
@@ -252,7 +252,7 @@ func (p *Pool) giveUp(e *entry, g *engine, as v1alpha1.ReclaimReason, why journa
 		}
 	})
 	if fresh {
-		p.Log.Info("Engine is given up", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", why.Reason, "message", why.Message)
+		p.Log.Info("Engine failed; unloading it", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", why.Reason, "message", why.Message)
 		p.unload(e, as, nil)
 	}
 }

@@ -96,7 +96,7 @@ func (e *entry) take(a v1alpha1.Assignment) {
 	case v1alpha1.DesiredDrained:
 		e.want = wantDrained
 	default:
-		e.want, e.invalid = wantInvalid, "desired state "+string(a.Desired)+" is unknown to this agent"
+		e.want, e.invalid = wantInvalid, "desired state "+string(a.Desired)+" is not supported by this agent"
 	}
 }
 

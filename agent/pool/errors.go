@@ -17,7 +17,7 @@ var (
 	// ErrNoRoom: it is here, loaded on demand, and this Mac has no memory for it.
 	ErrNoRoom = errors.New("no memory to load the replica")
 	// ErrLoadFailed: the load that the request waited for failed.
-	ErrLoadFailed = errors.New("replica does not load")
+	ErrLoadFailed = errors.New("replica failed to load")
 	// ErrEngineLost: the engine ended while the request was at it.
 	ErrEngineLost = errors.New("engine ended")
 	// ErrReleased: the hold was given back before the call.

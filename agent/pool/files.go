@@ -56,11 +56,11 @@ func newFiles(stateDir string) (files, error) {
 // user's, open to others, or a link.
 func privateDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make folder for engines: %w", err)
+		return fmt.Errorf("create folder for engines: %w", err)
 	}
 	info, err := os.Lstat(dir)
 	if err != nil {
-		return fmt.Errorf("look at folder for engines: %w", err)
+		return fmt.Errorf("inspect folder for engines: %w", err)
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || info.Mode().Perm() != 0o700 || ok && int(st.Uid) != os.Geteuid() {
@@ -103,7 +103,7 @@ func boundLog(path string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at engine log: %w", err)
+		return fmt.Errorf("inspect engine log: %w", err)
 	}
 	in, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {

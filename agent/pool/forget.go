@@ -26,7 +26,7 @@ func (p *Pool) Forget(ctx context.Context) (all []v1alpha1.EngineCleared) {
 				bytes := max(0, r.GetBytesReclaimed())
 				c.Bytes = &bytes
 			} else {
-				p.Log.Error(err, "Engine does not clear its cache", "pid", g.pid)
+				p.Log.Error(err, "Engine did not clear its cache", "pid", g.pid)
 			}
 			mu.Lock()
 			defer mu.Unlock()

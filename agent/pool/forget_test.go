@@ -13,9 +13,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// TestA15EachEngineIsAskedAndSaysWhatItGaveBack; one that does not answer is no
-// zero, and keeps nobody from the others.
-func TestA15EachEngineIsAskedAndSaysWhatItGaveBack(t *testing.T) {
+// An engine that does not answer is not counted as zero, and delays no other.
+func TestClearAsksEachEngineAndReportsFreedBytes(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(
 			s.model("a", enginetest.Script{HoldBytes: gib, PrefixCacheBytes: gib}),
@@ -30,8 +29,7 @@ func TestA15EachEngineIsAskedAndSaysWhatItGaveBack(t *testing.T) {
 	})
 }
 
-// TestA15AnEngineThatEndsIsNotAsked: its memory comes back another way.
-func TestA15AnEngineThatEndsIsNotAsked(t *testing.T) {
+func TestClearSkipsAStoppingEngine(t *testing.T) {
 	p := &Pool{entries: map[memory.Key]*entry{}}
 	alive := struct{ process.Handle }{}
 	for uid, e := range map[string]*entry{
@@ -45,8 +43,7 @@ func TestA15AnEngineThatEndsIsNotAsked(t *testing.T) {
 	}
 }
 
-// TestA14ActivityIsAbsentUntilAnEngineSaidIt.
-func TestA14ActivityIsAbsentUntilAnEngineSaidIt(t *testing.T) {
+func TestActivityIsAbsentUntilReported(t *testing.T) {
 	if a := activityOf(nil); a != nil {
 		t.Errorf("%+v", a)
 	}

@@ -46,8 +46,8 @@ func (p *Pool) Acquire(ctx context.Context, uid string, epoch int64) (*Hold, err
 	return h, nil
 }
 
-// hold takes the hold, at once or when the load is done: under the lock on
-// both paths (P4).
+// hold takes the hold, at once or when the load is done: under the lock on both
+// paths.
 func (p *Pool) hold(h *Hold, k memory.Key) error {
 	told, err := p.takeOrJoin(h, k)
 	if err != nil || told == nil {

@@ -9,8 +9,8 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// headroom is what an engine's guard asked for (G13): each question is
-// answered once, after at most one idle engine went for it or none was found.
+// headroom is what an engine's guard asked for: each question is answered once,
+// after at most one idle engine went for it or none was found.
 type headroom struct {
 	// answered is the newest question that was dealt with, and told the newest
 	// of which the engine was sent the answer.
@@ -86,8 +86,8 @@ func (p *Pool) answerHeadroom(victim *engine) {
 	}
 }
 
-// publishLimits tells every engine its limits, each as one value, in every poll
-// (M6 M8), without waiting for any of them.
+// publishLimits tells every engine its limits, each as one value, in every
+// poll, without waiting for any of them.
 func (p *Pool) publishLimits(r memory.Reading, d memory.Decision) {
 	busy := int64(0)
 	for _, e := range r.Engines {

@@ -122,7 +122,7 @@ func (p *Pool) fail(e *entry, why journal.Refusal, now time.Time) {
 	if again {
 		e.refused = &why
 	} else {
-		e.refused = &journal.Refusal{Reason: why.Reason, Message: fmt.Sprintf("ended %d times in %d minutes and is not started again; last: %s", len(recent), int(crashWindow.Minutes()), why.Message)}
+		e.refused = &journal.Refusal{Reason: why.Reason, Message: fmt.Sprintf("the engine ended %d times in %d minutes and will not be restarted; last error: %s", len(recent), int(crashWindow.Minutes()), why.Message)}
 	}
 	e.state, e.reserved = Failed, false
 	p.Ledger.Release(e.key)

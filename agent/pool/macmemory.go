@@ -56,7 +56,7 @@ func (p *Pool) macConditions() []metav1.Condition {
 
 // found is a finding as a condition; before the first poll nothing is known.
 func found(kind string, f memory.Finding) metav1.Condition {
-	return condition(kind, cmp.Or(f.Status, metav1.ConditionUnknown), cmp.Or(f.Reason, v1alpha1.ReasonWaiting), "%s", cmp.Or(f.Message, "not looked at yet"))
+	return condition(kind, cmp.Or(f.Status, metav1.ConditionUnknown), cmp.Or(f.Reason, v1alpha1.ReasonWaiting), "%s", cmp.Or(f.Message, "not measured yet"))
 }
 
 func (p *Pool) pressureCondition() metav1.Condition {
@@ -65,15 +65,15 @@ func (p *Pool) pressureCondition() metav1.Condition {
 	}
 	switch {
 	case p.polled.IsZero():
-		return condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionUnknown, v1alpha1.ReasonWaiting, "not looked at yet")
+		return condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionUnknown, v1alpha1.ReasonWaiting, "not measured yet")
 	case p.decision.Level == v1alpha1.PressureSoft:
-		return yes(v1alpha1.ReasonSoftPressure, "engines are above the soft mark: new prompts wait and idle OnDemand models go; if it lasts, close other programs or move a model to another Mac")
+		return yes(v1alpha1.ReasonSoftPressure, "engines use more than the soft mark: new prompts wait and idle OnDemand models are unloaded; if this lasts, close other programs or move a model to another Mac")
 	case p.decision.Level == v1alpha1.PressureHard:
-		return yes(v1alpha1.ReasonHardPressure, "engines are above the hard mark: idle models go, then requests end; close other programs, lower a model's context, or move it to another Mac")
+		return yes(v1alpha1.ReasonHardPressure, "engines use more than the hard mark: idle models are unloaded, then requests are aborted; close other programs, lower a model's context, or move it to another Mac")
 	case p.decision.Level == v1alpha1.PressureEmergency:
-		return yes(v1alpha1.ReasonEmergency, "engines are above what is left to them: the worst offender's requests end; lower its context or its cache tokens, or move it to another Mac")
+		return yes(v1alpha1.ReasonEmergency, "engines use more than the ceiling: requests of the worst offender are aborted; lower its context or its cache tokens, or move it to another Mac")
 	}
-	return condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionFalse, v1alpha1.ReasonBelowSoftMark, "engines are below the soft mark of the ceiling")
+	return condition(v1alpha1.ConditionMemoryPressure, metav1.ConditionFalse, v1alpha1.ReasonBelowSoftMark, "engines use less than the soft mark of the ceiling")
 }
 
 // limitsPatience is how long an engine may owe the answer to its limits.
@@ -84,10 +84,10 @@ func (p *Pool) guardCondition() metav1.Condition {
 		return condition(v1alpha1.ConditionGuardInactive, metav1.ConditionTrue, reason, format, args...)
 	}
 	if p.polled.IsZero() {
-		return condition(v1alpha1.ConditionGuardInactive, metav1.ConditionUnknown, v1alpha1.ReasonWaiting, "not looked at yet")
+		return condition(v1alpha1.ConditionGuardInactive, metav1.ConditionUnknown, v1alpha1.ReasonWaiting, "not measured yet")
 	}
 	if why := p.decision.GuardInactive; why != "" {
-		return yes(v1alpha1.ReasonProbeFails, "%s; nothing is evicted or refused by measure until it can be: look at the agent's log", why)
+		return yes(v1alpha1.ReasonProbeFails, "%s; nothing is evicted or refused based on measurements until this works again: see the agent's log", why)
 	}
 	var worst *engine // a fixed one, so that the message does not change from poll to poll
 	reason, why := "", ""
@@ -99,13 +99,13 @@ func (p *Pool) guardCondition() metav1.Condition {
 		guard := g.status.GetGuard()
 		switch late := !g.asking.IsZero() && p.polled.Sub(g.asking) > limitsPatience; {
 		case late || g.limitsRefused:
-			worst, reason, why = g, v1alpha1.ReasonLimitsNotTaken, "it does not take its limits; if it stays so, it is restarted or restart it"
+			worst, reason, why = g, v1alpha1.ReasonLimitsNotTaken, "it does not acknowledge its limits; if this lasts, restart it"
 		case guard.GetLimitsSequence() > 0 && !guard.GetActive():
 			worst, reason, why = g, ReasonEngineGuard, guard.GetInactiveReason()
 		}
 	}
 	if worst != nil {
-		return yes(reason, "the engine of %s/%s is not guarded: %s", worst.record.Namespace, worst.record.Name, why)
+		return yes(reason, "the engine of %s/%s has no active memory guard: %s", worst.record.Namespace, worst.record.Name, why)
 	}
-	return condition(v1alpha1.ConditionGuardInactive, metav1.ConditionFalse, v1alpha1.ReasonGuardsActive, "limits are published and taken")
+	return condition(v1alpha1.ConditionGuardInactive, metav1.ConditionFalse, v1alpha1.ReasonGuardsActive, "all engines have received and acknowledged their limits")
 }

@@ -35,7 +35,7 @@ func (e *entry) join(h *Hold, now time.Time) (told <-chan error, began bool) {
 }
 
 // grant gives every waiter its hold, in the same critical section in which the
-// engine became ready: nothing can evict it in between (P4). The caller holds
+// engine became ready: nothing can evict it in between. The caller holds
 // Pool.mu.
 func (e *entry) grant(g *engine) {
 	if e.demand == nil {
@@ -89,8 +89,8 @@ func (e *entry) idleAfter() time.Duration {
 	return time.Duration(e.order.Residency.IdleSeconds) * time.Second
 }
 
-// use notes the end of a use: the time to live begins again (P10). The caller
-// holds Pool.mu.
+// use notes the end of a use: the time to live begins again. The caller holds
+// Pool.mu.
 func (g *engine) use(now time.Time) {
 	if now.After(g.lastUse) {
 		g.lastUse = now
@@ -124,6 +124,6 @@ func (p *Pool) rememberUse(lag time.Duration) {
 		}
 	})
 	if err != nil {
-		p.Log.Error(err, "The last use of engines is not remembered")
+		p.Log.Error(err, "Failed to store when engines were last used")
 	}
 }

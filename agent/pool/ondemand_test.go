@@ -14,7 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-func TestP3TwinPassesTheSuite(t *testing.T) {
+func TestFakeEnginePassesTheEngineSuite(t *testing.T) {
 	twin := enginetest.NewTwin(probe.NewScripted(probe.Host{Total: gib}))
 	twin.SetScript("m", enginetest.Script{HoldBytes: mib, TokenMilliseconds: 5})
 	enginetest.Run(t, enginetest.InTwin(twin, "m"))
@@ -56,8 +56,7 @@ func TestTheProductionPoolRunsOnVirtualTime(t *testing.T) {
 	})
 }
 
-// TestP1AHundredRequestsCauseOneLoad of an OnDemand replica, and all get a hold.
-func TestP1AHundredRequestsCauseOneLoad(t *testing.T) {
+func TestHundredRequestsCauseOneLoad(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("a", enginetest.Script{HoldBytes: gib, LoadMilliseconds: 10_000}, onDemand(time.Hour)))
 		s.want("a", "Downloaded True/Verified", "Admitted Unknown/OnDemand", "Loaded False/OnDemand", "Serving True/OnDemand")
@@ -169,9 +168,9 @@ func TestAFailedLoadAnswersAllThatWait(t *testing.T) {
 	}
 }
 
-// TestP4AHoldKeepsItsEngineFromEveryFlavourOfEviction: nothing lies between
-// the decision to wait and the hold, nor between the hold and its first use.
-func TestP4AHoldKeepsItsEngineFromEveryFlavourOfEviction(t *testing.T) {
+// There is no gap between the decision to wait and the hold, nor between the
+// hold and its first use.
+func TestHeldEngineIsNeverEvicted(t *testing.T) {
 	for _, why := range []v1alpha1.ReclaimReason{
 		v1alpha1.ReclaimMadeRoom, v1alpha1.ReclaimIdle, v1alpha1.ReclaimHeadroom, v1alpha1.ReclaimSoftPressure, v1alpha1.ReclaimHardPressure,
 	} {
@@ -199,9 +198,7 @@ func TestP4AHoldKeepsItsEngineFromEveryFlavourOfEviction(t *testing.T) {
 	}
 }
 
-// TestP4TheHoldIsThereWhenTheEngineIsReady: whoever is told of a new engine
-// under the lock sees it held.
-func TestP4TheHoldIsThereWhenTheEngineIsReady(t *testing.T) {
+func TestReadyEngineIsAlreadyHeld(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("a", enginetest.Script{LoadMilliseconds: 1000}, onDemand(0)))
 		seen := false
@@ -228,8 +225,7 @@ func TestP4TheHoldIsThereWhenTheEngineIsReady(t *testing.T) {
 	})
 }
 
-// TestP5ARefusedRequestLeavesNoHold, a thousand times (P7: N, then 0).
-func TestP5ARefusedRequestLeavesNoHold(t *testing.T) {
+func TestRefusedRequestLeavesNoHold(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("a", enginetest.Script{}, onDemand(0)))
 		holds := func() int { return s.Endpoints()[0].Holds }
@@ -252,20 +248,18 @@ func TestP5ARefusedRequestLeavesNoHold(t *testing.T) {
 			all = append(all, s.acquire("a"))
 		}
 		if n := holds(); n != 7 {
-			t.Errorf("P7: %d holds, want 7", n)
+			t.Errorf("%d holds, want 7", n)
 		}
 		for _, h := range all {
 			h.Release()
 		}
 		if n := holds(); n != 0 {
-			t.Errorf("P7: %d holds, want 0", n)
+			t.Errorf("%d holds, want 0", n)
 		}
 	})
 }
 
-// TestP8AnEngineThatDiesUnderItsRequestsLeavesNoPhantom: the active count is
-// the set of holds, of this engine and no other.
-func TestP8AnEngineThatDiesUnderItsRequestsLeavesNoPhantom(t *testing.T) {
+func TestCrashedEngineLeavesNoActiveRequests(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("a", enginetest.Script{TokenMilliseconds: 1000}, onDemand(time.Minute)))
 		h := s.acquire("a")
@@ -286,8 +280,7 @@ func TestP8AnEngineThatDiesUnderItsRequestsLeavesNoPhantom(t *testing.T) {
 	})
 }
 
-// TestP10AHoldSuppressesTheTimeToLiveAndRestartsIt.
-func TestP10AHoldSuppressesTheTimeToLiveAndRestartsIt(t *testing.T) {
+func TestHoldRestartsTheIdleTime(t *testing.T) {
 	play(t, func(s *stage) {
 		s.follow(s.model("a", enginetest.Script{HoldBytes: gib}, onDemand(time.Minute)), s.model("pinned", enginetest.Script{HoldBytes: gib}))
 		h := s.acquire("a")
@@ -301,7 +294,7 @@ func TestP10AHoldSuppressesTheTimeToLiveAndRestartsIt(t *testing.T) {
 		s.wantReclaims("a/Idle")
 		s.want("a", "Serving True/OnDemand", "Loaded False/OnDemand")
 		s.after(2 * time.Hour)
-		s.wantResident("pinned") // Always has no time to live (P11)
+		s.wantResident("pinned") // Always has no time to live
 		s.used("a")
 		s.wantResident("a pinned")
 		if r := s.lastReclaim(); r.FreedBytes == nil || *r.FreedBytes != gib {
@@ -310,7 +303,7 @@ func TestP10AHoldSuppressesTheTimeToLiveAndRestartsIt(t *testing.T) {
 	})
 }
 
-func TestP10AnAdoptedEngineKeepsItsLastUse(t *testing.T) {
+func TestAdoptedEngineKeepsItsLastUse(t *testing.T) {
 	play(t, func(s *stage) {
 		a := s.model("a", enginetest.Script{HoldBytes: gib}, onDemand(10*time.Minute))
 		s.follow(a)
@@ -393,8 +386,8 @@ func TestWithoutRoomARequestIsToldWhetherToComeAgain(t *testing.T) {
 	})
 }
 
-// TestP11WhatIsAlwaysResidentIsNoVictim, but takes the room of what is not.
-func TestP11WhatIsAlwaysResidentIsNoVictim(t *testing.T) {
+// It may evict others.
+func TestAlwaysResidentModelIsNeverEvicted(t *testing.T) {
 	play(t, func(s *stage) {
 		pin, idle := s.model("pin", enginetest.Script{HoldBytes: 25 * gib}), s.model("idle", enginetest.Script{HoldBytes: 25 * gib}, onDemand(0), priority(9))
 		s.follow(pin, idle)

@@ -66,8 +66,8 @@ func TestPlanDerivesTheNextStep(t *testing.T) {
 	}
 }
 
-// TestP1TwoEpochsNeverRunAtOnce: a successor waits for its predecessor's exit.
-func TestP1TwoEpochsNeverRunAtOnce(t *testing.T) {
+// A successor waits for its predecessor's exit.
+func TestTwoEpochsNeverRunAtOnce(t *testing.T) {
 	old := view{key: memory.Key{UID: "u", Epoch: 1}, want: wantGone, engine: true, unloading: true}
 	next := view{key: memory.Key{UID: "u", Epoch: 2}, want: wantRunning, downloaded: true, reserved: true}
 	if actions, _ := plan([]view{old, next}, at); len(actions) != 0 {

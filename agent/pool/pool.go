@@ -60,7 +60,7 @@ type Config struct {
 type Pool struct {
 	Config
 	files files
-	// wakes makes Run plan, pokes makes enforce look at the Mac (M9), and stirs
+	// wakes makes Run plan, pokes makes enforce look at the Mac, and stirs
 	// makes it look as often as while an engine works.
 	wakes, pokes, stirs chan struct{}
 	// enforcer belongs to the goroutine of enforce alone.
@@ -79,7 +79,7 @@ type Pool struct {
 	measuredAt time.Time
 	reclaims   []v1alpha1.Reclaim
 	freedTotal int64
-	// indeterminate counts reclaims whose host check could not be made (P24).
+	// indeterminate counts reclaims whose host check could not be made.
 	indeterminate int64
 	backend       string
 	decision      memory.Decision // of the last poll
@@ -317,7 +317,7 @@ func (p *Pool) record(change func(*journal.State)) bool {
 		if err == nil {
 			return true
 		}
-		p.Log.Error(err, "The journal cannot be written; trying again")
+		p.Log.Error(err, "Failed to write the journal; retrying")
 		select {
 		case <-p.life.Done():
 			return false

@@ -80,8 +80,7 @@ func TestOneOrderBecomesOneServedMeasuredFreedEngine(t *testing.T) {
 	}
 }
 
-// TestP1ManyOrdersAndAcquiresCauseOneLoad: 100 at once, one engine.
-func TestP1ManyOrdersAndAcquiresCauseOneLoad(t *testing.T) {
+func TestConcurrentAssignmentsAndRequestsCauseOneLoad(t *testing.T) {
 	r := newRig(t)
 	r.script("m", enginetest.Script{LoadMilliseconds: 100})
 	var wg sync.WaitGroup
@@ -104,8 +103,7 @@ func TestP1ManyOrdersAndAcquiresCauseOneLoad(t *testing.T) {
 	}
 }
 
-// TestP4AHeldEngineFinishesItsRequestsBeforeItGoes under every flavour of unload.
-func TestP4AHeldEngineFinishesItsRequestsBeforeItGoes(t *testing.T) {
+func TestHeldEngineFinishesItsRequestsBeforeItStops(t *testing.T) {
 	for name, withdraw := range map[string]func(r *rig, a v1alpha1.Assignment){
 		"drained":    func(r *rig, a v1alpha1.Assignment) { a.Desired = v1alpha1.DesiredDrained; r.Apply(orders(a)) },
 		"unassigned": func(r *rig, _ v1alpha1.Assignment) { r.Apply(orders()) },

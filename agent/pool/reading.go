@@ -22,7 +22,7 @@ func (p *Pool) look() memory.Reading {
 	}
 	host, err := p.Probe.Host(p.life, own)
 	if err != nil && p.life.Err() == nil {
-		p.Log.Error(err, "Memory of this Mac cannot be measured")
+		p.Log.Error(err, "Cannot measure the memory of this Mac")
 	}
 	first := false
 	var r memory.Reading
@@ -88,7 +88,7 @@ func (p *Pool) engineReading(e *entry, g *engine, known bool, reserved int64, no
 		HeadroomWanted: g.wanted(),
 	}
 	if r.Holds+r.Requests > 0 {
-		g.use(now) // an engine in use does not age (P10)
+		g.use(now) // an engine in use does not age
 	}
 	r.LastUse = g.lastUse
 	if r.OnDemand {
@@ -119,7 +119,7 @@ func (p *Pool) measure(g *engine) (bytes int64, ok bool) {
 	case errors.Is(err, probe.ErrGone):
 		return 0, true
 	case err != nil:
-		p.Log.Error(err, "Footprint cannot be measured", "pid", g.pid)
+		p.Log.Error(err, "Cannot measure the footprint of an engine", "pid", g.pid)
 		p.read(func() { bytes = g.footprint })
 		return bytes, false
 	}
@@ -169,7 +169,7 @@ func (p *Pool) residue(r memory.Reading) memory.Residue {
 func (p *Pool) boundLogs() {
 	for _, g := range p.engines() {
 		if err := boundLog(g.files.log); err != nil {
-			p.Log.Error(err, "Engine log is not bounded")
+			p.Log.Error(err, "Failed to truncate an engine log")
 		}
 	}
 }

@@ -59,7 +59,7 @@ func (p *Pool) collect(e *entry, g *engine) {
 	p.Log.Info("Engine ended", "ModelReplica", r.Namespace+"/"+r.Name, "load", r.Load, "reason", r.Reason, "exit", r.Exit, "freedBytes", orUnknown(how.freed))
 	p.Reclaimed(r)
 	p.wake()
-	p.poke() // an unload always ends with a look at the Mac (M9)
+	p.poke() // an unload always ends with a look at the Mac
 }
 
 // lastWord waits for the return of a Shutdown that is under way: the answer and
@@ -169,7 +169,7 @@ func (end ending) reclaim(g *engine, check v1alpha1.HostCheck, now time.Time) v1
 func (p *Pool) afterExit(e *entry, g *engine, r v1alpha1.Reclaim, now time.Time) {
 	switch r.Reason {
 	case v1alpha1.ReclaimCrashed:
-		why := journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: fmt.Sprintf("the engine ended by itself (%s)", describeExit(g.proc.Exit()))}
+		why := journal.Refusal{Reason: v1alpha1.ReasonEngineCrashed, Message: fmt.Sprintf("the engine exited unexpectedly (%s)", describeExit(g.proc.Exit()))}
 		if g.failure != nil {
 			why = *g.failure
 		}
@@ -179,7 +179,7 @@ func (p *Pool) afterExit(e *entry, g *engine, r v1alpha1.Reclaim, now time.Time)
 	case v1alpha1.ReclaimHardPressure, v1alpha1.ReclaimEmergency, v1alpha1.ReclaimLoadCancelled:
 		e.setBack(journal.Refusal{Reason: string(r.Reason), Message: "the engine was ended because this Mac is short of memory"}, now)
 	case v1alpha1.ReclaimLoadFailed:
-		why := journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: fmt.Sprintf("the engine ended while it loaded (%s)", describeExit(g.proc.Exit()))}
+		why := journal.Refusal{Reason: v1alpha1.ReasonLoadFailed, Message: fmt.Sprintf("the engine exited while loading (%s)", describeExit(g.proc.Exit()))}
 		if g.failure != nil {
 			why = *g.failure
 		}
@@ -194,7 +194,7 @@ func (p *Pool) afterExit(e *entry, g *engine, r v1alpha1.Reclaim, now time.Time)
 func describeExit(x process.Exit) string {
 	switch {
 	case !x.Known:
-		return "how is not known: it was adopted"
+		return "exit status unknown: the engine was adopted"
 	case x.Signal != 0:
 		return "signal " + x.Signal.String()
 	}

@@ -74,7 +74,7 @@ func (p *Pool) awaiting(e *entry) (yes bool) {
 }
 
 // evict unloads an engine that is OnDemand and that nothing uses: a hold that
-// was taken meanwhile keeps it (P4). It reports whether an unload began.
+// was taken meanwhile keeps it. It reports whether an unload began.
 func (p *Pool) evict(k memory.Key, why v1alpha1.ReclaimReason) bool {
 	var e *entry
 	p.read(func() { e = p.entries[k] })
@@ -157,6 +157,6 @@ func (p *Pool) refuse(e *entry, why error) {
 	})
 	p.Log.Info("Replica was not admitted", "ModelReplica", name, "reason", refused.Message)
 	if err := p.Journal.Update(func(s *journal.State) { s.Replica(e.key.UID, e.key.Epoch).Refused = refused }); err != nil {
-		p.Log.Error(err, "A refusal was not remembered") // it would only be made again
+		p.Log.Error(err, "Failed to store a refusal") // it would only be made again
 	}
 }

@@ -12,9 +12,9 @@ import (
 // settleRounds is how often the host is looked at before the check gives up.
 const settleRounds = 10
 
-// settle asks the host whether it got back what the engine held (P17). While
-// other engines work its figures cannot be attributed: one look, no waiting,
-// nobody disturbed (P19). The lock is not held.
+// settle asks the host whether it got back what the engine held. While other
+// engines work its figures cannot be attributed: one look, no waiting, nobody
+// disturbed. The lock is not held.
 func (p *Pool) settle(g *engine, freed *int64) v1alpha1.HostCheck {
 	if freed == nil || g.stop.before.Total == 0 {
 		return v1alpha1.HostCheckIndeterminate
@@ -78,6 +78,6 @@ func (p *Pool) watchWired(host probe.Host, known bool) {
 		p.wake() // starts waited for it
 	}
 	if err := p.Journal.Update(func(s *journal.State) { s.Unsettled = !after }); err != nil {
-		p.Log.Error(err, "Whether the host is settled is not remembered")
+		p.Log.Error(err, "Failed to store whether the host's memory is settled")
 	}
 }

@@ -258,7 +258,7 @@ func (s *stage) lastReclaim() v1alpha1.Reclaim {
 	return s.reclaims[len(s.reclaims)-1]
 }
 
-// wantLedger checks who holds a reservation (invariant 3).
+// wantLedger checks who holds a reservation.
 func (s *stage) wantLedger(want ...string) {
 	s.t.Helper()
 	var got []string

@@ -7,9 +7,9 @@ import (
 
 // Timing are the pool's delays; a zero field means its default.
 type Timing struct {
-	// Poll is how often the Mac is looked at while an engine works, LoadedPoll
-	// while engines are there and idle, and IdlePoll while there is none. The
-	// reference server's constants (M2).
+	// Poll is how often the Mac is looked at while an engine works,
+	// LoadedPoll while engines are there and idle, and IdlePoll while there
+	// is none. The reference server's constants.
 	Poll, LoadedPoll, IdlePoll time.Duration
 	// Hello is how long an engine may take to answer its first call, and any
 	// other that asks for an answer at once.

@@ -11,9 +11,9 @@ import (
 	"metalfleet.dev/metalfleet/metal/wire"
 )
 
-// unload is the one way an engine is ended, whatever the reason (P14). It marks
-// the engine, unless it goes already or only says no under the lock, and climbs
-// the ladder in a goroutine; collect does the rest once the process was seen to
+// unload is the one way an engine is ended, whatever the reason. It marks the
+// engine, unless it goes already or only says no under the lock, and climbs the
+// ladder in a goroutine; collect does the rest once the process was seen to
 // end. It reports whether it began.
 func (p *Pool) unload(e *entry, reason v1alpha1.ReclaimReason, only func(*engine) bool) bool {
 	var g *engine
@@ -34,7 +34,7 @@ func (p *Pool) unload(e *entry, reason v1alpha1.ReclaimReason, only func(*engine
 	if g == nil {
 		return false
 	}
-	p.Log.Info("Engine is unloaded", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", reason)
+	p.Log.Info("Unloading engine", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "load", g.load, "reason", reason)
 	p.Fault(FaultUnloadBegun)
 	p.tasks.Go(func() {
 		p.recordStop(g)
@@ -144,10 +144,10 @@ func (p *Pool) shutdown(g *engine, limit time.Duration) (ended bool) {
 
 // signal sends one and waits for the observed exit; a limit of 0 waits for ever.
 func (p *Pool) signal(g *engine, r rung, s syscall.Signal, limit time.Duration) (ended bool) {
-	p.Log.Info("Engine does not end and is signalled", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "pid", g.pid, "signal", s.String())
+	p.Log.Info("Engine does not exit; sending a signal", "ModelReplica", g.record.Namespace+"/"+g.record.Name, "pid", g.pid, "signal", s.String())
 	p.read(func() { g.stop.rung = r })
 	if err := g.proc.Signal(s); err != nil {
-		p.Log.Error(err, "Engine cannot be signalled", "pid", g.pid)
+		p.Log.Error(err, "Cannot signal engine", "pid", g.pid)
 	}
 	var late <-chan time.Time
 	if limit > 0 {

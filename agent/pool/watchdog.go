@@ -41,13 +41,13 @@ func (p *Pool) watchdogs(r memory.Reading) {
 			if !g.ready {
 				if stalled := g.stalled(er, r.Now); stalled > p.Timing.LoadStall {
 					all = append(all, hung{e, g, v1alpha1.ReclaimLoadFailed, journal.Refusal{Reason: ReasonLoadStalled,
-						Message: fmt.Sprintf("the load made no progress for %v although its process lives", p.Timing.LoadStall)}})
+						Message: fmt.Sprintf("the load made no progress for %v although the process is alive", p.Timing.LoadStall)}})
 				}
 				continue
 			}
 			if r.Now.Sub(g.heardAt) > p.Timing.Silence {
 				all = append(all, hung{e, g, v1alpha1.ReclaimCrashed, journal.Refusal{Reason: ReasonEngineSilent,
-					Message: fmt.Sprintf("the engine said nothing for %v although its process lives", p.Timing.Silence)}})
+					Message: fmt.Sprintf("the engine sent nothing for %v although the process is alive", p.Timing.Silence)}})
 			}
 		}
 	})

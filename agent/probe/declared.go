@@ -35,11 +35,11 @@ func ParseDeclaration(s string) (Declaration, error) {
 		case ok && key == "memory" && d.Memory == 0:
 			q, err := resource.ParseQuantity(value)
 			if err != nil || q.Value() <= 0 {
-				return Declaration{}, fmt.Errorf("memory %q is not an amount: write it like 192Gi", value)
+				return Declaration{}, fmt.Errorf("memory %q is not a valid amount: write it like 192Gi", value)
 			}
 			d.Memory = q.Value()
 		default:
-			return Declaration{}, fmt.Errorf("%q is not understood: write chip=M2Ultra,memory=192Gi", part)
+			return Declaration{}, fmt.Errorf("cannot parse %q: write chip=M2Ultra,memory=192Gi", part)
 		}
 	}
 	if d.Chip == "" || d.Memory == 0 {

@@ -69,7 +69,7 @@ func (System) StartTime(pid int) (string, error) {
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return "", fmt.Errorf("read the id of this boot: %w", err)
+		return "", fmt.Errorf("read boot ID: %w", err)
 	}
 	return strings.TrimSpace(string(boot)) + "/" + ticks, nil
 }
@@ -84,7 +84,7 @@ func startTime(pid int) (string, error) {
 	_, rest, found := strings.Cut(string(b[max(0, bytes.LastIndexByte(b, ')')):]), " ")
 	fields := strings.Fields(rest)
 	if !found || len(fields) < 20 {
-		return "", fmt.Errorf("read /proc/%d/stat: %d fields behind the name", pid, len(fields))
+		return "", fmt.Errorf("parse /proc/%d/stat: %d fields after the process name", pid, len(fields))
 	}
 	if state := fields[0]; state == "Z" || state == "X" {
 		return "", fmt.Errorf("process %d: %w", pid, ErrGone)
@@ -127,7 +127,7 @@ func readFields(path string, names ...string) (map[string]int64, error) {
 			if len(found) == 0 { // a zombie's file is empty
 				return nil, fmt.Errorf("read %s: %w", path, ErrGone)
 			}
-			return nil, fmt.Errorf("read %s: no line %q", path, n)
+			return nil, fmt.Errorf("read %s: it has no line %q", path, n)
 		}
 	}
 	return found, nil

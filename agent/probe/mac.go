@@ -36,7 +36,7 @@ func readVMStatistics(h *Host, b []byte, page int64) error {
 	pages := func(offset int) int64 { return int64(binary.LittleEndian.Uint32(b[offset:])) * page }
 	stored := binary.LittleEndian.Uint64(b[vmCompressed:])
 	if page <= 0 || stored > 1<<40 {
-		return fmt.Errorf("vm_statistics64 says %d pages of %d bytes in the compressor: that cannot be", stored, page)
+		return fmt.Errorf("vm_statistics64 reports %d pages of %d bytes in the compressor, which is impossible", stored, page)
 	}
 	h.Free, h.Active, h.Inactive = pages(vmFree), pages(vmActive), pages(vmInactive)
 	h.Wired, h.WiredKnown = pages(vmWired), true
@@ -53,7 +53,7 @@ func readSwapUsage(b []byte) (int64, error) {
 	}
 	used := binary.LittleEndian.Uint64(b[16:])
 	if used > 1<<50 {
-		return 0, fmt.Errorf("xsw_usage says %d bytes of swap in use: that cannot be", used)
+		return 0, fmt.Errorf("xsw_usage reports %d bytes of swap in use, which is impossible", used)
 	}
 	return int64(used), nil
 }

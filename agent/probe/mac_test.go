@@ -56,8 +56,8 @@ func TestAMacsBytesAreNotBelievedBlindly(t *testing.T) {
 	}{
 		"an older revision":             {vmStatistics()[:112], 16384, "too old"},
 		"no bytes":                      {nil, 16384, "too old"},
-		"more pages than any Mac has":   {huge, 16384, "cannot be"},
-		"a page size that is not known": {vmStatistics(), 0, "cannot be"},
+		"more pages than any Mac has":   {huge, 16384, "impossible"},
+		"a page size that is not known": {vmStatistics(), 0, "impossible"},
 	} {
 		if err := readVMStatistics(&Host{}, tc.bytes, tc.page); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)

@@ -17,7 +17,7 @@ import (
 
 // ErrGone says that no living process has that id. A zombie is gone: it holds
 // no memory.
-var ErrGone = errors.New("process is gone")
+var ErrGone = errors.New("process does not exist")
 
 // What a system says of its memory pressure and of its heat.
 const (

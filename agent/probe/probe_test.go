@@ -170,10 +170,10 @@ func TestDeclarationsAreChecked(t *testing.T) {
 		"memory=16Gi,chip=M4":       "",
 		"chip=M2Ultra":              "both needed",
 		"chip=i9,memory=1Gi":        "not an Apple chip",
-		"chip=M4,memory=lots":       "not an amount",
-		"chip=M4,memory=-1Gi":       "not an amount",
-		"chip=M4,memory=1Gi,gpu=2":  "not understood",
-		"":                          "not understood",
+		"chip=M4,memory=lots":       "not a valid amount",
+		"chip=M4,memory=-1Gi":       "not a valid amount",
+		"chip=M4,memory=1Gi,gpu=2":  "cannot parse",
+		"":                          "cannot parse",
 	} {
 		_, err := probe.ParseDeclaration(in)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

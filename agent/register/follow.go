@@ -44,7 +44,7 @@ func Follow[T any, P Object[T]](ctx context.Context, c client.WithWatch, list cl
 		began, spoke := time.Now(), false
 		err := watchOnce(ctx, c, list, key, func(o P) {
 			if failures > 0 && !spoke {
-				log.Info("API answers again", "failures", failures)
+				log.Info("The API server answers again", "failures", failures)
 			}
 			spoke = true
 			each(o)
@@ -59,7 +59,7 @@ func Follow[T any, P Object[T]](ctx context.Context, c client.WithWatch, list cl
 		if !errors.Is(err, errWatchEnded) {
 			pause = retryPause(failures)
 			if failures++; failures == 1 {
-				log.Error(err, "What the API says is not known; the last known state holds")
+				log.Error(err, "Cannot read the state from the API server; keeping the last known state")
 			}
 		}
 		if !Sleep(ctx, pause) {
@@ -89,7 +89,7 @@ func watchOnce[T any, P Object[T]](ctx context.Context, c client.WithWatch, list
 				each(o)
 			}
 		case watch.Deleted:
-			return fmt.Errorf("watch %s: it was deleted", key)
+			return fmt.Errorf("watch %s: the object was deleted", key)
 		case watch.Error:
 			return fmt.Errorf("watch %s: %w", key, apierrors.FromObject(event.Object))
 		}

@@ -44,7 +44,7 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 		corev1.AddToScheme, coordinationv1.AddToScheme, certificatesv1.AddToScheme, authenticationv1.AddToScheme, v1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("make scheme: %w", err)
+			return nil, fmt.Errorf("create scheme: %w", err)
 		}
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
@@ -55,7 +55,7 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
 	cl, err := client.NewWithWatch(c, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("create client: %w", err)
 	}
 	return cl, nil
 }
@@ -116,7 +116,7 @@ func (h *Heartbeat) Run(ctx context.Context) error {
 		case err != nil:
 			pause = retryPause(failures)
 			if failures++; failures == 1 {
-				h.log.Error(err, "Lease is not renewed; trying again")
+				h.log.Error(err, "Failed to renew the Lease; retrying")
 			}
 		case failures > 0:
 			h.log.Info("Lease is renewed again", "failures", failures)
@@ -156,7 +156,7 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 // or has not proved itself yet.
 func Replaced(since time.Time) metav1.Condition {
 	c := Accepting(false, since)
-	c.Reason, c.Message = v1alpha1.ReasonAgentUpgrading, "the agent is replaced; its engines go on"
+	c.Reason, c.Message = v1alpha1.ReasonAgentUpgrading, "the agent is being upgraded; its engines keep running"
 	return c
 }
 
@@ -166,7 +166,7 @@ func Leaving(reason string, since time.Time) metav1.Condition {
 	c := Accepting(false, since)
 	c.Reason, c.Message = reason, "the Mac is about to sleep"
 	if reason == v1alpha1.ReasonMacShutsDown {
-		c.Message = "the Mac is about to shut down or to restart"
+		c.Message = "the Mac is about to shut down or restart"
 	}
 	return c
 }
@@ -176,10 +176,10 @@ func Leaving(reason string, since time.Time) metav1.Condition {
 func Accepting(yes bool, since time.Time) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionAccepting, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted,
-		Message: "the agent takes orders", LastTransitionTime: metav1.NewTime(since),
+		Message: "the agent accepts assignments", LastTransitionTime: metav1.NewTime(since),
 	}
 	if !yes {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonShuttingDown, "the agent stops; its engines go on"
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonShuttingDown, "the agent is shutting down; its engines keep running"
 	}
 	return c
 }

@@ -177,7 +177,7 @@ func (r *Reporter) writeUntilDone(ctx context.Context, next **v1alpha1.MacNodeSt
 			return true
 		}
 		if failures == 0 {
-			r.log.Error(err, "Status is not reported; trying again")
+			r.log.Error(err, "Failed to report status; retrying")
 		}
 		pause := min(retryMost, retryFirst<<min(failures, 10))
 		timer := time.NewTimer(pause/2 + rand.N(pause))
@@ -195,7 +195,7 @@ func (r *Reporter) writeUntilDone(ctx context.Context, next **v1alpha1.MacNodeSt
 func (r *Reporter) Last(ctx context.Context, s *v1alpha1.MacNodeStatus) error {
 	err := r.write(ctx, s)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("report the agent's end: %w", err)
+		return fmt.Errorf("report the agent's shutdown: %w", err)
 	}
 	return err
 }

@@ -115,11 +115,11 @@ type Schema struct {
 func Served(config *rest.Config, log logr.Logger) (*Schema, error) {
 	c, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("client of the served schema: %w", err)
+		return nil, fmt.Errorf("create client for the served schema: %w", err)
 	}
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("address of the served schema: %w", err)
+		return nil, fmt.Errorf("URL of the served schema: %w", err)
 	}
 	url := strings.TrimSuffix(base.String(), "/") + "/openapi/v3/apis/" + v1alpha1.GroupVersion.String()
 	return &Schema{log: log, read: func(ctx context.Context) (*node, error) { return fetchSchema(ctx, c, url) }}, nil
@@ -128,16 +128,16 @@ func Served(config *rest.Config, log logr.Logger) (*Schema, error) {
 func fetchSchema(ctx context.Context, c *http.Client, url string) (*node, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return nil, fmt.Errorf("ask for the served schema: %w", err)
+		return nil, fmt.Errorf("read the served schema: %w", err)
 	}
 	req.Header.Set("Accept", "application/json")
 	resp, err := c.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask for the served schema: %w", err)
+		return nil, fmt.Errorf("read the served schema: %w", err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("ask for the served schema: HTTP %d", resp.StatusCode)
+		return nil, fmt.Errorf("read the served schema: HTTP %d", resp.StatusCode)
 	}
 	var doc struct {
 		Components struct {
@@ -154,7 +154,7 @@ func fetchSchema(ctx context.Context, c *http.Client, url string) (*node, error)
 			}
 		}
 	}
-	return nil, errors.New("the served schema has no status of MacNode")
+	return nil, errors.New("the served schema has no MacNode status")
 }
 
 // fit leaves out of a status what the API server would refuse it for.
@@ -185,7 +185,7 @@ func (s *Schema) current(ctx context.Context) *node {
 	n, err := s.read(ctx)
 	if err != nil {
 		s.due = time.Now().Add(schemaRetry)
-		s.log.V(1).Info("The served schema is not read; the last one known counts", "reason", err.Error())
+		s.log.V(1).Info("Cannot read the served schema; using the last known one", "reason", err.Error())
 		return s.known
 	}
 	s.known, s.due = n, time.Now().Add(schemaAge)
@@ -212,6 +212,6 @@ func (s *Schema) tell(dropped map[string]bool) {
 	}
 	s.said = words
 	if words != "" {
-		s.log.Info("The API server's MacNode has not all that this agent reports; upgrade the CRDs", "leftOut", words)
+		s.log.Info("The MacNode CRD lacks fields that this agent reports; upgrade the CRDs", "leftOut", words)
 	}
 }

@@ -68,7 +68,7 @@ func (c *Client) List(ctx context.Context, s Source, keys Keys) ([]hub.Entry, er
 	next := ""
 	for n := 0; ; n++ {
 		if n == maxPages || len(out) > maxEntries {
-			return nil, fail("below %s lie more than %d files; name the model's own folder", s, maxEntries)
+			return nil, fail("%s contains more than %d files; use the model's own folder", s, maxEntries)
 		}
 		p, err := c.page(ctx, s, below, next, keys)
 		if err != nil {
@@ -81,10 +81,10 @@ func (c *Client) List(ctx context.Context, s Source, keys Keys) ([]hub.Entry, er
 			}
 			switch {
 			case !strings.HasPrefix(o.Key, below) || o.Size < 0:
-				return nil, strange(s, "lists a file that was not asked for")
+				return nil, strange(s, "lists a file that was not requested")
 			case s.isFile() && o.Key != s.Prefix, strings.HasSuffix(o.Key, "/"): // another one's; a folder's mark
 			case !hub.CleanPath(name):
-				return nil, fail("%s holds a file whose name %.64q cannot be stored; name the model's own folder", s, name)
+				return nil, fail("%s contains a file whose name %.64q cannot be stored; use the model's own folder", s, name)
 			default:
 				out = append(out, hub.Entry{Path: name, Bytes: o.Size})
 			}
@@ -93,7 +93,7 @@ func (c *Client) List(ctx context.Context, s Source, keys Keys) ([]hub.Entry, er
 			return out, nil
 		}
 		if next == "" {
-			return nil, strange(s, "says that there is more, and not where")
+			return nil, strange(s, "returned a truncated listing without a continuation token")
 		}
 	}
 }
@@ -111,7 +111,7 @@ func (c *Client) page(ctx context.Context, s Source, below, next string, keys Ke
 	}
 	var p page
 	if xml.Unmarshal(raw, &p) != nil {
-		return page{}, strange(s, "does not answer as S3 does")
+		return page{}, strange(s, "does not implement the S3 API")
 	}
 	return p, nil
 }
@@ -129,7 +129,7 @@ func (c *Client) read(ctx context.Context, s Source, address string, keys Keys, 
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
 	if err == nil && int64(len(raw)) > most {
-		err = strange(s, fmt.Sprintf("sends more than %d MiB", most>>20))
+		err = strange(s, fmt.Sprintf("sent more than %d MiB", most>>20))
 	}
 	return raw, err
 }
@@ -167,7 +167,7 @@ func (c *Client) Digests(ctx context.Context, s Source, chosen, all []hub.Entry,
 		}
 		if e.SHA256 == "" {
 			return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf(
-				"nobody says the SHA-256 of %s, so what is downloaded could not be proven: put the output of `sha256sum *` beside it as %s, or upload it in one part with --checksum-algorithm SHA256", e.Path, SumsFile)}
+				"the server has no SHA-256 of %s, so the download could not be verified: put the output of `sha256sum *` next to it as %s, or upload it in one part with --checksum-algorithm SHA256", e.Path, SumsFile)}
 		}
 	}
 	return nil
@@ -202,7 +202,7 @@ func parseSums(text string) (map[string]string, error) {
 		}
 		m := sumLine.FindStringSubmatch(line)
 		if m == nil {
-			return nil, &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf("%s has the line %.80q, which is none of sha256sum's; write it anew", SumsFile, line)}
+			return nil, &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf("%s contains the line %.80q, which is not in the format of sha256sum; write the file again", SumsFile, line)}
 		}
 		out[m[2]] = m[1]
 	}
@@ -237,7 +237,7 @@ func (s Source) String() string { return Scheme + s.Bucket + "/" + s.Prefix }
 
 func strange(s Source, how string) *download.Error {
 	return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable,
-		Message: fmt.Sprintf("what answers for %s at %s %s; check the endpoint of the source", s, s.endpoint.Hostname(), how)}
+		Message: fmt.Sprintf("the server that answers for %s at %s %s; check the endpoint of the source", s, s.endpoint.Hostname(), how)}
 }
 
 // Explain says what an answer of S3 means for the user who asked with keys, or
@@ -252,18 +252,18 @@ func Explain(err error, s Source, keys Keys) error {
 	}
 	switch {
 	case e.Code == "NoSuchBucket":
-		return no(v1alpha1.ReasonSourceNotFound, "there is no bucket %s at %s; check the name, and the endpoint and region of the source", s.Bucket, s.endpoint.Hostname())
+		return no(v1alpha1.ReasonSourceNotFound, "bucket %s does not exist at %s; check the name, and the endpoint and region of the source", s.Bucket, s.endpoint.Hostname())
 	case e.Code == "InvalidAccessKeyId", e.Code == "SignatureDoesNotMatch", e.Code == "InvalidToken", e.Code == "ExpiredToken":
-		return no(v1alpha1.ReasonTokenRefused, "the keys of model.secretRef are refused (%s): they are wrong, expired or revoked; put valid ones into the Secret", e.Code)
+		return no(v1alpha1.ReasonTokenRefused, "the server rejected the keys of model.secretRef (%s): they are wrong, expired or revoked; put valid ones into the Secret", e.Code)
 	case e.Code == "RequestTimeTooSkewed":
 		return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Code: e.Code, Status: e.Status,
-			Message: "the clock of this Mac is wrong, so that its signatures are refused; set it right (System Settings, Date & Time); it is tried again"}
+			Message: "the server rejects this Mac's signatures because its clock is wrong; correct it (System Settings, Date & Time); retrying"}
 	case e.Code == "PermanentRedirect", e.Code == "AuthorizationHeaderMalformed", e.Status == http.StatusMovedPermanently:
-		return no(v1alpha1.ReasonSourceForbidden, "bucket %s does not lie in region %s; write its region behind the source: ?region=REGION", s.Bucket, s.Region)
+		return no(v1alpha1.ReasonSourceForbidden, "bucket %s is not in region %s; append its region to the source: ?region=REGION", s.Bucket, s.Region)
 	case download.Denied(err) && keys.none():
-		return no(v1alpha1.ReasonTokenRefused, "not everybody may read %s; name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in model.secretRef", s)
+		return no(v1alpha1.ReasonTokenRefused, "%s is not public; reference a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in model.secretRef", s)
 	case download.Denied(err):
-		return no(v1alpha1.ReasonTokenRefused, "the keys of model.secretRef may not read %s; give them s3:ListBucket of the bucket and s3:GetObject of its files, or put others into the Secret", s)
+		return no(v1alpha1.ReasonTokenRefused, "the keys of model.secretRef may not read %s; grant them s3:ListBucket on the bucket and s3:GetObject on its files, or put others into the Secret", s)
 	}
 	return err
 }

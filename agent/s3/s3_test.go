@@ -171,9 +171,9 @@ func TestWhatABucketRefusesIsExplained(t *testing.T) {
 		"wrong secret":     {"s3://models/m" + query, "s3:AKIAEXAMPLE:x", v1alpha1.ReasonTokenRefused, "wrong, expired or revoked", 0},
 		"unknown id":       {"s3://models/m" + query, "s3:AKIAOTHER:x", v1alpha1.ReasonTokenRefused, "InvalidAccessKeyId", 0},
 		"no right":         {"s3://models/m" + query, "s3:AKIADENIED:x", v1alpha1.ReasonTokenRefused, "s3:GetObject", 0},
-		"no such bucket":   {"s3://other/m" + query, right, v1alpha1.ReasonSourceNotFound, "no bucket other", 0},
+		"no such bucket":   {"s3://other/m" + query, right, v1alpha1.ReasonSourceNotFound, "bucket other does not exist", 0},
 		"another region":   {"s3://models/m" + strings.Replace(query, "eu-central-1", "eu-west-1", 1), right, v1alpha1.ReasonSourceForbidden, "?region=REGION", 0},
-		"a clock is wrong": {"s3://models/m" + query, right, v1alpha1.ReasonSourceUnreachable, "clock of this Mac", time.Hour},
+		"a clock is wrong": {"s3://models/m" + query, right, v1alpha1.ReasonSourceUnreachable, "its clock is wrong", time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stand.Now = func() time.Time { return time.Now().Add(test.skew) }

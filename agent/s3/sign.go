@@ -35,7 +35,7 @@ func ReadKeys(b download.Bearer) (Keys, error) {
 		parts[i], ok = plain, ok && err == nil && plain != ""
 	}
 	if !ok || len(parts) < 2 || len(parts) > 3 {
-		return Keys{}, &download.Error{Reason: v1alpha1.ReasonTokenRefused, Message: "what model.secretRef names holds no access key; put AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY into the Secret"}
+		return Keys{}, &download.Error{Reason: v1alpha1.ReasonTokenRefused, Message: "the Secret of model.secretRef contains no access key; put AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY into it"}
 	}
 	k := Keys{id: parts[0], secret: parts[1]}
 	if len(parts) == 3 {
@@ -74,7 +74,7 @@ func (k Keys) Sign(method, address, region string, header http.Header) (http.Hea
 	}
 	req, err := http.NewRequest(method, address, nil)
 	if err != nil {
-		return nil, fail("the source is not an address; write s3://BUCKET/PREFIX")
+		return nil, fail("the source is not a valid URL; write s3://BUCKET/PREFIX")
 	}
 	for name, v := range header {
 		if strings.HasPrefix(name, "X-Amz-") {
@@ -85,7 +85,7 @@ func (k Keys) Sign(method, address, region string, header http.Header) (http.Hea
 	signer := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
 	keys := aws.Credentials{AccessKeyID: k.id, SecretAccessKey: k.secret, SessionToken: k.session}
 	if err := signer.SignHTTP(context.Background(), keys, req, emptySum, "s3", region, time.Now()); err != nil {
-		return nil, &download.Error{Reason: v1alpha1.ReasonDownloadFailed, Message: "the request cannot be signed", Err: err}
+		return nil, &download.Error{Reason: v1alpha1.ReasonDownloadFailed, Message: "cannot sign the request", Err: err}
 	}
 	for name, v := range req.Header {
 		out[name] = v

@@ -42,25 +42,25 @@ var (
 func Parse(source string) (Source, error) {
 	rest, ok := strings.CutPrefix(source, Scheme)
 	if !ok {
-		return Source{}, fail("the source does not begin with %s", Scheme)
+		return Source{}, fail("the source does not start with %s", Scheme)
 	}
 	where, query, _ := strings.Cut(rest, "?")
 	bucket, prefix, _ := strings.Cut(where, "/")
 	if strings.Contains(rest, "#") || !bucketName.MatchString(bucket) || strings.Contains(bucket, "..") {
-		return Source{}, fail("the source names no bucket; write s3://BUCKET/PREFIX with special characters percent-encoded")
+		return Source{}, fail("the source has no valid bucket; write s3://BUCKET/PREFIX with special characters percent-encoded")
 	}
 	plain, err := url.PathUnescape(strings.Trim(prefix, "/"))
 	if err != nil || plain != "" && !hub.CleanPath(plain) {
-		return Source{}, fail("the source's prefix %.64q is not that of a folder; write it without . and .. and with special characters percent-encoded", prefix)
+		return Source{}, fail("the source's prefix %.64q is not a valid folder; write it without . and .. and with special characters percent-encoded", prefix)
 	}
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return Source{}, fail("what stands behind ? in the source cannot be read; write endpoint=https://HOST&region=REGION")
+		return Source{}, fail("cannot parse the parameters after ? in the source; write endpoint=https://HOST&region=REGION")
 	}
 	s := Source{Bucket: bucket, Prefix: plain, Region: DefaultRegion}
 	for name, v := range values {
 		if len(v) != 1 {
-			return Source{}, fail("the source says %.32q more than once; keep one", name)
+			return Source{}, fail("the source sets %.32q more than once; keep one", name)
 		}
 		if err := s.set(name, v[0]); err != nil {
 			return Source{}, err
@@ -74,12 +74,12 @@ func (s *Source) set(name, value string) error {
 	switch name {
 	case "region":
 		if s.Region = value; !regionName.MatchString(value) {
-			return fail("%.64q is no region; write one such as eu-central-1", value)
+			return fail("%.64q is not a valid region; write one such as eu-central-1", value)
 		}
 	case "endpoint":
 		u, err := url.Parse(value)
 		if err != nil || download.CheckURL(u) != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
-			return fail("%.128q is no endpoint; write https://HOST, with a port if need be", value)
+			return fail("%.128q is not a valid endpoint; write https://HOST, optionally with a port", value)
 		}
 		s.endpoint = &url.URL{Scheme: u.Scheme, Host: u.Host}
 	case "use_path_style":
@@ -87,7 +87,7 @@ func (s *Source) set(name, value string) error {
 			return fail("use_path_style is %.32q; write true or false", value)
 		}
 	default:
-		return fail("the source says %.32q, which is not known; endpoint, region and use_path_style are", name)
+		return fail("unknown parameter %.32q in the source; use endpoint, region or use_path_style", name)
 	}
 	return nil
 }

@@ -118,7 +118,7 @@ func (a answer) more(out *eventStream, e event) error {
 	for _, c := range e.more.GetCalls() {
 		t, ok := f.(caller)
 		if !ok {
-			return fmt.Errorf("%w: calls of tools, which nobody asked for", admission.ErrOrder)
+			return fmt.Errorf("%w: the engine sent tool calls for a request without tools", admission.ErrOrder)
 		}
 		if chunk := t.calls(c); chunk != nil {
 			if err := out.send(e.choice, chunk); err != nil {
@@ -191,7 +191,7 @@ func (a answer) fail(ctx context.Context, out *eventStream, cause error) error {
 		return err
 	}
 	e, _ := refused(err)
-	a.Log.Info("stream broken off", "requestID", a.id, "reason", e.Error())
+	a.Log.Info("the stream was aborted", "requestID", a.id, "reason", e.Error())
 	if err := a.breakOff(out, e); err != nil {
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
@@ -203,7 +203,7 @@ func failure(end *wire.Finished) error {
 	if end.GetError() != nil {
 		return wire.Refuse(end.GetError())
 	}
-	return fmt.Errorf("%w: finished for the reason %s without an error", admission.ErrOrder, end.GetReason())
+	return fmt.Errorf("%w: finished with reason %s but without an error", admission.ErrOrder, end.GetReason())
 }
 
 // eventStream sends the opening chunk of a choice before its first event. It waits

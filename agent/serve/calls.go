@@ -54,7 +54,7 @@ func (e extra) into(turn *wire.ChatMessage) error {
 	}
 	raw, err := openai.Marshal(e)
 	if err != nil {
-		return fmt.Errorf("what a message has beside its text: %w", err)
+		return fmt.Errorf("encode message fields: %w", err)
 	}
 	turn.ExtraJson = string(raw)
 	return nil

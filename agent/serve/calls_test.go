@@ -39,8 +39,8 @@ var someID = regexp.MustCompile(`(call_|toolu_|fc_|msg_|resp_)[0-9a-f]{24}`)
 // called is an answer with X for the ids of its calls.
 func called(s string) string { return someID.ReplaceAllString(normal(s), "${1}X") }
 
-// TestA1ChatCallsAreExact: pieces of calls as OpenAI's clients put them together.
-func TestA1ChatCallsAreExact(t *testing.T) {
+// Call fragments, as OpenAI's clients assemble them.
+func TestChatToolCallStream(t *testing.T) {
 	p := newPort(t, calls())
 	chunk := func(delta, finish string) string {
 		return `data: {"id":"chatcmpl-X","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":` + delta + `,"logprobs":null,"finish_reason":` + finish + "}]}\n\n"
@@ -62,7 +62,7 @@ func TestA1ChatCallsAreExact(t *testing.T) {
 	}
 }
 
-func TestA1ACallThatIsBrokenIsText(t *testing.T) {
+func TestMalformedToolCallIsText(t *testing.T) {
 	p := newPort(t, broken())
 	if got, want := called(read(t, p.chat(someTools))), `"content":"<f>{\"arest","refusal":null},"logprobs":null,"finish_reason":"stop"`; !strings.Contains(got, want) {
 		t.Errorf("%s, want %s", got, want)
@@ -77,9 +77,8 @@ func TestA1ACallThatIsBrokenIsText(t *testing.T) {
 	}
 }
 
-// TestA1ToolsReachTheEngine: definitions, what is chosen of them, and earlier
-// calls with their results.
-func TestA1ToolsReachTheEngine(t *testing.T) {
+// Definitions, tool_choice, and earlier calls with their results.
+func TestChatToolsReachTheEngine(t *testing.T) {
 	const written = `[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}},{"type":"function","function":{"name":"g"}}]`
 	for extra, want := range map[string]*wire.Chat{
 		"":                             {ToolsJson: written, Calls: &wire.Calls{}},
@@ -117,8 +116,8 @@ func thoughts(text string) *wire.GenerateEvent {
 
 const messageTools = `,"tools":[{"name":"f","description":"d","input_schema":{"type":"object"}},{"name":"g","input_schema":{"type":"object"}}]`
 
-// TestA2MessageCallsAreExact: each block begins, goes on and ends before the next.
-func TestA2MessageCallsAreExact(t *testing.T) {
+// Each block starts, continues and stops before the next one.
+func TestMessagesToolUseStream(t *testing.T) {
 	p := newPort(t, servetest.Events(servetest.Admit(), thoughts("Hm"), callOf("See.", &wire.CallDelta{Name: "f"}, &wire.CallDelta{Arguments: `{"a": 1}`, Ended: true}),
 		callOf("", &wire.CallDelta{Name: "g", Arguments: "{}", Ended: true}), servetest.Finish(wire.FinishReason_FINISH_REASON_STOP, 3)))
 	const extra = messageTools + `,"thinking":{"type":"enabled","budget_tokens":1024}`
@@ -158,8 +157,8 @@ func TestA2MessageCallsAreExact(t *testing.T) {
 	}
 }
 
-// TestG9ToolsAreWrittenAlikeWhateverRouteTheyComeBy: so they count alike.
-func TestG9ToolsAreWrittenAlikeWhateverRouteTheyComeBy(t *testing.T) {
+// Otherwise the token counts would differ.
+func TestToolsRenderTheSameOnEveryRoute(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	read(t, p.chat(`,"tools":[{"function":{"strict":false,"parameters":{"type": "object"},"description":"d","name":"f"},"type":"function"}]`))
 	chat := (<-p.seen).GetChat()
@@ -173,7 +172,7 @@ func TestG9ToolsAreWrittenAlikeWhateverRouteTheyComeBy(t *testing.T) {
 	}
 }
 
-func TestA2WhatIsChosenOfToolsReachesTheEngine(t *testing.T) {
+func TestMessagesToolChoiceReachesTheEngine(t *testing.T) {
 	for extra, want := range map[string]*wire.Calls{
 		``:                               {},
 		`,"tool_choice":{"type":"any"}`:  {Required: true},
@@ -207,7 +206,7 @@ func TestA2WhatIsChosenOfToolsReachesTheEngine(t *testing.T) {
 	}
 }
 
-func TestA3WhatIsChosenOfToolsReachesTheEngine(t *testing.T) {
+func TestResponsesToolChoiceReachesTheEngine(t *testing.T) {
 	for extra, want := range map[string]*wire.Calls{
 		``:                          {},
 		`,"tool_choice":"auto"`:     {},
@@ -225,8 +224,7 @@ func TestA3WhatIsChosenOfToolsReachesTheEngine(t *testing.T) {
 	}
 }
 
-// TestA1A2A3StrictToolsReachTheEngine: by each route, beside what is chosen of them.
-func TestA1A2A3StrictToolsReachTheEngine(t *testing.T) {
+func TestStrictToolsReachTheEngine(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	for route, ask := range map[string]func(){
 		"chat": func() {

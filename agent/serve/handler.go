@@ -19,7 +19,7 @@ import (
 )
 
 // errClientGone says that there is nobody left to answer.
-var errClientGone = errors.New("client is gone")
+var errClientGone = errors.New("client disconnected")
 
 // errShuttingDown is why requests are cancelled once the drain is over.
 var errShuttingDown = errors.New("agent is shutting down")
@@ -67,7 +67,7 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	case err == nil:
 		return
 	case errors.Is(err, errClientGone):
-		log.V(1).Info("client left before its answer ended")
+		log.V(1).Info("client disconnected before its response ended")
 		return
 	}
 	e, retryable := refused(err)
@@ -78,7 +78,7 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 		w.Header().Set(agentapi.HeaderRetryable, "true")
 	}
 	if err := dialect.Of(r.URL.Path).WriteError(w, e, id); err != nil {
-		log.V(1).Info("client left before it was told of a refusal")
+		log.V(1).Info("client disconnected before the error was sent")
 	}
 }
 
@@ -86,13 +86,13 @@ func (h *handler) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 // gateway gets here.
 func (h *handler) weights(plain http.ResponseWriter, r *http.Request) {
 	if h.Weights == nil {
-		http.Error(plain, "this Mac gives no weights", http.StatusNotFound)
+		http.Error(plain, "this Mac does not share weights", http.StatusNotFound)
 		return
 	}
 	w := newBoundedWriter(plain, h.WriteTimeout)
 	h.Weights.ServeHTTP(w, r)
 	if err := w.FlushError(); err != nil {
-		h.Log.V(1).Info("a Mac left before its copy ended", "address", r.RemoteAddr)
+		h.Log.V(1).Info("a Mac disconnected before its copy was complete", "address", r.RemoteAddr)
 	}
 }
 
@@ -127,7 +127,7 @@ func (h *handler) health(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if !h.Accepting() {
-		return fmt.Errorf("%w: the agent takes no requests now", ErrNotReady)
+		return fmt.Errorf("%w: the agent is not accepting requests", ErrNotReady)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
@@ -245,7 +245,7 @@ func urgency(h http.Header, named *int) (int32, error) {
 	case named == nil:
 		return 0, nil
 	case *named < allowed:
-		return 0, openai.Invalid("priority", "'priority' is %d, and the API key allows %d at best: lower ones go first. Send %d or more, or leave it out.", *named, allowed, allowed)
+		return 0, openai.Invalid("priority", "'priority' is %d, but the lowest value that the API key allows is %d (lower values are served first). Send %d or more, or omit it.", *named, allowed, allowed)
 	}
 	return int32(-*named), nil
 }
@@ -258,7 +258,7 @@ func ended(ctx context.Context, err error) error {
 	case errors.Is(context.Cause(ctx), errShuttingDown):
 		return fmt.Errorf("%w: %w", ErrNotReady, errShuttingDown)
 	case errors.Is(context.Cause(ctx), errCancelled):
-		return &openai.Error{Status: http.StatusConflict, Type: openai.TypeInvalidRequest, Code: codeCancelled, Message: "The response was cancelled by its id."}
+		return &openai.Error{Status: http.StatusConflict, Type: openai.TypeInvalidRequest, Code: codeCancelled, Message: "The response was cancelled."}
 	}
 	return fmt.Errorf("%w: %w", errClientGone, err)
 }
@@ -294,7 +294,7 @@ func (h *handler) target(r *http.Request, model string) (Target, error) {
 	}
 	n, err := strconv.ParseInt(epoch, 10, 64)
 	if err != nil || n < 1 || uid == "" {
-		return Target{}, openai.Invalid("", "The headers %s and %s go together: a UID, and an epoch from 1.", agentapi.HeaderReplica, agentapi.HeaderEpoch)
+		return Target{}, openai.Invalid("", "The headers %s and %s are required together: a UID, and an epoch of at least 1.", agentapi.HeaderReplica, agentapi.HeaderEpoch)
 	}
 	return Target{ReplicaUID: uid, Epoch: n}, nil
 }

@@ -18,7 +18,7 @@ func anthropicVersion(r *http.Request) error {
 	if dialect.Of(r.URL.Path) != dialect.Anthropic || given == "" || given == anthropic.Version || given == anthropic.VersionNext {
 		return nil
 	}
-	return openai.Invalid("anthropic-version", "The header 'anthropic-version' is %s, and %s and %s are spoken here.", openai.Shorten(given), anthropic.Version, anthropic.VersionNext)
+	return openai.Invalid("anthropic-version", "The header 'anthropic-version' is %s, but this server supports %s and %s.", openai.Shorten(given), anthropic.Version, anthropic.VersionNext)
 }
 
 // decodeMessage reads a request of Anthropic's.
@@ -63,7 +63,7 @@ const (
 // messageRequest is what an engine is asked.
 func messageRequest(r *anthropic.Request) (*wire.GenerateRequest, error) {
 	if last := r.Messages[len(r.Messages)-1]; last.Role == openai.RoleAssistant {
-		return nil, openai.Unsupported("messages", "The last of them is the assistant's, and an answer that has begun is not continued. End with a message of the user.")
+		return nil, openai.Unsupported("messages", "The last message has the role assistant, but this server does not continue a partial response. End with a user message.")
 	}
 	chat := &wire.Chat{TemplateArgumentsJson: noThinking, SplitReasoning: true}
 	if r.Thinking {
@@ -123,7 +123,7 @@ func turnsOf(m anthropic.Message, tools map[string]string) ([]*wire.ChatMessage,
 func resultOf(b anthropic.Block, tools map[string]string) (*wire.ChatMessage, error) {
 	name, ok := tools[b.ID]
 	if !ok {
-		return nil, openai.Invalid("messages", "A block 'tool_result' names the 'tool_use_id' %s, and no block 'tool_use' before it has that id.", openai.Shorten(b.ID))
+		return nil, openai.Invalid("messages", "A 'tool_result' block refers to the 'tool_use_id' %s, but no earlier 'tool_use' block has that id.", openai.Shorten(b.ID))
 	}
 	turn := &wire.ChatMessage{Role: "tool", Name: name, Content: b.Text}
 	if b.Failed {

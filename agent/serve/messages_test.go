@@ -38,8 +38,7 @@ func stoppedBy(stop string) *wire.GenerateEvent {
 	return e
 }
 
-// TestA2MessagesStreamIsExact: the documented events in their order.
-func TestA2MessagesStreamIsExact(t *testing.T) {
+func TestMessagesStream(t *testing.T) {
 	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("Par"), servetest.Text(""), servetest.Text("is"), stoppedBy("\n")))
 	status, got := p.message(`,"stream":true`)
 	const want = `event: message_start
@@ -72,7 +71,7 @@ data: {"type":"message_stop"}
 	}
 }
 
-func TestA2WholeMessages(t *testing.T) {
+func TestMessagesWithoutStreaming(t *testing.T) {
 	length := wire.FinishReason_FINISH_REASON_LENGTH
 	for name, tc := range map[string]struct {
 		script servetest.Script
@@ -94,9 +93,9 @@ func TestA2WholeMessages(t *testing.T) {
 	}
 }
 
-// TestA2AConversationReachesTheTemplate: system, thoughts, uses of tools and their
-// results stand where chat templates look for them.
-func TestA2AConversationReachesTheTemplate(t *testing.T) {
+// System prompt, thinking, tool use and tool results stand where chat templates
+// expect them.
+func TestMessagesConversationReachesTheTemplate(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	p.do("POST", dialect.PathMessages, `{"model":"m","max_tokens":9,"system":"s","temperature":0.5,"top_k":4,"stop_sequences":["E"],"messages":[
 		{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
@@ -120,7 +119,7 @@ func TestA2AConversationReachesTheTemplate(t *testing.T) {
 	}
 }
 
-func TestA2TokensAreCountedAndNothingIsWritten(t *testing.T) {
+func TestCountTokensGeneratesNothing(t *testing.T) {
 	p := newPort(t, servetest.Hang(servetest.Admit()))
 	resp := p.do("POST", dialect.PathCountTokens, `{"model":"m","messages":[{"role":"user","content":"hi"}]}`)
 	if got := read(t, resp); resp.StatusCode != 200 || got != `{"input_tokens":3}` {
@@ -132,7 +131,7 @@ func TestA2TokensAreCountedAndNothingIsWritten(t *testing.T) {
 	eventually(t, "the engine's request was cancelled", func() bool { holds, ended := p.fake.Holds(here); return holds == 0 && ended == 1 })
 }
 
-func TestA2RefusalsHaveAnthropicsShape(t *testing.T) {
+func TestMessagesErrorsHaveAnthropicsShape(t *testing.T) {
 	p := newPort(t, servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_QUEUE_FULL, Message: "full", RetryAfterMilliseconds: 1500}))
 	resp := p.do("POST", dialect.PathMessages, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"a"}]}`, agentapi.HeaderRequestID, "id-1")
 	if got, want := read(t, resp), `{"type":"error","error":{"type":"overloaded_error","message":"full"},"request_id":"id-1"}`; resp.StatusCode != 503 || got != want {
@@ -143,8 +142,8 @@ func TestA2RefusalsHaveAnthropicsShape(t *testing.T) {
 		t.Errorf("headers %v", h)
 	}
 	for name, tc := range map[string]struct{ extra, version, says string }{
-		"another version":        {"", "2023-01-01", "2023-06-01 and 2026-10-21 are spoken here"},
-		"a turn to be continued": {`,"messages":[{"role":"assistant","content":"a"}]`, "", "not continued"},
+		"another version":        {"", "2023-01-01", "this server supports 2023-06-01 and 2026-10-21"},
+		"a turn to be continued": {`,"messages":[{"role":"assistant","content":"a"}]`, "", "does not continue"},
 		"a result of no tool":    {`,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t9"}]}]`, "", "t9"},
 	} {
 		body := `{"model":"m","max_tokens":9` + tc.extra + `}`
@@ -158,10 +157,10 @@ func TestA2RefusalsHaveAnthropicsShape(t *testing.T) {
 	}
 }
 
-func TestA2AStreamThatBreaksEndsWithAnErrorEvent(t *testing.T) {
+func TestBrokenMessagesStreamEndsWithAnErrorEvent(t *testing.T) {
 	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("a"), servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_ABORTED, Message: "the Mac is short of memory"})))
 	_, got := p.message(`,"stream":true`, agentapi.HeaderRequestID, "id-1")
-	const end = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"The request was ended: the Mac is short of memory. Send it again.\"},\"request_id\":\"id-1\"}\n\n"
+	const end = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"The request was aborted: the Mac is short of memory. Send it again.\"},\"request_id\":\"id-1\"}\n\n"
 	if !strings.HasSuffix(got, end) || strings.Contains(got, "message_stop") || strings.Contains(got, "message_delta") {
 		t.Errorf("%s", got)
 	}

@@ -45,7 +45,7 @@ func decodeReading(path, id string, body []byte) (*reading, error) {
 			vectors[i] = v.GetValues()
 		}
 		if want := len(w.Texts) + len(w.TokenLists); len(vectors) != want {
-			return nil, 0, fmt.Errorf("the engine made %d vectors of %d inputs", len(vectors), want)
+			return nil, 0, fmt.Errorf("the engine returned %d vectors for %d inputs", len(vectors), want)
 		}
 		tokens := int(got.GetUsage().GetPromptTokens())
 		list, err := r.Embeddings(vectors, tokens)
@@ -65,7 +65,7 @@ func decodeRerank(id string, body []byte, v rerank.Version) (*reading, error) {
 			return nil, 0, err
 		}
 		if len(got.GetScores()) != len(r.Documents) {
-			return nil, 0, fmt.Errorf("the engine made %d scores of %d documents", len(got.GetScores()), len(r.Documents))
+			return nil, 0, fmt.Errorf("the engine returned %d scores for %d documents", len(got.GetScores()), len(r.Documents))
 		}
 		tokens := int(got.GetUsage().GetPromptTokens())
 		return r.Answer(got.GetScores(), tokens), tokens, nil
@@ -106,7 +106,7 @@ func (h *handler) acquire(r *http.Request, model string) (Hold, error) {
 		return nil, err
 	}
 	if !h.Accepting() {
-		return nil, fmt.Errorf("%w: the agent takes no requests now", ErrNotReady)
+		return nil, fmt.Errorf("%w: the agent is not accepting requests", ErrNotReady)
 	}
 	hold, err := h.Engines.Acquire(r.Context(), target)
 	if err != nil {

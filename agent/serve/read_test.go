@@ -27,7 +27,7 @@ func readerPort(t *testing.T, r servetest.Reader) *port {
 	return p
 }
 
-func TestA5EmbeddingsReachTheEngineAndComeBack(t *testing.T) {
+func TestEmbeddings(t *testing.T) {
 	asked := make(chan *wire.EmbedRequest, 1)
 	p := readerPort(t, servetest.Reader{Embed: func(_ context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
 		asked <- r
@@ -66,7 +66,7 @@ func TestA5EmbeddingsReachTheEngineAndComeBack(t *testing.T) {
 	}
 }
 
-func TestA6RerankReachesTheEngineAndComesBack(t *testing.T) {
+func TestRerank(t *testing.T) {
 	asked := make(chan *wire.RerankRequest, 1)
 	p := readerPort(t, servetest.Reader{Rerank: func(_ context.Context, r *wire.RerankRequest) (*wire.RerankResponse, error) {
 		asked <- r

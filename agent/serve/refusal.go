@@ -29,12 +29,12 @@ func refused(err error) (e *openai.Error, retryable bool) {
 	case refusal != nil:
 		return fromRefusal(refusal)
 	case errors.Is(err, ErrNotHere):
-		return unavailable(agentapi.CodeReplicaNotHere, "This Mac does not hold that replica.", retrySoon, err), true
+		return unavailable(agentapi.CodeReplicaNotHere, "This Mac does not run that replica.", retrySoon, err), true
 	case errors.Is(err, ErrNotReady):
 		return unavailable(agentapi.CodeReplicaNotReady, "The replica is not ready. Try again later.", retrySoon, err), true
 	case engineLost(err):
 		return &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost, Cause: err,
-			Message: "The engine ended while it worked on the request. Send it again."}, true
+			Message: "The engine ended while processing the request. Send it again."}, true
 	}
 	return openai.EngineFailed(err), false
 }
@@ -60,7 +60,7 @@ func fromRefusal(r *wire.Refusal) (*openai.Error, bool) {
 	if r.GetRetryAfterMilliseconds() > 0 {
 		after = time.Duration(r.GetRetryAfterMilliseconds()) * time.Millisecond
 	}
-	cause := fmt.Errorf("engine refused: %s: %s", r.GetCode(), r.GetMessage())
+	cause := fmt.Errorf("engine refused the request: %s: %s", r.GetCode(), r.GetMessage())
 	switch r.GetCode() {
 	case wire.Code_CODE_INVALID:
 		e := openai.Invalid(r.GetParam(), "%s", r.GetMessage())

@@ -35,7 +35,7 @@ func (h *handler) decodeResponse(body []byte, owner string) (*request, error) {
 			return nil, responses.PreviousNotFound(r.Previous)
 		}
 		if before.Response.Status != responses.StatusCompleted && before.Response.Status != responses.StatusIncomplete {
-			return nil, openai.Invalid("previous_response_id", "The response in 'previous_response_id' is %s, and has no answer to go on from.", before.Response.Status)
+			return nil, openai.Invalid("previous_response_id", "The response in 'previous_response_id' is %s, so it cannot be continued.", before.Response.Status)
 		}
 		talk = slices.Clone(before.Talk)
 	}
@@ -220,7 +220,7 @@ func (h *handler) ofKept(w http.ResponseWriter, r *http.Request, id, what string
 func known(query url.Values, names ...string) error {
 	for name := range query {
 		if !slices.Contains(names, name) {
-			return openai.Unsupported(name, "Leave it out.")
+			return openai.Unsupported(name, "Omit it.")
 		}
 	}
 	return nil
@@ -233,7 +233,7 @@ func (h *handler) cancel(w http.ResponseWriter, id, owner string) error {
 	case !found:
 		return responses.NotFound(id)
 	case !cancelled:
-		return openai.Invalid("", "The response is %s; only one in progress can be cancelled.", e.Response.Status)
+		return openai.Invalid("", "The response is %s; only a response in progress can be cancelled.", e.Response.Status)
 	}
 	e.Cancel()
 	return writeJSON(w, e.Response)
@@ -265,7 +265,7 @@ func items(w http.ResponseWriter, all []responses.Item, query url.Values) error 
 		after := query.Get("after")
 		i := slices.IndexFunc(all, func(i responses.Item) bool { return i.ID == after })
 		if i < 0 {
-			return openai.Invalid("after", "'after' names no item of this response: %s.", openai.Shorten(after))
+			return openai.Invalid("after", "'after' is not an item of this response: %s.", openai.Shorten(after))
 		}
 		all = all[i+1:]
 	}

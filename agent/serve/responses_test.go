@@ -50,8 +50,7 @@ func (p *port) kept(method, rest string, want int, headers ...string) string {
 	return body
 }
 
-// TestA3ResponsesStreamIsExact: the documented events in their order.
-func TestA3ResponsesStreamIsExact(t *testing.T) {
+func TestResponsesStream(t *testing.T) {
 	p := newPort(t, servetest.Say("Par", "is"))
 	got := settled(read(t, p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","stream":true,"store":false}`)))
 	response := func(status, output, usage string) string {
@@ -84,9 +83,9 @@ func TestA3ResponsesStreamIsExact(t *testing.T) {
 	}
 }
 
-// TestA3AResponseIsKeptContinuedAndDeleted: what was asked and said is the
-// beginning of what follows; instructions are not.
-func TestA3AResponseIsKeptContinuedAndDeleted(t *testing.T) {
+// The next prompt begins with the earlier input and output, without the earlier
+// instructions.
+func TestResponseIsStoredContinuedAndDeleted(t *testing.T) {
 	p := newPort(t, servetest.Say("Par", "is"))
 	first := p.respond(`,"instructions":"be brief","metadata":{"a":"b"}`)
 	if mac, ok := responses.MacOf(first.ID); !ok || mac != "mac-a" || first.Status != responses.StatusCompleted || first.Output[0].Text() != "Paris" {
@@ -117,7 +116,7 @@ func TestA3AResponseIsKeptContinuedAndDeleted(t *testing.T) {
 	p.kept("GET", second.ID, 200) // what went on from it is whole
 }
 
-func TestA3OneOwnerDoesNotSeeTheResponsesOfAnother(t *testing.T) {
+func TestResponsesOfAnotherOwnerAreNotFound(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	mine := p.respond("", agentapi.HeaderOwner, "team-a")
 	for _, other := range [][]string{{agentapi.HeaderOwner, "team-b"}, nil} {
@@ -133,12 +132,12 @@ func TestA3OneOwnerDoesNotSeeTheResponsesOfAnother(t *testing.T) {
 	p.kept("GET", mine.ID, 200, agentapi.HeaderOwner, "team-a")
 }
 
-func TestA3WhatIsNotToBeStoredIsNot(t *testing.T) {
+func TestResponseWithStoreFalseIsNotStored(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	p.kept("GET", p.respond(`,"store":false`).ID, 404)
 }
 
-func TestA3InputItemsComeInPages(t *testing.T) {
+func TestInputItemsArePaged(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":[{"role":"user","content":"a"},{"type":"message","role":"assistant","content":[{"type":"output_text","text":"b","annotations":[]}]},{"role":"user","content":[{"type":"input_text","text":"c"}]}]}`)
 	var r responses.Response
@@ -173,9 +172,9 @@ func TestA3InputItemsComeInPages(t *testing.T) {
 	p.kept("GET", r.ID+"?stream=true", 400)
 }
 
-// TestA3AQueryIsReadWholeOrRefused: what cannot be read, a second value, and any query
-// behind DELETE and cancel were dropped once.
-func TestA3AQueryIsReadWholeOrRefused(t *testing.T) {
+// Regression: a malformed query, a repeated value, and any query of DELETE or
+// cancel were ignored.
+func TestResponsesQueryIsValidated(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	id := p.respond("").ID
 	for _, query := range []string{"?limit=1;x", "?limit=%zz", "?limit=1&limit=2"} {
@@ -191,9 +190,9 @@ func TestA3AQueryIsReadWholeOrRefused(t *testing.T) {
 	p.kept("DELETE", id, 200)
 }
 
-// TestA3AStreamIsCancelledByItsID: its client is told, the engine stops, and what
-// is kept says so.
-func TestA3AStreamIsCancelledByItsID(t *testing.T) {
+// The client sees the end, the engine stops, and the stored response has the
+// status.
+func TestResponseStreamIsCancelledByID(t *testing.T) {
 	p := newPort(t, servetest.Hang(servetest.Admit(), servetest.Text("a")))
 	resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","stream":true}`)
 	var id string
@@ -222,7 +221,7 @@ func TestA3AStreamIsCancelledByItsID(t *testing.T) {
 	}
 }
 
-func TestA3AResponseWhoseEndNobodyWasToldIsForgotten(t *testing.T) {
+func TestResponseWhoseClientLeftIsNotStored(t *testing.T) {
 	p := newPort(t, servetest.Hang(servetest.Admit(), servetest.Text("a")))
 	resp := p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","stream":true}`)
 	buf := make([]byte, 4096)
@@ -237,7 +236,7 @@ func TestA3AResponseWhoseEndNobodyWasToldIsForgotten(t *testing.T) {
 	})
 }
 
-func TestA3ResponsesThatBreakOrReachTheirLimit(t *testing.T) {
+func TestFailedAndTruncatedResponses(t *testing.T) {
 	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("a"), servetest.Finish(wire.FinishReason_FINISH_REASON_LENGTH, 1)))
 	if r := p.respond(""); r.Status != responses.StatusIncomplete || r.IncompleteDetails.Reason != "max_output_tokens" {
 		t.Errorf("%+v", r)
@@ -253,7 +252,7 @@ func TestA3ResponsesThatBreakOrReachTheirLimit(t *testing.T) {
 	p.kept("GET", regexp.MustCompile(`resp_[0-9A-Za-z_-]+`).FindString(got), 200)
 }
 
-func TestA3WhatIsKeptIsBounded(t *testing.T) {
+func TestStoredResponsesAreBounded(t *testing.T) {
 	p := newPort(t, servetest.Say("x"), func(c *serve.Config) { c.ResponsesBytes = 3 << 12 })
 	first := p.respond("")
 	p.respond("")

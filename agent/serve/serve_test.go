@@ -336,9 +336,8 @@ func (p *port) wantRefusal(resp *http.Response, want refusal) *openai.Error {
 	return e
 }
 
-// TestG5P12RefusalsComeBeforeTheFirstByte on both routes, streamed or whole,
-// with the figures where memory is the cause (G6).
-func TestG5P12RefusalsComeBeforeTheFirstByte(t *testing.T) {
+// On both routes, streamed or not, with figures where memory is the cause.
+func TestRefusalComesBeforeTheFirstByte(t *testing.T) {
 	tests := map[string]struct {
 		script servetest.Script
 		want   refusal
@@ -556,9 +555,8 @@ func TestFakePassesTheSuite(t *testing.T) {
 		Request: func() *wire.GenerateRequest { return &wire.GenerateRequest{Id: "r"} }})
 }
 
-// TestM5AStreamThatIsAbortedEndsWithItsReason: an error event that no client
-// takes for the end.
-func TestM5AStreamThatIsAbortedEndsWithItsReason(t *testing.T) {
+// Clients must not take the error event for a normal end.
+func TestAbortedStreamEndsWithItsReason(t *testing.T) {
 	p := newPort(t, servetest.Events(servetest.Admit(), servetest.Text("half"),
 		servetest.FailWith(&wire.Refusal{Code: wire.Code_CODE_ABORTED, Message: "the Mac is over its ceiling", RetryAfterMilliseconds: 5000})))
 	got := read(t, p.chat(`,"stream":true`))
@@ -568,9 +566,8 @@ func TestM5AStreamThatIsAbortedEndsWithItsReason(t *testing.T) {
 	}
 }
 
-// TestG6WhatCannotBeEstimatedIsRefusedInTheEnginesWords, without figures that
-// nobody computed.
-func TestG6WhatCannotBeEstimatedIsRefusedInTheEnginesWords(t *testing.T) {
+// No made-up figures are added.
+func TestUnestimatablePromptIsRefusedWithTheEnginesMessage(t *testing.T) {
 	p := newPort(t, servetest.Refuse(&wire.Refusal{Code: wire.Code_CODE_MEMORY, Message: "the number of heads is not known", LimitBytes: 3}))
 	if e := p.wantRefusal(p.chat(""), refusal{413, openai.CodePrefillMemoryExceeded, "", false}); e.Message != "the number of heads is not known" {
 		t.Errorf("message %q", e.Message)

@@ -31,7 +31,7 @@ func talkOf(items []responses.Item) ([]*wire.ChatMessage, error) {
 		case responses.ItemOutput:
 			name, ok := names[i.CallID]
 			if !ok {
-				return nil, openai.Invalid("input", "An item 'function_call_output' names the 'call_id' %s, and no item 'function_call' before it has that id.", openai.Shorten(i.CallID))
+				return nil, openai.Invalid("input", "A 'function_call_output' item refers to the 'call_id' %s, but no earlier 'function_call' item has that id.", openai.Shorten(i.CallID))
 			}
 			turns = append(turns, turn{role: openai.RoleTool, text: *i.Output, name: name, beside: extra{ToolCallID: i.CallID}})
 		case responses.ItemReasoning:

@@ -33,8 +33,8 @@ const (
 	secondDone  = `{"id":"fc_X","type":"function_call","status":"completed","call_id":"call_X","name":"g","arguments":"{}"}`
 )
 
-// TestA3ResponsesWithCallsStreamIsExact: each item has its place, its events and its end.
-func TestA3ResponsesWithCallsStreamIsExact(t *testing.T) {
+// Each item has its index, its events and its end.
+func TestResponsesToolCallStream(t *testing.T) {
 	p := newPort(t, thinking())
 	got := settled(read(t, p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","stream":true,"store":false,"reasoning":{"effort":"low"}`+responseTools+`}`)))
 	response := func(status, output, usage string) string {
@@ -94,9 +94,9 @@ func TestA3ResponsesWithCallsStreamIsExact(t *testing.T) {
 	}
 }
 
-// TestA3AResponseGoesOnBehindItsCalls: what was called is in the prompt of the next one,
-// with what came of it, whether the client sends it or names the response.
-func TestA3AResponseGoesOnBehindItsCalls(t *testing.T) {
+// The next prompt has the call and its result, whether the client sends them or
+// names the previous response.
+func TestResponseContinuesAfterItsCalls(t *testing.T) {
 	p := newPort(t, thinking())
 	first := p.respond(responseTools)
 	<-p.seen
@@ -136,8 +136,8 @@ func TestA3AResponseGoesOnBehindItsCalls(t *testing.T) {
 	}
 }
 
-// TestA3ACallThatBreaksOffIsIncomplete: and what was written of it is in no prompt.
-func TestA3ACallThatBreaksOffIsIncomplete(t *testing.T) {
+// What was written of it is in no later prompt.
+func TestTruncatedCallIsIncomplete(t *testing.T) {
 	p := newPort(t, broken())
 	got := settled(read(t, p.do("POST", dialect.PathResponses, `{"model":"m","input":"hi","stream":true`+responseTools+`}`)))
 	const half = `{"id":"fc_X","type":"function_call","status":"incomplete","call_id":"call_X","name":"f","arguments":"{\"a"}`
@@ -157,8 +157,8 @@ func TestA3ACallThatBreaksOffIsIncomplete(t *testing.T) {
 	}
 }
 
-// TestA3TwoMessagesStayTwo: only thoughts and calls join what the assistant says.
-func TestA3TwoMessagesStayTwo(t *testing.T) {
+// Only reasoning and calls are merged into the assistant's message.
+func TestConsecutiveMessagesStaySeparate(t *testing.T) {
 	p := newPort(t, servetest.Say("x"))
 	read(t, p.do("POST", dialect.PathResponses, `{"model":"m","input":[{"role":"user","content":"hi"},{"role":"assistant","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]}`))
 	want := []*wire.ChatMessage{{Role: "user", Content: "hi"}, {Role: "assistant", Content: "a"}, {Role: "assistant", Content: "b"}, {Role: "user", Content: "c"}}

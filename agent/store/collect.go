@@ -21,7 +21,7 @@ type Marks struct{ High, Low int }
 // Check refuses watermarks that cannot be meant.
 func (m Marks) Check() error {
 	if m.High != 0 && (m.Low < 1 || m.Low >= m.High || m.High > 100) {
-		return fmt.Errorf("watermarks of %d and %d percent of the disk: want 1 to 100, the low one below the high one, or a high one of 0 for none", m.High, m.Low)
+		return fmt.Errorf("watermarks of %d and %d percent of the disk: want 1 to 100 with the low one less than the high one, or a high one of 0 to disable them", m.High, m.Low)
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func (s *Store) Collect() error {
 	picked, freed := choose(s.unwanted(), need)
 	err = s.discard(picked, v1alpha1.CollectedForMark)
 	if s.say(""); err == nil && freed < need {
-		s.say(fmt.Sprintf("more than %d percent of the disk are in use, and no weights are left that may go: those here are ordered or pinned; free disk space there", s.opt.Marks.Low))
+		s.say(fmt.Sprintf("more than %d percent of the disk are in use and no weights can be evicted: all are assigned or pinned; free disk space on this Mac", s.opt.Marks.Low))
 	}
 	return err
 }
@@ -147,11 +147,11 @@ func (s *Store) makeRoom(f *flight, need int64) error {
 	if lacking > 0 {
 		above := ""
 		if ahead {
-			above = fmt.Sprintf(", and what is fetched ahead may use no more than %d percent of the disk", s.opt.Marks.High)
+			above = fmt.Sprintf(", and prefetching may use no more than %d percent of the disk", s.opt.Marks.High)
 		}
 		return &download.Error{
 			Reason: v1alpha1.ReasonDiskFull,
-			Message: fmt.Sprintf("the download needs %s more disk and the Mac has %s free (%s stay free, other downloads take %s, and weights that nobody wants would give back %s%s); free disk space there or delete models it no longer needs",
+			Message: fmt.Sprintf("the download needs %s but the Mac has %s free (%s stay reserved, other downloads need %s, and evicting unused weights would free %s%s); free disk space on the Mac or delete models it no longer needs",
 				v1alpha1.FormatBytes(need), v1alpha1.FormatBytes(d.Free), v1alpha1.FormatBytes(diskMargin), v1alpha1.FormatBytes(s.promised()), v1alpha1.FormatBytes(can), above),
 		}
 	}
@@ -222,7 +222,7 @@ func (s *Store) discard(picked []unwanted, why v1alpha1.CollectionReason) error 
 		if err != nil {
 			return err
 		}
-		s.opt.Log.Info("Weights that nobody wants are removed", "digest", u.digest, "source", u.source, "bytes", bytes, "reason", why)
+		s.opt.Log.Info("Evicted unused weights", "digest", u.digest, "source", u.source, "bytes", bytes, "reason", why)
 		s.note(v1alpha1.Collection{Digest: u.digest, Source: u.source, Bytes: bytes, Reason: why, Time: metav1.Now()})
 	}
 	return nil

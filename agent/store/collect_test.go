@@ -190,7 +190,7 @@ func TestAboveTheHighMarkTheOldestUseGoesFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantStored(t, s, r[1], r[2])
-	if m := s.Status().Message; !strings.Contains(m, "ordered or pinned") {
+	if m := s.Status().Message; !strings.Contains(m, "assigned or pinned") {
 		t.Errorf("nothing can be removed, and it says %q", m)
 	}
 	stop()

@@ -19,7 +19,7 @@ import (
 )
 
 // errUnwanted ends a flight that nobody waits for any more.
-var errUnwanted = errors.New("no longer wanted")
+var errUnwanted = errors.New("no longer needed")
 
 // diskMargin stays free on the disk of the store.
 const diskMargin = 64 << 20
@@ -137,7 +137,7 @@ func (s *Store) bring(ctx context.Context, f *flight, rec model.Record) (string,
 		}
 		return s.fetch(ctx, f, rec)
 	}
-	return "", &download.Error{Reason: v1alpha1.ReasonSourceForbidden, Message: fmt.Sprintf("source %q begins neither with file:// nor https:// nor hf:// nor s3:// nor oci://", rec.Source)}
+	return "", &download.Error{Reason: v1alpha1.ReasonSourceForbidden, Message: fmt.Sprintf("unknown scheme of source %q; use file://, https://, hf://, s3:// or oci://", rec.Source)}
 }
 
 // inPlace verifies a file or folder of the model root, which stays where it is.
@@ -156,7 +156,7 @@ func (s *Store) folderInPlace(ctx context.Context, rec model.Record, verifying f
 		return "", err
 	}
 	if l == nil {
-		return "", changed(rec, "no model in safetensors lies there")
+		return "", changed(rec, "the folder contains no safetensors model")
 	}
 	defer l.Close()
 	sums, err := s.opt.Root.SumFolder(ctx, l, verifying)
@@ -180,9 +180,9 @@ func differs(got, want []model.File) string {
 		g, ok := have[w.Path]
 		switch {
 		case !ok:
-			return w.Path + " is gone"
+			return w.Path + " is missing"
 		case g != w:
-			return w.Path + " is another one"
+			return w.Path + " has changed"
 		}
 		delete(have, w.Path)
 	}
@@ -211,13 +211,13 @@ func (s *Store) fileInPlace(ctx context.Context, rec model.Record, verifying fun
 }
 
 func changed(rec model.Record, how string) error {
-	otherwise := "name the new file's digest in model.sha256"
+	otherwise := "set model.sha256 to the new file's digest"
 	if rec.Format == model.FormatSafetensors {
-		otherwise = "give the new model a folder and a source of its own"
+		otherwise = "use another folder and source for the new model"
 	}
 	return &download.Error{
 		Reason:  v1alpha1.ReasonDigestMismatch,
-		Message: fmt.Sprintf("%s is not what was inspected: %s; put back what was inspected, or %s", brief(rec.Source), how, otherwise),
+		Message: fmt.Sprintf("%s changed since it was inspected: %s; restore the inspected files, or %s", brief(rec.Source), how, otherwise),
 	}
 }
 

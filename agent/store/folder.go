@@ -82,7 +82,7 @@ func (r *Root) openFolder(name string) (*LocalFolder, error) {
 	case !tensors:
 		return nil, nil
 	case ggufs:
-		return nil, failure(v1alpha1.ReasonInvalidModel, "folder %s holds .gguf and .safetensors files; name the .gguf file that is meant, or give each model a folder of its own", brief(name))
+		return nil, failure(v1alpha1.ReasonInvalidModel, "folder %s contains .gguf and .safetensors files; name the .gguf file to use, or give each model its own folder", brief(name))
 	}
 	root, err := descend(r.root, name)
 	if err != nil {
@@ -173,7 +173,7 @@ func (l *LocalFolder) modules() ([]weights.Module, error) {
 	}
 	modules, err := weights.Modules(text)
 	if err != nil {
-		return nil, &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf("folder %s cannot be read as a model", brief(l.Name)), Err: err}
+		return nil, &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: fmt.Sprintf("cannot read folder %s as a model", brief(l.Name)), Err: err}
 	}
 	return modules, nil
 }
@@ -190,7 +190,7 @@ func listing(root *os.Root, name string) ([]hub.Entry, error) {
 		return nil, err
 	}
 	if len(all) > maxEntries {
-		return nil, failure(v1alpha1.ReasonInvalidModel, "folder %s holds more than %d files; give the model a folder of its own", brief(name), maxEntries)
+		return nil, failure(v1alpha1.ReasonInvalidModel, "folder %s contains more than %d files; give the model its own folder", brief(name), maxEntries)
 	}
 	var out []hub.Entry
 	for _, e := range all {
@@ -237,7 +237,7 @@ func step(cur *os.Root, part, name string) (*os.Root, error) {
 }
 
 func linked(name string) *download.Error {
-	return failure(v1alpha1.ReasonSourceForbidden, "%s is a link, or is reached through one; a folder is used where it lies, so copy it below the model root, or name the place it links to", brief(name))
+	return failure(v1alpha1.ReasonSourceForbidden, "%s is a symbolic link, or is reached through one; the agent uses folders in place, so copy it into the model root, or use the path it links to", brief(name))
 }
 
 // open opens one of the folder's files: the very one that was looked at.
@@ -294,7 +294,7 @@ func (r *Root) sumOf(ctx context.Context, l *LocalFolder, f hub.Entry, report fu
 	}
 	defer file.Close()
 	if file.Size != f.Bytes {
-		return "", &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: fmt.Sprintf("%s is being written; it is looked at again", brief(file.Name))}
+		return "", &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: fmt.Sprintf("%s is being written; checking it again", brief(file.Name))}
 	}
 	return r.Sum(ctx, file, report)
 }

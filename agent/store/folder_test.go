@@ -84,11 +84,11 @@ func TestAFolderOfTheModelRootIsUsedInPlaceAndVerified(t *testing.T) {
 	for name, c := range map[string]struct {
 		file, content, says string
 	}{
-		"another byte":  {"model-00001-of-2.safetensors", "fiRst", "model-00001-of-2.safetensors is another one"},
-		"another size":  {"config.json", "{} ", "config.json is another one"},
+		"another byte":  {"model-00001-of-2.safetensors", "fiRst", "model-00001-of-2.safetensors has changed"},
+		"another size":  {"config.json", "{} ", "config.json has changed"},
 		"a new shard":   {"model-00003.safetensors", "third", "new file model-00003.safetensors"},
 		"a new part":    {"chat_template.jinja", "evil", "new file chat_template.jinja"},
-		"a part is cut": {"tokenizer.json", "", "tokenizer.json is gone"},
+		"a part is cut": {"tokenizer.json", "", "tokenizer.json is missing"},
 	} {
 		before, was := aFolder[c.file]
 		p := w.put("llm/a/"+c.file, []byte(c.content))
@@ -291,8 +291,8 @@ func TestAttackFoldersThatLeadElsewhere(t *testing.T) {
 		if download.Reason(err, "") != reason {
 			t.Errorf("%s: %v, want reason %q", source, err, reason)
 		}
-		if linked := map[string]string{"inside": "is a link", "again": "is a link", "config": "config.json is a link", "shard": "is a link", "extra": "vocab.txt is a link",
-			"pipe": "not a regular file", "both": "a folder of its own"}; err != nil {
+		if linked := map[string]string{"inside": "is a symbolic link", "again": "is a symbolic link", "config": "config.json is a symbolic link", "shard": "is a symbolic link", "extra": "vocab.txt is a symbolic link",
+			"pipe": "not a regular file", "both": "its own folder"}; err != nil {
 			for part, says := range linked {
 				if strings.Contains(source, part) && !strings.Contains(err.Error(), says) {
 					t.Errorf("%s: %v, want one that says %q", source, err, says)

@@ -71,7 +71,7 @@ func (s *Store) copyNear(ctx context.Context, rec model.Record, t download.Targe
 		case ctx.Err() != nil, ours(err):
 			return false, err
 		}
-		s.opt.Log.Info("A neighbour gives no copy of weights", "neighbour", n.Mac, "digest", rec.Digest, "cause", err.Error())
+		s.opt.Log.Info("Failed to copy weights from a peer; trying the next source", "neighbour", n.Mac, "digest", rec.Digest, "cause", err.Error())
 		s.opt.Neighbours.Failed(n.Mac, err)
 	}
 	return false, nil
@@ -90,7 +90,7 @@ func (s *Store) copyFrom(ctx context.Context, t download.Target, show func(downl
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("copy from a neighbour: %w", context.Cause(ctx))
+			return fmt.Errorf("copy from a peer: %w", context.Cause(ctx))
 		}
 	}
 }
@@ -108,12 +108,12 @@ func ours(err error) bool {
 type Fetching struct{ Done int64 }
 
 func (f *Fetching) Error() string {
-	return fmt.Sprintf("the weights are being fetched; %d bytes are here", f.Done)
+	return fmt.Sprintf("this Mac is still downloading the weights; it has %d bytes", f.Done)
 }
 
 // ErrNotHere says that a file cannot be given: it is not here, or has changed
 // since it was verified, or came from another source.
-var ErrNotHere = errors.New("these weights are not here")
+var ErrNotHere = errors.New("this Mac does not have these weights")
 
 // Give opens a file of downloaded weights for another Mac. Weights that came from
 // another source are not given: who asks was shown that one by nobody.

@@ -30,7 +30,7 @@ func (s *Store) address(rec model.Record, f model.File) (string, error) {
 		return "", err
 	}
 	if !hub.IsCommit(rec.Commit) || s.opt.Hub == nil {
-		return "", &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the order's model record names no commit; delete and apply the ModelDeployment again"}
+		return "", &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the model record has no commit; delete and apply the ModelDeployment again"}
 	}
 	return s.opt.Hub.URL(src.Repo, rec.Commit, f.Path), nil
 }

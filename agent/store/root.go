@@ -116,7 +116,7 @@ func (r *Root) Open(source string) (*Local, error) {
 	}
 	source = brief(source)
 	if r.root == nil {
-		return nil, failure(v1alpha1.ReasonSourceNotFound, "this Mac has no model root, so %s cannot be there; start its agent with --model-root", source)
+		return nil, failure(v1alpha1.ReasonSourceNotFound, "this Mac has no model root, so it cannot serve %s; start its agent with --model-root", source)
 	}
 	info, err := r.root.Stat(name)
 	if err == nil && info.IsDir() {
@@ -126,7 +126,7 @@ func (r *Root) Open(source string) (*Local, error) {
 		return nil, explain(err, source)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, failure(v1alpha1.ReasonSourceForbidden, "%s is not a regular file; name a .gguf file, or a folder that holds a model", source)
+		return nil, failure(v1alpha1.ReasonSourceForbidden, "%s is not a regular file; use a .gguf file, or a folder that contains a model", source)
 	}
 	// Without O_NONBLOCK a pipe put there since would hold us for ever.
 	f, err := r.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -150,10 +150,10 @@ func LocalName(source string) (string, error) {
 	rest, ok := strings.CutPrefix(source, "file://")
 	source = brief(source)
 	if !ok {
-		return "", failure(v1alpha1.ReasonSourceForbidden, "source %q does not begin with file://", source)
+		return "", failure(v1alpha1.ReasonSourceForbidden, "source %q does not start with file://", source)
 	}
 	if strings.ContainsAny(rest, "?#") {
-		return "", failure(v1alpha1.ReasonSourceForbidden, "source %q holds '?' or '#'; write %%3F or %%23", source)
+		return "", failure(v1alpha1.ReasonSourceForbidden, "source %q contains '?' or '#'; write %%3F or %%23", source)
 	}
 	name, err := url.PathUnescape(rest)
 	if err != nil {
@@ -161,7 +161,7 @@ func LocalName(source string) (string, error) {
 	}
 	name = strings.TrimSuffix(strings.TrimPrefix(name, "/"), "/")
 	if !model.LocalPath(name) {
-		return "", failure(v1alpha1.ReasonSourceForbidden, "source %q leaves the Mac's model root; write file:// and a path below it, without '..'", source)
+		return "", failure(v1alpha1.ReasonSourceForbidden, "source %q leaves the Mac's model root; write file:// and a path inside it, without '..'", source)
 	}
 	return name, nil
 }
@@ -182,13 +182,13 @@ func (r *Root) onlyModel(dir, source string) (string, fs.FileInfo, error) {
 	})
 	switch len(names) {
 	case 0:
-		return "", nil, failure(v1alpha1.ReasonSourceNotFound, "folder %s holds neither a .gguf file nor a config.json with model*.safetensors", source)
+		return "", nil, failure(v1alpha1.ReasonSourceNotFound, "folder %s contains neither a .gguf file nor a config.json with model*.safetensors", source)
 	case 1:
 		name := dir + "/" + names[0]
 		info, err := r.root.Stat(name)
 		return name, info, err
 	}
-	return "", nil, failure(v1alpha1.ReasonInvalidModel, "folder %s holds %d .gguf files; name the one to serve", source, len(names))
+	return "", nil, failure(v1alpha1.ReasonInvalidModel, "folder %s contains %d .gguf files; name the one to serve", source, len(names))
 }
 
 // Sum is the SHA-256 of a file, from memory if the file is unchanged since it
@@ -210,7 +210,7 @@ func (r *Root) Sum(ctx context.Context, l *Local, report func(done int64)) (stri
 		return "", fmt.Errorf("hash %s: %w", l.Name, err)
 	}
 	if stampOf(info) != l.stamp {
-		return "", &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the file is being written; it is looked at again"}
+		return "", &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: "the file is being written; checking it again"}
 	}
 	if l.stamp.settled(now) {
 		r.remember(l.Name, hashed{Stamp: l.stamp, SHA256: sum, At: now.Unix()})
@@ -243,7 +243,7 @@ func (r *Root) save() {
 		err = r.writeNotes(content)
 	}
 	if err != nil { // costs hashing again after a restart
-		r.log.Error(err, "digests of the model root are not remembered", "path", r.notes)
+		r.log.Error(err, "Failed to store the digests of the model root", "path", r.notes)
 	}
 }
 
@@ -272,7 +272,7 @@ func (r *Root) recall() {
 		err = json.Unmarshal(b, &n)
 	}
 	if err != nil {
-		r.log.Info("digests of the model root are forgotten", "path", r.notes, "cause", err.Error())
+		r.log.Info("Ignoring the stored digests of the model root", "path", r.notes, "cause", err.Error())
 		return
 	}
 	if n.Version == 1 && n.Dir == r.dir && n.Files != nil {
@@ -353,11 +353,11 @@ func explain(err error, source string) error {
 	case errors.As(err, &typed):
 		return typed
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG):
-		return failure(v1alpha1.ReasonSourceNotFound, "%s is not below this Mac's model root; check the path, or copy the file there", source)
+		return failure(v1alpha1.ReasonSourceNotFound, "%s is not in this Mac's model root; check the path, or copy the file there", source)
 	case errors.Is(err, fs.ErrPermission):
-		return failure(v1alpha1.ReasonSourceForbidden, "%s may not be read by this Mac's agent; change its permissions", source)
+		return failure(v1alpha1.ReasonSourceForbidden, "this Mac's agent may not read %s; change its permissions", source)
 	case errors.Is(err, syscall.ELOOP) || !errors.As(err, &sys):
-		return failure(v1alpha1.ReasonSourceForbidden, "%s leads out of the Mac's model root through a link; copy the file, or make the link relative and keep it inside", source)
+		return failure(v1alpha1.ReasonSourceForbidden, "%s leads out of the Mac's model root through a symbolic link; copy the file, or make the link relative and keep it inside", source)
 	}
-	return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: fmt.Sprintf("%s cannot be read on this Mac; it is tried again", source), Err: sys}
+	return &download.Error{Reason: v1alpha1.ReasonSourceUnreachable, Transient: true, Message: fmt.Sprintf("this Mac cannot read %s; retrying", source), Err: sys}
 }

@@ -106,7 +106,7 @@ func (s *shelf) use(digest string, now time.Time) {
 		return
 	}
 	if err := s.root.Chtimes(name, now, now); err != nil {
-		s.log.Info("The use of weights is not noted on the disk", "digest", digest, "cause", err.Error())
+		s.log.Info("Failed to record the use of weights", "digest", digest, "cause", err.Error())
 	}
 }
 

@@ -113,7 +113,7 @@ func (s *shelf) scan() error {
 		}
 		e, err := s.read(n.Name())
 		if err != nil {
-			s.log.Info("weights without a usable record are removed", "path", n.Name(), "cause", err.Error())
+			s.log.Info("Removing weights without a usable record", "path", n.Name(), "cause", err.Error())
 			if err := s.root.RemoveAll(n.Name()); err != nil {
 				return err
 			}
@@ -152,7 +152,7 @@ func (s *shelf) read(name string) (entry, error) {
 		return entry{}, err
 	}
 	if e.Version != 1 || folder(e.Record.Digest) != name {
-		return entry{}, fmt.Errorf("record of version %d for %s", e.Version, e.Record.Digest)
+		return entry{}, fmt.Errorf("unexpected record of version %d for %s", e.Version, e.Record.Digest)
 	}
 	info, err := s.root.Stat(path.Join(name, recordName))
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *shelf) find(ctx context.Context, digest string, verifying func(int64)) 
 		s.put(e)
 		return s.filePath(e.Record), nil
 	}
-	s.log.Info("stored weights are damaged and fetched anew", "digest", digest, "cause", err.Error())
+	s.log.Info("Stored weights are damaged; downloading them again", "digest", digest, "cause", err.Error())
 	gone, err := s.takeAway(digest)
 	if err == nil {
 		_, err = s.destroy(gone)

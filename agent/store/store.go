@@ -187,10 +187,10 @@ func (s *Store) Ensure(ctx context.Context, rec model.Record, progress func(v1al
 // checkRecord refuses records that this store cannot hold.
 func checkRecord(rec model.Record) error {
 	if err := rec.Validate(); err != nil {
-		return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the order's model record is not usable; delete and apply the ModelDeployment again", Err: err}
+		return &download.Error{Reason: v1alpha1.ReasonInvalidModel, Message: "the model record is not valid; delete and apply the ModelDeployment again", Err: err}
 	}
 	if rec.Format != model.FormatSafetensors && len(rec.Files) != 1 {
-		return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: fmt.Sprintf("the model has %d files; one in format %s has one", len(rec.Files), rec.Format)}
+		return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: fmt.Sprintf("the model has %d files, but a model in format %s has one", len(rec.Files), rec.Format)}
 	}
 	if rec.Format != model.FormatSafetensors {
 		return nil
@@ -198,7 +198,7 @@ func checkRecord(rec model.Record) error {
 	dir := modelDir(rec)
 	for _, f := range rec.Files {
 		if !belongs(f.Path, dir) {
-			return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: "the model's files lie in several folders; an engine reads one, and the configuration of its modules"}
+			return &download.Error{Reason: v1alpha1.ReasonUnsupportedModel, Message: "the model's files are in several folders, but an engine reads only one folder and the configuration of its modules"}
 		}
 	}
 	return nil

@@ -173,7 +173,7 @@ func (l *Listener) look(ctx context.Context, before map[string]context.CancelFun
 			found, err = l.Lookup(ctx, host)
 		}
 		if err != nil {
-			l.Log.V(1).Info("gateways cannot be found; those known stay", "gateway", gateway, "reason", err.Error())
+			l.Log.V(1).Info("cannot resolve a gateway; keeping the known addresses", "gateway", gateway, "reason", err.Error())
 			for address := range before {
 				out[address] = true
 			}
@@ -187,7 +187,7 @@ func (l *Listener) look(ctx context.Context, before map[string]context.CancelFun
 }
 
 // errHave says that there is a tunnel to a gateway already.
-var errHave = errors.New("there is a tunnel to that gateway")
+var errHave = errors.New("a tunnel to that gateway exists")
 
 // keep opens tunnels to the gateways behind one address.
 func (l *Listener) keep(ctx context.Context, address string, wg *sync.WaitGroup) {
@@ -209,7 +209,7 @@ func (l *Listener) keep(ctx context.Context, address string, wg *sync.WaitGroup)
 			well = true
 		default:
 			if well {
-				l.Log.Info("no tunnel to a gateway; it is tried again", "gateway", address, "reason", err.Error())
+				l.Log.Info("cannot open a tunnel to a gateway; retrying", "gateway", address, "reason", err.Error())
 			}
 			well = false
 		}
@@ -248,7 +248,7 @@ func (l *Listener) open(ctx context.Context, address string) (gateway string, t 
 		return "", nil, errors.Join(err, c.Close())
 	}
 	if err := agentapi.SayTunnel(c, l.Mac); err != nil {
-		return "", nil, errors.Join(fmt.Errorf("begin a tunnel: %w", err), c.Close())
+		return "", nil, errors.Join(fmt.Errorf("start a tunnel: %w", err), c.Close())
 	}
 	if gateway, err = agentapi.HearGateway(c); err != nil {
 		return "", nil, errors.Join(err, c.Close())
@@ -278,9 +278,9 @@ func (l *Listener) hand(ctx context.Context, gateway string, t *told) {
 	}
 	switch lasted := time.Since(began); {
 	case lasted >= wellAfter:
-		log.Info("tunnel to a gateway is closed; another one is opened", "lasted", lasted.Round(time.Second).String())
+		log.Info("tunnel to a gateway closed; opening another one", "lasted", lasted.Round(time.Second).String())
 	case !l.wasRefused():
-		log.Info("a tunnel was closed at once: one of both ends does not take the other's certificate, or the gateway ends; it is tried again")
+		log.Info("a tunnel was closed immediately: one end rejected the other's certificate, or the gateway is shutting down; retrying")
 	}
 }
 
@@ -292,7 +292,7 @@ func (l *Listener) note(gateway string) error {
 	case l.tunnels[gateway]:
 		return errHave
 	case len(l.tunnels) >= mostTunnels:
-		return fmt.Errorf("there are tunnels to %d gateways, and no more are opened", mostTunnels)
+		return fmt.Errorf("tunnels to %d gateways are open, which is the maximum", mostTunnels)
 	}
 	l.tunnels[gateway] = true
 	return nil

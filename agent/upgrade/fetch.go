@@ -35,14 +35,14 @@ const askLimit = 30 * time.Second
 // fetch brings the build of an order into its folder, whole and looked at.
 func (u *Upgrader) fetch(ctx context.Context, o *v1alpha1.AgentOrder) error {
 	if err := os.MkdirAll(u.Folder.versions(), 0o700); err != nil {
-		return fmt.Errorf("make folder of upgrades: %w", err)
+		return fmt.Errorf("create folder of upgrades: %w", err)
 	}
 	s, err := u.Folder.Load()
 	if err != nil {
 		return err
 	}
 	if s.Current != nil && s.Current.SHA256 == o.SHA256 {
-		return fmt.Errorf("that archive is the one that runs, which is %s and not %s", s.Current.Version, o.Version)
+		return fmt.Errorf("that archive is the running one, which has version %s and not %s", s.Current.Version, o.Version)
 	}
 	if err := u.Prune(); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (u *Upgrader) fetch(ctx context.Context, o *v1alpha1.AgentOrder) error {
 	err = (&download.Fetcher{Client: u.Client}).Fetch(ctx, t, nil)
 	var typed *download.Error
 	if errors.As(err, &typed) && typed.Reason == v1alpha1.ReasonDigestMismatch {
-		return fmt.Errorf("the archive at that address has not the SHA-256 %s", o.SHA256)
+		return fmt.Errorf("the archive at that URL does not have the SHA-256 %s", o.SHA256)
 	}
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (u *Upgrader) size(ctx context.Context, source string) (int64, error) {
 		n = r.Total
 	}
 	if n < 1 || n > maxArchive {
-		return 0, fmt.Errorf("the archive has %d bytes, want 1 to %d; its server has to say so", n, int64(maxArchive))
+		return 0, fmt.Errorf("the archive has %d bytes, want 1 to %d; its server must report the size", n, int64(maxArchive))
 	}
 	return n, nil
 }
@@ -104,10 +104,10 @@ func unpackFile(root *os.Root, name, to string) error {
 	}
 	defer f.Close()
 	if err := os.RemoveAll(to); err != nil {
-		return fmt.Errorf("remove what an earlier try left: %w", err)
+		return fmt.Errorf("remove an earlier download: %w", err)
 	}
 	if err := os.MkdirAll(to, 0o700); err != nil {
-		return fmt.Errorf("make folder of a build: %w", err)
+		return fmt.Errorf("create folder of a build: %w", err)
 	}
 	into, err := os.OpenRoot(to)
 	if err != nil {
@@ -123,7 +123,7 @@ func unpackFile(root *os.Root, name, to string) error {
 func unpack(archive io.Reader, into *os.Root) error {
 	z, err := gzip.NewReader(archive)
 	if err != nil {
-		return fmt.Errorf("the archive is no .tar.gz: %w", err)
+		return fmt.Errorf("the archive is not a .tar.gz: %w", err)
 	}
 	left := int64(maxUnpacked)
 	files := tar.NewReader(z)
@@ -137,18 +137,18 @@ func unpack(archive io.Reader, into *os.Root) error {
 		}
 		name := filepath.Clean(h.Name)
 		if n >= maxFiles {
-			return fmt.Errorf("the archive holds more than %d files", maxFiles)
+			return fmt.Errorf("the archive contains more than %d files", maxFiles)
 		}
 		switch h.Typeflag {
 		case tar.TypeDir:
 			err = into.MkdirAll(name, 0o700)
 		case tar.TypeReg:
 			if left -= h.Size; left < 0 {
-				return fmt.Errorf("the archive holds more than %d bytes", int64(maxUnpacked))
+				return fmt.Errorf("the archive contains more than %d bytes", int64(maxUnpacked))
 			}
 			err = writeFile(into, name, h, files)
 		default:
-			return fmt.Errorf("the archive holds %.64q, which is no plain file", h.Name)
+			return fmt.Errorf("the archive contains %.64q, which is not a regular file", h.Name)
 		}
 		if err != nil {
 			return fmt.Errorf("unpack %.64q: %w", h.Name, err)
@@ -188,10 +188,10 @@ func verify(ctx context.Context, dir, version string) error {
 	cmd.Stdout = &limited{to: &out, left: 256}
 	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("`agent --version` of the archive fails: %w", err)
+		return fmt.Errorf("`agent --version` of the archive failed: %w", err)
 	}
 	if got := strings.TrimSpace(out.String()); got != "agent "+version {
-		return fmt.Errorf("the archive holds %.80q, ordered was %q", got, "agent "+version)
+		return fmt.Errorf("the archive contains %.80q, want %q", got, "agent "+version)
 	}
 	return nil
 }
@@ -200,18 +200,18 @@ func verify(ctx context.Context, dir, version string) error {
 func fits(path string) error {
 	name := filepath.Base(path)
 	if s, err := os.Stat(path); err != nil || !s.Mode().IsRegular() || s.Mode()&0o100 == 0 {
-		return fmt.Errorf("the archive has no program %q at its top", name)
+		return fmt.Errorf("the archive has no program %q in its top folder", name)
 	}
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
-		return fmt.Errorf("%s in the archive is no program of ours: %w", name, err)
+		return fmt.Errorf("%s in the archive is not a metalfleet program: %w", name, err)
 	}
 	built := map[string]string{}
 	for _, s := range info.Settings {
 		built[s.Key] = s.Value
 	}
 	if built["GOOS"] != runtime.GOOS || built["GOARCH"] != runtime.GOARCH {
-		return fmt.Errorf("%s in the archive is for %s/%s, this machine is %s/%s", name, built["GOOS"], built["GOARCH"], runtime.GOOS, runtime.GOARCH)
+		return fmt.Errorf("%s in the archive is for %s/%s, but this machine is %s/%s", name, built["GOOS"], built["GOARCH"], runtime.GOOS, runtime.GOARCH)
 	}
 	return nil
 }

@@ -124,8 +124,8 @@ func TestWhatIsNotAsOrderedStopsNothing(t *testing.T) {
 		order  func(*v1alpha1.AgentOrder)
 		says   string
 	}{
-		"another digest":        {nil, func(o *v1alpha1.AgentOrder) { o.SHA256 = strings.Repeat("0", 64) }, "has not the SHA-256"},
-		"another version":       {nil, func(o *v1alpha1.AgentOrder) { o.Version = "v3" }, `"agent v2", ordered was "agent v3"`},
+		"another digest":        {nil, func(o *v1alpha1.AgentOrder) { o.SHA256 = strings.Repeat("0", 64) }, "does not have the SHA-256"},
+		"another version":       {nil, func(o *v1alpha1.AgentOrder) { o.Version = "v3" }, `"agent v2", want "agent v3"`},
 		"a Mac that wants none": {func(c *Config) { c.Forbidden = true }, nil, "--upgrades=false"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -74,7 +74,7 @@ type Program struct {
 // Ended is the exit code of a launcher whose agent has ended.
 type Ended int
 
-func (e Ended) Error() string { return fmt.Sprintf("the launched agent ended with code %d", int(e)) }
+func (e Ended) Error() string { return fmt.Sprintf("the launched agent exited with code %d", int(e)) }
 
 // Enter is what an agent does before all else. It returns where this process is
 // to run the agent; nil says that no launcher started it. Where it was a
@@ -91,11 +91,11 @@ func (p Program) Enter() (*Launched, error) {
 		return nil, fmt.Errorf("%w; start the newer agent, or remove its folder upgrade", err)
 	}
 	if err != nil {
-		p.Log.Error(err, "What is known of upgrades is damaged and set aside; this program runs itself")
+		p.Log.Error(err, "The state of upgrades was damaged and has been set aside; running the installed agent")
 		return in, p.Folder.setAside()
 	}
 	if s.Base != "" && role == "" && s.Base != p.Version {
-		p.Log.Info("The installed agent is another than before; it runs itself", "version", p.Version, "before", s.Base)
+		p.Log.Info("The installed agent has changed; running it", "version", p.Version, "before", s.Base)
 		return in, p.Folder.Update(func(s State) State { s.Base, s.Current, s.Trial = "", nil, nil; return s })
 	}
 	switch start(s, role, p.Version) {
@@ -108,7 +108,7 @@ func (p Program) Enter() (*Launched, error) {
 	case become:
 		err = p.exec(p.Folder.agent(*s.Current), roleAgent)
 		// It is damaged or gone: better the installed one than none.
-		p.Log.Error(err, "The upgraded agent cannot be started; the installed one runs", "version", s.Current.Version)
+		p.Log.Error(err, "Cannot start the upgraded agent; running the installed one", "version", s.Current.Version)
 		return in, p.Folder.Update(func(s State) State { s.Current = nil; return s })
 	}
 	return in, nil

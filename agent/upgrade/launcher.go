@@ -43,7 +43,7 @@ func (p Program) launch(s State) (exit int, err error) {
 		if s.Trial == nil {
 			return 1, p.exec(p.back(s), roleAgent)
 		}
-		why := fmt.Sprintf("it was started %d times and did not prove itself", s.Trial.Starts)
+		why := fmt.Sprintf("it was started %d times without passing its trial", s.Trial.Starts)
 		if s.Trial.Starts < maxStarts {
 			var ended syscall.WaitStatus
 			var again bool
@@ -67,7 +67,7 @@ func (p Program) try(t *Trial, signals <-chan os.Signal) (ended syscall.WaitStat
 	if err := p.Folder.Update(func(s State) State { s.Trial.Starts++; return s }); err != nil {
 		return 0, err.Error(), false
 	}
-	p.Log.Info("A new agent is on trial", "version", t.Version, "from", t.From)
+	p.Log.Info("Starting the new agent on trial", "version", t.Version, "from", t.From)
 	c, err := p.startChild(t.Build)
 	if err != nil {
 		return 0, "it cannot be started: " + err.Error(), false
@@ -84,15 +84,15 @@ func (p Program) try(t *Trial, signals <-chan os.Signal) (ended syscall.WaitStat
 		case <-c.ready:
 			proved, c.ready = true, nil
 			late.Stop()
-			p.Log.Info("The new agent proved itself", "version", t.Version)
+			p.Log.Info("The new agent passed its trial", "version", t.Version)
 			if err := p.Folder.Update(func(s State) State { return s.confirmed(time.Now()) }); err != nil {
-				p.Log.Error(err, "That is not remembered; the next start tries it again")
+				p.Log.Error(err, "Failed to store the result; the next start tries the agent again")
 			}
 		case ended := <-c.ended:
 			if proved {
 				return ended, "", ended.Exited() && ended.ExitStatus() == exitUpgrade
 			}
-			return ended, "it ended with " + describe(ended) + " before it was ready; its log says why", false
+			return ended, "it exited with " + describe(ended) + " before it was ready; see its log", false
 		case <-signals:
 			if !proved {
 				return c.end(), "", false
@@ -100,7 +100,7 @@ func (p Program) try(t *Trial, signals <-chan os.Signal) (ended syscall.WaitStat
 			_ = syscall.Kill(c.pid, syscall.SIGTERM) // it is our child and not waited for yet
 		case <-late.C:
 			c.end()
-			return 0, "it was not ready within " + duration.HumanDuration(limit) + ": no status and no heartbeat of it reached the API server", false
+			return 0, "it was not ready within " + duration.HumanDuration(limit) + ": the API server received no status and no heartbeat from it", false
 		}
 	}
 }
@@ -176,10 +176,10 @@ func (c *child) end() syscall.WaitStatus {
 // rollBack notes why, and becomes the agent from before. It returns only if
 // that failed.
 func (p Program) rollBack(why string) error {
-	p.Log.Info("The new agent is taken back", "reason", why)
+	p.Log.Info("Rolling back the new agent", "reason", why)
 	err := p.Folder.Update(func(s State) State { return s.rolledBack(why, time.Now()) })
 	if err != nil {
-		p.Log.Error(err, "That is not remembered")
+		p.Log.Error(err, "Failed to store the result")
 	}
 	s, loadErr := p.Folder.Load()
 	if loadErr != nil {

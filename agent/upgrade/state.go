@@ -96,7 +96,7 @@ func (f Folder) of(sha256 string) string {
 func (f Folder) agent(b Build) string { return filepath.Join(f.of(b.SHA256), "agent") }
 
 // ErrLayout says that a newer program wrote the state.
-var ErrLayout = errors.New("state of upgrades is of a newer layout")
+var ErrLayout = errors.New("state of upgrades has a newer layout")
 
 // Load reads the state; none is the zero state.
 func (f Folder) Load() (State, error) {
@@ -112,7 +112,7 @@ func (f Folder) Load() (State, error) {
 		return State{}, fmt.Errorf("decode state of upgrades: %w", err)
 	}
 	if s.Layout > Layout {
-		return State{}, fmt.Errorf("%w: %d, this program reads up to %d", ErrLayout, s.Layout, Layout)
+		return State{}, fmt.Errorf("%w: %d, this program supports up to %d", ErrLayout, s.Layout, Layout)
 	}
 	return s, nil
 }
@@ -121,7 +121,7 @@ func (f Folder) Load() (State, error) {
 func (f Folder) setAside() error {
 	path := filepath.Join(f.dir, "state.json")
 	if err := os.Rename(path, path+".damaged"); err != nil {
-		return fmt.Errorf("set a damaged state of upgrades aside: %w", err)
+		return fmt.Errorf("set damaged state of upgrades aside: %w", err)
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (f Folder) setAside() error {
 // do, so it locks.
 func (f Folder) Update(change func(State) State) error {
 	if err := os.MkdirAll(f.versions(), 0o700); err != nil {
-		return fmt.Errorf("make folder of upgrades: %w", err)
+		return fmt.Errorf("create folder of upgrades: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(f.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

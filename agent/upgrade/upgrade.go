@@ -71,7 +71,7 @@ func New(c Config) (*Upgrader, error) {
 	}
 	u.last = s.Last
 	if t := s.Trial; t != nil {
-		u.last = t.report(v1alpha1.UpgradeTrial, "it has to report and to be heard from", time.Now())
+		u.last = t.report(v1alpha1.UpgradeTrial, "waiting for its status and heartbeat", time.Now())
 	}
 	return u, nil
 }
@@ -146,7 +146,7 @@ func (u *Upgrader) Run(ctx context.Context) error {
 func (u *Upgrader) follow(ctx context.Context, o *v1alpha1.AgentOrder) bool {
 	t := &Trial{Build: Build{Version: o.Version, SHA256: o.SHA256}, Attempt: o.Attempt, From: u.Version}
 	if u.Forbidden {
-		u.refuse(t, errors.New("this agent was started with --upgrades=false; upgrade it on that Mac"))
+		u.refuse(t, errors.New("this agent was started with --upgrades=false; upgrade it on the Mac itself"))
 		return false
 	}
 	u.say(t.report(v1alpha1.UpgradeFetching, "", time.Now()))
@@ -182,13 +182,13 @@ func (u *Upgrader) follow(ctx context.Context, o *v1alpha1.AgentOrder) bool {
 	u.mu.Lock()
 	u.ready = t
 	u.mu.Unlock()
-	u.say(t.report(v1alpha1.UpgradeDraining, fmt.Sprintf("running requests have %s", most), time.Now()))
-	u.Log.Info("A new agent is ready; running requests end first", "version", t.Version, "most", most.String())
+	u.say(t.report(v1alpha1.UpgradeDraining, fmt.Sprintf("running requests have %s to finish", most), time.Now()))
+	u.Log.Info("A new agent is ready; draining running requests first", "version", t.Version, "most", most.String())
 	u.Drain(most)
 	return true
 }
 
-var errSuperseded = errors.New("another agent is ordered")
+var errSuperseded = errors.New("superseded by another version")
 
 func (u *Upgrader) wake() {
 	select {
@@ -207,10 +207,10 @@ func (u *Upgrader) say(r *v1alpha1.AgentUpgrade) {
 // refuse notes why an order is not followed. It is remembered, so that the next
 // start does not fetch the same again.
 func (u *Upgrader) refuse(t *Trial, why error) {
-	u.Log.Info("An ordered agent is not installed", "version", t.Version, "reason", why.Error())
+	u.Log.Info("Not installing the requested agent", "version", t.Version, "reason", why.Error())
 	r := t.report(v1alpha1.UpgradeRefused, why.Error(), time.Now())
 	if err := u.Folder.Update(func(s State) State { s.Last = r; return s }); err != nil {
-		u.Log.Error(err, "That is not remembered")
+		u.Log.Error(err, "Failed to store the result")
 	}
 	u.say(r)
 }

@@ -298,7 +298,7 @@ func TestArchivesAreUnpackedOrRefused(t *testing.T) {
 		"two programs and a library": {[]entry{{"agent", tar.TypeReg, "a"}, {"engine", tar.TypeReg, "e"}, {"lib/x", tar.TypeReg, "l"}}, ""},
 		"a way out":                  {[]entry{{"../agent", tar.TypeReg, "a"}}, "../agent"},
 		"a path from the top":        {[]entry{{"/agent", tar.TypeReg, "a"}}, "/agent"},
-		"a link":                     {[]entry{{"agent", tar.TypeSymlink, ""}}, "no plain file"},
+		"a link":                     {[]entry{{"agent", tar.TypeSymlink, ""}}, "not a regular file"},
 		"the same twice":             {[]entry{{"agent", tar.TypeReg, "a"}, {"agent", tar.TypeReg, "b"}}, "agent"},
 		"too many":                   {slices.Repeat([]entry{{"lib", tar.TypeDir, ""}}, maxFiles+1), "more than 4096"},
 	} {
@@ -322,7 +322,7 @@ func TestArchivesAreUnpackedOrRefused(t *testing.T) {
 			}
 		})
 	}
-	if err := unpack(strings.NewReader("no archive"), nil); err == nil || !strings.Contains(err.Error(), "no .tar.gz") {
+	if err := unpack(strings.NewReader("no archive"), nil); err == nil || !strings.Contains(err.Error(), "not a .tar.gz") {
 		t.Errorf("nonsense: %v", err)
 	}
 }
@@ -346,7 +346,7 @@ func TestAProgramForAnotherMachineIsRefused(t *testing.T) {
 	if err := verify(t.Context(), dir, "v2"); err != nil {
 		t.Errorf("what was ordered is refused: %v", err)
 	}
-	if err := verify(t.Context(), dir, "v3"); err == nil || !strings.Contains(err.Error(), `"agent v2", ordered was "agent v3"`) {
+	if err := verify(t.Context(), dir, "v3"); err == nil || !strings.Contains(err.Error(), `"agent v2", want "agent v3"`) {
 		t.Errorf("another version: %v", err)
 	}
 	compile("engine", "GOARCH=riscv64", "GOOS=linux")
@@ -354,7 +354,7 @@ func TestAProgramForAnotherMachineIsRefused(t *testing.T) {
 		t.Errorf("another machine: %v", err)
 	}
 	program(t, filepath.Join(dir, "engine"), "exit 0")
-	if err := verify(t.Context(), dir, "v2"); err == nil || !strings.Contains(err.Error(), "no program of ours") {
+	if err := verify(t.Context(), dir, "v2"); err == nil || !strings.Contains(err.Error(), "not a metalfleet program") {
 		t.Errorf("a script: %v", err)
 	}
 	if err := os.Remove(filepath.Join(dir, "engine")); err != nil {

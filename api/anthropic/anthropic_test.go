@@ -13,7 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-func TestA2ARequestIsReadWhole(t *testing.T) {
+func TestRequestIsParsed(t *testing.T) {
 	got, err := Decode([]byte(`{"model":"m","max_tokens":9,"stream":true,"temperature":1,"top_p":0.5,"top_k":3,
 		"stop_sequences":["x","\n\ny"],"metadata":{"user_id":"u"},"cache_control":{"type":"ephemeral"},
 		"system":[{"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":"1h"}},{"type":"text","text":"b"}],
@@ -81,7 +81,7 @@ func body(base map[string]string, name, value string) []byte {
 	return []byte("{" + strings.Join(out, ",") + "}")
 }
 
-func TestA2EveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
+func TestEveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
 	base := map[string]string{"model": `"m"`, "max_tokens": "9", "messages": `[{"role":"user","content":"hi"}]`}
 	without, err := Decode(body(base, "", ""))
 	if err != nil {
@@ -103,7 +103,7 @@ func TestA2EveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
 	}
 }
 
-func TestA2WhatCannotBeMeantIsRefusedByItsPath(t *testing.T) {
+func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 	with := func(messages string) string { return `{"model":"m","max_tokens":9,"messages":` + messages + `}` }
 	block := func(b string) string { return with(`[{"role":"user","content":[` + b + `]}]`) }
 	said := func(b string) string { return with(`[{"role":"assistant","content":[` + b + `]}]`) }
@@ -148,7 +148,7 @@ func TestA2WhatCannotBeMeantIsRefusedByItsPath(t *testing.T) {
 	}
 }
 
-func TestA2CountingTakesNoSettings(t *testing.T) {
+func TestCountTokensTakesNoSettings(t *testing.T) {
 	const base = `{"model":"m","system":"s","messages":[{"role":"user","content":"a"}]`
 	if r, err := DecodeCount([]byte(base + "}")); err != nil || r.System != "s" || len(r.Messages) != 1 {
 		t.Errorf("%+v, %v", r, err)
@@ -159,7 +159,7 @@ func TestA2CountingTakesNoSettings(t *testing.T) {
 	}
 }
 
-func TestA2StatusesHaveAnthropicsTypes(t *testing.T) {
+func TestErrorTypesFollowTheStatus(t *testing.T) {
 	for status, want := range map[int]string{400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
 		405: "invalid_request_error", 413: "request_too_large", 415: "invalid_request_error", 429: "rate_limit_error", 500: "api_error", 502: "api_error",
 		503: "overloaded_error", 504: "timeout_error", 507: "overloaded_error", 529: "overloaded_error"} {

@@ -10,9 +10,8 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-// TestA32ThePathDecidesTheShapeOfAnError: of a program that is mounted
-// elsewhere, or a route that no API has, errors are OpenAI's.
-func TestA32ThePathDecidesTheShapeOfAnError(t *testing.T) {
+// Unknown routes, and programs mounted elsewhere, answer with OpenAI's errors.
+func TestPathDecidesTheShapeOfAnError(t *testing.T) {
 	for path, want := range map[string]*Dialect{
 		PathChat: OpenAI, PathCompletions: OpenAI, PathModels: OpenAI, PathEmbeddings: OpenAI, PathModels + "/m": OpenAI,
 		PathRerank: Rerank, PathRerankV2: Rerank, PathMessages: Anthropic, PathCountTokens: Anthropic, PathMessages + "/batches": Anthropic,

@@ -25,7 +25,7 @@ func decode(t *testing.T, v Version, extra string) *Request {
 	return r
 }
 
-func TestA6AnAnswerHasTheShapeOfBothClients(t *testing.T) {
+func TestResponseFitsCohereAndJinaClients(t *testing.T) {
 	answer := decode(t, V1, "").Answer([]float32{0.25, 0.5, 0.5}, 9)
 	if !regexp.MustCompile(`^rerank-[0-9a-f]{8}$`).MatchString(answer.ID) {
 		t.Errorf("id %q", answer.ID)
@@ -43,7 +43,7 @@ func TestA6AnAnswerHasTheShapeOfBothClients(t *testing.T) {
 	}
 }
 
-func TestA6DocumentsAreEchoedWhereTheyAreExpected(t *testing.T) {
+func TestDocumentsAreReturnedOnRequest(t *testing.T) {
 	for name, tc := range map[string]struct {
 		version Version
 		extra   string
@@ -66,7 +66,7 @@ func TestA6DocumentsAreEchoedWhereTheyAreExpected(t *testing.T) {
 	}
 }
 
-func TestA6TopNIsTheBest(t *testing.T) {
+func TestTopNReturnsTheBest(t *testing.T) {
 	for top, want := range map[string]int{"1": 1, "3": 3, "7": 3, "null": 3} {
 		a := decode(t, V1, `,"top_n":`+top).Answer([]float32{1, 3, 2}, 1)
 		if len(a.Results) != want || a.Results[0].Index != 1 {
@@ -75,7 +75,7 @@ func TestA6TopNIsTheBest(t *testing.T) {
 	}
 }
 
-func TestA6EveryFieldIsHonouredOrRefusedByName(t *testing.T) {
+func TestEveryFieldIsHonouredOrRefusedByName(t *testing.T) {
 	r := decode(t, V1, `,"truncate":false,"instruction":"find it"`)
 	if r.Truncate || r.Instruction != "find it" || !decode(t, V1, "").Truncate {
 		t.Errorf("%+v", r)

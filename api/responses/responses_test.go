@@ -14,7 +14,7 @@ import (
 	"metalfleet.dev/metalfleet/api/openai"
 )
 
-func TestA3AnIDSaysWhereItsResponseIs(t *testing.T) {
+func TestIDNamesTheReplicaThatStoresTheResponse(t *testing.T) {
 	seen := map[string]bool{}
 	for _, mac := range []string{"a", "studio-1.office", strings.Repeat("m", 63)} {
 		id := NewID(mac)
@@ -86,7 +86,7 @@ func body(base map[string]string, name, value string) []byte {
 
 var sameIDs = cmpopts.IgnoreFields(Item{}, "ID")
 
-func TestA3EveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
+func TestEveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
 	base := map[string]string{"model": `"m"`, "input": `"hi"`}
 	without, err := Decode(body(base, "", ""))
 	if err != nil {
@@ -108,7 +108,7 @@ func TestA3EveryDocumentedFieldIsHonouredOrRefusedByName(t *testing.T) {
 	}
 }
 
-func TestA3WhatCannotBeMeantIsRefusedByItsPath(t *testing.T) {
+func TestInvalidRequestIsRefusedByPath(t *testing.T) {
 	input := func(items string) string { return `{"model":"m","input":` + items + `}` }
 	for name, tc := range map[string]struct{ body, param string }{
 		"no model":                   {`{"input":"a"}`, "model"},

@@ -32,21 +32,21 @@ func testHooks(c *agent.Config, getenv func(string) string) error {
 		return nil
 	}
 	if getenv(testVariable) != "1" {
-		return fmt.Errorf("%s and %s are for tests and need %s=1; unset them", crashVariable, timingVariable, testVariable)
+		return fmt.Errorf("%s and %s are test hooks and need %s=1; unset them", crashVariable, timingVariable, testVariable)
 	}
 	if timing != "" {
 		if err := shorten(&c.Timing, timing); err != nil {
 			return err
 		}
-		c.Log.Error(nil, "The agent's delays are those of a test", "timing", timing)
+		c.Log.Error(nil, "This agent uses artificial delays for a test", "timing", timing)
 	}
 	if crash == "" {
 		return nil
 	}
 	if points := pool.FaultPoints(); !slices.Contains(points, crash) {
-		return fmt.Errorf("%s: %q is no such point, want one of %s", crashVariable, crash, strings.Join(points, ", "))
+		return fmt.Errorf("%s: unknown point %q, want one of %s", crashVariable, crash, strings.Join(points, ", "))
 	}
-	c.Log.Error(nil, "THIS AGENT WILL KILL ITSELF; it is for tests alone", "point", crash)
+	c.Log.Error(nil, "THIS AGENT WILL KILL ITSELF; this is a test hook", "point", crash)
 	c.Fault = dieAt(c.Log, crash)
 	return nil
 }
@@ -57,7 +57,7 @@ func dieAt(log logr.Logger, at string) func(string) {
 		if point != at {
 			return
 		}
-		log.Error(nil, "THIS AGENT KILLS ITSELF NOW, as a test wants it", "point", point)
+		log.Error(nil, "THIS AGENT IS KILLING ITSELF, as requested by a test hook", "point", point)
 		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err == nil {
 			select {} // nothing more may happen
 		}
@@ -73,7 +73,7 @@ func shorten(t *pool.Timing, words string) error {
 		name, value, _ := strings.Cut(word, "=")
 		d, err := time.ParseDuration(value)
 		if known[name] == nil || err != nil || d <= 0 {
-			return fmt.Errorf("%s: %q is no delay; want NAME=DURATION with one of %s", timingVariable, word,
+			return fmt.Errorf("%s: invalid delay %q; want NAME=DURATION with NAME one of %s", timingVariable, word,
 				strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		}
 		*known[name] = d

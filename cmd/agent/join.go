@@ -24,11 +24,11 @@ const maxTokenBytes = 128 << 10
 func runJoin(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	set := flag.NewFlagSet("agent join", flag.ContinueOnError)
 	set.SetOutput(stderr)
-	text := set.String("token", "", "the join `token`; other users of this Mac see it in the list of processes while this runs")
-	file := set.String("token-file", "", "`file` with the join token; - is standard input")
-	state := set.String("state", "", "`folder` that the agent keeps over restarts; made if it is missing")
+	text := set.String("token", "", "the join `token`; other users of this Mac can see it in the process list while this command runs")
+	file := set.String("token-file", "", "`file` with the join token; - reads standard input")
+	state := set.String("state", "", "`folder` in which the agent keeps its state; created if missing")
 	set.StringVar(state, "state-dir", "", "the same as --state")
-	verbose := set.Bool("verbose", false, "log details that help to debug")
+	verbose := set.Bool("verbose", false, "log debug messages")
 	if err := set.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -39,9 +39,9 @@ func runJoin(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	case set.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q; agent join takes flags only", set.Arg(0))
 	case *state == "":
-		return errors.New("--state is needed: a folder that this agent keeps over restarts")
+		return errors.New("--state is required: the folder in which this agent keeps its state")
 	case (*text == "") == (*file == ""):
-		return errors.New("either --token-file or --token is needed; `kubectl metalfleet join-token NAME` makes a token")
+		return errors.New("either --token-file or --token is required; `kubectl metalfleet join-token NAME` creates a token")
 	}
 	if *file != "" {
 		var err error
@@ -73,7 +73,7 @@ func joinOver(ctx context.Context, state string, token contract.Token, log logr.
 	}
 	lock, err := agent.Lock(state)
 	if errors.Is(err, agent.ErrRunning) {
-		return fmt.Errorf("%w; end it first (its engines go on), join, and start it again", err)
+		return fmt.Errorf("%w; stop it first (its engines keep running), join, and start it again", err)
 	}
 	if err != nil {
 		return err

@@ -88,39 +88,39 @@ func parse(args []string, out io.Writer) (flags, error) {
 	var f flags
 	set := flag.NewFlagSet("agent", flag.ContinueOnError)
 	set.SetOutput(out)
-	set.StringVar(&f.name, "name", "", "`name` of this Mac's MacNode; default: the one that it joined as")
-	set.Func("tunnel", "open a connection to each gateway behind this `host:port`, for gateways that cannot reach this Mac; may be given more than once. With --advertise gateways come directly while that works", func(gateway string) error {
+	set.StringVar(&f.name, "name", "", "`name` of this Mac's MacNode (default: the name used when it joined)")
+	set.Func("tunnel", "connect to each gateway at this `host:port`, for gateways that cannot reach this Mac; may be repeated. With --advertise, gateways still connect directly when they can", func(gateway string) error {
 		if host, port, err := net.SplitHostPort(gateway); err != nil || host == "" || port == "" {
-			return fmt.Errorf("%q is no address such as gateways.example.com:7444", gateway)
+			return fmt.Errorf("%q is not a valid address such as gateways.example.com:7444", gateway)
 		}
 		f.tunnels = append(f.tunnels, gateway)
 		return nil
 	})
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` that says how the API server is reached, in place of what joining left; its credentials are not renewed")
-	set.StringVar(&f.namespace, "namespace", "", "namespace of this Mac's Lease and Secret; default: the one that it joined, or metalfleet-system")
-	set.StringVar(&f.state, "state", "", "`folder` for journal, weights, sockets and logs")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `file` for the API server, instead of the credentials from joining; these credentials are not renewed")
+	set.StringVar(&f.namespace, "namespace", "", "namespace of this Mac's Lease and Secret (default: the namespace used when it joined, or metalfleet-system)")
+	set.StringVar(&f.state, "state", "", "`folder` for the journal, weights, sockets and logs")
 	set.StringVar(&f.state, "state-dir", "", "the same as --state")
-	set.StringVar(&f.modelRoot, "model-root", "", "`folder` below which file:// sources lie; none without it")
-	set.StringVar(&f.engine, "engine", besideMe("engine"), "the engine `program`")
-	set.StringVar(&f.listen, "listen", fmt.Sprintf(":%d", agentapi.DefaultPort), "`address` of the one port")
-	set.StringVar(&f.advertise, "advertise", "", "host or `host:port` by which gateways reach it; default: the address listened on, or this machine's name")
-	set.StringVar(&f.mac, "mac", "", "declare the machine instead of measuring it: `chip=M2Ultra,memory=192Gi`")
-	set.StringVar(&f.metrics, "metrics", "", "loopback `address` of /metrics; none without it")
-	set.StringVar(&f.sources, "allow-source-cidr", "", "comma-separated `blocks` of private addresses that https:// and hf:// sources may have")
-	set.StringVar(&f.hub, "hub-endpoint", hub.DefaultEndpoint, "`URL` of the hub or mirror that hf:// sources mean")
-	set.StringVar(&f.downloadRate, "download-rate", "", "the most `bytes` per second that all downloads take together, such as 50M or 20Mi; no bound without it")
-	set.IntVar(&f.downloadsAtOnce, "downloads-at-once", store.FetchesAtOnce, "how many models are downloaded at a time, 1 to 16")
-	set.IntVar(&f.givesAtOnce, "give-at-once", neighbour.GivesAtOnce, "how many other Macs of the site copy weights from this one at a time, 0 to 16; 0: none does")
-	set.StringVar(&f.giveRate, "give-rate", "200M", "the most `bytes` per second that all of them together get")
-	set.IntVar(&f.diskHigh, "disk-high-percent", 90, "from so much of the disk in use on, weights that nobody wants are removed, the oldest use first; 0: only when a download needs the room")
-	set.IntVar(&f.diskLow, "disk-low-percent", 85, "they are removed until no more than so much of the disk is in use")
-	set.StringVar(&f.cacheDir, "cache-dir", "", "`folder` where engines keep what they computed of prompts, for deployments with cache.ssd; default: kv in the folder of --state; off: nowhere")
-	set.StringVar(&f.cacheLimit, "cache-limit", "", "the most `bytes` of the disk that all of it may take, such as 200Gi; no bound but the free space without it")
-	set.StringVar(&f.cacheFree, "cache-free", "10Gi", "`bytes` of that disk that stay free")
-	set.DurationVar(&f.probeInterval, "probe-interval", time.Second, "how often footprints are measured while an engine runs")
-	set.DurationVar(&f.grace, "grace", agent.DefaultGrace, "how long running answers may go on after SIGTERM")
-	set.BoolVar(&f.upgrades, "upgrades", true, "run another version of this agent when the cluster's administrator orders it")
-	set.BoolVar(&f.verbose, "verbose", false, "log details that help to debug")
+	set.StringVar(&f.modelRoot, "model-root", "", "`folder` that file:// sources are relative to (default: file:// sources are disabled)")
+	set.StringVar(&f.engine, "engine", besideMe("engine"), "path of the engine `program`")
+	set.StringVar(&f.listen, "listen", fmt.Sprintf(":%d", agentapi.DefaultPort), "`address` that the agent listens on")
+	set.StringVar(&f.advertise, "advertise", "", "host or `host:port` at which gateways reach this Mac (default: the listen address, or this machine's host name)")
+	set.StringVar(&f.mac, "mac", "", "use this hardware description instead of detecting it: `chip=M2Ultra,memory=192Gi`")
+	set.StringVar(&f.metrics, "metrics", "", "loopback `address` of the /metrics endpoint (default: disabled)")
+	set.StringVar(&f.sources, "allow-source-cidr", "", "comma-separated private `CIDRs` that https:// and hf:// sources may use")
+	set.StringVar(&f.hub, "hub-endpoint", hub.DefaultEndpoint, "`URL` of the hub or mirror for hf:// sources")
+	set.StringVar(&f.downloadRate, "download-rate", "", "maximum `bytes` per second for all downloads together, such as 50M or 20Mi (default: unlimited)")
+	set.IntVar(&f.downloadsAtOnce, "downloads-at-once", store.FetchesAtOnce, "maximum number of concurrent model downloads, 1 to 16")
+	set.IntVar(&f.givesAtOnce, "give-at-once", neighbour.GivesAtOnce, "maximum number of other Macs that copy weights from this Mac at a time, 0 to 16; 0 disables sharing")
+	set.StringVar(&f.giveRate, "give-rate", "200M", "maximum `bytes` per second for all copies of weights to other Macs together")
+	set.IntVar(&f.diskHigh, "disk-high-percent", 90, "disk usage (percent) above which unused weights are evicted, least recently used first; 0 evicts only when a download needs the space")
+	set.IntVar(&f.diskLow, "disk-low-percent", 85, "disk usage (percent) at which the eviction of unused weights stops")
+	set.StringVar(&f.cacheDir, "cache-dir", "", "`folder` of the prefix cache on disk, for deployments with cache.ssd; default: kv in the folder of --state; off: disabled")
+	set.StringVar(&f.cacheLimit, "cache-limit", "", "maximum disk `bytes` of the prefix cache, such as 200Gi (default: limited only by free space)")
+	set.StringVar(&f.cacheFree, "cache-free", "10Gi", "disk `bytes` that the prefix cache leaves free")
+	set.DurationVar(&f.probeInterval, "probe-interval", time.Second, "interval of memory measurements while an engine runs")
+	set.DurationVar(&f.grace, "grace", agent.DefaultGrace, "time for running requests to finish after SIGTERM")
+	set.BoolVar(&f.upgrades, "upgrades", true, "upgrade this agent when the cluster's administrator requests another version")
+	set.BoolVar(&f.verbose, "verbose", false, "log debug messages")
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if len(args) > 0 && args[0] == "run" {
 		args = args[1:]
@@ -149,9 +149,9 @@ func (f flags) check() error {
 	case f.name != "" && join.CheckMac(f.name) != nil:
 		return fmt.Errorf("--name %w", join.CheckMac(f.name))
 	case f.state == "":
-		return errors.New("--state is needed: a folder that this agent keeps over restarts")
+		return errors.New("--state is required: the folder in which this agent keeps its state")
 	case f.kubeconfig != "" && f.name == "":
-		return errors.New("--name is needed beside --kubeconfig, which does not say whose it is")
+		return errors.New("--name is required with --kubeconfig: a kubeconfig does not contain the name of the MacNode")
 	case f.probeInterval < 10*time.Millisecond || f.probeInterval > time.Minute:
 		return fmt.Errorf("--probe-interval %s, want 10ms to 1m", f.probeInterval)
 	case store.Marks{High: f.diskHigh, Low: f.diskLow}.Check() != nil:
@@ -173,15 +173,15 @@ func (f flags) check() error {
 		return err
 	}
 	if u, err := url.Parse(f.hub); err != nil || download.CheckURL(u) != nil || u.RawQuery != "" || u.Fragment != "" {
-		return fmt.Errorf("--hub-endpoint %q is no address of a hub; write https://HOST", f.hub)
+		return fmt.Errorf("--hub-endpoint %q is not a valid URL of a hub; write https://HOST", f.hub)
 	}
 	if _, err := exec.LookPath(f.engine); err != nil {
-		return fmt.Errorf("--engine: no program there: %w", err)
+		return fmt.Errorf("--engine: program not found: %w", err)
 	}
 	if f.metrics != "" {
 		host, _, err := net.SplitHostPort(f.metrics)
 		if ip, ipErr := netip.ParseAddr(host); err != nil || host != "localhost" && (ipErr != nil || !ip.IsLoopback()) {
-			return fmt.Errorf("--metrics %q is not a loopback address such as 127.0.0.1:9443: these figures have no lock", f.metrics)
+			return fmt.Errorf("--metrics %q is not a loopback address such as 127.0.0.1:9443: the metrics endpoint has no authentication", f.metrics)
 		}
 	}
 	return nil
@@ -224,12 +224,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log.Info("agent starts", "version", version, "MacNode", c.Name, "pid", os.Getpid())
+	log.Info("Agent started", "version", version, "MacNode", c.Name, "pid", os.Getpid())
 	err = errors.Join(a.Run(ctx), a.Close())
 	if !a.Upgrading() {
 		return err
 	}
-	log.Info("agent makes way for another version", "pid", os.Getpid())
+	log.Info("Agent is exiting so that another version can start", "pid", os.Getpid())
 	code, err := a.Restart(program)
 	if err != nil {
 		return err
@@ -341,7 +341,7 @@ func (f flags) cluster(log logr.Logger) (agent.Cluster, error) {
 			return c, err
 		}
 		if f.name != "" && f.name != own.Mac() {
-			return c, fmt.Errorf("--name %s, but the folder %s is that of Mac %s: leave --name out, or name another folder with --state", f.name, f.state, own.Mac())
+			return c, fmt.Errorf("--name %s, but the folder %s belongs to Mac %s: omit --name, or use another folder with --state", f.name, f.state, own.Mac())
 		}
 		c.Account, c.REST, c.Name, c.Namespace = own, own.REST(), own.Mac(), own.Namespace()
 	} else {
@@ -401,7 +401,7 @@ func (f flags) cache() (*cold.Options, error) {
 		}
 		q, err := resource.ParseQuantity(size.said)
 		if err != nil || q.Value() < 0 || q.Value() == 0 && size.to == &o.Budget.LimitBytes {
-			return nil, fmt.Errorf("%s %q, want bytes, such as 50Gi; --cache-dir %s keeps nothing", size.name, size.said, cacheOff)
+			return nil, fmt.Errorf("%s %q, want bytes, such as 50Gi; --cache-dir %s disables the cache", size.name, size.said, cacheOff)
 		}
 		*size.to = q.Value()
 	}
@@ -423,7 +423,7 @@ func (f flags) policy() (download.Policy, error) {
 	for _, s := range strings.FieldsFunc(f.sources, func(r rune) bool { return r == ',' }) {
 		block, err := netip.ParsePrefix(strings.TrimSpace(s))
 		if err != nil {
-			return p, fmt.Errorf("--allow-source-cidr: %q is no block of addresses such as 10.0.0.0/8", s)
+			return p, fmt.Errorf("--allow-source-cidr: %q is not a CIDR such as 10.0.0.0/8", s)
 		}
 		p.Allow = append(p.Allow, block)
 	}
@@ -435,13 +435,13 @@ func (f flags) policy() (download.Policy, error) {
 func address(advertise string, on net.Addr) (v1alpha1.MacAddress, error) {
 	tcp, ok := on.(*net.TCPAddr)
 	if !ok {
-		return v1alpha1.MacAddress{}, fmt.Errorf("--listen: %s is no TCP address", on)
+		return v1alpha1.MacAddress{}, fmt.Errorf("--listen: %s is not a TCP address", on)
 	}
 	host, port := advertise, tcp.Port
 	if h, p, err := net.SplitHostPort(advertise); err == nil {
 		n, err := strconv.ParseUint(p, 10, 16)
 		if err != nil || n == 0 {
-			return v1alpha1.MacAddress{}, fmt.Errorf("--advertise: %q is no port", p)
+			return v1alpha1.MacAddress{}, fmt.Errorf("--advertise: %q is not a valid port", p)
 		}
 		host, port = h, int(n)
 	}
@@ -451,7 +451,7 @@ func address(advertise string, on net.Addr) (v1alpha1.MacAddress, error) {
 	if host == "" {
 		name, err := os.Hostname()
 		if err != nil {
-			return v1alpha1.MacAddress{}, fmt.Errorf("name of this machine; say it with --advertise: %w", err)
+			return v1alpha1.MacAddress{}, fmt.Errorf("cannot determine this machine's host name; set it with --advertise: %w", err)
 		}
 		host = name
 	}

@@ -18,10 +18,10 @@ func TestBadFlagsSayWhatToDo(t *testing.T) {
 		flags []string
 		want  string
 	}{
-		"no name beside a kubeconfig":     {[]string{"--name="}, "--name is needed"},
-		"a name that is no label":         {[]string{"--name=Mac_1"}, "is no MacNode's name"},
-		"a name that is too long":         {[]string{"--name=" + strings.Repeat("m", 53)}, "is no MacNode's name"},
-		"no state":                        {[]string{"--state="}, "--state is needed"},
+		"no name beside a kubeconfig":     {[]string{"--name="}, "--name is required"},
+		"a name that is no label":         {[]string{"--name=Mac_1"}, "is not a valid MacNode name"},
+		"a name that is too long":         {[]string{"--name=" + strings.Repeat("m", 53)}, "is not a valid MacNode name"},
+		"no state":                        {[]string{"--state="}, "--state is required"},
 		"a Mac that has not joined":       {[]string{"--kubeconfig="}, "has not joined"},
 		"a kubeconfig that is not there":  {nil, "--kubeconfig"},
 		"an engine that is not there":     {[]string{"--engine=/no/such"}, "--engine"},
@@ -31,7 +31,7 @@ func TestBadFlagsSayWhatToDo(t *testing.T) {
 		"a rate that stands still":        {[]string{"--download-rate=1k"}, "--download-rate"},
 		"no downloads at all":             {[]string{"--downloads-at-once=0"}, "--downloads-at-once"},
 		"a cache of some size":            {[]string{"--cache-limit=some"}, "--cache-limit"},
-		"a cache of nothing":              {[]string{"--cache-limit=0"}, "--cache-dir off keeps nothing"},
+		"a cache of nothing":              {[]string{"--cache-limit=0"}, "--cache-dir off disables the cache"},
 		"less than nothing stays free":    {[]string{"--cache-free=-1Gi"}, "--cache-free"},
 		"a block that is none":            {[]string{"--allow-source-cidr=10.0.0.0"}, "--allow-source-cidr"},
 		"figures for everybody":           {[]string{"--metrics=0.0.0.0:1"}, "not a loopback address"},
@@ -113,12 +113,12 @@ func TestJoiningSaysWhatIsMissing(t *testing.T) {
 		flags []string
 		want  string
 	}{
-		"no state":                 {[]string{"--token=x"}, "--state is needed"},
-		"no token":                 {[]string{"--state=" + state}, "--token is needed"},
+		"no state":                 {[]string{"--token=x"}, "--state is required"},
+		"no token":                 {[]string{"--state=" + state}, "--token is required"},
 		"two tokens":               {[]string{"--state=" + state, "--token=x", "--token-file=" + torn}, "either --token-file or --token"},
 		"a word that is no flag":   {[]string{"--state=" + state, "token"}, "unexpected argument"},
-		"a token that was torn":    {[]string{"--state=" + state, "--token-file=" + torn}, "cut off or changed"},
-		"a token that is none":     {[]string{"--state=" + state, "--token=secret"}, "no join token"},
+		"a token that was torn":    {[]string{"--state=" + state, "--token-file=" + torn}, "truncated or modified"},
+		"a token that is none":     {[]string{"--state=" + state, "--token=secret"}, "not a join token"},
 		"a file that is not there": {[]string{"--state=" + state, "--token-file=" + torn + "s"}, "--token-file"},
 	} {
 		t.Run(name, func(t *testing.T) {

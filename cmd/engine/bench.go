@@ -36,13 +36,13 @@ type measured struct {
 func bench(ctx context.Context, e *env, args []string) error {
 	f := e.flags("bench")
 	modelPath := f.String("model", "", modelHelp)
-	prompt := f.Int("prompt-tokens", 512, "tokens of each prompt")
-	tokens := f.Int("tokens", 64, "tokens to decode for each stream")
-	streams := f.String("streams", "1", "numbers of streams at once, separated by commas")
-	runs := f.Int("runs", 1, "how often to compute a prompt at least; with 2 or more there is a warm-up")
+	prompt := f.Int("prompt-tokens", 512, "tokens per prompt")
+	tokens := f.Int("tokens", 64, "tokens to decode per stream")
+	streams := f.String("streams", "1", "numbers of concurrent streams, comma-separated")
+	runs := f.Int("runs", 1, "minimum number of runs per prompt; 2 or more adds a warm-up run")
 	asJSON := f.Bool("json", false, "print a JSON array")
-	lines := f.Bool("lines", false, `measure what each line of standard input asks for ("STREAMS PROMPT-TOKENS TOKENS") and print a line of JSON for it`)
-	profiled := f.Bool("profile", false, "print what each operation takes of one chunk of a prompt, and of one step of the first number of streams, instead")
+	lines := f.Bool("lines", false, `run the measurement on each line of standard input ("STREAMS PROMPT-TOKENS TOKENS") and print one line of JSON for it`)
+	profiled := f.Bool("profile", false, "print a profile instead: the time per operation in one prompt chunk, and in one decode step with the first number of streams")
 	bf := addBackend(f)
 	if err := parse(f, args, "model"); err != nil {
 		return err
@@ -77,7 +77,7 @@ func bench(ctx context.Context, e *env, args []string) error {
 		}
 		out = append(out, m)
 		if !*asJSON {
-			fmt.Fprintf(e.stdout, "%d streams: prefill of %d: %.1f tokens/s; decode of %d: %.1f tokens/s, %.2f ms a step, %.2f ms of it on the host\n",
+			fmt.Fprintf(e.stdout, "%d streams: prefill of %d: %.1f tokens/s; decode of %d: %.1f tokens/s, %.2f ms per step, %.2f ms of it on the host\n",
 				n, *prompt, m.PrefillTokensPerSec, *tokens, m.DecodeTokensPerSec, m.DecodeStepMillisecond, m.HostMillisecond)
 		}
 	}

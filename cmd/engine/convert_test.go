@@ -40,7 +40,7 @@ func TestConvertSaysWhatIsWrong(t *testing.T) {
 		"a folder with something": {[]string{"--model", m, "--out", full}, exitUsage, "is not an empty folder"},
 		"seven bits":              {[]string{"--model", m, "--out", out, "--quantize", "7"}, exitUsage, "7 bits"},
 		"an unknown type":         {[]string{"--model", m, "--out", out, "--dtype", "float8"}, exitUsage, "bfloat16, float16, float32"},
-		"a model that is none":    {[]string{"--model", full, "--out", out}, exitModel, "holds neither"},
+		"a model that is none":    {[]string{"--model", full, "--out", out}, exitModel, "contains neither"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, code := runProgram(t, "", append([]string{"convert"}, c.args...)...)

@@ -37,8 +37,8 @@ type readerFlags struct {
 
 func addReader(f *flag.FlagSet) *readerFlags {
 	r := &readerFlags{model: f.String("model", "", modelHelp)}
-	f.StringVar(&r.options.Instruction, "instruction", "", "what the query is for, in words, where the model takes that")
-	f.BoolVar(&r.options.Truncate, "truncate", false, "cut what is longer than the model reads; without it, that is an error")
+	f.StringVar(&r.options.Instruction, "instruction", "", "instruction that describes the query's purpose, for models that accept one")
+	f.BoolVar(&r.options.Truncate, "truncate", false, "truncate texts that exceed the model's context; otherwise such texts are an error")
 	r.backend = addBackend(f)
 	return r
 }
@@ -67,8 +67,8 @@ func embedTexts(ctx context.Context, e *env, args []string) error {
 	f := e.flags("embed")
 	r := addReader(f)
 	var inputs texts
-	f.Var(&inputs, "input", "text to embed (required; may be given again)")
-	f.StringVar(&r.options.Prompt, "prompt", "", "name of the model's prompt that is put before each text, such as query")
+	f.Var(&inputs, "input", "text to embed (required; may be repeated)")
+	f.StringVar(&r.options.Prompt, "prompt", "", "name of the model's prompt to prepend to each text, such as query")
 	alwaysJSON(f)
 	if err := parse(f, args, "model", "input"); err != nil {
 		return err
@@ -108,8 +108,8 @@ func rerank(ctx context.Context, e *env, args []string) error {
 	f := e.flags("rerank")
 	r := addReader(f)
 	var documents texts
-	f.Var(&documents, "document", "document to score (required; may be given again)")
-	query := f.String("query", "", "what is looked for (required)")
+	f.Var(&documents, "document", "document to score (required; may be repeated)")
+	query := f.String("query", "", "query to score the documents for (required)")
 	asJSON := f.Bool("json", false, "print JSON")
 	if err := parse(f, args, "model", "query", "document"); err != nil {
 		return err

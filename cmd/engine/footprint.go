@@ -40,11 +40,11 @@ func estimate(_ context.Context, e *env, args []string) error {
 	f := e.flags("footprint")
 	modelPath := f.String("model", "", modelHelp)
 	var c footprint.Context
-	f.Int64Var(&c.Tokens, "context", 0, "tokens of the longest request, prompt and answer together; 0 means what the model was made for")
-	f.Int64Var(&c.Sequences, "sequences", 1, "how many requests run at once at most")
-	f.Int64Var(&c.CacheTokens, "cache-tokens", 0, "tokens of keys and values that all requests share; 0 means context times sequences")
-	f.Int64Var(&c.PrefixCache, "cache-memory", 0, "bytes that hold what was computed of earlier prompts; 0 is none")
-	f.StringVar(&c.Backend, "backend", "", "back end that would compute: "+strings.Join(footprint.Backends(), ", ")+"; empty means whichever takes most")
+	f.Int64Var(&c.Tokens, "context", 0, "maximum context length in tokens, prompt and response together; 0 means the model's maximum")
+	f.Int64Var(&c.Sequences, "sequences", 1, "maximum number of concurrent requests")
+	f.Int64Var(&c.CacheTokens, "cache-tokens", 0, "tokens of KV cache that all requests share; 0 means context times sequences")
+	f.Int64Var(&c.PrefixCache, "cache-memory", 0, "bytes of the in-memory prefix cache; 0 means none")
+	f.StringVar(&c.Backend, "backend", "", "back end to estimate for: "+strings.Join(footprint.Backends(), ", ")+"; empty means the one that needs the most memory")
 	asJSON := f.Bool("json", false, "print one JSON object")
 	if err := parse(f, args, "model"); err != nil {
 		return err
@@ -74,7 +74,7 @@ func estimated(facts model.Facts, c footprint.Context) (footprintOutput, error) 
 		c.Tokens = facts.ContextTokens
 	}
 	if c.Tokens > facts.ContextTokens {
-		return footprintOutput{}, usagef("--context is %d, the model was made for %d tokens", c.Tokens, facts.ContextTokens)
+		return footprintOutput{}, usagef("--context is %d, but the model supports %d tokens", c.Tokens, facts.ContextTokens)
 	}
 	if c.Sequences < 1 || c.Sequences > 1<<20 { // so that the product fits
 		return footprintOutput{}, usagef("--sequences is %d, want 1 to %d", c.Sequences, 1<<20)
@@ -108,8 +108,8 @@ func (o footprintOutput) print(to io.Writer) error {
 		name  string
 		bytes int64
 	}{
-		{"weights", o.Weights}, {"keys and values", o.KV}, {"one step", o.Transient}, {"pooled", o.Pooled}, {"prefix cache", o.PrefixCache}, {"process", o.Overhead},
-		{"total", o.Total}, {"limit of the process", o.Limit},
+		{"weights", o.Weights}, {"KV cache", o.KV}, {"step buffers", o.Transient}, {"pooled", o.Pooled}, {"prefix cache", o.PrefixCache}, {"process", o.Overhead},
+		{"total", o.Total}, {"process limit", o.Limit},
 	} {
 		fmt.Fprintf(w, "%s\t%d bytes\t%s\t\n", line.name, line.bytes, rounded(line.bytes))
 	}

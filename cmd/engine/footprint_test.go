@@ -10,7 +10,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/footprint"
 )
 
-func TestP12FootprintPrintsEachTermAsAnEstimate(t *testing.T) {
+func TestFootprintPrintsEachTermAsAnEstimate(t *testing.T) {
 	m := tinyModel(t)
 	args := []string{"footprint", "--model", m, "--context", "256", "--sequences", "2", "--cache-tokens", "512", "--cache-memory", "1000000"}
 	stdout, stderr, code := runProgram(t, "", append(args, "--backend", "ref", "--json")...)
@@ -27,14 +27,14 @@ func TestP12FootprintPrintsEachTermAsAnEstimate(t *testing.T) {
 		t.Errorf("printed %+v, the terms are %d", out, sum)
 	}
 	stdout, stderr, code = runProgram(t, "", args...)
-	for _, want := range []string{"estimate", "weights", "keys and values", "one step", "pooled", "prefix cache", "process", "total", "limit of the process", " bytes", " MiB", "back end: largest"} {
+	for _, want := range []string{"estimate", "weights", "KV cache", "step buffers", "pooled", "prefix cache", "process", "total", "process limit", " bytes", " MiB", "back end: largest"} {
 		if code != exitOK || !strings.Contains(stdout, want) {
 			t.Errorf("code %d, %q, %s; want %q", code, stdout, stderr, want)
 		}
 	}
 }
 
-func TestP12FootprintTakesWhatServingWouldTake(t *testing.T) {
+func TestFootprintTakesTheFlagsOfServe(t *testing.T) {
 	var out footprintOutput
 	stdout, stderr, code := runProgram(t, "", "footprint", "--model", tinyModel(t), "--sequences", "3", "--json")
 	if code != exitOK || json.Unmarshal([]byte(stdout), &out) != nil || out.Context != 512 || out.CacheTokens != 3*512 || out.Backend != "largest" {
@@ -54,15 +54,15 @@ func TestFootprintSaysWhatIsWrong(t *testing.T) {
 		says string
 	}{
 		"no model":                    {nil, exitUsage, "--model"},
-		"a model that is none":        {[]string{"--model", empty}, exitModel, "holds neither"},
+		"a model that is none":        {[]string{"--model", empty}, exitModel, "contains neither"},
 		"a model that is broken":      {[]string{"--model", broken}, exitModel, ""},
-		"a context that is too long":  {[]string{"--model", m, "--context", "513"}, exitUsage, "made for 512"},
-		"a context below nothing":     {[]string{"--model", m, "--context", "-1"}, exitUsage, "cannot be served"},
+		"a context that is too long":  {[]string{"--model", m, "--context", "513"}, exitUsage, "supports 512 tokens"},
+		"a context below nothing":     {[]string{"--model", m, "--context", "-1"}, exitUsage, "unsupported context"},
 		"no sequences":                {[]string{"--model", m, "--sequences", "0"}, exitUsage, "--sequences is 0"},
 		"more sequences than can be":  {[]string{"--model", m, "--sequences", "9000000"}, exitUsage, "--sequences is 9000000"},
-		"fewer cache tokens than one": {[]string{"--model", m, "--context", "100", "--cache-tokens", "99"}, exitUsage, "cannot be served"},
+		"fewer cache tokens than one": {[]string{"--model", m, "--context", "100", "--cache-tokens", "99"}, exitUsage, "unsupported context"},
 		"a prefix cache below zero":   {[]string{"--model", m, "--cache-memory", "-1"}, exitUsage, "prefix cache of -1"},
-		"cache tokens beyond all":     {[]string{"--model", m, "--cache-tokens", "9223372036854775807"}, exitUsage, "cannot be served"},
+		"cache tokens beyond all":     {[]string{"--model", m, "--cache-tokens", "9223372036854775807"}, exitUsage, "unsupported context"},
 		"an unknown back end":         {[]string{"--model", m, "--backend", "abacus"}, exitUsage, "abacus"},
 		"a word that is no flag":      {[]string{"--model", m, "more"}, exitUsage, "more"},
 	} {

@@ -24,12 +24,12 @@ type generation struct {
 func generate(ctx context.Context, e *env, args []string) error {
 	f := e.flags("generate")
 	modelPath := f.String("model", "", modelHelp)
-	prompt := f.String("prompt", "", "text to continue, or with --chat a question")
-	tokensFile := f.String("tokens-file", "", "file with a JSON array of token ids, instead of --prompt")
-	asChat := f.Bool("chat", false, "put the prompt through the model's chat template")
-	maxTokens := f.Int("max-tokens", 256, "most tokens to generate; 0 means up to the end of the context")
-	temperature := f.Float64("temperature", 0, "0 takes the most likely token")
-	seed := f.Uint64("seed", 0, "seed of the draws")
+	prompt := f.String("prompt", "", "prompt text, or with --chat a user message")
+	tokensFile := f.String("tokens-file", "", "file with a JSON array of token IDs, instead of --prompt")
+	asChat := f.Bool("chat", false, "apply the model's chat template to the prompt")
+	maxTokens := f.Int("max-tokens", 256, "maximum number of tokens to generate; 0 means up to the end of the context")
+	temperature := f.Float64("temperature", 0, "sampling temperature; 0 selects the most likely token")
+	seed := f.Uint64("seed", 0, "random seed for sampling")
 	asJSON := f.Bool("json", false, "print one JSON object at the end instead of streaming")
 	bf := addBackend(f)
 	if err := parse(f, args, "model"); err != nil {
@@ -42,7 +42,7 @@ func generate(ctx context.Context, e *env, args []string) error {
 	case (*prompt == "") == (*tokensFile == ""):
 		return usagef("want exactly one of --prompt and --tokens-file")
 	case *tokensFile != "" && *asChat:
-		return usagef("--chat needs --prompt")
+		return usagef("--chat requires --prompt")
 	case *tokensFile != "":
 		ids, err := readTokens(*tokensFile)
 		if err != nil {
@@ -114,7 +114,7 @@ func readTokens(path string) ([]int32, error) {
 	}
 	var ids []int32
 	if err := json.Unmarshal(b, &ids); err != nil {
-		return nil, fmt.Errorf("read tokens: %s is not a JSON array of ids: %w", path, err)
+		return nil, fmt.Errorf("read tokens: %s is not a JSON array of token IDs: %w", path, err)
 	}
 	return ids, nil
 }

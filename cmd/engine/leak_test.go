@@ -42,9 +42,9 @@ func (p *process) generate(ctx context.Context, tokens int64) (*wire.Finished, e
 	return nil, err
 }
 
-// TestM1ALeakOutsideTheBackEndIsStoppedAtTheProcessesOwnLimit: what only the
-// kernel sees counts, and the engine itself refuses prompts above its ceiling.
-func TestM1ALeakOutsideTheBackEndIsStoppedAtTheProcessesOwnLimit(t *testing.T) {
+// Memory that only the kernel sees counts, and the engine refuses prompts above
+// its ceiling.
+func TestLeakOutsideTheBackEndIsStoppedAtTheProcessLimit(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc, which only Linux has")
 	}
@@ -73,7 +73,7 @@ func TestM1ALeakOutsideTheBackEndIsStoppedAtTheProcessesOwnLimit(t *testing.T) {
 	if err := p.cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(p.log.String(), "leaks on purpose") {
+	if !strings.Contains(p.log.String(), "leaks memory on purpose") {
 		t.Errorf("the log does not tell of the leak: %s", p.log)
 	}
 }

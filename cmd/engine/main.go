@@ -53,19 +53,19 @@ type env struct {
 
 func commands() map[string]command {
 	return map[string]command{
-		"serve":     {"serve one model on a Unix socket, as the agent wants it", serve},
-		"generate":  {"answer one prompt on the terminal", generate},
-		"tokenize":  {"turn text on standard input into token ids, or back with --decode", tokenize},
-		"logits":    {"print the largest logits behind a list of tokens", logits},
-		"template":  {"write a conversation as the model's chat template does", template},
-		"embed":     {"turn texts into vectors", embedTexts},
+		"serve":     {"serve one model on a Unix socket; started by the agent", serve},
+		"generate":  {"generate a response to one prompt on the terminal", generate},
+		"tokenize":  {"convert text on standard input to token IDs, or back with --decode", tokenize},
+		"logits":    {"print the largest logits after a list of tokens", logits},
+		"template":  {"render a conversation with the model's chat template", template},
+		"embed":     {"compute embeddings of texts", embedTexts},
 		"rerank":    {"score documents for a query", rerank},
-		"footprint": {"estimate the memory that serving a model takes, without loading it", estimate},
-		"inspect":   {"say what a model file holds", inspect},
-		"convert":   {"write a model as a folder that mlx-lm loads too", convertModel},
-		"quantize":  {"write a model with fewer bits a weight, as a folder that mlx-lm loads too", quantizeModel},
-		"bench":     {"measure prefill and decode", bench},
-		"selftest":  {"find out whether this engine computes right on this machine", examine},
+		"footprint": {"estimate the memory needed to serve a model, without loading it", estimate},
+		"inspect":   {"describe the contents of a model file", inspect},
+		"convert":   {"convert a model to a folder that mlx-lm can load", convertModel},
+		"quantize":  {"quantise a model to a folder that mlx-lm can load", quantizeModel},
+		"bench":     {"measure prefill and decode speed", bench},
+		"selftest":  {"check that this engine computes correctly on this machine", examine},
 	}
 }
 
@@ -163,11 +163,11 @@ func parse(f *flag.FlagSet, args []string, required ...string) error {
 }
 
 // modelHelp says what --model takes.
-const modelHelp = "GGUF file, or a folder with one, or a folder with config.json and safetensors (required)"
+const modelHelp = "GGUF file, or a folder that contains one, or a folder with config.json and safetensors (required)"
 
 // alwaysJSON takes --json where there is no other form.
 func alwaysJSON(f *flag.FlagSet) {
-	f.Bool("json", true, "print JSON; there is no other form")
+	f.Bool("json", true, "print JSON; this is the only format")
 }
 
 // backendFlags are common to all commands that compute.
@@ -181,15 +181,15 @@ type backendFlags struct {
 func addBackend(f *flag.FlagSet) backendFlags {
 	b := addExactBackend(f)
 	b.activations = f.String("activations", float32Activations,
-		"what ref rounds activations to before they meet quantised weights: "+float32Activations+", or "+eightBitActivations+", which is quicker and coarser")
+		"format to which ref rounds activations before multiplying with quantised weights: "+float32Activations+", or "+eightBitActivations+", which is faster but less accurate")
 	return b
 }
 
 func addExactBackend(f *flag.FlagSet) backendFlags {
 	names := backends.Names()
 	return backendFlags{
-		name:    f.String("backend", names[0], "back end that computes: "+strings.Join(names, " or ")),
-		threads: f.Int("threads", 0, "threads that compute with ref; 0 means one per processor"),
+		name:    f.String("backend", names[0], "compute back end: "+strings.Join(names, " or ")),
+		threads: f.Int("threads", 0, "number of compute threads of ref; 0 means one per processor"),
 	}
 }
 
@@ -215,7 +215,7 @@ func openBackend(name string, threads int, activations string) (tensor.Backend, 
 	switch activations {
 	case "", float32Activations, eightBitActivations:
 	default:
-		return nil, usagef("activations are %q, want %s or %s", activations, float32Activations, eightBitActivations)
+		return nil, usagef("--activations is %q, want %s or %s", activations, float32Activations, eightBitActivations)
 	}
 	b, err := backends.Open(name, backends.Options{Threads: threads, EightBitActivations: activations == eightBitActivations})
 	if err != nil {

@@ -72,7 +72,7 @@ func TestExitCodesSayWhatWentWrong(t *testing.T) {
 		"broken model":           {[]string{"generate", "--model", broken, "--prompt", "a"}, exitModel, ""},
 		"inspect":                {[]string{"inspect", "--model", m}, exitOK, ""},
 		"two inputs":             {[]string{"generate", "--model", m, "--prompt", "a", "--tokens-file", "b"}, exitUsage, "exactly one"},
-		"back end not built":     {[]string{"generate", "--model", m, "--prompt", "a", "--backend", "abacus"}, exitUsage, "there is: "},
+		"back end not built":     {[]string{"generate", "--model", m, "--prompt", "a", "--backend", "abacus"}, exitUsage, "available: "},
 		"bad temperature":        {[]string{"generate", "--model", m, "--prompt", "a", "--temperature", "-1"}, exitFailure, "temperature"},
 		"messages are no array":  {[]string{"template", "--model", m, "--messages", file(t, "{}")}, exitUsage, "array of messages"},
 		"a message has no role":  {[]string{"template", "--model", m, "--messages", file(t, "[{}]")}, exitUsage, "no role"},
@@ -161,7 +161,7 @@ func TestInspectNamesExpertsAndWindows(t *testing.T) {
 	mixture, windows := tinymodel.Default(), tinymodel.Default()
 	mixture.Family, mixture.Experts = tinymodel.Qwen3MoE, tinymodel.Experts{Count: 6, PerToken: 2, FeedForward: 64}
 	windows.Family, windows.Window, windows.Pattern, windows.Layers = tinymodel.Gemma3, 32, 3, 3
-	for want, c := range map[string]tinymodel.Config{"6, of which a token goes through 2": mixture, "32 tokens in 2 layers of 3": windows} {
+	for want, c := range map[string]tinymodel.Config{"6, of which each token uses 2": mixture, "32 tokens in 2 layers of 3": windows} {
 		path := filepath.Join(t.TempDir(), "m.gguf")
 		if err := tinymodel.Write(path, c); err != nil {
 			t.Fatal(err)
@@ -182,7 +182,7 @@ func TestInspectNamesRecurrentLayers(t *testing.T) {
 	if err := tinymodel.WriteFolder(path, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)}); err != nil {
 		t.Fatal(err)
 	}
-	const want = "3 layers of 4, with a state of 9600 bytes a sequence"
+	const want = "3 layers of 4, with a state of 9600 bytes per sequence"
 	if out, stderr, code := runProgram(t, "", "inspect", "--model", path); code != exitOK || !strings.Contains(out, want) {
 		t.Errorf("inspect printed %q, %q, want %q", out, stderr, want)
 	}
@@ -196,7 +196,7 @@ func TestInspectSaysWhatIsNotLoaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	const eyes = 2 * 8 * 32 * 4
-	if out, stderr, code := runProgram(t, "", "inspect", "--model", path); code != exitOK || !strings.Contains(out, fmt.Sprintf("%d bytes: the model's eyes", eyes)) {
+	if out, stderr, code := runProgram(t, "", "inspect", "--model", path); code != exitOK || !strings.Contains(out, fmt.Sprintf("%d bytes: the vision tower", eyes)) {
 		t.Errorf("inspect printed %q, %q, want that %d bytes are not loaded", out, stderr, eyes)
 	}
 }
@@ -304,7 +304,7 @@ func TestInspectSaysWhatIsConverted(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, stderr, code := runProgram(t, "", "inspect", "--model", path)
-	if code != exitOK || !strings.Contains(out, "held as affine 8-bit group 32 float32: ") || !strings.Contains(out, "off by ") {
+	if code != exitOK || !strings.Contains(out, "loaded as affine 8-bit group 32 float32: ") || !strings.Contains(out, "error at most ") {
 		t.Errorf("code %d, %q, %q", code, out, stderr)
 	}
 	var said inspection

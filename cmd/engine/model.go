@@ -24,9 +24,9 @@ type scored struct {
 func logits(ctx context.Context, e *env, args []string) error {
 	f := e.flags("logits")
 	modelPath := f.String("model", "", modelHelp)
-	tokensFile := f.String("tokens-file", "", "file with a JSON array of token ids (required)")
+	tokensFile := f.String("tokens-file", "", "file with a JSON array of token IDs (required)")
 	alwaysJSON(f)
-	top := f.Int("top", 5, "how many of the largest logits to print")
+	top := f.Int("top", 5, "number of largest logits to print")
 	bf := addBackend(f)
 	if err := parse(f, args, "model", "tokens-file"); err != nil {
 		return err
@@ -106,7 +106,7 @@ func inspect(ctx context.Context, e *env, args []string) error {
 	f := e.flags("inspect")
 	modelPath := f.String("model", "", modelHelp)
 	asJSON := f.Bool("json", false, "print one JSON object")
-	tensors := f.Bool("tensors", false, "list every tensor: path, shape, type in the file, and what it is held as")
+	tensors := f.Bool("tensors", false, "list every tensor: path, shape, type in the file, and type in memory")
 	if err := parse(f, args, "model"); err != nil {
 		return err
 	}
@@ -154,16 +154,16 @@ func (out inspection) table(to io.Writer, facts model.Facts) error {
 		out.Architecture, out.Name, out.Quantization, facts.Layers, facts.HiddenSize, facts.QueryHeads, facts.KeyValueHeads, facts.HeadSize,
 		facts.VocabularySize, facts.ContextTokens, out.FileBytes, facts.WeightBytes, out.Tensors)
 	if facts.Experts > 0 {
-		fmt.Fprintf(w, "experts\t%d, of which a token goes through %d\n", facts.Experts, facts.ExpertsPerToken)
+		fmt.Fprintf(w, "experts\t%d, of which each token uses %d\n", facts.Experts, facts.ExpertsPerToken)
 	}
 	if facts.WindowLayers > 0 {
 		fmt.Fprintf(w, "window\t%d tokens in %d layers of %d\n", facts.WindowTokens, facts.WindowLayers, facts.Layers)
 	}
 	if facts.RecurrentLayers > 0 {
-		fmt.Fprintf(w, "recurrent\t%d layers of %d, with a state of %d bytes a sequence\n", facts.RecurrentLayers, facts.Layers, facts.RecurrentStateBytes)
+		fmt.Fprintf(w, "recurrent\t%d layers of %d, with a state of %d bytes per sequence\n", facts.RecurrentLayers, facts.Layers, facts.RecurrentStateBytes)
 	}
 	if out.UnreadBytes > 0 {
-		fmt.Fprintf(w, "not loaded\t%d bytes: the model's eyes; it is run as text alone\n", out.UnreadBytes)
+		fmt.Fprintf(w, "not loaded\t%d bytes: the vision tower; the model runs with text only\n", out.UnreadBytes)
 	}
 	for _, group := range []map[string]int64{out.BytesByPart, out.BytesByType} {
 		names := make([]string, 0, len(group))
@@ -176,7 +176,7 @@ func (out inspection) table(to io.Writer, facts model.Facts) error {
 		}
 	}
 	for _, c := range out.Converted {
-		fmt.Fprintf(w, "  %s\theld as %s: %d bytes, off by %.3g at most beside values up to %.3g\n", c.Type, c.HeldAs, c.HeldBytes, c.Worst, c.Largest)
+		fmt.Fprintf(w, "  %s\tloaded as %s: %d bytes, error at most %.3g for values up to %.3g\n", c.Type, c.HeldAs, c.HeldBytes, c.Worst, c.Largest)
 	}
 	return w.Flush()
 }

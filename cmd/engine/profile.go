@@ -156,7 +156,7 @@ func shares(p *profile.Backend, steps int) []operationShare {
 }
 
 func (p phase) print(to io.Writer) error {
-	fmt.Fprintf(to, "%s on %s: rows %d, behind at least %d tokens, %.2f ms a step (%.2f ms while measured)\n", p.Phase, p.Backend, p.Rows, p.Context, p.Milliseconds, p.Measured)
+	fmt.Fprintf(to, "%s on %s: rows %d, context of at least %d tokens, %.2f ms per step (%.2f ms while profiling)\n", p.Phase, p.Backend, p.Rows, p.Context, p.Milliseconds, p.Measured)
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "operation\tcalls\tms\tshare\tMB\tGB/s\t")
 	for _, o := range p.Operations {

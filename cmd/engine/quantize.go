@@ -18,19 +18,19 @@ import (
 func quantizeModel(ctx context.Context, e *env, args []string) error {
 	f := e.flags("quantize")
 	modelPath := f.String("model", "", modelHelp)
-	out := f.String("out", "", "folder to write; it must not exist, or be empty (required)")
-	mode := f.String("mode", "affine", "of every matrix that no --layer names: affine, mxfp4, mxfp8, nvfp4, or keep")
-	bits := f.Int("bits", 4, "of an affine weight: 2, 3, 4, 5, 6 or 8")
-	group := f.Int("group", 64, "how many affine weights share a scale: 32, 64 or 128")
-	plan := f.String("plan", "", "file with a PATTERN=TARGET on each line, behind those of --layer")
+	out := f.String("out", "", "output folder; it must be empty or not exist (required)")
+	mode := f.String("mode", "affine", "format of every matrix that no --layer matches: affine, mxfp4, mxfp8, nvfp4, or keep")
+	bits := f.Int("bits", 4, "bits per affine weight: 2, 3, 4, 5, 6 or 8")
+	group := f.Int("group", 64, "number of affine weights per scale: 32, 64 or 128")
+	plan := f.String("plan", "", "file with one PATTERN=TARGET per line, applied after those of --layer")
 	var rules []convert.Rule
-	f.Func("layer", "PATTERN=TARGET for layers whose path matches, such as '*embed_tokens=8:64'; targets are BITS, BITS:GROUP, mxfp4, mxfp8, nvfp4 and keep; the first that matches counts; may be repeated", func(text string) error {
+	f.Func("layer", "PATTERN=TARGET for layers whose path matches, such as '*embed_tokens=8:64'; targets are BITS, BITS:GROUP, mxfp4, mxfp8, nvfp4 and keep; the first match applies; may be repeated", func(text string) error {
 		r, err := convert.ParseRule(text)
 		rules = append(rules, r)
 		return err
 	})
-	again := f.Bool("dequantize", false, "quantise what is quantised already anew, from the values it has")
-	dtype := f.String("dtype", "", "type of what is not quantised, and of affine scales: bfloat16, float16 or float32; empty keeps the source's (GGUF: float32)")
+	again := f.Bool("dequantize", false, "quantise tensors that are already quantised again, from their dequantised values")
+	dtype := f.String("dtype", "", "type of unquantised tensors and of affine scales: bfloat16, float16 or float32; empty keeps the source's type (GGUF: float32)")
 	if err := parse(f, args, "model", "out"); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func runConversion(ctx context.Context, e *env, path string, o convert.Options) 
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(e.stdout, "%s: %d tensors, %d bytes in %d files of weights, %.2f bits a weight\n", o.Out, report.Tensors, report.Bytes, report.Files, report.BitsPerWeight())
+	fmt.Fprintf(e.stdout, "%s: %d tensors, %d bytes in %d files of weights, %.2f bits per weight\n", o.Out, report.Tensors, report.Bytes, report.Files, report.BitsPerWeight())
 	var names []string
 	for name := range report.Formats {
 		names = append(names, name)

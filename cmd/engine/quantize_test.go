@@ -68,7 +68,7 @@ func TestQuantizeSaysWhatIsWrong(t *testing.T) {
 		"a folder with something": {[]string{"--model", m, "--out", full}, "is not an empty folder"},
 		"an unknown mode":         {[]string{"--model", m, "--out", out, "--mode", "mxfp6"}, "want affine, mxfp4, mxfp8, nvfp4 or keep"},
 		"an unknown target":       {[]string{"--model", m, "--out", out, "--layer", "*=q4"}, "BITS or BITS:GROUP"},
-		"a layer that is none":    {[]string{"--model", m, "--out", out, "--layer", "head=8"}, `no layer is left for "head"`},
+		"a layer that is none":    {[]string{"--model", m, "--out", out, "--layer", "head=8"}, `"head" matches no remaining layer`},
 		"groups of sixteen":       {[]string{"--model", m, "--out", out, "--group", "16"}, "groups of [32 64 128]"},
 		"no plan":                 {[]string{"--model", m, "--out", out, "--plan", out}, "no such file"},
 		"a broken plan":           {[]string{"--model", m, "--out", out, "--plan", file(t, "x\n")}, "line 1"},

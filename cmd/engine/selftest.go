@@ -29,7 +29,7 @@ type examination struct {
 func examine(ctx context.Context, e *env, args []string) error {
 	f := e.flags("selftest")
 	asJSON := f.Bool("json", false, "print one JSON object at the end")
-	only := f.String("only", "", "run the checks alone whose names contain this")
+	only := f.String("only", "", "run only the checks whose names contain this text")
 	bf := addExactBackend(f)
 	if err := parse(f, args); err != nil {
 		return err
@@ -52,7 +52,7 @@ func examine(ctx context.Context, e *env, args []string) error {
 		options.Done = func(r selftest.Result) { fmt.Fprintln(e.stdout, line(r)) }
 	}
 	if out.Checks, err = selftest.Run(ctx, options); err == nil && len(out.Checks) == 0 {
-		return usagef("--only %q is in the name of no check", *only)
+		return usagef("--only %q matches no check", *only)
 	}
 	out.OK, out.Seconds = err == nil, time.Since(began).Seconds()
 	if *asJSON {
@@ -60,7 +60,7 @@ func examine(ctx context.Context, e *env, args []string) error {
 			return err
 		}
 	} else if err == nil {
-		fmt.Fprintf(e.stdout, "all %d checks are ok, in %.0f s\n", len(out.Checks), out.Seconds)
+		fmt.Fprintf(e.stdout, "all %d checks passed in %.0f s\n", len(out.Checks), out.Seconds)
 	}
 	return backendFault(err)
 }

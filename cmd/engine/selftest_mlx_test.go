@@ -12,7 +12,7 @@ func TestSelftestPassesOnMLX(t *testing.T) {
 	if got.Facts["framework version"] == "" || got.Facts["device: device"] == "" {
 		t.Errorf("facts are %v, want the framework's version and its device", got.Facts)
 	}
-	if r := got.found(t, "threads"); r.Note != "another thread is refused" {
+	if r := got.found(t, "threads"); r.Note != "other threads are refused" {
 		t.Errorf("threads: %+v", r)
 	}
 	if r := got.found(t, "exceptions"); r.Value != 2 || !strings.Contains(r.Note, "broadcast") {

@@ -43,7 +43,7 @@ func (e examination) found(t *testing.T, name string) selftest.Result {
 
 func TestSelftestPassesOnRef(t *testing.T) {
 	got := selftestOn(t, "ref")
-	for _, name := range []string{"speed: a token by 4 bits", "speed: 128 tokens by 4 bits", "memory: gauges"} {
+	for _, name := range []string{"speed: 1 token by 4-bit weights", "speed: 128 tokens by 4-bit weights", "memory: gauges"} {
 		if r := got.found(t, name); r.Value <= 0 || r.Unit == "" {
 			t.Errorf("%s has no figure: %+v", name, r)
 		}
@@ -85,7 +85,7 @@ func TestAFailedSelftestHasTheExitCodeOfTheBackEnd(t *testing.T) {
 	if err := backendFault(nil); err != nil {
 		t.Errorf("no fault became %v", err)
 	}
-	for args, says := range map[string]string{"--backend abacus": "there is: ", "--threads -1": "--threads", "now": "unexpected argument"} {
+	for args, says := range map[string]string{"--backend abacus": "available: ", "--threads -1": "--threads", "now": "unexpected argument"} {
 		if _, stderr, code := runProgram(t, "", append([]string{"selftest"}, strings.Fields(args)...)...); code != exitUsage || !strings.Contains(stderr, says) {
 			t.Errorf("%s: exit code %d, %q", args, code, stderr)
 		}
@@ -98,7 +98,7 @@ func TestSelftestOfOneCheck(t *testing.T) {
 		t.Errorf("exit code %d, %q, %q", code, out, stderr)
 	}
 	out, stderr, code = runProgram(t, "", "selftest", "--backend", "ref", "--only", "no such check")
-	if code != exitUsage || !strings.Contains(stderr, "is in the name of no check") {
+	if code != exitUsage || !strings.Contains(stderr, "matches no check") {
 		t.Errorf("of no check: exit code %d, %q, %q", code, out, stderr)
 	}
 }

@@ -24,15 +24,15 @@ func serve(ctx context.Context, e *env, args []string) error {
 	f := e.flags("serve")
 	socket := f.String("socket", "", "Unix socket to listen on (required)")
 	configPath := f.String("config", "", "configuration file, JSON (required)")
-	cacheMemory := f.Int64("cache-memory", 0, "bytes of memory that may hold what was computed of earlier prompts, beside what requests leave of the KV that was promised to them")
-	prefixCache := f.Bool("prefix-cache", true, "remember what was computed of earlier prompts in the KV that was promised and no request holds")
-	steps := f.Bool("log-steps", false, "log what each step computed and how long it took, in microseconds")
+	cacheMemory := f.Int64("cache-memory", 0, "bytes of memory for the prefix cache, in addition to the part of the reserved KV cache that running requests do not use")
+	prefixCache := f.Bool("prefix-cache", true, "keep the prefix cache in the part of the reserved KV cache that running requests do not use")
+	steps := f.Bool("log-steps", false, "log the work and the duration of each step, in microseconds")
 	leak := hiddenLeak(f)
 	if err := parse(f, args, "socket", "config"); err != nil {
 		return err
 	}
 	if *cacheMemory < 0 {
-		return usagef("--cache-memory is %d bytes, want 0, which is none, or more", *cacheMemory)
+		return usagef("--cache-memory is %d bytes, want 0 (none) or more", *cacheMemory)
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)

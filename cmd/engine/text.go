@@ -29,11 +29,11 @@ func openText(ctx context.Context, path string) (*text.Text, error) {
 func tokenize(ctx context.Context, e *env, args []string) error {
 	f := e.flags("tokenize")
 	modelPath := f.String("model", "", modelHelp)
-	decode := f.Bool("decode", false, "read a JSON array of ids and write text")
-	special := f.Bool("special", true, "read the text of control tokens as these tokens")
-	around := f.Bool("add-special", true, "put around the text what the model was made with, as transformers does")
+	decode := f.Bool("decode", false, "read a JSON array of token IDs and print text")
+	special := f.Bool("special", true, "parse the text of control tokens as control tokens")
+	around := f.Bool("add-special", true, "add the special tokens that the model was trained with, as transformers does")
 	alwaysJSON(f)
-	skip := f.Bool("skip-special", false, "with --decode, leave control tokens out")
+	skip := f.Bool("skip-special", false, "with --decode, omit control tokens")
 	if err := parse(f, args, "model"); err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func tokenize(ctx context.Context, e *env, args []string) error {
 	}
 	var ids []int32
 	if err := json.Unmarshal(in, &ids); err != nil {
-		return usagef("standard input is not a JSON array of ids: %w", err)
+		return usagef("standard input is not a JSON array of token IDs: %w", err)
 	}
 	out, err := t.Tokenizer.Decode(ids, *skip)
 	if err != nil {
@@ -69,7 +69,7 @@ func template(ctx context.Context, e *env, args []string) error {
 	modelPath := f.String("model", "", modelHelp)
 	messages := f.String("messages", "", "file with a JSON array of messages, as in the OpenAI API (required)")
 	tools := f.String("tools", "", "file with a JSON array of tool definitions")
-	arguments := f.String("arguments", "", "JSON object with further variables for the template, such as {\"enable_thinking\":false}")
+	arguments := f.String("arguments", "", "JSON object with additional variables for the template, such as {\"enable_thinking\":false}")
 	if err := parse(f, args, "model", "messages"); err != nil {
 		return err
 	}

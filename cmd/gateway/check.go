@@ -22,10 +22,10 @@ func check(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o := hops.Options{Out: stdout, Key: os.Getenv("METALFLEET_API_KEY")} // a flag would show it to all who list processes
 	set := flag.NewFlagSet("gateway check", flag.ContinueOnError)
 	set.SetOutput(stderr)
-	kubeconfig := set.String("kubeconfig", os.Getenv("KUBECONFIG"), "`file` that says how the API server is reached; inside a cluster none is needed")
-	set.StringVar(&o.URL, "url", "http://metalfleet-gateway."+namespace()+".svc", "`address` of the Service")
-	set.StringVar(&o.Model, "model", "", "`name` of the model to ask; default: the first that is ready")
-	set.DurationVar(&o.Patience, "patience", 30*time.Second, "how long each hop may take")
+	kubeconfig := set.String("kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig `file` for the API server; not needed inside a cluster")
+	set.StringVar(&o.URL, "url", "http://metalfleet-gateway."+namespace()+".svc", "`URL` of the gateway's Service")
+	set.StringVar(&o.Model, "model", "", "`name` of the model to ask (default: the first model that is ready)")
+	set.DurationVar(&o.Patience, "patience", 30*time.Second, "how long each step may take")
 	if err := set.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil
 	} else if err != nil {
@@ -43,7 +43,7 @@ func check(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if o.Reader, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
-		return fmt.Errorf("client for %s: %w", config.Host, err)
+		return fmt.Errorf("create client for %s: %w", config.Host, err)
 	}
 	return hops.Walk(ctx, o)
 }

@@ -57,25 +57,25 @@ func parse(args []string, out io.Writer) (flags, error) {
 	var f flags
 	set := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	set.SetOutput(out)
-	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "`file` that says how the API server is reached; inside a cluster none is needed")
-	set.StringVar(&f.namespace, "namespace", namespace(), "namespace that holds the Secret metalfleet-gateway")
-	set.StringVar(&f.keysNamespace, "api-keys-namespace", "", "ask clients for an API key; they are the Secrets of this `namespace`, which must hold no others")
-	set.StringVar(&f.listen, "listen", ":8080", "`address` for clients")
+	set.StringVar(&f.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig `file` for the API server; not needed inside a cluster")
+	set.StringVar(&f.namespace, "namespace", namespace(), "namespace of the Secret metalfleet-gateway")
+	set.StringVar(&f.keysNamespace, "api-keys-namespace", "", "require an API key from clients; the keys are the Secrets in this `namespace`, which must contain no other Secrets")
+	set.StringVar(&f.listen, "listen", ":8080", "`address` that clients connect to")
 	set.StringVar(&f.health, "health", ":8081", "`address` of /metrics, /healthz and /readyz")
-	set.StringVar(&f.operator, "operator", "", "`HOST:PORT` at which the operator takes what is asked of each model, for autoscaling; a name may stand for several addresses")
-	set.StringVar(&f.tunnels, "tunnels", "", "`address` for connections that Macs behind NAT open; empty takes none")
-	set.DurationVar(&f.drain, "drain-timeout", 5*time.Minute, "how long running answers may go on after SIGTERM")
-	set.IntVar(&f.waiting.Count, "queue-requests", 1000, "how many requests may wait for a replica at once; 0 refuses those that find none")
-	set.Int64Var(&f.waiting.Bytes, "queue-bytes", 64<<20, "how many `bytes` of bodies they may have together")
-	set.DurationVar(&f.waiting.Age, "queue-timeout", 5*time.Minute, "how long one may wait, where its client did not say less in X-Metalfleet-Timeout")
-	set.DurationVar(&f.tryTimeout, "try-timeout", 0, "how long a replica may take to begin its answer before another one is tried; 0 is without end, as loading a model may take minutes")
-	set.DurationVar(&f.requestTimeout, "request-timeout", 0, "how long a request may take in all; 0 is without end")
+	set.StringVar(&f.operator, "operator", "", "`HOST:PORT` of the operator, which receives the demand for each model for autoscaling; the host name may resolve to several addresses")
+	set.StringVar(&f.tunnels, "tunnels", "", "`address` for tunnels from Macs that gateways cannot reach; empty disables tunnels")
+	set.DurationVar(&f.drain, "drain-timeout", 5*time.Minute, "time for running requests to finish after SIGTERM")
+	set.IntVar(&f.waiting.Count, "queue-requests", 1000, "maximum number of requests that wait for a replica; 0 refuses requests that find none")
+	set.Int64Var(&f.waiting.Bytes, "queue-bytes", 64<<20, "maximum `bytes` of the bodies of all waiting requests together")
+	set.DurationVar(&f.waiting.Age, "queue-timeout", 5*time.Minute, "how long a request may wait, unless its client sets a shorter time in X-Metalfleet-Timeout")
+	set.DurationVar(&f.tryTimeout, "try-timeout", 0, "how long a replica may take to begin its response before the gateway tries another one; 0 means no limit, as loading a model may take minutes")
+	set.DurationVar(&f.requestTimeout, "request-timeout", 0, "how long a request may take in total; 0 means no limit")
 	f.pick = pick.Choose
-	set.Func("pick", "how a replica is chosen: prefix (where others with its beginning went, unless that is much busier; the default), least-load or round-robin", func(name string) (err error) {
+	set.Func("pick", "how to choose a replica: prefix (the one that served requests with the same prefix, unless it is much busier; the default), least-load or round-robin", func(name string) (err error) {
 		f.pick, err = pick.PolicyNamed(name)
 		return err
 	})
-	set.BoolVar(&f.verbose, "verbose", false, "log details that help to debug")
+	set.BoolVar(&f.verbose, "verbose", false, "log debug messages")
 	set.BoolVar(&f.version, "version", false, "print the version and exit")
 	if err := set.Parse(args); err != nil {
 		return f, err
@@ -89,13 +89,13 @@ func parse(args []string, out io.Writer) (flags, error) {
 		}
 	}
 	if w := f.waiting; w.Count < 0 || w.Count > 0 && (w.Bytes < 1 || w.Age <= 0) {
-		return f, fmt.Errorf("--queue-requests %d with --queue-bytes %d and --queue-timeout %s lets nobody wait; say --queue-requests=0 where that is meant", w.Count, w.Bytes, w.Age)
+		return f, fmt.Errorf("--queue-requests %d with --queue-bytes %d and --queue-timeout %s lets no request wait; set --queue-requests=0 to disable waiting", w.Count, w.Bytes, w.Age)
 	}
 	if _, _, err := net.SplitHostPort(f.operator); f.operator != "" && err != nil {
 		return f, fmt.Errorf("--operator %s is not HOST:PORT: %w", f.operator, err)
 	}
 	if f.keysNamespace != "" && f.keysNamespace == f.namespace {
-		return f, fmt.Errorf("--api-keys-namespace %s is the gateway's own: whoever may write keys there would also write its identity; name another one", f.keysNamespace)
+		return f, fmt.Errorf("--api-keys-namespace %s is the gateway's own namespace: anyone who can write keys there could also replace its identity; use another namespace", f.keysNamespace)
 	}
 	return f, nil
 }
@@ -140,7 +140,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return errors.Join(fmt.Errorf("listen for tunnels (--tunnels): %w", err), front.Close(), health.Close())
 		}
 	}
-	log.Info("gateway starts", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
+	log.Info("Gateway started", "version", version, "listen", front.Addr().String(), "health", health.Addr().String())
 	return gateway.Run(ctx, gateway.Options{REST: config, Namespace: f.namespace, KeysNamespace: f.keysNamespace, Front: front, Health: health, Tunnels: tunnels,
 		Operator: f.operator, Waiting: f.waiting, Pick: f.pick, TryTimeout: f.tryTimeout, RequestTimeout: f.requestTimeout, Drain: f.drain, Log: log})
 }
@@ -157,7 +157,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("not inside a cluster; name a file with --kubeconfig: %w", err)
+			return nil, fmt.Errorf("not inside a cluster; set --kubeconfig: %w", err)
 		}
 		return config, nil
 	}

@@ -27,7 +27,7 @@ func newKey(args []string, now time.Time, stdout, stderr io.Writer) error {
 		return err
 	}
 	if len(validation.IsDNS1123Label(namespace)) > 0 {
-		return fmt.Errorf("--namespace %q is no name of a namespace", namespace)
+		return fmt.Errorf("--namespace %q is not a valid namespace name", namespace)
 	}
 	secret, token, err := keys.NewSecret(namespace, name, grant)
 	if err != nil {
@@ -40,21 +40,21 @@ func newKey(args []string, now time.Time, stdout, stderr io.Writer) error {
 	if _, err := stdout.Write(manifest); err != nil {
 		return fmt.Errorf("write the Secret: %w", err)
 	}
-	_, err = fmt.Fprintf(stderr, "The key, which is shown this once and opens nothing before its Secret is applied:\n%s\n", token)
+	_, err = fmt.Fprintf(stderr, "The key is shown only once and is not valid until its Secret is applied:\n%s\n", token)
 	return err
 }
 
 func parseNewKey(args []string, now time.Time, out io.Writer) (name, namespace string, g keys.Grant, err error) {
 	set := flag.NewFlagSet("gateway new-key", flag.ContinueOnError)
 	set.SetOutput(out)
-	set.StringVar(&name, "name", "", "`name` of the key: of its Secret, and in logs and metrics")
+	set.StringVar(&name, "name", "", "`name` of the key: used for its Secret, and in logs and metrics")
 	set.StringVar(&namespace, "namespace", "metalfleet-api-keys", "`namespace` of API keys (the gateway's --api-keys-namespace)")
-	models := set.String("models", "", "`models` it may ask, with commas between: served names, NAMESPACE/NAME, or * for all")
-	namespaces := set.String("model-namespaces", "", "`namespaces` of which it may ask every model, with commas between")
-	expires := set.String("expires", "2160h", "how long it is good, such as 720h; or never")
-	set.Func("requests-per-minute", "`number` of requests a minute at each gateway; no limit without", positive(&g.RequestsPerMinute))
-	set.Func("tokens-per-minute", "`number` of tokens a minute at each gateway, of prompts and answers; no limit without", positive(&g.TokensPerMinute))
-	set.Int64Var(&g.Priority, "priority", 0, "most urgent `priority` that its requests may name, and theirs where they name none: lower ones go first, 0 is everybody's")
+	models := set.String("models", "", "comma-separated `models` that the key may use: served names, NAMESPACE/NAME, or * for all")
+	namespaces := set.String("model-namespaces", "", "comma-separated `namespaces` of which the key may use every model")
+	expires := set.String("expires", "2160h", "how long the key is valid, such as 720h; or never")
+	set.Func("requests-per-minute", "maximum `number` of requests per minute at each gateway (default: no limit)", positive(&g.RequestsPerMinute))
+	set.Func("tokens-per-minute", "maximum `number` of prompt and response tokens per minute at each gateway (default: no limit)", positive(&g.TokensPerMinute))
+	set.Int64Var(&g.Priority, "priority", 0, "most urgent `priority` that its requests may set, and the priority of requests that set none: lower values are served first, keys without this flag have 0")
 	if err := set.Parse(args); err != nil {
 		return "", "", g, err
 	}
@@ -62,16 +62,16 @@ func parseNewKey(args []string, now time.Time, out io.Writer) (name, namespace s
 		return "", "", g, fmt.Errorf("unexpected argument %q; gateway new-key takes flags only", set.Arg(0))
 	}
 	if name == "" {
-		return "", "", g, errors.New("--name is missing: name the key after the application that gets it")
+		return "", "", g, errors.New("--name is missing: name the key after the application that uses it")
 	}
 	if *models == "" && *namespaces == "" {
-		return "", "", g, errors.New("--models or --model-namespaces is missing: name what the key may ask, or write --models='*'")
+		return "", "", g, errors.New("--models or --model-namespaces is missing: list what the key may use, or write --models='*'")
 	}
 	g.Models, g.ModelNamespaces = split(*models), split(*namespaces)
 	if *expires != "never" {
 		d, err := time.ParseDuration(*expires)
 		if err != nil || d <= 0 {
-			return "", "", g, fmt.Errorf("--expires %q is neither a time such as 720h nor never", *expires)
+			return "", "", g, fmt.Errorf("--expires %q is neither a duration such as 720h nor never", *expires)
 		}
 		g.Expires = now.Add(d)
 	}
@@ -93,7 +93,7 @@ func positive(to *int64) func(string) error {
 	return func(text string) error {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n < 1 {
-			return errors.New("must be a whole number from 1; leave it out for no limit")
+			return errors.New("must be a whole number of at least 1; omit it for no limit")
 		}
 		*to = n
 		return nil

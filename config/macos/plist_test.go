@@ -2,7 +2,6 @@ package macos
 
 import (
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"

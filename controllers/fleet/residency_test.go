@@ -16,10 +16,10 @@ func TestResidencyIsResolved(t *testing.T) {
 		spec v1alpha1.ResidencySpec
 		want v1alpha1.Residency
 	}{
-		"without a word it stays":            {v1alpha1.ResidencySpec{}, v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}},
-		"Always":                             {v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyAlways}, v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}},
-		"P10: OnDemand idles for 10 minutes": {v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand}, v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 600}},
-		"P10: zero is never by time alone": {v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: ptr.To[int32](0), Priority: -5},
+		"without a word it stays":       {v1alpha1.ResidencySpec{}, v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}},
+		"Always":                        {v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyAlways}, v1alpha1.Residency{Policy: v1alpha1.ResidencyAlways}},
+		"OnDemand idles for 10 minutes": {v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand}, v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: 600}},
+		"zero is never by time alone": {v1alpha1.ResidencySpec{Policy: v1alpha1.ResidencyOnDemand, IdleSeconds: ptr.To[int32](0), Priority: -5},
 			v1alpha1.Residency{Policy: v1alpha1.ResidencyOnDemand, Priority: -5}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -36,7 +36,7 @@ func bound(name, mac string, bytes int64, policy v1alpha1.ResidencyPolicy) v1alp
 	return r
 }
 
-func TestP12WhatIsPromisedIsToldApart(t *testing.T) {
+func TestResidencyDecidesWhatIsReserved(t *testing.T) {
 	released := bound("e", "m", 100, v1alpha1.ResidencyAlways)
 	released.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReleased, Status: metav1.ConditionTrue}}
 	draining := bound("d", "m", 7, v1alpha1.ResidencyAlways)

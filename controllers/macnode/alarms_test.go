@@ -86,7 +86,7 @@ func (a *alarmRoom) want(events ...string) {
 
 const pressure = v1alpha1.ConditionMemoryPressure
 
-func TestM3LevelChangesAreToldBothWays(t *testing.T) {
+func TestPressureChangesAreReportedBothWays(t *testing.T) {
 	a := newAlarmRoom(t)
 	a.say(pressure, "False", v1alpha1.ReasonBelowSoftMark, start)
 	a.want() // all is well, and nobody asked
@@ -127,9 +127,8 @@ func TestARestartedOperatorTellsWhatHoldsOnce(t *testing.T) {
 	b.want()
 }
 
-// TestK18AMacThatWasMadeAnewIsToldOf though one of its name was told of a moment
-// before.
-func TestK18AMacThatWasMadeAnewIsToldOf(t *testing.T) {
+// Although an alarm of its predecessor was reported a moment before.
+func TestRecreatedMacIsReported(t *testing.T) {
 	a := newAlarmRoom(t)
 	a.say(v1alpha1.ConditionWiredStranded, "True", v1alpha1.ReasonWiredUnowned, start)
 	var old v1alpha1.MacNode
@@ -146,7 +145,7 @@ func TestK18AMacThatWasMadeAnewIsToldOf(t *testing.T) {
 	a.want("Warning WiredStranded: WiredUnowned", "Warning WiredStranded: WiredUnowned")
 }
 
-func TestK18AnAlarmSaysWhatItsMacSays(t *testing.T) {
+func TestAlarmHasTheMacsMessage(t *testing.T) {
 	for _, kind := range []string{v1alpha1.ConditionMemoryPressure, v1alpha1.ConditionWiredStranded, v1alpha1.ConditionMemoryDiverged, v1alpha1.ConditionGuardInactive} {
 		a := newAlarmRoom(t)
 		a.say(kind, "True", v1alpha1.ReasonWiredUnowned, start)

@@ -152,7 +152,7 @@ func TestEachReclaimIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestP14EachReasonOfAReclaimSaysWhatFollows(t *testing.T) {
+func TestEachReclaimReasonNamesTheNextStep(t *testing.T) {
 	for reason, want := range map[v1alpha1.ReclaimReason]struct{ kind, step string }{
 		v1alpha1.ReclaimDrained:       {corev1.EventTypeNormal, ""},
 		v1alpha1.ReclaimReplaced:      {corev1.EventTypeNormal, ""},
@@ -203,13 +203,13 @@ func eventsOf(t *testing.T, mac *v1alpha1.MacNode) []corev1.Event {
 	return events.Items
 }
 
-func TestP20AReclaimThatNobodyCouldMeasureHasNoFigure(t *testing.T) {
+func TestUnmeasuredReclaimHasNoFigure(t *testing.T) {
 	mac := aMac()
 	r := reclaim("u/1/1", start)
 	r.FreedBytes, r.HostCheck = nil, v1alpha1.HostCheckStranded
 	mac.Status.Reclaims = []v1alpha1.Reclaim{r}
 	for _, e := range eventsOf(t, mac) {
-		if !strings.HasPrefix(e.Message, "freed an unknown number of bytes on m") || !strings.Contains(e.Message, "a reboot brings it back") || e.Type != corev1.EventTypeWarning {
+		if !strings.HasPrefix(e.Message, "freed an unknown number of bytes on m") || !strings.Contains(e.Message, "reboot the Mac to free it") || e.Type != corev1.EventTypeWarning {
 			t.Errorf("%s %q", e.Type, e.Message)
 		}
 	}

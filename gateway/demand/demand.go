@@ -103,10 +103,10 @@ func (p *Publisher) tell(ctx context.Context, last bool) {
 		return
 	}
 	if p.failing = err != nil; p.failing {
-		p.Log.Info("the operator does not take what is asked; it takes no replica away meanwhile, and adds none", "operator", p.Operator, "reason", err.Error())
+		p.Log.Info("The operator does not accept demand reports; it neither adds nor removes replicas until it does", "operator", p.Operator, "reason", err.Error())
 		return
 	}
-	p.Log.Info("the operator takes what is asked", "operator", p.Operator)
+	p.Log.Info("The operator accepts demand reports", "operator", p.Operator)
 }
 
 func (p *Publisher) try(ctx context.Context, last bool) error {
@@ -164,11 +164,11 @@ func (p *Publisher) resolve(ctx context.Context) error {
 	}
 	host, port, err := net.SplitHostPort(p.Operator)
 	if err != nil {
-		return fmt.Errorf("operator's address: %w", err)
+		return fmt.Errorf("parse the operator's address: %w", err)
 	}
 	addresses, err := net.DefaultResolver.LookupHost(ctx, host)
 	if err != nil && len(p.targets) == 0 {
-		return fmt.Errorf("find the operator: %w", err)
+		return fmt.Errorf("resolve the operator's address: %w", err)
 	}
 	if err != nil {
 		return nil // those known before are asked on

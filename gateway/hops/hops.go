@@ -65,16 +65,16 @@ func (e *Error) Unwrap() error { return e.Err }
 func Walk(ctx context.Context, o Options) error {
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Hostname() == "" {
-		return fmt.Errorf("--url %q is no address such as http://metalfleet-gateway.metalfleet-system.svc", o.URL)
+		return fmt.Errorf("--url %q is not a valid URL such as http://metalfleet-gateway.metalfleet-system.svc", o.URL)
 	}
 	for _, hop := range []struct {
 		name, do string
 		walk     func(context.Context) (string, error)
 	}{
-		{"DNS", "look at the cluster's DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns", func(ctx context.Context) (string, error) { return o.resolve(ctx, u.Hostname()) }},
-		{"gateway", "look at its Pods: kubectl get pods -l app.kubernetes.io/component=gateway, and their logs", o.models},
-		{"Mac", "look at the Macs: kubectl get mac, and let one join (docs/install.md)", o.mac},
-		{"model", "look at its conditions: kubectl describe md", o.answer},
+		{"DNS", "check the cluster's DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns", func(ctx context.Context) (string, error) { return o.resolve(ctx, u.Hostname()) }},
+		{"gateway", "check its Pods: kubectl get pods -l app.kubernetes.io/component=gateway, and their logs", o.models},
+		{"Mac", "check the Macs: kubectl get mac, and add one if there is none (docs/how-to/macs.md)", o.mac},
+		{"model", "check its conditions: kubectl describe md", o.answer},
 	} {
 		said, err := o.patiently(ctx, hop.walk)
 		if err != nil {
@@ -113,18 +113,18 @@ func (o Options) resolve(ctx context.Context, host string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s is %v", host, addresses), nil
+	return fmt.Sprintf("%s resolves to %v", host, addresses), nil
 }
 
 func (o Options) models(ctx context.Context) (string, error) {
 	var list openai.ModelList
 	switch err := o.call(ctx, http.MethodGet, "/v1/models", nil, &list); {
 	case o.mustBringKey(err):
-		return "answers, and wants an API key", nil
+		return "responds and requires an API key", nil
 	case err != nil:
 		return "", err
 	}
-	return fmt.Sprintf("answers and knows %d models", len(list.Data)), nil
+	return fmt.Sprintf("responds and knows %d models", len(list.Data)), nil
 }
 
 // mustBringKey tells a gateway that asks for a key, where there is none to
@@ -160,7 +160,7 @@ func (o Options) answer(ctx context.Context) (string, error) {
 			return "", err
 		}
 		if len(all.Items) == 0 {
-			return "there is no ModelDeployment yet: nothing was asked", nil
+			return "there is no ModelDeployment yet: no request was sent", nil
 		}
 		for i := range all.Items {
 			if md := &all.Items[i]; meta.IsStatusConditionTrue(md.Status.Conditions, v1alpha1.ConditionReady) {
@@ -181,14 +181,14 @@ func (o Options) answer(ctx context.Context) (string, error) {
 	}
 	switch err := o.call(ctx, http.MethodPost, "/v1/chat/completions", body, &answer); {
 	case o.mustBringKey(err):
-		return "was not asked: METALFLEET_API_KEY is not set", nil
+		return "no request was sent: METALFLEET_API_KEY is not set", nil
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	if answer.Usage.Tokens < 1 {
-		return "", fmt.Errorf("%s: the answer has no token", name)
+		return "", fmt.Errorf("%s: the response has no token", name)
 	}
-	return fmt.Sprintf("%s answers after %d ms", name, time.Since(began).Milliseconds()), nil
+	return fmt.Sprintf("%s answered after %d ms", name, time.Since(began).Milliseconds()), nil
 }
 
 // maxAnswer is more than any answer to these questions takes.
@@ -227,7 +227,7 @@ func (o Options) call(ctx context.Context, method, path string, body, into any) 
 		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, bytes.TrimSpace(b[:min(len(b), 300)]))
 	}
 	if err := json.Unmarshal(b, into); err != nil {
-		return errors.Join(fmt.Errorf("%s %s: the answer is no JSON", method, path), err)
+		return errors.Join(fmt.Errorf("%s %s: the response is not JSON", method, path), err)
 	}
 	return nil
 }

@@ -91,17 +91,17 @@ func TestTheHopThatFailsIsNamed(t *testing.T) {
 		"the name is not known":        {url: "http://gateway.invalid", hop: "DNS", says: "kube-dns"},
 		"nobody listens":               {url: "http://127.0.0.1:1", hop: "gateway", says: "logs"},
 		"the gateway is not ready":     {gateway: broken, hop: "gateway", says: "not ready yet"},
-		"somebody else answers":        {gateway: garbage, hop: "gateway", says: "no JSON"},
+		"somebody else answers":        {gateway: garbage, hop: "gateway", says: "not JSON"},
 		"no Mac has joined":            {gateway: answering(&asked), hop: "Mac", says: "none of 0"},
 		"no Mac is ready":              {gateway: answering(&asked), objects: []client.Object{mac(no)}, hop: "Mac", says: "none of 1"},
 		"no model is ready":            {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no)}, hop: "model", says: "describe md"},
 		"a model that answers nothing": {gateway: answering(&asked), model: "apps/mute", objects: []client.Object{mac(yes)}, hop: "model", says: "no token"},
-		"no model at all":              {gateway: answering(&asked), objects: []client.Object{mac(yes)}, says: "nothing was asked"},
-		"a key is wanted":              {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, says: "wants an API key"},
+		"no model at all":              {gateway: answering(&asked), objects: []client.Object{mac(yes)}, says: "no request was sent"},
+		"a key is wanted":              {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, says: "requires an API key"},
 		"no key to ask a model with":   {gateway: locked(&asked), objects: []client.Object{mac(yes), deployment("a", yes)}, says: "METALFLEET_API_KEY is not set"},
-		"a key that is not good":       {gateway: locked(&asked), key: "bad", objects: []client.Object{mac(yes)}, hop: "gateway", says: "not valid"},
-		"a key that is good":           {gateway: locked(&asked), key: "good", objects: []client.Object{mac(yes), deployment("a", yes)}, says: "apps/a answers"},
-		"all is well":                  {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no), deployment("b", yes)}, says: "apps/b answers"},
+		"a key that is not good":       {gateway: locked(&asked), key: "bad", objects: []client.Object{mac(yes)}, hop: "gateway", says: "API key is missing or invalid"},
+		"a key that is good":           {gateway: locked(&asked), key: "good", objects: []client.Object{mac(yes), deployment("a", yes)}, says: "apps/a answered"},
+		"all is well":                  {gateway: answering(&asked), objects: []client.Object{mac(yes), deployment("a", no), deployment("b", yes)}, says: "apps/b answered"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()

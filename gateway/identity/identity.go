@@ -127,11 +127,11 @@ func Watch(ctx context.Context, informers cache.Informers, s *Store, log logr.Lo
 		}
 		identity, err := Parse(secret.Data)
 		if err != nil {
-			log.Error(err, "gateway's Secret is refused; the last good identity stays", "Secret", secret.Namespace+"/"+secret.Name)
+			log.Error(err, "The gateway's Secret is invalid; keeping the last valid identity", "Secret", secret.Namespace+"/"+secret.Name)
 			return
 		}
 		if s.Set(identity) {
-			log.Info("identity loaded", "expires", identity.certificate.Leaf.NotAfter, "roots", len(identity.trusted))
+			log.Info("Identity loaded", "expires", identity.certificate.Leaf.NotAfter, "roots", len(identity.trusted))
 		}
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: set, UpdateFunc: func(_, now any) { set(now) }})

@@ -27,11 +27,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		keys: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: prefix + "s",
 			Help: "Secrets of API keys, by state: good, refused."}, []string{"state"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "_requests_total",
-			Help: "Requests that came with a good key within its rate, by key."}, []string{"key"}),
+			Help: "Requests with a valid key that were within its rate limit, by key."}, []string{"key"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "_refusals_total",
-			Help: "Requests refused for their key, by key and reason; without a key where the client holds none."}, []string{"key", "reason"}),
+			Help: "Requests refused because of their key, by key and reason; without a key if the client sent none."}, []string{"key", "reason"}),
 		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "_tokens_total",
-			Help: "Tokens counted against a key: prompt and answer together, an estimate where no Mac said."}, []string{"key"}),
+			Help: "Tokens counted against a key, prompt and response together; an estimate if no Mac reported the number."}, []string{"key"}),
 	}
 	r.MustRegister(m.keys, m.requests, m.refusals, m.tokens)
 	m.count(0, 0)

@@ -57,7 +57,7 @@ func TestTheLogSaysWhatIsWrongOnceAndNoKey(t *testing.T) {
 	}
 	s.Delete("a")
 	text := log.String()
-	if n := strings.Count(text, "API key is refused"); n != 1 || !strings.Contains(text, "Secret=keys/a") || !strings.Contains(text, "models entry 1") {
+	if n := strings.Count(text, "Ignoring an invalid API key"); n != 1 || !strings.Contains(text, "Secret=keys/a") || !strings.Contains(text, "models entry 1") {
 		t.Errorf("%d refusals are told in\n%s", n, text)
 	}
 	if random := token[len("mf_a_"):]; strings.Contains(text, random) || strings.Contains(text, string(secret.Data["sha256"])) {

@@ -89,10 +89,10 @@ func (k *Key) read(member, value string) (err error) {
 		k.TokensPerMinute, err = perMinute(member, value)
 	case memberPriority:
 		if k.Priority, err = strconv.ParseInt(strings.TrimSpace(value), 10, 64); err != nil {
-			err = invalid(member, "must be a whole number from %d to %d, of which lower ones go first", -openai.MostPriority, openai.MostPriority)
+			err = invalid(member, "must be a whole number from %d to %d; lower values are served first", -openai.MostPriority, openai.MostPriority)
 		}
 	default:
-		err = invalid(member, "is not known; check its spelling or leave it out")
+		err = invalid(member, "is unknown; check its spelling or remove it")
 	}
 	return err
 }
@@ -116,14 +116,14 @@ func expiry(value string) (time.Time, error) {
 func perMinute(member, value string) (int64, error) {
 	n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
 	if err != nil || n < 1 {
-		return 0, invalid(member, "must be a whole number from 1; leave it out for no limit")
+		return 0, invalid(member, "must be a whole number of at least 1; omit it for no limit")
 	}
 	return n, nil
 }
 
 func checkName(name string) error {
 	if len(name) > maxName || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return fmt.Errorf("%w: its name must be lower-case letters, digits, dots and dashes, at most %d", ErrInvalid, maxName)
+		return fmt.Errorf("%w: its name must consist of lower-case letters, digits, dots and dashes, at most %d characters", ErrInvalid, maxName)
 	}
 	return nil
 }
@@ -134,10 +134,10 @@ var servedName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0
 // Check refuses a grant that cannot be meant.
 func (g *Grant) Check() error {
 	if len(g.Models)+len(g.ModelNamespaces) == 0 {
-		return invalid(memberModels, "and %s are both missing: name what the key may ask, or write %q", memberModelNamespaces, everyModel)
+		return invalid(memberModels, "and %s are both missing: list what the key may use, or write %q", memberModelNamespaces, everyModel)
 	}
 	if len(g.Models) > maxEntries || len(g.ModelNamespaces) > maxEntries {
-		return invalid(memberModels, "and %s may have %d entries each", memberModelNamespaces, maxEntries)
+		return invalid(memberModels, "and %s may have at most %d entries each", memberModelNamespaces, maxEntries)
 	}
 	for i, m := range g.Models {
 		if !isModel(m) {
@@ -146,7 +146,7 @@ func (g *Grant) Check() error {
 	}
 	for i, n := range g.ModelNamespaces {
 		if len(validation.IsDNS1123Label(n)) > 0 {
-			return invalid(memberModelNamespaces, "entry %d is no name of a namespace", i+1)
+			return invalid(memberModelNamespaces, "entry %d is not a valid namespace name", i+1)
 		}
 	}
 	for member, n := range map[string]int64{memberRequests: g.RequestsPerMinute, memberTokens: g.TokensPerMinute} {

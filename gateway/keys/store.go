@@ -110,7 +110,7 @@ func (s *Store) Set(secret *corev1.Secret) {
 	if err != nil {
 		s.drop(secret.Name)
 		if s.refused[secret.Name] != err.Error() {
-			log.Info("API key is refused; it opens nothing until its Secret is mended", "reason", err.Error())
+			log.Info("Ignoring an invalid API key until its Secret is corrected", "reason", err.Error())
 		}
 		s.refused[secret.Name] = err.Error()
 		return

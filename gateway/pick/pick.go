@@ -74,7 +74,7 @@ func PolicyNamed(name string) (Policy, error) {
 	case "round-robin":
 		return RoundRobin, nil
 	}
-	return nil, fmt.Errorf("%q is none of prefix, least-load, round-robin", name)
+	return nil, fmt.Errorf("unknown policy %q: want prefix, least-load or round-robin", name)
 }
 
 // LeastLoad is Best, whatever the prompt begins with.

@@ -49,9 +49,9 @@ func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
 var (
 	// errTry says that a replica took longer to begin than one try may.
-	errTry = errors.New("no answer began in the time of one try")
+	errTry = errors.New("the replica did not begin its response within the try timeout")
 	// errTotal is the cause with which a request is cancelled that took too long.
-	errTotal = errors.New("the answer did not end in time")
+	errTotal = errors.New("the response was not complete within the request timeout")
 )
 
 // attempt sends the request to one replica and delivers its answer. A failure
@@ -123,7 +123,7 @@ func (p *Proxy) failed(ctx context.Context, err error) (*failure, error) {
 func ended(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), errTotal) {
 		return &openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeUnavailable, Code: openai.CodeTimeout,
-			Message: "The answer did not end in the time that the request may take. Ask for less, or allow more time.", Cause: errTotal}
+			Message: "The response was not complete within the time limit of the request. Ask for a shorter response, or allow more time.", Cause: errTotal}
 	}
 	if errors.Is(context.Cause(ctx), ErrShuttingDown) {
 		return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: "shutting_down",
@@ -162,7 +162,7 @@ func reasonOf(err error) string {
 func refused(resp *http.Response) *failure {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, refusalBytes))
 	if err != nil {
-		return &failure{reason: reasonOf(err), err: fmt.Errorf("read a refusal: %w", err)}
+		return &failure{reason: reasonOf(err), err: fmt.Errorf("read an error response: %w", err)}
 	}
 	e := dialect.ParseError(resp.StatusCode, resp.Header, body)
 	return &failure{reason: reasonRefused, err: e, refusal: e}
@@ -176,7 +176,7 @@ func (p *Proxy) whole(ctx context.Context, w *reply, resp *http.Response, mac st
 	_, err := b.ReadFrom(io.LimitReader(resp.Body, wholeBytes))
 	first := b.Bytes()
 	if err != nil {
-		return p.failed(ctx, fmt.Errorf("read the answer: %w", err))
+		return p.failed(ctx, fmt.Errorf("read the response: %w", err))
 	}
 	if w.begun() { // a stream has, with comments alone: what is told now is told inside it
 		return nil, dialect.ParseError(resp.StatusCode, resp.Header, first)
@@ -242,6 +242,6 @@ func (p *Proxy) breakOff(ctx context.Context, mac string, cause error) error {
 		p.distrust(logOf(ctx), mac, cause)
 	}
 	return &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeServer, Code: agentapi.CodeEngineLost,
-		Cause:   fmt.Errorf("answer of Mac %s: %w", mac, cause),
-		Message: "The Mac that answered was lost. What came so far is not the whole answer; send the request again."}
+		Cause:   fmt.Errorf("response of Mac %s: %w", mac, cause),
+		Message: "The connection to the Mac was lost before the response was complete. Send the request again."}
 }

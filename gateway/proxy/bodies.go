@@ -21,7 +21,7 @@ const (
 )
 
 // errCrowded says that the bodies of other requests take all the room.
-var errCrowded = errors.New("the bodies of other requests take all the room")
+var errCrowded = errors.New("the bodies of other requests use all available memory")
 
 // bodies is the room for the bodies of all requests together: one of them is
 // bounded, and a thousand of that size would end the gateway.

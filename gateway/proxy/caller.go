@@ -66,7 +66,7 @@ func (p *Proxy) admit(ctx context.Context, w *reply, r *http.Request) (caller, e
 	if !v.OK {
 		p.denied(ctx, c, keys.ReasonRequests, "")
 		e := openai.RateLimited(v.Wait)
-		e.Message = fmt.Sprintf("The API key '%s' may make %d requests a minute. Try again in %s.", key.Name, v.Limit, inSeconds(v.Wait))
+		e.Message = fmt.Sprintf("The API key '%s' may send %d requests per minute. Try again in %s.", key.Name, v.Limit, inSeconds(v.Wait))
 		return c, e
 	}
 	p.Keys.CountRequest(key)
@@ -83,7 +83,7 @@ func (p *Proxy) denied(ctx context.Context, c caller, why keys.Reason, model str
 		name = c.key.Name
 	}
 	p.Keys.CountRefusal(c.key, why)
-	logOf(ctx).WithName("audit").Info("request refused", "key", name, "client", c.address, "reason", why,
+	logOf(ctx).WithName("audit").Info("Request refused", "key", name, "client", c.address, "reason", why,
 		"model", openai.Shorten(model))
 }
 

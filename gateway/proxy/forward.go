@@ -104,7 +104,7 @@ func (p *Proxy) forward(ctx context.Context, w *reply, r *http.Request, q *query
 		if failed.reason == reasonConnection {
 			p.distrust(logOf(ctx), g.Mac, failed.err)
 		}
-		logOf(ctx).V(1).Info("replica did not answer", "reason", failed.reason, "MacNode", g.Mac, "replicaUID", g.Replica)
+		logOf(ctx).V(1).Info("Replica did not respond", "reason", failed.reason, "MacNode", g.Mac, "replicaUID", g.Replica)
 	}
 }
 
@@ -139,7 +139,7 @@ func (p *Proxy) judge(ctx context.Context, e route.Endpoint, status int, failed 
 	}
 	if p.book.ended(e.Replica, bad) {
 		p.metrics.ejected.Inc()
-		logOf(ctx).Info("requests to a replica fail; others are preferred for a while", "MacNode", e.Mac, "replicaUID", e.Replica)
+		logOf(ctx).Info("Requests to a replica are failing; preferring others for a while", "MacNode", e.Mac, "replicaUID", e.Replica)
 	}
 }
 
@@ -162,7 +162,7 @@ func better(a, b *openai.Error) *openai.Error {
 func (p *Proxy) distrust(log logr.Logger, mac string, cause error) {
 	if p.book.suspect(mac) {
 		p.metrics.suspected.Inc()
-		log.Info("connection to a Mac failed; others are preferred for a while", "MacNode", mac, "reason", cause.Error())
+		log.Info("Connection to a Mac failed; preferring others for a while", "MacNode", mac, "reason", cause.Error())
 	}
 }
 

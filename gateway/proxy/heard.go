@@ -8,7 +8,7 @@ import (
 )
 
 // errSilent says why a Mac is left alone of which no request failed.
-var errSilent = errors.New("the Mac answers no pings")
+var errSilent = errors.New("the Mac does not answer pings")
 
 // heard knows when something last came in on a connection. A living Mac answers
 // a ping after each pingAfter of silence, whether or not a request runs, so one

@@ -76,5 +76,5 @@ func (p *Proxy) kept(ctx context.Context, _ caller, w *reply, r *http.Request) e
 	}
 	p.distrust(logOf(ctx), mac.Name, failed.err)
 	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: openai.CodeNoEndpoint, RetryAfter: noEndpointRetry,
-		Message: fmt.Sprintf("The Mac that keeps the response '%s' cannot be reached. Try again later.", openai.Shorten(id)), Cause: failed.err}
+		Message: fmt.Sprintf("The Mac that stores the response '%s' cannot be reached. Try again later.", openai.Shorten(id)), Cause: failed.err}
 }

@@ -14,9 +14,8 @@ import (
 	"metalfleet.dev/metalfleet/gateway/route"
 )
 
-// TestA3AResponseIsAskedForWhereItIsKept: its id says where, to every gateway and
-// after every restart.
-func TestA3AResponseIsAskedForWhereItIsKept(t *testing.T) {
+// Every gateway finds it, also after a restart.
+func TestStoredResponseIsRoutedByItsID(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.addMac("mac-a", say(`{"of":"a"}`)), w.addMac("mac-b", say(`{"of":"b"}`))
 	id := responses.NewID("mac-b")
@@ -59,10 +58,9 @@ func TestA3AResponseIsAskedForWhereItIsKept(t *testing.T) {
 	}
 }
 
-// TestA3AnAnswerWithoutABodyMayTakeItsTime: the time for bodies that are left
-// unread ended the request, whose client got an empty answer, and then each later
-// one of the connection. FUZZ=60m found it on a busy machine.
-func TestA3AnAnswerWithoutABodyMayTakeItsTime(t *testing.T) {
+// Regression: the timeout for unread request bodies ended the request, and then
+// every later one of the connection.
+func TestResponseWithoutABodyMayBeSlow(t *testing.T) {
 	const unread = 50 * time.Millisecond
 	w := newWorld(t, func(c *proxy.Config) { c.ReadTimeout = unread })
 	w.addMac("mac-a", func(rw http.ResponseWriter, r *http.Request) {
@@ -78,7 +76,7 @@ func TestA3AnAnswerWithoutABodyMayTakeItsTime(t *testing.T) {
 	}
 }
 
-func TestA3WhatGoesOnFromAResponseGoesToItsMac(t *testing.T) {
+func TestContinuationIsRoutedToTheStoringMac(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.addMac("mac-a", say("{}")), w.addMac("mac-b", say("{}"))
 	ask := func(id string) *http.Response {
@@ -100,9 +98,8 @@ func TestA3WhatGoesOnFromAResponseGoesToItsMac(t *testing.T) {
 	}
 }
 
-// TestA3TheAgentLearnsWhoseARequestIs: by the key's name, never by what a client
-// says of itself.
-func TestA3TheAgentLearnsWhoseARequestIs(t *testing.T) {
+// The owner is the name of the API key, never a header of the client.
+func TestAgentLearnsTheOwnerOfARequest(t *testing.T) {
 	l := newLocked(t)
 	token := l.key("team", keys.Grant{Models: []string{"*"}})
 	m := l.addMac("mac-a", say("{}"))
@@ -127,9 +124,7 @@ func TestA3TheAgentLearnsWhoseARequestIs(t *testing.T) {
 	}
 }
 
-// TestA3WhatGoesOnFromAFallbackGoesToIt: where several deployments answer to a
-// name, the one whose Mac keeps the response goes on with it.
-func TestA3WhatGoesOnFromAFallbackGoesToIt(t *testing.T) {
+func TestContinuationIsRoutedToTheStoringFallback(t *testing.T) {
 	w := newWorld(t)
 	w.addMac("a", say(`"m"`))
 	other := w.addBeside("other", say(`"other"`))

@@ -40,11 +40,11 @@ func (p *Proxy) meter(ctx context.Context, c caller, w *reply, model string, bod
 	if v.Never {
 		w.Header().Set("X-Should-Retry", "false") // OpenAI's clients heed it
 		e := openai.RateLimited(0)
-		e.Message = fmt.Sprintf("The request has about %d tokens, and the API key '%s' may use %d a minute. Send a shorter one.", guess, c.key.Name, v.Limit)
+		e.Message = fmt.Sprintf("The request has about %d tokens, but the API key '%s' may use %d per minute. Send a shorter one.", guess, c.key.Name, v.Limit)
 		return nil, e
 	}
 	e := openai.RateLimited(v.Wait)
-	e.Message = fmt.Sprintf("The API key '%s' may use %d tokens a minute and has %d left; the request has about %d. Try again in %s.",
+	e.Message = fmt.Sprintf("The API key '%s' may use %d tokens per minute and has %d left; the request has about %d. Try again in %s.",
 		c.key.Name, v.Limit, v.Remaining, guess, inSeconds(v.Wait))
 	return nil, e
 }

@@ -31,27 +31,27 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	const prefix = "metalfleet_gateway_"
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "requests_total",
-			Help: "Requests that ended, by route and status."}, []string{"route", "status"}),
+			Help: "Finished requests, by route and status."}, []string{"route", "status"}),
 		firstByte: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + "time_to_first_byte_seconds",
-			Help: "Time until the first byte of an answer was sent, by route.", Buckets: seconds}, []string{"route"}),
+			Help: "Time until the first byte of the response was sent, by route.", Buckets: seconds}, []string{"route"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + "request_duration_seconds",
-			Help: "Time until a request ended, by route.", Buckets: seconds}, []string{"route"}),
+			Help: "Time until a request finished, by route.", Buckets: seconds}, []string{"route"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "requests_in_flight",
-			Help: "Requests that run now."}),
+			Help: "Requests that are running."}),
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "retries_total",
-			Help: "Tries of another replica, by the reason the one before failed: connection, stream, refused, timeout."}, []string{"reason"}),
+			Help: "Retries on another replica, by the reason why the previous try failed: connection, stream, refused, timeout."}, []string{"reason"}),
 		broken: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "answers_broken_off_total",
-			Help: "Answers that had begun and ended with an error."}),
+			Help: "Responses that failed after they had begun."}),
 		suspected: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "macs_suspected_total",
-			Help: "Times a Mac was left alone because its connection failed."}),
+			Help: "Times the gateway stopped preferring a Mac because its connection failed."}),
 		ejected: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "replicas_ejected_total",
-			Help: "Times a replica was left alone because its requests failed."}),
+			Help: "Times the gateway stopped preferring a replica because its requests failed."}),
 		waits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "waits_total",
 			Help: "Waits for a replica that ended, by outcome: served, full, share, late, left, gone."}, []string{"outcome"}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{Name: prefix + "wait_seconds",
-			Help: "Time that requests waited for a replica, of those that were let into the waiting room.", Buckets: seconds}),
+			Help: "Time that queued requests waited for a replica.", Buckets: seconds}),
 		passed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "fallbacks_total",
-			Help: "Times the next deployment of a routing was asked, by what was wrong with the one before: none_ready, refused, busy."}, []string{"reason"}),
+			Help: "Requests passed on to the next deployment of a route, by the reason why the previous one could not answer: none_ready, refused, busy."}, []string{"reason"}),
 	}
 	r.MustRegister(m.passed, m.ejected, m.waits, m.waited, m.requests, m.firstByte, m.duration, m.inFlight, m.retries, m.broken, m.suspected)
 	m.begin()
@@ -103,9 +103,9 @@ func (m *metrics) observe(route string) (ended func(status int, firstByte time.T
 type census struct{ *book }
 
 var (
-	runningDesc = prometheus.NewDesc("vllm:num_requests_running", "Requests that this gateway has sent to replicas and that have not ended, by deployment.", []string{"model_name"}, nil)
+	runningDesc = prometheus.NewDesc("vllm:num_requests_running", "Requests that this gateway has sent to replicas and that have not finished, by deployment.", []string{"model_name"}, nil)
 	waitingDesc = prometheus.NewDesc("vllm:num_requests_waiting", "Requests that wait at this gateway for a replica, by deployment.", []string{"model_name"}, nil)
-	oldestDesc  = prometheus.NewDesc("metalfleet_gateway_queue_oldest_seconds", "How long the request has waited that waits longest, by deployment.", []string{"model_name"}, nil)
+	oldestDesc  = prometheus.NewDesc("metalfleet_gateway_queue_oldest_seconds", "Waiting time of the request that has waited longest, by deployment.", []string{"model_name"}, nil)
 )
 
 // Describe implements prometheus.Collector.

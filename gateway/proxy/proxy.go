@@ -50,7 +50,7 @@ import (
 var ErrShuttingDown = errors.New("gateway is shutting down")
 
 // errClientGone says that there is nobody left to answer.
-var errClientGone = errors.New("client is gone")
+var errClientGone = errors.New("client disconnected")
 
 const (
 	pathModels = dialect.PathModels
@@ -171,15 +171,15 @@ func (p *Proxy) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	}
 	log := about.log()
 	if errors.Is(err, errClientGone) {
-		log.V(1).Info("client left before its answer ended")
+		log.V(1).Info("Client disconnected before its response ended")
 		return
 	}
 	e := openai.AsError(err)
 	if e.Cause != nil && e.Status >= http.StatusInternalServerError {
-		log.Info("request failed", "status", e.Status, "reason", e.Error())
+		log.Info("Request failed", "status", e.Status, "reason", e.Error())
 	}
 	if err := w.refuse(e); err != nil {
-		log.V(1).Info("client left before it was told of a refusal")
+		log.V(1).Info("Client disconnected before the error was sent")
 	}
 }
 
@@ -300,7 +300,7 @@ func (p *Proxy) ready() error {
 
 func notYet() error {
 	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Code: openai.CodeNoEndpoint,
-		RetryAfter: noEndpointRetry, Message: "The gateway has just started and does not know its models yet. Try again."}
+		RetryAfter: noEndpointRetry, Message: "The gateway has just started and has not loaded its models yet. Try again."}
 }
 
 // lookup finds the model behind a name. One that the caller may not ask is as
@@ -365,7 +365,7 @@ func (p *Proxy) bound(ctx context.Context, r *http.Request) (bounded context.Con
 		seconds, err := strconv.ParseFloat(text, 64)
 		if err != nil || !(seconds > 0 && seconds <= maxTimeout.Seconds()) {
 			return nil, nil, time.Time{}, &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest, Code: openai.CodeInvalidValue,
-				Message: fmt.Sprintf("The header %s must be seconds, from above 0 to %d, not %q.", agentapi.HeaderTimeout, int(maxTimeout.Seconds()), openai.Shorten(text))}
+				Message: fmt.Sprintf("The header %s must be a number of seconds above 0 and at most %d, not %q.", agentapi.HeaderTimeout, int(maxTimeout.Seconds()), openai.Shorten(text))}
 		}
 		if asked := time.Duration(seconds * float64(time.Second)); most == 0 || asked < most {
 			most = asked

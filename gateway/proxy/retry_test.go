@@ -404,9 +404,9 @@ func (r *relay) carry(to io.Writer, from io.Reader) {
 	}
 }
 
-// TestP12NoRoomIsAskedOfOneMacAndRoomFoundOnAnother; where there is none the
-// client is told the figures, and to come again if that helps anywhere.
-func TestP12NoRoomIsAskedOfOneMacAndRoomFoundOnAnother(t *testing.T) {
+// If no Mac has room, the client gets the figures, and Retry-After if waiting
+// helps on any.
+func TestNoRoomIsRetriedOnAnotherMac(t *testing.T) {
 	never := openai.InsufficientMemory(openai.Memory{Used: 1, Needed: 2, Limit: 3})
 	later := openai.NoRoomNow(openai.Memory{Used: 1, Needed: 2, Limit: 3}, 5*time.Second)
 	aborted := openai.Aborted("short of memory", 5*time.Second)

@@ -22,7 +22,7 @@ const (
 )
 
 // errElsewhere says that a deployment cannot answer, and that another may.
-var errElsewhere = errors.New("another deployment is to answer")
+var errElsewhere = errors.New("passed on to another deployment")
 
 // routed is a request that several deployments may answer.
 type routed struct {
@@ -103,7 +103,7 @@ func (p *Proxy) nextEndpoint(ctx context.Context, w *reply, q *query) (grant, er
 			why = passedNone
 		}
 		p.metrics.passed.WithLabelValues(why).Inc()
-		logOf(ctx).V(1).Info("deployment cannot answer; another is asked", "reason", why, "ModelDeployment", q.model.Key.String())
+		logOf(ctx).V(1).Info("Deployment cannot answer; trying the next one", "reason", why, "ModelDeployment", q.model.Key.String())
 		q.ask(q.rest[0], q.rest[1:])
 		if len(q.rest) == 0 && len(q.model.Endpoints()) == 0 {
 			q.ask(waitFor(q.routed.all), nil)

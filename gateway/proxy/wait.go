@@ -264,7 +264,7 @@ func (p *Proxy) notServed(q *query, at place, why error) error {
 		return errElsewhere
 	case errors.Is(why, waiting.ErrShare) && q.waiter.Key != "":
 		e := openai.RateLimited(after)
-		e.Message = fmt.Sprintf("Too many requests of the API key '%s' are waiting already. Try again in %s.", q.waiter.Key, inSeconds(after))
+		e.Message = fmt.Sprintf("Too many requests of the API key '%s' are already waiting. Try again in %s.", q.waiter.Key, inSeconds(after))
 		return e
 	case errors.Is(why, waiting.ErrFull), errors.Is(why, waiting.ErrShare):
 		if q.told != nil {
@@ -282,7 +282,7 @@ func (p *Proxy) notServed(q *query, at place, why error) error {
 			return openai.NoEndpoint(q.name, after)
 		}
 		e := openai.Overloaded(after)
-		e.Message = "The request was not served in the time that it may wait. Try again later."
+		e.Message = "The request could not be served within the time it may wait. Try again later."
 		return e
 	case errors.Is(why, errModelGone):
 		return openai.ModelNotFound(q.name)

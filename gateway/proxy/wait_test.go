@@ -179,8 +179,7 @@ func TestAWaitIsOverInTime(t *testing.T) {
 	}
 }
 
-// TestA4AStreamThatWaitsIsKeptOpen by comments, which other answers cannot have.
-func TestA4AStreamThatWaitsIsKeptOpen(t *testing.T) {
+func TestWaitingStreamIsKeptOpenByComments(t *testing.T) {
 	w := newWorld(t, room(10, func(c *proxy.Config) { c.KeepAlive = 20 * time.Millisecond }))
 	w.addMac("a", func(rw http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(agentapi.HeaderRequestID) == "whole" {
@@ -215,10 +214,9 @@ func TestA4AStreamThatWaitsIsKeptOpen(t *testing.T) {
 	}
 }
 
-// TestA4AStreamIsKeptOpenWhileItsReplicaIsSilent: it loads the model, or computes
-// a long prompt. What is no stream gets nothing before its answer, and what fails
-// then is told inside the stream, whose head is out.
-func TestA4AStreamIsKeptOpenWhileItsReplicaIsSilent(t *testing.T) {
+// The replica loads the model or computes a long prompt. A request without
+// streaming gets nothing early, and a late failure is sent inside the stream.
+func TestStreamIsKeptOpenWhileItsReplicaIsSilent(t *testing.T) {
 	const stream = `{"model":"m","stream":true}`
 	for name, tc := range map[string]struct {
 		end    string

@@ -23,7 +23,7 @@ const (
 )
 
 // errNotReached says that a connection to a Mac was not opened: no request was sent.
-var errNotReached = errors.New("the Mac was not reached")
+var errNotReached = errors.New("the Mac could not be reached")
 
 // has says that there is a way to an endpoint's Mac.
 func (m *macs) has(e route.Endpoint) bool {

@@ -166,9 +166,9 @@ func (h *Hub) Serve(ctx context.Context, l net.Listener) error {
 			}
 			return nil
 		case errors.Is(err, net.ErrClosed):
-			return fmt.Errorf("take tunnels on %s: %w", l.Addr(), err)
+			return fmt.Errorf("accept tunnels on %s: %w", l.Addr(), err)
 		case err != nil: // too many open files: some are closed soon
-			h.Log.Error(err, "a tunnel cannot be taken")
+			h.Log.Error(err, "Cannot accept a tunnel")
 			pause(ctx, acceptAgain)
 			continue
 		}
@@ -284,11 +284,11 @@ func (h *Hub) meet(ctx context.Context, c net.Conn) {
 		err = l.Close()
 	}
 	if err != nil {
-		h.Log.V(1).Info("what was opened is no tunnel", "client", from, "reason", err.Error())
+		h.Log.V(1).Info("A connection to the tunnel port is not a tunnel", "client", from, "reason", err.Error())
 		_ = c.Close()
 		return
 	}
-	h.Log.Info("tunnel of a Mac is open", "MacNode", l.mac, "client", from)
+	h.Log.Info("Tunnel of a Mac is open", "MacNode", l.mac, "client", from)
 	h.Changed(l.mac)
 	if l.Err() != nil { // it was closed before it was known
 		h.gone(l)
@@ -358,7 +358,7 @@ func (h *Hub) gone(l *line) {
 	delete(h.old, l)
 	h.mu.Unlock()
 	if used {
-		h.Log.Info("tunnel of a Mac is closed", "MacNode", l.mac)
+		h.Log.Info("Tunnel of a Mac is closed", "MacNode", l.mac)
 		h.Changed(l.mac)
 	}
 }

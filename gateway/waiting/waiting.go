@@ -34,10 +34,10 @@ type Limits struct {
 
 var (
 	// ErrFull says that others take all the room.
-	ErrFull = errors.New("the waiting room is full")
+	ErrFull = errors.New("the queue is full")
 	// ErrShare says that the flow takes as much of the room as any: it is its own
 	// requests that are too many.
-	ErrShare = errors.New("the flow's share of the waiting room is used up")
+	ErrShare = errors.New("the client's share of the queue is used up")
 	// ErrLate says that it would not be served in time, or was not.
 	ErrLate = errors.New("not served in time")
 )

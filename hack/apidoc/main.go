@@ -1,15 +1,14 @@
-// Command apidoc writes the tables of docs/api.md: of every field that the
-// references of the APIs document, whether it is honoured, changes nothing, or is
-// refused, and with which sentence; and the OpenAPI documents in api/openapi. The
-// decoders themselves are asked. Before the fields stands the conformance table of
-// package test/oracle/clients/table.
+// Command apidoc writes the field lists of docs/reference/api.md: for every
+// field that the references of the APIs document, whether it is honoured, has no
+// effect, or is refused; and the OpenAPI documents in api/openapi. It asks the
+// decoders themselves.
 //
 //	go run ./hack/apidoc            checks the page and the documents
 //	go run ./hack/apidoc -write     writes them
 //
-// It owns the list of documented fields (fields.go), each with a value that means
-// something, and their schemas (schemas.go). Answers are described from the types
-// that are written. Start reading at table and at document.render.
+// It owns the list of documented fields (fields.go), each with a value that has
+// an effect, and their schemas (schemas.go). Answers are described from the types
+// that are written. Start reading at route.summary and at document.render.
 package main
 
 import (
@@ -26,18 +25,14 @@ import (
 	"strings"
 
 	"metalfleet.dev/metalfleet/api/openai"
-	"metalfleet.dev/metalfleet/test/oracle/clients/table"
 )
 
 const (
-	pagePath = "docs/api.md"
+	pagePath = "docs/reference/api.md"
 	// documentPath is where the OpenAPI documents lie.
 	documentPath = "api/openapi/"
 	begin        = "<!-- fields: written by `go run ./hack/apidoc -write` -->\n"
 	end          = "<!-- end of fields -->\n"
-
-	beginRows = "<!-- rows: written by `go run ./hack/apidoc -write` -->\n"
-	endRows   = "<!-- end of rows -->\n"
 )
 
 func main() {
@@ -63,14 +58,14 @@ func run(root string, write bool) error {
 	return nil
 }
 
-// settle has a file be what it is to be, or says that it is not.
+// settle compares a file with its generated content, or writes it.
 func settle(root, name string, want []byte, write bool) error {
 	path := filepath.Join(root, filepath.FromSlash(name))
 	if got, err := os.ReadFile(path); err == nil && bytes.Equal(got, want) {
 		return nil
 	}
 	if !write {
-		return fmt.Errorf("%s is not what the decoders say: go run ./hack/apidoc -write", name)
+		return fmt.Errorf("%s is not up to date with the decoders: go run ./hack/apidoc -write", name)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -78,7 +73,7 @@ func settle(root, name string, want []byte, write bool) error {
 	return os.WriteFile(path, want, 0o644)
 }
 
-// wanted are all files by their paths, as they are to be.
+// wanted has the generated content of every file, by path.
 func wanted(root string) (map[string][]byte, error) {
 	page, err := wantedPage(root)
 	if err != nil {
@@ -99,81 +94,36 @@ func wantedPage(root string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	tables, err := all()
+	fields, err := summaries()
 	if err != nil {
 		return nil, err
 	}
-	rows, err := conformance()
-	if err != nil {
-		return nil, err
-	}
-	text, err := between(string(page), begin, end, tables)
-	if err == nil {
-		text, err = between(text, beginRows, endRows, rows)
-	}
+	text, err := between(string(page), begin, end, fields)
 	if err != nil {
 		return nil, err
 	}
 	return []byte(text), nil
 }
 
-// between replaces what stands between two marks.
+// between replaces the text between two marks.
 func between(page, begin, end, what string) (string, error) {
 	head, rest, found := strings.Cut(page, begin)
 	_, tail, closed := strings.Cut(rest, end)
 	if !found || !closed {
-		return "", fmt.Errorf("%s misses the marks %q and %q, between which a table stands", pagePath, strings.TrimSpace(begin), strings.TrimSpace(end))
+		return "", fmt.Errorf("%s lacks the marks %q and %q", pagePath, strings.TrimSpace(begin), strings.TrimSpace(end))
 	}
 	return head + begin + what + end + tail, nil
 }
 
-// conformance is the table that make test-clients has the official clients play.
-func conformance() (string, error) {
-	rows, err := table.Rows()
-	if err != nil {
-		return "", err
-	}
-	var out strings.Builder
-	for _, api := range []string{"openai", "anthropic"} {
-		head, line := "\n| request | what must hold |", "|---|---|"
-		var clients []table.Client
-		for _, c := range table.Clients() {
-			if c.API == api {
-				clients = append(clients, c)
-				head, line = head+" "+c.Name+" |", line+"---|"
-			}
-		}
-		out.WriteString(head + "\n" + line + "\n")
-		for _, r := range rows {
-			if r.API != api {
-				continue
-			}
-			fmt.Fprintf(&out, "| %s | %s |", r.Name, r.Says)
-			for _, c := range clients {
-				verdict := "yes"
-				if r.Refused() {
-					verdict = "refused"
-				}
-				if !r.For(c) {
-					verdict = "not sent: " + r.Why
-				}
-				out.WriteString(" " + verdict + " |")
-			}
-			out.WriteString("\n")
-		}
-	}
-	return out.String(), nil
-}
-
-// all tables, one for each route.
-func all() (string, error) {
+// summaries of all routes.
+func summaries() (string, error) {
 	var out strings.Builder
 	for _, r := range routes() {
-		t, err := r.table()
+		s, err := r.summary()
 		if err != nil {
 			return "", err
 		}
-		out.WriteString(t)
+		out.WriteString(s)
 	}
 	return out.String(), nil
 }
@@ -188,28 +138,47 @@ type route struct {
 	decode  func([]byte) (any, error)
 }
 
-// table says what becomes of each field.
-func (r route) table() (string, error) {
+// summary sorts the fields by what the decoder does with them.
+func (r route) summary() (string, error) {
 	without, err := r.decode(body(r.base, "", ""))
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", r.name, err)
 	}
-	out := "\n### " + r.name + "\n\n| field | | |\n|---|---|---|\n"
+	var honoured, idle, refused []string
 	for _, name := range slices.Sorted(maps.Keys(r.fields)) {
 		got, err := r.decode(body(r.base, name, r.fields[name]))
 		var refusal *openai.Error
 		switch {
 		case errors.As(err, &refusal):
-			out += fmt.Sprintf("| `%s` | refused | %s |\n", name, refusal.Message)
+			refused = append(refused, fmt.Sprintf("`%s`%s", name, neutral(refusal.Message)))
 		case err != nil:
 			return "", fmt.Errorf("%s, %s: %w", r.name, name, err)
 		case same(got, without):
-			out += fmt.Sprintf("| `%s` | yes | taken; nothing follows of it |\n", name)
+			idle = append(idle, "`"+name+"`")
 		default:
-			out += fmt.Sprintf("| `%s` | yes | |\n", name)
+			honoured = append(honoured, "`"+name+"`")
+		}
+	}
+	out := "\n### " + r.name + "\n\n"
+	for _, group := range []struct {
+		title string
+		names []string
+	}{{"Honoured", honoured}, {"Accepted without effect", idle}, {"Refused", refused}} {
+		if len(group.names) > 0 {
+			out += "- " + group.title + ": " + strings.Join(group.names, ", ") + ".\n"
 		}
 	}
 	return out, nil
+}
+
+// neutral are the values of a refused field that change nothing, as its refusal
+// offers them.
+func neutral(refusal string) string {
+	_, offer, found := strings.Cut(refusal, "or send ")
+	if !found {
+		return ""
+	}
+	return " (`" + strings.ReplaceAll(strings.TrimSuffix(offer, "."), " or ", "` or `") + "`)"
 }
 
 // same compares what was decoded; ids that are made on the way differ each time.

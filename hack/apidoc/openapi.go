@@ -19,7 +19,7 @@ import (
 	"metalfleet.dev/metalfleet/api/responses"
 )
 
-// document is one public API: its file below api/openapi, and its operations.
+// document is one public API: its file in api/openapi, and its operations.
 type document struct {
 	file, title string
 	fault       any // an error's body
@@ -76,7 +76,7 @@ func documents() []document {
 	}
 }
 
-// countRoute is the route that counts: what says how to answer is not known there.
+// countRoute counts tokens: fields that only affect the answer are unknown there.
 func countRoute(messages route) route {
 	r := route{name: "POST " + dialect.PathCountTokens, base: maps.Clone(messages.base), fields: map[string]string{}, schemas: messages.schemas,
 		decode: func(b []byte) (any, error) { return anthropic.DecodeCount(b) }}
@@ -153,7 +153,7 @@ func (d document) render() ([]byte, error) {
 	for _, status := range faults() {
 		replies[strconv.Itoa(status)] = schema{"description": http.StatusText(status), "content": schema{"application/json": schema{"schema": schema{"$ref": "#/components/schemas/Error"}}}}
 	}
-	whole := schema{"openapi": "3.1.0", "info": schema{"title": "metalfleet: " + d.title, "version": "v1", "description": "Written by `go run ./hack/apidoc -write`; docs/api.md says what becomes of each field."},
+	whole := schema{"openapi": "3.1.0", "info": schema{"title": "metalfleet: " + d.title, "version": "v1", "description": "Written by `go run ./hack/apidoc -write`; docs/reference/api.md lists what happens to each field."},
 		"paths": paths, "components": schema{"schemas": schema{"Error": d.fault}, "responses": replies}}
 	b, err := json.MarshalIndent(whole, "", " ")
 	return append(b, '\n'), err

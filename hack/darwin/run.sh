@@ -1,6 +1,6 @@
 #!/bin/bash
 # Links the Mac's engine (tag mlx, cgo) on Linux, checks it, and lays out the folder that a Mac gets. Nothing of it runs
-# here: "link-checked, not run" is what this proves (docs/mac.md).
+# here: "link-checked, not run" is what this proves (CONTRIBUTING.md).
 # What it needs comes from two Python wheels, pinned by SHA-256, and stays under .cache, which git ignores: zig (101 MB)
 # as compiler and linker, mlx-metal (40 MB) as SDK.
 # usage: hack/darwin/run.sh [VERSION]   (make darwin)

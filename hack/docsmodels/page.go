@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"metalfleet.dev/metalfleet/metal/arch"
@@ -9,57 +10,65 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-// known are words for families; one that has none stands under its name alone.
+// known describes families; one without a description has its name alone.
 func known(family string) string {
 	return map[string]string{
-		"bert":        "BERT and its kin: vectors, scores of pairs",
-		"gemma3_text": "Gemma 3 without its eyes",
+		"bert":        "BERT: embeddings, cross-encoders",
+		"gemma3_text": "Gemma 3, text only",
 		"gpt_oss":     "GPT-OSS",
-		"llama":       "Llama 2 and 3, SmolLM2, Mistral; Mistral Small 3 and Ministral 3, without their eyes",
-		"qwen2":       "Qwen2 and 2.5",
-		"qwen3":       "Qwen3, dense; Qwen3-Embedding and Qwen3-Reranker",
-		"qwen3_5":     "Qwen3.5, without its eyes",
-		"qwen3_moe":   "Qwen3 with experts",
+		"llama":       "Llama 2 and 3, SmolLM2, Mistral; Mistral Small 3 and Ministral 3, text only",
+		"qwen2":       "Qwen2, Qwen2.5",
+		"qwen3":       "Qwen3 dense; Qwen3-Embedding, Qwen3-Reranker",
+		"qwen3_5":     "Qwen3.5, text only",
+		"qwen3_moe":   "Qwen3, mixture of experts",
 		"qwen3_next":  "Qwen3-Next",
-		"xlm-roberta": "XLM-RoBERTa: vectors, scores of pairs",
+		"xlm-roberta": "XLM-RoBERTa: embeddings, cross-encoders",
 	}[family]
 }
 
-// page is the whole text, from the tree at root.
-func page(root string) (string, error) {
+// tables are the generated part of the page, from the tree at root.
+func tables(root string) (string, error) {
 	records, err := readRecords(root)
 	if err != nil {
 		return "", err
 	}
-	speeds, err := readSpeeds(root)
-	if err != nil {
-		return "", err
-	}
 	var b strings.Builder
-	b.WriteString("# Models\n\nWritten by `make docs-models` from the code's own tables and records; a test fails when it is stale. How each figure\n" +
-		"comes about stands in [engine.md](engine.md) and [bench](bench/engine.md).\n\n## Families\n\n" +
-		"| family | models | GGUF | Hugging Face | MLX |\n|---|---|---|---|---|\n")
+	b.WriteString("\n## Families\n\n|family|models|GGUF|Hugging Face|MLX|\n|---|---|---|---|---|\n")
 	for _, family := range arch.Supported() {
 		f := records.formats(family)
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", family, known(family), cell(f["gguf"]), cell(f["hf"]), cell(f["mlx"]))
+		fmt.Fprintf(&b, "|`%s`|%s|%s|%s|%s|\n", family, known(family), cell(f["gguf"]), cell(f["hf"]), cell(f["mlx"]))
 	}
-	b.WriteString("\nFormats are those in which a family was compared with a reference; no format below is bound to a family.\n\n" +
-		"## References\n\n| family | reference | files compared | tolerance, of the largest number | record |\n|---|---|---|---|---|\n")
+	b.WriteString("\nThese are the formats in which a family was compared with a reference; no number format is tied to a family, except as said above.\n\n" +
+		"## References\n\nTolerances are relative to the largest number of the output; a second, larger one is for GGUF types that are requantized.\n\n" +
+		"|family|compared with (models), tolerance|\n|---|---|\n")
 	for _, family := range arch.Supported() {
-		for _, r := range records.of(family) {
-			fmt.Fprintf(&b, "| `%s` | %s | %d | %s | `%s` |\n", family, r.reference, r.files, r.tolerance, r.where)
-		}
+		fmt.Fprintf(&b, "|`%s`|%s|\n", family, references(records.of(family)))
 	}
-	b.WriteString("\nA second, larger tolerance is for types of GGUF that are quantised again.\n")
-	b.WriteString("\n## Formats\n\n" + formats())
-	b.WriteString("\n## Speed seen\n\nMedians of the records; the machine makes the difference, so each line names it.\n\n" +
-		"| family | model | machine and back end | what | seen | a peer beside it |\n|---|---|---|---|---|---|\n")
-	for _, family := range arch.Supported() {
-		for _, s := range speeds[family] {
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", family, s.model, s.machine, s.what, s.seen, s.peer)
-		}
-	}
+	b.WriteString("\n## GGUF types\n\n" + formats())
 	return b.String(), nil
+}
+
+// references are those of one family, equal ones taken together.
+func references(all []compared) string {
+	type kind struct{ made, tolerance string }
+	var order []kind
+	files := map[kind]int{}
+	for _, r := range all {
+		made, rest, _ := strings.Cut(r.reference, ",")
+		if strings.HasSuffix(rest, "on a processor") {
+			made += " in half precision"
+		}
+		k := kind{made, r.tolerance}
+		if !slices.Contains(order, k) {
+			order = append(order, k)
+		}
+		files[k] += r.files
+	}
+	var out []string
+	for _, k := range order {
+		out = append(out, fmt.Sprintf("%s (%d) %s", k.made, files[k], k.tolerance))
+	}
+	return strings.Join(out, "; ")
 }
 
 func cell(values []string) string {
@@ -69,32 +78,33 @@ func cell(values []string) string {
 	return strings.Join(values, ", ")
 }
 
-// formats are the two tables of what weights are stored as.
+// formats lists what weights are stored as.
 func formats() string {
 	var b strings.Builder
-	b.WriteString("| GGUF type | bits a weight in the file | held as | bits held | values |\n|---|---|---|---|---|\n")
+	b.WriteString("|type|bits per weight in the file|in memory|bits|values|\n|---|---|---|---|---|\n")
 	const whole = 256 // elements of whole blocks in every type
 	for _, t := range weights.Types() {
 		f, err := t.Format()
 		if err != nil {
-			continue // Types lists what has a format; a test wants each on the page
+			continue // Types lists what has a format; a test requires each on the page
 		}
 		bytes, _ := t.RowBytes(whole)
 		sizes, _ := f.Sizes(whole)
-		values := "kept"
+		values := "exact"
 		if !t.Exact() {
-			values = "quantised again; the log and `engine inspect` say how far they move"
+			values = "requantized"
 		}
-		fmt.Fprintf(&b, "| %v | %s | %v | %s | %s |\n", t, bits(int(bytes)), f, bits(sizes.Sum()), values)
+		fmt.Fprintf(&b, "|%v|%s|%v|%s|%s|\n", t, bits(int(bytes)), f, bits(sizes.Sum()), values)
 	}
-	fmt.Fprintf(&b, "\n| folders | formats |\n|---|---|\n| floats | float32, float16, bfloat16 |\n| affine | %s bits in groups of %s, scales in any of these floats |\n", list(quant.Bits()), list(quant.Groups()))
+	fmt.Fprintf(&b, "\nFolders: float32, float16, bfloat16; affine quantization with %s bits in groups of %s", list(quant.Bits()), list(quant.Groups()))
 	for _, f := range quant.BlockFloats() {
-		fmt.Fprintf(&b, "| small floats | %v: %d bits in groups of %d |\n", f, f.Bits, f.Group)
+		fmt.Fprintf(&b, "; %v (%d bits, groups of %d)", f, f.Bits, f.Group)
 	}
+	b.WriteString(".\n")
 	return b.String()
 }
 
-// bits a weight takes, of 256.
+// bits per weight, of 256 weights.
 func bits(bytes int) string {
 	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", float64(bytes)*8/256), "0"), ".")
 }

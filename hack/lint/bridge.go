@@ -2,23 +2,47 @@ package lint
 
 import (
 	"fmt"
+	"path"
 	"regexp"
 	"strings"
 )
 
-// bridgeFile is the one file of C++.
-const bridgeFile = "metal/mlx/bridge.cpp"
+// bridgeHeader declares what the bridge to MLX offers to Go.
+const bridgeHeader = "metal/mlx/bridge.h"
 
-// entryPoint finds the functions that a bridge offers, with the beginning of
-// their bodies.
+// isBridge reports whether a file is C++ source of the bridge.
+func isBridge(name string) bool {
+	ok, _ := path.Match("metal/mlx/*.cpp", name)
+	return ok
+}
+
+// declaredEntryPoints lists the functions that the bridge's header declares.
+func declaredEntryPoints(header string) []string {
+	var names []string
+	for _, m := range regexp.MustCompile(`(?m)^\w+ \*?(bridge_\w+)\(`).FindAllStringSubmatch(header, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+// entryPoint finds the functions that the bridge offers, with the beginning of
+// their bodies. It does not find a function on a single line.
 func entryPoint() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^\w+ \*?(bridge_\w+)\(([^)]*)\) \{\n(.*)\n((?:.*\n)?)`)
 }
 
-// unguarded lists the entry points of a bridge that do not go through guarded,
-// which keeps foreign threads out and exceptions in, with their first
-// statement.
-func unguarded(text string) []string {
+// definedEntryPoints lists the functions of a file that entryPoint finds.
+func definedEntryPoints(text string) []string {
+	var names []string
+	for _, m := range entryPoint().FindAllStringSubmatch(text, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+// unguarded lists the entry points in a file of the bridge that do not run in
+// guarded, which keeps other threads out and exceptions in.
+func unguarded(file, text string) []string {
 	var out []string
 	for _, m := range entryPoint().FindAllStringSubmatch(text, -1) {
 		name, arguments, first := m[1], m[2], strings.TrimSpace(m[3])
@@ -29,7 +53,7 @@ func unguarded(text string) []string {
 		case !strings.Contains(arguments, "uint64_t owner") && first == "try {":
 			// It touches no framework; it still lets nothing out.
 		default:
-			out = append(out, fmt.Sprintf("%s: %s does not begin with guarded or making: an exception could leave it, or another thread enter", bridgeFile, name))
+			out = append(out, fmt.Sprintf("%s: %s does not begin with guarded or making: an exception could leave it, or another thread enter", file, name))
 		}
 	}
 	return out

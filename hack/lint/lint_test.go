@@ -6,14 +6,22 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
 const root = "../.."
 
+// everything is the whole repository, parsed once for all rules.
+var everything = sync.OnceValues(func() ([]source, error) { return readTree(root) })
+
 func tree(t *testing.T, at string) []source {
 	t.Helper()
-	sources, err := readTree(at)
+	read := readTree
+	if at == root {
+		read = func(string) ([]source, error) { return everything() }
+	}
+	sources, err := read(at)
 	if err != nil {
 		t.Fatal(err)
 	}

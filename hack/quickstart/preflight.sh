@@ -1,10 +1,12 @@
 # Sourced by run.sh. preflight PORT says, one line for each, what this machine lacks and how to mend it, and fails if
 # anything is lacking. It changes nothing.
 
-# Amounts in MiB. Cold means that Kubernetes is compiled: compilers run beside one another, and the build cache grows.
-disk_cold=8000
+# Amounts in MiB. Compiling Kubernetes takes the most: several compilers run at once, and the build cache grows. Released
+# programs are fetched (100 MB) and unpacked (300 MB).
+disk_compile=8000
+disk_fetch=1500
 disk_warm=1000
-memory_cold=4000
+memory_compile=4000
 memory_warm=1500
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -47,7 +49,7 @@ free_memory() {
   fi
 }
 
-# taken PORT: somebody listens there.
+# taken PORT: a program listens there.
 taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 # short WANTED FOUND: fewer were found; unknown is not held against the machine.
@@ -68,11 +70,20 @@ check_tools() {
   fi
 }
 
+# check_room: what is needed until it is known whether Kubernetes has to be compiled.
 check_room() {
-  local disk=$disk_warm memory=$memory_warm cache dir found
-  if [ -z "${KUBEBUILDER_ASSETS:-}" ] && [ ! -x bin/kube/kube ]; then
-    disk=$disk_cold memory=$memory_cold
+  if [ -n "${KUBEBUILDER_ASSETS:-}" ] || [ -x bin/kube/kube ] || [ -e bin/kube/released ]; then
+    want_room "$disk_warm" "$memory_warm"
+  elif [ "${KUBE_MIRROR:-}" = none ]; then
+    want_room "$disk_compile" "$memory_compile"
+  else
+    want_room "$disk_fetch" "$memory_warm"
   fi
+}
+
+# want_room DISK MEMORY, in MiB.
+want_room() {
+  local disk=$1 memory=$2 cache dir found
   cache=$(go env GOCACHE 2>/dev/null)
   for dir in "$PWD" "${cache:-$PWD}"; do
     found=$(free_disk "$dir")

@@ -47,6 +47,9 @@ func TestPreflightNamesEachProblemWithItsFix(t *testing.T) {
 		"no memory":              {"go1.26.0", "0", roomy + "\nfree_memory() { echo 34; }", "", []string{"34 MiB of memory", "close"}},
 		"a port that is taken":   {"go1.26.0", port, roomy, "", []string{"port " + port, "PORT="}},
 		"a port that is a word":  {"go1.26.0", "http", roomy, "", []string{"PORT=http is not a port"}},
+		"room to fetch":          {"go1.26.0", "0", "free_disk() { echo 2000; }\nfree_memory() { echo 2000; }", "KUBE_MIRROR=", nil},
+		"no room to fetch":       {"go1.26.0", "0", "free_disk() { echo 1200; }\nfree_memory() { echo 2000; }", "KUBE_MIRROR=", []string{"1200 MiB are free", "1500 are needed"}},
+		"no room to compile":     {"go1.26.0", "0", "free_disk() { echo 2000; }\nfree_memory() { echo 2000; }", "KUBE_MIRROR=none", []string{"2 problem(s)", "8000 are needed", "4000 are needed"}},
 		"assets without kubectl": {"go1.26.0", "0", roomy, "KUBEBUILDER_ASSETS=/nowhere", []string{"no program kubectl", "unset it"}},
 		"two at once":            {"go1.25.9", port, roomy, "", []string{"2 problem(s)", "Go is go1.25.9", "port " + port}},
 	} {

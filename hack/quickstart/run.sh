@@ -1,9 +1,10 @@
 #!/bin/bash
-# Builds what the story needs in the order in which something can be seen, then tells it.
+# Builds what the story needs, the parts that show a result first, then runs it.
 # usage: hack/quickstart/run.sh [--once]   (make quickstart, make quickstart ARGS=--once)
 #   --once  run the story with assertions and exit
 # PORT=8080 is the gateway's port; with --once a free one is taken.
-# Where KUBEBUILDER_ASSETS names a folder with etcd, kube-apiserver and kubectl, no Kubernetes is built.
+# Kubernetes' programs are fetched as released, from the mirror KUBE_MIRROR where it is set, and compiled where that fails or
+# KUBE_MIRROR=none. Where KUBEBUILDER_ASSETS names a folder with etcd, kube-apiserver and kubectl, those are used.
 # Runs with the bash 3.2 of a Mac.
 set -u -o pipefail
 cd "$(dirname "$0")/../.."
@@ -91,13 +92,22 @@ elif [ -n "$fetch" ]; then
     [ "$status" -eq 0 ] || cat "$fetchdir/log" >&2
     return $status
   }
-  stage "SmolLM2-135M-Instruct (93 MB, Apache-2.0), fetched beside the build" wait_fetch
+  stage "SmolLM2-135M-Instruct (93 MB, Apache-2.0), fetched during the build" wait_fetch
 fi
 stage "the engine alone: $question" \
   bin/engine generate --model "$root/$weights" --chat --prompt "$question" --max-tokens 48 --temperature 0
 echo "   first answer $SECONDS s after the start"
 
-stage "local Kubernetes" make -s kube
+# kubernetes compiles only where nothing can be fetched, and only where there is room for it.
+kubernetes() {
+  bash hack/kube.sh --without-controllers --no-compile && return
+  problems=0
+  want_room "$disk_compile" "$memory_compile"
+  [ "$problems" -eq 0 ] || { echo "   Kubernetes has to be compiled, and this machine lacks room for it" >&2; return 1; }
+  bash hack/kube/compile.sh
+}
+
+stage "local Kubernetes" kubernetes
 stage "building operator, gateway and agent" make -s build
 stage "building the story" go build -o bin/quickstart ./hack/quickstart
 

@@ -106,7 +106,7 @@ func Supported() []string {
 // was read, by two goroutines at once. After an error nothing stays loaded.
 func Load(ctx context.Context, b tensor.Backend, f *weights.File, progress func(int64)) (Model, error) {
 	if f.Dim.Encoder != nil {
-		return nil, fmt.Errorf("%s is an encoder, which continues no text: %w", f.Dim.Architecture, weights.ErrUnsupported)
+		return nil, fmt.Errorf("%s is an encoder, which cannot generate text: %w", f.Dim.Architecture, weights.ErrUnsupported)
 	}
 	load, ok := families()[f.Dim.Architecture]
 	if !ok {

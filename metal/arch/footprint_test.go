@@ -15,10 +15,9 @@ import (
 	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
-// TestP12APassOfAnEncoderTakesWhatItsFootprintSays: no keys and values, and for
-// one long text as for several short ones no more than the estimate, and no less
-// than half of it.
-func TestP12APassOfAnEncoderTakesWhatItsFootprintSays(t *testing.T) {
+// For one long text as for several short ones: at most the estimate, at least
+// half of it.
+func TestEncoderPassTakesItsEstimatedFootprint(t *testing.T) {
 	for _, r := range tinymodel.Readers() {
 		if r.Family == "qwen3" || r.Type != quant.Float32 {
 			continue
@@ -68,10 +67,8 @@ func TestP12APassOfAnEncoderTakesWhatItsFootprintSays(t *testing.T) {
 	}
 }
 
-// TestP12AStepTakesWhatItsFootprintSays holds the arithmetic of every family
-// against what ref counts while it computes a prompt: no more than the
-// estimate, and no less than half of it.
-func TestP12AStepTakesWhatItsFootprintSays(t *testing.T) {
+// For every model family on ref: at most the estimate, at least half of it.
+func TestStepTakesItsEstimatedFootprint(t *testing.T) {
 	const length = 128
 	for _, family := range families() {
 		t.Run(string(family), func(t *testing.T) {

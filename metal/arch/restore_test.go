@@ -14,10 +14,9 @@ func families() []tinymodel.Family {
 	return []tinymodel.Family{tinymodel.Llama, tinymodel.Qwen2, tinymodel.Qwen3, tinymodel.Qwen3MoE, tinymodel.Gemma3, tinymodel.GPTOSS, tinymodel.Qwen3Next, tinymodel.Qwen35}
 }
 
-// Invariant 13, below the caches that outlive a request: what one engine saved
-// and another, which loaded the same weights, restored goes on with the bits of
-// what was computed. It crosses a block, and windows many times.
-func TestX4Invariant13ARestoredRequestContinuesBitForBit(t *testing.T) {
+// State saved by one engine and restored by another with the same weights
+// yields the same bits, across blocks and sliding windows.
+func TestRestoredRequestContinuesBitForBit(t *testing.T) {
 	for _, family := range families() {
 		t.Run(string(family), func(t *testing.T) {
 			c := ofFamily(family)

@@ -19,9 +19,9 @@ import (
 
 var (
 	// ErrUnknown says that this build has no back end of that name.
-	ErrUnknown = errors.New("no such back end in this build")
+	ErrUnknown = errors.New("back end is not in this build")
 	// ErrUnsupported says that a back end cannot do as an option wants.
-	ErrUnsupported = errors.New("the back end has no such option")
+	ErrUnsupported = errors.New("the back end does not support this option")
 )
 
 // Options are what any of them takes; a back end that has no use for one
@@ -73,13 +73,13 @@ func Open(name string, o Options) (tensor.Backend, error) {
 			continue
 		}
 		if o.EightBitActivations && name != "ref" {
-			return nil, fmt.Errorf("%w: %s computes with activations of the model's type; only ref rounds them to 8 bits", ErrUnsupported, name)
+			return nil, fmt.Errorf("%w: %s uses the model's type for activations; only ref can round them to 8 bits", ErrUnsupported, name)
 		}
 		return k.New(o), nil
 	}
 	hint := ""
 	if name == "mlx" {
-		hint = "; make mlx builds an engine with it, bin/mlx/engine"
+		hint = "; make mlx builds an engine that includes it, bin/mlx/engine"
 	}
-	return nil, fmt.Errorf("%w: %q (there is: %s)%s", ErrUnknown, name, strings.Join(Names(), ", "), hint)
+	return nil, fmt.Errorf("%w: %q (available: %s)%s", ErrUnknown, name, strings.Join(Names(), ", "), hint)
 }

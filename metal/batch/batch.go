@@ -40,11 +40,11 @@ var (
 	// ErrQueueFull says that as many requests wait as may.
 	ErrQueueFull = errors.New("queue is full")
 	// ErrTooLong says that a request can never run under these limits.
-	ErrTooLong = errors.New("request is longer than the context")
+	ErrTooLong = errors.New("request exceeds the context length")
 	// ErrUnknown says that no such request is running or waiting.
 	ErrUnknown = errors.New("unknown request")
 	// ErrKnown says that a request of this name is running or waiting.
-	ErrKnown = errors.New("request is known already")
+	ErrKnown = errors.New("request already exists")
 )
 
 // ID names a request; no two at a time have the same.
@@ -132,7 +132,7 @@ type Scheduler struct {
 // New makes an empty scheduler.
 func New(l Limits) (*Scheduler, error) {
 	if l.ContextTokens < 1 || l.BlockTokens < 1 || l.Sequences < 1 || l.Queue < 0 || l.CacheTokens < l.ContextTokens || l.Boundary < 0 {
-		return nil, fmt.Errorf("batch limits %+v cannot be served", l)
+		return nil, fmt.Errorf("invalid batch limits %+v", l)
 	}
 	return &Scheduler{limits: l, all: map[ID]*request{}, freeBlocks: (l.CacheTokens + l.BlockTokens - 1) / l.BlockTokens}, nil
 }
@@ -146,7 +146,7 @@ func (s *Scheduler) Submit(r Request) error {
 		return fmt.Errorf("submit request %d: %w", r.ID, ErrKnown)
 	}
 	if len(s.waiting) >= s.limits.Queue && len(s.all) >= s.limits.Sequences+s.limits.Queue {
-		return fmt.Errorf("%d requests run and %d wait: %w", len(s.running), len(s.waiting), ErrQueueFull)
+		return fmt.Errorf("%d requests are running and %d are waiting: %w", len(s.running), len(s.waiting), ErrQueueFull)
 	}
 	s.arrivals++
 	n := &request{id: r.ID, priority: r.Priority, arrival: s.arrivals, known: r.Prompt}
@@ -264,10 +264,10 @@ func (s *Scheduler) reserve() int {
 func (s *Scheduler) Restored(id ID, tokens int) error {
 	r := s.all[id]
 	if r == nil || !r.running || r.computed > 0 {
-		return fmt.Errorf("restore %d tokens of request %d, which does not wait for its first piece: %w", tokens, id, ErrUnknown)
+		return fmt.Errorf("restore %d tokens of request %d, which has already started: %w", tokens, id, ErrUnknown)
 	}
 	if tokens < 0 || tokens >= r.known {
-		return fmt.Errorf("restore %d of the %d tokens of request %d, want to compute one at least: %w", tokens, r.known, id, ErrTooLong)
+		return fmt.Errorf("restore %d of the %d tokens of request %d, but at least one must be computed: %w", tokens, r.known, id, ErrTooLong)
 	}
 	r.computed = tokens
 	return nil

@@ -95,7 +95,7 @@ func TestWorkIsWhatThereIsToCompute(t *testing.T) {
 	}
 }
 
-func TestA29QueueIsBounded(t *testing.T) {
+func TestQueueIsBounded(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 10, CacheTokens: 10, BlockTokens: 5, Sequences: 1, Queue: 2})
 	for id := ID(1); id <= 3; id++ { // one may run, two may wait
 		if err := s.Submit(Request{ID: id, Prompt: 5}); err != nil {
@@ -342,7 +342,7 @@ func TestWhatTheOldestPromptDoesNotTakeGoesToTheNext(t *testing.T) {
 	}
 }
 
-func TestM4PausedPrefillLetsAnswersGoOn(t *testing.T) {
+func TestPausedPrefillLetsDecodingContinue(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 40, CacheTokens: 80, BlockTokens: 10, Sequences: 3, Queue: 5})
 	if err := s.Submit(Request{ID: 1, Prompt: 4}); err != nil {
 		t.Fatal(err)
@@ -399,8 +399,8 @@ func TestANameInUseIsRefused(t *testing.T) {
 	}
 }
 
-// TestInvariant15ANameThatWasCancelledBeginsAgain with nothing of the one before.
-func TestInvariant15ANameThatWasCancelledBeginsAgain(t *testing.T) {
+// Nothing of the cancelled request is left.
+func TestCancelledIDCanBeReused(t *testing.T) {
 	s := scheduler(t, Limits{ContextTokens: 40, CacheTokens: 40, BlockTokens: 10, Sequences: 1, Queue: 5})
 	submit(t, s, Request{ID: 1, Prompt: 30})
 	old := plan(s, 20).Rows[0]

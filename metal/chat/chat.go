@@ -23,11 +23,11 @@ import (
 
 // ErrTemplate says that the model's template is broken or exceeds its limits:
 // the model is at fault.
-var ErrTemplate = errors.New("chat template cannot be used")
+var ErrTemplate = errors.New("invalid chat template")
 
 // ErrMessages says that the template does not take this conversation: the
 // client is at fault.
-var ErrMessages = errors.New("conversation does not fit the chat template")
+var ErrMessages = errors.New("the conversation does not fit the chat template")
 
 // RefusedError is a conversation that the template itself refused, in its own
 // words. It is an ErrMessages.
@@ -35,7 +35,9 @@ type RefusedError struct {
 	Message string
 }
 
-func (e *RefusedError) Error() string { return "the chat template refuses: " + e.Message }
+func (e *RefusedError) Error() string {
+	return "the chat template rejected the conversation: " + e.Message
+}
 
 // Is makes every RefusedError an ErrMessages.
 func (e *RefusedError) Is(target error) bool { return target == ErrMessages }
@@ -161,7 +163,7 @@ func (t *Template) Check(ctx context.Context, o Options) error {
 
 func (t *Template) variables(messages []Message, o Options) (*jinja.Dict, error) {
 	if len(messages) == 0 {
-		return nil, fmt.Errorf("%w: a conversation has at least one message", ErrMessages)
+		return nil, fmt.Errorf("%w: a conversation needs at least one message", ErrMessages)
 	}
 	vars := jinja.NewDict()
 	list := jinja.NewList()
@@ -203,7 +205,7 @@ func (o Options) addArguments(vars *jinja.Dict) error {
 	}
 	for _, name := range []string{"messages", "tools"} {
 		if _, there := own.Get(name); there {
-			return fmt.Errorf("%w: template arguments: %s cannot be given here", ErrMessages, name)
+			return fmt.Errorf("%w: template arguments: %s cannot be set here", ErrMessages, name)
 		}
 	}
 	if v, _ := own.Get("documents"); v != nil {
@@ -309,5 +311,5 @@ func orNone(err error) error {
 	if err != nil {
 		return err
 	}
-	return errors.New("another kind of value")
+	return errors.New("another type of value")
 }

@@ -103,7 +103,7 @@ func readFiles(f *folder.Folder) (map[string]string, error) {
 		return nil, err
 	}
 	if len(names) > maxNamed {
-		return nil, fmt.Errorf("%w: %s holds %d templates, more than %d", ErrTemplate, namedFolder, len(names), maxNamed)
+		return nil, fmt.Errorf("%w: %s contains %d templates, more than %d", ErrTemplate, namedFolder, len(names), maxNamed)
 	}
 	for _, name := range names {
 		if err := readFile(named, name, strings.TrimSuffix(name, templateSuffix), sources); err != nil {
@@ -142,12 +142,12 @@ func readMember(file string, raw json.RawMessage) (map[string]string, error) {
 	sources := map[string]string{}
 	for i, t := range list {
 		if t.Name == nil || t.Template == nil {
-			return nil, fmt.Errorf("%w: entry %d of chat_template in %s has no name or no template", ErrTemplate, i, file)
+			return nil, fmt.Errorf("%w: entry %d of chat_template in %s lacks a name or a template", ErrTemplate, i, file)
 		}
 		sources[*t.Name] = *t.Template
 	}
 	if len(sources) == 0 || len(sources) > maxNamed {
-		return nil, fmt.Errorf("%w: chat_template in %s lists %d templates, from 1 to %d are expected", ErrTemplate, file, len(sources), maxNamed)
+		return nil, fmt.Errorf("%w: chat_template in %s lists %d templates, want 1 to %d", ErrTemplate, file, len(sources), maxNamed)
 	}
 	return sources, nil
 }

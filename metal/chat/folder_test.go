@@ -148,7 +148,7 @@ func TestHostileFoldersAreRefused(t *testing.T) {
 		"a list of strings":                {map[string]string{configFile: `{"chat_template":["x"]}`}, ErrTemplate, "neither a string nor a list"},
 		"an entry without a name":          {map[string]string{configFile: `{"chat_template":[{"template":"x"}]}`}, ErrTemplate, "entry 0"},
 		"an empty list":                    {map[string]string{configFile: `{"chat_template":[]}`}, ErrTemplate, "lists 0 templates"},
-		"names that are never picked":      {map[string]string{configFile: `{"chat_template":[{"name":"rag","template":"x"}]}`}, ErrTemplate, `no template is called "default", only: rag`},
+		"names that are never picked":      {map[string]string{configFile: `{"chat_template":[{"name":"rag","template":"x"}]}`}, ErrTemplate, `no template named "default", only: rag`},
 		"a token that is a number":         {map[string]string{configFile: `{"bos_token":7}`}, ErrTemplate, "bos_token"},
 		"a token without content":          {map[string]string{specialFile: `{"eos_token":{"id":7}}`}, ErrTemplate, "eos_token"},
 	}

@@ -39,7 +39,7 @@ func NewTemplates(sources map[string]string) (*Templates, error) {
 }
 
 func (t *Templates) none() error {
-	return fmt.Errorf("%w: no template is called %q, only: %s", ErrTemplate, defaultTemplate, strings.Join(t.names, ", "))
+	return fmt.Errorf("%w: there is no template named %q, only: %s", ErrTemplate, defaultTemplate, strings.Join(t.names, ", "))
 }
 
 // Names lists the names of all templates, sorted.

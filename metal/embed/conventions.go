@@ -19,7 +19,7 @@ var ErrTooLong = errors.New("the input is too long")
 
 // ErrPrompt says that a prompt or an instruction is wanted that the model has
 // no use for.
-var ErrPrompt = errors.New("no such prompt")
+var ErrPrompt = errors.New("unknown prompt")
 
 const (
 	sentenceFile  = "sentence_bert_config.json"
@@ -72,7 +72,7 @@ func ConventionsOf(f *weights.File, tok *tokenizer.Tokenizer, task model.Task) (
 		task = said
 	}
 	if said != model.Generate && task != said {
-		return nil, fmt.Errorf("the model is made for %s, not for %s: %w", said, task, weights.ErrUnsupported)
+		return nil, fmt.Errorf("the model is for %s, not for %s: %w", said, task, weights.ErrUnsupported)
 	}
 	c := &Conventions{Task: task, Limit: f.Dim.Context, Instructed: f.Dim.Architecture == "qwen3"}
 	if f.Folder() != nil {
@@ -128,7 +128,7 @@ func (c *Conventions) read(dir *folder.Folder) error {
 	c.Prompts = words.Prompts
 	if words.Default != nil && *words.Default != "" {
 		if _, ok := c.Prompts[*words.Default]; !ok {
-			return fmt.Errorf("%s: default_prompt_name %q is no prompt: %w", promptsFile, clip(*words.Default), weights.ErrInvalid)
+			return fmt.Errorf("%s: default_prompt_name %q is not a known prompt: %w", promptsFile, clip(*words.Default), weights.ErrInvalid)
 		}
 		c.Default = *words.Default
 	}
@@ -141,7 +141,7 @@ func (c *Conventions) prompt(o Options) (string, error) {
 	case o.Prompt != "" && o.Instruction != "":
 		return "", fmt.Errorf("%w: want a prompt or an instruction, not both", ErrPrompt)
 	case o.Instruction != "" && !c.Instructed:
-		return "", fmt.Errorf("%w: this model takes no instruction", ErrPrompt)
+		return "", fmt.Errorf("%w: this model does not support an instruction", ErrPrompt)
 	case o.Instruction != "": // the model card of Qwen3-Embedding
 		return "Instruct: " + o.Instruction + "\nQuery:", nil
 	}
@@ -186,11 +186,11 @@ func (c *Conventions) Text(tok *tokenizer.Tokenizer, text string, o Options) (In
 // of Text.
 func (c *Conventions) Tokens(tok *tokenizer.Tokenizer, ids []int32, o Options) (Input, error) {
 	if o.Prompt != "" || o.Instruction != "" {
-		return Input{}, fmt.Errorf("%w: a prompt or an instruction goes before a text, and the input is tokens", ErrPrompt)
+		return Input{}, fmt.Errorf("%w: a prompt or an instruction requires text input, but the input is tokens", ErrPrompt)
 	}
 	for i, id := range ids {
 		if id < 0 || int(id) >= tok.Size() {
-			return Input{}, fmt.Errorf("token %d is %d, the vocabulary has %d", i, id, tok.Size())
+			return Input{}, fmt.Errorf("token %d is %d, but the vocabulary has %d", i, id, tok.Size())
 		}
 	}
 	return c.around(tok, c.Limit, o.Truncate, ids)
@@ -202,7 +202,7 @@ func (c *Conventions) Pair(tok *tokenizer.Tokenizer, query, document string, o O
 		return c.judged(tok, query, document, o)
 	}
 	if o.Instruction != "" {
-		return Input{}, fmt.Errorf("%w: this model takes no instruction", ErrPrompt)
+		return Input{}, fmt.Errorf("%w: this model does not support an instruction", ErrPrompt)
 	}
 	first, err := tok.Encode(query, tokenizer.EncodeOptions{})
 	if err != nil {
@@ -224,7 +224,7 @@ func (c *Conventions) around(tok *tokenizer.Tokenizer, limit int, truncate bool,
 	}
 	switch {
 	case cut && !truncate, len(ids) > limit:
-		return Input{}, fmt.Errorf("%w: its texts have %d tokens, the model reads %d with its own around them", ErrTooLong, whole, limit)
+		return Input{}, fmt.Errorf("%w: the texts have %d tokens, but the model supports %d including its own", ErrTooLong, whole, limit)
 	case len(ids) == 0:
 		return Input{}, ErrEmpty
 	}

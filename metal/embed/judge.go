@@ -36,7 +36,7 @@ func judgeOf(f *weights.File, tok *tokenizer.Tokenizer) (*judge, error) {
 	}{{"yes", &j.yes}, {"no", &j.no}} {
 		var ok bool
 		if *t.to, ok = tok.ID(t.text); !ok {
-			return nil, fmt.Errorf("the vocabulary has no token %q, which a reranker answers with: %w", t.text, weights.ErrUnsupported)
+			return nil, fmt.Errorf("the vocabulary has no token %q, which a reranker needs for its answer: %w", t.text, weights.ErrUnsupported)
 		}
 	}
 	var err error
@@ -96,7 +96,7 @@ func (c *Conventions) judged(tok *tokenizer.Tokenizer, query, document string, o
 	j := c.judge
 	room := c.Limit - len(j.prefix) - len(j.suffix)
 	if room < 1 {
-		return Input{}, fmt.Errorf("%w: the question around a document has %d tokens, the model reads %d", ErrTooLong, len(j.prefix)+len(j.suffix), c.Limit)
+		return Input{}, fmt.Errorf("%w: the query and the template have %d tokens, but the model supports %d", ErrTooLong, len(j.prefix)+len(j.suffix), c.Limit)
 	}
 	in, err := c.around(tok, room, o.Truncate, ids)
 	if err != nil {

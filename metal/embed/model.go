@@ -29,7 +29,7 @@ type Model struct {
 // ConventionsOf said. After an error nothing stays loaded.
 func Load(ctx context.Context, b tensor.Backend, f *weights.File, c *Conventions, progress func(int64)) (*Model, error) {
 	if c.Task == model.Generate {
-		return nil, fmt.Errorf("the model is made for %s: %w", c.Task, weights.ErrUnsupported)
+		return nil, fmt.Errorf("the model is for %s: %w", c.Task, weights.ErrUnsupported)
 	}
 	m := &Model{Conventions: c, b: b, vocab: f.Dim.Vocabulary}
 	var err error

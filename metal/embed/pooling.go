@@ -114,7 +114,7 @@ func readPooling(f *folder.Folder, path string, hidden int) (Mode, error) {
 		return 0, readError(err)
 	}
 	if d := max(c.Dimension, c.OldDimension); d != 0 && d != hidden {
-		return 0, fmt.Errorf("%s pools vectors of %d, the model has %d: %w", configFile, d, hidden, weights.ErrInvalid)
+		return 0, fmt.Errorf("%s pools vectors of size %d, but the model has size %d: %w", configFile, d, hidden, weights.ErrInvalid)
 	}
 	modes, err := c.modes()
 	if err != nil {

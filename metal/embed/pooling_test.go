@@ -103,7 +103,7 @@ func TestPoolingsThatAreNotBuiltAreRefusedByName(t *testing.T) {
 		"text without end":         {with(`{"a":"` + strings.Repeat("x", 1<<20) + `"}`), weights.ErrInvalid, "config.json"},
 		"no configuration":         {map[string]string{"modules.json": list(transformer, pooling), "1_Pooling/other": ""}, weights.ErrMissing, "config.json"},
 		"no folder":                {map[string]string{"modules.json": list(transformer, pooling)}, weights.ErrMissing, "1_Pooling"},
-		"a folder outside":         {map[string]string{"modules.json": list(transformer, `{"type":"x.Pooling","path":"../../1_Pooling"}`)}, weights.ErrInvalid, "out of the model"},
+		"a folder outside":         {map[string]string{"modules.json": list(transformer, `{"type":"x.Pooling","path":"../../1_Pooling"}`)}, weights.ErrInvalid, "not a direct subfolder"},
 		"a path of folders":        {map[string]string{"modules.json": list(transformer, `{"type":"x.Pooling","path":"a/b"}`)}, weights.ErrInvalid, "a/b"},
 		"no pooling":               {map[string]string{"modules.json": list(transformer)}, weights.ErrMissing, "Pooling"},
 		"no module":                {map[string]string{"modules.json": `[]`}, weights.ErrMissing, "Transformer"},

@@ -149,9 +149,9 @@ func (r *reader) inputs(rerank bool) []embed.Input {
 	return out
 }
 
-// TestA8VectorsAndScoresEqualTheReference computes every recorded reader on every
-// back end: all inputs in company, and each alone.
-func TestA8VectorsAndScoresEqualTheReference(t *testing.T) {
+// Every recorded model on every back end: all inputs in one batch, and each
+// alone.
+func TestVectorsAndScoresEqualTheReference(t *testing.T) {
 	const tolerance = 2e-5 // of the largest number; scores are numbers themselves
 	all := recordedReaders(t)
 	for _, b := range backends() {
@@ -259,15 +259,15 @@ func TestWhatIsTooLongIsRefusedUnlessItMayBeCut(t *testing.T) {
 		if c.Rerank {
 			_, err = r.Pair(r.tok, "a", long, embed.Options{})
 		}
-		if !errors.Is(err, embed.ErrTooLong) || !strings.Contains(err.Error(), fmt.Sprintf("the model reads %d", r.Limit)) {
+		if !errors.Is(err, embed.ErrTooLong) || !strings.Contains(err.Error(), fmt.Sprintf("the model supports %d", r.Limit)) {
 			t.Errorf("%s: error %v, want ErrTooLong", c.Name, err)
 		}
 	}
 }
 
-// TestA5TokensAreATextWithoutWhatIsPutAroundIt: who tokenizes by itself gets the
-// vector of the text, cut as the text is, and cannot say what only a text has.
-func TestA5TokensAreATextWithoutWhatIsPutAroundIt(t *testing.T) {
+// A client that tokenizes gets the vector of the text, truncated as the text
+// is.
+func TestTokensEqualTheirText(t *testing.T) {
 	for _, c := range tinymodel.Readers() {
 		if c.Rerank {
 			continue
@@ -395,9 +395,9 @@ func TestConventionsThatCannotBeKeptAreRefused(t *testing.T) {
 		"lower case":                       {reader: bert, file: "sentence_bert_config.json", change: set("do_lower_case", true), want: weights.ErrUnsupported, says: "do_lower_case"},
 		"a limit of nothing":               {reader: bert, file: "sentence_bert_config.json", change: set("max_seq_length", 0), want: weights.ErrInvalid, says: "max_seq_length is 0"},
 		"a default prompt that is none":    {reader: qwen, file: "config_sentence_transformers.json", change: set("default_prompt_name", "x"), want: weights.ErrInvalid, says: `"x"`},
-		"vectors of a reranker":            {reader: pairs, task: model.Embed, want: weights.ErrUnsupported, says: "made for Rerank, not for Embed"},
-		"scores of an embedder":            {reader: bert, task: model.Rerank, want: weights.ErrUnsupported, says: "made for Embed, not for Rerank"},
-		"text of an embedder":              {reader: qwen, task: model.Generate, want: weights.ErrUnsupported, says: "made for Embed, not for Generate"},
+		"vectors of a reranker":            {reader: pairs, task: model.Embed, want: weights.ErrUnsupported, says: "for Rerank, not for Embed"},
+		"scores of an embedder":            {reader: bert, task: model.Rerank, want: weights.ErrUnsupported, says: "for Embed, not for Rerank"},
+		"text of an embedder":              {reader: qwen, task: model.Generate, want: weights.ErrUnsupported, says: "for Embed, not for Generate"},
 		"a score of another token":         {reader: judge, file: "1_LogitScore/config.json", change: set("true_token_id", 7), want: weights.ErrUnsupported, says: "true_token_id 450"},
 		"a score of one token":             {reader: judge, file: "1_LogitScore/config.json", change: set("false_token_id", nil), want: weights.ErrUnsupported, says: "false_token_id 451"},
 		"prompts that do not count": {reader: qwen, file: "1_Pooling/config.json", change: func(m map[string]any) {

@@ -81,9 +81,8 @@ func TestPromptsComeAndGoWithoutABreakOfTheStepsAhead(t *testing.T) {
 	waitFor(t, "the return of all memory", func() bool { return e.Status().Memory.KV == 0 })
 }
 
-// TestB1WhatAnAnswerFilledBesideAnotherIsSavedWhenItEnds: with its last tokens, one
-// step before, or long before.
-func TestB1WhatAnAnswerFilledBesideAnotherIsSavedWhenItEnds(t *testing.T) {
+// Filled with its last tokens, one step before, or long before.
+func TestBlockFilledByConcurrentAnswerIsSavedAtItsEnd(t *testing.T) {
 	e := ready(t, engine.Options{Sequences: 4, CacheMemory: mebi}, ref.Options{Ahead: true, Fault: paced})
 	s := streaming(t, e, 5)
 	p := sample.Greedy()
@@ -111,9 +110,9 @@ func TestB1WhatAnAnswerFilledBesideAnotherIsSavedWhenItEnds(t *testing.T) {
 	}
 }
 
-// TestB2AStateIsSavedBesideAStream: where the prompt ends on a grid, before a step
-// that is built ahead moves it on.
-func TestB2AStateIsSavedBesideAStream(t *testing.T) {
+// Where the prompt ends on a block boundary, before a pipelined step moves the
+// state on.
+func TestStateIsSavedDuringAStream(t *testing.T) {
 	path, p := hybrid(t), sample.Greedy()
 	o := engine.Options{ModelPath: path, Sequences: 3, CacheMemory: mebi}
 	plain := ready(t, engine.Options{ModelPath: path}, ref.Options{})
@@ -218,8 +217,8 @@ func (p *piecesSeen) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestG7PiecesOfTwoStepsUnderWayFitTogether, or the second waits for the first.
-func TestG7PiecesOfTwoStepsUnderWayFitTogether(t *testing.T) {
+// Otherwise the second waits for the first.
+func TestChunksOfTwoInFlightStepsFitTogether(t *testing.T) {
 	const cost = 1 << 30 // nothing else that is held matters beside it
 	for fits, name := range map[int64]string{1: "room for one", 2: "room for two"} {
 		t.Run(name, func(t *testing.T) {

@@ -61,14 +61,14 @@ func (s *serving) callsOf(r Request) (*caller, *Refusal) {
 		return nil, nil
 	}
 	if r.Chat == nil || len(r.Chat.Tools) == 0 {
-		return nil, invalid("tools", "calls are wanted and no tools are given")
+		return nil, invalid("tools", "tool calls are requested but there are no tools")
 	}
 	format := s.text.Calls()
 	if format == toolcall.None {
-		return nil, invalid("tools", "this model's chat template shows no way of calling tools that is known here (%s); ask it without tools, or ask a model whose template has one of these", toolcall.Names())
+		return nil, invalid("tools", "this engine does not know the tool-call format of this model's chat template (supported: %s); send the request without tools, or use a model whose template has a supported format", toolcall.Names())
 	}
 	if r.Constraint != nil {
-		return nil, invalid(r.Constraint.Param, "the form of the answer and tools exclude one another: a call does not have that form; send one of them")
+		return nil, invalid(r.Constraint.Param, "an output constraint and tools cannot be combined; send only one of them")
 	}
 	tools, err := toolcall.ReadTools(r.Chat.Tools)
 	if err != nil {
@@ -109,16 +109,16 @@ func formOf(c *Calls, format toolcall.Format, tools toolcall.Tools) (*Constraint
 	shape, known := format.Shape()
 	switch {
 	case !known && c.Required:
-		return nil, invalid("tool_choice", "a model that writes calls as this one does (%s) is not held to calling a tool, only one that writes them as %s; send auto or none as tool_choice, or have response_format say what the answer looks like", format, toolcall.Held())
+		return nil, invalid("tool_choice", "this engine cannot force a tool call for models with the tool-call format %s, only with %s; set tool_choice to auto or none, or use response_format", format, toolcall.Held())
 	case !known:
-		return nil, invalid("tools", "a model that writes calls as this one does (%s) is not held to the schema of a tool, only one that writes them as %s; send the definition without strict, and check the arguments of a call", format, toolcall.Held())
+		return nil, invalid("tools", "this engine cannot enforce the schema of a tool for models with the tool-call format %s, only with %s; omit strict, and validate the arguments of each call", format, toolcall.Held())
 	case !c.Required && shape.Begin == "":
-		return nil, invalid("tools", "nothing shows where a call begins as this model writes it (%s), so that strict holds only where a call has to be: send tool_choice required or a function's name with it, or the definition without strict", format)
+		return nil, invalid("tools", "this engine cannot detect where a tool call begins in the format %s, so strict works only for forced calls: set tool_choice to required or to a function's name, or omit strict", format)
 	}
 	names := slices.Sorted(maps.Keys(tools))
 	if c.Name != "" {
 		if !slices.Contains(names, c.Name) {
-			return nil, invalid("tool_choice", "%q has to be called, and no tool has that name", c.Name)
+			return nil, invalid("tool_choice", "tool_choice requires %q, but no tool has that name", c.Name)
 		}
 		names = []string{c.Name}
 	}

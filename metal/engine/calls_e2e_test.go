@@ -63,7 +63,7 @@ func asking(change func(*engine.Request)) engine.Request {
 	return r
 }
 
-func TestA1ToolsReachATemplateThatShowsHowToCallThem(t *testing.T) {
+func TestToolsReachTheTemplate(t *testing.T) {
 	e := ready(t, engine.Options{ModelPath: templated(t, hermes)}, ref.Options{})
 	s, err := e.Generate(context.Background(), asking(func(r *engine.Request) { r.Chat.Effort = "low" }))
 	if err != nil {
@@ -97,7 +97,7 @@ func TestA1ToolsReachATemplateThatShowsHowToCallThem(t *testing.T) {
 	}
 }
 
-func TestA1ToolsForAModelWhoseCallsAreNotKnownAreRefused(t *testing.T) {
+func TestToolsAreRefusedForAnUnknownCallFormat(t *testing.T) {
 	e := ready(t, engine.Options{}, ref.Options{})
 	_, err := e.Generate(context.Background(), asking(nil))
 	if r := new(engine.Refusal); !errors.As(err, &r) || r.Kind != engine.Invalid || r.Param != "tools" || !strings.Contains(r.Message, "GPT-OSS") {

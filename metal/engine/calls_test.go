@@ -48,7 +48,7 @@ func brought(a *active, pieces ...string) (events []Event, stopped bool) {
 
 const oneCall = `<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`
 
-func TestA1CallsComeBehindTheTextBeforeThem(t *testing.T) {
+func TestCallsComeAfterTheirText(t *testing.T) {
 	f := Call{Name: "f", Arguments: `{"a": 1}`, Ended: true}
 	for name, c := range map[string]struct {
 		stops   []string

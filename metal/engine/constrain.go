@@ -60,7 +60,7 @@ func (s *serving) constrain(ctx context.Context, r Request, prompt []int32) (*co
 		return nil, nil
 	}
 	if len(s.ends) == 0 {
-		return nil, invalid(r.Constraint.Param, "this model has no token that ends an answer, so that none can be held to a form")
+		return nil, invalid(r.Constraint.Param, "this model has no end-of-sequence token, so its output cannot be constrained")
 	}
 	t, release, err := s.grammars.Table(ctx, r.Constraint.Spec)
 	if err != nil {
@@ -198,7 +198,7 @@ func (c *constrained) apply(logits, out []float32) error {
 	}
 	c.control(allow)
 	if !slices.ContainsFunc(out, func(v float32) bool { return v > never }) {
-		return errors.New("no token of the vocabulary can go on from here in the form that is asked for")
+		return errors.New("no token of the vocabulary can continue the output as the constraint requires")
 	}
 	return nil
 }
@@ -262,7 +262,7 @@ func (c *constrained) took(id int32) (done bool, err error) {
 	}
 	t.may, c.begun = false, true
 	if !c.matcher.Advance(c.tok.Bytes(id)) {
-		return false, fmt.Errorf("token %d does not fit the form of the answer", id)
+		return false, fmt.Errorf("token %d does not satisfy the output constraint", id)
 	}
 	return c.matcher.Ended(), nil
 }

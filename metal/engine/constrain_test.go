@@ -19,7 +19,7 @@ func form(k grammar.Kind, source string) *engine.Constraint {
 }
 
 // A random model would never write any of this by itself.
-func TestA9AnAnswerHasTheFormThatIsAskedFor(t *testing.T) {
+func TestAnswerHasTheRequestedFormat(t *testing.T) {
 	e := ready(t, engine.Options{Sequences: 4}, ref.Options{})
 	person := `{"type":"object","properties":{"name":{"type":"string","maxLength":12},"age":{"type":"integer","minimum":0,"maximum":150}},"required":["name","age"]}`
 	for name, c := range map[string]struct {

@@ -18,7 +18,7 @@ func TestConvertedWeightsAreLoggedOnce(t *testing.T) {
 		c.Layers, c.Hidden, c.FeedForward, c.QueryHeads, c.KVHeads, c.HeadSize, c.Type = 1, 256, 256, 8, 2, 32, kind
 		logs := &logged{}
 		ready(t, engine.Options{ModelPath: model(t, c), Log: slog.New(logs)}, ref.Options{})
-		if n := logs.count("weights are held otherwise than the file has them"); n != want {
+		if n := logs.count("some weights are loaded in another format than in the file"); n != want {
 			t.Errorf("%v: logged %d times, want %d", kind, n, want)
 		}
 	}

@@ -27,7 +27,7 @@ func (c plain) fit(p footprint.Prefill, room, floor int64) (int64, bool) {
 	return 0, false
 }
 
-func TestG11G12G13G14WhatIsDecidedAboutAPiece(t *testing.T) {
+func TestDecisionAboutAPrefillChunk(t *testing.T) {
 	// A prompt of 1000 tokens, 100 at once, takes 2000 bytes; 1320 at the floor of 32.
 	begun := piece{rest: 1000, chunk: 100, full: 100}
 	first := begun
@@ -71,10 +71,9 @@ func TestG11G12G13G14WhatIsDecidedAboutAPiece(t *testing.T) {
 var llama = model.Facts{Architecture: "llama", Layers: 32, GrowingLayers: 32, HiddenSize: 4096, FeedForwardSize: 14336,
 	QueryHeads: 32, KeyValueHeads: 8, HeadSize: 128, VocabularySize: 128256, ContextTokens: 131072, KeyValueElementBytes: 2, WeightBytes: 5 << 30}
 
-// TestG11APeakIsNeverAboveTheTarget simulates prompts in a process whose other
-// memory grows and shrinks: no chunk peaks above the limit, and none above the
-// safe zone that is larger than the floor.
-func TestG11APeakIsNeverAboveTheTarget(t *testing.T) {
+// Prompts in a process whose other memory grows and shrinks: no chunk peaks
+// above the limit, and only a chunk of minimal size above the safe zone.
+func TestChunkPeakStaysUnderTheLimit(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	est := arithmetic{llama, footprint.KernelsOf("a back end that writes its scores out")}
 	throttled, ended, whole := 0, 0, 0
@@ -117,9 +116,9 @@ func TestG11APeakIsNeverAboveTheTarget(t *testing.T) {
 	}
 }
 
-// TestG1TheGoldenPromptIsRefused: 110,000 tokens take 15.557 GiB; beside 27.91
-// GiB under 40 they are refused, and beside 24 they are not.
-func TestG1TheGoldenPromptIsRefused(t *testing.T) {
+// It takes 15.557 GiB: refused with 27.91 GiB in use under a limit of 40,
+// admitted with 24.
+func TestPromptOf110000TokensIsRefused(t *testing.T) {
 	const gib = 1 << 30
 	p := piece{rest: 110_000, chunk: 2048, full: 2048, first: true, reclaimed: true}
 	golden := fixed(15_557 * gib / 1000)
@@ -140,8 +139,9 @@ func (f fixed) fit(p footprint.Prefill, room, _ int64) (int64, bool) {
 	return p.Chunk, int64(f) <= room
 }
 
-// TestM1TheLargestGaugeWins: account of the back end, footprint and books.
-func TestM1TheLargestGaugeWins(t *testing.T) {
+// The back end's figure, the process footprint, and the engine's own
+// accounting.
+func TestLargestGaugeCounts(t *testing.T) {
 	for name, c := range map[string]struct {
 		m        tensor.Memory
 		books    int64
@@ -175,9 +175,8 @@ func TestM1TheLargestGaugeWins(t *testing.T) {
 	}
 }
 
-// TestM8LimitsAreSeenWholeOrNotAtAll flips publications a million times under
-// many readers.
-func TestM8LimitsAreSeenWholeOrNotAtAll(t *testing.T) {
+// Publications alternate a million times under many readers.
+func TestLimitsAreReadAtomically(t *testing.T) {
 	const flips = 1_000_000
 	l := newLimits()
 	tuple := func(n int64) Limits {
@@ -223,7 +222,7 @@ func TestM8LimitsAreSeenWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-func TestG1PromptsThatCannotBeEstimatedAreNotZeroBytes(t *testing.T) {
+func TestUnestimatablePromptIsNotZeroBytes(t *testing.T) {
 	f := llama
 	f.HeadSize = 0
 	_, err := decide(room{limit: 1 << 40, own: 1 << 40}, piece{rest: 10, chunk: 10, full: 10}, arithmetic{f, footprint.KernelsOf("ref")})

@@ -183,7 +183,7 @@ func Start(opts Options) *Engine {
 		opts.Queue = defaultQueue
 	}
 	if opts.TestLeak > 0 {
-		opts.Log.Error("this engine leaks on purpose; it is for tests alone", "bytesPerStep", opts.TestLeak)
+		opts.Log.Error("this engine leaks memory on purpose, for a test", "bytesPerStep", opts.TestLeak)
 	}
 	e := &Engine{opts: opts, log: opts.Log, limits: newLimits(), wake: make(chan struct{}, 1), done: make(chan struct{}), changed: make(chan struct{})}
 	e.hard, e.kill = context.WithCancel(context.Background())
@@ -245,7 +245,7 @@ func (e *Engine) AwaitReady(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("wait for the model: %w", ctx.Err())
+			return fmt.Errorf("wait for the model to load: %w", ctx.Err())
 		}
 	}
 }

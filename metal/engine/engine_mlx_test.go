@@ -18,7 +18,7 @@ import (
 
 // onMLX serves the tiny model; the test ends with a shutdown that finds nothing
 // left. Everything but Memory, Name and SetLimits happens on the engine's own
-// goroutine, or the bridge refuses it (P23).
+// goroutine, or the bridge refuses it.
 func onMLX(t *testing.T, o engine.Options) (*engine.Engine, tensor.Backend) {
 	t.Helper()
 	var err error
@@ -127,9 +127,8 @@ func cancelledLeaveNothing(t *testing.T, path string) {
 	}
 }
 
-// TestInvariant13MLXGoesOnFromWhatItRestored, in prompts and behind answers, and
-// holds nothing of it in the end.
-func TestInvariant13MLXGoesOnFromWhatItRestored(t *testing.T) {
+// Within prompts and after answers; nothing is held in the end.
+func TestMLXContinuesFromRestoredTokens(t *testing.T) {
 	for name, path := range map[string]string{"plain": model(t, tinymodel.Default()), "hybrid": hybrid(t)} {
 		t.Run(name, func(t *testing.T) {
 			rs := greedily(conversation(400))
@@ -151,8 +150,9 @@ func TestInvariant13MLXGoesOnFromWhatItRestored(t *testing.T) {
 	}
 }
 
-// Rows under a form are masked by the host, beside others that choose on the device.
-func TestA9MLXHoldsAnswersToTheirFormAsRefDoes(t *testing.T) {
+// Constrained rows are masked by the host, others in the same step choose on
+// the device.
+func TestMLXConstrainsAnswersLikeRef(t *testing.T) {
 	rs := greedily(requests())
 	for i := range rs {
 		if i%2 == 0 {

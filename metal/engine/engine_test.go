@@ -208,10 +208,10 @@ func TestARequestGetsTheSameAnswerAloneAndInCompany(t *testing.T) {
 	}
 }
 
-// TestA28EachRowHasItsOwnSampler: the same prompt under many seeds,
-// temperatures, filters and penalties gives the same answers alone, all
-// together, and where the cache is so tight that some are computed twice.
-func TestA28EachRowHasItsOwnSampler(t *testing.T) {
+// One prompt with many seeds, temperatures, filters and penalties has the same
+// answers alone, batched, and where the cache is so small that some are
+// computed twice.
+func TestEachRequestHasItsOwnSampler(t *testing.T) {
 	c := tinymodel.Default()
 	c.Context = 512
 	path := model(t, c)
@@ -371,7 +371,7 @@ func TestRequestsThatCannotBeMeantAreRefusedBeforeAnything(t *testing.T) {
 	}
 }
 
-func TestA29TheQueueIsBounded(t *testing.T) {
+func TestQueueIsBounded(t *testing.T) {
 	e := ready(t, engine.Options{Sequences: 1, Queue: 2}, ref.Options{})
 	e.SetLimits(engine.Limits{PausePrefill: true, Sequence: 1}) // nothing is admitted meanwhile
 	var streams []*engine.Stream
@@ -528,7 +528,7 @@ func TestWeightsThatGenerateNoTokenAreNeverReady(t *testing.T) {
 	if err := e.Wait(); err == nil {
 		t.Error("the engine ended without an error")
 	}
-	if st := e.Status(); st.State != engine.Failed || st.Reason != "CanaryFailed" || !strings.Contains(st.Message, "generates no token") {
+	if st := e.Status(); st.State != engine.Failed || st.Reason != "CanaryFailed" || !strings.Contains(st.Message, "cannot generate a token") {
 		t.Errorf("status is %v, %s: %s", st.State, st.Reason, st.Message)
 	}
 }
@@ -580,7 +580,7 @@ func TestModelsThatCannotBeServedFailWithAReason(t *testing.T) {
 	}
 }
 
-func TestG5G6APromptThatDoesNotFitUnderTheLimitIsRefused(t *testing.T) {
+func TestPromptThatDoesNotFitIsRefused(t *testing.T) {
 	c := tinymodel.Default()
 	c.Context = 1 << 20
 	e := ready(t, engine.Options{ModelPath: model(t, c), ContextTokens: 200_000, LimitBytes: 60 << 20}, ref.Options{})

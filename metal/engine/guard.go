@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// safePermille of the limit is where prompts begin to be cut into smaller
-	// chunks, floorChunk tokens the smallest of them (requirement G11).
+	// safePermille of the limit is where prompts begin to be cut into
+	// smaller chunks, floorChunk tokens the smallest of them.
 	safePermille = 900
 	floorChunk   = 32
 	// headroomPatience is how long a prompt waits for the agent to make room.
@@ -95,16 +95,15 @@ func (e *Engine) inactive(p *publication) string {
 	case blind != "":
 		return blind
 	case e.opts.Supervised && p.Sequence == 0:
-		return "the agent published no limits yet; only the ceiling of the engine's own configuration is kept"
+		return "the agent has not published limits yet; only the limit in the engine's configuration applies"
 	case e.ownLimit(p) == 0 && p.ceiling == 0:
-		return "no memory limit was set"
+		return "no memory limit is set"
 	}
 	return ""
 }
 
-// noteInactive logs once for each reason why the guard cannot act (requirement
-// A30). An engine that nobody supervises and that was given no limit has none
-// to keep.
+// noteInactive logs once for each reason why the guard cannot act. An engine
+// that nobody supervises and that was given no limit has none to keep.
 func (e *Engine) noteInactive(p *publication) {
 	reason := e.inactive(p)
 	if reason == "" || !e.opts.Supervised && e.ownLimit(p) == 0 {
@@ -168,10 +167,10 @@ func (e *Engine) awaitHeadroom(ctx context.Context, bytes int64) {
 }
 
 // checkMemory refuses a prompt whose prefill would not fit under the limit
-// beside what is held now, before the request is admitted (requirements G5,
-// G6). Tokens that can be restored are not computed, and take KV all the same
-// (X3). What is remembered of other prompts makes way when it is computed. Where
-// the host could make room it is asked once (G13).
+// beside what is held now, before the request is admitted. Tokens that can be
+// restored are not computed, and take KV all the same. What is remembered of
+// other prompts makes way when it is computed. Where the host could make room
+// it is asked once.
 func (e *Engine) checkMemory(ctx context.Context, s *serving, a *active, cached int) *Refusal {
 	needed, r, refusal := e.weigh(s, a, footprint.Prefill{
 		New: int64(a.prompt - cached), Cached: int64(cached), Restored: int64(cached), Chunk: int64(e.opts.Backend.Chunk()),
@@ -207,11 +206,11 @@ func (e *Engine) weigh(s *serving, a *active, p footprint.Prefill) (int64, room,
 	}
 	e.guard.refused.Add(1)
 	e.guard.mu.Lock()
-	e.guard.blind = "the memory of a prompt cannot be computed: " + err.Error()
+	e.guard.blind = "cannot compute the memory of a prompt: " + err.Error()
 	e.guard.mu.Unlock()
 	e.noteInactive(e.limits.now())
 	return 0, r, &Refusal{Kind: OutOfMemory, Param: "messages", Used: r.held, Limit: r.limit,
-		Message: fmt.Sprintf("the memory that a prompt of %d tokens needs cannot be computed, so it is not tried: %v", a.prompt, err)}
+		Message: fmt.Sprintf("the prompt is refused because the memory for its %d tokens cannot be computed: %v", a.prompt, err)}
 }
 
 // refuse is the typed error of a prompt that does not fit. Where it would fit
@@ -220,7 +219,7 @@ func (e *Engine) weigh(s *serving, a *active, p footprint.Prefill) (int64, room,
 func (e *Engine) refuse(a *active, needed int64, r room) *Refusal {
 	e.guard.refused.Add(1)
 	refusal := &Refusal{Kind: OutOfMemory, Param: "messages", Used: r.held, Needed: needed, Limit: r.limit,
-		Message: fmt.Sprintf("computing a prompt of %d tokens needs %d bytes beside %d in use, the limit is %d", a.prompt, needed, r.held, r.limit)}
+		Message: fmt.Sprintf("a prompt of %d tokens needs %d bytes in addition to the %d in use, but the limit is %d", a.prompt, needed, r.held, r.limit)}
 	limit := r.limit
 	if r.own > 0 {
 		limit = r.own

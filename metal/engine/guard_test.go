@@ -84,7 +84,7 @@ func publisher(e *engine.Engine) func(engine.Limits) {
 	}
 }
 
-func TestG7TenThousandRefusalsLeaveNothing(t *testing.T) {
+func TestTenThousandRefusalsLeaveNothing(t *testing.T) {
 	b := &believed{}
 	e := ready(t, engine.WithEstimator(engine.Options{Sequences: 2, LimitBytes: 1 << 30}, b), ref.Options{})
 	before := e.Status().Memory
@@ -124,8 +124,8 @@ func TestG7TenThousandRefusalsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestG7TwoPromptsShareAStepWhereBothFit, and take one each where only one does.
-func TestG7TwoPromptsShareAStepWhereBothFit(t *testing.T) {
+// Otherwise they take one step each.
+func TestTwoPromptsShareAStepIfBothFit(t *testing.T) {
 	for fits, steps := range map[int64]int64{2: 1, 1: 2} {
 		b := &believed{}
 		e := ready(t, engine.WithEstimator(engine.Options{Sequences: 2}, b), ref.Options{})
@@ -156,9 +156,9 @@ func TestG7TwoPromptsShareAStepWhereBothFit(t *testing.T) {
 	}
 }
 
-// TestG6ARefusalSaysWhetherWaitingHelps: what the process's own limit forbids
-// stays forbidden, what the host is short of does not.
-func TestG6ARefusalSaysWhetherWaitingHelps(t *testing.T) {
+// A prompt over the process's own limit never fits; a shortage of the host
+// passes.
+func TestRefusalStatesWhetherWaitingHelps(t *testing.T) {
 	b := &believed{}
 	e := ready(t, engine.WithEstimator(engine.Options{}, b), ref.Options{})
 	publish := publisher(e)
@@ -175,7 +175,7 @@ func TestG6ARefusalSaysWhetherWaitingHelps(t *testing.T) {
 	}
 }
 
-func TestG10ATokenizerFaultIsTheSameErrorAsWithoutTheGuard(t *testing.T) {
+func TestTokenizerErrorIsTheSameWithAndWithoutTheGuard(t *testing.T) {
 	free := ready(t, engine.Options{}, ref.Options{})
 	guarded := ready(t, engine.Options{LimitBytes: 1 << 30}, ref.Options{})
 	publisher(guarded)(engine.Limits{Memory: 1, CanMakeRoom: true, HeadroomKnown: true}) // nothing fits
@@ -196,7 +196,7 @@ func TestG10ATokenizerFaultIsTheSameErrorAsWithoutTheGuard(t *testing.T) {
 	}
 }
 
-func TestG1WhatCannotBeEstimatedIsRefusedByNameAndSeen(t *testing.T) {
+func TestUnestimatablePromptIsRefusedByNameAndReported(t *testing.T) {
 	b := &believed{}
 	b.cost.Store(-1)
 	logs := &logged{}
@@ -242,15 +242,15 @@ func (l *logged) count(message string) (n int) {
 	return n
 }
 
-// TestA30AGuardThatCannotActSaysSo: under an agent that publishes nothing the
-// guard is inactive, with a reason, logged once.
-func TestA30AGuardThatCannotActSaysSo(t *testing.T) {
+// If the agent publishes no limits the guard is inactive, with a reason, logged
+// once.
+func TestInactiveGuardIsReported(t *testing.T) {
 	logs := &logged{}
 	e := ready(t, engine.Options{LimitBytes: 1 << 30, Supervised: true, Log: slog.New(logs)}, ref.Options{})
 	for range 3 {
 		ask(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 1})
 	}
-	if g := e.Status().Guard; g.Active || !strings.Contains(g.Inactive, "published no limits") {
+	if g := e.Status().Guard; g.Active || !strings.Contains(g.Inactive, "has not published limits") {
 		t.Errorf("without limits the guard says %+v", g)
 	}
 	if n := logs.count("memory guard is inactive"); n != 1 {
@@ -267,7 +267,7 @@ func TestA30AGuardThatCannotActSaysSo(t *testing.T) {
 	}
 }
 
-func TestM6LimitsThatCameWhileLoadingHold(t *testing.T) {
+func TestLimitsPublishedWhileLoadingApply(t *testing.T) {
 	e := start(t, engine.Options{}, ref.Options{})
 	publisher(e)(engine.Limits{Memory: 60 << 20, HeadroomKnown: true, Headroom: 1}) // of a model that is not there yet
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -287,7 +287,7 @@ func TestM6LimitsThatCameWhileLoadingHold(t *testing.T) {
 	}
 }
 
-func TestG11ChunksShrinkNearTheLimitAndGrowAgain(t *testing.T) {
+func TestChunksShrinkNearTheLimitAndGrowAgain(t *testing.T) {
 	c := tinymodel.Default()
 	c.Context = 4000
 	path, r := model(t, c), long(600)
@@ -363,9 +363,9 @@ func answering() []engine.Request {
 	}
 }
 
-// TestG12AnEstimatorThatLiesLowEndsItsRequestAlone: the back end meets its
-// limit in the middle of a prompt that was thought to take nothing.
-func TestG12AnEstimatorThatLiesLowEndsItsRequestAlone(t *testing.T) {
+// The back end reaches its limit in the middle of a prompt estimated at zero
+// bytes.
+func TestUnderestimatedPromptFailsAlone(t *testing.T) {
 	path := wide(t)
 	var want []answer
 	plain := ready(t, engine.Options{ModelPath: path, ContextTokens: 8000, Sequences: 3}, ref.Options{})
@@ -385,9 +385,8 @@ func TestG12AnEstimatorThatLiesLowEndsItsRequestAlone(t *testing.T) {
 	}
 }
 
-// TestG12AFootprintOverTheLimitEndsThePromptUnderWay: what the kernel sees
-// grows while a prompt is computed.
-func TestG12AFootprintOverTheLimitEndsThePromptUnderWay(t *testing.T) {
+// The memory that the kernel reports grows while a prompt is computed.
+func TestFootprintOverTheLimitFailsTheRunningPrompt(t *testing.T) {
 	path := wide(t)
 	var want []answer
 	plain := ready(t, engine.Options{ModelPath: path, ContextTokens: 8000, Sequences: 3}, ref.Options{})
@@ -411,9 +410,7 @@ func TestG12AFootprintOverTheLimitEndsThePromptUnderWay(t *testing.T) {
 	}
 }
 
-// TestG12AnAnswerThatMeetsTheLimitEndsAlone: no prompt is under way, and the
-// youngest answer has to go.
-func TestG12AnAnswerThatMeetsTheLimitEndsAlone(t *testing.T) {
+func TestDecodingOverTheLimitFailsTheNewestAnswerAlone(t *testing.T) {
 	path := deep(t, 8) // blocks of 4 MiB, more than all arrays of a step
 	rs := []engine.Request{long(250), long(240)}
 	rs[0].MaxTokens, rs[1].MaxTokens = 250, 60 // the older is still there when the younger has its prompt
@@ -452,7 +449,7 @@ func TestOnlyATestLeaks(t *testing.T) {
 	if n := engine.Leaked(t.Context(), e); steps == 0 || n < steps<<20 {
 		t.Errorf("%d bytes leaked in %d steps of a MiB", n, steps)
 	}
-	if logs.count("this engine leaks on purpose; it is for tests alone") != 1 {
+	if logs.count("this engine leaks memory on purpose, for a test") != 1 {
 		t.Error("it was not logged")
 	}
 	if n := engine.Leaked(t.Context(), ready(t, engine.Options{}, ref.Options{})); n != 0 {

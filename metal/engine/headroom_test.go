@@ -30,7 +30,7 @@ func asked(t *testing.T, e *engine.Engine, number int64) engine.GuardStatus {
 	}
 }
 
-func TestG13TheHostIsAskedOnceAndTheAnswerMeasured(t *testing.T) {
+func TestHeadroomIsRequestedOnceAndMeasured(t *testing.T) {
 	const need = 100 << 20 // of any chunk
 	for name, c := range map[string]struct {
 		answer int64
@@ -78,9 +78,9 @@ func TestG13TheHostIsAskedOnceAndTheAnswerMeasured(t *testing.T) {
 	}
 }
 
-// TestG14NobodyIsAskedWhoCannotHelp: where nothing can be unloaded, or its own
-// ceiling forbids the prompt, the refusal comes at once.
-func TestG14NobodyIsAskedWhoCannotHelp(t *testing.T) {
+// If nothing can be unloaded, or the engine's own ceiling forbids the prompt,
+// the refusal is immediate.
+func TestHeadroomIsNotRequestedWhereItCannotHelp(t *testing.T) {
 	b := &believed{}
 	b.cost.Store(500 << 20)
 	e := ready(t, engine.WithEstimator(engine.Options{}, b), ref.Options{})
@@ -106,9 +106,7 @@ func TestG14NobodyIsAskedWhoCannotHelp(t *testing.T) {
 	}
 }
 
-// TestG13APromptThatWaitsForRoomHoldsUpNoAnswer: the question comes at the
-// first chunk, while another request streams on.
-func TestG13APromptThatWaitsForRoomHoldsUpNoAnswer(t *testing.T) {
+func TestPromptWaitingForHeadroomDelaysNoStream(t *testing.T) {
 	b := &believed{}
 	e := ready(t, engine.WithEstimator(engine.Options{Sequences: 2}, b), ref.Options{Fault: paced})
 	publish := publisher(e)

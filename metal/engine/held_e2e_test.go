@@ -82,9 +82,8 @@ func heldTo(change func(*engine.Calls), p *sample.Params) engine.Request {
 	})
 }
 
-// TestA1ACallThatHasToBeIsOneOfTheToolsWithArgumentsThatFit: a random model would
-// never write one by itself.
-func TestA1ACallThatHasToBeIsOneOfTheToolsWithArgumentsThatFit(t *testing.T) {
+// A random model would never write one by itself.
+func TestRequiredCallNamesAToolAndFitsItsSchema(t *testing.T) {
 	opening := map[string]string{"hermes": "<tool_call>", "llama": `{"name"`}
 	for family, template := range map[string]string{"hermes": hermes, "llama": llama} {
 		e := ready(t, engine.Options{ModelPath: templated(t, brief(template)), Sequences: 4}, ref.Options{})
@@ -163,9 +162,7 @@ func marked(t *testing.T, dir string, control bool) int32 {
 	return int32(id.(float64))
 }
 
-// TestA1AStrictCallFitsWhereverItBegins: the model may say what it wants; what it calls
-// has the arguments that were declared.
-func TestA1AStrictCallFitsWhereverItBegins(t *testing.T) {
+func TestStrictCallFitsItsSchemaAfterText(t *testing.T) {
 	for name, control := range map[string]bool{"a mark that is shown": false, "a mark that is a control token": true} {
 		t.Run(name, func(t *testing.T) { strictlyCalled(t, control) })
 	}
@@ -204,8 +201,8 @@ func strictlyCalled(t *testing.T, control bool) {
 	}
 }
 
-// TestA1WhatAFamilyIsNotHeldToIsRefused: with what to send instead.
-func TestA1WhatAFamilyIsNotHeldToIsRefused(t *testing.T) {
+// The error names what to send instead.
+func TestUnsupportedToolChoiceIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		template string
 		calls    engine.Calls
@@ -213,8 +210,8 @@ func TestA1WhatAFamilyIsNotHeldToIsRefused(t *testing.T) {
 		says     string
 	}{
 		"a call of Mistral's":      {mistral, engine.Calls{Required: true}, "tool_choice", "auto or none"},
-		"a schema of Mistral's":    {mistral, engine.Calls{Strict: true}, "tools", "without strict"},
-		"a schema of a free Llama": {llama, engine.Calls{Strict: true}, "tools", "tool_choice required"},
+		"a schema of Mistral's":    {mistral, engine.Calls{Strict: true}, "tools", "omit strict"},
+		"a schema of a free Llama": {llama, engine.Calls{Strict: true}, "tools", "set tool_choice to required"},
 	} {
 		e := ready(t, engine.Options{ModelPath: templated(t, c.template)}, ref.Options{})
 		_, err := e.Generate(context.Background(), asking(func(r *engine.Request) { r.Calls = &c.calls }))
@@ -224,9 +221,9 @@ func TestA1WhatAFamilyIsNotHeldToIsRefused(t *testing.T) {
 	}
 }
 
-// TestA1ASchemaThatCannotBeEnforced: strict refuses it by its keyword; a call that has
-// to be is any object then.
-func TestA1ASchemaThatCannotBeEnforced(t *testing.T) {
+// A strict tool is refused by the schema's keyword; a required call of a tool
+// that is not strict may be any object.
+func TestUnenforceableToolSchema(t *testing.T) {
 	e := ready(t, engine.Options{ModelPath: templated(t, hermes)}, ref.Options{})
 	odd := func(c engine.Calls) engine.Request {
 		return asking(func(r *engine.Request) {

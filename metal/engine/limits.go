@@ -32,9 +32,9 @@ type Limits struct {
 	CanMakeRoom bool
 }
 
-// publication is one value of Limits with what the engine knew when it came.
-// It never changes: who reads takes the pointer once and sees one publication
-// whole (requirement M8).
+// publication is one value of Limits with what the engine knew when it came. It
+// never changes: who reads takes the pointer once and sees one publication
+// whole.
 type publication struct {
 	Limits
 	// beyond is what the process held outside the back end's account; 0 where
@@ -166,12 +166,11 @@ func (e *Engine) overhead() int64 {
 }
 
 // held is what the process holds, without what is pooled: the largest of the
-// back end's account and what comes on top by arithmetic, constraints included, of that account and
-// what the kernel's footprint showed on top, and of what is accounted for
-// (requirement M1); and the kept bytes of earlier prompts and of what nobody read
-// yet. The footprint counts
-// as the difference that it showed: the figure itself is as old as its
-// publication, the back end's is of now.
+// back end's account and what comes on top by arithmetic, constraints included,
+// of that account and what the kernel's footprint showed on top, and of what is
+// accounted for; and the kept bytes of earlier prompts and of what nobody read
+// yet. The footprint counts as the difference that it showed: the figure itself
+// is as old as its publication, the back end's is of now.
 func held(m tensor.Memory, kept int64, s *serving, p *publication) int64 {
 	accounted := s.facts.WeightBytes + m.KV
 	return kept + max(m.Active()+max(s.overhead+s.grammars.Bytes(), p.beyond), accounted)
@@ -209,7 +208,7 @@ func (r room) safe() int64 { return r.limit/1000*safePermille - r.held }
 
 // worthAsking says that more room on the host would help, and that the host
 // says it could make some: what the process's own ceiling forbids, no other
-// engine's end allows (requirements G13, G14).
+// engine's end allows.
 func (r room) worthAsking(needed int64) bool {
 	return r.canAsk && (r.own == 0 || r.limit < r.own && needed <= r.own-r.held)
 }

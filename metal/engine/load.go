@@ -21,7 +21,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/weights"
 )
 
-var errContext = errors.New("context cannot be served")
+var errContext = errors.New("unsupported context length")
 
 // serving is what preflight needs; it does not change once loaded.
 type serving struct {
@@ -103,7 +103,7 @@ func (e *Engine) read() (*loadedModel, error) {
 	}
 	defer f.Close()
 	if n := f.Unread(); n > 0 {
-		e.log.Info("the model's eyes are not loaded: it is run as text alone", "bytes", n)
+		e.log.Info("the vision tower is not loaded: the model runs with text only", "bytes", n)
 	}
 	s, err := e.prepare(f)
 	if err != nil {
@@ -132,7 +132,7 @@ func (e *Engine) readWeights(ctx context.Context, f *weights.File, s *serving) (
 		s.estimator = arithmetic{s.facts, footprint.KernelsOf(name)}
 	}
 	if limit := e.opts.LimitBytes; limit > 0 && terms.Weights+terms.Overhead+terms.PrefixCache+terms.CacheQueue > limit {
-		return nil, fmt.Errorf("weights of %d bytes, %d bytes for the process and %d for earlier prompts under a limit of %d: %w",
+		return nil, fmt.Errorf("weights of %d bytes, %d bytes for the process and %d for the prefix cache do not fit the limit of %d: %w",
 			terms.Weights, terms.Overhead, terms.PrefixCache+terms.CacheQueue, limit, tensor.ErrMemory)
 	}
 	e.mu.Lock()
@@ -148,7 +148,7 @@ func (e *Engine) readWeights(ctx context.Context, f *weights.File, s *serving) (
 		return nil, err
 	}
 	for _, c := range f.Conversions() {
-		e.log.Warn("weights are held otherwise than the file has them", "type", c.From.String(), "as", c.To.String(), "tensors", c.Tensors,
+		e.log.Warn("some weights are loaded in another format than in the file", "type", c.From.String(), "as", c.To.String(), "tensors", c.Tensors,
 			"fileBytes", c.Bytes, "heldBytes", c.Held, "worstDifference", c.Worst, "largestValue", c.Largest)
 	}
 	if err := e.makeCache(m); err != nil {
@@ -193,13 +193,13 @@ func (e *Engine) prepare(f *weights.File) (*serving, error) {
 		s.context = int(facts.ContextTokens)
 	}
 	if int64(s.context) > facts.ContextTokens || e.opts.CacheTokens != 0 && e.opts.CacheTokens < s.context {
-		return nil, fmt.Errorf("%w: %d tokens wanted with a cache of %d, the model was made for %d", errContext, s.context, e.opts.CacheTokens, facts.ContextTokens)
+		return nil, fmt.Errorf("%w: %d tokens with a cache of %d, but the model supports %d", errContext, s.context, e.opts.CacheTokens, facts.ContextTokens)
 	}
 	if s.task = e.opts.Task; s.task == "" {
 		s.task = facts.TaskOf()
 	}
 	if s.task == model.Generate && facts.EncoderLayers > 0 {
-		return nil, fmt.Errorf("an encoder writes no text: %w", weights.ErrUnsupported)
+		return nil, fmt.Errorf("an encoder cannot generate text: %w", weights.ErrUnsupported)
 	}
 	return s, nil
 }
@@ -238,7 +238,7 @@ func (s *serving) spellShown(id int32) []byte {
 }
 
 // errCanary: the model computes and what comes out is no answer.
-var errCanary = errors.New("the model generates no token")
+var errCanary = errors.New("the model cannot generate a token")
 
 // canary generates one token: a model that loads and cannot step, or whose scores
 // are no numbers, is not ready. Of one that reads, it computes one vector.
@@ -251,7 +251,7 @@ func (e *Engine) canary(m *loadedModel) error {
 		}
 		for _, row := range out {
 			if i := slices.IndexFunc(row, func(v float32) bool { return v-v != 0 }); i >= 0 {
-				return fmt.Errorf("%w: number %d of its vector is %v", errCanary, i, row[i])
+				return fmt.Errorf("%w: element %d of its vector is %v", errCanary, i, row[i])
 			}
 		}
 		return nil

@@ -204,7 +204,7 @@ func (l *looping) stepFailed(step batch.Step, err error) error {
 	refusal := &Refusal{Kind: Internal, Message: "the back end failed: " + err.Error()}
 	if errors.Is(err, tensor.ErrMemory) {
 		r := l.e.room(l.model.serving)
-		refusal = &Refusal{Kind: OutOfMemory, Message: "the memory limit was reached while computing", Used: r.held, Limit: r.limit, RetryAfter: retryAfter}
+		refusal = &Refusal{Kind: OutOfMemory, Message: "the step reached the memory limit", Used: r.held, Limit: r.limit, RetryAfter: retryAfter}
 	} else {
 		l.failures++
 	}

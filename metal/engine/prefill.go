@@ -37,12 +37,11 @@ type verdict struct {
 }
 
 // decide says how much of a prompt to compute in the room there is. Admission
-// wants room for the whole prompt at the back end's own chunk (requirement
-// G7). After it, a chunk that would come near the limit shrinks (G11), and only
-// what does not fit at the smallest is over (G12). Before a prompt is cut or
-// given up, pooled bytes are reclaimed where they are in the way, what is
-// remembered of other prompts makes way, and the host is asked for room, each
-// once.
+// wants room for the whole prompt at the back end's own chunk. After it, a
+// chunk that would come near the limit shrinks, and only what does not fit at
+// the smallest is over. Before a prompt is cut or given up, pooled bytes are
+// reclaimed where they are in the way, what is remembered of other prompts
+// makes way, and the host is asked for room, each once.
 func decide(r room, p piece, est estimator) (verdict, error) {
 	if r.limit == 0 {
 		return verdict{tokens: p.full}, nil
@@ -189,7 +188,7 @@ func (l *looping) portion(a *active, row batch.Row) (verdict, *Refusal) {
 		case v.reclaim:
 			p.reclaimed = true
 			if _, err := e.reclaim(); err != nil {
-				e.log.Error("pool is not reclaimed", "error", err.Error())
+				e.log.Error("could not free pooled memory", "error", err.Error())
 			}
 		case v.shed > 0:
 			p.shed = true
@@ -201,7 +200,7 @@ func (l *looping) portion(a *active, row batch.Row) (verdict, *Refusal) {
 		case v.over && p.first:
 			return verdict{}, e.refuse(a, v.needed, r)
 		case v.over:
-			e.log.Warn("prompt ended at the memory limit", "computed", p.start, "rest", p.rest, "used", r.held, "needed", v.needed, "limit", r.limit)
+			e.log.Warn("prompt was refused at the memory limit", "computed", p.start, "rest", p.rest, "used", r.held, "needed", v.needed, "limit", r.limit)
 			return verdict{}, e.overLimit(v.needed, r.held, r.limit)
 		default:
 			a.weighed = true
@@ -217,7 +216,7 @@ func (l *looping) portion(a *active, row batch.Row) (verdict, *Refusal) {
 func (e *Engine) overLimit(needed, used, limit int64) *Refusal {
 	e.guard.aborted.Add(1)
 	return &Refusal{Kind: OutOfMemory, Param: "messages", Used: used, Needed: needed, Limit: limit, RetryAfter: retryAfter,
-		Message: fmt.Sprintf("the memory limit was reached while computing the prompt: %d bytes are in use, %d more are needed, the limit is %d", used, needed, limit)}
+		Message: fmt.Sprintf("computing the prompt reached the memory limit: %d bytes are in use, %d more are needed, the limit is %d", used, needed, limit)}
 }
 
 // cutBack forgets what a failed step had written of a request. Where a
@@ -233,7 +232,7 @@ func (l *looping) cutBack(a *active) {
 }
 
 // reclaim returns what the back end keeps pooled to the system and says how
-// much that was, measured (requirement K16).
+// much that was, measured.
 func (e *Engine) reclaim() (int64, error) {
 	b := e.opts.Backend
 	before := b.Memory().Pooled
@@ -269,8 +268,8 @@ func (l *looping) outOfMemory(step batch.Step, cause error) {
 		}
 	}
 	r := l.e.room(l.model.serving)
-	l.e.log.Error("step is out of memory", "rows", len(step.Rows), "tokens", step.Tokens(), "used", r.held, "limit", r.limit, "error", cause.Error())
-	refusal := &Refusal{Kind: OutOfMemory, Message: "the memory limit was reached while computing the answer", Used: r.held, Limit: r.limit, RetryAfter: retryAfter}
+	l.e.log.Error("step ran out of memory", "rows", len(step.Rows), "tokens", step.Tokens(), "used", r.held, "limit", r.limit, "error", cause.Error())
+	refusal := &Refusal{Kind: OutOfMemory, Message: "computing the response reached the memory limit", Used: r.held, Limit: r.limit, RetryAfter: retryAfter}
 	if prompt {
 		refusal = l.e.overLimit(0, r.held, r.limit)
 	}

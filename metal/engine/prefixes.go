@@ -129,7 +129,7 @@ func cutAt(spec tensor.CacheSpec, context int) (kv.Shape, int, error) {
 	}
 	shape, err := kv.ShapeOf(kept, context)
 	if err != nil {
-		return shape, 0, fmt.Errorf("prompts cannot be remembered: %w", err)
+		return shape, 0, fmt.Errorf("unsupported layers for the prefix cache: %w", err)
 	}
 	if shape.Block%spec.BlockTokens == 0 {
 		return shape, spec.BlockTokens, nil
@@ -179,11 +179,11 @@ func (e *Engine) remember(m *loadedModel) {
 	}
 	e.prefixes.Store(p)
 	e.limits.again(e.applyLimits)
-	e.log.Info("prompts are remembered", "bytes", p.ram.Stats().Budget, "blockTokens", p.shape.Block)
+	e.log.Info("prefix cache enabled", "bytes", p.ram.Stats().Budget, "blockTokens", p.shape.Block)
 }
 
 // closePrefixes writes down what is remembered, within its bound, and gives its
-// memory back. No request is left by then (requirement B6).
+// memory back. No request is left by then.
 func (e *Engine) closePrefixes() {
 	p := e.prefixes.Load()
 	if p == nil {
@@ -194,7 +194,7 @@ func (e *Engine) closePrefixes() {
 	defer cancel()
 	p.ram.Close(ctx)
 	if s := p.ram.Stats(); s.Lost+s.Refused > 0 {
-		e.log.Warn("what was remembered of prompts is lost in part", "blocks", s.Lost+s.Refused)
+		e.log.Warn("parts of the prefix cache could not be saved", "blocks", s.Lost+s.Refused)
 	}
 }
 
@@ -243,7 +243,7 @@ func (e *Engine) letGo(a *active) {
 
 // Forget returns what is remembered of prompts to the system, and what the back
 // end keeps pooled, between two steps, and says how many bytes that were:
-// measured, never negative (requirements K15, K16).
+// measured, never negative.
 func (e *Engine) Forget(ctx context.Context) (int64, error) {
 	var n int64
 	var failed error

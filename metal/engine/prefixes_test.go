@@ -24,6 +24,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/ref"
 	"metalfleet.dev/metalfleet/metal/sample"
 	"metalfleet.dev/metalfleet/metal/tensor"
+	"metalfleet.dev/metalfleet/test/seed"
 	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
@@ -92,10 +93,9 @@ func askAll(t *testing.T, e *engine.Engine, rs []engine.Request) []answer {
 	return out
 }
 
-// TestX1Invariant13RestoredAnswersAreTheComputedOnes: of every family, hybrids
-// included, sampled so that other numbers would soon be other tokens; and as many
-// tokens are restored as can be.
-func TestX1Invariant13RestoredAnswersAreTheComputedOnes(t *testing.T) {
+// For every family, hybrids included, sampled so that other numbers would soon
+// be other tokens; as many tokens are restored as possible.
+func TestRestoredAnswersEqualComputedOnes(t *testing.T) {
 	seen := map[tinymodel.Family]bool{}
 	for _, c := range tinymodel.Cases() {
 		if seen[c.Config.Family] {
@@ -136,9 +136,9 @@ func TestX1Invariant13RestoredAnswersAreTheComputedOnes(t *testing.T) {
 	}
 }
 
-// TestB1AnswersAreRememberedToo: the next turn goes on behind the answer, at the
-// last boundary that it filled.
-func TestB1AnswersAreRememberedToo(t *testing.T) {
+// The next turn continues after the answer, at the last boundary that it
+// filled.
+func TestAnswersAreCached(t *testing.T) {
 	for name, path := range map[string]string{"plain": model(t, tinymodel.Default()), "hybrid": hybrid(t)} {
 		for how, r := range map[string]ref.Options{"step by step": {}, "steps ahead": {Ahead: true}} {
 			t.Run(name+", "+how, func(t *testing.T) {
@@ -158,9 +158,7 @@ func TestB1AnswersAreRememberedToo(t *testing.T) {
 	}
 }
 
-// TestB2RowsNeverMixWhatTheyRemember: several requests in one step fill blocks,
-// and each of them later goes on from its own.
-func TestB2RowsNeverMixWhatTheyRemember(t *testing.T) {
+func TestCachedBlocksOfBatchedRequestsNeverMix(t *testing.T) {
 	for name, path := range map[string]string{"plain": model(t, tinymodel.Default()), "hybrid": hybrid(t)} {
 		t.Run(name, func(t *testing.T) {
 			var rs, further []engine.Request
@@ -212,10 +210,9 @@ func TestPreemptedRequestsGoOnFromWhatTheySaved(t *testing.T) {
 	}
 }
 
-// TestB1X1ALongPromptResumesFromItsLastBoundary: 8,000 tokens in blocks of their
-// full size, ended by a cancel past the middle, in memory and, by another engine,
-// on disk; 90,000 are in replay_test.go (make test-replay).
-func TestB1X1ALongPromptResumesFromItsLastBoundary(t *testing.T) {
+// 8,000 tokens in blocks of full size, cancelled after the middle, resumed in
+// memory and, by another engine, from disk. replay_test.go has 90,000.
+func TestLongPromptResumesFromItsLastBoundary(t *testing.T) {
 	for name, c := range map[string]brokenOff{
 		"plain":           {model(t, lengthy(tinymodel.Default())), 8000, 20, 20 * 256, false},
 		"plain, on disk":  {model(t, lengthy(tinymodel.Default())), 8000, 20, 20 * 256, true},
@@ -314,9 +311,9 @@ func lengthy(c tinymodel.Config) tinymodel.Config {
 	return c
 }
 
-// TestInvariant8RefusedRequestsLeaveNothing: 10,000 of them, refused by the queue
-// while what they would go on from is remembered; no claim and no byte stays.
-func TestInvariant8RefusedRequestsLeaveNothing(t *testing.T) {
+// 10,000 requests with cached prefixes, refused by the full queue: no claim and
+// no byte stays.
+func TestRefusedRequestsLeaveNoClaims(t *testing.T) {
 	e := ready(t, engine.Options{Sequences: 1, Queue: 1, CacheMemory: mebi}, ref.Options{})
 	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 2}
 	ask(t, e, r)
@@ -350,9 +347,8 @@ func TestInvariant8RefusedRequestsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestInvariant8WhatTheGuardRefusesLeavesNothing: its look for what is remembered
-// came first.
-func TestInvariant8WhatTheGuardRefusesLeavesNothing(t *testing.T) {
+// The lookup of its cached prefix came before the refusal.
+func TestRequestRefusedByTheGuardLeavesNoClaims(t *testing.T) {
 	arithmetic := &recorder{}
 	e := ready(t, engine.WithEstimator(engine.Options{CacheMemory: mebi, LimitBytes: 1 << 40}, arithmetic), ref.Options{})
 	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 2}
@@ -371,14 +367,13 @@ func TestInvariant8WhatTheGuardRefusesLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestB5Invariant15RandomCancels: requests that share prefixes are cancelled
-// anywhere, queued, in their prompt or in their answer; whoever comes later with
-// the same prompt gets its answer, and nobody counts on anything in the end.
-func TestB5Invariant15RandomCancels(t *testing.T) {
+// Requests that share prefixes are cancelled in the queue, in the prompt or in
+// the answer; later ones with the same prompt get its answer, and no claim is
+// left.
+func TestRandomCancellations(t *testing.T) {
 	for name, path := range map[string]string{"plain": model(t, tinymodel.Default()), "hybrid": hybrid(t)} {
 		t.Run(name, func(t *testing.T) {
-			seed := uint64(time.Now().UnixNano())
-			t.Logf("seed %d", seed)
+			seed := seed.Of(t)
 			r := rand.New(rand.NewPCG(seed, 0))
 			rs := conversation(400)
 			want := askAll(t, ready(t, engine.Options{ModelPath: path}, ref.Options{}), rs)
@@ -428,9 +423,8 @@ func TestB5Invariant15RandomCancels(t *testing.T) {
 	}
 }
 
-// TestX5AFailedStepDropsWhatIsRemembered, after its requests have ended; what is
-// computed again afterwards is what it was.
-func TestX5AFailedStepDropsWhatIsRemembered(t *testing.T) {
+// After its requests ended; computing again gives the same answers.
+func TestFailedStepDropsThePrefixCache(t *testing.T) {
 	var fail atomic.Bool
 	below := kvtest.NewFake()
 	e := ready(t, engine.Options{CacheMemory: mebi, Sequences: 2, ModelDigest: "sha256:aa", Below: func(kv.Origin) kv.Tier { return below }}, ref.Options{Fault: func(op string) error {
@@ -462,9 +456,9 @@ func TestX5AFailedStepDropsWhatIsRemembered(t *testing.T) {
 	}
 }
 
-// TestK15K16ForgettingSaysWhatCameBack: between two steps, by the goroutine that
-// owns the back end; Trim takes the pool alone.
-func TestK15K16ForgettingSaysWhatCameBack(t *testing.T) {
+// Between two steps, on the goroutine that owns the back end. Trim empties the
+// pool only.
+func TestForgetReportsFreedBytes(t *testing.T) {
 	e := ready(t, engine.Options{CacheMemory: mebi}, ref.Options{})
 	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 10}
 	want := ask(t, e, r)
@@ -482,10 +476,9 @@ func TestK15K16ForgettingSaysWhatCameBack(t *testing.T) {
 	same(t, "computed again", []answer{ask(t, e, r)}, []answer{want})
 }
 
-// TestB6WhatIsRememberedOutlivesTheEngineBelow: a stop ends requests, then writes
-// down what is not below yet; another engine goes on from there, and one of other
-// weights or numerics does not.
-func TestB6WhatIsRememberedOutlivesTheEngineBelow(t *testing.T) {
+// Shutdown ends requests, then writes the remaining blocks; an engine with the
+// same weights and numerics continues from them.
+func TestPrefixCacheOutlivesTheEngineOnDisk(t *testing.T) {
 	below := kvtest.NewFake()
 	o := engine.Options{ModelPath: model(t, tinymodel.Default()), CacheMemory: mebi, ModelDigest: "sha256:aa", Numerics: "ref 1", Below: func(kv.Origin) kv.Tier { return below }}
 	r := engine.Request{Tokens: tokensOf(1, 300, 400), Sampling: draws(1), MaxTokens: 10}
@@ -663,9 +656,7 @@ func TestUsageCountsCachedTokensOnce(t *testing.T) {
 	}
 }
 
-// TestB3WhatARequestSavedStaysUnderItsKeysAlone: nothing else of it is left, and
-// nothing at all where there was no room.
-func TestB3WhatARequestSavedStaysUnderItsKeysAlone(t *testing.T) {
+func TestOnlySavedBlocksStayOfARequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		path   string
 		blocks int
@@ -683,9 +674,9 @@ func TestB3WhatARequestSavedStaysUnderItsKeysAlone(t *testing.T) {
 	}
 }
 
-// TestB1ACancelledAnswerLeavesItsBlocks: what steps ahead filled is saved as it
-// fills, and not when the answer has ended.
-func TestB1ACancelledAnswerLeavesItsBlocks(t *testing.T) {
+// Blocks filled by pipelined steps are saved as they fill, not at the end of
+// the answer.
+func TestCancelledAnswerLeavesItsBlocks(t *testing.T) {
 	e := ready(t, engine.Options{CacheMemory: mebi}, ref.Options{Ahead: true, Fault: paced})
 	p := sample.Greedy()
 	r := engine.Request{Tokens: tokensOf(1, 100, 400), Sampling: &p, MaxTokens: 400}
@@ -731,10 +722,9 @@ func (r *recorder) Peak(p footprint.Prefill) (int64, error) {
 
 func (r *recorder) Fit(p footprint.Prefill, _, _ int64) (int64, bool) { return p.Chunk, true }
 
-// TestX3WhatIsRestoredIsWeighed: as cached tokens that take KV of their own,
-// before the request is admitted, and as computed ones afterwards; where it has
-// no room, the prompt is computed.
-func TestX3WhatIsRestoredIsWeighed(t *testing.T) {
+// As cached tokens with KV of their own before admission, as computed ones
+// afterwards; if they have no room, the prompt is computed.
+func TestRestoredTokensCountAgainstTheLimit(t *testing.T) {
 	arithmetic := &recorder{}
 	o := engine.WithEstimator(engine.Options{CacheMemory: mebi, LimitBytes: 1 << 40}, arithmetic)
 	e := ready(t, o, ref.Options{})
@@ -769,9 +759,9 @@ func (b *bounded) SetLimits(active, pooled int64) {
 	b.Backend.SetLimits(active, pooled)
 }
 
-// TestM1TheBudgetOfPrefixesIsNotTheBackEnds: of the process's ceiling it is set
-// aside, and what does not fit beside it is not loaded.
-func TestM1TheBudgetOfPrefixesIsNotTheBackEnds(t *testing.T) {
+// It is taken from the process's ceiling, and a model that does not fit next to
+// it is not loaded.
+func TestPrefixCacheBudgetIsReservedApart(t *testing.T) {
 	b := &bounded{Backend: ref.New(ref.Options{Threads: 2})}
 	path := model(t, tinymodel.Default())
 	e := engine.Start(engine.Options{ModelPath: path, Backend: b, LimitBytes: 1 << 30, CacheMemory: 1 << 20})
@@ -788,8 +778,7 @@ func TestM1TheBudgetOfPrefixesIsNotTheBackEnds(t *testing.T) {
 	}
 }
 
-// TestInvariant3ARequestThatTakesAllLeavesNothing: the first one too.
-func TestInvariant3ARequestThatTakesAllLeavesNothing(t *testing.T) {
+func TestRequestThatTakesAllKVLeavesNothing(t *testing.T) {
 	const tokens = 256
 	e := ready(t, engine.Options{ContextTokens: tokens, CacheTokens: tokens, PrefixCache: true}, ref.Options{})
 	if a := ask(t, e, engine.Request{Tokens: tokensOf(1, tokens-6, 400), Sampling: draws(1), MaxTokens: 6}); a.finished.Err != nil {
@@ -800,10 +789,9 @@ func TestInvariant3ARequestThatTakesAllLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestInvariant3EveryByteOfKVIsPromisedOnce: what is remembered lies in the KV
-// that was promised and that no request holds, and makes way before requests
-// take it. Nothing is promised for it, and it is of use all the same.
-func TestInvariant3EveryByteOfKVIsPromisedOnce(t *testing.T) {
+// Cached prefixes live in reserved KV that no request holds, and are evicted
+// before requests take it.
+func TestEveryByteOfKVIsReservedOnce(t *testing.T) {
 	const cacheTokens = 1024
 	var e atomic.Pointer[engine.Engine]
 	var most atomic.Int64

@@ -10,9 +10,9 @@ import (
 	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
-// TestK16RoomIsMadeWhileStepsAreComputed: for the blocks of prompts and for those
-// that answers fill, and none is held once nobody asks.
-func TestK16RoomIsMadeWhileStepsAreComputed(t *testing.T) {
+// For blocks of prompts and of answers; none is held once there are no
+// requests.
+func TestBlockMemoryIsPreparedDuringSteps(t *testing.T) {
 	for name, r := range map[string]engine.Request{
 		"a prompt":  {Tokens: tokensOf(1, 500, 400), Sampling: draws(1), MaxTokens: 1},
 		"an answer": {Tokens: tokensOf(2, 60, 400), Sampling: draws(2), MaxTokens: 200},
@@ -31,8 +31,8 @@ func TestK16RoomIsMadeWhileStepsAreComputed(t *testing.T) {
 	}
 }
 
-// TestK16RoomThatNobodyTookGoes: an answer ends before it fills a block.
-func TestK16RoomThatNobodyTookGoes(t *testing.T) {
+// An answer ends before it fills a block.
+func TestUnusedPreparedMemoryIsFreed(t *testing.T) {
 	e := ready(t, engine.Options{ModelPath: model(t, tinymodel.Default()), Sequences: 2, CacheMemory: mebi}, ref.Options{})
 	for i := range 5 {
 		ask(t, e, greedily([]engine.Request{{Tokens: tokensOf(uint64(i), 60, 400), Sampling: draws(1), MaxTokens: 60}})[0])

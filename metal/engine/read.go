@@ -72,7 +72,7 @@ func (e *Engine) Rerank(ctx context.Context, r RerankRequest) (*Reranked, error)
 		return nil, refusal
 	}
 	if n := len(r.Query); n > s.conventions.Limit*bytesPerToken {
-		return nil, s.tooLongToRead("query", fmt.Sprintf("the query has %d bytes", n))
+		return nil, s.tooLongToRead("query", fmt.Sprintf("the query has %d bytes, but the model supports %d tokens", n, s.conventions.Limit))
 	}
 	out, tokens, refusal := e.readAll(ctx, s, texts{"documents", len(r.Documents), func(i int) int { return len(r.Documents[i]) }, func(i int) (embed.Input, error) {
 		return s.conventions.Pair(s.tok, r.Query, r.Documents[i], r.Options)
@@ -88,7 +88,7 @@ func (e *Engine) Rerank(ctx context.Context, r RerankRequest) (*Reranked, error)
 }
 
 func (s *serving) tooLongToRead(param, detail string) *Refusal {
-	return &Refusal{Kind: ContextLength, Param: param, Message: fmt.Sprintf("%s, but the model reads %d tokens; shorten it, or have it truncated", detail, s.conventions.Limit)}
+	return &Refusal{Kind: ContextLength, Param: param, Message: detail + "; shorten it, or enable truncation"}
 }
 
 // texts are what a request wants to be read.
@@ -150,7 +150,7 @@ func (s *serving) written(ctx context.Context, all texts) (*reading, *Refusal) {
 			return nil, &Refusal{Kind: Cancelled, Message: "the request was cancelled"}
 		}
 		if n := all.bytes(i); n > s.conventions.Limit*bytesPerToken {
-			return nil, s.tooLongToRead(all.param, fmt.Sprintf("text %d has %d bytes", i, n))
+			return nil, s.tooLongToRead(all.param, fmt.Sprintf("text %d has %d bytes, but the model supports %d tokens", i, n, s.conventions.Limit))
 		}
 		var err error
 		switch r.inputs[i], err = all.write(i); {

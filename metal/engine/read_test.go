@@ -100,9 +100,8 @@ func TestScoresAreTheSameInAnyCompany(t *testing.T) {
 	}
 }
 
-// TestP5ARequestOfTheWrongKindLeavesNothing: a thousand of each, and what to ask
-// instead.
-func TestP5ARequestOfTheWrongKindLeavesNothing(t *testing.T) {
+// A thousand of each kind; the error names the right request.
+func TestRequestOfTheWrongKindLeavesNothing(t *testing.T) {
 	ctx := context.Background()
 	generate := func(e *engine.Engine) error {
 		_, err := e.Generate(ctx, engine.Request{Prompt: prompt("hello")})
@@ -121,9 +120,9 @@ func TestP5ARequestOfTheWrongKindLeavesNothing(t *testing.T) {
 		tries map[string]func(*engine.Engine) error
 		says  string
 	}{
-		"an embedder": {readerModel(t, "bert mean"), map[string]func(*engine.Engine) error{"text": generate, "scores": scores}, "ask it for embeddings"},
-		"a reranker":  {readerModel(t, "qwen3 rerank"), map[string]func(*engine.Engine) error{"text": generate, "vectors": vectors}, "ask it for rerank"},
-		"a writer":    {"", map[string]func(*engine.Engine) error{"vectors": vectors, "scores": scores}, "ask it for chat or completions"},
+		"an embedder": {readerModel(t, "bert mean"), map[string]func(*engine.Engine) error{"text": generate, "scores": scores}, "use it for embeddings"},
+		"a reranker":  {readerModel(t, "qwen3 rerank"), map[string]func(*engine.Engine) error{"text": generate, "vectors": vectors}, "use it for rerank"},
+		"a writer":    {"", map[string]func(*engine.Engine) error{"vectors": vectors, "scores": scores}, "use it for chat or completions"},
 	} {
 		e := ready(t, engine.Options{ModelPath: c.path}, ref.Options{})
 		for asked, try := range c.tries {
@@ -157,9 +156,8 @@ func (h *held) fault(op string) error {
 	return nil
 }
 
-// TestP7ParallelEmbedsShowNThenZero, and one whose caller went away counts until
-// its pass has ended.
-func TestP7ParallelEmbedsShowNThenZero(t *testing.T) {
+// A request whose client left counts until its pass ends.
+func TestActiveEmbeddingsAreCounted(t *testing.T) {
 	const n = 5
 	h := holding()
 	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Sequences: 2}, ref.Options{Fault: h.fault})
@@ -202,8 +200,7 @@ func until(t *testing.T, is func() bool) {
 	}
 }
 
-// TestP8AnAbortEndsReadingsAndTheEngineGoesOn, with what they asked for back.
-func TestP8AnAbortEndsReadingsAndTheEngineGoesOn(t *testing.T) {
+func TestAbortEndsEmbeddingsAndTheEngineContinues(t *testing.T) {
 	h := holding()
 	e := ready(t, engine.Options{ModelPath: readerModel(t, "xlm-roberta cls"), Sequences: 1}, ref.Options{Fault: h.fault})
 	h.on.Store(true)
@@ -298,7 +295,7 @@ func TestReadingsAreRefusedAsOtherRequestsAre(t *testing.T) {
 		"bytes":               {embedding(engine.EmbedRequest{Texts: []string{strings.Repeat("a", 1<<20)}, Options: truncated}), engine.ContextLength, "text 0 has 1048576 bytes"},
 		"a long query":        {ranking(engine.RerankRequest{Query: strings.Repeat("a", 1<<20), Documents: []string{"b"}, Options: truncated}), engine.ContextLength, "the query has 1048576 bytes"},
 		"the context promised": {ranking(engine.RerankRequest{Query: "a", Documents: []string{strings.Repeat("b ", 20)}}), engine.ContextLength,
-			"the model reads 20"},
+			"the model supports 20"},
 		"no such prompt": {embedding(engine.EmbedRequest{Texts: []string{"a"}, Options: embed.Options{Prompt: "query"}}), engine.Invalid, "the model has none"},
 	} {
 		err := c.try()
@@ -334,9 +331,9 @@ func TestTooManyReadingsAreRefused(t *testing.T) {
 	all.Wait()
 }
 
-// TestG5AReadingThatDoesNotFitUnderTheLimitIsRefused with figures, before
-// anything is computed; what waits while prompts are paused is computed after.
-func TestG5AReadingThatDoesNotFitUnderTheLimitIsRefused(t *testing.T) {
+// With figures, before anything is computed. Requests that wait while prompts
+// are paused are computed later.
+func TestEmbeddingThatDoesNotFitIsRefused(t *testing.T) {
 	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Supervised: true}, ref.Options{})
 	held := e.Status().Memory.Active() + engine.Overhead(e)
 	e.SetLimits(engine.Limits{Memory: held + 1000, Sequence: 1})
@@ -364,9 +361,8 @@ func TestG5AReadingThatDoesNotFitUnderTheLimitIsRefused(t *testing.T) {
 	}
 }
 
-// TestG7AReadingIsWeighedAgainWhenItIsComputed: what fitted when it was admitted
-// does not any more.
-func TestG7AReadingIsWeighedAgainWhenItIsComputed(t *testing.T) {
+// What fitted at admission may not fit any more.
+func TestEmbeddingIsCheckedAgainBeforeItIsComputed(t *testing.T) {
 	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean"), Supervised: true}, ref.Options{})
 	held := e.Status().Memory.Active() + engine.Overhead(e)
 	e.SetLimits(engine.Limits{Memory: held + 1<<30, Sequence: 1, PausePrefill: true})
@@ -408,9 +404,9 @@ func TestADecoderKeepsNoMoreThanWasPromised(t *testing.T) {
 	}
 }
 
-// TestG12AReadingThatRunsOutOfMemoryEndsAlone: in a pass of two one runs into the
-// limit however small the pass is; the engine goes on.
-func TestG12AReadingThatRunsOutOfMemoryEndsAlone(t *testing.T) {
+// One of two texts in a pass hits the limit however small the pass is; the
+// engine continues.
+func TestEmbeddingThatRunsOutOfMemoryFailsAlone(t *testing.T) {
 	var full atomic.Bool
 	e := ready(t, engine.Options{ModelPath: readerModel(t, "bert mean")}, ref.Options{Fault: func(op string) error {
 		if full.Load() && op == "GELU" {

@@ -186,7 +186,7 @@ func (l *readers) portion(pass []place) ([]place, *Refusal) {
 		case !reclaimed && r.pooled > 0:
 			reclaimed = true
 			if _, err := e.reclaim(); err != nil {
-				e.log.Error("pool is not reclaimed", "error", err.Error())
+				e.log.Error("could not free pooled memory", "error", err.Error())
 			}
 		case r.fits(needed):
 			return pass, nil

@@ -67,7 +67,7 @@ func (e *Engine) closes() {
 
 // Trim returns what the back end keeps pooled to the system, between two steps,
 // and says how many bytes that were: measured, never negative, 0 while nothing
-// is served (requirements K16, P23).
+// is served.
 func (e *Engine) Trim(ctx context.Context) (int64, error) {
 	var n int64
 	var failed error
@@ -79,10 +79,10 @@ func (e *Engine) Trim(ctx context.Context) (int64, error) {
 
 // Abort ends every running and queued request with a terminal error that gives
 // the reason; the engine goes on. When it returns, what they held is back with
-// the system. It says how many requests there were (requirement M5).
+// the system. It says how many requests there were.
 func (e *Engine) Abort(ctx context.Context, reason string) (int, error) {
 	if reason == "" {
-		reason = "this Mac is short of memory and ended the request"
+		reason = "the request was aborted because this Mac is short of memory"
 	}
 	aborted := 0
 	var failed error

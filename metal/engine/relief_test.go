@@ -17,9 +17,8 @@ import (
 	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
-// TestK16WhatATrimReturnsIsMeasured: as much as the pool held, and nothing the
-// second time.
-func TestK16WhatATrimReturnsIsMeasured(t *testing.T) {
+// The size of the pool, and zero the second time.
+func TestTrimReportsFreedBytes(t *testing.T) {
 	e := ready(t, engine.Options{}, ref.Options{})
 	ask(t, e, engine.Request{Prompt: prompt("Hello"), MaxTokens: 5})
 	engine.Active(t.Context(), e) // between two steps: the last one has let go of everything
@@ -96,9 +95,8 @@ func (w *witness) Close() error {
 	return w.Backend.Close()
 }
 
-// TestP23ReliefHappensOnTheEnginesOwnGoroutine while others trim, abort,
-// publish and ask.
-func TestP23ReliefHappensOnTheEnginesOwnGoroutine(t *testing.T) {
+// While others trim, abort, publish limits and read the status.
+func TestMemoryReliefRunsOnTheSchedulerGoroutine(t *testing.T) {
 	w := &witness{Backend: ref.New(ref.Options{Threads: 2, Poison: true}), others: map[string]string{}}
 	e := engine.Start(engine.Options{ModelPath: model(t, tinymodel.Default()), Backend: w, Sequences: 2})
 	if err := e.AwaitReady(t.Context()); err != nil {
@@ -137,9 +135,9 @@ func TestP23ReliefHappensOnTheEnginesOwnGoroutine(t *testing.T) {
 	}
 }
 
-// TestM5AbortEndsEveryRequestAndTheEngineGoesOn, running and queued, step by
-// step and ahead: their memory is back when the call answers.
-func TestM5AbortEndsEveryRequestAndTheEngineGoesOn(t *testing.T) {
+// Running and queued requests, step by step and pipelined; their memory is free
+// when the call returns.
+func TestAbortEndsEveryRequestAndTheEngineContinues(t *testing.T) {
 	for name, o := range map[string]ref.Options{"step by step": {Fault: paced}, "steps ahead": {Fault: paced, Ahead: true}} {
 		t.Run(name, func(t *testing.T) {
 			e := ready(t, engine.Options{Sequences: 2}, o)
@@ -191,8 +189,7 @@ func (h afterReady) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestM5AnAbortRightAfterReadyFindsWhatWasAccepted before the first step.
-func TestM5AnAbortRightAfterReadyFindsWhatWasAccepted(t *testing.T) {
+func TestAbortBeforeTheFirstStepEndsAcceptedRequests(t *testing.T) {
 	held := afterReady{slog.DiscardHandler, time.After(200 * time.Millisecond)}
 	e := ready(t, engine.Options{Log: slog.New(held)}, ref.Options{Fault: paced})
 	s, err := e.Generate(t.Context(), engine.Request{Prompt: prompt("Hello"), Sampling: draws(2), MaxTokens: 480})
@@ -207,9 +204,8 @@ func TestM5AnAbortRightAfterReadyFindsWhatWasAccepted(t *testing.T) {
 	}
 }
 
-// TestP16AReaderThatNeverReadsHoldsNothing: shutdown and abort end its request,
-// and the end is there when it comes to read.
-func TestP16AReaderThatNeverReadsHoldsNothing(t *testing.T) {
+// Shutdown and abort end its request, and it finds the end when it reads.
+func TestClientThatNeverReadsHoldsNothing(t *testing.T) {
 	b := ref.New(ref.Options{Threads: 2, Poison: true, Fault: paced})
 	e := engine.Start(engine.Options{ModelPath: model(t, tinymodel.Default()), Backend: b, Sequences: 1})
 	if err := e.AwaitReady(t.Context()); err != nil {
@@ -241,9 +237,7 @@ func TestP16AReaderThatNeverReadsHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestP21WhateverFailsOnTheWayOutTheRestIsReleased: a pool that does not let go
-// stops neither an abort nor a shutdown.
-func TestP21WhateverFailsOnTheWayOutTheRestIsReleased(t *testing.T) {
+func TestFailedReleaseStopsNeitherAbortNorShutdown(t *testing.T) {
 	w := &witness{Backend: ref.New(ref.Options{Threads: 2, Poison: true, Fault: paced}), others: map[string]string{}}
 	e := engine.Start(engine.Options{ModelPath: model(t, tinymodel.Default()), Backend: w})
 	if err := e.AwaitReady(t.Context()); err != nil {
@@ -269,8 +263,7 @@ func TestP21WhateverFailsOnTheWayOutTheRestIsReleased(t *testing.T) {
 	}
 }
 
-// TestP23ACallerThatGoesDoesNotWaitForAStep: its context ends the wait.
-func TestP23ACallerThatGoesDoesNotWaitForAStep(t *testing.T) {
+func TestCancelledCallDoesNotWaitForAStep(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var armed atomic.Bool
 	e := ready(t, engine.Options{}, ref.Options{Fault: func(string) error {

@@ -92,9 +92,9 @@ func (e *Engine) readyFor(task model.Task) (*serving, *Refusal) {
 
 // misfit says what to ask a model for instead.
 func misfit(made, asked model.Task) string {
-	does := map[model.Task]string{model.Generate: "writes text", model.Embed: "turns texts into vectors", model.Rerank: "scores documents for a query"}
+	does := map[model.Task]string{model.Generate: "generates text", model.Embed: "computes embeddings of texts", model.Rerank: "scores documents for a query"}
 	instead := map[model.Task]string{model.Generate: "chat or completions", model.Embed: "embeddings", model.Rerank: "rerank"}
-	return fmt.Sprintf("this model %s, and is asked for %s; ask it for %s, or name another model", does[made], instead[asked], instead[made])
+	return fmt.Sprintf("this model %s and does not support %s; use it for %s, or choose another model", does[made], instead[asked], instead[made])
 }
 
 func notReady(s State) *Refusal {
@@ -121,7 +121,7 @@ func (s *serving) preflight(ctx context.Context, r Request) (*active, *Refusal) 
 		return nil, refusal
 	}
 	if n := r.Logprobs; n != nil && (*n < 0 || *n > sample.MostAlternatives) {
-		return nil, invalid("top_logprobs", "%d alternatives are wanted of each token, want 0 to %d", *n, sample.MostAlternatives)
+		return nil, invalid("top_logprobs", "top_logprobs is %d, want 0 to %d", *n, sample.MostAlternatives)
 	}
 	if refusal := checkStops(r.Stop); refusal != nil {
 		return nil, refusal
@@ -180,14 +180,14 @@ func checkStops(stops []string) *Refusal {
 func (s *serving) checkBias(bias map[int32]float32) *Refusal {
 	for _, id := range slices.Sorted(maps.Keys(bias)) {
 		if id < 0 || int(id) >= s.tok.Size() {
-			return invalid("logit_bias", "logit_bias names token %d, the vocabulary has tokens 0 to %d", id, s.tok.Size()-1)
+			return invalid("logit_bias", "logit_bias contains token %d, but the vocabulary has tokens 0 to %d", id, s.tok.Size()-1)
 		}
 	}
 	return nil
 }
 
 func (s *serving) tooLong(detail string) *Refusal {
-	return &Refusal{Kind: ContextLength, Param: "messages", Message: fmt.Sprintf("%s, but the context holds %d tokens in all; shorten the prompt or lower max_tokens", detail, s.context)}
+	return &Refusal{Kind: ContextLength, Param: "messages", Message: fmt.Sprintf("%s, but the context length is %d tokens in total; shorten the prompt or lower max_tokens", detail, s.context)}
 }
 
 // tokens turns the input of a request into ids.
@@ -233,7 +233,7 @@ func (s *serving) checkTokens(ids []int32) ([]int32, *Refusal) {
 	}
 	for i, id := range ids {
 		if id < 0 || int(id) >= s.tok.Size() {
-			return nil, invalid("prompt", "token %d is %d, the vocabulary has %d", i, id, s.tok.Size())
+			return nil, invalid("prompt", "token %d is %d, but the vocabulary has %d", i, id, s.tok.Size())
 		}
 	}
 	return append([]int32(nil), ids...), nil
@@ -264,7 +264,7 @@ func (e *Engine) enter() *Refusal {
 		return notReady(e.state)
 	}
 	if e.admitted >= e.opts.Sequences+e.opts.Queue {
-		return &Refusal{Kind: QueueFull, Message: fmt.Sprintf("%d requests run or wait already", e.admitted), RetryAfter: retryAfter}
+		return &Refusal{Kind: QueueFull, Message: fmt.Sprintf("%d requests are already running or waiting", e.admitted), RetryAfter: retryAfter}
 	}
 	e.admitted++
 	return nil

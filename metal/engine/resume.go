@@ -50,12 +50,12 @@ func (l *looping) resume(a *active) (done bool) {
 	}
 	slices, state := l.cut(point, views)
 	if err := l.model.cache.Restore(tensor.RequestID(a.id), point.Tokens, slices, state); err != nil {
-		l.e.log.Error("prompt is not restored", "tokens", point.Tokens, "error", err.Error())
+		l.e.log.Error("could not restore a prompt from the prefix cache", "tokens", point.Tokens, "error", err.Error())
 		l.resumed(a, kv.Point{})
 		return true
 	}
 	if err := l.sched.Restored(a.id, point.Tokens); err != nil { // a fault of this package: it is computed instead
-		l.e.log.Error("prompt is not restored", "tokens", point.Tokens, "error", err.Error())
+		l.e.log.Error("could not restore a prompt from the prefix cache", "tokens", point.Tokens, "error", err.Error())
 		l.model.cache.Drop(tensor.RequestID(a.id))
 		point = kv.Point{}
 	}
@@ -148,8 +148,8 @@ func (l *looping) cut(point kv.Point, views []*kv.View) (slices [][]byte, state 
 }
 
 // keep saves what a step completed of a request: blocks that are full now, and
-// the state where prompts are cut (requirements B1, B2). Once something has no
-// room, what would follow it is worth nothing, and no more is saved.
+// the state where prompts are cut. Once something has no room, what would
+// follow it is worth nothing, and no more is saved.
 func (l *looping) keep(a *active) {
 	p := l.prefixes
 	a.staged = false
@@ -239,7 +239,7 @@ func (l *looping) save(a *active, key kv.Key, first, last int, state bool) bool 
 		return cache.SaveState(id, dst)
 	})
 	if err != nil {
-		l.e.log.Error("prompt is not remembered", "tokens", last, "error", err.Error())
+		l.e.log.Error("could not save a prompt to the prefix cache", "tokens", last, "error", err.Error())
 		return false
 	}
 	if saved == kv.Dropped {
@@ -280,7 +280,7 @@ func (l *looping) stops(step batch.Step) bool {
 // reset forgets what is remembered after a step that the back end could not
 // compute: what it computed lately is not to be trusted. It comes after the
 // requests of that step have ended and before another step; of those that go on
-// nothing more is saved (requirement X5).
+// nothing more is saved.
 func (l *looping) reset(cause error) {
 	if l.prefixes == nil || errors.Is(cause, tensor.ErrMemory) {
 		return
@@ -290,5 +290,5 @@ func (l *looping) reset(cause error) {
 	for _, a := range l.active {
 		a.mute = true
 	}
-	l.e.log.Warn("what was remembered of prompts is dropped: the back end failed", "bytes", bytes)
+	l.e.log.Warn("prefix cache dropped because the back end failed", "bytes", bytes)
 }

@@ -12,9 +12,9 @@ import (
 	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
-// TestA1AScriptedModelCallsItsToolAndReadsTheResult shows the way from a prompt
-// to a call through a whole engine, by a model whose words are known.
-func TestA1AScriptedModelCallsItsToolAndReadsTheResult(t *testing.T) {
+// From the prompt to the call through a whole engine, with a model whose output
+// is known.
+func TestScriptedModelCallsItsToolAndReadsTheResult(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "caller.gguf")
 	if err := tinymodel.Write(path, tinymodel.Caller()); err != nil {
 		t.Fatal(err)

@@ -112,7 +112,7 @@ func (s *Session) Evaluate(ctx context.Context, tokens []int32) ([]float32, erro
 func (s *Session) Extend(ctx context.Context, id int64, tokens []int32) ([]float32, error) {
 	start := s.cache.Length(tensor.RequestID(id))
 	if len(tokens) == 0 || len(tokens) > s.context-start {
-		return nil, fmt.Errorf("%d tokens behind %d in a context of %d: %w", len(tokens), start, s.context, errContext)
+		return nil, fmt.Errorf("cannot add %d tokens after %d in a context of %d: %w", len(tokens), start, s.context, errContext)
 	}
 	for _, t := range tokens {
 		if t < 0 || int(t) >= s.vocab {
@@ -148,7 +148,7 @@ type Continued struct {
 func (s *Session) Continue(ctx context.Context, ids []int64, first []int32, steps int) (Continued, error) {
 	c := Continued{Tokens: make([][]int32, len(ids))}
 	if len(ids) == 0 || len(first) != len(ids) {
-		return c, fmt.Errorf("%d tokens to begin %d sequences with: %w", len(first), len(ids), errContext)
+		return c, fmt.Errorf("%d tokens to start %d sequences: %w", len(first), len(ids), errContext)
 	}
 	top := s.backend.NewScope(ctx)
 	defer top.Close()

@@ -289,7 +289,7 @@ func (f *flight) took(landed, now time.Time, next *flight) time.Duration {
 func (l *looping) deliver(a *active, f *flight, pick picker, row int) {
 	p, err := pick(row)
 	if err != nil {
-		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: "the model's output cannot be sampled: " + err.Error()}})
+		l.end(a, Finished{Err: &Refusal{Kind: Internal, Message: "cannot sample the model's output: " + err.Error()}})
 		return
 	}
 	if !l.take(a, p) || f.counted {

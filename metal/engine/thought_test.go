@@ -138,9 +138,9 @@ func TestThinkingIsFreeAndTheFormBeginsBehindIt(t *testing.T) {
 	wantMay(t, c, tokB)
 }
 
-// TestA1WhatIsCalledIsFreeToBeThoughtOfFirst: a call that has to be begins behind thoughts;
-// where none has to be, text may begin with a blank that is not shown.
-func TestA1WhatIsCalledIsFreeToBeThoughtOfFirst(t *testing.T) {
+// A required call begins after the reasoning. Without one, text may begin with
+// a blank that is not shown.
+func TestCallMayFollowReasoning(t *testing.T) {
 	calls := func(free bool) grammar.Spec {
 		return grammar.Spec{Kind: grammar.Functions, Calls: &grammar.Calls{Begin: "ab", Free: free, Ways: []grammar.Way{{Name: "f", Open: "b", Schema: "true"}}}}
 	}

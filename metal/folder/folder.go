@@ -28,9 +28,9 @@ var (
 	// ErrTooLarge says that a file is larger than its reader takes.
 	ErrTooLarge = errors.New("file is too large")
 	// ErrOutside says that a name or link leads out of the folder.
-	ErrOutside = errors.New("leads out of the model's folder; copy the file into it")
+	ErrOutside = errors.New("leads out of the model's folder; copy the file into the folder")
 	// ErrInvalid says that a file is not what its name promises.
-	ErrInvalid = errors.New("file cannot be read")
+	ErrInvalid = errors.New("cannot read the file")
 )
 
 // maxNames bounds a listing.
@@ -67,7 +67,7 @@ func (f *Folder) Sub(name string) (*Folder, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%s: %w", name, ErrMissing)
 	case err != nil && f.isLink(name):
-		return nil, fmt.Errorf("%s is a link that %w", name, ErrOutside)
+		return nil, fmt.Errorf("%s is a symbolic link that %w", name, ErrOutside)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w: %w", name, ErrInvalid, err)
 	}
@@ -84,7 +84,7 @@ func (f *Folder) File(name string) (*os.File, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%s: %w", name, ErrMissing)
 	case err != nil && f.isLink(name):
-		return nil, fmt.Errorf("%s is a link that %w", name, ErrOutside)
+		return nil, fmt.Errorf("%s is a symbolic link that %w", name, ErrOutside)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w: %w", name, ErrInvalid, err)
 	case !info.Mode().IsRegular(): // a pipe would block for ever
@@ -150,7 +150,7 @@ func (f *Folder) Names(suffix string) ([]string, error) {
 		return nil, fmt.Errorf("list model folder: %w", err)
 	}
 	if len(all) > maxNames {
-		return nil, fmt.Errorf("model folder holds over %d files: %w", maxNames, ErrTooLarge)
+		return nil, fmt.Errorf("model folder contains over %d files: %w", maxNames, ErrTooLarge)
 	}
 	var out []string
 	for _, n := range all {

@@ -49,7 +49,7 @@ func product(factors ...int64) amount {
 func check(what string, tokens int64, amounts ...amount) error {
 	for _, a := range amounts {
 		if a.over {
-			return fmt.Errorf("%w: memory of %s of %d tokens does not fit 63 bits: the dimensions in the file header cannot be right", model.ErrIncomplete, what, tokens)
+			return fmt.Errorf("%w: the memory of %s of %d tokens exceeds 63 bits: the dimensions in the file header cannot be right", model.ErrIncomplete, what, tokens)
 		}
 	}
 	return nil

@@ -97,7 +97,7 @@ func metalFusions() []Fusion {
 
 // mlxKernels are what metal/mlx does: slabs of up to 2 GiB that are copied four
 // layers at a time, two of them where a request moves, and at once where they
-// are small (bridge.cpp, rearrange); a mask is a distance of 4 bytes and two
+// are small (bridge_slab.cpp, rearrange); a mask is a distance of 4 bytes and two
 // bytes that come of it (attend_alone); logits are widened, and copied out; a
 // processor is told of up to 100 operations ahead of what it computes
 // (memory_test.go), and a layer is some 25, one of an encoder, whose norms and GELU
@@ -108,7 +108,7 @@ func mlxKernels(fusions []Fusion, scoreCopies, beside int64) Kernels {
 		Fusions: fusions, ScoreBytes: 4, ScoreCopies: scoreCopies, MaskBytes: 6, BlockTokens: blockTokens,
 		GrowLayers: 4, GrowWhole: 64 * MiB, GrowMost: 4 * GiB, LogitBytes: 3 * 4, LayersAhead: 4, EncoderAhead: 2,
 		Rotates: true, RotatesBeside: beside,
-		RecurrentCopies: 14, // windows and taps, heads of queries, keys and values in several forms, what is written and read, squares of blocks (bridge.cpp, delta_rule)
+		RecurrentCopies: 14, // windows and taps, heads of queries, keys and values in several forms, what is written and read, squares of blocks (bridge_recur.cpp, delta_rule)
 	}
 }
 

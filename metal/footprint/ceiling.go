@@ -3,7 +3,7 @@ package footprint
 // Policy is how much of a Mac's memory is left to the system and its user.
 type Policy string
 
-// The policies, with the reference server's constants (requirements M11).
+// The policies, with the reference server's constants.
 const (
 	Safe       Policy = "Safe"
 	Balanced   Policy = "Balanced"

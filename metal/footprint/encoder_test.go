@@ -13,9 +13,9 @@ var encoder = model.Facts{
 	HeadSize: 32, VocabularySize: 30522, ContextTokens: 512, KeyValueElementBytes: 4, WeightBytes: 90_000_000,
 }
 
-// TestP12AnEncoderKeepsNothingAndReadsTextsWhole: no keys and values, and a pass
-// as long as the longest text, whose scores are written out as a decoder's are.
-func TestP12AnEncoderKeepsNothingAndReadsTextsWhole(t *testing.T) {
+// A pass is as long as the longest text, and its attention scores are
+// materialized like a decoder's.
+func TestEncoderHasNoKVAndReadsTextsWhole(t *testing.T) {
 	decoder := encoder
 	decoder.EncoderLayers, decoder.GrowingLayers = 0, 6
 	for _, b := range Backends() {

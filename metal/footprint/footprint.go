@@ -38,8 +38,8 @@ type Context struct {
 	// Sequences that run at once at most.
 	Sequences int64
 	// CacheTokens of keys and values that all running requests share. The
-	// tokens of answers are among them, so that no decoding grows past what was
-	// promised (requirement G15).
+	// tokens of answers are among them, so that no decoding grows past what
+	// was promised.
 	CacheTokens int64
 	// PrefixCache is how many bytes may hold what was computed of earlier prompts,
 	// in memory; 0 is none.
@@ -90,10 +90,10 @@ func Estimate(f model.Facts, c Context) (Terms, error) {
 		return Terms{}, err
 	}
 	if c.PrefixCache < 0 || c.CacheQueue < 0 {
-		return Terms{}, fmt.Errorf("a prefix cache of %d bytes with %d that wait for a disk cannot be kept: want 0, which is none, or more", c.PrefixCache, c.CacheQueue)
+		return Terms{}, fmt.Errorf("invalid prefix cache of %d bytes with a disk write queue of %d: want 0 (none) or more", c.PrefixCache, c.CacheQueue)
 	}
 	if c.Tokens < 1 || c.Sequences < 1 || c.CacheTokens < c.Tokens || c.Sequences > mostSequences || c.CacheTokens > mostTokens {
-		return Terms{}, fmt.Errorf("context of %d tokens, %d sequences, %d cache tokens cannot be served: want at least 1, 1 and as many cache tokens as tokens, and at most %d sequences and %d tokens",
+		return Terms{}, fmt.Errorf("unsupported context of %d tokens, %d sequences, %d cache tokens: want at least 1, 1 and as many cache tokens as tokens, and at most %d sequences and %d tokens",
 			c.Tokens, c.Sequences, c.CacheTokens, mostSequences, mostTokens)
 	}
 	var largest Terms
@@ -112,7 +112,7 @@ func Estimate(f model.Facts, c Context) (Terms, error) {
 		}
 	}
 	if !known {
-		return Terms{}, fmt.Errorf("memory on back end %q cannot be computed: want one of %v", c.Backend, Backends())
+		return Terms{}, fmt.Errorf("unknown back end %q: want one of %v", c.Backend, Backends())
 	}
 	return largest, nil
 }

@@ -26,8 +26,9 @@ func estimated(t *testing.T, f model.Facts, c Context) Terms {
 	return terms
 }
 
-// The nearest peer charged four times as much: it took query heads for KV heads.
-func TestP12EstimateCountsTrueKVHeads(t *testing.T) {
+// The nearest peer took query heads for KV heads and charged four times as
+// much.
+func TestEstimateCountsKVHeads(t *testing.T) {
 	for _, b := range []string{MLX, MLXCPU} {
 		if got := estimated(t, llama8B, Context{Tokens: 131072, Sequences: 1, CacheTokens: 131072, Backend: b}); got.KV != 16*GiB {
 			t.Errorf("KV of an 8B model at 128k on %s: %d, want 16 GiB: grouped-query heads count, not query heads", b, got.KV)
@@ -42,9 +43,9 @@ func TestP12EstimateCountsTrueKVHeads(t *testing.T) {
 	}
 }
 
-// TestP12ThePrefixCacheIsATermOfItsOwn: every byte of its budget is reserved, on
-// every back end, and other terms stay but for what a larger process may pool.
-func TestP12ThePrefixCacheIsATermOfItsOwn(t *testing.T) {
+// Every byte of its budget is reserved on every back end; of the other terms
+// only the pool grows with it.
+func TestPrefixCacheIsATermOfItsOwn(t *testing.T) {
 	for _, b := range Backends() {
 		c := Context{Tokens: 4096, Sequences: 2, CacheTokens: 8192, Backend: b}
 		without := estimated(t, llama8B, c)
@@ -62,9 +63,9 @@ func TestP12ThePrefixCacheIsATermOfItsOwn(t *testing.T) {
 	}
 }
 
-// The tokens of answers take their share of CacheTokens, so that decoding never
-// grows past what was promised.
-func TestG15DecodeGrowthIsReserved(t *testing.T) {
+// The tokens of answers are part of cacheTokens, so decoding never exceeds the
+// reservation.
+func TestDecodeGrowthIsReserved(t *testing.T) {
 	c := Context{Tokens: 4096, Sequences: 4, CacheTokens: 16384, Backend: MLX}
 	reserved := estimated(t, llama8B, c)
 	var grown int64
@@ -80,7 +81,7 @@ func TestG15DecodeGrowthIsReserved(t *testing.T) {
 	}
 }
 
-func TestP12CacheTokensAreWholeBlocks(t *testing.T) {
+func TestCacheTokensAreWholeBlocks(t *testing.T) {
 	one := estimated(t, smollm2, Context{Tokens: 1, Sequences: 1, CacheTokens: 1, Backend: Ref})
 	block := estimated(t, smollm2, Context{Tokens: 1, Sequences: 1, CacheTokens: 256, Backend: Ref})
 	if one.KV != block.KV || one.KV != 256*30*3*64*4*2 {
@@ -88,7 +89,7 @@ func TestP12CacheTokensAreWholeBlocks(t *testing.T) {
 	}
 }
 
-func TestP12WeightsAreWhatTheBackEndMakesOfThem(t *testing.T) {
+func TestWeightsAreCountedAsTheBackEndStoresThem(t *testing.T) {
 	f := smollm2
 	f.WideWeightBytes = 118_000_000
 	c := Context{Tokens: 256, Sequences: 1, CacheTokens: 256}
@@ -100,8 +101,8 @@ func TestP12WeightsAreWhatTheBackEndMakesOfThem(t *testing.T) {
 	}
 }
 
-// A reservation is made before a Mac is chosen: it must hold on every one.
-func TestP12WithoutABackEndTheLargestCounts(t *testing.T) {
+// A reservation is made before a Mac is chosen: it must suffice on each one.
+func TestWithoutABackEndTheLargestCounts(t *testing.T) {
 	for _, f := range []model.Facts{smollm2, llama8B, hybrid} {
 		c := Context{Tokens: 2048, Sequences: 4, CacheTokens: 8192}
 		largest := estimated(t, f, c).Total()
@@ -124,7 +125,7 @@ func TestP12WithoutABackEndTheLargestCounts(t *testing.T) {
 }
 
 // The pool is bounded by the limit that follows from the estimate.
-func TestP12ThePoolFitsTheLimitThatFollows(t *testing.T) {
+func TestPoolFitsTheResultingLimit(t *testing.T) {
 	for base := int64(1); base < 1<<50; base = base*5/3 + 1 {
 		p := pooled(base)
 		need := PooledLimit(EngineLimit(base + p))
@@ -138,9 +139,9 @@ func TestP12ThePoolFitsTheLimitThatFollows(t *testing.T) {
 	}
 }
 
-// Reading a vocabulary takes more than a small model with a short context does,
-// and nothing beside weights and a context that are not there yet.
-func TestP12ReadingTheVocabularyIsCharged(t *testing.T) {
+// Loading a vocabulary takes more than a small model with a short context, and
+// precedes weights and context.
+func TestLoadingTheVocabularyIsCharged(t *testing.T) {
 	small, one := smollm2, Context{Tokens: 1, Sequences: 1, CacheTokens: 1}
 	small.WeightBytes = 2_000_000
 	for _, b := range table() {
@@ -156,7 +157,7 @@ func TestP12ReadingTheVocabularyIsCharged(t *testing.T) {
 	}
 }
 
-func TestP12UnknownDimensionsAreRefused(t *testing.T) {
+func TestUnknownDimensionsAreRefused(t *testing.T) {
 	c := Context{Tokens: 16, Sequences: 1, CacheTokens: 16}
 	for name, change := range map[string]func(*model.Facts){
 		"unknown KV heads":       func(f *model.Facts) { f.KeyValueHeads = 0 },
@@ -183,13 +184,13 @@ func TestEstimateRefusesImpossibleContexts(t *testing.T) {
 		"more sequences than can be":  {Tokens: 100, Sequences: 1<<20 + 1, CacheTokens: 100},
 		"more tokens than can be":     {Tokens: 100, Sequences: 1, CacheTokens: 1<<40 + 1},
 	} {
-		if _, err := Estimate(smollm2, c); err == nil || !strings.Contains(err.Error(), "cannot be served") {
+		if _, err := Estimate(smollm2, c); err == nil || !strings.Contains(err.Error(), "unsupported context") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func TestP12EstimateNeverDecreases(t *testing.T) {
+func TestEstimateNeverDecreases(t *testing.T) {
 	r := seeded(t)
 	for range 20_000 {
 		f := anyFacts(r)
@@ -223,8 +224,7 @@ func TestEngineLimitLeavesSlack(t *testing.T) {
 	}
 }
 
-// TestM11ExplicitCeilingIsAHardPromise and the other terms, as one table.
-func TestM11ExplicitCeilingIsAHardPromise(t *testing.T) {
+func TestCeilingPolicies(t *testing.T) {
 	for name, tc := range map[string]struct {
 		host Host
 		want Limits

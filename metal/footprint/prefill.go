@@ -107,8 +107,7 @@ func (k Kernels) ahead(f model.Facts) int64 {
 	return max(1, min(k.LayersAhead, f.Layers))
 }
 
-// outputBytes is the width that the output of attention counts for (catalogue,
-// "Prefill estimator": output = q c d 4).
+// outputBytes is the width of an element of attention's output, a float32.
 const outputBytes = 4
 
 // Fused reports whether attention of so many query tokens, each with group
@@ -124,9 +123,9 @@ func (k Kernels) Fused(headSize, queryTokens, group int64) bool {
 	return false
 }
 
-// PrefillPeak computes what a prompt takes at most while it is computed
-// (requirements G1, G2, G4, X3). It returns an error wrapping
-// model.ErrIncomplete when a dimension is unknown or cannot be meant.
+// PrefillPeak computes what a prompt takes at most while it is computed. It
+// returns an error wrapping model.ErrIncomplete when a dimension is unknown or
+// cannot be meant.
 func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
 	if err := f.Validate(); err != nil {
 		return Peak{}, err
@@ -159,9 +158,9 @@ func PrefillPeak(f model.Facts, k Kernels, p Prefill) (Peak, error) {
 }
 
 // FitChunk finds the largest chunk, up to that of p, with which the prompt fits
-// into room bytes (requirement G11). ok is false where not even floor tokens at
-// once fit, or where the peak cannot be computed; a prompt shorter than floor
-// needs no more than its own length.
+// into room bytes. ok is false where not even floor tokens at once fit, or
+// where the peak cannot be computed; a prompt shorter than floor needs no more
+// than its own length.
 func FitChunk(f model.Facts, k Kernels, p Prefill, room, floor int64) (chunk int64, ok bool) {
 	whole := p.Chunk
 	if whole <= 0 {
@@ -208,7 +207,7 @@ func (k Kernels) attention(f model.Facts, chunk, keys int64) amount {
 }
 
 // attend is attention of exactly so many queries: output = q c d 4, and scores
-// q c L w where no fused kernel does it (catalogue, "Prefill estimator").
+// q c L w where no fused kernel does it.
 func (k Kernels) attend(f model.Facts, queries, keys int64) amount {
 	a := product(f.QueryHeads, queries, f.HeadSize, outputBytes)
 	windowed := min(keys, f.WindowTokens+queries)

@@ -21,7 +21,7 @@ var plainKernels = Kernels{ScoreBytes: 4}
 
 func inGiB(n int64) string { return fmt.Sprintf("%.3f", float64(n)/float64(GiB)) }
 
-func TestG1TheGoldenVector(t *testing.T) {
+func TestPrefillPeakOfARecordedModel(t *testing.T) {
 	got, err := PrefillPeak(hybrid, plainKernels, Prefill{New: 110_000, Chunk: 2048})
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestG1TheGoldenVector(t *testing.T) {
 	}
 }
 
-func TestG1UnknownDimensionsAreRefused(t *testing.T) {
+func TestPrefillRefusesUnknownDimensions(t *testing.T) {
 	for name, change := range map[string]func(*model.Facts){
 		"query heads":                func(f *model.Facts) { f.QueryHeads = 0 },
 		"head size":                  func(f *model.Facts) { f.HeadSize = 0 },
@@ -77,8 +77,7 @@ func TestG1UnknownDimensionsAreRefused(t *testing.T) {
 	}
 }
 
-// TestG2FusedKernelsCostTheirOutputOnly over the head sizes of the catalogue.
-func TestG2FusedKernelsCostTheirOutputOnly(t *testing.T) {
+func TestFusedKernelsCostTheirOutputOnly(t *testing.T) {
 	mlx := KernelsOf(MLX)
 	type at struct{ queries, group int64 }
 	few, manyFew, wide, many := at{1, 8}, at{8, 4}, at{8, 8}, at{512, 8}
@@ -107,7 +106,7 @@ func TestG2FusedKernelsCostTheirOutputOnly(t *testing.T) {
 	}
 }
 
-func TestG2TheKeysIncludeCachedTokens(t *testing.T) {
+func TestScoresIncludeCachedTokens(t *testing.T) {
 	without, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 1000, Chunk: 100})
 	with, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 1000, Cached: 50_000, Chunk: 100})
 	if more := with.Attention - without.Attention; more != 16*100*50_000*4 {
@@ -115,8 +114,9 @@ func TestG2TheKeysIncludeCachedTokens(t *testing.T) {
 	}
 }
 
-// A prompt's last piece may be too short for the kernels that take long ones.
-func TestG2AShortLastPieceIsCharged(t *testing.T) {
+// The last chunk of a prompt may be too short for the kernels that take long
+// ones.
+func TestShortLastChunkIsCharged(t *testing.T) {
 	f := hybrid
 	f.HeadSize = 80
 	got, err := PrefillPeak(f, KernelsOf(MLX), Prefill{New: 100_000, Chunk: 512})
@@ -125,14 +125,14 @@ func TestG2AShortLastPieceIsCharged(t *testing.T) {
 	}
 }
 
-func TestG2RefHasOneRowOfScoresForEachThread(t *testing.T) {
+func TestRefHasOneRowOfScoresPerThread(t *testing.T) {
 	got, err := PrefillPeak(hybrid, KernelsOf(Ref), Prefill{New: 10_000, Chunk: 128})
 	if want := int64(16*128*256*4 + 32*10_000*4); err != nil || got.Attention != want {
 		t.Errorf("attention is %d (%v), want %d", got.Attention, err, want)
 	}
 }
 
-func TestG4OnlyLayersThatGrowAreCharged(t *testing.T) {
+func TestOnlyGrowingLayersAreCharged(t *testing.T) {
 	all := hybrid
 	all.GrowingLayers, all.RecurrentLayers, all.RecurrentStateBytes = 40, 0, 0
 	p := Prefill{New: 10_000, Cached: 1000, Chunk: 512}
@@ -143,10 +143,9 @@ func TestG4OnlyLayersThatGrowAreCharged(t *testing.T) {
 	}
 }
 
-// TestG4RoomThatIsThereIsNotChargedAgain: a cache that makes room for a whole prompt
-// when it begins holds it from then on; one whose windows rotate makes that as they
-// grow.
-func TestG4RoomThatIsThereIsNotChargedAgain(t *testing.T) {
+// A cache that allocates for the whole prompt at its start holds that from then
+// on; one whose windows rotate allocates as they grow.
+func TestAllocatedKVIsNotChargedAgain(t *testing.T) {
 	kv := func(k Kernels, f model.Facts, p Prefill) int64 {
 		t.Helper()
 		got, err := PrefillPeak(f, k, p)
@@ -174,7 +173,7 @@ func TestG4RoomThatIsThereIsNotChargedAgain(t *testing.T) {
 	}
 }
 
-func TestG4AStateIsChargedOnce(t *testing.T) {
+func TestRecurrentStateIsChargedOnce(t *testing.T) {
 	f := hybrid
 	f.RecurrentStateBytes = 7 * MiB
 	first, _ := PrefillPeak(f, plainKernels, Prefill{New: 10})
@@ -184,9 +183,9 @@ func TestG4AStateIsChargedOnce(t *testing.T) {
 	}
 }
 
-// TestG4ARecurrentLayerIsChargedWhatItComputes: the largest of what attends, of
-// what recurs and of the feed-forward, and more where a back end writes more.
-func TestG4ARecurrentLayerIsChargedWhatItComputes(t *testing.T) {
+// The largest of attention, recurrence and feed-forward, and more where a back
+// end writes more.
+func TestRecurrentLayerIsChargedItsActivations(t *testing.T) {
 	f := hybrid
 	f.RecurrentSize = 100_000
 	k := plainKernels
@@ -206,8 +205,8 @@ func TestG4ARecurrentLayerIsChargedWhatItComputes(t *testing.T) {
 	}
 }
 
-// TestG4StatesDoNotGrow: what exists twice is of layers that do.
-func TestG4StatesDoNotGrow(t *testing.T) {
+// Only layers that grow exist twice while they are copied.
+func TestRecurrentStatesDoNotGrow(t *testing.T) {
 	k := Kernels{GrowLayers: 4, BlockTokens: 256}
 	all := hybrid
 	all.GrowingLayers, all.RecurrentLayers, all.RecurrentStateBytes, all.RecurrentSize = 40, 0, 0, 0
@@ -218,7 +217,7 @@ func TestG4StatesDoNotGrow(t *testing.T) {
 	}
 }
 
-func TestG4AWindowDoesNotGrowPastItself(t *testing.T) {
+func TestSlidingWindowIsBounded(t *testing.T) {
 	f := hybrid
 	f.GrowingLayers, f.WindowLayers, f.WindowTokens, f.RecurrentLayers, f.RecurrentStateBytes = 8, 32, 1024, 0, 0
 	perToken := int64(2 * 2 * 256 * 2)
@@ -245,7 +244,7 @@ func TestG4AWindowDoesNotGrowPastItself(t *testing.T) {
 	}
 }
 
-func TestX3CachedAndNewTokensAtTheEdge(t *testing.T) {
+func TestCachedAndNewTokensAtTheLimit(t *testing.T) {
 	whole, _ := PrefillPeak(hybrid, plainKernels, Prefill{New: 1000, Chunk: 64})
 	for name, c := range map[string]struct {
 		p    Prefill
@@ -302,7 +301,7 @@ func seeded(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
-func TestG1Invariant10ThePeakIsMonotoneInEveryArgument(t *testing.T) {
+func TestPeakIsMonotoneInEveryArgument(t *testing.T) {
 	r := seeded(t)
 	for range 20_000 {
 		f, k := anyFacts(r), anyKernels(r)
@@ -337,7 +336,7 @@ func TestG1Invariant10ThePeakIsMonotoneInEveryArgument(t *testing.T) {
 	}
 }
 
-func TestG11TheChunkThatFitsFitsAndOneMoreDoesNot(t *testing.T) {
+func TestLargestFittingChunkIsExact(t *testing.T) {
 	r := seeded(t)
 	shrunk := 0
 	for range 20_000 {
@@ -378,7 +377,7 @@ func TestG11TheChunkThatFitsFitsAndOneMoreDoesNot(t *testing.T) {
 	}
 }
 
-func TestG11FullSizeWhereItFits(t *testing.T) {
+func TestChunkHasFullSizeIfItFits(t *testing.T) {
 	for name, p := range map[string]Prefill{
 		"a long prompt":              {New: 10_000, Chunk: 512},
 		"one shorter than the chunk": {New: 7, Chunk: 512},
@@ -416,7 +415,7 @@ func TestWhatGrowsByCopyingExistsTwiceForAWhile(t *testing.T) {
 	}
 }
 
-func TestP12ActivationsOfTheLayersAheadAreCharged(t *testing.T) {
+func TestActivationsOfQueuedLayersAreCharged(t *testing.T) {
 	p := Prefill{New: 64, Chunk: 64}
 	one, err := PrefillPeak(llama8B, Kernels{}, p)
 	// 7 x 4096 residual, 3 x 4096 queries, 4 x 1024 keys and values, 3 x 14336 and 2 x 14336 of the feed-forward.
@@ -435,9 +434,7 @@ var qwen3MoE = model.Facts{Architecture: "qwen3_moe", Layers: 48, GrowingLayers:
 	Experts: 128, ExpertsPerToken: 8, ExpertFeedForwardSize: 768,
 	QueryHeads: 32, KeyValueHeads: 4, HeadSize: 128, VocabularySize: 151936, ContextTokens: 40960, KeyValueElementBytes: 2, WeightBytes: 17_200_000_000}
 
-// TestP12AllExpertsAreThereAndThoseOfATokenAreComputed: weights are those of
-// all, activations those that a token goes through.
-func TestP12AllExpertsAreThereAndThoseOfATokenAreComputed(t *testing.T) {
+func TestMixtureOfExpertsCountsAllWeightsAndActiveActivations(t *testing.T) {
 	p, err := PrefillPeak(qwen3MoE, Kernels{}, Prefill{New: 64})
 	// 7 x 2048 residual, 3 x 4096 queries, 4 x 512 keys and values; 2 x 128 scores,
 	// and for each of 8 experts a share and an id, 5 x 768 and 2 x 2048.
@@ -471,9 +468,9 @@ func TestP12AllExpertsAreThereAndThoseOfATokenAreComputed(t *testing.T) {
 	}
 }
 
-// TestG4AWindowIsChargedWithAStepBeside: back ends let go of what lies before a
-// window, so a Gemma pays for all tokens in one layer of six.
-func TestG4AWindowIsChargedWithAStepBeside(t *testing.T) {
+// Back ends release what is before the window, so Gemma pays for all tokens in
+// one layer of six.
+func TestSlidingWindowIncludesTheCurrentStep(t *testing.T) {
 	gemma := model.Facts{Architecture: "gemma3_text", Layers: 26, GrowingLayers: 4, WindowLayers: 22, WindowTokens: 512, HiddenSize: 1152, FeedForwardSize: 6912,
 		QueryHeads: 4, KeyValueHeads: 1, HeadSize: 256, VocabularySize: 262144, ContextTokens: 32768, KeyValueElementBytes: 2, WeightBytes: GiB}
 	for backend, c := range map[string]struct{ width, kept int64 }{Ref: {4, 768}, MLX: {2, 1024}, MLXCPU: {2, 768}} {
@@ -492,10 +489,9 @@ func TestG4AWindowIsChargedWithAStepBeside(t *testing.T) {
 	}
 }
 
-// TestG1WhatIsWidenedExistsTwice: without fused kernels, 16-bit activations
-// around norms and attention are there beside what they are computed in; those
-// of the feed-forward are not widened.
-func TestG1WhatIsWidenedExistsTwice(t *testing.T) {
+// Without fused kernels, 16-bit activations of norms and attention exist next
+// to their widened copies; those of the feed-forward are not widened.
+func TestWidenedActivationsExistTwice(t *testing.T) {
 	activations := func(backend string, width int64) int64 {
 		f := smollm2
 		f.KeyValueElementBytes = width

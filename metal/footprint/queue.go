@@ -33,7 +33,7 @@ func CacheQueue(f model.Facts) (int64, error) {
 	for _, b := range table() {
 		held := b.kernels.held(f, 1, tokens)
 		queue := product(queueBlocks, held.bytes)
-		if err := check("a cache on disk", tokens, held, queue); err != nil {
+		if err := check("a disk cache", tokens, held, queue); err != nil {
 			return 0, err
 		}
 		largest = max(largest, queue.bytes)

@@ -31,14 +31,14 @@ type Way struct {
 
 func compileCalls(b *builder, c *Calls) (expr, error) {
 	if c == nil || len(c.Ways) == 0 || c.Free && c.Begin == "" {
-		return nil, &Error{kind: ErrInvalid, Message: "no function is there to be called"}
+		return nil, &Error{kind: ErrInvalid, Message: "there is no function to call"}
 	}
 	all := 0
 	for _, w := range c.Ways {
 		all += len(w.Schema)
 	}
 	if len(c.Ways) > maxChoices || all > maxSource {
-		return nil, &Error{kind: ErrLimit, Message: fmt.Sprintf("the functions are too many: at most %d are taken, with schemas of %d bytes in all", maxChoices, maxSource)}
+		return nil, &Error{kind: ErrLimit, Message: fmt.Sprintf("too many functions: at most %d are supported, with schemas of %d bytes in total", maxChoices, maxSource)}
 	}
 	var ways alt
 	for _, w := range c.Ways {

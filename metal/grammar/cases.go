@@ -130,7 +130,7 @@ func (s *schemas) whole(c oneCase, keyword string, absent int, pick func(a, b in
 		number, isNumber := v.(json.Number)
 		r, inBounds := exact(number)
 		if !isNumber || !inBounds || !r.IsInt() || r.Sign() < 0 {
-			return 0, s.malformed(keyword, o.path, "a whole number that is not negative")
+			return 0, s.malformed(keyword, o.path, "a non-negative whole number")
 		}
 		if !r.Num().IsInt64() || r.Num().Int64() > maxNodes {
 			if strings.HasPrefix(keyword, "max") && r.Cmp(beyond) > 0 {

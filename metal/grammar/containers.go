@@ -67,7 +67,7 @@ func (s *schemas) membersOf(c oneCase) (shapeOf, error) {
 	slices.Sort(sh.patterns)
 	sh.patterns = slices.Compact(sh.patterns)
 	if len(sh.patterns) > maxPatterns {
-		return sh, tooLarge("patterns of names in one object", maxPatterns)
+		return sh, tooLarge("name patterns in one object", maxPatterns)
 	}
 	// Whoever lists properties means these, where nothing says otherwise: other
 	// members are valid, and are not made.
@@ -209,7 +209,7 @@ func (s *schemas) emitObject(c oneCase, _ types) (expr, error) {
 		least = 0
 	}
 	if least > 0 && most >= 0 && len(free) > 0 {
-		return nil, s.unsupported("minProperties", c[0].path, "together with maxProperties it is only where additionalProperties is false")
+		return nil, s.unsupported("minProperties", c[0].path, "the combination with maxProperties is supported only if additionalProperties is false")
 	}
 	o := objectMaker{s: s, least: least, most: most, top: most}
 	if most < 0 {
@@ -398,7 +398,7 @@ func (s *schemas) itemsOf(o object) (prefix []place, rest *place, err error) {
 	list := func(keyword string, v value) error {
 		all, isList := v.([]value)
 		if !isList || len(all) == 0 {
-			return s.malformed(keyword, o.path, "a list of schemas that is not empty")
+			return s.malformed(keyword, o.path, "a non-empty list of schemas")
 		}
 		for i, of := range all {
 			prefix = append(prefix, place{of, fmt.Sprintf("%s/%s/%d", o.path, keyword, i)})

@@ -38,12 +38,12 @@ func compileEBNF(b *builder, source string) (expr, error) {
 	}
 	for _, name := range p.order {
 		if !p.begun[name] {
-			return nil, &Error{kind: ErrInvalid, Keyword: name, Message: fmt.Sprintf("the grammar names the rule %s and does not define it", name)}
+			return nil, &Error{kind: ErrInvalid, Keyword: name, Message: fmt.Sprintf("the grammar refers to the rule %s but does not define it", name)}
 		}
 	}
 	root, ok := p.rules[ebnfRoot]
 	if !ok {
-		return nil, &Error{kind: ErrInvalid, Keyword: ebnfRoot, Message: "the grammar has no rule named root, where an answer begins"}
+		return nil, &Error{kind: ErrInvalid, Keyword: ebnfRoot, Message: "the grammar has no rule named root, which is its start rule"}
 	}
 	return root, nil
 }
@@ -101,11 +101,11 @@ func (p *ebnf) reference(name string) ref {
 func (p *ebnf) rule() error {
 	name := p.name()
 	if name == "" {
-		return p.wrong("want the name of a rule, found %q", p.peek())
+		return p.wrong("want a rule name, found %q", p.peek())
 	}
 	p.blank(false)
 	if !strings.HasPrefix(p.in[p.at:], "::=") {
-		return p.wrong("want ::= behind the name %s", name)
+		return p.wrong("want ::= after the rule name %s", name)
 	}
 	p.at += 3
 	if p.begun[name] {
@@ -119,7 +119,7 @@ func (p *ebnf) rule() error {
 	}
 	p.b.fill(int32(r), e)
 	if c := p.peek(); p.at < len(p.in) && c != '\n' && c != '\r' {
-		return p.wrong("%q cannot stand here", c)
+		return p.wrong("unexpected %q", c)
 	}
 	return p.b.err
 }
@@ -127,7 +127,7 @@ func (p *ebnf) rule() error {
 // alternatives reads to the end of the rule, or of the group that is open.
 func (p *ebnf) alternatives(group bool) (expr, error) {
 	if p.depth++; p.depth > maxEBNFDepth {
-		return nil, tooLarge("groups in one another", maxEBNFDepth)
+		return nil, tooLarge("nested groups", maxEBNFDepth)
 	}
 	defer func() { p.depth-- }()
 	var all alt
@@ -162,7 +162,7 @@ func (p *ebnf) sequence(group bool) (expr, error) {
 		case c == '(':
 			p.at++
 			if e, err = p.alternatives(true); err == nil && p.peek() != ')' {
-				err = p.wrong("a group ( has no end")
+				err = p.wrong("the group ( is not closed")
 			}
 			p.at++
 		default:
@@ -201,7 +201,7 @@ func (p *ebnf) times(e expr) (expr, error) {
 		case '{':
 			end := strings.IndexByte(p.in[p.at:], '}')
 			if end < 0 {
-				return nil, p.wrong("{ has no end")
+				return nil, p.wrong("{ is not closed")
 			}
 			low, high, two := strings.Cut(p.in[p.at+1:p.at+end], ",")
 			least, err := strconv.Atoi(strings.TrimSpace(low))
@@ -212,10 +212,10 @@ func (p *ebnf) times(e expr) (expr, error) {
 				most, err = strconv.Atoi(high)
 			}
 			if err != nil || least < 0 || two && high != "" && most < least {
-				return nil, p.wrong("{%s} is no number of times", p.in[p.at+1:p.at+end])
+				return nil, p.wrong("{%s} is not a valid repetition", p.in[p.at+1:p.at+end])
 			}
 			if max(least, most) > maxEBNFTimes {
-				return nil, tooLarge("times of one thing", maxEBNFTimes)
+				return nil, tooLarge("repetitions of one element", maxEBNFTimes)
 			}
 			e = repeat{p.b.define(e), least, most}
 			p.at += end
@@ -229,7 +229,7 @@ func (p *ebnf) times(e expr) (expr, error) {
 // character reads one, or what a backslash and it stand for.
 func (p *ebnf) character() (rune, error) {
 	if p.at >= len(p.in) {
-		return 0, p.wrong("it ends too early")
+		return 0, p.wrong("the grammar ends unexpectedly")
 	}
 	c, n := utf8.DecodeRuneInString(p.in[p.at:])
 	p.at += n
@@ -237,7 +237,7 @@ func (p *ebnf) character() (rune, error) {
 		return c, nil
 	}
 	if p.at >= len(p.in) {
-		return 0, p.wrong("it ends with a backslash")
+		return 0, p.wrong("the grammar ends with a backslash")
 	}
 	c = rune(p.in[p.at])
 	p.at++
@@ -253,11 +253,11 @@ func (p *ebnf) character() (rune, error) {
 	}
 	digits, known := map[rune]int{'x': 2, 'u': 4, 'U': 8}[c]
 	if !known || p.at+digits > len(p.in) {
-		return 0, p.wrong("\\%c is not known", c)
+		return 0, p.wrong("unknown escape \\%c", c)
 	}
 	v, err := strconv.ParseUint(p.in[p.at:p.at+digits], 16, 32)
 	if err != nil || v > utf8.MaxRune || v >= 0xd800 && v <= 0xdfff {
-		return 0, p.wrong("\\%c wants %d hexadecimal digits of a character", c, digits)
+		return 0, p.wrong("\\%c must be followed by the %d hexadecimal digits of a character", c, digits)
 	}
 	p.at += digits
 	return rune(v), nil
@@ -268,7 +268,7 @@ func (p *ebnf) text() (expr, error) {
 	var out strings.Builder
 	for p.peek() != '"' {
 		if p.peek() == '\n' {
-			return nil, p.wrong("a text has no end")
+			return nil, p.wrong("a string is not closed")
 		}
 		c, err := p.character()
 		if err != nil {
@@ -300,7 +300,7 @@ func (p *ebnf) class() (expr, error) {
 			}
 		}
 		if hi < lo {
-			return nil, p.wrong("the range from %q to %q is the wrong way round", lo, hi)
+			return nil, p.wrong("the range from %q to %q is reversed", lo, hi)
 		}
 		ranges = append(ranges, runeRange{lo, hi})
 	}

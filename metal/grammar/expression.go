@@ -30,7 +30,7 @@ func parseExpression(source, keyword string) (*syntax.Regexp, error) {
 	t := translation{in: source}
 	text, err := t.whole()
 	if err != nil {
-		return nil, &Error{kind: ErrUnsupported, Keyword: keyword, Message: fmt.Sprintf("%s: %v; write the expression without it", keyword, err)}
+		return nil, &Error{kind: ErrUnsupported, Keyword: keyword, Message: fmt.Sprintf("%s: %v; rewrite the expression without it", keyword, err)}
 	}
 	parsed, err := syntax.Parse(text, syntax.PerlX|syntax.UnicodeGroups|syntax.OneLine|syntax.DotNL)
 	var e *syntax.Error
@@ -38,7 +38,7 @@ func parseExpression(source, keyword string) (*syntax.Regexp, error) {
 	case err == nil:
 		return parsed, nil
 	case errors.As(err, &e) && (e.Code == syntax.ErrLarge || e.Code == syntax.ErrInvalidRepeatSize || e.Code == syntax.ErrNestingDepth):
-		return nil, &Error{kind: ErrLimit, Keyword: keyword, Message: fmt.Sprintf("%s: %s: %q; repeat a thing at most 1000 times", keyword, e.Code, e.Expr)}
+		return nil, &Error{kind: ErrLimit, Keyword: keyword, Message: fmt.Sprintf("%s: %s: %q; repeat an element at most 1000 times", keyword, e.Code, e.Expr)}
 	case errors.As(err, &e):
 		return nil, &Error{kind: ErrInvalid, Keyword: keyword, Message: fmt.Sprintf("%s: %s: %q", keyword, e.Code, e.Expr)}
 	}
@@ -76,11 +76,11 @@ func (t *translation) whole() (string, error) {
 			t.out.WriteString(`[^\n\r\x{2028}\x{2029}]`)
 		case strings.HasPrefix(t.rest(), "(?"):
 			if !strings.HasPrefix(t.rest(), "(?:") && !strings.HasPrefix(t.rest(), "(?P<") && !namedGroup(t.rest()) {
-				return "", fmt.Errorf("the group %q is not enforced", t.rest()[:min(len(t.rest()), 4)])
+				return "", fmt.Errorf("the group %q is not supported", t.rest()[:min(len(t.rest()), 4)])
 			}
 			t.out.WriteString(t.take(2))
 		case strings.HasPrefix(t.rest(), "{,"):
-			return "", errors.New("{, is read differently by different programs")
+			return "", errors.New("the meaning of {, differs between regular-expression engines")
 		default:
 			t.out.WriteByte(c)
 			t.at++
@@ -101,7 +101,7 @@ func (t *translation) class() error {
 		t.out.WriteString(t.take(1))
 	}
 	if strings.HasPrefix(t.rest(), "]") {
-		return errors.New("a class that begins with ] is read differently by different programs")
+		return errors.New("the meaning of a class that begins with ] differs between regular-expression engines")
 	}
 	for t.at < len(t.in) {
 		switch c := t.in[t.at]; c {
@@ -110,7 +110,7 @@ func (t *translation) class() error {
 			return nil
 		case '[':
 			if strings.HasPrefix(t.rest(), "[:") {
-				return errors.New("a class of the form [: :] is not enforced")
+				return errors.New("a class of the form [: :] is not supported")
 			}
 			t.at++
 			t.out.WriteString(`\[`)
@@ -123,7 +123,7 @@ func (t *translation) class() error {
 			t.at++
 		}
 	}
-	return errors.New("a class [ has no end")
+	return errors.New("the class [ is not closed")
 }
 
 const (
@@ -139,7 +139,7 @@ const (
 // left out rather than less.
 func (t *translation) escape(inClass, negated bool) error {
 	if t.at+1 >= len(t.in) {
-		return errors.New("it ends with a backslash")
+		return errors.New("the expression ends with a backslash")
 	}
 	c := t.in[t.at+1]
 	switch c {
@@ -148,11 +148,11 @@ func (t *translation) escape(inClass, negated bool) error {
 		return t.shorthand(c, inClass, negated)
 	case 'u':
 		if len(t.rest()) < 6 {
-			return errors.New(`\u wants four hexadecimal digits`)
+			return errors.New(`\u must be followed by four hexadecimal digits`)
 		}
 		n, err := strconv.ParseUint(t.in[t.at+2:t.at+6], 16, 16)
 		if err != nil || n >= 0xd800 && n <= 0xdfff {
-			return errors.New(`\u wants four hexadecimal digits of one character`)
+			return errors.New(`\u must be followed by the four hexadecimal digits of one character`)
 		}
 		t.at += 6
 		fmt.Fprintf(&t.out, `\x{%x}`, n)
@@ -166,7 +166,7 @@ func (t *translation) escape(inClass, negated bool) error {
 		return nil
 	}
 	if c >= 0x80 || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' {
-		return fmt.Errorf(`\%c is not enforced`, c)
+		return fmt.Errorf(`\%c is not supported`, c)
 	}
 	t.out.WriteString(`\x{` + strconv.FormatUint(uint64(c), 16) + `}`)
 	t.at += 2

@@ -171,7 +171,7 @@ func (b *builder) compile(s Spec) (expr, error) {
 	case Functions:
 		return compileCalls(b, s.Calls)
 	}
-	return nil, &Error{kind: ErrInvalid, Message: fmt.Sprintf("a constraint of the kind %d is not known", s.Kind)}
+	return nil, &Error{kind: ErrInvalid, Message: fmt.Sprintf("unknown constraint kind %d", s.Kind)}
 }
 
 const (
@@ -181,19 +181,19 @@ const (
 
 func compileChoice(choices []string) (expr, error) {
 	if len(choices) == 0 {
-		return nil, &Error{kind: ErrInvalid, Keyword: "choice", Message: "a choice names no text; name one at least"}
+		return nil, &Error{kind: ErrInvalid, Keyword: "choice", Message: "choice is empty; list at least one text"}
 	}
 	all := 0
 	var out alt
 	for _, c := range choices {
 		if c == "" {
-			return nil, &Error{kind: ErrInvalid, Keyword: "choice", Message: "a choice is empty; an answer has one character at least"}
+			return nil, &Error{kind: ErrInvalid, Keyword: "choice", Message: "choice contains an empty text; each text needs at least one character"}
 		}
 		all += len(c)
 		out = append(out, literal(c))
 	}
 	if len(choices) > maxChoices || all > maxChoiceBytes {
-		return nil, &Error{kind: ErrLimit, Keyword: "choice", Message: fmt.Sprintf("the choices are too many: at most %d of %d bytes in all are taken", maxChoices, maxChoiceBytes)}
+		return nil, &Error{kind: ErrLimit, Keyword: "choice", Message: fmt.Sprintf("too many choices: at most %d choices of %d bytes in total are supported", maxChoices, maxChoiceBytes)}
 	}
 	return out, nil
 }
@@ -203,7 +203,7 @@ func (b *builder) finish(start, behind int32) (*Grammar, error) {
 	g := &Grammar{nodes: b.nodes, rules: b.rules, start: start, behind: behind}
 	g.measure()
 	if g.nodes[g.rules[start]].need >= unreachable {
-		return nil, &Error{kind: ErrInvalid, Message: "nothing satisfies the constraint: its parts exclude one another"}
+		return nil, &Error{kind: ErrInvalid, Message: "the constraint cannot be satisfied: its parts exclude one another"}
 	}
 	if g.nodes[g.rules[start]].need > maxDepth/2 {
 		return nil, tooLarge("levels of nesting", maxDepth/2)
@@ -295,7 +295,7 @@ func (g *Grammar) refuseLeftRecursion() error {
 			top.called = top.called[1:]
 			switch state[next] {
 			case open:
-				return &Error{kind: ErrUnsupported, Keyword: "recursion", Message: "a rule of the constraint begins with itself (left recursion, or $ref in a circle), which cannot be followed; put something in front of it"}
+				return &Error{kind: ErrUnsupported, Keyword: "recursion", Message: "a rule of the constraint begins with itself (left recursion, or a cycle of $ref), which is not supported; put something before the recursion"}
 			case fresh:
 				state[next] = open
 				stack = append(stack, visit{next, g.firstCalls(next, empty)})

@@ -168,7 +168,7 @@ func (l *loose) add(e *syntax.Regexp, from int, keyword string) int {
 	case syntax.OpStar, syntax.OpPlus, syntax.OpQuest, syntax.OpRepeat:
 		l.repeated(e, from, end, keyword)
 	default:
-		l.fail(&Error{kind: ErrUnsupported, Keyword: keyword, Message: fmt.Sprintf("%s: %s cannot be enforced; write the expression without it", keyword, e)})
+		l.fail(&Error{kind: ErrUnsupported, Keyword: keyword, Message: fmt.Sprintf("%s: %s cannot be enforced; rewrite the expression without it", keyword, e)})
 	}
 	return end
 }
@@ -329,7 +329,7 @@ func both(a, b *regular) (*regular, error) {
 	ways := 0
 	for s := 0; s < len(pairs); s++ {
 		if len(pairs) > maxRegular || ways > maxWays {
-			return nil, tooLarge("states of regular expressions together", maxRegular)
+			return nil, tooLarge("states of all regular expressions together", maxRegular)
 		}
 		x, y := a.states[pairs[s][0]].ways, b.states[pairs[s][1]].ways
 		for i, j := 0, 0; i < len(x) && j < len(y); {
@@ -379,7 +379,7 @@ func (r *regular) not() *regular {
 func ofLength(least, most int) (*regular, error) {
 	last := max(least, most)
 	if last > maxRegular/2 {
-		return nil, tooLarge("characters of a bounded text with a pattern", maxRegular/2)
+		return nil, tooLarge("characters of a text with a length limit and a pattern", maxRegular/2)
 	}
 	r := &regular{}
 	for i := 0; i <= last; i++ {

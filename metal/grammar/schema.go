@@ -113,7 +113,7 @@ func (s *schemas) common() {
 }
 
 func (s *schemas) unsupported(keyword, path, format string, args ...any) error {
-	return &Error{kind: ErrUnsupported, Keyword: keyword, Path: path, Message: fmt.Sprintf("the keyword %q is not enforced: ", keyword) + fmt.Sprintf(format, args...)}
+	return &Error{kind: ErrUnsupported, Keyword: keyword, Path: path, Message: fmt.Sprintf("the keyword %q cannot be enforced: ", keyword) + fmt.Sprintf(format, args...)}
 }
 
 func (s *schemas) malformed(keyword, path, want string) error {
@@ -132,7 +132,7 @@ func (s *schemas) rule(g goal) (ref, error) {
 		paths = append(paths, p.path)
 	}
 	if len(keep) > maxGoal {
-		return 0, tooLarge("schemas of one value", maxGoal)
+		return 0, tooLarge("schemas that apply to one value", maxGoal)
 	}
 	sorted := slices.Clone(paths)
 	slices.Sort(sorted)
@@ -215,7 +215,7 @@ func (s *schemas) openOne(p place, following []string) ([]oneCase, error) {
 		}
 		return s.openObject(object{of, p.path}, following)
 	}
-	return nil, &Error{kind: ErrInvalid, Path: p.path, Message: "a schema is an object, true or false"}
+	return nil, &Error{kind: ErrInvalid, Path: p.path, Message: "a schema must be an object, true or false"}
 }
 
 func (s *schemas) openObject(o object, following []string) ([]oneCase, error) {
@@ -232,7 +232,7 @@ func (s *schemas) openObject(o object, following []string) ([]oneCase, error) {
 			return nil, found
 		}
 		if slices.Contains(following, target.path) {
-			return nil, &Error{kind: ErrUnsupported, Keyword: "$ref", Path: o.path, Message: `the keyword "$ref" leads back to itself with no value in between`}
+			return nil, &Error{kind: ErrUnsupported, Keyword: "$ref", Path: o.path, Message: `the keyword "$ref" leads back to itself without a value in between`}
 		}
 		add(s.openOne(target, append(slices.Clone(following), target.path)))
 	}
@@ -246,7 +246,7 @@ func (s *schemas) openObject(o object, following []string) ([]oneCase, error) {
 		}
 		list, isList := v.([]value)
 		if !isList || len(list) == 0 {
-			return nil, s.malformed(keyword, o.path, "a list of schemas that is not empty")
+			return nil, s.malformed(keyword, o.path, "a non-empty list of schemas")
 		}
 		add(s.openList(keyword, list, o.path, following))
 		if err != nil {
@@ -280,7 +280,7 @@ func (s *schemas) openList(keyword string, list []value, path string, following 
 		if keyword == "oneOf" {
 			for j := range i {
 				if !s.apartAll(each[j], cases) {
-					return nil, s.unsupported("oneOf", path, "its alternatives %d and %d may both hold, as far as can be told; use anyOf, or give each a const that tells them apart", j, i)
+					return nil, s.unsupported("oneOf", path, "alternatives %d and %d may both match the same value; use anyOf, or add a const that distinguishes them", j, i)
 				}
 			}
 		}
@@ -300,7 +300,7 @@ func (s *schemas) resolve(v value, path string) (place, error) {
 	}
 	pointer, local := strings.CutPrefix(text, "#")
 	if !local {
-		return place{}, s.unsupported("$ref", path, "%q is not in this schema; put what it names under $defs and name it as #/$defs/NAME", text)
+		return place{}, s.unsupported("$ref", path, "%q is not in this schema; put the referenced schema under $defs and refer to it as #/$defs/NAME", text)
 	}
 	if pointer, err := url.PathUnescape(pointer); err == nil && (pointer == "" || pointer[0] == '/') {
 		at, found := s.root, true
@@ -330,7 +330,7 @@ func (s *schemas) resolve(v value, path string) (place, error) {
 			return place{at, canonical}, nil
 		}
 	}
-	return place{}, &Error{kind: ErrInvalid, Keyword: "$ref", Path: path, Message: fmt.Sprintf(`the keyword "$ref" names %q, which is not there; references are #, or # and a JSON pointer`, text)}
+	return place{}, &Error{kind: ErrInvalid, Keyword: "$ref", Path: path, Message: fmt.Sprintf(`the keyword "$ref" refers to %q, which does not exist; references are #, or # and a JSON pointer`, text)}
 }
 
 // keywords that are enforced, or say nothing about a value.
@@ -356,16 +356,16 @@ func (s *schemas) checkKeywords(m *members, path string) error {
 		case name == "uniqueItems" && v == false:
 		case name == "multipleOf" && v == json.Number("1"):
 		case name == "uniqueItems":
-			return s.unsupported(name, path, "an automaton cannot remember all items; leave it out and check the answer, or list the values as an enum of arrays")
+			return s.unsupported(name, path, "an automaton cannot remember all items; omit it and validate the output, or list the values as an enum of arrays")
 		case name == "multipleOf":
-			return s.unsupported(name, path, "only 1 is; list the values as an enum, or leave it out and check the answer")
+			return s.unsupported(name, path, "only 1 is supported; list the values as an enum, or omit it and validate the output")
 		default:
-			return s.unsupported(name, path, "leave it out and check the answer")
+			return s.unsupported(name, path, "omit it and validate the output")
 		}
 	}
 	if v, ok := m.get("$schema"); ok && path == "" {
 		if text, _ := v.(string); !strings.Contains(text, "2020-12") && !strings.Contains(text, "2019-09") && !strings.Contains(text, "draft-07") && !strings.Contains(text, "draft-06") {
-			return s.unsupported("$schema", path, "the dialect %s is not known; write the schema in 2020-12", written(v))
+			return s.unsupported("$schema", path, "unknown dialect %s; write the schema in 2020-12", written(v))
 		}
 	}
 	return nil

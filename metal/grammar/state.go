@@ -9,7 +9,7 @@ import (
 
 // ErrAmbiguous says that a grammar can be read in too many ways at once to be
 // followed further.
-var ErrAmbiguous = errors.New("the constraint can be read in too many ways at once; make it less ambiguous")
+var ErrAmbiguous = errors.New("the constraint is too ambiguous to follow; make it less ambiguous")
 
 // cell is one return address; equal stacks are one cell.
 type cell struct {

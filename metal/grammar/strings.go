@@ -93,7 +93,7 @@ func (s *schemas) pattern(keyword, text, path string) (*regular, error) {
 	if keyword == "format" {
 		var known bool
 		if source, known = formats[text]; !known {
-			return nil, s.unsupported("format", path, "%q is not among date, time, date-time, duration, uuid, ipv4, ipv6, hostname, email and uri; leave it out, or say it with pattern", text)
+			return nil, s.unsupported("format", path, "unknown format %q: supported are date, time, date-time, duration, uuid, ipv4, ipv6, hostname, email and uri; omit it, or use pattern", text)
 		}
 	}
 	r, err := parseRegular(source, keyword, keyword == "format")

@@ -33,7 +33,7 @@ func parseValue(source string) (value, error) {
 	v, err := readValue(dec, 0)
 	if err == nil {
 		if _, more := dec.Token(); more != io.EOF {
-			err = fmt.Errorf("something stands behind the value")
+			err = fmt.Errorf("there is trailing data after the value")
 		}
 	}
 	return v, err
@@ -41,7 +41,7 @@ func parseValue(source string) (value, error) {
 
 func readValue(dec *json.Decoder, depth int) (value, error) {
 	if depth > maxValueDepth {
-		return nil, fmt.Errorf("it is nested deeper than %d", maxValueDepth)
+		return nil, fmt.Errorf("it is nested more than %d levels deep", maxValueDepth)
 	}
 	tok, err := dec.Token()
 	if err != nil {
@@ -71,7 +71,7 @@ func readValue(dec *json.Decoder, depth int) (value, error) {
 		}
 		key, _ := name.(string)
 		if _, twice := out.of[key]; twice {
-			return nil, fmt.Errorf("the member %q comes twice", key)
+			return nil, fmt.Errorf("duplicate member %q", key)
 		}
 		v, err := readValue(dec, depth+1)
 		if err != nil {

@@ -21,7 +21,7 @@ func prepared(t *testing.T, m *kv.Memory, want int64, spares int) {
 	}
 }
 
-func TestK16WhatIsPreparedIsPartOfTheBudget(t *testing.T) {
+func TestPreparedMemoryCountsAgainstTheBudget(t *testing.T) {
 	m := kv.NewMemory(3*page, nil)
 	m.Prepare(page, 2)
 	prepared(t, m, 2*page, 2)
@@ -53,7 +53,7 @@ func TestK16WhatIsPreparedIsPartOfTheBudget(t *testing.T) {
 	}
 }
 
-func TestK16WhatIsPreparedGoesBeforeAnyBlock(t *testing.T) {
+func TestPreparedMemoryIsFreedBeforeAnyBlock(t *testing.T) {
 	for name, want := range map[string]func(t *testing.T, m *kv.Memory){
 		"a block of another size": func(t *testing.T, m *kv.Memory) {
 			if got := m.Put(kvtest.KeyOf(1), kvtest.Payload(1, int(2*page))); got != kv.Held || m.Bytes() != 3*page {
@@ -103,9 +103,9 @@ func TestK16WhatIsPreparedGoesBeforeAnyBlock(t *testing.T) {
 	}
 }
 
-// TestK16TheRoomOfOthersIsTakenAsItIs: a full memory neither gives any back nor
-// takes any for a block that is as large as the one that leaves.
-func TestK16TheRoomOfOthersIsTakenAsItIs(t *testing.T) {
+// A full cache neither frees nor allocates for a block of the size of the
+// evicted one.
+func TestMemoryOfAnEvictedBlockIsReused(t *testing.T) {
 	below := kvtest.NewFake()
 	m := kv.NewMemory(2*page, below)
 	defer m.Close(t.Context())
@@ -168,9 +168,9 @@ func TestMemoryIsPinnedForAsLongAsItIsHeld(t *testing.T) {
 	}
 }
 
-// TestK16PreparingBesideAllElse: what is held never exceeds the budget, what is
-// read is what was put, and nothing is left.
-func TestK16PreparingBesideAllElse(t *testing.T) {
+// Usage never exceeds the budget, reads return what was put, and nothing is
+// left.
+func TestConcurrentPreparation(t *testing.T) {
 	m := kv.NewMemory(20*page, kvtest.NewFake())
 	var all sync.WaitGroup
 	for g := range 4 {

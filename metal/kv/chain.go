@@ -49,9 +49,9 @@ type Shape struct {
 	Grid int
 }
 
-// ShapeOf is how a model is cut all of whose kinds of layers are given, and that
-// serves so many tokens at most: at least four blocks fit into them, so that tiny
-// contexts have any. Kinds that are not known are refused (requirement X4).
+// ShapeOf is how a model is cut all of whose kinds of layers are given, and
+// that serves so many tokens at most: at least four blocks fit into them, so
+// that tiny contexts have any. Kinds that are not known are refused.
 func ShapeOf(kept []Kept, context int) (Shape, error) {
 	s := Shape{Bare: true}
 	recurs := false
@@ -62,7 +62,7 @@ func ShapeOf(kept []Kept, context int) (Shape, error) {
 			s.Bare = false
 		case Rotating:
 			if k.Window < 1 {
-				return Shape{}, fmt.Errorf("a layer that rotates has a window of %d tokens, want at least 1", k.Window)
+				return Shape{}, fmt.Errorf("a rotating layer has a window of %d tokens, want at least 1", k.Window)
 			}
 			block, s.States = mostRotating, true
 			if n := (leastRotating + k.Window - 1) / k.Window * k.Window; n <= mostRotating {
@@ -71,12 +71,12 @@ func ShapeOf(kept []Kept, context int) (Shape, error) {
 		case Recurrent:
 			block, s.States, recurs = recurrentBlock, true, true
 		default:
-			return Shape{}, fmt.Errorf("layers of kind %d keep what is not known to be cut: want one of %d to %d", k.Layer, Sliced, Recurrent)
+			return Shape{}, fmt.Errorf("unknown layer kind %d: want one of %d to %d", k.Layer, Sliced, Recurrent)
 		}
 		s.Block = max(s.Block, block)
 	}
 	if len(kept) == 0 || context < 1 {
-		return Shape{}, fmt.Errorf("%d kinds of layers and a context of %d tokens: want at least 1 of each", len(kept), context)
+		return Shape{}, fmt.Errorf("%d layer kinds and a context of %d tokens: want at least 1 of each", len(kept), context)
 	}
 	for s.Block > leastBlock && s.Block > context/4 {
 		s.Block = max(leastBlock, s.Block/2)
@@ -161,10 +161,10 @@ type Point struct {
 	State  bool
 }
 
-// Find is the longest point within the first most of the tokens from which every
-// layer can be restored: all blocks before it are there, and, where some layer
-// cannot be cut, so is a state at that very point (requirements X1, X2,
-// Invariant13). has is asked for a key at most once.
+// Find is the longest point within the first most of the tokens from which
+// every layer can be restored: all blocks before it are there, and, where some
+// layer cannot be cut, so is a state at that very point. has is asked for a key
+// at most once.
 //
 // Points within a block are tried from the last on: no index says where earlier
 // prompts ended, so that a tier needs none, and a file that is there is found.

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"metalfleet.dev/metalfleet/metal/kv"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
-func TestX4EveryKindOfLayerSaysWhetherItIsCut(t *testing.T) {
+func TestEveryLayerKindIsClassified(t *testing.T) {
 	sliced, recurrent := kv.Kept{Layer: kv.Sliced}, kv.Kept{Layer: kv.Recurrent}
 	window := func(n int) kv.Kept { return kv.Kept{Layer: kv.Rotating, Window: n} }
 	for name, c := range map[string]struct {
@@ -50,7 +50,7 @@ func TestX4EveryKindOfLayerSaysWhetherItIsCut(t *testing.T) {
 	}
 }
 
-func TestB1StepsEndWhereAStateIsSaved(t *testing.T) {
+func TestStepsEndWhereAStateIsSaved(t *testing.T) {
 	plain := kv.Shape{Block: 256}
 	rotating := kv.Shape{Block: 512, States: true}
 	hybrid := kv.Shape{Block: 2048, States: true, Grid: 64}
@@ -87,12 +87,10 @@ func (w world) longest(s kv.Shape, tokens []int32, most int) int {
 	return best
 }
 
-// TestX1X2Invariant13TheLongestPointThatEveryLayerCanGoOnFrom compares random
-// histories with a model that remembers prefixes and not keys: blocks and states
-// come and go, prompts share beginnings.
-func TestX1X2Invariant13TheLongestPointThatEveryLayerCanGoOnFrom(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+// Random histories against a model that stores prefixes instead of keys: blocks
+// and states come and go, and prompts share beginnings.
+func TestLongestRestorablePoint(t *testing.T) {
+	seed := seed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	found, partial := 0, 0
 	for _, s := range []kv.Shape{{Block: 4}, {Block: 4, States: true}, {Block: 8, States: true, Grid: 2}, {Block: 8, States: true, Grid: 1}, {Block: 4, States: true, Bare: true}} {
@@ -164,9 +162,8 @@ func save(r *rand.Rand, c *kv.Chain, tokens []int32, n int, has map[kv.Key]bool,
 	w.states[fmt.Sprint(tokens[:n])] = has[k]
 }
 
-// TestB1AReplayOf90000TokensResumesFromItsLastBoundary: by keys alone, as an
-// engine would save them, with what was computed before a cut at 51,200 tokens.
-func TestB1AReplayOf90000TokensResumesFromItsLastBoundary(t *testing.T) {
+// By keys alone, with what was saved before a cancellation at 51,200 tokens.
+func TestReplayOf90000TokensResumesFromItsLastBoundary(t *testing.T) {
 	s, err := kv.ShapeOf([]kv.Kept{{Layer: kv.Sliced}, {Layer: kv.Recurrent}}, 131072)
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ var (
 	ErrAbsent = errors.New("not in the cache")
 	// ErrCorrupt says that what a tier held is not what was put there; the tier
 	// has forgotten it.
-	ErrCorrupt = errors.New("what was cached is damaged")
+	ErrCorrupt = errors.New("cached data is damaged")
 )
 
 // Key names the bytes of one block: SHA-256 over all that they depend on.

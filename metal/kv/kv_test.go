@@ -8,7 +8,7 @@ import (
 
 var origin = kv.Origin{Model: "sha256:aa", Numerics: "ref 1 float32", Layout: "blocks of 256"}
 
-func TestK1AKeyDependsOnEveryEarlierToken(t *testing.T) {
+func TestKeyDependsOnEveryEarlierToken(t *testing.T) {
 	blocks := [][]int32{{1, 2, 3}, {4, 5, 6}, {7, 8, 9}}
 	last := func() kv.Key {
 		k := kv.Root(origin, nil)
@@ -32,7 +32,7 @@ func TestK1AKeyDependsOnEveryEarlierToken(t *testing.T) {
 	}
 }
 
-func TestK1AKeyDependsOnItsOrigin(t *testing.T) {
+func TestKeyDependsOnItsOrigin(t *testing.T) {
 	seen := map[kv.Key]string{kv.Root(origin, nil): "the origin"}
 	for name, k := range map[string]kv.Key{
 		"other weights":     kv.Root(kv.Origin{Model: "sha256:ab", Numerics: origin.Numerics, Layout: origin.Layout}, nil),

@@ -50,8 +50,8 @@ type Memory struct {
 	// bytes that are held by blocks, those that come or go included; counted of
 	// them are those that running requests count on or that are being read.
 	bytes, counted, budget int64
-	// epoch grows with each Clear: what began to come before it does not appear
-	// after it (requirement B4, Invariant14).
+	// epoch grows with each Clear: what began to come before it does not
+	// appear after it.
 	epoch int64
 	// distrusts counts calls of Distrust.
 	distrusts int64
@@ -252,8 +252,8 @@ func (m *Memory) takeOut(b *block) {
 	b.gone = true
 }
 
-// leave offers a block that was taken out below, and gives its memory back
-// (requirement K12). It says whether it went without loss.
+// leave offers a block that was taken out below, and gives its memory back. It
+// says whether it went without loss.
 func (m *Memory) leave(b *block) bool {
 	kept := m.offer(b)
 	m.free(b)
@@ -433,8 +433,7 @@ func (m *Memory) Hold(key Key) (Holding, bool) {
 
 // Unhold ends the claims on a chain of blocks, in its order. The first become
 // the most recently used, since the later ones are worth nothing without them.
-// A block that went in between is ignored, whatever lies under its key now
-// (requirement Invariant15).
+// A block that went in between is ignored, whatever lies under its key now.
 func (m *Memory) Unhold(chain []Holding) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -509,9 +508,9 @@ func (m *Memory) shrinkTo(target int64) int64 {
 	}
 }
 
-// Clear forgets everything and says how many bytes came back, measured
-// (requirement K16). Nothing of it is offered below, and nothing that was on its
-// way in appears afterwards.
+// Clear forgets everything and says how many bytes came back, measured. Nothing
+// of it is offered below, and nothing that was on its way in appears
+// afterwards.
 func (m *Memory) Clear() int64 {
 	m.mu.Lock()
 	m.epoch++

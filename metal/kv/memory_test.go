@@ -12,11 +12,11 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/kvtest"
 	"metalfleet.dev/metalfleet/metal/pages"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 // page is what the smallest block takes.
@@ -175,12 +175,11 @@ const playKeys = 24
 
 func sizeOf(key int) int { return 100 + key*int(page)/3 }
 
-// TestK12K16HistoriesOfMemory compares random histories with a list: what is held
-// and in which order it goes, the total after every step, and what is offered
-// below, each block once.
-func TestK12K16HistoriesOfMemory(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+// Random histories against a list: what is held and in which order it is
+// evicted, the total after every step, and what is offered to the disk tier,
+// each block once.
+func TestRandomHistories(t *testing.T) {
+	seed := seed.Of(t)
 	for i := range uint64(60) {
 		x := &play{t: t, r: rand.New(rand.NewPCG(seed, i)), below: kvtest.NewFake()}
 		budget := int64(10+x.r.IntN(60)) * page
@@ -313,7 +312,7 @@ func (x *play) compare(step int) {
 	}
 }
 
-func TestK12WhatLeavesIsWrittenOnce(t *testing.T) {
+func TestEvictedBlockIsWrittenOnce(t *testing.T) {
 	below := kvtest.NewFake()
 	m := kv.NewMemory(2*page, below)
 	defer m.Close(t.Context())
@@ -347,9 +346,9 @@ func TestK12WhatLeavesIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestK12CloseWritesWithinItsBound: a tier below that stands still keeps nobody
-// from closing, and what it did not get is counted.
-func TestK12CloseWritesWithinItsBound(t *testing.T) {
+// A disk tier that hangs does not block Close; blocks it did not take are
+// counted.
+func TestCloseIsBounded(t *testing.T) {
 	below := kvtest.NewFake()
 	m := kv.NewMemory(10*page, below)
 	for i := range 5 {
@@ -363,9 +362,8 @@ func TestK12CloseWritesWithinItsBound(t *testing.T) {
 	}
 }
 
-// TestK12MemoryThatIsWantedNowDoesNotWaitForTheDisk: one refusal is enough, nothing
-// is copied only to be refused.
-func TestK12MemoryThatIsWantedNowDoesNotWaitForTheDisk(t *testing.T) {
+// One refusal is enough; no further block is copied to be refused.
+func TestUrgentEvictionDoesNotWaitForTheDisk(t *testing.T) {
 	below := kvtest.NewFake()
 	below.Fill(true)
 	m := kv.NewMemory(10*page, below)
@@ -381,9 +379,8 @@ func TestK12MemoryThatIsWantedNowDoesNotWaitForTheDisk(t *testing.T) {
 	}
 }
 
-// TestK12WhoeverWantsMemoryWaitsForNoDisk: a tier below that takes its time holds
-// up Behind alone.
-func TestK12WhoeverWantsMemoryWaitsForNoDisk(t *testing.T) {
+// A slow disk tier delays Behind only.
+func TestFreeingMemoryNeverWaitsForTheDisk(t *testing.T) {
 	below := kvtest.NewFake()
 	m := kv.NewMemory(3*page, below)
 	defer m.Close(t.Context())
@@ -402,9 +399,7 @@ func TestK12WhoeverWantsMemoryWaitsForNoDisk(t *testing.T) {
 	}
 }
 
-// TestX5WhatIsOnItsWayDownIsDistrustedThere: a block that was being put below when
-// everything was distrusted is not found below afterwards.
-func TestX5WhatIsOnItsWayDownIsDistrustedThere(t *testing.T) {
+func TestBlockBeingWrittenIsDistrustedOnDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		below := kvtest.NewFake()
 		m := kv.NewMemory(10*page, below)
@@ -423,9 +418,8 @@ func TestX5WhatIsOnItsWayDownIsDistrustedThere(t *testing.T) {
 	})
 }
 
-// TestK12WhatNobodyTakesBelowStaysAndWaits: while the owner of the disk is away,
-// nothing is offered there only to be dropped.
-func TestK12WhatNobodyTakesBelowStaysAndWaits(t *testing.T) {
+// Nothing is offered only to be dropped.
+func TestBlocksWaitWhileTheDiskTierIsDetached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		below := kvtest.NewFake()
 		m := kv.NewMemory(10*page, below)
@@ -451,9 +445,8 @@ func TestK12WhatNobodyTakesBelowStaysAndWaits(t *testing.T) {
 	})
 }
 
-// TestK12TheBudgetHoldsWhileABlockComes: others leave first, and not when it is
-// there.
-func TestK12TheBudgetHoldsWhileABlockComes(t *testing.T) {
+// Other blocks are evicted first.
+func TestBudgetHoldsDuringAPut(t *testing.T) {
 	m := kv.NewMemory(2*page, nil)
 	defer m.Close(t.Context())
 	for i := range 5 {
@@ -469,9 +462,8 @@ func TestK12TheBudgetHoldsWhileABlockComes(t *testing.T) {
 	}
 }
 
-// TestX1WhatARequestCountsOnMakesNoRoomForOthers: a long prompt does not push its
-// own beginning out; it goes nevertheless where memory is given back.
-func TestX1WhatARequestCountsOnMakesNoRoomForOthers(t *testing.T) {
+// A long prompt does not evict its own beginning; returning memory still does.
+func TestClaimedBlocksAreNotEvictedForNewOnes(t *testing.T) {
 	m := kv.NewMemory(3*page, nil)
 	defer m.Close(t.Context())
 	var chain []kv.Holding
@@ -496,9 +488,8 @@ func TestX1WhatARequestCountsOnMakesNoRoomForOthers(t *testing.T) {
 	}
 }
 
-// TestInvariant15AClaimOnWhatIsGoneTouchesNothingElse: another request's claim
-// under the same key stays.
-func TestInvariant15AClaimOnWhatIsGoneTouchesNothingElse(t *testing.T) {
+// Another request's claim under the same key stays.
+func TestReleasingAStaleClaimKeepsOthers(t *testing.T) {
 	m := kv.NewMemory(page, nil)
 	defer m.Close(t.Context())
 	key := kvtest.KeyOf(1)
@@ -515,9 +506,9 @@ func TestInvariant15AClaimOnWhatIsGoneTouchesNothingElse(t *testing.T) {
 	}
 }
 
-// TestB4Invariant14NothingComesInBehindAClear: what is being written when
-// everything is forgotten does not appear afterwards, and its memory goes.
-func TestB4Invariant14NothingComesInBehindAClear(t *testing.T) {
+// A block being written during the clear does not appear, and its memory is
+// freed.
+func TestNothingAppearsAfterAClear(t *testing.T) {
 	for name, forget := range map[string]func(*kv.Memory){
 		"clear": func(m *kv.Memory) { m.Clear() },
 		"close": func(m *kv.Memory) { m.Close(context.Background()) },

@@ -21,7 +21,7 @@ func (b *Backend) About() (map[string]string, error) {
 		return nil, fmt.Errorf("about: %w", err)
 	}
 	if said.text == nil {
-		return nil, fmt.Errorf("about: %w", &Error{"no memory is left for its words"})
+		return nil, fmt.Errorf("about: %w", &Error{"out of memory for the strings"})
 	}
 	defer C.free(unsafe.Pointer(said.text))
 	facts := map[string]string{}

@@ -400,7 +400,7 @@ func (c *cache) room(spec *tensor.AttendSpec) error {
 			has = h.lengths[spec.Layer]
 		}
 		if has != g.Start {
-			return fmt.Errorf("request %d, layer %d holds %d tokens, segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment)
+			return fmt.Errorf("request %d, layer %d has %d tokens, but the segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment)
 		}
 		if _, err := c.reserve(g.Request, g.Start+g.Length); err != nil {
 			return err

@@ -30,7 +30,7 @@ func fault(s C.bridge_status) error {
 	if s.code == C.BRIDGE_OK {
 		return nil
 	}
-	text := "no memory is left for its words"
+	text := "out of memory for the strings"
 	if s.text != nil {
 		text = C.GoString(s.text)
 		C.free(unsafe.Pointer(s.text))

@@ -3,8 +3,8 @@
 // built with the tag mlx and cgo alone (make mlx); without the tag there is
 // nothing in it.
 //
-// It owns the one C++ file that speaks to libmlx (bridge.cpp) and the one
-// thread that may: a back end belongs to the goroutine that attached it, the
+// It owns the C++ files that call libmlx (bridge_*.cpp, declared to Go in
+// bridge.h) and the one thread that may: a back end belongs to the goroutine that attached it, the
 // bridge refuses every other thread (tensor.ErrThread), and every C++ exception
 // becomes a Go error. It refuses to allocate past its own limit
 // (tensor.ErrMemory): the framework's limit only makes it wait.
@@ -17,7 +17,7 @@
 // Where the framework is slow and a Mac is not concerned, there is something
 // beside it: on NVIDIA GPUs kernels for a few rows (few_rows.h) and one for
 // attention of pieces and answers of a step (ragged.h, ragged.go), on a processor
-// a second core for large products (bridge.cpp, multiply_in_halves).
+// a second core for large products (bridge_ops.cpp, multiply_in_halves).
 //
 // Start reading at Backend, then scope.go and cache.go.
 package mlx

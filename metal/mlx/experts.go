@@ -88,7 +88,7 @@ func (s *scope) LinearOf(x, chosen tensor.Array, experts int, ms ...tensor.Matri
 			return outs
 		}
 		if !s.b.gpu.Load() && !m.format.Quantized() && m.format.Type != quant.Float32 {
-			s.fail(fmt.Errorf("%s: dense experts in %v on a processor: %w (float32 and quantised ones are, and ref has all)", op, m.format.Type, tensor.ErrUnsupported))
+			s.fail(fmt.Errorf("%s: dense experts in %v on a CPU: %w (float32 and quantised experts are supported, and ref supports all)", op, m.format.Type, tensor.ErrUnsupported))
 			return outs
 		}
 		if m.in != in.shape[1] || m.out%experts != 0 {

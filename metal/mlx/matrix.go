@@ -143,7 +143,7 @@ func (l *loading) run(fill func(put func(int, quant.Row) error) error) (*matrix,
 		return nil, err
 	}
 	if l.count != l.out {
-		return nil, &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("%d of %d rows came", l.count, l.out)}
+		return nil, &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("got %d of %d rows", l.count, l.out)}
 	}
 	cut := l.b.cut(l.to, l.out, l.in)
 	for i := range l.parts {
@@ -226,7 +226,7 @@ func (l *loading) claim(first, rows int) error {
 	defer l.mu.Unlock()
 	for row := first; row < first+rows; row++ {
 		if row < 0 || row >= l.out || l.seen[row] {
-			return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d of %d is out of range or comes twice", row, l.out)}
+			return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d of %d is out of range or duplicate", row, l.out)}
 		}
 		l.seen[row] = true
 	}

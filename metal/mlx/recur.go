@@ -117,7 +117,7 @@ func (s *scope) Recur(spec tensor.RecurSpec) tensor.Array {
 	return s.made(op, C.bridge_recur(s.b.token(), &operands, C.int32_t(spec.Layer), &shape, unsafe.SliceData(segments), C.int32_t(len(segments))), in[2].shape...)
 }
 
-// rowsAtOnce of a sequence are a block (bridge.cpp, rows_at_once).
+// rowsAtOnce of a sequence are a block (bridge_recur.cpp, rows_at_once).
 const rowsAtOnce = 64
 
 // recurScratch is about what a layer takes while it computes the longest
@@ -145,7 +145,7 @@ func (c *cache) recur(spec *tensor.RecurSpec) (out []C.bridge_segment, err error
 			}
 		}
 		if g.Length > 0 && has != g.Start {
-			return nil, fmt.Errorf("request %d, recurrent layer %d has seen %d tokens, segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment)
+			return nil, fmt.Errorf("request %d, recurrent layer %d has seen %d tokens, but the segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment)
 		}
 	}
 	for _, g := range spec.Segments {

@@ -17,10 +17,10 @@ import (
 	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
-// What is saved has the precision that it is held in, two bytes a number but for
-// Gemma's float16, which is computed in float32; and a request that a fresh cache restored goes on with the bits of the one
-// that computed, in chunks that end where it was saved.
-func TestX4Invariant13ARestoredRequestContinuesInHalfPrecision(t *testing.T) {
+// Blocks are saved in the precision they are held in, two bytes a number except
+// for Gemma's float16, which is computed in float32. A restored request
+// continues with the same bits, in chunks that end where the state was saved.
+func TestRestoredRequestContinuesInHalfPrecision(t *testing.T) {
 	window := tinymodel.Default()
 	window.Family, window.Layers, window.Window, window.Pattern = tinymodel.Gemma3, 3, 21, 2
 	hybrid := tinymodel.Default()

@@ -83,7 +83,7 @@ func (c *cache) whole(h *held) []int {
 func (c *cache) save(op string, id tensor.RequestID, dst []byte, copies func(*held) error) error {
 	h, err := c.requests[id], c.mayCopy(op)
 	if err == nil && h == nil {
-		err = fmt.Errorf("nothing is held: %w", tensor.ErrSegment)
+		err = fmt.Errorf("the request has no tokens: %w", tensor.ErrSegment)
 	}
 	if err == nil {
 		err = copies(h)
@@ -116,7 +116,7 @@ func (c *cache) computed(s *slab) error {
 	return c.b.compute(nil, true)
 }
 
-// copiedAtOnce is how many bytes are copied out together on CUDA (bridge.cpp):
+// copiedAtOnce is how many bytes are copied out together on CUDA (bridge_slab.cpp):
 // each time costs milliseconds there (H100: 70 for 256 tokens of 36 layers, four
 // at a time).
 const copiedAtOnce = 64 << 20
@@ -153,9 +153,9 @@ func (c *cache) mayRestore(id tensor.RequestID, tokens int, blocks [][]byte, sta
 	}
 	switch {
 	case c.requests[id] != nil:
-		return fmt.Errorf("it is known: %w", tensor.ErrSegment)
+		return fmt.Errorf("the request already exists: %w", tensor.ErrSegment)
 	case c.shape == nil:
-		return fmt.Errorf("no step has said yet how wide keys are: %w", tensor.ErrUnsupported)
+		return fmt.Errorf("no step has determined the width of keys yet: %w", tensor.ErrUnsupported)
 	}
 	return c.saved.FitsRestore(tokens, c.spec.BlockTokens, blocks, state)
 }

@@ -222,7 +222,7 @@ func (s *scope) operand(op string, ta tensor.Array, dims int) (*array, bool) {
 	case !ok || a.h == nil:
 		s.fail(fmt.Errorf("%s: %w", op, tensor.ErrReleased))
 	case a.bound != 0:
-		s.misfit(op, "token ids where numbers are wanted")
+		s.misfit(op, "got token ids, want numbers")
 	case dims > 0 && len(a.shape) != dims:
 		s.misfit(op, "%v, want %d dimensions", a.shape, dims)
 	default:
@@ -241,7 +241,7 @@ func (s *scope) idOperand(op string, ta tensor.Array) (*array, bool) {
 	case !ok || a.h == nil:
 		s.fail(fmt.Errorf("%s: %w", op, tensor.ErrReleased))
 	case a.bound == 0:
-		s.misfit(op, "numbers where token ids are wanted")
+		s.misfit(op, "got numbers, want token ids")
 	default:
 		return a, true
 	}

@@ -32,7 +32,7 @@ type slab struct {
 // maxSlabBytes bounds a slab, and with it what coming and leaving copies.
 const maxSlabBytes = 2 << 30
 
-// layersAtOnce are rearranged together (bridge.cpp): so much of a slab exists
+// layersAtOnce are rearranged together (bridge_slab.cpp): so much of a slab exists
 // twice meanwhile.
 const layersAtOnce = 4
 

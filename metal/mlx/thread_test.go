@@ -124,9 +124,9 @@ func foreignCalls(t *testing.T) map[string]func(owned) error {
 	}
 }
 
-// P23: framework calls run on the thread that attached. Any other is refused
-// before it touches anything, and what the owner has goes on.
-func TestP23ACallFromAnotherThreadIsRefusedAndTouchesNothing(t *testing.T) {
+// Framework calls run on the attached thread. Any other is refused before it
+// has an effect.
+func TestCallFromAnotherThreadIsRefused(t *testing.T) {
 	for name, call := range foreignCalls(t) {
 		t.Run(name, func(t *testing.T) {
 			b := open(t, Options{})

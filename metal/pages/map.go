@@ -30,7 +30,7 @@ func Map(n int64) ([]byte, error) {
 // Unmap gives back what Map took, whole.
 func Unmap(p []byte) {
 	if err := syscall.Munmap(p); err != nil {
-		panic("pages: a mapping of its own cannot be unmapped: " + err.Error())
+		panic("pages: cannot unmap own mapping: " + err.Error())
 	}
 }
 

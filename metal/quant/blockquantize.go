@@ -30,7 +30,7 @@ func (f Format) quantizeBlocks(src []float32, dst Row) error {
 		}
 		by := scales[scale]
 		if top-top != 0 || f.Mode == NVFP4 && wanted > 448 {
-			return fmt.Errorf("quantise to %v: group %d holds what is not finite, or too large: %w", f, g, ErrRow)
+			return fmt.Errorf("quantise to %v: group %d contains values that are not finite, or too large: %w", f, g, ErrRow)
 		}
 		dst.Scales[g] = scale
 		factor := float32(0)

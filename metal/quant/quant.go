@@ -181,7 +181,7 @@ func (f Format) Sizes(n int) (Sizes, error) {
 		return Sizes{Raw: n * f.Type.Bytes()}, nil
 	}
 	if n%f.Group != 0 {
-		return Sizes{}, fmt.Errorf("%d elements are not whole groups of %d: %w", n, f.Group, ErrRow)
+		return Sizes{}, fmt.Errorf("%d elements are not a multiple of the group size %d: %w", n, f.Group, ErrRow)
 	}
 	s := Sizes{Raw: n / 8 * f.Bits, Scales: n / f.Group * f.scaleBytes()}
 	if f.Mode == Affine {
@@ -362,7 +362,7 @@ func (f Format) Quantize(src []float32, dst Row) error {
 		for i, v := range group {
 			q := math.RoundToEven(float64((v - bias) / scale))
 			if q != q {
-				return fmt.Errorf("quantise to %v: group %d holds what is not finite, or too large: %w", f, g, ErrRow)
+				return fmt.Errorf("quantise to %v: group %d contains values that are not finite, or too large: %w", f, g, ErrRow)
 			}
 			PutQ(dst.Raw, f.Bits, g*f.Group+i, int(min(max(q, 0), float64(int(1)<<f.Bits-1))))
 		}

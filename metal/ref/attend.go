@@ -22,7 +22,7 @@ func (s *scope) AppendAttend(spec tensor.AttendSpec) tensor.Array {
 	}
 	for _, g := range spec.Segments {
 		if has := c.of(g.Request).lengths[spec.Layer]; has != g.Start {
-			s.fail(fmt.Errorf("AppendAttend: request %d, layer %d holds %d tokens, segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment))
+			s.fail(fmt.Errorf("AppendAttend: request %d, layer %d has %d tokens, but the segment starts at %d: %w", g.Request, spec.Layer, has, g.Start, tensor.ErrSegment))
 			return out
 		}
 	}

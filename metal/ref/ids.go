@@ -30,7 +30,7 @@ func (s *scope) idOperand(op string, ta tensor.Array) (*array, bool) {
 		return nil, false
 	}
 	if a.ids == nil {
-		s.fail(&tensor.ShapeError{Op: op, Detail: "numbers where token ids are wanted"})
+		s.fail(&tensor.ShapeError{Op: op, Detail: "got numbers, want token ids"})
 		return nil, false
 	}
 	return a, true
@@ -53,7 +53,7 @@ func (s *scope) JoinIDs(ta tensor.Array, rows []int, ids []int32) tensor.Array {
 		return &array{}
 	}
 	if len(rows) == 0 || slices.Min(rows) < 0 || slices.Max(rows) >= len(a.ids) || len(ids) > 0 && slices.Min(ids) < 0 {
-		s.fail(&tensor.ShapeError{Op: op, Detail: fmt.Sprintf("rows %v of %d ids and %d behind them, want rows and no id below 0", rows, len(a.ids), len(ids))})
+		s.fail(&tensor.ShapeError{Op: op, Detail: fmt.Sprintf("rows %v of %d ids and %d more, want rows and no negative id", rows, len(a.ids), len(ids))})
 		return &array{}
 	}
 	out := s.idArray(op, len(rows)+len(ids))

@@ -59,7 +59,7 @@ func (m *matrix) load(sizes quant.Sizes, fill func(put func(int, quant.Row) erro
 		return err
 	}
 	if n := l.count.Load(); n != int64(m.out) {
-		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("%d of %d rows came", n, m.out)}
+		return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("got %d of %d rows", n, m.out)}
 	}
 	for _, b := range l.open {
 		m.scatter(b, sizes)
@@ -102,7 +102,7 @@ func (l *loading) put(first int, r quant.Row) error {
 func (l *loading) claim(first, rows int) error {
 	for row := first; row < first+rows; row++ {
 		if row < 0 || row >= l.m.out || l.seen[row/32].Or(1<<(row%32))&(1<<(row%32)) != 0 {
-			return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d of %d is out of range or comes twice", row, l.m.out)}
+			return &tensor.ShapeError{Op: "LoadMatrix", Detail: fmt.Sprintf("row %d of %d is out of range or duplicate", row, l.m.out)}
 		}
 	}
 	l.count.Add(int64(rows))

@@ -183,7 +183,7 @@ func mapAnonymous(n int64) ([]byte, error) {
 
 func unmap(p []byte) {
 	if err := syscall.Munmap(p); err != nil {
-		panic("ref: a mapping of its own cannot be unmapped: " + err.Error())
+		panic("ref: cannot unmap own mapping: " + err.Error())
 	}
 }
 

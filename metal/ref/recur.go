@@ -99,7 +99,7 @@ func (r *recurrence) begin() error {
 	for i, g := range r.segments {
 		h := r.c.of(g.Request)
 		if h.recurred[r.layer] != g.Start {
-			return fmt.Errorf("request %d, recurrent layer %d has seen %d tokens, segment starts at %d: %w", g.Request, r.layer, h.recurred[r.layer], g.Start, tensor.ErrSegment)
+			return fmt.Errorf("request %d, recurrent layer %d has seen %d tokens, but the segment starts at %d: %w", g.Request, r.layer, h.recurred[r.layer], g.Start, tensor.ErrSegment)
 		}
 		if h.state == nil {
 			p, err := r.c.b.mem.exact(r.shape.StateBytes(), &r.c.b.mem.kv)

@@ -57,7 +57,7 @@ func (c *cache) Restore(id tensor.RequestID, tokens int, blocks [][]byte, state 
 		return fmt.Errorf("Restore: cache: %w", tensor.ErrReleased)
 	}
 	if c.requests[id] != nil {
-		return fmt.Errorf("Restore: request %d is known: %w", id, tensor.ErrSegment)
+		return fmt.Errorf("Restore: request %d already exists: %w", id, tensor.ErrSegment)
 	}
 	if err := c.saved.FitsRestore(tokens, c.spec.BlockTokens, blocks, state); err != nil {
 		return fmt.Errorf("request %d: %w", id, err)

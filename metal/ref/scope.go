@@ -154,7 +154,7 @@ func (s *scope) operand(op string, ta tensor.Array, dims int) (*array, bool) {
 		return nil, false
 	}
 	if a.ids != nil {
-		s.fail(&tensor.ShapeError{Op: op, Detail: "token ids where numbers are wanted"})
+		s.fail(&tensor.ShapeError{Op: op, Detail: "got token ids, want numbers"})
 		return nil, false
 	}
 	if dims > 0 && len(a.shape) != dims {

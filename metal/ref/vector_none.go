@@ -23,7 +23,7 @@ func vectorScaledPlanes([]float32, []int32, []int32, []float32, []float32, float
 
 func noVectors() {
 	if !hasVectors() {
-		panic("ref: vector kernels are not in this program")
+		panic("ref: this build has no vector kernels")
 	}
 }
 

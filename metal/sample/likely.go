@@ -40,7 +40,7 @@ func (r Ranked) Bytes() int64 {
 // mlx-lm differs: its own have bias and penalties in them.
 func Rank(logits []float32, token int32, n int) (Ranked, error) {
 	if token < 0 || int(token) >= len(logits) || n < 0 || n > MostAlternatives {
-		return Ranked{}, fmt.Errorf("rank token %d of %d beside %d alternatives: %w", token, len(logits), n, ErrLogits)
+		return Ranked{}, fmt.Errorf("rank token %d of %d with %d alternatives: %w", token, len(logits), n, ErrLogits)
 	}
 	best, err := Argmax(logits)
 	if err != nil {

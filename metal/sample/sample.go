@@ -24,7 +24,7 @@ import (
 )
 
 // ErrLogits is returned for a row without a finite largest value.
-var ErrLogits = errors.New("logits hold no usable value")
+var ErrLogits = errors.New("logits contain no usable value")
 
 // ErrParams is what every *ParamError is.
 var ErrParams = errors.New("invalid sampling parameter")
@@ -156,7 +156,7 @@ func New(vocabulary int) *Sampler { return &Sampler{vocabulary: vocabulary} }
 // are not changed.
 func (s *Sampler) Token(p Params, logits []float32, index uint64, counts *Counts) (int32, error) {
 	if len(logits) == 0 || len(logits) > s.vocabulary {
-		return 0, fmt.Errorf("sample from %d logits with room for %d: %w", len(logits), s.vocabulary, ErrLogits)
+		return 0, fmt.Errorf("sample from %d logits with a limit of %d: %w", len(logits), s.vocabulary, ErrLogits)
 	}
 	if len(p.Bias) > 0 || p.penalised() && counts != nil {
 		logits = s.adjust(p, logits, counts)

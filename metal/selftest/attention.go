@@ -32,9 +32,9 @@ func attentions() []attention {
 		// Kernels that split a long cache come in past 1,024 tokens.
 		{name: "attention, 1,500 tokens", heads: 4, kvHeads: 2, size: 64, steps: [][]int{{700, 0}, {700, 0}, {99, 3}, {1, 1}}},
 		// Requests of three slabs; answers of other lengths, alone, and beside pieces.
-		{name: "attention of pieces beside answers", heads: 8, kvHeads: 2, size: 128, ragged: true,
+		{name: "attention of prefill chunks with decodes", heads: 8, kvHeads: 2, size: 128, ragged: true,
 			steps: [][]int{{37, 0, 5, 600}, {1, 20, 1, 1}, {1, 1, 1, 0}, {64, 17, 1, 1}, {200, 1, 48, 1}, {1, 1, 1, 1}}},
-		{name: "attention of pieces beside answers, heads of 64", heads: 6, kvHeads: 6, size: 64, ragged: true,
+		{name: "attention of prefill chunks with decodes, heads of 64", heads: 6, kvHeads: 6, size: 64, ragged: true,
 			steps: [][]int{{9, 0, 300}, {1, 63, 1}, {1, 1, 2}, {1, 1, 1}}},
 	}
 }
@@ -63,7 +63,7 @@ func (c attention) run(x *bench) {
 	}
 	for i, h := range past {
 		if got := cache.Length(tensor.RequestID(i + 1)); got != len(h.k) && !x.failed() {
-			x.fail(fmt.Errorf("the cache holds %d tokens of request %d, want %d", got, i+1, len(h.k)))
+			x.fail(fmt.Errorf("the cache has %d tokens of request %d, want %d", got, i+1, len(h.k)))
 		}
 	}
 }
@@ -79,9 +79,9 @@ func (x *bench) ownKernel() {
 	facts, err := f.About()
 	x.fail(err)
 	n := b.Ragged()
-	x.Note = fmt.Sprintf("%d segments by the engine's own kernel", n)
+	x.Note = fmt.Sprintf("%d segments in the engine's own kernel", n)
 	if major, err := strconv.Atoi(facts["compute_capability_major"]); err == nil && major >= 8 && x.mode.t == quant.BFloat16 && n == 0 {
-		x.fail(errors.New("no segment went to the engine's own kernel, which this device runs"))
+		x.fail(errors.New("the engine's own kernel computed no segment, although this device supports it"))
 	}
 }
 
@@ -115,7 +115,7 @@ func (c attention) step(x *bench, cache tensor.Cache, past []history, lengths []
 				want = append(want, c.oracle(q[at*width:], *h, float64(scale), sinks)...)
 			}
 		}
-		x.near(fmt.Sprintf("%d tokens behind %d", g.Length, g.Start), got[(row+first)*width:(row+g.Length)*width], want, x.product())
+		x.near(fmt.Sprintf("%d tokens after %d", g.Length, g.Start), got[(row+first)*width:(row+g.Length)*width], want, x.product())
 		row += g.Length
 	}
 }

@@ -70,7 +70,7 @@ func (x *bench) stop() {
 	x.s.Close()
 	x.fail(x.b.Trim()) // a GPU lets go of what it read only once it ended
 	if m := x.b.Memory(); m.Active() != 0 || m.Live != 0 {
-		x.fail(fmt.Errorf("after everything was released, gauges say %d bytes of weights, %d of KV, %d in %d arrays", m.Weights, m.KV, m.Arrays, m.Live))
+		x.fail(fmt.Errorf("after everything was released, the gauges report %d bytes of weights, %d of KV, %d in %d arrays", m.Weights, m.KV, m.Arrays, m.Live))
 	}
 	x.fail(x.b.Close())
 	x.b, x.matrices, x.vectors, x.caches = nil, nil, nil, nil
@@ -178,7 +178,7 @@ func (x *bench) near(what string, got []float32, want []float64, limit float64) 
 			x.Value = e
 		}
 		if !(e <= limit) {
-			x.fail(fmt.Errorf("%s: value %d is %v, want %v: an error of %.3g of the largest, want %.3g at most", what, i, got[i], want[i], e, limit))
+			x.fail(fmt.Errorf("%s: value %d is %v, want %v: error of %.3g relative to the largest value, want at most %.3g", what, i, got[i], want[i], e, limit))
 			return
 		}
 	}

@@ -23,7 +23,7 @@ func formats() []check {
 			}
 		}})
 	}
-	return append(all, check{"products of small floats", func(x *bench) { products(x, quant.BlockFloats()...) }})
+	return append(all, check{"block-float products", func(x *bench) { products(x, quant.BlockFloats()...) }})
 }
 
 // fewRows are what a decode step multiplies, in the format that models mostly

@@ -32,7 +32,7 @@ func ProcessBytes() (int64, error) {
 		sum, found = sum+kib<<10, found+1
 	}
 	if found != 3 {
-		return 0, fmt.Errorf("read %s: %d of 3 figures are there", path, found)
+		return 0, fmt.Errorf("read %s: found %d of 3 figures", path, found)
 	}
 	return sum, nil
 }

@@ -46,11 +46,11 @@ func gauges(x *bench) {
 	x.Note = fmt.Sprintf("%d of weights, %d of KV, %d in %d arrays, and none of them at the end", g.Weights, g.KV, g.Arrays, g.Live)
 	// Numbers have 2 bytes at least; what is asked for in float32 is float32.
 	if g.Weights < m.Bytes() || g.KV < 2*2*block*width || g.Arrays < 4*tokens*width || g.Live < 4 {
-		x.fail(fmt.Errorf("gauges say too little: %+v", g))
+		x.fail(fmt.Errorf("gauges report too little: %+v", g))
 	}
 	cache.Drop(1)
 	if g := x.b.Memory(); g.KV != 0 {
-		x.fail(fmt.Errorf("%d bytes of KV are held for nobody", g.KV))
+		x.fail(fmt.Errorf("%d bytes of KV are held without a request", g.KV))
 	}
 }
 
@@ -109,7 +109,7 @@ func footprint(x *bench) {
 	m.Release()
 	x.stop()
 	after := x.processBytes()
-	x.Note = fmt.Sprintf("%.1f MB loaded: it rose by %.1f MB and fell by %.1f MB", float64(expected)/1e6, float64(held-before)/1e6, float64(held-after)/1e6)
+	x.Note = fmt.Sprintf("%.1f MB loaded: the footprint rose by %.1f MB and fell by %.1f MB", float64(expected)/1e6, float64(held-before)/1e6, float64(held-after)/1e6)
 	rose, fell := float64(held-before)/float64(expected), float64(held-after)/float64(expected)
 	x.Value, x.Unit, x.Limit = max(math.Abs(rose-1), math.Abs(fell-1)), "of what was loaded", 0.25
 }
@@ -140,7 +140,7 @@ func threads(x *bench) {
 	case owned && !errors.Is(err, tensor.ErrThread):
 		x.fail(fmt.Errorf("another thread: error %v, want ErrThread", err))
 	case owned:
-		x.Note = "another thread is refused"
+		x.Note = "other threads are refused"
 	default:
 		x.fail(err)
 		x.Note = "any thread may compute"
@@ -173,12 +173,12 @@ func exceptions(x *bench) {
 	x.Unit = "exceptions caught"
 	f, ok := x.b.(framework)
 	if !ok {
-		x.fail(errors.New("this back end says that it has a framework, and cannot provoke it"))
+		x.fail(errors.New("this back end reports that it has a framework, but cannot provoke an exception in it"))
 		return
 	}
 	err := f.Provoke()
 	if err == nil || errors.Is(err, tensor.ErrThread) {
-		x.fail(fmt.Errorf("a sum of shapes that do not fit: error %v, want the framework's", err))
+		x.fail(fmt.Errorf("a sum of mismatched shapes: error %v, want the framework's", err))
 		return
 	}
 	x.Value, x.Note = 1, err.Error()

@@ -94,7 +94,7 @@ func (n network) run(x *bench) {
 		for j, v := range want[i] {
 			exact[j] = float64(v)
 		}
-		x.near(fmt.Sprintf("logits behind %d tokens", promptTokens+i), logits, exact, limit)
+		x.near(fmt.Sprintf("logits after %d tokens", promptTokens+i), logits, exact, limit)
 	}
 }
 

@@ -52,7 +52,7 @@ func elementwise(x *bench) {
 		x.near("SwiGLU", x.read(x.s.SwiGLU(ta, tb), n), swiglu, x.plain())
 	}
 	far := []float32{-200, -88, 0, 88, 200}
-	x.near("SiLU far out", x.read(x.s.SiLU(x.array(far, 1, 5)), 5), []float64{0, 0, 0, 88, 200}, x.plain())
+	x.near("SiLU of extreme values", x.read(x.s.SiLU(x.array(far, 1, 5)), 5), []float64{0, 0, 0, 88, 200}, x.plain())
 }
 
 // rmsNorm of whole rows, of rows longer than a GPU's group of threads takes at

@@ -123,7 +123,7 @@ func (x *bench) result(c check) (r Result) {
 		}
 		r = x.Result
 		if r.Limit > 0 && !(r.Value <= r.Limit) && r.Error == "" {
-			r.Error = fmt.Sprintf("%.3g %s, want %.3g at most", r.Value, r.Unit, r.Limit)
+			r.Error = fmt.Sprintf("%.3g %s, want at most %.3g", r.Value, r.Unit, r.Limit)
 		}
 		r.OK = r.Error == ""
 	}()

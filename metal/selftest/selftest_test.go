@@ -44,18 +44,18 @@ func TestEachFaultIsFoundByItsCheck(t *testing.T) {
 		"mask":              {"float32: Rows, Mean, Unit", "Mean"},
 		"Unit":              {"float16: Rows, Mean, Unit", "Unit"},
 		"Argmax":            {"float32: Argmax", "chose"},
-		"AppendAttend":      {"float32: attention, heads of 64", "37 tokens behind 0"},
-		"scale":             {"float32: attention, heads of 128", "tokens behind"},
-		"window":            {"float32: attention, window and sinks", "tokens behind"},
-		"sinks":             {"float32: attention, window and sinks", "tokens behind"},
+		"AppendAttend":      {"float32: attention, heads of 64", "37 tokens after 0"},
+		"scale":             {"float32: attention, heads of 128", "tokens after"},
+		"window":            {"float32: attention, window and sinks", "tokens after"},
+		"sinks":             {"float32: attention, window and sinks", "tokens after"},
 		"Linear":            {"float32: dense products", "1 tokens by float32"},
 		"Linear of a chunk": {"float16: affine products, 4 bits", "40 tokens by affine 4-bit"},
 		"Embed":             {"float32: symmetric products, 4 and 8 bits", "a row of symmetric"},
 		"LoadMatrix":        {"bfloat16: affine products, 3 bits", "load affine 3-bit"},
-		"Release":           {"float32: RMSNorm", "gauges say"},
+		"Release":           {"float32: RMSNorm", "gauges report"},
 		"Close":             {"threads", "still alive"},
 		"SetLimits":         {"memory: limit", "want ErrMemory"},
-		"panic":             {"speed: a token by 4 bits", "panic: nobody expected this"},
+		"panic":             {"speed: 1 token by 4-bit weights", "panic: nobody expected this"},
 	} {
 		got := runOnly(t, opening(op), c.check)[0]
 		if got.OK || !strings.Contains(got.Error, c.says) {
@@ -69,7 +69,7 @@ func TestEachFaultIsFoundByItsCheck(t *testing.T) {
 
 func TestAModelThatIsDecodedWrongIsFound(t *testing.T) {
 	const name = "model: qwen3, float32, 4 bits"
-	if got := runOnly(t, opening("SwiGLU"), name)[0]; got.OK || !strings.Contains(got.Error, "logits behind 150 tokens") {
+	if got := runOnly(t, opening("SwiGLU"), name)[0]; got.OK || !strings.Contains(got.Error, "logits after 150 tokens") {
 		t.Errorf("a wrong feed-forward: %+v", got)
 	}
 	if got := runOnly(t, opening("LoadMatrix"), name)[0]; got.OK {
@@ -104,11 +104,11 @@ func modelsIn(entries []os.DirEntry) int {
 func TestTheFaultsOfAFrameworkAreFound(t *testing.T) {
 	for op, c := range map[string]struct{ check, says string }{
 		"nothing":  {"threads", ""},
-		"Provoke":  {"exceptions", "shapes that do not fit"},
+		"Provoke":  {"exceptions", "mismatched shapes"},
 		"too much": {"exceptions", "a matrix of 1 TiB"},
 		"threads":  {"threads", "want ErrThread"},
-		"kernel":   {"bfloat16: attention of pieces beside answers", "no segment went"},
-		"no fault": {"bfloat16: attention of pieces beside answers", ""},
+		"kernel":   {"bfloat16: attention of prefill chunks with decodes", "computed no segment"},
+		"no fault": {"bfloat16: attention of prefill chunks with decodes", ""},
 	} {
 		got := runOnly(t, openingCalled(op), c.check)[0]
 		if got.OK != (c.says == "") || !strings.Contains(got.Error, c.says) {
@@ -175,7 +175,7 @@ func TestMemoryThatDoesNotComeBackIsFound(t *testing.T) {
 		b, err := opening("nothing")()
 		return hoard{b.(*wrong), &kept}, err
 	}, name)[0]
-	if got.OK || !strings.Contains(got.Error, "of what was loaded, want 0.25 at most") {
+	if got.OK || !strings.Contains(got.Error, "of what was loaded, want at most 0.25") {
 		t.Errorf("64 MiB too many: %+v", got)
 	}
 	if len(kept) == 0 {

@@ -13,12 +13,12 @@ import (
 // They have no limit: they are for whoever compares machines.
 func speeds() []check {
 	return []check{
-		{"speed: a token by 4 bits", func(x *bench) {
+		{"speed: 1 token by 4-bit weights", func(x *bench) {
 			const size = 8192
 			x.speed(size, 1)
 			x.Value, x.Unit = x.Value*4.5/8/1e9, "GB/s" // 4 bits, and 2 numbers of 16 bits for 64
 		}},
-		{"speed: 128 tokens by 4 bits", func(x *bench) {
+		{"speed: 128 tokens by 4-bit weights", func(x *bench) {
 			const size = 2048
 			x.speed(size, 128)
 			x.Value, x.Unit = x.Value*2*128/1e9, "GFLOP/s"

@@ -25,7 +25,7 @@ func (k LayerKind) Cut() (bool, error) {
 	case Rotating, Recurring:
 		return false, nil
 	}
-	return false, fmt.Errorf("layers of kind %d do not say whether what they keep can be cut: %w", k, ErrUnsupported)
+	return false, fmt.Errorf("unknown layer kind %d: %w", k, ErrUnsupported)
 }
 
 // Kept is what all layers of one kind keep of a request.
@@ -75,7 +75,7 @@ func SavedOf(all []Kept) (Saved, error) {
 		case err != nil:
 			return Saved{}, err
 		case cut == (k.StateBytes > 0 || k.WindowTokens > 0):
-			return Saved{}, fmt.Errorf("layers of kind %d keep %d bytes a token, in a window of %d, and %d beside: %w", k.Kind, k.TokenBytes, k.WindowTokens, k.StateBytes, ErrUnsupported)
+			return Saved{}, fmt.Errorf("layers of kind %d keep %d bytes per token, in a window of %d, and %d fixed bytes: %w", k.Kind, k.TokenBytes, k.WindowTokens, k.StateBytes, ErrUnsupported)
 		case cut:
 			out.TokenBytes += k.TokenBytes
 		default:
@@ -101,7 +101,7 @@ func (s Saved) State(tokens int) int64 {
 func (s Saved) FitsSave(held, first, last, bytes int) error {
 	switch {
 	case first < 0 || first >= last || last > held:
-		return fmt.Errorf("tokens %d to %d of %d that are held: %w", first, last, held, ErrSegment)
+		return fmt.Errorf("tokens %d to %d of %d: %w", first, last, held, ErrSegment)
 	case int64(bytes) != s.TokenBytes*int64(last-first):
 		return &ShapeError{Op: "Save", Detail: fmt.Sprintf("%d bytes for %d tokens, want %d", bytes, last-first, s.TokenBytes*int64(last-first))}
 	}
@@ -113,11 +113,11 @@ func (s Saved) FitsSave(held, first, last, bytes int) error {
 // bytes.
 func (s Saved) FitsState(held int, whole []int, bytes int) error {
 	if held == 0 {
-		return fmt.Errorf("a state behind no token: %w", ErrSegment)
+		return fmt.Errorf("a state after no token: %w", ErrSegment)
 	}
 	for layer, n := range whole {
 		if n != held {
-			return fmt.Errorf("layer %d of those that are saved whole has seen %d tokens, of %d that are held: %w", layer, n, held, ErrSegment)
+			return fmt.Errorf("layer %d of those that are saved whole has seen %d of %d tokens: %w", layer, n, held, ErrSegment)
 		}
 	}
 	if want := s.State(held); int64(bytes) != want {

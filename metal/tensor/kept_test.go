@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// X4: every kind of layer says whether what it keeps can be cut, composites are
-// the sum of their kinds, and a kind that says neither is refused.
-func TestX4EveryKindOfLayerSaysWhetherItCanBeCut(t *testing.T) {
+// A composite layer is the sum of its kinds; an unknown kind is refused.
+func TestEveryLayerKindDeclaresWhetherItsCacheCanBeCut(t *testing.T) {
 	attention := CacheSpec{Layers: 3, KVHeads: 2, HeadSize: 4, BlockTokens: 8}
 	hybrid := attention
 	hybrid.Recurrent = RecurrentSpec{Layers: 2, KeyHeads: 1, KeySize: 3, ValueHeads: 2, ValueSize: 5, Taps: 4}

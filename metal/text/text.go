@@ -178,7 +178,7 @@ func (t *Text) Render(ctx context.Context, c Chat) (string, error) {
 }
 
 // ErrEffort says that a template does not take how much the model is to think.
-var ErrEffort = errors.New("reasoning_effort is not taken")
+var ErrEffort = errors.New("unsupported reasoning_effort")
 
 // effort adds to a template's arguments how much the model is to think.
 func (t *Text) effort(c Chat) (json.RawMessage, error) {
@@ -194,11 +194,11 @@ func (t *Text) effort(c Chat) (json.RawMessage, error) {
 	case !graded && switched && c.Effort == "none":
 		all["enable_thinking"] = json.RawMessage("false")
 	case graded:
-		return nil, fmt.Errorf("%w: this model's template takes low, medium and high, not %q", ErrEffort, c.Effort)
+		return nil, fmt.Errorf("%w: this model supports low, medium and high, not %q", ErrEffort, c.Effort)
 	case switched:
-		return nil, fmt.Errorf("%w: this model thinks or does not; send \"none\" to have it not think, or leave it out", ErrEffort)
+		return nil, fmt.Errorf("%w: this model can only switch reasoning on or off; send \"none\" to switch it off, or omit it", ErrEffort)
 	default:
-		return nil, fmt.Errorf("%w: this model's template has no place for it; leave it out", ErrEffort)
+		return nil, fmt.Errorf("%w: this model's template does not support it; omit it", ErrEffort)
 	}
 	return json.Marshal(all)
 }

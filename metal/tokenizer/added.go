@@ -64,7 +64,7 @@ func (a *addedTokens) add(text string, id int32, rules addedRules) error {
 		return fmt.Errorf("added token %d has %d bytes, more than %d: %w", id, len(text), maxAddedBytes, ErrInvalid)
 	}
 	if len(a.nodes)+len(text) > maxAddedNodes {
-		return fmt.Errorf("added tokens up to %d hold over %d bytes: %w", id, maxAddedNodes, ErrInvalid)
+		return fmt.Errorf("the added tokens up to %d have over %d bytes in total: %w", id, maxAddedNodes, ErrInvalid)
 	}
 	at := int32(0)
 	for i := range len(text) {

@@ -115,7 +115,7 @@ func newBPE(v *vocabulary, merges [][2]string, o bpeOptions) (*bpe, error) {
 				text = string(raw)
 			}
 			if ids[i] = v.lookup(text); ids[i] == None {
-				return nil, fmt.Errorf("merge %d is %.80q, and not all of its tokens exist: %w", rank, m, ErrInvalid)
+				return nil, fmt.Errorf("merge %d is %.80q, but not all of its tokens exist: %w", rank, m, ErrInvalid)
 			}
 		}
 		b.merges.set(merge{pair: pairOf(ids[0], ids[1]), rank: uint32(rank), into: ids[2]})
@@ -171,7 +171,7 @@ func (b *bpe) mergeByScore(scores []float32) error {
 				continue
 			}
 			if len(found) == maxMerges {
-				return fmt.Errorf("the tokens merge in over %d ways: %w", maxMerges, ErrUnsupported)
+				return fmt.Errorf("the tokens have over %d merges: %w", maxMerges, ErrUnsupported)
 			}
 			found = append(found, merge{pair: pairOf(left, right), rank: uint32(rank), into: id})
 		}

@@ -74,10 +74,10 @@ func (m *modelDefinition) kindOf() (string, error) {
 
 func (m *modelDefinition) bpe(t *Tokenizer) (model, error) {
 	if m.scored {
-		return nil, fmt.Errorf("the vocab of a BPE model is a list: %w", ErrInvalid)
+		return nil, fmt.Errorf("the vocab of a BPE model must not be a list: %w", ErrInvalid)
 	}
 	if m.dropout != nil && *m.dropout != 0 {
-		return nil, fmt.Errorf("BPE with dropout %v gives other tokens each time; set it to null: %w", *m.dropout, ErrUnsupported)
+		return nil, fmt.Errorf("BPE with dropout %v is not deterministic; set it to null: %w", *m.dropout, ErrUnsupported)
 	}
 	o := bpeOptions{raw: t.raw, whole: isTrue(m.whole), prefix: text(m.prefix), suffix: text(m.suffix), unknown: None, fuse: isTrue(m.fuseUnk), byteTokens: isTrue(m.fallback)}
 	if m.unkToken != nil {
@@ -90,18 +90,18 @@ func (m *modelDefinition) bpe(t *Tokenizer) (model, error) {
 
 func (m *modelDefinition) unigram(t *Tokenizer) (model, error) {
 	if !m.scored {
-		return nil, fmt.Errorf("the vocab of a Unigram model is no list: %w", ErrInvalid)
+		return nil, fmt.Errorf("the vocab of a Unigram model must be a list: %w", ErrInvalid)
 	}
 	if m.unkID == nil {
-		return nil, fmt.Errorf("a Unigram model without unk_id cannot read every text: %w", ErrUnsupported)
+		return nil, fmt.Errorf("a Unigram model without unk_id cannot encode every text: %w", ErrUnsupported)
 	}
 	if *m.unkID < 0 || *m.unkID >= int64(len(m.vocab)) {
-		return nil, fmt.Errorf("unk_id is %d, and the vocab has %d tokens: %w", *m.unkID, len(m.vocab), ErrInvalid)
+		return nil, fmt.Errorf("unk_id is %d, but the vocab has %d tokens: %w", *m.unkID, len(m.vocab), ErrInvalid)
 	}
 	scores := make([]float64, t.vocab.size())
 	for _, e := range m.vocab {
 		if math.IsNaN(e.score) || math.IsInf(e.score, 0) {
-			return nil, fmt.Errorf("token %d has no finite score: %w", e.id, ErrInvalid)
+			return nil, fmt.Errorf("the score of token %d is not finite: %w", e.id, ErrInvalid)
 		}
 		scores[e.id] = e.score
 	}
@@ -113,7 +113,7 @@ const maxWordChars = 1 << 16
 
 func (m *modelDefinition) wordPiece(t *Tokenizer) (model, error) {
 	if m.scored {
-		return nil, fmt.Errorf("the vocab of a WordPiece model is a list: %w", ErrInvalid)
+		return nil, fmt.Errorf("the vocab of a WordPiece model must not be a list: %w", ErrInvalid)
 	}
 	unknown, prefix, most := "[UNK]", "##", int64(100)
 	if m.unkToken != nil {
@@ -181,7 +181,7 @@ func (d *definition) tokens(t *Tokenizer, r roles) error {
 			entries = append(entries, vocabEntry{text: a.Content, id: id, score: notInModel})
 		}
 		if int64(id) != a.ID {
-			return fmt.Errorf("added token %.80q says id %d and would get %d: %w", a.Content, a.ID, id, ErrInvalid)
+			return fmt.Errorf("added token %.80q has id %d in the file but would get %d: %w", a.Content, a.ID, id, ErrInvalid)
 		}
 		kinds[id] = a
 		if err := t.addToken(a, id); err != nil {

@@ -166,7 +166,7 @@ func ranges(list string) *unicode.RangeTable {
 		lo, err1 := strconv.ParseUint(from, 16, 32)
 		hi, err2 := strconv.ParseUint(to, 16, 32)
 		if err1 != nil || err2 != nil || lo > hi {
-			panic("tokenizer: list of characters holds " + f)
+			panic("tokenizer: character list contains " + f)
 		}
 		if hi < 1<<16 {
 			t.R16 = append(t.R16, unicode.Range16{Lo: uint16(lo), Hi: uint16(hi), Stride: 1})

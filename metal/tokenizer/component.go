@@ -46,7 +46,7 @@ func flatten(raw json.RawMessage, what, inner string) ([]component, error) {
 			return nil
 		}
 		if depth == maxNesting {
-			return fmt.Errorf("%s nests over %d deep: %w", what, maxNesting, ErrInvalid)
+			return fmt.Errorf("%s is nested over %d levels deep: %w", what, maxNesting, ErrInvalid)
 		}
 		var fields map[string]json.RawMessage
 		if err := json.Unmarshal(raw, &fields); err != nil {
@@ -77,7 +77,7 @@ func unsupported[V any](what, name string, known map[string]V) error {
 		names = append(names, n)
 	}
 	slices.Sort(names)
-	return fmt.Errorf("%s %.80q is not supported, supported are %q: %w", what, name, names, ErrUnsupported)
+	return fmt.Errorf("%s %.80q is not supported (supported: %q): %w", what, name, names, ErrUnsupported)
 }
 
 // pattern is {"String": "x"} or {"Regex": "x+"}.
@@ -88,7 +88,7 @@ type pattern struct {
 
 func (p pattern) check(kind string) error {
 	if (p.String == nil) == (p.Regex == nil) {
-		return fmt.Errorf("%s wants a pattern that is a String or a Regex: %w", kind, ErrInvalid)
+		return fmt.Errorf("%s requires a pattern that is a String or a Regex: %w", kind, ErrInvalid)
 	}
 	return nil
 }

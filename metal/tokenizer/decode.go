@@ -78,7 +78,7 @@ func readDecoder(raw json.RawMessage) (*decoding, error) {
 // alone refuses a step that needs to see tokens where they are fused already.
 func (d *decoding) alone(c component) error {
 	if d.fused {
-		return fmt.Errorf("decoder %s stands behind one that joins all tokens: %w", c.kind, ErrUnsupported)
+		return fmt.Errorf("decoder %s follows a decoder that joins all tokens: %w", c.kind, ErrUnsupported)
 	}
 	return nil
 }
@@ -333,10 +333,10 @@ func (d *decoding) replace(c component) error {
 		return err
 	}
 	if f.Pattern.String == nil || *f.Pattern.String == "" {
-		return fmt.Errorf("decoder %s wants a String that is not empty: %w", c.kind, ErrUnsupported)
+		return fmt.Errorf("decoder %s requires a String that is not empty: %w", c.kind, ErrUnsupported)
 	}
 	if len(f.Content) > maxReplacement {
-		return fmt.Errorf("decoder %s puts in %d bytes, more than %d: %w", c.kind, len(f.Content), maxReplacement, ErrUnsupported)
+		return fmt.Errorf("decoder %s inserts %d bytes, more than %d: %w", c.kind, len(f.Content), maxReplacement, ErrUnsupported)
 	}
 	d.replaceText(*f.Pattern.String, f.Content)
 	return nil
@@ -400,7 +400,7 @@ func (d *decoding) strip(c component) error {
 		return err
 	}
 	if utf8.RuneCountInString(f.Content) != 1 || f.Start < 0 || f.Stop < 0 || f.Start > maxStrip || f.Stop > maxStrip {
-		return fmt.Errorf("decoder %s wants one character and up to %d at start and stop: %w", c.kind, maxStrip, ErrInvalid)
+		return fmt.Errorf("decoder %s requires one character and up to %d at start and stop: %w", c.kind, maxStrip, ErrInvalid)
 	}
 	whole := stripStage{content: f.Content, start: f.Start, stop: f.Stop, left: f.Start}
 	if d.fused {

@@ -93,7 +93,7 @@ func (r *definitionReader) field(key string) error {
 	case "version":
 		var v string
 		if err := r.json.Decode(&v); err != nil || v != "1.0" {
-			return fmt.Errorf("tokenizer.json has version %.80q, supported is 1.0: %w", v, ErrUnsupported)
+			return fmt.Errorf("tokenizer.json has version %.80q (supported: 1.0): %w", v, ErrUnsupported)
 		}
 		return nil
 	case "added_tokens":
@@ -198,7 +198,7 @@ func (r *definitionReader) scored(e *vocabEntry) error {
 	text, isText := parts[1].(string)
 	score, isScore := parts[2].(float64)
 	if parts[0] != json.Delim('[') || !isText || !isScore || parts[3] != json.Delim(']') {
-		return fmt.Errorf("token %d of the vocab is no pair of text and score: %w", e.id, ErrInvalid)
+		return fmt.Errorf("token %d of the vocab is not a pair of text and score: %w", e.id, ErrInvalid)
 	}
 	e.text, e.score = text, score
 	return nil
@@ -234,7 +234,7 @@ func (r *definitionReader) merge() error {
 		pair[i] = text
 	}
 	if i != 2 {
-		return fmt.Errorf("merge %d is no pair of texts: %w", n, ErrInvalid)
+		return fmt.Errorf("merge %d is not a pair of strings: %w", n, ErrInvalid)
 	}
 	r.out.model.merges = append(r.out.model.merges, pair)
 	_, err = r.json.Token()
@@ -248,7 +248,7 @@ func (r *definitionReader) object(what string, field func(key string) error) err
 		return err
 	}
 	if open != json.Delim('{') {
-		return fmt.Errorf("%s is no object: %w", what, ErrInvalid)
+		return fmt.Errorf("%s is not an object: %w", what, ErrInvalid)
 	}
 	for r.json.More() {
 		key, err := r.json.Token()
@@ -270,7 +270,7 @@ func (r *definitionReader) list(what string, most int, element func() error) err
 		return err
 	}
 	if open != json.Delim('[') {
-		return fmt.Errorf("%s is no list: %w", what, ErrInvalid)
+		return fmt.Errorf("%s is not a list: %w", what, ErrInvalid)
 	}
 	for n := 0; r.json.More(); n++ {
 		if n == most {

@@ -155,11 +155,11 @@ func (e *expression) repeats(n *node) (*node, error) {
 			return n, nil
 		}
 		if n.kind == nodeAnchor || n.kind == nodeAhead || n.kind == nodeBehind {
-			return nil, e.refuse("repetition of a place")
+			return nil, e.refuse("repetition of an assertion")
 		}
 		switch {
 		case braces && r.least == r.most && e.peek() == '?':
-			return nil, e.refuse("? behind a fixed repetition")
+			return nil, e.refuse("? after a fixed repetition")
 		case e.take("?"):
 			r.lazy = true
 		case !braces && e.take("+"):
@@ -258,7 +258,7 @@ func folded(is class) class {
 
 func (e *expression) group() (*node, error) {
 	if e.depth++; e.depth > maxGroups {
-		return nil, e.refuse("nesting this deep")
+		return nil, e.refuse("this nesting depth")
 	}
 	defer func(fold, all bool) { e.depth--; e.fold, e.all = fold, all }(e.fold, e.all)
 	n := new(node)
@@ -294,7 +294,7 @@ func (e *expression) group() (*node, error) {
 	if n.kind == nodeBehind {
 		n.least, n.most = inner.width()
 		if n.most > maxGroups {
-			return nil, e.refuse("looking back this far")
+			return nil, e.refuse("a lookbehind of this length")
 		}
 	}
 	return n, nil

@@ -208,7 +208,7 @@ func (roles) inside(id int64, key, from string, t *Tokenizer) (int32, error) {
 		return None, nil
 	}
 	if id >= int64(t.Size()) {
-		return None, fmt.Errorf("%s of %s is %d, and there are %d tokens: %w", key, from, id, t.Size(), ErrInvalid)
+		return None, fmt.Errorf("%s of %s is %d, but there are %d tokens: %w", key, from, id, t.Size(), ErrInvalid)
 	}
 	return int32(id), nil
 }

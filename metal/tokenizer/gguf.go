@@ -96,7 +96,7 @@ func (r *ggufReader) byteLevel() error {
 	}
 	for id, k := range r.kinds {
 		if k == kindByte {
-			return fmt.Errorf("token %d is a byte token, which byte-level BPE does not have: %w", id, ErrInvalid)
+			return fmt.Errorf("token %d is a byte token, which byte-level BPE does not support: %w", id, ErrInvalid)
 		}
 	}
 	r.t.model, err = newBPE(r.t.vocab, pairs, bpeOptions{raw: true, whole: family.whole, unknown: None})
@@ -306,7 +306,7 @@ func (m ggufMetadata) preTokenizer() (preTokenizer, error) {
 		}
 		names = append(names, p.name)
 	}
-	return preTokenizer{}, fmt.Errorf("%s is %s, supported are %q: %w", keyPre, m.describe(keyPre), names, ErrUnsupported)
+	return preTokenizer{}, fmt.Errorf("%s is %s (supported: %q): %w", keyPre, m.describe(keyPre), names, ErrUnsupported)
 }
 
 // merges reads pairs of tokens.
@@ -333,7 +333,7 @@ func (r *ggufReader) scores() ([]float32, error) {
 	}
 	for id, s := range v {
 		if math.IsNaN(float64(s)) || math.IsInf(float64(s), 0) {
-			return nil, fmt.Errorf("token %d has no finite score: %w", id, ErrInvalid)
+			return nil, fmt.Errorf("the score of token %d is not finite: %w", id, ErrInvalid)
 		}
 	}
 	return v, nil

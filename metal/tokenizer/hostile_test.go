@@ -225,7 +225,7 @@ func TestWhatGGUFMayNotSayOfOtherAlgorithms(t *testing.T) {
 	}{
 		"fewer scores than tokens":  {"llama", keyScores, []float32{1}, "want a list of 3 floats"},
 		"no scores":                 {"t5", keyScores, nil, "want a list of 3 floats"},
-		"a score that is no number": {"t5", keyScores, []float32{0, float32(math.NaN()), 0}, "token 1 has no finite score"},
+		"a score that is no number": {"t5", keyScores, []float32{0, float32(math.NaN()), 0}, "the score of token 1 is not finite"},
 		"a prefix that is text":     {"llama", keySpacePrefix, "yes", "want true or false"},
 		"spaces that are text":      {"t5", keyExtraSpaces, "yes", "want true or false"},
 		"a map that is text":        {"t5", keyCharsMap, "yes", "want a list of bytes"},

@@ -94,7 +94,7 @@ func (c *categories) compile(expr string) (finder, error) {
 	}
 	p := new(program)
 	if p.add(n); len(p.steps) >= maxProgram {
-		return nil, fmt.Errorf("pattern %.80q takes over %d instructions: %w", expr, maxProgram, ErrUnsupported)
+		return nil, fmt.Errorf("pattern %.80q compiles to over %d instructions: %w", expr, maxProgram, ErrUnsupported)
 	}
 	p.emit(instruction{do: opMatch})
 	p.begin(0, map[int32]bool{})

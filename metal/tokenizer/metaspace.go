@@ -20,7 +20,7 @@ func readMetaspace(c component) (metaspaceFields, error) {
 		return f, err
 	}
 	if utf8.RuneCountInString(f.Replacement) != 1 {
-		return f, fmt.Errorf("a Metaspace replaces spaces by %.80q, want one character: %w", f.Replacement, ErrInvalid)
+		return f, fmt.Errorf("a Metaspace replaces spaces with %.80q, want one character: %w", f.Replacement, ErrInvalid)
 	}
 	schemes := map[string]bool{"always": true, "first": true, "never": true}
 	if !schemes[f.PrependScheme] {
@@ -39,7 +39,7 @@ func (p *preTokenizing) metaspace(c component) error {
 		return err
 	}
 	if p.bytes {
-		return fmt.Errorf("pre_tokenizer Metaspace stands behind ByteLevel: %w", ErrUnsupported)
+		return fmt.Errorf("pre_tokenizer Metaspace follows ByteLevel: %w", ErrUnsupported)
 	}
 	mark := f.Replacement
 	p.then(func(_ *budget, in span, out func(span)) error {

@@ -35,7 +35,7 @@ func (n normalizer) text(b *budget, s string) (string, error) {
 }
 
 // errTooLong says that a few rules that each double a text would fill memory.
-var errTooLong = fmt.Errorf("the normalizer makes too much of this text: %w", ErrTooSlow)
+var errTooLong = fmt.Errorf("the normalizer expands this text too much: %w", ErrTooSlow)
 
 // span normalizes a span. What becomes of its head by itself is its new head.
 func (n normalizer) span(b *budget, s span) (span, error) {
@@ -94,7 +94,7 @@ func readNormalizer(raw json.RawMessage, c *categories) (out normalizer, alphabe
 			return nil, false, unsupported("normalizer", s.kind, known)
 		}
 		if alphabet = s.kind == "ByteLevel"; alphabet && i != len(steps)-1 {
-			return nil, false, fmt.Errorf("normalizer ByteLevel stands before others: %w", ErrUnsupported)
+			return nil, false, fmt.Errorf("normalizer ByteLevel precedes other normalizers: %w", ErrUnsupported)
 		}
 		step, err := build(&n, s)
 		if err != nil {
@@ -226,11 +226,11 @@ func (n *normalizers) replace(c component) (normalizing, error) {
 		return nil, err
 	}
 	if len(f.Content) > maxReplacement {
-		return nil, fmt.Errorf("normalizer Replace puts in %d bytes, more than %d: %w", len(f.Content), maxReplacement, ErrUnsupported)
+		return nil, fmt.Errorf("normalizer Replace inserts %d bytes, more than %d: %w", len(f.Content), maxReplacement, ErrUnsupported)
 	}
 	if f.Pattern.String != nil {
 		if *f.Pattern.String == "" {
-			return nil, fmt.Errorf("normalizer Replace replaces an empty text: %w", ErrUnsupported)
+			return nil, fmt.Errorf("normalizer Replace replaces an empty string: %w", ErrUnsupported)
 		}
 		return pure(func(s string) string { return strings.ReplaceAll(s, *f.Pattern.String, f.Content) }), nil
 	}
@@ -259,7 +259,7 @@ func (*normalizers) prepend(c component) (normalizing, error) {
 		return nil, err
 	}
 	if len(f.Prepend) > maxReplacement {
-		return nil, fmt.Errorf("normalizer Prepend puts in %d bytes, more than %d: %w", len(f.Prepend), maxReplacement, ErrUnsupported)
+		return nil, fmt.Errorf("normalizer Prepend inserts %d bytes, more than %d: %w", len(f.Prepend), maxReplacement, ErrUnsupported)
 	}
 	return pure(func(s string) string {
 		if s == "" {
@@ -309,7 +309,7 @@ func newCharsMap(raw []byte) (*charsMap, error) {
 		m.trie = append(m.trie, word(i))
 	}
 	if !utf8.ValidString(m.texts) {
-		return nil, fmt.Errorf("precompiled_charsmap holds broken UTF-8: %w", ErrInvalid)
+		return nil, fmt.Errorf("precompiled_charsmap contains invalid UTF-8: %w", ErrInvalid)
 	}
 	return m, nil
 }

@@ -101,7 +101,7 @@ func set(list string) string {
 			}
 			r, err := strconv.ParseUint(end, 16, 32)
 			if err != nil {
-				panic("tokenizer: list of characters holds " + f)
+				panic("tokenizer: character list contains " + f)
 			}
 			b = append(b, rune(r))
 		}

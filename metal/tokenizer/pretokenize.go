@@ -133,7 +133,7 @@ func (p *preTokenizing) byteLevel(c component) error {
 		return err
 	}
 	if p.bytes {
-		return fmt.Errorf("text goes through ByteLevel twice: %w", ErrUnsupported)
+		return fmt.Errorf("ByteLevel is applied twice: %w", ErrUnsupported)
 	}
 	if f.AddPrefixSpace {
 		p.cut = p.cut.then(prefixSpace)

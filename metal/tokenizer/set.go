@@ -94,7 +94,7 @@ func (e *expression) property() (class, error) {
 // set reads the rest of [...], whose members may be sets.
 func (e *expression) set() (class, error) {
 	if e.depth++; e.depth > maxGroups {
-		return nil, e.refuse("nesting this deep")
+		return nil, e.refuse("this nesting depth")
 	}
 	defer func() { e.depth-- }()
 	negated := e.take("^")

@@ -76,11 +76,11 @@ func readTemplates(raw json.RawMessage, size int) (templates, error) {
 		}
 	}
 	if adds > 1 {
-		return t, fmt.Errorf("post_processor has %d members that add tokens, supported is 1: %w", adds, ErrUnsupported)
+		return t, fmt.Errorf("post_processor has %d members that add tokens (supported: 1): %w", adds, ErrUnsupported)
 	}
 	for _, p := range slices.Concat(t.one, t.two) {
 		if p.id < 0 || int(p.id) >= size {
-			return t, fmt.Errorf("post_processor adds token %d, and there are %d: %w", p.id, size, ErrInvalid)
+			return t, fmt.Errorf("post_processor adds token %d, but there are %d: %w", p.id, size, ErrInvalid)
 		}
 	}
 	return t, nil
@@ -147,7 +147,7 @@ func (n *namedID) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	if len(pair) != 2 {
-		return fmt.Errorf("%.80q is no pair of text and id", b)
+		return fmt.Errorf("%.80q is not a pair of text and id", b)
 	}
 	return json.Unmarshal(pair[1], (*int32)(n))
 }

@@ -44,7 +44,7 @@ var ErrUnknownToken = errors.New("unknown token")
 
 // ErrTooSlow is returned for a text on which a pattern or a rule of the
 // tokenizer takes too long.
-var ErrTooSlow = errors.New("the tokenizer takes too long on this text")
+var ErrTooSlow = errors.New("the tokenizer took too long for this text")
 
 // None is the id of a special token that the model does not have.
 const None int32 = -1

@@ -31,9 +31,9 @@ func TestContradictoryMetadataIsRefused(t *testing.T) {
 		kind error
 		says string
 	}{
-		"another algorithm":            {keyModel, "rwkv", ErrUnsupported, `"rwkv" is not supported, supported are ["bert" "gemma4" "gpt2" "llama" "t5"]`},
+		"another algorithm":            {keyModel, "rwkv", ErrUnsupported, `"rwkv" is not supported (supported: ["bert" "gemma4" "gpt2" "llama" "t5"]`},
 		"no algorithm":                 {keyModel, nil, ErrUnsupported, "absent"},
-		"an unknown pre-tokenizer":     {keyPre, "viking", ErrUnsupported, `"viking", supported are ["command-r" `},
+		"an unknown pre-tokenizer":     {keyPre, "viking", ErrUnsupported, `"viking" (supported: ["command-r" `},
 		"no pre-tokenizer":             {keyPre, nil, ErrUnsupported, "absent"},
 		"pre-tokenizer of wrong type":  {keyPre, []string{"smollm"}, ErrUnsupported, "a []string"},
 		"no tokens":                    {keyTokens, nil, ErrInvalid, "want a list of strings"},

@@ -56,7 +56,7 @@ func newVocabulary(size int) *vocabulary {
 func (v *vocabulary) add(text string, k kind, searchable bool) error {
 	id := v.size()
 	if v.blob.Len()+len(text) > maxVocabularyBytes {
-		return fmt.Errorf("tokens up to %d hold more than %d bytes: %w", id, maxVocabularyBytes, ErrInvalid)
+		return fmt.Errorf("the tokens up to %d have more than %d bytes in total: %w", id, maxVocabularyBytes, ErrInvalid)
 	}
 	v.blob.WriteString(text)
 	v.offsets = append(v.offsets, uint32(v.blob.Len()))

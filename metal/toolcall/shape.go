@@ -34,7 +34,7 @@ func Held() string { return "Qwen and Hermes, Llama 3" }
 func (s Shape) Around(name string) (before, behind string) {
 	quoted, err := json.Marshal(name)
 	if err != nil {
-		panic(fmt.Sprintf("a string has no JSON: %v", err))
+		panic(fmt.Sprintf("a string cannot be encoded as JSON: %v", err))
 	}
 	return fmt.Sprintf(`{"name": %s, "%s": `, quoted, s.key), "}"
 }

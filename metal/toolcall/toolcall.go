@@ -124,7 +124,7 @@ func New(f Format, tools Tools) (*Parser, error) {
 	case Harmony:
 		p.m = newHarmony(tools)
 	default:
-		return nil, fmt.Errorf("%w: no parser for the format %q", ErrTools, f)
+		return nil, fmt.Errorf("%w: no parser for the tool-call format %q", ErrTools, f)
 	}
 	return p, nil
 }
@@ -202,7 +202,7 @@ func (s *sink) take() []Event {
 }
 
 // ErrTools says that definitions of tools cannot be read.
-var ErrTools = errors.New("tools cannot be used")
+var ErrTools = errors.New("invalid tools")
 
 // Tools are what a request declares: the parameters of each function by name.
 type Tools map[string]parameters
@@ -246,10 +246,10 @@ func ReadTools(raw json.RawMessage) (Tools, error) {
 	for i, t := range list {
 		f := t.Function
 		if f.Name == "" {
-			return nil, fmt.Errorf("%w: tool %d has no function with a name", ErrTools, i)
+			return nil, fmt.Errorf("%w: tool %d is not a function with a name", ErrTools, i)
 		}
 		if _, twice := out[f.Name]; twice {
-			return nil, fmt.Errorf("%w: two tools are called %q", ErrTools, f.Name)
+			return nil, fmt.Errorf("%w: two tools are named %q", ErrTools, f.Name)
 		}
 		p := parameters{whole: f.Parameters}
 		if len(f.Parameters) > 0 {

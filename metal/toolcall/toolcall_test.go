@@ -146,7 +146,7 @@ var transcripts = map[Format]map[string]struct {
 	},
 }
 
-func TestA1CallsAreReadOfEachFamily(t *testing.T) {
+func TestCallsOfEachFamilyAreParsed(t *testing.T) {
 	for _, f := range Formats() {
 		if len(transcripts[f]) == 0 {
 			t.Errorf("%s has no transcripts", f)
@@ -159,8 +159,7 @@ func TestA1CallsAreReadOfEachFamily(t *testing.T) {
 	}
 }
 
-// Wherever an answer is cut, it tells the same.
-func TestA1CallsAreTheSameHoweverTheAnswerIsCut(t *testing.T) {
+func TestCallsDoNotDependOnHowTheAnswerIsSplit(t *testing.T) {
 	for _, f := range Formats() {
 		for name, c := range transcripts[f] {
 			if d := cmp.Diff(c.want, told(t, f, strings.Split(c.written, "")...)); d != "" {
@@ -175,8 +174,7 @@ func TestA1CallsAreTheSameHoweverTheAnswerIsCut(t *testing.T) {
 	}
 }
 
-// Arguments come while they are written, not at their end.
-func TestA1ArgumentsComeWhileTheyAreWritten(t *testing.T) {
+func TestArgumentsAreStreamed(t *testing.T) {
 	for f, begun := range map[Format]string{
 		Hermes:  `<tool_call>{"name": "weather", "arguments": {"city": "Par`,
 		QwenXML: "<tool_call>\n<function=weather>\n<parameter=city>\nPar",

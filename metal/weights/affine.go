@@ -99,7 +99,7 @@ func splitNibbles(dst, src []byte) {
 // the type is Exact, else what is held for it.
 func (t Type) Dequantize(raw []byte, dst []float32) error {
 	if n, ok := t.RowBytes(int64(len(dst))); !ok || n != int64(len(raw)) {
-		return invalidf("%d bytes of %v are not a row of %d", len(raw), t, len(dst))
+		return invalidf("%d bytes of %v do not match a row of %d", len(raw), t, len(dst))
 	}
 	f, err := t.Format()
 	if err != nil {

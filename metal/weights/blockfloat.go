@@ -42,7 +42,7 @@ func (g grouping) blockFloat(path string, in int64, weight, scales shardTensor) 
 	case !g.present:
 		return none, invalidf("%s has scales, but config.json has no quantization", quoted(path))
 	case named && layer.bits == 0:
-		return none, invalidf("%s has scales, but config.json says that it is not quantised", quoted(path))
+		return none, invalidf("%s has scales, but config.json lists it as not quantised", quoted(path))
 	case weight.kind.name != "U32":
 		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"type of quantised words", weight.kind.name, []string{"U32"}})
 	case weight.shape[1] == 0 || scales.shape[1] == 0 || weight.shape[1] > in:
@@ -51,14 +51,14 @@ func (g grouping) blockFloat(path string, in int64, weight, scales shardTensor) 
 	bits, group := weight.shape[1]*32/in, in/scales.shape[1]
 	at := slices.IndexFunc(quant.BlockFloats(), func(f quant.Format) bool { return int64(f.Bits) == bits && int64(f.Group) == group })
 	if at < 0 {
-		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"quantisation", fmt.Sprintf("%d bits in groups of %d with scales of a byte", bits, group), modes()[1:]})
+		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"quantisation", fmt.Sprintf("%d bits in groups of %d with scales of one byte", bits, group), modes()[1:]})
 	}
 	f := quant.BlockFloats()[at]
 	if g.only != "" && g.only != f.String() {
-		return none, invalidf("%s has the shapes of %v, but config.json says %s", quoted(path), f, g.only)
+		return none, invalidf("%s has the shapes of %v, but config.json specifies %s", quoted(path), f, g.only)
 	}
 	if named && (layer.mode != f.String() || layer.bits != f.Bits || layer.group != f.Group) {
-		return none, invalidf("config.json says that %s is of mode %q with %d bits in groups of %d, its shapes and its scales of a byte are %v", quoted(path), layer.mode, layer.bits, layer.group, f)
+		return none, invalidf("config.json lists %s with mode %q, %d bits and groups of %d, but its shapes and its one-byte scales match %v", quoted(path), layer.mode, layer.bits, layer.group, f)
 	}
 	if in%group != 0 || weight.shape[1]*32 != in*bits || scales.shape[1]*group != in || weight.shape[0] != scales.shape[0] {
 		return none, invalidf("%s has words of shape %v and scales of shape %v for %d columns of %v", quoted(path), weight.shape, scales.shape, in, f)
@@ -71,7 +71,7 @@ func (c *collection) blockEntry(e Entry, groups grouping, t, scales shardTensor)
 	layer, leading := layerOf(e.Path), len(e.Shape)-1
 	for _, part := range []shardTensor{t, scales} {
 		if leading < 1 || len(part.shape) != len(e.Shape) || !slices.Equal(part.shape[:leading], e.Shape[:leading]) {
-			return Entry{}, invalidf("%s has words of shape %v and scales of shape %v, want %v of words", quoted(layer), t.shape, scales.shape, e.Shape)
+			return Entry{}, invalidf("%s has words of shape %v and scales of shape %v, want words of shape %v", quoted(layer), t.shape, scales.shape, e.Shape)
 		}
 	}
 	var err error

@@ -70,7 +70,7 @@ func openCollection(dir *folder.Folder) (*collection, error) {
 		return nil, fmt.Errorf("%w: folder %s has a config.json but no model*.safetensors", ErrNoModel, dir.Path())
 	}
 	if len(names) > maxShards {
-		return nil, invalidf("%d files of weights, want at most %d", len(names), maxShards)
+		return nil, invalidf("found %d weight files, want at most %d", len(names), maxShards)
 	}
 	c := &collection{names: names, tensors: map[string]shardTensor{}, left: newAllowance()}
 	for _, n := range names {
@@ -108,7 +108,7 @@ func (c *collection) add(dir *folder.Folder, name string, index map[string]strin
 			return invalidf("tensor %s is also in %s", quoted(t.name), c.names[before.span.file])
 		}
 		if index != nil && index[t.name] != name {
-			return invalidf("tensor %s is not what %s says: %s", quoted(t.name), indexFile, shownFile(index[t.name]))
+			return invalidf("tensor %s does not match %s: %s", quoted(t.name), indexFile, shownFile(index[t.name]))
 		}
 		t.span.file = at
 		c.tensors[t.name] = t
@@ -118,9 +118,9 @@ func (c *collection) add(dir *folder.Folder, name string, index map[string]strin
 
 func shownFile(name string) string {
 	if name == "" {
-		return "it does not have it"
+		return "the tensor is not in it"
 	}
-	return "it is in " + quoted(name)
+	return "the tensor is in " + quoted(name)
 }
 
 // complete wants every tensor of the index.
@@ -132,7 +132,7 @@ func (c *collection) complete(index map[string]string) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%s: %d tensors that no file has, %s for one: %w", indexFile, len(missing), quoted(slices.Min(missing)), ErrMissing)
+		return fmt.Errorf("%s: %d tensors are in no file, for example %s: %w", indexFile, len(missing), quoted(slices.Min(missing)), ErrMissing)
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func sameFiles(names []string, index map[string]string) error {
 	}
 	for _, n := range names {
 		if !wanted[n] {
-			return invalidf("%s does not name %s; remove one of them", indexFile, n)
+			return invalidf("%s does not list %s; remove one of them", indexFile, n)
 		}
 		delete(wanted, n)
 	}
@@ -155,9 +155,9 @@ func sameFiles(names []string, index map[string]string) error {
 	}
 	n := sortedKeys(wanted)[0]
 	if strings.ContainsAny(n, `/\`) || !strings.HasPrefix(n, "model") || !strings.HasSuffix(n, ".safetensors") {
-		return invalidf("%s names the file %s, want model*.safetensors beside it", indexFile, quoted(n))
+		return invalidf("%s lists the file %s, want model*.safetensors in the same folder", indexFile, quoted(n))
 	}
-	return fmt.Errorf("%s, which %s names: %w", quoted(n), indexFile, ErrMissing)
+	return fmt.Errorf("%s, which %s lists: %w", quoted(n), indexFile, ErrMissing)
 }
 
 func sortedKeys[V any](m map[string]V) []string {
@@ -194,7 +194,7 @@ func parseIndex(text []byte) (map[string]string, error) {
 			t, err := j.token()
 			file, ok := t.(string)
 			if err == nil && (!ok || file == "" || len(file) > maxNameBytes) {
-				return j.invalid("the file of tensor " + quoted(name) + " is not a name")
+				return j.invalid("is not a string " + quoted(name) + " is not a name")
 			}
 			index[name] = file
 			return err
@@ -366,7 +366,7 @@ func (c *collection) entry(s slot, groups grouping) (Entry, error) {
 	scales, quantized := c.tensors[layer+".scales"]
 	if !quantized {
 		if l, named, err := groups.of(layer); err != nil || named && l.bits != 0 {
-			return Entry{}, errors.Join(err, fmt.Errorf("tensor %s.scales, of a layer that config.json says is quantised: %w", layer, ErrMissing))
+			return Entry{}, errors.Join(err, fmt.Errorf("tensor %s.scales of a layer that config.json lists as quantised: %w", layer, ErrMissing))
 		}
 		if !slices.Equal(t.shape, s.shape) {
 			return Entry{}, invalidf("tensor %s has shape %v, want %v", s.path, t.shape, s.shape)
@@ -384,11 +384,11 @@ func (c *collection) entry(s slot, groups grouping) (Entry, error) {
 	}
 	biases, ok := c.tensors[layer+".biases"]
 	if !ok {
-		return Entry{}, fmt.Errorf("tensor %s.biases beside its scales: %w", layer, ErrMissing)
+		return Entry{}, fmt.Errorf("tensor %s.biases, required with its scales: %w", layer, ErrMissing)
 	}
 	leading := len(s.shape) - 1
 	if leading < 1 || len(t.shape) != len(s.shape) || !slices.Equal(t.shape[:leading], s.shape[:leading]) {
-		return Entry{}, invalidf("quantised tensor %s has shape %v, want %v of words", s.path, t.shape, s.shape)
+		return Entry{}, invalidf("quantised tensor %s has shape %v, want words of shape %v", s.path, t.shape, s.shape)
 	}
 	for _, part := range []shardTensor{scales, biases} {
 		if len(part.shape) != len(s.shape) || !slices.Equal(part.shape[:leading], s.shape[:leading]) {
@@ -429,7 +429,7 @@ func (c *collection) stacked(s slot) (Entry, error) {
 			return Entry{}, fmt.Errorf("tensor %s: %w", path, err)
 		}
 		if i > 0 && e.Format != quant.DenseOf(kind) {
-			return Entry{}, invalidf("tensor %s is of type %v, the experts before it are %v", path, kind, e.Format)
+			return Entry{}, invalidf("tensor %s has type %v, but the experts before it have %v", path, kind, e.Format)
 		}
 		e.Format = quant.DenseOf(kind)
 		e.stack = append(e.stack, t.span)

@@ -133,7 +133,7 @@ func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 		want error
 		says string
 	}{
-		"not JSON":                            {`{"model_type":`, ErrTruncated, "early"},
+		"not JSON":                            {`{"model_type":`, ErrTruncated, "unexpectedly"},
 		"a list":                              {`[]`, ErrInvalid, "object"},
 		"a NaN, as Python writes it":          {edited(llamaConfig, "rms_norm_eps", "NaN"), ErrInvalid, "not JSON"},
 		"a NaN, as transformers tags it":      {edited(llamaConfig, "rms_norm_eps", `{"__float__":"NaN"}`), ErrInvalid, "rms_norm_eps"},
@@ -142,13 +142,13 @@ func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 		"a key twice":                         {`{"model_type":"llama","model_type":"qwen3"}`, ErrInvalid, "twice"},
 		"deep nesting":                        {`{"a":` + strings.Repeat(`{"a":`, 10_000) + "1" + strings.Repeat("}", 10_000) + "}", ErrInvalid, "deep"},
 		"very many values":                    {`{"a":[` + strings.Repeat("1,", 1<<19) + "1]}", ErrInvalid, "values"},
-		"something behind it":                 {edited(llamaConfig) + "{}", ErrInvalid, "follows"},
+		"something behind it":                 {edited(llamaConfig) + "{}", ErrInvalid, "trailing data"},
 		"no model type":                       {edited(llamaConfig, "model_type", ""), ErrMissing, "model_type"},
 		"experts of a number not said":        {edited(moeConfig, "num_experts", ""), ErrMissing, "num_experts"},
 		"experts for a token, not said":       {edited(moeConfig, "num_experts_per_tok", ""), ErrMissing, "num_experts_per_tok"},
 		"experts of a width not said":         {edited(moeConfig, "moe_intermediate_size", ""), ErrMissing, "moe_intermediate_size"},
 		"shares that may be normed or not":    {edited(moeConfig, "norm_topk_prob", ""), ErrMissing, "norm_topk_prob"},
-		"more experts for a token than any":   {edited(moeConfig, "num_experts_per_tok", "129"), ErrInvalid, "129 of 128 experts"},
+		"more experts for a token than any":   {edited(moeConfig, "num_experts_per_tok", "129"), ErrInvalid, "129 experts, but there are only 128"},
 		"no step from mixture to mixture":     {edited(moeConfig, "decoder_sparse_step", "0"), ErrInvalid, "decoder_sparse_step"},
 		"a dense layer that is not there":     {edited(moeConfig, "mlp_only_layers", "[48]"), ErrInvalid, "mlp_only_layers"},
 		"a dense layer that is no number":     {edited(moeConfig, "mlp_only_layers", `["a"]`), ErrInvalid, "mlp_only_layers"},
@@ -159,7 +159,7 @@ func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 		"a Gemma that looks ahead":            {edited(gemmaConfig, "use_bidirectional_attention", "true"), ErrUnsupported, "use_bidirectional_attention"},
 		"a Gemma of another activation":       {edited(gemmaConfig, "hidden_activation", `"gelu"`), ErrUnsupported, "hidden_activation"},
 		"a Gemma of another kind of layer":    {edited(gemmaConfig, "num_hidden_layers", "1", "layer_types", `["linear_attention"]`), ErrUnsupported, "linear_attention"},
-		"a Gemma of two opinions":             {edited(gemmaConfig, "num_hidden_layers", "1", "layer_types", `["full_attention"]`), ErrInvalid, "sliding_window_pattern disagree about layer 0"},
+		"a Gemma of two opinions":             {edited(gemmaConfig, "num_hidden_layers", "1", "layer_types", `["full_attention"]`), ErrInvalid, "sliding_window_pattern contradict each other for layer 0"},
 		"a Gemma of too few layer types":      {edited(gemmaConfig, "layer_types", `["full_attention"]`), ErrInvalid, "layer_types"},
 		"a Gemma of no query scalar":          {edited(gemmaConfig, "query_pre_attn_scalar", "0"), ErrInvalid, "query_pre_attn_scalar"},
 		"a Gemma of a small base":             {edited(gemmaConfig, "rope_local_base_freq", "1"), ErrInvalid, "rope_local_base_freq"},
@@ -217,10 +217,9 @@ func TestConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 	}
 }
 
-// TestG3TheDecodersOwnLayersAreCounted is row G3 of the catalogue: the layers
-// of a vision encoder were taken for those of the model, and floats and texts
-// for numbers.
-func TestG3TheDecodersOwnLayersAreCounted(t *testing.T) {
+// Regression: the layers of a vision encoder were taken for those of the model,
+// and floats and strings for integers.
+func TestDecoderLayersAreCounted(t *testing.T) {
 	text := strings.Replace(qwenConfig, `"model_type":"qwen3",`, "", 1)
 	legacy := `"n_embd":576,"n_layer":30,"n_inner":1536,"n_head":9,"n_head_kv":3,"n_vocab":49152,"rms_norm_eps":1e-05,"n_ctx":8192`
 	type counts struct{ layers, hidden, heads, kvHeads, context int }

@@ -137,7 +137,7 @@ func (h *Header) Dimensions() (Dimensions, error) {
 func unknownInGGUF(arch string) error {
 	switch arch {
 	case "qwen3next", "qwen35", "qwen35moe":
-		return &UnsupportedError{"GGUF file of a hybrid,", arch, []string{"its folder of safetensors, from Hugging Face or mlx-lm"}}
+		return &UnsupportedError{"GGUF file of a hybrid model,", arch, []string{"its safetensors folder, from Hugging Face or mlx-lm"}}
 	}
 	return &UnsupportedError{"architecture", arch, sortedKeys(ggufFamilies())}
 }
@@ -158,7 +158,7 @@ func (d Dimensions) consistent() error {
 // plainGGUF refuses what the family may have in GGUF but the engine has not.
 func (d Dimensions) plainGGUF(h *Header, r keyReader) error {
 	if v, ok := h.Integer(r.prefix + "attention.value_length"); ok && v != int64(d.HeadSize) {
-		return invalidf("value heads of %d beside key heads of %d", v, d.HeadSize)
+		return invalidf("value heads have size %d but key heads have size %d", v, d.HeadSize)
 	}
 	if v, ok := h.Integer(r.prefix + "expert_count"); ok && v > 0 && d.Experts.Count == 0 {
 		return &UnsupportedError{"feed-forward", "mixture of experts", []string{"dense"}}

@@ -68,7 +68,7 @@ func (c *config) encoder(family string) Dimensions {
 	}
 	d.Encoder, d.KVHeads = x, d.QueryHeads
 	if c.err == nil && (d.Hidden%d.QueryHeads != 0 || d.Context < 1) {
-		c.fail(invalidf("a width of %d in %d heads, and %d positions for texts", d.Hidden, d.QueryHeads, d.Context))
+		c.fail(invalidf("a width of %d with %d heads, and %d positions for texts", d.Hidden, d.QueryHeads, d.Context))
 	}
 	if c.err == nil {
 		d.HeadSize = d.Hidden / d.QueryHeads
@@ -206,7 +206,7 @@ func (c *collection) encoderNames(d Dimensions) error {
 			continue
 		}
 		if _, twice := named[name]; twice {
-			return invalidf("tensor %s is there under two names", quoted(name))
+			return invalidf("tensor %s exists under two names", quoted(name))
 		}
 		named[name] = t
 	}

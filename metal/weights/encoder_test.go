@@ -54,7 +54,7 @@ func TestConfigurationsOfEncodersThatCannotBeMeantAreRefused(t *testing.T) {
 		"labels nobody counts":     {edited(bertConfig, "architectures", pairs), ErrUnsupported, "2 labels"},
 		"answers of spans":         {edited(bertConfig, "architectures", `["BertForQuestionAnswering"]`), ErrUnsupported, "BertForQuestionAnswering"},
 		"scores of another kind":   {edited(bertConfig, "architectures", pairs, "num_labels", "1", "sentence_transformers", `{"activation_fn":"torch.nn.modules.activation.Tanh"}`), ErrUnsupported, "activation_fn"},
-		"heads that do not divide": {edited(bertConfig, "num_attention_heads", "11"), ErrInvalid, "384 in 11 heads"},
+		"heads that do not divide": {edited(bertConfig, "num_attention_heads", "11"), ErrInvalid, "384 with 11 heads"},
 		"no width":                 {edited(bertConfig, "hidden_size", ""), ErrMissing, "hidden_size"},
 		"no place for texts":       {edited(xlmrConfig, "max_position_embeddings", "2"), ErrInvalid, "0 positions"},
 		"types of none":            {edited(bertConfig, "type_vocab_size", "0"), ErrInvalid, "type_vocab_size is 0"},

@@ -42,7 +42,7 @@ func (e Experts) layers(n int) int {
 // consistent checks the numbers against one another.
 func (e Experts) consistent() error {
 	if e.PerToken > e.Count {
-		return invalidf("a token goes to %d of %d experts", e.PerToken, e.Count)
+		return invalidf("each token uses %d experts, but there are only %d", e.PerToken, e.Count)
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (c *config) experts(layers int) Experts {
 			e.Dense = append(e.Dense, int(n))
 		}
 		if !ok {
-			c.fail(invalidf("%smlp_only_layers is not a list of layers below %d", c.inside, layers))
+			c.fail(invalidf("%smlp_only_layers is not a list of layer numbers less than %d", c.inside, layers))
 		}
 	}
 	return e

@@ -34,9 +34,9 @@ func factsOf(t *testing.T, c tinymodel.Config, l *tinymodel.Layout) model.Facts 
 	return facts
 }
 
-// A network whose numbers are all of one half precision computes in it, and
-// keeps its keys and values so; any other computes in float32.
-func TestP12KeysAndValuesAreAsWideAsTheNetworkComputes(t *testing.T) {
+// A network entirely in one half precision computes and caches in it; any other
+// uses float32.
+func TestKVPrecisionFollowsTheNetwork(t *testing.T) {
 	for name, c := range map[string]struct {
 		format    quant.Format
 		overrides map[string]quant.Format
@@ -59,9 +59,9 @@ func TestP12KeysAndValuesAreAsWideAsTheNetworkComputes(t *testing.T) {
 	}
 }
 
-// GGUF means float32, and some of its formats have no bias: a back end that
-// wants both makes more of the file than it has.
-func TestP12GGUFIsWiderOnceItIsAffine(t *testing.T) {
+// GGUF implies float32, and some of its formats have no bias, which an affine
+// back end adds.
+func TestGGUFGrowsWhenConvertedToAffine(t *testing.T) {
 	for kind, times := range map[weights.Type]float64{
 		weights.F32: 0, weights.F16: 2, weights.BF16: 2, weights.Q4_0: 24.0 / 18, weights.Q4_1: 24.0 / 20, weights.Q8_0: 40.0 / 34,
 	} {
@@ -79,7 +79,7 @@ func TestP12GGUFIsWiderOnceItIsAffine(t *testing.T) {
 	}
 }
 
-func TestG4LayersUnderAWindowDoNotGrow(t *testing.T) {
+func TestWindowedLayersDoNotGrow(t *testing.T) {
 	c := tinymodel.Default()
 	c.Family, c.Window = tinymodel.Mistral, 16
 	f := factsOf(t, c, &tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)})

@@ -14,7 +14,7 @@ import (
 )
 
 // ErrNoModel says that a path holds no model this package can open.
-var ErrNoModel = errors.New("no model file")
+var ErrNoModel = errors.New("no model found")
 
 // File is a model opened for loading: a GGUF file, or the safetensors files of
 // a folder. Its methods may be used at once.
@@ -92,9 +92,9 @@ func openFolder(dir *folder.Folder) (*File, error) {
 		}
 		return openGGUF(src, filepath.Join(dir.Path(), ggufs[0]))
 	case len(ggufs) > 0:
-		return nil, fmt.Errorf("%w: folder %s holds %d .gguf files beside its safetensors, or more than one; name the file that is meant", ErrNoModel, dir.Path(), len(ggufs))
+		return nil, fmt.Errorf("%w: folder %s contains %d .gguf files, and either several of them or also safetensors; name the file to load", ErrNoModel, dir.Path(), len(ggufs))
 	}
-	return nil, fmt.Errorf("%w: folder %s holds neither a .gguf file nor a config.json with model*.safetensors", ErrNoModel, dir.Path())
+	return nil, fmt.Errorf("%w: folder %s contains neither a .gguf file nor a config.json with model*.safetensors", ErrNoModel, dir.Path())
 }
 
 func hasSafetensors(dir *folder.Folder) bool {

@@ -60,7 +60,7 @@ func (c *config) gemmaLayers(layers int) []bool {
 		}
 		full := v == "full_attention"
 		if c.text["sliding_window_pattern"] != nil && out[i] != full {
-			c.fail(invalidf("%slayer_types and sliding_window_pattern disagree about layer %d; remove one of them", c.inside, i))
+			c.fail(invalidf("%slayer_types and sliding_window_pattern contradict each other for layer %d; remove one of them", c.inside, i))
 			break
 		}
 		out[i] = full

@@ -185,7 +185,7 @@ func (d *decoder) tensor() (Tensor, error) {
 		t.Shape[dims-1-i] = int64(v) // the file has the contiguous one first
 		if i > 0 {
 			if rows > math.MaxInt64/int64(v) {
-				return t, d.invalid("tensor %q is too large to count", t.Name)
+				return t, d.invalid("tensor %q has too many elements", t.Name)
 			}
 			rows *= int64(v)
 		}
@@ -204,13 +204,13 @@ func (d *decoder) tensor() (Tensor, error) {
 	}
 	row, ok := t.Type.RowBytes(t.Shape[dims-1])
 	if !ok {
-		return t, d.invalid("tensor %q: %d elements are not whole blocks of %v", t.Name, t.Shape[dims-1], t.Type)
+		return t, d.invalid("tensor %q: %d elements are not a multiple of the block size of %v", t.Name, t.Shape[dims-1], t.Type)
 	}
 	if rows > d.size/row {
 		return t, &FormatError{ErrTruncated, d.at, fmt.Sprintf("tensor %q does not fit into a file of %d bytes", t.Name, d.size)}
 	}
 	if offset > uint64(d.size) {
-		return t, &FormatError{ErrTruncated, d.at, fmt.Sprintf("tensor %q begins at %d, behind the end of the file", t.Name, offset)}
+		return t, &FormatError{ErrTruncated, d.at, fmt.Sprintf("tensor %q begins at %d, after the end of the file", t.Name, offset)}
 	}
 	t.Bytes, t.Offset = rows*row, int64(offset)
 	return t, nil
@@ -261,7 +261,7 @@ func (d *decoder) need(n uint64, what string) error {
 		if d.limit < d.size {
 			return d.invalid("%s: the header is larger than %d bytes", what, int64(maxHeaderBytes))
 		}
-		return &FormatError{ErrTruncated, d.at, fmt.Sprintf("%s needs %d bytes, %d are left", what, n, left)}
+		return &FormatError{ErrTruncated, d.at, fmt.Sprintf("%s needs %d bytes, but only %d are left", what, n, left)}
 	}
 	return nil
 }

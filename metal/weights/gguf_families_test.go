@@ -43,7 +43,7 @@ func TestQwen3InGGUF(t *testing.T) {
 // TestAHybridInGGUFIsRefusedWithWhatToUse, which is its folder; any other unknown
 // family with the names of those that are read.
 func TestAHybridInGGUFIsRefusedWithWhatToUse(t *testing.T) {
-	for arch, want := range map[string]string{"qwen3next": "folder of safetensors", "qwen35": "folder of safetensors", "qwen35moe": "folder of safetensors", "mamba": "gemma3, gpt-oss, llama, qwen2, qwen3, qwen3moe"} {
+	for arch, want := range map[string]string{"qwen3next": "safetensors folder", "qwen35": "safetensors folder", "qwen35moe": "safetensors folder", "mamba": "gemma3, gpt-oss, llama, qwen2, qwen3, qwen3moe"} {
 		h := &weights.Header{Metadata: map[string]any{"general.architecture": arch}}
 		_, err := h.Facts()
 		var unsupported *weights.UnsupportedError

@@ -120,7 +120,7 @@ func (c *collection) published(d Dimensions) (together bool, err error) {
 		case is:
 			last := len(t.shape) - 1
 			if t.kind.name != "U8" || last < 1 || t.shape[last] != 16 {
-				return false, invalidf("tensor %s is of type %s and shape %v, want bytes in blocks of 16", quoted(name), t.kind.name, t.shape)
+				return false, invalidf("tensor %s has type %s and shape %v, want bytes in blocks of 16", quoted(name), t.kind.name, t.shape)
 			}
 			t.kind, t.shape = element{"U32", 4}, append(slices.Clone(t.shape[:last-1]), t.shape[last-1]*4)
 			name, together = layer+".weight", true
@@ -132,7 +132,7 @@ func (c *collection) published(d Dimensions) (together bool, err error) {
 			return false, fmt.Errorf("tensor %s: %w", quoted(name), &UnsupportedError{"layout of experts", "floats in columns", []string{"mxfp4 blocks", "mlx-lm's"}})
 		}
 		if _, twice := named[name]; twice {
-			return false, invalidf("tensor %s is there in two layouts", quoted(name))
+			return false, invalidf("tensor %s exists in two layouts", quoted(name))
 		}
 		named[name] = t
 	}

@@ -90,7 +90,7 @@ func TestGPTOSSFilesThatMeanSomethingElseAreRefused(t *testing.T) {
 		"no window":               {bytes.Replace(whole, key("attention.sliding_window"), key("attention.sliding_widows"), 1), weights.ErrMissing, "sliding_window"},
 		"another end of the band": {after("rope.scaling.yarn_beta_fast", float(16)), weights.ErrUnsupported, "yarn_beta_fast"},
 		"another kind of rope":    {bytes.Replace(whole, []byte("\x04\x00\x00\x00\x00\x00\x00\x00yarn"), []byte("\x04\x00\x00\x00\x00\x00\x00\x00none"), 1), weights.ErrUnsupported, "yarn"},
-		"more experts than there": {after("expert_used_count", []byte{5, 0, 0, 0}), weights.ErrInvalid, "5 of 4"},
+		"more experts than there": {after("expert_used_count", []byte{5, 0, 0, 0}), weights.ErrInvalid, "5 experts, but there are only 4"},
 	} {
 		h, err := read(c.file)
 		if err == nil {

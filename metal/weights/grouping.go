@@ -82,7 +82,7 @@ func readGrouping(values map[string]any, where string) (layerGrouping, error) {
 	case string:
 		g.mode = v
 	default:
-		return g, invalidf("config.json: %s.mode is %s, want a name", where, shown(v))
+		return g, invalidf("config.json: %s.mode is %s, want a string", where, shown(v))
 	}
 	return g, checkMode(g.mode, "config.json: "+where)
 }
@@ -130,9 +130,9 @@ func (g grouping) quantized(path string, in int64, weight, scales, biases shardT
 	case !g.present:
 		return none, invalidf("%s has scales, but config.json has no quantization", quoted(path))
 	case named && layer.bits == 0:
-		return none, invalidf("%s has scales, but config.json says that it is not quantised", quoted(path))
+		return none, invalidf("%s has scales, but config.json lists it as not quantised", quoted(path))
 	case named && layer.mode != "" && layer.mode != "affine":
-		return none, invalidf("config.json says that %s is of mode %q, but its scales are of type %s", quoted(path), layer.mode, scales.kind.name)
+		return none, invalidf("config.json lists %s with mode %q, but its scales have type %s", quoted(path), layer.mode, scales.kind.name)
 	case weight.kind.name != "U32":
 		return none, fmt.Errorf("%s: %w", quoted(path), &UnsupportedError{"type of quantised words", weight.kind.name, []string{"U32"}})
 	case len(weight.shape) != 2 || len(scales.shape) != 2 || weight.shape[1] == 0 || scales.shape[1] == 0 || weight.shape[1] > in:

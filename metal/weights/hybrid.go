@@ -92,7 +92,7 @@ func (c *config) hybridLayers(h Hybrid, layers int) {
 			return
 		}
 		if h.Recurs(i) != (v == "linear_attention") {
-			c.fail(invalidf("%slayer_types and full_attention_interval (%d) disagree about layer %d", c.inside, h.Interval, i))
+			c.fail(invalidf("%slayer_types and full_attention_interval (%d) contradict each other for layer %d", c.inside, h.Interval, i))
 			return
 		}
 	}
@@ -196,7 +196,7 @@ func (c *collection) kernels() (asMLX bool, err error) {
 		c.tensors[name] = t
 	}
 	if len(seen) > 1 {
-		return false, invalidf("tensor %s lies as Hugging Face stores it, %s as mlx-lm does", quoted(seen[false]), quoted(seen[true]))
+		return false, invalidf("tensor %s has the layout of Hugging Face, but %s has that of mlx-lm", quoted(seen[false]), quoted(seen[true]))
 	}
 	return seen[true] != "", nil
 }

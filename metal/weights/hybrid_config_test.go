@@ -80,7 +80,7 @@ func TestHybridConfigurationsThatCannotBeMeantAreRefused(t *testing.T) {
 		"heads of a million":                    {next("linear_value_head_dim", "1000000"), ErrInvalid, "linear_value_head_dim"},
 		"no layer that attends":                 {next("full_attention_interval", "49"), ErrInvalid, "full_attention_interval is 49"},
 		"an interval of nothing":                {next("full_attention_interval", "0"), ErrInvalid, "full_attention_interval"},
-		"two opinions about a layer":            {next("num_hidden_layers", "2", "full_attention_interval", "2", "layer_types", `["full_attention","full_attention"]`), ErrInvalid, "disagree about layer 0"},
+		"two opinions about a layer":            {next("num_hidden_layers", "2", "full_attention_interval", "2", "layer_types", `["full_attention","full_attention"]`), ErrInvalid, "contradict each other for layer 0"},
 		"another kind of layer":                 {next("num_hidden_layers", "1", "full_attention_interval", "1", "layer_types", `["sliding_attention"]`), ErrUnsupported, "sliding_attention"},
 		"too few names of layers":               {next("layer_types", `["full_attention"]`), ErrInvalid, "layer_types"},
 		"heads that are turned by no part":      {next("partial_rotary_factor", "0"), ErrInvalid, "partial_rotary_factor"},
@@ -132,7 +132,7 @@ func TestConvolutionsSayWhoStoredAHybrid(t *testing.T) {
 	}{
 		"Hugging Face":      {map[string][]int64{a: {8, 1, 4}, b: {8, 1, 4}}, false, ""},
 		"mlx-lm":            {map[string][]int64{a: {8, 4, 1}, b: {8, 4, 1}}, true, ""},
-		"both":              {map[string][]int64{a: {8, 4, 1}, b: {8, 1, 4}}, false, "as Hugging Face stores it"},
+		"both":              {map[string][]int64{a: {8, 4, 1}, b: {8, 1, 4}}, false, "the layout of Hugging Face"},
 		"either":            {map[string][]int64{a: {8, 1, 1}}, false, "[8 1 1]"},
 		"neither":           {map[string][]int64{a: {8, 2, 2}}, false, "[8 2 2]"},
 		"none":              {map[string][]int64{"model.norm.weight": {8}}, false, ""},

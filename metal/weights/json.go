@@ -43,7 +43,7 @@ func (j *jsonReader) token() (json.Token, error) {
 	case errors.As(err, &syntax):
 		return nil, &FormatError{ErrInvalid, j.at + syntax.Offset, "not JSON: " + syntax.Error()}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, &FormatError{ErrTruncated, j.at + j.dec.InputOffset(), "the JSON ends too early"}
+		return nil, &FormatError{ErrTruncated, j.at + j.dec.InputOffset(), "the JSON ends unexpectedly"}
 	case err != nil:
 		return nil, j.invalid("not JSON: " + err.Error())
 	}
@@ -134,7 +134,7 @@ func (j *jsonReader) list() (any, error) {
 // end wants nothing but white space behind the last value.
 func (j *jsonReader) end() error {
 	if _, err := j.dec.Token(); !errors.Is(err, io.EOF) {
-		return j.invalid("something follows the JSON value")
+		return j.invalid("there is trailing data after the JSON value")
 	}
 	return nil
 }

@@ -43,9 +43,9 @@ type Conversion struct {
 }
 
 func (c Conversion) String() string {
-	s := fmt.Sprintf("%v is held as %v (%d tensors)", c.From, c.To, c.Tensors)
+	s := fmt.Sprintf("%v is loaded as %v (%d tensors)", c.From, c.To, c.Tensors)
 	if c.Read {
-		s += fmt.Sprintf(", off by %.2g at most beside values up to %.2g", c.Worst, c.Largest)
+		s += fmt.Sprintf(", error at most %.2g for values up to %.2g", c.Worst, c.Largest)
 	}
 	return s
 }

@@ -152,7 +152,7 @@ func TestWhatIsConvertedIsMeasured(t *testing.T) {
 	if !c.Read || c.Worst != want || c.Largest != largest || want == 0 || c.Held != held || c.Held <= c.Bytes {
 		t.Errorf("measured %+v, want off by %v beside %v in %d bytes", c, want, largest, held)
 	}
-	if s := c.String(); !strings.Contains(s, "Q6_K is held as affine 8-bit group 32 float32 (3 tensors), off by ") {
+	if s := c.String(); !strings.Contains(s, "Q6_K is loaded as affine 8-bit group 32 float32 (3 tensors), error at most ") {
 		t.Errorf("it says %q", s)
 	}
 	exact := openModel(t, blockFile(t, weights.Q5_K, 0))

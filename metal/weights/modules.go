@@ -45,14 +45,14 @@ func Modules(text []byte) ([]Module, error) {
 	case len(text) > MaxModulesBytes:
 		return nil, fmt.Errorf("%s has over %d bytes: %w", ModulesFile, MaxModulesBytes, ErrInvalid)
 	case json.Unmarshal(text, &list) != nil:
-		return nil, fmt.Errorf("%s is no list of modules: %w", ModulesFile, ErrInvalid)
+		return nil, fmt.Errorf("%s is not a list of modules: %w", ModulesFile, ErrInvalid)
 	case len(list) > maxModules:
-		return nil, fmt.Errorf("%s lists %d modules, at most %d are believed: %w", ModulesFile, len(list), maxModules, ErrInvalid)
+		return nil, fmt.Errorf("%s lists %d modules, at most %d are supported: %w", ModulesFile, len(list), maxModules, ErrInvalid)
 	}
 	var out []Module
 	for _, m := range list {
 		if m.Path != "" && !folderName(m.Path) {
-			return nil, fmt.Errorf("%s: folder %q leads out of the model's folder, or is not one directly in it: %w", ModulesFile, clipped(m.Path), ErrInvalid)
+			return nil, fmt.Errorf("%s: folder %q is not a direct subfolder of the model's folder: %w", ModulesFile, clipped(m.Path), ErrInvalid)
 		}
 		out = append(out, Module{Kind: m.Type[strings.LastIndex(m.Type, ".")+1:], Path: m.Path})
 	}
@@ -105,7 +105,7 @@ func checkWay(dir *folder.Folder, modules []Module) error {
 		}
 		if !known {
 			return fmt.Errorf("%s: %w", ModulesFile, &UnsupportedError{Subject: "module", Value: clipped(m.Kind),
-				Supported: []string{"Transformer and LogitScore", "Transformer and Pooling, and Normalize behind them"}})
+				Supported: []string{"Transformer and LogitScore", "Transformer and Pooling, optionally followed by Normalize"}})
 		}
 		if before = m.Kind; m.Kind != "Pooling" && m.Kind != "LogitScore" {
 			continue // what is said of the others may be left out

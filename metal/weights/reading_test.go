@@ -21,7 +21,7 @@ func TestAReadingGivesTensorsInItsOrder(t *testing.T) {
 	entries := append(f.Entries(), large)
 	r := f.Read(context.Background(), entries)
 	defer r.Close()
-	if err := r.Rows(entries[1], nothing); !errors.Is(err, weights.ErrInvalid) || !strings.Contains(err.Error(), "not the next") {
+	if err := r.Rows(entries[1], nothing); !errors.Is(err, weights.ErrInvalid) || !strings.Contains(err.Error(), "out of order") {
 		t.Errorf("the second one first: error %v", err)
 	}
 	for _, e := range entries {

@@ -88,7 +88,7 @@ func (r *ropeReader) scale() {
 			}
 		case nil:
 		default:
-			r.c.fail(invalidf("%s%s.%s is %s, want a name", r.c.inside, r.key, key, shown(v)))
+			r.c.fail(invalidf("%s%s.%s is %s, want a string", r.c.inside, r.key, key, shown(v)))
 			return
 		}
 	}
@@ -134,7 +134,7 @@ func (r *ropeReader) llama3() {
 		Context: r.number("original_max_position_embeddings", &before, 1, 1<<30),
 	}
 	if s.Low >= s.High {
-		r.c.fail(invalidf("%s%s: low_freq_factor %v is not below high_freq_factor %v", r.c.inside, r.key, s.Low, s.High))
+		r.c.fail(invalidf("%s%s: low_freq_factor %v is not less than high_freq_factor %v", r.c.inside, r.key, s.Low, s.High))
 		return
 	}
 	if r.c.err == nil {

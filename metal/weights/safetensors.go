@@ -89,13 +89,13 @@ func readShard(r io.ReaderAt, size int64, left *allowance) ([]shardTensor, error
 	}
 	n := binary.LittleEndian.Uint64(head[:])
 	if n > maxShardHeader {
-		return nil, &FormatError{ErrInvalid, 0, fmt.Sprintf("a header of %d bytes, want at most %d; is it a safetensors file?", n, maxShardHeader)}
+		return nil, &FormatError{ErrInvalid, 0, fmt.Sprintf("the header has %d bytes, want at most %d; is it a safetensors file?", n, maxShardHeader)}
 	}
 	if n > uint64(size-lengthBytes) {
-		return nil, &FormatError{ErrTruncated, lengthBytes, fmt.Sprintf("a header of %d bytes in a file of %d", n, size)}
+		return nil, &FormatError{ErrTruncated, lengthBytes, fmt.Sprintf("the header has %d bytes, but the file only %d", n, size)}
 	}
 	if left.bytes -= int64(n); left.bytes < 0 {
-		return nil, &FormatError{ErrInvalid, 0, fmt.Sprintf("the headers of all files hold more than %d bytes", int64(maxHeaders))}
+		return nil, &FormatError{ErrInvalid, 0, fmt.Sprintf("the headers of all files have more than %d bytes in total", int64(maxHeaders))}
 	}
 	text := make([]byte, n)
 	if err := readAt(r, text, lengthBytes, "the header"); err != nil {
@@ -142,7 +142,7 @@ func (p *shardParser) header() error {
 			return p.json.invalid(fmt.Sprintf("more than %d tensors", p.most))
 		}
 		if len(key) > maxNameBytes {
-			return p.json.invalid(fmt.Sprintf("a name of %d bytes, want at most %d", len(key), maxNameBytes))
+			return p.json.invalid(fmt.Sprintf("a name has %d bytes, want at most %d", len(key), maxNameBytes))
 		}
 		t, err := p.tensor(key)
 		p.tensors = append(p.tensors, t)
@@ -163,7 +163,7 @@ func (p *shardParser) metadata() error {
 		}
 		t, err := p.json.token()
 		if _, ok := t.(string); err == nil && !ok {
-			return p.json.invalid("__metadata__ " + quoted(key) + " is not a text")
+			return p.json.invalid("__metadata__ " + quoted(key) + " is not a string")
 		}
 		return err
 	})
@@ -196,14 +196,14 @@ func (p *shardParser) tensor(name string) (shardTensor, error) {
 		return t, err
 	}
 	if seen != 3 {
-		return t, p.json.invalid(fmt.Sprintf("tensor %s wants dtype, shape and data_offsets", quoted(name)))
+		return t, p.json.invalid(fmt.Sprintf("tensor %s lacks dtype, shape or data_offsets", quoted(name)))
 	}
 	want, ok := product(t.kind.bytes, t.shape)
 	if !ok {
-		return t, p.json.invalid(fmt.Sprintf("tensor %s is too large to count", quoted(name)))
+		return t, p.json.invalid(fmt.Sprintf("tensor %s has too many elements", quoted(name)))
 	}
 	if want != end-begin {
-		return t, p.json.invalid(fmt.Sprintf("tensor %s of shape %v and type %s needs %d bytes, data_offsets give %d", quoted(name), t.shape, t.kind.name, want, end-begin))
+		return t, p.json.invalid(fmt.Sprintf("tensor %s of shape %v and type %s needs %d bytes, but data_offsets specify %d", quoted(name), t.shape, t.kind.name, want, end-begin))
 	}
 	t.span = span{offset: p.data + begin, bytes: want}
 	return t, nil
@@ -221,7 +221,7 @@ func (p *shardParser) element(name string, v any) (element, error) {
 	}
 	text, ok := v.(string)
 	if !ok {
-		return element{}, p.json.invalid(fmt.Sprintf("dtype of tensor %s is not a text", quoted(name)))
+		return element{}, p.json.invalid(fmt.Sprintf("dtype of tensor %s is not a string", quoted(name)))
 	}
 	if len(text) > 32 {
 		text = text[:32]
@@ -239,7 +239,7 @@ func (p *shardParser) numbers(name, key string, v any) ([]int64, error) {
 	for i, v := range list {
 		n, ok := wholeNumber(v)
 		if !ok || n < 0 {
-			return nil, p.json.invalid(fmt.Sprintf("%s of tensor %s holds %v, want whole numbers from 0 on", key, quoted(name), v))
+			return nil, p.json.invalid(fmt.Sprintf("%s of tensor %s contains %v, want non-negative whole numbers", key, quoted(name), v))
 		}
 		out[i] = n
 	}
@@ -256,7 +256,7 @@ func (p *shardParser) offsets(name string, v any) (begin, end int64, err error) 
 		return 0, 0, p.json.invalid(fmt.Sprintf("data_offsets of tensor %s are %v, want a begin and an end", quoted(name), n))
 	}
 	if n[1] > p.size-p.data {
-		return 0, 0, &FormatError{ErrTruncated, p.size, fmt.Sprintf("tensor %s ends at %d of the data, which has %d bytes", quoted(name), n[1], p.size-p.data)}
+		return 0, 0, &FormatError{ErrTruncated, p.size, fmt.Sprintf("tensor %s ends at %d of the data, which has only %d bytes", quoted(name), n[1], p.size-p.data)}
 	}
 	return n[0], n[1], nil
 }
@@ -286,12 +286,12 @@ func (p *shardParser) place() error {
 		case t.span.offset < at:
 			return &FormatError{ErrInvalid, t.span.offset, fmt.Sprintf("tensor %s overlaps %s", quoted(t.name), before)}
 		case t.span.offset > at:
-			return &FormatError{ErrInvalid, at, fmt.Sprintf("%d bytes between %s and tensor %s belong to nothing", t.span.offset-at, before, quoted(t.name))}
+			return &FormatError{ErrInvalid, at, fmt.Sprintf("%d bytes between %s and tensor %s belong to no tensor", t.span.offset-at, before, quoted(t.name))}
 		}
 		at, before = t.span.offset+t.span.bytes, "tensor "+quoted(t.name)
 	}
 	if at != p.size {
-		return &FormatError{ErrInvalid, at, fmt.Sprintf("%d bytes behind %s belong to nothing", p.size-at, before)}
+		return &FormatError{ErrInvalid, at, fmt.Sprintf("%d bytes after %s belong to no tensor", p.size-at, before)}
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ func (f *File) Task() (model.Task, error) {
 			return model.Rerank, nil
 		}
 		if !f.dir.Has(ModulesFile) { // its pooling is not guessed
-			return "", fmt.Errorf("%s, which says how the states of an encoder are pooled: %w", ModulesFile, ErrMissing)
+			return "", fmt.Errorf("%s, which specifies the pooling of an encoder: %w", ModulesFile, ErrMissing)
 		}
 		_, err := ModulesOf(f.dir)
 		return model.Embed, err

@@ -130,7 +130,7 @@ func (c *collection) unwrapModel(d Dimensions) error {
 		}
 		plain := plainName(name)
 		if _, twice := named[plain]; twice {
-			return invalidf("tensor %s is there under two names", quoted(plain))
+			return invalidf("tensor %s exists under two names", quoted(plain))
 		}
 		named[plain] = c.tensors[name]
 	}

@@ -42,11 +42,11 @@ func (l ofUser) Accept() (net.Conn, error) {
 func checkPeer(c net.Conn, uid int) error {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return fmt.Errorf("who is at the other end of a %T cannot be told", c)
+		return fmt.Errorf("cannot determine the user at the other end of a %T", c)
 	}
 	peer, err := peerUser(u)
 	if err != nil {
-		return fmt.Errorf("ask who is at the other end of the socket: %w", err)
+		return fmt.Errorf("determine the user at the other end of the socket: %w", err)
 	}
 	if peer != uid {
 		return fmt.Errorf("%w (%d, want %d) is at the other end of the socket", ErrStranger, peer, uid)

@@ -94,9 +94,9 @@ func (c Config) Validate() error {
 	case c.LimitBytes < 1:
 		return fmt.Errorf("engine configuration: limitBytes %d, want at least 1", c.LimitBytes)
 	case c.CacheQueueBytes < 0:
-		return fmt.Errorf("engine configuration: cacheQueueBytes %d, want 0, which is no cache on disk, or more", c.CacheQueueBytes)
+		return fmt.Errorf("engine configuration: cacheQueueBytes %d, want 0 (no disk cache) or more", c.CacheQueueBytes)
 	case c.CacheQueueBytes > 0 && c.ModelDigest == "":
-		return errors.New("engine configuration: a cache on disk without modelDigest: what lies there would be taken for another model's")
+		return errors.New("engine configuration: a disk cache requires modelDigest, which separates the blocks of different models")
 	case !slices.Contains([]string{"", "Generate", "Embed", "Rerank"}, c.Task):
 		return fmt.Errorf("engine configuration: task %q, want Generate, Embed or Rerank", c.Task)
 	}

@@ -61,7 +61,7 @@ func TestKEDAScalesADeployment(t *testing.T) {
 			w.ask("own", 10)
 			w.create(t, "own", true)
 			w.scale(t, "own")
-			w.until(t, "KEDA logs the refusal", w.kedaLogs("take spec.autoscaling out"))
+			w.until(t, "KEDA logs the refusal", w.kedaLogs("remove spec.autoscaling"))
 			w.stays(t, "own", 1, 5*time.Second)
 		}},
 	} {

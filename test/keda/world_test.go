@@ -247,7 +247,7 @@ func (w *world) incomplete(name string) func(context.Context) error {
 		conditions, _, _ := unstructured.NestedSlice(hpa.Object, "status", "conditions")
 		for _, c := range conditions {
 			if c := c.(map[string]any); c["type"] == "ScalingActive" && c["status"] == "False" {
-				return w.kedaLogs("not whole")(ctx)
+				return w.kedaLogs("is incomplete")(ctx)
 			}
 		}
 		return fmt.Errorf("the HPA is active: %v", conditions)

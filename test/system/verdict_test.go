@@ -91,7 +91,7 @@ func tally(requests []fleet.Request, outages []outage) (count map[verdict]int, e
 }
 
 // suspected is what a gateway logs when a Mac leaves its picks.
-const suspected = "connection to a Mac failed; others are preferred for a while"
+const suspected = "Connection to a Mac failed; preferring others for a while"
 
 // leftPicks finds in a gateway's log when a Mac left its picks, the first time after
 // a moment.

@@ -181,7 +181,7 @@ func (e *fake) status() (*wire.Status, <-chan struct{}) {
 		s.PrefixCache = &wire.PrefixCache{Bytes: s.Memory.PrefixCacheBytes, BudgetBytes: e.script.PrefixCacheBytes, QueriedTokens: QueriedTokens, RestoredTokens: RestoredTokens}
 	}
 	if !s.Guard.Active {
-		s.Guard.InactiveReason = "no limits were published"
+		s.Guard.InactiveReason = "no limits received"
 	}
 	if e.asked > 0 {
 		s.Guard.HeadroomBytes = e.script.HeadroomBytes

@@ -18,7 +18,7 @@ func (e *fake) Generate(r *wire.GenerateRequest, stream grpc.ServerStreamingServ
 		return err
 	}
 	if r.GetInput() == nil {
-		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Message: "nothing to answer", Param: "messages"})
+		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Message: "the request has no input", Param: "messages"})
 	}
 	work, end, err := e.begin()
 	if err != nil {
@@ -87,7 +87,7 @@ func (e *fake) ended() *wire.Refusal {
 	if e.aborted {
 		return &wire.Refusal{Code: wire.Code_CODE_ABORTED, Message: "the Mac is short of memory", RetryAfterMilliseconds: 1000}
 	}
-	return &wire.Refusal{Code: wire.Code_CODE_CANCELLED, Message: "the engine stops"}
+	return &wire.Refusal{Code: wire.Code_CODE_CANCELLED, Message: "the engine is stopping"}
 }
 
 // headroom asks the agent for more memory and waits for its answer, as the

@@ -27,7 +27,7 @@ func (e *fake) task() wire.Task {
 // fits refuses what the engine is not for.
 func (e *fake) fits(asked wire.Task) error {
 	if made := e.task(); made != asked {
-		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Message: fmt.Sprintf("this engine is for %s and is asked for %s", made, asked), Param: "model"})
+		return wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Message: fmt.Sprintf("this engine serves %s, not %s", made, asked), Param: "model"})
 	}
 	return nil
 }

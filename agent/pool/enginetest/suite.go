@@ -48,12 +48,12 @@ const patience = 2 * time.Minute
 func Run(t *testing.T, p Program) {
 	t.Run("hello names the assignment, the configuration and the process", func(t *testing.T) { p.hello(t) })
 	t.Run("a request is admitted, answered and finished once", func(t *testing.T) { p.generate(t) })
-	t.Run("a request that cannot be meant is refused with a type", func(t *testing.T) { p.refuse(t) })
-	t.Run("a request whose client went leaves nothing behind", func(t *testing.T) { p.cancel(t) })
+	t.Run("an invalid request is refused with a type", func(t *testing.T) { p.refuse(t) })
+	t.Run("a cancelled request leaves no state", func(t *testing.T) { p.cancel(t) })
 	t.Run("limits are answered with the engine's memory", func(t *testing.T) { p.limits(t) })
-	t.Run("a trim is answered with what was given back", func(t *testing.T) { p.trim(t) })
-	t.Run("an abort ends what runs, with a typed end, and the engine goes on", func(t *testing.T) { p.abort(t) })
-	t.Run("shutdown cancels what runs, with a typed end, and exits with 0", func(t *testing.T) { p.shutdown(t) })
+	t.Run("a trim reports the bytes it freed", func(t *testing.T) { p.trim(t) })
+	t.Run("an abort ends running requests with a typed error and the engine keeps running", func(t *testing.T) { p.abort(t) })
+	t.Run("shutdown cancels running requests with a typed error and exits with 0", func(t *testing.T) { p.shutdown(t) })
 	t.Run("shutdown lets requests finish within their time", func(t *testing.T) { p.drain(t) })
 }
 
@@ -62,12 +62,12 @@ func Run(t *testing.T, p Program) {
 // takes to end them.
 func RunReader(t *testing.T, p Program) {
 	t.Run("hello names the assignment, the configuration and the process", func(t *testing.T) { p.hello(t) })
-	t.Run("a request is answered with what was read", func(t *testing.T) { p.read(t) })
-	t.Run("a request of another kind is refused with a type, and leaves nothing behind", func(t *testing.T) { p.misread(t) })
-	t.Run("a request whose client went leaves nothing behind", func(t *testing.T) { p.unread(t) })
+	t.Run("a request is answered with its result", func(t *testing.T) { p.read(t) })
+	t.Run("a request of another kind is refused with a type and leaves no state", func(t *testing.T) { p.misread(t) })
+	t.Run("a cancelled request leaves no state", func(t *testing.T) { p.unread(t) })
 	t.Run("limits are answered with the engine's memory", func(t *testing.T) { p.limits(t) })
-	t.Run("a trim is answered with what was given back", func(t *testing.T) { p.trim(t) })
-	t.Run("an abort ends what runs, with a typed end, and the engine goes on", func(t *testing.T) {
+	t.Run("a trim reports the bytes it freed", func(t *testing.T) { p.trim(t) })
+	t.Run("an abort ends running requests with a typed error and the engine keeps running", func(t *testing.T) {
 		p.endReading(t, wire.Code_CODE_ABORTED, func(r *running) {
 			if a, err := r.Abort(bounded(t), &wire.AbortRequest{Reason: "the suite wants it"}); err != nil || a.GetAborted() != lists {
 				t.Errorf("%v, %v", a, err)
@@ -77,7 +77,7 @@ func RunReader(t *testing.T, p Program) {
 			}
 		})
 	})
-	t.Run("shutdown cancels what runs, with a typed end, and exits with 0", func(t *testing.T) {
+	t.Run("shutdown cancels running requests with a typed error and exits with 0", func(t *testing.T) {
 		p.endReading(t, wire.Code_CODE_CANCELLED, func(r *running) {
 			if _, err := r.Shutdown(bounded(t), &wire.ShutdownRequest{}); err != nil {
 				t.Error(err)

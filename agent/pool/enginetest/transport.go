@@ -306,5 +306,5 @@ func (c *twinConn) Rerank(ctx context.Context, r *wire.RerankRequest, opts ...gr
 
 // Cache of an engine without one on disk.
 func (c *twinConn) Cache(context.Context, ...grpc.CallOption) (grpc.BidiStreamingClient[wire.CacheLease, wire.CacheReport], error) {
-	return nil, status.Error(codes.Unimplemented, "this engine keeps nothing on disk")
+	return nil, status.Error(codes.Unimplemented, "this engine has no disk cache")
 }

@@ -166,7 +166,7 @@ func (p *Process) same() error {
 		return err
 	}
 	if start != p.StartTime {
-		return fmt.Errorf("process %d is another one by now: %w", p.PID, probe.ErrGone)
+		return fmt.Errorf("process ID %d now belongs to another process: %w", p.PID, probe.ErrGone)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 func waitGone(ctx context.Context, pid int, p probe.Probe, startTime string) error {
 	kq, err := unix.Kqueue()
 	if err != nil {
-		return fmt.Errorf("make kqueue for process %d: %w", pid, err)
+		return fmt.Errorf("create kqueue for process %d: %w", pid, err)
 	}
 	defer unix.Close(kq)
 	var event unix.Kevent_t

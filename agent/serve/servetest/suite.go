@@ -31,13 +31,13 @@ func Run(t *testing.T, s Subject) {
 		if got, ok := s.Engines.Resolve(s.Model); !ok || got != s.Ready {
 			t.Errorf("Resolve(%q) = %v, %v; want %v", s.Model, got, ok, s.Ready)
 		}
-		if _, ok := s.Engines.Resolve("nobody/serves-this"); ok {
+		if _, ok := s.Engines.Resolve("unknown/model"); ok {
 			t.Error("resolved a name that nothing serves")
 		}
 		if m, ok := s.Engines.Model(s.Model); !ok || m.ID != s.Model {
 			t.Errorf("Model(%q) = %v, %v", s.Model, m, ok)
 		}
-		if _, ok := s.Engines.Model("nobody/serves-this"); ok {
+		if _, ok := s.Engines.Model("unknown/model"); ok {
 			t.Error("there is a model that nothing serves")
 		}
 		list := s.Engines.Models()
@@ -55,9 +55,9 @@ func Run(t *testing.T, s Subject) {
 		other := s.Ready
 		other.Epoch++
 		for target, want := range map[serve.Target]error{
-			other:                            serve.ErrNotHere,
-			{ReplicaUID: "nobody", Epoch: 1}: serve.ErrNotHere,
-			s.NotReady:                       serve.ErrNotReady,
+			other:                             serve.ErrNotHere,
+			{ReplicaUID: "unknown", Epoch: 1}: serve.ErrNotHere,
+			s.NotReady:                        serve.ErrNotReady,
 		} {
 			h, err := s.Engines.Acquire(t.Context(), target)
 			if !errors.Is(err, want) {

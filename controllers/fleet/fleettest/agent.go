@@ -338,7 +338,7 @@ func (a *Agent) obey(order v1alpha1.Assignment) v1alpha1.AssignmentStatus {
 		out.Conditions = conditions(v1alpha1.ConditionDownloaded, v1alpha1.ReasonInsufficientRoom)
 	case does == NoCanary:
 		out.Progress.Stage, out.Restarts = v1alpha1.StageFailed, 3
-		out.LastFailure = &v1alpha1.EngineFailure{Reason: v1alpha1.ReasonCanaryFailed, Message: "the model generates no token", Time: epoch}
+		out.LastFailure = &v1alpha1.EngineFailure{Reason: v1alpha1.ReasonCanaryFailed, Message: "the model cannot generate a token", Time: epoch}
 		out.Conditions = conditions(v1alpha1.ConditionAdmitted, v1alpha1.ReasonCanaryFailed)
 	case does == StillLoads:
 		out.Progress = v1alpha1.Progress{Stage: v1alpha1.StageLoading, BytesDone: 41, BytesTotal: 100, ETASeconds: ptr.To[int64](4)}

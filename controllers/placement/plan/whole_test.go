@@ -98,7 +98,7 @@ func TestWhatAPlacementAsks(t *testing.T) {
 		"an affinity that nobody matches": {macs{mac("a", 9*gib)}, nil,
 			replica("r", gib, requires(expression("room", "In", "b"))), "", v1alpha1.ReasonNoCandidates, "1 not matching the affinity"},
 		"an affinity that cannot be read lets nobody in": {macs{mac("a", 9*gib)}, nil,
-			replica("r", gib, requires(expression("room", "Is", "a"))), "", v1alpha1.ReasonNoCandidates, "the affinity cannot be read"},
+			replica("r", gib, requires(expression("room", "Is", "a"))), "", v1alpha1.ReasonNoCandidates, "the affinity is invalid"},
 		"a preference outweighs weights on disk": {macs{mac("a", 9*gib, withWeights), mac("b", 9*gib, in("b"))}, nil,
 			replica("r", gib, prefers(1, expression("room", "In", "b"))), "b", v1alpha1.ReasonPlaced, ""},
 		"but no sibling": {macs{mac("a", 9*gib), mac("b", 9*gib, in("b"))}, replicas{replica("s", gib, on("b"), of("d"))},
@@ -112,10 +112,10 @@ func TestWhatAPlacementAsks(t *testing.T) {
 		"the disk must take the model": {macs{mac("a", 90*gib, disk(4*gib)), mac("b", 9*gib)}, nil,
 			replica("r", gib, weighs("sha256:w", 4*gib)), "b", v1alpha1.ReasonPlaced, ""},
 		"a margin stays free": {macs{mac("a", 9*gib, disk(4*gib+diskMargin-1))}, nil,
-			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "1 Mac: 1 without room on disk for the model (need 4.0 GiB, largest free 4.0 GiB); free disk space there"},
+			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "1 Mac: 1 without disk space for the model (need 4.0 GiB, largest free 4.0 GiB); free disk space on these Macs"},
 		"an exact fit on disk fits": {macs{mac("a", 9*gib, disk(4*gib+diskMargin))}, nil, replica("r", gib, weighs("sha256:w", 4*gib)), "a", v1alpha1.ReasonPlaced, ""},
 		"an unknown disk holds nothing": {macs{mac("a", 9*gib, disk(0))}, nil,
-			replica("r", gib, weighs("sha256:w", 1)), "", v1alpha1.ReasonNoRoom, "without room on disk"},
+			replica("r", gib, weighs("sha256:w", 1)), "", v1alpha1.ReasonNoRoom, "without disk space"},
 		"what lies there needs no disk": {macs{mac("a", 9*gib, disk(0), withWeights)}, nil, replica("r", gib, weighs("sha256:d", 4*gib)), "a", v1alpha1.ReasonPlaced, ""},
 		"downloads add up": {macs{mac("a", 9*gib, disk(7*gib))}, replicas{replica("s", gib, on("a"), weighs("sha256:x", 4*gib))},
 			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "largest free 2.9 GiB"},
@@ -128,17 +128,17 @@ func TestWhatAPlacementAsks(t *testing.T) {
 		"weights that nobody wants make room": {macs{mac("a", 9*gib, disk(gib+diskMargin), unwantedThere("sha256:x", 3*gib))}, nil,
 			replica("r", gib, weighs("sha256:w", 4*gib)), "a", v1alpha1.ReasonPlaced, ""},
 		"no more than they have": {macs{mac("a", 9*gib, disk(gib+diskMargin-1), unwantedThere("sha256:x", 3*gib))}, nil,
-			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "without room on disk"},
+			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "without disk space"},
 		"but not those of a replica that is to come": {macs{mac("a", 9*gib, disk(gib+diskMargin), unwantedThere("sha256:x", 3*gib))}, replicas{replica("s", gib, on("a"), weighs("sha256:x", 3*gib))},
 			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "largest free 1.0 GiB"},
 		"nor those that are pinned": {macs{mac("a", 9*gib, disk(gib+diskMargin), unwantedThere("sha256:x", 3*gib), func(m *v1alpha1.MacNode) { m.Spec.PinnedWeights = []string{"sha256:x"} })}, nil,
 			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "largest free 1.0 GiB"},
 		"nor on a disk of which nothing is known": {macs{mac("a", 9*gib, disk(0), unwantedThere("sha256:x", 8*gib))}, nil,
-			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "without room on disk"},
+			replica("r", gib, weighs("sha256:w", 4*gib)), "", v1alpha1.ReasonNoRoom, "without disk space"},
 
 		"domains are kept even": {rooms, oneInA, replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), "b1", v1alpha1.ReasonPlaced, ""},
 		"an uneven domain is refused": {macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), cordonedMac)}, oneInA,
-			replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), "", v1alpha1.ReasonNoCandidates, "2 where topologySpread over room allows no more, 1 cordoned; add a Mac to the domain"},
+			replica("r", gib, of("d"), revision("v2"), spreadOver("room", 1, hard)), "", v1alpha1.ReasonNoCandidates, "2 at the limit of topologySpread for room, 1 cordoned; add a Mac to the domain"},
 		"within its skew": {macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), cordonedMac)}, oneInA,
 			replica("r", gib, of("d"), revision("v2"), spreadOver("room", 2, hard)), "a2", v1alpha1.ReasonPlaced, ""},
 		"a domain that no replica may be in holds nobody back": {macs{rooms[0], rooms[1], mac("b1", 10*gib, in("b"), taintedMac(corev1.TaintEffectNoSchedule))}, oneInA,
@@ -196,13 +196,13 @@ func TestRulesBoundANamespace(t *testing.T) {
 	}{
 		"no rules bound nothing":                 {"", replica("r", 40*gib, class("any")), v1alpha1.ReasonPlaced, ""},
 		"memory up to the bound":                 {"namespaces: {ns: {memory: 10Gi}}", replica("r", gib), v1alpha1.ReasonPlaced, ""},
-		"and no byte more":                       {"namespaces: {ns: {memory: 10Gi}}", replica("r", gib+1), v1alpha1.ReasonOverQuota, "the namespace ns may reserve 10.0 GiB; 9.0 GiB are reserved and this replica needs 1.0 GiB"},
+		"and no byte more":                       {"namespaces: {ns: {memory: 10Gi}}", replica("r", gib+1), v1alpha1.ReasonOverQuota, "namespace ns may reserve 10.0 GiB, has reserved 9.0 GiB, and this replica needs 1.0 GiB"},
 		"what is on demand reserves nothing":     {"namespaces: {ns: {memory: 1Gi}}", replica("r", 40*gib, onDemand), v1alpha1.ReasonPlaced, ""},
 		"another namespace's bound":              {"namespaces: {other: {memory: 10Gi}}", replica("r", 40*gib), v1alpha1.ReasonPlaced, ""},
 		"the default holds for those not listed": {"{default: {memory: 10Gi}, namespaces: {other: {}}}", replica("r", 2*gib), v1alpha1.ReasonOverQuota, ""},
 		"and not for those that are":             {"{default: {memory: 10Gi}, namespaces: {ns: {}}}", replica("r", 2*gib), v1alpha1.ReasonPlaced, ""},
 		"a class that may be used":               {"namespaces: {ns: {priorityClasses: [low]}}", replica("r", gib, class("low")), v1alpha1.ReasonPlaced, ""},
-		"one that may not":                       {"namespaces: {ns: {priorityClasses: [low]}}", replica("r", gib, class("high")), v1alpha1.ReasonPriorityForbidden, "may not use the PriorityClass high"},
+		"one that may not":                       {"namespaces: {ns: {priorityClasses: [low]}}", replica("r", gib, class("high")), v1alpha1.ReasonPriorityForbidden, "is not allowed to use PriorityClass high"},
 		"an empty list forbids all":              {"namespaces: {ns: {priorityClasses: []}}", replica("r", gib, class("low")), v1alpha1.ReasonPriorityForbidden, ""},
 		"and takes those without":                {"namespaces: {ns: {priorityClasses: []}}", replica("r", gib), v1alpha1.ReasonPlaced, ""},
 	} {
@@ -215,7 +215,7 @@ func TestRulesBoundANamespace(t *testing.T) {
 	}
 }
 
-func TestP12OvercommitOfWhatIsOnDemandIsAnExplicitFactor(t *testing.T) {
+func TestOnDemandOvercommitIsAnExplicitFactor(t *testing.T) {
 	macs := []v1alpha1.MacNode{mac("a", 20*gib)}
 	existing := []v1alpha1.ModelReplica{replica("s", 10*gib, on("a")), replica("t", 9*gib, on("a"), onDemand), replica("u", 5*gib, on("a"), onDemand)}
 	for text, want := range map[string]string{

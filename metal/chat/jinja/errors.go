@@ -8,14 +8,14 @@ import (
 // Kinds of errors. All errors of this package are an *Error of one kind.
 var (
 	// ErrSyntax says that the source is no template of this language.
-	ErrSyntax = errors.New("template syntax")
+	ErrSyntax = errors.New("template syntax error")
 	// ErrRender says that the template failed on these values.
 	ErrRender = errors.New("template failed")
 	// ErrRaised says that the template called raise_exception: it refuses the
 	// conversation, and Message is what it said.
-	ErrRaised = errors.New("template refuses the conversation")
+	ErrRaised = errors.New("template rejected the conversation")
 	// ErrLimit says that a bound was reached; Error.Bound says which.
-	ErrLimit = errors.New("template exceeds its limit")
+	ErrLimit = errors.New("template exceeded its limit")
 )
 
 // Bound names what an ErrLimit ran into.

@@ -11,7 +11,7 @@ func (r *run) eval(e expr) (any, error) {
 	}
 	// A long chain nests to the left in the tree, not in the source.
 	if r.nested++; r.nested > maxNested {
-		return nil, limitf(BoundDepth, "expressions are nested more than %d deep", maxNested)
+		return nil, limitf(BoundDepth, "expressions are nested more than %d levels deep", maxNested)
 	}
 	v, err := r.evalExpr(e)
 	r.nested--
@@ -190,7 +190,7 @@ func (r *run) evalCond(e *condExpr) (any, error) {
 		return r.eval(e.then)
 	}
 	if e.otherwise == nil {
-		return undefined{what: "the value of an if without else"}, nil
+		return undefined{what: "the value of an if expression without else"}, nil
 	}
 	return r.eval(e.otherwise)
 }
@@ -323,12 +323,12 @@ func (r *run) args(a arguments) (args, error) {
 		}
 		d, ok := v.(*Dict)
 		if !ok {
-			return out, failf("** takes a dict, not %s", typeName(v))
+			return out, failf("** requires a dict, not %s", typeName(v))
 		}
 		for i, k := range d.keys {
 			name, ok := plain(k).(string)
 			if !ok {
-				return out, failf("** takes names, not %s", typeName(k))
+				return out, failf("** requires string keys, not %s", typeName(k))
 			}
 			if slices.Contains(a.names, name) {
 				return out, failf("the argument %q is given twice", cut(name))
@@ -350,7 +350,7 @@ func (r *run) call(of any, a args) (any, error) {
 		return f.call(r, a)
 	case *loopVar:
 		if f.recurse == nil {
-			return nil, failf("loop is called in a loop that is not recursive")
+			return nil, failf("loop() is called in a loop that is not recursive")
 		}
 		p, err := a.bind("loop", 1, "iterable")
 		if err != nil {
@@ -358,7 +358,7 @@ func (r *run) call(of any, a args) (any, error) {
 		}
 		return f.recurse(p[0])
 	}
-	return nil, failf("%s cannot be called", typeName(of))
+	return nil, failf("%s is not callable", typeName(of))
 }
 
 func (r *run) evalFilter(e *filterExpr) (any, error) {

@@ -272,7 +272,7 @@ func (p *parser) postfix(e expr) (expr, error) {
 				e = &itemExpr{pos, e, &constExpr{pos, t.value}}
 			default:
 				p.pos--
-				err = p.unexpected("a name behind the dot")
+				err = p.unexpected("a name after the dot")
 			}
 		case p.op("["):
 			e, err = p.subscript(pos, e)
@@ -308,7 +308,7 @@ func (p *parser) subscript(pos position, of expr) (expr, error) {
 			return slice, nil
 		}
 		if key == nil {
-			return nil, p.fail("a slice stands alone in its brackets")
+			return nil, p.fail("a slice cannot be combined with other subscripts")
 		}
 		keys = append(keys, key)
 	}
@@ -393,7 +393,7 @@ func (p *parser) dotted() (string, error) {
 		part, err = p.name()
 		name += "." + part
 		if len(name) > 1000 { // each part copies those before it
-			return "", p.fail("there is no filter %q", cut(name))
+			return "", p.fail("unknown filter %q", cut(name))
 		}
 	}
 	return name, err

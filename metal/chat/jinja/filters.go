@@ -33,11 +33,11 @@ func filters() map[string]filter {
 func noFilter(name string) string {
 	switch name {
 	case "random":
-		return `the filter "random" is not supported: a conversation gives one prompt`
+		return `the filter "random" is not supported: rendering a conversation must be deterministic`
 	case "urlize":
-		return `the filter "urlize" is not supported: it makes links for web pages`
+		return `the filter "urlize" is not supported: it creates links for web pages`
 	}
-	return fmt.Sprintf("there is no filter %q", cut(name))
+	return fmt.Sprintf("unknown filter %q", cut(name))
 }
 
 func identity(s string) string { return s }
@@ -118,7 +118,7 @@ func filterAbs(_ *run, v any, a args) (any, error) {
 	if i := integer(v); i != nil {
 		return small(new(big.Int).Abs(i)), nil
 	}
-	return nil, failf("abs takes a number, not %s", typeName(v))
+	return nil, failf("abs requires a number, not %s", typeName(v))
 }
 
 // filterAttr is v.name without a look at the items.
@@ -129,7 +129,7 @@ func filterAttr(r *run, v any, a args) (any, error) {
 	}
 	name, ok := p[0].(string)
 	if !ok {
-		return nil, failf("attr takes a name, not %s", typeName(p[0]))
+		return nil, failf("attr requires a name, not %s", typeName(p[0]))
 	}
 	if u, ok := v.(undefined); ok && !hidden(v, name) {
 		return nil, failf("%s is undefined and has no attribute %q", u.what, cut(name))
@@ -170,7 +170,7 @@ func filterFloat(_ *run, v any, a args) (any, error) {
 	}
 	switch v := plain(v).(type) {
 	case undefined:
-		return nil, failf("float takes a number, not %s", typeName(v))
+		return nil, failf("float requires a number, not %s", typeName(v))
 	case string:
 		if f, ok := parseFloat(v); ok {
 			return f, nil
@@ -228,16 +228,16 @@ func filterInt(_ *run, v any, a args) (any, error) {
 	if !isAbsent(p[1]) {
 		i, _, isInt, ok := number(p[1])
 		if !ok || !isInt {
-			return nil, failf("the base of int is %s", typeName(p[1]))
+			return nil, failf("invalid base of int: %s", typeName(p[1]))
 		}
 		base = i
 	}
 	switch v := plain(v).(type) {
 	case undefined:
-		return nil, failf("int takes a number, not %s", typeName(v))
+		return nil, failf("int requires a number, not %s", typeName(v))
 	case float64:
 		if math.IsInf(v, 0) {
-			return nil, failf("infinity is no integer")
+			return nil, failf("cannot convert infinity to an integer")
 		}
 		if i, exact := integral(math.Trunc(v)); exact {
 			return i, nil
@@ -308,15 +308,15 @@ func filterRound(_ *run, v any, a args) (any, error) {
 		method, ok = "common", true
 	}
 	if !ok || (method != "common" && method != "ceil" && method != "floor") {
-		return nil, failf("round knows the methods common, ceil and floor")
+		return nil, failf("round supports the methods common, ceil and floor")
 	}
 	if !isNumber(v) {
-		return nil, failf("round takes a number, not %s", typeName(v))
+		return nil, failf("round requires a number, not %s", typeName(v))
 	}
 	precision, isInt := int64(0), true
 	if !isAbsent(p[0]) {
 		if precision, _, isInt, ok = number(p[0]); !ok || !isInt {
-			return nil, failf("the precision of round is %s", typeName(p[0]))
+			return nil, failf("invalid precision of round: %s", typeName(p[0]))
 		}
 	}
 	precision = min(max(precision, -400), 400)

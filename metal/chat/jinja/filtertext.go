@@ -15,7 +15,7 @@ import (
 func stringOf(who string, v any) (string, error) {
 	s, ok := plain(v).(string)
 	if !ok {
-		return "", failf("%s takes a str, not %s", who, typeName(v))
+		return "", failf("%s requires a str, not %s", who, typeName(v))
 	}
 	return s, nil
 }
@@ -30,7 +30,7 @@ func wholeNumber(who, what string, v any, otherwise int64) (int64, error) {
 		return 0, failf("the %s of %s is %s", what, who, typeName(v))
 	}
 	if _, isBig := v.(*big.Int); isBig {
-		return 0, failf("the %s of %s is beyond 64 bits", what, who)
+		return 0, failf("the %s of %s exceeds 64 bits", what, who)
 	}
 	return i, nil
 }
@@ -69,7 +69,7 @@ func filterFormat(r *run, v any, a args) (any, error) {
 	var values any = &List{Items: a.pos, Tuple: true}
 	if len(a.names) > 0 {
 		if len(a.pos) > 0 {
-			return nil, failf("format takes arguments by place or by name, not both")
+			return nil, failf("format accepts positional or named arguments, not both")
 		}
 		d := NewDict()
 		for i, name := range a.names {
@@ -200,7 +200,7 @@ func filterTruncate(r *run, v any, a args) (any, error) {
 	}
 	room := length - int64(utf8.RuneCountInString(end))
 	if room < 0 || leeway < 0 {
-		return nil, failf("truncate: the end does not fit into %d characters", length)
+		return nil, failf("truncate: the end marker does not fit into %d characters", length)
 	}
 	n, err := r.length(v)
 	if err != nil {
@@ -314,7 +314,7 @@ func (r *run) urlQuery(v any) (any, error) {
 			return nil, err
 		}
 		if len(two) != 2 {
-			return nil, failf("urlencode takes pairs, not %d values", len(two))
+			return nil, failf("urlencode requires pairs, not %d values", len(two))
 		}
 		var texts [2]string
 		for i, v := range two {
@@ -357,7 +357,7 @@ func filterXMLAttr(r *run, v any, a args) (any, error) {
 	}
 	d, ok := v.(*Dict)
 	if !ok {
-		return nil, failf("xmlattr takes a mapping, not %s", typeName(v))
+		return nil, failf("xmlattr requires a mapping, not %s", typeName(v))
 	}
 	var parts []string
 	for i, key := range d.keys {
@@ -366,7 +366,7 @@ func filterXMLAttr(r *run, v any, a args) (any, error) {
 		}
 		name, ok := plain(key).(string)
 		if !ok || strings.ContainsAny(name, " \t\n\r\f\v/>=") {
-			return nil, failf("xmlattr: a key is no name of an attribute")
+			return nil, failf("xmlattr: a key is not a valid attribute name")
 		}
 		escapedName, err := r.escaped(key)
 		if err != nil {
@@ -395,13 +395,13 @@ func filterFileSize(_ *run, v any, a args) (any, error) {
 	case string:
 		f, ok := parseFloat(v)
 		if !ok {
-			return nil, failf("filesizeformat takes a number")
+			return nil, failf("filesizeformat requires a number")
 		}
 		bytes = f
 	default:
 		_, f, _, ok := number(v)
 		if _, isBig := v.(*big.Int); !ok || (isBig && math.IsInf(f, 0)) {
-			return nil, failf("filesizeformat takes a number, not %s", typeName(v))
+			return nil, failf("filesizeformat requires a number, not %s", typeName(v))
 		}
 		bytes = f
 	}
@@ -411,7 +411,7 @@ func filterFileSize(_ *run, v any, a args) (any, error) {
 	}
 	switch {
 	case math.IsNaN(bytes) || math.IsInf(bytes, -1):
-		return nil, failf("filesizeformat takes a number")
+		return nil, failf("filesizeformat requires a number")
 	case bytes == 1:
 		return "1 Byte", nil
 	case bytes < base:

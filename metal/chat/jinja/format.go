@@ -40,7 +40,7 @@ func (r *run) format(s string, a args, isMap, safe bool) (any, error) {
 // itself, once.
 func (f *formatter) fill(s string, depth int) (string, error) {
 	if depth < 0 {
-		return "", failf("the fields of format are nested too deep")
+		return "", failf("the fields of format are nested too deeply")
 	}
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -49,11 +49,11 @@ func (f *formatter) fill(s string, depth int) (string, error) {
 			b.WriteByte(s[i])
 			i++
 		case s[i] == '}':
-			return "", failf("a single } in the text of format")
+			return "", failf("single } in a format string")
 		case s[i] == '{':
 			end := fieldEnd(s[i:])
 			if end < 0 {
-				return "", failf("a field of format is not closed")
+				return "", failf("a format field is not closed")
 			}
 			text, err := f.field(s[i+1:i+end], depth)
 			if err != nil {
@@ -111,7 +111,7 @@ split:
 		case s[i] == '!':
 			rest := s[i+1:]
 			if len(rest) == 0 || (len(rest) > 1 && rest[1] != ':') {
-				return "", failf("a conversion of format is one letter behind !")
+				return "", failf("a format conversion must be one letter after !")
 			}
 			name, conversion, spec = s[:i], rest[:1], strings.TrimPrefix(rest[1:], ":")
 			break split
@@ -138,7 +138,7 @@ split:
 		}
 	case "":
 	default:
-		return "", failf("format knows no conversion !%s", conversion)
+		return "", failf("unknown conversion !%s in a format string", conversion)
 	}
 	if spec, err = f.fill(spec, depth-1); err != nil {
 		return "", err
@@ -178,13 +178,13 @@ func (f *formatter) value(name string) (any, error) {
 		if rest[0] == '[' {
 			end := strings.IndexByte(rest, ']')
 			if end < 2 {
-				return nil, failf("a field of format has an empty or open [")
+				return nil, failf("a format field has an empty or unclosed [")
 			}
 			if v, err = f.item(v, rest[1:end]); err != nil {
 				return nil, err
 			}
 			if rest = rest[end+1:]; rest != "" && rest[0] != '.' && rest[0] != '[' {
-				return nil, failf("only . or [ may follow ] in a field of format")
+				return nil, failf("only . or [ may follow ] in a format field")
 			}
 			continue
 		}
@@ -193,7 +193,7 @@ func (f *formatter) value(name string) (any, error) {
 			end = len(rest)
 		}
 		if end == 1 {
-			return nil, failf("a field of format has an empty member")
+			return nil, failf("a format field has an empty member")
 		}
 		if v, err = f.r.attribute(v, rest[1:end]); err != nil {
 			return nil, err
@@ -212,7 +212,7 @@ func (f *formatter) item(v any, key string) (any, error) {
 	if all(key, isDigit) {
 		i, ok := parseInt(key, 10)
 		if !ok {
-			return nil, failf("%q is no index", cut(key))
+			return nil, failf("invalid index %q", cut(key))
 		}
 		k = i
 	}
@@ -229,7 +229,7 @@ func (f *formatter) first(name string) (any, error) {
 	if f.mapping != nil {
 		v, found, err := f.r.member(f.mapping, name)
 		if err == nil && !found {
-			err = failf("format_map knows no field %q", cut(name))
+			err = failf("format_map has no argument %q", cut(name))
 		}
 		return v, err
 	}
@@ -239,17 +239,17 @@ func (f *formatter) first(name string) (any, error) {
 				return f.args.named[i], nil
 			}
 		}
-		return nil, failf("format knows no field %q", cut(name))
+		return nil, failf("format has no argument %q", cut(name))
 	}
 	i := int64(f.next)
 	if name == "" {
 		if f.manual {
-			return nil, failf("format cannot go from numbered fields to others")
+			return nil, failf("format cannot switch from manual field numbering to automatic numbering")
 		}
 		f.next++
 	} else {
 		if f.next > 0 {
-			return nil, failf("format cannot go from fields without numbers to others")
+			return nil, failf("format cannot switch from automatic field numbering to manual numbering")
 		}
 		f.manual = true
 		n, _ := parseInt(name, 10)

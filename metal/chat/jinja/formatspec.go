@@ -66,7 +66,7 @@ func parseSpec(s string) (spec, error) {
 			return out, err
 		}
 		if out.precision < 0 {
-			return out, failf("a format has no precision behind its dot")
+			return out, failf("a format specification has no precision after its dot")
 		}
 	}
 	out.verb = take("bcdeEfFgGnosxX%")
@@ -87,7 +87,7 @@ func count(s string) (int64, string, error) {
 	}
 	i, err := strconv.ParseInt(s[:n], 10, 64)
 	if err != nil || i > maxWidth {
-		return 0, "", limitf(BoundBytes, "a format asks for more than %d characters", maxWidth)
+		return 0, "", limitf(BoundBytes, "a format specification asks for more than %d characters", maxWidth)
 	}
 	return i, s[n:], nil
 }
@@ -99,7 +99,7 @@ func (r *run) formatted(v any, s string) (string, error) {
 	}
 	if !isNumber(v) {
 		if _, ok := plain(v).(string); !ok {
-			return "", failf("%s takes no format specification", typeName(v))
+			return "", failf("%s does not support a format specification", typeName(v))
 		}
 	}
 	f, err := parseSpec(s)
@@ -113,7 +113,7 @@ func (r *run) formatted(v any, s string) (string, error) {
 	switch text, isText := plain(v).(string); {
 	case isText:
 		if strings.IndexByte("s\x00", f.verb) < 0 || f.sign != '-' || f.alternate || f.group != 0 || f.positive || f.align == '=' && f.fill != "0" {
-			return "", failf("the format specification is for numbers, not for a str")
+			return "", failf("this format specification requires a number, not a str")
 		}
 		body = text
 		if f.precision >= 0 {
@@ -220,7 +220,7 @@ func (f spec) float(v any) (sign, body string, err error) {
 		f.verb = 'g'
 	}
 	if f.verb != 0 && strings.IndexByte("eEfFgG%", f.verb) < 0 {
-		return "", "", failf("the format %c is not for a float", f.verb)
+		return "", "", failf("the format %c does not support a float", f.verb)
 	}
 	negative := math.Signbit(x) && !math.IsNaN(x)
 	x = math.Abs(x)
@@ -306,13 +306,13 @@ func general(x float64, precision int64, keep, own bool) string {
 func (f spec) integer(r *run, v any) (sign, prefix, body string, err error) {
 	i := integer(v)
 	if f.precision >= 0 || f.positive {
-		return "", "", "", failf("a format of an int takes no precision")
+		return "", "", "", failf("the format of an int does not allow a precision")
 	}
 	base := 10
 	switch f.verb {
 	case 'c':
 		if !i.IsInt64() || i.Int64() < 0 || i.Int64() > utf8.MaxRune || f.sign != '-' || f.alternate || f.group != 0 {
-			return "", "", "", failf("%%c takes the number of a character")
+			return "", "", "", failf("%%c requires a character code")
 		}
 		return "", "", string(rune(i.Int64())), nil
 	case 'b':
@@ -325,13 +325,13 @@ func (f spec) integer(r *run, v any) (sign, prefix, body string, err error) {
 		base, prefix = 16, "0X"
 	case 0, 'd', 'n':
 	default:
-		return "", "", "", failf("the format %c is not for an int", f.verb)
+		return "", "", "", failf("the format %c does not support an int", f.verb)
 	}
 	if !f.alternate {
 		prefix = ""
 	}
 	if f.group == ',' && base != 10 || f.group != 0 && f.verb == 'n' {
-		return "", "", "", failf("the format %c takes no separator %c", f.verb, f.group)
+		return "", "", "", failf("the format %c does not support the separator %c", f.verb, f.group)
 	}
 	body = new(big.Int).Abs(i).Text(base)
 	if f.verb == 'X' {

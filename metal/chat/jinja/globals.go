@@ -10,7 +10,7 @@ func globals() map[string]any {
 	for name, call := range map[string]func(*run, args) (any, error){
 		"range": rangeOf, "namespace": newNamespace, "raise_exception": raise, "strftime_now": strftimeNow, "cycler": cycler, "joiner": joiner,
 		"lipsum": func(*run, args) (any, error) {
-			return nil, failf("lipsum is not supported: a conversation gives one prompt")
+			return nil, failf("lipsum is not supported: rendering a conversation must be deterministic")
 		},
 	} {
 		out[name] = &function{name: name, call: call}
@@ -27,12 +27,12 @@ func globals() map[string]any {
 func rangeOf(r *run, a args) (any, error) {
 	bounds := []int64{0, 0, 1}
 	if len(a.pos) == 0 || len(a.pos) > 3 || len(a.names) > 0 {
-		return nil, failf("range takes one to three integers")
+		return nil, failf("range requires one to three integers")
 	}
 	for i, v := range a.pos {
 		n, _, isInt, ok := number(v)
 		if !ok || !isInt {
-			return nil, failf("range takes integers, not %s", typeName(v))
+			return nil, failf("range requires integers, not %s", typeName(v))
 		}
 		bounds[i] = n
 	}
@@ -40,11 +40,11 @@ func rangeOf(r *run, a args) (any, error) {
 		bounds[0], bounds[1] = 0, bounds[0]
 	}
 	if bounds[2] == 0 {
-		return nil, failf("range takes no step of 0")
+		return nil, failf("the step of range must not be 0")
 	}
 	n := &numbers{from: bounds[0], until: bounds[1], by: bounds[2], count: steps(bounds[0], bounds[1], bounds[2])}
 	if n.count > maxRange {
-		return nil, limitf(BoundRange, "a range has more than %d numbers", maxRange)
+		return nil, limitf(BoundRange, "range produces more than %d numbers", maxRange)
 	}
 	return n, nil
 }
@@ -55,7 +55,7 @@ const maxRange = 100_000
 // dictOf merges a mapping or pairs, and named arguments.
 func (r *run) dictOf(who string, a args) (*Dict, error) {
 	if len(a.pos) > 1 {
-		return nil, failf("%s takes one argument, and others by name", who)
+		return nil, failf("%s accepts one positional argument, and named ones", who)
 	}
 	d := NewDict()
 	for _, v := range a.pos {
@@ -80,7 +80,7 @@ func (r *run) dictOf(who string, a args) (*Dict, error) {
 				return nil, err
 			}
 			if len(pair) != 2 {
-				return nil, failf("%s takes pairs, not %d values", who, len(pair))
+				return nil, failf("%s requires pairs, not %d values", who, len(pair))
 			}
 			if err := r.putIn(d, pair[0], pair[1]); err != nil {
 				return nil, err
@@ -124,7 +124,7 @@ func newNamespace(r *run, a args) (any, error) {
 	}
 	for _, k := range d.keys {
 		if name, ok := plain(k).(string); ok && strings.HasPrefix(name, "_") {
-			return nil, failf("a namespace holds no name that begins with _")
+			return nil, failf("a namespace attribute cannot begin with _")
 		}
 	}
 	return &namespace{d}, nil
@@ -145,7 +145,7 @@ func raise(r *run, a args) (any, error) {
 // cycler goes round its arguments.
 func cycler(_ *run, a args) (any, error) {
 	if len(a.pos) == 0 || len(a.names) > 0 {
-		return nil, failf("cycler takes the values to cycle through")
+		return nil, failf("cycler requires the values to cycle through")
 	}
 	at := int64(0)
 	nothing := func(call func() any) func(*run, args) (any, error) {
@@ -161,7 +161,7 @@ func cycler(_ *run, a args) (any, error) {
 	})}
 	reset := &function{name: "cycler.reset", call: nothing(func() any { at = 0; return nil })}
 	// It cannot be called, but has members as functions have.
-	return &function{name: "cycler", call: func(*run, args) (any, error) { return nil, failf("a cycler cannot be called") }, members: func(name string) (any, bool) {
+	return &function{name: "cycler", call: func(*run, args) (any, error) { return nil, failf("a cycler is not callable") }, members: func(name string) (any, bool) {
 		switch name {
 		case "next", "__next__":
 			return next, name == "next"

@@ -27,7 +27,7 @@ func ParseJSON(raw []byte) (any, error) {
 
 func readJSON(d *json.Decoder, depth int) (any, error) {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("nested more than %d deep", maxDepth)
+		return nil, fmt.Errorf("nested more than %d levels deep", maxDepth)
 	}
 	t, err := d.Token()
 	if err == io.EOF {
@@ -55,7 +55,7 @@ func readNumber(s string) (any, error) {
 		}
 		n, ok := new(big.Int).SetString(s, 10)
 		if !ok {
-			return nil, fmt.Errorf("%q is no integer", cut(s))
+			return nil, fmt.Errorf("%q is not an integer", cut(s))
 		}
 		return small(n), nil
 	}
@@ -133,13 +133,13 @@ func (w *jsonWriter) value(v any, depth int) error {
 		w.string(v)
 	case *List:
 		if v.view != "" {
-			return failf("tojson cannot write %s", typeName(v))
+			return failf("tojson cannot encode %s", typeName(v))
 		}
 		return w.list(v, depth)
 	case *Dict:
 		return w.dict(v, depth)
 	default:
-		return failf("tojson cannot write %s", typeName(v))
+		return failf("tojson cannot encode %s", typeName(v))
 	}
 	return w.r.charge(w.b.Len() - from)
 }
@@ -244,7 +244,7 @@ func (w *jsonWriter) names(d *Dict) (order []int, names []string, err error) {
 				return nil, nil, err
 			}
 		default:
-			return nil, nil, failf("tojson cannot write a key that is %s", typeName(key))
+			return nil, nil, failf("tojson cannot encode a key of type %s", typeName(key))
 		}
 	}
 	if !w.sorted {
@@ -317,12 +317,12 @@ func tojson(r *run, v any, a args) (any, error) {
 			return nil, err
 		}
 		if len(items) != 2 {
-			return nil, failf("tojson takes two separators, not %d", len(items))
+			return nil, failf("tojson requires two separators, not %d", len(items))
 		}
 		comma, ok1 := plain(items[0]).(string)
 		colon, ok2 := plain(items[1]).(string)
 		if !ok1 || !ok2 {
-			return nil, failf("the separators of tojson are not two strings")
+			return nil, failf("the separators of tojson must be two strings")
 		}
 		w.comma, w.colon = comma, colon
 	}

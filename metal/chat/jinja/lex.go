@@ -65,7 +65,7 @@ func lex(src string) ([]token, error) {
 // bounded keeps what a source becomes in proportion to it.
 func (l *lexer) bounded() error {
 	if len(l.tokens) > maxTokens {
-		return atLine(limitf(BoundSource, "the source has more than %d words and signs", maxTokens), l.line)
+		return atLine(limitf(BoundSource, "the source has more than %d tokens", maxTokens), l.line)
 	}
 	return nil
 }
@@ -317,7 +317,7 @@ func (l *lexer) operator(open []byte) ([]byte, error) {
 		switch op {
 		case "(", "[", "{":
 			if len(open) == maxDepth {
-				return nil, atLine(limitf(BoundDepth, "brackets are nested more than %d deep", maxDepth), l.line)
+				return nil, atLine(limitf(BoundDepth, "brackets are nested more than %d levels deep", maxDepth), l.line)
 			}
 			open = append(open, map[string]byte{"(": ')', "[": ']', "{": '}'}[op])
 		case ")", "]", "}":
@@ -376,7 +376,7 @@ func unescape(s string) (string, error) {
 		case c == 'x', c == 'u', c == 'U':
 			n := map[byte]int{'x': 2, 'u': 4, 'U': 8}[c]
 			if i+n >= len(s) {
-				return "", fmt.Errorf("a \\%c escape is cut off", c)
+				return "", fmt.Errorf("the escape \\%c is incomplete", c)
 			}
 			v, err := strconv.ParseUint(s[i+1:i+1+n], 16, 32)
 			if err != nil || v > unicode.MaxRune {

@@ -15,7 +15,7 @@ func (r *run) assign(t target, v any) error {
 		return err
 	}
 	if len(items) != len(t.parts) {
-		return failf("%d values for %d names", len(items), len(t.parts))
+		return failf("cannot unpack %d values into %d names", len(items), len(t.parts))
 	}
 	for i, part := range t.parts {
 		if err := r.assign(part, items[i]); err != nil {
@@ -29,10 +29,10 @@ func (r *run) assignMember(t target, v any) error {
 	found, _ := r.scope.find(t.name)
 	ns, ok := found.(*namespace)
 	if !ok {
-		return failf("%s is %s; only a namespace's attributes can be set", t.name, typeName(found))
+		return failf("%s is %s; only attributes of a namespace can be set", t.name, typeName(found))
 	}
 	if strings.HasPrefix(t.attr, "_") {
-		return failf("a namespace holds no name that begins with _")
+		return failf("a namespace attribute cannot begin with _")
 	}
 	ns.vars.Set(t.attr, v)
 	return r.charge(entryBytes)
@@ -241,14 +241,14 @@ func (r *run) loopFigure(l *loopVar, name string) (out any, found bool, err erro
 
 func (l *loopVar) cycle(_ *run, a args) (any, error) {
 	if len(a.pos) == 0 || len(a.names) > 0 {
-		return nil, failf("loop.cycle takes the values to cycle through")
+		return nil, failf("loop.cycle requires the values to cycle through")
 	}
 	return a.pos[l.index%int64(len(a.pos))], nil
 }
 
 func (l *loopVar) isChanged(r *run, a args) (any, error) {
 	if len(a.names) > 0 {
-		return nil, failf("loop.changed takes no argument by name")
+		return nil, failf("loop.changed does not accept named arguments")
 	}
 	now := &List{Items: a.pos, Tuple: true}
 	if l.changed != nil {

@@ -77,12 +77,12 @@ func (r *run) parameters(name string, s signature, a args, home *scope) (map[str
 		rest := a.pos[min(len(a.pos), len(s.params)):]
 		vars["varargs"] = &List{Items: slices.Clone(rest), Tuple: true}
 	} else if len(a.pos) > len(s.params) {
-		return nil, failf("%s takes %d arguments, not %d", name, len(s.params), len(a.pos))
+		return nil, failf("%s accepts %d arguments, not %d", name, len(s.params), len(a.pos))
 	}
 	if s.usesKwargs {
 		vars["kwargs"] = s.others(more, len(a.pos))
 	} else if more.Len() > taken {
-		return nil, failf("%s takes no such argument by name: %s", name, s.surplus(more, len(a.pos)))
+		return nil, failf("%s has no argument named %s", name, s.surplus(more, len(a.pos)))
 	}
 	if err := r.charge(entryBytes * (len(a.pos) + len(a.names))); err != nil {
 		return nil, err
@@ -149,7 +149,7 @@ func (r *run) callBlock(n *callNode) error {
 		return err
 	}
 	if slices.Contains(a.names, "caller") {
-		return failf("a call block gives the argument caller itself")
+		return failf("a call block sets the argument caller itself")
 	}
 	a.names, a.named = append(slices.Clone(a.names), "caller"), append(slices.Clone(a.named), any(caller))
 	v, err := r.call(of, a)

@@ -114,7 +114,7 @@ func dictMethod(d *Dict, name string) func(*run, args) (any, error) {
 				return nil, err
 			}
 			if !ok {
-				return nil, failf("a dict has no key that is %s", typeName(p[0]))
+				return nil, failf("a dict cannot have the key %s", typeName(p[0]))
 			}
 			if v, found := d.find(h); found {
 				return v, nil

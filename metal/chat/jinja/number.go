@@ -189,7 +189,7 @@ func floatPower(a, b float64) (any, error) {
 	out := math.Pow(a, b)
 	switch {
 	case a == 0 && b < 0:
-		return nil, failf("0 has no negative power")
+		return nil, failf("0 cannot be raised to a negative power")
 	case math.IsNaN(out) && !math.IsNaN(a) && !math.IsNaN(b):
 		return nil, failf("a power of a negative number is not real")
 	case math.IsInf(out, 0) && !math.IsInf(a, 0) && !math.IsInf(b, 0):

@@ -97,7 +97,7 @@ func (r *run) repeated(v, times any) (out any, ok bool, err error) {
 	}
 	n = max(n, 0)
 	if _, isBig := times.(*big.Int); isBig {
-		return nil, false, failf("nothing is repeated that often")
+		return nil, false, failf("the result of a repetition is too large")
 	}
 	switch v := v.(type) {
 	case string:
@@ -125,7 +125,7 @@ func (r *run) repeated(v, times any) (out any, ok bool, err error) {
 }
 
 func tooDeep() error {
-	return limitf(BoundDepth, "a value is nested more than %d deep", maxDepth)
+	return limitf(BoundDepth, "a value is nested more than %d levels deep", maxDepth)
 }
 
 // equal is Python's ==.
@@ -247,7 +247,7 @@ func (r *run) order(a, b any) (c int, ordered bool, err error) {
 		}
 		return len(x.Items) - len(y.Items), true, nil
 	}
-	return 0, false, failf("%s and %s have no order", typeName(a), typeName(b))
+	return 0, false, failf("%s and %s cannot be ordered", typeName(a), typeName(b))
 }
 
 func (r *run) compare(op string, a, b any) (bool, error) {
@@ -311,7 +311,7 @@ func (r *run) contains(in, v any) (bool, error) {
 			return false, err
 		}
 		if !ok {
-			return false, failf("a dict has no key that is %s", typeName(v))
+			return false, failf("a dict cannot have the key %s", typeName(v))
 		}
 		_, found := c.find(h)
 		return found, nil
@@ -322,12 +322,12 @@ func (r *run) contains(in, v any) (bool, error) {
 			break
 		}
 		if _, ok, err := r.hash(v, 0); err != nil || !ok {
-			return false, failf("a dict has no key that is %s", typeName(v))
+			return false, failf("a dict cannot have the key %s", typeName(v))
 		}
 	}
 	next, err := r.iterate(in)
 	if err != nil {
-		return false, failf("%s contains nothing", typeName(in))
+		return false, failf("%s is not a container", typeName(in))
 	}
 	for {
 		item, ok, err := next()

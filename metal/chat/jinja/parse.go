@@ -95,7 +95,7 @@ func (p *parser) fail(format string, args ...any) error {
 }
 
 func (p *parser) unexpected(want string) error {
-	return p.fail("%q where %s is expected", cut(p.peek().text), want)
+	return p.fail("found %q, want %s", cut(p.peek().text), want)
 }
 
 func (p *parser) is(kind tokenKind, text string) bool {
@@ -134,7 +134,7 @@ func (p *parser) here() position { return position{p.peek().line} }
 func (p *parser) enter() error {
 	p.depth++
 	if p.depth > maxDepth {
-		return atLine(limitf(BoundDepth, "nested more than %d deep", maxDepth), p.peek().line)
+		return atLine(limitf(BoundDepth, "nested more than %d levels deep", maxDepth), p.peek().line)
 	}
 	return nil
 }
@@ -266,9 +266,9 @@ func (p *parser) statement() (node, error) {
 func noTag(name string) string {
 	switch name {
 	case "include", "import", "from", "extends", "block":
-		return fmt.Sprintf("the tag %q is not supported: a chat template is one file", name)
+		return fmt.Sprintf("the tag %q is not supported: a chat template must be a single file", name)
 	case "autoescape":
-		return fmt.Sprintf("the tag %q is not supported: prompts are no HTML", name)
+		return fmt.Sprintf("the tag %q is not supported: prompts are not HTML", name)
 	}
 	return fmt.Sprintf("the tag %q is not supported", cut(name))
 }
@@ -392,10 +392,10 @@ func (p *parser) targets(attributes bool) (target, error) {
 // assignable refuses names that stand for something else.
 func (p *parser) assignable(name string) error {
 	if slices.Contains([]string{"true", "false", "none", "True", "False", "None"}, name) {
-		return p.fail("%q is not a name that can be set", name)
+		return p.fail("%q cannot be assigned", name)
 	}
 	if name == "loop" && p.fors > 0 {
-		return p.fail("loop cannot be set within a loop")
+		return p.fail("loop cannot be assigned inside a loop")
 	}
 	return nil
 }

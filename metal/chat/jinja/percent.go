@@ -38,7 +38,7 @@ func (r *run) percent(s string, v any, safe bool) (string, error) {
 		i += n
 	}
 	if len(f.values) > 0 && !subscribable(v) {
-		return "", failf("there are more values than formats")
+		return "", failf("there are more values than format specifiers")
 	}
 	return b.String(), r.charge(b.Len())
 }
@@ -62,11 +62,11 @@ func (f *percentFormat) one(s string) (n int, text string, err error) {
 	if strings.HasPrefix(rest, "(") {
 		end := closing(rest)
 		if end < 0 || f.mapping == nil {
-			return 0, "", failf("a format by name needs a mapping")
+			return 0, "", failf("named format specifiers require a mapping")
 		}
 		found := false
 		if v, found = f.mapping.find(rest[1:end]); !found {
-			return 0, "", failf("the mapping has no %q", cut(rest[1:end]))
+			return 0, "", failf("the mapping has no key %q", cut(rest[1:end]))
 		}
 		named, f.values, rest = true, nil, rest[end+1:]
 	}
@@ -87,7 +87,7 @@ func (f *percentFormat) one(s string) (n int, text string, err error) {
 		rest = rest[1:]
 	}
 	if rest == "" {
-		return 0, "", failf("a format ends after %%")
+		return 0, "", failf("incomplete format specifier after %%")
 	}
 	verb := rest[0]
 	n = len(s) - len(rest) + 1
@@ -127,7 +127,7 @@ func closing(s string) int {
 
 func (f *percentFormat) take() (any, error) {
 	if len(f.values) == 0 {
-		return nil, failf("there are more formats than values")
+		return nil, failf("there are more format specifiers than values")
 	}
 	v := f.values[0]
 	f.values = f.values[1:]
@@ -149,10 +149,10 @@ func (f *percentFormat) number(s string, otherwise int64) (int64, string, error)
 	}
 	n, _, isInt, ok := number(v)
 	if !ok || !isInt {
-		return 0, "", failf("* takes an int, not %s", typeName(v))
+		return 0, "", failf("* requires an int, not %s", typeName(v))
 	}
 	if n > maxWidth || n < -maxWidth {
-		return 0, "", limitf(BoundBytes, "a format asks for more than %d characters", maxWidth)
+		return 0, "", limitf(BoundBytes, "a format specifier asks for more than %d characters", maxWidth)
 	}
 	return n, s[1:], nil
 }
@@ -181,12 +181,12 @@ func (f *percentFormat) value(v any, verb byte, flags string, width, precision i
 		}
 	case 'e', 'E', 'f', 'F', 'g', 'G':
 		if !isNumber(v) {
-			return "", failf("%%%c takes a number, not %s", verb, typeName(v))
+			return "", failf("%%%c requires a number, not %s", verb, typeName(v))
 		}
 		out.verb, out.precision, out.alternate = verb, precision, has("#")
 		sign, body, err = out.float(v)
 	default:
-		return "", failf("the format %%%c is not known", verb)
+		return "", failf("unknown format specifier %%%c", verb)
 	}
 	if err != nil {
 		return "", err
@@ -235,7 +235,7 @@ func character1(v any) (string, error) {
 	}
 	i := integer(v)
 	if i == nil || !i.IsInt64() || i.Int64() < 0 || i.Int64() > utf8.MaxRune {
-		return "", failf("%%c takes one character, not %s", typeName(v))
+		return "", failf("%%c requires one character, not %s", typeName(v))
 	}
 	return string(rune(i.Int64())), nil
 }
@@ -244,12 +244,12 @@ func (f *percentFormat) integer(out spec, v any) (sign, prefix, body string, err
 	if x, ok := v.(float64); ok && strings.IndexByte("diu", out.verb) >= 0 {
 		i, exact := integral(math.Trunc(x))
 		if !exact {
-			return "", "", "", failf("%%d takes a finite number")
+			return "", "", "", failf("%%d requires a finite number")
 		}
 		v = i
 	}
 	if integer(v) == nil {
-		return "", "", "", failf("%%%c takes a number, not %s", out.verb, typeName(v))
+		return "", "", "", failf("%%%c requires a number, not %s", out.verb, typeName(v))
 	}
 	if strings.IndexByte("diu", out.verb) >= 0 {
 		out.verb, out.alternate = 'd', false

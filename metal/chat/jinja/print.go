@@ -142,11 +142,11 @@ func (r *run) printOther(b *strings.Builder, v any) error {
 		fmt.Fprintf(b, "<LoopContext %d/%d>", v.index+1, n)
 	case *function:
 		if v.repr == "" {
-			return failf("%s prints as where it lies in memory", typeName(v))
+			return failf("%s cannot be printed: its text would contain a memory address", typeName(v))
 		}
 		b.WriteString(v.repr)
 	default:
-		return failf("%s prints as where it lies in memory", typeName(v))
+		return failf("%s cannot be printed: its text would contain a memory address", typeName(v))
 	}
 	return nil
 }

@@ -156,7 +156,7 @@ func (r *run) charge(n int) error {
 	return r.step()
 }
 
-func tooMuch() error { return limitf(BoundBytes, "its values take too much memory") }
+func tooMuch() error { return limitf(BoundBytes, "its values use too much memory") }
 
 // chargeTimes charges size*n without overflow.
 func (r *run) chargeTimes(size int, n int64) error {
@@ -170,7 +170,7 @@ func (r *run) chargeTimes(size int, n int64) error {
 func (r *run) enter() error {
 	r.depth++
 	if r.depth > maxDepth {
-		return limitf(BoundDepth, "calls are nested more than %d deep", maxDepth)
+		return limitf(BoundDepth, "calls are nested more than %d levels deep", maxDepth)
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (r *run) leave() { r.depth-- }
 // write adds to the output, or to the text that is being captured.
 func (r *run) write(s string) error {
 	if r.captures == 0 && r.out.Len()+len(s) > r.most {
-		return limitf(BoundOutput, "its text has more than %d bytes", r.most)
+		return limitf(BoundOutput, "its output has more than %d bytes", r.most)
 	}
 	if err := r.charge(len(s)); err != nil {
 		return err
@@ -356,7 +356,7 @@ func (r *run) filterBlock(n *filterNode) (flow, error) {
 func (r *run) writeText(v any) error {
 	s, ok := plain(v).(string)
 	if !ok {
-		return failf("a block gives %s, not a str", typeName(v))
+		return failf("a block returns %s, not a str", typeName(v))
 	}
 	return r.write(s)
 }

@@ -23,7 +23,7 @@ func affix(r *run, s, name string, a args) (any, error) {
 	for _, o := range options {
 		text, ok := plain(o).(string)
 		if !ok {
-			return nil, failf("%s takes a str, not %s", name, typeName(o))
+			return nil, failf("%s requires a str, not %s", name, typeName(o))
 		}
 		if err := r.scan(len(text)); err != nil {
 			return nil, err
@@ -71,7 +71,7 @@ func replaceMethod(r *run, s, name string, a args) (any, error) {
 	old, ok1 := p[0].(string)
 	with, ok2 := p[1].(string)
 	if !ok1 || !ok2 {
-		return nil, failf("replace takes two strs, not %s and %s", typeName(p[0]), typeName(p[1]))
+		return nil, failf("replace requires two strs, not %s and %s", typeName(p[0]), typeName(p[1]))
 	}
 	return r.replace(s, old, with, p[2])
 }
@@ -101,7 +101,7 @@ func find(r *run, s, name string, a args) (any, error) {
 	}
 	sub, ok := p[0].(string)
 	if !ok {
-		return nil, failf("%s takes a str, not %s", name, typeName(p[0]))
+		return nil, failf("%s requires a str, not %s", name, typeName(p[0]))
 	}
 	part, before, fits, err := r.within(s, p[1], p[2])
 	if err != nil {
@@ -129,7 +129,7 @@ func partition(_ *run, s, name string, a args) (any, error) {
 		return nil, err
 	}
 	if p[0] == "" {
-		return nil, failf("%s takes a separator that is not empty", name)
+		return nil, failf("%s requires a separator that is not empty", name)
 	}
 	at := strings.Index(s, p[0])
 	if name == "rpartition" {
@@ -162,7 +162,7 @@ func padMethod(r *run, s, name string, a args) (any, error) {
 	if len(p) > 1 && !isAbsent(p[1]) {
 		text, ok := p[1].(string)
 		if !ok || utf8.RuneCountInString(text) != 1 {
-			return nil, failf("%s takes one character to fill with", name)
+			return nil, failf("%s requires a single fill character", name)
 		}
 		fill = text
 	}

@@ -10,7 +10,7 @@ func (r *run) generate(next iterator) *generator {
 	return &generator{func() (any, bool, error) {
 		r.nested += generatorDepth
 		if r.nested > maxNested {
-			return nil, false, limitf(BoundDepth, "lazy filters are nested more than %d deep", maxNested/generatorDepth)
+			return nil, false, limitf(BoundDepth, "lazy filters are nested more than %d levels deep", maxNested/generatorDepth)
 		}
 		v, ok, err := next()
 		r.nested -= generatorDepth
@@ -52,9 +52,9 @@ func (r *run) iterate(v any) (iterator, error) {
 	case undefined:
 		return listed(nil), nil
 	case *loopVar:
-		return nil, failf("loop cannot be looped over")
+		return nil, failf("loop is not iterable")
 	}
-	return nil, failf("%s cannot be looped over", typeName(v))
+	return nil, failf("%s is not iterable", typeName(v))
 }
 
 // items lists what a loop over v would see. The list may be v's own.
@@ -104,7 +104,7 @@ func (r *run) backwards(v any) (iterator, error) {
 	switch plain(v).(type) {
 	case *List, *Dict, *numbers, string, undefined:
 	default:
-		return nil, failf("%s cannot be read backwards", typeName(v))
+		return nil, failf("%s cannot be reversed", typeName(v))
 	}
 	items, err := r.items(v)
 	if err != nil {

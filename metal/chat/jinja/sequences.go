@@ -22,7 +22,7 @@ func (r *run) pathOr(v, attribute, otherwise any) (any, error) {
 			if all(part, isDigit) {
 				i, ok := parseInt(part, 10)
 				if !ok {
-					return nil, failf("%q is no index", cut(part))
+					return nil, failf("invalid index %q", cut(part))
 				}
 				parts = append(parts, i)
 			} else {
@@ -109,7 +109,7 @@ func (r *run) mapper(a args) (func(any) (any, error), error) {
 	}
 	name, ok := plain(a.pos[0]).(string)
 	if !ok {
-		return nil, failf("map takes the name of a filter, not %s", typeName(a.pos[0]))
+		return nil, failf("map requires the name of a filter, not %s", typeName(a.pos[0]))
 	}
 	rest := args{pos: a.pos[1:], names: a.names, named: a.named}
 	return func(item any) (any, error) { return r.filter(name, item, rest) }, nil
@@ -152,7 +152,7 @@ func (r *run) chooser(a args, byAttribute bool) (func(item any) (bool, error), e
 	var attribute any
 	if byAttribute {
 		if len(pos) == 0 {
-			return nil, failf("the filter needs an attribute")
+			return nil, failf("the filter requires an attribute")
 		}
 		attribute, pos = pos[0], pos[1:]
 	}
@@ -160,7 +160,7 @@ func (r *run) chooser(a args, byAttribute bool) (func(item any) (bool, error), e
 	if len(pos) > 0 {
 		name, ok := plain(pos[0]).(string)
 		if !ok {
-			return nil, failf("the filter takes the name of a test, not %s", typeName(pos[0]))
+			return nil, failf("the filter requires the name of a test, not %s", typeName(pos[0]))
 		}
 		rest := args{pos: pos[1:], names: a.names, named: a.named}
 		test = func(v any) (bool, error) { return r.test(name, v, rest) }
@@ -251,7 +251,7 @@ func filterItems(r *run, v any, a args) (any, error) {
 	case *Dict:
 		return r.generate(listed(d.items().Items)), r.charge(pairBytes * d.Len())
 	}
-	return r.generate(func() (any, bool, error) { return nil, false, failf("items takes a mapping, not %s", typeName(v)) }), nil
+	return r.generate(func() (any, bool, error) { return nil, false, failf("items requires a mapping, not %s", typeName(v)) }), nil
 }
 
 func filterJoin(r *run, v any, a args) (any, error) {
@@ -319,7 +319,7 @@ func filterSum(r *run, v any, a args) (any, error) {
 		total = p[1]
 	}
 	if _, text := total.(string); text {
-		return nil, failf("sum does not add texts; use join")
+		return nil, failf("sum cannot add strings; use join")
 	}
 	for {
 		item, ok, err := next()
@@ -350,7 +350,7 @@ func filterSlice(r *run, v any, a args) (any, error) {
 	return r.generate(func() (any, bool, error) {
 		if number < 0 {
 			if slices == 0 {
-				return nil, false, failf("slice makes no 0 slices")
+				return nil, false, failf("slice cannot create 0 slices")
 			}
 			next, err := r.iterate(v)
 			if err != nil {

@@ -146,12 +146,12 @@ func sliceOf(n int64, from, to, stride any) (numbers, error) {
 	if stride != nil {
 		i, _, isInt, ok := number(stride)
 		if !ok || !isInt {
-			return numbers{}, failf("a slice bound is %s", typeName(stride))
+			return numbers{}, failf("invalid slice bound: %s", typeName(stride))
 		}
 		by = max(i, -math.MaxInt64)
 	}
 	if by == 0 {
-		return numbers{}, failf("a slice has stride 0")
+		return numbers{}, failf("the step of a slice must not be 0")
 	}
 	low, high, first, last := int64(0), n, int64(0), n
 	if by < 0 {
@@ -163,7 +163,7 @@ func sliceOf(n int64, from, to, stride any) (numbers, error) {
 		}
 		i, _, isInt, ok := number(v)
 		if !ok || !isInt {
-			return 0, failf("a slice bound is %s", typeName(v))
+			return 0, failf("invalid slice bound: %s", typeName(v))
 		}
 		if i < 0 {
 			i = max(i, math.MinInt64+n) + n

@@ -140,7 +140,7 @@ func filterDictsort(r *run, v any, a args) (any, error) {
 	case "value":
 		by = 1
 	default:
-		return nil, failf("dictsort sorts by key or value")
+		return nil, failf("dictsort can sort by key or value only")
 	}
 	reverse, err := wholeNumber("dictsort", "direction", p[2], 0)
 	if err != nil {
@@ -148,7 +148,7 @@ func filterDictsort(r *run, v any, a args) (any, error) {
 	}
 	d, ok := v.(*Dict)
 	if !ok {
-		return nil, failf("dictsort takes a mapping, not %s", typeName(v))
+		return nil, failf("dictsort requires a mapping, not %s", typeName(v))
 	}
 	if err := r.charge(pairBytes * d.Len()); err != nil {
 		return nil, err

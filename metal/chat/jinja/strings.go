@@ -19,7 +19,7 @@ func strip(_ *run, s, name string, a args) (any, error) {
 	case string:
 		in = func(c rune) bool { return strings.ContainsRune(chars, c) }
 	default:
-		return nil, failf("%s takes a str, not %s", name, typeName(chars))
+		return nil, failf("%s requires a str, not %s", name, typeName(chars))
 	}
 	if name != "rstrip" {
 		s = strings.TrimLeftFunc(s, in)
@@ -48,14 +48,14 @@ func split(r *run, s, name string, a args) (any, error) {
 		parts = splitSpace(s, most, name == "rsplit")
 	case string:
 		if sep == "" {
-			return nil, failf("split takes a separator that is not empty")
+			return nil, failf("split requires a separator that is not empty")
 		}
 		if err := r.chargeTimes(textBytes, int64(strings.Count(s, sep)+1)); err != nil {
 			return nil, err
 		}
 		parts = splitOn(s, sep, most, name == "rsplit")
 	default:
-		return nil, failf("%s takes a str, not %s", name, typeName(sep))
+		return nil, failf("%s requires a str, not %s", name, typeName(sep))
 	}
 	return r.strings(parts)
 }
@@ -186,7 +186,7 @@ func (a args) strings(who string, params ...string) ([]string, error) {
 	for i, v := range p {
 		s, ok := v.(string)
 		if !ok {
-			return nil, failf("%s takes a str as %s, not %s", who, params[i], typeName(v))
+			return nil, failf("%s requires a str as %s, not %s", who, params[i], typeName(v))
 		}
 		out[i] = s
 	}
@@ -209,7 +209,7 @@ func joinMethod(r *run, s, name string, a args) (any, error) {
 	for i, item := range items {
 		text, ok := plain(item).(string)
 		if !ok {
-			return nil, failf("join takes strs, not %s", typeName(item))
+			return nil, failf("join requires strs, not %s", typeName(item))
 		}
 		parts[i] = text
 	}

@@ -51,7 +51,7 @@ func (p *parser) callTag(pos position) (node, error) {
 	}
 	call, ok := value.(*callExpr)
 	if !ok {
-		return nil, p.fail("a call block needs a call")
+		return nil, p.fail("a call block requires a call")
 	}
 	n.call, n.signature = call, sig
 	n.body, err = p.functionBody(&n.signature, "endcall")
@@ -79,7 +79,7 @@ func (p *parser) functionBody(sig *signature, end string) ([]node, error) {
 	sig.usesKwargs = inner.kwargs && !has("kwargs")
 	sig.usesVarargs = inner.varargs && !has("varargs")
 	if at := slices.Index(sig.params, "caller"); err == nil && sig.usesCaller && at >= 0 && at < len(sig.params)-len(sig.defaults) {
-		err = p.fail("the parameter caller needs a default")
+		err = p.fail("the parameter caller requires a default")
 	}
 	p.loops = loops
 	p.mentions = mentions{outer.caller || inner.caller, outer.kwargs || inner.kwargs, outer.varargs || inner.varargs}
@@ -108,7 +108,7 @@ func (p *parser) parameters() (signature, error) {
 			return s, err
 		}
 		if slices.Contains(s.params, name) {
-			return s, p.fail("there are two parameters %q", cut(name))
+			return s, p.fail("duplicate parameter %q", cut(name))
 		}
 		s.params = append(s.params, name)
 		if err := p.few(s.params); err != nil {
@@ -122,7 +122,7 @@ func (p *parser) parameters() (signature, error) {
 			}
 			s.defaults = append(s.defaults, value)
 		} else if len(s.defaults) > 0 {
-			return s, p.fail("the parameter %q needs a default, like those before it", cut(name))
+			return s, p.fail("the parameter %q requires a default because an earlier parameter has one", cut(name))
 		}
 	}
 	return s, nil

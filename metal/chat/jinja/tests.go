@@ -36,7 +36,7 @@ func isTest(name string) bool {
 	return comparison(name) != ""
 }
 
-func noTest(name string) string { return fmt.Sprintf("there is no test %q", cut(name)) }
+func noTest(name string) string { return fmt.Sprintf("unknown test %q", cut(name)) }
 
 // test answers {{ v is name(a) }}.
 func (r *run) test(name string, v any, a args) (bool, error) {
@@ -69,7 +69,7 @@ func (r *run) test(name string, v any, a args) (bool, error) {
 		return false, failf("%s", noTest(name))
 	}
 	if len(a.pos)+len(a.names) > 0 {
-		return false, failf("the test %q takes no argument", cut(name))
+		return false, failf("the test %q has no arguments", cut(name))
 	}
 	return r.testPlain(name, v)
 }
@@ -163,7 +163,7 @@ func (r *run) testMore(name string, v any) (bool, error) {
 	case "filter", "test":
 		s, ok := plain(v).(string)
 		if _, hashable, err := r.hash(v, 0); err != nil || !hashable {
-			return false, failf("%s names no %s", typeName(v), name)
+			return false, failf("%s is not the name of a %s", typeName(v), name)
 		}
 		if name == "test" {
 			return ok && isTest(s), nil

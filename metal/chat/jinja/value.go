@@ -90,7 +90,7 @@ type absent struct{}
 // ones are required. Missing ones are absent.
 func (a args) bind(who string, need int, params ...string) ([]any, error) {
 	if len(a.pos) > len(params) {
-		return nil, failf("%s takes at most %d arguments, not %d", who, len(params), len(a.pos))
+		return nil, failf("%s accepts at most %d arguments, not %d", who, len(params), len(a.pos))
 	}
 	out := make([]any, len(params))
 	for i := range out {
@@ -106,16 +106,16 @@ named:
 				continue
 			}
 			if !isAbsent(out[j]) {
-				return nil, failf("%s gets the argument %q twice", who, p)
+				return nil, failf("%s received the argument %q twice", who, p)
 			}
 			out[j] = plain(a.named[i])
 			continue named
 		}
-		return nil, failf("%s takes no argument %q", who, cut(name))
+		return nil, failf("%s has no argument %q", who, cut(name))
 	}
 	for i := range need {
 		if isAbsent(out[i]) {
-			return nil, failf("%s needs the argument %q", who, params[i])
+			return nil, failf("%s requires the argument %q", who, params[i])
 		}
 	}
 	return out, nil
@@ -125,7 +125,7 @@ named:
 // none.
 func (a args) only(who string, need int, params ...string) ([]any, error) {
 	if len(a.names) > 0 {
-		return nil, failf("%s takes no argument by name", who)
+		return nil, failf("%s has no named arguments", who)
 	}
 	return a.bind(who, need, params...)
 }

@@ -60,7 +60,7 @@ func (c *Cache) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastWrites)
 	defer cancel()
 	if err := c.tier.Close(ctx); err != nil {
-		c.log.Warn("the disk took too long for what was queued; it is lost", "counters", c.tier.Counters())
+		c.log.Warn("the disk was too slow for the queued blocks; dropping them", "counters", c.tier.Counters())
 	}
 }
 
@@ -90,7 +90,7 @@ func (c *Cache) serve(s grpc.BidiStreamingServer[wire.CacheLease, wire.CacheRepo
 // Cache speaks of the tier on disk with the agent.
 func (s *service) Cache(out wire.Engine_CacheServer) error {
 	if s.cache == nil {
-		return status.Error(codes.FailedPrecondition, "this engine was started without a cache on disk")
+		return status.Error(codes.FailedPrecondition, "this engine was started without a disk cache")
 	}
 	return s.cache.serve(out, s.over)
 }

@@ -116,10 +116,10 @@ func (s *served) shutdown(t *testing.T) {
 	}
 }
 
-// TestK13B6WhatAnEngineComputedIsFoundByTheNext, on disk and with the same
-// tokens; the last of it is written when the engine stops, before its stream ends.
-// One of other weights or numerics finds nothing.
-func TestK13B6WhatAnEngineComputedIsFoundByTheNext(t *testing.T) {
+// On disk and with the same tokens; the last blocks are written at shutdown,
+// before the stream ends. An engine with other weights or numerics finds
+// nothing.
+func TestNextEngineFindsThePrefixCache(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tiny.gguf")
 	if err := tinymodel.Write(path, tinymodel.Default()); err != nil {
 		t.Fatal(err)
@@ -161,9 +161,8 @@ func TestK13B6WhatAnEngineComputedIsFoundByTheNext(t *testing.T) {
 	run(engine.Options{ModelDigest: "sha256:aa", Numerics: "ref 2"}, 0)
 }
 
-// TestB4AnotherStreamEndsTheOneBefore: an agent that came back finds the engine
-// attached to nobody else.
-func TestB4AnotherStreamEndsTheOneBefore(t *testing.T) {
+// An agent that restarted finds the engine detached.
+func TestNewStreamReplacesTheOldOne(t *testing.T) {
 	cache := newCache()
 	s := serveWith(t, engine.Options{CacheMemory: 1 << 20, ModelDigest: "sha256:aa", Numerics: "ref 1"}, cache)
 	g := &grants{dir: t.TempDir()}

@@ -139,7 +139,7 @@ func (s *service) Hello(_ context.Context, r *wire.HelloRequest) (*wire.HelloRes
 			}, nil
 		}
 	}
-	return nil, status.Errorf(codes.FailedPrecondition, "engine speaks protocol version %d, the caller speaks %v", wire.ProtocolVersion, r.GetProtocolVersions())
+	return nil, status.Errorf(codes.FailedPrecondition, "engine speaks protocol version %d, but the client speaks %v", wire.ProtocolVersion, r.GetProtocolVersions())
 }
 
 // Watch streams status.
@@ -205,7 +205,7 @@ func (s *service) Generate(r *wire.GenerateRequest, out wire.Engine_GenerateServ
 // Embed makes vectors.
 func (s *service) Embed(ctx context.Context, r *wire.EmbedRequest) (*wire.EmbedResponse, error) {
 	if len(r.GetTexts()) > 0 && len(r.GetTokenLists()) > 0 {
-		return nil, wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Param: "input", Message: "input is texts or tokens, not both"})
+		return nil, wire.Refuse(&wire.Refusal{Code: wire.Code_CODE_INVALID, Param: "input", Message: "send either texts or tokens, not both"})
 	}
 	got, err := s.engine.Embed(ctx, engine.EmbedRequest{
 		Texts: r.GetTexts(), Tokens: fromLists(r.GetTokenLists()), Options: embed.Options{Prompt: r.GetPrompt(), Instruction: r.GetInstruction(), Truncate: r.GetTruncate()},

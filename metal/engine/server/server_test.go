@@ -355,9 +355,9 @@ func TestTheSocketIsPrivateAndExclusive(t *testing.T) {
 	}
 }
 
-// TestM6LimitsAndTheGuardTravelWhole: every field of a publication reaches the
-// engine, and what the guard says comes back.
-func TestM6LimitsAndTheGuardTravelWhole(t *testing.T) {
+// Every field of the limits reaches the engine, and the guard's status comes
+// back.
+func TestLimitsAndGuardStatusTravel(t *testing.T) {
 	s := serve(t, engine.Options{LimitBytes: 1 << 30, Supervised: true})
 	if g := s.await(t, wire.State_STATE_READY).GetGuard(); g.GetActive() || g.GetInactiveReason() == "" || g.GetLimitsSequence() != 0 {
 		t.Errorf("before the first limits the guard says %v", g)
@@ -398,8 +398,8 @@ func TestM6LimitsAndTheGuardTravelWhole(t *testing.T) {
 	}
 }
 
-// TestK16WhatIsRememberedTravelsWhole: usage, status, and what a trim returned.
-func TestK16WhatIsRememberedTravelsWhole(t *testing.T) {
+// Usage, status, and the bytes a trim freed.
+func TestPrefixCacheFiguresTravel(t *testing.T) {
 	s := serve(t, engine.Options{CacheMemory: 1 << 20})
 	if c := s.await(t, wire.State_STATE_READY).GetPrefixCache(); c.GetBudgetBytes() != 1<<20 || c.GetBytes() != 0 {
 		t.Errorf("at first %v is remembered", c)
@@ -445,8 +445,7 @@ func TestK16WhatIsRememberedTravelsWhole(t *testing.T) {
 	}
 }
 
-// TestM5AbortTravelsAsItsOwnCode, and a trim says what it returned.
-func TestM5AbortTravelsAsItsOwnCode(t *testing.T) {
+func TestAbortHasItsOwnErrorCode(t *testing.T) {
 	s := serve(t, engine.Options{})
 	s.await(t, wire.State_STATE_READY)
 	ctx := deadline(t)

@@ -13,6 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold"
 	"metalfleet.dev/metalfleet/metal/kv/cold/faultfs"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 // clean does what an owner does to clear a namespace: it ends the epoch, then
@@ -32,10 +33,9 @@ func clean(t *testing.T, f *faultfs.FS, n cold.Namespace, epoch string) {
 	}
 }
 
-// TestB4Invariant14CleaningUpIsFinalWhereverTheWriterIs: the writer is stopped
-// before each of its operations in turn, the owner cleans up, the writer goes
-// on; afterwards there is nothing, and the books are right.
-func TestB4Invariant14CleaningUpIsFinalWhereverTheWriterIs(t *testing.T) {
+// The writer is stopped before each of its operations, the owner clears, the
+// writer continues; nothing is left afterwards, and the accounting is right.
+func TestClearIsFinalWhereverTheWriterIs(t *testing.T) {
 	kinds := map[faultfs.Kind]int{}
 	for at := int64(1); ; at++ {
 		done := false
@@ -97,9 +97,9 @@ func within(at, name string) bool {
 	return false
 }
 
-// TestB4ANewEpochDropsWhatWaited: what was queued before a clear does not come
-// after it, and the new epoch's grant is whole.
-func TestB4ANewEpochDropsWhatWaited(t *testing.T) {
+// Blocks queued before a clear are not written after it, and the new epoch has
+// its whole grant.
+func TestNewEpochDropsTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1<<20, 1<<20)
@@ -136,8 +136,7 @@ func TestB4ANewEpochDropsWhatWaited(t *testing.T) {
 	})
 }
 
-// TestB6AShutdownWritesWhatIsQueuedThenNothing, and one call does both.
-func TestB6AShutdownWritesWhatIsQueuedThenNothing(t *testing.T) {
+func TestShutdownWritesTheQueueThenNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1<<20, 1<<20)
@@ -164,7 +163,7 @@ func TestB6AShutdownWritesWhatIsQueuedThenNothing(t *testing.T) {
 	})
 }
 
-func TestB6AShutdownHasABound(t *testing.T) {
+func TestShutdownIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1<<20, 1<<20)
@@ -235,8 +234,7 @@ func TestFencingIsIdempotentAndFindsWhatACrashLeft(t *testing.T) {
 // TestNoBytesButThoseThatWerePutAreEverReadAfterACrash: the machine stops at
 // every operation in turn, as a process that ends and as a loss of power.
 func TestNoBytesButThoseThatWerePutAreEverReadAfterACrash(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := seed.Of(t)
 	for at := int64(1); !t.Failed(); at++ {
 		r := rand.New(rand.NewPCG(seed, uint64(at)))
 		crashed := false

@@ -27,7 +27,7 @@ const clusterBytes = 4096
 var magic = [8]byte{'M', 'F', 'K', 'V', 'C', 'O', 'L', 'D'}
 
 // ErrForeign says that a file is not of this format and version.
-var ErrForeign = errors.New("not a block of this version of the cache")
+var ErrForeign = errors.New("not a cache block of this version")
 
 // Header is what a file says of itself: 128 bytes, little endian.
 //
@@ -71,7 +71,7 @@ func ParseHeader(b []byte) (Header, error) {
 	payload := binary.LittleEndian.Uint64(b[16:])
 	switch {
 	case binary.LittleEndian.Uint32(b[12:]) != HeaderBytes, [24]byte(b[96:]) != [24]byte{}:
-		return Header{}, fmt.Errorf("a header with parts that version %d has not: %w", Version, ErrForeign)
+		return Header{}, fmt.Errorf("unknown fields in a header of version %d: %w", Version, ErrForeign)
 	case payload > MaxPayloadBytes:
 		return Header{}, fmt.Errorf("a payload of %d bytes: %w", payload, kv.ErrCorrupt)
 	}

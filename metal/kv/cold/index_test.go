@@ -11,6 +11,7 @@ import (
 
 	"metalfleet.dev/metalfleet/metal/kv"
 	"metalfleet.dev/metalfleet/metal/kv/cold"
+	"metalfleet.dev/metalfleet/test/seed"
 )
 
 func id(namespace, n int) cold.ID {
@@ -46,11 +47,9 @@ func (p *plainIndex) touch(e cold.Entry) {
 	}
 }
 
-// TestK2TheIndexIsItsPlainModel: over random histories order, totals and sums
-// are those of a list.
-func TestK2TheIndexIsItsPlainModel(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+// Order, totals and sums over random histories are those of a list.
+func TestIndexEqualsItsPlainModel(t *testing.T) {
+	seed := seed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	x, p := cold.NewIndex(), &plainIndex{}
 	for step := range 20_000 {
@@ -108,9 +107,8 @@ func same(x *cold.Index, p *plainIndex) error {
 	return nil
 }
 
-// TestK5AThousandFilesTooMuchGoThirtyTwoAtATime, foreign ones first, then the
-// oldest use.
-func TestK5AThousandFilesTooMuchGoThirtyTwoAtATime(t *testing.T) {
+// Foreign files first, then the least recently used.
+func TestExcessFilesAreEvicted32AtATime(t *testing.T) {
 	x := cold.NewIndex()
 	for n := range 1990 {
 		x.Add(id(0, n), 1)
@@ -139,7 +137,7 @@ func TestK5AThousandFilesTooMuchGoThirtyTwoAtATime(t *testing.T) {
 	}
 }
 
-func TestK5NothingGoesThatNeedNot(t *testing.T) {
+func TestNothingIsEvictedWithoutNeed(t *testing.T) {
 	x := cold.NewIndex()
 	x.Add(id(0, 1), 10)
 	x.Add(id(0, 2), 10)
@@ -154,7 +152,7 @@ func TestK5NothingGoesThatNeedNot(t *testing.T) {
 	}
 }
 
-func TestK3TheLimitFollowsTheFreeSpace(t *testing.T) {
+func TestLimitFollowsFreeSpace(t *testing.T) {
 	const gib = 1 << 30
 	for name, c := range map[string]struct {
 		budget          cold.Budget
@@ -175,7 +173,7 @@ func TestK3TheLimitFollowsTheFreeSpace(t *testing.T) {
 	}
 }
 
-func TestK3AFigureIsBelievedForHalfAMinute(t *testing.T) {
+func TestFreeSpaceIsCachedFor30Seconds(t *testing.T) {
 	now := time.Unix(1000, 0)
 	r := cold.RoomOf(10, 90, now)
 	for after, want := range map[time.Duration]bool{0: true, 30*time.Second - 1: true, 30 * time.Second: false, -1: false} {

@@ -17,10 +17,9 @@ func filling(n, size int) func([]byte) error {
 	return func(dst []byte) error { copy(dst, payload(n, size)); return nil }
 }
 
-// TestK6K10AnOfferWaitsForNothing: neither for the writer, nor for a grant, nor
-// for a disk that does not answer; what it cannot do now is counted where it is
-// lost.
-func TestK6K10AnOfferWaitsForNothing(t *testing.T) {
+// Neither on the writer, nor on a grant, nor on a hanging disk; a dropped block
+// is counted by where it was lost.
+func TestOfferNeverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 250, 2*4096)
@@ -78,9 +77,8 @@ func TestAnOfferOfWhatTheDiskHasIsNotWrittenAgain(t *testing.T) {
 	})
 }
 
-// TestB4AnOfferThatIsFilledWhenItsEpochEndsIsDropped, and one whose bytes could
-// not be had was never there.
-func TestB4AnOfferThatIsFilledWhenItsEpochEndsIsDropped(t *testing.T) {
+// An offer whose bytes could not be read leaves nothing.
+func TestOfferFilledAfterItsEpochIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1000, 1<<20)
@@ -156,9 +154,9 @@ func TestWhoAwaitsATierGoesOnWithItsLease(t *testing.T) {
 	})
 }
 
-// TestX5WhatIsDistrustedWhileItIsWrittenGetsNoName, what waits is dropped, and the
-// owner hears of what was written before; the same blocks can be written anew.
-func TestX5WhatIsDistrustedWhileItIsWrittenGetsNoName(t *testing.T) {
+// The queue is dropped, the owner learns of blocks written before, and the same
+// blocks can be written again.
+func TestDistrustedBlockBeingWrittenIsNotPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1000, 1<<20)

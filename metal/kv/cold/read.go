@@ -92,7 +92,7 @@ func (t *Tier) open(key kv.Key) (disk.Reader, Header, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, Header{}, kv.ErrAbsent
 	} else if err != nil { // the disk says nothing of the block: it stays, unused
-		t.opt.Log.Warn("A block of the cache could not be opened", "error", err)
+		t.opt.Log.Warn("Cannot open a cached block", "error", err)
 		return nil, Header{}, fmt.Errorf("%w: %w", kv.ErrAbsent, err)
 	}
 	info, err := r.Stat()
@@ -127,7 +127,7 @@ func CheckFile(r io.ReaderAt, info disk.Info, n Namespace, key kv.Key) (Header, 
 	case err != nil:
 		return Header{}, err
 	case h.Key != key || h.Namespace != n:
-		return Header{}, fmt.Errorf("the header of another block: %w", kv.ErrCorrupt)
+		return Header{}, fmt.Errorf("the file has the header of another block: %w", kv.ErrCorrupt)
 	case info.Bytes != FileBytes(h.PayloadBytes):
 		return Header{}, fmt.Errorf("%d bytes, want %d: %w", info.Bytes, FileBytes(h.PayloadBytes), kv.ErrCorrupt)
 	}
@@ -148,7 +148,7 @@ func readPayload(ctx context.Context, r io.ReaderAt, h Header, dst []byte) error
 		_, _ = sum.Write(piece) // never fails
 	}
 	if sum.Sum64() != h.Sum {
-		return errors.New("the checksum differs")
+		return errors.New("checksum mismatch")
 	}
 	return nil
 }
@@ -165,6 +165,6 @@ func (t *Tier) damaged(key kv.Key, r disk.Reader, why error) error {
 	}
 	t.report.Damaged = append(t.report.Damaged, key)
 	t.tell()
-	t.opt.Log.Error("A block of the cache is damaged and forgotten", "error", why)
+	t.opt.Log.Error("Dropping a damaged cached block", "error", why)
 	return fmt.Errorf("%w: %w", kv.ErrCorrupt, why)
 }

@@ -124,7 +124,7 @@ func (t *Tier) Attach(l Lease) error {
 	defer t.mu.Unlock()
 	switch {
 	case l.Epoch == t.ended:
-		return fmt.Errorf("epoch %q has ended: what was granted in it may be spent", l.Epoch)
+		return fmt.Errorf("epoch %q has ended: its grant may already be spent", l.Epoch)
 	case l.Epoch != t.lease.Epoch || l.Dir != t.lease.Dir:
 		t.dropQueue(AtFence)
 		t.lease, t.spent, t.owed, t.starved = l, 0, 0, false

@@ -137,7 +137,7 @@ func TestWhatIsPutIsReadAfterTheEngineCameBack(t *testing.T) {
 	})
 }
 
-func TestK9QueuedAndPersistedAreCountedApart(t *testing.T) {
+func TestQueuedAndPersistedAreCountedApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1<<20, 1<<20)
@@ -168,7 +168,7 @@ func TestK9QueuedAndPersistedAreCountedApart(t *testing.T) {
 	})
 }
 
-func TestK11WhatIsQueuedCanBeRead(t *testing.T) {
+func TestQueuedBlockCanBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 1<<20, 1<<20)
@@ -202,7 +202,7 @@ func TestK11WhatIsQueuedCanBeRead(t *testing.T) {
 	})
 }
 
-func TestK6APutWaitsItsTimeForRoomAndNoLonger(t *testing.T) {
+func TestPutWaitsForSpaceUpToItsTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := open(t, f, 250, 1<<20)
@@ -226,7 +226,7 @@ func TestK6APutWaitsItsTimeForRoomAndNoLonger(t *testing.T) {
 	})
 }
 
-func TestK10EveryLostBlockCountsAtOneSite(t *testing.T) {
+func TestEveryLostBlockIsCountedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		tier := cold.Open(cold.Options{FS: f, Origin: origin(), QueueBytes: 1000})
@@ -286,7 +286,7 @@ func TestK10EveryLostBlockCountsAtOneSite(t *testing.T) {
 	})
 }
 
-func TestK7WhatAFileWillTakeIsKnownBeforeItIsWritten(t *testing.T) {
+func TestFileSizeIsKnownBeforeWriting(t *testing.T) {
 	root := t.TempDir()
 	for _, size := range []int{0, 1, 3967, 3968, 3969, 100_000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -315,7 +315,7 @@ func TestK7WhatAFileWillTakeIsKnownBeforeItIsWritten(t *testing.T) {
 	}
 }
 
-func TestK8AFullDiskLosesTheBlockAndSaysSo(t *testing.T) {
+func TestFullDiskDropsTheBlockAndReportsIt(t *testing.T) {
 	for name, errno := range map[string]syscall.Errno{"no space": syscall.ENOSPC, "a quota": syscall.EDQUOT} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -47,7 +47,7 @@ func (t *Tier) write() {
 		case closing:
 			for dir := range folders {
 				if err := t.opt.FS.SyncDir(dir); err != nil {
-					t.opt.Log.Warn("Names of cached blocks may not survive a loss of power", "error", err)
+					t.opt.Log.Warn("Names of cached blocks may not survive a power failure", "error", err)
 				}
 			}
 			return
@@ -171,7 +171,7 @@ func (t *Tier) settle(it *item, written int64, left bool, err error) {
 		if current && left {
 			t.spent += it.takes
 		}
-		t.opt.Log.Error("A block of the cache could not be written to the disk and is lost", "fullDisk", fullDisk(err), "error", err)
+		t.opt.Log.Error("Failed to write a cached block to disk; dropping it", "fullDisk", fullDisk(err), "error", err)
 	}
 	t.broadcast()
 	t.tell()

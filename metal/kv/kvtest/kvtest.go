@@ -28,14 +28,14 @@ const Room = 1 << 20
 // Run is the suite. open makes an empty tier with room for Room bytes, which it
 // closes with t.Cleanup.
 func Run(t *testing.T, open func(*testing.T) kv.Tier) {
-	t.Run("what was put is read back", func(t *testing.T) { readBack(t, open(t)) })
-	t.Run("what was offered is read back", func(t *testing.T) { offered(t, open(t)) })
-	t.Run("what is distrusted is absent, until it is put again", func(t *testing.T) { distrusted(t, open(t)) })
-	t.Run("what nobody put is absent", func(t *testing.T) { absent(t, open(t)) })
-	t.Run("what is put again is the same", func(t *testing.T) { again(t, open(t)) })
-	t.Run("a read that nobody waits for any more ends", func(t *testing.T) { ended(t, open(t)) })
+	t.Run("a value that was put can be read", func(t *testing.T) { readBack(t, open(t)) })
+	t.Run("a value that was offered can be read", func(t *testing.T) { offered(t, open(t)) })
+	t.Run("a distrusted value is absent until it is put again", func(t *testing.T) { distrusted(t, open(t)) })
+	t.Run("a value that was not put is absent", func(t *testing.T) { absent(t, open(t)) })
+	t.Run("putting a value again changes nothing", func(t *testing.T) { again(t, open(t)) })
+	t.Run("a read with a cancelled context ends", func(t *testing.T) { ended(t, open(t)) })
 	t.Run("histories", func(t *testing.T) { histories(t, open(t)) })
-	t.Run("many at once", func(t *testing.T) { together(t, open(t)) })
+	t.Run("concurrent access", func(t *testing.T) { together(t, open(t)) })
 }
 
 // KeyOf is the i-th key of a test.
@@ -79,7 +79,7 @@ func Lacks(t *testing.T, tier kv.Tier, key kv.Key) {
 }
 
 // readBack: at once, before anything is persisted, and whatever happens to the
-// bytes that were offered (requirement K11).
+// bytes that were offered.
 func readBack(t *testing.T, tier kv.Tier) {
 	for i, n := range []int{1, 3, 4096, 65_537} {
 		p := Payload(i, n)
@@ -121,7 +121,7 @@ func offered(t *testing.T, tier kv.Tier) {
 		t.Fatalf("Offer: %v, %v", saved, err)
 	}
 	Must(t, tier, KeyOf(1), want)
-	failed := errors.New("the bytes cannot be had")
+	failed := errors.New("the bytes are not available")
 	if saved, err := tier.Offer(KeyOf(2), 1000, func([]byte) error { return failed }); !errors.Is(err, failed) || saved != kv.Dropped {
 		t.Errorf("Offer without bytes: %v, %v", saved, err)
 	}
@@ -137,7 +137,7 @@ func absent(t *testing.T, tier kv.Tier) {
 func again(t *testing.T, tier kv.Tier) {
 	for range 3 {
 		if tier.Put(KeyOf(1), Payload(1, 5000)) == kv.Dropped {
-			t.Error("what is there already was dropped")
+			t.Error("an existing value was dropped")
 		}
 		Must(t, tier, KeyOf(1), Payload(1, 5000))
 	}

@@ -78,7 +78,7 @@ func (s Suite) attendHistory(t *testing.T, c attendCase) {
 		cache.Drop(id)
 	}
 	if n := cache.Bytes(); n != 0 {
-		t.Errorf("%d bytes are left after all requests went", n)
+		t.Errorf("%d bytes are left after all requests were dropped", n)
 	}
 }
 
@@ -172,7 +172,7 @@ func (s Suite) cacheErrors(t *testing.T) {
 	}
 	for _, start := range []int{0, 2, 4} {
 		if err := step(start, 1); !errors.Is(err, tensor.ErrSegment) {
-			t.Errorf("segment at %d behind 3 tokens: error %v, want ErrSegment", start, err)
+			t.Errorf("segment at %d after 3 tokens: error %v, want ErrSegment", start, err)
 		}
 	}
 	if err := step(3, 2); err != nil {

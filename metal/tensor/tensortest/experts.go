@@ -62,7 +62,7 @@ func (s Suite) routes(t *testing.T, top bool) {
 				for _, id := range who {
 					at := slices.Index(chosen[r*c.k:(r+1)*c.k], id)
 					if at < 0 {
-						t.Fatalf("row %d goes to %v, want %v", r, chosen[r*c.k:(r+1)*c.k], who)
+						t.Fatalf("row %d is routed to %v, want %v", r, chosen[r*c.k:(r+1)*c.k], who)
 					}
 					sorted = append(sorted, got[r*c.k+at])
 				}
@@ -84,7 +84,7 @@ func (s Suite) routes(t *testing.T, top bool) {
 		}
 		for r := range 2 {
 			if a, b := chosen[2*r], chosen[2*r+1]; a == b || min(a, b) < 0 || max(a, b) > 3 {
-				t.Errorf("row %d goes to experts %d and %d of 4", r, a, b)
+				t.Errorf("row %d is routed to experts %d and %d of 4", r, a, b)
 			}
 		}
 	})
@@ -149,7 +149,7 @@ func (s Suite) independentOf(t *testing.T) {
 			whole := x.read(x.s.Linear(x.s.From(v, rows, in), m)[0])
 			for i, id := range ids {
 				at := i/k*experts*out + int(id)*out
-				s.same(t, "beside Linear", all[i*out:(i+1)*out], whole[at:at+out])
+				s.same(t, "different from Linear", all[i*out:(i+1)*out], whole[at:at+out])
 			}
 			for r := range rows {
 				one := x.s.LinearOf(x.s.From(v[r*in:(r+1)*in], 1, in), x.s.IDs(ids[r*k:(r+1)*k]), experts, m)

@@ -51,7 +51,7 @@ func (s Suite) argmax(t *testing.T) {
 		{"an infinity", []float32{0, inf, 1, 2, 9}, -1},
 		{"not a number, first", []float32{nan, 3, 4, 5, 9}, -1},
 		{"not a number, later", []float32{5, 4, 3, nan, 9}, -1},
-		{"not a number where nobody looks", []float32{5, 4, 3, 2, nan}, 0},
+		{"not a number outside the compared values", []float32{5, 4, 3, 2, nan}, 0},
 	} {
 		if got := x.readIDs(x.s.Argmax(x.s.From(c.row, 1, 5), 4)); got[0] != c.want {
 			t.Errorf("%s: %v gives %d, want %d", c.name, c.row, got[0], c.want)

@@ -150,7 +150,7 @@ func (s Suite) limits(t *testing.T) {
 				t.Errorf("under a limit: error %v, want ErrMemory", err)
 			}
 			if after := x.b.Memory(); after.KV != 0 {
-				t.Errorf("%d bytes of KV are held by what was refused", after.KV)
+				t.Errorf("refused operations left %d bytes of KV", after.KV)
 			}
 			sc.Close()
 			if after := x.b.Memory(); after.Live != 0 || after.Arrays > before.Arrays {
@@ -218,7 +218,7 @@ func (s Suite) peak(t *testing.T) {
 		t.Fatalf("%d layers under a limit of four: %v", layers, err)
 	}
 	if m := x.b.Memory(); m.Live != 2 {
-		t.Errorf("%d arrays live behind the last layer, want 2", m.Live)
+		t.Errorf("%d arrays are alive after the last layer, want 2", m.Live)
 	}
 	if p, ok := x.b.(interface{ Peak() int64 }); ok && p.Peak() > weights+4*layerBytes {
 		t.Errorf("the peak is %d bytes, weights are %d and a layer's arrays %d", p.Peak(), weights, layerBytes)

@@ -237,7 +237,7 @@ func (s Suite) rowErrors(t *testing.T, f quant.Format) {
 			t.Errorf("%s: error %v, want ErrShape", name, err)
 		}
 	}
-	for name, at := range map[string][2]int{"row out of range": {0, 5}, "row below zero": {-1, 1}, "row twice": {1, 1}} {
+	for name, at := range map[string][2]int{"row out of range": {0, 5}, "negative row": {-1, 1}, "row twice": {1, 1}} {
 		if err := s.loadRows(x, f, groups*f.Group, []quant.Row{good, good}, at[0], at[1]); !errors.Is(err, tensor.ErrShape) {
 			t.Errorf("%s: error %v, want ErrShape", name, err)
 		}

@@ -188,7 +188,7 @@ func (s Suite) recurHistory(t *testing.T, c recurCase) {
 		cache.Drop(id)
 	}
 	if n := cache.Bytes(); n != 0 || x.b.Memory().KV != 0 {
-		t.Errorf("%d bytes are left after all requests went, the gauge says %d", n, x.b.Memory().KV)
+		t.Errorf("%d bytes are left after all requests were dropped, the gauge reports %d", n, x.b.Memory().KV)
 	}
 }
 
@@ -302,7 +302,7 @@ func (s Suite) recurForgets(t *testing.T) {
 	s.same(t, "a request that began again", again, x.read(x.s.Recur(r.spec)))
 	cache.Drop(2)
 	if got, want := cache.Bytes(), x.b.Memory().KV; got != want || got < 2*c.StateBytes() || got >= 3*c.StateBytes() {
-		t.Errorf("%d bytes are held, the gauge says %d; two states have %d", got, want, 2*c.StateBytes())
+		t.Errorf("%d bytes are held, the gauge reports %d; two states have %d", got, want, 2*c.StateBytes())
 	}
 }
 

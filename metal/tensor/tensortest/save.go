@@ -179,7 +179,7 @@ func (w *saving) equal(what string, got, want saved) {
 		}
 	}
 	if got.tokens != want.tokens || !bytes.Equal(got.state, want.state) {
-		w.t.Fatalf("%s: the state behind %d tokens differs, or their number (%d)", what, want.tokens, got.tokens)
+		w.t.Fatalf("%s: the state after %d tokens differs, or their number (%d)", what, want.tokens, got.tokens)
 	}
 }
 
@@ -231,7 +231,7 @@ func (s Suite) goesOn(w *saving) {
 			if layers, _ := w.spec.Rotating(); layers == 0 && tokens%w.spec.BlockTokens == 0 { // and no slot beside whole blocks is wider than eight tokens
 				declared := own.SliceBytes(tokens) + own.StateBytes(tokens)
 				if beside := own.Bytes() - declared; beside < 0 || beside > own.SliceBytes(8) {
-					w.t.Errorf("%d bytes are held for %d tokens, and %d can be saved: a layer does not say what it keeps", own.Bytes(), tokens, declared)
+					w.t.Errorf("%d bytes are held for %d tokens, and %d can be saved: a layer does not report what it keeps", own.Bytes(), tokens, declared)
 				}
 			}
 			w.restore(other, 7, was)
@@ -243,7 +243,7 @@ func (s Suite) goesOn(w *saving) {
 			for _, n := range []int{1, 1, 5, 1} {
 				at := own.Length(1)
 				want := w.step(own, tensor.Segment{Request: 1, Start: at, Length: n})
-				equalBits(w.t, fmt.Sprintf("%d tokens behind %d that were restored", at+n-tokens, tokens), w.step(other, tensor.Segment{Request: 7, Start: at, Length: n}), want)
+				equalBits(w.t, fmt.Sprintf("%d tokens after %d restored tokens", at+n-tokens, tokens), w.step(other, tensor.Segment{Request: 7, Start: at, Length: n}), want)
 			}
 			w.equal("what was computed since", w.save(other, 7), w.save(own, 1))
 			other.Drop(7)
@@ -328,7 +328,7 @@ func (s Suite) savedInCompany(t *testing.T) {
 			moving.Drop(now)
 		}
 		if n := w.b.Memory().KV; n != 0 {
-			w.t.Errorf("%d bytes of KV are left after all requests went", n)
+			w.t.Errorf("%d bytes of KV are left after all requests were dropped", n)
 		}
 	})
 }

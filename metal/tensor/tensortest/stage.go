@@ -24,7 +24,7 @@ func (s Suite) staged(t *testing.T) {
 			told.Stage(1, at, at+block) // once more changes nothing
 		}
 		both(func(c tensor.Cache) { w.grow(c, 1, 6*block+1) })
-		w.equal("what a step came behind", w.save(told, 1), w.save(plain, 1))
+		w.equal("result after a step", w.save(told, 1), w.save(plain, 1))
 
 		for at := 0; at < 6*block; at += block {
 			told.Stage(1, at, at+block)
@@ -73,7 +73,7 @@ func (s Suite) expected(t *testing.T) {
 		told.Drop(1)
 		told.Drop(2)
 		if n, room := told.Bytes(), told.Room(1); n != 0 || room != 0 {
-			t.Errorf("%d bytes and room for %d tokens are there after all went", n, room)
+			t.Errorf("%d bytes and room for %d tokens are left after all requests were dropped", n, room)
 		}
 	})
 }

@@ -31,7 +31,7 @@ import (
 // Sentinels that callers branch on.
 var (
 	// ErrOptions says that what is asked for cannot be done.
-	ErrOptions = errors.New("cannot be converted so")
+	ErrOptions = errors.New("unsupported conversion options")
 	// ErrExists says that something is in the way.
 	ErrExists = errors.New("is not an empty folder")
 	// ErrSpace says that the disk is full.
@@ -103,7 +103,7 @@ func Run(ctx context.Context, f *weights.File, o Options) (Report, error) {
 	}
 	work, err := os.MkdirTemp(parent, ".convert-*")
 	if err != nil {
-		return Report{}, fmt.Errorf("make a folder for the model: %w", err)
+		return Report{}, fmt.Errorf("create a folder for the model: %w", err)
 	}
 	defer os.RemoveAll(work)
 	w := writer{dir: work, create: o.create, need: p.bytes}
@@ -118,7 +118,7 @@ func Run(ctx context.Context, f *weights.File, o Options) (Report, error) {
 
 func (o Options) check() error {
 	if o.Out == "" {
-		return fmt.Errorf("without a folder to write: %w", ErrOptions)
+		return fmt.Errorf("no output folder: %w", ErrOptions)
 	}
 	return o.Plan.check()
 }
@@ -132,7 +132,7 @@ func vacant(path string) error {
 	case err != nil:
 		return fmt.Errorf("%s %w: %w", path, ErrExists, err)
 	case len(names) > 0:
-		return fmt.Errorf("%s %w; name another one", path, ErrExists)
+		return fmt.Errorf("%s %w; use another one", path, ErrExists)
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func newPlan(f *weights.File, o Options) (*plan, error) {
 			continue
 		}
 		if strings.HasSuffix(e.Path, pairedPath) {
-			return nil, fmt.Errorf("%w: gate and up of its experts are one tensor, as OpenAI published it, which this engine and mlx-lm load as it is", ErrOptions)
+			return nil, fmt.Errorf("%w: the gate and up projections of its experts are one tensor, as published by OpenAI; this engine and mlx-lm load it unchanged", ErrOptions)
 		}
 		to, rule, err := o.Plan.of(e)
 		if err != nil {

@@ -66,7 +66,7 @@ func (t Target) check() error {
 	if t.keeps() || t.format(quant.Float32).Check() == nil {
 		return nil
 	}
-	return fmt.Errorf("%d bits in groups of %d: %w; there are %v bits in groups of %v", t.bits, t.group, ErrOptions, quant.Bits(), quant.Groups())
+	return fmt.Errorf("%d bits in groups of %d: %w; supported are %v bits in groups of %v", t.bits, t.group, ErrOptions, quant.Bits(), quant.Groups())
 }
 
 // Rule says what becomes of the layers whose path matches a pattern, in which *
@@ -153,7 +153,7 @@ func (p Plan) of(e weights.Entry) (Target, int, error) {
 	case at >= 0:
 		t = p.Rules[at].As
 		if !t.keeps() && e.Columns()%t.group != 0 {
-			return t, at, fmt.Errorf("%s has rows of %d: %w in groups of %d; keep it, or name another group", layer, e.Columns(), ErrOptions, t.group)
+			return t, at, fmt.Errorf("%s has rows of %d, which are not a multiple of the group size %d: %w; keep it, or use another group size", layer, e.Columns(), t.group, ErrOptions)
 		}
 	case !t.keeps() && len(e.Shape) == 2 && isRouter(e.Path) && e.Columns()%64 == 0:
 		t = Affine(8, 64)
@@ -161,7 +161,7 @@ func (p Plan) of(e weights.Entry) (Target, int, error) {
 		t = Keep()
 	}
 	if !t.keeps() && e.Format.Quantized() && !p.Again {
-		return t, at, fmt.Errorf("%s is quantised already, as %s: %w unless its values are to be rounded a second time (--dequantize); a rule can keep it", layer, e.Stored(), ErrOptions)
+		return t, at, fmt.Errorf("%s is already quantised as %s: %w; pass --dequantize to quantise its values again, or add a rule that keeps it", layer, e.Stored(), ErrOptions)
 	}
 	return t, at, nil
 }
@@ -170,7 +170,7 @@ func (p Plan) of(e weights.Entry) (Target, int, error) {
 func (p Plan) unused(used map[int]bool) error {
 	for i, r := range p.Rules {
 		if !used[i] {
-			return fmt.Errorf("no layer is left for %q: %w; patterns match whole paths, the first one counts (engine inspect --tensors lists paths)", r.Layers, ErrOptions)
+			return fmt.Errorf("%q matches no remaining layer: %w; patterns match whole paths and the first match applies (engine inspect --tensors lists paths)", r.Layers, ErrOptions)
 		}
 	}
 	return nil

@@ -128,7 +128,7 @@ func TestWhatIsQuantisedIsNotRoundedTwice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, out := open(t, source), filepath.Join(t.TempDir(), "out")
 			_, err := Run(context.Background(), f, Options{Out: out, Plan: Plan{Rest: Affine(4, 64)}})
-			if !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), "is quantised already") || !strings.Contains(err.Error(), "--dequantize") {
+			if !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), "is already quantised") || !strings.Contains(err.Error(), "--dequantize") {
 				t.Errorf("error %v, want ErrOptions that says how", err)
 			}
 			wantEmpty(t, filepath.Dir(out))
@@ -146,12 +146,12 @@ func TestPlansThatCannotBeMeantAreRefused(t *testing.T) {
 	c.FeedForward = 160
 	f := open(t, folderOf(t, c, tinymodel.Layout{Matrices: quant.DenseOf(quant.BFloat16)}))
 	for says, p := range map[string]Plan{
-		`no layer is left for "*embedding"`:    {Rules: rules(t, "*embedding=8")},
-		`no layer is left for "*.up_proj"`:     {Rules: rules(t, "*_proj=keep", "*.up_proj=8:32")},
-		"mlp.down_proj has rows of 160":        {Rules: rules(t, "*.down_proj=4:64")},
-		"layers *: 4 bits in groups of 16":     {Rules: []Rule{{"*", Affine(4, 16)}}},
-		"7 bits in groups of 64":               {Rest: Affine(7, 64)},
-		"0 bits in groups of 32: cannot be co": {Rest: Affine(0, 32)},
+		`"*embedding" matches no remaining layer`: {Rules: rules(t, "*embedding=8")},
+		`"*.up_proj" matches no remaining layer`:  {Rules: rules(t, "*_proj=keep", "*.up_proj=8:32")},
+		"mlp.down_proj has rows of 160":           {Rules: rules(t, "*.down_proj=4:64")},
+		"layers *: 4 bits in groups of 16":        {Rules: []Rule{{"*", Affine(4, 16)}}},
+		"7 bits in groups of 64":                  {Rest: Affine(7, 64)},
+		"0 bits in groups of 32: unsupported":     {Rest: Affine(0, 32)},
 	} {
 		out := filepath.Join(t.TempDir(), "out")
 		if _, err := Run(context.Background(), f, Options{Out: out, Plan: p}); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), says) {

@@ -319,7 +319,7 @@ func scalingOfGGUF(ctx context.Context, f *weights.File) (map[string]any, error)
 	factor, _ := h.Float(family + ".rope.scaling.factor")
 	switch {
 	case factors && (kind == "yarn" || kind == "linear" && factor != 1):
-		return nil, &weights.UnsupportedError{Subject: "rope scaling", Value: kind + " beside rope_freqs", Supported: []string{"one of them"}}
+		return nil, &weights.UnsupportedError{Subject: "rope scaling", Value: kind + " with rope_freqs", Supported: []string{"one of them"}}
 	case factors:
 		return llama3OfGGUF(ctx, f, e)
 	case kind == "linear":
@@ -342,7 +342,7 @@ func llama3OfGGUF(ctx context.Context, f *weights.File, e weights.Entry) (map[st
 	}
 	s, ok := f.Dim.Rope.Llama3(values)
 	if !ok {
-		return nil, &weights.UnsupportedError{Subject: "rope scaling", Value: "factors that no Llama 3 has", Supported: []string{"those of Llama 3"}}
+		return nil, &weights.UnsupportedError{Subject: "rope scaling", Value: "factors that no Llama 3 model has", Supported: []string{"those of Llama 3"}}
 	}
 	return map[string]any{
 		"rope_type": "llama3", "type": "llama3", "factor": shortest(s.Factor), "low_freq_factor": shortest(s.Low), "high_freq_factor": shortest(s.High),

@@ -1,4 +1,4 @@
-package main
+package fleet
 
 import (
 	"crypto/sha256"
@@ -11,7 +11,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// status is what the Mac reports now; the lock is held.
+// status is what the Mac reports now. The caller holds the lock.
 func (m *mac) status() *v1alpha1.MacNodeStatus {
 	s := &v1alpha1.MacNodeStatus{
 		ObservedGeneration: m.orders.Generation, AgentVersion: "bench", BootID: "bench", Chip: "M2Ultra", Backend: "ref", Simulated: true,
@@ -54,8 +54,7 @@ func (m *mac) assignment(order *v1alpha1.Assignment) v1alpha1.AssignmentStatus {
 	return out
 }
 
-// recordOf is what lies behind a source: a model of 8 GB with the dimensions of
-// a small Llama.
+// recordOf describes a model of 8 GB with the dimensions of a small Llama.
 func recordOf(source string) model.Record {
 	sum := sha256.Sum256([]byte(source))
 	r := model.Record{

@@ -1,8 +1,9 @@
-package main
+package gateway
 
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -17,23 +18,23 @@ import (
 // What the scripted agent is asked for: the value of "user" in a request.
 const (
 	askShort  = "short"
-	askEvents = "events" // for as long as "max_tokens" says, at eventsEach a second
+	askEvents = "events" // "max_tokens" of them, at eventsEach per second
 	askIdle   = "idle"
 )
 
 const (
-	eventsEach = 50 // a second and stream
+	eventsEach = 50 // per second and stream
 	shortBytes = 400
 )
 
-// question is the body of a request, as long as a short chat is.
+// question is the body of a request, as long as a short chat.
 func question(ask string, tokens int) []byte {
 	return []byte(`{"model":"bench","user":"` + ask + `","max_tokens":` + strconv.Itoa(tokens) + `,"stream":` + strconv.FormatBool(ask != askShort) +
 		`,"messages":[{"role":"system","content":"You are a helpful assistant."},{"role":"user","content":"` + string(bytes.Repeat([]byte("word "), 40)) + `"}]}`)
 }
 
-// answer is a short one.
-func answer() []byte {
+// shortAnswer has shortBytes bytes.
+func shortAnswer() []byte {
 	const head, tail = `{"id":"chatcmpl-1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"`, `"}}]}`
 	return []byte(head + string(bytes.Repeat([]byte("x"), shortBytes-len(head)-len(tail))) + tail)
 }
@@ -43,10 +44,8 @@ const eventText = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","cr
 
 const doneText = "data: [DONE]\n\n"
 
-// agent answers as an agent's port does, without a model.
-type agent struct {
-	short []byte
-}
+// agent answers as an agent does, without a model.
+type agent struct{ short []byte }
 
 func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
@@ -61,11 +60,11 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		agentapi.SetTokens(h, agentapi.HeaderTokens, 60, 10)
 		_, _ = w.Write(a.short)
 	case bytes.Contains(body, []byte(`"user":"`+askIdle+`"`)):
-		if a.event(w) == nil {
+		if event(w) == nil {
 			<-r.Context().Done()
 		}
 	case bytes.Contains(body, []byte(`"user":"`+askEvents+`"`)):
-		a.stream(w, r, tokensIn(body))
+		stream(w, r, tokensIn(body))
 	default:
 		http.Error(w, "not in the script", http.StatusBadRequest)
 	}
@@ -74,12 +73,11 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func tokensIn(body []byte) int {
 	_, rest, _ := bytes.Cut(body, []byte(`"max_tokens":`))
 	digits, _, _ := bytes.Cut(rest, []byte(","))
-	n, _ := strconv.Atoi(string(digits)) // none is no event
+	n, _ := strconv.Atoi(string(digits)) // no number, no events
 	return n
 }
 
-// event sends one.
-func (a *agent) event(w http.ResponseWriter) error {
+func event(w http.ResponseWriter) error {
 	w.Header().Set("Content-Type", "text/event-stream")
 	if _, err := io.WriteString(w, eventText); err != nil {
 		return err
@@ -87,7 +85,7 @@ func (a *agent) event(w http.ResponseWriter) error {
 	return http.NewResponseController(w).Flush()
 }
 
-func (a *agent) stream(w http.ResponseWriter, r *http.Request, n int) {
+func stream(w http.ResponseWriter, r *http.Request, n int) {
 	tick := time.NewTicker(time.Second / eventsEach)
 	defer tick.Stop()
 	for range n {
@@ -96,31 +94,32 @@ func (a *agent) stream(w http.ResponseWriter, r *http.Request, n int) {
 		case <-r.Context().Done():
 			return
 		}
-		if a.event(w) != nil {
+		if event(w) != nil {
 			return
 		}
 	}
 	_, _ = io.WriteString(w, doneText)
 }
 
-// serve answers on a listener until stop, as an agent's server is set up.
-func (a *agent) serve(l net.Listener, certificate certificates, secure bool) (stop func() error) {
-	s := &http.Server{Handler: a, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000}}
-	served := make(chan error, 1)
-	go func() {
-		if !secure {
-			served <- s.Serve(l)
-			return
+// serveMac serves as an agent does, until stop. Without a TLS configuration it
+// speaks plain HTTP.
+func serveMac(l net.Listener, handler http.Handler, config *tls.Config) (stop func() error) {
+	s := &http.Server{Handler: handler, TLSConfig: config, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000}}
+	ended := make(chan error, 1)
+	go func() { // until stop, which waits for it
+		if config == nil {
+			ended <- s.Serve(l)
+		} else {
+			ended <- s.ServeTLS(l, "", "")
 		}
-		s.TLSConfig = agentapi.ServerTLS(certificate.mac, certificate.roots)
-		served <- s.ServeTLS(l, "", "")
 	}()
 	return func() error {
 		hurry, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
-		_ = s.Shutdown(hurry) // streams that wait are broken off by what follows
+		_ = s.Shutdown(hurry) // Close ends the streams that still wait
 		err := s.Close()
-		if e := <-served; !errors.Is(e, http.ErrServerClosed) {
+		if e := <-ended; !errors.Is(e, http.ErrServerClosed) {
 			err = errors.Join(err, fmt.Errorf("serve on %s: %w", l.Addr(), e))
 		}
 		return err

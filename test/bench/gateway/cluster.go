@@ -1,11 +1,10 @@
-package main
+package gateway
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -19,6 +18,7 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 	"metalfleet.dev/metalfleet/gateway/identity"
 	"metalfleet.dev/metalfleet/gateway/keys"
+	"metalfleet.dev/metalfleet/test/bench/peers"
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
@@ -27,11 +27,8 @@ const (
 	keysNamespace = "metalfleet-api-keys"
 )
 
-// cluster is the API server that the gateway reads, and what the operator and an
-// agent would have written there.
-type cluster struct{ client.Client }
-
-// newGateway is the gateway's program, on the proxies' core.
+// newGateway is the gateway's program. Its API server holds what the operator and
+// an agent would have written there.
 func (w *world) newGateway(ctx context.Context, upstream *net.TCPAddr) (*target, error) {
 	env, err := testenv.Start(ctx, testenv.Options{})
 	if err != nil {
@@ -42,37 +39,35 @@ func (w *world) newGateway(ctx context.Context, upstream *net.TCPAddr) (*target,
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	c := &cluster{}
-	if c.Client, err = client.New(env.Config(), client.Options{Scheme: scheme}); err != nil {
+	c, err := client.New(env.Config(), client.Options{Scheme: scheme})
+	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	key, err := c.write(ctx, w.certificate, upstream)
+	key, err := w.writeObjects(ctx, c, upstream)
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	address, err := peers.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	health, err := freeAddress()
+	health, err := peers.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	program, err := filepath.Abs(w.bin)
-	if err != nil {
-		return nil, fmt.Errorf("the gateway's program: %w", err)
-	}
+	program := filepath.Join("bin", "gateway")
 	return w.program(nameOurs, address, key, []string{program, "--kubeconfig=" + env.Kubeconfig, "--namespace=" + namespace,
 		"--api-keys-namespace=" + keysNamespace, "--listen=" + address, "--health=" + health, "--drain-timeout=0s"}, answers("http://"+health+"/readyz")), nil
 }
 
-// write has one model served by replicas on the scripted agent, and makes an API
-// key for it.
-func (c *cluster) write(ctx context.Context, certificate certificates, upstream *net.TCPAddr) (key string, err error) {
-	secret, err := gatewaySecret(certificate)
+// writeObjects creates a model with replicas on the scripted agent and an API key
+// for it, which it returns.
+func (w *world) writeObjects(ctx context.Context, c client.Client, upstream *net.TCPAddr) (key string, err error) {
+	data, err := w.certificates.identity()
 	if err != nil {
 		return "", err
 	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: identity.SecretName}, Data: data}
 	grant, key, err := keys.NewSecret(keysNamespace, "bench", keys.Grant{Models: []string{"bench"}, TokensPerMinute: 1_000_000_000, RequestsPerMinute: 1_000_000_000})
 	if err != nil {
 		return "", err
@@ -89,7 +84,7 @@ func (c *cluster) write(ctx context.Context, certificate certificates, upstream 
 		}
 	}
 	status := []client.Object{mac, md}
-	for n := range replicas {
+	for n := range proxyReplicas {
 		mr := replica(md, n)
 		if err := c.Create(ctx, mr); err != nil {
 			return "", fmt.Errorf("create a replica: %w", err)
@@ -107,22 +102,8 @@ func (c *cluster) write(ctx context.Context, certificate certificates, upstream 
 	return key, nil
 }
 
-// gatewaySecret is what the operator makes for gateways.
-func gatewaySecret(c certificates) (*corev1.Secret, error) {
-	data := map[string][]byte{}
-	for key, file := range map[string]string{"tls.crt": "gateway.crt", "tls.key": "gateway.key", "ca.crt": "ca.crt"} {
-		b, err := os.ReadFile(c.authority.File(file))
-		if err != nil {
-			return nil, fmt.Errorf("the gateway's Secret: %w", err)
-		}
-		data[key] = b
-	}
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: identity.SecretName}, Data: data}, nil
-}
-
-// replicas of the model, which are enough for all streams that wait: nobody
-// queues for one.
-const replicas = 4
+// proxyReplicas are enough for all waiting streams, so that no request queues.
+const proxyReplicas = 4
 
 func replica(md *v1alpha1.ModelDeployment, n int) *v1alpha1.ModelReplica {
 	zeros := strings.Repeat("0", 64)

@@ -1,76 +1,74 @@
-package main
+package gateway
 
 import (
 	"bufio"
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"metalfleet.dev/metalfleet/api/agentapi"
+	"metalfleet.dev/metalfleet/test/bench/scenario"
+	"metalfleet.dev/metalfleet/test/bench/scenario/boundtest"
 )
 
-// said is a round in which everything costs as given.
-func said(added, core, event, stream float64) figures {
-	return figures{added: added, requests: map[int]rate{32: {seen: core / 4, core: core}, 256: {seen: core / 4, core: core}}, event: event, stream: stream}
+// proxied are the samples of a proxy in three rounds.
+func proxied(name string, p50, requests, event, stream float64) boundtest.Values {
+	three := func(v float64) []float64 { return []float64{v, v, v} }
+	v := boundtest.Values{name + "/p50": three(p50), name + "/event": three(event), name + "/stream": three(stream)}
+	for _, n := range connections {
+		v[name+seen(n)], v[name+core(n)] = three(requests/4), three(requests)
+	}
+	return v
 }
 
-func TestABoundThatIsMissedFails(t *testing.T) {
-	nginx := []figures{said(0.1, 30000, 10, 50), said(0.1, 30000, 10, 50), said(0.1, 30000, 10, 50)}
-	met := said(0.25, 11000, 19, 63)
-	for name, c := range map[string]struct {
-		ours []figures
-		says string
-	}{
-		"all met":              {[]figures{met, met, met}, ""},
-		"one bad round":        {[]figures{met, said(3, 1, 900, 900), met}, ""},
-		"slow":                 {[]figures{met, said(0.31, 11000, 19, 63), said(0.31, 11000, 19, 63)}, "added to a request"},
-		"few requests":         {[]figures{met, said(0.25, 10000, 19, 63), said(0.25, 10000, 19, 63)}, "on 256 connections"},
-		"dear events":          {[]figures{met, said(0.25, 11000, 21, 63), said(0.25, 11000, 21, 63)}, "processor time of an event"},
-		"large streams":        {[]figures{met, said(0.25, 11000, 19, 65), said(0.25, 11000, 19, 65)}, "memory of a stream"},
-		"a round that is lost": {[]figures{met, met}, "not measured"},
-	} {
-		err := newReport(map[string][]figures{nameOurs: c.ours, nameNginx: nginx}).Judge()
-		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want %q", name, err, c.says)
+func together(all ...boundtest.Values) boundtest.Values {
+	out := boundtest.Values{nameAgent + "/p50": {0.1, 0.1, 0.1}}
+	for _, v := range all {
+		for key, runs := range v {
+			out[key] = runs
+		}
+	}
+	return out
+}
+
+func TestBoundsNextToNginx(t *testing.T) {
+	good := together(proxied(nameOurs, 0.35, 11000, 19, 63), proxied(nameNginx, 0.2, 30000, 10, 50))
+	figures := boundtest.Figures(proxyFigures(nil)...)
+	boundtest.Check(t, good, figures, map[string]boundtest.Values{
+		"added to a request, gateway - nginx":                         {"gateway/p50": {0.35, 0.41, 0.41}},
+		"requests by the clock on 256 connections, gateway / nginx":   {"gateway" + seen(256): {11000, 2500, 2500}},
+		"processor time of an event, gateway / nginx":                 {"gateway/event": {19, 21, 21}},
+		"memory of a waiting stream, gateway":                         {"gateway/stream": {63, 65, 65}},
+		"nginx: requests of a core, 32 connections: not measured":     {"nginx" + core(32): nil},
+		"requests by the clock on 32 connections, gateway / nginx: n": {"nginx" + seen(32): nil},
+	})
+	if got := boundtest.Verdict(good, boundtest.Values{"gateway/p50": {0.35, 3, 0.35}}, figures); got != "" {
+		t.Errorf("one slow round: %s", got)
+	}
+}
+
+func TestAnotherProxyMayNotBeAhead(t *testing.T) {
+	ours := together(proxied(nameOurs, 0.2, 30000, 10, 50), proxied(nameNginx, 0.2, 30000, 10, 50))
+	known, unknown := &target{name: "known", pid: 7}, &target{name: "unknown"}
+	good := together(ours, proxied("known", 1, 29000, 9, 9), proxied("unknown", 1, 29000, 9, 9))
+	boundtest.Check(t, good, boundtest.Figures(proxyFigures([]*target{known, unknown})...), map[string]boundtest.Values{
+		"gateway / known": {"known" + seen(32): {31000}}, "gateway / unknown": {"unknown" + seen(256): {31000}},
+	})
+	names := map[string]bool{}
+	for _, f := range proxyFigures([]*target{known, unknown}) {
+		names[f.Name] = true
+	}
+	for name, want := range map[string]bool{"unknown: added to a request": true, "unknown: requests by the clock, 32 connections": true,
+		"unknown: requests of a core, 32 connections": false, "unknown: memory of a waiting stream": false, "known: memory of a waiting stream": true} {
+		if names[name] != want {
+			t.Errorf("a figure %q: %v, want %v", name, names[name], want)
 		}
 	}
 }
 
-func TestAPeerThatIsAheadFails(t *testing.T) {
-	ours := []figures{said(0.1, 30000, 10, 50)}
-	for peer, ahead := range map[float64]bool{29000: false, 31000: true} {
-		err := newReport(map[string][]figures{nameOurs: ours, nameNginx: ours, "peer": {said(0.1, peer, 10, 50)}}).Judge()
-		if (err != nil) != ahead || err != nil && !strings.Contains(err.Error(), "gateway / peer") {
-			t.Errorf("a peer with %.0f requests beside our 30000: %v", peer, err)
-		}
-	}
-}
-
-func TestRoundsArePaired(t *testing.T) {
-	if d := differences([]float64{1, 2}, []float64{1}); d != nil {
-		t.Errorf("a round that is missing made %v", d)
-	}
-	if d := cmp.Diff([]float64{0.5, -1}, differences([]float64{1, 2}, []float64{0.5, 3})); d != "" {
-		t.Error(d)
-	}
-}
-
-func TestAPeerWithoutAProcessHasWhatClientsSee(t *testing.T) {
-	unknown := said(0.5, 0, 0, 0)
-	table := newReport(map[string][]figures{nameOurs: {said(0.1, 9, 9, 9)}, nameNginx: {said(0.1, 9, 9, 9)}, "peer": {unknown}, "known": {said(1, 9, 9, 9)}}).Table()
-	for want, is := range map[string]bool{"| peer: added": true, "| peer: requests by the clock, 32": true, "| peer: requests of a core": false,
-		"| peer: memory": false, "| known: requests of a core, 256": true, "| known: memory": true} {
-		if strings.Contains(table, want) != is {
-			t.Errorf("the table has %q: %v, want %v\n%s", want, !is, is, table)
-		}
-	}
-}
-
-func TestPeersAreNamedWithTheirAddress(t *testing.T) {
+func TestPeersAreParsed(t *testing.T) {
 	got, err := parsePeers("a=http://127.0.0.1:1,b-2=http://localhost:2/=77,c=http://localhost:3/openai/")
 	if err != nil {
 		t.Fatal(err)
@@ -85,76 +83,59 @@ func TestPeersAreNamedWithTheirAddress(t *testing.T) {
 		t.Error(d)
 	}
 	for _, bad := range []string{"a", "a=", "a=127.0.0.1:1", "a=https://h:1", "a=http://h", "a=http://h:1/v1", "a=http://h:1/x/v1/", "a=http://h:1/?q", "=http://h:1", "nginx=http://h:1",
-		"gateway=http://h:1", "a=http://h:1=x", "a=http://h:1=0", "a=http://h:1,a=http://h:2"} {
+		"gateway=http://h:1", "agent=http://h:1", "a=http://h:1=x", "a=http://h:1=0", "a=http://h:1,a=http://h:2"} {
 		if _, err := parsePeers(bad); err == nil {
-			t.Errorf("%q is taken", bad)
+			t.Errorf("%q was accepted", bad)
 		}
 	}
 }
 
-func TestFiguresOfAProcess(t *testing.T) {
-	if n, err := ticksIn("7 (a) name) S 1 7 7 0 -1 4194560 100 0 0 0 31 11 0 0 20 0 1 0 5 1 1"); err != nil || n != 42 {
-		t.Errorf("ticks %d, %v", n, err)
-	}
-	if n, err := pssIn("5-6 ---p 0 00:00 0 [rollup]\nRss:  900 kB\nPss:  12 kB\nPss_Anon: 3 kB\n"); err != nil || n != 12<<10 {
-		t.Errorf("memory %d, %v", n, err)
-	}
-	_, err := ticksIn("7 (a) S 1")
-	_, e := pssIn("Rss: 1 kB\n")
-	if !errors.Is(err, errNoFigure) || !errors.Is(e, errNoFigure) {
-		t.Errorf("no figures: %v, %v", err, e)
-	}
-	cores, err := coresIn("0-2,5")
-	if d := cmp.Diff([]string{"0", "1", "2", "5"}, cores); d != "" || err != nil {
-		t.Error(d, err)
-	}
-	if _, err := coresIn("0-x"); err == nil {
-		t.Error("a list of cores that is none is taken")
-	}
-}
-
-// script is the scripted agent over TLS, asked without a proxy.
-func script(t *testing.T) *world {
+// scripted is the scripted agent over TLS, without a proxy.
+func scripted(t *testing.T) *world {
 	t.Helper()
-	w := &world{options: options{short: 20 * time.Millisecond, events: 100 * time.Millisecond, idle: 3, streams: 3}, agent: &agent{short: answer()}}
+	w := &world{proxyOptions: proxyOptions{short: 20 * time.Millisecond, events: 100 * time.Millisecond, idle: 3, streams: 3}, agent: &agent{short: shortAnswer()}}
 	t.Cleanup(func() {
 		if err := w.stop(); err != nil {
 			t.Error(err)
 		}
 	})
 	var err error
-	if w.certificate, err = newCertificates(t.TempDir()); err != nil {
+	if w.certificates, err = newCertificates(t.TempDir(), macName); err != nil {
 		t.Fatal(err)
 	}
 	at, err := w.listen("127.0.0.1:0", true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := agentapi.ClientTLS(w.certificate.client, w.certificate.roots, macName)
-	client.NextProtos = nil
-	w.direct = &target{name: "agent", address: at.String(), tls: client}
+	if w.direct, err = w.straight(at); err != nil {
+		t.Fatal(err)
+	}
 	return w
 }
 
-func TestTheClientReadsWhatTheScriptSays(t *testing.T) {
-	w := script(t)
+func TestTheClientMeasuresTheScriptedAgent(t *testing.T) {
+	w := scripted(t)
 	if d, err := w.latency(t.Context(), w.direct); err != nil || d <= 0 {
 		t.Errorf("latency %s, %v", d, err)
 	}
-	if r, err := w.shortAnswers(t.Context(), w.direct, 4); err != nil || r.seen <= 0 || r.core != 0 {
-		t.Errorf("short answers %+v, %v", r, err)
+	v := scenario.Values{}
+	for name, measure := range map[string]func() error{
+		"short answers": func() error { return w.shortAnswers(t.Context(), w.direct, 4, v) },
+		"events":        func() error { return w.eventStreams(t.Context(), w.direct, v) },
+		"idle":          func() error { return w.idleStreams(t.Context(), w.direct, v) },
+	} {
+		if err := measure(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
-	if _, err := w.eventStreams(t.Context(), w.direct); err != nil {
-		t.Error(err)
-	}
-	if _, err := w.idleStreams(t.Context(), w.direct); err != nil {
-		t.Error(err)
+	if len(v) != 1 || v["seen 4"] <= 0 { // the process of the agent is unknown
+		t.Errorf("values %v", v)
 	}
 }
 
-// TestAnotherAnswerIsNotMeasured: a proxy that refuses is fast.
-func TestAnotherAnswerIsNotMeasured(t *testing.T) {
-	w := script(t)
+// A proxy that refuses is fast.
+func TestAnUnexpectedAnswerIsNotMeasured(t *testing.T) {
+	w := scripted(t)
 	dial := func() *conn {
 		c, err := w.direct.dial(t.Context())
 		if err != nil {
@@ -181,4 +162,11 @@ func TestAnotherAnswerIsNotMeasured(t *testing.T) {
 	if _, err := w.latency(ctx, w.direct); err == nil {
 		t.Error("measured after the end")
 	}
+}
+
+func TestBoundsOfTheFirstToken(t *testing.T) {
+	boundtest.Check(t, boundtest.Values{"gateway/p50": {2, 9, 2}, "agent/p50": {1, 1, 1}}, boundtest.Figures(firstTokenFigures...), map[string]boundtest.Values{
+		"added to the first token, p50: median":       {"gateway/p50": {2.1, 2.1, 1}},
+		"added to the first token, p50: not measured": {"agent/p50": nil},
+	})
 }

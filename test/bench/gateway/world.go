@@ -1,11 +1,8 @@
-package main
+package gateway
 
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"net"
@@ -21,57 +18,44 @@ import (
 	"text/template"
 
 	"metalfleet.dev/metalfleet/api/agentapi"
-	"metalfleet.dev/metalfleet/test/pki"
+	"metalfleet.dev/metalfleet/test/bench/peers"
 	"metalfleet.dev/metalfleet/test/process"
 )
 
-// macName is the Mac that the scripted agent is.
+// macName is the Mac of the scripted agent.
 const macName = "bench"
 
-// world is what a measurement needs beside the proxies: the agent, certificates
-// and an API server.
+// world is everything that the proxies are measured with, and the proxies.
 type world struct {
-	options
+	proxyOptions
 	dir, core    string
 	agent        *agent
-	certificate  certificates
+	certificates *certificates
 	nginxVersion string
 
 	direct, nginx, ours *target
 	stops               []func() error
 }
 
-// certificates of the agent, and of whoever asks it.
-type certificates struct {
-	authority *pki.Authority
-	mac       func() (*tls.Certificate, error)
-	client    func() (*tls.Certificate, error)
-	roots     *x509.CertPool
-}
-
-func newWorld(ctx context.Context, dir, core string, o options, plain bool) (w *world, err error) {
-	w = &world{options: o, dir: dir, core: core, agent: &agent{short: answer()}}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, w.stop())
-		}
-	}()
-	if w.certificate, err = newCertificates(filepath.Join(dir, "pki")); err != nil {
+// newWorld starts everything but the proxies, each of which is started for its
+// round. The caller stops the world, also after an error.
+func newWorld(ctx context.Context, dir, core string, o proxyOptions) (w *world, err error) {
+	w = &world{proxyOptions: o, dir: dir, core: core, agent: &agent{short: shortAnswer()}}
+	if w.certificates, err = newCertificates(filepath.Join(dir, "pki"), macName); err != nil {
 		return w, err
 	}
 	upstream, err := w.listen("127.0.0.1:0", true)
 	if err != nil {
 		return w, err
 	}
-	if plain {
+	if o.peers != "" {
 		if _, err := w.listen(o.upstream, false); err != nil {
 			return w, err
 		}
 	}
-	nothing := func(context.Context) error { return nil }
-	client := agentapi.ClientTLS(w.certificate.client, w.certificate.roots, macName)
-	client.NextProtos = nil // HTTP/1.1
-	w.direct = &target{name: "agent", address: upstream.String(), tls: client, begin: nothing, end: nothing}
+	if w.direct, err = w.straight(upstream); err != nil {
+		return w, err
+	}
 	if w.nginx, err = w.newNginx(ctx, upstream); err != nil {
 		return w, err
 	}
@@ -79,21 +63,35 @@ func newWorld(ctx context.Context, dir, core string, o options, plain bool) (w *
 	return w, err
 }
 
-// listen has the scripted agent answer on an address.
+// listen has the scripted agent serve on an address.
 func (w *world) listen(address string, secure bool) (*net.TCPAddr, error) {
+	config, err := w.certificates.server(macName)
+	if err != nil {
+		return nil, err
+	}
+	if !secure {
+		config = nil
+	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("scripted agent: %w", err)
 	}
-	w.stops = append(w.stops, w.agent.serve(l, w.certificate, secure))
-	at, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		return nil, fmt.Errorf("scripted agent listens on %s, which is no TCP address", l.Addr())
-	}
-	return at, nil
+	w.stops = append(w.stops, serveMac(l, w.agent, config))
+	return l.Addr().(*net.TCPAddr), nil
 }
 
-// stop ends everything, the last first.
+// straight is the agent without a proxy.
+func (w *world) straight(upstream net.Addr) (*target, error) {
+	pair, err := w.certificates.pair("gateway")
+	if err != nil {
+		return nil, err
+	}
+	config := agentapi.ClientTLS(pair, w.certificates.roots, macName)
+	config.NextProtos = nil // HTTP/1.1
+	return &target{name: nameAgent, address: upstream.String(), tls: config}, nil
+}
+
+// stop ends everything, in reverse order.
 func (w *world) stop() error {
 	var errs []error
 	for _, stop := range slices.Backward(w.stops) {
@@ -103,29 +101,8 @@ func (w *world) stop() error {
 	return errors.Join(errs...)
 }
 
-func newCertificates(dir string) (c certificates, err error) {
-	leaf := func(name, dns string) pki.Leaf {
-		return pki.Leaf{Name: name, Subject: pkix.Name{CommonName: dns}, DNS: []string{dns}}
-	}
-	if c.authority, err = pki.New(dir, leaf("mac", agentapi.MacServerName(macName)), leaf("gateway", agentapi.GatewayName)); err != nil {
-		return c, err
-	}
-	load := func(name string) (func() (*tls.Certificate, error), error) {
-		pair, err := tls.LoadX509KeyPair(c.authority.File(name+".crt"), c.authority.File(name+".key"))
-		return func() (*tls.Certificate, error) { return &pair, nil }, err
-	}
-	var errs [3]error
-	var root []byte
-	c.mac, errs[0] = load("mac")
-	c.client, errs[1] = load("gateway")
-	root, errs[2] = os.ReadFile(c.authority.File("ca.crt"))
-	c.roots = x509.NewCertPool()
-	c.roots.AppendCertsFromPEM(root)
-	return c, errors.Join(errs[:]...)
-}
-
-// nginxConfig is a plain proxy that keeps its connections and holds nothing
-// back: what is usual before engines that stream.
+// nginxConfig is a plain proxy that keeps its connections and does not buffer,
+// as is usual in front of engines that stream.
 var nginxConfig = template.Must(template.New("nginx").Parse(`daemon off;
 worker_processes 1;
 worker_rlimit_nofile 16384;
@@ -162,22 +139,24 @@ http {
 }
 `))
 
-// newNginx is Debian's nginx, on the proxies' core.
+// newNginx installs Debian's nginx unless it is there.
 func (w *world) newNginx(ctx context.Context, upstream net.Addr) (*target, error) {
-	program, err := exec.LookPath("/usr/sbin/nginx")
-	if err != nil {
-		return nil, fmt.Errorf("nginx is missing, `make bench-gateway` installs it: %w", err)
+	install := exec.CommandContext(ctx, "bash", filepath.Join("test", "bench", "gateway", "nginx.sh"))
+	install.Stdout, install.Stderr = os.Stderr, os.Stderr
+	if err := install.Run(); err != nil {
+		return nil, fmt.Errorf("install nginx: %w", err)
 	}
-	said, err := exec.CommandContext(ctx, program, "-v").CombinedOutput()
+	const program = "/usr/sbin/nginx"
+	version, err := exec.CommandContext(ctx, program, "-v").CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("version of nginx: %w", err)
 	}
-	_, w.nginxVersion, _ = strings.Cut(strings.TrimSpace(string(said)), "nginx/")
+	_, w.nginxVersion, _ = strings.Cut(strings.TrimSpace(string(version)), "nginx/")
 	dir := filepath.Join(w.dir, "nginx")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("folder of nginx: %w", err)
 	}
-	address, err := freeAddress()
+	address, err := peers.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +191,7 @@ func (w *world) program(name, address, key string, command []string, ready func(
 	return t
 }
 
-// accepts says that somebody listens.
+// accepts succeeds when an address accepts connections.
 func accepts(address string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
@@ -223,7 +202,7 @@ func accepts(address string) func(context.Context) error {
 	}
 }
 
-// answers says that a readiness probe is good.
+// answers succeeds when a readiness probe does.
 func answers(url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
@@ -236,23 +215,15 @@ func answers(url string) func(context.Context) error {
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s says %s", url, resp.Status)
+			return fmt.Errorf("%s answered %s", url, resp.Status)
 		}
 		return nil
 	}
 }
 
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("free port: %w", err)
-	}
-	return l.Addr().String(), l.Close()
-}
-
 var peerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// parsePeers reads name=url or name=url=pid, apart by commas.
+// parsePeers parses name=url or name=url=pid, separated by commas.
 func parsePeers(list string) ([]*target, error) {
 	var out []*target
 	for entry := range strings.SplitSeq(list, ",") {
@@ -263,8 +234,8 @@ func parsePeers(list string) ([]*target, error) {
 		address, pid, hasPID := strings.Cut(rest, "=")
 		u, err := url.Parse(address)
 		if err != nil || u.Scheme != "http" || u.Port() == "" || u.RawQuery != "" || strings.HasSuffix(strings.TrimRight(u.Path, "/"), "/v1") || !peerName.MatchString(name) ||
-			name == nameOurs || name == nameNginx || slices.ContainsFunc(out, func(t *target) bool { return t.name == name }) {
-			return nil, fmt.Errorf("peer %q: write name=http://host:port or name=http://host:port=pid, each name once, with the path that comes before /v1 behind the port where there is one", entry)
+			slices.Contains([]string{nameOurs, nameNginx, nameAgent}, name) || slices.ContainsFunc(out, func(t *target) bool { return t.name == name }) {
+			return nil, fmt.Errorf("peer %q: want name=http://host:port or name=http://host:port=pid, each name once, with the path in front of /v1 after the port if there is one", entry)
 		}
 		nothing := func(context.Context) error { return nil }
 		t := &target{name: name, address: u.Host, path: strings.TrimRight(u.Path, "/"), begin: nothing, end: nothing}

@@ -1,7 +1,6 @@
 #!/bin/bash
-# Packs what bench-gpu needs into bin/gpu, so that one folder travels to a host
-# with an NVIDIA GPU that has no network: our programs, MLX's CUDA build (the
-# machine code of one GPU generation alone), and the peer's wheels.
+# Packs what test/bench/gpu/run.sh needs into bin/gpu, so that one folder travels to a host with an NVIDIA GPU that has
+# no network: our programs, MLX's CUDA build (the machine code of one GPU generation), and the wheels of mlx-lm.
 # usage: test/bench/gpu/bundle.sh [compute capability, 90] [the host's Python, 3.12]
 set -eu -o pipefail
 cd "$(dirname "$0")/../../.."
@@ -11,7 +10,7 @@ mlx=0.32.4 mlx_lm=0.32.2
 cache=$PWD/.cache/gpu
 out=$PWD/bin/gpu
 
-mkdir -p "$cache" "$out"
+mkdir -p "$cache"
 fetch() { # package==version, then pip's flags
   python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary=:all: -d "$cache" "$@"
 }
@@ -19,7 +18,7 @@ fetch "mlx-cuda-13==$mlx" --platform manylinux_2_35_x86_64
 fetch "mlx==$mlx" --python-version "$python" --implementation cp --platform manylinux_2_35_x86_64
 fetch "mlx-lm==$mlx_lm"
 check() { # file, SHA-256
-  echo "$2  $1" | sha256sum --check --quiet || { echo "bundle: $1 is not what was expected" >&2; exit 1; }
+  echo "$2  $1" | sha256sum --check --quiet || { echo "bundle: $1 has another checksum" >&2; exit 1; }
 }
 check "$cache/mlx_cuda_13-$mlx-py3-none-manylinux_2_35_x86_64.whl" 94cb48fba73e5ee39467e51c35c51c691123359ca17bafd1a24cf92ad6732bee
 check "$cache/mlx_lm-$mlx_lm-py3-none-any.whl" 5c0991248cfff5872503d74f466d2532dd8cb7fb3670cb9be7a06d7305dadc04
@@ -31,9 +30,6 @@ python3 test/bench/gpu/slim.py "$cache"/mlx_cuda_13-"$mlx"-*.whl "$capability" "
 programs=$(mktemp -d)
 trap 'rm -rf "$programs"' EXIT
 bash hack/mlx/go.sh build -trimpath -ldflags '-s -w' -o "$programs/engine" ./cmd/engine
-CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$programs/tinymodel" ./test/tinymodel/cmd
-CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$programs/bench" ./test/bench/gpu
-CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$programs/" ./test/bench/stall ./test/bench/batch ./test/bench/cache
-cp test/bench/gpu/peer.py "$programs/"
+CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$programs/bench" ./test/bench
 tar -C "$programs" -cJf "$out/programs.tar.xz" .
 du -sh "$out"

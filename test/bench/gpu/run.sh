@@ -1,13 +1,34 @@
 #!/bin/bash
-# Runs bench-gpu on this machine, which has an NVIDIA GPU.
-# usage: test/bench/gpu/run.sh [folder for models and libraries]; SHAPES="A B" measures these alone, ROUNDS=5 fewer times
+# Runs the benchmarks of a GPU on this machine, which has an NVIDIA GPU, Python and the CUDA libraries. The rest comes
+# from bin/gpu, which test/bench/gpu/bundle.sh makes here or elsewhere.
+# usage: test/bench/gpu/run.sh engine|serving [flags of bench]; WORK=folder for models and libraries
 set -eu -o pipefail
 cd "$(dirname "$0")/../../.."
-# shellcheck source=test/bench/gpu/prepare.sh
-. test/bench/gpu/prepare.sh bench-gpu "${1:-}"
-shapes=${SHAPES:-$("$bundle/bench" -list)}
-for shape in $shapes; do
-  model "$shape"
-done
-# shellcheck disable=SC2086  # a word for each shape
-"$bundle/bench" -engine "$bundle/engine" -peer "$bundle/peer.py" -models "$work" -rounds "${ROUNDS:-15}" -out "${BENCH_OUT:-docs/bench}" -shapes "$(echo $shapes | tr ' ' ',')"
+subject=${1:-engine}
+[ $# -eq 0 ] || shift
+work=${WORK:-.cache/gpu/work}
+bundle=$PWD/bin/gpu
+[ -f "$bundle/programs.tar.xz" ] || bash test/bench/gpu/bundle.sh
+tar -C "$bundle" -xJf "$bundle/programs.tar.xz"
+
+site=$work/site
+if [ ! -f "$site/ready" ]; then
+  rm -rf "$site"
+  mkdir -p "$site"
+  python3 -m pip install -q --no-index --no-deps --no-compile --target "$site" "$bundle"/wheels/*.whl
+  tar -C "$site" -xJf "$bundle/cuda.tar.xz"
+  touch "$site/ready"
+fi
+site=$(cd "$site" && pwd)
+# CUDA's libraries: those of the toolkit, or those that come with PyTorch.
+found=$(python3 - <<'PY'
+import os
+try:
+    import nvidia
+    print(":".join(os.path.join(p, d, "lib") for p in nvidia.__path__ for d in sorted(os.listdir(p)) if os.path.isdir(os.path.join(p, d, "lib"))))
+except ImportError:
+    pass
+PY
+)
+export PYTHONPATH="$site" LD_LIBRARY_PATH="$found:$site/mlx/lib:${LD_LIBRARY_PATH:-}" CUDA_HOME="${CUDA_HOME:-/usr/local/cuda}"
+exec "$bundle/bench" "$subject" -gpu -mlx-engine "$bundle/engine" -cache "$work" "$@"

@@ -1,17 +1,16 @@
-// Package peers runs the programs that benchmarks compare the engine with: each
-// in a process of its own, driven by a small Python program beside this file,
-// and asked one thing at a time so that nothing else computes meanwhile.
+// Package peers runs the programs that benchmarks compare the engine with.
 //
-// It owns their installation (install.sh), their process and the lines spoken
-// with it: a request is {"prompt": n, "tokens": n}, the answer a Figures. It
-// refuses to go on without a peer: one that cannot be installed or started is
-// an error, never a figure that is left out.
+// It owns their installation (install.sh), their processes, and two ways to use
+// them: a program that stays loaded and measures what each line of its input
+// asks for, and mlx-lm's server. It refuses to go on without a peer: one that
+// cannot be installed or started is an error, never a figure that is left out.
 //
-// Start reading at Start.
+// Start reading at Start and StartServer.
 package peers
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,9 +19,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
+
+	"metalfleet.dev/metalfleet/test/bench/report"
 )
 
 // Name of a peer, as install.sh knows it.
@@ -34,16 +34,18 @@ const (
 	MLXLM    Name = "mlx-lm"
 )
 
-// program is the Python program that drives a peer.
-func (n Name) program() string {
+// folder of this package in the repository.
+var folder = filepath.Join("test", "bench", "peers")
+
+// driver is the Python program that loads the peer.
+func (n Name) driver() string {
 	return "peer_" + strings.NewReplacer(".", "_", "-", "_").Replace(string(n)) + ".py"
 }
 
-// Install makes a peer ready, or finds it so, and returns its Python. root is
-// the repository.
-func Install(ctx context.Context, root string, n Name, progress io.Writer) (string, error) {
-	cmd := exec.CommandContext(ctx, "bash", filepath.Join(root, "test", "bench", "peers", "install.sh"), string(n))
-	cmd.Stderr = progress
+// Install installs a peer unless it is there, and returns its Python.
+func Install(ctx context.Context, n Name) (string, error) {
+	cmd := exec.CommandContext(ctx, "bash", filepath.Join(folder, "install.sh"), string(n))
+	cmd.Stderr = os.Stderr
 	b, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("install %s: %w", n, err)
@@ -52,139 +54,114 @@ func Install(ctx context.Context, root string, n Name, progress io.Writer) (stri
 	return lines[len(lines)-1], nil
 }
 
-// Options say what a peer computes with.
-type Options struct {
-	// Python is what Install returned.
-	Python string
-	// Root is the repository.
-	Root string
-	// Model is a file or folder that the peer reads.
-	Model string
-	// Threads compute, where the peer lets one choose.
-	Threads int
+// Program is a process that stays loaded and answers each line of its standard
+// input with a line of JSON: a peer, or `engine bench --lines`. Two of them can
+// take turns on the same machine.
+type Program struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+	log bytes.Buffer
 }
 
-// Peer is one that has loaded its model and has run once.
-type Peer struct {
-	name Name
-	// Versions are the peer's and of what it runs on, in the order it told.
-	Versions []Version
-
-	cmd     *exec.Cmd
-	in      io.WriteCloser
-	answers *bufio.Reader
-	log     *os.File
-}
-
-// Version of a part of a peer.
-type Version struct {
-	Name    string `json:"name"`
-	Version string `json:"version"`
-}
-
-// Figures are what one request took.
-type Figures struct {
-	// Prefill is from the prompt to its first token, in seconds.
-	Prefill float64 `json:"prefillSeconds"`
-	// Steps are the decode steps one by one, in seconds.
-	Steps []float64 `json:"stepSeconds"`
-}
-
-// WarmSteps are decoded before the median of steps counts: as many as the
-// engine's own benchmark leaves out.
-const WarmSteps = 3
-
-// PrefillRate is tokens per second of a prompt.
-func (f Figures) PrefillRate(prompt int) float64 { return float64(prompt) / f.Prefill }
-
-// DecodeRate is tokens per second at the median step.
-func (f Figures) DecodeRate() float64 {
-	sorted := slices.Sorted(slices.Values(f.Steps[WarmSteps:]))
-	return 1 / sorted[len(sorted)/2]
-}
-
-// Start starts a peer and waits until it has loaded its model. Stop ends it.
-func Start(ctx context.Context, n Name, o Options) (*Peer, error) {
-	return start(ctx, n, o.Python, "-u", filepath.Join(o.Root, "test", "bench", "peers", n.program()), o.Model, fmt.Sprint(o.Threads))
-}
-
-func start(ctx context.Context, n Name, program string, args ...string) (*Peer, error) {
-	log, err := os.CreateTemp("", "mf-peer-*.log")
-	if err != nil {
-		return nil, fmt.Errorf("log of %s: %w", n, err)
-	}
-	p := &Peer{name: n, log: log, cmd: exec.CommandContext(ctx, program, args...)}
-	p.cmd.Stderr, p.cmd.WaitDelay = log, time.Second
+// Launch starts a program. Stop ends it.
+func Launch(ctx context.Context, name string, args ...string) (*Program, error) {
+	p := &Program{cmd: exec.CommandContext(ctx, name, args...)}
+	p.cmd.Stderr, p.cmd.WaitDelay = &p.log, time.Second
 	p.cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
-		return nil, errors.Join(err, p.forget())
-	}
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
-		return nil, errors.Join(err, p.forget())
+		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	p.answers = bufio.NewReader(out)
+	p.out = bufio.NewReader(out)
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
 	if err := p.cmd.Start(); err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: %w", n, err), p.forget())
+		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	var hello struct {
-		Versions []Version `json:"versions"`
-	}
-	if err := p.answer(&hello); err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: %w", n, err), p.Stop())
-	}
-	p.Versions = hello.Versions
 	return p, nil
 }
 
-// Measure has the peer compute a prompt and then decode tokens after it,
-// WarmSteps of them aside; tokens may be 0.
-func (p *Peer) Measure(prompt, tokens int) (Figures, error) {
-	ask := struct {
-		Prompt int `json:"prompt"`
-		Tokens int `json:"tokens"`
-	}{prompt, 0}
-	if tokens > 0 {
-		ask.Tokens = tokens + WarmSteps
+// Ask has the program compute prompts and decode tokens after each, and reads
+// the answer.
+func (p *Program) Ask(streams, prompt, tokens int, answer any) error {
+	if _, err := fmt.Fprintln(p.in, streams, prompt, tokens); err != nil {
+		return p.failed(err)
 	}
-	var f Figures
-	if err := json.NewEncoder(p.in).Encode(ask); err != nil {
-		return f, fmt.Errorf("ask %s: %w\n%s", p.name, err, p.said())
-	}
-	if err := p.answer(&f); err != nil {
-		return f, fmt.Errorf("ask %s: %w", p.name, err)
-	}
-	if f.Prefill <= 0 || len(f.Steps) != ask.Tokens {
-		return f, fmt.Errorf("ask %s: prefill of %v s and %d steps for %d tokens cannot be", p.name, f.Prefill, len(f.Steps), ask.Tokens)
-	}
-	return f, nil
+	return p.Answer(answer)
 }
 
-func (p *Peer) answer(to any) error {
-	line, err := p.answers.ReadBytes('\n')
+// Answer reads a line of JSON.
+func (p *Program) Answer(into any) error {
+	line, err := p.out.ReadBytes('\n')
 	if err != nil {
-		return fmt.Errorf("it went away: %w\n%s", err, p.said())
+		return p.failed(fmt.Errorf("no answer: %w", err))
 	}
-	if err := json.Unmarshal(line, to); err != nil {
-		return fmt.Errorf("it answered %q: %w", line, err)
+	if err := json.Unmarshal(line, into); err != nil {
+		return p.failed(fmt.Errorf("answer %q: %w", line, err))
 	}
 	return nil
 }
 
-// said is the end of the peer's log.
-func (p *Peer) said() []byte {
-	const most = 1500
-	b, _ := os.ReadFile(p.log.Name())
-	return b[max(0, len(b)-most):]
+// failed ends the program and adds the end of its log.
+func (p *Program) failed(err error) error {
+	return errors.Join(fmt.Errorf("ask %s: %w", strings.Join(p.cmd.Args, " "), err), p.Stop())
 }
 
-// Stop ends the peer: it goes when nobody asks any more.
-func (p *Peer) Stop() error {
-	err := p.in.Close()
-	if werr := p.cmd.Wait(); werr != nil {
-		err = fmt.Errorf("%s ended badly: %w\n%s", p.name, werr, p.said())
+// Stop ends the program by closing its input. It may be called twice.
+func (p *Program) Stop() error {
+	if p.in == nil {
+		return nil
 	}
-	return errors.Join(err, p.forget())
+	_ = p.in.Close()
+	p.in = nil
+	if err := p.cmd.Wait(); err != nil {
+		const most = 1500
+		log := p.log.Bytes()
+		return fmt.Errorf("%s: %w\n%s", p.cmd.Path, err, log[max(0, len(log)-most):])
+	}
+	return nil
 }
 
-func (p *Peer) forget() error { return errors.Join(p.log.Close(), os.Remove(p.log.Name())) }
+// Peer is one that has loaded its model and has computed once.
+type Peer struct {
+	*Program
+	// Versions of the peer and of what it runs on.
+	Versions []report.Version `json:"versions"`
+}
+
+// Times is what one request took.
+type Times struct {
+	// Prefill is from the prompt to its first token; 0 for several streams.
+	Prefill float64 `json:"prefillSeconds"`
+	// Step is the median step of decoding; 0 without tokens.
+	Step float64 `json:"stepSeconds"`
+}
+
+// Start starts a peer with a model and waits until it has loaded it.
+func Start(ctx context.Context, n Name, python, model string, args ...string) (*Peer, error) {
+	return start(ctx, python, append([]string{"-u", filepath.Join(folder, n.driver()), model}, args...)...)
+}
+
+func start(ctx context.Context, program string, args ...string) (*Peer, error) {
+	p, err := Launch(ctx, program, args...)
+	if err != nil {
+		return nil, err
+	}
+	peer := &Peer{Program: p}
+	return peer, p.Answer(peer)
+}
+
+// Measure has the peer compute prompts and decode tokens after each; tokens may
+// be 0.
+func (p *Peer) Measure(streams, prompt, tokens int) (Times, error) {
+	var t Times
+	if err := p.Ask(streams, prompt, tokens, &t); err != nil {
+		return t, err
+	}
+	if streams == 1 && t.Prefill <= 0 || tokens > 0 && t.Step <= 0 {
+		return t, fmt.Errorf("%s measured %+v for %d prompts of %d and %d tokens", p.Versions[0].Name, t, streams, prompt, tokens)
+	}
+	return t, nil
+}

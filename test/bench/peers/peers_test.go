@@ -2,102 +2,92 @@ package peers
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"metalfleet.dev/metalfleet/test/bench/report"
 )
 
-const hello = `echo '{"versions":[{"name":"it","version":"1.2"}]}'`
+const greeting = `echo '{"versions":[{"name":"it","version":"1.2"}]}'; `
 
-// speak starts a stand-in for a peer, a shell script.
 func speak(t *testing.T, script string) (*Peer, error) {
 	t.Helper()
-	t.Setenv("TMPDIR", t.TempDir())
-	path := filepath.Join(t.TempDir(), "peer.sh")
-	if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return start(t.Context(), "it", "sh", path)
+	return start(t.Context(), "sh", "-c", script)
 }
 
-func nothingLeft(t *testing.T) {
-	t.Helper()
-	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
-	}
-}
-
-func TestAPeerIsAskedOneThingAtATime(t *testing.T) {
-	p, err := speak(t, hello+`
-while read -r ask; do
-  case $ask in
-    '{"prompt":64,"tokens":5}') echo '{"prefillSeconds":2,"stepSeconds":[9,9,9,0.25,0.5]}' ;;
-    '{"prompt":512,"tokens":0}') echo '{"prefillSeconds":4,"stepSeconds":[]}' ;;
-    *) echo "asked $ask" >&2; exit 1 ;;
+func TestAPeerAnswersLineByLine(t *testing.T) {
+	p, err := speak(t, greeting+`
+while read -r line; do
+  case $line in
+    '1 64 2') echo '{"prefillSeconds":2,"stepSeconds":0.5}' ;;
+    '1 512 0') echo '{"prefillSeconds":4,"stepSeconds":0}' ;;
+    '8 64 2') echo '{"prefillSeconds":0,"stepSeconds":1}' ;;
+    *) echo "asked $line" >&2; exit 1 ;;
   esac
 done`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]Version{{"it", "1.2"}}, p.Versions); diff != "" {
-		t.Error(diff)
+	if !slices.Equal(p.Versions, []report.Version{{Name: "it", Version: "1.2"}}) {
+		t.Errorf("greeting %+v", p)
 	}
-	f, err := p.Measure(64, 2)
-	if err != nil || f.PrefillRate(64) != 32 || f.DecodeRate() != 2 {
-		t.Errorf("%+v, %v: the steps that warm up are not counted", f, err)
-	}
-	if f, err = p.Measure(512, 0); err != nil || f.PrefillRate(512) != 128 {
-		t.Errorf("%+v, %v", f, err)
+	for want, ask := range map[Times][3]int{{2, 0.5}: {1, 64, 2}, {4, 0}: {1, 512, 0}, {0, 1}: {8, 64, 2}} {
+		if got, err := p.Measure(ask[0], ask[1], ask[2]); err != nil || got != want {
+			t.Errorf("%v: %+v, %v", ask, got, err)
+		}
 	}
 	if err := p.Stop(); err != nil {
 		t.Error(err)
 	}
-	nothingLeft(t)
+	if err := p.Stop(); err != nil {
+		t.Errorf("stopped twice: %v", err)
+	}
 }
 
-func TestAPeerThatFailsIsAnErrorWithItsLastWords(t *testing.T) {
-	for says, script := range map[string]string{
-		"it does not start":     `echo no module named so >&2; exit 1`,
-		"it prints rubbish":     `echo loading no module named so`,
-		"it says nothing, ends": `echo no module named so >&2`,
+func TestAPeerThatFailsIsAnErrorWithItsLog(t *testing.T) {
+	for name, script := range map[string]string{
+		"does not start":     `echo no such module >&2; exit 1`,
+		"prints no JSON":     `echo loading no such module`,
+		"ends without error": `echo no such module`,
 	} {
-		if _, err := speak(t, script); err == nil || !strings.Contains(err.Error(), "no module named so") {
-			t.Errorf("%s: %v", says, err)
+		if _, err := speak(t, script); err == nil || !strings.Contains(err.Error(), "no such module") {
+			t.Errorf("%s: %v", name, err)
 		}
-		nothingLeft(t)
 	}
-	for says, answer := range map[string]string{
-		"it goes away":             `echo out of memory >&2; exit 1`,
-		"it answers rubbish":       `echo out of memory`,
-		"it forgets a step":        `echo '{"prefillSeconds":2,"stepSeconds":[1,1,1]}'`,
-		"its prefill took no time": `echo '{"prefillSeconds":0,"stepSeconds":[1,1,1,1]}'`,
+	if _, err := Launch(t.Context(), "no-such-program"); err == nil {
+		t.Error("a missing program was started")
+	}
+	for name, answer := range map[string]string{
+		"it ends":           `echo out of memory >&2; exit 1`,
+		"it prints no JSON": `echo out of memory`,
+		"no step":           `echo '{"prefillSeconds":2,"stepSeconds":0}'`,
+		"no prefill":        `echo '{"prefillSeconds":0,"stepSeconds":1}'`,
 	} {
-		p, err := speak(t, hello+"; read -r ask; "+answer)
+		p, err := speak(t, greeting+"read -r line; "+answer)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.Measure(64, 1); err == nil || !strings.Contains(err.Error(), "it") {
-			t.Errorf("%s: %v", says, err)
+		if _, err := p.Measure(1, 64, 1); err == nil || strings.Contains(answer, "memory") && !strings.Contains(err.Error(), "out of memory") {
+			t.Errorf("%s: %v", name, err)
 		}
-		_ = p.Stop() // it may have ended badly
-		nothingLeft(t)
+		_ = p.Stop() // it may have failed
 	}
 }
 
 func TestOnlyKnownPeersAreInstalled(t *testing.T) {
-	var said strings.Builder
-	_, err := Install(t.Context(), filepath.Join("..", "..", ".."), "another", &said)
-	if err == nil || !strings.Contains(err.Error(), "another") || !strings.Contains(said.String(), "usage: ") {
-		t.Errorf("%v\n%s", err, said.String())
+	out, err := exec.Command("bash", "install.sh", "another").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "usage: ") {
+		t.Errorf("%v\n%s", err, out)
 	}
-}
-
-func TestEveryPeerHasItsProgram(t *testing.T) {
 	for _, n := range []Name{LlamaCPP, MLXLM} {
-		if _, err := os.Stat(n.program()); err != nil {
+		if _, err := os.Stat(n.driver()); err != nil {
 			t.Errorf("%s: %v", n, err)
 		}
+	}
+	if _, err := os.Stat(filepath.Join("..", "..", "..", folder, "install.sh")); err != nil {
+		t.Error(err)
 	}
 }

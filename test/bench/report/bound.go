@@ -2,7 +2,8 @@ package report
 
 import "slices"
 
-// Bound is what a median must meet, or every run. The zero value is none.
+// Bound is what the median of a figure, or each of its runs, has to meet. The
+// zero value is no bound.
 type Bound struct {
 	words string
 	limit float64
@@ -11,39 +12,39 @@ type Bound struct {
 	note  string
 }
 
-// AtLeast is a bound from below.
+// AtLeast is a lower bound.
 func AtLeast(limit float64) Bound {
 	return Bound{words: "at least", limit: limit, meets: func(v, limit float64) bool { return v >= limit }}
 }
 
-// AtMost is a bound from above.
+// AtMost is an upper bound.
 func AtMost(limit float64) Bound {
 	return Bound{words: "at most", limit: limit, meets: func(v, limit float64) bool { return v <= limit }}
 }
 
-// Under is a bound from above that may not be reached.
+// Under is an upper bound that excludes the limit.
 func Under(limit float64) Bound {
 	return Bound{words: "under", limit: limit, meets: func(v, limit float64) bool { return v < limit }}
 }
 
-// Between is a bound from both sides.
+// Between is a lower and an upper bound.
 func Between(low, high float64) Bound {
 	return Bound{words: "from " + number(low) + " to", limit: high, meets: func(v, limit float64) bool { return v >= low && v <= limit }}
 }
 
-// Of says where the limit comes from.
+// Of adds where the limit comes from.
 func (b Bound) Of(note string) Bound {
 	b.note = note
 	return b
 }
 
-// Every makes it a bound of every run.
+// Every applies the bound to every run instead of the median.
 func (b Bound) Every() Bound {
 	b.every = true
 	return b
 }
 
-// String is the bound in words; empty for none.
+// String is the bound in words, empty for no bound.
 func (b Bound) String() string {
 	if b.meets == nil {
 		return ""
@@ -58,7 +59,6 @@ func (b Bound) String() string {
 	return s
 }
 
-// holds judges runs and their median.
 func (b Bound) holds(median float64, runs []float64) bool {
 	switch {
 	case b.meets == nil:

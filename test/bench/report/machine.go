@@ -10,21 +10,21 @@ import (
 	"strings"
 )
 
-// Machine is where a measurement ran. What the system does not tell is left
-// out.
+// Machine is where a measurement ran. Fields that the system does not report
+// stay empty.
 type Machine struct {
 	CPU   string `json:"cpu"`
 	Cores int    `json:"cores"`
-	// MemoryBytes is all that the machine has.
+	// MemoryBytes is the size of the machine's memory.
 	MemoryBytes int64  `json:"memoryBytes,omitempty"`
 	Kernel      string `json:"kernel,omitempty"`
 	Go          string `json:"go"`
-	// Load is how many threads wanted to run on average over the minute before
-	// the measurement: more than a fraction means that others disturbed it.
+	// Load is the load average over the minute before the measurement. More than
+	// a fraction means that other programs disturbed it.
 	Load float64 `json:"load"`
 }
 
-// ThisMachine reads what the system says of itself.
+// ThisMachine describes the machine that this program runs on.
 func ThisMachine() Machine {
 	m := Machine{CPU: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version()}
 	if runtime.GOOS == "linux" {
@@ -50,7 +50,7 @@ func (m *Machine) readLinux(read func(path string) ([]byte, error)) {
 	}
 }
 
-// field is what stands behind "key:" in a file of such lines.
+// field returns the value of the first "key: value" line of a file.
 func field(read func(string) ([]byte, error), path, key string) string {
 	b, err := read(path)
 	if err != nil {
@@ -64,7 +64,7 @@ func field(read func(string) ([]byte, error), path, key string) string {
 	return ""
 }
 
-// readDarwin asks sysctl, which has a name for each.
+// readDarwin asks sysctl for each field.
 func (m *Machine) readDarwin(ask func(name string) string) {
 	if name := ask("machdep.cpu.brand_string"); name != "" {
 		m.CPU = name
@@ -86,7 +86,7 @@ func sysctl(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// first reads the first of some numbers; 0 if there is none.
+// first returns the first of several numbers, or 0.
 func first(s string) float64 {
 	f := strings.Fields(s)
 	if len(f) == 0 {
@@ -99,7 +99,7 @@ func first(s string) float64 {
 	return v
 }
 
-// String is one line for people.
+// String is the machine in one line.
 func (m Machine) String() string {
 	s := fmt.Sprintf("%s, %d cores", m.CPU, m.Cores)
 	if m.MemoryBytes > 0 {

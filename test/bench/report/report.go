@@ -1,10 +1,11 @@
-// Package report keeps what a benchmark measured: a table for the terminal, and
-// the same as JSON and Markdown in a folder.
+// Package report writes what a benchmark measured: a table for the terminal,
+// and JSON and Markdown files in a folder.
 //
-// It owns what every figure must say: its unit, every run, the median and the
-// spread, the machine and its load, the date, the versions of peers, and the
-// bound that its median must meet. It refuses to call a figure measured that
-// has no run, or one that is not a number. It measures nothing itself.
+// It owns what accompanies a figure: unit, every run, median and spread, the
+// machine and its load, the date, the versions of peers, and the bound that the
+// median has to meet. A figure without a run, or with a run that is not a
+// number, counts as not measured and fails the report. The package measures
+// nothing itself.
 //
 // Start reading at Report.
 package report
@@ -21,18 +22,18 @@ import (
 	"time"
 )
 
-// Report is a measurement: New begins it, Add and Ratio fill it, and it is
-// printed, written and judged.
+// Report is one measurement: New begins it, Add and Ratio fill it, Finish prints,
+// writes and judges it.
 type Report struct {
-	// Name is that of the files, without their ending.
+	// Name of the files, without extension.
 	Name string `json:"name"`
-	// Title and About head the page: what was measured and how.
+	// Title and About head the page: what was measured, and how.
 	Title string `json:"title"`
 	About string `json:"about"`
 	// Date is the day, in UTC.
 	Date    string  `json:"date"`
 	Machine Machine `json:"machine"`
-	// Versions are those of peers and of what they run on, by name.
+	// Versions of peers and of what they run on.
 	Versions []Version `json:"versions,omitempty"`
 	Lines    []Line    `json:"lines"`
 }
@@ -47,12 +48,12 @@ type Version struct {
 type Line struct {
 	Name string `json:"name"`
 	Unit string `json:"unit"`
-	// Median lies between the two in the middle where runs are even in number.
+	// Median is the mean of the two middle runs if their number is even.
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
-	// Bound is what the median must meet; empty where there is none, and then
-	// Passed says that there was a figure.
+	// Bound is empty if there is none; Passed then only means that there was a
+	// run.
 	Bound  string    `json:"bound,omitempty"`
 	Passed bool      `json:"passed"`
 	Runs   []float64 `json:"runs"`
@@ -68,22 +69,20 @@ func (r *Report) Peer(name, version string) {
 	r.Versions = append(r.Versions, Version{name, version})
 }
 
-// Add adds a figure with all its runs. A figure without a run, or with one that
-// is not a finite number, does not pass, whatever its bound.
+// Add adds a figure with all its runs.
 func (r *Report) Add(name, unit string, bound Bound, runs ...float64) {
 	l := Line{Name: name, Unit: unit, Bound: bound.String(), Runs: slices.Clone(runs)}
-	if n := len(runs); n > 0 && !slices.ContainsFunc(runs, notFinite) {
-		sorted := slices.Sorted(slices.Values(runs))
-		l.Median, l.Min, l.Max = (sorted[(n-1)/2]+sorted[n/2])/2, sorted[0], sorted[n-1]
+	if len(runs) > 0 && !slices.ContainsFunc(runs, notFinite) {
+		l.Median, l.Min, l.Max = Median(runs), slices.Min(runs), slices.Max(runs)
 		l.Passed = bound.holds(l.Median, runs)
 	} else {
-		l.Runs = nil // JSON has no word for them
+		l.Runs = nil // JSON cannot express NaN
 	}
 	r.Lines = append(r.Lines, l)
 }
 
-// Ratio adds ours/theirs of each round. Rounds that do not pair up are a figure
-// that was not measured.
+// Ratio adds ours/theirs of each round. Lists of different lengths count as not
+// measured.
 func (r *Report) Ratio(name string, bound Bound, ours, theirs []float64) {
 	var ratios []float64
 	if len(ours) == len(theirs) {
@@ -94,18 +93,21 @@ func (r *Report) Ratio(name string, bound Bound, ours, theirs []float64) {
 	r.Add(name, "x", bound, ratios...)
 }
 
+// Median of at least one run.
+func Median(runs []float64) float64 {
+	sorted := slices.Sorted(slices.Values(runs))
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+}
+
 func notFinite(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) }
 
-// Judge fails when a figure was not measured or its median missed its bound.
-func (r *Report) Judge() error {
+// Unmeasured names the figures without a run; a report without figures is an
+// error, too.
+func (r *Report) Unmeasured() error {
 	var errs []error
 	for _, l := range r.Lines {
-		switch {
-		case l.Passed:
-		case len(l.Runs) == 0:
+		if len(l.Runs) == 0 {
 			errs = append(errs, fmt.Errorf("%s: not measured", l.Name))
-		default:
-			errs = append(errs, fmt.Errorf("%s: median %s %s of %s to %s, want %s", l.Name, number(l.Median), l.Unit, number(l.Min), number(l.Max), l.Bound))
 		}
 	}
 	if len(r.Lines) == 0 {
@@ -114,7 +116,21 @@ func (r *Report) Judge() error {
 	return errors.Join(errs...)
 }
 
-// Table is the report in Markdown, without title and explanation.
+// Missed names the figures that did not meet their bounds.
+func (r *Report) Missed() error {
+	var errs []error
+	for _, l := range r.Lines {
+		if !l.Passed && len(l.Runs) > 0 {
+			errs = append(errs, fmt.Errorf("%s: median %s %s of %s to %s, want %s", l.Name, number(l.Median), l.Unit, number(l.Min), number(l.Max), l.Bound))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Judge returns an error if a figure was not measured or missed its bound.
+func (r *Report) Judge() error { return errors.Join(r.Unmeasured(), r.Missed()) }
+
+// Table returns the figures in Markdown, without title and explanation.
 func (r *Report) Table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| figure | unit | median | min | max | bound | | runs |\n|---|---|---|---|---|---|---|---|\n")
@@ -140,7 +156,7 @@ func (r *Report) Table() string {
 	return b.String() + "\n"
 }
 
-// number shows four digits, or all that lie before the point.
+// number prints four significant digits, or all digits before the point.
 func number(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 1000 || v == math.Trunc(v):
@@ -153,24 +169,24 @@ func number(v float64) string {
 	return fmt.Sprintf("%.3f", v)
 }
 
-// Write keeps the report in a folder, as Name.json and Name.md.
+// Write writes Name.json and Name.md into a folder.
 func (r *Report) Write(dir string) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
-		return fmt.Errorf("keep the report: %w", err)
+		return fmt.Errorf("write the report: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("keep the report: %w", err)
+		return fmt.Errorf("write the report: %w", err)
 	}
-	page := fmt.Sprintf("# %s\n\n%s Written by the run.\n\n%s", r.Title, r.About, r.Table())
+	page := fmt.Sprintf("# %s\n\n%s\n\n%s", r.Title, r.About, r.Table())
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, r.Name+".json"), append(b, '\n'), 0o644),
 		os.WriteFile(filepath.Join(dir, r.Name+".md"), []byte(page), 0o644),
 	)
 }
 
-// Finish prints the table, keeps the report where dir is not empty, and judges
-// it. A report that fails is kept too.
+// Finish prints the table, writes the files if dir is not empty, and judges the
+// report. A report that fails is written, too.
 func (r *Report) Finish(dir string) error {
 	fmt.Print(r.Table())
 	if dir != "" {

@@ -1,13 +1,10 @@
-// Package traffic loads a server that streams text: requests one by one, beside
-// one another, or open-loop, at times that do not wait for answers.
+// Package traffic sends requests to a server that streams text: one by one, at
+// once, or at random times that do not depend on the answers.
 //
-// It owns the targets (the engine over its socket, mlx-lm's server over HTTP),
-// prompts that no cache has seen, Poisson arrivals from a seed, and the figures
-// of what came: time to first token, time between tokens, tokens a second, as
-// percentiles. It refuses a request that ends early or with an error: it is
-// returned, never left out of the figures. It judges nothing.
-//
-// Another server, such as one on a GPU, is another Target.
+// It owns prompts that no cache has seen, Poisson arrivals from a seed, and the
+// figures of the answers: time to first token, time between tokens, tokens per
+// second, as percentiles. A request that fails is an error, never left out of
+// the figures.
 //
 // Start reading at Target and OpenLoop.
 package traffic
@@ -20,34 +17,59 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"metalfleet.dev/metalfleet/metal/wire"
+	"metalfleet.dev/metalfleet/test/bench/served"
 )
 
-// Request is what to ask.
+// Request is a prompt in plain text, or messages of a chat, and the length of the
+// greedy answer.
 type Request struct {
-	// Prompt in plain text.
-	Prompt string
-	// MaxTokens of the answer, which is greedy.
+	Prompt    string
+	Messages  []Message
 	MaxTokens int
 }
+
+// Message of a chat.
+type Message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// Usage is the tokens of a request, as the server counted them.
+type Usage struct{ Prompt, Cached, Generated int }
 
 // Target is a server.
 type Target interface {
 	// Ask runs one request and calls each for every piece of the answer as it
-	// comes. It returns how many tokens prompt and answer had.
-	Ask(ctx context.Context, r Request, each func()) (prompt, answer int, err error)
+	// arrives.
+	Ask(ctx context.Context, r Request, each func()) (Usage, error)
+}
+
+// Engine is one of ours, over its socket.
+type Engine struct{ Client wire.EngineClient }
+
+// Ask runs one request.
+func (e Engine) Ask(ctx context.Context, r Request, each func()) (Usage, error) {
+	usage, err := served.Generate(ctx, e.Client, &wire.GenerateRequest{Input: &wire.GenerateRequest_Prompt{Prompt: r.Prompt}, MaxTokens: int64(r.MaxTokens)},
+		func(ev *wire.GenerateEvent) {
+			if len(ev.GetDelta().GetTokens()) > 0 {
+				each()
+			}
+		})
+	return Usage{int(usage.GetPromptTokens()), int(usage.GetCachedTokens()), int(usage.GetGeneratedTokens())}, err
 }
 
 // Answer is what one request took.
 type Answer struct {
+	Usage
 	// Due is when the request was to be sent, from the beginning of the load.
 	Due time.Duration
-	// First is from then to the first piece, Whole to the end.
+	// First is from Due to the first piece, Whole to the end.
 	First, Whole time.Duration
-	// Gaps are between the pieces.
+	// Gaps between the pieces.
 	Gaps []time.Duration
-	// Prompt and Tokens count those of the prompt and of the answer.
-	Prompt, Tokens int
-	Err            error
+	Err  error
 }
 
 // Ask runs one request.
@@ -58,7 +80,7 @@ func Ask(ctx context.Context, t Target, r Request) Answer {
 func ask(ctx context.Context, t Target, r Request, due time.Time) Answer {
 	var a Answer
 	var last time.Time
-	a.Prompt, a.Tokens, a.Err = t.Ask(ctx, r, func() {
+	a.Usage, a.Err = t.Ask(ctx, r, func() {
 		now := time.Now()
 		if last.IsZero() {
 			a.First = now.Sub(due)
@@ -69,17 +91,18 @@ func ask(ctx context.Context, t Target, r Request, due time.Time) Answer {
 	})
 	a.Whole = time.Since(due)
 	if a.Err == nil && last.IsZero() {
-		a.Err = fmt.Errorf("an answer of %d tokens had no piece", a.Tokens)
+		a.Err = fmt.Errorf("an answer of %d tokens had no piece", a.Generated)
 	}
 	return a
 }
 
-// Together asks all requests at once.
+// Together sends all requests at once.
 func Together(ctx context.Context, t Target, rs []Request) []Answer {
 	return OpenLoop(ctx, t, rs, make([]time.Duration, len(rs)))
 }
 
-// OpenLoop asks each request at its time, whatever became of those before it.
+// OpenLoop sends each request at its time, whether or not earlier ones were
+// answered.
 func OpenLoop(ctx context.Context, t Target, rs []Request, at []time.Duration) []Answer {
 	out := make([]Answer, len(rs))
 	var wg sync.WaitGroup
@@ -102,8 +125,7 @@ func OpenLoop(ctx context.Context, t Target, rs []Request, at []time.Duration) [
 	return out
 }
 
-// Poisson is when so many requests arrive at a rate a second, each at a time
-// that says nothing of the others'.
+// Poisson returns independent random arrival times at a rate per second.
 func Poisson(rate float64, requests int, seed uint64) []time.Duration {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	at := make([]time.Duration, requests)
@@ -115,8 +137,8 @@ func Poisson(rate float64, requests int, seed uint64) []time.Duration {
 	return at
 }
 
-// words are one token each, in front of a blank, for every tokenizer that has
-// seen English.
+// words are one token each, after a blank, for every tokenizer trained on
+// English.
 var words = strings.Fields(`the of and to in a is that for it as was with be by on not he his but at are this have from or had an they which
 one you were all her she there would their we him been has when who will no more if out so up said what its about than into them can only
 other time new some could these two may first then do any like my now over such our man me even most made after also did many off before must
@@ -124,11 +146,12 @@ well back through years much where your way down should because long each just s
 still see own work men day get here old between both life being under three never know same last another while us might great go come since
 against right came take used himself few house use place during high without again home around small however found mind part school four`)
 
-// Prompt of about so many tokens, another for each seed from its first word on.
-func Prompt(tokens int, seed uint64) string {
+// Prompt returns random words, which differ from the first word on for each
+// seed.
+func Prompt(count int, seed uint64) string {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	var b strings.Builder
-	for i := range tokens {
+	for i := range count {
 		if i > 0 {
 			b.WriteByte(' ')
 		}
@@ -137,23 +160,23 @@ func Prompt(tokens int, seed uint64) string {
 	return b.String()
 }
 
-// calibration is a prompt long enough to say how many tokens words have.
+// calibration is the number of words that Words counts.
 const calibration = 64
 
-// Words asks a server how many tokens it makes of plain words, and returns how
-// many of them have about so many tokens. The request warms the server, too.
+// Words asks a server how many tokens it makes of plain words, and returns a
+// function from tokens to words. The request warms the server up, too.
 func Words(ctx context.Context, t Target) (func(tokens int) int, error) {
 	a := Ask(ctx, t, Request{Prompt: Prompt(calibration, 0), MaxTokens: 2})
 	if a.Err != nil {
 		return nil, fmt.Errorf("the first request: %w", a.Err)
 	}
 	if a.Prompt < calibration {
-		return nil, fmt.Errorf("%d words have %d tokens: the server does not say what it counts", calibration, a.Prompt)
+		return nil, fmt.Errorf("the server counted %d tokens in %d words", a.Prompt, calibration)
 	}
 	return func(tokens int) int { return max(1, (tokens*calibration+a.Prompt/2)/a.Prompt) }, nil
 }
 
-// Percentile of durations, by the nearest rank; 0 of none.
+// Percentile returns the nearest rank, or 0 of no durations.
 func Percentile(of []time.Duration, p float64) time.Duration {
 	if len(of) == 0 {
 		return 0
@@ -163,45 +186,34 @@ func Percentile(of []time.Duration, p float64) time.Duration {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// Figures are those of a load.
+// Milliseconds of a duration, to the microsecond.
+func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// Figures of a load.
 type Figures struct {
-	Requests int `json:"requests"`
-	// TTFT and InterToken in milliseconds.
-	TTFT       Spread `json:"ttftMilliseconds"`
-	InterToken Spread `json:"interTokenMilliseconds"`
-	// TokensPerSecond of all answers together, from the first request to the
-	// last token.
-	TokensPerSecond float64 `json:"tokensPerSecond"`
+	// First and Gaps are times to the first token and between tokens.
+	First, Gaps []time.Duration
+	// TokensPerSecond of all answers together, from the first request to the last
+	// token.
+	TokensPerSecond float64
+	// Usage of all requests.
+	Usage
 }
 
-// Spread is percentiles.
-type Spread struct {
-	P50 float64 `json:"p50"`
-	P90 float64 `json:"p90"`
-	P99 float64 `json:"p99"`
-}
-
-// Sum is the figures of answers; the error is that of the first that failed.
+// Sum returns the figures of answers, or the error of the first that failed.
 func Sum(answers []Answer) (Figures, error) {
-	f := Figures{Requests: len(answers)}
-	var first, gaps []time.Duration
+	var f Figures
 	var end time.Duration
-	tokens := 0
 	for i, a := range answers {
 		if a.Err != nil {
 			return f, fmt.Errorf("request %d: %w", i, a.Err)
 		}
-		first, gaps, tokens = append(first, a.First), append(gaps, a.Gaps...), tokens+a.Tokens
+		f.First, f.Gaps = append(f.First, a.First), append(f.Gaps, a.Gaps...)
+		f.Prompt, f.Cached, f.Generated = f.Prompt+a.Prompt, f.Cached+a.Cached, f.Generated+a.Generated
 		end = max(end, a.Due+a.Whole)
 	}
-	f.TTFT, f.InterToken = spread(first), spread(gaps)
 	if end > 0 {
-		f.TokensPerSecond = float64(tokens) / end.Seconds()
+		f.TokensPerSecond = float64(f.Generated) / end.Seconds()
 	}
 	return f, nil
-}
-
-func spread(of []time.Duration) Spread {
-	at := func(p float64) float64 { return float64(Percentile(of, p).Microseconds()) / 1000 }
-	return Spread{at(50), at(90), at(99)}
 }

@@ -2,28 +2,27 @@ package traffic
 
 import (
 	"context"
-	"encoding/xml"
 	"errors"
-	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// slow answers every request with pieces a second apart, the first after two.
+// slow answers with pieces a second apart, the first after two seconds.
 type slow struct{ fail bool }
 
-func (s slow) Ask(_ context.Context, r Request, each func()) (int, int, error) {
+func (s slow) Ask(_ context.Context, r Request, each func()) (Usage, error) {
 	if s.fail {
-		return 0, 0, errors.New("refused")
+		return Usage{}, errors.New("refused")
 	}
 	time.Sleep(time.Second)
 	for range r.MaxTokens {
 		time.Sleep(time.Second)
 		each()
 	}
-	return 5, r.MaxTokens, nil
+	return Usage{Prompt: 5, Generated: r.MaxTokens}, nil
 }
 
 func TestArrivalsDoNotWaitForAnswers(t *testing.T) {
@@ -34,7 +33,8 @@ func TestArrivalsDoNotWaitForAnswers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f.TTFT != (Spread{2000, 2000, 2000}) || f.InterToken != (Spread{1000, 1000, 1000}) || f.TokensPerSecond != 10.0/6 {
+		second := time.Second
+		if !slices.Equal(f.First, []time.Duration{2 * second, 2 * second, 2 * second}) || len(f.Gaps) != 7 || slices.Max(f.Gaps) != second || f.TokensPerSecond != 10.0/6 {
 			t.Errorf("%+v", f)
 		}
 	})
@@ -46,23 +46,26 @@ func TestARequestThatFailsIsNotLeftOut(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		if a := Ask(t.Context(), slow{}, Request{}); a.Err == nil {
-			t.Error("an answer without a piece is one")
+			t.Error("an answer without a piece was accepted")
 		}
 	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Sum(OpenLoop(ctx, slow{}, make([]Request, 1), []time.Duration{time.Hour})); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled before it was sent: %v", err)
+	}
 }
 
-func TestArrivalsAreThoseOfTheSeedAndOfTheRate(t *testing.T) {
-	const n = 20_000
-	at := Poisson(50, n, 3)
-	if mean := at[n-1].Seconds() / n; mean < 0.0195 || mean > 0.0205 {
-		t.Errorf("%v s between two of 50 a second", mean)
+func TestASeedDecidesArrivalsAndPrompts(t *testing.T) {
+	at, again, other := Poisson(5, 1000, 1), Poisson(5, 1000, 1), Poisson(5, 1000, 2)
+	if mean := at[999].Seconds() / 1000; mean < 0.18 || mean > 0.22 || !slices.IsSorted(at) {
+		t.Errorf("a mean of %.3f s at 5 per second", mean)
 	}
-	again, other := Poisson(50, n, 3), Poisson(50, n, 4)
-	if again[7] != at[7] || other[7] == at[7] {
-		t.Error("a seed does not decide")
+	if !slices.Equal(at, again) || slices.Equal(at, other) {
+		t.Error("arrivals do not follow the seed")
 	}
 	if first, same := Prompt(9, 1), Prompt(9, 1); first == Prompt(9, 2) || first != same || len(strings.Fields(first)) != 9 {
-		t.Error("a prompt is not that of its seed")
+		t.Error("prompts do not follow the seed")
 	}
 }
 
@@ -77,61 +80,41 @@ func TestPercentilesAreByNearestRank(t *testing.T) {
 		}
 	}
 	if Percentile(nil, 50) != 0 {
-		t.Error("of nothing there is a percentile")
+		t.Error("no durations have a percentile")
 	}
 }
 
-func TestAStreamIsReadToItsEnd(t *testing.T) {
-	const whole = ": keepalive 1/2\n\ndata: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"\"}]}\n\ndata: {\"choices\":[{\"text\":\"b\",\"finish_reason\":\"length\"}]}\n\n" +
-		"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n"
-	n := 0
-	prompt, answer, err := read(strings.NewReader(whole+"data: [DONE]\n\n"), func() { n++ })
-	if err != nil || n != 2 || prompt != 7 || answer != 3 {
-		t.Errorf("%d pieces, %d and %d tokens: %v", n, prompt, answer, err)
-	}
-	if _, _, err := read(strings.NewReader(whole), func() {}); err == nil {
-		t.Error("a stream that was cut is whole")
-	}
-	if _, _, err := read(strings.NewReader("data: {\n"), func() {}); err == nil {
-		t.Error("half an event is one")
-	}
-}
+// counting makes each tokens of a word.
+type counting struct{ each int }
 
-func TestAPlotIsWellFormed(t *testing.T) {
-	svg := Plot("a & b", "x", "y", []Curve{{"us", []float64{1, 2}, []float64{3, 400}}, {"<them>", []float64{1, 2}, []float64{5, 5000}}})
-	d := xml.NewDecoder(strings.NewReader(svg))
-	circles := 0
-	for {
-		token, err := d.Token()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "circle" {
-			circles++
-		}
-	}
-	if circles != 4 || strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
-		t.Errorf("%d points in %s", circles, svg)
-	}
-}
-
-// wordy says that a word has three tokens, or what it is told.
-type wordy struct{ each int }
-
-func (w wordy) Ask(_ context.Context, r Request, each func()) (int, int, error) {
+func (c counting) Ask(_ context.Context, r Request, each func()) (Usage, error) {
 	each()
-	return w.each * len(strings.Fields(r.Prompt)), r.MaxTokens, nil
+	return Usage{Prompt: c.each * len(strings.Fields(r.Prompt))}, nil
 }
 
-func TestWordsAreCountedByTheServer(t *testing.T) {
-	words, err := Words(t.Context(), wordy{3})
+func TestTheServerCountsTheTokensOfWords(t *testing.T) {
+	words, err := Words(t.Context(), counting{3})
 	if err != nil || words(8192) != 2731 || words(1) != 1 {
-		t.Errorf("%v: 8192 tokens are %d words, one is %d, want 2731 and 1", err, words(8192), words(1))
+		t.Errorf("%v: 8192 tokens are %d words, 1 is %d, want 2731 and 1", err, words(8192), words(1))
 	}
-	if _, err := Words(t.Context(), wordy{0}); err == nil || !strings.Contains(err.Error(), "does not say what it counts") {
-		t.Errorf("no tokens: %v", err)
+	if _, err := Words(t.Context(), counting{0}); err == nil {
+		t.Error("a server that counts no tokens was accepted")
+	}
+}
+
+func TestAStreamOfEventsIsReadUpToDone(t *testing.T) {
+	const whole = ": keepalive 1/2\n\ndata: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"\"}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"b\"},\"finish_reason\":\"length\"}]}\n\n" +
+		"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3,\"prompt_tokens_details\":{\"cached_tokens\":2}}}\n\n"
+	for silent, want := range map[bool]int{false: 2, true: 4} {
+		n := 0
+		u, err := HTTP{Silent: silent}.read(strings.NewReader(whole+"data: [DONE]\n\n"), func() { n++ })
+		if err != nil || n != want || u != (Usage{7, 2, 3}) {
+			t.Errorf("%d pieces, want %d; %+v, %v", n, want, u, err)
+		}
+	}
+	for name, text := range map[string]string{"cut off": whole, "broken event": "data: {\n\n"} {
+		if _, err := (HTTP{}).read(strings.NewReader(text), func() {}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package clients
 
 import (
 	"bufio"
@@ -55,7 +55,7 @@ func startRunner(ctx context.Context, o options, c table.Client, d tinyfleet.Doo
 	}
 	if strings.ContainsRune(line[0], filepath.Separator) {
 		if _, err := os.Stat(line[0]); err != nil {
-			return nil, fmt.Errorf("%s is not installed: %w; run test/oracle/clients/install.sh", c.Name, err)
+			return nil, fmt.Errorf("%s is not installed: %w; make test-clients installs it", c.Name, err)
 		}
 	}
 	ctx, gone := context.WithTimeoutCause(ctx, clientPatience, fmt.Errorf("%s took more than %s", c.Name, clientPatience))

@@ -6,5 +6,5 @@
 // a gateway in one process, over TLS as they speak in a fleet. It runs with the
 // tiny readers, and with each model that the flag -model names.
 //
-// Start reading at TestA5VectorsAreTheEnginesOwn.
+// Start reading at TestEmbeddingsEqualTheEnginesOutput.
 package embedapi

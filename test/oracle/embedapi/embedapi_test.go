@@ -263,7 +263,7 @@ func tokenizerOf(t *testing.T, path string) *tokenizer.Tokenizer {
 	return source.Tokenizer
 }
 
-func TestA5VectorsAreTheEnginesOwn(t *testing.T) {
+func TestEmbeddingsEqualTheEnginesOutput(t *testing.T) {
 	models := readerModels(t, false)
 	if *more != "" {
 		models[*more] = *more
@@ -325,7 +325,7 @@ func (s *served) embeds(t *testing.T, d door) {
 	}
 }
 
-func TestA6ScoresAreTheEnginesOwn(t *testing.T) {
+func TestRerankScoresEqualTheEnginesOutput(t *testing.T) {
 	for name, path := range readerModels(t, true) {
 		t.Run(name, func(t *testing.T) {
 			s := serveModel(t, path, model.Rerank)

@@ -1,4 +1,4 @@
-package main
+package fuzzapi
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package main
+package fuzzapi
 
 import (
 	"bytes"
@@ -208,7 +208,7 @@ func (f *fuzz) straight(ctx context.Context) (*agentDoor, error) {
 	out.close = func() { front.Close(); out.transport.CloseIdleConnections() }
 	if _, err := os.Stat(f.options.schemathesis); err != nil {
 		out.close()
-		return nil, fmt.Errorf("schemathesis is not installed, run bash test/oracle/fuzzapi/install.sh: %w", err)
+		return nil, fmt.Errorf("schemathesis is not installed, make fuzz installs it: %w", err)
 	}
 	return out, nil
 }

@@ -24,6 +24,7 @@ if hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest() != sys.argv[2]:
     sys.exit("text: " + sys.argv[1] + " has another SHA-256 than expected")
 PY
 }
+oracle() { CGO_ENABLED=0 go test -trimpath -tags oracle -count=1 -v "$1" -args "${@:2}"; }
 mkdir -p "$cache"
 if [ ! -f "$cache/installed" ]; then
   python3 -m venv "$cache/venv"
@@ -59,6 +60,6 @@ nfkc=$(wheel anthropic==0.38.0 anthropic/tokenizer.json c241737df24b4e7f7c9af4fd
 model=$(bash hack/models/fetch.sh smollm2 | tail -n 1)
 
 "$python" -W ignore test/oracle/goldens/chat/compare.py "$templates" "$cache/folders" >"$cache/renders.jsonl"
-CGO_ENABLED=0 go run -trimpath ./test/oracle/goldens/chat "$cache/renders.jsonl"
+oracle ./test/oracle/goldens/chat -renders "$cache/renders.jsonl"
 TOKENIZERS_PARALLELISM=false "$python" test/oracle/goldens/tokenizer/compare.py "$cache/tokenizers" "$count" "$model" "$models" minilm="$minilm" nfkc="$nfkc"
-CGO_ENABLED=0 go run -trimpath ./test/oracle/goldens/tokenizer "$cache/tokenizers"
+oracle ./test/oracle/goldens/tokenizer -dir "$cache/tokenizers"

@@ -4,8 +4,8 @@
 // It owns the order of an engine's events: Admitted, then text, then exactly
 // one Finished; and the door to the response, which only an Admitted opens: the
 // handlers of text routes are given a Door and no http.ResponseWriter, so that
-// a 200 before the engine's word does not compile (requirement G5). It refuses
-// a stream that breaks the order of events.
+// a 200 before the engine's word does not compile. It refuses a stream that
+// breaks the order of events.
 //
 // Start reading at Await, then Door.
 package admission
@@ -88,7 +88,7 @@ func NewDoor(w http.ResponseWriter) Door { return Door{w} }
 // that Await made: who calls it has no answer to write.
 func (d Door) Open(a *Admitted) http.ResponseWriter {
 	if a == nil || a.stream == nil {
-		panic("admission: a response is opened without an admitted request")
+		panic("admission: response opened without an admitted request")
 	}
 	return d.w
 }

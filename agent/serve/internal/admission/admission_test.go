@@ -77,9 +77,8 @@ func TestOrderAfterAdmission(t *testing.T) {
 	}
 }
 
-// TestG5OnlyAnAdmittedRequestOpensTheResponse: a handler that has no Admitted of
-// Await has no way to the client.
-func TestG5OnlyAnAdmittedRequestOpensTheResponse(t *testing.T) {
+// A handler without an Admitted from Await cannot write to the client.
+func TestOnlyAnAdmittedRequestOpensTheResponse(t *testing.T) {
 	w := httptest.NewRecorder()
 	door := admission.NewDoor(w)
 	a, err := admission.Await(&list{admitted, finished})

@@ -22,7 +22,7 @@ import (
 	"metalfleet.dev/metalfleet/test/testenv"
 )
 
-var update = flag.Bool("update", false, "write the golden files, and the examples of docs/kubectl-plugin.md")
+var update = flag.Bool("update", false, "write the golden files")
 
 // env is one control plane for all tests of this package; they run in sequence.
 var env *testenv.Env
@@ -183,8 +183,8 @@ func (b *lockedBuffer) String() string {
 
 var stamp = regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ`)
 
-// golden compares an output with testdata/NAME.golden and with the example of
-// that name in the document. Times differ in each run and are set to one.
+// golden compares an output with testdata/NAME.golden. Times differ in each run
+// and are set to one.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	got = stamp.ReplaceAllString(got, "2026-11-22T12:00:00Z")
@@ -193,7 +193,6 @@ func golden(t *testing.T, name, got string) {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		rewriteExample(t, name, got)
 	}
 	want, err := os.ReadFile(file)
 	if err != nil {
@@ -201,44 +200,6 @@ func golden(t *testing.T, name, got string) {
 	}
 	if got != string(want) {
 		t.Errorf("%s: got\n%s\nwant\n%s", file, got, want)
-	}
-	if example(t, name) != string(want) {
-		t.Errorf("%s does not show %s; run this test with -update and read the difference", document, file)
-	}
-}
-
-const document = "../../../../docs/kubectl-plugin.md"
-
-// exampleOf finds the example of a name: a fenced block behind a comment.
-func exampleOf(name string) *regexp.Regexp {
-	return regexp.MustCompile("(?s)(<!-- example: " + regexp.QuoteMeta(name) + " -->\n```[a-z]*\n)(.*?)(```\n)")
-}
-
-func example(t *testing.T, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(document)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := exampleOf(name).FindSubmatch(text)
-	if m == nil {
-		t.Fatalf("%s has no example %q", document, name)
-	}
-	return string(m[2])
-}
-
-func rewriteExample(t *testing.T, name, to string) {
-	t.Helper()
-	text, err := os.ReadFile(document)
-	if err != nil {
-		t.Fatal(err)
-	}
-	next := exampleOf(name).ReplaceAllFunc(text, func(b []byte) []byte {
-		m := exampleOf(name).FindSubmatch(b)
-		return []byte(string(m[1]) + to + string(m[3]))
-	})
-	if err := os.WriteFile(document, next, 0o644); err != nil {
-		t.Fatal(err)
 	}
 }
 

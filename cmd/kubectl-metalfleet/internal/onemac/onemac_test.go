@@ -12,9 +12,8 @@ import (
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-// TestA16SettingsGoToADictionaryAndBack: what is written is what was read, none is
-// null, and what is not named is not in the patch.
-func TestA16SettingsGoToADictionaryAndBack(t *testing.T) {
+// None is null, and a patch has only the settings that were named.
+func TestSettingsRoundTrip(t *testing.T) {
 	m := &v1alpha1.MacNode{}
 	if d := cmp.Diff(Settings{"unschedulable": nil, "memory.policy": nil, "memory.ceiling": nil, "settings.logLevel": nil, "settings.cacheLimit": nil, "settings.cacheFree": nil}, Read(m)); d != "" {
 		t.Errorf("of a Mac that nobody set: %s", d)
@@ -53,9 +52,7 @@ func TestA16SettingsGoToADictionaryAndBack(t *testing.T) {
 	}
 }
 
-// TestA16EverySettingOfAnAgentHasAName: one that a later version adds is not
-// forgotten here.
-func TestA16EverySettingOfAnAgentHasAName(t *testing.T) {
+func TestEverySettingHasAName(t *testing.T) {
 	b, err := json.Marshal(v1alpha1.AgentSettings{LogLevel: v1alpha1.LogInfo, CacheLimit: &resource.Quantity{}, CacheFree: &resource.Quantity{}})
 	if err != nil {
 		t.Fatal(err)
@@ -77,19 +74,19 @@ func TestA16EverySettingOfAnAgentHasAName(t *testing.T) {
 	}
 }
 
-// TestA16WhatIsUnknownIsRefusedByName, with the names that there are.
-func TestA16WhatIsUnknownIsRefusedByName(t *testing.T) {
+// The error lists the known names.
+func TestUnknownSettingIsRefusedByName(t *testing.T) {
 	for word, want := range map[string]string{
-		"loglevel=Debug":            `there is no setting "loglevel"; there are memory.ceiling`,
+		"loglevel=Debug":            `unknown setting "loglevel"; valid settings are memory.ceiling`,
 		"settings.logLevel=Trace":   `settings.logLevel is "Trace", want Info, Debug`,
-		"settings.cacheLimit=0":     `settings.cacheLimit is "0", want bytes, at least 1`,
-		"settings.cacheFree=-1":     `settings.cacheFree is "-1", want bytes, at least 0`,
+		"settings.cacheLimit=0":     `settings.cacheLimit is "0", want a quantity of at least 1`,
+		"settings.cacheFree=-1":     `settings.cacheFree is "-1", want a quantity of at least 0`,
 		"memory.ceiling=lots":       `memory.ceiling is "lots"`,
 		"memory.policy=Wild":        `memory.policy is "Wild"`,
 		"unschedulable=yes":         `unschedulable is "yes", want true, false`,
 		"settings.logLevel":         "want NAME=VALUE",
 		"settings.logLevel=":        "want NAME=VALUE",
-		"unschedulable.deeper=true": "there is no setting",
+		"unschedulable.deeper=true": "unknown setting",
 	} {
 		if _, err := Parse([]string{word}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", word, err, want)
@@ -99,9 +96,9 @@ func TestA16WhatIsUnknownIsRefusedByName(t *testing.T) {
 		t.Errorf("twice: %v", err)
 	}
 	for text, want := range map[string]string{
-		`{"spec":{}}`:              "settings are a JSON object",
-		`{"identity":"x"}`:         `there is no setting "identity"`,
-		`{"unschedulable":true}`:   "settings are a JSON object",
+		`{"spec":{}}`:              "settings must be a JSON object",
+		`{"identity":"x"}`:         `unknown setting "identity"`,
+		`{"unschedulable":true}`:   "settings must be a JSON object",
 		`{"memory.policy":"Nice"}`: "memory.policy is",
 	} {
 		if _, err := Decode([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
@@ -110,13 +107,12 @@ func TestA16WhatIsUnknownIsRefusedByName(t *testing.T) {
 	}
 }
 
-// TestA14OfAMacThatNeverReportedNothingIsZero.
-func TestA14OfAMacThatNeverReportedNothingIsZero(t *testing.T) {
+func TestMacThatNeverReportedShowsNoZeros(t *testing.T) {
 	m := &v1alpha1.MacNode{}
 	m.Name = "m1"
 	s := Of(m)
 	var b strings.Builder
-	if err := s.Write(&b); err != nil || b.String() != "m1 has not reported yet; its agent has to join first\n" || s.Memory != nil {
+	if err := s.Write(&b); err != nil || b.String() != "Mac m1 has not reported yet; its agent must join first\n" || s.Memory != nil {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 }

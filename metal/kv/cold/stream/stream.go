@@ -56,7 +56,7 @@ func Follow(ctx context.Context, engine wire.EngineClient, open func(kv.Origin) 
 	}
 	o := first.GetOrigin()
 	if o.GetModel() == "" || o.GetNumerics() == "" || o.GetLayout() == "" {
-		return fmt.Errorf("the engine does not say what its blocks depend on: %v", o)
+		return fmt.Errorf("the engine sent an incomplete block origin: %v", o)
 	}
 	lease, err := open(kv.Origin{Model: o.GetModel(), Numerics: o.GetNumerics(), Layout: o.GetLayout()})
 	if err != nil {
@@ -89,12 +89,12 @@ func grant(s grpc.BidiStreamingClient[wire.CacheLease, wire.CacheReport], lease 
 	now := lease.Current()
 	for {
 		if err := s.Send(toLease(now, answers)); err != nil {
-			return fmt.Errorf("tell the engine its lease: %w", reason(err, reports, broken))
+			return fmt.Errorf("send the lease to the engine: %w", reason(err, reports, broken))
 		}
 		select {
 		case r := <-reports:
 			if r.GetSequence() != answers+1 {
-				return fmt.Errorf("the engine's report %d came behind %d", r.GetSequence(), answers)
+				return fmt.Errorf("the engine sent report %d after report %d", r.GetSequence(), answers)
 			}
 			report, err := fromReport(r)
 			if err != nil {

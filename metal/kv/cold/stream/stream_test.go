@@ -139,9 +139,9 @@ func wait(t *testing.T, tier *cold.Tier) {
 	}
 }
 
-// TestK13LeasesAndReportsTravel: an engine that was given leave writes, the owner
-// hears of each block, and of the last ones before the stream ends.
-func TestK13LeasesAndReportsTravel(t *testing.T) {
+// An engine with a lease writes; the owner hears of each block, and of the last
+// ones before the stream ends.
+func TestLeasesAndReportsTravel(t *testing.T) {
 	tier := cold.Open(cold.Options{FS: disk.OS{}, Origin: origin, QueueBytes: 1 << 20, PutWait: patience})
 	over := make(chan struct{})
 	c := dial(t, func(s grpc.BidiStreamingServer[wire.CacheLease, wire.CacheReport]) error {
@@ -181,9 +181,8 @@ func TestK13LeasesAndReportsTravel(t *testing.T) {
 	}
 }
 
-// TestB4AStreamThatEndsDetaches, and one that comes again goes on; what is on the
-// disk is read in between.
-func TestB4AStreamThatEndsDetaches(t *testing.T) {
+// A new stream continues; reads from disk work in between.
+func TestEndedStreamDetaches(t *testing.T) {
 	tier := cold.Open(cold.Options{FS: disk.OS{}, Origin: origin, QueueBytes: 1 << 20, PutWait: patience})
 	defer tier.Close(context.Background())
 	served := make(chan error, 1)
@@ -270,9 +269,8 @@ func (s talk) Recv() (*wire.CacheLease, error) {
 	}
 }
 
-// TestK13NothingIsReportedBeforeTheLastReportWasAnswered: what an engine wants is
-// not asked for twice.
-func TestK13NothingIsReportedBeforeTheLastReportWasAnswered(t *testing.T) {
+// Otherwise an engine would ask for the same space twice.
+func TestOneReportIsOutstandingAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := faultfs.New(1 << 20)
 		n := cold.NamespaceOf(origin)
@@ -324,9 +322,9 @@ func TestFollowRefusesWhatAnEngineMayNotSay(t *testing.T) {
 		want     string
 		ends     int
 	}{
-		"no origin":               {[]*wire.CacheReport{{}}, "does not say what its blocks depend on", 0},
-		"an origin with a gap":    {[]*wire.CacheReport{{Origin: &wire.CacheOrigin{Model: "m", Layout: "l"}}}, "does not say what its blocks depend on", 0},
-		"a report out of turn":    {[]*wire.CacheReport{{Origin: said}, {Sequence: 2}}, "report 2 came behind 0", 1},
+		"no origin":               {[]*wire.CacheReport{{}}, "incomplete block origin", 0},
+		"an origin with a gap":    {[]*wire.CacheReport{{Origin: &wire.CacheOrigin{Model: "m", Layout: "l"}}}, "incomplete block origin", 0},
+		"a report out of turn":    {[]*wire.CacheReport{{Origin: said}, {Sequence: 2}}, "report 2 after report 0", 1},
 		"a key that is none":      {[]*wire.CacheReport{{Origin: said}, {Sequence: 1, Touched: [][]byte{{1}}}}, "a key of 1 bytes", 1},
 		"a damaged key":           {[]*wire.CacheReport{{Origin: said}, {Sequence: 1, Damaged: [][]byte{{1, 2}}}}, "a key of 2 bytes", 1},
 		"a file without a key":    {[]*wire.CacheReport{{Origin: said}, {Sequence: 1, Persisted: []*wire.CacheFile{{Bytes: 1}}}}, "a key of 0 bytes", 1},

@@ -30,5 +30,5 @@ else
 fi
 go run ./cmd/engine convert --model "$model" --out "$work/folder"
 for form in "$model" "$work/folder"; do
-  "${go[@]}" run ./test/oracle/goldens/engine -backend "$backend" -model "$form" -golden "$work/record.json"
+  "${go[@]}" test -tags oracle -count=1 -v ./test/oracle/goldens/engine -args -backend "$backend" -model "$form" -golden "$work/record.json"
 done

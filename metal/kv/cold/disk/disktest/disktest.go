@@ -19,15 +19,15 @@ import (
 // Run runs the suite. root is an existing empty folder of the file system.
 func Run(t *testing.T, open func(t *testing.T) (f disk.FS, root string)) {
 	for name, test := range map[string]func(*testing.T, disk.FS, string){
-		"what is written is read":                 written,
-		"a rename replaces a file":                replaces,
-		"a folder moves with what is in it":       moves,
-		"what is missing says so":                 missing,
-		"a folder is listed by name":              listed,
-		"a folder that is not empty stays":        stays,
-		"the time of a file can be set":           timed,
-		"a file is read after it was removed":     removed,
-		"a writer goes on in a folder that moved": orphaned,
+		"written data can be read":                  written,
+		"a rename replaces a file":                  replaces,
+		"a folder moves with its contents":          moves,
+		"a missing file is reported as missing":     missing,
+		"a folder is listed by name":                listed,
+		"a folder that is not empty is not removed": stays,
+		"the time of a file can be set":             timed,
+		"a file can be read after it was removed":   removed,
+		"a writer continues in a folder that moved": orphaned,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, root := open(t)
@@ -126,7 +126,7 @@ func missing(t *testing.T, f disk.FS, root string) {
 	_, list := f.ReadDir(at)
 	_, created := f.Create(path.Join(at, "a"))
 	for what, err := range map[string]error{
-		"open": opened, "stat": found, "list": list, "create below": created,
+		"open": opened, "stat": found, "list": list, "create without a parent folder": created,
 		"remove": f.Remove(at), "rename": f.Rename(at, path.Join(root, "b")), "time": f.SetTime(at, time.Unix(1, 0)),
 	} {
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -167,7 +167,7 @@ func stays(t *testing.T, f disk.FS, root string) {
 	}
 	write(t, f, path.Join(root, "x/a"), "hello")
 	if err := f.Remove(path.Join(root, "x")); err == nil {
-		t.Error("a folder went with what is in it")
+		t.Error("a folder was removed with its contents")
 	}
 	if err := errors.Join(f.Remove(path.Join(root, "x/a")), f.Remove(path.Join(root, "x"))); err != nil {
 		t.Error(err)

