@@ -7,7 +7,7 @@
 // rendering is judged by programs that are not ours: helm, kube-apiserver and
 // its Pod security admission.
 //
-// What needs Helm has the build tag stories (make test-chart); the other tests
+// What needs Helm has the build tag stories (make test-system); the other tests
 // need no program.
 //
 // Start reading at TestEveryVariantIsValid.

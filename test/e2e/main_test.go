@@ -76,8 +76,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// outside writes the images, which needs the network's interpreter, and enters the
-// sandbox.
+// outside writes the images and another build of the agent, and enters the sandbox.
 func (w *world) outside(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("a cluster needs root: namespaces, mounts and control groups of its own")
@@ -87,6 +86,11 @@ func (w *world) outside(ctx context.Context) error {
 	}
 	if err := w.writeImages(ctx); err != nil {
 		return err
+	}
+	next := exec.CommandContext(ctx, "go", "build", "-ldflags", "-X main.version="+nextVersion, "-o", w.nextAgent(), "./cmd/agent")
+	next.Dir = w.root
+	if out, err := next.CombinedOutput(); err != nil {
+		return fmt.Errorf("build another agent: %w: %s", err, out)
 	}
 	return cluster.Sandbox(ctx, w.dir, os.Stdout)
 }

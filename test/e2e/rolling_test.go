@@ -139,12 +139,8 @@ func (w *world) upgrade(t *testing.T) {
 func (w *world) upgradeAgents(t *testing.T) {
 	before := w.allEngines(t)
 	must(t, os.MkdirAll(w.releases(), 0o755))
-	digest, err := fleet.Pack(filepath.Join(w.releases(), "agent.tar.gz"), map[string]string{
-		"agent": filepath.Join(w.root, "bin", nextVersion, "agent"), "engine": filepath.Join(w.root, "bin", "engine"),
-	})
-	if err != nil {
-		t.Fatalf("%v; make e2e builds it", err)
-	}
+	digest, err := fleet.Pack(filepath.Join(w.releases(), "agent.tar.gz"), map[string]string{"agent": w.nextAgent(), "engine": filepath.Join(w.root, "bin", "engine")})
+	must(t, err)
 	_, err = w.plugin(t.Context(), "upgrade-agents", "--version", nextVersion, "--url", w.hub.url+"/releases/agent.tar.gz", "--sha256", digest)
 	must(t, err)
 	w.while(t, 5*time.Minute, "every Mac runs the other agent", w.upgraded)
@@ -153,6 +149,9 @@ func (w *world) upgradeAgents(t *testing.T) {
 	}
 	w.through(t)
 }
+
+// nextAgent is the other build of the agent.
+func (w *world) nextAgent() string { return filepath.Join(filepath.Dir(w.dir), "agent-next") }
 
 // upgraded is nil once the plugin reports that every Mac runs the other agent.
 func (w *world) upgraded(ctx context.Context) error {

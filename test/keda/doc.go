@@ -6,8 +6,10 @@
 //
 // It owns the cluster, KEDA's installation in it, and a gateway that reports the
 // demand that the test sets. It refuses to imitate KEDA: its programs are built
-// from its own sources (make test-keda; the build tag is stories). There is no
-// Mac: only the desired number of replicas is tested.
+// from its own sources. There is no Mac: only the desired number of replicas is
+// tested.
+//
+//	make build kube && bash test/keda/build.sh && go test -count=1 -v -tags stories ./test/keda
 //
 // Start reading at TestKEDAScalesADeployment.
 package keda

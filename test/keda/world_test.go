@@ -57,7 +57,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(root, "bin", "keda", "stamp")); err != nil {
-		t.Fatalf("KEDA is not built, run make test-keda: %v", err)
+		t.Fatalf("KEDA is not built, run test/keda/build.sh: %v", err)
 	}
 	w := &world{ports: map[string]int{}, logs: t.TempDir()}
 	var err error
@@ -135,7 +135,7 @@ func (w *world) launch(t *testing.T, name, path string, env []string, args ...st
 	p := process.New(name, path, w.logs, args...)
 	p.SetEnv(append([]string{"KUBECONFIG=" + w.env.Kubeconfig}, env...)...)
 	if err := p.Start(); err != nil {
-		t.Fatalf("%v; make build and make test-keda build it", err)
+		t.Fatalf("%v; make build and test/keda/build.sh build it", err)
 	}
 	w.programs = append(w.programs, p)
 	return p

@@ -17,19 +17,19 @@ import (
 
 const (
 	// sequences run at once, in a cache that is too small for three long ones:
-	// some are preempted. As many more as askers wait.
+	// some are preempted. As many more as clients wait.
 	sequences   = 3
 	cacheTokens = 768
-	askers      = 10
+	clients     = 10
 	maxAnswer   = 40
 	maxPrompt   = 300
 	// patience is what the engine may need to come to rest, or to end.
 	patience = 20 * time.Second
 )
 
-// alarms cancel requests after a number of operations of the back end, which is
+// timers cancel requests after a number of operations of the back end, which is
 // the only clock here: it stands still when nothing is computed.
-type alarms struct {
+type timers struct {
 	mu sync.Mutex
 	// now and rings are guarded by mu.
 	now   int
@@ -37,7 +37,7 @@ type alarms struct {
 }
 
 // tick is called before each operation.
-func (a *alarms) tick(string) error {
+func (a *timers) tick(string) error {
 	a.mu.Lock()
 	a.now++
 	due := a.rings[a.now]
@@ -50,7 +50,7 @@ func (a *alarms) tick(string) error {
 }
 
 // after calls f after n more operations, at once for 0.
-func (a *alarms) after(n int, f func()) {
+func (a *timers) after(n int, f func()) {
 	if n == 0 {
 		f()
 		return
@@ -71,7 +71,7 @@ func (t *tally) cancelled() int64 {
 
 // requests serves the model and cancels what is asked of it.
 func (s *subject) requests(ctx context.Context, n amounts) error {
-	clock := &alarms{rings: make(map[int][]func())}
+	clock := &timers{rings: make(map[int][]func())}
 	b := s.open(clock.tick)
 	e := engine.Start(engine.Options{ModelPath: s.path, Backend: b, Sequences: sequences, CacheTokens: cacheTokens})
 	err := s.cancelAll(ctx, e, clock, n)
@@ -87,14 +87,14 @@ func (s *subject) requests(ctx context.Context, n amounts) error {
 	return nil
 }
 
-func (s *subject) cancelAll(ctx context.Context, e *engine.Engine, clock *alarms, n amounts) error {
+func (s *subject) cancelAll(ctx context.Context, e *engine.Engine, clock *timers, n amounts) error {
 	want := n.cancelled
 	if err := e.AwaitReady(ctx); err != nil {
 		return err
 	}
 	before := e.Status().Memory
 	var t tally
-	errs := make([]error, askers)
+	errs := make([]error, clients)
 	var wg sync.WaitGroup
 	for i := range errs {
 		wg.Go(func() {
@@ -137,7 +137,7 @@ func (s *subject) cancelAll(ctx context.Context, e *engine.Engine, clock *alarms
 
 // one asks for one answer and cancels it at a random operation: many steps
 // away, or at once.
-func one(ctx context.Context, e *engine.Engine, clock *alarms, rng *rand.Rand, t *tally) error {
+func one(ctx context.Context, e *engine.Engine, clock *timers, rng *rand.Rand, t *tally) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := engine.Request{Tokens: make([]int32, 1+rng.IntN(maxPrompt)), MaxTokens: 1 + rng.IntN(maxAnswer)}
