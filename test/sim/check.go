@@ -138,7 +138,7 @@ func (w *world) checkRollout(d *deployment) {
 		}
 	}
 	if living > max(wanted, stay)+surge {
-		w.broken("%s/%s has %d replicas of %d with a surge of %d, and %d may not go", d.Namespace, d.Name, living, wanted, surge, stay)
+		w.broken("%s/%s has %d replicas of %d with a surge of %d, and %d that must stay", d.Namespace, d.Name, living, wanted, surge, stay)
 	}
 }
 
@@ -212,7 +212,7 @@ func (w *world) checkMove(m *mac, r *replica) {
 	}
 }
 
-// together is how close in time Macs go away that have one cause, as the brake has it.
+// together is how close in time Macs go away that have one cause, as the circuit breaker has it.
 const together = time.Minute
 
 // lights notes since when more than half of the Macs are away that went together.

@@ -47,7 +47,7 @@ func TestTheSameSeedGivesTheSameTimeline(t *testing.T) {
 	if other := timeline(t, o); other == first {
 		t.Error("another seed, and the same timeline")
 	}
-	for _, part := range []string{"a switch fails", "brake holds: true", "brake holds: false", "is applied", "gets another engine", "is scaled from"} {
+	for _, part := range []string{"a switch fails", "circuit breaker open: true", "circuit breaker open: false", "is applied", "gets another engine", "is scaled from"} {
 		if !strings.Contains(first, part) {
 			t.Errorf("the timeline lacks %q", part)
 		}

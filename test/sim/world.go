@@ -191,13 +191,13 @@ func (w *world) watch() {
 		p, _ := w.pulses.Of(m.node.Name, w.now)
 		sights = append(sights, macnode.SightOf(&m.node, p, w.now))
 	}
-	brake := macnode.Look(sights)
-	if brake.Holds() != w.braking {
-		w.braking = brake.Holds()
-		w.logf("brake holds: %v (%d of %d silent)", w.braking, brake.Silent, brake.Fleet)
+	breaker := macnode.Look(sights)
+	if breaker.Holds() != w.braking {
+		w.braking = breaker.Holds()
+		w.logf("circuit breaker open: %v (%d of %d silent)", w.braking, breaker.Silent, breaker.Fleet)
 	}
 	for i, m := range w.macs {
-		c := sights[i].Judge(brake)
+		c := sights[i].Judge(breaker)
 		before := sights[i].Before
 		if before != nil && before.Reason == c.Reason {
 			continue

@@ -22,7 +22,7 @@
 //   - TestRollout: new revisions under load, with and without room, paused, undone,
 //     and halted.
 //   - TestScaling: a deployment scales itself to zero, from zero, up and down.
-//   - TestTunnel: Macs behind NAT, whose links, gateways and agents fail.
+//   - TestTunnel: Macs in a network with NAT, whose links, gateways and agents fail.
 //   - TestUpgrade: agents are replaced under streams, by a build that works and two
 //     that do not.
 //

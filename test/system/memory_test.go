@@ -212,7 +212,7 @@ func TestMemoryLeakStopsTheEngineAlone(t *testing.T) {
 	w.model(t, fleet.Model{Name: "calm", File: "slow.gguf", Tokens: slowContext, Mac: "pond"})
 	w.model(t, fleet.Model{Name: "leaks", File: leakyWord + ".gguf", OnDemand: true, Tokens: slowContext, DrainSeconds: longDrain, Mac: "pond"})
 	leaks := w.rouse(t, "leaks")
-	calm := w.stream(t, "calm", longAnswer)
+	undisturbed := w.stream(t, "calm", longAnswer)
 	refusal := broken(t, w.stream(t, "leaks", slowContext-200))
 	t.Logf("its client got %s: %s", refusal.Code, refusal.Message)
 	last := w.reclaimed(t, leaks)
@@ -222,7 +222,7 @@ func TestMemoryLeakStopsTheEngineAlone(t *testing.T) {
 	if limit := leaks.Report.Memory.LimitBytes; last.FreedBytes == nil || *last.FreedBytes < limit {
 		t.Errorf("it freed %s bytes, its limit was %d: it was stopped before it", fleet.Bytes(last.FreedBytes), limit)
 	}
-	wantComplete(t, calm, "")
+	wantComplete(t, undisturbed, "")
 	w.settled(t, "pond", 1)
 	eventually(t, "its replica reports why it ended", func(ctx context.Context) error {
 		r, err := w.Replica(ctx, "leaks")

@@ -76,7 +76,7 @@ func together(t *testing.T, macs ...fleet.Mac) *world {
 	return w
 }
 
-// Models of stories beside those of models.
+// Contexts of the further models of stories.
 const (
 	// nimbleContext makes an answer of full length larger than what sockets buffer.
 	nimbleContext = 32768

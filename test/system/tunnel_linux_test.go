@@ -30,8 +30,8 @@ var tunnelPorts = map[string]string{"gateway": "7444", "second": "7445"}
 
 const tunnelsMetric = "metalfleet_gateway_tunnels"
 
-// TestTunnel has two Macs behind NAT, whose agents open tunnels to two gateways
-// that cannot reach them. Answers come through the tunnels of both Macs; another
+// TestTunnel has two Macs in a network with NAT, whose agents open tunnels to two
+// gateways that cannot reach them. Answers come through the tunnels of both Macs; another
 // Mac's certificate opens none in a Mac's name; a link that dies takes its Mac out
 // of the picks, what had not begun there is answered elsewhere, and the Mac comes
 // back by itself; if all links die requests wait until one is back; a gateway that
@@ -67,7 +67,7 @@ func TestTunnel(t *testing.T) {
 	must(t, u.Failed())
 }
 
-// office is two Macs behind a router, with the fleet that they belong to.
+// office is a router with two Macs, and the fleet that they belong to.
 type office struct {
 	*world
 	router *sandbox.Machine
@@ -87,8 +87,8 @@ table inet guard {
 	chain through { type filter hook forward priority 0; policy accept; iifname "wan0" ct state != { established, related } drop; }
 }`
 
-// newOffice makes a router and Macs behind it. There is a route to the Macs: it is
-// the router that keeps gateways out.
+// newOffice makes a router and Macs in its network. There is a route to the Macs:
+// it is the router that keeps gateways out.
 func newOffice(t *testing.T, names ...string) *office {
 	t.Helper()
 	lines := []string{

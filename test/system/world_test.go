@@ -351,7 +351,7 @@ func (w *world) pids(t *testing.T, mac string) (out []int) {
 // stream begins a long answer and returns once its first text has arrived.
 func (w *world) stream(t *testing.T, model string, tokens int) *fleet.Stream {
 	t.Helper()
-	s, err := w.StartStream(t.Context(), fleet.Question{Model: model, Text: "Tell a long story", MaxTokens: tokens})
+	s, err := w.StartStream(t.Context(), fleet.Question{Model: model, Text: "Write a long story", MaxTokens: tokens})
 	must(t, err)
 	t.Cleanup(func() { s.Leave(); <-s.Ended })
 	return s
