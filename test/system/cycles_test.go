@@ -17,9 +17,9 @@ const (
 	// warmCycles before the agent counts as empty: connections were made, and lists
 	// of the last reclaims have some.
 	warmCycles = 3
-	// calmDown is how long the runtime of an idle agent may take to release free pages:
+	// idleLimit is how long the runtime of an idle agent may take to release free pages:
 	// it collects garbage every two minutes at the latest.
-	calmDown = 5 * time.Minute
+	idleLimit = 5 * time.Minute
 )
 
 // TestCycles has one Mac go through cycles of memory pressure. In each, requests
@@ -95,7 +95,7 @@ func (c cycle) agentHolds(t *testing.T) int64 {
 // seconds and is as wanted.
 func (c cycle) rests(t *testing.T, want func(int64) error) (mark int64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), calmDown, fmt.Errorf("not within %s", calmDown))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), idleLimit, fmt.Errorf("not within %s", idleLimit))
 	defer cancel()
 	var since time.Time
 	must(t, fleet.Poll(ctx, time.Second, "the agent releases what it does not need", func(context.Context) error {

@@ -35,6 +35,7 @@ const (
 // slow.
 func TestFailover(t *testing.T) {
 	w := together(t, fleet.Mac{Name: "failover-1", Chip: "M2Ultra", Memory: "192Gi"}, fleet.Mac{Name: "failover-2", Chip: "M4Max", Memory: "64Gi"})
+	takeTurn(t)
 	w.label(t, "failover-2", "failover-1") // both take replicas of the model
 	md := w.deploy(t, fleet.Model{Name: failoverModel, File: "slow.gguf", Tokens: slowContext, Sequences: 1, CacheTokens: 2 * slowContext, Mac: "failover-1"}, replicas(2))
 	w.waitReady(t, md, 2)

@@ -159,6 +159,7 @@ func wantComplete(t *testing.T, s *fleet.Stream, text string) string {
 // answers, pressure evicts the least recently used that alone covers the shortage.
 func TestMemoryPressureEvictsTheRightEngine(t *testing.T) {
 	w := together(t, memoryMac(t, "shelf"))
+	takeTurn(t)
 	w.model(t, fleet.Model{Name: "speaks", File: "slow.gguf", Tokens: slowContext, Mac: "shelf"})
 	reference := wantComplete(t, w.stream(t, "speaks", longAnswer), "")
 	engines := map[string]fleet.Resident{}
@@ -209,6 +210,7 @@ func TestMemoryPressureEvictsTheRightEngine(t *testing.T) {
 // over its own limit.
 func TestMemoryLeakStopsTheEngineAlone(t *testing.T) {
 	w := together(t, memoryMac(t, "pond"))
+	takeTurn(t)
 	w.model(t, fleet.Model{Name: "calm", File: "slow.gguf", Tokens: slowContext, Mac: "pond"})
 	w.model(t, fleet.Model{Name: "leaks", File: leakyWord + ".gguf", OnDemand: true, Tokens: slowContext, DrainSeconds: longDrain, Mac: "pond"})
 	leaks := w.rouse(t, "leaks")
@@ -240,6 +242,7 @@ func TestMemoryLeakStopsTheEngineAlone(t *testing.T) {
 // after the other on one Mac.
 func TestMemoryOfEnginesThatEndBadlyIsFreed(t *testing.T) {
 	w := ward{together(t, memoryMac(t, "ward"))}
+	takeTurn(t)
 	sequence(t, step{"killed while it answers", w.killed}, step{"stopped while it answers", w.stopped},
 		step{"deaf to Shutdown", w.deaf}, step{"dies while loading", w.diesLoading})
 	w.unassigned(t, "ward")
@@ -301,7 +304,7 @@ func (w ward) diesLoading(t *testing.T) {
 	w.model(t, fleet.Model{Name: "doomed", File: doomedWord + ".gguf", OnDemand: true, DrainSeconds: 1, Mac: "ward"})
 	refused := make(chan error, 1)
 	go func() {
-		_, err := w.ask(t.Context(), "doomed", false)
+		_, err := fleet.Ask(t.Context(), w.URL, fleet.Question{Model: "doomed", Text: "Hello", MaxTokens: 8, Patience: 20 * time.Second})
 		refused <- err
 	}()
 	var pid int
@@ -342,6 +345,7 @@ func (w ward) diesLoading(t *testing.T) {
 // that may take long shows by being short.
 func TestMemoryHoldsOfBadClientsEnd(t *testing.T) {
 	w := street{together(t, memoryMac(t, "street"))}
+	takeTurn(t)
 	t.Run("at once", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T){
 			"one never reads": w.neverReads, "one hangs up": w.hangsUp, "one cancels a download": w.cancelsADownload,
@@ -372,7 +376,8 @@ func (w street) hangsUp(t *testing.T) {
 	}
 }
 
-// longName is in every event of a stream, so that sockets are full sooner.
+// longName is in every event of a stream, with probabilities of other tokens, so that
+// sockets are full sooner.
 var longName = "unheard-" + strings.Repeat("and-unheard-", 10)[:119]
 
 // neverReads: a client opens a stream and reads nothing of it. The gateway gives
@@ -406,7 +411,7 @@ func (w street) openAndNeverRead(t *testing.T, model string, tokens int) net.Con
 	}}
 	conn, err := dialer.DialContext(t.Context(), "tcp", gateway.Host)
 	must(t, err)
-	body := fmt.Sprintf(`{"model":%q,"stream":true,"temperature":0,"max_tokens":%d,"messages":[{"role":"user","content":"Go on"}]}`, model, tokens)
+	body := fmt.Sprintf(`{"model":%q,"stream":true,"temperature":0,"max_tokens":%d,"logprobs":true,"top_logprobs":20,"messages":[{"role":"user","content":"Go on"}]}`, model, tokens)
 	_, err = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", gateway.Host, len(body), body)
 	must(t, err)
 	must(t, readable(conn))

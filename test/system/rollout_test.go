@@ -35,6 +35,7 @@ func TestRollout(t *testing.T) {
 		macs = append(macs, fleet.Mac{Name: name, Chip: "M4Max", Memory: "64Gi"})
 	}
 	w := together(t, macs...)
+	takeTurn(t)
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

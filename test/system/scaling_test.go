@@ -25,6 +25,7 @@ import (
 // to zero. No stream is cut, and no request refused.
 func TestScaling(t *testing.T) {
 	t.Parallel()
+	takeTurn(t)
 	s := &scaling{world: start(t, fleet.Options{Macs: []fleet.Mac{
 		{Name: "studio", Chip: "M2Ultra", Memory: "192Gi"}, {Name: "macbook", Chip: "M4Max", Memory: "64Gi"}, {Name: "mini", Chip: "M4", Memory: "16Gi"},
 	}}, models())}

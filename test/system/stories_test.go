@@ -50,6 +50,17 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// turns has a place for each story that computes all the time: two at once on the
+// two processors of a small machine, next to those that wait.
+var turns = make(chan struct{}, 2)
+
+// takeTurn waits for a place, which is free again at the end of the test.
+func takeTurn(t *testing.T) {
+	t.Helper()
+	turns <- struct{}{}
+	t.Cleanup(func() { <-turns })
+}
+
 // shared is the fleet of the stories that leave its control plane alone. It starts
 // without a Mac: each story adds its own.
 var shared struct {

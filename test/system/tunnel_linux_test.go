@@ -39,10 +39,13 @@ const tunnelsMetric = "metalfleet_gateway_tunnels"
 //
 // It runs in a sandbox (Linux, root).
 func TestTunnel(t *testing.T) {
+	if !sandbox.Inside() {
+		t.Parallel()
+		takeTurn(t)
+	}
 	if !sandbox.Enter(t) {
 		return
 	}
-	sandbox.Parallel()
 	u := newOffice(t, "studio", "mini")
 	options := fleet.Options{Address: sandbox.Address, GatewayFlags: map[string][]string{}}
 	var flags []string

@@ -37,6 +37,7 @@ const (
 // and what does not work is rolled back and reported.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
+	takeTurn(t)
 	u := &upgrade{releases: t.TempDir(), digests: map[string]string{}}
 	u.build(t, goodVersion, "./cmd/agent", "")
 	u.build(t, "test-exits", "./test/system/broken", "exit")
