@@ -93,13 +93,15 @@ test-mlx: ## run the tests of everything that uses a back end on MLX as well
 	bash hack/mlx/test.sh $(TEST_TIMEOUT)
 
 .PHONY: test-system
-test-system: kube build ## run stories of real processes: STORY=Failover, Rollout, Chaos, ... (default all; Linux, root)
-	go test -tags stories -count=1 -timeout 60m -v -run '^Test$(or $(STORY),.*)' ./test/system -args $(ARGS)
+test-system: kube build ## run the chart's tests and the longer stories of real processes; STORY=Chaos runs one (Linux, root)
+	bash test/client.sh
+	[ -n "$(STORY)" ] || { bash hack/helm.sh && go test -tags stories -count=1 ./test/chart; }
+	go test -tags stories -count=1 -timeout 60m -v -run '^Test$(STORY)' -skip '^TestTheWholeSystem$$' ./test/system $(ARGS)
 
 .PHONY: e2e
 e2e: cluster build ## run a user's story in a one-node cluster: Helm, two Macs, a model, upgrades under load (Linux, root)
 	bash test/client.sh
-	go test -tags e2e -count=1 -timeout 60m -v ./test/e2e -args $(ARGS)
+	go test -tags e2e -count=1 -timeout 60m -v ./test/e2e $(ARGS)
 
 .PHONY: test-oracle
 test-oracle: kube build ## compare with references we did not write: SUITE=text, engine, convert, embed, grammar, hub, fuzz

@@ -1,15 +1,13 @@
 // Package cluster is a real one-node Kubernetes for end-to-end tests: etcd, API
 // server, controllers, scheduler, kubelet, kube-proxy, containerd with runc, a
-// CNI bridge and CoreDNS, and Macs as machines of their own beside it.
+// CNI bridge and CoreDNS. Macs are machines of their own, of package sandbox.
 //
-// It owns all of these processes, and runs them inside namespaces of the
-// kernel (mounts, network, processes, host name) that it makes first: what a
-// kubelet mounts, what a proxy writes into nftables and what containers leave
-// behind ends with them. It takes back what no namespace holds: control groups
-// and the kernel's settings that a kubelet changes. There is no way out: the
-// network has no uplink.
+// It owns all of these processes, and runs inside a sandbox: what a kubelet
+// mounts, what a proxy writes into nftables and what containers leave all ends
+// with that. It undoes what no namespace holds: control groups and the kernel's
+// settings that a kubelet changes. The network has no uplink.
 //
-// It refuses to run beside another kubelet on the machine, to build or fetch
+// It refuses to run next to another kubelet on the machine, to build or fetch
 // anything (programs come from bin/kube, make cluster builds them), and to pull
 // images: they are imported from files that package image wrote.
 //

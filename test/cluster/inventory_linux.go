@@ -14,8 +14,8 @@ import (
 // each thing that is there.
 type inventory map[string][]string
 
-// kinds of things, and how each is read. A reading fails where the machine
-// does not say; nothing is taken for "none".
+// kinds of things, and how each is read. What cannot be read is an error, and not
+// "none".
 var kinds = map[string]func(dir string) ([]string, error){
 	"mount":             mounts,
 	"network link":      func(string) ([]string, error) { return names("/sys/class/net/*") },
@@ -46,7 +46,7 @@ func (before inventory) left(now inventory) error {
 	for kind, things := range now {
 		for _, thing := range things {
 			if !slices.Contains(before[kind], thing) {
-				errs = append(errs, fmt.Errorf("the cluster left a %s behind: %s", kind, thing))
+				errs = append(errs, fmt.Errorf("the cluster left a %s: %s", kind, thing))
 			}
 		}
 	}
@@ -105,18 +105,18 @@ func processes(dir string) ([]string, error) {
 	})
 }
 
-// eachProcess collects what tell says of each process; one that has ended
-// meanwhile, or has no program, says nothing.
-func eachProcess(tell func(pid string) (string, error)) ([]string, error) {
+// eachProcess collects what describe returns for each process; one that has ended
+// meanwhile, or has no program, is left out.
+func eachProcess(describe func(pid string) (string, error)) ([]string, error) {
 	pids, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil, err
 	}
 	var all []string
 	for _, p := range pids {
-		said, err := tell(filepath.Base(p))
-		if err == nil && said != "" && !slices.Contains(all, said) {
-			all = append(all, said)
+		line, err := describe(filepath.Base(p))
+		if err == nil && line != "" && !slices.Contains(all, line) {
+			all = append(all, line)
 		}
 	}
 	return all, nil

@@ -14,7 +14,7 @@ func TestWhatIsLeftIsNamed(t *testing.T) {
 		t.Errorf("something that ended is no leftover: %v", err)
 	}
 	err := before.left(inventory{"mount": {"/ ext4", "/run tmpfs"}, "process": {"7 agent", "8 engine"}})
-	for _, want := range []string{"a mount behind: /run tmpfs", "a process behind: 8 engine"} {
+	for _, want := range []string{"a mount: /run tmpfs", "a process: 8 engine"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
@@ -36,10 +36,10 @@ func TestAProcessOfTheFolderIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = child.Process.Kill(); _ = child.Wait() }()
-	for tell, want := range map[string]int{dir: 1, dir + "-other": 0} {
-		found, err := processes(tell)
+	for folder, want := range map[string]int{dir: 1, dir + "-other": 0} {
+		found, err := processes(folder)
 		if err != nil || len(found) != want {
-			t.Errorf("of %s: %q, %v; want %d", tell, found, err, want)
+			t.Errorf("of %s: %q, %v; want %d", folder, found, err, want)
 		}
 	}
 	if found, err := networks(""); err != nil || len(found) == 0 {

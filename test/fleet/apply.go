@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// installConfig applies what an administrator installs beside the CRDs: the
+// installConfig applies what an administrator installs with the CRDs: the
 // system namespace, the service accounts and the RBAC in config/rbac.
 func (f *Fleet) installConfig(ctx context.Context) error {
 	if err := f.createNamespace(ctx, Namespace); err != nil {

@@ -24,18 +24,18 @@ type Question struct {
 	Patience time.Duration
 	// MaxTokens of the answer; 0 leaves it to the server.
 	MaxTokens int
-	// OnText, if set, is told each piece of a streamed answer.
+	// OnText, if set, is called with each piece of a streamed answer.
 	OnText func(string)
 }
 
-// Answer is a whole one.
+// Answer is the answer to a question.
 type Answer struct {
 	Text   string
 	Finish string
 	Usage  openai.Usage
-	// Mac that answered, as its agent says.
+	// Mac that answered, from the response's header.
 	Mac string
-	// Begun says that something of a stream arrived, if only who speaks.
+	// Begun is true once the first event of a stream has arrived.
 	Begun bool
 	// First is the time to the first piece of text, Total to the end.
 	First, Total time.Duration

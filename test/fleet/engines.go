@@ -20,12 +20,12 @@ type Engine struct {
 	// Command is its command line.
 	Command []string
 
-	started string // identity beside the pid, so that no successor is mistaken for it
+	started string // with the pid its identity: a pid is used again
 }
 
-// Engines lists the living engines whose state lies below dir, by pid. An
-// engine runs in its own session and outlives agent and fleet by design; what
-// ties it to a fleet is that its command line names a file of that fleet.
+// Engines lists the living engines whose state is under dir, by pid. An engine
+// runs in its own session and outlives agent and fleet by design; its command
+// line names a file of its fleet.
 func Engines(dir string) ([]Engine, error) {
 	folders, err := foldersOf(dir)
 	if err != nil {
@@ -45,9 +45,9 @@ func Engines(dir string) ([]Engine, error) {
 	return out, nil
 }
 
-// foldersOf are dir and the folders where agents with a state folder at or
-// below dir put the sockets of their engines when their own path is too long
-// for a socket's name.
+// foldersOf are dir and the folders where agents with a state folder at or under
+// dir put the sockets of their engines when their own path is too long for a
+// socket's name.
 func foldersOf(dir string) ([]string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -72,7 +72,7 @@ func socketFolder(state string) string {
 	return filepath.Join("/tmp", "metalfleet-"+hex.EncodeToString(sum[:6]))
 }
 
-// isEngine says whether a command line is an engine's that has its files in
+// isEngine reports whether a command line is that of an engine with its files in
 // one of the folders.
 func isEngine(command []string, folders ...string) bool {
 	if len(command) == 0 || filepath.Base(command[0]) != "engine" {
@@ -104,8 +104,8 @@ func Remove(hurry context.Context, dir string) error {
 	return errors.Join(errs...)
 }
 
-// Alive says whether this very process lives still; one that ended and was not
-// yet waited for does not.
+// Alive reports whether this very process lives; one that ended and was not yet
+// waited for does not.
 func (e Engine) Alive() bool {
 	all, err := processes()
 	if err != nil {
@@ -131,7 +131,7 @@ func (e Engine) signal(s syscall.Signal) error {
 // killed: three times what the slowest was seen to take.
 const graceful = 10 * time.Second
 
-// Sweep ends every engine whose state lies below dir: with SIGTERM, and with
+// Sweep ends every engine whose state is under dir: with SIGTERM, and with
 // SIGKILL those that take too long or when hurry is done. No agent of that
 // folder may run, or it would start them again.
 func Sweep(hurry context.Context, dir string) error {
@@ -156,12 +156,12 @@ func Sweep(hurry context.Context, dir string) error {
 	}
 	left, err := Engines(dir)
 	if err == nil && len(left) > 0 {
-		err = fmt.Errorf("%d engines below %s have not ended %s after SIGKILL, the first is pid %d", len(left), dir, graceful, left[0].PID)
+		err = fmt.Errorf("%d engines under %s have not ended %s after SIGKILL, the first is pid %d", len(left), dir, graceful, left[0].PID)
 	}
 	return err
 }
 
-// waitGone waits a bounded time until no engine below dir lives.
+// waitGone waits a bounded time until no engine under dir lives.
 func waitGone(ctx context.Context, dir string) {
 	ctx, cancel := context.WithTimeout(ctx, graceful)
 	defer cancel()

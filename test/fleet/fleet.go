@@ -2,16 +2,17 @@
 // processes: a control plane, operator, gateway and one agent for each
 // declared Mac, each with the rights and credentials it has in a cluster.
 //
-// It owns the processes it starts, their ports, and everything below its run
-// directory, and takes all of it back: on Stop, and when Start fails half-way.
+// It owns the processes it starts, their ports, and everything under its run
+// directory, and removes all of it: on Stop, and when Start fails half-way.
 // Engines run in their own session and outlive their agent by design, so Stop
 // ends them by pid after the agents.
 //
 // It refuses to build anything: programs come from bin/ and, through package
 // testenv, from bin/kube; a missing one is an error that names the make target.
 //
-// The quickstart, the whole-system test, the failover test and bench-ready use
-// it. Start reading at Start; agents.go joins a Mac as an administrator would.
+// The quickstart, the stories of test/system, benchmarks and oracles use it.
+// Start reading at Start; macs.go joins a Mac as an administrator would, load.go
+// has clients that ask without end and accounts for every request.
 package fleet
 
 import (
@@ -45,27 +46,26 @@ const Namespace = "metalfleet-system"
 // was seen to take, because a wait costs nothing where things work.
 const Ready = 2 * time.Minute
 
-// Options say what to run and where.
+// Options configure a fleet.
 type Options struct {
 	// Root is the folder of the module; programs are taken from its bin.
 	Root string
 	// Dir is the run directory; it must not exist, and Stop removes it.
 	Dir string
-	// ModelRoot is the folder that file:// sources are below, on every Mac.
+	// ModelRoot is the folder of file:// sources, on every Mac.
 	ModelRoot string
 	// Macs to declare, each with an agent.
 	Macs []Mac
-	// KeysNamespace has the gateway ask for API keys that lie there; empty asks
-	// for none.
+	// KeysNamespace is the namespace of API keys; empty: the gateway asks for none.
 	KeysNamespace string
 	// GatewayPort on 127.0.0.1; 0 takes a free one.
 	GatewayPort int
-	// GatewayFlags of each gateway beside those that every one gets, by its name;
-	// that of the first is "gateway".
+	// GatewayFlags are further flags of a gateway, by its name; the first is called
+	// "gateway".
 	GatewayFlags map[string][]string
 	// Address of the API server, where Macs are elsewhere; empty: 127.0.0.1.
 	Address string
-	// Say, if set, is told each step in a few words.
+	// Say, if set, is called with each step in a few words.
 	Say func(step string)
 }
 
@@ -75,21 +75,22 @@ type Fleet struct {
 	Client client.WithWatch
 	// Env is the control plane.
 	Env *testenv.Env
-	// URL is the gateway's, without a path.
+	// URL is the first gateway's, without a path.
 	URL string
+	// OperatorMetrics is the URL of the operator's metrics.
+	OperatorMetrics string
 
-	options Options
-	dir     string
-	agents  map[string]*agent
-	order   []string // names of the agents, as declared
+	options        Options
+	dir            string
+	operator       *process.Program
+	operatorHealth string // URL
+	demand         string // where the operator takes the gateways' reports
 
-	operator, gateway             *process.Program
-	more                          []*Gateway // beside the first
-	operatorHealth, gatewayHealth string     // URLs
-	demand                        string     // where the operator is told what is asked
-
-	mu      sync.Mutex // guards stopped
-	stopped bool
+	mu       sync.Mutex // guards what follows
+	agents   map[string]*agent
+	order    []string // names of the agents, as joined
+	gateways []*Gateway
+	stopped  bool
 }
 
 // Start brings everything up and returns when operator and gateway are ready
@@ -125,13 +126,25 @@ func (f *Fleet) start(ctx context.Context) error {
 		return err
 	}
 	f.say(fmt.Sprintf("%d Macs and the gateway", len(f.options.Macs)))
-	if err := f.joinAll(ctx); err != nil {
+	for _, m := range f.options.Macs {
+		if err := f.add(ctx, m); err != nil {
+			return err
+		}
+	}
+	if err := f.kubeconfigOf(ctx, "metalfleet-gateway", f.gatewayKubeconfig()); err != nil {
 		return err
 	}
-	if err := f.startGatewayFirst(ctx); err != nil {
+	first, err := f.addGateway(ctx, "gateway", f.options.GatewayPort)
+	if err != nil {
 		return err
 	}
-	return f.waitMacs(ctx)
+	f.URL = first.URL
+	for _, m := range f.options.Macs {
+		if err := f.WaitMacReady(ctx, m.Name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // prepare checks the programs and makes the folders.
@@ -184,14 +197,7 @@ func (f *Fleet) Stop(hurry context.Context) error {
 	if f.stopped || f.dir == "" {
 		return nil
 	}
-	var agents []*process.Program
-	for _, name := range f.order {
-		agents = append(agents, f.agents[name].program)
-	}
-	fronts := []*process.Program{f.gateway, f.operator}
-	for _, g := range f.more {
-		fronts = append(fronts, g.program)
-	}
+	fronts, agents := f.programs()
 	errs := []error{
 		process.StopTogether(hurry, fronts),
 		process.StopTogether(hurry, agents),
@@ -277,15 +283,47 @@ func (f *Fleet) createNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// Failed says which program has ended by itself, if one has. Programs that the
-// caller stopped count as well, so ask only while none should be down.
+// Failed is an error for each program that has ended. Programs that the caller
+// stopped count as well, so call it only while none should be down.
 func (f *Fleet) Failed() error {
-	errs := []error{f.operator.Failed(), f.gateway.Failed()}
-	for _, name := range f.order {
-		errs = append(errs, f.agents[name].program.Failed())
-	}
-	for _, g := range f.more {
-		errs = append(errs, g.program.Failed())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	fronts, agents := f.programs()
+	for _, p := range append(fronts, agents...) {
+		errs = append(errs, p.Failed())
 	}
 	return errors.Join(errs...)
+}
+
+// programs are the operator with the gateways, and the agents. The caller holds mu.
+func (f *Fleet) programs() (fronts, agents []*process.Program) {
+	fronts = []*process.Program{f.operator}
+	for _, g := range f.gateways {
+		fronts = append(fronts, g.program)
+	}
+	for _, name := range f.order {
+		agents = append(agents, f.agents[name].program)
+	}
+	return fronts, agents
+}
+
+// With runs use on a fleet in a short scratch folder, and removes everything.
+// If it fails, the logs stay in keep, if that is not empty.
+func With(ctx context.Context, o Options, keep string, use func(context.Context, *Fleet) error) (err error) {
+	scratch, err := os.MkdirTemp("", "mf-")
+	if err != nil {
+		return fmt.Errorf("scratch folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	o.Dir = filepath.Join(scratch, "run")
+	f, err := Start(ctx, o)
+	if err != nil {
+		return err
+	}
+	err = use(ctx, f)
+	if err != nil && ctx.Err() == nil && keep != "" {
+		err = errors.Join(err, f.KeepLogs(keep), fmt.Errorf("the logs are in %s", keep))
+	}
+	return errors.Join(err, f.Stop(context.WithoutCancel(ctx)))
 }

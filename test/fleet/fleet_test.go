@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // startEngine starts a process in its own session whose command line is that
-// of an engine with its state below dir.
+// of an engine with its state under dir.
 func startEngine(t *testing.T, behaviour, dir string) *exec.Cmd {
 	t.Helper()
 	cmd := &exec.Cmd{
@@ -85,7 +85,7 @@ func TestSweepEndsTheEnginesOfOneFolderOnly(t *testing.T) {
 	}
 }
 
-func TestEnginesAreToldByProgramAndFolder(t *testing.T) {
+func TestEnginesAreRecognizedByProgramAndFolder(t *testing.T) {
 	for name, test := range map[string]struct {
 		command []string
 		want    bool
@@ -114,7 +114,7 @@ func TestStartHalfWayLeavesNothing(t *testing.T) {
 	dir := filepath.Join(root, "run")
 	_, err := Start(t.Context(), Options{Root: root, Dir: dir})
 	if err == nil || !strings.Contains(err.Error(), "make build") {
-		t.Errorf("error %v, want one that says how to build", err)
+		t.Errorf("error %v, want one that names make build", err)
 	}
 	for _, name := range []string{"operator", "gateway", "agent", "engine"} {
 		if err := os.WriteFile(filepath.Join(root, "bin", name), nil, 0o755); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -13,42 +12,58 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// GatewayMetric is the sum of a counter or gauge of the gateway over its
-// labels; 0 where it was never counted.
-func (f *Fleet) GatewayMetric(ctx context.Context, name string) (float64, error) {
-	url := strings.TrimSuffix(f.gatewayHealth, "/readyz") + "/metrics"
+// Metrics reads an endpoint of metrics, by name.
+func Metrics(ctx context.Context, url string) (map[string]*dto.MetricFamily, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return 0, fmt.Errorf("metrics: %w", err)
+		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return 0, fmt.Errorf("metrics: %w", err)
+		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	defer resp.Body.Close()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(resp.Body)
 	if err != nil {
-		return 0, fmt.Errorf("metrics of %s: %w", url, err)
+		return nil, fmt.Errorf("metrics of %s: %w", url, err)
 	}
-	sum := 0.0
-	for _, m := range families[name].GetMetric() {
-		sum += value(m)
-	}
-	return sum, nil
+	return families, nil
 }
 
-func value(m *dto.Metric) float64 { return m.GetCounter().GetValue() + m.GetGauge().GetValue() }
+// GatewayMetric is Gateway.Metric of the first gateway.
+func (f *Fleet) GatewayMetric(ctx context.Context, name string) (float64, error) {
+	return f.FirstGateway().Metric(ctx, name)
+}
 
-// WaitGatewayInFlight waits until the gateway holds that many requests.
-func (f *Fleet) WaitGatewayInFlight(ctx context.Context, want int) error {
+// Metric is the sum of a counter or gauge over its labels; 0 if it has no value
+// yet.
+func (g *Gateway) Metric(ctx context.Context, name string) (float64, error) {
+	families, err := Metrics(ctx, g.MetricsURL())
+	sum := 0.0
+	for _, m := range families[name].GetMetric() {
+		sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+	}
+	return sum, err
+}
+
+// WaitMetric waits until a metric of the gateway has a value.
+func (g *Gateway) WaitMetric(ctx context.Context, name string, want float64) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, Ready, errors.New("it took too long"))
 	defer cancel()
-	return Poll(ctx, 10*time.Millisecond, fmt.Sprintf("%d requests are in flight", want), func(ctx context.Context) error {
-		got, err := f.GatewayMetric(ctx, "metalfleet_gateway_requests_in_flight")
-		if err == nil && int(got) != want {
-			err = fmt.Errorf("%v in flight", got)
+	return Poll(ctx, 10*time.Millisecond, fmt.Sprintf("%s of %s is %v", name, g.Name, want), func(ctx context.Context) error {
+		got, err := g.Metric(ctx, name)
+		if err == nil && got != want {
+			err = fmt.Errorf("it is %v", got)
 		}
 		return err
 	})
 }
+
+// WaitInFlight waits until the gateway holds that many requests.
+func (g *Gateway) WaitInFlight(ctx context.Context, want int) error {
+	return g.WaitMetric(ctx, "metalfleet_gateway_requests_in_flight", float64(want))
+}
+
+// MetricsURL is the endpoint of the gateway's metrics.
+func (g *Gateway) MetricsURL() string { return g.health + "/metrics" }

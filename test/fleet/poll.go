@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Poll asks again and again until the answer is nil, and returns the last
-// answer when the context ends. what completes "wait until ...".
+// Poll calls ask until it returns nil, and returns its last error when the context
+// ends. what completes "wait until ...".
 func Poll(ctx context.Context, every time.Duration, what string, ask func(context.Context) error) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -20,7 +20,7 @@ func Poll(ctx context.Context, every time.Duration, what string, ask func(contex
 			return nil
 		}
 		if last == nil || ctx.Err() == nil {
-			last = err // else it only says that the time was up
+			last = err // else it is only the end of ctx
 		}
 		select {
 		case <-ctx.Done():
@@ -30,8 +30,8 @@ func Poll(ctx context.Context, every time.Duration, what string, ask func(contex
 	}
 }
 
-// KnowsKey asks a gateway for its models with a client's key: nil once the gateway
-// takes it.
+// KnowsKey lists a gateway's models with an API key: nil once the gateway accepts
+// it.
 func KnowsKey(ctx context.Context, url, key string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/models", nil)
 	if err != nil {

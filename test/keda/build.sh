@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds KEDA (Apache-2.0), its operator and its server of external metrics, and takes its kinds, into bin/keda.
-# usage: test/keda/build.sh   (make test-keda)
+# usage: test/keda/build.sh
 # KEDA's own sources at one version, by its go.mod and go.sum, but for the 70 scalers that ask clouds and databases: of
 # what it can ask, external scalers are left. That leaves half of the packages to compile, and nothing that is tested here.
 set -eu -o pipefail

@@ -1,8 +1,8 @@
-// Package patience says how long a test waits for something to become so.
+// Package patience bounds how long a test waits for a condition.
 //
 // It owns that one bound. A wait costs nothing where things work, so it is far
-// more than a machine needs that runs all other tests at once; and it is never
-// so much that the test program is ended before it can say what it waited for.
+// more than a machine needs that runs all other tests at once; and it always ends
+// before the test program is ended, so that the test can report what it waited for.
 // It refuses to be a measure of speed: benchmarks are. Only _test.go files and
 // programs under hack may import it.
 //

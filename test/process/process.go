@@ -1,8 +1,8 @@
 // Package process runs programs as children: each in a group of its own, with
 // its output in a log, and with an end that is waited for.
 //
-// It owns the children, ends them by pid, and on Linux they die with whoever
-// started them. It refuses to start a program that runs. What a program is for,
+// It owns the children, ends them by pid, and on Linux they die with the process
+// that started them. It refuses to start a program that runs. What a program is for,
 // and when it is ready, is the caller's.
 //
 // Start reading at Program.Start.
@@ -34,7 +34,7 @@ type Program struct {
 	// Path and Args are its command line.
 	Path string
 	Args []string
-	// Env is beside our own environment. Once the program was started, SetEnv
+	// Env is added to our own environment. Once the program was started, SetEnv
 	// changes it.
 	Env []string
 	// Log is the file that its output is appended to.
@@ -57,7 +57,7 @@ func New(name, path, logDir string, args ...string) *Program {
 	return &Program{Name: name, Path: path, Args: args, Log: filepath.Join(logDir, name+".log")}
 }
 
-// SetEnv gives the program another environment beside ours from its next start
+// SetEnv sets the variables that are added to our environment, from the next start
 // on.
 func (p *Program) SetEnv(env ...string) {
 	p.mu.Lock()
@@ -133,7 +133,7 @@ func (p *Program) PID() int {
 	return p.child.pid
 }
 
-// Ended says how the last child ended, and whether it did.
+// Ended returns how the last child ended, and whether it did.
 func (p *Program) Ended() (error, bool) {
 	if p == nil {
 		return nil, false

@@ -1,4 +1,4 @@
-package main
+package sim
 
 import (
 	"fmt"
@@ -10,17 +10,17 @@ import (
 	"metalfleet.dev/metalfleet/controllers/placement/plan"
 )
 
-// What must hold after every event, counted anew and by other means than the
-// decisions use.
+// Invariants that must hold after every event, computed from the world itself
+// and not from what the decisions use.
 
-// broken notes the first breach.
+// broken records the first breach.
 func (w *world) broken(format string, args ...any) {
 	if w.breach == nil {
 		w.breach = fmt.Errorf(format, args...)
 	}
 }
 
-// promised is what on a Mac stays in memory until it is released.
+// promised returns the bytes of a Mac that stay in memory until they are released.
 func (w *world) promised(m *mac) int64 {
 	var sum int64
 	for _, r := range w.replicas {
@@ -74,8 +74,8 @@ func (w *world) check() {
 	}
 }
 
-// makingRoom: an OnDemand model goes when one that stays is placed beside it;
-// an agent evicts it before it loads the other.
+// makingRoom reports whether the OnDemand models of a Mac cover the excess: the
+// agent evicts them before it loads a model that stays.
 func (w *world) makingRoom(m *mac, over int64) bool {
 	for r := range m.loaded {
 		over -= r.Spec.ReservedBytes
@@ -88,8 +88,8 @@ func (w *world) makingRoom(m *mac, over int64) bool {
 	return true
 }
 
-// checkBind: a replica goes only to a Mac that is ready and may take it, and
-// keeps its revision even.
+// checkBind wants a replica to be placed only on a Mac that is ready and may take
+// it, with the replicas of its revision spread evenly.
 func (w *world) checkBind(r *replica, m *mac) {
 	if _, ok := fleet.Eligible(&m.node, r.Spec.Placement); !ok || fleet.StateOf(&m.node) != fleet.MacReady || m.node.Spec.Unschedulable {
 		w.broken("%s was placed on %s, which may not take it", r.Name, m.node.Name)
@@ -138,11 +138,12 @@ func (w *world) checkRollout(d *deployment) {
 		}
 	}
 	if living > max(wanted, stay)+surge {
-		w.broken("%s/%s has %d replicas of %d with a surge of %d, and %d may not go", d.Namespace, d.Name, living, wanted, surge, stay)
+		w.broken("%s/%s has %d replicas of %d with a surge of %d, and %d that must stay", d.Namespace, d.Name, living, wanted, surge, stay)
 	}
 }
 
-// checkVictim: nobody gives room to an equal, but to its successor.
+// checkVictim wants no replica to give its room to one of the same priority, but
+// to its successor.
 func (w *world) checkVictim(r, victim *replica, m *mac) {
 	if victim != nil && victim.Spec.DeploymentRef.UID == r.Spec.DeploymentRef.UID && r.Spec.Swap && victim.Spec.Revision != r.Spec.Revision && !victim.gone && victim.DeletionTimestamp.IsZero() {
 		w.checkSwap(r)
@@ -167,8 +168,8 @@ func (w *world) checkSwap(r *replica) {
 	w.counts["swaps"]++
 }
 
-// checkAhead: nobody gives its room before the weights of its successor lie
-// there, unless the disk does not take them beside what is there or comes there.
+// checkAhead wants no replica to give its room before the weights of its
+// successor are on the Mac's disk, unless the disk has no room for them.
 func (w *world) checkAhead(r *replica, m *mac) {
 	lies := map[string]bool{}
 	for _, x := range m.node.Status.Weights {
@@ -211,7 +212,7 @@ func (w *world) checkMove(m *mac, r *replica) {
 	}
 }
 
-// together is how close in time Macs go away that have one cause, as the brake has it.
+// together is how close in time Macs go away that have one cause, as the circuit breaker has it.
 const together = time.Minute
 
 // lights notes since when more than half of the Macs are away that went together.
@@ -247,7 +248,7 @@ func readyReason(r *replica) string {
 	return ""
 }
 
-// settled: at the end nobody is without a Mac who could have one.
+// settled wants no replica to be without a Mac at the end that could have one.
 func (w *world) settled() error {
 	w.pass()
 	if w.breach != nil {

@@ -1,4 +1,4 @@
-package main
+package sim
 
 import (
 	"cmp"
@@ -20,7 +20,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/placement/plan"
 )
 
-// deployment is one with what was found behind its source.
+// deployment is a deployment with what its source resolved to.
 type deployment struct {
 	v1alpha1.ModelDeployment
 	priority v1alpha1.Priority
@@ -101,7 +101,7 @@ func (w *world) reconcile(d *deployment, own []v1alpha1.ModelReplica) {
 	}
 	if before := d.Status.Rollout.State; before != step.Status.Rollout.State {
 		w.counts["rollouts "+string(step.Status.Rollout.State)]++
-		w.tell("%s/%s: %s, was %s", d.Namespace, d.Name, step.Status.Rollout.State, before)
+		w.logf("%s/%s: %s, was %s", d.Namespace, d.Name, step.Status.Rollout.State, before)
 	}
 	decided := d.Status.Autoscaling // another's field
 	d.Status = step.Status
@@ -174,7 +174,7 @@ func (w *world) place() {
 			for _, v := range d.Victims {
 				victim := w.find(v.UID)
 				w.checkVictim(r, victim, w.byName[d.Awaits])
-				w.tell("%s (priority %d) takes the room of %s (%d) on %s", r.Name, r.Spec.Priority.Value, victim.Name, victim.Spec.Priority.Value, d.Awaits)
+				w.logf("%s (priority %d) takes the room of %s (%d) on %s", r.Name, r.Spec.Priority.Value, victim.Name, victim.Spec.Priority.Value, d.Awaits)
 				w.remove(victim)
 			}
 		}
@@ -259,8 +259,8 @@ func (w *world) start(load time.Duration, m *mac, r *replica) {
 	})
 }
 
-// when has a Mac do something for a replica after a while: later where it is
-// away, and not at all where the replica goes.
+// when has a Mac do something for a replica after a while: later if the Mac is
+// away, and not at all if the replica is removed.
 func (w *world) when(d time.Duration, m *mac, r *replica, do func()) {
 	w.in(d, func() {
 		switch {
@@ -323,5 +323,5 @@ func (w *world) lose(m *mac) {
 			n++
 		}
 	}
-	w.tell("%s is gone with %d replicas", m.node.Name, n)
+	w.logf("%s is gone with %d replicas", m.node.Name, n)
 }

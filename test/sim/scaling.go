@@ -1,4 +1,4 @@
-package main
+package sim
 
 import (
 	"fmt"
@@ -62,7 +62,7 @@ func (w *world) look() {
 	}
 	for _, s := range w.scaled {
 		w.requests(s)
-		s.tell(&reports, w.now)
+		s.report(&reports, w.now)
 	}
 	for g := range reports {
 		if g == 0 && w.silent {
@@ -127,8 +127,8 @@ func (w *world) requests(s *scaled) {
 	}
 }
 
-// tell is what each gateway counts of it: requests come by both in turn.
-func (s *scaled) tell(reports *[gateways]api.Report, now time.Time) {
+// report adds what each gateway counts: requests arrive at both in turn.
+func (s *scaled) report(reports *[gateways]api.Report, now time.Time) {
 	for g := range reports {
 		m := api.Model{Namespace: s.Namespace, Name: s.Name, Begun: (s.begun + uint64(g)) / gateways}
 		for uid, n := range s.running {
@@ -165,15 +165,15 @@ func (w *world) decide(s *scaled) {
 	s.Status.Autoscaling = &written
 	if before.Decided && before.Desired != d.Desired {
 		w.counts["scaled for "+d.Reason]++
-		w.tell("%s/%s scales from %d to %d (%s): %s", s.Namespace, s.Name, before.Desired, d.Desired, d.Reason, d.Message)
+		w.logf("%s/%s scales from %d to %d (%s): %s", s.Namespace, s.Name, before.Desired, d.Desired, d.Reason, d.Message)
 	}
 	if len(d.Remove) > 0 || before.Desired != d.Desired {
 		w.due()
 	}
 }
 
-// checkScaled: whatever is decided, nothing that runs requests is taken away, and
-// nothing by figures that are not whole.
+// checkScaled wants a decision to remove no replica that runs requests, and none
+// while the figures are incomplete.
 func (w *world) checkScaled(s *scaled, before scale.Memory, d scale.Decision, own []v1alpha1.ModelReplica, whole bool) {
 	for _, uid := range d.Remove {
 		i := slices.IndexFunc(own, func(r v1alpha1.ModelReplica) bool { return string(r.UID) == uid })
@@ -191,15 +191,15 @@ func (w *world) checkScaled(s *scaled, before scale.Memory, d scale.Decision, ow
 		w.broken("%s/%s is to have %d replicas, from %d to %d are allowed", s.Namespace, s.Name, d.Desired, least, most)
 	}
 	if before.Decided && d.Desired < before.Desired && before.Desired-d.Desired > max(1, before.Desired/2+1) {
-		w.broken("%s/%s goes from %d to %d at once", s.Namespace, s.Name, before.Desired, d.Desired)
+		w.broken("%s/%s is scaled from %d to %d at once", s.Namespace, s.Name, before.Desired, d.Desired)
 	}
 }
 
-// restart is that of the operator: it knows what it wrote down, and meets the
-// gateways anew.
+// restart restarts the operator: it knows what it wrote to status, and has heard
+// from no gateway.
 func (w *world) restart() {
 	w.counts["restarts of the operator"]++
-	w.tell("the operator restarts")
+	w.logf("the operator restarts")
 	w.ledger = demand.NewLedger(func() time.Time { return w.now })
 	w.ledger.Listen()
 	for _, s := range w.scaled {

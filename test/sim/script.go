@@ -1,4 +1,4 @@
-package main
+package sim
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 	"metalfleet.dev/metalfleet/controllers/fleet"
 )
 
-// script is what people and accidents do, by chance.
+// script schedules what people and accidents do, at random times.
 func (w *world) script() {
 	length := w.end.Sub(epoch)
 	at := func(from, to float64) time.Duration {
@@ -37,7 +37,7 @@ func (w *world) script() {
 	}
 	// One cut of the network: most Macs vanish within some seconds, for ten minutes.
 	w.in(at(0.55, 0.65), func() {
-		w.tell("a switch fails")
+		w.logf("a switch fails")
 		for _, m := range w.macs {
 			if w.rng.IntN(100) < 70 {
 				w.in(time.Duration(w.rng.IntN(20))*time.Second, func() { w.kill(m, 10*time.Minute) })
@@ -88,7 +88,7 @@ func (w *world) apply(i int) {
 		w.scales(d, i)
 	}
 	w.deployments = append(w.deployments, d)
-	w.tell("%s/%s is applied: %d replicas of %d GiB of weights, priority %d", d.Namespace, d.Name, fleet.Wanted(&d.ModelDeployment), weights/gib, d.priority.Value)
+	w.logf("%s/%s is applied: %d replicas of %d GiB of weights, priority %d", d.Namespace, d.Name, fleet.Wanted(&d.ModelDeployment), weights/gib, d.priority.Value)
 	w.due()
 }
 
@@ -101,11 +101,11 @@ func (w *world) edit() {
 	if w.rng.IntN(2) == 0 {
 		n := int32(w.rng.IntN(10))
 		if a := d.Spec.Autoscaling; a != nil {
-			w.tell("%s/%s may scale to %d", d.Namespace, d.Name, max(1, n))
+			w.logf("%s/%s may scale to %d", d.Namespace, d.Name, max(1, n))
 			a.MaxReplicas = max(1, n)
 			return
 		}
-		w.tell("%s/%s is scaled from %d to %d", d.Namespace, d.Name, *d.Spec.Replicas, n)
+		w.logf("%s/%s is scaled from %d to %d", d.Namespace, d.Name, *d.Spec.Replicas, n)
 		d.Spec.Replicas = &n
 	} else {
 		w.another(d, w.rng.IntN(3) == 0)
@@ -122,7 +122,7 @@ func (w *world) another(d *deployment, spoilt bool) {
 		d.record = record(d.Spec.Model.Source, 1_000_000+int(w.born), d.record.Bytes())
 	}
 	d.outcome, d.spoilt = nil, spoilt
-	w.tell("%s/%s gets another engine (spoilt: %v)", d.Namespace, d.Name, spoilt)
+	w.logf("%s/%s gets another engine (spoilt: %v)", d.Namespace, d.Name, spoilt)
 	if spoilt {
 		w.in(time.Duration(10+w.rng.IntN(30))*time.Minute, func() {
 			if d.spoilt {
@@ -137,14 +137,14 @@ func (w *world) another(d *deployment, spoilt bool) {
 	}
 }
 
-// pause has nothing replaced, or goes on.
+// pause pauses or resumes the rollout of a deployment.
 func (w *world) pause(d *deployment, paused bool) {
 	d.Spec.Rollout.Paused = paused
-	w.tell("%s/%s is paused: %v", d.Namespace, d.Name, paused)
+	w.logf("%s/%s is paused: %v", d.Namespace, d.Name, paused)
 	w.due()
 }
 
-// record is a model of so many bytes, with the dimensions of a small Llama.
+// record is a model with that many bytes of weights and the dimensions of a small Llama.
 func record(source string, i int, weights int64) model.Record {
 	r := model.Record{Source: source, Format: model.FormatGGUF,
 		Files: []model.File{{Path: "model.gguf", Bytes: weights, SHA256: fmt.Sprintf("%064x", i+1)}},

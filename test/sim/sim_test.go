@@ -1,62 +1,68 @@
-package main
+package sim
 
 import (
 	"bytes"
-	"encoding/xml"
-	"errors"
+	"flag"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"metalfleet.dev/metalfleet/api/v1alpha1"
 )
 
-func story(t *testing.T, o options) string {
+var (
+	macs        = flag.Int("macs", 40, "Macs of the fleet of TestOneFleet, at least 4")
+	deployments = flag.Int("deployments", 0, "its deployments; 0: one for four Macs")
+	hours       = flag.Float64("hours", 2, "its virtual time")
+	seed        = flag.Uint64("seed", 1, "its seed")
+)
+
+// TestOneFleet runs the fleet that the flags describe, with -v with its timeline.
+func TestOneFleet(t *testing.T) {
+	o := options{seed: *seed, macs: *macs, deployments: *deployments, hours: *hours, quiet: !testing.Verbose()}
+	if _, err := run(o, os.Stdout); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func timeline(t *testing.T, o options) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := run(o, &out); err != nil {
+	if _, err := run(o, &out); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	return out.String()
 }
 
-func TestTheSameSeedTellsTheSameStory(t *testing.T) {
+func TestTheSameSeedGivesTheSameTimeline(t *testing.T) {
 	o := options{seed: 6, macs: 30, hours: 1}
-	first := story(t, o)
-	if again := story(t, o); again != first {
-		t.Error("another story")
+	first := timeline(t, o)
+	if again := timeline(t, o); again != first {
+		t.Error("another timeline")
 	}
 	o.seed = 7
-	if other := story(t, o); other == first {
-		t.Error("another seed, and the same story")
+	if other := timeline(t, o); other == first {
+		t.Error("another seed, and the same timeline")
 	}
-	for _, part := range []string{"a switch fails", "brake holds: true", "brake holds: false", "is applied", "gets another engine", "is scaled from"} {
+	for _, part := range []string{"a switch fails", "circuit breaker open: true", "circuit breaker open: false", "is applied", "gets another engine", "is scaled from"} {
 		if !strings.Contains(first, part) {
-			t.Errorf("nobody tells %q", part)
+			t.Errorf("the timeline lacks %q", part)
 		}
 	}
 }
 
 // TestNothingBreaksWhateverHappens runs many fleets, with every check after
 // every event.
-func TestNothingBreaksWhateverHappens(t *testing.T) {
+func TestInvariantsHoldForManySeeds(t *testing.T) {
 	happened := map[string]int{}
 	for seed := range uint64(6) {
 		o := options{seed: 300 + seed, macs: 12 + int(seed)*6, hours: 1, deployments: 24, quiet: true}
-		var out bytes.Buffer
-		w := newWorld(o, &out)
-		for w.step() {
-			if w.breach != nil {
-				t.Fatalf("seed %d, %s: %v", o.seed, w.clock(), w.breach)
-			}
-		}
-		if err := w.settled(); err != nil {
-			t.Fatalf("seed %d: %v", o.seed, err)
+		w, err := run(o, io.Discard)
+		if err != nil {
+			t.Fatal(err)
 		}
 		for k, n := range w.counts {
 			happened[k] += n
@@ -86,7 +92,7 @@ func settle(t *testing.T) (*world, *replica) {
 	return nil, nil
 }
 
-func TestABreachIsSeen(t *testing.T) {
+func TestEachCheckFindsItsBreach(t *testing.T) {
 	for name, breaks := range map[string]func(*world, *replica){
 		"bytes that are promised twice": func(w *world, r *replica) { r.Spec.ReservedBytes += 1 << 50 },
 		"a slot with two replicas": func(w *world, r *replica) {
@@ -138,42 +144,14 @@ func TestABreachIsSeen(t *testing.T) {
 		breaks(w, r)
 		w.check()
 		if w.breach == nil {
-			t.Errorf("%s: nobody noticed", name)
+			t.Errorf("%s: no check failed", name)
 		}
 	}
 }
 
-func TestThePictureIsDrawn(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "memory.svg")
-	story(t, options{seed: 1, macs: 20, hours: 0.5, quiet: true, svg: path})
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cells := 0
-	for d := xml.NewDecoder(bytes.NewReader(b)); ; {
-		token, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "rect" {
-			cells++
-		}
-	}
-	if cells < 20*200 || !strings.Contains(string(b), "Memory of 20 Macs") {
-		t.Errorf("%d cells", cells)
-	}
-	if err := draw(io.Discard, nil, time.Hour); err == nil {
-		t.Error("a picture of nothing")
-	}
-}
-
-func TestWhatCannotBeMeantIsRefused(t *testing.T) {
+func TestImpossibleOptionsAreRefused(t *testing.T) {
 	for _, o := range []options{{macs: 3, hours: 1}, {macs: 9}, {macs: 9, hours: 1, deployments: -1}} {
-		if err := run(o, io.Discard); err == nil || !strings.Contains(err.Error(), "want at least 4 Macs") {
+		if _, err := run(o, io.Discard); err == nil || !strings.Contains(err.Error(), "want at least 4 Macs") {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package sim
 
 import (
 	"container/heap"
@@ -48,12 +48,11 @@ type world struct {
 	dark        time.Time // since when most Macs are away
 	pending     bool      // a pass is due
 
-	counts  map[string]int
-	samples []sample
-	breach  error
+	counts map[string]int
+	breach error
 }
 
-// mac is one Mac as it is, beside what the operator knows of it.
+// mac is one Mac as it is; node is what the operator knows of it.
 type mac struct {
 	node    v1alpha1.MacNode
 	alive   bool
@@ -115,7 +114,6 @@ func newWorld(o options, out io.Writer) *world {
 	w.every(5*time.Second, w.watch)
 	w.every(10*time.Second, w.traffic)
 	w.every(lookEvery, w.look)
-	w.every(w.end.Sub(epoch)/240, w.sample)
 	return w
 }
 
@@ -153,8 +151,8 @@ func (w *world) clock() string {
 	return fmt.Sprintf("%02d:%02d:%02d", int(d.Hours()), int(d.Minutes())%60, int(d.Seconds())%60)
 }
 
-// tell prints a line of the timeline.
-func (w *world) tell(format string, args ...any) {
+// logf prints a line of the timeline.
+func (w *world) logf(format string, args ...any) {
 	if !w.o.quiet {
 		fmt.Fprintf(w.out, "%s  %s\n", w.clock(), fmt.Sprintf(format, args...))
 	}
@@ -193,13 +191,13 @@ func (w *world) watch() {
 		p, _ := w.pulses.Of(m.node.Name, w.now)
 		sights = append(sights, macnode.SightOf(&m.node, p, w.now))
 	}
-	brake := macnode.Look(sights)
-	if brake.Holds() != w.braking {
-		w.braking = brake.Holds()
-		w.tell("brake holds: %v (%d of %d silent)", w.braking, brake.Silent, brake.Fleet)
+	breaker := macnode.Look(sights)
+	if breaker.Holds() != w.braking {
+		w.braking = breaker.Holds()
+		w.logf("circuit breaker open: %v (%d of %d silent)", w.braking, breaker.Silent, breaker.Fleet)
 	}
 	for i, m := range w.macs {
-		c := sights[i].Judge(brake)
+		c := sights[i].Judge(breaker)
 		before := sights[i].Before
 		if before != nil && before.Reason == c.Reason {
 			continue
@@ -221,8 +219,8 @@ func transition(before *metav1.Condition, status metav1.ConditionStatus, now tim
 	return metav1.NewTime(now)
 }
 
-// traffic has clients ask for OnDemand models, more by day than by night, and
-// what nobody asked for goes after ten minutes.
+// traffic has clients ask for OnDemand models, more by day than by night; a model
+// that was not used for ten minutes is unloaded.
 func (w *world) traffic() {
 	for _, m := range w.macs {
 		for _, r := range slices.SortedFunc(mapKeys(m.loaded), byName) {

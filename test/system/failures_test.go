@@ -1,13 +1,9 @@
 package system
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,133 +15,77 @@ import (
 	"metalfleet.dev/metalfleet/test/fleet"
 )
 
-// outageLasts is how long operator and API server are away.
-const outageLasts = 60 * time.Second
-
-func containsWords(s, words string) bool { return strings.Contains(s, words) }
-
-func jsonBody(t *testing.T, v any) io.Reader {
-	t.Helper()
-	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return bytes.NewReader(b)
-}
+// outageLasts is how long operator and API server are away: longer than the 30 s
+// after which a Mac counts as silent.
+const outageLasts = 35 * time.Second
 
 func ready(r v1alpha1.ModelReplica) bool {
 	return meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady)
 }
 
-// onlyReplica is the one replica of a deployment.
-func (s *suite) onlyReplica(t *testing.T, namespace, name string) v1alpha1.ModelReplica {
-	t.Helper()
-	all := s.replicasOf(t, namespace, name)
-	if len(all) != 1 {
-		t.Fatalf("%d replicas of %s, want 1", len(all), name)
-	}
-	return all[0]
-}
-
-// longAnswer begins a long streamed answer and returns once its first text is
-// there; the channel tells how it ended.
-func (s *suite) longAnswer(t *testing.T, model string) <-chan error {
-	t.Helper()
-	begun, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		first := true
-		_, err := fleet.Ask(t.Context(), s.URL, fleet.Question{
-			Model: model, Text: "Tell a long story", Stream: true, MaxTokens: slowContext - 200,
-			OnText: func(string) {
-				if first {
-					first = false
-					close(begun)
-				}
-			},
-		})
-		ended <- err
-	}()
-	select {
-	case <-begun:
-	case err := <-ended:
-		t.Fatalf("the long answer ended before it began: %v", err)
-	case <-time.After(patience):
-		t.Fatal("the long answer does not begin")
-	}
-	return ended
-}
-
 func (s *suite) engineKilled(t *testing.T) {
-	md := s.deploy(t, "default", "fragile", source("slow.gguf"), tokens(slowContext))
-	s.waitReady(t, "default", "fragile", 1)
-	replica := s.onlyReplica(t, "default", "fragile")
+	md := s.deploy(t, fleet.Model{Name: "fragile", File: "slow.gguf", Tokens: slowContext})
+	s.waitReady(t, md, 1)
+	replica := s.replicas(t, md, 1)[0]
 	engine := s.engineOf(t, replica)
 	seen := s.record(t, "default")
-	answer := s.longAnswer(t, "fragile")
-	if err := engine.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case err := <-answer:
-		var typed *openai.Error
-		if !errors.As(err, &typed) || typed.Code == "" || typed.Message == "" {
-			t.Errorf("the running request ended with %v, want a typed error", err)
+	answer := s.stream(t, "fragile", slowContext-200)
+	must(t, engine.Kill())
+	broken(t, answer)
+	eventually(t, replica.Name+" serves with a new engine", func(ctx context.Context) error {
+		now := replica.DeepCopy()
+		if err := s.Client.Get(ctx, client.ObjectKeyFromObject(now), now); err != nil {
+			return err
 		}
-	case <-time.After(patience):
-		t.Fatal("the running request does not end")
-	}
-	s.waitRestarted(t, replica, engine)
-	seen.wait(t, replica.Name, "not ready", func(r v1alpha1.ModelReplica) bool { return !ready(r) })
+		if !ready(*now) || now.Status.Restarts < 1 || engine.Alive() {
+			return fmt.Errorf("%d restarts; %s", now.Status.Restarts, sentences(now.Status.Conditions))
+		}
+		return nil
+	})
+	seen.want(t, replica.Name, "not ready", func(r v1alpha1.ModelReplica) bool { return !ready(r) })
 	if _, err := s.ask(t.Context(), "fragile", false); err != nil {
 		t.Errorf("after the restart: %v", err)
 	}
 	s.remove(t, md)
 }
 
-// waitRestarted waits until a replica serves with another engine.
-func (s *suite) waitRestarted(t *testing.T, replica v1alpha1.ModelReplica, old fleet.Engine) {
+// broken wants a stream to end with an error that a client understands.
+func broken(t *testing.T, s *fleet.Stream) *openai.Error {
 	t.Helper()
-	eventually(t, replica.Name+" serves with a new engine", patience, func(ctx context.Context) error {
-		now := replica.DeepCopy()
-		if err := s.Client.Get(ctx, client.ObjectKeyFromObject(now), now); err != nil {
-			return err
-		}
-		if !ready(*now) || now.Status.Restarts < 1 {
-			return fmt.Errorf("%d restarts; %s", now.Status.Restarts, sentences(now.Status.Conditions))
-		}
-		engines, err := s.MacEngines(now.Spec.NodeName)
-		if err != nil {
-			return err
-		}
-		for _, e := range engines {
-			if e.PID == old.PID {
-				return fmt.Errorf("engine %d lives", old.PID)
-			}
-		}
-		return nil
-	})
+	answer, err := end(t, s)
+	var typed *openai.Error
+	if !errors.As(err, &typed) || typed.Code == "" || typed.Message == "" {
+		t.Fatalf("the stream ended with %v, want a typed error", err)
+	}
+	if answer.Finish != "" {
+		t.Errorf("a broken stream has the finish reason %q", answer.Finish)
+	}
+	return typed
 }
 
 func (s *suite) agentKilled(t *testing.T) {
-	md := s.deploy(t, "default", "adopted", source("slow.gguf"))
-	s.waitReady(t, "default", "adopted", 1)
-	replica := s.onlyReplica(t, "default", "adopted")
+	md := s.deploy(t, fleet.Model{Name: "adopted", File: "slow.gguf"})
+	s.waitReady(t, md, 1)
+	replica := s.replicas(t, md, 1)[0]
 	engine := s.engineOf(t, replica)
-	before := s.mac(t, replica.Spec.NodeName)
-	if err := s.KillAgent(before.Name); err != nil {
-		t.Fatal(err)
-	}
+	before := s.node(t, replica.Spec.NodeName)
+	must(t, s.KillAgent(before.Name))
 	if !engine.Alive() {
 		t.Fatal("the engine died with its agent")
 	}
-	s.returns(t, before.Name, "adopted")
+	must(t, s.StartAgent(before.Name))
+	took := eventually(t, "the Mac answers again", func(ctx context.Context) error {
+		_, err := s.ask(ctx, "adopted", false)
+		return err
+	})
+	t.Logf("Mac %s answered after %s", before.Name, took)
 	if !engine.Alive() || s.engineOf(t, replica).PID != engine.PID {
 		t.Errorf("the engine was not adopted: %d lives: %v", engine.PID, engine.Alive())
 	}
 	// It answers before it has written its first status.
 	var after *v1alpha1.MacNode
-	eventually(t, "the new agent of "+before.Name+" writes its status", patience, func(context.Context) error {
-		if after = s.mac(t, before.Name); after.Status.BootID == before.Status.BootID {
+	eventually(t, "the new agent of "+before.Name+" writes its status", func(context.Context) error {
+		if after = s.node(t, before.Name); after.Status.BootID == before.Status.BootID {
 			return fmt.Errorf("boot %s still", after.Status.BootID)
 		}
 		return nil
@@ -153,190 +93,35 @@ func (s *suite) agentKilled(t *testing.T) {
 	if len(after.Status.Reclaims) != len(before.Status.Reclaims) {
 		t.Errorf("reclaims %d, then %d", len(before.Status.Reclaims), len(after.Status.Reclaims))
 	}
-	if now := s.onlyReplica(t, "default", "adopted"); now.UID != replica.UID || now.Status.Restarts != 0 {
+	if now := s.replicas(t, md, 1)[0]; now.UID != replica.UID || now.Status.Restarts != 0 {
 		t.Errorf("replica %s has %d restarts, was %s", now.Name, now.Status.Restarts, replica.Name)
 	}
 	s.remove(t, md)
 }
 
-// returns starts an agent and wants an answer of a model that only its Mac holds.
-func (s *suite) returns(t *testing.T, mac, model string) {
-	t.Helper()
-	if err := s.StartAgent(mac); err != nil {
-		t.Fatal(err)
-	}
-	took := eventually(t, "Mac "+mac+" answers for "+model+" again", patience, func(ctx context.Context) error {
-		_, err := s.ask(ctx, model, false)
-		return err
-	})
-	t.Logf("Mac %s served %s after %s", mac, model, took)
-}
-
-// world is what must be the same after an outage as before.
-type world struct {
-	replicas map[string]string // UID to Mac
-	engines  map[string][]int  // Mac to pids
-	reclaims map[string]int
-}
-
-func (s *suite) look(t *testing.T) world {
-	t.Helper()
-	w := world{replicas: map[string]string{}, engines: map[string][]int{}, reclaims: map[string]int{}}
-	for _, r := range s.replicasOf(t, "default", "slow") {
-		w.replicas[string(r.UID)] = r.Spec.NodeName
-	}
-	for _, name := range []string{middle, large} {
-		w.reclaims[name] = len(s.mac(t, name).Status.Reclaims)
-		w.engines[name] = s.pids(t, name)
-	}
-	return w
-}
-
-func (s *suite) pids(t *testing.T, mac string) []int {
-	t.Helper()
-	engines, err := s.MacEngines(mac)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out []int
-	for _, e := range engines {
-		out = append(out, e.PID)
-	}
-	return out
-}
-
-// outage takes operator and API server away and asks on; meanwhile an agent
-// dies and returns, with nothing but its journal to go by.
-func (s *suite) outage(t *testing.T) {
-	before := s.look(t)
-	if err := s.StopOperator(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Env.StopAPIServer(); err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	stopAsking := s.keepAsking(t)
-	mac := s.replicaMac(before)
-	if err := s.KillAgent(mac); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.StartAgent(mac); err != nil {
-		t.Fatal(err)
-	}
-	rest := time.NewTimer(outageLasts - time.Since(began))
-	defer rest.Stop()
-	select {
-	case <-rest.C:
-	case <-t.Context().Done():
-		t.Fatal(t.Context().Err())
-	}
-	if got := s.pids(t, mac); fmt.Sprint(got) != fmt.Sprint(before.engines[mac]) {
-		t.Errorf("engines of %s are %v, were %v", mac, got, before.engines[mac])
-	}
-	if err := s.Env.StartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.StartOperator(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{middle, large} {
-		if err := s.WaitMacReady(t.Context(), name); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.waitReady(t, "default", "slow", 2)
-	s.stays(t, before)
-	asked, errs := stopAsking()
-	if len(errs) > 0 || asked < 20 {
-		t.Errorf("%d of %d questions failed during the outage, the first: %v", len(errs), asked, errs)
-	}
-	t.Logf("%d questions were answered during the outage", asked)
-}
-
-func (s *suite) replicaMac(w world) string {
-	for _, mac := range w.replicas {
-		return mac
-	}
-	return ""
-}
-
-// stays wants the world to be as before, for as long as a mistaken operator
-// would need to change it.
-func (s *suite) stays(t *testing.T, before world) {
-	t.Helper()
-	for began := time.Now(); time.Since(began) < 3*time.Second; {
-		if now := s.look(t); fmt.Sprint(now) != fmt.Sprint(before) {
-			t.Errorf("the world is %v, was %v", now, before)
-			return
-		}
-	}
-}
-
-// keepAsking asks again and again, a question at a time, until it is stopped.
-func (s *suite) keepAsking(t *testing.T) (stop func() (int, []error)) {
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	var asked int
-	var errs []error
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(200 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			_, err := s.ask(ctx, "slow", asked%2 == 0)
-			if ctx.Err() != nil {
-				return
-			}
-			asked++
-			if err != nil {
-				errs = append(errs, fmt.Errorf("question %d: %w", asked, err))
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-done })
-	return func() (int, []error) {
-		cancel()
-		<-done
-		return asked, errs
-	}
-}
-
 func (s *suite) namespaceDeleted(t *testing.T) {
 	ns := s.namespace(t, "tenant")
-	s.deploy(t, "tenant", "tenants")
-	s.waitReady(t, "tenant", "tenants", 1)
-	engine := s.engineOf(t, s.onlyReplica(t, "tenant", "tenants"))
-	if err := s.Client.Delete(t.Context(), ns); err != nil {
-		t.Fatal(err)
-	}
-	s.waitGone(t, ns)
+	md := s.deploy(t, fleet.Model{Namespace: "tenant", Name: "tenants"})
+	s.waitReady(t, md, 1)
+	engine := s.engineOf(t, s.replicas(t, md, 1)[0])
+	s.remove(t, ns)
 	if engine.Alive() {
 		t.Errorf("engine %d lives", engine.PID)
 	}
 }
 
-// deadMac deletes a namespace with a replica whose Mac is dead: the replica
-// stays until it is fenced by the deletion of the MacNode, what it freed is
-// then unknown, and the namespace ends.
+// deadMac deletes a namespace with a replica whose Mac is dead: the replica stays
+// until the deletion of the MacNode fences it, the bytes that it freed are then
+// unknown, and the namespace ends.
 func (s *suite) deadMac(t *testing.T) {
 	ns := s.namespace(t, "bereaved")
-	s.deploy(t, "bereaved", "orphan", chips("M4"))
-	s.waitReady(t, "bereaved", "orphan", 1)
-	replica := s.onlyReplica(t, "bereaved", "orphan")
+	md := s.deploy(t, fleet.Model{Namespace: "bereaved", Name: "orphan", Chips: []string{"M4"}})
+	s.waitReady(t, md, 1)
+	replica := s.replicas(t, md, 1)[0]
 	seen := s.record(t, "bereaved")
-	if err := s.KillAgent(small); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Client.Delete(t.Context(), ns); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the replica is told to drain", patience, func(ctx context.Context) error {
+	must(t, s.KillAgent(small))
+	must(t, s.Client.Delete(t.Context(), ns))
+	eventually(t, "the replica has to drain", func(ctx context.Context) error {
 		if err := s.Client.Get(ctx, client.ObjectKeyFromObject(&replica), &replica); err != nil {
 			return err
 		}
@@ -345,32 +130,87 @@ func (s *suite) deadMac(t *testing.T) {
 		}
 		return nil
 	})
-	s.notReleased(t, replica)
-	if err := s.Client.Delete(t.Context(), s.mac(t, small)); err != nil {
-		t.Fatal(err)
-	}
+	s.stays(t, 2*time.Second, "released before its Mac is fenced", "false", func() string {
+		now := replica.DeepCopy()
+		if err := s.Client.Get(t.Context(), client.ObjectKeyFromObject(now), now); err != nil {
+			return err.Error()
+		}
+		return fmt.Sprint(meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionReleased))
+	})
+	must(t, s.Client.Delete(t.Context(), s.node(t, small)))
 	s.waitGone(t, &replica)
 	s.waitGone(t, ns)
-	unknown := func(r v1alpha1.ModelReplica) bool {
+	seen.want(t, replica.Name, "released, with an indeterminate amount", func(r v1alpha1.ModelReplica) bool {
 		return r.Status.Freed.HostCheck == v1alpha1.HostCheckIndeterminate && r.Status.Freed.Bytes == nil &&
 			meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReleased)
-	}
-	seen.wait(t, replica.Name, "to say that what it freed is Indeterminate", unknown)
+	})
 	if err := s.SweepMac(t.Context(), small); err != nil {
 		t.Error(err)
 	}
 }
 
-// notReleased wants a replica to stay while its Mac may still hold it.
-func (s *suite) notReleased(t *testing.T, replica v1alpha1.ModelReplica) {
+// stays wants the same to be seen for as long as a mistaken operator would need to
+// change it.
+func (s *suite) stays(t *testing.T, long time.Duration, what, want string, look func() string) {
 	t.Helper()
-	for began := time.Now(); time.Since(began) < 2*time.Second; {
-		now := replica.DeepCopy()
-		if err := s.Client.Get(t.Context(), client.ObjectKeyFromObject(now), now); err != nil {
-			t.Fatalf("the replica went before its Mac was fenced: %v", err)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); time.Since(began) < long; <-tick.C {
+		if now := look(); now != want {
+			t.Fatalf("%s: %s, want %s", what, now, want)
 		}
-		if meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionReleased) {
-			t.Fatalf("released before its Mac was fenced: %s", sentences(now.Status.Conditions))
+	}
+}
+
+// look describes what must be the same after an outage as before: the replicas of
+// the model with their Macs, the engines, and the number of reclaims.
+func (s *suite) look(t *testing.T) string {
+	t.Helper()
+	all, err := s.replicasOf(t.Context(), s.slow)
+	must(t, err)
+	replicas := map[string]string{}
+	for _, r := range all {
+		replicas[string(r.UID)] = r.Spec.NodeName
+	}
+	text := fmt.Sprint(replicas)
+	for _, name := range []string{middle, large} {
+		text += fmt.Sprint(" ", name, s.pids(t, name), len(s.node(t, name).Status.Reclaims))
+	}
+	return text
+}
+
+// outage stops operator and API server under load; meanwhile an agent dies and
+// comes back, with nothing but its journal.
+func (s *suite) outage(t *testing.T) {
+	before := s.look(t)
+	engines := s.pids(t, middle)
+	must(t, s.StopOperator(t.Context()))
+	must(t, s.Env.StopAPIServer())
+	began := time.Now()
+	question := fleet.Question{Model: "slow", MaxTokens: 8}
+	streamed := question
+	streamed.Stream = true
+	load := s.StartLoad(t.Context(), fleet.LoadOptions{Clients: []fleet.Question{question, streamed}, Pause: 200 * time.Millisecond})
+	must(t, s.KillAgent(middle))
+	must(t, s.StartAgent(middle))
+	eventually(t, "the outage has lasted long enough", func(context.Context) error {
+		if time.Since(began) < outageLasts {
+			return errors.New("not yet")
 		}
+		return nil
+	})
+	if got := s.pids(t, middle); fmt.Sprint(got) != fmt.Sprint(engines) {
+		t.Errorf("engines of %s are %v, were %v", middle, got, engines)
+	}
+	must(t, s.Env.StartAPIServer(t.Context()))
+	must(t, s.StartOperator(t.Context()))
+	for _, name := range []string{middle, large} {
+		must(t, s.WaitMacReady(t.Context(), name))
+	}
+	s.waitReady(t, s.slow, 2)
+	s.stays(t, 3*time.Second, "the fleet after the outage", before, func() string { return s.look(t) })
+	requests := load.End()
+	if err := fleet.WantWhole(requests); err != nil || len(requests) < 20 {
+		t.Errorf("during the outage: %s: %v", fleet.Summary(requests), err)
 	}
 }

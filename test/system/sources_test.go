@@ -25,63 +25,54 @@ import (
 	"metalfleet.dev/metalfleet/test/tinymodel"
 )
 
-func (s *suite) sourceMissing(t *testing.T) {
-	md := s.deploy(t, "default", "missing", source("nowhere.gguf"))
-	message := s.wantCondition(t, md, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonSourceNotFound)
-	wantWords(t, message, "nowhere.gguf")
+// refusedSource wants a source not to be accepted for a reason, with words in the
+// message.
+func (s *suite) refusedSource(t *testing.T, name string, source v1alpha1.ModelSource, reason string, words ...string) {
+	t.Helper()
+	md := s.deploy(t, fleet.Model{Name: name}, func(spec *v1alpha1.ModelDeploymentSpec) { spec.Model = source })
+	wantWords(t, s.wantCondition(t, md, v1alpha1.ConditionAccepted, metav1.ConditionFalse, reason), words...)
 	s.remove(t, md)
+}
+
+func (s *suite) sourceMissing(t *testing.T) {
+	s.refusedSource(t, "missing", v1alpha1.ModelSource{Source: "file://nowhere.gguf"}, v1alpha1.ReasonSourceNotFound, "nowhere.gguf")
 }
 
 func (s *suite) sourceOutside(t *testing.T) {
-	for name, path := range map[string]string{"by-dots": "../secret.gguf", "by-link": "link.gguf"} {
-		md := s.deploy(t, "default", name, source(path))
-		s.wantCondition(t, md, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonSourceForbidden)
-		s.remove(t, md)
-	}
+	s.refusedSource(t, "by-dots", v1alpha1.ModelSource{Source: "file://../secret.gguf"}, v1alpha1.ReasonSourceForbidden)
+	s.refusedSource(t, "by-link", v1alpha1.ModelSource{Source: "file://link.gguf"}, v1alpha1.ReasonSourceForbidden)
 }
 
 func (s *suite) sourceTruncated(t *testing.T) {
-	md := s.deploy(t, "default", "cut", source("cut.gguf"))
-	s.wantCondition(t, md, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalidModel)
-	s.remove(t, md)
+	s.refusedSource(t, "cut", v1alpha1.ModelSource{Source: "file://cut.gguf"}, v1alpha1.ReasonInvalidModel)
 }
 
 func (s *suite) sourceOfAnotherDigest(t *testing.T) {
-	md := s.deploy(t, "default", "forged", func(md *v1alpha1.ModelDeployment) { md.Spec.Model.SHA256 = strings.Repeat("0", 64) })
-	message := s.wantCondition(t, md, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonDigestMismatch)
-	wantWords(t, message, strings.Repeat("0", 12))
-	s.remove(t, md)
+	s.refusedSource(t, "forged", v1alpha1.ModelSource{Source: "file://tiny.gguf", SHA256: strings.Repeat("0", 64)}, v1alpha1.ReasonDigestMismatch, strings.Repeat("0", 12))
 }
 
 func (s *suite) sourceOfAPrivateHost(t *testing.T) {
-	md := s.deploy(t, "default", "private", func(md *v1alpha1.ModelDeployment) {
-		md.Spec.Model = v1alpha1.ModelSource{Source: "https://127.0.0.2:1/x.gguf", SHA256: s.remote.sha256}
-	})
-	message := s.wantCondition(t, md, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonSourceForbidden)
-	wantWords(t, message, "loopback", "--allow-source-cidr")
-	s.remove(t, md)
+	s.refusedSource(t, "private", v1alpha1.ModelSource{Source: "https://127.0.0.2:1/x.gguf", SHA256: s.remote.sha256}, v1alpha1.ReasonSourceForbidden, "loopback", "--allow-source-cidr")
 }
 
 func (s *suite) tooLarge(t *testing.T) {
-	md := s.deploy(t, "default", "huge", source("slow.gguf"), func(md *v1alpha1.ModelDeployment) {
-		md.Spec.Context.CacheTokens = 100_000_000 // 4,096 bytes each
-	})
+	md := s.deploy(t, fleet.Model{Name: "huge", File: "slow.gguf", CacheTokens: 100_000_000}) // 4,096 bytes each
 	message := s.wantCondition(t, md, v1alpha1.ConditionFits, metav1.ConditionFalse, v1alpha1.ReasonTooLarge)
 	wantWords(t, message, small, middle, large, "GiB")
 	s.remove(t, md)
 }
 
 func (s *suite) nameConflict(t *testing.T) {
-	owner := s.deploy(t, "default", "owner", replicas(0), serves("chat"))
+	owner := s.deploy(t, fleet.Model{Name: "owner", Served: "chat"}, replicas(0))
 	s.wantCondition(t, owner, v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
 	s.namespace(t, "claimant")
-	eventually(t, "a later second begins, so that the owner is older", patience, func(context.Context) error {
+	eventually(t, "a later second begins, so that the owner is older", func(context.Context) error {
 		if age := time.Since(owner.CreationTimestamp.Time); age < time.Second {
 			return fmt.Errorf("it is %s old", age)
 		}
 		return nil
 	})
-	late := s.deploy(t, "claimant", "late", replicas(0), serves("chat"))
+	late := s.deploy(t, fleet.Model{Namespace: "claimant", Name: "late", Served: "chat"}, replicas(0))
 	message := s.wantCondition(t, late, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonNameConflict)
 	wantWords(t, message, "chat", "default/owner")
 	s.remove(t, owner)
@@ -89,17 +80,21 @@ func (s *suite) nameConflict(t *testing.T) {
 	s.remove(t, late)
 }
 
-func serves(names ...string) option {
-	return func(md *v1alpha1.ModelDeployment) { md.Spec.ServedNames = names }
-}
-
 func (s *suite) download(t *testing.T) {
-	md := s.deploy(t, "default", "remote", tokens(slowContext), func(md *v1alpha1.ModelDeployment) {
-		md.Spec.Model = v1alpha1.ModelSource{Source: s.remote.url, SHA256: s.remote.sha256}
+	md := s.deploy(t, fleet.Model{Name: "remote", Tokens: slowContext}, func(spec *v1alpha1.ModelDeploymentSpec) {
+		spec.Model = v1alpha1.ModelSource{Source: s.remote.url, SHA256: s.remote.sha256}
 	})
-	s.waitReady(t, "default", "remote", 1)
-	if ok, ranges, sent := s.remote.resumed(); !ok || sent > 2*s.remote.size {
-		t.Errorf("after the break the server was asked for %q and sent %d bytes of a file of %d: nothing was resumed", ranges, sent, s.remote.size)
+	s.waitReady(t, md, 1)
+	s.remote.mu.Lock()
+	defer s.remote.mu.Unlock()
+	resumed := 0
+	for _, header := range s.remote.ranges {
+		if from, ok := strings.CutPrefix(header, "bytes="); ok && !strings.HasPrefix(from, "0-") {
+			resumed++
+		}
+	}
+	if resumed == 0 || s.remote.sent > 2*s.remote.size {
+		t.Errorf("the server was asked for %q and sent %d bytes of a file of %d: nothing was resumed", s.remote.ranges, s.remote.sent, s.remote.size)
 	}
 	if _, err := s.ask(t.Context(), "remote", false); err != nil {
 		t.Error(err)
@@ -108,11 +103,12 @@ func (s *suite) download(t *testing.T) {
 }
 
 func (s *suite) downloadOfAnotherDigest(t *testing.T) {
-	md := s.deploy(t, "default", "swapped", func(md *v1alpha1.ModelDeployment) {
-		md.Spec.Model = v1alpha1.ModelSource{Source: s.remote.forged, SHA256: strings.Repeat("0", 64)}
+	forged := newWebModel(t, slow(3))
+	md := s.deploy(t, fleet.Model{Name: "swapped"}, func(spec *v1alpha1.ModelDeploymentSpec) {
+		spec.Model = v1alpha1.ModelSource{Source: forged.url, SHA256: strings.Repeat("0", 64)}
 	})
-	eventually(t, "a condition says DigestMismatch", patience, func(ctx context.Context) error {
-		now, err := s.get(ctx, md.Namespace, md.Name)
+	eventually(t, "a condition has the reason DigestMismatch", func(ctx context.Context) error {
+		now, err := s.read(ctx, md)
 		if err != nil {
 			return err
 		}
@@ -123,7 +119,9 @@ func (s *suite) downloadOfAnotherDigest(t *testing.T) {
 		}
 		return errors.New(sentences(now.Status.Conditions))
 	})
-	for _, r := range s.replicasOf(t, "default", "swapped") {
+	all, err := s.replicasOf(t.Context(), md)
+	must(t, err)
+	for _, r := range all {
 		if r.Status.Memory.FootprintBytes > 0 {
 			t.Errorf("replica %s loaded the file", r.Name)
 		}
@@ -131,80 +129,58 @@ func (s *suite) downloadOfAnotherDigest(t *testing.T) {
 	s.remove(t, md)
 }
 
-// folderOfAHub: a repository is looked at once, fetched and served; what its
-// branch means later changes nothing.
-func (s *suite) folderOfAHub(t *testing.T) {
+// repositoryOfAHub: a repository is resolved once, fetched and served; a later
+// commit on its branch changes nothing.
+func (s *suite) repositoryOfAHub(t *testing.T) {
 	publish := func(seed uint64) {
 		dir := filepath.Join(t.TempDir(), "model")
 		c := slow(seed)
 		c.Family = tinymodel.Qwen3
-		if err := tinymodel.WriteFolder(dir, c, tinymodel.Layout{Matrices: quant.AffineOf(4, 64, quant.BFloat16), ShardBytes: 1 << 20}); err != nil {
-			t.Fatal(err)
+		must(t, tinymodel.WriteFolder(dir, c, tinymodel.Layout{Matrices: quant.AffineOf(4, 64, quant.BFloat16), ShardBytes: 1 << 20}))
+		entries, err := os.ReadDir(dir)
+		must(t, err)
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
 		}
-		files := map[string]hubtest.File{}
-		names, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, n := range names {
-			content, err := os.ReadFile(filepath.Join(dir, n.Name()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			files[n.Name()] = hubtest.File{Content: content, LFS: strings.HasSuffix(n.Name(), ".safetensors")}
-		}
-		s.hub.Put("org/tiny", hubtest.Of(files))
+		s.hub.Put("org/tiny", hubtest.Of(hubFiles(t, dir, names...)))
 	}
 	publish(11)
-	md := s.deploy(t, "default", "published", tokens(slowContext), func(md *v1alpha1.ModelDeployment) {
-		md.Spec.Model = v1alpha1.ModelSource{Source: "hf://org/tiny"}
+	md := s.deploy(t, fleet.Model{Name: "published", Tokens: slowContext}, func(spec *v1alpha1.ModelDeploymentSpec) {
+		spec.Model = v1alpha1.ModelSource{Source: "hf://org/tiny"}
 	})
-	s.waitReady(t, "default", "published", 1)
+	s.waitReady(t, md, 1)
 	if _, err := s.ask(t.Context(), "published", false); err != nil {
 		t.Error(err)
 	}
-	before := s.replicasOf(t, "default", "published")
-	publish(12) // main moves on, and the old commit is gone with it
+	before := s.replicas(t, md, 1)[0]
+	publish(12) // the hub has the old commit no more
 	if _, err := s.ask(t.Context(), "published", false); err != nil {
 		t.Error(err)
 	}
-	if after := s.replicasOf(t, "default", "published"); len(before) != 1 || len(after) != 1 || after[0].UID != before[0].UID || len(after[0].Spec.Model.Commit) != 40 {
-		t.Errorf("%d and %d replicas, commit %q: want one that stays", len(before), len(after), after[0].Spec.Model.Commit)
+	if after := s.replicas(t, md, 1)[0]; after.UID != before.UID || len(after.Spec.Model.Commit) != 40 {
+		t.Errorf("replica %s of commit %q, was %s: want the same", after.Name, after.Spec.Model.Commit, before.Name)
 	}
 	s.remove(t, md)
-	missing := s.deploy(t, "default", "unpublished", func(md *v1alpha1.ModelDeployment) {
-		md.Spec.Model = v1alpha1.ModelSource{Source: "hf://org/none", Revision: "v1"}
-	})
-	message := s.wantCondition(t, missing, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonSourceNotFound)
-	wantWords(t, message, "org/none", "token")
-	s.remove(t, missing)
+	s.refusedSource(t, "unpublished", v1alpha1.ModelSource{Source: "hf://org/none", Revision: "v1"}, v1alpha1.ReasonSourceNotFound, "org/none", "token")
 }
 
 // encoderOfAHub: a repository of sentence-transformers, with its modules in
-// folders, becomes an engine that makes vectors and says so to who wants to chat.
+// folders, becomes an engine that makes embeddings, and refuses to chat.
 func (s *suite) encoderOfAHub(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "model")
-	if err := tinymodel.Readers()[0].Write(dir); err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]hubtest.File{}
-	for _, n := range []string{"1_Pooling/config.json", "config.json", "config_sentence_transformers.json", "model.safetensors", "modules.json", "sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json"} {
-		content, err := os.ReadFile(filepath.Join(dir, n))
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[n] = hubtest.File{Content: content, LFS: strings.HasSuffix(n, ".safetensors")}
-	}
+	must(t, tinymodel.Readers()[0].Write(dir))
+	files := hubFiles(t, dir, "1_Pooling/config.json", "config.json", "config_sentence_transformers.json", "model.safetensors", "modules.json",
+		"sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json")
 	s.hub.Put("org/encoder", hubtest.Of(files))
-	md := s.deploy(t, "default", "encoder", tokens(64), func(md *v1alpha1.ModelDeployment) {
-		md.Spec.Model = v1alpha1.ModelSource{Source: "hf://org/encoder"}
+	md := s.deploy(t, fleet.Model{Name: "encoder", Tokens: 64}, func(spec *v1alpha1.ModelDeploymentSpec) {
+		spec.Model = v1alpha1.ModelSource{Source: "hf://org/encoder"}
 	})
-	s.waitReady(t, "default", "encoder", 1)
-	if r := s.replicasOf(t, "default", "encoder"); len(r) != 1 || r[0].Spec.Model.Facts.Task != model.Embed || len(r[0].Spec.Model.Files) != len(files) {
-		t.Errorf("%d replicas, of %+v", len(r), r[0].Spec.Model)
+	s.waitReady(t, md, 1)
+	if m := s.replicas(t, md, 1)[0].Spec.Model; m.Facts.Task != model.Embed || len(m.Files) != len(files) {
+		t.Errorf("the replica is of %+v", m)
 	}
-	_, err := s.ask(t.Context(), "encoder", false)
-	if err == nil {
+	if _, err := s.ask(t.Context(), "encoder", false); err == nil {
 		t.Error("an encoder chats")
 	} else {
 		wantWords(t, err.Error(), "400", "computes embeddings", "embeddings")
@@ -212,7 +188,7 @@ func (s *suite) encoderOfAHub(t *testing.T) {
 	s.remove(t, md)
 }
 
-// refusedByTheAPI applies what cannot be meant, strictly as kubectl does.
+// refusedByTheAPI applies invalid manifests, strictly as kubectl does.
 func (s *suite) refusedByTheAPI(t *testing.T) {
 	for name, test := range map[string]struct {
 		spec map[string]any
@@ -220,7 +196,7 @@ func (s *suite) refusedByTheAPI(t *testing.T) {
 	}{
 		"unknown field":          {map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "replica": 1}, "replica"},
 		"no tokens":              {map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"tokens": -1}}, "context.tokens"},
-		"cache below one length": {map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"tokens": 512, "cacheTokens": 256}}, "one request of maximum length fits"},
+		"cache under one length": {map[string]any{"model": map[string]any{"source": "file://a.gguf"}, "context": map[string]any{"tokens": 512, "cacheTokens": 256}}, "one request of maximum length fits"},
 		"https without a digest": {map[string]any{"model": map[string]any{"source": "https://example.com/a.gguf"}}, "sha256 is required"},
 		"another scheme":         {map[string]any{"model": map[string]any{"source": "ftp://example.com/a.gguf"}}, "must begin with file://"},
 		"a digest for a hub":     {map[string]any{"model": map[string]any{"source": "hf://org/model", "sha256": strings.Repeat("0", 64)}}, "sha256 is only valid for file:// and https:// sources"},
@@ -241,7 +217,7 @@ func (s *suite) refusedByTheAPI(t *testing.T) {
 
 // badRequests asks the gateway for what it has to refuse, in the API's own shape.
 func (s *suite) badRequests(t *testing.T) {
-	asleep := s.deploy(t, "default", "asleep", replicas(0))
+	asleep := s.deploy(t, fleet.Model{Name: "asleep"}, replicas(0))
 	s.wantCondition(t, asleep, v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
 	const message = `"messages":[{"role":"user","content":"hi"}]`
 	for name, test := range map[string]struct {
@@ -249,12 +225,12 @@ func (s *suite) badRequests(t *testing.T) {
 		status int
 		retry  bool
 	}{
-		"unknown model":  {`{"model":"nobody",` + message + `}`, http.StatusNotFound, false},
+		"unknown model":  {`{"model":"unknown",` + message + `}`, http.StatusNotFound, false},
 		"no endpoint":    {`{"model":"asleep",` + message + `}`, http.StatusServiceUnavailable, true},
 		"malformed JSON": {`{"model":`, http.StatusBadRequest, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			eventually(t, "the gateway refuses it rightly", patience, func(ctx context.Context) error {
+			eventually(t, "the gateway refuses it correctly", func(ctx context.Context) error {
 				_, err := fleet.Post(ctx, s.URL+"/v1/chat/completions", []byte(test.body), fleet.Question{Patience: time.Second})
 				var refusal *openai.Error
 				if !errors.As(err, &refusal) {

@@ -14,7 +14,7 @@ const AssetsVariable = "KUBEBUILDER_ASSETS"
 
 const modulePath = "metalfleet.dev/metalfleet"
 
-// ErrNoAssets says that a program the control plane needs is not there.
+// ErrNoAssets is the error of a program of the control plane that is missing.
 var ErrNoAssets = errors.New("local Kubernetes is not built")
 
 // assets are the programs, each by its path.

@@ -109,9 +109,9 @@ func (e *Env) startControllers() error {
 	return nil
 }
 
-// FreePort finds a port of the loopback interface that nobody listens on, below
-// those that the kernel gives to outgoing connections: nobody's connection takes
-// it before a program listens there, or while that is stopped for a test.
+// FreePort finds a free port of the loopback interface under those that the kernel
+// gives to outgoing connections: no connection takes it before a program listens
+// there, or while that is stopped for a test.
 func FreePort() (int, error) {
 	const first, count = 20000, 12000
 	for range 100 {

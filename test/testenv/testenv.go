@@ -8,13 +8,13 @@
 //
 // It refuses to build or download anything: the programs come from the folder
 // KUBEBUILDER_ASSETS names, else from bin/kube, and where they are missing
-// Start fails with a line that says how to get them. It never skips.
+// Start fails with a line that names the make target. It never skips.
 //
 // Only _test.go files and programs under hack may import it.
 //
 // Why not controller-runtime's envtest: the failure tests stop the API server
 // and bring it back on the same port with its data, envtest runs no
-// controllers, and it leaves etcd and the API server behind when its Start
+// controllers, and it leaves etcd and the API server running when its Start
 // fails late or the test binary is killed.
 //
 // Start reading at Start.
@@ -45,7 +45,7 @@ import (
 // two-core machine was seen to take.
 const readyTimeout = 3 * time.Minute
 
-// Options says what to run and where. The zero value runs etcd and
+// Options configure a control plane. The zero value runs etcd and
 // kube-apiserver with the CRDs of this module in a folder that Stop removes.
 type Options struct {
 	// Dir holds data, certificates, logs and the kubeconfig. Empty: a scratch
@@ -87,7 +87,7 @@ type Env struct {
 	address string
 	port    int
 
-	mu          sync.Mutex // guards the processes below
+	mu          sync.Mutex // guards what follows
 	etcd        *process.Program
 	apiserver   *process.Program
 	controllers *process.Program
@@ -176,7 +176,7 @@ func (e *Env) prepare(o Options) error {
 }
 
 // firstAPIServer finds a port, writes the kubeconfig for it and starts the API
-// server. Somebody else may take a free port before it listens: then another
+// server. Another program may take a free port before it listens: then another
 // one is tried, unless the caller named it.
 func (e *Env) firstAPIServer(ctx context.Context, port int) error {
 	attempts := 3
@@ -284,7 +284,7 @@ func (e *Env) StopAPIServer() error {
 func (e *Env) Stop() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	// Clients first, so that nobody logs the absence of its server.
+	// Clients first, so that none logs the absence of its server.
 	patient := context.Background()
 	errs := []error{e.controllers.Stop(patient), e.apiserver.Stop(patient), e.etcd.Stop(patient)}
 	for _, dir := range e.scratch {

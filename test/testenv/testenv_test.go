@@ -192,7 +192,7 @@ func TestAStartThatFailsLateLeavesNothing(t *testing.T) {
 		t.Fatal("Start took a CRD the API server refuses")
 	}
 	if leftovers := processesNaming(t, o.Dir); len(leftovers) > 0 {
-		t.Errorf("left behind: %v", leftovers)
+		t.Errorf("these are left: %v", leftovers)
 	}
 }
 
@@ -262,7 +262,7 @@ func processesNaming(t *testing.T, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil || len(files) == 0 {
-		t.Skip("needs /proc to look for processes that were left behind")
+		t.Skip("needs /proc to look for processes that are left")
 	}
 	var out []string
 	for _, f := range files {

@@ -1,0 +1,180 @@
+//go:build stories
+
+package chart
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/test/testenv"
+)
+
+// root is the folder of the module, whose bin has the programs.
+const root = "../.."
+
+var chartDir = filepath.Join(root, "charts", "metalfleet")
+
+const namespace = "metalfleet-system"
+
+// scalers is where KEDA runs.
+const scalers = "scalers"
+
+// variant is a set of values and what it must render.
+type variant struct {
+	name string
+	set  []string
+	// has and lacks are kinds with names, as KIND/NAME.
+	has, lacks []string
+}
+
+// everything that can be turned on.
+var everything = []string{
+	"networkPolicies.enabled=true", "monitoring.serviceMonitors.enabled=true", "monitoring.rules.enabled=true", "monitoring.dashboards.enabled=true",
+	"gateway.apiKeys.enabled=true",
+}
+
+func variants() []variant {
+	return []variant{
+		{name: "default", has: []string{
+			"CustomResourceDefinition/modeldeployments.metalfleet.dev", "CustomResourceDefinition/macnodes.metalfleet.dev", "CustomResourceDefinition/modelreplicas.metalfleet.dev",
+			"Deployment/metalfleet-operator", "Deployment/metalfleet-gateway", "Service/metalfleet-gateway", "PodDisruptionBudget/metalfleet-gateway",
+			"ClusterRole/metalfleet-view", "ClusterRole/metalfleet-edit", "Job/metalfleet-uninstall-guard", "Pod/metalfleet-test",
+			"ValidatingAdmissionPolicy/metalfleet-agent-writes", "ValidatingAdmissionPolicyBinding/metalfleet-agent-writes",
+			"ValidatingAdmissionPolicy/metalfleet-agent-requests", "ValidatingAdmissionPolicyBinding/metalfleet-agent-tokens",
+		}, lacks: []string{"NetworkPolicy/metalfleet-gateway", "ServiceMonitor/metalfleet-gateway", "Namespace/metalfleet-api-keys", "Role/metalfleet-gateway-api-keys",
+			"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-keda", "ClusterTriggerAuthentication/metalfleet"}},
+		{name: "everything", set: everything, has: []string{
+			"NetworkPolicy/metalfleet-gateway", "NetworkPolicy/metalfleet-operator", "ServiceMonitor/metalfleet-gateway", "ServiceMonitor/metalfleet-operator",
+			"PrometheusRule/metalfleet", "ConfigMap/metalfleet-dashboard-fleet",
+			"Namespace/metalfleet-api-keys", "Role/metalfleet-gateway-api-keys", "RoleBinding/metalfleet-gateway-api-keys",
+		}},
+		{name: "metrics", set: []string{"operator.externalMetrics.enabled=true", "networkPolicies.enabled=true"}, has: []string{
+			"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-metrics-api", "ClusterRole/metalfleet-operator-external-metrics",
+		}, lacks: []string{"Service/metalfleet-operator-keda", "Secret/metalfleet-keda"}},
+		{name: "keda", set: []string{"operator.keda.enabled=true", "operator.keda.namespace=" + scalers, "networkPolicies.enabled=true"}, has: []string{
+			"Service/metalfleet-operator-keda", "Secret/metalfleet-keda", "Role/metalfleet-operator-keda", "RoleBinding/metalfleet-operator-keda",
+			"ClusterTriggerAuthentication/metalfleet",
+		}, lacks: []string{"APIService/v1beta1.external.metrics.k8s.io", "Service/metalfleet-operator-metrics-api"}},
+		{name: "least", set: []string{
+			"crds.install=false", "uninstallGuard.enabled=false", "aggregatedRoles.enabled=false", "gateway.podDisruptionBudget.enabled=false",
+			"operator.replicas=1", "gateway.replicas=1",
+		}, has: []string{"Deployment/metalfleet-operator"}, lacks: []string{
+			"CustomResourceDefinition/macnodes.metalfleet.dev", "Job/metalfleet-uninstall-guard", "ClusterRole/metalfleet-view", "PodDisruptionBudget/metalfleet-gateway",
+		}},
+		{name: "placed", set: []string{
+			"image.registry=registry.example/fleet", "image.tag=v1", "imagePullSecrets={pull}", "operator.nodeSelector.disk=ssd",
+			"gateway.tolerations[0].key=edge", "gateway.tolerations[0].operator=Exists", "gateway.service.type=LoadBalancer", "gateway.service.port=8000",
+			"gateway.service.annotations.team=models", "gateway.verbose=true", "operator.verbose=true", "gateway.drainSeconds=30",
+			"operator.certificateLife=10m", "operator.authoritySpread=1m30s",
+			"gateway.podDisruptionBudget.maxUnavailable=25%",
+		}, has: []string{"Service/metalfleet-gateway"}},
+	}
+}
+
+// refused are values that must not be taken, and what the refusal names.
+func refused() map[string]string {
+	return map[string]string{
+		"gateway.replica=2":                                                "replica",
+		"gateway.replicas=0":                                               "replicas",
+		"gateway.replicas=many":                                            "replicas",
+		"gateway.service.type=Public":                                      "type",
+		"gateway.service.port=99999":                                       "port",
+		"operator.extraArgs={-x}":                                          "extraArgs",
+		"operator.certificateLife=a day":                                   "certificateLife",
+		"operator.authoritySpread=":                                        "authoritySpread",
+		"monitoring.serviceMonitors.interval=often":                        "interval",
+		"networkPolicies=true":                                             "networkPolicies",
+		"image.pullPolicy=Sometimes":                                       "pullPolicy",
+		"gateway.drainSeconds=-1":                                          "drainSeconds",
+		"gateway.apiKeys.enabled=yes":                                      "enabled",
+		"gateway.apiKeys.namespace=Keys":                                   "namespace",
+		"operator.keda.namespace=Keda":                                     "namespace",
+		"operator.keda.enabled=true,operator.externalMetrics.enabled=true": "exclude one another",
+		"gateway.apiKeys.enabled=true,gateway.apiKeys.namespace=default":   "release's own",
+	}
+}
+
+func TestWrongValuesAreRefusedByName(t *testing.T) {
+	for set, name := range refused() {
+		t.Run(set, func(t *testing.T) {
+			_, err := helm(t.Context(), "template", "metalfleet", chartDir, "--set", set)
+			if err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("error %v, want a refusal that names %s", err, name)
+			}
+		})
+	}
+	if _, err := helm(t.Context(), "template", "metalfleet", chartDir, "--kube-version", "1.31.0"); err == nil || !strings.Contains(err.Error(), "1.32") {
+		t.Errorf("Kubernetes 1.31: error %v, want a refusal that names 1.32", err)
+	}
+}
+
+// TestEveryVariantIsValid lints and renders each variant and has the API server
+// validate every object.
+func TestEveryVariantIsValid(t *testing.T) {
+	c := newCluster(t)
+	for _, v := range variants() {
+		t.Run(v.name, func(t *testing.T) { c.judge(t, v, v.render(t)) })
+	}
+}
+
+// TestConfigIsWhatTheChartRenders: both ways of installing make the same objects.
+func TestConfigIsWhatTheChartRenders(t *testing.T) {
+	assets, err := testenv.AssetsDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kustomized, err := output(exec.CommandContext(t.Context(), filepath.Join(assets, "kubectl"), "kustomize", filepath.Join(root, "config")))
+	if err != nil {
+		t.Fatalf("%v; make kube builds kubectl", err)
+	}
+	same, err := compare(kustomized, variants()[0].render(t))
+	if err != nil || same < 10 {
+		t.Errorf("%d objects are the same: %v", same, err)
+	}
+}
+
+// render returns the variant's objects as YAML.
+func (v variant) render(t *testing.T) []byte {
+	t.Helper()
+	var flags []string
+	for _, s := range v.set {
+		flags = append(flags, "--set", s)
+	}
+	if _, err := helm(t.Context(), append([]string{"lint", "--strict", "--quiet", chartDir}, flags...)...); err != nil {
+		t.Fatal(err)
+	}
+	text, err := helm(t.Context(), append([]string{"template", "metalfleet", chartDir, "--namespace", namespace, "--kube-version", "1.32.0"}, flags...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// helm runs Helm without the user's own configuration.
+func helm(ctx context.Context, args ...string) ([]byte, error) {
+	program := filepath.Join(root, "bin", "kube", "helm")
+	if _, err := os.Stat(program); err != nil {
+		return nil, fmt.Errorf("helm is not built, run hack/helm.sh: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	scratch := filepath.Join(root, ".cache", "helm")
+	cmd.Env = slices.Concat(cmd.Environ(), []string{"HELM_CACHE_HOME=" + scratch, "HELM_CONFIG_HOME=" + scratch, "HELM_DATA_HOME=" + scratch})
+	return output(cmd)
+}
+
+// output returns what a program printed; its error has what it complained of.
+func output(cmd *exec.Cmd) ([]byte, error) {
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return out.Bytes(), fmt.Errorf("%s %s: %w: %s%s", filepath.Base(cmd.Path), cmd.Args[1], err, complaint.String(), out.String())
+	}
+	return out.Bytes(), nil
+}

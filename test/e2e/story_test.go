@@ -1,0 +1,207 @@
+//go:build e2e && linux
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestStory is what a user and an administrator do.
+func TestStory(t *testing.T) {
+	sequence(t,
+		step{"helm install", w.install},
+		step{"two Macs join", w.join},
+		step{"a model from the hub", w.deploy},
+		step{"a Pod asks", w.ask},
+		step{"top and why", w.look},
+		step{"helm test", w.test},
+		step{"a Mac's link is cut", w.cut},
+		step{"the link is back", w.mend},
+		step{"an uninstall is refused", w.refused},
+		step{"the model is deleted", w.remove},
+		step{"helm uninstall", w.uninstall},
+		// The way back: the same Macs serve without another join.
+		step{"helm install again", w.install},
+		step{"the Macs are ready", w.macsReady},
+		step{"the model again", w.deploy},
+		step{"a Pod asks again", w.ask},
+		step{"the model is deleted again", w.remove},
+	)
+}
+
+// chart is the folder of the chart.
+func (w *world) chart() string { return filepath.Join(w.root, "charts", "metalfleet") }
+
+// install is what the documentation shows, with the images of this build. The
+// lifetimes are the shortest that the operator accepts: TestRolling waits for them.
+func (w *world) install(t *testing.T) {
+	if out, err := w.helm(t.Context(), "status", "metalfleet"); err == nil && strings.Contains(out, "deployed") {
+		return // by the story before
+	}
+	args := []string{"install", "metalfleet", w.chart(), "--create-namespace", "--wait", "--timeout", "3m"}
+	for _, v := range []string{"image.registry=" + registry, "image.tag=" + tag, "image.pullPolicy=Never", "gateway.drainSeconds=30",
+		"operator.certificateLife=10m", "operator.authoritySpread=10s"} {
+		args = append(args, "--set", v)
+	}
+	_, err := w.helm(t.Context(), args...)
+	must(t, err)
+}
+
+// manifest is what a user applies.
+const manifest = `apiVersion: v1
+kind: Namespace
+metadata: {name: ` + team + `}
+---
+apiVersion: metalfleet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: ` + model + `, namespace: ` + team + `}
+spec:
+  model: {source: "$SOURCE"}
+  replicas: 2
+  context: {tokens: 512, sequences: 4}
+`
+
+func (w *world) deploy(t *testing.T) {
+	w.apply(t, "model.yaml", strings.ReplaceAll(manifest, "$SOURCE", w.hub.source))
+	if _, err := w.cluster.Kubectl(t.Context(), "-n", team, "wait", "--for=condition=Ready", "--timeout=180s", "md/"+model); err != nil {
+		t.Fatalf("%v\n%s", err, w.kubectl(t, "-n", team, "describe", "md,mr"))
+	}
+	// Every replica is of the commit that the branch pointed to.
+	out := w.kubectl(t, "-n", team, "get", "mr", "-o", "jsonpath={.items[*].spec.model.commit}")
+	if want := w.hub.commit + " " + w.hub.commit; out != want {
+		t.Errorf("the replicas' commits are %q, want %q", out, want)
+	}
+}
+
+// podOf is a Pod with the official client that runs a script.
+func podOf(name string, args ...string) string {
+	list, _ := json.Marshal(args) // strings always encode
+	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q, "namespace": %q}, "spec": {"restartPolicy": "Never",
+		"automountServiceAccountToken": false, "volumes": [{"name": "tmp", "emptyDir": {}}],
+		"containers": [{"name": "client", "image": %q, "imagePullPolicy": "Never", "args": %s,
+			"volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+			"securityContext": {"allowPrivilegeEscalation": false, "runAsNonRoot": true, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}}}]}}`,
+		name, team, clientImage, list)
+}
+
+// ask runs a Pod with the official client to its end, and wants a whole streamed
+// answer.
+func (w *world) ask(t *testing.T) {
+	w.pods++
+	name := fmt.Sprintf("ask-%d", w.pods)
+	// It tries for 20 s: kube-proxy writes its rules a second after Ready.
+	w.apply(t, name+".json", podOf(name, "/ask.py", baseURL, model, "20"))
+	until(t, 2*time.Minute, "Pod "+name+" has ended", func(ctx context.Context) error {
+		phase, err := w.cluster.Kubectl(ctx, "-n", team, "get", "pod", name, "-o", "jsonpath={.status.phase}")
+		if err == nil && phase != "Succeeded" && phase != "Failed" {
+			err = errors.New(phase)
+		}
+		return err
+	})
+	var a struct {
+		Models                 []string
+		Text, Finish           string
+		Pieces, Tokens, Prompt int
+		Error, Message         string
+	}
+	out := w.kubectl(t, "-n", team, "logs", name)
+	if err := json.Unmarshal([]byte(out), &a); err != nil || a.Error != "" {
+		t.Fatalf("the client printed %q (%v)", out, err)
+	}
+	if len(a.Models) != 1 || a.Models[0] != model {
+		t.Errorf("the models are %q", a.Models)
+	}
+	if a.Finish != "length" || a.Tokens != 24 || a.Prompt < 5 || a.Text == "" || a.Pieces < 3 { // tokens that wait come in one piece
+		t.Errorf("the answer is not whole: %+v", a)
+	}
+}
+
+// look is what an administrator looks at.
+func (w *world) look(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+	}{{[]string{"top", "--once"}, w.macs[0].machine.Name}, {[]string{"why", team + "/" + model}, model}} {
+		out, err := w.plugin(t.Context(), test.args...)
+		if err != nil || !strings.Contains(out, test.want) {
+			t.Errorf("kubectl metalfleet %q printed %q, want %q in it (%v)", test.args, out, test.want, err)
+		}
+	}
+}
+
+func (w *world) test(t *testing.T) {
+	out, err := w.helm(t.Context(), "test", "metalfleet", "--timeout", "2m")
+	if err != nil || !strings.Contains(out, "Succeeded") {
+		t.Errorf("helm test printed %q (%v)", out, err)
+	}
+}
+
+// cut takes a Mac off the network: the other one answers at once, and the operator
+// reports which is missing.
+func (w *world) cut(t *testing.T) {
+	must(t, w.macs[1].machine.Cut(t.Context()))
+	for range 3 {
+		w.ask(t)
+	}
+	w.waitMac(t, 1, "Unknown")
+}
+
+// mend restores the link: the Mac is ready again, and its engine was never stopped.
+func (w *world) mend(t *testing.T) {
+	before := w.macs[1].engines(t)
+	must(t, w.macs[1].machine.Mend(t.Context()))
+	w.waitMac(t, 1, "True")
+	w.kubectl(t, "-n", team, "wait", "--for=jsonpath={.status.readyReplicas}=2", "--timeout=90s", "md/"+model)
+	if after := w.macs[1].engines(t); fmt.Sprint(before) != fmt.Sprint(after) || len(after) != 1 {
+		t.Errorf("engines of the Mac were %v, are %v: a cut link must stop none", before, after)
+	}
+	w.ask(t)
+}
+
+// refused: an uninstall while models exist would leave their memory reserved.
+func (w *world) refused(t *testing.T) {
+	if out, err := w.helm(t.Context(), "uninstall", "metalfleet", "--timeout", "1m"); err == nil {
+		t.Fatalf("helm uninstalled it while a ModelDeployment exists: %s", out)
+	}
+	w.ask(t)
+}
+
+// remove deletes the model: its engines end, and their bytes are reported.
+func (w *world) remove(t *testing.T) {
+	w.kubectl(t, "-n", team, "delete", "md", model, "--timeout=120s")
+	for _, m := range w.macs {
+		freed := w.kubectl(t, "get", "mac", m.machine.Name, "-o", "jsonpath={.status.reclaims[-1:].freedBytes}")
+		if left := m.engines(t); len(left) > 0 || len(freed) < 7 {
+			t.Errorf("on Mac %s: engines %v are left, freed bytes %q", m.machine.Name, left, freed)
+		}
+	}
+}
+
+func (w *world) uninstall(t *testing.T) {
+	_, err := w.helm(t.Context(), "uninstall", "metalfleet", "--wait", "--timeout", "2m")
+	must(t, err)
+	// Kinds stay, and so do Macs: an uninstall loses no data.
+	if out := w.kubectl(t, "get", "mac", "-o", "name"); len(strings.Fields(out)) != len(w.macs) {
+		t.Errorf("of %d Macs there are %q", len(w.macs), out)
+	}
+}
+
+// waitMac waits for a status of the condition Ready.
+func (w *world) waitMac(t *testing.T, i int, status string) {
+	t.Helper()
+	_, err := w.cluster.Kubectl(t.Context(), "wait", "--for=condition=Ready="+status, "--timeout=120s", "mac/"+w.macs[i].machine.Name)
+	must(t, errors.Join(err, w.macs[i].agent.Failed()))
+}
+
+func (w *world) macsReady(t *testing.T) {
+	for i := range w.macs {
+		w.waitMac(t, i, "True")
+	}
+}

@@ -1,0 +1,112 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"metalfleet.dev/metalfleet/test/process"
+	"metalfleet.dev/metalfleet/test/testenv"
+)
+
+// startOperatorFirst starts the operator with the rights that config/rbac
+// gives its ServiceAccount, and waits until it is ready.
+func (f *Fleet) startOperatorFirst(ctx context.Context) error {
+	kubeconfig := filepath.Join(f.dir, "operator.kubeconfig")
+	if err := f.kubeconfigOf(ctx, "metalfleet-operator", kubeconfig); err != nil {
+		return err
+	}
+	var at [3]string // health, demand, metrics
+	for i := range at {
+		port, err := testenv.FreePort()
+		if err != nil {
+			return err
+		}
+		at[i] = fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	f.operatorHealth, f.demand, f.OperatorMetrics = "http://"+at[0]+"/readyz", at[1], "http://"+at[2]+"/metrics"
+	f.operator = process.New("operator", f.bin("operator"), f.LogDir(), "--kubeconfig="+kubeconfig, "--namespace="+Namespace,
+		"--health-bind-address="+at[0], "--demand-bind-address="+at[1], "--metrics-bind-address="+at[2])
+	return f.StartOperator(ctx)
+}
+
+// StartOperator starts it and waits until it is ready.
+func (f *Fleet) StartOperator(ctx context.Context) error {
+	if err := f.operator.Start(); err != nil {
+		return err
+	}
+	return waitHTTP(ctx, f.operator, f.operatorHealth)
+}
+
+// StopOperator ends it with SIGTERM, as the kubelet would.
+func (f *Fleet) StopOperator(ctx context.Context) error { return f.operator.Stop(ctx) }
+
+// OperatorPID is its process, or 0.
+func (f *Fleet) OperatorPID() int { return f.operator.PID() }
+
+// KillOperator ends it with SIGKILL.
+func (f *Fleet) KillOperator() error { return f.operator.Kill() }
+
+// Gateway is one of those that serve the fleet.
+type Gateway struct {
+	// Name is that of its log.
+	Name string
+	// URL is the gateway's, without a path.
+	URL string
+
+	health  string // URL without a path
+	program *process.Program
+}
+
+func (f *Fleet) gatewayKubeconfig() string { return filepath.Join(f.dir, "gateway.kubeconfig") }
+
+// FirstGateway is the one that every fleet has.
+func (f *Fleet) FirstGateway() *Gateway {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.gateways[0]
+}
+
+// AddGateway starts another gateway, with a log of that name.
+func (f *Fleet) AddGateway(ctx context.Context, name string) (*Gateway, error) {
+	return f.addGateway(ctx, name, 0)
+}
+
+// addGateway starts a gateway with the rights that config/rbac gives its
+// ServiceAccount; port 0 takes a free one.
+func (f *Fleet) addGateway(ctx context.Context, name string, port int) (*Gateway, error) {
+	health, err := testenv.FreePort()
+	if err == nil && port == 0 {
+		port, err = testenv.FreePort()
+	}
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{Name: name, URL: fmt.Sprintf("http://127.0.0.1:%d", port), health: fmt.Sprintf("http://127.0.0.1:%d", health)}
+	g.program = process.New(name, f.bin("gateway"), f.LogDir(), append([]string{
+		"--kubeconfig=" + f.gatewayKubeconfig(), "--namespace=" + Namespace, "--api-keys-namespace=" + f.options.KeysNamespace,
+		fmt.Sprintf("--listen=127.0.0.1:%d", port), fmt.Sprintf("--health=127.0.0.1:%d", health),
+		"--operator=" + f.demand, "--drain-timeout=3s"}, f.options.GatewayFlags[name]...)...)
+	f.mu.Lock()
+	f.gateways = append(f.gateways, g)
+	f.mu.Unlock()
+	return g, g.Start(ctx)
+}
+
+// Start starts it and waits until it is ready.
+func (g *Gateway) Start(ctx context.Context) error {
+	if err := g.program.Start(); err != nil {
+		return err
+	}
+	return waitHTTP(ctx, g.program, g.health+"/readyz")
+}
+
+// Kill ends it with SIGKILL.
+func (g *Gateway) Kill() error { return g.program.Kill() }
+
+// Log is what it has logged.
+func (g *Gateway) Log() (string, error) {
+	b, err := os.ReadFile(g.program.Log)
+	return string(b), err
+}

@@ -1,0 +1,35 @@
+package fleet
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"metalfleet.dev/metalfleet/api/openai"
+)
+
+func TestOnlyWholeAnswersPass(t *testing.T) {
+	whole := Request{Question: Question{MaxTokens: 5}, Answer: Answer{Finish: "length", Usage: openai.Usage{CompletionTokens: 5}}}
+	short, endless, failed := whole, whole, whole
+	short.Usage.CompletionTokens = 4
+	endless.Finish = ""
+	failed.Err = errors.New("connection refused")
+	for name, test := range map[string]struct {
+		requests []Request
+		want     string // in the error; empty for none
+	}{
+		"all whole":             {[]Request{whole, whole}, ""},
+		"none at all":           {nil, "no request"},
+		"too few tokens":        {[]Request{whole, short}, "1 of 2"},
+		"no finish reason":      {[]Request{endless}, "incomplete answer"},
+		"one that was refused":  {[]Request{failed, whole}, "connection refused"},
+		"more than are printed": {[]Request{short, short, short, short, short}, "5 of 5"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := WantWhole(test.requests)
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want %q", err, test.want)
+			}
+		})
+	}
+}
